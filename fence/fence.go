@@ -1,0 +1,185 @@
+// Package fence is the domain of Wirefence: resources, tokens, the fence that
+// carries them, the SQLSTATEs of a refusal, and the SQL calls that put the
+// question to PostgreSQL. It imports nothing else of this module.
+package fence
+
+import (
+	"fmt"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// MaxPairs is how many resources one fence may name.
+const MaxPairs = 32
+
+// MaxTextBytes is the longest text of a fence: MaxPairs fully encoded names
+// with their tokens and separators.
+const MaxTextBytes = MaxPairs * (3*MaxResourceBytes + 1 + 19 + 1)
+
+// Token is a fencing token: at least 1, strictly greater with each grant of a
+// resource.
+type Token int64
+
+// ParseToken reads a decimal token from 1 to 9223372036854775807, without sign,
+// blanks or leading zeros.
+func ParseToken(text string) (Token, error) {
+	if text == "" {
+		return 0, &SyntaxError{Reason: "a token is missing"}
+	}
+	if text[0] == '0' {
+		return 0, &SyntaxError{Reason: "a token starts with zero"}
+	}
+	var n int64
+	for i := 0; i < len(text); i++ {
+		d := int64(text[i]) - '0'
+		if d < 0 || d > 9 {
+			return 0, &SyntaxError{Reason: "a token is not a decimal number"}
+		}
+		if n > (math.MaxInt64-d)/10 {
+			return 0, &SyntaxError{Reason: "a token exceeds 9223372036854775807"}
+		}
+		n = n*10 + d
+	}
+	return Token(n), nil
+}
+
+// String returns the decimal form.
+func (t Token) String() string { return strconv.FormatInt(int64(t), 10) }
+
+// Pair is one resource with its token.
+type Pair struct {
+	Resource Resource
+	Token    Token
+}
+
+// Fence is a set of pairs, at most one for a resource, sorted by resource in
+// byte order. The zero value carries nothing. A Fence is immutable and safe for
+// concurrent use.
+type Fence struct {
+	pairs []Pair
+}
+
+// New makes a fence of 1 to MaxPairs valid pairs. The same pair may come twice;
+// two tokens for one resource are an error.
+func New(pairs ...Pair) (Fence, error) {
+	for _, p := range pairs {
+		if _, err := ParseResource(string(p.Resource)); err != nil {
+			return Fence{}, err
+		}
+		if p.Token < 1 {
+			return Fence{}, &SyntaxError{Reason: fmt.Sprintf("token %d is less than 1", p.Token)}
+		}
+	}
+	return normalise(slices.Clone(pairs))
+}
+
+// Parse reads `resource=token[,resource=token…]`. Every error it returns is a
+// *SyntaxError.
+func Parse(text string) (Fence, error) { return ParseWithDefault(text, "") }
+
+// ParseWithDefault is Parse, with a bare token standing for the resource def.
+// With an empty def a bare token is an error.
+func ParseWithDefault(text string, def Resource) (Fence, error) {
+	if text == "" {
+		return Fence{}, &SyntaxError{Reason: "it is empty"}
+	}
+	if len(text) > MaxTextBytes {
+		return Fence{}, &SyntaxError{Reason: fmt.Sprintf("it has %d bytes, at most %d are allowed", len(text), MaxTextBytes)}
+	}
+	pairs := make([]Pair, 0, strings.Count(text, ",")+1)
+	for item := range strings.SplitSeq(text, ",") {
+		name, number, found := strings.Cut(item, "=")
+		resource := def
+		if !found {
+			number = name
+			if def == "" {
+				return Fence{}, &SyntaxError{Reason: "a pair is not of the form resource=token"}
+			}
+		} else {
+			var err error
+			if resource, err = decodeResource(name); err != nil {
+				return Fence{}, err
+			}
+		}
+		token, err := ParseToken(number)
+		if err != nil {
+			return Fence{}, err
+		}
+		pairs = append(pairs, Pair{resource, token})
+	}
+	return normalise(pairs)
+}
+
+// normalise sorts and deduplicates pairs, which it takes over.
+func normalise(pairs []Pair) (Fence, error) {
+	slices.SortStableFunc(pairs, func(a, b Pair) int { return strings.Compare(string(a.Resource), string(b.Resource)) })
+	for i := 1; i < len(pairs); i++ {
+		if a, b := pairs[i-1], pairs[i]; a.Resource == b.Resource && a.Token != b.Token {
+			return Fence{}, &SyntaxError{Reason: fmt.Sprintf("resource %q has two tokens, %d and %d", a.Resource, a.Token, b.Token)}
+		}
+	}
+	pairs = slices.Compact(pairs)
+	if len(pairs) > MaxPairs {
+		return Fence{}, &SyntaxError{Reason: fmt.Sprintf("it names %d resources, at most %d are allowed", len(pairs), MaxPairs)}
+	}
+	return Fence{pairs}, nil
+}
+
+// IsZero reports whether the fence carries nothing.
+func (f Fence) IsZero() bool { return len(f.pairs) == 0 }
+
+// Pairs returns a copy of the pairs, sorted by resource.
+func (f Fence) Pairs() []Pair { return slices.Clone(f.pairs) }
+
+// Token returns the token for a resource, or 0 if the fence doesn't name it.
+func (f Fence) Token(r Resource) Token {
+	for _, p := range f.pairs {
+		if p.Resource == r {
+			return p.Token
+		}
+	}
+	return 0
+}
+
+// Merge adds up two fences. Two tokens for one resource are an error.
+func (f Fence) Merge(other Fence) (Fence, error) {
+	return normalise(append(slices.Clone(f.pairs), other.pairs...))
+}
+
+// String returns the text of the fence: plain ASCII that holds no quote, no
+// backslash, no blank and no comment delimiter.
+func (f Fence) String() string {
+	var b strings.Builder
+	for i, p := range f.pairs {
+		if i > 0 {
+			b.WriteByte(',')
+		}
+		b.WriteString(p.Resource.Encode())
+		b.WriteByte('=')
+		b.WriteString(p.Token.String())
+	}
+	return b.String()
+}
+
+// Comment returns the fence as the SQL comment that a Wirefence proxy reads:
+// /*wirefence.token='orders=34'*/. It is empty for a zero fence.
+func (f Fence) Comment() string {
+	if f.IsZero() {
+		return ""
+	}
+	return "/*" + Variable + "='" + f.String() + "'*/"
+}
+
+// Variable is the name of the session variable, and of the key in a comment.
+const Variable = "wirefence.token"
+
+// SyntaxError says why a text is not a fence. Reason is a clause without a
+// full stop and without the rejected text.
+type SyntaxError struct{ Reason string }
+
+func (e *SyntaxError) Error() string { return "malformed fencing token: " + e.Reason }
+
+// SQLState returns WF004.
+func (e *SyntaxError) SQLState() string { return string(MalformedToken) }

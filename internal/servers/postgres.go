@@ -1,0 +1,337 @@
+// Package servers starts and ends real PostgreSQL and Redis servers for tests,
+// the demo and the benchmarks: on free loopback ports, in temporary folders,
+// ended by process id.
+package servers
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"os/user"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgconn"
+)
+
+// PostgresConfig says what kind of server to start. The zero value is a
+// PostgreSQL of the default version that trusts everybody on loopback, writes
+// without fsync and allows logical decoding.
+type PostgresConfig struct {
+	// Major is the major version, 14 to 18; 0 is the newest that Debian's
+	// packages have installed, else the newest found.
+	Major int
+	// Settings are lines of postgresql.conf by name, over the defaults.
+	Settings map[string]string
+	// HBA replaces pg_hba.conf; "" trusts everybody.
+	HBA string
+	// Fsync keeps fsync on, for benchmarks that mean it.
+	Fsync bool
+}
+
+// Postgres is a running server. Its superuser is postgres, without a password.
+type Postgres struct {
+	Major     int
+	Port      int
+	SocketDir string
+
+	dir     string
+	bin     string
+	cmd     *exec.Cmd
+	log     *os.File
+	exited  chan struct{}
+	account *syscall.Credential
+}
+
+// StartPostgres makes a cluster and starts it. It returns when the server
+// accepts connections.
+func StartPostgres(ctx context.Context, cfg PostgresConfig) (*Postgres, error) {
+	bins := postgresBinaries()
+	if len(bins) == 0 {
+		return nil, errors.New("no PostgreSQL server found: run scripts/install-servers (Debian, Ubuntu), or put postgres and initdb on the PATH")
+	}
+	major := cfg.Major
+	if major == 0 {
+		major = defaultMajor(bins)
+	}
+	bin, ok := bins[major]
+	if !ok {
+		return nil, fmt.Errorf("no PostgreSQL %d found: run scripts/install-servers", major)
+	}
+	p := &Postgres{Major: major, bin: bin}
+	var err error
+	if p.account, err = serverAccount(); err != nil {
+		return nil, err
+	}
+	if p.dir, err = os.MkdirTemp("", "wf-pg-"); err != nil {
+		return nil, err
+	}
+	p.SocketDir = p.dir
+	if err := p.start(ctx, cfg); err != nil {
+		p.Close()
+		return nil, err
+	}
+	return p, nil
+}
+
+func (p *Postgres) start(ctx context.Context, cfg PostgresConfig) error {
+	if p.account != nil {
+		if err := os.Chown(p.dir, int(p.account.Uid), int(p.account.Gid)); err != nil {
+			return err
+		}
+	}
+	data := filepath.Join(p.dir, "data")
+	initdb := p.command(ctx, "initdb", "-D", data, "-U", "postgres", "-A", "trust", "-E", "UTF8", "--locale=C", "--no-sync")
+	if out, err := initdb.CombinedOutput(); err != nil {
+		return fmt.Errorf("initdb: %w\n%s", err, out)
+	}
+	port, err := FreePort()
+	if err != nil {
+		return err
+	}
+	p.Port = port
+	settings := map[string]string{
+		"port": strconv.Itoa(port), "listen_addresses": "127.0.0.1", "unix_socket_directories": p.dir,
+		"max_connections": "200", "wal_level": "logical", "max_prepared_transactions": "10",
+		"shared_buffers": "64MB", "log_line_prefix": "%m [%p] %a ", "timezone": "UTC",
+	}
+	if !cfg.Fsync {
+		settings["fsync"], settings["synchronous_commit"], settings["full_page_writes"] = "off", "off", "off"
+	}
+	for name, value := range cfg.Settings {
+		settings[name] = value
+	}
+	var conf bytes.Buffer
+	for name, value := range settings {
+		fmt.Fprintf(&conf, "%s = '%s'\n", name, strings.ReplaceAll(value, "'", "''"))
+	}
+	if err := os.WriteFile(filepath.Join(data, "postgresql.auto.conf"), conf.Bytes(), 0o644); err != nil {
+		return err
+	}
+	if cfg.HBA != "" {
+		if err := os.WriteFile(filepath.Join(data, "pg_hba.conf"), []byte(cfg.HBA), 0o644); err != nil {
+			return err
+		}
+	}
+	return p.Start(ctx)
+}
+
+// Start starts a server that was ended by Stop or Kill, on the same port and
+// data.
+func (p *Postgres) Start(ctx context.Context) error {
+	logFile, err := os.OpenFile(filepath.Join(p.dir, "server.log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	p.log = logFile
+	cmd := p.command(context.Background(), "postgres", "-D", filepath.Join(p.dir, "data"))
+	cmd.Stdout, cmd.Stderr = logFile, logFile
+	if err := cmd.Start(); err != nil {
+		return err
+	}
+	exited := make(chan struct{})
+	p.cmd, p.exited = cmd, exited
+	go func() {
+		_ = cmd.Wait()
+		logFile.Close()
+		close(exited)
+	}()
+	ctx, cancel := context.WithTimeout(ctx, 60*time.Second)
+	defer cancel()
+	for {
+		conn, err := pgconn.Connect(ctx, p.URL("postgres"))
+		if err == nil {
+			return conn.Close(ctx)
+		}
+		select {
+		case <-exited:
+			return fmt.Errorf("PostgreSQL %d ended while starting:\n%s", p.Major, p.Log())
+		case <-ctx.Done():
+			return fmt.Errorf("PostgreSQL %d did not start: %w\n%s", p.Major, err, p.Log())
+		case <-time.After(50 * time.Millisecond):
+		}
+	}
+}
+
+// Stop ends the server by a fast shutdown and waits for it. It may be called
+// on a server that isn't running.
+func (p *Postgres) Stop() { p.end(syscall.SIGINT) }
+
+// Kill ends the server as a crash would, its backends too, and waits for it.
+func (p *Postgres) Kill() { p.end(syscall.SIGQUIT) }
+
+func (p *Postgres) end(sig syscall.Signal) {
+	if p.cmd == nil {
+		return
+	}
+	_ = p.cmd.Process.Signal(sig)
+	select {
+	case <-p.exited:
+	case <-time.After(30 * time.Second):
+		_ = p.cmd.Process.Kill()
+		<-p.exited
+	}
+	p.cmd = nil
+}
+
+// Pause stops the postmaster's process with SIGSTOP, so that it accepts no new
+// connection; Resume lets it go on.
+func (p *Postgres) Pause() error  { return p.cmd.Process.Signal(syscall.SIGSTOP) }
+func (p *Postgres) Resume() error { return p.cmd.Process.Signal(syscall.SIGCONT) }
+
+// Pid is the process id of the postmaster.
+func (p *Postgres) Pid() int { return p.cmd.Process.Pid }
+
+// Close stops the server and removes its folder. It may be called twice.
+func (p *Postgres) Close() {
+	p.Kill()
+	_ = os.RemoveAll(p.dir)
+}
+
+// Addr is host:port of the server.
+func (p *Postgres) Addr() string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(p.Port)) }
+
+// URL is the superuser's connection string to a database.
+func (p *Postgres) URL(database string) string { return p.URLFor("postgres", database) }
+
+// URLFor is the connection string of a role to a database.
+func (p *Postgres) URLFor(role, database string) string {
+	return fmt.Sprintf("postgres://%s@127.0.0.1:%d/%s?sslmode=disable", role, p.Port, database)
+}
+
+// Log returns what the server has logged.
+func (p *Postgres) Log() string {
+	text, _ := os.ReadFile(filepath.Join(p.dir, "server.log"))
+	return string(text)
+}
+
+func (p *Postgres) command(ctx context.Context, name string, args ...string) *exec.Cmd {
+	cmd := exec.CommandContext(ctx, filepath.Join(p.bin, name), args...)
+	cmd.Dir = p.dir
+	cmd.Env = append(os.Environ(), "LC_ALL=C", "TZ=UTC")
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: p.account}
+	endWithParent(cmd.SysProcAttr)
+	return cmd
+}
+
+// serverAccount returns the account to run servers as: nobody else's than our
+// own unless we are root, whom PostgreSQL refuses.
+func serverAccount() (*syscall.Credential, error) {
+	if os.Geteuid() != 0 {
+		return nil, nil
+	}
+	for _, name := range []string{"postgres", "nobody"} {
+		account, err := user.Lookup(name)
+		if err != nil {
+			continue
+		}
+		uid, _ := strconv.ParseUint(account.Uid, 10, 32)
+		gid, _ := strconv.ParseUint(account.Gid, 10, 32)
+		return &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)}, nil
+	}
+	return nil, errors.New("PostgreSQL does not run as root, and there is no account postgres or nobody to run it as")
+}
+
+// CacheDir is where scripts/install-servers puts the PostgreSQL versions that
+// the distribution doesn't have: $WIREFENCE_CACHE, else /var/cache/wirefence for
+// root (other accounts must be able to run what is in it), else the user's own.
+func CacheDir() string {
+	if dir := os.Getenv("WIREFENCE_CACHE"); dir != "" {
+		return dir
+	}
+	if os.Geteuid() == 0 {
+		return "/var/cache/wirefence"
+	}
+	dir, err := os.UserCacheDir()
+	if err != nil {
+		dir = os.TempDir()
+	}
+	return filepath.Join(dir, "wirefence")
+}
+
+// PostgresVersions returns the major versions that can be started, ascending.
+func PostgresVersions() []int {
+	var all []int
+	for major := range postgresBinaries() {
+		all = append(all, major)
+	}
+	slices.Sort(all)
+	return all
+}
+
+// postgresBinaries finds the folders that hold initdb and postgres, by major
+// version. The distribution's packages come before the cache.
+var postgresBinaries = sync.OnceValue(func() map[int]string {
+	found := map[int]string{}
+	add := func(pattern string) {
+		dirs, _ := filepath.Glob(pattern)
+		for _, dir := range dirs {
+			if major := postgresMajor(dir); major > 0 && found[major] == "" {
+				found[major] = dir
+			}
+		}
+	}
+	add("/usr/lib/postgresql/*/bin")
+	add("/usr/pgsql-*/bin")
+	if runtime.GOOS == "darwin" {
+		add("/opt/homebrew/opt/postgresql@*/bin")
+		add("/usr/local/opt/postgresql@*/bin")
+	}
+	add(filepath.Join(CacheDir(), "postgres", "*", "native", "bin"))
+	if path, err := exec.LookPath("postgres"); err == nil {
+		add(filepath.Dir(path))
+	}
+	return found
+})
+
+func postgresMajor(bin string) int {
+	if _, err := os.Stat(filepath.Join(bin, "initdb")); err != nil {
+		return 0
+	}
+	out, err := exec.Command(filepath.Join(bin, "postgres"), "--version").Output()
+	if err != nil {
+		return 0
+	}
+	fields := strings.Fields(string(out)) // postgres (PostgreSQL) 15.18 (Debian …)
+	if len(fields) < 3 {
+		return 0
+	}
+	major, _, _ := strings.Cut(fields[2], ".")
+	n, _ := strconv.Atoi(major)
+	return n
+}
+
+func defaultMajor(bins map[int]string) int {
+	best := 0
+	for major, dir := range bins {
+		if strings.HasPrefix(dir, "/usr/") && major > best {
+			best = major
+		}
+	}
+	if best == 0 {
+		for major := range bins {
+			best = max(best, major)
+		}
+	}
+	return best
+}
+
+// FreePort returns a TCP port of the loopback that was free a moment ago.
+func FreePort() (int, error) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return 0, err
+	}
+	defer l.Close()
+	return l.Addr().(*net.TCPAddr).Port, nil
+}
