@@ -1,0 +1,86 @@
+# Everything that one does with this repository. `make help` lists it.
+
+GO ?= go
+VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
+# How long one fuzz target runs, and how long all tests of one package may take.
+FUZZTIME ?= 20s
+TIMEOUT ?= 10m
+TESTFLAGS ?=
+BENCHFLAGS ?=
+
+# In continuous integration every test is named in the log, and none is taken
+# from the cache.
+ifdef CI
+TESTFLAGS += -v -count=1
+endif
+
+TOOLS := $(CURDIR)/.cache/tools
+# Modules of their own, so that a user's dependency graph holds neither linters
+# nor the types of Kubernetes.
+NESTED := $(patsubst ./%/go.mod,%,$(shell find . -mindepth 2 -name go.mod -not -path './.*' -not -path '*/testdata/*' -not -path '*/node_modules/*'))
+GOFILES = $(shell find . -name '*.go' -not -path './.*' -not -path '*/node_modules/*')
+
+.DEFAULT_GOAL := help
+
+.PHONY: help
+help: ## List what can be made
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+.PHONY: demo
+demo: build ## See a zombie's write refused, on servers that are started for it
+	scripts/install-servers
+	bin/wirefence demo
+
+.PHONY: test
+test: ## Run all tests with the race detector, against real servers
+	scripts/install-servers --all
+	$(GO) test -race -timeout $(TIMEOUT) -p 2 $(TESTFLAGS) ./...
+	@set -e; for module in $(NESTED); do \
+	  echo "$(GO) test ./... in $$module"; \
+	  $(GO) test -C $$module -timeout $(TIMEOUT) $(TESTFLAGS) ./...; \
+	done
+
+.PHONY: bench
+bench: build ## Compare speed side by side: direct, fenced, PgBouncer
+	scripts/install-servers --all
+	$(GO) run ./bench $(BENCHFLAGS)
+
+.PHONY: fuzz
+fuzz: ## Run every fuzz target for FUZZTIME (20s)
+	tools/fuzz $(FUZZTIME)
+
+.PHONY: lint
+lint: $(TOOLS)/.installed ## Check formatting, vet, staticcheck, import rules and scripts
+	@unformatted=$$(gofmt -l $(GOFILES)); \
+	if [ -n "$$unformatted" ]; then echo "run make fmt, for:"; echo "$$unformatted"; exit 1; fi
+	$(GO) vet ./...
+	$(TOOLS)/staticcheck ./...
+	$(TOOLS)/depguard ./...
+	@set -e; for module in $(NESTED); do \
+	  echo "$(GO) vet ./... in $$module"; \
+	  $(GO) vet -C $$module ./...; \
+	done
+	$(GO) test -C tools ./...
+	tools/lint-scripts
+
+.PHONY: fmt
+fmt: ## Format all Go files
+	gofmt -w $(GOFILES)
+
+.PHONY: build
+build: ## Build the static binary bin/wirefence
+	CGO_ENABLED=0 $(GO) build -trimpath -buildvcs=false -ldflags '-s -w -X main.version=$(VERSION)' -o bin/wirefence ./cmd/wirefence
+
+.PHONY: image
+image: ## Build the container image wirefence/wirefence:VERSION
+	docker build -f deploy/Dockerfile --build-arg VERSION=$(VERSION) -t wirefence/wirefence:$(VERSION) .
+
+.PHONY: clean
+clean: ## Remove what was built
+	rm -rf bin .cache
+
+# The linters, in the versions that tools/go.mod names.
+$(TOOLS)/.installed: tools/go.mod tools/go.sum
+	mkdir -p $(TOOLS)
+	GOBIN=$(TOOLS) $(GO) install -C tools tool
+	@touch $@
