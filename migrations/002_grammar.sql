@@ -1,0 +1,117 @@
+-- The grammar of a fence, in agreement with fence.Parse of the Go package:
+-- resource=token[,resource=token…].
+SET LOCAL search_path = pg_catalog, pg_temp;
+
+-- malformed raises WF004. The reason is a clause without a full stop.
+CREATE FUNCTION wirefence.malformed(reason text) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    RAISE EXCEPTION USING
+        ERRCODE = 'WF004',
+        MESSAGE = 'malformed fencing token',
+        DETAIL = upper(left(reason, 1)) || substr(reason, 2) || '.',
+        HINT = 'A fence is resource=token[,resource=token...], with names percent-encoded outside A-Z a-z 0-9 _ . : / -';
+END
+$$;
+
+-- quoted is a name as it stands in messages.
+CREATE FUNCTION wirefence.quoted(name text) RETURNS text
+LANGUAGE sql IMMUTABLE STRICT
+RETURN '"' || replace(name, '"', '""') || '"';
+
+-- decoded reverses the percent-encoding of a resource name. The bytes are UTF-8
+-- whatever the encoding of the database is; a name that it can't represent is
+-- refused, since no seal could ever have recorded it.
+CREATE FUNCTION wirefence.decoded(name text) RETURNS text
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    bytes bytea;
+BEGIN
+    IF name = '' THEN
+        PERFORM wirefence.malformed('a resource name is empty');
+    END IF;
+    IF name COLLATE "C" ~ '^[A-Za-z0-9_.:/-]+$' THEN
+        IF length(name) > 255 THEN
+            PERFORM wirefence.malformed('a resource name has ' || length(name) || ' bytes, at most 255 are allowed');
+        END IF;
+        RETURN name;
+    END IF;
+    IF name COLLATE "C" !~ '^([A-Za-z0-9_.:/-]|%[0-9A-Fa-f]{2})+$' THEN
+        PERFORM wirefence.malformed('a resource name is not percent-encoded');
+    END IF;
+    SELECT string_agg(CASE WHEN left(m.part[1], 1) = '%' THEN decode(substr(m.part[1], 2), 'hex')
+                           ELSE decode(m.part[1], 'escape') END, ''::bytea ORDER BY m.at)
+    INTO bytes
+    FROM regexp_matches(name COLLATE "C", '%..|[^%]+', 'g') WITH ORDINALITY AS m(part, at);
+    IF length(bytes) > 255 THEN
+        PERFORM wirefence.malformed('a resource name has ' || length(bytes) || ' bytes, at most 255 are allowed');
+    END IF;
+    BEGIN
+        RETURN convert_from(bytes, 'UTF8');
+    EXCEPTION
+        WHEN character_not_in_repertoire THEN
+            PERFORM wirefence.malformed('a resource name is not valid UTF-8 or contains a NUL');
+        WHEN untranslatable_character OR undefined_function THEN
+            PERFORM wirefence.malformed('a resource name can''t be represented in the encoding of this database');
+    END;
+END
+$$;
+
+-- token_of reads a decimal token from 1 to 9223372036854775807.
+CREATE FUNCTION wirefence.token_of(number text) RETURNS bigint
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    IF number = '' THEN
+        PERFORM wirefence.malformed('a token is missing');
+    ELSIF number COLLATE "C" !~ '^[0-9]+$' THEN
+        PERFORM wirefence.malformed('a token is not a decimal number');
+    ELSIF left(number, 1) = '0' THEN
+        PERFORM wirefence.malformed('a token starts with zero');
+    ELSIF length(number) > 19 OR length(number) = 19 AND number COLLATE "C" > '9223372036854775807' THEN
+        PERFORM wirefence.malformed('a token exceeds 9223372036854775807');
+    END IF;
+    RETURN number::bigint;
+END
+$$;
+
+-- parsed reads a fence into pairs, sorted by resource in byte order, at most
+-- one for a resource. A bare token means default_resource.
+CREATE FUNCTION wirefence.parsed(fence text, default_resource text, OUT resources text[], OUT tokens bigint[])
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    item text;
+    cut integer;
+    contested text;
+BEGIN
+    IF fence = '' THEN
+        PERFORM wirefence.malformed('it is empty');
+    ELSIF octet_length(fence) > 25152 THEN
+        PERFORM wirefence.malformed('it has ' || octet_length(fence) || ' bytes, at most 25152 are allowed');
+    END IF;
+    FOREACH item IN ARRAY string_to_array(fence, ',') LOOP
+        cut := strpos(item, '=');
+        IF cut > 0 THEN
+            resources := resources || wirefence.decoded(left(item, cut - 1));
+        ELSIF default_resource <> '' THEN
+            resources := resources || default_resource;
+        ELSE
+            PERFORM wirefence.malformed('a pair is not of the form resource=token');
+        END IF;
+        tokens := tokens || wirefence.token_of(substr(item, cut + 1));
+    END LOOP;
+    SELECT array_agg(p.resource ORDER BY p.resource), array_agg(p.token ORDER BY p.resource),
+           min(p.resource) FILTER (WHERE p.contested)
+    INTO resources, tokens, contested
+    FROM (SELECT u.resource COLLATE "C" AS resource, min(u.token) AS token, min(u.token) < max(u.token) AS contested
+          FROM unnest(resources, tokens) AS u(resource, token) GROUP BY 1) AS p;
+    IF contested IS NOT NULL THEN
+        PERFORM wirefence.malformed('resource ' || wirefence.quoted(contested) || ' has two tokens');
+    ELSIF cardinality(resources) > 32 THEN
+        PERFORM wirefence.malformed('it names ' || cardinality(resources) || ' resources, at most 32 are allowed');
+    END IF;
+END
+$$;

@@ -1,0 +1,181 @@
+-- How writers and takeovers exclude each other. A writer with the current
+-- token holds the advisory lock of its resource shared until its transaction
+-- ends; whoever moves the token on holds it exclusively. Advisory locks are
+-- queued fairly; row locks are not, and starve the takeover.
+SET LOCAL search_path = pg_catalog, pg_temp;
+
+-- lock_key is the key of a resource's advisory lock.
+CREATE FUNCTION wirefence.lock_key(resource text) RETURNS bigint
+LANGUAGE sql IMMUTABLE STRICT PARALLEL SAFE
+RETURN hashtextextended(resource COLLATE "C", 8604534342903230051);
+
+-- lock_holders lists the transactions that hold an advisory lock, by key. A
+-- prepared transaction has no pid.
+CREATE VIEW wirefence.lock_holders AS
+SELECT (l.classid::bigint << 32) | l.objid::bigint AS key, l.pid, l.virtualtransaction,
+       bool_or(l.mode = 'ExclusiveLock') AS exclusive
+FROM pg_locks AS l
+JOIN pg_database AS d ON d.oid = l.database
+WHERE d.datname = current_database() AND l.locktype = 'advisory' AND l.objsubid = 1 AND l.granted
+GROUP BY 1, 2, 3;
+
+-- announce publishes the token that an exclusive holder came with, as two more
+-- advisory locks that carry its halves. Without it a stale waiter could take a
+-- newer holder, whose row it can't see before the commit, for an older one and
+-- end it. Shared holders need no announcement: theirs is the recorded token.
+CREATE FUNCTION wirefence.announce(resource text, token bigint) RETURNS void
+LANGUAGE sql SET search_path = pg_catalog, pg_temp
+AS $$
+    SELECT pg_advisory_xact_lock_shared(hashtext('wirefence high ' || resource), (token >> 32)::integer),
+           pg_advisory_xact_lock_shared(hashtext('wirefence low ' || resource), (token & 4294967295)::bit(32)::integer);
+$$;
+
+-- older_holders lists who holds the lock with a token lower than the given one;
+-- a null token is above all.
+CREATE FUNCTION wirefence.older_holders(resource text, token bigint)
+RETURNS TABLE (pid integer, virtualtransaction text)
+LANGUAGE sql SET search_path = pg_catalog, pg_temp
+AS $$
+    SELECT h.pid, h.virtualtransaction
+    FROM wirefence.lock_holders AS h
+    WHERE h.key = wirefence.lock_key(resource)
+      AND h.pid IS DISTINCT FROM pg_backend_pid()
+      AND (NOT h.exclusive OR token IS NULL OR token > (
+            SELECT max(high.objid::bigint << 32 | low.objid::bigint)
+            FROM pg_locks AS high
+            JOIN pg_locks AS low USING (locktype, database, virtualtransaction, objsubid)
+            WHERE high.locktype = 'advisory' AND high.objsubid = 2
+              AND high.virtualtransaction = h.virtualtransaction
+              AND high.database = (SELECT d.oid FROM pg_database AS d WHERE d.datname = current_database())
+              AND high.classid::bigint = hashtext('wirefence high ' || resource)::bigint & 4294967295
+              AND low.classid::bigint = hashtext('wirefence low ' || resource)::bigint & 4294967295));
+$$;
+
+-- end_holder ends the backend of one holder, or says what keeps it from that
+-- and what an operator can do. That a backend is gone already is no news to
+-- the client, hence client_min_messages.
+CREATE FUNCTION wirefence.end_holder(resource text, holder_pid integer, holder_vxid text) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET client_min_messages = error
+AS $$
+DECLARE
+    gid text;
+BEGIN
+    IF holder_pid IS NULL THEN
+        SELECT p.gid INTO gid
+        FROM pg_locks AS l JOIN pg_prepared_xacts AS p ON p.transaction = l.transactionid
+        WHERE l.locktype = 'transactionid' AND l.pid IS NULL AND l.virtualtransaction = holder_vxid;
+        IF NOT FOUND THEN
+            RETURN;
+        END IF;
+        RAISE EXCEPTION USING
+            ERRCODE = 'object_in_use',
+            MESSAGE = 'a prepared transaction holds resource ' || wirefence.quoted(resource),
+            DETAIL = 'Prepared transaction ' || quote_literal(gid) || ' was checked with an older token and is still open.',
+            HINT = 'End it with ROLLBACK PREPARED ' || quote_literal(gid) || ' or COMMIT PREPARED ' || quote_literal(gid) || ', then try again.';
+    END IF;
+    PERFORM pg_terminate_backend(holder_pid);
+EXCEPTION WHEN insufficient_privilege THEN
+    RAISE EXCEPTION USING
+        ERRCODE = 'insufficient_privilege',
+        MESSAGE = 'not allowed to end process ' || holder_pid || ', which holds resource ' || wirefence.quoted(resource),
+        DETAIL = 'wirefence_owner may not end this backend: ' || SQLERRM || '.',
+        HINT = CASE WHEN pg_has_role('wirefence_owner', 'pg_signal_backend', 'USAGE')
+            THEN 'The process belongs to a superuser: let a superuser run SELECT pg_terminate_backend(' || holder_pid || '), and don''t let superusers write under a fence.'
+            ELSE 'Let a superuser run GRANT pg_signal_backend TO wirefence_owner, or SELECT pg_terminate_backend(' || holder_pid || ').' END;
+END
+$$;
+
+-- superseded reports whether a waiter's token has become pointless while it
+-- waited, so that it must not end anybody. A snapshot can't tell: there the row
+-- is locked, which raises 40001 if it has changed, and let go at once by
+-- rolling back, lest it stand in a holder's way.
+CREATE FUNCTION wirefence.superseded(resource text, new_token bigint) RETURNS boolean
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    IF current_setting('transaction_isolation') IN ('repeatable read', 'serializable') THEN
+        BEGIN
+            PERFORM FROM wirefence.resource_locks AS l WHERE l.resource_id = resource FOR SHARE NOWAIT;
+            IF NOT FOUND THEN
+                RAISE serialization_failure USING MESSAGE = 'could not serialize access to a fenced resource';
+            END IF;
+            RAISE EXCEPTION 'unchanged';
+        EXCEPTION WHEN raise_exception OR lock_not_available THEN
+            RETURN false;
+        END;
+    END IF;
+    RETURN EXISTS (
+        SELECT FROM wirefence.resource_locks AS l
+        WHERE l.resource_id = resource
+          AND (l.last_token > new_token OR l.last_token = new_token AND (l.reuse = 'allow' OR l.used_token = new_token)));
+END
+$$;
+
+-- queue_exclusive waits in the lock's queue for at most so many milliseconds;
+-- 0 waits for ever. It must be called under lock_exclusive's SET lock_timeout,
+-- which ends what is set here.
+CREATE FUNCTION wirefence.queue_exclusive(resource text, milliseconds bigint) RETURNS boolean
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    PERFORM set_config('lock_timeout', milliseconds::text, true);
+    PERFORM pg_advisory_xact_lock(wirefence.lock_key(resource));
+    RETURN true;
+EXCEPTION WHEN lock_not_available THEN
+    RETURN false;
+END
+$$;
+
+-- lock_exclusive takes the resource's lock exclusively for a token; null is
+-- above all tokens. After preempt_after it ends the older transactions in its
+-- way, but only those that it has seen there one wait before: each timeout
+-- gives up the place in the queue, and whoever stood behind comes in then and
+-- gets a moment to finish. False means that the token was superseded and the
+-- lock is not held.
+CREATE FUNCTION wirefence.lock_exclusive(resource text, token bigint, preempt_after interval) RETURNS boolean
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET lock_timeout = 0
+AS $$
+DECLARE
+    longest CONSTANT interval := least(preempt_after, interval '24 days'); -- what lock_timeout can hold
+    patience bigint := CASE WHEN longest IS NULL THEN 0
+                            ELSE greatest(ceil(extract(epoch FROM longest) * 1000), 1) END;
+    give_up timestamptz := clock_timestamp() + longest + interval '30 s';
+    rounds integer := 0;
+    seen text[];
+    present text[];
+    victim record;
+BEGIN
+    IF NOT pg_try_advisory_xact_lock(wirefence.lock_key(resource)) THEN
+        IF EXISTS (SELECT FROM wirefence.lock_holders AS h
+                   WHERE h.key = wirefence.lock_key(resource) AND h.pid = pg_backend_pid()) THEN
+            RAISE serialization_failure USING
+                MESSAGE = 'could not serialize access to a fenced resource',
+                DETAIL = 'This transaction was checked for resource ' || wirefence.quoted(resource)
+                    || ' before, and other writers are open: waiting for them could deadlock.';
+        END IF;
+        seen := ARRAY(SELECT o.virtualtransaction FROM wirefence.older_holders(resource, token) AS o);
+        WHILE NOT wirefence.queue_exclusive(resource, patience) LOOP
+            IF wirefence.superseded(resource, token) THEN
+                RETURN false;
+            ELSIF clock_timestamp() > give_up THEN
+                RAISE lock_not_available USING
+                    MESSAGE = 'could not take over resource ' || wirefence.quoted(resource),
+                    DETAIL = 'Transactions that hold it did not end in time.',
+                    HINT = 'See SELECT * FROM wirefence.status() and pg_locks for who holds it.';
+            END IF;
+            present := '{}';
+            FOR victim IN SELECT * FROM wirefence.older_holders(resource, token) LOOP
+                IF victim.virtualtransaction = ANY (seen) THEN
+                    PERFORM wirefence.end_holder(resource, victim.pid, victim.virtualtransaction);
+                END IF;
+                present := present || victim.virtualtransaction;
+            END LOOP;
+            seen := present;
+            patience := 250 << least(rounds, 3);
+            rounds := rounds + 1;
+        END LOOP;
+    END IF;
+    PERFORM wirefence.announce(resource, token);
+    RETURN true;
+END
+$$;

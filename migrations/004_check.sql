@@ -1,0 +1,225 @@
+-- The check of a fence inside the client's transaction.
+SET LOCAL search_path = pg_catalog, pg_temp;
+
+-- verdict judges a token by a row of resource_locks, of which an unknown
+-- resource has only nulls: pass, record (accepted once the row says so), or the
+-- SQLSTATE of the refusal.
+CREATE FUNCTION wirefence.verdict(token bigint, known wirefence.resource_locks) RETURNS text
+LANGUAGE sql STABLE
+RETURN CASE
+    WHEN (known).resource_id IS NULL THEN 'record'
+    WHEN token < (known).last_token THEN 'WF001'
+    WHEN token > (known).last_token AND (known).advance = 'grant' THEN 'WF003'
+    WHEN token > (known).last_token THEN 'record'
+    WHEN (known).reuse = 'allow' THEN 'pass'
+    WHEN (known).used_token IS DISTINCT FROM token THEN 'record'
+    WHEN (known).used_xid = pg_current_xact_id_if_assigned() THEN 'pass'
+    ELSE 'WF005'
+END;
+
+-- refuse raises a verdict of class WF. The form of DETAIL is fixed: programs
+-- read it.
+CREATE FUNCTION wirefence.refuse(state text, resource text, token bigint, known wirefence.resource_locks) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    name text := wirefence.quoted(resource);
+BEGIN
+    RAISE EXCEPTION USING
+        ERRCODE = state,
+        MESSAGE = CASE state
+            WHEN 'WF001' THEN 'stale fencing token for resource '
+            WHEN 'WF003' THEN 'unknown fencing token for resource '
+            ELSE 'fencing token already used for resource ' END || name,
+        DETAIL = 'Resource ' || name || ': presented token ' || token || ', current token ' || known.last_token
+            || coalesce(', held by ' || wirefence.quoted(known.holder), '')
+            || CASE WHEN known.holder IS NULL THEN '' ELSE
+               coalesce(' since ' || to_char(known.granted_at AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI:SS.US') || '+00', '') END
+            || '.',
+        HINT = CASE state
+            WHEN 'WF001' THEN 'A later holder has taken over. Stop this work: a retry with the same token can never succeed.'
+            WHEN 'WF003' THEN 'Only a token that was granted and sealed counts for this resource. Acquire the lock and use its token.'
+            ELSE 'Each token of this resource is good for one transaction. Acquire the lock again.' END;
+END
+$$;
+
+-- record notes in the row that a token was accepted. The caller holds the lock
+-- exclusively; a row that has moved on nevertheless is an operator's doing.
+CREATE FUNCTION wirefence.record(resource text, token bigint) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    INSERT INTO wirefence.resource_locks AS l (resource_id, last_token, granted_at)
+    VALUES (resource, token, clock_timestamp())
+    ON CONFLICT (resource_id) DO UPDATE SET
+        last_token = excluded.last_token,
+        holder = CASE WHEN l.last_token = excluded.last_token THEN l.holder END,
+        granted_at = CASE WHEN l.last_token = excluded.last_token THEN l.granted_at ELSE excluded.granted_at END,
+        used_token = CASE l.reuse WHEN 'once' THEN excluded.last_token END,
+        used_xid = CASE l.reuse WHEN 'once' THEN pg_current_xact_id() END,
+        updated_at = clock_timestamp()
+    WHERE l.last_token <= excluded.last_token;
+    IF NOT FOUND THEN
+        RAISE serialization_failure USING MESSAGE = 'could not serialize access to a fenced resource';
+    END IF;
+END
+$$;
+
+-- refuse_stale gives the verdicts that need no lock: a token once superseded
+-- stays so, even by the view of an old snapshot, while the others are final
+-- only where each statement sees the present.
+CREATE FUNCTION wirefence.refuse_stale(resources text[], tokens bigint[]) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    present boolean := current_setting('transaction_isolation') NOT IN ('repeatable read', 'serializable');
+    pair record;
+BEGIN
+    FOR pair IN
+        SELECT u.resource, u.token, l AS known, wirefence.verdict(u.token, l) AS verdict
+        FROM unnest(resources, tokens) AS u(resource, token)
+        JOIN wirefence.resource_locks AS l ON l.resource_id = u.resource
+        ORDER BY l.resource_id
+    LOOP
+        IF pair.verdict = 'WF001' OR present AND pair.verdict LIKE 'WF%' THEN
+            PERFORM wirefence.refuse(pair.verdict, pair.resource, pair.token, pair.known);
+        END IF;
+    END LOOP;
+END
+$$;
+
+-- take_locks takes the lock of every pair in the order of the keys, exclusively
+-- first where two names share a key. The mode follows from the row as it is
+-- seen without a lock: going from shared to exclusive would make two first
+-- writers deadlock. It returns the names locked exclusively; null means that a
+-- token was superseded while it waited.
+CREATE FUNCTION wirefence.take_locks(resources text[], tokens bigint[]) RETURNS text[]
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    writable boolean := current_setting('transaction_read_only') = 'off';
+    owned text[] := '{}';
+    pair record;
+BEGIN
+    FOR pair IN
+        SELECT u.resource, u.token, wirefence.lock_key(u.resource) AS key,
+               CASE WHEN l.resource_id IS NULL THEN interval '5 s' ELSE l.preempt_after END AS preempt_after,
+               writable AND wirefence.verdict(u.token, l) = 'record' AS exclusive
+        FROM unnest(resources, tokens) AS u(resource, token)
+        LEFT JOIN wirefence.resource_locks AS l ON l.resource_id = u.resource
+        ORDER BY key, exclusive DESC, u.resource
+    LOOP
+        IF NOT pair.exclusive THEN
+            PERFORM pg_advisory_xact_lock_shared(pair.key);
+        ELSIF NOT wirefence.lock_exclusive(pair.resource, pair.token, pair.preempt_after) THEN
+            RETURN NULL;
+        ELSE
+            owned := owned || pair.resource;
+        END IF;
+    END LOOP;
+    RETURN owned;
+END
+$$;
+
+-- judge gives the verdict on each pair under its lock, all or nothing. In
+-- REPEATABLE READ and SERIALIZABLE the row is read FOR SHARE, which raises
+-- 40001 where the snapshot is out of date. A READ ONLY transaction can lock no
+-- row and writes nothing that would need it: it is judged by what it sees, and
+-- advances nothing.
+CREATE FUNCTION wirefence.judge(resources text[], tokens bigint[]) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    writable boolean := current_setting('transaction_read_only') = 'off';
+    snapshot boolean := current_setting('transaction_isolation') IN ('repeatable read', 'serializable');
+    known wirefence.resource_locks;
+    owned text[];
+    verdict text;
+BEGIN
+    WHILE owned IS NULL LOOP
+        PERFORM wirefence.refuse_stale(resources, tokens);
+        owned := wirefence.take_locks(resources, tokens);
+    END LOOP;
+    FOR i IN 1 .. cardinality(resources) LOOP
+        IF writable AND snapshot THEN
+            SELECT * INTO known FROM wirefence.resource_locks AS l WHERE l.resource_id = resources[i] FOR SHARE;
+        ELSE
+            SELECT * INTO known FROM wirefence.resource_locks AS l WHERE l.resource_id = resources[i];
+        END IF;
+        verdict := wirefence.verdict(tokens[i], known);
+        IF verdict LIKE 'WF%' THEN
+            PERFORM wirefence.refuse(verdict, resources[i], tokens[i], known);
+        ELSIF verdict = 'record' AND writable THEN
+            IF resources[i] <> ALL (owned) THEN
+                RAISE serialization_failure USING MESSAGE = 'could not serialize access to a fenced resource';
+            END IF;
+            PERFORM wirefence.record(resources[i], tokens[i]);
+        END IF;
+    END LOOP;
+END
+$$;
+
+-- carried is the fence that a statement carries: its own, else the session
+-- variable's, else null, unless one is required.
+CREATE FUNCTION wirefence.carried(fence text, required boolean) RETURNS text
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    fence := coalesce(fence, nullif(current_setting('wirefence.token', true), ''));
+    IF fence IS NULL AND required THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'WF002',
+            MESSAGE = 'a fencing token is required',
+            DETAIL = 'Neither the statement nor the session variable wirefence.token carries one.',
+            HINT = 'SET wirefence.token = ''resource=token'', or put /*wirefence.token=''resource=token''*/ into the statement.';
+    END IF;
+    RETURN fence;
+END
+$$;
+
+-- check tests every pair of a fence and returns, or raises a refusal. The
+-- frequent case, one current token in READ COMMITTED, is decided here by two
+-- reads with the shared lock between them; all else is judge's.
+CREATE FUNCTION wirefence.check(fence text, default_resource text, required boolean) RETURNS void
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    resource text;
+    current_token bigint;
+    pairs record;
+BEGIN
+    IF fence IS NULL THEN
+        fence := wirefence.carried(fence, required);
+        IF fence IS NULL THEN
+            RETURN;
+        END IF;
+    END IF;
+    IF fence COLLATE "C" ~ '^[A-Za-z0-9_.:/-]+=[1-9][0-9]{0,17}$' THEN
+        resource := split_part(fence, '=', 1);
+        current_token := split_part(fence, '=', 2);
+    ELSIF default_resource <> '' AND fence COLLATE "C" ~ '^[1-9][0-9]{0,17}$' THEN
+        resource := default_resource;
+        current_token := fence;
+    END IF;
+    IF resource IS NOT NULL AND current_setting('transaction_isolation') = 'read committed' THEN
+        PERFORM FROM wirefence.resource_locks AS l
+        WHERE l.resource_id = resource AND l.last_token = current_token AND l.reuse = 'allow';
+        IF FOUND THEN
+            PERFORM pg_advisory_xact_lock_shared(wirefence.lock_key(resource));
+            PERFORM FROM wirefence.resource_locks AS l
+            WHERE l.resource_id = resource AND l.last_token = current_token AND l.reuse = 'allow';
+            IF FOUND THEN
+                RETURN;
+            END IF;
+        END IF;
+    END IF;
+    pairs := wirefence.parsed(fence, default_resource);
+    PERFORM wirefence.judge(pairs.resources, pairs.tokens);
+END
+$$;
+
+CREATE FUNCTION wirefence.check(fence text DEFAULT NULL) RETURNS void
+LANGUAGE sql VOLATILE
+RETURN wirefence.check(fence, NULL::text, false);
+
+GRANT EXECUTE ON FUNCTION wirefence.check(text, text, boolean), wirefence.check(text) TO PUBLIC;

@@ -1,0 +1,62 @@
+-- Shadow mode: what a check would say, without standing in anybody's way.
+SET LOCAL search_path = pg_catalog, pg_temp;
+
+-- record_at_once notes a token if that takes no waiting, and otherwise leaves
+-- it to a later transaction.
+CREATE FUNCTION wirefence.record_at_once(resource text, token bigint) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET lock_timeout = '1ms'
+AS $$
+DECLARE
+    known wirefence.resource_locks;
+BEGIN
+    IF pg_try_advisory_xact_lock(wirefence.lock_key(resource)) THEN
+        SELECT * INTO known FROM wirefence.resource_locks AS l WHERE l.resource_id = resource;
+        IF wirefence.verdict(token, known) = 'record' THEN
+            PERFORM wirefence.announce(resource, token);
+            PERFORM wirefence.record(resource, token);
+        END IF;
+    END IF;
+EXCEPTION WHEN OTHERS THEN
+    NULL;
+END
+$$;
+
+-- observe returns null where check would accept, else the SQLSTATE, the message
+-- and the detail of the refusal. It raises nothing, ends nobody and waits for
+-- no one.
+CREATE FUNCTION wirefence.observe(fence text, default_resource text, required boolean) RETURNS text
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    recording boolean := current_setting('transaction_read_only') = 'off'
+        AND current_setting('transaction_isolation') NOT IN ('repeatable read', 'serializable');
+    pairs record;
+    pair record;
+    message text;
+    detail text;
+BEGIN
+    fence := wirefence.carried(fence, required);
+    IF fence IS NULL THEN
+        RETURN NULL;
+    END IF;
+    pairs := wirefence.parsed(fence, default_resource);
+    FOR pair IN
+        SELECT u.resource, u.token, l AS known, wirefence.verdict(u.token, l) AS verdict
+        FROM unnest(pairs.resources, pairs.tokens) AS u(resource, token)
+        LEFT JOIN wirefence.resource_locks AS l ON l.resource_id = u.resource
+        ORDER BY u.resource COLLATE "C"
+    LOOP
+        IF pair.verdict LIKE 'WF%' THEN
+            PERFORM wirefence.refuse(pair.verdict, pair.resource, pair.token, pair.known);
+        ELSIF pair.verdict = 'record' AND recording THEN
+            PERFORM wirefence.record_at_once(pair.resource, pair.token);
+        END IF;
+    END LOOP;
+    RETURN NULL;
+EXCEPTION WHEN OTHERS THEN
+    GET STACKED DIAGNOSTICS message = MESSAGE_TEXT, detail = PG_EXCEPTION_DETAIL;
+    RETURN SQLSTATE || ': ' || message || coalesce('. ' || nullif(detail, ''), '');
+END
+$$;
+
+GRANT EXECUTE ON FUNCTION wirefence.observe(text, text, boolean) TO PUBLIC;

@@ -1,0 +1,198 @@
+package migrations_test
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"go.uber.org/goleak"
+
+	"github.com/wirefence/wirefence/internal/servers"
+	"github.com/wirefence/wirefence/migrations"
+)
+
+// template is a migrated database that tests copy theirs from.
+const template = "wf_template"
+
+var clusters = map[int]*servers.Postgres{}
+
+func TestMain(m *testing.M) { os.Exit(testMain(m)) }
+
+func testMain(m *testing.M) int {
+	ctx := context.Background()
+	var (
+		wg     sync.WaitGroup
+		mu     sync.Mutex
+		failed error
+	)
+	for _, major := range servers.PostgresVersions() {
+		wg.Go(func() {
+			server, err := startMigrated(ctx, major)
+			mu.Lock()
+			defer mu.Unlock()
+			if err != nil {
+				failed = err
+				return
+			}
+			clusters[major] = server
+		})
+	}
+	wg.Wait()
+	defer func() {
+		for _, server := range clusters {
+			server.Close()
+		}
+	}()
+	if failed != nil {
+		fmt.Fprintln(os.Stderr, failed)
+		return 1
+	}
+	status := m.Run()
+	if err := goleak.Find(); err != nil && status == 0 {
+		// The goroutines that wait for the servers are still there.
+		if !strings.Contains(err.Error(), "servers.(*Postgres).Start") {
+			fmt.Fprintln(os.Stderr, err)
+			status = 1
+		}
+	}
+	return status
+}
+
+func startMigrated(ctx context.Context, major int) (*servers.Postgres, error) {
+	server, err := servers.StartPostgres(ctx, servers.PostgresConfig{Major: major})
+	if err != nil {
+		return nil, err
+	}
+	err = func() error {
+		admin, err := pgx.Connect(ctx, server.URL("postgres"))
+		if err != nil {
+			return err
+		}
+		defer admin.Close(ctx)
+		if _, err := admin.Exec(ctx, "CREATE DATABASE "+template); err != nil {
+			return err
+		}
+		if _, err := admin.Exec(ctx, "CREATE ROLE app LOGIN"); err != nil {
+			return err
+		}
+		conn, err := pgx.Connect(ctx, server.URL(template))
+		if err != nil {
+			return err
+		}
+		defer conn.Close(ctx)
+		if err := migrations.Apply(ctx, conn, nil); err != nil {
+			return err
+		}
+		_, err = conn.Exec(ctx, `CREATE ROLE issuer LOGIN; GRANT wirefence_issuer TO issuer;
+			CREATE TABLE public.writes (resource text, token bigint, note text);
+			GRANT SELECT, INSERT ON public.writes TO app`)
+		return err
+	}()
+	if err != nil {
+		server.Close()
+		return nil, fmt.Errorf("PostgreSQL %d: %w", major, err)
+	}
+	return server, nil
+}
+
+// database is a migrated database of its own on one server.
+type database struct {
+	*servers.Postgres
+	name string
+}
+
+var databases atomic.Int64
+
+// onEach runs a test on every version, each in a database of its own.
+func onEach(t *testing.T, test func(t *testing.T, db database)) {
+	t.Helper()
+	t.Parallel()
+	for major, server := range clusters {
+		t.Run(fmt.Sprint(major), func(t *testing.T) {
+			t.Parallel()
+			test(t, create(t, server, "TEMPLATE "+template))
+		})
+	}
+}
+
+// create makes a database that ends with the test.
+func create(t *testing.T, server *servers.Postgres, options string) database {
+	t.Helper()
+	db := database{server, fmt.Sprintf("wf_%d", databases.Add(1))}
+	admin := db.connectTo(t, "postgres", "postgres")
+	mustExec(t, admin, "CREATE DATABASE "+db.name+" "+options)
+	return db
+}
+
+func (db database) connectTo(t *testing.T, role, name string) *pgx.Conn {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	defer cancel()
+	conn, err := pgx.Connect(ctx, db.URLFor(role, name))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close(context.Background()) })
+	return conn
+}
+
+// as connects as a role; the connection ends with the test.
+func (db database) as(t *testing.T, role string) *pgx.Conn {
+	t.Helper()
+	return db.connectTo(t, role, db.name)
+}
+
+func (db database) app(t *testing.T) *pgx.Conn   { t.Helper(); return db.as(t, "app") }
+func (db database) admin(t *testing.T) *pgx.Conn { t.Helper(); return db.as(t, "postgres") }
+
+// exec gives up on a server that doesn't answer within what any test waits for.
+func exec(conn *pgx.Conn, sql string, args ...any) error {
+	ctx, cancel := context.WithTimeout(context.Background(), 60*time.Second)
+	defer cancel()
+	_, err := conn.Exec(ctx, sql, args...)
+	return err
+}
+
+func mustExec(t *testing.T, conn *pgx.Conn, sql string, args ...any) {
+	t.Helper()
+	if err := exec(conn, sql, args...); err != nil {
+		t.Fatalf("%s: %v", sql, err)
+	}
+}
+
+// value runs a query of one row and one column.
+func value[T any](t *testing.T, conn *pgx.Conn, sql string, args ...any) T {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), 60*time.Second)
+	defer cancel()
+	var v T
+	if err := conn.QueryRow(ctx, sql, args...).Scan(&v); err != nil {
+		t.Fatalf("%s: %v", sql, err)
+	}
+	return v
+}
+
+// code is the SQLSTATE of an error, "" for none.
+func code(err error) string {
+	if err == nil {
+		return ""
+	}
+	if pgErr, ok := err.(*pgconn.PgError); ok {
+		return pgErr.Code
+	}
+	return err.Error()
+}
+
+func wantCode(t *testing.T, err error, want string) {
+	t.Helper()
+	if got := code(err); got != want {
+		t.Errorf("got %q, want SQLSTATE %q (%v)", got, want, err)
+	}
+}

@@ -1,0 +1,135 @@
+// Package migrations brings a database to the schema that this binary needs:
+// numbered SQL files, embedded, applied in order by tern as the role
+// wirefence_owner. It imports nothing else of this module but fence.
+package migrations
+
+import (
+	"context"
+	"embed"
+	"errors"
+	"fmt"
+	"io/fs"
+	"sync"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/tern/v2/migrate"
+)
+
+// versionTable is where tern keeps the number of the last file applied.
+const versionTable = "wirefence.applied_version"
+
+//go:embed [0-9]*.sql
+var files embed.FS
+
+// Version is the schema version that this binary needs: the number of its last
+// migration.
+func Version() int { return len(numbered()) }
+
+var numbered = sync.OnceValue(func() []string {
+	names, err := migrate.FindMigrations(files)
+	if err != nil {
+		panic("migrations: the embedded files are not numbered in sequence: " + err.Error())
+	}
+	return names
+})
+
+func source(name string) string {
+	text, err := fs.ReadFile(files, name)
+	if err != nil {
+		panic("migrations: " + err.Error())
+	}
+	return string(text)
+}
+
+// Apply makes the roles and the schema that are missing, and applies the
+// migrations that are pending. It may be run again, and by several at once. It
+// tells report what it does, a line for each step; report may be nil.
+//
+// It needs no superuser where the rights were granted before; otherwise it
+// changes nothing and returns a *MissingRightsError. A database that is ahead
+// of this binary is left alone, with a *VersionError. The connection must be
+// outside a transaction and not be used meanwhile; its settings are reset.
+func Apply(ctx context.Context, conn *pgx.Conn, report func(line string)) (err error) {
+	if report == nil {
+		report = func(string) {}
+	}
+	unlock, err := lock(ctx, conn)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, unlock()) }()
+	if err := prepare(ctx, conn, report); err != nil {
+		return err
+	}
+	restore, err := become(ctx, conn)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, restore()) }()
+	return applyPending(ctx, conn, report)
+}
+
+// applyPending runs as wirefence_owner.
+func applyPending(ctx context.Context, conn *pgx.Conn, report func(line string)) error {
+	m, err := migrate.NewMigrator(ctx, conn, versionTable)
+	if err != nil {
+		return fmt.Errorf("make the table of the schema version: %w", err)
+	}
+	if err := m.LoadMigrations(files); err != nil {
+		return err
+	}
+	before, err := m.GetCurrentVersion(ctx)
+	if err != nil {
+		return fmt.Errorf("read the schema version: %w", err)
+	}
+	if int(before) > Version() {
+		return &VersionError{Have: int(before), Need: Version()}
+	}
+	m.OnStart = func(_ int32, name, _, _ string) { report("apply " + name) }
+	if err := m.Migrate(ctx); err != nil {
+		return fmt.Errorf("migrate from version %d to %d: %w", before, Version(), err)
+	}
+	if int(before) == Version() {
+		report(fmt.Sprintf("nothing to apply: the schema is at version %d", before))
+		return nil
+	}
+	report(fmt.Sprintf("the schema is at version %d", Version()))
+	return nil
+}
+
+// lockKey serialises migrations of one database: the bytes "wf-migra".
+const lockKey int64 = 0x77662d6d69677261
+
+// lock waits for other migrations of this database. What it returns releases
+// the lock even if ctx has ended.
+func lock(ctx context.Context, conn *pgx.Conn) (unlock func() error, err error) {
+	if _, err := conn.Exec(ctx, "SELECT pg_catalog.pg_advisory_lock($1)", lockKey); err != nil {
+		return nil, fmt.Errorf("wait for other migrations: %w", err)
+	}
+	return func() error {
+		if conn.IsClosed() {
+			return nil // the lock has gone with the session
+		}
+		_, err := conn.Exec(context.WithoutCancel(ctx), "SELECT pg_catalog.pg_advisory_unlock($1)", lockKey)
+		return err
+	}, nil
+}
+
+// become makes the session act as wirefence_owner, so that what it creates is
+// that role's. What it returns gives the session its former role back.
+func become(ctx context.Context, conn *pgx.Conn) (restore func() error, err error) {
+	var former string
+	if err := conn.QueryRow(ctx, "SELECT pg_catalog.current_setting('role')").Scan(&former); err != nil {
+		return nil, err
+	}
+	if _, err := conn.Exec(ctx, "SET ROLE wirefence_owner"); err != nil {
+		return nil, fmt.Errorf("act as wirefence_owner: %w", err)
+	}
+	return func() error {
+		if conn.IsClosed() {
+			return nil
+		}
+		_, err := conn.Exec(context.WithoutCancel(ctx), "SELECT pg_catalog.set_config('role', $1, false)", former)
+		return err
+	}, nil
+}

@@ -1,0 +1,115 @@
+package migrations
+
+import (
+	"context"
+	_ "embed"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+)
+
+//go:embed preflight.sql
+var preflightSQL string
+
+// step is a statement that must be run before the migrations.
+type step struct {
+	Statement string
+	Permitted bool
+}
+
+// MissingRightsError says what the migrating role may not do. Statements is
+// all that a superuser must run in this database, in order; then the migration
+// succeeds.
+type MissingRightsError struct {
+	Role       string
+	Statements []string
+}
+
+func (e *MissingRightsError) Error() string {
+	return fmt.Sprintf("role %q lacks rights to migrate; let a superuser run in this database:\n%s;",
+		e.Role, strings.Join(e.Statements, ";\n"))
+}
+
+// prepare makes the roles and the schema. Other databases of the cluster may be
+// doing the same at this moment, beyond the reach of any lock: after a lost
+// race it looks again.
+func prepare(ctx context.Context, conn *pgx.Conn, report func(line string)) error {
+	const races = 20
+	var last error
+	for range races {
+		steps, err := preflight(ctx, conn)
+		if err != nil {
+			return err
+		}
+		if len(steps) == 0 {
+			return nil
+		}
+		if err := refuseUnpermitted(ctx, conn, steps); err != nil {
+			return err
+		}
+		if last = run(ctx, conn, steps, report); last != nil && !lostRace(last) {
+			return last
+		}
+	}
+	return fmt.Errorf("prepare roles and schema: %w", last)
+}
+
+func preflight(ctx context.Context, conn *pgx.Conn) ([]step, error) {
+	rows, err := conn.Query(ctx, preflightSQL)
+	if err != nil {
+		return nil, fmt.Errorf("look for roles and rights: %w", err)
+	}
+	steps, err := pgx.CollectRows(rows, pgx.RowToStructByPos[step])
+	if err != nil {
+		return nil, fmt.Errorf("look for roles and rights: %w", err)
+	}
+	return steps, nil
+}
+
+// refuseUnpermitted names all statements if one of them isn't permitted: those
+// that are depend on the others, or may be run by a superuser as well.
+func refuseUnpermitted(ctx context.Context, conn *pgx.Conn, steps []step) error {
+	missing := &MissingRightsError{}
+	refused := false
+	for _, s := range steps {
+		refused = refused || !s.Permitted
+		missing.Statements = append(missing.Statements, s.Statement)
+	}
+	if !refused {
+		return nil
+	}
+	if err := conn.QueryRow(ctx, "SELECT current_user::text").Scan(&missing.Role); err != nil {
+		return err
+	}
+	return missing
+}
+
+func run(ctx context.Context, conn *pgx.Conn, steps []step, report func(line string)) error {
+	for _, s := range steps {
+		if _, err := conn.Exec(ctx, s.Statement); err != nil {
+			return fmt.Errorf("%s: %w", s.Statement, err)
+		}
+		report(s.Statement)
+	}
+	return nil
+}
+
+// lostRace reports whether somebody else made the same change of a shared
+// catalog at the same time: duplicate_object, unique_violation, or the
+// internal_error "tuple concurrently updated".
+func lostRace(err error) bool {
+	var pgErr *pgconn.PgError
+	if !errors.As(err, &pgErr) {
+		return false
+	}
+	switch pgErr.Code {
+	case "42710", "23505":
+		return true
+	case "XX000":
+		return strings.Contains(pgErr.Message, "concurrently")
+	}
+	return false
+}

@@ -1,0 +1,44 @@
+-- What must exist before the numbered files can run as wirefence_owner, and
+-- doesn't yet: one statement a row, in order, and whether the current role may
+-- run it. Roles belong to the whole cluster.
+WITH me AS (
+    SELECT r.oid, r.rolname, r.rolsuper, r.rolcreaterole,
+           pg_catalog.current_setting('server_version_num')::pg_catalog.int4 >= 160000 AS modern
+    FROM pg_catalog.pg_roles AS r
+    WHERE r.rolname = current_user
+), there AS (
+    SELECT me.*, owner.oid AS owner, issuer.oid AS issuer, schema.oid AS schema, schema.nspowner AS schema_owner,
+           signal.oid AS signal
+    FROM me
+    LEFT JOIN pg_catalog.pg_roles AS owner ON owner.rolname = 'wirefence_owner'
+    LEFT JOIN pg_catalog.pg_roles AS issuer ON issuer.rolname = 'wirefence_issuer'
+    LEFT JOIN pg_catalog.pg_roles AS signal ON signal.rolname = 'pg_signal_backend'
+    LEFT JOIN pg_catalog.pg_namespace AS schema ON schema.nspname = 'wirefence'
+), rights AS (
+    -- From 16 on, CREATEROLE alone grants nothing: it takes ADMIN OPTION, which
+    -- the creator of a role gets, but without SET.
+    SELECT there.*,
+           rolsuper OR rolcreaterole AS may_create,
+           rolsuper OR rolcreaterole AND (NOT modern OR owner IS NULL)
+               OR coalesce(pg_catalog.pg_has_role(oid, owner, 'MEMBER WITH ADMIN OPTION'), false) AS may_grant_owner,
+           rolsuper OR rolcreaterole AND NOT modern
+               OR pg_catalog.pg_has_role(oid, signal, 'MEMBER WITH ADMIN OPTION') AS may_grant_signal,
+           rolsuper OR coalesce(pg_catalog.pg_has_role(oid, owner, CASE WHEN modern THEN 'SET' ELSE 'MEMBER' END), false) AS becomes_owner,
+           pg_catalog.has_database_privilege(oid, pg_catalog.current_database(), 'CREATE') AS may_create_schema
+    FROM there
+)
+SELECT step.statement, step.permitted
+FROM rights, LATERAL (VALUES
+    (1, 'CREATE ROLE wirefence_owner NOLOGIN', may_create, owner IS NULL),
+    (2, 'CREATE ROLE wirefence_issuer NOLOGIN', may_create, issuer IS NULL),
+    (3, pg_catalog.format('GRANT wirefence_owner TO %I', rolname)
+        || CASE WHEN modern THEN ' WITH SET TRUE, INHERIT TRUE' ELSE '' END, may_grant_owner, NOT becomes_owner),
+    (4, 'GRANT pg_signal_backend TO wirefence_owner', may_grant_signal,
+        NOT coalesce(pg_catalog.pg_has_role(owner, signal, 'USAGE'), false)),
+    (5, pg_catalog.format('GRANT CREATE ON DATABASE %I TO %I', pg_catalog.current_database(), rolname), false,
+        schema IS NULL AND NOT may_create_schema),
+    (6, 'ALTER SCHEMA wirefence OWNER TO wirefence_owner', false, schema_owner <> owner OR schema IS NOT NULL AND owner IS NULL),
+    (7, 'CREATE SCHEMA wirefence AUTHORIZATION wirefence_owner', may_create_schema, schema IS NULL AND may_create_schema)
+) AS step(place, statement, permitted, wanted)
+WHERE step.wanted
+ORDER BY step.place

@@ -1,0 +1,14 @@
+-- Run by a role that may create roles, grant pg_signal_backend and create a
+-- schema here: usually a superuser.
+DO $$
+BEGIN
+    IF NOT EXISTS (SELECT FROM pg_catalog.pg_roles WHERE rolname = 'wirefence_owner') THEN
+        CREATE ROLE wirefence_owner NOLOGIN;
+    END IF;
+    IF NOT EXISTS (SELECT FROM pg_catalog.pg_roles WHERE rolname = 'wirefence_issuer') THEN
+        CREATE ROLE wirefence_issuer NOLOGIN;
+    END IF;
+END
+$$;
+GRANT pg_signal_backend TO wirefence_owner;
+CREATE SCHEMA IF NOT EXISTS wirefence AUTHORIZATION wirefence_owner;

@@ -1,0 +1,66 @@
+package migrations
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// VersionError says that a database isn't at the version that this binary
+// needs. Have is 0 where there is no schema of Wirefence at all.
+type VersionError struct{ Have, Need int }
+
+func (e *VersionError) Error() string {
+	switch {
+	case e.Missing():
+		return fmt.Sprintf("the database has no wirefence schema, version %d is needed: run `wirefence migrate`", e.Need)
+	case e.Behind():
+		return fmt.Sprintf("the wirefence schema is at version %d, version %d is needed: run `wirefence migrate`", e.Have, e.Need)
+	}
+	return fmt.Sprintf("the wirefence schema is at version %d, this binary knows version %d: upgrade the binary", e.Have, e.Need)
+}
+
+// Missing reports whether the database was never migrated.
+func (e *VersionError) Missing() bool { return e.Have == 0 }
+
+// Behind reports whether `wirefence migrate` mends it, Missing included.
+func (e *VersionError) Behind() bool { return e.Have < e.Need }
+
+// Ahead reports whether only a newer binary mends it.
+func (e *VersionError) Ahead() bool { return e.Have > e.Need }
+
+// Verify returns nil if the database is at exactly the version that this binary
+// needs, and a *VersionError if it is at another. Any role may ask.
+func Verify(ctx context.Context, conn *pgx.Conn) error {
+	have, err := current(ctx, conn)
+	if err != nil {
+		return err
+	}
+	if have != Version() {
+		return &VersionError{Have: have, Need: Version()}
+	}
+	return nil
+}
+
+// current returns the version of the database, 0 if it has none. It asks the
+// catalog first, so that a missing schema doesn't abort a transaction. A
+// migration that stopped between the version's table and its function counts
+// as none.
+func current(ctx context.Context, conn *pgx.Conn) (int, error) {
+	var present bool
+	err := conn.QueryRow(ctx, `SELECT EXISTS (
+		SELECT FROM pg_catalog.pg_proc AS p JOIN pg_catalog.pg_namespace AS n ON n.oid = p.pronamespace
+		WHERE n.nspname = 'wirefence' AND p.proname = 'schema_version' AND p.pronargs = 0)`).Scan(&present)
+	if err != nil {
+		return 0, fmt.Errorf("look for the wirefence schema: %w", err)
+	}
+	if !present {
+		return 0, nil
+	}
+	var version int
+	if err := conn.QueryRow(ctx, "SELECT wirefence.schema_version()").Scan(&version); err != nil {
+		return 0, fmt.Errorf("read the version of the wirefence schema: %w", err)
+	}
+	return version, nil
+}
