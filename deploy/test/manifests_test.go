@@ -1,0 +1,125 @@
+package deploy
+
+import (
+	"bufio"
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	appsv1 "k8s.io/api/apps/v1"
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
+	"sigs.k8s.io/yaml"
+)
+
+const manifestDir = "../kubernetes"
+
+// kinds are the manifests that are known; a file with any other is refused.
+var kinds = map[metav1.TypeMeta]func() any{
+	{APIVersion: "apps/v1", Kind: "Deployment"}:                            func() any { return new(appsv1.Deployment) },
+	{APIVersion: "batch/v1", Kind: "Job"}:                                  func() any { return new(batchv1.Job) },
+	{APIVersion: "v1", Kind: "Service"}:                                    func() any { return new(corev1.Service) },
+	{APIVersion: "policy/v1", Kind: "PodDisruptionBudget"}:                 func() any { return new(policyv1.PodDisruptionBudget) },
+	{APIVersion: "networking.k8s.io/v1", Kind: "NetworkPolicy"}:            func() any { return new(networkingv1.NetworkPolicy) },
+	{APIVersion: "kustomize.config.k8s.io/v1beta1", Kind: "Kustomization"}: func() any { return new(kustomization) },
+}
+
+// kustomization is as much of kustomize's type as the repository uses.
+type kustomization struct {
+	metav1.TypeMeta `json:",inline"`
+	Resources       []string `json:"resources"`
+	Images          []struct {
+		Name   string `json:"name"`
+		NewTag string `json:"newTag"`
+	} `json:"images"`
+}
+
+// decode reads all documents of a manifest strictly: a kind that is not known,
+// a field that the kind doesn't have and a key that comes twice are errors.
+func decode(text string) (objects []any, err error) {
+	reader := utilyaml.NewYAMLReader(bufio.NewReader(strings.NewReader(text)))
+	for {
+		document, err := reader.Read()
+		if errors.Is(err, io.EOF) {
+			return objects, nil
+		}
+		if err != nil {
+			return nil, err
+		}
+		if len(bytes.TrimSpace(document)) == 0 {
+			continue
+		}
+		var meta metav1.TypeMeta
+		if err := yaml.Unmarshal(document, &meta); err != nil {
+			return nil, err
+		}
+		make, known := kinds[meta]
+		if !known {
+			return nil, fmt.Errorf("unknown kind %q of %q", meta.Kind, meta.APIVersion)
+		}
+		object := make()
+		if err := yaml.UnmarshalStrict(document, object); err != nil {
+			return nil, fmt.Errorf("%s: %w", meta.Kind, err)
+		}
+		objects = append(objects, object)
+	}
+}
+
+// manifest decodes one file of deploy/kubernetes.
+func manifest(t *testing.T, name string) []any {
+	t.Helper()
+	objects, err := decode(read(t, filepath.Join(manifestDir, name)))
+	if err != nil {
+		t.Fatalf("%s: %v", name, err)
+	}
+	return objects
+}
+
+func TestManifestsDecodeStrictly(t *testing.T) {
+	t.Parallel()
+	files, err := filepath.Glob(filepath.Join(manifestDir, "*.y*ml"))
+	if err != nil || len(files) == 0 {
+		t.Fatal("no manifests found")
+	}
+	for _, file := range files {
+		if len(manifest(t, filepath.Base(file))) == 0 {
+			t.Errorf("%s is empty", file)
+		}
+	}
+}
+
+func TestDecodeRefuses(t *testing.T) {
+	t.Parallel()
+	for name, text := range map[string]string{
+		"unknown kind":  "apiVersion: v1\nkind: Pot\n",
+		"wrong version": "apiVersion: apps/v1beta1\nkind: Deployment\n",
+		"unknown field": "apiVersion: v1\nkind: Service\nspec:\n  port: 1\n",
+		"wrong type":    "apiVersion: v1\nkind: Service\nspec:\n  ports: 6433\n",
+		"key twice":     "apiVersion: v1\nkind: Service\nspec: {}\nspec: {}\n",
+		"no YAML":       "apiVersion: [",
+	} {
+		if _, err := decode(text); err == nil {
+			t.Errorf("%s is accepted", name)
+		}
+	}
+}
+
+func TestKustomizationNamesFiles(t *testing.T) {
+	t.Parallel()
+	for _, object := range manifest(t, "kustomization.yaml") {
+		for _, name := range object.(*kustomization).Resources {
+			if _, err := os.Stat(filepath.Join(manifestDir, name)); err != nil {
+				t.Error(err)
+			}
+		}
+	}
+}
