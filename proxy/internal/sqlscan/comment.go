@@ -1,0 +1,184 @@
+package sqlscan
+
+import (
+	"bytes"
+
+	"github.com/wirefence/wirefence/fence"
+)
+
+// comment looks for fences in a comment's own text, in sqlcommenter's form: pairs
+// key='value' among anything else. A key of ours that has a = behind it and no
+// readable value is an error, never ignored; without a = it is prose. So is a key
+// of ours inside the value of another key an error: what wrote it did not encode
+// the value.
+func (s *Scanner) comment(text []byte) {
+	if s.found&mentionsFence == 0 || len(text) < len(fence.Variable) || s.result.FenceErr != nil {
+		return
+	}
+	for i := 0; i < len(text); {
+		if !isKeyByte[text[i]] {
+			i++
+			continue
+		}
+		end := i
+		for end < len(text) && isKeyByte[text[end]] {
+			end++
+		}
+		key := text[i:end]
+		value := skipBlanks(text, end)
+		i = end
+		if value >= len(text) || text[value] != '=' {
+			continue
+		}
+		value = skipBlanks(text, value+1)
+		ours := isOurs(key)
+		last := valueEnd(text, value)
+		switch {
+		case ours && last < 0:
+			s.result.FenceErr = malformed("the value in a comment is not between single quotes")
+			return
+		case ours:
+			s.fence(text[value+1 : last-1])
+			i = last
+		case last >= 0 && holdsOurs(text[value:last]):
+			s.result.FenceErr = malformed("it stands inside the value of another key in a comment")
+			return
+		case last >= 0:
+			i = last
+		}
+	}
+}
+
+func malformed(reason string) error { return &fence.SyntaxError{Reason: reason} }
+
+// isKeyByte marks the bytes of which a key consists.
+var isKeyByte = func() (t [256]bool) {
+	for c := range t {
+		t[c] = class[c]&isIdent != 0 || c == '.' || c == '%' || c == '-'
+	}
+	return t
+}()
+
+func skipBlanks(text []byte, i int) int {
+	for i < len(text) && class[text[i]]&isSpace != 0 {
+		i++
+	}
+	return i
+}
+
+// isOurs reports whether a key is wirefence.token, in any case. Its dot may be
+// encoded; nobody encodes letters.
+func isOurs(key []byte) bool {
+	switch len(key) {
+	case len("wirefence.token"):
+		return hasFolded(key, "wirefence.token")
+	case len("wirefence%2etoken"):
+		return hasFolded(key, "wirefence%2etoken")
+	}
+	return false
+}
+
+// holdsOurs reports whether text holds a key of ours with a = behind it.
+func holdsOurs(text []byte) bool {
+	for i := 0; i < len(text); {
+		if !isKeyByte[text[i]] {
+			i++
+			continue
+		}
+		end := i
+		for end < len(text) && isKeyByte[text[end]] {
+			end++
+		}
+		if next := skipBlanks(text, end); isOurs(text[i:end]) && next < len(text) && text[next] == '=' {
+			return true
+		}
+		i = end
+	}
+	return false
+}
+
+// valueEnd returns the offset past the quote that ends the value whose opening
+// quote should be at i, or -1. A backslash escapes a quote.
+func valueEnd(text []byte, i int) int {
+	if i >= len(text) || text[i] != '\'' {
+		return -1
+	}
+	for i++; i < len(text); i++ {
+		switch text[i] {
+		case '\\':
+			i++
+		case '\'':
+			if i+1 < len(text) && (isKeyByte[text[i+1]] || text[i+1] == '\'' || text[i+1] == '"') {
+				return -1
+			}
+			return i + 1
+		}
+	}
+	return -1
+}
+
+// fence adds the fence of a value: the fence itself where it holds a =, else
+// URL-encoded.
+func (s *Scanner) fence(raw []byte) {
+	if bytes.Equal(raw, s.last.value) && len(raw) > 0 && s.last.resource == s.opt.DefaultResource {
+		s.addFence(s.last.fence)
+		return
+	}
+	value, err := s.decode(raw)
+	if err == nil {
+		var f fence.Fence
+		if f, err = fence.ParseWithDefault(string(value), s.opt.DefaultResource); err == nil {
+			s.last.value = append(s.last.value[:0], raw...)
+			s.last.resource, s.last.fence = s.opt.DefaultResource, f
+			s.addFence(f)
+			return
+		}
+	}
+	s.result.FenceErr = err
+}
+
+func (s *Scanner) addFence(f fence.Fence) {
+	if s.result.Fence.IsZero() {
+		s.result.Fence = f
+		return
+	}
+	sum, err := s.result.Fence.Merge(f)
+	if err != nil {
+		s.result.FenceErr = err
+		return
+	}
+	s.result.Fence = sum
+}
+
+// decode takes sqlcommenter's escapes off a value, and its URL-encoding where
+// that hides the =.
+func (s *Scanner) decode(raw []byte) ([]byte, error) {
+	s.value = s.value[:0]
+	encoded := bytes.IndexByte(raw, '=') < 0
+	for i := 0; i < len(raw); i++ {
+		c := raw[i]
+		switch {
+		case c == '\\' && i+1 < len(raw):
+			i++
+			c = raw[i]
+		case c == '%' && encoded:
+			if i+2 >= len(raw) || unhex(raw[i+1]) < 0 || unhex(raw[i+2]) < 0 {
+				return nil, malformed("a percent sign is not followed by two hexadecimal digits")
+			}
+			c = byte(unhex(raw[i+1])<<4 | unhex(raw[i+2]))
+			i += 2
+		}
+		s.value = append(s.value, c)
+	}
+	return s.value, nil
+}
+
+func unhex(c byte) int {
+	switch c = lower[c]; {
+	case '0' <= c && c <= '9':
+		return int(c - '0')
+	case 'a' <= c && c <= 'f':
+		return int(c-'a') + 10
+	}
+	return -1
+}
