@@ -1,0 +1,262 @@
+// Package lockclient takes leases with fencing tokens: an acquire wins the
+// lease in a store, gets a token that is greater than any before, seals it
+// where writes are judged, and returns.
+//
+// A store answers who holds a resource and until when. Whether a write counts
+// is decided by PostgreSQL, by the token that the write carries: a Lease puts
+// its fence on a connection, into a transaction or into a statement.
+//
+// The package imports package fence and a PostgreSQL driver for these helpers.
+// It knows no store; those are in the packages below it.
+package lockclient
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/wirefence/wirefence/fence"
+)
+
+// Client takes leases in a store. It is safe for concurrent use.
+type Client struct {
+	store Store
+	opts  Options
+
+	closing chan struct{} // closed by Close
+	running sync.WaitGroup
+	mu      sync.Mutex
+	closed  bool
+	leases  map[*Lease]struct{} // held ones
+}
+
+// New makes a client on a store, which stays the caller's: Close ends the
+// client's leases and goroutines, then the store may be closed.
+func New(store Store, opts Options) (*Client, error) {
+	if err := opts.Validate(); err != nil {
+		return nil, fmt.Errorf("lock client options: %w", err)
+	}
+	return &Client{
+		store: store, opts: opts.withDefaults(),
+		closing: make(chan struct{}), leases: map[*Lease]struct{}{},
+	}, nil
+}
+
+// Acquire waits until the lease is won or ctx ends, in which case no lease is
+// left behind. An error of the store or of the seal ends the wait.
+func (c *Client) Acquire(ctx context.Context, resource fence.Resource) (*Lease, error) {
+	lease, err := c.TryAcquire(ctx, resource)
+	if held := (*HeldError)(nil); !errors.As(err, &held) {
+		return lease, err
+	}
+	released := make(chan struct{}, 1)
+	if notifier, ok := c.store.(Notifier); ok {
+		stop, err := notifier.Notify(ctx, resource, released)
+		if err != nil {
+			c.opts.Logger.Debug("waiting by polling", "resource", resource, "error", err)
+		} else {
+			defer stop()
+		}
+	}
+	pauses := c.opts.backoff()
+	for {
+		held := (*HeldError)(nil)
+		if !errors.As(err, &held) {
+			return lease, err
+		}
+		if waitErr := c.wait(ctx, held, pauses.pause(), released); waitErr != nil {
+			return nil, waitErr
+		}
+		lease, err = c.TryAcquire(ctx, resource)
+	}
+}
+
+// wait returns nil when it is time to try again: after the pause, a release, or
+// the end of the other's lease, whichever is first.
+func (c *Client) wait(ctx context.Context, held *HeldError, pause time.Duration, released <-chan struct{}) error {
+	if held.Remaining > 0 {
+		pause = min(pause, held.Remaining+time.Millisecond)
+	}
+	timer := time.NewTimer(pause)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-released:
+		return nil
+	case <-c.closing:
+		return ErrClosed
+	case <-ctx.Done():
+		return contextError(ctx, "waiting for the lease of", held.Resource)
+	}
+}
+
+// TryAcquire tries once. If another holds the lease, the error is a *HeldError,
+// which is an ErrNotAcquired.
+//
+// It returns as soon as ctx ends. What the store then still answers is given
+// back by a goroutine that Close waits for.
+func (c *Client) TryAcquire(ctx context.Context, resource fence.Resource) (*Lease, error) {
+	if _, err := fence.ParseResource(string(resource)); err != nil {
+		return nil, err
+	}
+	if ctx.Err() != nil {
+		return nil, contextError(ctx, "acquiring the lease of", resource)
+	}
+	if !c.begin() {
+		return nil, ErrClosed
+	}
+	type outcome struct {
+		lease *Lease
+		err   error
+	}
+	outcomes := make(chan outcome)
+	go func() {
+		defer c.running.Done()
+		lease, err := c.grant(ctx, resource)
+		select {
+		case outcomes <- outcome{lease, err}:
+			return
+		case <-ctx.Done():
+		case <-c.closing:
+		}
+		if lease != nil {
+			_ = lease.Release(context.WithoutCancel(ctx)) // logs its failure
+		}
+	}()
+	select {
+	case out := <-outcomes:
+		return out.lease, out.err
+	case <-ctx.Done():
+		return nil, contextError(ctx, "acquiring the lease of", resource)
+	case <-c.closing:
+		return nil, ErrClosed
+	}
+}
+
+// grant wins and seals a lease. It ends early with ctx, except that it lets the
+// store finish what it was asked: only then can the outcome be undone.
+func (c *Client) grant(ctx context.Context, resource fence.Resource) (*Lease, error) {
+	holder := c.opts.Holder + "/" + rand.Text()
+	lease, err := c.win(ctx, resource, holder)
+	if errors.Is(err, ErrNotAcquired) {
+		return nil, err
+	}
+	if err != nil { // the store may have done it nevertheless
+		c.running.Go(func() { c.giveBack(ctx, resource, holder) })
+		return nil, err
+	}
+	if c.opts.Sealer != nil {
+		lease, err = c.seal(ctx, lease)
+	}
+	if err == nil {
+		err = c.start(ctx, lease)
+	}
+	if err != nil {
+		c.giveBack(ctx, resource, holder)
+		return nil, err
+	}
+	c.opts.Logger.Debug("lease acquired", "resource", resource, "token", lease.token, "holder", holder)
+	return lease, nil
+}
+
+// win asks the store for the lease, or, if the holder has it already, for a
+// greater token.
+func (c *Client) win(ctx context.Context, resource fence.Resource, holder string) (*Lease, error) {
+	sent := c.opts.now()
+	usable := c.opts.TTL - c.opts.Margin
+	storeCtx, cancel := context.WithTimeout(context.WithoutCancel(ctx), usable)
+	defer cancel()
+	attempt, err := c.store.Acquire(storeCtx, resource, holder, c.opts.TTL)
+	switch {
+	case ctx.Err() != nil:
+		return nil, contextError(ctx, "acquiring the lease of", resource)
+	case err != nil:
+		return nil, storeError(err, usable)
+	case !attempt.Won():
+		return nil, &HeldError{resource, attempt.Holder, max(0, attempt.Remaining)}
+	}
+	return newLease(c, resource, attempt.Token, holder, sent), nil
+}
+
+// start begins the life of a lease that nobody has seen yet.
+func (c *Client) start(ctx context.Context, lease *Lease) error {
+	if ctx.Err() != nil {
+		return contextError(ctx, "acquiring the lease of", lease.resource)
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed {
+		return ErrClosed
+	}
+	if err := lease.start(ctx); err != nil {
+		return fmt.Errorf("the acquire took longer than the lease lasts: %w", err)
+	}
+	c.leases[lease] = struct{}{}
+	c.running.Go(lease.keep) // counts while its caller counts
+	return nil
+}
+
+// giveBack frees what a failed acquire may have won. If it fails, the lease
+// ends by itself.
+func (c *Client) giveBack(ctx context.Context, resource fence.Resource, holder string) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), c.opts.TTL)
+	defer cancel()
+	if _, err := c.store.Release(ctx, resource, holder); err != nil {
+		c.opts.Logger.Warn("lease not given back, it will expire", "resource", resource, "holder", holder, "error", err)
+	}
+}
+
+// begin counts one more goroutine that Close waits for, unless it is closed.
+func (c *Client) begin() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed {
+		return false
+	}
+	c.running.Add(1)
+	return true
+}
+
+func (c *Client) forget(lease *Lease) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	delete(c.leases, lease)
+}
+
+// Close ends waiting acquires with ErrClosed, releases every lease, and returns
+// when all of the client's goroutines have ended, or with the context's error.
+// It may be called more than once.
+func (c *Client) Close(ctx context.Context) error {
+	c.mu.Lock()
+	if !c.closed {
+		c.closed = true
+		close(c.closing)
+	}
+	held := make([]*Lease, 0, len(c.leases))
+	for lease := range c.leases {
+		held = append(held, lease)
+	}
+	c.mu.Unlock()
+
+	errs := make([]error, len(held))
+	var releases sync.WaitGroup
+	for i, lease := range held {
+		releases.Go(func() { errs[i] = lease.Release(ctx) })
+	}
+	releases.Wait()
+	ended := make(chan struct{})
+	go func() {
+		c.running.Wait()
+		close(ended)
+	}()
+	select {
+	case <-ended:
+		return errors.Join(errs...)
+	case <-ctx.Done():
+		return errors.Join(append(errs, fmt.Errorf("closing the lock client: %w", ctx.Err()))...)
+	}
+}

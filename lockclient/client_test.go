@@ -1,0 +1,247 @@
+package lockclient_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/wirefence/wirefence/fence"
+	"github.com/wirefence/wirefence/lockclient"
+)
+
+func TestOptions(t *testing.T) {
+	for _, c := range []struct {
+		opts lockclient.Options
+		want string // part of the error, "" for none
+	}{
+		{lockclient.Options{}, ""},
+		{lockclient.Options{TTL: 20 * time.Millisecond}, ""},
+		{lockclient.Options{TTL: 10 * time.Second, Margin: 5 * time.Second}, ""},
+		{lockclient.Options{MaxHold: lockclient.NoMaxHold}, ""},
+		{lockclient.Options{RetryMin: 5 * time.Second}, ""},
+		{lockclient.Options{TTL: time.Millisecond}, "TTL"},
+		{lockclient.Options{TTL: -time.Second}, "TTL"},
+		{lockclient.Options{Margin: -1}, "Margin"},
+		{lockclient.Options{Margin: 8 * time.Second}, "half the TTL"},
+		{lockclient.Options{RenewEvery: 10 * time.Second}, "RenewEvery"},
+		{lockclient.Options{RenewEvery: -1}, "RenewEvery"},
+		{lockclient.Options{MaxHold: -2}, "MaxHold"},
+		{lockclient.Options{RetryMin: -1}, "RetryMin"},
+		{lockclient.Options{RetryMax: time.Millisecond}, "RetryMax"},
+		{lockclient.Options{Holder: strings.Repeat("x", 161)}, "Holder"},
+		{lockclient.Options{Holder: "a\nb"}, "Holder"},
+		{lockclient.Options{Holder: "\xff"}, "Holder"},
+	} {
+		_, err := lockclient.New(newMemory(), c.opts)
+		if (err == nil) != (c.want == "") || err != nil && !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%+v: %v, want %q", c.opts, err, c.want)
+		}
+	}
+}
+
+func TestTryAcquireTellsWhoHolds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := newMemory()
+		lease := acquire(t, newClient(t, store, lockclient.Options{Holder: "worker-1"}))
+		if !strings.HasPrefix(lease.Holder(), "worker-1/") || len(lease.Holder()) < len("worker-1/")+20 {
+			t.Errorf("holder %q", lease.Holder())
+		}
+		none, err := newClient(t, store, lockclient.Options{}).TryAcquire(t.Context(), "orders")
+		held, ok := errors.AsType[*lockclient.HeldError](err)
+		if none != nil || !errors.Is(err, lockclient.ErrNotAcquired) || !ok {
+			t.Fatal(none, err)
+		}
+		if held.Holder != lease.Holder() || held.Remaining != ttl || held.Resource != "orders" {
+			t.Errorf("%+v", held)
+		}
+	})
+}
+
+func TestNothingIsNotALease(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := newMemory()
+		client := newClient(t, store, lockclient.Options{})
+		if _, err := client.TryAcquire(t.Context(), ""); err == nil {
+			t.Error("a resource without a name")
+		}
+		store.script(failing("acquire", errDown), nil)
+		for _, try := range []func(context.Context, fence.Resource) (*lockclient.Lease, error){client.TryAcquire, client.Acquire} {
+			if lease, err := try(t.Context(), "orders"); lease != nil || !errors.Is(err, errDown) || errors.Is(err, lockclient.ErrNotAcquired) {
+				t.Error(lease, err)
+			}
+		}
+		store.script(hanging("acquire"), nil)
+		if lease, err := client.Acquire(t.Context(), "orders"); lease != nil || err == nil || errors.Is(err, context.DeadlineExceeded) {
+			t.Error("a store that doesn't answer:", lease, err)
+		}
+	})
+}
+
+func TestAnEndedContextLeavesNoLease(t *testing.T) {
+	boom := errors.New("boom")
+	synctest.Test(t, func(t *testing.T) {
+		store := newMemory()
+		client := newClient(t, store, lockclient.Options{})
+		won := make(chan struct{})
+		store.script(nil, func(_ context.Context, call string) error {
+			if call == "acquire" { // won, but the answer takes its time
+				close(won)
+				<-time.After(2 * time.Second)
+			}
+			return nil
+		})
+		ctx, cancel := context.WithCancelCause(t.Context())
+		go func() {
+			<-won
+			cancel(boom)
+		}()
+		start := time.Now()
+		lease, err := client.Acquire(ctx, "orders")
+		if lease != nil || !errors.Is(err, context.Canceled) || !errors.Is(err, boom) || errors.Is(err, lockclient.ErrNotAcquired) {
+			t.Error(lease, err)
+		}
+		if took := time.Since(start); took != 0 {
+			t.Errorf("returned after %v", took)
+		}
+		if err := client.Close(t.Context()); err != nil {
+			t.Error(err)
+		}
+		if store.holder("orders") != "" {
+			t.Errorf("held by %q", store.holder("orders"))
+		}
+	})
+}
+
+func TestWaiting(t *testing.T) {
+	for _, notify := range []bool{true, false} {
+		t.Run(fmt.Sprint("notify=", notify), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				store := newMemory()
+				if !notify {
+					store.script(failing("notify", errDown), nil)
+				}
+				client := newClient(t, store, lockclient.Options{})
+				lease := acquire(t, client)
+				ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+				defer cancel()
+				if _, err := client.Acquire(ctx, "orders"); !errors.Is(err, context.DeadlineExceeded) || errors.Is(err, lockclient.ErrNotAcquired) {
+					t.Error(err)
+				}
+				var freed time.Time
+				go func() {
+					<-time.After(10 * time.Second)
+					freed = time.Now()
+					_ = lease.Release(t.Context())
+				}()
+				next := acquire(t, client)
+				late := time.Since(freed)
+				if notify && late != 0 || late > time.Second {
+					t.Errorf("acquired %v after the release", late)
+				}
+				if next.Token() <= lease.Token() || next.Holder() == lease.Holder() {
+					t.Errorf("token %d for %s after %d for %s", next.Token(), next.Holder(), lease.Token(), lease.Holder())
+				}
+				if lease.Fence().String() != "orders=1" || next.Fence().String() != "orders=2" {
+					t.Errorf("fences %s, then %s", lease.Fence(), next.Fence())
+				}
+			})
+		})
+	}
+}
+
+func TestADeadHolderIsSucceededWhenItsLeaseEnds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := newMemory()
+		if _, err := store.Acquire(t.Context(), "orders", "dead", ttl); err != nil {
+			t.Fatal(err)
+		}
+		start := time.Now()
+		acquire(t, newClient(t, store, lockclient.Options{}))
+		if waited := time.Since(start); waited < ttl || waited > ttl+2*time.Millisecond {
+			t.Errorf("waited %v", waited)
+		}
+	})
+}
+
+func TestManyWaitersHoldOneAfterTheOther(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := newMemory()
+		var mu sync.Mutex // held by the holder of the lease
+		var last fence.Token
+		var all sync.WaitGroup
+		for range 5 {
+			client := newClient(t, store, lockclient.Options{})
+			for range 20 {
+				all.Go(func() {
+					lease, err := client.Acquire(t.Context(), "orders")
+					if err != nil {
+						t.Error(err)
+						return
+					}
+					if !mu.TryLock() {
+						t.Error("two holders")
+						return
+					}
+					if lease.Token() <= last {
+						t.Errorf("token %d after %d", lease.Token(), last)
+					}
+					last = lease.Token()
+					<-time.After(20 * time.Second) // longer than a ttl
+					mu.Unlock()
+					if err := lease.Release(t.Context()); err != nil {
+						t.Error(err)
+					}
+				})
+			}
+		}
+		all.Wait()
+	})
+}
+
+func TestClose(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := newMemory()
+		client := newClient(t, store, lockclient.Options{})
+		lease := acquire(t, client)
+		waiter := make(chan error, 1)
+		go func() {
+			_, err := client.Acquire(t.Context(), "orders")
+			waiter <- err
+		}()
+		synctest.Wait()
+		for range 2 {
+			if err := client.Close(t.Context()); err != nil {
+				t.Error(err)
+			}
+		}
+		if err := <-waiter; !errors.Is(err, lockclient.ErrClosed) {
+			t.Errorf("waiter: %v", err)
+		}
+		wantEnd(t, lease, lockclient.ErrReleased)
+		if store.holder("orders") != "" {
+			t.Errorf("held by %q", store.holder("orders"))
+		}
+		if _, err := client.TryAcquire(t.Context(), "orders"); !errors.Is(err, lockclient.ErrClosed) {
+			t.Error(err)
+		}
+	})
+}
+
+func TestCloseHeedsItsContext(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := newMemory()
+		client := newClient(t, store, lockclient.Options{})
+		acquire(t, client)
+		store.script(hanging("release"), nil)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if err := client.Close(ctx); !errors.Is(err, context.DeadlineExceeded) {
+			t.Error(err)
+		}
+	})
+}

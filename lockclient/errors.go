@@ -1,0 +1,132 @@
+package lockclient
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/wirefence/wirefence/fence"
+)
+
+// What an acquire can fail with, besides the context's own error and the
+// store's.
+var (
+	// ErrNotAcquired says that another holds the lease. The error that carries
+	// it is a *HeldError.
+	ErrNotAcquired = errors.New("lease not acquired")
+	// ErrClosed says that the client was closed.
+	ErrClosed = errors.New("lock client is closed")
+	// ErrCounter says that the store can't count a further token: the counter
+	// has reached 9223372036854775807 or is not a number.
+	ErrCounter = errors.New("token counter can't be increased")
+)
+
+// Why a lease ended. The cause of Lease.Context is an *EndError that carries
+// exactly one of them.
+var (
+	// ErrExpired says that the local deadline passed without a renewal: the
+	// process was stopped or starved, or its machine was suspended.
+	ErrExpired = errors.New("lease expired")
+	// ErrLost says that the store has the lease no more, or has it for another.
+	ErrLost = errors.New("lease lost")
+	// ErrReleased says that Release or Client.Close was called.
+	ErrReleased = errors.New("lease released")
+	// ErrMaxHold says that the lease reached Options.MaxHold.
+	ErrMaxHold = errors.New("lease reached its maximum hold")
+	// ErrUnreachable says that the local deadline passed while renewals failed
+	// or went without an answer. The store's last error is in the chain too.
+	ErrUnreachable = errors.New("lease store unreachable until the lease expired")
+)
+
+// HeldError says who holds a lease that was not acquired.
+type HeldError struct {
+	Resource fence.Resource
+	// Holder is the other's name and grant id; it may be a former holder's by
+	// the time it is read.
+	Holder string
+	// Remaining is how long the other has left if it doesn't renew; 0 if
+	// unknown.
+	Remaining time.Duration
+}
+
+func (e *HeldError) Error() string {
+	text := fmt.Sprintf("lease of %q not acquired: held by %s", e.Resource, e.Holder)
+	if e.Remaining > 0 {
+		text += fmt.Sprintf(" for %v more", e.Remaining)
+	}
+	return text
+}
+
+// Is reports that a HeldError is an ErrNotAcquired.
+func (e *HeldError) Is(target error) bool { return target == ErrNotAcquired }
+
+// SealError says that a lease was won but could not be sealed, so that it was
+// given back.
+type SealError struct {
+	Resource fence.Resource
+	Token    fence.Token
+	Err      error
+}
+
+func (e *SealError) Error() string {
+	return fmt.Sprintf("lease of %q given back: token %d not sealed: %v", e.Resource, e.Token, e.Err)
+}
+
+func (e *SealError) Unwrap() error { return e.Err }
+
+// EndError says why a lease ended.
+type EndError struct {
+	Resource fence.Resource
+	Token    fence.Token
+	// Reason is one of ErrExpired, ErrLost, ErrReleased, ErrMaxHold and
+	// ErrUnreachable.
+	Reason error
+	// Last is the store's last error, for ErrUnreachable.
+	Last error
+}
+
+func (e *EndError) Error() string {
+	text := fmt.Sprintf("%v: %q, token %d", e.Reason, e.Resource, e.Token)
+	if e.Last != nil {
+		text += ": " + e.Last.Error()
+	}
+	return text
+}
+
+func (e *EndError) Unwrap() []error {
+	if e.Last == nil {
+		return []error{e.Reason}
+	}
+	return []error{e.Reason, e.Last}
+}
+
+// contextError returns what a caller gets whose context has ended: its error,
+// and its cause if it has one of its own.
+func contextError(ctx context.Context, doing string, resource fence.Resource) error {
+	err, cause := ctx.Err(), context.Cause(ctx)
+	if cause == err {
+		return fmt.Errorf("%s %q: %w", doing, resource, err)
+	}
+	return fmt.Errorf("%s %q: %w: %w", doing, resource, err, cause)
+}
+
+// ownTimeout is the error of a store call that the client itself cut short. It
+// hides the store's context error, which a caller would take for its own.
+type ownTimeout struct {
+	after time.Duration
+	err   error
+}
+
+func (e *ownTimeout) Error() string {
+	return fmt.Sprintf("no answer within %v: %v", e.after.Round(time.Millisecond), e.err)
+}
+
+// storeError returns err as it is, unless it only says that the deadline which
+// the client had set passed after the given time.
+func storeError(err error, after time.Duration) error {
+	if errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled) {
+		return &ownTimeout{after, err}
+	}
+	return err
+}

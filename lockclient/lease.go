@@ -1,0 +1,206 @@
+package lockclient
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/wirefence/wirefence/fence"
+)
+
+// Lease is one grant: the exclusive hold on a resource until its context ends.
+// It is renewed by a goroutine of its own. It is safe for concurrent use.
+//
+// Who doesn't stop when the context ends is a zombie; PostgreSQL refuses the
+// writes of one if they carry the fence.
+type Lease struct {
+	client   *Client
+	resource fence.Resource
+	token    fence.Token
+	holder   string
+	born     moment // before the acquire's request left
+
+	ctx    context.Context
+	cancel context.CancelCauseFunc
+	kept   chan struct{} // closed when the renewing goroutine has ended
+
+	mu       sync.Mutex
+	sent     moment      // before the last confirmed request left
+	deadline *time.Timer // ends the lease
+	ended    *EndError   // nil while held
+	asking   bool        // a renewal awaits its answer
+	failure  error       // of the last renewal
+
+	releasing chan struct{} // holds one element while nobody is in Release
+	freed     bool          // owned by who took that element
+}
+
+func newLease(c *Client, resource fence.Resource, token fence.Token, holder string, sent moment) *Lease {
+	l := &Lease{
+		client: c, resource: resource, token: token, holder: holder, born: sent, sent: sent,
+		kept: make(chan struct{}), releasing: make(chan struct{}, 1),
+	}
+	l.releasing <- struct{}{}
+	return l
+}
+
+// start gives the lease its context, with the values of ctx but not its end,
+// and its deadline. The caller then runs keep. It fails if the deadline has
+// passed already.
+func (l *Lease) start(ctx context.Context) error {
+	l.ctx, l.cancel = context.WithCancelCause(context.WithoutCancel(ctx))
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	left := l.left(l.client.opts.now())
+	if left <= 0 {
+		err := &EndError{l.resource, l.token, ErrExpired, nil}
+		l.cancel(err)
+		return err
+	}
+	l.deadline = time.AfterFunc(left, func() { _ = l.Err() })
+	return nil
+}
+
+// Resource is what the lease is of.
+func (l *Lease) Resource() fence.Resource { return l.resource }
+
+// Token is the token of this grant. It never changes and stays what it is after
+// the lease has ended.
+func (l *Lease) Token() fence.Token { return l.token }
+
+// Holder is the name in Options.Holder and the random id of this grant.
+func (l *Lease) Holder() string { return l.holder }
+
+// Fence is the fence of this grant. Several leases' fences can be merged.
+func (l *Lease) Fence() fence.Fence {
+	f, err := fence.New(fence.Pair{Resource: l.resource, Token: l.token})
+	if err != nil {
+		panic(fmt.Sprintf("lockclient: lease of %q with token %d: %v", l.resource, l.token, err)) // both were checked
+	}
+	return f
+}
+
+// Context ends when the lease does, at the latest Options.Margin before the
+// store can give it to another; context.Cause tells why by an *EndError. It has
+// the values of the acquire's context and outlives it.
+func (l *Lease) Context() context.Context { return l.ctx }
+
+// Err returns nil while the lease is held, else why it ended. Unlike a look at
+// the context it reads the clocks, so it also tells a process that was stopped
+// or suspended a moment ago.
+func (l *Lease) Err() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if err := l.checkLocked(l.client.opts.now()); err != nil {
+		return err
+	}
+	return nil
+}
+
+// Remaining is how long nobody else can get the lease: the time until the
+// store's expiry, Options.Margin beyond the end of the context. It is 0 if the
+// lease was lost or given back.
+func (l *Lease) Remaining() time.Duration {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.ended != nil && (l.ended.Reason == ErrLost || l.ended.Reason == ErrReleased) {
+		return 0
+	}
+	return max(0, l.client.opts.TTL-l.client.opts.now().since(l.sent))
+}
+
+// left is how long the context has left without a renewal.
+func (l *Lease) left(now moment) time.Duration {
+	o := &l.client.opts
+	left := o.TTL - o.Margin - now.since(l.sent)
+	if o.MaxHold != NoMaxHold {
+		left = min(left, o.MaxHold-now.since(l.born))
+	}
+	return left
+}
+
+// checkLocked ends the lease if its deadline has passed, else sets the timer
+// anew. The caller holds mu.
+func (l *Lease) checkLocked(now moment) *EndError {
+	if l.ended != nil {
+		return l.ended
+	}
+	if left := l.left(now); left > 0 {
+		l.deadline.Reset(left)
+		return nil
+	}
+	o := &l.client.opts
+	switch {
+	case o.MaxHold != NoMaxHold && now.since(l.born) >= o.MaxHold:
+		l.endLocked(ErrMaxHold, nil)
+	case l.failure != nil:
+		l.endLocked(ErrUnreachable, l.failure)
+	case l.asking:
+		l.endLocked(ErrUnreachable, errors.New("no answer to a renewal"))
+	default:
+		l.endLocked(ErrExpired, nil)
+	}
+	return l.ended
+}
+
+// endLocked ends a lease that is held. The caller holds mu.
+func (l *Lease) endLocked(reason, last error) {
+	l.ended = &EndError{l.resource, l.token, reason, last}
+	l.deadline.Stop()
+	l.cancel(l.ended)
+	log := l.client.opts.Logger.Warn
+	if reason == ErrReleased {
+		log = l.client.opts.Logger.Debug
+	}
+	log("lease ended", "resource", l.resource, "token", l.token, "holder", l.holder, "reason", l.ended)
+}
+
+// Release ends the lease and frees the resource, if no other has it by now. It
+// returns when the lease's goroutine has ended. A second call does nothing if
+// the first succeeded, else it tries again.
+func (l *Lease) Release(ctx context.Context) error {
+	l.mu.Lock()
+	if l.ended == nil {
+		l.endLocked(ErrReleased, nil)
+	}
+	lost := l.ended.Reason == ErrLost
+	l.mu.Unlock()
+	select {
+	case <-l.releasing:
+		defer func() { l.releasing <- struct{}{} }()
+	case <-ctx.Done():
+		return contextError(ctx, "releasing the lease of", l.resource)
+	}
+	if !l.freed && !lost {
+		if err := l.free(ctx); err != nil {
+			return err
+		}
+	}
+	l.freed = true
+	select {
+	case <-l.kept:
+		return nil
+	case <-ctx.Done():
+		return contextError(ctx, "releasing the lease of", l.resource)
+	}
+}
+
+// free deletes the lease in the store. It takes no longer than a TTL: by then
+// the lease has ended by itself.
+func (l *Lease) free(ctx context.Context) error {
+	ttl := l.client.opts.TTL
+	storeCtx, cancel := context.WithTimeout(ctx, ttl)
+	defer cancel()
+	held, err := l.client.store.Release(storeCtx, l.resource, l.holder)
+	switch {
+	case err == nil:
+		l.client.opts.Logger.Debug("lease released", "resource", l.resource, "token", l.token, "was_held", held)
+		return nil
+	case ctx.Err() != nil:
+		return contextError(ctx, "releasing the lease of", l.resource)
+	}
+	l.client.opts.Logger.Warn("lease not released, it will expire", "resource", l.resource, "token", l.token, "error", err)
+	return storeError(err, ttl)
+}

@@ -1,0 +1,137 @@
+package lockclient
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+	"unicode"
+	"unicode/utf8"
+)
+
+// NoMaxHold as Options.MaxHold lets a lease be renewed for ever.
+const NoMaxHold time.Duration = -1
+
+// Options of a Client. The zero value is ready to use: a lease and token client
+// without a seal.
+type Options struct {
+	// Sealer records each grant where writes are judged, before Acquire
+	// returns. With none, grants are not sealed and the resource advances on
+	// the new token's first use.
+	Sealer Sealer
+	// TTL is how long the store keeps a lease that isn't renewed: at least
+	// 20ms, default 15s. A dead holder's resource is free after this time.
+	TTL time.Duration
+	// Margin is how long before the store's expiry the holder gives up: what
+	// it has to stop its work. At least 1ms and at most half the TTL, default
+	// a fifth of the TTL.
+	Margin time.Duration
+	// RenewEvery is the mean time between renewals, which vary by a tenth of
+	// it: default a third of the TTL, at most three quarters of TTL less
+	// Margin, so that a failed renewal can be tried again.
+	RenewEvery time.Duration
+	// MaxHold caps the life of one lease, renewals included: default 24h,
+	// NoMaxHold for none. At the cap the context of the lease ends; the store
+	// frees the resource on Release, or a TTL after the last renewal.
+	MaxHold time.Duration
+	// Holder is the readable name of this process in the store, in
+	// resource_locks and in the errors of others: up to 160 bytes of printable
+	// UTF-8, default host:pid. Every grant adds a random id to it.
+	Holder string
+	// RetryMin and RetryMax bound the pause between two tries of a waiting
+	// Acquire and between two tries of a failed renewal: defaults 25ms and 1s.
+	// The pause doubles, with jitter, from the one to the other.
+	RetryMin, RetryMax time.Duration
+	// Logger gets grants and ends of leases at debug level, losses and failed
+	// renewals as warnings. Default: none.
+	Logger *slog.Logger
+
+	// boot reads a clock that goes on while the machine is suspended.
+	boot func() time.Duration
+}
+
+// maxNameBytes leaves room in MaxHolderBytes for a slash and a random id.
+const maxNameBytes = 160
+
+// withDefaults fills in what is zero.
+func (o Options) withDefaults() Options {
+	if o.TTL == 0 {
+		o.TTL = 15 * time.Second
+	}
+	if o.Margin == 0 {
+		o.Margin = o.TTL / 5
+	}
+	if o.RenewEvery == 0 {
+		o.RenewEvery = min(o.TTL/3, (o.TTL-o.Margin)*3/4)
+	}
+	if o.MaxHold == 0 {
+		o.MaxHold = 24 * time.Hour
+	}
+	if o.Holder == "" {
+		o.Holder = defaultHolder()
+	}
+	if o.RetryMin == 0 {
+		o.RetryMin = 25 * time.Millisecond
+	}
+	if o.RetryMax == 0 {
+		o.RetryMax = max(o.RetryMin, time.Second)
+	}
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.DiscardHandler)
+	}
+	if o.boot == nil {
+		o.boot = bootTime
+	}
+	return o
+}
+
+// Validate reports every value that is out of its range, zero standing for the
+// default.
+func (o Options) Validate() error {
+	o = o.withDefaults()
+	var errs []error
+	check := func(ok bool, format string, args ...any) {
+		if !ok {
+			errs = append(errs, fmt.Errorf(format, args...))
+		}
+	}
+	check(o.TTL >= 20*time.Millisecond, "TTL %v is less than 20ms", o.TTL)
+	check(o.Margin >= time.Millisecond, "Margin %v is less than 1ms", o.Margin)
+	check(o.Margin <= o.TTL/2, "Margin %v is more than half the TTL %v", o.Margin, o.TTL)
+	check(o.RenewEvery > 0, "RenewEvery %v is not positive", o.RenewEvery)
+	check(o.RenewEvery <= (o.TTL-o.Margin)*3/4, "RenewEvery %v is more than three quarters of TTL %v less Margin %v", o.RenewEvery, o.TTL, o.Margin)
+	check(o.MaxHold > 0 || o.MaxHold == NoMaxHold, "MaxHold %v is not positive", o.MaxHold)
+	check(o.RetryMin > 0, "RetryMin %v is not positive", o.RetryMin)
+	check(o.RetryMax >= o.RetryMin, "RetryMax %v is less than RetryMin %v", o.RetryMax, o.RetryMin)
+	check(len(o.Holder) <= maxNameBytes, "Holder has %d bytes, at most %d are allowed", len(o.Holder), maxNameBytes)
+	check(utf8.ValidString(o.Holder) && !strings.ContainsFunc(o.Holder, func(r rune) bool { return !unicode.IsPrint(r) }),
+		"Holder %q is not printable UTF-8", o.Holder)
+	return errors.Join(errs...)
+}
+
+func defaultHolder() string {
+	host, err := os.Hostname()
+	if err != nil {
+		host = "unknown"
+	}
+	return host + ":" + strconv.Itoa(os.Getpid())
+}
+
+// around returns d, varied by a tenth of it.
+func around(d time.Duration) time.Duration { return d - d/10 + rand.N(d/5+1) }
+
+// backoff is a pause that doubles from RetryMin to RetryMax.
+type backoff struct{ next, limit time.Duration }
+
+func (o *Options) backoff() backoff { return backoff{o.RetryMin, o.RetryMax} }
+
+// pause returns the next pause: between half and all of the present step.
+func (b *backoff) pause() time.Duration {
+	step := b.next
+	b.next = min(2*b.next, b.limit)
+	return step/2 + rand.N(step/2+1)
+}

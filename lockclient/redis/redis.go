@@ -1,0 +1,168 @@
+// Package redis keeps leases and token counters in Redis: alone, behind
+// Sentinel or as a cluster, and in what speaks its protocol and runs Lua.
+//
+// A resource has two keys of one hash slot, wirefence:{resource}:lease, which
+// expires, and wirefence:{resource}:token, which never does, with the name
+// encoded as in a fence. Everything happens in Lua scripts, each of them atomic.
+//
+// Redis may lose what it was told: by a restart without persistence, a failover
+// to a replica that lagged, an eviction. Then two clients may hold one lease
+// for a while, and a token may be counted twice. A client with a Sealer never
+// hands such a token out, and PostgreSQL refuses the older holder's writes.
+package redis
+
+import (
+	"context"
+	_ "embed"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	goredis "github.com/redis/go-redis/v9"
+
+	"github.com/wirefence/wirefence/fence"
+	"github.com/wirefence/wirefence/lockclient"
+)
+
+var (
+	//go:embed acquire.lua
+	acquireLua string
+	//go:embed renew.lua
+	renewLua string
+	//go:embed release.lua
+	releaseLua string
+	//go:embed raise.lua
+	raiseLua string
+
+	acquireScript = goredis.NewScript(acquireLua)
+	renewScript   = goredis.NewScript(renewLua)
+	releaseScript = goredis.NewScript(releaseLua)
+	raiseScript   = goredis.NewScript(raiseLua)
+)
+
+// Store is a lease store in Redis. It is safe for concurrent use.
+type Store struct {
+	client  goredis.UniversalClient
+	address string
+	notices *notices
+}
+
+var (
+	_ lockclient.Store    = (*Store)(nil)
+	_ lockclient.Notifier = (*Store)(nil)
+)
+
+// New makes a store on a client. Close closes the client too; whoever shares it
+// with other code closes the client alone instead.
+//
+// The client should have ContextTimeoutEnabled set, as Open sets it: without,
+// go-redis heeds no deadline while it waits for an answer, and a renewal that
+// gets none is tried again only after the client's ReadTimeout. The lease ends
+// in time either way.
+func New(client goredis.UniversalClient) *Store {
+	return &Store{client: client, address: address(client), notices: newNotices(client)}
+}
+
+// Open makes a store on a new client for a connection string such as
+// redis://user:password@host:6379/0, rediss:// for TLS, or unix://. It does not
+// connect yet.
+func Open(url string) (*Store, error) {
+	opts, err := goredis.ParseURL(url)
+	if err != nil {
+		return nil, fmt.Errorf("redis connection string: %w", withoutURL(err))
+	}
+	opts.ContextTimeoutEnabled = true
+	return New(goredis.NewClient(opts)), nil
+}
+
+// Close closes the go-redis client and returns when nothing of the store runs
+// any more. The lockclient.Client on it must be closed before.
+func (s *Store) Close() error {
+	err := s.client.Close()
+	s.notices.wait()
+	return err
+}
+
+// LeaseKey and TokenKey are the names of a resource's keys.
+func LeaseKey(resource fence.Resource) string { return "wirefence:{" + resource.Encode() + "}:lease" }
+func TokenKey(resource fence.Resource) string { return "wirefence:{" + resource.Encode() + "}:token" }
+
+// channel is where a release is published.
+func channel(resource fence.Resource) string { return "wirefence:{" + resource.Encode() + "}:released" }
+
+// Acquire implements lockclient.Store.
+func (s *Store) Acquire(ctx context.Context, resource fence.Resource, holder string, ttl time.Duration) (lockclient.Attempt, error) {
+	keys := []string{LeaseKey(resource), TokenKey(resource)}
+	reply, err := acquireScript.Run(ctx, s.client, keys, holder, milliseconds(ttl)).Slice()
+	if err != nil {
+		return lockclient.Attempt{}, s.fail(ctx, "acquiring the lease of", resource, err)
+	}
+	attempt, err := parseAttempt(reply)
+	if err != nil {
+		return lockclient.Attempt{}, s.fail(ctx, "acquiring the lease of", resource, err)
+	}
+	return attempt, nil
+}
+
+func parseAttempt(reply []any) (lockclient.Attempt, error) {
+	switch {
+	case len(reply) == 1:
+		text, _ := reply[0].(string)
+		token, err := fence.ParseToken(text)
+		return lockclient.Attempt{Token: token}, err
+	case len(reply) == 3 && reply[0] == nil:
+		other, isText := reply[1].(string)
+		left, isNumber := reply[2].(int64) // below 0 for a key without expiry
+		if isText && isNumber {
+			return lockclient.Attempt{Holder: other, Remaining: max(0, time.Duration(left)*time.Millisecond)}, nil
+		}
+	}
+	return lockclient.Attempt{}, fmt.Errorf("unexpected answer %v", reply)
+}
+
+// Renew implements lockclient.Store.
+func (s *Store) Renew(ctx context.Context, resource fence.Resource, holder string, ttl time.Duration) (bool, error) {
+	held, err := renewScript.Run(ctx, s.client, []string{LeaseKey(resource)}, holder, milliseconds(ttl)).Bool()
+	if err != nil {
+		return false, s.fail(ctx, "renewing the lease of", resource, err)
+	}
+	return held, nil
+}
+
+// Release implements lockclient.Store.
+func (s *Store) Release(ctx context.Context, resource fence.Resource, holder string) (bool, error) {
+	held, err := releaseScript.Run(ctx, s.client, []string{LeaseKey(resource)}, holder, channel(resource)).Bool()
+	if err != nil {
+		return false, s.fail(ctx, "releasing the lease of", resource, err)
+	}
+	return held, nil
+}
+
+// Raise implements lockclient.Store.
+func (s *Store) Raise(ctx context.Context, resource fence.Resource, token fence.Token) error {
+	if err := raiseScript.Run(ctx, s.client, []string{TokenKey(resource)}, token.String()).Err(); err != nil {
+		return s.fail(ctx, "raising the token counter of", resource, err)
+	}
+	return nil
+}
+
+// fail says what failed where. A context that ended is the error itself, since
+// go-redis reports it as a timeout of the socket too.
+func (s *Store) fail(ctx context.Context, doing string, resource fence.Resource, err error) error {
+	if reply := goredis.Error(nil); errors.As(err, &reply) {
+		if reason, ok := strings.CutPrefix(reply.Error(), "WFCOUNTER "); ok {
+			err = fmt.Errorf("%w: %s: %s", lockclient.ErrCounter, TokenKey(resource), strings.TrimPrefix(reason, "ERR "))
+		}
+	}
+	if ctxErr := ctx.Err(); ctxErr != nil && !errors.Is(err, ctxErr) {
+		err = fmt.Errorf("%w (%w)", ctxErr, err)
+	}
+	return fmt.Errorf("redis at %s: %s %q: %w", s.address, doing, resource, err)
+}
+
+// milliseconds rounds up: a lease must not end in Redis before its ttl has.
+func milliseconds(d time.Duration) string {
+	return strconv.FormatInt(int64((d+time.Millisecond-1)/time.Millisecond), 10)
+}

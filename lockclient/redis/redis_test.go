@@ -1,0 +1,221 @@
+package redis_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	goredis "github.com/redis/go-redis/v9"
+	"go.uber.org/goleak"
+
+	"github.com/wirefence/wirefence/fence"
+	"github.com/wirefence/wirefence/internal/servers"
+	"github.com/wirefence/wirefence/lockclient"
+	"github.com/wirefence/wirefence/lockclient/redis"
+	"github.com/wirefence/wirefence/lockclient/storetest"
+)
+
+// shared is the server of the tests that don't harm it.
+var shared *servers.Redis
+
+func TestMain(m *testing.M) {
+	server, err := servers.StartRedis(context.Background())
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	shared = server
+	code := m.Run()
+	server.Close()
+	if code == 0 {
+		if err := goleak.Find(); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			code = 1
+		}
+	}
+	os.Exit(code)
+}
+
+func open(t testing.TB, server *servers.Redis) *redis.Store {
+	t.Helper()
+	store, err := redis.Open(server.URL())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = store.Close() })
+	return store
+}
+
+func ownServer(t testing.TB, args ...string) *servers.Redis {
+	t.Helper()
+	server, err := servers.StartRedis(t.Context(), args...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(server.Close)
+	return server
+}
+
+func direct(t testing.TB, server *servers.Redis) *goredis.Client {
+	t.Helper()
+	client := goredis.NewClient(&goredis.Options{Addr: server.Addr()})
+	t.Cleanup(func() { _ = client.Close() })
+	return client
+}
+
+func TestConformance(t *testing.T) {
+	storetest.Run(t, func(t testing.TB) lockclient.Store { return open(t, shared) })
+}
+
+func TestKeys(t *testing.T) {
+	ctx, client, store := t.Context(), direct(t, shared), open(t, shared)
+	const resource = fence.Resource("report:{acme}:17")
+	if _, err := store.Acquire(ctx, resource, "me", time.Minute); err != nil {
+		t.Fatal(err)
+	}
+	const tag = "wirefence:{report:%7Bacme%7D:17}"
+	if got := redis.LeaseKey(resource); got != tag+":lease" {
+		t.Errorf("lease key %s", got)
+	}
+	if got := redis.TokenKey(resource); got != tag+":token" {
+		t.Errorf("token key %s", got)
+	}
+	if holder := client.Get(ctx, tag+":lease").Val(); holder != "me" {
+		t.Errorf("holder %q", holder)
+	}
+	if left := client.PTTL(ctx, tag+":lease").Val(); left <= 0 || left > time.Minute {
+		t.Errorf("the lease expires in %v", left)
+	}
+	if left := client.TTL(ctx, tag+":token").Val(); left != -1 {
+		t.Errorf("the token counter expires in %v", left)
+	}
+}
+
+func TestUnusableCounterLeavesNoLease(t *testing.T) {
+	ctx, client, store := t.Context(), direct(t, shared), open(t, shared)
+	for i, value := range []string{"x", "1.5", "007", "", " 1", "9223372036854775807", "9223372036854775808", "-9", "list"} {
+		resource := fence.Resource(fmt.Sprint("counter ", i))
+		if value == "list" {
+			client.LPush(ctx, redis.TokenKey(resource), "x")
+		} else {
+			client.Set(ctx, redis.TokenKey(resource), value, 0)
+		}
+		_, err := store.Acquire(ctx, resource, "me", time.Minute)
+		if !errors.Is(err, lockclient.ErrCounter) {
+			t.Errorf("counter %q: %v", value, err)
+			continue
+		}
+		for _, want := range []string{shared.Addr(), redis.TokenKey(resource)} {
+			if !strings.Contains(err.Error(), want) {
+				t.Errorf("counter %q: %q does not name %s", value, err, want)
+			}
+		}
+		if client.Exists(ctx, redis.LeaseKey(resource)).Val() != 0 {
+			t.Errorf("counter %q: a lease is left", value)
+		}
+	}
+}
+
+func TestRaiseHealsANegativeCounterOnly(t *testing.T) {
+	ctx, client, store := t.Context(), direct(t, shared), open(t, shared)
+	const resource = fence.Resource("raise")
+	client.Set(ctx, redis.TokenKey(resource), "-5", 0)
+	if err := store.Raise(ctx, resource, 4); err != nil {
+		t.Fatal(err)
+	}
+	if got := client.Get(ctx, redis.TokenKey(resource)).Val(); got != "4" {
+		t.Errorf("raised to %s", got)
+	}
+	client.Set(ctx, redis.TokenKey(resource), "four", 0)
+	if err := store.Raise(ctx, resource, 4); !errors.Is(err, lockclient.ErrCounter) {
+		t.Error(err)
+	}
+}
+
+func TestErrorsNameTheServerNotThePassword(t *testing.T) {
+	ctx := t.Context()
+	server := ownServer(t)
+	if err := direct(t, server).ConfigSet(ctx, "requirepass", "open-sesame").Err(); err != nil {
+		t.Fatal(err)
+	}
+	check := func(what string, err error) {
+		t.Helper()
+		if err == nil {
+			t.Fatalf("%s: no error", what)
+		}
+		if !strings.Contains(err.Error(), server.Addr()) || strings.Contains(err.Error(), "sesame") {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	store := open(t, server)
+	_, err := store.Acquire(ctx, "r", "me", time.Minute)
+	check("no password", err)
+	withPassword, err := redis.Open("redis://:open-sesame@" + server.Addr())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer withPassword.Close()
+	if _, err := withPassword.Acquire(ctx, "r", "me", time.Minute); err != nil {
+		t.Fatal(err)
+	}
+	server.Kill()
+	_, err = withPassword.Acquire(ctx, "r", "other", time.Minute)
+	check("acquire", err)
+	_, err = withPassword.Renew(ctx, "r", "me", time.Minute)
+	check("renew", err)
+	_, err = withPassword.Release(ctx, "r", "me")
+	check("release", err)
+	check("raise", withPassword.Raise(ctx, "r", 5))
+}
+
+func TestOpenHidesABadURL(t *testing.T) {
+	for _, url := range []string{"redis://:open-sesame@host:port", "http://:open-sesame@host", "redis://:open-sesame@host/x", "redis://:open-sesame@host/0?nothing=1"} {
+		if _, err := redis.Open(url); err == nil || strings.Contains(err.Error(), "sesame") {
+			t.Errorf("%s: %v", url, err)
+		}
+	}
+}
+
+func TestADeadlineEndsACallToAPausedServer(t *testing.T) {
+	server := ownServer(t)
+	store := open(t, server)
+	if _, err := store.Acquire(t.Context(), "r", "me", time.Minute); err != nil {
+		t.Fatal(err)
+	}
+	if err := server.Pause(); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	defer cancel()
+	start := time.Now()
+	_, err := store.Renew(ctx, "r", "me", time.Minute)
+	if !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), server.Addr()) {
+		t.Error(err)
+	}
+	if took := time.Since(start); took > 2*time.Second {
+		t.Errorf("took %v", took)
+	}
+}
+
+func TestAUserWithoutChannelsCanRelease(t *testing.T) {
+	ctx := t.Context()
+	server := ownServer(t)
+	if err := direct(t, server).ACLSetUser(ctx, "app", "on", ">pw", "~wirefence:*", "+@all", "resetchannels").Err(); err != nil {
+		t.Fatal(err)
+	}
+	store, err := redis.Open("redis://app:pw@" + server.Addr())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer store.Close()
+	if _, err := store.Acquire(ctx, "r", "me", time.Minute); err != nil {
+		t.Fatal(err)
+	}
+	if held, err := store.Release(ctx, "r", "me"); !held || err != nil {
+		t.Error(held, err)
+	}
+}

@@ -1,0 +1,74 @@
+package lockclient
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/wirefence/wirefence/fence"
+)
+
+// Sealer records grants where writes are judged.
+type Sealer interface {
+	// Seal records the grant and reports whether the token was higher than
+	// every one recorded before. Once it has returned true, no write with a
+	// lower token can be committed.
+	Seal(ctx context.Context, resource fence.Resource, token fence.Token, holder string) (bool, error)
+	// LastToken returns the highest token recorded for the resource, 0 if
+	// there is none.
+	LastToken(ctx context.Context, resource fence.Resource) (fence.Token, error)
+}
+
+// sealRounds bounds how often a token may turn out too low. One round heals a
+// store that lost its counter; more are needed only while others seal or
+// revoke the same resource meanwhile.
+const sealRounds = 8
+
+// seal records the grant. If the store's counter was behind, it is raised and
+// the lease gets a greater token. It returns the lease as sealed.
+func (c *Client) seal(ctx context.Context, lease *Lease) (*Lease, error) {
+	for range sealRounds {
+		last, err := c.sealOnce(ctx, lease)
+		if err != nil {
+			if ctx.Err() != nil {
+				return nil, contextError(ctx, "sealing the lease of", lease.resource)
+			}
+			return nil, &SealError{lease.resource, lease.token, err}
+		}
+		if last == 0 {
+			return lease, nil
+		}
+		c.opts.Logger.Warn("the lease store's token counter is behind", "resource", lease.resource, "counted", lease.token, "sealed", last)
+		if lease, err = c.higher(ctx, lease, last); err != nil {
+			return nil, err
+		}
+	}
+	return nil, &SealError{lease.resource, lease.token, fmt.Errorf("another token was recorded meanwhile, %d times", sealRounds)}
+}
+
+// sealOnce returns 0 if the lease was sealed, else the token that is to be
+// surpassed. It takes no longer than the lease lasts.
+func (c *Client) sealOnce(ctx context.Context, lease *Lease) (last fence.Token, err error) {
+	left := lease.left(c.opts.now())
+	ctx, cancel := context.WithTimeout(ctx, left)
+	defer cancel()
+	sealed, err := c.opts.Sealer.Seal(ctx, lease.resource, lease.token, lease.holder)
+	if err != nil || sealed {
+		return 0, storeError(err, left)
+	}
+	last, err = c.opts.Sealer.LastToken(ctx, lease.resource)
+	return max(last, lease.token), storeError(err, left)
+}
+
+// higher gets the lease a token above last.
+func (c *Client) higher(ctx context.Context, lease *Lease, last fence.Token) (*Lease, error) {
+	left := lease.left(c.opts.now())
+	raiseCtx, cancel := context.WithTimeout(ctx, left)
+	defer cancel()
+	if err := c.store.Raise(raiseCtx, lease.resource, last); err != nil {
+		if ctx.Err() != nil {
+			return nil, contextError(ctx, "sealing the lease of", lease.resource)
+		}
+		return nil, storeError(err, left)
+	}
+	return c.win(ctx, lease.resource, lease.holder)
+}
