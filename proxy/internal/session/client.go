@@ -1,0 +1,199 @@
+package session
+
+import (
+	"bytes"
+
+	"github.com/wirefence/wirefence/proxy/internal/replies"
+	"github.com/wirefence/wirefence/proxy/internal/wire"
+)
+
+// maxSmall is the largest size in bytes that PostgreSQL accepts for the
+// messages that carry but a name (PQ_SMALL_MESSAGE_LIMIT).
+const maxSmall = 10000
+
+// FromClient takes bytes that the client sent and puts into out what is to be
+// sent to the server. It returns how many bytes it has used. The rest is the
+// beginning of a message: it must come again, with more behind it, or, where
+// Held reports true, after the replies it waits for.
+func (s *Session) FromClient(in []byte, out *Out) int {
+	out.reset(in)
+	s.held = false
+	if len(s.toward) > 0 {
+		out.insert(s.toward)
+		s.toward = s.toward[:0]
+	}
+	at := 0
+	for at < len(in) && s.farewell == nil && !s.done {
+		n := s.fromClient(in[at:], at, out)
+		if n == 0 {
+			break
+		}
+		at += n
+	}
+	return at
+}
+
+// fromClient handles one message, or a part of one, at offset at of the input.
+// It returns the bytes used; 0 asks for more, or for replies.
+func (s *Session) fromClient(in []byte, at int, out *Out) int {
+	switch {
+	case s.skip > 0:
+		n := min(s.skip, len(in))
+		s.skip -= n
+		out.pass(at, at+n)
+		return n
+	case s.drop > 0:
+		n := min(s.drop, len(in))
+		s.drop -= n
+		return n
+	case s.over.left > 0:
+		return s.streamOver(in, at, out)
+	}
+	typ, size, ok := wire.Header(in)
+	if !ok {
+		return 0
+	}
+	if size == 0 {
+		s.violation("message of type %q has an impossible length", typ)
+		return 0
+	}
+	if s.phase != serving && typ != wire.Password && typ != wire.Terminate {
+		return s.hold()
+	}
+	if s.drained && asks(typ) {
+		if s.q.Len() > 0 {
+			return s.hold()
+		}
+		s.drained = false
+	}
+	if !s.tracked {
+		return s.untracked(typ, size, len(in), at, out)
+	}
+	switch typ {
+	case wire.Query, wire.Parse:
+		if size > s.cfg.MaxStatement {
+			return s.beginOver(typ, size, in, at, out)
+		}
+		if len(in) < size {
+			return 0
+		}
+		if s.mustWait() {
+			return s.hold()
+		}
+		if typ == wire.Query {
+			return s.query(in[:size], at, out)
+		}
+		return s.parse(in[:size], at, out)
+	case wire.Bind:
+		return s.bind(in, size, at, out)
+	case wire.Execute, wire.Describe, wire.Close:
+		if size > maxSmall {
+			return s.pass(size, len(in), at, out) // PostgreSQL ends the session
+		}
+		if len(in) < size {
+			return 0
+		}
+		switch typ {
+		case wire.Execute:
+			return s.execute(in[:size], at, out)
+		case wire.Describe:
+			s.openBatch(out)
+			s.q.Push(replies.Describe)
+		default:
+			s.closing(in[:size], out)
+		}
+		return s.pass(size, len(in), at, out)
+	case wire.FunctionCall:
+		return s.functionCall(size, len(in), at, out)
+	}
+	return s.plain(typ, size, len(in), at, out)
+}
+
+// asks reports whether a message asks PostgreSQL to do something.
+func asks(typ byte) bool {
+	switch typ {
+	case wire.Query, wire.Parse, wire.Bind, wire.Execute, wire.Describe, wire.Close, wire.FunctionCall:
+		return true
+	}
+	return false
+}
+
+// plain handles the messages that are never judged.
+func (s *Session) plain(typ byte, size, have, at int, out *Out) int {
+	switch typ {
+	case wire.Sync:
+		s.sync(out)
+	case wire.CopyData:
+		s.q.MarkCopyData()
+	case wire.CopyDone, wire.CopyFail:
+		s.q.MarkCopyDone()
+	case wire.Terminate:
+		s.done = true
+	}
+	return s.pass(size, have, at, out)
+}
+
+// pass lets the message at offset at through, as much of it as is there.
+func (s *Session) pass(size, have, at int, out *Out) int {
+	n := min(size, have)
+	s.skip = size - n
+	out.pass(at, at+n)
+	return n
+}
+
+// hold leaves the message where it is until replies have come.
+func (s *Session) hold() int {
+	s.held = true
+	return 0
+}
+
+// untracked forwards a message of a session whose statements nobody judges. The
+// queue is kept all the same: it tells when the session is idle.
+func (s *Session) untracked(typ byte, size, have, at int, out *Out) int {
+	switch typ {
+	case wire.Query:
+		if s.walsender {
+			if n, refused := s.judgeWalsender(size, have, at, out); refused {
+				return n
+			}
+		}
+		s.q.Push(replies.Query)
+	case wire.FunctionCall:
+		s.q.Push(replies.FunctionCall)
+	case wire.Sync:
+		s.q.Push(replies.Sync)
+	case wire.Parse:
+		s.q.Push(replies.Parse)
+	case wire.Bind:
+		s.q.Push(replies.Bind)
+	case wire.Describe:
+		s.q.Push(replies.Describe)
+	case wire.Execute:
+		s.q.Push(replies.Execute)
+	case wire.Close:
+		s.q.Push(replies.Close)
+	case wire.CopyData:
+		s.q.MarkCopyData()
+	case wire.CopyDone, wire.CopyFail:
+		s.q.MarkCopyDone()
+	case wire.Terminate:
+		s.done = true
+	}
+	return s.pass(size, have, at, out)
+}
+
+// mustWait reports whether a text can't be read yet: a setting that decides how
+// it is to be read may be under way.
+func (s *Session) mustWait() bool {
+	return s.lexPending && s.q.Ready() > 0 && !s.batch.open && !s.q.CopyIn()
+}
+
+// text returns the NUL-terminated text of a Query. ok is false where the
+// message is not well formed: then PostgreSQL refuses it.
+func text(body []byte) ([]byte, bool) {
+	n := bytes.IndexByte(body, 0)
+	if n != len(body)-1 {
+		return nil, false
+	}
+	return body[:n], true
+}

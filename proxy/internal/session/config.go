@@ -1,0 +1,59 @@
+package session
+
+import (
+	"github.com/wirefence/wirefence/fence"
+	"github.com/wirefence/wirefence/proxy/internal/weave"
+)
+
+// Mode is what the proxy does with a verdict.
+type Mode uint8
+
+// The modes: Enforce refuses, Shadow only reports what it would refuse, Off
+// forwards everything untouched.
+const (
+	Enforce Mode = iota
+	Shadow
+	Off
+)
+
+// Config is the policy that sessions share. It is not changed after New.
+type Config struct {
+	Mode Mode
+	// RequireFence refuses writes that carry no fence.
+	RequireFence bool
+	// DefaultResource is what a bare token means; "" means none may be bare.
+	DefaultResource fence.Resource
+	// MaxStatement is the largest text in bytes that is scanned. A larger one
+	// passes if nothing in it could be a fence, else it is refused.
+	MaxStatement int
+
+	call     weave.Call
+	prepared string
+}
+
+// NewConfig completes a configuration.
+func NewConfig(c Config) *Config {
+	c.call = weave.NewCall(c.DefaultResource, c.RequireFence, c.Mode == Shadow)
+	c.prepared = c.call.Prepared()
+	return &c
+}
+
+// Refusal is a verdict against a client's statement.
+type Refusal struct {
+	State   fence.SQLState
+	Message string
+	Detail  string
+	// Shadow says that the statement was let through all the same.
+	Shadow bool
+}
+
+// Events is told what happens in a session. Its methods are called while the
+// session is being driven: they must not block, nor call the session.
+type Events interface {
+	// Checked is called for each check that was put in.
+	Checked()
+	// Refused is called for each refusal that the client sees, or would see.
+	Refused(Refusal)
+	// Trouble is called for what an operator should know of: err says what.
+	Trouble(err error)
+}

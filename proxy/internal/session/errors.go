@@ -1,0 +1,132 @@
+package session
+
+import (
+	"fmt"
+
+	"github.com/wirefence/wirefence/fence"
+	"github.com/wirefence/wirefence/proxy/internal/replies"
+	"github.com/wirefence/wirefence/proxy/internal/wire"
+)
+
+// error handles an ErrorResponse: it takes out what the server skips, and puts
+// what the client is to see into out where that differs.
+func (s *Session) error(msg []byte, out *Out) bool {
+	front := s.q.Front()
+	if s.phase == login || front == nil {
+		s.failed = s.failed || fatal(msg)
+		return true
+	}
+	if fatal(msg) {
+		s.failed = true
+		return true
+	}
+	code := wire.ErrorCode(msg)
+	n := front.Note
+	passes := s.translate(msg, code, front, out)
+	if n.role == oursCheck || n.role == ours {
+		if code == "26000" {
+			s.check.ready = false // somebody dropped it behind our back
+		}
+	}
+	s.q.FailCopyIn()
+	switch front.Kind {
+	case replies.Query, replies.FunctionCall, replies.Sync:
+	default:
+		s.q.Skip(s.dropped)
+	}
+	return passes
+}
+
+// dropped notes that the server has skipped a message, or failed at it.
+func (s *Session) dropped(e *replies.Entry[note]) {
+	switch e.Note.role {
+	case client:
+		if e.Kind == replies.Parse && e.Note.refusal == nil {
+			s.prepared.forget(e.Note.name)
+		}
+	case oursParse:
+		if s.check.batch == s.batch.id {
+			s.check.batch = 0
+		}
+	}
+	s.free(e.Note.plan)
+}
+
+// translate decides what the client sees of an error. It reports whether the
+// message passes as it is.
+func (s *Session) translate(msg []byte, code string, front *replies.Entry[note], out *Out) bool {
+	n := &front.Note
+	switch n.role {
+	case probeVar, probeLogin:
+		s.unanswered()
+		return false
+	case probeCatalog:
+		s.db.fail()
+		s.events.Trouble(catalogError(msg))
+		return false
+	case fastBefore:
+		s.fastpath = true
+	case client, fastCall:
+		if front.Kind == replies.FunctionCall && s.fastpath {
+			return false // 25P02 behind the check's own error
+		}
+	}
+	if n.refusal != nil && (code == "42601" || code == "08P01") {
+		s.events.Refused(Refusal{State: fence.SQLState(n.refusal.Code), Message: n.refusal.Message, Detail: n.refusal.Detail})
+		mark := len(out.own)
+		out.own = n.refusal.Append(out.own)
+		out.put(mark)
+		return false
+	}
+	ours := n.role == oursCheck || n.role == ours || n.role == fastBefore || n.plan != nil && n.plan.Ours()
+	woven := n.plan != nil
+	refused := fence.SQLState(code).Condition() != ""
+	if !ours && !woven && !refused {
+		return true
+	}
+	e, err := wire.DecodeError(msg)
+	if err != nil {
+		return true
+	}
+	if refused {
+		s.events.Refused(Refusal{State: fence.SQLState(code), Message: e.Message, Detail: e.Detail})
+	}
+	if !ours && !woven {
+		return true
+	}
+	switch {
+	case woven && e.Position > 0:
+		e.Position = int32(n.plan.Position(int(e.Position)))
+	case ours:
+		e.Position = 0
+	}
+	if ours {
+		// Where in the check it was raised is nothing that the client wrote.
+		e.Where, e.InternalQuery, e.InternalPosition = "", "", 0
+	}
+	mark := len(out.own)
+	if own, err := e.Encode(out.own); err == nil {
+		out.own = own
+		out.put(mark)
+		return false
+	}
+	return true
+}
+
+func fatal(msg []byte) bool {
+	for b := msg[wire.HeaderSize:]; len(b) > 1 && b[0] != 0; {
+		value, rest, ok := wire.CString(b[1:])
+		if !ok {
+			return false
+		}
+		if b[0] == 'V' {
+			return string(value) == "FATAL" || string(value) == "PANIC"
+		}
+		b = rest
+	}
+	return false
+}
+
+func catalogError(msg []byte) error {
+	return fmt.Errorf("the catalog could not be read, so every function counts as one that writes: SQLSTATE %s", wire.ErrorCode(msg))
+}

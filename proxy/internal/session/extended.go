@@ -1,0 +1,288 @@
+package session
+
+import (
+	"bytes"
+
+	"github.com/wirefence/wirefence/fence"
+	"github.com/wirefence/wirefence/proxy/internal/replies"
+	"github.com/wirefence/wirefence/proxy/internal/weave"
+	"github.com/wirefence/wirefence/proxy/internal/wire"
+)
+
+// Names of the proxy's own statements and portal. They are never the unnamed
+// ones, which belong to the client from one message to the next.
+const (
+	checkName   = "_wirefence_check"
+	refusalName = "_wirefence_refusal"
+	asideName   = "_wirefence_aside"
+	portalName  = "_wirefence"
+)
+
+// preparedCheck is the state of the prepared check on the server.
+type preparedCheck struct {
+	ready bool   // the server has confirmed it
+	batch uint32 // the batch in which it was last sent
+	doubt bool   // something under way may have dropped it
+}
+
+// openBatch begins a batch with its first message.
+func (s *Session) openBatch(out *Out) {
+	if s.batch.open {
+		return
+	}
+	s.settle(out)
+	s.batch = batch{
+		open: true, id: s.batch.id + 1, known: s.q.Ready() == 0,
+		inBlock: s.tx != wire.Idle, covered: s.coveredNow(),
+	}
+}
+
+// parse handles a whole Parse.
+func (s *Session) parse(msg []byte, at int, out *Out) int {
+	name, rest, ok := wire.CString(msg[wire.HeaderSize:])
+	body, _, ok2 := wire.CString(rest)
+	if !ok || !ok2 {
+		s.q.Push(replies.Parse)
+		return s.pass(len(msg), len(msg), at, out)
+	}
+	s.openBatch(out)
+	catalog, generation := s.db.get()
+	result := s.scanner.Scan(body, s.options, catalog)
+	if result.FenceErr != nil && !s.shadowed(malformed(result.FenceErr)) {
+		s.refuseBatch(malformed(result.FenceErr), out)
+		return len(msg)
+	}
+	carries := s.variable != empty || !result.Fence.IsZero()
+	if catalog == nil && carries && hasReads(result) && s.mayAsk() {
+		s.batch.open = false
+		s.loadCatalog(out)
+		return s.hold()
+	}
+	if s.lexPending && s.batch.open && result.HasBackslashInPlainString && carries {
+		s.refuseBatch(s.refusal(fence.CannotBeFenced, "a text whose meaning depends on a setting of the same batch"), out)
+		return len(msg)
+	}
+	var d statement
+	if len(result.Statements) > 0 {
+		d = s.describe(&result.Statements[0], catalog != nil)
+	}
+	if !result.Fence.IsZero() {
+		d.fence = result.Fence.String()
+	}
+	d.generation = generation
+	if d.read && len(name) > 0 && len(body) <= maxKeptText {
+		d.text = string(body)
+	}
+	e := s.q.Push(replies.Parse)
+	e.Note.stmt = d
+	if len(name) > 0 {
+		e.Note.name = string(name)
+	}
+	s.prepared.inflight = append(s.prepared.inflight, inflight{e.Note.name, s.batch.id, d})
+	return s.pass(len(msg), len(msg), at, out)
+}
+
+// bind handles a Bind, of which only the names must be there: its parameters
+// may be large.
+func (s *Session) bind(in []byte, size, at int, out *Out) int {
+	have := in[wire.HeaderSize:min(size, len(in))]
+	portal, rest, ok := wire.CString(have)
+	name, _, ok2 := wire.CString(rest)
+	if !ok || !ok2 {
+		if len(in) < size && len(have) <= s.cfg.MaxStatement {
+			return 0
+		}
+		s.openBatch(out)
+		s.q.Push(replies.Bind)
+		return s.pass(size, len(in), at, out)
+	}
+	s.openBatch(out)
+	st, sure := s.prepared.find(name, s.batch.id)
+	if !sure && s.q.Ready() > 0 && !s.q.CopyIn() {
+		return s.hold()
+	}
+	s.portals.bind(portal, s.current(st, out))
+	s.q.Push(replies.Bind)
+	return s.pass(size, len(in), at, out)
+}
+
+// current judges a statement again if functions or views have changed since.
+func (s *Session) current(st statement, out *Out) statement {
+	if !st.read {
+		return st
+	}
+	catalog, generation := s.db.get()
+	if catalog != nil && generation == st.generation && !st.step.Write {
+		return st
+	}
+	if catalog == nil || st.text == "" {
+		st.step.Write = true
+		return st
+	}
+	result := s.scanner.Scan([]byte(st.text), s.options, catalog)
+	st.generation, st.step.Write = generation, len(result.Statements) == 0 || result.Statements[0].Write
+	return st
+}
+
+// execute judges the statement behind a portal and puts in front of its Execute
+// what it needs. The Execute itself is then forwarded by the caller.
+func (s *Session) execute(msg []byte, at int, out *Out) int {
+	name, _, ok := wire.CString(msg[wire.HeaderSize:])
+	if !ok {
+		s.q.Push(replies.Execute)
+		return s.pass(len(msg), len(msg), at, out)
+	}
+	s.openBatch(out)
+	st := s.portals.find(name)
+	if st.execute && s.setterSQL {
+		st.step.Setter = true
+	}
+	by := weave.Carrier{Comment: st.fence, Variable: s.variable != empty}
+	if (st.step.Write || st.step.Unfenceable != "") && (by.Carries() || s.cfg.RequireFence) {
+		if wait := s.guard(&st, by, out); wait {
+			return s.hold()
+		}
+	} else if st.procedural && s.major < 18 && !s.batch.inBlock {
+		s.batch.covered = weave.Coverage{} // it may have committed
+	}
+	s.batch.covered = s.batch.covered.After(st.step)
+	switch {
+	case st.begins:
+		s.batch.known, s.batch.inBlock = true, true
+	case st.step.EndsTx:
+		s.batch.known, s.batch.inBlock = true, false
+	}
+	s.ran(&st)
+	s.q.Push(replies.Execute)
+	return s.pass(len(msg), len(msg), at, out)
+}
+
+// guard puts a check, or the bait of a refusal, in front of a write. wait asks
+// to come again after the replies that are under way.
+func (s *Session) guard(st *statement, by weave.Carrier, out *Out) (wait bool) {
+	enforce := s.cfg.Mode == Enforce
+	if (st.step.Unfenceable != "" || st.procedural) && by.Comment == "" && s.variable == unknown && enforce && s.q.Ready() > 0 && !s.q.CopyIn() {
+		return true
+	}
+	var refusal *wire.Error
+	switch {
+	case st.step.Unfenceable != "" && by.Carries():
+		refusal = s.refusal(fence.CannotBeFenced, st.step.Unfenceable)
+	case !by.Carries():
+		refusal = s.refusal(fence.TokenRequired, "")
+	case !s.schema:
+		refusal = s.refusal(fence.CannotBeFenced, "")
+	}
+	if refusal != nil {
+		if !s.shadowed(refusal) {
+			s.refuseBatch(refusal, out)
+		}
+		return false
+	}
+	if st.procedural && s.major < 18 && enforce {
+		if !s.batch.known {
+			if s.q.Ready() > 0 && !s.q.CopyIn() {
+				return true
+			}
+			s.batch.known, s.batch.inBlock = true, s.tx != wire.Idle
+		}
+		s.contain(out)
+	}
+	if !s.batch.covered.Covers(by) {
+		s.putCheck(by, out)
+		s.batch.covered = s.batch.covered.Add(by)
+	}
+	return false
+}
+
+// putCheck puts Bind and Execute of the prepared check into the batch. It uses
+// a portal of its own, since the client may have bound the unnamed one already.
+func (s *Session) putCheck(by weave.Carrier, out *Out) {
+	mark := len(out.own)
+	if !(s.check.batch == s.batch.id || s.check.ready && !s.check.doubt) {
+		out.own = wire.AppendClose(out.own, 'S', checkName)
+		s.push(replies.Close, ours)
+		out.own = wire.AppendParse(out.own, checkName, s.cfg.prepared)
+		s.push(replies.Parse, oursParse)
+		s.check.batch = s.batch.id
+	}
+	if by.Comment == "" {
+		out.own = wire.AppendBind(out.own, portalName, checkName, nil)
+	} else {
+		out.own = wire.AppendBind(out.own, portalName, checkName, &by.Comment)
+	}
+	s.push(replies.Bind, ours)
+	out.own = wire.AppendExecute(out.own, portalName)
+	s.push(replies.Execute, oursCheck)
+	out.own = wire.AppendClose(out.own, 'P', portalName)
+	s.push(replies.Close, ours)
+	out.put(mark)
+	s.events.Checked()
+}
+
+// contain opens a transaction block before a CALL or DO. Up to PostgreSQL 17
+// a procedure in the extended protocol could else commit behind the check and
+// go on unfenced; in a block its COMMIT raises 2D000, as it does behind a check
+// in a simple query, and as from 18 on.
+func (s *Session) contain(out *Out) {
+	if s.batch.inBlock {
+		return
+	}
+	s.putCommand("BEGIN", out)
+	s.batch.inBlock, s.batch.contained = true, true
+}
+
+// putCommand puts a command of the proxy's own into the batch.
+func (s *Session) putCommand(sql string, out *Out) {
+	mark := len(out.own)
+	out.own = s.appendCommand(out.own, sql, ours)
+	out.put(mark)
+}
+
+// appendCommand appends a command that leaves nothing behind, as an extended
+// query without a Sync.
+func (s *Session) appendCommand(dst []byte, sql string, by role) []byte {
+	dst = wire.AppendClose(dst, 'S', asideName)
+	s.push(replies.Close, ours)
+	dst = wire.AppendParse(dst, asideName, sql)
+	s.push(replies.Parse, by)
+	dst = wire.AppendBind(dst, portalName, asideName)
+	s.push(replies.Bind, by)
+	dst = wire.AppendExecute(dst, portalName)
+	s.push(replies.Execute, by)
+	dst = wire.AppendClose(dst, 'P', portalName)
+	s.push(replies.Close, ours)
+	dst = wire.AppendClose(dst, 'S', asideName)
+	s.push(replies.Close, ours)
+	return dst
+}
+
+func (s *Session) push(kind replies.Kind, by role) *note {
+	e := s.q.Push(kind)
+	e.Note.role = by
+	e.Note.epoch = s.epoch
+	return &e.Note
+}
+
+// closing handles a whole Close. The statement is forgotten when the server
+// has confirmed it: after an error it lives on.
+func (s *Session) closing(msg []byte, out *Out) {
+	s.openBatch(out)
+	e := s.q.Push(replies.Close)
+	if body := msg[wire.HeaderSize:]; len(body) > 1 && body[0] == 'S' {
+		e.Note.drops = true
+		e.Note.name = string(bytes.TrimRight(body[1:], "\x00"))
+	}
+}
+
+// sync handles a Sync, which ends a batch.
+func (s *Session) sync(out *Out) {
+	contained, covered := s.batch.open && s.batch.contained, s.coveredNow()
+	if contained {
+		s.putCommand("COMMIT", out)
+		s.drained = true // what follows must not run into a failed block
+	}
+	e := s.q.Push(replies.Sync)
+	e.Note.covered, e.Note.contain = covered, contained
+	s.batch.open = false
+}

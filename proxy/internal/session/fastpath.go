@@ -1,0 +1,70 @@
+package session
+
+import (
+	"github.com/wirefence/wirefence/fence"
+	"github.com/wirefence/wirefence/proxy/internal/replies"
+	"github.com/wirefence/wirefence/proxy/internal/weave"
+	"github.com/wirefence/wirefence/proxy/internal/wire"
+)
+
+// functionCall handles a FunctionCall (documentation, "Message Flow", Function
+// Call), which counts as a write. It can't share a message with a check, so
+// outside a transaction block the proxy opens one around both; all of it is sent
+// at once. What the client gets is the answer of its call, or the check's error
+// in its place, and one ReadyForQuery.
+func (s *Session) functionCall(size, have, at int, out *Out) int {
+	by := weave.Carrier{Variable: s.variable != empty}
+	if !by.Carries() && !s.cfg.RequireFence {
+		s.batch.open = false
+		s.q.Push(replies.FunctionCall)
+		return s.pass(size, have, at, out)
+	}
+	if !s.batch.open {
+		s.settle(out)
+	}
+	if s.q.Ready() > 0 && !s.q.CopyIn() {
+		return s.hold() // whether a block is open is not known yet
+	}
+	var refusal *wire.Error
+	switch {
+	case !by.Carries():
+		refusal = s.refusal(fence.TokenRequired, "")
+	case !s.schema:
+		refusal = s.refusal(fence.CannotBeFenced, "")
+	}
+	if refusal != nil && !s.shadowed(refusal) {
+		s.batch.open = false
+		s.refuseQuery(0, refusal, out)
+		n := min(size, have)
+		s.drop = size - n
+		return n
+	}
+	covered, alone := s.coveredNow(), s.tx == wire.Idle
+	s.batch.open = false
+	if refusal == nil && s.cfg.Mode == Enforce && !covered.Covers(by) {
+		covered = covered.Add(by)
+		before := s.cfg.call.Simple(by)
+		if alone {
+			before = "BEGIN;" + before
+		}
+		s.fastpath = false
+		out.insert(wire.AppendQuery(nil, before))
+		s.push(replies.Query, fastBefore)
+		s.events.Checked()
+	} else {
+		alone = false
+	}
+	note := s.push(replies.FunctionCall, client)
+	note.covered = covered
+	if alone {
+		note.role = fastCall
+		s.drained = true
+	}
+	return s.pass(size, have, at, out)
+}
+
+// commitFunctionCall ends the transaction block around a function call.
+func (s *Session) commitFunctionCall() {
+	s.toward = wire.AppendQuery(s.toward, "COMMIT")
+	s.push(replies.Query, fastAfter)
+}

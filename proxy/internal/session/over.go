@@ -1,0 +1,94 @@
+package session
+
+import (
+	"github.com/wirefence/wirefence/proxy/internal/replies"
+	"github.com/wirefence/wirefence/proxy/internal/sqlscan"
+	"github.com/wirefence/wirefence/proxy/internal/wire"
+)
+
+// oversize is a text that is too large to be held and scanned. In a session
+// that carries no fence it streams through, searched on the way. Should it
+// mention something that could be a fence, the rest of it is replaced by zeros:
+// PostgreSQL takes a text with bytes behind its NUL for an invalid message,
+// runs nothing of it and goes on with the next; its error is replaced by ours.
+type oversize struct {
+	left   int // bytes still to come
+	poison bool
+	entry  *replies.Entry[note] // valid until the next Push, which only the end of the text allows
+}
+
+// tail is how many bytes are held back until the whole text has been searched:
+// enough for a mention that is cut in two, and for zeros that can't be taken
+// for the rest of a well-formed Parse.
+const tail = 64
+
+func init() {
+	if sqlscan.MentionOverlap > tail {
+		panic("session: the tail of an oversize text is shorter than a mention")
+	}
+}
+
+// beginOver handles the head of a Query or Parse above MaxStatement.
+func (s *Session) beginOver(typ byte, size int, in []byte, at int, out *Out) int {
+	kind := replies.Query
+	if typ == wire.Parse {
+		kind = replies.Parse
+		s.openBatch(out)
+	} else {
+		s.settle(out)
+	}
+	if s.variable != empty || s.cfg.RequireFence {
+		if !s.shadowed(s.tooLarge()) {
+			if kind == replies.Query {
+				s.refuseQuery(0, s.tooLarge(), out)
+			} else {
+				s.refuseBatch(s.tooLarge(), out)
+			}
+			n := min(size, len(in))
+			s.drop = size - n
+			return n
+		}
+	}
+	if typ == wire.Query {
+		s.batch.open = false
+		s.check.doubt = true
+	}
+	e := s.q.Push(kind)
+	if kind == replies.Parse {
+		e.Note.stmt = unseen
+		if name, _, ok := wire.CString(in[wire.HeaderSize:]); ok {
+			e.Note.name = string(name)
+		}
+		s.prepared.inflight = append(s.prepared.inflight, inflight{e.Note.name, s.batch.id, unseen})
+	}
+	s.over = oversize{left: size - wire.HeaderSize, entry: e}
+	out.pass(at, at+wire.HeaderSize)
+	return wire.HeaderSize
+}
+
+// streamOver handles the next part of an oversize text.
+func (s *Session) streamOver(in []byte, at int, out *Out) int {
+	have := min(s.over.left, len(in))
+	last := have == s.over.left
+	if !s.over.poison && sqlscan.Mentions(in[:have]) {
+		s.over.poison = true
+		if !s.shadowed(s.tooLarge()) {
+			s.over.entry.Note.refusal = s.tooLarge()
+		} else {
+			s.over.poison = false
+		}
+	}
+	n := have
+	if !last {
+		if n = have - tail; n <= 0 {
+			return 0
+		}
+	}
+	s.over.left -= n
+	if s.over.poison {
+		out.insert(make([]byte, n))
+	} else {
+		out.pass(at, at+n)
+	}
+	return n
+}

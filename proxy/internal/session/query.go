@@ -1,0 +1,118 @@
+package session
+
+import (
+	"github.com/wirefence/wirefence/fence"
+	"github.com/wirefence/wirefence/proxy/internal/replies"
+	"github.com/wirefence/wirefence/proxy/internal/sqlscan"
+	"github.com/wirefence/wirefence/proxy/internal/weave"
+	"github.com/wirefence/wirefence/proxy/internal/wire"
+)
+
+// query handles a whole Query (documentation, "Message Flow", Simple Query).
+func (s *Session) query(msg []byte, at int, out *Out) int {
+	body, ok := text(msg[wire.HeaderSize:])
+	if !ok {
+		return s.pushPlain(len(msg), at, out)
+	}
+	if !s.batch.open {
+		s.settle(out)
+	}
+	if s.untouched(body) {
+		s.check.doubt = true // it may be a DISCARD ALL
+		s.batch.open = false
+		return s.pushPlain(len(msg), at, out)
+	}
+	covered := s.coveredNow()
+	s.batch.open = false
+	catalog, _ := s.db.get()
+	result := s.scanner.Scan(body, s.options, catalog)
+	by := weave.Carrier{Variable: s.variable != empty}
+	if !result.Fence.IsZero() {
+		by.Comment = result.Fence.String()
+	}
+	if result.FenceErr != nil {
+		if !s.shadowed(malformed(result.FenceErr)) {
+			return s.refuseQuery(len(msg), malformed(result.FenceErr), out)
+		}
+		return s.pushPlain(len(msg), at, out)
+	}
+	if catalog == nil && by.Carries() && hasReads(result) && s.mayAsk() {
+		s.loadCatalog(out)
+		return s.hold()
+	}
+	s.stmts, s.steps = s.stmts[:0], s.steps[:0]
+	contain := false
+	for i := range result.Statements {
+		d := s.describe(&result.Statements[i], catalog != nil)
+		s.stmts, s.steps = append(s.stmts, d), append(s.steps, d.step)
+		contain = contain || d.procedural || d.step.Unfenceable != ""
+	}
+	if contain && by.Comment == "" && s.variable == unknown && s.cfg.Mode == Enforce && s.q.Ready() > 0 && !s.q.CopyIn() {
+		return s.hold() // the session may prove to carry nothing
+	}
+	for i := range s.stmts {
+		s.ran(&s.stmts[i])
+	}
+	return s.weaveQuery(msg, body, at, by, covered, out)
+}
+
+// weaveQuery forwards a Query with the checks that its steps need.
+func (s *Session) weaveQuery(msg, body []byte, at int, by weave.Carrier, covered weave.Coverage, out *Out) int {
+	plan := s.plan()
+	plan.Query(s.steps, by, covered, s.cfg.RequireFence)
+	if plan.Refuse == "" && len(plan.Inserts) > 0 && !s.schema {
+		plan.Refuse = fence.CannotBeFenced
+	}
+	if plan.Refuse != "" {
+		refusal := s.refusal(plan.Refuse, plan.Command)
+		s.free(plan)
+		if !s.shadowed(refusal) {
+			return s.refuseQuery(len(msg), refusal, out)
+		}
+		return s.pushPlain(len(msg), at, out)
+	}
+	if len(plan.Inserts) == 0 {
+		e := s.q.Push(replies.Query)
+		e.Note.covered = plan.After
+		s.free(plan)
+		return s.pass(len(msg), len(msg), at, out)
+	}
+	mark := len(out.own)
+	dst, head := wire.BeginQuery(out.own)
+	dst = plan.Rewrite(dst, body, by, s.cfg.call, s.countChars)
+	out.own = wire.EndQuery(dst, head)
+	out.put(mark)
+	e := s.q.Push(replies.Query)
+	e.Note.plan, e.Note.covered = plan, plan.After
+	for range plan.Inserts {
+		s.events.Checked()
+	}
+	return len(msg)
+}
+
+// untouched reports whether a text can be forwarded without being read: nothing
+// in it can be a fence or bring one about, and nothing has to be known of it.
+func (s *Session) untouched(body []byte) bool {
+	return s.variable == empty && !s.cfg.RequireFence && !s.inherits && !s.db.setters.Load() &&
+		s.confirmed == (weave.Coverage{}) && !sqlscan.Mentions(body)
+}
+
+func (s *Session) pushPlain(size, at int, out *Out) int {
+	s.q.Push(replies.Query)
+	return s.pass(size, size, at, out)
+}
+
+// coveredNow returns what the open transaction has been checked for when a
+// message begins. While replies are outstanding nobody can say: an error among
+// them may end the transaction, and what follows would be another.
+func (s *Session) coveredNow() weave.Coverage {
+	if s.batch.open {
+		return s.batch.covered
+	}
+	if s.q.Ready() > 0 || s.tx != wire.InTx {
+		return weave.Coverage{}
+	}
+	return s.confirmed
+}
+
+func (s *Session) countChars(b []byte) int { return sqlscan.CountChars(b, s.options.Encoding) }

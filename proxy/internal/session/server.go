@@ -1,0 +1,378 @@
+package session
+
+import (
+	"bytes"
+	"encoding/binary"
+	"strconv"
+	"strings"
+
+	"github.com/wirefence/wirefence/fence"
+	"github.com/wirefence/wirefence/proxy/internal/replies"
+	"github.com/wirefence/wirefence/proxy/internal/sqlscan"
+	"github.com/wirefence/wirefence/proxy/internal/weave"
+	"github.com/wirefence/wirefence/proxy/internal/wire"
+)
+
+// FromServer takes bytes that the server sent and puts into out what is to be
+// sent to the client. It returns how many bytes it has used; the rest is the
+// beginning of a message and must come again with more behind it. wake says
+// that FromClient is to be called even if the client sends nothing: there are
+// bytes for the server, or input that was held may go on.
+func (s *Session) FromServer(in []byte, out *Out) (used int, wake bool) {
+	out.reset(in)
+	for used < len(in) && s.farewell == nil {
+		n := s.fromServer(in[used:], used, out)
+		if n == 0 {
+			break
+		}
+		used += n
+	}
+	return used, len(s.toward) > 0 || s.held && s.q.Ready() == 0
+}
+
+// fromServer handles one message, or a part of one, at offset at of the input.
+func (s *Session) fromServer(in []byte, at int, out *Out) int {
+	if s.skipBack > 0 {
+		n := min(s.skipBack, len(in))
+		s.skipBack -= n
+		if !s.dropBack {
+			out.pass(at, at+n)
+		}
+		return n
+	}
+	typ, size, ok := wire.Header(in)
+	if !ok {
+		return 0
+	}
+	if size == 0 {
+		s.violation("server message of type %q has an impossible length", typ)
+		return 0
+	}
+	if len(in) < size && s.wantsWhole(typ) {
+		return 0
+	}
+	if s.judge(typ, in[:min(size, len(in))], out) {
+		s.dropBack = false
+		n := min(size, len(in))
+		s.skipBack = size - n
+		out.pass(at, at+n)
+		return n
+	}
+	n := min(size, len(in))
+	s.skipBack, s.dropBack = size-n, true
+	return n
+}
+
+// wantsWhole reports whether a message must be complete to be judged. Bulk data
+// never must.
+func (s *Session) wantsWhole(typ byte) bool {
+	switch typ {
+	case wire.ReadyForQuery, wire.ErrorResponse, wire.ParameterStatus, wire.CommandComplete:
+		return true
+	case wire.DataRow:
+		front := s.q.Front()
+		return front != nil && front.Note.role != client || front != nil && front.Note.plan != nil && s.cfg.Mode == Shadow
+	}
+	return false
+}
+
+// judge takes a message in and reports whether it passes as it is. What goes to
+// the client in its place has then been put into out.
+func (s *Session) judge(typ byte, msg []byte, out *Out) bool {
+	switch typ {
+	case wire.ReadyForQuery:
+		return s.ready(msg)
+	case wire.ErrorResponse:
+		return s.error(msg, out)
+	case wire.ParameterStatus:
+		s.parameter(msg)
+		return true
+	case wire.NoticeResponse:
+		front := s.q.Front()
+		return front == nil || front.Note.role != ours
+	case wire.ParseComplete:
+		return s.parseComplete()
+	case wire.BindComplete:
+		return s.answered(replies.Bind)
+	case wire.CloseComplete:
+		return s.closeComplete()
+	case wire.NoData:
+		return s.answered(replies.Describe)
+	case wire.RowDescription:
+		if e := s.q.Expect(replies.Describe, replies.Query); e != nil && e.Kind == replies.Query {
+			return s.passes(e)
+		}
+		return s.answered(replies.Describe)
+	case wire.DataRow:
+		return s.row(msg)
+	case wire.CommandComplete:
+		s.noticeTag(msg)
+		s.q.EndCopyIn()
+		return s.resultEnds()
+	case wire.EmptyQueryResponse:
+		return s.resultEnds()
+	case wire.PortalSuspended:
+		return s.answered(replies.Execute)
+	case wire.CopyInResponse:
+		s.q.BeginCopyIn()
+	}
+	return true
+}
+
+// answered takes out the entry that a message answers in full.
+func (s *Session) answered(kind replies.Kind) bool {
+	e := s.q.Expect(kind)
+	if e == nil {
+		return s.unexpected()
+	}
+	passes := e.Note.role == client
+	s.q.Pop()
+	return passes
+}
+
+// unexpected handles an answer to nothing that was asked. While answers to the
+// proxy's own messages are outstanding it would be a guess which is which, so
+// the session ends; else the message is the client's.
+func (s *Session) unexpected() bool {
+	if front := s.q.Front(); front != nil && (front.Note.role != client || front.Note.plan != nil) {
+		s.violation("the server's answers don't match what it was asked")
+		return false
+	}
+	return true
+}
+
+func (s *Session) parseComplete() bool {
+	e := s.q.Expect(replies.Parse)
+	if e == nil {
+		return s.unexpected()
+	}
+	switch e.Note.role {
+	case client:
+		if s.tracked {
+			s.prepared.parsed(e.Note.name, e.Note.stmt)
+		}
+	case oursParse:
+		s.check.ready = true
+	}
+	return s.answered(replies.Parse)
+}
+
+func (s *Session) closeComplete() bool {
+	e := s.q.Expect(replies.Close)
+	if e != nil && e.Note.role == client && e.Note.drops {
+		s.prepared.closed(e.Note.name)
+	}
+	return s.answered(replies.Close)
+}
+
+// passes reports whether the current result of an entry is the client's.
+func (s *Session) passes(e *replies.Entry[note]) bool {
+	return e.Note.role == client && (e.Note.plan == nil || !e.Note.plan.Ours())
+}
+
+// row handles a DataRow, the only message of which there are many.
+func (s *Session) row(msg []byte) bool {
+	e := s.q.Front()
+	if e == nil || s.passes(e) {
+		return true
+	}
+	switch e.Note.role {
+	case probeVar, probeLogin:
+		columns := wire.Columns(msg)
+		if len(columns) > 0 {
+			s.learn(columns[0], e.Note.epoch)
+		}
+		if e.Note.role == probeLogin && len(columns) > 1 {
+			s.inherits = len(columns[0]) > 0
+			s.schema = columns[1] != nil
+		}
+	case probeCatalog:
+		text, _ := wire.FirstColumn(msg)
+		s.answer = bytes.Clone(text)
+	case client, oursCheck, fastBefore:
+		if s.cfg.Mode == Shadow {
+			s.observed(msg)
+		}
+	}
+	return false
+}
+
+// observed reports what a check in shadow mode would have refused.
+func (s *Session) observed(msg []byte) {
+	verdict, null := wire.FirstColumn(msg)
+	if null {
+		return
+	}
+	state, message, _ := strings.Cut(string(verdict), ": ")
+	s.events.Refused(Refusal{State: fence.SQLState(state), Message: message, Shadow: true})
+}
+
+// resultEnds handles what ends one result: of a statement of a Query, or of an
+// Execute.
+func (s *Session) resultEnds() bool {
+	e := s.q.Expect(replies.Execute, replies.Query)
+	if e == nil {
+		return s.unexpected()
+	}
+	passes := s.passes(e)
+	switch {
+	case e.Kind == replies.Query:
+		if e.Note.plan != nil {
+			e.Note.plan.NextResult()
+		}
+		if e.Note.role == fastAfter {
+			return false
+		}
+		return passes
+	case e.Note.role == probeCatalog:
+		if err := s.db.store(s.question, s.answer); err != nil {
+			s.events.Trouble(err)
+		}
+		s.answer = nil
+	}
+	s.q.Pop()
+	return passes
+}
+
+// ready handles a ReadyForQuery.
+func (s *Session) ready(msg []byte) bool {
+	if len(msg) != 6 {
+		s.violation("ReadyForQuery has a wrong length")
+		return false
+	}
+	status := msg[5]
+	if s.phase == login {
+		s.tx = status
+		return s.beginServing()
+	}
+	e, ok := s.q.TakeReady()
+	s.tx = status
+	if !ok {
+		return true
+	}
+	if status == wire.InTx {
+		s.confirmed = e.Note.covered
+	} else {
+		s.confirmed = weave.Coverage{}
+	}
+	if status == wire.Idle {
+		s.portals.named = nil
+		if s.ddl {
+			s.ddl = false
+			s.catalogs.invalidate(s.database)
+		}
+	}
+	if s.q.Ready() == 0 {
+		s.lexPending, s.check.doubt = false, false
+	}
+	if e.Note.plan != nil {
+		s.free(e.Note.plan)
+	}
+	switch e.Note.role {
+	case oursEnd:
+		s.probing = false
+		if s.phase == asking {
+			return s.nextQuestion()
+		}
+		return false
+	case fastBefore:
+		return false
+	case fastCall:
+		s.commitFunctionCall()
+		return false
+	}
+	if e.Note.contain && status != wire.Idle {
+		// The block that the proxy put around a CALL or DO has failed.
+		s.toward = wire.AppendSync(s.appendCommand(s.toward, "ROLLBACK", ours))
+		s.push(replies.Sync, client)
+		return false
+	}
+	return true
+}
+
+// noticeTag looks for what changes the ground under the session.
+func (s *Session) noticeTag(msg []byte) {
+	tag := msg[wire.HeaderSize:]
+	if len(tag) < 5 || !s.tracked {
+		return
+	}
+	switch tag[0] {
+	case 'C', 'A', 'D':
+	default:
+		return
+	}
+	name := string(bytes.TrimRight(tag, "\x00"))
+	switch name {
+	case "DISCARD ALL", "DEALLOCATE ALL":
+		s.check.ready = false
+		s.prepared.clear()
+		return
+	}
+	verb, what, _ := strings.Cut(name, " ")
+	if verb != "CREATE" && verb != "ALTER" && verb != "DROP" {
+		return
+	}
+	switch what {
+	case "TABLE", "INDEX", "SEQUENCE", "ROLE", "DATABASE", "TABLE AS", "MATERIALIZED VIEW", "TRIGGER", "STATISTICS":
+		return
+	}
+	s.catalogs.invalidate(s.database)
+	s.ddl = true // others can't see it before the commit, nor can a catalog read by then
+}
+
+// parameter takes in a ParameterStatus that decides how texts are read.
+func (s *Session) parameter(msg []byte) {
+	name, rest, ok := wire.CString(msg[wire.HeaderSize:])
+	value, _, ok2 := wire.CString(rest)
+	if !ok || !ok2 {
+		return
+	}
+	switch string(name) {
+	case "standard_conforming_strings":
+		s.options.EscapeStrings = string(value) == "off"
+	case "client_encoding":
+		s.db = s.catalogs.database(s.database, string(value))
+		s.options.Encoding = sqlscan.ParseEncoding(string(value))
+	case "server_version":
+		digits := string(value)
+		if i := strings.IndexFunc(digits, func(r rune) bool { return r < '0' || r > '9' }); i >= 0 {
+			digits = digits[:i]
+		}
+		s.major, _ = strconv.Atoi(digits)
+	}
+}
+
+// NeedsPassword reports whether the login message msg, which the server sent,
+// waits for an answer of the client's (documentation, "Message Formats",
+// Authentication*).
+func NeedsPassword(msg []byte) bool {
+	if len(msg) < wire.HeaderSize+4 || msg[0] != wire.Authentication {
+		return false
+	}
+	const ok, saslFinal = 0, 12
+	kind := binary.BigEndian.Uint32(msg[wire.HeaderSize:])
+	return kind != ok && kind != saslFinal
+}
+
+// beginServing handles the end of the login: before the client hears of it the
+// proxy asks what it must know of the session.
+func (s *Session) beginServing() bool {
+	if !s.tracked {
+		s.phase = serving
+		return true
+	}
+	s.phase = asking
+	s.toward = s.appendAside(s.toward, loginSQL, probeLogin)
+	return false
+}
+
+// nextQuestion handles the end of one of the questions at login.
+func (s *Session) nextQuestion() bool {
+	if s.db.wanted() && s.schema && !s.catalogAsked {
+		s.catalogAsked = true
+		s.toward = s.askCatalog(s.toward)
+		return false
+	}
+	s.phase = serving
+	return true
+}

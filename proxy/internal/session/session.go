@@ -1,0 +1,226 @@
+// Package session is the protocol core of one client's session: a state machine
+// that is given the bytes of either side and says what to send to which side. It
+// does no I/O, starts no goroutines and reads no clock but through the catalog
+// cache, so that it can be driven by whatever reads and writes the sockets, and
+// tested and fuzzed without a server.
+//
+//	client ─► FromClient: frame, scan, weave ─► server
+//	                      │ entries in the reply queue
+//	client ◄─ FromServer: match, swallow, translate ◄─ server
+package session
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/wirefence/wirefence/fence"
+	"github.com/wirefence/wirefence/proxy/internal/replies"
+	"github.com/wirefence/wirefence/proxy/internal/sqlscan"
+	"github.com/wirefence/wirefence/proxy/internal/weave"
+	"github.com/wirefence/wirefence/proxy/internal/wire"
+)
+
+// Session is one client's session from the startup packet on. It is not safe
+// for concurrent use; its driver calls it under a lock.
+type Session struct {
+	cfg       *Config
+	catalogs  *Catalogs
+	events    Events
+	database  string
+	db        *database // the cache for this database and client_encoding
+	phase     phase
+	tracked   bool // statements are scanned: not in mode off, not for a walsender
+	walsender bool // a replication connection, in another mode than off
+	fenced    bool // a replication connection whose startup packet carries a fence
+
+	q      replies.Queue[note]
+	freed  []*weave.Plan
+	toward []byte // bytes for the server that FromServer made
+
+	// What the server told.
+	tx       byte // status of the last ReadyForQuery
+	major    int
+	options  sqlscan.Options
+	schema   bool // the database has wirefence's functions
+	failed   bool // a FATAL has passed: the server closes by itself
+	farewell *wire.Error
+
+	// The client's direction.
+	scanner sqlscan.Scanner
+	stmts   []statement
+	steps   []weave.Step
+	skip    int // bytes of the current message that pass unread
+	drop    int // bytes of the current message that are read and dropped
+	over    oversize
+	held    bool // input waits for replies
+	drained bool // hold all input until every reply has come
+	done    bool // the client sent Terminate
+
+	// The server's direction.
+	skipBack     int
+	catalogAsked bool // at login
+	dropBack     bool
+
+	batch      batch
+	confirmed  weave.Coverage // as of the last ReadyForQuery
+	variable   variable
+	epoch      uint32   // counts what may have changed the variable
+	probing    bool     // a probe of the variable is under way
+	asked      int      // probes that brought no answer, in a row
+	question   question // the catalog query that is under way
+	answer     []byte   // what it has brought
+	lexPending bool     // a setting that changes lexing may be under way
+	inherits   bool     // the session began with a value of the variable
+	setterSQL  bool     // a PREPAREd statement may set the variable
+	ddl        bool     // the open transaction changed functions or views
+	check      preparedCheck
+	prepared   statements
+	portals    portals
+	fastpath   bool // the check before a function call failed
+}
+
+type phase uint8
+
+const (
+	login   phase = iota // until the server's first ReadyForQuery
+	asking               // the proxy's own questions before the client's first
+	serving              // the client's
+)
+
+// variable is what is known of the session variable's value.
+type variable uint8
+
+const (
+	unknown variable = iota
+	empty
+	carries
+)
+
+// batch is what was sent since the last Sync.
+type batch struct {
+	open      bool
+	id        uint32
+	known     bool // inBlock is certain unless something fails before
+	inBlock   bool // in a transaction block
+	contained bool // the proxy has put a transaction block around it
+	covered   weave.Coverage
+}
+
+// note is what a reply's entry remembers.
+type note struct {
+	role    role
+	contain bool // the Sync ends a transaction block of the proxy's own
+	drops   bool // the Close is of a prepared statement
+	stmt    statement
+	name    string
+	plan    *weave.Plan
+	refusal *wire.Error
+	covered weave.Coverage
+	epoch   uint32
+}
+
+// role says whose message an entry stands for.
+type role uint8
+
+const (
+	client       role = iota
+	ours              // put in by the proxy: its answer is swallowed
+	oursParse         // Parse of the prepared check
+	oursCheck         // Execute of the prepared check: errors are the client's
+	probeVar          // reads the session variable
+	probeLogin        // the same and more, before the client's first statement
+	probeCatalog      // reads the catalog
+	oursEnd           // ReadyForQuery of a batch of the proxy's own
+	fastBefore        // the check before a function call, simple protocol
+	fastCall          // a function call in a block of the proxy's own
+	fastAfter         // the COMMIT behind it
+)
+
+// New starts a session for a client's startup packet.
+func New(cfg *Config, catalogs *Catalogs, startup *wire.Startup, events Events) *Session {
+	s := &Session{
+		cfg: cfg, catalogs: catalogs, events: events,
+		database: startup.Database(), tx: wire.Idle, schema: true,
+	}
+	s.db = catalogs.database(s.database, "")
+	s.options.DefaultResource = cfg.DefaultResource
+	switch {
+	case cfg.Mode == Off:
+	case startup.Replication():
+		s.walsender = true
+		for name, value := range startup.Params {
+			s.fenced = s.fenced || strings.EqualFold(name, fence.Variable) ||
+				name == "options" && strings.Contains(strings.ToLower(value), fence.Variable)
+		}
+	default:
+		s.tracked = true
+	}
+	return s
+}
+
+// LoggedIn reports whether the client has been told that it may send queries.
+func (s *Session) LoggedIn() bool { return s.phase == serving }
+
+// Held reports whether the client's input waits for replies of the server:
+// the driver must not read on, but call FromClient again with what is left
+// after FromServer has returned true.
+func (s *Session) Held() bool { return s.held }
+
+// Done reports whether the client has said goodbye.
+func (s *Session) Done() bool { return s.done }
+
+// Idle reports whether the session is between transactions, with nothing
+// outstanding and no message half sent.
+func (s *Session) Idle() bool {
+	return s.phase == serving && s.tx == wire.Idle && s.q.Len() == 0 && !s.batch.open && s.skip == 0 && s.drop == 0 && s.over.left == 0
+}
+
+// InTransaction reports whether a transaction block is open, as of the last
+// ReadyForQuery.
+func (s *Session) InTransaction() bool { return s.tx != wire.Idle }
+
+// Farewell returns the FATAL that the client is to be sent before the driver
+// closes both connections, or nil while the session goes on.
+func (s *Session) Farewell() *wire.Error { return s.farewell }
+
+// End asks the session to end with this error. The first one counts, and none
+// does after a FATAL of the server's own.
+func (s *Session) End(e wire.Error) {
+	if s.farewell == nil && !s.failed {
+		e.Severity = "FATAL"
+		s.farewell = &e
+	}
+}
+
+// TakeToServer returns bytes for the server that FromServer made, for a driver
+// that isn't about to call FromClient. They are valid until the next call.
+func (s *Session) TakeToServer() []byte {
+	b := s.toward
+	s.toward = s.toward[:0]
+	return b
+}
+
+var errProtocol = errors.New("protocol violation")
+
+func (s *Session) violation(format string, args ...any) {
+	err := fmt.Errorf("%w: "+format, append([]any{errProtocol}, args...)...)
+	s.events.Trouble(err)
+	s.End(wire.Error{Code: "08P01", Message: err.Error()})
+}
+
+// plan returns a plan to fill, one used before if there is one.
+func (s *Session) plan() *weave.Plan {
+	if n := len(s.freed); n > 0 {
+		p := s.freed[n-1]
+		s.freed = s.freed[:n-1]
+		return p
+	}
+	return new(weave.Plan)
+}
+
+func (s *Session) free(p *weave.Plan) {
+	if p != nil && len(s.freed) < 4 {
+		s.freed = append(s.freed, p)
+	}
+}

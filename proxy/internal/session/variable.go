@@ -1,0 +1,100 @@
+package session
+
+import (
+	_ "embed"
+	"strings"
+
+	"github.com/wirefence/wirefence/proxy/internal/replies"
+	"github.com/wirefence/wirefence/proxy/internal/sqlscan"
+	"github.com/wirefence/wirefence/proxy/internal/wire"
+)
+
+// The proxy asks the database what the session variable holds, since nobody
+// else can say: ALTER ROLE, a function or a rollback may have set it. It asks
+// at login, and again when something that may have changed it has run. The
+// question travels ahead of the client's next message and costs no round trip.
+// Until the answer is there the session counts as one that may carry a fence.
+
+//go:embed login.sql
+var loginSQL string
+
+//go:embed variable.sql
+var variableSQL string
+
+// settle sends the question ahead, where it is open and may be asked: between
+// transactions, with nothing else under way. In a transaction it would take a
+// snapshot that the client didn't ask for.
+func (s *Session) settle(out *Out) {
+	if s.variable != unknown || s.probing || !s.mayAskNow() {
+		return
+	}
+	s.probing = true
+	mark := len(out.own)
+	out.own = s.appendAside(out.own, variableSQL, probeVar)
+	out.put(mark)
+}
+
+// mayAskNow reports whether a question of the proxy's own would find the server
+// idle and outside a transaction.
+func (s *Session) mayAskNow() bool {
+	return s.phase == serving && s.tx == wire.Idle && s.q.Len() == 0 && !s.batch.open
+}
+
+// appendAside appends a question of the proxy's own: an extended query under
+// names of its own, closed again, so that the client's unnamed statement lives
+// on.
+func (s *Session) appendAside(dst []byte, sql string, by role) []byte {
+	dst = s.appendCommand(dst, strings.TrimSpace(sql), by)
+	dst = wire.AppendSync(dst)
+	s.push(replies.Sync, oursEnd)
+	return dst
+}
+
+// learn takes in the value of the session variable; nil is none.
+func (s *Session) learn(value []byte, epoch uint32) {
+	s.asked = 0
+	switch {
+	case epoch != s.epoch:
+	case len(value) == 0:
+		s.variable = empty
+	default:
+		s.variable = carries
+	}
+}
+
+// unanswered notes that a question brought no answer. After a few the session
+// counts as one that carries a fence, which is always safe.
+func (s *Session) unanswered() {
+	if s.asked++; s.asked >= 3 {
+		s.variable, s.asked = carries, 0
+	}
+}
+
+// mayAsk reports whether the catalog can and should be asked for right now.
+func (s *Session) mayAsk() bool {
+	idle := s.phase == serving && s.tx == wire.Idle && s.q.Len() == 0
+	return idle && s.db.wanted()
+}
+
+// loadCatalog asks for the catalog ahead of the client's message.
+func (s *Session) loadCatalog(out *Out) {
+	mark := len(out.own)
+	out.own = s.askCatalog(out.own)
+	out.put(mark)
+}
+
+func (s *Session) askCatalog(dst []byte) []byte {
+	s.question = s.db.ask()
+	s.answer = nil
+	return s.appendAside(dst, sqlscan.CatalogQuery, probeCatalog)
+}
+
+// hasReads reports whether the catalog decides what a text is.
+func hasReads(r *sqlscan.Result) bool {
+	for i := range r.Statements {
+		if asksCatalog(r.Statements[i].Verb) {
+			return true
+		}
+	}
+	return false
+}

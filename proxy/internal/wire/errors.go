@@ -1,0 +1,53 @@
+package wire
+
+import (
+	"github.com/jackc/pgx/v5/pgproto3"
+)
+
+// Error is what an ErrorResponse of the proxy's own making says.
+type Error struct {
+	Severity string // ERROR or FATAL
+	Code     string
+	Message  string
+	Detail   string
+	Hint     string
+}
+
+// Append appends the error as an ErrorResponse.
+func (e Error) Append(dst []byte) []byte {
+	msg := pgproto3.ErrorResponse{
+		Severity: e.Severity, SeverityUnlocalized: e.Severity,
+		Code: e.Code, Message: e.Message, Detail: e.Detail, Hint: e.Hint,
+	}
+	out, err := msg.Encode(dst)
+	if err != nil { // only a message over MaxMessage can't be encoded
+		return dst
+	}
+	return out
+}
+
+// DecodeError decodes a whole ErrorResponse or NoticeResponse. It copies what
+// it keeps.
+func DecodeError(msg []byte) (*pgproto3.ErrorResponse, error) {
+	var e pgproto3.ErrorResponse
+	if err := e.Decode(msg[HeaderSize:]); err != nil {
+		return nil, err
+	}
+	return &e, nil
+}
+
+// ErrorCode returns the SQLSTATE of a whole ErrorResponse without decoding the
+// rest of it.
+func ErrorCode(msg []byte) string {
+	for b := msg[HeaderSize:]; len(b) > 1 && b[0] != 0; {
+		value, rest, ok := CString(b[1:])
+		if !ok {
+			return ""
+		}
+		if b[0] == 'C' {
+			return string(value)
+		}
+		b = rest
+	}
+	return ""
+}

@@ -1,0 +1,138 @@
+package wire
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+)
+
+// MaxStartup is the largest startup packet that PostgreSQL accepts, in bytes.
+const MaxStartup = 10000
+
+// Codes that stand in the place of a protocol version.
+const (
+	codeCancel = 80877102
+	codeSSL    = 80877103
+	codeGSS    = 80877104
+)
+
+// StartupKind is what a client's first packet asks for.
+type StartupKind uint8
+
+// The kinds of first packets (documentation, "Message Flow", Start-up, SSL
+// Session Encryption, GSSAPI Session Encryption, Canceling Requests).
+const (
+	StartupSession StartupKind = iota
+	StartupSSL
+	StartupGSS
+	StartupCancel
+)
+
+// Startup is a client's first packet.
+type Startup struct {
+	Kind StartupKind
+	// Raw is the whole packet, as it came.
+	Raw []byte
+	// Params are the parameters of a session: user, database, options and
+	// settings by name.
+	Params map[string]string
+}
+
+// StartupSize returns the size of the startup packet that b begins with, or 0
+// while its length isn't there yet. The length is judged before anything is
+// waited for.
+func StartupSize(b []byte) (int, error) {
+	if len(b) < 4 {
+		return 0, nil
+	}
+	size := binary.BigEndian.Uint32(b)
+	if size < 8 || size > MaxStartup {
+		return 0, fmt.Errorf("invalid length of startup packet: %d", size)
+	}
+	return int(size), nil
+}
+
+// ParseStartup reads a whole startup packet, which it keeps.
+func ParseStartup(packet []byte) (*Startup, error) {
+	if len(packet) < 8 {
+		return nil, errors.New("startup packet is too short")
+	}
+	s := &Startup{Raw: packet}
+	version := binary.BigEndian.Uint32(packet[4:])
+	switch version {
+	case codeSSL, codeGSS:
+		if len(packet) != 8 {
+			return nil, errors.New("encryption request has a wrong length")
+		}
+		s.Kind = StartupSSL
+		if version == codeGSS {
+			s.Kind = StartupGSS
+		}
+		return s, nil
+	case codeCancel:
+		// Process id, and a key of 4 to 256 bytes (protocol 3.2).
+		if len(packet) < 16 || len(packet) > 12+256 {
+			return nil, errors.New("cancel request has a wrong length")
+		}
+		s.Kind = StartupCancel
+		return s, nil
+	}
+	if version>>16 != 3 {
+		return nil, &VersionError{Major: version >> 16, Minor: version & 0xffff}
+	}
+	s.Params = map[string]string{}
+	for rest := packet[8:]; ; {
+		name, after, ok := CString(rest)
+		if !ok {
+			return nil, errors.New("startup packet is not terminated")
+		}
+		if len(name) == 0 {
+			if len(after) != 0 {
+				return nil, errors.New("startup packet has bytes behind its end")
+			}
+			return s, nil
+		}
+		value, after, ok := CString(after)
+		if !ok {
+			return nil, errors.New("startup packet has a name without a value")
+		}
+		s.Params[string(name)] = string(value)
+		rest = after
+	}
+}
+
+// VersionError says that a client speaks another protocol than version 3.
+type VersionError struct{ Major, Minor uint32 }
+
+func (e *VersionError) Error() string {
+	return fmt.Sprintf("unsupported frontend protocol %d.%d: server supports 3.0 to 3.2", e.Major, e.Minor)
+}
+
+// User is the role that the session asks for.
+func (s *Startup) User() string { return s.Params["user"] }
+
+// Database is the database that the session asks for: by default the one that
+// is named as the user.
+func (s *Startup) Database() string {
+	if db := s.Params["database"]; db != "" {
+		return db
+	}
+	return s.User()
+}
+
+// Replication reports whether the session asks for a walsender.
+func (s *Startup) Replication() bool {
+	switch v := s.Params["replication"]; v {
+	case "", "0":
+		return false
+	default:
+		lower := bytes.ToLower([]byte(v))
+		for _, no := range []string{"false", "off", "no"} {
+			if bytes.HasPrefix([]byte(no), lower) && !(len(lower) == 1 && lower[0] == 'o') {
+				return false
+			}
+		}
+		return true
+	}
+}
