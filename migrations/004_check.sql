@@ -178,14 +178,15 @@ END
 $$;
 
 -- check tests every pair of a fence and returns, or raises a refusal. The
--- frequent case, one current token in READ COMMITTED, is decided here by two
--- reads with the shared lock between them; all else is judge's.
+-- frequent case, one current token, is decided here by two reads with the
+-- shared lock between them; all else is judge's, by the same rules.
 CREATE FUNCTION wirefence.check(fence text, default_resource text, required boolean) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
     resource text;
-    current_token bigint;
+    presented bigint;
+    accepted boolean := false;
     pairs record;
 BEGIN
     IF fence IS NULL THEN
@@ -194,24 +195,32 @@ BEGIN
             RETURN;
         END IF;
     END IF;
-    IF fence COLLATE "C" ~ '^[A-Za-z0-9_.:/-]+=[1-9][0-9]{0,17}$' THEN
+    IF length(fence) < 256 AND fence COLLATE "C" ~ '^[A-Za-z0-9_.:/-]+=[1-9][0-9]{0,17}$' THEN
         resource := split_part(fence, '=', 1);
-        current_token := split_part(fence, '=', 2);
+        presented := split_part(fence, '=', 2);
     ELSIF default_resource <> '' AND fence COLLATE "C" ~ '^[1-9][0-9]{0,17}$' THEN
         resource := default_resource;
-        current_token := fence;
+        presented := fence;
     END IF;
-    IF resource IS NOT NULL AND current_setting('transaction_isolation') = 'read committed' THEN
+    IF resource IS NOT NULL THEN
         PERFORM FROM wirefence.resource_locks AS l
-        WHERE l.resource_id = resource AND l.last_token = current_token AND l.reuse = 'allow';
-        IF FOUND THEN
-            PERFORM pg_advisory_xact_lock_shared(wirefence.lock_key(resource));
+        WHERE l.resource_id = resource AND l.last_token = presented AND l.reuse = 'allow';
+        accepted := FOUND;
+    END IF;
+    IF accepted THEN
+        PERFORM pg_advisory_xact_lock_shared(wirefence.lock_key(resource));
+        IF current_setting('transaction_isolation') IN ('read committed', 'read uncommitted') THEN
             PERFORM FROM wirefence.resource_locks AS l
-            WHERE l.resource_id = resource AND l.last_token = current_token AND l.reuse = 'allow';
-            IF FOUND THEN
-                RETURN;
-            END IF;
+            WHERE l.resource_id = resource AND l.last_token = presented AND l.reuse = 'allow';
+            accepted := FOUND;
+        ELSIF current_setting('transaction_read_only') = 'off' THEN
+            PERFORM FROM wirefence.resource_locks AS l
+            WHERE l.resource_id = resource AND l.last_token = presented AND l.reuse = 'allow' FOR SHARE;
+            accepted := FOUND;
         END IF;
+    END IF;
+    IF accepted THEN
+        RETURN;
     END IF;
     pairs := wirefence.parsed(fence, default_resource);
     PERFORM wirefence.judge(pairs.resources, pairs.tokens);

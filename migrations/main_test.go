@@ -92,7 +92,13 @@ func startMigrated(ctx context.Context, major int) (*servers.Postgres, error) {
 		}
 		_, err = conn.Exec(ctx, `CREATE ROLE issuer LOGIN; GRANT wirefence_issuer TO issuer;
 			CREATE TABLE public.writes (resource text, token bigint, note text);
-			GRANT SELECT, INSERT ON public.writes TO app`)
+			GRANT SELECT, INSERT ON public.writes TO app;
+			CREATE FUNCTION public.await_blocked(waiter int) RETURNS void LANGUAGE plpgsql SET statement_timeout = '20s' AS $$
+			BEGIN
+				WHILE NOT EXISTS (SELECT FROM pg_locks WHERE pid = waiter AND NOT granted) LOOP
+					PERFORM pg_sleep(0.002);
+				END LOOP;
+			END $$`)
 		return err
 	}()
 	if err != nil {
@@ -165,6 +171,31 @@ func mustExec(t *testing.T, conn *pgx.Conn, sql string, args ...any) {
 	if err := exec(conn, sql, args...); err != nil {
 		t.Fatalf("%s: %v", sql, err)
 	}
+}
+
+// start runs a statement in the background and returns when the server has it
+// waiting for a lock. The channel gives its error.
+func (db database) start(t *testing.T, conn *pgx.Conn, sql string, args ...any) <-chan error {
+	t.Helper()
+	done := make(chan error, 1)
+	pid := conn.PgConn().PID()
+	go func() { done <- exec(conn, sql, args...) }()
+	mustExec(t, db.admin(t), "SELECT public.await_blocked($1)", pid)
+	return done
+}
+
+// seal records a grant as the issuer does.
+func (db database) seal(t *testing.T, resource string, token int64) {
+	t.Helper()
+	if !value[bool](t, db.as(t, "issuer"), "SELECT wirefence.seal($1, $2, 'worker-b')", resource, token) {
+		t.Fatalf("token %d of %s was not sealed", token, resource)
+	}
+}
+
+// lastToken is what the row says.
+func (db database) lastToken(t *testing.T, resource string) int64 {
+	t.Helper()
+	return value[int64](t, db.admin(t), "SELECT last_token FROM wirefence.resource_locks WHERE resource_id = $1", resource)
 }
 
 // value runs a query of one row and one column.

@@ -1,0 +1,310 @@
+package migrations_test
+
+import (
+	"context"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgconn"
+)
+
+const insert = "INSERT INTO public.writes VALUES ('orders', $1, 'x')"
+
+// writes counts the committed rows of a token.
+func (db database) writes(t *testing.T, token int) int {
+	t.Helper()
+	return value[int](t, db.admin(t), "SELECT count(*) FROM public.writes WHERE token = $1", token)
+}
+
+func TestWritersWithTheCurrentTokenRunInParallel(t *testing.T) {
+	onEach(t, func(t *testing.T, db database) {
+		db.seal(t, "orders", 34)
+		for _, isolation := range isolations {
+			one, two := db.app(t), db.app(t)
+			mustExec(t, two, "SET statement_timeout = '5s'")
+			mustExec(t, one, "BEGIN ISOLATION LEVEL "+isolation)
+			mustExec(t, two, "BEGIN ISOLATION LEVEL "+isolation)
+			mustExec(t, one, "SELECT wirefence.check('orders=34')")
+			mustExec(t, two, "SELECT wirefence.check('orders=34')")
+			mustExec(t, two, "COMMIT")
+			mustExec(t, one, "COMMIT")
+		}
+	})
+}
+
+// Two first writers of a new token both want the lock exclusively; a shared
+// lock first would make them deadlock.
+func TestFirstWritersDoNotDeadlock(t *testing.T) {
+	onEach(t, func(t *testing.T, db database) {
+		one, two := db.app(t), db.app(t)
+		for _, c := range []struct{ first, second string }{
+			{"orders=1", "orders=1"}, {"orders=2", "orders=2"}, {"a=1,b=1,c=1", "c=1,b=1,a=1"}, {"orders=3", "orders=4"},
+		} {
+			mustExec(t, one, "BEGIN")
+			mustExec(t, one, "SELECT wirefence.check($1)", c.first)
+			waiting := db.start(t, two, "SELECT wirefence.check($1)", c.second)
+			mustExec(t, one, "COMMIT")
+			wantCode(t, <-waiting, "")
+		}
+	})
+}
+
+// A transaction that wrote under one token and now comes with a higher one has
+// the lock shared already. It may have more if nobody is beside it.
+func TestASharedLockIsNotRaisedByWaiting(t *testing.T) {
+	onEach(t, func(t *testing.T, db database) {
+		one, two := db.app(t), db.app(t)
+		mustExec(t, one, "SELECT wirefence.check('orders=34')")
+		mustExec(t, one, "BEGIN")
+		mustExec(t, two, "BEGIN")
+		mustExec(t, one, "SELECT wirefence.check('orders=34')")
+		mustExec(t, two, "SELECT wirefence.check('orders=34')")
+		wantCode(t, exec(one, "SELECT wirefence.check('orders=35')"), "40001")
+		mustExec(t, one, "ROLLBACK")
+		mustExec(t, two, "SELECT wirefence.check('orders=35')")
+		mustExec(t, two, "COMMIT")
+		if got := db.lastToken(t, "orders"); got != 35 {
+			t.Errorf("last_token is %d", got)
+		}
+	})
+}
+
+func TestSealComesThroughBusyWriters(t *testing.T) {
+	onEach(t, func(t *testing.T, db database) {
+		db.seal(t, "orders", 34)
+		var writers sync.WaitGroup
+		ready := make(chan struct{}, 16)
+		for range 16 {
+			conn := db.app(t)
+			writers.Go(func() {
+				for first := true; ; first = false {
+					err := exec(conn, `WITH checked AS MATERIALIZED (SELECT wirefence.check('orders=34')), slow AS MATERIALIZED (SELECT pg_sleep(0.02) FROM checked)
+						INSERT INTO public.writes SELECT 'orders', 34, 'x' FROM slow`)
+					if first {
+						ready <- struct{}{}
+					}
+					if err != nil {
+						if code(err) != "WF001" {
+							t.Errorf("a writer failed: %v", err)
+						}
+						return
+					}
+				}
+			})
+		}
+		for range 16 {
+			<-ready
+		}
+		began := time.Now()
+		db.seal(t, "orders", 35)
+		if took := time.Since(began); took > 6*time.Second {
+			t.Errorf("sealed after %v", took)
+		}
+		before := db.writes(t, 34)
+		writers.Wait()
+		if after := db.writes(t, 34); after != before || before == 0 {
+			t.Errorf("%d rows of the old token at the seal, %d later", before, after)
+		}
+	})
+}
+
+// zombie opens a transaction that writes under a token and then hangs.
+func (db database) zombie(t *testing.T, fence string) (ended func() error) {
+	t.Helper()
+	conn := db.app(t)
+	mustExec(t, conn, "BEGIN")
+	mustExec(t, conn, "SELECT wirefence.check($1)", fence)
+	mustExec(t, conn, insert, 34)
+	return func() error { return exec(conn, "COMMIT") }
+}
+
+func TestZombiesAreEndedAfterPreemptAfter(t *testing.T) {
+	const later = "UPDATE wirefence.resource_locks SET preempt_after = '700 ms'"
+	for name, c := range map[string]struct{ setup, zombie, takeover string }{
+		"seal over a shared holder":          {"SELECT wirefence.check('orders=34')", "orders=34", "SELECT wirefence.seal('orders', 35)"},
+		"seal over a first writer":           {"SELECT wirefence.check('orders=33')", "orders=34", "SELECT wirefence.seal('orders', 35)"},
+		"advance over a shared holder":       {"SELECT wirefence.check('orders=34')", "orders=34", "SELECT wirefence.check('orders=35')"},
+		"advance over a first writer":        {"SELECT wirefence.check('orders=33')", "orders=34", "SELECT wirefence.check('orders=35')"},
+		"advance in REPEATABLE READ":         {"SELECT wirefence.check('orders=34')", "orders=34", "SET default_transaction_isolation = 'repeatable read'; SELECT wirefence.check('orders=35')"},
+		"advance of several":                 {"SELECT wirefence.check('orders=34')", "orders=34", "SELECT wirefence.check('a=1,orders=35,z=1')"},
+		"under a lock_timeout of the client": {"SELECT wirefence.check('orders=34')", "orders=34", "SET lock_timeout = '50ms'; SELECT wirefence.seal('orders', 35)"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			onEach(t, func(t *testing.T, db database) {
+				issuer := db.as(t, "issuer")
+				mustExec(t, issuer, c.setup)
+				mustExec(t, db.admin(t), later)
+				zombie := db.zombie(t, c.zombie)
+				began := time.Now()
+				for statement := range strings.SplitSeq(c.takeover, "; ") {
+					mustExec(t, issuer, statement)
+				}
+				if took := time.Since(began); took < 700*time.Millisecond || took > 1700*time.Millisecond {
+					t.Errorf("taken over after %v", took)
+				}
+				if err := zombie(); err == nil {
+					t.Error("the zombie committed")
+				}
+				if rows := db.writes(t, 34); rows != 0 {
+					t.Errorf("%d rows of the zombie", rows)
+				}
+				if got := value[string](t, issuer, "SHOW lock_timeout"); strings.Contains(c.takeover, "lock_timeout") != (got == "50ms") {
+					t.Errorf("lock_timeout is left at %s", got)
+				}
+			})
+		})
+	}
+}
+
+// A stale holder that waits must not end the newer one, whose token it can't
+// see in the row before the commit.
+func TestANewerHolderIsNotEnded(t *testing.T) {
+	onEach(t, func(t *testing.T, db database) {
+		newer, older, watch := db.app(t), db.app(t), db.admin(t)
+		mustExec(t, newer, "SELECT wirefence.check('orders=33')")
+		mustExec(t, watch, "UPDATE wirefence.resource_locks SET preempt_after = '50 ms'")
+		mustExec(t, newer, "BEGIN")
+		mustExec(t, newer, "SELECT wirefence.check('orders=9000000000000000036')")
+		waiting := db.start(t, older, "SELECT wirefence.check('orders=9000000000000000035')")
+		mustExec(t, watch, "SELECT pg_sleep(0.6)") // several times preempt_after
+		mustExec(t, newer, insert, 36)
+		mustExec(t, newer, "COMMIT")
+		wantCode(t, <-waiting, "WF001")
+		if rows := db.writes(t, 36); rows != 1 {
+			t.Errorf("%d rows of the newer holder", rows)
+		}
+	})
+}
+
+func TestPreemptAfterNullWaits(t *testing.T) {
+	onEach(t, func(t *testing.T, db database) {
+		db.seal(t, "orders", 34)
+		mustExec(t, db.admin(t), "UPDATE wirefence.resource_locks SET preempt_after = NULL")
+		zombie := db.zombie(t, "orders=34")
+		sealed := db.start(t, db.as(t, "issuer"), "SELECT wirefence.seal('orders', 35)")
+		mustExec(t, db.admin(t), "SELECT pg_sleep(0.3)")
+		wantCode(t, zombie(), "")
+		wantCode(t, <-sealed, "")
+	})
+}
+
+func TestSealsAreMonotone(t *testing.T) {
+	onEach(t, func(t *testing.T, db database) {
+		issuer := db.as(t, "issuer")
+		seal := func(token int64) bool {
+			return value[bool](t, issuer, "SELECT wirefence.seal('orders', $1, 'w')", token)
+		}
+		if !seal(34) || seal(34) || seal(33) || !seal(35) {
+			t.Error("not monotone")
+		}
+		wantCode(t, exec(issuer, "SELECT wirefence.seal('orders', 0)"), "WF004")
+		wantCode(t, exec(issuer, "SELECT wirefence.seal('', 1)"), "WF004")
+		wantCode(t, exec(issuer, "SELECT wirefence.seal(repeat('x', 256), 1)"), "WF004")
+		wantCode(t, exec(issuer, "SELECT wirefence.seal('orders', NULL)"), "WF004")
+		// The operator's choice outlives later seals.
+		admin := db.admin(t)
+		mustExec(t, admin, "UPDATE wirefence.resource_locks SET advance = 'use'")
+		seal(36)
+		mustExec(t, issuer, "SELECT wirefence.check('orders=37')")
+		// The first seal takes a resource that was used before.
+		mustExec(t, issuer, "SELECT wirefence.check('plain=5')")
+		mustExec(t, issuer, "SELECT wirefence.seal('plain', 6)")
+		wantCode(t, exec(issuer, "SELECT wirefence.check('plain=7')"), "WF003")
+		mustExec(t, issuer, "SET default_transaction_isolation = 'serializable'")
+		if !seal(50) || seal(50) {
+			t.Error("not monotone in SERIALIZABLE")
+		}
+	})
+}
+
+func TestRevokeLocksOutAtOnce(t *testing.T) {
+	onEach(t, func(t *testing.T, db database) {
+		issuer := db.as(t, "issuer")
+		wantCode(t, exec(issuer, "SELECT wirefence.revoke('orders')"), "WF008")
+		wantCode(t, exec(issuer, "SELECT wirefence.revoke(NULL)"), "WF008")
+		db.seal(t, "orders", 34)
+		mustExec(t, db.admin(t), "UPDATE wirefence.resource_locks SET preempt_after = NULL")
+		zombie := db.zombie(t, "orders=34")
+		began := time.Now()
+		if got := value[int64](t, issuer, "SELECT wirefence.revoke('orders')"); got != 35 {
+			t.Errorf("last_token is %d", got)
+		}
+		if took := time.Since(began); took > time.Second {
+			t.Errorf("revoked after %v", took)
+		}
+		if zombie() == nil {
+			t.Error("the holder committed")
+		}
+		err := exec(issuer, "SELECT wirefence.check('orders=34')")
+		wantCode(t, err, "WF001")
+		if pgErr, ok := err.(*pgconn.PgError); ok && strings.Contains(pgErr.Detail, "held by") {
+			t.Errorf("after a revocation: %s", pgErr.Detail)
+		}
+	})
+}
+
+func TestAPreparedTransactionIsNamed(t *testing.T) {
+	onEach(t, func(t *testing.T, db database) {
+		db.seal(t, "orders", 34)
+		admin := db.admin(t)
+		mustExec(t, admin, "UPDATE wirefence.resource_locks SET preempt_after = '50 ms'")
+		app, issuer := db.app(t), db.as(t, "issuer")
+		gid := "it's " + db.name
+		mustExec(t, app, "BEGIN")
+		mustExec(t, app, "SELECT wirefence.check('orders=34')")
+		mustExec(t, app, "PREPARE TRANSACTION '"+strings.ReplaceAll(gid, "'", "''")+"'")
+		err := exec(issuer, "SELECT wirefence.seal('orders', 35)")
+		wantCode(t, err, "55006")
+		rollback := "ROLLBACK PREPARED '" + strings.ReplaceAll(gid, "'", "''") + "'"
+		if pgErr, ok := err.(*pgconn.PgError); !ok || !strings.Contains(pgErr.Hint, rollback) {
+			t.Errorf("got %v", err)
+		}
+		mustExec(t, app, rollback)
+		db.seal(t, "orders", 35)
+	})
+}
+
+func TestASuperusersBackendIsNamed(t *testing.T) {
+	onEach(t, func(t *testing.T, db database) {
+		db.seal(t, "orders", 34)
+		admin := db.admin(t)
+		mustExec(t, admin, "UPDATE wirefence.resource_locks SET preempt_after = '50 ms'")
+		mustExec(t, admin, "BEGIN")
+		mustExec(t, admin, "SELECT wirefence.check('orders=34')")
+		err := exec(db.as(t, "issuer"), "SELECT wirefence.seal('orders', 35)")
+		wantCode(t, err, "42501")
+		if pgErr, ok := err.(*pgconn.PgError); !ok || !strings.Contains(pgErr.Hint, "superuser") ||
+			!strings.Contains(pgErr.Message, value[string](t, admin, "SELECT pg_backend_pid()::text")) {
+			t.Errorf("got %#v", err)
+		}
+		mustExec(t, admin, "COMMIT")
+	})
+}
+
+// Writers that stood behind the takeover and come in when its wait is cut are
+// given time to finish: only what was there before is ended.
+func TestOnlyWhatStoodInTheWayIsEnded(t *testing.T) {
+	onEach(t, func(t *testing.T, db database) {
+		db.seal(t, "orders", 34)
+		mustExec(t, db.admin(t), "UPDATE wirefence.resource_locks SET preempt_after = '300 ms'")
+		zombie := db.zombie(t, "orders=34")
+		sealed := db.start(t, db.as(t, "issuer"), "SELECT wirefence.seal('orders', 35)")
+		bystander := db.app(t)
+		ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+		defer cancel()
+		tx, err := bystander.Begin(ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		mustExec(t, bystander, "SELECT wirefence.check('orders=34')") // behind the seal, until it gives up its place
+		if err := tx.Commit(ctx); err != nil {
+			t.Errorf("a bystander was ended: %v", err)
+		}
+		wantCode(t, <-sealed, "")
+		if zombie() == nil {
+			t.Error("the zombie committed")
+		}
+	})
+}

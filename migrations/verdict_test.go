@@ -1,0 +1,267 @@
+package migrations_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/jackc/pgx/v5/pgconn"
+)
+
+var isolations = []string{"READ COMMITTED", "REPEATABLE READ", "SERIALIZABLE"}
+
+// known is what the resources of the tables below look like.
+const known = `
+	INSERT INTO wirefence.resource_locks (resource_id, last_token, holder, granted_at, advance, reuse, used_token, used_xid) VALUES
+		('used', 34, NULL, NULL, 'use', 'allow', NULL, NULL),
+		('granted', 34, 'worker-b', '2026-11-20 17:00:00.123456+00', 'grant', 'allow', NULL, NULL),
+		('once', 34, NULL, NULL, 'grant', 'once', NULL, NULL),
+		('spent', 34, NULL, NULL, 'grant', 'once', 34, '5'),
+		('we"ird', 34, 'a "b"', '2026-11-20 17:00:00+00', 'grant', 'allow', NULL, NULL)`
+
+var verdicts = []struct {
+	fence, state string
+	last         int64 // of the fence's first resource afterwards, in a transaction that may write
+}{
+	{"used=34", "", 34},
+	{"used=33", "WF001", 34},
+	{"used=35", "", 35},
+	{"used=9223372036854775807", "", 9223372036854775807},
+	{"granted=34", "", 34},
+	{"granted=33", "WF001", 34},
+	{"granted=35", "WF003", 34},
+	{"once=34", "", 34},
+	{"once=33", "WF001", 34},
+	{"spent=34", "WF005", 34},
+	{"new=7", "", 7},
+	{"used=35,granted=34,new=1", "", 35},
+	{"used=35,granted=33", "WF001", 34},
+	{"used=35,granted=35", "WF003", 34},
+	{"used=35,spent=34", "WF005", 34},
+	{"used=34,used=34", "", 34},
+	{"used=34,used=35", "WF004", 34},
+	{"", "WF004", 0},
+	{"34", "WF004", 0},
+	{"used=034", "WF004", 34},
+}
+
+func TestEveryVerdictInEveryIsolation(t *testing.T) {
+	onEach(t, func(t *testing.T, db database) {
+		app, admin := db.app(t), db.admin(t)
+		mustExec(t, admin, known)
+		for _, isolation := range isolations {
+			for _, mode := range []string{"READ WRITE", "READ ONLY"} {
+				for _, v := range verdicts {
+					t.Run(strings.Join([]string{isolation, mode, v.fence}, " "), func(t *testing.T) {
+						mustExec(t, app, "BEGIN ISOLATION LEVEL "+isolation+" "+mode)
+						defer mustExec(t, app, "ROLLBACK")
+						resource, _, _ := strings.Cut(v.fence, "=")
+						observed := value[*string](t, app, "SELECT wirefence.observe($1, NULL, false)", v.fence)
+						if got := observed == nil; got != (v.state == "") {
+							t.Errorf("observe says %v", observed)
+						} else if observed != nil && !strings.HasPrefix(*observed, v.state+": ") {
+							t.Errorf("observe says %q, want %s", *observed, v.state)
+						}
+						err := exec(app, "SELECT wirefence.check($1)", v.fence)
+						wantCode(t, err, v.state)
+						if err != nil || mode == "READ ONLY" {
+							return
+						}
+						mustExec(t, app, "SELECT wirefence.check($1)", v.fence)
+						mustExec(t, app, "COMMIT")
+						if got := db.lastToken(t, resource); got != v.last {
+							t.Errorf("last_token is %d, want %d", got, v.last)
+						}
+						mustExec(t, admin, "TRUNCATE wirefence.resource_locks;"+known)
+						mustExec(t, app, "BEGIN")
+					})
+				}
+			}
+		}
+	})
+}
+
+func TestRefusalsSayWhatAndWhatToDo(t *testing.T) {
+	onEach(t, func(t *testing.T, db database) {
+		app := db.app(t)
+		mustExec(t, db.admin(t), known)
+		for _, c := range []struct{ sql, state, message, detail string }{
+			{"SELECT wirefence.check('granted=33')", "WF001", `stale fencing token for resource "granted"`,
+				`Resource "granted": presented token 33, current token 34, held by "worker-b" since 2026-11-20 17:00:00.123456+00.`},
+			{"SELECT wirefence.check('used=33')", "WF001", `stale fencing token for resource "used"`,
+				`Resource "used": presented token 33, current token 34.`},
+			{"SELECT wirefence.check('we%22ird=35')", "WF003", `unknown fencing token for resource "we""ird"`,
+				`Resource "we""ird": presented token 35, current token 34, held by "a ""b""" since 2026-11-20 17:00:00.000000+00.`},
+			{"SELECT wirefence.check('spent=34')", "WF005", `fencing token already used for resource "spent"`,
+				`Resource "spent": presented token 34, current token 34.`},
+			{"SELECT wirefence.check('a=x')", "WF004", "malformed fencing token", "A token is not a decimal number."},
+			{"SELECT wirefence.check(NULL, NULL, true)", "WF002", "a fencing token is required",
+				"Neither the statement nor the session variable wirefence.token carries one."},
+		} {
+			for _, zone := range []string{"UTC", "Asia/Tokyo"} {
+				mustExec(t, app, "SET timezone = '"+zone+"'; SET datestyle = 'German'")
+				pgErr, ok := exec(app, c.sql).(*pgconn.PgError)
+				if !ok {
+					t.Errorf("%s: accepted", c.sql)
+					continue
+				}
+				if pgErr.Code != c.state || pgErr.Message != c.message || pgErr.Detail != c.detail || pgErr.Hint == "" || pgErr.Severity != "ERROR" {
+					t.Errorf("%s: %+v", c.sql, pgErr)
+				}
+			}
+		}
+	})
+}
+
+func TestWhereAFenceComesFrom(t *testing.T) {
+	onEach(t, func(t *testing.T, db database) {
+		app := db.app(t)
+		mustExec(t, db.admin(t), known)
+		for _, c := range []struct{ variable, call, state string }{
+			{"", "check()", ""},
+			{"", "check(NULL)", ""},
+			{"", "check(NULL, NULL, NULL)", ""},
+			{"", "check(NULL, 'granted', true)", "WF002"},
+			{"", "check('')", "WF004"},
+			{"", "check('', 'granted', false)", "WF004"},
+			{"granted=34", "check()", ""},
+			{"granted=33", "check()", "WF001"},
+			{"granted=33", "check(NULL, NULL, true)", "WF001"},
+			{"granted=33", "check('granted=34')", ""},
+			{"granted=34", "check('granted=33')", "WF001"},
+			{"34", "check()", "WF004"},
+			{"34", "check(NULL, 'granted', false)", ""},
+			{"33", "check(NULL, 'granted', true)", "WF001"},
+			{"33", "check('34', 'granted', true)", ""},
+			{"33", "check('used=34', 'granted', true)", ""},
+			{"", "check('34,used=34', 'granted', true)", ""},
+			{"", "check('34,granted=35', 'granted', true)", "WF004"},
+			{"", "check('34', '', true)", "WF004"},
+			{"nonsense", "check()", "WF004"},
+		} {
+			mustExec(t, app, "SELECT set_config('wirefence.token', $1, false)", c.variable)
+			if got := code(exec(app, "SELECT wirefence."+c.call)); got != c.state {
+				t.Errorf("variable %q, %s: got %q, want %q", c.variable, c.call, got, c.state)
+			}
+		}
+		mustExec(t, app, "RESET wirefence.token")
+		mustExec(t, app, "BEGIN; SET LOCAL wirefence.token = 'granted=33'; ROLLBACK")
+		mustExec(t, app, "SELECT wirefence.check()")
+	})
+}
+
+// A snapshot taken before the handoff must not let a stale token pass, whether
+// it comes before or after the handoff's commit.
+func TestOldSnapshotNeverAcceptsAStaleToken(t *testing.T) {
+	onEach(t, func(t *testing.T, db database) {
+		for i, isolation := range isolations[1:] {
+			for j, fence := range []string{"%s=34", "%s=34,other%s=1"} {
+				resource := fmt.Sprintf("r%d%d", i, j)
+				db.seal(t, resource, 34)
+				app := db.app(t)
+				mustExec(t, app, "BEGIN ISOLATION LEVEL "+isolation)
+				mustExec(t, app, "SELECT count(*) FROM public.writes")
+				db.seal(t, resource, 35)
+				text := strings.ReplaceAll(fence, "%s", resource)
+				wantCode(t, exec(app, "SELECT wirefence.check($1)", text), "40001")
+				mustExec(t, app, "ROLLBACK")
+				wantCode(t, exec(app, "SELECT wirefence.check($1)", text), "WF001")
+			}
+		}
+	})
+}
+
+// The true verdict on a token that was granted after the snapshot is that it
+// is current: 40001 makes the client's retry find out.
+func TestOldSnapshotDoesNotCallANewTokenUnknown(t *testing.T) {
+	onEach(t, func(t *testing.T, db database) {
+		db.seal(t, "orders", 34)
+		for _, c := range []struct{ fence, resource string }{{"orders=35", "orders"}, {"fresh=35", "fresh"}} {
+			app := db.app(t)
+			mustExec(t, app, "BEGIN ISOLATION LEVEL REPEATABLE READ")
+			mustExec(t, app, "SELECT count(*) FROM public.writes")
+			db.seal(t, c.resource, 35)
+			wantCode(t, exec(app, "SELECT wirefence.check($1)", c.fence), "40001")
+			mustExec(t, app, "ROLLBACK")
+			mustExec(t, app, "BEGIN ISOLATION LEVEL REPEATABLE READ")
+			mustExec(t, app, "SELECT wirefence.check($1)", c.fence)
+			mustExec(t, app, "COMMIT")
+		}
+	})
+}
+
+func TestSavepointRollbackUndoesACheck(t *testing.T) {
+	onEach(t, func(t *testing.T, db database) {
+		app := db.app(t)
+		mustExec(t, app, "BEGIN")
+		mustExec(t, app, "SAVEPOINT s")
+		mustExec(t, app, "SELECT wirefence.check('orders=34')")
+		mustExec(t, app, "ROLLBACK TO SAVEPOINT s")
+		db.seal(t, "orders", 20) // waits for nobody
+		wantCode(t, exec(app, "SELECT wirefence.check('orders=34')"), "WF003")
+		mustExec(t, app, "ROLLBACK")
+		mustExec(t, app, "BEGIN")
+		mustExec(t, app, "SELECT wirefence.check('orders=20')")
+		mustExec(t, app, "SAVEPOINT s")
+		mustExec(t, app, "SELECT wirefence.check('orders=20')")
+		mustExec(t, app, "ROLLBACK TO SAVEPOINT s")
+		sealed := db.start(t, db.as(t, "issuer"), "SELECT wirefence.seal('orders', 21)")
+		mustExec(t, app, "SELECT wirefence.check('orders=20')") // its own queue doesn't stop it
+		mustExec(t, app, "COMMIT")
+		wantCode(t, <-sealed, "")
+	})
+}
+
+func TestSingleUse(t *testing.T) {
+	onEach(t, func(t *testing.T, db database) {
+		mustExec(t, db.admin(t), known)
+		one, two := db.app(t), db.app(t)
+		mustExec(t, one, "BEGIN")
+		mustExec(t, one, "SELECT wirefence.check('once=34')")
+		mustExec(t, one, "SAVEPOINT s")
+		mustExec(t, one, "SELECT wirefence.check('once=34')")
+		waiting := db.start(t, two, "SELECT wirefence.check('once=34')")
+		mustExec(t, one, "ROLLBACK")
+		wantCode(t, <-waiting, "") // the first use never happened
+		wantCode(t, exec(one, "SELECT wirefence.check('once=34')"), "WF005")
+		db.seal(t, "once", 35)
+		mustExec(t, one, "BEGIN")
+		mustExec(t, one, "SELECT wirefence.check('once=35')")
+		waiting = db.start(t, two, "SELECT wirefence.check('once=35')")
+		mustExec(t, one, "COMMIT")
+		wantCode(t, <-waiting, "WF005")
+	})
+}
+
+func TestObserveWaitsForNobodyAndAdvances(t *testing.T) {
+	onEach(t, func(t *testing.T, db database) {
+		holder, app := db.app(t), db.app(t)
+		mustExec(t, db.admin(t), known)
+		mustExec(t, holder, "BEGIN")
+		mustExec(t, holder, "SELECT wirefence.check('used=34')")
+		const observe = "SELECT coalesce(wirefence.observe($1, NULL, $2), '')"
+		if got := value[string](t, app, observe, "used=35", false); got != "" {
+			t.Error(got)
+		}
+		if got := db.lastToken(t, "used"); got != 34 {
+			t.Errorf("advanced to %d beside an open writer", got)
+		}
+		mustExec(t, holder, "COMMIT")
+		value[string](t, app, observe, "used=35", false)
+		value[string](t, app, observe, "brand/new=1", false)
+		if a, b := db.lastToken(t, "used"), db.lastToken(t, "brand/new"); a != 35 || b != 1 {
+			t.Errorf("recorded %d and %d", a, b)
+		}
+		want := `WF001: stale fencing token for resource "used". Resource "used": presented token 34, current token 35.`
+		if got := value[string](t, app, observe, "used=34", false); got != want {
+			t.Errorf("got %s", got)
+		}
+		if got := value[string](t, app, observe, nil, true); !strings.HasPrefix(got, "WF002: ") {
+			t.Errorf("got %s", got)
+		}
+		mustExec(t, db.admin(t), "REVOKE SELECT ON wirefence.resource_locks FROM wirefence_owner")
+		if got := value[string](t, app, observe, "used=35", false); !strings.HasPrefix(got, "42501: ") {
+			t.Errorf("an internal error came out as %q", got)
+		}
+	})
+}
