@@ -1,0 +1,159 @@
+package fence
+
+import (
+	"context"
+	_ "embed"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+)
+
+// Querier runs SQL: a *pgx.Conn, a pgx.Tx or a *pgxpool.Pool. The calls below
+// are as safe for concurrent use as it is.
+type Querier interface {
+	Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error)
+	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
+	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
+}
+
+// Grant is what a lock service hands out: a token for a resource, to a holder.
+// Holder is a name for people, and may be empty.
+type Grant struct {
+	Resource Resource
+	Token    Token
+	Holder   string
+}
+
+// Advance says what may move the last token of a resource on.
+type Advance string
+
+// Reuse says how many transactions a token is good for.
+type Reuse string
+
+// The policies of a resource.
+const (
+	AdvanceOnUse   Advance = "use"   // the first write with a higher token
+	AdvanceOnGrant Advance = "grant" // a seal alone; a higher token is unknown
+	ReuseAllowed   Reuse   = "allow" // any number, while the token is current
+	ReuseOnce      Reuse   = "once"  // one
+)
+
+// ResourceStatus is what the database knows of a resource.
+type ResourceStatus struct {
+	Resource  Resource
+	LastToken Token
+	// Holder is "" where it is unknown: after a first use without a seal, or a
+	// revocation.
+	Holder string
+	// Since is when LastToken was recorded; zero after a revocation.
+	Since   time.Time
+	Advance Advance
+	Reuse   Reuse
+	// PreemptAfter is how long a newer token waits before it ends the
+	// transactions in its way; nil waits for ever.
+	PreemptAfter *time.Duration
+	// Writers is how many open transactions hold the resource.
+	Writers int
+}
+
+//go:embed sql/check.sql
+var checkSQL string
+
+//go:embed sql/seal.sql
+var sealSQL string
+
+//go:embed sql/last_token.sql
+var lastTokenSQL string
+
+//go:embed sql/revoke.sql
+var revokeSQL string
+
+//go:embed sql/status.sql
+var statusSQL string
+
+// Check tests a fence inside the transaction that q is in: what that
+// transaction writes afterwards commits only while the tokens are current.
+// A zero fence tests what the session variable carries, which may be nothing.
+// A refusal carries its SQLSTATE; ask IsStale and its like.
+func Check(ctx context.Context, q Querier, f Fence) error {
+	var text *string
+	if !f.IsZero() {
+		s := f.String()
+		text = &s
+	}
+	if _, err := q.Exec(ctx, checkSQL, text); err != nil {
+		return fmt.Errorf("check fence: %w", err)
+	}
+	return nil
+}
+
+// Seal records a grant. Once it has committed, no transaction with an older
+// token of the resource can commit any more. False means that the token isn't
+// higher than the last one recorded. It waits for older transactions, and ends
+// them after the resource's PreemptAfter. The role must have wirefence_issuer.
+func Seal(ctx context.Context, q Querier, g Grant) (bool, error) {
+	var sealed bool
+	if err := q.QueryRow(ctx, sealSQL, string(g.Resource), int64(g.Token), g.Holder).Scan(&sealed); err != nil {
+		return false, fmt.Errorf("seal resource %q: %w", g.Resource, err)
+	}
+	return sealed, nil
+}
+
+// LastToken returns the highest token recorded for a resource, 0 if there is
+// none. It is for a lock service whose counter has fallen behind; a holder must
+// never take its token from here. The role must have wirefence_issuer.
+func LastToken(ctx context.Context, q Querier, r Resource) (Token, error) {
+	var last Token
+	if err := q.QueryRow(ctx, lastTokenSQL, string(r)).Scan(&last); err != nil {
+		return 0, fmt.Errorf("read last token of resource %q: %w", r, err)
+	}
+	return last, nil
+}
+
+// Revoke locks the present holder of a resource out at once, ends the
+// transactions that hold it, and returns the new last token, which is nobody's.
+// A resource that was never recorded is refused with ResourceUnknown. The role
+// must have wirefence_issuer.
+func Revoke(ctx context.Context, q Querier, r Resource) (Token, error) {
+	var last Token
+	if err := q.QueryRow(ctx, revokeSQL, string(r)).Scan(&last); err != nil {
+		return 0, fmt.Errorf("revoke resource %q: %w", r, err)
+	}
+	return last, nil
+}
+
+// Status lists the resources by name. The role must have wirefence_issuer.
+func Status(ctx context.Context, q Querier) ([]ResourceStatus, error) {
+	rows, err := q.Query(ctx, statusSQL)
+	if err != nil {
+		return nil, fmt.Errorf("read status: %w", err)
+	}
+	all, err := pgx.CollectRows(rows, scanStatus)
+	if err != nil {
+		return nil, fmt.Errorf("read status: %w", err)
+	}
+	return all, nil
+}
+
+func scanStatus(row pgx.CollectableRow) (ResourceStatus, error) {
+	var (
+		s            ResourceStatus
+		since        *time.Time
+		preemptAfter *int64 // microseconds
+	)
+	err := row.Scan(&s.Resource, &s.LastToken, &s.Holder, &since, &s.Advance, &s.Reuse, &preemptAfter, &s.Writers)
+	if since != nil {
+		s.Since = *since
+	}
+	if preemptAfter != nil {
+		d := time.Duration(*preemptAfter) * time.Microsecond
+		s.PreemptAfter = &d
+	}
+	return s, err
+}
+
+// IsUndeclared reports whether err says that the resource was never recorded or
+// declared.
+func IsUndeclared(err error) bool { return StateOf(err) == ResourceUnknown }

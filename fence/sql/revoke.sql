@@ -1,0 +1,1 @@
+SELECT wirefence.revoke($1::text)

@@ -1,0 +1,1 @@
+SELECT wirefence.seal($1::text, $2::bigint, nullif($3::text, ''))
