@@ -1,0 +1,55 @@
+package lockclient
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"strconv"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/wirefence/wirefence/fence"
+)
+
+// PostgresSealer seals grants in PostgreSQL. It is as safe for concurrent use
+// as its Querier.
+type PostgresSealer struct {
+	// Querier is a *pgxpool.Pool, or a *pgx.Conn that nobody else uses and
+	// whose client acquires one lease at a time. A transaction won't do: a
+	// grant counts when it is committed. The role must have wirefence_issuer.
+	Querier fence.Querier
+	// Server is how errors name the server. Default: host:port of a *pgx.Conn;
+	// a pool's errors name it only where connecting failed.
+	Server string
+}
+
+var _ Sealer = PostgresSealer{}
+
+// Seal implements Sealer.
+func (s PostgresSealer) Seal(ctx context.Context, resource fence.Resource, token fence.Token, holder string) (bool, error) {
+	sealed, err := fence.Seal(ctx, s.Querier, fence.Grant{Resource: resource, Token: token, Holder: holder})
+	if err != nil {
+		return false, fmt.Errorf("%s: %w", s.where(), err)
+	}
+	return sealed, nil
+}
+
+// LastToken implements Sealer.
+func (s PostgresSealer) LastToken(ctx context.Context, resource fence.Resource) (fence.Token, error) {
+	last, err := fence.LastToken(ctx, s.Querier, resource)
+	if err != nil {
+		return 0, fmt.Errorf("%s: %w", s.where(), err)
+	}
+	return last, nil
+}
+
+func (s PostgresSealer) where() string {
+	if s.Server != "" {
+		return "PostgreSQL at " + s.Server
+	}
+	if conn, ok := s.Querier.(*pgx.Conn); ok {
+		c := conn.Config()
+		return "PostgreSQL at " + net.JoinHostPort(c.Host, strconv.Itoa(int(c.Port)))
+	}
+	return "PostgreSQL"
+}
