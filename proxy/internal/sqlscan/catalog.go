@@ -18,12 +18,15 @@ var CatalogQuery string
 type flags uint8
 
 const (
-	isSafe     flags = 1 << iota // every function of this name is harmless
-	isUnsafe                     // some function of this name may write
-	isSetter                     // a function, or a relation with a trigger, that may set wirefence.token
-	isRelation                   // a view or a table whose reading may write
-	isType                       // a type to which a conversion may write
-	isField                      // row.name calls a function that may write
+	isSafe      flags = 1 << iota // every function of this name is harmless
+	isUnsafe                      // some function of this name may write
+	isSetter                      // a function, or a relation with a trigger, that may set wirefence.token
+	isRelation                    // a view or a table whose reading may write
+	isType                        // a type to which a conversion may write
+	isField                       // row.name calls a function that may write
+	isProcedure                   // some procedure has this name
+
+	isFunction = isSafe | isUnsafe | isProcedure
 )
 
 // Catalog is what a database's catalog says of names. It is immutable and safe
@@ -31,7 +34,7 @@ const (
 type Catalog struct {
 	names     map[string]flags
 	operators map[string]bool // those that may write
-	marked    bool            // some name has a flag besides isSafe and isUnsafe
+	marked    bool            // some name has a flag besides isFunction
 	setters   bool
 	all       bool // every query may write
 }
@@ -45,6 +48,7 @@ func (c *Catalog) HasSetters() bool { return c != nil && c.setters }
 //
 //	s  every function of this name is harmless
 //	u  some function of this name may write
+//	p  a procedure's name
 //	x  a function, or a relation with a trigger, that may set wirefence.token
 //	r  a view or a table whose reading may write
 //	t  a type to which a conversion may write
@@ -78,6 +82,8 @@ func (c *Catalog) add(kind byte, name string) error {
 		f = isSafe
 	case 'u':
 		f = isUnsafe
+	case 'p':
+		f = isProcedure
 	case 'x':
 		f, c.setters = isSetter, true
 	case 'r':
@@ -96,7 +102,7 @@ func (c *Catalog) add(kind byte, name string) error {
 	default:
 		return fmt.Errorf("the catalog's text has a line of an unknown kind %q", kind)
 	}
-	c.marked = c.marked || f&(isSafe|isUnsafe) == 0
+	c.marked = c.marked || f&isFunction == 0
 	c.names[name] |= f
 	return nil
 }

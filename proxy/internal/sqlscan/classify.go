@@ -12,19 +12,20 @@ type token struct {
 
 // state is what is known of the statement that is being read.
 type state struct {
-	out      Statement
-	verb     Verb
-	inner    Verb // of EXPLAIN: the verb of what is explained
-	bodyAt   int  // and how many tokens stand before it
-	n        int  // tokens so far
-	head     [6]keyword
-	third    kind // of the third token
-	depth    int
-	atomic   int // open BEGIN ATOMIC bodies
-	prev     token
-	prev2    token
-	before   token // what stands before the name that prev ends, with its qualifiers
-	mentions mention
+	out       Statement
+	verb      Verb
+	inner     Verb // of EXPLAIN: the verb of what is explained
+	bodyAt    int  // and how many tokens stand before it
+	n         int  // tokens so far
+	head      [6]keyword
+	third     kind // of the third token
+	depth     int
+	atomic    int // open BEGIN ATOMIC bodies
+	prev      token
+	prev2     token
+	before    token // what stands before the name that prev ends, with its qualifiers
+	qualifier token // the last qualifier of that name
+	mentions  mention
 
 	calls   uint64 // by depth: behind its closing parenthesis an expression may go on
 	ctes    uint64 // by depth: in the list of a WITH

@@ -62,8 +62,10 @@ func (s *Scanner) startName(t token) {
 	st := &s.st
 	s.begin(t, t.start, t.end)
 	st.typeName = false
-	if !(st.prev.kind == dot && isName(st.prev2.kind)) {
-		st.before = st.prev
+	if st.prev.kind == dot && isName(st.prev2.kind) {
+		st.qualifier = st.prev2
+	} else {
+		st.before, st.qualifier = st.prev, token{}
 	}
 }
 
@@ -108,7 +110,7 @@ func (s *Scanner) nameMarks(name []byte, known bool) {
 		return
 	}
 	f := s.cat.names[string(name)]
-	if f&^(isSafe|isUnsafe) == 0 {
+	if f&^isFunction == 0 {
 		return
 	}
 	if f&isRelation != 0 || f&isField != 0 && st.prev.kind == dot {
@@ -116,15 +118,29 @@ func (s *Scanner) nameMarks(name []byte, known bool) {
 	}
 	if f&isType != 0 {
 		st.typeName = true
-		b := st.before
-		if b.kind == cast || b.kind == quoted || b.kind == unicode ||
-			b.kind == word && (b.cat != reserved && b.id != kwBy || b.id == kwAs || b.id == kwReturning) {
-			st.effect = true
-		}
+		st.effect = st.effect || st.before.beforeType()
 	}
 	if f&isSetter != 0 {
 		st.out.Setter, st.out.SetsLexing = true, true
 	}
+}
+
+// beforeType reports whether what follows the token may well be a type: x::type,
+// AS type, RETURNING type, or a column and its type.
+func (t token) beforeType() bool {
+	switch t.kind {
+	case cast, quoted, unicode:
+		return true
+	case word:
+		switch t.id {
+		case kwAs, kwReturning:
+			return true
+		case kwBy, kwCopy:
+			return false
+		}
+		return t.cat < typeOrFunction
+	}
+	return false
 }
 
 func (s *Scanner) nameMentions(start, end int, setConfig bool) {
@@ -203,13 +219,14 @@ func (s *Scanner) call() {
 		return
 	case (t.cat == reserved || t.cat == columnName) && !t.soft:
 		return
-	case st.verb == VerbCopy && st.depth == 0, st.before.id == kwInto: // a list of columns
+	case st.verb == VerbCopy && (st.depth == 0 || st.copy > copySource), st.before.id == kwInto,
+		st.explain == explainBrackets: // a list of columns, or options
 		return
 	}
 	var buf [maxName]byte
 	name, known := s.nameOf(t, &buf)
 	var f flags
-	if known {
+	if known && !s.isTemporary() {
 		f = s.cat.function(name)
 	} else if t.kind == unicode {
 		st.unicodeCall = true
@@ -218,7 +235,7 @@ func (s *Scanner) call() {
 		st.effect = st.effect || f&isUnsafe != 0
 	} else {
 		st.effect = st.effect || f&isSafe == 0
-		if s.cat != nil && f == 0 && t.cat == 0 {
+		if s.cat != nil && f == 0 && t.cat == 0 && calling[st.verb] {
 			st.out.Setter = true // made after the catalog was read
 		}
 	}
@@ -246,4 +263,22 @@ func (s *Scanner) mayBeNoCall(t token) bool {
 		return b.cat == 0 || b.id == kwAs || b.id == kwWith || b.id == kwRecursive
 	}
 	return false
+}
+
+// isTemporary reports whether the name that prev ends is of the session's own
+// temporary schema, of which the catalog knows nothing.
+func (s *Scanner) isTemporary() bool {
+	var buf [maxName]byte
+	if s.st.qualifier.kind == none {
+		return false
+	}
+	schema, known := s.nameOf(s.st.qualifier, &buf)
+	return !known || len(schema) >= len("pg_temp") && string(schema[:len("pg_temp")]) == "pg_temp"
+}
+
+// calling marks the verbs in which an unknown name before a parenthesis is a
+// function's and not that of a new table or the like.
+var calling = [256]bool{
+	VerbSelect: true, VerbInsert: true, VerbUpdate: true, VerbDelete: true, VerbMerge: true, VerbCopy: true,
+	VerbExplain: true, VerbDeclare: true, VerbExecute: true, VerbCall: true,
 }
