@@ -60,6 +60,9 @@ func (s *Session) fromClient(in []byte, at int, out *Out) int {
 	if s.phase != serving && typ != wire.Password && typ != wire.Terminate {
 		return s.hold()
 	}
+	if s.phase == login {
+		s.password = false
+	}
 	if s.drained && asks(typ) {
 		if s.q.Len() > 0 {
 			return s.hold()

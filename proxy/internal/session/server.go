@@ -67,7 +67,7 @@ func (s *Session) fromServer(in []byte, at int, out *Out) int {
 // never must.
 func (s *Session) wantsWhole(typ byte) bool {
 	switch typ {
-	case wire.ReadyForQuery, wire.ErrorResponse, wire.ParameterStatus, wire.CommandComplete:
+	case wire.ReadyForQuery, wire.ErrorResponse, wire.ParameterStatus, wire.CommandComplete, wire.BackendKeyData, wire.Authentication:
 		return true
 	case wire.DataRow:
 		front := s.q.Front()
@@ -86,6 +86,12 @@ func (s *Session) judge(typ byte, msg []byte, out *Out) bool {
 		return s.error(msg, out)
 	case wire.ParameterStatus:
 		s.parameter(msg)
+		return true
+	case wire.Authentication:
+		s.password = needsPassword(msg)
+		return true
+	case wire.BackendKeyData:
+		s.key = string(msg[wire.HeaderSize:])
 		return true
 	case wire.NoticeResponse:
 		front := s.q.Front()
@@ -342,10 +348,10 @@ func (s *Session) parameter(msg []byte) {
 	}
 }
 
-// NeedsPassword reports whether the login message msg, which the server sent,
+// needsPassword reports whether the login message msg, which the server sent,
 // waits for an answer of the client's (documentation, "Message Formats",
 // Authentication*).
-func NeedsPassword(msg []byte) bool {
+func needsPassword(msg []byte) bool {
 	if len(msg) < wire.HeaderSize+4 || msg[0] != wire.Authentication {
 		return false
 	}

@@ -42,8 +42,10 @@ type Session struct {
 	tx       byte // status of the last ReadyForQuery
 	major    int
 	options  sqlscan.Options
-	schema   bool // the database has wirefence's functions
-	failed   bool // a FATAL has passed: the server closes by itself
+	schema   bool   // the database has wirefence's functions
+	password bool   // it waits for the client's answer to an Authentication message
+	key      string // process id and cancel key, as in BackendKeyData
+	failed   bool   // a FATAL has passed: the server closes by itself
 	farewell *wire.Error
 
 	// The client's direction.
@@ -162,10 +164,18 @@ func New(cfg *Config, catalogs *Catalogs, startup *wire.Startup, events Events) 
 // LoggedIn reports whether the client has been told that it may send queries.
 func (s *Session) LoggedIn() bool { return s.phase == serving }
 
+// WantsPassword reports whether the login waits for a message of the client's,
+// or for the rest of one.
+func (s *Session) WantsPassword() bool { return s.phase == login && (s.password || s.skip > 0) }
+
 // Held reports whether the client's input waits for replies of the server:
 // the driver must not read on, but call FromClient again with what is left
 // after FromServer has returned true.
 func (s *Session) Held() bool { return s.held }
+
+// Key returns the process id and the secret key by which a CancelRequest names
+// this session, as the server sent them; "" if it sent none.
+func (s *Session) Key() string { return s.key }
 
 // Done reports whether the client has said goodbye.
 func (s *Session) Done() bool { return s.done }

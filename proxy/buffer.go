@@ -1,0 +1,86 @@
+package proxy
+
+import (
+	"io"
+	"net"
+
+	"github.com/wirefence/wirefence/proxy/internal/session"
+)
+
+// Sizes of a buffer in bytes: what a quiet session holds, and what one holds
+// while bulk data flows.
+const (
+	smallBuffer = 4 << 10
+	largeBuffer = 64 << 10
+)
+
+// buffer holds what was read and not yet used. The zero value is empty.
+type buffer struct {
+	b    []byte
+	r, w int
+	full bool // the last read filled the buffer: more is waiting
+}
+
+func (b *buffer) bytes() []byte { return b.b[b.r:b.w] }
+
+// used drops the first n bytes.
+func (b *buffer) used(n int) { b.r += n }
+
+// read reads once, behind what is there, making room first. The size follows
+// what comes: it grows to hold a whole message or to take bulk data in few
+// reads, and shrinks again.
+func (b *buffer) read(from net.Conn) (int, error) {
+	b.makeRoom()
+	n, err := from.Read(b.b[b.w:])
+	b.full = n == len(b.b)-b.w
+	b.w += n
+	if n > 0 {
+		return n, nil
+	}
+	if err == nil {
+		err = io.ErrNoProgress
+	}
+	return 0, err
+}
+
+func (b *buffer) makeRoom() {
+	left := b.w - b.r
+	size := len(b.b)
+	switch {
+	case left == 0 && b.full:
+		size = largeBuffer
+	case left == 0:
+		size = smallBuffer
+	case left == size:
+		size = max(2*size, largeBuffer)
+	}
+	if size != len(b.b) {
+		grown := make([]byte, size)
+		copy(grown, b.b[b.r:b.w])
+		b.b = grown
+	} else if b.r > 0 {
+		copy(b.b, b.b[b.r:b.w])
+	}
+	b.r, b.w = 0, left
+}
+
+// writer sends what a session puts out.
+type writer struct {
+	conn net.Conn
+	list [][]byte
+	bufs net.Buffers
+}
+
+func (w *writer) flush(out *session.Out) error {
+	if out.Empty() {
+		return nil
+	}
+	w.list = out.Buffers(w.list[:0])
+	if len(w.list) == 1 {
+		_, err := w.conn.Write(w.list[0])
+		return err
+	}
+	w.bufs = w.list
+	_, err := w.bufs.WriteTo(w.conn)
+	return err
+}

@@ -1,0 +1,68 @@
+package proxy
+
+import (
+	"context"
+	"log/slog"
+	"regexp"
+	"strconv"
+	"time"
+
+	"github.com/wirefence/wirefence/proxy/internal/session"
+)
+
+// events turns what a session reports into metrics and log lines.
+type events conn
+
+func (e *events) Checked() { e.server.metrics.checks.Inc() }
+
+func (e *events) Trouble(err error) {
+	e.server.metrics.trouble.Inc()
+	e.log.Error("trouble in a session", "error", err)
+}
+
+// refusalLog keeps a zombie that tries again and again from filling the log: a
+// session logs its first refusal and then one a second, with the number that
+// were left out.
+type refusalLog struct {
+	last time.Time
+	left int
+}
+
+func (e *events) Refused(r session.Refusal) {
+	e.server.metrics.refusals.WithLabelValues(string(r.State), r.State.Condition(), strconv.FormatBool(r.Shadow)).Inc()
+	now := time.Now()
+	if now.Sub(e.refusals.last) < time.Second {
+		e.refusals.left++
+		return
+	}
+	args := []any{"sqlstate", string(r.State), "reason", r.Message}
+	args = append(args, verdict(r.Detail)...)
+	if e.refusals.left > 0 {
+		args = append(args, "left_out", e.refusals.left)
+	}
+	e.refusals.last, e.refusals.left = now, 0
+	level, text := slog.LevelWarn, "refused"
+	if r.Shadow {
+		text = "would have been refused"
+	}
+	e.log.Log(context.Background(), level, text, args...)
+}
+
+// detail is the form of the DETAIL that the SQL functions give.
+var detail = regexp.MustCompile(`Resource "((?:[^"]|"")*)": presented token (\d+), current token (\d+)(?:, held by "((?:[^"]|"")*)" since ([^.]+(?:\.\d+)?[^.]*))?\.`)
+
+// verdict takes the DETAIL of a refusal apart into attributes of a log line.
+func verdict(text string) []any {
+	m := detail.FindStringSubmatch(text)
+	if m == nil {
+		if text == "" {
+			return nil
+		}
+		return []any{"detail", text}
+	}
+	args := []any{"resource", m[1], "presented", m[2], "current", m[3]}
+	if m[4] != "" {
+		args = append(args, "holder", m[4], "since", m[5])
+	}
+	return args
+}

@@ -1,0 +1,138 @@
+// Package proxy is the fencing proxy: it accepts PostgreSQL clients, connects
+// each to a PostgreSQL server, and makes the server check the fences that their
+// statements carry. What a session does with the bytes of either side is decided
+// in internal/session, which does no I/O; here are the sockets, the timers and
+// the goroutines around it.
+package proxy
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/wirefence/wirefence/fence"
+	"github.com/wirefence/wirefence/proxy/internal/session"
+)
+
+// Mode is what the proxy does with a verdict.
+type Mode string
+
+// The modes.
+const (
+	Enforce Mode = "enforce" // refuse what a check refuses
+	Shadow  Mode = "shadow"  // count and log what would be refused
+	Off     Mode = "off"     // forward everything untouched
+)
+
+// UnfencedWrites is what becomes of a write that carries no fence.
+type UnfencedWrites string
+
+// The policies for unfenced writes.
+const (
+	Allow  UnfencedWrites = "allow"
+	Reject UnfencedWrites = "reject" // WF002
+)
+
+// Options configure a Server. The zero value of a field means its default.
+type Options struct {
+	// Listen are the addresses to accept clients at: host:port, or
+	// unix:/path/of/the/socket. Default 127.0.0.1:6433.
+	Listen []string
+	// Upstream is the server to connect to:
+	// postgres://host1:5432,host2:5432/?sslmode=disable. Required. Hosts are
+	// tried in order.
+	Upstream string
+	// Mode is Enforce by default.
+	Mode Mode
+	// UnfencedWrites is Allow by default.
+	UnfencedWrites UnfencedWrites
+	// Resource is what a bare token means. By default a bare token is malformed.
+	Resource string
+	// MaxConnections bounds the clients that are served at once; more get 53300.
+	// Default 1000.
+	MaxConnections int
+	// StartupTimeout bounds the time from accepting a client to the end of its
+	// login. Default 60s, as PostgreSQL's authentication_timeout.
+	StartupTimeout time.Duration
+	// ConnectTimeout bounds connecting to one upstream host. Default 5s.
+	ConnectTimeout time.Duration
+	// MaxStatement is the largest statement in bytes that is scanned. A larger
+	// one streams through if nothing in it could be a fence, else it is refused.
+	// Default 16 MiB, at least 1 KiB.
+	MaxStatement int
+	// DrainGrace is how long after Shutdown began new clients are still served,
+	// since applications reconnect while they shut down. Default 0.
+	DrainGrace time.Duration
+	// DrainTimeout is how long Shutdown waits for transactions to end before it
+	// closes their connections. Default 30s.
+	DrainTimeout time.Duration
+	// Logger gets what an operator should know. By default nothing is logged.
+	Logger *slog.Logger
+	// Registerer gets the metrics. By default there are none.
+	Registerer prometheus.Registerer
+}
+
+// Validate fills in the defaults and reports what can't work.
+func (o *Options) Validate() error {
+	if len(o.Listen) == 0 {
+		o.Listen = []string{"127.0.0.1:6433"}
+	}
+	setDefault(&o.Mode, Enforce)
+	setDefault(&o.UnfencedWrites, Allow)
+	setDefault(&o.MaxConnections, 1000)
+	setDefault(&o.StartupTimeout, 60*time.Second)
+	setDefault(&o.ConnectTimeout, 5*time.Second)
+	setDefault(&o.MaxStatement, 16<<20)
+	setDefault(&o.DrainTimeout, 30*time.Second)
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.NewTextHandler(io.Discard, nil))
+	}
+	if o.Mode != Enforce && o.Mode != Shadow && o.Mode != Off {
+		return fmt.Errorf("mode %q is none of enforce, shadow, off", o.Mode)
+	}
+	if o.UnfencedWrites != Allow && o.UnfencedWrites != Reject {
+		return fmt.Errorf("unfenced writes %q is none of allow, reject", o.UnfencedWrites)
+	}
+	if o.Resource != "" {
+		if _, err := fence.ParseResource(o.Resource); err != nil {
+			return fmt.Errorf("default resource: %w", err)
+		}
+	}
+	for name, d := range map[string]time.Duration{
+		"startup timeout": o.StartupTimeout, "connect timeout": o.ConnectTimeout,
+		"drain timeout": o.DrainTimeout, "drain grace": o.DrainGrace,
+	} {
+		if d < 0 {
+			return fmt.Errorf("%s is negative", name)
+		}
+	}
+	if o.MaxConnections < 1 {
+		return errors.New("the limit of connections is less than 1")
+	}
+	if o.MaxStatement < 1<<10 {
+		return errors.New("the limit of a statement's size is less than 1 KiB")
+	}
+	_, err := parseUpstream(o.Upstream)
+	return err
+}
+
+func setDefault[T comparable](field *T, value T) {
+	var zero T
+	if *field == zero {
+		*field = value
+	}
+}
+
+func (o *Options) sessionConfig() *session.Config {
+	modes := map[Mode]session.Mode{Enforce: session.Enforce, Shadow: session.Shadow, Off: session.Off}
+	return session.NewConfig(session.Config{
+		Mode:            modes[o.Mode],
+		RequireFence:    o.UnfencedWrites == Reject,
+		DefaultResource: fence.Resource(o.Resource),
+		MaxStatement:    o.MaxStatement,
+	})
+}
