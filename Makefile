@@ -41,7 +41,7 @@ test: ## Run all tests with the race detector, against real servers
 	$(GO) test -race -timeout $(TIMEOUT) -p 2 $(TESTFLAGS) ./...
 	@set -e; for module in $(NESTED); do \
 	  echo "$(GO) test ./... in $$module"; \
-	  $(GO) test -C $$module -timeout $(TIMEOUT) $(TESTFLAGS) ./...; \
+	  $(GO) test -C $$module -count=1 -timeout $(TIMEOUT) $(TESTFLAGS) ./...; \
 	done
 
 .PHONY: bench
@@ -64,7 +64,7 @@ lint: $(TOOLS)/.installed ## Check formatting, vet, staticcheck, import rules an
 	  echo "$(GO) vet ./... in $$module"; \
 	  $(GO) vet -C $$module ./...; \
 	done
-	$(GO) test -C tools ./...
+	$(GO) test -C tools -count=1 ./...
 	tools/lint-scripts
 
 .PHONY: fmt
