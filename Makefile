@@ -20,7 +20,8 @@ endif
 
 TOOLS := $(CURDIR)/.cache/tools
 # Modules of their own, so that a user's dependency graph holds neither linters
-# nor the types of Kubernetes.
+# nor the types of Kubernetes. Their tests read files outside of them, which the
+# cache of go test doesn't watch, so they are always run.
 NESTED := $(patsubst ./%/go.mod,%,$(shell find . -mindepth 2 -name go.mod -not -path './.*' -not -path '*/testdata/*' -not -path '*/node_modules/*'))
 GOFILES = $(shell find . -name '*.go' -not -path './.*' -not -path '*/node_modules/*')
 
