@@ -40,7 +40,7 @@ type state struct {
 	typeName      bool // prev names a type that may write
 	escapes       bool // a name or a literal whose characters are not as written
 	unicodeCall   bool
-	setConfig     uint8 // 1 behind the name set_config, 2 behind its parenthesis
+	setConfig     uint8 // 1 behind the name set_config, 2 behind its parenthesis, 3 behind a literal there
 }
 
 // phase is how far EXPLAIN's options or a COPY are read.
@@ -173,6 +173,9 @@ func (st *state) setConfigNext(k kind) {
 		st.setConfig = 2
 		return
 	case st.setConfig == 2 && k == literal:
+		st.setConfig = 3
+		return
+	case st.setConfig == 3 && k == comma:
 	default:
 		st.out.SetsLexing = true
 	}

@@ -34,7 +34,7 @@ func (s *Scanner) comment(text []byte) {
 		ours := isOurs(key)
 		last := valueEnd(text, value)
 		switch {
-		case ours && last < 0:
+		case ours && (last < 0 || goesOn(text, last)):
 			s.result.FenceErr = malformed("the value in a comment is not between single quotes")
 			return
 		case ours:
@@ -108,13 +108,16 @@ func valueEnd(text []byte, i int) int {
 		case '\\':
 			i++
 		case '\'':
-			if i+1 < len(text) && (isKeyByte[text[i+1]] || text[i+1] == '\'' || text[i+1] == '"') {
-				return -1
-			}
 			return i + 1
 		}
 	}
 	return -1
+}
+
+// goesOn reports whether something stands close behind a value, as if it ended
+// too early.
+func goesOn(text []byte, i int) bool {
+	return i < len(text) && (isKeyByte[text[i]] || text[i] == '\'' || text[i] == '"')
 }
 
 // fence adds the fence of a value: the fence itself where it holds a =, else

@@ -40,10 +40,13 @@ const MentionOverlap = len("standard_conforming_strings") - 1
 
 // Mentions reports whether a text may carry a fence in a comment, or may change
 // the session variable or how later text is lexed: whether it holds any of a
-// few words, in any case and anywhere. When it doesn't, an unfenced session may
+// few words, in any case and anywhere, or a backslash or a U&" that could hide
+// one. When it doesn't, an unfenced session may
 // forward it unscanned; but what functions of the catalog set is not seen here
 // (see Catalog.HasSetters).
-func Mentions(chunk []byte) bool { return find(chunk, 0) != 0 }
+func Mentions(chunk []byte) bool {
+	return bytes.IndexByte(chunk, '\\') >= 0 || find(chunk, 0) != 0
+}
 
 // mentioned returns all that text mentions.
 func mentioned(text []byte) mention { return find(text, ^mention(0)) }
