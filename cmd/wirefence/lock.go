@@ -1,0 +1,134 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/spf13/cobra"
+
+	"github.com/wirefence/wirefence/fence"
+	"github.com/wirefence/wirefence/internal/runner"
+	"github.com/wirefence/wirefence/lockclient"
+	"github.com/wirefence/wirefence/lockclient/redis"
+)
+
+type lockSettings struct {
+	RedisURL    string        `env:"WIREFENCE_REDIS_URL" help:"the lease store, as in redis://redis.internal:6379/0 (required)"`
+	DatabaseURL string        `env:"WIREFENCE_DATABASE_URL" help:"connection string of the issuer's role, to seal the grant; without it the new token counts from its first write"`
+	TTL         time.Duration `env:"WIREFENCE_TTL" envDefault:"15s" help:"how long the store keeps a lease that isn't renewed"`
+	Wait        time.Duration `env:"WIREFENCE_WAIT" envDefault:"0s" help:"how long to wait for the lease; 0 tries once"`
+	MaxHold     time.Duration `env:"WIREFENCE_MAX_HOLD" envDefault:"24h" help:"cap on the hold, renewals included"`
+	TermGrace   time.Duration `env:"WIREFENCE_TERM_GRACE" envDefault:"10s" help:"time from SIGTERM to SIGKILL when the command is ended"`
+	Holder      string        `env:"WIREFENCE_HOLDER" help:"readable name of the holder (default the host's name and the process id)"`
+	LogLevel    string        `env:"WIREFENCE_LOG_LEVEL" envDefault:"warn" help:"debug, info, warn or error"`
+	LogFormat   string        `env:"WIREFENCE_LOG_FORMAT" envDefault:"auto" help:"text, json, or auto: text on a terminal, else JSON"`
+}
+
+func lockCommand() *cobra.Command {
+	c := &cobra.Command{
+		Use:   "lock RESOURCE -- COMMAND [ARG...]",
+		Short: "Run a command under a lease",
+		Long: `Takes the lease of a resource and runs a command that carries its fence: in
+PGOPTIONS, so that an unmodified psql script is fenced, in WIREFENCE_TOKEN
+(34) and in WIREFENCE_FENCE (orders=34). The command's whole process group is
+ended before the lease can be another's.
+
+The exit status is the command's; 75 if the lease was not to be had, 76 if it
+was lost.`,
+		Example: "  wirefence lock orders -- ./job.sh",
+		Args: func(c *cobra.Command, args []string) error {
+			if len(args) < 2 || c.ArgsLenAtDash() != 1 {
+				return usageError{errors.New("wants a resource, two dashes and a command: wirefence lock orders -- ./job.sh")}
+			}
+			return nil
+		},
+		RunE: func(c *cobra.Command, args []string) error {
+			cfg, err := read[lockSettings](c)
+			if err != nil {
+				return err
+			}
+			resource, err := fence.ParseResource(args[0])
+			if err != nil {
+				return usageError{err}
+			}
+			return runLocked(c.Context(), cfg, resource, args[1:])
+		},
+	}
+	settings[lockSettings](c)
+	return c
+}
+
+func runLocked(ctx context.Context, cfg lockSettings, resource fence.Resource, command []string) error {
+	client, closeAll, err := lockClient(ctx, cfg)
+	if err != nil {
+		return err
+	}
+	defer closeAll()
+	lease, err := acquire(ctx, client, resource, cfg.Wait)
+	if err != nil {
+		return &exitStatus{runner.ExitNotAcquired, err}
+	}
+	status, err := runner.Run(context.WithoutCancel(ctx), lease, command, runner.Options{
+		Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr, TermGrace: cfg.TermGrace,
+	})
+	if status == 0 && err == nil {
+		return nil
+	}
+	return &exitStatus{status, err}
+}
+
+func acquire(ctx context.Context, client *lockclient.Client, resource fence.Resource, wait time.Duration) (*lockclient.Lease, error) {
+	if wait <= 0 {
+		return client.TryAcquire(ctx, resource)
+	}
+	ctx, cancel := context.WithTimeout(ctx, wait)
+	defer cancel()
+	lease, err := client.Acquire(ctx, resource)
+	if errors.Is(err, context.DeadlineExceeded) {
+		err = fmt.Errorf("the lease of %q was not to be had within %v: %w", resource, wait, err)
+	}
+	return lease, err
+}
+
+// lockClient joins the lease store and the database that seals.
+func lockClient(ctx context.Context, cfg lockSettings) (*lockclient.Client, func(), error) {
+	log, err := newLogger(cfg.LogLevel, cfg.LogFormat)
+	if err != nil {
+		return nil, nil, err
+	}
+	if cfg.RedisURL == "" {
+		return nil, nil, usageError{errors.New("WIREFENCE_REDIS_URL is not set: it names the lease store, as in redis://redis.internal:6379/0")}
+	}
+	options := lockclient.Options{TTL: cfg.TTL, MaxHold: cfg.MaxHold, Holder: cfg.Holder, Logger: log}
+	closePool := func() {}
+	if cfg.DatabaseURL != "" {
+		pool, err := pgxpool.New(ctx, cfg.DatabaseURL)
+		if err != nil {
+			return nil, nil, usageError{fmt.Errorf("WIREFENCE_DATABASE_URL: %w", err)}
+		}
+		closePool = pool.Close
+		options.Sealer = lockclient.PostgresSealer{Querier: pool}
+	}
+	store, err := redis.Open(cfg.RedisURL)
+	if err != nil {
+		closePool()
+		return nil, nil, usageError{fmt.Errorf("WIREFENCE_REDIS_URL: %w", err)}
+	}
+	client, err := lockclient.New(store, options)
+	if err != nil {
+		closePool()
+		_ = store.Close()
+		return nil, nil, usageError{err}
+	}
+	return client, func() {
+		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+		defer cancel()
+		_ = client.Close(ctx)
+		_ = store.Close()
+		closePool()
+	}, nil
+}

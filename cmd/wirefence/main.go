@@ -1,0 +1,85 @@
+// Command wirefence is a fencing proxy for PostgreSQL, and the tools around it.
+// Each file holds one command: its settings and how the packages are joined.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/spf13/cobra"
+)
+
+// version is set by the linker.
+var version = "dev"
+
+// Exit statuses besides 0. The runner of `wirefence lock` has some of its own.
+const (
+	exitFailure = 1
+	exitUsage   = 2
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
+	defer stop()
+	os.Exit(run(ctx, os.Args[1:]))
+}
+
+// exitStatus is an error that decides the process's exit status by itself.
+type exitStatus struct {
+	status int
+	err    error // nil says nothing
+}
+
+func (e *exitStatus) Error() string { return fmt.Sprint(e.err) }
+func (e *exitStatus) Unwrap() error { return e.err }
+
+// usageError says that the command line or the environment is wrong.
+type usageError struct{ error }
+
+func run(ctx context.Context, args []string) int {
+	root := &cobra.Command{
+		Use:   "wirefence",
+		Short: "A fencing proxy for PostgreSQL: a former lock holder's writes are refused by the database",
+		Long: `Wirefence stands between applications and PostgreSQL and makes the database
+refuse the writes of a lock holder that has been superseded.
+
+Settings are environment variables, each with a flag of the same name; a flag
+wins over its variable.`,
+		SilenceUsage: true, SilenceErrors: true,
+	}
+	root.CompletionOptions.HiddenDefaultCmd = true
+	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
+	root.AddCommand(proxyCommand(), migrateCommand(), lockCommand(), statusCommand(), revokeCommand(), versionCommand())
+	root.SetArgs(args)
+	command, err := root.ExecuteContextC(ctx)
+	if err == nil {
+		return 0
+	}
+	var status *exitStatus
+	if errors.As(err, &status) {
+		if status.err != nil {
+			fmt.Fprintf(os.Stderr, "%s: %v\n", command.CommandPath(), status.err)
+		}
+		return status.status
+	}
+	fmt.Fprintf(os.Stderr, "%s: %v\n", command.CommandPath(), err)
+	if errors.As(err, new(usageError)) {
+		fmt.Fprintf(os.Stderr, "See `%s --help`.\n", command.CommandPath())
+		return exitUsage
+	}
+	return exitFailure
+}
+
+// exactly is cobra.ExactArgs with an error that counts as wrong usage.
+func exactly(n int, what string) cobra.PositionalArgs {
+	return func(_ *cobra.Command, args []string) error {
+		if len(args) != n {
+			return usageError{fmt.Errorf("wants %s", what)}
+		}
+		return nil
+	}
+}

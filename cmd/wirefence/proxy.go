@@ -1,0 +1,160 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+	"github.com/spf13/cobra"
+
+	"github.com/wirefence/wirefence/migrations"
+	"github.com/wirefence/wirefence/proxy"
+)
+
+type proxySettings struct {
+	Listen         []string      `env:"WIREFENCE_LISTEN" envDefault:"127.0.0.1:6433" help:"addresses to accept clients at, separated by commas: host:port, or unix:/dir/.s.PGSQL.6433"`
+	Upstream       string        `env:"WIREFENCE_UPSTREAM" help:"PostgreSQL servers, tried in order: postgres://host1:5432,host2:5432/?sslmode=disable (required)"`
+	DatabaseURL    string        `env:"WIREFENCE_DATABASE_URL" help:"connection string of the proxy's own role, with which it verifies the schema at start"`
+	Mode           string        `env:"WIREFENCE_MODE" envDefault:"enforce" help:"enforce; shadow counts and logs what it would refuse; off forwards everything untouched"`
+	UnfencedWrites string        `env:"WIREFENCE_UNFENCED_WRITES" envDefault:"allow" help:"allow; reject refuses a write without a fence with WF002"`
+	Resource       string        `env:"WIREFENCE_RESOURCE" help:"the resource that a bare token means"`
+	AdminListen    string        `env:"WIREFENCE_ADMIN_LISTEN" envDefault:"127.0.0.1:9433" help:"address of /livez, /readyz and /metrics; off for none"`
+	MaxConnections int           `env:"WIREFENCE_MAX_CONNECTIONS" envDefault:"1000" help:"clients served at once; more get 53300"`
+	StartupTimeout time.Duration `env:"WIREFENCE_STARTUP_TIMEOUT" envDefault:"60s" help:"time from accepting a client to the end of its login"`
+	ConnectTimeout time.Duration `env:"WIREFENCE_CONNECT_TIMEOUT" envDefault:"5s" help:"time to reach one upstream host"`
+	MaxStatement   int           `env:"WIREFENCE_MAX_STATEMENT" envDefault:"16777216" help:"largest statement that is scanned, in bytes; a larger one passes if nothing in it could be a fence, else it is refused"`
+	DrainGrace     time.Duration `env:"WIREFENCE_DRAIN_GRACE" envDefault:"0s" help:"time after SIGTERM in which new clients are still served"`
+	DrainTimeout   time.Duration `env:"WIREFENCE_DRAIN_TIMEOUT" envDefault:"30s" help:"time that transactions have to end after SIGTERM"`
+	LogLevel       string        `env:"WIREFENCE_LOG_LEVEL" envDefault:"info" help:"debug, info, warn or error"`
+	LogFormat      string        `env:"WIREFENCE_LOG_FORMAT" envDefault:"auto" help:"text, json, or auto: text on a terminal, else JSON"`
+}
+
+func proxyCommand() *cobra.Command {
+	c := &cobra.Command{
+		Use:   "proxy",
+		Short: "Run the proxy",
+		Long: `Accepts PostgreSQL clients, connects each to the upstream with its own
+credentials, and has the fences of their writes checked by the database, in
+their own transactions. SIGTERM and SIGINT drain it.`,
+		Args: exactly(0, "no arguments"),
+		RunE: func(c *cobra.Command, _ []string) error {
+			cfg, err := read[proxySettings](c)
+			if err != nil {
+				return err
+			}
+			return runProxy(c.Context(), cfg)
+		},
+	}
+	settings[proxySettings](c)
+	return c
+}
+
+func runProxy(ctx context.Context, cfg proxySettings) error {
+	log, err := newLogger(cfg.LogLevel, cfg.LogFormat)
+	if err != nil {
+		return err
+	}
+	registry := prometheus.NewRegistry()
+	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	server, err := proxy.New(proxy.Options{
+		Listen: cfg.Listen, Upstream: cfg.Upstream, Mode: proxy.Mode(cfg.Mode),
+		UnfencedWrites: proxy.UnfencedWrites(cfg.UnfencedWrites), Resource: cfg.Resource,
+		MaxConnections: cfg.MaxConnections, StartupTimeout: cfg.StartupTimeout, ConnectTimeout: cfg.ConnectTimeout,
+		MaxStatement: cfg.MaxStatement, DrainGrace: cfg.DrainGrace, DrainTimeout: cfg.DrainTimeout,
+		Logger: log, Registerer: registry,
+	})
+	if err != nil {
+		return usageError{err}
+	}
+	if err := verifySchema(ctx, cfg, log); err != nil {
+		return err
+	}
+	if err := server.Listen(); err != nil {
+		return err
+	}
+	admin, err := serveAdmin(cfg.AdminListen, server, registry, log)
+	if err != nil {
+		return err
+	}
+	defer admin.Close()
+	log.Info("serving", "version", version, "listen", addrs(server.Addrs()), "upstream", cfg.Upstream, "mode", cfg.Mode,
+		"unfenced_writes", cfg.UnfencedWrites, "admin", cfg.AdminListen)
+	if err := server.Serve(ctx); err != nil {
+		return err
+	}
+	log.Info("drained")
+	return nil
+}
+
+func addrs(all []net.Addr) []string {
+	var names []string
+	for _, a := range all {
+		names = append(names, a.String())
+	}
+	return names
+}
+
+// verifySchema refuses to run before a database that is behind or ahead of this
+// binary.
+func verifySchema(ctx context.Context, cfg proxySettings, log *slog.Logger) error {
+	if cfg.Mode == string(proxy.Off) {
+		return nil
+	}
+	if cfg.DatabaseURL == "" {
+		log.Warn("the schema is not verified, since WIREFENCE_DATABASE_URL is not set")
+		return nil
+	}
+	conn, err := connect(ctx, cfg.DatabaseURL)
+	if err != nil {
+		return err
+	}
+	defer conn.Close(context.Background())
+	return migrations.Verify(ctx, conn)
+}
+
+// connect opens the issuer's own connection.
+func connect(ctx context.Context, url string) (*pgx.Conn, error) {
+	if url == "" {
+		return nil, usageError{errors.New("WIREFENCE_DATABASE_URL is not set: it is the connection string of the issuer's role, as in postgres://issuer@db.internal/app")}
+	}
+	cfg, err := pgx.ParseConfig(url)
+	if err != nil {
+		return nil, usageError{fmt.Errorf("WIREFENCE_DATABASE_URL: %w", err)}
+	}
+	if cfg.ConnectTimeout == 0 {
+		cfg.ConnectTimeout = 10 * time.Second
+	}
+	if cfg.RuntimeParams["application_name"] == "" {
+		cfg.RuntimeParams["application_name"] = "wirefence"
+	}
+	return pgx.ConnectConfig(ctx, cfg)
+}
+
+// serveAdmin serves the probes and the metrics until it is closed.
+func serveAdmin(at string, server *proxy.Server, registry *prometheus.Registry, log *slog.Logger) (*http.Server, error) {
+	mux := http.NewServeMux()
+	mux.Handle("/", server.Handler())
+	mux.Handle("GET /metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{Registry: registry}))
+	admin := &http.Server{Handler: mux, ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 10 * time.Second, WriteTimeout: 30 * time.Second}
+	if at == "off" {
+		return admin, nil
+	}
+	l, err := net.Listen("tcp", at)
+	if err != nil {
+		return nil, fmt.Errorf("admin listener: %w", err)
+	}
+	go func() {
+		if err := admin.Serve(l); !errors.Is(err, http.ErrServerClosed) {
+			log.Error("the admin listener failed", "error", err)
+		}
+	}()
+	return admin, nil
+}
