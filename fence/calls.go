@@ -10,6 +10,10 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
+// Resource names travel as bytes of UTF-8, since a client's encoding is the
+// database's unless it says otherwise, and a name that arrived as another would
+// be another resource.
+
 // Querier runs SQL: a *pgx.Conn, a pgx.Tx or a *pgxpool.Pool. The calls below
 // are as safe for concurrent use as it is.
 type Querier interface {
@@ -95,7 +99,7 @@ func Check(ctx context.Context, q Querier, f Fence) error {
 // them after the resource's PreemptAfter. The role must have wirefence_issuer.
 func Seal(ctx context.Context, q Querier, g Grant) (bool, error) {
 	var sealed bool
-	if err := q.QueryRow(ctx, sealSQL, string(g.Resource), int64(g.Token), g.Holder).Scan(&sealed); err != nil {
+	if err := q.QueryRow(ctx, sealSQL, []byte(g.Resource), int64(g.Token), g.Holder).Scan(&sealed); err != nil {
 		return false, fmt.Errorf("seal resource %q: %w", g.Resource, err)
 	}
 	return sealed, nil
@@ -106,7 +110,7 @@ func Seal(ctx context.Context, q Querier, g Grant) (bool, error) {
 // never take its token from here. The role must have wirefence_issuer.
 func LastToken(ctx context.Context, q Querier, r Resource) (Token, error) {
 	var last Token
-	if err := q.QueryRow(ctx, lastTokenSQL, string(r)).Scan(&last); err != nil {
+	if err := q.QueryRow(ctx, lastTokenSQL, []byte(r)).Scan(&last); err != nil {
 		return 0, fmt.Errorf("read last token of resource %q: %w", r, err)
 	}
 	return last, nil
@@ -118,7 +122,7 @@ func LastToken(ctx context.Context, q Querier, r Resource) (Token, error) {
 // must have wirefence_issuer.
 func Revoke(ctx context.Context, q Querier, r Resource) (Token, error) {
 	var last Token
-	if err := q.QueryRow(ctx, revokeSQL, string(r)).Scan(&last); err != nil {
+	if err := q.QueryRow(ctx, revokeSQL, []byte(r)).Scan(&last); err != nil {
 		return 0, fmt.Errorf("revoke resource %q: %w", r, err)
 	}
 	return last, nil
@@ -140,10 +144,12 @@ func Status(ctx context.Context, q Querier) ([]ResourceStatus, error) {
 func scanStatus(row pgx.CollectableRow) (ResourceStatus, error) {
 	var (
 		s            ResourceStatus
+		name         []byte
 		since        *time.Time
 		preemptAfter *int64 // microseconds
 	)
-	err := row.Scan(&s.Resource, &s.LastToken, &s.Holder, &since, &s.Advance, &s.Reuse, &preemptAfter, &s.Writers)
+	err := row.Scan(&name, &s.LastToken, &s.Holder, &since, &s.Advance, &s.Reuse, &preemptAfter, &s.Writers)
+	s.Resource = Resource(name)
 	if since != nil {
 		s.Since = *since
 	}

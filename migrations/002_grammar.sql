@@ -1,5 +1,5 @@
 -- The grammar of a fence, in agreement with fence.Parse of the Go package:
--- resource=token[,resource=token…].
+-- resource=token[,resource=token...].
 SET LOCAL search_path = pg_catalog, pg_temp;
 
 -- malformed raises WF004. The reason is a clause without a full stop.

@@ -2,7 +2,9 @@ package migrations_test
 
 import (
 	"context"
+	"flag"
 	"fmt"
+	"net/url"
 	"os"
 	"strings"
 	"sync"
@@ -27,6 +29,10 @@ func TestMain(m *testing.M) { os.Exit(testMain(m)) }
 
 func testMain(m *testing.M) int {
 	ctx := context.Background()
+	// These tests wait for servers more than they compute.
+	if err := flag.Set("test.parallel", "6"); err != nil {
+		panic(err)
+	}
 	var (
 		wg     sync.WaitGroup
 		mu     sync.Mutex
@@ -141,7 +147,7 @@ func (db database) connectTo(t *testing.T, role, name string) *pgx.Conn {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()
-	conn, err := pgx.Connect(ctx, db.URLFor(role, name))
+	conn, err := pgx.Connect(ctx, db.URLFor(url.PathEscape(role), name))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -121,7 +121,7 @@ func (db database) zombie(t *testing.T, fence string) (ended func() error) {
 }
 
 func TestZombiesAreEndedAfterPreemptAfter(t *testing.T) {
-	const later = "UPDATE wirefence.resource_locks SET preempt_after = '700 ms'"
+	const later = "UPDATE wirefence.resource_locks SET preempt_after = '300 ms'"
 	for name, c := range map[string]struct{ setup, zombie, takeover string }{
 		"seal over a shared holder":          {"SELECT wirefence.check('orders=34')", "orders=34", "SELECT wirefence.seal('orders', 35)"},
 		"seal over a first writer":           {"SELECT wirefence.check('orders=33')", "orders=34", "SELECT wirefence.seal('orders', 35)"},
@@ -141,7 +141,7 @@ func TestZombiesAreEndedAfterPreemptAfter(t *testing.T) {
 				for statement := range strings.SplitSeq(c.takeover, "; ") {
 					mustExec(t, issuer, statement)
 				}
-				if took := time.Since(began); took < 700*time.Millisecond || took > 1700*time.Millisecond {
+				if took := time.Since(began); took < 300*time.Millisecond || took > 2*time.Second {
 					t.Errorf("taken over after %v", took)
 				}
 				if err := zombie(); err == nil {

@@ -1,1 +1,1 @@
-SELECT coalesce((SELECT l.last_token FROM wirefence.resource_locks AS l WHERE l.resource_id = $1::text), 0)
+SELECT coalesce((SELECT l.last_token FROM wirefence.resource_locks AS l WHERE l.resource_id = convert_from($1::bytea, 'UTF8')), 0)

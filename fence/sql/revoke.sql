@@ -1,1 +1,1 @@
-SELECT wirefence.revoke($1::text)
+SELECT wirefence.revoke(convert_from($1::bytea, 'UTF8'))

@@ -1,0 +1,157 @@
+package migrations_test
+
+import (
+	"context"
+	"strings"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+	"pgregory.net/rapid"
+
+	"github.com/wirefence/wirefence/fence"
+)
+
+// parsed asks the server what a fence says: its pairs in the form of
+// fence.Fence.String, or the SQLSTATE.
+func parsed(t interface{ Fatal(...any) }, conn *pgx.Conn, text, def string) (string, string) {
+	var resources []string
+	var tokens []int64
+	err := conn.QueryRow(context.Background(), "SELECT * FROM wirefence.parsed($1, $2)", text, def).Scan(&resources, &tokens)
+	if err != nil {
+		return "", code(err)
+	}
+	pairs := make([]fence.Pair, len(resources))
+	for i := range resources {
+		pairs[i] = fence.Pair{Resource: fence.Resource(resources[i]), Token: fence.Token(tokens[i])}
+		if i > 0 && resources[i-1] >= resources[i] {
+			t.Fatal("not sorted: ", resources)
+		}
+	}
+	f, err := fence.New(pairs...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return f.String(), ""
+}
+
+// agree compares the judgement of Go and SQL on one text.
+func agree(t interface {
+	Fatal(...any)
+	Errorf(string, ...any)
+}, conn *pgx.Conn, text, def string) {
+	want, wantState := "", ""
+	if f, err := fence.ParseWithDefault(text, fence.Resource(def)); err != nil {
+		wantState = string(fence.MalformedToken)
+	} else {
+		want = f.String()
+	}
+	if got, state := parsed(t, conn, text, def); got != want || state != wantState {
+		t.Errorf("%q with default %q: SQL says %q %s, Go says %q %s", text, def, got, state, want, wantState)
+	}
+}
+
+func repeated(n int, pair func(i int) string) string {
+	all := make([]string, n)
+	for i := range all {
+		all[i] = pair(i)
+	}
+	return strings.Join(all, ",")
+}
+
+func TestGrammarAgreesWithGoAtTheLimits(t *testing.T) {
+	name := func(i int) string { return "r" + strings.Repeat("x", i) }
+	texts := []string{
+		"", ",", "=", "=1", "a=", "a=1", "a=1,", ",a=1", "a=1,,b=2", "a==1", "a=1=2", "a= 1", " a=1", "a=1 ", "a=1\n", "a=+1", "a=-1",
+		"a=0", "a=01", "a=1.0", "a=1e3", "a=0x1", "a=9223372036854775807", "a=9223372036854775808", "a=10000000000000000000",
+		"a=99999999999999999999999", "a=999999999999999999", "a=١", "é=1", "%C3%A9=1", "%c3%a9=1", "%C3=1", "%FF=1", "%00=1", "a%00b=1",
+		"%ED%A0%80=1", "%C0%80=1", "%F4%90%80%80=1", "%F4%8F%BF%BF=1", "%41=1,A=1", "%41=1,A=2", "a%=1", "a%4=1", "a%4g=1", "%%41=1",
+		"a'b=1", "a\"b=1", `a\b=1`, "a%27b=1", "a%22b=1", "a%5Cb=1", "a%2Cb=1,a%3Db=2", "a*=1", "a%2A=1", "a b=1", "a%20b=1", "a%0Ab=1",
+		"1", "34", "0", "034", "9223372036854775807", "9223372036854775808", "34,a=1", "34,34", "34,35", "a", "-", "ünï=1",
+		strings.Repeat("a", 255) + "=1", strings.Repeat("a", 256) + "=1",
+		strings.Repeat("%41", 255) + "=1", strings.Repeat("%41", 256) + "=1",
+		strings.Repeat("%C3%A9", 127) + "=1", strings.Repeat("%C3%A9", 128) + "=1",
+		repeated(32, func(i int) string { return name(i) + "=1" }), repeated(33, func(i int) string { return name(i) + "=1" }),
+		repeated(100, func(int) string { return "a=1" }), repeated(100, func(i int) string { return name(i%32) + "=1" }),
+		repeated(32, func(i int) string {
+			return strings.Repeat("%41", 254) + "%" + string("0123456789ABCDEF"[2+i/16]) + string("0123456789ABCDEF"[i%16]) + "=9223372036854775807"
+		}),
+		repeated(6288, func(int) string { return "a=1" }), strings.Repeat("a", fence.MaxTextBytes+1), "a=" + strings.Repeat("1", fence.MaxTextBytes),
+		repeated(2000, func(int) string { return "a=123456789" }) + strings.Repeat(",", 3153),
+	}
+	onEach(t, func(t *testing.T, db database) {
+		conn := db.admin(t)
+		for _, text := range texts {
+			agree(t, conn, text, "")
+			agree(t, conn, text, "orders")
+			agree(t, conn, text, `odd "name"`)
+		}
+	})
+}
+
+func TestGrammarAgreesWithGo(t *testing.T) {
+	onEach(t, func(t *testing.T, db database) {
+		conn := db.admin(t)
+		rapid.Check(t, func(t *rapid.T) {
+			agree(t, conn, mutated(t, validFence(t)), rapid.SampledFrom([]string{"", "orders", "A"}).Draw(t, "default"))
+		})
+	})
+}
+
+// validFence draws the text of a fence, with names that share a few letters so
+// that they meet.
+func validFence(t *rapid.T) string {
+	pairs := rapid.SliceOfN(rapid.Custom(func(t *rapid.T) string {
+		name := fence.Resource(rapid.OneOf(
+			rapid.StringMatching(`[A-Ca-c/:._-]{1,3}`),
+			rapid.StringN(1, 6, 255),
+		).Draw(t, "name"))
+		token := rapid.OneOf(rapid.Int64Range(1, 3), rapid.Int64Min(1)).Draw(t, "token")
+		return name.Encode() + "=" + fence.Token(token).String()
+	}), 1, 5).Draw(t, "pairs")
+	return strings.Join(pairs, ",")
+}
+
+// mutated changes a few characters of a text, or none.
+func mutated(t *rapid.T, text string) string {
+	runes := []rune(text)
+	for range rapid.IntRange(0, 3).Draw(t, "mutations") {
+		at := rapid.IntRange(0, len(runes)).Draw(t, "at")
+		char := rapid.SampledFrom([]rune("=,%0123456789aAfFgG. '\"\\*é\n")).Draw(t, "char")
+		switch drop := rapid.IntRange(0, 1).Draw(t, "drop"); {
+		case at+drop <= len(runes):
+			runes = append(append(append([]rune{}, runes[:at]...), char), runes[at+drop:]...)
+		default:
+			runes = append(runes, char)
+		}
+	}
+	return string(runes)
+}
+
+// Where the encoding of the database is another, a name is still UTF-8 in the
+// fence, and one name means one resource for check and seal alike.
+func TestDatabasesInOtherEncodings(t *testing.T) {
+	onEach(t, func(t *testing.T, db database) {
+		for encoding, beyond := range map[string]string{"SQL_ASCII": "", "LATIN1": "WF004", "EUC_JP": "WF004"} {
+			other := create(t, db.Postgres, "TEMPLATE template0 ENCODING '"+encoding+"' LC_COLLATE 'C' LC_CTYPE 'C'")
+			conn := other.admin(t)
+			apply(t, conn)
+			mustExec(t, conn, "SET client_encoding = 'UTF8'")
+			mustExec(t, conn, "SELECT wirefence.seal('caf%', 34)")
+			wantCode(t, exec(conn, "SELECT wirefence.check('caf%25=33')"), "WF001")
+			for fence, state := range map[string]string{
+				"a=1": "", "%FF=1": "WF004", "%C3=1": "WF004", "%00=1": "WF004", "%F0%9F%94%92=1": beyond,
+			} {
+				if got := code(exec(conn, "SELECT wirefence.check($1)", fence)); got != state {
+					t.Errorf("%s, %s: got %q, want %q", encoding, fence, got, state)
+				}
+			}
+			mustExec(t, conn, "SELECT wirefence.seal('café', 34)")
+			wantCode(t, exec(conn, "SELECT wirefence.check('caf%C3%A9=33')"), "WF001")
+			mustExec(t, conn, "SELECT wirefence.check('caf%C3%A9=34')")
+			// Bytes that are no text at all.
+			if encoding == "SQL_ASCII" {
+				wantCode(t, exec(conn, "SELECT wirefence.check(convert_from('\\xff3d31', 'SQL_ASCII'))"), "WF004")
+			}
+		}
+	})
+}

@@ -1,0 +1,243 @@
+package migrations_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/wirefence/wirefence/internal/servers"
+	"github.com/wirefence/wirefence/migrations"
+)
+
+func contains(text, part string) bool { return strings.Contains(text, part) }
+
+// apply migrates and returns what was reported.
+func apply(t *testing.T, conn *pgx.Conn) []string {
+	t.Helper()
+	var lines []string
+	if err := migrations.Apply(context.Background(), conn, func(line string) { lines = append(lines, line) }); err != nil {
+		t.Fatal(err)
+	}
+	return lines
+}
+
+// onFreshServers runs a test on a new cluster of the oldest version and the
+// newest, and of the first that has the rules of PostgreSQL 16 for roles.
+func onFreshServers(t *testing.T, test func(t *testing.T, db database)) {
+	t.Helper()
+	versions := servers.PostgresVersions()
+	for _, major := range versions {
+		if major != versions[0] && major != versions[len(versions)-1] && major != 16 {
+			continue
+		}
+		t.Run(fmt.Sprint(major), func(t *testing.T) { fresh(t, major, test) })
+	}
+}
+
+func fresh(t *testing.T, major int, test func(t *testing.T, db database)) {
+	server, err := servers.StartPostgres(context.Background(), servers.PostgresConfig{Major: major})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(server.Close)
+	test(t, create(t, server, ""))
+}
+
+func TestApplyIsIdempotentAndSaysWhatItDoes(t *testing.T) {
+	onEach(t, func(t *testing.T, db database) {
+		empty := create(t, db.Postgres, "")
+		conn := empty.admin(t)
+		lines := apply(t, conn)
+		if !slices.Contains(lines, "apply 001_resource_locks.sql") || !slices.Contains(lines, "CREATE SCHEMA wirefence AUTHORIZATION wirefence_owner") {
+			t.Errorf("reported %q", lines)
+		}
+		if lines := apply(t, conn); len(lines) != 1 || !contains(lines[0], "nothing to apply") {
+			t.Errorf("the second time: %q", lines)
+		}
+		if got := value[string](t, conn, "SELECT current_user::text"); got != "postgres" {
+			t.Errorf("left acting as %s", got)
+		}
+		if n := value[int](t, conn, "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND pid = pg_backend_pid()"); n > 0 {
+			t.Errorf("left %d locks", n)
+		}
+	})
+}
+
+func TestApplyByEightAtOnce(t *testing.T) {
+	onEach(t, func(t *testing.T, db database) {
+		empty := create(t, db.Postgres, "")
+		var wg sync.WaitGroup
+		for range 8 {
+			conn := empty.admin(t)
+			wg.Go(func() {
+				if err := migrations.Apply(context.Background(), conn, nil); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		wg.Wait()
+		if err := migrations.Verify(context.Background(), empty.admin(t)); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+func TestDryRunPrintsWhatMakesItSo(t *testing.T) {
+	onEach(t, func(t *testing.T, db database) {
+		ctx := context.Background()
+		for name, script := range map[string]func(*pgx.Conn) (string, error){
+			"Script": func(*pgx.Conn) (string, error) {
+				var b strings.Builder
+				err := migrations.Script(&b)
+				return b.String(), err
+			},
+			"Pending": func(conn *pgx.Conn) (string, error) { return migrations.Pending(ctx, conn) },
+		} {
+			conn := create(t, db.Postgres, "").admin(t)
+			sql, err := script(conn)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var mismatch *migrations.VersionError
+			if err := migrations.Verify(ctx, conn); !errors.As(err, &mismatch) || !mismatch.Missing() {
+				t.Errorf("%s changed the database: %v", name, err)
+			}
+			mustExec(t, conn, sql)
+			if err := migrations.Verify(ctx, conn); err != nil {
+				t.Errorf("after the SQL of %s: %v", name, err)
+			}
+			if rest, err := migrations.Pending(ctx, conn); rest != "" || err != nil {
+				t.Errorf("still pending: %q, %v", rest, err)
+			}
+			if lines := apply(t, conn); len(lines) != 1 {
+				t.Errorf("still applied: %q", lines)
+			}
+		}
+	})
+}
+
+func TestVerifySaysBehindAheadAndMissing(t *testing.T) {
+	onEach(t, func(t *testing.T, db database) {
+		ctx := context.Background()
+		admin, app := db.admin(t), db.app(t)
+		if err := migrations.Verify(ctx, app); err != nil {
+			t.Error(err)
+		}
+		if got := value[int](t, app, "SELECT wirefence.schema_version()"); got != migrations.Version() {
+			t.Errorf("schema_version() is %d", got)
+		}
+		for _, c := range []struct {
+			change string
+			is     func(*migrations.VersionError) bool
+			advice string
+		}{
+			{"UPDATE wirefence.applied_version SET version = version - 1", (*migrations.VersionError).Behind, "wirefence migrate"},
+			{"UPDATE wirefence.applied_version SET version = version + 2", (*migrations.VersionError).Ahead, "upgrade the binary"},
+			{"DROP SCHEMA wirefence CASCADE", (*migrations.VersionError).Missing, "wirefence migrate"},
+		} {
+			mustExec(t, admin, c.change)
+			err := migrations.Verify(ctx, app)
+			var mismatch *migrations.VersionError
+			if !errors.As(err, &mismatch) || !c.is(mismatch) || !contains(err.Error(), c.advice) {
+				t.Errorf("%s: %v", c.change, err)
+				continue
+			}
+			if !mismatch.Ahead() {
+				continue
+			}
+			if err := migrations.Apply(ctx, admin, nil); !errors.As(err, &mismatch) || !mismatch.Ahead() {
+				t.Errorf("applied to a database that is ahead: %v", err)
+			}
+			if _, err := migrations.Pending(ctx, admin); !errors.As(err, &mismatch) {
+				t.Errorf("pending for a database that is ahead: %v", err)
+			}
+		}
+	})
+}
+
+// An unprivileged role is told everything at once, and what it is told is
+// enough, on every version: the rules for roles changed in 16.
+func TestAnUnprivilegedRoleIsToldWhatToGrant(t *testing.T) {
+	t.Parallel()
+	for _, major := range servers.PostgresVersions() {
+		t.Run(fmt.Sprint(major), func(t *testing.T) {
+			fresh(t, major, func(t *testing.T, db database) {
+				admin := db.admin(t)
+				mustExec(t, admin, `CREATE ROLE "Migrating Role" LOGIN; CREATE ROLE creator LOGIN CREATEROLE; GRANT CREATE ON DATABASE `+db.name+" TO creator")
+				tells(t, db, "Migrating Role", 5)
+				mustExec(t, admin, "DROP SCHEMA wirefence CASCADE; DROP OWNED BY wirefence_owner, wirefence_issuer; DROP ROLE wirefence_owner, wirefence_issuer")
+				if major >= 16 {
+					tells(t, db, "creator", 5) // lacks ADMIN OPTION on pg_signal_backend
+				} else {
+					apply(t, db.as(t, "creator"))
+				}
+				mustExec(t, admin, "DROP SCHEMA wirefence CASCADE; DROP OWNED BY wirefence_owner, wirefence_issuer; DROP ROLE wirefence_owner, wirefence_issuer")
+				raceForRoles(t, db)
+			})
+		})
+	}
+}
+
+// tells runs exactly the statements that the error lists, and migrates.
+func tells(t *testing.T, db database, role string, statements int) {
+	t.Helper()
+	ctx := context.Background()
+	conn := db.as(t, role)
+	var missing *migrations.MissingRightsError
+	if err := migrations.Apply(ctx, conn, nil); !errors.As(err, &missing) {
+		t.Fatalf("%s: %v", role, err)
+	}
+	if len(missing.Statements) != statements || missing.Role != role {
+		t.Errorf("told %q", missing)
+	}
+	admin := db.admin(t)
+	if n := value[int](t, admin, "SELECT count(*) FROM pg_roles WHERE rolname LIKE 'wirefence%'"); n > 0 {
+		t.Errorf("a refused migration left %d roles", n)
+	}
+	for _, statement := range missing.Statements {
+		mustExec(t, admin, statement)
+	}
+	apply(t, conn)
+	if err := migrations.Verify(ctx, conn); err != nil {
+		t.Error(err)
+	}
+}
+
+// raceForRoles migrates several databases of one cluster at once, none of which
+// finds the roles.
+func raceForRoles(t *testing.T, db database) {
+	t.Helper()
+	var wg sync.WaitGroup
+	for range 4 {
+		other := create(t, db.Postgres, "")
+		for range 2 {
+			conn := other.admin(t)
+			wg.Go(func() {
+				if err := migrations.Apply(context.Background(), conn, nil); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+	}
+	wg.Wait()
+}
+
+// A client's encoding may be the database's, whatever that is: only ASCII
+// arrives as it was written.
+func TestSQLIsPlainASCII(t *testing.T) {
+	var all strings.Builder
+	if err := migrations.Script(&all); err != nil {
+		t.Fatal(err)
+	}
+	for i, c := range []byte(all.String()) {
+		if c > 0x7e {
+			t.Fatalf("byte 0x%02x after %q", c, all.String()[max(0, i-40):i])
+		}
+	}
+}

@@ -1,0 +1,149 @@
+package migrations_test
+
+import (
+	"context"
+	"slices"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+)
+
+func column[T any](t *testing.T, conn *pgx.Conn, sql string) []T {
+	t.Helper()
+	rows, err := conn.Query(context.Background(), sql)
+	if err != nil {
+		t.Fatal(err)
+	}
+	all, err := pgx.CollectRows(rows, pgx.RowTo[T])
+	if err != nil {
+		t.Fatal(err)
+	}
+	return all
+}
+
+func TestRightsAreTheFewGranted(t *testing.T) {
+	onEach(t, func(t *testing.T, db database) {
+		admin := db.admin(t)
+		const granted = `SELECT p.oid::regprocedure::text FROM pg_proc p, aclexplode(coalesce(p.proacl, acldefault('f', p.proowner))) a
+			WHERE p.pronamespace = 'wirefence'::regnamespace AND a.grantee = `
+		if got := column[string](t, admin, granted+"0 ORDER BY 1"); !slices.Equal(got, []string{
+			"wirefence.\"check\"(text)", "wirefence.\"check\"(text,text,boolean)", "wirefence.observe(text,text,boolean)", "wirefence.schema_version()",
+		}) {
+			t.Errorf("everybody may call %q", got)
+		}
+		if got := column[string](t, admin, granted+"'wirefence_issuer'::regrole ORDER BY 1"); !slices.Equal(got, []string{
+			"wirefence.revoke(text)", "wirefence.seal(text,bigint,text)", "wirefence.status()",
+		}) {
+			t.Errorf("the issuer may call %q", got)
+		}
+		if got := column[string](t, admin, `SELECT c.relname || ' ' || a.privilege_type FROM pg_class c, aclexplode(c.relacl) a
+			WHERE c.relnamespace = 'wirefence'::regnamespace AND a.grantee <> c.relowner`); !slices.Equal(got, []string{"resource_locks SELECT"}) {
+			t.Errorf("on tables there is %q", got)
+		}
+		if got := column[string](t, admin, `SELECT c.oid::regclass::text FROM pg_class c WHERE c.relnamespace = 'wirefence'::regnamespace
+			AND c.relowner <> 'wirefence_owner'::regrole UNION ALL SELECT p.oid::regprocedure::text FROM pg_proc p
+			WHERE p.pronamespace = 'wirefence'::regnamespace AND p.proowner <> 'wirefence_owner'::regrole`); len(got) > 0 {
+			t.Errorf("not the owner's: %q", got)
+		}
+		// A body that is parsed when called must not be parsed under the caller's
+		// search_path; one with prosqlbody was parsed when it was created.
+		if got := column[string](t, admin, `SELECT p.oid::regprocedure::text FROM pg_proc p WHERE p.pronamespace = 'wirefence'::regnamespace
+			AND p.prosqlbody IS NULL AND NOT coalesce(p.proconfig @> '{"search_path=pg_catalog, pg_temp"}', false)`); len(got) > 0 {
+			t.Errorf("without a fixed search_path: %q", got)
+		}
+	})
+}
+
+func TestAnApplicationMayOnlyCheck(t *testing.T) {
+	onEach(t, func(t *testing.T, db database) {
+		app, issuer := db.app(t), db.as(t, "issuer")
+		for _, sql := range []string{
+			"SELECT * FROM wirefence.resource_locks", "UPDATE wirefence.resource_locks SET last_token = 1",
+			"INSERT INTO wirefence.resource_locks (resource_id) VALUES ('a')", "DELETE FROM wirefence.resource_locks",
+			"TRUNCATE wirefence.resource_locks", "SELECT * FROM wirefence.applied_version", "SELECT * FROM wirefence.lock_holders",
+			"SELECT wirefence.seal('a', 1)", "SELECT wirefence.revoke('a')", "SELECT * FROM wirefence.status()",
+			"SELECT wirefence.end_holder('a', 1, '')", "SELECT wirefence.lock_exclusive('a', 1, NULL)", "SELECT wirefence.record('a', 1)",
+			"CREATE TABLE wirefence.mine ()", "SET ROLE wirefence_owner",
+		} {
+			wantCode(t, exec(app, sql), "42501")
+		}
+		for _, sql := range []string{
+			"UPDATE wirefence.resource_locks SET last_token = 1", "DELETE FROM wirefence.resource_locks",
+			"SELECT wirefence.record('a', 1)", "SET ROLE wirefence_owner",
+		} {
+			wantCode(t, exec(issuer, sql), "42501")
+		}
+		mustExec(t, issuer, "SELECT last_token FROM wirefence.resource_locks")
+		mustExec(t, issuer, "SELECT * FROM wirefence.status()")
+	})
+}
+
+// A client may put its own operators, functions and tables in front of the
+// system's. None of them may be called with the owner's rights, nor change a
+// verdict.
+func TestAHostileSearchPathRedirectsNothing(t *testing.T) {
+	const hostile = `
+		CREATE SCHEMA evil; GRANT ALL ON SCHEMA evil TO PUBLIC;
+		CREATE TABLE evil.resource_locks (LIKE wirefence.resource_locks);
+		CREATE FUNCTION evil.trap() RETURNS boolean LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'trapped as %', current_user; END $$;
+		CREATE FUNCTION evil.text_trap(text, text) RETURNS boolean LANGUAGE sql AS 'SELECT evil.trap()';
+		CREATE FUNCTION evil.bigint_trap(bigint, bigint) RETURNS boolean LANGUAGE sql AS 'SELECT evil.trap()';
+		CREATE OPERATOR evil.= (LEFTARG = text, RIGHTARG = text, FUNCTION = evil.text_trap);
+		CREATE OPERATOR evil.~ (LEFTARG = text, RIGHTARG = text, FUNCTION = evil.text_trap);
+		CREATE OPERATOR evil.<> (LEFTARG = text, RIGHTARG = text, FUNCTION = evil.text_trap);
+		CREATE OPERATOR evil.= (LEFTARG = bigint, RIGHTARG = bigint, FUNCTION = evil.bigint_trap);
+		CREATE OPERATOR evil.< (LEFTARG = bigint, RIGHTARG = bigint, FUNCTION = evil.bigint_trap);
+		CREATE OPERATOR evil.> (LEFTARG = bigint, RIGHTARG = bigint, FUNCTION = evil.bigint_trap);
+		CREATE FUNCTION evil.split_part(text, text, integer) RETURNS text LANGUAGE sql AS 'SELECT evil.trap()::text';
+		CREATE FUNCTION evil.hashtextextended(text, bigint) RETURNS bigint LANGUAGE sql AS 'SELECT evil.trap()::int::bigint';
+		CREATE FUNCTION evil.current_setting(text, boolean) RETURNS text LANGUAGE sql AS 'SELECT evil.trap()::text';
+		CREATE FUNCTION evil.pg_advisory_xact_lock_shared(bigint) RETURNS void LANGUAGE sql AS 'SELECT evil.trap()';
+		CREATE FUNCTION evil.octet_length(text) RETURNS integer LANGUAGE sql AS 'SELECT evil.trap()::int'`
+	onEach(t, func(t *testing.T, db database) {
+		mustExec(t, db.admin(t), hostile)
+		mustExec(t, db.admin(t), "GRANT TEMPORARY ON DATABASE "+db.name+" TO app")
+		db.seal(t, "orders", 34)
+		issuer := db.as(t, "issuer")
+		mustExec(t, issuer, "SET search_path = evil, pg_catalog")
+		mustExec(t, issuer, "SELECT wirefence.seal('sealed', 1)")
+		mustExec(t, issuer, "SELECT wirefence.revoke('sealed')")
+		mustExec(t, issuer, "SELECT * FROM wirefence.status()")
+		app := db.app(t)
+		mustExec(t, app, "CREATE TEMPORARY TABLE resource_locks (resource_id text, last_token bigint, reuse text)")
+		mustExec(t, app, "INSERT INTO resource_locks VALUES ('orders', 33, 'allow')")
+		for _, path := range []string{"evil, pg_catalog", "pg_temp, evil, pg_catalog, wirefence", "evil"} {
+			mustExec(t, app, "SET search_path = "+path)
+			for _, c := range []struct{ fence, state string }{
+				{"orders=34", ""}, {"orders=33", "WF001"}, {"orders=35", "WF003"}, {"a%20b=1,c=1", ""}, {"x", "WF004"},
+			} {
+				wantCode(t, exec(app, "SELECT wirefence.check($1)", c.fence), c.state)
+				wantCode(t, exec(app, "SELECT wirefence.observe($1, NULL, false)", c.fence), "")
+			}
+			mustExec(t, app, "SELECT wirefence.check(), wirefence.schema_version()")
+			mustExec(t, app, "BEGIN ISOLATION LEVEL SERIALIZABLE; SELECT wirefence.check('orders=34'); COMMIT")
+		}
+	})
+}
+
+// Roles are the whole cluster's, so this one has a cluster to itself.
+func TestWithoutTheRightToSignalTheErrorNamesTheGrant(t *testing.T) {
+	t.Parallel()
+	onFreshServers(t, func(t *testing.T, db database) {
+		admin := db.admin(t)
+		apply(t, admin)
+		mustExec(t, admin, "CREATE ROLE app LOGIN; REVOKE pg_signal_backend FROM wirefence_owner")
+		mustExec(t, admin, "SELECT wirefence.seal('orders', 34)")
+		mustExec(t, admin, "UPDATE wirefence.resource_locks SET preempt_after = '50 ms'")
+		zombie := db.app(t)
+		mustExec(t, zombie, "BEGIN")
+		mustExec(t, zombie, "SELECT wirefence.check('orders=34')")
+		err := exec(admin, "SELECT wirefence.seal('orders', 35)")
+		pgErr, ok := err.(*pgconn.PgError)
+		if !ok || pgErr.Code != "42501" || !contains(pgErr.Hint, "GRANT pg_signal_backend TO wirefence_owner") {
+			t.Errorf("got %#v", err)
+		}
+		apply(t, admin) // mends it
+		mustExec(t, admin, "SELECT wirefence.seal('orders', 35)")
+	})
+}
