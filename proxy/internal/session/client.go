@@ -18,7 +18,7 @@ const maxSmall = 10000
 func (s *Session) FromClient(in []byte, out *Out) int {
 	out.reset(in)
 	s.held = false
-	if len(s.toward) > 0 {
+	if len(s.toward) > 0 && s.between() {
 		out.insert(s.toward)
 		s.toward = s.toward[:0]
 	}
@@ -32,6 +32,9 @@ func (s *Session) FromClient(in []byte, out *Out) int {
 	}
 	return at
 }
+
+// between reports whether the client's next byte begins a message.
+func (s *Session) between() bool { return s.skip == 0 && s.drop == 0 && s.over.left == 0 }
 
 // fromClient handles one message, or a part of one, at offset at of the input.
 // It returns the bytes used; 0 asks for more, or for replies.
@@ -96,16 +99,18 @@ func (s *Session) fromClient(in []byte, at int, out *Out) int {
 		if len(in) < size {
 			return 0
 		}
-		switch typ {
-		case wire.Execute:
+		if typ == wire.Execute {
 			return s.execute(in[:size], at, out)
-		case wire.Describe:
-			s.openBatch(out)
-			s.q.Push(replies.Describe)
-		default:
-			s.closing(in[:size], out)
 		}
-		return s.pass(size, len(in), at, out)
+		if s.openBatch(out) {
+			return s.hold()
+		}
+		if typ == wire.Describe {
+			s.q.Push(replies.Describe)
+		} else {
+			s.closing(in[:size])
+		}
+		return s.pass(size, size, at, out)
 	case wire.FunctionCall:
 		return s.functionCall(size, len(in), at, out)
 	}

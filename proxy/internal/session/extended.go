@@ -25,16 +25,21 @@ type preparedCheck struct {
 	doubt bool   // something under way may have dropped it
 }
 
-// openBatch begins a batch with its first message.
-func (s *Session) openBatch(out *Out) {
+// openBatch begins a batch with its first message. wait asks to come again
+// after the replies that are under way.
+func (s *Session) openBatch(out *Out) (wait bool) {
 	if s.batch.open {
-		return
+		return false
 	}
 	s.settle(out)
-	s.batch = batch{
-		open: true, id: s.batch.id + 1, known: s.q.Ready() == 0,
-		inBlock: s.tx != wire.Idle, covered: s.coveredNow(),
+	if (s.variable != empty || s.cfg.RequireFence) && s.refresh(out) {
+		return true
 	}
+	s.batch = batch{
+		open: true, fresh: true, id: s.batch.id + 1, known: s.q.Ready() == 0,
+		inBlock: s.tx != wire.Idle, covered: s.coveredNow(), view: s.look(),
+	}
+	return false
 }
 
 // parse handles a whole Parse.
@@ -45,31 +50,35 @@ func (s *Session) parse(msg []byte, at int, out *Out) int {
 		s.q.Push(replies.Parse)
 		return s.pass(len(msg), len(msg), at, out)
 	}
-	s.openBatch(out)
-	catalog, generation := s.db.get()
-	result := s.scanner.Scan(body, s.options, catalog)
+	if s.openBatch(out) {
+		return s.hold()
+	}
+	result := s.scanner.Scan(body, s.options, s.batch.view.catalog)
 	if result.FenceErr != nil && !s.shadowed(malformed(result.FenceErr)) {
 		s.refuseBatch(malformed(result.FenceErr), out)
 		return len(msg)
 	}
 	carries := s.variable != empty || !result.Fence.IsZero()
-	if catalog == nil && carries && hasReads(result) && s.mayAsk() {
+	if s.batch.view.catalog == nil && carries && hasReads(result) && s.batch.fresh {
 		s.batch.open = false
-		s.loadCatalog(out)
-		return s.hold()
+		if s.refresh(out) {
+			return s.hold()
+		}
+		s.batch.open = true
 	}
-	if s.lexPending && s.batch.open && result.HasBackslashInPlainString && carries {
+	s.batch.fresh = false
+	if s.lexPending && result.HasBackslashInPlainString && carries {
 		s.refuseBatch(s.refusal(fence.CannotBeFenced, "a text whose meaning depends on a setting of the same batch"), out)
 		return len(msg)
 	}
 	var d statement
 	if len(result.Statements) > 0 {
-		d = s.describe(&result.Statements[0], catalog != nil)
+		d = s.describe(&result.Statements[0], s.batch.view.catalog != nil)
 	}
 	if !result.Fence.IsZero() {
 		d.fence = result.Fence.String()
 	}
-	d.generation = generation
+	d.generation = s.batch.view.generation
 	if d.read && len(name) > 0 && len(body) <= maxKeptText {
 		d.text = string(body)
 	}
@@ -92,35 +101,44 @@ func (s *Session) bind(in []byte, size, at int, out *Out) int {
 		if len(in) < size && len(have) <= s.cfg.MaxStatement {
 			return 0
 		}
-		s.openBatch(out)
+		if s.openBatch(out) {
+			return s.hold()
+		}
 		s.q.Push(replies.Bind)
 		return s.pass(size, len(in), at, out)
 	}
-	s.openBatch(out)
+	if s.openBatch(out) {
+		return s.hold()
+	}
 	st, sure := s.prepared.find(name, s.batch.id)
 	if !sure && s.q.Ready() > 0 && !s.q.CopyIn() {
 		return s.hold()
 	}
-	s.portals.bind(portal, s.current(st, out))
+	if st.read && st.fence != "" && s.batch.view.catalog == nil && s.batch.fresh {
+		s.batch.open = false
+		if s.refresh(out) {
+			return s.hold()
+		}
+		s.batch.open = true
+	}
+	s.batch.fresh = false
+	s.portals.bind(portal, s.current(st))
 	s.q.Push(replies.Bind)
 	return s.pass(size, len(in), at, out)
 }
 
 // current judges a statement again if functions or views have changed since.
-func (s *Session) current(st statement, out *Out) statement {
-	if !st.read {
+func (s *Session) current(st statement) statement {
+	view := s.batch.view
+	if !st.read || view.catalog != nil && view.generation == st.generation {
 		return st
 	}
-	catalog, generation := s.db.get()
-	if catalog != nil && generation == st.generation && !st.step.Write {
-		return st
-	}
-	if catalog == nil || st.text == "" {
+	if view.catalog == nil || st.text == "" {
 		st.step.Write = true
 		return st
 	}
-	result := s.scanner.Scan([]byte(st.text), s.options, catalog)
-	st.generation, st.step.Write = generation, len(result.Statements) == 0 || result.Statements[0].Write
+	result := s.scanner.Scan([]byte(st.text), s.options, view.catalog)
+	st.generation, st.step.Write = view.generation, len(result.Statements) == 0 || result.Statements[0].Write
 	return st
 }
 
@@ -132,7 +150,9 @@ func (s *Session) execute(msg []byte, at int, out *Out) int {
 		s.q.Push(replies.Execute)
 		return s.pass(len(msg), len(msg), at, out)
 	}
-	s.openBatch(out)
+	if s.openBatch(out) {
+		return s.hold()
+	}
 	st := s.portals.find(name)
 	if st.execute && s.setterSQL {
 		st.step.Setter = true
@@ -266,8 +286,7 @@ func (s *Session) push(kind replies.Kind, by role) *note {
 
 // closing handles a whole Close. The statement is forgotten when the server
 // has confirmed it: after an error it lives on.
-func (s *Session) closing(msg []byte, out *Out) {
-	s.openBatch(out)
+func (s *Session) closing(msg []byte) {
 	e := s.q.Push(replies.Close)
 	if body := msg[wire.HeaderSize:]; len(body) > 1 && body[0] == 'S' {
 		e.Note.drops = true

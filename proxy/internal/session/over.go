@@ -33,7 +33,9 @@ func (s *Session) beginOver(typ byte, size int, in []byte, at int, out *Out) int
 	kind := replies.Query
 	if typ == wire.Parse {
 		kind = replies.Parse
-		s.openBatch(out)
+		if s.openBatch(out) {
+			return s.hold()
+		}
 	} else {
 		s.settle(out)
 	}

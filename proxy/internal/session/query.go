@@ -24,26 +24,22 @@ func (s *Session) query(msg []byte, at int, out *Out) int {
 	}
 	covered := s.coveredNow()
 	s.batch.open = false
-	catalog, _ := s.db.get()
-	result := s.scanner.Scan(body, s.options, catalog)
+	known := s.look()
+	result := s.scanner.Scan(body, s.options, known.catalog)
 	by := weave.Carrier{Variable: s.variable != empty}
 	if !result.Fence.IsZero() {
 		by.Comment = result.Fence.String()
 	}
-	if result.FenceErr != nil {
-		if !s.shadowed(malformed(result.FenceErr)) {
-			return s.refuseQuery(len(msg), malformed(result.FenceErr), out)
-		}
-		return s.pushPlain(len(msg), at, out)
-	}
-	if catalog == nil && by.Carries() && hasReads(result) && s.mayAsk() {
-		s.loadCatalog(out)
+	if known.catalog == nil && (by.Carries() || s.cfg.RequireFence) && hasReads(result) && s.refresh(out) {
 		return s.hold()
+	}
+	if result.FenceErr != nil && !s.shadowed(malformed(result.FenceErr)) {
+		return s.refuseQuery(len(msg), malformed(result.FenceErr), out)
 	}
 	s.stmts, s.steps = s.stmts[:0], s.steps[:0]
 	contain := false
 	for i := range result.Statements {
-		d := s.describe(&result.Statements[i], catalog != nil)
+		d := s.describe(&result.Statements[i], known.catalog != nil)
 		s.stmts, s.steps = append(s.stmts, d), append(s.steps, d.step)
 		contain = contain || d.procedural || d.step.Unfenceable != ""
 	}

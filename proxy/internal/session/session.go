@@ -102,11 +102,13 @@ const (
 // batch is what was sent since the last Sync.
 type batch struct {
 	open      bool
+	fresh     bool // nothing but what is being handled has been sent yet
 	id        uint32
 	known     bool // inBlock is certain unless something fails before
 	inBlock   bool // in a transaction block
 	contained bool // the proxy has put a transaction block around it
 	covered   weave.Coverage
+	view      view // of the catalog, one for the whole batch
 }
 
 // note is what a reply's entry remembers.
@@ -183,7 +185,7 @@ func (s *Session) Done() bool { return s.done }
 // Idle reports whether the session is between transactions, with nothing
 // outstanding and no message half sent.
 func (s *Session) Idle() bool {
-	return s.phase == serving && s.tx == wire.Idle && s.q.Len() == 0 && !s.batch.open && s.skip == 0 && s.drop == 0 && s.over.left == 0
+	return s.phase == serving && s.tx == wire.Idle && s.q.Len() == 0 && !s.batch.open && len(s.toward) == 0 && s.between()
 }
 
 // InTransaction reports whether a transaction block is open, as of the last

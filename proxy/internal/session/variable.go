@@ -70,17 +70,34 @@ func (s *Session) unanswered() {
 	}
 }
 
-// mayAsk reports whether the catalog can and should be asked for right now.
-func (s *Session) mayAsk() bool {
-	idle := s.phase == serving && s.tx == wire.Idle && s.q.Len() == 0
-	return idle && s.db.wanted()
+// view is what is known of the catalog at one moment.
+type view struct {
+	catalog    *sqlscan.Catalog // nil if nothing is known
+	generation uint32
 }
 
-// loadCatalog asks for the catalog ahead of the client's message.
-func (s *Session) loadCatalog(out *Out) {
+func (s *Session) look() view {
+	catalog, generation := s.db.get()
+	return view{catalog, generation}
+}
+
+// refresh asks for the catalog ahead of the client's message, if it is needed
+// and isn't known. wait asks to come again when the answer, or what else is
+// under way, is there. In a transaction the question does no harm: the message
+// that it is asked for would take a snapshot too.
+func (s *Session) refresh(out *Out) (wait bool) {
+	switch {
+	case !s.db.wanted() || s.tx == wire.Failed || s.q.CopyIn():
+		return false
+	case s.q.Ready() > 0:
+		return true
+	case s.q.Len() > 0:
+		return false
+	}
 	mark := len(out.own)
 	out.own = s.askCatalog(out.own)
 	out.put(mark)
+	return true
 }
 
 func (s *Session) askCatalog(dst []byte) []byte {
