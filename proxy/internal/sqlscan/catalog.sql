@@ -44,7 +44,6 @@ running (names) as materialized (select '{
   crosstab,crosstab2,crosstab3,crosstab4,connectby,xpath_table,dblink}'::pg_catalog.text[]),
 fn as materialized (
   select p.oid, p.proname, p.pronamespace, p.prokind, p.pronargs, p.pronargdefaults, p.proargtypes,
-         p.prosrc, p.proconfig, p.prosqlbody is not null as has_body,
          p.oid OPERATOR(pg_catalog.<) 16384::pg_catalog.oid as built_in,
          (p.provolatile OPERATOR(pg_catalog.=) 'v'
            and not (p.pronamespace OPERATOR(pg_catalog.=) 11::pg_catalog.oid
@@ -56,8 +55,9 @@ fn as materialized (
 unsafe_aggregate as materialized (
   select distinct a.aggfnoid::pg_catalog.oid as oid
     from pg_catalog.pg_aggregate a
-    join fn f on f.oid OPERATOR(pg_catalog.=) any (array[a.aggtransfn, a.aggfinalfn, a.aggcombinefn, a.aggserialfn,
-           a.aggdeserialfn, a.aggmtransfn, a.aggminvtransfn, a.aggmfinalfn]::pg_catalog.oid[])
+    cross join lateral pg_catalog.unnest(array[a.aggtransfn, a.aggfinalfn, a.aggcombinefn, a.aggserialfn,
+           a.aggdeserialfn, a.aggmtransfn, a.aggminvtransfn, a.aggmfinalfn]::pg_catalog.oid[]) as support(oid)
+    join fn f on f.oid OPERATOR(pg_catalog.=) support.oid
    where f.writes
 ),
 unsafe_fn as materialized (
@@ -140,21 +140,23 @@ suspect (class, id) as (
     join edge e on e.from_class OPERATOR(pg_catalog.=) s.class and e.from_id OPERATOR(pg_catalog.=) s.id
 ),
 -- Functions of users that may set the session variable, and those that call them.
+-- Sources are lowered, which takes time, only where there is such a function.
+routine as not materialized (
+  select p.oid, p.proname::pg_catalog.text as name, p.proconfig::pg_catalog.text as config,
+         case when p.prosqlbody is null then p.prosrc else pg_catalog.pg_get_function_sqlbody(p.oid) end
+         collate pg_catalog."C" as text
+    from pg_catalog.pg_proc p
+   where p.oid OPERATOR(pg_catalog.>=) 16384::pg_catalog.oid and p.prokind OPERATOR(pg_catalog.<>) 'a'
+     and p.pronamespace OPERATOR(pg_catalog.<>) all (array(
+           select n.oid from pg_catalog.pg_namespace n where n.nspname OPERATOR(pg_catalog.=) 'wirefence'))
+),
 source as materialized (
-  select f.oid, f.proname::pg_catalog.text as name,
-         pg_catalog.lower(case when f.has_body then pg_catalog.pg_get_function_sqlbody(f.oid) else f.prosrc end
-                          collate pg_catalog."C") as text,
-         f.proconfig::pg_catalog.text as config
-    from fn f
-    join pg_catalog.pg_namespace n on n.oid OPERATOR(pg_catalog.=) f.pronamespace
-   where not f.built_in and n.nspname OPERATOR(pg_catalog.<>) 'wirefence'
-     and f.prokind OPERATOR(pg_catalog.<>) 'a'
+  select r.name, pg_catalog.lower(r.text) as text from routine r
 ),
 setter (name, level) as (
-  select s.name, 0 from source s
-   where pg_catalog.strpos(s.text, 'set_config') OPERATOR(pg_catalog.>) 0
-      or pg_catalog.strpos(s.text, 'wirefence') OPERATOR(pg_catalog.>) 0
-      or pg_catalog.strpos(pg_catalog.lower(s.config), 'wirefence') OPERATOR(pg_catalog.>) 0
+  select r.name, 0 from routine r
+   where r.text OPERATOR(pg_catalog.~*) 'set_config|wirefence'
+      or r.config OPERATOR(pg_catalog.~*) 'wirefence'
   union
   select s.name, r.level OPERATOR(pg_catalog.+) 1
     from setter r

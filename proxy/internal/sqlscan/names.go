@@ -201,7 +201,9 @@ func (s *Scanner) with(t token) {
 	case kwWith:
 		if st.prev.kind == open || st.n == 0 || st.n == st.bodyAt ||
 			st.prev.id == kwFor && st.verb == VerbDeclare {
-			st.ctes |= bit
+			if st.depth < 63 { // deeper lists share a bit
+				st.ctes |= bit
+			}
 		}
 	case kwSelect, kwValues, kwTable, kwInsert, kwUpdate, kwDelete, kwMerge, kwOrder, kwLimit, kwOffset,
 		kwFetch, kwFor, kwUnion, kwIntersect, kwExcept:

@@ -1,0 +1,85 @@
+package sqlscan
+
+import (
+	"context"
+	"testing"
+
+	"github.com/jackc/pgx/v5/pgconn"
+)
+
+func TestCatalogQueryIsImmuneToTheSession(t *testing.T) {
+	forEachServer(t, func(t *testing.T, major int, conn *pgconn.PgConn) {
+		mustRun(t, conn, objects)
+		mustRun(t, conn, `drop schema if exists evil cascade; create schema evil; grant usage on schema evil to plain_user;
+			create function evil.liar(oid, oid) returns boolean language sql as 'select false';
+			create function evil.liar(name, name) returns boolean language sql as 'select false';
+			create function evil.liar(text, text) returns boolean language sql as 'select false';
+			create operator evil.= (leftarg = oid, rightarg = oid, function = evil.liar);
+			create operator evil.= (leftarg = name, rightarg = name, function = evil.liar);
+			create operator evil.= (leftarg = text, rightarg = text, function = evil.liar);
+			create operator evil.~ (leftarg = text, rightarg = text, function = evil.liar);
+			create function evil.strpos(text, text) returns int language sql as 'select 0';
+			create table evil.pg_proc (oid oid)`)
+		want := answer(t, conn)
+		mustRun(t, conn, "set role plain_user; set search_path = evil, pg_catalog; set standard_conforming_strings = off")
+		if got := answer(t, conn); got != want {
+			t.Errorf("a hostile search_path makes %d bytes of %d", len(got), len(want))
+		}
+		mustRun(t, conn, "reset role; reset search_path; set standard_conforming_strings = on; drop schema evil cascade")
+		if text := answer(t, conn); !contains(text, "sabs") || !contains(text, "unextval") || !contains(text, "rvv") ||
+			!contains(text, "rvn") || !contains(text, "tchecked") || !contains(text, "o###") || !contains(text, "ffield") ||
+			!contains(text, "xchooses") || !contains(text, "xguarded") || !contains(text, "pproc") ||
+			contains(text, "rclean") || contains(text, "tplain") || contains(text, "o#+#") || contains(text, "!") {
+			t.Error("the catalog's answer is wrong")
+		}
+	})
+}
+
+// answer is the catalog's text with its lines sorted by the server's own plan.
+func answer(t *testing.T, conn *pgconn.PgConn) string {
+	t.Helper()
+	results, err := conn.Exec(context.Background(), CatalogQuery).ReadAll()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(results[0].Rows[0][0])
+}
+
+func contains(text, line string) bool {
+	for _, l := range lines(text) {
+		if l == line {
+			return true
+		}
+	}
+	return false
+}
+
+func TestParseCatalogRefusesWhatItCannotRead(t *testing.T) {
+	for _, text := range []string{"", "sabs", "sabs\n", "sabs\nunextval", "?abs\n."} {
+		if _, err := ParseCatalog([]byte(text)); err == nil {
+			t.Errorf("%q passes", text)
+		}
+	}
+	cat, err := ParseCatalog([]byte("sabs\n!\n."))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !scanOne(t, "select abs(1)", Options{}, cat).Write {
+		t.Error("a line ! does not make a write of every query")
+	}
+}
+
+func TestTemporaryFunctionsAreUnknown(t *testing.T) {
+	cat, err := ParseCatalog([]byte("sabs\n."))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for sql, want := range map[string]bool{
+		"select abs(1)": false, "select pg_catalog.abs(1)": false, "select pg_temp.abs(1)": true,
+		`select "pg_temp_3".abs(1)`: true, `select U&"pg\005ftemp".abs(1)`: true, "select été(1)": true,
+	} {
+		if scanOne(t, sql, Options{}, cat).Write != want {
+			t.Errorf("%s: want %v", sql, want)
+		}
+	}
+}
