@@ -159,7 +159,3 @@ func scanStatus(row pgx.CollectableRow) (ResourceStatus, error) {
 	}
 	return s, err
 }
-
-// IsUndeclared reports whether err says that the resource was never recorded or
-// declared.
-func IsUndeclared(err error) bool { return StateOf(err) == ResourceUnknown }

@@ -81,3 +81,7 @@ func IsReused(err error) bool { return StateOf(err) == TokenReused }
 
 // IsUnfenceable reports whether err says that the statement can't be fenced.
 func IsUnfenceable(err error) bool { return StateOf(err) == CannotBeFenced }
+
+// IsUndeclared reports whether err says that the resource was never recorded or
+// declared.
+func IsUndeclared(err error) bool { return StateOf(err) == ResourceUnknown }

@@ -1,0 +1,142 @@
+package fence_test
+
+import (
+	"context"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"go.uber.org/goleak"
+
+	"github.com/wirefence/wirefence/fence"
+	"github.com/wirefence/wirefence/internal/servers"
+	"github.com/wirefence/wirefence/migrations"
+)
+
+// migrated makes a database in an encoding.
+func migrated(t *testing.T, server *servers.Postgres, encoding string) *pgx.Conn {
+	t.Helper()
+	ctx := context.Background()
+	admin, err := pgx.Connect(ctx, server.URL("postgres"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer admin.Close(ctx)
+	name := strings.ToLower(encoding)
+	if _, err := admin.Exec(ctx, "CREATE DATABASE "+name+" TEMPLATE template0 LC_COLLATE 'C' LC_CTYPE 'C' ENCODING "+encoding); err != nil {
+		t.Fatal(err)
+	}
+	conn, err := pgx.Connect(ctx, server.URL(name))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { conn.Close(ctx) })
+	if err := migrations.Apply(ctx, conn, nil); err != nil {
+		t.Fatal(err)
+	}
+	return conn
+}
+
+func TestCalls(t *testing.T) {
+	ctx := context.Background()
+	server, err := servers.StartPostgres(ctx, servers.PostgresConfig{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { goleak.VerifyNone(t) })
+	t.Cleanup(server.Close)
+	for _, encoding := range []string{"UTF8", "LATIN1"} {
+		t.Run(encoding, func(t *testing.T) {
+			conn := migrated(t, server, encoding)
+			t.Run("grants", func(t *testing.T) { grants(ctx, t, conn) })
+			t.Run("status", func(t *testing.T) { status(ctx, t, conn) })
+		})
+	}
+}
+
+func grants(ctx context.Context, t *testing.T, conn *pgx.Conn) {
+	const resource fence.Resource = "café 'au lait'"
+	if last, err := fence.LastToken(ctx, conn, resource); last != 0 || err != nil {
+		t.Errorf("never granted: %d, %v", last, err)
+	}
+	if _, err := fence.Revoke(ctx, conn, resource); !fence.IsUndeclared(err) {
+		t.Errorf("revoked what was never granted: %v", err)
+	}
+	for _, want := range []bool{true, false} {
+		if ok, err := fence.Seal(ctx, conn, fence.Grant{Resource: resource, Token: 34, Holder: "worker-b"}); ok != want || err != nil {
+			t.Errorf("sealed: %v, %v", ok, err)
+		}
+	}
+	check := func(token fence.Token) error {
+		f, err := fence.New(fence.Pair{Resource: resource, Token: token})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return fence.Check(ctx, conn, f)
+	}
+	if err := check(34); err != nil {
+		t.Error(err)
+	}
+	if err := check(33); !fence.IsStale(err) {
+		t.Errorf("stale: %v", err)
+	}
+	if err := check(35); !fence.IsUnknown(err) {
+		t.Errorf("never granted: %v", err)
+	}
+	if last, err := fence.Revoke(ctx, conn, resource); last != 35 || err != nil {
+		t.Errorf("revoked: %d, %v", last, err)
+	}
+	if err := check(34); !fence.IsStale(err) {
+		t.Errorf("revoked: %v", err)
+	}
+	if last, err := fence.LastToken(ctx, conn, resource); last != 35 || err != nil {
+		t.Errorf("last token: %d, %v", last, err)
+	}
+	if err := fence.Check(ctx, conn, fence.Fence{}); err != nil {
+		t.Errorf("no fence: %v", err)
+	}
+	if _, err := conn.Exec(ctx, "SET wirefence.token = 'nonsense'"); err != nil {
+		t.Fatal(err)
+	}
+	if err := fence.Check(ctx, conn, fence.Fence{}); !fence.IsMalformed(err) {
+		t.Errorf("the session variable: %v", err)
+	}
+	if _, err := conn.Exec(ctx, "RESET wirefence.token"); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func status(ctx context.Context, t *testing.T, conn *pgx.Conn) {
+	tx, err := conn.Begin(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tx.Rollback(ctx)
+	began := time.Now()
+	if _, err := fence.Seal(ctx, tx, fence.Grant{Resource: "a", Token: 7, Holder: "w"}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := tx.Exec(ctx, "UPDATE wirefence.resource_locks SET preempt_after = NULL WHERE resource_id = 'a'"); err != nil {
+		t.Fatal(err)
+	}
+	all, err := fence.Status(ctx, tx)
+	if err != nil || len(all) != 2 {
+		t.Fatalf("%+v, %v", all, err)
+	}
+	a, revoked := all[0], all[1]
+	if a.Since.Before(began.Add(-time.Minute)) || a.PreemptAfter != nil {
+		t.Errorf("%+v", a)
+	}
+	a.Since = time.Time{}
+	if want := (fence.ResourceStatus{Resource: "a", LastToken: 7, Holder: "w", Advance: fence.AdvanceOnGrant, Reuse: fence.ReuseAllowed, Writers: 1}); a != want {
+		t.Errorf("%+v", a)
+	}
+	if revoked.Resource != "café 'au lait'" || revoked.Holder != "" || !revoked.Since.IsZero() || *revoked.PreemptAfter != 5*time.Second || revoked.Writers != 0 {
+		t.Errorf("%+v", revoked)
+	}
+	if slices.ContainsFunc(all, func(s fence.ResourceStatus) bool { return s.LastToken == 0 }) {
+		t.Error("a resource without a token")
+	}
+}
