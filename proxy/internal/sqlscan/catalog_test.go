@@ -2,6 +2,8 @@ package sqlscan
 
 import (
 	"context"
+	"slices"
+	"strings"
 	"testing"
 
 	"github.com/jackc/pgx/v5/pgconn"
@@ -35,23 +37,20 @@ func TestCatalogQueryIsImmuneToTheSession(t *testing.T) {
 	})
 }
 
-// answer is the catalog's text with its lines sorted by the server's own plan.
+// answer is the catalog's text with its lines sorted.
 func answer(t *testing.T, conn *pgconn.PgConn) string {
 	t.Helper()
 	results, err := conn.Exec(context.Background(), CatalogQuery).ReadAll()
 	if err != nil {
 		t.Fatal(err)
 	}
-	return string(results[0].Rows[0][0])
+	sorted := lines(string(results[0].Rows[0][0]))
+	slices.Sort(sorted)
+	return strings.Join(sorted, "\n")
 }
 
 func contains(text, line string) bool {
-	for _, l := range lines(text) {
-		if l == line {
-			return true
-		}
-	}
-	return false
+	return slices.Contains(lines(text), line)
 }
 
 func TestParseCatalogRefusesWhatItCannotRead(t *testing.T) {
