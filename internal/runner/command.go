@@ -1,0 +1,97 @@
+package runner
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/wirefence/wirefence/fence"
+)
+
+var errNotFound = errors.New("command not found")
+
+// lookUp finds the command in the PATH of env, as a shell would: what can't be
+// executed is only an answer if nothing else is found.
+func lookUp(command, env []string) (string, error) {
+	if len(command) == 0 || command[0] == "" {
+		return "", fmt.Errorf("no command: %w", errNotFound)
+	}
+	name := command[0]
+	if strings.Contains(name, "/") {
+		return name, executable(name)
+	}
+	var denied error
+	for _, dir := range filepath.SplitList(value(env, "PATH")) {
+		if dir == "" {
+			dir = "."
+		}
+		path := filepath.Join(dir, name)
+		if dir == "." {
+			path = "./" + name
+		}
+		err := executable(path)
+		if err == nil {
+			return path, nil
+		}
+		if !errors.Is(err, os.ErrNotExist) && denied == nil {
+			denied = err
+		}
+	}
+	if denied != nil {
+		return "", denied
+	}
+	return "", fmt.Errorf("%s: %w", name, errNotFound)
+}
+
+func executable(path string) error {
+	info, err := os.Stat(path)
+	switch {
+	case err != nil:
+		return err
+	case info.IsDir():
+		return fmt.Errorf("%s: is a directory", path)
+	case info.Mode().Perm()&0o111 == 0:
+		return fmt.Errorf("%s: %w", path, os.ErrPermission)
+	}
+	return nil
+}
+
+// value is a variable's value in env, where the last one counts.
+func value(env []string, name string) string {
+	for _, entry := range slices.Backward(env) {
+		if value, ok := strings.CutPrefix(entry, name+"="); ok {
+			return value
+		}
+	}
+	return ""
+}
+
+// withFence returns env with the fence of the lease for libpq's clients, for
+// scripts that hand the token on, and for those that hand the fence on.
+func withFence(env []string, lease Lease) []string {
+	f := lease.Fence().String()
+	options := pgOptions(value(env, "PGOPTIONS"), f)
+	env = slices.DeleteFunc(slices.Clone(env), func(entry string) bool {
+		name, _, _ := strings.Cut(entry, "=")
+		return name == "PGOPTIONS" || name == "WIREFENCE_TOKEN" || name == "WIREFENCE_FENCE"
+	})
+	return append(env, "PGOPTIONS="+options, "WIREFENCE_TOKEN="+lease.Token().String(), "WIREFENCE_FENCE="+f)
+}
+
+// pgOptions appends the fence to the value of PGOPTIONS. PostgreSQL splits that
+// at blanks, takes a backslash for the escape of the next character, and the
+// last setting of a name counts. A fence has neither blanks nor backslashes. A
+// lone backslash at the end means nothing to PostgreSQL, but would swallow the
+// blank that is put behind it.
+func pgOptions(given, f string) string {
+	bare := strings.TrimRight(given, `\`)
+	given = bare + strings.Repeat(`\`, (len(given)-len(bare))/2*2)
+	option := "-c " + fence.Variable + "=" + f
+	if given == "" {
+		return option
+	}
+	return given + " " + option
+}

@@ -1,0 +1,9 @@
+//go:build unix && !linux
+
+package runner
+
+import "syscall"
+
+func adoptOrphans() {}
+
+func endWithParent(*syscall.SysProcAttr) {}

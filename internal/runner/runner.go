@@ -1,0 +1,209 @@
+// Package runner runs a command under a lease, and ends it before the lease can
+// be another's. The command runs in a process group of its own, which is what
+// gets the signals and what is ended.
+//
+// What leaves the group escapes: a process that calls setsid or setpgid, as
+// daemons and the jobs of an interactive shell do. It keeps the fence in its
+// environment, so PostgreSQL refuses its writes once the lease is another's. If
+// this process is killed by SIGKILL, Linux kills the command with it, but not
+// the command's own children.
+//
+// The package imports lockclient and fence.
+package runner
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"syscall"
+	"time"
+
+	"github.com/wirefence/wirefence/fence"
+	"github.com/wirefence/wirefence/lockclient"
+)
+
+// Exit statuses of a run that are not the command's own. The first two are for
+// callers to tell of a lease that was not to be had, or was lost.
+const (
+	ExitNotAcquired   = 75
+	ExitLost          = 76
+	ExitNotExecutable = 126
+	ExitNotFound      = 127
+)
+
+// Lease is what a command runs under: a *lockclient.Lease.
+type Lease interface {
+	Context() context.Context
+	Token() fence.Token
+	Fence() fence.Fence
+	Remaining() time.Duration
+	Release(ctx context.Context) error
+}
+
+var _ Lease = (*lockclient.Lease)(nil)
+
+// Options of a run. The zero value runs without input and output, in this
+// process's environment.
+type Options struct {
+	// Stdin, Stdout and Stderr are the command's; nil is /dev/null. If Stdin
+	// is a terminal whose foreground this process has, the command gets the
+	// foreground.
+	Stdin, Stdout, Stderr *os.File
+	// Env is the command's environment without the fence; nil is that of this
+	// process.
+	Env []string
+	// TermGrace is how long processes have between SIGTERM and SIGKILL:
+	// default 10s. Where the lease ends earlier, so does the grace.
+	TermGrace time.Duration
+	// ReleaseTimeout bounds the release at the end: default 5s.
+	ReleaseTimeout time.Duration
+}
+
+func (o Options) withDefaults() Options {
+	if o.Env == nil {
+		o.Env = os.Environ()
+	}
+	if o.TermGrace <= 0 {
+		o.TermGrace = 10 * time.Second
+	}
+	if o.ReleaseTimeout <= 0 {
+		o.ReleaseTimeout = 5 * time.Second
+	}
+	return o
+}
+
+// Run runs the command until it ends, ends what it left in its group, and
+// releases the lease. It returns the command's exit status, or 128 and the
+// number of the signal that killed it. The error says what else went wrong, so
+// it may come with the status of a command that ran:
+//
+//   - The lease ended first: the group is ended before another can get the
+//     lease, the status is ExitLost, the error wraps the cause.
+//   - ctx ended first: the group is ended within TermGrace, the error wraps the
+//     cause.
+//   - The command was not found or can't be executed: ExitNotFound or
+//     ExitNotExecutable.
+//   - The release failed: the lease will expire.
+//
+// Signals that come to this process meanwhile go to the group. Only one Run of
+// a process should have a terminal.
+func Run(ctx context.Context, lease Lease, command []string, options Options) (exit int, err error) {
+	options = options.withDefaults()
+	defer func() {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), options.ReleaseTimeout)
+		defer cancel()
+		err = errors.Join(err, lease.Release(ctx))
+	}()
+	if cause := context.Cause(lease.Context()); cause != nil {
+		return ExitLost, fmt.Errorf("command not started: %w", cause)
+	}
+	path, err := lookUp(command, options.Env)
+	if err != nil {
+		return notStarted(err), err
+	}
+	signals := catch()
+	defer signals.stop()
+	g, err := startGroup(path, command, withFence(options.Env, lease), options)
+	if err != nil {
+		err = fmt.Errorf("start %s: %w", command[0], err)
+		return notStarted(err), err
+	}
+	r := run{group: g, lease: lease, options: options, signals: signals}
+	cause := r.watch(ctx)
+	left := r.end(cause != nil && lease.Context().Err() != nil)
+	g.terminal.takeBack()
+	exit = g.exit()
+	switch {
+	case cause == nil:
+		return exit, left
+	case lease.Context().Err() != nil:
+		return ExitLost, errors.Join(fmt.Errorf("command ended: %w", cause), left)
+	default:
+		return exit, errors.Join(fmt.Errorf("command ended: %w", cause), left)
+	}
+}
+
+// notStarted is the exit status of a command that didn't start, as a shell's.
+func notStarted(err error) int {
+	if errors.Is(err, os.ErrNotExist) || errors.Is(err, errNotFound) {
+		return ExitNotFound
+	}
+	return ExitNotExecutable
+}
+
+// run is one run of a command.
+type run struct {
+	*group
+	lease   Lease
+	options Options
+	signals *signals
+}
+
+// watch returns nil when the command has ended, else why it must end. Until
+// then it passes signals on, and stops and goes on with the command.
+func (r *run) watch(ctx context.Context) error {
+	for {
+		select {
+		case <-r.exited:
+			return nil
+		default:
+		}
+		select {
+		case <-r.exited:
+			return nil
+		case <-r.lease.Context().Done():
+			return context.Cause(r.lease.Context())
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case signal := <-r.signals.caught:
+			r.pass(signal)
+		case signal := <-r.stopped:
+			r.suspend(signal)
+		}
+	}
+}
+
+// end ends what is left of the group and returns when it has gone. A lease that
+// has ended, or ends meanwhile, sets the limit: then SIGKILL comes early enough
+// for the group to be gone when the lease can be another's.
+func (r *run) end(limited bool) error {
+	if r.isGone() {
+		return nil
+	}
+	grace := r.options.TermGrace
+	if limited {
+		grace = min(grace, lastMoment(r.lease))
+	}
+	if grace > 0 {
+		r.signal(syscall.SIGTERM)
+		r.signal(syscall.SIGCONT) // a stopped process doesn't see SIGTERM
+		deadline := time.NewTimer(grace)
+		defer deadline.Stop()
+		ended := r.lease.Context().Done()
+		if limited {
+			ended = nil
+		}
+		for waiting := true; waiting; {
+			select {
+			case <-r.gone:
+				return nil
+			case <-deadline.C:
+				waiting = false
+			case <-ended:
+				ended = nil
+				deadline.Reset(min(grace, max(0, lastMoment(r.lease))))
+			case signal := <-r.signals.caught:
+				r.pass(signal)
+			}
+		}
+	}
+	return r.kill(r.options.TermGrace)
+}
+
+// lastMoment is how long to wait with SIGKILL: to the end of the lease, less
+// what the kernel needs to end the processes.
+func lastMoment(lease Lease) time.Duration {
+	left := lease.Remaining()
+	return left - min(left/2, 250*time.Millisecond)
+}

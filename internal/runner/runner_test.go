@@ -1,0 +1,356 @@
+package runner
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/wirefence/wirefence/fence"
+	"github.com/wirefence/wirefence/internal/servers"
+	"github.com/wirefence/wirefence/lockclient"
+	"github.com/wirefence/wirefence/lockclient/redis"
+)
+
+func TestMain(m *testing.M) {
+	if len(os.Args) > 1 && os.Args[1] == terminalHelper {
+		os.Exit(runInTerminal())
+	}
+	goleak.VerifyTestMain(m)
+}
+
+// held is a lease that a test ends.
+type held struct {
+	ctx    context.Context
+	cancel context.CancelCauseFunc
+
+	mu        sync.Mutex
+	until     time.Time
+	releases  int
+	onRelease func() error
+}
+
+func newHeld() *held {
+	h := &held{until: time.Now().Add(time.Hour)}
+	h.ctx, h.cancel = context.WithCancelCause(context.Background())
+	return h
+}
+
+// lose ends the lease when another can get it after a time.
+func (h *held) lose(remaining time.Duration) {
+	h.mu.Lock()
+	h.until = time.Now().Add(remaining)
+	h.mu.Unlock()
+	h.cancel(lockclient.ErrUnreachable)
+}
+
+// atRelease sets what a release does.
+func (h *held) atRelease(do func() error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.onRelease = do
+}
+
+func (h *held) Context() context.Context { return h.ctx }
+func (h *held) Token() fence.Token       { return 34 }
+func (h *held) Fence() fence.Fence {
+	f, _ := fence.Parse("orders=34")
+	return f
+}
+
+func (h *held) Remaining() time.Duration {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return max(0, time.Until(h.until))
+}
+
+func (h *held) Release(context.Context) error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.releases++
+	if h.onRelease != nil {
+		return h.onRelease()
+	}
+	return nil
+}
+
+// job is a run with its output to read.
+type job struct {
+	testing.TB
+	lease *held
+	lines *bufio.Reader
+	done  chan struct{}
+	exit  int
+	err   error
+}
+
+func start(t testing.TB, ctx context.Context, lease *held, options Options, command ...string) *job {
+	t.Helper()
+	out, in, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { out.Close() })
+	options.Stdout, options.Stderr = in, os.Stderr
+	j := &job{TB: t, lease: lease, lines: bufio.NewReader(out), done: make(chan struct{})}
+	go func() {
+		defer close(j.done)
+		j.exit, j.err = Run(ctx, lease, command, options)
+		in.Close()
+	}()
+	return j
+}
+
+func shell(t testing.TB, script string) *job {
+	t.Helper()
+	return start(t, context.Background(), newHeld(), Options{TermGrace: 5 * time.Second}, "sh", "-c", script)
+}
+
+func (j *job) line() string {
+	j.Helper()
+	line, err := j.lines.ReadString('\n')
+	if err != nil {
+		j.Fatalf("no line of output: %v", err)
+	}
+	return strings.TrimSpace(line)
+}
+
+func (j *job) pid() int {
+	j.Helper()
+	pid, err := strconv.Atoi(j.line())
+	if err != nil {
+		j.Fatal(err)
+	}
+	return pid
+}
+
+func (j *job) wantExit(exit int) error {
+	j.Helper()
+	<-j.done
+	if j.exit != exit {
+		j.Errorf("exit %d, want %d: %v", j.exit, exit, j.err)
+	}
+	if j.lease.releases != 1 {
+		j.Errorf("%d releases", j.lease.releases)
+	}
+	return j.err
+}
+
+func wantGone(t testing.TB, pids ...int) {
+	t.Helper()
+	for _, pid := range pids {
+		if err := syscall.Kill(pid, 0); !errors.Is(err, syscall.ESRCH) {
+			t.Errorf("process %d: %v", pid, err)
+		}
+	}
+}
+
+func TestExitStatus(t *testing.T) {
+	dir := t.TempDir()
+	write := func(name, text string, mode os.FileMode) string {
+		path := filepath.Join(dir, name)
+		if err := os.WriteFile(path, []byte(text), mode); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	for _, c := range []struct {
+		command []string
+		exit    int
+		ran     bool
+	}{
+		{[]string{"true"}, 0, true},
+		{[]string{"sh", "-c", "exit 7"}, 7, true},
+		{[]string{"sh", "-c", "exit 255"}, 255, true},
+		{[]string{"sh", "-c", "kill -TERM $$"}, 143, true},
+		{[]string{"sh", "-c", "kill -KILL $$"}, 137, true},
+		{[]string{write("no-interpreter", "exit $1\n", 0o755), "9"}, 9, true},
+		{[]string{write("plain", "exit 0\n", 0o644)}, ExitNotExecutable, false},
+		{[]string{write("bad-interpreter", "#!/no/such/thing\n", 0o755)}, ExitNotFound, false},
+		{[]string{dir}, ExitNotExecutable, false},
+		{[]string{"no-such-command"}, ExitNotFound, false},
+		{[]string{"/no/such/command"}, ExitNotFound, false},
+		{[]string{""}, ExitNotFound, false},
+		{nil, ExitNotFound, false},
+	} {
+		j := start(t, t.Context(), newHeld(), Options{}, c.command...)
+		if err := j.wantExit(c.exit); (err == nil) != c.ran {
+			t.Errorf("%q: %v", c.command, err)
+		}
+	}
+}
+
+func TestEnvironment(t *testing.T) {
+	env := []string{"PATH=" + os.Getenv("PATH"), "PGOPTIONS=-c a=b", "WIREFENCE_TOKEN=1", "WIREFENCE_FENCE=x=1", "KEEP=me"}
+	j := start(t, t.Context(), newHeld(), Options{Env: env}, "sh", "-c", `echo "$PGOPTIONS|$WIREFENCE_TOKEN|$WIREFENCE_FENCE|$KEEP"`)
+	if got, want := j.line(), "-c a=b -c wirefence.token=orders=34|34|orders=34|me"; got != want {
+		t.Errorf("got %s, want %s", got, want)
+	}
+	if err := j.wantExit(0); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestALostLeaseEndsTheGroup(t *testing.T) {
+	j := shell(t, `trap 'echo ended; exit 5' TERM; echo $$; sh -c 'echo $$; exec sleep 60' & wait`)
+	pids := []int{j.pid(), j.pid()}
+	j.lease.atRelease(func() error { wantGone(t, pids...); return nil })
+	j.lease.lose(30 * time.Second)
+	err := j.wantExit(ExitLost)
+	if !errors.Is(err, lockclient.ErrUnreachable) {
+		t.Error(err)
+	}
+	if got := j.line(); got != "ended" {
+		t.Errorf("the command was not told: %q", got)
+	}
+}
+
+func TestWhatIgnoresTermIsKilledBeforeTheLeaseIsAnothers(t *testing.T) {
+	for _, remaining := range []time.Duration{800 * time.Millisecond, 0} {
+		j := shell(t, `trap '' TERM; sh -c 'echo $$; sleep 60; sleep 60' & echo $$; wait; sleep 60`)
+		pids := []int{j.pid(), j.pid()}
+		before := time.Now()
+		j.lease.lose(remaining)
+		if err := j.wantExit(ExitLost); !errors.Is(err, lockclient.ErrUnreachable) {
+			t.Error(err)
+		}
+		if took := time.Since(before); remaining > 0 && took >= remaining {
+			t.Errorf("took %v of %v", took, remaining)
+		}
+		wantGone(t, pids...)
+	}
+}
+
+func TestAStoppedCommandIsEnded(t *testing.T) {
+	j := shell(t, `trap 'exit 5' TERM; echo $$; kill -STOP $$; sleep 60`)
+	pid := j.pid()
+	j.lease.lose(30 * time.Second)
+	_ = j.wantExit(ExitLost)
+	wantGone(t, pid)
+}
+
+func TestTheGroupIsGoneBeforeTheRelease(t *testing.T) {
+	j := start(t, t.Context(), newHeld(), Options{TermGrace: 100 * time.Millisecond}, "sh", "-c",
+		`mkfifo "$0"; sh -c 'trap "" TERM; echo $$; echo >"$0"; sleep 60' "$0" & read -r _ <"$0"; exit 3`, filepath.Join(t.TempDir(), "fifo"))
+	left := j.pid()
+	j.lease.atRelease(func() error { wantGone(t, left); return nil }) // a TermGrace before it is due
+	if err := j.wantExit(3); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestALeaseLostWhileTheRestIsEnded(t *testing.T) {
+	j := start(t, t.Context(), newHeld(), Options{TermGrace: time.Minute}, "sh", "-c",
+		`mkfifo "$0"; sh -c 'trap "echo told" TERM; echo $$; echo >"$0"; while :; do :; done' "$0" & read -r _ <"$0"; exit 3`, filepath.Join(t.TempDir(), "fifo"))
+	left := j.pid()
+	if got := j.line(); got != "told" {
+		t.Fatal(got)
+	}
+	j.lease.lose(200 * time.Millisecond)
+	if err := j.wantExit(3); err != nil {
+		t.Error(err)
+	}
+	wantGone(t, left)
+}
+
+func TestSignalsPassThrough(t *testing.T) {
+	for _, signal := range []syscall.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT, syscall.SIGUSR1, syscall.SIGUSR2, syscall.SIGWINCH} {
+		j := shell(t, fmt.Sprintf(`trap 'exit 42' %d; echo ready; while :; do sleep 0.05; done`, int(signal)))
+		j.line()
+		if err := syscall.Kill(os.Getpid(), signal); err != nil {
+			t.Fatal(err)
+		}
+		if err := j.wantExit(42); err != nil {
+			t.Errorf("%v: %v", signal, err)
+		}
+	}
+}
+
+func TestAnEndedContextEndsTheCommand(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	j := start(t, ctx, newHeld(), Options{}, "sh", "-c", `trap 'exit 5' TERM; echo $$; while :; do sleep 0.05; done`)
+	pid := j.pid()
+	cancel()
+	if err := j.wantExit(5); !errors.Is(err, context.Canceled) {
+		t.Error(err)
+	}
+	wantGone(t, pid)
+}
+
+func TestAnEndedLeaseStartsNothing(t *testing.T) {
+	lease := newHeld()
+	lease.lose(time.Minute)
+	mark := filepath.Join(t.TempDir(), "mark")
+	j := start(t, t.Context(), lease, Options{}, "touch", mark)
+	if err := j.wantExit(ExitLost); !errors.Is(err, lockclient.ErrUnreachable) {
+		t.Error(err)
+	}
+	if _, err := os.Stat(mark); err == nil {
+		t.Error("the command ran")
+	}
+}
+
+func TestAFailedReleaseKeepsTheStatus(t *testing.T) {
+	down := errors.New("store down")
+	lease := newHeld()
+	lease.atRelease(func() error { return down })
+	j := start(t, t.Context(), lease, Options{}, "sh", "-c", "exit 4")
+	if err := j.wantExit(4); !errors.Is(err, down) {
+		t.Error(err)
+	}
+}
+
+func TestRunUnderALeaseInRedis(t *testing.T) {
+	ctx := t.Context()
+	server, err := servers.StartRedis(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer server.Close()
+	store, err := redis.Open(server.URL())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer store.Close()
+	client, err := lockclient.New(store, lockclient.Options{TTL: time.Second, Margin: 500 * time.Millisecond})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close(context.Background())
+
+	lease, err := client.Acquire(ctx, "orders")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if exit, err := Run(ctx, lease, []string{"sh", "-c", `test "$WIREFENCE_FENCE" = orders=1`}, Options{}); exit != 0 || err != nil {
+		t.Fatal(exit, err)
+	}
+	lease, err = client.TryAcquire(ctx, "orders")
+	if err != nil {
+		t.Fatalf("not released: %v", err)
+	}
+	if err := server.Pause(); err != nil {
+		t.Fatal(err)
+	}
+	exit, err := Run(ctx, lease, []string{"sh", "-c", `trap '' TERM; sleep 60`}, Options{ReleaseTimeout: 50 * time.Millisecond})
+	if exit != ExitLost || !errors.Is(err, lockclient.ErrUnreachable) {
+		t.Error(exit, err)
+	}
+	if lease.Remaining() == 0 {
+		t.Error("the command outlived the lease")
+	}
+	if err := server.Resume(); err != nil {
+		t.Fatal(err)
+	}
+}
