@@ -8,12 +8,17 @@ import (
 	"github.com/wirefence/wirefence/proxy/internal/sqlscan"
 )
 
-// CatalogTTL is how long a catalog is believed: how long a function that
-// somebody changed past the proxy may be judged by what it was. Changes that
-// pass through the proxy are noticed at once.
-const CatalogTTL = 15 * time.Second
+// CatalogTTL is how long a catalog is believed without another look: how long a
+// function that somebody changed past the proxy may be judged by what it was.
+// Changes that pass through the proxy are noticed at once. A busy database is
+// looked at more often, ahead of some client's message, so that nobody waits.
+const (
+	CatalogTTL    = 15 * time.Second
+	catalogGlance = CatalogTTL / 2
+)
 
-// retryCatalog is how long after a failure the catalog isn't asked for again.
+// retryCatalog is how long after a failure the catalog isn't asked for again,
+// and how long one session leaves it to another to ask.
 const retryCatalog = 5 * time.Second
 
 // Catalogs caches, for each database, what is known of its functions and views.
@@ -66,10 +71,13 @@ type database struct {
 	mu          sync.RWMutex
 	catalog     *sqlscan.Catalog
 	text        string
+	stamp       string // of the catalog
 	generation  uint32 // changes when the content does
 	valid       bool
-	at          time.Time // when it was asked for
+	changed     bool      // a look has shown another stamp
+	at          time.Time // when it was last looked at
 	failed      time.Time
+	claimed     time.Time // when a session last went to look
 	invalidated uint32
 }
 
@@ -84,34 +92,78 @@ func (d *database) get() (*sqlscan.Catalog, uint32) {
 	return d.catalog, d.generation
 }
 
-func (d *database) fresh() bool { return d.valid && d.owner.now().Sub(d.at) <= CatalogTTL }
+func (d *database) age(since time.Time) time.Duration { return d.owner.now().Sub(since) }
 
-// wanted reports whether the catalog should be asked for: it isn't known, and
-// the last question didn't fail a moment ago.
-func (d *database) wanted() bool {
-	d.mu.RLock()
-	defer d.mu.RUnlock()
-	return !d.fresh() && d.owner.now().Sub(d.failed) > retryCatalog
-}
+func (d *database) fresh() bool { return d.valid && d.age(d.at) <= CatalogTTL }
 
-// question is what store wants back: the state of the cache when the catalog
-// was asked for.
+// question is what a session asks: a look at the stamp, or the whole catalog
+// too. It remembers the state of the cache at that time.
 type question struct {
+	whole       bool
 	at          time.Time
 	invalidated uint32
+	stamp       string // the first answer
 }
 
-func (d *database) ask() question {
+// ask returns what a session should ask before it reads the catalog. ok is
+// false if there is nothing to ask: the catalog is known, or can't be had, or,
+// unless the session insists, another session is just fetching it.
+func (d *database) ask(insist bool) (q question, ok bool) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.fresh() || d.age(d.failed) <= retryCatalog {
+		return q, false
+	}
+	q = question{d.catalog == nil || d.changed, d.owner.now(), d.invalidated, ""}
+	if q.whole && !insist && d.age(d.claimed) <= retryCatalog {
+		return q, false
+	}
+	d.claimed = q.at
+	return q, true
+}
+
+// glance returns a question that one session should put for all, since the
+// catalog, though still believed, is due for a look.
+func (d *database) glance() (q question, ok bool) {
 	d.mu.RLock()
-	defer d.mu.RUnlock()
-	return question{d.owner.now(), d.invalidated}
+	due := d.valid && d.age(d.at) > catalogGlance && d.age(d.claimed) > retryCatalog
+	d.mu.RUnlock()
+	if !due {
+		return q, false
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if !d.valid || d.age(d.claimed) <= retryCatalog {
+		return q, false
+	}
+	d.claimed = d.owner.now()
+	return question{false, d.claimed, d.invalidated, ""}, true
 }
 
-// store takes in the answer. It is dropped if the catalog was invalidated since
+// look takes in the stamp. Where nothing has changed, the catalog is good for
+// another while.
+func (d *database) look(q *question, stamp []byte) {
+	q.stamp = string(stamp)
+	if q.whole {
+		return
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.claimed = time.Time{}
+	switch {
+	case d.stamp != q.stamp:
+		d.valid, d.changed = false, true
+	case d.invalidated == q.invalidated:
+		d.valid, d.at = true, q.at
+	}
+}
+
+// store takes in the whole catalog. It is dropped if it was invalidated since
 // the question.
 func (d *database) store(q question, text []byte) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	d.claimed = time.Time{}
 	if d.invalidated != q.invalidated {
 		return nil
 	}
@@ -125,7 +177,7 @@ func (d *database) store(q question, text []byte) error {
 		d.generation++
 		d.setters.Store(catalog.HasSetters())
 	}
-	d.valid, d.at = true, q.at
+	d.valid, d.changed, d.at, d.stamp = true, false, q.at, q.stamp
 	return nil
 }
 
@@ -133,7 +185,7 @@ func (d *database) store(q question, text []byte) error {
 func (d *database) fail() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.failed = d.owner.now()
+	d.failed, d.claimed = d.owner.now(), time.Time{}
 }
 
 func (d *database) invalidate() {

@@ -60,7 +60,8 @@ func (s *Session) translate(msg []byte, code string, front *replies.Entry[note],
 	case probeVar, probeLogin:
 		s.unanswered()
 		return false
-	case probeCatalog:
+	case probeStamp, probeCatalog:
+		s.inquiring = false
 		s.db.fail()
 		s.events.Trouble(catalogError(msg))
 		return false

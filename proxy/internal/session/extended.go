@@ -32,6 +32,7 @@ func (s *Session) openBatch(out *Out) (wait bool) {
 		return false
 	}
 	s.settle(out)
+	s.glance(out)
 	if (s.variable != empty || s.cfg.RequireFence) && s.refresh(out) {
 		return true
 	}

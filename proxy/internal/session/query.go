@@ -16,6 +16,7 @@ func (s *Session) query(msg []byte, at int, out *Out) int {
 	}
 	if !s.batch.open {
 		s.settle(out)
+		s.glance(out)
 	}
 	if s.untouched(body) {
 		s.check.doubt = true // it may be a DISCARD ALL

@@ -192,7 +192,7 @@ func (s *Session) row(msg []byte) bool {
 			s.inherits = len(columns[0]) > 0
 			s.schema = columns[1] != nil
 		}
-	case probeCatalog:
+	case probeStamp, probeCatalog:
 		text, _ := wire.FirstColumn(msg)
 		s.answer = bytes.Clone(text)
 	case client, oursCheck, fastBefore:
@@ -230,7 +230,11 @@ func (s *Session) resultEnds() bool {
 			return false
 		}
 		return passes
+	case e.Note.role == probeStamp:
+		s.inquiring = s.question.whole
+		s.db.look(&s.question, s.answer)
 	case e.Note.role == probeCatalog:
+		s.inquiring = false
 		if err := s.db.store(s.question, s.answer); err != nil {
 			s.events.Trouble(err)
 		}
@@ -372,12 +376,18 @@ func (s *Session) beginServing() bool {
 	return false
 }
 
-// nextQuestion handles the end of one of the questions at login.
+// nextQuestion handles the end of one of the questions at login: the session
+// begins to serve when the catalog is known, or can't be had right now.
 func (s *Session) nextQuestion() bool {
-	if s.db.wanted() && s.schema && !s.catalogAsked {
-		s.catalogAsked = true
-		s.toward = s.askCatalog(s.toward)
+	if s.q.Len() > 0 {
 		return false
+	}
+	if s.schema && s.loginAsked < 2 {
+		if q, ok := s.db.ask(s.cfg.RequireFence); ok {
+			s.loginAsked++
+			s.toward = s.appendQuestion(s.toward, q)
+			return false
+		}
 	}
 	s.phase = serving
 	return true

@@ -60,9 +60,9 @@ type Session struct {
 	done    bool // the client sent Terminate
 
 	// The server's direction.
-	skipBack     int
-	catalogAsked bool // at login
-	dropBack     bool
+	skipBack   int
+	loginAsked int // questions about the catalog at login
+	dropBack   bool
 
 	batch      batch
 	confirmed  weave.Coverage // as of the last ReadyForQuery
@@ -72,6 +72,7 @@ type Session struct {
 	asked      int      // probes that brought no answer, in a row
 	question   question // the catalog query that is under way
 	answer     []byte   // what it has brought
+	inquiring  bool     // its answer is outstanding
 	lexPending bool     // a setting that changes lexing may be under way
 	inherits   bool     // the session began with a value of the variable
 	setterSQL  bool     // a PREPAREd statement may set the variable
@@ -134,6 +135,7 @@ const (
 	oursCheck         // Execute of the prepared check: errors are the client's
 	probeVar          // reads the session variable
 	probeLogin        // the same and more, before the client's first statement
+	probeStamp        // looks whether the catalog has changed
 	probeCatalog      // reads the catalog
 	oursEnd           // ReadyForQuery of a batch of the proxy's own
 	fastBefore        // the check before a function call, simple protocol

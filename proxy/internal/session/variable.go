@@ -86,24 +86,44 @@ func (s *Session) look() view {
 // under way, is there. In a transaction the question does no harm: the message
 // that it is asked for would take a snapshot too.
 func (s *Session) refresh(out *Out) (wait bool) {
-	switch {
-	case !s.db.wanted() || s.tx == wire.Failed || s.q.CopyIn():
-		return false
-	case s.q.Ready() > 0:
-		return true
-	case s.q.Len() > 0:
+	if s.tx == wire.Failed || s.q.CopyIn() || s.q.Ready() == 0 && s.q.Len() > 0 {
 		return false
 	}
-	mark := len(out.own)
-	out.own = s.askCatalog(out.own)
-	out.put(mark)
-	return true
+	if s.q.Ready() > 0 {
+		catalog, _ := s.db.get()
+		return catalog == nil && (s.inquiring || s.cfg.RequireFence)
+	}
+	q, ok := s.db.ask(s.cfg.RequireFence)
+	if ok {
+		mark := len(out.own)
+		out.own = s.appendQuestion(out.own, q)
+		out.put(mark)
+	}
+	return ok
 }
 
-func (s *Session) askCatalog(dst []byte) []byte {
-	s.question = s.db.ask()
-	s.answer = nil
-	return s.appendAside(dst, sqlscan.CatalogQuery, probeCatalog)
+// glance looks ahead of the client's message whether the catalog has changed,
+// where it is this session's turn. Nobody waits for the answer.
+func (s *Session) glance(out *Out) {
+	if s.variable == empty || !s.mayAskNow() {
+		return
+	}
+	if q, ok := s.db.glance(); ok {
+		mark := len(out.own)
+		out.own = s.appendQuestion(out.own, q)
+		out.put(mark)
+	}
+}
+
+// appendQuestion asks for the stamp first: should the catalog change between
+// the two, the next look tells.
+func (s *Session) appendQuestion(dst []byte, q question) []byte {
+	s.question, s.answer, s.inquiring = q, nil, true
+	dst = s.appendAside(dst, sqlscan.StampQuery, probeStamp)
+	if q.whole {
+		dst = s.appendAside(dst, sqlscan.CatalogQuery, probeCatalog)
+	}
+	return dst
 }
 
 // hasReads reports whether the catalog decides what a text is.

@@ -14,6 +14,12 @@ import (
 //go:embed catalog.sql
 var CatalogQuery string
 
+// StampQuery asks for a text that changes when the answer to CatalogQuery may
+// have. It costs a fraction of it.
+//
+//go:embed stamp.sql
+var StampQuery string
+
 // flags says what a name of the catalog may do.
 type flags uint8
 
