@@ -1,0 +1,136 @@
+// Command bench measures speed side by side: the same statements direct, through
+// PgBouncer in session mode, and through the proxy, unfenced and fenced; and
+// compares it with what is to be reached. It starts all servers itself.
+//
+// All ways of one kind run in turn, round after round, and are compared round
+// by round: a machine that is slow for a while then is so for all of them.
+package main
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"log"
+	"os"
+	"os/signal"
+	"regexp"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+)
+
+type flags struct {
+	rounds, seconds int
+	clients         string
+	only            string
+	out             string
+	binary          string
+	hold            bool
+}
+
+func main() {
+	log.SetFlags(0)
+	var f flags
+	flag.IntVar(&f.rounds, "rounds", 5, "how often each measurement is made")
+	flag.IntVar(&f.seconds, "seconds", 3, "how long one measurement lasts, in seconds")
+	flag.StringVar(&f.clients, "clients", "1,16,64", "numbers of clients, separated by commas")
+	flag.StringVar(&f.only, "only", "", "regular expression: measure only what it matches, of names such as insert/prepared/16/PgBouncer, sessions, leases and core")
+	flag.StringVar(&f.out, "out", "docs/benchmarks.md", "file to write; none if empty")
+	flag.StringVar(&f.binary, "binary", "", "wirefence binary to measure, instead of building ./cmd/wirefence")
+	flag.BoolVar(&f.hold, "hold", false, "start the servers, print their ports and process ids, and wait: for profiling by hand")
+	flag.Parse()
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	if err := run(ctx, f); err != nil {
+		log.Fatal(err)
+	}
+}
+
+func run(ctx context.Context, f flags) error {
+	clients, err := parseClients(f.clients)
+	if err != nil {
+		return err
+	}
+	if f.rounds < 1 || f.seconds < 1 {
+		return fmt.Errorf("-rounds and -seconds must be at least 1")
+	}
+	only, err := regexp.Compile(f.only)
+	if err != nil {
+		return err
+	}
+	b := &book{flags: f, when: time.Now(), busy: loadAverage()}
+	w, err := newWorld(ctx, f.binary)
+	if err != nil {
+		return err
+	}
+	defer w.close()
+	if f.hold {
+		return w.hold(ctx)
+	}
+	if b.versions, err = w.versions(ctx); err != nil {
+		return err
+	}
+	if only.MatchString("sessions") {
+		log.Print("sessions")
+		if b.sessions, err = w.measureSessions(ctx); err != nil {
+			return err
+		}
+	}
+	if err := b.measure(ctx, w, groups(clients, only.MatchString)); err != nil {
+		return err
+	}
+	if only.MatchString("leases") {
+		log.Print("leases")
+		if b.leases, err = measureLeases(ctx, f.rounds, f.seconds); err != nil {
+			return err
+		}
+	}
+	if only.MatchString("core") {
+		log.Print("core")
+		if b.core, err = measureCore(ctx); err != nil {
+			return err
+		}
+	}
+	text := b.markdown()
+	fmt.Print(text)
+	if f.out == "" {
+		return nil
+	}
+	return os.WriteFile(f.out, []byte(text), 0o644)
+}
+
+// measure makes all rounds. The order within a group turns, so that none always
+// follows the same one.
+func (b *book) measure(ctx context.Context, w *world, all []group) error {
+	for round := range b.flags.rounds {
+		for _, g := range all {
+			log.Printf("round %d of %d: %s", round+1, b.flags.rounds, g)
+			for i := range g.workload.ways {
+				by := g.workload.ways[(i+round)%len(g.workload.ways)]
+				if g.workload.name == "insert" {
+					if err := w.level(ctx); err != nil {
+						return err
+					}
+				}
+				s, err := w.measure(ctx, g, by, b.flags.seconds)
+				if err != nil {
+					return err
+				}
+				b.results.add(g, by, s)
+			}
+		}
+	}
+	return nil
+}
+
+func parseClients(list string) (all []int, err error) {
+	for part := range strings.SplitSeq(list, ",") {
+		n, err := strconv.Atoi(strings.TrimSpace(part))
+		if err != nil || n < 1 || n > maxClients {
+			return nil, fmt.Errorf("-clients: %q is not a number from 1 to %d", part, maxClients)
+		}
+		all = append(all, n)
+	}
+	return all, nil
+}

@@ -1,0 +1,188 @@
+package main
+
+import (
+	"fmt"
+	"strings"
+	"time"
+)
+
+// book is all that was measured.
+type book struct {
+	flags    flags
+	when     time.Time
+	busy     string // load average before the run
+	versions string
+	results  results
+	sessions map[target]*sessionCost
+	leases   *leaseRates
+	core     []coreResult
+}
+
+// markdown is docs/benchmarks.md.
+func (b *book) markdown() string {
+	var p page
+	p.line("# Benchmarks")
+	p.line("")
+	p.line("Written by `make bench`, which starts all servers itself. This run: `%s`, on %s.", b.command(), b.when.UTC().Format(time.DateOnly))
+	p.line("")
+	p.line("%s. Clients, proxies and server share the cores, so a rate is that of all of them together. Load average before the run: %s.", b.versions, b.busy)
+	p.line("")
+	p.line("Each figure is the median of %d rounds of %d s, with the lowest and the highest in brackets. All ways of a table's block run in turn, round after round; a ratio is taken in each round and is the median of these.", b.flags.rounds, b.flags.seconds)
+	b.goals(&p)
+	p.line("")
+	p.line("## Side by side")
+	p.line("")
+	p.line("An insert adds a row to a table with a primary key; a select reads a row by primary key, as `pgbench -S`. *Fenced by the application* is what one writes without a proxy: `BEGIN`, `UPDATE locks … WHERE last_token <= 34`, `INSERT`, `COMMIT`, each a round trip. Latency is of a whole transaction, from pgbench's log. CPU is user and system time of the process between client and database, per transaction.")
+	for _, w := range workloads {
+		for _, protocol := range protocols {
+			b.table(&p, w, protocol)
+		}
+	}
+	b.sessionTable(&p)
+	b.leaseTable(&p)
+	b.coreTable(&p)
+	return p.String()
+}
+
+func (b *book) command() string {
+	f := b.flags
+	text := fmt.Sprintf("go run ./bench -rounds %d -seconds %d -clients %s", f.rounds, f.seconds, f.clients)
+	if f.only != "" {
+		text += fmt.Sprintf(" -only '%s'", f.only)
+	}
+	return text
+}
+
+func (b *book) goals(p *page) {
+	all := b.verdicts()
+	if len(all) == 0 {
+		return
+	}
+	p.line("")
+	p.line("## What is to be reached")
+	p.line("")
+	p.line("| goal | want | measured | |")
+	p.line("|---|---|---|---|")
+	for _, v := range all {
+		p.line("| %s | %s | %s | %s |", v.goal, v.want, v.reached, v)
+	}
+}
+
+func (b *book) table(p *page, w workload, protocol string) {
+	head := false
+	last := 0
+	for _, res := range b.inOrder(w, protocol) {
+		if !head {
+			p.line("")
+			p.line("### %s, %s protocol", w.name, protocol)
+			p.line("")
+			p.line("| clients | way | transactions/s | of direct | p50 ms | p95 ms | p99 ms | CPU µs |")
+			p.line("|---:|---|---:|---:|---:|---:|---:|---:|")
+			head = true
+		}
+		clients := ""
+		if res.group.clients != last {
+			last = res.group.clients
+			clients = fmt.Sprint(last)
+		}
+		p.line("| %s | %s | %s | %s | %s | %s | %s | %s |", clients, res.way.name, rate(res.spread(tps)), b.ofDirect(res),
+			ms(res.median(func(s sample) time.Duration { return s.p50 })),
+			ms(res.median(func(s sample) time.Duration { return s.p95 })),
+			ms(res.median(func(s sample) time.Duration { return s.p99 })), cost(res))
+	}
+}
+
+// inOrder returns the results of a table in the order of its rows.
+func (b *book) inOrder(w workload, protocol string) (all []*result) {
+	seen := map[int]bool{}
+	for _, first := range b.results.all {
+		n := first.group.clients
+		if seen[n] {
+			continue
+		}
+		seen[n] = true
+		for _, by := range w.ways {
+			if res := b.results.of(w.name, protocol, n, by.name); res != nil {
+				all = append(all, res)
+			}
+		}
+	}
+	return all
+}
+
+func (b *book) ofDirect(res *result) string {
+	base := b.results.of(res.group.workload.name, res.group.protocol, res.group.clients, direct)
+	if base == nil || base == res {
+		return ""
+	}
+	return fmt.Sprintf("%.2f", ratio(res, base, tps).median)
+}
+
+func (b *book) sessionTable(p *page) {
+	if len(b.sessions) == 0 {
+		return
+	}
+	p.line("")
+	p.line("## Sessions")
+	p.line("")
+	p.line("Memory is what %d idle sessions make the process grow by, per session: anonymous resident memory, without the kernel's socket buffers. A connection is timed from connecting to the first ReadyForQuery, without encryption or password. PgBouncer hands out server connections that it has kept; the proxy opens one for each client, and asks it what it must know of the session.", idleSessions)
+	p.line("")
+	p.line("| | KiB per idle session | connection, p50 ms | p95 ms |")
+	p.line("|---|---:|---:|---:|")
+	for _, t := range targets {
+		cost, memory := b.sessions[t], ""
+		if cost.idleBytes > 0 {
+			memory = fmt.Sprintf("%.1f", float64(cost.idleBytes)/1024)
+		}
+		p.line("| %s | %s | %s | %s |", t, memory, ms(percentile(cost.connect, 50)), ms(percentile(cost.connect, 95)))
+	}
+}
+
+func (b *book) leaseTable(p *page) {
+	if b.leases == nil {
+		return
+	}
+	p.line("")
+	p.line("## Leases on Redis")
+	p.line("")
+	p.line("One client takes and releases one lease over and over, without a seal.")
+	p.line("")
+	p.line("| | acquire and release/s |")
+	p.line("|---|---:|")
+	p.line("| bare scripts: `SET NX PX` and `INCR`, compare and `DEL` | %s |", rate(spreadOf(b.leases.bare)))
+	p.line("| lock client | %s |", rate(spreadOf(b.leases.client)))
+}
+
+func (b *book) coreTable(p *page) {
+	if len(b.core) == 0 {
+		return
+	}
+	p.line("")
+	p.line("## Protocol core")
+	p.line("")
+	p.line("Go benchmarks of the session's state machine with canned bytes, no sockets: one exchange is what a client sends up to its Query or Sync, and all answers. `go test -run '^$' -bench . ./proxy/internal/session` repeats them.")
+	p.line("")
+	p.line("| case | ns per exchange | allocations |")
+	p.line("|---|---:|---:|")
+	for _, r := range b.core {
+		p.line("| %s | %.0f | %d |", r.name, r.ns, r.allocs)
+	}
+}
+
+func rate(s spread) string { return fmt.Sprintf("%.0f (%.0f–%.0f)", s.median, s.low, s.high) }
+
+func ms(d time.Duration) string { return fmt.Sprintf("%.2f", float64(d)/float64(time.Millisecond)) }
+
+// cost is the CPU time per transaction of the process between.
+func cost(res *result) string {
+	if res.way.target == postgres {
+		return ""
+	}
+	s := res.spread(cpu)
+	return fmt.Sprintf("%.1f (%.1f–%.1f)", s.median/1e3, s.low/1e3, s.high/1e3)
+}
+
+// page collects lines.
+type page struct{ strings.Builder }
+
+func (p *page) line(format string, args ...any) { fmt.Fprintf(p, format+"\n", args...) }

@@ -1,0 +1,91 @@
+package main
+
+import (
+	"fmt"
+	"slices"
+)
+
+// way is how a client reaches the database, and what it does to be fenced.
+type way struct {
+	name   string
+	target target
+	script string // in scripts/
+	fence  string // value of the session variable
+}
+
+type target string
+
+const (
+	postgres  target = "PostgreSQL"
+	pgbouncer target = "PgBouncer"
+	wirefence target = "proxy"
+)
+
+const fenceText = "orders=34"
+
+// Names of ways that the goals speak of.
+const (
+	direct      = "direct"
+	viaBouncer  = "PgBouncer"
+	viaProxy    = "proxy, unfenced"
+	byComment   = "proxy, fenced by comment"
+	byVariable  = "proxy, fenced by session variable"
+	application = "direct, fenced by the application"
+)
+
+// workload is what is done in each of the ways.
+type workload struct {
+	name string
+	ways []way
+}
+
+var workloads = []workload{
+	{"insert", []way{
+		{direct, postgres, "insert.sql", ""},
+		{viaBouncer, pgbouncer, "insert.sql", ""},
+		{viaProxy, wirefence, "insert.sql", ""},
+		{byComment, wirefence, "insert_comment.sql", ""},
+		{byVariable, wirefence, "insert.sql", fenceText},
+		{application, postgres, "insert_application.sql", ""},
+	}},
+	{"select", []way{
+		{direct, postgres, "select.sql", ""},
+		{viaBouncer, pgbouncer, "select.sql", ""},
+		{viaProxy, wirefence, "select.sql", ""},
+		{byVariable, wirefence, "select.sql", fenceText},
+	}},
+}
+
+var protocols = []string{"simple", "extended", "prepared"}
+
+// group is what is measured side by side: all ways of one workload, with one
+// protocol and number of clients.
+type group struct {
+	workload workload
+	protocol string
+	clients  int
+}
+
+func (g group) String() string {
+	return fmt.Sprintf("%s/%s/%d", g.workload.name, g.protocol, g.clients)
+}
+
+// key names one measurement, as -only matches it.
+func (g group) key(way string) string { return g.String() + "/" + way }
+
+// groups returns what is to be measured. Ways that only doesn't match are left
+// out, and groups that are empty then.
+func groups(clients []int, only func(string) bool) (all []group) {
+	for _, w := range workloads {
+		for _, protocol := range protocols {
+			for _, n := range clients {
+				g := group{w, protocol, n}
+				g.workload.ways = slices.DeleteFunc(slices.Clone(w.ways), func(way way) bool { return !only(g.key(way.name)) })
+				if len(g.workload.ways) > 0 {
+					all = append(all, g)
+				}
+			}
+		}
+	}
+	return all
+}

@@ -1,0 +1,221 @@
+package main
+
+import (
+	"context"
+	"embed"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/wirefence/wirefence/internal/servers"
+	"github.com/wirefence/wirefence/migrations"
+)
+
+//go:embed scripts
+var scripts embed.FS
+
+const database = "bench"
+
+// maxClients is how many clients the servers must bear.
+const maxClients = 1200
+
+// world is what is measured: three processes and a folder of scripts.
+type world struct {
+	dir      string
+	postgres *servers.Postgres
+	bouncer  *servers.PgBouncer
+	proxy    *exec.Cmd
+	exited   chan struct{}
+	ports    map[target]int
+	pids     map[target]int // of the processes between client and database
+}
+
+// newWorld starts all servers. binary is the proxy's; "" builds it.
+func newWorld(ctx context.Context, binary string) (w *world, err error) {
+	w = &world{}
+	defer func() {
+		if err != nil {
+			w.close()
+		}
+	}()
+	if w.dir, err = os.MkdirTemp("", "wf-bench-"); err != nil {
+		return w, err
+	}
+	if err := os.CopyFS(w.dir, scripts); err != nil {
+		return w, err
+	}
+	w.postgres, err = servers.StartPostgres(ctx, servers.PostgresConfig{Fsync: true, Settings: map[string]string{
+		"max_connections": fmt.Sprint(maxClients + 20), "shared_buffers": "256MB",
+		// What runs now and then would hit one way and spare another.
+		"autovacuum": "off", "checkpoint_timeout": "1d", "max_wal_size": "32GB", "wal_level": "replica",
+	}})
+	if err != nil {
+		return w, err
+	}
+	if err := w.fill(ctx); err != nil {
+		return w, err
+	}
+	if w.bouncer, err = servers.StartPgBouncer(ctx, w.postgres, maxClients); err != nil {
+		return w, err
+	}
+	if binary == "" {
+		binary = filepath.Join(w.dir, "wirefence")
+		if out, err := exec.CommandContext(ctx, "go", "build", "-trimpath", "-o", binary, "./cmd/wirefence").CombinedOutput(); err != nil {
+			return w, fmt.Errorf("go build: %w\n%s", err, out)
+		}
+	}
+	port, err := w.startProxy(ctx, binary)
+	if err != nil {
+		return w, err
+	}
+	w.ports = map[target]int{postgres: w.postgres.Port, pgbouncer: w.bouncer.Port, wirefence: port}
+	w.pids = map[target]int{pgbouncer: w.bouncer.Pid(), wirefence: w.proxy.Process.Pid}
+	return w, nil
+}
+
+// fill makes the database with its schemas and rows.
+func (w *world) fill(ctx context.Context) error {
+	if err := w.exec(ctx, w.postgres.URL("postgres"), "CREATE DATABASE "+database); err != nil {
+		return err
+	}
+	conn, err := pgx.Connect(ctx, w.postgres.URL(database))
+	if err != nil {
+		return err
+	}
+	defer conn.Close(ctx)
+	if err := migrations.Apply(ctx, conn, nil); err != nil {
+		return err
+	}
+	schema, err := scripts.ReadFile("scripts/schema.sql")
+	if err != nil {
+		return err
+	}
+	for line := range strings.Lines(string(schema)) {
+		if _, err := conn.Exec(ctx, line); err != nil {
+			return fmt.Errorf("%s: %w", line, err)
+		}
+	}
+	return nil
+}
+
+func (w *world) exec(ctx context.Context, url, sql string) error {
+	conn, err := pgx.Connect(ctx, url)
+	if err != nil {
+		return err
+	}
+	defer conn.Close(ctx)
+	_, err = conn.Exec(ctx, sql)
+	return err
+}
+
+// startProxy starts the proxy as a process of its own and returns its port.
+func (w *world) startProxy(ctx context.Context, binary string) (int, error) {
+	port, err := servers.FreePort()
+	if err != nil {
+		return 0, err
+	}
+	logs, err := os.Create(filepath.Join(w.dir, "proxy.log"))
+	if err != nil {
+		return 0, err
+	}
+	defer logs.Close()
+	cmd := exec.Command(binary, "proxy")
+	cmd.Env = append(os.Environ(), fmt.Sprintf("WIREFENCE_LISTEN=127.0.0.1:%d", port),
+		"WIREFENCE_UPSTREAM=postgres://"+w.postgres.Addr()+"/?sslmode=disable",
+		"WIREFENCE_ADMIN_LISTEN=off", "WIREFENCE_LOG_LEVEL=warn", fmt.Sprintf("WIREFENCE_MAX_CONNECTIONS=%d", maxClients))
+	cmd.Stdout, cmd.Stderr = logs, logs
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // Ctrl-C is for this process, which ends it
+	if err := cmd.Start(); err != nil {
+		return 0, err
+	}
+	exited := make(chan struct{})
+	w.proxy, w.exited = cmd, exited
+	go func() {
+		_ = cmd.Wait()
+		close(exited)
+	}()
+	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
+	defer cancel()
+	for {
+		conn, err := pgconn.Connect(ctx, url(port))
+		if err == nil {
+			return port, conn.Close(ctx)
+		}
+		select {
+		case <-exited:
+			text, _ := os.ReadFile(logs.Name())
+			return 0, fmt.Errorf("the proxy ended while starting:\n%s", text)
+		case <-ctx.Done():
+			return 0, fmt.Errorf("the proxy did not start: %w", err)
+		case <-time.After(20 * time.Millisecond):
+		}
+	}
+}
+
+func url(port int) string {
+	return fmt.Sprintf("postgres://postgres@%s/%s?sslmode=disable", net.JoinHostPort("127.0.0.1", fmt.Sprint(port)), database)
+}
+
+// measure runs one way of a group once.
+func (w *world) measure(ctx context.Context, g group, by way, seconds int) (sample, error) {
+	pid := w.pids[by.target]
+	before, err := cpuOf(pid)
+	if err != nil {
+		return sample{}, err
+	}
+	s, err := load{
+		host: "127.0.0.1", port: w.ports[by.target], database: database,
+		script:   filepath.Join(w.dir, "scripts", by.script),
+		protocol: g.protocol, clients: g.clients, seconds: seconds, fence: by.fence,
+	}.run(ctx)
+	if err != nil {
+		return s, fmt.Errorf("%s: %w", g.key(by.name), err)
+	}
+	after, err := cpuOf(pid)
+	s.cpu = (after - before) / time.Duration(s.transactions)
+	return s, err
+}
+
+// cpuOf is 0 where there is no process between.
+func cpuOf(pid int) (time.Duration, error) {
+	if pid == 0 {
+		return 0, nil
+	}
+	return cpuTime(pid)
+}
+
+// level gives every run of inserts the same start: an empty table, no dead rows
+// and no checkpoint due.
+func (w *world) level(ctx context.Context) error {
+	for _, sql := range []string{"TRUNCATE entries", "VACUUM locks", "CHECKPOINT"} {
+		if err := w.exec(ctx, w.postgres.URL(database), sql); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// close ends all servers. It may be called on a world that is not complete.
+func (w *world) close() {
+	if w.proxy != nil {
+		_ = w.proxy.Process.Kill()
+		<-w.exited
+	}
+	if w.bouncer != nil {
+		w.bouncer.Close()
+	}
+	if w.postgres != nil {
+		w.postgres.Close()
+	}
+	if w.dir != "" {
+		_ = os.RemoveAll(w.dir)
+	}
+}
