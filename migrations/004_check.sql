@@ -159,27 +159,23 @@ BEGIN
 END
 $$;
 
--- carried is the fence that a statement carries: its own, else the session
--- variable's, else null, unless one is required.
-CREATE FUNCTION wirefence.carried(fence text, required boolean) RETURNS text
-LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp
+-- refuse_unfenced raises WF002.
+CREATE FUNCTION wirefence.refuse_unfenced() RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
-    fence := coalesce(fence, nullif(current_setting('wirefence.token', true), ''));
-    IF fence IS NULL AND required THEN
-        RAISE EXCEPTION USING
-            ERRCODE = 'WF002',
-            MESSAGE = 'a fencing token is required',
-            DETAIL = 'Neither the statement nor the session variable wirefence.token carries one.',
-            HINT = 'SET wirefence.token = ''resource=token'', or put /*wirefence.token=''resource=token''*/ into the statement.';
-    END IF;
-    RETURN fence;
+    RAISE EXCEPTION USING
+        ERRCODE = 'WF002',
+        MESSAGE = 'a fencing token is required',
+        DETAIL = 'Neither the statement nor the session variable wirefence.token carries one.',
+        HINT = 'SET wirefence.token = ''resource=token'', or put /*wirefence.token=''resource=token''*/ into the statement.';
 END
 $$;
 
--- check tests every pair of a fence and returns, or raises a refusal. The
--- frequent case, one current token, is decided here by two reads with the
--- shared lock between them; all else is judge's, by the same rules.
+-- check tests every pair of a fence and returns, or raises a refusal. A null
+-- fence is the session variable's. The frequent case, one current token, is
+-- decided here by two reads with the shared lock between them; all else is
+-- judge's, by the same rules.
 CREATE FUNCTION wirefence.check(fence text, default_resource text, required boolean) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
@@ -190,8 +186,11 @@ DECLARE
     pairs record;
 BEGIN
     IF fence IS NULL THEN
-        fence := wirefence.carried(fence, required);
+        fence := nullif(current_setting('wirefence.token', true), '');
         IF fence IS NULL THEN
+            IF required THEN
+                PERFORM wirefence.refuse_unfenced();
+            END IF;
             RETURN;
         END IF;
     END IF;

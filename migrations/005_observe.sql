@@ -35,8 +35,11 @@ DECLARE
     message text;
     detail text;
 BEGIN
-    fence := wirefence.carried(fence, required);
+    fence := coalesce(fence, nullif(current_setting('wirefence.token', true), ''));
     IF fence IS NULL THEN
+        IF required THEN
+            PERFORM wirefence.refuse_unfenced();
+        END IF;
         RETURN NULL;
     END IF;
     pairs := wirefence.parsed(fence, default_resource);

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"net/url"
 	"os"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -51,22 +50,19 @@ func testMain(m *testing.M) int {
 		})
 	}
 	wg.Wait()
-	defer func() {
-		for _, server := range clusters {
-			server.Close()
-		}
-	}()
+	status := 1
+	if failed == nil {
+		status = m.Run()
+	}
+	for _, server := range clusters {
+		server.Close()
+	}
+	if leaked := goleak.Find(); failed == nil && leaked != nil {
+		failed = leaked
+	}
 	if failed != nil {
 		fmt.Fprintln(os.Stderr, failed)
 		return 1
-	}
-	status := m.Run()
-	if err := goleak.Find(); err != nil && status == 0 {
-		// The goroutines that wait for the servers are still there.
-		if !strings.Contains(err.Error(), "servers.(*Postgres).Start") {
-			fmt.Fprintln(os.Stderr, err)
-			status = 1
-		}
 	}
 	return status
 }
