@@ -200,7 +200,7 @@ func (s *Session) mustWait() bool {
 // message is not well formed: then PostgreSQL refuses it.
 func text(body []byte) ([]byte, bool) {
 	n := bytes.IndexByte(body, 0)
-	if n != len(body)-1 {
+	if n < 0 || n != len(body)-1 {
 		return nil, false
 	}
 	return body[:n], true

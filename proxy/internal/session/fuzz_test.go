@@ -31,6 +31,7 @@ func FuzzSession(f *testing.F) {
 	batch := wire.AppendSync(wire.AppendExecute(wire.AppendBind(wire.AppendParse(nil, "", "call p() /*wirefence.token='a=1'*/"), "", ""), ""))
 	f.Add(query("insert into t values (1) /*wirefence.token='a=1'*/"), []byte{'C', 0, 0, 0, 13, 'S', 'E', 'L', 'E', 'C', 'T', ' ', '1', 0}, uint8(0))
 	f.Add(query("set wirefence.token='a=1'"), []byte{'Z', 0, 0, 0, 5, 'T'}, uint8(1))
+	f.Add([]byte{81, 0, 0, 0, 4}, []byte{}, uint8(0))
 	f.Add(batch, []byte{'1', 0, 0, 0, 4, '2', 0, 0, 0, 4, 'E', 0, 0, 0, 5, 0}, uint8(2))
 	f.Add([]byte{'F', 0, 0, 0, 14, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0}, []byte{'G', 0, 0, 0, 7, 0, 0, 0, 'c', 0, 0, 0, 4}, uint8(3))
 	f.Fuzz(func(t *testing.T, fromClient, fromServer []byte, policy uint8) {

@@ -68,7 +68,7 @@ var passes = [...]bool{
 	VerbFetch: true, VerbClose: true, VerbBegin: true, VerbCommit: true, VerbRollback: true,
 	VerbSavepoint: true, VerbRelease: true, VerbPrepare: true, VerbDeallocate: true, VerbDiscard: true,
 	VerbSet: true, VerbReset: true, VerbShow: true, VerbListen: true, VerbLoad: true,
-	VerbAnalyze: true, VerbMaintenance: true,
+	VerbAnalyze: true, VerbMaintenance: true, VerbLock: true,
 	VerbDDL: false,
 }
 

@@ -2,7 +2,6 @@ notify x
 select either(1)
 select update from (select 1 as update) x
 select pg_notify('x', 'y')
-lock table t in access share mode
 select lo_get(1) where false
 execute nothing
 select unknown_function(1) where false

@@ -71,3 +71,5 @@ select a from t where (a, b) in (select a, b from t) and not exists (select)
 select jsonb_agg(t) filter (where a > 0) over (rows between (1) preceding and current row) from t
 explain analyze verbose (select 1)
 explain verbose select nextval('s')
+lock table t in access share mode
+lock table t in access exclusive mode
