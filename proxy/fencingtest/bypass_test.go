@@ -1,0 +1,220 @@
+package fencingtest
+
+import (
+	"testing"
+
+	"github.com/jackc/pgx/v5/pgproto3"
+)
+
+const (
+	stale  = "orders=33"
+	insert = "insert into jobs values (33, 'by a zombie')"
+)
+
+// bypasses are odd but legal ways to a write. Token 34 is sealed; each comes to
+// carry 33, and none may leave a row in jobs. The objects are made past the
+// proxy, before the session begins.
+var bypasses = []struct {
+	name    string
+	objects string
+	run     func(c *client, db *database)
+}{
+	{"setter by name", "", func(c *client, _ *database) {
+		c.must("select enter('" + stale + "')")
+		c.fails(insert, "WF001")
+	}},
+	{"EXPLAIN with a quoted option", "", func(c *client, _ *database) {
+		c.must("set wirefence.token = '" + stale + "'")
+		c.fails(`explain ("analyze") `+insert, "WF001")
+		c.fails(`explain (costs off, U&"\0061nalyze") `+insert, "WF001")
+	}},
+	{"INTO behind a column named as", "", func(c *client, db *database) {
+		c.must("set wirefence.token = '" + stale + "'")
+		c.fails("select 1 as as into made", "WF001")
+		if n := value[int](c.t.(*testing.T), db, "select count(*) from pg_class where relname = 'made'"); n != 0 {
+			c.t.Error("the table was made")
+		}
+	}},
+	{"FETCH from a cursor that was declared without a fence", "", func(c *client, _ *database) {
+		c.must("begin", "declare c cursor for select writes(1)", "set local wirefence.token = '"+stale+"'")
+		c.fails("fetch c", "WF001")
+		c.simple("commit")
+	}},
+	{"FETCH with a comment", "", func(c *client, _ *database) {
+		c.must("begin", "declare c cursor for select writes(1)")
+		c.fails("fetch c /*wirefence.token='"+stale+"'*/", "WF001")
+		c.simple("commit")
+	}},
+	{"portal of a cursor that SQL declared again", "", func(c *client, _ *database) {
+		c.must("begin")
+		c.exchange(1, &pgproto3.Parse{Query: "select 1"}, &pgproto3.Bind{DestinationPortal: "c"}, &pgproto3.Sync{})
+		c.must("close c", "declare c cursor for select writes(1)", "set local wirefence.token = '"+stale+"'")
+		wantCode(c.t, firstError(c.exchange(1, &pgproto3.Execute{Portal: "c"}, &pgproto3.Sync{})), "WF001")
+		c.simple("commit")
+	}},
+	{"portal whose second Bind failed", "", func(c *client, _ *database) {
+		c.must("set wirefence.token = '"+stale+"'", "begin")
+		c.exchange(1, &pgproto3.Parse{Query: "select writes(1)"}, &pgproto3.Bind{DestinationPortal: "p"}, &pgproto3.Sync{})
+		c.must("savepoint a")
+		all := c.exchange(1, &pgproto3.Parse{Query: "select 1"}, &pgproto3.Bind{DestinationPortal: "p"}, &pgproto3.Sync{})
+		wantCode(c.t, firstError(all), "42P03")
+		c.must("rollback to a")
+		wantCode(c.t, firstError(c.exchange(1, &pgproto3.Execute{Portal: "p"}, &pgproto3.Sync{})), "WF001")
+		c.simple("commit")
+	}},
+	{"statement that SQL deallocated and prepared again", "", func(c *client, _ *database) {
+		c.must("set wirefence.token = '" + stale + "'")
+		c.exchange(1, &pgproto3.Parse{Name: "x", Query: "select 1"}, &pgproto3.Sync{})
+		c.must("deallocate x", "prepare x as "+insert)
+		wantCode(c.t, firstError(c.exchange(1, &pgproto3.Bind{PreparedStatement: "x"}, &pgproto3.Execute{}, &pgproto3.Sync{})), "WF001")
+	}},
+	{"PREPARE with a comment", "", func(c *client, _ *database) {
+		if c.simple("prepare x as "+insert+" /*wirefence.token='"+stale+"'*/") == nil {
+			c.fails("execute x", "WF001")
+		}
+	}},
+	{"EXECUTE of a Parse with a comment", "", func(c *client, _ *database) {
+		c.exchange(1, &pgproto3.Parse{Name: "x", Query: insert + " /*wirefence.token='" + stale + "'*/"}, &pgproto3.Sync{})
+		c.fails("execute x", "WF001")
+	}},
+	{"setter called by the fastpath", "", func(c *client, db *database) {
+		call := db.call(c.t.(*testing.T), "enter(text)", stale)
+		wantCode(c.t, firstError(c.exchange(1, call)), "")
+		c.fails(insert, "WF001")
+	}},
+	{"setter in a DO block", "", func(c *client, _ *database) {
+		c.must("do $$ begin perform enter('" + stale + "'); end $$")
+		c.fails(insert, "WF001")
+	}},
+	{"setter in EXPLAIN ANALYZE EXECUTE", "", func(c *client, _ *database) {
+		c.must("prepare p as select set_config('wirefence.token', '"+stale+"', false)", "select 1")
+		c.must("explain analyze execute p")
+		c.fails(insert, "WF001")
+	}},
+	{"setter in CREATE TABLE AS EXECUTE", "", func(c *client, _ *database) {
+		c.must("prepare p as select set_config('wirefence.token', '"+stale+"', false)", "select 1")
+		c.must("create table made as execute p")
+		c.fails(insert, "WF001")
+	}},
+	{"setter in EXECUTE of a Parse", "", func(c *client, _ *database) {
+		c.exchange(1, &pgproto3.Parse{Name: "p", Query: "select set_config('wirefence.token', '" + stale + "', false)"}, &pgproto3.Sync{})
+		c.must("execute p")
+		c.fails(insert, "WF001")
+	}},
+	{"function that became a setter behind a Parse", "create function f() returns text language sql as 'select 1::text'", func(c *client, _ *database) {
+		c.exchange(1, &pgproto3.Parse{Name: "p", Query: "select f()"}, &pgproto3.Sync{})
+		c.must("create or replace function f() returns text language sql as $$ select set_config('wirefence.token', '" + stale + "', false) $$")
+		c.must("select 1")
+		c.exchange(1, &pgproto3.Bind{PreparedStatement: "p"}, &pgproto3.Execute{}, &pgproto3.Sync{})
+		c.fails(insert, "WF001")
+	}},
+	{"setter as a column's default", "create table d (a int, b text default enter('" + stale + "'))", func(c *client, _ *database) {
+		c.must("insert into d values (1)")
+		c.fails(insert, "WF001")
+	}},
+	{"setter in a trigger behind a trigger", `create table one (a int); create table two (a int);
+		create function f1() returns trigger language plpgsql as $$ begin insert into two values (1); return new; end $$;
+		create function f2() returns trigger language plpgsql as $$ begin perform enter('` + stale + `'); return new; end $$;
+		create trigger t1 before insert on one for each row execute function f1();
+		create trigger t2 before insert on two for each row execute function f2()`, func(c *client, _ *database) {
+		c.must("insert into one values (1)")
+		c.fails(insert, "WF001")
+	}},
+	{"setter in a partition's trigger", `create table parent (a int) partition by list (a); create table part partition of parent for values in (1);
+		create function f2() returns trigger language plpgsql as $$ begin perform enter('` + stale + `'); return new; end $$;
+		create trigger t2 before insert on part for each row execute function f2()`, func(c *client, _ *database) {
+		c.must("insert into parent values (1)")
+		c.fails(insert, "WF001")
+	}},
+	{"setter in a trigger that was made in between", `create table one (a int);
+		create function f2() returns trigger language plpgsql as $$ begin perform enter('` + stale + `'); return new; end $$`, func(c *client, _ *database) {
+		c.must("create trigger t2 before insert on one for each row execute function f2()", "insert into one values (1)")
+		c.fails(insert, "WF001")
+	}},
+	{"setter far behind other functions", `create function e1(text) returns text language sql as 'select enter($1)';
+		create function e2(text) returns text language sql as 'select e1($1)'; create function e3(text) returns text language sql as 'select e2($1)';
+		create function e4(text) returns text language sql as 'select e3($1)'; create function e5(text) returns text language sql as 'select e4($1)';
+		create function e6(text) returns text language sql as 'select e5($1)'`, func(c *client, _ *database) {
+		c.must("select e6('" + stale + "')")
+		c.fails(insert, "WF001")
+	}},
+	{"setter in an aggregate", "create function step(text, text) returns text language sql as 'select enter($2)'; create aggregate total(text) (sfunc = step, stype = text)", func(c *client, _ *database) {
+		c.must("select total('" + stale + "')")
+		c.fails(insert, "WF001")
+	}},
+	{"setter in a view of a view", "create view v1 as select enter('" + stale + "') as a; create view v2 as select a from v1", func(c *client, _ *database) {
+		c.must("select * from v2")
+		c.fails(insert, "WF001")
+	}},
+	{"setter in an operator", "create function op(text, text) returns text language sql as 'select enter($2)'; create operator ### (leftarg = text, rightarg = text, function = op)", func(c *client, _ *database) {
+		c.must("select ''::text ### '" + stale + "'::text")
+		c.fails(insert, "WF001")
+	}},
+	{"view renamed as a table", "", func(c *client, _ *database) {
+		c.must("alter table dirty rename to harmless", "set wirefence.token = '"+stale+"'")
+		c.fails("select * from harmless", "WF001")
+	}},
+	{"function changed in a DO block", "", func(c *client, _ *database) {
+		c.must("do $$ begin create or replace function pure(i int) returns int language sql volatile as 'insert into public.jobs values (0, ''x''); select 1'; end $$")
+		c.must("set wirefence.token = '" + stale + "'")
+		c.fails("select pure(1)", "WF001")
+	}},
+	{"function changed by a function", `create function change() returns void language plpgsql as $$ begin
+		create or replace function pure(i int) returns int language sql volatile as 'insert into public.jobs values (0, ''x''); select 1'; end $$`, func(c *client, _ *database) {
+		c.must("select change()", "set wirefence.token = '"+stale+"'")
+		c.fails("select pure(1)", "WF001")
+	}},
+	{"cast to a type of another name", `create type mood as (a int);
+		create function to_int(mood) returns int language sql volatile as 'insert into public.jobs values (0, ''x''); select 1';
+		create cast (mood as int) with function to_int(mood);
+		create function to_bool(mood) returns bool language sql volatile as 'insert into public.jobs values (0, ''x''); select true';
+		create cast (mood as bool) with function to_bool(mood)`, func(c *client, _ *database) {
+		c.must("set wirefence.token = '" + stale + "'")
+		c.fails("select row(1)::mood::int", "WF001")
+		c.fails("select cast(row(1)::mood as integer)", "WF001")
+		c.fails("select cast(row(1)::mood as boolean)", "WF001")
+	}},
+	{"argument's default", "create function f(a int default writes(1)) returns int language sql immutable as 'select a'", func(c *client, _ *database) {
+		c.must("set wirefence.token = '" + stale + "'")
+		c.fails("select f()", "WF001")
+	}},
+	{"argument of a domain that writes", `create function valid(text) returns boolean language sql volatile as 'insert into public.jobs values (0, ''x''); select true';
+		create domain checked as text check (valid(value)); create function takes(checked) returns int language sql immutable as 'select 1'`, func(c *client, _ *database) {
+		c.must("set wirefence.token = '" + stale + "'")
+		c.fails("select takes('x')", "WF001")
+	}},
+	{"view that locks rows", "create view locking as select * from cell for update", func(c *client, db *database) {
+		before := value[string](c.t.(*testing.T), db, "select string_agg(xmax::text, ',' order by id) from cell")
+		c.must("set wirefence.token = '" + stale + "'")
+		c.fails("select * from locking", "WF001")
+		if after := value[string](c.t.(*testing.T), db, "select string_agg(xmax::text, ',' order by id) from cell"); after != before {
+			c.t.Errorf("rows were locked: xmax %s, then %s", before, after)
+		}
+	}},
+	{"sort by an operator class that writes", `create type odd as (a int);
+		create function odd_lt(odd, odd) returns bool language sql immutable as 'select ($1).a < ($2).a';
+		create operator < (leftarg = odd, rightarg = odd, function = odd_lt);
+		create function odd_cmp(odd, odd) returns int language sql volatile as 'insert into public.jobs values (0, ''x''); select 0';
+		create operator class odd_ops default for type odd using btree as operator 1 <, function 1 odd_cmp(odd, odd);
+		create table odds (a odd); insert into odds values (row(1)), (row(2))`, func(c *client, _ *database) {
+		c.must("set wirefence.token = '" + stale + "'")
+		c.fails("select a from odds order by a", "WF001")
+	}},
+}
+
+func TestNoWritePassesUnchecked(t *testing.T) {
+	onEach(t, oldAndNew, func(t *testing.T, shared *database) {
+		for _, b := range bypasses {
+			t.Run(b.name, func(t *testing.T) {
+				db := newDatabase(t, shared.Major, template)
+				db.seal(t, "orders", 34)
+				if b.objects != "" {
+					db.exec(t, b.objects)
+				}
+				c := db.connect(t)
+				b.run(c, db)
+				db.wantRows(t, 0)
+			})
+		}
+	})
+}

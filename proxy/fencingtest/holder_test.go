@@ -1,0 +1,5 @@
+package fencingtest
+
+const holderVariable = "FENCINGTEST_HOLDER"
+
+func hold() int { return 0 }
