@@ -194,8 +194,9 @@ var bypasses = []struct {
 	{"sort by an operator class that writes", `create type odd as (a int);
 		create function odd_lt(odd, odd) returns bool language sql immutable as 'select ($1).a < ($2).a';
 		create operator < (leftarg = odd, rightarg = odd, function = odd_lt);
+		create operator = (leftarg = odd, rightarg = odd, function = odd_lt);
 		create function odd_cmp(odd, odd) returns int language sql volatile as 'insert into public.jobs values (0, ''x''); select 0';
-		create operator class odd_ops default for type odd using btree as operator 1 <, function 1 odd_cmp(odd, odd);
+		create operator class odd_ops default for type odd using btree as operator 1 <, operator 3 =, function 1 odd_cmp(odd, odd);
 		create table odds (a odd); insert into odds values (row(1)), (row(2))`, func(c *client, _ *database) {
 		c.must("set wirefence.token = '" + stale + "'")
 		c.fails("select a from odds order by a", "WF001")

@@ -77,7 +77,8 @@ func (db *database) seal(t *testing.T, resource string, token int64) {
 // client is a connection whose every message is the test's.
 type client struct {
 	*pgconn.PgConn
-	t testing.TB
+	t     testing.TB
+	notes []string // payloads of notifications that came outside of raw messages
 }
 
 // connect connects through the proxy. Settings are of the startup message.
@@ -98,18 +99,19 @@ func (db *database) dial(t testing.TB, addr string, settings ...string) (*client
 	for i := 0; i < len(settings); i += 2 {
 		cfg.RuntimeParams[settings[i]] = settings[i+1]
 	}
+	c := &client{t: t}
+	cfg.OnNotification = func(_ *pgconn.PgConn, n *pgconn.Notification) { c.notes = append(c.notes, n.Payload) }
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
-	conn, err := pgconn.ConnectConfig(ctx, cfg)
-	if err != nil {
+	if c.PgConn, err = pgconn.ConnectConfig(ctx, cfg); err != nil {
 		return nil, err
 	}
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), patience)
 		defer cancel()
-		_ = conn.Close(ctx)
+		_ = c.PgConn.Close(ctx)
 	})
-	return &client{conn, t}, nil
+	return c, nil
 }
 
 // protocol is a way to run one statement.
