@@ -50,10 +50,17 @@ refuse the writes of a lock holder that has been superseded.
 Settings are environment variables, each with a flag of the same name; a flag
 wins over its variable.`,
 		SilenceUsage: true, SilenceErrors: true,
+		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) > 0 {
+				return usageError{fmt.Errorf("unknown command %q", args[0])}
+			}
+			return nil
+		},
+		RunE: func(c *cobra.Command, _ []string) error { return c.Help() },
 	}
 	root.CompletionOptions.HiddenDefaultCmd = true
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
-	root.AddCommand(proxyCommand(), migrateCommand(), lockCommand(), statusCommand(), revokeCommand(), versionCommand())
+	root.AddCommand(proxyCommand(), migrateCommand(), lockCommand(), statusCommand(), revokeCommand(), demoCommand(), versionCommand())
 	root.SetArgs(args)
 	command, err := root.ExecuteContextC(ctx)
 	if err == nil {

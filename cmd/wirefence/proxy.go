@@ -58,6 +58,9 @@ their own transactions. SIGTERM and SIGINT drain it.`,
 }
 
 func runProxy(ctx context.Context, cfg proxySettings) error {
+	if cfg.Upstream == "" {
+		return usageError{errors.New("WIREFENCE_UPSTREAM is not set: it names the PostgreSQL server, as in postgres://db.internal:5432/")}
+	}
 	log, err := newLogger(cfg.LogLevel, cfg.LogFormat)
 	if err != nil {
 		return err

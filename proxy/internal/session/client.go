@@ -112,7 +112,7 @@ func (s *Session) fromClient(in []byte, at int, out *Out) int {
 		}
 		return s.pass(size, size, at, out)
 	case wire.FunctionCall:
-		return s.functionCall(size, len(in), at, out)
+		return s.functionCall(in, size, at, out)
 	}
 	return s.plain(typ, size, len(in), at, out)
 }

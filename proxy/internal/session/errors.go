@@ -41,8 +41,12 @@ func (s *Session) error(msg []byte, out *Out) bool {
 func (s *Session) dropped(e *replies.Entry[note]) {
 	switch e.Note.role {
 	case client:
-		if e.Kind == replies.Parse && e.Note.refusal == nil {
-			s.prepared.forget(e.Note.name)
+		switch {
+		case e.Note.refusal != nil || !s.tracked:
+		case e.Kind == replies.Parse:
+			s.prepared.failed(e.Note.name)
+		case e.Kind == replies.Bind:
+			s.portals.failed(e.Note.name)
 		}
 	case oursParse:
 		if s.check.batch == s.batch.id {

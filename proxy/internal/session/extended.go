@@ -59,7 +59,7 @@ func (s *Session) parse(msg []byte, at int, out *Out) int {
 		s.refuseBatch(malformed(result.FenceErr), out)
 		return len(msg)
 	}
-	carries := s.variable != empty || !result.Fence.IsZero()
+	carries := s.variable != empty || result.Fence.String() != ""
 	if s.batch.view.catalog == nil && carries && hasReads(result) && s.batch.fresh {
 		s.batch.open = false
 		if s.refresh(out) {
@@ -76,19 +76,17 @@ func (s *Session) parse(msg []byte, at int, out *Out) int {
 	if len(result.Statements) > 0 {
 		d = s.describe(&result.Statements[0], s.batch.view.catalog != nil)
 	}
-	if !result.Fence.IsZero() {
-		d.fence = result.Fence.String()
-	}
+	d.fence = result.Fence.String()
 	d.generation = s.batch.view.generation
-	if d.read && len(name) > 0 && len(body) <= maxKeptText {
-		d.text = string(body)
-	}
-	e := s.q.Push(replies.Parse)
-	e.Note.stmt = d
 	if len(name) > 0 {
-		e.Note.name = string(name)
+		if d.read && len(body) <= maxKeptText {
+			d.text = string(body)
+		}
+		s.setterSQL = s.setterSQL || d.step.Setter // SQL may EXECUTE it
 	}
-	s.prepared.inflight = append(s.prepared.inflight, inflight{e.Note.name, s.batch.id, d})
+	s.prepared.sent(name, s.batch.id, d)
+	e := s.q.Push(replies.Parse)
+	e.Note.name = string(name)
 	return s.pass(len(msg), len(msg), at, out)
 }
 
@@ -123,8 +121,8 @@ func (s *Session) bind(in []byte, size, at int, out *Out) int {
 		s.batch.open = true
 	}
 	s.batch.fresh = false
-	s.portals.bind(portal, s.current(st))
-	s.q.Push(replies.Bind)
+	s.portals.sent(portal, s.batch.id, s.current(st))
+	s.q.Push(replies.Bind).Note.name = string(portal)
 	return s.pass(size, len(in), at, out)
 }
 
@@ -154,11 +152,18 @@ func (s *Session) execute(msg []byte, at int, out *Out) int {
 	if s.openBatch(out) {
 		return s.hold()
 	}
-	st := s.portals.find(name)
-	if st.execute && s.setterSQL {
-		st.step.Setter = true
+	st, sure := s.portals.find(name, s.batch.id)
+	if !sure && s.q.Ready() > 0 && !s.q.CopyIn() {
+		return s.hold()
+	}
+	s.mayset(&st)
+	if st.executes {
+		if wait := s.inherit(&st, out); wait {
+			return s.hold()
+		}
 	}
 	by := weave.Carrier{Comment: st.fence, Variable: s.variable != empty}
+	s.dirty = s.dirty || st.declares && st.step.Write && !by.Carries()
 	if (st.step.Write || st.step.Unfenceable != "") && (by.Carries() || s.cfg.RequireFence) {
 		if wait := s.guard(&st, by, out); wait {
 			return s.hold()
@@ -174,8 +179,31 @@ func (s *Session) execute(msg []byte, at int, out *Out) int {
 		s.batch.known, s.batch.inBlock = true, false
 	}
 	s.ran(&st)
-	s.q.Push(replies.Execute)
+	if st.prepares {
+		s.prepare(&st, st.fence)
+	}
+	e := s.q.Push(replies.Execute)
+	if st.forgets {
+		e.Note.sql, e.Note.name = true, st.target
+	}
 	return s.pass(len(msg), len(msg), at, out)
+}
+
+// inherit adds the fence of the prepared statement that an EXECUTE runs. wait
+// asks to come again after the replies that are under way.
+func (s *Session) inherit(st *statement, out *Out) (wait bool) {
+	var own fence.Fence
+	if st.fence != "" {
+		own, _ = fence.Parse(st.fence) // it is the text of a fence
+	}
+	f, wait, err := s.inherited(st, own)
+	if err != nil && !s.shadowed(malformed(err)) {
+		s.refuseBatch(malformed(err), out)
+	}
+	if !wait && err == nil {
+		st.fence = f.String()
+	}
+	return wait
 }
 
 // guard puts a check, or the bait of a refusal, in front of a write. wait asks
@@ -263,6 +291,9 @@ func (s *Session) putCommand(sql string, out *Out) {
 // appendCommand appends a command that leaves nothing behind, as an extended
 // query without a Sync.
 func (s *Session) appendCommand(dst []byte, sql string, by role) []byte {
+	// A check that failed has left its portal to the aborted transaction.
+	dst = wire.AppendClose(dst, 'P', portalName)
+	s.push(replies.Close, ours)
 	dst = wire.AppendClose(dst, 'S', asideName)
 	s.push(replies.Close, ours)
 	dst = wire.AppendParse(dst, asideName, sql)
@@ -289,8 +320,8 @@ func (s *Session) push(kind replies.Kind, by role) *note {
 // has confirmed it: after an error it lives on.
 func (s *Session) closing(msg []byte) {
 	e := s.q.Push(replies.Close)
-	if body := msg[wire.HeaderSize:]; len(body) > 1 && body[0] == 'S' {
-		e.Note.drops = true
+	if body := msg[wire.HeaderSize:]; len(body) > 1 {
+		e.Note.closes = body[0]
 		e.Note.name = string(bytes.TrimRight(body[1:], "\x00"))
 	}
 }

@@ -1,18 +1,36 @@
 package session
 
 import (
+	"encoding/binary"
+
 	"github.com/wirefence/wirefence/fence"
 	"github.com/wirefence/wirefence/proxy/internal/replies"
 	"github.com/wirefence/wirefence/proxy/internal/weave"
 	"github.com/wirefence/wirefence/proxy/internal/wire"
 )
 
+// setConfigOID is pg_catalog.set_config(text, text, boolean) in every version.
+const setConfigOID = 2078
+
 // functionCall handles a FunctionCall (documentation, "Message Flow", Function
 // Call), which counts as a write. It can't share a message with a check, so
 // outside a transaction block the proxy opens one around both; all of it is sent
 // at once. What the client gets is the answer of its call, or the check's error
 // in its place, and one ReadyForQuery.
-func (s *Session) functionCall(size, have, at int, out *Out) int {
+func (s *Session) functionCall(in []byte, size, at int, out *Out) int {
+	const head = wire.HeaderSize + 4
+	if len(in) < head && size >= head {
+		return 0
+	}
+	setter := s.db.setters.Load() || size >= head && binary.BigEndian.Uint32(in[wire.HeaderSize:]) == setConfigOID
+	n := s.fenceFunctionCall(size, len(in), at, out)
+	if n > 0 && setter {
+		s.doubtVariable()
+	}
+	return n
+}
+
+func (s *Session) fenceFunctionCall(size, have, at int, out *Out) int {
 	by := weave.Carrier{Variable: s.variable != empty}
 	if !by.Carries() && !s.cfg.RequireFence {
 		s.batch.open = false

@@ -57,11 +57,9 @@ func (s *Session) beginOver(typ byte, size int, in []byte, at int, out *Out) int
 	}
 	e := s.q.Push(kind)
 	if kind == replies.Parse {
-		e.Note.stmt = unseen
-		if name, _, ok := wire.CString(in[wire.HeaderSize:]); ok {
-			e.Note.name = string(name)
-		}
-		s.prepared.inflight = append(s.prepared.inflight, inflight{e.Note.name, s.batch.id, unseen})
+		name, _, _ := wire.CString(in[wire.HeaderSize:])
+		e.Note.name = string(name)
+		s.prepared.sent(name, s.batch.id, unseen)
 	}
 	s.over = oversize{left: size - wire.HeaderSize, entry: e}
 	out.pass(at, at+wire.HeaderSize)

@@ -27,28 +27,41 @@ func (s *Session) query(msg []byte, at int, out *Out) int {
 	s.batch.open = false
 	known := s.look()
 	result := s.scanner.Scan(body, s.options, known.catalog)
-	by := weave.Carrier{Variable: s.variable != empty}
-	if !result.Fence.IsZero() {
-		by.Comment = result.Fence.String()
-	}
+	by := weave.Carrier{Comment: result.Fence.String(), Variable: s.variable != empty}
 	if known.catalog == nil && (by.Carries() || s.cfg.RequireFence) && hasReads(result) && s.refresh(out) {
 		return s.hold()
 	}
 	if result.FenceErr != nil && !s.shadowed(malformed(result.FenceErr)) {
 		return s.refuseQuery(len(msg), malformed(result.FenceErr), out)
 	}
-	s.stmts, s.steps = s.stmts[:0], s.steps[:0]
 	contain := false
+	carried, failure := result.Fence, error(nil)
+	s.stmts, s.steps = s.stmts[:0], s.steps[:0]
 	for i := range result.Statements {
 		d := s.describe(&result.Statements[i], known.catalog != nil)
+		if d.executes && failure == nil {
+			var wait bool
+			if carried, wait, failure = s.inherited(&d, carried); wait {
+				return s.hold()
+			}
+			by.Comment = carried.String()
+		}
+		s.dirty = s.dirty || d.declares && d.step.Write && !by.Carries()
 		s.stmts, s.steps = append(s.stmts, d), append(s.steps, d.step)
 		contain = contain || d.procedural || d.step.Unfenceable != ""
+	}
+	if failure != nil && !s.shadowed(malformed(failure)) {
+		return s.refuseQuery(len(msg), malformed(failure), out)
 	}
 	if contain && by.Comment == "" && s.variable == unknown && s.cfg.Mode == Enforce && s.q.Ready() > 0 && !s.q.CopyIn() {
 		return s.hold() // the session may prove to carry nothing
 	}
 	for i := range s.stmts {
-		s.ran(&s.stmts[i])
+		d := &s.stmts[i]
+		s.ran(d)
+		if d.prepares {
+			s.prepare(d, by.Comment)
+		}
 	}
 	return s.weaveQuery(msg, body, at, by, covered, out)
 }
@@ -71,6 +84,9 @@ func (s *Session) weaveQuery(msg, body []byte, at int, by weave.Carrier, covered
 	if len(plan.Inserts) == 0 {
 		e := s.q.Push(replies.Query)
 		e.Note.covered = plan.After
+		if len(s.stmts) == 1 && s.stmts[0].forgets {
+			e.Note.sql, e.Note.name = true, s.stmts[0].target
+		}
 		s.free(plan)
 		return s.pass(len(msg), len(msg), at, out)
 	}

@@ -99,6 +99,9 @@ func (s *Session) judge(typ byte, msg []byte, out *Out) bool {
 	case wire.ParseComplete:
 		return s.parseComplete()
 	case wire.BindComplete:
+		if e := s.q.Expect(replies.Bind); e != nil && e.Note.role == client && s.tracked {
+			s.portals.done(e.Note.name)
+		}
 		return s.answered(replies.Bind)
 	case wire.CloseComplete:
 		return s.closeComplete()
@@ -155,7 +158,7 @@ func (s *Session) parseComplete() bool {
 	switch e.Note.role {
 	case client:
 		if s.tracked {
-			s.prepared.parsed(e.Note.name, e.Note.stmt)
+			s.prepared.done(e.Note.name)
 		}
 	case oursParse:
 		s.check.ready = true
@@ -165,8 +168,13 @@ func (s *Session) parseComplete() bool {
 
 func (s *Session) closeComplete() bool {
 	e := s.q.Expect(replies.Close)
-	if e != nil && e.Note.role == client && e.Note.drops {
-		s.prepared.closed(e.Note.name)
+	if e != nil && e.Note.role == client {
+		switch e.Note.closes {
+		case 'S':
+			s.prepared.closed(e.Note.name)
+		case 'P':
+			s.portals.closed(e.Note.name)
+		}
 	}
 	return s.answered(replies.Close)
 }
@@ -221,6 +229,9 @@ func (s *Session) resultEnds() bool {
 		return s.unexpected()
 	}
 	passes := s.passes(e)
+	if e.Note.sql {
+		s.prepared.closed(e.Note.name)
+	}
 	switch {
 	case e.Kind == replies.Query:
 		if e.Note.plan != nil {
@@ -266,7 +277,8 @@ func (s *Session) ready(msg []byte) bool {
 		s.confirmed = weave.Coverage{}
 	}
 	if status == wire.Idle {
-		s.portals.named = nil
+		s.portals.clear()
+		s.dirty = s.dirty && s.q.Ready() > 0
 		if s.ddl {
 			s.ddl = false
 			s.catalogs.invalidate(s.database)
@@ -279,7 +291,7 @@ func (s *Session) ready(msg []byte) bool {
 		s.free(e.Note.plan)
 	}
 	switch e.Note.role {
-	case oursEnd:
+	case oursEnd, probeVar:
 		s.probing = false
 		if s.phase == asking {
 			return s.nextQuestion()
@@ -303,7 +315,7 @@ func (s *Session) ready(msg []byte) bool {
 // noticeTag looks for what changes the ground under the session.
 func (s *Session) noticeTag(msg []byte) {
 	tag := msg[wire.HeaderSize:]
-	if len(tag) < 5 || !s.tracked {
+	if len(tag) < 3 || !s.tracked {
 		return
 	}
 	switch tag[0] {
@@ -312,22 +324,22 @@ func (s *Session) noticeTag(msg []byte) {
 		return
 	}
 	name := string(bytes.TrimRight(tag, "\x00"))
-	switch name {
-	case "DISCARD ALL", "DEALLOCATE ALL":
+	verb, what, _ := strings.Cut(name, " ")
+	switch {
+	case name == "DISCARD ALL" || name == "DEALLOCATE ALL":
 		s.check.ready = false
 		s.prepared.clear()
 		return
-	}
-	verb, what, _ := strings.Cut(name, " ")
-	if verb != "CREATE" && verb != "ALTER" && verb != "DROP" {
+	case verb != "CREATE" && verb != "ALTER" && verb != "DROP" && verb != "DO":
 		return
-	}
-	switch what {
-	case "TABLE", "INDEX", "SEQUENCE", "ROLE", "DATABASE", "TABLE AS", "MATERIALIZED VIEW", "TRIGGER", "STATISTICS":
-		return
+	case verb != "ALTER":
+		switch what {
+		case "TABLE", "INDEX", "SEQUENCE", "ROLE", "DATABASE", "TABLE AS", "MATERIALIZED VIEW", "STATISTICS":
+			return // nothing that decides what a read is
+		}
 	}
 	s.catalogs.invalidate(s.database)
-	s.ddl = true // others can't see it before the commit, nor can a catalog read by then
+	s.ddl = true // others see it from the commit on only
 }
 
 // parameter takes in a ParameterStatus that decides how texts are read.
@@ -367,7 +379,12 @@ func needsPassword(msg []byte) bool {
 // beginServing handles the end of the login: before the client hears of it the
 // proxy asks what it must know of the session.
 func (s *Session) beginServing() bool {
-	if !s.tracked {
+	switch {
+	case s.logical:
+		s.phase = asking
+		s.askWalsender()
+		return false
+	case !s.tracked:
 		s.phase = serving
 		return true
 	}
@@ -382,7 +399,8 @@ func (s *Session) nextQuestion() bool {
 	if s.q.Len() > 0 {
 		return false
 	}
-	if s.schema && s.loginAsked < 2 {
+	s.fenced = s.fenced || s.variable == carries
+	if s.tracked && s.schema && s.loginAsked < 2 {
 		if q, ok := s.db.ask(s.cfg.RequireFence); ok {
 			s.loginAsked++
 			s.toward = s.appendQuestion(s.toward, q)

@@ -32,7 +32,8 @@ type Session struct {
 	phase     phase
 	tracked   bool // statements are scanned: not in mode off, not for a walsender
 	walsender bool // a replication connection, in another mode than off
-	fenced    bool // a replication connection whose startup packet carries a fence
+	logical   bool // a replication connection to a database, which also runs SQL
+	fenced    bool // a replication connection that carries a fence
 
 	q      replies.Queue[note]
 	freed  []*weave.Plan
@@ -78,8 +79,9 @@ type Session struct {
 	setterSQL  bool     // a PREPAREd statement may set the variable
 	ddl        bool     // the open transaction changed functions or views
 	check      preparedCheck
-	prepared   statements
-	portals    portals
+	prepared   registry // by Parse and PREPARE
+	portals    registry
+	dirty      bool // a cursor that may write was declared without a check
 	fastpath   bool // the check before a function call failed
 }
 
@@ -116,8 +118,8 @@ type batch struct {
 type note struct {
 	role    role
 	contain bool // the Sync ends a transaction block of the proxy's own
-	drops   bool // the Close is of a prepared statement
-	stmt    statement
+	closes  byte // what a Close is of: 'S' or 'P'
+	sql     bool // an SQL DEALLOCATE of name
 	name    string
 	plan    *weave.Plan
 	refusal *wire.Error
@@ -154,7 +156,7 @@ func New(cfg *Config, catalogs *Catalogs, startup *wire.Startup, events Events) 
 	switch {
 	case cfg.Mode == Off:
 	case startup.Replication():
-		s.walsender = true
+		s.walsender, s.logical = true, strings.EqualFold(startup.Params["replication"], "database")
 		for name, value := range startup.Params {
 			s.fenced = s.fenced || strings.EqualFold(name, fence.Variable) ||
 				name == "options" && strings.Contains(strings.ToLower(value), fence.Variable)

@@ -1,6 +1,7 @@
 package session
 
 import (
+	"github.com/wirefence/wirefence/fence"
 	"github.com/wirefence/wirefence/proxy/internal/sqlscan"
 	"github.com/wirefence/wirefence/proxy/internal/weave"
 )
@@ -12,8 +13,13 @@ type statement struct {
 	fence      string // the text of the fence in its comments
 	begins     bool   // begins a transaction block
 	procedural bool   // CALL or DO
-	execute    bool   // EXECUTE of a PREPAREd statement
+	executes   bool   // runs a statement that was prepared by name
 	prepares   bool   // PREPARE
+	forgets    bool   // DEALLOCATE of one statement
+	declares   bool   // DECLARE
+	cursor     bool   // DECLARE or CLOSE
+	target     string // the name that it prepares, executes or deallocates
+	unclear    bool   // that name can't be read
 	drops      bool   // drops prepared statements
 	lexing     bool   // changes how the next text is read
 	read       bool   // a read as far as the catalog of this generation knows
@@ -21,10 +27,9 @@ type statement struct {
 	text       string // of a named read, so that it can be judged again
 }
 
-// unseen stands for a statement whose text never came by: one that SQL
-// PREPAREd, or a cursor of SQL's. It may write, and can be nothing else than
-// what PREPARE and DECLARE take.
-var unseen = statement{step: weave.Step{Write: true}, execute: true}
+// unseen stands for a statement whose text never came by: a cursor of SQL's. It
+// may write, and can be nothing else than what DECLARE takes.
+var unseen = statement{step: weave.Step{Write: true}}
 
 // maxKeptText is the longest text in bytes that is kept to be judged again when
 // the catalog changes; a longer read counts as a write then.
@@ -39,21 +44,35 @@ func (s *Session) describe(st *sqlscan.Statement, known bool) statement {
 			EndsTx: st.TxEnd, Uncovers: st.LosesCheck || st.OwnTx, Setter: st.Setter,
 		},
 		begins: st.TxBegin, procedural: st.Procedural,
-		execute: st.Verb == sqlscan.VerbExecute, prepares: st.Verb == sqlscan.VerbPrepare,
+		executes: st.Executes, prepares: st.Verb == sqlscan.VerbPrepare,
+		forgets:  st.Verb == sqlscan.VerbDeallocate && !st.DropsPrepared,
+		declares: st.Verb == sqlscan.VerbDeclare,
+		cursor:   st.Verb == sqlscan.VerbDeclare || st.Verb == sqlscan.VerbClose,
+		target:   st.Target, unclear: st.TargetUnclear,
 		drops: st.DropsPrepared, lexing: st.SetsLexing,
 	}
 	d.read = !st.Write && asksCatalog(st.Verb)
 	if d.read && !known {
 		d.step.Write = true
 	}
-	if d.execute && s.setterSQL {
-		d.step.Setter = true
+	if s.dirty && (st.Verb == sqlscan.VerbFetch || st.Verb == sqlscan.VerbCommit) {
+		d.step.Write = true // it may run what a cursor was declared for
 	}
+	s.mayset(&d)
 	if s.cfg.Mode == Shadow && (d.procedural || d.step.Unfenceable != "") {
 		// A check would change what these do, and shadow mode changes nothing.
 		d.step.Write, d.step.Unfenceable = false, ""
 	}
 	return d
+}
+
+// mayset marks what may set the session variable although its text doesn't say
+// so: the run of a prepared statement, or, in a database that has functions
+// which do, whatever may come to call one, be it by a trigger or a default.
+func (s *Session) mayset(d *statement) {
+	if d.executes && s.setterSQL || s.db.setters.Load() && (d.step.Write || d.read || d.procedural) {
+		d.step.Setter = true
+	}
 }
 
 // asksCatalog reports whether a statement of this kind is a read only if the
@@ -69,8 +88,7 @@ func asksCatalog(v sqlscan.Verb) bool {
 // ran notes what a statement that was forwarded may change.
 func (s *Session) ran(d *statement) {
 	if d.step.Setter {
-		s.variable = unknown
-		s.epoch++
+		s.doubtVariable()
 		s.setterSQL = s.setterSQL || d.prepares
 	}
 	if d.drops {
@@ -79,14 +97,63 @@ func (s *Session) ran(d *statement) {
 	if d.lexing {
 		s.lexPending = true
 	}
+	if d.cursor {
+		s.portals.named = nil // the names may be cursors of SQL's now
+	}
 }
 
-// statements are the session's prepared statements, by name.
-type statements struct {
+// doubtVariable notes that the session variable may have another value.
+func (s *Session) doubtVariable() {
+	s.variable = unknown
+	s.epoch++
+}
+
+// prepare notes an SQL PREPARE, whose fence is that of its message's comments.
+// Where it isn't known whether it succeeds, and the name meant something with
+// another fence, nobody can say which fence an EXECUTE carries.
+func (s *Session) prepare(d *statement, comment string) {
+	st := unseen
+	st.fence = comment
+	old, sure := s.prepared.find([]byte(d.target), 0)
+	if _, exists := s.prepared.get([]byte(d.target)); (exists || !sure) && old.fence != comment {
+		st.step.Unfenceable = "the execution of a statement that was prepared twice"
+	}
+	s.prepared.define(d.target, st)
+}
+
+// inherited returns the fence that a statement carries: its own, or its
+// message's, and that of the prepared statement that it runs. wait asks to come
+// again after the replies that are under way.
+func (s *Session) inherited(d *statement, carried fence.Fence) (f fence.Fence, wait bool, err error) {
+	if !d.executes {
+		return carried, false, nil
+	}
+	if d.unclear {
+		return carried, false, &fence.SyntaxError{Reason: "the name in EXECUTE can't be read, and the statement may carry a fence"}
+	}
+	st, sure := s.prepared.find([]byte(d.target), s.batch.id)
+	if !sure && s.q.Ready() > 0 && !s.q.CopyIn() {
+		return carried, true, nil
+	}
+	if st.step.Unfenceable != "" {
+		d.step.Unfenceable = st.step.Unfenceable
+	}
+	if st.fence == "" {
+		return carried, false, nil
+	}
+	more, err := fence.Parse(st.fence)
+	if err == nil {
+		f, err = carried.Merge(more)
+	}
+	return f, false, err
+}
+
+// registry knows statements by the name of a prepared statement or a portal.
+type registry struct {
 	unnamed  statement
 	defined  bool // there is an unnamed one
 	named    map[string]statement
-	inflight []inflight // Parses that are not yet answered, oldest first
+	inflight []inflight // Parses or Binds that are not yet answered, oldest first
 }
 
 type inflight struct {
@@ -95,21 +162,26 @@ type inflight struct {
 	stmt  statement
 }
 
-func (p *statements) get(name []byte) (statement, bool) {
+func (r *registry) get(name []byte) (statement, bool) {
 	if len(name) == 0 {
-		return p.unnamed, p.defined
+		return r.unnamed, r.defined
 	}
-	st, ok := p.named[string(name)]
+	st, ok := r.named[string(name)]
 	return st, ok
 }
 
-// find returns the statement that a Bind in this batch means. sure is false if
-// that depends on the outcome of a Parse in an earlier batch, which replaced
+// sent notes a Parse or a Bind. name is copied if it isn't empty.
+func (r *registry) sent(name []byte, batch uint32, st statement) {
+	r.inflight = append(r.inflight, inflight{string(name), batch, st})
+}
+
+// find returns the statement that a name means in this batch. sure is false if
+// that depends on the outcome of a message in an earlier batch, which replaced
 // another statement.
-func (p *statements) find(name []byte, batch uint32) (st statement, sure bool) {
-	confirmed, exists := p.get(name)
-	for i := len(p.inflight) - 1; i >= 0; i-- {
-		if f := &p.inflight[i]; f.name == string(name) {
+func (r *registry) find(name []byte, batch uint32) (st statement, sure bool) {
+	confirmed, exists := r.get(name)
+	for i := len(r.inflight) - 1; i >= 0; i-- {
+		if f := &r.inflight[i]; f.name == string(name) {
 			return f.stmt, f.batch == batch || !exists
 		}
 	}
@@ -119,66 +191,49 @@ func (p *statements) find(name []byte, batch uint32) (st statement, sure bool) {
 	return confirmed, true
 }
 
-// parsed notes that the oldest Parse of this name has succeeded.
-func (p *statements) parsed(name string, st statement) {
-	p.forget(name)
-	if name == "" {
-		p.unnamed, p.defined = st, true
-		return
-	}
-	if p.named == nil {
-		p.named = map[string]statement{}
-	}
-	p.named[name] = st
-}
-
-// forget drops the oldest unanswered Parse of this name.
-func (p *statements) forget(name string) {
-	for i := range p.inflight {
-		if p.inflight[i].name == name {
-			p.inflight = append(p.inflight[:i], p.inflight[i+1:]...)
+// done notes that the oldest message about this name has succeeded.
+func (r *registry) done(name string) {
+	for i := range r.inflight {
+		if r.inflight[i].name == name {
+			r.define(name, r.inflight[i].stmt)
+			r.inflight = append(r.inflight[:i], r.inflight[i+1:]...)
 			return
 		}
 	}
 }
 
-// closed notes that the server has dropped a statement.
-func (p *statements) closed(name string) {
+// failed drops the oldest unanswered message about this name.
+func (r *registry) failed(name string) {
+	for i := range r.inflight {
+		if r.inflight[i].name == name {
+			r.inflight = append(r.inflight[:i], r.inflight[i+1:]...)
+			return
+		}
+	}
+}
+
+func (r *registry) define(name string, st statement) {
 	if name == "" {
-		p.defined = false
+		r.unnamed, r.defined = st, true
 		return
 	}
-	delete(p.named, name)
+	if r.named == nil {
+		r.named = map[string]statement{}
+	}
+	r.named[name] = st
 }
 
-func (p *statements) clear() {
-	p.defined = false
-	p.named = nil
-}
-
-// portals are the statements behind the session's portals, by name.
-type portals struct {
-	unnamed statement
-	named   map[string]statement
-}
-
-func (p *portals) bind(name []byte, st statement) {
-	if len(name) == 0 {
-		p.unnamed = st
+// closed notes that the server has dropped a statement or a portal.
+func (r *registry) closed(name string) {
+	if name == "" {
+		r.defined = false
 		return
 	}
-	if p.named == nil {
-		p.named = map[string]statement{}
-	}
-	p.named[string(name)] = st
+	delete(r.named, name)
 }
 
-func (p *portals) find(name []byte) statement {
-	if len(name) == 0 {
-		return p.unnamed
-	}
-	if st, ok := p.named[string(name)]; ok {
-		return st
-	}
-	return unseen
+// clear notes that the server has dropped them all.
+func (r *registry) clear() {
+	r.defined = false
+	r.named = nil
 }

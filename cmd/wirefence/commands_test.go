@@ -1,0 +1,100 @@
+package main
+
+import (
+	"encoding/json"
+	"net"
+	"strings"
+	"testing"
+
+	"github.com/wirefence/wirefence/internal/stack"
+)
+
+const noSchema = "the database has no wirefence schema"
+
+func issuer(url string) []string { return []string{"WIREFENCE_DATABASE_URL=" + url} }
+
+func TestMigrate(t *testing.T) {
+	t.Parallel()
+	url := database(t, false)
+	wirefence(t, issuer(url), "migrate", "--dry-run").expect(t, 0).says(t, "CREATE FUNCTION wirefence.")
+	wirefence(t, issuer(url), "status").expect(t, 1, noSchema, "wirefence migrate") // the dry run changed nothing
+	if r := wirefence(t, issuer(url), "migrate").expect(t, 0); r.stdout == "" {
+		t.Error("migrate doesn't say what it did")
+	}
+	wirefence(t, issuer(url), "migrate", "--dry-run").expect(t, 0).says(t, "nothing to do")
+	wirefence(t, issuer(url), "migrate").expect(t, 0)
+	wirefence(t, issuer(url), "status").expect(t, 0).says(t, "No resource has been fenced yet.")
+}
+
+func TestMigrateWithoutRights(t *testing.T) {
+	t.Parallel()
+	url := database(t, false)
+	stack.Exec(t, url, "CREATE ROLE poor LOGIN")
+	poor := strings.Replace(url, "postgres@", "poor@", 1)
+	wirefence(t, issuer(poor), "migrate").expect(t, 1, `role "poor" lacks rights`, "GRANT ")
+}
+
+func TestUnreachableDatabase(t *testing.T) {
+	t.Parallel()
+	wirefence(t, issuer("postgres://u:geheim@127.0.0.1:1/x?sslmode=disable"), "status").expect(t, 1, "127.0.0.1:1")
+}
+
+func TestStatus(t *testing.T) {
+	t.Parallel()
+	url := database(t, true)
+	stack.Exec(t, url, "SELECT wirefence.seal('orders', 34, 'worker-B')", "SELECT wirefence.check('used=7')")
+	r := wirefence(t, issuer(url), "status").expect(t, 0).says(t, "RESOURCE", "TOKEN", "HOLDER", "WRITERS")
+	lines := strings.Split(strings.TrimSpace(r.stdout), "\n")
+	if len(lines) != 3 {
+		t.Fatalf("a heading and two rows were expected:\n%s", r.stdout)
+	}
+	if got := strings.Fields(lines[1]); got[0] != "orders" || got[1] != "34" || got[2] != "worker-B" || got[4] != "grant" || got[6] != "5s" || got[7] != "0" {
+		t.Errorf("the row is %q", got)
+	}
+	if got := strings.Fields(lines[2]); got[0] != "used" || got[1] != "7" || got[2] != "-" || got[4] != "use" {
+		t.Errorf("the row is %q", got)
+	}
+
+	var rows []struct {
+		Resource     string
+		Token        int64
+		Holder       string
+		Since        string
+		Advance      string
+		PreemptAfter float64 `json:"preempt_after_seconds"`
+	}
+	r = wirefence(t, issuer(url), "status", "--json").expect(t, 0)
+	if err := json.Unmarshal([]byte(r.stdout), &rows); err != nil {
+		t.Fatalf("%v:\n%s", err, r.stdout)
+	}
+	if len(rows) != 2 || rows[0].Resource != "orders" || rows[0].Token != 34 || rows[0].Holder != "worker-B" || rows[0].Since == "" ||
+		rows[0].Advance != "grant" || rows[0].PreemptAfter != 5 {
+		t.Errorf("got %+v", rows)
+	}
+}
+
+func TestStatusOfAnEmptyDatabaseInJSON(t *testing.T) {
+	t.Parallel()
+	if r := wirefence(t, issuer(database(t, true)), "status", "--json").expect(t, 0); strings.TrimSpace(r.stdout) != "[]" {
+		t.Errorf("got %q", r.stdout)
+	}
+}
+
+func TestStatusReady(t *testing.T) {
+	t.Parallel()
+	p := startProxy(t, database(t, true))
+	at := "WIREFENCE_ADMIN_LISTEN="
+	wirefence(t, []string{at + p.admin}, "status", "--ready").expect(t, 0)
+	_, port, _ := net.SplitHostPort(p.admin)
+	wirefence(t, []string{at + "0.0.0.0:" + port}, "status", "--ready").expect(t, 0)
+	wirefence(t, []string{at + "127.0.0.1:1"}, "status", "--ready").expect(t, 1, "don't answer")
+}
+
+func TestRevoke(t *testing.T) {
+	t.Parallel()
+	url := database(t, true)
+	stack.Exec(t, url, "SELECT wirefence.seal('orders', 34, 'worker-B')")
+	wirefence(t, issuer(url), "revoke", "orders").expect(t, 0).says(t, "orders is revoked: tokens below 35 are stale")
+	wirefence(t, issuer(url), "status").expect(t, 0).says(t, " 35 ")
+	wirefence(t, issuer(url), "revoke", "no-such").expect(t, 1, "no-such", "WF008")
+}

@@ -1,0 +1,69 @@
+package main
+
+import (
+	"context"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+
+	"github.com/spf13/cobra"
+
+	"github.com/wirefence/wirefence/internal/demo"
+)
+
+func demoCommand() *cobra.Command {
+	var keep bool
+	c := &cobra.Command{
+		Use:   "demo",
+		Short: "See a zombie's write refused, on servers that are started for it",
+		Long: `Starts a PostgreSQL, a Redis and a proxy of its own, and lets two workers
+fight over a lease: once without Wirefence, where the former holder overwrites
+its successor's work, and once with it, where PostgreSQL refuses. Takes a few
+seconds and leaves nothing behind.
+
+The exit status is 0 only if both rounds went so.`,
+		Args: exactly(0, "no arguments"),
+		RunE: func(c *cobra.Command, _ []string) error {
+			executable, err := os.Executable()
+			if err != nil {
+				return err
+			}
+			ctx, stop := ownServers(c.Context())
+			defer stop()
+			return demo.Run(ctx, demo.Options{
+				Executable: executable, Command: os.Args[0], Output: os.Stdout, Colour: colourful(os.Stdout), Keep: keep,
+			})
+		},
+	}
+	c.Flags().BoolVar(&keep, "keep", false, "leave servers and proxy running after the play, and print how to reach them, until Ctrl-C")
+	c.AddCommand(&cobra.Command{
+		Use: "worker NAME", Hidden: true, Short: "A worker of the play, told what to do on standard input",
+		Args: exactly(1, "a name"),
+		RunE: func(c *cobra.Command, _ []string) error { return demo.Work(c.Context(), os.Stdin, os.Stdout) },
+	})
+	return c
+}
+
+// ownServers keeps settings that are meant for other servers from the demo's, and
+// ends it where main's signals don't but the process would die: a closed
+// terminal, or a reader of the timeline that has gone.
+func ownServers(ctx context.Context) (context.Context, context.CancelFunc) {
+	for _, setting := range os.Environ() {
+		name, _, _ := strings.Cut(setting, "=")
+		if strings.HasPrefix(name, "PG") || strings.HasPrefix(name, prefix) && name != "WIREFENCE_CACHE" {
+			os.Unsetenv(name)
+		}
+	}
+	ends := []os.Signal{syscall.SIGPIPE}
+	if !signal.Ignored(syscall.SIGHUP) { // as under nohup
+		ends = append(ends, syscall.SIGHUP)
+	}
+	return signal.NotifyContext(ctx, ends...)
+}
+
+// colourful reports whether colours would be seen, and are wanted.
+func colourful(f *os.File) bool {
+	info, err := f.Stat()
+	return err == nil && info.Mode()&os.ModeCharDevice != 0 && os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb"
+}

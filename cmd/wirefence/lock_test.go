@@ -1,0 +1,136 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	goredis "github.com/redis/go-redis/v9"
+
+	"github.com/wirefence/wirefence/internal/servers"
+	"github.com/wirefence/wirefence/internal/stack"
+)
+
+// lockSettingsFor are settings of `wirefence lock` on the shared servers, and a
+// resource that no other test takes.
+func lockSettingsFor(t *testing.T, url string) (settings []string, resource string) {
+	t.Helper()
+	return []string{"WIREFENCE_REDIS_URL=" + redisServer(t).URL(), "WIREFENCE_DATABASE_URL=" + url},
+		fmt.Sprintf("%s:%d", t.Name(), time.Now().UnixNano())
+}
+
+func TestLockPassesTheExitStatus(t *testing.T) {
+	t.Parallel()
+	settings, resource := lockSettingsFor(t, database(t, true))
+	wirefence(t, settings, "lock", resource, "--", "sh", "-c", "echo $WIREFENCE_TOKEN $WIREFENCE_FENCE").
+		expect(t, 0).says(t, "1 "+resource+"=1\n")
+	wirefence(t, settings, "lock", resource, "--", "sh", "-c", "echo $WIREFENCE_TOKEN; exit 7").expect(t, 7).says(t, "2\n")
+	wirefence(t, settings, "lock", resource, "--", "sh", "-c", "kill -TERM $$").expect(t, 128+int(syscall.SIGTERM))
+	wirefence(t, settings, "lock", resource, "--", "no-such-command").expect(t, 127, "no-such-command")
+}
+
+func TestLockWithoutADatabase(t *testing.T) {
+	t.Parallel()
+	settings, resource := lockSettingsFor(t, "")
+	wirefence(t, settings[:1], "lock", resource, "--", "sh", "-c", "echo $WIREFENCE_FENCE").expect(t, 0).says(t, resource+"=1")
+}
+
+func TestLockHeldByAnother(t *testing.T) {
+	t.Parallel()
+	settings, resource := lockSettingsFor(t, database(t, true))
+	first := start(t, append(settings, "WIREFENCE_HOLDER=first"), "lock", resource, "--", "sh", "-c", "echo held; exec sleep 60")
+	first.stdout.await(t, "held")
+	wirefence(t, settings, "lock", resource, "--", "echo", "ran").expect(t, 75, "first/")
+	if r := wirefence(t, settings, "lock", "--wait=300ms", resource, "--", "echo", "ran").expect(t, 75, "300ms"); r.stdout != "" {
+		t.Errorf("the command ran: %s", r.stdout)
+	}
+	waiting := start(t, settings, "lock", "--wait=30s", resource, "--", "sh", "-c", "echo token $WIREFENCE_TOKEN")
+	first.signal(t, syscall.SIGTERM)
+	first.end(t).expect(t, 128+int(syscall.SIGTERM))
+	waiting.end(t).expect(t, 0).says(t, "token ")
+}
+
+// An unmodified psql is fenced through the proxy, and refused once a rival has
+// taken over.
+func TestLockFencesPsql(t *testing.T) {
+	t.Parallel()
+	url := database(t, true)
+	stack.Exec(t, url, "CREATE TABLE jobs (worker text)")
+	p := startProxy(t, url)
+	settings, _ := lockSettingsFor(t, url)
+	insert := func(worker string) string {
+		return fmt.Sprintf(`psql -X '%s' -c "INSERT INTO jobs VALUES ('%s')"`, p.url, worker)
+	}
+	wirefence(t, settings, "lock", "jobs:night", "--", "sh", "-c", insert("current")).expect(t, 0).says(t, "INSERT 0 1")
+	rival := fmt.Sprintf(`psql -X '%s' -c "SELECT wirefence.seal('jobs:night', 1000, 'rival')"`, url)
+	wirefence(t, settings, "lock", "jobs:night", "--", "sh", "-ec", rival+"; "+insert("zombie")).
+		expect(t, 1, `stale fencing token for resource "jobs:night"`, "presented token 2, current token 1000", `held by "rival"`)
+	var all []string
+	if err := stack.Connect(t, url).QueryRow(t.Context(), "SELECT array_agg(worker) FROM jobs").Scan(&all); err != nil || fmt.Sprint(all) != "[current]" {
+		t.Errorf("the table has %v, %v", all, err)
+	}
+	// The store's counter is behind the rival's token; the next holder doesn't see it.
+	wirefence(t, settings, "lock", "jobs:night", "--", "sh", "-c", "echo $WIREFENCE_TOKEN; "+insert("next")).expect(t, 0).says(t, "1001", "INSERT 0 1")
+}
+
+func TestLockNamesWhatIsDown(t *testing.T) {
+	t.Parallel()
+	wirefence(t, []string{"WIREFENCE_REDIS_URL=redis://u:geheim@127.0.0.1:1/0"}, "lock", "orders", "--", "true").
+		expect(t, 75, "127.0.0.1:1")
+	r := wirefence(t, []string{
+		"WIREFENCE_REDIS_URL=" + redisServer(t).URL(), "WIREFENCE_DATABASE_URL=postgres://u:geheim@127.0.0.1:2/x?sslmode=disable",
+	}, "lock", "down", "--", "true").expect(t, 75, "127.0.0.1:2")
+	if strings.Contains(r.stderr, "geheim") {
+		t.Errorf("the password is shown: %s", r.stderr)
+	}
+}
+
+// A lease that the store gives away ends the command, with a status of its own.
+func TestLockLosesItsLease(t *testing.T) {
+	t.Parallel()
+	redis, err := servers.StartRedis(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(redis.Close)
+	r := start(t, []string{"WIREFENCE_REDIS_URL=" + redis.URL(), "WIREFENCE_TTL=1s"}, "lock", "orders", "--", "sh", "-c", "echo held; exec sleep 60")
+	r.stdout.await(t, "held")
+	redis.Kill()
+	r.end(t).expect(t, 76, "orders")
+}
+
+// Ctrl-C while it waits for the lease ends the wait, and the command isn't run.
+func TestLockIsInterruptedWhileItWaits(t *testing.T) {
+	t.Parallel()
+	settings, resource := lockSettingsFor(t, "")
+	first := start(t, settings[:1], "lock", resource, "--", "sh", "-c", "echo held; exec sleep 60")
+	first.stdout.await(t, "held")
+	waiting := start(t, settings[:1], "lock", "--wait=60s", resource, "--", "echo", "ran")
+	awaitSubscriber(t, settings[0], resource)
+	waiting.signal(t, os.Interrupt)
+	if r := waiting.end(t).expect(t, 75); r.stdout != "" {
+		t.Errorf("the command ran: %s", r.stdout)
+	}
+}
+
+// awaitSubscriber returns when someone waits for the release of a resource.
+func awaitSubscriber(t *testing.T, setting, resource string) {
+	t.Helper()
+	_, url, _ := strings.Cut(setting, "=")
+	options, err := goredis.ParseURL(url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	client := goredis.NewClient(options)
+	defer client.Close()
+	for range 3000 {
+		if names, err := client.PubSubChannels(t.Context(), "*"+resource+"*").Result(); err != nil || len(names) > 0 {
+			return
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	t.Fatal("nobody waits for the lease")
+}

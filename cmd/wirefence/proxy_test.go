@@ -1,0 +1,215 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"regexp"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/wirefence/wirefence/fence"
+	"github.com/wirefence/wirefence/internal/servers"
+	"github.com/wirefence/wirefence/internal/stack"
+	"github.com/wirefence/wirefence/migrations"
+)
+
+// proxyProcess is a proxy before a database.
+type proxyProcess struct {
+	*running
+	url, admin string
+}
+
+func freeAddress(t *testing.T) string {
+	t.Helper()
+	port, err := servers.FreePort()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return fmt.Sprintf("127.0.0.1:%d", port)
+}
+
+// proxySettingsFor are settings of a proxy before the server of a connection
+// string.
+func proxySettingsFor(t *testing.T, url string) (settings []string, listen, admin string) {
+	t.Helper()
+	listen, admin = freeAddress(t), freeAddress(t)
+	cfg, err := pgx.ParseConfig(url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return []string{
+		fmt.Sprintf("WIREFENCE_UPSTREAM=postgres://%s:%d/?sslmode=disable", cfg.Host, cfg.Port),
+		"WIREFENCE_DATABASE_URL=" + url, "WIREFENCE_LISTEN=" + listen, "WIREFENCE_ADMIN_LISTEN=" + admin,
+	}, listen, admin
+}
+
+func startProxy(t *testing.T, url string, settings ...string) *proxyProcess {
+	t.Helper()
+	all, listen, admin := proxySettingsFor(t, url)
+	cfg, _ := pgx.ParseConfig(url)
+	p := &proxyProcess{start(t, append(all, settings...), "proxy"), stack.URL(listen, cfg.Database), admin}
+	p.stderr.await(t, `"msg":"serving"`)
+	return p
+}
+
+func get(t *testing.T, url string) (status int, body string) {
+	t.Helper()
+	resp, err := http.Get(url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	text, err := io.ReadAll(resp.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return resp.StatusCode, string(text)
+}
+
+func TestProxyRefusesADatabaseItDoesNotKnow(t *testing.T) {
+	t.Parallel()
+	bare, ahead := database(t, false), database(t, true)
+	stack.Exec(t, ahead, fmt.Sprintf(
+		"CREATE OR REPLACE FUNCTION wirefence.schema_version() RETURNS integer LANGUAGE sql AS 'SELECT %d'", migrations.Version()+1))
+	settings, _, _ := proxySettingsFor(t, bare)
+	wirefence(t, settings, "proxy").expect(t, 1, noSchema, "wirefence migrate")
+	settings, _, _ = proxySettingsFor(t, ahead)
+	wirefence(t, settings, "proxy").expect(t, 1, "upgrade the binary")
+	settings, _, _ = proxySettingsFor(t, "postgres://postgres@127.0.0.1:1/x?sslmode=disable")
+	wirefence(t, settings, "proxy").expect(t, 1, "127.0.0.1:1")
+}
+
+func TestProxyWithoutItsPort(t *testing.T) {
+	t.Parallel()
+	url := database(t, true)
+	taken := startProxy(t, url)
+	settings, _, _ := proxySettingsFor(t, url)
+	wirefence(t, append(settings, "WIREFENCE_ADMIN_LISTEN="+taken.admin), "proxy").expect(t, 1, "admin", taken.admin)
+}
+
+func TestProxyLogsRefusals(t *testing.T) {
+	t.Parallel()
+	url := database(t, true)
+	stack.Exec(t, url, "CREATE TABLE jobs (worker text)", "SELECT wirefence.seal('orders', 34, 'worker-B')")
+	p := startProxy(t, url)
+	conn := stack.Connect(t, p.url+"&application_name=billing")
+	const secret = "card-4111"
+	if _, err := conn.Exec(t.Context(), "INSERT INTO jobs VALUES ('"+secret+"') /*wirefence.token='orders=33'*/"); !fence.IsStale(err) {
+		t.Fatalf("got %v", err)
+	}
+	p.stderr.await(t, `"msg":"refused"`)
+	p.signal(t, syscall.SIGTERM)
+	r := p.end(t).expect(t, 0)
+	var refusal map[string]any
+	for line := range strings.Lines(r.stderr) {
+		var entry map[string]any
+		if err := json.Unmarshal([]byte(line), &entry); err != nil {
+			t.Errorf("not JSON: %s", line)
+		}
+		if entry["msg"] == "refused" {
+			refusal = entry
+			for _, key := range []string{"client", "user", "application"} {
+				if n := strings.Count(line, `"`+key+`":`); n != 1 {
+					t.Errorf("%s comes %d times in %s", key, n, line)
+				}
+			}
+		}
+	}
+	for key, want := range map[string]string{
+		"level": "WARN", "sqlstate": "WF001", "resource": "orders", "presented": "33", "current": "34", "holder": "worker-B",
+		"user": "postgres", "application": "billing", "client": "127.0.0.1:",
+	} {
+		if got := fmt.Sprint(refusal[key]); got != want && (key != "client" || !strings.HasPrefix(got, want)) {
+			t.Errorf("%s is %q, not %q", key, got, want)
+		}
+	}
+	if strings.Contains(r.stderr, secret) || strings.Contains(r.stderr, "INSERT") {
+		t.Errorf("the log has text of a statement:\n%s", r.stderr)
+	}
+}
+
+func TestProxyServesProbesAndMetrics(t *testing.T) {
+	t.Parallel()
+	url := database(t, true)
+	stack.Exec(t, url, "CREATE TABLE jobs (worker text)", "SELECT wirefence.seal('orders', 34, 'worker-B')")
+	p := startProxy(t, url)
+	conn := stack.Connect(t, p.url)
+	for _, token := range []string{"33", "34"} {
+		_, _ = conn.Exec(t.Context(), "INSERT INTO jobs VALUES ('x') /*wirefence.token='orders="+token+"'*/")
+	}
+	for _, path := range []string{"/livez", "/readyz"} {
+		if status, body := get(t, "http://"+p.admin+path); status != http.StatusOK {
+			t.Errorf("%s answers %d: %s", path, status, body)
+		}
+	}
+	_, metrics := get(t, "http://"+p.admin+"/metrics")
+	for _, line := range []string{
+		`wirefence_sessions 1`, `wirefence_sessions_total 1`, `wirefence_checks_total 2`, `go_goroutines \d+`,
+		`wirefence_refusals_total\{condition="stale_fencing_token",shadow="false",sqlstate="WF001"\} 1`,
+	} {
+		if !regexp.MustCompile(`(?m)^` + line + `$`).MatchString(metrics) {
+			t.Errorf("no metric matches %s", line)
+		}
+	}
+}
+
+func TestProxyIsNotReadyWithoutItsUpstream(t *testing.T) {
+	t.Parallel()
+	settings, _, admin := proxySettingsFor(t, "postgres://postgres@127.0.0.1:1/x?sslmode=disable")
+	p := start(t, append(settings, "WIREFENCE_DATABASE_URL="), "proxy")
+	p.stderr.await(t, `"msg":"serving"`)
+	if !strings.Contains(p.stderr.String(), "the schema is not verified") {
+		t.Error("nothing is said of the schema")
+	}
+	if status, body := get(t, "http://"+admin+"/readyz"); status != http.StatusServiceUnavailable || !strings.Contains(body, "127.0.0.1:1") {
+		t.Errorf("got %d: %s", status, body)
+	}
+	if status, _ := get(t, "http://"+admin+"/livez"); status != http.StatusOK {
+		t.Error("not alive, either")
+	}
+	wirefence(t, []string{"WIREFENCE_ADMIN_LISTEN=" + admin}, "status", "--ready").expect(t, 1, "not ready", "127.0.0.1:1")
+}
+
+// What is in a transaction may end it; the others are told to go.
+func TestProxyDrains(t *testing.T) {
+	t.Parallel()
+	url := database(t, true)
+	stack.Exec(t, url, "CREATE TABLE jobs (worker text)")
+	p := startProxy(t, url)
+	idle, busy := stack.Connect(t, p.url), stack.Connect(t, p.url)
+	tx, err := busy.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := tx.Exec(t.Context(), "INSERT INTO jobs VALUES ('late')"); err != nil {
+		t.Fatal(err)
+	}
+	p.signal(t, syscall.SIGTERM)
+	if err := ended(t, idle); !strings.Contains(fmt.Sprint(err), "57P01") {
+		t.Errorf("the idle session got %v", err)
+	}
+	if err := tx.Commit(t.Context()); err != nil {
+		t.Errorf("the open transaction could not be committed: %v", err)
+	}
+	p.end(t).expect(t, 0, "drained")
+	var n int
+	if err := stack.Connect(t, url).QueryRow(t.Context(), "SELECT count(*) FROM jobs").Scan(&n); err != nil || n != 1 {
+		t.Errorf("%d rows, %v", n, err)
+	}
+}
+
+// ended returns what a connection is told at its end.
+func ended(t *testing.T, conn *pgx.Conn) error {
+	for deadline := time.Now().Add(30 * time.Second); time.Now().Before(deadline); {
+		if _, err := conn.Exec(t.Context(), "SELECT 1"); err != nil {
+			return err
+		}
+	}
+	return nil
+}

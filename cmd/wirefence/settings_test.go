@@ -1,0 +1,125 @@
+package main
+
+import (
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+func TestFlagsWinOverVariablesOverDefaults(t *testing.T) {
+	for _, c := range []struct {
+		name      string
+		variables map[string]string
+		flags     []string
+		field     string
+		want      any
+	}{
+		{"default", nil, nil, "Listen", []string{"127.0.0.1:6433"}},
+		{"variable", map[string]string{"WIREFENCE_LISTEN": "a:1,unix:/b"}, nil, "Listen", []string{"a:1", "unix:/b"}},
+		{"flag", nil, []string{"--listen=c:2,d:3"}, "Listen", []string{"c:2", "d:3"}},
+		{"flag over variable", map[string]string{"WIREFENCE_LISTEN": "a:1"}, []string{"--listen", "c:2"}, "Listen", []string{"c:2"}},
+		{"flag equal to the default over variable", map[string]string{"WIREFENCE_MODE": "off"}, []string{"--mode=enforce"}, "Mode", "enforce"},
+		{"required has no default", nil, nil, "Upstream", ""},
+		{"mode", map[string]string{"WIREFENCE_MODE": "shadow"}, nil, "Mode", "shadow"},
+		{"admin", nil, nil, "AdminListen", "127.0.0.1:9433"},
+		{"admin off", nil, []string{"--admin-listen=off"}, "AdminListen", "off"},
+		{"number", map[string]string{"WIREFENCE_MAX_CONNECTIONS": "7"}, nil, "MaxConnections", 7},
+		{"number's default", nil, nil, "MaxConnections", 1000},
+		{"size", nil, []string{"--max-statement=2048"}, "MaxStatement", 2048},
+		{"duration", map[string]string{"WIREFENCE_DRAIN_TIMEOUT": "1m"}, nil, "DrainTimeout", time.Minute},
+		{"duration's flag", map[string]string{"WIREFENCE_DRAIN_TIMEOUT": "1m"}, []string{"--drain-timeout=2s"}, "DrainTimeout", 2 * time.Second},
+		{"duration's default", nil, nil, "DrainGrace", time.Duration(0)},
+		{"other variables", map[string]string{"WIREFENCE_NO_SUCH_THING": "x"}, nil, "UnfencedWrites", "allow"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			for name, value := range c.variables {
+				t.Setenv(name, value)
+			}
+			command := proxyCommand()
+			if err := command.ParseFlags(c.flags); err != nil {
+				t.Fatal(err)
+			}
+			cfg, err := read[proxySettings](command)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got := reflect.ValueOf(cfg).FieldByName(c.field).Interface(); !reflect.DeepEqual(got, c.want) {
+				t.Errorf("%s is %#v, not %#v", c.field, got, c.want)
+			}
+		})
+	}
+}
+
+// Each setting says what it does, has a flag, and a default that can be read.
+func TestEverySettingIsExplained(t *testing.T) {
+	var seen []string
+	for _, all := range [][]reflect.StructField{
+		fields[proxySettings](), fields[lockSettings](), fields[statusSettings](), fields[revokeSettings](), fields[migrateSettings](),
+	} {
+		for _, f := range all {
+			name := f.Tag.Get("env")
+			if !strings.HasPrefix(name, prefix) || f.Tag.Get("help") == "" {
+				t.Errorf("%s has the variable %q and the help %q", f.Name, name, f.Tag.Get("help"))
+			}
+			seen = append(seen, name)
+		}
+	}
+	for _, name := range []string{"WIREFENCE_LISTEN", "WIREFENCE_UPSTREAM", "WIREFENCE_DATABASE_URL", "WIREFENCE_REDIS_URL", "WIREFENCE_MODE",
+		"WIREFENCE_UNFENCED_WRITES", "WIREFENCE_RESOURCE", "WIREFENCE_ADMIN_LISTEN"} {
+		if !slices.Contains(seen, name) {
+			t.Errorf("no command has %s", name)
+		}
+	}
+}
+
+func TestHelpListsSettings(t *testing.T) {
+	t.Parallel()
+	wirefence(t, nil, "proxy", "--help").expect(t, 0).says(t, "--upstream", "[WIREFENCE_UPSTREAM]", `(default "127.0.0.1:6433")`)
+	all := wirefence(t, nil, "--help").expect(t, 0).says(t, "proxy", "migrate", "lock", "status", "revoke", "demo", "version")
+	if strings.Contains(all.stdout, "worker") {
+		t.Error("the demo's worker is listed")
+	}
+	wirefence(t, nil, "version").expect(t, 0).says(t, "wirefence ", "schema ")
+}
+
+func TestWrongUsage(t *testing.T) {
+	t.Parallel()
+	upstream := "WIREFENCE_UPSTREAM=postgres://127.0.0.1:1/"
+	for _, c := range []struct {
+		settings []string
+		args     []string
+		says     string
+	}{
+		{nil, []string{"proxy", "--lisen=a:1"}, "unknown flag: --lisen"},
+		{nil, []string{"proxy"}, "WIREFENCE_UPSTREAM"},
+		{nil, []string{"prox"}, "unknown command"},
+		{[]string{upstream}, []string{"proxy", "stray"}, "wants no arguments"},
+		{[]string{upstream, "WIREFENCE_MODE=loose"}, []string{"proxy"}, "loose"},
+		{[]string{upstream, "WIREFENCE_UNFENCED_WRITES=maybe"}, []string{"proxy"}, "maybe"},
+		{[]string{upstream, "WIREFENCE_LOG_LEVEL=loud"}, []string{"proxy"}, "loud"},
+		{[]string{upstream, "WIREFENCE_LOG_FORMAT=xml"}, []string{"proxy"}, "xml"},
+		{[]string{upstream, "WIREFENCE_DRAIN_TIMEOUT=soon"}, []string{"proxy"}, "soon"},
+		{[]string{upstream, "WIREFENCE_MAX_CONNECTIONS=many"}, []string{"proxy"}, "many"},
+		{nil, []string{"migrate"}, "WIREFENCE_DATABASE_URL is not set"},
+		{nil, []string{"status"}, "WIREFENCE_DATABASE_URL is not set"},
+		{nil, []string{"status", "--ready", "--admin-listen=nowhere"}, "WIREFENCE_ADMIN_LISTEN"},
+		{nil, []string{"revoke"}, "wants one resource"},
+		{nil, []string{"revoke", "orders"}, "WIREFENCE_DATABASE_URL is not set"},
+		{nil, []string{"lock", "orders", "true"}, "two dashes"},
+		{nil, []string{"lock", "orders", "--", "true"}, "WIREFENCE_REDIS_URL is not set"},
+		{nil, []string{"demo", "stray"}, "wants no arguments"},
+		{nil, []string{"demo", "--kep"}, "unknown flag: --kep"},
+		{nil, []string{"status", "--database-url=postgres://u:geheim@h:port/"}, "WIREFENCE_DATABASE_URL"},
+		{nil, []string{"lock", "orders", "--redis-url=redis://u:geheim@h:port/", "--", "true"}, "WIREFENCE_REDIS_URL"},
+	} {
+		t.Run(strings.Join(c.args, " "), func(t *testing.T) {
+			t.Parallel()
+			r := wirefence(t, c.settings, c.args...).expect(t, exitUsage, c.says, "--help")
+			if strings.Contains(r.stderr, "geheim") {
+				t.Errorf("the password is shown: %s", r.stderr)
+			}
+		})
+	}
+}
