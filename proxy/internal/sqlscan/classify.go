@@ -31,6 +31,8 @@ type state struct {
 	ctes    uint64 // by depth: in the list of a WITH
 	explain phase
 	copy    phase
+	aim     aim
+	target  token // the name of Target
 
 	effect        bool // holds something that may write
 	analyzed      bool
@@ -98,6 +100,9 @@ func (s *Scanner) begin(t token, start, end int) {
 		case VerbCopy:
 			st.copy = copySource
 		}
+		st.aimFrom(t, false)
+	} else if st.aim != 0 {
+		st.aimAt(t)
 	}
 	if st.n < len(st.head) {
 		st.head[st.n] = t.id
@@ -147,6 +152,7 @@ func (s *Scanner) explained(t token) {
 	case t.id == kwVerbose && st.n < 3:
 	default:
 		st.explain, st.inner, st.bodyAt = explainBody, verbOf(t), st.n
+		st.aimFrom(t, true)
 	}
 }
 
@@ -232,6 +238,7 @@ func (s *Scanner) finish() {
 	if st.n > 0 {
 		st.effect = st.effect || s.cat != nil && s.cat.all
 		st.conclude()
+		s.setTarget()
 		s.result.Statements = append(s.result.Statements, st.out)
 	}
 	s.st = state{}

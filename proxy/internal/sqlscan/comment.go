@@ -124,7 +124,7 @@ func goesOn(text []byte, i int) bool {
 // URL-encoded.
 func (s *Scanner) fence(raw []byte) {
 	if bytes.Equal(raw, s.last.value) && len(raw) > 0 && s.last.resource == s.opt.DefaultResource {
-		s.addFence(s.last.fence)
+		s.addFence(s.last.fence, s.last.text)
 		return
 	}
 	value, err := s.decode(raw)
@@ -132,17 +132,20 @@ func (s *Scanner) fence(raw []byte) {
 		var f fence.Fence
 		if f, err = fence.ParseWithDefault(string(value), s.opt.DefaultResource); err == nil {
 			s.last.value = append(s.last.value[:0], raw...)
-			s.last.resource, s.last.fence = s.opt.DefaultResource, f
-			s.addFence(f)
+			s.last.resource, s.last.fence, s.last.text = s.opt.DefaultResource, f, f.String()
+			s.addFence(f, s.last.text)
 			return
 		}
 	}
 	s.result.FenceErr = err
 }
 
-func (s *Scanner) addFence(f fence.Fence) {
-	if s.result.Fence.IsZero() {
-		s.result.Fence = f
+func (s *Scanner) addFence(f fence.Fence, text string) {
+	switch {
+	case s.result.Fence.IsZero():
+		s.result.Fence, s.result.FenceText = f, text
+		return
+	case text == s.result.FenceText:
 		return
 	}
 	sum, err := s.result.Fence.Merge(f)
@@ -150,7 +153,7 @@ func (s *Scanner) addFence(f fence.Fence) {
 		s.result.FenceErr = err
 		return
 	}
-	s.result.Fence = sum
+	s.result.Fence, s.result.FenceText = sum, sum.String()
 }
 
 // decode takes sqlcommenter's escapes off a value, and its URL-encoding where

@@ -80,6 +80,8 @@ func TestFencesInComments(t *testing.T) {
 		switch {
 		case c.want == bad && !errors.As(r.FenceErr, &syntax):
 			t.Errorf("%s: %q, %v; want an error", c.sql, r.Fence, r.FenceErr)
+		case r.FenceText != r.Fence.String():
+			t.Errorf("%s: the text of %q is %q", c.sql, r.Fence, r.FenceText)
 		case c.want != bad && (r.FenceErr != nil || r.Fence.String() != c.want):
 			t.Errorf("%s: %q, %v; want %q", c.sql, r.Fence, r.FenceErr, c.want)
 		case c.want != "" && !Mentions([]byte(c.sql)):

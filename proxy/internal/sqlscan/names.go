@@ -219,6 +219,8 @@ func (s *Scanner) call() {
 	case t.id == kwTreat: // TREAT(x AS f) calls pg_catalog.f(x)
 		st.effect = true
 		return
+	case t == st.target: // PREPARE p(int), EXECUTE p(1)
+		return
 	case (t.cat == reserved || t.cat == columnName) && !t.soft:
 		return
 	case st.verb == VerbCopy && (st.depth == 0 || st.copy > copySource), st.before.id == kwInto,

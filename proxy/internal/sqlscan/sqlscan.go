@@ -49,6 +49,15 @@ type Statement struct {
 	OwnTx bool
 	// Procedural: CALL or DO, which may hold a COMMIT.
 	Procedural bool
+	// Target is the prepared statement or cursor to which PREPARE, EXECUTE,
+	// DEALLOCATE, DECLARE, CLOSE, FETCH and MOVE refer, folded and unquoted; also
+	// of the EXECUTE in an EXPLAIN or in a CREATE TABLE AS. It is "" if there is
+	// none or ALL are meant, and where TargetUnclear says that the name can't be
+	// told: U&"", more than 63 bytes, or beyond ASCII.
+	Target        string
+	TargetUnclear bool
+	// Executes: EXECUTE, also where EXPLAIN or CREATE TABLE AS holds it.
+	Executes bool
 	// Setter: the statement may change the session variable wirefence.token.
 	// The EXECUTE of a prepared statement is not marked, its PREPARE is.
 	Setter bool
@@ -65,6 +74,9 @@ type Result struct {
 	Statements []Statement
 	// Fence is the sum of the fences in all comments.
 	Fence fence.Fence
+	// FenceText is Fence.String(), made once where a comment is repeated from
+	// scan to scan.
+	FenceText string
 	// FenceErr is a *fence.SyntaxError if a comment's fence is malformed or two
 	// of them disagree.
 	FenceErr error
@@ -88,6 +100,8 @@ type Scanner struct {
 		value    []byte
 		resource fence.Resource
 		fence    fence.Fence
+		text     string // of the fence
+		target   string
 	}
 }
 

@@ -184,6 +184,9 @@ func (st *state) writes() bool {
 	case VerbSelect, VerbDeclare:
 		return st.effect
 	case VerbExplain:
+		if st.out.Executes { // its arguments are evaluated in any case
+			return st.analyzed || st.effect
+		}
 		return st.analyzed && (st.effect || st.inner != VerbSelect && st.inner != VerbDeclare)
 	case VerbCopy:
 		return st.effect || st.copy != copyToClient
