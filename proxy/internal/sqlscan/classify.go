@@ -137,6 +137,9 @@ func (s *Scanner) explained(t token) {
 		return
 	}
 	if st.explain == explainBrackets {
+		if t.kind == unicode || t.kind == quoted && string(s.text[t.start:t.end]) == `"analyze"` {
+			st.analyzed = true // an option's name may be quoted
+		}
 		first := st.prev.kind == open && st.depth == 1 && st.n == 2
 		switch {
 		case first && verbOf(t) == VerbSelect: // EXPLAIN (SELECT …)

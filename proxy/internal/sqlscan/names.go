@@ -19,6 +19,9 @@ func (s *Scanner) word(start, end int) {
 			if k := findKeyword(folded); k != nil {
 				t.id, t.cat, t.soft = k.id, k.category, k.soft
 			}
+			if t.id == kwAs && st.prev.id == kwAs { // AS "as": what follows is no name
+				t.id = someKeyword
+			}
 		}
 	} else {
 		known = false

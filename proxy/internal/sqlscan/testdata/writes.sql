@@ -89,3 +89,6 @@ select (array[1])[writes(1)]
 select - writes(1)
 select interval '1 day', writes(1)
 select U&"\0077rites"(1)
+explain ("analyze") insert into t values (9)
+explain (U&"\0061nalyze") insert into t values (9)
+select 1 as as into made
