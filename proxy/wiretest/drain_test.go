@@ -1,0 +1,119 @@
+package wiretest
+
+import (
+	"net"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/wirefence/wirefence/proxy"
+)
+
+// last returns the last message of a session that has ended.
+func (p *peer) last() string {
+	p.t.Helper()
+	p.ended()
+	lines := p.transcript()
+	return lines[len(lines)-1]
+}
+
+func (p *peer) fatals() (n int) {
+	for _, line := range p.transcript() {
+		if strings.HasPrefix(line, "E SFATAL") {
+			n++
+		}
+	}
+	return n
+}
+
+// Case 20.
+func TestDrain(t *testing.T) {
+	t.Parallel()
+	pl := at(t, 15)
+	r := start(t, "postgres://"+pl.Addr()+"/", proxy.Options{DrainTimeout: time.Minute})
+	idle, busy, batch, query := login(t, pl, r.addr), login(t, pl, r.addr), login(t, pl, r.addr), login(t, pl, r.addr)
+	fenced := login(t, pl, r.addr, "options", "-c wirefence.token=orders=34")
+	busy.query("BEGIN")
+	busy.query("INSERT INTO t VALUES (1, 'busy')")
+	fenced.query("BEGIN")
+	fenced.query("INSERT INTO t VALUES (4, 'fenced')")
+	batch.send(append(run("INSERT INTO t VALUES (2, 'batch')"), flush)...)
+	batch.until('C')
+	pl.exec(t, "SELECT pg_advisory_lock(20)")
+	query.send(q("INSERT INTO t SELECT 3, 'query' FROM pg_advisory_xact_lock(20)"))
+	pl.becomes(t, "1", "SELECT count(*)::text FROM pg_locks WHERE NOT granted AND database = (SELECT oid FROM pg_database WHERE datname = current_database())")
+	r.stop()
+	if e := idle.last(); !strings.HasPrefix(e, "E SFATAL | VFATAL | C57P01") {
+		t.Errorf("an idle session ends with %s", e)
+	}
+	if conn, err := net.DialTimeout("tcp", r.addr, time.Second); err == nil {
+		conn.Close()
+		t.Error("a new client is accepted during the drain")
+	}
+	busy.query("INSERT INTO t VALUES (5, 'busy')")
+	busy.query("COMMIT")
+	fenced.query("COMMIT")
+	batch.send(sync_)
+	batch.ready(1)
+	pl.exec(t, "SELECT pg_advisory_unlock(20)")
+	for _, p := range []*peer{busy, fenced, batch, query} {
+		if e := p.last(); !strings.HasPrefix(e, "E SFATAL | VFATAL | C57P01") || p.fatals() != 1 {
+			t.Errorf("a session ends with %s", e)
+		}
+	}
+	if err := <-r.over; err != nil {
+		t.Errorf("Serve returns %v", err)
+	}
+	if rows := pl.rows(t); rows != "1:busy 2:batch 3:query 4:fenced 5:busy" {
+		t.Errorf("t holds %s", rows)
+	}
+}
+
+// A transaction that doesn't end is closed after DrainTimeout, with nothing
+// written.
+func TestDrainTimeout(t *testing.T) {
+	t.Parallel()
+	pl := at(t, 18)
+	r := start(t, "postgres://"+pl.Addr()+"/", proxy.Options{DrainTimeout: 100 * time.Millisecond})
+	open, query, copying := login(t, pl, r.addr), login(t, pl, r.addr), login(t, pl, r.addr)
+	open.query("BEGIN; INSERT INTO t VALUES (1, 'open')")
+	query.send(q("INSERT INTO t SELECT 2, 'query' FROM pg_sleep(60)"))
+	copying.send(q("COPY t FROM STDIN"), data("3\tcopy\n"))
+	copying.until('G')
+	query.sleeps()
+	r.stop()
+	for _, p := range []*peer{open, query, copying} {
+		if e := p.last(); !strings.HasPrefix(e, "E SFATAL | VFATAL | C57P01") {
+			t.Errorf("a session ends with %s", e)
+		}
+	}
+	if err := <-r.over; err != nil {
+		t.Errorf("Serve returns %v", err)
+	}
+	pid, _ := open.key()
+	pl.becomes(t, "0", "SELECT count(*)::text FROM pg_stat_activity WHERE pid = $1 AND state <> 'active'", pid)
+	if rows := pl.rows(t); rows != "" {
+		t.Errorf("t holds %s", rows)
+	}
+}
+
+// During the grace period new clients are served, since applications reconnect
+// while they shut down.
+func TestDrainGrace(t *testing.T) {
+	t.Parallel()
+	pl := at(t, 15)
+	r := start(t, "postgres://"+pl.Addr()+"/", proxy.Options{DrainGrace: 2 * time.Second, DrainTimeout: time.Minute})
+	old := login(t, pl, r.addr)
+	r.stop()
+	fresh := login(t, pl, r.addr)
+	fresh.query("SELECT 1")
+	old.query("SELECT 1")
+	for _, p := range []*peer{old, fresh} {
+		if e := p.last(); !strings.HasPrefix(e, "E SFATAL | VFATAL | C57P01") {
+			t.Errorf("a session ends with %s", e)
+		}
+	}
+	if err := <-r.over; err != nil {
+		t.Errorf("Serve returns %v", err)
+	}
+}

@@ -1,0 +1,222 @@
+package wiretest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/wirefence/wirefence/internal/servers"
+	"github.com/wirefence/wirefence/internal/stack"
+	"github.com/wirefence/wirefence/proxy"
+)
+
+// outcome says how a login went: who the session is, or the error.
+func outcome(t *testing.T, addr, user, password, database string) string {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	cfg, err := pgconn.ParseConfig(fmt.Sprintf("postgres://%s/%s?sslmode=disable", addr, database))
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg.User, cfg.Password = user, password
+	conn, err := pgconn.ConnectConfig(ctx, cfg)
+	if err != nil {
+		var refused *pgconn.PgError
+		if errors.As(err, &refused) {
+			refused.File, refused.Line, refused.Routine = "", 0, ""
+			return fmt.Sprintf("%+v", *refused)
+		}
+		return "no answer: " + err.Error()
+	}
+	defer conn.Close(ctx)
+	result, err := conn.Exec(ctx, "SELECT current_user").ReadAll()
+	if err != nil {
+		return err.Error()
+	}
+	return "logged in as " + string(result[0].Rows[0][0])
+}
+
+func TestLoginMethods(t *testing.T) {
+	for _, major := range majors {
+		t.Run(fmt.Sprint(major), func(t *testing.T) {
+			t.Parallel()
+			pg, err := servers.StartPostgres(t.Context(), servers.PostgresConfig{Major: major, HBA: `
+host all postgres 127.0.0.1/32 trust
+host all clear 127.0.0.1/32 password
+host all hashed 127.0.0.1/32 md5
+host all scram 127.0.0.1/32 scram-sha-256
+host all refused 127.0.0.1/32 reject
+`})
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(pg.Close)
+			stack.Exec(t, pg.URL("postgres"),
+				"SET password_encryption = 'md5'", "CREATE ROLE hashed LOGIN PASSWORD 'secret'")
+			stack.Exec(t, pg.URL("postgres"),
+				"CREATE ROLE clear LOGIN PASSWORD 'secret'", "CREATE ROLE scram LOGIN PASSWORD 'secret'", "CREATE ROLE refused LOGIN",
+				"CREATE ROLE one LOGIN CONNECTION LIMIT 0", "CREATE ROLE nologin")
+			addr := stack.Proxy(t, pg, proxy.Options{})
+			for _, user := range []string{"postgres", "clear", "hashed", "scram", "refused", "one", "nologin", "nobody"} {
+				for _, password := range []string{"secret", "wrong", ""} {
+					for _, database := range []string{"postgres", "nowhere"} {
+						want := outcome(t, pg.Addr(), user, password, database)
+						if got := outcome(t, addr, user, password, database); got != want {
+							t.Errorf("%s with password %q to %s\n got: %s\nwant: %s", user, password, database, got, want)
+						}
+						ok := database == "postgres" && (user == "postgres" || password == "secret" && strings.Contains("clear hashed scram", user))
+						if ok != strings.HasPrefix(want, "logged in") {
+							t.Errorf("the scenario of %s with %q is not what it should be: %s", user, password, want)
+						}
+					}
+				}
+			}
+		})
+	}
+}
+
+func TestTooManyConnections(t *testing.T) {
+	t.Parallel()
+	pl := at(t, 15)
+	addr := stackProxy(t, pl, proxy.Options{MaxConnections: 2})
+	first, _ := login(t, pl, addr), login(t, pl, addr)
+	if got := outcome(t, addr, "postgres", "", pl.db); !strings.Contains(got, "Code:53300") || !strings.Contains(got, "FATAL") {
+		t.Errorf("the third client gets %s", got)
+	}
+	first.send(terminate)
+	first.ended()
+	began := time.Now()
+	for got := ""; got != "logged in as postgres"; {
+		if got = outcome(t, addr, "postgres", "", pl.db); time.Since(began) > patience {
+			t.Fatalf("after one has left, the next gets %s", got)
+		}
+	}
+}
+
+// scripted is a server that accepts and does nothing but what it is told.
+func scripted(t *testing.T, serve func(net.Conn)) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var served sync.WaitGroup
+	var mu sync.Mutex
+	var open []net.Conn
+	served.Go(func() {
+		for {
+			conn, err := l.Accept()
+			if err != nil {
+				return
+			}
+			mu.Lock()
+			open = append(open, conn)
+			mu.Unlock()
+			served.Go(func() { serve(conn) })
+		}
+	})
+	t.Cleanup(func() {
+		_ = l.Close()
+		mu.Lock()
+		for _, conn := range open {
+			_ = conn.Close()
+		}
+		mu.Unlock()
+		served.Wait()
+	})
+	return l.Addr().String()
+}
+
+func TestUpstreamUnreachable(t *testing.T) {
+	t.Parallel()
+	port, err := servers.FreePort()
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := start(t, fmt.Sprintf("postgres://127.0.0.1:%d/", port), proxy.Options{ConnectTimeout: 2 * time.Second})
+	began := time.Now()
+	got := outcome(t, r.addr, "postgres", "", "postgres")
+	if !strings.Contains(got, "FATAL") || !strings.Contains(got, "Code:08006") || time.Since(began) > 10*time.Second {
+		t.Errorf("after %s: %s", time.Since(began), got)
+	}
+}
+
+// The second of two hosts serves where the first is down.
+func TestUpstreamOfTwoHosts(t *testing.T) {
+	t.Parallel()
+	pl := at(t, 15)
+	port, err := servers.FreePort()
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := start(t, fmt.Sprintf("postgres://127.0.0.1:%d,%s/", port, pl.Addr()), proxy.Options{})
+	p := login(t, pl, r.addr)
+	pid, key := p.key()
+	p.send(q("SELECT pg_sleep(60)"))
+	p.sleeps()
+	cancel(t, r.addr, pid, key)
+	p.ready(1)
+}
+
+func TestUpstreamThatNeverAnswers(t *testing.T) {
+	t.Parallel()
+	addr := scripted(t, func(net.Conn) {})
+	r := start(t, "postgres://"+addr+"/", proxy.Options{StartupTimeout: time.Second})
+	began := time.Now()
+	got := outcome(t, r.addr, "postgres", "", "postgres")
+	if took := time.Since(began); took < time.Second || took > 10*time.Second || strings.HasPrefix(got, "logged in") {
+		t.Errorf("after %s: %s", took, got)
+	}
+}
+
+func TestUpstreamThatCloses(t *testing.T) {
+	t.Parallel()
+	addr := scripted(t, func(conn net.Conn) { _ = conn.Close() })
+	r := start(t, "postgres://"+addr+"/", proxy.Options{})
+	if got := outcome(t, r.addr, "postgres", "", "postgres"); strings.HasPrefix(got, "logged in") {
+		t.Error(got)
+	}
+}
+
+// A client that connects and says nothing, or begins a login and stops, is
+// closed after StartupTimeout and holds no connection to the server.
+func TestLoginTimeout(t *testing.T) {
+	t.Parallel()
+	pg, err := servers.StartPostgres(t.Context(), servers.PostgresConfig{HBA: "host all postgres 127.0.0.1/32 trust\nhost all all 127.0.0.1/32 scram-sha-256\n"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(pg.Close)
+	stack.Exec(t, pg.URL("postgres"), "CREATE ROLE scram LOGIN PASSWORD 'secret'")
+	addr := stack.Proxy(t, pg, proxy.Options{StartupTimeout: time.Second})
+	for _, text := range []string{"", "\x00\x00\x00\x40\x00\x03", string(startupRole("scram"))} {
+		began := time.Now()
+		converse(t, addr, text, false)
+		if took := time.Since(began); took < 500*time.Millisecond || took > 10*time.Second {
+			t.Errorf("after %q the connection was closed after %s", text, took)
+		}
+	}
+	pl := &place{Postgres: pg, db: "postgres", admin: stack.Connect(t, pg.URL("postgres"))}
+	pl.becomes(t, "0", "SELECT count(*)::text FROM pg_stat_activity WHERE usename = 'scram'")
+}
+
+func TestUnixSockets(t *testing.T) {
+	t.Parallel()
+	pl := at(t, 15)
+	socket := unixSocket(t)
+	r := start(t, "postgres:///?host="+pl.SocketDir+"&port="+fmt.Sprint(pl.Port), proxy.Options{Listen: []string{"unix:" + socket, "127.0.0.1:0"}})
+	if r.addr != socket {
+		t.Errorf("listens at %s", r.addr)
+	}
+	if got := login(t, pl, socket).query("SELECT inet_server_addr() IS NULL"); !strings.Contains(got[1], "t") {
+		t.Errorf("the upstream was reached by %q", got)
+	}
+}
