@@ -94,6 +94,7 @@ func TestSessionVariable(t *testing.T) {
 			c.refused()
 		}},
 		{"a function of the user", func(c *client, _ *database) {
+			c.must(enter)
 			c.must("select enter('" + bad + "')")
 			c.refused()
 			c.fails("select enter('"+good+"')", "WF001") // it may write

@@ -81,7 +81,8 @@ type client struct {
 	notes []string // payloads of notifications that came outside of raw messages
 }
 
-// connect connects through the proxy. Settings are of the startup message.
+// connect connects through the proxy. Settings are of the startup message, as
+// whom: by default the superuser.
 func (db *database) connect(t testing.TB, settings ...string) *client {
 	t.Helper()
 	c, err := db.dial(t, db.proxy, settings...)
@@ -97,6 +98,10 @@ func (db *database) dial(t testing.TB, addr string, settings ...string) (*client
 		return nil, err
 	}
 	for i := 0; i < len(settings); i += 2 {
+		if settings[i] == "user" {
+			cfg.User = settings[i+1]
+			continue
+		}
 		cfg.RuntimeParams[settings[i]] = settings[i+1]
 	}
 	c := &client{t: t}

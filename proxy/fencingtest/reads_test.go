@@ -10,7 +10,7 @@ import (
 var reads = []string{
 	"select 1", "select * from cell where id in (1, 2)", "table cell", "values (1)",
 	"select pure(1), reads(1)", "select * from clean", "select count(*) from jobs",
-	"show wirefence.token", "show all", "select current_setting('wirefence.token')",
+	"show work_mem", "show all", "select current_setting('wirefence.token', true)",
 	"explain update cell set n = 1", "explain analyze select pure(1)",
 	"copy cell to stdout", "copy (select pure(1)) to stdout",
 	"set work_mem = '8MB'", "reset work_mem", "set names 'utf8'",

@@ -15,7 +15,7 @@ import (
 // own count.
 func (c *client) calls() string {
 	c.t.Helper()
-	return c.text("select coalesce(sum(calls), 0) from pg_stat_xact_user_functions where schemaname = 'wirefence' and funcname = 'check'")
+	return c.text("select coalesce(sum(calls), 0) from pg_stat_xact_user_functions where funcname = 'check'")
 }
 
 func TestOneCheckForATransaction(t *testing.T) {
@@ -23,7 +23,7 @@ func TestOneCheckForATransaction(t *testing.T) {
 		shared.seal(t, "orders", 34)
 		shared.seal(t, "bills", 7)
 		db := shared.counted(t, proxy.Options{})
-		c := db.connect(t, "track_functions", "all")
+		var c *client
 		want := func(checks int, why string) {
 			t.Helper()
 			if got := c.calls(); got != fmt.Sprint(checks) {
@@ -31,6 +31,7 @@ func TestOneCheckForATransaction(t *testing.T) {
 			}
 		}
 		for _, p := range protocols[:2] {
+			c = db.connect(t, "track_functions", "all") // its counts begin at 0
 			c.must("set wirefence.token = 'orders=34'", "begin")
 			want(0, "BEGIN")
 			for range 3 {
@@ -53,7 +54,7 @@ func TestOneCheckForATransaction(t *testing.T) {
 			c.must("set wirefence.token = 'bills=7'")
 			wantCode(t, p.run(c, "insert into jobs values (34)"), "")
 			want(5, "another value of the variable")
-			c.must("commit", "reset wirefence.token")
+			c.must("commit", "reset wirefence.token", "select 1")
 			before := db.checks(t)
 			wantCode(t, p.run(c, "insert into jobs values (34)"), "")
 			c.must("begin", "insert into jobs values (34)", "commit")
@@ -76,7 +77,7 @@ func TestZombieInAnOpenTransactionIsEnded(t *testing.T) {
 			resource := fmt.Sprintf("orders:%d", i)
 			db.seal(t, resource, 33)
 			db.exec(t, "update wirefence.resource_locks set preempt_after = '200ms'")
-			c := db.connect(t)
+			c := db.connect(t, "user", "app")
 			c.must("set wirefence.token = '"+resource+"=33'", "begin isolation level "+isolation, insert)
 			began := time.Now()
 			db.seal(t, resource, 34)
@@ -138,7 +139,7 @@ func TestSavepointsLoseTheirCheck(t *testing.T) {
 	})
 }
 
-// text sends an extended query of a pipeline.
+// pipelined are extended queries, with a Sync for each empty text.
 func pipelined(sql ...string) (all []pgproto3.FrontendMessage) {
 	for _, s := range sql {
 		if s == "" {

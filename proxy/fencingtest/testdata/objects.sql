@@ -12,4 +12,8 @@ create procedure committing() language plpgsql as $$ begin
   insert into public.jobs values (0, 'before'); commit; insert into public.jobs values (0, 'behind'); end $$;
 create view clean as select id, pure(n) from cell;
 create view dirty as select writes(id) from cell;
-create function enter(fence text) returns text language sql volatile as $$ select set_config('wirefence.token', fence, false) $$;
+do $$ begin
+  if not exists (select from pg_roles where rolname = 'app') then create role app login; end if;
+end $$;
+grant all on all tables in schema public to app;
+grant all on all sequences in schema public to app;

@@ -1,0 +1,132 @@
+package fencingtest
+
+import (
+	"encoding/json"
+	"fmt"
+	"regexp"
+	"slices"
+	"testing"
+
+	"github.com/jackc/pgx/v5/pgproto3"
+)
+
+// query is a simple query; anything else is sent as it is.
+func query(sql string) []pgproto3.FrontendMessage {
+	return []pgproto3.FrontendMessage{&pgproto3.Query{String: sql}}
+}
+
+// scripts are what a client sends, step by step, each up to a ReadyForQuery.
+// Direct and behind a check the answers are the same: no row of the check, no
+// other order, and errors at the same position.
+var scripts = [][][]pgproto3.FrontendMessage{
+	{query("insert into jobs values (1), (2)"), query("select * from jobs order by 1"), query("update cell set n = 5 returning *; select 1; select 2")},
+	{query("insert into jobs values (1); commit; insert into jobs values (2); rollback; select 3")},
+	{query("begin"), query("insert into jobs values (1) returning *"), query("savepoint a; delete from jobs; rollback to a; insert into jobs values (2); table jobs"), query("commit")},
+	{query("begin; insert into jobs values (1); selec 1; commit")},
+	{query("insert into jobs values (1); insert into jobs valeus (2)")},
+	{query("insert into jobs values (1, 'ü€𝄞', nothing)"), query("  update cell set nö = 'é' where id = 1")},
+	{query("select 'ü€'; insert into jobs values (1); select 'ü€', unknown_column from cell; select 2")},
+	{query("select 1; insert into jobs values (1, 'é'); select 1/0; insert into jobs values (2)")},
+	{query("insert into jobs values (1); commit; /*ü*/ insert into jobs values (1, 'é') returning missing")},
+	{query("insert into jobs select token from missing"), query("create table cell (a int)"), query("update cell set n = n / 0"), query("drop table missing")},
+	{query("select writes(1), nextval('counter'); select 'é' || writes('x')")},
+	{query("do $$ begin raise notice 'one'; insert into jobs values (1); raise exception 'twö'; end $$")},
+	{query("drop table if exists missing"), query(""), query(";"), query("insert into jobs values (1);;")},
+	{query("copy (insert into jobs values (1) returning *) to stdout")},
+	{query("insert into cell values (1, 1)"), query("insert into cell values (10, 1) on conflict do nothing")},
+	{query("listen x; notify x, 'y'")},
+	{append(batch("insert into jobs values (1) returning *"), &pgproto3.Sync{}), append(batch("update cell set n = 1"), &pgproto3.Sync{})},
+	{append(batch("insert into jobs values (1, 'ü', nö)"), &pgproto3.Sync{}), append(batch("insert into jobs values (1)"), &pgproto3.Sync{})},
+	{append(batch("select 'ü', missing"), &pgproto3.Sync{}), append(batch("delete from cell returning *"), &pgproto3.Sync{})},
+	{append(slices.Concat(batch("insert into jobs values (1)"), batch("select count(*) from jobs"), batch("select 1/0"), batch("insert into jobs values (1)")), &pgproto3.Sync{})},
+	{append(slices.Concat(batch("begin"), batch("insert into jobs values (1)"), batch("select * from jobs")), &pgproto3.Sync{}), query("table jobs"), query("rollback")},
+	{{&pgproto3.Parse{Name: "w", Query: "insert into jobs values ($1, $2) returning *", ParameterOIDs: []uint32{20, 25}}, &pgproto3.Describe{ObjectType: 'S', Name: "w"}, &pgproto3.Sync{}},
+		{&pgproto3.Bind{PreparedStatement: "w", Parameters: [][]byte{[]byte("1"), []byte("é")}}, &pgproto3.Execute{}, &pgproto3.Sync{}},
+		{&pgproto3.Bind{PreparedStatement: "w", Parameters: [][]byte{[]byte("x"), nil}}, &pgproto3.Execute{}, &pgproto3.Sync{}},
+		{&pgproto3.Close{ObjectType: 'S', Name: "w"}, &pgproto3.Sync{}}},
+	{query("begin"), {&pgproto3.Parse{Query: "select writes(a) from generate_series(1, 5) a"}, &pgproto3.Bind{DestinationPortal: "p"}, &pgproto3.Execute{Portal: "p", MaxRows: 2}, &pgproto3.Sync{}},
+		{&pgproto3.Execute{Portal: "p", MaxRows: 2}, &pgproto3.Execute{Portal: "p"}, &pgproto3.Close{ObjectType: 'P', Name: "p"}, &pgproto3.Sync{}}, query("commit")},
+	{{&pgproto3.Parse{Query: "update cell set n = 1"}, &pgproto3.Bind{}, &pgproto3.Execute{}, &pgproto3.Bind{}, &pgproto3.Execute{}, &pgproto3.Sync{}}},
+	{append(batch("call proc()"), &pgproto3.Sync{}), append(batch("do $$ begin raise notice 'x'; insert into jobs values (1); end $$"), &pgproto3.Sync{}), append(batch("call missing()"), &pgproto3.Sync{})},
+}
+
+// varying is what differs between two connections, or with the length of the text.
+var varying = regexp.MustCompile(`"PID":\d+|"File":"[^"]*"|"Line":\d+`)
+
+func (c *client) play(script [][]pgproto3.FrontendMessage) (all []string) {
+	for _, step := range script {
+		for _, m := range c.exchange(1, step...) {
+			all = append(all, m.kind+" "+varying.ReplaceAllString(m.text, ""))
+		}
+	}
+	return all
+}
+
+func TestAnswersAreTheClientsOwn(t *testing.T) {
+	onEach(t, everyVersion, func(t *testing.T, db *database) {
+		db.seal(t, "orders", 34)
+		reset := func() {
+			db.exec(t, "truncate jobs, cell; insert into cell values (1, 0), (2, 0), (3, 0); alter sequence counter restart")
+		}
+		for i, script := range scripts {
+			reset()
+			direct, err := db.dial(t, db.Addr())
+			if err != nil {
+				t.Fatal(err)
+			}
+			want := direct.play(script)
+			for name, settings := range map[string][]string{"unfenced": nil, "variable": {"wirefence.token", "orders=34"}, "comment": nil} {
+				reset()
+				c := db.connect(t, settings...)
+				sent := script
+				if name == "comment" {
+					sent = commented(t, script)
+				}
+				got := c.play(sent)
+				if !slices.Equal(got, want) {
+					text, _ := json.Marshal(script)
+					t.Errorf("script %d, %s: %s\n%s", i, name, text, difference(got, want))
+				}
+			}
+		}
+	})
+}
+
+// commented puts a fence behind every text.
+func commented(t *testing.T, script [][]pgproto3.FrontendMessage) (all [][]pgproto3.FrontendMessage) {
+	t.Helper()
+	const fence = " /*wirefence.token='orders=34'*/"
+	for _, step := range script {
+		var copied []pgproto3.FrontendMessage
+		for _, m := range step {
+			switch m := m.(type) {
+			case *pgproto3.Query:
+				copied = append(copied, &pgproto3.Query{String: m.String + fence})
+			case *pgproto3.Parse:
+				parse := *m
+				parse.Query += fence
+				copied = append(copied, &parse)
+			default:
+				copied = append(copied, m)
+			}
+		}
+		all = append(all, copied)
+	}
+	return all
+}
+
+func difference(got, want []string) string {
+	for i := range max(len(got), len(want)) {
+		g, w := "nothing", "nothing"
+		if i < len(got) {
+			g = got[i]
+		}
+		if i < len(want) {
+			w = want[i]
+		}
+		if g != w {
+			return fmt.Sprintf("message %d\n     got %s\n  direct %s", i, g, w)
+		}
+	}
+	return ""
+}
