@@ -70,9 +70,9 @@ func TestCarryingTheFence(t *testing.T) {
 
 func TestCarryingTheFenceInDatabaseSQL(t *testing.T) {
 	ctx := t.Context()
-	server, conn := startPostgres(t)
+	url, conn := startPostgres(t)
 	lease := acquire(t, newClient(t, newMemory(), lockclient.Options{}))
-	db := sql.OpenDB(&connector{connect(t, server)})
+	db := sql.OpenDB(&connector{connect(t, url)})
 	defer db.Close()
 	pgConn := db.Driver().(*connector).conn
 	const show = "SELECT coalesce(pg_catalog.current_setting('wirefence.token', true), '')"

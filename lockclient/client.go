@@ -27,8 +27,9 @@ type Client struct {
 	opts  Options
 
 	closing chan struct{} // closed by Close
+	workers workers
 	running sync.WaitGroup
-	mu      sync.Mutex
+	mu      sync.Mutex // taken after a lease's, if both are
 	closed  bool
 	leases  map[*Lease]struct{} // held ones
 }
@@ -41,7 +42,7 @@ func New(store Store, opts Options) (*Client, error) {
 	}
 	return &Client{
 		store: store, opts: opts.withDefaults(),
-		closing: make(chan struct{}), leases: map[*Lease]struct{}{},
+		closing: make(chan struct{}), workers: workers{jobs: make(chan func())}, leases: map[*Lease]struct{}{},
 	}, nil
 }
 
@@ -114,8 +115,7 @@ func (c *Client) TryAcquire(ctx context.Context, resource fence.Resource) (*Leas
 		err   error
 	}
 	outcomes := make(chan outcome)
-	go func() {
-		defer c.running.Done()
+	c.do(func() {
 		lease, err := c.grant(ctx, resource)
 		select {
 		case outcomes <- outcome{lease, err}:
@@ -126,7 +126,7 @@ func (c *Client) TryAcquire(ctx context.Context, resource fence.Resource) (*Leas
 		if lease != nil {
 			_ = lease.Release(context.WithoutCancel(ctx)) // logs its failure
 		}
-	}()
+	})
 	select {
 	case out := <-outcomes:
 		return out.lease, out.err
@@ -182,21 +182,28 @@ func (c *Client) win(ctx context.Context, resource fence.Resource, holder string
 	return newLease(c, resource, attempt.Token, holder, sent), nil
 }
 
-// start begins the life of a lease that nobody has seen yet.
+// start begins the life of a lease that nobody has seen yet. It ends a lease
+// that it fails for.
 func (c *Client) start(ctx context.Context, lease *Lease) error {
 	if ctx.Err() != nil {
 		return contextError(ctx, "acquiring the lease of", lease.resource)
 	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.closed {
-		return ErrClosed
-	}
 	if err := lease.start(ctx); err != nil {
 		return fmt.Errorf("the acquire took longer than the lease lasts: %w", err)
 	}
-	c.leases[lease] = struct{}{}
-	c.running.Go(lease.keep) // counts while its caller counts
+	c.mu.Lock()
+	closed := c.closed
+	if !closed {
+		c.leases[lease] = struct{}{}
+	}
+	c.mu.Unlock()
+	if closed {
+		lease.end(ErrReleased)
+		return ErrClosed
+	}
+	if lease.Err() != nil { // too soon for the client to have known it
+		c.forget(lease)
+	}
 	return nil
 }
 

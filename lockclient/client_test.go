@@ -174,9 +174,9 @@ func TestManyWaitersHoldOneAfterTheOther(t *testing.T) {
 		var mu sync.Mutex // held by the holder of the lease
 		var last fence.Token
 		var all sync.WaitGroup
-		for range 5 {
+		for range 4 {
 			client := newClient(t, store, lockclient.Options{})
-			for range 20 {
+			for range 8 {
 				all.Go(func() {
 					lease, err := client.Acquire(t.Context(), "orders")
 					if err != nil {

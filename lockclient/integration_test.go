@@ -3,6 +3,7 @@ package lockclient_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 	"sync"
 	"testing"
@@ -38,26 +39,58 @@ func redisStore(t testing.TB, server *servers.Redis) *redis.Store {
 	return store
 }
 
-// startPostgres starts a server with the schema and returns it with a
-// connection.
-func startPostgres(t testing.TB) (*servers.Postgres, *pgx.Conn) {
+// shared is the server of the tests that don't harm it, once one has started it.
+var shared struct {
+	sync.Mutex
+	*servers.Postgres
+	databases int
+}
+
+// newDatabase makes an empty database and returns its connection string.
+func newDatabase(ctx context.Context) (string, error) {
+	shared.Lock()
+	defer shared.Unlock()
+	if shared.Postgres == nil {
+		server, err := servers.StartPostgres(ctx, servers.PostgresConfig{})
+		if err != nil {
+			return "", err
+		}
+		shared.Postgres = server
+	}
+	conn, err := pgx.Connect(ctx, shared.URL("postgres"))
+	if err != nil {
+		return "", err
+	}
+	defer conn.Close(ctx)
+	shared.databases++
+	name := fmt.Sprint("test", shared.databases)
+	_, err = conn.Exec(ctx, "CREATE DATABASE "+name)
+	return shared.URL(name), err
+}
+
+// startPostgres makes a database with the schema, and returns its connection
+// string and a connection.
+func startPostgres(t testing.TB) (url string, conn *pgx.Conn) {
 	t.Helper()
-	ctx := t.Context()
-	server, err := servers.StartPostgres(ctx, servers.PostgresConfig{})
+	url, err := newDatabase(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(server.Close)
-	conn := connect(t, server)
-	if err := migrations.Apply(ctx, conn, nil); err != nil {
-		t.Fatal(err)
-	}
-	return server, conn
+	conn = connect(t, url)
+	migrate(t, conn)
+	return url, conn
 }
 
-func connect(t testing.TB, server *servers.Postgres) *pgx.Conn {
+func migrate(t testing.TB, conn *pgx.Conn) {
 	t.Helper()
-	conn, err := pgx.Connect(t.Context(), server.URL("postgres"))
+	if err := migrations.Apply(t.Context(), conn, nil); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func connect(t testing.TB, url string) *pgx.Conn {
+	t.Helper()
+	conn, err := pgx.Connect(t.Context(), url)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -172,7 +205,13 @@ func TestAZombieIsRefusedAfterTheHandoff(t *testing.T) {
 
 func TestUnreachablePostgresIsNoGrant(t *testing.T) {
 	ctx := t.Context()
-	server, conn := startPostgres(t)
+	server, err := servers.StartPostgres(ctx, servers.PostgresConfig{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(server.Close)
+	conn := connect(t, server.URL("postgres"))
+	migrate(t, conn)
 	store := redisStore(t, startRedis(t))
 	client := newClient(t, store, lockclient.Options{Sealer: lockclient.PostgresSealer{Querier: conn}})
 	server.Kill()

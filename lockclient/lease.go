@@ -24,14 +24,15 @@ type Lease struct {
 
 	ctx    context.Context
 	cancel context.CancelCauseFunc
-	kept   chan struct{} // closed when the renewing goroutine has ended
+	kept   chan struct{} // closed when the lease has ended and its goroutine too
 
-	mu       sync.Mutex
-	sent     moment      // before the last confirmed request left
-	deadline *time.Timer // ends the lease
-	ended    *EndError   // nil while held
-	asking   bool        // a renewal awaits its answer
-	failure  error       // of the last renewal
+	mu      sync.Mutex
+	sent    moment      // before the last confirmed request left
+	timer   *time.Timer // starts the renewing goroutine, then ends the lease
+	keeping bool        // the goroutine was started
+	ended   *EndError   // nil while held
+	asking  bool        // a renewal awaits its answer
+	failure error       // of the last renewal
 
 	releasing chan struct{} // holds one element while nobody is in Release
 	freed     bool          // owned by who took that element
@@ -47,19 +48,30 @@ func newLease(c *Client, resource fence.Resource, token fence.Token, holder stri
 }
 
 // start gives the lease its context, with the values of ctx but not its end,
-// and its deadline. The caller then runs keep. It fails if the deadline has
-// passed already.
+// and its timers. It fails if the deadline has passed already.
+//
+// The renewing goroutine starts when there is something to do for it: most
+// leases are released before. The caller is one of the client's running
+// goroutines until the client knows the lease.
 func (l *Lease) start(ctx context.Context) error {
 	l.ctx, l.cancel = context.WithCancelCause(context.WithoutCancel(ctx))
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	left := l.left(l.client.opts.now())
-	if left <= 0 {
-		err := &EndError{l.resource, l.token, ErrExpired, nil}
-		l.cancel(err)
-		return err
+	now := l.client.opts.now()
+	elapsed := now.since(l.born)
+	due := around(l.client.opts.RenewEvery) - elapsed
+	l.timer = time.AfterFunc(min(due, l.left(now), clockCheck), func() {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		if l.checkLocked(l.client.opts.now()) == nil && !l.keeping {
+			l.keeping = true
+			l.client.running.Go(func() { l.keep(elapsed + due) })
+		}
+	})
+	if left := l.left(now); left <= 0 {
+		l.endLocked(ErrExpired, nil)
+		return l.ended
 	}
-	l.deadline = time.AfterFunc(left, func() { _ = l.Err() })
 	return nil
 }
 
@@ -128,7 +140,9 @@ func (l *Lease) checkLocked(now moment) *EndError {
 		return l.ended
 	}
 	if left := l.left(now); left > 0 {
-		l.deadline.Reset(left)
+		if l.keeping {
+			l.timer.Reset(left)
+		}
 		return nil
 	}
 	o := &l.client.opts
@@ -145,11 +159,25 @@ func (l *Lease) checkLocked(now moment) *EndError {
 	return l.ended
 }
 
+// end ends the lease if it is held, and returns why it ended.
+func (l *Lease) end(reason error) *EndError {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.ended == nil {
+		l.endLocked(reason, nil)
+	}
+	return l.ended
+}
+
 // endLocked ends a lease that is held. The caller holds mu.
 func (l *Lease) endLocked(reason, last error) {
 	l.ended = &EndError{l.resource, l.token, reason, last}
-	l.deadline.Stop()
+	l.timer.Stop()
 	l.cancel(l.ended)
+	l.client.forget(l)
+	if !l.keeping {
+		close(l.kept)
+	}
 	log := l.client.opts.Logger.Warn
 	if reason == ErrReleased {
 		log = l.client.opts.Logger.Debug
@@ -158,15 +186,10 @@ func (l *Lease) endLocked(reason, last error) {
 }
 
 // Release ends the lease and frees the resource, if no other has it by now. It
-// returns when the lease's goroutine has ended. A second call does nothing if
+// returns when the lease's goroutine has ended, if it had one by then. A second call does nothing if
 // the first succeeded, else it tries again.
 func (l *Lease) Release(ctx context.Context) error {
-	l.mu.Lock()
-	if l.ended == nil {
-		l.endLocked(ErrReleased, nil)
-	}
-	lost := l.ended.Reason == ErrLost
-	l.mu.Unlock()
+	lost := l.end(ErrReleased).Reason == ErrLost
 	select {
 	case <-l.releasing:
 		defer func() { l.releasing <- struct{}{} }()

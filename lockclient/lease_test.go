@@ -3,6 +3,8 @@ package lockclient_test
 import (
 	"context"
 	"errors"
+	"fmt"
+	"os"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -13,7 +15,17 @@ import (
 	"github.com/wirefence/wirefence/lockclient"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	code := m.Run()
+	if shared.Postgres != nil {
+		shared.Close()
+	}
+	if err := goleak.Find(); err != nil && code == 0 {
+		fmt.Fprintln(os.Stderr, err)
+		code = 1
+	}
+	os.Exit(code)
+}
 
 const (
 	ttl    = 15 * time.Second

@@ -9,17 +9,14 @@ import (
 // it ends soon after the machine wakes from a sleep past the deadline.
 const clockCheck = time.Second
 
-// keep renews the lease until it ends.
-func (l *Lease) keep() {
+// keep renews the lease until it ends, for the first time at an age.
+func (l *Lease) keep(age time.Duration) {
 	defer close(l.kept)
-	defer l.client.forget(l)
 	pauses := l.client.opts.backoff()
-	every := around(l.client.opts.RenewEvery)
-	due := every - l.client.opts.now().since(l.born)
-	timer := time.NewTimer(min(due, clockCheck))
+	last, due := l.born, age // renew when due has passed since last
+	timer := time.NewTimer(0)
 	defer timer.Stop()
-	for asleep := l.client.opts.now(); ; asleep = l.client.opts.now() {
-		timer.Reset(max(0, min(due, clockCheck)))
+	for {
 		select {
 		case <-timer.C:
 		case <-l.ctx.Done():
@@ -28,16 +25,15 @@ func (l *Lease) keep() {
 		if l.Err() != nil {
 			return
 		}
-		if due -= l.client.opts.now().since(asleep); due > 0 {
-			continue
+		if now := l.client.opts.now(); now.since(last) >= due {
+			if l.renew(now) {
+				pauses = l.client.opts.backoff()
+				last, due = now, around(l.client.opts.RenewEvery)
+			} else {
+				last, due = l.client.opts.now(), pauses.pause()
+			}
 		}
-		sent := l.client.opts.now()
-		if l.renew(sent) {
-			pauses = l.client.opts.backoff()
-			due = around(l.client.opts.RenewEvery) - l.client.opts.now().since(sent)
-		} else {
-			due = pauses.pause()
-		}
+		timer.Reset(min(due-l.client.opts.now().since(last), clockCheck))
 	}
 }
 

@@ -1,0 +1,134 @@
+package lockclient_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/wirefence/wirefence/fence"
+	"github.com/wirefence/wirefence/internal/servers"
+	"github.com/wirefence/wirefence/lockclient"
+	"github.com/wirefence/wirefence/lockclient/redis"
+	"github.com/wirefence/wirefence/migrations"
+)
+
+// The examples connect where these say.
+var redisURL, databaseURL string
+
+// exampleServers starts what the examples connect to, and returns what ends it.
+func exampleServers() func() {
+	ctx := context.Background()
+	server, err := servers.StartRedis(ctx)
+	check(err)
+	redisURL = server.URL()
+	databaseURL, err = newDatabase(ctx)
+	check(err)
+	conn, err := pgx.Connect(ctx, databaseURL)
+	check(err)
+	defer conn.Close(ctx)
+	check(migrations.Apply(ctx, conn, nil))
+	return server.Close
+}
+
+func check(err error) {
+	if err != nil {
+		panic(err)
+	}
+}
+
+// A report that only one of several processes may write: the seal makes sure
+// that a former holder can't, whatever it believes.
+func Example() {
+	defer exampleServers()()
+	ctx := context.Background()
+
+	store, err := redis.Open(redisURL)
+	check(err)
+	defer store.Close()
+	issuer, err := pgx.Connect(ctx, databaseURL)
+	check(err)
+	defer issuer.Close(ctx)
+	client, err := lockclient.New(store, lockclient.Options{
+		Holder: "report-writer",
+		Sealer: lockclient.PostgresSealer{Querier: issuer},
+	})
+	check(err)
+	defer client.Close(ctx)
+
+	lease, err := client.Acquire(ctx, "report:acme:17")
+	check(err)
+	defer lease.Release(ctx)
+
+	db, err := pgx.Connect(ctx, databaseURL)
+	check(err)
+	defer db.Close(ctx)
+	// The lease's context ends the work when the lease ends.
+	err = pgx.BeginFunc(lease.Context(), db, func(tx pgx.Tx) error {
+		if err := lease.SetLocal(lease.Context(), tx); err != nil {
+			return err
+		}
+		// Behind a Wirefence proxy, or on a guarded table, this comes by itself.
+		return fence.Check(lease.Context(), tx, fence.Fence{})
+	})
+	fmt.Println(lease.Fence(), err)
+	// Output: report:acme:17=1 <nil>
+}
+
+func ExampleClient_TryAcquire() {
+	ctx := context.Background()
+	store := newMemory()
+	first, err := lockclient.New(store, lockclient.Options{})
+	check(err)
+	defer first.Close(ctx)
+	second, err := lockclient.New(store, lockclient.Options{})
+	check(err)
+	defer second.Close(ctx)
+
+	lease, err := first.TryAcquire(ctx, "orders")
+	fmt.Println(lease.Token(), err)
+
+	_, err = second.TryAcquire(ctx, "orders")
+	var held *lockclient.HeldError
+	if errors.As(err, &held) {
+		fmt.Println("not acquired:", errors.Is(err, lockclient.ErrNotAcquired), held.Holder == lease.Holder())
+	}
+
+	check(lease.Release(ctx))
+	lease, err = second.TryAcquire(ctx, "orders")
+	fmt.Println(lease.Token(), err)
+	// Output:
+	// 1 <nil>
+	// not acquired: true true
+	// 2 <nil>
+}
+
+func ExampleLease_Context() {
+	ctx := context.Background()
+	store := newMemory()
+	client, err := lockclient.New(store, lockclient.Options{TTL: 100 * time.Millisecond})
+	check(err)
+	defer client.Close(ctx)
+	lease, err := client.Acquire(ctx, "orders")
+	check(err)
+
+	store.forget() // as a Redis that was restarted does
+	<-lease.Context().Done()
+	fmt.Println(context.Cause(lease.Context()))
+	// Output: lease lost: "orders", token 1
+}
+
+func ExampleLease_Annotate() {
+	ctx := context.Background()
+	client, err := lockclient.New(newMemory(), lockclient.Options{})
+	check(err)
+	defer client.Close(ctx)
+	lease, err := client.Acquire(ctx, "orders")
+	check(err)
+	fmt.Println(lease.Annotate("UPDATE orders SET shipped = true WHERE id = 7 -- the last one"))
+	// Output:
+	// UPDATE orders SET shipped = true WHERE id = 7 -- the last one
+	// /*wirefence.token='orders=1'*/
+}
