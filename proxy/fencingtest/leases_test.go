@@ -1,0 +1,256 @@
+package fencingtest
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgconn"
+	goredis "github.com/redis/go-redis/v9"
+
+	"github.com/wirefence/wirefence/fence"
+	"github.com/wirefence/wirefence/internal/servers"
+	"github.com/wirefence/wirefence/lockclient"
+	"github.com/wirefence/wirefence/lockclient/redis"
+)
+
+func startRedis(t *testing.T) *servers.Redis {
+	t.Helper()
+	r, err := servers.StartRedis(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(r.Close)
+	return r
+}
+
+// lockClient takes leases from Redis and seals them in the database.
+func (db *database) lockClient(t *testing.T, r *servers.Redis, ttl time.Duration) *lockclient.Client {
+	t.Helper()
+	store, err := redis.Open(r.URL())
+	if err != nil {
+		t.Fatal(err)
+	}
+	client, err := lockclient.New(store, lockclient.Options{TTL: ttl, Sealer: lockclient.PostgresSealer{Querier: db.direct(t, db.name)}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), patience)
+		defer cancel()
+		_ = client.Close(ctx)
+		_ = store.Close()
+	})
+	return client
+}
+
+func acquire(t *testing.T, client *lockclient.Client) *lockclient.Lease {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	lease, err := client.Acquire(ctx, "orders")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return lease
+}
+
+func release(t *testing.T, lease *lockclient.Lease) {
+	t.Helper()
+	if err := lease.Release(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestTokenRisesOnTakeover(t *testing.T) {
+	onEach(t, oldAndNew, func(t *testing.T, db *database) {
+		r := startRedis(t)
+		a, b := db.lockClient(t, r, time.Minute), db.lockClient(t, r, time.Minute)
+		var last fence.Token
+		for range 3 {
+			for _, client := range []*lockclient.Client{a, b} {
+				lease := acquire(t, client)
+				if lease.Token() <= last {
+					t.Errorf("token %d after %d", lease.Token(), last)
+				}
+				last = lease.Token()
+				if sealed := value[int64](t, db, "select last_token from wirefence.resource_locks where resource_id = 'orders'"); sealed != int64(last) {
+					t.Errorf("token %d is out, %d is sealed", last, sealed)
+				}
+				release(t, lease)
+			}
+		}
+	})
+}
+
+func TestLatestTokenWrites(t *testing.T) {
+	onEach(t, oldAndNew, func(t *testing.T, db *database) {
+		r := startRedis(t)
+		client := db.lockClient(t, r, time.Minute)
+		release(t, acquire(t, client))
+		lease := acquire(t, client)
+		c := db.connect(t)
+		for _, p := range protocols {
+			wantCode(t, p.run(c, lease.Annotate("insert into jobs values (1)")), "", p.name)
+			c.must("set wirefence.token = '" + lease.Fence().String() + "'")
+			wantCode(t, p.run(c, "insert into jobs values (1)"), "", p.name)
+			c.must("reset wirefence.token")
+		}
+		db.wantRows(t, 6)
+	})
+}
+
+func TestOlderTokenGetsExpectedError(t *testing.T) {
+	onEach(t, oldAndNew, func(t *testing.T, db *database) {
+		r := startRedis(t)
+		client := db.lockClient(t, r, time.Minute)
+		old := acquire(t, client)
+		release(t, old)
+		current := acquire(t, client)
+		c := db.connect(t)
+		for _, p := range protocols {
+			err := p.run(c, old.Annotate(insert))
+			if !fence.IsStale(err) || !fence.IsRefusal(err) {
+				t.Fatalf("%s: %v", p.name, err)
+			}
+			e := err.(*pgconn.PgError)
+			if e.Severity != "ERROR" || e.Code != "WF001" || e.Hint == "" || e.Position != 0 || e.Where != "" {
+				t.Errorf("%s: %+v", p.name, e)
+			}
+			for _, part := range []string{`"orders"`, fmt.Sprintf("presented token %d", old.Token()), fmt.Sprintf("current token %d", current.Token()), current.Holder(), "since "} {
+				if !strings.Contains(e.Detail, part) {
+					t.Errorf("%s: %q lacks %q", p.name, e.Detail, part)
+				}
+			}
+		}
+		c.must("insert into jobs values (1)") // the connection lives on
+		db.wantRows(t, 1)
+	})
+}
+
+// Both write as fast as they can while the newer takes over.
+func TestOfTwoConcurrentTokensOnlyTheNewerWrites(t *testing.T) {
+	onEach(t, oldAndNew, func(t *testing.T, db *database) {
+		db.seal(t, "orders", 33)
+		older, newer := newGate(20), newGate(20)
+		over := make(chan struct{})
+		var writers sync.WaitGroup
+		for token, g := range map[int]*gate{33: older, 34: newer} {
+			c := db.connect(t, "user", "app")
+			p := protocols[token%2]
+			writers.Go(func() {
+				for {
+					select {
+					case <-over:
+						return
+					default:
+					}
+					err := p.run(c, fmt.Sprintf("insert into jobs values (%d) /*wirefence.token='orders=%d'*/", token, token))
+					switch got := code(err); got {
+					case "":
+						g.pass()
+					case "WF003":
+						if token != 34 {
+							t.Errorf("%d: %v", token, err)
+						}
+					case "WF001":
+						if token != 33 {
+							t.Errorf("%d: %v", token, err)
+						}
+					default:
+						t.Errorf("%d: %v", token, err)
+						return
+					}
+				}
+			})
+		}
+		older.wait(t)
+		if n := value[int](t, db, "select count(*) from jobs where token = 34"); n != 0 {
+			t.Errorf("%d rows of a token that was not granted", n)
+		}
+		db.seal(t, "orders", 34)
+		before := value[int](t, db, "select count(*) from jobs where token = 33")
+		newer.wait(t)
+		close(over)
+		writers.Wait()
+		if after := value[int](t, db, "select count(*) from jobs where token = 33"); after != before || before == 0 {
+			t.Errorf("%d rows of the older token at the seal, %d at the end", before, after)
+		}
+	})
+}
+
+// The story that fencing is about: a holder is stopped past its lease, another
+// takes over and writes, the first goes on and never looks back.
+func TestPausedHolderIsRefusedAfterTakeover(t *testing.T) {
+	onEach(t, oldAndNew, func(t *testing.T, db *database) {
+		r := startRedis(t)
+		h := startHolder(t, r.URL(), db.URL(db.name), fmt.Sprintf("postgres://app@%s/%s?sslmode=disable", db.proxy, db.name))
+		if got := h.write("before the pause"); got != "" {
+			t.Fatalf("the holder's write: %s", got)
+		}
+		db.wantRows(t, 1)
+		h.signal(syscall.SIGSTOP)
+		lease := acquire(t, db.lockClient(t, r, time.Minute))
+		if lease.Token() <= h.token {
+			t.Errorf("token %d after %d", lease.Token(), h.token)
+		}
+		c := db.connect(t)
+		c.must(lease.Annotate("insert into jobs values (2, 'by the new holder')"))
+		h.signal(syscall.SIGCONT)
+		for range 3 {
+			if got := h.write("behind the pause"); got != "WF001" {
+				t.Errorf("the zombie's write: %q", got)
+			}
+		}
+		db.wantRows(t, 2)
+	})
+}
+
+// Redis may lose all it knows: the next token is higher all the same.
+func TestRedisThatForgets(t *testing.T) {
+	onEach(t, oldAndNew, func(t *testing.T, db *database) {
+		r := startRedis(t)
+		a, b := db.lockClient(t, r, time.Minute), db.lockClient(t, r, time.Minute)
+		admin := goredis.NewClient(&goredis.Options{Addr: r.Addr()})
+		t.Cleanup(func() { _ = admin.Close() })
+		issued := map[fence.Token]bool{}
+		var last fence.Token
+		c := db.connect(t)
+		next := func(client *lockclient.Client, what string) *lockclient.Lease {
+			t.Helper()
+			lease := acquire(t, client)
+			if lease.Token() <= last || issued[lease.Token()] {
+				t.Errorf("%s: token %d after %d", what, lease.Token(), last)
+			}
+			last = lease.Token()
+			issued[last] = true
+			c.must(lease.Annotate("insert into jobs values (1)"))
+			return lease
+		}
+		for range 3 {
+			release(t, next(a, "at first"))
+		}
+		zombie := next(a, "before a flush")
+		if err := admin.FlushAll(t.Context()).Err(); err != nil {
+			t.Fatal(err)
+		}
+		lease := next(b, "after a flush")
+		c.fails(zombie.Annotate(insert), "WF001")
+		release(t, lease)
+		zombie = next(b, "before a crash")
+		r.Kill()
+		if err := r.Start(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		lease = next(a, "after a crash")
+		c.fails(zombie.Annotate(insert), "WF001")
+		release(t, lease)
+		if n := value[int](t, db, "select count(*) from jobs where token = 33"); n != 0 {
+			t.Errorf("%d rows of zombies", n)
+		}
+	})
+}
