@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net"
 	"os"
+	"runtime/debug"
 	"sync"
 	"time"
 
@@ -28,6 +29,9 @@ type conn struct {
 	core     *session.Session
 	draining bool
 
+	nudge func()    // makes the driver look at draining and the farewell; guarded by mu
+	once  sync.Once // finish
+
 	wake  chan struct{} // asks clientPump to call the core although nothing was read
 	ended chan struct{} // closed when serverPump has ended
 
@@ -47,6 +51,7 @@ func (c *conn) run(startup *wire.Startup, fromClient *buffer) {
 	if err := c.login(startup, fromClient, fromServer); err != nil {
 		c.server.metrics.rejected.WithLabelValues("login").Inc()
 		c.log.Info("login ended", "error", err, "after", time.Since(began))
+		c.finish()
 		return
 	}
 	_ = c.client.SetDeadline(never)
@@ -58,14 +63,43 @@ func (c *conn) run(startup *wire.Startup, fromClient *buffer) {
 	c.server.metrics.loginSeconds.Observe(time.Since(began).Seconds())
 	c.log.Debug("session began", "login", time.Since(began))
 
+	if l := c.server.nextLoop(); l != nil && l.adopt(c, fromClient, fromServer) {
+		return
+	}
+	c.mu.Lock()
+	c.nudge = func() { _ = c.up.SetReadDeadline(past) }
+	c.mu.Unlock()
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
+		defer func() {
+			if r := recover(); r != nil {
+				c.panicked(r)
+				_ = c.client.Close()
+			}
+		}()
 		c.serverPump(fromServer)
 	}()
 	c.clientPump(fromClient)
 	<-done
-	c.log.Debug("session ended", "after", time.Since(began))
+	c.finish()
+}
+
+// finish closes what is still open and forgets the session. It may be called
+// more than once.
+func (c *conn) finish() {
+	c.once.Do(func() {
+		_ = c.client.Close()
+		_ = c.up.Close()
+		c.log.Debug("session ended")
+		c.server.forget(c)
+	})
+}
+
+// panicked reports a bug; the session is ended by the caller.
+func (c *conn) panicked(reason any) {
+	c.server.metrics.trouble.Inc()
+	c.log.Error("a session failed", "panic", reason, "stack", string(debug.Stack()))
 }
 
 var errLoginRefused = errors.New("the server ended the connection")
@@ -133,7 +167,7 @@ func (c *conn) clientPump(in *buffer) {
 		in.used(used)
 		switch {
 		case over:
-			_ = c.up.SetReadDeadline(past) // serverPump says goodbye
+			c.nudge() // serverPump says goodbye
 			return
 		case err != nil:
 			return // serverPump finds the same, and perhaps the server's last words
@@ -199,9 +233,10 @@ func (c *conn) serverPump(in *buffer) {
 		if over {
 			return
 		}
-		if _, err := in.read(c.up); err != nil {
+		if _, err := in.read(c.up); err != nil && !errors.Is(err, os.ErrDeadlineExceeded) {
 			return
 		}
+		_ = c.up.SetReadDeadline(never)
 	}
 }
 
@@ -227,9 +262,8 @@ func (c *conn) drain() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.draining = true
-	if c.core != nil && c.core.Idle() {
-		c.core.End(shutdownError)
-		_ = c.up.SetReadDeadline(past)
+	if c.core.Idle() && c.nudge != nil {
+		c.nudge()
 	}
 }
 
@@ -238,13 +272,14 @@ func (c *conn) abort() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.draining = true
-	if c.core == nil || c.up == nil {
-		_ = c.client.Close()
-		return
-	}
 	c.core.End(shutdownError)
+	if c.nudge != nil {
+		c.nudge()
+	}
+	// A login, or a goroutine that waits for one side to take bytes.
 	_ = c.up.SetDeadline(past)
 	_ = c.client.SetReadDeadline(past)
+	_ = c.client.SetWriteDeadline(time.Now().Add(time.Second))
 }
 
 func closeWrite(conn net.Conn) {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"runtime"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -29,6 +30,9 @@ type Server struct {
 	count     atomic.Int64
 	draining  atomic.Bool
 	handlers  sync.WaitGroup
+
+	loops []*loop
+	next  atomic.Uint32 // whose turn it is among the loops
 
 	mu    sync.Mutex
 	conns map[*conn]struct{}
@@ -99,6 +103,14 @@ func (s *Server) Addrs() []net.Addr {
 // transaction; after DrainTimeout the rest is closed. It returns when all is
 // over, and nil after a drain.
 func (s *Server) Serve(ctx context.Context) error {
+	if err := s.startLoops(); err != nil {
+		return err
+	}
+	defer func() {
+		for _, l := range s.loops {
+			l.stop()
+		}
+	}()
 	failed := make(chan error, len(s.listeners))
 	for _, l := range s.listeners {
 		go func() { failed <- s.accept(l) }()
@@ -131,23 +143,55 @@ func (s *Server) accept(l net.Listener) error {
 		}
 		pause = 5 * time.Millisecond
 		s.handlers.Add(1)
-		go func() {
-			defer s.handlers.Done()
-			s.handle(client)
-		}()
+		go s.handle(client)
 	}
 }
 
-// handle serves one connection, which it closes.
+// startLoops starts as many loops as threads of Go may run, where the system
+// has them.
+func (s *Server) startLoops() error {
+	for range (runtime.GOMAXPROCS(0) + 1) / 2 {
+		l, err := newLoop()
+		if err != nil {
+			return err
+		}
+		if l != nil {
+			s.loops = append(s.loops, l)
+		}
+	}
+	return nil
+}
+
+// nextLoop returns the loop that carries the next session, or nil.
+func (s *Server) nextLoop() *loop {
+	if len(s.loops) == 0 {
+		return nil
+	}
+	return s.loops[int(s.next.Add(1))%len(s.loops)]
+}
+
+// handle takes a connection over: it becomes a session, which is forgotten when
+// it ends, or it is closed.
 func (s *Server) handle(client net.Conn) {
-	defer client.Close()
-	log := s.options.Logger.With("client", client.RemoteAddr().String())
+	c, startup, in := s.open(client)
+	if c == nil {
+		_ = client.Close()
+		s.handlers.Done()
+		return
+	}
 	defer func() {
 		if r := recover(); r != nil {
-			s.metrics.trouble.Inc()
-			log.Error("a session failed", "panic", r)
+			c.panicked(r)
+			c.finish()
 		}
 	}()
+	c.run(startup, in)
+}
+
+// open reads the client's startup packet and connects it to the upstream. It
+// returns nil if no session came of it; the client has been told why.
+func (s *Server) open(client net.Conn) (*conn, *wire.Startup, *buffer) {
+	log := s.options.Logger.With("client", client.RemoteAddr().String())
 	deadline := time.Now().Add(s.options.StartupTimeout)
 	_ = client.SetDeadline(deadline)
 	in := &buffer{}
@@ -155,37 +199,40 @@ func (s *Server) handle(client net.Conn) {
 	if err != nil {
 		s.metrics.rejected.WithLabelValues("startup").Inc()
 		log.Debug("no session began", "error", err)
-		return
+		return nil, nil, nil
 	}
 	if startup.Kind == wire.StartupCancel {
 		if err := s.forwardCancel(context.Background(), startup.Raw); err != nil {
 			log.Warn("a cancel request could not be forwarded", "error", err)
 		}
-		return
+		return nil, nil, nil
 	}
-	defer s.count.Add(-1)
 	if n := s.count.Add(1); n > int64(s.options.MaxConnections) {
+		s.count.Add(-1)
 		s.metrics.rejected.WithLabelValues("limit").Inc()
 		log.Warn("too many connections", "limit", s.options.MaxConnections)
 		refuse(client, wire.Error{Code: "53300", Message: "sorry, too many clients already", Hint: "The limit is WIREFENCE_MAX_CONNECTIONS."})
-		return
+		return nil, nil, nil
 	}
-	s.session(client, startup, in, deadline)
+	c := s.connect(client, startup, deadline)
+	if c == nil {
+		s.count.Add(-1)
+	}
+	return c, startup, in
 }
 
-// session connects a client to the upstream and serves it.
-func (s *Server) session(client net.Conn, startup *wire.Startup, in *buffer, deadline time.Time) {
+// connect connects a client to the upstream.
+func (s *Server) connect(client net.Conn, startup *wire.Startup, deadline time.Time) *conn {
 	log := s.options.Logger.With(attrs(startup, client)...)
 	ctx, cancel := context.WithDeadline(context.Background(), deadline)
+	defer cancel()
 	up, addr, err := s.upstream.dial(ctx, s.options.ConnectTimeout)
-	cancel()
 	if err != nil {
 		s.metrics.rejected.WithLabelValues("upstream").Inc()
 		log.Error("the upstream can't be reached", "upstream", s.upstream.String(), "error", err)
 		refuse(client, wire.Error{Code: "08006", Message: "could not connect to the upstream server", Detail: err.Error(), Hint: "Is PostgreSQL running there, and does WIREFENCE_UPSTREAM name it?"})
-		return
+		return nil
 	}
-	defer up.Close()
 	_ = up.SetDeadline(deadline)
 	c := &conn{
 		server: s, client: client, up: up, addr: addr, log: log,
@@ -193,9 +240,7 @@ func (s *Server) session(client net.Conn, startup *wire.Startup, in *buffer, dea
 	}
 	c.core = session.New(s.config, s.catalogs, startup, (*events)(c))
 	s.register(c)
-	defer s.unregister(c)
-	c.run(startup, in)
-	s.keys.Delete(c.core.Key())
+	return c
 }
 
 func (s *Server) register(c *conn) {
@@ -208,11 +253,15 @@ func (s *Server) register(c *conn) {
 	}
 }
 
-func (s *Server) unregister(c *conn) {
+// forget ends what was counted for a session.
+func (s *Server) forget(c *conn) {
+	s.keys.Delete(c.core.Key())
 	s.mu.Lock()
-	defer s.mu.Unlock()
 	delete(s.conns, c)
+	s.mu.Unlock()
 	s.metrics.sessions.Dec()
+	s.count.Add(-1)
+	s.handlers.Done()
 }
 
 func (s *Server) each(do func(*conn)) int {

@@ -174,9 +174,10 @@ func (s *Session) execute(msg []byte, at int, out *Out) int {
 	s.batch.covered = s.batch.covered.After(st.step)
 	switch {
 	case st.begins:
-		s.batch.known, s.batch.inBlock = true, true
+		// A block that the proxy has opened is the client's from here on.
+		s.batch.known, s.batch.inBlock, s.batch.contained = true, true, false
 	case st.step.EndsTx:
-		s.batch.known, s.batch.inBlock = true, false
+		s.batch.ended, s.batch.contained = true, false
 	}
 	s.ran(&st)
 	if st.prepares {
@@ -210,7 +211,7 @@ func (s *Session) inherit(st *statement, out *Out) (wait bool) {
 // to come again after the replies that are under way.
 func (s *Session) guard(st *statement, by weave.Carrier, out *Out) (wait bool) {
 	enforce := s.cfg.Mode == Enforce
-	if (st.step.Unfenceable != "" || st.procedural) && by.Comment == "" && s.variable == unknown && enforce && s.q.Ready() > 0 && !s.q.CopyIn() {
+	if (st.step.Unfenceable != "" || st.procedural || !s.schema) && by.Comment == "" && enforce && s.awaitsVariable() {
 		return true
 	}
 	var refusal *wire.Error
@@ -221,6 +222,9 @@ func (s *Session) guard(st *statement, by weave.Carrier, out *Out) (wait bool) {
 		refusal = s.refusal(fence.TokenRequired, "")
 	case !s.schema:
 		refusal = s.refusal(fence.CannotBeFenced, "")
+	case st.procedural && s.major < 18 && s.batch.ended && enforce:
+		// Whether a block is open depends on AND CHAIN.
+		refusal = s.refusal(fence.CannotBeFenced, "a CALL or DO behind the end of a transaction in the same batch")
 	}
 	if refusal != nil {
 		if !s.shadowed(refusal) {

@@ -1,1 +1,1 @@
-SELECT pg_catalog.current_setting('wirefence.token', true), pg_catalog.to_regprocedure('wirefence.check(text,text,boolean)')
+SELECT pg_catalog.current_setting('wirefence.token', true), pg_catalog.to_regprocedure('wirefence.check(pg_catalog.text,pg_catalog.text,pg_catalog.bool)')

@@ -1,8 +1,9 @@
 package session
 
 import (
+	"bytes"
+
 	"github.com/wirefence/wirefence/proxy/internal/replies"
-	"github.com/wirefence/wirefence/proxy/internal/sqlscan"
 	"github.com/wirefence/wirefence/proxy/internal/wire"
 )
 
@@ -22,10 +23,10 @@ type oversize struct {
 // for the rest of a well-formed Parse.
 const tail = 64
 
-func init() {
-	if sqlscan.MentionOverlap > tail {
-		panic("session: the tail of an oversize text is shorter than a mention")
-	}
+// mayCarry reports whether a part of a text mentions what a fence is carried by.
+func mayCarry(part []byte) bool {
+	lower := bytes.ToLower(part)
+	return bytes.Contains(lower, []byte("wirefence")) || bytes.Contains(lower, []byte("set_config"))
 }
 
 // beginOver handles the head of a Query or Parse above MaxStatement.
@@ -38,6 +39,10 @@ func (s *Session) beginOver(typ byte, size int, in []byte, at int, out *Out) int
 		}
 	} else {
 		s.settle(out)
+	}
+	if s.awaitsVariable() && s.cfg.Mode == Enforce {
+		s.batch.open = s.batch.open && !s.batch.fresh
+		return s.hold()
 	}
 	if s.variable != empty || s.cfg.RequireFence {
 		if !s.shadowed(s.tooLarge()) {
@@ -53,8 +58,10 @@ func (s *Session) beginOver(typ byte, size int, in []byte, at int, out *Out) int
 	}
 	if typ == wire.Query {
 		s.batch.open = false
-		s.check.doubt = true
 	}
+	// Nobody reads what it does; what matters later counts as done.
+	s.doubtVariable()
+	s.check.doubt, s.lexPending = true, true
 	e := s.q.Push(kind)
 	if kind == replies.Parse {
 		name, _, _ := wire.CString(in[wire.HeaderSize:])
@@ -70,7 +77,7 @@ func (s *Session) beginOver(typ byte, size int, in []byte, at int, out *Out) int
 func (s *Session) streamOver(in []byte, at int, out *Out) int {
 	have := min(s.over.left, len(in))
 	last := have == s.over.left
-	if !s.over.poison && sqlscan.Mentions(in[:have]) {
+	if !s.over.poison && mayCarry(in[:have]) {
 		s.over.poison = true
 		if !s.shadowed(s.tooLarge()) {
 			s.over.entry.Note.refusal = s.tooLarge()

@@ -48,12 +48,12 @@ func (s *Session) query(msg []byte, at int, out *Out) int {
 		}
 		s.dirty = s.dirty || d.declares && d.step.Write && !by.Carries()
 		s.stmts, s.steps = append(s.stmts, d), append(s.steps, d.step)
-		contain = contain || d.procedural || d.step.Unfenceable != ""
+		contain = contain || d.procedural || d.step.Unfenceable != "" || d.step.Write && !s.schema
 	}
 	if failure != nil && !s.shadowed(malformed(failure)) {
 		return s.refuseQuery(len(msg), malformed(failure), out)
 	}
-	if contain && by.Comment == "" && s.variable == unknown && s.cfg.Mode == Enforce && s.q.Ready() > 0 && !s.q.CopyIn() {
+	if contain && by.Comment == "" && s.cfg.Mode == Enforce && s.awaitsVariable() {
 		return s.hold() // the session may prove to carry nothing
 	}
 	for i := range s.stmts {

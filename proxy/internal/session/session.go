@@ -109,6 +109,7 @@ type batch struct {
 	id        uint32
 	known     bool // inBlock is certain unless something fails before
 	inBlock   bool // in a transaction block
+	ended     bool // the client has ended a transaction in it
 	contained bool // the proxy has put a transaction block around it
 	covered   weave.Coverage
 	view      view // of the catalog, one for the whole batch

@@ -50,6 +50,12 @@ func (s *Session) appendAside(dst []byte, sql string, by role) []byte {
 	return dst
 }
 
+// awaitsVariable reports whether what the session variable holds is not known
+// but soon will be.
+func (s *Session) awaitsVariable() bool {
+	return s.variable == unknown && s.q.Ready() > 0 && !s.q.CopyIn()
+}
+
 // learn takes in the value of the session variable; nil is none.
 func (s *Session) learn(value []byte, epoch uint32) {
 	s.asked = 0
