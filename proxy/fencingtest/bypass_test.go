@@ -81,6 +81,24 @@ var bypasses = []struct {
 		c.exchange(1, &pgproto3.Parse{Name: "x", Query: insert + " /*wirefence.token='" + stale + "'*/"}, &pgproto3.Sync{})
 		c.fails("execute x", "WF001")
 	}},
+	{"setter made by another session", "", func(c *client, db *database) {
+		c.must("insert into cell values (9, 9)")
+		db.connect(c.t).must("create function enter2(text) returns text language sql as 'select enter($1)'")
+		c.must("select enter2('" + stale + "')")
+		c.fails(insert, "WF001")
+	}},
+	{"setter made by the same session", "", func(c *client, db *database) {
+		c.must("create function enter2(text) returns text language sql as 'select enter($1)'", "select enter2('"+stale+"')")
+		c.fails(insert, "WF001")
+	}},
+	{"first setter of the database", "", func(c *client, db *database) {
+		db.exec(c.t.(*testing.T), "drop function enter(text)")
+		fresh := db.connect(c.t)
+		fresh.must("insert into cell values (9, 9)")
+		db.connect(c.t).must(enter)
+		fresh.must("select enter('" + stale + "')")
+		fresh.fails(insert, "WF001")
+	}},
 	{"setter called by the fastpath", "", func(c *client, db *database) {
 		call := db.call(c.t.(*testing.T), "enter(text)", stale)
 		wantCode(c.t, firstError(c.exchange(1, call)), "")

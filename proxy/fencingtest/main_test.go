@@ -79,6 +79,7 @@ func startCluster(major int) (*cluster, error) {
 	ctx := context.Background()
 	pg, err := servers.StartPostgres(ctx, servers.PostgresConfig{Major: major, Settings: map[string]string{
 		"max_replication_slots": "20", "max_wal_senders": "20", "autovacuum": "off",
+		"synchronous_commit": "on", // logical decoding reads what was flushed
 	}})
 	if err != nil {
 		return nil, err
