@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"go.uber.org/goleak"
+	"golang.org/x/sys/unix"
 
 	"github.com/wirefence/wirefence/fence"
 	"github.com/wirefence/wirefence/internal/servers"
@@ -27,6 +28,18 @@ func TestMain(m *testing.M) {
 		os.Exit(runInTerminal())
 	}
 	goleak.VerifyTestMain(m)
+}
+
+// terminalHelper as an argument makes the test binary a Run in the foreground of
+// its terminal, of the command in the further arguments.
+const terminalHelper = "run-in-terminal"
+
+func runInTerminal() int {
+	own := unix.Getpgrp()
+	exit, err := Run(context.Background(), newHeld(), os.Args[2:], Options{Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr})
+	foreground, _ := unix.IoctlGetInt(0, unix.TIOCGPGRP)
+	fmt.Printf("exit %d, %v, foreground %v\n", exit, err, foreground == own)
+	return 0
 }
 
 // held is a lease that a test ends.

@@ -2,7 +2,6 @@ package runner
 
 import (
 	"bufio"
-	"context"
 	"fmt"
 	"os"
 	"os/exec"
@@ -12,18 +11,6 @@ import (
 
 	"golang.org/x/sys/unix"
 )
-
-// terminalHelper as an argument makes the test binary a Run in the foreground of
-// its terminal, of the command in the further arguments.
-const terminalHelper = "run-in-terminal"
-
-func runInTerminal() int {
-	own := unix.Getpgrp()
-	exit, err := Run(context.Background(), newHeld(), os.Args[2:], Options{Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr})
-	foreground, _ := unix.IoctlGetInt(0, unix.TIOCGPGRP)
-	fmt.Printf("exit %d, %v, foreground %v\n", exit, err, foreground == own)
-	return 0
-}
 
 // inTerminal starts the helper as the leader of a session on a new terminal and
 // returns the terminal's other end.
