@@ -2,6 +2,8 @@ package main
 
 import (
 	"fmt"
+	"path/filepath"
+	"runtime"
 	"strings"
 	"time"
 )
@@ -10,13 +12,15 @@ import (
 type book struct {
 	flags    flags
 	when     time.Time
-	busy     string // load average before the run
+	busy     float64 // load average before the run
 	versions string
 	results  results
 	sessions map[target]*sessionCost
 	leases   *leaseRates
 	core     []coreResult
 }
+
+const busyNote = "The machine was busy with other work: take these figures for a first look, not for a result."
 
 // markdown is docs/benchmarks.md.
 func (b *book) markdown() string {
@@ -25,7 +29,11 @@ func (b *book) markdown() string {
 	p.line("")
 	p.line("Written by `make bench`, which starts all servers itself. This run: `%s`, on %s.", b.command(), b.when.UTC().Format(time.DateOnly))
 	p.line("")
-	p.line("%s. Clients, proxies and server share the cores, so a rate is that of all of them together. Load average before the run: %s.", b.versions, b.busy)
+	p.line("%s. Clients, proxies and server share the cores, so a rate is that of all of them together. Load average before the run: %.2f.", b.versions, b.busy)
+	if b.busy > float64(runtime.NumCPU())/2 {
+		p.line("")
+		p.line("**%s**", busyNote)
+	}
 	p.line("")
 	p.line("Each figure is the median of %d rounds of %d s, with the lowest and the highest in brackets. All ways of a table's block run in turn, round after round; a ratio is taken in each round and is the median of these.", b.flags.rounds, b.flags.seconds)
 	b.goals(&p)
@@ -49,6 +57,9 @@ func (b *book) command() string {
 	text := fmt.Sprintf("go run ./bench -rounds %d -seconds %d -clients %s", f.rounds, f.seconds, f.clients)
 	if f.only != "" {
 		text += fmt.Sprintf(" -only '%s'", f.only)
+	}
+	if f.binary != "" {
+		text += " -binary " + filepath.Base(f.binary)
 	}
 	return text
 }

@@ -51,9 +51,9 @@ func memory() string {
 }
 
 // loadAverage says how busy the machine was with other work.
-func loadAverage() string {
+func loadAverage() (minute float64) {
 	text, _ := os.ReadFile("/proc/loadavg")
-	minute, _, _ := strings.Cut(string(text), " ")
+	_, _ = fmt.Sscan(string(text), &minute)
 	return minute
 }
 
