@@ -1,0 +1,130 @@
+package wire
+
+import (
+	"testing"
+
+	"github.com/jackc/pgx/v5/pgproto3"
+)
+
+// TestWhatIsBuiltIsWhatPgproto3Reads holds our builders against the library's
+// decoders.
+func TestWhatIsBuiltIsWhatPgproto3Reads(t *testing.T) {
+	fence := "orders=34"
+	b := AppendQuery(nil, "select 1")
+	b = AppendParse(b, "name", "select $1")
+	b = AppendBind(b, "portal", "name", &fence)
+	b = AppendBind(b, "", "", nil)
+	b = AppendExecute(b, "portal")
+	b = AppendClose(b, 'S', "name")
+	b = AppendSync(b)
+	var types []byte
+	for len(b) > 0 {
+		typ, size, ok := Header(b)
+		if !ok || size == 0 || size > len(b) {
+			t.Fatalf("no message at %q", b)
+		}
+		types = append(types, typ)
+		body := b[HeaderSize:size]
+		var err error
+		switch typ {
+		case Query:
+			m := pgproto3.Query{}
+			if err = m.Decode(body); m.String != "select 1" {
+				t.Errorf("%+v", m)
+			}
+		case Parse:
+			m := pgproto3.Parse{}
+			if err = m.Decode(body); m.Name != "name" || m.Query != "select $1" || len(m.ParameterOIDs) != 0 {
+				t.Errorf("%+v", m)
+			}
+		case Bind:
+			m := pgproto3.Bind{}
+			err = m.Decode(body)
+			if m.DestinationPortal == "portal" && (m.PreparedStatement != "name" || string(m.Parameters[0]) != fence) {
+				t.Errorf("%+v", m)
+			}
+			if m.DestinationPortal == "" && m.Parameters[0] != nil {
+				t.Errorf("%+v", m)
+			}
+		case Execute:
+			m := pgproto3.Execute{}
+			if err = m.Decode(body); m.Portal != "portal" || m.MaxRows != 0 {
+				t.Errorf("%+v", m)
+			}
+		case Close:
+			m := pgproto3.Close{}
+			if err = m.Decode(body); m.ObjectType != 'S' || m.Name != "name" {
+				t.Errorf("%+v", m)
+			}
+		}
+		if err != nil {
+			t.Error(err)
+		}
+		b = b[size:]
+	}
+	if string(types) != "QPBBECS" {
+		t.Errorf("built %q", types)
+	}
+}
+
+func TestHeaderRefusesImpossibleLengths(t *testing.T) {
+	for _, c := range []struct {
+		bytes []byte
+		size  int
+		ok    bool
+	}{
+		{[]byte{'Q', 0, 0, 0}, 0, false},
+		{[]byte{'Q', 0, 0, 0, 4}, 5, true},
+		{[]byte{'Q', 0, 0, 0, 3}, 0, true},
+		{[]byte{'Q', 0x3f, 0xff, 0xff, 0xff}, MaxMessage + 1, true},
+		{[]byte{'Q', 0x40, 0, 0, 0}, 0, true},
+		{[]byte{'Q', 0xff, 0xff, 0xff, 0xff}, 0, true},
+	} {
+		if _, size, ok := Header(c.bytes); size != c.size || ok != c.ok {
+			t.Errorf("% x: %d %v", c.bytes, size, ok)
+		}
+	}
+}
+
+func TestColumnsOfBrokenRows(t *testing.T) {
+	row := func(b ...byte) []byte { return append([]byte{'D', 0, 0, 0, byte(4 + len(b))}, b...) }
+	for _, c := range []struct {
+		row  []byte
+		want []string // "<null>" for NULL; nil if the row can't be read
+	}{
+		{row(0, 2, 0, 0, 0, 1, 'a', 0xff, 0xff, 0xff, 0xff), []string{"a", "<null>"}},
+		{row(0, 1, 0, 0, 0, 0), []string{""}},
+		{row(0, 1, 0, 0, 0, 9, 'a'), nil},
+		{row(0, 1), nil},
+		{row(), nil},
+	} {
+		got := Columns(c.row)
+		if len(got) != len(c.want) {
+			t.Errorf("% x: %q", c.row, got)
+			continue
+		}
+		for i, v := range got {
+			if v == nil && c.want[i] != "<null>" || v != nil && string(v) != c.want[i] {
+				t.Errorf("% x: %q", c.row, got)
+			}
+		}
+		value, null := FirstColumn(c.row)
+		if wantNull := len(c.want) == 0 || c.want[0] == "<null>"; null != wantNull || !null && string(value) != c.want[0] {
+			t.Errorf("% x: first column %q, null %v", c.row, value, null)
+		}
+	}
+}
+
+func TestErrorsAreReadable(t *testing.T) {
+	msg := Error{Severity: "FATAL", Code: "57P01", Message: "m", Detail: "d", Hint: "h"}.Append(nil)
+	if ErrorCode(msg) != "57P01" {
+		t.Errorf("code %q", ErrorCode(msg))
+	}
+	e, err := DecodeError(msg)
+	if err != nil || e.Severity != "FATAL" || e.SeverityUnlocalized != "FATAL" || e.Message != "m" || e.Detail != "d" || e.Hint != "h" {
+		t.Errorf("%+v, %v", e, err)
+	}
+	if ErrorCode([]byte{'E', 0, 0, 0, 6, 'C', '4'}) != "" {
+		t.Error("a code without an end was read")
+	}
+}
