@@ -70,7 +70,7 @@ func TestTheCommandHasTheTerminal(t *testing.T) {
 func TestControlZStopsTheRunToo(t *testing.T) {
 	cmd, keys, want := inTerminal(t, `read -r line; echo "got <$line>"; read -r line; echo "got <$line>"`)
 	fmt.Fprintln(keys, "once")
-	want("got <once>") // so it has the terminal by now
+	want("got <once>")       // so it has the terminal by now
 	fmt.Fprint(keys, "\x1a") // Control-Z
 	var status syscall.WaitStatus
 	if _, err := syscall.Wait4(cmd.Process.Pid, &status, syscall.WUNTRACED, nil); err != nil || !status.Stopped() {
