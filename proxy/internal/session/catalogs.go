@@ -66,7 +66,9 @@ func (c *Catalogs) invalidate(name string) {
 type database struct {
 	owner   *Catalogs
 	name    string
-	setters atomic.Bool // some function or trigger may set the session variable
+	setters atomic.Bool // some function may set the session variable
+	trusted atomic.Bool // nothing is known to have changed since the catalog was read
+	changes atomic.Uint32
 
 	mu          sync.RWMutex
 	catalog     *sqlscan.Catalog
@@ -152,10 +154,20 @@ func (d *database) look(q *question, stamp []byte) {
 	d.claimed = time.Time{}
 	switch {
 	case d.stamp != q.stamp:
-		d.valid, d.changed = false, true
+		d.changed = true
+		d.distrust()
 	case d.invalidated == q.invalidated:
 		d.valid, d.at = true, q.at
+		d.trusted.Store(true)
 	}
+}
+
+// distrust makes every session ask what it carries: a function may be there
+// that sets the variable, and may have done so unseen.
+func (d *database) distrust() {
+	d.valid = false
+	d.trusted.Store(false)
+	d.changes.Add(1)
 }
 
 // store takes in the whole catalog. It is dropped if it was invalidated since
@@ -178,6 +190,7 @@ func (d *database) store(q question, text []byte) error {
 		d.setters.Store(catalog.HasSetters())
 	}
 	d.valid, d.changed, d.at, d.stamp = true, false, q.at, q.stamp
+	d.trusted.Store(true)
 	return nil
 }
 
@@ -191,6 +204,6 @@ func (d *database) fail() {
 func (d *database) invalidate() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.valid = false
+	d.distrust()
 	d.invalidated++
 }

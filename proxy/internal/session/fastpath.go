@@ -22,7 +22,7 @@ func (s *Session) functionCall(in []byte, size, at int, out *Out) int {
 	if len(in) < head && size >= head {
 		return 0
 	}
-	setter := s.db.setters.Load() || size >= head && binary.BigEndian.Uint32(in[wire.HeaderSize:]) == setConfigOID
+	setter := s.db.setters.Load() || !s.db.trusted.Load() || size >= head && binary.BigEndian.Uint32(in[wire.HeaderSize:]) == setConfigOID
 	n := s.fenceFunctionCall(size, len(in), at, out)
 	if n > 0 && setter {
 		s.doubtVariable()

@@ -106,7 +106,7 @@ func (s *Session) weaveQuery(msg, body []byte, at int, by weave.Carrier, covered
 // untouched reports whether a text can be forwarded without being read: nothing
 // in it can be a fence or bring one about, and nothing has to be known of it.
 func (s *Session) untouched(body []byte) bool {
-	return s.variable == empty && !s.cfg.RequireFence && !s.inherits && !s.db.setters.Load() &&
+	return s.variable == empty && !s.cfg.RequireFence && !s.inherits && (!s.schema || s.db.trusted.Load() && !s.db.setters.Load()) &&
 		s.confirmed == (weave.Coverage{}) && !sqlscan.Mentions(body)
 }
 

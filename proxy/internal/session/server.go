@@ -400,6 +400,7 @@ func (s *Session) nextQuestion() bool {
 		return false
 	}
 	s.fenced = s.fenced || s.variable == carries
+	s.changes = s.db.changes.Load()
 	if s.tracked && s.schema && s.loginAsked < 2 {
 		if q, ok := s.db.ask(s.cfg.RequireFence); ok {
 			s.loginAsked++

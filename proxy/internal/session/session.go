@@ -69,6 +69,7 @@ type Session struct {
 	confirmed  weave.Coverage // as of the last ReadyForQuery
 	variable   variable
 	epoch      uint32   // counts what may have changed the variable
+	changes    uint32   // of the catalog, that are accounted for
 	probing    bool     // a probe of the variable is under way
 	asked      int      // probes that brought no answer, in a row
 	question   question // the catalog query that is under way

@@ -70,7 +70,7 @@ func (s *Session) describe(st *sqlscan.Statement, known bool) statement {
 // so: the run of a prepared statement, or, in a database that has functions
 // which do, whatever may come to call one, be it by a trigger or a default.
 func (s *Session) mayset(d *statement) {
-	if d.executes && s.setterSQL || s.db.setters.Load() && (d.step.Write || d.read || d.procedural) {
+	if d.executes && s.setterSQL || s.schema && (s.db.setters.Load() || !s.db.trusted.Load()) && (d.step.Write || d.read || d.procedural) {
 		d.step.Setter = true
 	}
 }

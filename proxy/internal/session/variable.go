@@ -25,6 +25,10 @@ var variableSQL string
 // transactions, with nothing else under way. In a transaction it would take a
 // snapshot that the client didn't ask for.
 func (s *Session) settle(out *Out) {
+	if changes := s.db.changes.Load(); changes != s.changes {
+		s.changes = changes
+		s.doubtVariable()
+	}
 	if s.variable != unknown || s.probing || !s.mayAskNow() {
 		return
 	}
@@ -111,7 +115,7 @@ func (s *Session) refresh(out *Out) (wait bool) {
 // glance looks ahead of the client's message whether the catalog has changed,
 // where it is this session's turn. Nobody waits for the answer.
 func (s *Session) glance(out *Out) {
-	if s.variable == empty || !s.mayAskNow() {
+	if !s.mayAskNow() {
 		return
 	}
 	if q, ok := s.db.glance(); ok {
