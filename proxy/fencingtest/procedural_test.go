@@ -57,23 +57,31 @@ func TestCallInPipelines(t *testing.T) {
 			codes  []string
 			status string // behind the last Sync
 			rows   int
+			unsure bool // up to 17 nobody can say in time that a CALL is in a block: refused
 		}{
-			{[]string{"call proc()", ""}, nil, "I", 1},
-			{[]string{"call proc()", "call proc()", "insert into jobs values (1)", ""}, nil, "I", 3},
-			{[]string{"insert into jobs values (1)", "call proc()", ""}, nil, "I", 2},
-			{[]string{"call proc()", "select 1/0", ""}, []string{"22012"}, "I", 0},
-			{[]string{"call committing()", "", "insert into jobs values (1)", ""}, []string{"2D000"}, "I", 1},
-			{[]string{"call committing()", "insert into jobs values (1)", "", "call proc()", ""}, []string{"2D000"}, "I", 1},
-			{[]string{"begin", "call proc()", ""}, nil, "T", 1},
-			{[]string{"begin", "", "call proc()", ""}, nil, "T", 1},
-			{[]string{"begin", "call proc()", "", "rollback", ""}, nil, "I", 0},
-			{[]string{"begin", "insert into jobs values (1)", "commit and chain", "call proc()", ""}, nil, "T", 2},
-			{[]string{"begin", "insert into jobs values (1)", "commit and chain", "call proc()", "", "rollback", ""}, nil, "I", 1},
-			{[]string{"begin", "insert into jobs values (1)", "rollback and chain", "call proc()", "", "rollback", ""}, nil, "I", 0},
-			{[]string{"begin", "insert into jobs values (1)", "commit", "call proc()", ""}, nil, "I", 2},
-			{[]string{"call proc()", "begin", "insert into jobs values (1)", "", "rollback", ""}, nil, "I", 0},
-			{[]string{"call proc()", "commit", "insert into jobs values (1)", ""}, nil, "I", 2},
+			{[]string{"call proc()", ""}, nil, "I", 1, false},
+			{[]string{"call proc()", "call proc()", "insert into jobs values (1)", ""}, nil, "I", 3, false},
+			{[]string{"insert into jobs values (1)", "call proc()", ""}, nil, "I", 2, false},
+			{[]string{"call proc()", "select 1/0", ""}, []string{"22012"}, "I", 0, false},
+			{[]string{"call committing()", "", "insert into jobs values (1)", ""}, []string{"2D000"}, "I", 1, false},
+			{[]string{"call committing()", "insert into jobs values (1)", "", "call proc()", ""}, []string{"2D000"}, "I", 1, false},
+			{[]string{"begin", "call proc()", ""}, nil, "T", 1, false},
+			{[]string{"begin", "", "call proc()", ""}, nil, "T", 1, false},
+			{[]string{"begin", "call proc()", "", "rollback", ""}, nil, "I", 0, false},
+			{[]string{"begin", "insert into jobs values (1)", "commit and chain", "call proc()", ""}, nil, "T", 2, true},
+			{[]string{"begin", "insert into jobs values (1)", "commit and chain", "call proc()", "", "rollback", ""}, nil, "I", 1, true},
+			{[]string{"begin", "insert into jobs values (1)", "rollback and chain", "call proc()", "", "rollback", ""}, nil, "I", 0, true},
+			{[]string{"begin", "insert into jobs values (1)", "commit", "call proc()", ""}, nil, "I", 2, true},
+			{[]string{"call proc()", "begin", "insert into jobs values (1)", "", "rollback", ""}, nil, "I", 0, false},
+			{[]string{"call proc()", "commit", "insert into jobs values (1)", ""}, nil, "I", 2, false},
 		} {
+			if test.unsure && db.Major < 18 {
+				test.codes = []string{"WF006"}
+				if test.status == "T" {
+					test.status = "E"
+				}
+				test.rows = min(test.rows, 1)
+			}
 			c.must("set wirefence.token = 'orders=34'")
 			syncs := 0
 			for _, sql := range test.sql {
@@ -88,7 +96,7 @@ func TestCallInPipelines(t *testing.T) {
 			if got := status(all); got != test.status {
 				t.Errorf("%q: status %s, want %s", test.sql, got, test.status)
 			}
-			if test.status == "T" {
+			if test.status != "I" {
 				c.must("commit")
 			}
 			if got := db.rows(t); got != test.rows {

@@ -1,0 +1,131 @@
+package fencingtest
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+
+	"github.com/jackc/pgx/v5/pgproto3"
+)
+
+// What is under way decides how the next message is to be read. Each list is
+// sent at once, in a session without a fence unless it says so; its last write
+// must be refused.
+func TestMessagesSentAheadPassNothingUnchecked(t *testing.T) {
+	const behind = " /*wirefence.token='" + stale + "'*/"
+	// With backslashes as escapes this is a literal and a comment; without, the
+	// comment is part of a literal that another one follows.
+	const escaped = `insert into jobs values (33, '\'') /*wirefence.token='orders=33'*/ -- '`
+	sync, execute := &pgproto3.Sync{}, &pgproto3.Execute{}
+	onEach(t, oldAndNew, func(t *testing.T, shared *database) {
+		for _, test := range []struct {
+			name     string
+			before   []string
+			messages []pgproto3.FrontendMessage
+			syncs    int
+		}{
+			{"a SET", nil, slices.Concat(query("set wirefence.token = '"+stale+"'"), query(insert)), 2},
+			{"an extended SET", nil, slices.Concat(batch("set wirefence.token = '"+stale+"'"), batch(insert), []pgproto3.FrontendMessage{sync}), 1},
+			{"a name that changes hands", []string{"set wirefence.token = '" + stale + "'"},
+				slices.Concat(query("deallocate x"), query("prepare x as "+insert), []pgproto3.FrontendMessage{&pgproto3.Bind{PreparedStatement: "x"}, execute, sync}), 3},
+			{"a name that DISCARD ALL frees", []string{"set wirefence.token = '" + stale + "'"},
+				slices.Concat(query("discard all"), query("prepare x as "+insert), query("set wirefence.token = '"+stale+"'"), []pgproto3.FrontendMessage{&pgproto3.Bind{PreparedStatement: "x"}, execute, sync}), 4},
+			{"a Parse in place of another", []string{"set wirefence.token = '" + stale + "'"},
+				[]pgproto3.FrontendMessage{&pgproto3.Close{ObjectType: 'S', Name: "x"}, &pgproto3.Parse{Name: "x", Query: insert}, sync, &pgproto3.Bind{PreparedStatement: "x"}, execute, sync}, 2},
+			{"a Parse that fails in place of another", []string{"set wirefence.token = '" + stale + "'"},
+				[]pgproto3.FrontendMessage{&pgproto3.Parse{Name: "w", Query: insert}, sync, &pgproto3.Parse{Name: "w", Query: "select 1"}, sync, &pgproto3.Bind{PreparedStatement: "w"}, execute, sync}, 3},
+			{"escapes by SET", nil, slices.Concat(query("set standard_conforming_strings = off"), query(escaped)), 2},
+			{"escapes by an extended SET", nil, slices.Concat(batch("set standard_conforming_strings = off"), []pgproto3.FrontendMessage{sync}, batch(escaped), []pgproto3.FrontendMessage{sync}), 2},
+			{"escapes by an extended SET of the same batch", nil, slices.Concat(batch("set standard_conforming_strings = off"), batch(escaped), []pgproto3.FrontendMessage{sync}), 1},
+			{"escapes by set_config", nil, slices.Concat(query("select set_config('standard_' || 'conforming_strings', 'off', false)"), query(escaped)), 2},
+			{"escapes by pg_settings", nil, slices.Concat(query("update pg_settings set setting = 'off' where name like 'standard%conf%strings'"), query(escaped)), 2},
+			{"escapes by a function", nil, slices.Concat(query("select lex()"), query(escaped)), 2},
+			{"escapes by DO", nil, slices.Concat(query("do $$ begin perform lex(); end $$"), query(escaped)), 2},
+			{"a query in an unfinished batch", nil, slices.Concat(batch("select 1"), query(insert+behind)), 1},
+			{"a query behind a refused batch", nil, slices.Concat(batch(insert+behind), query(insert+behind), []pgproto3.FrontendMessage{sync}), 1},
+			{"a call in an unfinished batch", []string{"set wirefence.token = '" + stale + "'"}, slices.Concat(batch("select 1"), []pgproto3.FrontendMessage{shared.call(t, "writes(int)", "1")}), 1},
+			{"Flush", []string{"set wirefence.token = '" + stale + "'"}, slices.Concat(batch(insert), []pgproto3.FrontendMessage{&pgproto3.Flush{}}, batch(insert), []pgproto3.FrontendMessage{sync}), 1},
+			{"a comment behind a byte of another encoding", []string{"set client_encoding = 'sjis'"}, query("insert into jobs values (33, E'\x83\x5c') /*wirefence.token='orders=33'*/ -- '"), 1},
+			{"an encoding that is under way", nil, slices.Concat(query("set names 'sjis'"), query("insert into jobs values (33, E'\x83\x5c') /*wirefence.token='orders=33'*/ -- '")), 2},
+		} {
+			t.Run(test.name, func(t *testing.T) {
+				db := newDatabase(t, shared.Major, template)
+				db.seal(t, "orders", 34)
+				db.exec(t, "create function lex() returns text language sql as $$ select set_config('standard_conforming_strings', 'off', false) $$")
+				c := db.connect(t)
+				c.exchange(1, &pgproto3.Parse{Name: "x", Query: "select 1"}, sync)
+				c.must(test.before...)
+				all := c.exchange(test.syncs, test.messages...)
+				// XX000 is PostgreSQL's own answer to a query in an unfinished batch.
+				if got := errorsIn(all); len(got) == 0 || !slices.Contains([]string{"WF001", "XX000"}, got[len(got)-1]) {
+					t.Errorf("got %q", got)
+				}
+				db.wantRows(t, 0)
+			})
+		}
+	})
+}
+
+// A client's settings change nothing of a verdict.
+func TestSettingsDontChangeTheVerdict(t *testing.T) {
+	onEach(t, oldAndNew, func(t *testing.T, db *database) {
+		db.seal(t, "orders", 34)
+		db.exec(t, `create schema evil; grant usage on schema evil to public;
+			create function evil.current_setting(text, boolean) returns text language sql as 'select ''orders=34''';
+			create function evil.same(text, text) returns boolean language sql as 'select true';
+			create operator evil.= (leftarg = text, rightarg = text, function = evil.same);
+			create table evil.resource_locks (resource_id text, last_token bigint)`)
+		for _, setting := range []string{
+			"search_path = evil, pg_catalog", "standard_conforming_strings = off", "role = app", "session_replication_role = replica",
+			"row_security = off", "transform_null_equals = on", "array_nulls = off", "bytea_output = escape", "intervalstyle = sql_standard",
+			"datestyle = 'german, dmy'", "timezone = 'Asia/Tokyo'", "client_encoding = latin1", "client_min_messages = debug1", "lc_messages = 'C'",
+			"plan_cache_mode = force_generic_plan", "enable_seqscan = off", "enable_indexscan = off", "default_transaction_deferrable = on",
+			"default_transaction_isolation = serializable", "extra_float_digits = 0", "quote_all_identifiers = on", "check_function_bodies = off",
+			"jit = off", "statement_timeout = '20s'", "lock_timeout = '20s'", "idle_in_transaction_session_timeout = '20s'", "synchronous_commit = off",
+		} {
+			c := db.connect(t)
+			c.must("set " + setting)
+			for _, p := range protocols {
+				for _, carrier := range []string{"variable", "comment"} {
+					for token, want := range map[int]string{33: "WF001", 34: ""} {
+						sql := "insert into public.jobs values (34)"
+						if carrier == "comment" {
+							c.must("reset wirefence.token")
+							sql += fmt.Sprintf(" /*wirefence.token='orders=%d'*/", token)
+						} else {
+							c.must(fmt.Sprintf("set wirefence.token = 'orders=%d'", token))
+						}
+						wantCode(t, p.run(c, sql), want, setting, p.name, carrier, token)
+					}
+				}
+			}
+		}
+	})
+}
+
+// READ ONLY lets a check pass that could lock nothing: it must not count for
+// what is written when the transaction can write again.
+func TestReadOnlySavepoint(t *testing.T) {
+	onEach(t, oldAndNew, func(t *testing.T, db *database) {
+		for i, end := range []string{"rollback to a", "release a"} {
+			for _, isolation := range isolations {
+				resource := fmt.Sprintf("%s:%d", isolation[:4], i)
+				db.seal(t, resource, 33)
+				c := db.connect(t)
+				c.must("set wirefence.token = '"+resource+"=33'", "begin isolation level "+isolation, "select * from cell")
+				db.seal(t, resource, 34)
+				c.must("savepoint a", "set transaction read only")
+				got := code(c.simple("select random(), writes(1) where false"))
+				if got != "" {
+					c.must("rollback to a")
+				}
+				c.must(end)
+				if got := code(c.simple(insert)); got != "WF001" && got != "40001" {
+					t.Errorf("%s, %s: %q", end, isolation, got)
+				}
+				c.must("commit")
+			}
+		}
+		db.wantRows(t, 0)
+	})
+}
