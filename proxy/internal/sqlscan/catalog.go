@@ -26,7 +26,7 @@ type flags uint8
 const (
 	isSafe      flags = 1 << iota // every function of this name is harmless
 	isUnsafe                      // some function of this name may write
-	isSetter                      // a function, or a relation with a trigger, that may set wirefence.token
+	isSetter                      // a function that may set wirefence.token
 	isRelation                    // a view or a table whose reading may write
 	isType                        // a type to which a conversion may write
 	isField                       // row.name calls a function that may write
@@ -45,23 +45,27 @@ type Catalog struct {
 	all       bool // every query may write
 }
 
-// HasSetters reports whether some function or trigger may set wirefence.token.
-// Then Mentions doesn't tell which texts need no scan.
+// HasSetters reports whether some function of a user may set wirefence.token.
+// Then whatever writes, or reads what users have made, may come to call it: by a
+// trigger, a default, a rule, an operator, a view. A statement is marked as a
+// Setter only where it names such a function; and Mentions doesn't tell which
+// texts need no scan.
 func (c *Catalog) HasSetters() bool { return c != nil && c.setters }
 
 // ParseCatalog reads the text that CatalogQuery returns: a line for each name,
 // of which the first byte says what is known of it:
 //
-//	s  every function of this name is harmless
+//	s  a function of this name is harmless
 //	u  some function of this name may write
 //	p  a procedure's name
-//	x  a function, or a relation with a trigger, that may set wirefence.token
+//	x  a function that may set wirefence.token
 //	r  a view or a table whose reading may write
-//	t  a type to which a conversion may write
+//	t  a type to which a conversion may write, by its name in pg_type
 //	f  row.name calls a function that may write
 //	o  an operator that may write
 //	!  every query may write: what does so needs no mention
 //
+// A name may stand on several lines, and u outweighs s.
 // The last line is a full stop, so that a cut text is noticed.
 func ParseCatalog(text []byte) (*Catalog, error) {
 	whole, ok := bytes.CutSuffix(text, []byte("\n."))
@@ -109,8 +113,26 @@ func (c *Catalog) add(kind byte, name string) error {
 		return fmt.Errorf("the catalog's text has a line of an unknown kind %q", kind)
 	}
 	c.marked = c.marked || f&isFunction == 0
-	c.names[name] |= f
+	f |= c.names[name]
+	if f&isUnsafe != 0 {
+		f &^= isSafe
+	}
+	c.names[name] = f
+	if kind == 't' {
+		for _, alias := range aliases[name] {
+			c.names[alias] |= isType
+		}
+	}
 	return nil
+}
+
+// aliases holds the words by which the grammar calls built-in types, without
+// those that follow them.
+var aliases = map[string][]string{
+	"bool": {"boolean"}, "int2": {"smallint"}, "int4": {"int", "integer"}, "int8": {"bigint"},
+	"float4": {"real", "float"}, "float8": {"double", "float"}, "numeric": {"decimal", "dec"},
+	"bpchar": {"char", "character", "nchar", "national"}, "varchar": {"char", "character", "nchar", "national"},
+	"varbit": {"bit"}, "timetz": {"time"}, "timestamptz": {"timestamp"},
 }
 
 // hidden holds the operators that syntax stands for: LIKE, BETWEEN, IN, CASE,

@@ -1,11 +1,15 @@
 -- What a database's catalog says of names, as one text: see ParseCatalog.
 -- Everything is qualified, operators too: the session's search_path, which a
--- client chooses, must not redirect a name.
+-- client chooses, must not redirect a name. No literal holds a backslash, which
+-- standard_conforming_strings would decide about.
 with recursive
--- Functions of pg_catalog that are volatile and yet write nothing that a fence
--- protects: they read clocks, files or statistics, draw random numbers, or take
--- locks that end with the transaction or session.
-harmless (names) as materialized (select '{
+fn as not materialized (
+  select p.oid, p.proname, p.pronamespace, p.prokind,
+         (p.provolatile OPERATOR(pg_catalog.=) 'v'
+           -- Functions of pg_catalog that are volatile and yet write nothing that
+           -- a fence protects: they read clocks, files or statistics, draw random
+           -- numbers, or take locks that end with the transaction or session.
+           and not (p.pronamespace OPERATOR(pg_catalog.=) 11::pg_catalog.oid and p.proname OPERATOR(pg_catalog.=) any ('{
   bernoulli,system,clock_timestamp,timeofday,current_query,random,random_normal,setseed,array_sample,array_shuffle,
   gen_random_uuid,uuidv4,uuidv7,currval,set_config,txid_status,txid_current,txid_current_if_assigned,
   pg_current_xact_id,pg_current_xact_id_if_assigned,pg_xact_status,pg_xact_commit_timestamp,
@@ -34,184 +38,181 @@ harmless (names) as materialized (select '{
   pg_stat_get_xact_function_calls,pg_stat_get_xact_function_self_time,pg_stat_get_xact_function_total_time,
   pg_stat_get_xact_numscans,pg_stat_get_xact_tuples_deleted,pg_stat_get_xact_tuples_fetched,
   pg_stat_get_xact_tuples_hot_updated,pg_stat_get_xact_tuples_inserted,pg_stat_get_xact_tuples_newpage_updated,
-  pg_stat_get_xact_tuples_returned,pg_stat_get_xact_tuples_updated}'::pg_catalog.text[]),
--- Functions that run SQL, or make values of types, which their arguments name:
--- what they do is not to be seen, whatever they are declared as.
-running (names) as materialized (select '{
+  pg_stat_get_xact_tuples_returned,pg_stat_get_xact_tuples_updated}'::pg_catalog.name[])))
+         -- Functions that run SQL, or make values of types, which their arguments
+         -- name: what they do is not to be seen, whatever they are declared as.
+         or p.proname OPERATOR(pg_catalog.=) any ('{
   table_to_xml,table_to_xmlschema,table_to_xml_and_xmlschema,schema_to_xml,schema_to_xmlschema,
   schema_to_xml_and_xmlschema,database_to_xml,database_to_xmlschema,database_to_xml_and_xmlschema,
   pg_input_is_valid,pg_input_error_info,
-  crosstab,crosstab2,crosstab3,crosstab4,connectby,xpath_table,dblink}'::pg_catalog.text[]),
-fn as materialized (
-  select p.oid, p.proname, p.pronamespace, p.prokind, p.pronargs, p.pronargdefaults, p.proargtypes,
-         p.oid OPERATOR(pg_catalog.<) 16384::pg_catalog.oid as built_in,
-         (p.provolatile OPERATOR(pg_catalog.=) 'v'
-           and not (p.pronamespace OPERATOR(pg_catalog.=) 11::pg_catalog.oid
-                    and p.proname::pg_catalog.text OPERATOR(pg_catalog.=) any ((select h.names from harmless h)::pg_catalog.text[])))
-         or p.proname::pg_catalog.text OPERATOR(pg_catalog.=) any ((select r.names from running r)::pg_catalog.text[]) as writes
+  crosstab,crosstab2,crosstab3,crosstab4,connectby,xpath_table,dblink}'::pg_catalog.name[]) as writes
     from pg_catalog.pg_proc p
 ),
--- Aggregates are always declared immutable: their support functions tell.
-unsafe_aggregate as materialized (
-  select distinct a.aggfnoid::pg_catalog.oid as oid
-    from pg_catalog.pg_aggregate a
-    cross join lateral pg_catalog.unnest(array[a.aggtransfn, a.aggfinalfn, a.aggcombinefn, a.aggserialfn,
-           a.aggdeserialfn, a.aggmtransfn, a.aggminvtransfn, a.aggmfinalfn]::pg_catalog.oid[]) as support(oid)
-    join fn f on f.oid OPERATOR(pg_catalog.=) support.oid
-   where f.writes
-),
-unsafe_fn as materialized (
-  select f.oid from fn f where f.writes
-  union all
-  select a.oid from unsafe_aggregate a
-),
--- Node trees name pinned functions, which pg_depend doesn't.
+-- Node trees name pinned functions, which pg_depend doesn't. A query that locks
+-- rows is a write too.
 pinned as materialized (
-  select ':(funcid|opfuncid|aggfnoid|winfnoid) ('::pg_catalog.text
+  select ':((funcid|opfuncid|aggfnoid|winfnoid) ('::pg_catalog.text
          OPERATOR(pg_catalog.||) pg_catalog.string_agg(f.oid::pg_catalog.text, '|')
-         OPERATOR(pg_catalog.||) ') ' as pattern
-    from fn f where f.writes and f.built_in
+         OPERATOR(pg_catalog.||) ') |hasForUpdate true)' as pattern
+    from fn f where f.oid OPERATOR(pg_catalog.<) 16384::pg_catalog.oid and f.writes
+),
+-- What holds expressions, and which object an expression in it makes unsafe.
+holder (class, id, to_class, to_id, tree) as materialized (
+  select 'pg_catalog.pg_rewrite'::pg_catalog.regclass::pg_catalog.oid, w.oid,
+         'pg_catalog.pg_class'::pg_catalog.regclass::pg_catalog.oid, w.ev_class, w.ev_action
+    from pg_catalog.pg_rewrite w
+    join pg_catalog.pg_class c on c.oid OPERATOR(pg_catalog.=) w.ev_class
+   where c.relkind OPERATOR(pg_catalog.=) 'v' and w.oid OPERATOR(pg_catalog.>=) 16384::pg_catalog.oid
+  union all
+  select 'pg_catalog.pg_policy'::pg_catalog.regclass, y.oid, 'pg_catalog.pg_class'::pg_catalog.regclass, y.polrelid, y.polqual
+    from pg_catalog.pg_policy y
+  union all
+  select 'pg_catalog.pg_constraint'::pg_catalog.regclass, c.oid, 'pg_catalog.pg_type'::pg_catalog.regclass, c.contypid, c.conbin
+    from pg_catalog.pg_constraint c where c.contypid OPERATOR(pg_catalog.>=) 16384::pg_catalog.oid
+  union all
+  select 'pg_catalog.pg_proc'::pg_catalog.regclass, p.oid, 'pg_catalog.pg_proc'::pg_catalog.regclass, p.oid, p.proargdefaults
+    from pg_catalog.pg_proc p
+   where p.oid OPERATOR(pg_catalog.>=) 16384::pg_catalog.oid and p.pronargdefaults OPERATOR(pg_catalog.>) 0
 ),
 -- Which object makes which other one unsafe.
-edge as materialized (
-  select 'pg_catalog.pg_proc'::pg_catalog.regclass::pg_catalog.oid as from_class, o.oprcode::pg_catalog.oid as from_id,
-         'pg_catalog.pg_operator'::pg_catalog.regclass::pg_catalog.oid as to_class, o.oid as to_id
+edge (from_class, from_id, to_class, to_id) as materialized (
+  select d.refclassid, d.refobjid, h.to_class, h.to_id
+    from holder h
+    join pg_catalog.pg_depend d on d.classid OPERATOR(pg_catalog.=) h.class and d.objid OPERATOR(pg_catalog.=) h.id
+  union all
+  -- A type: those made of it, and functions that take or return it.
+  select d.refclassid, d.refobjid, d.classid, d.objid
+    from pg_catalog.pg_depend d
+   where d.refclassid OPERATOR(pg_catalog.=) 'pg_catalog.pg_type'::pg_catalog.regclass::pg_catalog.oid
+     and d.classid OPERATOR(pg_catalog.=) any (array['pg_catalog.pg_type'::pg_catalog.regclass,
+                                                     'pg_catalog.pg_proc'::pg_catalog.regclass]::pg_catalog.oid[])
+  union all
+  -- A column's type: the type of the row.
+  select d.refclassid, d.refobjid, d.refclassid, c.reltype
+    from pg_catalog.pg_depend d
+    join pg_catalog.pg_class c on c.oid OPERATOR(pg_catalog.=) d.objid
+   where d.refclassid OPERATOR(pg_catalog.=) 'pg_catalog.pg_type'::pg_catalog.regclass::pg_catalog.oid
+     and d.classid OPERATOR(pg_catalog.=) 'pg_catalog.pg_class'::pg_catalog.regclass::pg_catalog.oid
+     and c.reltype OPERATOR(pg_catalog.<>) 0::pg_catalog.oid
+  union all
+  select 'pg_catalog.pg_proc'::pg_catalog.regclass, o.oprcode, 'pg_catalog.pg_operator'::pg_catalog.regclass, o.oid
     from pg_catalog.pg_operator o
    where o.oid OPERATOR(pg_catalog.>=) 16384::pg_catalog.oid
   union all
-  select 'pg_catalog.pg_proc'::pg_catalog.regclass, c.castfunc,
-         'pg_catalog.pg_type'::pg_catalog.regclass, c.casttarget
+  select 'pg_catalog.pg_proc'::pg_catalog.regclass, c.castfunc, 'pg_catalog.pg_type'::pg_catalog.regclass, c.casttarget
     from pg_catalog.pg_cast c
    where c.oid OPERATOR(pg_catalog.>=) 16384::pg_catalog.oid and c.castfunc OPERATOR(pg_catalog.<>) 0::pg_catalog.oid
   union all
-  select d.refclassid, d.refobjid, 'pg_catalog.pg_type'::pg_catalog.regclass, c.contypid
-    from pg_catalog.pg_constraint c
-    join pg_catalog.pg_depend d on d.classid OPERATOR(pg_catalog.=) 'pg_catalog.pg_constraint'::pg_catalog.regclass::pg_catalog.oid
-                               and d.objid OPERATOR(pg_catalog.=) c.oid
-   where c.contypid OPERATOR(pg_catalog.<>) 0::pg_catalog.oid
-  union all
-  select 'pg_catalog.pg_type'::pg_catalog.regclass, t.typbasetype, 'pg_catalog.pg_type'::pg_catalog.regclass, t.oid
-    from pg_catalog.pg_type t where t.typbasetype OPERATOR(pg_catalog.>=) 16384::pg_catalog.oid
-  union all
-  select 'pg_catalog.pg_type'::pg_catalog.regclass, t.typelem, 'pg_catalog.pg_type'::pg_catalog.regclass, t.oid
-    from pg_catalog.pg_type t
-    join pg_catalog.pg_type e on e.oid OPERATOR(pg_catalog.=) t.typelem
-   where t.typelem OPERATOR(pg_catalog.>=) 16384::pg_catalog.oid and e.typtype OPERATOR(pg_catalog.=) 'd'
-  union all
-  select 'pg_catalog.pg_type'::pg_catalog.regclass, a.atttypid, 'pg_catalog.pg_type'::pg_catalog.regclass, c.reltype
-    from pg_catalog.pg_attribute a
-    join pg_catalog.pg_class c on c.oid OPERATOR(pg_catalog.=) a.attrelid
-    join pg_catalog.pg_type t on t.oid OPERATOR(pg_catalog.=) a.atttypid
-   where a.atttypid OPERATOR(pg_catalog.>=) 16384::pg_catalog.oid and c.reltype OPERATOR(pg_catalog.<>) 0::pg_catalog.oid
-     and t.typtype OPERATOR(pg_catalog.=) 'd'
-  union all
-  select d.refclassid, d.refobjid, 'pg_catalog.pg_class'::pg_catalog.regclass, w.ev_class
-    from pg_catalog.pg_rewrite w
-    join pg_catalog.pg_class c on c.oid OPERATOR(pg_catalog.=) w.ev_class
-    join pg_catalog.pg_depend d on d.classid OPERATOR(pg_catalog.=) 'pg_catalog.pg_rewrite'::pg_catalog.regclass::pg_catalog.oid
-                               and d.objid OPERATOR(pg_catalog.=) w.oid
-   where c.relkind OPERATOR(pg_catalog.=) 'v' and w.oid OPERATOR(pg_catalog.>=) 16384::pg_catalog.oid
-  union all
-  select d.refclassid, d.refobjid, 'pg_catalog.pg_class'::pg_catalog.regclass, y.polrelid
-    from pg_catalog.pg_policy y
-    join pg_catalog.pg_depend d on d.classid OPERATOR(pg_catalog.=) 'pg_catalog.pg_policy'::pg_catalog.regclass::pg_catalog.oid
-                               and d.objid OPERATOR(pg_catalog.=) y.oid
+  -- Aggregates are always declared immutable: their support functions tell.
+  select 'pg_catalog.pg_proc'::pg_catalog.regclass, support.oid, 'pg_catalog.pg_proc'::pg_catalog.regclass, a.aggfnoid
+    from pg_catalog.pg_aggregate a
+    cross join lateral pg_catalog.unnest(array[a.aggtransfn, a.aggfinalfn, a.aggcombinefn, a.aggserialfn,
+           a.aggdeserialfn, a.aggmtransfn, a.aggminvtransfn, a.aggmfinalfn]::pg_catalog.oid[]) as support(oid)
+   where a.aggfnoid::pg_catalog.oid OPERATOR(pg_catalog.>=) 16384::pg_catalog.oid
 ),
+-- What is unsafe besides the functions that say so themselves.
 suspect (class, id) as (
-  (select 'pg_catalog.pg_proc'::pg_catalog.regclass::pg_catalog.oid, u.oid from unsafe_fn u
+  (select e.to_class, e.to_id
+     from edge e
+     join fn f on f.oid OPERATOR(pg_catalog.=) e.from_id
+    where e.from_class OPERATOR(pg_catalog.=) 'pg_catalog.pg_proc'::pg_catalog.regclass::pg_catalog.oid and f.writes
    union all
-   select 'pg_catalog.pg_class'::pg_catalog.regclass, w.ev_class
-     from pg_catalog.pg_rewrite w
-     join pg_catalog.pg_class c on c.oid OPERATOR(pg_catalog.=) w.ev_class, pinned
-    where c.relkind OPERATOR(pg_catalog.=) 'v' and w.oid OPERATOR(pg_catalog.>=) 16384::pg_catalog.oid
-      and w.ev_action::pg_catalog.text OPERATOR(pg_catalog.~) pinned.pattern
-   union all
-   select 'pg_catalog.pg_class'::pg_catalog.regclass, y.polrelid
-     from pg_catalog.pg_policy y, pinned
-    where y.polqual::pg_catalog.text OPERATOR(pg_catalog.~) pinned.pattern
-   union all
-   select 'pg_catalog.pg_type'::pg_catalog.regclass, c.contypid
-     from pg_catalog.pg_constraint c, pinned
-    where c.contypid OPERATOR(pg_catalog.<>) 0::pg_catalog.oid
-      and c.conbin::pg_catalog.text OPERATOR(pg_catalog.~) pinned.pattern)
+   select h.to_class, h.to_id
+     from holder h, pinned
+    where h.tree::pg_catalog.text OPERATOR(pg_catalog.~) pinned.pattern)
   union
   select e.to_class, e.to_id
     from suspect s
     join edge e on e.from_class OPERATOR(pg_catalog.=) s.class and e.from_id OPERATOR(pg_catalog.=) s.id
 ),
--- Functions of users that may set the session variable, and those that call them.
--- Sources are lowered, which takes time, only where there is such a function.
+unsafe (id) as not materialized (
+  select f.oid from fn f where f.writes
+  union all
+  select s.id from suspect s where s.class OPERATOR(pg_catalog.=) 'pg_catalog.pg_proc'::pg_catalog.regclass::pg_catalog.oid
+),
+-- Functions of users, with their text in lower case: that of a body which is
+-- kept as a tree names functions by number and holds literals as bytes.
 routine as not materialized (
-  select p.oid, p.proname::pg_catalog.text as name, p.proconfig::pg_catalog.text as config,
-         case when p.prosqlbody is null then p.prosrc else pg_catalog.pg_get_function_sqlbody(p.oid) end
-         collate pg_catalog."C" as text
+  select p.oid, pg_catalog.lower(p.proname::pg_catalog.text collate pg_catalog."C") as name, s.text,
+         p.proconfig::pg_catalog.text as config, p.prosqlbody is not null as is_tree
     from pg_catalog.pg_proc p
+    cross join lateral (
+      select pg_catalog.lower(coalesce(p.prosqlbody::pg_catalog.text, p.prosrc) collate pg_catalog."C") as text offset 0) s
    where p.oid OPERATOR(pg_catalog.>=) 16384::pg_catalog.oid and p.prokind OPERATOR(pg_catalog.<>) 'a'
      and p.pronamespace OPERATOR(pg_catalog.<>) all (array(
            select n.oid from pg_catalog.pg_namespace n where n.nspname OPERATOR(pg_catalog.=) 'wirefence'))
 ),
-source as materialized (
-  select r.name, pg_catalog.lower(r.text) as text from routine r
+-- Those that may set the session variable: they mention it, or set what they
+-- compute. set_config('x.y', …) is harmless; 2078 is set_config.
+direct (name) as materialized (
+  select r.name from routine r
+   where r.config OPERATOR(pg_catalog.~*) 'wirefence'
+      or pg_catalog.strpos(r.text, 'wirefence') OPERATOR(pg_catalog.>) 0
+      or pg_catalog.strpos(r.text, 'set_config') OPERATOR(pg_catalog.>) 0
+         and pg_catalog.strpos(pg_catalog.regexp_replace(r.text,
+               'set_config"?[[:space:]]*[(][[:space:]]*''+(?!client_encoding|standard_conforming_strings)[a-z0-9_.]+''+(::text)?[[:space:]]*,', '', 'g'),
+               'set_config') OPERATOR(pg_catalog.>) 0
+      or pg_catalog.strpos(r.text, '''set ') OPERATOR(pg_catalog.>) 0
+         and r.text OPERATOR(pg_catalog.~) '''set[[:space:]]+((local|session)[[:space:]]+)?(''|%)'
+      or r.is_tree
+         and r.text OPERATOR(pg_catalog.~) ':funcid 2078 [^{]*:args [(][{](?!const)| (119|87) (105|73) (114|82) (101|69) (102|70) (101|69) (110|78) (99|67) (101|69) '
 ),
-setter (name, level) as (
-  select r.name, 0 from routine r
-   where r.text OPERATOR(pg_catalog.~*) 'set_config|wirefence'
-      or r.config OPERATOR(pg_catalog.~*) 'wirefence'
+calls (caller, callee) as materialized (
+  select r.name, pg_catalog.btrim(m.found[1], '"')
+    from routine r
+    cross join lateral pg_catalog.regexp_matches(r.text, '("[^"]+"|[^][:space:]["''(),;:.=<>|+*/-]+)[[:space:]]*[(]', 'g') as m(found)
+   where exists (select from direct) and not r.is_tree
+  union all
+  select r.name, pg_catalog.lower(p.proname::pg_catalog.text collate pg_catalog."C")
+    from routine r
+    join pg_catalog.pg_depend d on d.classid OPERATOR(pg_catalog.=) 'pg_catalog.pg_proc'::pg_catalog.regclass::pg_catalog.oid
+                               and d.objid OPERATOR(pg_catalog.=) r.oid
+    join pg_catalog.pg_proc p on p.oid OPERATOR(pg_catalog.=) d.refobjid
+   where d.refclassid OPERATOR(pg_catalog.=) 'pg_catalog.pg_proc'::pg_catalog.regclass::pg_catalog.oid
+     and exists (select from direct) and r.is_tree
+),
+setter (name) as (
+  select d.name from direct d
   union
-  select s.name, r.level OPERATOR(pg_catalog.+) 1
-    from setter r
-    join source s on pg_catalog.strpos(s.text, pg_catalog.lower(r.name)) OPERATOR(pg_catalog.>) 0
-   where r.level OPERATOR(pg_catalog.<) 4 and s.name OPERATOR(pg_catalog.<>) r.name
+  select c.caller from setter s join calls c on c.callee OPERATOR(pg_catalog.=) s.name
 ),
 line (kind, name) as (
-  select case when pg_catalog.bool_or(f.writes or a.oid is not null) then 'u' else 's' end, f.proname::pg_catalog.text
+  select case when f.prokind OPERATOR(pg_catalog.=) 'p' then 'p' when f.writes then 'u' else 's' end, f.proname::pg_catalog.text
     from fn f
-    left join unsafe_aggregate a on a.oid OPERATOR(pg_catalog.=) f.oid
-   where f.prokind OPERATOR(pg_catalog.<>) 'p'
-   group by f.proname
-  union
-  select 'p', f.proname::pg_catalog.text from fn f where f.prokind OPERATOR(pg_catalog.=) 'p'
-  union
-  select 'x', s.name from setter s
-  union
-  select 'x', c.relname::pg_catalog.text
-    from pg_catalog.pg_trigger t
-    join fn f on f.oid OPERATOR(pg_catalog.=) t.tgfoid
-    join setter s on s.name OPERATOR(pg_catalog.=) f.proname::pg_catalog.text
-    join pg_catalog.pg_class c on c.oid OPERATOR(pg_catalog.=) t.tgrelid
-   where not f.built_in
-  union
-  select 'x', c.relname::pg_catalog.text
+  union all
+  select 'x', p.proname::pg_catalog.text
     from setter s
-    join fn f on f.proname::pg_catalog.text OPERATOR(pg_catalog.=) s.name
-    join edge e on e.from_class OPERATOR(pg_catalog.=) 'pg_catalog.pg_proc'::pg_catalog.regclass::pg_catalog.oid
-               and e.from_id OPERATOR(pg_catalog.=) f.oid
-    join pg_catalog.pg_class c on c.oid OPERATOR(pg_catalog.=) e.to_id
-   where e.to_class OPERATOR(pg_catalog.=) 'pg_catalog.pg_class'::pg_catalog.regclass::pg_catalog.oid
-  union
+    join pg_catalog.pg_proc p on pg_catalog.lower(p.proname::pg_catalog.text collate pg_catalog."C") OPERATOR(pg_catalog.=) s.name
+   where p.oid OPERATOR(pg_catalog.>=) 16384::pg_catalog.oid
+  union all
+  select 'u', p.proname::pg_catalog.text
+    from suspect s join pg_catalog.pg_proc p on p.oid OPERATOR(pg_catalog.=) s.id
+   where s.class OPERATOR(pg_catalog.=) 'pg_catalog.pg_proc'::pg_catalog.regclass::pg_catalog.oid
+     and p.prokind OPERATOR(pg_catalog.<>) 'p'
+  union all
   select 'r', c.relname::pg_catalog.text
     from suspect s join pg_catalog.pg_class c on c.oid OPERATOR(pg_catalog.=) s.id
    where s.class OPERATOR(pg_catalog.=) 'pg_catalog.pg_class'::pg_catalog.regclass::pg_catalog.oid
-  union
+  union all
   select 't', t.typname::pg_catalog.text
     from suspect s join pg_catalog.pg_type t on t.oid OPERATOR(pg_catalog.=) s.id
    where s.class OPERATOR(pg_catalog.=) 'pg_catalog.pg_type'::pg_catalog.regclass::pg_catalog.oid
-  union
+  union all
   select 'o', o.oprname::pg_catalog.text
     from suspect s join pg_catalog.pg_operator o on o.oid OPERATOR(pg_catalog.=) s.id
    where s.class OPERATOR(pg_catalog.=) 'pg_catalog.pg_operator'::pg_catalog.regclass::pg_catalog.oid
-  union
+  union all
   -- A conversion that needs no mention of its type.
   select '!', ''
-    from pg_catalog.pg_cast c join unsafe_fn u on u.oid OPERATOR(pg_catalog.=) c.castfunc
-   where c.castcontext OPERATOR(pg_catalog.=) 'i'
-  union
-  select 'f', f.proname::pg_catalog.text
-    from fn f
-    join unsafe_fn u on u.oid OPERATOR(pg_catalog.=) f.oid
-    join pg_catalog.pg_type t on t.oid OPERATOR(pg_catalog.=) f.proargtypes[0]
-   where not f.built_in and f.prokind OPERATOR(pg_catalog.=) 'f'
-     and f.pronargs OPERATOR(pg_catalog.-) f.pronargdefaults OPERATOR(pg_catalog.<=) 1
+    from pg_catalog.pg_cast c join unsafe u on u.id OPERATOR(pg_catalog.=) c.castfunc
+   where c.castcontext OPERATOR(pg_catalog.=) 'i' and c.oid OPERATOR(pg_catalog.>=) 16384::pg_catalog.oid
+  union all
+  select 'f', p.proname::pg_catalog.text
+    from unsafe u
+    join pg_catalog.pg_proc p on p.oid OPERATOR(pg_catalog.=) u.id
+    join pg_catalog.pg_type t on t.oid OPERATOR(pg_catalog.=) p.proargtypes[0]
+   where p.oid OPERATOR(pg_catalog.>=) 16384::pg_catalog.oid and p.prokind OPERATOR(pg_catalog.=) 'f'
+     and p.pronargs OPERATOR(pg_catalog.-) p.pronargdefaults OPERATOR(pg_catalog.<=) 1
      and t.typtype OPERATOR(pg_catalog.=) any ('{c,p,d}'::pg_catalog."char"[])
 )
 select pg_catalog.string_agg(

@@ -30,7 +30,7 @@ func TestCatalogQueryIsImmuneToTheSession(t *testing.T) {
 		mustRun(t, conn, "reset role; reset search_path; set standard_conforming_strings = on; drop schema evil cascade")
 		if text := answer(t, conn); !contains(text, "sabs") || !contains(text, "unextval") || !contains(text, "rvv") ||
 			!contains(text, "rvn") || !contains(text, "tchecked") || !contains(text, "o###") || !contains(text, "ffield") ||
-			!contains(text, "xchooses") || !contains(text, "xguarded") || !contains(text, "pproc") ||
+			!contains(text, "xchooses") || !contains(text, "tint2") || !contains(text, "pproc") ||
 			contains(text, "rclean") || contains(text, "tplain") || contains(text, "o#+#") || contains(text, "!") {
 			t.Error("the catalog's answer is wrong")
 		}
@@ -65,6 +65,22 @@ func TestParseCatalogRefusesWhatItCannotRead(t *testing.T) {
 	}
 	if !scanOne(t, "select abs(1)", Options{}, cat).Write {
 		t.Error("a line ! does not make a write of every query")
+	}
+}
+
+func TestCatalogTextKnowsTheGrammarsTypeNames(t *testing.T) {
+	cat, err := ParseCatalog([]byte("tint4\ntfloat8\ntvarchar\nsf\nuf\nsf\n."))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for sql, want := range map[string]bool{
+		"select a::int": true, "select cast(a as integer)": true, "select a::int4": true, "select a::double precision": true,
+		"select a::float(53)": true, "select a::character varying(3)": true, "select a::national char varying(3)": true,
+		"select a::varchar": true, "select a::bigint": false, "select f(1)": true,
+	} {
+		if scanOne(t, sql, Options{}, cat).Write != want {
+			t.Errorf("%s: want %v", sql, want)
+		}
 	}
 }
 

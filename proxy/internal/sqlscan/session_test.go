@@ -106,8 +106,11 @@ func TestSettersOfTheCatalog(t *testing.T) {
 		}
 		for sql, want := range map[string]bool{
 			"select chosen()": true, "select chooses()": true, "select fixed()": true,
-			"insert into guarded values (1)": true, "insert into t (a) values (1)": false,
-			"select pure(1), reads(2)": false, "call proc()": false, "select made_since()": true,
+			"select computes()": true, "select keeps()": true, "select harmless()": false, "select tree()": true,
+			"select computed_tree()": true, "select harmless_tree()": false, "select calls_tree()": true,
+			"select link_9()": true, `select "Loud Link"()`: true, "call sets()": true,
+			"insert into t (a) values (1)": false,
+			"select pure(1), reads(2)":     false, "call proc()": false, "select made_since()": true,
 			"create table made_since (a int)": false, "select * from t x(made_since)": false,
 			"insert into t (a) values (3) on conflict (a) do update set (a, b) = (1, 2)": false,
 		} {

@@ -8,11 +8,10 @@ select pg_catalog.concat_ws(' ',
   (select pg_catalog.concat(pg_catalog.count(*), ':', pg_catalog.sum(t.xmin::pg_catalog.text::pg_catalog.int8)) from pg_catalog.pg_rewrite t),
   (select pg_catalog.concat(pg_catalog.count(*), ':', pg_catalog.sum(t.xmin::pg_catalog.text::pg_catalog.int8)) from pg_catalog.pg_policy t),
   (select pg_catalog.concat(pg_catalog.count(*), ':', pg_catalog.sum(t.xmin::pg_catalog.text::pg_catalog.int8)) from pg_catalog.pg_cast t),
-  (select pg_catalog.concat(pg_catalog.count(*), ':', pg_catalog.sum(t.xmin::pg_catalog.text::pg_catalog.int8)) from pg_catalog.pg_trigger t),
   (select pg_catalog.concat(pg_catalog.count(*), ':', pg_catalog.sum(t.xmin::pg_catalog.text::pg_catalog.int8)) from pg_catalog.pg_namespace t),
   (select pg_catalog.concat(pg_catalog.count(*), ':', pg_catalog.sum(t.xmin::pg_catalog.text::pg_catalog.int8)) from pg_catalog.pg_constraint t
     where t.contypid OPERATOR(pg_catalog.<>) 0::pg_catalog.oid),
   (select pg_catalog.concat(pg_catalog.count(*), ':', pg_catalog.sum(t.xmin::pg_catalog.text::pg_catalog.int8)) from pg_catalog.pg_class t
-    where t.relkind OPERATOR(pg_catalog.=) 'v' or t.relrowsecurity or t.relhastriggers),
+    where t.relkind OPERATOR(pg_catalog.=) any ('{c,v}'::pg_catalog."char"[]) or t.relrowsecurity),
   (select pg_catalog.concat(pg_catalog.count(*), ':', pg_catalog.sum(t.xmin::pg_catalog.text::pg_catalog.int8)) from pg_catalog.pg_type t
     where t.typtype OPERATOR(pg_catalog.<>) 'c' and t.typelem OPERATOR(pg_catalog.=) 0::pg_catalog.oid))

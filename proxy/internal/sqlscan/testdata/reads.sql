@@ -73,3 +73,5 @@ explain analyze verbose (select 1)
 explain verbose select nextval('s')
 lock table t in access share mode
 lock table t in access exclusive mode
+select mild(), takes_plain('x')
+select '1'::text::bigint, cast('1' as varchar(3))

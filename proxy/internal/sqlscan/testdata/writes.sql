@@ -92,3 +92,15 @@ select U&"\0077rites"(1)
 explain ("analyze") insert into t values (9)
 explain (U&"\0061nalyze") insert into t values (9)
 select 1 as as into made
+select row(1)::mood::smallint
+select cast(row(1)::mood as smallint)
+select row(1)::mood::pg_catalog.int2
+select row(1)::mood::boolean
+select array[row(1)::mood]::smallint[]
+select defaults()
+select counts()
+select takes('x')
+select takes_many('{x}')
+select * from locking
+select * from over_locking
+select * from sharing
