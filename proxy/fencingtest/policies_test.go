@@ -198,3 +198,27 @@ func TestLargeStatementThatSetsTheVariable(t *testing.T) {
 		db.wantRows(t, 0)
 	})
 }
+
+// Where functions may set the variable, a session that carries nothing still
+// may do what can't be fenced.
+func TestUnfencedSessionsBesideSetters(t *testing.T) {
+	onEach(t, oldAndNew, func(t *testing.T, shared *database) {
+		shared.exec(t, enter)
+		db := *shared
+		db.proxy = shared.proxyWith(t, proxy.Options{MaxStatement: 4 << 10})
+		c := db.connect(t)
+		large := "insert into jobs values (1, '" + strings.Repeat("x", 5<<10) + "')"
+		for _, p := range protocols {
+			for _, sql := range []string{"prepare transaction 'x'", large} {
+				wantCode(t, p.run(c, "begin"), "", p.name)
+				wantCode(t, p.run(c, "insert into jobs values (1)"), "", p.name)
+				wantCode(t, p.run(c, sql), "", p.name, sql[:7])
+				c.must("rollback")
+			}
+			wantCode(t, p.run(c, "rollback prepared 'x'"), "", p.name)
+			wantCode(t, p.run(c, "create index concurrently on jobs (token)"), "", p.name)
+			wantCode(t, p.run(c, "call committing()"), "", p.name)
+		}
+		db.wantRows(t, 6)
+	})
+}
