@@ -29,7 +29,7 @@ const (
 	isSetter                      // a function that may set wirefence.token
 	isRelation                    // a view or a table whose reading may write
 	isType                        // a type to which a conversion may write
-	isField                       // row.name calls a function that may write
+	isField                       // row.name may call a function that may write
 	isProcedure                   // some procedure has this name
 
 	isFunction = isSafe | isUnsafe | isProcedure
@@ -61,7 +61,7 @@ func (c *Catalog) HasSetters() bool { return c != nil && c.setters }
 //	x  a function that may set wirefence.token
 //	r  a view or a table whose reading may write
 //	t  a type to which a conversion may write, by its name in pg_type
-//	f  row.name calls a function that may write
+//	f  as u, and row.name may call it
 //	o  an operator that may write
 //	!  every query may write: what does so needs no mention
 //
@@ -101,7 +101,7 @@ func (c *Catalog) add(kind byte, name string) error {
 	case 't':
 		f = isType
 	case 'f':
-		f = isField
+		f = isField | isUnsafe
 	case 'o':
 		c.operators[name] = true
 		c.all = c.all || hidden[name]
@@ -112,7 +112,7 @@ func (c *Catalog) add(kind byte, name string) error {
 	default:
 		return fmt.Errorf("the catalog's text has a line of an unknown kind %q", kind)
 	}
-	c.marked = c.marked || f&isFunction == 0
+	c.marked = c.marked || f&^isFunction != 0
 	f |= c.names[name]
 	if f&isUnsafe != 0 {
 		f &^= isSafe

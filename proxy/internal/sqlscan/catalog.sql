@@ -3,13 +3,14 @@
 -- client chooses, must not redirect a name. No literal holds a backslash, which
 -- standard_conforming_strings would decide about.
 with recursive
+-- CASE keeps the planner from estimating each name.
 fn as not materialized (
-  select p.oid, p.proname, p.pronamespace, p.prokind,
-         (p.provolatile OPERATOR(pg_catalog.=) 'v'
-           -- Functions of pg_catalog that are volatile and yet write nothing that
-           -- a fence protects: they read clocks, files or statistics, draw random
-           -- numbers, or take locks that end with the transaction or session.
-           and not (p.pronamespace OPERATOR(pg_catalog.=) 11::pg_catalog.oid and p.proname OPERATOR(pg_catalog.=) any ('{
+  select p.*,
+         case when p.provolatile OPERATOR(pg_catalog.=) 'v'
+         -- Functions of pg_catalog that are volatile and yet write nothing that a
+         -- fence protects: they read clocks, files or statistics, draw random
+         -- numbers, or take locks that end with the transaction or session.
+         then not (p.pronamespace OPERATOR(pg_catalog.=) 11::pg_catalog.oid and p.proname OPERATOR(pg_catalog.=) any ('{
   bernoulli,system,clock_timestamp,timeofday,current_query,random,random_normal,setseed,array_sample,array_shuffle,
   gen_random_uuid,uuidv4,uuidv7,currval,set_config,txid_status,txid_current,txid_current_if_assigned,
   pg_current_xact_id,pg_current_xact_id_if_assigned,pg_xact_status,pg_xact_commit_timestamp,
@@ -38,14 +39,17 @@ fn as not materialized (
   pg_stat_get_xact_function_calls,pg_stat_get_xact_function_self_time,pg_stat_get_xact_function_total_time,
   pg_stat_get_xact_numscans,pg_stat_get_xact_tuples_deleted,pg_stat_get_xact_tuples_fetched,
   pg_stat_get_xact_tuples_hot_updated,pg_stat_get_xact_tuples_inserted,pg_stat_get_xact_tuples_newpage_updated,
-  pg_stat_get_xact_tuples_returned,pg_stat_get_xact_tuples_updated}'::pg_catalog.name[])))
+  pg_stat_get_xact_tuples_returned,pg_stat_get_xact_tuples_updated}'::pg_catalog.name[]))
+         else false end
          -- Functions that run SQL, or make values of types, which their arguments
          -- name: what they do is not to be seen, whatever they are declared as.
-         or p.proname OPERATOR(pg_catalog.=) any ('{
+         or case when p.provolatile OPERATOR(pg_catalog.<>) 'v'
+         then p.proname OPERATOR(pg_catalog.=) any ('{
   table_to_xml,table_to_xmlschema,table_to_xml_and_xmlschema,schema_to_xml,schema_to_xmlschema,
   schema_to_xml_and_xmlschema,database_to_xml,database_to_xmlschema,database_to_xml_and_xmlschema,
   pg_input_is_valid,pg_input_error_info,
-  crosstab,crosstab2,crosstab3,crosstab4,connectby,xpath_table,dblink}'::pg_catalog.name[]) as writes
+  crosstab,crosstab2,crosstab3,crosstab4,connectby,xpath_table,dblink}'::pg_catalog.name[])
+         else false end as writes
     from pg_catalog.pg_proc p
 ),
 -- Node trees name pinned functions, which pg_depend doesn't. A query that locks
@@ -61,7 +65,7 @@ holder (class, id, to_class, to_id, tree) as materialized (
   select 'pg_catalog.pg_rewrite'::pg_catalog.regclass::pg_catalog.oid, w.oid,
          'pg_catalog.pg_class'::pg_catalog.regclass::pg_catalog.oid, w.ev_class, w.ev_action
     from pg_catalog.pg_rewrite w
-    join pg_catalog.pg_class c on c.oid OPERATOR(pg_catalog.=) w.ev_class
+    cross join lateral (select c.relkind from pg_catalog.pg_class c where c.oid OPERATOR(pg_catalog.=) w.ev_class offset 0) c
    where c.relkind OPERATOR(pg_catalog.=) 'v' and w.oid OPERATOR(pg_catalog.>=) 16384::pg_catalog.oid
   union all
   select 'pg_catalog.pg_policy'::pg_catalog.regclass, y.oid, 'pg_catalog.pg_class'::pg_catalog.regclass, y.polrelid, y.polqual
@@ -125,15 +129,10 @@ suspect (class, id) as (
     from suspect s
     join edge e on e.from_class OPERATOR(pg_catalog.=) s.class and e.from_id OPERATOR(pg_catalog.=) s.id
 ),
-unsafe (id) as not materialized (
-  select f.oid from fn f where f.writes
-  union all
-  select s.id from suspect s where s.class OPERATOR(pg_catalog.=) 'pg_catalog.pg_proc'::pg_catalog.regclass::pg_catalog.oid
-),
 -- Functions of users, with their text in lower case: that of a body which is
 -- kept as a tree names functions by number and holds literals as bytes.
 routine as not materialized (
-  select p.oid, pg_catalog.lower(p.proname::pg_catalog.text collate pg_catalog."C") as name, s.text,
+  select p.oid, p.proname::pg_catalog.text collate pg_catalog."C" as name, s.text,
          p.proconfig::pg_catalog.text as config, p.prosqlbody is not null as is_tree
     from pg_catalog.pg_proc p
     cross join lateral (
@@ -174,18 +173,22 @@ calls (caller, callee) as materialized (
 setter (name) as (
   select d.name from direct d
   union
-  select c.caller from setter s join calls c on c.callee OPERATOR(pg_catalog.=) s.name
+  select c.caller from setter s join calls c on c.callee OPERATOR(pg_catalog.=) pg_catalog.lower(s.name)
 ),
+-- Of functions that may write, row.name calls those which take a row, or whatever
+-- they are given: record, any, anyelement, anynonarray and the like.
 line (kind, name) as (
-  select case when f.prokind OPERATOR(pg_catalog.=) 'p' then 'p' when f.writes then 'u' else 's' end, f.proname::pg_catalog.text
+  select case when f.prokind OPERATOR(pg_catalog.=) 'p' then 'p' when not f.writes then 's'
+              when f.oid OPERATOR(pg_catalog.>=) 16384::pg_catalog.oid and f.prokind OPERATOR(pg_catalog.=) 'f'
+                   and f.pronargs OPERATOR(pg_catalog.-) f.pronargdefaults OPERATOR(pg_catalog.<=) 1
+                   and (f.proargtypes[0] OPERATOR(pg_catalog.>=) 16384::pg_catalog.oid
+                     or f.proargtypes[0] OPERATOR(pg_catalog.=) any ('{2249,2276,2283,2776,5077,5079}'::pg_catalog.oid[]))
+              then 'f' else 'u' end, f.proname::pg_catalog.text
     from fn f
   union all
-  select 'x', p.proname::pg_catalog.text
-    from setter s
-    join pg_catalog.pg_proc p on pg_catalog.lower(p.proname::pg_catalog.text collate pg_catalog."C") OPERATOR(pg_catalog.=) s.name
-   where p.oid OPERATOR(pg_catalog.>=) 16384::pg_catalog.oid
+  select 'x', s.name from setter s
   union all
-  select 'u', p.proname::pg_catalog.text
+  select 'f', p.proname::pg_catalog.text
     from suspect s join pg_catalog.pg_proc p on p.oid OPERATOR(pg_catalog.=) s.id
    where s.class OPERATOR(pg_catalog.=) 'pg_catalog.pg_proc'::pg_catalog.regclass::pg_catalog.oid
      and p.prokind OPERATOR(pg_catalog.<>) 'p'
@@ -204,16 +207,9 @@ line (kind, name) as (
   union all
   -- A conversion that needs no mention of its type.
   select '!', ''
-    from pg_catalog.pg_cast c join unsafe u on u.id OPERATOR(pg_catalog.=) c.castfunc
+    from pg_catalog.pg_cast c join fn f on f.oid OPERATOR(pg_catalog.=) c.castfunc
    where c.castcontext OPERATOR(pg_catalog.=) 'i' and c.oid OPERATOR(pg_catalog.>=) 16384::pg_catalog.oid
-  union all
-  select 'f', p.proname::pg_catalog.text
-    from unsafe u
-    join pg_catalog.pg_proc p on p.oid OPERATOR(pg_catalog.=) u.id
-    join pg_catalog.pg_type t on t.oid OPERATOR(pg_catalog.=) p.proargtypes[0]
-   where p.oid OPERATOR(pg_catalog.>=) 16384::pg_catalog.oid and p.prokind OPERATOR(pg_catalog.=) 'f'
-     and p.pronargs OPERATOR(pg_catalog.-) p.pronargdefaults OPERATOR(pg_catalog.<=) 1
-     and t.typtype OPERATOR(pg_catalog.=) any ('{c,p,d}'::pg_catalog."char"[])
+     and (f.writes or exists (select from suspect s where s.id OPERATOR(pg_catalog.=) f.oid))
 )
 select pg_catalog.string_agg(
          case when pg_catalog.strpos(l.name, pg_catalog.chr(10)) OPERATOR(pg_catalog.=) 0 then l.kind OPERATOR(pg_catalog.||) l.name
