@@ -170,10 +170,18 @@ calls (caller, callee) as materialized (
    where d.refclassid OPERATOR(pg_catalog.=) 'pg_catalog.pg_proc'::pg_catalog.regclass::pg_catalog.oid
      and exists (select from direct) and r.is_tree
 ),
+-- Their callers in one row for each make the planner hash them once, not once
+-- for each step of the recursion.
+called (callee, callers) as materialized (
+  select c.callee, pg_catalog.array_agg(c.caller) from calls c group by c.callee
+),
 setter (name) as (
   select d.name from direct d
   union
-  select c.caller from setter s join calls c on c.callee OPERATOR(pg_catalog.=) pg_catalog.lower(s.name)
+  select c.caller
+    from setter s
+    join called d on d.callee OPERATOR(pg_catalog.=) pg_catalog.lower(s.name)
+    cross join lateral pg_catalog.unnest(d.callers) as c(caller)
 ),
 -- Of functions that may write, row.name calls those which take a row, or whatever
 -- they are given: record, any, anyelement, anynonarray and the like.
