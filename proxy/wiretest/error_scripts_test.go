@@ -39,6 +39,12 @@ var errorScripts = []script{
 		synced(run("INSERT INTO x.d VALUES (1)"), run("INSERT INTO x.d VALUES (1)")),
 		simple("INSERT INTO x.d VALUES (2), (2)"), simple("SELECT count(*) FROM x.d"),
 	}},
+	{name: "05 queries among what is discarded", steps: []step{
+		ready(1), send(run("SELECT 1/0"), flush), until('E'),
+		send(q("INSERT INTO t VALUES (1, 'a')"), fastpath(177, "1", "2"), parse("s", "SELECT 0"), bind("", "s"), q("BEGIN")), send(sync_), ready(1),
+		send(parse("s", "SELECT 1"), sync_, closing('S', "s"), parse("s", "SELECT 2"), sync_, bind("", "s"), execute("", 0), sync_), ready(3),
+		send(run("SELEC"), q("SELECT 1"), sync_, run("INSERT INTO t VALUES (2, 'b')"), sync_, q("SELECT 2")), ready(3),
+	}},
 	{name: "an error's position", steps: []step{
 		ready(1), simple("SELECT 1, nope FROM t"), simple("INSERT INTO t VALUES (1, nope)"), simple("SELECT 'Ünicöde', nope"),
 		simple("INSERT INTO t VALUES (1, 'ü'); INSERT INTO t VALUES (2, nöpe)"), simple("INSERT INTO t VALUES (1, 'a'); INSERT INTO nowhere VALUES (1); SELECT 1"),

@@ -45,6 +45,9 @@ type peer struct {
 	err  error
 	news chan struct{}
 	seen int // messages that were waited for
+
+	patience time.Duration
+	sent     string // what the messages of a failure are to be explained by
 }
 
 // dial connects to host:port or to a socket's path.
@@ -58,7 +61,7 @@ func dial(t tb, pl *place, addr string) *peer {
 	if err != nil {
 		t.Fatalf("%v", err)
 	}
-	p := &peer{t: t, place: pl, conn: conn, cut: whole, news: make(chan struct{}, 1)}
+	p := &peer{t: t, place: pl, conn: conn, cut: whole, news: make(chan struct{}, 1), patience: patience}
 	if c, ok := t.(testing.TB); ok {
 		c.Cleanup(func() { _ = conn.Close() })
 	}
@@ -124,7 +127,7 @@ func (p *peer) read() {
 // await waits for a message that fits and returns it.
 func (p *peer) await(what string, fits func(message) bool) message {
 	p.t.Helper()
-	timeout := time.NewTimer(patience)
+	timeout := time.NewTimer(p.patience)
 	defer timeout.Stop()
 	for {
 		p.mu.Lock()
@@ -139,12 +142,12 @@ func (p *peer) await(what string, fits func(message) bool) message {
 		err := p.err
 		p.mu.Unlock()
 		if err != nil {
-			p.t.Fatalf("waiting for %s: %v\nso far:\n%s", what, err, strings.Join(p.transcript(), "\n"))
+			p.t.Fatalf("waiting for %s: %v\n%s", what, err, p.story())
 		}
 		select {
 		case <-p.news:
 		case <-timeout.C:
-			p.t.Fatalf("no %s in %s\nso far:\n%s", what, patience, strings.Join(p.transcript(), "\n"))
+			p.t.Fatalf("no %s in %s\n%s", what, p.patience, p.story())
 		}
 	}
 }
@@ -166,7 +169,7 @@ func (p *peer) ready(n int) {
 // ended waits until the other side has closed the connection.
 func (p *peer) ended() {
 	p.t.Helper()
-	timeout := time.NewTimer(patience)
+	timeout := time.NewTimer(p.patience)
 	defer timeout.Stop()
 	for {
 		p.mu.Lock()
@@ -179,9 +182,14 @@ func (p *peer) ended() {
 		select {
 		case <-p.news:
 		case <-timeout.C:
-			p.t.Fatalf("the connection was not closed\nso far:\n%s", strings.Join(p.transcript(), "\n"))
+			p.t.Fatalf("the connection was not closed\n%s", p.story())
 		}
 	}
+}
+
+// story is what to read where a test fails.
+func (p *peer) story() string {
+	return p.sent + "\ncame back:\n" + strings.Join(p.transcript(), "\n")
 }
 
 // write sends bytes, cut as the peer cuts. An error shows in what comes back.

@@ -2,6 +2,7 @@ package wiretest
 
 import (
 	"context"
+	"net"
 	"os"
 	"path/filepath"
 	"sync"
@@ -59,4 +60,15 @@ func start(t testing.TB, upstream string, o proxy.Options) *running {
 		served.Wait()
 	})
 	return r
+}
+
+// rawDial connects without reading.
+func rawDial(t testing.TB, addr string) net.Conn {
+	t.Helper()
+	conn, err := net.Dial("tcp", addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close() })
+	return conn
 }

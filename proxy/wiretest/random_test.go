@@ -1,0 +1,212 @@
+package wiretest
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgproto3"
+	"pgregory.net/rapid"
+
+	"github.com/wirefence/wirefence/proxy"
+)
+
+// texts are what random sequences send, none of which changes the session
+// variable for the better.
+var texts = []string{
+	"SELECT 1", "SELECT generate_series(1, 5)", "SELECT * FROM t", "SELECT 1/0", "SELEC", "", ";", "SELECT $1::text", "SELECT nowhere",
+	"INSERT INTO t VALUES (1, 'a')", "INSERT INTO t VALUES (2, 'b') RETURNING v", "INSERT INTO t SELECT i, 'c' FROM generate_series(3, 6) i ON CONFLICT DO NOTHING RETURNING id",
+	"UPDATE t SET v = v || 'x' RETURNING id", "DELETE FROM t", "WITH w AS (INSERT INTO t VALUES (7, 'w') RETURNING id) SELECT * FROM w",
+	"BEGIN", "COMMIT", "ROLLBACK", "SAVEPOINT a", "ROLLBACK TO a", "RELEASE a", "BEGIN; INSERT INTO t VALUES (8, 'd')", "COMMIT AND CHAIN", "START TRANSACTION READ ONLY",
+	"INSERT INTO t VALUES (9, 'e'); SELECT 1", "SELECT 1; SELECT 2", "BEGIN; INSERT INTO t VALUES (10, 'f'); COMMIT; INSERT INTO t VALUES (11, 'g')", "INSERT INTO t VALUES (12, 'h'); ROLLBACK; INSERT INTO t VALUES (13, 'i')",
+	"INSERT INTO t VALUES (14, 'j'); SELECT 1/0", "COMMIT; INSERT INTO t VALUES (15, 'k')",
+	"COPY t FROM STDIN", "COPY t FROM STDIN", "COPY t TO STDOUT", "INSERT INTO t VALUES (16, 'l'); COPY t FROM STDIN; SELECT 1", "COPY nowhere FROM STDIN", "COPY (SELECT write_one(17)) TO STDOUT",
+	"SELECT write_one(18)", "SELECT twice(2)", "SELECT say('hello')", "DO $$BEGIN INSERT INTO public.t VALUES (19, 'm') ON CONFLICT DO NOTHING; END$$", "CALL commits()", "DO $$BEGIN COMMIT; INSERT INTO public.t VALUES (20, 'n'); END$$",
+	"PREPARE p AS INSERT INTO t VALUES (21, 'o') ON CONFLICT DO NOTHING", "EXECUTE p", "DEALLOCATE p", "DEALLOCATE ALL", "DISCARD ALL", "PREPARE s1 AS SELECT 5",
+	"DECLARE c CURSOR FOR SELECT * FROM t", "DECLARE h CURSOR WITH HOLD FOR SELECT write_one(22)", "FETCH 1 FROM c", "FETCH ALL FROM h", "CLOSE ALL",
+	"SET standard_conforming_strings = off; SET escape_string_warning = off", "SET standard_conforming_strings = on", `INSERT INTO t VALUES (23, 'it\'s') -- '`, `SELECT '\'; INSERT INTO t VALUES (24, 'q'); --'`,
+	"SET search_path = public", "SET LOCAL datestyle = 'German'", "RESET ALL", "LOCK TABLE t", "TRUNCATE t", "SELECT * FROM t FOR UPDATE", "EXPLAIN ANALYZE INSERT INTO t VALUES (25, 'r') ON CONFLICT DO NOTHING",
+	"CREATE TEMP TABLE IF NOT EXISTS own(a int)", "INSERT INTO own VALUES (1)", "DROP TABLE IF EXISTS own", "VACUUM t", "ALTER TABLE t ALTER v SET DEFAULT 'd'",
+}
+
+// repeatable reports whether two runs of a text give the same bytes.
+func repeatable(text string) bool { return !strings.Contains(text, "EXPLAIN ANALYZE") }
+
+// sequence draws messages. What it sends last ends whatever is under way: a
+// COPY, a batch, a transaction.
+func sequence(t *rapid.T, fits func(string) bool) []pgproto3.FrontendMessage {
+	var usable []string
+	for _, text := range texts {
+		if fits(text) {
+			usable = append(usable, text)
+		}
+	}
+	sql := rapid.SampledFrom(usable)
+	statement, portal := rapid.SampledFrom([]string{"", "", "s1", "s2"}), rapid.SampledFrom([]string{"", "", "p1", "p2"})
+	one := rapid.Custom(func(t *rapid.T) []pgproto3.FrontendMessage {
+		switch rapid.SampledFrom([]string{
+			"query", "query", "run", "run", "run", "parse", "parse", "bind", "bind", "describe", "execute", "execute", "close", "flush", "sync", "sync", "sync", "sync",
+			"copy", "copy", "data", "done", "fail", "call", "bad",
+		}).Draw(t, "kind") {
+		case "query":
+			return all(q(sql.Draw(t, "sql")))
+		case "run":
+			return all(run(sql.Draw(t, "sql")))
+		case "parse":
+			return all(parse(statement.Draw(t, "statement"), sql.Draw(t, "sql")))
+		case "bind":
+			return all(bind(portal.Draw(t, "portal"), statement.Draw(t, "statement")))
+		case "describe":
+			if rapid.Bool().Draw(t, "of a portal") {
+				return all(describe('P', portal.Draw(t, "portal")))
+			}
+			return all(describe('S', statement.Draw(t, "statement")))
+		case "execute":
+			return all(execute(portal.Draw(t, "portal"), uint32(rapid.IntRange(0, 2).Draw(t, "limit"))))
+		case "close":
+			if rapid.Bool().Draw(t, "of a portal") {
+				return all(closing('P', portal.Draw(t, "portal")))
+			}
+			return all(closing('S', statement.Draw(t, "statement")))
+		case "flush":
+			return all(flush)
+		case "sync":
+			return all(sync_)
+		case "copy":
+			return all(data("30\ta\n"), data("31\tb\n"), copyDone)
+		case "data":
+			return all(data(rapid.SampledFrom([]string{"32\tc\n", "no number\n", "33\t", "", "d\n"}).Draw(t, "data")))
+		case "done":
+			return all(copyDone)
+		case "fail":
+			return all(copyFail("enough"))
+		case "call":
+			return all(fastpath(177, "1", rapid.SampledFrom([]string{"2", "x"}).Draw(t, "argument")))
+		default:
+			return all(rapid.SampledFrom([]pgproto3.FrontendMessage{
+				rawMessage('Q', "no end"), rawMessage('Q', ""), rawMessage('P', "s1\x00SELECT 1"), rawMessage('B', "p1\x00"), rawMessage('E', ""), rawMessage('D', "X\x00"),
+				bind("", "", "one", "two"), describe('S', "none"),
+			}).Draw(t, "bad"))
+		}
+	})
+	var messages []pgproto3.FrontendMessage
+	for _, group := range rapid.SliceOfN(one, 1, 14).Draw(t, "messages") {
+		messages = append(messages, group...)
+	}
+	return append(messages, copyFail("the end"), sync_, q("ROLLBACK"), q("SELECT 'the very end'"))
+}
+
+// finish waits for the answer to the last query of a sequence, or for the end of
+// the session. It reports whether the session lives.
+func (p *peer) finish() (alive bool) {
+	p.t.Helper()
+	p.await("the very end", func(m message) bool {
+		alive = alive || m.typ == 'D' && strings.Contains(string(m.body), "the very end")
+		return alive && m.typ == 'Z' || m.typ == 'E' && strings.Contains(string(m.body), "SFATAL")
+	})
+	return alive
+}
+
+// budget is how long one random test goes on.
+const budget = 20 * time.Second
+
+// soon is how long a random sequence may take: what hangs would be tried often.
+const soon = 10 * time.Second
+
+// often checks a property again and again until the budget is spent.
+func often(t *testing.T, property func(*rapid.T)) {
+	for began := time.Now(); time.Since(began) < budget && !t.Failed(); {
+		rapid.Check(t, property)
+	}
+}
+
+// One sequence of messages, direct and through the proxy, gives one sequence of
+// answers, however it is cut; and it ends.
+func TestRandomSequencesAgree(t *testing.T) {
+	for _, major := range majors {
+		t.Run(fmt.Sprint(major), func(t *testing.T) {
+			t.Parallel()
+			pl := at(t, major)
+			socket := unixSocket(t)
+			stackProxy(t, pl, proxy.Options{Listen: []string{"unix:" + socket}})
+			often(t, func(t *rapid.T) {
+				messages := sequence(t, repeatable)
+				cut := random(rapid.Uint64().Draw(t, "cut"))
+				pl.exec(t, "TRUNCATE t")
+				want := play(t, pl, pl.Addr(), whole, messages)
+				pl.exec(t, "TRUNCATE t")
+				got := play(t, pl, socket, cut, messages)
+				if d := difference(want, got); d != "" {
+					t.Fatalf("%s\nsent %s", d, describeAll(messages))
+				}
+			})
+		})
+	}
+}
+
+// play sends messages and returns what comes back, and what t holds then.
+func play(t tb, pl *place, addr string, cut cut, messages []pgproto3.FrontendMessage, params ...string) []string {
+	t.Helper()
+	p := dial(t, pl, addr)
+	defer p.conn.Close()
+	p.write(startup(pl.db, params...))
+	p.ready(1)
+	p.cut, p.patience, p.sent = cut, soon, "to "+addr+" was sent "+describeAll(messages)
+	p.send(messages...)
+	p.finish()
+	p.send(terminate)
+	p.ended()
+	return append(p.transcript(), "t holds "+pl.rows(t))
+}
+
+// Whatever a session does whose token is stale, in a variable or a comment, or
+// that has none where one is required, no row is written, and the session ends
+// with a ReadyForQuery.
+func TestRandomSequencesWithAStaleToken(t *testing.T) {
+	for _, c := range []struct {
+		name    string
+		o       proxy.Options
+		startup []string
+		comment string
+	}{
+		{name: "variable", startup: []string{"options", "-c wirefence.token=orders=33"}},
+		{name: "comment", comment: "\n/*wirefence.token='orders=33'*/"},
+		{name: "required", o: proxy.Options{UnfencedWrites: proxy.Reject}},
+	} {
+		for _, major := range majors {
+			t.Run(fmt.Sprint(c.name, " ", major), func(t *testing.T) {
+				t.Parallel()
+				pl := at(t, major)
+				socket := unixSocket(t)
+				c.o.Listen = []string{"unix:" + socket}
+				stackProxy(t, pl, c.o)
+				relations := "SELECT count(*)::text FROM pg_class WHERE relnamespace = 'public'::regnamespace"
+				before := pl.text(t, relations)
+				often(t, func(t *rapid.T) {
+					messages := sequence(t, func(string) bool { return true })
+					cut := random(rapid.Uint64().Draw(t, "cut"))
+					p := dial(t, pl, socket)
+					defer p.conn.Close()
+					p.write(startup(pl.db, c.startup...))
+					p.ready(1)
+					p.cut, p.patience, p.sent = cut, soon, describeAll(messages)
+					p.text = func(sql string) string { return sql + c.comment }
+					p.send(messages...)
+					if !p.finish() {
+						t.Fatalf("the session ended: %s", p.story())
+					}
+					p.send(terminate)
+					p.ended()
+					if rows := pl.rows(t); rows != "" {
+						pl.exec(t, "TRUNCATE t")
+						t.Fatalf("t holds %s\nsent %s", rows, describeAll(messages))
+					}
+					if after := pl.text(t, relations); after != before {
+						t.Fatalf("%s relations became %s\nsent %s", before, after, describeAll(messages))
+					}
+				})
+			})
+		}
+	}
+}
