@@ -1,6 +1,18 @@
 -- What the issuer of tokens may do: record grants, lock holders out, look on.
 SET LOCAL search_path = pg_catalog, pg_temp;
 
+-- durable makes the commit of a grant wait for the disk. A seal that a crash
+-- could undo would let the older holder in again.
+CREATE FUNCTION wirefence.durable() RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    IF current_setting('synchronous_commit') = 'off' THEN
+        PERFORM set_config('synchronous_commit', 'on', true);
+    END IF;
+END
+$$;
+
 -- seal records a grant. Once it has committed, no transaction with an older
 -- token can commit. False if the token isn't higher than last_token.
 CREATE FUNCTION wirefence.seal(resource text, token bigint, holder text DEFAULT NULL) RETURNS boolean
@@ -25,6 +37,7 @@ BEGIN
     IF NOT wirefence.lock_exclusive(resource, token, patience) THEN
         RETURN false;
     END IF;
+    PERFORM wirefence.durable();
     INSERT INTO wirefence.resource_locks AS l (resource_id, last_token, holder, granted_at, sealed_at, advance)
     VALUES (resource, token, holder, clock_timestamp(), clock_timestamp(), 'grant')
     ON CONFLICT (resource_id) DO UPDATE SET
@@ -47,6 +60,7 @@ BEGIN
     PERFORM FROM wirefence.resource_locks AS l WHERE l.resource_id = resource;
     IF FOUND THEN
         PERFORM wirefence.lock_exclusive(resource, NULL, interval '0');
+        PERFORM wirefence.durable();
         UPDATE wirefence.resource_locks AS l
         SET last_token = l.last_token + 1, holder = NULL, granted_at = NULL, updated_at = clock_timestamp()
         WHERE l.resource_id = resource

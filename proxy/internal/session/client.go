@@ -72,6 +72,12 @@ func (s *Session) fromClient(in []byte, at int, out *Out) int {
 		}
 		s.drained = false
 	}
+	if s.skipping && (asks(typ) || typ == wire.Flush) {
+		// The server would discard it without an answer: so do we.
+		n := min(size, len(in))
+		s.drop = size - n
+		return n
+	}
 	if !s.tracked {
 		return s.untracked(typ, size, len(in), at, out)
 	}
@@ -169,6 +175,7 @@ func (s *Session) untracked(typ byte, size, have, at int, out *Out) int {
 	case wire.FunctionCall:
 		s.q.Push(replies.FunctionCall)
 	case wire.Sync:
+		s.skipping = false
 		s.q.Push(replies.Sync)
 	case wire.Parse:
 		s.q.Push(replies.Parse)

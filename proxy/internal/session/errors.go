@@ -33,6 +33,7 @@ func (s *Session) error(msg []byte, out *Out) bool {
 	case replies.Query, replies.FunctionCall, replies.Sync:
 	default:
 		s.q.Skip(s.dropped)
+		s.skipping = s.q.Len() == 0
 	}
 	return passes
 }

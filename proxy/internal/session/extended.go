@@ -68,7 +68,7 @@ func (s *Session) parse(msg []byte, at int, out *Out) int {
 		s.batch.open = true
 	}
 	s.batch.fresh = false
-	if s.lexPending && result.HasBackslashInPlainString && carries {
+	if s.lexPending && result.HasBackslashInPlainString && (carries || mayCarry(body)) {
 		s.refuseBatch(s.refusal(fence.CannotBeFenced, "a text whose meaning depends on a setting of the same batch"), out)
 		return len(msg)
 	}
@@ -211,7 +211,7 @@ func (s *Session) inherit(st *statement, out *Out) (wait bool) {
 // to come again after the replies that are under way.
 func (s *Session) guard(st *statement, by weave.Carrier, out *Out) (wait bool) {
 	enforce := s.cfg.Mode == Enforce
-	if (st.step.Unfenceable != "" || st.procedural || !s.schema) && by.Comment == "" && enforce && s.awaitsVariable() {
+	if (st.step.Unfenceable != "" || st.procedural || !s.schema) && by.Comment == "" && enforce && s.awaitVariable(out) {
 		return true
 	}
 	var refusal *wire.Error
@@ -333,8 +333,12 @@ func (s *Session) closing(msg []byte) {
 // sync handles a Sync, which ends a batch.
 func (s *Session) sync(out *Out) {
 	contained, covered := s.batch.open && s.batch.contained, s.coveredNow()
-	if contained {
+	if s.skipping {
+		s.skipping, covered = false, weave.Coverage{}
+	} else if contained {
 		s.putCommand("COMMIT", out)
+	}
+	if contained {
 		s.drained = true // what follows must not run into a failed block
 	}
 	e := s.q.Push(replies.Sync)

@@ -40,7 +40,7 @@ func (s *Session) beginOver(typ byte, size int, in []byte, at int, out *Out) int
 	} else {
 		s.settle(out)
 	}
-	if s.awaitsVariable() && s.cfg.Mode == Enforce {
+	if s.cfg.Mode == Enforce && s.awaitVariable(out) {
 		s.batch.open = s.batch.open && !s.batch.fresh
 		return s.hold()
 	}

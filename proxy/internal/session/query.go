@@ -53,7 +53,7 @@ func (s *Session) query(msg []byte, at int, out *Out) int {
 	if failure != nil && !s.shadowed(malformed(failure)) {
 		return s.refuseQuery(len(msg), malformed(failure), out)
 	}
-	if contain && by.Comment == "" && s.cfg.Mode == Enforce && s.awaitsVariable() {
+	if contain && by.Comment == "" && s.cfg.Mode == Enforce && s.awaitVariable(out) {
 		return s.hold() // the session may prove to carry nothing
 	}
 	for i := range s.stmts {

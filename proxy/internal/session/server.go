@@ -279,6 +279,10 @@ func (s *Session) ready(msg []byte) bool {
 	if status == wire.Idle {
 		s.portals.clear()
 		s.dirty = s.dirty && s.q.Ready() > 0
+		if s.inTx {
+			s.inTx = false
+			s.doubtVariable() // a rollback brings an earlier value back
+		}
 		if s.ddl {
 			s.ddl = false
 			s.catalogs.invalidate(s.database)

@@ -50,15 +50,16 @@ type Session struct {
 	farewell *wire.Error
 
 	// The client's direction.
-	scanner sqlscan.Scanner
-	stmts   []statement
-	steps   []weave.Step
-	skip    int // bytes of the current message that pass unread
-	drop    int // bytes of the current message that are read and dropped
-	over    oversize
-	held    bool // input waits for replies
-	drained bool // hold all input until every reply has come
-	done    bool // the client sent Terminate
+	scanner  sqlscan.Scanner
+	stmts    []statement
+	steps    []weave.Step
+	skip     int // bytes of the current message that pass unread
+	drop     int // bytes of the current message that are read and dropped
+	over     oversize
+	held     bool // input waits for replies
+	skipping bool // after an error the server discards what comes before the next Sync
+	drained  bool // hold all input until every reply has come
+	done     bool // the client sent Terminate
 
 	// The server's direction.
 	skipBack   int
@@ -76,6 +77,7 @@ type Session struct {
 	answer     []byte   // what it has brought
 	inquiring  bool     // its answer is outstanding
 	lexPending bool     // a setting that changes lexing may be under way
+	inTx       bool     // the variable was asked for in the open transaction
 	inherits   bool     // the session began with a value of the variable
 	setterSQL  bool     // a PREPAREd statement may set the variable
 	ddl        bool     // the open transaction changed functions or views

@@ -94,8 +94,8 @@ func (s *Session) ran(d *statement) {
 	if d.drops {
 		s.check.doubt = true
 	}
-	if d.lexing {
-		s.lexPending = true
+	if d.lexing || d.step.Setter && (d.procedural || d.step.Write) {
+		s.lexPending = true // what may set one setting by a function may set another
 	}
 	if d.cursor {
 		s.portals.named = nil // the names may be cursors of SQL's now
@@ -176,19 +176,25 @@ func (r *registry) sent(name []byte, batch uint32, st statement) {
 }
 
 // find returns the statement that a name means in this batch. sure is false if
-// that depends on the outcome of a message in an earlier batch, which replaced
-// another statement.
+// that depends on the outcome of a message in an earlier batch, which may have
+// replaced another statement, or not.
 func (r *registry) find(name []byte, batch uint32) (st statement, sure bool) {
-	confirmed, exists := r.get(name)
-	for i := len(r.inflight) - 1; i >= 0; i-- {
+	known, exists := r.get(name)
+	candidates := 0
+	for i := range r.inflight {
 		if f := &r.inflight[i]; f.name == string(name) {
-			return f.stmt, f.batch == batch || !exists
+			// If this one fails, what follows in its batch is skipped.
+			st, sure = f.stmt, f.batch == batch
+			candidates++
 		}
 	}
-	if !exists {
+	switch {
+	case candidates == 0 && exists:
+		return known, true
+	case candidates == 0:
 		return unseen, true
 	}
-	return confirmed, true
+	return st, sure || candidates == 1 && !exists
 }
 
 // done notes that the oldest message about this name has succeeded.

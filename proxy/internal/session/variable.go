@@ -54,10 +54,24 @@ func (s *Session) appendAside(dst []byte, sql string, by role) []byte {
 	return dst
 }
 
-// awaitsVariable reports whether what the session variable holds is not known
-// but soon will be.
-func (s *Session) awaitsVariable() bool {
-	return s.variable == unknown && s.q.Ready() > 0 && !s.q.CopyIn()
+// awaitVariable reports whether what the session variable holds is not known
+// but will be, so that nothing is refused for what may not be so. In a
+// transaction it asks: what made the value doubtful has run in it already, so
+// the question takes no snapshot that the client didn't ask for.
+func (s *Session) awaitVariable(out *Out) bool {
+	switch {
+	case s.variable != unknown || s.q.CopyIn():
+		return false
+	case s.q.Ready() > 0:
+		return true
+	case s.tx != wire.InTx || s.q.Len() > 0:
+		return false
+	}
+	s.inTx, s.probing = true, true
+	mark := len(out.own)
+	out.own = s.appendAside(out.own, variableSQL, probeVar)
+	out.put(mark)
+	return true
 }
 
 // learn takes in the value of the session variable; nil is none.
