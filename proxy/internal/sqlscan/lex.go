@@ -185,7 +185,7 @@ func lineEnd(text []byte, i int) int {
 // searched for a fence, not that of comments inside it.
 func (s *Scanner) blockComment(i int) int {
 	text := s.text
-	depth, from := 1, i+2
+	start, depth, from := i, 1, i+2
 	for i += 2; i+1 < len(text); i++ {
 		switch {
 		case text[i] == '/' && text[i+1] == '*':
@@ -206,12 +206,12 @@ func (s *Scanner) blockComment(i int) int {
 			}
 		}
 	}
-	return s.unterminated(i)
+	return s.unterminated(start)
 }
 
 // unterminated skips the rest: the server answers with a syntax error.
 func (s *Scanner) unterminated(from int) int {
-	s.token(other, min(from, len(s.text)), len(s.text))
+	s.token(other, from, len(s.text))
 	return len(s.text)
 }
 
