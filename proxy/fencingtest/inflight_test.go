@@ -56,8 +56,9 @@ func TestMessagesSentAheadPassNothingUnchecked(t *testing.T) {
 				c.exchange(1, &pgproto3.Parse{Name: "x", Query: "select 1"}, sync)
 				c.must(test.before...)
 				all := c.exchange(test.syncs, test.messages...)
-				// XX000 is PostgreSQL's own answer to a query in an unfinished batch.
-				if got := errorsIn(all); len(got) == 0 || !slices.Contains([]string{"WF001", "XX000"}, got[len(got)-1]) {
+				// XX000 is PostgreSQL's own answer to a query in an unfinished batch; WF006
+				// the proxy's to a text that may be read in two ways.
+				if got := errorsIn(all); len(got) == 0 || !slices.Contains([]string{"WF001", "WF006", "XX000"}, got[len(got)-1]) {
 					t.Errorf("got %q", got)
 				}
 				db.wantRows(t, 0)

@@ -59,7 +59,7 @@ func (s *Session) parse(msg []byte, at int, out *Out) int {
 		s.refuseBatch(malformed(result.FenceErr), out)
 		return len(msg)
 	}
-	carries := s.variable != empty || result.Fence.String() != ""
+	carries := s.variable != empty || result.FenceText != ""
 	if s.batch.view.catalog == nil && carries && hasReads(result) && s.batch.fresh {
 		s.batch.open = false
 		if s.refresh(out) {
@@ -67,7 +67,6 @@ func (s *Session) parse(msg []byte, at int, out *Out) int {
 		}
 		s.batch.open = true
 	}
-	s.batch.fresh = false
 	if s.lexPending && result.HasBackslashInPlainString && (carries || mayCarry(body)) {
 		s.refuseBatch(s.refusal(fence.CannotBeFenced, "a text whose meaning depends on a setting of the same batch"), out)
 		return len(msg)
@@ -76,7 +75,11 @@ func (s *Session) parse(msg []byte, at int, out *Out) int {
 	if len(result.Statements) > 0 {
 		d = s.describe(&result.Statements[0], s.batch.view.catalog != nil)
 	}
-	d.fence = result.Fence.String()
+	d.fence = result.FenceText
+	if s.unsettled(&d, out) {
+		return s.hold()
+	}
+	s.batch.fresh = false
 	d.generation = s.batch.view.generation
 	if len(name) > 0 {
 		if d.read && len(body) <= maxKeptText {
@@ -88,6 +91,19 @@ func (s *Session) parse(msg []byte, at int, out *Out) int {
 	e := s.q.Push(replies.Parse)
 	e.Note.name = string(name)
 	return s.pass(len(msg), len(msg), at, out)
+}
+
+// unsettled reports whether a statement, with which a batch begins, may be
+// refused for what the session variable is not yet known to hold.
+func (s *Session) unsettled(st *statement, out *Out) (wait bool) {
+	atStake := st.step.Unfenceable != "" || st.procedural || st.step.Write && !s.schema
+	if !s.batch.fresh || !atStake || st.fence != "" || s.cfg.Mode != Enforce {
+		return false
+	}
+	s.batch.open = false
+	wait = s.awaitVariable(out)
+	s.batch.open = !wait
+	return wait
 }
 
 // bind handles a Bind, of which only the names must be there: its parameters
@@ -119,6 +135,9 @@ func (s *Session) bind(in []byte, size, at int, out *Out) int {
 			return s.hold()
 		}
 		s.batch.open = true
+	}
+	if s.unsettled(&st, out) {
+		return s.hold()
 	}
 	s.batch.fresh = false
 	s.portals.sent(portal, s.batch.id, s.current(st))

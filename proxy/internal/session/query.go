@@ -27,7 +27,7 @@ func (s *Session) query(msg []byte, at int, out *Out) int {
 	s.batch.open = false
 	known := s.look()
 	result := s.scanner.Scan(body, s.options, known.catalog)
-	by := weave.Carrier{Comment: result.Fence.String(), Variable: s.variable != empty}
+	by := weave.Carrier{Comment: result.FenceText, Variable: s.variable != empty}
 	if known.catalog == nil && (by.Carries() || s.cfg.RequireFence) && hasReads(result) && s.refresh(out) {
 		return s.hold()
 	}
