@@ -44,7 +44,7 @@ func TestKubernetesBroken(t *testing.T) {
 		{"sidecar.yaml", "@127.0.0.1:6433", "@postgres:5432", "application doesn't connect to the sidecar"},
 		{"sidecar.yaml", "value: 127.0.0.1:6433", "value: 0.0.0.0:6433", "listens beyond its pod"},
 		{"sidecar.yaml", "value: 0.0.0.0:9433", "value: 127.0.0.1:9433", "probes can't reach"},
-		{"sidecar.yaml", "WIREFENCE_STANDBY", "WIREFENCE_STANDBYE", "WIREFENCE_STANDBYE is no setting"},
+		{"sidecar.yaml", "WIREFENCE_MODE", "WIREFENCE_MOOD", "WIREFENCE_MOOD is no setting"},
 		{"sidecar.yaml", "startupProbe:", "readinessProbe2:", "unknown field"},
 		{"sidecar.yaml", "path: /livez", "path: /readyz", "liveness probe"},
 		{"sidecar.yaml", "runAsNonRoot: true", "runAsNonRoot: false", "may run as root"},
@@ -106,9 +106,6 @@ func sidecarMisses(objects []any, known map[string]bool) (misses []string) {
 	env := environment(sidecar)
 	if !strings.HasPrefix(env["WIREFENCE_LISTEN"], "127.0.0.1:") {
 		misses = append(misses, "the sidecar listens beyond its pod")
-	}
-	if env["WIREFENCE_LEASE"] == "" {
-		misses = append(misses, "the sidecar holds no lease")
 	}
 	if url := value(app, "DATABASE_URL"); !strings.Contains(url, "@"+env["WIREFENCE_LISTEN"]+"/") {
 		misses = append(misses, "the application doesn't connect to the sidecar")

@@ -26,7 +26,7 @@ func documented(t *testing.T) map[string]bool {
 // where clients connect, what is probed, what is before it, and who issues.
 var proxyNeeds = []string{
 	"WIREFENCE_LISTEN", "WIREFENCE_ADMIN_LISTEN", "WIREFENCE_UPSTREAM",
-	"WIREFENCE_DATABASE_URL", "WIREFENCE_REDIS_URL",
+	"WIREFENCE_DATABASE_URL",
 }
 
 // settingsMisses says what is wrong with the environment of a container that
