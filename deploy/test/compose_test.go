@@ -110,8 +110,10 @@ func composeMisses(project *types.Project, known map[string]bool) (misses []stri
 		if len(service.Ports) > 0 {
 			miss(name + " publishes a port, and so a way round the proxy")
 		}
-		if networks := slices.Collect(maps.Keys(service.Networks)); !slices.Equal(networks, []string{"data"}) {
-			miss(name + " is on networks other than data")
+		// Applications take leases from Redis; the database is the proxy's alone.
+		want := map[string]string{"postgres": "data", "redis": "front"}[name]
+		if networks := slices.Collect(maps.Keys(service.Networks)); !slices.Equal(networks, []string{want}) {
+			miss(name + " is on networks other than " + want)
 		}
 		if !slices.ContainsFunc(service.Volumes, func(v types.ServiceVolumeConfig) bool {
 			return v.Type == types.VolumeTypeVolume && project.Volumes[v.Source].Name != ""
