@@ -97,6 +97,30 @@ func sequence(t *rapid.T, fits func(string) bool) []pgproto3.FrontendMessage {
 	return append(messages, copyFail("the end"), sync_, q("ROLLBACK"), q("SELECT 'the very end'"))
 }
 
+// synchronised puts a Sync before each Query and FunctionCall that would come
+// in the middle of a batch: behind one, PostgreSQL 18 is in a state that it
+// didn't expect itself (XX000), and what it says then depends on whether the
+// proxy has asked something of its own in between.
+func synchronised(messages []pgproto3.FrontendMessage) (all []pgproto3.FrontendMessage) {
+	open := false
+	for _, m := range messages {
+		raw, isRaw := m.(bytesMessage)
+		_, isQuery := m.(*pgproto3.Query)
+		_, isCall := m.(*pgproto3.FunctionCall)
+		switch {
+		case isQuery || isCall || isRaw && raw.typ == 'Q':
+			if open {
+				all = append(all, sync_)
+			}
+			open = false
+		default:
+			open = m != sync_
+		}
+		all = append(all, m)
+	}
+	return all
+}
+
 // finish waits for the answer to the last query of a sequence, or for the end of
 // the session. It reports whether the session lives.
 func (p *peer) finish() (alive bool) {
@@ -131,7 +155,7 @@ func TestRandomSequencesAgree(t *testing.T) {
 			socket := unixSocket(t)
 			stackProxy(t, pl, proxy.Options{Listen: []string{"unix:" + socket}})
 			often(t, func(t *rapid.T) {
-				messages := sequence(t, repeatable)
+				messages := synchronised(sequence(t, repeatable))
 				cut := random(rapid.Uint64().Draw(t, "cut"))
 				pl.exec(t, "TRUNCATE t")
 				want := play(t, pl, pl.Addr(), whole, messages)
