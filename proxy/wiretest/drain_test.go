@@ -102,7 +102,7 @@ func TestDrainTimeout(t *testing.T) {
 func TestDrainGrace(t *testing.T) {
 	t.Parallel()
 	pl := at(t, 15)
-	r := start(t, "postgres://"+pl.Addr()+"/", proxy.Options{DrainGrace: 2 * time.Second, DrainTimeout: time.Minute})
+	r := start(t, "postgres://"+pl.Addr()+"/", proxy.Options{DrainGrace: 3 * time.Second, DrainTimeout: time.Minute})
 	old := login(t, pl, r.addr)
 	r.stop()
 	fresh := login(t, pl, r.addr)

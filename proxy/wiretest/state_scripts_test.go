@@ -67,6 +67,15 @@ var stateScripts = []script{
 		send(q("DISCARD ALL"), run("INSERT INTO t VALUES (6, 'x')"), sync_, run("DEALLOCATE ALL"), run("INSERT INTO t VALUES (7, 'y')"), sync_, run("INSERT INTO t VALUES (8, 'z')"), sync_), ready(4),
 		simple("DISCARD PLANS; DISCARD SEQUENCES; DISCARD TEMP"), simple("BEGIN; DISCARD ALL"), simple("ROLLBACK"),
 	}},
+	{name: "18 DEALLOCATE ALL in a batch that an older answer overtakes", steps: []step{
+		ready(1), synced(run("INSERT INTO t VALUES (1, 'a')")),
+		send(q("SELECT 1"), run("DEALLOCATE ALL"), flush), until('Z'), until('C'), send(run("INSERT INTO t VALUES (2, 'b')"), sync_), ready(1),
+		synced(run("INSERT INTO t VALUES (3, 'c')")),
+	}},
+	{name: "11 a setting of the lexer in a batch that an older answer overtakes", steps: []step{
+		ready(1), send(q("SELECT 1"), run("SET standard_conforming_strings = off"), flush), until('Z'), until('C'), send(sync_), ready(1),
+		simple(`SELECT 'a\'b'`), synced(run("SET standard_conforming_strings = on")), simple(`INSERT INTO t VALUES (1, 'a\')`),
+	}},
 	{name: "functions and views that change", steps: []step{
 		ready(1), simple("CREATE FUNCTION x.f() RETURNS int LANGUAGE sql STABLE AS 'SELECT 1'"), simple("SELECT x.f()"),
 		simple("CREATE OR REPLACE FUNCTION x.f() RETURNS int LANGUAGE sql VOLATILE AS 'SELECT public.write_one(50)'"), simple("SELECT x.f()"),
