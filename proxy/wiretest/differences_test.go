@@ -74,3 +74,11 @@ func notAmongReplication(direct []string, by carrier, _ int) []string {
 	refused := unfenceableError + "a write on a replication connection cannot be fenced*"
 	return replies(direct, refused, `Z "I"`, refused, `Z "I"`, `E SERROR | VERROR | C42601 | Msyntax error*`, `Z "I"`, "t holds ")
 }
+
+// Whether a backslash ends a literal depends on a setting of the same batch, of
+// which nobody knows yet whether it succeeds: such a text is refused, and the
+// batch with it.
+func textInDoubt(direct []string, _ carrier, _ int) []string {
+	insert := slices.Index(direct, `C "INSERT 0 1\x00"`)
+	return append(direct[:insert-2], unfenceableError+"*", `Z "I"`, "t holds ")
+}

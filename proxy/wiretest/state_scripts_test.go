@@ -69,13 +69,13 @@ var stateScripts = []script{
 	}},
 	{name: "18 DEALLOCATE ALL in a batch that an older answer overtakes", steps: []step{
 		ready(1), synced(run("INSERT INTO t VALUES (1, 'a')")),
-		send(q("SELECT 1"), run("DEALLOCATE ALL"), flush), until('Z'), until('C'), send(run("INSERT INTO t VALUES (2, 'b')"), sync_), ready(1),
+		send(q("SELECT 1"), run("DEALLOCATE ALL")), until('Z'), send(run("INSERT INTO t VALUES (2, 'b')"), sync_), ready(1),
 		synced(run("INSERT INTO t VALUES (3, 'c')")),
 	}},
 	{name: "11 a setting of the lexer in a batch that an older answer overtakes", steps: []step{
-		ready(1), send(q("SELECT 1"), run("SET standard_conforming_strings = off"), flush), until('Z'), until('C'), send(sync_), ready(1),
-		simple(`SELECT 'a\'b'`), synced(run("SET standard_conforming_strings = on")), simple(`INSERT INTO t VALUES (1, 'a\')`),
-	}},
+		ready(1), send(q("SELECT 1"), run("SET standard_conforming_strings = off"), run("SET escape_string_warning = off")), until('Z'),
+		send(run(`INSERT INTO t VALUES (1, 'a\'b')`), sync_), ready(1),
+	}, fenced: textInDoubt},
 	{name: "functions and views that change", steps: []step{
 		ready(1), simple("CREATE FUNCTION x.f() RETURNS int LANGUAGE sql STABLE AS 'SELECT 1'"), simple("SELECT x.f()"),
 		simple("CREATE OR REPLACE FUNCTION x.f() RETURNS int LANGUAGE sql VOLATILE AS 'SELECT public.write_one(50)'"), simple("SELECT x.f()"),
