@@ -172,17 +172,11 @@ BEGIN
 END
 $$;
 
--- check tests every pair of a fence and returns, or raises a refusal. A null
--- fence is the session variable's. The frequent case, one current token, is
--- decided here by two reads with the shared lock between them; all else is
--- judge's, by the same rules.
-CREATE FUNCTION wirefence.check(fence text, default_resource text, required boolean) RETURNS void
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+-- check_all tests every pair of a fence. A null fence is the session variable's.
+CREATE FUNCTION wirefence.check_all(fence text, default_resource text, required boolean) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    resource text;
-    presented bigint;
-    accepted boolean := false;
     pairs record;
 BEGIN
     IF fence IS NULL THEN
@@ -194,35 +188,48 @@ BEGIN
             RETURN;
         END IF;
     END IF;
-    IF length(fence) < 256 AND fence COLLATE "C" ~ '^[A-Za-z0-9_.:/-]+=[1-9][0-9]{0,17}$' THEN
-        resource := split_part(fence, '=', 1);
-        presented := split_part(fence, '=', 2);
-    ELSIF default_resource <> '' AND fence COLLATE "C" ~ '^[1-9][0-9]{0,17}$' THEN
-        resource := default_resource;
-        presented := fence;
-    END IF;
-    IF resource IS NOT NULL THEN
-        PERFORM FROM wirefence.resource_locks AS l
-        WHERE l.resource_id = resource AND l.last_token = presented AND l.reuse = 'allow';
-        accepted := FOUND;
-    END IF;
-    IF accepted THEN
-        PERFORM pg_advisory_xact_lock_shared(wirefence.lock_key(resource));
-        IF current_setting('transaction_isolation') IN ('read committed', 'read uncommitted') THEN
-            PERFORM FROM wirefence.resource_locks AS l
-            WHERE l.resource_id = resource AND l.last_token = presented AND l.reuse = 'allow';
-            accepted := FOUND;
-        ELSIF current_setting('transaction_read_only') = 'off' THEN
-            PERFORM FROM wirefence.resource_locks AS l
-            WHERE l.resource_id = resource AND l.last_token = presented AND l.reuse = 'allow' FOR SHARE;
-            accepted := FOUND;
-        END IF;
-    END IF;
-    IF accepted THEN
-        RETURN;
-    END IF;
     pairs := wirefence.parsed(fence, default_resource);
     PERFORM wirefence.judge(pairs.resources, pairs.tokens);
+END
+$$;
+
+-- check tests every pair of a fence and returns, or raises a refusal. A null
+-- fence is the session variable's. The frequent case, one current token of a
+-- plain name, is decided here by two reads with the shared lock between them;
+-- all else is judge's, by the same rules. It is kept to few statements and
+-- expressions, since PL/pgSQL prepares each of them anew in every transaction.
+CREATE FUNCTION wirefence.check(fence text, default_resource text, required boolean) RETURNS void
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    carried CONSTANT text := CASE
+        WHEN strpos(coalesce(fence, current_setting('wirefence.token', true)), '=') > 0 THEN coalesce(fence, current_setting('wirefence.token', true))
+        ELSE default_resource || '=' || coalesce(fence, current_setting('wirefence.token', true)) END;
+BEGIN
+    PERFORM pg_advisory_xact_lock_shared(wirefence.lock_key(l.resource_id))
+    FROM wirefence.resource_locks AS l
+    WHERE l.resource_id = split_part(carried, '=', 1)
+      AND l.resource_id || '=' || l.last_token = carried AND l.reuse = 'allow'
+      AND l.resource_id !~ '[^A-Za-z0-9_.:/-]';
+    IF FOUND THEN
+        IF current_setting('transaction_isolation') = 'read committed' THEN
+            PERFORM FROM wirefence.resource_locks AS l
+            WHERE l.resource_id = split_part(carried, '=', 1)
+              AND l.resource_id || '=' || l.last_token = carried AND l.reuse = 'allow';
+            IF FOUND THEN
+                RETURN;
+            END IF;
+        ELSIF current_setting('transaction_isolation') IN ('repeatable read', 'serializable')
+              AND current_setting('transaction_read_only') = 'off' THEN
+            PERFORM FROM wirefence.resource_locks AS l
+            WHERE l.resource_id = split_part(carried, '=', 1)
+              AND l.resource_id || '=' || l.last_token = carried AND l.reuse = 'allow' FOR SHARE;
+            IF FOUND THEN
+                RETURN;
+            END IF;
+        END IF;
+    END IF;
+    PERFORM wirefence.check_all(fence, default_resource, required);
 END
 $$;
 
