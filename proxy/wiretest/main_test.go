@@ -20,7 +20,8 @@ import (
 	"github.com/wirefence/wirefence/migrations"
 )
 
-// majors are the versions that the scenarios run on.
+// majors are the versions that every scenario runs on: up to 17 a procedure may
+// commit in a pipeline, and from 18 on there is protocol 3.2.
 var majors = []int{15, 18}
 
 // template is a migrated database that tests copy theirs from.
