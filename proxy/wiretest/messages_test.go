@@ -65,14 +65,13 @@ func all(parts ...any) (messages []pgproto3.FrontendMessage) {
 // A step is what a script does next.
 type step func(*peer)
 
-func send(parts ...any) step      { return func(p *peer) { p.send(all(parts...)...) } }
-func raw(b []byte) step           { return func(p *peer) { p.write(b) } }
-func ready(n int) step            { return func(p *peer) { p.t.Helper(); p.ready(n) } }
-func until(typ byte) step         { return func(p *peer) { p.t.Helper(); p.until(typ) } }
-func ends(p *peer)                { p.t.Helper(); p.ended() }
-func elsewhere(sql string) step   { return func(p *peer) { p.place.exec(p.t, sql) } }
-func closeWrite(p *peer)          { _ = p.conn.(interface{ CloseWrite() error }).CloseWrite() }
-func becomes(want, s string) step { return func(p *peer) { p.place.becomes(p.t, want, s) } }
+func send(parts ...any) step    { return func(p *peer) { p.send(all(parts...)...) } }
+func raw(b []byte) step         { return func(p *peer) { p.write(b) } }
+func ready(n int) step          { return func(p *peer) { p.t.Helper(); p.ready(n) } }
+func until(typ byte) step       { return func(p *peer) { p.t.Helper(); p.until(typ) } }
+func ends(p *peer)              { p.t.Helper(); p.ended() }
+func elsewhere(sql string) step { return func(p *peer) { p.place.exec(p.t, sql) } }
+func closeWrite(p *peer)        { _ = p.conn.(interface{ CloseWrite() error }).CloseWrite() }
 
 // simple is a simple query and its answer.
 func simple(sql string) step {

@@ -310,7 +310,7 @@ func whole(conn net.Conn, b []byte) error {
 }
 
 // careful bounds the bytes of one write that are cut small.
-const careful = 3000
+const careful = 1500
 
 // bytewise writes byte by byte. Over a Unix socket it waits until each was read.
 func bytewise(conn net.Conn, b []byte) error {
