@@ -209,13 +209,13 @@ func TestUnfencedSessionsBesideSetters(t *testing.T) {
 		c := db.connect(t)
 		large := "insert into jobs values (1, '" + strings.Repeat("x", 5<<10) + "')"
 		for _, p := range protocols {
-			for _, sql := range []string{"prepare transaction 'x'", large} {
+			for _, sql := range []string{"prepare transaction 'policies'", large} {
 				wantCode(t, p.run(c, "begin"), "", p.name)
 				wantCode(t, p.run(c, "insert into jobs values (1)"), "", p.name)
 				wantCode(t, p.run(c, sql), "", p.name, sql[:7])
 				c.must("rollback")
 			}
-			wantCode(t, p.run(c, "rollback prepared 'x'"), "", p.name)
+			wantCode(t, p.run(c, "rollback prepared 'policies'"), "", p.name)
 			wantCode(t, p.run(c, "create index concurrently on jobs (token)"), "", p.name)
 			wantCode(t, p.run(c, "call committing()"), "", p.name)
 		}
