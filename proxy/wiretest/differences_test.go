@@ -57,6 +57,14 @@ func checkFailsFirst(direct []string, by carrier, _ int) []string {
 	return instead(direct, "RHandleFunctionRequest", `E SERROR | VERROR | C25P02 | Mcurrent transaction is aborted, commands ignored until end of transaction block*`)
 }
 
+// A portal that nobody knows may write: its check comes first, and fails first.
+func checkComesFirst(direct []string, by carrier, _ int) []string {
+	if by.name == byComment.name {
+		return direct
+	}
+	return instead(direct, "C34000", `E SERROR | VERROR | C25P02 | Mcurrent transaction is aborted, commands ignored until end of transaction block*`)
+}
+
 // PostgreSQL 18 leaves a batch's implicit transaction open behind a function
 // call. The proxy's block around the call, with its check, ends it.
 func callEndsBatch(direct []string, by carrier, _ int) []string {

@@ -45,6 +45,10 @@ var errorScripts = []script{
 		send(parse("s", "SELECT 1"), sync_, closing('S', "s"), parse("s", "SELECT 2"), sync_, bind("", "s"), execute("", 0), sync_), ready(3),
 		send(run("SELEC"), q("SELECT 1"), sync_, run("INSERT INTO t VALUES (2, 'b')"), sync_, q("SELECT 2")), ready(3),
 	}},
+	{name: "05 an unknown portal in an aborted transaction", steps: []step{
+		ready(1), simple("BEGIN"), simple("SELECT 1/0"), simple("RESET ALL"), synced(execute("none", 0)),
+		simple("ROLLBACK"), simple("BEGIN; DISCARD ALL"), synced(execute("none", 0)), simple("ROLLBACK"),
+	}, fenced: checkComesFirst},
 	{name: "an error's position", steps: []step{
 		ready(1), simple("SELECT 1, nope FROM t"), simple("INSERT INTO t VALUES (1, nope)"), simple("SELECT 'Ünicöde', nope"),
 		simple("INSERT INTO t VALUES (1, 'ü'); INSERT INTO t VALUES (2, nöpe)"), simple("INSERT INTO t VALUES (1, 'a'); INSERT INTO nowhere VALUES (1); SELECT 1"),

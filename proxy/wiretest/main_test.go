@@ -50,9 +50,13 @@ var (
 )
 
 func TestMain(m *testing.M) {
-	// These tests wait for servers more than they compute.
-	if err := flag.Set("test.parallel", "4"); err != nil {
-		panic(err)
+	for name, value := range map[string]string{
+		"test.parallel":    "4",    // these tests wait for servers more than they compute
+		"rapid.nofailfile": "true", // a failure prints all that was sent; a script keeps it
+	} {
+		if err := flag.Set(name, value); err != nil {
+			panic(err)
+		}
 	}
 	status := m.Run()
 	for _, pg := range clusters {

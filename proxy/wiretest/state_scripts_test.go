@@ -76,6 +76,9 @@ var stateScripts = []script{
 		ready(1), send(q("SELECT 1"), run("SET standard_conforming_strings = off"), run("SET escape_string_warning = off")), until('Z'),
 		send(run(`INSERT INTO t VALUES (1, 'a\'b')`), sync_), ready(1),
 	}, fenced: textInDoubt},
+	{name: "11 RESET ALL in a batch before a backslash", steps: []step{
+		ready(1), synced(run("RESET ALL"), run(`INSERT INTO t VALUES (1, 'a\b')`)),
+	}, fenced: textInDoubt},
 	{name: "functions and views that change", steps: []step{
 		ready(1), simple("CREATE FUNCTION x.f() RETURNS int LANGUAGE sql STABLE AS 'SELECT 1'"), simple("SELECT x.f()"),
 		simple("CREATE OR REPLACE FUNCTION x.f() RETURNS int LANGUAGE sql VOLATILE AS 'SELECT public.write_one(50)'"), simple("SELECT x.f()"),
