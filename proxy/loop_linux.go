@@ -6,7 +6,6 @@ import (
 	"os"
 	"sync"
 	"syscall"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -32,26 +31,6 @@ type loop struct {
 	mu     sync.Mutex
 	inbox  []func()
 	closed bool
-}
-
-// side is one socket of a session in a loop. All is used by the loop alone.
-type side struct {
-	p      *pair
-	fd     int
-	server bool
-	kept   buffer // input of which a message was not complete, or that is held
-	unsent []byte // output that the socket didn't take
-	events uint32 // what the loop waits for
-	eof    bool   // nothing more is read
-	half   bool   // nothing more is sent, once unsent is
-}
-
-// pair is a session in a loop.
-type pair struct {
-	c              *conn
-	loop           *loop
-	client, server side
-	over           bool // both are closed when the client has got the rest
 }
 
 const loopBuffer = 64 << 10
@@ -180,28 +159,6 @@ func takeFD(conn net.Conn) (int, error) {
 	return fd, nil
 }
 
-// guard runs f; a panic ends the session only.
-func (p *pair) guard(f func()) {
-	defer func() {
-		if r := recover(); r != nil {
-			p.c.panicked(r)
-			p.close()
-		}
-	}()
-	f()
-}
-
-// begin runs in the loop.
-func (p *pair) begin() {
-	p.c.mu.Lock()
-	p.c.nudge = func() { p.loop.post(func() { p.guard(func() { p.fromServer(nil) }) }) }
-	p.c.mu.Unlock()
-	p.loop.sides[int32(p.client.fd)] = &p.client
-	p.loop.sides[int32(p.server.fd)] = &p.server
-	p.fromServer(nil)
-	p.fromClient(nil)
-}
-
 // ready handles what happened to a socket.
 func (l *loop) ready(s *side, events uint32) {
 	defer func() {
@@ -231,81 +188,6 @@ func (l *loop) ready(s *side, events uint32) {
 		s.p.fromServer(into[:n])
 	default:
 		s.p.fromClient(into[:n])
-	}
-}
-
-// input returns all that the side has sent and that was not used: what was
-// kept, with what was read behind it.
-func (s *side) input(read []byte) []byte {
-	if s.kept.b == nil || len(s.kept.bytes()) == 0 {
-		return read
-	}
-	s.kept.w += len(read)
-	return s.kept.bytes()
-}
-
-// keep keeps what was not used of the input.
-func (s *side) keep(input []byte, used int) {
-	if len(s.kept.bytes()) > 0 {
-		s.kept.used(used)
-		if len(s.kept.bytes()) == 0 {
-			s.kept = buffer{}
-		}
-		return
-	}
-	if rest := input[used:]; len(rest) > 0 {
-		s.kept = buffer{b: make([]byte, max(len(rest), smallBuffer)), w: len(rest)}
-		copy(s.kept.b, rest)
-	} else if s.kept.b != nil {
-		s.kept = buffer{}
-	}
-}
-
-// fromClient takes what the client sent to the server.
-func (p *pair) fromClient(read []byte) {
-	if p.over {
-		return
-	}
-	in := p.client.input(read)
-	p.c.mu.Lock()
-	used := p.c.core.FromClient(in, &p.loop.out)
-	held, ended := p.c.core.Held(), p.c.core.Farewell() != nil
-	done := p.c.core.Done()
-	p.c.mu.Unlock()
-	p.loop.send(&p.server)
-	p.client.keep(in, used)
-	if ended {
-		p.end()
-		return
-	}
-	if done {
-		p.client.eof = true
-	}
-	p.watch(&p.client, !held && !p.client.eof && len(p.server.unsent) == 0)
-}
-
-// fromServer takes what the server sent to the client.
-func (p *pair) fromServer(read []byte) {
-	if p.over {
-		return
-	}
-	in := p.server.input(read)
-	p.c.mu.Lock()
-	used, wake := p.c.core.FromServer(in, &p.loop.out)
-	if p.c.draining && p.c.core.Idle() {
-		p.c.core.End(shutdownError)
-	}
-	ended := p.c.core.Farewell() != nil
-	p.c.mu.Unlock()
-	p.loop.send(&p.client)
-	p.server.keep(in, used)
-	if ended {
-		p.end()
-		return
-	}
-	p.watch(&p.server, len(p.client.unsent) == 0)
-	if wake {
-		p.fromClient(nil)
 	}
 }
 
@@ -350,141 +232,5 @@ func (l *loop) write(fd int) (n int, err error) {
 		if err != unix.EINTR {
 			return max(n, 0), err
 		}
-	}
-}
-
-// resume sends on to a side that takes bytes again.
-func (p *pair) resume(s *side) {
-	n, err := unix.Write(s.fd, s.unsent)
-	if err != nil && err != unix.EAGAIN && err != unix.EINTR {
-		p.lost(s)
-		return
-	}
-	if s.unsent = s.unsent[max(n, 0):]; len(s.unsent) > 0 {
-		return
-	}
-	s.unsent = nil
-	p.watchWrite(s, false)
-	switch {
-	case s.server:
-		if s.half {
-			_ = unix.Shutdown(s.fd, unix.SHUT_WR)
-		}
-		p.fromClient(nil) // what was held back meanwhile
-	case p.over:
-		p.close()
-	default:
-		p.fromServer(nil)
-	}
-}
-
-// lost handles a side that takes no more bytes. A server may have said why:
-// that is read on.
-func (p *pair) lost(s *side) {
-	s.unsent = nil
-	if !s.server {
-		p.close()
-		return
-	}
-	p.client.eof = true
-	p.watchWrite(s, false)
-	p.watch(&p.client, false)
-}
-
-// gone handles the end of what a side sends: a clean one, or an error.
-func (p *pair) gone(s *side, err error) {
-	switch {
-	case s.server:
-		p.end()
-	case err != nil || p.over:
-		p.close()
-	default:
-		// The client sends no more; what it asked for is still answered.
-		s.eof = true
-		p.watch(s, false)
-		p.server.half = true
-		if len(p.server.unsent) == 0 {
-			_ = unix.Shutdown(p.server.fd, unix.SHUT_WR)
-		}
-	}
-}
-
-// end ends the session: the client gets what was on its way to it and the
-// FATAL that is due, if any.
-func (p *pair) end() {
-	if p.over {
-		return
-	}
-	p.over = true
-	p.c.mu.Lock()
-	f := p.c.core.Farewell()
-	p.c.mu.Unlock()
-	if f != nil {
-		p.client.unsent = f.Append(p.client.unsent)
-	}
-	p.watch(&p.server, false)
-	p.watch(&p.client, false)
-	if n, _ := unix.Write(p.client.fd, p.client.unsent); n > 0 {
-		p.client.unsent = p.client.unsent[n:]
-	}
-	if len(p.client.unsent) == 0 {
-		p.close()
-		return
-	}
-	p.watchWrite(&p.client, true)
-	time.AfterFunc(lingerTime, func() { p.loop.post(p.close) })
-}
-
-// lingerTime is how long a client has to take the last bytes of its session.
-const lingerTime = 10 * time.Second
-
-// close closes both sockets. It may be called twice.
-func (p *pair) close() {
-	if p.client.fd < 0 {
-		return
-	}
-	for _, s := range []*side{&p.client, &p.server} {
-		delete(p.loop.sides, int32(s.fd))
-		_ = unix.Close(s.fd)
-		s.fd, s.events, s.kept, s.unsent = -1, 0, buffer{}, nil
-	}
-	p.over = true
-	p.c.finish()
-}
-
-// watch says whether a side is to be read.
-func (p *pair) watch(s *side, read bool) {
-	if read {
-		p.setEvents(s, s.events|unix.EPOLLIN)
-	} else {
-		p.setEvents(s, s.events&^unix.EPOLLIN)
-	}
-}
-
-func (p *pair) watchWrite(s *side, write bool) {
-	if write {
-		p.setEvents(s, s.events|unix.EPOLLOUT)
-	} else {
-		p.setEvents(s, s.events&^unix.EPOLLOUT)
-	}
-}
-
-// setEvents tells the kernel what is waited for. A socket of which nothing is
-// wanted is taken out: it would be reported again and again once it is broken.
-func (p *pair) setEvents(s *side, events uint32) {
-	if events == s.events || s.fd < 0 {
-		return
-	}
-	op := unix.EPOLL_CTL_MOD
-	switch {
-	case events == 0:
-		op = unix.EPOLL_CTL_DEL
-	case s.events == 0:
-		op = unix.EPOLL_CTL_ADD
-	}
-	s.events = events
-	if err := unix.EpollCtl(p.loop.epoll, op, s.fd, &unix.EpollEvent{Events: events, Fd: int32(s.fd)}); err != nil {
-		p.c.log.Error("a socket can't be watched", "error", os.NewSyscallError("epoll_ctl", err))
-		p.close()
 	}
 }

@@ -81,6 +81,11 @@ func (s *Session) fromClient(in []byte, at int, out *Out) int {
 	if !s.tracked {
 		return s.untracked(typ, size, len(in), at, out)
 	}
+	return s.judged(typ, size, in, at, out)
+}
+
+// judged handles a message of a session whose statements are judged.
+func (s *Session) judged(typ byte, size int, in []byte, at int, out *Out) int {
 	switch typ {
 	case wire.Query, wire.Parse:
 		if size > s.cfg.MaxStatement {
