@@ -34,8 +34,9 @@ type Server struct {
 	loops []*loop
 	next  atomic.Uint32 // whose turn it is among the loops
 
-	mu    sync.Mutex
-	conns map[*conn]struct{}
+	mu     sync.Mutex
+	ending bool // the grace of a drain is over
+	conns  map[*conn]struct{}
 }
 
 // New makes a server. It reports options that can't work.
@@ -248,9 +249,7 @@ func (s *Server) register(c *conn) {
 	defer s.mu.Unlock()
 	s.conns[c] = struct{}{}
 	s.metrics.sessions.Inc()
-	if s.draining.Load() {
-		c.draining = true
-	}
+	c.draining = s.ending
 }
 
 // forget ends what was counted for a session.
@@ -286,6 +285,9 @@ func (s *Server) drain() {
 		time.Sleep(s.options.DrainGrace)
 	}
 	s.closeListeners()
+	s.mu.Lock()
+	s.ending = true
+	s.mu.Unlock()
 	left := s.each((*conn).drain)
 	log.Info("draining: no new clients; sessions end with their transactions", "sessions", left, "timeout", s.options.DrainTimeout)
 	over := make(chan struct{})

@@ -38,10 +38,14 @@ func (s *Session) openBatch(out *Out) (wait bool) {
 	}
 	s.batch = batch{
 		open: true, fresh: true, id: s.batch.id + 1, known: s.q.Ready() == 0,
-		inBlock: s.tx != wire.Idle, covered: s.coveredNow(), view: s.look(),
+		inBlock: s.tx != wire.Idle, dead: s.aborted(), covered: s.coveredNow(), view: s.look(),
 	}
 	return false
 }
+
+// aborted reports whether the transaction is known to have failed: until it is
+// ended nothing runs in it, so nothing has to be checked.
+func (s *Session) aborted() bool { return s.tx == wire.Failed && s.q.Ready() == 0 }
 
 // parse handles a whole Parse.
 func (s *Session) parse(msg []byte, at int, out *Out) int {
@@ -183,7 +187,9 @@ func (s *Session) execute(msg []byte, at int, out *Out) int {
 	}
 	by := weave.Carrier{Comment: st.fence, Variable: s.variable != empty}
 	s.dirty = s.dirty || st.declares && st.step.Write && !by.Carries()
-	if (st.step.Write || st.step.Unfenceable != "") && (by.Carries() || s.cfg.RequireFence) {
+	if s.batch.dead {
+		s.batch.dead = !st.step.EndsTx && !st.step.Uncovers
+	} else if (st.step.Write || st.step.Unfenceable != "") && (by.Carries() || s.cfg.RequireFence) {
 		if wait := s.guard(&st, by, out); wait {
 			return s.hold()
 		}

@@ -32,7 +32,8 @@ func (s *Session) functionCall(in []byte, size, at int, out *Out) int {
 
 func (s *Session) fenceFunctionCall(size, have, at int, out *Out) int {
 	by := weave.Carrier{Variable: s.variable != empty}
-	if !by.Carries() && !s.cfg.RequireFence {
+	dead := s.aborted() && !s.batch.open
+	if dead || !by.Carries() && !s.cfg.RequireFence {
 		s.batch.open = false
 		s.q.Push(replies.FunctionCall)
 		return s.pass(size, have, at, out)

@@ -275,7 +275,7 @@ func (s *Session) ready(msg []byte) bool {
 	}
 	if status == wire.Idle {
 		s.portals.clear()
-		s.dirty = s.dirty && s.q.Ready() > 0
+		s.dirty = s.dirty && (s.q.Ready() > 0 || s.batch.open)
 		if s.inTx {
 			s.inTx = false
 			s.doubtVariable() // a rollback brings an earlier value back
@@ -285,7 +285,7 @@ func (s *Session) ready(msg []byte) bool {
 			s.catalogs.invalidate(s.database)
 		}
 	}
-	if s.q.Ready() == 0 {
+	if s.q.Ready() == 0 && !s.batch.open {
 		s.lexPending, s.check.doubt = false, false
 	}
 	if e.Note.plan != nil {

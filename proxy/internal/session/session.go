@@ -112,6 +112,7 @@ type batch struct {
 	id        uint32
 	known     bool // inBlock is certain unless something fails before
 	inBlock   bool // in a transaction block
+	dead      bool // in an aborted transaction: the server does nothing but end it
 	ended     bool // the client has ended a transaction in it
 	contained bool // the proxy has put a transaction block around it
 	covered   weave.Coverage

@@ -20,6 +20,7 @@ type statement struct {
 	cursor     bool   // DECLARE or CLOSE
 	target     string // the name that it prepares, executes or deallocates
 	unclear    bool   // that name can't be read
+	resets     bool   // sets variables to what the session began with
 	drops      bool   // drops prepared statements
 	lexing     bool   // changes how the next text is read
 	read       bool   // a read as far as the catalog of this generation knows
@@ -47,6 +48,7 @@ func (s *Session) describe(st *sqlscan.Statement, known bool) statement {
 		executes: st.Executes, prepares: st.Verb == sqlscan.VerbPrepare,
 		forgets:  st.Verb == sqlscan.VerbDeallocate && !st.DropsPrepared,
 		declares: st.Verb == sqlscan.VerbDeclare,
+		resets:   st.Verb == sqlscan.VerbReset || st.Verb == sqlscan.VerbDiscard,
 		cursor:   st.Verb == sqlscan.VerbDeclare || st.Verb == sqlscan.VerbClose,
 		target:   st.Target, unclear: st.TargetUnclear,
 		drops: st.DropsPrepared, lexing: st.SetsLexing,
@@ -87,7 +89,7 @@ func asksCatalog(v sqlscan.Verb) bool {
 
 // ran notes what a statement that was forwarded may change.
 func (s *Session) ran(d *statement) {
-	if d.step.Setter {
+	if d.step.Setter && !(d.resets && !s.inherits && s.variable == empty) {
 		s.doubtVariable()
 		s.setterSQL = s.setterSQL || d.prepares
 	}
