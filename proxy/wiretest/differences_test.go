@@ -48,23 +48,6 @@ func procedureCantCommit(direct []string, _ carrier, _ int) []string {
 	return instead(direct, "t holds ", "t holds ")
 }
 
-// In an aborted transaction it is the check that says so, from another line of
-// the server's source.
-func checkFailsFirst(direct []string, by carrier, _ int) []string {
-	if by.name == byComment.name {
-		return direct // a function call carries no comment
-	}
-	return instead(direct, "RHandleFunctionRequest", `E SERROR | VERROR | C25P02 | Mcurrent transaction is aborted, commands ignored until end of transaction block*`)
-}
-
-// A portal that nobody knows may write: its check comes first, and fails first.
-func checkComesFirst(direct []string, by carrier, _ int) []string {
-	if by.name == byComment.name {
-		return direct
-	}
-	return instead(direct, "C34000", `E SERROR | VERROR | C25P02 | Mcurrent transaction is aborted, commands ignored until end of transaction block*`)
-}
-
 // PostgreSQL 18 leaves a batch's implicit transaction open behind a function
 // call. The proxy's block around the call, with its check, ends it.
 func callEndsBatch(direct []string, by carrier, _ int) []string {

@@ -48,7 +48,7 @@ var errorScripts = []script{
 	{name: "05 an unknown portal in an aborted transaction", steps: []step{
 		ready(1), simple("BEGIN"), simple("SELECT 1/0"), simple("RESET ALL"), synced(execute("none", 0)),
 		simple("ROLLBACK"), simple("BEGIN; DISCARD ALL"), synced(execute("none", 0)), simple("ROLLBACK"),
-	}, fenced: checkComesFirst},
+	}},
 	{name: "an error's position", steps: []step{
 		ready(1), simple("SELECT 1, nope FROM t"), simple("INSERT INTO t VALUES (1, nope)"), simple("SELECT 'Ünicöde', nope"),
 		simple("INSERT INTO t VALUES (1, 'ü'); INSERT INTO t VALUES (2, nöpe)"), simple("INSERT INTO t VALUES (1, 'a'); INSERT INTO nowhere VALUES (1); SELECT 1"),
