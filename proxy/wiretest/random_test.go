@@ -132,18 +132,8 @@ func (p *peer) finish() (alive bool) {
 	return alive
 }
 
-// budget is how long one random test goes on.
-const budget = 20 * time.Second
-
 // soon is how long a random sequence may take: what hangs would be tried often.
 const soon = 10 * time.Second
-
-// often checks a property again and again until the budget is spent.
-func often(t *testing.T, property func(*rapid.T)) {
-	for began := time.Now(); time.Since(began) < budget && !t.Failed(); {
-		rapid.Check(t, property)
-	}
-}
 
 // One sequence of messages, direct and through the proxy, gives one sequence of
 // answers, however it is cut; and it ends.
@@ -154,7 +144,7 @@ func TestRandomSequencesAgree(t *testing.T) {
 			pl := at(t, major)
 			socket := unixSocket(t)
 			stackProxy(t, pl, proxy.Options{Listen: []string{"unix:" + socket}})
-			often(t, func(t *rapid.T) {
+			rapid.Check(t, func(t *rapid.T) {
 				messages := synchronised(sequence(t, repeatable))
 				cut := random(rapid.Uint64().Draw(t, "cut"))
 				pl.exec(t, "TRUNCATE t")
@@ -207,7 +197,7 @@ func TestRandomSequencesWithAStaleToken(t *testing.T) {
 				stackProxy(t, pl, c.o)
 				relations := "SELECT count(*)::text FROM pg_class WHERE relnamespace = 'public'::regnamespace"
 				before := pl.text(t, relations)
-				often(t, func(t *rapid.T) {
+				rapid.Check(t, func(t *rapid.T) {
 					messages := sequence(t, func(string) bool { return true })
 					cut := random(rapid.Uint64().Draw(t, "cut"))
 					p := dial(t, pl, socket)
