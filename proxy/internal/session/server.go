@@ -24,7 +24,7 @@ func (s *Session) FromServer(in []byte, out *Out) (used int, wake bool) {
 		}
 		used += n
 	}
-	return used, len(s.toward) > 0 || s.held && s.q.Ready() == 0
+	return used, len(s.toward) > 0 || s.held && (s.q.Ready() == 0 || s.q.CopyIn())
 }
 
 // fromServer handles one message, or a part of one, at offset at of the input.
