@@ -43,21 +43,24 @@ func proxyCommand() *cobra.Command {
 		Short: "Run the proxy",
 		Long: `Accepts PostgreSQL clients, connects each to the upstream with its own
 credentials, and has the fences of their writes checked by the database, in
-their own transactions. SIGTERM and SIGINT drain it.`,
+their own transactions. SIGTERM and SIGINT drain it; SIGHUP reloads what can be
+reloaded.`,
 		Args: exactly(0, "no arguments"),
 		RunE: func(c *cobra.Command, _ []string) error {
+			hangups := catchHangups()
+			defer hangups.stop()
 			cfg, err := read[proxySettings](c)
 			if err != nil {
 				return err
 			}
-			return runProxy(c.Context(), cfg)
+			return runProxy(c.Context(), cfg, hangups)
 		},
 	}
 	settings[proxySettings](c)
 	return c
 }
 
-func runProxy(ctx context.Context, cfg proxySettings) error {
+func runProxy(ctx context.Context, cfg proxySettings, hangups *hangups) error {
 	if cfg.Upstream == "" {
 		return usageError{errors.New("WIREFENCE_UPSTREAM is not set: it names the PostgreSQL server, as in postgres://db.internal:5432/")}
 	}
@@ -77,6 +80,7 @@ func runProxy(ctx context.Context, cfg proxySettings) error {
 	if err != nil {
 		return usageError{err}
 	}
+	hangups.answer(server.Reload, log)
 	if err := verifySchema(ctx, cfg, log); err != nil {
 		return err
 	}

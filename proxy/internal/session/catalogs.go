@@ -62,6 +62,16 @@ func (c *Catalogs) invalidate(name string) {
 	}
 }
 
+// Forget drops what is known of every database, and what has failed: each is
+// read anew, in whole, before the next verdict that needs it.
+func (c *Catalogs) Forget() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, d := range c.all {
+		d.forget()
+	}
+}
+
 // database is the cache of one database.
 type database struct {
 	owner   *Catalogs
@@ -206,4 +216,13 @@ func (d *database) invalidate() {
 	defer d.mu.Unlock()
 	d.distrust()
 	d.invalidated++
+}
+
+func (d *database) forget() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.distrust()
+	d.invalidated++
+	d.catalog, d.text, d.stamp, d.changed = nil, "", "", false
+	d.failed, d.claimed = time.Time{}, time.Time{}
 }

@@ -93,3 +93,46 @@ func TestTheCatalogIsBelievedForAWhile(t *testing.T) {
 		t.Error("the catalog is never asked for again after a failure")
 	}
 }
+
+// Forgetting makes the next session ask for the whole, although somebody just
+// did or failed to; an answer to an earlier question doesn't count any more.
+func TestForgetting(t *testing.T) {
+	now := time.Unix(1000, 0)
+	caches := NewCatalogs(func() time.Time { return now })
+	d := caches.database("app", "UTF8")
+	store := func(q question) {
+		t.Helper()
+		d.look(&q, []byte("1"))
+		if err := d.store(q, []byte("snow\n.")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	q, _ := d.ask(true)
+	store(q)
+	_, before := d.get()
+	if before == 0 {
+		t.Fatal("what was stored is not known")
+	}
+	caches.Forget()
+	if c, _ := d.get(); c != nil || d.trusted.Load() {
+		t.Error("what was forgotten is known")
+	}
+	late, ok := d.ask(true)
+	if !ok || !late.whole {
+		t.Fatalf("asked: %v, the whole: %v", ok, late.whole)
+	}
+	d.fail()
+	caches.Forget()
+	store(late)
+	if c, _ := d.get(); c != nil {
+		t.Error("an answer from before counts")
+	}
+	q, ok = d.ask(false)
+	if !ok {
+		t.Fatal("a failure is remembered")
+	}
+	store(q)
+	if _, after := d.get(); after == before {
+		t.Error("sessions can't tell the new catalog from the old one")
+	}
+}
