@@ -114,19 +114,29 @@ func (c *conn) login(startup *wire.Startup, fromClient, fromServer *buffer) erro
 	toClient.conn, toServer.conn = c.client, c.up
 	var out session.Out
 	for {
-		for c.core.WantsPassword() {
-			fromClient.used(c.core.FromClient(fromClient.bytes(), &out))
+		for {
+			// A drain looks at the core meanwhile.
+			c.mu.Lock()
+			wanted := c.core.WantsPassword()
+			if wanted {
+				fromClient.used(c.core.FromClient(fromClient.bytes(), &out))
+			}
+			more := c.core.WantsPassword()
+			c.mu.Unlock()
+			if !wanted {
+				break
+			}
 			if err := toServer.flush(&out); err != nil {
 				return err
 			}
-			if !c.core.WantsPassword() {
+			if !more {
 				break
 			}
 			if _, err := fromClient.read(c.client); err != nil {
 				return err
 			}
 		}
-		if b := c.core.TakeToServer(); len(b) > 0 {
+		if b := c.takeToServer(); len(b) > 0 {
 			if _, err := c.up.Write(b); err != nil {
 				return err
 			}
@@ -137,19 +147,28 @@ func (c *conn) login(startup *wire.Startup, fromClient, fromServer *buffer) erro
 			}
 			return err
 		}
+		c.mu.Lock()
 		used, _ := c.core.FromServer(fromServer.bytes(), &out)
+		over, done := c.core.Farewell(), c.core.LoggedIn()
+		c.mu.Unlock()
 		if err := toClient.flush(&out); err != nil {
 			return err
 		}
 		fromServer.used(used)
-		if f := c.core.Farewell(); f != nil {
-			_, _ = c.client.Write(f.Append(nil))
-			return errors.New(f.Message)
+		if over != nil {
+			_, _ = c.client.Write(over.Append(nil))
+			return errors.New(over.Message)
 		}
-		if c.core.LoggedIn() {
+		if done {
 			return nil
 		}
 	}
+}
+
+func (c *conn) takeToServer() []byte {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.core.TakeToServer()
 }
 
 // clientPump carries what the client sends to the server until either ends. It
