@@ -3,6 +3,7 @@ package proxy
 import (
 	"io"
 	"net"
+	"syscall"
 
 	"github.com/wirefence/wirefence/proxy/internal/session"
 )
@@ -69,6 +70,7 @@ type writer struct {
 	conn net.Conn
 	list [][]byte
 	bufs net.Buffers
+	join []byte // what goes into one TLS record, or a few full ones
 }
 
 func (w *writer) flush(out *session.Out) error {
@@ -80,7 +82,24 @@ func (w *writer) flush(out *session.Out) error {
 		_, err := w.conn.Write(w.list[0])
 		return err
 	}
+	if _, vectors := w.conn.(syscall.Conn); !vectors {
+		return w.flushJoined()
+	}
 	w.bufs = w.list
 	_, err := w.bufs.WriteTo(w.conn)
+	return err
+}
+
+// flushJoined sends to a connection that can't take many buffers at once: each
+// would become a record of its own.
+func (w *writer) flushJoined() error {
+	w.join = w.join[:0]
+	for _, b := range w.list {
+		w.join = append(w.join, b...)
+	}
+	_, err := w.conn.Write(w.join)
+	if cap(w.join) > largeBuffer {
+		w.join = nil
+	}
 	return err
 }

@@ -1,9 +1,7 @@
 package proxy
 
 import (
-	"context"
 	"errors"
-	"io"
 	"log/slog"
 	"net"
 	"os"
@@ -12,6 +10,7 @@ import (
 	"time"
 
 	"github.com/wirefence/wirefence/proxy/internal/session"
+	"github.com/wirefence/wirefence/proxy/internal/upstream"
 	"github.com/wirefence/wirefence/proxy/internal/wire"
 )
 
@@ -22,7 +21,7 @@ type conn struct {
 	server *Server
 	client net.Conn
 	up     net.Conn
-	addr   address // where up leads
+	route  upstream.Route // where up leads
 	log    *slog.Logger
 
 	mu       sync.Mutex // guards core and draining
@@ -43,21 +42,20 @@ var (
 	never time.Time
 )
 
-// run logs the client in and serves it until either side ends. startup is the
-// client's first packet, in what it had sent behind it.
-func (c *conn) run(startup *wire.Startup, fromClient *buffer) {
-	began := time.Now()
-	fromServer := &buffer{}
-	if err := c.login(startup, fromClient, fromServer); err != nil {
+// run ends the client's login and serves it until either side ends. What the
+// client has sent already is in the buffer; a is the server that has taken it.
+func (c *conn) run(began time.Time, a *arrival, fromClient *buffer) {
+	if err := c.login(a, fromClient); err != nil {
 		c.server.metrics.rejected.WithLabelValues("login").Inc()
 		c.log.Info("login ended", "error", err, "after", time.Since(began))
 		c.finish()
 		return
 	}
+	fromServer := a.from
 	_ = c.client.SetDeadline(never)
 	_ = c.up.SetDeadline(never)
 	if key := c.core.Key(); key != "" {
-		c.server.keys.Store(key, c.addr)
+		c.server.keys.Store(key, c.route)
 	}
 	c.server.metrics.accepted.Inc()
 	c.server.metrics.loginSeconds.Observe(time.Since(began).Seconds())
@@ -100,69 +98,6 @@ func (c *conn) finish() {
 func (c *conn) panicked(reason any) {
 	c.server.metrics.trouble.Inc()
 	c.log.Error("a session failed", "panic", reason, "stack", string(debug.Stack()))
-}
-
-var errLoginRefused = errors.New("the server ended the connection")
-
-// login passes messages in turn until the client may send queries. The server
-// speaks first; the client speaks when it is asked for a password.
-func (c *conn) login(startup *wire.Startup, fromClient, fromServer *buffer) error {
-	if _, err := c.up.Write(startup.Raw); err != nil {
-		return err
-	}
-	var toClient, toServer writer
-	toClient.conn, toServer.conn = c.client, c.up
-	var out session.Out
-	for {
-		for {
-			// A drain looks at the core meanwhile.
-			c.mu.Lock()
-			wanted := c.core.WantsPassword()
-			if wanted {
-				fromClient.used(c.core.FromClient(fromClient.bytes(), &out))
-			}
-			more := c.core.WantsPassword()
-			c.mu.Unlock()
-			if !wanted {
-				break
-			}
-			if err := toServer.flush(&out); err != nil {
-				return err
-			}
-			if !more {
-				break
-			}
-			if _, err := fromClient.read(c.client); err != nil {
-				return err
-			}
-		}
-		if b := c.takeToServer(); len(b) > 0 {
-			if _, err := c.up.Write(b); err != nil {
-				return err
-			}
-		}
-		if _, err := fromServer.read(c.up); err != nil {
-			if errors.Is(err, io.EOF) {
-				return errLoginRefused // it has said why to the client
-			}
-			return err
-		}
-		c.mu.Lock()
-		used, _ := c.core.FromServer(fromServer.bytes(), &out)
-		over, done := c.core.Farewell(), c.core.LoggedIn()
-		c.mu.Unlock()
-		if err := toClient.flush(&out); err != nil {
-			return err
-		}
-		fromServer.used(used)
-		if over != nil {
-			_, _ = c.client.Write(over.Append(nil))
-			return errors.New(over.Message)
-		}
-		if done {
-			return nil
-		}
-	}
 }
 
 func (c *conn) takeToServer() []byte {
@@ -322,27 +257,4 @@ func refuse(client net.Conn, e wire.Error) {
 	e.Severity = "FATAL"
 	_ = client.SetWriteDeadline(time.Now().Add(time.Second))
 	_, _ = client.Write(e.Append(nil))
-}
-
-// forwardCancel passes a CancelRequest on. The client's connection stays open
-// until the server has closed its own, which says that the signal is sent: what
-// the client sends next can't be hit.
-func (s *Server) forwardCancel(ctx context.Context, packet []byte) error {
-	a, ok := s.keys.Load(string(packet[8:]))
-	target := s.upstream
-	if ok {
-		target = &upstream{addrs: []address{a.(address)}}
-	}
-	up, _, err := target.dial(ctx, s.options.ConnectTimeout)
-	if err != nil {
-		return err
-	}
-	defer up.Close()
-	_ = up.SetDeadline(time.Now().Add(s.options.ConnectTimeout))
-	if _, err := up.Write(packet); err != nil {
-		return err
-	}
-	_, err = io.Copy(io.Discard, up)
-	s.metrics.cancels.Inc()
-	return err
 }

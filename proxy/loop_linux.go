@@ -142,7 +142,11 @@ func (l *loop) adopt(c *conn, fromClient, fromServer *buffer) (ok bool) {
 // takeFD returns a descriptor of a connection's socket that the runtime's poller
 // doesn't know.
 func takeFD(conn net.Conn) (int, error) {
-	raw, err := conn.(syscall.Conn).SyscallConn()
+	plain, ok := conn.(syscall.Conn)
+	if !ok {
+		return -1, errors.New("the connection is more than a socket") // TLS
+	}
+	raw, err := plain.SyscallConn()
 	if err != nil {
 		return -1, err
 	}

@@ -42,10 +42,24 @@ type Options struct {
 	// Listen are the addresses to accept clients at: host:port, or
 	// unix:/path/of/the/socket. Default 127.0.0.1:6433.
 	Listen []string
-	// Upstream is the server to connect to:
-	// postgres://host1:5432,host2:5432/?sslmode=disable. Required. Hosts are
-	// tried in order.
+	// Upstream are the servers to connect to, in the terms of libpq:
+	// postgres://host1:5432,host2:5432/?sslmode=verify-full&sslrootcert=ca.pem.
+	// Required. Hosts are tried in order.
 	Upstream string
+	// DatabaseURL is the connection string of the proxy's own role. It asks by
+	// AuthQuery, and where Upstream has a target_session_attrs its user, password
+	// and database serve to ask each server for its role.
+	DatabaseURL string
+	// TLS is how clients' connections are encrypted. By default they can't be.
+	TLS TLS
+	// AuthFile is a user file in PgBouncer's format. With it, or AuthQuery, the
+	// proxy authenticates clients by SCRAM-SHA-256 and logs them in upstream with
+	// what it learnt; by default servers authenticate clients through it.
+	AuthFile string
+	// AuthQuery is SQL that takes a user's name as $1 and returns the name and the
+	// stored password, as in pg_authid. It is asked for users that AuthFile
+	// doesn't have, by DatabaseURL.
+	AuthQuery string
 	// Mode is Enforce by default.
 	Mode Mode
 	// UnfencedWrites is Allow by default.
@@ -116,7 +130,13 @@ func (o *Options) Validate() error {
 	if o.MaxStatement < 1<<10 {
 		return errors.New("the limit of a statement's size is less than 1 KiB")
 	}
-	_, err := parseUpstream(o.Upstream)
+	if o.AuthQuery != "" && o.DatabaseURL == "" {
+		return errors.New("the authentication query has no connection: set WIREFENCE_DATABASE_URL")
+	}
+	if err := o.TLS.validate(); err != nil {
+		return err
+	}
+	_, err := o.newUpstream(func(error) {})
 	return err
 }
 

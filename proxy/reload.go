@@ -12,13 +12,21 @@ type reload struct {
 }
 
 func (s *Server) reloads() []reload {
-	return []reload{
+	all := []reload{
 		{"catalogs", func() error { s.catalogs.Forget(); return nil }},
+		{"upstream certificates", s.upstream.Reload},
 	}
+	if s.tls != nil {
+		all = append(all, reload{"TLS certificate", s.tls.reload})
+	}
+	if s.users != nil {
+		all = append(all, reload{"user file", s.users.Reload})
+	}
+	return all
 }
 
 // Reload reads anew what can be while clients are served: what functions and
-// views of the databases do. It logs what it has done. What can't be reloaded
+// views of the databases do, certificates, the user file. It logs what it has done. What can't be reloaded
 // stays as it was and is in the error; the rest is reloaded all the same. It may
 // be called at any time, before Serve too.
 func (s *Server) Reload() error {

@@ -7,12 +7,15 @@ import (
 	"net"
 	"os"
 	"runtime"
+	"runtime/debug"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/wirefence/wirefence/proxy/internal/session"
+	"github.com/wirefence/wirefence/proxy/internal/upstream"
+	"github.com/wirefence/wirefence/proxy/internal/users"
 	"github.com/wirefence/wirefence/proxy/internal/wire"
 )
 
@@ -20,15 +23,19 @@ import (
 // upstream. Its methods are safe for concurrent use.
 type Server struct {
 	options  Options
-	upstream *upstream
+	upstream *upstream.Upstream
+	tls      *clientTLS       // nil: clients can't use TLS
+	users    *users.Directory // nil: servers authenticate clients
 	config   *session.Config
 	catalogs *session.Catalogs
 	metrics  *metrics
 
 	listeners []net.Listener
-	keys      sync.Map // cancel key → address
+	keys      sync.Map // cancel key → upstream.Route
 	count     atomic.Int64
 	draining  atomic.Bool
+	entering  context.Context // what comes before a session; ends with errDraining
+	enough    context.CancelCauseFunc
 	handlers  sync.WaitGroup
 
 	loops []*loop
@@ -44,7 +51,18 @@ func New(o Options) (*Server, error) {
 	if err := o.Validate(); err != nil {
 		return nil, err
 	}
-	up, err := parseUpstream(o.Upstream)
+	failed := func(err error) {
+		o.Logger.Error("a file that has changed can't be used; the last good one counts", "error", err)
+	}
+	up, err := o.newUpstream(failed)
+	if err != nil {
+		return nil, err
+	}
+	secure, err := newClientTLS(o.TLS, failed)
+	if err != nil {
+		return nil, err
+	}
+	directory, err := o.newDirectory(failed)
 	if err != nil {
 		return nil, err
 	}
@@ -52,10 +70,12 @@ func New(o Options) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Server{
-		options: o, upstream: up, metrics: m, config: o.sessionConfig(),
+	s := &Server{
+		options: o, upstream: up, tls: secure, users: directory, metrics: m, config: o.sessionConfig(),
 		catalogs: session.NewCatalogs(time.Now), conns: map[*conn]struct{}{},
-	}, nil
+	}
+	s.entering, s.enough = context.WithCancelCause(context.Background())
+	return s, nil
 }
 
 // Listen opens the addresses. It must be called once, before Serve.
@@ -122,6 +142,7 @@ func (s *Server) Serve(ctx context.Context) error {
 		s.drain()
 	case err = <-failed:
 		s.closeListeners()
+		s.enough(errDraining)
 		s.abortAll()
 	}
 	s.handlers.Wait()
@@ -173,10 +194,12 @@ func (s *Server) nextLoop() *loop {
 
 // handle takes a connection over: it becomes a session, which is forgotten when
 // it ends, or it is closed.
-func (s *Server) handle(client net.Conn) {
-	c, startup, in := s.open(client)
+func (s *Server) handle(raw net.Conn) {
+	began := time.Now()
+	in := &buffer{}
+	c, a := s.open(raw, in, began)
 	if c == nil {
-		_ = client.Close()
+		_ = raw.Close()
 		s.handlers.Done()
 		return
 	}
@@ -186,62 +209,69 @@ func (s *Server) handle(client net.Conn) {
 			c.finish()
 		}
 	}()
-	c.run(startup, in)
+	c.run(began, a, in)
 }
 
-// open reads the client's startup packet and connects it to the upstream. It
-// returns nil if no session came of it; the client has been told why.
-func (s *Server) open(client net.Conn) (*conn, *wire.Startup, *buffer) {
-	log := s.options.Logger.With("client", client.RemoteAddr().String())
-	deadline := time.Now().Add(s.options.StartupTimeout)
-	_ = client.SetDeadline(deadline)
-	in := &buffer{}
-	startup, err := readStartup(client, in)
+// open reads the client's startup packet and finds a server for it. It returns
+// nil if no session came of it; the client has been told why.
+func (s *Server) open(raw net.Conn, in *buffer, began time.Time) (*conn, *arrival) {
+	log := s.options.Logger.With("client", raw.RemoteAddr().String())
+	defer func() {
+		if r := recover(); r != nil {
+			s.metrics.trouble.Inc()
+			log.Error("a login failed", "panic", r, "stack", string(debug.Stack()))
+		}
+	}()
+	deadline := began.Add(s.options.StartupTimeout)
+	ctx, cancel := context.WithDeadline(s.entering, deadline)
+	defer cancel()
+	_ = raw.SetDeadline(deadline)
+	stop := context.AfterFunc(s.entering, func() { _ = raw.SetReadDeadline(past) })
+	defer stop()
+	client, startup, err := s.readStartup(raw, in)
 	if err != nil {
 		s.metrics.rejected.WithLabelValues("startup").Inc()
 		log.Debug("no session began", "error", err)
-		return nil, nil, nil
+		return nil, nil
 	}
 	if startup.Kind == wire.StartupCancel {
-		if err := s.forwardCancel(context.Background(), startup.Raw); err != nil {
+		if err := s.forwardCancel(ctx, startup.Raw); err != nil {
 			log.Warn("a cancel request could not be forwarded", "error", err)
 		}
-		return nil, nil, nil
+		_ = client.Close()
+		return nil, nil
 	}
 	if n := s.count.Add(1); n > int64(s.options.MaxConnections) {
 		s.count.Add(-1)
 		s.metrics.rejected.WithLabelValues("limit").Inc()
 		log.Warn("too many connections", "limit", s.options.MaxConnections)
 		refuse(client, wire.Error{Code: "53300", Message: "sorry, too many clients already", Hint: "The limit is WIREFENCE_MAX_CONNECTIONS."})
-		return nil, nil, nil
+		return nil, nil
 	}
-	c := s.connect(client, startup, deadline)
+	c, a := s.connect(ctx, client, startup, in, deadline)
 	if c == nil {
+		_ = client.Close()
 		s.count.Add(-1)
 	}
-	return c, startup, in
+	return c, a
 }
 
-// connect connects a client to the upstream.
-func (s *Server) connect(client net.Conn, startup *wire.Startup, deadline time.Time) *conn {
+// connect connects a client to a server.
+func (s *Server) connect(ctx context.Context, client *client, startup *wire.Startup, in *buffer, deadline time.Time) (*conn, *arrival) {
 	log := s.options.Logger.With(attrs(startup, client)...)
-	ctx, cancel := context.WithDeadline(context.Background(), deadline)
-	defer cancel()
-	up, addr, err := s.upstream.dial(ctx, s.options.ConnectTimeout)
+	e := &entrance{server: s, client: client, startup: startup, fromClient: in, deadline: deadline, log: log}
+	a, err := e.find(ctx)
 	if err != nil {
-		s.metrics.rejected.WithLabelValues("upstream").Inc()
-		log.Error("the upstream can't be reached", "upstream", s.upstream.String(), "error", err)
-		refuse(client, wire.Error{Code: "08006", Message: "could not connect to the upstream server", Detail: err.Error(), Hint: "Is PostgreSQL running there, and does WIREFENCE_UPSTREAM name it?"})
-		return nil
+		log.Info("no session began", "error", err)
+		return nil, nil
 	}
-	_ = up.SetDeadline(deadline)
 	c := &conn{
-		server: s, client: client, up: up, addr: addr, log: log,
+		server: s, client: client.Conn, up: a.link.Conn, route: a.link.Route, log: log,
 		wake: make(chan struct{}, 1), ended: make(chan struct{}),
 	}
 	c.core = session.New(s.config, s.catalogs, startup, (*events)(c))
 	s.register(c)
-	return c
+	return c, a
 }
 
 func (s *Server) register(c *conn) {
@@ -276,6 +306,8 @@ func (s *Server) each(do func(*conn)) int {
 	return len(all)
 }
 
+var errDraining = errors.New("draining")
+
 // drain ends all sessions in order.
 func (s *Server) drain() {
 	log := s.options.Logger
@@ -288,6 +320,7 @@ func (s *Server) drain() {
 	s.mu.Lock()
 	s.ending = true
 	s.mu.Unlock()
+	s.enough(errDraining)
 	left := s.each((*conn).drain)
 	log.Info("draining: no new clients; sessions end with their transactions", "sessions", left, "timeout", s.options.DrainTimeout)
 	over := make(chan struct{})
@@ -314,11 +347,7 @@ func (s *Server) closeListeners() {
 // upstream can't be reached. It returns nil if it is.
 func (s *Server) Ready(ctx context.Context) error {
 	if s.draining.Load() {
-		return errors.New("draining")
+		return errDraining
 	}
-	up, _, err := s.upstream.dial(ctx, s.options.ConnectTimeout)
-	if err != nil {
-		return err
-	}
-	return up.Close()
+	return s.upstream.Reachable(ctx)
 }

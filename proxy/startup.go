@@ -2,47 +2,95 @@ package proxy
 
 import (
 	"errors"
+	"fmt"
 	"net"
 
 	"github.com/wirefence/wirefence/proxy/internal/wire"
 )
 
 // readStartup reads the client's first packets up to the one that asks for a
-// session or a cancellation. What comes behind it stays in the buffer.
-func readStartup(client net.Conn, in *buffer) (*wire.Startup, error) {
+// session or a cancellation. What comes behind it stays in the buffer. The
+// client that it returns is to be used from then on: it may speak TLS.
+func (s *Server) readStartup(raw net.Conn, in *buffer) (*client, *wire.Startup, error) {
+	c := &client{Conn: raw}
 	asked := map[wire.StartupKind]bool{}
 	for {
-		packet, err := readPacket(client, in)
+		packet, err := s.readPacket(c, in, !c.encrypted)
+		if errors.Is(err, errHandshake) {
+			if c, err = s.secure(c.Conn, in, true); err != nil {
+				return nil, nil, err
+			}
+			asked[wire.StartupSSL], asked[wire.StartupGSS] = true, true
+			continue
+		}
 		if err != nil {
-			return nil, reject(client, err)
+			return nil, nil, reject(c, err)
 		}
 		startup, err := wire.ParseStartup(packet)
 		if err != nil {
-			return nil, reject(client, err)
+			return nil, nil, reject(c, err)
 		}
 		switch startup.Kind {
 		case wire.StartupSession:
-			if startup.User() == "" {
-				refuse(client, wire.Error{Code: "28000", Message: "no PostgreSQL user name specified in startup packet"})
-				return nil, errors.New("no user name in startup packet")
-			}
-			return startup, nil
+			return c, startup, s.admit(c, startup)
 		case wire.StartupCancel:
-			return startup, nil
+			return c, startup, nil
 		}
 		if asked[startup.Kind] {
-			return nil, reject(client, errors.New("encryption was asked for twice"))
+			return nil, nil, reject(c, errors.New("encryption was asked for twice"))
 		}
 		asked[startup.Kind] = true
 		if len(in.bytes()) > 0 {
 			// What somebody in the middle put behind the request must not be
 			// taken for the client's (CVE-2021-3935).
-			return nil, reject(client, errors.New("received unencrypted data after an encryption request"))
+			return nil, nil, reject(c, errors.New("received unencrypted data after an encryption request"))
 		}
-		if _, err := client.Write([]byte{'N'}); err != nil {
-			return nil, err
+		if c, err = s.answerEncryption(c, in, startup.Kind); err != nil {
+			return nil, nil, err
+		}
+		if c.encrypted {
+			asked[wire.StartupSSL], asked[wire.StartupGSS] = true, true
 		}
 	}
+}
+
+// answerEncryption answers an SSLRequest or a GSSENCRequest.
+func (s *Server) answerEncryption(c *client, in *buffer, kind wire.StartupKind) (*client, error) {
+	if kind != wire.StartupSSL || s.tls == nil || c.LocalAddr().Network() == "unix" {
+		_, err := c.Write([]byte{'N'})
+		return c, err
+	}
+	if _, err := c.Write([]byte{'S'}); err != nil {
+		return nil, err
+	}
+	return s.secure(c.Conn, in, false)
+}
+
+// secure lets the client begin TLS. What was read of its handshake already is in
+// the buffer.
+func (s *Server) secure(raw net.Conn, in *buffer, direct bool) (*client, error) {
+	read := append([]byte(nil), in.bytes()...)
+	in.used(len(read))
+	return s.tls.handshake(&replay{raw, read}, direct)
+}
+
+// admit refuses sessions that the proxy's settings don't allow.
+func (s *Server) admit(c *client, startup *wire.Startup) error {
+	user := startup.User()
+	switch {
+	case user == "":
+		refuse(c, wire.Error{Code: "28000", Message: "no PostgreSQL user name specified in startup packet"})
+		return errors.New("no user name in startup packet")
+	case s.tls == nil || c.LocalAddr().Network() == "unix":
+	case s.tls.Mode == TLSRequire && !c.encrypted:
+		refuse(c, wire.Error{Code: "28000", Message: "connections without TLS are not accepted",
+			Hint: "Connect with sslmode=require or stronger."})
+		return errors.New("a session without TLS was asked for")
+	case s.tls.ClientCert == CertVerifyFull && c.encrypted && c.name != user:
+		refuse(c, wire.Error{Code: "28000", Message: fmt.Sprintf("certificate authentication failed for user %q", user)})
+		return fmt.Errorf("the client's certificate is for %q, not for user %q", c.name, user)
+	}
+	return nil
 }
 
 // reject tells the client why its startup packet is refused. A connection that
@@ -60,10 +108,22 @@ func reject(client net.Conn, err error) error {
 	return err
 }
 
-var errEmpty = errors.New("the client closed the connection before its startup packet was whole")
+var (
+	errEmpty     = errors.New("the client closed the connection before its startup packet was whole")
+	errHandshake = errors.New("the client begins a TLS handshake")
+)
 
-func readPacket(client net.Conn, in *buffer) ([]byte, error) {
+// tlsHandshake is the type of the first TLS record. A startup packet never
+// begins with it: its length would be over MaxStartup.
+const tlsHandshake = 0x16
+
+// readPacket reads one packet. Where TLS may begin without a request, and does,
+// the error is errHandshake and the buffer holds what was read of it.
+func (s *Server) readPacket(client net.Conn, in *buffer, direct bool) ([]byte, error) {
 	for {
+		if b := in.bytes(); direct && s.tls != nil && len(b) > 0 && b[0] == tlsHandshake && client.LocalAddr().Network() != "unix" {
+			return nil, errHandshake
+		}
 		size, err := wire.StartupSize(in.bytes())
 		if err != nil {
 			return nil, err

@@ -21,8 +21,16 @@ import (
 
 type proxySettings struct {
 	Listen         []string      `env:"WIREFENCE_LISTEN" envDefault:"127.0.0.1:6433" help:"addresses to accept clients at, separated by commas: host:port, or unix:/dir/.s.PGSQL.6433"`
-	Upstream       string        `env:"WIREFENCE_UPSTREAM" help:"PostgreSQL servers, tried in order: postgres://host1:5432,host2:5432/?sslmode=disable (required)"`
-	DatabaseURL    string        `env:"WIREFENCE_DATABASE_URL" help:"connection string of the proxy's own role, with which it verifies the schema at start"`
+	Upstream       string        `env:"WIREFENCE_UPSTREAM" help:"PostgreSQL servers, tried in order: postgres://host1:5432,host2:5432/?sslmode=verify-full&sslrootcert=ca.pem&target_session_attrs=read-write (required)"`
+	DatabaseURL    string        `env:"WIREFENCE_DATABASE_URL" help:"connection string of the proxy's own role, with which it verifies the schema at start, asks for users' secrets and for servers' roles"`
+	TLSCert        string        `env:"WIREFENCE_TLS_CERT_FILE" help:"certificate with its chain, in PEM form, for TLS with clients; read again when it changes"`
+	TLSKey         string        `env:"WIREFENCE_TLS_KEY_FILE" help:"the certificate's key, in PEM form"`
+	TLSMode        string        `env:"WIREFENCE_TLS_MODE" help:"allow (with a certificate, the default), or require: TCP clients without TLS get 28000"`
+	TLSMinVersion  string        `env:"WIREFENCE_TLS_MIN_VERSION" help:"oldest TLS version for clients: 1.2 (with a certificate, the default) or 1.3"`
+	TLSClientCA    string        `env:"WIREFENCE_TLS_CLIENT_CA_FILE" help:"authorities of clients' certificates, in PEM form; by default none are asked for"`
+	TLSClientCert  string        `env:"WIREFENCE_TLS_CLIENT_CERT" help:"optional, verify-ca (with a CA, the default), or verify-full: its common name must be the user"`
+	AuthFile       string        `env:"WIREFENCE_AUTH_FILE" help:"user file in PgBouncer's format, by which the proxy authenticates clients with SCRAM; by default servers do"`
+	AuthQuery      string        `env:"WIREFENCE_AUTH_QUERY" help:"SQL that returns name and SCRAM secret of the user $1, asked by WIREFENCE_DATABASE_URL for users that are not in the file"`
 	Mode           string        `env:"WIREFENCE_MODE" envDefault:"enforce" help:"enforce; shadow counts and logs what it would refuse; off forwards everything untouched"`
 	UnfencedWrites string        `env:"WIREFENCE_UNFENCED_WRITES" envDefault:"allow" help:"allow; reject refuses a write without a fence with WF002"`
 	Resource       string        `env:"WIREFENCE_RESOURCE" help:"the resource that a bare token means"`
@@ -71,7 +79,12 @@ func runProxy(ctx context.Context, cfg proxySettings, hangups *hangups) error {
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	server, err := proxy.New(proxy.Options{
-		Listen: cfg.Listen, Upstream: cfg.Upstream, Mode: proxy.Mode(cfg.Mode),
+		Listen: cfg.Listen, Upstream: cfg.Upstream, DatabaseURL: cfg.DatabaseURL,
+		TLS: proxy.TLS{
+			CertFile: cfg.TLSCert, KeyFile: cfg.TLSKey, Mode: proxy.TLSMode(cfg.TLSMode), MinVersion: cfg.TLSMinVersion,
+			ClientCAFile: cfg.TLSClientCA, ClientCert: proxy.ClientCert(cfg.TLSClientCert),
+		},
+		AuthFile: cfg.AuthFile, AuthQuery: cfg.AuthQuery, Mode: proxy.Mode(cfg.Mode),
 		UnfencedWrites: proxy.UnfencedWrites(cfg.UnfencedWrites), Resource: cfg.Resource,
 		MaxConnections: cfg.MaxConnections, StartupTimeout: cfg.StartupTimeout, ConnectTimeout: cfg.ConnectTimeout,
 		MaxStatement: cfg.MaxStatement, DrainGrace: cfg.DrainGrace, DrainTimeout: cfg.DrainTimeout,

@@ -37,6 +37,8 @@ type PostgresConfig struct {
 	HBA string
 	// Fsync keeps fsync on, for benchmarks that mean it.
 	Fsync bool
+	// CertFile and KeyFile switch TLS on; CAFile lets clients show certificates.
+	CertFile, KeyFile, CAFile string
 }
 
 // Postgres is a running server. Its superuser is postgres, without a password.
@@ -108,6 +110,9 @@ func (p *Postgres) start(ctx context.Context, cfg PostgresConfig) error {
 	if !cfg.Fsync {
 		settings["fsync"], settings["synchronous_commit"], settings["full_page_writes"] = "off", "off", "off"
 	}
+	if err := p.useTLS(data, cfg, settings); err != nil {
+		return err
+	}
 	for name, value := range cfg.Settings {
 		settings[name] = value
 	}
@@ -124,6 +129,34 @@ func (p *Postgres) start(ctx context.Context, cfg PostgresConfig) error {
 		}
 	}
 	return p.Start(ctx)
+}
+
+// useTLS copies certificates to where the server's account can read them.
+func (p *Postgres) useTLS(data string, cfg PostgresConfig, settings map[string]string) error {
+	if cfg.CertFile == "" {
+		return nil
+	}
+	settings["ssl"] = "on"
+	for name, file := range map[string]string{"ssl_cert_file": cfg.CertFile, "ssl_key_file": cfg.KeyFile, "ssl_ca_file": cfg.CAFile} {
+		if file == "" {
+			continue
+		}
+		text, err := os.ReadFile(file)
+		if err != nil {
+			return err
+		}
+		settings[name] = filepath.Join(data, name)
+		if err := os.WriteFile(settings[name], text, 0o600); err != nil {
+			return err
+		}
+		if p.account == nil {
+			continue
+		}
+		if err := os.Chown(settings[name], int(p.account.Uid), int(p.account.Gid)); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // Start starts a server that was ended by Stop or Kill, on the same port and
@@ -335,3 +368,6 @@ func FreePort() (int, error) {
 	defer l.Close()
 	return l.Addr().(*net.TCPAddr).Port, nil
 }
+
+// File is the path of a file that a setting names, such as ssl_cert_file.
+func (p *Postgres) File(setting string) string { return filepath.Join(p.dir, "data", setting) }

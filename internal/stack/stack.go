@@ -44,7 +44,9 @@ func Database(t testing.TB, pg *servers.Postgres) string {
 // address.
 func Proxy(t testing.TB, pg *servers.Postgres, o proxy.Options) string {
 	t.Helper()
-	o.Upstream = "postgres://" + pg.Addr() + "/"
+	if o.Upstream == "" {
+		o.Upstream = "postgres://" + pg.Addr() + "/"
+	}
 	if o.Listen == nil {
 		o.Listen = []string{"127.0.0.1:0"}
 	}

@@ -1,0 +1,119 @@
+// Package authority issues TLS certificates for tests: a certificate authority
+// of their own, with what servers and clients show of it.
+package authority
+
+import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"math/big"
+	"net"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+)
+
+// Authority issues certificates. Its own is in CAFile.
+type Authority struct {
+	CAFile string
+
+	dir    string
+	cert   *x509.Certificate
+	key    *ecdsa.PrivateKey
+	serial int64
+}
+
+// New makes an authority whose files are removed with the test.
+func New(t testing.TB) *Authority {
+	t.Helper()
+	a := &Authority{dir: t.TempDir()}
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	a.key = key
+	template := a.template("an authority")
+	template.IsCA, template.BasicConstraintsValid = true, true
+	template.KeyUsage = x509.KeyUsageCertSign | x509.KeyUsageDigitalSignature
+	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if a.cert, err = x509.ParseCertificate(der); err != nil {
+		t.Fatal(err)
+	}
+	a.CAFile = filepath.Join(a.dir, "ca.crt")
+	a.write(t, a.CAFile, "CERTIFICATE", der)
+	return a
+}
+
+func (a *Authority) template(name string) *x509.Certificate {
+	a.serial++
+	return &x509.Certificate{
+		SerialNumber: big.NewInt(a.serial), Subject: pkix.Name{CommonName: name},
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(24 * time.Hour),
+	}
+}
+
+// Pair is a certificate and its key, in files.
+type Pair struct{ CertFile, KeyFile string }
+
+// Issue issues a certificate with a common name, which is also the host's name
+// that it is for, besides addresses. Each gets files of its own.
+func (a *Authority) Issue(t testing.TB, name string, addresses ...string) Pair {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	template := a.template(name)
+	template.DNSNames = []string{name}
+	for _, ip := range addresses {
+		template.IPAddresses = append(template.IPAddresses, net.ParseIP(ip))
+	}
+	template.KeyUsage = x509.KeyUsageDigitalSignature
+	template.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth}
+	der, err := x509.CreateCertificate(rand.Reader, template, a.cert, key.Public(), a.key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	private, err := x509.MarshalPKCS8PrivateKey(key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	stem := filepath.Join(a.dir, template.SerialNumber.String())
+	p := Pair{stem + ".crt", stem + ".key"}
+	a.write(t, p.CertFile, "CERTIFICATE", der)
+	a.write(t, p.KeyFile, "PRIVATE KEY", private)
+	return p
+}
+
+func (a *Authority) write(t testing.TB, file, kind string, der []byte) {
+	t.Helper()
+	text := pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der})
+	if err := os.WriteFile(file, text, 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Pool holds the authority's certificate.
+func (a *Authority) Pool() *x509.CertPool {
+	pool := x509.NewCertPool()
+	pool.AddCert(a.cert)
+	return pool
+}
+
+// Load reads the pair.
+func (p Pair) Load(t testing.TB) tls.Certificate {
+	t.Helper()
+	pair, err := tls.LoadX509KeyPair(p.CertFile, p.KeyFile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return pair
+}

@@ -1,0 +1,161 @@
+// Package scram is both sides of SCRAM-SHA-256 and SCRAM-SHA-256-PLUS (RFC 5802,
+// RFC 7677) as PostgreSQL speaks it (documentation, "SASL Authentication"). It is
+// not a general library because of one need that none serves: a proxy that knows
+// a user's secret, and not the password, learns the ClientKey from a login that
+// succeeds, and logs in elsewhere with it. It does no I/O.
+package scram
+
+import (
+	"crypto/hmac"
+	"crypto/pbkdf2"
+	"crypto/rand"
+	"crypto/sha256"
+	"crypto/subtle"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+
+	"golang.org/x/text/secure/precis"
+)
+
+// Names of the mechanisms.
+const (
+	Mechanism     = "SCRAM-SHA-256"
+	MechanismPlus = "SCRAM-SHA-256-PLUS"
+)
+
+// Key is a ClientKey, StoredKey or ServerKey.
+type Key [sha256.Size]byte
+
+// Secret is what a server keeps to authenticate a user: the form of
+// pg_authid.rolpassword, SCRAM-SHA-256$<iterations>:<salt>$<StoredKey>:<ServerKey>.
+// Formatting one tells nothing of its keys.
+type Secret struct {
+	Iterations int
+	Salt       []byte
+	StoredKey  Key
+	ServerKey  Key
+}
+
+// MaxIterations bounds what is believed of an iteration count that the other
+// side names, since each costs time.
+const MaxIterations = 10_000_000
+
+// ErrNotScram says that a stored password is not a SCRAM secret.
+var ErrNotScram = errors.New("not a SCRAM-SHA-256 secret")
+
+// ParseSecret reads the form of pg_authid.rolpassword. The error does not show
+// what was read.
+func ParseSecret(text string) (*Secret, error) {
+	rest, ok := strings.CutPrefix(text, Mechanism+"$")
+	if !ok {
+		return nil, ErrNotScram
+	}
+	head, keys, ok := strings.Cut(rest, "$")
+	if !ok {
+		return nil, fmt.Errorf("%w: it has no keys", ErrNotScram)
+	}
+	count, salt, ok := strings.Cut(head, ":")
+	stored, server, both := strings.Cut(keys, ":")
+	if !ok || !both {
+		return nil, fmt.Errorf("%w: a part is missing", ErrNotScram)
+	}
+	s := &Secret{}
+	var err error
+	if s.Iterations, err = strconv.Atoi(count); err != nil || s.Iterations < 1 || s.Iterations > MaxIterations {
+		return nil, fmt.Errorf("%w: its iteration count is none", ErrNotScram)
+	}
+	if s.Salt, err = base64.StdEncoding.DecodeString(salt); err != nil || len(s.Salt) == 0 {
+		return nil, fmt.Errorf("%w: its salt is not in base64", ErrNotScram)
+	}
+	if s.StoredKey, err = decodeKey(stored); err != nil {
+		return nil, err
+	}
+	s.ServerKey, err = decodeKey(server)
+	return s, err
+}
+
+func decodeKey(text string) (k Key, err error) {
+	b, err := base64.StdEncoding.DecodeString(text)
+	if err != nil || len(b) != len(k) {
+		return k, fmt.Errorf("%w: a key is not %d bytes in base64", ErrNotScram, len(k))
+	}
+	return Key(b), nil
+}
+
+// String hides the keys.
+func (s *Secret) String() string { return Mechanism + "$…" }
+
+// GoString hides the keys.
+func (s *Secret) GoString() string { return s.String() }
+
+// NewSecret derives the secret of a password with a fresh salt, as PostgreSQL
+// does with the default of scram_iterations.
+func NewSecret(password string) (*Secret, error) {
+	salt := make([]byte, 16)
+	if _, err := rand.Read(salt); err != nil {
+		return nil, err
+	}
+	const iterations = 4096
+	client, server, err := keys(password, salt, iterations)
+	if err != nil {
+		return nil, err
+	}
+	return &Secret{Iterations: iterations, Salt: salt, StoredKey: sha256.Sum256(client[:]), ServerKey: server}, nil
+}
+
+// keys derives a password's ClientKey and ServerKey.
+func keys(password string, salt []byte, iterations int) (client, server Key, err error) {
+	salted, err := pbkdf2.Key(sha256.New, normalise(password), salt, iterations, sha256.Size)
+	if err != nil {
+		return client, server, err
+	}
+	return mac(salted, "Client Key"), mac(salted, "Server Key"), nil
+}
+
+// normalise prepares a password as PostgreSQL does: one that the profile
+// doesn't allow is used as it is.
+func normalise(password string) string {
+	if p, err := precis.OpaqueString.String(password); err == nil {
+		return p
+	}
+	return password
+}
+
+func mac(key []byte, text string) Key {
+	m := hmac.New(sha256.New, key)
+	m.Write([]byte(text))
+	return Key(m.Sum(nil))
+}
+
+func xor(a, b Key) (k Key) {
+	subtle.XORBytes(k[:], a[:], b[:])
+	return k
+}
+
+func nonce() (string, error) {
+	var b [18]byte
+	if _, err := rand.Read(b[:]); err != nil {
+		return "", err
+	}
+	return base64.StdEncoding.EncodeToString(b[:]), nil
+}
+
+// attribute cuts the next attribute, name=value, off a comma list.
+func attribute(text *string, name byte) (string, error) {
+	part, rest, _ := strings.Cut(*text, ",")
+	if len(part) < 2 || part[0] != name || part[1] != '=' {
+		return "", malformed("attribute %q was expected", name)
+	}
+	*text = rest
+	return part[2:], nil
+}
+
+// ErrMalformed says that the other side broke the grammar of SCRAM.
+var ErrMalformed = errors.New("malformed SCRAM message")
+
+func malformed(format string, args ...any) error {
+	return fmt.Errorf("%w: "+format, append([]any{ErrMalformed}, args...)...)
+}

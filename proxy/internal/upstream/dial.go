@@ -1,0 +1,160 @@
+package upstream
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"time"
+
+	"github.com/wirefence/wirefence/proxy/internal/scram"
+)
+
+// Route is one way to a server.
+type Route struct {
+	Host *Host
+	// TLS says that the connection is encrypted, or that encryption is asked for.
+	TLS bool
+	// fallback says that a server that has no TLS is spoken to without.
+	fallback bool
+}
+
+// Link is a connection to a server at which nothing has been said but, perhaps,
+// for encryption.
+type Link struct {
+	net.Conn
+	Route Route
+	// Binding is the server's tls-server-end-point; nil without TLS.
+	Binding []byte
+}
+
+// Routes returns the ways to try, the best first: hosts that could not be
+// reached lately come last, and of a host the encryption that sslmode prefers
+// comes first.
+func (u *Upstream) Routes() []Route {
+	var good, bad []Route
+	for _, h := range u.Hosts {
+		to := &good
+		if h.avoided() {
+			to = &bad
+		}
+		switch {
+		case h.Network == "unix" || u.encryption.mode == "disable":
+			*to = append(*to, Route{Host: h})
+		case u.encryption.mode == "allow":
+			*to = append(*to, Route{Host: h}, Route{Host: h, TLS: true})
+		case u.encryption.mode == "prefer":
+			*to = append(*to, Route{Host: h, TLS: true, fallback: true}, Route{Host: h})
+		default:
+			*to = append(*to, Route{Host: h, TLS: true})
+		}
+	}
+	return append(good, bad...)
+}
+
+// UnreachableError says that no connection to a host could be opened. Another
+// route to the same host will not do better.
+type UnreachableError struct {
+	Host *Host
+	Err  error
+}
+
+func (e *UnreachableError) Error() string { return e.Err.Error() }
+func (e *UnreachableError) Unwrap() error { return e.Err }
+
+// Dial opens a connection by a route, and encrypts it. The returned link's route
+// says what came of it.
+func (u *Upstream) Dial(ctx context.Context, r Route) (*Link, error) {
+	ctx, cancel := context.WithTimeout(ctx, u.timeout)
+	defer cancel()
+	conn, err := u.dialer.DialContext(ctx, r.Host.Network, r.Host.Addr)
+	r.Host.reached(err == nil)
+	if err != nil {
+		return nil, &UnreachableError{r.Host, err}
+	}
+	if !r.TLS {
+		return &Link{Conn: conn, Route: r}, nil
+	}
+	deadline, _ := ctx.Deadline()
+	_ = conn.SetDeadline(deadline)
+	link, err := u.encrypt(ctx, conn, r)
+	if err != nil {
+		_ = conn.Close()
+		return nil, fmt.Errorf("%s: %w", r.Host.Addr, err)
+	}
+	_ = conn.SetDeadline(time.Time{})
+	return link, nil
+}
+
+// sslRequest asks a server for TLS (documentation, "SSLRequest").
+var sslRequest = []byte{0, 0, 0, 8, 0x04, 0xd2, 0x16, 0x2f}
+
+// errNoTLS says what to do about a server without TLS.
+var errNoTLS = errors.New("the server does not support TLS, but sslmode requires it")
+
+func (u *Upstream) encrypt(ctx context.Context, conn net.Conn, r Route) (*Link, error) {
+	if !u.encryption.direct {
+		if _, err := conn.Write(sslRequest); err != nil {
+			return nil, err
+		}
+		// One byte is read and no more: what somebody in the middle put behind it
+		// is not taken for the server's.
+		var answer [1]byte
+		if _, err := io.ReadFull(conn, answer[:]); err != nil {
+			return nil, fmt.Errorf("asking for TLS: %w", err)
+		}
+		switch {
+		case answer[0] == 'S':
+		case answer[0] == 'N' && r.fallback:
+			r.TLS = false
+			return &Link{Conn: conn, Route: r}, nil
+		case answer[0] == 'N':
+			return nil, errNoTLS
+		default:
+			return nil, fmt.Errorf("the answer to the request for TLS is %q, neither S nor N", answer[0])
+		}
+	}
+	secure := tls.Client(conn, u.encryption.config(r.Host))
+	if err := secure.HandshakeContext(ctx); err != nil {
+		return nil, fmt.Errorf("TLS: %w", err)
+	}
+	state := secure.ConnectionState()
+	if u.encryption.direct && state.NegotiatedProtocol != ALPN {
+		return nil, errors.New("TLS: the server did not agree on the protocol postgresql: sslnegotiation=direct needs PostgreSQL 17")
+	}
+	return &Link{Conn: secure, Route: r, Binding: scram.EndPoint(state.PeerCertificates[0])}, nil
+}
+
+// Cancel passes a whole CancelRequest to a server, and returns when the server
+// has closed the connection, which says that the signal is sent.
+func (u *Upstream) Cancel(ctx context.Context, r Route, packet []byte) error {
+	r.fallback = false
+	link, err := u.Dial(ctx, r)
+	if err != nil {
+		return err
+	}
+	defer link.Close()
+	_ = link.SetDeadline(time.Now().Add(u.timeout))
+	if _, err := link.Write(packet); err != nil {
+		return err
+	}
+	_, err = io.Copy(io.Discard, link)
+	return err
+}
+
+// Reachable reports why no server can be reached, or nil if one can.
+func (u *Upstream) Reachable(ctx context.Context) error {
+	var failures []error
+	for _, h := range u.Hosts {
+		ctx, cancel := context.WithTimeout(ctx, u.timeout)
+		conn, err := u.dialer.DialContext(ctx, h.Network, h.Addr)
+		cancel()
+		if err == nil {
+			return conn.Close()
+		}
+		failures = append(failures, err)
+	}
+	return errors.Join(failures...)
+}

@@ -1,0 +1,70 @@
+package upstream
+
+import (
+	"net"
+	"strings"
+	"testing"
+	"time"
+)
+
+func TestUpstreams(t *testing.T) {
+	for _, c := range []struct {
+		text, want string // want is network and address of each host
+		fails      string
+	}{
+		{text: "postgres://db:5432/", want: "tcp db:5432"},
+		{text: "postgresql://db", want: "tcp db:5432"},
+		{text: "postgres://a:1,b:2/?sslmode=disable", want: "tcp a:1 tcp b:2"},
+		{text: "postgres://a,b/?port=6000", want: "tcp a:6000 tcp b:6000"},
+		{text: "postgres://[::1]:5433/", want: "tcp [::1]:5433"},
+		{text: "postgres:///?host=/run/postgresql", want: "unix /run/postgresql/.s.PGSQL.5432"},
+		{text: "postgres://%2Frun%2Fpostgresql/?port=5433", want: "unix /run/postgresql/.s.PGSQL.5433"},
+		{text: "", fails: "is missing"},
+		{text: "db:5432", fails: "not of the form"},
+		{text: "mysql://db/", fails: "not of the form"},
+		{text: "postgres:///", fails: "empty host"},
+		{text: "postgres://me@db/", fails: "names a user or a database"},
+		{text: "postgres://db/app", fails: "names a user or a database"},
+		{text: "postgres://db:x/", fails: "port"},
+		{text: "postgres://db:70000/", fails: "port"},
+		{text: "postgres://a,b/?port=6000,6001", want: "tcp a:6000 tcp b:6001"},
+		{text: "postgres://a,b,c/?port=6000,6001", fails: "2 ports for 3 hosts"},
+		{text: "postgres://%40wf/?port=5433", want: "unix @wf/.s.PGSQL.5433"},
+		{text: "postgres:///?host=@wf", want: "unix @wf/.s.PGSQL.5432"},
+		{text: "postgres://@wf/", fails: "percent-encoded"},
+		{text: "postgres://db/?host=db2", fails: "twice"},
+		{text: "postgres://db/?port=1&port=2", fails: "twice"},
+		{text: "postgres://db/?sslmode=verify-full", fails: "needs sslrootcert"},
+		{text: "postgres://db/?sslmode=verify-full&sslrootcert=/no/such/file", fails: "no such file"},
+		{text: "postgres://db/?sslmode=require&sslrootcert=system", fails: "needs sslmode=verify-full"},
+		{text: "postgres://db/?sslrootcert=system", want: "tcp db:5432"},
+		{text: "postgres://db/?sslcert=a.crt", fails: "need each other"},
+		{text: "postgres://db/?sslcert=a.crt&sslkey=a.key&sslmode=disable", fails: "no use"},
+		{text: "postgres://db/?sslnegotiation=direct", fails: "needs sslmode=require"},
+		{text: "postgres://db/?sslnegotiation=direct&sslmode=require", want: "tcp db:5432"},
+		{text: "postgres://db/?sslnegotiation=perhaps", fails: "none of"},
+		{text: "postgres://db/?sslmode=often", fails: "none of disable"},
+		{text: "postgres://db/?target_session_attrs=read-write", want: "tcp db:5432"},
+		{text: "postgres://db/?target_session_attrs=fast", fails: "none of any"},
+		{text: "postgres://db/?foo=1", fails: "unknown"},
+	} {
+		u, err := New(c.text, Options{Dialer: &net.Dialer{}, Timeout: time.Second})
+		if c.fails != "" {
+			if err == nil || !strings.Contains(err.Error(), c.fails) {
+				t.Errorf("%q: %v, want an error about %q", c.text, err, c.fails)
+			}
+			continue
+		}
+		if err != nil {
+			t.Errorf("%q: %v", c.text, err)
+			continue
+		}
+		var got []string
+		for _, a := range u.Hosts {
+			got = append(got, a.Network+" "+a.Addr)
+		}
+		if strings.Join(got, " ") != c.want {
+			t.Errorf("%q: %q, want %q", c.text, got, c.want)
+		}
+	}
+}

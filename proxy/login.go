@@ -1,0 +1,119 @@
+package proxy
+
+import (
+	"errors"
+	"io"
+
+	"github.com/wirefence/wirefence/proxy/internal/scram"
+	"github.com/wirefence/wirefence/proxy/internal/session"
+	"github.com/wirefence/wirefence/proxy/internal/wire"
+)
+
+var errLoginRefused = errors.New("the server ended the connection")
+
+// login passes messages in turn until the client may send queries. The server
+// has spoken first; the client speaks when it is asked for a password.
+func (c *conn) login(a *arrival, fromClient *buffer) error {
+	var toClient, toServer writer
+	toClient.conn, toServer.conn = c.client, c.up
+	var out session.Out
+	for {
+		if c.roleDiffers(a) {
+			return a.mismatch()
+		}
+		// A drain looks at the core meanwhile.
+		c.mu.Lock()
+		used, _ := c.core.FromServer(a.from.bytes(), &out)
+		over, done := c.core.Farewell(), c.core.LoggedIn()
+		c.mu.Unlock()
+		if err := toClient.flush(&out); err != nil {
+			return err
+		}
+		a.from.used(used)
+		if over != nil {
+			_, _ = c.client.Write(over.Append(nil))
+			return errors.New(over.Message)
+		}
+		if done {
+			return nil
+		}
+		if err := c.passPasswords(a, fromClient, &toServer, &out); err != nil {
+			return err
+		}
+		if _, err := a.from.read(c.up); err != nil {
+			if errors.Is(err, io.EOF) {
+				return errLoginRefused // it has said why to the client
+			}
+			return err
+		}
+	}
+}
+
+// passPasswords passes what the client says while the server waits for it, and
+// what the core has for the server.
+func (c *conn) passPasswords(a *arrival, fromClient *buffer, toServer *writer, out *session.Out) error {
+	for {
+		if c.wantsPassword() && c.bindsInVain(a, fromClient) {
+			return errors.New("the client binds its login to the proxy's certificate, which is not the server's")
+		}
+		c.mu.Lock()
+		wanted := c.core.WantsPassword()
+		if wanted {
+			fromClient.used(c.core.FromClient(fromClient.bytes(), out))
+		}
+		more := c.core.WantsPassword()
+		c.mu.Unlock()
+		if !wanted {
+			break
+		}
+		if err := toServer.flush(out); err != nil {
+			return err
+		}
+		if !more {
+			break
+		}
+		if _, err := fromClient.read(c.client); err != nil {
+			return err
+		}
+	}
+	if b := c.takeToServer(); len(b) > 0 {
+		_, err := c.up.Write(b)
+		return err
+	}
+	return nil
+}
+
+func (c *conn) wantsPassword() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.core.WantsPassword()
+}
+
+// bindsInVain tells a client that logs in by channel binding why it can't, once
+// it does: its end of the channel is the proxy's, the server's is another.
+func (c *conn) bindsInVain(a *arrival, fromClient *buffer) bool {
+	b := fromClient.bytes()
+	if !a.noBinding || len(b) < wire.HeaderSize+len(scram.MechanismPlus)+1 {
+		return false
+	}
+	a.noBinding = false // only the first answer names a mechanism
+	if b[0] != wire.Password || !wire.IsSASLInitial(b, scram.MechanismPlus) {
+		return false
+	}
+	refuse(c.client, wire.Error{Code: "28000",
+		Message: "SCRAM channel binding can't reach through the proxy, which ends TLS on both sides",
+		Detail:  "The client binds its login to the proxy's certificate, but the server expects its own.",
+		Hint:    "Let the proxy authenticate clients: set WIREFENCE_AUTH_FILE or WIREFENCE_AUTH_QUERY. Or connect with channel_binding=disable, or give the proxy the server's certificate."})
+	return true
+}
+
+// roleDiffers tells the client that its server does not have the role that
+// sessions want, if the login's end shows it. The next client goes elsewhere.
+func (c *conn) roleDiffers(a *arrival) bool {
+	if a.wanted == "" || !a.report() || a.admits() {
+		return false
+	}
+	refuse(c.client, wire.Error{Code: "57P03", Message: a.mismatch().Error(),
+		Hint: "Connect again. With WIREFENCE_DATABASE_URL set, the proxy finds the right server at once."})
+	return true
+}

@@ -1,0 +1,200 @@
+package proxy
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"net"
+
+	"github.com/wirefence/wirefence/proxy/internal/scram"
+	"github.com/wirefence/wirefence/proxy/internal/upstream"
+	"github.com/wirefence/wirefence/proxy/internal/users"
+	"github.com/wirefence/wirefence/proxy/internal/watched"
+)
+
+// TLSMode says whether clients must use TLS.
+type TLSMode string
+
+// The modes. Clients at Unix sockets never use TLS, as with PostgreSQL.
+const (
+	TLSAllow   TLSMode = "allow"   // who asks for TLS gets it
+	TLSRequire TLSMode = "require" // sessions without TLS are refused with 28000
+)
+
+// ClientCert says what is asked of a client's certificate.
+type ClientCert string
+
+// The demands, in the terms of pg_hba.conf's clientcert.
+const (
+	CertOptional   ClientCert = "optional"    // one that is shown must be valid
+	CertVerifyCA   ClientCert = "verify-ca"   // a valid one must be shown
+	CertVerifyFull ClientCert = "verify-full" // and its common name must be the user
+)
+
+// TLS is how clients' connections are encrypted. Without CertFile they can't be.
+// The files are read again when they change.
+type TLS struct {
+	// CertFile and KeyFile are the proxy's certificate, with its chain, and key,
+	// in PEM form.
+	CertFile, KeyFile string
+	// Mode is TLSAllow by default.
+	Mode TLSMode
+	// MinVersion is 1.2 or 1.3. Default 1.2.
+	MinVersion string
+	// ClientCAFile holds the authorities of clients' certificates. By default
+	// none are asked for.
+	ClientCAFile string
+	// ClientCert is CertVerifyCA by default where ClientCAFile is set.
+	ClientCert ClientCert
+}
+
+func (t *TLS) validate() error {
+	if t.CertFile == "" {
+		if *t != (TLS{}) {
+			return errors.New("TLS is configured without a certificate: set WIREFENCE_TLS_CERT_FILE and WIREFENCE_TLS_KEY_FILE")
+		}
+		return nil
+	}
+	if t.KeyFile == "" {
+		return errors.New("the TLS certificate has no key: set WIREFENCE_TLS_KEY_FILE")
+	}
+	setDefault(&t.Mode, TLSAllow)
+	setDefault(&t.MinVersion, "1.2")
+	if t.Mode != TLSAllow && t.Mode != TLSRequire {
+		return fmt.Errorf("TLS mode %q is none of allow, require", t.Mode)
+	}
+	if t.MinVersion != "1.2" && t.MinVersion != "1.3" {
+		return fmt.Errorf("minimum TLS version %q is none of 1.2, 1.3", t.MinVersion)
+	}
+	if t.ClientCAFile == "" {
+		if t.ClientCert != "" {
+			return errors.New("client certificates are asked for without an authority: set WIREFENCE_TLS_CLIENT_CA_FILE")
+		}
+		return nil
+	}
+	setDefault(&t.ClientCert, CertVerifyCA)
+	if t.ClientCert != CertOptional && t.ClientCert != CertVerifyCA && t.ClientCert != CertVerifyFull {
+		return fmt.Errorf("client certificate %q is none of optional, verify-ca, verify-full", t.ClientCert)
+	}
+	return nil
+}
+
+// clientTLS is the proxy's side of clients' TLS.
+type clientTLS struct {
+	TLS
+	pair  *watched.Value[*tls.Certificate]
+	roots *watched.Value[*x509.CertPool] // nil: no certificates are asked for
+}
+
+// newClientTLS returns nil where no certificate is configured.
+func newClientTLS(t TLS, failed func(error)) (*clientTLS, error) {
+	if t.CertFile == "" {
+		return nil, nil
+	}
+	c := &clientTLS{TLS: t}
+	var err error
+	c.pair, err = watched.KeyPair(t.CertFile, t.KeyFile, failed)
+	if err != nil {
+		return nil, fmt.Errorf("TLS certificate: %w", err)
+	}
+	if t.ClientCAFile == "" {
+		return c, nil
+	}
+	c.roots, err = watched.Authorities(t.ClientCAFile, failed)
+	if err != nil {
+		return nil, fmt.Errorf("client CA: %w", err)
+	}
+	return c, nil
+}
+
+func (c *clientTLS) reload() error {
+	if c.roots == nil {
+		return c.pair.Reload()
+	}
+	return errors.Join(c.pair.Reload(), c.roots.Reload())
+}
+
+// handshake makes a connection a secure one. Direct TLS, that no SSLRequest came
+// before, must name the protocol (documentation, "SSL Session Encryption").
+func (c *clientTLS) handshake(raw net.Conn, direct bool) (*client, error) {
+	pair := c.pair.Get()
+	cfg := &tls.Config{
+		Certificates: []tls.Certificate{*pair}, MinVersion: tls.VersionTLS12,
+		NextProtos: []string{upstream.ALPN}, SessionTicketsDisabled: true,
+	}
+	if c.MinVersion == "1.3" {
+		cfg.MinVersion = tls.VersionTLS13
+	}
+	if c.roots != nil {
+		cfg.ClientCAs = c.roots.Get()
+		cfg.ClientAuth = tls.RequireAndVerifyClientCert
+		if c.ClientCert == CertOptional {
+			cfg.ClientAuth = tls.VerifyClientCertIfGiven
+		}
+	}
+	conn := tls.Server(raw, cfg)
+	if err := conn.Handshake(); err != nil {
+		return nil, fmt.Errorf("TLS handshake: %w", err)
+	}
+	state := conn.ConnectionState()
+	if direct && state.NegotiatedProtocol != upstream.ALPN {
+		return nil, errors.New("TLS handshake: direct TLS without the protocol postgresql in ALPN")
+	}
+	secure := &client{Conn: conn, encrypted: true, binding: scram.EndPoint(pair.Leaf)}
+	if len(state.PeerCertificates) > 0 {
+		secure.name = state.PeerCertificates[0].Subject.CommonName
+	}
+	return secure, nil
+}
+
+// client is a connection from a client.
+type client struct {
+	net.Conn
+	encrypted bool
+	binding   []byte // the proxy's tls-server-end-point; nil without TLS
+	name      string // the common name of the client's certificate, if it showed one
+}
+
+// replay is a connection of which something was read already.
+type replay struct {
+	net.Conn
+	read []byte
+}
+
+func (r *replay) Read(b []byte) (int, error) {
+	if len(r.read) == 0 {
+		return r.Conn.Read(b)
+	}
+	n := copy(b, r.read)
+	r.read = r.read[n:]
+	return n, nil
+}
+
+// newDirectory returns nil where the proxy doesn't authenticate clients.
+func (o *Options) newDirectory(failed func(error)) (*users.Directory, error) {
+	if o.AuthFile == "" && o.AuthQuery == "" {
+		return nil, nil
+	}
+	var file *users.File
+	var query *users.Query
+	var err error
+	if o.AuthFile != "" {
+		if file, err = users.OpenFile(o.AuthFile, failed); err != nil {
+			return nil, fmt.Errorf("user file: %w", err)
+		}
+	}
+	if o.AuthQuery != "" {
+		if query, err = users.NewQuery(o.DatabaseURL, o.AuthQuery); err != nil {
+			return nil, fmt.Errorf("the connection for the authentication query: %w", err)
+		}
+	}
+	return users.NewDirectory(file, query)
+}
+
+// newUpstream makes the way to the servers.
+func (o *Options) newUpstream(failed func(error)) (*upstream.Upstream, error) {
+	return upstream.New(o.Upstream, upstream.Options{
+		Dialer: &net.Dialer{}, Timeout: o.ConnectTimeout, ProbeURL: o.DatabaseURL, Failed: failed,
+	})
+}

@@ -1,0 +1,164 @@
+package securitytest
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/wirefence/wirefence/internal/stack"
+	"github.com/wirefence/wirefence/proxy"
+)
+
+// Case 17: SCRAM through a proxy with TLS on either side or both. libpq and pgx
+// log in wherever it can work, bound to the channel where that can be, and are
+// told what to set where it can't.
+func TestScramWithTLSOnEitherSide(t *testing.T) {
+	for _, major := range []int{14, 15, 18} {
+		t.Run(fmt.Sprint(major), func(t *testing.T) {
+			t.Parallel()
+			w := start(t, major)
+			users := w.userFile(t, []string{"alice"})
+			for _, c := range []struct {
+				name      string
+				clientTLS bool
+				upstream  string
+				users     string
+				same      bool              // the proxy has the server's own certificate
+				want      map[string]string // by channel_binding
+			}{
+				{name: "plain, plain", upstream: "sslmode=disable", want: map[string]string{
+					"disable": "alice", "prefer": "alice", "require": "channel binding"}},
+				{name: "plain, TLS", upstream: "sslmode=require", want: map[string]string{
+					"disable": "alice", "prefer": "alice", "require": "channel binding"}},
+				{name: "TLS, plain", clientTLS: true, upstream: "sslmode=disable", want: map[string]string{
+					"disable": "alice", "prefer": "alice", "require": "channel binding"}},
+				{name: "TLS, TLS", clientTLS: true, upstream: "sslmode=require", want: map[string]string{
+					"disable": "alice", "prefer": "WIREFENCE_AUTH_FILE", "require": "WIREFENCE_AUTH_FILE"}},
+				{name: "TLS, TLS, known users", clientTLS: true, upstream: "sslmode=require", users: users, want: map[string]string{
+					"disable": "alice", "prefer": "alice", "require": "alice"}},
+				{name: "TLS, plain, known users", clientTLS: true, upstream: "sslmode=disable", users: users, want: map[string]string{
+					"disable": "alice", "prefer": "alice", "require": "alice"}},
+				{name: "plain, TLS, known users", upstream: "sslmode=require", users: users, want: map[string]string{
+					"disable": "alice", "prefer": "alice", "require": "channel binding"}},
+				{name: "plain, plain, known users", upstream: "sslmode=disable", users: users, want: map[string]string{
+					"disable": "alice", "prefer": "alice", "require": "channel binding"}},
+			} {
+				o := proxy.Options{Upstream: w.upstream(c.upstream), AuthFile: c.users}
+				mode := "disable"
+				if c.clientTLS {
+					o.TLS, mode = w.certificate(t), "require"
+				}
+				addr := stack.Proxy(t, w.Postgres, o)
+				for binding, want := range c.want {
+					params := fmt.Sprintf("sslmode=%s channel_binding=%s user=alice", mode, binding)
+					wants(t, c.name+", psql, channel_binding="+binding, psql(t, addr, params+" password='open sesame'", "SELECT current_user"), want)
+					wants(t, c.name+", pgx, channel_binding="+binding, outcome(t, addr, params+" password='open sesame'"), want)
+					for _, wrong := range []string{psql(t, addr, params+" password=wrong", "SELECT current_user"), outcome(t, addr, params+" password=wrong")} {
+						if want == "alice" {
+							want = `password authentication failed for user "alice"`
+						}
+						wants(t, c.name+", wrong password, channel_binding="+binding, wrong, want)
+					}
+				}
+			}
+		})
+	}
+}
+
+// A proxy that has the server's own certificate is transparent to channel
+// binding.
+func TestChannelBindingThroughTheServersOwnCertificate(t *testing.T) {
+	t.Parallel()
+	w := start(t, 15)
+	own := proxy.TLS{CertFile: w.File("ssl_cert_file"), KeyFile: w.File("ssl_key_file")}
+	addr := stack.Proxy(t, w.Postgres, proxy.Options{Upstream: w.upstream("sslmode=require"), TLS: own})
+	params := "sslmode=require channel_binding=require user=alice password='open sesame'"
+	wants(t, "psql", psql(t, addr, params, "SELECT current_user"), "alice")
+}
+
+// The proxy authenticates clients by a file, a query, or both.
+func TestKnownUsers(t *testing.T) {
+	t.Parallel()
+	w := start(t, 15)
+	stack.Exec(t, w.admin(),
+		"CREATE ROLE asker LOGIN PASSWORD 'ask'", "CREATE ROLE other LOGIN PASSWORD 'open sesame'", `CREATE ROLE "od""d" LOGIN PASSWORD 'open sesame'`,
+		`CREATE FUNCTION secret_of(name) RETURNS TABLE (name name, secret text) LANGUAGE sql SECURITY DEFINER SET search_path = pg_catalog
+		 AS $$ SELECT rolname, rolpassword FROM pg_authid WHERE rolname = $1 AND rolcanlogin $$`)
+	query := "SELECT name, secret FROM secret_of($1)"
+	database := fmt.Sprintf("postgres://asker:ask@%s/postgres", w.Addr())
+	var log logged
+	file := w.userFile(t, []string{"alice", "hashed"}, `; users`, `"od""d" "open sesame"`, `"nobody" "open sesame"`, `"nopassword" ""`,
+		`"trusted" "open sesame"`, `"onlyplain" "wrong in the file"`)
+	_, addr := serve(t, proxy.Options{Upstream: w.upstream("sslmode=require"), AuthFile: file, AuthQuery: query, DatabaseURL: database, Logger: log.logger()})
+	for _, c := range []struct{ user, password, want string }{
+		{"alice", "open sesame", "logged in as alice"},
+		{"alice", "wrong", `password authentication failed for user "alice"`},
+		{"alice", "", "password authentication failed"},
+		{`od"d`, "open sesame", `logged in as od"d`},              // in clear in the file
+		{"other", "open sesame", "logged in as other"},            // by the query
+		{"other", "wrong", "password authentication failed"},      //
+		{"unheard", "open sesame", "password authentication"},     // neither knows it
+		{"nobody", "open sesame", "password authentication"},      // the server doesn't know it
+		{"nopassword", "open sesame", "password authentication"},  //
+		{"hashed", "open sesame", "password authentication"},      // an MD5 hash is of no use
+		{"trusted", "open sesame", "logged in as trusted"},        // though the server would not ask
+		{"trusted", "wrong", "password authentication failed"},    //
+		{"onlyplain", "wrong in the file", "pg_hba.conf rejects"}, // refused before any password
+	} {
+		got := outcome(t, addr, fmt.Sprintf(`sslmode=disable user='%s' password='%s'`, c.user, c.password))
+		wants(t, c.user+" with "+c.password, got, c.want)
+	}
+	wants(t, "the log", log.String(), "MD5 hash", "password_encryption")
+	for _, secret := range []string{"open sesame", "SCRAM-SHA-256$", "md5", ":ask@"} {
+		if strings.Contains(log.String(), secret) {
+			t.Errorf("the log holds %q:\n%s", secret, log.String())
+		}
+	}
+}
+
+// The server's secret has changed since the file was written: the client is told
+// what to do, and a new file counts without a restart.
+func TestUserFileIsReadAgain(t *testing.T) {
+	t.Parallel()
+	w := start(t, 15)
+	var log logged
+	file := w.userFile(t, []string{"alice"})
+	server, addr := serve(t, proxy.Options{Upstream: w.upstream("sslmode=disable"), AuthFile: file, Logger: log.logger()})
+	old := "sslmode=disable user=alice password='open sesame'"
+	wants(t, "at first", outcome(t, addr, old), "logged in")
+	stack.Exec(t, w.admin(), "ALTER ROLE alice PASSWORD 'shut sesame'")
+	conn, err := connect(t, addr, old)
+	if err == nil {
+		conn.Close(t.Context())
+		t.Fatal("a password that was changed is accepted")
+	}
+	wants(t, "with the old file", psql(t, addr, old, "SELECT 1"), "password authentication failed", "WIREFENCE_AUTH_FILE")
+
+	write(t, file, "no quotes\n")
+	if err := server.Reload(); err == nil || !strings.Contains(err.Error(), "users.txt:1") {
+		t.Errorf("a bad file is reloaded with %v", err)
+	}
+	write(t, file, read(t, w.userFile(t, []string{"alice"})))
+	if err := server.Reload(); err != nil {
+		t.Fatal(err)
+	}
+	wants(t, "with the new file", outcome(t, addr, "sslmode=disable user=alice password='shut sesame'"), "logged in")
+	wants(t, "the old password", outcome(t, addr, old), "password authentication failed")
+}
+
+// An upstream that asks for something else than SCRAM can't be answered with a
+// SCRAM key; a proxy whose lookup fails says so.
+func TestKnownUsersThatCannotLogIn(t *testing.T) {
+	t.Parallel()
+	w := start(t, 15)
+	file := w.userFile(t, nil, `"hashed" "open sesame"`)
+	addr := stack.Proxy(t, w.Postgres, proxy.Options{Upstream: w.upstream("sslmode=disable"), AuthFile: file})
+	wants(t, "md5", psql(t, addr, "user=hashed password='open sesame'", "SELECT 1"), "asks for an authentication that the proxy can't do", "scram-sha-256")
+
+	broken := stack.Proxy(t, w.Postgres, proxy.Options{Upstream: w.upstream("sslmode=disable"), AuthQuery: "SELECT * FROM nowhere WHERE x = $1", DatabaseURL: w.admin()})
+	got := psql(t, broken, "user=alice password='open sesame'", "SELECT 1")
+	wants(t, "a broken query", got, "could not look up")
+	if strings.Contains(got, "nowhere") {
+		t.Errorf("the client is told of the proxy's insides: %s", got)
+	}
+}
