@@ -63,6 +63,17 @@ var imports = []struct {
 	{"proxy/internal/session/a.go", module + "/fence", ""},
 	{"proxy/internal/session/a.go", module + "/proxy", "proxy-session"},
 
+	{"proxy/internal/scram/a.go", module + "/proxy/internal/wire", "proxy-scram"},
+	{"proxy/internal/watched/a.go", module + "/proxy/internal/scram", "proxy-watched"},
+	{"proxy/internal/users/a.go", module + "/proxy/internal/scram", ""},
+	{"proxy/internal/users/a.go", module + "/proxy/internal/upstream", "proxy-users"},
+	{"proxy/internal/upstream/a.go", module + "/proxy/internal/watched", ""},
+	{"proxy/internal/upstream/a.go", module + "/proxy/internal/session", "proxy-upstream"},
+	{"proxy/internal/session/a.go", module + "/proxy/internal/upstream", "proxy-session"},
+
+	{"proxy/internal/scram/a.go", "net", "proxy-core-does-no-io"},
+	{"proxy/internal/upstream/a.go", "crypto/tls", ""},
+	{"proxy/internal/users/a.go", "github.com/jackc/pgx/v5/pgxpool", ""},
 	{"proxy/internal/wire/a.go", "io", ""},
 	{"proxy/internal/wire/a.go", "net/url", ""},
 	{"proxy/internal/wire/a.go", "net", "proxy-core-does-no-io"},
