@@ -229,6 +229,7 @@ func (q *Queue[T]) TakeReady() (e Entry[T], ok bool) {
 			}
 			e = *front
 			q.Pop()
+			q.Front() // the marks of a COPY that is over don't keep the queue from being empty
 			if q.n == 0 {
 				q.phantom = 0
 			}

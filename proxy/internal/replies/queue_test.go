@@ -90,3 +90,25 @@ func TestTheRingGrowsInOrder(t *testing.T) {
 		}
 	}
 }
+
+// The marks of copy data ask for no answer: once the COPY is over, however it
+// went, nothing is outstanding.
+func TestNothingIsLeftOfACopy(t *testing.T) {
+	for name, end := range map[string]func(q *Queue[int]){
+		"done":   (*Queue[int]).EndCopyIn,
+		"failed": (*Queue[int]).FailCopyIn,
+		"failed, and data still comes": func(q *Queue[int]) {
+			q.FailCopyIn()
+			push(q, CopyData, CopyDone)
+		},
+	} {
+		var q Queue[int]
+		push(&q, Query)
+		q.BeginCopyIn()
+		push(&q, CopyData, CopyDone)
+		end(&q)
+		if _, ok := q.TakeReady(); !ok || q.Len() != 0 {
+			t.Errorf("%s: %d entries are left", name, q.Len())
+		}
+	}
+}
