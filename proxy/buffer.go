@@ -71,6 +71,7 @@ type writer struct {
 	list [][]byte
 	bufs net.Buffers
 	join []byte // what goes into one TLS record, or a few full ones
+	err  error  // of a flush: the other side may have got a part of it
 }
 
 func (w *writer) flush(out *session.Out) error {
@@ -79,15 +80,15 @@ func (w *writer) flush(out *session.Out) error {
 	}
 	w.list = out.Buffers(w.list[:0])
 	if len(w.list) == 1 {
-		_, err := w.conn.Write(w.list[0])
-		return err
+		_, w.err = w.conn.Write(w.list[0])
+		return w.err
 	}
 	if _, vectors := w.conn.(syscall.Conn); !vectors {
 		return w.flushJoined()
 	}
 	w.bufs = w.list
-	_, err := w.bufs.WriteTo(w.conn)
-	return err
+	_, w.err = w.bufs.WriteTo(w.conn)
+	return w.err
 }
 
 // flushJoined sends to a connection that can't take many buffers at once: each
@@ -97,9 +98,9 @@ func (w *writer) flushJoined() error {
 	for _, b := range w.list {
 		w.join = append(w.join, b...)
 	}
-	_, err := w.conn.Write(w.join)
+	_, w.err = w.conn.Write(w.join)
 	if cap(w.join) > largeBuffer {
 		w.join = nil
 	}
-	return err
+	return w.err
 }

@@ -24,12 +24,12 @@ type conn struct {
 	route  upstream.Route // where up leads
 	log    *slog.Logger
 
-	mu       sync.Mutex // guards core and draining
+	mu       sync.Mutex // guards what follows
 	core     *session.Session
 	draining bool
+	nudge    func() // makes the driver look at draining and the farewell; nil during the login
 
-	nudge func()    // makes the driver look at draining and the farewell; guarded by mu
-	once  sync.Once // finish
+	once sync.Once // finish
 
 	wake  chan struct{} // asks clientPump to call the core although nothing was read
 	ended chan struct{} // closed when serverPump has ended
@@ -48,6 +48,7 @@ func (c *conn) run(began time.Time, a *arrival, fromClient *buffer) {
 	if err := c.login(a, fromClient); err != nil {
 		c.server.metrics.rejected.WithLabelValues("login").Inc()
 		c.log.Info("login ended", "error", err, "after", time.Since(began))
+		c.sayWhy(err)
 		c.finish()
 		return
 	}
@@ -64,9 +65,7 @@ func (c *conn) run(began time.Time, a *arrival, fromClient *buffer) {
 	if l := c.server.nextLoop(); l != nil && l.adopt(c, fromClient, fromServer) {
 		return
 	}
-	c.mu.Lock()
-	c.nudge = func() { _ = c.up.SetReadDeadline(past) }
-	c.mu.Unlock()
+	c.drive(func() { _ = c.up.SetReadDeadline(past) })
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
@@ -172,7 +171,7 @@ func (c *conn) serverPump(in *buffer) {
 	for {
 		c.mu.Lock()
 		used, wake := c.core.FromServer(in.bytes(), &out)
-		if c.draining && c.core.Idle() {
+		if c.draining && c.core.MayEnd() {
 			c.core.End(shutdownError)
 		}
 		over := c.core.Farewell() != nil
@@ -198,42 +197,15 @@ func (c *conn) serverPump(in *buffer) {
 // that is due, if any, and both connections are closed.
 func (c *conn) goodbye(to *writer) {
 	c.mu.Lock()
-	f := c.core.Farewell()
+	words := c.core.LastWords(nil)
 	c.mu.Unlock()
-	if f != nil {
+	if len(words) > 0 && to.err == nil {
 		_ = c.client.SetWriteDeadline(time.Now().Add(time.Second))
-		_, _ = c.client.Write(f.Append(nil))
+		_, _ = c.client.Write(words)
 	}
 	close(c.ended)
 	_ = c.client.Close()
 	_ = c.up.Close()
-}
-
-var shutdownError = wire.Error{Code: "57P01", Message: "terminating connection due to administrator command"}
-
-// drain ends the session now if it is idle, else as soon as it is.
-func (c *conn) drain() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.draining = true
-	if c.core.Idle() && c.nudge != nil {
-		c.nudge()
-	}
-}
-
-// abort ends the session whatever it is doing.
-func (c *conn) abort() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.draining = true
-	c.core.End(shutdownError)
-	if c.nudge != nil {
-		c.nudge()
-	}
-	// A login, or a goroutine that waits for one side to take bytes.
-	_ = c.up.SetDeadline(past)
-	_ = c.client.SetReadDeadline(past)
-	_ = c.client.SetWriteDeadline(time.Now().Add(time.Second))
 }
 
 func closeWrite(conn net.Conn) {

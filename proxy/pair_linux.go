@@ -40,9 +40,7 @@ func (p *pair) guard(f func()) {
 
 // begin runs in the loop.
 func (p *pair) begin() {
-	p.c.mu.Lock()
-	p.c.nudge = func() { p.loop.post(func() { p.guard(func() { p.fromServer(nil) }) }) }
-	p.c.mu.Unlock()
+	p.c.drive(func() { p.loop.post(func() { p.guard(func() { p.fromServer(nil) }) }) })
 	p.loop.sides[int32(p.client.fd)] = &p.client
 	p.loop.sides[int32(p.server.fd)] = &p.server
 	p.fromServer(nil)
@@ -107,7 +105,7 @@ func (p *pair) fromServer(read []byte) {
 	in := p.server.input(read)
 	p.c.mu.Lock()
 	used, wake := p.c.core.FromServer(in, &p.loop.out)
-	if p.c.draining && p.c.core.Idle() {
+	if p.c.draining && p.c.core.MayEnd() {
 		p.c.core.End(shutdownError)
 	}
 	ended := p.c.core.Farewell() != nil
@@ -188,11 +186,8 @@ func (p *pair) end() {
 	}
 	p.over = true
 	p.c.mu.Lock()
-	f := p.c.core.Farewell()
+	p.client.unsent = p.c.core.LastWords(p.client.unsent)
 	p.c.mu.Unlock()
-	if f != nil {
-		p.client.unsent = f.Append(p.client.unsent)
-	}
 	p.watch(&p.server, false)
 	p.watch(&p.client, false)
 	if n, _ := unix.Write(p.client.fd, p.client.unsent); n > 0 {

@@ -26,9 +26,9 @@ func (s *Server) reloads() []reload {
 }
 
 // Reload reads anew what can be while clients are served: what functions and
-// views of the databases do, certificates, the user file. It logs what it has done. What can't be reloaded
-// stays as it was and is in the error; the rest is reloaded all the same. It may
-// be called at any time, before Serve too.
+// views of the databases do, certificates, the user file. It logs what it has
+// done. What can't be reloaded stays as it was and is in the error; the rest is
+// reloaded all the same. It may be called at any time, before Serve too.
 func (s *Server) Reload() error {
 	var done []string
 	var failures []error

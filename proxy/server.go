@@ -41,6 +41,9 @@ type Server struct {
 	loops []*loop
 	next  atomic.Uint32 // whose turn it is among the loops
 
+	abort     chan struct{} // closed by Abort
+	abortOnce sync.Once
+
 	mu     sync.Mutex
 	ending bool // the grace of a drain is over
 	conns  map[*conn]struct{}
@@ -73,6 +76,7 @@ func New(o Options) (*Server, error) {
 	s := &Server{
 		options: o, upstream: up, tls: secure, users: directory, metrics: m, config: o.sessionConfig(),
 		catalogs: session.NewCatalogs(time.Now), conns: map[*conn]struct{}{},
+		abort: make(chan struct{}),
 	}
 	s.entering, s.enough = context.WithCancelCause(context.Background())
 	return s, nil
@@ -121,8 +125,8 @@ func (s *Server) Addrs() []net.Addr {
 
 // Serve accepts clients until ctx is done. Then it drains: for DrainGrace it
 // goes on accepting; sessions are ended with 57P01 at the end of their
-// transaction; after DrainTimeout the rest is closed. It returns when all is
-// over, and nil after a drain.
+// transaction; after DrainTimeout, or after Abort, the rest is closed. It returns
+// when all is over, and nil after a drain.
 func (s *Server) Serve(ctx context.Context) error {
 	if err := s.startLoops(); err != nil {
 		return err
@@ -140,9 +144,11 @@ func (s *Server) Serve(ctx context.Context) error {
 	select {
 	case <-ctx.Done():
 		s.drain()
+	case <-s.abort:
+		s.closeListeners()
+		s.abortAll()
 	case err = <-failed:
 		s.closeListeners()
-		s.enough(errDraining)
 		s.abortAll()
 	}
 	s.handlers.Wait()
@@ -293,55 +299,7 @@ func (s *Server) forget(c *conn) {
 	s.handlers.Done()
 }
 
-func (s *Server) each(do func(*conn)) int {
-	s.mu.Lock()
-	all := make([]*conn, 0, len(s.conns))
-	for c := range s.conns {
-		all = append(all, c)
-	}
-	s.mu.Unlock()
-	for _, c := range all {
-		do(c)
-	}
-	return len(all)
-}
-
 var errDraining = errors.New("draining")
-
-// drain ends all sessions in order.
-func (s *Server) drain() {
-	log := s.options.Logger
-	s.draining.Store(true)
-	if s.options.DrainGrace > 0 {
-		log.Info("draining: still accepting clients", "for", s.options.DrainGrace)
-		time.Sleep(s.options.DrainGrace)
-	}
-	s.closeListeners()
-	s.mu.Lock()
-	s.ending = true
-	s.mu.Unlock()
-	s.enough(errDraining)
-	left := s.each((*conn).drain)
-	log.Info("draining: no new clients; sessions end with their transactions", "sessions", left, "timeout", s.options.DrainTimeout)
-	over := make(chan struct{})
-	go func() {
-		s.handlers.Wait()
-		close(over)
-	}()
-	select {
-	case <-over:
-	case <-time.After(s.options.DrainTimeout):
-		log.Warn("draining: closing sessions whose transactions did not end", "sessions", s.abortAll())
-	}
-}
-
-func (s *Server) abortAll() int { return s.each((*conn).abort) }
-
-func (s *Server) closeListeners() {
-	for _, l := range s.listeners {
-		_ = l.Close()
-	}
-}
 
 // Ready reports why the server is not ready for clients: it drains, or the
 // upstream can't be reached. It returns nil if it is.

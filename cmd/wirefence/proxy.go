@@ -51,24 +51,27 @@ func proxyCommand() *cobra.Command {
 		Short: "Run the proxy",
 		Long: `Accepts PostgreSQL clients, connects each to the upstream with its own
 credentials, and has the fences of their writes checked by the database, in
-their own transactions. SIGTERM and SIGINT drain it; SIGHUP reloads what can be
-reloaded.`,
+their own transactions.
+
+SIGTERM or SIGINT drains it: sessions end with their transactions, and the exit
+status is 0. A second one ends it at once, with status 143 or 130. SIGHUP reloads
+what can be reloaded.`,
 		Args: exactly(0, "no arguments"),
 		RunE: func(c *cobra.Command, _ []string) error {
-			hangups := catchHangups()
-			defer hangups.stop()
+			signals := catchSignals()
+			defer signals.stop()
 			cfg, err := read[proxySettings](c)
 			if err != nil {
 				return err
 			}
-			return runProxy(c.Context(), cfg, hangups)
+			return runProxy(c.Context(), cfg, signals)
 		},
 	}
 	settings[proxySettings](c)
 	return c
 }
 
-func runProxy(ctx context.Context, cfg proxySettings, hangups *hangups) error {
+func runProxy(ctx context.Context, cfg proxySettings, signals *signals) error {
 	if cfg.Upstream == "" {
 		return usageError{errors.New("WIREFENCE_UPSTREAM is not set: it names the PostgreSQL server, as in postgres://db.internal:5432/")}
 	}
@@ -93,8 +96,12 @@ func runProxy(ctx context.Context, cfg proxySettings, hangups *hangups) error {
 	if err != nil {
 		return usageError{err}
 	}
-	hangups.answer(server.Reload, log)
+	signals.reload(server, log)
 	if err := verifySchema(ctx, cfg, log); err != nil {
+		if ctx.Err() != nil {
+			log.Info("ended by a signal before it served")
+			return nil
+		}
 		return err
 	}
 	if err := server.Listen(); err != nil {
@@ -107,7 +114,7 @@ func runProxy(ctx context.Context, cfg proxySettings, hangups *hangups) error {
 	defer admin.Close()
 	log.Info("serving", "version", version, "listen", addrs(server.Addrs()), "upstream", cfg.Upstream, "mode", cfg.Mode,
 		"unfenced_writes", cfg.UnfencedWrites, "admin", cfg.AdminListen)
-	if err := server.Serve(ctx); err != nil {
+	if err := signals.serve(ctx, server, log); err != nil {
 		return err
 	}
 	log.Info("drained")

@@ -1,32 +1,39 @@
 package main
 
 import (
+	"context"
 	"log/slog"
 	"os"
 	"os/signal"
 	"syscall"
+	"time"
+
+	"github.com/wirefence/wirefence/proxy"
 )
 
-// hangups are the SIGHUPs of a process that a SIGHUP must not end. They are
-// caught from the beginning on, and wait until something answers them.
-type hangups struct {
-	caught chan os.Signal
-	over   chan struct{}
+// signals are what the proxy answers to, besides the first SIGTERM or SIGINT,
+// which ends the command's context. They are caught from the beginning on and
+// wait until something answers them.
+type signals struct {
+	hangups chan os.Signal
+	ends    chan os.Signal // the first one, too
+	over    chan struct{}  // closed when no more hangups are answered
 }
 
-func catchHangups() *hangups {
-	h := &hangups{caught: make(chan os.Signal, 1)}
-	signal.Notify(h.caught, syscall.SIGHUP)
-	return h
+func catchSignals() *signals {
+	s := &signals{hangups: make(chan os.Signal, 1), ends: make(chan os.Signal, 2)}
+	signal.Notify(s.hangups, syscall.SIGHUP)
+	signal.Notify(s.ends, syscall.SIGTERM, syscall.SIGINT)
+	return s
 }
 
-// answer reloads for each SIGHUP until stop.
-func (h *hangups) answer(reload func() error, log *slog.Logger) {
-	h.over = make(chan struct{})
+// reload answers each SIGHUP until stop.
+func (s *signals) reload(server *proxy.Server, log *slog.Logger) {
+	s.over = make(chan struct{})
 	go func() {
-		defer close(h.over)
-		for range h.caught {
-			if err := reload(); err != nil {
+		defer close(s.over)
+		for range s.hangups {
+			if err := server.Reload(); err != nil {
 				log.Error("not all could be reloaded; what could not stays as it was", "error", err)
 			}
 			log.Info("SIGHUP: other settings come from flags and the environment; to change them, restart")
@@ -34,11 +41,40 @@ func (h *hangups) answer(reload func() error, log *slog.Logger) {
 	}()
 }
 
-// stop waits for a reload that is under way. SIGHUP stays without effect.
-func (h *hangups) stop() {
+// abortTime is how long the sessions have to be told of their end when a second
+// signal ends the proxy at once.
+const abortTime = 2 * time.Second
+
+// serve serves until the context is done and the server has drained, or until a
+// second signal. Then the exit status is that of a process which the signal has
+// ended, as a shell tells it: 130 for SIGINT, 143 for SIGTERM.
+func (s *signals) serve(ctx context.Context, server *proxy.Server, log *slog.Logger) error {
+	served := make(chan error, 1)
+	go func() { served <- server.Serve(ctx) }()
+	var last os.Signal
+	for range 2 {
+		select {
+		case err := <-served:
+			return err
+		case last = <-s.ends:
+		}
+	}
+	log.Warn("a second signal: all sessions end now, whatever they are doing", "signal", last.String())
+	server.Abort()
+	select {
+	case <-served:
+	case <-time.After(abortTime):
+	}
+	number, _ := last.(syscall.Signal)
+	return &exitStatus{status: 128 + int(number)}
+}
+
+// stop waits for a reload that is under way. From now on SIGHUP is ignored.
+func (s *signals) stop() {
 	signal.Ignore(syscall.SIGHUP)
-	close(h.caught)
-	if h.over != nil {
-		<-h.over
+	signal.Stop(s.ends)
+	close(s.hangups)
+	if s.over != nil {
+		<-s.over
 	}
 }

@@ -121,6 +121,8 @@ func (s *Session) judge(typ byte, msg []byte, out *Out) bool {
 		return s.answered(replies.Execute)
 	case wire.CopyInResponse:
 		s.q.BeginCopyIn()
+	case wire.CopyBothResponse:
+		s.streaming = true
 	}
 	return true
 }
@@ -259,6 +261,7 @@ func (s *Session) ready(msg []byte) bool {
 		return false
 	}
 	status := msg[5]
+	s.streaming = false
 	if s.phase == login {
 		s.tx = status
 		return s.beginServing()

@@ -86,6 +86,7 @@ type Session struct {
 	portals    registry
 	dirty      bool // a cursor that may write was declared without a check
 	fastpath   bool // the check before a function call failed
+	streaming  bool // a replication stream is under way
 }
 
 type phase uint8
@@ -190,29 +191,6 @@ func (s *Session) Key() string { return s.key }
 
 // Done reports whether the client has said goodbye.
 func (s *Session) Done() bool { return s.done }
-
-// Idle reports whether the session is between transactions, with nothing
-// outstanding and no message half sent.
-func (s *Session) Idle() bool {
-	return s.phase == serving && s.tx == wire.Idle && s.q.Len() == 0 && !s.batch.open && len(s.toward) == 0 && s.between()
-}
-
-// InTransaction reports whether a transaction block is open, as of the last
-// ReadyForQuery.
-func (s *Session) InTransaction() bool { return s.tx != wire.Idle }
-
-// Farewell returns the FATAL that the client is to be sent before the driver
-// closes both connections, or nil while the session goes on.
-func (s *Session) Farewell() *wire.Error { return s.farewell }
-
-// End asks the session to end with this error. The first one counts, and none
-// does after a FATAL of the server's own.
-func (s *Session) End(e wire.Error) {
-	if s.farewell == nil && !s.failed {
-		e.Severity = "FATAL"
-		s.farewell = &e
-	}
-}
 
 // TakeToServer returns bytes for the server that FromServer made, for a driver
 // that isn't about to call FromClient. They are valid until the next call.

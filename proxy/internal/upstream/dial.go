@@ -136,7 +136,11 @@ func (u *Upstream) Cancel(ctx context.Context, r Route, packet []byte) error {
 		return err
 	}
 	defer link.Close()
-	_ = link.SetDeadline(time.Now().Add(u.timeout))
+	deadline := time.Now().Add(u.timeout)
+	if sooner, ok := ctx.Deadline(); ok && sooner.Before(deadline) {
+		deadline = sooner
+	}
+	_ = link.SetDeadline(deadline)
 	if _, err := link.Write(packet); err != nil {
 		return err
 	}

@@ -136,3 +136,10 @@ func (s *Startup) Replication() bool {
 		return true
 	}
 }
+
+// AppendCancel appends a CancelRequest. key is the process id and the secret
+// key, as they came in BackendKeyData.
+func AppendCancel(dst []byte, key string) []byte {
+	dst = binary.BigEndian.AppendUint32(dst, uint32(8+len(key)))
+	return append(binary.BigEndian.AppendUint32(dst, codeCancel), key...)
+}

@@ -1,0 +1,164 @@
+package proxy
+
+import (
+	"context"
+	"errors"
+	"os"
+	"sync"
+	"time"
+
+	"github.com/wirefence/wirefence/proxy/internal/wire"
+)
+
+const (
+	// greetTime is how long a client that was accepted just before a drain has to
+	// log in.
+	greetTime = 5 * time.Second
+	// cancelTime bounds asking servers to cancel what the sessions that are
+	// aborted together have running, and cancelsAtOnce how many are asked at a
+	// time.
+	cancelTime    = time.Second
+	cancelsAtOnce = 16
+)
+
+var shutdownError = wire.Error{Code: "57P01", Message: "terminating connection due to administrator command"}
+
+// drain ends all sessions in order.
+func (s *Server) drain() {
+	log := s.options.Logger
+	s.draining.Store(true)
+	if s.options.DrainGrace > 0 {
+		log.Info("draining: still accepting clients", "for", s.options.DrainGrace)
+		s.wait(s.options.DrainGrace, nil)
+	}
+	s.closeListeners()
+	s.mu.Lock()
+	s.ending = true
+	s.mu.Unlock()
+	hurry := time.AfterFunc(greetTime, func() { s.enough(errDraining) })
+	defer hurry.Stop()
+	left := s.each((*conn).drain)
+	log.Info("draining: no new clients; sessions end with their transactions", "sessions", left, "timeout", s.options.DrainTimeout)
+	over := make(chan struct{})
+	go func() {
+		s.handlers.Wait()
+		close(over)
+	}()
+	if !s.wait(s.options.DrainTimeout, over) {
+		log.Warn("draining: closing sessions whose transactions did not end", "sessions", s.abortAll())
+	}
+}
+
+// wait waits until something is over, but no longer than d, and not after Abort.
+// It reports whether it is over.
+func (s *Server) wait(d time.Duration, over <-chan struct{}) bool {
+	timeout := time.NewTimer(d)
+	defer timeout.Stop()
+	select {
+	case <-over:
+		return true
+	case <-timeout.C:
+	case <-s.abort:
+	}
+	return false
+}
+
+// Abort makes Serve return soon: all sessions are ended now, whatever they are
+// doing, with 57P01, and what their servers are running is cancelled. It doesn't
+// wait for that, and may be called at any time and more than once.
+func (s *Server) Abort() { s.abortOnce.Do(func() { close(s.abort) }) }
+
+// abortAll ends all sessions and returns how many there were.
+func (s *Server) abortAll() int {
+	s.enough(errDraining)
+	ctx, stop := context.WithTimeout(context.Background(), cancelTime)
+	defer stop()
+	var ending sync.WaitGroup
+	slots := make(chan struct{}, cancelsAtOnce)
+	n := s.each(func(c *conn) {
+		slots <- struct{}{}
+		ending.Go(func() {
+			c.abort(ctx, shutdownError)
+			<-slots
+		})
+	})
+	ending.Wait()
+	return n
+}
+
+func (s *Server) each(do func(*conn)) int {
+	s.mu.Lock()
+	all := make([]*conn, 0, len(s.conns))
+	for c := range s.conns {
+		all = append(all, c)
+	}
+	s.mu.Unlock()
+	for _, c := range all {
+		do(c)
+	}
+	return len(all)
+}
+
+func (s *Server) closeListeners() {
+	for _, l := range s.listeners {
+		_ = l.Close()
+	}
+}
+
+// drain ends the session now if it may end, else as soon as it may.
+func (c *conn) drain() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.draining = true
+	if c.nudge != nil && c.core.MayEnd() {
+		c.nudge()
+	}
+}
+
+// abort ends the session whatever it is doing, and cancels what its server is
+// running: else the server would go on, and commit, before it noticed that
+// nobody is there. ctx bounds asking for that.
+func (c *conn) abort(ctx context.Context, why wire.Error) {
+	c.mu.Lock()
+	c.draining = true
+	c.core.End(why)
+	running, key := c.core.Running(), c.core.Key()
+	c.mu.Unlock()
+	if running && key != "" {
+		if err := c.server.upstream.Cancel(ctx, c.route, wire.AppendCancel(nil, key)); err != nil {
+			c.log.Warn("what a session was running could not be cancelled; the server ends it when it notices", "error", err)
+		}
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.nudge != nil {
+		c.nudge()
+	}
+	// A login, or a goroutine that waits for one side to take bytes.
+	_ = c.up.SetDeadline(past)
+	_ = c.client.SetReadDeadline(past)
+	_ = c.client.SetWriteDeadline(time.Now().Add(time.Second))
+}
+
+// drive hands the core over from the login to the pumps or the loop, which
+// nudge makes look at it.
+func (c *conn) drive(nudge func()) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.nudge = nudge
+}
+
+// sayWhy tells the client why its login ended, if it is the proxy that lost
+// patience.
+func (c *conn) sayWhy(err error) {
+	if !errors.Is(err, os.ErrDeadlineExceeded) {
+		return // the client knows, or is gone
+	}
+	c.mu.Lock()
+	why := c.core.Farewell()
+	c.mu.Unlock()
+	if why == nil {
+		why = &wire.Error{Code: "57014", Message: "canceling authentication due to timeout"}
+	}
+	refuse(c.client, *why)
+}

@@ -1,0 +1,49 @@
+package session
+
+import (
+	"github.com/wirefence/wirefence/proxy/internal/wire"
+)
+
+// Idle reports whether the session is between transactions, with nothing
+// outstanding and no message half sent.
+func (s *Session) Idle() bool {
+	return s.phase == serving && s.tx == wire.Idle && s.q.Len() == 0 && !s.batch.open && len(s.toward) == 0 && s.between()
+}
+
+// MayEnd reports whether the session can be ended without cutting into a
+// transaction: it is idle, or it streams replication, which has no transactions
+// and no end of its own.
+func (s *Session) MayEnd() bool { return s.Idle() || s.streaming && s.skipBack == 0 }
+
+// Running reports whether the server may be at work for the client. It then
+// doesn't notice that its connection is closed before it is done, but for a
+// cancel request.
+func (s *Session) Running() bool { return s.phase == serving && s.q.Len() > 0 }
+
+// InTransaction reports whether a transaction block is open, as of the last
+// ReadyForQuery.
+func (s *Session) InTransaction() bool { return s.tx != wire.Idle }
+
+// End asks the session to end with this error. The first one counts, and none
+// does after a FATAL of the server's own.
+func (s *Session) End(e wire.Error) {
+	if s.farewell == nil && !s.failed {
+		e.Severity = "FATAL"
+		s.farewell = &e
+	}
+}
+
+// Farewell returns the FATAL with which the session ends: then the driver sends
+// the client its last words and closes both connections. It is nil while the
+// session goes on.
+func (s *Session) Farewell() *wire.Error { return s.farewell }
+
+// LastWords appends the FATAL that is due, if any. A client that has got a part
+// of a message only is told nothing: it would take the FATAL for the rest of a
+// row.
+func (s *Session) LastWords(dst []byte) []byte {
+	if s.farewell == nil || s.skipBack > 0 && !s.dropBack {
+		return dst
+	}
+	return s.farewell.Append(dst)
+}
