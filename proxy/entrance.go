@@ -91,7 +91,7 @@ func (e *entrance) try(ctx context.Context, target upstream.Target) (*arrival, e
 			down = unreachable(err)
 			continue
 		}
-		a, err := e.ask(ctx, link, target, others(routes[i+1:], link.Route))
+		a, err := e.ask(ctx, link, target, left(routes[i+1:], link.Route))
 		if err == nil {
 			return a, nil
 		}
@@ -107,14 +107,18 @@ func (e *entrance) try(ctx context.Context, target upstream.Target) (*arrival, e
 	return nil, errNone
 }
 
-// others reports whether there is another way than the one that was taken.
-func others(routes []upstream.Route, taken upstream.Route) bool {
+// alternatives are what is left to try when a server refuses a session.
+type alternatives struct {
+	sameHost bool // the same server, encrypted otherwise
+	others   bool // other servers
+}
+
+func left(routes []upstream.Route, taken upstream.Route) (a alternatives) {
 	for _, r := range routes {
-		if r.Host != taken.Host || r.TLS != taken.TLS {
-			return true
-		}
+		a.others = a.others || r.Host != taken.Host
+		a.sameHost = a.sameHost || r.Host == taken.Host && r.TLS != taken.TLS
 	}
-	return false
+	return a
 }
 
 func unreachable(err error) *upstream.Host {
@@ -129,14 +133,13 @@ func (e *entrance) passOver(r upstream.Route, role upstream.Role, target upstrea
 	e.failures = append(e.failures, fmt.Errorf("%s: %w", r.Host, a.mismatch()))
 }
 
-// ask asks a server for the session. more says that there are others to try: one
-// that refuses is then passed over.
-func (e *entrance) ask(ctx context.Context, link *upstream.Link, target upstream.Target, more bool) (*arrival, error) {
+// ask asks a server for the session.
+func (e *entrance) ask(ctx context.Context, link *upstream.Link, target upstream.Target, more alternatives) (*arrival, error) {
 	// What ends ctx ends what is read here; login sets its own deadline.
 	stop := context.AfterFunc(ctx, func() { _ = link.SetDeadline(past) })
 	defer stop()
 	deadline := e.deadline
-	if patience := time.Now().Add(e.server.options.ConnectTimeout); more && patience.Before(deadline) {
+	if patience := time.Now().Add(e.server.options.ConnectTimeout); (more.others || more.sameHost) && patience.Before(deadline) {
 		deadline = patience
 	}
 	_ = link.SetDeadline(deadline)
@@ -161,10 +164,12 @@ func (e *entrance) ask(ctx context.Context, link *upstream.Link, target upstream
 	return a, nil
 }
 
-// refused passes a server's refusal on, or remembers it while there are other
-// servers, or other ways to this one.
-func (e *entrance) refused(a *arrival, msg []byte, more bool) (*arrival, error) {
-	if !more || e.told {
+// refused passes a server's refusal on, or remembers it while there is something
+// left to try, as libpq does: the same server, since pg_hba.conf may want the
+// connection encrypted otherwise; another, if this one takes no sessions now.
+func (e *entrance) refused(a *arrival, msg []byte, more alternatives) (*arrival, error) {
+	again := more.sameHost || more.others && wire.ErrorCode(msg) == "57P03"
+	if !again || e.told {
 		return a, nil
 	}
 	e.refusal = append([]byte(nil), msg...)

@@ -13,7 +13,7 @@ import (
 // log in wherever it can work, bound to the channel where that can be, and are
 // told what to set where it can't.
 func TestScramWithTLSOnEitherSide(t *testing.T) {
-	for _, major := range []int{14, 15, 18} {
+	for _, major := range []int{14, 18} {
 		t.Run(fmt.Sprint(major), func(t *testing.T) {
 			t.Parallel()
 			w := start(t, major)
@@ -53,11 +53,9 @@ func TestScramWithTLSOnEitherSide(t *testing.T) {
 					params := fmt.Sprintf("sslmode=%s channel_binding=%s user=alice", mode, binding)
 					wants(t, c.name+", psql, channel_binding="+binding, psql(t, addr, params+" password='open sesame'", "SELECT current_user"), want)
 					wants(t, c.name+", pgx, channel_binding="+binding, outcome(t, addr, params+" password='open sesame'"), want)
-					for _, wrong := range []string{psql(t, addr, params+" password=wrong", "SELECT current_user"), outcome(t, addr, params+" password=wrong")} {
-						if want == "alice" {
-							want = `password authentication failed for user "alice"`
-						}
-						wants(t, c.name+", wrong password, channel_binding="+binding, wrong, want)
+					if want == "alice" {
+						wants(t, c.name+", wrong password, channel_binding="+binding, outcome(t, addr, params+" password=wrong"),
+							`password authentication failed for user "alice"`)
 					}
 				}
 			}

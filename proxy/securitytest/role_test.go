@@ -1,0 +1,158 @@
+package securitytest
+
+import (
+	"fmt"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/wirefence/wirefence/internal/servers"
+	"github.com/wirefence/wirefence/internal/stack"
+	"github.com/wirefence/wirefence/proxy"
+)
+
+const rolesHBA = `
+local all all trust
+host replication postgres 127.0.0.1/32 trust
+host all postgres 127.0.0.1/32 trust
+host all all 127.0.0.1/32 scram-sha-256
+`
+
+// couple starts a primary and a hot standby of it.
+func couple(t *testing.T) (primary, standby *servers.Postgres) {
+	t.Helper()
+	primary, err := servers.StartPostgres(t.Context(), servers.PostgresConfig{HBA: rolesHBA})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(primary.Close)
+	stack.Exec(t, primary.URL("postgres"), "CREATE ROLE alice LOGIN PASSWORD 'open sesame'", "CREATE ROLE reader LOGIN PASSWORD 'open sesame'",
+		"ALTER ROLE reader SET default_transaction_read_only = on")
+	if standby, err = primary.StartStandby(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(standby.Close)
+	return primary, standby
+}
+
+func both(a, b *servers.Postgres, params string) string {
+	return fmt.Sprintf("postgres://%s,%s/?%s", a.Addr(), b.Addr(), params)
+}
+
+const whichPort = "SELECT setting FROM pg_settings WHERE name = 'port'"
+
+// Sessions find the server of the role that they want, however they
+// authenticate.
+func TestTargetSessionAttrs(t *testing.T) {
+	t.Parallel()
+	primary, standby := couple(t)
+	file := (&world{Postgres: primary}).userFile(t, []string{"alice"})
+	p, s := fmt.Sprint(primary.Port), fmt.Sprint(standby.Port)
+	for _, c := range []struct{ target, order, want string }{
+		{"any", "ps", p}, {"any", "sp", s},
+		{"read-write", "sp", p}, {"read-only", "ps", s}, {"primary", "sp", p}, {"standby", "ps", s},
+		{"prefer-standby", "ps", s}, {"prefer-standby", "pp", p},
+		{"standby", "pp", "target_session_attrs is standby"}, {"read-write", "ss", "the server is standby"},
+	} {
+		hosts := map[byte]*servers.Postgres{'p': primary, 's': standby}
+		up := both(hosts[c.order[0]], hosts[c.order[1]], "target_session_attrs="+c.target)
+		for _, way := range []struct {
+			name, params string
+			o            proxy.Options
+		}{
+			{"trusted", "user=postgres", proxy.Options{}},
+			{"by a known secret", "user=alice password='open sesame'", proxy.Options{AuthFile: file}},
+			{"with a way to ask", "user=alice password='open sesame'", proxy.Options{DatabaseURL: primary.URL("postgres")}},
+		} {
+			way.o.Upstream = up
+			addr := stack.Proxy(t, primary, way.o)
+			for range 2 { // what was learnt doesn't mislead
+				wants(t, fmt.Sprintf("%s, %s, %s", c.target, c.order, way.name), psql(t, addr, way.params, whichPort), c.want)
+			}
+		}
+	}
+	// Who authenticates by a password at the server, of whose role nothing is
+	// known, is told to come again, and finds the right one then.
+	addr := stack.Proxy(t, primary, proxy.Options{Upstream: both(standby, primary, "target_session_attrs=read-write")})
+	alice := "user=alice password='open sesame'"
+	got := psql(t, addr, alice, whichPort)
+	wants(t, "first", got, "the server is standby", "Connect again")
+	for end := time.Now().Add(patience); strings.Contains(got, "Connect again") && time.Now().Before(end); {
+		got = psql(t, addr, alice, whichPort)
+	}
+	wants(t, "again", got, p)
+}
+
+// A role whose sessions begin read-only is not what read-write means.
+func TestReadOnlySessions(t *testing.T) {
+	t.Parallel()
+	primary, standby := couple(t)
+	file := (&world{Postgres: primary}).userFile(t, []string{"reader"})
+	for target, want := range map[string]string{
+		"read-write": "target_session_attrs is read-write", "read-only": fmt.Sprint(primary.Port), "primary": fmt.Sprint(primary.Port),
+	} {
+		addr := stack.Proxy(t, primary, proxy.Options{Upstream: both(primary, standby, "target_session_attrs="+target), AuthFile: file})
+		wants(t, target, psql(t, addr, "user=reader password='open sesame'", whichPort), want)
+	}
+}
+
+// The primary dies and the standby is promoted: new sessions find it at once,
+// and cancel requests reach it.
+func TestFailover(t *testing.T) {
+	t.Parallel()
+	primary, standby := couple(t)
+	addr := stack.Proxy(t, primary, proxy.Options{
+		Upstream: both(primary, standby, "target_session_attrs=read-write"), DatabaseURL: primary.URL("postgres"),
+	})
+	alice := "user=alice password='open sesame'"
+	wants(t, "before", psql(t, addr, alice, whichPort), fmt.Sprint(primary.Port))
+	primary.Kill()
+	wants(t, "between", psql(t, addr, alice, whichPort), "could not connect to the upstream server")
+	if err := standby.Promote(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	got := ""
+	for end := time.Now().Add(patience); got != fmt.Sprint(standby.Port) && time.Now().Before(end); {
+		got = psql(t, addr, alice, whichPort)
+	}
+	wants(t, "after", got, fmt.Sprint(standby.Port))
+	wants(t, "a write", psql(t, addr, alice, "CREATE TEMP TABLE t AS SELECT 1; SELECT 'written'"), "written")
+}
+
+// A server that shuts down is passed over for the next. One that refuses for
+// another reason is not: that is the client's answer.
+func TestServersThatRefuse(t *testing.T) {
+	t.Parallel()
+	start := func(settings map[string]string) *servers.Postgres {
+		pg, err := servers.StartPostgres(t.Context(), servers.PostgresConfig{Settings: settings})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(pg.Close)
+		stack.Exec(t, pg.URL("postgres"), "CREATE ROLE alice LOGIN")
+		return pg
+	}
+	next := start(nil)
+	full := start(map[string]string{"max_connections": "4", "superuser_reserved_connections": "3"})
+	stack.Connect(t, full.URLFor("alice", "postgres"))
+	ending := start(nil)
+	stack.Connect(t, ending.URL("postgres"))
+	if err := syscall.Kill(ending.Pid(), syscall.SIGTERM); err != nil { // waits for the session
+		t.Fatal(err)
+	}
+	for end := time.Now().Add(patience); !strings.Contains(psql(t, ending.Addr(), "user=alice", "SELECT 1"), "shutting down"); {
+		if time.Now().After(end) {
+			t.Fatal("the server doesn't shut down")
+		}
+	}
+	for _, c := range []struct {
+		first *servers.Postgres
+		want  string
+	}{{full, "connection slots"}, {ending, fmt.Sprint(next.Port)}} {
+		addr := stack.Proxy(t, next, proxy.Options{Upstream: both(c.first, next, "")})
+		wants(t, "with another", psql(t, addr, "user=alice", whichPort), c.want)
+	}
+	alone := stack.Proxy(t, ending, proxy.Options{})
+	wants(t, "alone", psql(t, alone, "user=alice", "SELECT 1"), "the database system is shutting down")
+}
