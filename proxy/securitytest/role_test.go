@@ -7,6 +7,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+
 	"github.com/wirefence/wirefence/internal/servers"
 	"github.com/wirefence/wirefence/internal/stack"
 	"github.com/wirefence/wirefence/proxy"
@@ -135,7 +137,14 @@ func TestServersThatRefuse(t *testing.T) {
 	}
 	next := start(nil)
 	full := start(map[string]string{"max_connections": "4", "superuser_reserved_connections": "3"})
-	stack.Connect(t, full.URLFor("alice", "postgres"))
+	var held *pgx.Conn
+	for end := time.Now().Add(patience); held == nil; { // the server forgets its last client
+		conn, err := pgx.Connect(t.Context(), full.URLFor("alice", "postgres"))
+		if held = conn; err != nil && time.Now().After(end) {
+			t.Fatal(err)
+		}
+	}
+	defer held.Close(t.Context())
 	ending := start(nil)
 	stack.Connect(t, ending.URL("postgres"))
 	if err := syscall.Kill(ending.Pid(), syscall.SIGTERM); err != nil { // waits for the session
