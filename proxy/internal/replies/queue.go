@@ -49,8 +49,12 @@ type Queue[T any] struct {
 	phantom int // doubtful Syncs that a ReadyForQuery was taken for
 }
 
-// Len returns how many entries are outstanding.
-func (q *Queue[T]) Len() int { return q.n }
+// Len returns how many entries are outstanding. Marks of copy data that no entry
+// comes before stand for nothing.
+func (q *Queue[T]) Len() int {
+	q.Front()
+	return q.n
+}
 
 // Ready returns how many ReadyForQuery are outstanding.
 func (q *Queue[T]) Ready() int { return q.ready }
