@@ -61,7 +61,7 @@ func (s *Session) beginOver(typ byte, size int, in []byte, at int, out *Out) int
 	}
 	// Nobody reads what it does; what matters later counts as done.
 	s.doubtVariable()
-	s.check.doubt, s.lexPending = true, true
+	s.check.doubt, s.lexPending, s.dirty = true, true, true
 	e := s.q.Push(kind)
 	if kind == replies.Parse {
 		name, _, _ := wire.CString(in[wire.HeaderSize:])

@@ -14,6 +14,7 @@ const (
 	mentionsReset
 	mentionsDiscard
 	mentionsExecute
+	mentionsDeclare
 	mentionsUnicode
 
 	mentionsSetter = mentionsFence | mentionsSetConfig
@@ -32,17 +33,18 @@ var needles = [...]struct {
 	{"reset", mentionsReset},
 	{"discard", mentionsDiscard},
 	{"execute", mentionsExecute},
+	{"declare", mentionsDeclare},
 }
 
 // MentionOverlap is how many bytes of the chunk before must stand before a
 // chunk, so that Mentions misses nothing over a seam.
 const MentionOverlap = len("standard_conforming_strings") - 1
 
-// Mentions reports whether a text may carry a fence in a comment, or may change
-// the session variable or how later text is lexed: whether it holds any of a
-// few words, in any case and anywhere, or a backslash or a U&" that could hide
-// one. When it doesn't, an unfenced session may
-// forward it unscanned; but what functions of the catalog set is not seen here
+// Mentions reports whether a text may carry a fence in a comment, may change the
+// session variable or how later text is lexed, or may declare a cursor, which
+// runs when it is fetched: whether it holds any of a few words, in any case and
+// anywhere, or a backslash or a U&" that could hide one. When it doesn't, an
+// unfenced session may forward it unscanned; but what functions of the catalog set is not seen here
 // (see Catalog.HasSetters).
 func Mentions(chunk []byte) bool {
 	return bytes.IndexByte(chunk, '\\') >= 0 || find(chunk, 0) != 0
