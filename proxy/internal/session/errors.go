@@ -64,6 +64,11 @@ func (s *Session) translate(msg []byte, code string, front *replies.Entry[note],
 	switch n.role {
 	case probeVar, probeLogin:
 		s.unanswered()
+		if n.role == probeLogin {
+			s.inherits = true // for all that is known
+			// In shadow mode a check that isn't there must not fail a write.
+			s.schema = s.schema && s.cfg.Mode != Shadow
+		}
 		return false
 	case probeStamp, probeCatalog:
 		s.inquiring = false

@@ -22,7 +22,7 @@ func (s *Session) functionCall(in []byte, size, at int, out *Out) int {
 	if len(in) < head && size >= head {
 		return 0
 	}
-	setter := s.db.setters.Load() || !s.db.trusted.Load() || size >= head && binary.BigEndian.Uint32(in[wire.HeaderSize:]) == setConfigOID
+	setter := s.schema && (s.db.setters.Load() || !s.db.trusted.Load()) || size >= head && binary.BigEndian.Uint32(in[wire.HeaderSize:]) == setConfigOID
 	n := s.fenceFunctionCall(size, len(in), at, out)
 	if n > 0 && setter {
 		s.doubtVariable()
@@ -44,12 +44,22 @@ func (s *Session) fenceFunctionCall(size, have, at int, out *Out) int {
 	if s.q.Ready() > 0 && !s.q.CopyIn() {
 		return s.hold() // whether a block is open is not known yet
 	}
+	if !s.schema && s.cfg.Mode == Enforce && !s.batch.open && s.awaitVariable(out) {
+		return s.hold() // the session may prove to carry nothing
+	}
+	inBlock := s.tx != wire.Idle
+	if s.batch.open && s.batch.known {
+		inBlock = s.batch.inBlock
+	}
 	var refusal *wire.Error
 	switch {
 	case !by.Carries():
 		refusal = s.refusal(fence.TokenRequired, "")
 	case !s.schema:
 		refusal = s.refusal(fence.CannotBeFenced, "")
+	case s.batch.open && s.batch.ended && s.cfg.Mode == Enforce:
+		// Whether a block is open depends on AND CHAIN.
+		refusal = s.refusal(fence.CannotBeFenced, "a function call behind the end of a transaction in the same batch")
 	}
 	if refusal != nil && !s.shadowed(refusal) {
 		s.batch.open = false
@@ -58,7 +68,7 @@ func (s *Session) fenceFunctionCall(size, have, at int, out *Out) int {
 		s.drop = size - n
 		return n
 	}
-	covered, alone := s.coveredNow(), s.tx == wire.Idle
+	covered, alone := s.coveredNow(), !inBlock
 	s.batch.open = false
 	if refusal == nil && s.cfg.Mode == Enforce && !covered.Covers(by) {
 		covered = covered.Add(by)
