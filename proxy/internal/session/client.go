@@ -3,6 +3,7 @@ package session
 import (
 	"bytes"
 
+	"github.com/wirefence/wirefence/fence"
 	"github.com/wirefence/wirefence/proxy/internal/replies"
 	"github.com/wirefence/wirefence/proxy/internal/wire"
 )
@@ -66,9 +67,9 @@ func (s *Session) fromClient(in []byte, at int, out *Out) int {
 	if s.phase == login {
 		s.password = false
 	}
-	if s.drained && asks(typ) {
-		if s.q.Len() > 0 {
-			return s.hold()
+	if s.drained && (asks(typ) || typ == wire.Sync) {
+		if s.q.Len() > 0 && !s.q.CopyIn() {
+			return s.hold() // its ReadyForQuery would overtake the one that is due
 		}
 		s.drained = false
 	}
@@ -86,6 +87,11 @@ func (s *Session) fromClient(in []byte, at int, out *Out) int {
 
 // judged handles a message of a session whose statements are judged.
 func (s *Session) judged(typ byte, size int, in []byte, at int, out *Out) int {
+	if (typ == wire.Query || typ == wire.FunctionCall) && s.batch.open && s.batch.contained {
+		// Only a Sync can end the block around a CALL or DO, whether it failed or not.
+		s.End(*s.refusal(fence.CannotBeFenced, "a CALL or DO before a simple query in the same batch"))
+		return 0
+	}
 	switch typ {
 	case wire.Query, wire.Parse:
 		if size > s.cfg.MaxStatement {
@@ -116,6 +122,7 @@ func (s *Session) judged(typ byte, size int, in []byte, at int, out *Out) int {
 		if s.openBatch(out) {
 			return s.hold()
 		}
+		s.batch.fresh = false
 		if typ == wire.Describe {
 			s.q.Push(replies.Describe)
 		} else {
@@ -203,9 +210,10 @@ func (s *Session) untracked(typ byte, size, have, at int, out *Out) int {
 }
 
 // mustWait reports whether a text can't be read yet: a setting that decides how
-// it is to be read may be under way.
+// it is to be read may be under way, or an unchecked cursor may run at a COMMIT,
+// before which a check must only be put in a transaction that hasn't failed.
 func (s *Session) mustWait() bool {
-	return s.lexPending && s.q.Ready() > 0 && !s.batch.open && !s.q.CopyIn()
+	return (s.lexPending || s.dirty) && s.q.Ready() > 0 && !s.batch.open && !s.q.CopyIn()
 }
 
 // text returns the NUL-terminated text of a Query. ok is false where the

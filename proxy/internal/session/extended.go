@@ -31,6 +31,9 @@ func (s *Session) openBatch(out *Out) (wait bool) {
 	if s.batch.open {
 		return false
 	}
+	if s.dirty && s.mustWait() {
+		return true
+	}
 	s.settle(out)
 	s.glance(out)
 	if (s.variable != empty || s.cfg.RequireFence) && s.refresh(out) {
@@ -41,6 +44,13 @@ func (s *Session) openBatch(out *Out) (wait bool) {
 		inBlock: s.tx != wire.Idle, dead: s.aborted(), covered: s.coveredNow(), view: s.look(),
 	}
 	return false
+}
+
+// holdBatch holds the message under way. If it is the first of its batch, the
+// batch is opened anew when it comes again, with what is known by then.
+func (s *Session) holdBatch() int {
+	s.batch.open = s.batch.open && !s.batch.fresh
+	return s.hold()
 }
 
 // aborted reports whether the transaction is known to have failed: until it is
@@ -72,8 +82,11 @@ func (s *Session) parse(msg []byte, at int, out *Out) int {
 		s.batch.open = true
 	}
 	if s.lexPending && result.HasBackslashInPlainString && (carries || mayCarry(body)) {
-		s.refuseBatch(s.refusal(fence.CannotBeFenced, "a text whose meaning depends on a setting of the same batch"), out)
-		return len(msg)
+		refusal := s.refusal(fence.CannotBeFenced, "a text whose meaning depends on a setting of the same batch")
+		if !s.shadowed(refusal) {
+			s.refuseBatch(refusal, out)
+			return len(msg)
+		}
 	}
 	var d statement
 	if len(result.Statements) > 0 {
@@ -123,6 +136,7 @@ func (s *Session) bind(in []byte, size, at int, out *Out) int {
 		if s.openBatch(out) {
 			return s.hold()
 		}
+		s.batch.fresh = false
 		s.q.Push(replies.Bind)
 		return s.pass(size, len(in), at, out)
 	}
@@ -131,7 +145,7 @@ func (s *Session) bind(in []byte, size, at int, out *Out) int {
 	}
 	st, sure := s.prepared.find(name, s.batch.id)
 	if !sure && s.q.Ready() > 0 && !s.q.CopyIn() {
-		return s.hold()
+		return s.holdBatch()
 	}
 	if st.read && st.fence != "" && s.batch.view.catalog == nil && s.batch.fresh {
 		s.batch.open = false
@@ -177,12 +191,12 @@ func (s *Session) execute(msg []byte, at int, out *Out) int {
 	}
 	st, sure := s.portals.find(name, s.batch.id)
 	if !sure && s.q.Ready() > 0 && !s.q.CopyIn() {
-		return s.hold()
+		return s.holdBatch()
 	}
 	s.mayset(&st)
 	if st.executes {
 		if wait := s.inherit(&st, out); wait {
-			return s.hold()
+			return s.holdBatch()
 		}
 	}
 	by := weave.Carrier{Comment: st.fence, Variable: s.variable != empty}
@@ -191,7 +205,7 @@ func (s *Session) execute(msg []byte, at int, out *Out) int {
 		s.batch.dead = !st.step.EndsTx && !st.step.Uncovers
 	} else if (st.step.Write || st.step.Unfenceable != "") && (by.Carries() || s.cfg.RequireFence) {
 		if wait := s.guard(&st, by, out); wait {
-			return s.hold()
+			return s.holdBatch()
 		}
 	} else if st.procedural && s.major < 18 && !s.batch.inBlock {
 		s.batch.covered = weave.Coverage{} // it may have committed
@@ -208,6 +222,7 @@ func (s *Session) execute(msg []byte, at int, out *Out) int {
 	if st.prepares {
 		s.prepare(&st, st.fence)
 	}
+	s.batch.fresh = false
 	e := s.q.Push(replies.Execute)
 	if st.forgets {
 		e.Note.sql, e.Note.name = true, st.target
@@ -222,7 +237,7 @@ func (s *Session) inherit(st *statement, out *Out) (wait bool) {
 	if st.fence != "" {
 		own, _ = fence.Parse(st.fence) // it is the text of a fence
 	}
-	f, wait, err := s.inherited(st, own)
+	f, _, wait, err := s.inherited(st, own)
 	if err != nil && !s.shadowed(malformed(err)) {
 		s.refuseBatch(malformed(err), out)
 	}

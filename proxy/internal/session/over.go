@@ -41,8 +41,7 @@ func (s *Session) beginOver(typ byte, size int, in []byte, at int, out *Out) int
 		s.settle(out)
 	}
 	if s.cfg.Mode == Enforce && s.awaitVariable(out) {
-		s.batch.open = s.batch.open && !s.batch.fresh
-		return s.hold()
+		return s.holdBatch()
 	}
 	if s.variable != empty || s.cfg.RequireFence {
 		if !s.shadowed(s.tooLarge()) {

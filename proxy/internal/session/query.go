@@ -12,6 +12,7 @@ import (
 func (s *Session) query(msg []byte, at int, out *Out) int {
 	body, ok := text(msg[wire.HeaderSize:])
 	if !ok {
+		s.batch.open = false // the error ends its transaction
 		return s.pushPlain(len(msg), at, out)
 	}
 	if !s.batch.open {
@@ -23,7 +24,10 @@ func (s *Session) query(msg []byte, at int, out *Out) int {
 		s.batch.open = false
 		return s.pushPlain(len(msg), at, out)
 	}
-	covered := s.coveredNow()
+	var covered weave.Coverage
+	if !s.batch.open {
+		covered = s.coveredNow()
+	} // else a check anew: only one in the same text keeps a CALL from committing
 	s.batch.open = false
 	known := s.look()
 	result := s.scanner.Scan(body, s.options, known.catalog)
@@ -34,21 +38,29 @@ func (s *Session) query(msg []byte, at int, out *Out) int {
 	if result.FenceErr != nil && !s.shadowed(malformed(result.FenceErr)) {
 		return s.refuseQuery(len(msg), malformed(result.FenceErr), out)
 	}
-	contain := false
+	contain, bare := false, false
 	carried, failure := result.Fence, error(nil)
 	s.stmts, s.steps = s.stmts[:0], s.steps[:0]
 	for i := range result.Statements {
 		d := s.describe(&result.Statements[i], known.catalog != nil)
+		if i == 0 && d.step.EndsTx && s.aborted() {
+			d.step.Write = false // it rolls back
+		}
+		own := false
 		if d.executes && failure == nil {
 			var wait bool
-			if carried, wait, failure = s.inherited(&d, carried); wait {
+			if carried, own, wait, failure = s.inherited(&d, carried); wait {
 				return s.hold()
 			}
 			by.Comment = carried.String()
 		}
+		bare = bare || d.step.Write && !own
 		s.dirty = s.dirty || d.declares && d.step.Write && !by.Carries()
 		s.stmts, s.steps = append(s.stmts, d), append(s.steps, d.step)
 		contain = contain || d.procedural || d.step.Unfenceable != "" || d.step.Write && !s.schema
+	}
+	if bare && result.FenceText == "" && by.Comment != "" && (s.variable != empty || s.cfg.RequireFence) {
+		failure = &fence.SyntaxError{Reason: "the fence of a statement that EXECUTE runs doesn't hold for the other writes of the same message; send them apart"}
 	}
 	if failure != nil && !s.shadowed(malformed(failure)) {
 		return s.refuseQuery(len(msg), malformed(failure), out)

@@ -57,7 +57,7 @@ func (s *Session) describe(st *sqlscan.Statement, known bool) statement {
 	if d.read && !known {
 		d.step.Write = true
 	}
-	if s.dirty && (st.Verb == sqlscan.VerbFetch || st.Verb == sqlscan.VerbCommit) {
+	if s.dirty && (st.Verb == sqlscan.VerbFetch || st.Verb == sqlscan.VerbCommit && s.cfg.Mode != Shadow) {
 		d.step.Write = true // it may run what a cursor was declared for
 	}
 	s.mayset(&d)
@@ -124,30 +124,30 @@ func (s *Session) prepare(d *statement, comment string) {
 }
 
 // inherited returns the fence that a statement carries: its own, or its
-// message's, and that of the prepared statement that it runs. wait asks to come
-// again after the replies that are under way.
-func (s *Session) inherited(d *statement, carried fence.Fence) (f fence.Fence, wait bool, err error) {
+// message's, and that of the prepared statement that it runs, if that one has a
+// fence. wait asks to come again after the replies that are under way.
+func (s *Session) inherited(d *statement, carried fence.Fence) (f fence.Fence, has, wait bool, err error) {
 	if !d.executes {
-		return carried, false, nil
+		return carried, false, false, nil
 	}
 	if d.unclear {
-		return carried, false, &fence.SyntaxError{Reason: "the name in EXECUTE can't be read, and the statement may carry a fence"}
+		return carried, false, false, &fence.SyntaxError{Reason: "the name in EXECUTE can't be read, and the statement may carry a fence"}
 	}
 	st, sure := s.prepared.find([]byte(d.target), s.batch.id)
 	if !sure && s.q.Ready() > 0 && !s.q.CopyIn() {
-		return carried, true, nil
+		return carried, false, true, nil
 	}
 	if st.step.Unfenceable != "" {
 		d.step.Unfenceable = st.step.Unfenceable
 	}
 	if st.fence == "" {
-		return carried, false, nil
+		return carried, false, false, nil
 	}
 	more, err := fence.Parse(st.fence)
 	if err == nil {
 		f, err = carried.Merge(more)
 	}
-	return f, false, err
+	return f, true, false, err
 }
 
 // registry knows statements by the name of a prepared statement or a portal.

@@ -1,0 +1,483 @@
+package session
+
+import (
+	"maps"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/wirefence/wirefence/proxy/internal/sqlscan"
+)
+
+// result is what one statement brings.
+type result struct {
+	code    string // the SQLSTATE of an error, else ""
+	tag     string
+	columns bool
+	rows    [][]string
+	copyIn  bool
+	ends    bool // the statement commits by itself
+}
+
+// behaviour is what the model does at a statement.
+type behaviour func(b *backend, carried []string) result
+
+// marker stands in every row that the client must not see.
+const marker = "of the proxy's own"
+
+// alphabet is all the SQL that clients of the model send, and what it does.
+var alphabet map[string]behaviour
+
+// texts are the alphabet's, in a fixed order.
+var texts []string
+
+func init() {
+	alphabet = map[string]behaviour{
+		"SELECT 1":                            reading("1"),
+		"SELECT two":                          reading("1", "2"),
+		"SELECT fails":                        failing("22012"),
+		"SHOW x":                              reading("x"),
+		decoy:                                 reading("decoy"),
+		"INSERT INTO t VALUES (1)":            writing("INSERT 0 1"),
+		"INSERT INTO t VALUES (2)":            writing("INSERT 0 1"),
+		"INSERT INTO fails VALUES (1)":        failing("23505"),
+		"UPDATE t SET a = 1 RETURNING a":      writing("UPDATE 2", "1", "1"),
+		"SELECT write()":                      writing("SELECT 1", "written"),
+		"COPY t FROM STDIN":                   copyIn,
+		"COPY fails FROM STDIN":               failing("42P01"),
+		"CALL p()":                            procedure,
+		"CREATE INDEX CONCURRENTLY i ON t(a)": alone("CREATE INDEX", true),
+		"VACUUM t":                            alone("VACUUM", false),
+		"DISCARD ALL":                         discards,
+		"BEGIN":                               begins,
+		"COMMIT":                              commits,
+		"COMMIT AND CHAIN":                    chains,
+		"ROLLBACK":                            rollsBack,
+		"SAVEPOINT s":                         saves,
+		"ROLLBACK TO s":                       rollsBackTo,
+		"RELEASE s":                           releases,
+		"SET wirefence.token = 'a=1'":         sets("a=1"),
+		"SET wirefence.token = 'a=3'":         sets("a=3"),
+		"SET wirefence.token = 'a=2,b=1'":     sets("a=2,b=1"),
+		"SET wirefence.token = ''":            sets(""),
+		"SET LOCAL wirefence.token = 'a=3'":   setsLocal("a=3"),
+		"SET LOCAL wirefence.token = ''":      setsLocal(""),
+		"SELECT set_config('wirefence.token', 'b=1', false)": then(sets("b=1"), "set"),
+		"RESET wirefence.token":                              resets,
+		"RESET ALL":                                          resetsAll,
+		"SELECT setter()":                                    setter,
+		"SET standard_conforming_strings = off":              escaping(true),
+		"SET standard_conforming_strings = on":               escaping(false),
+		`SELECT '\'`:                                         reading(`\`),
+		ambiguous:                                            reading("a literal"),
+		"PREPARE p AS INSERT INTO t VALUES (1)":              prepares("INSERT INTO t VALUES (1)"),
+		"PREPARE p AS SELECT 1":                              prepares("SELECT 1"),
+		"EXECUTE p":                                          executes,
+		"DEALLOCATE p":                                       deallocates,
+		"DEALLOCATE ALL":                                     func(b *backend, _ []string) result { clear(b.statements); return result{tag: "DEALLOCATE ALL"} },
+		"DECLARE c CURSOR FOR SELECT write()":                declares("c", false),
+		"DECLARE h CURSOR WITH HOLD FOR SELECT write()":      declares("h", true),
+		"FETCH c":                                            fetches("c"),
+		"FETCH h":                                            fetches("h"),
+	}
+	texts = slices.Sorted(maps.Keys(alphabet))
+}
+
+// ambiguous is one statement where backslashes escape, and else two.
+const ambiguous = `SELECT '\'; INSERT INTO t VALUES (2); --'` + "\n"
+
+const decoy = `SELECT '/*wirefence.token=''a=3''*/'`
+
+// comments are the fences that a text may carry, of which some are stale, and
+// one can't be read.
+var comments = []string{
+	"/*wirefence.token='a=1'*/", "/*wirefence.token='a=1'*/", "/*wirefence.token='a=3'*/",
+	"/*wirefence.token='a=2'*/", "/*wirefence.token='b=1'*/", "/*wirefence.token='b=1,a=1'*/", "/*wirefence.token='a='*/",
+}
+
+var fenceComment = regexp.MustCompile(`/\*wirefence\.token='([^']*)'\*/`)
+
+// split returns the statements of a text and the pairs of the fences in its
+// comments.
+func (b *backend) split(text string) (statements, carried []string) {
+	if b.internal(text) != nil {
+		return []string{text}, nil
+	}
+	hide := strings.NewReplacer(decoy, "<decoy>", ambiguous, "<ambiguous>")
+	if !b.escapes {
+		hide = strings.NewReplacer(decoy, "<decoy>", " --'\n", "")
+	}
+	text = hide.Replace(text)
+	for _, m := range fenceComment.FindAllStringSubmatch(text, -1) {
+		carried = append(carried, strings.Split(m[1], ",")...)
+	}
+	show := strings.NewReplacer("<decoy>", decoy, "<ambiguous>", ambiguous)
+	for sql := range strings.SplitSeq(fenceComment.ReplaceAllString(text, ""), ";") {
+		if sql = strings.TrimSpace(sql); sql != "" {
+			statements = append(statements, show.Replace(sql))
+		}
+	}
+	return statements, carried
+}
+
+// known reports whether a statement has no syntax error.
+func (b *backend) known(sql string) bool {
+	if _, ok := alphabet[sql]; ok {
+		return sql != `SELECT '\'` || !b.escapes
+	}
+	return b.internal(sql) != nil
+}
+
+func (b *backend) hasColumns(sql string) bool {
+	return strings.HasPrefix(strings.ToUpper(sql), "SELECT") || strings.HasPrefix(sql, "--") || strings.Contains(sql, "RETURNING") || strings.HasPrefix(sql, "FETCH")
+}
+
+// aborted reports whether a statement can't run since the transaction failed.
+func (b *backend) aborted(sql string) bool {
+	return b.tx.block == 'E' && !strings.HasPrefix(sql, "COMMIT") && !strings.HasPrefix(sql, "ROLLBACK")
+}
+
+// run runs one statement in the transaction that has begun.
+func (b *backend) run(st preparedText, parameter *string) result {
+	if b.aborted(st.text) {
+		return result{code: "25P02"}
+	}
+	if what := b.internal(st.text); what != nil {
+		return what(parameter)
+	}
+	return alphabet[st.text](b, st.carried)
+}
+
+// internal returns what the model does at SQL of the proxy's own; nil for any
+// other.
+func (b *backend) internal(sql string) func(parameter *string) result {
+	for text, columns := range map[string][]string{
+		loginSQL: {b.token.now(), marker}, variableSQL: {b.token.now()}, sqlscan.StampQuery: {marker}, sqlscan.CatalogQuery: {b.catalog()},
+	} {
+		if sql != strings.TrimSpace(text) {
+			continue
+		}
+		return func(*string) result {
+			if b.policy.failing && b.tx.block == 0 && b.dice.n(4) == 1 {
+				return result{code: "42501"}
+			}
+			if text == loginSQL && !b.policy.schema {
+				columns[1] = null
+			}
+			return result{tag: "SELECT 1", columns: true, rows: [][]string{columns}}
+		}
+	}
+	call, ok := strings.CutPrefix(sql, "SELECT wirefence.check(")
+	observes := false
+	if !ok {
+		call, observes = strings.CutPrefix(sql, "SELECT wirefence.observe(")
+	}
+	argument, tail, _ := strings.Cut(call, ", NULL, ")
+	required := tail == "true)"
+	if !ok && !observes || !required && tail != "false)" {
+		return nil
+	}
+	return func(parameter *string) result {
+		if !b.policy.schema {
+			return result{code: "42883"}
+		}
+		fence := b.token.now()
+		switch {
+		case strings.HasPrefix(argument, "'"):
+			fence = strings.Trim(argument, "'")
+		case argument == "$1" && parameter != nil:
+			fence = *parameter
+		}
+		code := b.check(fence, required)
+		r := result{tag: "SELECT 1", columns: true, rows: [][]string{{marker}}}
+		switch {
+		case code != "" && observes:
+			r.rows[0][0] = code + ": " + marker
+		case code != "":
+			return result{code: code}
+		}
+		return r
+	}
+}
+
+// check is wirefence.check: token 1 is current, 3 is stale, and 2 is superseded
+// at any moment.
+func (b *backend) check(fence string, required bool) (code string) {
+	if fence == "" {
+		if required {
+			return "WF002"
+		}
+		return ""
+	}
+	pairs := strings.Split(fence, ",")
+	for _, pair := range pairs {
+		if strings.HasSuffix(pair, "=3") || strings.HasSuffix(pair, "=2") && b.dice.n(3) == 1 {
+			return "WF001"
+		}
+	}
+	for _, pair := range pairs {
+		b.tx.checked[pair] = true
+	}
+	return ""
+}
+
+func (b *backend) catalog() string {
+	text := "sabs\nsset_config\nuwrite\npp\n"
+	if b.policy.setters {
+		text += "ssetter\nxsetter\n"
+	}
+	return text + "."
+}
+
+func reading(rows ...string) behaviour {
+	return func(*backend, []string) result {
+		r := result{tag: "SELECT", columns: true}
+		for _, text := range rows {
+			r.rows = append(r.rows, []string{text})
+		}
+		return r
+	}
+}
+
+func failing(code string) behaviour {
+	return func(*backend, []string) result { return result{code: code} }
+}
+
+func writing(tag string, rows ...string) behaviour {
+	return func(b *backend, carried []string) result {
+		b.write(tag, carried)
+		r := reading(rows...)(b, nil)
+		r.tag, r.columns = tag, len(rows) > 0
+		return r
+	}
+}
+
+func then(do behaviour, text string) behaviour {
+	return func(b *backend, carried []string) result {
+		do(b, carried)
+		return reading(text)(b, nil)
+	}
+}
+
+func copyIn(b *backend, carried []string) result {
+	b.write("COPY", carried)
+	return result{copyIn: true}
+}
+
+// isolated reports whether a transaction block is around a statement, of the
+// client's or an implicit one.
+func (b *backend) isolated() bool { return b.tx.block == 0 && !b.multi }
+
+// procedure writes, commits, and writes again: up to version 17 also in the
+// middle of a batch.
+func procedure(b *backend, carried []string) result {
+	b.write("CALL", carried)
+	if !b.isolated() || b.extended && b.major >= 18 && b.tx.piped {
+		return result{code: "2D000"}
+	}
+	b.commit()
+	b.begin()
+	b.write("CALL behind its COMMIT", carried)
+	return result{tag: "CALL"}
+}
+
+// alone is a command that runs in no transaction block.
+func alone(tag string, write bool) behaviour {
+	return func(b *backend, carried []string) result {
+		if !b.isolated() || b.tx.piped {
+			return result{code: "25001"}
+		}
+		if write {
+			b.write(tag, carried)
+		}
+		return result{tag: tag, ends: true}
+	}
+}
+
+func discards(b *backend, carried []string) result {
+	r := alone("DISCARD ALL", false)(b, carried)
+	if r.code == "" {
+		resetsAll(b, nil)
+		clear(b.statements)
+		clear(b.cursors)
+	}
+	return r
+}
+
+func begins(b *backend, _ []string) result {
+	if b.tx.block != 0 {
+		b.warn("25001")
+	}
+	b.tx.block = 'T'
+	return result{tag: "BEGIN"}
+}
+
+func commits(b *backend, carried []string) result {
+	if b.tx.block == 'E' {
+		return rollsBack(b, carried)
+	}
+	if b.tx.block == 0 {
+		b.warn("25P01")
+	}
+	if c, ok := b.cursors["h"]; ok && b.tx.block == 'T' {
+		b.write("COMMIT of a cursor WITH HOLD", first(c.carried, carried))
+		delete(b.cursors, "h")
+	}
+	b.commit()
+	return result{tag: "COMMIT"}
+}
+
+func chains(b *backend, carried []string) result {
+	if b.tx.block == 0 {
+		return result{code: "25P01"}
+	}
+	r := commits(b, carried)
+	b.begin()
+	b.tx.block = 'T'
+	return r
+}
+
+func rollsBack(b *backend, _ []string) result {
+	if b.tx.block == 0 {
+		b.warn("25P01")
+	}
+	delete(b.cursors, "h")
+	b.rollback()
+	return result{tag: "ROLLBACK"}
+}
+
+func saves(b *backend, _ []string) result {
+	if b.tx.block == 0 {
+		return result{code: "25P01"}
+	}
+	b.tx.saves = append(b.tx.saves, savepoint{b.token, b.escapes, maps.Clone(b.tx.checked), maps.Clone(b.cursors)})
+	return result{tag: "SAVEPOINT"}
+}
+
+func rollsBackTo(b *backend, _ []string) result {
+	n := len(b.tx.saves)
+	switch {
+	case b.tx.block == 0:
+		return result{code: "25P01"}
+	case n == 0:
+		return result{code: "3B001"}
+	}
+	at := b.tx.saves[n-1]
+	b.token, b.escapes, b.tx.checked, b.cursors = at.token, at.escapes, maps.Clone(at.checked), maps.Clone(at.cursors)
+	b.tx.block = 'T'
+	return result{tag: "ROLLBACK"}
+}
+
+func releases(b *backend, _ []string) result {
+	n := len(b.tx.saves)
+	switch {
+	case b.tx.block == 0:
+		return result{code: "25P01"}
+	case n == 0:
+		return result{code: "3B001"}
+	}
+	b.tx.saves = b.tx.saves[:n-1]
+	return result{tag: "RELEASE"}
+}
+
+func sets(value string) behaviour {
+	return func(b *backend, _ []string) result {
+		b.token = setting{value: value}
+		return result{tag: "SET"}
+	}
+}
+
+func setsLocal(value string) behaviour {
+	return func(b *backend, _ []string) result {
+		b.token.local = &value
+		return result{tag: "SET"}
+	}
+}
+
+func resets(b *backend, _ []string) result {
+	b.token = setting{value: b.initial}
+	return result{tag: "RESET"}
+}
+
+func resetsAll(b *backend, _ []string) result {
+	b.token, b.escapes = setting{value: b.initial}, false
+	return result{tag: "RESET"}
+}
+
+// setter is a function that nothing but the catalog tells of.
+func setter(b *backend, _ []string) result {
+	if !b.policy.setters {
+		return result{code: "42883"}
+	}
+	b.token = setting{value: "a=3"}
+	return reading("set")(b, nil)
+}
+
+func escaping(on bool) behaviour {
+	return func(b *backend, _ []string) result {
+		b.escapes = on
+		return result{tag: "SET"}
+	}
+}
+
+func prepares(sql string) behaviour {
+	return func(b *backend, carried []string) result {
+		if _, exists := b.statements["p"]; exists {
+			return result{code: "42P05"}
+		}
+		b.statements["p"] = preparedText{sql, carried}
+		return result{tag: "PREPARE"}
+	}
+}
+
+// executes runs a prepared statement, whose fence adds to its own.
+func executes(b *backend, carried []string) result {
+	st, ok := b.statements["p"]
+	if !ok {
+		return result{code: "26000"}
+	}
+	if !strings.HasPrefix(st.text, "INSERT") && !strings.HasPrefix(st.text, "SELECT") && !strings.HasPrefix(st.text, "UPDATE") {
+		return result{code: "42601"}
+	}
+	return alphabet[st.text](b, slices.Concat(carried, st.carried))
+}
+
+func deallocates(b *backend, _ []string) result {
+	if _, ok := b.statements["p"]; !ok {
+		return result{code: "26000"}
+	}
+	delete(b.statements, "p")
+	return result{tag: "DEALLOCATE"}
+}
+
+func declares(name string, hold bool) behaviour {
+	return func(b *backend, carried []string) result {
+		if b.tx.block == 0 {
+			return result{code: "25P01"}
+		}
+		if _, exists := b.cursors[name]; exists {
+			return result{code: "42P03"}
+		}
+		b.cursors[name] = cursor{hold, b.effective(carried)}
+		return result{tag: "DECLARE CURSOR"}
+	}
+}
+
+func fetches(name string) behaviour {
+	return func(b *backend, carried []string) result {
+		c, ok := b.cursors[name]
+		if !ok {
+			return result{code: "34000"}
+		}
+		b.write("FETCH", first(c.carried, carried))
+		return reading("fetched")(b, nil)
+	}
+}
+
+// first is the first of two lists that isn't empty.
+func first(a, b []string) []string {
+	if len(a) > 0 {
+		return a
+	}
+	return b
+}

@@ -1,0 +1,176 @@
+package session
+
+import (
+	"encoding/binary"
+	"slices"
+	"strings"
+
+	"github.com/wirefence/wirefence/proxy/internal/wire"
+)
+
+// The model's side of the extended protocol.
+
+func (b *backend) parse(body string) {
+	parts := strings.Split(body, "\x00")
+	if len(parts) < 3 {
+		b.fail("08P01")
+		return
+	}
+	name, text := parts[0], parts[1]
+	if name == "" {
+		delete(b.statements, "")
+	}
+	b.begin()
+	statements, carried := b.split(text)
+	_, exists := b.statements[name]
+	switch {
+	case len(statements) > 1, len(statements) == 1 && !b.known(statements[0]):
+		b.fail("42601")
+	case len(statements) == 1 && b.aborted(statements[0]):
+		b.fail("25P02")
+	case strings.HasPrefix(text, "SELECT wirefence.") && !b.policy.schema:
+		b.fail("42883")
+	case exists:
+		b.fail("42P05")
+	default:
+		b.statements[name] = preparedText{strings.Join(statements, ""), carried}
+		b.say(wire.ParseComplete, "")
+	}
+}
+
+func (b *backend) bind(body string) {
+	name, rest, _ := strings.Cut(body, "\x00")
+	statement, rest, _ := strings.Cut(rest, "\x00")
+	st, ok := b.statements[statement]
+	b.begin()
+	_, exists := b.portals[name]
+	switch {
+	case !ok:
+		b.fail("26000")
+		return
+	case b.aborted(st.text):
+		b.fail("25P02")
+		return
+	case exists && name != "":
+		b.fail("42P03")
+		return
+	}
+	p := &portal{preparedText: st}
+	if rest[3] == 1 {
+		if n := int32(binary.BigEndian.Uint32([]byte(rest[4:]))); n >= 0 {
+			value := rest[8 : 8+n]
+			p.parameter = &value
+		}
+	}
+	b.portals[name] = p
+	b.say(wire.BindComplete, "")
+}
+
+func (b *backend) describe(body string) {
+	if len(body) < 2 || body[0] != 'S' && body[0] != 'P' {
+		b.fail("08P01")
+		return
+	}
+	name := strings.TrimSuffix(body[1:], "\x00")
+	b.begin()
+	var text string
+	if body[0] == 'S' {
+		st, ok := b.statements[name]
+		if !ok {
+			b.fail("26000")
+			return
+		}
+		text = st.text
+	} else if p := b.portals[name]; p != nil {
+		text = p.text
+	} else {
+		b.fail("34000")
+		return
+	}
+	has := b.hasColumns(text)
+	if has && b.tx.block == 'E' {
+		b.fail("25P02")
+		return
+	}
+	if body[0] == 'S' {
+		b.say('t', "\x00\x00")
+	}
+	if has {
+		b.say(wire.RowDescription, "\x00\x00")
+	} else {
+		b.say(wire.NoData, "")
+	}
+}
+
+func (b *backend) execute(body string) {
+	name, rest, ok := strings.Cut(body, "\x00")
+	if !ok || len(rest) != 4 {
+		b.fail("08P01")
+		return
+	}
+	p := b.portals[name]
+	if p == nil {
+		b.fail("34000")
+		return
+	}
+	if p.text == "" {
+		b.say(wire.EmptyQueryResponse, "")
+		return
+	}
+	b.begin()
+	if b.aborted(p.text) {
+		b.fail("25P02")
+		return
+	}
+	if p.ran && !b.hasColumns(p.text) {
+		b.fail("55000")
+		return
+	}
+	var r result
+	if !p.ran {
+		r = b.run(p.preparedText, p.parameter)
+		if r.code != "" {
+			b.fail(r.code)
+			return
+		}
+		if r.copyIn {
+			p.ran = true
+			b.say(wire.CopyInResponse, "\x00\x00\x00")
+			b.copying = true
+			return
+		}
+		p.ran, p.left, p.tag = true, len(r.rows), r.tag
+	} else {
+		r.rows = slices.Repeat([][]string{{"later"}}, p.left)
+	}
+	limit := int(binary.BigEndian.Uint32([]byte(rest)))
+	n := p.left
+	if limit > 0 && limit < n {
+		n = limit
+	}
+	b.rows(r, n)
+	p.left -= n
+	if limit > 0 && n == limit {
+		b.say(wire.PortalSuspended, "")
+	} else {
+		b.say(wire.CommandComplete, p.tag+"\x00")
+	}
+	b.tx.piped = b.tx.began
+	if r.ends {
+		b.endImplicit()
+	}
+}
+
+func (b *backend) close(body string) {
+	if len(body) < 2 || body[0] != 'S' && body[0] != 'P' {
+		b.fail("08P01")
+		return
+	}
+	name := strings.TrimSuffix(body[1:], "\x00")
+	if body[0] == 'S' {
+		delete(b.statements, name)
+	} else {
+		delete(b.portals, name)
+	}
+	b.say(wire.CloseComplete, "")
+}

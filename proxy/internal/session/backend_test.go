@@ -1,0 +1,375 @@
+package session
+
+import (
+	"encoding/binary"
+	"fmt"
+	"maps"
+	"strings"
+
+	"github.com/wirefence/wirefence/proxy/internal/wire"
+)
+
+// backend is a model of PostgreSQL, as far as the alphabet of the traffic goes:
+// the messages of both protocols, transactions and savepoints, COPY, prepared
+// statements and portals, the session variable, and the check. It answers what
+// it is sent, and judges: a write that carries a fence must find that fence
+// checked in its transaction. How it knows a write is its own table, not the
+// scanner's.
+type backend struct {
+	dice     *dice
+	major    int
+	policy   policy
+	violated string // what was wrong; "" is nothing
+	in, out  []byte
+	log      []string // what it took
+
+	dead     bool // the session is over
+	skipping bool // after an error, up to the next Sync
+	copying  bool
+	extended bool     // the message under way is of the extended protocol
+	rest     []string // statements of the Query under way that are still to run
+	multi    bool     // that Query has several statements
+	carried  []string // the fences in that Query's comments
+
+	tx         transaction
+	token      setting // wirefence.token
+	initial    string  // what RESET makes of it
+	escapes    bool    // standard_conforming_strings is off
+	reported   bool    // as the client was told
+	statements map[string]preparedText
+	portals    map[string]*portal
+	cursors    map[string]cursor // SQL's
+}
+
+// policy is what the model has to know of the proxy's configuration.
+type policy struct {
+	enforced bool // else no write is judged
+	required bool // a write without a fence is wrong
+	schema   bool // wirefence.check is there
+	setters  bool // there is a function that sets the variable
+	failing  bool // the proxy's own questions fail now and then
+}
+
+// setting is a variable's value: SET LOCAL's, if there is one, hides the other.
+type setting struct {
+	value string
+	local *string
+}
+
+func (s setting) now() string {
+	if s.local != nil {
+		return *s.local
+	}
+	return s.value
+}
+
+// transaction is what a rollback undoes, and what a check is good for.
+type transaction struct {
+	began   bool
+	block   byte // 0, 'T' or 'E'
+	piped   bool // an Execute has run in it
+	token   setting
+	escapes bool
+	checked map[string]bool // pairs of fences
+	saves   []savepoint
+}
+
+type savepoint struct {
+	token   setting
+	escapes bool
+	checked map[string]bool
+	cursors map[string]cursor
+}
+
+// cursor is one of SQL's, over a query that writes. Its fence is the one under
+// which it was declared, or, where that was none, of what makes it run.
+type cursor struct {
+	hold    bool
+	carried []string
+}
+
+type preparedText struct {
+	text    string
+	carried []string
+}
+
+type portal struct {
+	preparedText
+	parameter *string
+	ran, done bool
+	left      int // rows
+	tag       string
+}
+
+func newBackend(d *dice, major int, p policy, token string) *backend {
+	return &backend{
+		dice: d, major: major, policy: p, token: setting{value: token}, initial: token,
+		statements: map[string]preparedText{}, portals: map[string]*portal{}, cursors: map[string]cursor{},
+	}
+}
+
+// greet is what a server says up to its first ReadyForQuery.
+func (b *backend) greet() {
+	b.say(wire.Authentication, "\x00\x00\x00\x00")
+	b.say(wire.ParameterStatus, "client_encoding\x00UTF8\x00")
+	b.say(wire.ParameterStatus, "standard_conforming_strings\x00on\x00")
+	b.say(wire.ParameterStatus, fmt.Sprintf("server_version\x00%d.1\x00", b.major))
+	b.say(wire.BackendKeyData, "pid.key.")
+	b.say(wire.ReadyForQuery, "I")
+}
+
+// tale is what the server took, for a failure's text.
+func (b *backend) tale() string { return "\nthe server took\n\t" + strings.Join(b.log, "\n\t") }
+
+func (b *backend) say(typ byte, body string) { b.out = append(b.out, message(typ, body)...) }
+
+func (b *backend) complain(severity, code string) {
+	b.say(wire.ErrorResponse, "S"+severity+"\x00V"+severity+"\x00C"+code+"\x00Mfailed\x00\x00")
+}
+
+func (b *backend) warn(code string) {
+	b.say(wire.NoticeResponse, "SWARNING\x00VWARNING\x00C"+code+"\x00Mwarned\x00\x00")
+}
+
+// feed takes bytes that were sent to the server.
+func (b *backend) feed(bytes []byte) {
+	b.in = append(b.in, bytes...)
+	for len(b.in) >= wire.HeaderSize && !b.dead && b.violated == "" {
+		size := int(int32(binary.BigEndian.Uint32(b.in[1:]))) + 1
+		if size < wire.HeaderSize || size > 1<<20 || !strings.ContainsRune("QPBDECHSFXdcf", rune(b.in[0])) {
+			b.violated = fmt.Sprintf("what reaches the server is no message: %.20q", b.in)
+			return
+		}
+		if len(b.in) < size {
+			return
+		}
+		b.log = append(b.log, fmt.Sprintf("%c %.100q", b.in[0], b.in[wire.HeaderSize:size]))
+		b.take(b.in[0], string(b.in[wire.HeaderSize:size]))
+		b.in = b.in[size:]
+	}
+}
+
+func (b *backend) take(typ byte, body string) {
+	if b.copying {
+		b.takeCopy(typ, body)
+		return
+	}
+	if b.skipping && typ != wire.Sync && typ != wire.Terminate {
+		return
+	}
+	b.extended = strings.ContainsRune("PBDEC", rune(typ))
+	switch typ {
+	case wire.Query:
+		b.query(body)
+	case wire.Parse:
+		b.parse(body)
+	case wire.Bind:
+		b.bind(body)
+	case wire.Describe:
+		b.describe(body)
+	case wire.Execute:
+		b.execute(body)
+	case wire.Close:
+		b.close(body)
+	case wire.FunctionCall:
+		b.call()
+	case wire.Sync:
+		b.skipping = false
+		b.endImplicit()
+		b.ready()
+	case wire.Terminate:
+		b.dead = true
+	}
+}
+
+// takeCopy takes a message in copy-in mode.
+func (b *backend) takeCopy(typ byte, body string) {
+	switch typ {
+	case wire.CopyData:
+		if body == "bad" {
+			b.copying = false
+			b.fail("22P04")
+		}
+	case wire.CopyDone:
+		b.copying = false
+		b.say(wire.CommandComplete, "COPY 1\x00")
+		if b.extended {
+			b.tx.piped = true
+		} else {
+			b.goOn()
+		}
+	case wire.CopyFail:
+		b.copying = false
+		b.fail("57014")
+	case wire.Flush, wire.Sync:
+	default:
+		b.complain("ERROR", "08P01")
+		b.complain("FATAL", "08P01")
+		b.dead = true
+	}
+}
+
+// fail ends a message with an error.
+func (b *backend) fail(code string) {
+	b.complain("ERROR", code)
+	if b.tx.block != 0 {
+		b.tx.block = 'E'
+	} else {
+		b.rollback()
+	}
+	b.rest, b.multi = nil, false
+	if b.extended {
+		b.skipping = true
+	} else {
+		b.ready()
+	}
+}
+
+func (b *backend) ready() {
+	if b.escapes != b.reported {
+		b.reported = b.escapes
+		b.say(wire.ParameterStatus, "standard_conforming_strings\x00"+map[bool]string{true: "off", false: "on"}[b.escapes]+"\x00")
+	}
+	status := b.tx.block
+	if status == 0 {
+		status = 'I'
+	}
+	b.say(wire.ReadyForQuery, string(status))
+}
+
+// begin starts a transaction, where there is none.
+func (b *backend) begin() {
+	if !b.tx.began {
+		b.tx = transaction{began: true, token: b.token, escapes: b.escapes, checked: map[string]bool{}}
+	}
+}
+
+func (b *backend) commit() {
+	b.token.local = nil
+	b.endTransaction()
+}
+
+func (b *backend) rollback() {
+	if b.tx.began {
+		b.token, b.escapes = b.tx.token, b.tx.escapes
+	}
+	b.endTransaction()
+}
+
+func (b *backend) endTransaction() {
+	b.tx = transaction{}
+	clear(b.portals)
+	maps.DeleteFunc(b.cursors, func(_ string, c cursor) bool { return !c.hold })
+}
+
+// endImplicit commits what is in no block.
+func (b *backend) endImplicit() {
+	if b.tx.began && b.tx.block == 0 {
+		b.commit()
+	}
+}
+
+func (b *backend) query(body string) {
+	delete(b.statements, "")
+	delete(b.portals, "")
+	text, ok := strings.CutSuffix(body, "\x00")
+	if !ok || strings.Contains(text, "\x00") {
+		b.fail("08P01")
+		return
+	}
+	statements, carried := b.split(text)
+	for _, sql := range statements {
+		if !b.known(sql) {
+			b.fail("42601")
+			return
+		}
+	}
+	b.rest, b.carried, b.multi = statements, carried, len(statements) > 1
+	if len(statements) == 0 {
+		b.say(wire.EmptyQueryResponse, "")
+	}
+	b.goOn()
+}
+
+// goOn runs what is left of a Query.
+func (b *backend) goOn() {
+	for len(b.rest) > 0 {
+		sql := b.rest[0]
+		b.rest = b.rest[1:]
+		b.begin()
+		r := b.run(preparedText{sql, b.carried}, nil)
+		switch {
+		case r.code != "":
+			b.fail(r.code)
+			return
+		case r.copyIn:
+			b.say(wire.CopyInResponse, "\x00\x00\x00")
+			b.copying = true
+			return
+		}
+		if r.columns {
+			b.say(wire.RowDescription, "\x00\x00")
+		}
+		b.rows(r, len(r.rows))
+		b.say(wire.CommandComplete, r.tag+"\x00")
+		if r.ends {
+			b.endImplicit()
+		}
+	}
+	b.multi = false
+	b.endImplicit()
+	b.ready()
+}
+
+// null is a last column that holds none.
+const null = "NULL"
+
+func (b *backend) rows(r result, n int) {
+	for _, columns := range r.rows[:n] {
+		if n := len(columns) - 1; columns[n] == null {
+			body := string(row(columns[:n]...)[wire.HeaderSize+2:])
+			b.say(wire.DataRow, "\x00"+string(rune(n+1))+body+"\xff\xff\xff\xff")
+			continue
+		}
+		b.out = append(b.out, row(columns...)...)
+	}
+}
+
+// call is a FunctionCall, which writes.
+func (b *backend) call() {
+	b.begin()
+	if b.tx.block == 'E' {
+		b.fail("25P02")
+		return
+	}
+	b.write("a function call", nil)
+	b.say('V', "\xff\xff\xff\xff")
+	b.endImplicit()
+	b.ready()
+}
+
+// write judges a write: its fence, or the session variable's, must have been
+// checked in this transaction.
+func (b *backend) write(what string, carried []string) {
+	if !b.policy.enforced || b.violated != "" {
+		return
+	}
+	carried = b.effective(carried)
+	if len(carried) == 0 && b.policy.required {
+		b.violated = what + " without a fence, which is required"
+	}
+	for _, pair := range carried {
+		if !b.tx.checked[pair] {
+			b.violated = fmt.Sprintf("%s carries %s, which was not checked in its transaction", what, pair)
+		}
+	}
+}
+
+// effective is what a statement carries: its comments' fences, or else the
+// session variable's.
+func (b *backend) effective(carried []string) []string {
+	if len(carried) == 0 && b.token.now() != "" {
+		return strings.Split(b.token.now(), ",")
+	}
+	return carried
+}

@@ -1,0 +1,115 @@
+package session
+
+import (
+	"math/rand/v2"
+	"testing"
+
+	"github.com/wirefence/wirefence/proxy/internal/wire"
+)
+
+func query(sql string) part { return part{wire.AppendQuery(nil, sql), "Query " + sql} }
+
+func run(sql string) part {
+	return part{wire.AppendExecute(wire.AppendBind(wire.AppendParse(nil, "", sql), "", ""), ""), "Parse, Bind, Execute " + sql}
+}
+
+var (
+	sync_    = part{wire.AppendSync(nil), "Sync"}
+	call     = part{message(wire.FunctionCall, "\x00\x00\x00\x01\x00\x00\x00\x00\x00\x00"), "FunctionCall"}
+	copyDone = part{message(wire.CopyDone, ""), "CopyDone"}
+	endless  = part{message(wire.Query, "SELECT 1"), "Query without an end"}
+)
+
+// TestTrafficThatOnceWentWrong keeps what the fuzzing has found.
+func TestTrafficThatOnceWentWrong(t *testing.T) {
+	const fenced, stale = " /*wirefence.token='a=1'*/", "a=3"
+	there := policy{enforced: true, schema: true}
+	for _, c := range []struct {
+		name   string
+		token  string
+		policy policy
+		mode   Mode
+		major  int
+		script []part
+	}{
+		{name: "a stray CopyDone behind a function call held the next query for ever", token: "a=1", policy: there, major: 15,
+			script: []part{call, sync_, copyDone, query("SELECT 1")}},
+		{name: "the answer to a Sync overtook the one to a function call", policy: policy{enforced: true, schema: true, setters: true}, major: 15,
+			script: []part{run("UPDATE t SET a = 1 RETURNING a"), call, sync_}},
+		{name: "a function call behind a COMMIT of the same batch ran in no block", token: stale, policy: there, major: 15,
+			script: []part{query("BEGIN"), run("COMMIT"), call}},
+		{name: "a function call behind a BEGIN of the same batch ended the client's block", token: "a=1", policy: there, major: 15,
+			script: []part{run("BEGIN"), call, query("INSERT INTO t VALUES (1)")}},
+		{name: "function calls in a block where the schema isn't", policy: policy{enforced: true}, major: 14,
+			script: []part{query("BEGIN"), call, call}},
+		{name: "an unknown portal behind a function call where the schema isn't", policy: policy{enforced: true}, major: 16,
+			script: []part{call, {wire.AppendExecute(nil, "none"), "Execute none"}, sync_}},
+		{name: "a Query without an end left the batch's check in force", token: "a=1", policy: there, major: 14,
+			script: []part{run("INSERT INTO t VALUES (1)"), endless, run("INSERT INTO t VALUES (1)"), sync_}},
+		{name: "a procedure in the middle of a batch committed behind the batch's check", token: "a=1", policy: there, major: 15,
+			script: []part{run("INSERT INTO t VALUES (1)"), query("CALL p()")}},
+		{name: "a simple query behind a CALL left the proxy's block open", token: "a=1", policy: there, major: 15,
+			script: []part{run("CALL p()"), query("SELECT 1"), sync_}},
+		{name: "the fence of a statement that EXECUTE runs covered another's", token: stale, policy: there, major: 16,
+			script: []part{query("PREPARE p AS SELECT 1" + fenced), query("EXECUTE p; INSERT INTO t VALUES (1)")}},
+		{name: "shadow mode refused a backslash behind a setting", token: "a=1", policy: policy{schema: true}, mode: Shadow, major: 15,
+			script: []part{run("SET standard_conforming_strings = on"), run(`SELECT '\'`), sync_}},
+		{name: "shadow mode failed a COMMIT of a block that had failed", policy: policy{schema: true}, mode: Shadow, major: 14,
+			script: []part{query("BEGIN; DECLARE h CURSOR WITH HOLD FOR SELECT write()"), query("SELECT fails"), run("COMMIT" + fenced), sync_}},
+		{name: "a cursor over a write, declared without a fence, fetched with one", policy: there, major: 15,
+			script: []part{query("BEGIN; DECLARE c CURSOR FOR SELECT write()"), query("FETCH c /*wirefence.token='a=3'*/")}},
+		{name: "a COMMIT of a block that has failed, with a cursor over a write", policy: policy{enforced: true, schema: true, setters: true}, major: 14,
+			script: []part{query("BEGIN"), query("DECLARE c CURSOR FOR SELECT write()"), query("SELECT fails"), query("COMMIT; BEGIN"), query("SELECT fails"), run("COMMIT AND CHAIN"), sync_}},
+		{name: "a login whose question failed forgot what RESET leads to", token: stale, policy: policy{enforced: true, schema: true, failing: true}, major: 14,
+			script: []part{query("SET wirefence.token = ''"), query("SHOW x"), query("SHOW x"), run("RESET wirefence.token"), call}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			for seed := range uint64(100) {
+				s := &setup{mode: c.mode, policy: c.policy, major: c.major, token: c.token, script: append(c.script, ending()...)}
+				if seed > 0 {
+					s.travel = randomInput(seed)
+				}
+				if wrong := s.judge(); wrong != "" {
+					t.Fatalf("%s\n%s", wrong, s)
+				}
+			}
+		})
+	}
+}
+
+// randomInput is an input for judgeTraffic.
+func randomInput(seed uint64) []byte {
+	r := rand.New(rand.NewPCG(seed, seed))
+	input := make([]byte, 100+r.IntN(400))
+	for i := range input {
+		input[i] = byte(r.Uint32())
+	}
+	return input
+}
+
+// TestTraffic plays many sessions, the same each time.
+func TestTraffic(t *testing.T) {
+	for seed := range uint64(20_000) {
+		judgeTraffic(t, randomInput(seed))
+		if t.Failed() {
+			t.Fatalf("seed %d", seed)
+		}
+	}
+}
+
+// FuzzTraffic plays a client against a model of PostgreSQL, with the session
+// between them and the bytes cut and interleaved in every way. No write that
+// carries a fence may run without a check of that fence in its transaction;
+// what reaches the server is well framed; the client of a session without a
+// fence sees what it would see directly; and no session hangs, loses its step,
+// or remembers more than it was sent.
+func FuzzTraffic(f *testing.F) {
+	for seed := range uint64(64) {
+		f.Add(randomInput(seed))
+	}
+	f.Fuzz(func(t *testing.T, input []byte) {
+		if len(input) < 4096 {
+			judgeTraffic(t, input)
+		}
+	})
+}
