@@ -43,6 +43,12 @@ func (s *Session) query(msg []byte, at int, out *Out) int {
 	s.stmts, s.steps = s.stmts[:0], s.steps[:0]
 	for i := range result.Statements {
 		d := s.describe(&result.Statements[i], known.catalog != nil)
+		if d.resets && !s.inherits && s.variable == empty {
+			d.step.Setter = false // unless an earlier statement of the text has set it
+			for _, before := range s.steps {
+				d.step.Setter = d.step.Setter || before.Setter
+			}
+		}
 		if i == 0 && d.step.EndsTx && s.aborted() {
 			d.step.Write = false // it rolls back
 		}
