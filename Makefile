@@ -45,6 +45,11 @@ test: ## Run all tests with the race detector, against real servers
 	  $(GO) test -C $$module -count=1 -timeout $(TIMEOUT) $(TESTFLAGS) ./...; \
 	done
 
+.PHONY: matrix
+matrix: ## Run every driver on every version of PostgreSQL, and write docs/compatibility.md
+	scripts/install-servers --all
+	$(GO) test -count=1 -timeout 60m -run TestMatrix ./proxy/drivertest -matrix -page $(CURDIR)/docs/compatibility.md
+
 .PHONY: bench
 bench: build ## Compare speed side by side: direct, fenced, PgBouncer
 	scripts/install-servers --all

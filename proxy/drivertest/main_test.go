@@ -1,15 +1,17 @@
-// Package drivertest runs real clients through the proxy: psql, pgbench, pgx,
-// psycopg2, node-postgres and JDBC. Each does the same things direct, through
-// the proxy without a fence, with the current token, and with a stale one.
+// Package drivertest runs real clients through the proxy: a matrix of drivers,
+// versions of PostgreSQL, ways of encryption, and fences. Each driver's program
+// in testdata does what its users do. It must print the same direct, through the
+// proxy without a fence and with the current token, and each of its writes must
+// be refused with a stale one.
+//
+// The tests run a slice of the matrix; `make matrix` runs all of it and writes
+// docs/compatibility.md.
 package drivertest
 
 import (
-	"bytes"
 	"context"
-	"fmt"
-	"os"
-	"os/exec"
-	"strconv"
+	_ "embed"
+	"errors"
 	"strings"
 	"testing"
 	"time"
@@ -18,49 +20,92 @@ import (
 
 	"github.com/wirefence/wirefence/internal/servers"
 	"github.com/wirefence/wirefence/internal/stack"
+	"github.com/wirefence/wirefence/migrations"
 	"github.com/wirefence/wirefence/proxy"
 )
 
-// fixture is what every database holds besides the schema wirefence: the token
-// of orders is 34.
-const fixture = `
-CREATE TABLE t(id int PRIMARY KEY, v text);
-CREATE FUNCTION write_one(int) RETURNS int LANGUAGE sql AS 'INSERT INTO public.t VALUES ($1, ''written'') RETURNING id';
-SELECT wirefence.seal('orders', 34, 'holder');`
+//go:embed testdata/fixture.sql
+var fixture string
 
-// The fences of the tests, as startup options.
+// The role and the password of all drivers.
 const (
-	current = "-c wirefence.token=orders=34"
-	stale   = "-c wirefence.token=orders=33"
+	role     = "app"
+	password = "a password"
 )
 
-// rig is a server with a database, and a proxy before it.
-type rig struct {
+// The role's rights are an application's; postgres is for the tests alone.
+const hba = "host all postgres 127.0.0.1/32 trust\nhost all all 127.0.0.1/32 scram-sha-256\n"
+
+// server is a PostgreSQL of one version, with a proxy for each security.
+type server struct {
 	*servers.Postgres
+	proxies map[security]string // host:port
+}
+
+// startAll starts a server of each version, ended with the test. What they hold in
+// their template1 is what drivers get a copy of.
+func startAll(t *testing.T) map[int]*server {
+	t.Helper()
+	started := make([]*server, len(versions))
+	failed := make(chan error, len(versions))
+	for i, major := range versions {
+		go func() {
+			pg, err := servers.StartPostgres(t.Context(), servers.PostgresConfig{Major: major, HBA: hba})
+			if err != nil {
+				failed <- err
+				return
+			}
+			started[i] = &server{pg, map[security]string{}}
+			failed <- furnish(t.Context(), pg)
+		}()
+	}
+	var err error
+	for range versions {
+		err = errors.Join(err, <-failed)
+	}
+	all := map[int]*server{}
+	for i, s := range started {
+		if s != nil {
+			t.Cleanup(s.Close)
+			all[versions[i]] = s
+		}
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, s := range all {
+		for _, sec := range securities {
+			s.proxies[sec] = stack.Proxy(t, s.Postgres, proxy.Options{})
+		}
+	}
+	return all
+}
+
+// furnish puts the schema and the fixture into template1.
+func furnish(ctx context.Context, pg *servers.Postgres) error {
+	conn, err := pgx.Connect(ctx, pg.URL("template1"))
+	if err != nil {
+		return err
+	}
+	defer func() { _ = conn.Close(context.Background()) }()
+	if err := migrations.Apply(ctx, conn, func(string) {}); err != nil {
+		return err
+	}
+	_, err = conn.Exec(ctx, "CREATE ROLE "+role+" LOGIN PASSWORD '"+password+"';"+fixture, pgx.QueryExecModeSimpleProtocol)
+	return err
+}
+
+// rig is a driver's own database on a server.
+type rig struct {
+	*server
 	db    string
-	proxy string // host:port
 	admin *pgx.Conn
 }
 
-// rigs runs a test on the default version, and on 14 and 18 besides.
-func rigs(t *testing.T, test func(*testing.T, *rig)) {
-	for _, major := range []int{0, 14, 18} {
-		t.Run(name(major), func(t *testing.T) {
-			t.Parallel()
-			pg := stack.Postgres(t, major)
-			db := stack.Database(t, pg)
-			r := &rig{pg, db, stack.Proxy(t, pg, proxy.Options{}), stack.Connect(t, pg.URL(db))}
-			r.exec(t, fixture)
-			test(t, r)
-		})
-	}
-}
-
-func name(major int) string {
-	if major == 0 {
-		return "default"
-	}
-	return strconv.Itoa(major)
+func (s *server) rig(t *testing.T, db string) *rig {
+	t.Helper()
+	stack.Exec(t, s.URL("postgres"), "CREATE DATABASE "+db+" OWNER "+role)
+	return &rig{s, db, stack.Connect(t, s.URL(db))}
 }
 
 func (r *rig) exec(t *testing.T, sql string) {
@@ -70,10 +115,10 @@ func (r *rig) exec(t *testing.T, sql string) {
 	}
 }
 
-// rows returns what the table t holds.
-func (r *rig) rows(t *testing.T) (n int) {
+// rows returns how many rows a query of the harness's own yields.
+func (r *rig) rows(t *testing.T, table string) (n int) {
 	t.Helper()
-	if err := r.admin.QueryRow(context.Background(), "SELECT count(*) FROM public.t").Scan(&n); err != nil {
+	if err := r.admin.QueryRow(context.Background(), "SELECT count(*) FROM public."+pgx.Identifier{table}.Sanitize()).Scan(&n); err != nil {
 		t.Fatal(err)
 	}
 	return n
@@ -84,7 +129,7 @@ func (r *rig) asleep(t *testing.T) {
 	t.Helper()
 	for began := time.Now(); ; {
 		var found bool
-		err := r.admin.QueryRow(context.Background(), "SELECT EXISTS (SELECT FROM pg_stat_activity WHERE wait_event = 'PgSleep' AND datname = current_database() AND pid <> pg_backend_pid())").Scan(&found)
+		err := r.admin.QueryRow(context.Background(), "SELECT EXISTS (SELECT FROM pg_stat_activity WHERE wait_event = 'PgSleep' AND datname = current_database())").Scan(&found)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -97,77 +142,14 @@ func (r *rig) asleep(t *testing.T) {
 	}
 }
 
-// program is a client in a process of its own. It prints a line for each thing
-// that it does: a letter, a name, what came of it. W is a write, which a stale
-// token refuses; R works under every token; E is an error that may be another
-// one behind a check.
-type program struct {
-	command string
-	args    []string
-	env     []string
-}
-
-// need fails the test where a runtime is missing, and says what to install.
-func need(t *testing.T, found bool, what string) {
+// version is the server's, in full.
+func (s *server) version(t *testing.T) string {
 	t.Helper()
-	if !found {
-		t.Fatalf("%s is not installed: run scripts/install-servers --all", what)
+	conn := stack.Connect(t, s.URL("postgres"))
+	var text string
+	if err := conn.QueryRow(t.Context(), "SHOW server_version").Scan(&text); err != nil {
+		t.Fatal(err)
 	}
-}
-
-func needCommand(t *testing.T, command string) {
-	t.Helper()
-	_, err := exec.LookPath(command)
-	need(t, err == nil, command)
-}
-
-// run runs a program against an address. Its second address is the server's own.
-func (r *rig) run(t *testing.T, p program, addr, options string) []string {
-	t.Helper()
-	r.exec(t, "TRUNCATE t")
-	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
-	defer cancel()
-	cmd := exec.CommandContext(ctx, p.command, p.args...)
-	cmd.Env = append(os.Environ(), p.env...)
-	cmd.Env = append(cmd.Env,
-		"PGHOST=127.0.0.1", "PGPORT="+stack.Port(addr), "PGUSER=postgres", "PGDATABASE="+r.db, "PGSSLMODE=disable",
-		"PGOPTIONS="+options, "DIRECT_PORT="+strconv.Itoa(r.Port), "LC_ALL=C.UTF-8", "PSQLRC=/dev/null")
-	var out, errs bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &out, &errs
-	if err := cmd.Run(); err != nil {
-		t.Fatalf("%s: %v\n%s\n%s", p.command, err, out.String(), errs.String())
-	}
-	return strings.Split(strings.TrimSpace(out.String()), "\n")
-}
-
-// compare runs a program in all four ways.
-func (r *rig) compare(t *testing.T, p program) {
-	t.Helper()
-	want := r.run(t, p, r.Addr(), "")
-	if len(want) < 10 {
-		t.Fatalf("the program does too little:\n%s", strings.Join(want, "\n"))
-	}
-	for _, line := range want {
-		if strings.HasPrefix(line, "W") && strings.Contains(line, "error") {
-			t.Errorf("direct: %s", line)
-		}
-	}
-	for name, options := range map[string]string{"unfenced": "", "current": current} {
-		if got := r.run(t, p, r.proxy, options); strings.Join(got, "\n") != strings.Join(want, "\n") {
-			t.Errorf("%s\n got: %s\nwant: %s", name, strings.Join(got, "\n      "), strings.Join(want, "\n      "))
-		}
-	}
-	refused := 0
-	got := r.run(t, p, r.proxy, stale)
-	for _, line := range got {
-		switch {
-		case strings.HasPrefix(line, "W") && strings.Contains(line, "error WF001"):
-			refused++
-		case strings.HasPrefix(line, "W"), strings.HasPrefix(line, "R") && strings.Contains(line, "error WF"):
-			t.Errorf("stale: %s", line)
-		}
-	}
-	if n := r.rows(t); refused < 5 || n != 0 || len(got) != len(want) {
-		t.Errorf("stale: %d refusals, %d rows written, %d lines instead of %d:\n%s", refused, n, len(got), len(want), fmt.Sprint(strings.Join(got, "\n")))
-	}
+	number, _, _ := strings.Cut(text, " ")
+	return number
 }

@@ -6,13 +6,10 @@ import (
 	"fmt"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
-
-	"github.com/wirefence/wirefence/internal/stack"
 )
 
 var execModes = []pgx.QueryExecMode{
@@ -31,23 +28,54 @@ func errorText(err error) string {
 	return "error " + refused.Code
 }
 
-// pgxLines does what programs in other languages do, and reports as they do.
-func pgxLines(t *testing.T, r *rig, addr, options string, mode pgx.QueryExecMode) (lines []string) {
+// startPgx runs in this process what programs in other languages do in theirs.
+func startPgx(*testing.T) runner {
+	return func(t *testing.T, w way) (lines []string) {
+		t.Helper()
+		for _, mode := range execModes {
+			w.rig.exec(t, "TRUNCATE t, u")
+			for _, line := range pgxLines(t, w, mode) {
+				kind, rest, _ := strings.Cut(line, " ")
+				lines = append(lines, fmt.Sprintf("%s %s / %s", kind, mode, rest))
+			}
+			if w.stale() && w.rig.rows(t, "t") != 0 {
+				t.Errorf("%s, %s: rows were written", w.name, mode)
+			}
+		}
+		return append(lines, reads+" alive: in all modes")
+	}
+}
+
+// pgxConfig is the way's connection.
+func pgxConfig(t *testing.T, w way) *pgxpool.Config {
 	t.Helper()
-	r.exec(t, "TRUNCATE t")
-	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
-	defer cancel()
-	cfg, err := pgx.ParseConfig(stack.URL(addr, r.db))
+	cfg, err := pgxpool.ParseConfig(w.dsn())
 	if err != nil {
 		t.Fatal(err)
 	}
-	cfg.DefaultQueryExecMode = mode
-	cfg.RuntimeParams["options"] = options
-	conn, err := pgx.ConnectConfig(ctx, cfg)
+	cfg.ConnConfig.RuntimeParams["options"] = w.options()
+	cfg.AfterConnect = func(ctx context.Context, conn *pgx.Conn) error {
+		_, err := conn.Exec(ctx, w.set())
+		return err
+	}
+	return cfg
+}
+
+func pgxLines(t *testing.T, w way, mode pgx.QueryExecMode) (lines []string) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), perRun)
+	defer cancel()
+	cfg := pgxConfig(t, w)
+	cfg.ConnConfig.DefaultQueryExecMode = mode
+	conn, err := pgx.ConnectConfig(ctx, cfg.ConnConfig)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer conn.Close(ctx)
+	if err := cfg.AfterConnect(ctx, conn); err != nil {
+		t.Fatal(err)
+	}
+	comment := w.comment()
 	report := func(kind, name string, act func() (any, error)) {
 		result, err := act()
 		if err != nil {
@@ -57,12 +85,12 @@ func pgxLines(t *testing.T, r *rig, addr, options string, mode pgx.QueryExecMode
 	}
 	one := func(sql string, args ...any) func() (any, error) {
 		return func() (value any, err error) {
-			err = conn.QueryRow(ctx, sql, args...).Scan(&value)
+			err = conn.QueryRow(ctx, sql+comment, args...).Scan(&value)
 			return value, err
 		}
 	}
 	exec := func(sql string, args ...any) func() (any, error) {
-		return func() (any, error) { return conn.Exec(ctx, sql, args...) }
+		return func() (any, error) { return conn.Exec(ctx, sql+comment, args...) }
 	}
 	report("R", "select", one("SELECT 1 + $1::int", 1))
 	for i := range 4 {
@@ -73,11 +101,11 @@ func pgxLines(t *testing.T, r *rig, addr, options string, mode pgx.QueryExecMode
 	report("W", "several", exec("INSERT INTO t VALUES (12, 'c'); INSERT INTO t VALUES (13, 'd')", pgx.QueryExecModeSimpleProtocol))
 	report("W", "transaction", func() (value any, err error) {
 		err = pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
-			if _, err := tx.Exec(ctx, "INSERT INTO t VALUES ($1, 'tx')", 20); err != nil {
+			if _, err := tx.Exec(ctx, "INSERT INTO t VALUES ($1, 'tx')"+comment, 20); err != nil {
 				return err
 			}
 			inner := pgx.BeginFunc(ctx, tx, func(tx pgx.Tx) error { // a savepoint
-				if _, err := tx.Exec(ctx, "DELETE FROM t"); err != nil {
+				if _, err := tx.Exec(ctx, "DELETE FROM t"+comment); err != nil {
 					return err
 				}
 				return errors.New("roll back")
@@ -85,24 +113,24 @@ func pgxLines(t *testing.T, r *rig, addr, options string, mode pgx.QueryExecMode
 			if inner == nil || inner.Error() != "roll back" {
 				return inner
 			}
-			return tx.QueryRow(ctx, "UPDATE t SET v = 'ty' WHERE id = 20 RETURNING v").Scan(&value)
+			return tx.QueryRow(ctx, "UPDATE t SET v = 'ty' WHERE id = 20 RETURNING v"+comment).Scan(&value)
 		})
 		return value, err
 	})
 	report("W", "serializable", func() (any, error) {
 		return "done", pgx.BeginTxFunc(ctx, conn, pgx.TxOptions{IsoLevel: pgx.Serializable}, func(tx pgx.Tx) error {
-			_, err := tx.Exec(ctx, "INSERT INTO t VALUES (21, 's')")
+			_, err := tx.Exec(ctx, "INSERT INTO t VALUES (21, 's')"+comment)
 			return err
 		})
 	})
 	report("R", "read only", func() (n any, err error) {
 		err = pgx.BeginTxFunc(ctx, conn, pgx.TxOptions{AccessMode: pgx.ReadOnly}, func(tx pgx.Tx) error {
-			return tx.QueryRow(ctx, "SELECT count(*) >= 0 FROM t").Scan(&n)
+			return tx.QueryRow(ctx, "SELECT count(*) >= 0 FROM t"+comment).Scan(&n)
 		})
 		return n, err
 	})
 	report("W", "prepared", func() (any, error) {
-		if _, err := conn.Prepare(ctx, "p", "INSERT INTO t VALUES ($1, 'p')"); err != nil {
+		if _, err := conn.Prepare(ctx, "p", "INSERT INTO t VALUES ($1, 'p')"+comment); err != nil {
 			return nil, err
 		}
 		for i := range 5 {
@@ -115,16 +143,16 @@ func pgxLines(t *testing.T, r *rig, addr, options string, mode pgx.QueryExecMode
 	report("W", "batch", func() (any, error) {
 		batch := &pgx.Batch{}
 		for i := range 100 {
-			batch.Queue("INSERT INTO t VALUES ($1, $2)", 100+i, "batch")
-			batch.Queue("SELECT $1::int", i)
+			batch.Queue("INSERT INTO t VALUES ($1, $2)"+comment, 100+i, "batch")
+			batch.Queue("SELECT $1::int"+comment, i)
 		}
 		return "done", conn.SendBatch(ctx, batch).Close()
 	})
 	report("W", "batch with an error", func() (any, error) {
 		batch := &pgx.Batch{}
-		batch.Queue("INSERT INTO t VALUES ($1, 'x')", 300)
-		batch.Queue("SELECT 1 / $1::int", 0)
-		batch.Queue("INSERT INTO t VALUES ($1, 'x')", 301)
+		batch.Queue("INSERT INTO t VALUES ($1, 'x')"+comment, 300)
+		batch.Queue("SELECT 1 / $1::int"+comment, 0)
+		batch.Queue("INSERT INTO t VALUES ($1, 'x')"+comment, 301)
 		err := conn.SendBatch(ctx, batch).Close()
 		if errorText(err) == "error 22012" {
 			return "as it must", nil
@@ -134,7 +162,7 @@ func pgxLines(t *testing.T, r *rig, addr, options string, mode pgx.QueryExecMode
 	report("W", "pipeline", func() (any, error) {
 		pipeline := conn.PgConn().StartPipeline(ctx)
 		for i := range 3 {
-			pipeline.SendQueryParams("INSERT INTO t VALUES ($1, 'pipe')", [][]byte{fmt.Append(nil, 400+i)}, nil, nil, nil)
+			pipeline.SendQueryParams("INSERT INTO t VALUES ($1, 'pipe')"+comment, [][]byte{fmt.Append(nil, 400+i)}, nil, nil, nil)
 			if err := pipeline.Sync(); err != nil {
 				return nil, err
 			}
@@ -151,21 +179,24 @@ func pgxLines(t *testing.T, r *rig, addr, options string, mode pgx.QueryExecMode
 		}
 		return "done", errors.Join(first, pipeline.Close())
 	})
-	report("W", "copy in", func() (any, error) {
-		return conn.CopyFrom(ctx, pgx.Identifier{"t"}, []string{"id", "v"}, pgx.CopyFromSlice(3000, func(i int) ([]any, error) {
+	report("W", "copy in by text", func() (any, error) {
+		return conn.PgConn().CopyFrom(ctx, strings.NewReader("900\ty\n"), "COPY t FROM STDIN"+comment)
+	})
+	report("V", "copy in", func() (any, error) {
+		return conn.CopyFrom(ctx, pgx.Identifier{"u"}, []string{"id", "v"}, pgx.CopyFromSlice(3000, func(i int) ([]any, error) {
 			return []any{1000 + i, "copied"}, nil
 		}))
 	})
 	report("E", "copy fails", func() (any, error) {
-		return conn.PgConn().CopyFrom(ctx, strings.NewReader("no number\tx\n"+strings.Repeat("1\ty\n", 50000)), "COPY t FROM STDIN")
+		return conn.PgConn().CopyFrom(ctx, strings.NewReader("no number\tx\n"+strings.Repeat("1\ty\n", 50000)), "COPY t FROM STDIN"+comment)
 	})
 	report("R", "copy out", func() (any, error) {
 		var out strings.Builder
-		_, err := conn.PgConn().CopyTo(ctx, &out, "COPY (SELECT generate_series(1, 3000)) TO STDOUT")
+		_, err := conn.PgConn().CopyTo(ctx, &out, "COPY (SELECT generate_series(1, 3000)) TO STDOUT"+comment)
 		return out.Len(), err
 	})
 	report("W", "large", one("INSERT INTO t VALUES (40, $1) RETURNING length(v)", strings.Repeat("x", 1_000_000)))
-	report("W", "large object", func() (text any, err error) {
+	report("V", "large object", func() (text any, err error) {
 		err = pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
 			all := tx.LargeObjects()
 			oid, err := all.Create(ctx, 0)
@@ -190,21 +221,20 @@ func pgxLines(t *testing.T, r *rig, addr, options string, mode pgx.QueryExecMode
 	report("R", "cancel", func() (any, error) {
 		ended := make(chan error, 1)
 		go func() {
-			_, err := conn.PgConn().Exec(ctx, "SELECT pg_sleep(60)").ReadAll()
+			_, err := conn.PgConn().Exec(ctx, "SELECT pg_sleep(60)"+comment).ReadAll()
 			ended <- err
 		}()
-		r.asleep(t)
+		w.rig.asleep(t)
 		if err := conn.PgConn().CancelRequest(ctx); err != nil {
 			return nil, err
 		}
 		return "not cancelled", <-ended
 	})
-	report("R", "alive", one("SELECT 'alive'"))
 	report("R", "notify", func() (any, error) {
 		if _, err := conn.Exec(ctx, "LISTEN news"); err != nil {
 			return nil, err
 		}
-		r.exec(t, "NOTIFY news, 'hello'")
+		w.rig.exec(t, "NOTIFY news, 'hello'")
 		heard, err := conn.WaitForNotification(ctx)
 		if err != nil {
 			return nil, err
@@ -212,57 +242,35 @@ func pgxLines(t *testing.T, r *rig, addr, options string, mode pgx.QueryExecMode
 		return heard.Channel + " " + heard.Payload, nil
 	})
 	report("W", "own notify", exec("SELECT pg_notify('news', 'own')"))
+	report("R", "reset", func() (any, error) {
+		if _, err := conn.Exec(ctx, "DISCARD ALL", pgx.QueryExecModeSimpleProtocol); err != nil {
+			return nil, err
+		}
+		return "done", errors.Join(conn.DeallocateAll(ctx), cfg.AfterConnect(ctx, conn))
+	})
+	report("W", "behind the reset", exec("INSERT INTO t VALUES ($1, 'reset')", 50))
+	report("W", "pool", func() (any, error) { return pooled(ctx, cfg, comment) })
+	report("R", "alive", one("SELECT 'alive'"))
 	return lines
 }
 
-func TestPgx(t *testing.T) {
-	rigs(t, func(t *testing.T, r *rig) {
-		for _, mode := range execModes {
-			want := strings.Join(pgxLines(t, r, r.Addr(), "", mode), "\n")
-			for name, options := range map[string]string{"unfenced": "", "current": current} {
-				if got := strings.Join(pgxLines(t, r, r.proxy, options, mode), "\n"); got != want {
-					t.Errorf("%s, %s\n got: %s\nwant: %s", mode, name, got, want)
-				}
-			}
-			for _, line := range pgxLines(t, r, r.proxy, stale, mode) {
-				if refused := strings.HasSuffix(line, "error WF001"); strings.HasPrefix(line, "W") != refused && line[0] != 'E' {
-					t.Errorf("%s, stale: %s", mode, line)
-				}
-			}
-			if n := r.rows(t); n != 0 {
-				t.Errorf("%s, stale: %d rows", mode, n)
-			}
-		}
-	})
-}
-
-// A pool of pgx's, whose connections are reset and reused.
-func TestPgxPool(t *testing.T) {
-	rigs(t, func(t *testing.T, r *rig) {
-		pool, err := pgxpool.New(t.Context(), stack.URL(r.proxy, r.db)+"&pool_max_conns=4")
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer pool.Close()
-		failed := make(chan error, 40)
-		for i := range 40 {
-			go func() {
-				token := 33 + i%2
-				_, err := pool.Exec(t.Context(), fmt.Sprintf("INSERT INTO t VALUES ($1, 'pool') /*wirefence.token='orders=%d'*/", token), i)
-				if stale := token == 33; stale != (err != nil && errorText(err) == "error WF001") || !stale && err != nil {
-					failed <- fmt.Errorf("token %d: %w", token, err)
-					return
-				}
-				failed <- nil
-			}()
-		}
-		for range 40 {
-			if err := <-failed; err != nil {
-				t.Error(err)
-			}
-		}
-		if n := r.rows(t); n != 20 {
-			t.Errorf("%d rows", n)
-		}
-	})
+// pooled lets twenty writers share four connections.
+func pooled(ctx context.Context, cfg *pgxpool.Config, comment string) (any, error) {
+	cfg.MaxConns = 4
+	pool, err := pgxpool.NewWithConfig(ctx, cfg)
+	if err != nil {
+		return nil, err
+	}
+	defer pool.Close()
+	ended := make(chan error, 20)
+	for i := range 20 {
+		go func() {
+			_, err := pool.Exec(ctx, "INSERT INTO t VALUES ($1, 'pool')"+comment, 600+i)
+			ended <- err
+		}()
+	}
+	for range 20 {
+		err = errors.Join(err, <-ended)
+	}
+	return "done", err
 }
