@@ -195,9 +195,15 @@ $$;
 
 -- check tests every pair of a fence and returns, or raises a refusal. A null
 -- fence is the session variable's. The frequent case, one current token of a
--- plain name, is decided here by two reads with the shared lock between them;
--- all else is judge's, by the same rules. It is kept to few statements and
--- expressions, since PL/pgSQL prepares each of them anew in every transaction.
+-- plain name, is decided here; all else is judge's, by the same rules. It is kept
+-- to few statements and expressions, since PL/pgSQL prepares each of them anew in
+-- every transaction.
+--
+-- In READ COMMITTED one read is enough, behind the lock and so with a snapshot
+-- that is younger than it. Should the row say something else, the token may have
+-- to be recorded, and nobody may go from shared to exclusive: so the lock is
+-- taken in a subtransaction, whose end gives it back. With an older snapshot the
+-- row is found first, and read FOR SHARE once its lock is held.
 CREATE FUNCTION wirefence.check(fence text, default_resource text, required boolean) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
@@ -206,21 +212,29 @@ DECLARE
         WHEN strpos(coalesce(fence, current_setting('wirefence.token', true)), '=') > 0 THEN coalesce(fence, current_setting('wirefence.token', true))
         ELSE default_resource || '=' || coalesce(fence, current_setting('wirefence.token', true)) END;
 BEGIN
-    PERFORM pg_advisory_xact_lock_shared(wirefence.lock_key(l.resource_id))
-    FROM wirefence.resource_locks AS l
-    WHERE l.resource_id = split_part(carried, '=', 1)
-      AND l.resource_id || '=' || l.last_token = carried AND l.reuse = 'allow'
-      AND l.resource_id !~ '[^A-Za-z0-9_.:/-]';
-    IF FOUND THEN
-        IF current_setting('transaction_isolation') = 'read committed' THEN
-            PERFORM FROM wirefence.resource_locks AS l
-            WHERE l.resource_id = split_part(carried, '=', 1)
-              AND l.resource_id || '=' || l.last_token = carried AND l.reuse = 'allow';
-            IF FOUND THEN
-                RETURN;
+    IF current_setting('transaction_isolation') = 'read committed' THEN
+        BEGIN
+            IF pg_try_advisory_xact_lock_shared(wirefence.lock_key(split_part(carried, '=', 1))) THEN
+                PERFORM FROM wirefence.resource_locks AS l
+                WHERE l.resource_id = split_part(carried, '=', 1)
+                  AND l.resource_id || '=' || l.last_token = carried AND l.reuse = 'allow'
+                  AND l.resource_id !~ '[^A-Za-z0-9_.:/-]';
+                IF FOUND THEN
+                    RETURN;
+                END IF;
+                RAISE EXCEPTION 'not the frequent case';
             END IF;
-        ELSIF current_setting('transaction_isolation') IN ('repeatable read', 'serializable')
-              AND current_setting('transaction_read_only') = 'off' THEN
+        EXCEPTION WHEN raise_exception THEN
+            NULL;
+        END;
+    ELSIF current_setting('transaction_isolation') IN ('repeatable read', 'serializable')
+          AND current_setting('transaction_read_only') = 'off' THEN
+        PERFORM pg_advisory_xact_lock_shared(wirefence.lock_key(l.resource_id))
+        FROM wirefence.resource_locks AS l
+        WHERE l.resource_id = split_part(carried, '=', 1)
+          AND l.resource_id || '=' || l.last_token = carried AND l.reuse = 'allow'
+          AND l.resource_id !~ '[^A-Za-z0-9_.:/-]';
+        IF FOUND THEN
             PERFORM FROM wirefence.resource_locks AS l
             WHERE l.resource_id = split_part(carried, '=', 1)
               AND l.resource_id || '=' || l.last_token = carried AND l.reuse = 'allow' FOR SHARE;
