@@ -19,10 +19,7 @@ const maxSmall = 10000
 func (s *Session) FromClient(in []byte, out *Out) int {
 	out.reset(in)
 	s.held = false
-	if len(s.toward) > 0 && s.between() {
-		out.insert(s.toward)
-		s.toward = s.toward[:0]
-	}
+	s.putToward(out)
 	at := 0
 	for at < len(in) && s.farewell == nil && !s.done {
 		n := s.fromClient(in[at:], at, out)
@@ -30,8 +27,18 @@ func (s *Session) FromClient(in []byte, out *Out) int {
 			break
 		}
 		at += n
+		s.putToward(out)
 	}
 	return at
+}
+
+// putToward sends what FromServer made as soon as no message is half sent: what
+// the client sends next may have to wait for its answer.
+func (s *Session) putToward(out *Out) {
+	if len(s.toward) > 0 && s.between() {
+		out.insert(s.toward)
+		s.toward = s.toward[:0]
+	}
 }
 
 // between reports whether the client's next byte begins a message.
@@ -68,7 +75,7 @@ func (s *Session) fromClient(in []byte, at int, out *Out) int {
 		s.password = false
 	}
 	if s.drained && (asks(typ) || typ == wire.Sync) {
-		if s.q.Len() > 0 && !s.q.CopyIn() {
+		if s.q.Len() > 0 {
 			return s.hold() // its ReadyForQuery would overtake the one that is due
 		}
 		s.drained = false

@@ -36,6 +36,8 @@ func TestTrafficThatOnceWentWrong(t *testing.T) {
 			script: []part{call, sync_, copyDone, query("SELECT 1")}},
 		{name: "the answer to a Sync overtook the one to a function call", policy: policy{enforced: true, schema: true, setters: true}, major: 15,
 			script: []part{run("UPDATE t SET a = 1 RETURNING a"), call, sync_}},
+		{name: "a function call behind a COPY that had failed was committed too late", token: "a=1", policy: there, major: 18,
+			script: []part{query("COPY t FROM STDIN"), {message(wire.CopyData, "bad"), "CopyData bad"}, call}},
 		{name: "a function call behind a COMMIT of the same batch ran in no block", token: stale, policy: there, major: 15,
 			script: []part{query("BEGIN"), run("COMMIT"), call}},
 		{name: "a function call behind a BEGIN of the same batch ended the client's block", token: "a=1", policy: there, major: 15,
