@@ -11,6 +11,9 @@ import (
 )
 
 const (
+	// handoverTime is how long after another process has taken over a session may
+	// still be idle: a client that has just come would take its end for a refusal.
+	handoverTime = time.Second
 	// greetTime is how long a client that was accepted just before a drain has to
 	// log in.
 	greetTime = 5 * time.Second
@@ -27,11 +30,18 @@ var shutdownError = wire.Error{Code: "57P01", Message: "terminating connection d
 func (s *Server) drain() {
 	log := s.options.Logger
 	s.draining.Store(true)
+	if s.options.ReusePort && s.admin != nil {
+		_ = s.admin.Close() // probes are for the process that takes over
+	}
 	if s.options.DrainGrace > 0 {
 		log.Info("draining: still accepting clients", "for", s.options.DrainGrace)
 		s.wait(s.options.DrainGrace, nil)
 	}
 	s.closeListeners()
+	if s.options.ReusePort {
+		log.Info("draining: another process may accept clients; the last to come here have time for what they want", "for", handoverTime)
+		s.wait(handoverTime, nil)
+	}
 	s.mu.Lock()
 	s.ending = true
 	s.mu.Unlock()
@@ -97,12 +107,6 @@ func (s *Server) each(do func(*conn)) int {
 		do(c)
 	}
 	return len(all)
-}
-
-func (s *Server) closeListeners() {
-	for _, l := range s.listeners {
-		_ = l.Close()
-	}
 }
 
 // drain ends the session now if it may end, else as soon as it may.

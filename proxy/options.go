@@ -39,9 +39,22 @@ const (
 
 // Options configure a Server. The zero value of a field means its default.
 type Options struct {
-	// Listen are the addresses to accept clients at: host:port, or
-	// unix:/path/of/the/socket. Default 127.0.0.1:6433.
+	// Listen are the addresses to accept clients at: host:port,
+	// unix:/path/of/the/socket, or unix:@name for an abstract socket of Linux.
+	// Default 127.0.0.1:6433.
 	Listen []string
+	// ReusePort lets a new process listen at the addresses of an old one that was
+	// given the same option, and take over from it: once the old one drains, all
+	// new clients come to the new one. Linux only.
+	ReusePort bool
+	// TCPKeepalive is how long a connection of either side may be quiet before the
+	// system probes whether the other end is still there; a dead one is noticed
+	// after twice that time. Default 60s, at least 1s; negative for no probes.
+	TCPKeepalive time.Duration
+	// TCPUserTimeout is how long what was sent may stay unacknowledged, or a peer
+	// refuse to take more, before a connection of either side is given up. By
+	// default the system decides, about 15 minutes on Linux. Linux only.
+	TCPUserTimeout time.Duration
 	// Upstream are the servers to connect to, in the terms of libpq:
 	// postgres://host1:5432,host2:5432/?sslmode=verify-full&sslrootcert=ca.pem.
 	// Required. Hosts are tried in order.
@@ -98,6 +111,7 @@ func (o *Options) Validate() error {
 	setDefault(&o.Mode, Enforce)
 	setDefault(&o.UnfencedWrites, Allow)
 	setDefault(&o.MaxConnections, 1000)
+	setDefault(&o.TCPKeepalive, 60*time.Second)
 	setDefault(&o.StartupTimeout, 60*time.Second)
 	setDefault(&o.ConnectTimeout, 5*time.Second)
 	setDefault(&o.MaxStatement, 16<<20)
@@ -123,6 +137,9 @@ func (o *Options) Validate() error {
 		if d < 0 {
 			return fmt.Errorf("%s is negative", name)
 		}
+	}
+	if err := o.checkSockets(); err != nil {
+		return err
 	}
 	if o.MaxConnections < 1 {
 		return errors.New("the limit of connections is less than 1")

@@ -23,6 +23,10 @@ func TestOptionsHaveDefaultsAndLimits(t *testing.T) {
 		"statement":     func(o *Options) { o.MaxStatement = 10 },
 		"drain timeout": func(o *Options) { o.DrainTimeout = -1 },
 		"upstream":      func(o *Options) { o.Upstream = "nowhere" },
+		"keepalive":     func(o *Options) { o.TCPKeepalive = time.Millisecond },
+		"user timeout":  func(o *Options) { o.TCPUserTimeout = -1 },
+		"abstract":      func(o *Options) { o.Listen, o.ReusePort = []string{"unix:@x"}, true },
+		"no name":       func(o *Options) { o.Listen = []string{"unix:"} },
 	} {
 		o := Options{Upstream: "postgres://db/"}
 		change(&o)

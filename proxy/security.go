@@ -195,6 +195,6 @@ func (o *Options) newDirectory(failed func(error)) (*users.Directory, error) {
 // newUpstream makes the way to the servers.
 func (o *Options) newUpstream(failed func(error)) (*upstream.Upstream, error) {
 	return upstream.New(o.Upstream, upstream.Options{
-		Dialer: &net.Dialer{}, Timeout: o.ConnectTimeout, ProbeURL: o.DatabaseURL, Failed: failed,
+		Dialer: o.dialer(), Timeout: o.ConnectTimeout, ProbeURL: o.DatabaseURL, Failed: failed,
 	})
 }

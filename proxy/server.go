@@ -3,12 +3,9 @@ package proxy
 import (
 	"context"
 	"errors"
-	"fmt"
 	"net"
-	"os"
 	"runtime"
 	"runtime/debug"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -31,11 +28,14 @@ type Server struct {
 	metrics  *metrics
 
 	listeners []net.Listener
-	keys      sync.Map // cancel key → upstream.Route
+	admin     net.Listener // nil if there is none
+	keys      sync.Map     // cancel key → upstream.Route
 	count     atomic.Int64
 	draining  atomic.Bool
+	closing   atomic.Bool     // the listeners, that is
 	entering  context.Context // what comes before a session; ends with errDraining
 	enough    context.CancelCauseFunc
+	accepting sync.WaitGroup
 	handlers  sync.WaitGroup
 
 	loops []*loop
@@ -82,47 +82,6 @@ func New(o Options) (*Server, error) {
 	return s, nil
 }
 
-// Listen opens the addresses. It must be called once, before Serve.
-func (s *Server) Listen() error {
-	for _, at := range s.options.Listen {
-		l, err := listen(strings.TrimSpace(at))
-		if err != nil {
-			s.closeListeners()
-			return err
-		}
-		s.listeners = append(s.listeners, l)
-	}
-	return nil
-}
-
-func listen(at string) (net.Listener, error) {
-	path, isUnix := strings.CutPrefix(at, "unix:")
-	if !isUnix {
-		return net.Listen("tcp", at)
-	}
-	if _, err := os.Stat(path); err == nil {
-		if c, err := net.DialTimeout("unix", path, time.Second); err == nil {
-			_ = c.Close()
-			return nil, fmt.Errorf("listen %s: another process accepts connections there", at)
-		}
-		_ = os.Remove(path) // left over from a process that is gone
-	}
-	l, err := net.Listen("unix", path)
-	if err != nil {
-		return nil, err
-	}
-	return l, os.Chmod(path, 0o777) // as PostgreSQL's unix_socket_permissions
-}
-
-// Addrs are the addresses at which the server listens.
-func (s *Server) Addrs() []net.Addr {
-	var all []net.Addr
-	for _, l := range s.listeners {
-		all = append(all, l.Addr())
-	}
-	return all
-}
-
 // Serve accepts clients until ctx is done. Then it drains: for DrainGrace it
 // goes on accepting; sessions are ended with 57P01 at the end of their
 // transaction; after DrainTimeout, or after Abort, the rest is closed. It returns
@@ -138,7 +97,7 @@ func (s *Server) Serve(ctx context.Context) error {
 	}()
 	failed := make(chan error, len(s.listeners))
 	for _, l := range s.listeners {
-		go func() { failed <- s.accept(l) }()
+		s.accepting.Go(func() { failed <- s.accept(l) })
 	}
 	var err error
 	select {
@@ -160,7 +119,7 @@ func (s *Server) accept(l net.Listener) error {
 	for {
 		client, err := l.Accept()
 		switch {
-		case errors.Is(err, net.ErrClosed):
+		case errors.Is(err, net.ErrClosed) || err != nil && s.closing.Load():
 			return nil
 		case err != nil:
 			// Out of file descriptors, most likely: it may pass.
@@ -170,9 +129,14 @@ func (s *Server) accept(l net.Listener) error {
 			continue
 		}
 		pause = 5 * time.Millisecond
-		s.handlers.Add(1)
-		go s.handle(client)
+		s.take(client)
 	}
+}
+
+// take serves a client that was accepted.
+func (s *Server) take(client net.Conn) {
+	s.handlers.Add(1)
+	go s.handle(client)
 }
 
 // startLoops starts as many loops as threads of Go may run, where the system

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -20,7 +21,7 @@ import (
 )
 
 type proxySettings struct {
-	Listen         []string      `env:"WIREFENCE_LISTEN" envDefault:"127.0.0.1:6433" help:"addresses to accept clients at, separated by commas: host:port, or unix:/dir/.s.PGSQL.6433"`
+	Listen         []string      `env:"WIREFENCE_LISTEN" envDefault:"127.0.0.1:6433" help:"addresses to accept clients at, separated by commas: host:port, unix:/dir/.s.PGSQL.6433, or unix:@name"`
 	Upstream       string        `env:"WIREFENCE_UPSTREAM" help:"PostgreSQL servers, tried in order: postgres://host1:5432,host2:5432/?sslmode=verify-full&sslrootcert=ca.pem&target_session_attrs=read-write (required)"`
 	DatabaseURL    string        `env:"WIREFENCE_DATABASE_URL" help:"connection string of the proxy's own role, with which it verifies the schema at start, asks for users' secrets and for servers' roles"`
 	TLSCert        string        `env:"WIREFENCE_TLS_CERT_FILE" help:"certificate with its chain, in PEM form, for TLS with clients; read again when it changes"`
@@ -35,6 +36,9 @@ type proxySettings struct {
 	UnfencedWrites string        `env:"WIREFENCE_UNFENCED_WRITES" envDefault:"allow" help:"allow; reject refuses a write without a fence with WF002"`
 	Resource       string        `env:"WIREFENCE_RESOURCE" help:"the resource that a bare token means"`
 	AdminListen    string        `env:"WIREFENCE_ADMIN_LISTEN" envDefault:"127.0.0.1:9433" help:"address of /livez, /readyz and /metrics; off for none"`
+	ReusePort      bool          `env:"WIREFENCE_REUSE_PORT" envDefault:"false" help:"let a new process that has this set, too, listen at the same addresses and take over"`
+	TCPKeepalive   time.Duration `env:"WIREFENCE_TCP_KEEPALIVE" envDefault:"60s" help:"quiet time after which the other end of a connection is probed, on both sides; 0 for never"`
+	TCPUserTimeout time.Duration `env:"WIREFENCE_TCP_USER_TIMEOUT" envDefault:"0s" help:"time that sent bytes may stay unacknowledged before a connection is given up; 0 lets the system decide"`
 	MaxConnections int           `env:"WIREFENCE_MAX_CONNECTIONS" envDefault:"1000" help:"clients served at once; more get 53300"`
 	StartupTimeout time.Duration `env:"WIREFENCE_STARTUP_TIMEOUT" envDefault:"60s" help:"time from accepting a client to the end of its login"`
 	ConnectTimeout time.Duration `env:"WIREFENCE_CONNECT_TIMEOUT" envDefault:"5s" help:"time to reach one upstream host"`
@@ -89,6 +93,7 @@ func runProxy(ctx context.Context, cfg proxySettings, signals *signals) error {
 		},
 		AuthFile: cfg.AuthFile, AuthQuery: cfg.AuthQuery, Mode: proxy.Mode(cfg.Mode),
 		UnfencedWrites: proxy.UnfencedWrites(cfg.UnfencedWrites), Resource: cfg.Resource,
+		ReusePort: cfg.ReusePort, TCPKeepalive: cmp.Or(cfg.TCPKeepalive, -1), TCPUserTimeout: cfg.TCPUserTimeout,
 		MaxConnections: cfg.MaxConnections, StartupTimeout: cfg.StartupTimeout, ConnectTimeout: cfg.ConnectTimeout,
 		MaxStatement: cfg.MaxStatement, DrainGrace: cfg.DrainGrace, DrainTimeout: cfg.DrainTimeout,
 		Logger: log, Registerer: registry,
@@ -174,12 +179,12 @@ func serveAdmin(at string, server *proxy.Server, registry *prometheus.Registry, 
 	if at == "off" {
 		return admin, nil
 	}
-	l, err := net.Listen("tcp", at)
+	l, err := server.ListenAdmin(at)
 	if err != nil {
 		return nil, fmt.Errorf("admin listener: %w", err)
 	}
 	go func() {
-		if err := admin.Serve(l); !errors.Is(err, http.ErrServerClosed) {
+		if err := admin.Serve(l); !errors.Is(err, http.ErrServerClosed) && !errors.Is(err, net.ErrClosed) {
 			log.Error("the admin listener failed", "error", err)
 		}
 	}()

@@ -36,7 +36,8 @@ func (s *signals) reload(server *proxy.Server, log *slog.Logger) {
 			if err := server.Reload(); err != nil {
 				log.Error("not all could be reloaded; what could not stays as it was", "error", err)
 			}
-			log.Info("SIGHUP: other settings come from flags and the environment; to change them, restart")
+			log.Info("SIGHUP: other settings come from flags and the environment; to change them without losing clients, " +
+				"start a second process, both with WIREFENCE_REUSE_PORT=true, then end this one with SIGTERM")
 		}
 	}()
 }

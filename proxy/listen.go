@@ -1,0 +1,146 @@
+package proxy
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// Listen opens the addresses. It must be called once, before Serve.
+func (s *Server) Listen() error {
+	for _, at := range s.options.Listen {
+		l, err := s.options.listen(strings.TrimSpace(at))
+		if err != nil {
+			s.closeListeners()
+			return err
+		}
+		s.listeners = append(s.listeners, l)
+	}
+	return nil
+}
+
+// ListenAdmin opens another address, host:port, in the same way, so that a
+// process that takes over from this one can have it, too. The caller serves and
+// closes it; where the port is to be reused, the server closes it when it drains.
+func (s *Server) ListenAdmin(at string) (net.Listener, error) {
+	l, err := s.options.listenTCP(at)
+	if err == nil {
+		s.admin = l
+	}
+	return l, err
+}
+
+func (o *Options) listen(at string) (net.Listener, error) {
+	name, isUnix := strings.CutPrefix(at, "unix:")
+	switch {
+	case !isUnix:
+		return o.listenTCP(at)
+	case abstract(name):
+		return net.Listen("unix", name)
+	}
+	return o.listenUnix(name)
+}
+
+func (o *Options) listenTCP(at string) (net.Listener, error) {
+	l, err := o.listenConfig().Listen(context.Background(), "tcp", at)
+	if errors.Is(err, syscall.EADDRINUSE) && o.ReusePort {
+		return nil, fmt.Errorf("%w (another process has it that was not started with WIREFENCE_REUSE_PORT=true, or by another user)", err)
+	}
+	return l, err
+}
+
+// unixListener knows its socket's file, which another process may replace.
+type unixListener struct {
+	*net.UnixListener
+	path string
+	file os.FileInfo
+}
+
+// socketMode lets every user connect, as PostgreSQL's unix_socket_permissions:
+// the folder's permissions say who can get there.
+const socketMode = 0o777
+
+// listenUnix opens a socket in the file system. One that a process left behind
+// which is gone is replaced; one that is served is replaced, without a moment in
+// between, only where the port is to be reused.
+func (o *Options) listenUnix(path string) (net.Listener, error) {
+	if c, err := net.DialTimeout("unix", path, time.Second); err == nil {
+		_ = c.Close()
+		if !o.ReusePort {
+			return nil, fmt.Errorf("listen unix:%s: another process accepts connections there", path)
+		}
+	}
+	if file, err := os.Lstat(path); err == nil && file.Mode().Type() != os.ModeSocket {
+		return nil, fmt.Errorf("listen unix:%s: the file is no socket", path)
+	}
+	// In the same folder, and no longer than most names are.
+	temporary := filepath.Join(filepath.Dir(path), fmt.Sprintf(".wf-%d", os.Getpid()))
+	_ = os.Remove(temporary)
+	bound, err := net.ListenUnix("unix", &net.UnixAddr{Name: temporary, Net: "unix"})
+	if err != nil {
+		return nil, err
+	}
+	bound.SetUnlinkOnClose(false)
+	l := &unixListener{UnixListener: bound, path: path}
+	err = os.Chmod(temporary, socketMode)
+	if err == nil {
+		l.file, err = os.Stat(temporary)
+	}
+	if err == nil {
+		err = os.Rename(temporary, path)
+	}
+	if err != nil {
+		_ = os.Remove(temporary)
+		_ = bound.Close()
+		return nil, err
+	}
+	return l, nil
+}
+
+func (l *unixListener) Addr() net.Addr { return &net.UnixAddr{Name: l.path, Net: "unix"} }
+
+// Close closes the socket, and removes its file unless that is another's by now.
+func (l *unixListener) Close() error {
+	if file, err := os.Stat(l.path); err == nil && os.SameFile(file, l.file) {
+		_ = os.Remove(l.path)
+	}
+	return l.UnixListener.Close()
+}
+
+// Addrs are the addresses at which the server listens.
+func (s *Server) Addrs() []net.Addr {
+	var all []net.Addr
+	for _, l := range s.listeners {
+		all = append(all, l.Addr())
+	}
+	return all
+}
+
+// closeListeners closes the listeners after those who wait there have been let
+// in. It may be called twice.
+func (s *Server) closeListeners() {
+	s.closing.Store(true)
+	for _, l := range s.listeners {
+		if quiet, ok := l.(interface{ SetDeadline(time.Time) error }); ok {
+			_ = quiet.SetDeadline(past)
+		}
+	}
+	s.accepting.Wait()
+	for _, l := range s.listeners {
+		if waiting, ok := l.(syscall.Conn); ok {
+			_ = takeBacklog(waiting, func(client net.Conn) {
+				if tcp, ok := client.(*net.TCPConn); ok {
+					_ = tcp.SetKeepAliveConfig(s.options.keepalive())
+				}
+				s.take(client)
+			})
+		}
+		_ = l.Close()
+	}
+}

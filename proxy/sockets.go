@@ -1,0 +1,82 @@
+package proxy
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// keepaliveProbes is how many probes a peer may leave unanswered. They are sent
+// at a sixth of the time that the connection was quiet before the first one, so
+// a dead peer is noticed after twice that time.
+const keepaliveProbes = 6
+
+// keepalive says when the system probes a quiet connection.
+func (o *Options) keepalive() net.KeepAliveConfig {
+	if o.TCPKeepalive < 0 {
+		return net.KeepAliveConfig{}
+	}
+	return net.KeepAliveConfig{
+		Enable: true, Idle: o.TCPKeepalive, Interval: max(o.TCPKeepalive/keepaliveProbes, time.Second), Count: keepaliveProbes,
+	}
+}
+
+// dialer opens connections to servers.
+func (o *Options) dialer() *net.Dialer {
+	return &net.Dialer{KeepAlive: -1, KeepAliveConfig: o.keepalive(), Control: o.controlSocket(false)}
+}
+
+// listenConfig opens sockets that clients connect to.
+func (o *Options) listenConfig() *net.ListenConfig {
+	return &net.ListenConfig{KeepAlive: -1, KeepAliveConfig: o.keepalive(), Control: o.controlSocket(true)}
+}
+
+// controlSocket sets what has to be set before a socket is bound or connected.
+// Accepted sockets inherit it.
+func (o *Options) controlSocket(listens bool) func(network, address string, c syscall.RawConn) error {
+	return func(network, _ string, c syscall.RawConn) error {
+		if !strings.HasPrefix(network, "tcp") {
+			return nil
+		}
+		var failed error
+		err := c.Control(func(fd uintptr) {
+			if o.TCPUserTimeout > 0 {
+				failed = setUserTimeout(int(fd), o.TCPUserTimeout)
+			}
+			if failed == nil && listens && o.ReusePort {
+				failed = setReusePort(int(fd))
+			}
+		})
+		return errors.Join(err, failed)
+	}
+}
+
+// checkSockets reports what can't work.
+func (o *Options) checkSockets() error {
+	if !hasSocketOptions && (o.ReusePort || o.TCPUserTimeout != 0) {
+		return errors.New("this system has no SO_REUSEPORT or TCP_USER_TIMEOUT as Linux knows it")
+	}
+	if o.TCPKeepalive >= 0 && o.TCPKeepalive < time.Second {
+		return errors.New("TCP keepalive is less than a second")
+	}
+	if o.TCPUserTimeout < 0 || o.TCPUserTimeout > 0 && o.TCPUserTimeout < time.Millisecond {
+		return errors.New("TCP user timeout is less than a millisecond")
+	}
+	for _, at := range o.Listen {
+		name, isUnix := strings.CutPrefix(strings.TrimSpace(at), "unix:")
+		if isUnix && o.ReusePort && abstract(name) {
+			return fmt.Errorf("listen %s: an abstract socket can't be taken over by another process; name a path, or don't reuse the port", at)
+		}
+		if isUnix && (name == "" || name == "@") {
+			return fmt.Errorf("listen %q: the socket has no name", at)
+		}
+	}
+	return nil
+}
+
+// abstract reports whether a socket's name is one of Linux' abstract ones, which
+// are in no file system.
+func abstract(name string) bool { return strings.HasPrefix(name, "@") }

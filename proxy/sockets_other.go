@@ -1,0 +1,19 @@
+//go:build !linux
+
+package proxy
+
+import (
+	"errors"
+	"net"
+	"syscall"
+	"time"
+)
+
+const hasSocketOptions = false
+
+func setUserTimeout(int, time.Duration) error { return errors.ErrUnsupported }
+
+func setReusePort(int) error { return errors.ErrUnsupported }
+
+// takeBacklog takes nothing: only on Linux is it worth the effort.
+func takeBacklog(syscall.Conn, func(net.Conn)) error { return nil }
