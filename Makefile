@@ -50,6 +50,11 @@ matrix: ## Run every driver on every version of PostgreSQL, and write docs/compa
 	scripts/install-servers --all
 	$(GO) test -count=1 -timeout 60m -run TestMatrix ./proxy/drivertest -matrix -page $(CURDIR)/docs/compatibility.md
 
+.PHONY: wire
+wire: ## Run the protocol's scripts on every version of PostgreSQL
+	scripts/install-servers --all
+	$(GO) test -timeout 30m $(TESTFLAGS) ./proxy/wiretest -every
+
 .PHONY: bench
 bench: build ## Compare speed side by side: direct, fenced, PgBouncer
 	scripts/install-servers --all

@@ -21,8 +21,11 @@ import (
 )
 
 // majors are the versions that every scenario runs on: up to 17 a procedure may
-// commit in a pipeline, and from 18 on there is protocol 3.2.
+// commit in a pipeline, and from 18 on there is protocol 3.2. With -every they
+// are all.
 var majors = []int{15, 18}
+
+var every = flag.Bool("every", false, "run every scenario on every version of PostgreSQL")
 
 // template is a migrated database that tests copy theirs from.
 const template = "wf_template"
@@ -60,6 +63,9 @@ func TestMain(m *testing.M) {
 		"rapid.checks": "300",
 	}
 	flag.Parse()
+	if *every {
+		majors = servers.PostgresVersions()
+	}
 	flag.Visit(func(f *flag.Flag) { delete(defaults, f.Name) })
 	for name, value := range defaults {
 		if err := flag.Set(name, value); err != nil {

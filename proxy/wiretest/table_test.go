@@ -79,12 +79,13 @@ var cuts = []struct {
 }
 
 // TestScripts runs every script direct, and through the proxy whole, byte by
-// byte and cut at random; the answers must be equal. The other
-// versions run them unfenced and whole.
+// byte and cut at random; the answers must be equal, but for what a script says
+// of sessions that carry a fence. Versions that aren't among the majors run them
+// whole, and unless they are the oldest, only unfenced.
 func TestScripts(t *testing.T) {
 	for _, major := range servers.PostgresVersions() {
 		for _, by := range []carrier{unfenced, byVariable, byComment} {
-			if by.name != unfenced.name && !slices.Contains(majors, major) {
+			if by.name != unfenced.name && !slices.Contains(majors, major) && major != slices.Min(servers.PostgresVersions()) {
 				continue
 			}
 			t.Run(fmt.Sprintf("%d/%s", major, by.name), func(t *testing.T) {
