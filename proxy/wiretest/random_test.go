@@ -2,6 +2,7 @@ package wiretest
 
 import (
 	"fmt"
+	"io"
 	"strings"
 	"testing"
 	"time"
@@ -135,8 +136,17 @@ func (p *peer) finish() (alive bool) {
 // soon is how long a random sequence may take: what hangs would be tried often.
 const soon = 10 * time.Second
 
+// leave is how a client goes.
+type leave string
+
+const (
+	whenAnswered leave = "when all is answered"
+	terminating  leave = "with a Terminate behind the last message"
+	halfClosing  leave = "with a half-closed socket behind the last message"
+)
+
 // One sequence of messages, direct and through the proxy, gives one sequence of
-// answers, however it is cut; and it ends.
+// answers, however it is cut and however the client leaves; and it ends.
 func TestRandomSequencesAgree(t *testing.T) {
 	for _, major := range majors {
 		t.Run(fmt.Sprint(major), func(t *testing.T) {
@@ -146,21 +156,47 @@ func TestRandomSequencesAgree(t *testing.T) {
 			stackProxy(t, pl, proxy.Options{Listen: []string{"unix:" + socket}})
 			rapid.Check(t, func(t *rapid.T) {
 				messages := synchronised(sequence(t, repeatable))
+				how := rapid.SampledFrom([]leave{whenAnswered, whenAnswered, terminating, halfClosing}).Draw(t, "leaving")
+				if how != whenAnswered {
+					messages = messages[:rapid.IntRange(1, len(messages)).Draw(t, "up to")]
+				}
 				cut := random(rapid.Uint64().Draw(t, "cut"))
 				pl.exec(t, "TRUNCATE t")
-				want := play(t, pl, pl.Addr(), whole, messages)
+				want := play(t, pl, pl.Addr(), whole, how, messages)
 				pl.exec(t, "TRUNCATE t")
-				got := play(t, pl, socket, cut, messages)
-				if d := difference(want, got); d != "" {
-					t.Fatalf("%s\nsent %s", d, describeAll(messages))
+				got := play(t, pl, socket, cut, how, messages)
+				if d := difference(want.lines, got.lines); d != "" && !agree(want, got) {
+					t.Fatalf("leaving %s: %s\nsent %s", how, d, describeAll(messages))
 				}
 			})
 		})
 	}
 }
 
-// play sends messages and returns what comes back, and what t holds then.
-func play(t tb, pl *place, addr string, cut cut, messages []pgproto3.FrontendMessage, params ...string) []string {
+// answers are what came back, with what t holds in the end.
+type answers struct {
+	lines []string
+	fatal bool // the server has ended the session, or seems to have
+}
+
+// agree reports whether two sessions that the server has ended say the same as
+// far as they go. It closes its socket with bytes of the client's unread, which
+// resets the connection: then the kernel may lose its last words on their way,
+// direct or not.
+func agree(want, got answers) bool {
+	if !want.fatal || !got.fatal {
+		return false
+	}
+	// Which message it takes amiss in copy-in mode may be one of the proxy's own.
+	for _, lines := range [][]string{want.lines, got.lines} {
+		instead(lines, "| Munexpected message type 0x", "E an unexpected message during COPY")
+	}
+	n := min(len(want.lines), len(got.lines)) - 1
+	return difference(want.lines[:n], got.lines[:n]) == "" && want.lines[len(want.lines)-1] == got.lines[len(got.lines)-1]
+}
+
+// play sends messages and returns what comes back.
+func play(t tb, pl *place, addr string, cut cut, how leave, messages []pgproto3.FrontendMessage, params ...string) answers {
 	t.Helper()
 	p := dial(t, pl, addr)
 	defer p.conn.Close()
@@ -168,10 +204,52 @@ func play(t tb, pl *place, addr string, cut cut, messages []pgproto3.FrontendMes
 	p.ready(1)
 	p.cut, p.patience, p.sent = cut, soon, "to "+addr+" was sent "+describeAll(messages)
 	p.send(messages...)
-	p.finish()
-	p.send(terminate)
+	switch how {
+	case whenAnswered:
+		p.answered()
+		p.send(terminate)
+	case terminating:
+		p.send(terminate)
+	case halfClosing:
+		closeWrite(p)
+	}
 	p.ended()
-	return append(p.transcript(), "t holds "+pl.rows(t))
+	pid, _ := p.key()
+	pl.becomes(t, "0", "SELECT count(*)::text FROM pg_stat_activity WHERE pid = $1", pid)
+	lines := p.transcript()
+	fatal := p.fatals() > 0
+	if how == whenAnswered && !strings.Contains(strings.Join(lines, " "), "the very end") {
+		fatal = true
+	}
+	return answers{append(lines, "t holds "+pl.rows(t)), fatal}
+}
+
+// answered waits for the answer to the last query of a sequence, or for the end
+// of the connection.
+func (p *peer) answered() {
+	p.t.Helper()
+	timeout := time.NewTimer(p.patience)
+	defer timeout.Stop()
+	for last := false; ; {
+		p.mu.Lock()
+		err := p.err
+		for ; p.seen < len(p.got); p.seen++ {
+			m := p.got[p.seen]
+			last = last || m.typ == 'D' && strings.Contains(string(m.body), "the very end")
+			if last && m.typ == 'Z' {
+				err = io.EOF
+			}
+		}
+		p.mu.Unlock()
+		if err != nil {
+			return
+		}
+		select {
+		case <-p.news:
+		case <-timeout.C:
+			p.t.Fatalf("no answer to the last query in %s\n%s", p.patience, p.story())
+		}
+	}
 }
 
 // Whatever a session does whose token is stale, in a variable or a comment, or
@@ -207,7 +285,8 @@ func TestRandomSequencesWithAStaleToken(t *testing.T) {
 					p.cut, p.patience, p.sent = cut, soon, describeAll(messages)
 					p.text = func(sql string) string { return sql + c.comment }
 					p.send(messages...)
-					if !p.finish() {
+					// A simple query in the same batch as a CALL ends the session: WF006.
+					if !p.finish() && !strings.Contains(p.last(), "| CWF006 |") {
 						t.Fatalf("the session ended: %s", p.story())
 					}
 					p.send(terminate)
