@@ -63,7 +63,7 @@ func newWorld(ctx context.Context, binary string) (w *world, err error) {
 	if err := w.fill(ctx); err != nil {
 		return w, err
 	}
-	if w.bouncer, err = servers.StartPgBouncer(ctx, w.postgres, maxClients); err != nil {
+	if w.bouncer, err = servers.StartPgBouncer(ctx, servers.PgBouncerConfig{Upstream: w.postgres.Addr(), Clients: maxClients}); err != nil {
 		return w, err
 	}
 	if binary == "" {

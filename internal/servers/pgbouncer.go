@@ -1,23 +1,45 @@
 package servers
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
+	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
-	"strings"
 	"syscall"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// PgBouncer is a running PgBouncer in session mode before a PostgreSQL server.
-// It trusts the user postgres.
+// PgBouncerConfig says what a PgBouncer stands before and how it pools.
+type PgBouncerConfig struct {
+	// Upstream is host:port of what it pools connections to. Required. It serves
+	// every database there.
+	Upstream string
+	// Clients is how many clients it takes at once, and, unless PoolSize is
+	// less, how many server connections it makes. Required.
+	Clients int
+	// PoolSize is how many server connections it makes for a user and database.
+	PoolSize int
+	// PoolMode is session, transaction or statement; session by default.
+	PoolMode string
+	// Passwords are those of its users by name, for clients and for the
+	// upstream. The user postgres is always there, by default without one.
+	Passwords map[string]string
+	// Settings are further lines of its section [pgbouncer], by name; they
+	// override the starter's own. auth_type is trust unless set here.
+	Settings map[string]string
+}
+
+// PgBouncer is a running PgBouncer.
 type PgBouncer struct {
 	Port int
 
@@ -26,9 +48,8 @@ type PgBouncer struct {
 	exited chan struct{}
 }
 
-// StartPgBouncer starts a PgBouncer that serves every database of the server to
-// as many as clients connections. It returns when it answers.
-func StartPgBouncer(ctx context.Context, pg *Postgres, clients int) (*PgBouncer, error) {
+// StartPgBouncer starts a PgBouncer and returns when it answers.
+func StartPgBouncer(ctx context.Context, cfg PgBouncerConfig) (*PgBouncer, error) {
 	path, err := exec.LookPath("pgbouncer")
 	if err != nil {
 		return nil, errors.New("no pgbouncer found: run scripts/install-servers --all (Debian, Ubuntu), or put pgbouncer on the PATH")
@@ -44,27 +65,45 @@ func StartPgBouncer(ctx context.Context, pg *Postgres, clients int) (*PgBouncer,
 	if b.dir, err = os.MkdirTemp("", "wf-pgb-"); err != nil {
 		return nil, err
 	}
-	if err := b.start(ctx, path, account, pg, clients); err != nil {
+	if err := b.start(ctx, path, account, cfg); err != nil {
 		b.Close()
 		return nil, err
 	}
 	return b, nil
 }
 
-func (b *PgBouncer) start(ctx context.Context, path string, account *syscall.Credential, pg *Postgres, clients int) error {
-	users, config, logs := filepath.Join(b.dir, "users.txt"), filepath.Join(b.dir, "pgbouncer.ini"), filepath.Join(b.dir, "pgbouncer.log")
-	settings := []string{
-		"[databases]", fmt.Sprintf("* = host=127.0.0.1 port=%d", pg.Port),
-		"[pgbouncer]", "listen_addr = 127.0.0.1", fmt.Sprintf("listen_port = %d", b.Port), "unix_socket_dir =",
-		"auth_type = trust", "auth_file = " + users, "pool_mode = session",
-		fmt.Sprintf("max_client_conn = %d", clients), fmt.Sprintf("default_pool_size = %d", clients),
-		"ignore_startup_parameters = extra_float_digits,options", "logfile = " + logs,
-		"log_connections = 0", "log_disconnections = 0", "stats_period = 3600",
+// files writes the configuration and returns its path and that of the log.
+func (b *PgBouncer) files(cfg PgBouncerConfig) (config, logs string, err error) {
+	host, port, err := net.SplitHostPort(cfg.Upstream)
+	if err != nil {
+		return "", "", err
 	}
-	if err := errors.Join(
-		os.WriteFile(users, []byte("\"postgres\" \"\"\n"), 0o644),
-		os.WriteFile(config, []byte(strings.Join(settings, "\n")+"\n"), 0o644),
-	); err != nil {
+	users := filepath.Join(b.dir, "users.txt")
+	config, logs = filepath.Join(b.dir, "pgbouncer.ini"), filepath.Join(b.dir, "pgbouncer.log")
+	settings := map[string]string{
+		"listen_addr": "127.0.0.1", "listen_port": strconv.Itoa(b.Port), "unix_socket_dir": "",
+		"auth_type": "trust", "auth_file": users, "pool_mode": cmp.Or(cfg.PoolMode, "session"),
+		"max_client_conn": strconv.Itoa(cfg.Clients), "default_pool_size": strconv.Itoa(cmp.Or(cfg.PoolSize, cfg.Clients)),
+		"ignore_startup_parameters": "extra_float_digits,options", "logfile": logs,
+		"log_connections": "0", "log_disconnections": "0", "stats_period": "3600",
+	}
+	maps.Copy(settings, cfg.Settings)
+	text := fmt.Sprintf("[databases]\n* = host=%s port=%s\n[pgbouncer]\n", host, port)
+	for _, name := range slices.Sorted(maps.Keys(settings)) {
+		text += name + " = " + settings[name] + "\n"
+	}
+	passwords := map[string]string{"postgres": ""}
+	maps.Copy(passwords, cfg.Passwords)
+	list := ""
+	for _, name := range slices.Sorted(maps.Keys(passwords)) {
+		list += fmt.Sprintf("%q %q\n", name, passwords[name])
+	}
+	return config, logs, errors.Join(os.WriteFile(users, []byte(list), 0o644), os.WriteFile(config, []byte(text), 0o644))
+}
+
+func (b *PgBouncer) start(ctx context.Context, path string, account *syscall.Credential, cfg PgBouncerConfig) error {
+	config, logs, err := b.files(cfg)
+	if err != nil {
 		return err
 	}
 	if account != nil {
@@ -88,7 +127,7 @@ func (b *PgBouncer) start(ctx context.Context, path string, account *syscall.Cre
 	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
 	defer cancel()
 	for {
-		conn, err := pgconn.Connect(ctx, b.URL("postgres"))
+		conn, err := pgconn.Connect(ctx, b.url("postgres", cfg.Passwords["postgres"]))
 		if err == nil {
 			return conn.Close(ctx)
 		}
@@ -109,9 +148,18 @@ func (b *PgBouncer) Pid() int { return b.cmd.Process.Pid }
 // Addr is host:port of the process.
 func (b *PgBouncer) Addr() string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(b.Port)) }
 
-// URL is the superuser's connection string to a database.
+// URL is the superuser's connection string to a database, for a user postgres
+// without a password.
 func (b *PgBouncer) URL(database string) string {
-	return fmt.Sprintf("postgres://postgres@%s/%s?sslmode=disable", b.Addr(), database)
+	return b.url(database, "")
+}
+
+func (b *PgBouncer) url(database, password string) string {
+	u := url.URL{Scheme: "postgres", User: url.User("postgres"), Host: b.Addr(), Path: "/" + database, RawQuery: "sslmode=disable"}
+	if password != "" {
+		u.User = url.UserPassword("postgres", password)
+	}
+	return u.String()
 }
 
 // Close ends the process and removes its folder. It may be called twice.

@@ -50,3 +50,44 @@ func TestRedisRestartsEmpty(t *testing.T) {
 		t.Fatal(err)
 	}
 }
+
+func TestPgBouncerPoolsAsItIsTold(t *testing.T) {
+	ctx := context.Background()
+	pg, err := StartPostgres(ctx, PostgresConfig{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(pg.Close)
+	for mode, want := range map[string]bool{"session": false, "transaction": true} {
+		b, err := StartPgBouncer(ctx, PgBouncerConfig{
+			Upstream: pg.Addr(), Clients: 5, PoolSize: 1, PoolMode: mode,
+			Passwords: map[string]string{"postgres": "secret"},
+			Settings:  map[string]string{"auth_type": "plain", "query_wait_timeout": "1"},
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(b.Close)
+		if conn, err := pgx.Connect(ctx, b.URL("postgres")); err == nil {
+			conn.Close(ctx)
+			t.Errorf("%s: no password was asked for", mode)
+		}
+		first, err := pgx.Connect(ctx, b.url("postgres", "secret"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer first.Close(ctx)
+		if _, err := first.Exec(ctx, "select", pgx.QueryExecModeSimpleProtocol); err != nil {
+			t.Fatal(err)
+		}
+		second, err := pgx.Connect(ctx, b.url("postgres", "secret"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer second.Close(ctx)
+		_, err = second.Exec(ctx, "select", pgx.QueryExecModeSimpleProtocol)
+		if shared := err == nil; shared != want {
+			t.Errorf("%s: two clients share a server connection: %v (%v)", mode, shared, err)
+		}
+	}
+}
