@@ -57,7 +57,10 @@ type Options struct {
 	TCPUserTimeout time.Duration
 	// Upstream are the servers to connect to, in the terms of libpq:
 	// postgres://host1:5432,host2:5432/?sslmode=verify-full&sslrootcert=ca.pem.
-	// Required. Hosts are tried in order.
+	// Required. Hosts are tried in order. Behind a connection pooler,
+	// pooling=session says that it leaves a server connection to one client until
+	// it goes, pooling=transaction that it doesn't; by default a session finds out
+	// whether there is a pooler, and trusts none.
 	Upstream string
 	// DatabaseURL is the connection string of the proxy's own role. It asks by
 	// AuthQuery, and where Upstream has a target_session_attrs its user, password
@@ -164,12 +167,14 @@ func setDefault[T comparable](field *T, value T) {
 	}
 }
 
-func (o *Options) sessionConfig() *session.Config {
+func (o *Options) sessionConfig(pooling string) *session.Config {
 	modes := map[Mode]session.Mode{Enforce: session.Enforce, Shadow: session.Shadow, Off: session.Off}
+	poolings := map[string]session.Pooling{"session": session.PoolingSession, "transaction": session.PoolingTransaction}
 	return session.NewConfig(session.Config{
 		Mode:            modes[o.Mode],
 		RequireFence:    o.UnfencedWrites == Reject,
 		DefaultResource: fence.Resource(o.Resource),
 		MaxStatement:    o.MaxStatement,
+		Pooling:         poolings[pooling],
 	})
 }

@@ -74,7 +74,7 @@ func New(o Options) (*Server, error) {
 		return nil, err
 	}
 	s := &Server{
-		options: o, upstream: up, tls: secure, users: directory, metrics: m, config: o.sessionConfig(),
+		options: o, upstream: up, tls: secure, users: directory, metrics: m, config: o.sessionConfig(up.Pooling),
 		catalogs: session.NewCatalogs(time.Now), conns: map[*conn]struct{}{},
 		abort: make(chan struct{}),
 	}

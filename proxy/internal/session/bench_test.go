@@ -87,6 +87,7 @@ func begun(tb testing.TB, variable string) *Session {
 		message(wire.ParameterStatus, "client_encoding\x00UTF8\x00"),
 		message(wire.ParameterStatus, "standard_conforming_strings\x00on\x00"),
 		message(wire.ParameterStatus, "server_version\x0018.0\x00"),
+		message(wire.BackendKeyData, "\x00\x00\x00\x07key!"),
 		message(wire.ReadyForQuery, "I"),
 	}, nil)
 	s.FromServer(hello, &out)
@@ -95,7 +96,7 @@ func begun(tb testing.TB, variable string) *Session {
 		if n > 4 || len(sent) == 0 {
 			tb.Fatal("the login does not end")
 		}
-		rows := row(variable, "wirefence.check(text,text,boolean)")
+		rows := row(variable, "wirefence.check(text,text,boolean)", "7")
 		if !bytes.Contains(sent, []byte("to_regprocedure('wirefence.check")) {
 			rows = row("sabs\nunextval\n.")
 		}
@@ -222,7 +223,7 @@ func BenchmarkWeave(b *testing.B) {
 			b.ReportAllocs()
 			for b.Loop() {
 				p.Query(steps, by, weave.Coverage{}, false)
-				dst = p.Rewrite(dst[:0], text, by, call, count)
+				dst = p.Rewrite(dst[:0], text, call, count)
 			}
 			if p.Refuse != fence.SQLState("") || len(p.Inserts) != 1 {
 				b.Fatal("no check was put in")

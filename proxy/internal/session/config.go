@@ -26,6 +26,8 @@ type Config struct {
 	// MaxStatement is the largest text in bytes that is scanned. A larger one
 	// passes if nothing in it could be a fence, else it is refused.
 	MaxStatement int
+	// Pooling is what is known of a pooler between the proxy and PostgreSQL.
+	Pooling Pooling
 
 	call     weave.Call
 	prepared string

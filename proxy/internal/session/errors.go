@@ -22,6 +22,7 @@ func (s *Session) error(msg []byte, out *Out) bool {
 	}
 	code := wire.ErrorCode(msg)
 	n := front.Note
+	s.pool.erred = true
 	passes := s.translate(msg, code, front, out)
 	if n.role == oursCheck || n.role == ours {
 		if code == "26000" {
@@ -62,7 +63,7 @@ func (s *Session) dropped(e *replies.Entry[note]) {
 func (s *Session) translate(msg []byte, code string, front *replies.Entry[note], out *Out) bool {
 	n := &front.Note
 	switch n.role {
-	case probeVar, probeLogin:
+	case probeVar, probeLogin, probeInitial:
 		s.unanswered()
 		if n.role == probeLogin {
 			s.inherits = true // for all that is known
@@ -90,6 +91,14 @@ func (s *Session) translate(msg []byte, code string, front *replies.Entry[note],
 		return false
 	}
 	ours := n.role == oursCheck || n.role == ours || n.role == fastBefore || n.plan != nil && n.plan.Ours()
+	if s.elsewhere(code, ours) {
+		e := s.refusalElsewhere()
+		s.events.Refused(Refusal{State: fence.CannotBeFenced, Message: e.Message, Detail: e.Detail})
+		mark := len(out.own)
+		out.own = e.Append(out.own)
+		out.put(mark)
+		return false
+	}
 	woven := n.plan != nil
 	refused := fence.SQLState(code).Condition() != ""
 	if !ours && !woven && !refused {

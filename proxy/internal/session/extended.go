@@ -36,7 +36,7 @@ func (s *Session) openBatch(out *Out) (wait bool) {
 	}
 	s.settle(out)
 	s.glance(out)
-	if (s.variable != empty || s.cfg.RequireFence) && s.refresh(out) {
+	if (s.variable != empty || s.cfg.RequireFence || s.followsSetters()) && s.refresh(out) {
 		return true
 	}
 	s.batch = batch{
@@ -91,6 +91,11 @@ func (s *Session) parse(msg []byte, at int, out *Out) int {
 	var d statement
 	if len(result.Statements) > 0 {
 		d = s.describe(&result.Statements[0], s.batch.view.catalog != nil)
+		s.describePooled(&d, &result.Statements[0], body)
+	}
+	if d.obscure != "" && !s.shadowed(s.refusalPooled(d.obscure+" can't be followed")) {
+		s.refuseBatch(s.refusalPooled(d.obscure+" can't be followed"), out)
+		return len(msg)
 	}
 	d.fence = result.FenceText
 	if s.unsettled(&d, out) {
@@ -199,7 +204,7 @@ func (s *Session) execute(msg []byte, at int, out *Out) int {
 			return s.holdBatch()
 		}
 	}
-	by := weave.Carrier{Comment: st.fence, Variable: s.variable != empty}
+	by := s.carrier(st.fence).In(s.batch.covered)
 	s.dirty = s.dirty || st.declares && st.step.Write && !by.Carries()
 	if s.batch.dead {
 		s.batch.dead = !st.step.EndsTx && !st.step.Uncovers
@@ -224,6 +229,8 @@ func (s *Session) execute(msg []byte, at int, out *Out) int {
 	}
 	s.batch.fresh = false
 	e := s.q.Push(replies.Execute)
+	s.follow(e, &st, 0)
+	s.pool.keeps = s.pool.keeps || st.step.Keeps
 	if st.forgets {
 		e.Note.sql, e.Note.name = true, st.target
 	}
@@ -256,6 +263,8 @@ func (s *Session) guard(st *statement, by weave.Carrier, out *Out) (wait bool) {
 	}
 	var refusal *wire.Error
 	switch {
+	case by.Unknown():
+		refusal = s.refusalElsewhere()
 	case st.step.Unfenceable != "" && by.Carries():
 		refusal = s.refusal(fence.CannotBeFenced, st.step.Unfenceable)
 	case !by.Carries():
@@ -292,18 +301,19 @@ func (s *Session) guard(st *statement, by weave.Carrier, out *Out) (wait bool) {
 // a portal of its own, since the client may have bound the unnamed one already.
 func (s *Session) putCheck(by weave.Carrier, out *Out) {
 	mark := len(out.own)
-	if !(s.check.batch == s.batch.id || s.check.ready && !s.check.doubt) {
+	if s.pool.on || !(s.check.batch == s.batch.id || s.check.ready && !s.check.doubt) {
+		// Behind a pooler what was prepared may be on another server connection.
+		text := s.cfg.prepared
+		if s.pool.on {
+			text = s.cfg.call.Unprepared(by)
+		}
 		out.own = wire.AppendClose(out.own, 'S', checkName)
 		s.push(replies.Close, ours)
-		out.own = wire.AppendParse(out.own, checkName, s.cfg.prepared)
+		out.own = wire.AppendParse(out.own, checkName, text)
 		s.push(replies.Parse, oursParse)
 		s.check.batch = s.batch.id
 	}
-	if by.Comment == "" {
-		out.own = wire.AppendBind(out.own, portalName, checkName, nil)
-	} else {
-		out.own = wire.AppendBind(out.own, portalName, checkName, &by.Comment)
-	}
+	out.own = wire.AppendBind(out.own, portalName, checkName, s.cfg.call.Parameter(by))
 	s.push(replies.Bind, ours)
 	out.own = wire.AppendExecute(out.own, portalName)
 	s.push(replies.Execute, oursCheck)
@@ -374,14 +384,17 @@ func (s *Session) closing(msg []byte) {
 func (s *Session) sync(out *Out) {
 	contained, covered := s.batch.open && s.batch.contained, s.coveredNow()
 	if s.skipping {
-		s.skipping, covered = false, weave.Coverage{}
+		s.skipping = false
+		if !s.pool.on {
+			covered = weave.Coverage{}
+		}
 	} else if contained {
 		s.putCommand("COMMIT", out)
 	}
-	if contained {
+	if contained || s.bound(covered) {
 		s.drained = true // what follows must not run into a failed block
 	}
 	e := s.q.Push(replies.Sync)
 	e.Note.covered, e.Note.contain = covered, contained
-	s.batch.open = false
+	s.batch.open, s.pool.keeps = false, false
 }

@@ -99,6 +99,9 @@ func (s *Session) nextQuestion() bool {
 	}
 	s.fenced = s.fenced || s.variable == carries
 	s.changes = s.db.changes.Load()
+	if s.tracked && s.askInitial() {
+		return false
+	}
 	if s.tracked && s.schema && s.loginAsked < 2 {
 		if q, ok := s.db.ask(s.cfg.RequireFence); ok {
 			s.loginAsked++
@@ -107,5 +110,6 @@ func (s *Session) nextQuestion() bool {
 		}
 	}
 	s.phase = serving
-	return true
+	s.admit()
+	return s.farewell == nil
 }

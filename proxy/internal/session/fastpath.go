@@ -5,12 +5,15 @@ import (
 
 	"github.com/wirefence/wirefence/fence"
 	"github.com/wirefence/wirefence/proxy/internal/replies"
-	"github.com/wirefence/wirefence/proxy/internal/weave"
 	"github.com/wirefence/wirefence/proxy/internal/wire"
 )
 
 // setConfigOID is pg_catalog.set_config(text, text, boolean) in every version.
 const setConfigOID = 2078
+
+// firstNormalOID is the first object id of what isn't built in
+// (FirstNormalObjectId).
+const firstNormalOID = 16384
 
 // functionCall handles a FunctionCall (documentation, "Message Flow", Function
 // Call), which counts as a write. It can't share a message with a check, so
@@ -22,18 +25,26 @@ func (s *Session) functionCall(in []byte, size, at int, out *Out) int {
 	if len(in) < head && size >= head {
 		return 0
 	}
-	setter := s.schema && (s.db.setters.Load() || !s.db.trusted.Load()) || size >= head && binary.BigEndian.Uint32(in[wire.HeaderSize:]) == setConfigOID
-	n := s.fenceFunctionCall(size, len(in), at, out)
+	oid := uint32(0)
+	if size >= head {
+		oid = binary.BigEndian.Uint32(in[wire.HeaderSize:])
+	}
+	setter := s.schema && (s.db.setters.Load() || !s.db.trusted.Load()) || oid == setConfigOID
+	if s.pool.on && oid != setConfigOID && oid < firstNormalOID {
+		setter = false // a refusal would hit every large object
+	}
+	n := s.fenceFunctionCall(size, len(in), at, setter, out)
 	if n > 0 && setter {
 		s.doubtVariable()
 	}
 	return n
 }
 
-func (s *Session) fenceFunctionCall(size, have, at int, out *Out) int {
-	by := weave.Carrier{Variable: s.variable != empty}
+func (s *Session) fenceFunctionCall(size, have, at int, setter bool, out *Out) int {
+	by := s.carrier("").In(s.coveredNow())
 	dead := s.aborted() && !s.batch.open
-	if dead || !by.Carries() && !s.cfg.RequireFence {
+	follows := s.pool.on && setter
+	if dead || !by.Carries() && !s.cfg.RequireFence && !follows {
 		s.batch.open = false
 		s.q.Push(replies.FunctionCall)
 		return s.pass(size, have, at, out)
@@ -53,6 +64,10 @@ func (s *Session) fenceFunctionCall(size, have, at int, out *Out) int {
 	}
 	var refusal *wire.Error
 	switch {
+	case follows:
+		refusal = s.refusalPooled("a function call that may set wirefence.token can't be followed")
+	case by.Unknown():
+		refusal = s.refusalElsewhere()
 	case !by.Carries():
 		refusal = s.refusal(fence.TokenRequired, "")
 	case !s.schema:
@@ -83,6 +98,7 @@ func (s *Session) fenceFunctionCall(size, have, at int, out *Out) int {
 	} else {
 		alone = false
 	}
+	s.drained = s.drained || s.bound(covered)
 	note := s.push(replies.FunctionCall, client)
 	note.covered = covered
 	if alone {

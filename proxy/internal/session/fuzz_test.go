@@ -36,7 +36,7 @@ func FuzzSession(f *testing.F) {
 	f.Add([]byte{'F', 0, 0, 0, 14, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0}, []byte{'G', 0, 0, 0, 7, 0, 0, 0, 'c', 0, 0, 0, 4}, uint8(3))
 	f.Fuzz(func(t *testing.T, fromClient, fromServer []byte, policy uint8) {
 		cfg := NewConfig(Config{
-			Mode: Mode(policy % 3), RequireFence: policy&4 != 0, MaxStatement: 1 << 10,
+			Mode: Mode(policy % 3), RequireFence: policy&4 != 0, MaxStatement: 1 << 10, Pooling: Pooling(policy >> 6 % 3),
 		})
 		startup := &wire.Startup{Params: map[string]string{"user": "u"}}
 		if policy&8 != 0 {

@@ -4,6 +4,7 @@ import (
 	"bytes"
 
 	"github.com/wirefence/wirefence/proxy/internal/replies"
+	"github.com/wirefence/wirefence/proxy/internal/weave"
 	"github.com/wirefence/wirefence/proxy/internal/wire"
 )
 
@@ -43,7 +44,7 @@ func (s *Session) beginOver(typ byte, size int, in []byte, at int, out *Out) int
 	if s.cfg.Mode == Enforce && s.awaitVariable(out) {
 		return s.holdBatch()
 	}
-	if s.variable != empty || s.cfg.RequireFence {
+	if s.carrier("").In(s.coveredNow()).Carries() || s.cfg.RequireFence {
 		if !s.shadowed(s.tooLarge()) {
 			if kind == replies.Query {
 				s.refuseQuery(0, s.tooLarge(), out)
@@ -62,6 +63,9 @@ func (s *Session) beginOver(typ byte, size int, in []byte, at int, out *Out) int
 	s.doubtVariable()
 	s.check.doubt, s.lexPending, s.dirty = true, true, true
 	e := s.q.Push(kind)
+	if s.pool.on {
+		e.Note.covered = weave.Unseen()
+	}
 	if kind == replies.Parse {
 		name, _, _ := wire.CString(in[wire.HeaderSize:])
 		e.Note.name = string(name)

@@ -27,12 +27,14 @@ func (s *Session) query(msg []byte, at int, out *Out) int {
 	var covered weave.Coverage
 	if !s.batch.open {
 		covered = s.coveredNow()
-	} // else a check anew: only one in the same text keeps a CALL from committing
+	} else { // a check anew: only one in the same text keeps a CALL from committing
+		covered = s.batch.covered.Unchecked()
+	}
 	s.batch.open = false
 	known := s.look()
 	result := s.scanner.Scan(body, s.options, known.catalog)
-	by := weave.Carrier{Comment: result.FenceText, Variable: s.variable != empty}
-	if known.catalog == nil && (by.Carries() || s.cfg.RequireFence) && hasReads(result) && s.refresh(out) {
+	by := s.carrier(result.FenceText)
+	if known.catalog == nil && (by.In(covered).Carries() || s.cfg.RequireFence || s.followsSetters()) && hasReads(result) && s.refresh(out) {
 		return s.hold()
 	}
 	if result.FenceErr != nil && !s.shadowed(malformed(result.FenceErr)) {
@@ -52,6 +54,10 @@ func (s *Session) query(msg []byte, at int, out *Out) int {
 		if i == 0 && d.step.EndsTx && s.aborted() {
 			d.step.Write = false // it rolls back
 		}
+		s.describePooled(&d, &result.Statements[i], body)
+		if d.obscure != "" && !s.shadowed(s.refusalPooled(d.obscure+" can't be followed")) {
+			return s.refuseQuery(len(msg), s.refusalPooled(d.obscure+" can't be followed"), out)
+		}
 		own := false
 		if d.executes && failure == nil {
 			var wait bool
@@ -61,11 +67,11 @@ func (s *Session) query(msg []byte, at int, out *Out) int {
 			by.Comment = carried.String()
 		}
 		bare = bare || d.step.Write && !own
-		s.dirty = s.dirty || d.declares && d.step.Write && !by.Carries()
+		s.dirty = s.dirty || d.declares && d.step.Write && !by.In(covered).Carries()
 		s.stmts, s.steps = append(s.stmts, d), append(s.steps, d.step)
 		contain = contain || d.procedural || d.step.Unfenceable != "" || d.step.Write && !s.schema
 	}
-	if bare && result.FenceText == "" && by.Comment != "" && (s.variable != empty || s.cfg.RequireFence) {
+	if bare && result.FenceText == "" && by.Comment != "" && (by.In(covered).Variable || s.cfg.RequireFence) {
 		failure = &fence.SyntaxError{Reason: "the fence of a statement that EXECUTE runs doesn't hold for the other writes of the same message; send them apart"}
 	}
 	if failure != nil && !s.shadowed(malformed(failure)) {
@@ -93,6 +99,9 @@ func (s *Session) weaveQuery(msg, body []byte, at int, by weave.Carrier, covered
 	}
 	if plan.Refuse != "" {
 		refusal := s.refusal(plan.Refuse, plan.Command)
+		if plan.Unknown {
+			refusal = s.refusalElsewhere()
+		}
 		s.free(plan)
 		if !s.shadowed(refusal) {
 			return s.refuseQuery(len(msg), refusal, out)
@@ -102,6 +111,7 @@ func (s *Session) weaveQuery(msg, body []byte, at int, by weave.Carrier, covered
 	if len(plan.Inserts) == 0 {
 		e := s.q.Push(replies.Query)
 		e.Note.covered = plan.After
+		s.followAll(e, plan)
 		if len(s.stmts) == 1 && s.stmts[0].forgets {
 			e.Note.sql, e.Note.name = true, s.stmts[0].target
 		}
@@ -110,11 +120,12 @@ func (s *Session) weaveQuery(msg, body []byte, at int, by weave.Carrier, covered
 	}
 	mark := len(out.own)
 	dst, head := wire.BeginQuery(out.own)
-	dst = plan.Rewrite(dst, body, by, s.cfg.call, s.countChars)
+	dst = plan.Rewrite(dst, body, s.cfg.call, s.countChars)
 	out.own = wire.EndQuery(dst, head)
 	out.put(mark)
 	e := s.q.Push(replies.Query)
 	e.Note.plan, e.Note.covered = plan, plan.After
+	s.followAll(e, plan)
 	for range plan.Inserts {
 		s.events.Checked()
 	}
@@ -124,7 +135,7 @@ func (s *Session) weaveQuery(msg, body []byte, at int, by weave.Carrier, covered
 // untouched reports whether a text can be forwarded without being read: nothing
 // in it can be a fence or bring one about, and nothing has to be known of it.
 func (s *Session) untouched(body []byte) bool {
-	return s.variable == empty && !s.cfg.RequireFence && !s.inherits && (!s.schema || s.db.trusted.Load() && !s.db.setters.Load()) &&
+	return s.variable == empty && !s.pool.on && !s.cfg.RequireFence && !s.inherits && (!s.schema || s.db.trusted.Load() && !s.db.setters.Load()) &&
 		s.confirmed == (weave.Coverage{}) && !sqlscan.Mentions(body)
 }
 
@@ -140,7 +151,10 @@ func (s *Session) coveredNow() weave.Coverage {
 	if s.batch.open {
 		return s.batch.covered
 	}
-	if s.q.Ready() > 0 || s.tx != wire.InTx {
+	switch {
+	case s.pool.on && s.q.Ready() > 0:
+		return weave.Unseen()
+	case s.q.Ready() > 0 || s.tx == wire.Idle:
 		return weave.Coverage{}
 	}
 	return s.confirmed

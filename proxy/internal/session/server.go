@@ -114,9 +114,9 @@ func (s *Session) judge(typ byte, msg []byte, out *Out) bool {
 	case wire.CommandComplete:
 		s.noticeTag(msg)
 		s.q.EndCopyIn()
-		return s.resultEnds()
+		return s.resultEnds(msg)
 	case wire.EmptyQueryResponse:
-		return s.resultEnds()
+		return s.resultEnds(nil)
 	case wire.PortalSuspended:
 		return s.answered(replies.Execute)
 	case wire.CopyInResponse:
@@ -196,9 +196,11 @@ func (s *Session) row(msg []byte) bool {
 			s.learn(columns[0], e.Note.epoch)
 		}
 		if e.Note.role == probeLogin && len(columns) > 1 {
-			s.inherits = len(columns[0]) > 0
-			s.schema = columns[1] != nil
+			s.learnLogin(columns)
 		}
+	case probeInitial:
+		value, _ := wire.FirstColumn(msg)
+		s.learnInitial(value)
 	case probeStamp, probeCatalog:
 		text, _ := wire.FirstColumn(msg)
 		s.answer = bytes.Clone(text)
@@ -221,8 +223,8 @@ func (s *Session) observed(msg []byte) {
 }
 
 // resultEnds handles what ends one result: of a statement of a Query, or of an
-// Execute.
-func (s *Session) resultEnds() bool {
+// Execute; msg is its CommandComplete, or nil.
+func (s *Session) resultEnds(msg []byte) bool {
 	e := s.q.Expect(replies.Execute, replies.Query)
 	if e == nil {
 		return s.unexpected()
@@ -230,6 +232,9 @@ func (s *Session) resultEnds() bool {
 	passes := s.passes(e)
 	if e.Note.sql {
 		s.prepared.closed(e.Note.name)
+	}
+	if e.Note.outcome != nil {
+		s.concluded(e.Note.outcome, msg)
 	}
 	switch {
 	case e.Kind == replies.Query:
@@ -271,12 +276,16 @@ func (s *Session) ready(msg []byte) bool {
 	if !ok {
 		return true
 	}
-	if status == wire.InTx {
+	switch {
+	case status == wire.InTx:
 		s.confirmed = e.Note.covered
-	} else {
+	case status == wire.Failed && s.pool.on:
+		s.confirmed = s.confirmed.Aborted(e.Note.covered)
+	default:
 		s.confirmed = weave.Coverage{}
 	}
 	if status == wire.Idle {
+		s.conclude(!s.pool.erred)
 		s.portals.clear()
 		s.dirty = s.dirty && (s.q.Ready() > 0 || s.batch.open)
 		if s.inTx {

@@ -84,6 +84,7 @@ type Session struct {
 	check      preparedCheck
 	prepared   registry // by Parse and PREPARE
 	portals    registry
+	pool       pool
 	dirty      bool // a cursor that may write was declared without a check
 	fastpath   bool // the check before a function call failed
 	streaming  bool // a replication stream is under way
@@ -131,6 +132,7 @@ type note struct {
 	refusal *wire.Error
 	covered weave.Coverage
 	epoch   uint32
+	outcome *outcome // behind a pooler
 }
 
 // role says whose message an entry stands for.
@@ -143,6 +145,7 @@ const (
 	oursCheck         // Execute of the prepared check: errors are the client's
 	probeVar          // reads the session variable
 	probeLogin        // the same and more, before the client's first statement
+	probeInitial      // reads what the session variable is by default
 	probeStamp        // looks whether the catalog has changed
 	probeCatalog      // reads the catalog
 	oursEnd           // ReadyForQuery of a batch of the proxy's own
@@ -169,6 +172,8 @@ func New(cfg *Config, catalogs *Catalogs, startup *wire.Startup, events Events) 
 		}
 	default:
 		s.tracked = true
+		s.pool.on = cfg.Pooling != PoolingSession // until the server's process id is known
+		s.pool.startup, s.pool.carries = startupFence(startup.Params)
 	}
 	return s
 }

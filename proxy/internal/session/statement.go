@@ -23,6 +23,8 @@ type statement struct {
 	resets     bool   // sets variables to what the session began with
 	drops      bool   // drops prepared statements
 	lexing     bool   // changes how the next text is read
+	keeps      belief // behind a pooler, what it sets beyond its transaction
+	obscure    string // behind a pooler, why it can't be followed
 	read       bool   // a read as far as the catalog of this generation knows
 	generation uint32
 	text       string // of a named read, so that it can be judged again
@@ -72,6 +74,9 @@ func (s *Session) describe(st *sqlscan.Statement, known bool) statement {
 // so: the run of a prepared statement, or, in a database that has functions
 // which do, whatever may come to call one, be it by a trigger or a default.
 func (s *Session) mayset(d *statement) {
+	if s.pool.on {
+		return
+	}
 	if d.executes && s.setterSQL || s.schema && (s.db.setters.Load() || !s.db.trusted.Load()) && (d.step.Write || d.read || d.procedural) {
 		d.step.Setter = true
 	}
@@ -104,8 +109,12 @@ func (s *Session) ran(d *statement) {
 	}
 }
 
-// doubtVariable notes that the session variable may have another value.
+// doubtVariable notes that the session variable may have another value. Behind a
+// pooler a look at it would tell nothing.
 func (s *Session) doubtVariable() {
+	if s.pool.on {
+		return
+	}
 	s.variable = unknown
 	s.epoch++
 }

@@ -175,7 +175,7 @@ func newTraffic(s *setup, direct bool) *traffic {
 	d := &dice{s.travel}
 	t := &traffic{dice: d, server: newBackend(d, s.major, s.policy, s.token), at: time.Unix(1000, 0), pending: s.bytes(), messages: 3 * len(s.script)}
 	if !direct {
-		cfg := NewConfig(Config{Mode: s.mode, RequireFence: s.policy.required, MaxStatement: 1 << 10})
+		cfg := NewConfig(Config{Mode: s.mode, RequireFence: s.policy.required, MaxStatement: 1 << 10, Pooling: PoolingSession})
 		catalogs := NewCatalogs(func() time.Time { return t.at })
 		t.session = New(cfg, catalogs, &wire.Startup{Params: map[string]string{"user": "u"}}, silent{})
 	}

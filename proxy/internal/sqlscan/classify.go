@@ -217,6 +217,7 @@ func (s *Scanner) mentions(m mention) {
 	st := &s.st
 	st.mentions |= m
 	st.out.Setter = st.out.Setter || m&mentionsSetter != 0
+	st.out.SetterCall = st.out.SetterCall || m&mentionsSetConfig != 0
 	st.out.SetsLexing = st.out.SetsLexing || m&mentionsLexing != 0
 }
 

@@ -110,6 +110,7 @@ func (s *Scanner) nameMarks(name []byte, known bool) {
 	if !known {
 		st.effect = true
 		st.out.Setter = st.out.Setter || s.cat.setters
+		st.out.SetterCall = st.out.SetterCall || s.cat.setters
 		return
 	}
 	f := s.cat.names[string(name)]
@@ -124,7 +125,7 @@ func (s *Scanner) nameMarks(name []byte, known bool) {
 		st.effect = st.effect || st.before.beforeType()
 	}
 	if f&isSetter != 0 {
-		st.out.Setter, st.out.SetsLexing = true, true
+		st.out.Setter, st.out.SetterCall, st.out.SetsLexing = true, true, true
 	}
 }
 
@@ -247,7 +248,7 @@ func (s *Scanner) call() {
 		}
 	}
 	if f&isSetter != 0 {
-		st.out.Setter, st.out.SetsLexing = true, true
+		st.out.Setter, st.out.SetterCall, st.out.SetsLexing = true, true, true
 	}
 }
 

@@ -61,6 +61,9 @@ type Statement struct {
 	// Setter: the statement may change the session variable wirefence.token.
 	// The EXECUTE of a prepared statement is not marked, its PREPARE is.
 	Setter bool
+	// SetterCall: it is a Setter for more than a mention of the variable: it may
+	// call a function that sets it, or hides what it calls.
+	SetterCall bool
 	// DropsPrepared: all prepared statements of the session go.
 	DropsPrepared bool
 	// SetsLexing: the statement may change standard_conforming_strings or

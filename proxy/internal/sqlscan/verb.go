@@ -115,6 +115,7 @@ func (st *state) conclude() {
 	}
 	if st.escapes && (st.verb == VerbDo || st.verb == VerbSet || st.verb == VerbReset || st.unicodeCall) {
 		out.Setter, out.SetsLexing = true, true
+		out.SetterCall = out.SetterCall || st.verb == VerbDo || st.unicodeCall
 	}
 }
 

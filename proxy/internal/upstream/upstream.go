@@ -4,6 +4,7 @@
 package upstream
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net"
@@ -18,6 +19,9 @@ import (
 type Upstream struct {
 	Hosts  []*Host
 	Target Target
+	// Pooling is what the URL says of a connection pooler there: auto, session or
+	// transaction.
+	Pooling string
 
 	encryption encryption
 	dialer     *net.Dialer
@@ -53,6 +57,9 @@ func New(text string, o Options) (*Upstream, error) {
 	if u.Target, err = parseTarget(params.Get("target_session_attrs")); err != nil {
 		return nil, err
 	}
+	if u.Pooling = cmp.Or(params.Get("pooling"), "auto"); !slices.Contains([]string{"auto", "session", "transaction"}, u.Pooling) {
+		return nil, fmt.Errorf("the upstream's pooling is %q, none of auto, session, transaction", u.Pooling)
+	}
 	if u.encryption, err = newEncryption(params, o.Failed); err != nil {
 		return nil, err
 	}
@@ -64,7 +71,7 @@ func New(text string, o Options) (*Upstream, error) {
 
 // parameters are those that an upstream's URL may have.
 var parameters = []string{
-	"host", "port", "sslcert", "sslkey", "sslmode", "sslnegotiation", "sslrootcert", "target_session_attrs",
+	"host", "pooling", "port", "sslcert", "sslkey", "sslmode", "sslnegotiation", "sslrootcert", "target_session_attrs",
 }
 
 func parse(text string) (hosts string, params url.Values, err error) {

@@ -46,6 +46,8 @@ func TestUpstreams(t *testing.T) {
 		{text: "postgres://db/?sslmode=often", fails: "none of disable"},
 		{text: "postgres://db/?target_session_attrs=read-write", want: "tcp db:5432"},
 		{text: "postgres://db/?target_session_attrs=fast", fails: "none of any"},
+		{text: "postgres://db/?pooling=transaction", want: "tcp db:5432"},
+		{text: "postgres://db/?pooling=statement", fails: "none of auto"},
 		{text: "postgres://db/?foo=1", fails: "unknown"},
 	} {
 		u, err := New(c.text, Options{Dialer: &net.Dialer{}, Timeout: time.Second})

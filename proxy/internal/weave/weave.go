@@ -23,6 +23,12 @@ type Step struct {
 	EndsTx      bool   // what follows is another transaction
 	Uncovers    bool   // an earlier check may no longer count
 	Setter      bool   // may change the session variable
+
+	// What matters behind a connection pooler only; else they are false.
+	Sets   bool // sets the variable for certain, for this transaction at least
+	Keeps  bool // and beyond it
+	Saves  bool // a savepoint
+	Undoes bool // goes back to one
 }
 
 // Carrier is where a message's fence comes from.
@@ -32,16 +38,56 @@ type Carrier struct {
 	Comment string
 	// Variable says that the session variable may carry a fence.
 	Variable bool
+
+	// Pooled says that each transaction may run on another server connection,
+	// whose session variable is anybody's until the client has set it in the same
+	// transaction. Expect is what the client believes it to hold, and Lost says
+	// that this isn't known.
+	Pooled bool
+	Expect string
+	Lost   bool
+	own    bool // this client has set the variable in this transaction
 }
 
 // Carries reports whether there may be a fence at all.
 func (c Carrier) Carries() bool { return c.Comment != "" || c.Variable }
+
+// In returns the carrier at a point of a transaction.
+func (c Carrier) In(v Coverage) Carrier {
+	if c.Pooled {
+		c.own, c.Lost = v.own, c.Lost || v.lost
+		c.Variable = c.own || c.Lost || c.Expect != ""
+	}
+	return c
+}
+
+// After returns the carrier after a statement.
+func (c Carrier) After(s Step) Carrier {
+	if !c.Pooled {
+		c.Variable = c.Variable || s.Setter
+	}
+	c.Lost = c.Lost || c.Pooled && s.Keeps
+	return c
+}
+
+// Unknown reports whether the fence is the session variable's, and nobody can
+// say whether the one that a check would read is the client's.
+func (c Carrier) Unknown() bool { return c.Pooled && c.Comment == "" && c.Lost && !c.own }
+
+// verifies reports whether a check must see first that the variable holds what
+// the client believes.
+func (c Carrier) verifies() bool { return c.Pooled && c.Comment == "" && !c.own }
 
 // Coverage says which fences the current transaction has been checked for. The
 // zero value is none.
 type Coverage struct {
 	variable bool
 	comment  string
+
+	// Behind a pooler: this client has set the variable in the transaction; no
+	// savepoint stood before that; there is a savepoint; what it has set may have
+	// been undone.
+	own, solid, saved, lost bool
 }
 
 // Covers reports whether a check for this carrier has been made.
@@ -64,19 +110,69 @@ func (c Coverage) Add(by Carrier) Coverage {
 
 // After returns the coverage after a statement has run.
 func (c Coverage) After(s Step) Coverage {
-	if s.EndsTx || s.Uncovers {
+	switch {
+	case s.EndsTx:
 		return Coverage{}
-	}
-	if s.Setter {
+	case s.Undoes:
+		return c.undone()
+	case s.Uncovers:
+		return Coverage{own: c.own, solid: c.solid, saved: c.saved, lost: c.lost}
+	case s.Setter:
 		c.variable = false
 	}
+	if s.Sets {
+		c.own, c.solid, c.lost = true, c.solid || !c.saved, false
+	}
+	c.saved = c.saved || s.Saves
 	return c
 }
+
+// undone returns the coverage behind the way back to a savepoint: what was set
+// behind it is undone.
+func (c Coverage) undone() Coverage {
+	return Coverage{own: c.solid, solid: c.solid, saved: true, lost: !c.solid && (c.own || c.lost)}
+}
+
+// Aborted returns what counts in a transaction that has failed, when it comes
+// back to a savepoint. c was the coverage before the message that failed, and
+// sent what would have been behind it.
+func (c Coverage) Aborted(sent Coverage) Coverage {
+	c.own = c.own || sent.own
+	c.lost = c.lost || sent.lost
+	return c.undone()
+}
+
+// Unchecked returns the coverage without its checks.
+func (c Coverage) Unchecked() Coverage {
+	c.variable, c.comment = false, ""
+	return c
+}
+
+// Unseen is the coverage of a transaction behind a pooler in which something has
+// run that nobody has looked at, or has answered yet: there may be a savepoint.
+func Unseen() Coverage { return Coverage{saved: true} }
+
+// Bound reports whether the fence depends on what the client has set in the
+// transaction, behind a pooler.
+func (c Coverage) Bound() bool { return c.own || c.lost }
 
 // Call is the SQL that makes a check. The zero value is not usable.
 type Call struct {
 	head, tail string
+	observes   bool
 }
+
+// VerifyState is the SQLSTATE with which a check fails that finds another value
+// in the session variable than it should: undefined_object, since it then reads
+// a variable that nobody has.
+const VerifyState = "42704"
+
+// verified is an expression for the session variable's value that fails if it
+// isn't the one that stands between the two parts.
+const (
+	verifiedHead = "pg_catalog.current_setting(CASE WHEN COALESCE(pg_catalog.current_setting('wirefence.token', true), '') OPERATOR(pg_catalog.=) "
+	verifiedTail = " THEN 'wirefence.token' ELSE 'wirefence.elsewhere' END)"
+)
 
 // NewCall returns the call for a proxy's policy: def is what a bare token in
 // the session variable means, required refuses a write without a fence, and
@@ -95,13 +191,17 @@ func NewCall(def fence.Resource, required, observe bool) Call {
 	} else {
 		tail += "false)"
 	}
-	return Call{head: "SELECT wirefence." + function + "(", tail: tail}
+	return Call{head: "SELECT wirefence." + function + "(", tail: tail, observes: observe}
 }
 
 // literal returns an SQL expression for the text that means the same under
 // every standard_conforming_strings and client_encoding.
 func literal(text string) string {
-	if fence.Resource(text).Encode() == text {
+	plain := true
+	for _, c := range []byte(text) {
+		plain = plain && ' ' <= c && c <= '~' && c != '\'' && c != '\\'
+	}
+	if plain {
 		return "'" + text + "'"
 	}
 	return "pg_catalog.convert_from(pg_catalog.decode('" + hex.EncodeToString([]byte(text)) + "', 'hex'), 'UTF8')"
@@ -111,16 +211,39 @@ func literal(text string) string {
 // NULL reads the session variable.
 func (c Call) Prepared() string { return c.head + "$1" + c.tail }
 
+// Unprepared is the text of a check for one carrier, whose one parameter is the
+// value that Parameter returns.
+func (c Call) Unprepared(by Carrier) string {
+	if !by.verifies() || c.observes {
+		return c.Prepared()
+	}
+	return c.head + verifiedHead + "$1" + verifiedTail + c.tail
+}
+
+// Parameter is the parameter of a prepared check; nil is NULL.
+func (c Call) Parameter(by Carrier) *string {
+	switch {
+	case by.Comment != "":
+		return &by.Comment
+	case by.verifies() && !c.observes:
+		return &by.Expect
+	}
+	return nil
+}
+
 // Simple is the text of a check that is a message of its own.
 func (c Call) Simple(by Carrier) string { return string(c.appendSimple(nil, by)) }
 
 // appendSimple appends the check as a statement of a simple query.
 func (c Call) appendSimple(dst []byte, by Carrier) []byte {
 	dst = append(dst, c.head...)
-	if by.Comment == "" {
-		dst = append(dst, "NULL"...)
-	} else {
+	switch {
+	case by.Comment != "":
 		dst = append(append(append(dst, '\''), by.Comment...), '\'')
+	case by.verifies() && !c.observes:
+		dst = append(append(append(dst, verifiedHead...), literal(by.Expect)...), verifiedTail...)
+	default:
+		dst = append(dst, "NULL"...)
 	}
 	dst = append(dst, c.tail...)
 	return append(dst, ';')
@@ -133,23 +256,30 @@ type Plan struct {
 	// After is the coverage behind the message, if its transaction goes on.
 	After Coverage
 	// Refuse is the condition under which nothing of the message may run, and
-	// Command the command it is about.
+	// Command the command it is about. Unknown says that the reason is a session
+	// variable of which nobody can say whose it is.
 	Refuse  fence.SQLState
 	Command string
+	Unknown bool
 
-	ours    []int // indexes of the checks among the woven text's results
-	chars   []int // Inserts in characters
-	width   int   // characters of one check
-	results int   // results that have come
+	carriers []Carrier // of the checks
+	ours     []int     // indexes of the checks among the woven text's results
+	chars    []int     // Inserts in characters
+	widths   []int     // characters of the checks
+	results  int       // results that have come
 }
 
 // Query plans a simple query. covered is what the transaction has been checked
 // for so far; with required, a write without a fence is refused.
 func (p *Plan) Query(steps []Step, by Carrier, covered Coverage, required bool) {
-	*p = Plan{Inserts: p.Inserts[:0], ours: p.ours[:0], chars: p.chars[:0]}
+	*p = Plan{Inserts: p.Inserts[:0], carriers: p.carriers[:0], ours: p.ours[:0], chars: p.chars[:0], widths: p.widths[:0]}
 	for i, s := range steps {
 		if s.Write || s.Unfenceable != "" {
+			by := by.In(covered)
 			switch {
+			case by.Unknown():
+				p.Refuse, p.Unknown = fence.CannotBeFenced, true
+				return
 			case s.Unfenceable != "" && by.Carries():
 				p.Refuse, p.Command = fence.CannotBeFenced, s.Unfenceable
 				return
@@ -159,20 +289,21 @@ func (p *Plan) Query(steps []Step, by Carrier, covered Coverage, required bool) 
 			case by.Carries() && !covered.Covers(by):
 				p.ours = append(p.ours, i+len(p.Inserts))
 				p.Inserts = append(p.Inserts, s.At)
+				p.carriers = append(p.carriers, by)
 				covered = covered.Add(by)
 			}
 		}
 		covered = covered.After(s)
-		by.Variable = by.Variable || s.Setter
+		by = by.After(s)
 	}
 	p.After = covered
 }
 
 // Rewrite appends text with the checks put in. count counts the characters of a
 // part of the text, as PostgreSQL counts them in the position of an error.
-func (p *Plan) Rewrite(dst, text []byte, by Carrier, call Call, count func([]byte) int) []byte {
+func (p *Plan) Rewrite(dst, text []byte, call Call, count func([]byte) int) []byte {
 	from := 0
-	for _, at := range p.Inserts {
+	for i, at := range p.Inserts {
 		before := 0
 		if n := len(p.chars); n > 0 {
 			before = p.chars[n-1]
@@ -180,8 +311,8 @@ func (p *Plan) Rewrite(dst, text []byte, by Carrier, call Call, count func([]byt
 		p.chars = append(p.chars, before+count(text[from:at]))
 		dst = append(dst, text[from:at]...)
 		start := len(dst)
-		dst = call.appendSimple(dst, by)
-		p.width = len(dst) - start
+		dst = call.appendSimple(dst, p.carriers[i])
+		p.widths = append(p.widths, len(dst)-start)
 		from = at
 	}
 	return append(dst, text[from:]...)
@@ -197,6 +328,18 @@ func (p *Plan) Ours() bool {
 	return false
 }
 
+// Result is the number, among the results of the woven text, of that of the
+// client's i-th statement.
+func (p *Plan) Result(i int) int {
+	n := i
+	for k, at := range p.ours {
+		if at-k <= i {
+			n++
+		}
+	}
+	return n
+}
+
 // NextResult notes that a result is complete.
 func (p *Plan) NextResult() { p.results++ }
 
@@ -205,14 +348,14 @@ func (p *Plan) NextResult() { p.results++ }
 func (p *Plan) Position(woven int) int {
 	back := 0
 	for k, at := range p.chars {
-		start := at + k*p.width // characters before the check
+		start, width := at+back, p.widths[k] // start: characters before the check
 		if woven <= start {
 			break
 		}
-		if woven <= start+p.width {
+		if woven <= start+width {
 			return 0
 		}
-		back += p.width
+		back += width
 	}
 	return woven - back
 }

@@ -79,7 +79,7 @@ func TestPositionsAndResultsOfAWovenText(t *testing.T) {
 	var p Plan
 	by := Carrier{Comment: "a=1"}
 	p.Query([]Step{{At: 0, Write: true}, {At: 10, EndsTx: true}, {At: 18, Write: true}}, by, Coverage{}, false)
-	woven := string(p.Rewrite(nil, []byte(text), by, NewCall("", false, false), func(b []byte) int { return len(b) }))
+	woven := string(p.Rewrite(nil, []byte(text), NewCall("", false, false), func(b []byte) int { return len(b) }))
 	check := "SELECT wirefence.check('a=1', NULL, false);"
 	if want := check + "INSERT x; COMMIT; " + check + "INSERT y"; woven != want {
 		t.Fatalf("got  %s\nwant %s", woven, want)

@@ -1,0 +1,1 @@
+SET LOCAL wirefence.token TO DEFAULT
