@@ -22,6 +22,7 @@ type conn struct {
 	client net.Conn
 	up     net.Conn
 	route  upstream.Route // where up leads
+	user   string
 	log    *slog.Logger
 
 	mu       sync.Mutex // guards what follows
@@ -29,7 +30,8 @@ type conn struct {
 	draining bool
 	nudge    func() // makes the driver look at draining and the farewell; nil during the login
 
-	once sync.Once // finish
+	once  sync.Once // finish
+	watch watch     // the sweeper's
 
 	wake  chan struct{} // asks clientPump to call the core although nothing was read
 	ended chan struct{} // closed when serverPump has ended

@@ -14,6 +14,7 @@ import (
 
 // Listen opens the addresses. It must be called once, before Serve.
 func (s *Server) Listen() error {
+	s.warnOfDescriptors()
 	for _, at := range s.options.Listen {
 		l, err := s.options.listen(strings.TrimSpace(at))
 		if err != nil {

@@ -15,6 +15,7 @@ type metrics struct {
 	cancels      prometheus.Counter
 	trouble      prometheus.Counter
 	loginSeconds prometheus.Histogram
+	timeouts     *prometheus.CounterVec
 }
 
 func newMetrics(reg prometheus.Registerer) (*metrics, error) {
@@ -33,6 +34,8 @@ func newMetrics(reg prometheus.Registerer) (*metrics, error) {
 			Name: "wirefence_cancel_requests_total", Help: "Cancel requests that were forwarded."}),
 		trouble: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "wirefence_protocol_errors_total", Help: "Messages that broke the protocol, or answers that did not match."}),
+		timeouts: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "wirefence_timeouts_total", Help: "Sessions that were ended by a timeout, by timeout."}, []string{"timeout"}),
 		loginSeconds: prometheus.NewHistogram(prometheus.HistogramOpts{
 			Name: "wirefence_login_seconds", Help: "Time from accepting a client to the end of its login.",
 			Buckets: prometheus.ExponentialBuckets(0.001, 4, 8)}),
@@ -45,7 +48,7 @@ func newMetrics(reg prometheus.Registerer) (*metrics, error) {
 	if reg == nil {
 		return m, nil
 	}
-	for _, c := range []prometheus.Collector{m.sessions, m.accepted, m.rejected, m.checks, m.refusals, m.cancels, m.trouble, m.loginSeconds} {
+	for _, c := range []prometheus.Collector{m.sessions, m.accepted, m.rejected, m.checks, m.refusals, m.cancels, m.trouble, m.loginSeconds, m.timeouts} {
 		if err := reg.Register(c); err != nil {
 			return nil, err
 		}

@@ -85,6 +85,20 @@ type Options struct {
 	// MaxConnections bounds the clients that are served at once; more get 53300.
 	// Default 1000.
 	MaxConnections int
+	// MaxUserConnections bounds the clients of one user that are served at once;
+	// more get 53300. A client counts from its startup packet on. By default only
+	// MaxConnections counts.
+	MaxUserConnections int
+	// IdleTimeout is how long a session may be idle outside of a transaction before
+	// it is ended with 57P05. By default for ever.
+	IdleTimeout time.Duration
+	// IdleInTransactionTimeout is how long the server may wait for the client in a
+	// transaction before the session is ended with 25P03. By default for ever.
+	IdleInTransactionTimeout time.Duration
+	// TransactionTimeout is how long a transaction may be open, one of a single
+	// statement too, before it is cancelled and the session ended with 25P04. By
+	// default for ever.
+	TransactionTimeout time.Duration
 	// StartupTimeout bounds the time from accepting a client to the end of its
 	// login. Default 60s, as PostgreSQL's authentication_timeout.
 	StartupTimeout time.Duration
@@ -136,6 +150,7 @@ func (o *Options) Validate() error {
 	for name, d := range map[string]time.Duration{
 		"startup timeout": o.StartupTimeout, "connect timeout": o.ConnectTimeout,
 		"drain timeout": o.DrainTimeout, "drain grace": o.DrainGrace,
+		"idle timeout": o.IdleTimeout, "idle-in-transaction timeout": o.IdleInTransactionTimeout, "transaction timeout": o.TransactionTimeout,
 	} {
 		if d < 0 {
 			return fmt.Errorf("%s is negative", name)
@@ -146,6 +161,9 @@ func (o *Options) Validate() error {
 	}
 	if o.MaxConnections < 1 {
 		return errors.New("the limit of connections is less than 1")
+	}
+	if o.MaxUserConnections < 0 {
+		return errors.New("the limit of a user's connections is negative")
 	}
 	if o.MaxStatement < 1<<10 {
 		return errors.New("the limit of a statement's size is less than 1 KiB")

@@ -23,6 +23,8 @@ func TestOptionsHaveDefaultsAndLimits(t *testing.T) {
 		"statement":     func(o *Options) { o.MaxStatement = 10 },
 		"drain timeout": func(o *Options) { o.DrainTimeout = -1 },
 		"upstream":      func(o *Options) { o.Upstream = "nowhere" },
+		"user's":        func(o *Options) { o.MaxUserConnections = -1 },
+		"idle timeout":  func(o *Options) { o.IdleTimeout = -1 },
 		"keepalive":     func(o *Options) { o.TCPKeepalive = time.Millisecond },
 		"user timeout":  func(o *Options) { o.TCPUserTimeout = -1 },
 		"abstract":      func(o *Options) { o.Listen, o.ReusePort = []string{"unix:@x"}, true },

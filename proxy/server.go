@@ -30,7 +30,7 @@ type Server struct {
 	listeners []net.Listener
 	admin     net.Listener // nil if there is none
 	keys      sync.Map     // cancel key → upstream.Route
-	count     atomic.Int64
+	limits    limits
 	draining  atomic.Bool
 	closing   atomic.Bool     // the listeners, that is
 	entering  context.Context // what comes before a session; ends with errDraining
@@ -95,6 +95,7 @@ func (s *Server) Serve(ctx context.Context) error {
 			l.stop()
 		}
 	}()
+	defer s.startSweeping()()
 	failed := make(chan error, len(s.listeners))
 	for _, l := range s.listeners {
 		s.accepting.Go(func() { failed <- s.accept(l) })
@@ -211,17 +212,13 @@ func (s *Server) open(raw net.Conn, in *buffer, began time.Time) (*conn, *arriva
 		_ = client.Close()
 		return nil, nil
 	}
-	if n := s.count.Add(1); n > int64(s.options.MaxConnections) {
-		s.count.Add(-1)
-		s.metrics.rejected.WithLabelValues("limit").Inc()
-		log.Warn("too many connections", "limit", s.options.MaxConnections)
-		refuse(client, wire.Error{Code: "53300", Message: "sorry, too many clients already", Hint: "The limit is WIREFENCE_MAX_CONNECTIONS."})
+	if !s.admitted(client, startup.User(), log) {
 		return nil, nil
 	}
 	c, a := s.connect(ctx, client, startup, in, deadline)
 	if c == nil {
 		_ = client.Close()
-		s.count.Add(-1)
+		s.limits.leave(startup.User())
 	}
 	return c, a
 }
@@ -236,7 +233,7 @@ func (s *Server) connect(ctx context.Context, client *client, startup *wire.Star
 		return nil, nil
 	}
 	c := &conn{
-		server: s, client: client.Conn, up: a.link.Conn, route: a.link.Route, log: log,
+		server: s, client: client.Conn, up: a.link.Conn, route: a.link.Route, user: startup.User(), log: log,
 		wake: make(chan struct{}, 1), ended: make(chan struct{}),
 	}
 	c.core = session.New(s.config, s.catalogs, startup, (*events)(c))
@@ -259,7 +256,7 @@ func (s *Server) forget(c *conn) {
 	delete(s.conns, c)
 	s.mu.Unlock()
 	s.metrics.sessions.Dec()
-	s.count.Add(-1)
+	s.limits.leave(c.user)
 	s.handlers.Done()
 }
 

@@ -21,32 +21,36 @@ import (
 )
 
 type proxySettings struct {
-	Listen         []string      `env:"WIREFENCE_LISTEN" envDefault:"127.0.0.1:6433" help:"addresses to accept clients at, separated by commas: host:port, unix:/dir/.s.PGSQL.6433, or unix:@name"`
-	Upstream       string        `env:"WIREFENCE_UPSTREAM" help:"PostgreSQL servers, tried in order: postgres://host1:5432,host2:5432/?sslmode=verify-full&sslrootcert=ca.pem&target_session_attrs=read-write (required)"`
-	DatabaseURL    string        `env:"WIREFENCE_DATABASE_URL" help:"connection string of the proxy's own role, with which it verifies the schema at start, asks for users' secrets and for servers' roles"`
-	TLSCert        string        `env:"WIREFENCE_TLS_CERT_FILE" help:"certificate with its chain, in PEM form, for TLS with clients; read again when it changes"`
-	TLSKey         string        `env:"WIREFENCE_TLS_KEY_FILE" help:"the certificate's key, in PEM form"`
-	TLSMode        string        `env:"WIREFENCE_TLS_MODE" help:"allow (with a certificate, the default), or require: TCP clients without TLS get 28000"`
-	TLSMinVersion  string        `env:"WIREFENCE_TLS_MIN_VERSION" help:"oldest TLS version for clients: 1.2 (with a certificate, the default) or 1.3"`
-	TLSClientCA    string        `env:"WIREFENCE_TLS_CLIENT_CA_FILE" help:"authorities of clients' certificates, in PEM form; by default none are asked for"`
-	TLSClientCert  string        `env:"WIREFENCE_TLS_CLIENT_CERT" help:"optional, verify-ca (with a CA, the default), or verify-full: its common name must be the user"`
-	AuthFile       string        `env:"WIREFENCE_AUTH_FILE" help:"user file in PgBouncer's format, by which the proxy authenticates clients with SCRAM; by default servers do"`
-	AuthQuery      string        `env:"WIREFENCE_AUTH_QUERY" help:"SQL that returns name and SCRAM secret of the user $1, asked by WIREFENCE_DATABASE_URL for users that are not in the file"`
-	Mode           string        `env:"WIREFENCE_MODE" envDefault:"enforce" help:"enforce; shadow counts and logs what it would refuse; off forwards everything untouched"`
-	UnfencedWrites string        `env:"WIREFENCE_UNFENCED_WRITES" envDefault:"allow" help:"allow; reject refuses a write without a fence with WF002"`
-	Resource       string        `env:"WIREFENCE_RESOURCE" help:"the resource that a bare token means"`
-	AdminListen    string        `env:"WIREFENCE_ADMIN_LISTEN" envDefault:"127.0.0.1:9433" help:"address of /livez, /readyz and /metrics; off for none"`
-	ReusePort      bool          `env:"WIREFENCE_REUSE_PORT" envDefault:"false" help:"let a new process that has this set, too, listen at the same addresses and take over"`
-	TCPKeepalive   time.Duration `env:"WIREFENCE_TCP_KEEPALIVE" envDefault:"60s" help:"quiet time after which the other end of a connection is probed, on both sides; 0 for never"`
-	TCPUserTimeout time.Duration `env:"WIREFENCE_TCP_USER_TIMEOUT" envDefault:"0s" help:"time that sent bytes may stay unacknowledged before a connection is given up; 0 lets the system decide"`
-	MaxConnections int           `env:"WIREFENCE_MAX_CONNECTIONS" envDefault:"1000" help:"clients served at once; more get 53300"`
-	StartupTimeout time.Duration `env:"WIREFENCE_STARTUP_TIMEOUT" envDefault:"60s" help:"time from accepting a client to the end of its login"`
-	ConnectTimeout time.Duration `env:"WIREFENCE_CONNECT_TIMEOUT" envDefault:"5s" help:"time to reach one upstream host"`
-	MaxStatement   int           `env:"WIREFENCE_MAX_STATEMENT" envDefault:"16777216" help:"largest statement that is scanned, in bytes; a larger one passes if nothing in it could be a fence, else it is refused"`
-	DrainGrace     time.Duration `env:"WIREFENCE_DRAIN_GRACE" envDefault:"0s" help:"time after SIGTERM in which new clients are still served"`
-	DrainTimeout   time.Duration `env:"WIREFENCE_DRAIN_TIMEOUT" envDefault:"30s" help:"time that transactions have to end after SIGTERM"`
-	LogLevel       string        `env:"WIREFENCE_LOG_LEVEL" envDefault:"info" help:"debug, info, warn or error"`
-	LogFormat      string        `env:"WIREFENCE_LOG_FORMAT" envDefault:"auto" help:"text, json, or auto: text on a terminal, else JSON"`
+	Listen                   []string      `env:"WIREFENCE_LISTEN" envDefault:"127.0.0.1:6433" help:"addresses to accept clients at, separated by commas: host:port, unix:/dir/.s.PGSQL.6433, or unix:@name"`
+	Upstream                 string        `env:"WIREFENCE_UPSTREAM" help:"PostgreSQL servers, tried in order: postgres://host1:5432,host2:5432/?sslmode=verify-full&sslrootcert=ca.pem&target_session_attrs=read-write (required)"`
+	DatabaseURL              string        `env:"WIREFENCE_DATABASE_URL" help:"connection string of the proxy's own role, with which it verifies the schema at start, asks for users' secrets and for servers' roles"`
+	TLSCert                  string        `env:"WIREFENCE_TLS_CERT_FILE" help:"certificate with its chain, in PEM form, for TLS with clients; read again when it changes"`
+	TLSKey                   string        `env:"WIREFENCE_TLS_KEY_FILE" help:"the certificate's key, in PEM form"`
+	TLSMode                  string        `env:"WIREFENCE_TLS_MODE" help:"allow (with a certificate, the default), or require: TCP clients without TLS get 28000"`
+	TLSMinVersion            string        `env:"WIREFENCE_TLS_MIN_VERSION" help:"oldest TLS version for clients: 1.2 (with a certificate, the default) or 1.3"`
+	TLSClientCA              string        `env:"WIREFENCE_TLS_CLIENT_CA_FILE" help:"authorities of clients' certificates, in PEM form; by default none are asked for"`
+	TLSClientCert            string        `env:"WIREFENCE_TLS_CLIENT_CERT" help:"optional, verify-ca (with a CA, the default), or verify-full: its common name must be the user"`
+	AuthFile                 string        `env:"WIREFENCE_AUTH_FILE" help:"user file in PgBouncer's format, by which the proxy authenticates clients with SCRAM; by default servers do"`
+	AuthQuery                string        `env:"WIREFENCE_AUTH_QUERY" help:"SQL that returns name and SCRAM secret of the user $1, asked by WIREFENCE_DATABASE_URL for users that are not in the file"`
+	Mode                     string        `env:"WIREFENCE_MODE" envDefault:"enforce" help:"enforce; shadow counts and logs what it would refuse; off forwards everything untouched"`
+	UnfencedWrites           string        `env:"WIREFENCE_UNFENCED_WRITES" envDefault:"allow" help:"allow; reject refuses a write without a fence with WF002"`
+	Resource                 string        `env:"WIREFENCE_RESOURCE" help:"the resource that a bare token means"`
+	AdminListen              string        `env:"WIREFENCE_ADMIN_LISTEN" envDefault:"127.0.0.1:9433" help:"address of /livez, /readyz and /metrics; off for none"`
+	ReusePort                bool          `env:"WIREFENCE_REUSE_PORT" envDefault:"false" help:"let a new process that has this set, too, listen at the same addresses and take over"`
+	TCPKeepalive             time.Duration `env:"WIREFENCE_TCP_KEEPALIVE" envDefault:"60s" help:"quiet time after which the other end of a connection is probed, on both sides; 0 for never"`
+	TCPUserTimeout           time.Duration `env:"WIREFENCE_TCP_USER_TIMEOUT" envDefault:"0s" help:"time that sent bytes may stay unacknowledged before a connection is given up; 0 lets the system decide"`
+	MaxConnections           int           `env:"WIREFENCE_MAX_CONNECTIONS" envDefault:"1000" help:"clients served at once; more get 53300"`
+	MaxUserConnections       int           `env:"WIREFENCE_MAX_USER_CONNECTIONS" envDefault:"0" help:"clients of one user served at once; more get 53300; 0 for no limit of its own"`
+	IdleTimeout              time.Duration `env:"WIREFENCE_IDLE_TIMEOUT" envDefault:"0s" help:"time that a session may be idle outside of a transaction; 0 for ever"`
+	IdleInTransactionTimeout time.Duration `env:"WIREFENCE_IDLE_IN_TRANSACTION_TIMEOUT" envDefault:"0s" help:"time that the server may wait for the client in a transaction; 0 for ever"`
+	TransactionTimeout       time.Duration `env:"WIREFENCE_TRANSACTION_TIMEOUT" envDefault:"0s" help:"time that a transaction may take; 0 for ever"`
+	StartupTimeout           time.Duration `env:"WIREFENCE_STARTUP_TIMEOUT" envDefault:"60s" help:"time from accepting a client to the end of its login"`
+	ConnectTimeout           time.Duration `env:"WIREFENCE_CONNECT_TIMEOUT" envDefault:"5s" help:"time to reach one upstream host"`
+	MaxStatement             int           `env:"WIREFENCE_MAX_STATEMENT" envDefault:"16777216" help:"largest statement that is scanned, in bytes; a larger one passes if nothing in it could be a fence, else it is refused"`
+	DrainGrace               time.Duration `env:"WIREFENCE_DRAIN_GRACE" envDefault:"0s" help:"time after SIGTERM in which new clients are still served"`
+	DrainTimeout             time.Duration `env:"WIREFENCE_DRAIN_TIMEOUT" envDefault:"30s" help:"time that transactions have to end after SIGTERM"`
+	LogLevel                 string        `env:"WIREFENCE_LOG_LEVEL" envDefault:"info" help:"debug, info, warn or error"`
+	LogFormat                string        `env:"WIREFENCE_LOG_FORMAT" envDefault:"auto" help:"text, json, or auto: text on a terminal, else JSON"`
 }
 
 func proxyCommand() *cobra.Command {
@@ -94,6 +98,8 @@ func runProxy(ctx context.Context, cfg proxySettings, signals *signals) error {
 		AuthFile: cfg.AuthFile, AuthQuery: cfg.AuthQuery, Mode: proxy.Mode(cfg.Mode),
 		UnfencedWrites: proxy.UnfencedWrites(cfg.UnfencedWrites), Resource: cfg.Resource,
 		ReusePort: cfg.ReusePort, TCPKeepalive: cmp.Or(cfg.TCPKeepalive, -1), TCPUserTimeout: cfg.TCPUserTimeout,
+		MaxUserConnections: cfg.MaxUserConnections, IdleTimeout: cfg.IdleTimeout,
+		IdleInTransactionTimeout: cfg.IdleInTransactionTimeout, TransactionTimeout: cfg.TransactionTimeout,
 		MaxConnections: cfg.MaxConnections, StartupTimeout: cfg.StartupTimeout, ConnectTimeout: cfg.ConnectTimeout,
 		MaxStatement: cfg.MaxStatement, DrainGrace: cfg.DrainGrace, DrainTimeout: cfg.DrainTimeout,
 		Logger: log, Registerer: registry,

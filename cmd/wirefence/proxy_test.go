@@ -213,3 +213,12 @@ func ended(t *testing.T, conn *pgx.Conn) error {
 	}
 	return nil
 }
+
+func TestProxyWarnsOfTooFewDescriptors(t *testing.T) {
+	t.Parallel()
+	p := startProxy(t, database(t, true), "WIREFENCE_MAX_CONNECTIONS=1000000000")
+	p.stderr.await(t, "the limit of open files is too low")
+	if fine := startProxy(t, database(t, true), "WIREFENCE_MAX_CONNECTIONS=10"); strings.Contains(fine.stderr.String(), "open files") {
+		t.Error("there is a warning although all is well")
+	}
+}

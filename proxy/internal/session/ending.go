@@ -47,3 +47,37 @@ func (s *Session) LastWords(dst []byte) []byte {
 	}
 	return s.farewell.Append(dst)
 }
+
+// Standing is where a session stands, for who watches how long it stays there.
+type Standing struct {
+	Where Where
+	// Activity changes whenever the client sends something or a transaction ends.
+	Activity uint32
+	// Transactions counts those that have ended.
+	Transactions uint32
+}
+
+// Where a session can stand.
+type Where uint8
+
+// Elsewhere is what has no transactions: the login, and a replication stream.
+const (
+	Elsewhere Where = iota
+	Between         // idle, outside of a transaction
+	Waiting         // the server waits for the client, in a transaction
+	Running         // the server is at work
+)
+
+// Standing returns where the session stands.
+func (s *Session) Standing() Standing {
+	at := Standing{Running, s.activity, s.transactions}
+	switch {
+	case s.phase != serving || s.streaming:
+		at.Where = Elsewhere
+	case s.Idle():
+		at.Where = Between
+	case s.q.Len() == 0:
+		at.Where = Waiting
+	}
+	return at
+}

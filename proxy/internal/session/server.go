@@ -286,6 +286,8 @@ func (s *Session) ready(msg []byte) bool {
 	}
 	if status == wire.Idle {
 		s.conclude(!s.pool.erred)
+		s.activity++
+		s.transactions++
 		s.portals.clear()
 		s.dirty = s.dirty && (s.q.Ready() > 0 || s.batch.open)
 		if s.inTx {

@@ -88,6 +88,8 @@ type Session struct {
 	dirty      bool // a cursor that may write was declared without a check
 	fastpath   bool // the check before a function call failed
 	streaming  bool // a replication stream is under way
+
+	activity, transactions uint32 // see Standing
 }
 
 type phase uint8
