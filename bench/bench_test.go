@@ -1,6 +1,7 @@
 package main
 
 import (
+	"io"
 	"slices"
 	"strings"
 	"testing"
@@ -99,5 +100,12 @@ func TestCoreBenchmarksAreRead(t *testing.T) {
 	want := []coreResult{{"Unfenced/read/simple", 612.5, 0}, {"Fenced/simple", 7, 2}}
 	if !slices.Equal(got, want) || !got[0].goalIsZero() || got[1].goalIsZero() {
 		t.Errorf("got %+v", got)
+	}
+}
+
+func TestRowsOfACopy(t *testing.T) {
+	text, err := io.ReadAll(&rows{left: 1 << 20})
+	if err != nil || len(text) != 1<<20 || strings.Count(string(text), "\n") != 1024 {
+		t.Errorf("%d bytes in %d lines, %v", len(text), strings.Count(string(text), "\n"), err)
 	}
 }

@@ -16,6 +16,7 @@ type book struct {
 	versions string
 	results  results
 	sessions map[target]*sessionCost
+	copies   map[string]*copyCost
 	leases   *leaseRates
 	core     []coreResult
 }
@@ -47,6 +48,7 @@ func (b *book) markdown() string {
 		}
 	}
 	b.sessionTable(&p)
+	b.copyTable(&p)
 	b.leaseTable(&p)
 	b.coreTable(&p)
 	return p.String()
@@ -147,6 +149,47 @@ func (b *book) sessionTable(p *page) {
 		}
 		p.line("| %s | %s | %s | %s |", t, memory, ms(percentile(cost.connect, 50)), ms(percentile(cost.connect, 95)))
 	}
+}
+
+func (b *book) copyTable(p *page) {
+	if len(b.copies) == 0 {
+		return
+	}
+	p.line("")
+	p.line("## COPY of 1 GiB")
+	p.line("")
+	p.line("Text lines of 1 KiB into an unlogged table and out of it again, one client. CPU is that of the process between. Memory is the most that it grew by meanwhile.")
+	p.line("")
+	p.line("| way | in, s | of direct | CPU s | out, s | of direct | CPU s | MiB |")
+	p.line("|---|---:|---:|---:|---:|---:|---:|---:|")
+	base := b.copies[direct]
+	for _, way := range copyWays {
+		cost := b.copies[way.name]
+		in, out, cpuIn, cpuOut, memory := "", "", "", "", ""
+		if way.name != direct {
+			in, out = fmt.Sprintf("%.2f", ratios(base.in, cost.in).median), fmt.Sprintf("%.2f", ratios(base.out, cost.out).median)
+			cpuIn, cpuOut = secondsOf(cost.cpuIn), secondsOf(cost.cpuOut)
+			memory = fmt.Sprintf("%.1f", float64(cost.memory)/(1<<20))
+		}
+		p.line("| %s | %s | %s | %s | %s | %s | %s | %s |", way.name, secondsOf(cost.in), in, cpuIn, secondsOf(cost.out), out, cpuOut, memory)
+	}
+}
+
+// ratios compares durations round by round, as speeds: the first over the second.
+func ratios(a, b []time.Duration) spread {
+	var values []float64
+	for i := range min(len(a), len(b)) {
+		values = append(values, float64(a[i])/float64(b[i]))
+	}
+	return spreadOf(values)
+}
+
+func secondsOf(all []time.Duration) string {
+	var values []float64
+	for _, d := range all {
+		values = append(values, d.Seconds())
+	}
+	return spreadOf(values).String()
 }
 
 func (b *book) leaseTable(p *page) {

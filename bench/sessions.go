@@ -19,7 +19,7 @@ type sessionCost struct {
 }
 
 const (
-	idleSessions = 1000
+	idleSessions = 2000
 	connections  = 200 // of which the latency is taken, for each target
 	settling     = 3 * time.Second
 )

@@ -25,7 +25,7 @@ var scripts embed.FS
 const database = "bench"
 
 // maxClients is how many clients the servers must bear.
-const maxClients = 1200
+const maxClients = 2200
 
 // world is what is measured: three processes and a folder of scripts.
 type world struct {

@@ -5,3 +5,4 @@ CREATE TABLE pgbench_accounts (aid int PRIMARY KEY, bid int, abalance int, fille
 INSERT INTO pgbench_accounts SELECT n, 1, 0, '' FROM pg_catalog.generate_series(1, 100000) AS n;
 SELECT wirefence.seal('orders', 34, 'bench');
 VACUUM ANALYZE pgbench_accounts;
+CREATE UNLOGGED TABLE copied (text text)
