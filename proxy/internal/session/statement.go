@@ -128,6 +128,9 @@ func (s *Session) prepare(d *statement, comment string) {
 	old, sure := s.prepared.find([]byte(d.target), 0)
 	if _, exists := s.prepared.get([]byte(d.target)); (exists || !sure) && old.fence != comment {
 		st.step.Unfenceable = "the execution of a statement that was prepared twice"
+		if st.fence == "" {
+			st.fence = old.fence // it may be the first that counts: then this is carried
+		}
 	}
 	s.prepared.define(d.target, st)
 }
