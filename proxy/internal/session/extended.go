@@ -205,7 +205,7 @@ func (s *Session) execute(msg []byte, at int, out *Out) int {
 		}
 	}
 	by := s.carrier(st.fence).In(s.batch.covered)
-	s.dirty = s.dirty || st.declares && st.step.Write && !by.Carries()
+	s.dirty = s.dirty || st.declares && st.step.Write && by.Comment == ""
 	if s.batch.dead {
 		s.batch.dead = !st.step.EndsTx && !st.step.Uncovers
 	} else if (st.step.Write || st.step.Unfenceable != "") && (by.Carries() || s.cfg.RequireFence) {

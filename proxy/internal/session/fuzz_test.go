@@ -24,8 +24,21 @@ func logIn(s *Session) {
 	}
 }
 
+// framed reports whether bytes for the server are messages; the last may be cut.
+func framed(b []byte) bool {
+	for len(b) >= wire.HeaderSize {
+		_, size, _ := wire.Header(b)
+		if size == 0 {
+			return false
+		}
+		b = b[min(size, len(b)):]
+	}
+	return true
+}
+
 // FuzzSession feeds bytes to both sides in turns. Whatever comes, nothing may
-// panic, no more may be used than was there, and what is kept must be bounded.
+// panic, no more may be used than was there, what goes to the server is framed,
+// and what is kept must be bounded.
 func FuzzSession(f *testing.F) {
 	query := func(sql string) []byte { return wire.AppendQuery(nil, sql) }
 	batch := wire.AppendSync(wire.AppendExecute(wire.AppendBind(wire.AppendParse(nil, "", "call p() /*wirefence.token='a=1'*/"), "", ""), ""))
@@ -50,6 +63,8 @@ func FuzzSession(f *testing.F) {
 			s.variable = carries
 		}
 		var toServer, toClient Out
+		var sent []byte
+		most := 64<<10 + 4*(len(fromClient)+len(fromServer))
 		for range 4 {
 			used := s.FromClient(fromClient, &toServer)
 			back, _ := s.FromServer(fromServer, &toClient)
@@ -60,6 +75,13 @@ func FuzzSession(f *testing.F) {
 				if len(b) == 0 {
 					t.Fatal("an empty buffer is to be sent")
 				}
+				sent = append(sent, b...)
+			}
+			if !framed(sent) {
+				t.Fatalf("to the server go %q", sent)
+			}
+			if kept := len(s.toward) + len(s.answer) + len(s.key) + len(toServer.own) + len(toClient.own); kept > most {
+				t.Fatalf("%d bytes are kept", kept)
 			}
 			toClient.Buffers(nil)
 			fromClient, fromServer = fromClient[used:], fromServer[back:]

@@ -67,7 +67,7 @@ func (s *Session) query(msg []byte, at int, out *Out) int {
 			by.Comment = carried.String()
 		}
 		bare = bare || d.step.Write && !own
-		s.dirty = s.dirty || d.declares && d.step.Write && !by.In(covered).Carries()
+		s.dirty = s.dirty || d.declares && d.step.Write && by.Comment == ""
 		s.stmts, s.steps = append(s.stmts, d), append(s.steps, d.step)
 		contain = contain || d.procedural || d.step.Unfenceable != "" || d.step.Write && !s.schema
 	}

@@ -85,7 +85,7 @@ type Session struct {
 	prepared   registry // by Parse and PREPARE
 	portals    registry
 	pool       pool
-	dirty      bool // a cursor that may write was declared without a check
+	dirty      bool // a cursor that may write was declared without a fence of its own
 	fastpath   bool // the check before a function call failed
 	streaming  bool // a replication stream is under way
 

@@ -63,6 +63,8 @@ func TestTrafficThatOnceWentWrong(t *testing.T) {
 			script: []part{query("BEGIN; DECLARE h CURSOR WITH HOLD FOR SELECT write()"), query("SELECT fails"), run("COMMIT" + fenced), sync_}},
 		{name: "a cursor over a write, declared without a fence, fetched with one", policy: there, major: 15,
 			script: []part{query("BEGIN; DECLARE c CURSOR FOR SELECT write()"), query("FETCH c /*wirefence.token='a=3'*/")}},
+		{name: "a cursor over a write, declared when the variable was in doubt", policy: policy{enforced: true, schema: true, setters: true}, major: 14,
+			script: []part{query("BEGIN"), call, query("DECLARE h CURSOR WITH HOLD FOR SELECT write()"), query("COMMIT" + fenced)}},
 		{name: "a COMMIT of a block that has failed, with a cursor over a write", policy: policy{enforced: true, schema: true, setters: true}, major: 14,
 			script: []part{query("BEGIN"), query("DECLARE c CURSOR FOR SELECT write()"), query("SELECT fails"), query("COMMIT; BEGIN"), query("SELECT fails"), run("COMMIT AND CHAIN"), sync_}},
 		{name: "a login whose question failed forgot what RESET leads to", token: stale, policy: policy{enforced: true, schema: true, failing: true}, major: 14,
