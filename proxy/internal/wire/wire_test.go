@@ -128,3 +128,48 @@ func TestErrorsAreReadable(t *testing.T) {
 		t.Error("a code without an end was read")
 	}
 }
+
+// FuzzMessages reads whatever a server or a client may send: a header says how
+// far its message goes or that it can't be, and what is in the message is read
+// within it.
+func FuzzMessages(f *testing.F) {
+	f.Add([]byte{'D', 0, 0, 0, 17, 0, 2, 0, 0, 0, 1, 'a', 0xff, 0xff, 0xff, 0xff, 0, 'Z', 0, 0, 0, 5, 'I'})
+	f.Add(Error{Severity: "ERROR", Code: "WF001", Message: "m", Detail: "d", Hint: "h"}.Append(nil))
+	f.Add(AppendSync(AppendExecute(AppendBind(AppendParse(nil, "s", "select $1"), "p", "s", nil), "p")))
+	f.Add([]byte{'E', 0, 0, 0, 12, 'S', 'E', 0, 'C', '4', 0, 0, 0})
+	f.Fuzz(func(t *testing.T, b []byte) {
+		for {
+			_, size, ok := Header(b)
+			if ok != (len(b) >= HeaderSize) || size != 0 && (size < HeaderSize || size > MaxMessage+1) {
+				t.Fatalf("% x: size %d, %v", b[:min(len(b), 8)], size, ok)
+			}
+			if !ok || size == 0 || size > len(b) {
+				return
+			}
+			msg := b[:size:size]
+			columns := Columns(msg)
+			if value, null := FirstColumn(msg); len(columns) > 0 && (null != (columns[0] == nil) || !null && string(value) != string(columns[0])) {
+				t.Fatalf("% x: first column %q, %v of %q", msg, value, null, columns)
+			}
+			total := 0
+			for _, c := range columns {
+				total += len(c)
+			}
+			if total > size {
+				t.Fatalf("% x: %d bytes of columns", msg, total)
+			}
+			if code := ErrorCode(msg); len(code) > size {
+				t.Fatalf("% x: code %q", msg, code)
+			}
+			if e, err := DecodeError(msg); err == nil {
+				if _, err := e.Encode(nil); err != nil {
+					t.Fatalf("% x: %v", msg, err)
+				}
+			}
+			if name, rest, ok := CString(msg[HeaderSize:]); ok && len(name)+len(rest)+1 != size-HeaderSize {
+				t.Fatalf("% x: %q and %q", msg, name, rest)
+			}
+			b = b[size:]
+		}
+	})
+}
