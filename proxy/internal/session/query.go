@@ -40,7 +40,7 @@ func (s *Session) query(msg []byte, at int, out *Out) int {
 	if result.FenceErr != nil && !s.shadowed(malformed(result.FenceErr)) {
 		return s.refuseQuery(len(msg), malformed(result.FenceErr), out)
 	}
-	contain, bare := false, false
+	contain, bare, sets := false, false, false
 	carried, failure := result.Fence, error(nil)
 	s.stmts, s.steps = s.stmts[:0], s.steps[:0]
 	for i := range result.Statements {
@@ -66,12 +66,12 @@ func (s *Session) query(msg []byte, at int, out *Out) int {
 			}
 			by.Comment = carried.String()
 		}
-		bare = bare || d.step.Write && !own
+		bare, sets = bare || d.step.Write && !own, sets || d.step.Setter
 		s.dirty = s.dirty || d.declares && d.step.Write && by.Comment == ""
 		s.stmts, s.steps = append(s.stmts, d), append(s.steps, d.step)
 		contain = contain || d.procedural || d.step.Unfenceable != "" || d.step.Write && !s.schema
 	}
-	if bare && result.FenceText == "" && by.Comment != "" && (by.In(covered).Variable || s.cfg.RequireFence) {
+	if bare && result.FenceText == "" && by.Comment != "" && (by.In(covered).Variable || sets || s.cfg.RequireFence) {
 		failure = &fence.SyntaxError{Reason: "the fence of a statement that EXECUTE runs doesn't hold for the other writes of the same message; send them apart"}
 	}
 	if failure != nil && !s.shadowed(malformed(failure)) {

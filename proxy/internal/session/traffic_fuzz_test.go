@@ -54,6 +54,8 @@ func TestTrafficThatOnceWentWrong(t *testing.T) {
 			script: []part{run("CALL p()"), query("SELECT 1"), sync_}},
 		{name: "the fence of a statement that EXECUTE runs covered another's", token: stale, policy: there, major: 16,
 			script: []part{query("PREPARE p AS SELECT 1" + fenced), query("EXECUTE p; INSERT INTO t VALUES (1)")}},
+		{name: "the same, where the variable is set in the same text", policy: there, major: 14,
+			script: []part{query("PREPARE p AS SELECT 1" + fenced), query("SET wirefence.token = 'a=3'; INSERT INTO t VALUES (1); EXECUTE p")}},
 		{name: "a PREPARE that failed took the fence of the first from it", policy: there, major: 14,
 			script: []part{query("PREPARE p AS INSERT INTO t VALUES (1)" + fenced), query("PREPARE p AS SELECT 1"), query("EXECUTE p"),
 				{wire.AppendExecute(wire.AppendBind(nil, "", "p"), ""), "Bind p, Execute"}}},
