@@ -81,6 +81,9 @@ func (s *Server) Abort() { s.abortOnce.Do(func() { close(s.abort) }) }
 // abortAll ends all sessions and returns how many there were.
 func (s *Server) abortAll() int {
 	s.enough(errDraining)
+	s.mu.Lock()
+	s.ending = true // for those whose session is about to begin
+	s.mu.Unlock()
 	ctx, stop := context.WithTimeout(context.Background(), cancelTime)
 	defer stop()
 	var ending sync.WaitGroup

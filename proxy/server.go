@@ -30,6 +30,7 @@ type Server struct {
 	listeners []net.Listener
 	admin     net.Listener // nil if there is none
 	keys      sync.Map     // cancel key → upstream.Route
+	arriving atomic.Int64 // connections that have sent no startup packet yet
 	limits    limits
 	draining  atomic.Bool
 	closing   atomic.Bool     // the listeners, that is
@@ -134,8 +135,19 @@ func (s *Server) accept(l net.Listener) error {
 	}
 }
 
-// take serves a client that was accepted.
+// take serves a client that was accepted. Who has not said yet what it wants
+// counts apart from sessions, so that silence on many connections keeps nobody
+// out of those, nor holds more of them than there may be sessions.
 func (s *Server) take(client net.Conn) {
+	if s.arriving.Add(1) > int64(s.options.MaxConnections) {
+		s.arriving.Add(-1)
+		s.metrics.rejected.WithLabelValues("arriving").Inc()
+		if left, ok := s.limits.log(time.Now()); ok {
+			s.options.Logger.Warn("too many connections that have sent no startup packet yet", "limit", s.options.MaxConnections, "left_out", left)
+		}
+		_ = client.Close()
+		return
+	}
 	s.handlers.Add(1)
 	go s.handle(client)
 }
@@ -200,6 +212,7 @@ func (s *Server) open(raw net.Conn, in *buffer, began time.Time) (*conn, *arriva
 	stop := context.AfterFunc(s.entering, func() { _ = raw.SetReadDeadline(past) })
 	defer stop()
 	client, startup, err := s.readStartup(raw, in)
+	s.arriving.Add(-1)
 	if err != nil {
 		s.metrics.rejected.WithLabelValues("startup").Inc()
 		log.Debug("no session began", "error", err)

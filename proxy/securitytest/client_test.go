@@ -290,3 +290,36 @@ func TestCertificateIsReadAgain(t *testing.T) {
 		t.Error("the log holds a key")
 	}
 }
+
+// Connections that say nothing keep nobody out for long: there may be as many as
+// sessions, and they don't count as such.
+func TestSilentConnections(t *testing.T) {
+	t.Parallel()
+	w := start(t, 15)
+	addr := stack.Proxy(t, w.Postgres, proxy.Options{Upstream: w.upstream("sslmode=disable"), MaxConnections: 3, StartupTimeout: 5 * time.Second})
+	for range 2 {
+		dial(t, addr)
+	}
+	wants(t, "beside two", outcome(t, addr, "sslmode=disable"+password), "logged in")
+	var silent []net.Conn
+	for range 5 {
+		silent = append(silent, dial(t, addr))
+	}
+	closed := 0
+	for _, conn := range silent {
+		_ = conn.SetReadDeadline(time.Now().Add(time.Second))
+		if _, err := conn.Read(make([]byte, 1)); !errors.Is(err, os.ErrDeadlineExceeded) {
+			closed++
+		}
+	}
+	if closed < 3 {
+		t.Errorf("%d of 5 connections over the limit are closed", closed)
+	}
+	for end := time.Now().Add(patience); ; {
+		if got := outcome(t, addr, "sslmode=disable"+password); strings.HasPrefix(got, "logged in") {
+			break
+		} else if time.Now().After(end) {
+			t.Fatalf("after their time is up: %s", got)
+		}
+	}
+}

@@ -2,6 +2,7 @@ package securitytest
 
 import (
 	"fmt"
+	"os"
 	"testing"
 
 	"github.com/wirefence/wirefence/internal/authority"
@@ -63,4 +64,22 @@ func TestDirectTLSOfTheUpstream(t *testing.T) {
 	addr := stack.Proxy(t, w.Postgres, proxy.Options{Upstream: w.upstream("sslmode=verify-full&sslnegotiation=direct&sslrootcert=" + w.ca.CAFile)})
 	got := psql(t, addr, "sslmode=disable"+password, "SELECT ssl::text FROM pg_stat_ssl WHERE pid = pg_backend_pid()")
 	wants(t, "direct TLS", got, "true")
+}
+
+// An abstract Unix socket has a name and no file.
+func TestAbstractSocketOfTheUpstream(t *testing.T) {
+	t.Parallel()
+	name := fmt.Sprintf("@wirefence-test-%d", os.Getpid())
+	pg, err := servers.StartPostgres(t.Context(), servers.PostgresConfig{Settings: map[string]string{"unix_socket_directories": name}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(pg.Close)
+	for _, up := range []string{
+		fmt.Sprintf("postgres:///?host=%s&port=%d", name, pg.Port),
+		fmt.Sprintf("postgres://%%40%s/?port=%d", name[1:], pg.Port),
+	} {
+		addr := stack.Proxy(t, pg, proxy.Options{Upstream: up})
+		wants(t, up, psql(t, addr, "user=postgres", "SELECT inet_server_addr() IS NULL"), "t")
+	}
 }
