@@ -1,0 +1,19 @@
+module github.com/wirefence/wirefence/proxy/internal/sqlscan/parsertest
+
+go 1.26.0
+
+require (
+	github.com/jackc/pgx/v5 v5.12.0
+	github.com/pganalyze/pg_query_go/v6 v6.2.5
+	github.com/wirefence/wirefence v0.0.0-00010101000000-000000000000
+	google.golang.org/protobuf v1.36.12
+	pgregory.net/rapid v1.3.0
+)
+
+require (
+	github.com/jackc/pgpassfile v1.0.0 // indirect
+	github.com/jackc/pgservicefile v0.0.0-20240606120523-5a60cdf6a761 // indirect
+	golang.org/x/text v0.42.0 // indirect
+)
+
+replace github.com/wirefence/wirefence => ../../../..
