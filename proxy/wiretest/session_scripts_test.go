@@ -43,7 +43,7 @@ var sessionScripts = []script{
 		ready(1), simple("SET idle_in_transaction_session_timeout = '30ms'"), simple("BEGIN"), ends,
 	}},
 	{name: "13 a statement that is timed out", steps: []step{
-		ready(1), simple("SET statement_timeout = '30ms'"), simple("SELECT pg_sleep(60)"), synced(run("SELECT pg_sleep(60)"), run("SELECT 1")), simple("SELECT 1"),
+		ready(1), simple("SET statement_timeout = '150ms'"), simple("SELECT pg_sleep(60)"), synced(run("SELECT pg_sleep(60)"), run("SELECT 1")), simple("SELECT 1"),
 	}},
 	{name: "14 the client closes its half", steps: []step{
 		ready(1), send(q("INSERT INTO t VALUES (1, 'a') RETURNING v"), run("SELECT generate_series(1, 20000)"), sync_), closeWrite, ready(2), ends,
