@@ -4,6 +4,8 @@ GO ?= go
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
 # How long one fuzz target runs, and how long all tests of one package may take.
 FUZZTIME ?= 20s
+# How long the soak test goes on; make test gives it 15 s.
+SOAK ?= 10m
 TIMEOUT ?= 10m
 TESTFLAGS ?=
 BENCHFLAGS ?=
@@ -63,6 +65,11 @@ bench: build ## Compare speed side by side: direct, fenced, PgBouncer
 .PHONY: fuzz
 fuzz: ## Run every fuzz target for FUZZTIME (20s)
 	tools/fuzz $(FUZZTIME)
+
+.PHONY: soak
+soak: ## Let clients of all manners come and go for SOAK (10m), and look what is left
+	scripts/install-servers
+	$(GO) test -count=1 -timeout 0 -v ./proxy/soaktest -soak $(SOAK)
 
 .PHONY: lint
 lint: $(TOOLS)/.installed ## Check formatting, vet, staticcheck, import rules and scripts

@@ -1,0 +1,189 @@
+//go:build linux
+
+package soaktest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/wirefence/wirefence/fence"
+)
+
+// errWrong is what must not happen whatever the server does.
+var errWrong = errors.New("wrong")
+
+// manners are what clients do. An error that isn't errWrong may come of a server
+// that goes away.
+var manners = [...]struct {
+	name string
+	do   func(ctx context.Context, s *soak, conn *pgx.Conn, r *rand.Rand) error
+}{
+	{"queries", queries},
+	{"writes with the token", current},
+	{"writes with a stale token", stale},
+	{"transactions", transaction},
+	{"cancelled queries", cancelled},
+	{"COPY in", copyIn},
+	{"COPY out", copyOut},
+	{"resets", reset},
+	{"half-closed sockets", halfClosed},
+}
+
+func (s *soak) act(manner int, r *rand.Rand) error {
+	ctx, stop := context.WithTimeout(context.Background(), patience)
+	defer stop()
+	conn, err := s.connect(ctx)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = conn.Close(ctx) }()
+	return manners[manner].do(ctx, s, conn, r)
+}
+
+func queries(ctx context.Context, _ *soak, conn *pgx.Conn, r *rand.Rand) error {
+	for range r.IntN(5) + 1 {
+		want := r.IntN(1000)
+		var got int
+		if err := conn.QueryRow(ctx, "SELECT $1::int", want).Scan(&got); err != nil {
+			return err
+		}
+		if got != want {
+			return fmt.Errorf("%w: %d comes back as %d", errWrong, want, got)
+		}
+	}
+	return nil
+}
+
+func current(ctx context.Context, s *soak, conn *pgx.Conn, _ *rand.Rand) error {
+	_, err := conn.Exec(ctx, "INSERT INTO jobs VALUES ('B') /*wirefence.token='orders=34'*/")
+	if err == nil {
+		s.fenced.Add(1)
+	}
+	return err
+}
+
+func stale(ctx context.Context, _ *soak, conn *pgx.Conn, _ *rand.Rand) error {
+	_, err := conn.Exec(ctx, "INSERT INTO jobs VALUES ('A') /*wirefence.token='orders=33'*/")
+	switch {
+	case err == nil:
+		return fmt.Errorf("%w: a stale token was accepted", errWrong)
+	case fence.IsStale(err):
+		return nil
+	}
+	return err
+}
+
+func transaction(ctx context.Context, _ *soak, conn *pgx.Conn, r *rand.Rand) error {
+	tx, err := conn.Begin(ctx)
+	if err != nil {
+		return err
+	}
+	if _, err := tx.Exec(ctx, "INSERT INTO jobs VALUES ('C')"); err != nil {
+		return err
+	}
+	switch r.IntN(3) {
+	case 0:
+		return tx.Commit(ctx)
+	case 1:
+		return tx.Rollback(ctx)
+	}
+	return nil // it leaves in the middle
+}
+
+func cancelled(ctx context.Context, _ *soak, conn *pgx.Conn, _ *rand.Rand) error {
+	began := make(chan error, 1)
+	go func() {
+		_, err := conn.Exec(ctx, "SELECT pg_sleep(20)")
+		began <- err
+	}()
+	for {
+		if err := conn.PgConn().CancelRequest(ctx); err != nil {
+			return errors.Join(err, <-began)
+		}
+		select { // a request that comes before its query hits nothing
+		case err := <-began:
+			if err == nil {
+				return fmt.Errorf("%w: the query was not cancelled", errWrong)
+			}
+			if strings.Contains(err.Error(), "57014") {
+				return nil
+			}
+			return err
+		case <-time.After(10 * time.Millisecond):
+		}
+	}
+}
+
+func copyIn(ctx context.Context, _ *soak, conn *pgx.Conn, r *rand.Rand) error {
+	rows := 1 + r.IntN(3000)
+	n, err := conn.CopyFrom(ctx, pgx.Identifier{"jobs"}, []string{"worker"}, pgx.CopyFromSlice(rows, func(int) ([]any, error) {
+		return []any{strings.Repeat("d", 40)}, nil
+	}))
+	if err == nil && n != int64(rows) {
+		return fmt.Errorf("%w: %d of %d rows were copied", errWrong, n, rows)
+	}
+	return err
+}
+
+func copyOut(ctx context.Context, _ *soak, conn *pgx.Conn, r *rand.Rand) error {
+	var out strings.Builder
+	rows := 1 + r.IntN(20000)
+	_, err := conn.PgConn().CopyTo(ctx, &out, fmt.Sprintf("COPY (SELECT generate_series(1, %d)) TO STDOUT", rows))
+	if n := strings.Count(out.String(), "\n"); err == nil && n != rows {
+		return fmt.Errorf("%w: %d of %d rows came", errWrong, n, rows)
+	}
+	return err
+}
+
+// large is a query whose answer is under way for a while.
+const large = "SELECT repeat('x', 1000) FROM generate_series(1, 100000)"
+
+// reset asks for much, and is gone with a RST.
+func reset(_ context.Context, _ *soak, conn *pgx.Conn, r *rand.Rand) error {
+	socket := conn.PgConn().Conn().(*net.TCPConn)
+	var err error
+	if r.IntN(2) == 0 {
+		_, err = socket.Write(query(large))
+	}
+	if err == nil {
+		_, err = socket.Write(query(large)[:5+r.IntN(len(large))])
+	}
+	_ = socket.SetLinger(0)
+	return errors.Join(err, socket.Close())
+}
+
+// halfClosed says no more behind its query, and reads the answer to its end.
+func halfClosed(ctx context.Context, _ *soak, conn *pgx.Conn, _ *rand.Rand) error {
+	socket := conn.PgConn().Conn().(*net.TCPConn)
+	if _, err := socket.Write(query("SELECT generate_series(1, 1000)")); err != nil {
+		return err
+	}
+	if err := socket.CloseWrite(); err != nil {
+		return err
+	}
+	deadline, _ := ctx.Deadline()
+	_ = socket.SetReadDeadline(deadline)
+	for buf := make([]byte, 4096); ; {
+		if _, err := socket.Read(buf); err != nil {
+			_ = socket.Close()
+			if timeout := net.Error(nil); errors.As(err, &timeout) && timeout.Timeout() {
+				return fmt.Errorf("%w: the socket was not closed", errWrong)
+			}
+			return nil
+		}
+	}
+}
+
+// query is a whole Query message.
+func query(sql string) []byte {
+	size := len(sql) + 5
+	msg := []byte{'Q', byte(size >> 24), byte(size >> 16), byte(size >> 8), byte(size)}
+	return append(append(msg, sql...), 0)
+}
