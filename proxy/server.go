@@ -30,7 +30,7 @@ type Server struct {
 	listeners []net.Listener
 	admin     net.Listener // nil if there is none
 	keys      sync.Map     // cancel key → upstream.Route
-	arriving atomic.Int64 // connections that have sent no startup packet yet
+	arriving  atomic.Int64 // connections that have sent no startup packet yet
 	limits    limits
 	draining  atomic.Bool
 	closing   atomic.Bool     // the listeners, that is
