@@ -14,7 +14,8 @@ type driver struct {
 	// without are the carriers that the driver has no place for.
 	without []carrier
 	version func(*testing.T) string
-	start   func(*testing.T) runner
+	// start gets the environment of programs.
+	start func(*testing.T, []string) runner
 }
 
 const (
@@ -29,11 +30,12 @@ var drivers = []driver{
 	},
 	{
 		name: "pgbench", binding: true, does: "its built-in scripts and pipelines, simple, extended and prepared",
-		lacks: "going on behind an error, cancelling, notifications, `COPY` but for `-i`; its built-in scripts take no comment, and no `SET` can go before them", without: []carrier{bySet},
+		lacks: "SQLSTATEs (it prints errors' texts), going on behind an error, cancelling, notifications, `COPY` but for `-i`; its built-in scripts take no comment, and no `SET` can go before them", without: []carrier{bySet},
 		version: output(`\d+\.\d+`, "pgbench", "--version"), start: startPgbench,
 	},
 	{
 		name: "libpq, pipeline mode", binding: true, does: "pipelines with errors in the middle, flush without sync, single row mode",
+		lacks:   "the SQLSTATE of a large object's error: libpq gives its text alone",
 		version: output(`\d+\.\d+`, "pg_config", "--version"), start: startC,
 	},
 	{
@@ -47,6 +49,7 @@ var drivers = []driver{
 	},
 	{
 		name: "psycopg2", binding: true, does: "named cursors, `execute_values`, large objects",
+		lacks:   "the SQLSTATE of a large object's error: libpq gives its text alone",
 		version: importing("psycopg2"), start: startPython("psycopg2"),
 	},
 	{
@@ -79,15 +82,17 @@ var drivers = []driver{
 	},
 	{
 		name: "DBD::Pg", binding: true, does: "prepared statements, savepoints, asynchronous queries, copy, large objects",
+		lacks:   "errors of `pg_lo_creat`, which returns nothing",
 		version: output(`^\d+(\.\d+)+$`, "perl", "-MDBD::Pg", "-e", "print $DBD::Pg::VERSION"), start: startPerl,
 	},
 	{
 		name: "Ruby pg", binding: true, does: "prepared statements, pipeline mode, copy, large objects",
+		lacks:   "what was wrong with `lo_creat`: it only says that it failed",
 		version: output(`^\d+(\.\d+)+$`, "ruby", "-e", "require 'pg'; print PG::VERSION"), start: startRuby,
 	},
 	{
 		name: "PHP PDO", binding: true, does: "prepared statements, emulated and real, scrollable cursors, copy, large objects",
-		lacks:   "cancelling",
+		lacks:   "cancelling; the SQLSTATE of a large object's error",
 		version: output(`^\d+(\.\d+)+$`, "php", "-r", "echo phpversion('pdo_pgsql');"), start: startPHP,
 	},
 }

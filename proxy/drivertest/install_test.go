@@ -53,49 +53,49 @@ func npm(name string) func(*testing.T) string {
 	}
 }
 
-func startPython(name string) func(*testing.T) runner {
-	return func(t *testing.T) runner {
+func startPython(name string) func(*testing.T, []string) runner {
+	return func(t *testing.T, env []string) runner {
 		t.Helper()
-		return launch(t, nil, python, "testdata/python/"+name+"_client.py")
+		return launch(t, env, python, "testdata/python/"+name+"_client.py")
 	}
 }
 
-func startNode(name string) func(*testing.T) runner {
-	return func(t *testing.T) runner {
+func startNode(name string) func(*testing.T, []string) runner {
+	return func(t *testing.T, env []string) runner {
 		t.Helper()
-		return launch(t, []string{"NODE_PATH=" + nodeModules()}, "node", "testdata/node/"+name+".cjs")
+		return launch(t, append(env, "NODE_PATH="+nodeModules()), "node", "testdata/node/"+name+".cjs")
 	}
 }
 
-func startPerl(t *testing.T) runner {
+func startPerl(t *testing.T, env []string) runner {
 	t.Helper()
-	return launch(t, nil, "perl", "testdata/perl/dbd_pg.pl")
+	return launch(t, env, "perl", "testdata/perl/dbd_pg.pl")
 }
 
-func startRuby(t *testing.T) runner {
+func startRuby(t *testing.T, env []string) runner {
 	t.Helper()
-	return launch(t, nil, "ruby", "testdata/ruby/pg.rb")
+	return launch(t, env, "ruby", "testdata/ruby/pg.rb")
 }
 
-func startPHP(t *testing.T) runner {
+func startPHP(t *testing.T, env []string) runner {
 	t.Helper()
-	return launch(t, nil, "php", "-d", "display_errors=stderr", "testdata/php/pdo.php")
+	return launch(t, env, "php", "-d", "display_errors=stderr", "testdata/php/pdo.php")
 }
 
-func startJava(t *testing.T) runner {
+func startJava(t *testing.T, env []string) runner {
 	t.Helper()
 	classes := t.TempDir()
 	build(t, "javac", "-encoding", "UTF-8", "-cp", jar, "-d", classes, "testdata/java/Driver.java", "testdata/java/Run.java")
-	return launch(t, nil, "java", "-Xshare:auto", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Dfile.encoding=UTF-8", "-cp", classes+":"+jar, "Driver")
+	return launch(t, env, "java", "-Xshare:auto", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Dfile.encoding=UTF-8", "-cp", classes+":"+jar, "Driver")
 }
 
-func startC(t *testing.T) runner {
+func startC(t *testing.T, env []string) runner {
 	t.Helper()
 	into := filepath.Join(t.TempDir(), "pipeline")
 	include, err := exec.Command("pg_config", "--includedir").Output()
 	need(t, err == nil, "libpq-dev")
 	build(t, "gcc", "-std=c11", "-Wall", "-Wextra", "-Werror", "-O1", "-I"+strings.TrimSpace(string(include)), "-o", into, "testdata/c/pipeline.c", "-lpq")
-	return launch(t, nil, into)
+	return launch(t, env, into)
 }
 
 func build(t *testing.T, command string, args ...string) {

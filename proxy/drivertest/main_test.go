@@ -18,10 +18,10 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/wirefence/wirefence/internal/authority"
 	"github.com/wirefence/wirefence/internal/servers"
 	"github.com/wirefence/wirefence/internal/stack"
 	"github.com/wirefence/wirefence/migrations"
-	"github.com/wirefence/wirefence/proxy"
 )
 
 //go:embed testdata/fixture.sql
@@ -40,22 +40,26 @@ const hba = "host all postgres 127.0.0.1/32 trust\nhost all all 127.0.0.1/32 scr
 type server struct {
 	*servers.Postgres
 	proxies map[security]string // host:port
+	root    string              // the file of the authority of all certificates
 }
 
 // startAll starts a server of each version, ended with the test. What they hold in
 // their template1 is what drivers get a copy of.
-func startAll(t *testing.T) map[int]*server {
+func startAll(t *testing.T, certificates *authority.Authority) map[int]*server {
 	t.Helper()
+	pair := certificates.Issue(t, "localhost", "127.0.0.1")
 	started := make([]*server, len(versions))
 	failed := make(chan error, len(versions))
 	for i, major := range versions {
 		go func() {
-			pg, err := servers.StartPostgres(t.Context(), servers.PostgresConfig{Major: major, HBA: hba})
+			pg, err := servers.StartPostgres(t.Context(), servers.PostgresConfig{
+				Major: major, HBA: hba, CertFile: pair.CertFile, KeyFile: pair.KeyFile,
+			})
 			if err != nil {
 				failed <- err
 				return
 			}
-			started[i] = &server{pg, map[security]string{}}
+			started[i] = &server{pg, map[security]string{}, certificates.CAFile}
 			failed <- furnish(t.Context(), pg)
 		}()
 	}
@@ -75,7 +79,7 @@ func startAll(t *testing.T) map[int]*server {
 	}
 	for _, s := range all {
 		for _, sec := range securities {
-			s.proxies[sec] = stack.Proxy(t, s.Postgres, proxy.Options{})
+			s.proxies[sec] = stack.Proxy(t, s.Postgres, sec.options(t, s, certificates))
 		}
 	}
 	return all

@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/wirefence/wirefence/internal/authority"
 )
 
 var whole = flag.Bool("matrix", false, "run the whole matrix instead of a slice")
@@ -34,11 +36,27 @@ func cells(driver int, all bool) (chosen []cell) {
 	return chosen
 }
 
+// carriers are what is tried in a cell: whatever the driver has a place for. With
+// TLS a slice makes do with one, which goes round with the drivers.
+func carriers(driver int, c cell, all bool) (chosen []carrier) {
+	for _, by := range []carrier{byOptions, bySet, byComment} {
+		if !slices.Contains(drivers[driver].without, by) {
+			chosen = append(chosen, by)
+		}
+	}
+	if all || c.security == plain {
+		return chosen
+	}
+	one := driver % len(chosen)
+	return chosen[one : one+1]
+}
+
 func TestMatrix(t *testing.T) {
 	if *page != "" && !*whole {
 		t.Fatal("a page of a slice would say too much: add -matrix")
 	}
-	started := startAll(t)
+	certificates := authority.New(t)
+	started := startAll(t, certificates)
 	results := newResults()
 	for _, version := range versions {
 		results.servers = append(results.servers, started[version].version(t))
@@ -48,13 +66,13 @@ func TestMatrix(t *testing.T) {
 			t.Run(strings.NewReplacer("/", "-", ", ", "_").Replace(d.name), func(t *testing.T) {
 				t.Parallel()
 				results.driver(d, d.version(t))
-				run := d.start(t)
+				run := d.start(t, environment(certificates.CAFile))
 				for _, c := range cells(i, *whole) {
 					t.Run(fmt.Sprintf("%d/%s", c.version, c.security), func(t *testing.T) {
 						var lines []string
 						defer func() { results.cell(d, c, lines, !t.Failed()) }()
 						r := started[c.version].rig(t, fmt.Sprintf("driver%d_%s", i, c.security))
-						lines = runCell(t, r, c, d, run)
+						lines = runCell(t, ways(r, c.security, carriers(i, c, *whole)), run)
 					})
 				}
 			})
@@ -69,10 +87,10 @@ func TestMatrix(t *testing.T) {
 
 // runCell runs all ways of a cell and holds them against the first, whose lines it
 // returns.
-func runCell(t *testing.T, r *rig, c cell, d driver, run runner) (want []string) {
+func runCell(t *testing.T, all []way, run runner) (want []string) {
 	t.Helper()
-	for _, w := range ways(r, c.security, d.without) {
-		r.exec(t, "TRUNCATE t, u")
+	for _, w := range all {
+		w.rig.exec(t, "TRUNCATE t, u")
 		got := run(t, w)
 		if want == nil {
 			sound(t, got)
@@ -88,7 +106,9 @@ func runCell(t *testing.T, r *rig, c cell, d driver, run runner) (want []string)
 func TestSlice(t *testing.T) {
 	t.Parallel()
 	met := map[cell]bool{}
+	tried := map[carrier]bool{}
 	for i, d := range drivers {
+		tried[carriers(i, cell{versions[0], binding}, false)[0]] = true
 		chosen := cells(i, false)
 		if len(chosen) != len(securities) {
 			t.Errorf("%s: %d cells", d.name, len(chosen))
@@ -101,6 +121,9 @@ func TestSlice(t *testing.T) {
 		if !met[c] {
 			t.Errorf("no driver meets %v", c)
 		}
+	}
+	if len(tried) != 3 {
+		t.Errorf("of the carriers only %v are tried with TLS", tried)
 	}
 	if n := len(cells(0, true)); n != len(versions)*len(securities) {
 		t.Errorf("the whole matrix has %d cells for a driver", n)

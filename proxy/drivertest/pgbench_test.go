@@ -11,7 +11,7 @@ import (
 
 // startPgbench runs pgbench's built-in scripts and our own. It reports errors by
 // text alone.
-func startPgbench(t *testing.T) runner {
+func startPgbench(t *testing.T, _ []string) runner {
 	t.Helper()
 	dir := t.TempDir()
 	return func(t *testing.T, w way) (lines []string) {

@@ -29,7 +29,7 @@ func errorText(err error) string {
 }
 
 // startPgx runs in this process what programs in other languages do in theirs.
-func startPgx(*testing.T) runner {
+func startPgx(*testing.T, []string) runner {
 	return func(t *testing.T, w way) (lines []string) {
 		t.Helper()
 		for _, mode := range execModes {
@@ -49,7 +49,7 @@ func startPgx(*testing.T) runner {
 // pgxConfig is the way's connection.
 func pgxConfig(t *testing.T, w way) *pgxpool.Config {
 	t.Helper()
-	cfg, err := pgxpool.ParseConfig(w.dsn())
+	cfg, err := pgxpool.ParseConfig(w.dsn(true))
 	if err != nil {
 		t.Fatal(err)
 	}

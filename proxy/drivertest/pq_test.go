@@ -23,7 +23,7 @@ type pqProgram struct {
 	lines   []string
 }
 
-func startPq(*testing.T) runner {
+func startPq(*testing.T, []string) runner {
 	return func(t *testing.T, w way) []string {
 		t.Helper()
 		ctx, cancel := context.WithTimeout(t.Context(), perRun)
@@ -72,7 +72,7 @@ func (c settingConnector) Connect(ctx context.Context) (sqldriver.Conn, error) {
 
 func openPq(t *testing.T, w way) *sql.DB {
 	t.Helper()
-	dsn := w.dsn()
+	dsn := w.dsn(false)
 	if o := w.options(); o != "" {
 		dsn += "&options=" + strings.ReplaceAll(strings.ReplaceAll(o, " ", "%20"), "=", "%3D")
 	}
@@ -257,7 +257,7 @@ func (p *pqProgram) errors(t *testing.T) {
 func (p *pqProgram) notifications(t *testing.T) {
 	p.report(writes, "own notify", p.exec("SELECT pg_notify('own', 'x')"))
 	p.report(reads, "listener", func() (any, error) {
-		listener := pq.NewListener(p.w.dsn(), time.Second, time.Second, nil)
+		listener := pq.NewListener(p.w.dsn(false), time.Second, time.Second, nil)
 		defer listener.Close()
 		if err := listener.Listen("news"); err != nil {
 			return nil, err

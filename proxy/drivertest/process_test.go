@@ -34,8 +34,7 @@ type process struct {
 func launch(t *testing.T, env []string, command string, args ...string) runner {
 	t.Helper()
 	cmd := exec.Command(command, args...)
-	cmd.Env = append(os.Environ(), environment...)
-	cmd.Env = append(cmd.Env, env...)
+	cmd.Env = append(os.Environ(), env...)
 	p := &process{command: command, cmd: cmd, errs: &bytes.Buffer{}}
 	cmd.Stderr = p.errs
 	var err error
@@ -61,10 +60,13 @@ func launch(t *testing.T, env []string, command string, args ...string) runner {
 	return p.run
 }
 
-// environment is what all programs get.
-var environment = []string{
-	"PGHOST=127.0.0.1", "PGUSER=" + role, "PGPASSWORD=" + password,
-	"LC_ALL=C.UTF-8", "PGTZ=UTC", "PYTHONDONTWRITEBYTECODE=1",
+// environment is what all programs get. ROOT_CERT is the file of the authority
+// that they believe.
+func environment(root string) []string {
+	return []string{
+		"PGHOST=127.0.0.1", "PGUSER=" + role, "PGPASSWORD=" + password, "ROOT_CERT=" + root,
+		"LC_ALL=C.UTF-8", "PGTZ=UTC", "PYTHONDONTWRITEBYTECODE=1",
+	}
 }
 
 // fields are a way's, in the order in which programs read them.

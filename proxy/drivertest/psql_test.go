@@ -13,9 +13,9 @@ import (
 
 // clientEnv is what libpq's own programs get for a way.
 func clientEnv(w way) []string {
-	env := append(os.Environ(), environment...)
+	env := append(os.Environ(), environment(w.rig.root)...)
 	env = append(env, "PGPORT="+w.port, "PGDATABASE="+w.rig.db, "PGOPTIONS="+w.options())
-	return append(env, w.sec.libpq()...)
+	return append(env, w.sec.libpq(w.rig.root)...)
 }
 
 // volatile is what differs from session to session in psql's output.
@@ -25,7 +25,7 @@ var volatile = regexp.MustCompile(`process with PID \d+|port "\d+"|at port \d+|"
 var quoted = regexp.MustCompile(`(?m)^(LINE 1: .*?) *(/\*wirefence.*|;)$`)
 
 // startPsql runs a script: psql reads its connection from the environment.
-func startPsql(*testing.T) runner {
+func startPsql(*testing.T, []string) runner {
 	return func(t *testing.T, w way) []string {
 		t.Helper()
 		script, err := os.ReadFile("testdata/psql/script.sql")

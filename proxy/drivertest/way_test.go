@@ -2,7 +2,6 @@ package drivertest
 
 import (
 	"fmt"
-	"net/url"
 	"slices"
 	"strconv"
 	"strings"
@@ -32,14 +31,11 @@ type way struct {
 }
 
 // ways are the runs of a cell; the first goes to the server itself.
-func ways(r *rig, sec security, without []carrier) []way {
+func ways(r *rig, sec security, carriers []carrier) []way {
 	direct, proxied := strconv.Itoa(r.Port), stack.Port(r.proxies[sec])
 	all := []way{{"direct", r, direct, sec, none, 0}, {"unfenced", r, proxied, sec, none, 0}}
 	for _, token := range []int{34, 33} {
-		for _, by := range []carrier{byOptions, bySet, byComment} {
-			if slices.Contains(without, by) {
-				continue
-			}
+		for _, by := range carriers {
 			state := map[int]string{34: "current", 33: "stale"}[token]
 			all = append(all, way{state + " by " + string(by), r, proxied, sec, by, token})
 		}
@@ -130,6 +126,8 @@ func sound(t *testing.T, lines []string) {
 			t.Errorf("direct: a line without a letter: %s", line)
 		case letter == fails != failed && letter != reads, strings.Contains(line, "WF"):
 			t.Errorf("direct: %s", line)
+		case strings.Contains(line, "cancel: ") && !strings.Contains(line, "error 57014") && !strings.Contains(line, "cancelled"):
+			t.Errorf("direct: the query ended by itself: %s", line)
 		}
 		if letter == writes {
 			written++
@@ -141,13 +139,4 @@ func sound(t *testing.T, lines []string) {
 	if last := lines[len(lines)-1]; !strings.HasPrefix(last, reads+" alive: ") || strings.Contains(last, "error") {
 		t.Errorf("direct: the program doesn't end by showing that its connection lives: %s", last)
 	}
-}
-
-// dsn is the connection string of the drivers in Go.
-func (w way) dsn() string {
-	u := url.URL{
-		Scheme: "postgres", User: url.UserPassword(role, password), Host: "127.0.0.1:" + w.port,
-		Path: "/" + w.rig.db, RawQuery: w.sec.query().Encode(),
-	}
-	return u.String()
 }

@@ -92,6 +92,7 @@ serve(async ({ port, direct, database, security, ssl, options, set, comment }) =
     const con = canceller.connection;
     con.on("error", () => {});
     con.connect(port, canceller.host);
+    con.on("connect", () => ssl && con.requestSsl());
     con.on(ssl ? "sslconnect" : "connect", () => con.cancel(client.processID, client.secretKey));
     return sleeping;
   });
