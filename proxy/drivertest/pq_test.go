@@ -226,6 +226,7 @@ func (p *pqProgram) copied(text string, n int, id any) func() (any, error) {
 }
 
 func (p *pqProgram) copies() {
+	//lint:ignore SA1019 it is what applications use
 	p.report(unmarked, "copy in", p.copied(pq.CopyIn("u", "id", "v"), 3000, 1))
 	p.report(writes, "copy in by text", p.copied("COPY t (id, v) FROM STDIN"+p.comment, 3000, 1000))
 	p.report(fails, "copy fails", p.copied("COPY t (id, v) FROM STDIN"+p.comment, 10, "no number"))
