@@ -22,7 +22,10 @@ CREATE TABLE wirefence.resource_locks (
     reuse         text COLLATE "C" NOT NULL DEFAULT 'allow' CHECK (reuse IN ('allow', 'once')),
     preempt_after interval DEFAULT '5 s' CHECK (preempt_after >= '0 s'),
     used_token    bigint,
-    used_xid      xid8
+    used_xid      xid8,
+    fence         text COLLATE "C" GENERATED ALWAYS AS (
+                      CASE WHEN reuse = 'allow' AND resource_id !~ '[^A-Za-z0-9_.:/-]'
+                           THEN resource_id || '=' || last_token::text END) STORED
 ) WITH (fillfactor = 70);
 
 COMMENT ON TABLE wirefence.resource_locks IS 'The highest fencing token of each resource, and the resource''s policy.';
@@ -33,6 +36,7 @@ COMMENT ON COLUMN wirefence.resource_locks.reuse IS 'allow: the current token is
 COMMENT ON COLUMN wirefence.resource_locks.preempt_after IS 'How long a newer token waits for older transactions before it ends their backends; null waits for ever.';
 COMMENT ON COLUMN wirefence.resource_locks.used_token IS 'Under reuse = once, the highest token accepted.';
 COMMENT ON COLUMN wirefence.resource_locks.used_xid IS 'The transaction that used_token was accepted for.';
+COMMENT ON COLUMN wirefence.resource_locks.fence IS 'The fence with the current token, where it is accepted as it stands; null under reuse = once and for names that are percent-encoded.';
 
 GRANT SELECT ON wirefence.resource_locks TO wirefence_issuer;
 

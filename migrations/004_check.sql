@@ -208,17 +208,19 @@ CREATE FUNCTION wirefence.check(fence text, default_resource text, required bool
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    carried CONSTANT text := CASE
-        WHEN strpos(coalesce(fence, current_setting('wirefence.token', true)), '=') > 0 THEN coalesce(fence, current_setting('wirefence.token', true))
-        ELSE default_resource || '=' || coalesce(fence, current_setting('wirefence.token', true)) END;
+    carried text := fence;
 BEGIN
+    IF carried IS NULL THEN
+        carried := current_setting('wirefence.token', true);
+    END IF;
+    IF default_resource IS NOT NULL AND strpos(carried, '=') = 0 THEN
+        carried := default_resource || '=' || carried;
+    END IF;
     IF current_setting('transaction_isolation') = 'read committed' THEN
         BEGIN
             IF pg_try_advisory_xact_lock_shared(wirefence.lock_key(split_part(carried, '=', 1))) THEN
                 PERFORM FROM wirefence.resource_locks AS l
-                WHERE l.resource_id = split_part(carried, '=', 1)
-                  AND l.resource_id || '=' || l.last_token = carried AND l.reuse = 'allow'
-                  AND l.resource_id !~ '[^A-Za-z0-9_.:/-]';
+                WHERE l.resource_id = split_part(carried, '=', 1) AND l.fence = carried;
                 IF FOUND THEN
                     RETURN;
                 END IF;
@@ -231,13 +233,10 @@ BEGIN
           AND current_setting('transaction_read_only') = 'off' THEN
         PERFORM pg_advisory_xact_lock_shared(wirefence.lock_key(l.resource_id))
         FROM wirefence.resource_locks AS l
-        WHERE l.resource_id = split_part(carried, '=', 1)
-          AND l.resource_id || '=' || l.last_token = carried AND l.reuse = 'allow'
-          AND l.resource_id !~ '[^A-Za-z0-9_.:/-]';
+        WHERE l.resource_id = split_part(carried, '=', 1) AND l.fence = carried;
         IF FOUND THEN
             PERFORM FROM wirefence.resource_locks AS l
-            WHERE l.resource_id = split_part(carried, '=', 1)
-              AND l.resource_id || '=' || l.last_token = carried AND l.reuse = 'allow' FOR SHARE;
+            WHERE l.resource_id = split_part(carried, '=', 1) AND l.fence = carried FOR SHARE;
             IF FOUND THEN
                 RETURN;
             END IF;
