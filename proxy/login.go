@@ -9,7 +9,10 @@ import (
 	"github.com/wirefence/wirefence/proxy/internal/wire"
 )
 
-var errLoginRefused = errors.New("the server ended the connection")
+var (
+	errLoginRefused = errors.New("the server ended the connection")
+	errBabble       = errors.New("the server does not speak the protocol: a message of its login is too long")
+)
 
 // login passes messages in turn until the client may send queries. The server
 // has spoken first; the client speaks when it is asked for a password.
@@ -24,21 +27,24 @@ func (c *conn) login(a *arrival, fromClient *buffer) error {
 		// A drain looks at the core meanwhile.
 		c.mu.Lock()
 		used, _ := c.core.FromServer(a.from.bytes(), &out)
-		over, done := c.core.Farewell(), c.core.LoggedIn()
+		done := c.core.LoggedIn()
 		c.mu.Unlock()
 		if err := toClient.flush(&out); err != nil {
 			return err
 		}
 		a.from.used(used)
-		if over != nil {
-			_, _ = c.client.Write(over.Append(nil))
-			return errors.New(over.Message)
-		}
-		if done {
-			return nil
+		if err := c.dismissed(); err != nil || done {
+			return err
 		}
 		if err := c.passPasswords(a, fromClient, &toServer, &out); err != nil {
 			return err
+		}
+		if err := c.dismissed(); err != nil {
+			return err
+		}
+		if len(a.from.bytes()) > maxLogin {
+			refuse(c.client, wire.Error{Code: "08P01", Message: errBabble.Error()})
+			return errBabble
 		}
 		if _, err := a.from.read(c.up); err != nil {
 			if errors.Is(err, io.EOF) {
@@ -47,6 +53,19 @@ func (c *conn) login(a *arrival, fromClient *buffer) error {
 			return err
 		}
 	}
+}
+
+// dismissed returns an error if the core has ended the session, of which the
+// client is told here.
+func (c *conn) dismissed() error {
+	c.mu.Lock()
+	over := c.core.Farewell()
+	c.mu.Unlock()
+	if over == nil {
+		return nil
+	}
+	refuse(c.client, *over)
+	return errors.New(over.Message)
 }
 
 // passPasswords passes what the client says while the server waits for it, and
@@ -61,7 +80,7 @@ func (c *conn) passPasswords(a *arrival, fromClient *buffer, toServer *writer, o
 		if wanted {
 			fromClient.used(c.core.FromClient(fromClient.bytes(), out))
 		}
-		more := c.core.WantsPassword()
+		more := c.core.WantsPassword() && c.core.Farewell() == nil
 		c.mu.Unlock()
 		if !wanted {
 			break

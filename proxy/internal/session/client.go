@@ -2,6 +2,7 @@ package session
 
 import (
 	"bytes"
+	"fmt"
 
 	"github.com/wirefence/wirefence/fence"
 	"github.com/wirefence/wirefence/proxy/internal/replies"
@@ -69,6 +70,11 @@ func (s *Session) fromClient(in []byte, at int, out *Out) int {
 		return 0
 	}
 	if s.phase != serving && typ != wire.Password && typ != wire.Terminate {
+		if s.password {
+			// To wait for more would be to keep whatever a stranger sends.
+			s.End(wire.Error{Code: "08P01", Message: fmt.Sprintf("expected password response, got message type %d", typ)})
+			return 0
+		}
 		return s.hold()
 	}
 	if s.phase == login {
