@@ -38,7 +38,8 @@ type TLS struct {
 	// CertFile and KeyFile are the proxy's certificate, with its chain, and key,
 	// in PEM form.
 	CertFile, KeyFile string
-	// Mode is TLSAllow by default.
+	// Mode is TLSAllow by default, and TLSRequire where certificates are demanded of
+	// clients: who comes without TLS shows none.
 	Mode TLSMode
 	// MinVersion is 1.2 or 1.3. Default 1.2.
 	MinVersion string
@@ -59,6 +60,13 @@ func (t *TLS) validate() error {
 	if t.KeyFile == "" {
 		return errors.New("the TLS certificate has no key: set WIREFENCE_TLS_KEY_FILE")
 	}
+	if t.ClientCAFile != "" {
+		setDefault(&t.ClientCert, CertVerifyCA)
+	}
+	demanded := t.ClientCert == CertVerifyCA || t.ClientCert == CertVerifyFull
+	if demanded {
+		setDefault(&t.Mode, TLSRequire)
+	}
 	setDefault(&t.Mode, TLSAllow)
 	setDefault(&t.MinVersion, "1.2")
 	if t.Mode != TLSAllow && t.Mode != TLSRequire {
@@ -73,9 +81,12 @@ func (t *TLS) validate() error {
 		}
 		return nil
 	}
-	setDefault(&t.ClientCert, CertVerifyCA)
-	if t.ClientCert != CertOptional && t.ClientCert != CertVerifyCA && t.ClientCert != CertVerifyFull {
+	if t.ClientCert != CertOptional && !demanded {
 		return fmt.Errorf("client certificate %q is none of optional, verify-ca, verify-full", t.ClientCert)
+	}
+	if demanded && t.Mode != TLSRequire {
+		return errors.New("client certificates are demanded, but clients may come without TLS and so without one: " +
+			"set WIREFENCE_TLS_MODE=require, or WIREFENCE_TLS_CLIENT_CERT=optional")
 	}
 	return nil
 }

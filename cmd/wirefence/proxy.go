@@ -26,7 +26,7 @@ type proxySettings struct {
 	DatabaseURL              string        `env:"WIREFENCE_DATABASE_URL" help:"connection string of the proxy's own role, with which it verifies the schema at start, asks for users' secrets and for servers' roles"`
 	TLSCert                  string        `env:"WIREFENCE_TLS_CERT_FILE" help:"certificate with its chain, in PEM form, for TLS with clients; read again when it changes"`
 	TLSKey                   string        `env:"WIREFENCE_TLS_KEY_FILE" help:"the certificate's key, in PEM form"`
-	TLSMode                  string        `env:"WIREFENCE_TLS_MODE" help:"allow (with a certificate, the default), or require: TCP clients without TLS get 28000"`
+	TLSMode                  string        `env:"WIREFENCE_TLS_MODE" help:"allow (with a certificate, the default), or require (the default where clients must show one): TCP clients without TLS get 28000"`
 	TLSMinVersion            string        `env:"WIREFENCE_TLS_MIN_VERSION" help:"oldest TLS version for clients: 1.2 (with a certificate, the default) or 1.3"`
 	TLSClientCA              string        `env:"WIREFENCE_TLS_CLIENT_CA_FILE" help:"authorities of clients' certificates, in PEM form; by default none are asked for"`
 	TLSClientCert            string        `env:"WIREFENCE_TLS_CLIENT_CERT" help:"optional, verify-ca (with a CA, the default), or verify-full: its common name must be the user"`

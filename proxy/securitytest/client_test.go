@@ -86,6 +86,16 @@ func TestCertificatesOfClients(t *testing.T) {
 		if c.want != "logged in" && strings.HasPrefix(got, "logged in") {
 			t.Errorf("%q, %q: %s", c.mode, c.cert, got)
 		}
+		without := "connections without TLS are not accepted" // nor a way round the certificate
+		if c.mode == proxy.CertOptional {
+			without = "logged in"
+		}
+		wants(t, fmt.Sprintf("%q without TLS", c.mode), outcome(t, addr, "sslmode=disable"+password), without)
+	}
+	o := proxy.Options{Upstream: w.upstream("sslmode=disable"), TLS: w.certificate(t)}
+	o.TLS.ClientCAFile, o.TLS.Mode = w.ca.CAFile, proxy.TLSAllow
+	if err := o.Validate(); err == nil || !strings.Contains(err.Error(), "WIREFENCE_TLS_MODE=require") {
+		t.Errorf("certificates are demanded of clients that need no TLS: %v", err)
 	}
 }
 
