@@ -174,6 +174,7 @@ func (e *entrance) converse(a *arrival, login *scram.Client) error {
 	if err := login.Verify(said); err != nil {
 		return e.tell(wire.Error{Code: "28000", Message: "the upstream server could not prove that it knows the user's password"}, err)
 	}
+	// The session sees to it that no further demand reaches the client.
 	_, _, err = nextOf(a.link, a.from, wire.Authentication, wire.ErrorResponse)
 	return err
 }

@@ -250,6 +250,9 @@ func (s *Server) connect(ctx context.Context, client *client, startup *wire.Star
 		wake: make(chan struct{}, 1), ended: make(chan struct{}),
 	}
 	c.core = session.New(s.config, s.catalogs, startup, (*events)(c))
+	if e.proved != nil {
+		c.core.Proved()
+	}
 	s.register(c)
 	return c, a
 }

@@ -1,11 +1,14 @@
 package securitytest
 
 import (
+	"context"
+	"encoding/binary"
 	"errors"
 	"io"
 	"net"
 	"os"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -55,6 +58,93 @@ func TestAnythingButAPassword(t *testing.T) {
 			_ = conn.SetDeadline(time.Now().Add(10 * time.Second)) // less than the login may take
 			if rest, err := io.Copy(io.Discard, conn); errors.Is(err, os.ErrDeadlineExceeded) {
 				t.Errorf("%s: after %q the connection stays open: %d bytes, %v", name, answer, rest, err)
+			}
+		}
+	}
+}
+
+// interposed is an address at which somebody sits between the proxy and a
+// server: what the server says goes through alter, message by message.
+func interposed(t *testing.T, server string, alter func(typ byte, msg []byte) []byte) string {
+	t.Helper()
+	return scripted(t, func(client net.Conn) {
+		up, err := net.Dial("tcp", server)
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		defer up.Close()
+		go func() {
+			_, _ = io.Copy(up, client)
+			_ = up.Close()
+		}()
+		for head := make([]byte, 5); ; {
+			if _, err := io.ReadFull(up, head); err != nil {
+				return
+			}
+			msg := append([]byte(nil), head...)
+			msg = append(msg, make([]byte, binary.BigEndian.Uint32(head[1:])-4)...)
+			if _, err := io.ReadFull(up, msg[5:]); err != nil {
+				return
+			}
+			if _, err := client.Write(alter(msg[0], msg)); err != nil {
+				return
+			}
+		}
+	})
+}
+
+// scripted is a server that accepts and does what it is told. Its connections
+// are closed when that returns, or at the test's end.
+func scripted(t *testing.T, serve func(net.Conn)) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var served sync.WaitGroup
+	ctx, stop := context.WithCancel(context.Background())
+	served.Go(func() {
+		for {
+			conn, err := l.Accept()
+			if err != nil {
+				return
+			}
+			served.Go(func() {
+				defer conn.Close()
+				defer context.AfterFunc(ctx, func() { _ = conn.Close() })()
+				serve(conn)
+			})
+		}
+	})
+	t.Cleanup(func() {
+		stop()
+		_ = l.Close()
+		served.Wait()
+	})
+	return l.Addr().String()
+}
+
+// Who sits between the proxy and the server may pass a login by SCRAM on, and
+// then ask for the password in clear. The client, which trusts the proxy, is not
+// asked.
+func TestPasswordIsNotAskedForBehindScram(t *testing.T) {
+	t.Parallel()
+	w := start(t, 15)
+	file := w.userFile(t, []string{"alice"}, `"trusted" "open sesame"`)
+	const clear = "R\x00\x00\x00\x08\x00\x00\x00\x03"
+	for name, user := range map[string]string{"behind SCRAM": "alice", "behind AuthenticationOk": "trusted"} {
+		for _, ok := range []string{"", "R\x00\x00\x00\x08\x00\x00\x00\x00"} {
+			between := interposed(t, w.Addr(), func(typ byte, msg []byte) []byte {
+				if typ == 'R' && binary.BigEndian.Uint32(msg[5:]) == 0 {
+					return []byte(ok + clear + ok)
+				}
+				return msg
+			})
+			addr := stack.Proxy(t, w.Postgres, proxy.Options{Upstream: "postgres://" + between + "/?sslmode=disable", AuthFile: file})
+			got := outcome(t, addr, "sslmode=disable user="+user+" password='open sesame'")
+			if strings.HasPrefix(got, "logged in") || !strings.Contains(got, "the proxy can't do for the client") && !strings.Contains(got, "asks the client for a password") {
+				t.Errorf("%s, %q: %s", name, ok, got)
 			}
 		}
 	}

@@ -85,6 +85,10 @@ func (s *Session) judge(typ byte, msg []byte, out *Out) bool {
 		s.parameter(msg)
 		return true
 	case wire.Authentication:
+		if s.proved && wire.AuthKind(msg) != wire.AuthOk {
+			s.violation("the server asks the client for a password behind its login")
+			return false
+		}
 		s.password = needsPassword(msg)
 		return true
 	case wire.BackendKeyData:

@@ -45,6 +45,7 @@ type Session struct {
 	options  sqlscan.Options
 	schema   bool   // the database has wirefence's functions
 	password bool   // it waits for the client's answer to an Authentication message
+	proved   bool   // the client has proved who it is already
 	key      string // process id and cancel key, as in BackendKeyData
 	failed   bool   // a FATAL has passed: the server closes by itself
 	farewell *wire.Error
@@ -186,6 +187,11 @@ func (s *Session) LoggedIn() bool { return s.phase == serving }
 // WantsPassword reports whether the login waits for a message of the client's,
 // or for the rest of one.
 func (s *Session) WantsPassword() bool { return s.phase == login && (s.password || s.skip > 0) }
+
+// Proved says that the proxy has authenticated the client and logged it in: the
+// server may not ask it for anything more. Whoever sits between the proxy and
+// the server could else have its password in clear.
+func (s *Session) Proved() { s.proved = true }
 
 // Held reports whether the client's input waits for replies of the server:
 // the driver must not read on, but call FromClient again with what is left
