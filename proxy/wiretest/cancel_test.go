@@ -3,6 +3,7 @@ package wiretest
 import (
 	"encoding/binary"
 	"fmt"
+	"io"
 	"net"
 	"strings"
 	"testing"
@@ -114,4 +115,62 @@ func TestCancelOfNobody(t *testing.T) {
 	cancel(t, addr, pid, key)
 	cancel(t, addr, 1, []byte{1, 2, 3, 4})
 	login(t, pl, addr).query("SELECT 1")
+}
+
+// Case 9: a server that sends no BackendKeyData can't be cancelled, and all else
+// works: queries, fences, and the end of its sessions.
+func TestServerWithoutBackendKeyData(t *testing.T) {
+	t.Parallel()
+	pl := at(t, 15)
+	keyless := scripted(t, func(client net.Conn) { relayWithoutKey(client, pl.Addr()) })
+	r := start(t, "postgres://"+keyless+"/?sslmode=disable", proxy.Options{})
+	p := login(t, pl, r.addr)
+	if pid, _ := p.key(); pid != 0 {
+		t.Fatalf("the client gets a key that no server sent: %s", p.story())
+	}
+	if got := p.query("SELECT 'works'"); !strings.Contains(got[1], "works") {
+		t.Errorf("a query is answered by %q", got)
+	}
+	for token, want := range map[string]string{"34": "INSERT 0 1", "33": "WF001"} {
+		got := strings.Join(p.query("INSERT INTO t VALUES (77, 'x') /*wirefence.token='orders="+token+"'*/"), " ")
+		if !strings.Contains(got, want) {
+			t.Errorf("a write with token %s is answered by %q", token, got)
+		}
+	}
+	cancel(t, r.addr, 0, make([]byte, 4))
+	if got := p.query("SELECT 'goes on'"); !strings.Contains(got[1], "goes on") {
+		t.Errorf("behind a cancellation of nobody: %q", got)
+	}
+}
+
+// relayWithoutKey is a server that sends no BackendKeyData: a real one, whose
+// message is taken out.
+func relayWithoutKey(client net.Conn, addr string) {
+	server, err := net.Dial("tcp", addr)
+	if err != nil {
+		_ = client.Close()
+		return
+	}
+	go func() {
+		_, _ = io.Copy(server, client)
+		_ = server.(*net.TCPConn).CloseWrite()
+	}()
+	defer client.Close()
+	defer server.Close()
+	head := make([]byte, 5)
+	for {
+		if _, err := io.ReadFull(server, head); err != nil {
+			return
+		}
+		rest := make([]byte, binary.BigEndian.Uint32(head[1:])-4)
+		if _, err := io.ReadFull(server, rest); err != nil {
+			return
+		}
+		if head[0] == 'K' {
+			continue
+		}
+		if _, err := client.Write(append(append([]byte(nil), head...), rest...)); err != nil {
+			return
+		}
+	}
 }
