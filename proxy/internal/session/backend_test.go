@@ -96,7 +96,7 @@ type preparedText struct {
 type portal struct {
 	preparedText
 	parameter *string
-	ran, done bool
+	ran       bool
 	left      int // rows
 	tag       string
 }
