@@ -20,7 +20,7 @@ func (s *Server) forwardCancel(ctx context.Context, packet []byte) error {
 	}
 	var failures []error
 	told := map[*upstream.Host]bool{}
-	for _, r := range s.upstream.Routes() {
+	for _, r := range s.upstream.Routes(upstream.Any, "") {
 		if told[r.Host] {
 			continue
 		}

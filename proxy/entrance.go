@@ -33,8 +33,9 @@ type entrance struct {
 
 // arrival is a server that has taken the client, or wants its password.
 type arrival struct {
-	link *upstream.Link
-	from *buffer // what the server has said, to be passed on
+	link  *upstream.Link
+	from  *buffer // what the server has said, to be passed on
+	whose string  // see upstream.Host.Learn
 	// wanted is the role that the server must turn out to have; "" for any.
 	wanted upstream.Target
 	role   upstream.Role
@@ -67,21 +68,22 @@ func (e *entrance) find(ctx context.Context) (*arrival, error) {
 // try tries all routes for a server of a role. If it returns errNone, e has noted
 // why.
 func (e *entrance) try(ctx context.Context, target upstream.Target) (*arrival, error) {
-	routes := e.server.upstream.Routes()
+	routes := e.server.upstream.Routes(target, e.whose())
 	var down *upstream.Host
 	for i, r := range routes {
 		if r.Host == down || ctx.Err() != nil {
 			continue
 		}
 		if target != upstream.Any {
-			role, err := e.server.upstream.Role(ctx, r)
+			role, err := e.server.upstream.Role(ctx, r.Host, e.whose())
 			if err != nil {
 				e.failures = append(e.failures, err)
-				down = unreachable(err)
+				down = r.Host
 				continue
 			}
 			if !target.Admits(role) {
 				e.passOver(r, role, target)
+				down = r.Host
 				continue
 			}
 		}
@@ -121,6 +123,9 @@ func left(routes []upstream.Route, taken upstream.Route) (a alternatives) {
 	return a
 }
 
+// whose is what the session is asked for with: see upstream.Host.Learn.
+func (e *entrance) whose() string { return string(e.startup.Raw) }
+
 func unreachable(err error) *upstream.Host {
 	if u := (*upstream.UnreachableError)(nil); errors.As(err, &u) {
 		return u.Host
@@ -146,7 +151,7 @@ func (e *entrance) ask(ctx context.Context, link *upstream.Link, target upstream
 	if _, err := link.Write(e.startup.Raw); err != nil {
 		return nil, err
 	}
-	a := &arrival{link: link, from: &buffer{}}
+	a := &arrival{link: link, from: &buffer{}, whose: e.whose()}
 	msg, at, err := nextOf(link, a.from, wire.Authentication, wire.ErrorResponse)
 	if err != nil {
 		return nil, err
@@ -261,7 +266,7 @@ func (a *arrival) report() (ready bool) {
 			a.role.Report(wire.Parameter(msg))
 		case wire.ReadyForQuery:
 			ready = true
-			a.link.Route.Host.Learn(a.role)
+			a.link.Route.Host.Learn(a.role, a.whose)
 		}
 		in = in[len(msg):]
 	}
@@ -330,10 +335,15 @@ func (e *entrance) giveUp(ctx context.Context) error {
 	return err
 }
 
+// lines words failures for a client.
 func lines(errs []error) string {
 	var all []string
 	for _, err := range errs {
-		all = append(all, err.Error())
+		text := err.Error()
+		if asked := (*upstream.RoleError)(nil); errors.As(err, &asked) && unreachable(err) == nil {
+			text = asked.Host.String() + ": the server could not be asked for its role; the proxy's log says why"
+		}
+		all = append(all, text)
 	}
 	return strings.Join(all, "\n")
 }

@@ -99,6 +99,51 @@ func TestReadOnlySessions(t *testing.T) {
 	}
 }
 
+// Whether sessions begin read-only is their own matter: what one user's say of a
+// server counts for no other user.
+func TestReadOnlySessionsOfOthers(t *testing.T) {
+	t.Parallel()
+	primary, _ := couple(t)
+	file := (&world{Postgres: primary}).userFile(t, []string{"alice", "reader"})
+	p := fmt.Sprint(primary.Port)
+	for name, o := range map[string]proxy.Options{"found out": {}, "asked": {DatabaseURL: primary.URL("postgres")}} {
+		for target, want := range map[string]string{"read-write": p, "read-only": "target_session_attrs is read-only"} {
+			o.AuthFile, o.Upstream = file, fmt.Sprintf("postgres://%s/?target_session_attrs=%s", primary.Addr(), target)
+			addr := stack.Proxy(t, primary, o)
+			for range 2 {
+				psql(t, addr, "user=reader password='open sesame'", whichPort)
+				wants(t, name+", "+target, psql(t, addr, "user=alice password='open sesame'", whichPort), want)
+			}
+		}
+	}
+}
+
+// The proxy's own role asks by the encryption that the server wants of it, and
+// what it is told when it can't is not for clients.
+func TestRolesAreAskedForByEveryRoute(t *testing.T) {
+	t.Parallel()
+	w := start(t, 15)
+	alice := "user=alice password='open sesame'"
+	for _, c := range []struct{ mode, asker, want string }{
+		{"allow", "onlytls", fmt.Sprint(w.Port)}, {"prefer", "onlyplain", fmt.Sprint(w.Port)},
+		{"require", "onlyplain", "the proxy's log says why"},
+	} {
+		var log logged
+		addr := stack.Proxy(t, w.Postgres, proxy.Options{
+			Upstream:    w.upstream("target_session_attrs=read-write&sslmode=" + c.mode),
+			DatabaseURL: fmt.Sprintf("postgres://%s:open%%20sesame@%s/postgres", c.asker, w.Addr()), Logger: log.logger(),
+		})
+		got := psql(t, addr, alice, whichPort)
+		wants(t, c.mode, got, c.want)
+		if strings.Contains(got, c.asker) {
+			t.Errorf("%s: the client is told of the proxy's role: %s", c.mode, got)
+		}
+		if c.mode == "require" {
+			wants(t, "the log", log.String(), c.asker)
+		}
+	}
+}
+
 // The primary dies and the standby is promoted: new sessions find it at once,
 // and cancel requests reach it.
 func TestFailover(t *testing.T) {

@@ -30,28 +30,36 @@ type Link struct {
 	Binding []byte
 }
 
-// Routes returns the ways to try, the best first: hosts that could not be
-// reached lately come last, and of a host the encryption that sslmode prefers
-// comes first.
-func (u *Upstream) Routes() []Route {
-	var good, bad []Route
+// Routes returns the ways to try for a session asked for with whose, the best
+// first: hosts that could not be reached lately come late, those that had
+// another role when a session found out last come last, and of a host the
+// encryption that sslmode prefers comes first.
+func (u *Upstream) Routes(target Target, whose string) []Route {
+	var good, bad, unfit []Route
 	for _, h := range u.Hosts {
 		to := &good
-		if h.avoided() {
+		switch {
+		case u.probe == nil && h.unfit(target, whose):
+			to = &unfit
+		case h.avoided():
 			to = &bad
 		}
-		switch {
-		case h.Network == "unix" || u.encryption.mode == "disable":
-			*to = append(*to, Route{Host: h})
-		case u.encryption.mode == "allow":
-			*to = append(*to, Route{Host: h}, Route{Host: h, TLS: true})
-		case u.encryption.mode == "prefer":
-			*to = append(*to, Route{Host: h, TLS: true, fallback: true}, Route{Host: h})
-		default:
-			*to = append(*to, Route{Host: h, TLS: true})
-		}
+		*to = append(*to, u.routesTo(h)...)
 	}
-	return append(good, bad...)
+	return append(append(good, bad...), unfit...)
+}
+
+// routesTo returns the ways to a host, the best first.
+func (u *Upstream) routesTo(h *Host) []Route {
+	switch {
+	case h.Network == "unix" || u.encryption.mode == "disable":
+		return []Route{{Host: h}}
+	case u.encryption.mode == "allow":
+		return []Route{{Host: h}, {Host: h, TLS: true}}
+	case u.encryption.mode == "prefer":
+		return []Route{{Host: h, TLS: true, fallback: true}, {Host: h}}
+	}
+	return []Route{{Host: h, TLS: true}}
 }
 
 // UnreachableError says that no connection to a host could be opened. Another
@@ -66,11 +74,13 @@ func (e *UnreachableError) Unwrap() error { return e.Err }
 
 // Dial opens a connection by a route, and encrypts it. The returned link's route
 // says what came of it.
-func (u *Upstream) Dial(ctx context.Context, r Route) (*Link, error) {
-	ctx, cancel := context.WithTimeout(ctx, u.timeout)
+func (u *Upstream) Dial(caller context.Context, r Route) (*Link, error) {
+	ctx, cancel := context.WithTimeout(caller, u.timeout)
 	defer cancel()
 	conn, err := u.dialer.DialContext(ctx, r.Host.Network, r.Host.Addr)
-	r.Host.reached(err == nil)
+	if err == nil || !gaveUp(caller) {
+		r.Host.reached(err == nil)
+	}
 	if err != nil {
 		return nil, &UnreachableError{r.Host, err}
 	}
@@ -79,7 +89,11 @@ func (u *Upstream) Dial(ctx context.Context, r Route) (*Link, error) {
 	}
 	deadline, _ := ctx.Deadline()
 	_ = conn.SetDeadline(deadline)
+	stop := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })
 	link, err := u.encrypt(ctx, conn, r)
+	if !stop() && err == nil {
+		err = ctx.Err()
+	}
 	if err != nil {
 		_ = conn.Close()
 		return nil, fmt.Errorf("%s: %w", r.Host.Addr, err)
@@ -141,6 +155,7 @@ func (u *Upstream) Cancel(ctx context.Context, r Route, packet []byte) error {
 		deadline = sooner
 	}
 	_ = link.SetDeadline(deadline)
+	defer context.AfterFunc(ctx, func() { _ = link.SetDeadline(time.Unix(1, 0)) })()
 	if _, err := link.Write(packet); err != nil {
 		return err
 	}

@@ -22,6 +22,7 @@ type Host struct {
 	mu       sync.Mutex
 	failed   time.Time // when it could not be reached last
 	role     Role
+	whose    string        // by whose session role was found; "" if the server was asked
 	unasked  error         // why asking for the role failed
 	learned  time.Time     // when role or unasked was
 	learning chan struct{} // closed when the one who asks has done so

@@ -2,6 +2,7 @@ package upstream
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"time"
@@ -41,6 +42,7 @@ type Role struct {
 	Known    bool
 	Standby  bool
 	ReadOnly bool // sessions begin read-only, as on every standby
+	foreign  bool // ReadOnly isn't known: others' sessions say nothing of it
 }
 
 // Report takes a ParameterStatus in.
@@ -63,7 +65,7 @@ func (t Target) Admits(r Role) bool {
 	case ReadWrite:
 		return !r.Standby && !r.ReadOnly
 	case ReadOnly:
-		return r.Standby || r.ReadOnly
+		return r.Standby || r.ReadOnly || r.foreign
 	case Primary:
 		return !r.Standby
 	case Standby, PreferStandby:
@@ -84,24 +86,56 @@ func (r Role) String() string {
 	return "primary"
 }
 
-// Learn remembers what a session found out about its server.
-func (h *Host) Learn(r Role) {
+// Learn remembers what a session found out about its server. whose is what the
+// session was asked for with: whether sessions begin read-only is a matter of
+// the user, the database and the options as well, so that it holds for the same
+// whose alone.
+func (h *Host) Learn(r Role, whose string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.role, h.unasked, h.learned = r, nil, time.Now()
+	h.role, h.whose, h.unasked, h.learned = r, whose, nil, time.Now()
 }
 
-// believed is how long a role counts as known. A server that was promoted since
-// is found within this time.
-const believed = time.Second
+// roleFor is the role as sessions asked for with whose would find it. h.mu is
+// held.
+func (h *Host) roleFor(whose string) Role {
+	role := h.role
+	if h.whose != "" && h.whose != whose {
+		role.ReadOnly, role.foreign = false, true
+	}
+	return role
+}
+
+// unfit reports whether the host had another role when a session last found out,
+// however long ago that was.
+func (h *Host) unfit(target Target, whose string) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return !target.Admits(h.roleFor(whose))
+}
+
+// How long a role counts as known. A server that was promoted since is found
+// within this time. Where servers can't be asked and another role would do, it
+// is longer: else each client that comes after a while were sent away once more.
+const (
+	believed        = time.Second
+	believedUnasked = time.Minute
+)
+
+func (u *Upstream) believes() time.Duration {
+	if u.probe == nil && u.Target == PreferStandby {
+		return believedUnasked
+	}
+	return believed
+}
 
 // Role returns the host's role, asking the server where it isn't known, or not
-// lately enough. Without the means to ask, it is what the last session found.
-func (u *Upstream) Role(ctx context.Context, r Route) (Role, error) {
-	h := r.Host
+// lately enough. Without the means to ask, it is what the last session found,
+// see Learn. An error is a *RoleError, or ctx's.
+func (u *Upstream) Role(ctx context.Context, h *Host, whose string) (Role, error) {
 	for {
 		h.mu.Lock()
-		role, failure, fresh, asking := h.role, h.unasked, time.Since(h.learned) < believed, h.learning
+		role, failure, fresh, asking := h.roleFor(whose), h.unasked, time.Since(h.learned) < u.believes(), h.learning
 		if u.probe != nil && !fresh && asking == nil {
 			h.learning = make(chan struct{})
 		}
@@ -112,7 +146,7 @@ func (u *Upstream) Role(ctx context.Context, r Route) (Role, error) {
 		case u.probe == nil || fresh:
 			return role, failure
 		case asking == nil:
-			return u.ask(ctx, r)
+			return u.ask(ctx, h)
 		}
 		// Somebody asks already: hundreds of clients that come back after a
 		// failover are one question.
@@ -124,17 +158,57 @@ func (u *Upstream) Role(ctx context.Context, r Route) (Role, error) {
 	}
 }
 
-// ask asks the server, for all that wait for h.learning.
-func (u *Upstream) ask(ctx context.Context, r Route) (role Role, err error) {
+// RoleError says that a server could not be asked for its role. It names the
+// proxy's own role and database, which are not the clients' business.
+type RoleError struct {
+	Host *Host
+	Err  error
+}
+
+func (e *RoleError) Error() string {
+	return fmt.Sprintf("%s: asking for the server's role: %s", e.Host, e.Err)
+}
+func (e *RoleError) Unwrap() error { return e.Err }
+
+// ask asks the server, by each of its routes in turn, for all that wait for
+// h.learning. Who gives up meanwhile says nothing of the server: then the next
+// of those who wait asks again.
+func (u *Upstream) ask(ctx context.Context, h *Host) (role Role, err error) {
+	err = errors.New("it was given up")
+	defer func() {
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		close(h.learning)
+		h.learning = nil
+		if err == nil || !gaveUp(ctx) {
+			h.role, h.whose, h.unasked, h.learned = role, "", err, time.Now()
+		}
+	}()
+	var failures []error
+	for _, r := range u.routesTo(h) {
+		role, err := u.askBy(ctx, r)
+		if err == nil {
+			return role, nil
+		}
+		failures = append(failures, err)
+		if down := (*UnreachableError)(nil); errors.As(err, &down) || gaveUp(ctx) {
+			break
+		}
+	}
+	return Role{}, &RoleError{h, errors.Join(failures...)}
+}
+
+func (u *Upstream) askBy(ctx context.Context, r Route) (Role, error) {
 	ctx, cancel := context.WithTimeout(ctx, u.timeout)
 	defer cancel()
-	role, err = u.probe.ask(ctx, func(ctx context.Context) (net.Conn, error) { return u.Dial(ctx, r) })
-	h := r.Host
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	close(h.learning)
-	h.role, h.unasked, h.learned, h.learning = role, err, time.Now(), nil
-	return role, err
+	return u.probe.ask(ctx, func(ctx context.Context) (net.Conn, error) { return u.Dial(ctx, r) })
+}
+
+// gaveUp reports whether whoever asks for something with ctx doesn't want it any
+// more. A socket may notice its deadline before ctx does.
+func gaveUp(ctx context.Context) bool {
+	deadline, ok := ctx.Deadline()
+	return ctx.Err() != nil || ok && !time.Now().Before(deadline)
 }
 
 // probe asks servers for their role by logging in.
@@ -158,7 +232,7 @@ func (p *probe) ask(ctx context.Context, dial func(context.Context) (net.Conn, e
 	c.DialFunc = func(ctx context.Context, _, _ string) (net.Conn, error) { return dial(ctx) }
 	conn, err := pgconn.ConnectConfig(ctx, c)
 	if err != nil {
-		return Role{}, fmt.Errorf("asking for the server's role: %w", err)
+		return Role{}, err
 	}
 	defer conn.Close(context.WithoutCancel(ctx))
 	var role Role

@@ -1,6 +1,7 @@
 package upstream
 
 import (
+	"context"
 	"net"
 	"strings"
 	"testing"
@@ -68,5 +69,61 @@ func TestUpstreams(t *testing.T) {
 		if strings.Join(got, " ") != c.want {
 			t.Errorf("%q: %q, want %q", c.text, got, c.want)
 		}
+	}
+}
+
+// Who gives up waiting for a server says nothing of it to the next.
+func TestWhoGivesUpBlamesNoServer(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0") // accepts, and never answers
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	u, err := New("postgres://"+l.Addr().String()+"/?sslmode=disable&target_session_attrs=primary",
+		Options{Dialer: &net.Dialer{}, Timeout: time.Minute, ProbeURL: "postgres://me@nowhere/db"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	h := u.Hosts[0]
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+	defer cancel()
+	if _, err := u.Role(ctx, h, ""); err == nil {
+		t.Fatal("a server that doesn't answer has a role")
+	}
+	if !h.learned.IsZero() || h.learning != nil {
+		t.Error("that one client gave up counts as the server's answer")
+	}
+	if _, err := u.Dial(ctx, Route{Host: h}); err == nil || h.avoided() {
+		t.Errorf("a server is avoided because a client gave up: %v", err)
+	}
+	stopped, stop := context.WithCancel(t.Context())
+	time.AfterFunc(20*time.Millisecond, stop)
+	began := time.Now()
+	if _, err := u.Dial(stopped, Route{Host: h, TLS: true}); err == nil || time.Since(began) > 30*time.Second {
+		t.Errorf("waiting for an answer about TLS ends after %s with %v", time.Since(began), err)
+	}
+}
+
+// Without the means to ask, a server that had another role when a session found
+// out last is tried after the others, however long ago that was.
+func TestUnfitServersComeLast(t *testing.T) {
+	u, err := New("postgres://a,b/?sslmode=disable&target_session_attrs=read-write", Options{Dialer: &net.Dialer{}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	first := func(whose string) string { return u.Routes(ReadWrite, whose)[0].Host.Name }
+	a, b := u.Hosts[0], u.Hosts[1]
+	long := func(h *Host) { h.learned = h.learned.Add(-time.Hour) }
+	a.Learn(Role{Known: true, Standby: true}, "alice")
+	if long(a); first("bob") != "b" {
+		t.Error("a standby is tried first")
+	}
+	b.reached(false)
+	if first("bob") != "b" {
+		t.Error("a standby is tried before a primary that was away")
+	}
+	a.Learn(Role{Known: true, ReadOnly: true}, "alice")
+	if long(a); first("bob") != "a" || first("alice") != "b" {
+		t.Error("one user's read-only sessions count for another, or not for the user")
 	}
 }
