@@ -7,6 +7,7 @@ import (
 	"net"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -135,12 +136,28 @@ func scripted(t *testing.T, serve func(net.Conn)) string {
 	return l.Addr().String()
 }
 
-func TestUpstreamUnreachable(t *testing.T) {
-	t.Parallel()
-	port, err := servers.FreePort()
+// deadPort returns a port that refuses connections for as long as the test runs:
+// it is taken, and nobody listens.
+func deadPort(t *testing.T) int {
+	t.Helper()
+	fd, err := syscall.Socket(syscall.AF_INET, syscall.SOCK_STREAM, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
+	t.Cleanup(func() { _ = syscall.Close(fd) })
+	if err := syscall.Bind(fd, &syscall.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}}); err != nil {
+		t.Fatal(err)
+	}
+	at, err := syscall.Getsockname(fd)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return at.(*syscall.SockaddrInet4).Port
+}
+
+func TestUpstreamUnreachable(t *testing.T) {
+	t.Parallel()
+	port := deadPort(t)
 	r := start(t, fmt.Sprintf("postgres://127.0.0.1:%d/", port), proxy.Options{ConnectTimeout: 2 * time.Second})
 	began := time.Now()
 	got := outcome(t, r.addr, "postgres", "", "postgres")
@@ -153,10 +170,7 @@ func TestUpstreamUnreachable(t *testing.T) {
 func TestUpstreamOfTwoHosts(t *testing.T) {
 	t.Parallel()
 	pl := at(t, 15)
-	port, err := servers.FreePort()
-	if err != nil {
-		t.Fatal(err)
-	}
+	port := deadPort(t)
 	r := start(t, fmt.Sprintf("postgres://127.0.0.1:%d,%s/", port, pl.Addr()), proxy.Options{})
 	p := login(t, pl, r.addr)
 	pid, key := p.key()
