@@ -112,7 +112,10 @@ func TestReadOnlySessionsOfOthers(t *testing.T) {
 			addr := stack.Proxy(t, primary, o)
 			for range 2 {
 				psql(t, addr, "user=reader password='open sesame'", whichPort)
-				wants(t, name+", "+target, psql(t, addr, "user=alice password='open sesame'", whichPort), want)
+				got := psql(t, addr, "user=alice password='open sesame'", whichPort)
+				if wants(t, name+", "+target, got, want); want == p && got != p { // errors name the port, too
+					t.Errorf("%s, %s: %s", name, target, got)
+				}
 			}
 		}
 	}
