@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 
 	"github.com/wirefence/wirefence/proxy/internal/scram"
 	"github.com/wirefence/wirefence/proxy/internal/users"
@@ -93,6 +94,9 @@ func (e *entrance) answer() ([]byte, error) {
 		if _, err := e.fromClient.read(e.client); err != nil {
 			if e.server.entering.Err() != nil {
 				return nil, e.tell(shutdownError, errDraining)
+			}
+			if errors.Is(err, os.ErrDeadlineExceeded) {
+				return nil, e.tell(tooLate, err)
 			}
 			return nil, errors.Join(errTold, err)
 		}

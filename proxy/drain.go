@@ -24,7 +24,10 @@ const (
 	cancelsAtOnce = 16
 )
 
-var shutdownError = wire.Error{Code: "57P01", Message: "terminating connection due to administrator command"}
+var (
+	shutdownError = wire.Error{Code: "57P01", Message: "terminating connection due to administrator command"}
+	tooLate       = wire.Error{Code: "57014", Message: "canceling authentication due to timeout"}
+)
 
 // drain ends all sessions in order.
 func (s *Server) drain() {
@@ -45,7 +48,10 @@ func (s *Server) drain() {
 	s.mu.Lock()
 	s.ending = true
 	s.mu.Unlock()
-	hurry := time.AfterFunc(greetTime, func() { s.enough(errDraining) })
+	hurry := time.AfterFunc(greetTime, func() {
+		s.enough(errDraining)
+		s.each((*conn).hurry)
+	})
 	defer hurry.Stop()
 	left := s.each((*conn).drain)
 	log.Info("draining: no new clients; sessions end with their transactions", "sessions", left, "timeout", s.options.DrainTimeout)
@@ -122,6 +128,19 @@ func (c *conn) drain() {
 	}
 }
 
+// hurry ends the session if the client has not logged in yet.
+func (c *conn) hurry() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.core.LoggedIn() {
+		return
+	}
+	c.core.End(shutdownError)
+	_ = c.up.SetDeadline(past)
+	_ = c.client.SetReadDeadline(past)
+	_ = c.client.SetWriteDeadline(time.Now().Add(time.Second))
+}
+
 // abort ends the session whatever it is doing, and cancels what its server is
 // running: else the server would go on, and commit, before it noticed that
 // nobody is there. ctx bounds asking for that.
@@ -165,7 +184,7 @@ func (c *conn) sayWhy(err error) {
 	why := c.core.Farewell()
 	c.mu.Unlock()
 	if why == nil {
-		why = &wire.Error{Code: "57014", Message: "canceling authentication due to timeout"}
+		why = &tooLate
 	}
 	refuse(c.client, *why)
 }

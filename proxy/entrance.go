@@ -25,6 +25,7 @@ type entrance struct {
 	deadline   time.Time
 	log        *slog.Logger
 
+	link     *upstream.Link     // to the server that was tried last
 	proved   *scram.Credentials // set when the proxy has authenticated the client
 	told     bool               // the client was sent the protocol's negotiation
 	refusal  []byte             // what the last server said that refused the session
@@ -93,6 +94,7 @@ func (e *entrance) try(ctx context.Context, target upstream.Target) (*arrival, e
 			down = unreachable(err)
 			continue
 		}
+		e.link = link
 		a, err := e.ask(ctx, link, target, left(routes[i+1:], link.Route))
 		if err == nil {
 			return a, nil
@@ -157,7 +159,7 @@ func (e *entrance) ask(ctx context.Context, link *upstream.Link, target upstream
 		return nil, err
 	}
 	if msg[0] == wire.ErrorResponse {
-		return e.refused(a, msg, more)
+		return e.refused(a, msg, at, more)
 	}
 	if err := e.authentication(ctx, a, msg, at); err != nil {
 		return nil, err
@@ -172,9 +174,11 @@ func (e *entrance) ask(ctx context.Context, link *upstream.Link, target upstream
 // refused passes a server's refusal on, or remembers it while there is something
 // left to try, as libpq does: the same server, since pg_hba.conf may want the
 // connection encrypted otherwise; another, if this one takes no sessions now.
-func (e *entrance) refused(a *arrival, msg []byte, more alternatives) (*arrival, error) {
-	again := more.sameHost || more.others && wire.ErrorCode(msg) == "57P03"
-	if !again || e.told {
+func (e *entrance) refused(a *arrival, msg []byte, at int, more alternatives) (*arrival, error) {
+	if again := more.sameHost || more.others && wire.ErrorCode(msg) == "57P03"; !again {
+		if e.told {
+			a.from.used(at)
+		}
 		return a, nil
 	}
 	e.refusal = append([]byte(nil), msg...)
@@ -200,6 +204,12 @@ func (e *entrance) authentication(ctx context.Context, a *arrival, msg []byte, a
 			return errors.Join(errTold, err)
 		}
 		e.told = true
+		// The next server must not speak another version, nor say so again.
+		for in := a.from.bytes()[:at]; len(whole(in)) > 0; in = in[len(whole(in)):] {
+			if in[0] == wire.NegotiateProtocol {
+				e.startup = e.startup.Negotiated(whole(in))
+			}
+		}
 	}
 	a.from.used(at)
 	if e.proved == nil {

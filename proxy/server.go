@@ -30,7 +30,7 @@ type Server struct {
 	listeners []net.Listener
 	admin     net.Listener // nil if there is none
 	keys      sync.Map     // cancel key → upstream.Route
-	arriving  atomic.Int64 // connections that have sent no startup packet yet
+	arriving  atomic.Int64 // connections that have sent no startup packet yet, or ask for a cancellation
 	limits    limits
 	draining  atomic.Bool
 	closing   atomic.Bool     // the listeners, that is
@@ -196,8 +196,9 @@ func (s *Server) handle(raw net.Conn) {
 }
 
 // open reads the client's startup packet and finds a server for it. It returns
-// nil if no session came of it; the client has been told why.
-func (s *Server) open(raw net.Conn, in *buffer, began time.Time) (*conn, *arrival) {
+// nil if no session came of it; the client has been told why. What it counts it
+// counts down again, even if it panics.
+func (s *Server) open(raw net.Conn, in *buffer, began time.Time) (c *conn, a *arrival) {
 	log := s.options.Logger.With("client", raw.RemoteAddr().String())
 	defer func() {
 		if r := recover(); r != nil {
@@ -211,8 +212,9 @@ func (s *Server) open(raw net.Conn, in *buffer, began time.Time) (*conn, *arriva
 	_ = raw.SetDeadline(deadline)
 	stop := context.AfterFunc(s.entering, func() { _ = raw.SetReadDeadline(past) })
 	defer stop()
+	arrived := sync.OnceFunc(func() { s.arriving.Add(-1) })
+	defer arrived()
 	client, startup, err := s.readStartup(raw, in)
-	s.arriving.Add(-1)
 	if err != nil {
 		s.metrics.rejected.WithLabelValues("startup").Inc()
 		log.Debug("no session began", "error", err)
@@ -225,27 +227,34 @@ func (s *Server) open(raw net.Conn, in *buffer, began time.Time) (*conn, *arriva
 		_ = client.Close()
 		return nil, nil
 	}
+	arrived()
 	if !s.admitted(client, startup.User(), log) {
 		return nil, nil
 	}
-	c, a := s.connect(ctx, client, startup, in, deadline)
-	if c == nil {
-		_ = client.Close()
-		s.limits.leave(startup.User())
-	}
-	return c, a
+	defer func() {
+		if c == nil {
+			_ = client.Close()
+			s.limits.leave(startup.User())
+		}
+	}()
+	return s.connect(ctx, client, startup, in, deadline)
 }
 
 // connect connects a client to a server.
-func (s *Server) connect(ctx context.Context, client *client, startup *wire.Startup, in *buffer, deadline time.Time) (*conn, *arrival) {
+func (s *Server) connect(ctx context.Context, client *client, startup *wire.Startup, in *buffer, deadline time.Time) (c *conn, a *arrival) {
 	log := s.options.Logger.With(attrs(startup, client)...)
 	e := &entrance{server: s, client: client, startup: startup, fromClient: in, deadline: deadline, log: log}
+	defer func() {
+		if c == nil && e.link != nil {
+			_ = e.link.Close()
+		}
+	}()
 	a, err := e.find(ctx)
 	if err != nil {
 		log.Info("no session began", "error", err)
 		return nil, nil
 	}
-	c := &conn{
+	c = &conn{
 		server: s, client: client.Conn, up: a.link.Conn, route: a.link.Route, user: startup.User(), log: log,
 		wake: make(chan struct{}, 1), ended: make(chan struct{}),
 	}
@@ -254,6 +263,9 @@ func (s *Server) connect(ctx context.Context, client *client, startup *wire.Star
 		c.core.Proved()
 	}
 	s.register(c)
+	if ctx.Err() != nil {
+		c.hurry() // who hurried all others didn't know of this one
+	}
 	return c, a
 }
 

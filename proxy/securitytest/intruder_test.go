@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"io"
+	"log/slog"
 	"net"
 	"os"
 	"strings"
@@ -148,4 +149,90 @@ func TestPasswordIsNotAskedForBehindScram(t *testing.T) {
 			}
 		}
 	}
+}
+
+// Who is asked for a password by the proxy, and stays silent, is told when the
+// time is up.
+func TestSilenceToTheProxy(t *testing.T) {
+	t.Parallel()
+	w := start(t, 15)
+	addr := stack.Proxy(t, w.Postgres, proxy.Options{
+		Upstream: w.upstream("sslmode=disable"), AuthFile: w.userFile(t, []string{"alice"}), StartupTimeout: time.Second})
+	conn := dial(t, addr)
+	if _, err := conn.Write(startup(t, "alice")); err != nil {
+		t.Fatal(err)
+	}
+	hears(t, conn, "C57014\x00Mcanceling authentication due to timeout")
+}
+
+// Requests to cancel are bounded as silent connections are: each holds two
+// sockets until a server has closed its own.
+func TestCancelRequestsAreBounded(t *testing.T) {
+	t.Parallel()
+	w := start(t, 15)
+	came := make(chan struct{}, 10)
+	slow := scripted(t, func(conn net.Conn) {
+		came <- struct{}{}
+		_, _ = io.Copy(io.Discard, conn) // and never closes
+	})
+	addr := stack.Proxy(t, w.Postgres, proxy.Options{Upstream: "postgres://" + slow + "/?sslmode=disable", MaxConnections: 2, ConnectTimeout: time.Minute})
+	const request = "\x00\x00\x00\x10\x04\xd2\x16\x2epid.key."
+	for range 2 {
+		if _, err := io.WriteString(dial(t, addr), request); err != nil {
+			t.Fatal(err)
+		}
+		<-came
+	}
+	third := dial(t, addr)
+	_, _ = io.WriteString(third, request)
+	_ = third.SetDeadline(time.Now().Add(10 * time.Second)) // less than a server may take
+	if _, err := third.Read(make([]byte, 1)); errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Error("a third request to cancel is passed on where two may be")
+	}
+}
+
+// panicking is a log that fails at one message.
+type panicking struct {
+	slog.Handler
+	at string
+}
+
+func (p panicking) Handle(ctx context.Context, r slog.Record) error {
+	if r.Message == p.at {
+		panic("the log fails")
+	}
+	return p.Handler.Handle(ctx, r)
+}
+func (p panicking) WithAttrs(a []slog.Attr) slog.Handler {
+	return panicking{p.Handler.WithAttrs(a), p.at}
+}
+func (p panicking) WithGroup(n string) slog.Handler { return panicking{p.Handler.WithGroup(n), p.at} }
+
+// A login that fails by a bug leaves nothing behind: neither its place among the
+// clients nor its connection to the server.
+func TestPanicInALogin(t *testing.T) {
+	t.Parallel()
+	w := start(t, 15)
+	closed := make(chan struct{}, 10)
+	up := scripted(t, func(conn net.Conn) { // offers SCRAM, and waits
+		_, _ = io.WriteString(conn, "R\x00\x00\x00\x17\x00\x00\x00\x0aSCRAM-SHA-256\x00\x00")
+		_, _ = io.Copy(io.Discard, conn)
+		closed <- struct{}{}
+	})
+	var log logged
+	addr := stack.Proxy(t, w.Postgres, proxy.Options{
+		Upstream: "postgres://" + up + "/?sslmode=disable", AuthFile: w.userFile(t, []string{"hashed"}), MaxConnections: 1,
+		Logger: slog.New(panicking{log.logger().Handler(), "a user can't log in"}),
+	})
+	for range 2 {
+		if got := outcome(t, addr, "sslmode=disable user=hashed password=x"); strings.Contains(got, "too many") {
+			t.Error(got)
+		}
+		select {
+		case <-closed:
+		case <-time.After(patience):
+			t.Fatal("the connection to the server is left open")
+		}
+	}
+	wants(t, "the log", log.String(), "a login failed")
 }

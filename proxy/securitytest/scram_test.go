@@ -2,7 +2,10 @@ package securitytest
 
 import (
 	"fmt"
+	"io"
+	"net"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"github.com/wirefence/wirefence/internal/stack"
@@ -158,5 +161,47 @@ func TestKnownUsersThatCannotLogIn(t *testing.T) {
 	wants(t, "a broken query", got, "could not look up")
 	if strings.Contains(got, "nowhere") {
 		t.Errorf("the client is told of the proxy's insides: %s", got)
+	}
+}
+
+// Where the proxy authenticates, a client hears once which version is spoken,
+// whichever servers are tried, and the one that takes it speaks that version.
+func TestVersionIsNegotiatedOnce(t *testing.T) {
+	t.Parallel()
+	old, recent := start(t, 14), start(t, 18)
+	stack.Exec(t, old.admin(), "ALTER DATABASE postgres SET default_transaction_read_only = on")
+	starting := scripted(t, func(conn net.Conn) {
+		_, _ = io.ReadAtLeast(conn, make([]byte, 4096), 8)
+		_, _ = io.WriteString(conn, "v\x00\x00\x00\x0c\x00\x03\x00\x00\x00\x00\x00\x00"+"E\x00\x00\x00\x1cSFATAL\x00C57P03\x00Mnot yet\x00\x00")
+	})
+	file := old.userFile(t, nil, `"alice" "open sesame"`)
+	for _, c := range []struct {
+		hosts []string
+		want  string
+	}{
+		{[]string{old.Addr(), starting, recent.Addr()}, "logged in as alice"},
+		{[]string{recent.Addr()}, "logged in as alice"},
+		{[]string{old.Addr(), starting}, "not yet"},
+	} {
+		var told, key atomic.Int64
+		addr := stack.Proxy(t, old.Postgres, proxy.Options{
+			Upstream: "postgres://" + strings.Join(c.hosts, ",") + "/?sslmode=disable&target_session_attrs=read-write", AuthFile: file})
+		between := interposed(t, addr, func(typ byte, msg []byte) []byte {
+			switch typ {
+			case 'v':
+				told.Add(1)
+			case 'K':
+				key.Store(int64(len(msg)))
+			}
+			return msg
+		})
+		got := outcome(t, between, "sslmode=disable max_protocol_version=3.2 user=alice password='open sesame'")
+		wants(t, fmt.Sprint(c.hosts), got, c.want)
+		if before := int64(min(1, len(c.hosts)-1)); told.Load() != before {
+			t.Errorf("%v: the client is told of a version %d times, want %d", c.hosts, told.Load(), before)
+		}
+		if size := key.Load(); size > 13 && told.Load() > 0 {
+			t.Errorf("%v: the client agreed on version 3.0 and gets a BackendKeyData of %d bytes", c.hosts, size)
+		}
 	}
 }

@@ -1,11 +1,14 @@
 package wiretest
 
 import (
+	"io"
 	"net"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/wirefence/wirefence/internal/servers"
+	"github.com/wirefence/wirefence/internal/stack"
 	"github.com/wirefence/wirefence/proxy"
 )
 
@@ -115,5 +118,37 @@ func TestDrainGrace(t *testing.T) {
 	}
 	if err := <-r.over; err != nil {
 		t.Errorf("Serve returns %v", err)
+	}
+}
+
+// Who doesn't end its login is sent away in a drain, and holds it up no longer
+// than that takes.
+func TestDrainDuringALogin(t *testing.T) {
+	t.Parallel()
+	pg, err := servers.StartPostgres(t.Context(), servers.PostgresConfig{HBA: "host all postgres 127.0.0.1/32 trust\nhost all all 127.0.0.1/32 scram-sha-256\n"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(pg.Close)
+	stack.Exec(t, pg.URL("postgres"), "CREATE ROLE scram LOGIN PASSWORD 'secret'")
+	r := start(t, "postgres://"+pg.Addr()+"/", proxy.Options{DrainTimeout: patience})
+	conn := rawDial(t, r.addr)
+	_ = conn.SetDeadline(time.Now().Add(patience))
+	if _, err := conn.Write(startupRole("scram")); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := conn.Read(make([]byte, 5)); err != nil { // the server asks for the password
+		t.Fatal(err)
+	}
+	began := time.Now()
+	r.stop()
+	if said, err := io.ReadAll(conn); err != nil || !strings.Contains(string(said), "C57P01\x00") {
+		t.Errorf("the login ends with %q, %v", said, err)
+	}
+	if err := <-r.over; err != nil {
+		t.Errorf("Serve returns %v", err)
+	}
+	if took := time.Since(began); took > patience/2 {
+		t.Errorf("the drain took %s", took)
 	}
 }

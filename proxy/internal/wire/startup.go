@@ -109,6 +109,19 @@ func (e *VersionError) Error() string {
 	return fmt.Sprintf("unsupported frontend protocol %d.%d: server supports 3.0 to 3.2", e.Major, e.Minor)
 }
 
+// Negotiated returns the packet for a server that is to speak the version which
+// another one has told the client of by msg, a whole NegotiateProtocolVersion.
+func (s *Startup) Negotiated(msg []byte) *Startup {
+	if len(msg) < HeaderSize+4 {
+		return s
+	}
+	agreed := *s
+	agreed.Raw = append([]byte(nil), s.Raw...)
+	// The minor version is what the lower half says.
+	copy(agreed.Raw[6:8], msg[HeaderSize+2:])
+	return &agreed
+}
+
 // User is the role that the session asks for.
 func (s *Startup) User() string { return s.Params["user"] }
 

@@ -57,6 +57,23 @@ func TestStartupPackets(t *testing.T) {
 	}
 }
 
+func TestNegotiatedVersions(t *testing.T) {
+	s, err := ParseStartup(packet(3<<16|9999, "user\x00me\x00\x00"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	agreed := s.Negotiated([]byte("v\x00\x00\x00\x0c\x00\x03\x00\x02\x00\x00\x00\x00"))
+	if v := binary.BigEndian.Uint32(agreed.Raw[4:]); v != 3<<16|2 || agreed.User() != "me" || len(agreed.Raw) != len(s.Raw) {
+		t.Errorf("%x", agreed.Raw)
+	}
+	if v := binary.BigEndian.Uint32(s.Raw[4:]); v != 3<<16|9999 {
+		t.Errorf("the client's packet is changed to version %x", v)
+	}
+	if s.Negotiated([]byte("v\x00\x00\x00\x04")) != s {
+		t.Error("a message without a version negotiates one")
+	}
+}
+
 func TestStartupSizeJudgesBeforeWaiting(t *testing.T) {
 	for _, c := range []struct {
 		bytes []byte

@@ -44,6 +44,7 @@ const (
 	EmptyQueryResponse   = 'I'
 	ErrorResponse        = 'E'
 	FunctionCallResponse = 'V'
+	NegotiateProtocol    = 'v'
 	NoData               = 'n'
 	NoticeResponse       = 'N'
 	NotificationResponse = 'A'
