@@ -20,7 +20,8 @@ type Value[T any] struct {
 
 	mu    sync.Mutex
 	value T
-	stamp string
+	stamp string // of the files that value was made of
+	bad   string // of those that were reported last
 	next  time.Time
 }
 
@@ -28,8 +29,9 @@ type Value[T any] struct {
 const interval = time.Second
 
 // New loads the value. Whenever it is asked for and the files have changed since,
-// it is loaded again; if that fails, the last good value stays, and failed is
-// told why, once for each change.
+// it is loaded again; if that fails, the last good value stays, failed is told
+// why, once for each change, and the next look tries again: what failed may have
+// been but the reading, for want of descriptors say.
 func New[T any](load func() (T, error), failed func(error), files ...string) (*Value[T], error) {
 	v := &Value[T]{files: files, load: load, failed: failed, now: time.Now}
 	stamp := v.look()
@@ -48,7 +50,8 @@ func (v *Value[T]) Get() T {
 	if now := v.now(); now.After(v.next) {
 		v.next = now.Add(interval)
 		if stamp := v.look(); stamp != v.stamp {
-			if err := v.reload(stamp); err != nil {
+			if err := v.reload(stamp); err != nil && stamp != v.bad {
+				v.bad = stamp
 				v.failed(err)
 			}
 		}
@@ -61,16 +64,20 @@ func (v *Value[T]) Get() T {
 func (v *Value[T]) Reload() error {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	return v.reload(v.look())
+	stamp := v.look()
+	err := v.reload(stamp)
+	if err != nil {
+		v.bad = stamp // the caller knows
+	}
+	return err
 }
 
 func (v *Value[T]) reload(stamp string) error {
-	v.stamp = stamp // a bad file is reported once, not at each look
 	value, err := v.load()
 	if err != nil {
 		return err
 	}
-	v.value = value
+	v.value, v.stamp, v.bad = value, stamp, ""
 	return nil
 }
 

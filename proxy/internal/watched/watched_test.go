@@ -21,7 +21,11 @@ func TestValueFollowsItsFile(t *testing.T) {
 		}
 	}
 	var reported []error
+	readable := true
 	load := func() (string, error) {
+		if !readable {
+			return "", errors.New("too many open files")
+		}
 		text, err := os.ReadFile(file)
 		if string(text) == "bad" {
 			err = errors.New("it is bad")
@@ -68,11 +72,22 @@ func TestValueFollowsItsFile(t *testing.T) {
 	if err := v.Reload(); err != nil || v.Get() != "four" {
 		t.Errorf("reloading a good file: %v, %q", err, v.Get())
 	}
+	write("five")
+	readable, reported = false, nil
+	for range 2 {
+		if now = now.Add(2 * time.Second); v.Get() != "four" || len(reported) != 1 {
+			t.Errorf("while nothing can be read: %q with %v", v.Get(), reported)
+		}
+	}
+	readable = true
+	if now = now.Add(2 * time.Second); v.Get() != "five" || len(reported) != 1 {
+		t.Errorf("as soon as it can: %q with %v", v.Get(), reported)
+	}
 	if err := os.Remove(file); err != nil {
 		t.Fatal(err)
 	}
 	now = now.Add(2 * time.Second)
-	if got := v.Get(); got != "four" || len(reported) != 2 {
+	if got := v.Get(); got != "five" || len(reported) != 2 {
 		t.Errorf("without the file: %q, %v", got, reported)
 	}
 }
