@@ -62,7 +62,11 @@ func login(c Credentials, secret *Secret, unknown bool, mine, theirs []byte, cha
 
 func secretOf(t testing.TB, password string) *Secret {
 	t.Helper()
-	s, err := NewSecret(password)
+	salt, err := nonce() // another each time
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := NewSecret(password, []byte(salt))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -91,19 +91,17 @@ func (s *Secret) String() string { return Mechanism + "$…" }
 // GoString hides the keys.
 func (s *Secret) GoString() string { return s.String() }
 
-// NewSecret derives the secret of a password with a fresh salt, as PostgreSQL
-// does with the default of scram_iterations.
-func NewSecret(password string) (*Secret, error) {
-	salt := make([]byte, 16)
-	if _, err := rand.Read(salt); err != nil {
-		return nil, err
-	}
-	const iterations = 4096
-	client, server, err := keys(password, salt, iterations)
+// Iterations are those of secrets made here, PostgreSQL's default of
+// scram_iterations.
+const Iterations = 4096
+
+// NewSecret derives the secret of a password.
+func NewSecret(password string, salt []byte) (*Secret, error) {
+	client, server, err := keys(password, salt, Iterations)
 	if err != nil {
 		return nil, err
 	}
-	return &Secret{Iterations: iterations, Salt: salt, StoredKey: sha256.Sum256(client[:]), ServerKey: server}, nil
+	return &Secret{Iterations: Iterations, Salt: salt, StoredKey: sha256.Sum256(client[:]), ServerKey: server}, nil
 }
 
 // keys derives a password's ClientKey and ServerKey.

@@ -8,7 +8,9 @@ import (
 	"crypto/rand"
 	"crypto/sha256"
 	"errors"
+	"fmt"
 	"strings"
+	"sync"
 
 	"github.com/wirefence/wirefence/proxy/internal/scram"
 )
@@ -18,6 +20,8 @@ import (
 type Entry struct {
 	Secret   *scram.Secret
 	Password string
+
+	derive sync.Once // Secret of Password
 }
 
 // Credentials are those for a login upstream, after a client has proved that it
@@ -54,6 +58,18 @@ func NewDirectory(file *File, query *Query) (*Directory, error) {
 
 // Lookup returns a user's entry, or ErrUnknown.
 func (d *Directory) Lookup(ctx context.Context, user string) (*Entry, error) {
+	e, err := d.find(ctx, user)
+	if err != nil || e.Password == "" {
+		return e, err
+	}
+	e.derive.Do(func() { e.Secret, err = scram.NewSecret(e.Password, d.salt(user)) })
+	if e.Secret == nil {
+		return nil, fmt.Errorf("no SCRAM secret can be made of a password: %w", err)
+	}
+	return e, nil
+}
+
+func (d *Directory) find(ctx context.Context, user string) (*Entry, error) {
 	if d.file != nil {
 		if e, err := d.file.lookup(user); !errors.Is(err, ErrUnknown) || d.query == nil {
 			return e, err
@@ -65,9 +81,15 @@ func (d *Directory) Lookup(ctx context.Context, user string) (*Entry, error) {
 // Mock returns an entry for a user that is not known, the same each time: who
 // tries to log in can't tell by the salt whether the user exists.
 func (d *Directory) Mock(user string) *Entry {
+	return &Entry{Secret: &scram.Secret{Iterations: scram.Iterations, Salt: d.salt(user)}}
+}
+
+// salt is a user's, where no salt is stored: for who isn't known and for who has
+// a password in clear it is of one kind.
+func (d *Directory) salt(user string) []byte {
 	m := hmac.New(sha256.New, d.mock[:])
 	m.Write([]byte(user))
-	return &Entry{Secret: &scram.Secret{Iterations: 4096, Salt: m.Sum(nil)[:16]}}
+	return m.Sum(nil)[:16]
 }
 
 // Reload reads the file again.
@@ -86,7 +108,7 @@ func (d *Directory) Close() {
 }
 
 // newEntry makes an entry of a stored password in one of PostgreSQL's or
-// PgBouncer's forms.
+// PgBouncer's forms. One with a password in clear has no secret yet.
 func newEntry(stored string) (*Entry, error) {
 	secret, err := scram.ParseSecret(stored)
 	switch {
@@ -97,10 +119,7 @@ func newEntry(stored string) (*Entry, error) {
 	case isMD5(stored):
 		return nil, &UnusableError{"the stored password is an MD5 hash, from which no SCRAM login can be made: set the password again with password_encryption = 'scram-sha-256'"}
 	}
-	if secret, err = scram.NewSecret(stored); err != nil {
-		return nil, err
-	}
-	return &Entry{Secret: secret, Password: stored}, nil
+	return &Entry{Password: stored}, nil
 }
 
 func isMD5(stored string) bool {

@@ -75,3 +75,29 @@ func TestMockedUsersAreStable(t *testing.T) {
 		t.Errorf("%d bytes of salt", len(a.Salt))
 	}
 }
+
+// Nor can it be told who has a password in clear, whose salt is stored nowhere:
+// it is the same after the file was read again.
+func TestSaltsOfPasswordsInClearAreStable(t *testing.T) {
+	name := filepath.Join(t.TempDir(), "users.txt")
+	if err := os.WriteFile(name, []byte(`"alice" "open sesame"`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	f, err := OpenFile(name, func(error) {})
+	if err != nil {
+		t.Fatal(err)
+	}
+	d, err := NewDirectory(f, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		e, err := d.Lookup(t.Context(), "alice")
+		if err != nil || string(e.Secret.Salt) != string(d.Mock("alice").Secret.Salt) || e.Secret.StoredKey == (scram.Key{}) {
+			t.Errorf("%v, %v", e, err)
+		}
+		if err := d.Reload(); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
