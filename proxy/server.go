@@ -113,6 +113,9 @@ func (s *Server) Serve(ctx context.Context) error {
 		s.abortAll()
 	}
 	s.handlers.Wait()
+	if s.users != nil {
+		s.users.Close()
+	}
 	return err
 }
 

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/wirefence/wirefence/internal/stack"
 	"github.com/wirefence/wirefence/proxy"
@@ -202,6 +203,28 @@ func TestVersionIsNegotiatedOnce(t *testing.T) {
 		}
 		if size := key.Load(); size > 13 && told.Load() > 0 {
 			t.Errorf("%v: the client agreed on version 3.0 and gets a BackendKeyData of %d bytes", c.hosts, size)
+		}
+	}
+}
+
+// The connections by which the proxy asks for users end with it.
+func TestLookupsEndWithTheProxy(t *testing.T) {
+	t.Parallel()
+	w := start(t, 15)
+	stack.Exec(t, w.admin(), "CREATE ROLE asker SUPERUSER LOGIN PASSWORD 'ask'")
+	t.Run("a proxy", func(t *testing.T) {
+		_, addr := serve(t, proxy.Options{
+			Upstream: w.upstream("sslmode=disable"), AuthQuery: "SELECT rolname, rolpassword FROM pg_authid WHERE rolname = $1",
+			DatabaseURL: fmt.Sprintf("postgres://asker:ask@%s/postgres", w.Addr())})
+		wants(t, "alice", outcome(t, addr, "sslmode=disable user=alice password='open sesame'"), "logged in")
+	})
+	admin := stack.Connect(t, w.admin())
+	for end, left := time.Now().Add(patience), 1; left > 0; {
+		if err := admin.QueryRow(t.Context(), "SELECT count(*) FROM pg_stat_activity WHERE usename = 'asker'").Scan(&left); err != nil {
+			t.Fatal(err)
+		}
+		if left > 0 && time.Now().After(end) {
+			t.Fatalf("%d connections are left", left)
 		}
 	}
 }
