@@ -17,6 +17,8 @@ import (
 
 	"github.com/wirefence/wirefence/internal/stack"
 	"github.com/wirefence/wirefence/proxy"
+	"github.com/wirefence/wirefence/proxy/internal/scram"
+	"github.com/wirefence/wirefence/proxy/internal/wire"
 )
 
 // startup is a client's startup packet.
@@ -235,4 +237,34 @@ func TestPanicInALogin(t *testing.T) {
 		}
 	}
 	wants(t, "the log", log.String(), "a login failed")
+}
+
+// A query that a client sends behind its last word of a login to the proxy is
+// answered when the login is done, and never if that fails.
+func TestQueryBehindALogin(t *testing.T) {
+	t.Parallel()
+	w := start(t, 15)
+	addr := stack.Proxy(t, w.Postgres, proxy.Options{Upstream: w.upstream("sslmode=disable"), AuthFile: w.userFile(t, []string{"alice"})})
+	for password, want := range map[string]string{"open sesame": "behind the login", "wrong": "C28P01\x00"} {
+		conn := dial(t, addr)
+		client, _ := scram.NewClient(scram.Credentials{Password: password}, []string{scram.Mechanism}, nil)
+		first, err := client.First()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := conn.Write(wire.AppendSASLInitial(startup(t, "alice"), scram.Mechanism, first)); err != nil {
+			t.Fatal(err)
+		}
+		said := hears(t, conn, ",i=4096")
+		final, err := client.Next(said[strings.Index(said, "r="):])
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := conn.Write(wire.AppendQuery(wire.AppendSASLResponse(nil, final), "SELECT 'behind ' || 'the login'")); err != nil {
+			t.Fatal(err)
+		}
+		if got := hears(t, conn, want); password == "wrong" && strings.Contains(got, "R\x00\x00\x00\x08\x00\x00\x00\x00") {
+			t.Errorf("with a wrong password: %q", got)
+		}
+	}
 }
