@@ -124,7 +124,7 @@ func (p *pair) fromServer(read []byte) {
 
 // resume sends on to a side that takes bytes again.
 func (p *pair) resume(s *side) {
-	n, err := unix.Write(s.fd, s.unsent)
+	n, err := writeNow(s.fd, s.unsent)
 	if err != nil && err != unix.EAGAIN && err != unix.EINTR {
 		p.lost(s)
 		return
@@ -190,7 +190,7 @@ func (p *pair) end() {
 	p.c.mu.Unlock()
 	p.watch(&p.server, false)
 	p.watch(&p.client, false)
-	if n, _ := unix.Write(p.client.fd, p.client.unsent); n > 0 {
+	if n, _ := writeNow(p.client.fd, p.client.unsent); n > 0 {
 		p.client.unsent = p.client.unsent[n:]
 	}
 	if len(p.client.unsent) == 0 {

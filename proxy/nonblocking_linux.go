@@ -1,0 +1,49 @@
+package proxy
+
+import (
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// System calls on sockets that don't block return at once, so the scheduler need
+// not be told of them: that it takes the loop's processor away and hands it to
+// another thread is most of what such a call costs beside the kernel's work.
+
+func readNow(fd int, into []byte) (int, error) {
+	n, _, errno := unix.RawSyscall(unix.SYS_READ, uintptr(fd), uintptr(unsafe.Pointer(unsafe.SliceData(into))), uintptr(len(into)))
+	return result(n, errno)
+}
+
+func writeNow(fd int, from []byte) (int, error) {
+	n, _, errno := unix.RawSyscall(unix.SYS_WRITE, uintptr(fd), uintptr(unsafe.Pointer(unsafe.SliceData(from))), uintptr(len(from)))
+	return result(n, errno)
+}
+
+// maxVectors is how many buffers one writev takes (IOV_MAX).
+const maxVectors = 1024
+
+// writevNow writes many buffers, at most maxVectors of them. vectors is room that
+// is used anew each time.
+func writevNow(fd int, from [][]byte, vectors *[]unix.Iovec) (int, error) {
+	all := (*vectors)[:0]
+	for _, b := range from[:min(len(from), maxVectors)] {
+		if len(b) == 0 {
+			continue
+		}
+		v := unix.Iovec{Base: unsafe.SliceData(b)}
+		v.SetLen(len(b))
+		all = append(all, v)
+	}
+	n, _, errno := unix.RawSyscall(unix.SYS_WRITEV, uintptr(fd), uintptr(unsafe.Pointer(unsafe.SliceData(all))), uintptr(len(all)))
+	clear(all) // keeps no buffer alive
+	*vectors = all
+	return result(n, errno)
+}
+
+func result(n uintptr, errno unix.Errno) (int, error) {
+	if errno != 0 {
+		return 0, errno
+	}
+	return int(n), nil
+}
