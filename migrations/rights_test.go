@@ -32,12 +32,13 @@ func TestRightsAreTheFewGranted(t *testing.T) {
 			t.Errorf("everybody may call %q", got)
 		}
 		if got := column[string](t, admin, granted+"'wirefence_issuer'::regrole ORDER BY 1"); !slices.Equal(got, []string{
-			"wirefence.revoke(text)", "wirefence.seal(text,bigint,text)", "wirefence.status()",
+			"wirefence.acquire(text,text,interval,text)", "wirefence.release(text,text)", "wirefence.release_notice(text)",
+			"wirefence.renew(text,text,interval)", "wirefence.revoke(text)", "wirefence.seal(text,bigint,text)", "wirefence.status()",
 		}) {
 			t.Errorf("the issuer may call %q", got)
 		}
 		if got := column[string](t, admin, `SELECT c.relname || ' ' || a.privilege_type FROM pg_class c, aclexplode(c.relacl) a
-			WHERE c.relnamespace = 'wirefence'::regnamespace AND a.grantee <> c.relowner`); !slices.Equal(got, []string{"resource_locks SELECT"}) {
+			WHERE c.relnamespace = 'wirefence'::regnamespace AND a.grantee <> c.relowner ORDER BY 1`); !slices.Equal(got, []string{"leases SELECT", "resource_locks SELECT"}) {
 			t.Errorf("on tables there is %q", got)
 		}
 		if got := column[string](t, admin, `SELECT c.oid::regclass::text FROM pg_class c WHERE c.relnamespace = 'wirefence'::regnamespace
@@ -63,12 +64,15 @@ func TestAnApplicationMayOnlyCheck(t *testing.T) {
 			"TRUNCATE wirefence.resource_locks", "SELECT * FROM wirefence.applied_version", "SELECT * FROM wirefence.lock_holders",
 			"SELECT wirefence.seal('a', 1)", "SELECT wirefence.revoke('a')", "SELECT * FROM wirefence.status()",
 			"SELECT wirefence.end_holder('a', 1, '')", "SELECT wirefence.lock_exclusive('a', 1, NULL)", "SELECT wirefence.record('a', 1)",
+			"SELECT wirefence.acquire('a', 'b', '1 s')", "SELECT wirefence.renew('a', 'b', '1 s')", "SELECT wirefence.release('a', 'b')",
+			"SELECT wirefence.next_grant('a', 'b')", "SELECT * FROM wirefence.leases", "DELETE FROM wirefence.leases",
 			"CREATE TABLE wirefence.mine ()", "SET ROLE wirefence_owner",
 		} {
 			wantCode(t, exec(app, sql), "42501")
 		}
 		for _, sql := range []string{
 			"UPDATE wirefence.resource_locks SET last_token = 1", "DELETE FROM wirefence.resource_locks",
+			"UPDATE wirefence.leases SET holder = 'me'", "DELETE FROM wirefence.leases", "SELECT wirefence.next_grant('a', 'b')",
 			"SELECT wirefence.record('a', 1)", "SET ROLE wirefence_owner",
 		} {
 			wantCode(t, exec(issuer, sql), "42501")
@@ -108,6 +112,8 @@ func TestAHostileSearchPathRedirectsNothing(t *testing.T) {
 		mustExec(t, issuer, "SELECT wirefence.seal('sealed', 1)")
 		mustExec(t, issuer, "SELECT wirefence.revoke('sealed')")
 		mustExec(t, issuer, "SELECT * FROM wirefence.status()")
+		mustExec(t, issuer, "SELECT wirefence.acquire('leased', 'me', '1 min', 'g'), wirefence.acquire('leased', 'rival', '1 min')")
+		mustExec(t, issuer, "SELECT wirefence.renew('leased', 'g', '1 min'), wirefence.release('leased', 'g')")
 		app := db.app(t)
 		mustExec(t, app, "CREATE TEMPORARY TABLE resource_locks (resource_id text, last_token bigint, reuse text)")
 		mustExec(t, app, "INSERT INTO resource_locks VALUES ('orders', 33, 'allow')")

@@ -1,0 +1,162 @@
+-- Leases in PostgreSQL itself, for those who run no other store. Who holds a
+-- resource, and until when, is in an unlogged table: a crash or a failover
+-- empties it, which frees every lease. The tokens are in resource_locks, which
+-- survives, so none is granted twice. All times are by this server's clock.
+SET LOCAL search_path = pg_catalog, pg_temp;
+
+CREATE UNLOGGED TABLE wirefence.leases (
+    resource_id text COLLATE "C" PRIMARY KEY,
+    grant_id    text COLLATE "C" NOT NULL,
+    holder      text NOT NULL,
+    expires_at  timestamptz NOT NULL
+) WITH (fillfactor = 70);
+
+COMMENT ON TABLE wirefence.leases IS 'Who holds a lease that is kept here, and until when. A row may have expired; it hinders nobody.';
+
+GRANT SELECT ON wirefence.leases TO wirefence_issuer;
+
+-- lease_key is the key of the advisory lock that whoever is about to win a
+-- lease has until its transaction ends.
+CREATE FUNCTION wirefence.lease_key(resource text) RETURNS bigint
+LANGUAGE sql IMMUTABLE STRICT PARALLEL SAFE
+RETURN hashtextextended(resource COLLATE "C", 7308324466020180333);
+
+-- check_lease_text raises 22023 for a text that names nothing or is too long.
+CREATE FUNCTION wirefence.check_lease_text(what text, name text) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    IF coalesce(octet_length(name), 0) NOT BETWEEN 1 AND 255 THEN
+        RAISE invalid_parameter_value USING
+            MESSAGE = what || ' must have 1 to 255 bytes',
+            DETAIL = CASE WHEN name IS NULL THEN 'It is null.' ELSE 'It has ' || octet_length(name) || ' bytes.' END;
+    END IF;
+END
+$$;
+
+CREATE FUNCTION wirefence.check_ttl(ttl interval) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    IF ttl IS NULL OR ttl <= interval '0' OR ttl > interval '366 days' THEN
+        RAISE invalid_parameter_value USING
+            MESSAGE = 'the time to live of a lease must be more than 0 and at most 366 days',
+            DETAIL = 'It is ' || coalesce(ttl::text, 'null') || '.';
+    END IF;
+END
+$$;
+
+-- next_grant seals a token above all others of the resource and returns it.
+CREATE FUNCTION wirefence.next_grant(resource text, holder text) RETURNS bigint
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    last bigint;
+BEGIN
+    FOR round IN 1..8 LOOP -- more than one only while others move the token on
+        last := coalesce((SELECT l.last_token FROM wirefence.resource_locks AS l WHERE l.resource_id = resource), 0);
+        IF last = 9223372036854775807 THEN
+            RAISE numeric_value_out_of_range USING
+                MESSAGE = 'resource ' || wirefence.quoted(resource) || ' has no further token',
+                DETAIL = 'The last token is 9223372036854775807.';
+        ELSIF wirefence.seal(resource, last + 1, holder) THEN
+            RETURN last + 1;
+        END IF;
+    END LOOP;
+    RAISE lock_not_available USING
+        MESSAGE = 'the lease of ' || wirefence.quoted(resource) || ' could not be sealed',
+        DETAIL = 'Another token was recorded meanwhile, 8 times.';
+END
+$$;
+
+-- acquire tries once to win the lease, and seals the grant in the same
+-- transaction: call it outside of any other. It waits for no holder, but where
+-- it wins it waits, as a seal does, for transactions with an older token. The
+-- ttl begins when that wait is over.
+--
+-- If it wins, token is not null, and grant_id is what renew and release want.
+-- Else held_by and expires_at tell who has the lease; they are null while
+-- somebody is just about to get it. With the grant_id of a former call, whose
+-- answer was lost, it is that grant's own lease that is won anew, with a higher
+-- token; a grant_id must never be used for two grants.
+CREATE FUNCTION wirefence.acquire(resource text, holder text, ttl interval, INOUT grant_id text DEFAULT NULL,
+                                  OUT token bigint, OUT expires_at timestamptz, OUT held_by text)
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    wanted CONSTANT text := coalesce(grant_id, gen_random_uuid()::text);
+BEGIN
+    PERFORM wirefence.check_lease_text('a resource name', resource);
+    PERFORM wirefence.check_lease_text('a holder', holder);
+    PERFORM wirefence.check_lease_text('a grant id', wanted);
+    PERFORM wirefence.check_ttl(ttl);
+    grant_id := NULL;
+    -- Who can't win takes no lock, so that it stands in nobody's way.
+    SELECT l.holder, l.expires_at INTO held_by, expires_at FROM wirefence.leases AS l
+    WHERE l.resource_id = resource AND l.grant_id <> wanted AND l.expires_at > clock_timestamp();
+    IF FOUND THEN
+        RETURN;
+    -- The winner may wait for long in its seal; others are told at once.
+    ELSIF NOT pg_try_advisory_xact_lock(wirefence.lease_key(resource)) THEN
+        RETURN;
+    END IF;
+    -- The row comes first: a late renewal of the former holder either counts,
+    -- and nothing is sealed over its head, or finds the lease gone.
+    INSERT INTO wirefence.leases AS l (resource_id, grant_id, holder, expires_at)
+    VALUES (resource, wanted, acquire.holder, clock_timestamp() + ttl)
+    ON CONFLICT (resource_id) DO UPDATE
+    SET grant_id = excluded.grant_id, holder = excluded.holder, expires_at = excluded.expires_at
+    WHERE l.grant_id = excluded.grant_id OR l.expires_at <= clock_timestamp();
+    IF NOT FOUND THEN
+        SELECT l.holder, l.expires_at INTO held_by, expires_at FROM wirefence.leases AS l WHERE l.resource_id = resource;
+        RETURN;
+    END IF;
+    token := wirefence.next_grant(resource, acquire.holder);
+    grant_id := wanted;
+    UPDATE wirefence.leases AS l SET expires_at = clock_timestamp() + ttl WHERE l.resource_id = resource
+    RETURNING l.expires_at INTO acquire.expires_at;
+END
+$$;
+
+-- renew starts the ttl again and reports whether the lease was still held. It
+-- never brings back one that has expired.
+CREATE FUNCTION wirefence.renew(resource text, grant_id text, ttl interval) RETURNS boolean
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    PERFORM wirefence.check_lease_text('a resource name', resource);
+    PERFORM wirefence.check_lease_text('a grant id', grant_id);
+    PERFORM wirefence.check_ttl(ttl);
+    UPDATE wirefence.leases AS l SET expires_at = clock_timestamp() + ttl
+    WHERE l.resource_id = resource AND l.grant_id = renew.grant_id AND l.expires_at > clock_timestamp();
+    RETURN FOUND;
+END
+$$;
+
+-- release_notice is the payload on the channel wirefence_released by which
+-- waiters learn of a release: a hash, since everybody may listen.
+CREATE FUNCTION wirefence.release_notice(resource text) RETURNS text
+LANGUAGE sql STABLE STRICT SET search_path = pg_catalog, pg_temp
+AS $$ SELECT encode(sha256(convert_to(resource, 'UTF8')), 'hex') $$;
+
+-- release frees the resource, wakes who listens on the channel
+-- wirefence_released, and reports whether the lease was still held.
+CREATE FUNCTION wirefence.release(resource text, grant_id text) RETURNS boolean
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    was_held boolean;
+BEGIN
+    PERFORM wirefence.check_lease_text('a resource name', resource);
+    PERFORM wirefence.check_lease_text('a grant id', grant_id);
+    DELETE FROM wirefence.leases AS l WHERE l.resource_id = resource AND l.grant_id = release.grant_id
+    RETURNING l.expires_at > clock_timestamp() INTO was_held;
+    IF was_held THEN
+        PERFORM pg_notify('wirefence_released', wirefence.release_notice(resource));
+    END IF;
+    RETURN coalesce(was_held, false);
+END
+$$;
+
+GRANT EXECUTE ON FUNCTION wirefence.acquire(text, text, interval, text), wirefence.renew(text, text, interval),
+    wirefence.release(text, text), wirefence.release_notice(text) TO wirefence_issuer;

@@ -1,0 +1,297 @@
+package migrations_test
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/wirefence/wirefence/internal/servers"
+	"github.com/wirefence/wirefence/migrations"
+)
+
+// attempt is the answer of wirefence.acquire.
+type attempt struct {
+	Grant   *string    `db:"grant_id"`
+	Token   *int64     `db:"token"`
+	Expires *time.Time `db:"expires_at"`
+	HeldBy  *string    `db:"held_by"`
+}
+
+func tryAcquire(conn *pgx.Conn, args ...any) (attempt, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), 60*time.Second)
+	defer cancel()
+	marks := []string{"$1", "$2", "$3", "$4"}[:len(args)]
+	rows, err := conn.Query(ctx, "SELECT * FROM wirefence.acquire("+strings.Join(marks, ", ")+")", args...)
+	if err != nil {
+		return attempt{}, err
+	}
+	return pgx.CollectExactlyOneRow(rows, pgx.RowToStructByName[attempt])
+}
+
+// win acquires a lease that is free and returns its grant.
+func win(t *testing.T, conn *pgx.Conn, resource, holder string, ttl time.Duration) (grant string, token int64) {
+	t.Helper()
+	a, err := tryAcquire(conn, resource, holder, ttl)
+	if err != nil || a.Token == nil || a.Grant == nil || a.Expires == nil || a.HeldBy != nil {
+		t.Fatalf("%s did not win: %+v, %v", holder, a, err)
+	}
+	return *a.Grant, *a.Token
+}
+
+func wantHeldBy(t *testing.T, conn *pgx.Conn, resource, holder string) {
+	t.Helper()
+	a, err := tryAcquire(conn, resource, "rival", time.Minute)
+	if err != nil || a.Token != nil || a.Grant != nil || a.HeldBy == nil || *a.HeldBy != holder || a.Expires == nil {
+		t.Fatalf("want held by %s, got %+v, %v", holder, a, err)
+	}
+}
+
+const (
+	renewSQL   = "SELECT wirefence.renew($1, $2, '1 min')"
+	releaseSQL = "SELECT wirefence.release($1, $2)"
+)
+
+func TestALeaseBySQL(t *testing.T) {
+	onEach(t, func(t *testing.T, db database) {
+		one, two := db.as(t, "issuer"), db.as(t, "issuer")
+		grant, token := win(t, one, "orders", "worker-a", time.Minute)
+		if token != 1 || db.lastToken(t, "orders") != 1 {
+			t.Errorf("token %d, sealed %d", token, db.lastToken(t, "orders"))
+		}
+		wantHeldBy(t, two, "orders", "worker-a")
+		for _, c := range []struct {
+			sql, grant string
+			want       bool
+		}{
+			{renewSQL, grant, true}, {renewSQL, "another", false}, {releaseSQL, "another", false},
+			{releaseSQL, grant, true}, {releaseSQL, grant, false}, {renewSQL, grant, false},
+		} {
+			if got := value[bool](t, one, c.sql, "orders", c.grant); got != c.want {
+				t.Errorf("%s by %s: %v", c.sql, c.grant, got)
+			}
+		}
+		other, token := win(t, two, "orders", "worker-b", time.Minute)
+		if token != 2 || other == grant {
+			t.Errorf("token %d, grant %s after %s", token, other, grant)
+		}
+		wantCode(t, exec(db.app(t), "SELECT wirefence.check('orders=1')"), "WF001")
+		wantCode(t, exec(db.app(t), "SELECT wirefence.check('orders=2')"), "")
+	})
+}
+
+// An acquire whose answer was lost is repeated with its grant id.
+func TestAcquireIsRepeatedByItsGrant(t *testing.T) {
+	onEach(t, func(t *testing.T, db database) {
+		conn := db.as(t, "issuer")
+		for want := int64(1); want <= 2; want++ {
+			a, err := tryAcquire(conn, "orders", "worker-a", time.Minute, "grant 7")
+			if err != nil || a.Token == nil || *a.Token != want || *a.Grant != "grant 7" {
+				t.Fatalf("%+v, %v, want token %d", a, err, want)
+			}
+		}
+		wantHeldBy(t, conn, "orders", "worker-a")
+	})
+}
+
+func TestAnExpiredLeaseHindersNobodyAndStaysLost(t *testing.T) {
+	onEach(t, func(t *testing.T, db database) {
+		conn := db.as(t, "issuer")
+		for _, sql := range []string{renewSQL, releaseSQL} {
+			grant, _ := win(t, conn, "orders", "worker-a", time.Minute)
+			mustExec(t, db.admin(t), "UPDATE wirefence.leases SET expires_at = clock_timestamp()")
+			if value[bool](t, conn, sql, "orders", grant) {
+				t.Errorf("%s: an expired lease is held", sql)
+			}
+			next, _ := win(t, conn, "orders", "worker-b", time.Minute)
+			if value[bool](t, conn, sql, "orders", grant) {
+				t.Errorf("%s: the former holder has the lease", sql)
+			}
+			wantHeldBy(t, conn, "orders", "worker-b")
+			if !value[bool](t, conn, releaseSQL, "orders", next) {
+				t.Error("not released")
+			}
+		}
+	})
+}
+
+func TestLeaseArgumentsOutOfRange(t *testing.T) {
+	onEach(t, func(t *testing.T, db database) {
+		conn := db.as(t, "issuer")
+		long := strings.Repeat("x", 256)
+		for _, c := range []struct{ call, says string }{
+			{"acquire('', 'a', '1 s')", "a resource name must have 1 to 255 bytes"},
+			{"acquire(NULL, 'a', '1 s')", "a resource name must have 1 to 255 bytes"},
+			{"acquire('" + long + "', 'a', '1 s')", "a resource name must have 1 to 255 bytes"},
+			{"acquire('r', '', '1 s')", "a holder must have 1 to 255 bytes"},
+			{"acquire('r', '" + long + "', '1 s')", "a holder must have 1 to 255 bytes"},
+			{"acquire('r', 'a', '1 s', '')", "a grant id must have 1 to 255 bytes"},
+			{"acquire('r', 'a', '0')", "more than 0"},
+			{"acquire('r', 'a', '-1 s')", "more than 0"},
+			{"acquire('r', 'a', '367 days')", "at most 366 days"},
+			{"acquire('r', 'a', NULL)", "more than 0"},
+			{"renew('', 'g', '1 s')", "a resource name must have 1 to 255 bytes"},
+			{"renew('r', NULL, '1 s')", "a grant id must have 1 to 255 bytes"},
+			{"renew('r', 'g', '0')", "more than 0"},
+			{"release('r', '')", "a grant id must have 1 to 255 bytes"},
+			{"release('" + long + "', 'g')", "a resource name must have 1 to 255 bytes"},
+		} {
+			err := exec(conn, "SELECT wirefence."+c.call)
+			if code(err) != "22023" || !strings.Contains(err.Error(), c.says) {
+				t.Errorf("%.40s: %v, want %q", c.call, err, c.says)
+			}
+		}
+		db.seal(t, "last", 9223372036854775807)
+		wantCode(t, exec(conn, "SELECT wirefence.acquire('last', 'a', '1 s')"), "22003")
+		if n := value[int](t, conn, "SELECT count(*) FROM wirefence.leases"); n != 0 {
+			t.Errorf("%d leases are left", n)
+		}
+		mustExec(t, conn, "SELECT wirefence.acquire(repeat('x', 255), repeat('x', 255), '1 s', repeat('x', 255))")
+	})
+}
+
+func TestOneOfManyAcquiresWins(t *testing.T) {
+	onEach(t, func(t *testing.T, db database) {
+		var conns []*pgx.Conn
+		for range 8 {
+			conns = append(conns, db.as(t, "issuer"))
+		}
+		for round := range 10 {
+			if round > 5 { // also where a former lease has expired
+				mustExec(t, db.admin(t), "UPDATE wirefence.leases SET expires_at = clock_timestamp()")
+			} else {
+				mustExec(t, db.admin(t), "DELETE FROM wirefence.leases")
+			}
+			wins := make(chan int64, len(conns))
+			var all sync.WaitGroup
+			for i, conn := range conns {
+				all.Go(func() {
+					a, err := tryAcquire(conn, "orders", fmt.Sprint("worker-", i), time.Minute)
+					if err != nil {
+						t.Error(err)
+					}
+					if a.Token != nil {
+						wins <- *a.Token
+					}
+				})
+			}
+			all.Wait()
+			if len(wins) != 1 {
+				t.Fatalf("round %d: %d winners", round, len(wins))
+			}
+			if token := <-wins; token != int64(round+1) {
+				t.Errorf("round %d: token %d", round, token)
+			}
+		}
+	})
+}
+
+// The winner waits for a writer that carries the older token. Meanwhile others
+// are answered at once, and the lease is whole when the wait is over.
+func TestAcquireSealsBeforeItReturns(t *testing.T) {
+	onEach(t, func(t *testing.T, db database) {
+		const ttl = time.Minute
+		conn, rival, writer := db.as(t, "issuer"), db.as(t, "issuer"), db.app(t)
+		grant, _ := win(t, conn, "orders", "worker-a", time.Minute)
+		mustExec(t, writer, "BEGIN")
+		mustExec(t, writer, "SELECT wirefence.check('orders=1')")
+		if !value[bool](t, conn, releaseSQL, "orders", grant) {
+			t.Fatal("not released")
+		}
+		won := db.start(t, conn, "SELECT wirefence.acquire('orders', 'worker-b', $1, 'b')", ttl)
+		a, err := tryAcquire(rival, "orders", "rival", time.Minute)
+		if err != nil || a.Token != nil || a.HeldBy != nil {
+			t.Errorf("beside a seal that waits: %+v, %v", a, err)
+		}
+		mustExec(t, rival, "SET statement_timeout = '20s'")
+		if value[bool](t, rival, renewSQL, "orders", grant) || value[bool](t, rival, releaseSQL, "orders", grant) {
+			t.Error("the former holder has the lease")
+		}
+		before := value[time.Time](t, rival, "SELECT clock_timestamp()")
+		mustExec(t, writer, "COMMIT")
+		wantCode(t, <-won, "")
+		if !value[bool](t, rival, "SELECT expires_at >= $1::timestamptz + $2::interval FROM wirefence.leases", before, ttl) {
+			t.Error("the time to live began before the seal")
+		}
+		if got := db.lastToken(t, "orders"); got != 2 {
+			t.Errorf("sealed %d", got)
+		}
+	})
+}
+
+func TestAcquireEndsAnOlderTransaction(t *testing.T) {
+	onEach(t, func(t *testing.T, db database) {
+		db.seal(t, "orders", 34)
+		mustExec(t, db.admin(t), "UPDATE wirefence.resource_locks SET preempt_after = '100 ms'")
+		zombie := db.zombie(t, "orders=34")
+		_, token := win(t, db.as(t, "issuer"), "orders", "worker-b", time.Minute)
+		if token != 35 {
+			t.Errorf("token %d", token)
+		}
+		if zombie() == nil {
+			t.Error("the zombie committed")
+		}
+	})
+}
+
+// What a waiter listens to carries no name, since every role may listen.
+func TestAReleaseIsNoticed(t *testing.T) {
+	onEach(t, func(t *testing.T, db database) {
+		conn, waiter := db.as(t, "issuer"), db.app(t)
+		mustExec(t, waiter, "LISTEN wirefence_released")
+		grant, _ := win(t, conn, "orders", "worker-a", time.Minute)
+		mustExec(t, conn, releaseSQL, "orders", grant)
+		ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+		defer cancel()
+		notice, err := waiter.WaitForNotification(ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		// sha256 of "orders"
+		if want := value[string](t, conn, "SELECT encode(sha256('orders'), 'hex')"); notice.Payload != want {
+			t.Errorf("notice %q, want %q", notice.Payload, want)
+		}
+	})
+}
+
+// A crash frees every lease, and the token counts on.
+func TestACrashFreesLeasesAndKeepsTokens(t *testing.T) {
+	t.Parallel()
+	for _, major := range servers.PostgresVersions() {
+		t.Run(fmt.Sprint(major), func(t *testing.T) {
+			t.Parallel()
+			server, err := servers.StartPostgres(t.Context(), servers.PostgresConfig{Major: major})
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(server.Close)
+			db := database{server, "postgres"}
+			if err := migrations.Apply(t.Context(), db.admin(t), nil); err != nil {
+				t.Fatal(err)
+			}
+			var last int64
+			for range 2 {
+				conn := db.admin(t)
+				mustExec(t, conn, "SET synchronous_commit = off")
+				grant, token := win(t, conn, "orders", "worker-a", time.Hour)
+				if token <= last {
+					t.Fatalf("token %d after %d", token, last)
+				}
+				last = token
+				wantHeldBy(t, conn, "orders", "worker-a")
+				server.Kill()
+				if err := server.Start(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+				conn = db.admin(t)
+				if value[bool](t, conn, renewSQL, "orders", grant) {
+					t.Error("a lease came through the crash")
+				}
+			}
+		})
+	}
+}
