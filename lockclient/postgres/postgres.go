@@ -1,0 +1,144 @@
+// Package postgres keeps leases in PostgreSQL itself, in the database whose
+// writes are fenced, so that no other server is needed.
+//
+// It calls the functions wirefence.acquire, renew and release, which any other
+// language can call too: they share the leases with this package. An acquire
+// wins the lease and seals the grant in one transaction. So a lockclient.Client
+// on this store needs no Sealer, takes one round trip, and never hands out a
+// token twice, whatever the server forgets in a crash: leases are in an
+// unlogged table, tokens are not.
+package postgres
+
+import (
+	"context"
+	_ "embed"
+	"errors"
+	"fmt"
+	"net"
+	"strconv"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/wirefence/wirefence/fence"
+	"github.com/wirefence/wirefence/lockclient"
+)
+
+var (
+	//go:embed sql/acquire.sql
+	acquireSQL string
+	//go:embed sql/renew.sql
+	renewSQL string
+	//go:embed sql/release.sql
+	releaseSQL string
+	//go:embed sql/raise.sql
+	raiseSQL string
+)
+
+// SQLSTATEs that mean something of their own here.
+const (
+	noFurtherToken    = "22003" // raised by wirefence.acquire
+	undefinedFunction = "42883" // a schema without leases
+	noSuchSchema      = "3F000"
+)
+
+// Store is a lease store in PostgreSQL. It is safe for concurrent use.
+//
+// An acquire that wins waits for open transactions with an older token, and
+// ends them after the resource's preempt_after (5 s by default). The client
+// gives it no longer than Options.TTL less Options.Margin: where that is less
+// than preempt_after, acquires fail as long as such a transaction is open.
+type Store struct {
+	pool    *pgxpool.Pool
+	address string
+	notices *notices
+}
+
+var (
+	_ lockclient.Store    = (*Store)(nil)
+	_ lockclient.Notifier = (*Store)(nil)
+)
+
+// New makes a store on a pool, which stays the caller's. The pool's role must
+// have wirefence_issuer. It needs a connection for each call that is in
+// progress, and renewals wait where all are busy: give it more than there are
+// acquires at once. Waiters take one more, which leaves the pool.
+//
+// Leave Options.Sealer of the client nil, unless writes are judged in another
+// database than this one: here a token counts already when it is returned.
+func New(pool *pgxpool.Pool) *Store {
+	c := pool.Config().ConnConfig
+	return &Store{pool: pool, address: net.JoinHostPort(c.Host, strconv.Itoa(int(c.Port))), notices: newNotices(pool)}
+}
+
+// Close returns when nothing of the store runs any more; the pool stays open.
+// The lockclient.Client on it must be closed before.
+func (s *Store) Close() error {
+	s.notices.running.Wait()
+	return nil
+}
+
+// Acquire implements lockclient.Store. The token is sealed when it returns.
+func (s *Store) Acquire(ctx context.Context, resource fence.Resource, holder string, ttl time.Duration) (lockclient.Attempt, error) {
+	var token *int64
+	var other string
+	var left int64
+	err := s.pool.QueryRow(ctx, acquireSQL, []byte(resource), holder, microseconds(ttl)).Scan(&token, &other, &left)
+	switch {
+	case err != nil:
+		return lockclient.Attempt{}, s.fail(ctx, "acquiring the lease of", resource, err)
+	case token != nil:
+		return lockclient.Attempt{Token: fence.Token(*token)}, nil
+	case other == "":
+		return lockclient.Attempt{Holder: "another, being granted"}, nil
+	}
+	return lockclient.Attempt{Holder: other, Remaining: max(0, time.Duration(left)*time.Microsecond)}, nil
+}
+
+// Renew implements lockclient.Store.
+func (s *Store) Renew(ctx context.Context, resource fence.Resource, holder string, ttl time.Duration) (held bool, err error) {
+	if err := s.pool.QueryRow(ctx, renewSQL, []byte(resource), holder, microseconds(ttl)).Scan(&held); err != nil {
+		return false, s.fail(ctx, "renewing the lease of", resource, err)
+	}
+	return held, nil
+}
+
+// Release implements lockclient.Store.
+func (s *Store) Release(ctx context.Context, resource fence.Resource, holder string) (held bool, err error) {
+	if err := s.pool.QueryRow(ctx, releaseSQL, []byte(resource), holder).Scan(&held); err != nil {
+		return false, s.fail(ctx, "releasing the lease of", resource, err)
+	}
+	return held, nil
+}
+
+// Raise implements lockclient.Store. The tokens up to the given one are refused
+// from then on, whoever has them.
+func (s *Store) Raise(ctx context.Context, resource fence.Resource, token fence.Token) error {
+	if _, err := s.pool.Exec(ctx, raiseSQL, []byte(resource), int64(token)); err != nil {
+		return s.fail(ctx, "raising the token of", resource, err)
+	}
+	return nil
+}
+
+// fail says what failed where. A context that ended is in the chain, however
+// the driver or the server put it.
+func (s *Store) fail(ctx context.Context, doing string, resource fence.Resource, err error) error {
+	if refusal := (*pgconn.PgError)(nil); errors.As(err, &refusal) {
+		switch refusal.Code {
+		case noFurtherToken:
+			err = fmt.Errorf("%w: %w", lockclient.ErrCounter, err)
+		case undefinedFunction, noSuchSchema:
+			err = fmt.Errorf("leases need the wirefence schema in version 7 or later, run `wirefence migrate`: %w", err)
+		}
+	}
+	if ctxErr := ctx.Err(); ctxErr != nil && !errors.Is(err, ctxErr) {
+		err = fmt.Errorf("%w (%w)", ctxErr, err)
+	}
+	return fmt.Errorf("PostgreSQL at %s: %s %q: %w", s.address, doing, resource, err)
+}
+
+// microseconds rounds up: a lease must not end in the store before its ttl has.
+func microseconds(d time.Duration) int64 {
+	return int64((d + time.Microsecond - 1) / time.Microsecond)
+}
