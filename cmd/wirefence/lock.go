@@ -13,12 +13,13 @@ import (
 	"github.com/wirefence/wirefence/fence"
 	"github.com/wirefence/wirefence/internal/runner"
 	"github.com/wirefence/wirefence/lockclient"
+	pgleases "github.com/wirefence/wirefence/lockclient/postgres"
 	"github.com/wirefence/wirefence/lockclient/redis"
 )
 
 type lockSettings struct {
-	RedisURL    string        `env:"WIREFENCE_REDIS_URL" help:"the lease store, as in redis://redis.internal:6379/0 (required)"`
-	DatabaseURL string        `env:"WIREFENCE_DATABASE_URL" help:"connection string of the issuer's role, to seal the grant; without it the new token counts from its first write"`
+	RedisURL    string        `env:"WIREFENCE_REDIS_URL" help:"the lease store, as in redis://redis.internal:6379/0; without it, leases are in PostgreSQL"`
+	DatabaseURL string        `env:"WIREFENCE_DATABASE_URL" help:"connection string of the issuer's role, to seal the grant, and for the lease where there is no Redis; with Redis alone the new token counts from its first write"`
 	TTL         time.Duration `env:"WIREFENCE_TTL" envDefault:"15s" help:"how long the store keeps a lease that isn't renewed"`
 	Wait        time.Duration `env:"WIREFENCE_WAIT" envDefault:"0s" help:"how long to wait for the lease; 0 tries once"`
 	MaxHold     time.Duration `env:"WIREFENCE_MAX_HOLD" envDefault:"24h" help:"cap on the hold, renewals included"`
@@ -36,6 +37,9 @@ func lockCommand() *cobra.Command {
 PGOPTIONS, so that an unmodified psql script is fenced, in WIREFENCE_TOKEN
 (34) and in WIREFENCE_FENCE (orders=34). The command's whole process group is
 ended before the lease can be another's.
+
+Leases are in the database of WIREFENCE_DATABASE_URL, or, if WIREFENCE_REDIS_URL
+is set, in Redis. All who compete for a resource must use the same store.
 
 The exit status is the command's; 75 if the lease was not to be had, 76 if it
 was lost.`,
@@ -94,41 +98,57 @@ func acquire(ctx context.Context, client *lockclient.Client, resource fence.Reso
 	return lease, err
 }
 
-// lockClient joins the lease store and the database that seals.
+// lockClient makes a client on the lease store that the settings name, and a
+// function that ends both.
 func lockClient(ctx context.Context, cfg lockSettings) (*lockclient.Client, func(), error) {
 	log, err := newLogger(cfg.LogLevel, cfg.LogFormat)
 	if err != nil {
 		return nil, nil, err
 	}
-	if cfg.RedisURL == "" {
-		return nil, nil, usageError{errors.New("WIREFENCE_REDIS_URL is not set: it names the lease store, as in redis://redis.internal:6379/0")}
-	}
-	options := lockclient.Options{TTL: cfg.TTL, MaxHold: cfg.MaxHold, Holder: cfg.Holder, Logger: log}
-	closePool := func() {}
-	if cfg.DatabaseURL != "" {
-		pool, err := pgxpool.New(ctx, cfg.DatabaseURL)
-		if err != nil {
-			return nil, nil, usageError{fmt.Errorf("WIREFENCE_DATABASE_URL: %w", err)}
-		}
-		closePool = pool.Close
-		options.Sealer = lockclient.PostgresSealer{Querier: pool}
-	}
-	store, err := redis.Open(cfg.RedisURL)
+	store, sealer, closeStore, err := leaseStore(ctx, cfg)
 	if err != nil {
-		closePool()
-		return nil, nil, usageError{fmt.Errorf("WIREFENCE_REDIS_URL: %w", err)}
+		return nil, nil, usageError{err}
 	}
-	client, err := lockclient.New(store, options)
+	client, err := lockclient.New(store, lockclient.Options{
+		Sealer: sealer, TTL: cfg.TTL, MaxHold: cfg.MaxHold, Holder: cfg.Holder, Logger: log,
+	})
 	if err != nil {
-		closePool()
-		_ = store.Close()
+		closeStore()
 		return nil, nil, usageError{err}
 	}
 	return client, func() {
 		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 		defer cancel()
 		_ = client.Close(ctx)
-		_ = store.Close()
-		closePool()
+		closeStore()
 	}, nil
+}
+
+// leaseStore joins the lease store and the database that seals. Where they are
+// one, the store seals by itself.
+func leaseStore(ctx context.Context, cfg lockSettings) (lockclient.Store, lockclient.Sealer, func(), error) {
+	if cfg.RedisURL == "" && cfg.DatabaseURL == "" {
+		return nil, nil, nil, errors.New("neither WIREFENCE_DATABASE_URL nor WIREFENCE_REDIS_URL is set: leases are in PostgreSQL, or in Redis if that is named")
+	}
+	var sealer lockclient.Sealer
+	var pool *pgxpool.Pool
+	closePool := func() {}
+	if cfg.DatabaseURL != "" {
+		var err error
+		if pool, err = pgxpool.New(ctx, cfg.DatabaseURL); err != nil {
+			return nil, nil, nil, fmt.Errorf("WIREFENCE_DATABASE_URL: %w", err)
+		}
+		closePool = pool.Close
+		sealer = lockclient.PostgresSealer{Querier: pool}
+	}
+	if cfg.RedisURL == "" {
+		store := pgleases.New(pool)
+		return store, nil, func() { _ = store.Close(); closePool() }, nil
+	}
+	store, err := redis.Open(cfg.RedisURL)
+	if err != nil {
+		closePool()
+		return nil, nil, nil, fmt.Errorf("WIREFENCE_REDIS_URL: %w", err)
+	}
+	return store, sealer, func() { _ = store.Close(); closePool() }, nil
 }

@@ -22,9 +22,22 @@ func lockSettingsFor(t *testing.T, url string) (settings []string, resource stri
 		fmt.Sprintf("%s:%d", t.Name(), time.Now().UnixNano())
 }
 
-func TestLockPassesTheExitStatus(t *testing.T) {
+// onEachStore runs a test with the lease in Redis and with it in PostgreSQL.
+func onEachStore(t *testing.T, test func(t *testing.T, settings []string, resource string)) {
+	t.Helper()
 	t.Parallel()
-	settings, resource := lockSettingsFor(t, database(t, true))
+	for name, skip := range map[string]int{"Redis": 0, "PostgreSQL": 1} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			settings, resource := lockSettingsFor(t, database(t, true))
+			test(t, settings[skip:], resource)
+		})
+	}
+}
+
+func TestLockPassesTheExitStatus(t *testing.T) { onEachStore(t, lockPassesTheExitStatus) }
+
+func lockPassesTheExitStatus(t *testing.T, settings []string, resource string) {
 	wirefence(t, settings, "lock", resource, "--", "sh", "-c", "echo $WIREFENCE_TOKEN $WIREFENCE_FENCE").
 		expect(t, 0).says(t, "1 "+resource+"=1\n")
 	wirefence(t, settings, "lock", resource, "--", "sh", "-c", "echo $WIREFENCE_TOKEN; exit 7").expect(t, 7).says(t, "2\n")
@@ -38,9 +51,9 @@ func TestLockWithoutADatabase(t *testing.T) {
 	wirefence(t, settings[:1], "lock", resource, "--", "sh", "-c", "echo $WIREFENCE_FENCE").expect(t, 0).says(t, resource+"=1")
 }
 
-func TestLockHeldByAnother(t *testing.T) {
-	t.Parallel()
-	settings, resource := lockSettingsFor(t, database(t, true))
+func TestLockHeldByAnother(t *testing.T) { onEachStore(t, lockHeldByAnother) }
+
+func lockHeldByAnother(t *testing.T, settings []string, resource string) {
 	first := start(t, append(settings, "WIREFENCE_HOLDER=first"), "lock", resource, "--", "sh", "-c", "echo held; exec sleep 60")
 	first.stdout.await(t, "held")
 	wirefence(t, settings, "lock", resource, "--", "echo", "ran").expect(t, 75, "first/")
@@ -51,6 +64,30 @@ func TestLockHeldByAnother(t *testing.T) {
 	first.signal(t, syscall.SIGTERM)
 	first.end(t).expect(t, 128+int(syscall.SIGTERM))
 	waiting.end(t).expect(t, 0).says(t, "token ")
+}
+
+// With no Redis a lock fences psql, is lost where its lease is, and needs the
+// schema.
+func TestLockWithPostgreSQLAlone(t *testing.T) {
+	t.Parallel()
+	url := database(t, true)
+	stack.Exec(t, url, "CREATE TABLE jobs (worker text)")
+	p := startProxy(t, url)
+	settings := []string{"WIREFENCE_DATABASE_URL=" + url, "WIREFENCE_TTL=2s"}
+	insert := fmt.Sprintf(`psql -X '%s' -c "INSERT INTO jobs VALUES ('x')"`, p.url)
+	wirefence(t, settings, "lock", "jobs:night", "--", "sh", "-c", insert).expect(t, 0).says(t, "INSERT 0 1")
+	rival := fmt.Sprintf(`psql -X '%s' -c "SELECT wirefence.revoke('jobs:night')"`, url)
+	wirefence(t, settings, "lock", "jobs:night", "--", "sh", "-ec", rival+"; "+insert).
+		expect(t, 1, `stale fencing token for resource "jobs:night"`, "presented token 2, current token 3")
+	wirefence(t, settings, "lock", "jobs:night", "--", "sh", "-c", "echo $WIREFENCE_TOKEN").expect(t, 0).says(t, "4\n")
+
+	held := start(t, settings, "lock", "jobs:night", "--", "sh", "-c", "echo held; exec sleep 60")
+	held.stdout.await(t, "held")
+	stack.Exec(t, url, "DELETE FROM wirefence.leases")
+	held.end(t).expect(t, 76, "jobs:night")
+
+	wirefence(t, []string{"WIREFENCE_DATABASE_URL=" + database(t, false)}, "lock", "jobs:night", "--", "true").
+		expect(t, 75, "wirefence migrate")
 }
 
 // An unmodified psql is fenced through the proxy, and refused once a rival has
