@@ -138,15 +138,19 @@ func (s *Server) accept(l net.Listener) error {
 	}
 }
 
+// arrivalsBeside is how many more connections than sessions may be on their way
+// in: to be refused, to cancel, to probe.
+const arrivalsBeside = 100
+
 // take serves a client that was accepted. Who has not said yet what it wants
 // counts apart from sessions, so that silence on many connections keeps nobody
-// out of those, nor holds more of them than there may be sessions.
+// out of those, nor holds many more of them than there may be sessions.
 func (s *Server) take(client net.Conn) {
-	if s.arriving.Add(1) > int64(s.options.MaxConnections) {
+	if s.arriving.Add(1) > int64(s.options.MaxConnections+arrivalsBeside) {
 		s.arriving.Add(-1)
 		s.metrics.rejected.WithLabelValues("arriving").Inc()
 		if left, ok := s.limits.log(time.Now()); ok {
-			s.options.Logger.Warn("too many connections that have sent no startup packet yet", "limit", s.options.MaxConnections, "left_out", left)
+			s.options.Logger.Warn("too many connections that have sent no startup packet yet", "limit", s.options.MaxConnections+arrivalsBeside, "left_out", left)
 		}
 		_ = client.Close()
 		return
