@@ -47,26 +47,93 @@ func Proxy(t testing.TB, pg *servers.Postgres, o proxy.Options) string {
 	if o.Upstream == "" {
 		o.Upstream = "postgres://" + pg.Addr() + "/"
 	}
+	return Serve(t, o).Addr
+}
+
+// Serve starts a proxy that is ended with the test, which fails if it has not
+// served well.
+func Serve(t testing.TB, o proxy.Options) *Running {
+	t.Helper()
+	r, err := Start(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := r.Stop(); err != nil {
+			t.Error(err)
+		}
+	})
+	return r
+}
+
+// Running is a proxy that serves.
+type Running struct {
+	*proxy.Server
+	Addr string // the first at which it listens
+
+	drain context.CancelFunc
+	over  chan struct{}
+	err   error
+}
+
+// Start starts a proxy, by default on a free port. The caller stops it.
+func Start(o proxy.Options) (*Running, error) {
 	if o.Listen == nil {
 		o.Listen = []string{"127.0.0.1:0"}
 	}
 	s, err := proxy.New(o)
 	if err != nil {
-		t.Fatal(err)
+		return nil, err
 	}
 	if err := s.Listen(); err != nil {
-		t.Fatal(err)
+		return nil, err
 	}
-	ctx, stop := context.WithCancel(context.Background())
-	over := make(chan error, 1)
-	go func() { over <- s.Serve(ctx) }()
-	t.Cleanup(func() {
-		stop()
-		if err := <-over; err != nil {
-			t.Error(err)
-		}
-	})
-	return s.Addrs()[0].String()
+	ctx, drain := context.WithCancel(context.Background())
+	r := &Running{Server: s, Addr: s.Addrs()[0].String(), drain: drain, over: make(chan struct{})}
+	go func() {
+		r.err = s.Serve(ctx)
+		close(r.over)
+	}()
+	return r, nil
+}
+
+// Drain asks the proxy to end, as SIGTERM does, and doesn't wait.
+func (r *Running) Drain() { r.drain() }
+
+// Wait waits for the end of the proxy and returns what Serve returned. It may be
+// called more than once.
+func (r *Running) Wait() error {
+	<-r.over
+	return r.err
+}
+
+// Stop drains the proxy and waits for its end. It may be called more than once.
+func (r *Running) Stop() error {
+	r.drain()
+	return r.Wait()
+}
+
+// Template makes a database with the schema, and with what the SQL makes, for
+// tests to copy: CREATE DATABASE … TEMPLATE.
+func Template(ctx context.Context, pg *servers.Postgres, name, sql string) error {
+	admin, err := pgx.Connect(ctx, pg.URL("postgres"))
+	if err != nil {
+		return err
+	}
+	defer admin.Close(ctx)
+	if _, err := admin.Exec(ctx, "CREATE DATABASE "+name); err != nil {
+		return err
+	}
+	conn, err := pgx.Connect(ctx, pg.URL(name))
+	if err != nil {
+		return err
+	}
+	defer conn.Close(ctx)
+	if err := migrations.Apply(ctx, conn, nil); err != nil {
+		return err
+	}
+	_, err = conn.Exec(ctx, sql)
+	return err
 }
 
 // URL is the superuser's connection string to a database at an address.

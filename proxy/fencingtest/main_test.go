@@ -18,7 +18,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/wirefence/wirefence/internal/servers"
-	"github.com/wirefence/wirefence/migrations"
+	"github.com/wirefence/wirefence/internal/stack"
 	"github.com/wirefence/wirefence/proxy"
 )
 
@@ -85,7 +85,7 @@ func startCluster(major int) (*cluster, error) {
 		return nil, err
 	}
 	c := &cluster{Postgres: pg, stop: pg.Close}
-	if err := c.makeTemplate(ctx); err != nil {
+	if err := stack.Template(ctx, pg, template, objects); err != nil {
 		pg.Close()
 		return nil, fmt.Errorf("PostgreSQL %d: %w", major, err)
 	}
@@ -102,46 +102,15 @@ func startCluster(major int) (*cluster, error) {
 	return c, nil
 }
 
-func (c *cluster) makeTemplate(ctx context.Context) error {
-	admin, err := pgx.Connect(ctx, c.URL("postgres"))
-	if err != nil {
-		return err
-	}
-	defer admin.Close(ctx)
-	if _, err := admin.Exec(ctx, "CREATE DATABASE "+template); err != nil {
-		return err
-	}
-	conn, err := pgx.Connect(ctx, c.URL(template))
-	if err != nil {
-		return err
-	}
-	defer conn.Close(ctx)
-	if err := migrations.Apply(ctx, conn, nil); err != nil {
-		return err
-	}
-	_, err = conn.Exec(ctx, objects)
-	return err
-}
-
 // startProxy starts a proxy before a server. stop waits for its end.
 func startProxy(upstream string, o proxy.Options) (addr string, stop func(), err error) {
 	o.Upstream = "postgres://" + upstream + "/"
-	o.Listen = []string{"127.0.0.1:0"}
 	o.DrainTimeout = time.Second
-	s, err := proxy.New(o)
+	r, err := stack.Start(o)
 	if err != nil {
 		return "", nil, err
 	}
-	if err := s.Listen(); err != nil {
-		return "", nil, err
-	}
-	ctx, cancel := context.WithCancel(context.Background())
-	over := make(chan error, 1)
-	go func() { over <- s.Serve(ctx) }()
-	return s.Addrs()[0].String(), func() {
-		cancel()
-		<-over
-	}, nil
+	return r.Addr, func() { _ = r.Stop() }, nil
 }
 
 func clusterOf(t *testing.T, major int) *cluster {

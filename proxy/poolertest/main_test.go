@@ -17,7 +17,6 @@ import (
 
 	"github.com/wirefence/wirefence/internal/servers"
 	"github.com/wirefence/wirefence/internal/stack"
-	"github.com/wirefence/wirefence/migrations"
 	"github.com/wirefence/wirefence/proxy"
 )
 
@@ -54,32 +53,11 @@ func start(major int) (*servers.Postgres, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := prepare(ctx, pg); err != nil {
+	if err := stack.Template(ctx, pg, template, objects); err != nil {
 		pg.Close()
 		return nil, err
 	}
 	return pg, nil
-}
-
-func prepare(ctx context.Context, pg *servers.Postgres) error {
-	admin, err := pgx.Connect(ctx, pg.URL("postgres"))
-	if err != nil {
-		return err
-	}
-	defer admin.Close(ctx)
-	if _, err := admin.Exec(ctx, "CREATE DATABASE "+template); err != nil {
-		return err
-	}
-	conn, err := pgx.Connect(ctx, pg.URL(template))
-	if err != nil {
-		return err
-	}
-	defer conn.Close(ctx)
-	if err := migrations.Apply(ctx, conn, nil); err != nil {
-		return err
-	}
-	_, err = conn.Exec(ctx, objects)
-	return err
 }
 
 // place is a database of a test's own, seen past proxy and pooler.
@@ -155,21 +133,12 @@ func (p *place) fencing(upstream, parameters string, o proxy.Options) string {
 }
 
 func startProxy(o proxy.Options) (addr string, stop func(), err error) {
-	o.Listen, o.DrainTimeout = []string{"127.0.0.1:0"}, time.Second
-	s, err := proxy.New(o)
+	o.DrainTimeout = time.Second
+	r, err := stack.Start(o)
 	if err != nil {
 		return "", nil, err
 	}
-	if err := s.Listen(); err != nil {
-		return "", nil, err
-	}
-	ctx, cancel := context.WithCancel(context.Background())
-	over := make(chan error, 1)
-	go func() { over <- s.Serve(ctx) }()
-	return s.Addrs()[0].String(), func() {
-		cancel()
-		<-over
-	}, nil
+	return r.Addr, func() { _ = r.Stop() }, nil
 }
 
 // Ways to pool: clients share one or two server connections of their database,

@@ -202,22 +202,6 @@ func (l *logged) logger() *slog.Logger {
 // serve starts a proxy that the test can reload, and returns its address.
 func serve(t *testing.T, o proxy.Options) (*proxy.Server, string) {
 	t.Helper()
-	o.Listen = []string{"127.0.0.1:0"}
-	s, err := proxy.New(o)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := s.Listen(); err != nil {
-		t.Fatal(err)
-	}
-	ctx, stop := context.WithCancel(context.Background())
-	over := make(chan error, 1)
-	go func() { over <- s.Serve(ctx) }()
-	t.Cleanup(func() {
-		stop()
-		if err := <-over; err != nil {
-			t.Error(err)
-		}
-	})
-	return s, s.Addrs()[0].String()
+	r := stack.Serve(t, o)
+	return r.Server, r.Addr
 }

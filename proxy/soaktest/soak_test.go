@@ -53,20 +53,14 @@ func TestSoak(t *testing.T) {
 
 	before := goleak.IgnoreCurrent()
 	registry := prometheus.NewRegistry()
-	server, err := proxy.New(proxy.Options{
-		Upstream: "postgres://" + pg.Addr() + "/", Listen: []string{"127.0.0.1:0"}, Registerer: registry,
+	r, err := stack.Start(proxy.Options{
+		Upstream: "postgres://" + pg.Addr() + "/", Registerer: registry,
 		IdleTimeout: time.Minute, TransactionTimeout: time.Minute,
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := server.Listen(); err != nil {
-		t.Fatal(err)
-	}
-	ctx, stop := context.WithCancel(context.Background())
-	served := make(chan error, 1)
-	go func() { served <- server.Serve(ctx) }()
-	s.addr = server.Addrs()[0].String()
+	s.addr = r.Addr
 	for manner := range manners { // what is kept for ever is there now
 		if err := s.act(manner, rand.New(rand.NewPCG(1, 1))); err != nil {
 			t.Fatalf("%s: %v", manners[manner].name, err)
@@ -90,8 +84,7 @@ func TestSoak(t *testing.T) {
 	})
 	_ = admin.Close(context.Background())
 	s.counted(t, registry)
-	stop()
-	if err := <-served; err != nil {
+	if err := r.Stop(); err != nil {
 		t.Error(err)
 	}
 	pg.Close() // its process is waited for by a goroutine, too

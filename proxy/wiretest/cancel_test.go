@@ -124,7 +124,7 @@ func TestServerWithoutBackendKeyData(t *testing.T) {
 	pl := at(t, 15)
 	keyless := scripted(t, func(client net.Conn) { relayWithoutKey(client, pl.Addr()) })
 	r := start(t, "postgres://"+keyless+"/?sslmode=disable", proxy.Options{})
-	p := login(t, pl, r.addr)
+	p := login(t, pl, r.Addr)
 	if pid, _ := p.key(); pid != 0 {
 		t.Fatalf("the client gets a key that no server sent: %s", p.story())
 	}
@@ -137,7 +137,7 @@ func TestServerWithoutBackendKeyData(t *testing.T) {
 			t.Errorf("a write with token %s is answered by %q", token, got)
 		}
 	}
-	cancel(t, r.addr, 0, make([]byte, 4))
+	cancel(t, r.Addr, 0, make([]byte, 4))
 	if got := p.query("SELECT 'goes on'"); !strings.Contains(got[1], "goes on") {
 		t.Errorf("behind a cancellation of nobody: %q", got)
 	}

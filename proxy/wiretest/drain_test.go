@@ -34,8 +34,8 @@ func TestDrain(t *testing.T) {
 	t.Parallel()
 	pl := at(t, 15)
 	r := start(t, "postgres://"+pl.Addr()+"/", proxy.Options{DrainTimeout: time.Minute})
-	idle, busy, batch, query := login(t, pl, r.addr), login(t, pl, r.addr), login(t, pl, r.addr), login(t, pl, r.addr)
-	fenced := login(t, pl, r.addr, "options", "-c wirefence.token=orders=34")
+	idle, busy, batch, query := login(t, pl, r.Addr), login(t, pl, r.Addr), login(t, pl, r.Addr), login(t, pl, r.Addr)
+	fenced := login(t, pl, r.Addr, "options", "-c wirefence.token=orders=34")
 	busy.query("BEGIN")
 	busy.query("INSERT INTO t VALUES (1, 'busy')")
 	fenced.query("BEGIN")
@@ -45,11 +45,11 @@ func TestDrain(t *testing.T) {
 	pl.exec(t, "SELECT pg_advisory_lock(20)")
 	query.send(q("INSERT INTO t SELECT 3, 'query' FROM pg_advisory_xact_lock(20)"))
 	pl.becomes(t, "1", "SELECT count(*)::text FROM pg_locks WHERE NOT granted AND database = (SELECT oid FROM pg_database WHERE datname = current_database())")
-	r.stop()
+	r.Drain()
 	if e := idle.last(); !strings.HasPrefix(e, "E SFATAL | VFATAL | C57P01") {
 		t.Errorf("an idle session ends with %s", e)
 	}
-	if conn, err := net.DialTimeout("tcp", r.addr, time.Second); err == nil {
+	if conn, err := net.DialTimeout("tcp", r.Addr, time.Second); err == nil {
 		conn.Close()
 		t.Error("a new client is accepted during the drain")
 	}
@@ -64,7 +64,7 @@ func TestDrain(t *testing.T) {
 			t.Errorf("a session ends with %s", e)
 		}
 	}
-	if err := <-r.over; err != nil {
+	if err := r.Wait(); err != nil {
 		t.Errorf("Serve returns %v", err)
 	}
 	if rows := pl.rows(t); rows != "1:busy 2:batch 3:query 4:fenced 5:busy" {
@@ -78,19 +78,19 @@ func TestDrainTimeout(t *testing.T) {
 	t.Parallel()
 	pl := at(t, 18)
 	r := start(t, "postgres://"+pl.Addr()+"/", proxy.Options{DrainTimeout: 100 * time.Millisecond})
-	open, query, copying := login(t, pl, r.addr), login(t, pl, r.addr), login(t, pl, r.addr)
+	open, query, copying := login(t, pl, r.Addr), login(t, pl, r.Addr), login(t, pl, r.Addr)
 	open.query("BEGIN; INSERT INTO t VALUES (1, 'open')")
 	query.send(q("INSERT INTO t SELECT 2, 'query' FROM pg_sleep(60)"))
 	copying.send(q("COPY t FROM STDIN"), data("3\tcopy\n"))
 	copying.until('G')
 	query.sleeps()
-	r.stop()
+	r.Drain()
 	for _, p := range []*peer{open, query, copying} {
 		if e := p.last(); !strings.HasPrefix(e, "E SFATAL | VFATAL | C57P01") {
 			t.Errorf("a session ends with %s", e)
 		}
 	}
-	if err := <-r.over; err != nil {
+	if err := r.Wait(); err != nil {
 		t.Errorf("Serve returns %v", err)
 	}
 	pid, _ := open.key()
@@ -106,9 +106,9 @@ func TestDrainGrace(t *testing.T) {
 	t.Parallel()
 	pl := at(t, 15)
 	r := start(t, "postgres://"+pl.Addr()+"/", proxy.Options{DrainGrace: 3 * time.Second, DrainTimeout: time.Minute})
-	old := login(t, pl, r.addr)
-	r.stop()
-	fresh := login(t, pl, r.addr)
+	old := login(t, pl, r.Addr)
+	r.Drain()
+	fresh := login(t, pl, r.Addr)
 	fresh.query("SELECT 1")
 	old.query("SELECT 1")
 	for _, p := range []*peer{old, fresh} {
@@ -116,7 +116,7 @@ func TestDrainGrace(t *testing.T) {
 			t.Errorf("a session ends with %s", e)
 		}
 	}
-	if err := <-r.over; err != nil {
+	if err := r.Wait(); err != nil {
 		t.Errorf("Serve returns %v", err)
 	}
 }
@@ -132,7 +132,7 @@ func TestDrainDuringALogin(t *testing.T) {
 	t.Cleanup(pg.Close)
 	stack.Exec(t, pg.URL("postgres"), "CREATE ROLE scram LOGIN PASSWORD 'secret'")
 	r := start(t, "postgres://"+pg.Addr()+"/", proxy.Options{DrainTimeout: patience})
-	conn := rawDial(t, r.addr)
+	conn := rawDial(t, r.Addr)
 	_ = conn.SetDeadline(time.Now().Add(patience))
 	if _, err := conn.Write(startupRole("scram")); err != nil {
 		t.Fatal(err)
@@ -141,11 +141,11 @@ func TestDrainDuringALogin(t *testing.T) {
 		t.Fatal(err)
 	}
 	began := time.Now()
-	r.stop()
+	r.Drain()
 	if said, err := io.ReadAll(conn); err != nil || !strings.Contains(string(said), "C57P01\x00") {
 		t.Errorf("the login ends with %q, %v", said, err)
 	}
-	if err := <-r.over; err != nil {
+	if err := r.Wait(); err != nil {
 		t.Errorf("Serve returns %v", err)
 	}
 	if took := time.Since(began); took > patience/2 {

@@ -160,7 +160,7 @@ func TestUpstreamUnreachable(t *testing.T) {
 	port := deadPort(t)
 	r := start(t, fmt.Sprintf("postgres://127.0.0.1:%d/", port), proxy.Options{ConnectTimeout: 2 * time.Second})
 	began := time.Now()
-	got := outcome(t, r.addr, "postgres", "", "postgres")
+	got := outcome(t, r.Addr, "postgres", "", "postgres")
 	if !strings.Contains(got, "FATAL") || !strings.Contains(got, "Code:08006") || time.Since(began) > 10*time.Second {
 		t.Errorf("after %s: %s", time.Since(began), got)
 	}
@@ -172,11 +172,11 @@ func TestUpstreamOfTwoHosts(t *testing.T) {
 	pl := at(t, 15)
 	port := deadPort(t)
 	r := start(t, fmt.Sprintf("postgres://127.0.0.1:%d,%s/", port, pl.Addr()), proxy.Options{})
-	p := login(t, pl, r.addr)
+	p := login(t, pl, r.Addr)
 	pid, key := p.key()
 	p.send(q("SELECT pg_sleep(60)"))
 	p.sleeps()
-	cancel(t, r.addr, pid, key)
+	cancel(t, r.Addr, pid, key)
 	p.ready(1)
 }
 
@@ -185,7 +185,7 @@ func TestUpstreamThatNeverAnswers(t *testing.T) {
 	addr := scripted(t, func(net.Conn) {})
 	r := start(t, "postgres://"+addr+"/", proxy.Options{StartupTimeout: time.Second})
 	began := time.Now()
-	got := outcome(t, r.addr, "postgres", "", "postgres")
+	got := outcome(t, r.Addr, "postgres", "", "postgres")
 	if took := time.Since(began); took < time.Second || took > 10*time.Second || !strings.Contains(got, "Code:08006") {
 		t.Errorf("after %s: %s", took, got)
 	}
@@ -195,7 +195,7 @@ func TestUpstreamThatCloses(t *testing.T) {
 	t.Parallel()
 	addr := scripted(t, func(conn net.Conn) { _ = conn.Close() })
 	r := start(t, "postgres://"+addr+"/", proxy.Options{})
-	if got := outcome(t, r.addr, "postgres", "", "postgres"); strings.HasPrefix(got, "logged in") {
+	if got := outcome(t, r.Addr, "postgres", "", "postgres"); strings.HasPrefix(got, "logged in") {
 		t.Error(got)
 	}
 }
@@ -232,8 +232,8 @@ func TestUnixSockets(t *testing.T) {
 	pl := at(t, 15)
 	socket := unixSocket(t)
 	r := start(t, "postgres:///?host="+pl.SocketDir+"&port="+fmt.Sprint(pl.Port), proxy.Options{Listen: []string{"unix:" + socket, "127.0.0.1:0"}})
-	if r.addr != socket {
-		t.Errorf("listens at %s", r.addr)
+	if r.Addr != socket {
+		t.Errorf("listens at %s", r.Addr)
 	}
 	if got := login(t, pl, socket).query("SELECT inet_server_addr() IS NULL"); !strings.Contains(got[1], "t") {
 		t.Errorf("the upstream was reached by %q", got)

@@ -17,7 +17,6 @@ import (
 
 	"github.com/wirefence/wirefence/internal/servers"
 	"github.com/wirefence/wirefence/internal/stack"
-	"github.com/wirefence/wirefence/migrations"
 )
 
 // majors are the versions that every scenario runs on: up to 17 a procedure may
@@ -101,27 +100,7 @@ func startMigrated(cfg servers.PostgresConfig) (*servers.Postgres, error) {
 	if err != nil {
 		return nil, err
 	}
-	err = func() error {
-		admin, err := pgx.Connect(ctx, pg.URL("postgres"))
-		if err != nil {
-			return err
-		}
-		defer admin.Close(ctx)
-		if _, err := admin.Exec(ctx, "CREATE DATABASE "+template); err != nil {
-			return err
-		}
-		conn, err := pgx.Connect(ctx, pg.URL(template))
-		if err != nil {
-			return err
-		}
-		defer conn.Close(ctx)
-		if err := migrations.Apply(ctx, conn, nil); err != nil {
-			return err
-		}
-		_, err = conn.Exec(ctx, fixture)
-		return err
-	}()
-	if err != nil {
+	if err := stack.Template(ctx, pg, template, fixture); err != nil {
 		pg.Close()
 		return nil, err
 	}

@@ -1,11 +1,9 @@
 package wiretest
 
 import (
-	"context"
 	"net"
 	"os"
 	"path/filepath"
-	"sync"
 	"testing"
 
 	"github.com/wirefence/wirefence/internal/stack"
@@ -30,35 +28,16 @@ func unixSocket(t testing.TB) string {
 	return filepath.Join(dir, ".s.PGSQL.6433")
 }
 
-// running is a proxy whose end is the test's matter.
-type running struct {
-	addr string
-	stop context.CancelFunc // begins the drain
-	over chan error         // what Serve returned
-}
-
-// start starts a proxy before the upstream, postgres://….
-func start(t testing.TB, upstream string, o proxy.Options) *running {
+// start starts a proxy before the upstream, postgres://…, whose end is the test's
+// matter: a test that doesn't wait for it doesn't ask how it went.
+func start(t testing.TB, upstream string, o proxy.Options) *stack.Running {
 	t.Helper()
 	o.Upstream = upstream
-	if o.Listen == nil {
-		o.Listen = []string{"127.0.0.1:0"}
-	}
-	s, err := proxy.New(o)
+	r, err := stack.Start(o)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := s.Listen(); err != nil {
-		t.Fatal(err)
-	}
-	ctx, stop := context.WithCancel(context.Background())
-	r := &running{addr: s.Addrs()[0].String(), stop: stop, over: make(chan error, 1)}
-	var served sync.WaitGroup
-	served.Go(func() { r.over <- s.Serve(ctx) })
-	t.Cleanup(func() {
-		stop()
-		served.Wait()
-	})
+	t.Cleanup(func() { _ = r.Stop() })
 	return r
 }
 

@@ -35,7 +35,7 @@ func TestAClientThatVanishesIsNoticed(t *testing.T) {
 			pl := at(t, 15)
 			c.options.Listen = []string{f.near + ":0"}
 			r := start(t, "postgres://"+pl.Addr()+"/", c.options)
-			f.psql(t, "postgres://postgres@"+r.addr+"/"+pl.db+"?application_name=far&sslmode=disable", c.sends)
+			f.psql(t, "postgres://postgres@"+r.Addr+"/"+pl.db+"?application_name=far&sslmode=disable", c.sends)
 			theirs := "SELECT count(*)::text FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'far' AND query LIKE 'INSERT%'"
 			pl.becomes(t, "1", theirs+" AND state = $1", c.until)
 			if c.until != "active" {
