@@ -66,6 +66,11 @@ bench: build ## Compare speed side by side: direct, fenced, PgBouncer
 fuzz: ## Run every fuzz target for FUZZTIME (20s)
 	tools/fuzz $(FUZZTIME)
 
+.PHONY: model
+model: ## Let spin try every schedule of the protocol's model, and of broken ones
+	scripts/install-servers --all
+	$(GO) test -count=1 -timeout $(TIMEOUT) -v ./model
+
 .PHONY: soak
 soak: ## Let clients of all manners come and go for SOAK (10m), and look what is left
 	scripts/install-servers

@@ -41,6 +41,10 @@ var imports = []struct {
 	{"lockclient/redis/a.go", module + "/proxy", "lockclient"},
 	{"lockclient/a.go", module + "/migrations", "lockclient"},
 
+	{"model/a.go", "os/exec", ""},
+	{"model/a.go", module + "/fence", "model"},
+	{"model/a_test.go", module + "/internal/servers", "model"},
+
 	{"proxy/a.go", module + "/fence", ""},
 	{"proxy/a.go", module + "/proxy/internal/session", ""},
 	{"proxy/a.go", "crypto/tls", ""},
