@@ -295,3 +295,24 @@ func TestACrashFreesLeasesAndKeepsTokens(t *testing.T) {
 		})
 	}
 }
+
+// A renewal that came in time but commits late still counts: the rival that saw
+// the lease expired finds it held, and has not sealed over its head.
+func TestALateRenewalIsNotOvertaken(t *testing.T) {
+	onEach(t, func(t *testing.T, db database) {
+		conn, rival := db.as(t, "issuer"), db.as(t, "issuer")
+		grant, _ := win(t, conn, "orders", "worker-a", 2*time.Second)
+		mustExec(t, conn, "BEGIN")
+		if !value[bool](t, conn, renewSQL, "orders", grant) {
+			t.Fatal("expired too soon")
+		}
+		mustExec(t, rival, "SELECT pg_sleep_until(expires_at) FROM wirefence.leases")
+		acquired := db.start(t, rival, "SELECT wirefence.acquire('orders', 'rival', '1 min')")
+		mustExec(t, conn, "COMMIT")
+		wantCode(t, <-acquired, "")
+		wantHeldBy(t, rival, "orders", "worker-a")
+		if got := db.lastToken(t, "orders"); got != 1 {
+			t.Errorf("token %d was sealed", got)
+		}
+	})
+}
