@@ -32,6 +32,10 @@ func (s *Scanner) comment(text []byte) {
 		}
 		value = skipBlanks(text, value+1)
 		ours := isOurs(key)
+		if !ours && isOurs(trimBeyond(key)) {
+			s.result.FenceErr = malformed("characters beyond ASCII stand close to its key in a comment")
+			return
+		}
 		last := valueEnd(text, value)
 		switch {
 		case ours && (last < 0 || goesOn(text, last)):
@@ -76,6 +80,18 @@ func isOurs(key []byte) bool {
 		return hasFolded(key, "wirefence%2etoken")
 	}
 	return false
+}
+
+// trimBeyond takes the bytes beyond ASCII off both ends of a key: a no-break
+// space looks like a space, and is none.
+func trimBeyond(key []byte) []byte {
+	for len(key) > 0 && key[0] >= 0x80 {
+		key = key[1:]
+	}
+	for len(key) > 0 && key[len(key)-1] >= 0x80 {
+		key = key[:len(key)-1]
+	}
+	return key
 }
 
 // holdsOurs reports whether text holds a key of ours with a = behind it.

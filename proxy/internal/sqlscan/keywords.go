@@ -25,6 +25,7 @@ const (
 	kwComment
 	kwCommit
 	kwConcurrently
+	kwConstraints
 	kwCopy
 	kwCreate
 	kwDatabase
@@ -44,6 +45,7 @@ const (
 	kwFor
 	kwFrom
 	kwFunction
+	kwImmediate
 	kwIndex
 	kwInsert
 	kwIntersect
@@ -120,6 +122,7 @@ var keywordNames = [...]string{
 	kwComment:      "comment",
 	kwCommit:       "commit",
 	kwConcurrently: "concurrently",
+	kwConstraints:  "constraints",
 	kwCopy:         "copy",
 	kwCreate:       "create",
 	kwDatabase:     "database",
@@ -139,6 +142,7 @@ var keywordNames = [...]string{
 	kwFor:          "for",
 	kwFrom:         "from",
 	kwFunction:     "function",
+	kwImmediate:    "immediate",
 	kwIndex:        "index",
 	kwInsert:       "insert",
 	kwIntersect:    "intersect",

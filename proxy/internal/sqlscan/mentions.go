@@ -15,6 +15,7 @@ const (
 	mentionsDiscard
 	mentionsExecute
 	mentionsDeclare
+	mentionsPrepare
 	mentionsUnicode
 
 	mentionsSetter = mentionsFence | mentionsSetConfig
@@ -34,6 +35,7 @@ var needles = [...]struct {
 	{"discard", mentionsDiscard},
 	{"execute", mentionsExecute},
 	{"declare", mentionsDeclare},
+	{"prepare", mentionsPrepare},
 }
 
 // MentionOverlap is how many bytes of the chunk before must stand before a
@@ -41,8 +43,8 @@ var needles = [...]struct {
 const MentionOverlap = len("standard_conforming_strings") - 1
 
 // Mentions reports whether a text may carry a fence in a comment, may change the
-// session variable or how later text is lexed, or may declare a cursor, which
-// runs when it is fetched: whether it holds any of a few words, in any case and
+// session variable or how later text is lexed, may declare a cursor, which runs
+// when it is fetched, or prepare a statement under a name that had another meaning: whether it holds any of a few words, in any case and
 // anywhere, or a backslash or a U&" that could hide one. When it doesn't, an
 // unfenced session may forward it unscanned; but what functions of the catalog set is not seen here
 // (see Catalog.HasSetters).

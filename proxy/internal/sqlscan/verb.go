@@ -189,6 +189,8 @@ func (st *state) writes() bool {
 			return st.analyzed || st.effect
 		}
 		return st.analyzed && (st.effect || st.inner != VerbSelect && st.inner != VerbDeclare)
+	case VerbSet: // runs the triggers that were deferred
+		return st.head[1] == kwConstraints && st.prev.id == kwImmediate
 	case VerbCopy:
 		return st.effect || st.copy != copyToClient
 	}
