@@ -1,8 +1,6 @@
 package session
 
 import (
-	"bytes"
-
 	"github.com/wirefence/wirefence/fence"
 	"github.com/wirefence/wirefence/proxy/internal/replies"
 	"github.com/wirefence/wirefence/proxy/internal/weave"
@@ -23,6 +21,9 @@ type preparedCheck struct {
 	ready bool   // the server has confirmed it
 	batch uint32 // the batch in which it was last sent
 	doubt bool   // something under way may have dropped it
+
+	// The client has touched its name: what goes by it is anybody's.
+	shared bool
 }
 
 // openBatch begins a batch with its first message. wait asks to come again
@@ -92,12 +93,17 @@ func (s *Session) parse(msg []byte, at int, out *Out) int {
 	if len(result.Statements) > 0 {
 		d = s.describe(&result.Statements[0], s.batch.view.catalog != nil)
 		s.describePooled(&d, &result.Statements[0], body)
+		s.reaches(&d, &result.Statements[0], body)
 	}
 	if d.obscure != "" && !s.shadowed(s.refusalPooled(d.obscure+" can't be followed")) {
 		s.refuseBatch(s.refusalPooled(d.obscure+" can't be followed"), out)
 		return len(msg)
 	}
 	d.fence = result.FenceText
+	if d.prepares && d.unclear && d.fence != "" && !s.shadowed(malformed(errUnclearPrepare)) {
+		s.refuseBatch(malformed(errUnclearPrepare), out)
+		return len(msg)
+	}
 	if s.unsettled(&d, out) {
 		return s.hold()
 	}
@@ -109,6 +115,7 @@ func (s *Session) parse(msg []byte, at int, out *Out) int {
 		}
 		s.setterSQL = s.setterSQL || d.step.Setter // SQL may EXECUTE it
 	}
+	s.touches(name)
 	s.prepared.sent(name, s.batch.id, d)
 	e := s.q.Push(replies.Parse)
 	e.Note.name = string(name)
@@ -142,6 +149,12 @@ func (s *Session) bind(in []byte, size, at int, out *Out) int {
 			return s.hold()
 		}
 		s.batch.fresh = false
+		if refusal := s.longName(); size > s.cfg.MaxStatement && !s.shadowed(refusal) {
+			s.refuseBatch(refusal, out)
+			n := min(size, len(in))
+			s.drop = size - n
+			return n
+		}
 		s.q.Push(replies.Bind)
 		return s.pass(size, len(in), at, out)
 	}
@@ -168,21 +181,6 @@ func (s *Session) bind(in []byte, size, at int, out *Out) int {
 	return s.pass(size, len(in), at, out)
 }
 
-// current judges a statement again if functions or views have changed since.
-func (s *Session) current(st statement) statement {
-	view := s.batch.view
-	if !st.read || view.catalog != nil && view.generation == st.generation {
-		return st
-	}
-	if view.catalog == nil || st.text == "" {
-		st.step.Write = true
-		return st
-	}
-	result := s.scanner.Scan([]byte(st.text), s.options, view.catalog)
-	st.generation, st.step.Write = view.generation, len(result.Statements) == 0 || result.Statements[0].Write
-	return st
-}
-
 // execute judges the statement behind a portal and puts in front of its Execute
 // what it needs. The Execute itself is then forwarded by the caller.
 func (s *Session) execute(msg []byte, at int, out *Out) int {
@@ -199,7 +197,7 @@ func (s *Session) execute(msg []byte, at int, out *Out) int {
 		return s.holdBatch()
 	}
 	s.mayset(&st)
-	if st.executes {
+	if st.executes || st.fetches {
 		if wait := s.inherit(&st, out); wait {
 			return s.holdBatch()
 		}
@@ -301,7 +299,7 @@ func (s *Session) guard(st *statement, by weave.Carrier, out *Out) (wait bool) {
 // a portal of its own, since the client may have bound the unnamed one already.
 func (s *Session) putCheck(by weave.Carrier, out *Out) {
 	mark := len(out.own)
-	if s.pool.on || !(s.check.batch == s.batch.id || s.check.ready && !s.check.doubt) {
+	if s.pool.on || s.check.shared || !(s.check.batch == s.batch.id || s.check.ready && !s.check.doubt) {
 		// Behind a pooler what was prepared may be on another server connection.
 		text := s.cfg.prepared
 		if s.pool.on {
@@ -368,16 +366,6 @@ func (s *Session) push(kind replies.Kind, by role) *note {
 	e.Note.role = by
 	e.Note.epoch = s.epoch
 	return &e.Note
-}
-
-// closing handles a whole Close. The statement is forgotten when the server
-// has confirmed it: after an error it lives on.
-func (s *Session) closing(msg []byte) {
-	e := s.q.Push(replies.Close)
-	if body := msg[wire.HeaderSize:]; len(body) > 1 {
-		e.Note.closes = body[0]
-		e.Note.name = string(bytes.TrimRight(body[1:], "\x00"))
-	}
 }
 
 // sync handles a Sync, which ends a batch.

@@ -16,7 +16,11 @@ import (
 type oversize struct {
 	left   int // bytes still to come
 	poison bool
-	entry  *replies.Entry[note] // valid until the next Push, which only the end of the text allows
+	// An EXECUTE may run a statement that carries a fence.
+	executes bool
+	// Names with escapes in them have been seen, and what escapes.
+	unicode, escape bool
+	entry           *replies.Entry[note] // valid until the next Push, which only the end of the text allows
 }
 
 // tail is how many bytes are held back until the whole text has been searched:
@@ -30,11 +34,27 @@ func mayCarry(part []byte) bool {
 	return bytes.Contains(lower, []byte("wirefence")) || bytes.Contains(lower, []byte("set_config"))
 }
 
+// mayCarry reports whether the text, of which this is the next part, may carry
+// a fence, or may run what carries one.
+func (o *oversize) mayCarry(part []byte) bool {
+	lower := bytes.ToLower(part)
+	o.unicode = o.unicode || bytes.Contains(lower, []byte(`u&"`))
+	o.escape = o.escape || bytes.IndexByte(part, '\\') >= 0 || bytes.Contains(lower, []byte("uescape"))
+	return mayCarry(part) || o.unicode && o.escape || o.executes && bytes.Contains(lower, []byte("execute"))
+}
+
 // beginOver handles the head of a Query or Parse above MaxStatement.
 func (s *Session) beginOver(typ byte, size int, in []byte, at int, out *Out) int {
 	kind := replies.Query
+	var name []byte
 	if typ == wire.Parse {
 		kind = replies.Parse
+		var ok bool
+		if name, _, ok = wire.CString(in[wire.HeaderSize:]); !ok {
+			if name = in[wire.HeaderSize:]; len(name) < maxName && len(in) < size {
+				return 0
+			}
+		}
 		if s.openBatch(out) {
 			return s.hold()
 		}
@@ -67,11 +87,11 @@ func (s *Session) beginOver(typ byte, size int, in []byte, at int, out *Out) int
 		e.Note.covered = weave.Unseen()
 	}
 	if kind == replies.Parse {
-		name, _, _ := wire.CString(in[wire.HeaderSize:])
 		e.Note.name = string(name)
+		s.touches(name)
 		s.prepared.sent(name, s.batch.id, unseen)
 	}
-	s.over = oversize{left: size - wire.HeaderSize, entry: e}
+	s.over = oversize{left: size - wire.HeaderSize, entry: e, executes: s.setterSQL || s.prepared.fenced()}
 	out.pass(at, at+wire.HeaderSize)
 	return wire.HeaderSize
 }
@@ -80,7 +100,7 @@ func (s *Session) beginOver(typ byte, size int, in []byte, at int, out *Out) int
 func (s *Session) streamOver(in []byte, at int, out *Out) int {
 	have := min(s.over.left, len(in))
 	last := have == s.over.left
-	if !s.over.poison && mayCarry(in[:have]) {
+	if !s.over.poison && s.over.mayCarry(in[:have]) {
 		s.over.poison = true
 		if !s.shadowed(s.tooLarge()) {
 			s.over.entry.Note.refusal = s.tooLarge()

@@ -55,16 +55,20 @@ func (s *Session) query(msg []byte, at int, out *Out) int {
 			d.step.Write = false // it rolls back
 		}
 		s.describePooled(&d, &result.Statements[i], body)
+		s.reaches(&d, &result.Statements[i], body)
 		if d.obscure != "" && !s.shadowed(s.refusalPooled(d.obscure+" can't be followed")) {
 			return s.refuseQuery(len(msg), s.refusalPooled(d.obscure+" can't be followed"), out)
 		}
 		own := false
-		if d.executes && failure == nil {
+		if (d.executes || d.fetches) && failure == nil {
 			var wait bool
 			if carried, own, wait, failure = s.inherited(&d, carried); wait {
 				return s.hold()
 			}
 			by.Comment = carried.String()
+		}
+		if d.prepares && d.unclear && by.Comment != "" && failure == nil {
+			failure = errUnclearPrepare
 		}
 		bare, sets = bare || d.step.Write && !own, sets || d.step.Setter
 		s.dirty = s.dirty || d.declares && d.step.Write && by.Comment == ""
@@ -136,7 +140,7 @@ func (s *Session) weaveQuery(msg, body []byte, at int, by weave.Carrier, covered
 // in it can be a fence or bring one about, and nothing has to be known of it.
 func (s *Session) untouched(body []byte) bool {
 	return s.variable == empty && !s.pool.on && !s.cfg.RequireFence && !s.inherits && (!s.schema || s.db.trusted.Load() && !s.db.setters.Load()) &&
-		s.confirmed == (weave.Coverage{}) && !sqlscan.Mentions(body)
+		s.confirmed == (weave.Coverage{}) && !s.portals.fenced() && !sqlscan.Mentions(body)
 }
 
 func (s *Session) pushPlain(size, at int, out *Out) int {

@@ -46,6 +46,8 @@ func (s *Session) shadowed(e *wire.Error) bool {
 	return true
 }
 
+var errUnclearPrepare = &fence.SyntaxError{Reason: "the name in PREPARE can't be read, and the statement carries a fence"}
+
 func malformed(err error) *wire.Error {
 	detail := err.Error()
 	if syntax := (*fence.SyntaxError)(nil); errors.As(err, &syntax) {
@@ -76,6 +78,15 @@ func (s *Session) refusal(state fence.SQLState, command string) *wire.Error {
 		e.Detail = "The schema wirefence, or its function check(text, text, boolean), is not there."
 		e.Hint = "Run `wirefence migrate` on this database."
 	}
+	return e
+}
+
+// longName words the refusal of a Bind whose names nobody has read.
+func (s *Session) longName() *wire.Error {
+	e := s.tooLarge()
+	e.Message = "the names in a Bind are too long to be read"
+	e.Detail = fmt.Sprintf("They have more than %d bytes, of which PostgreSQL keeps %d each.", s.cfg.MaxStatement, maxName)
+	e.Hint = "Use shorter names."
 	return e
 }
 

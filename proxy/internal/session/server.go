@@ -234,7 +234,7 @@ func (s *Session) resultEnds(msg []byte) bool {
 		return s.unexpected()
 	}
 	passes := s.passes(e)
-	if e.Note.sql {
+	if e.Note.sql && e.Note.name != "" {
 		s.prepared.closed(e.Note.name)
 	}
 	if e.Note.outcome != nil {

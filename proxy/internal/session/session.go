@@ -85,6 +85,7 @@ type Session struct {
 	check      preparedCheck
 	prepared   registry // by Parse and PREPARE
 	portals    registry
+	cursors    map[string]bool // that DECLARE made, whose query has been seen
 	pool       pool
 	dirty      bool // a cursor that may write was declared without a fence of its own
 	fastpath   bool // the check before a function call failed

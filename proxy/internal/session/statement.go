@@ -18,8 +18,10 @@ type statement struct {
 	forgets    bool   // DEALLOCATE of one statement
 	declares   bool   // DECLARE
 	cursor     bool   // DECLARE or CLOSE
+	fetches    bool   // FETCH or MOVE
 	target     string // the name that it prepares, executes or deallocates
 	unclear    bool   // that name can't be read
+	blurs      bool   // may prepare another statement under any name
 	resets     bool   // sets variables to what the session began with
 	drops      bool   // drops prepared statements
 	lexing     bool   // changes how the next text is read
@@ -52,12 +54,19 @@ func (s *Session) describe(st *sqlscan.Statement, known bool) statement {
 		declares: st.Verb == sqlscan.VerbDeclare,
 		resets:   st.Verb == sqlscan.VerbReset || st.Verb == sqlscan.VerbDiscard,
 		cursor:   st.Verb == sqlscan.VerbDeclare || st.Verb == sqlscan.VerbClose,
+		fetches:  st.Verb == sqlscan.VerbFetch,
 		target:   st.Target, unclear: st.TargetUnclear,
 		drops: st.DropsPrepared, lexing: st.SetsLexing,
 	}
 	d.read = !st.Write && asksCatalog(st.Verb)
 	if d.read && !known {
 		d.step.Write = true
+	}
+	if d.declares {
+		s.declared(d.target)
+	}
+	if st.Verb == sqlscan.VerbFetch && !s.cursors[d.target] {
+		d.step.Write = true // a function may have opened it, or a Bind
 	}
 	if s.dirty && (st.Verb == sqlscan.VerbFetch || st.Verb == sqlscan.VerbCommit && s.cfg.Mode != Shadow) {
 		d.step.Write = true // it may run what a cursor was declared for
@@ -80,6 +89,21 @@ func (s *Session) mayset(d *statement) {
 	if d.executes && s.setterSQL || s.schema && (s.db.setters.Load() || !s.db.trusted.Load()) && (d.step.Write || d.read || d.procedural) {
 		d.step.Setter = true
 	}
+}
+
+// current judges a statement again if functions or views have changed since.
+func (s *Session) current(st statement) statement {
+	view := s.batch.view
+	if !st.read || view.catalog != nil && view.generation == st.generation {
+		return st
+	}
+	if view.catalog == nil || st.text == "" {
+		st.step.Write = true
+		return st
+	}
+	result := s.scanner.Scan([]byte(st.text), s.options, view.catalog)
+	st.generation, st.step.Write = view.generation, len(result.Statements) == 0 || result.Statements[0].Write
+	return st
 }
 
 // asksCatalog reports whether a statement of this kind is a read only if the
@@ -105,7 +129,13 @@ func (s *Session) ran(d *statement) {
 		s.lexPending = true // what may set one setting by a function may set another
 	}
 	if d.cursor {
-		s.portals.named = nil // the names may be cursors of SQL's now
+		s.portals.blur(d.target) // a cursor of SQL's may have the name now
+		if !d.declares {
+			delete(s.cursors, d.target)
+		}
+	}
+	if d.blurs {
+		s.prepared.blur("")
 	}
 }
 
@@ -123,6 +153,9 @@ func (s *Session) doubtVariable() {
 // Where it isn't known whether it succeeds, and the name meant something with
 // another fence, nobody can say which fence an EXECUTE carries.
 func (s *Session) prepare(d *statement, comment string) {
+	if d.unclear {
+		return // every name counts as one that it may be
+	}
 	st := unseen
 	st.fence = comment
 	old, sure := s.prepared.find([]byte(d.target), 0)
@@ -136,16 +169,20 @@ func (s *Session) prepare(d *statement, comment string) {
 }
 
 // inherited returns the fence that a statement carries: its own, or its
-// message's, and that of the prepared statement that it runs, if that one has a
-// fence. wait asks to come again after the replies that are under way.
+// message's, and that of the prepared statement or portal that it runs, if that
+// one has a fence. wait asks to come again after the replies that are under way.
 func (s *Session) inherited(d *statement, carried fence.Fence) (f fence.Fence, has, wait bool, err error) {
-	if !d.executes {
+	of := &s.prepared
+	if d.fetches {
+		of = &s.portals
+	}
+	if !d.executes && !d.fetches || d.fetches && !of.fenced() {
 		return carried, false, false, nil
 	}
 	if d.unclear {
-		return carried, false, false, &fence.SyntaxError{Reason: "the name in EXECUTE can't be read, and the statement may carry a fence"}
+		return carried, false, false, &fence.SyntaxError{Reason: "the name in EXECUTE or FETCH can't be read, and what it runs may carry a fence"}
 	}
-	st, sure := s.prepared.find([]byte(d.target), s.batch.id)
+	st, sure := of.find([]byte(d.target), s.batch.id)
 	if !sure && s.q.Ready() > 0 && !s.q.CopyIn() {
 		return carried, false, true, nil
 	}
@@ -177,6 +214,7 @@ type inflight struct {
 }
 
 func (r *registry) get(name []byte) (statement, bool) {
+	name = cut(name)
 	if len(name) == 0 {
 		return r.unnamed, r.defined
 	}
@@ -186,23 +224,30 @@ func (r *registry) get(name []byte) (statement, bool) {
 
 // sent notes a Parse or a Bind. name is copied if it isn't empty.
 func (r *registry) sent(name []byte, batch uint32, st statement) {
-	r.inflight = append(r.inflight, inflight{string(name), batch, st})
+	r.inflight = append(r.inflight, inflight{string(cut(name)), batch, st})
 }
 
 // find returns the statement that a name means in this batch. sure is false if
 // that depends on the outcome of a message in an earlier batch, which may have
 // replaced another statement, or not.
 func (r *registry) find(name []byte, batch uint32) (st statement, sure bool) {
+	name = cut(name)
 	known, exists := r.get(name)
 	candidates := 0
 	for i := range r.inflight {
 		if f := &r.inflight[i]; f.name == string(name) {
+			if string(name) == oddName && (exists || candidates > 0) {
+				known, exists = eitherOf(known, f.stmt), true
+				continue
+			}
 			// If this one fails, what follows in its batch is skipped.
 			st, sure = f.stmt, f.batch == batch
 			candidates++
 		}
 	}
 	switch {
+	case candidates == 1 && string(name) == oddName && exists:
+		return eitherOf(known, st), true
 	case candidates == 0 && exists:
 		return known, true
 	case candidates == 0:
@@ -213,6 +258,7 @@ func (r *registry) find(name []byte, batch uint32) (st statement, sure bool) {
 
 // done notes that the oldest message about this name has succeeded.
 func (r *registry) done(name string) {
+	name = cut(name)
 	for i := range r.inflight {
 		if r.inflight[i].name == name {
 			r.define(name, r.inflight[i].stmt)
@@ -224,6 +270,7 @@ func (r *registry) done(name string) {
 
 // failed drops the oldest unanswered message about this name.
 func (r *registry) failed(name string) {
+	name = cut(name)
 	for i := range r.inflight {
 		if r.inflight[i].name == name {
 			r.inflight = append(r.inflight[:i], r.inflight[i+1:]...)
@@ -233,9 +280,13 @@ func (r *registry) failed(name string) {
 }
 
 func (r *registry) define(name string, st statement) {
+	name = cut(name)
 	if name == "" {
 		r.unnamed, r.defined = st, true
 		return
+	}
+	if old, exists := r.named[oddName]; exists && name == oddName {
+		st = eitherOf(old, st)
 	}
 	if r.named == nil {
 		r.named = map[string]statement{}
@@ -249,7 +300,9 @@ func (r *registry) closed(name string) {
 		r.defined = false
 		return
 	}
-	delete(r.named, name)
+	if name = cut(name); name != oddName { // which else may go by it
+		delete(r.named, name)
+	}
 }
 
 // clear notes that the server has dropped them all.
