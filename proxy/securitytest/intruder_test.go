@@ -172,24 +172,24 @@ func TestSilenceToTheProxy(t *testing.T) {
 func TestCancelRequestsAreBounded(t *testing.T) {
 	t.Parallel()
 	w := start(t, 15)
-	came := make(chan struct{}, 10)
+	came := make(chan struct{}, 200)
 	slow := scripted(t, func(conn net.Conn) {
 		came <- struct{}{}
 		_, _ = io.Copy(io.Discard, conn) // and never closes
 	})
 	addr := stack.Proxy(t, w.Postgres, proxy.Options{Upstream: "postgres://" + slow + "/?sslmode=disable", MaxConnections: 2, ConnectTimeout: time.Minute})
 	const request = "\x00\x00\x00\x10\x04\xd2\x16\x2epid.key."
-	for range 2 {
+	for range 102 { // as many as may be on their way in beside two sessions
 		if _, err := io.WriteString(dial(t, addr), request); err != nil {
 			t.Fatal(err)
 		}
 		<-came
 	}
-	third := dial(t, addr)
-	_, _ = io.WriteString(third, request)
-	_ = third.SetDeadline(time.Now().Add(10 * time.Second)) // less than a server may take
-	if _, err := third.Read(make([]byte, 1)); errors.Is(err, os.ErrDeadlineExceeded) {
-		t.Error("a third request to cancel is passed on where two may be")
+	next := dial(t, addr)
+	_, _ = io.WriteString(next, request)
+	_ = next.SetDeadline(time.Now().Add(10 * time.Second)) // less than a server may take
+	if _, err := next.Read(make([]byte, 1)); errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Error("more requests to cancel are passed on than may be")
 	}
 }
 
