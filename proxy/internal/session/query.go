@@ -40,48 +40,24 @@ func (s *Session) query(msg []byte, at int, out *Out) int {
 	if result.FenceErr != nil && !s.shadowed(malformed(result.FenceErr)) {
 		return s.refuseQuery(len(msg), malformed(result.FenceErr), out)
 	}
-	contain, bare, sets := false, false, false
-	carried, failure := result.Fence, error(nil)
+	r := gathered{by: by, carried: result.Fence}
 	s.stmts, s.steps = s.stmts[:0], s.steps[:0]
 	for i := range result.Statements {
-		d := s.describe(&result.Statements[i], known.catalog != nil)
-		if d.resets && !s.inherits && s.variable == empty {
-			d.step.Setter = false // unless an earlier statement of the text has set it
-			for _, before := range s.steps {
-				d.step.Setter = d.step.Setter || before.Setter
-			}
+		obscure, wait := s.readStatement(&r, &result.Statements[i], body, known.catalog != nil)
+		if obscure != nil {
+			return s.refuseQuery(len(msg), obscure, out)
+		} else if wait {
+			return s.hold()
 		}
-		if i == 0 && d.step.EndsTx && s.aborted() {
-			d.step.Write = false // it rolls back
-		}
-		s.describePooled(&d, &result.Statements[i], body)
-		s.reaches(&d, &result.Statements[i], body)
-		if d.obscure != "" && !s.shadowed(s.refusalPooled(d.obscure+" can't be followed")) {
-			return s.refuseQuery(len(msg), s.refusalPooled(d.obscure+" can't be followed"), out)
-		}
-		own := false
-		if (d.executes || d.fetches) && failure == nil {
-			var wait bool
-			if carried, own, wait, failure = s.inherited(&d, carried); wait {
-				return s.hold()
-			}
-			by.Comment = carried.String()
-		}
-		if d.prepares && d.unclear && by.Comment != "" && failure == nil {
-			failure = errUnclearPrepare
-		}
-		bare, sets = bare || d.step.Write && !own, sets || d.step.Setter
-		s.dirty = s.dirty || d.declares && d.step.Write && by.Comment == ""
-		s.stmts, s.steps = append(s.stmts, d), append(s.steps, d.step)
-		contain = contain || d.procedural || d.step.Unfenceable != "" || d.step.Write && !s.schema
 	}
-	if bare && result.FenceText == "" && by.Comment != "" && (by.In(covered).Variable || sets || s.cfg.RequireFence) {
+	by, failure := r.by, r.failure
+	if r.bare && result.FenceText == "" && by.Comment != "" && (by.In(covered).Variable || r.sets || s.cfg.RequireFence) {
 		failure = &fence.SyntaxError{Reason: "the fence of a statement that EXECUTE runs doesn't hold for the other writes of the same message; send them apart"}
 	}
 	if failure != nil && !s.shadowed(malformed(failure)) {
 		return s.refuseQuery(len(msg), malformed(failure), out)
 	}
-	if contain && by.Comment == "" && s.cfg.Mode == Enforce && s.awaitVariable(out) {
+	if r.contain && by.Comment == "" && s.cfg.Mode == Enforce && s.awaitVariable(out) {
 		return s.hold() // the session may prove to carry nothing
 	}
 	for i := range s.stmts {
@@ -92,6 +68,53 @@ func (s *Session) query(msg []byte, at int, out *Out) int {
 		}
 	}
 	return s.weaveQuery(msg, body, at, by, covered, out)
+}
+
+// gathered is what the statements of a Query have shown so far.
+type gathered struct {
+	by      weave.Carrier
+	carried fence.Fence // of the text, and of statements that it executes
+	failure error       // why these don't fit together
+	contain bool        // one can't be checked as it stands
+	bare    bool        // one writes by itself, not by a statement that it executes
+	sets    bool        // one may set the session variable
+}
+
+// readStatement describes the next statement of a Query for what is to be sent.
+// obscure refuses the Query; wait says that it must be held back.
+func (s *Session) readStatement(r *gathered, st *sqlscan.Statement, body []byte, known bool) (obscure *wire.Error, wait bool) {
+	d := s.describe(st, known)
+	if d.resets && !s.inherits && s.variable == empty {
+		d.step.Setter = false // unless an earlier statement of the text has set it
+		for _, before := range s.steps {
+			d.step.Setter = d.step.Setter || before.Setter
+		}
+	}
+	if len(s.steps) == 0 && d.step.EndsTx && s.aborted() {
+		d.step.Write = false // it rolls back
+	}
+	s.describePooled(&d, st, body)
+	s.reaches(&d, st, body)
+	if d.obscure != "" {
+		if e := s.refusalPooled(d.obscure + " can't be followed"); !s.shadowed(e) {
+			return e, false
+		}
+	}
+	own := false
+	if (d.executes || d.fetches) && r.failure == nil {
+		if r.carried, own, wait, r.failure = s.inherited(&d, r.carried); wait {
+			return nil, true
+		}
+		r.by.Comment = r.carried.String()
+	}
+	if d.prepares && d.unclear && r.by.Comment != "" && r.failure == nil {
+		r.failure = errUnclearPrepare
+	}
+	r.bare, r.sets = r.bare || d.step.Write && !own, r.sets || d.step.Setter
+	r.contain = r.contain || d.procedural || d.step.Unfenceable != "" || d.step.Write && !s.schema
+	s.dirty = s.dirty || d.declares && d.step.Write && r.by.Comment == ""
+	s.stmts, s.steps = append(s.stmts, d), append(s.steps, d.step)
+	return nil, false
 }
 
 // weaveQuery forwards a Query with the checks that its steps need.
