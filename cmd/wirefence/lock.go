@@ -7,24 +7,18 @@ import (
 	"os"
 	"time"
 
-	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/spf13/cobra"
 
 	"github.com/wirefence/wirefence/fence"
 	"github.com/wirefence/wirefence/internal/runner"
 	"github.com/wirefence/wirefence/lockclient"
-	pgleases "github.com/wirefence/wirefence/lockclient/postgres"
-	"github.com/wirefence/wirefence/lockclient/redis"
 )
 
 type lockSettings struct {
-	RedisURL    string        `env:"WIREFENCE_REDIS_URL" help:"the lease store, as in redis://redis.internal:6379/0; without it, leases are in PostgreSQL"`
+	LeaseSettings
 	DatabaseURL string        `env:"WIREFENCE_DATABASE_URL" help:"connection string of the issuer's role, to seal the grant, and for the lease where there is no Redis; with Redis alone the new token counts from its first write"`
-	TTL         time.Duration `env:"WIREFENCE_TTL" envDefault:"15s" help:"how long the store keeps a lease that isn't renewed"`
 	Wait        time.Duration `env:"WIREFENCE_WAIT" envDefault:"0s" help:"how long to wait for the lease; 0 tries once"`
-	MaxHold     time.Duration `env:"WIREFENCE_MAX_HOLD" envDefault:"24h" help:"cap on the hold, renewals included"`
 	TermGrace   time.Duration `env:"WIREFENCE_TERM_GRACE" envDefault:"10s" help:"time from SIGTERM to SIGKILL when the command is ended"`
-	Holder      string        `env:"WIREFENCE_HOLDER" help:"readable name of the holder (default the host's name and the process id)"`
 	LogLevel    string        `env:"WIREFENCE_LOG_LEVEL" envDefault:"warn" help:"debug, info, warn or error"`
 	LogFormat   string        `env:"WIREFENCE_LOG_FORMAT" envDefault:"auto" help:"text, json, or auto: text on a terminal, else JSON"`
 }
@@ -105,50 +99,19 @@ func lockClient(ctx context.Context, cfg lockSettings) (*lockclient.Client, func
 	if err != nil {
 		return nil, nil, err
 	}
-	store, sealer, closeStore, err := leaseStore(ctx, cfg)
+	leases, err := openLeases(ctx, cfg.LeaseSettings, cfg.DatabaseURL)
 	if err != nil {
 		return nil, nil, usageError{err}
 	}
-	client, err := lockclient.New(store, lockclient.Options{
-		Sealer: sealer, TTL: cfg.TTL, MaxHold: cfg.MaxHold, Holder: cfg.Holder, Logger: log,
-	})
+	client, err := leases.client(cfg.LeaseSettings, log)
 	if err != nil {
-		closeStore()
+		leases.close()
 		return nil, nil, usageError{err}
 	}
 	return client, func() {
 		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 		defer cancel()
 		_ = client.Close(ctx)
-		closeStore()
+		leases.close()
 	}, nil
-}
-
-// leaseStore joins the lease store and the database that seals. Where they are
-// one, the store seals by itself.
-func leaseStore(ctx context.Context, cfg lockSettings) (lockclient.Store, lockclient.Sealer, func(), error) {
-	if cfg.RedisURL == "" && cfg.DatabaseURL == "" {
-		return nil, nil, nil, errors.New("neither WIREFENCE_DATABASE_URL nor WIREFENCE_REDIS_URL is set: leases are in PostgreSQL, or in Redis if that is named")
-	}
-	var sealer lockclient.Sealer
-	var pool *pgxpool.Pool
-	closePool := func() {}
-	if cfg.DatabaseURL != "" {
-		var err error
-		if pool, err = pgxpool.New(ctx, cfg.DatabaseURL); err != nil {
-			return nil, nil, nil, fmt.Errorf("WIREFENCE_DATABASE_URL: %w", err)
-		}
-		closePool = pool.Close
-		sealer = lockclient.PostgresSealer{Querier: pool}
-	}
-	if cfg.RedisURL == "" {
-		store := pgleases.New(pool)
-		return store, nil, func() { _ = store.Close(); closePool() }, nil
-	}
-	store, err := redis.Open(cfg.RedisURL)
-	if err != nil {
-		closePool()
-		return nil, nil, nil, fmt.Errorf("WIREFENCE_REDIS_URL: %w", err)
-	}
-	return store, sealer, func() { _ = store.Close(); closePool() }, nil
 }

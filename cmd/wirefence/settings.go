@@ -12,7 +12,8 @@ import (
 
 // A command's settings are a struct whose fields have the tags env (the
 // variable), envDefault and help. settings gives each a flag: WIREFENCE_LISTEN
-// is --listen.
+// is --listen. An embedded struct adds its own; it is filled only if its type is
+// exported.
 
 const prefix = "WIREFENCE_"
 
@@ -48,9 +49,10 @@ func read[T any](c *cobra.Command) (T, error) {
 
 func fields[T any]() []reflect.StructField {
 	var all []reflect.StructField
-	t := reflect.TypeFor[T]()
-	for i := range t.NumField() {
-		all = append(all, t.Field(i))
+	for _, f := range reflect.VisibleFields(reflect.TypeFor[T]()) {
+		if !f.Anonymous {
+			all = append(all, f)
+		}
 	}
 	return all
 }
