@@ -21,6 +21,7 @@ import (
 )
 
 type proxySettings struct {
+	LeaseSettings
 	Listen                   []string      `env:"WIREFENCE_LISTEN" envDefault:"127.0.0.1:6433" help:"addresses to accept clients at, separated by commas: host:port, unix:/dir/.s.PGSQL.6433, or unix:@name"`
 	Upstream                 string        `env:"WIREFENCE_UPSTREAM" help:"PostgreSQL servers, tried in order: postgres://host1:5432,host2:5432/?sslmode=verify-full&sslrootcert=ca.pem&target_session_attrs=read-write (required)"`
 	DatabaseURL              string        `env:"WIREFENCE_DATABASE_URL" help:"connection string of the proxy's own role, with which it verifies the schema at start, asks for users' secrets and for servers' roles"`
