@@ -7,10 +7,10 @@ import (
 	"fmt"
 	"net"
 
+	"github.com/wirefence/wirefence/internal/watched"
 	"github.com/wirefence/wirefence/proxy/internal/scram"
 	"github.com/wirefence/wirefence/proxy/internal/upstream"
 	"github.com/wirefence/wirefence/proxy/internal/users"
-	"github.com/wirefence/wirefence/proxy/internal/watched"
 )
 
 // TLSMode says whether clients must use TLS.

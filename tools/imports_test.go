@@ -41,6 +41,8 @@ var imports = []struct {
 	{"lockclient/redis/a.go", module + "/proxy", "lockclient"},
 	{"lockclient/a.go", module + "/migrations", "lockclient"},
 
+	{"internal/watched/a.go", module + "/fence", "watched"},
+
 	{"model/a.go", "os/exec", ""},
 	{"model/a.go", module + "/fence", "model"},
 	{"model/a_test.go", module + "/internal/servers", "model"},
@@ -68,10 +70,9 @@ var imports = []struct {
 	{"proxy/internal/session/a.go", module + "/proxy", "proxy-session"},
 
 	{"proxy/internal/scram/a.go", module + "/proxy/internal/wire", "proxy-scram"},
-	{"proxy/internal/watched/a.go", module + "/proxy/internal/scram", "proxy-watched"},
 	{"proxy/internal/users/a.go", module + "/proxy/internal/scram", ""},
 	{"proxy/internal/users/a.go", module + "/proxy/internal/upstream", "proxy-users"},
-	{"proxy/internal/upstream/a.go", module + "/proxy/internal/watched", ""},
+	{"proxy/internal/upstream/a.go", module + "/internal/watched", ""},
 	{"proxy/internal/upstream/a.go", module + "/proxy/internal/session", "proxy-upstream"},
 	{"proxy/internal/session/a.go", module + "/proxy/internal/upstream", "proxy-session"},
 

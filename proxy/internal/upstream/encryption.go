@@ -7,7 +7,7 @@ import (
 	"fmt"
 	"net/url"
 
-	"github.com/wirefence/wirefence/proxy/internal/watched"
+	"github.com/wirefence/wirefence/internal/watched"
 )
 
 // encryption is how connections are secured, in libpq's terms (documentation,

@@ -7,7 +7,7 @@ import (
 	"os"
 	"strings"
 
-	"github.com/wirefence/wirefence/proxy/internal/watched"
+	"github.com/wirefence/wirefence/internal/watched"
 )
 
 // File is a user file in PgBouncer's format: a line holds a name and a stored
