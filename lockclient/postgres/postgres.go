@@ -52,7 +52,7 @@ const (
 type Store struct {
 	pool    *pgxpool.Pool
 	address string
-	notices *notices
+	notices *lockclient.Notices
 }
 
 var (
@@ -69,13 +69,15 @@ var (
 // database than this one: here a token counts already when it is returned.
 func New(pool *pgxpool.Pool) *Store {
 	c := pool.Config().ConnConfig
-	return &Store{pool: pool, address: net.JoinHostPort(c.Host, strconv.Itoa(int(c.Port))), notices: newNotices(pool)}
+	s := &Store{pool: pool, address: net.JoinHostPort(c.Host, strconv.Itoa(int(c.Port)))}
+	s.notices = lockclient.NewNotices(s.listen)
+	return s
 }
 
 // Close returns when nothing of the store runs any more; the pool stays open.
 // The lockclient.Client on it must be closed before.
 func (s *Store) Close() error {
-	s.notices.running.Wait()
+	s.notices.Wait()
 	return nil
 }
 

@@ -46,7 +46,7 @@ var (
 type Store struct {
 	client  goredis.UniversalClient
 	address string
-	notices *notices
+	notices *lockclient.Notices
 }
 
 var (
@@ -62,7 +62,9 @@ var (
 // gets none is tried again only after the client's ReadTimeout. The lease ends
 // in time either way.
 func New(client goredis.UniversalClient) *Store {
-	return &Store{client: client, address: address(client), notices: newNotices(client)}
+	s := &Store{client: client, address: address(client)}
+	s.notices = lockclient.NewNotices(s.listen)
+	return s
 }
 
 // Open makes a store on a new client for a connection string such as
@@ -81,7 +83,7 @@ func Open(url string) (*Store, error) {
 // any more. The lockclient.Client on it must be closed before.
 func (s *Store) Close() error {
 	err := s.client.Close()
-	s.notices.wait()
+	s.notices.Wait()
 	return err
 }
 
