@@ -32,6 +32,8 @@ var (
 	ErrLost = errors.New("lease lost")
 	// ErrReleased says that Release or Client.Close was called.
 	ErrReleased = errors.New("lease released")
+	// ErrDetached says that Lease.Detach was called.
+	ErrDetached = errors.New("lease detached")
 	// ErrMaxHold says that the lease reached Options.MaxHold.
 	ErrMaxHold = errors.New("lease reached its maximum hold")
 	// ErrUnreachable says that the local deadline passed while renewals failed
@@ -79,8 +81,8 @@ func (e *SealError) Unwrap() error { return e.Err }
 type EndError struct {
 	Resource fence.Resource
 	Token    fence.Token
-	// Reason is one of ErrExpired, ErrLost, ErrReleased, ErrMaxHold and
-	// ErrUnreachable.
+	// Reason is one of ErrExpired, ErrLost, ErrReleased, ErrDetached,
+	// ErrMaxHold and ErrUnreachable.
 	Reason error
 	// Last is the store's last error, for ErrUnreachable.
 	Last error
@@ -100,6 +102,9 @@ func (e *EndError) Unwrap() []error {
 	}
 	return []error{e.Reason, e.Last}
 }
+
+// passedOn reports that the lease is another's to keep and to free.
+func (e *EndError) passedOn() bool { return e.Reason == ErrLost || e.Reason == ErrDetached }
 
 // contextError returns what a caller gets whose context has ended: its error,
 // and its cause if it has one of its own.

@@ -113,14 +113,18 @@ func (l *Lease) Err() error {
 
 // Remaining is how long nobody else can get the lease: the time until the
 // store's expiry, Options.Margin beyond the end of the context. It is 0 if the
-// lease was lost or given back.
+// lease was lost, given back or detached.
 func (l *Lease) Remaining() time.Duration {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.ended != nil && (l.ended.Reason == ErrLost || l.ended.Reason == ErrReleased) {
+	if l.ended != nil && (l.ended.passedOn() || l.ended.Reason == ErrReleased) {
 		return 0
 	}
-	return max(0, l.client.opts.TTL-l.client.opts.now().since(l.sent))
+	return l.remainingLocked(l.client.opts.now())
+}
+
+func (l *Lease) remainingLocked(now moment) time.Duration {
+	return max(0, l.client.opts.TTL-now.since(l.sent))
 }
 
 // left is how long the context has left without a renewal.
@@ -179,24 +183,44 @@ func (l *Lease) endLocked(reason, last error) {
 		close(l.kept)
 	}
 	log := l.client.opts.Logger.Warn
-	if reason == ErrReleased {
+	if reason == ErrReleased || reason == ErrDetached {
 		log = l.client.opts.Logger.Debug
 	}
 	log("lease ended", "resource", l.resource, "token", l.token, "holder", l.holder, "reason", l.ended)
 }
 
+// Detach ends the lease in this process and leaves it in the store as it is,
+// for another to keep: whoever is given Resource, Token and Holder renews it by
+// Store.Renew and frees it by Store.Release. Detach returns how long nobody
+// else can get it if it isn't renewed, as Remaining does. Options.MaxHold holds
+// no more.
+//
+// It doesn't wait for a renewal that is under way, which may still start the
+// ttl again. It fails with the *EndError of a lease that has ended.
+func (l *Lease) Detach() (remaining time.Duration, err error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	now := l.client.opts.now()
+	if err := l.checkLocked(now); err != nil {
+		return 0, err
+	}
+	l.endLocked(ErrDetached, nil)
+	return l.remainingLocked(now), nil
+}
+
 // Release ends the lease and frees the resource, if no other has it by now. It
-// returns when the lease's goroutine has ended, if it had one by then. A second call does nothing if
-// the first succeeded, else it tries again.
+// returns when the lease's goroutine has ended, if it had one by then. A second
+// call does nothing if the first succeeded, else it tries again. A detached
+// lease is left alone.
 func (l *Lease) Release(ctx context.Context) error {
-	lost := l.end(ErrReleased).Reason == ErrLost
+	passedOn := l.end(ErrReleased).passedOn()
 	select {
 	case <-l.releasing:
 		defer func() { l.releasing <- struct{}{} }()
 	case <-ctx.Done():
 		return contextError(ctx, "releasing the lease of", l.resource)
 	}
-	if !l.freed && !lost {
+	if !l.freed && !passedOn {
 		if err := l.free(ctx); err != nil {
 			return err
 		}

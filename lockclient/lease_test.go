@@ -63,7 +63,7 @@ func wantEnd(t testing.TB, lease *lockclient.Lease, reason error) time.Duration 
 	start := time.Now()
 	<-lease.Context().Done()
 	cause := context.Cause(lease.Context())
-	for _, each := range []error{lockclient.ErrExpired, lockclient.ErrLost, lockclient.ErrReleased, lockclient.ErrMaxHold, lockclient.ErrUnreachable} {
+	for _, each := range []error{lockclient.ErrExpired, lockclient.ErrLost, lockclient.ErrReleased, lockclient.ErrDetached, lockclient.ErrMaxHold, lockclient.ErrUnreachable} {
 		if got := errors.Is(cause, each); got != (each == reason) {
 			t.Errorf("cause %q is %q: %v", cause, each, got)
 		}
@@ -287,6 +287,46 @@ func TestReleaseThatFailsCanBeRepeated(t *testing.T) {
 		store.script(nil, nil)
 		if err := lease.Release(t.Context()); err != nil || store.holder("orders") != "" {
 			t.Errorf("held by %q after release: %v", store.holder("orders"), err)
+		}
+	})
+}
+
+func TestADetachedLeaseIsAnothersToKeep(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := newMemory()
+		client := newClient(t, store, lockclient.Options{})
+		lease := acquire(t, client)
+		<-time.After(4 * time.Second)
+		left, err := lease.Detach()
+		if err != nil || left != ttl-4*time.Second {
+			t.Errorf("%v left, %v", left, err)
+		}
+		wantEnd(t, lease, lockclient.ErrDetached)
+		if _, err := lease.Detach(); !errors.Is(err, lockclient.ErrDetached) {
+			t.Errorf("detached twice: %v", err)
+		}
+		if err := errors.Join(lease.Release(t.Context()), client.Close(t.Context())); err != nil {
+			t.Error(err)
+		}
+		if store.holder("orders") != lease.Holder() || lease.Remaining() != 0 {
+			t.Errorf("held by %q, %v remain", store.holder("orders"), lease.Remaining())
+		}
+		<-time.After(left - time.Nanosecond)
+		if held, err := store.Renew(t.Context(), lease.Resource(), lease.Holder(), ttl); !held || err != nil {
+			t.Errorf("kept by another: %v, %v", held, err)
+		}
+	})
+}
+
+func TestAnEndedLeaseCannotBeDetached(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		client := newClient(t, newMemory(), lockclient.Options{})
+		lease := acquire(t, client)
+		if err := lease.Release(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if left, err := lease.Detach(); left != 0 || !errors.Is(err, lockclient.ErrReleased) {
+			t.Errorf("%v left, %v", left, err)
 		}
 	})
 }
