@@ -61,5 +61,13 @@ type Notifier interface {
 	Notify(ctx context.Context, resource fence.Resource, released chan<- struct{}) (stop func(), err error)
 }
 
+// Looker is implemented by a store that can tell who has a lease to somebody who
+// doesn't want it.
+type Looker interface {
+	// Look returns who has the lease and for how long, or a zero Attempt if
+	// nobody has. It may be out of date by the time it is read.
+	Look(ctx context.Context, resource fence.Resource) (Attempt, error)
+}
+
 // MaxHolderBytes is the longest holder that a store is given.
 const MaxHolderBytes = 200

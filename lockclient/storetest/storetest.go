@@ -44,6 +44,7 @@ func Run(t *testing.T, open func(t testing.TB) lockclient.Store) {
 		{"tokens are unique", s.tokensUnique},
 		{"an ended context", s.endedContext},
 		{"notices", s.notices},
+		{"a look", s.look},
 		{"model", s.model},
 	} {
 		t.Run(c.name, c.test)

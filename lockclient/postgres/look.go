@@ -1,0 +1,31 @@
+package postgres
+
+import (
+	"context"
+	_ "embed"
+	"errors"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/wirefence/wirefence/fence"
+	"github.com/wirefence/wirefence/lockclient"
+)
+
+//go:embed sql/look.sql
+var lookSQL string
+
+var _ lockclient.Looker = (*Store)(nil)
+
+// Look implements lockclient.Looker.
+func (s *Store) Look(ctx context.Context, resource fence.Resource) (lockclient.Attempt, error) {
+	var holder string
+	var left int64
+	err := s.pool.QueryRow(ctx, lookSQL, []byte(resource)).Scan(&holder, &left)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return lockclient.Attempt{}, nil
+	} else if err != nil {
+		return lockclient.Attempt{}, s.fail(ctx, "looking at the lease of", resource, err)
+	}
+	return lockclient.Attempt{Holder: holder, Remaining: max(0, time.Duration(left)*time.Microsecond)}, nil
+}

@@ -1,0 +1,43 @@
+package storetest
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/wirefence/wirefence/lockclient"
+)
+
+// look checks a store that can tell who has a lease.
+func (s suite) look(t *testing.T) {
+	x := s.session(t)
+	looker, ok := x.store.(lockclient.Looker)
+	if !ok {
+		return
+	}
+	want := func(holder string, ttl time.Duration) {
+		t.Helper()
+		seen, err := looker.Look(x.ctx, x.resource)
+		if err != nil || seen.Won() || seen.Holder != holder || seen.Remaining > ttl || (seen.Remaining > 0) != (ttl > 0) {
+			t.Errorf("a look shows %+v, %v, want %q for up to %v", seen, err, holder, ttl)
+		}
+	}
+	want("", 0)
+	x.win("a", long)
+	want("a", long)
+	x.wantRenew("a", true)
+	x.wantRelease("a", true)
+	want("", 0)
+	x.win("b", short)
+	<-time.After(short + time.Millisecond)
+	want("", 0)
+	x.win("c", long)
+	want("c", long)
+
+	ctx, cancel := context.WithCancel(x.ctx)
+	cancel()
+	if _, err := looker.Look(ctx, x.resource); !errors.Is(err, context.Canceled) {
+		t.Errorf("with an ended context: %v", err)
+	}
+}
