@@ -12,7 +12,6 @@ package lockclient
 
 import (
 	"context"
-	"crypto/rand"
 	"errors"
 	"fmt"
 	"sync"
@@ -140,7 +139,7 @@ func (c *Client) TryAcquire(ctx context.Context, resource fence.Resource) (*Leas
 // grant wins and seals a lease. It ends early with ctx, except that it lets the
 // store finish what it was asked: only then can the outcome be undone.
 func (c *Client) grant(ctx context.Context, resource fence.Resource) (*Lease, error) {
-	holder := c.opts.Holder + "/" + rand.Text()
+	holder := c.opts.Holder + "/" + c.opts.NewID()
 	lease, err := c.win(ctx, resource, holder)
 	if errors.Is(err, ErrNotAcquired) {
 		return nil, err

@@ -1,6 +1,7 @@
 package lockclient
 
 import (
+	crand "crypto/rand"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -42,6 +43,11 @@ type Options struct {
 	// resource_locks and in the errors of others: up to 160 bytes of printable
 	// UTF-8, default host:pid. Every grant adds a random id to it.
 	Holder string
+	// NewID makes the id of a grant, which with Holder before it is unique among
+	// all grants: up to 39 bytes. Default: 26 random letters and digits. One that
+	// comes again is taken for a repeated request of the same grant: it wins its
+	// lease anew, with a higher token.
+	NewID func() string
 	// RetryMin and RetryMax bound the pause between two tries of a waiting
 	// Acquire and between two tries of a failed renewal: defaults 25ms and 1s.
 	// The pause doubles, with jitter, from the one to the other.
@@ -54,7 +60,7 @@ type Options struct {
 	boot func() time.Duration
 }
 
-// maxNameBytes leaves room in MaxHolderBytes for a slash and a random id.
+// maxNameBytes leaves room in MaxHolderBytes for a slash and an id.
 const maxNameBytes = 160
 
 // withDefaults fills in what is zero.
@@ -73,6 +79,9 @@ func (o Options) withDefaults() Options {
 	}
 	if o.Holder == "" {
 		o.Holder = defaultHolder()
+	}
+	if o.NewID == nil {
+		o.NewID = crand.Text
 	}
 	if o.RetryMin == 0 {
 		o.RetryMin = 25 * time.Millisecond
