@@ -5,3 +5,5 @@ package servers
 import "syscall"
 
 func endWithParent(*syscall.SysProcAttr) {}
+
+func dieWithParent(*syscall.SysProcAttr) {}

@@ -2,6 +2,8 @@ package servers
 
 import (
 	"context"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -89,5 +91,39 @@ func TestPgBouncerPoolsAsItIsTold(t *testing.T) {
 		if shared := err == nil; shared != want {
 			t.Errorf("%s: two clients share a server connection: %v (%v)", mode, shared, err)
 		}
+	}
+}
+
+// What a server had when it was saved is what it has when that is restored.
+func TestEtcdKeepsItsDataAndForgetsWhatCameLater(t *testing.T) {
+	ctx := context.Background()
+	e, err := StartEtcd(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(e.Close)
+	if _, err := e.SaveData(); err == nil {
+		t.Error("the data of a running server was saved")
+	}
+	e.Kill()
+	if e.healthy(ctx) {
+		t.Error("a killed server answers")
+	}
+	saved, err := e.SaveData()
+	if err != nil {
+		t.Fatal(err)
+	}
+	later := filepath.Join(e.data(), "later")
+	if err := os.WriteFile(later, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := e.RestoreData(saved); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(later); err == nil {
+		t.Error("something is left that came later")
+	}
+	if err := e.Start(ctx); err != nil {
+		t.Fatal(err)
 	}
 }
