@@ -18,7 +18,8 @@ import (
 type Store interface {
 	// Acquire tries once to win the lease and does not wait for a holder. If
 	// the resource is free, it is held for ttl from some moment after the call
-	// began, and the token is greater than every token counted for the
+	// began, or longer where a store's own clock ticks in greater steps, and
+	// the token is greater than every token counted for the
 	// resource before. Acquire by the present holder repeats a request whose
 	// answer was lost: it counts a new token and starts the ttl again.
 	Acquire(ctx context.Context, resource fence.Resource, holder string, ttl time.Duration) (Attempt, error)

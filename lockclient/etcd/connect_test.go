@@ -1,0 +1,103 @@
+package etcd_test
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/wirefence/wirefence/internal/authority"
+	"github.com/wirefence/wirefence/lockclient/etcd"
+)
+
+func TestErrorsNameTheServerNotThePassword(t *testing.T) {
+	ctx := t.Context()
+	server := ownServer(t)
+	client := direct(t, server.Addr())
+	_, err := client.UserAdd(ctx, "root", "open-sesame")
+	if err == nil {
+		_, err = client.UserGrantRole(ctx, "root", "root")
+	}
+	if err == nil {
+		_, err = client.AuthEnable(ctx)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	check := func(what string, err error) {
+		t.Helper()
+		if err == nil {
+			t.Fatalf("%s: no error", what)
+		}
+		if !strings.Contains(err.Error(), server.Addr()) || strings.Contains(err.Error(), "sesame") {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	_, err = open(t, server.URL()).Acquire(ctx, "r", "me", time.Minute)
+	check("no password", err)
+	_, err = open(t, "etcd://root:sesame-street@"+server.Addr()).Acquire(ctx, "r", "me", time.Minute)
+	check("wrong password", err)
+	store := open(t, "etcd://root:open-sesame@"+server.Addr())
+	win(t, store, "r", "me", time.Minute)
+	if held, err := store.Renew(ctx, "r", "me", time.Minute); !held || err != nil {
+		t.Fatal(held, err)
+	}
+	server.Kill()
+	ctx, cancel := context.WithTimeout(ctx, 500*time.Millisecond)
+	defer cancel()
+	_, err = store.Acquire(ctx, "r", "other", time.Minute)
+	check("acquire", err)
+	_, err = store.Renew(ctx, "r", "me", time.Minute)
+	check("renew", err)
+	_, err = store.Release(ctx, "r", "me")
+	check("release", err)
+	check("raise", store.Raise(ctx, "r", 5))
+}
+
+func TestOpenHidesABadURL(t *testing.T) {
+	for _, url := range []string{"etcd://u:open-sesame@host:port", "http://u:open-sesame@host", "etcd://u:open-sesame@host?nothing=1", "etcd://u:open-sesame@host?ca=/none"} {
+		if _, err := etcd.Open(url); err == nil || strings.Contains(err.Error(), "sesame") {
+			t.Errorf("%s: %v", url, err)
+		}
+	}
+}
+
+func TestADeadlineEndsACallToAPausedServer(t *testing.T) {
+	server := ownServer(t)
+	store := open(t, server.URL())
+	win(t, store, "r", "me", time.Minute)
+	if err := server.Pause(); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	defer cancel()
+	start := time.Now()
+	_, err := store.Renew(ctx, "r", "me", time.Minute)
+	if !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), server.Addr()) {
+		t.Error(err)
+	}
+	if took := time.Since(start); took > 2*time.Second {
+		t.Errorf("took %v", took)
+	}
+	if err := server.Resume(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestTLS(t *testing.T) {
+	a := authority.New(t)
+	pair, mine := a.Issue(t, "etcd", "127.0.0.1"), a.Issue(t, "me")
+	server := ownServer(t, "--cert-file="+pair.CertFile, "--key-file="+pair.KeyFile, "--client-cert-auth", "--trusted-ca-file="+a.CAFile)
+	shown := "&cert=" + mine.CertFile + "&key=" + mine.KeyFile
+	win(t, open(t, server.URL()+"?ca="+a.CAFile+shown), "r", "me", time.Minute)
+	for what, settings := range map[string]string{
+		"no TLS": "", "no client certificate": "?ca=" + a.CAFile, "unknown authority": "?tls=true" + shown,
+	} {
+		ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
+		if _, err := open(t, server.URL()+settings).Acquire(ctx, "other", "me", time.Minute); err == nil {
+			t.Errorf("%s: no error", what)
+		}
+		cancel()
+	}
+}

@@ -1,0 +1,333 @@
+// Package etcd keeps leases in etcd, version 3.4 or later.
+//
+// A resource has the key wirefence/lease/NAME while it is held, with the name
+// encoded as in a fence. Its value is the holder, and it hangs on an etcd lease
+// of its own, so that expiry and release both delete it.
+//
+// The token of a grant is the revision of the transaction that puts the key,
+// plus the number in wirefence/offset/NAME, if there is one. Revisions grow with
+// every write of the cluster: a grant needs no counter and no second try because
+// of others, and tokens go on growing when somebody deletes all keys. Since a
+// revision can't be raised, Raise sets the offset. Tokens of a resource are
+// therefore not consecutive. Compaction doesn't touch revisions; a cluster that is
+// restored from a snapshot goes back to the snapshot's, and may count tokens
+// twice. A client with a Sealer never hands such a token out: it raises the
+// offset above what PostgreSQL has seen.
+//
+// An etcd lease lasts for whole seconds, at least one and a half election
+// timeouts (2 s by default), and starts again when another member is elected. So
+// a lease here may last longer than its ttl, never shorter. Before etcd 3.4.29
+// and 3.5.11 a member that has just been deposed could confirm a renewal that its
+// successor knows nothing of; clusters should be newer.
+package etcd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"go.etcd.io/etcd/api/v3/mvccpb"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.uber.org/zap"
+
+	"github.com/wirefence/wirefence/fence"
+	"github.com/wirefence/wirefence/lockclient"
+	"github.com/wirefence/wirefence/lockclient/internal/address"
+)
+
+// DefaultPrefix is what keys begin with unless a prefix is given.
+const DefaultPrefix = "wirefence"
+
+// Store is a lease store in etcd. It is safe for concurrent use.
+type Store struct {
+	prefix    string
+	endpoints string
+	client    *lazy
+	notices   *lockclient.Notices
+	cleanups  sync.WaitGroup // revocations of leases that nobody uses
+}
+
+var (
+	_ lockclient.Store    = (*Store)(nil)
+	_ lockclient.Notifier = (*Store)(nil)
+)
+
+// New makes a store on a client, whose keys begin with a prefix and a slash. All
+// who compete for a resource must use the same prefix. Close closes the client
+// too.
+func New(client *clientv3.Client, prefix string) *Store {
+	return newStore(prefix, client.Endpoints(), &lazy{client: client, gate: make(chan struct{}, 1)})
+}
+
+// Open makes a store on a new client for a connection string such as
+// etcd://user:password@host1:2379,host2:2379/prefix?tls=true. Path and settings
+// may be left out; ca, cert and key name PEM files for TLS. It does not connect
+// yet.
+func Open(url string) (*Store, error) {
+	u, err := address.Parse(url, "etcd", "2379")
+	if err != nil {
+		return nil, fmt.Errorf("etcd connection string: %w", err)
+	}
+	config := clientv3.Config{
+		Username: u.User, Password: u.Password, Logger: zap.NewNop(),
+		// A server that is cut off is found out while a request waits.
+		DialKeepAliveTime: 10 * time.Second, DialKeepAliveTimeout: 3 * time.Second,
+	}
+	if config.TLS, err = u.TLS(); err != nil {
+		return nil, fmt.Errorf("etcd connection string: %w", err)
+	}
+	for _, host := range u.Hosts {
+		if config.TLS != nil {
+			host = "https://" + host
+		}
+		config.Endpoints = append(config.Endpoints, host)
+	}
+	if u.Path == "" {
+		u.Path = DefaultPrefix
+	}
+	return newStore(u.Path, u.Hosts, &lazy{config: config, gate: make(chan struct{}, 1)}), nil
+}
+
+func newStore(prefix string, endpoints []string, client *lazy) *Store {
+	s := &Store{prefix: prefix, endpoints: strings.Join(endpoints, ","), client: client}
+	s.notices = lockclient.NewNotices(s.listen)
+	return s
+}
+
+// Close closes the client and returns when nothing of the store runs any more.
+// The lockclient.Client on it must be closed before.
+func (s *Store) Close() error {
+	s.notices.Wait()
+	s.cleanups.Wait()
+	return s.client.close()
+}
+
+// LeaseKey and OffsetKey are the names of a resource's keys.
+func (s *Store) LeaseKey(resource fence.Resource) string {
+	return s.prefix + "/lease/" + resource.Encode()
+}
+
+// OffsetKey holds what is added to revisions to make tokens.
+func (s *Store) OffsetKey(resource fence.Resource) string {
+	return s.prefix + "/offset/" + resource.Encode()
+}
+
+// Acquire implements lockclient.Store. A free resource takes three requests, of
+// which two write; one that is held takes one, which doesn't.
+func (s *Store) Acquire(ctx context.Context, resource fence.Resource, holder string, ttl time.Duration) (lockclient.Attempt, error) {
+	attempt, err := s.acquire(ctx, resource, holder, ttl)
+	if err != nil {
+		return lockclient.Attempt{}, s.fail(ctx, "acquiring the lease of", resource, err)
+	}
+	return attempt, nil
+}
+
+func (s *Store) acquire(ctx context.Context, resource fence.Resource, holder string, ttl time.Duration) (lockclient.Attempt, error) {
+	client, err := s.client.get(ctx)
+	if err != nil {
+		return lockclient.Attempt{}, err
+	}
+	for {
+		present, err := get(ctx, client, s.LeaseKey(resource))
+		if err != nil {
+			return lockclient.Attempt{}, err
+		}
+		if present != nil && string(present.Value) != holder {
+			return lockclient.Attempt{Holder: string(present.Value)}, nil
+		}
+		put, err := s.put(ctx, client, resource, holder, ttl, present)
+		if err != nil {
+			return lockclient.Attempt{}, err
+		}
+		if put == nil {
+			continue // somebody was faster: look again
+		}
+		token, err := s.token(resource, put)
+		if err != nil {
+			return lockclient.Attempt{}, errors.Join(err, revoke(ctx, client, put.lease))
+		}
+		return lockclient.Attempt{Token: token}, nil
+	}
+}
+
+// put is a lease key that was put.
+type put struct {
+	lease    clientv3.LeaseID
+	revision int64
+	offset   *mvccpb.KeyValue
+}
+
+// put makes the holder the one who has the lease, for ttl from now, unless the
+// lease key has changed since it was read. Then it returns nil, and leaves
+// nothing behind.
+func (s *Store) put(ctx context.Context, client *clientv3.Client, resource fence.Resource, holder string, ttl time.Duration, read *mvccpb.KeyValue) (*put, error) {
+	granted, err := client.Grant(ctx, seconds(ttl))
+	if err != nil {
+		return nil, err
+	}
+	key, seen := s.LeaseKey(resource), int64(0)
+	if read != nil {
+		seen = read.ModRevision
+	}
+	done, err := client.Txn(ctx).If(clientv3.Compare(clientv3.ModRevision(key), "=", seen)).
+		Then(clientv3.OpPut(key, holder, clientv3.WithLease(granted.ID)), clientv3.OpGet(s.OffsetKey(resource))).
+		Commit()
+	if err != nil || !done.Succeeded {
+		s.discard(client, granted.ID, ttl)
+		return nil, err
+	}
+	if read != nil {
+		s.discard(client, clientv3.LeaseID(read.Lease), ttl) // it holds nothing any more
+	}
+	p := &put{lease: granted.ID, revision: done.Header.Revision}
+	if offset := done.Responses[1].GetResponseRange().GetKvs(); len(offset) > 0 {
+		p.offset = offset[0]
+	}
+	return p, nil
+}
+
+// token is the revision of a grant and the resource's offset.
+func (s *Store) token(resource fence.Resource, p *put) (fence.Token, error) {
+	offset, err := s.offset(resource, p.offset)
+	switch {
+	case err != nil:
+		return 0, err
+	case offset > math.MaxInt64-p.revision:
+		return 0, fmt.Errorf("%w: %s is %d: there is no token left", lockclient.ErrCounter, s.OffsetKey(resource), offset)
+	}
+	return fence.Token(offset + p.revision), nil
+}
+
+func (s *Store) offset(resource fence.Resource, kv *mvccpb.KeyValue) (int64, error) {
+	if kv == nil {
+		return 0, nil
+	}
+	offset, err := strconv.ParseInt(string(kv.Value), 10, 64)
+	if err != nil || offset < 0 {
+		return 0, fmt.Errorf("%w: %s is not a number from 0 to 9223372036854775807", lockclient.ErrCounter, s.OffsetKey(resource))
+	}
+	return offset, nil
+}
+
+// Renew implements lockclient.Store.
+func (s *Store) Renew(ctx context.Context, resource fence.Resource, holder string, ttl time.Duration) (bool, error) {
+	held, err := s.renew(ctx, resource, holder, ttl)
+	if err != nil {
+		return false, s.fail(ctx, "renewing the lease of", resource, err)
+	}
+	return held, nil
+}
+
+func (s *Store) renew(ctx context.Context, resource fence.Resource, holder string, ttl time.Duration) (bool, error) {
+	client, err := s.client.get(ctx)
+	if err != nil {
+		return false, err
+	}
+	for {
+		present, err := get(ctx, client, s.LeaseKey(resource))
+		if err != nil || present == nil || string(present.Value) != holder {
+			return false, err
+		}
+		lasts, err := keepAlive(ctx, client, clientv3.LeaseID(present.Lease))
+		if err != nil || lasts == 0 {
+			return false, err
+		}
+		if lasts >= seconds(ttl) {
+			return true, nil
+		}
+		// An etcd lease can't be made longer, so the key moves to another.
+		if put, err := s.put(ctx, client, resource, holder, ttl, present); err != nil || put != nil {
+			return put != nil, err
+		}
+	}
+}
+
+// Release implements lockclient.Store.
+func (s *Store) Release(ctx context.Context, resource fence.Resource, holder string) (bool, error) {
+	held, err := s.release(ctx, resource, holder)
+	if err != nil {
+		return false, s.fail(ctx, "releasing the lease of", resource, err)
+	}
+	return held, nil
+}
+
+func (s *Store) release(ctx context.Context, resource fence.Resource, holder string) (bool, error) {
+	client, err := s.client.get(ctx)
+	if err != nil {
+		return false, err
+	}
+	present, err := get(ctx, client, s.LeaseKey(resource))
+	if err != nil || present == nil || string(present.Value) != holder {
+		return false, err
+	}
+	// The etcd lease was made for this key alone, and the key goes with it.
+	err = revoke(ctx, client, clientv3.LeaseID(present.Lease))
+	if isGone(err) {
+		return false, nil
+	}
+	return err == nil, err
+}
+
+// Raise implements lockclient.Store.
+func (s *Store) Raise(ctx context.Context, resource fence.Resource, token fence.Token) error {
+	if err := s.raise(ctx, resource, token); err != nil {
+		return s.fail(ctx, "raising the token of", resource, err)
+	}
+	return nil
+}
+
+func (s *Store) raise(ctx context.Context, resource fence.Resource, token fence.Token) error {
+	client, err := s.client.get(ctx)
+	if err != nil {
+		return err
+	}
+	key := s.OffsetKey(resource)
+	for {
+		read, err := client.Get(ctx, key)
+		if err != nil {
+			return err
+		}
+		var present *mvccpb.KeyValue
+		seen := int64(0)
+		if len(read.Kvs) > 0 {
+			present, seen = read.Kvs[0], read.Kvs[0].ModRevision
+		}
+		offset, err := s.offset(resource, present)
+		if err != nil {
+			return err
+		}
+		// The next grant has a greater revision than this one.
+		wanted := int64(token) - read.Header.Revision
+		if offset >= wanted {
+			return nil
+		}
+		done, err := client.Txn(ctx).If(clientv3.Compare(clientv3.ModRevision(key), "=", seen)).
+			Then(clientv3.OpPut(key, strconv.FormatInt(wanted, 10))).Commit()
+		if err != nil || done.Succeeded {
+			return err
+		}
+	}
+}
+
+// get reads a key as the majority has it; nil if there is none.
+func get(ctx context.Context, client *clientv3.Client, key string) (*mvccpb.KeyValue, error) {
+	read, err := client.Get(ctx, key)
+	if err != nil || len(read.Kvs) == 0 {
+		return nil, err
+	}
+	return read.Kvs[0], nil
+}
+
+// fail says what failed where. A context that ended is in the chain, however
+// the client put it.
+func (s *Store) fail(ctx context.Context, doing string, resource fence.Resource, err error) error {
+	if ctxErr := ctx.Err(); ctxErr != nil && !errors.Is(err, ctxErr) {
+		err = fmt.Errorf("%w (%w)", ctxErr, err)
+	}
+	return fmt.Errorf("etcd at %s: %s %q: %w", s.endpoints, doing, resource, err)
+}

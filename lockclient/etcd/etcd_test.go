@@ -1,0 +1,77 @@
+package etcd_test
+
+import (
+	"context"
+	"fmt"
+	"os"
+
+	"testing"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.uber.org/goleak"
+	"go.uber.org/zap"
+
+	"github.com/wirefence/wirefence/internal/servers"
+	"github.com/wirefence/wirefence/lockclient"
+	"github.com/wirefence/wirefence/lockclient/etcd"
+	"github.com/wirefence/wirefence/lockclient/storetest"
+)
+
+// shared is the server of the tests that don't harm it.
+var shared *servers.Etcd
+
+func TestMain(m *testing.M) {
+	server, err := servers.StartEtcd(context.Background())
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	shared = server
+	code := m.Run()
+	server.Close()
+	if code == 0 {
+		if err := goleak.Find(); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			code = 1
+		}
+	}
+	os.Exit(code)
+}
+
+func open(t testing.TB, url string) *etcd.Store {
+	t.Helper()
+	store, err := etcd.Open(url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := store.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return store
+}
+
+func ownServer(t testing.TB, args ...string) *servers.Etcd {
+	t.Helper()
+	server, err := servers.StartEtcd(t.Context(), args...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(server.Close)
+	return server
+}
+
+func direct(t testing.TB, endpoints ...string) *clientv3.Client {
+	t.Helper()
+	client, err := clientv3.New(clientv3.Config{Endpoints: endpoints, Logger: zap.NewNop()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = client.Close() })
+	return client
+}
+
+func TestConformance(t *testing.T) {
+	storetest.Run(t, func(t testing.TB) lockclient.Store { return open(t, shared.URL()) })
+}

@@ -1,0 +1,294 @@
+package etcd_test
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/wirefence/wirefence/fence"
+	"github.com/wirefence/wirefence/internal/servers"
+	"github.com/wirefence/wirefence/lockclient"
+	"github.com/wirefence/wirefence/lockclient/etcd"
+)
+
+func win(t testing.TB, store *etcd.Store, resource fence.Resource, holder string, ttl time.Duration) fence.Token {
+	t.Helper()
+	attempt, err := store.Acquire(t.Context(), resource, holder, ttl)
+	if err != nil || !attempt.Won() {
+		t.Fatalf("%s: %+v, %v", holder, attempt, err)
+	}
+	return attempt.Token
+}
+
+func get(t testing.TB, client *clientv3.Client, key string) (value string, revision int64, lease clientv3.LeaseID) {
+	t.Helper()
+	read, err := client.Get(t.Context(), key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(read.Kvs) == 0 {
+		return "", 0, 0
+	}
+	return string(read.Kvs[0].Value), read.Kvs[0].ModRevision, clientv3.LeaseID(read.Kvs[0].Lease)
+}
+
+func put(t testing.TB, client *clientv3.Client, key, value string) {
+	t.Helper()
+	if _, err := client.Put(t.Context(), key, value); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// wantLeases fails unless the server has so many etcd leases.
+func wantLeases(t testing.TB, client *clientv3.Client, want int) {
+	t.Helper()
+	leases, err := client.Leases(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(leases.Leases) != want {
+		t.Errorf("%d etcd leases, want %d", len(leases.Leases), want)
+	}
+}
+
+func TestTheTokenIsTheRevisionOfTheKey(t *testing.T) {
+	store, client := open(t, shared.URL()+"/pre/fix/"), direct(t, shared.Addr())
+	const resource = fence.Resource("report:acme/17 %")
+	token := win(t, store, resource, "me", 90*time.Second)
+	const key = "pre/fix/lease/report:acme/17%20%25"
+	if got := store.LeaseKey(resource); got != key {
+		t.Errorf("lease key %s", got)
+	}
+	holder, revision, lease := get(t, client, key)
+	if holder != "me" || fence.Token(revision) != token {
+		t.Errorf("%s has it with revision %d, the token is %d", holder, revision, token)
+	}
+	left, err := client.TimeToLive(t.Context(), lease)
+	if err != nil || left.GrantedTTL != 90 {
+		t.Errorf("an etcd lease of %+v, %v", left, err)
+	}
+	if offset, _, _ := get(t, client, store.OffsetKey(resource)); offset != "" {
+		t.Errorf("offset %s", offset)
+	}
+	if err := store.Raise(t.Context(), resource, token+1000); err != nil {
+		t.Fatal(err)
+	}
+	again := win(t, store, resource, "me", 90*time.Second)
+	_, revision, _ = get(t, client, key)
+	offset, _, _ := get(t, client, store.OffsetKey(resource))
+	if again <= token+1000 || fmt.Sprint(again-fence.Token(revision)) != offset {
+		t.Errorf("token %d with revision %d and offset %s after a raise to %d", again, revision, offset, token+1000)
+	}
+}
+
+// Tokens go on growing when the keys are deleted and the history is compacted.
+func TestTokensOutliveTheirKeys(t *testing.T) {
+	store, client := open(t, shared.URL()+"/deleted"), direct(t, shared.Addr())
+	first := win(t, store, "r", "a", time.Minute)
+	deleted, err := client.Delete(t.Context(), "deleted/", clientv3.WithPrefix())
+	if err != nil || deleted.Deleted == 0 {
+		t.Fatal(deleted, err)
+	}
+	if held, err := store.Renew(t.Context(), "r", "a", time.Minute); held || err != nil {
+		t.Errorf("a deleted lease was renewed: %v, %v", held, err)
+	}
+	if _, err := client.Compact(t.Context(), deleted.Header.Revision, clientv3.WithCompactPhysical()); err != nil {
+		t.Fatal(err)
+	}
+	if second := win(t, store, "r", "b", time.Minute); second <= first {
+		t.Errorf("token %d after %d", second, first)
+	}
+}
+
+func TestUnusableOffsetLeavesNoLease(t *testing.T) {
+	server := ownServer(t)
+	store, client := open(t, server.URL()), direct(t, server.Addr())
+	for i, offset := range []string{"x", "1.5", "", " 1", "9223372036854775807", "9223372036854775808", "-9"} {
+		resource := fence.Resource(fmt.Sprint("offset ", i))
+		put(t, client, store.OffsetKey(resource), offset)
+		_, err := store.Acquire(t.Context(), resource, "me", time.Minute)
+		if !errors.Is(err, lockclient.ErrCounter) {
+			t.Errorf("offset %q: %v", offset, err)
+			continue
+		}
+		for _, want := range []string{server.Addr(), store.OffsetKey(resource)} {
+			if !strings.Contains(err.Error(), want) {
+				t.Errorf("offset %q: %q does not name %s", offset, err, want)
+			}
+		}
+		if holder, _, _ := get(t, client, store.LeaseKey(resource)); holder != "" {
+			t.Errorf("offset %q: %s is left", offset, holder)
+		}
+	}
+	wantLeases(t, client, 0)
+	put(t, client, store.OffsetKey("raised"), "four")
+	if err := store.Raise(t.Context(), "raised", 4); !errors.Is(err, lockclient.ErrCounter) {
+		t.Error(err)
+	}
+}
+
+// A renewal for longer than the etcd lease lasts moves the key to another.
+func TestRenewForLonger(t *testing.T) {
+	server := ownServer(t)
+	store, client := open(t, server.URL()), direct(t, server.Addr())
+	win(t, store, "r", "me", 10*time.Second)
+	for _, ttl := range []time.Duration{10 * time.Second, 5 * time.Second, time.Minute, 90 * time.Second} {
+		if held, err := store.Renew(t.Context(), "r", "me", ttl); !held || err != nil {
+			t.Fatal(held, err)
+		}
+		_, _, lease := get(t, client, store.LeaseKey("r"))
+		left, err := client.TimeToLive(t.Context(), lease)
+		if err != nil || left.GrantedTTL < int64(ttl/time.Second) {
+			t.Errorf("renewed for %v: %+v, %v", ttl, left, err)
+		}
+	}
+	if held, err := store.Release(t.Context(), "r", "me"); !held || err != nil {
+		t.Fatal(held, err)
+	}
+	if err := store.Close(); err != nil {
+		t.Fatal(err)
+	}
+	wantLeases(t, client, 0)
+}
+
+// However acquires end, they leave no etcd lease but the holder's.
+func TestNoEtcdLeaseIsLeftBehind(t *testing.T) {
+	server := ownServer(t)
+	client := direct(t, server.Addr())
+	store, err := etcd.Open(server.URL())
+	if err != nil {
+		t.Fatal(err)
+	}
+	contend(t, store)
+	win(t, store, "repeated", "me", time.Minute)
+	win(t, store, "repeated", "me", time.Minute)
+	if err := store.Close(); err != nil {
+		t.Fatal(err)
+	}
+	wantLeases(t, client, 2)
+	if _, err := store.Acquire(t.Context(), "r", "me", time.Minute); err == nil {
+		t.Error("a closed store acquires")
+	}
+}
+
+// contend lets 20 acquire one resource at the same time.
+func contend(t *testing.T, store *etcd.Store) {
+	t.Helper()
+	errs := make(chan error)
+	for i := range 20 {
+		go func() {
+			_, err := store.Acquire(t.Context(), "contended", fmt.Sprint("holder ", i), time.Minute)
+			errs <- err
+		}()
+	}
+	for range 20 {
+		if err := <-errs; err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// An expired lease wakes waiters as a released one does.
+func TestExpiryIsTold(t *testing.T) {
+	store := open(t, shared.URL())
+	notices := make(chan struct{}, 1)
+	stop, err := store.Notify(t.Context(), "expires", notices)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer stop()
+	awaitNotice(t, notices) // it watches
+	win(t, store, "expires", "me", time.Millisecond)
+	awaitNotice(t, notices)
+	win(t, store, "expires", "other", time.Minute)
+}
+
+func awaitNotice(t *testing.T, notices <-chan struct{}) {
+	t.Helper()
+	select {
+	case <-notices:
+	case <-time.After(30 * time.Second):
+		t.Fatal("no notice")
+	}
+}
+
+// A server that is restored from older data counts tokens twice, until it is
+// told of those that were seen.
+func TestRestoredServer(t *testing.T) {
+	server := ownServer(t)
+	store := open(t, server.URL())
+	win(t, store, "r", "a", time.Minute)
+	server.Stop()
+	saved, err := server.SaveData()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := server.Start(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	last := fence.Token(0)
+	for i := range 10 {
+		holder := fmt.Sprint("later ", i)
+		if i == 0 {
+			holder = "a"
+		}
+		last = win(t, store, "r", holder, time.Minute)
+		if held, err := store.Release(t.Context(), "r", holder); !held || err != nil {
+			t.Fatal(held, err)
+		}
+	}
+	server.Kill()
+	if err := server.RestoreData(saved); err != nil {
+		t.Fatal(err)
+	}
+	if err := server.Start(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if attempt, err := store.Acquire(t.Context(), "r", "b", time.Minute); err != nil || attempt.Holder != "a" {
+		t.Fatalf("the restored server says %+v, %v", attempt, err)
+	}
+	if again := win(t, store, "r", "a", time.Minute); again > last {
+		t.Fatalf("token %d after %d: the data was not older", again, last)
+	}
+	if err := store.Raise(t.Context(), "r", last); err != nil {
+		t.Fatal(err)
+	}
+	if again := win(t, store, "r", "a", time.Minute); again <= last {
+		t.Errorf("token %d after a raise to %d", again, last)
+	}
+}
+
+func TestAClusterOutlivesAMember(t *testing.T) {
+	members, err := servers.StartEtcdCluster(t.Context(), 3)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var hosts []string
+	for _, member := range members {
+		t.Cleanup(member.Close)
+		hosts = append(hosts, member.Addr())
+	}
+	store := open(t, "etcd://"+strings.Join(hosts, ","))
+	last := win(t, store, "r", "me", time.Minute)
+	for _, member := range members {
+		member.Kill()
+		// An election takes a second or two, in which requests may fail.
+		ok := false
+		for start := time.Now(); !ok && time.Since(start) < time.Minute; {
+			ok, err = store.Renew(t.Context(), "r", "me", time.Minute)
+		}
+		if !ok {
+			t.Fatalf("not renewed without %s: %v", member.Addr(), err)
+		}
+		if err := member.Start(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if again := win(t, store, "r", "me", time.Minute); again <= last {
+		t.Errorf("token %d after %d", again, last)
+	}
+}
