@@ -5,11 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/wirefence/wirefence/lockclient"
+	"github.com/wirefence/wirefence/lockclient/etcd"
 	pgleases "github.com/wirefence/wirefence/lockclient/postgres"
 	"github.com/wirefence/wirefence/lockclient/redis"
 )
@@ -17,7 +19,8 @@ import (
 // LeaseSettings are those of every command that takes leases. The database that
 // seals, and keeps leases where no other store does, is each command's own.
 type LeaseSettings struct {
-	RedisURL string        `env:"WIREFENCE_REDIS_URL" help:"the lease store, as in redis://redis.internal:6379/0; without it, leases are in PostgreSQL"`
+	RedisURL string        `env:"WIREFENCE_REDIS_URL" help:"the lease store, as in redis://redis.internal:6379/0; without one, leases are in PostgreSQL"`
+	EtcdURL  string        `env:"WIREFENCE_ETCD_URL" help:"etcd as the lease store, as in etcd://etcd1:2379,etcd2:2379,etcd3:2379"`
 	TTL      time.Duration `env:"WIREFENCE_TTL" envDefault:"15s" help:"how long the store keeps a lease that isn't renewed"`
 	MaxHold  time.Duration `env:"WIREFENCE_MAX_HOLD" envDefault:"24h" help:"cap on the hold, renewals included"`
 	Holder   string        `env:"WIREFENCE_HOLDER" help:"readable name of the holder (default the host's name and the process id)"`
@@ -30,10 +33,35 @@ type leases struct {
 	closers []func()          // the last one first
 }
 
+// closingStore is a store of a package below lockclient.
+type closingStore interface {
+	lockclient.Store
+	Close() error
+}
+
+// opener makes a store ready for a connection string, without connecting yet.
+type opener struct {
+	setting, url string
+	open         func(url string) (closingStore, error)
+}
+
+// openers are the stores that the settings name.
+func (cfg LeaseSettings) openers() []opener {
+	all := []opener{
+		{"WIREFENCE_REDIS_URL", cfg.RedisURL, func(url string) (closingStore, error) { return redis.Open(url) }},
+		{"WIREFENCE_ETCD_URL", cfg.EtcdURL, func(url string) (closingStore, error) { return etcd.Open(url) }},
+	}
+	return slices.DeleteFunc(all, func(o opener) bool { return o.url == "" })
+}
+
 // openLeases makes ready what the settings name. It does not connect yet.
 func openLeases(ctx context.Context, cfg LeaseSettings, databaseURL string) (*leases, error) {
-	if cfg.RedisURL == "" && databaseURL == "" {
-		return nil, errors.New("neither WIREFENCE_DATABASE_URL nor WIREFENCE_REDIS_URL is set: leases are in PostgreSQL, or in Redis if that is named")
+	named := cfg.openers()
+	switch {
+	case len(named) > 1:
+		return nil, fmt.Errorf("both %s and %s are set: leases are in one store", named[0].setting, named[1].setting)
+	case len(named) == 0 && databaseURL == "":
+		return nil, errors.New("no lease store: set WIREFENCE_DATABASE_URL for leases in PostgreSQL, or WIREFENCE_REDIS_URL or WIREFENCE_ETCD_URL")
 	}
 	l := &leases{}
 	var pool *pgxpool.Pool
@@ -45,16 +73,16 @@ func openLeases(ctx context.Context, cfg LeaseSettings, databaseURL string) (*le
 		l.closers = append(l.closers, pool.Close)
 		l.sealer = lockclient.PostgresSealer{Querier: pool}
 	}
-	if cfg.RedisURL == "" {
+	if len(named) == 0 {
 		store := pgleases.New(pool)
 		l.store, l.sealer = store, nil
 		l.closers = append(l.closers, func() { _ = store.Close() })
 		return l, nil
 	}
-	store, err := redis.Open(cfg.RedisURL)
+	store, err := named[0].open(named[0].url)
 	if err != nil {
 		l.close()
-		return nil, fmt.Errorf("WIREFENCE_REDIS_URL: %w", err)
+		return nil, fmt.Errorf("%s: %w", named[0].setting, err)
 	}
 	l.store = store
 	l.closers = append(l.closers, func() { _ = store.Close() })

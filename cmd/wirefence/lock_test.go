@@ -22,15 +22,22 @@ func lockSettingsFor(t *testing.T, url string) (settings []string, resource stri
 		fmt.Sprintf("%s:%d", t.Name(), time.Now().UnixNano())
 }
 
-// onEachStore runs a test with the lease in Redis and with it in PostgreSQL.
+// leaseStores are the settings that name each store besides the database.
+var leaseStores = map[string]func(t *testing.T) []string{
+	"PostgreSQL": func(*testing.T) []string { return nil },
+	"Redis":      func(t *testing.T) []string { return []string{"WIREFENCE_REDIS_URL=" + redisServer(t).URL()} },
+	"etcd":       func(t *testing.T) []string { return []string{"WIREFENCE_ETCD_URL=" + etcdServer(t).URL()} },
+}
+
+// onEachStore runs a test with the lease in each of the stores.
 func onEachStore(t *testing.T, test func(t *testing.T, settings []string, resource string)) {
 	t.Helper()
 	t.Parallel()
-	for name, skip := range map[string]int{"Redis": 0, "PostgreSQL": 1} {
+	for name, store := range leaseStores {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			settings, resource := lockSettingsFor(t, database(t, true))
-			test(t, settings[skip:], resource)
+			test(t, append(store(t), settings[1]), resource)
 		})
 	}
 }
@@ -38,9 +45,16 @@ func onEachStore(t *testing.T, test func(t *testing.T, settings []string, resour
 func TestLockPassesTheExitStatus(t *testing.T) { onEachStore(t, lockPassesTheExitStatus) }
 
 func lockPassesTheExitStatus(t *testing.T, settings []string, resource string) {
-	wirefence(t, settings, "lock", resource, "--", "sh", "-c", "echo $WIREFENCE_TOKEN $WIREFENCE_FENCE").
-		expect(t, 0).says(t, "1 "+resource+"=1\n")
-	wirefence(t, settings, "lock", resource, "--", "sh", "-c", "echo $WIREFENCE_TOKEN; exit 7").expect(t, 7).says(t, "2\n")
+	var first, second int64
+	r := wirefence(t, settings, "lock", resource, "--", "sh", "-c", "echo $WIREFENCE_TOKEN $WIREFENCE_FENCE").expect(t, 0)
+	if _, err := fmt.Sscan(r.stdout, &first); err != nil || first < 1 {
+		t.Fatalf("token %q", r.stdout)
+	}
+	r.says(t, fmt.Sprintf("%d %s=%d\n", first, resource, first))
+	r = wirefence(t, settings, "lock", resource, "--", "sh", "-c", "echo $WIREFENCE_TOKEN; exit 7").expect(t, 7)
+	if _, err := fmt.Sscan(r.stdout, &second); err != nil || second <= first {
+		t.Errorf("token %q after %d", r.stdout, first)
+	}
 	wirefence(t, settings, "lock", resource, "--", "sh", "-c", "kill -TERM $$").expect(t, 128+int(syscall.SIGTERM))
 	wirefence(t, settings, "lock", resource, "--", "no-such-command").expect(t, 127, "no-such-command")
 }
@@ -117,7 +131,12 @@ func TestLockNamesWhatIsDown(t *testing.T) {
 	t.Parallel()
 	wirefence(t, []string{"WIREFENCE_REDIS_URL=redis://u:geheim@127.0.0.1:1/0"}, "lock", "orders", "--", "true").
 		expect(t, 75, "127.0.0.1:1")
-	r := wirefence(t, []string{
+	r := wirefence(t, []string{"WIREFENCE_ETCD_URL=etcd://u:geheim@127.0.0.1:1", "WIREFENCE_TTL=1s"}, "lock", "orders", "--", "true").
+		expect(t, 75, "127.0.0.1:1")
+	if strings.Contains(r.stderr, "geheim") {
+		t.Errorf("the password is shown: %s", r.stderr)
+	}
+	r = wirefence(t, []string{
 		"WIREFENCE_REDIS_URL=" + redisServer(t).URL(), "WIREFENCE_DATABASE_URL=postgres://u:geheim@127.0.0.1:2/x?sslmode=disable",
 	}, "lock", "down", "--", "true").expect(t, 75, "127.0.0.1:2")
 	if strings.Contains(r.stderr, "geheim") {

@@ -45,6 +45,7 @@ type commonServers struct {
 	mu       sync.Mutex
 	postgres *servers.Postgres
 	redis    *servers.Redis
+	etcd     *servers.Etcd
 }
 
 func (s *commonServers) close() {
@@ -53,6 +54,9 @@ func (s *commonServers) close() {
 	}
 	if s.redis != nil {
 		s.redis.Close()
+	}
+	if s.etcd != nil {
+		s.etcd.Close()
 	}
 }
 
@@ -82,6 +86,20 @@ func redisServer(t *testing.T) *servers.Redis {
 		shared.redis = redis
 	}
 	return shared.redis
+}
+
+func etcdServer(t *testing.T) *servers.Etcd {
+	t.Helper()
+	shared.mu.Lock()
+	defer shared.mu.Unlock()
+	if shared.etcd == nil {
+		etcd, err := servers.StartEtcd(context.Background())
+		if err != nil {
+			t.Fatal(err)
+		}
+		shared.etcd = etcd
+	}
+	return shared.etcd
 }
 
 // database makes a database, with the schema or without, and returns the
