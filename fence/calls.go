@@ -130,7 +130,27 @@ func Revoke(ctx context.Context, q Querier, r Resource) (Token, error) {
 
 // Status lists the resources by name. The role must have wirefence_issuer.
 func Status(ctx context.Context, q Querier) ([]ResourceStatus, error) {
-	rows, err := q.Query(ctx, statusSQL)
+	return readStatus(ctx, q, nil, nil, nil)
+}
+
+// StatusAfter lists up to limit resources whose names come after one in byte
+// order; all do after "". The role must have wirefence_issuer.
+func StatusAfter(ctx context.Context, q Querier, after Resource, limit int) ([]ResourceStatus, error) {
+	return readStatus(ctx, q, []byte(after), nil, &limit)
+}
+
+// StatusOf returns what is known of one resource, and false if it was never
+// recorded. The role must have wirefence_issuer.
+func StatusOf(ctx context.Context, q Querier, r Resource) (ResourceStatus, bool, error) {
+	all, err := readStatus(ctx, q, nil, []byte(r), nil)
+	if err != nil || len(all) == 0 {
+		return ResourceStatus{}, false, err
+	}
+	return all[0], true, nil
+}
+
+func readStatus(ctx context.Context, q Querier, after, only []byte, limit *int) ([]ResourceStatus, error) {
+	rows, err := q.Query(ctx, statusSQL, after, only, limit)
 	if err != nil {
 		return nil, fmt.Errorf("read status: %w", err)
 	}

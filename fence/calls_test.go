@@ -125,6 +125,22 @@ func status(ctx context.Context, t *testing.T, conn *pgx.Conn) {
 	if err != nil || len(all) != 2 {
 		t.Fatalf("%+v, %v", all, err)
 	}
+	for _, page := range []struct {
+		after fence.Resource
+		limit int
+		want  []fence.ResourceStatus
+	}{{"", 5, all}, {"", 1, all[:1]}, {"a", 1, all[1:]}, {"a", 5, all[1:]}, {"B", 1, all[:1]}, {all[1].Resource, 5, all[2:]}} {
+		got, err := fence.StatusAfter(ctx, tx, page.after, page.limit)
+		if err != nil || !slices.EqualFunc(got, page.want, func(a, b fence.ResourceStatus) bool { return a.Resource == b.Resource }) {
+			t.Errorf("%d after %q: %+v, %v", page.limit, page.after, got, err)
+		}
+	}
+	if one, known, err := fence.StatusOf(ctx, tx, all[1].Resource); one.Resource != all[1].Resource || !known || err != nil {
+		t.Errorf("one: %+v, %v, %v", one, known, err)
+	}
+	if one, known, err := fence.StatusOf(ctx, tx, "b"); one != (fence.ResourceStatus{}) || known || err != nil {
+		t.Errorf("an unknown one: %+v, %v, %v", one, known, err)
+	}
 	a, revoked := all[0], all[1]
 	if a.Since.Before(began.Add(-time.Minute)) || a.PreemptAfter != nil {
 		t.Errorf("%+v", a)

@@ -1,3 +1,7 @@
 SELECT convert_to(s.resource, 'UTF8'), s.last_token, coalesce(s.holder, ''), s.granted_at, s.advance, s.reuse,
        (extract(epoch FROM s.preempt_after) * 1000000)::bigint, s.writers
 FROM wirefence.status() AS s
+WHERE ($1::bytea IS NULL OR s.resource COLLATE "C" > convert_from($1::bytea, 'UTF8'))
+  AND ($2::bytea IS NULL OR s.resource = convert_from($2::bytea, 'UTF8'))
+ORDER BY s.resource COLLATE "C"
+LIMIT $3::bigint
