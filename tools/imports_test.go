@@ -43,6 +43,12 @@ var imports = []struct {
 
 	{"internal/watched/a.go", module + "/fence", "watched"},
 
+	{"internal/api/a.go", module + "/lockclient", ""},
+	{"internal/api/a.go", module + "/internal/watched", ""},
+	{"internal/api/a.go", module + "/lockclient/redis", "api"},
+	{"internal/api/a.go", module + "/proxy", "api"},
+	{"internal/api/a_test.go", module + "/lockclient/redis", ""},
+
 	{"model/a.go", "os/exec", ""},
 	{"model/a.go", module + "/fence", "model"},
 	{"model/a_test.go", module + "/internal/servers", "model"},

@@ -1,0 +1,122 @@
+// Package api serves leases over HTTP, for programs in any language: acquire,
+// renew, release, list and revoke, under /v1. openapi.yaml describes it, and the
+// tests hold the two against each other.
+//
+// It keeps no lease. Who has acquired renews it by the next call, which any
+// process on the same lease store can serve.
+package api
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/wirefence/wirefence/fence"
+	"github.com/wirefence/wirefence/lockclient"
+)
+
+// Options of a Server.
+type Options struct {
+	// Store keeps the leases. With none, every operation on leases answers 503
+	// and says what to set.
+	Store lockclient.Store
+	// Sealer seals grants, where the store doesn't do so itself.
+	Sealer lockclient.Sealer
+	// Database is asked for the status of resources and for revocations, with the
+	// rights of wirefence_issuer. With none, these answer 503.
+	Database fence.Querier
+	// Token is what callers must present. With none, whoever reaches a loopback
+	// address may call; elsewhere all is refused.
+	Token *Token
+	// Loopback says that the server listens at a loopback address only.
+	Loopback bool
+	// TTL is how long a lease lasts for which the caller names no time: between
+	// MinTTL and MaxTTL, default 15 s.
+	TTL time.Duration
+	// MaxWaits is how many acquires may wait at once for a holder; default 256.
+	MaxWaits int
+	// Logger gets grants and revocations, at info level, and failures.
+	Logger *slog.Logger
+	// Registerer gets the metrics.
+	Registerer prometheus.Registerer
+}
+
+// The bounds of what a caller may ask for.
+const (
+	MinTTL  = time.Second
+	MaxTTL  = time.Hour
+	MaxWait = time.Minute
+)
+
+// Server serves the API. It is safe for concurrent use.
+type Server struct {
+	options Options
+	routes  http.Handler
+	metrics metrics
+
+	serving context.Context // ended by Drain
+	drain   context.CancelFunc
+	waits   chan struct{} // holds one element for each acquire that waits
+	running sync.WaitGroup
+	named   named
+}
+
+// New makes a server. Its handler is for the path /v1 and all below.
+func New(o Options) (*Server, error) {
+	if o.TTL == 0 {
+		o.TTL = 15 * time.Second
+	}
+	if o.MaxWaits == 0 {
+		o.MaxWaits = 256
+	}
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.DiscardHandler)
+	}
+	if o.TTL < MinTTL || o.TTL > MaxTTL {
+		return nil, errors.New("the time to live of leases over HTTP must be from 1s to 1h")
+	}
+	s := &Server{
+		options: o, metrics: newMetrics(o.Registerer),
+		waits: make(chan struct{}, o.MaxWaits), named: named{busy: map[string]chan struct{}{}},
+	}
+	s.serving, s.drain = context.WithCancel(context.Background())
+	s.routes = s.mux()
+	return s, nil
+}
+
+// ServeHTTP implements http.Handler.
+func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) { s.routes.ServeHTTP(w, r) }
+
+// Refusal says why every request will be refused, or nothing.
+func (s *Server) Refusal() string {
+	if !s.options.Loopback && s.options.Token == nil {
+		return noTokenFile
+	}
+	return ""
+}
+
+// Drain ends the acquires that wait, with 503, and refuses further ones: their
+// callers find another server. The rest is served as before.
+func (s *Server) Drain() { s.drain() }
+
+// Close drains, and returns when what was won for callers that have gone has been
+// given back, or with the context's error. No request may come any more.
+func (s *Server) Close(ctx context.Context) error {
+	s.Drain()
+	over := make(chan struct{})
+	go func() {
+		s.running.Wait()
+		close(over)
+	}()
+	select {
+	case <-over:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}

@@ -1,0 +1,222 @@
+package api
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/wirefence/wirefence/fence"
+	"github.com/wirefence/wirefence/lockclient"
+)
+
+// acquireRequest is what an acquire takes; openapi.yaml explains the fields of
+// this and all other messages.
+type acquireRequest struct {
+	Holder string   `json:"holder"`
+	TTL    *seconds `json:"ttl_seconds"`
+	Wait   seconds  `json:"wait_seconds"`
+	Key    string   `json:"idempotency_key"`
+}
+
+// term is a lease's time. What it counts from is the moment at which its holder
+// sent the request: the server counts from when it came in, which is later, and
+// from before it asked the store, so the holder is never told too much.
+type term struct {
+	TTL        seconds `json:"ttl_seconds"`
+	ExpiresIn  seconds `json:"expires_in_seconds"`
+	RenewAfter seconds `json:"renew_after_seconds"`
+}
+
+// termOf is the time of a lease that has something left, that long after the
+// request came in.
+func termOf(ttl, left, after time.Duration) term {
+	expires := after + left
+	return term{seconds(ttl), seconds(expires), seconds(max(0, expires-ttl+ttl/3))}
+}
+
+type grant struct {
+	Resource string      `json:"resource"`
+	Token    fence.Token `json:"token"`
+	Fence    string      `json:"fence"`
+	Holder   string      `json:"holder"`
+	GrantID  string      `json:"grant_id"`
+	term
+}
+
+func (s *Server) acquire(w http.ResponseWriter, r *http.Request, resource fence.Resource) error {
+	came := time.Now()
+	request, err := read[acquireRequest](w, r)
+	if err != nil {
+		return err
+	}
+	if request.TTL == nil {
+		standard := seconds(s.options.TTL)
+		request.TTL = &standard
+	}
+	if err := errors.Join(
+		wantText("holder", request.Holder, 1, maxHolder), wantKey(request.Key),
+		wantTime("ttl_seconds", *request.TTL, MinTTL, MaxTTL), wantTime("wait_seconds", request.Wait, 0, MaxWait),
+	); err != nil {
+		return err
+	}
+	if s.options.Store == nil {
+		return errNoStore
+	}
+	wait, ttl := time.Duration(request.Wait), time.Duration(*request.TTL)
+	extend(w, wait+3*answerTime)
+	client, done, err := s.client(r.Context(), resource, request, ttl)
+	if err != nil {
+		return err
+	}
+	defer done()
+	lease, err := s.win(r.Context(), client, resource, wait)
+	if err != nil {
+		return err
+	}
+	// A caller that has gone would never free it: from here on it is theirs.
+	if r.Context().Err() != nil {
+		return errors.Join(r.Context().Err(), lease.Release(context.WithoutCancel(r.Context())))
+	}
+	after := time.Since(came)
+	left, err := lease.Detach()
+	if err != nil {
+		return err
+	}
+	s.options.Logger.Info("lease granted over HTTP", "resource", resource, "token", lease.Token(), "holder", lease.Holder(), "ttl", ttl, "client", r.RemoteAddr)
+	err = write(w, grant{
+		string(resource), lease.Token(), lease.Fence().String(), request.Holder, lease.Holder(), termOf(ttl, left, after),
+	})
+	if err != nil {
+		s.giveBack(r.Context(), resource, lease.Holder())
+	}
+	return err
+}
+
+func wantKey(key string) error {
+	if key != "" && (len(key) < 16 || len(key) > maxKey || strings.Trim(key, keyBytes) != "") {
+		return badRequest("the field idempotency_key must have 16 to %d letters, digits, or any of -_", maxKey)
+	}
+	return nil
+}
+
+const keyBytes = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"
+
+// client makes the lock client of one acquire. done ends it in its own time: it
+// gives back what was won for nobody.
+func (s *Server) client(ctx context.Context, resource fence.Resource, request acquireRequest, ttl time.Duration) (client *lockclient.Client, done func(), err error) {
+	options := lockclient.Options{Sealer: s.options.Sealer, TTL: ttl, Holder: request.Holder, Logger: s.options.Logger}
+	free := func() {}
+	if request.Key != "" {
+		options.NewID = func() string { return request.Key }
+		ctx, cancel := context.WithTimeout(ctx, answerTime)
+		defer cancel()
+		if free, err = s.named.take(ctx, resource.Encode()+" "+request.Holder+"/"+request.Key); err != nil {
+			return nil, nil, err
+		}
+	}
+	client, err = lockclient.New(s.options.Store, options)
+	if err != nil {
+		free()
+		return nil, nil, badRequest("%v", err)
+	}
+	return client, func() {
+		s.running.Go(func() {
+			defer free()
+			ctx, cancel := context.WithTimeout(context.Background(), answerTime)
+			defer cancel()
+			_ = client.Close(ctx) // logs its failures
+		})
+	}, nil
+}
+
+// win acquires, waiting for a holder no longer than told. Whether it waited or
+// not, the last try has time to seal.
+func (s *Server) win(ctx context.Context, client *lockclient.Client, resource fence.Resource, wait time.Duration) (*lockclient.Lease, error) {
+	ctx, stop := s.untilDraining(ctx)
+	defer stop()
+	lease, err := s.try(ctx, client, resource)
+	if held := (*lockclient.HeldError)(nil); wait > 0 && errors.As(err, &held) {
+		lease, err = s.await(ctx, client, resource, wait)
+		if errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil {
+			lease, err = s.try(ctx, client, resource) // which tells who has it now
+		}
+	}
+	if errors.Is(context.Cause(ctx), errDraining) {
+		err = errDraining
+	}
+	return lease, err
+}
+
+func (s *Server) try(ctx context.Context, client *lockclient.Client, resource fence.Resource) (*lockclient.Lease, error) {
+	ctx, cancel := context.WithTimeout(ctx, answerTime/2)
+	defer cancel()
+	return client.TryAcquire(ctx, resource)
+}
+
+func (s *Server) await(ctx context.Context, client *lockclient.Client, resource fence.Resource, wait time.Duration) (*lockclient.Lease, error) {
+	select {
+	case s.waits <- struct{}{}:
+		defer func() { <-s.waits }()
+	default:
+		return nil, &problem{Status: http.StatusTooManyRequests, Type: "too-many-waits", Detail: "As many acquires wait here as may. Try again later, or without wait_seconds.", Retry: "1"}
+	}
+	s.metrics.waits.Inc()
+	defer s.metrics.waits.Dec()
+	ctx, cancel := context.WithTimeout(ctx, wait)
+	defer cancel()
+	return client.Acquire(ctx, resource)
+}
+
+var errDraining = &problem{Status: http.StatusServiceUnavailable, Type: "draining", Detail: "This process is about to end. Ask again: another one will answer.", Retry: "1"}
+
+// untilDraining returns a context that also ends when the server drains.
+func (s *Server) untilDraining(ctx context.Context) (context.Context, func()) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	stop := context.AfterFunc(s.serving, func() { cancel(errDraining) })
+	return ctx, func() { stop(); cancel(nil) }
+}
+
+// giveBack frees a lease whose caller could not be told of it.
+func (s *Server) giveBack(ctx context.Context, resource fence.Resource, grantID string) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), answerTime)
+	defer cancel()
+	if _, err := s.options.Store.Release(ctx, resource, grantID); err != nil {
+		s.options.Logger.Warn("lease not given back, it will expire", "resource", resource, "holder", grantID, "error", err)
+	}
+}
+
+// named are the grants with a name of the caller's that are being made. A repeated
+// request waits for the end of the first: the first would give back, at its end,
+// what the second has won.
+type named struct {
+	mu   sync.Mutex
+	busy map[string]chan struct{} // closed when it is over
+}
+
+// take waits until nobody has the name, and takes it until it is freed.
+func (n *named) take(ctx context.Context, name string) (free func(), err error) {
+	for {
+		n.mu.Lock()
+		over, taken := n.busy[name]
+		if !taken {
+			over = make(chan struct{})
+			n.busy[name] = over
+			n.mu.Unlock()
+			return func() {
+				n.mu.Lock()
+				delete(n.busy, name)
+				n.mu.Unlock()
+				close(over)
+			}, nil
+		}
+		n.mu.Unlock()
+		select {
+		case <-over:
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+	}
+}

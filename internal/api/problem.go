@@ -1,0 +1,99 @@
+package api
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+
+	"github.com/wirefence/wirefence/fence"
+	"github.com/wirefence/wirefence/lockclient"
+)
+
+// problem is an answer that is not what the caller asked for, as RFC 9457 has
+// it.
+type problem struct {
+	Type   string `json:"type"` // written with problemPrefix
+	Title  string `json:"title"`
+	Status int    `json:"status"`
+	Detail string `json:"detail"`
+	// Of a lease that another has.
+	HeldBy  string   `json:"held_by,omitempty"`
+	HeldFor *seconds `json:"held_for_seconds,omitempty"`
+	// Retry tells how soon to try again, in seconds.
+	Retry string `json:"-"`
+}
+
+const problemPrefix = "urn:wirefence:problem:"
+
+// titles are all the types of problems.
+var titles = map[string]string{
+	"invalid-request":        "The request is not valid",
+	"token-required":         "A bearer token is required",
+	"token-file-required":    "No bearer token is set",
+	"cross-origin":           "The request comes from elsewhere",
+	"no-such-path":           "There is no such path",
+	"no-such-resource":       "The resource is not known",
+	"method-not-allowed":     "The method is not for this path",
+	"lease-held":             "Another has the lease",
+	"lease-lost":             "The lease is lost",
+	"too-large":              "The request is too large",
+	"unsupported-media-type": "The request is not JSON",
+	"too-many-waits":         "Too many acquires wait",
+	"not-configured":         "A setting is missing",
+	"draining":               "The process is about to end",
+	"unavailable":            "The lease store or the database can't serve now",
+}
+
+func (p *problem) Error() string { return p.Detail }
+
+func badRequest(format string, args ...any) error {
+	return &problem{Status: http.StatusBadRequest, Type: "invalid-request", Detail: fmt.Sprintf(format, args...)}
+}
+
+// statusGone counts callers that went away before they were answered.
+const statusGone = 499
+
+// fail answers an error and returns the status.
+func (s *Server) fail(w http.ResponseWriter, r *http.Request, operation string, err error) int {
+	if r.Context().Err() != nil {
+		return statusGone
+	}
+	p := problemOf(err)
+	if p.Status >= 500 && p.Type == "unavailable" {
+		s.options.Logger.Error("a request of the API failed", "operation", operation, "client", r.RemoteAddr, "error", err)
+	}
+	if p.Retry != "" {
+		w.Header().Set("Retry-After", p.Retry)
+	}
+	answer := *p
+	answer.Type, answer.Title = problemPrefix+p.Type, titles[p.Type]
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(answer.Status)
+	_ = json.NewEncoder(w).Encode(&answer)
+	return answer.Status
+}
+
+// problemOf translates what leases and fences fail with.
+func problemOf(err error) *problem {
+	if p, ok := errors.AsType[*problem](err); ok {
+		return p
+	}
+	if held, ok := errors.AsType[*lockclient.HeldError](err); ok {
+		p := &problem{Status: http.StatusConflict, Type: "lease-held", Detail: held.Error() + ".", HeldBy: held.Holder}
+		if held.Remaining > 0 {
+			left := seconds(held.Remaining)
+			p.HeldFor = &left
+		}
+		return p
+	}
+	p := &problem{Status: http.StatusServiceUnavailable, Type: "unavailable", Detail: err.Error(), Retry: "1"}
+	switch {
+	case fence.IsUndeclared(err):
+		p = &problem{Status: http.StatusNotFound, Type: "no-such-resource", Detail: "No token of it was ever recorded."}
+	case errors.Is(err, context.DeadlineExceeded):
+		p.Detail = "No answer in time; it isn't known whether the request was carried out: " + err.Error()
+	}
+	return p
+}

@@ -1,0 +1,271 @@
+package api
+
+import (
+	"log/slog"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+
+	"github.com/wirefence/wirefence/internal/servers"
+	"github.com/wirefence/wirefence/lockclient/redis"
+)
+
+// valid is a valid request of each operation, of which no grant comes.
+var valid = map[string]string{
+	"acquire": `{"holder":"worker-a"}`,
+	"renew":   `{"grant_id":"a/b"}`,
+	"release": `{"grant_id":"a/b"}`,
+	"revoke":  `{}`,
+}
+
+// each makes the valid request of each operation.
+func each(t *testing.T, do func(t *testing.T, operation string, q request)) {
+	for _, route := range routes {
+		t.Run(route.operation, func(t *testing.T) {
+			do(t, route.operation, request{method: route.method, path: strings.ReplaceAll(route.path, "{resource}", "orders"), body: valid[route.operation]})
+		})
+	}
+}
+
+func tokenFile(t *testing.T, text string) (file string, token *Token) {
+	t.Helper()
+	file = filepath.Join(t.TempDir(), "token")
+	replace(t, file, text)
+	token, err := ReadToken(file, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return file, token
+}
+
+func replace(t *testing.T, file, text string) {
+	t.Helper()
+	if err := os.WriteFile(file+".new", []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Rename(file+".new", file); err != nil {
+		t.Fatal(err)
+	}
+}
+
+const secret = "dGhpcyBpcyBhIHNlY3JldA=="
+
+func TestATokenIsRequired(t *testing.T) {
+	t.Parallel()
+	_, token := tokenFile(t, secret+"\n")
+	for _, loopback := range []bool{true, false} {
+		w := serve(t, "postgres", func(o *Options) { o.Token, o.Loopback = token, loopback })
+		each(t, func(t *testing.T, operation string, q request) {
+			for _, presented := range []string{"", "Bearer", "Bearer ", "Bearer " + secret + "x", "Bearer " + secret[1:], "Basic " + secret, secret} {
+				q.header = map[string]string{"Authorization": presented}
+				if refused := w.send(t, q).want(401, "token-required"); !strings.HasPrefix(refused.header.Get("WWW-Authenticate"), "Bearer") {
+					t.Error("the answer doesn't ask for a token")
+				}
+			}
+		})
+		w.token = secret
+		w.send(t, request{method: "GET", path: "/v1/openapi.yaml", host: "wirefence.internal"}).want(200, "")
+		w.get(t, "/v1/resources").want(200, "")
+		if strings.Contains(w.log.String(), secret[:8]) {
+			t.Error("the token is in the log")
+		}
+	}
+}
+
+func TestTokensChange(t *testing.T) {
+	t.Parallel()
+	const other = "bmV3LXRva2VuLXRoYXQtaXMtbG9uZw"
+	file, token := tokenFile(t, "\n  "+secret+"  \r\n\n")
+	presents := func(text string) bool {
+		r, _ := http.NewRequest("GET", "/", nil)
+		r.Header.Set("Authorization", "bearer "+text)
+		return token.allows(r)
+	}
+	if !presents(secret) || presents(other) || presents("") {
+		t.Error("at first")
+	}
+	replace(t, file, secret+"\n"+other)
+	if err := token.Reload(); err != nil || !presents(secret) || !presents(other) {
+		t.Errorf("with both: %v", err)
+	}
+	replace(t, file, other)
+	eventually(t, "the file is read again without being told", func() bool { return !presents(secret) && presents(other) })
+	for _, wrong := range []string{"", "\n\n", "short", secret + "\nwith blanks in it all over", "with-umlauts-äöüäöüäöü", strings.Repeat("a", maxTokenFile+1)} {
+		replace(t, file, wrong)
+		err := token.Reload()
+		if err == nil || !strings.Contains(err.Error(), file) || len(wrong) > 8 && strings.Contains(err.Error(), wrong[:8]) {
+			t.Errorf("%.30q: %v", wrong, err)
+		}
+		if !presents(other) {
+			t.Errorf("%.30q: the last good file doesn't count on", wrong)
+		}
+	}
+	if _, err := ReadToken(file+".none", slog.New(slog.DiscardHandler)); err == nil {
+		t.Error("a file that isn't there")
+	}
+}
+
+// Beyond loopback nothing is served to those who needn't present anything.
+func TestWithoutATokenOnlyLoopbackIsServed(t *testing.T) {
+	t.Parallel()
+	w := serve(t, "postgres", func(o *Options) { o.Loopback = false })
+	if !strings.Contains(w.Refusal(), "WIREFENCE_ADMIN_TOKEN_FILE") {
+		t.Errorf("it isn't said what to set: %q", w.Refusal())
+	}
+	each(t, func(t *testing.T, _ string, q request) {
+		q.header = map[string]string{"Authorization": "Bearer " + secret}
+		if refused := w.send(t, q).want(403, "token-file-required"); !strings.Contains(refused.string("detail"), "WIREFENCE_ADMIN_TOKEN_FILE") {
+			t.Errorf("it isn't said what to set: %s", refused.text)
+		}
+	})
+}
+
+// On loopback the danger is a browser on the machine: that reaches it under
+// another name, or sends what a page of elsewhere tells it to.
+func TestBrowsersAreRefused(t *testing.T) {
+	t.Parallel()
+	w := serve(t, "postgres", nil)
+	each(t, func(t *testing.T, _ string, q request) {
+		for _, host := range []string{"evil.example", "evil.example:9433", "127.0.0.1.evil.example", "10.0.0.7:9433", "localhost.evil.example:9433", "[::2]:9433"} {
+			q.host = host
+			w.send(t, q).want(403, "cross-origin")
+		}
+		q.host = ""
+		if q.method != http.MethodPost {
+			return
+		}
+		for name, value := range map[string]string{"Sec-Fetch-Site": "cross-site", "Origin": "https://evil.example"} {
+			q.header = map[string]string{name: value}
+			w.send(t, q).want(403, "cross-origin")
+		}
+		for _, kind := range []string{"text/plain", "application/x-www-form-urlencoded", "multipart/form-data; boundary=x", "application/json2", ""} {
+			q.header = map[string]string{"Content-Type": kind}
+			w.send(t, q).want(415, "unsupported-media-type")
+		}
+	})
+	for _, host := range []string{"localhost", "LOCALHOST:9433", "127.0.0.1", "127.3.2.1:80", "[::1]:9433", "[::1]"} {
+		w.send(t, request{method: "GET", path: "/v1/resources", host: host}).want(200, "")
+	}
+}
+
+func TestInvalidRequests(t *testing.T) {
+	t.Parallel()
+	w := serve(t, "postgres", nil)
+	long := strings.Repeat("x", 300)
+	for operation, bodies := range map[string][]string{
+		"acquire": {
+			`{}`, `{"holder":""}`, `{"holder":7}`, `{"holder":"` + long + `"}`, `{"holder":"a","more":1}`, `{"Holder":"a"}`, `{"holder":null}`,
+			`{"holder":"a","ttl_seconds":0.999}`, `{"holder":"a","ttl_seconds":3600.001}`, `{"holder":"a","ttl_seconds":"15s"}`, `{"holder":"a","ttl_seconds":1e300}`,
+			`{"holder":"a","ttl_seconds":-1}`, `{"holder":"a","wait_seconds":-1}`, `{"holder":"a","wait_seconds":61}`, `{"holder":"a","wait_seconds":true}`,
+			`{"holder":"a","idempotency_key":"short"}`, `{"holder":"a","idempotency_key":"` + long + `"}`, `{"holder":"a","idempotency_key":"with/slash/in/it/all"}`,
+		},
+		"renew":   {`{}`, `{"grant_id":""}`, `{"grant_id":"` + long + `"}`, `{"grant_id":"a","ttl_seconds":0}`, `{"grant_id":"a","ttl_seconds":3601}`, `{"grant_id":"a","token":1}`},
+		"release": {`{}`, `{"grant_id":1}`, `{"grant_id":"a","ttl_seconds":15}`},
+		"revoke":  {`{"reason":1}`, `{"reason":"` + long + `"}`, `{"holder":"a"}`},
+	} {
+		for _, body := range append(bodies, ``, `[]`, `"a"`, `{`, `null`, `7`) {
+			if refused := w.post(t, path("orders", operation), body).want(400, "invalid-request"); refused.string("detail") == "" {
+				t.Errorf("%s %s: no detail", operation, body)
+			}
+		}
+	}
+	for _, body := range []string{
+		`{"holder":"line\nfeed"}`, `{"holder":"a"} {}`, "{\"holder\":\"\xff\xfe\"}", `{"holder":"` + strings.Repeat("ä", 81) + `"}`,
+	} {
+		w.send(t, request{method: "POST", path: path("orders", "acquire"), body: body, beyond: true}).want(400, "invalid-request")
+	}
+	each(t, func(t *testing.T, _ string, q request) {
+		if !strings.Contains(q.path, "orders") {
+			return
+		}
+		for _, name := range []string{strings.Repeat("x", 256), strings.Repeat("%C3%A4", 128), "%FF", "a%00b"} {
+			bad := q
+			bad.path, bad.beyond = strings.Replace(q.path, "orders", name, 1), true
+			w.send(t, bad).want(400, "invalid-request")
+		}
+		if q.method == http.MethodPost {
+			q.body = `{"holder":"` + strings.Repeat("x", maxBody) + `"}`
+			w.send(t, q).want(413, "too-large")
+		}
+	})
+}
+
+func TestWhatIsNotThere(t *testing.T) {
+	t.Parallel()
+	w := serve(t, "postgres", nil)
+	for _, path := range []string{"/v1/", "/v1/nothing", "/v1/resources/a/b", "/v1/resources/a/b/acquire"} {
+		w.get(t, path).want(404, "no-such-path")
+		w.post(t, path, `{}`).want(404, "no-such-path")
+	}
+	for path, allowed := range map[string]string{"/v1/resources/a/acquire": "POST", "/v1/resources": "GET", "/v1/resources/a": "GET", "/v1/openapi.yaml": "GET"} {
+		if refused := w.send(t, request{method: "DELETE", path: path}).want(405, "method-not-allowed"); refused.header.Get("Allow") != allowed {
+			t.Errorf("%s allows %q", path, refused.header.Get("Allow"))
+		}
+	}
+}
+
+// With no store and no database, what is missing is named.
+func TestMissingSettingsAreNamed(t *testing.T) {
+	t.Parallel()
+	w := serve(t, "", func(o *Options) { o.Database = nil })
+	each(t, func(t *testing.T, operation string, q request) {
+		if operation == "openapi" {
+			w.send(t, q).want(200, "")
+		} else if refused := w.send(t, q).want(503, "not-configured"); !strings.Contains(refused.string("detail"), "WIREFENCE_DATABASE_URL") {
+			t.Errorf("it isn't said what to set: %s", refused.text)
+		}
+	})
+}
+
+// What doesn't answer is told from what says no.
+func TestAnUnreachableStore(t *testing.T) {
+	t.Parallel()
+	own, err := servers.StartRedis(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer own.Close()
+	leases, err := redis.Open(own.URL())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer leases.Close()
+	nowhere, err := pgxpool.New(t.Context(), "postgres://issuer:geheim-77@127.0.0.1:1/x?sslmode=disable&connect_timeout=2")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer nowhere.Close()
+	own.Kill()
+	w := serve(t, "", func(o *Options) { o.Store, o.Database = leases, nowhere })
+	each(t, func(t *testing.T, operation string, q request) {
+		if operation == "openapi" {
+			return
+		}
+		refused := w.send(t, q).want(503, "unavailable")
+		if refused.header.Get("Retry-After") == "" || strings.Contains(refused.text, "geheim-77") {
+			t.Errorf("got %s", refused.text)
+		}
+	})
+	if log := w.log.String(); !strings.Contains(log, "a request of the API failed") || strings.Contains(log, "geheim-77") {
+		t.Errorf("the log:\n%s", log)
+	}
+}
+
+func TestRequestsAreCounted(t *testing.T) {
+	t.Parallel()
+	w := serve(t, "postgres", nil)
+	w.post(t, path("orders", "acquire"), `{"holder":"a"}`).want(200, "")
+	w.post(t, path("orders", "acquire"), `{"holder":"a"}`).want(409, "lease-held")
+	w.post(t, path("orders", "acquire"), `{"holder":"a"}`).want(409, "lease-held")
+	w.get(t, "/v1/none").want(404, "no-such-path")
+	for labels, want := range map[[2]string]float64{{"acquire", "200"}: 1, {"acquire", "409"}: 2, {"none", "404"}: 1} {
+		if got := testutil.ToFloat64(w.metrics.requests.WithLabelValues(labels[:]...)); got != want {
+			t.Errorf("%s: %v", labels, got)
+		}
+	}
+}

@@ -1,0 +1,213 @@
+package api
+
+import (
+	"context"
+	"net/http"
+	"net/url"
+	"strconv"
+	"time"
+
+	"github.com/wirefence/wirefence/fence"
+	"github.com/wirefence/wirefence/lockclient"
+)
+
+var errNoDatabase = &problem{
+	Status: http.StatusServiceUnavailable, Type: "not-configured",
+	Detail: "Tokens and their holders are in PostgreSQL: set WIREFENCE_DATABASE_URL, and start the process anew.",
+}
+
+// How many resources one answer lists.
+const (
+	standardLimit = 100
+	maxLimit      = 1000
+)
+
+type resourceStatus struct {
+	Resource     string      `json:"resource"`
+	Token        fence.Token `json:"token"`
+	Holder       string      `json:"holder,omitempty"`
+	Since        *time.Time  `json:"since,omitempty"`
+	Advance      string      `json:"advance"`
+	Reuse        string      `json:"reuse"`
+	PreemptAfter *seconds    `json:"preempt_after_seconds"`
+	Writers      int         `json:"writers"`
+	Lease        *leaseSeen  `json:"lease,omitempty"`
+}
+
+// leaseSeen is what the lease store tells of a lease.
+type leaseSeen struct {
+	GrantID string   `json:"grant_id"`
+	HeldFor *seconds `json:"held_for_seconds,omitempty"`
+}
+
+func statusOf(s fence.ResourceStatus) resourceStatus {
+	out := resourceStatus{
+		Resource: string(s.Resource), Token: s.LastToken, Holder: s.Holder,
+		Advance: string(s.Advance), Reuse: string(s.Reuse), Writers: s.Writers,
+	}
+	if !s.Since.IsZero() {
+		since := s.Since.UTC()
+		out.Since = &since
+	}
+	if s.PreemptAfter != nil {
+		after := seconds(*s.PreemptAfter)
+		out.PreemptAfter = &after
+	}
+	return out
+}
+
+type page struct {
+	Resources []resourceStatus `json:"resources"`
+	Next      string           `json:"next,omitempty"`
+}
+
+func (s *Server) list(w http.ResponseWriter, r *http.Request, _ fence.Resource) error {
+	after, limit, err := pageOf(r.URL.RawQuery)
+	if err != nil {
+		return err
+	}
+	if s.options.Database == nil {
+		return errNoDatabase
+	}
+	ctx, cancel := context.WithTimeout(r.Context(), storeTime)
+	defer cancel()
+	all, err := fence.StatusAfter(ctx, s.options.Database, after, limit+1)
+	if err != nil {
+		return err
+	}
+	answer := page{Resources: []resourceStatus{}}
+	for _, status := range all[:min(limit, len(all))] {
+		answer.Resources = append(answer.Resources, statusOf(status))
+	}
+	if len(all) > limit {
+		answer.Next = string(all[limit-1].Resource)
+	}
+	return write(w, answer)
+}
+
+// pageOf reads the parameters of a list.
+func pageOf(query string) (after fence.Resource, limit int, err error) {
+	values, err := url.ParseQuery(query)
+	if err != nil {
+		return "", 0, badRequest("the query can't be read: %v", err)
+	}
+	limit = standardLimit
+	for name, all := range values {
+		switch {
+		case len(all) > 1:
+			return "", 0, badRequest("the parameter %s comes %d times", name, len(all))
+		case name == "after":
+			if after, err = fence.ParseResource(all[0]); err != nil {
+				return "", 0, badRequest("the parameter after: %v", err)
+			}
+		case name == "limit":
+			if limit, err = strconv.Atoi(all[0]); err != nil || limit < 1 || limit > maxLimit {
+				return "", 0, badRequest("the parameter limit must be from 1 to %d", maxLimit)
+			}
+		default:
+			return "", 0, badRequest("there is no parameter %q", name)
+		}
+	}
+	return after, limit, nil
+}
+
+func (s *Server) show(w http.ResponseWriter, r *http.Request, resource fence.Resource) error {
+	if s.options.Database == nil {
+		return errNoDatabase
+	}
+	ctx, cancel := context.WithTimeout(r.Context(), storeTime)
+	defer cancel()
+	status, err := s.status(ctx, resource)
+	if err != nil {
+		return err
+	}
+	answer := statusOf(status)
+	seen, err := s.look(ctx, resource)
+	if err != nil {
+		return err
+	}
+	if seen.Holder != "" {
+		answer.Lease = &leaseSeen{GrantID: seen.Holder}
+		if seen.Remaining > 0 {
+			left := seconds(seen.Remaining)
+			answer.Lease.HeldFor = &left
+		}
+	}
+	return write(w, answer)
+}
+
+func (s *Server) status(ctx context.Context, resource fence.Resource) (fence.ResourceStatus, error) {
+	status, known, err := fence.StatusOf(ctx, s.options.Database, resource)
+	if err == nil && !known {
+		err = &problem{Status: http.StatusNotFound, Type: "no-such-resource", Detail: "No token of it was ever recorded."}
+	}
+	return status, err
+}
+
+// look asks the store who has a lease, if it can tell.
+func (s *Server) look(ctx context.Context, resource fence.Resource) (lockclient.Attempt, error) {
+	looker, ok := s.options.Store.(lockclient.Looker)
+	if !ok {
+		return lockclient.Attempt{}, nil
+	}
+	return looker.Look(ctx, resource)
+}
+
+type revokeRequest struct {
+	Reason string `json:"reason"`
+}
+
+type revoked struct {
+	Resource  string      `json:"resource"`
+	Token     fence.Token `json:"token"`
+	LockedOut *lockedOut  `json:"locked_out,omitempty"`
+	// LeaseFreed says that the lease store had the lease and has it no more.
+	LeaseFreed bool `json:"lease_freed"`
+}
+
+// lockedOut is the holder whom a revocation hit.
+type lockedOut struct {
+	Holder string      `json:"holder"`
+	Token  fence.Token `json:"token"`
+	Since  *time.Time  `json:"since,omitempty"`
+}
+
+// revoke locks the holder out first: once its lease is free, another may be
+// granted it.
+func (s *Server) revoke(w http.ResponseWriter, r *http.Request, resource fence.Resource) error {
+	request, err := read[revokeRequest](w, r)
+	if err != nil {
+		return err
+	}
+	if err := wantText("reason", request.Reason, 0, maxReason); err != nil {
+		return err
+	}
+	if s.options.Database == nil {
+		return errNoDatabase
+	}
+	ctx, cancel := context.WithTimeout(r.Context(), storeTime)
+	defer cancel()
+	before, err := s.status(ctx, resource)
+	if err != nil {
+		return err
+	}
+	seen, looking := s.look(ctx, resource)
+	token, err := fence.Revoke(ctx, s.options.Database, resource)
+	if err != nil {
+		return err
+	}
+	answer := revoked{Resource: string(resource), Token: token}
+	if before.Holder != "" {
+		was := statusOf(before)
+		answer.LockedOut = &lockedOut{was.Holder, was.Token, was.Since}
+	}
+	if looking == nil && seen.Holder != "" {
+		answer.LeaseFreed, looking = s.options.Store.Release(ctx, resource, seen.Holder)
+	}
+	log := s.options.Logger.With("resource", resource, "token", token, "holder", before.Holder, "client", r.RemoteAddr)
+	log.Info("resource revoked over HTTP", "reason", request.Reason, "lease_freed", answer.LeaseFreed)
+	if looking != nil {
+		log.Warn("the revoked holder's lease was not freed, it will expire", "error", looking)
+	}
+	return write(w, answer)
+}

@@ -1,0 +1,114 @@
+package api
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/wirefence/wirefence/fence"
+)
+
+func TestRevokeLocksTheHolderOut(t *testing.T) {
+	onEach(t, nil, func(t *testing.T, w *world) {
+		name := fresh(t)
+		w.post(t, path(name, "revoke"), `{}`).want(404, "no-such-resource")
+		granted := w.post(t, path(name, "acquire"), `{"holder":"worker-a","ttl_seconds":600}`).want(200, "")
+		gone := w.post(t, path(name, "revoke"), `{"reason":"it is stuck"}`).want(200, "")
+		hit, _ := gone.fields["locked_out"].(map[string]any)
+		if gone.number("token") != granted.number("token")+1 || gone.fields["lease_freed"] != true ||
+			hit["holder"] != granted.string("grant_id") || hit["token"] != granted.number("token") || hit["since"] == nil {
+			t.Errorf("revoked: %s", gone.text)
+		}
+		if err := checkFence(t, w.admin(t), granted); !fence.IsStale(err) {
+			t.Errorf("the revoked token: %v", err)
+		}
+		w.post(t, path(name, "renew"), `{"grant_id":"`+granted.string("grant_id")+`"}`).want(409, "lease-lost")
+		if next := w.post(t, path(name, "acquire"), `{"holder":"worker-b"}`).want(200, ""); next.number("token") <= gone.number("token") {
+			t.Errorf("the next: %s", next.text)
+		}
+		if log := w.log.String(); !strings.Contains(log, "resource revoked over HTTP") || !strings.Contains(log, `reason="it is stuck"`) {
+			t.Errorf("the log:\n%s", log)
+		}
+		// A resource without a holder can be revoked, too.
+		w.post(t, path(name, "revoke"), `{}`).want(200, "")
+		if again := w.post(t, path(name, "revoke"), `{}`).want(200, ""); again.fields["locked_out"] != nil || again.fields["lease_freed"] != false {
+			t.Errorf("revoked twice: %s", again.text)
+		}
+	})
+}
+
+func TestAResourceIsShown(t *testing.T) {
+	onEach(t, nil, func(t *testing.T, w *world) {
+		name := fresh(t)
+		w.get(t, path(name, "")).want(404, "no-such-resource")
+		granted := w.post(t, path(name, "acquire"), `{"holder":"worker-a","ttl_seconds":600}`).want(200, "")
+		id := granted.string("grant_id")
+		shown := w.get(t, path(name, "")).want(200, "")
+		lease, _ := shown.fields["lease"].(map[string]any)
+		left, _ := lease["held_for_seconds"].(float64)
+		if shown.string("resource") != name || shown.number("token") != granted.number("token") || shown.string("holder") != id || shown.string("since") == "" ||
+			shown.string("advance") != "grant" || shown.string("reuse") != "allow" || shown.number("preempt_after_seconds") != 5 || shown.number("writers") != 0 ||
+			lease["grant_id"] != id || left <= 500 || left > 600 {
+			t.Errorf("shown: %s", shown.text)
+		}
+		w.post(t, path(name, "release"), `{"grant_id":"`+id+`"}`).want(200, "")
+		if shown := w.get(t, path(name, "")).want(200, ""); shown.fields["lease"] != nil {
+			t.Errorf("after the release: %s", shown.text)
+		}
+	})
+}
+
+func TestResourcesAreListedInPages(t *testing.T) {
+	t.Parallel()
+	w := serve(t, "postgres", nil)
+	if empty := w.get(t, "/v1/resources").want(200, ""); strings.TrimSpace(empty.text) != `{"resources":[]}` {
+		t.Errorf("none: %s", empty.text)
+	}
+	names := []string{"B", "a", "a b/c", "z", "ä"} // in the order of bytes
+	for _, name := range names {
+		w.post(t, path(name, "acquire"), `{"holder":"worker-a"}`).want(200, "")
+	}
+	var listed []string
+	pages := 0
+	for next := "/v1/resources?limit=2"; next != ""; pages++ {
+		page := w.get(t, next).want(200, "")
+		for _, r := range page.fields["resources"].([]any) {
+			listed = append(listed, r.(map[string]any)["resource"].(string))
+		}
+		if next = ""; page.fields["next"] != nil {
+			next = "/v1/resources?limit=2&after=" + strings.ReplaceAll(page.string("next"), " ", "%20")
+		}
+	}
+	if fmt.Sprint(listed) != fmt.Sprint(names) || pages != 3 {
+		t.Errorf("%d pages, %q", pages, listed)
+	}
+	if all := w.get(t, "/v1/resources").want(200, ""); len(all.fields["resources"].([]any)) != len(names) || all.fields["next"] != nil {
+		t.Errorf("all: %s", all.text)
+	}
+	for _, query := range []string{"limit=0", "limit=1001", "limit=x", "after="} {
+		w.get(t, "/v1/resources?"+query).want(400, "invalid-request")
+	}
+	for _, query := range []string{"limit=1&limit=2", "more=1", "after=" + strings.Repeat("%C3%A4", 128), "%zz=1"} {
+		w.send(t, request{method: "GET", path: "/v1/resources?" + query, beyond: true}).want(400, "invalid-request")
+	}
+}
+
+// Any name that a resource may have is one in a path.
+func TestNamesInPaths(t *testing.T) {
+	onEach(t, nil, func(t *testing.T, w *world) {
+		for _, name := range []string{
+			"orders", "report/acme/17", "a b+c&d=e?f#g", "%2F", "ä€𝄞", "{resource}", "a//b", "/", "..a", "quote'\"\\", "line\nfeed", "acquire",
+			strings.Repeat("x", 255),
+		} {
+			name = name[:min(len(name), 240)] + "@" + t.Name()[:8] // Redis is shared
+			granted := w.post(t, path(name, "acquire"), `{"holder":"worker-a"}`).want(200, "")
+			if granted.string("resource") != name {
+				t.Errorf("%q became %q", name, granted.string("resource"))
+			}
+			if shown := w.get(t, path(name, "")).want(200, ""); shown.string("resource") != name {
+				t.Errorf("%q is shown as %q", name, shown.string("resource"))
+			}
+			w.post(t, path(name, "release"), `{"grant_id":"`+granted.string("grant_id")+`"}`).want(200, "")
+		}
+	})
+}

@@ -1,0 +1,119 @@
+package api
+
+import (
+	_ "embed"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/wirefence/wirefence/fence"
+)
+
+//go:embed openapi.yaml
+var openAPI []byte
+
+// A route is one operation of the file openapi.yaml.
+type route struct {
+	operation, method, path string
+	serve                   func(s *Server, w http.ResponseWriter, r *http.Request, resource fence.Resource) error
+}
+
+var routes = []route{
+	{"acquire", http.MethodPost, "/v1/resources/{resource}/acquire", (*Server).acquire},
+	{"renew", http.MethodPost, "/v1/resources/{resource}/renew", (*Server).renew},
+	{"release", http.MethodPost, "/v1/resources/{resource}/release", (*Server).release},
+	{"revoke", http.MethodPost, "/v1/resources/{resource}/revoke", (*Server).revoke},
+	{"list", http.MethodGet, "/v1/resources", (*Server).list},
+	{"show", http.MethodGet, "/v1/resources/{resource}", (*Server).show},
+	{"openapi", http.MethodGet, "/v1/openapi.yaml", (*Server).file},
+}
+
+// answerTime is what an answer may take besides a wait: the store, the seal and
+// the caller's network. It is more than a seal's patience with older
+// transactions, unless a resource has a longer one.
+const answerTime = 20 * time.Second
+
+func (s *Server) mux() http.Handler {
+	mux := http.NewServeMux()
+	methods := map[string][]string{}
+	for _, route := range routes {
+		mux.Handle(route.method+" "+route.path, s.handler(route.operation, func(w http.ResponseWriter, r *http.Request) error {
+			resource := fence.Resource("")
+			if strings.Contains(route.path, "{resource}") {
+				var err error
+				if resource, err = fence.ParseResource(r.PathValue("resource")); err != nil {
+					return badRequest("the path names no resource: %v", err)
+				}
+			}
+			return route.serve(s, w, r, resource)
+		}))
+		methods[route.path] = append(methods[route.path], route.method)
+	}
+	for path, allowed := range methods {
+		mux.Handle(path, s.handler("none", func(w http.ResponseWriter, r *http.Request) error {
+			w.Header().Set("Allow", strings.Join(slices.Sorted(slices.Values(allowed)), ", "))
+			return &problem{Status: http.StatusMethodNotAllowed, Type: "method-not-allowed", Detail: r.Method + " is not for this path."}
+		}))
+	}
+	mux.Handle("/v1/", s.handler("none", func(http.ResponseWriter, *http.Request) error {
+		return &problem{Status: http.StatusNotFound, Type: "no-such-path", Detail: "GET /v1/openapi.yaml has the paths. A slash in a resource's name is %2F there."}
+	}))
+	return mux
+}
+
+// handler admits, serves, answers errors with their problem, and counts.
+func (s *Server) handler(operation string, serve func(http.ResponseWriter, *http.Request) error) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		extend(w, answerTime)
+		w.Header().Set("Cache-Control", "no-store")
+		w.Header().Set("X-Content-Type-Options", "nosniff")
+		status := http.StatusOK
+		err := s.admit(w, r)
+		if err == nil {
+			err = serve(w, r)
+		}
+		if err != nil {
+			status = s.fail(w, r, operation, err)
+		}
+		s.metrics.requests.WithLabelValues(operation, strconv.Itoa(status)).Inc()
+	})
+}
+
+// extend gives a request some time from now on. The listener's own timeouts are
+// for probes, and that for reading would end the context of a request that waits.
+func extend(w http.ResponseWriter, d time.Duration) {
+	deadlines := http.NewResponseController(w)
+	_ = deadlines.SetReadDeadline(time.Now().Add(d))
+	_ = deadlines.SetWriteDeadline(time.Now().Add(d))
+}
+
+func (s *Server) file(w http.ResponseWriter, _ *http.Request, _ fence.Resource) error {
+	w.Header().Set("Content-Type", "application/yaml")
+	_, err := w.Write(openAPI)
+	return err
+}
+
+type metrics struct {
+	requests *prometheus.CounterVec
+	waits    prometheus.Gauge
+}
+
+func newMetrics(r prometheus.Registerer) metrics {
+	m := metrics{
+		requests: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "wirefence_api_requests_total",
+			Help: "Requests of the HTTP API, by operation and status; 499: the caller went away.",
+		}, []string{"operation", "status"}),
+		waits: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "wirefence_api_waits", Help: "Acquires over HTTP that wait for a holder now.",
+		}),
+	}
+	if r != nil {
+		r.MustRegister(m.requests, m.waits)
+	}
+	return m
+}

@@ -1,0 +1,311 @@
+package api
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"flag"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/prometheus/client_golang/prometheus"
+	"go.uber.org/goleak"
+
+	"github.com/wirefence/wirefence/internal/servers"
+	"github.com/wirefence/wirefence/internal/stack"
+	"github.com/wirefence/wirefence/lockclient"
+	pgleases "github.com/wirefence/wirefence/lockclient/postgres"
+	"github.com/wirefence/wirefence/lockclient/redis"
+)
+
+// What the tests have in common.
+var (
+	spec  *specification
+	pg    *servers.Postgres
+	store *servers.Redis
+)
+
+const template = "wirefence_template"
+
+func TestMain(m *testing.M) {
+	flag.Parse()
+	err := runTests(m)
+	if err == nil {
+		err = goleak.Find()
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+}
+
+func runTests(m *testing.M) (err error) {
+	ctx := context.Background()
+	if spec, err = readSpecification(); err != nil {
+		return err
+	}
+	if pg, err = servers.StartPostgres(ctx, servers.PostgresConfig{}); err != nil {
+		return err
+	}
+	defer pg.Close()
+	if err := stack.Template(ctx, pg, template, "CREATE ROLE issuer LOGIN IN ROLE wirefence_issuer"); err != nil {
+		return err
+	}
+	if store, err = servers.StartRedis(ctx); err != nil {
+		return err
+	}
+	defer store.Close()
+	if status := m.Run(); status != 0 {
+		return fmt.Errorf("status %d", status)
+	}
+	all := flag.Lookup("test.run").Value.String() == "" && flag.Lookup("test.skip").Value.String() == ""
+	if missing := spec.unseen(); all && len(missing) > 0 {
+		slices.Sort(missing)
+		return fmt.Errorf("documented, but answered in no test: %q", missing)
+	}
+	return nil
+}
+
+// world is a served API.
+type world struct {
+	*Server
+	database string // the superuser's connection string
+	pool     *pgxpool.Pool
+	http     *httptest.Server
+	log      *lines
+	registry *prometheus.Registry
+	token    string // presented if not ""
+}
+
+var databases atomic.Int64
+
+// backends are where leases are.
+var backends = []string{"postgres", "redis"}
+
+// serve starts a world whose leases are in a backend, as an issuer; edit changes
+// its options.
+func serve(t *testing.T, backend string, edit func(*Options)) *world {
+	t.Helper()
+	name := fmt.Sprintf("api_%d", databases.Add(1))
+	stack.Exec(t, pg.URL("postgres"), "CREATE DATABASE "+name+" TEMPLATE "+template)
+	pool, err := pgxpool.New(t.Context(), pg.URLFor("issuer", name))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(pool.Close)
+	w := &world{database: pg.URL(name), pool: pool, log: &lines{}, registry: prometheus.NewRegistry()}
+	options := Options{
+		Database: pool, Loopback: true, Registerer: w.registry,
+		Logger: slog.New(slog.NewTextHandler(w.log, &slog.HandlerOptions{Level: slog.LevelDebug})),
+	}
+	switch backend {
+	case "postgres":
+		leases := pgleases.New(pool)
+		t.Cleanup(func() { _ = leases.Close() })
+		options.Store = leases
+	case "redis":
+		leases, err := redis.Open(store.URL())
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = leases.Close() })
+		options.Store, options.Sealer = leases, lockclient.PostgresSealer{Querier: pool}
+	}
+	if edit != nil {
+		edit(&options)
+	}
+	if w.Server, err = New(options); err != nil {
+		t.Fatal(err)
+	}
+	w.http = httptest.NewUnstartedServer(w.Server)
+	w.http.Config.ReadTimeout, w.http.Config.WriteTimeout = 10*time.Second, 30*time.Second
+	w.http.Start()
+	t.Cleanup(func() {
+		w.Drain()
+		w.http.Close()
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+		defer cancel()
+		if err := w.Close(ctx); err != nil {
+			t.Error(err)
+		}
+	})
+	return w
+}
+
+// onEach runs a test with each backend.
+func onEach(t *testing.T, edit func(*Options), test func(t *testing.T, w *world)) {
+	t.Parallel()
+	for _, backend := range backends {
+		t.Run(backend, func(t *testing.T) {
+			t.Parallel()
+			test(t, serve(t, backend, edit))
+		})
+	}
+}
+
+// fresh is a name that no other test uses.
+func fresh(t *testing.T) string {
+	return fmt.Sprintf("%s %d/ä", t.Name(), databases.Add(1))
+}
+
+func path(resource, operation string) string {
+	p := "/v1/resources/" + url.PathEscape(resource)
+	if operation != "" {
+		p += "/" + operation
+	}
+	return p
+}
+
+// answer is what came of a request.
+type answer struct {
+	t      testing.TB
+	status int
+	header http.Header
+	text   string
+	fields map[string]any
+}
+
+// request is one that is sent; beyond says that the file can't tell that it is
+// invalid.
+type request struct {
+	method, path, body string
+	header             map[string]string
+	host               string
+	beyond             bool
+}
+
+func (w *world) post(t *testing.T, path, body string) answer {
+	t.Helper()
+	return w.send(t, request{method: http.MethodPost, path: path, body: body})
+}
+
+func (w *world) get(t *testing.T, path string) answer {
+	t.Helper()
+	return w.send(t, request{method: http.MethodGet, path: path})
+}
+
+func (w *world) send(t *testing.T, q request) answer {
+	t.Helper()
+	a, err := w.try(t, t.Context(), q)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return a
+}
+
+// try sends a request and holds it and its answer against the file.
+func (w *world) try(t *testing.T, ctx context.Context, q request) (answer, error) {
+	t.Helper()
+	r := w.request(t, ctx, q)
+	response, err := w.http.Client().Do(r)
+	if err != nil {
+		return answer{}, err
+	}
+	defer response.Body.Close()
+	text, err := io.ReadAll(response.Body)
+	if err != nil {
+		return answer{}, err
+	}
+	a := answer{t: t, status: response.StatusCode, header: response.Header, text: string(text)}
+	if strings.HasSuffix(response.Header.Get("Content-Type"), "json") {
+		if err := json.Unmarshal(text, &a.fields); err != nil {
+			t.Errorf("%v: %s", err, text)
+		}
+	}
+	if response.StatusCode >= 400 && (response.Header.Get("Content-Type") != "application/problem+json" || a.fields["title"] == "") {
+		t.Errorf("%s %s: %d without a problem: %s", q.method, q.path, response.StatusCode, text)
+	}
+	spec.hold(t, r, q.body, response, text, q.beyond)
+	return a, nil
+}
+
+func (w *world) request(t *testing.T, ctx context.Context, q request) *http.Request {
+	t.Helper()
+	var body io.Reader
+	if q.method == http.MethodPost {
+		body = strings.NewReader(q.body)
+	}
+	r, err := http.NewRequestWithContext(ctx, q.method, w.http.URL+q.path, body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if body != nil {
+		r.Header.Set("Content-Type", "application/json")
+	}
+	if w.token != "" {
+		r.Header.Set("Authorization", "Bearer "+w.token)
+	}
+	for name, value := range q.header {
+		r.Header.Set(name, value)
+	}
+	r.Host = q.host
+	return r
+}
+
+// want fails the test at once unless the answer has a status, and for a problem a
+// type.
+func (a answer) want(status int, problem string) answer {
+	a.t.Helper()
+	if a.status != status || problem != "" && a.fields["type"] != problemPrefix+problem {
+		a.t.Fatalf("want %d %s, got %d: %s", status, problem, a.status, a.text)
+	}
+	return a
+}
+
+func (a answer) string(field string) string {
+	s, _ := a.fields[field].(string)
+	return s
+}
+
+func (a answer) number(field string) float64 {
+	a.t.Helper()
+	n, ok := a.fields[field].(float64)
+	if !ok {
+		a.t.Errorf("%s is no number in %s", field, a.text)
+	}
+	return n
+}
+
+// lines is a log.
+type lines struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+func (l *lines) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.Write(p)
+}
+
+func (l *lines) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.String()
+}
+
+// eventually waits until something is so.
+func eventually(t *testing.T, what string, so func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(time.Minute); !so(); time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("not so: %s", what)
+		}
+	}
+}
+
+// admin is a superuser's connection.
+func (w *world) admin(t *testing.T) *pgx.Conn { return stack.Connect(t, w.database) }
