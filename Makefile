@@ -6,6 +6,10 @@ VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
 FUZZTIME ?= 20s
 # How long the soak test goes on; make test gives it 15 s.
 SOAK ?= 10m
+# How long faults strike in each run of the fault tests (make test gives it 2 s),
+# and what decides when; 0 takes another seed each time.
+FAULTS ?= 30s
+SEED ?= 0
 TIMEOUT ?= 10m
 TESTFLAGS ?=
 BENCHFLAGS ?=
@@ -75,6 +79,11 @@ model: ## Let spin try every schedule of the protocol's model, and of broken one
 soak: ## Let clients of all manners come and go for SOAK (10m), and look what is left
 	scripts/install-servers
 	$(GO) test -count=1 -timeout 0 -v ./proxy/soaktest -soak $(SOAK)
+
+.PHONY: faults
+faults: ## Let stores, networks and clients fail for FAULTS (30s) each, and write docs/availability.md
+	scripts/install-servers --all
+	$(GO) test -count=1 -timeout 0 -v ./lockclient/faulttest -faults $(FAULTS) -seed $(SEED) -page $(CURDIR)/docs/availability.md
 
 .PHONY: lint
 lint: $(TOOLS)/.installed ## Check formatting, vet, staticcheck, import rules and scripts

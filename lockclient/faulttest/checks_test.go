@@ -1,0 +1,213 @@
+//go:build linux
+
+package faulttest
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+// handover is a history in which all is well: a is granted token 2 and writes
+// x; b is granted 3, sees x and writes y; a's z is refused. Nobody knows what
+// became of a's u and of b's v; u is committed. Of the grant that c never got
+// token 4 is sealed.
+func handover() *history {
+	return &history{
+		first: 1,
+		attempts: []*attempt{
+			{by: "a.1", call: 10, ret: 20, token: 2, rows: 0, lastHeld: 40},
+			{by: "b.1", lane: 1, call: 15, ret: 60, token: 3, rows: 2, lastHeld: 90},
+			{by: "c.1", lane: 2, call: 70, failure: "killed", rows: -1},
+		},
+		writes: []*write{
+			{id: "x", token: 2, call: 30, ret: 45, fate: committed},
+			{id: "u", token: 2, call: 46, fate: unknown},
+			{id: "y", lane: 1, token: 3, call: 61, ret: 65, fate: committed},
+			{id: "z", token: 2, call: 50, ret: 70, fate: refused, current: 3},
+			{id: "v", lane: 1, token: 3, call: 80, fate: unknown},
+		},
+		commits: []commit{
+			{token: 2, by: "a.1"}, {row: "x", token: 2}, {row: "u", token: 2},
+			{token: 3, by: "b.1"}, {row: "y", token: 3}, {token: 4, by: "c.1"},
+		},
+	}
+}
+
+func TestHistoryIsJudged(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		change func(*history)
+		want   []string // the checks that must find something
+	}{
+		{"all is well", func(*history) {}, nil},
+		{"an older token is granted behind a newer one", func(h *history) {
+			h.attempts = append(h.attempts, &attempt{by: "d.1", call: 61, ret: 66, token: 2, rows: 0, lastHeld: 66})
+		}, []string{"linearizable", "I3 unique", "sealed before it is granted", "exclusive"}},
+		{"a grant that took its time is before the other", func(h *history) {
+			h.attempts[0].ret, h.attempts[0].lastHeld = 65, 65
+			h.attempts[1].lastHeld = 60
+			h.writes[0].call, h.writes[0].fate, h.writes[0].ret = 66, unknown, 0
+			h.writes = slices.Delete(h.writes, 0, 1)
+			h.commits = slices.Delete(h.commits, 1, 2)
+			h.attempts[1].rows = 1
+		}, nil},
+		{"a write comes through behind the newer grant", func(h *history) {
+			h.writes = append(h.writes, &write{id: "late", token: 2, call: 67, ret: 69, fate: committed})
+			h.commits = append(h.commits, commit{row: "late", token: 2})
+		}, []string{"linearizable", "I1 monotone", "I2 sealed handoff"}},
+		{"so does one of which its client knows nothing", func(h *history) {
+			h.writes = append(h.writes, &write{id: "late", token: 2, call: 67, fate: unknown})
+			h.commits = append(h.commits, commit{row: "late", token: 2})
+		}, []string{"linearizable", "I1 monotone", "I2 sealed handoff"}},
+		{"a write that was called in time is committed too late", func(h *history) {
+			h.commits[2], h.commits[4] = h.commits[4], h.commits[2]
+		}, []string{"I1 monotone"}},
+		{"the new holder doesn't see what was committed", func(h *history) { h.attempts[1].rows = 1 }, []string{"I2 sealed handoff"}},
+		{"a grant is not sealed", func(h *history) { h.commits = slices.Delete(h.commits, 3, 4) }, []string{"sealed before it is granted"}},
+		{"a grant is sealed for another", func(h *history) { h.commits[3].by = "c.1" }, []string{"linearizable", "sealed before it is granted"}},
+		{"a refusal names a token that nobody has yet", func(h *history) {
+			h.writes[3].current = 4
+			h.attempts[2].call = 71
+		}, []string{"linearizable"}},
+		{"a refusal while the token is the current one", func(h *history) {
+			h.writes[3].call, h.writes[3].ret = 41, 44
+			h.attempts[1].call = 46
+			h.writes[3].current = 2
+		}, []string{"linearizable"}},
+		{"a token that was granted is unknown", func(h *history) { h.writes[4].fate = misjudged }, []string{"answers are true"}},
+		{"what was acknowledged is gone", func(h *history) {
+			h.commits = slices.Delete(h.commits, 1, 2)
+			h.attempts[1].rows = 1
+		}, []string{"answers are true"}},
+		{"what was refused is committed", func(h *history) {
+			h.commits = slices.Insert(h.commits, 1, commit{row: "z", token: 2})
+			h.attempts[1].rows = 3
+		}, []string{"answers are true"}},
+		{"a row has another token", func(h *history) { h.commits[4].token = 4 }, []string{"answers are true"}},
+		{"a row comes twice", func(h *history) {
+			h.commits = append(h.commits, commit{row: "y", token: 3})
+		}, []string{"answers are true"}},
+		{"a row comes from nowhere", func(h *history) {
+			h.commits = append(h.commits, commit{row: "w", token: 5})
+		}, []string{"answers are true"}},
+		{"two hold the lease", func(h *history) { h.attempts[0].lastHeld = 61 }, []string{"exclusive"}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			h := handover()
+			c.change(h)
+			var found []string
+			for _, violation := range violations(h, true) {
+				name, _, _ := strings.Cut(violation, ":")
+				found = append(found, name)
+			}
+			if !slices.Equal(found, c.want) {
+				t.Errorf("found %q, want %q: %q", found, c.want, violations(h, true))
+			}
+		})
+	}
+}
+
+// A client that is killed anywhere leaves calls without a return.
+func TestHistoryIsRead(t *testing.T) {
+	h := &history{first: 1}
+	err := h.add("c1", 3, []record{
+		{At: 1, What: acquiring, Round: 1},
+		{At: 2, What: granted, Round: 1, Token: 7},
+		{At: 3, What: looked, Round: 1, Rows: 4},
+		{At: 4, What: held, Round: 1},
+		{At: 5, What: writing, Write: 1, Token: 7},
+		{At: 6, What: acquiring, Round: 2},
+		{At: 7, What: wrote, Write: 1, Token: 7, Fate: refused, Current: 8},
+		{At: 8, What: failed, Round: 2, Error: "down"},
+		{At: 9, What: acquiring, Round: 3},
+		{At: 9, What: writing, Write: 2, Token: 7},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	wantAttempts := []attempt{
+		{by: "c1.1", lane: 3, call: 1, ret: 2, token: 7, rows: 4, lastHeld: 4},
+		{by: "c1.2", lane: 3, call: 6, ret: 8, failure: "down", rows: -1},
+		{by: "c1.3", lane: 3, call: 9, rows: -1},
+	}
+	wantWrites := []write{
+		{id: "c1.1", lane: 3, token: 7, call: 5, ret: 7, fate: refused, current: 8},
+		{id: "c1.2", lane: 3, token: 7, call: 9, fate: unknown},
+	}
+	for i, want := range wantAttempts {
+		if *h.attempts[i] != want {
+			t.Errorf("attempt %d is %+v, want %+v", i, *h.attempts[i], want)
+		}
+	}
+	for i, want := range wantWrites {
+		if *h.writes[i] != want {
+			t.Errorf("write %d is %+v, want %+v", i, *h.writes[i], want)
+		}
+	}
+	if len(h.attempts) != 3 || len(h.writes) != 2 || h.end() != 10 {
+		t.Errorf("%d attempts, %d writes, end %d", len(h.attempts), len(h.writes), h.end())
+	}
+	for _, r := range []record{{What: wrote, Write: 9}, {What: granted, Round: 9}, {What: "dreaming", Round: 1}} {
+		if err := (&history{}).add("c1", 0, []record{{What: acquiring, Round: 1}, r}); err == nil {
+			t.Errorf("%+v is taken", r)
+		}
+	}
+}
+
+// A client that does something wrong is found by what it did.
+func TestDefectsAreFound(t *testing.T) {
+	for _, c := range []struct {
+		defect defect
+		kind   string
+		fault  string
+		want   []string
+		holds  []string
+	}{
+		{unsealed, "Redis", "flushed", []string{"linearizable", "I3 unique", "sealed before it is granted"}, nil},
+		{unsealed, "two Redis", "split brain", []string{"linearizable", "I3 unique", "sealed before it is granted"}, nil},
+		{unchecked, "Redis", nothing.name, []string{"linearizable", "I1 monotone", "I2 sealed handoff"}, []string{"I3 unique", "exclusive"}},
+		{doubleGrant, "Redis", nothing.name, []string{"exclusive"}, []string{"linearizable", "I1 monotone", "I2 sealed handoff", "I3 unique"}},
+	} {
+		t.Run(strings.ReplaceAll(string(c.defect)+"/"+c.kind, " ", "_"), func(t *testing.T) {
+			t.Parallel()
+			s := theSeed()
+			t.Logf("-seed %d", s)
+			k, f := find(t, c.kind, c.fault)
+			h, err := open(t, k, f, c.defect, s).run(t.Context(), 2*time.Second)
+			if err != nil {
+				t.Fatal(err)
+			}
+			found := map[string]bool{}
+			for _, violation := range violations(h, true) {
+				t.Log(violation)
+				name, _, _ := strings.Cut(violation, ":")
+				found[name] = true
+			}
+			for _, name := range c.want {
+				if !found[name] {
+					t.Errorf("%s was not found to be violated", name)
+				}
+			}
+			for _, name := range c.holds {
+				if found[name] {
+					t.Errorf("%s should hold nevertheless", name)
+				}
+			}
+		})
+	}
+}
+
+func find(t *testing.T, kindName, faultName string) (kind, fault) {
+	t.Helper()
+	for _, k := range kinds {
+		for _, f := range k.faults {
+			if k.name == kindName && f.name == faultName {
+				return k, f
+			}
+		}
+	}
+	t.Fatalf("%s has no fault %q", kindName, faultName)
+	return kind{}, fault{}
+}

@@ -1,0 +1,254 @@
+//go:build linux
+
+package faulttest
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"os"
+	"sync"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+	"golang.org/x/sys/unix"
+
+	"github.com/wirefence/wirefence/fence"
+	"github.com/wirefence/wirefence/lockclient"
+)
+
+// clientVariable makes the test binary a client instead: its value is a
+// settings as JSON.
+const clientVariable = "FAULTTEST_CLIENT"
+
+// resource is what all clients compete for.
+const resource fence.Resource = "orders"
+
+// settings are what a client is told.
+type settings struct {
+	Name    string // unique among all that ever lived
+	Store   string // the kind
+	URL     string // of the store
+	Sealer  string // URL of PostgreSQL, or none
+	Journal string // URL of PostgreSQL, for the writes
+	TTL     time.Duration
+	Seed    uint64
+	Defect  defect
+}
+
+// defect is what a client does wrong, to see that it is found.
+type defect string
+
+const (
+	none        defect = ""
+	unsealed    defect = "unsealed"     // acquires without a Sealer
+	unchecked   defect = "unchecked"    // writes without a check
+	doubleGrant defect = "double grant" // a store that grants a lease which is held
+)
+
+// record is one line of what a client says of itself. It says it before each
+// call and after it, so that what a killed one had begun is known.
+type record struct {
+	At    int64 // when, in nanoseconds of CLOCK_MONOTONIC, which all processes share
+	What  event
+	Round int         `json:",omitempty"` // of the acquire
+	Write int         `json:",omitempty"`
+	Token fence.Token `json:",omitempty"` // granted, or that of the write
+	Rows  int64       `json:",omitempty"` // that the new holder saw of older tokens
+	Fate  fate        `json:",omitempty"`
+	// Current is the token that a refusal names as the resource's.
+	Current fence.Token `json:",omitempty"`
+	Error   string      `json:",omitempty"`
+}
+
+type event string
+
+const (
+	acquiring event = "acquiring"
+	granted   event = "granted"
+	failed    event = "failed"
+	looked    event = "looked" // the new holder's first read
+	held      event = "held"   // the lease had not ended at that moment
+	writing   event = "writing"
+	wrote     event = "wrote"
+)
+
+// client is a process that takes leases and writes under them.
+type client struct {
+	settings
+	store  lockclient.Store
+	sealer lockclient.Sealer
+	random *rand.Rand
+
+	mu     sync.Mutex // guards the output and writes
+	out    *json.Encoder
+	writes int
+}
+
+// runClient lives until its standard input ends.
+func runClient() int {
+	c := &client{out: json.NewEncoder(os.Stdout)}
+	ctx, stop := context.WithCancel(context.Background())
+	defer stop()
+	err := json.Unmarshal([]byte(os.Getenv(clientVariable)), &c.settings)
+	if err == nil {
+		err = c.run(ctx, stop)
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, c.Name+":", err)
+		return 1
+	}
+	return 0
+}
+
+func (c *client) run(ctx context.Context, stop func()) error {
+	go func() {
+		_, _ = io.Copy(io.Discard, os.Stdin)
+		stop()
+	}()
+	c.random = rand.New(rand.NewPCG(c.Seed, 0))
+	store, closeStore, err := openStore(ctx, c.settings)
+	if err != nil {
+		return err
+	}
+	defer closeStore()
+	c.store = store
+	if c.Defect == doubleGrant {
+		c.store = generous{store}
+	}
+	if c.Sealer != "" {
+		pool, err := pgxpool.New(ctx, c.Sealer)
+		if err != nil {
+			return err
+		}
+		defer pool.Close()
+		c.sealer = lockclient.PostgresSealer{Querier: pool}
+	}
+	ghosts := make(chan fence.Fence, 1)
+	var all sync.WaitGroup
+	defer all.Wait()
+	all.Go(func() { c.haunt(ctx, ghosts, rand.New(rand.NewPCG(c.Seed, 1))) })
+	w := &writer{client: c}
+	defer w.close()
+	for round := 1; ctx.Err() == nil; round++ {
+		c.round(ctx, round, w, ghosts)
+	}
+	return nil
+}
+
+// round takes the lease once. Every round is a lock client of its own, so that
+// the holder's name tells which one a grant was sealed for.
+func (c *client) round(ctx context.Context, n int, w *writer, ghosts chan<- fence.Fence) {
+	locks, err := lockclient.New(c.store, lockclient.Options{
+		Holder: fmt.Sprintf("%s.%d", c.Name, n), TTL: c.TTL, Sealer: c.sealer,
+		RetryMin: 5 * time.Millisecond, RetryMax: 100 * time.Millisecond,
+	})
+	if err != nil {
+		panic(err) // the options don't come from outside
+	}
+	defer func() {
+		ctx, cancel := context.WithTimeout(context.Background(), c.TTL)
+		defer cancel()
+		_ = locks.Close(ctx)
+	}()
+	c.tell(record{What: acquiring, Round: n})
+	patient, cancel := context.WithTimeout(ctx, 5*c.TTL)
+	defer cancel()
+	lease, err := locks.Acquire(patient, resource)
+	if err != nil {
+		c.tell(record{What: failed, Round: n, Error: err.Error()})
+		c.pause(ctx, c.random, 20*time.Millisecond)
+		return
+	}
+	c.tell(record{What: granted, Round: n, Token: lease.Token()})
+	if rows, err := w.older(ctx, lease.Token()); err == nil {
+		c.tell(record{What: looked, Round: n, Rows: rows})
+	}
+	until := time.Now().Add(20*time.Millisecond + time.Duration(c.random.Int64N(int64(250*time.Millisecond))))
+	for time.Now().Before(until) && ctx.Err() == nil {
+		at := now()
+		if lease.Err() != nil {
+			break
+		}
+		c.record(record{At: at, What: held, Round: n})
+		w.write(ctx, lease.Fence(), c.random)
+		c.pause(ctx, c.random, 10*time.Millisecond)
+	}
+	select { // a zombie begins with the end of the hold, or before it
+	case ghosts <- lease.Fence():
+	default:
+	}
+}
+
+// haunt writes with tokens of leases that were given back or lost.
+func (c *client) haunt(ctx context.Context, ghosts <-chan fence.Fence, random *rand.Rand) {
+	w := &writer{client: c}
+	defer w.close()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case f := <-ghosts:
+			for range 3 + random.IntN(20) {
+				w.write(ctx, f, random)
+				c.pause(ctx, random, 30*time.Millisecond)
+			}
+		}
+	}
+}
+
+// pause lets some time pass, up to the longest.
+func (c *client) pause(ctx context.Context, random *rand.Rand, longest time.Duration) {
+	select {
+	case <-time.After(time.Duration(random.Int64N(int64(longest)))):
+	case <-ctx.Done():
+	}
+}
+
+func (c *client) tell(r record) {
+	r.At = now()
+	c.record(r)
+}
+
+func (c *client) record(r record) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if err := c.out.Encode(r); err != nil {
+		os.Exit(2) // nobody listens any more
+	}
+}
+
+// nextWrite numbers the client's writes.
+func (c *client) nextWrite() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.writes++
+	return c.writes
+}
+
+func now() int64 {
+	var ts unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts); err != nil {
+		panic(err) // Linux has this clock
+	}
+	return ts.Nano()
+}
+
+// generous is a broken store: it takes the lease from whoever has it.
+type generous struct{ lockclient.Store }
+
+func (g generous) Acquire(ctx context.Context, r fence.Resource, holder string, ttl time.Duration) (lockclient.Attempt, error) {
+	attempt, err := g.Store.Acquire(ctx, r, holder, ttl)
+	if err != nil || attempt.Won() {
+		return attempt, err
+	}
+	if _, err := g.Release(ctx, r, attempt.Holder); err != nil {
+		return attempt, err
+	}
+	return g.Store.Acquire(ctx, r, holder, ttl)
+}
+
+var errNoStore = errors.New("no such store")

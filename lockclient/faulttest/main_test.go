@@ -1,0 +1,149 @@
+//go:build linux
+
+// Package faulttest takes leases and writes under them while stores, networks,
+// clients and PostgreSQL fail, and looks for a history that should not be: one
+// in which grants are not linearizable, an older token commits behind a newer
+// grant, or a token is granted twice. What is lost is availability only, and
+// docs/availability.md says how much.
+//
+// Clients are processes, so that they can be stopped and killed. What they say
+// of themselves, and the order of commits by PostgreSQL's logical decoding, is
+// the history.
+package faulttest
+
+import (
+	"context"
+	"flag"
+	"math/rand/v2"
+	"os"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/wirefence/wirefence/internal/servers"
+)
+
+var (
+	length = flag.Duration("faults", 2*time.Second, "how long faults strike in each run, at least 4 ttl")
+	seed   = flag.Uint64("seed", 0, "of what strikes when; 0 takes another each time")
+	page   = flag.String("page", "", "write the losses into this page, docs/availability.md")
+)
+
+func TestMain(m *testing.M) {
+	if os.Getenv(clientVariable) != "" {
+		os.Exit(runClient())
+	}
+	// The runs wait more than they compute.
+	if err := flag.Set("test.parallel", "4"); err != nil {
+		panic(err)
+	}
+	status := m.Run()
+	if judge.Postgres != nil {
+		judge.Close()
+	}
+	os.Exit(status)
+}
+
+// judge is the server of the runs that don't harm it, once one has started it.
+var judge struct {
+	sync.Mutex
+	*servers.Postgres
+}
+
+func sharedJudge(t *testing.T) *servers.Postgres {
+	t.Helper()
+	judge.Lock()
+	defer judge.Unlock()
+	if judge.Postgres == nil {
+		pg, err := newJudge(context.Background())
+		if err != nil {
+			t.Fatal(err)
+		}
+		judge.Postgres = pg
+	}
+	return judge.Postgres
+}
+
+func startJudge(t *testing.T) *servers.Postgres {
+	t.Helper()
+	pg, err := newJudge(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(pg.Close)
+	return pg
+}
+
+func newJudge(ctx context.Context) (*servers.Postgres, error) {
+	return servers.StartPostgres(ctx, servers.PostgresConfig{Settings: map[string]string{
+		"max_connections": "500", "max_replication_slots": "100", "autovacuum": "off",
+		"synchronous_commit": "on", // what was acknowledged outlives a crash
+	}})
+}
+
+// theSeed is what all runs begin with.
+var theSeed = sync.OnceValue(func() uint64 {
+	if *seed == 0 {
+		return rand.Uint64()
+	}
+	return *seed
+})
+
+// The invariants hold whatever fails, and when all is mended clients are granted
+// leases and write again.
+func TestFaults(t *testing.T) {
+	var mu sync.Mutex
+	var losses []loss
+	t.Run("of", func(t *testing.T) {
+		for _, k := range kinds {
+			for _, f := range k.faults {
+				t.Run(strings.ReplaceAll(k.name+"/"+f.name, " ", "_"), func(t *testing.T) {
+					t.Parallel()
+					l := suffer(t, k, f)
+					mu.Lock()
+					defer mu.Unlock()
+					losses = append(losses, l)
+				})
+			}
+		}
+	})
+	refused := 0
+	for _, l := range losses {
+		refused += l.refused
+	}
+	if refused == 0 {
+		t.Error("no zombie was ever refused")
+	}
+	if *page != "" && !t.Failed() {
+		if err := writePage(*page, losses); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// suffer runs one fault of one store.
+func suffer(t *testing.T, k kind, f fault) loss {
+	t.Helper()
+	s := theSeed()
+	t.Logf("-seed %d", s)
+	w := open(t, k, f, none, s)
+	h, err := w.run(t.Context(), max(*length, 4*k.ttl))
+	if err != nil {
+		t.Fatal(err)
+	}
+	found := violations(h, f.keepsMemory)
+	for _, violation := range found {
+		t.Error(violation)
+	}
+	if len(found) > 0 {
+		drawing, err := draw(h)
+		t.Logf("the history is drawn in %s (%v)", drawing, err)
+	}
+	l := lossOf(w, h, len(found))
+	t.Log(l)
+	if f.strike != nil && l.strokes == 0 {
+		t.Error("the fault never struck")
+	}
+	return l
+}

@@ -1,0 +1,117 @@
+//go:build linux
+
+package faulttest
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"time"
+)
+
+// loss is what a run cost.
+type loss struct {
+	kind, fault        string
+	strokes            int // how often the fault struck
+	grants             int
+	attempts, ungrant  int // acquires that returned, and those of them that returned no grant
+	committed, refused int // writes
+	violations         int
+	length             time.Duration
+	without            time.Duration // time in which nobody held the lease
+	longest            time.Duration // the longest such time
+}
+
+// lossOf measures a run from its first grant to its last. Held is a lease from
+// the moment that the acquire returned to the last at which its holder, who asks
+// between its writes, was told that it still is.
+func lossOf(w *world, h *history, violations int) loss {
+	l := loss{kind: w.kind.name, fault: w.fault.name, strokes: w.strokes, violations: violations}
+	holds := h.grants()
+	slices.SortFunc(holds, func(a, b *attempt) int { return cmp.Compare(a.ret, b.ret) })
+	l.grants = len(holds)
+	for _, a := range h.attempts {
+		if a.ret > 0 {
+			l.attempts++
+			if a.token == 0 {
+				l.ungrant++
+			}
+		}
+	}
+	for _, w := range h.writes {
+		switch w.fate {
+		case committed:
+			l.committed++
+		case refused:
+			l.refused++
+		}
+	}
+	if len(holds) == 0 {
+		return l
+	}
+	until := holds[0].ret
+	for _, a := range holds {
+		if gap := time.Duration(a.ret - until); gap > 0 {
+			l.without += gap
+			l.longest = max(l.longest, gap)
+		}
+		until = max(until, a.lastHeld)
+	}
+	l.length = time.Duration(holds[len(holds)-1].ret - holds[0].ret)
+	return l
+}
+
+func (l loss) String() string {
+	return fmt.Sprintf("%d strokes, %d grants in %d acquires, %d writes committed and %d refused, %.0f%% of %.1f s without a holder, at most %.2f s",
+		l.strokes, l.grants, l.attempts, l.committed, l.refused, percent(l.without, l.length), l.length.Seconds(), l.longest.Seconds())
+}
+
+func percent[N int | time.Duration](part, whole N) float64 {
+	if whole == 0 {
+		return 0
+	}
+	return 100 * float64(part) / float64(whole)
+}
+
+// writePage puts the rows between the marks in docs/availability.md.
+func writePage(name string, losses []loss) error {
+	const begin, end = "<!-- begin: written by make faults -->\n", "<!-- end -->"
+	text, err := os.ReadFile(name)
+	if err != nil {
+		return err
+	}
+	before, rest, found := strings.Cut(string(text), begin)
+	_, after, closed := strings.Cut(rest, end)
+	if !found || !closed {
+		return errors.New(name + " has no place for the table")
+	}
+	return os.WriteFile(name, []byte(before+begin+table(losses)+end+after), 0o644)
+}
+
+// table has the rows in the order of kinds and their faults.
+func table(losses []loss) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "\nThis run: `make faults FAULTS=%v SEED=%d`, on %s.\n", *length, theSeed(), time.Now().Format(time.DateOnly))
+	b.WriteString("\n| store | fault | struck | grants | writes committed | stale writes refused | violations | time without a holder | longest | acquires without a grant |\n")
+	b.WriteString("|---|---|--:|--:|--:|--:|--:|--:|--:|--:|\n")
+	for _, k := range kinds {
+		for _, f := range k.faults {
+			for _, l := range losses {
+				if l.kind != k.name || l.fault != f.name {
+					continue
+				}
+				struck := fmt.Sprint(l.strokes)
+				if f.strike == nil {
+					struck = "–"
+				}
+				fmt.Fprintf(&b, "| %s | %s | %s | %d | %d | %d | %d | %.0f %% | %.1f s | %.0f %% |\n", l.kind, l.fault, struck,
+					l.grants, l.committed, l.refused, l.violations, percent(l.without, l.length), l.longest.Seconds(), percent(l.ungrant, l.attempts))
+			}
+		}
+	}
+	b.WriteString("\n")
+	return b.String()
+}

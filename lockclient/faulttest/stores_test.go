@@ -1,0 +1,149 @@
+//go:build linux
+
+package faulttest
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+	goredis "github.com/redis/go-redis/v9"
+
+	"github.com/wirefence/wirefence/internal/servers"
+	"github.com/wirefence/wirefence/internal/stack"
+	"github.com/wirefence/wirefence/lockclient"
+	"github.com/wirefence/wirefence/lockclient/etcd"
+	"github.com/wirefence/wirefence/lockclient/postgres"
+	"github.com/wirefence/wirefence/lockclient/redis"
+)
+
+// kind is a lease store that is tried, in one arrangement of its servers.
+type kind struct {
+	name   string // for people
+	store  string // for openStore
+	ttl    time.Duration
+	judges bool // the store seals by itself
+	start  func(t *testing.T, w *world) store
+	faults []fault
+}
+
+// store is the servers that keep the leases in a run.
+type store interface {
+	// addr is where a seat's clients find the store, or "" if they must find the
+	// servers themselves, so that no link can be put between.
+	addr(seat int) string
+	// url is what a client is given to find the store at an address.
+	url(addr string) string
+}
+
+// kinds are all stores.
+var kinds = []kind{
+	{name: "Redis", store: "redis", ttl: ttl, start: startRedis(1), faults: redisFaults},
+	{name: "two Redis", store: "redis", ttl: ttl, start: startRedis(2), faults: []fault{splitBrain}},
+	{name: "etcd", store: "etcd", ttl: time.Second, start: startEtcd(1), faults: durableFaults},
+	{name: "three etcd", store: "etcd", ttl: time.Second, start: startEtcd(3), faults: []fault{memberKilled}},
+	{name: "PostgreSQL", store: "postgres", ttl: ttl, judges: true, start: startLeases, faults: postgresFaults},
+}
+
+// ttl is of leases in stores that can keep so short ones.
+const ttl = 500 * time.Millisecond
+
+// openStore is how a client finds its store.
+func openStore(ctx context.Context, s settings) (lockclient.Store, func(), error) {
+	switch s.Store {
+	case "redis":
+		store, err := redis.Open(s.URL)
+		if err != nil {
+			return nil, nil, err
+		}
+		return store, func() { _ = store.Close() }, nil
+	case "postgres":
+		pool, err := pgxpool.New(ctx, s.URL)
+		if err != nil {
+			return nil, nil, err
+		}
+		store := postgres.New(pool)
+		return store, func() { _ = store.Close(); pool.Close() }, nil
+	case "etcd":
+		store, err := etcd.Open(s.URL)
+		if err != nil {
+			return nil, nil, err
+		}
+		return store, func() { _ = store.Close() }, nil
+	}
+	return nil, nil, fmt.Errorf("%w: %q", errNoStore, s.Store)
+}
+
+type redisServers []*servers.Redis
+
+// startRedis starts so many servers that know nothing of each other. The seats
+// take turns between them.
+func startRedis(n int) func(*testing.T, *world) store {
+	return func(t *testing.T, _ *world) store {
+		t.Helper()
+		var all redisServers
+		for range n {
+			server, err := servers.StartRedis(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(server.Close)
+			all = append(all, server)
+		}
+		return all
+	}
+}
+
+func (s redisServers) addr(seat int) string   { return s[seat%len(s)].Addr() }
+func (s redisServers) url(addr string) string { return "redis://" + addr + "/0" }
+
+var redisFaults = []fault{
+	nothing,
+	{name: "killed, comes back empty", strike: on(func(s redisServers, _ *world, _ *rand.Rand) (func() error, error) {
+		s[0].Kill()
+		return func() error { return s[0].Start(context.Background()) }, nil
+	})},
+	{name: "flushed", strike: on(func(s redisServers, _ *world, _ *rand.Rand) (func() error, error) {
+		return nothingToMend, s.do("FLUSHALL")
+	})},
+	{name: "restored from an old snapshot", strike: on(func(s redisServers, _ *world, _ *rand.Rand) (func() error, error) {
+		return func() error {
+			s[0].Kill()
+			return s[0].Start(context.Background()) // with what was saved
+		}, s.do("SAVE")
+	})},
+	{name: "stopped, goes on", keepsMemory: true, strike: on(func(s redisServers, _ *world, _ *rand.Rand) (func() error, error) {
+		return s[0].Resume, s[0].Pause()
+	})},
+	cutOff,
+	judgeKilled,
+	judgeCutOff,
+}
+
+func (s redisServers) do(command string) error {
+	client := goredis.NewClient(&goredis.Options{Addr: s[0].Addr()})
+	defer client.Close()
+	return client.Do(context.Background(), command).Err()
+}
+
+// leases are kept in the judge's own database.
+type leases struct{ *world }
+
+func startLeases(_ *testing.T, w *world) store { return leases{w} }
+
+func (l leases) addr(int) string { return l.pg.Addr() }
+func (l leases) url(addr string) string {
+	return stack.URL(addr, l.database) + "&pool_max_conns=6&connect_timeout=2"
+}
+
+var postgresFaults = []fault{
+	nothing,
+	{name: "killed, comes back without leases", hitsJudge: true, strike: judgeKilled.strike},
+	{name: "leases wiped", strike: func(w *world, _ *rand.Rand) (func() error, error) {
+		return nothingToMend, w.exec("TRUNCATE wirefence.leases")
+	}},
+	cutOff,
+}

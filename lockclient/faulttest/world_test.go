@@ -1,0 +1,301 @@
+//go:build linux
+
+package faulttest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/wirefence/wirefence/internal/servers"
+	"github.com/wirefence/wirefence/internal/stack"
+)
+
+const (
+	seats = 5 // clients at a time
+	// preemptAfter is the resource's: a takeover must not outlast a lease.
+	preemptAfter = 100 * time.Millisecond
+	// recovery bounds how long it may take after the last fault until somebody
+	// is granted the lease and writes.
+	recovery = time.Minute
+)
+
+// world is one run: servers, clients in their seats, and what befalls them.
+type world struct {
+	kind   kind
+	fault  fault
+	seed   uint64
+	defect defect
+
+	pg       *servers.Postgres // the judge
+	database string
+	admin    *pgx.Conn
+	store    store
+	toStore  []*servers.Link // by seat; none where clients find the servers themselves
+	toSealer []*servers.Link // by seat; none where the store is the judge
+
+	mu      sync.Mutex
+	sitting []*process // by seat
+	lived   []*process // all that ever were
+	closed  bool
+	strokes int // faults that have struck
+
+	progress chan record // grants and commits, as they are told
+}
+
+// open makes the database and the store, and the networks between the seats
+// and them. The clients are not there yet.
+func open(t *testing.T, k kind, f fault, d defect, seed uint64) *world {
+	t.Helper()
+	w := &world{kind: k, fault: f, defect: d, seed: seed, progress: make(chan record, 1)}
+	if f.hitsJudge {
+		w.pg = startJudge(t)
+	} else {
+		w.pg = sharedJudge(t)
+	}
+	w.database = stack.Database(t, w.pg)
+	w.prepare(t)
+	w.store = k.start(t, w)
+	link := func(addr string) *servers.Link {
+		l, err := servers.StartLink(addr)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(l.Close)
+		return l
+	}
+	for seat := range seats {
+		if addr := w.store.addr(seat); addr != "" {
+			w.toStore = append(w.toStore, link(addr))
+		}
+		if !k.judges && d != unsealed {
+			w.toSealer = append(w.toSealer, link(w.pg.Addr()))
+		}
+	}
+	return w
+}
+
+// prepare makes the tables. The resource is known before, since its policy is.
+func (w *world) prepare(t *testing.T) {
+	t.Helper()
+	url := w.pg.URL(w.database)
+	stack.Exec(t, url, schema)
+	if w.defect != unsealed { // else tokens advance on their use
+		stack.Exec(t, url,
+			fmt.Sprintf("SELECT wirefence.seal('%s', 1, 'the test')", resource),
+			fmt.Sprintf("UPDATE wirefence.resource_locks SET preempt_after = '%d ms'", preemptAfter.Milliseconds()))
+	}
+	conn := stack.Connect(t, url)
+	if err := watchCommits(t.Context(), conn); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// sit starts a new client in a seat.
+func (w *world) sit(seat int) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.closed {
+		return nil
+	}
+	life := len(w.lived)
+	s := settings{
+		Name: fmt.Sprintf("c%d", life+1), Store: w.kind.store, TTL: w.kind.ttl, Defect: w.defect,
+		Journal: w.pg.URL(w.database), Seed: w.seed + uint64(life),
+	}
+	addr := ""
+	if len(w.toStore) > 0 {
+		addr = w.toStore[seat].Addr()
+	}
+	s.URL = w.store.url(addr)
+	if len(w.toSealer) > 0 {
+		s.Sealer = stack.URL(w.toSealer[seat].Addr(), w.database) + "&connect_timeout=2"
+	}
+	p, err := startClient(s, life, w.tell)
+	if err != nil {
+		return err
+	}
+	w.lived = append(w.lived, p)
+	if seat == len(w.sitting) {
+		w.sitting = append(w.sitting, p)
+	} else {
+		w.sitting[seat] = p
+	}
+	return nil
+}
+
+// in is who sits in a seat.
+func (w *world) in(seat int) *process {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.sitting[seat]
+}
+
+// tell passes on what shows that there is progress. One that finds the channel
+// full is dropped: the next will do.
+func (w *world) tell(r record) {
+	if r.What == granted || r.What == wrote && r.Fate == committed {
+		select {
+		case w.progress <- r:
+		default:
+		}
+	}
+}
+
+// goesOn waits for a grant and a commit from now on.
+func (w *world) goesOn(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, recovery)
+	defer cancel()
+	since := now()
+	grant, commit := false, false
+	for !grant || !commit {
+		select {
+		case r := <-w.progress:
+			if r.At > since {
+				grant = grant || r.What == granted
+				commit = commit || r.What == wrote
+			}
+		case <-ctx.Done():
+			return fmt.Errorf("in %v there was a grant: %v, a commit: %v", recovery, grant, commit)
+		}
+	}
+	return nil
+}
+
+// run lets clients live and faults strike for a while, mends everything, and
+// waits until the clients get on again. It returns all that happened.
+func (w *world) run(ctx context.Context, length time.Duration) (*history, error) {
+	defer w.end()
+	for seat := range seats {
+		if err := w.sit(seat); err != nil {
+			return nil, err
+		}
+	}
+	if err := w.goesOn(ctx); err != nil {
+		return nil, fmt.Errorf("before any fault: %w", err)
+	}
+	err := w.suffer(ctx, length)
+	if err == nil {
+		err = w.goesOn(ctx)
+	}
+	if err != nil {
+		return nil, err
+	}
+	w.end()
+	return w.recall(ctx)
+}
+
+// suffer lets faults strike for a while and returns when all are mended.
+func (w *world) suffer(ctx context.Context, length time.Duration) error {
+	ctx, cancel := context.WithTimeout(ctx, length)
+	defer cancel()
+	var both sync.WaitGroup
+	var clients, servers error
+	both.Go(func() { clients = w.befallClients(ctx, rand.New(rand.NewPCG(w.seed, 1))) })
+	both.Go(func() { servers = w.befallServers(ctx, rand.New(rand.NewPCG(w.seed, 2))) })
+	both.Wait()
+	return errors.Join(clients, servers)
+}
+
+// befallServers lets the fault come and go.
+func (w *world) befallServers(ctx context.Context, r *rand.Rand) error {
+	if w.fault.strike == nil {
+		return nil
+	}
+	ttl := w.kind.ttl
+	for wait(ctx, between(r, ttl/2, ttl*3/2)) {
+		mend, err := w.fault.strike(w, r)
+		if err != nil {
+			return fmt.Errorf("%s: %w", w.fault.name, err)
+		}
+		w.strokes++
+		wait(ctx, between(r, ttl/4, 2*ttl))
+		if err := mend(); err != nil {
+			return fmt.Errorf("mending %s: %w", w.fault.name, err)
+		}
+	}
+	return nil
+}
+
+// befallClients stalls clients, often for longer than a lease lasts, and kills
+// some, in whose place others come.
+func (w *world) befallClients(ctx context.Context, r *rand.Rand) error {
+	ttl := w.kind.ttl
+	var stalls sync.WaitGroup
+	defer stalls.Wait()
+	for wait(ctx, between(r, ttl/4, ttl)) {
+		seat := r.IntN(seats)
+		if r.IntN(3) == 0 {
+			w.in(seat).kill()
+			if err := w.sit(seat); err != nil {
+				return err
+			}
+			continue
+		}
+		p, length := w.in(seat), between(r, ttl/4, 2*ttl)
+		p.stall()
+		stalls.Go(func() {
+			wait(ctx, length)
+			p.resume()
+		})
+	}
+	return nil
+}
+
+// end lets the clients come to their end. It may be called twice.
+func (w *world) end() {
+	w.mu.Lock()
+	w.closed = true
+	all := w.sitting
+	w.mu.Unlock()
+	var ends sync.WaitGroup
+	for _, p := range all {
+		ends.Go(p.stop)
+	}
+	ends.Wait()
+}
+
+// recall puts together what the clients said and what PostgreSQL committed.
+func (w *world) recall(ctx context.Context) (*history, error) {
+	h := &history{}
+	if w.defect != unsealed {
+		h.first = 1
+	}
+	for _, p := range w.lived {
+		if p.err != nil {
+			return nil, p.err
+		}
+		if err := h.add(p.Name, p.lane, p.records); err != nil {
+			return nil, err
+		}
+	}
+	conn, err := pgx.Connect(ctx, w.pg.URL(w.database))
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = conn.Close(ctx) }()
+	h.commits, err = readCommits(ctx, conn)
+	return h, err
+}
+
+// wait lets time pass, and is false when ctx has ended.
+func wait(ctx context.Context, d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return ctx.Err() == nil
+	case <-ctx.Done():
+		return false
+	}
+}
+
+func between(r *rand.Rand, least, most time.Duration) time.Duration {
+	return least + time.Duration(r.Int64N(int64(most-least)))
+}
