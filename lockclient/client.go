@@ -15,7 +15,6 @@ import (
 	"errors"
 	"fmt"
 	"sync"
-	"time"
 
 	"github.com/wirefence/wirefence/fence"
 )
@@ -31,6 +30,8 @@ type Client struct {
 	mu      sync.Mutex // taken after a lease's, if both are
 	closed  bool
 	leases  map[*Lease]struct{} // held ones
+	lines   map[fence.Resource]*line
+	streaks streaks
 }
 
 // New makes a client on a store, which stays the caller's: Close ends the
@@ -41,61 +42,32 @@ func New(store Store, opts Options) (*Client, error) {
 	}
 	return &Client{
 		store: store, opts: opts.withDefaults(),
-		closing: make(chan struct{}), workers: workers{jobs: make(chan func())}, leases: map[*Lease]struct{}{},
+		closing: make(chan struct{}), workers: workers{jobs: make(chan func())},
+		leases: map[*Lease]struct{}{}, lines: map[fence.Resource]*line{},
 	}, nil
 }
 
 // Acquire waits until the lease is won or ctx ends, in which case no lease is
-// left behind. An error of the store or of the seal ends the wait.
+// left behind. An error of the store or of the seal ends the wait, that of the
+// client's other acquires of the resource included.
+//
+// Within one client the acquires of a resource have their turn in the order in
+// which they were called, and only the first asks the store. Between clients
+// there is no order: at each release every client that waits has its chance,
+// and so has who comes new.
 func (c *Client) Acquire(ctx context.Context, resource fence.Resource) (*Lease, error) {
-	lease, err := c.TryAcquire(ctx, resource)
-	if held := (*HeldError)(nil); !errors.As(err, &held) {
-		return lease, err
+	if _, err := fence.ParseResource(string(resource)); err != nil {
+		return nil, err
 	}
-	released := make(chan struct{}, 1)
-	if notifier, ok := c.store.(Notifier); ok {
-		stop, err := notifier.Notify(ctx, resource, released)
-		if err != nil {
-			c.opts.Logger.Debug("waiting by polling", "resource", resource, "error", err)
-		} else {
-			defer stop()
-		}
+	if ctx.Err() != nil {
+		return nil, contextError(ctx, "acquiring the lease of", resource)
 	}
-	pauses := c.opts.backoff()
-	for {
-		held := (*HeldError)(nil)
-		if !errors.As(err, &held) {
-			return lease, err
-		}
-		if waitErr := c.wait(ctx, held, pauses.pause(), released); waitErr != nil {
-			return nil, waitErr
-		}
-		lease, err = c.TryAcquire(ctx, resource)
-	}
+	l, place := c.join(resource)
+	return l.acquire(ctx, place)
 }
 
-// wait returns nil when it is time to try again: after the pause, a release, or
-// the end of the other's lease, whichever is first.
-func (c *Client) wait(ctx context.Context, held *HeldError, pause time.Duration, released <-chan struct{}) error {
-	if held.Remaining > 0 {
-		pause = min(pause, held.Remaining+time.Millisecond)
-	}
-	timer := time.NewTimer(pause)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return nil
-	case <-released:
-		return nil
-	case <-c.closing:
-		return ErrClosed
-	case <-ctx.Done():
-		return contextError(ctx, "waiting for the lease of", held.Resource)
-	}
-}
-
-// TryAcquire tries once. If another holds the lease, the error is a *HeldError,
-// which is an ErrNotAcquired.
+// TryAcquire tries once, whether others wait or not. If another holds the lease,
+// the error is a *HeldError, which is an ErrNotAcquired.
 //
 // It returns as soon as ctx ends. What the store then still answers is given
 // back by a goroutine that Close waits for.
@@ -241,6 +213,12 @@ func (c *Client) Close(ctx context.Context) error {
 	if !c.closed {
 		c.closed = true
 		close(c.closing)
+		for _, l := range c.lines {
+			if l.linger != nil {
+				l.linger.Stop()
+				l.drop()
+			}
+		}
 	}
 	held := make([]*Lease, 0, len(c.leases))
 	for lease := range c.leases {

@@ -5,6 +5,7 @@ import (
 	_ "embed"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -87,4 +88,66 @@ func benchmark(b *testing.B, workers int) {
 	b.ReportMetric(total/bareTime.Seconds(), "bare/s")
 	b.ReportMetric(total/clientTime.Seconds(), "client/s")
 	b.ReportMetric(bareTime.Seconds()/clientTime.Seconds(), "ratio")
+}
+
+// BenchmarkHandoff measures the time from the call of a release to the return
+// of the next acquire, with that many others waiting: each a client with
+// connections of its own, as a process has. It also tells how many commands
+// Redis executed for each handoff.
+func BenchmarkHandoff(b *testing.B) {
+	for _, waiters := range []int{1, 10, 100} {
+		b.Run(fmt.Sprint(waiters), func(b *testing.B) { handoff(b, waiters) })
+	}
+}
+
+func handoff(b *testing.B, waiters int) {
+	server := ownServer(b)
+	ctx, cancel := context.WithCancel(b.Context())
+	won := make(chan *lockclient.Lease)
+	var all sync.WaitGroup
+	for i := range waiters + 1 {
+		client, err := lockclient.New(open(b, server), lockclient.Options{Holder: fmt.Sprint("process", i)})
+		if err != nil {
+			b.Fatal(err)
+		}
+		b.Cleanup(func() { _ = client.Close(context.Background()) })
+		all.Go(func() {
+			for ctx.Err() == nil {
+				lease, err := client.Acquire(ctx, "handoff")
+				if err != nil {
+					return
+				}
+				select {
+				case won <- lease:
+					<-lease.Context().Done()
+				case <-ctx.Done():
+				}
+			}
+		})
+	}
+	lease := <-won
+	asked := direct(b, server)
+	for asked.PubSubNumSub(ctx, "wirefence:{handoff}:released").Val()["wirefence:{handoff}:released"] < int64(waiters) {
+		time.Sleep(10 * time.Millisecond)
+	}
+	before := executed(b, asked)
+	var times []time.Duration
+	for b.Loop() {
+		start := time.Now()
+		if err := lease.Release(ctx); err != nil {
+			b.Fatal(err)
+		}
+		lease = <-won
+		times = append(times, time.Since(start))
+	}
+	commands := executed(b, asked) - before
+	cancel()
+	if err := lease.Release(b.Context()); err != nil {
+		b.Fatal(err)
+	}
+	all.Wait()
+	slices.Sort(times)
+	b.ReportMetric(float64(times[len(times)/2].Microseconds()), "median-µs")
+	b.ReportMetric(float64(times[len(times)*99/100].Microseconds()), "p99-µs")
+	b.ReportMetric(float64(commands)/float64(len(times)), "scripts/handoff")
 }

@@ -1,0 +1,212 @@
+package lockclient
+
+import (
+	"container/list"
+	"context"
+	"errors"
+	"time"
+
+	"github.com/wirefence/wirefence/fence"
+)
+
+// line is where the acquires of one client that want the same resource stand.
+// Only the first asks the store, so that a release is not followed by a try of
+// each of them; the others come in the order of their arrival.
+//
+// What the first learned is passed on with its turn: the subscription, the
+// pause between tries, and that the resource is held.
+type line struct {
+	client   *Client
+	resource fence.Resource
+
+	// Guarded by the client's mu.
+	waiting list.List   // of chan error; the first has the turn
+	over    bool        // all in waiting have failed
+	linger  *time.Timer // ends a line that is empty
+
+	// Owned by who has the turn.
+	held     *HeldError // what the store said last; nil: ask at once
+	back     bool       // the client comes back to a resource that others may want
+	released chan struct{}
+	stop     func() // ends the notices; nil before the first wait
+	pauses   backoff
+	rivals   rivals
+}
+
+// join puts an acquire at the end of its resource's line. The channel gets nil
+// when it is its turn, or the error that ended the wait of the whole line.
+func (c *Client) join(resource fence.Resource) (*line, *list.Element) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	l := c.lines[resource]
+	if l == nil {
+		l = &line{client: c, resource: resource, pauses: c.opts.backoff()}
+		c.lines[resource] = l
+	}
+	turn := make(chan error, 1)
+	if l.waiting.Len() == 0 {
+		l.back = c.streaks.giveWay(resource, c.opts.RetryMax)
+		if l.linger != nil {
+			l.linger.Stop()
+			l.linger, l.held, l.back = nil, nil, true
+		}
+		turn <- nil
+	}
+	return l, l.waiting.PushBack(turn)
+}
+
+// leave takes an acquire out of the line. If it had the turn, the next one gets
+// that; but if it failed for a reason that is not its own, all fail with it
+// rather than find out one after the other.
+func (l *line) leave(place *list.Element, failed error) {
+	l.client.mu.Lock()
+	defer l.client.mu.Unlock()
+	if l.over {
+		return
+	}
+	first := l.waiting.Front() == place
+	l.waiting.Remove(place)
+	if !first {
+		return
+	}
+	if failed != nil {
+		l.over = true
+		for each := l.waiting.Front(); each != nil; each = each.Next() {
+			each.Value.(chan error) <- failed
+		}
+		l.drop()
+		return
+	}
+	switch {
+	case l.waiting.Len() > 0:
+		l.waiting.Front().Value.(chan error) <- nil
+	case l.rivals.count() > 0 && !l.client.closed:
+		l.stay()
+	default:
+		l.drop()
+	}
+}
+
+// stay keeps an empty line for a while, so that the client remembers its rivals
+// when it comes back, and need not subscribe again. The caller holds mu.
+func (l *line) stay() {
+	var timer *time.Timer
+	timer = time.AfterFunc(l.client.opts.RetryMax, func() {
+		l.client.mu.Lock()
+		defer l.client.mu.Unlock()
+		if l.linger == timer {
+			l.drop()
+		}
+	})
+	l.linger = timer
+}
+
+// drop ends the line. The caller holds mu.
+func (l *line) drop() {
+	l.linger = nil
+	delete(l.client.lines, l.resource)
+	if l.stop != nil {
+		l.stop()
+	}
+}
+
+// acquire waits for its turn and then for the lease.
+func (l *line) acquire(ctx context.Context, place *list.Element) (lease *Lease, err error) {
+	var failed error
+	defer func() { l.leave(place, failed) }()
+	select {
+	case err := <-place.Value.(chan error):
+		if err != nil {
+			return nil, err
+		}
+	case <-l.client.closing:
+		return nil, ErrClosed
+	case <-ctx.Done():
+		return nil, contextError(ctx, "waiting for the lease of", l.resource)
+	}
+	lease, err = l.ask(ctx)
+	if err != nil && ctx.Err() == nil && !errors.Is(err, ErrClosed) {
+		failed = err
+	}
+	return lease, err
+}
+
+// ask tries until the lease is won. Who has the turn calls it.
+func (l *line) ask(ctx context.Context) (*Lease, error) {
+	if l.back {
+		l.back = false
+		if _, err := l.sleep(ctx, giveWay+l.rivals.spread(), nil); err != nil {
+			return nil, err
+		}
+	}
+	for {
+		if l.held != nil {
+			if err := l.wait(ctx); err != nil {
+				l.held = nil // what woke the wait may have been lost with it
+				return nil, err
+			}
+		}
+		lease, err := l.client.TryAcquire(ctx, l.resource)
+		if held := (*HeldError)(nil); errors.As(err, &held) {
+			l.held = held
+			l.rivals.note(held.Holder, l.client.opts.Holder)
+			continue
+		}
+		l.held = nil
+		if err == nil {
+			l.held = &HeldError{Resource: l.resource, Holder: lease.holder}
+			l.rivals.note(lease.holder, l.client.opts.Holder)
+		}
+		return lease, err
+	}
+}
+
+// wait returns nil when it is time to try again: after a pause, a release, or
+// the end of the other's lease, whichever is first.
+func (l *line) wait(ctx context.Context) error {
+	if l.stop == nil {
+		l.listen(ctx)
+	}
+	spread := l.rivals.spread()
+	pause := l.pauses.pause()
+	if l.held.Remaining > 0 {
+		pause = min(pause, l.held.Remaining+time.Millisecond+spread)
+	}
+	woken, err := l.sleep(ctx, pause, l.released)
+	if woken && spread > 0 {
+		_, err = l.sleep(ctx, spread, nil)
+	}
+	return err
+}
+
+// sleep waits for a time to pass, or for a notice, and reports which it was.
+func (l *line) sleep(ctx context.Context, pause time.Duration, released <-chan struct{}) (woken bool, err error) {
+	timer := time.NewTimer(pause)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return false, nil
+	case <-released:
+		return true, nil
+	case <-l.client.closing:
+		return false, ErrClosed
+	case <-ctx.Done():
+		return false, contextError(ctx, "waiting for the lease of", l.resource)
+	}
+}
+
+// listen asks for notices of releases. They go on when ctx has ended: others in
+// the line need them.
+func (l *line) listen(ctx context.Context) {
+	l.released, l.stop = make(chan struct{}, 1), func() {}
+	notifier, ok := l.client.store.(Notifier)
+	if !ok {
+		return
+	}
+	stop, err := notifier.Notify(context.WithoutCancel(ctx), l.resource, l.released)
+	if err != nil {
+		l.client.opts.Logger.Debug("waiting by polling", "resource", l.resource, "error", err)
+		return
+	}
+	l.stop = stop
+}
