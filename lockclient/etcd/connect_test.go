@@ -3,7 +3,9 @@ package etcd_test
 import (
 	"context"
 	"errors"
+	"net"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -100,4 +102,32 @@ func TestTLS(t *testing.T) {
 		}
 		cancel()
 	}
+}
+
+// A server that is away for long is found soon after it is back: a client tries
+// it again and again, and not ever more seldom.
+func TestConnectsAgainSoon(t *testing.T) {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer listener.Close()
+	store := open(t, "etcd://"+listener.Addr().String())
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	var asking sync.WaitGroup
+	defer asking.Wait()
+	asking.Go(func() { _, _ = store.Renew(ctx, "r", "me", time.Minute) })
+	go func() {
+		<-ctx.Done()
+		_ = listener.Close()
+	}()
+	for tries := range 8 {
+		conn, err := listener.Accept()
+		if err != nil {
+			t.Fatalf("after %d tries: %v", tries, err)
+		}
+		_ = conn.Close()
+	}
+	cancel()
 }

@@ -34,6 +34,8 @@ import (
 	"go.etcd.io/etcd/api/v3/mvccpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
 
 	"github.com/wirefence/wirefence/fence"
 	"github.com/wirefence/wirefence/lockclient"
@@ -57,6 +59,13 @@ var (
 	_ lockclient.Notifier = (*Store)(nil)
 )
 
+// reconnect is how often a server is tried that doesn't answer. By gRPC's own
+// defaults a client notices up to two minutes late that it is back.
+var reconnect = grpc.ConnectParams{
+	Backoff:           backoff.Config{BaseDelay: 50 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: 500 * time.Millisecond},
+	MinConnectTimeout: 3 * time.Second,
+}
+
 // New makes a store on a client, whose keys begin with a prefix and a slash. All
 // who compete for a resource must use the same prefix. Close closes the client
 // too.
@@ -77,6 +86,7 @@ func Open(url string) (*Store, error) {
 		Username: u.User, Password: u.Password, Logger: zap.NewNop(),
 		// A server that is cut off is found out while a request waits.
 		DialKeepAliveTime: 10 * time.Second, DialKeepAliveTimeout: 3 * time.Second,
+		DialOptions: []grpc.DialOption{grpc.WithConnectParams(reconnect)},
 	}
 	if config.TLS, err = u.TLS(); err != nil {
 		return nil, fmt.Errorf("etcd connection string: %w", err)
