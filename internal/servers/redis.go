@@ -6,41 +6,30 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"os"
 	"os/exec"
-	"path/filepath"
 	"strconv"
 	"strings"
-	"syscall"
 	"time"
+
+	goredis "github.com/redis/go-redis/v9"
 )
 
 // Redis is a running Redis server without persistence: what it held is gone
 // when it is restarted.
 type Redis struct {
-	Port int
+	process
 
-	dir    string
-	args   []string
-	cmd    *exec.Cmd
-	exited chan struct{}
+	conf string // a configuration file that comes first; "" for none
+	args []string
 }
 
 // StartRedis starts a server on a free loopback port. Arguments are passed on
 // to redis-server. It returns when the server answers.
 func StartRedis(ctx context.Context, args ...string) (*Redis, error) {
-	if _, err := exec.LookPath("redis-server"); err != nil {
-		return nil, errors.New("no redis-server found: run scripts/install-servers (Debian, Ubuntu), or put redis-server on the PATH")
-	}
-	port, err := FreePort()
+	r, err := newRedis(args...)
 	if err != nil {
 		return nil, err
 	}
-	dir, err := os.MkdirTemp("", "wf-redis-")
-	if err != nil {
-		return nil, err
-	}
-	r := &Redis{Port: port, dir: dir, args: args}
 	if err := r.Start(ctx); err != nil {
 		r.Close()
 		return nil, err
@@ -48,37 +37,26 @@ func StartRedis(ctx context.Context, args ...string) (*Redis, error) {
 	return r, nil
 }
 
-// Start starts a server that was ended by Kill, empty, on the same port.
+// newRedis makes a server that is not started yet.
+func newRedis(args ...string) (*Redis, error) {
+	if _, err := exec.LookPath("redis-server"); err != nil {
+		return nil, errors.New("no redis-server found: run scripts/install-servers (Debian, Ubuntu), or put redis-server on the PATH")
+	}
+	p, err := newProcess("redis")
+	if err != nil {
+		return nil, err
+	}
+	return &Redis{process: p, args: args}, nil
+}
+
+// Start starts a server that was ended by Stop or Kill, empty, on the same port.
 func (r *Redis) Start(ctx context.Context) error {
-	args := append([]string{"--port", strconv.Itoa(r.Port), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no",
-		"--dir", r.dir, "--logfile", filepath.Join(r.dir, "redis.log")}, r.args...)
-	cmd := exec.Command("redis-server", args...)
-	cmd.SysProcAttr = &syscall.SysProcAttr{}
-	endWithParent(cmd.SysProcAttr)
-	if err := cmd.Start(); err != nil {
-		return err
+	var args []string
+	if r.conf != "" {
+		args = append(args, r.conf)
 	}
-	exited := make(chan struct{})
-	r.cmd, r.exited = cmd, exited
-	go func() {
-		_ = cmd.Wait()
-		close(exited)
-	}()
-	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
-	defer cancel()
-	for {
-		if r.ping(ctx) {
-			return nil
-		}
-		select {
-		case <-exited:
-			log, _ := os.ReadFile(filepath.Join(r.dir, "redis.log"))
-			return fmt.Errorf("redis-server ended while starting:\n%s", log)
-		case <-ctx.Done():
-			return fmt.Errorf("redis-server did not start: %w", ctx.Err())
-		case <-time.After(20 * time.Millisecond):
-		}
-	}
+	args = append(args, "--port", strconv.Itoa(r.Port), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no", "--dir", r.dir)
+	return r.run(ctx, exec.Command("redis-server", append(args, r.args...)...), r.ping)
 }
 
 func (r *Redis) ping(ctx context.Context) bool {
@@ -95,31 +73,52 @@ func (r *Redis) ping(ctx context.Context) bool {
 	return err == nil && strings.HasPrefix(line, "+PONG")
 }
 
-// Kill ends the server at once and waits for it.
-func (r *Redis) Kill() {
-	if r.cmd == nil {
-		return
+// Do sends one command and returns its answer.
+func (r *Redis) Do(ctx context.Context, args ...any) (any, error) {
+	client := goredis.NewClient(&goredis.Options{Addr: r.Addr(), Protocol: 2, MaxRetries: -1})
+	defer client.Close()
+	answer, err := client.Do(ctx, args...).Result()
+	if err != nil {
+		return nil, fmt.Errorf("redis at %s: %v: %w", r.Addr(), args, err)
 	}
-	_ = r.cmd.Process.Kill()
-	<-r.exited
-	r.cmd = nil
+	return answer, nil
 }
 
-// Pause stops the process with SIGSTOP; Resume lets it go on.
-func (r *Redis) Pause() error  { return r.cmd.Process.Signal(syscall.SIGSTOP) }
-func (r *Redis) Resume() error { return r.cmd.Process.Signal(syscall.SIGCONT) }
-
-// Close ends the server and removes its folder. It may be called twice.
-func (r *Redis) Close() {
-	if r.cmd != nil {
-		_ = r.cmd.Process.Signal(syscall.SIGCONT)
+// says reports whether the answer to a command contains all the texts.
+func (r *Redis) says(ctx context.Context, command string, texts ...string) bool {
+	answer, err := r.Do(ctx, words(command)...)
+	if err != nil {
+		return false
 	}
-	r.Kill()
-	_ = os.RemoveAll(r.dir)
+	text := fmt.Sprint(answer)
+	for _, want := range texts {
+		if !strings.Contains(text, want) {
+			return false
+		}
+	}
+	return true
 }
 
-// Addr is host:port of the server.
-func (r *Redis) Addr() string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(r.Port)) }
+func words(command string) (all []any) {
+	for word := range strings.FieldsSeq(command) {
+		all = append(all, word)
+	}
+	return all
+}
 
 // URL is the connection string of the server.
 func (r *Redis) URL() string { return "redis://" + r.Addr() + "/0" }
+
+// await returns when done does with true, or with an error after a minute.
+func await(ctx context.Context, what string, done func(context.Context) bool) error {
+	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	defer cancel()
+	for !done(ctx) {
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("waiting for %s: %w", what, ctx.Err())
+		case <-time.After(20 * time.Millisecond):
+		}
+	}
+	return nil
+}

@@ -127,3 +127,56 @@ func TestEtcdKeepsItsDataAndForgetsWhatCameLater(t *testing.T) {
 		t.Fatal(err)
 	}
 }
+
+func TestSentinelsReplaceAKilledMasterByALaggingReplica(t *testing.T) {
+	ctx := t.Context()
+	s, err := StartRedisSentinel(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	do := func(server *Redis, args ...any) any {
+		t.Helper()
+		answer, err := server.Do(ctx, args...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return answer
+	}
+	do(s.Master, "set", "a", "replicated")
+	if n := do(s.Master, "wait", 1, 10000); n != int64(1) {
+		t.Fatalf("%v replicas", n)
+	}
+	if err := s.CutReplication(ctx); err != nil {
+		t.Fatal(err)
+	}
+	do(s.Master, "set", "a", "lost")
+	s.Master.Kill()
+	if err := s.AwaitFailover(ctx); err != nil {
+		t.Fatal(err)
+	}
+	if got := do(s.Replica, "get", "a"); got != "replicated" {
+		t.Errorf("the new master has %q", got)
+	}
+}
+
+func TestRedisClusterHasAllSlotsAndReplicas(t *testing.T) {
+	ctx := t.Context()
+	c, err := StartRedisCluster(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	for _, key := range []string{"a", "b", "c", "d", "e", "{wirefence}"} {
+		at, err := c.MasterOf(ctx, key)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := c.Masters[at].Do(ctx, "set", key, "value"); err != nil {
+			t.Error(err)
+		}
+		if n, err := c.Masters[at].Do(ctx, "wait", 1, 10000); err != nil || n != int64(1) {
+			t.Errorf("%v replicas, %v", n, err)
+		}
+	}
+}
