@@ -1,9 +1,7 @@
 package redis
 
 import (
-	"errors"
 	"maps"
-	"net/url"
 	"slices"
 	"strings"
 
@@ -25,13 +23,4 @@ func address(client goredis.UniversalClient) string {
 		return strings.Join(slices.Sorted(maps.Values(c.Options().Addrs)), ",")
 	}
 	return "unknown address"
-}
-
-// withoutURL takes the connection string, and so the password, out of an error
-// of net/url.
-func withoutURL(err error) error {
-	if parse := (*url.Error)(nil); errors.As(err, &parse) {
-		return parse.Err
-	}
-	return err
 }

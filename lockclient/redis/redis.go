@@ -67,16 +67,23 @@ func New(client goredis.UniversalClient) *Store {
 	return s
 }
 
-// Open makes a store on a new client for a connection string such as
-// redis://user:password@host:6379/0, rediss:// for TLS, or unix://. It does not
-// connect yet.
+// Open makes a store on a new client for a connection string, of which
+// docs/stores.md describes all parts:
+//
+//	redis://user:password@host:6379/0
+//	unix://user:password@/path/to/socket?db=0
+//	redis-sentinel://user:password@host:26379,host:26379/0?master_name=name
+//	redis-cluster://user:password@host:6379,host:6379
+//
+// With rediss in place of redis it uses TLS. It does not connect yet.
 func Open(url string) (*Store, error) {
-	opts, err := goredis.ParseURL(url)
+	client, address, err := openClient(url)
 	if err != nil {
-		return nil, fmt.Errorf("redis connection string: %w", withoutURL(err))
+		return nil, fmt.Errorf("redis connection string: %w", err)
 	}
-	opts.ContextTimeoutEnabled = true
-	return New(goredis.NewClient(opts)), nil
+	s := New(client)
+	s.address = address
+	return s, nil
 }
 
 // Close closes the go-redis client and returns when nothing of the store runs
