@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
+	goredis "github.com/redis/go-redis/v9"
 
 	"github.com/wirefence/wirefence/lockclient"
 	"github.com/wirefence/wirefence/lockclient/etcd"
@@ -19,7 +20,7 @@ import (
 // LeaseSettings are those of every command that takes leases. The database that
 // seals, and keeps leases where no other store does, is each command's own.
 type LeaseSettings struct {
-	RedisURL string        `env:"WIREFENCE_REDIS_URL" help:"the lease store, as in redis://redis.internal:6379/0; without one, leases are in PostgreSQL"`
+	RedisURL string        `env:"WIREFENCE_REDIS_URL" help:"the lease store, as in redis://redis.internal:6379/0, redis-sentinel://sentinel1,sentinel2/0?master_name=leases or redis-cluster://redis1,redis2; without one, leases are in PostgreSQL"`
 	EtcdURL  string        `env:"WIREFENCE_ETCD_URL" help:"etcd as the lease store, as in etcd://etcd1:2379,etcd2:2379,etcd3:2379"`
 	TTL      time.Duration `env:"WIREFENCE_TTL" envDefault:"15s" help:"how long the store keeps a lease that isn't renewed"`
 	MaxHold  time.Duration `env:"WIREFENCE_MAX_HOLD" envDefault:"24h" help:"cap on the hold, renewals included"`
@@ -97,6 +98,7 @@ func (l *leases) close() {
 
 // client makes a client that takes leases in the store.
 func (l *leases) client(cfg LeaseSettings, log *slog.Logger) (*lockclient.Client, error) {
+	goredis.SetLogger(redisLog{log}) // go-redis has one for all clients
 	return lockclient.New(l.store, lockclient.Options{
 		Sealer: l.sealer, TTL: cfg.TTL, MaxHold: cfg.MaxHold, Holder: cfg.Holder, Logger: log,
 	})

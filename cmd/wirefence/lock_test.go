@@ -190,3 +190,17 @@ func awaitSubscriber(t *testing.T, setting, resource string) {
 	}
 	t.Fatal("nobody waits for the lease")
 }
+
+// The standard error is the command's, whatever go-redis has to say of masters.
+func TestLockBehindSentinelIsQuiet(t *testing.T) {
+	t.Parallel()
+	s, err := servers.StartRedisSentinel(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(s.Close)
+	r := wirefence(t, []string{"WIREFENCE_REDIS_URL=" + s.URL()}, "lock", "orders", "--", "sh", "-c", "echo mine >&2").expect(t, 0)
+	if r.stderr != "mine\n" {
+		t.Errorf("standard error %q", r.stderr)
+	}
+}
