@@ -29,9 +29,10 @@ type LeaseSettings struct {
 
 // leases are a lease store and the database that seals its grants.
 type leases struct {
-	store   lockclient.Store
-	sealer  lockclient.Sealer // nil where the store seals by itself, or nobody does
-	closers []func()          // the last one first
+	store    lockclient.Store
+	sealer   lockclient.Sealer // nil where the store seals by itself, or nobody does
+	database *pgxpool.Pool     // nil if none is set
+	closers  []func()          // the last one first
 }
 
 // closingStore is a store of a package below lockclient.
@@ -55,6 +56,11 @@ func (cfg LeaseSettings) openers() []opener {
 	return slices.DeleteFunc(all, func(o opener) bool { return o.url == "" })
 }
 
+// storeNamed reports whether openLeases would find a lease store named.
+func (cfg LeaseSettings) storeNamed(databaseURL string) bool {
+	return databaseURL != "" || len(cfg.openers()) > 0
+}
+
 // openLeases makes ready what the settings name. It does not connect yet.
 func openLeases(ctx context.Context, cfg LeaseSettings, databaseURL string) (*leases, error) {
 	named := cfg.openers()
@@ -65,17 +71,16 @@ func openLeases(ctx context.Context, cfg LeaseSettings, databaseURL string) (*le
 		return nil, errors.New("no lease store: set WIREFENCE_DATABASE_URL for leases in PostgreSQL, or WIREFENCE_REDIS_URL or WIREFENCE_ETCD_URL")
 	}
 	l := &leases{}
-	var pool *pgxpool.Pool
 	if databaseURL != "" {
-		var err error
-		if pool, err = pgxpool.New(ctx, databaseURL); err != nil {
+		pool, err := pgxpool.New(ctx, databaseURL)
+		if err != nil {
 			return nil, fmt.Errorf("WIREFENCE_DATABASE_URL: %w", err)
 		}
 		l.closers = append(l.closers, pool.Close)
-		l.sealer = lockclient.PostgresSealer{Querier: pool}
+		l.database, l.sealer = pool, lockclient.PostgresSealer{Querier: pool}
 	}
 	if len(named) == 0 {
-		store := pgleases.New(pool)
+		store := pgleases.New(l.database)
 		l.store, l.sealer = store, nil
 		l.closers = append(l.closers, func() { _ = store.Close() })
 		return l, nil

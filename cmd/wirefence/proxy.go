@@ -7,13 +7,11 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
-	"net/http"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
-	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"github.com/spf13/cobra"
 
 	"github.com/wirefence/wirefence/migrations"
@@ -36,7 +34,8 @@ type proxySettings struct {
 	Mode                     string        `env:"WIREFENCE_MODE" envDefault:"enforce" help:"enforce; shadow counts and logs what it would refuse; off forwards everything untouched"`
 	UnfencedWrites           string        `env:"WIREFENCE_UNFENCED_WRITES" envDefault:"allow" help:"allow; reject refuses a write without a fence with WF002"`
 	Resource                 string        `env:"WIREFENCE_RESOURCE" help:"the resource that a bare token means"`
-	AdminListen              string        `env:"WIREFENCE_ADMIN_LISTEN" envDefault:"127.0.0.1:9433" help:"address of /livez, /readyz and /metrics; off for none"`
+	AdminListen              string        `env:"WIREFENCE_ADMIN_LISTEN" envDefault:"127.0.0.1:9433" help:"address of /livez, /readyz, /metrics and the HTTP API of leases, /v1; off for none"`
+	AdminTokenFile           string        `env:"WIREFENCE_ADMIN_TOKEN_FILE" help:"file with the bearer tokens of /v1, one a line; read again when it changes. Without, /v1 is served at loopback addresses only"`
 	ReusePort                bool          `env:"WIREFENCE_REUSE_PORT" envDefault:"false" help:"let a new process that has this set, too, listen at the same addresses and take over"`
 	TCPKeepalive             time.Duration `env:"WIREFENCE_TCP_KEEPALIVE" envDefault:"60s" help:"quiet time after which the other end of a connection is probed, on both sides; 0 for never"`
 	TCPUserTimeout           time.Duration `env:"WIREFENCE_TCP_USER_TIMEOUT" envDefault:"0s" help:"time that sent bytes may stay unacknowledged before a connection is given up; 0 lets the system decide"`
@@ -108,7 +107,11 @@ func runProxy(ctx context.Context, cfg proxySettings, signals *signals) error {
 	if err != nil {
 		return usageError{err}
 	}
-	signals.reload(server, log)
+	token, err := readAdminToken(cfg.AdminTokenFile, log)
+	if err != nil {
+		return usageError{err}
+	}
+	signals.reload(log, server.Reload, func() error { return reloadAdminToken(token, log) })
 	if err := verifySchema(ctx, cfg, log); err != nil {
 		if ctx.Err() != nil {
 			log.Info("ended by a signal before it served")
@@ -119,11 +122,11 @@ func runProxy(ctx context.Context, cfg proxySettings, signals *signals) error {
 	if err := server.Listen(); err != nil {
 		return err
 	}
-	admin, err := serveAdmin(cfg.AdminListen, server, registry, log)
+	admin, err := serveAdmin(ctx, cfg, token, server, registry, log)
 	if err != nil {
 		return err
 	}
-	defer admin.Close()
+	defer admin.close()
 	log.Info("serving", "version", version, "listen", addrs(server.Addrs()), "upstream", cfg.Upstream, "mode", cfg.Mode,
 		"unfenced_writes", cfg.UnfencedWrites, "admin", cfg.AdminListen)
 	if err := signals.serve(ctx, server, log); err != nil {
@@ -175,25 +178,4 @@ func connect(ctx context.Context, url string) (*pgx.Conn, error) {
 		cfg.RuntimeParams["application_name"] = "wirefence"
 	}
 	return pgx.ConnectConfig(ctx, cfg)
-}
-
-// serveAdmin serves the probes and the metrics until it is closed.
-func serveAdmin(at string, server *proxy.Server, registry *prometheus.Registry, log *slog.Logger) (*http.Server, error) {
-	mux := http.NewServeMux()
-	mux.Handle("/", server.Handler())
-	mux.Handle("GET /metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{Registry: registry}))
-	admin := &http.Server{Handler: mux, ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 10 * time.Second, WriteTimeout: 30 * time.Second}
-	if at == "off" {
-		return admin, nil
-	}
-	l, err := server.ListenAdmin(at)
-	if err != nil {
-		return nil, fmt.Errorf("admin listener: %w", err)
-	}
-	go func() {
-		if err := admin.Serve(l); !errors.Is(err, http.ErrServerClosed) && !errors.Is(err, net.ErrClosed) {
-			log.Error("the admin listener failed", "error", err)
-		}
-	}()
-	return admin, nil
 }

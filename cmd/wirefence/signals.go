@@ -28,13 +28,15 @@ func catchSignals() *signals {
 }
 
 // reload answers each SIGHUP until stop.
-func (s *signals) reload(server *proxy.Server, log *slog.Logger) {
+func (s *signals) reload(log *slog.Logger, reloads ...func() error) {
 	s.over = make(chan struct{})
 	go func() {
 		defer close(s.over)
 		for range s.hangups {
-			if err := server.Reload(); err != nil {
-				log.Error("not all could be reloaded; what could not stays as it was", "error", err)
+			for _, reload := range reloads {
+				if err := reload(); err != nil {
+					log.Error("not all could be reloaded; what could not stays as it was", "error", err)
+				}
 			}
 			log.Info("SIGHUP: other settings come from flags and the environment; to change them without losing clients, " +
 				"start a second process, both with WIREFENCE_REUSE_PORT=true, then end this one with SIGTERM")

@@ -1,0 +1,133 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"github.com/wirefence/wirefence/internal/api"
+	"github.com/wirefence/wirefence/proxy"
+)
+
+// admin is what the proxy serves at WIREFENCE_ADMIN_LISTEN.
+type admin struct {
+	http   *http.Server
+	api    *api.Server
+	leases *leases // nil where no store is named
+	stop   func() bool
+}
+
+// serveAdmin serves the probes, the metrics and the API of leases until it is
+// closed. The API's waits end with the context, which ends when the proxy begins
+// to drain.
+func serveAdmin(ctx context.Context, cfg proxySettings, token *api.Token, server *proxy.Server, registry *prometheus.Registry, log *slog.Logger) (*admin, error) {
+	if cfg.AdminListen == "off" {
+		return &admin{}, nil
+	}
+	a := &admin{}
+	if cfg.storeNamed(cfg.DatabaseURL) {
+		leases, err := openLeases(context.WithoutCancel(ctx), cfg.LeaseSettings, cfg.DatabaseURL)
+		if err != nil {
+			return nil, usageError{err}
+		}
+		a.leases = leases
+	}
+	l, err := server.ListenAdmin(cfg.AdminListen)
+	if err != nil {
+		a.close()
+		return nil, fmt.Errorf("admin listener: %w", err)
+	}
+	if a.api, err = api.New(a.options(cfg, token, l.Addr(), registry, log)); err != nil {
+		_ = l.Close()
+		a.close()
+		return nil, err
+	}
+	if why := a.api.Refusal(); why != "" {
+		log.Warn("requests to /v1 are refused: " + why)
+	}
+	mux := http.NewServeMux()
+	mux.Handle("/", server.Handler())
+	mux.Handle("GET /metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{Registry: registry}))
+	mux.Handle("/v1/", a.api)
+	a.http = &http.Server{Handler: mux, ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 10 * time.Second, WriteTimeout: 30 * time.Second}
+	a.stop = context.AfterFunc(ctx, a.api.Drain)
+	go func() {
+		if err := a.http.Serve(l); !errors.Is(err, http.ErrServerClosed) && !errors.Is(err, net.ErrClosed) {
+			log.Error("the admin listener failed", "error", err)
+		}
+	}()
+	return a, nil
+}
+
+func (a *admin) options(cfg proxySettings, token *api.Token, at net.Addr, registry *prometheus.Registry, log *slog.Logger) api.Options {
+	tcp, ok := at.(*net.TCPAddr)
+	o := api.Options{
+		Token: token, Loopback: ok && tcp.IP.IsLoopback(),
+		TTL: max(api.MinTTL, min(api.MaxTTL, cfg.TTL)), Logger: log, Registerer: registry,
+	}
+	if a.leases != nil {
+		o.Store, o.Sealer = a.leases.store, a.leases.sealer
+		if a.leases.database != nil {
+			o.Database = a.leases.database
+		}
+	}
+	return o
+}
+
+// adminCloseTime is what requests have to end in when the proxy ends.
+const adminCloseTime = 2 * time.Second
+
+func (a *admin) close() {
+	ctx, cancel := context.WithTimeout(context.Background(), adminCloseTime)
+	defer cancel()
+	if a.http != nil {
+		a.stop()
+		a.api.Drain()
+		if a.http.Shutdown(ctx) != nil {
+			_ = a.http.Close()
+		}
+		_ = a.api.Close(ctx)
+	}
+	if a.leases == nil {
+		return
+	}
+	closed := make(chan struct{})
+	go func() { // which waits for calls that are under way
+		a.leases.close()
+		close(closed)
+	}()
+	select {
+	case <-closed:
+	case <-ctx.Done():
+	}
+}
+
+// readAdminToken returns nil where no file is named.
+func readAdminToken(file string, log *slog.Logger) (*api.Token, error) {
+	if file == "" {
+		return nil, nil
+	}
+	token, err := api.ReadToken(file, log)
+	if err != nil {
+		return nil, fmt.Errorf("WIREFENCE_ADMIN_TOKEN_FILE: %w", err)
+	}
+	return token, nil
+}
+
+func reloadAdminToken(token *api.Token, log *slog.Logger) error {
+	if token == nil {
+		return nil
+	}
+	if err := token.Reload(); err != nil {
+		return fmt.Errorf("reloading the admin token: %w", err)
+	}
+	log.Info("reloaded", "what", []string{"admin token"})
+	return nil
+}
