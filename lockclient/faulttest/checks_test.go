@@ -76,6 +76,10 @@ func TestHistoryIsJudged(t *testing.T) {
 			h.attempts[1].call = 46
 			h.writes[3].current = 2
 		}, []string{"linearizable"}},
+		{"a refusal names what an operator revoked", func(h *history) {
+			h.writes[3].current = 4
+			h.commits[5].by = ""
+		}, nil},
 		{"a token that was granted is unknown", func(h *history) { h.writes[4].fate = misjudged }, []string{"answers are true"}},
 		{"what was acknowledged is gone", func(h *history) {
 			h.commits = slices.Delete(h.commits, 1, 2)

@@ -39,6 +39,10 @@ var (
 		return breakSome(w.toStore, r), nil
 	}}
 
+	revoked = fault{name: "revoked by an operator", keepsMemory: true, strike: func(w *world, _ *rand.Rand) (func() error, error) {
+		return nothingToMend, w.exec("SELECT wirefence.revoke('" + string(resource) + "')")
+	}}
+
 	// splitBrain is there from the beginning, in the arrangement of the servers.
 	splitBrain = fault{name: "split brain"}
 

@@ -25,6 +25,7 @@ type deed string
 const (
 	grants  deed = "is granted"
 	seals   deed = "seals for nobody" // an acquire that failed, or whose client was gone
+	revokes deed = "revokes up to"
 	writes  deed = "writes with"
 	refuses deed = "is refused with"
 )
@@ -37,7 +38,7 @@ var register = porcupine.Model{
 	Step: func(state, input, _ any) (bool, any) {
 		last, op := state.(fence.Token), input.(operation)
 		switch op.what {
-		case grants, seals:
+		case grants, seals, revokes:
 			return op.token > last, op.token
 		case writes:
 			return op.token == last, last
@@ -72,10 +73,11 @@ func (h *history) operations() (ops []porcupine.Operation) {
 	if h.first > 0 {
 		add(0, 0, 0, operation{what: grants, token: h.first, by: "the test"})
 	}
-	byName := map[string]*attempt{}
+	byName, isGranted := map[string]*attempt{}, map[fence.Token]bool{}
 	for _, a := range h.attempts {
 		byName[a.by] = a
 		if a.token > 0 {
+			isGranted[a.token] = true
 			add(a.lane, a.call, a.ret, operation{what: grants, token: a.token, by: a.by})
 		}
 	}
@@ -86,6 +88,8 @@ func (h *history) operations() (ops []porcupine.Operation) {
 			inJournal[c.row] = true
 		} else if a != nil && a.token != c.token {
 			add(a.lane, a.call, returns(c.token), operation{what: seals, token: c.token, by: a.by})
+		} else if c.by == "" && !isGranted[c.token] {
+			add(0, 0, returns(c.token), operation{what: revokes, token: c.token, by: "an operator"})
 		}
 	}
 	for _, w := range h.writes {

@@ -121,6 +121,7 @@ var redisFaults = []fault{
 	cutOff,
 	judgeKilled,
 	judgeCutOff,
+	revoked,
 }
 
 func (s redisServers) do(command string) error {
@@ -146,4 +147,5 @@ var postgresFaults = []fault{
 		return nothingToMend, w.exec("TRUNCATE wirefence.leases")
 	}},
 	cutOff,
+	revoked,
 }

@@ -209,7 +209,7 @@ func (w *world) befallServers(ctx context.Context, r *rand.Rand) error {
 		return nil
 	}
 	ttl := w.kind.ttl
-	for wait(ctx, between(r, ttl/2, ttl*3/2)) {
+	for pause := between(r, ttl/2, 3*ttl/2); wait(ctx, pause); pause = between(r, ttl, 5*ttl) {
 		mend, err := w.fault.strike(w, r)
 		if err != nil {
 			return fmt.Errorf("%s: %w", w.fault.name, err)
@@ -229,7 +229,7 @@ func (w *world) befallClients(ctx context.Context, r *rand.Rand) error {
 	ttl := w.kind.ttl
 	var stalls sync.WaitGroup
 	defer stalls.Wait()
-	for wait(ctx, between(r, ttl/4, ttl)) {
+	for wait(ctx, between(r, ttl/2, 3*ttl/2)) {
 		seat := r.IntN(seats)
 		if r.IntN(3) == 0 {
 			w.in(seat).kill()
