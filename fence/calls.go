@@ -23,11 +23,13 @@ type Querier interface {
 }
 
 // Grant is what a lock service hands out: a token for a resource, to a holder.
-// Holder is a name for people, and may be empty.
+// Holder is a name for people, and may be empty. Source names the service; empty,
+// the token is taken to be of the resource's own.
 type Grant struct {
 	Resource Resource
 	Token    Token
 	Holder   string
+	Source   Source
 }
 
 // Advance says what may move the last token of a resource on.
@@ -48,6 +50,10 @@ const (
 type ResourceStatus struct {
 	Resource  Resource
 	LastToken Token
+	// Source is "" as long as no token named one.
+	Source Source
+	// MustNameSource says that a token which names no source is refused.
+	MustNameSource bool
 	// Holder is "" where it is unknown: after a first use without a seal, or a
 	// revocation.
 	Holder string
@@ -95,11 +101,12 @@ func Check(ctx context.Context, q Querier, f Fence) error {
 
 // Seal records a grant. Once it has committed, no transaction with an older
 // token of the resource can commit any more. False means that the token isn't
-// higher than the last one recorded. It waits for older transactions, and ends
-// them after the resource's PreemptAfter. The role must have wirefence_issuer.
+// higher than the last one recorded; that the resource's tokens come from another
+// source is an error, which IsUnknown tells. It waits for older transactions, and
+// ends them after the resource's PreemptAfter. The role must have wirefence_issuer.
 func Seal(ctx context.Context, q Querier, g Grant) (bool, error) {
 	var sealed bool
-	if err := q.QueryRow(ctx, sealSQL, []byte(g.Resource), int64(g.Token), g.Holder).Scan(&sealed); err != nil {
+	if err := q.QueryRow(ctx, sealSQL, []byte(g.Resource), int64(g.Token), g.Holder, string(g.Source)).Scan(&sealed); err != nil {
 		return false, fmt.Errorf("seal resource %q: %w", g.Resource, err)
 	}
 	return sealed, nil
@@ -168,7 +175,7 @@ func scanStatus(row pgx.CollectableRow) (ResourceStatus, error) {
 		since        *time.Time
 		preemptAfter *int64 // microseconds
 	)
-	err := row.Scan(&name, &s.LastToken, &s.Holder, &since, &s.Advance, &s.Reuse, &preemptAfter, &s.Writers)
+	err := row.Scan(&name, &s.LastToken, &s.Source, &s.MustNameSource, &s.Holder, &since, &s.Advance, &s.Reuse, &preemptAfter, &s.Writers)
 	s.Resource = Resource(name)
 	if since != nil {
 		s.Since = *since

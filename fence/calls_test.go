@@ -51,6 +51,7 @@ func TestCalls(t *testing.T) {
 		t.Run(encoding, func(t *testing.T) {
 			conn := migrated(t, server, encoding)
 			t.Run("grants", func(t *testing.T) { grants(ctx, t, conn) })
+			t.Run("policies", func(t *testing.T) { policies(ctx, t, conn) })
 			t.Run("status", func(t *testing.T) { status(ctx, t, conn) })
 		})
 	}
@@ -108,6 +109,49 @@ func grants(ctx context.Context, t *testing.T, conn *pgx.Conn) {
 	}
 }
 
+func policies(ctx context.Context, t *testing.T, conn *pgx.Conn) {
+	const resource fence.Resource = "prêt"
+	tx, err := conn.Begin(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tx.Rollback(ctx)
+	wait, last := 1500*time.Millisecond, fence.Token(40)
+	policy := fence.Policy{Source: fence.SourceEtcd, Reuse: fence.ReuseOnce, PreemptAfter: &wait}
+	for _, want := range []bool{true, false} {
+		if made, err := fence.Declare(ctx, tx, resource, policy, "it's new"); made != want || err != nil {
+			t.Errorf("declared: %v, %v", made, err)
+		}
+	}
+	named := true
+	settings, err := fence.SetPolicy(ctx, tx, resource, fence.Policy{MustNameSource: &named, LastToken: &last, Advance: fence.AdvanceOnGrant}, "later")
+	if err != nil || len(settings) != 3 || string(settings["last_token"][1]) != "40" || string(settings["advance"][0]) != `"use"` {
+		t.Errorf("set %s, %v", settings, err)
+	}
+	changes, err := fence.Changes(ctx, tx, resource)
+	if err != nil || len(changes) != 2 || changes[0].Reason != "it's new" || changes[0].By == "" || changes[1].At.Before(changes[0].At) || len(changes[1].Settings) != 3 {
+		t.Errorf("changes %+v, %v", changes, err)
+	}
+	all, err := fence.Status(ctx, tx)
+	if i := slices.IndexFunc(all, func(s fence.ResourceStatus) bool { return s.Resource == resource }); err != nil || i < 0 || !all[i].MustNameSource ||
+		all[i].Source != "etcd" || all[i].LastToken != 40 || *all[i].PreemptAfter != wait || all[i].Reuse != fence.ReuseOnce {
+		t.Errorf("%+v, %v", all, err)
+	}
+	never := fence.Never
+	if _, err := fence.Declare(ctx, tx, resource, fence.Policy{PreemptAfter: &never}, "otherwise"); !fence.IsDeclared(err) {
+		t.Errorf("declared otherwise: %v", err)
+	}
+	if err := tx.Rollback(ctx); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := fence.SetPolicy(ctx, conn, resource, policy, "why"); !fence.IsUndeclared(err) || fence.IsDeclared(err) {
+		t.Errorf("set of what isn't known: %v", err)
+	}
+	if _, err := fence.Declare(ctx, conn, "a", fence.Policy{Source: "Etcd"}, "why"); !fence.IsMalformed(err) {
+		t.Errorf("declared a bad source: %v", err)
+	}
+}
+
 func status(ctx context.Context, t *testing.T, conn *pgx.Conn) {
 	tx, err := conn.Begin(ctx)
 	if err != nil {
@@ -115,7 +159,7 @@ func status(ctx context.Context, t *testing.T, conn *pgx.Conn) {
 	}
 	defer tx.Rollback(ctx)
 	began := time.Now()
-	if _, err := fence.Seal(ctx, tx, fence.Grant{Resource: "a", Token: 7, Holder: "w"}); err != nil {
+	if _, err := fence.Seal(ctx, tx, fence.Grant{Resource: "a", Token: 7, Holder: "w", Source: fence.SourceRedis}); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := tx.Exec(ctx, "UPDATE wirefence.resource_locks SET preempt_after = NULL WHERE resource_id = 'a'"); err != nil {
@@ -146,7 +190,7 @@ func status(ctx context.Context, t *testing.T, conn *pgx.Conn) {
 		t.Errorf("%+v", a)
 	}
 	a.Since = time.Time{}
-	if want := (fence.ResourceStatus{Resource: "a", LastToken: 7, Holder: "w", Advance: fence.AdvanceOnGrant, Reuse: fence.ReuseAllowed, Writers: 1}); a != want {
+	if want := (fence.ResourceStatus{Resource: "a", LastToken: 7, Source: "redis", Holder: "w", Advance: fence.AdvanceOnGrant, Reuse: fence.ReuseAllowed, Writers: 1}); a != want {
 		t.Errorf("%+v", a)
 	}
 	if revoked.Resource != "café 'au lait'" || revoked.Holder != "" || !revoked.Since.IsZero() || *revoked.PreemptAfter != 5*time.Second || revoked.Writers != 0 {

@@ -15,8 +15,8 @@ import (
 const MaxPairs = 32
 
 // MaxTextBytes is the longest text of a fence: MaxPairs fully encoded names
-// with their tokens and separators.
-const MaxTextBytes = MaxPairs * (3*MaxResourceBytes + 1 + 19 + 1)
+// with their tokens, sources and separators.
+const MaxTextBytes = MaxPairs * (3*MaxResourceBytes + 1 + 19 + 1 + MaxSourceBytes + 1)
 
 // Token is a fencing token: at least 1, strictly greater with each grant of a
 // resource.
@@ -48,10 +48,12 @@ func ParseToken(text string) (Token, error) {
 // String returns the decimal form.
 func (t Token) String() string { return strconv.FormatInt(int64(t), 10) }
 
-// Pair is one resource with its token.
+// Pair is one resource with its token, and where the token comes from. A pair
+// without a Source is taken to be of the resource's own.
 type Pair struct {
 	Resource Resource
 	Token    Token
+	Source   Source
 }
 
 // Fence is a set of pairs, at most one for a resource, sorted by resource in
@@ -61,8 +63,9 @@ type Fence struct {
 	pairs []Pair
 }
 
-// New makes a fence of 1 to MaxPairs valid pairs. The same pair may come twice;
-// two tokens for one resource are an error.
+// New makes a fence of 1 to MaxPairs valid pairs. The same pair may come twice,
+// and one of the two may leave the source open; two tokens or two sources for one
+// resource are an error.
 func New(pairs ...Pair) (Fence, error) {
 	for _, p := range pairs {
 		if _, err := ParseResource(string(p.Resource)); err != nil {
@@ -71,12 +74,17 @@ func New(pairs ...Pair) (Fence, error) {
 		if p.Token < 1 {
 			return Fence{}, &SyntaxError{Reason: fmt.Sprintf("token %d is less than 1", p.Token)}
 		}
+		if p.Source != "" {
+			if _, err := ParseSource(string(p.Source)); err != nil {
+				return Fence{}, err
+			}
+		}
 	}
 	return normalise(slices.Clone(pairs))
 }
 
-// Parse reads `resource=token[,resource=token…]`. Every error it returns is a
-// *SyntaxError.
+// Parse reads `resource=token[@source][,resource=token[@source]…]`. Every error
+// it returns is a *SyntaxError.
 func Parse(text string) (Fence, error) { return ParseWithDefault(text, "") }
 
 // ParseWithDefault is Parse, with a bare token standing for the resource def.
@@ -90,41 +98,62 @@ func ParseWithDefault(text string, def Resource) (Fence, error) {
 	}
 	pairs := make([]Pair, 0, strings.Count(text, ",")+1)
 	for item := range strings.SplitSeq(text, ",") {
-		name, number, found := strings.Cut(item, "=")
-		resource := def
-		if !found {
-			number = name
-			if def == "" {
-				return Fence{}, &SyntaxError{Reason: "a pair is not of the form resource=token"}
-			}
-		} else {
-			var err error
-			if resource, err = decodeResource(name); err != nil {
-				return Fence{}, err
-			}
-		}
-		token, err := ParseToken(number)
+		pair, err := parsePair(item, def)
 		if err != nil {
 			return Fence{}, err
 		}
-		pairs = append(pairs, Pair{resource, token})
+		pairs = append(pairs, pair)
 	}
 	return normalise(pairs)
 }
 
-// normalise sorts and deduplicates pairs, which it takes over.
-func normalise(pairs []Pair) (Fence, error) {
-	slices.SortStableFunc(pairs, func(a, b Pair) int { return strings.Compare(string(a.Resource), string(b.Resource)) })
-	for i := 1; i < len(pairs); i++ {
-		if a, b := pairs[i-1], pairs[i]; a.Resource == b.Resource && a.Token != b.Token {
-			return Fence{}, &SyntaxError{Reason: fmt.Sprintf("resource %q has two tokens, %d and %d", a.Resource, a.Token, b.Token)}
+func parsePair(item string, def Resource) (pair Pair, err error) {
+	name, grant, found := strings.Cut(item, "=")
+	switch {
+	case found:
+		if pair.Resource, err = decodeResource(name); err != nil {
+			return Pair{}, err
+		}
+	case def == "":
+		return Pair{}, &SyntaxError{Reason: "a pair is not of the form resource=token"}
+	default:
+		pair.Resource, grant = def, item
+	}
+	number, source, named := strings.Cut(grant, "@")
+	if pair.Token, err = ParseToken(number); err != nil {
+		return Pair{}, err
+	}
+	if named {
+		if pair.Source, err = ParseSource(source); err != nil {
+			return Pair{}, err
 		}
 	}
-	pairs = slices.Compact(pairs)
-	if len(pairs) > MaxPairs {
-		return Fence{}, &SyntaxError{Reason: fmt.Sprintf("it names %d resources, at most %d are allowed", len(pairs), MaxPairs)}
+	return pair, nil
+}
+
+// normalise sorts pairs, which it takes over, and makes one of those that say the
+// same.
+func normalise(pairs []Pair) (Fence, error) {
+	slices.SortStableFunc(pairs, func(a, b Pair) int { return strings.Compare(string(a.Resource), string(b.Resource)) })
+	kept := pairs[:0]
+	for _, p := range pairs {
+		if len(kept) == 0 || kept[len(kept)-1].Resource != p.Resource {
+			kept = append(kept, p)
+			continue
+		}
+		switch last := &kept[len(kept)-1]; {
+		case last.Token != p.Token:
+			return Fence{}, &SyntaxError{Reason: fmt.Sprintf("resource %q has two tokens, %d and %d", p.Resource, last.Token, p.Token)}
+		case last.Source == "":
+			last.Source = p.Source
+		case p.Source != "" && last.Source != p.Source:
+			return Fence{}, &SyntaxError{Reason: fmt.Sprintf("the token of resource %q has two sources, %s and %s", p.Resource, last.Source, p.Source)}
+		}
 	}
-	return Fence{pairs}, nil
+	if len(kept) > MaxPairs {
+		return Fence{}, &SyntaxError{Reason: fmt.Sprintf("it names %d resources, at most %d are allowed", len(kept), MaxPairs)}
+	}
+	return Fence{kept}, nil
 }
 
 // IsZero reports whether the fence carries nothing.
@@ -143,7 +172,8 @@ func (f Fence) Token(r Resource) Token {
 	return 0
 }
 
-// Merge adds up two fences. Two tokens for one resource are an error.
+// Merge adds up two fences. Two tokens or two sources for one resource are an
+// error.
 func (f Fence) Merge(other Fence) (Fence, error) {
 	return normalise(append(slices.Clone(f.pairs), other.pairs...))
 }
@@ -159,6 +189,10 @@ func (f Fence) String() string {
 		b.WriteString(p.Resource.Encode())
 		b.WriteByte('=')
 		b.WriteString(p.Token.String())
+		if p.Source != "" {
+			b.WriteByte('@')
+			b.WriteString(string(p.Source))
+		}
 	}
 	return b.String()
 }

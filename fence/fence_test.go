@@ -34,6 +34,12 @@ func TestParse(t *testing.T) {
 		{strings.Repeat("a=1,", fence.MaxTextBytes/4) + "a=1", "", ""},
 		{"34", "", ""}, {"34", "orders", "orders=34"}, {"34,a=1", "orders", "a=1,orders=34"}, {"34,orders=35", "orders", ""},
 		{"34", "odd name", "odd%20name=34"}, {"034", "orders", ""},
+		{"orders=34@etcd", "", "orders=34@etcd"}, {"34@etcd", "orders", "orders=34@etcd"}, {"34@etcd", "", ""},
+		{"a=1@b,b=1@a", "", "a=1@b,b=1@a"}, {"a=1@z9_.-", "", "a=1@z9_.-"}, {"a%40b=1@c", "", "a%40b=1@c"},
+		{"a=1,a=1@etcd", "", "a=1@etcd"}, {"a=1@etcd,a=1,a=1@etcd", "", "a=1@etcd"}, {"a=1@x,a=1@y", "", ""}, {"a=1@x,a=1,a=1@y", "", ""},
+		{"a=1@x,a=2@x", "", ""}, {"a=1@", "", ""}, {"a=1@@x", "", ""}, {"a=1@x@y", "", ""}, {"a=@x", "", ""}, {"a@x=1", "", ""}, {"@x", "a", ""},
+		{"a=1@X", "", ""}, {"a=1@9", "", ""}, {"a=1@-a", "", ""}, {"a=1@a b", "", ""}, {"a=1@a/b", "", ""}, {"a=1@%65tcd", "", ""}, {"a=1@\u00e9", "", ""},
+		{"a=1@" + strings.Repeat("z", 32), "", "a=1@" + strings.Repeat("z", 32)}, {"a=1@" + strings.Repeat("z", 33), "", ""},
 	} {
 		f, err := fence.ParseWithDefault(c.text, fence.Resource(c.def))
 		if got := f.String(); got != c.want || (err != nil) != (c.want == "") {
@@ -50,7 +56,7 @@ func TestAFenceNamesAtMost32Resources(t *testing.T) {
 	var pairs []fence.Pair
 	for i := range fence.MaxPairs {
 		name := fmt.Sprintf("%02d", i) + strings.Repeat("\x01", fence.MaxResourceBytes-2)
-		pairs = append(pairs, fence.Pair{Resource: fence.Resource(name), Token: 9223372036854775807})
+		pairs = append(pairs, fence.Pair{Resource: fence.Resource(name), Token: 9223372036854775807, Source: fence.Source(strings.Repeat("z", fence.MaxSourceBytes))})
 	}
 	f, err := fence.New(append(pairs, pairs...)...)
 	if err != nil {
@@ -72,7 +78,10 @@ func TestAFenceNamesAtMost32Resources(t *testing.T) {
 }
 
 func TestNewRefusesWhatIsNoPair(t *testing.T) {
-	for _, p := range []fence.Pair{{"", 1}, {"a", 0}, {"a", -1}, {"\xff", 1}, {"a\x00", 1}, {fence.Resource(strings.Repeat("a", 256)), 1}} {
+	for _, p := range []fence.Pair{
+		{"", 1, ""}, {"a", 0, ""}, {"a", -1, ""}, {"\xff", 1, ""}, {"a\x00", 1, ""}, {fence.Resource(strings.Repeat("a", 256)), 1, ""},
+		{"a", 1, "Etcd"}, {"a", 1, "1st"}, {"a", 1, "a@b"}, {"a", 1, fence.Source(strings.Repeat("a", 33))},
+	} {
 		if f, err := fence.New(p); !fence.IsMalformed(err) || !f.IsZero() {
 			t.Errorf("%v: %v", p, err)
 		}
@@ -80,7 +89,7 @@ func TestNewRefusesWhatIsNoPair(t *testing.T) {
 }
 
 func TestAFenceIsImmutable(t *testing.T) {
-	given := []fence.Pair{{"b", 2}, {"a", 1}}
+	given := []fence.Pair{{"b", 2, ""}, {"a", 1, ""}}
 	f, err := fence.New(given...)
 	if err != nil {
 		t.Fatal(err)

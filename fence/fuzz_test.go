@@ -13,6 +13,7 @@ import (
 func FuzzParse(f *testing.F) {
 	f.Add("orders=34", "")
 	f.Add("34,a%20b=9223372036854775807", "orders")
+	f.Add("34@etcd,a%40b=1@redis,a%40b=1", "orders")
 	f.Fuzz(func(t *testing.T, text, def string) {
 		if _, err := fence.ParseResource(def); err != nil {
 			def = ""

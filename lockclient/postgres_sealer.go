@@ -18,6 +18,11 @@ type PostgresSealer struct {
 	// whose client acquires one lease at a time. A transaction won't do: a
 	// grant counts when it is committed. The role must have wirefence_issuer.
 	Querier fence.Querier
+	// Source names what counts the tokens: the lease store, such as
+	// fence.SourceRedis. A resource takes the first that is named, and then
+	// refuses the grants of another. Default: none, which doesn't keep two
+	// stores apart.
+	Source fence.Source
 	// Server is how errors name the server. Default: host:port of a *pgx.Conn;
 	// a pool's errors name it only where connecting failed.
 	Server string
@@ -27,7 +32,7 @@ var _ Sealer = PostgresSealer{}
 
 // Seal implements Sealer.
 func (s PostgresSealer) Seal(ctx context.Context, resource fence.Resource, token fence.Token, holder string) (bool, error) {
-	sealed, err := fence.Seal(ctx, s.Querier, fence.Grant{Resource: resource, Token: token, Holder: holder})
+	sealed, err := fence.Seal(ctx, s.Querier, fence.Grant{Resource: resource, Token: token, Holder: holder, Source: s.Source})
 	if err != nil {
 		return false, fmt.Errorf("%s: %w", s.where(), err)
 	}

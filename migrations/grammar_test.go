@@ -16,13 +16,17 @@ import (
 func parsed(t interface{ Fatal(...any) }, conn *pgx.Conn, text, def string) (string, string) {
 	var resources []string
 	var tokens []int64
-	err := conn.QueryRow(context.Background(), "SELECT * FROM wirefence.parsed($1, $2)", text, def).Scan(&resources, &tokens)
+	var sources []*fence.Source
+	err := conn.QueryRow(context.Background(), "SELECT * FROM wirefence.parsed($1, $2)", text, def).Scan(&resources, &tokens, &sources)
 	if err != nil {
 		return "", code(err)
 	}
 	pairs := make([]fence.Pair, len(resources))
 	for i := range resources {
 		pairs[i] = fence.Pair{Resource: fence.Resource(resources[i]), Token: fence.Token(tokens[i])}
+		if sources[i] != nil {
+			pairs[i].Source = *sources[i]
+		}
 		if i > 0 && resources[i-1] >= resources[i] {
 			t.Fatal("not sorted: ", resources)
 		}
@@ -67,15 +71,18 @@ func TestGrammarAgreesWithGoAtTheLimits(t *testing.T) {
 		"%ED%A0%80=1", "%C0%80=1", "%F4%90%80%80=1", "%F4%8F%BF%BF=1", "%41=1,A=1", "%41=1,A=2", "a%=1", "a%4=1", "a%4g=1", "%%41=1",
 		"a'b=1", "a\"b=1", `a\b=1`, "a%27b=1", "a%22b=1", "a%5Cb=1", "a%2Cb=1,a%3Db=2", "a*=1", "a%2A=1", "a b=1", "a%20b=1", "a%0Ab=1",
 		"1", "34", "0", "034", "9223372036854775807", "9223372036854775808", "34,a=1", "34,34", "34,35", "a", "-", "ünï=1",
+		"a=1@x", "1@x", "@x", "a=@x", "a@x=1", "a%40x=1", "a=1@", "a=1@@x", "a=1@x@y", "a=1@x=2", "a=1@X", "a=1@9x", "a=1@_x", "a=1@x9_.-", "a=1@é",
+		"a=1@x ", "a=1@x\n", "a=1@%78", "a=1@x/y", "a=1,a=1@x", "a=1@x,a=1", "a=1@x,a=1@x", "a=1@x,a=1@y", "a=1@x,a=1,a=1@y", "a=1@x,a=2@x",
+		"1@x,orders=1", "1,orders=1@x", "1@x,orders=1@y", "a=1@z,b=2@y,c=3", "a=1@a-b,a=1@a.b", "a=1@" + strings.Repeat("z", 32), "a=1@" + strings.Repeat("z", 33),
 		strings.Repeat("a", 255) + "=1", strings.Repeat("a", 256) + "=1",
 		strings.Repeat("%41", 255) + "=1", strings.Repeat("%41", 256) + "=1",
 		strings.Repeat("%C3%A9", 127) + "=1", strings.Repeat("%C3%A9", 128) + "=1",
 		repeated(32, func(i int) string { return name(i) + "=1" }), repeated(33, func(i int) string { return name(i) + "=1" }),
 		repeated(100, func(int) string { return "a=1" }), repeated(100, func(i int) string { return name(i%32) + "=1" }),
 		repeated(32, func(i int) string {
-			return strings.Repeat("%41", 254) + "%" + string("0123456789ABCDEF"[2+i/16]) + string("0123456789ABCDEF"[i%16]) + "=9223372036854775807"
+			return strings.Repeat("%41", 254) + "%" + string("0123456789ABCDEF"[2+i/16]) + string("0123456789ABCDEF"[i%16]) + "=9223372036854775807@" + strings.Repeat("z", 32)
 		}),
-		repeated(6288, func(int) string { return "a=1" }), strings.Repeat("a", fence.MaxTextBytes+1), "a=" + strings.Repeat("1", fence.MaxTextBytes),
+		repeated(6552, func(int) string { return "a=1" }), strings.Repeat("a", fence.MaxTextBytes+1), "a=" + strings.Repeat("1", fence.MaxTextBytes),
 		repeated(2000, func(int) string { return "a=123456789" }) + strings.Repeat(",", 3153),
 	}
 	onEach(t, func(t *testing.T, db database) {
@@ -106,7 +113,8 @@ func validFence(t *rapid.T) string {
 			rapid.StringN(1, 6, 255),
 		).Draw(t, "name"))
 		token := rapid.OneOf(rapid.Int64Range(1, 3), rapid.Int64Min(1)).Draw(t, "token")
-		return name.Encode() + "=" + fence.Token(token).String()
+		source := rapid.SampledFrom([]string{"", "", "@x", "@y-1"}).Draw(t, "source")
+		return name.Encode() + "=" + fence.Token(token).String() + source
 	}), 1, 5).Draw(t, "pairs")
 	return strings.Join(pairs, ",")
 }
@@ -116,7 +124,7 @@ func mutated(t *rapid.T, text string) string {
 	runes := []rune(text)
 	for range rapid.IntRange(0, 3).Draw(t, "mutations") {
 		at := rapid.IntRange(0, len(runes)).Draw(t, "at")
-		char := rapid.SampledFrom([]rune("=,%0123456789aAfFgG. '\"\\*é\n")).Draw(t, "char")
+		char := rapid.SampledFrom([]rune("=,%@0123456789aAfFgG. '\"\\*é\n")).Draw(t, "char")
 		switch drop := rapid.IntRange(0, 1).Draw(t, "drop"); {
 		case at+drop <= len(runes):
 			runes = append(append(append([]rune{}, runes[:at]...), char), runes[at+drop:]...)

@@ -2,6 +2,7 @@ package migrations_test
 
 import (
 	"context"
+	"crypto/sha256"
 	"fmt"
 	"strings"
 	"sync"
@@ -245,17 +246,22 @@ func TestAReleaseIsNoticed(t *testing.T) {
 		mustExec(t, waiter, "LISTEN wirefence_released")
 		grant, _ := win(t, conn, "orders", "worker-a", time.Minute)
 		mustExec(t, conn, releaseSQL, "orders", grant)
-		ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
-		defer cancel()
-		notice, err := waiter.WaitForNotification(ctx)
-		if err != nil {
-			t.Fatal(err)
-		}
-		// sha256 of "orders"
-		if want := value[string](t, conn, "SELECT encode(sha256('orders'), 'hex')"); notice.Payload != want {
-			t.Errorf("notice %q, want %q", notice.Payload, want)
-		}
+		wantNotice(t, waiter, "orders")
 	})
+}
+
+// wantNotice waits for the notice that a lease is free.
+func wantNotice(t *testing.T, listener *pgx.Conn, resource string) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	defer cancel()
+	notice, err := listener.WaitForNotification(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := fmt.Sprintf("%x", sha256.Sum256([]byte(resource))); notice.Payload != want {
+		t.Errorf("notice %q, want %q", notice.Payload, want)
+	}
 }
 
 // A crash frees every lease, and the token counts on.

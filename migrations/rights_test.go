@@ -32,13 +32,15 @@ func TestRightsAreTheFewGranted(t *testing.T) {
 			t.Errorf("everybody may call %q", got)
 		}
 		if got := column[string](t, admin, granted+"'wirefence_issuer'::regrole ORDER BY 1"); !slices.Equal(got, []string{
-			"wirefence.acquire(text,text,interval,text)", "wirefence.release(text,text)", "wirefence.release_notice(text)",
-			"wirefence.renew(text,text,interval)", "wirefence.revoke(text)", "wirefence.seal(text,bigint,text)", "wirefence.status()",
+			"wirefence.acquire(text,text,interval,text)", "wirefence.declare_resource(text,text,text,boolean,text,text,text)",
+			"wirefence.release(text,text)", "wirefence.release_notice(text)",
+			"wirefence.renew(text,text,interval)", "wirefence.revoke(text)", "wirefence.seal(text,bigint,text)", "wirefence.seal(text,bigint,text,text)",
+			"wirefence.set_resource(text,text,text,boolean,text,text,text,bigint)", "wirefence.status()",
 		}) {
 			t.Errorf("the issuer may call %q", got)
 		}
 		if got := column[string](t, admin, `SELECT c.relname || ' ' || a.privilege_type FROM pg_class c, aclexplode(c.relacl) a
-			WHERE c.relnamespace = 'wirefence'::regnamespace AND a.grantee <> c.relowner ORDER BY 1`); !slices.Equal(got, []string{"leases SELECT", "resource_locks SELECT"}) {
+			WHERE c.relnamespace = 'wirefence'::regnamespace AND a.grantee <> c.relowner ORDER BY 1`); !slices.Equal(got, []string{"leases SELECT", "resource_changes SELECT", "resource_locks SELECT"}) {
 			t.Errorf("on tables there is %q", got)
 		}
 		if got := column[string](t, admin, `SELECT c.oid::regclass::text FROM pg_class c WHERE c.relnamespace = 'wirefence'::regnamespace
@@ -63,7 +65,9 @@ func TestAnApplicationMayOnlyCheck(t *testing.T) {
 			"INSERT INTO wirefence.resource_locks (resource_id) VALUES ('a')", "DELETE FROM wirefence.resource_locks",
 			"TRUNCATE wirefence.resource_locks", "SELECT * FROM wirefence.applied_version", "SELECT * FROM wirefence.lock_holders",
 			"SELECT wirefence.seal('a', 1)", "SELECT wirefence.revoke('a')", "SELECT * FROM wirefence.status()",
-			"SELECT wirefence.end_holder('a', 1, '')", "SELECT wirefence.lock_exclusive('a', 1, NULL)", "SELECT wirefence.record('a', 1)",
+			"SELECT wirefence.end_holder('a', 1, '')", "SELECT wirefence.lock_exclusive('a', 1, NULL, NULL)", "SELECT wirefence.record('a', 1, NULL)",
+			"SELECT wirefence.seal('a', 1, 'b', 'etcd')", "SELECT wirefence.declare_resource('a', 'why')", "SELECT wirefence.set_resource('a', 'why', 'etcd')",
+			"SELECT wirefence.end_lease('a')", "SELECT * FROM wirefence.resource_changes", "DELETE FROM wirefence.resource_changes",
 			"SELECT wirefence.acquire('a', 'b', '1 s')", "SELECT wirefence.renew('a', 'b', '1 s')", "SELECT wirefence.release('a', 'b')",
 			"SELECT wirefence.next_grant('a', 'b')", "SELECT * FROM wirefence.leases", "DELETE FROM wirefence.leases",
 			"CREATE TABLE wirefence.mine ()", "SET ROLE wirefence_owner",
@@ -73,7 +77,7 @@ func TestAnApplicationMayOnlyCheck(t *testing.T) {
 		for _, sql := range []string{
 			"UPDATE wirefence.resource_locks SET last_token = 1", "DELETE FROM wirefence.resource_locks",
 			"UPDATE wirefence.leases SET holder = 'me'", "DELETE FROM wirefence.leases", "SELECT wirefence.next_grant('a', 'b')",
-			"SELECT wirefence.record('a', 1)", "SET ROLE wirefence_owner",
+			"SELECT wirefence.record('a', 1, NULL)", "SET ROLE wirefence_owner",
 		} {
 			wantCode(t, exec(issuer, sql), "42501")
 		}
@@ -110,6 +114,8 @@ func TestAHostileSearchPathRedirectsNothing(t *testing.T) {
 		issuer := db.as(t, "issuer")
 		mustExec(t, issuer, "SET search_path = evil, pg_catalog")
 		mustExec(t, issuer, "SELECT wirefence.seal('sealed', 1)")
+		mustExec(t, issuer, "SELECT wirefence.seal('sealed', 2, 'me', 'etcd'), wirefence.declare_resource('declared', 'why', source => 'etcd', advance => 'use')")
+		mustExec(t, issuer, "SELECT wirefence.set_resource('declared', 'why', source => 'redis', reuse => 'once', preempt_after => '1 s', last_token => 7)")
 		mustExec(t, issuer, "SELECT wirefence.revoke('sealed')")
 		mustExec(t, issuer, "SELECT * FROM wirefence.status()")
 		mustExec(t, issuer, "SELECT wirefence.acquire('leased', 'me', '1 min', 'g'), wirefence.acquire('leased', 'rival', '1 min')")
@@ -121,6 +127,7 @@ func TestAHostileSearchPathRedirectsNothing(t *testing.T) {
 			mustExec(t, app, "SET search_path = "+path)
 			for _, c := range []struct{ fence, state string }{
 				{"orders=34", ""}, {"orders=33", "WF001"}, {"orders=35", "WF003"}, {"a%20b=1,c=1", ""}, {"x", "WF004"},
+				{"d=1@etcd", ""}, {"d=1@redis", "WF003"},
 			} {
 				wantCode(t, exec(app, "SELECT wirefence.check($1)", c.fence), c.state)
 				wantCode(t, exec(app, "SELECT wirefence.observe($1, NULL, false)", c.fence), "")

@@ -20,14 +20,14 @@ func (db database) writes(t *testing.T, token int) int {
 
 func TestWritersWithTheCurrentTokenRunInParallel(t *testing.T) {
 	onEach(t, func(t *testing.T, db database) {
-		db.seal(t, "orders", 34)
+		mustExec(t, db.as(t, "issuer"), "SELECT wirefence.seal('orders', 34, 'worker-b', 'etcd')")
 		for _, isolation := range isolations {
 			one, two := db.app(t), db.app(t)
 			mustExec(t, two, "SET statement_timeout = '5s'")
 			mustExec(t, one, "BEGIN ISOLATION LEVEL "+isolation)
 			mustExec(t, two, "BEGIN ISOLATION LEVEL "+isolation)
 			mustExec(t, one, "SELECT wirefence.check('orders=34')")
-			mustExec(t, two, "SELECT wirefence.check('orders=34')")
+			mustExec(t, two, "SELECT wirefence.check('orders=34@etcd')")
 			mustExec(t, two, "COMMIT")
 			mustExec(t, one, "COMMIT")
 		}

@@ -17,7 +17,12 @@ const known = `
 		('granted', 34, 'worker-b', '2026-11-20 17:00:00.123456+00', 'grant', 'allow', NULL, NULL),
 		('once', 34, NULL, NULL, 'grant', 'once', NULL, NULL),
 		('spent', 34, NULL, NULL, 'grant', 'once', 34, '5'),
-		('we"ird', 34, 'a "b"', '2026-11-20 17:00:00+00', 'grant', 'allow', NULL, NULL)`
+		('we"ird', 34, 'a "b"', '2026-11-20 17:00:00+00', 'grant', 'allow', NULL, NULL);
+	INSERT INTO wirefence.resource_locks (resource_id, last_token, advance, reuse, used_token, source, must_name_source) VALUES
+		('etcd', 34, 'use', 'allow', NULL, 'etcd', false),
+		('redis', 34, 'grant', 'allow', NULL, 'redis', false),
+		('strict', 34, 'use', 'allow', NULL, 'etcd', true),
+		('single', 34, 'use', 'once', NULL, NULL, false)`
 
 var verdicts = []struct {
 	fence, state string
@@ -43,6 +48,35 @@ var verdicts = []struct {
 	{"", "WF004", 0},
 	{"34", "WF004", 0},
 	{"used=034", "WF004", 34},
+	{"used=34@zk", "", 34},
+	{"used=35@zk", "", 35},
+	{"used=33@zk", "WF001", 34},
+	{"new=7@zk", "", 7},
+	{"granted=34@zk", "", 34},
+	{"granted=35@zk", "WF003", 34},
+	{"spent=34@zk", "WF005", 34},
+	{"single=34@zk", "", 34},
+	{"etcd=34", "", 34},
+	{"etcd=35", "", 35},
+	{"etcd=34@etcd", "", 34},
+	{"etcd=35@etcd", "", 35},
+	{"etcd=33@etcd", "WF001", 34},
+	{"etcd=33@zk", "WF003", 34},
+	{"etcd=34@zk", "WF003", 34},
+	{"etcd=35@zk", "WF003", 34},
+	{"redis=34@redis", "", 34},
+	{"redis=35@redis", "WF003", 34},
+	{"redis=34@zk", "WF003", 34},
+	{"strict=34", "WF003", 34},
+	{"strict=33", "WF003", 34},
+	{"strict=35", "WF003", 34},
+	{"strict=34@etcd", "", 34},
+	{"strict=35@etcd", "", 35},
+	{"strict=34@zk", "WF003", 34},
+	{"etcd=35@etcd,redis=34@redis,used=34@zk", "", 35},
+	{"etcd=35@etcd,redis=34@zk", "WF003", 34},
+	{"etcd=34@", "WF004", 34},
+	{"etcd=34@etcd,etcd=34@zk", "WF004", 34},
 }
 
 func TestEveryVerdictInEveryIsolation(t *testing.T) {
@@ -94,6 +128,10 @@ func TestRefusalsSayWhatAndWhatToDo(t *testing.T) {
 				`Resource "we""ird": presented token 35, current token 34, held by "a ""b""" since 2026-11-20 17:00:00.000000+00.`},
 			{"SELECT wirefence.check('spent=34')", "WF005", `fencing token already used for resource "spent"`,
 				`Resource "spent": presented token 34, current token 34.`},
+			{"SELECT wirefence.check('etcd=34@zk')", "WF003", `unknown fencing token for resource "etcd": it comes from "zk", not from "etcd"`,
+				`Resource "etcd": presented token 34, current token 34. Tokens of different sources do not compare.`},
+			{"SELECT wirefence.check('strict=34')", "WF003", `unknown fencing token for resource "strict": it does not say that it comes from "etcd"`,
+				`Resource "strict": presented token 34, current token 34. Tokens of different sources do not compare.`},
 			{"SELECT wirefence.check('a=x')", "WF004", "malformed fencing token", "A token is not a decimal number."},
 			{"SELECT wirefence.check(NULL, NULL, true)", "WF002", "a fencing token is required",
 				"Neither the statement nor the session variable wirefence.token carries one."},
@@ -133,6 +171,10 @@ func TestWhereAFenceComesFrom(t *testing.T) {
 			{"34", "check(NULL, 'granted', false)", ""},
 			{"33", "check(NULL, 'granted', true)", "WF001"},
 			{"33", "check('34', 'granted', true)", ""},
+			{"34@redis", "check(NULL, 'redis', true)", ""},
+			{"34@zk", "check(NULL, 'redis', true)", "WF003"},
+			{"", "check('34@redis', 'redis', true)", ""},
+			{"34@redis", "check()", "WF004"},
 			{"33", "check('used=34', 'granted', true)", ""},
 			{"", "check('34,used=34', 'granted', true)", ""},
 			{"", "check('34,granted=35', 'granted', true)", "WF004"},

@@ -1,0 +1,115 @@
+package fence
+
+import (
+	"context"
+	_ "embed"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+)
+
+// Policy is what an operator says about a resource. What is zero or nil is left
+// as it is, or as a new resource has it.
+type Policy struct {
+	// Source is where the tokens come from. Another source than before locks
+	// the present holder out, as Revoke does.
+	Source Source
+	// MustNameSource refuses tokens that don't name the source.
+	MustNameSource *bool
+	Advance        Advance
+	Reuse          Reuse
+	// PreemptAfter is how long a newer token waits before it ends the
+	// transactions in its way: 0 or more, or Never.
+	PreemptAfter *time.Duration
+	// LastToken is the number that tokens count from, 0 or more, for a source
+	// that counts lower than the one before. It locks the present holder out.
+	// Below the number recorded, it makes MustNameSource true unless that is
+	// given. A resource that is declared has none.
+	LastToken *Token
+}
+
+// Never as a PreemptAfter waits for ever.
+const Never time.Duration = -1
+
+// ResourceChange is what an operator said about a resource at some time.
+type ResourceChange struct {
+	At time.Time
+	// By is the role that was logged in.
+	By     string
+	Reason string
+	// Settings has each setting that was named or changed along, with its value
+	// before and after in JSON.
+	Settings map[string][2]json.RawMessage
+}
+
+//go:embed sql/declare.sql
+var declareSQL string
+
+//go:embed sql/set.sql
+var setSQL string
+
+//go:embed sql/changes.sql
+var changesSQL string
+
+// Declare makes a resource known before its first token, with the reason. It
+// returns false if the resource was known and has the settings that are given;
+// that it has others is an error, which IsDeclared tells. The role must have
+// wirefence_issuer.
+func Declare(ctx context.Context, q Querier, r Resource, p Policy, reason string) (bool, error) {
+	var made bool
+	err := q.QueryRow(ctx, declareSQL, []byte(r), reason, string(p.Source), p.MustNameSource, string(p.Advance), string(p.Reuse), p.preemptAfter()).Scan(&made)
+	if err != nil {
+		return false, fmt.Errorf("declare resource %q: %w", r, err)
+	}
+	return made, nil
+}
+
+// SetPolicy changes what is given of a resource's policy, with the reason, and
+// returns it with the values before and after. A resource that was neither
+// recorded nor declared is refused with ResourceUnknown. The role must have
+// wirefence_issuer.
+func SetPolicy(ctx context.Context, q Querier, r Resource, p Policy, reason string) (map[string][2]json.RawMessage, error) {
+	var settings map[string][2]json.RawMessage
+	err := q.QueryRow(ctx, setSQL, []byte(r), reason, string(p.Source), p.MustNameSource, string(p.Advance), string(p.Reuse), p.preemptAfter(), p.LastToken).Scan(&settings)
+	if err != nil {
+		return nil, fmt.Errorf("set policy of resource %q: %w", r, err)
+	}
+	return settings, nil
+}
+
+// Changes lists what operators said about a resource, the latest last. The role
+// must have wirefence_issuer.
+func Changes(ctx context.Context, q Querier, r Resource) ([]ResourceChange, error) {
+	rows, err := q.Query(ctx, changesSQL, []byte(r))
+	if err != nil {
+		return nil, fmt.Errorf("read changes of resource %q: %w", r, err)
+	}
+	all, err := pgx.CollectRows(rows, pgx.RowToStructByPos[ResourceChange])
+	if err != nil {
+		return nil, fmt.Errorf("read changes of resource %q: %w", r, err)
+	}
+	return all, nil
+}
+
+// IsDeclared reports whether err says that a resource to be declared is known
+// with other settings.
+func IsDeclared(err error) bool {
+	var pgErr *pgconn.PgError
+	return errors.As(err, &pgErr) && pgErr.Code == "42710"
+}
+
+// preemptAfter is PreemptAfter as the SQL functions read it, "" for none.
+func (p Policy) preemptAfter() string {
+	switch {
+	case p.PreemptAfter == nil:
+		return ""
+	case *p.PreemptAfter == Never:
+		return "never"
+	}
+	return strconv.FormatInt(p.PreemptAfter.Microseconds(), 10) + " microseconds"
+}

@@ -1,0 +1,332 @@
+-- Grants that say where their tokens come from, and what an operator says about a
+-- resource: its source and its policy, each time with the reason.
+SET LOCAL search_path = pg_catalog, pg_temp;
+
+CREATE TABLE wirefence.resource_changes (
+    id          bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    resource_id text COLLATE "C" NOT NULL,
+    changed_at  timestamptz NOT NULL DEFAULT clock_timestamp(),
+    changed_by  text NOT NULL DEFAULT session_user,
+    reason      text NOT NULL,
+    settings    jsonb NOT NULL
+);
+
+CREATE INDEX ON wirefence.resource_changes (resource_id);
+
+COMMENT ON TABLE wirefence.resource_changes IS 'What operators said about a resource, and why. What it takes by itself, such as its first source, is not here.';
+COMMENT ON COLUMN wirefence.resource_changes.changed_by IS 'The role that was logged in.';
+COMMENT ON COLUMN wirefence.resource_changes.settings IS 'Each setting that was named, with its value before and after.';
+
+GRANT SELECT ON wirefence.resource_changes TO wirefence_issuer;
+
+-- seal records a grant of a source; null names none. Once it has committed, no
+-- transaction with an older token can commit. False if the token isn't higher
+-- than last_token; WF003 if the resource's tokens come from another source.
+--
+-- The first seal turns advance to grant, unless an operator has spoken.
+CREATE FUNCTION wirefence.seal(resource text, token bigint, holder text, source text) RETURNS boolean
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    known wirefence.resource_locks;
+    patience interval := '5 s';
+BEGIN
+    IF coalesce(octet_length(resource), 0) NOT BETWEEN 1 AND 255 THEN
+        PERFORM wirefence.malformed('a resource name must have 1 to 255 bytes');
+    ELSIF token IS NULL OR token < 1 THEN
+        PERFORM wirefence.malformed('a token must be at least 1');
+    END IF;
+    PERFORM wirefence.source_of(source);
+    SELECT * INTO known FROM wirefence.resource_locks AS l WHERE l.resource_id = resource;
+    IF FOUND THEN
+        IF wirefence.is_foreign(source, known) THEN
+            PERFORM wirefence.refuse('WF003', resource, token, source, known);
+        ELSIF token <= known.last_token THEN
+            RETURN false;
+        END IF;
+        patience := known.preempt_after;
+    END IF;
+    IF wirefence.lock_exclusive(resource, token, source, patience) THEN
+        PERFORM wirefence.durable();
+        INSERT INTO wirefence.resource_locks AS l (resource_id, last_token, source, holder, granted_at, sealed_at, advance)
+        VALUES (resource, token, seal.source, holder, clock_timestamp(), clock_timestamp(), 'grant')
+        ON CONFLICT (resource_id) DO UPDATE SET
+            last_token = excluded.last_token, holder = excluded.holder, source = coalesce(l.source, excluded.source),
+            granted_at = excluded.granted_at, sealed_at = excluded.sealed_at, updated_at = excluded.sealed_at,
+            advance = CASE WHEN l.sealed_at IS NULL AND NOT EXISTS (
+                               SELECT FROM wirefence.resource_changes AS c
+                               WHERE c.resource_id = l.resource_id AND c.settings ? 'advance')
+                           THEN 'grant' ELSE l.advance END
+        WHERE l.last_token < excluded.last_token AND NOT wirefence.is_foreign(excluded.source, l);
+        IF FOUND THEN
+            RETURN true;
+        END IF;
+    END IF;
+    SELECT * INTO known FROM wirefence.resource_locks AS l WHERE l.resource_id = resource;
+    IF wirefence.is_foreign(source, known) THEN
+        PERFORM wirefence.refuse('WF003', resource, token, source, known);
+    END IF;
+    RETURN false;
+END
+$$;
+
+CREATE OR REPLACE FUNCTION wirefence.seal(resource text, token bigint, holder text DEFAULT NULL) RETURNS boolean
+LANGUAGE sql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $$ SELECT wirefence.seal(resource, token, holder, NULL) $$;
+
+-- next_grant seals a token above all others of the resource and returns it.
+CREATE OR REPLACE FUNCTION wirefence.next_grant(resource text, holder text) RETURNS bigint
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    last bigint;
+BEGIN
+    FOR round IN 1..8 LOOP -- more than one only while others move the token on
+        last := coalesce((SELECT l.last_token FROM wirefence.resource_locks AS l WHERE l.resource_id = resource), 0);
+        IF last = 9223372036854775807 THEN
+            RAISE numeric_value_out_of_range USING
+                MESSAGE = 'resource ' || wirefence.quoted(resource) || ' has no further token',
+                DETAIL = 'The last token is 9223372036854775807.';
+        ELSIF wirefence.seal(resource, last + 1, holder, 'postgres') THEN
+            RETURN last + 1;
+        END IF;
+    END LOOP;
+    RAISE lock_not_available USING
+        MESSAGE = 'the lease of ' || wirefence.quoted(resource) || ' could not be sealed',
+        DETAIL = 'Another token was recorded meanwhile, 8 times.';
+END
+$$;
+
+-- refuse_unknown raises WF008.
+CREATE FUNCTION wirefence.refuse_unknown(resource text) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    RAISE EXCEPTION USING
+        ERRCODE = 'WF008',
+        MESSAGE = 'unknown fenced resource ' || coalesce(wirefence.quoted(resource), 'null'),
+        DETAIL = 'No token of it was ever recorded, and it was not declared.',
+        HINT = 'SELECT * FROM wirefence.status() lists the resources.';
+END
+$$;
+
+-- end_lease takes the lease that is kept here from its holder, whose next renewal
+-- finds it gone, and wakes who waits for it. The caller holds the resource's lock
+-- exclusively. An acquire may be under way, with the lease's row locked and in wait
+-- for that very lock, so that nobody must wait for the row: if the acquire has just
+-- committed or only looks who has the lease, the row is free in a moment; else it
+-- is left alone, as it will get a token above all that went before.
+CREATE FUNCTION wirefence.end_lease(resource text) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    FOR round IN 1..20 LOOP
+        IF pg_try_advisory_xact_lock(wirefence.lease_key(resource)) THEN
+            DELETE FROM wirefence.leases AS l WHERE l.resource_id = resource;
+        ELSE
+            DELETE FROM wirefence.leases AS l
+            USING (SELECT f.grant_id FROM wirefence.leases AS f WHERE f.resource_id = resource FOR UPDATE SKIP LOCKED) AS free
+            WHERE l.resource_id = resource AND l.grant_id = free.grant_id;
+            IF NOT FOUND THEN
+                PERFORM pg_sleep(0.005);
+                CONTINUE;
+            END IF;
+        END IF;
+        IF FOUND THEN
+            PERFORM pg_notify('wirefence_released', wirefence.release_notice(resource));
+        END IF;
+        RETURN;
+    END LOOP;
+END
+$$;
+
+-- revoke locks the present holder out at once, ending whatever it has open and
+-- its lease if that is kept here, and returns the new last_token, which is
+-- nobody's.
+CREATE OR REPLACE FUNCTION wirefence.revoke(resource text) RETURNS bigint
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    bumped bigint;
+BEGIN
+    PERFORM FROM wirefence.resource_locks AS l WHERE l.resource_id = resource;
+    IF FOUND THEN
+        PERFORM wirefence.lock_exclusive(resource, NULL, NULL, interval '0');
+        PERFORM wirefence.end_lease(resource);
+        PERFORM wirefence.durable();
+        UPDATE wirefence.resource_locks AS l
+        SET last_token = l.last_token + 1, holder = NULL, granted_at = NULL, updated_at = clock_timestamp()
+        WHERE l.resource_id = resource
+        RETURNING l.last_token INTO bumped;
+    END IF;
+    IF bumped IS NULL THEN
+        PERFORM wirefence.refuse_unknown(resource);
+    END IF;
+    RETURN bumped;
+END
+$$;
+
+DROP FUNCTION wirefence.lock_exclusive(text, bigint, interval);
+DROP FUNCTION wirefence.superseded(text, bigint);
+
+-- wait_of reads what preempt_after is to be; never, which is null, waits for
+-- ever.
+CREATE FUNCTION wirefence.wait_of(preempt_after text) RETURNS interval
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
+AS $$ SELECT CASE WHEN preempt_after <> 'never' THEN preempt_after::interval END $$;
+
+-- check_settings raises 22023 for what no resource can be told.
+CREATE FUNCTION wirefence.check_settings(resource text, reason text, source text, advance text, reuse text, preempt_after text) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    wrong text;
+BEGIN
+    PERFORM wirefence.check_lease_text('a resource name', resource);
+    PERFORM wirefence.source_of(source);
+    IF btrim(coalesce(reason, '')) = '' THEN
+        wrong := 'a reason must be given';
+    ELSIF octet_length(reason) > 1000 THEN
+        wrong := 'a reason must have at most 1000 bytes';
+    ELSIF advance NOT IN ('use', 'grant') THEN
+        wrong := 'advance must be use or grant';
+    ELSIF reuse NOT IN ('allow', 'once') THEN
+        wrong := 'reuse must be allow or once';
+    ELSIF wirefence.wait_of(preempt_after) < interval '0' THEN
+        wrong := 'preempt_after must be never or at least 0';
+    ELSE
+        RETURN;
+    END IF;
+    RAISE invalid_parameter_value USING MESSAGE = wrong;
+END
+$$;
+
+-- settings_of lists the settings that were named, each with its value before and
+-- after.
+CREATE FUNCTION wirefence.settings_of(named text[], before wirefence.resource_locks, after wirefence.resource_locks) RETURNS jsonb
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
+AS $$
+    SELECT coalesce(jsonb_object_agg(n.name, jsonb_build_array(to_jsonb(before) -> n.name, to_jsonb(after) -> n.name)), '{}')
+    FROM unnest(named) AS n(name)
+$$;
+
+-- declare_resource makes a resource known before its first token. True if it was
+-- not known; false if it was, and is as declared in all that was named. If it is
+-- otherwise, it raises duplicate_object.
+CREATE FUNCTION wirefence.declare_resource(resource text, reason text, source text DEFAULT NULL, must_name_source boolean DEFAULT NULL,
+                                           advance text DEFAULT NULL, reuse text DEFAULT NULL, preempt_after text DEFAULT NULL) RETURNS boolean
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    declared wirefence.resource_locks;
+    known wirefence.resource_locks;
+    named CONSTANT text[] := array_remove(ARRAY[
+        CASE WHEN source IS NOT NULL THEN 'source' END, CASE WHEN must_name_source IS NOT NULL THEN 'must_name_source' END,
+        CASE WHEN advance IS NOT NULL THEN 'advance' END, CASE WHEN reuse IS NOT NULL THEN 'reuse' END,
+        CASE WHEN preempt_after IS NOT NULL THEN 'preempt_after' END], NULL);
+    differing text;
+BEGIN
+    PERFORM wirefence.check_settings(resource, reason, source, advance, reuse, preempt_after);
+    IF must_name_source AND source IS NULL THEN
+        RAISE invalid_parameter_value USING MESSAGE = 'tokens can''t be made to name a source that isn''t given';
+    END IF;
+    declared.source := source;
+    declared.must_name_source := coalesce(must_name_source, false);
+    declared.advance := coalesce(advance, 'use');
+    declared.reuse := coalesce(reuse, 'allow');
+    declared.preempt_after := CASE WHEN preempt_after IS NULL THEN interval '5 s' ELSE wirefence.wait_of(preempt_after) END;
+    PERFORM wirefence.durable();
+    INSERT INTO wirefence.resource_locks AS l (resource_id, source, must_name_source, advance, reuse, preempt_after)
+    VALUES (resource, declared.source, declared.must_name_source, declared.advance, declared.reuse, declared.preempt_after)
+    ON CONFLICT DO NOTHING;
+    IF FOUND THEN
+        INSERT INTO wirefence.resource_changes (resource_id, reason, settings)
+        VALUES (resource, reason, wirefence.settings_of(named, NULL, declared));
+        RETURN true;
+    END IF;
+    SELECT * INTO known FROM wirefence.resource_locks AS l WHERE l.resource_id = resource;
+    SELECT string_agg(n.name, ', ') INTO differing FROM unnest(named) AS n(name)
+    WHERE to_jsonb(known) -> n.name IS DISTINCT FROM to_jsonb(declared) -> n.name;
+    IF differing IS NOT NULL THEN
+        RAISE duplicate_object USING
+            MESSAGE = 'resource ' || wirefence.quoted(resource) || ' is known already, with other settings',
+            DETAIL = 'What differs: ' || differing || '.',
+            HINT = 'To change them: wirefence resource set.';
+    END IF;
+    RETURN false;
+END
+$$;
+
+-- set_resource changes what is named and returns it with the values before and
+-- after. The rest stays as it is.
+--
+-- Another source, or a last_token of the operator's own, locks the present holder
+-- out as revoke does. With another source and no last_token, the last token goes
+-- up by one. Where last_token goes down, tokens from before could count again: so
+-- from then on each must name the source, unless must_name_source says otherwise.
+CREATE FUNCTION wirefence.set_resource(resource text, reason text, source text DEFAULT NULL, must_name_source boolean DEFAULT NULL,
+                                       advance text DEFAULT NULL, reuse text DEFAULT NULL, preempt_after text DEFAULT NULL,
+                                       last_token bigint DEFAULT NULL) RETURNS jsonb
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    known wirefence.resource_locks;
+    wanted wirefence.resource_locks;
+    named text[] := array_remove(ARRAY[
+        CASE WHEN source IS NOT NULL THEN 'source' END, CASE WHEN must_name_source IS NOT NULL THEN 'must_name_source' END,
+        CASE WHEN advance IS NOT NULL THEN 'advance' END, CASE WHEN reuse IS NOT NULL THEN 'reuse' END,
+        CASE WHEN preempt_after IS NOT NULL THEN 'preempt_after' END, CASE WHEN last_token IS NOT NULL THEN 'last_token' END], NULL);
+    evicts boolean;
+    settings jsonb;
+BEGIN
+    PERFORM wirefence.check_settings(resource, reason, source, advance, reuse, preempt_after);
+    IF named = '{}' THEN
+        RAISE invalid_parameter_value USING MESSAGE = 'nothing to change was named';
+    ELSIF last_token < 0 THEN
+        RAISE invalid_parameter_value USING MESSAGE = 'last_token must be at least 0';
+    END IF;
+    SELECT * INTO known FROM wirefence.resource_locks AS l WHERE l.resource_id = resource;
+    IF NOT FOUND THEN
+        PERFORM wirefence.refuse_unknown(resource);
+    END IF;
+    evicts := coalesce(source <> known.source, false) OR coalesce(last_token <> known.last_token, false);
+    IF evicts THEN -- the lock comes before the row, as in a seal
+        PERFORM wirefence.lock_exclusive(resource, NULL, NULL, interval '0');
+    END IF;
+    SELECT * INTO known FROM wirefence.resource_locks AS l WHERE l.resource_id = resource FOR NO KEY UPDATE;
+    IF NOT evicts AND (source <> known.source OR last_token <> known.last_token) THEN
+        RAISE serialization_failure USING MESSAGE = 'resource ' || wirefence.quoted(resource) || ' was changed meanwhile';
+    END IF;
+    wanted := known;
+    wanted.source := coalesce(source, known.source);
+    wanted.advance := coalesce(advance, known.advance);
+    wanted.reuse := coalesce(reuse, known.reuse);
+    wanted.preempt_after := CASE WHEN preempt_after IS NULL THEN known.preempt_after ELSE wirefence.wait_of(preempt_after) END;
+    wanted.last_token := coalesce(last_token, known.last_token + CASE WHEN evicts THEN 1 ELSE 0 END);
+    wanted.must_name_source := coalesce(must_name_source, known.must_name_source OR wanted.last_token < known.last_token);
+    IF wanted.must_name_source AND wanted.source IS NULL THEN
+        RAISE invalid_parameter_value USING
+            MESSAGE = 'tokens can''t be made to name a source that isn''t given',
+            HINT = 'Give the source of the tokens as well.';
+    END IF;
+    SELECT named || array_agg(n.name) INTO named FROM unnest(ARRAY['last_token', 'must_name_source']) AS n(name)
+    WHERE n.name <> ALL (named) AND to_jsonb(known) -> n.name <> to_jsonb(wanted) -> n.name;
+    settings := wirefence.settings_of(named, known, wanted);
+    PERFORM wirefence.durable();
+    IF evicts THEN
+        PERFORM wirefence.end_lease(resource);
+    END IF;
+    UPDATE wirefence.resource_locks AS l
+    SET source = wanted.source, must_name_source = wanted.must_name_source, advance = wanted.advance, reuse = wanted.reuse,
+        preempt_after = wanted.preempt_after, last_token = wanted.last_token, updated_at = clock_timestamp(),
+        holder = CASE WHEN evicts THEN NULL ELSE l.holder END, granted_at = CASE WHEN evicts THEN NULL ELSE l.granted_at END,
+        used_token = CASE WHEN evicts THEN NULL ELSE l.used_token END, used_xid = CASE WHEN evicts THEN NULL ELSE l.used_xid END
+    WHERE l.resource_id = resource;
+    INSERT INTO wirefence.resource_changes (resource_id, reason, settings) VALUES (resource, reason, settings);
+    RETURN settings;
+END
+$$;
+
+GRANT EXECUTE ON FUNCTION wirefence.seal(text, bigint, text, text),
+    wirefence.declare_resource(text, text, text, boolean, text, text, text),
+    wirefence.set_resource(text, text, text, boolean, text, text, text, bigint) TO wirefence_issuer;
