@@ -35,6 +35,8 @@ func TestOptions(t *testing.T) {
 		{lockclient.Options{RetryMax: time.Millisecond}, "RetryMax"},
 		{lockclient.Options{Holder: strings.Repeat("x", 161)}, "Holder"},
 		{lockclient.Options{Holder: "a\nb"}, "Holder"},
+		{lockclient.Options{Source: "etcd-2"}, ""},
+		{lockclient.Options{Source: "Etcd"}, "Source"},
 		{lockclient.Options{Holder: "\xff"}, "Holder"},
 	} {
 		_, err := lockclient.New(newMemory(), c.opts)

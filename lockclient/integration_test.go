@@ -185,6 +185,33 @@ func TestRacersThroughAForgetfulRedisShareNoToken(t *testing.T) {
 	}
 }
 
+// A resource has one store. In another one a lease of it can be won, but not
+// sealed, and without a seal its token is refused.
+func TestAnotherStoreIsNoGrant(t *testing.T) {
+	_, conn := startPostgres(t)
+	one := newClient(t, newMemory(), lockclient.Options{Sealer: lockclient.PostgresSealer{Querier: conn, Source: "etcd"}})
+	lease := acquire(t, one)
+	if err := fence.Check(t.Context(), conn, lease.Fence()); err != nil {
+		t.Error(err)
+	}
+	store := newMemory()
+	two := newClient(t, store, lockclient.Options{Sealer: lockclient.PostgresSealer{Querier: conn, Source: "redis"}})
+	refused, err := two.Acquire(t.Context(), "orders")
+	if _, ok := errors.AsType[*lockclient.SealError](err); refused != nil || !ok || !fence.IsUnknown(err) || !strings.Contains(err.Error(), `it comes from "redis", not from "etcd"`) {
+		t.Error(refused, err)
+	}
+	if holder := store.holder("orders"); holder != "" {
+		t.Errorf("held by %q", holder)
+	}
+	unsealed := acquire(t, newClient(t, store, lockclient.Options{Source: "redis"}))
+	if text := unsealed.Fence().String(); text != fmt.Sprintf("orders=%v@redis", unsealed.Token()) {
+		t.Errorf("its fence is %s", text)
+	}
+	if err := fence.Check(t.Context(), conn, unsealed.Fence()); !fence.IsUnknown(err) {
+		t.Error(err)
+	}
+}
+
 func TestAZombieIsRefusedAfterTheHandoff(t *testing.T) {
 	ctx := t.Context()
 	_, conn := startPostgres(t)

@@ -87,7 +87,7 @@ func (l *Lease) Holder() string { return l.holder }
 
 // Fence is the fence of this grant. Several leases' fences can be merged.
 func (l *Lease) Fence() fence.Fence {
-	f, err := fence.New(fence.Pair{Resource: l.resource, Token: l.token})
+	f, err := fence.New(fence.Pair{Resource: l.resource, Token: l.token, Source: l.client.opts.Source})
 	if err != nil {
 		panic(fmt.Sprintf("lockclient: lease of %q with token %d: %v", l.resource, l.token, err)) // both were checked
 	}

@@ -12,6 +12,8 @@ import (
 	"time"
 	"unicode"
 	"unicode/utf8"
+
+	"github.com/wirefence/wirefence/fence"
 )
 
 // NoMaxHold as Options.MaxHold lets a lease be renewed for ever.
@@ -24,6 +26,10 @@ type Options struct {
 	// returns. With none, grants are not sealed and the resource advances on
 	// the new token's first use.
 	Sealer Sealer
+	// Source, if any, is named in the fences of the leases, so that a resource
+	// tells this store's tokens from another's. Where grants are sealed the
+	// Sealer says it, and fences can do without.
+	Source fence.Source
 	// TTL is how long the store keeps a lease that isn't renewed: at least
 	// 20ms, default 15s. A dead holder's resource is free after this time.
 	TTL time.Duration
@@ -116,6 +122,10 @@ func (o Options) Validate() error {
 	check(o.MaxHold > 0 || o.MaxHold == NoMaxHold, "MaxHold %v is not positive", o.MaxHold)
 	check(o.RetryMin > 0, "RetryMin %v is not positive", o.RetryMin)
 	check(o.RetryMax >= o.RetryMin, "RetryMax %v is less than RetryMin %v", o.RetryMax, o.RetryMin)
+	if o.Source != "" {
+		_, err := fence.ParseSource(string(o.Source))
+		check(err == nil, "Source %q: %v", o.Source, err)
+	}
 	check(len(o.Holder) <= maxNameBytes, "Holder has %d bytes, at most %d are allowed", len(o.Holder), maxNameBytes)
 	check(utf8.ValidString(o.Holder) && !strings.ContainsFunc(o.Holder, func(r rune) bool { return !unicode.IsPrint(r) }),
 		"Holder %q is not printable UTF-8", o.Holder)

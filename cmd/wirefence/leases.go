@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	goredis "github.com/redis/go-redis/v9"
 
+	"github.com/wirefence/wirefence/fence"
 	"github.com/wirefence/wirefence/lockclient"
 	"github.com/wirefence/wirefence/lockclient/etcd"
 	pgleases "github.com/wirefence/wirefence/lockclient/postgres"
@@ -31,6 +32,7 @@ type LeaseSettings struct {
 type leases struct {
 	store    lockclient.Store
 	sealer   lockclient.Sealer // nil where the store seals by itself, or nobody does
+	source   fence.Source      // for fences, where no seal says where their tokens come from
 	database *pgxpool.Pool     // nil if none is set
 	closers  []func()          // the last one first
 }
@@ -44,14 +46,15 @@ type closingStore interface {
 // opener makes a store ready for a connection string, without connecting yet.
 type opener struct {
 	setting, url string
+	counts       fence.Source // what counts the tokens
 	open         func(url string) (closingStore, error)
 }
 
 // openers are the stores that the settings name.
 func (cfg LeaseSettings) openers() []opener {
 	all := []opener{
-		{"WIREFENCE_REDIS_URL", cfg.RedisURL, func(url string) (closingStore, error) { return redis.Open(url) }},
-		{"WIREFENCE_ETCD_URL", cfg.EtcdURL, func(url string) (closingStore, error) { return etcd.Open(url) }},
+		{"WIREFENCE_REDIS_URL", cfg.RedisURL, fence.SourceRedis, func(url string) (closingStore, error) { return redis.Open(url) }},
+		{"WIREFENCE_ETCD_URL", cfg.EtcdURL, fence.SourceEtcd, func(url string) (closingStore, error) { return etcd.Open(url) }},
 	}
 	return slices.DeleteFunc(all, func(o opener) bool { return o.url == "" })
 }
@@ -77,11 +80,11 @@ func openLeases(ctx context.Context, cfg LeaseSettings, databaseURL string) (*le
 			return nil, fmt.Errorf("WIREFENCE_DATABASE_URL: %w", err)
 		}
 		l.closers = append(l.closers, pool.Close)
-		l.database, l.sealer = pool, lockclient.PostgresSealer{Querier: pool}
+		l.database = pool
 	}
 	if len(named) == 0 {
 		store := pgleases.New(l.database)
-		l.store, l.sealer = store, nil
+		l.store = store
 		l.closers = append(l.closers, func() { _ = store.Close() })
 		return l, nil
 	}
@@ -92,6 +95,11 @@ func openLeases(ctx context.Context, cfg LeaseSettings, databaseURL string) (*le
 	}
 	l.store = store
 	l.closers = append(l.closers, func() { _ = store.Close() })
+	if l.database != nil {
+		l.sealer = lockclient.PostgresSealer{Querier: l.database, Source: named[0].counts}
+	} else {
+		l.source = named[0].counts
+	}
 	return l, nil
 }
 
@@ -105,6 +113,6 @@ func (l *leases) close() {
 func (l *leases) client(cfg LeaseSettings, log *slog.Logger) (*lockclient.Client, error) {
 	goredis.SetLogger(redisLog{log}) // go-redis has one for all clients
 	return lockclient.New(l.store, lockclient.Options{
-		Sealer: l.sealer, TTL: cfg.TTL, MaxHold: cfg.MaxHold, Holder: cfg.Holder, Logger: log,
+		Sealer: l.sealer, Source: l.source, TTL: cfg.TTL, MaxHold: cfg.MaxHold, Holder: cfg.Holder, Logger: log,
 	})
 }

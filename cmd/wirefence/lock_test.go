@@ -62,7 +62,7 @@ func lockPassesTheExitStatus(t *testing.T, settings []string, resource string) {
 func TestLockWithoutADatabase(t *testing.T) {
 	t.Parallel()
 	settings, resource := lockSettingsFor(t, "")
-	wirefence(t, settings[:1], "lock", resource, "--", "sh", "-c", "echo $WIREFENCE_FENCE").expect(t, 0).says(t, resource+"=1")
+	wirefence(t, settings[:1], "lock", resource, "--", "sh", "-c", "echo $WIREFENCE_FENCE").expect(t, 0).says(t, resource+"=1@redis")
 }
 
 func TestLockHeldByAnother(t *testing.T) { onEachStore(t, lockHeldByAnother) }
@@ -90,7 +90,7 @@ func TestLockWithPostgreSQLAlone(t *testing.T) {
 	settings := []string{"WIREFENCE_DATABASE_URL=" + url, "WIREFENCE_TTL=2s"}
 	insert := fmt.Sprintf(`psql -X '%s' -c "INSERT INTO jobs VALUES ('x')"`, p.url)
 	wirefence(t, settings, "lock", "jobs:night", "--", "sh", "-c", insert).expect(t, 0).says(t, "INSERT 0 1")
-	rival := fmt.Sprintf(`psql -X '%s' -c "SELECT wirefence.revoke('jobs:night')"`, url)
+	rival := fmt.Sprintf(`psql -X '%s' -c "SELECT wirefence.seal('jobs:night', 3, 'rival')"`, url)
 	wirefence(t, settings, "lock", "jobs:night", "--", "sh", "-ec", rival+"; "+insert).
 		expect(t, 1, `stale fencing token for resource "jobs:night"`, "presented token 2, current token 3")
 	wirefence(t, settings, "lock", "jobs:night", "--", "sh", "-c", "echo $WIREFENCE_TOKEN").expect(t, 0).says(t, "4\n")
@@ -102,6 +102,20 @@ func TestLockWithPostgreSQLAlone(t *testing.T) {
 
 	wirefence(t, []string{"WIREFENCE_DATABASE_URL=" + database(t, false)}, "lock", "jobs:night", "--", "true").
 		expect(t, 75, "wirefence migrate")
+}
+
+// Two who compete for a resource in different stores by mistake are told, by
+// whichever comes second.
+func TestLockInAnotherStore(t *testing.T) {
+	t.Parallel()
+	url := database(t, true)
+	settings, resource := lockSettingsFor(t, url)
+	alone := []string{"WIREFENCE_DATABASE_URL=" + url}
+	wirefence(t, settings, "lock", resource, "--", "true").expect(t, 0)
+	wirefence(t, alone, "lock", resource, "--", "true").expect(t, 75, `it comes from "postgres", not from "redis"`, "WF003")
+	wirefence(t, alone, "lock", "other", "--", "true").expect(t, 0)
+	wirefence(t, settings, "lock", "other", "--", "true").expect(t, 75, `it comes from "redis", not from "postgres"`, "WF003")
+	wirefence(t, settings, "lock", resource, "--", "true").expect(t, 0) // nothing of the refused one is left
 }
 
 // An unmodified psql is fenced through the proxy, and refused once a rival has
