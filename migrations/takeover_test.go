@@ -288,7 +288,7 @@ func TestASuperusersBackendIsNamed(t *testing.T) {
 func TestOnlyWhatStoodInTheWayIsEnded(t *testing.T) {
 	onEach(t, func(t *testing.T, db database) {
 		db.seal(t, "orders", 34)
-		mustExec(t, db.admin(t), "UPDATE wirefence.resource_locks SET preempt_after = '300 ms'")
+		mustExec(t, db.admin(t), "UPDATE wirefence.resource_locks SET preempt_after = '2 s'")
 		zombie := db.zombie(t, "orders=34")
 		sealed := db.start(t, db.as(t, "issuer"), "SELECT wirefence.seal('orders', 35)")
 		bystander := db.app(t)
