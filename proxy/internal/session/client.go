@@ -226,7 +226,7 @@ func (s *Session) untracked(typ byte, size, have, at int, out *Out) int {
 // it is to be read may be under way, or an unchecked cursor may run at a COMMIT,
 // before which a check must only be put in a transaction that hasn't failed.
 func (s *Session) mustWait() bool {
-	return (s.lexPending || s.dirty) && s.q.Ready() > 0 && !s.batch.open && !s.q.CopyIn()
+	return (s.lexPending || s.lexTx || s.dirty) && s.q.Ready() > 0 && !s.batch.open && !s.q.CopyIn()
 }
 
 // text returns the NUL-terminated text of a Query. ok is false where the

@@ -230,7 +230,7 @@ func (s *Session) execute(msg []byte, at int, out *Out) int {
 	s.follow(e, &st, 0)
 	s.pool.keeps = s.pool.keeps || st.step.Keeps
 	if st.forgets {
-		e.Note.sql, e.Note.name = true, st.target
+		e.Note.sql, e.Note.name, e.Note.before = true, st.target, s.prepares
 	}
 	return s.pass(len(msg), len(msg), at, out)
 }

@@ -121,7 +121,7 @@ func (s *Session) touches(name []byte) {
 func (s *Session) closing(msg []byte) {
 	e := s.q.Push(replies.Close)
 	if body := msg[wire.HeaderSize:]; len(body) > 1 {
-		e.Note.closes = body[0]
+		e.Note.closes, e.Note.before = body[0], s.prepares
 		e.Note.name = string(bytes.TrimRight(body[1:], "\x00"))
 		s.touches(body[1:])
 	}

@@ -81,7 +81,7 @@ func (s *Session) beginOver(typ byte, size int, in []byte, at int, out *Out) int
 	}
 	// Nobody reads what it does; what matters later counts as done.
 	s.doubtVariable()
-	s.check.doubt, s.lexPending, s.dirty = true, true, true
+	s.check.doubt, s.lexPending, s.lexTx, s.dirty = true, true, true, true
 	e := s.q.Push(kind)
 	if s.pool.on {
 		e.Note.covered = weave.Unseen()

@@ -140,7 +140,7 @@ func (s *Session) weaveQuery(msg, body []byte, at int, by weave.Carrier, covered
 		e.Note.covered = plan.After
 		s.followAll(e, plan)
 		if len(s.stmts) == 1 && s.stmts[0].forgets {
-			e.Note.sql, e.Note.name = true, s.stmts[0].target
+			e.Note.sql, e.Note.name, e.Note.before = true, s.stmts[0].target, s.prepares
 		}
 		s.free(plan)
 		return s.pass(len(msg), len(msg), at, out)

@@ -174,9 +174,9 @@ func (s *Session) closeComplete() bool {
 	if e != nil && e.Note.role == client {
 		switch e.Note.closes {
 		case 'S':
-			s.prepared.closed(e.Note.name)
+			s.prepared.closed(e.Note.name, e.Note.before)
 		case 'P':
-			s.portals.closed(e.Note.name)
+			s.portals.closed(e.Note.name, 0)
 		}
 	}
 	return s.answered(replies.Close)
@@ -235,7 +235,7 @@ func (s *Session) resultEnds(msg []byte) bool {
 	}
 	passes := s.passes(e)
 	if e.Note.sql && e.Note.name != "" {
-		s.prepared.closed(e.Note.name)
+		s.prepared.closed(e.Note.name, e.Note.before)
 	}
 	if e.Note.outcome != nil {
 		s.concluded(e.Note.outcome, msg)
@@ -308,6 +308,7 @@ func (s *Session) ready(msg []byte) bool {
 	}
 	if e.Note.plan != nil {
 		s.free(e.Note.plan)
+		s.lexTx = s.lexTx && status != wire.Idle
 	}
 	switch e.Note.role {
 	case oursEnd, probeVar:

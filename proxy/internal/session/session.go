@@ -78,12 +78,14 @@ type Session struct {
 	answer     []byte   // what it has brought
 	inquiring  bool     // its answer is outstanding
 	lexPending bool     // a setting that changes lexing may be under way
+	lexTx      bool     // the open transaction may have changed one, which its end or an error undoes
 	inTx       bool     // the variable was asked for in the open transaction
 	inherits   bool     // the session began with a value of the variable
 	setterSQL  bool     // a PREPAREd statement may set the variable
 	ddl        bool     // the open transaction changed functions or views
 	check      preparedCheck
 	prepared   registry // by Parse and PREPARE
+	prepares   uint64   // how many PREPAREs there have been
 	portals    registry
 	cursors    map[string]bool // that DECLARE made, whose query has been seen
 	pool       pool
@@ -132,6 +134,7 @@ type note struct {
 	closes  byte // what a Close is of: 'S' or 'P'
 	sql     bool // an SQL DEALLOCATE of name
 	name    string
+	before  uint64 // PREPAREs that came before a Close or a DEALLOCATE
 	plan    *weave.Plan
 	refusal *wire.Error
 	covered weave.Coverage

@@ -30,6 +30,7 @@ type statement struct {
 	read       bool   // a read as far as the catalog of this generation knows
 	generation uint32
 	text       string // of a named read, so that it can be judged again
+	prepared   uint64 // the number of the PREPARE that made it, else 0
 }
 
 // unseen stands for a statement whose text never came by: a cursor of SQL's. It
@@ -126,7 +127,10 @@ func (s *Session) ran(d *statement) {
 		s.check.doubt = true
 	}
 	if d.lexing || d.step.Setter && (d.procedural || d.step.Write) {
-		s.lexPending = true // what may set one setting by a function may set another
+		s.lexPending, s.lexTx = true, true // what may set one setting by a function may set another
+	}
+	if s.lexTx && (d.step.EndsTx || d.step.Uncovers) {
+		s.lexPending = true // it may bring an earlier value back
 	}
 	if d.cursor {
 		s.portals.blur(d.target) // a cursor of SQL's may have the name now
@@ -165,7 +169,15 @@ func (s *Session) prepare(d *statement, comment string) {
 			st.fence = old.fence // it may be the first that counts: then this is carried
 		}
 	}
+	s.prepares++
+	st.prepared = s.prepares
 	s.prepared.define(d.target, st)
+	// A Parse of that name, whose answer is to come, may have been dropped by now.
+	for i := range s.prepared.inflight {
+		if f := &s.prepared.inflight[i]; f.name == cut(d.target) {
+			f.stmt = eitherOf(f.stmt, st)
+		}
+	}
 }
 
 // inherited returns the fence that a statement carries: its own, or its
@@ -294,13 +306,16 @@ func (r *registry) define(name string, st statement) {
 	r.named[name] = st
 }
 
-// closed notes that the server has dropped a statement or a portal.
-func (r *registry) closed(name string) {
+// closed notes that the server has dropped a statement or a portal. What was
+// PREPAREd when prepares had been counted, or before, is gone; a later one, that
+// was sent ahead of this answer, isn't.
+func (r *registry) closed(name string, prepares uint64) {
 	if name == "" {
 		r.defined = false
 		return
 	}
-	if name = cut(name); name != oddName { // which else may go by it
+	name = cut(name)
+	if name != oddName && r.named[name].prepared <= prepares { // oddName may be another's
 		delete(r.named, name)
 	}
 }
