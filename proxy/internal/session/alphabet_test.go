@@ -138,26 +138,26 @@ func (b *backend) aborted(sql string) bool {
 }
 
 // run runs one statement in the transaction that has begun.
-func (b *backend) run(st preparedText, parameter *string) result {
+func (b *backend) run(st preparedText, parameters []*string) result {
 	if b.aborted(st.text) {
 		return result{code: "25P02"}
 	}
 	if what := b.internal(st.text); what != nil {
-		return what(parameter)
+		return what(parameters)
 	}
 	return alphabet[st.text](b, st.carried)
 }
 
 // internal returns what the model does at SQL of the proxy's own; nil for any
 // other.
-func (b *backend) internal(sql string) func(parameter *string) result {
+func (b *backend) internal(sql string) func(parameters []*string) result {
 	for text, columns := range map[string][]string{
 		loginSQL: {b.token.now(), marker}, variableSQL: {b.token.now()}, sqlscan.StampQuery: {marker}, sqlscan.CatalogQuery: {b.catalog()},
 	} {
 		if sql != strings.TrimSpace(text) {
 			continue
 		}
-		return func(*string) result {
+		return func([]*string) result {
 			if b.policy.failing && b.tx.block == 0 && b.dice.n(4) == 1 {
 				return result{code: "42501"}
 			}
@@ -172,21 +172,27 @@ func (b *backend) internal(sql string) func(parameter *string) result {
 	if !ok {
 		call, observes = strings.CutPrefix(sql, "SELECT wirefence.observe(")
 	}
+	const unlessSet = "CASE WHEN pg_catalog.current_setting('wirefence.token', true) OPERATOR(pg_catalog.<>) '' THEN NULL ELSE "
 	argument, tail, _ := strings.Cut(call, ", NULL, ")
 	required := tail == "true)"
 	if !ok && !observes || !required && tail != "false)" {
 		return nil
 	}
-	return func(parameter *string) result {
+	return func(parameters []*string) result {
 		if !b.policy.schema {
 			return result{code: "42883"}
 		}
 		fence := b.token.now()
+		stamp, stamps := strings.CutPrefix(argument, unlessSet)
 		switch {
 		case strings.HasPrefix(argument, "'"):
 			fence = strings.Trim(argument, "'")
-		case argument == "$1" && parameter != nil:
-			fence = *parameter
+		case len(parameters) > 0 && parameters[0] != nil:
+			fence = *parameters[0]
+		case argument == "COALESCE($1, "+unlessSet+"$2 END)" && fence == "" && parameters[1] != nil:
+			fence = *parameters[1]
+		case stamps && fence == "":
+			fence = strings.Trim(strings.TrimSuffix(stamp, " END"), "'")
 		}
 		code := b.check(fence, required)
 		r := result{tag: "SELECT 1", columns: true, rows: [][]string{{marker}}}
@@ -217,6 +223,7 @@ func (b *backend) check(fence string, required bool) (code string) {
 	}
 	for _, pair := range pairs {
 		b.tx.checked[pair] = true
+		b.tx.stamped = b.tx.stamped || strings.HasPrefix(pair, "lease=")
 	}
 	return ""
 }

@@ -56,11 +56,16 @@ func (b *backend) bind(body string) {
 		return
 	}
 	p := &portal{preparedText: st}
-	if rest[3] == 1 {
-		if n := int32(binary.BigEndian.Uint32([]byte(rest[4:]))); n >= 0 {
-			value := rest[8 : 8+n]
-			p.parameter = &value
+	values := rest[4:]
+	for range rest[3] {
+		n := int(int32(binary.BigEndian.Uint32([]byte(values))))
+		values = values[4:]
+		if n < 0 {
+			p.parameters = append(p.parameters, nil)
+			continue
 		}
+		value := values[:n]
+		p.parameters, values = append(p.parameters, &value), values[n:]
 	}
 	b.portals[name] = p
 	b.say(wire.BindComplete, "")
@@ -128,7 +133,7 @@ func (b *backend) execute(body string) {
 	}
 	var r result
 	if !p.ran {
-		r = b.run(p.preparedText, p.parameter)
+		r = b.run(p.preparedText, p.parameters)
 		if r.code != "" {
 			b.fail(r.code)
 			return

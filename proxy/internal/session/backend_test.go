@@ -45,6 +45,7 @@ type backend struct {
 type policy struct {
 	enforced bool // else no write is judged
 	required bool // a write without a fence is wrong
+	leased   bool // so is one that was not checked with the fence of the proxy's lease
 	schema   bool // wirefence.check is there
 	setters  bool // there is a function that sets the variable
 	failing  bool // the proxy's own questions fail now and then
@@ -71,6 +72,7 @@ type transaction struct {
 	token   setting
 	escapes bool
 	checked map[string]bool // pairs of fences
+	stamped bool            // one of them is the lease's
 	saves   []savepoint
 }
 
@@ -78,6 +80,7 @@ type savepoint struct {
 	token   setting
 	escapes bool
 	checked map[string]bool
+	stamped bool
 	cursors map[string]cursor
 }
 
@@ -95,10 +98,10 @@ type preparedText struct {
 
 type portal struct {
 	preparedText
-	parameter *string
-	ran       bool
-	left      int // rows
-	tag       string
+	parameters []*string
+	ran        bool
+	left       int // rows
+	tag        string
 }
 
 func newBackend(d *dice, major int, p policy, token string) *backend {
@@ -355,6 +358,12 @@ func (b *backend) write(what string, carried []string) {
 		return
 	}
 	carried = b.effective(carried)
+	if len(carried) == 0 && b.policy.leased {
+		if !b.tx.stamped {
+			b.violated = what + " that carries nothing, and was not checked with the lease's fence in its transaction"
+		}
+		return
+	}
 	if len(carried) == 0 && b.policy.required {
 		b.violated = what + " without a fence, which is required"
 	}

@@ -77,10 +77,17 @@ func answers(sent []byte, rows []byte) (out []byte) {
 // session variable.
 func begun(tb testing.TB, variable string) *Session {
 	tb.Helper()
+	return begunWith(tb, Config{}, variable, discard{})
+}
+
+// begunWith is begun with a configuration and events of the test's own.
+func begunWith(tb testing.TB, cfg Config, variable string, events Events) *Session {
+	tb.Helper()
 	at := time.Now()
 	catalogs := NewCatalogs(func() time.Time { return at })
 	startup := &wire.Startup{Params: map[string]string{"user": "app"}}
-	s := New(NewConfig(Config{MaxStatement: 16 << 20}), catalogs, startup, discard{})
+	cfg.MaxStatement = 16 << 20
+	s := New(NewConfig(cfg), catalogs, startup, events)
 	var out Out
 	hello := bytes.Join([][]byte{
 		message(wire.Authentication, "\x00\x00\x00\x00"),

@@ -21,6 +21,9 @@ type Config struct {
 	Mode Mode
 	// RequireFence refuses writes that carry no fence.
 	RequireFence bool
+	// Lease is the proxy's own, with whose fence writes are checked that carry none;
+	// nil for none.
+	Lease Lease
 	// DefaultResource is what a bare token means; "" means none may be bare.
 	DefaultResource fence.Resource
 	// MaxStatement is the largest text in bytes that is scanned. A larger one
@@ -29,14 +32,19 @@ type Config struct {
 	// Pooling is what is known of a pooler between the proxy and PostgreSQL.
 	Pooling Pooling
 
-	call     weave.Call
-	prepared string
+	call       weave.Call
+	prepared   string
+	everyWrite bool // must be checked, or refused
 }
 
 // NewConfig completes a configuration.
 func NewConfig(c Config) *Config {
 	c.call = weave.NewCall(c.DefaultResource, c.RequireFence, c.Mode == Shadow)
+	if c.Lease != nil {
+		c.call = c.call.Leased()
+	}
 	c.prepared = c.call.Prepared()
+	c.everyWrite = c.RequireFence || c.Lease != nil
 	return &c
 }
 

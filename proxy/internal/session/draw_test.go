@@ -31,6 +31,7 @@ func draw(d *dice) *setup {
 	s.policy = policy{
 		enforced: s.mode == Enforce, required: d.n(4) == 3, schema: d.n(8) != 7, setters: d.n(3) == 2, failing: d.n(8) == 7,
 	}
+	s.policy.leased = s.mode != Off && d.n(4) == 3
 	// Where nothing can be checked, nobody reads the catalog for setters.
 	s.policy.setters = s.policy.setters && s.policy.schema
 	open := false

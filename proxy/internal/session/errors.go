@@ -84,20 +84,15 @@ func (s *Session) translate(msg []byte, code string, front *replies.Entry[note],
 		}
 	}
 	if n.refusal != nil && (code == "42601" || code == "08P01") {
-		s.events.Refused(Refusal{State: fence.SQLState(n.refusal.Code), Message: n.refusal.Message, Detail: n.refusal.Detail})
-		mark := len(out.own)
-		out.own = n.refusal.Append(out.own)
-		out.put(mark)
-		return false
+		return s.answerRefusal(n.refusal, out)
 	}
 	ours := n.role == oursCheck || n.role == ours || n.role == fastBefore || n.plan != nil && n.plan.Ours()
 	if s.elsewhere(code, ours) {
-		e := s.refusalElsewhere()
-		s.events.Refused(Refusal{State: fence.CannotBeFenced, Message: e.Message, Detail: e.Detail})
-		mark := len(out.own)
-		out.own = e.Append(out.own)
-		out.put(mark)
-		return false
+		return s.answerRefusal(s.refusalElsewhere(), out)
+	}
+	if s.cfg.Lease != nil && ours && code == string(fence.TokenRequired) {
+		// The session variable proved to be empty, and there was no stamp.
+		return s.answerRefusal(s.unheld(), out)
 	}
 	woven := n.plan != nil
 	refused := fence.SQLState(code).Condition() != ""
@@ -131,6 +126,16 @@ func (s *Session) translate(msg []byte, code string, front *replies.Entry[note],
 		return false
 	}
 	return true
+}
+
+// answerRefusal puts a refusal of the proxy's own in the place of the server's
+// error, which doesn't pass.
+func (s *Session) answerRefusal(e *wire.Error, out *Out) (passes bool) {
+	s.events.Refused(Refusal{State: fence.SQLState(e.Code), Message: e.Message, Detail: e.Detail})
+	mark := len(out.own)
+	out.own = e.Append(out.own)
+	out.put(mark)
+	return false
 }
 
 func fatal(msg []byte) bool {

@@ -37,7 +37,7 @@ func (s *Session) openBatch(out *Out) (wait bool) {
 	}
 	s.settle(out)
 	s.glance(out)
-	if (s.variable != empty || s.cfg.RequireFence || s.followsSetters()) && s.refresh(out) {
+	if (s.variable != empty || s.cfg.everyWrite || s.followsSetters()) && s.refresh(out) {
 		return true
 	}
 	s.batch = batch{
@@ -82,7 +82,7 @@ func (s *Session) parse(msg []byte, at int, out *Out) int {
 		}
 		s.batch.open = true
 	}
-	if s.lexPending && result.HasBackslashInPlainString && (carries || mayCarry(body)) {
+	if s.lexPending && result.HasBackslashInPlainString && (carries || s.cfg.everyWrite || mayCarry(body)) {
 		refusal := s.refusal(fence.CannotBeFenced, "a text whose meaning depends on a setting of the same batch")
 		if !s.shadowed(refusal) {
 			s.refuseBatch(refusal, out)
@@ -206,7 +206,7 @@ func (s *Session) execute(msg []byte, at int, out *Out) int {
 	s.dirty = s.dirty || st.declares && st.step.Write && by.Comment == ""
 	if s.batch.dead {
 		s.batch.dead = !st.step.EndsTx && !st.step.Uncovers
-	} else if (st.step.Write || st.step.Unfenceable != "") && (by.Carries() || s.cfg.RequireFence) {
+	} else if (st.step.Write || st.step.Unfenceable != "") && (by.Carries() || s.cfg.everyWrite) {
 		if wait := s.guard(&st, by, out); wait {
 			return s.holdBatch()
 		}
@@ -265,6 +265,8 @@ func (s *Session) guard(st *statement, by weave.Carrier, out *Out) (wait bool) {
 		refusal = s.refusalElsewhere()
 	case st.step.Unfenceable != "" && by.Carries():
 		refusal = s.refusal(fence.CannotBeFenced, st.step.Unfenceable)
+	case by.Unheld():
+		refusal = s.unheld()
 	case !by.Carries():
 		refusal = s.refusal(fence.TokenRequired, "")
 	case !s.schema:
@@ -311,7 +313,8 @@ func (s *Session) putCheck(by weave.Carrier, out *Out) {
 		s.push(replies.Parse, oursParse)
 		s.check.batch = s.batch.id
 	}
-	out.own = wire.AppendBind(out.own, portalName, checkName, s.cfg.call.Parameter(by))
+	params, n := s.cfg.call.Parameters(&by)
+	out.own = wire.AppendBind(out.own, portalName, checkName, params[:n]...)
 	s.push(replies.Bind, ours)
 	out.own = wire.AppendExecute(out.own, portalName)
 	s.push(replies.Execute, oursCheck)

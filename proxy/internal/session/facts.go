@@ -103,7 +103,7 @@ func (s *Session) nextQuestion() bool {
 		return false
 	}
 	if s.tracked && s.schema && s.loginAsked < 2 {
-		if q, ok := s.db.ask(s.cfg.RequireFence); ok {
+		if q, ok := s.db.ask(s.cfg.everyWrite); ok {
 			s.loginAsked++
 			s.toward = s.appendQuestion(s.toward, q)
 			return false

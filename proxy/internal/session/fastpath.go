@@ -44,7 +44,7 @@ func (s *Session) fenceFunctionCall(size, have, at int, setter bool, out *Out) i
 	by := s.carrier("").In(s.coveredNow())
 	dead := s.aborted() && !s.batch.open
 	follows := s.pool.on && setter
-	if dead || !by.Carries() && !s.cfg.RequireFence && !follows {
+	if dead || !by.Carries() && !s.cfg.everyWrite && !follows {
 		s.batch.open = false
 		s.q.Push(replies.FunctionCall)
 		return s.pass(size, have, at, out)
@@ -68,6 +68,8 @@ func (s *Session) fenceFunctionCall(size, have, at int, setter bool, out *Out) i
 		refusal = s.refusalPooled("a function call that may set wirefence.token can't be followed")
 	case by.Unknown():
 		refusal = s.refusalElsewhere()
+	case by.Unheld():
+		refusal = s.unheld()
 	case !by.Carries():
 		refusal = s.refusal(fence.TokenRequired, "")
 	case !s.schema:

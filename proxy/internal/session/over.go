@@ -64,7 +64,7 @@ func (s *Session) beginOver(typ byte, size int, in []byte, at int, out *Out) int
 	if s.cfg.Mode == Enforce && s.awaitVariable(out) {
 		return s.holdBatch()
 	}
-	if s.carrier("").In(s.coveredNow()).Carries() || s.cfg.RequireFence {
+	if s.carrier("").In(s.coveredNow()).Carries() || s.cfg.everyWrite {
 		if !s.shadowed(s.tooLarge()) {
 			if kind == replies.Query {
 				s.refuseQuery(0, s.tooLarge(), out)

@@ -146,6 +146,9 @@ func (s *Session) believe(b belief) {
 // carrier returns what carries the fence of a message, or of a statement.
 func (s *Session) carrier(comment string) weave.Carrier {
 	by := weave.Carrier{Comment: comment, Variable: s.variable != empty}
+	if s.cfg.Lease != nil {
+		by.Leased, by.Stamp = true, s.cfg.Lease.Fence()
+	}
 	if s.pool.on {
 		by.Pooled, by.Expect = true, s.pool.believed.value
 		by.Lost = !s.pool.believed.known || s.pool.sets || s.pool.keeps

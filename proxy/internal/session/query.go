@@ -34,7 +34,7 @@ func (s *Session) query(msg []byte, at int, out *Out) int {
 	known := s.look()
 	result := s.scanner.Scan(body, s.options, known.catalog)
 	by := s.carrier(result.FenceText)
-	if known.catalog == nil && (by.In(covered).Carries() || s.cfg.RequireFence || s.followsSetters()) && hasReads(result) && s.refresh(out) {
+	if known.catalog == nil && (by.In(covered).Carries() || s.cfg.everyWrite || s.followsSetters()) && hasReads(result) && s.refresh(out) {
 		return s.hold()
 	}
 	if result.FenceErr != nil && !s.shadowed(malformed(result.FenceErr)) {
@@ -51,7 +51,7 @@ func (s *Session) query(msg []byte, at int, out *Out) int {
 		}
 	}
 	by, failure := r.by, r.failure
-	if r.bare && result.FenceText == "" && by.Comment != "" && (by.In(covered).Variable || r.sets || s.cfg.RequireFence) {
+	if r.bare && result.FenceText == "" && by.Comment != "" && (by.In(covered).Variable || r.sets || s.cfg.everyWrite) {
 		failure = &fence.SyntaxError{Reason: "the fence of a statement that EXECUTE runs doesn't hold for the other writes of the same message; send them apart"}
 	}
 	if failure != nil && !s.shadowed(malformed(failure)) {
@@ -126,8 +126,11 @@ func (s *Session) weaveQuery(msg, body []byte, at int, by weave.Carrier, covered
 	}
 	if plan.Refuse != "" {
 		refusal := s.refusal(plan.Refuse, plan.Command)
-		if plan.Unknown {
+		switch {
+		case plan.Unknown:
 			refusal = s.refusalElsewhere()
+		case plan.Refuse == fence.LeaseNotHeld:
+			refusal = s.unheld()
 		}
 		s.free(plan)
 		if !s.shadowed(refusal) {
@@ -162,7 +165,7 @@ func (s *Session) weaveQuery(msg, body []byte, at int, by weave.Carrier, covered
 // untouched reports whether a text can be forwarded without being read: nothing
 // in it can be a fence or bring one about, and nothing has to be known of it.
 func (s *Session) untouched(body []byte) bool {
-	return s.variable == empty && !s.pool.on && !s.cfg.RequireFence && !s.inherits && (!s.schema || s.db.trusted.Load() && !s.db.setters.Load()) &&
+	return s.variable == empty && !s.pool.on && !s.cfg.everyWrite && !s.inherits && (!s.schema || s.db.trusted.Load() && !s.db.setters.Load()) &&
 		s.confirmed == (weave.Coverage{}) && !s.portals.fenced() && !sqlscan.Mentions(body)
 }
 

@@ -73,6 +73,10 @@ func (s *Session) refusal(state fence.SQLState, command string) *wire.Error {
 		e.Message = command + " cannot be fenced"
 		e.Detail = "It can't run in the transaction of a check, and the session carries a fence."
 		e.Hint = "Run it in a session that carries no fence."
+		if s.cfg.Lease != nil && s.variable == empty {
+			e.Detail = "It can't run in the transaction of a check, and every write is checked here with the fence of the proxy's lease."
+			e.Hint = "Run it past this Wirefence."
+		}
 	default:
 		e.Message = "the fence cannot be checked in database " + fmt.Sprintf("%q", s.database)
 		e.Detail = "The schema wirefence, or its function check(text, text, boolean), is not there."

@@ -223,6 +223,9 @@ func (s *Session) observed(msg []byte) {
 		return
 	}
 	state, message, _ := strings.Cut(string(verdict), ": ")
+	if s.cfg.Lease != nil && state == string(fence.TokenRequired) {
+		state, message = string(fence.LeaseNotHeld), s.unheld().Message
+	}
 	s.events.Refused(Refusal{State: fence.SQLState(state), Message: message, Shadow: true})
 }
 
@@ -305,6 +308,7 @@ func (s *Session) ready(msg []byte) bool {
 	}
 	if s.q.Ready() == 0 && !s.batch.open {
 		s.lexPending, s.check.doubt = false, false
+		s.lexTx = s.lexTx && status != wire.Idle
 	}
 	if e.Note.plan != nil {
 		s.free(e.Note.plan)

@@ -52,13 +52,26 @@ func newTraffic(s *setup, direct bool) *traffic {
 	d := &dice{s.travel}
 	t := &traffic{dice: d, server: newBackend(d, s.major, s.policy, s.token), at: time.Unix(1000, 0), pending: s.bytes(), messages: 3 * len(s.script)}
 	if !direct {
-		cfg := NewConfig(Config{Mode: s.mode, RequireFence: s.policy.required, MaxStatement: 1 << 10, Pooling: PoolingSession})
+		policy := Config{Mode: s.mode, RequireFence: s.policy.required, MaxStatement: 1 << 10, Pooling: PoolingSession}
+		if s.policy.leased {
+			policy.Lease = &fickle{d}
+		}
+		cfg := NewConfig(policy)
 		catalogs := NewCatalogs(func() time.Time { return t.at })
 		t.session = New(cfg, catalogs, &wire.Startup{Params: map[string]string{"user": "u"}}, silent{})
 	}
 	t.server.greet()
 	return t
 }
+
+// fickle is a lease that comes and goes. Token 3 is stale, and 2 may be.
+type fickle struct{ dice *dice }
+
+func (f *fickle) Fence() string {
+	return pick(f.dice, "lease=1", "lease=1", "", "lease=2", "lease=4", "lease=3")
+}
+func (f *fickle) Resource() fence.Resource { return "lease" }
+func (f *fickle) Holder() string           { return "another" }
 
 // some draws how many of the bytes that are there go on.
 func (t *traffic) some(b []byte) int {
@@ -237,7 +250,7 @@ func (s *setup) judge() string {
 // mayCarry reports whether a session carries a fence, or counts as one that does
 // since a question failed, or a function may have set the variable.
 func (s *setup) mayCarry() bool {
-	return s.token != "" || s.policy.required || s.policy.failing || s.policy.setters || bytes.Contains(s.bytes(), []byte("wirefence"))
+	return s.token != "" || s.policy.required || s.policy.leased || s.policy.failing || s.policy.setters || bytes.Contains(s.bytes(), []byte("wirefence"))
 }
 
 // mayDiffer reports whether the client of a session that may carry a fence saw

@@ -115,9 +115,9 @@ func (s *Session) refresh(out *Out) (wait bool) {
 	}
 	if s.q.Ready() > 0 {
 		catalog, _ := s.db.get()
-		return catalog == nil && (s.inquiring || s.cfg.RequireFence)
+		return catalog == nil && (s.inquiring || s.cfg.everyWrite)
 	}
-	q, ok := s.db.ask(s.cfg.RequireFence)
+	q, ok := s.db.ask(s.cfg.everyWrite)
 	if ok {
 		mark := len(out.own)
 		out.own = s.appendQuestion(out.own, q)

@@ -41,6 +41,8 @@ func (s *Session) judgeWalsender(size, have, at int, out *Out) (used int, refuse
 		e = malformed(result.FenceErr)
 	case !result.Fence.IsZero() || s.fenced && writes(result):
 		e = s.refusal(fence.CannotBeFenced, "a write on a replication connection")
+	case s.cfg.Lease != nil && writes(result):
+		e = s.unstamped("a write on a replication connection")
 	case s.cfg.RequireFence && writes(result):
 		e = s.refusal(fence.TokenRequired, "")
 	default:

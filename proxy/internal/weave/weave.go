@@ -9,11 +9,7 @@
 // SERIALIZABLE would make PostgreSQL refuse the BEGIN.
 package weave
 
-import (
-	"encoding/hex"
-
-	"github.com/wirefence/wirefence/fence"
-)
+import "github.com/wirefence/wirefence/fence"
 
 // Step is what a plan must know of one statement.
 type Step struct {
@@ -39,6 +35,11 @@ type Carrier struct {
 	// Variable says that the session variable may carry a fence.
 	Variable bool
 
+	// Leased says that what carries nothing itself is stamped with Stamp, the fence
+	// of the proxy's own lease, which is "" while the lease isn't held.
+	Leased bool
+	Stamp  string
+
 	// Pooled says that each transaction may run on another server connection,
 	// whose session variable is anybody's until the client has set it in the same
 	// transaction. Expect is what the client believes it to hold, and Lost says
@@ -50,7 +51,11 @@ type Carrier struct {
 }
 
 // Carries reports whether there may be a fence at all.
-func (c Carrier) Carries() bool { return c.Comment != "" || c.Variable }
+func (c Carrier) Carries() bool { return c.Comment != "" || c.Variable || c.Stamp != "" }
+
+// Unheld reports whether a write must be refused since it carries nothing itself
+// and the proxy's own lease isn't held.
+func (c Carrier) Unheld() bool { return c.Leased && !c.Carries() }
 
 // In returns the carrier at a point of a transaction.
 func (c Carrier) In(v Coverage) Carrier {
@@ -74,14 +79,16 @@ func (c Carrier) After(s Step) Carrier {
 // say whether the one that a check would read is the client's.
 func (c Carrier) Unknown() bool { return c.Pooled && c.Comment == "" && c.Lost && !c.own }
 
-// verifies reports whether a check must see first that the variable holds what
-// the client believes.
-func (c Carrier) verifies() bool { return c.Pooled && c.Comment == "" && !c.own }
+// demands reports whether a check must see first that the variable holds what
+// the client believes. Where that is nothing, a stamp goes before whatever another
+// client has left there.
+func (c Carrier) demands() bool { return c.Pooled && c.Comment == "" && !c.own && c.Variable }
 
 // Coverage says which fences the current transaction has been checked for. The
 // zero value is none.
 type Coverage struct {
-	variable bool
+	variable bool   // the session variable was looked at
+	stamp    string // what stood in for it, if it was empty
 	comment  string
 
 	// Behind a pooler: this client has set the variable in the transaction; no
@@ -95,7 +102,7 @@ func (c Coverage) Covers(by Carrier) bool {
 	if by.Comment != "" {
 		return c.comment == by.Comment
 	}
-	return c.variable
+	return c.stamp == by.Stamp && (c.variable || !by.Variable)
 }
 
 // Add returns the coverage after a check for this carrier.
@@ -103,7 +110,7 @@ func (c Coverage) Add(by Carrier) Coverage {
 	if by.Comment != "" {
 		c.comment = by.Comment
 	} else {
-		c.variable = true
+		c.variable, c.stamp = by.Variable, by.Stamp
 	}
 	return c
 }
@@ -144,7 +151,7 @@ func (c Coverage) Aborted(sent Coverage) Coverage {
 
 // Unchecked returns the coverage without its checks.
 func (c Coverage) Unchecked() Coverage {
-	c.variable, c.comment = false, ""
+	c.variable, c.stamp, c.comment = false, "", ""
 	return c
 }
 
@@ -155,99 +162,6 @@ func Unseen() Coverage { return Coverage{saved: true} }
 // Bound reports whether the fence depends on what the client has set in the
 // transaction, behind a pooler.
 func (c Coverage) Bound() bool { return c.own || c.lost }
-
-// Call is the SQL that makes a check. The zero value is not usable.
-type Call struct {
-	head, tail string
-	observes   bool
-}
-
-// VerifyState is the SQLSTATE with which a check fails that finds another value
-// in the session variable than it should: undefined_object, since it then reads
-// a variable that nobody has.
-const VerifyState = "42704"
-
-// verified is an expression for the session variable's value that fails if it
-// isn't the one that stands between the two parts.
-const (
-	verifiedHead = "pg_catalog.current_setting(CASE WHEN COALESCE(pg_catalog.current_setting('wirefence.token', true), '') OPERATOR(pg_catalog.=) "
-	verifiedTail = " THEN 'wirefence.token' ELSE 'wirefence.elsewhere' END)"
-)
-
-// NewCall returns the call for a proxy's policy: def is what a bare token in
-// the session variable means, required refuses a write without a fence, and
-// observe only reports what a check would have said.
-func NewCall(def fence.Resource, required, observe bool) Call {
-	function := "check"
-	if observe {
-		function = "observe"
-	}
-	tail := ", NULL, "
-	if def != "" {
-		tail = ", " + literal(string(def)) + ", "
-	}
-	if required {
-		tail += "true)"
-	} else {
-		tail += "false)"
-	}
-	return Call{head: "SELECT wirefence." + function + "(", tail: tail, observes: observe}
-}
-
-// literal returns an SQL expression for the text that means the same under
-// every standard_conforming_strings and client_encoding.
-func literal(text string) string {
-	plain := true
-	for _, c := range []byte(text) {
-		plain = plain && ' ' <= c && c <= '~' && c != '\'' && c != '\\'
-	}
-	if plain {
-		return "'" + text + "'"
-	}
-	return "pg_catalog.convert_from(pg_catalog.decode('" + hex.EncodeToString([]byte(text)) + "', 'hex'), 'UTF8')"
-}
-
-// Prepared is the text of the prepared check, whose one parameter is the fence;
-// NULL reads the session variable.
-func (c Call) Prepared() string { return c.head + "$1" + c.tail }
-
-// Unprepared is the text of a check for one carrier, whose one parameter is the
-// value that Parameter returns.
-func (c Call) Unprepared(by Carrier) string {
-	if !by.verifies() || c.observes {
-		return c.Prepared()
-	}
-	return c.head + verifiedHead + "$1" + verifiedTail + c.tail
-}
-
-// Parameter is the parameter of a prepared check; nil is NULL.
-func (c Call) Parameter(by Carrier) *string {
-	switch {
-	case by.Comment != "":
-		return &by.Comment
-	case by.verifies() && !c.observes:
-		return &by.Expect
-	}
-	return nil
-}
-
-// Simple is the text of a check that is a message of its own.
-func (c Call) Simple(by Carrier) string { return string(c.appendSimple(nil, by)) }
-
-// appendSimple appends the check as a statement of a simple query.
-func (c Call) appendSimple(dst []byte, by Carrier) []byte {
-	dst = append(dst, c.head...)
-	switch {
-	case by.Comment != "":
-		dst = append(append(append(dst, '\''), by.Comment...), '\'')
-	case by.verifies() && !c.observes:
-		dst = append(append(append(dst, verifiedHead...), literal(by.Expect)...), verifiedTail...)
-	default:
-		dst = append(dst, "NULL"...)
-	}
-	dst = append(dst, c.tail...)
-	return append(dst, ';')
-}
 
 // Plan says what becomes of a simple query.
 type Plan struct {
@@ -282,6 +196,9 @@ func (p *Plan) Query(steps []Step, by Carrier, covered Coverage, required bool) 
 				return
 			case s.Unfenceable != "" && by.Carries():
 				p.Refuse, p.Command = fence.CannotBeFenced, s.Unfenceable
+				return
+			case by.Unheld():
+				p.Refuse = fence.LeaseNotHeld
 				return
 			case required && !by.Carries():
 				p.Refuse = fence.TokenRequired

@@ -119,8 +119,7 @@ func AppendParse(dst []byte, name, text string) []byte {
 	return finish(append(dst, 0, 0), at)
 }
 
-// AppendBind appends a Bind with at most one parameter, in text format; with
-// params nil there is none, and a nil element is NULL.
+// AppendBind appends a Bind with parameters in text format; a nil element is NULL.
 func AppendBind(dst []byte, portal, statement string, params ...*string) []byte {
 	dst, at := begin(dst, Bind)
 	dst = cstring(cstring(dst, portal), statement)
