@@ -1,14 +1,18 @@
 package proxy
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
 	"time"
 )
 
 // Handler serves the probes: /livez answers 200 as long as the process does,
-// /readyz answers 200 if clients can be served and else 503 with the reason.
+// /readyz answers 200 if clients can be served and else 503 with the reason. With
+// ?role=leader the server must hold its lease besides, with ?role=standby not hold
+// it.
 func (s *Server) Handler() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /livez", func(w http.ResponseWriter, _ *http.Request) {
@@ -17,7 +21,12 @@ func (s *Server) Handler() http.Handler {
 	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, r *http.Request) {
 		ctx, cancel := context.WithTimeout(r.Context(), 2*time.Second)
 		defer cancel()
-		if err := s.Ready(ctx); err != nil {
+		err := s.hasRole(r.URL.Query().Get("role"))
+		if errors.Is(err, errRole) {
+			http.Error(w, err.Error(), http.StatusBadRequest)
+			return
+		}
+		if err = cmp.Or(err, s.Ready(ctx)); err != nil {
 			w.Header().Set("Connection", "close") // the next may reach a process that takes over
 			http.Error(w, "not ready: "+err.Error(), http.StatusServiceUnavailable)
 			return
@@ -25,4 +34,21 @@ func (s *Server) Handler() http.Handler {
 		fmt.Fprintln(w, "ok")
 	})
 	return mux
+}
+
+var errRole = errors.New("a role is leader or standby, where WIREFENCE_LEASE is set")
+
+// hasRole reports whether the server has the role that is asked for, if any.
+func (s *Server) hasRole(role string) error {
+	switch {
+	case role == "":
+		return nil
+	case s.options.Lease == nil || role != "leader" && role != "standby":
+		return errRole
+	case (role == "leader") == s.Leading():
+		return nil
+	case role == "standby":
+		return fmt.Errorf("the lease of %q is held here", s.options.Lease.Resource())
+	}
+	return fmt.Errorf("the lease of %q is not held here", s.options.Lease.Resource())
 }

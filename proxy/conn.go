@@ -25,10 +25,10 @@ type conn struct {
 	user   string
 	log    *slog.Logger
 
-	mu       sync.Mutex // guards what follows
-	core     *session.Session
-	draining bool
-	nudge    func() // makes the driver look at draining and the farewell; nil during the login
+	mu      sync.Mutex // guards what follows
+	core    *session.Session
+	leaving *wire.Error // with which the session ends as soon as it may; nil: it stays
+	nudge   func()      // makes the driver look at leaving and the farewell; nil during the login
 
 	once  sync.Once // finish
 	watch watch     // the sweeper's
@@ -173,8 +173,8 @@ func (c *conn) serverPump(in *buffer) {
 	for {
 		c.mu.Lock()
 		used, wake := c.core.FromServer(in.bytes(), &out)
-		if c.draining && c.core.MayEnd() {
-			c.core.End(shutdownError)
+		if c.leaving != nil && c.core.MayEnd() {
+			c.core.End(*c.leaving)
 		}
 		over := c.core.Farewell() != nil
 		c.mu.Unlock()

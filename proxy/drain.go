@@ -53,7 +53,7 @@ func (s *Server) drain() {
 		s.each((*conn).hurry)
 	})
 	defer hurry.Stop()
-	left := s.each((*conn).drain)
+	left := s.each(func(c *conn) { c.leave(shutdownError) })
 	log.Info("draining: no new clients; sessions end with their transactions", "sessions", left, "timeout", s.options.DrainTimeout)
 	over := make(chan struct{})
 	go func() {
@@ -118,11 +118,14 @@ func (s *Server) each(do func(*conn)) int {
 	return len(all)
 }
 
-// drain ends the session now if it may end, else as soon as it may.
-func (c *conn) drain() {
+// leave ends the session now if it may end, else as soon as it may. The first
+// reason counts.
+func (c *conn) leave(why wire.Error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.draining = true
+	if c.leaving == nil {
+		c.leaving = &why
+	}
 	if c.nudge != nil && c.core.MayEnd() {
 		c.nudge()
 	}
@@ -146,7 +149,7 @@ func (c *conn) hurry() {
 // nobody is there. ctx bounds asking for that.
 func (c *conn) abort(ctx context.Context, why wire.Error) {
 	c.mu.Lock()
-	c.draining = true
+	c.leaving = &why
 	c.core.End(why)
 	running, key := c.core.Running(), c.core.Key()
 	c.mu.Unlock()

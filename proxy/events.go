@@ -5,8 +5,10 @@ import (
 	"log/slog"
 	"regexp"
 	"strconv"
+	"sync"
 	"time"
 
+	"github.com/wirefence/wirefence/fence"
 	"github.com/wirefence/wirefence/proxy/internal/session"
 )
 
@@ -22,25 +24,50 @@ func (e *events) Trouble(err error) {
 
 // refusalLog keeps a zombie that tries again and again from filling the log: a
 // session logs its first refusal and then one a second, with the number that
-// were left out.
+// were left out. Of those that come of standing by all sessions together log one.
 type refusalLog struct {
 	last time.Time
 	left int
 }
 
+// standbyLog is a refusalLog for all sessions of a server.
+type standbyLog struct {
+	mu sync.Mutex
+	refusalLog
+}
+
+// due reports whether a refusal is to be logged, and how many were left out.
+func (l *refusalLog) due(now time.Time) (left int, ok bool) {
+	if now.Sub(l.last) < time.Second {
+		l.left++
+		return 0, false
+	}
+	left = l.left
+	l.last, l.left = now, 0
+	return left, true
+}
+
+func (l *standbyLog) due(now time.Time) (left int, ok bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.refusalLog.due(now)
+}
+
 func (e *events) Refused(r session.Refusal) {
 	e.server.metrics.refusals.WithLabelValues(string(r.State), r.State.Condition(), strconv.FormatBool(r.Shadow)).Inc()
-	now := time.Now()
-	if now.Sub(e.refusals.last) < time.Second {
-		e.refusals.left++
+	due := e.refusals.due
+	if r.State == fence.LeaseNotHeld {
+		due = e.server.standbyRefusals.due
+	}
+	left, ok := due(time.Now())
+	if !ok {
 		return
 	}
 	args := []any{"sqlstate", string(r.State), "reason", r.Message}
 	args = append(args, verdict(r.Detail)...)
-	if e.refusals.left > 0 {
-		args = append(args, "left_out", e.refusals.left)
+	if left > 0 {
+		args = append(args, "left_out", left)
 	}
-	e.refusals.last, e.refusals.left = now, 0
 	level, text := slog.LevelWarn, "refused"
 	if r.Shadow {
 		text = "would have been refused"

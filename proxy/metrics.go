@@ -8,6 +8,7 @@ import (
 
 type metrics struct {
 	sessions     prometheus.Gauge
+	waiting      prometheus.Gauge
 	accepted     prometheus.Counter
 	rejected     *prometheus.CounterVec
 	checks       prometheus.Counter
@@ -22,6 +23,8 @@ func newMetrics(reg prometheus.Registerer) (*metrics, error) {
 	m := &metrics{
 		sessions: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "wirefence_sessions", Help: "Clients that are being served."}),
+		waiting: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "wirefence_standby_waiting", Help: "Clients that wait for the proxy's lease before their login."}),
 		accepted: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "wirefence_sessions_total", Help: "Clients that have logged in."}),
 		rejected: prometheus.NewCounterVec(prometheus.CounterOpts{
@@ -48,7 +51,7 @@ func newMetrics(reg prometheus.Registerer) (*metrics, error) {
 	if reg == nil {
 		return m, nil
 	}
-	for _, c := range []prometheus.Collector{m.sessions, m.accepted, m.rejected, m.checks, m.refusals, m.cancels, m.trouble, m.loginSeconds, m.timeouts} {
+	for _, c := range []prometheus.Collector{m.sessions, m.waiting, m.accepted, m.rejected, m.checks, m.refusals, m.cancels, m.trouble, m.loginSeconds, m.timeouts} {
 		if err := reg.Register(c); err != nil {
 			return nil, err
 		}

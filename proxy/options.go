@@ -82,6 +82,16 @@ type Options struct {
 	UnfencedWrites UnfencedWrites
 	// Resource is what a bare token means. By default a bare token is malformed.
 	Resource string
+	// Lease is the lease that the proxy holds, or waits for, for its clients: writes
+	// that carry no fence are checked with its fence, and refused with WF007 while it
+	// isn't held. By default there is none.
+	Lease Lease
+	// Standby is what clients get while the Lease isn't held. Default ReadOnly.
+	Standby Standby
+	// StandbyWait is how long a client waits for the Lease with Standby Wait, before
+	// it is refused with 57P03. It counts towards StartupTimeout and must be shorter.
+	// Default 30s.
+	StandbyWait time.Duration
 	// MaxConnections bounds the clients that are served at once; more get 53300.
 	// Default 1000.
 	MaxConnections int
@@ -127,6 +137,8 @@ func (o *Options) Validate() error {
 	}
 	setDefault(&o.Mode, Enforce)
 	setDefault(&o.UnfencedWrites, Allow)
+	setDefault(&o.Standby, ReadOnly)
+	setDefault(&o.StandbyWait, 30*time.Second)
 	setDefault(&o.MaxConnections, 1000)
 	setDefault(&o.TCPKeepalive, 60*time.Second)
 	setDefault(&o.StartupTimeout, 60*time.Second)
@@ -159,6 +171,9 @@ func (o *Options) Validate() error {
 	if err := o.checkSockets(); err != nil {
 		return err
 	}
+	if err := o.checkStandby(); err != nil {
+		return err
+	}
 	if o.MaxConnections < 1 {
 		return errors.New("the limit of connections is less than 1")
 	}
@@ -187,11 +202,16 @@ func setDefault[T comparable](field *T, value T) {
 
 func (o *Options) sessionConfig(pooling string) *session.Config {
 	modes := map[Mode]session.Mode{Enforce: session.Enforce, Shadow: session.Shadow, Off: session.Off}
+	var lease session.Lease
+	if o.Lease != nil {
+		lease = o.Lease
+	}
 	poolings := map[string]session.Pooling{"session": session.PoolingSession, "transaction": session.PoolingTransaction}
 	return session.NewConfig(session.Config{
 		Mode:            modes[o.Mode],
 		RequireFence:    o.UnfencedWrites == Reject,
 		DefaultResource: fence.Resource(o.Resource),
+		Lease:           lease,
 		MaxStatement:    o.MaxStatement,
 		Pooling:         poolings[pooling],
 	})

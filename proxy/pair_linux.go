@@ -105,8 +105,8 @@ func (p *pair) fromServer(read []byte) {
 	in := p.server.input(read)
 	p.c.mu.Lock()
 	used, wake := p.c.core.FromServer(in, &p.loop.out)
-	if p.c.draining && p.c.core.MayEnd() {
-		p.c.core.End(shutdownError)
+	if p.c.leaving != nil && p.c.core.MayEnd() {
+		p.c.core.End(*p.c.leaving)
 	}
 	ended := p.c.core.Farewell() != nil
 	p.c.mu.Unlock()

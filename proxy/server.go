@@ -44,6 +44,9 @@ type Server struct {
 
 	abort     chan struct{} // closed by Abort
 	abortOnce sync.Once
+	resigned  chan struct{} // closed when no lease is waited for any more
+
+	standbyRefusals standbyLog
 
 	mu     sync.Mutex
 	ending bool // the grace of a drain is over
@@ -77,7 +80,7 @@ func New(o Options) (*Server, error) {
 	s := &Server{
 		options: o, upstream: up, tls: secure, users: directory, metrics: m, config: o.sessionConfig(up.Pooling),
 		catalogs: session.NewCatalogs(time.Now), conns: map[*conn]struct{}{},
-		abort: make(chan struct{}),
+		abort: make(chan struct{}), resigned: make(chan struct{}),
 	}
 	s.entering, s.enough = context.WithCancelCause(context.Background())
 	return s, nil
@@ -97,6 +100,7 @@ func (s *Server) Serve(ctx context.Context) error {
 		}
 	}()
 	defer s.startSweeping()()
+	defer s.startWatching()()
 	failed := make(chan error, len(s.listeners))
 	for _, l := range s.listeners {
 		s.accepting.Go(func() { failed <- s.accept(l) })
@@ -104,6 +108,7 @@ func (s *Server) Serve(ctx context.Context) error {
 	var err error
 	select {
 	case <-ctx.Done():
+		close(s.resigned)
 		s.drain()
 	case <-s.abort:
 		s.closeListeners()
@@ -244,6 +249,13 @@ func (s *Server) open(raw net.Conn, in *buffer, began time.Time) (c *conn, a *ar
 			s.limits.leave(startup.User())
 		}
 	}()
+	if s.awaitLease(ctx, client, in, log) != nil {
+		return nil, nil
+	}
+	_ = raw.SetReadDeadline(deadline)
+	if ctx.Err() != nil {
+		_ = raw.SetReadDeadline(past) // it may have been set just before
+	}
 	return s.connect(ctx, client, startup, in, deadline)
 }
 
@@ -281,7 +293,12 @@ func (s *Server) register(c *conn) {
 	defer s.mu.Unlock()
 	s.conns[c] = struct{}{}
 	s.metrics.sessions.Inc()
-	c.draining = s.ending
+	switch {
+	case s.ending:
+		c.leaving = &shutdownError
+	case !s.leads():
+		c.leaving = &leaseLost // who watches the lease looks again only when it changes
+	}
 }
 
 // forget ends what was counted for a session.
