@@ -22,7 +22,7 @@ type proxySettings struct {
 	LeaseSettings
 	Listen                   []string      `env:"WIREFENCE_LISTEN" envDefault:"127.0.0.1:6433" help:"addresses to accept clients at, separated by commas: host:port, unix:/dir/.s.PGSQL.6433, or unix:@name"`
 	Upstream                 string        `env:"WIREFENCE_UPSTREAM" help:"PostgreSQL servers, tried in order: postgres://host1:5432,host2:5432/?sslmode=verify-full&sslrootcert=ca.pem&target_session_attrs=read-write (required)"`
-	DatabaseURL              string        `env:"WIREFENCE_DATABASE_URL" help:"connection string of the proxy's own role, with which it verifies the schema at start, asks for users' secrets and for servers' roles"`
+	DatabaseURL              string        `env:"WIREFENCE_DATABASE_URL" help:"connection string of the proxy's own role, with which it verifies the schema at start, asks for users' secrets and for servers' roles, and seals its leases"`
 	TLSCert                  string        `env:"WIREFENCE_TLS_CERT_FILE" help:"certificate with its chain, in PEM form, for TLS with clients; read again when it changes"`
 	TLSKey                   string        `env:"WIREFENCE_TLS_KEY_FILE" help:"the certificate's key, in PEM form"`
 	TLSMode                  string        `env:"WIREFENCE_TLS_MODE" help:"allow (with a certificate, the default), or require (the default where clients must show one): TCP clients without TLS get 28000"`
@@ -34,6 +34,9 @@ type proxySettings struct {
 	Mode                     string        `env:"WIREFENCE_MODE" envDefault:"enforce" help:"enforce; shadow counts and logs what it would refuse; off forwards everything untouched"`
 	UnfencedWrites           string        `env:"WIREFENCE_UNFENCED_WRITES" envDefault:"allow" help:"allow; reject refuses a write without a fence with WF002"`
 	Resource                 string        `env:"WIREFENCE_RESOURCE" help:"the resource that a bare token means"`
+	Lease                    string        `env:"WIREFENCE_LEASE" help:"the resource whose lease this proxy holds, or waits for: writes without a fence are checked with the lease's, and get WF007 without it"`
+	Standby                  string        `env:"WIREFENCE_STANDBY" envDefault:"read-only" help:"without the lease: read-only; refuse clients with 57P03; or let them wait"`
+	StandbyWait              time.Duration `env:"WIREFENCE_STANDBY_WAIT" envDefault:"30s" help:"time that a client waits for the lease before it gets 57P03; part of the startup timeout"`
 	AdminListen              string        `env:"WIREFENCE_ADMIN_LISTEN" envDefault:"127.0.0.1:9433" help:"address of /livez, /readyz, /metrics and the HTTP API of leases, /v1; off for none"`
 	AdminTokenFile           string        `env:"WIREFENCE_ADMIN_TOKEN_FILE" help:"file with the bearer tokens of /v1, one a line; read again when it changes. Without, /v1 is served at loopback addresses only"`
 	ReusePort                bool          `env:"WIREFENCE_REUSE_PORT" envDefault:"false" help:"let a new process that has this set, too, listen at the same addresses and take over"`
@@ -61,8 +64,8 @@ func proxyCommand() *cobra.Command {
 credentials, and has the fences of their writes checked by the database, in
 their own transactions.
 
-SIGTERM or SIGINT drains it: sessions end with their transactions, and the exit
-status is 0. A second one ends it at once, with status 143 or 130. SIGHUP reloads
+SIGTERM or SIGINT drains it: sessions end with their transactions, the lease of
+WIREFENCE_LEASE is released, and the exit status is 0. A second one ends it at once, with status 143 or 130. SIGHUP reloads
 what can be reloaded.`,
 		Args: exactly(0, "no arguments"),
 		RunE: func(c *cobra.Command, _ []string) error {
@@ -89,6 +92,10 @@ func runProxy(ctx context.Context, cfg proxySettings, signals *signals) error {
 	}
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	sidecar, err := newSidecar(ctx, cfg, registry, log)
+	if err != nil {
+		return usageError{err}
+	}
 	server, err := proxy.New(proxy.Options{
 		Listen: cfg.Listen, Upstream: cfg.Upstream, DatabaseURL: cfg.DatabaseURL,
 		TLS: proxy.TLS{
@@ -100,6 +107,7 @@ func runProxy(ctx context.Context, cfg proxySettings, signals *signals) error {
 		ReusePort: cfg.ReusePort, TCPKeepalive: cmp.Or(cfg.TCPKeepalive, -1), TCPUserTimeout: cfg.TCPUserTimeout,
 		MaxUserConnections: cfg.MaxUserConnections, IdleTimeout: cfg.IdleTimeout,
 		IdleInTransactionTimeout: cfg.IdleInTransactionTimeout, TransactionTimeout: cfg.TransactionTimeout,
+		Lease: sidecar.lease(), Standby: proxy.Standby(cfg.Standby), StandbyWait: cfg.StandbyWait,
 		MaxConnections: cfg.MaxConnections, StartupTimeout: cfg.StartupTimeout, ConnectTimeout: cfg.ConnectTimeout,
 		MaxStatement: cfg.MaxStatement, DrainGrace: cfg.DrainGrace, DrainTimeout: cfg.DrainTimeout,
 		Logger: log, Registerer: registry,
@@ -129,10 +137,13 @@ func runProxy(ctx context.Context, cfg proxySettings, signals *signals) error {
 	defer admin.close()
 	log.Info("serving", "version", version, "listen", addrs(server.Addrs()), "upstream", cfg.Upstream, "mode", cfg.Mode,
 		"unfenced_writes", cfg.UnfencedWrites, "admin", cfg.AdminListen)
+	sidecar.run(ctx)
 	if err := signals.serve(ctx, server, log); err != nil {
+		sidecar.release(releaseAtOnce, log)
 		return err
 	}
 	log.Info("drained")
+	sidecar.release(releaseTime, log)
 	return nil
 }
 

@@ -1,0 +1,99 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/wirefence/wirefence/fence"
+	"github.com/wirefence/wirefence/internal/campaign"
+	"github.com/wirefence/wirefence/lockclient"
+	"github.com/wirefence/wirefence/proxy"
+)
+
+// sidecar is the lease that the proxy holds for its application, or waits for. A
+// nil one is that of a proxy without WIREFENCE_LEASE.
+type sidecar struct {
+	*campaign.Campaign
+	leases *leases
+	client *lockclient.Client
+	resign context.CancelFunc
+	over   chan struct{}
+}
+
+// newSidecar makes ready what the settings name, without connecting yet.
+func newSidecar(ctx context.Context, cfg proxySettings, registry prometheus.Registerer, log *slog.Logger) (*sidecar, error) {
+	if cfg.Lease == "" {
+		return nil, nil
+	}
+	resource, err := fence.ParseResource(cfg.Lease)
+	if err != nil {
+		return nil, fmt.Errorf("WIREFENCE_LEASE: %w", err)
+	}
+	if cfg.DatabaseURL == "" {
+		return nil, errors.New("WIREFENCE_LEASE needs WIREFENCE_DATABASE_URL: a lease that is not sealed in the database " +
+			"doesn't keep its former holder from committing until the next one's first write")
+	}
+	s := &sidecar{over: make(chan struct{})}
+	if s.leases, err = openLeases(ctx, cfg.LeaseSettings, cfg.DatabaseURL); err != nil {
+		return nil, err
+	}
+	// What becomes of the lease the campaign logs.
+	if s.client, err = s.leases.client(cfg.LeaseSettings, nil); err == nil {
+		s.Campaign, err = campaign.New(campaign.Options{Client: s.client, Resource: resource, Logger: log, Registerer: registry})
+	}
+	if err != nil {
+		s.leases.close()
+		return nil, err
+	}
+	return s, nil
+}
+
+// lease is what the proxy is given.
+func (s *sidecar) lease() proxy.Lease {
+	if s == nil {
+		return nil
+	}
+	return s.Campaign
+}
+
+// run campaigns for the lease until ctx ends; a lease that is held then is kept
+// until release.
+func (s *sidecar) run(ctx context.Context) {
+	if s == nil {
+		return
+	}
+	ctx, s.resign = context.WithCancel(ctx)
+	go func() {
+		defer close(s.over)
+		s.Run(ctx)
+	}()
+}
+
+// How long the release of the lease may take: after a drain, and where a second
+// signal or a failure has ended the proxy at once. If it fails the lease expires.
+const (
+	releaseTime   = 5 * time.Second
+	releaseAtOnce = time.Second
+)
+
+// release gives the lease back and waits for the end of the campaign, which run
+// has begun.
+func (s *sidecar) release(patience time.Duration, log *slog.Logger) {
+	if s == nil {
+		return
+	}
+	s.resign()
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	if err := s.client.Close(ctx); err != nil {
+		log.Warn("the lease was not given back; it expires", "error", err)
+		return
+	}
+	<-s.over
+	s.leases.close()
+}
