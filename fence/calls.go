@@ -3,6 +3,7 @@ package fence
 import (
 	"context"
 	_ "embed"
+	"errors"
 	"fmt"
 	"time"
 
@@ -77,6 +78,9 @@ var sealSQL string
 //go:embed sql/last_token.sql
 var lastTokenSQL string
 
+//go:embed sql/last_grant.sql
+var lastGrantSQL string
+
 //go:embed sql/revoke.sql
 var revokeSQL string
 
@@ -119,6 +123,18 @@ func LastToken(ctx context.Context, q Querier, r Resource) (Token, error) {
 	var last Token
 	if err := q.QueryRow(ctx, lastTokenSQL, []byte(r)).Scan(&last); err != nil {
 		return 0, fmt.Errorf("read last token of resource %q: %w", r, err)
+	}
+	return last, nil
+}
+
+// LastGrant returns the highest token recorded for a resource and its holder,
+// who is "" after a revocation or a first use without a seal. Without any, the
+// token is 0. The role must have wirefence_issuer.
+func LastGrant(ctx context.Context, q Querier, r Resource) (Grant, error) {
+	last := Grant{Resource: r}
+	err := q.QueryRow(ctx, lastGrantSQL, []byte(r)).Scan(&last.Token, &last.Holder)
+	if err != nil && !errors.Is(err, pgx.ErrNoRows) {
+		return Grant{}, fmt.Errorf("read last grant of resource %q: %w", r, err)
 	}
 	return last, nil
 }

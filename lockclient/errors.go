@@ -28,8 +28,12 @@ var (
 	// ErrExpired says that the local deadline passed without a renewal: the
 	// process was stopped or starved, or its machine was suspended.
 	ErrExpired = errors.New("lease expired")
-	// ErrLost says that the store has the lease no more, or has it for another.
+	// ErrLost says that the store has the lease no more, or has it for another,
+	// or that another's token was recorded where writes are judged.
 	ErrLost = errors.New("lease lost")
+	// ErrRevoked says that an operator has locked the holder out, by
+	// `wirefence revoke` or wirefence.revoke.
+	ErrRevoked = errors.New("lease revoked")
 	// ErrReleased says that Release or Client.Close was called.
 	ErrReleased = errors.New("lease released")
 	// ErrDetached says that Lease.Detach was called.
@@ -81,15 +85,25 @@ func (e *SealError) Unwrap() error { return e.Err }
 type EndError struct {
 	Resource fence.Resource
 	Token    fence.Token
-	// Reason is one of ErrExpired, ErrLost, ErrReleased, ErrDetached,
-	// ErrMaxHold and ErrUnreachable.
+	// Reason is one of ErrExpired, ErrLost, ErrRevoked, ErrReleased,
+	// ErrDetached, ErrMaxHold and ErrUnreachable.
 	Reason error
 	// Last is the store's last error, for ErrUnreachable.
 	Last error
+	// Successor is the grant that was recorded over this one, for ErrLost and
+	// ErrRevoked; the token is 0 if none is known, and a revocation's is
+	// nobody's.
+	Successor fence.Grant
 }
 
 func (e *EndError) Error() string {
 	text := fmt.Sprintf("%v: %q, token %d", e.Reason, e.Resource, e.Token)
+	switch next := e.Successor; {
+	case next.Holder != "":
+		text += fmt.Sprintf(": token %d was granted to %s", next.Token, next.Holder)
+	case next.Token > 0:
+		text += fmt.Sprintf(": the last token is %d", next.Token)
+	}
 	if e.Last != nil {
 		text += ": " + e.Last.Error()
 	}

@@ -27,12 +27,13 @@ type Lease struct {
 	kept   chan struct{} // closed when the lease has ended and its goroutine too
 
 	mu      sync.Mutex
-	sent    moment      // before the last confirmed request left
-	timer   *time.Timer // starts the renewing goroutine, then ends the lease
-	keeping bool        // the goroutine was started
-	ended   *EndError   // nil while held
-	asking  bool        // a renewal awaits its answer
-	failure error       // of the last renewal
+	sent    moment        // before the last confirmed request left
+	freeBy  time.Duration // the age at which a revoked lease is freed in the store
+	timer   *time.Timer   // starts the renewing goroutine, then ends the lease
+	keeping bool          // the goroutine was started
+	ended   *EndError     // nil while held
+	asking  bool          // a renewal awaits its answer
+	failure error         // of the last renewal
 
 	releasing chan struct{} // holds one element while nobody is in Release
 	freed     bool          // owned by who took that element
@@ -112,8 +113,9 @@ func (l *Lease) Err() error {
 }
 
 // Remaining is how long nobody else can get the lease: the time until the
-// store's expiry, Options.Margin beyond the end of the context. It is 0 if the
-// lease was lost, given back or detached.
+// store's expiry, Options.Margin beyond the end of the context. After a
+// revocation that is at most Options.Margin; then the client frees the resource.
+// It is 0 if the lease was lost, given back or detached.
 func (l *Lease) Remaining() time.Duration {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -124,7 +126,11 @@ func (l *Lease) Remaining() time.Duration {
 }
 
 func (l *Lease) remainingLocked(now moment) time.Duration {
-	return max(0, l.client.opts.TTL-now.since(l.sent))
+	left := l.client.opts.TTL - now.since(l.sent)
+	if l.ended != nil && l.ended.Reason == ErrRevoked {
+		left = min(left, l.freeBy-now.since(l.born))
+	}
+	return max(0, left)
 }
 
 // left is how long the context has left without a renewal.
@@ -175,7 +181,11 @@ func (l *Lease) end(reason error) *EndError {
 
 // endLocked ends a lease that is held. The caller holds mu.
 func (l *Lease) endLocked(reason, last error) {
-	l.ended = &EndError{l.resource, l.token, reason, last}
+	l.endWith(&EndError{Resource: l.resource, Token: l.token, Reason: reason, Last: last})
+}
+
+func (l *Lease) endWith(ended *EndError) {
+	l.ended = ended
 	l.timer.Stop()
 	l.cancel(l.ended)
 	l.client.forget(l)
@@ -183,7 +193,7 @@ func (l *Lease) endLocked(reason, last error) {
 		close(l.kept)
 	}
 	log := l.client.opts.Logger.Warn
-	if reason == ErrReleased || reason == ErrDetached {
+	if ended.Reason == ErrReleased || ended.Reason == ErrDetached {
 		log = l.client.opts.Logger.Debug
 	}
 	log("lease ended", "resource", l.resource, "token", l.token, "holder", l.holder, "reason", l.ended)

@@ -15,7 +15,8 @@ import (
 // as its Querier.
 type PostgresSealer struct {
 	// Querier is a *pgxpool.Pool, or a *pgx.Conn that nobody else uses and
-	// whose client acquires one lease at a time. A transaction won't do: a
+	// whose client has one lease at a time. Each renewal of a lease asks once
+	// for the last grant. A transaction won't do: a
 	// grant counts when it is committed. The role must have wirefence_issuer.
 	Querier fence.Querier
 	// Source names what counts the tokens: the lease store, such as
@@ -28,7 +29,10 @@ type PostgresSealer struct {
 	Server string
 }
 
-var _ Sealer = PostgresSealer{}
+var (
+	_ Sealer = PostgresSealer{}
+	_ Record = PostgresSealer{}
+)
 
 // Seal implements Sealer.
 func (s PostgresSealer) Seal(ctx context.Context, resource fence.Resource, token fence.Token, holder string) (bool, error) {
@@ -44,6 +48,15 @@ func (s PostgresSealer) LastToken(ctx context.Context, resource fence.Resource) 
 	last, err := fence.LastToken(ctx, s.Querier, resource)
 	if err != nil {
 		return 0, fmt.Errorf("%s: %w", s.where(), err)
+	}
+	return last, nil
+}
+
+// LastGrant implements Record.
+func (s PostgresSealer) LastGrant(ctx context.Context, resource fence.Resource) (fence.Grant, error) {
+	last, err := fence.LastGrant(ctx, s.Querier, resource)
+	if err != nil {
+		return fence.Grant{}, fmt.Errorf("%s: %w", s.where(), err)
 	}
 	return last, nil
 }

@@ -3,6 +3,8 @@ package lockclient
 import (
 	"context"
 	"time"
+
+	"github.com/wirefence/wirefence/fence"
 )
 
 // clockCheck is how often a lease compares the clocks between renewals, so that
@@ -48,7 +50,18 @@ func (l *Lease) renew(sent moment) bool {
 	ctx, cancel := context.WithTimeout(l.ctx, patience)
 	held, err := l.client.store.Renew(ctx, l.resource, l.holder, l.client.opts.TTL)
 	cancel()
+	if !l.answered(sent, held, storeError(err, patience)) {
+		return false
+	}
+	if held && l.client.opts.Sealer == nil {
+		return true // a store that seals by itself knows of a revocation
+	}
+	return l.compare(held)
+}
 
+// answered notes the answer to a renewal, and reports whether there was one in
+// time.
+func (l *Lease) answered(sent moment, held bool, err error) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.checkLocked(l.client.opts.now()) != nil {
@@ -56,14 +69,97 @@ func (l *Lease) renew(sent moment) bool {
 	}
 	l.asking = false
 	if err != nil {
-		l.failure = storeError(err, patience)
-		l.client.opts.Logger.Warn("lease not renewed", "resource", l.resource, "token", l.token, "error", l.failure)
+		l.failure = err
+		l.client.opts.Logger.Warn("lease not renewed", "resource", l.resource, "token", l.token, "error", err)
 		return false
 	}
-	if !held {
-		l.endLocked(ErrLost, nil)
-		return false
+	if held {
+		l.sent, l.failure = sent, nil
 	}
-	l.sent, l.failure = sent, nil
 	return l.checkLocked(l.client.opts.now()) == nil
+}
+
+// compare ends the lease if the store has it no more, or if a higher token was
+// recorded where writes are judged, and reports whether it is still held. Where
+// that can't be asked, the store's word counts alone.
+func (l *Lease) compare(held bool) bool {
+	last, err := l.lastGrant(held)
+	if err != nil {
+		l.client.opts.Logger.Warn("lease not compared with the last grant", "resource", l.resource, "token", l.token, "error", err)
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.checkLocked(l.client.opts.now()) != nil {
+		return false
+	}
+	end := &EndError{Resource: l.resource, Token: l.token, Reason: ErrLost}
+	if err == nil && last.Token > l.token {
+		end.Successor = last
+		if last.Holder == "" {
+			end.Reason = ErrRevoked
+		}
+	} else if held {
+		return true
+	}
+	if end.Reason == ErrRevoked {
+		l.freeLater(held)
+	}
+	l.endWith(end)
+	return false
+}
+
+// causePatience bounds how long a lease that the store doesn't have any more is
+// kept from ending, so that its cause is known.
+const causePatience = 500 * time.Millisecond
+
+// lastGrant asks what was recorded last, within a part of what the lease has
+// left.
+func (l *Lease) lastGrant(held bool) (fence.Grant, error) {
+	o := &l.client.opts
+	l.mu.Lock()
+	patience := min(l.left(o.now()), o.RenewEvery) / 2
+	l.mu.Unlock()
+	if !held {
+		patience = min(patience, o.Margin/2, causePatience)
+	}
+	ctx, cancel := context.WithTimeout(l.ctx, patience)
+	defer cancel()
+	last, err := l.client.lastGrant(ctx, l.resource)
+	return last, storeError(err, patience)
+}
+
+// lastGrant returns the last grant that was recorded where grants are sealed.
+// Of a Sealer that can't tell the holder it returns the token, with an unnamed
+// holder.
+func (c *Client) lastGrant(ctx context.Context, resource fence.Resource) (fence.Grant, error) {
+	record, ok := c.opts.Sealer.(Record)
+	if c.opts.Sealer == nil {
+		record, ok = c.store.(Record)
+	}
+	switch {
+	case ok:
+		return record.LastGrant(ctx, resource)
+	case c.opts.Sealer == nil:
+		return fence.Grant{}, nil
+	}
+	last, err := c.opts.Sealer.LastToken(ctx, resource)
+	return fence.Grant{Resource: resource, Token: last, Holder: "another"}, err
+}
+
+// freeLater frees a lease in the store that is about to end by a revocation,
+// when its holder has had the margin to stop: at once if that has no sense any
+// more since the store doesn't take it for held. The caller holds mu.
+func (l *Lease) freeLater(held bool) {
+	var margin time.Duration
+	if held {
+		margin = l.client.opts.Margin
+	}
+	l.freeBy = l.client.opts.now().since(l.born) + margin
+	ctx := context.WithoutCancel(l.ctx)
+	time.AfterFunc(margin, func() {
+		if l.client.begin() {
+			defer l.client.running.Done()
+			_ = l.Release(ctx) // logs its failure
+		}
+	})
 }

@@ -18,6 +18,16 @@ type Sealer interface {
 	LastToken(ctx context.Context, resource fence.Resource) (fence.Token, error)
 }
 
+// Record is implemented by a Sealer, or by a Store that seals by itself, that
+// can tell which grant it recorded last. So a holder learns that it was revoked,
+// and who succeeded it.
+type Record interface {
+	// LastGrant returns the grant with the highest token that was recorded for
+	// the resource: token 0 if there is none, no holder if that token was
+	// recorded to revoke the one before.
+	LastGrant(ctx context.Context, resource fence.Resource) (fence.Grant, error)
+}
+
 // sealRounds bounds how often a token may turn out too low. One round heals a
 // store that lost its counter; more are needed only while others seal or
 // revoke the same resource meanwhile.

@@ -58,6 +58,7 @@ type Store struct {
 var (
 	_ lockclient.Store    = (*Store)(nil)
 	_ lockclient.Notifier = (*Store)(nil)
+	_ lockclient.Record   = (*Store)(nil)
 )
 
 // New makes a store on a pool, which stays the caller's. The pool's role must
@@ -121,6 +122,15 @@ func (s *Store) Raise(ctx context.Context, resource fence.Resource, token fence.
 		return s.fail(ctx, "raising the token of", resource, err)
 	}
 	return nil
+}
+
+// LastGrant implements lockclient.Record.
+func (s *Store) LastGrant(ctx context.Context, resource fence.Resource) (fence.Grant, error) {
+	last, err := fence.LastGrant(ctx, s.pool, resource)
+	if err != nil {
+		return fence.Grant{}, s.fail(ctx, "reading the last grant of", resource, err)
+	}
+	return last, nil
 }
 
 // fail says what failed where. A context that ended is in the chain, however

@@ -1,0 +1,169 @@
+package lockclient_test
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/wirefence/wirefence/fence"
+	"github.com/wirefence/wirefence/lockclient"
+	"github.com/wirefence/wirefence/lockclient/postgres"
+)
+
+// record is a ledger that tells who has the last token.
+type record struct {
+	ledger
+	holder string
+	ask    func(ctx context.Context) error
+}
+
+func (r *record) LastGrant(ctx context.Context, resource fence.Resource) (fence.Grant, error) {
+	if r.ask != nil {
+		if err := r.ask(ctx); err != nil {
+			return fence.Grant{}, err
+		}
+	}
+	last, err := r.LastToken(ctx, resource)
+	return fence.Grant{Resource: resource, Token: last, Holder: r.holder}, err
+}
+
+const noticedBy = ttl/3 + ttl/30 // the first renewal
+
+func TestARevokedLeaseEndsAtTheNextRenewal(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store, sealer := newMemory(), &record{}
+		client := newClient(t, store, lockclient.Options{Sealer: sealer})
+		for _, releases := range []bool{true, false} {
+			lease := acquire(t, client)
+			sealer.last["orders"]++
+			if took := wantEnd(t, lease, lockclient.ErrRevoked); took > noticedBy {
+				t.Errorf("noticed after %v", took)
+			}
+			end, _ := errors.AsType[*lockclient.EndError](lease.Err())
+			if end.Successor.Token != lease.Token()+1 || end.Successor.Holder != "" {
+				t.Errorf("revoked by %+v", end.Successor)
+			}
+			if store.holder("orders") != lease.Holder() || lease.Remaining() != margin {
+				t.Errorf("held by %q, %v remain to stop in", store.holder("orders"), lease.Remaining())
+			}
+			if releases {
+				release(t, lease)
+			} else { // the client does it when the margin is over
+				<-time.After(margin + time.Nanosecond)
+				synctest.Wait()
+			}
+			if store.holder("orders") != "" {
+				t.Errorf("held by %q", store.holder("orders"))
+			}
+		}
+		if last := acquire(t, client); last.Token() != 5 {
+			t.Errorf("token %d after two revocations of tokens 1 and 3", last.Token())
+		}
+	})
+}
+
+func TestALostLeaseNamesItsSuccessor(t *testing.T) {
+	for _, c := range []struct {
+		name    string
+		sealer  func(*record) lockclient.Sealer
+		forget  bool // the lease in the store is another's, too
+		reason  error
+		message string
+	}{
+		{"split store", func(r *record) lockclient.Sealer { return r }, false, lockclient.ErrLost, `lease lost: "orders", token 1: token 9 was granted to rival/1`},
+		{"forgetful store", func(r *record) lockclient.Sealer { return r }, true, lockclient.ErrLost, `lease lost: "orders", token 1: token 9 was granted to rival/1`},
+		{"no names", func(r *record) lockclient.Sealer { return &r.ledger }, true, lockclient.ErrLost, `lease lost: "orders", token 1: token 9 was granted to another`},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				store, sealer := newMemory(), &record{}
+				lease := acquire(t, newClient(t, store, lockclient.Options{Sealer: c.sealer(sealer)}))
+				if c.forget {
+					store.forget()
+				}
+				if ok, err := sealer.Seal(t.Context(), "orders", 9, "rival/1"); !ok || err != nil {
+					t.Fatal(ok, err)
+				}
+				sealer.holder = "rival/1"
+				if took := wantEnd(t, lease, c.reason); took > noticedBy {
+					t.Errorf("noticed after %v", took)
+				}
+				if lease.Err().Error() != c.message || lease.Remaining() != 0 {
+					t.Errorf("%v; %v remain", lease.Err(), lease.Remaining())
+				}
+			})
+		})
+	}
+}
+
+// Who can't be asked ends no lease, and keeps no lost one.
+func TestAnUnansweredQuestionEndsNoLease(t *testing.T) {
+	for name, ask := range map[string]func(ctx context.Context) error{
+		"failing": func(context.Context) error { return errDown },
+		"hanging": func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				store := newMemory()
+				lease := acquire(t, newClient(t, store, lockclient.Options{Sealer: &record{ask: ask}}))
+				<-time.After(time.Hour)
+				if lease.Err() != nil {
+					t.Fatal(lease.Err())
+				}
+				store.forget()
+				if took := wantEnd(t, lease, lockclient.ErrLost); took > noticedBy+time.Second {
+					t.Errorf("noticed after %v", took)
+				}
+			})
+		})
+	}
+}
+
+// An operator's revocation reaches the holder of a lease in Redis, and of one in
+// PostgreSQL itself.
+func TestRevokeReachesTheHolder(t *testing.T) {
+	ctx := t.Context()
+	url, conn := startPostgres(t)
+	pool, err := pgxpool.New(ctx, url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(pool.Close)
+	inPostgres := postgres.New(pool)
+	t.Cleanup(func() { _ = inPostgres.Close() })
+	for _, c := range []struct {
+		resource fence.Resource
+		store    lockclient.Store
+		sealer   lockclient.Sealer
+	}{
+		{"in redis", redisStore(t, startRedis(t)), lockclient.PostgresSealer{Querier: pool}},
+		{"in postgres", inPostgres, nil},
+	} {
+		client := newClient(t, c.store, lockclient.Options{Sealer: c.sealer, TTL: 3 * time.Second})
+		lease, err := client.Acquire(ctx, c.resource)
+		if err != nil {
+			t.Fatal(err)
+		}
+		last, err := fence.Revoke(ctx, conn, c.resource)
+		if err != nil {
+			t.Fatal(err)
+		}
+		wantEnd(t, lease, lockclient.ErrRevoked)
+		end, _ := errors.AsType[*lockclient.EndError](lease.Err())
+		if end.Successor.Token != last || !strings.Contains(end.Error(), last.String()) {
+			t.Errorf("revoked by token %d: %v", last, end)
+		}
+		next, err := client.Acquire(ctx, c.resource) // the old one was not released
+		if err != nil {
+			t.Fatal(err)
+		}
+		if next.Token() <= last {
+			t.Errorf("token %d after %d", next.Token(), last)
+		}
+	}
+}
