@@ -45,6 +45,7 @@ var (
 // Store is a lease store in Redis. It is safe for concurrent use.
 type Store struct {
 	client  goredis.UniversalClient
+	opts    Options
 	address string
 	notices *lockclient.Notices
 }
@@ -61,8 +62,27 @@ var (
 // go-redis heeds no deadline while it waits for an answer, and a renewal that
 // gets none is tried again only after the client's ReadTimeout. The lease ends
 // in time either way.
-func New(client goredis.UniversalClient) *Store {
-	s := &Store{client: client, address: address(client)}
+func New(client goredis.UniversalClient) *Store { return newStore(client, Options{}, address(client)) }
+
+// NewWith is New with options. It fails if they are out of their ranges, or not
+// for such a client.
+func NewWith(client goredis.UniversalClient, opts Options) (*Store, error) {
+	return newWith(client, opts, address(client))
+}
+
+func newWith(client goredis.UniversalClient, opts Options, address string) (*Store, error) {
+	err := opts.Validate()
+	if opts = opts.withDefaults(); err == nil {
+		err = opts.suits(client)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("redis store options: %w", err)
+	}
+	return newStore(client, opts, address), nil
+}
+
+func newStore(client goredis.UniversalClient, opts Options, address string) *Store {
+	s := &Store{client: client, opts: opts, address: address}
 	s.notices = lockclient.NewNotices(s.listen)
 	return s
 }
@@ -76,14 +96,19 @@ func New(client goredis.UniversalClient) *Store {
 //	redis-cluster://user:password@host:6379,host:6379
 //
 // With rediss in place of redis it uses TLS. It does not connect yet.
-func Open(url string) (*Store, error) {
+func Open(url string) (*Store, error) { return OpenWith(url, Options{}) }
+
+// OpenWith is Open with options.
+func OpenWith(url string, opts Options) (*Store, error) {
 	client, address, err := openClient(url)
 	if err != nil {
 		return nil, fmt.Errorf("redis connection string: %w", err)
 	}
-	s := New(client)
-	s.address = address
-	return s, nil
+	s, err := newWith(client, opts, address)
+	if err != nil {
+		_ = client.Close()
+	}
+	return s, err
 }
 
 // Close closes the go-redis client and returns when nothing of the store runs
@@ -112,6 +137,15 @@ func (s *Store) Acquire(ctx context.Context, resource fence.Resource, holder str
 	if err != nil {
 		return lockclient.Attempt{}, s.fail(ctx, "acquiring the lease of", resource, err)
 	}
+	if attempt.Won() && s.opts.Replicas > 0 {
+		held, err := s.renewReplicated(ctx, keys[0], holder, ttl)
+		if err == nil && !held {
+			err = fmt.Errorf("%w: the lease was gone before", ErrNotReplicated)
+		}
+		if err != nil {
+			return lockclient.Attempt{}, s.fail(ctx, "acquiring the lease of", resource, err)
+		}
+	}
 	return attempt, nil
 }
 
@@ -133,7 +167,13 @@ func parseAttempt(reply []any) (lockclient.Attempt, error) {
 
 // Renew implements lockclient.Store.
 func (s *Store) Renew(ctx context.Context, resource fence.Resource, holder string, ttl time.Duration) (bool, error) {
-	held, err := renewScript.Run(ctx, s.client, []string{LeaseKey(resource)}, holder, milliseconds(ttl)).Bool()
+	var held bool
+	var err error
+	if s.opts.Replicas > 0 {
+		held, err = s.renewReplicated(ctx, LeaseKey(resource), holder, ttl)
+	} else {
+		held, err = renewScript.Run(ctx, s.client, []string{LeaseKey(resource)}, holder, milliseconds(ttl)).Bool()
+	}
 	if err != nil {
 		return false, s.fail(ctx, "renewing the lease of", resource, err)
 	}
@@ -163,6 +203,11 @@ func (s *Store) fail(ctx context.Context, doing string, resource fence.Resource,
 	if reply := goredis.Error(nil); errors.As(err, &reply) {
 		if reason, ok := strings.CutPrefix(reply.Error(), "WFCOUNTER "); ok {
 			err = fmt.Errorf("%w: %s: %s", lockclient.ErrCounter, TokenKey(resource), strings.TrimPrefix(reason, "ERR "))
+		}
+	}
+	if _, ok := goredis.IsMovedError(err); ok {
+		if _, single := s.client.(*goredis.Client); single {
+			err = fmt.Errorf("this is a Redis Cluster, to be opened by redis-cluster://: %w", err)
 		}
 	}
 	if ctxErr := ctx.Err(); ctxErr != nil && !errors.Is(err, ctxErr) {

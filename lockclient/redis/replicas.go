@@ -1,0 +1,141 @@
+package redis
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	goredis "github.com/redis/go-redis/v9"
+)
+
+// ErrNotReplicated says that a grant or a renewal did not reach Options.Replicas
+// in time. A lockclient.Client gives such a grant back, and tries such a renewal
+// again.
+var ErrNotReplicated = errors.New("not received by enough replicas in time")
+
+// redirectPause is how long a cluster has before it is asked again where a key
+// is.
+const redirectPause = 20 * time.Millisecond
+
+// renewReplicated starts the ttl again and waits for the replicas.
+//
+// WAIT counts the replicas that have what its own connection wrote. On another
+// it would count those that have nothing, and after a failover it would count
+// them on a master that knows nothing of the lease. So it goes with the renewal
+// in one pipeline, which go-redis sends on one connection and repeats as a whole.
+// A master tells its replicas of a grant before its renewal. One that was elected
+// in between either has the lease, and its replicas are waited for, or says that
+// nobody has it.
+func (s *Store) renewReplicated(ctx context.Context, key, holder string, ttl time.Duration) (bool, error) {
+	for end := time.Now().Add(s.opts.ReplicaTimeout); ; {
+		held, err := s.renewAtMaster(ctx, key, holder, ttl)
+		switch {
+		case err == nil, errors.Is(err, ErrNotReplicated):
+			return held, err
+		case !s.mayMove(err) || ctx.Err() != nil || time.Now().After(end):
+			return false, fmt.Errorf("%w: %w", ErrNotReplicated, err)
+		}
+		select {
+		case <-time.After(redirectPause):
+		case <-ctx.Done():
+		}
+	}
+}
+
+// renewAtMaster asks the master of the key. One that is handing the key over may
+// refer to the other, which must be told that it is asked for that reason.
+func (s *Store) renewAtMaster(ctx context.Context, key, holder string, ttl time.Duration) (bool, error) {
+	cluster, ok := s.client.(*goredis.ClusterClient)
+	if !ok {
+		return s.renewAndWait(ctx, s.client, false, key, holder, ttl)
+	}
+	master, err := cluster.MasterForKey(ctx, key)
+	if err != nil {
+		return false, err
+	}
+	held, err := s.renewAndWait(ctx, master, false, key, holder, ttl)
+	if addr, ok := goredis.IsAskError(err); ok {
+		if other := masterAt(ctx, cluster, addr); other != nil {
+			held, err = s.renewAndWait(ctx, other, true, key, holder, ttl)
+		}
+	}
+	if err != nil && !errors.Is(err, ErrNotReplicated) {
+		cluster.ReloadState(ctx)
+	}
+	return held, err
+}
+
+func masterAt(ctx context.Context, cluster *goredis.ClusterClient, addr string) *goredis.Client {
+	found := make(chan *goredis.Client, 1)
+	_ = cluster.ForEachMaster(ctx, func(_ context.Context, master *goredis.Client) error {
+		if master.Options().Addr == addr {
+			found <- master
+		}
+		return nil
+	})
+	select {
+	case master := <-found:
+		return master
+	default:
+		return nil
+	}
+}
+
+// mayMove reports whether another node may soon answer what one could not.
+func (s *Store) mayMove(err error) bool {
+	if _, ok := s.client.(*goredis.ClusterClient); !ok {
+		return false // go-redis has tried again itself
+	}
+	if reply := goredis.Error(nil); !errors.As(err, &reply) {
+		return true
+	}
+	_, moved := goredis.IsMovedError(err)
+	_, ask := goredis.IsAskError(err)
+	return moved || ask || goredis.IsTryAgainError(err) || goredis.IsReadOnlyError(err) || goredis.IsClusterDownError(err)
+}
+
+// pipeliner is one server, or what goes to one server as a whole.
+type pipeliner interface{ Pipeline() goredis.Pipeliner }
+
+// renewAndWait sends the renewal and WAIT together. A server that doesn't know
+// the script gets its text in a second attempt.
+func (s *Store) renewAndWait(ctx context.Context, server pipeliner, asking bool, key, holder string, ttl time.Duration) (bool, error) {
+	var renewed *goredis.Cmd
+	patience := s.patience(ctx)
+	waited := goredis.NewIntCmd(ctx, "wait", s.opts.Replicas, patience.Milliseconds())
+	for _, run := range []func(context.Context, goredis.Scripter, []string, ...any) *goredis.Cmd{renewScript.EvalSha, renewScript.Eval} {
+		pipe := server.Pipeline()
+		if asking {
+			pipe.Do(ctx, "asking")
+		}
+		renewed = run(ctx, pipe, []string{key}, holder, milliseconds(ttl))
+		_ = pipe.Process(ctx, waited)
+		_, _ = pipe.Exec(ctx) // each command has its error
+		if !goredis.HasErrorPrefix(renewed.Err(), "NOSCRIPT") {
+			break
+		}
+	}
+	held, err := renewed.Bool()
+	if err != nil || !held {
+		return false, err
+	}
+	replicas, err := waited.Result()
+	if err != nil {
+		return false, err
+	}
+	if replicas < int64(s.opts.Replicas) {
+		return false, fmt.Errorf("%w: %d of %d have it after %v", ErrNotReplicated, replicas, s.opts.Replicas, patience)
+	}
+	return true, nil
+}
+
+// patience leaves WAIT a part of what ctx has left, so that its answer comes
+// before the end. At 0 it would wait for ever.
+func (s *Store) patience(ctx context.Context) time.Duration {
+	patience := s.opts.ReplicaTimeout
+	if end, ok := ctx.Deadline(); ok {
+		patience = min(patience, time.Until(end)*3/4)
+	}
+	return max(patience, time.Millisecond).Truncate(time.Millisecond)
+}
