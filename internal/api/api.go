@@ -63,7 +63,10 @@ type Server struct {
 	drain   context.CancelFunc
 	waits   chan struct{} // holds one element for each acquire that waits
 	running sync.WaitGroup
-	named   named
+	// turns are the acquires that wait for a resource. named are those under a
+	// name of the caller's: a repeated one waits for the end of the first, which
+	// would give back, at its end, what the second has won.
+	turns, named *queues
 }
 
 // New makes a server. Its handler is for the path /v1 and all below.
@@ -82,7 +85,7 @@ func New(o Options) (*Server, error) {
 	}
 	s := &Server{
 		options: o, metrics: newMetrics(o.Registerer),
-		waits: make(chan struct{}, o.MaxWaits), named: named{busy: map[string]chan struct{}{}},
+		waits: make(chan struct{}, o.MaxWaits), turns: newQueues(), named: newQueues(),
 	}
 	s.serving, s.drain = context.WithCancel(context.Background())
 	s.routes = s.mux()

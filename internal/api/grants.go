@@ -5,7 +5,6 @@ import (
 	"errors"
 	"net/http"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/wirefence/wirefence/fence"
@@ -156,6 +155,8 @@ func (s *Server) try(ctx context.Context, client *lockclient.Client, resource fe
 	return client.TryAcquire(ctx, resource)
 }
 
+// await waits for the lease in the order of arrival: of those that want the same
+// resource here, only the first asks the store.
 func (s *Server) await(ctx context.Context, client *lockclient.Client, resource fence.Resource, wait time.Duration) (*lockclient.Lease, error) {
 	select {
 	case s.waits <- struct{}{}:
@@ -167,6 +168,11 @@ func (s *Server) await(ctx context.Context, client *lockclient.Client, resource 
 	defer s.metrics.waits.Dec()
 	ctx, cancel := context.WithTimeout(ctx, wait)
 	defer cancel()
+	free, err := s.turns.take(ctx, string(resource))
+	if err != nil {
+		return nil, err
+	}
+	defer free()
 	return client.Acquire(ctx, resource)
 }
 
@@ -185,38 +191,5 @@ func (s *Server) giveBack(ctx context.Context, resource fence.Resource, grantID 
 	defer cancel()
 	if _, err := s.options.Store.Release(ctx, resource, grantID); err != nil {
 		s.options.Logger.Warn("lease not given back, it will expire", "resource", resource, "holder", grantID, "error", err)
-	}
-}
-
-// named are the grants with a name of the caller's that are being made. A repeated
-// request waits for the end of the first: the first would give back, at its end,
-// what the second has won.
-type named struct {
-	mu   sync.Mutex
-	busy map[string]chan struct{} // closed when it is over
-}
-
-// take waits until nobody has the name, and takes it until it is freed.
-func (n *named) take(ctx context.Context, name string) (free func(), err error) {
-	for {
-		n.mu.Lock()
-		over, taken := n.busy[name]
-		if !taken {
-			over = make(chan struct{})
-			n.busy[name] = over
-			n.mu.Unlock()
-			return func() {
-				n.mu.Lock()
-				delete(n.busy, name)
-				n.mu.Unlock()
-				close(over)
-			}, nil
-		}
-		n.mu.Unlock()
-		select {
-		case <-over:
-		case <-ctx.Done():
-			return nil, ctx.Err()
-		}
 	}
 }
