@@ -1,5 +1,5 @@
-// Package servers starts and ends real PostgreSQL, Redis and etcd servers for
-// tests, the demo and the benchmarks: on free loopback ports, in temporary folders,
+// Package servers starts and ends real PostgreSQL, Redis, etcd and ZooKeeper
+// servers for tests, the demo and the benchmarks: on free loopback ports, in temporary folders,
 // ended by process id.
 package servers
 

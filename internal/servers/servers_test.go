@@ -180,3 +180,29 @@ func TestRedisClusterHasAllSlotsAndReplicas(t *testing.T) {
 		}
 	}
 }
+
+func TestZooKeeperKeepsItsData(t *testing.T) {
+	ctx := context.Background()
+	z, err := StartZooKeeper(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(z.Close)
+	if mode := z.Mode(ctx); mode != "standalone" {
+		t.Errorf("mode %q", mode)
+	}
+	z.Kill()
+	if mode := z.Mode(ctx); mode != "" {
+		t.Errorf("a killed server is %s", mode)
+	}
+	logs, err := filepath.Glob(filepath.Join(z.data(), "version-2", "*"))
+	if err != nil || len(logs) == 0 {
+		t.Fatalf("no data: %v", err)
+	}
+	if err := z.Start(ctx); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(logs[0]); err != nil {
+		t.Error(err)
+	}
+}

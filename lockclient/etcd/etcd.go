@@ -105,7 +105,7 @@ func Open(url string) (*Store, error) {
 
 func newStore(prefix string, endpoints []string, client *lazy) *Store {
 	s := &Store{prefix: prefix, endpoints: strings.Join(endpoints, ","), client: client}
-	s.notices = lockclient.NewNotices(s.listen)
+	s.notices = lockclient.NewNotices(lockclient.FollowNames(s.follow))
 	return s
 }
 

@@ -2,8 +2,6 @@ package etcd
 
 import (
 	"context"
-	"sync"
-	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
@@ -20,55 +18,9 @@ func (s *Store) Notify(_ context.Context, resource fence.Resource, released chan
 	return s.notices.Add(s.LeaseKey(resource), released), nil
 }
 
-// listen keeps a watch for each key that somebody waits for. All of them share
-// one stream.
-func (s *Store) listen(ctx context.Context, n *lockclient.Notices) {
-	var watches sync.WaitGroup
-	defer watches.Wait()
-	cancels := map[string]context.CancelFunc{}
-	defer func() {
-		for _, cancel := range cancels {
-			cancel()
-		}
-	}()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-n.Changed():
-		}
-		begin, cease := n.Changes(ctx)
-		for _, key := range cease {
-			cancels[key]()
-			delete(cancels, key)
-		}
-		for _, key := range begin {
-			watchCtx, cancel := context.WithCancel(ctx)
-			cancels[key] = cancel
-			watches.Go(func() { s.watch(watchCtx, n, key) })
-		}
-	}
-}
-
-// longestPause bounds the pause before a watch that failed is made anew.
-const longestPause = 5 * time.Second
-
-// watch watches a key until ctx ends.
-func (s *Store) watch(ctx context.Context, n *lockclient.Notices, key string) {
-	for pause := 50 * time.Millisecond; ; pause = min(2*pause, longestPause) {
-		if s.follow(ctx, n, key) {
-			pause = 50 * time.Millisecond
-		}
-		select {
-		case <-time.After(pause):
-		case <-ctx.Done():
-			return
-		}
-	}
-}
-
 // follow watches a key until ctx or the watch ends, and reports whether it came
-// so far. Errors are none of the waiters': they poll.
+// so far. All watches share one stream. Errors are none of the waiters': they
+// poll.
 func (s *Store) follow(ctx context.Context, n *lockclient.Notices, key string) (watched bool) {
 	client, err := s.client.get(ctx)
 	if err != nil {
