@@ -1,0 +1,162 @@
+package zookeeper_test
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/wirefence/wirefence/fence"
+	"github.com/wirefence/wirefence/internal/authority"
+	"github.com/wirefence/wirefence/internal/servers"
+	"github.com/wirefence/wirefence/lockclient/zookeeper"
+)
+
+func fenceResource(name string) fence.Resource { return fence.Resource(name) }
+
+func TestErrorsNameTheServerNotThePassword(t *testing.T) {
+	t.Parallel()
+	ctx := t.Context()
+	server := ownServer(t)
+	url := func(user string) string {
+		return "zookeeper://" + user + "@" + server.Addr() + "/private/leases?tick=100ms"
+	}
+	check := func(what string, err error) {
+		t.Helper()
+		if err == nil {
+			t.Fatalf("%s: no error", what)
+		}
+		if !strings.Contains(err.Error(), server.Addr()) || strings.Contains(err.Error(), "sesame") {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	store := open(t, url("root:open-sesame"))
+	win(t, store, "r", "me", time.Minute)
+	_, err := open(t, url("root:sesame-street")).Acquire(ctx, "r", "me", time.Minute)
+	check("wrong password", err)
+	_, err = open(t, server.URL()).Acquire(ctx, "r", "other", time.Minute)
+	if err != nil {
+		t.Errorf("in another root: %v", err)
+	}
+	server.Kill()
+	_, err = store.Acquire(ctx, "r", "other", time.Minute)
+	check("acquire", err)
+	if !strings.Contains(err.Error(), "refused") {
+		t.Errorf("it does not say why: %v", err)
+	}
+	for what, call := range map[string]func() error{
+		"renew":   func() error { _, err := store.Renew(ctx, "r", "me", time.Minute); return err },
+		"release": func() error { _, err := store.Release(ctx, "r", "me"); return err },
+		"raise":   func() error { return store.Raise(ctx, "r", 5) },
+	} {
+		check(what, call())
+	}
+	if err := server.Start(ctx); err != nil {
+		t.Fatal(err)
+	}
+	winInTime(t, store, "r", "later") // what was released is free soon
+}
+
+func TestOpenHidesABadURL(t *testing.T) {
+	for _, url := range []string{
+		"zookeeper://u:open-sesame@host:port", "http://u:open-sesame@host", "zookeeper://u:open-sesame@host?nothing=1",
+		"zookeeper://u:open-sesame@host?ca=/none", "zookeeper://u:open-sesame@host?tick=soon", "zookeeper://u:open-sesame@host?tick=-1s",
+	} {
+		if _, err := zookeeper.Open(url); err == nil || strings.Contains(err.Error(), "sesame") {
+			t.Errorf("%s: %v", url, err)
+		}
+	}
+	for _, opts := range []zookeeper.Options{
+		{}, {Servers: []string{"a:1"}, Root: "x"}, {Servers: []string{"a:1"}, Root: "/"}, {Servers: []string{"a:1"}, Tick: 1},
+	} {
+		if _, err := zookeeper.New(opts); err == nil {
+			t.Errorf("%+v: no error", opts)
+		}
+	}
+}
+
+func TestADeadlineEndsACallToAPausedServer(t *testing.T) {
+	t.Parallel()
+	server := ownServer(t)
+	store := open(t, server.URL())
+	win(t, store, "r", "me", time.Minute)
+	if err := server.Pause(); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	defer cancel()
+	start := time.Now()
+	_, err := store.Renew(ctx, "r", "me", time.Minute)
+	if !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), server.Addr()) {
+		t.Error(err)
+	}
+	if took := time.Since(start); took > 2*time.Second {
+		t.Errorf("took %v", took)
+	}
+	if err := server.Resume(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestTLS(t *testing.T) {
+	t.Parallel()
+	a := authority.New(t)
+	mine, port := a.Issue(t, "me"), freePort(t)
+	server := ownServer(t, append(secured(t, a), "secureClientPort="+port, "secureClientPortAddress=127.0.0.1")...)
+	url := "zookeeper://127.0.0.1:" + port + "?tick=100ms"
+	shown := "&cert=" + mine.CertFile + "&key=" + mine.KeyFile
+	win(t, open(t, url+"&ca="+a.CAFile+shown), "r", "me", time.Minute)
+	if attempt, err := open(t, server.URL()).Acquire(t.Context(), "r", "other", time.Minute); err != nil || attempt.Holder != "me" {
+		t.Errorf("%+v, %v", attempt, err)
+	}
+	for what, settings := range map[string]string{"no client certificate": "&ca=" + a.CAFile, "unknown authority": "&tls=true" + shown} {
+		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+		if _, err := open(t, url+settings).Acquire(ctx, "other", "me", time.Minute); err == nil {
+			t.Errorf("%s: no error", what)
+		}
+		cancel()
+	}
+}
+
+// secured are the settings of a server that wants certificates of an authority.
+func secured(t *testing.T, a *authority.Authority) []string {
+	t.Helper()
+	pair := a.Issue(t, "zookeeper", "127.0.0.1")
+	var both []byte
+	for _, file := range []string{pair.KeyFile, pair.CertFile} {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		both = append(both, text...)
+	}
+	dir := t.TempDir()
+	key, trust := filepath.Join(dir, "key.pem"), filepath.Join(dir, "trust.pem")
+	ca, err := os.ReadFile(a.CAFile)
+	if err == nil {
+		err = os.WriteFile(key, both, 0o600)
+	}
+	if err == nil {
+		err = os.WriteFile(trust, ca, 0o600)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return []string{
+		"serverCnxnFactory=org.apache.zookeeper.server.NettyServerCnxnFactory",
+		"ssl.keyStore.location=" + key, "ssl.keyStore.type=PEM", "ssl.trustStore.location=" + trust, "ssl.trustStore.type=PEM",
+	}
+}
+
+func freePort(t *testing.T) string {
+	t.Helper()
+	port, err := servers.FreePort()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return strconv.Itoa(port)
+}

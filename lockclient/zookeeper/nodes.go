@@ -1,0 +1,123 @@
+package zookeeper
+
+import (
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/go-zookeeper/zk"
+
+	"github.com/wirefence/wirefence/lockclient"
+)
+
+// unknown is the version of a resource's node when it isn't known whether, and
+// with which token, a lease was won.
+const unknown int32 = -2
+
+// counter reads the token counter of a resource, and makes it if there is none.
+func (x *session) counter(path string) (count int64, version int32, err error) {
+	data, stat, err := x.conn.Get(path)
+	for errors.Is(err, zk.ErrNoNode) {
+		if err := x.makeNode(path, "0"); err != nil {
+			return 0, 0, x.explain(err)
+		}
+		data, stat, err = x.conn.Get(path)
+	}
+	if err != nil {
+		return 0, 0, x.explain(err)
+	}
+	count, err = strconv.ParseInt(string(data), 10, 64)
+	if err != nil || count < 0 {
+		return 0, 0, fmt.Errorf("%w: %s is not a number from 0 to 9223372036854775807", lockclient.ErrCounter, path)
+	}
+	return count, stat.Version, nil
+}
+
+// makeNode makes a lasting node and those above it, if they aren't there.
+func (x *session) makeNode(path, data string) error {
+	_, err := x.conn.Create(path, []byte(data), zk.FlagPersistent, x.acl())
+	if errors.Is(err, zk.ErrNoNode) {
+		if err := x.makeNode(path[:strings.LastIndexByte(path, '/')], ""); err != nil {
+			return err
+		}
+		_, err = x.conn.Create(path, []byte(data), zk.FlagPersistent, x.acl())
+	}
+	if errors.Is(err, zk.ErrNodeExists) {
+		return nil
+	}
+	return err
+}
+
+// create makes the lease node of a grant in the session; replace does so where
+// there is one already.
+func (x *session) create(g *grant, ttl time.Duration) []any {
+	return []any{&zk.CreateRequest{
+		Path: leaseOf(g.key.path), Data: leaseData(g.key.holder, ttl), Acl: x.acl(), Flags: zk.FlagEphemeral,
+	}}
+}
+
+func (x *session) replace(g *grant, ttl time.Duration) []any {
+	return append([]any{&zk.DeleteRequest{Path: leaseOf(g.key.path), Version: -1}}, x.create(g, ttl)...)
+}
+
+// leaseData is a lease node's data: ttl, a space, and the holder.
+func leaseData(holder string, ttl time.Duration) []byte {
+	return []byte(ttl.String() + " " + holder)
+}
+
+func parseLease(data []byte) (holder string, ttl time.Duration) {
+	text, holder, _ := strings.Cut(string(data), " ")
+	ttl, _ = time.ParseDuration(text)
+	return holder, ttl
+}
+
+// catchUp lets the server that the session is connected to learn all that its
+// leader knows.
+func (x *session) catchUp(path string) error {
+	_, err := x.conn.Sync(path)
+	return x.explain(err)
+}
+
+// look reads who has the lease of a grant, and reports whether its holder has.
+// Then it notes in whose session, nil for another store's, and a version of the
+// resource's node by which a transaction can tell that this is still so: the
+// version is read first, and every grant changes it.
+func (s *Store) look(x *session, g *grant) (mine bool, err error) {
+	if err := x.catchUp(g.key.path); err != nil {
+		return false, err
+	}
+	_, stat, err := x.conn.Get(g.key.path)
+	if err == nil {
+		var data []byte
+		var lease *zk.Stat
+		if data, lease, err = x.conn.Get(leaseOf(g.key.path)); err == nil {
+			if holder, ttl := parseLease(data); holder == g.key.holder {
+				if g.session == nil {
+					g.until = time.Now().Add(ttl)
+				}
+				g.version = stat.Version
+				s.hold(g, s.sessionOf(lease.EphemeralOwner))
+				return true, nil
+			}
+		}
+	}
+	if err == nil || errors.Is(err, zk.ErrNoNode) {
+		s.hold(g, nil)
+		return false, nil
+	}
+	return false, x.explain(err)
+}
+
+// sessionOf returns the store's session with an id, nil if there is none.
+func (s *Store) sessionOf(id int64) *session {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, x := range s.sessions {
+		if x.conn.SessionID() == id {
+			return x
+		}
+	}
+	return nil
+}

@@ -1,0 +1,260 @@
+package zookeeper
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"strconv"
+	"time"
+
+	"github.com/go-zookeeper/zk"
+
+	"github.com/wirefence/wirefence/fence"
+	"github.com/wirefence/wirefence/lockclient"
+)
+
+// tries is how often something is tried when connections break meanwhile.
+const tries = 3
+
+// errAgain says that what was read has changed since.
+var errAgain = errors.New("changed since it was read")
+
+// repeat calls try until it says something final. Only connections that break
+// count as tries: where something has changed, somebody else has got on. Where no
+// server lets the driver in, all of them were tried.
+func repeat[T any](ctx context.Context, try func() (T, error)) (T, error) {
+	for failed := 0; ; {
+		value, err := try()
+		switch {
+		case errors.Is(err, errAgain):
+		case isConnection(err) && !errors.Is(err, zk.ErrNoServer) && failed < tries-1:
+			failed++
+		default:
+			return value, err
+		}
+		if err := ctx.Err(); err != nil {
+			var none T
+			return none, err
+		}
+	}
+}
+
+func (s *Store) acquire(ctx context.Context, path, holder string, ttl time.Duration) (lockclient.Attempt, error) {
+	g, err := s.take(ctx, grantKey{path, holder})
+	if err != nil {
+		return lockclient.Attempt{}, err
+	}
+	defer s.put(g)
+	return repeat(ctx, func() (lockclient.Attempt, error) { return s.tryAcquire(ctx, g, ttl) })
+}
+
+// tryAcquire wins the lease, or says who has it.
+func (s *Store) tryAcquire(ctx context.Context, g *grant, ttl time.Duration) (lockclient.Attempt, error) {
+	path := g.key.path
+	x, err := s.session(ctx, ttl)
+	if err != nil {
+		return lockclient.Attempt{}, err
+	}
+	count, version, err := x.counter(path)
+	switch {
+	case err != nil:
+		return lockclient.Attempt{}, err
+	case count == math.MaxInt64:
+		return lockclient.Attempt{}, fmt.Errorf("%w: %s is %d", lockclient.ErrCounter, path, count)
+	}
+	if err := x.suffices(ttl); err != nil {
+		return lockclient.Attempt{}, err
+	}
+	steps := x.create(g, ttl)
+	if g.session != nil { // the holder asks again
+		mine, err := s.look(x, g)
+		if err != nil || !mine || g.version != version {
+			return lockclient.Attempt{}, orAgain(err)
+		}
+		steps = x.replace(g, ttl)
+	}
+	before := g.session
+	s.hold(g, x) // whatever comes of it
+	_, err = x.conn.Multi(append(steps,
+		&zk.SetDataRequest{Path: path, Data: strconv.AppendInt(nil, count+1, 10), Version: version})...)
+	switch {
+	case err == nil:
+		g.version, g.until = version+1, time.Now().Add(ttl)
+		return lockclient.Attempt{Token: fence.Token(count + 1)}, nil
+	case isConnection(err):
+		g.version, g.until = unknown, time.Now().Add(ttl)
+		return lockclient.Attempt{}, x.explain(err)
+	}
+	s.hold(g, before)
+	switch {
+	case errors.Is(err, zk.ErrNodeExists):
+		return s.heldBy(x, g)
+	case errors.Is(err, zk.ErrNoNode), errors.Is(err, zk.ErrBadVersion):
+		return lockclient.Attempt{}, orAgain(x.catchUp(path))
+	}
+	return lockclient.Attempt{}, err
+}
+
+// orAgain is what to return when something has changed, unless that is not known
+// for an error.
+func orAgain(err error) error {
+	if err != nil {
+		return err
+	}
+	return errAgain
+}
+
+// heldBy says who has a lease that could not be won. What is read now is not
+// older than the answer that it could not.
+func (s *Store) heldBy(x *session, g *grant) (lockclient.Attempt, error) {
+	data, _, err := x.conn.Get(leaseOf(g.key.path))
+	switch holder, _ := parseLease(data); {
+	case errors.Is(err, zk.ErrNoNode):
+		return lockclient.Attempt{}, errAgain
+	case err != nil:
+		return lockclient.Attempt{}, x.explain(err)
+	case holder != g.key.holder:
+		return lockclient.Attempt{Holder: holder}, nil
+	}
+	mine, err := s.look(x, g) // an answer was lost
+	if mine && err == nil && g.session == nil {
+		err = errElsewhere
+	}
+	return lockclient.Attempt{}, orAgain(err)
+}
+
+func (s *Store) renew(ctx context.Context, path, holder string, ttl time.Duration) (bool, error) {
+	g, err := s.take(ctx, grantKey{path, holder})
+	if err != nil {
+		return false, err
+	}
+	defer s.put(g)
+	return repeat(ctx, func() (bool, error) { return s.tryRenew(ctx, g, ttl) })
+}
+
+// errElsewhere says that a session of another store has the lease.
+var errElsewhere = errors.New("the lease belongs to a session of another process, which alone can renew it")
+
+// tryRenew starts the time of a lease again by any request on its session, and
+// makes sure of the leader that the lease is still there and the holder's: nobody
+// was granted it since if the counter has the version that it had then.
+func (s *Store) tryRenew(ctx context.Context, g *grant, ttl time.Duration) (bool, error) {
+	if g.session != nil && !time.Now().Before(g.until) {
+		return false, nil // the store is about to end it
+	}
+	if g.session == nil || g.version == unknown {
+		x, err := s.any(ctx)
+		if err != nil {
+			return false, err
+		}
+		if mine, err := s.look(x, g); err != nil || !mine {
+			return false, err
+		}
+		if g.session == nil {
+			return false, errElsewhere
+		}
+	}
+	x, steps, err := s.renewal(ctx, g, ttl)
+	if err != nil {
+		return false, err
+	}
+	_, err = x.conn.Multi(append(steps, &zk.CheckVersionRequest{Path: g.key.path, Version: g.version})...)
+	switch {
+	case err == nil:
+		s.hold(g, x)
+		g.until = time.Now().Add(ttl)
+		return true, nil
+	case errors.Is(err, zk.ErrNoNode):
+		s.hold(g, nil)
+		return false, nil
+	case errors.Is(err, zk.ErrBadVersion): // somebody raised the counter, or has the lease
+		err = errAgain
+	}
+	g.version = unknown
+	return false, x.explain(err)
+}
+
+// renewal is what a renewal does with the lease node, on which session: it moves
+// to another for a ttl that its own doesn't outlast.
+func (s *Store) renewal(ctx context.Context, g *grant, ttl time.Duration) (*session, []any, error) {
+	if s.sessionTimeout(ttl) <= g.session.timeout {
+		return g.session, []any{&zk.CheckVersionRequest{Path: leaseOf(g.key.path), Version: -1}}, g.session.suffices(ttl)
+	}
+	x, err := s.session(ctx, ttl)
+	if err != nil {
+		return nil, nil, err
+	}
+	if _, _, err := x.conn.Exists("/"); err != nil { // it may not have been connected yet
+		return nil, nil, x.explain(err)
+	}
+	return x, x.replace(g, ttl), x.suffices(ttl)
+}
+
+func (s *Store) release(ctx context.Context, path, holder string) (bool, error) {
+	g, err := s.take(ctx, grantKey{path, holder})
+	if err != nil {
+		return false, err
+	}
+	defer s.put(g)
+	held, err := s.end(ctx, g)
+	if err != nil && g.session != nil {
+		g.until = time.Now()
+	}
+	return held, err
+}
+
+// end deletes the lease node if it is the holder's. An error of the deletion
+// itself is not tried again: what the second try would find says nothing.
+func (s *Store) end(ctx context.Context, g *grant) (bool, error) {
+	x, err := repeat(ctx, func() (*session, error) {
+		if g.session != nil && g.version != unknown {
+			return g.session, nil
+		}
+		x, err := s.any(ctx)
+		if err != nil {
+			return nil, err
+		}
+		if mine, err := s.look(x, g); err != nil || !mine {
+			return nil, err
+		}
+		return x, nil
+	})
+	if err != nil || x == nil {
+		return false, err
+	}
+	_, err = x.conn.Multi(&zk.DeleteRequest{Path: leaseOf(g.key.path), Version: -1},
+		&zk.CheckVersionRequest{Path: g.key.path, Version: g.version})
+	switch {
+	case err == nil:
+		s.hold(g, nil)
+		return true, nil
+	case errors.Is(err, zk.ErrNoNode):
+		s.hold(g, nil)
+		return false, nil
+	case errors.Is(err, zk.ErrBadVersion):
+		g.version = unknown
+		return s.end(ctx, g)
+	}
+	g.version = unknown
+	return false, x.explain(err)
+}
+
+func (s *Store) raise(ctx context.Context, path string, token fence.Token) error {
+	_, err := repeat(ctx, func() (struct{}, error) {
+		x, err := s.any(ctx)
+		if err != nil {
+			return struct{}{}, err
+		}
+		count, version, err := x.counter(path)
+		if err != nil || count >= int64(token) {
+			return struct{}{}, err
+		}
+		_, err = x.conn.Set(path, strconv.AppendInt(nil, int64(token), 10), version)
+		if errors.Is(err, zk.ErrBadVersion) {
+			err = orAgain(x.catchUp(path))
+		}
+		return struct{}{}, x.explain(err)
+	})
+	return err
+}

@@ -1,0 +1,238 @@
+package zookeeper_test
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/wirefence/wirefence/internal/servers"
+	"github.com/wirefence/wirefence/lockclient/zookeeper"
+)
+
+// ttl of leases that a test waits out.
+const ttl = 900 * time.Millisecond
+
+// linked is a store that reaches the shared server by a network that can fail.
+func linked(t *testing.T) (*zookeeper.Store, *servers.Link) {
+	t.Helper()
+	link, err := servers.StartLink(shared.Addr())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(link.Close)
+	store := open(t, "zookeeper://"+link.Addr()+"?tick=100ms")
+	return store, link
+}
+
+// winWhenFree tries until the holder before has lost the lease, and returns how
+// long that took.
+func winWhenFree(t *testing.T, store *zookeeper.Store, resource, holder string, since time.Time) time.Duration {
+	t.Helper()
+	for time.Since(since) < time.Minute {
+		attempt, err := store.Acquire(t.Context(), fenceResource(resource), holder, time.Minute)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if attempt.Won() {
+			return time.Since(since)
+		}
+		<-time.After(5 * time.Millisecond)
+	}
+	t.Fatal("the lease did not end")
+	return 0
+}
+
+// A holder that is cut off keeps its lease for the ttl, and doesn't get it back.
+func TestCutOffHolder(t *testing.T) {
+	for name, fail := range map[string]func(*servers.Link){
+		"reset": (*servers.Link).Cut, "silent": (*servers.Link).Hold, "deaf": (*servers.Link).HoldAnswers,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			store, link := linked(t)
+			other := open(t, shared.URL())
+			resource := "cut off " + name
+			began := time.Now()
+			win(t, store, fenceResource(resource), "me", ttl)
+			fail(link)
+			if took := winWhenFree(t, other, resource, "other", began); took < ttl {
+				t.Errorf("the lease of %v ended after %v", ttl, took)
+			}
+			link.Restore()
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+			defer cancel()
+			for held, err := store.Renew(ctx, fenceResource(resource), "me", ttl); err != nil || held; {
+				if held || ctx.Err() != nil {
+					t.Fatalf("a lost lease: %v, %v", held, err)
+				}
+				held, err = store.Renew(ctx, fenceResource(resource), "me", ttl)
+			}
+			if held, err := other.Renew(t.Context(), fenceResource(resource), "other", time.Minute); !held || err != nil {
+				t.Errorf("the successor: %v, %v", held, err)
+			}
+			win(t, store, fenceResource(resource+" next"), "me", ttl) // it works again
+		})
+	}
+}
+
+// A connection that breaks and comes back in time changes nothing.
+func TestBriefCut(t *testing.T) {
+	t.Parallel()
+	store, link := linked(t)
+	first := win(t, store, "brief", "me", time.Minute)
+	for range 3 {
+		link.Cut()
+		link.Restore()
+		if held, err := store.Renew(t.Context(), "brief", "me", time.Minute); !held || err != nil {
+			t.Fatal(held, err)
+		}
+	}
+	if attempt, err := open(t, shared.URL()).Acquire(t.Context(), "brief", "other", ttl); err != nil || attempt.Holder != "me" {
+		t.Errorf("%+v, %v", attempt, err)
+	}
+	if again := win(t, store, "brief", "me", time.Minute); again != first+1 {
+		t.Errorf("token %d after %d", again, first)
+	}
+}
+
+// An acquire whose answer was lost leaves no lease for longer than its ttl.
+func TestLostAnswerOfAnAcquire(t *testing.T) {
+	t.Parallel()
+	store, link := linked(t)
+	win(t, store, "before", "me", ttl)
+	link.HoldAnswers()
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	began := time.Now()
+	if attempt, err := store.Acquire(ctx, "unanswered", "me", ttl); !errors.Is(err, context.DeadlineExceeded) {
+		t.Fatalf("%+v, %v", attempt, err)
+	}
+	link.Restore()
+	winWhenFree(t, open(t, shared.URL()), "unanswered", "other", began)
+}
+
+// Leases of a store that is closed last as long as those of one that died.
+func TestClosedStoreKeepsItsWord(t *testing.T) {
+	t.Parallel()
+	store, err := zookeeper.Open(shared.URL())
+	if err != nil {
+		t.Fatal(err)
+	}
+	began := time.Now()
+	win(t, store, "closed", "me", ttl)
+	for range 2 {
+		if err := store.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := store.Acquire(t.Context(), "closed", "other", ttl); err == nil {
+		t.Error("a closed store acquires")
+	}
+	if took := winWhenFree(t, open(t, shared.URL()), "closed", "other", began); took < ttl {
+		t.Errorf("the lease of %v ended after %v", ttl, took)
+	}
+}
+
+// A renewal for longer than the session lasts moves the lease to another.
+func TestRenewForLonger(t *testing.T) {
+	t.Parallel()
+	store, conn := open(t, shared.URL()), direct(t, shared)
+	owner := func() int64 {
+		_, stat, err := conn.Get("/wirefence/longer/lease")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return stat.EphemeralOwner
+	}
+	win(t, store, "longer", "me", 30*time.Second)
+	first := owner()
+	for _, ttl := range []time.Duration{20 * time.Second, 30 * time.Second} {
+		if held, err := store.Renew(t.Context(), "longer", "me", ttl); !held || err != nil || owner() != first {
+			t.Errorf("%v: %v, %v", ttl, held, err)
+		}
+	}
+	for range 2 {
+		if held, err := store.Renew(t.Context(), "longer", "me", time.Minute); !held || err != nil || owner() == first {
+			t.Errorf("a minute: %v, %v", held, err)
+		}
+	}
+	release(t, store, "longer", "me")
+}
+
+// Another store can release a lease, but not renew it.
+func TestLeaseOfAnotherStore(t *testing.T) {
+	t.Parallel()
+	ctx, store, other := t.Context(), open(t, shared.URL()), open(t, shared.URL())
+	win(t, store, "another's", "me", time.Minute)
+	if held, err := other.Renew(ctx, "another's", "me", time.Minute); held || err == nil || !strings.Contains(err.Error(), "another process") {
+		t.Errorf("renew: %v, %v", held, err)
+	}
+	if held, err := other.Renew(ctx, "another's", "you", time.Minute); held || err != nil {
+		t.Errorf("renew by nobody: %v, %v", held, err)
+	}
+	release(t, other, "another's", "me")
+	if held, err := store.Renew(ctx, "another's", "me", time.Minute); held || err != nil {
+		t.Errorf("renew after the release: %v, %v", held, err)
+	}
+}
+
+// A server that grants no session which is long enough grants no lease.
+func TestTTLBeyondTheLongestSession(t *testing.T) {
+	t.Parallel()
+	server := ownServer(t, "maxSessionTimeout=60000")
+	store := open(t, server.URL())
+	win(t, store, "r", "me", 50*time.Second)
+	_, err := store.Acquire(t.Context(), "other", "me", 60*time.Second)
+	if err == nil || !strings.Contains(err.Error(), "maxSessionTimeout") || !strings.Contains(err.Error(), "grants 1m0s") {
+		t.Error(err)
+	}
+	if _, err := store.Renew(t.Context(), "r", "me", 60*time.Second); err == nil {
+		t.Error("renewed for longer than the session lasts")
+	}
+	if held, err := store.Renew(t.Context(), "r", "me", 50*time.Second); !held || err != nil {
+		t.Error(held, err)
+	}
+}
+
+// A release wakes the store that has waited longest, and then the next.
+func TestWaitersStandInLine(t *testing.T) {
+	t.Parallel()
+	store := open(t, shared.URL())
+	win(t, store, "line", "me", time.Minute)
+	type waiter struct {
+		notices chan struct{}
+		stop    func()
+	}
+	var line []waiter
+	for range 3 {
+		w := waiter{notices: make(chan struct{}, 1)}
+		var err error
+		if w.stop, err = open(t, shared.URL()).Notify(t.Context(), "line", w.notices); err != nil {
+			t.Fatal(err)
+		}
+		defer w.stop()
+		awaitNotice(t, w.notices) // it is in line
+		line = append(line, w)
+	}
+	line[1].stop() // and the third steps up
+	release(t, store, "line", "me")
+	awaitNotice(t, line[0].notices)
+	win(t, store, "line", "first", ttl)
+	if len(line[2].notices) > 0 {
+		t.Error("the last in line was woken by a release")
+	}
+	line[0].stop()
+	awaitNotice(t, line[2].notices) // "first" is not renewed and expires
+	win(t, store, "line", "last", time.Minute)
+}
+
+func awaitNotice(t *testing.T, notices <-chan struct{}) {
+	t.Helper()
+	select {
+	case <-notices:
+	case <-time.After(time.Minute):
+		t.Fatal("no notice")
+	}
+}
