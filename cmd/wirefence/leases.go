@@ -16,16 +16,18 @@ import (
 	"github.com/wirefence/wirefence/lockclient/etcd"
 	pgleases "github.com/wirefence/wirefence/lockclient/postgres"
 	"github.com/wirefence/wirefence/lockclient/redis"
+	"github.com/wirefence/wirefence/lockclient/zookeeper"
 )
 
 // LeaseSettings are those of every command that takes leases. The database that
 // seals, and keeps leases where no other store does, is each command's own.
 type LeaseSettings struct {
-	RedisURL string        `env:"WIREFENCE_REDIS_URL" help:"the lease store, as in redis://redis.internal:6379/0, redis-sentinel://sentinel1,sentinel2/0?master_name=leases or redis-cluster://redis1,redis2; without one, leases are in PostgreSQL"`
-	EtcdURL  string        `env:"WIREFENCE_ETCD_URL" help:"etcd as the lease store, as in etcd://etcd1:2379,etcd2:2379,etcd3:2379"`
-	TTL      time.Duration `env:"WIREFENCE_TTL" envDefault:"15s" help:"how long the store keeps a lease that isn't renewed"`
-	MaxHold  time.Duration `env:"WIREFENCE_MAX_HOLD" envDefault:"24h" help:"cap on the hold, renewals included"`
-	Holder   string        `env:"WIREFENCE_HOLDER" help:"readable name of the holder (default the host's name and the process id)"`
+	RedisURL     string        `env:"WIREFENCE_REDIS_URL" help:"the lease store, as in redis://redis.internal:6379/0, redis-sentinel://sentinel1,sentinel2/0?master_name=leases or redis-cluster://redis1,redis2; without one, leases are in PostgreSQL"`
+	EtcdURL      string        `env:"WIREFENCE_ETCD_URL" help:"etcd as the lease store, as in etcd://etcd1:2379,etcd2:2379,etcd3:2379"`
+	ZooKeeperURL string        `env:"WIREFENCE_ZOOKEEPER_URL" help:"ZooKeeper as the lease store, as in zookeeper://zk1:2181,zk2:2181,zk3:2181"`
+	TTL          time.Duration `env:"WIREFENCE_TTL" envDefault:"15s" help:"how long the store keeps a lease that isn't renewed"`
+	MaxHold      time.Duration `env:"WIREFENCE_MAX_HOLD" envDefault:"24h" help:"cap on the hold, renewals included"`
+	Holder       string        `env:"WIREFENCE_HOLDER" help:"readable name of the holder (default the host's name and the process id)"`
 }
 
 // leases are a lease store and the database that seals its grants.
@@ -55,6 +57,7 @@ func (cfg LeaseSettings) openers() []opener {
 	all := []opener{
 		{"WIREFENCE_REDIS_URL", cfg.RedisURL, fence.SourceRedis, func(url string) (closingStore, error) { return redis.Open(url) }},
 		{"WIREFENCE_ETCD_URL", cfg.EtcdURL, fence.SourceEtcd, func(url string) (closingStore, error) { return etcd.Open(url) }},
+		{"WIREFENCE_ZOOKEEPER_URL", cfg.ZooKeeperURL, fence.SourceZooKeeper, func(url string) (closingStore, error) { return zookeeper.Open(url) }},
 	}
 	return slices.DeleteFunc(all, func(o opener) bool { return o.url == "" })
 }
@@ -71,7 +74,7 @@ func openLeases(ctx context.Context, cfg LeaseSettings, databaseURL string) (*le
 	case len(named) > 1:
 		return nil, fmt.Errorf("both %s and %s are set: leases are in one store", named[0].setting, named[1].setting)
 	case len(named) == 0 && databaseURL == "":
-		return nil, errors.New("no lease store: set WIREFENCE_DATABASE_URL for leases in PostgreSQL, or WIREFENCE_REDIS_URL or WIREFENCE_ETCD_URL")
+		return nil, errors.New("no lease store: set WIREFENCE_DATABASE_URL for leases in PostgreSQL, or WIREFENCE_REDIS_URL, WIREFENCE_ETCD_URL or WIREFENCE_ZOOKEEPER_URL")
 	}
 	l := &leases{}
 	if databaseURL != "" {

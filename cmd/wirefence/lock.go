@@ -32,9 +32,9 @@ PGOPTIONS, so that an unmodified psql script is fenced, in WIREFENCE_TOKEN
 (34) and in WIREFENCE_FENCE (orders=34). The command's whole process group is
 ended before the lease can be another's.
 
-Leases are in the database of WIREFENCE_DATABASE_URL, or in Redis or etcd if
-WIREFENCE_REDIS_URL or WIREFENCE_ETCD_URL is set. All who compete for a resource
-must use the same store.
+Leases are in the database of WIREFENCE_DATABASE_URL, or in Redis, etcd or
+ZooKeeper if WIREFENCE_REDIS_URL, WIREFENCE_ETCD_URL or WIREFENCE_ZOOKEEPER_URL is
+set. All who compete for a resource must use the same store.
 
 The exit status is the command's; 75 if the lease was not to be had, 76 if it
 was lost.`,

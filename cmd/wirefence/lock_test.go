@@ -26,6 +26,7 @@ func lockSettingsFor(t *testing.T, url string) (settings []string, resource stri
 var leaseStores = map[string]func(t *testing.T) []string{
 	"PostgreSQL": func(*testing.T) []string { return nil },
 	"Redis":      func(t *testing.T) []string { return []string{"WIREFENCE_REDIS_URL=" + redisServer(t).URL()} },
+	"ZooKeeper":  func(t *testing.T) []string { return []string{"WIREFENCE_ZOOKEEPER_URL=" + zookeeperServer(t).URL()} },
 	"etcd":       func(t *testing.T) []string { return []string{"WIREFENCE_ETCD_URL=" + etcdServer(t).URL()} },
 }
 

@@ -42,10 +42,11 @@ func TestMain(m *testing.M) {
 var shared commonServers
 
 type commonServers struct {
-	mu       sync.Mutex
-	postgres *servers.Postgres
-	redis    *servers.Redis
-	etcd     *servers.Etcd
+	mu        sync.Mutex
+	postgres  *servers.Postgres
+	redis     *servers.Redis
+	etcd      *servers.Etcd
+	zookeeper *servers.ZooKeeper
 }
 
 func (s *commonServers) close() {
@@ -57,6 +58,9 @@ func (s *commonServers) close() {
 	}
 	if s.etcd != nil {
 		s.etcd.Close()
+	}
+	if s.zookeeper != nil {
+		s.zookeeper.Close()
 	}
 }
 
@@ -100,6 +104,20 @@ func etcdServer(t *testing.T) *servers.Etcd {
 		shared.etcd = etcd
 	}
 	return shared.etcd
+}
+
+func zookeeperServer(t *testing.T) *servers.ZooKeeper {
+	t.Helper()
+	shared.mu.Lock()
+	defer shared.mu.Unlock()
+	if shared.zookeeper == nil {
+		zookeeper, err := servers.StartZooKeeper(context.Background())
+		if err != nil {
+			t.Fatal(err)
+		}
+		shared.zookeeper = zookeeper
+	}
+	return shared.zookeeper
 }
 
 // database makes a database, with the schema or without, and returns the

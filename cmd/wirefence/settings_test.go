@@ -111,6 +111,8 @@ func TestWrongUsage(t *testing.T) {
 		{nil, []string{"lock", "orders", "--", "true"}, "no lease store: set WIREFENCE_DATABASE_URL"},
 		{nil, []string{"lock", "orders", "--redis-url=redis://h", "--etcd-url=etcd://u:geheim@h", "--", "true"}, "both WIREFENCE_REDIS_URL and WIREFENCE_ETCD_URL are set"},
 		{nil, []string{"lock", "orders", "--etcd-url=etcd://u:geheim@h:port", "--", "true"}, "WIREFENCE_ETCD_URL"},
+		{nil, []string{"lock", "orders", "--etcd-url=etcd://h", "--zookeeper-url=zookeeper://u:geheim@h", "--", "true"}, "both WIREFENCE_ETCD_URL and WIREFENCE_ZOOKEEPER_URL are set"},
+		{nil, []string{"lock", "orders", "--zookeeper-url=zookeeper://u:geheim@h?tick=soon", "--", "true"}, "WIREFENCE_ZOOKEEPER_URL"},
 		{nil, []string{"lock", "orders", "--database-url=postgres://u:geheim@h:port/", "--", "true"}, "WIREFENCE_DATABASE_URL"},
 		{nil, []string{"demo", "stray"}, "wants no arguments"},
 		{nil, []string{"demo", "--kep"}, "unknown flag: --kep"},
