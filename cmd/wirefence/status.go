@@ -10,10 +10,10 @@ import (
 	"text/tabwriter"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/spf13/cobra"
 
 	"github.com/wirefence/wirefence/fence"
-	"github.com/wirefence/wirefence/migrations"
 )
 
 type statusSettings struct {
@@ -44,20 +44,16 @@ func statusCommand() *cobra.Command {
 }
 
 func printStatus(ctx context.Context, cfg statusSettings, w io.Writer) error {
-	conn, err := connect(ctx, cfg.DatabaseURL)
-	if err != nil {
-		return err
-	}
-	defer conn.Close(context.Background())
-	if err := migrations.Verify(ctx, conn); err != nil {
-		return err
-	}
+	return onSchema(ctx, cfg.DatabaseURL, func(conn *pgx.Conn) error { return listStatus(ctx, conn, cfg.JSON, w) })
+}
+
+func listStatus(ctx context.Context, conn *pgx.Conn, asJSON bool, w io.Writer) error {
 	all, err := fence.Status(ctx, conn)
 	if err != nil {
 		return err
 	}
-	if cfg.JSON {
-		return printJSON(w, all)
+	if asJSON {
+		return printJSON(w, allInJSON(all))
 	}
 	if len(all) == 0 {
 		fmt.Fprintln(w, "No resource has been fenced yet.")
@@ -66,47 +62,73 @@ func printStatus(ctx context.Context, cfg statusSettings, w io.Writer) error {
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(t, "RESOURCE\tTOKEN\tHOLDER\tSINCE\tADVANCE\tREUSE\tPREEMPT AFTER\tWRITERS")
 	for _, r := range all {
-		holder, since, preempt := "-", "-", "never"
-		if r.Holder != "" {
-			holder = r.Holder
-		}
-		if !r.Since.IsZero() {
-			since = r.Since.UTC().Format(time.RFC3339)
-		}
-		if r.PreemptAfter != nil {
-			preempt = r.PreemptAfter.String()
-		}
-		fmt.Fprintf(t, "%s\t%d\t%s\t%s\t%s\t%s\t%s\t%d\n", r.Resource, r.LastToken, holder, since, r.Advance, r.Reuse, preempt, r.Writers)
+		fmt.Fprintf(t, "%s\t%d\t%s\t%s\t%s\t%s\t%s\t%d\n", r.Resource, r.LastToken, orDash(r.Holder), sinceText(r), r.Advance, r.Reuse, preemptText(r), r.Writers)
 	}
 	return t.Flush()
 }
 
-func printJSON(w io.Writer, all []fence.ResourceStatus) error {
-	type row struct {
-		Resource     string     `json:"resource"`
-		Token        int64      `json:"token"`
-		Holder       string     `json:"holder,omitempty"`
-		Since        *time.Time `json:"since,omitempty"`
-		Advance      string     `json:"advance"`
-		Reuse        string     `json:"reuse"`
-		PreemptAfter *float64   `json:"preempt_after_seconds"`
-		Writers      int        `json:"writers"`
+func orDash(text string) string {
+	if text == "" {
+		return "-"
 	}
-	rows := []row{}
-	for _, r := range all {
-		out := row{Resource: string(r.Resource), Token: int64(r.LastToken), Holder: r.Holder, Advance: string(r.Advance), Reuse: string(r.Reuse), Writers: r.Writers}
-		if !r.Since.IsZero() {
-			out.Since = &r.Since
-		}
-		if r.PreemptAfter != nil {
-			seconds := r.PreemptAfter.Seconds()
-			out.PreemptAfter = &seconds
-		}
-		rows = append(rows, out)
+	return text
+}
+
+func sinceText(r fence.ResourceStatus) string {
+	if r.Since.IsZero() {
+		return "-"
 	}
+	return r.Since.UTC().Format(time.RFC3339)
+}
+
+func preemptText(r fence.ResourceStatus) string {
+	if r.PreemptAfter == nil {
+		return "never"
+	}
+	return r.PreemptAfter.String()
+}
+
+// statusJSON is how a resource is printed in JSON.
+type statusJSON struct {
+	Resource       string     `json:"resource"`
+	Token          int64      `json:"token"`
+	Source         string     `json:"source,omitempty"`
+	MustNameSource bool       `json:"must_name_source"`
+	Holder         string     `json:"holder,omitempty"`
+	Since          *time.Time `json:"since,omitempty"`
+	Advance        string     `json:"advance"`
+	Reuse          string     `json:"reuse"`
+	PreemptAfter   *float64   `json:"preempt_after_seconds"`
+	Writers        int        `json:"writers"`
+}
+
+func inJSON(r fence.ResourceStatus) statusJSON {
+	out := statusJSON{
+		Resource: string(r.Resource), Token: int64(r.LastToken), Source: string(r.Source), MustNameSource: r.MustNameSource,
+		Holder: r.Holder, Advance: string(r.Advance), Reuse: string(r.Reuse), Writers: r.Writers,
+	}
+	if !r.Since.IsZero() {
+		out.Since = &r.Since
+	}
+	if r.PreemptAfter != nil {
+		seconds := r.PreemptAfter.Seconds()
+		out.PreemptAfter = &seconds
+	}
+	return out
+}
+
+func allInJSON(all []fence.ResourceStatus) []statusJSON {
+	rows := make([]statusJSON, len(all))
+	for i, r := range all {
+		rows[i] = inJSON(r)
+	}
+	return rows
+}
+
+func printJSON(w io.Writer, value any) error {
 	enc := json.NewEncoder(w)
 	enc.SetIndent("", "  ")
-	return enc.Encode(rows)
+	return enc.Encode(value)
 }
 
 // askReady asks the proxy on this machine for /readyz.
