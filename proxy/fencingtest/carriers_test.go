@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/wirefence/wirefence/fence"
 	"github.com/wirefence/wirefence/proxy"
 )
 
@@ -225,6 +226,15 @@ func TestComments(t *testing.T) {
 		{"insert into jobs values (33) /*wirefence.token='orders=0'*/", "WF004"},
 		{"insert into jobs values (33) /*wirefence.token='orders=9223372036854775808'*/", "WF004"},
 		{"insert into jobs values (33) /*wirefence.token='orders=99'*/", "WF003"},
+		// Sources: bills' tokens come from etcd.
+		{"insert into jobs values (34) /*wirefence.token='bills=7@etcd'*/", ""},
+		{"insert into jobs values (34) /*wirefence.token='bills%3D7%40etcd'*/", ""},
+		{"insert into jobs values (33) /*wirefence.token='bills=7@redis'*/", "WF003"},
+		{"insert into jobs values (33) /*wirefence.token='bills%3D6%40redis'*/", "WF003"},
+		{"insert into jobs values (33) /*wirefence.token='bills=6@etcd'*/", "WF001"},
+		{"insert into jobs values (33) /*wirefence.token='bills=7@redis,bills=7'*/", "WF003"},
+		{"/*wirefence.token='bills=7@redis'*/ insert into jobs values (33) /*wirefence.token='bills=7@etcd'*/", "WF004"},
+		{"insert into jobs values (33) /*wirefence.token='bills=7@'*/", "WF004"},
 		// Where it means nothing.
 		{"insert into jobs values (34, '/*wirefence.token=''orders=33''*/')", ""},
 		{"insert into jobs values (34, E'\\'/*wirefence.token=\\'orders=33\\'*/')", ""},
@@ -238,7 +248,9 @@ func TestComments(t *testing.T) {
 	}
 	onEach(t, oldAndNew, func(t *testing.T, db *database) {
 		db.seal(t, "orders", 34)
-		db.seal(t, "bills", 7)
+		if _, err := fence.Seal(t.Context(), db.admin, fence.Grant{Resource: "bills", Token: 7, Source: fence.SourceEtcd}); err != nil {
+			t.Fatal(err)
+		}
 		db.seal(t, "café", 2)
 		c := db.connect(t)
 		for _, test := range cases {
@@ -261,7 +273,9 @@ func TestComments(t *testing.T) {
 
 func TestBareToken(t *testing.T) {
 	onEach(t, oldAndNew, func(t *testing.T, db *database) {
-		db.seal(t, "orders of today", 34)
+		if _, err := fence.Seal(t.Context(), db.admin, fence.Grant{Resource: "orders of today", Token: 34, Source: fence.SourceEtcd}); err != nil {
+			t.Fatal(err)
+		}
 		own := *db
 		own.proxy = db.proxyWith(t, proxy.Options{Resource: "orders of today"})
 		c := own.connect(t)
@@ -269,8 +283,10 @@ func TestBareToken(t *testing.T) {
 			wantCode(t, p.run(c, insert+" /*wirefence.token='33'*/"), "WF001", p.name)
 			wantCode(t, p.run(c, "insert into jobs values (34) /*wirefence.token='34'*/"), "", p.name)
 			wantCode(t, p.run(c, insert+" /*wirefence.token='34,orders%20of%20today=33'*/"), "WF004", p.name)
+			wantCode(t, p.run(c, "insert into jobs values (34) /*wirefence.token='34@etcd'*/"), "", p.name)
+			wantCode(t, p.run(c, insert+" /*wirefence.token='34%40redis'*/"), "WF003", p.name)
 		}
-		for value, want := range map[string]string{"33": "WF001", "34": "", "orders%20of%20today=33": "WF001", "x=1,33": "WF001", "": ""} {
+		for value, want := range map[string]string{"33": "WF001", "34": "", "34@etcd": "", "34@redis": "WF003", "34@": "WF004", "orders%20of%20today=33": "WF001", "x=1,33": "WF001", "": ""} {
 			c.must("set wirefence.token = '" + value + "'")
 			for _, p := range protocols {
 				wantCode(t, p.run(c, "insert into jobs values (34)"), want, p.name, value)

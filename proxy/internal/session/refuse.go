@@ -57,7 +57,7 @@ func malformed(err error) *wire.Error {
 		Severity: "ERROR", Code: string(fence.MalformedToken),
 		Message: "malformed fencing token in an SQL comment",
 		Detail:  "The fence can't be read: " + detail + ".",
-		Hint:    "A fence is resource=token[,resource=token...], as in /*wirefence.token='orders=34'*/.",
+		Hint:    "A fence is resource=token[@source][,resource=token[@source]...], as in /*wirefence.token='orders=34'*/.",
 	}
 }
 
