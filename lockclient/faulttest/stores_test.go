@@ -43,6 +43,8 @@ type store interface {
 var kinds = []kind{
 	{name: "Redis", store: "redis", ttl: ttl, start: startRedis(1), faults: redisFaults},
 	{name: "two Redis", store: "redis", ttl: ttl, start: startRedis(2), faults: []fault{splitBrain}},
+	{name: "Redis Sentinel", store: "redis", ttl: ttl, start: startSentinel, faults: []fault{laggingReplica}},
+	{name: "Redis Cluster", store: "redis", ttl: ttl, start: startCluster, faults: []fault{masterKilled}},
 	{name: "etcd", store: "etcd", ttl: time.Second, start: startEtcd(1), faults: durableFaults},
 	{name: "three etcd", store: "etcd", ttl: time.Second, start: startEtcd(3), faults: []fault{memberKilled}},
 	{name: "PostgreSQL", store: "postgres", ttl: ttl, judges: true, start: startLeases, faults: postgresFaults},

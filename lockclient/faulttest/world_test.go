@@ -192,13 +192,20 @@ func (w *world) run(ctx context.Context, length time.Duration) (*history, error)
 }
 
 // suffer lets faults strike for a while and returns when all are mended.
+// Mending may take longer; until then clients go on to stall and die.
 func (w *world) suffer(ctx context.Context, length time.Duration) error {
-	ctx, cancel := context.WithTimeout(ctx, length)
+	while, cancel := context.WithTimeout(ctx, length)
 	defer cancel()
+	untilMended, mended := context.WithCancel(ctx)
+	defer mended()
 	var both sync.WaitGroup
 	var clients, servers error
-	both.Go(func() { clients = w.befallClients(ctx, rand.New(rand.NewPCG(w.seed, 1))) })
-	both.Go(func() { servers = w.befallServers(ctx, rand.New(rand.NewPCG(w.seed, 2))) })
+	both.Go(func() { clients = w.befallClients(untilMended, rand.New(rand.NewPCG(w.seed, 1))) })
+	both.Go(func() {
+		servers = w.befallServers(while, rand.New(rand.NewPCG(w.seed, 2)))
+		<-while.Done()
+		mended()
+	})
 	both.Wait()
 	return errors.Join(clients, servers)
 }
