@@ -109,6 +109,43 @@ func TestCarryingTheFenceInDatabaseSQL(t *testing.T) {
 	}
 }
 
+func TestAnEndedLeaseSetsNoFence(t *testing.T) {
+	ctx := t.Context()
+	url, conn := startPostgres(t)
+	db := sql.OpenDB(&connector{connect(t, url)})
+	defer db.Close()
+	session, err := db.Conn(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer session.Close()
+	sqlTx, err := session.BeginTx(ctx, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = sqlTx.Rollback() }()
+	tx, err := conn.Begin(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	client := newClient(t, newMemory(), lockclient.Options{})
+	lease := acquire(t, client)
+	former := lease.Fence()
+	release(t, lease)
+	for i, err := range []error{lease.SetOn(ctx, conn), lease.SetLocal(ctx, tx), lease.SetOnSQL(ctx, session), lease.SetLocalSQL(ctx, sqlTx)} {
+		if !errors.Is(err, lockclient.ErrReleased) || !strings.Contains(err.Error(), "orders") {
+			t.Errorf("%d: %v", i, err)
+		}
+	}
+	var carried string
+	if err := tx.QueryRow(ctx, "SELECT coalesce(pg_catalog.current_setting('wirefence.token', true), '')").Scan(&carried); err != nil || carried != "" {
+		t.Errorf("carries %q, %v", carried, err)
+	}
+	if lease.Fence().String() != former.String() || lease.Comment() != former.Comment() {
+		t.Errorf("its fence is %s, was %s", lease.Fence(), former)
+	}
+}
+
 // connector is a database/sql driver of the calls that the helpers make, on one
 // pgx connection.
 type connector struct{ conn *pgx.Conn }

@@ -86,7 +86,8 @@ func (l *Lease) Token() fence.Token { return l.token }
 // Holder is the name in Options.Holder and the random id of this grant.
 func (l *Lease) Holder() string { return l.holder }
 
-// Fence is the fence of this grant. Several leases' fences can be merged.
+// Fence is the fence of this grant, which like the token stays what it is after
+// the lease has ended. Several leases' fences can be merged.
 func (l *Lease) Fence() fence.Fence {
 	f, err := fence.New(fence.Pair{Resource: l.resource, Token: l.token, Source: l.client.opts.Source})
 	if err != nil {

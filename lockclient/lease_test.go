@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -16,6 +17,9 @@ import (
 )
 
 func TestMain(m *testing.M) {
+	if len(os.Args) > 1 && os.Args[1] == holderProcess {
+		os.Exit(hold(os.Args[2], os.Args[3]))
+	}
 	code := m.Run()
 	if shared.Postgres != nil {
 		shared.Close()
@@ -124,6 +128,32 @@ func TestRenewalKeepsALease(t *testing.T) {
 		wantEnd(t, lease, lockclient.ErrReleased)
 		if store.holder("orders") != "" || lease.Remaining() != 0 {
 			t.Errorf("still held by %q for %v", store.holder("orders"), lease.Remaining())
+		}
+	})
+}
+
+func TestRenewalsAreAThirdOfTheTTLApart(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := newMemory()
+		last := time.Now()
+		var pauses []time.Duration // until the lease is released
+		store.script(func(_ context.Context, call string) error {
+			if call == "renew" {
+				pauses = append(pauses, time.Since(last))
+				last = time.Now()
+			}
+			return nil
+		}, nil)
+		lease := acquire(t, newClient(t, store, lockclient.Options{}))
+		<-time.After(100 * ttl / 3)
+		release(t, lease)
+		if len(pauses) < 90 || len(pauses) > 111 {
+			t.Errorf("%d renewals", len(pauses))
+		}
+		slices.Sort(pauses)
+		shortest, longest := pauses[0], pauses[len(pauses)-1]
+		if shortest < ttl/3-ttl/30 || longest > ttl/3+ttl/30 || longest-shortest < ttl/30 {
+			t.Errorf("%v to %v apart", shortest, longest)
 		}
 	})
 }

@@ -38,11 +38,11 @@ type Options struct {
 	// a fifth of the TTL.
 	Margin time.Duration
 	// RenewEvery is the mean time between renewals, which vary by a tenth of
-	// it: default a third of the TTL, at most three quarters of TTL less
-	// Margin, so that a failed renewal can be tried again.
+	// it: more than 0 and at most three quarters of TTL less Margin, so that a
+	// failed renewal can be tried again; default a third of the TTL.
 	RenewEvery time.Duration
-	// MaxHold caps the life of one lease, renewals included: default 24h,
-	// NoMaxHold for none. At the cap the context of the lease ends; the store
+	// MaxHold caps the life of one lease, renewals included: more than 0,
+	// default 24h, NoMaxHold for none. At the cap the context of the lease ends; the store
 	// frees the resource on Release, or a TTL after the last renewal.
 	MaxHold time.Duration
 	// Holder is the readable name of this process in the store, in
@@ -55,8 +55,9 @@ type Options struct {
 	// lease anew, with a higher token.
 	NewID func() string
 	// RetryMin and RetryMax bound the pause between two tries of a waiting
-	// Acquire and between two tries of a failed renewal: defaults 25ms and 1s.
-	// The pause doubles, with jitter, from the one to the other.
+	// Acquire that hears of no release, and between two tries of a failed
+	// renewal: more than 0, RetryMax no less than RetryMin; defaults 25ms and
+	// 1s. The pause doubles, with jitter, from the one to the other.
 	RetryMin, RetryMax time.Duration
 	// Logger gets grants and ends of leases at debug level, losses and failed
 	// renewals as warnings. Default: none.
