@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -22,12 +23,14 @@ import (
 // LeaseSettings are those of every command that takes leases. The database that
 // seals, and keeps leases where no other store does, is each command's own.
 type LeaseSettings struct {
-	RedisURL     string        `env:"WIREFENCE_REDIS_URL" help:"the lease store, as in redis://redis.internal:6379/0, redis-sentinel://sentinel1,sentinel2/0?master_name=leases or redis-cluster://redis1,redis2; without one, leases are in PostgreSQL"`
-	EtcdURL      string        `env:"WIREFENCE_ETCD_URL" help:"etcd as the lease store, as in etcd://etcd1:2379,etcd2:2379,etcd3:2379"`
-	ZooKeeperURL string        `env:"WIREFENCE_ZOOKEEPER_URL" help:"ZooKeeper as the lease store, as in zookeeper://zk1:2181,zk2:2181,zk3:2181"`
-	TTL          time.Duration `env:"WIREFENCE_TTL" envDefault:"15s" help:"how long the store keeps a lease that isn't renewed"`
-	MaxHold      time.Duration `env:"WIREFENCE_MAX_HOLD" envDefault:"24h" help:"cap on the hold, renewals included"`
-	Holder       string        `env:"WIREFENCE_HOLDER" help:"readable name of the holder (default the host's name and the process id)"`
+	RedisURL         string        `env:"WIREFENCE_REDIS_URL" help:"the lease store, as in redis://redis.internal:6379/0, redis-sentinel://sentinel1,sentinel2/0?master_name=leases or redis-cluster://redis1,redis2; without one, leases are in PostgreSQL"`
+	RedisReplicas    int           `env:"WIREFENCE_REDIS_WAIT_REPLICAS" envDefault:"0" help:"how many Redis replicas must have a grant or a renewal before it counts"`
+	RedisWaitTimeout time.Duration `env:"WIREFENCE_REDIS_WAIT_TIMEOUT" envDefault:"1s" help:"how long a grant or a renewal waits for them before it fails"`
+	EtcdURL          string        `env:"WIREFENCE_ETCD_URL" help:"etcd as the lease store, as in etcd://etcd1:2379,etcd2:2379,etcd3:2379"`
+	ZooKeeperURL     string        `env:"WIREFENCE_ZOOKEEPER_URL" help:"ZooKeeper as the lease store, as in zookeeper://zk1:2181,zk2:2181,zk3:2181"`
+	TTL              time.Duration `env:"WIREFENCE_TTL" envDefault:"15s" help:"how long the store keeps a lease that isn't renewed"`
+	MaxHold          time.Duration `env:"WIREFENCE_MAX_HOLD" envDefault:"24h" help:"cap on the hold, renewals included"`
+	Holder           string        `env:"WIREFENCE_HOLDER" help:"readable name of the holder (default the host's name and the process id)"`
 }
 
 // leases are a lease store and the database that seals its grants.
@@ -55,11 +58,19 @@ type opener struct {
 // openers are the stores that the settings name.
 func (cfg LeaseSettings) openers() []opener {
 	all := []opener{
-		{"WIREFENCE_REDIS_URL", cfg.RedisURL, fence.SourceRedis, func(url string) (closingStore, error) { return redis.Open(url) }},
+		{"WIREFENCE_REDIS_URL", cfg.RedisURL, fence.SourceRedis, cfg.openRedis},
 		{"WIREFENCE_ETCD_URL", cfg.EtcdURL, fence.SourceEtcd, func(url string) (closingStore, error) { return etcd.Open(url) }},
 		{"WIREFENCE_ZOOKEEPER_URL", cfg.ZooKeeperURL, fence.SourceZooKeeper, func(url string) (closingStore, error) { return zookeeper.Open(url) }},
 	}
 	return slices.DeleteFunc(all, func(o opener) bool { return o.url == "" })
+}
+
+func (cfg LeaseSettings) openRedis(url string) (closingStore, error) {
+	store, err := redis.OpenWith(url, redis.Options{Replicas: cfg.RedisReplicas, ReplicaTimeout: cfg.RedisWaitTimeout})
+	if errors.Is(err, redis.ErrOptions) {
+		err = fmt.Errorf("WIREFENCE_REDIS_WAIT_REPLICAS, WIREFENCE_REDIS_WAIT_TIMEOUT: %w", err)
+	}
+	return store, err
 }
 
 // storeNamed reports whether openLeases would find a lease store named.
@@ -75,6 +86,9 @@ func openLeases(ctx context.Context, cfg LeaseSettings, databaseURL string) (*le
 		return nil, fmt.Errorf("both %s and %s are set: leases are in one store", named[0].setting, named[1].setting)
 	case len(named) == 0 && databaseURL == "":
 		return nil, errors.New("no lease store: set WIREFENCE_DATABASE_URL for leases in PostgreSQL, or WIREFENCE_REDIS_URL, WIREFENCE_ETCD_URL or WIREFENCE_ZOOKEEPER_URL")
+	}
+	if cfg.RedisReplicas != 0 && cfg.RedisURL == "" {
+		return nil, errors.New("WIREFENCE_REDIS_WAIT_REPLICAS is set, but not WIREFENCE_REDIS_URL")
 	}
 	l := &leases{}
 	if databaseURL != "" {
@@ -114,7 +128,7 @@ func (l *leases) close() {
 
 // client makes a client that takes leases in the store.
 func (l *leases) client(cfg LeaseSettings, log *slog.Logger) (*lockclient.Client, error) {
-	goredis.SetLogger(redisLog{log}) // go-redis has one for all clients
+	goredis.SetLogger(redisLog{cmp.Or(log, slog.New(slog.DiscardHandler))}) // go-redis has one for all clients
 	return lockclient.New(l.store, lockclient.Options{
 		Sealer: l.sealer, Source: l.source, TTL: cfg.TTL, MaxHold: cfg.MaxHold, Holder: cfg.Holder, Logger: log,
 	})

@@ -207,7 +207,8 @@ func awaitSubscriber(t *testing.T, setting, resource string) {
 }
 
 // The standard error is the command's, whatever go-redis has to say of masters.
-func TestLockBehindSentinelIsQuiet(t *testing.T) {
+// A grant waits for replicas if it is told to.
+func TestLockBehindSentinel(t *testing.T) {
 	t.Parallel()
 	s, err := servers.StartRedisSentinel(t.Context())
 	if err != nil {
@@ -218,4 +219,8 @@ func TestLockBehindSentinelIsQuiet(t *testing.T) {
 	if r.stderr != "mine\n" {
 		t.Errorf("standard error %q", r.stderr)
 	}
+	waits := []string{"WIREFENCE_REDIS_URL=" + s.URL(), "WIREFENCE_REDIS_WAIT_REPLICAS=1", "WIREFENCE_REDIS_WAIT_TIMEOUT=4s"}
+	wirefence(t, waits, "lock", "orders", "--", "true").expect(t, 0)
+	wirefence(t, append(waits, "WIREFENCE_REDIS_WAIT_REPLICAS=2", "WIREFENCE_REDIS_WAIT_TIMEOUT=100ms"), "lock", "orders", "--", "true").
+		expect(t, 75, "1 of 2")
 }

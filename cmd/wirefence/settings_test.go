@@ -118,6 +118,9 @@ func TestWrongUsage(t *testing.T) {
 		{nil, []string{"demo", "--kep"}, "unknown flag: --kep"},
 		{nil, []string{"status", "--database-url=postgres://u:geheim@h:port/"}, "WIREFENCE_DATABASE_URL"},
 		{nil, []string{"lock", "orders", "--redis-url=redis://u:geheim@h:port/", "--", "true"}, "WIREFENCE_REDIS_URL"},
+		{nil, []string{"lock", "orders", "--redis-url=redis://u:geheim@h", "--redis-wait-replicas=-1", "--", "true"}, "WIREFENCE_REDIS_WAIT_REPLICAS"},
+		{nil, []string{"lock", "orders", "--redis-url=redis://u:geheim@h", "--redis-wait-replicas=1", "--redis-wait-timeout=5s", "--", "true"}, "less than the client's ReadTimeout"},
+		{[]string{"WIREFENCE_DATABASE_URL=postgres:///"}, []string{"lock", "orders", "--redis-wait-replicas=1", "--", "true"}, "but not WIREFENCE_REDIS_URL"},
 	} {
 		t.Run(strings.Join(c.args, " "), func(t *testing.T) {
 			t.Parallel()

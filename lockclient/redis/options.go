@@ -8,6 +8,9 @@ import (
 	goredis "github.com/redis/go-redis/v9"
 )
 
+// ErrOptions says that options are out of their ranges, or not for the client.
+var ErrOptions = errors.New("redis store options")
+
 // Options of a Store. The zero value is ready to use.
 type Options struct {
 	// Replicas is how many replicas must have received a grant before it is

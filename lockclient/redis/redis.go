@@ -76,7 +76,7 @@ func newWith(client goredis.UniversalClient, opts Options, address string) (*Sto
 		err = opts.suits(client)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("redis store options: %w", err)
+		return nil, fmt.Errorf("%w: %w", ErrOptions, err)
 	}
 	return newStore(client, opts, address), nil
 }
