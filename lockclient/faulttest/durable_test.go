@@ -5,6 +5,7 @@ package faulttest
 import (
 	"context"
 	"errors"
+	"fmt"
 	"math/rand/v2"
 	"strings"
 	"testing"
@@ -28,6 +29,7 @@ type durable interface {
 type durables struct {
 	members []durable
 	scheme  string
+	query   string // of the connection string
 	empty   string // a folder with nothing in it
 }
 
@@ -42,13 +44,13 @@ func (d durables) addr(int) string {
 
 func (d durables) url(addr string) string {
 	if addr != "" {
-		return d.scheme + "://" + addr
+		return d.scheme + "://" + addr + d.query
 	}
 	var all []string
 	for _, member := range d.members {
 		all = append(all, member.Addr())
 	}
-	return d.scheme + "://" + strings.Join(all, ",")
+	return d.scheme + "://" + strings.Join(all, ",") + d.query
 }
 
 // startEtcd starts a cluster of n members.
@@ -60,6 +62,22 @@ func startEtcd(n int) func(*testing.T, *world) store {
 			t.Fatal(err)
 		}
 		d := durables{scheme: "etcd", empty: t.TempDir()}
+		for _, member := range members {
+			t.Cleanup(member.Close)
+			d.members = append(d.members, member)
+		}
+		return d
+	}
+}
+
+func startZooKeeper(n int) func(*testing.T, *world) store {
+	return func(t *testing.T, _ *world) store {
+		t.Helper()
+		members, err := servers.StartZooKeeperEnsemble(t.Context(), n)
+		if err != nil {
+			t.Fatal(err)
+		}
+		d := durables{scheme: "zookeeper", query: fmt.Sprint("?tick=", servers.ZooKeeperTick), empty: t.TempDir()}
 		for _, member := range members {
 			t.Cleanup(member.Close)
 			d.members = append(d.members, member)

@@ -18,6 +18,7 @@ import (
 	"github.com/wirefence/wirefence/lockclient/etcd"
 	"github.com/wirefence/wirefence/lockclient/postgres"
 	"github.com/wirefence/wirefence/lockclient/redis"
+	"github.com/wirefence/wirefence/lockclient/zookeeper"
 )
 
 // kind is a lease store that is tried, in one arrangement of its servers.
@@ -47,6 +48,8 @@ var kinds = []kind{
 	{name: "Redis Cluster", store: "redis", ttl: ttl, start: startCluster, faults: []fault{masterKilled}},
 	{name: "etcd", store: "etcd", ttl: time.Second, start: startEtcd(1), faults: durableFaults},
 	{name: "three etcd", store: "etcd", ttl: time.Second, start: startEtcd(3), faults: []fault{memberKilled}},
+	{name: "ZooKeeper", store: "zookeeper", ttl: time.Second, start: startZooKeeper(1), faults: durableFaults},
+	{name: "three ZooKeepers", store: "zookeeper", ttl: time.Second, start: startZooKeeper(3), faults: []fault{memberKilled}},
 	{name: "PostgreSQL", store: "postgres", ttl: ttl, judges: true, start: startLeases, faults: postgresFaults},
 }
 
@@ -58,6 +61,12 @@ func openStore(ctx context.Context, s settings) (lockclient.Store, func(), error
 	switch s.Store {
 	case "redis":
 		store, err := redis.Open(s.URL)
+		if err != nil {
+			return nil, nil, err
+		}
+		return store, func() { _ = store.Close() }, nil
+	case "zookeeper":
+		store, err := zookeeper.Open(s.URL)
 		if err != nil {
 			return nil, nil, err
 		}
