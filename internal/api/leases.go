@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/wirefence/wirefence/fence"
+	"github.com/wirefence/wirefence/lockclient"
 )
 
 var errNoStore = &problem{
@@ -54,12 +55,42 @@ func (s *Server) renew(w http.ResponseWriter, r *http.Request, resource fence.Re
 		return err
 	}
 	if !held {
-		return &problem{
-			Status: http.StatusConflict, Type: "lease-lost",
-			Detail: fmt.Sprintf("The lease of %q is not that grant's any more and never will be again. Stop the work; to go on, acquire anew.", resource),
-		}
+		return lost("it has expired, was released or was revoked")
+	}
+	if err := s.compare(ctx, resource, request.GrantID); err != nil {
+		return err
 	}
 	return write(w, renewal{string(resource), request.GrantID, termOf(ttl, ttl, after)})
+}
+
+func lost(how string) error {
+	return &problem{
+		Status: http.StatusConflict, Type: "lease-lost",
+		Detail: "The lease is lost and never comes back: " + how + ". Stop the work; to go on, acquire anew.",
+	}
+}
+
+// compare fails if another grant than the one that was renewed was recorded last
+// where writes are judged, and frees the lease of one that was. A store that seals
+// by itself knows. Where it can't be asked, the store's word counts.
+func (s *Server) compare(ctx context.Context, resource fence.Resource, grantID string) error {
+	record, ok := s.options.Sealer.(lockclient.Record)
+	if !ok {
+		return nil
+	}
+	last, err := record.LastGrant(ctx, resource)
+	if err != nil {
+		s.options.Logger.Warn("lease not compared with the last grant", "resource", resource, "holder", grantID, "error", err)
+		return nil
+	}
+	if last.Holder == grantID {
+		return nil
+	}
+	s.giveBack(ctx, resource, grantID)
+	if last.Holder == "" {
+		return lost("it was revoked")
+	}
+	return lost(fmt.Sprintf("token %d was granted to %s", last.Token, last.Holder))
 }
 
 type releaseRequest struct {

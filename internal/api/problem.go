@@ -91,7 +91,7 @@ func problemOf(err error) *problem {
 	p := &problem{Status: http.StatusServiceUnavailable, Type: "unavailable", Detail: err.Error(), Retry: "1"}
 	switch {
 	case fence.IsUndeclared(err):
-		p = &problem{Status: http.StatusNotFound, Type: "no-such-resource", Detail: "No token of it was ever recorded."}
+		p = errNoResource
 	case errors.Is(err, context.DeadlineExceeded):
 		p.Detail = "No answer in time; it isn't known whether the request was carried out: " + err.Error()
 	}

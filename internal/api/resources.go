@@ -16,6 +16,8 @@ var errNoDatabase = &problem{
 	Detail: "Tokens and their holders are in PostgreSQL: set WIREFENCE_DATABASE_URL, and start the process anew.",
 }
 
+var errNoResource = &problem{Status: http.StatusNotFound, Type: "no-such-resource", Detail: "No token of it was ever recorded."}
+
 // How many resources one answer lists.
 const (
 	standardLimit = 100
@@ -117,9 +119,12 @@ func (s *Server) show(w http.ResponseWriter, r *http.Request, resource fence.Res
 	}
 	ctx, cancel := context.WithTimeout(r.Context(), storeTime)
 	defer cancel()
-	status, err := s.status(ctx, resource)
+	status, known, err := fence.StatusOf(ctx, s.options.Database, resource)
 	if err != nil {
 		return err
+	}
+	if !known {
+		return errNoResource
 	}
 	answer := statusOf(status)
 	seen, err := s.look(ctx, resource)
@@ -134,14 +139,6 @@ func (s *Server) show(w http.ResponseWriter, r *http.Request, resource fence.Res
 		}
 	}
 	return write(w, answer)
-}
-
-func (s *Server) status(ctx context.Context, resource fence.Resource) (fence.ResourceStatus, error) {
-	status, known, err := fence.StatusOf(ctx, s.options.Database, resource)
-	if err == nil && !known {
-		err = &problem{Status: http.StatusNotFound, Type: "no-such-resource", Detail: "No token of it was ever recorded."}
-	}
-	return status, err
 }
 
 // look asks the store who has a lease, if it can tell.
@@ -169,11 +166,8 @@ type revoked struct {
 type lockedOut struct {
 	Holder string      `json:"holder"`
 	Token  fence.Token `json:"token"`
-	Since  *time.Time  `json:"since,omitempty"`
 }
 
-// revoke locks the holder out first: once its lease is free, another may be
-// granted it.
 func (s *Server) revoke(w http.ResponseWriter, r *http.Request, resource fence.Resource) error {
 	request, err := read[revokeRequest](w, r)
 	if err != nil {
@@ -187,27 +181,18 @@ func (s *Server) revoke(w http.ResponseWriter, r *http.Request, resource fence.R
 	}
 	ctx, cancel := context.WithTimeout(r.Context(), storeTime)
 	defer cancel()
-	before, err := s.status(ctx, resource)
+	done, err := lockclient.Revoke(ctx, s.options.Database, s.options.Store, resource)
 	if err != nil {
 		return err
 	}
-	seen, looking := s.look(ctx, resource)
-	token, err := fence.Revoke(ctx, s.options.Database, resource)
-	if err != nil {
-		return err
+	log := s.options.Logger.With("resource", resource, "token", done.Token, "holder", done.LockedOut.Holder, "client", r.RemoteAddr)
+	log.Info("resource revoked over HTTP", "reason", request.Reason, "lease_freed", done.Freed != "")
+	if done.NotFreed != nil {
+		log.Warn("the revoked holder's lease was not freed", "error", done.NotFreed)
 	}
-	answer := revoked{Resource: string(resource), Token: token}
-	if before.Holder != "" {
-		was := statusOf(before)
-		answer.LockedOut = &lockedOut{was.Holder, was.Token, was.Since}
-	}
-	if looking == nil && seen.Holder != "" {
-		answer.LeaseFreed, looking = s.options.Store.Release(ctx, resource, seen.Holder)
-	}
-	log := s.options.Logger.With("resource", resource, "token", token, "holder", before.Holder, "client", r.RemoteAddr)
-	log.Info("resource revoked over HTTP", "reason", request.Reason, "lease_freed", answer.LeaseFreed)
-	if looking != nil {
-		log.Warn("the revoked holder's lease was not freed, it will expire", "error", looking)
+	answer := revoked{Resource: string(resource), Token: done.Token, LeaseFreed: done.Freed != ""}
+	if done.LockedOut.Holder != "" {
+		answer.LockedOut = &lockedOut{done.LockedOut.Holder, done.LockedOut.Token}
 	}
 	return write(w, answer)
 }

@@ -16,7 +16,7 @@ func TestRevokeLocksTheHolderOut(t *testing.T) {
 		gone := w.post(t, path(name, "revoke"), `{"reason":"it is stuck"}`).want(200, "")
 		hit, _ := gone.fields["locked_out"].(map[string]any)
 		if gone.number("token") != granted.number("token")+1 || gone.fields["lease_freed"] != true ||
-			hit["holder"] != granted.string("grant_id") || hit["token"] != granted.number("token") || hit["since"] == nil {
+			hit["holder"] != granted.string("grant_id") || hit["token"] != granted.number("token") {
 			t.Errorf("revoked: %s", gone.text)
 		}
 		if err := checkFence(t, w.admin(t), granted); !fence.IsStale(err) {
@@ -35,6 +35,38 @@ func TestRevokeLocksTheHolderOut(t *testing.T) {
 			t.Errorf("revoked twice: %s", again.text)
 		}
 	})
+}
+
+// Who is revoked by other means than this API learns of it when it renews, and
+// the resource is free for others from then on.
+func TestARenewalNoticesARevocation(t *testing.T) {
+	onEach(t, nil, func(t *testing.T, w *world) {
+		name := fresh(t)
+		granted := w.post(t, path(name, "acquire"), `{"holder":"worker-a","ttl_seconds":600}`).want(200, "")
+		renewal := `{"grant_id":"` + granted.string("grant_id") + `"}`
+		w.post(t, path(name, "renew"), renewal).want(200, "")
+		if _, err := fence.Revoke(t.Context(), w.pool, fence.Resource(name)); err != nil {
+			t.Fatal(err)
+		}
+		w.post(t, path(name, "renew"), renewal).want(409, "lease-lost")
+		w.post(t, path(name, "acquire"), `{"holder":"worker-b"}`).want(200, "")
+	})
+}
+
+// A token that was granted past the lease store, as after a split brain, ends the
+// lease as well.
+func TestARenewalNoticesASuccessor(t *testing.T) {
+	t.Parallel()
+	w := serve(t, "redis", nil)
+	name := fresh(t)
+	granted := w.post(t, path(name, "acquire"), `{"holder":"worker-a","ttl_seconds":600}`).want(200, "")
+	if _, err := fence.Seal(t.Context(), w.pool, fence.Grant{Resource: fence.Resource(name), Token: 1000, Holder: "worker-b/1"}); err != nil {
+		t.Fatal(err)
+	}
+	lost := w.post(t, path(name, "renew"), `{"grant_id":"`+granted.string("grant_id")+`"}`).want(409, "lease-lost")
+	if !strings.Contains(lost.string("detail"), "worker-b/1") {
+		t.Errorf("it isn't said by whom: %s", lost.text)
+	}
 }
 
 func TestAResourceIsShown(t *testing.T) {
