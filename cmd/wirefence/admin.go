@@ -11,6 +11,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
+	goredis "github.com/redis/go-redis/v9"
 
 	"github.com/wirefence/wirefence/internal/api"
 	"github.com/wirefence/wirefence/proxy"
@@ -37,6 +38,7 @@ func serveAdmin(ctx context.Context, cfg proxySettings, token *api.Token, server
 		if err != nil {
 			return nil, usageError{err}
 		}
+		goredis.SetLogger(redisLog{log}) // go-redis has one for all clients
 		a.leases = leases
 	}
 	l, err := server.ListenAdmin(cfg.AdminListen)
@@ -73,7 +75,7 @@ func (a *admin) options(cfg proxySettings, token *api.Token, at net.Addr, regist
 		TTL: max(api.MinTTL, min(api.MaxTTL, cfg.TTL)), Logger: log, Registerer: registry,
 	}
 	if a.leases != nil {
-		o.Store, o.Sealer = a.leases.store, a.leases.sealer
+		o.Store, o.Sealer, o.Source = a.leases.store, a.leases.sealer, a.leases.source
 		if a.leases.database != nil {
 			o.Database = a.leases.database
 		}

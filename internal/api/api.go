@@ -27,6 +27,8 @@ type Options struct {
 	Store lockclient.Store
 	// Sealer seals grants, where the store doesn't do so itself.
 	Sealer lockclient.Sealer
+	// Source is named in fences, where no seal tells where their tokens come from.
+	Source fence.Source
 	// Database is asked for the status of resources and for revocations, with the
 	// rights of wirefence_issuer. With none, these answer 503.
 	Database fence.Querier

@@ -106,7 +106,7 @@ const keyBytes = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789
 // client makes the lock client of one acquire. done ends it in its own time: it
 // gives back what was won for nobody.
 func (s *Server) client(ctx context.Context, resource fence.Resource, request acquireRequest, ttl time.Duration) (client *lockclient.Client, done func(), err error) {
-	options := lockclient.Options{Sealer: s.options.Sealer, TTL: ttl, Holder: request.Holder, Logger: s.options.Logger}
+	options := lockclient.Options{Sealer: s.options.Sealer, Source: s.options.Source, TTL: ttl, Holder: request.Holder, Logger: s.options.Logger}
 	free := func() {}
 	if request.Key != "" {
 		options.NewID = func() string { return request.Key }
