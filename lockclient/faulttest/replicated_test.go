@@ -33,8 +33,13 @@ func (sentinel) addr(int) string     { return "" }
 func (s sentinel) url(string) string { return s.URL() }
 
 // laggingReplica takes the place of a master that was killed, or was stopped
-// and comes back believing that it is one still.
-var laggingReplica = fault{name: "fails over to a lagging replica", strike: on(func(s sentinel, w *world, r *rand.Rand) (func() error, error) {
+// and comes back believing that it is one still. Where grants wait for the
+// replica, it has all that count, however much it lags.
+func laggingReplica(waitedFor bool) fault {
+	return fault{name: "fails over to a lagging replica", keepsMemory: waitedFor, strike: on(failOver)}
+}
+
+func failOver(s sentinel, w *world, r *rand.Rand) (func() error, error) {
 	ctx := context.Background()
 	if err := s.CutReplication(ctx); err != nil {
 		return nil, err
@@ -54,7 +59,7 @@ var laggingReplica = fault{name: "fails over to a lagging replica", strike: on(f
 		s.Master, s.Replica = s.Replica, s.Master
 		return s.RestoreReplication(ctx)
 	}, nil
-})}
+}
 
 // cluster is three masters with a replica each, of which one pair has the
 // resource's keys.

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"runtime"
 	"slices"
 	"strings"
 	"time"
@@ -76,6 +77,13 @@ func percent[N int | time.Duration](part, whole N) float64 {
 	return 100 * float64(part) / float64(whole)
 }
 
+// loadBefore is the load average when the tests began.
+var loadBefore = func() string {
+	text, _ := os.ReadFile("/proc/loadavg")
+	average, _, _ := strings.Cut(string(text), " ")
+	return average
+}()
+
 // writePage puts the rows between the marks in docs/availability.md.
 func writePage(name string, losses []loss) error {
 	const begin, end = "<!-- begin: written by make faults -->\n", "<!-- end -->"
@@ -94,7 +102,8 @@ func writePage(name string, losses []loss) error {
 // table has the rows in the order of kinds and their faults.
 func table(losses []loss) string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "\nThis run: `make faults FAULTS=%v SEED=%d`, on %s.\n", *length, theSeed(), time.Now().Format(time.DateOnly))
+	fmt.Fprintf(&b, "\nThis run: `make faults FAULTS=%v SEED=%d` on %s, with %d cores and a load average of %s before it.\n",
+		*length, theSeed(), time.Now().Format(time.DateOnly), runtime.NumCPU(), loadBefore)
 	b.WriteString("\n| store | fault | struck | grants | writes committed | stale writes refused | violations | time without a holder | longest | acquires without a grant |\n")
 	b.WriteString("|---|---|--:|--:|--:|--:|--:|--:|--:|--:|\n")
 	for _, k := range kinds {

@@ -44,7 +44,8 @@ type store interface {
 var kinds = []kind{
 	{name: "Redis", store: "redis", ttl: ttl, start: startRedis(1), faults: redisFaults},
 	{name: "two Redis", store: "redis", ttl: ttl, start: startRedis(2), faults: []fault{splitBrain}},
-	{name: "Redis Sentinel", store: "redis", ttl: ttl, start: startSentinel, faults: []fault{laggingReplica}},
+	{name: "Redis Sentinel", store: "redis", ttl: ttl, start: startSentinel, faults: []fault{laggingReplica(false)}},
+	{name: "Redis Sentinel, grants waiting for the replica", store: "replicated redis", ttl: ttl, start: startSentinel, faults: []fault{laggingReplica(true)}},
 	{name: "Redis Cluster", store: "redis", ttl: ttl, start: startCluster, faults: []fault{masterKilled}},
 	{name: "etcd", store: "etcd", ttl: time.Second, start: startEtcd(1), faults: durableFaults},
 	{name: "three etcd", store: "etcd", ttl: time.Second, start: startEtcd(3), faults: []fault{memberKilled}},
@@ -59,8 +60,12 @@ const ttl = 500 * time.Millisecond
 // openStore is how a client finds its store.
 func openStore(ctx context.Context, s settings) (lockclient.Store, func(), error) {
 	switch s.Store {
-	case "redis":
-		store, err := redis.Open(s.URL)
+	case "redis", "replicated redis":
+		var opts redis.Options
+		if s.Store != "redis" {
+			opts.Replicas = 1
+		}
+		store, err := redis.OpenWith(s.URL, opts)
 		if err != nil {
 			return nil, nil, err
 		}

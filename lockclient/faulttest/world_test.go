@@ -35,7 +35,6 @@ type world struct {
 
 	pg       *servers.Postgres // the judge
 	database string
-	admin    *pgx.Conn
 	store    store
 	toStore  []*servers.Link // by seat; none where clients find the servers themselves
 	toSealer []*servers.Link // by seat; none where the store is the judge
