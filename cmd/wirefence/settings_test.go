@@ -86,7 +86,7 @@ func TestHelpListsSettings(t *testing.T) {
 
 func TestWrongUsage(t *testing.T) {
 	t.Parallel()
-	upstream := "WIREFENCE_UPSTREAM=postgres://127.0.0.1:1/"
+	upstream, database := "WIREFENCE_UPSTREAM=postgres://127.0.0.1:1/", "WIREFENCE_DATABASE_URL=postgres://127.0.0.1:1/x?sslmode=disable"
 	for _, c := range []struct {
 		settings []string
 		args     []string
@@ -102,6 +102,12 @@ func TestWrongUsage(t *testing.T) {
 		{[]string{upstream, "WIREFENCE_LOG_FORMAT=xml"}, []string{"proxy"}, "xml"},
 		{[]string{upstream, "WIREFENCE_DRAIN_TIMEOUT=soon"}, []string{"proxy"}, "soon"},
 		{[]string{upstream, "WIREFENCE_MAX_CONNECTIONS=many"}, []string{"proxy"}, "many"},
+		{[]string{upstream, "WIREFENCE_LEASE=orders"}, []string{"proxy"}, "WIREFENCE_LEASE needs WIREFENCE_DATABASE_URL"},
+		{[]string{upstream, database, "WIREFENCE_LEASE=" + strings.Repeat("x", 256)}, []string{"proxy"}, "WIREFENCE_LEASE"},
+		{[]string{upstream, database, "WIREFENCE_LEASE=orders", "WIREFENCE_MODE=off"}, []string{"proxy"}, "mode off"},
+		{[]string{upstream, database, "WIREFENCE_LEASE=orders", "WIREFENCE_STANDBY=sleep"}, []string{"proxy"}, "sleep"},
+		{[]string{upstream, database, "WIREFENCE_LEASE=orders", "WIREFENCE_STANDBY=wait", "WIREFENCE_STANDBY_WAIT=2m"}, []string{"proxy"}, "startup timeout"},
+		{[]string{upstream, database, "WIREFENCE_LEASE=orders", "WIREFENCE_TTL=1ms"}, []string{"proxy"}, "TTL"},
 		{nil, []string{"migrate"}, "WIREFENCE_DATABASE_URL is not set"},
 		{nil, []string{"status"}, "WIREFENCE_DATABASE_URL is not set"},
 		{nil, []string{"status", "--ready", "--admin-listen=nowhere"}, "WIREFENCE_ADMIN_LISTEN"},

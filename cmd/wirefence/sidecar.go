@@ -43,7 +43,7 @@ func newSidecar(ctx context.Context, cfg proxySettings, registry prometheus.Regi
 		return nil, err
 	}
 	// What becomes of the lease the campaign logs.
-	if s.client, err = s.leases.client(cfg.LeaseSettings, nil); err == nil {
+	if s.client, err = s.leases.client(cfg.LeaseSettings, slog.New(slog.DiscardHandler)); err == nil {
 		s.Campaign, err = campaign.New(campaign.Options{Client: s.client, Resource: resource, Logger: log, Registerer: registry})
 	}
 	if err != nil {

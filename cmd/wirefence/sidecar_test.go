@@ -15,6 +15,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/wirefence/wirefence/fence"
 	"github.com/wirefence/wirefence/internal/servers"
 	"github.com/wirefence/wirefence/internal/stack"
 )
@@ -277,5 +278,63 @@ func TestSidecarHandsOver(t *testing.T) {
 			d.wrote(t, "b", 40)
 			d.judge(t)
 		})
+	}
+}
+
+// One that an operator locks out gives way; where nobody waits, it leads again,
+// with a token of its own.
+func TestSidecarIsRevoked(t *testing.T) {
+	t.Parallel()
+	url := database(t, true)
+	stack.Exec(t, url, "CREATE TABLE jobs (worker text)")
+	p := startProxy(t, url, "WIREFENCE_LEASE=night shift", "WIREFENCE_TTL=1s")
+	awaitRole(t, p, "leader")
+	conn := stack.Connect(t, p.url)
+	runs(t, conn, "INSERT INTO jobs VALUES ('first')")
+	wirefence(t, issuer(url), "revoke", "night shift").expect(t, 0)
+	if _, err := conn.Exec(t.Context(), "INSERT INTO jobs VALUES ('revoked')"); fence.StateOf(err) != fence.StaleToken && fence.StateOf(err) != fence.LeaseNotHeld {
+		t.Errorf("a write behind the revocation: %v", err)
+	}
+	p.stderr.await(t, "lease revoked")
+	awaitRole(t, p, "leader")
+	runs(t, conn, "INSERT INTO jobs VALUES ('second')")
+	if got := workers(t, url); got != "first second" {
+		t.Errorf("jobs holds %q", got)
+	}
+	p.signal(t, syscall.SIGTERM)
+	p.end(t).expect(t, 0, `"token":3`, "the lease was released")
+}
+
+// A second signal ends the proxy at once; the lease is released all the same.
+func TestSidecarIsEndedAtOnce(t *testing.T) {
+	t.Parallel()
+	url := database(t, true)
+	p := startProxy(t, url, "WIREFENCE_LEASE=orders", "WIREFENCE_TTL=1h", "WIREFENCE_DRAIN_GRACE=1h")
+	awaitRole(t, p, "leader")
+	p.signal(t, syscall.SIGTERM)
+	p.stderr.await(t, "still accepting")
+	p.signal(t, syscall.SIGTERM)
+	p.end(t).expect(t, 143, "the lease was released")
+	next := startProxy(t, url, "WIREFENCE_LEASE=orders")
+	awaitRole(t, next, "leader")
+}
+
+// A store that is away doesn't keep the proxy from serving, as a standby.
+func TestSidecarWithoutItsStore(t *testing.T) {
+	t.Parallel()
+	url := database(t, true)
+	stack.Exec(t, url, "CREATE TABLE jobs (worker text)")
+	p := startProxy(t, url, "WIREFENCE_LEASE=orders", "WIREFENCE_REDIS_URL=redis://127.0.0.1:1/0")
+	p.stderr.await(t, "the lease can't be had")
+	awaitRole(t, p, "standby")
+	conn := stack.Connect(t, p.url)
+	runs(t, conn, "SELECT count(*) FROM jobs")
+	if _, err := conn.Exec(t.Context(), "INSERT INTO jobs VALUES ('x')"); fence.StateOf(err) != fence.LeaseNotHeld {
+		t.Errorf("a write without the lease: %v", err)
+	}
+	for _, metric := range []string{`wirefence_lease_held{resource="orders"} 0`, `wirefence_refusals_total{condition="lease_not_held",shadow="false",sqlstate="WF007"} 1`} {
+		if _, metrics := get(t, "http://"+p.admin+"/metrics"); !strings.Contains(metrics, metric) {
+			t.Errorf("%s is missing in\n%s", metric, metrics)
+		}
 	}
 }

@@ -61,6 +61,10 @@ type term struct {
 // lookAgain is how often a contender asks anew who has the lease, to tell others.
 const lookAgain = 15 * time.Second
 
+// othersFirst is the least pause after a revocation: whoever revokes wants another
+// holder, if there is one.
+const othersFirst = time.Second
+
 // repeatTrouble is how often an error may be logged that differs from the last.
 const repeatTrouble = time.Minute
 
@@ -117,12 +121,15 @@ func (c *Campaign) Run(ctx context.Context) {
 	pause := c.options.RetryMin
 	for ctx.Err() == nil {
 		lease, err := c.acquire(ctx)
+		least := time.Duration(0)
 		switch {
 		case errors.Is(err, lockclient.ErrClosed):
 			return
 		case err == nil && ctx.Err() == nil:
 			c.recovered()
-			c.serve(lease)
+			if cause := c.serve(lease); errors.Is(cause, lockclient.ErrRevoked) {
+				least = othersFirst
+			}
 			pause = c.options.RetryMin
 		case err == nil:
 			c.giveUp(lease)
@@ -130,7 +137,7 @@ func (c *Campaign) Run(ctx context.Context) {
 		case ctx.Err() == nil:
 			c.failed(err)
 		}
-		if !rest(ctx, pause/2+rand.N(pause/2+1)) {
+		if !rest(ctx, max(least, pause/2+rand.N(pause/2+1))) {
 			return
 		}
 		if err != nil {
@@ -182,8 +189,8 @@ func (c *Campaign) standBy(rival string) {
 	}
 }
 
-// serve keeps a lease until it ends.
-func (c *Campaign) serve(lease *lockclient.Lease) {
+// serve keeps a lease until it ends, and returns why it did.
+func (c *Campaign) serve(lease *lockclient.Lease) error {
 	log := c.options.Logger.With("resource", lease.Resource(), "token", lease.Token(), "holder", lease.Holder())
 	c.turn(&term{lease, lease.Fence().String()})
 	log.Info("holding the lease")
@@ -192,10 +199,11 @@ func (c *Campaign) serve(lease *lockclient.Lease) {
 	cause := context.Cause(lease.Context())
 	if errors.Is(cause, lockclient.ErrReleased) {
 		log.Info("the lease was released")
-		return
+		return cause
 	}
 	log.Warn("the lease was lost", "error", cause)
 	c.giveUp(lease)
+	return cause
 }
 
 // turn notes that the lease was won or lost.
