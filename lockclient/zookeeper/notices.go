@@ -19,7 +19,8 @@ import (
 //
 // The stores that wait for a resource stand in a line of ephemeral sequential
 // nodes. Each watches the one before it, and only the first the lease: a release
-// wakes one store.
+// wakes one store. A store that has got the lease and has more waiters goes to
+// the end of the line.
 func (s *Store) Notify(_ context.Context, resource fence.Resource, released chan<- struct{}) (func(), error) {
 	return s.notices.Add(s.Path(resource), released), nil
 }
@@ -31,28 +32,28 @@ func (s *Store) follow(ctx context.Context, n *lockclient.Notices, path string) 
 	if err != nil {
 		return false
 	}
-	place, err := x.lineUp(path)
-	if err != nil {
+	p := place{session: x, path: path}
+	if p.node, err = x.lineUp(path); err != nil {
 		return false
 	}
-	defer func() { _ = x.conn.Delete(place, -1) }() // else it ends with the session
+	defer func() { _ = x.leaveLine(p.node) }()
 	for ctx.Err() == nil {
-		before, err := x.before(path, place)
+		owner, changes, err := p.watch()
+		if err == nil && owner != 0 && s.sessionOf(owner) != nil {
+			var moved bool
+			if moved, err = p.giveWay(); moved && err == nil {
+				continue
+			}
+		}
 		if err != nil {
 			return heard
 		}
-		free, changes, err := x.watch(path, before)
-		if err != nil {
-			return heard
-		}
-		if !heard {
+		switch {
+		case !heard:
 			n.Hears(ctx, path)
 			heard = true
-		} else if free {
+		case p.first && owner == 0:
 			n.Wake(path)
-		}
-		if changes == nil {
-			continue // the one before has just left
 		}
 		select {
 		case change := <-changes:
@@ -63,6 +64,53 @@ func (s *Store) follow(ctx context.Context, n *lockclient.Notices, path string) 
 		}
 	}
 	return heard
+}
+
+// place is one in the line for a resource.
+type place struct {
+	*session
+	path, node string
+	first      bool // nobody is before it, nor will be
+}
+
+// watch watches the one before in line, or the lease for the first, and tells
+// that one which session has the lease, 0 if it is free.
+func (p *place) watch() (owner int64, changes <-chan zk.Event, err error) {
+	for {
+		var before string
+		if !p.first {
+			if before, _, err = p.neighbours(); err != nil {
+				return 0, nil, err
+			}
+			p.first = before == ""
+		}
+		if p.first {
+			held, stat, changes, err := p.conn.ExistsW(leaseOf(p.path))
+			if held {
+				owner = stat.EphemeralOwner
+			}
+			return owner, changes, err
+		}
+		_, _, changes, err = p.conn.GetW(before)
+		if !errors.Is(err, zk.ErrNoNode) { // else it has just left
+			return 0, changes, err
+		}
+	}
+}
+
+// giveWay moves the first to the end of the line, if there are others.
+func (p *place) giveWay() (moved bool, err error) {
+	_, after, err := p.neighbours()
+	if err != nil || after == "" {
+		return false, err
+	}
+	last := p.node
+	if p.node, err = p.lineUp(p.path); err != nil {
+		p.node = last
+		return false, err
+	}
+	p.first = false
+	return true, p.leaveLine(last)
 }
 
 // lineUp makes a node at the end of the line.
@@ -77,39 +125,41 @@ func (x *session) lineUp(path string) (place string, err error) {
 	return place, err
 }
 
+// leaveLine deletes a place, which would hold up those behind it for as long as
+// the session lasts.
+func (x *session) leaveLine(node string) error {
+	_, err := repeat(context.Background(), func() (struct{}, error) {
+		err := x.conn.Delete(node, -1)
+		if errors.Is(err, zk.ErrNoNode) {
+			err = nil
+		}
+		return struct{}{}, err
+	})
+	return err
+}
+
 var errNoPlace = errors.New("the place in the line is gone")
 
-// before returns who stands in line before a place; "" for the first.
-func (x *session) before(path, place string) (string, error) {
-	children, _, err := x.conn.Children(path)
+// neighbours are who stands in line before and after a place, "" for nobody.
+func (p *place) neighbours() (before, after string, err error) {
+	children, _, err := p.conn.Children(p.path)
 	if err != nil {
-		return "", err
+		return "", "", err
 	}
 	line := slices.DeleteFunc(children, func(name string) bool { return !strings.Contains(name, "-waiter-") })
 	slices.SortFunc(line, func(a, b string) int { return strings.Compare(number(a), number(b)) })
-	switch i := slices.Index(line, strings.TrimPrefix(place, path+"/")); i {
-	case -1:
-		return "", errNoPlace
-	case 0:
-		return "", nil
-	default:
-		return path + "/" + line[i-1], nil
+	i := slices.Index(line, strings.TrimPrefix(p.node, p.path+"/"))
+	if i < 0 {
+		return "", "", errNoPlace
 	}
+	if i > 0 {
+		before = p.path + "/" + line[i-1]
+	}
+	if i < len(line)-1 {
+		after = p.path + "/" + line[i+1]
+	}
+	return before, after, nil
 }
 
 // number is what ZooKeeper puts after the name of a sequential node: ten digits.
 func number(name string) string { return name[max(0, len(name)-10):] }
-
-// watch watches the one before in line, or the lease for the first, and tells
-// the first whether that is free. There is nothing to watch of one that has left.
-func (x *session) watch(path, before string) (free bool, changes <-chan zk.Event, err error) {
-	if before == "" {
-		held, _, changes, err := x.conn.ExistsW(leaseOf(path))
-		return !held, changes, err
-	}
-	_, _, changes, err = x.conn.GetW(before)
-	if errors.Is(err, zk.ErrNoNode) {
-		return false, nil, nil
-	}
-	return false, changes, err
-}

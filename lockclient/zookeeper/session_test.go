@@ -7,6 +7,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/go-zookeeper/zk"
+
 	"github.com/wirefence/wirefence/internal/servers"
 	"github.com/wirefence/wirefence/lockclient/zookeeper"
 )
@@ -196,20 +198,22 @@ func TestTTLBeyondTheLongestSession(t *testing.T) {
 	}
 }
 
-// A release wakes the store that has waited longest, and then the next.
+// A release wakes the store that has waited longest, then the next. One that got
+// the lease and waits on goes to the end.
 func TestWaitersStandInLine(t *testing.T) {
 	t.Parallel()
-	store := open(t, shared.URL())
+	store, conn := open(t, shared.URL()), direct(t, shared)
 	win(t, store, "line", "me", time.Minute)
 	type waiter struct {
+		*zookeeper.Store
 		notices chan struct{}
 		stop    func()
 	}
 	var line []waiter
 	for range 3 {
-		w := waiter{notices: make(chan struct{}, 1)}
+		w := waiter{open(t, shared.URL()), make(chan struct{}, 1), nil}
 		var err error
-		if w.stop, err = open(t, shared.URL()).Notify(t.Context(), "line", w.notices); err != nil {
+		if w.stop, err = w.Notify(t.Context(), "line", w.notices); err != nil {
 			t.Fatal(err)
 		}
 		defer w.stop()
@@ -219,13 +223,40 @@ func TestWaitersStandInLine(t *testing.T) {
 	line[1].stop() // and the third steps up
 	release(t, store, "line", "me")
 	awaitNotice(t, line[0].notices)
-	win(t, store, "line", "first", ttl)
+	before := waiting(t, conn, "line")
+	win(t, line[0].Store, "line", "first", time.Minute)
+	for start := time.Now(); waiting(t, conn, "line") == before; {
+		if time.Since(start) > time.Minute {
+			t.Fatal("the new holder keeps its place")
+		}
+	}
 	if len(line[2].notices) > 0 {
 		t.Error("the last in line was woken by a release")
 	}
-	line[0].stop()
-	awaitNotice(t, line[2].notices) // "first" is not renewed and expires
-	win(t, store, "line", "last", time.Minute)
+	release(t, line[0].Store, "line", "first")
+	awaitNotice(t, line[2].notices)
+	if len(line[0].notices) > 0 {
+		t.Error("the former holder was woken by its own release")
+	}
+	win(t, store, "line", "short", ttl)
+	line[2].stop()
+	awaitNotice(t, line[0].notices) // "short" is not renewed and expires
+}
+
+// waiting is the number of the last place that was given in a line.
+func waiting(t *testing.T, conn *zk.Conn, resource string) string {
+	t.Helper()
+	children, _, err := conn.Children("/wirefence/" + resource)
+	if err != nil {
+		t.Fatal(err)
+	}
+	last := ""
+	for _, name := range children {
+		if _, number, waits := strings.Cut(name, "-waiter-"); waits {
+			last = max(last, number)
+		}
+	}
+	return last
 }
 
 func awaitNotice(t *testing.T, notices <-chan struct{}) {
