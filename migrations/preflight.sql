@@ -7,11 +7,12 @@ WITH me AS (
     FROM pg_catalog.pg_roles AS r
     WHERE r.rolname = current_user
 ), there AS (
-    SELECT me.*, owner.oid AS owner, issuer.oid AS issuer, schema.oid AS schema, schema.nspowner AS schema_owner,
+    SELECT me.*, owner.oid AS owner, issuer.oid AS issuer, bypass.oid AS bypass, schema.oid AS schema, schema.nspowner AS schema_owner,
            signal.oid AS signal
     FROM me
     LEFT JOIN pg_catalog.pg_roles AS owner ON owner.rolname = 'wirefence_owner'
     LEFT JOIN pg_catalog.pg_roles AS issuer ON issuer.rolname = 'wirefence_issuer'
+    LEFT JOIN pg_catalog.pg_roles AS bypass ON bypass.rolname = 'wirefence_bypass'
     LEFT JOIN pg_catalog.pg_roles AS signal ON signal.rolname = 'pg_signal_backend'
     LEFT JOIN pg_catalog.pg_namespace AS schema ON schema.nspname = 'wirefence'
 ), rights AS (
@@ -31,14 +32,15 @@ SELECT step.statement, step.permitted
 FROM rights, LATERAL (VALUES
     (1, 'CREATE ROLE wirefence_owner NOLOGIN', may_create, owner IS NULL),
     (2, 'CREATE ROLE wirefence_issuer NOLOGIN', may_create, issuer IS NULL),
-    (3, pg_catalog.format('GRANT wirefence_owner TO %I', rolname)
+    (3, 'CREATE ROLE wirefence_bypass NOLOGIN', may_create, bypass IS NULL),
+    (4, pg_catalog.format('GRANT wirefence_owner TO %I', rolname)
         || CASE WHEN modern THEN ' WITH SET TRUE, INHERIT TRUE' ELSE '' END, may_grant_owner, NOT becomes_owner),
-    (4, 'GRANT pg_signal_backend TO wirefence_owner', may_grant_signal,
+    (5, 'GRANT pg_signal_backend TO wirefence_owner', may_grant_signal,
         NOT coalesce(pg_catalog.pg_has_role(owner, signal, 'USAGE'), false)),
-    (5, pg_catalog.format('GRANT CREATE ON DATABASE %I TO %I', pg_catalog.current_database(), rolname), false,
+    (6, pg_catalog.format('GRANT CREATE ON DATABASE %I TO %I', pg_catalog.current_database(), rolname), false,
         schema IS NULL AND NOT may_create_schema),
-    (6, 'ALTER SCHEMA wirefence OWNER TO wirefence_owner', false, schema_owner <> owner OR schema IS NOT NULL AND owner IS NULL),
-    (7, 'CREATE SCHEMA wirefence AUTHORIZATION wirefence_owner', may_create_schema, schema IS NULL AND may_create_schema)
+    (7, 'ALTER SCHEMA wirefence OWNER TO wirefence_owner', false, schema_owner <> owner OR schema IS NOT NULL AND owner IS NULL),
+    (8, 'CREATE SCHEMA wirefence AUTHORIZATION wirefence_owner', may_create_schema, schema IS NULL AND may_create_schema)
 ) AS step(place, statement, permitted, wanted)
 WHERE step.wanted
 ORDER BY step.place

@@ -27,12 +27,16 @@ func TestRightsAreTheFewGranted(t *testing.T) {
 		const granted = `SELECT p.oid::regprocedure::text FROM pg_proc p, aclexplode(coalesce(p.proacl, acldefault('f', p.proowner))) a
 			WHERE p.pronamespace = 'wirefence'::regnamespace AND a.grantee = `
 		if got := column[string](t, admin, granted+"0 ORDER BY 1"); !slices.Equal(got, []string{
-			"wirefence.\"check\"(text)", "wirefence.\"check\"(text,text,boolean)", "wirefence.observe(text,text,boolean)", "wirefence.schema_version()",
+			"wirefence.\"check\"(text)", "wirefence.\"check\"(text,text,boolean)", "wirefence.declare_guard(regclass,text)",
+			"wirefence.guard()", "wirefence.guard_check(regclass,text)", "wirefence.guard_check_row(regclass,text,jsonb)", "wirefence.guard_fence(regclass,text,text)",
+			"wirefence.guard_row()", "wirefence.guard_statement()", "wirefence.observe(text,text,boolean)", "wirefence.plan_protect(regclass,text,name)",
+			"wirefence.plan_unprotect(regclass,name)", "wirefence.protect(regclass,text)", "wirefence.retract_guard(regclass)",
+			"wirefence.schema_version()", "wirefence.unprotect(regclass)",
 		}) {
 			t.Errorf("everybody may call %q", got)
 		}
 		if got := column[string](t, admin, granted+"'wirefence_issuer'::regrole ORDER BY 1"); !slices.Equal(got, []string{
-			"wirefence.acquire(text,text,interval,text)", "wirefence.declare_resource(text,text,text,boolean,text,text,text)",
+			"wirefence.acquire(text,text,interval,text)", "wirefence.declare_resource(text,text,text,boolean,text,text,text)", "wirefence.guarded()",
 			"wirefence.release(text,text)", "wirefence.release_notice(text)",
 			"wirefence.renew(text,text,interval)", "wirefence.revoke(text)", "wirefence.seal(text,bigint,text)", "wirefence.seal(text,bigint,text,text)",
 			"wirefence.set_resource(text,text,text,boolean,text,text,text,bigint)", "wirefence.status()",
@@ -40,7 +44,9 @@ func TestRightsAreTheFewGranted(t *testing.T) {
 			t.Errorf("the issuer may call %q", got)
 		}
 		if got := column[string](t, admin, `SELECT c.relname || ' ' || a.privilege_type FROM pg_class c, aclexplode(c.relacl) a
-			WHERE c.relnamespace = 'wirefence'::regnamespace AND a.grantee <> c.relowner ORDER BY 1`); !slices.Equal(got, []string{"leases SELECT", "resource_changes SELECT", "resource_locks SELECT"}) {
+			WHERE c.relnamespace = 'wirefence'::regnamespace AND a.grantee <> c.relowner ORDER BY 1`); !slices.Equal(got, []string{
+			"bypasses SELECT", "guards SELECT", "leases SELECT", "passed SELECT", "resource_changes SELECT", "resource_locks SELECT",
+		}) {
 			t.Errorf("on tables there is %q", got)
 		}
 		if got := column[string](t, admin, `SELECT c.oid::regclass::text FROM pg_class c WHERE c.relnamespace = 'wirefence'::regnamespace
@@ -49,9 +55,10 @@ func TestRightsAreTheFewGranted(t *testing.T) {
 			t.Errorf("not the owner's: %q", got)
 		}
 		// A body that is parsed when called must not be parsed under the caller's
-		// search_path; one with prosqlbody was parsed when it was created.
+		// search_path; one with prosqlbody was parsed when it was created. The two
+		// triggers that are exempt qualify every name.
 		if got := column[string](t, admin, `SELECT p.oid::regprocedure::text FROM pg_proc p WHERE p.pronamespace = 'wirefence'::regnamespace
-			AND p.prosqlbody IS NULL AND NOT coalesce(p.proconfig @> '{"search_path=pg_catalog, pg_temp"}', false)`); len(got) > 0 {
+			AND p.proname NOT IN ('guard', 'guard_statement') AND p.prosqlbody IS NULL AND NOT coalesce(p.proconfig @> '{"search_path=pg_catalog, pg_temp"}', false)`); len(got) > 0 {
 			t.Errorf("without a fixed search_path: %q", got)
 		}
 	})
@@ -86,27 +93,36 @@ func TestAnApplicationMayOnlyCheck(t *testing.T) {
 	})
 }
 
+// hostile puts traps in front of what the functions of the schema call.
+const hostile = `
+	CREATE SCHEMA evil; GRANT ALL ON SCHEMA evil TO PUBLIC;
+	CREATE TABLE evil.resource_locks (LIKE wirefence.resource_locks);
+	CREATE FUNCTION evil.trap() RETURNS boolean LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'trapped as %', current_user; END $$;
+	CREATE FUNCTION evil.text_trap(text, text) RETURNS boolean LANGUAGE sql AS 'SELECT evil.trap()';
+	CREATE FUNCTION evil.bigint_trap(bigint, bigint) RETURNS boolean LANGUAGE sql AS 'SELECT evil.trap()';
+	CREATE OPERATOR evil.= (LEFTARG = text, RIGHTARG = text, FUNCTION = evil.text_trap);
+	CREATE OPERATOR evil.~ (LEFTARG = text, RIGHTARG = text, FUNCTION = evil.text_trap);
+	CREATE OPERATOR evil.<> (LEFTARG = text, RIGHTARG = text, FUNCTION = evil.text_trap);
+	CREATE OPERATOR evil.= (LEFTARG = bigint, RIGHTARG = bigint, FUNCTION = evil.bigint_trap);
+	CREATE OPERATOR evil.< (LEFTARG = bigint, RIGHTARG = bigint, FUNCTION = evil.bigint_trap);
+	CREATE OPERATOR evil.> (LEFTARG = bigint, RIGHTARG = bigint, FUNCTION = evil.bigint_trap);
+	CREATE FUNCTION evil.split_part(text, text, integer) RETURNS text LANGUAGE sql AS 'SELECT evil.trap()::text';
+	CREATE FUNCTION evil.hashtextextended(text, bigint) RETURNS bigint LANGUAGE sql AS 'SELECT evil.trap()::int::bigint';
+	CREATE FUNCTION evil.current_setting(text, boolean) RETURNS text LANGUAGE sql AS 'SELECT evil.trap()::text';
+	CREATE FUNCTION evil.pg_advisory_xact_lock_shared(bigint) RETURNS void LANGUAGE sql AS 'SELECT evil.trap()';
+	CREATE FUNCTION evil.octet_length(text) RETURNS integer LANGUAGE sql AS 'SELECT evil.trap()::int';
+	CREATE FUNCTION evil.strpos(text, text) RETURNS integer LANGUAGE sql AS 'SELECT evil.trap()::int';
+	CREATE FUNCTION evil.currval(regclass) RETURNS bigint LANGUAGE sql AS 'SELECT evil.trap()::int::bigint';
+	CREATE FUNCTION evil.now() RETURNS timestamptz LANGUAGE sql AS 'SELECT evil.trap()::text::timestamptz';
+	CREATE FUNCTION evil.concat(VARIADIC text[]) RETURNS text LANGUAGE sql AS 'SELECT evil.trap()::text';
+	CREATE FUNCTION evil.int_trap(integer, integer) RETURNS boolean LANGUAGE sql AS 'SELECT evil.trap()';
+	CREATE OPERATOR evil.> (LEFTARG = integer, RIGHTARG = integer, FUNCTION = evil.int_trap);
+	CREATE TABLE evil.guards (LIKE wirefence.guards)`
+
 // A client may put its own operators, functions and tables in front of the
 // system's. None of them may be called with the owner's rights, nor change a
 // verdict.
 func TestAHostileSearchPathRedirectsNothing(t *testing.T) {
-	const hostile = `
-		CREATE SCHEMA evil; GRANT ALL ON SCHEMA evil TO PUBLIC;
-		CREATE TABLE evil.resource_locks (LIKE wirefence.resource_locks);
-		CREATE FUNCTION evil.trap() RETURNS boolean LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'trapped as %', current_user; END $$;
-		CREATE FUNCTION evil.text_trap(text, text) RETURNS boolean LANGUAGE sql AS 'SELECT evil.trap()';
-		CREATE FUNCTION evil.bigint_trap(bigint, bigint) RETURNS boolean LANGUAGE sql AS 'SELECT evil.trap()';
-		CREATE OPERATOR evil.= (LEFTARG = text, RIGHTARG = text, FUNCTION = evil.text_trap);
-		CREATE OPERATOR evil.~ (LEFTARG = text, RIGHTARG = text, FUNCTION = evil.text_trap);
-		CREATE OPERATOR evil.<> (LEFTARG = text, RIGHTARG = text, FUNCTION = evil.text_trap);
-		CREATE OPERATOR evil.= (LEFTARG = bigint, RIGHTARG = bigint, FUNCTION = evil.bigint_trap);
-		CREATE OPERATOR evil.< (LEFTARG = bigint, RIGHTARG = bigint, FUNCTION = evil.bigint_trap);
-		CREATE OPERATOR evil.> (LEFTARG = bigint, RIGHTARG = bigint, FUNCTION = evil.bigint_trap);
-		CREATE FUNCTION evil.split_part(text, text, integer) RETURNS text LANGUAGE sql AS 'SELECT evil.trap()::text';
-		CREATE FUNCTION evil.hashtextextended(text, bigint) RETURNS bigint LANGUAGE sql AS 'SELECT evil.trap()::int::bigint';
-		CREATE FUNCTION evil.current_setting(text, boolean) RETURNS text LANGUAGE sql AS 'SELECT evil.trap()::text';
-		CREATE FUNCTION evil.pg_advisory_xact_lock_shared(bigint) RETURNS void LANGUAGE sql AS 'SELECT evil.trap()';
-		CREATE FUNCTION evil.octet_length(text) RETURNS integer LANGUAGE sql AS 'SELECT evil.trap()::int'`
 	onEach(t, func(t *testing.T, db database) {
 		mustExec(t, db.admin(t), hostile)
 		mustExec(t, db.admin(t), "GRANT TEMPORARY ON DATABASE "+db.name+" TO app")

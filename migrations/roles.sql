@@ -8,6 +8,9 @@ BEGIN
     IF NOT EXISTS (SELECT FROM pg_catalog.pg_roles WHERE rolname = 'wirefence_issuer') THEN
         CREATE ROLE wirefence_issuer NOLOGIN;
     END IF;
+    IF NOT EXISTS (SELECT FROM pg_catalog.pg_roles WHERE rolname = 'wirefence_bypass') THEN
+        CREATE ROLE wirefence_bypass NOLOGIN;
+    END IF;
 END
 $$;
 GRANT pg_signal_backend TO wirefence_owner;

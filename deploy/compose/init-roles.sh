@@ -9,5 +9,6 @@ psql --set=ON_ERROR_STOP=1 --set=app="$APP_PASSWORD" --set=issuer="$ISSUER_PASSW
 CREATE ROLE app LOGIN PASSWORD :'app';
 CREATE DATABASE app OWNER app;
 CREATE ROLE wirefence_issuer NOLOGIN;
+CREATE ROLE wirefence_bypass NOLOGIN;
 CREATE ROLE wirefence LOGIN PASSWORD :'issuer' IN ROLE wirefence_issuer;
 SQL

@@ -79,24 +79,45 @@ var isolations = []string{"read committed", "repeatable read", "serializable"}
 func TestEveryWriterIsFenced(t *testing.T) {
 	onEach(t, everyVersion, func(t *testing.T, db *database) {
 		db.seal(t, "orders", 34)
-		m := &matrix{t: t, db: db, client: db.connect(t)}
-		for _, isolation := range isolations {
-			m.isolation = isolation
-			m.must("rollback", "set session characteristics as transaction isolation level "+isolation)
-			for _, m.token = range tokens {
-				for _, m.comment = range []bool{false, true} {
-					m.carry()
-					for _, m.protocol = range protocols {
-						for _, m.block = range []bool{false, true} {
-							for _, w := range writers {
-								m.try(w)
-							}
+		tryAll(t, db, isolations)
+	})
+}
+
+// What the proxy has checked serves the guards of tables, wherever the fence came
+// from.
+func TestEveryWriterIsFencedOnGuardedTables(t *testing.T) {
+	onEach(t, oldAndNew, func(t *testing.T, db *database) {
+		db.seal(t, "orders", 34)
+		db.exec(t, "grant wirefence_bypass to postgres") // who prepares the tests
+		for _, table := range []string{"jobs", "cell", "victims"} {
+			db.exec(t, "select wirefence.protect('"+table+"', 'orders')")
+		}
+		tryAll(t, db, isolations[:2])
+		db.exec(t, "revoke wirefence_bypass from postgres")
+		c := db.connect(t)
+		wantCode(t, c.simple("insert into jobs values (1)"), "WF002")
+	})
+}
+
+// tryAll tries every writer with every token in every way.
+func tryAll(t *testing.T, db *database, isolations []string) {
+	m := &matrix{t: t, db: db, client: db.connect(t)}
+	for _, isolation := range isolations {
+		m.isolation = isolation
+		m.must("rollback", "set session characteristics as transaction isolation level "+isolation)
+		for _, m.token = range tokens {
+			for _, m.comment = range []bool{false, true} {
+				m.carry()
+				for _, m.protocol = range protocols {
+					for _, m.block = range []bool{false, true} {
+						for _, w := range writers {
+							m.try(w)
 						}
 					}
 				}
 			}
 		}
-	})
+	}
 }
 
 // matrix runs one writer after the other on one connection.

@@ -1,0 +1,422 @@
+package migrations_test
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"strings"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+)
+
+// guardedTables are made by the application, which owns them and guards them.
+const guardedTables = `
+	CREATE TABLE public.orders (id int PRIMARY KEY, item text);
+	CREATE TABLE public.lines (id int, order_id int REFERENCES public.orders ON DELETE CASCADE ON UPDATE CASCADE);
+	CREATE TABLE public.parts (id int, item text) PARTITION BY RANGE (id);
+	CREATE TABLE public.parts_low PARTITION OF public.parts FOR VALUES FROM (0) TO (100);
+	CREATE TABLE public.base (id int, item text);
+	CREATE TABLE public.heir () INHERITS (public.base);
+	CREATE TABLE public.reports (id int, tenant text, body text) PARTITION BY RANGE (id);
+	CREATE TABLE public.reports_low PARTITION OF public.reports FOR VALUES FROM (0) TO (100);
+	SELECT wirefence.protect('public.orders', 'orders'), wirefence.protect('public.lines', 'lines'),
+	       wirefence.protect('public.parts', 'orders'), wirefence.protect('public.base', 'orders'),
+	       wirefence.protect('public.reports', 'report:{tenant}:{id}');
+	CREATE TABLE public.parts_high PARTITION OF public.parts FOR VALUES FROM (100) TO (200);
+	CREATE TABLE public.reports_high (body text, tenant text, id int);
+	ALTER TABLE public.reports ATTACH PARTITION public.reports_high FOR VALUES FROM (100) TO (200);
+	CREATE TABLE public.free (id int);
+	CREATE VIEW public.seen AS SELECT * FROM public.orders;
+	CREATE FUNCTION public.writes(n int) RETURNS void LANGUAGE sql AS 'INSERT INTO public.orders VALUES (n, ''f'')';
+	CREATE PROCEDURE public.writes_twice(n int) LANGUAGE plpgsql AS
+		'BEGIN INSERT INTO public.orders VALUES (n, ''p''); COMMIT; INSERT INTO public.orders VALUES (n + 1, ''p''); END'`
+
+// guarded is a database with those tables, in which token 34 of each resource is
+// current, and 33 was.
+func guarded(t *testing.T, db database) *pgx.Conn {
+	t.Helper()
+	mustExec(t, db.admin(t), "GRANT CREATE ON SCHEMA public TO app")
+	app := db.app(t)
+	mustExec(t, app, guardedTables)
+	for _, resource := range []string{"orders", "lines", "report:a:1", "report:b:1", "report:a:101"} {
+		db.seal(t, resource, 33)
+		db.seal(t, resource, 34)
+	}
+	mustExec(t, app, `SET wirefence.token = 'orders=34,lines=34,report:a:1=34,report:b:1=34,report:a:101=34';
+		INSERT INTO orders VALUES (1, 'a'), (2, 'b');
+		INSERT INTO lines VALUES (1, 1);
+		INSERT INTO parts VALUES (1, 'a'), (101, 'a');
+		INSERT INTO base VALUES (1, 'a');
+		INSERT INTO reports VALUES (1, 'a'), (101, 'a');
+		PREPARE w AS UPDATE orders SET item = 'x';
+		RESET wirefence.token`)
+	return app
+}
+
+// guardedWrites are writes to guarded tables and the resources that they want.
+var guardedWrites = []struct {
+	name, sql string
+	wants     []string
+	since     int // version of PostgreSQL
+}{
+	{"insert", "INSERT INTO orders VALUES (9, 'x')", []string{"orders"}, 0},
+	{"insert of no row", "INSERT INTO orders SELECT 9, 'x' WHERE false", []string{"orders"}, 0},
+	{"update", "UPDATE orders SET item = 'x'", []string{"orders"}, 0},
+	{"delete", "DELETE FROM base", []string{"orders"}, 0},
+	{"truncate", "TRUNCATE lines", []string{"lines"}, 0},
+	{"truncate of several", "TRUNCATE orders, lines", []string{"orders", "lines"}, 0},
+	{"upsert", "INSERT INTO orders VALUES (1, 'x') ON CONFLICT (id) DO UPDATE SET item = 'x'", []string{"orders"}, 0},
+	{"merge", "MERGE INTO orders USING (VALUES (1)) v(id) ON orders.id = v.id WHEN MATCHED THEN UPDATE SET item = 'x'", []string{"orders"}, 15},
+	{"data-modifying CTE", "WITH w AS (DELETE FROM base RETURNING id) SELECT * FROM w", []string{"orders"}, 0},
+	{"view", "UPDATE seen SET item = 'x'", []string{"orders"}, 0},
+	{"function", "SELECT writes(9)", []string{"orders"}, 0},
+	{"DO", "DO 'BEGIN UPDATE orders SET item = ''x''; END'", []string{"orders"}, 0},
+	{"prepared statement", "EXECUTE w", []string{"orders"}, 0},
+	{"cascade of a delete", "DELETE FROM orders WHERE id = 1", []string{"orders", "lines"}, 0},
+	{"cascade of an update", "UPDATE orders SET id = 7 WHERE id = 1", []string{"orders", "lines"}, 0},
+	{"cascade that meets no row", "DELETE FROM orders WHERE id = 2", []string{"orders", "lines"}, 0},
+	{"partition", "UPDATE parts_low SET item = 'x'", []string{"orders"}, 0},
+	{"parent of partitions", "UPDATE parts SET item = 'x'", []string{"orders"}, 0},
+	{"later partition", "UPDATE parts_high SET item = 'x'", []string{"orders"}, 0},
+	{"insert into a later partition", "INSERT INTO parts_high VALUES (102, 'x')", []string{"orders"}, 0},
+	{"heir", "INSERT INTO heir VALUES (2, 'x')", []string{"orders"}, 0},
+	{"row", "UPDATE reports SET body = 'x' WHERE id = 1", []string{"report:a:1"}, 0},
+	{"row of a partition", "UPDATE reports_low SET body = 'x'", []string{"report:a:1"}, 0},
+	{"row of a later partition", "UPDATE reports_high SET body = 'x'", []string{"report:a:101"}, 0},
+	{"rows of two resources", "UPDATE reports SET body = 'x'", []string{"report:a:1", "report:a:101"}, 0},
+	{"row that is moved", "UPDATE reports SET tenant = 'b' WHERE id = 1", []string{"report:a:1", "report:b:1"}, 0},
+	{"row that is moved to another partition", "UPDATE reports SET id = 101 WHERE id = 1", []string{"report:a:1", "report:a:101"}, 0},
+	{"row that is inserted", "INSERT INTO reports VALUES (1, 'b')", []string{"report:b:1"}, 0},
+	{"row that is deleted", "DELETE FROM reports WHERE id = 1", []string{"report:a:1"}, 0},
+}
+
+// fenceOf names each resource with a token.
+func fenceOf(resources []string, token int) string {
+	var pairs []string
+	for _, r := range resources {
+		pairs = append(pairs, fmt.Sprintf("%s=%d", r, token))
+	}
+	return strings.Join(pairs, ",")
+}
+
+func TestGuardsJudgeEveryWayToWrite(t *testing.T) {
+	onEach(t, func(t *testing.T, db database) {
+		app := guarded(t, db)
+		for _, w := range guardedWrites {
+			if db.Major < w.since {
+				continue
+			}
+			cases := []struct{ fence, state string }{
+				{"", "WF002"}, {"elsewhere=1", "WF002"}, {fenceOf(w.wants, 33), "WF001"}, {fenceOf(w.wants, 35), "WF003"}, {fenceOf(w.wants, 34), ""},
+			}
+			if len(w.wants) == 2 {
+				cases = append(cases, struct{ fence, state string }{fenceOf(w.wants[:1], 34), "WF002"},
+					struct{ fence, state string }{fenceOf(w.wants[:1], 34) + "," + fenceOf(w.wants[1:], 33), "WF001"})
+			}
+			for _, c := range cases {
+				for _, isolation := range isolations {
+					t.Run(strings.Join([]string{w.name, c.fence, isolation}, " "), func(t *testing.T) {
+						mustExec(t, app, "BEGIN ISOLATION LEVEL "+isolation)
+						defer mustExec(t, app, "ROLLBACK")
+						mustExec(t, app, "SELECT set_config('wirefence.token', $1, true)", c.fence)
+						wantCode(t, exec(app, w.sql), c.state)
+					})
+				}
+			}
+		}
+	})
+}
+
+func TestGuardsJudgeCopy(t *testing.T) {
+	onEach(t, func(t *testing.T, db database) {
+		app := guarded(t, db)
+		for _, c := range []struct{ fence, table, rows, state string }{
+			{"orders=34", "orders", "8\tx\n9\ty\n", ""}, {"orders=33", "orders", "8\tx\n", "WF001"}, {"", "orders", "8\tx\n", "WF002"},
+			{"report:a:1=34", "reports", "1\ta\tx\n1\ta\ty\n", ""}, {"report:a:1=34", "reports", "1\ta\tx\n1\tb\ty\n", "WF002"},
+			{"orders=34", "parts", "5\tx\n105\ty\n", ""}, {"", "parts_high", "105\ty\n", "WF002"},
+		} {
+			mustExec(t, app, "BEGIN")
+			mustExec(t, app, "SELECT set_config('wirefence.token', $1, true)", c.fence)
+			_, err := app.PgConn().CopyFrom(t.Context(), strings.NewReader(c.rows), "COPY "+c.table+" FROM STDIN")
+			wantCode(t, err, c.state)
+			mustExec(t, app, "ROLLBACK")
+		}
+	})
+}
+
+func TestAProcedureIsGuardedAfterItsCommit(t *testing.T) {
+	onEach(t, func(t *testing.T, db database) {
+		app := guarded(t, db)
+		mustExec(t, app, "SET wirefence.token = 'orders=34'")
+		mustExec(t, app, "CALL writes_twice(10)")
+		mustExec(t, app, `CREATE PROCEDURE late() LANGUAGE plpgsql AS 'BEGIN INSERT INTO orders VALUES (20, ''p''); COMMIT;
+			SET wirefence.token = ''orders=33''; INSERT INTO orders VALUES (21, ''p''); END'`)
+		wantCode(t, exec(app, "CALL late()"), "WF001")
+		if n := value[int](t, app, "SELECT count(*)::int FROM orders WHERE id >= 20"); n != 1 {
+			t.Errorf("%d rows are there, want the one before the commit", n)
+		}
+	})
+}
+
+// A guard believes only what the transaction was checked for.
+func TestWhatATransactionPassedCantBeForged(t *testing.T) {
+	onEach(t, func(t *testing.T, db database) {
+		app := guarded(t, db)
+		const write, rows = "UPDATE orders SET item = 'y'", "UPDATE reports SET body = 'y' WHERE id = 1"
+		forge := func(sql string) {
+			t.Helper()
+			wantCode(t, exec(app, sql), "42501")
+		}
+		forge("SELECT nextval('wirefence.passed')")
+		forge("SELECT setval('wirefence.passed', 1)")
+		forge("SELECT wirefence.note_passed('{orders}')")
+		mustExec(t, app, "BEGIN; SET LOCAL wirefence.token = 'orders=34,report:a:1=34'; "+write+"; "+rows)
+		passed := value[string](t, app, "SELECT current_setting('wirefence.passed')")
+		mustExec(t, app, "RESET wirefence.token; "+write+"; "+rows+"; COMMIT") // it was checked for both
+		for _, sql := range []string{write, rows} {
+			mustExec(t, app, "BEGIN")
+			mustExec(t, app, "SELECT set_config('wirefence.passed', $1, true)", passed)
+			wantCode(t, exec(app, sql), "WF002")
+			mustExec(t, app, "ROLLBACK")
+			mustExec(t, app, "SELECT set_config('wirefence.passed', $1, false)", passed)
+			wantCode(t, exec(app, sql), "WF002")
+			wantCode(t, exec(app, "SET wirefence.token = 'orders=33,report:a:1=33'; "+sql), "WF001")
+			mustExec(t, app, "SET wirefence.token = 'orders=34,report:a:1=34'; "+sql+"; RESET ALL")
+			mustExec(t, app, "BEGIN; SAVEPOINT s; SET LOCAL wirefence.token = 'orders=34,report:a:1=34'; "+sql+"; ROLLBACK TO s")
+			wantCode(t, exec(app, sql), "WF002")
+			mustExec(t, app, "ROLLBACK")
+			// A longer list than was checked for.
+			mustExec(t, app, "BEGIN; SET LOCAL wirefence.token = 'lines=34'; UPDATE lines SET id = 2; RESET wirefence.token")
+			mustExec(t, app, "SELECT set_config('wirefence.passed', current_setting('wirefence.passed') || $1, true)", passed)
+			wantCode(t, exec(app, sql), "WF002")
+			mustExec(t, app, "ROLLBACK")
+		}
+		fresh := db.app(t)
+		mustExec(t, fresh, "SELECT set_config('wirefence.passed', $1, false)", passed)
+		for _, sql := range []string{write, rows} {
+			if err := exec(fresh, sql); err == nil {
+				t.Errorf("%s: passed in a session that was never checked", sql)
+			}
+		}
+	})
+}
+
+// A check, such as a proxy's, serves the guards of its transaction too.
+func TestACheckServesTheGuards(t *testing.T) {
+	onEach(t, func(t *testing.T, db database) {
+		app := guarded(t, db)
+		for _, isolation := range isolations {
+			begin := "BEGIN ISOLATION LEVEL " + isolation
+			for _, c := range []struct{ fence, sql, state string }{
+				{"orders=34", "UPDATE orders SET item = 'x'", ""},
+				{"orders=34", "UPDATE parts SET item = 'x'; INSERT INTO parts_high VALUES (103)", ""},
+				{"orders=34,lines=34", "DELETE FROM orders", ""},
+				{"orders=34", "DELETE FROM orders", "WF002"},
+				{"report:a:1=34,report:b:1=34", "UPDATE reports SET tenant = 'b' WHERE id = 1", ""},
+				{"report:a:1=34", "UPDATE reports SET tenant = 'b' WHERE id = 1", "WF002"},
+				{"report:new:7=1", "INSERT INTO reports VALUES (7, 'new')", ""},
+				{"%7Bx%7D=1,orders=34", "UPDATE orders SET item = 'x'", ""},
+			} {
+				mustExec(t, app, begin)
+				mustExec(t, app, "SELECT wirefence.check($1)", c.fence)
+				wantCode(t, exec(app, c.sql), c.state)
+				mustExec(t, app, "ROLLBACK")
+				mustExec(t, app, begin+" READ ONLY")
+				mustExec(t, app, "SELECT wirefence.check($1)", c.fence)
+				mustExec(t, app, "COMMIT")
+			}
+			mustExec(t, app, begin+"; SAVEPOINT s; SELECT wirefence.check('orders=34'); ROLLBACK TO s")
+			wantCode(t, exec(app, "UPDATE orders SET item = 'x'"), "WF002")
+			mustExec(t, app, "ROLLBACK")
+		}
+		mustExec(t, app, "SELECT wirefence.check('orders=34')") // a transaction of its own
+		wantCode(t, exec(app, "UPDATE orders SET item = 'x'"), "WF002")
+		// What was recorded before its table was guarded is known to be guarded, too.
+		mustExec(t, app, "SELECT wirefence.check('late=5'); SELECT wirefence.protect('free', 'late')")
+		mustExec(t, app, "BEGIN; SELECT wirefence.check('late=5'); INSERT INTO free VALUES (1); COMMIT")
+	})
+}
+
+func TestAHostileSearchPathMovesNoGuard(t *testing.T) {
+	onEach(t, func(t *testing.T, db database) {
+		app := guarded(t, db)
+		mustExec(t, db.admin(t), hostile)
+		mustExec(t, app, "SET search_path = evil, pg_catalog")
+		mustExec(t, app, "SELECT wirefence.unprotect('public.base'), wirefence.protect('public.base', 'orders')")
+		for _, sql := range []string{
+			"UPDATE public.orders SET item = 'x'", "INSERT INTO public.parts VALUES (1, 'x')", "INSERT INTO public.parts_high VALUES (101, 'x')",
+			"INSERT INTO public.reports VALUES (1, 'a')", "DELETE FROM public.base",
+		} {
+			for _, c := range []struct{ token, state string }{{"34", ""}, {"33", "WF001"}} {
+				mustExec(t, app, "BEGIN")
+				mustExec(t, app, "SELECT pg_catalog.set_config('wirefence.token', $1, true)", "orders="+c.token+",report:a:1="+c.token)
+				wantCode(t, exec(app, sql), c.state)
+				if c.state == "" {
+					mustExec(t, app, sql)
+				}
+				mustExec(t, app, "ROLLBACK")
+			}
+			wantCode(t, exec(app, sql), "WF002")
+		}
+	})
+}
+
+// A takeover waits for a guarded writer as for one that was checked, and ends it
+// when its time is over; what it leaves is refused.
+func TestATakeoverEndsAGuardedWriter(t *testing.T) {
+	onEach(t, func(t *testing.T, db database) {
+		zombie := guarded(t, db)
+		mustExec(t, db.admin(t), "UPDATE wirefence.resource_locks SET preempt_after = '200 ms'")
+		mustExec(t, zombie, "SET wirefence.token = 'orders=34'; BEGIN; UPDATE orders SET item = 'zombie'")
+		db.seal(t, "orders", 35)
+		if err := exec(zombie, "COMMIT"); err == nil {
+			t.Error("the former holder's transaction was committed")
+		}
+		late := db.app(t)
+		mustExec(t, late, "SET wirefence.token = 'orders=34'")
+		wantCode(t, exec(late, "UPDATE orders SET item = 'zombie'"), "WF001")
+		if n := value[int](t, late, "SELECT count(*)::int FROM orders WHERE item = 'zombie'"); n != 0 {
+			t.Errorf("%d rows of the former holder", n)
+		}
+	})
+}
+
+func TestMembersOfBypassMayWriteAndAreRecorded(t *testing.T) {
+	onEach(t, func(t *testing.T, db database) {
+		guarded(t, db)
+		admin := db.admin(t)
+		mustExec(t, admin, fmt.Sprintf("CREATE ROLE %[1]s_fixer LOGIN; CREATE ROLE %[1]s_team IN ROLE wirefence_bypass; GRANT app TO %[1]s_fixer", db.name))
+		fixer := db.as(t, db.name+"_fixer")
+		const write = "UPDATE orders SET item = 'm'; UPDATE reports SET body = 'm'; TRUNCATE reports"
+		wantCode(t, exec(fixer, write), "WF002")
+		wantCode(t, exec(admin, write), "WF002") // a superuser is no member by that alone
+		mustExec(t, admin, fmt.Sprintf("GRANT %[1]s_team TO %[1]s_fixer", db.name))
+		mustExec(t, fixer, "SET application_name = 'repair'; BEGIN; "+write+"; "+write+"; COMMIT")
+		mustExec(t, fixer, "INSERT INTO orders VALUES (50, 'm')")
+		wantCode(t, exec(fixer, "SET wirefence.token = 'orders=33'; UPDATE orders SET item = 'm'"), "WF001")
+		if got := column[string](t, admin, "SELECT relation || ' ' || resource || ' ' || application FROM wirefence.bypasses ORDER BY written_at"); strings.Join(got, ";") != "orders orders repair;orders orders repair" {
+			t.Errorf("recorded: %q", got)
+		}
+	})
+}
+
+// What is said about a table and what stands guard there are compared.
+func TestGuardedFindsWhatHasDrifted(t *testing.T) {
+	onEach(t, func(t *testing.T, db database) {
+		app, issuer := guarded(t, db), db.as(t, "issuer")
+		faults := func() map[string]string {
+			t.Helper()
+			found := map[string]string{}
+			for _, line := range column[string](t, issuer, "SELECT relation || '|' || fault FROM wirefence.guarded() WHERE fault IS NOT NULL") {
+				name, fault, _ := strings.Cut(line, "|")
+				found[name], _, _ = strings.Cut(fault, ":")
+			}
+			return found
+		}
+		wantFaults := func(want map[string]string) {
+			t.Helper()
+			if got := faults(); !maps.Equal(got, want) {
+				t.Errorf("faults %q, want %q", got, want)
+			}
+		}
+		const later = "a later partition"
+		wantFaults(map[string]string{"public.parts_high": later, "public.reports_high": later})
+		wantCode(t, exec(app, "TRUNCATE parts_high"), "") // which is why it is a fault
+		mustExec(t, app, "SELECT wirefence.protect('parts', 'orders'), wirefence.protect('reports', 'report:{tenant}:{id}')")
+		wantFaults(nil)
+		wantCode(t, exec(app, "TRUNCATE parts_high"), "WF002")
+		wantCode(t, exec(app, "TRUNCATE reports_high"), "WF006")
+
+		mustExec(t, app, `ALTER TABLE orders RENAME TO renamed; ALTER TABLE lines DISABLE TRIGGER wirefence_guard;
+			ALTER TABLE reports RENAME COLUMN tenant TO customer; CREATE TABLE heir2 () INHERITS (base)`)
+		wantFaults(map[string]string{
+			"public.lines": "a trigger of its guard is disabled", "public.heir2": "not guarded, though it inherits from a guarded table",
+			"public.reports":      "a column of the template was renamed",
+			"public.reports_high": "a column of the template was renamed", "public.reports_low": "a column of the template was renamed",
+		})
+		wantCode(t, exec(app, "UPDATE renamed SET item = 'x'"), "WF002")
+		wantCode(t, exec(app, "SET wirefence.token = 'report:a:1=34'; UPDATE reports SET body = 'x' WHERE id = 1; RESET wirefence.token"), "")
+		wantCode(t, exec(app, "UPDATE reports SET body = 'x' WHERE id = 1"), "WF002")
+		mustExec(t, app, `SELECT wirefence.unprotect('reports'), wirefence.protect('reports', 'report:{customer}:{id}'),
+			wirefence.protect('lines', 'lines'), wirefence.protect('base', 'orders')`)
+		wantFaults(nil)
+
+		mustExec(t, app, "DROP TRIGGER wirefence_guard ON lines; DROP TRIGGER wirefence_guard_update ON reports; DROP TABLE base CASCADE; CREATE TABLE base (id int, item text)")
+		wantFaults(map[string]string{
+			"public.lines": "its triggers have gone", "public.base": "the table has gone",
+			"public.reports": "a trigger of its guard has gone", "public.reports_low": "a trigger of its guard has gone", "public.reports_high": "a trigger of its guard has gone",
+		})
+		mustExec(t, app, "SELECT wirefence.protect('lines', 'lines'), wirefence.protect('base', 'orders'), wirefence.protect('reports', 'report:{customer}:{id}')")
+		wantFaults(nil)
+		mustExec(t, app, "SELECT wirefence.unprotect(relation) FROM (VALUES ('lines'::regclass), ('base'), ('reports'), ('renamed'), ('parts')) v(relation)")
+		if got := column[string](t, issuer, "SELECT relation FROM wirefence.guarded()"); len(got) > 0 {
+			t.Errorf("still guarded: %q", got)
+		}
+		mustExec(t, app, "UPDATE reports SET body = 'x'; TRUNCATE renamed, lines")
+	})
+}
+
+func TestProtectSaysWhatIsWrong(t *testing.T) {
+	onEach(t, func(t *testing.T, db database) {
+		app, admin := guarded(t, db), db.admin(t)
+		mustExec(t, admin, "CREATE TABLE public.others (id int)")
+		mustExec(t, app, "CREATE TABLE public.odd (id int, at timestamptz, price numeric, name char(4), \"we ird\" text, flag bool)")
+		for _, c := range []struct{ call, state, says string }{
+			{"protect('nowhere', 'x')", "42P01", "nowhere"},
+			{"protect(NULL, 'x')", "22004", "the table to protect is null"},
+			{"protect('free', NULL)", "22023", "It is null"},
+			{"protect('free', '')", "22023", "It has 0 bytes"},
+			{"protect('free', repeat('x', 256))", "22023", "It has 256 bytes"},
+			{"protect('free', 'a{b')", "22023", "don't fit together"},
+			{"protect('free', 'a}')", "22023", "don't fit together"},
+			{"protect('free', 'a{}')", "22023", "don't fit together"},
+			{"protect('free', 'a{b{c}}')", "22023", "don't fit together"},
+			{"protect('free', 'a:{tenant}')", "42703", "has no column \"tenant\""},
+			{"protect('odd', 'a:{at}')", "42804", "can't be part of a resource's name"},
+			{"protect('odd', 'a:{price}')", "42804", "can't be part of a resource's name"},
+			{"protect('odd', 'a:{name}')", "42804", "can't be part of a resource's name"},
+			{"protect('seen', 'x')", "42809", "can't be guarded"},
+			{"protect('pg_catalog.pg_class', 'x')", "42809", "can't be guarded"},
+			{"protect('wirefence.resource_locks', 'x')", "42809", "can't be guarded"},
+			{"protect('others', 'x')", "42501", "Connect as postgres"},
+			{"protect('orders', 'other')", "42710", "guarded already, for resource \"orders\""},
+			{"protect('parts_low', 'other')", "42710", "guarded already"},
+			{"unprotect('free')", "42704", "is not guarded"},
+			{"unprotect(NULL)", "42704", "is null"},
+			{"unprotect('reports_low')", "42809", "guarded as a partition"},
+			{"declare_guard('free', 'orders')", "42501", "has no guard"},
+		} {
+			err := exec(app, "SELECT wirefence."+c.call)
+			wantCode(t, err, c.state)
+			if pgErr := (*pgconn.PgError)(nil); errors.As(err, &pgErr) && !strings.Contains(pgErr.Message+" "+pgErr.Detail+" "+pgErr.Hint, c.says) {
+				t.Errorf("%s: %q, %q, %q don't say %q", c.call, pgErr.Message, pgErr.Detail, pgErr.Hint, c.says)
+			}
+		}
+		if got := column[string](t, admin, "SELECT relation::text FROM wirefence.guard_triggers WHERE relation IN ('free'::regclass, 'odd', 'others') UNION SELECT name FROM wirefence.guards WHERE name ~ 'free|odd|others'"); len(got) > 0 {
+			t.Errorf("half done: %q", got)
+		}
+		mustExec(t, app, `SELECT wirefence.protect('odd', '{{x}}:{we ird}/{flag}'), wirefence.protect('free', '{{x}}')`)
+		mustExec(t, app, "SET wirefence.token = '%7Bx%7D:q/true=1'; INSERT INTO odd (\"we ird\", flag) VALUES ('q', true)")
+		mustExec(t, app, "SET wirefence.token = '%7Bx%7D=1'; INSERT INTO free VALUES (1); RESET wirefence.token")
+		for _, values := range []string{"NULL, true", "repeat('x', 250), false"} {
+			err := exec(app, "INSERT INTO odd (\"we ird\", flag) VALUES ("+values+")")
+			wantCode(t, err, "WF002")
+			if err != nil && !strings.Contains(err.Error(), "belongs to no resource") {
+				t.Errorf("%s: %v", values, err)
+			}
+		}
+	})
+}
+
+// Appliers of logical replication, and whoever else runs as a replica, write as
+// they do to any table with triggers.
+func TestReplicasAreNotGuarded(t *testing.T) {
+	onEach(t, func(t *testing.T, db database) {
+		guarded(t, db)
+		replica := db.admin(t)
+		mustExec(t, replica, "SET session_replication_role = replica; UPDATE orders SET item = 'r'; UPDATE reports SET body = 'r'; RESET session_replication_role")
+		wantCode(t, exec(replica, "UPDATE orders SET item = 'r'"), "WF002")
+	})
+}
