@@ -98,3 +98,28 @@ func TestRevoke(t *testing.T) {
 	wirefence(t, issuer(url), "status").expect(t, 0).says(t, " 35 ")
 	wirefence(t, issuer(url), "revoke", "no-such").expect(t, 1, "no-such", "WF008")
 }
+
+func TestProtect(t *testing.T) {
+	t.Parallel()
+	url := database(t, true)
+	stack.Exec(t, url, "CREATE TABLE orders (id int)", `CREATE TABLE "Reports" (id int, tenant text)`, "SELECT wirefence.seal('orders', 34)")
+	wirefence(t, issuer(url), "status", "--guards").expect(t, 0).says(t, "No table is guarded.")
+	wirefence(t, issuer(url), "protect", "orders").expect(t, 2, "wants a resource")
+	wirefence(t, issuer(url), "protect", "--resource", "orders").expect(t, 2, "wants one table")
+	wirefence(t, issuer(url), "protect", "nowhere", "--resource", "orders").expect(t, 1, `relation "nowhere" does not exist`)
+	wirefence(t, issuer(url), "protect", "orders", "--resource", "report:{tenant}").expect(t, 1, `no column "tenant"`, "HINT: It has id.")
+	wirefence(t, issuer(url), "protect", "public.orders", "--resource", "orders").expect(t, 0).says(t, "public.orders is guarded for orders")
+	wirefence(t, issuer(url), "protect", `"Reports"`, "--resource", "report:{tenant}:{id}").expect(t, 0)
+	wirefence(t, issuer(url), "status", "--guards").expect(t, 0).says(t, "TABLE", "public.orders", `public."Reports"`, "report:{tenant}:{id}")
+	stack.Exec(t, url, "ALTER TABLE orders DISABLE TRIGGER ALL")
+	r := wirefence(t, issuer(url), "status", "--guards", "--json").expect(t, 0)
+	var rows []struct{ Table, Resource, By, Since, Fault string }
+	if err := json.Unmarshal([]byte(r.stdout), &rows); err != nil {
+		t.Fatalf("%v:\n%s", err, r.stdout)
+	}
+	if len(rows) != 2 || rows[1].Table != "public.orders" || rows[1].By != "postgres" || rows[1].Since == "" || !strings.Contains(rows[1].Fault, "disabled") || rows[0].Fault != "" {
+		t.Errorf("got %+v", rows)
+	}
+	wirefence(t, issuer(url), "unprotect", "orders").expect(t, 0).says(t, "orders is not guarded any more")
+	wirefence(t, issuer(url), "unprotect", "orders").expect(t, 1, "is not guarded")
+}

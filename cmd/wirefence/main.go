@@ -6,10 +6,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/signal"
 	"syscall"
 
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/spf13/cobra"
 )
 
@@ -60,7 +62,8 @@ wins over its variable.`,
 	}
 	root.CompletionOptions.HiddenDefaultCmd = true
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
-	root.AddCommand(proxyCommand(), migrateCommand(), lockCommand(), statusCommand(), revokeCommand(), resourceCommand(), demoCommand(), versionCommand())
+	root.AddCommand(proxyCommand(), migrateCommand(), lockCommand(), statusCommand(), revokeCommand(), resourceCommand(),
+		protectCommand(), unprotectCommand(), demoCommand(), versionCommand())
 	root.SetArgs(args)
 	command, err := root.ExecuteContextC(ctx)
 	if err == nil {
@@ -74,11 +77,26 @@ wins over its variable.`,
 		return status.status
 	}
 	fmt.Fprintf(os.Stderr, "%s: %v\n", command.CommandPath(), err)
+	printServersAdvice(os.Stderr, err)
 	if errors.As(err, new(usageError)) {
 		fmt.Fprintf(os.Stderr, "See `%s --help`.\n", command.CommandPath())
 		return exitUsage
 	}
 	return exitFailure
+}
+
+// printServersAdvice prints what PostgreSQL says of an error besides its message.
+func printServersAdvice(w io.Writer, err error) {
+	refusal := (*pgconn.PgError)(nil)
+	if !errors.As(err, &refusal) {
+		return
+	}
+	if refusal.Detail != "" {
+		fmt.Fprintln(w, "DETAIL: "+refusal.Detail)
+	}
+	if refusal.Hint != "" {
+		fmt.Fprintln(w, "HINT: "+refusal.Hint)
+	}
 }
 
 // exactly is cobra.ExactArgs with an error that counts as wrong usage.

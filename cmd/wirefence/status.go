@@ -20,6 +20,7 @@ type statusSettings struct {
 	DatabaseURL string `env:"WIREFENCE_DATABASE_URL" help:"connection string of the issuer's role (required, but for --ready)"`
 	AdminListen string `env:"WIREFENCE_ADMIN_LISTEN" envDefault:"127.0.0.1:9433" help:"with --ready: where the proxy's probes are"`
 	Ready       bool   `env:"WIREFENCE_READY" help:"ask the proxy on this machine whether it is ready, for health checks: exit status 0 or 1"`
+	Guards      bool   `env:"WIREFENCE_GUARDS" help:"list the guarded tables instead, and what is wrong with any"`
 	JSON        bool   `env:"WIREFENCE_JSON" help:"print JSON"`
 }
 
@@ -44,7 +45,12 @@ func statusCommand() *cobra.Command {
 }
 
 func printStatus(ctx context.Context, cfg statusSettings, w io.Writer) error {
-	return onSchema(ctx, cfg.DatabaseURL, func(conn *pgx.Conn) error { return listStatus(ctx, conn, cfg.JSON, w) })
+	return onSchema(ctx, cfg.DatabaseURL, func(conn *pgx.Conn) error {
+		if cfg.Guards {
+			return printGuards(ctx, conn, cfg.JSON, w)
+		}
+		return listStatus(ctx, conn, cfg.JSON, w)
+	})
 }
 
 func listStatus(ctx context.Context, conn *pgx.Conn, asJSON bool, w io.Writer) error {

@@ -1,0 +1,63 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"text/tabwriter"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/wirefence/wirefence/fence"
+)
+
+// printGuards lists the guarded tables for wirefence status.
+func printGuards(ctx context.Context, conn *pgx.Conn, asJSON bool, w io.Writer) error {
+	all, err := fence.Guards(ctx, conn)
+	if err != nil {
+		return err
+	}
+	if asJSON {
+		return printGuardsJSON(w, all)
+	}
+	if len(all) == 0 {
+		fmt.Fprintln(w, "No table is guarded.")
+		return nil
+	}
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(t, "TABLE\tRESOURCE\tBY\tSINCE\tFAULT")
+	for _, g := range all {
+		by, since, fault := "-", "-", "-"
+		if g.By != "" {
+			by, since = g.By, g.Since.UTC().Format(time.RFC3339)
+		}
+		if g.Fault != "" {
+			fault = g.Fault
+		}
+		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\n", g.Table, g.Resource, by, since, fault)
+	}
+	return t.Flush()
+}
+
+func printGuardsJSON(w io.Writer, all []fence.Guard) error {
+	type row struct {
+		Table    string     `json:"table"`
+		Resource string     `json:"resource"`
+		By       string     `json:"by,omitempty"`
+		Since    *time.Time `json:"since,omitempty"`
+		Fault    string     `json:"fault,omitempty"`
+	}
+	rows := []row{}
+	for _, g := range all {
+		out := row{Table: g.Table, Resource: g.Resource, By: g.By, Fault: g.Fault}
+		if !g.Since.IsZero() {
+			out.Since = &g.Since
+		}
+		rows = append(rows, out)
+	}
+	enc := json.NewEncoder(w)
+	enc.SetIndent("", "  ")
+	return enc.Encode(rows)
+}
