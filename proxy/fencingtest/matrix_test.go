@@ -79,7 +79,7 @@ var isolations = []string{"read committed", "repeatable read", "serializable"}
 func TestEveryWriterIsFenced(t *testing.T) {
 	onEach(t, everyVersion, func(t *testing.T, db *database) {
 		db.seal(t, "orders", 34)
-		tryAll(t, db, isolations)
+		everyWriter(t, db, isolations)
 	})
 }
 
@@ -92,15 +92,15 @@ func TestEveryWriterIsFencedOnGuardedTables(t *testing.T) {
 		for _, table := range []string{"jobs", "cell", "victims"} {
 			db.exec(t, "select wirefence.protect('"+table+"', 'orders')")
 		}
-		tryAll(t, db, isolations[:2])
+		everyWriter(t, db, isolations[:2])
 		db.exec(t, "revoke wirefence_bypass from postgres")
 		c := db.connect(t)
 		wantCode(t, c.simple("insert into jobs values (1)"), "WF002")
 	})
 }
 
-// tryAll tries every writer with every token in every way.
-func tryAll(t *testing.T, db *database, isolations []string) {
+// everyWriter tries every writer with every token in every way.
+func everyWriter(t *testing.T, db *database, isolations []string) {
 	m := &matrix{t: t, db: db, client: db.connect(t)}
 	for _, isolation := range isolations {
 		m.isolation = isolation
