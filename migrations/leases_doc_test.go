@@ -9,30 +9,64 @@ import (
 	"time"
 )
 
-// The script in docs/leases.md does what is said there.
-func TestTheDocumentedLeaseScript(t *testing.T) {
-	text, err := os.ReadFile("../docs/leases.md")
+// documentedScript is the first SQL text of a page.
+func documentedScript(t *testing.T, page string) string {
+	t.Helper()
+	text, err := os.ReadFile("../docs/" + page)
 	if err != nil {
 		t.Fatal(err)
 	}
 	_, rest, _ := strings.Cut(string(text), "```sql\n")
 	script, _, found := strings.Cut(rest, "```\n")
 	if !found {
-		t.Fatal("docs/leases.md has no script")
+		t.Fatal(page + " has no script")
 	}
+	return script
+}
+
+// psql runs a script and returns what it prints.
+func (db database) psql(t *testing.T, role, script string, args ...string) (string, error) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	cmd := osexec.CommandContext(ctx, "psql", append(args, "-XAtq", "-f", "-", db.URLFor(role, db.name))...)
+	cmd.Stdin = strings.NewReader(script)
+	out, err := cmd.CombinedOutput()
+	return strings.TrimSpace(string(out)), err
+}
+
+// The script in docs/sources.md is refused where that is said, and nowhere else.
+func TestTheDocumentedSources(t *testing.T) {
+	script := documentedScript(t, "sources.md")
+	onEach(t, func(t *testing.T, db database) {
+		mustExec(t, db.admin(t), "CREATE TABLE public.orders (item text); GRANT INSERT ON public.orders TO app")
+		out, err := db.psql(t, "app", script)
+		if err != nil {
+			t.Fatal(err)
+		}
+		stale, foreign, _ := strings.Cut(out, "ERROR:  unknown fencing token")
+		if strings.Count(stale, "ERROR: ") != 1 || !strings.Contains(stale, "ERROR:  stale fencing token") ||
+			!strings.Contains(foreign, `it comes from "redisson", not from "etcd-revision"`) {
+			t.Errorf("the script says %s", out)
+		}
+		if n := value[int](t, db.admin(t), "SELECT count(*) FROM public.orders"); n != 1 {
+			t.Errorf("%d orders", n)
+		}
+	})
+}
+
+// The script in docs/leases.md does what is said there.
+func TestTheDocumentedLeaseScript(t *testing.T) {
+	script := documentedScript(t, "leases.md")
 	onEach(t, func(t *testing.T, db database) {
 		mustExec(t, db.admin(t), "CREATE TABLE public.orders (item text); GRANT INSERT ON public.orders TO issuer")
 		run := func() string {
 			t.Helper()
-			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-			defer cancel()
-			psql := osexec.CommandContext(ctx, "psql", "-XAtq", "-v", "ON_ERROR_STOP=1", "-f", "-", db.URLFor("issuer", db.name))
-			psql.Stdin = strings.NewReader(script)
-			out, err := psql.CombinedOutput()
+			out, err := db.psql(t, "issuer", script, "-v", "ON_ERROR_STOP=1")
 			if err != nil {
 				t.Fatalf("%v: %s", err, out)
 			}
-			return strings.TrimSpace(string(out))
+			return out
 		}
 		for range 2 {
 			if out := run(); out != "t\nt" {
