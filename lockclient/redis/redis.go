@@ -210,10 +210,21 @@ func (s *Store) fail(ctx context.Context, doing string, resource fence.Resource,
 			err = fmt.Errorf("this is a Redis Cluster, to be opened by redis-cluster://: %w", err)
 		}
 	}
+	s.lookAgain(err)
 	if ctxErr := ctx.Err(); ctxErr != nil && !errors.Is(err, ctxErr) {
 		err = fmt.Errorf("%w (%w)", ctxErr, err)
 	}
 	return fmt.Errorf("redis at %s: %s %q: %w", s.address, doing, resource, err)
+}
+
+// lookAgain lets a cluster's client ask who has which slot, if a node could not
+// be reached. By itself go-redis does so once a minute, and when a node refers to
+// another, which a dead one doesn't.
+func (s *Store) lookAgain(err error) {
+	cluster, ok := s.client.(*goredis.ClusterClient)
+	if reply := goredis.Error(nil); ok && !errors.As(err, &reply) {
+		cluster.ReloadState(context.Background()) // in the background
+	}
 }
 
 // milliseconds rounds up: a lease must not end in Redis before its ttl has.
