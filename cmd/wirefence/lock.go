@@ -18,7 +18,7 @@ type lockSettings struct {
 	LeaseSettings
 	DatabaseURL string        `env:"WIREFENCE_DATABASE_URL" help:"connection string of the issuer's role, to seal the grant, and for the lease where there is no Redis; with Redis alone the new token counts from its first write"`
 	Wait        time.Duration `env:"WIREFENCE_WAIT" envDefault:"0s" help:"how long to wait for the lease; 0 tries once"`
-	TermGrace   time.Duration `env:"WIREFENCE_TERM_GRACE" envDefault:"10s" help:"time from SIGTERM to SIGKILL when the command is ended"`
+	TermGrace   time.Duration `env:"WIREFENCE_TERM_GRACE" envDefault:"10s" help:"time from SIGTERM to SIGKILL when the command is ended; a lease that ends earlier cuts it short"`
 	LogLevel    string        `env:"WIREFENCE_LOG_LEVEL" envDefault:"warn" help:"debug, info, warn or error"`
 	LogFormat   string        `env:"WIREFENCE_LOG_FORMAT" envDefault:"auto" help:"text, json, or auto: text on a terminal, else JSON"`
 }
@@ -29,8 +29,9 @@ func lockCommand() *cobra.Command {
 		Short: "Run a command under a lease",
 		Long: `Takes the lease of a resource and runs a command that carries its fence: in
 PGOPTIONS, so that an unmodified psql script is fenced, in WIREFENCE_TOKEN
-(34) and in WIREFENCE_FENCE (orders=34). The command's whole process group is
-ended before the lease can be another's.
+(34) and in WIREFENCE_FENCE (orders=34). The command's whole process group, and
+on Linux what has left it, is ended before the lease can be another's, and when
+the command itself has ended.
 
 Leases are in the database of WIREFENCE_DATABASE_URL, or in Redis, etcd or
 ZooKeeper if WIREFENCE_REDIS_URL, WIREFENCE_ETCD_URL or WIREFENCE_ZOOKEEPER_URL is
@@ -72,7 +73,7 @@ func runLocked(ctx context.Context, cfg lockSettings, resource fence.Resource, c
 		return &exitStatus{runner.ExitNotAcquired, err}
 	}
 	status, err := runner.Run(context.WithoutCancel(ctx), lease, command, runner.Options{
-		Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr, TermGrace: cfg.TermGrace,
+		Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr, TermGrace: cfg.TermGrace, OnlyChild: true,
 	})
 	if status == 0 && err == nil {
 		return nil

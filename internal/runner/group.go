@@ -13,6 +13,7 @@ import (
 type group struct {
 	id       int // of the group and its leader
 	terminal *terminal
+	follow   bool // what leaves the group belongs to it all the same
 
 	stopped chan syscall.Signal // the command was stopped, by this signal
 	exited  chan struct{}       // closed when the command has ended
@@ -29,8 +30,8 @@ func startGroup(path string, command, env []string, options Options) (*group, er
 	}
 	defer closeNull()
 	g := &group{
-		terminal: openTerminal(options.Stdin),
-		stopped:  make(chan syscall.Signal, 1), exited: make(chan struct{}), gone: make(chan struct{}),
+		terminal: openTerminal(options.Stdin), follow: options.OnlyChild && canFollow(),
+		stopped: make(chan syscall.Signal, 1), exited: make(chan struct{}), gone: make(chan struct{}),
 	}
 	adoptOrphans()
 	started := make(chan error)
@@ -80,12 +81,17 @@ func standardFiles(options Options) (files []uintptr, closeNull func(), err erro
 }
 
 // wait reaps the group, which on Linux includes the orphans of the command. It
-// returns when no process is left in it.
+// returns when no process is left in it. Where all descendants of this process
+// are followed, none is left when it has no child.
 func (g *group) wait() {
+	children := -g.id
+	if g.follow {
+		children = -1
+	}
 	exited := false
 	for {
 		var status syscall.WaitStatus
-		pid, err := syscall.Wait4(-g.id, &status, syscall.WUNTRACED, nil)
+		pid, err := syscall.Wait4(children, &status, syscall.WUNTRACED, nil)
 		switch {
 		case errors.Is(err, syscall.EINTR):
 		case err != nil: // no child of ours is left in the group
@@ -133,17 +139,36 @@ func (g *group) signal(signal syscall.Signal) {
 	}
 }
 
+// signalAll signals what left the group, too, if that is followed. Then the
+// group's number is not used: it may be free while others are left.
+func (g *group) signalAll(signal syscall.Signal) {
+	if g.follow {
+		signalDescendants(signal)
+		return
+	}
+	g.signal(signal)
+}
+
 // kill ends the group with SIGKILL and waits until it has gone, but not for
-// ever: a process may hang in the kernel.
+// ever: a process may hang in the kernel. What is forked before its parent gets
+// the signal may need another one.
 func (g *group) kill(patience time.Duration) error {
-	g.signal(syscall.SIGKILL)
 	timer := time.NewTimer(patience)
 	defer timer.Stop()
-	select {
-	case <-g.gone:
-		return nil
-	case <-timer.C:
-		return fmt.Errorf("process group %d is still there %v after SIGKILL", g.id, patience)
+	again := time.NewTicker(5 * time.Millisecond)
+	defer again.Stop()
+	for {
+		g.signalAll(syscall.SIGKILL)
+		for waiting := true; waiting; {
+			select {
+			case <-g.gone:
+				return nil
+			case <-timer.C:
+				return fmt.Errorf("process group %d is still there %v after SIGKILL", g.id, patience)
+			case <-again.C:
+				waiting = !g.follow
+			}
+		}
 	}
 }
 

@@ -7,3 +7,7 @@ import "syscall"
 func adoptOrphans() {}
 
 func endWithParent(*syscall.SysProcAttr) {}
+
+func canFollow() bool { return false }
+
+func signalDescendants(syscall.Signal) {}

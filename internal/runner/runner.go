@@ -2,11 +2,14 @@
 // be another's. The command runs in a process group of its own, which is what
 // gets the signals and what is ended.
 //
-// What leaves the group escapes: a process that calls setsid or setpgid, as
-// daemons and the jobs of an interactive shell do. It keeps the fence in its
-// environment, so PostgreSQL refuses its writes once the lease is another's. If
-// this process is killed by SIGKILL, Linux kills the command with it, but not
-// the command's own children.
+// What leaves the group, by setsid or setpgid as daemons and the jobs of an
+// interactive shell do, is ended with it where Options.OnlyChild is set, on
+// Linux; elsewhere it escapes. So does a process that may not be signalled since
+// it has another user's id, and one that somebody else starts for the command
+// (systemd, cron, a container engine). If this process is killed by SIGKILL,
+// Linux kills the command with it, but not the command's own children. While
+// this process is stopped, the command goes on. What escapes keeps the fence in
+// its environment, so PostgreSQL refuses its writes once the lease is another's.
 //
 // The package imports lockclient and fence.
 package runner
@@ -56,6 +59,10 @@ type Options struct {
 	// TermGrace is how long processes have between SIGTERM and SIGKILL:
 	// default 10s. Where the lease ends earlier, so does the grace.
 	TermGrace time.Duration
+	// OnlyChild says that this process starts no other child while the command
+	// runs. Then, on Linux, what leaves the group by setsid or setpgid is ended
+	// with it, unless this process has children already.
+	OnlyChild bool
 	// ReleaseTimeout bounds the release at the end: default 5s.
 	ReleaseTimeout time.Duration
 }
@@ -176,8 +183,8 @@ func (r *run) end(limited bool) error {
 		grace = min(grace, lastMoment(r.lease))
 	}
 	if grace > 0 {
-		r.signal(syscall.SIGTERM)
-		r.signal(syscall.SIGCONT) // a stopped process doesn't see SIGTERM
+		r.signalAll(syscall.SIGTERM)
+		r.signalAll(syscall.SIGCONT) // a stopped process doesn't see SIGTERM
 		deadline := time.NewTimer(grace)
 		defer deadline.Stop()
 		ended := r.lease.Context().Done()
