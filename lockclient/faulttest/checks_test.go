@@ -79,7 +79,13 @@ func TestHistoryIsJudged(t *testing.T) {
 		{"a refusal names what an operator revoked", func(h *history) {
 			h.writes[3].current = 4
 			h.commits[5].by = ""
+			h.revocations = []revocation{{token: 4, call: 66, ret: 68}}
 		}, nil},
+		{"a refusal names what was not revoked yet", func(h *history) {
+			h.writes[3].current = 4
+			h.commits[5].by = ""
+			h.revocations = []revocation{{token: 4, call: 71, ret: 72}}
+		}, []string{"linearizable"}},
 		{"a token that was granted is unknown", func(h *history) { h.writes[4].fate = misjudged }, []string{"answers are true"}},
 		{"what was acknowledged is gone", func(h *history) {
 			h.commits = slices.Delete(h.commits, 1, 2)

@@ -8,6 +8,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/wirefence/wirefence/fence"
 	"github.com/wirefence/wirefence/internal/servers"
 )
 
@@ -39,8 +40,10 @@ var (
 		return breakSome(w.toStore, r), nil
 	}}
 
+	// An operator who revokes ends neither the lease in another store nor what
+	// its holder believes until it renews.
 	revoked = fault{name: "revoked by an operator", keepsMemory: true, strike: func(w *world, _ *rand.Rand) (func() error, error) {
-		return nothingToMend, w.exec("SELECT wirefence.revoke('" + string(resource) + "')")
+		return nothingToMend, w.revoke()
 	}}
 
 	// splitBrain is there from the beginning, in the arrangement of the servers.
@@ -73,6 +76,20 @@ func breakSome(links []*servers.Link, r *rand.Rand) (mend func() error) {
 		}
 		return nil
 	}
+}
+
+// revoke locks the present holder out.
+func (w *world) revoke() error {
+	ctx := context.Background()
+	conn, err := pgx.Connect(ctx, w.pg.URL(w.database))
+	if err != nil {
+		return err
+	}
+	defer func() { _ = conn.Close(ctx) }()
+	call := now()
+	token, err := fence.Revoke(ctx, conn, resource)
+	w.revocations = append(w.revocations, revocation{token, call, now()})
+	return err
 }
 
 // exec runs a statement as the superuser.

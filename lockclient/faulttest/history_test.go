@@ -11,10 +11,11 @@ import (
 // history is what clients did and what they were told, and what PostgreSQL
 // committed, which nobody told them. Moments are those of record.
 type history struct {
-	first    fence.Token // sealed before the clients began; 0 if none
-	attempts []*attempt
-	writes   []*write
-	commits  []commit // in their order
+	first       fence.Token // sealed before the clients began; 0 if none
+	attempts    []*attempt
+	writes      []*write
+	revocations []revocation
+	commits     []commit // in their order
 }
 
 // attempt is one acquire and, if it was granted, the hold.
@@ -38,6 +39,12 @@ type write struct {
 	fate      fate
 	current   fence.Token // named by a refusal
 	failure   string
+}
+
+// revocation is what an operator did, who was told the token.
+type revocation struct {
+	token     fence.Token
+	call, ret int64
 }
 
 // commit is a row in the journal, or a token that was recorded as the

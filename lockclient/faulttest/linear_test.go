@@ -73,11 +73,13 @@ func (h *history) operations() (ops []porcupine.Operation) {
 	if h.first > 0 {
 		add(0, 0, 0, operation{what: grants, token: h.first, by: "the test"})
 	}
-	byName, isGranted := map[string]*attempt{}, map[fence.Token]bool{}
+	for _, r := range h.revocations {
+		add(0, r.call, r.ret, operation{what: revokes, token: r.token, by: "an operator"})
+	}
+	byName := map[string]*attempt{}
 	for _, a := range h.attempts {
 		byName[a.by] = a
 		if a.token > 0 {
-			isGranted[a.token] = true
 			add(a.lane, a.call, a.ret, operation{what: grants, token: a.token, by: a.by})
 		}
 	}
@@ -88,8 +90,6 @@ func (h *history) operations() (ops []porcupine.Operation) {
 			inJournal[c.row] = true
 		} else if a != nil && a.token != c.token {
 			add(a.lane, a.call, returns(c.token), operation{what: seals, token: c.token, by: a.by})
-		} else if c.by == "" && !isGranted[c.token] {
-			add(0, 0, returns(c.token), operation{what: revokes, token: c.token, by: "an operator"})
 		}
 	}
 	for _, w := range h.writes {

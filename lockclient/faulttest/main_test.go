@@ -21,6 +21,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+
 	"github.com/wirefence/wirefence/internal/servers"
 )
 
@@ -76,10 +78,23 @@ func startJudge(t *testing.T) *servers.Postgres {
 }
 
 func newJudge(ctx context.Context) (*servers.Postgres, error) {
-	return servers.StartPostgres(ctx, servers.PostgresConfig{Settings: map[string]string{
+	pg, err := servers.StartPostgres(ctx, servers.PostgresConfig{Settings: map[string]string{
 		"max_connections": "500", "max_replication_slots": "100", "autovacuum": "off",
 		"synchronous_commit": "on", // what was acknowledged outlives a crash
 	}})
+	if err != nil {
+		return nil, err
+	}
+	conn, err := pgx.Connect(ctx, pg.URL("postgres"))
+	if err == nil {
+		_, err = conn.Exec(ctx, "CREATE ROLE "+writerRole+" LOGIN; CREATE ROLE "+issuerRole+" LOGIN")
+		_ = conn.Close(ctx)
+	}
+	if err != nil {
+		pg.Close()
+		return nil, err
+	}
+	return pg, nil
 }
 
 // theSeed is what all runs begin with.

@@ -104,19 +104,22 @@ func table(losses []loss) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "\nThis run: `make faults FAULTS=%v SEED=%d` on %s, with %d cores and a load average of %s before it.\n",
 		*length, theSeed(), time.Now().Format(time.DateOnly), runtime.NumCPU(), loadBefore)
-	b.WriteString("\n| store | fault | struck | grants | writes committed | stale writes refused | violations | time without a holder | longest | acquires without a grant |\n")
-	b.WriteString("|---|---|--:|--:|--:|--:|--:|--:|--:|--:|\n")
+	b.WriteString("\n| store | fault | store remembers | struck | grants | writes committed | stale writes refused | violations | time without a holder | longest | acquires without a grant |\n")
+	b.WriteString("|---|---|---|--:|--:|--:|--:|--:|--:|--:|--:|\n")
 	for _, k := range kinds {
 		for _, f := range k.faults {
 			for _, l := range losses {
 				if l.kind != k.name || l.fault != f.name {
 					continue
 				}
-				struck := fmt.Sprint(l.strokes)
+				struck, remembers := fmt.Sprint(l.strokes), "no"
+				if f.keepsMemory {
+					remembers = "yes"
+				}
 				if f.strike == nil {
 					struck = "–"
 				}
-				fmt.Fprintf(&b, "| %s | %s | %s | %d | %d | %d | %d | %.0f %% | %.1f s | %.0f %% |\n", l.kind, l.fault, struck,
+				fmt.Fprintf(&b, "| %s | %s | %s | %s | %d | %d | %d | %d | %.0f %% | %.1f s | %.0f %% |\n", l.kind, l.fault, remembers, struck,
 					l.grants, l.committed, l.refused, l.violations, percent(l.without, l.length), l.longest.Seconds(), percent(l.ungrant, l.attempts))
 			}
 		}

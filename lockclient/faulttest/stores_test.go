@@ -13,7 +13,6 @@ import (
 	goredis "github.com/redis/go-redis/v9"
 
 	"github.com/wirefence/wirefence/internal/servers"
-	"github.com/wirefence/wirefence/internal/stack"
 	"github.com/wirefence/wirefence/lockclient"
 	"github.com/wirefence/wirefence/lockclient/etcd"
 	"github.com/wirefence/wirefence/lockclient/postgres"
@@ -153,7 +152,7 @@ func startLeases(_ *testing.T, w *world) store { return leases{w} }
 
 func (l leases) addr(int) string { return l.pg.Addr() }
 func (l leases) url(addr string) string {
-	return stack.URL(addr, l.database) + "&pool_max_conns=6&connect_timeout=2"
+	return l.issuerURL(addr) + "&pool_max_conns=6&connect_timeout=2"
 }
 
 var postgresFaults = []fault{
@@ -163,5 +162,5 @@ var postgresFaults = []fault{
 		return nothingToMend, w.exec("TRUNCATE wirefence.leases")
 	}},
 	cutOff,
-	revoked,
+	{name: revoked.name, strike: revoked.strike}, // which frees the lease, too
 }

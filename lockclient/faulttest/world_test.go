@@ -21,6 +21,8 @@ const (
 	seats = 5 // clients at a time
 	// preemptAfter is the resource's: a takeover must not outlast a lease.
 	preemptAfter = 100 * time.Millisecond
+	// Clients are no superusers, whose transactions nobody else can end.
+	writerRole, issuerRole = "writer", "issuer"
 	// recovery bounds how long it may take after the last fault until somebody
 	// is granted the lease and writes.
 	recovery = time.Minute
@@ -43,7 +45,10 @@ type world struct {
 	sitting []*process // by seat
 	lived   []*process // all that ever were
 	closed  bool
-	strokes int // faults that have struck
+
+	// Owned by what strikes at the servers.
+	strokes     int
+	revocations []revocation
 
 	progress chan record // grants and commits, as they are told
 }
@@ -84,7 +89,7 @@ func open(t *testing.T, k kind, f fault, d defect, seed uint64) *world {
 func (w *world) prepare(t *testing.T) {
 	t.Helper()
 	url := w.pg.URL(w.database)
-	stack.Exec(t, url, schema)
+	stack.Exec(t, url, schema, "GRANT SELECT, INSERT ON journal TO "+writerRole, "GRANT wirefence_issuer TO "+issuerRole)
 	if w.defect != unsealed { // else tokens advance on their use
 		stack.Exec(t, url,
 			fmt.Sprintf("SELECT wirefence.seal('%s', 1, 'the test')", resource),
@@ -106,7 +111,7 @@ func (w *world) sit(seat int) error {
 	life := len(w.lived)
 	s := settings{
 		Name: fmt.Sprintf("c%d", life+1), Store: w.kind.store, TTL: w.kind.ttl, Defect: w.defect,
-		Journal: w.pg.URL(w.database), Seed: w.seed + uint64(life),
+		Journal: w.pg.URLFor(writerRole, w.database), Seed: w.seed + uint64(life),
 	}
 	addr := ""
 	if len(w.toStore) > 0 {
@@ -114,7 +119,7 @@ func (w *world) sit(seat int) error {
 	}
 	s.URL = w.store.url(addr)
 	if len(w.toSealer) > 0 {
-		s.Sealer = stack.URL(w.toSealer[seat].Addr(), w.database) + "&connect_timeout=2"
+		s.Sealer = w.issuerURL(w.toSealer[seat].Addr()) + "&connect_timeout=2"
 	}
 	p, err := startClient(s, life, w.tell)
 	if err != nil {
@@ -127,6 +132,11 @@ func (w *world) sit(seat int) error {
 		w.sitting[seat] = p
 	}
 	return nil
+}
+
+// issuerURL is for who seals.
+func (w *world) issuerURL(addr string) string {
+	return fmt.Sprintf("postgres://%s@%s/%s?sslmode=disable", issuerRole, addr, w.database)
 }
 
 // in is who sits in a seat.
@@ -269,7 +279,7 @@ func (w *world) end() {
 
 // recall puts together what the clients said and what PostgreSQL committed.
 func (w *world) recall(ctx context.Context) (*history, error) {
-	h := &history{}
+	h := &history{revocations: w.revocations}
 	if w.defect != unsealed {
 		h.first = 1
 	}
