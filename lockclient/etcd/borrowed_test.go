@@ -1,0 +1,94 @@
+package etcd_test
+
+import (
+	"context"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+	"go.etcd.io/etcd/client/v3/concurrency"
+
+	"github.com/wirefence/wirefence/fence"
+	"github.com/wirefence/wirefence/internal/servers"
+	"github.com/wirefence/wirefence/migrations"
+)
+
+func migrated(t *testing.T) *pgx.Conn {
+	t.Helper()
+	server, err := servers.StartPostgres(t.Context(), servers.PostgresConfig{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(server.Close)
+	conn, err := pgx.Connect(t.Context(), server.URL("postgres"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close(context.Background()) })
+	if err := migrations.Apply(t.Context(), conn, nil); err != nil {
+		t.Fatal(err)
+	}
+	return conn
+}
+
+func newSession(t *testing.T) *concurrency.Session {
+	t.Helper()
+	session, err := concurrency.NewSession(direct(t, shared.Addr()), concurrency.WithTTL(60))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = session.Close() }) // its lease may be gone already
+	return session
+}
+
+// borrow takes a lock of etcd's own and makes a fence of its revision, as
+// docs/sources.md says.
+func borrow(ctx context.Context, session *concurrency.Session) (fence.Fence, error) {
+	mutex := concurrency.NewMutex(session, "/locks/orders")
+	if err := mutex.Lock(ctx); err != nil {
+		return fence.Fence{}, err
+	}
+	return fence.New(fence.Pair{Resource: "orders", Token: fence.Token(mutex.Header().Revision), Source: "etcd-revision"})
+}
+
+// The revision at which a lock of etcd's own was won is a token: who lost the
+// lock without noticing is refused, and so is who has another lock service.
+func TestTheRevisionOfAMutexIsAToken(t *testing.T) {
+	conn, client, session := migrated(t), direct(t, shared.Addr()), newSession(t)
+	stale, err := borrow(t.Context(), session)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := fence.Check(t.Context(), conn, stale); err != nil {
+		t.Fatal(err)
+	}
+	for range 3 {
+		rival := newSession(t)
+		var current fence.Fence
+		won := make(chan error)
+		go func() {
+			var err error
+			current, err = borrow(t.Context(), rival)
+			won <- err
+		}()
+		if _, err := client.Revoke(t.Context(), session.Lease()); err != nil { // as etcd does at its expiry
+			t.Fatal(err)
+		}
+		if err := <-won; err != nil {
+			t.Fatal(err)
+		}
+		if err := fence.Check(t.Context(), conn, current); err != nil {
+			t.Error(err)
+		}
+		if err := fence.Check(t.Context(), conn, stale); !fence.IsStale(err) {
+			t.Errorf("%v after %v: %v", stale, current, err)
+		}
+		session, stale = rival, current
+	}
+	other, err := fence.New(fence.Pair{Resource: "orders", Token: 1 << 40, Source: "redisson"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := fence.Check(t.Context(), conn, other); !fence.IsUnknown(err) {
+		t.Errorf("another service's token: %v", err)
+	}
+}
