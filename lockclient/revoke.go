@@ -2,6 +2,7 @@ package lockclient
 
 import (
 	"context"
+	"time"
 
 	"github.com/wirefence/wirefence/fence"
 )
@@ -22,6 +23,9 @@ type Revocation struct {
 	NotFreed error
 }
 
+// revokePatience is how long a store is given that may be what is amiss.
+const revokePatience = 3 * time.Second
+
 // Revoke locks the present holder of a resource out at once: no write with its
 // token can be committed any more when it returns. Then it frees the holder's lease
 // in the store, so that another can have it, if the store is a Looker. The role
@@ -37,7 +41,9 @@ func Revoke(ctx context.Context, database fence.Querier, store Store, resource f
 	var seen Attempt
 	looker, looks := store.(Looker)
 	if looks {
-		seen, err = looker.Look(ctx, resource)
+		within, cancel := context.WithTimeout(ctx, revokePatience)
+		seen, err = looker.Look(within, resource)
+		cancel()
 	}
 	r := Revocation{LockedOut: last, NotFreed: err}
 	// The lock-out comes first: once the lease is free, another may be granted it.
@@ -47,8 +53,10 @@ func Revoke(ctx context.Context, database fence.Querier, store Store, resource f
 	if seen.Holder == "" {
 		return r, nil
 	}
+	within, cancel := context.WithTimeout(ctx, revokePatience)
+	defer cancel()
 	// That it was not held any more says that the store heard of the revocation.
-	if _, r.NotFreed = store.Release(ctx, resource, seen.Holder); r.NotFreed == nil {
+	if _, r.NotFreed = store.Release(within, resource, seen.Holder); r.NotFreed == nil {
 		r.Freed = seen.Holder
 	}
 	return r, nil

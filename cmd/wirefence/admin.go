@@ -34,7 +34,7 @@ func serveAdmin(ctx context.Context, cfg proxySettings, token *api.Token, server
 	}
 	a := &admin{}
 	if cfg.storeNamed(cfg.DatabaseURL) {
-		leases, err := openLeases(context.WithoutCancel(ctx), cfg.LeaseSettings, cfg.DatabaseURL)
+		leases, err := openLeases(context.WithoutCancel(ctx), cfg.StoreSettings, cfg.DatabaseURL)
 		if err != nil {
 			return nil, usageError{err}
 		}

@@ -94,7 +94,7 @@ func TestRevoke(t *testing.T) {
 	t.Parallel()
 	url := database(t, true)
 	stack.Exec(t, url, "SELECT wirefence.seal('orders', 34, 'worker-B')")
-	wirefence(t, issuer(url), "revoke", "orders").expect(t, 0).says(t, "orders is revoked: tokens below 35 are stale")
+	wirefence(t, issuer(url), "revoke", "orders").expect(t, 0).says(t, "orders is revoked: tokens below 35 are stale", "locked out: worker-B, with token 34")
 	wirefence(t, issuer(url), "status").expect(t, 0).says(t, " 35 ")
 	wirefence(t, issuer(url), "revoke", "no-such").expect(t, 1, "no-such", "WF008")
 }
@@ -122,4 +122,34 @@ func TestProtect(t *testing.T) {
 	}
 	wirefence(t, issuer(url), "unprotect", "orders").expect(t, 0).says(t, "orders is not guarded any more")
 	wirefence(t, issuer(url), "unprotect", "orders").expect(t, 1, "is not guarded")
+}
+
+// Whose lease was revoked loses it in the store, too, and is told why.
+func TestRevokeFreesTheLease(t *testing.T) {
+	t.Parallel()
+	for name, settings := range map[string][]string{"postgres": nil, "redis": {"WIREFENCE_REDIS_URL=" + redisServer(t).URL()}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			url, resource := database(t, true), "revoked-"+name
+			settings := append(issuer(url), settings...)
+			holder := start(t, append(settings, "WIREFENCE_TTL=10m", "WIREFENCE_HOLDER=worker-A"), "lock", resource, "--", "sh", "-c", "echo working; exec sleep 600")
+			holder.stdout.await(t, "working")
+			r := wirefence(t, settings, "revoke", resource).expect(t, 0)
+			r.says(t, "tokens below 2 are stale", "locked out: worker-A/", ", with token 1", "the lease of worker-A/")
+			if r.stderr != "" {
+				t.Errorf("standard error has %s", r.stderr)
+			}
+			wirefence(t, settings, "lock", resource, "--", "sh", "-c", "echo $WIREFENCE_TOKEN").expect(t, 0).says(t, "3")
+		})
+	}
+}
+
+// A store that is away doesn't keep the holder in.
+func TestRevokeWithoutTheStore(t *testing.T) {
+	t.Parallel()
+	url := database(t, true)
+	stack.Exec(t, url, "SELECT wirefence.seal('orders', 34, 'worker-B')")
+	wirefence(t, append(issuer(url), "WIREFENCE_REDIS_URL=redis://127.0.0.1:1"), "revoke", "orders").
+		expect(t, 0, "the lease was not freed", "127.0.0.1:1").says(t, "tokens below 35 are stale", "locked out: worker-B")
+	wirefence(t, append(issuer(url), "WIREFENCE_REDIS_URL=redis://h", "WIREFENCE_ETCD_URL=etcd://h"), "revoke", "orders").expect(t, 2, "both")
 }

@@ -20,17 +20,23 @@ import (
 	"github.com/wirefence/wirefence/lockclient/zookeeper"
 )
 
-// LeaseSettings are those of every command that takes leases. The database that
-// seals, and keeps leases where no other store does, is each command's own.
-type LeaseSettings struct {
+// StoreSettings name the lease store. The database that keeps leases where no
+// other does is each command's own.
+type StoreSettings struct {
 	RedisURL         string        `env:"WIREFENCE_REDIS_URL" help:"the lease store, as in redis://redis.internal:6379/0, redis-sentinel://sentinel1,sentinel2/0?master_name=leases or redis-cluster://redis1,redis2; without one, leases are in PostgreSQL"`
 	RedisReplicas    int           `env:"WIREFENCE_REDIS_WAIT_REPLICAS" envDefault:"0" help:"how many Redis replicas must have a grant or a renewal before it counts"`
 	RedisWaitTimeout time.Duration `env:"WIREFENCE_REDIS_WAIT_TIMEOUT" envDefault:"1s" help:"how long a grant or a renewal waits for them before it fails"`
 	EtcdURL          string        `env:"WIREFENCE_ETCD_URL" help:"etcd as the lease store, as in etcd://etcd1:2379,etcd2:2379,etcd3:2379"`
 	ZooKeeperURL     string        `env:"WIREFENCE_ZOOKEEPER_URL" help:"ZooKeeper as the lease store, as in zookeeper://zk1:2181,zk2:2181,zk3:2181"`
-	TTL              time.Duration `env:"WIREFENCE_TTL" envDefault:"15s" help:"how long the store keeps a lease that isn't renewed"`
-	MaxHold          time.Duration `env:"WIREFENCE_MAX_HOLD" envDefault:"24h" help:"cap on the hold, renewals included"`
-	Holder           string        `env:"WIREFENCE_HOLDER" help:"readable name of the holder (default the host's name and the process id)"`
+}
+
+// LeaseSettings are those of every command that takes leases. The database that
+// seals is each command's own, too.
+type LeaseSettings struct {
+	StoreSettings
+	TTL     time.Duration `env:"WIREFENCE_TTL" envDefault:"15s" help:"how long the store keeps a lease that isn't renewed"`
+	MaxHold time.Duration `env:"WIREFENCE_MAX_HOLD" envDefault:"24h" help:"cap on the hold, renewals included"`
+	Holder  string        `env:"WIREFENCE_HOLDER" help:"readable name of the holder (default the host's name and the process id)"`
 }
 
 // leases are a lease store and the database that seals its grants.
@@ -56,7 +62,7 @@ type opener struct {
 }
 
 // openers are the stores that the settings name.
-func (cfg LeaseSettings) openers() []opener {
+func (cfg StoreSettings) openers() []opener {
 	all := []opener{
 		{"WIREFENCE_REDIS_URL", cfg.RedisURL, fence.SourceRedis, cfg.openRedis},
 		{"WIREFENCE_ETCD_URL", cfg.EtcdURL, fence.SourceEtcd, func(url string) (closingStore, error) { return etcd.Open(url) }},
@@ -65,7 +71,7 @@ func (cfg LeaseSettings) openers() []opener {
 	return slices.DeleteFunc(all, func(o opener) bool { return o.url == "" })
 }
 
-func (cfg LeaseSettings) openRedis(url string) (closingStore, error) {
+func (cfg StoreSettings) openRedis(url string) (closingStore, error) {
 	store, err := redis.OpenWith(url, redis.Options{Replicas: cfg.RedisReplicas, ReplicaTimeout: cfg.RedisWaitTimeout})
 	if errors.Is(err, redis.ErrOptions) {
 		err = fmt.Errorf("WIREFENCE_REDIS_WAIT_REPLICAS, WIREFENCE_REDIS_WAIT_TIMEOUT: %w", err)
@@ -74,12 +80,12 @@ func (cfg LeaseSettings) openRedis(url string) (closingStore, error) {
 }
 
 // storeNamed reports whether openLeases would find a lease store named.
-func (cfg LeaseSettings) storeNamed(databaseURL string) bool {
+func (cfg StoreSettings) storeNamed(databaseURL string) bool {
 	return databaseURL != "" || len(cfg.openers()) > 0
 }
 
 // openLeases makes ready what the settings name. It does not connect yet.
-func openLeases(ctx context.Context, cfg LeaseSettings, databaseURL string) (*leases, error) {
+func openLeases(ctx context.Context, cfg StoreSettings, databaseURL string) (*leases, error) {
 	named := cfg.openers()
 	switch {
 	case len(named) > 1:

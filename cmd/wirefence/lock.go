@@ -101,7 +101,7 @@ func lockClient(ctx context.Context, cfg lockSettings) (*lockclient.Client, func
 	if err != nil {
 		return nil, nil, err
 	}
-	leases, err := openLeases(ctx, cfg.LeaseSettings, cfg.DatabaseURL)
+	leases, err := openLeases(ctx, cfg.StoreSettings, cfg.DatabaseURL)
 	if err != nil {
 		return nil, nil, usageError{err}
 	}

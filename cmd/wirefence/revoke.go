@@ -3,13 +3,18 @@ package main
 import (
 	"context"
 	"fmt"
+	"io"
+	"log/slog"
 
+	goredis "github.com/redis/go-redis/v9"
 	"github.com/spf13/cobra"
 
 	"github.com/wirefence/wirefence/fence"
+	"github.com/wirefence/wirefence/lockclient"
 )
 
 type revokeSettings struct {
+	StoreSettings
 	DatabaseURL string `env:"WIREFENCE_DATABASE_URL" help:"connection string of the issuer's role (required)"`
 }
 
@@ -18,8 +23,10 @@ func revokeCommand() *cobra.Command {
 		Use:   "revoke RESOURCE",
 		Short: "Lock the present holder of a resource out at once",
 		Long: `Raises the last token of a resource by one and ends the open transactions that
-hold it: no write with the present holder's token can commit any more. The next
-acquire gets a higher token.`,
+hold it: no write with the present holder's token can commit any more. Then it
+frees the lease in the store, if that can tell who has it, so that another can
+acquire it at once, with a higher token. The former holder learns of it when it
+renews; it may do until then what isn't fenced.`,
 		Args: exactly(1, "one resource"),
 		RunE: func(c *cobra.Command, args []string) error {
 			cfg, err := read[revokeSettings](c)
@@ -30,19 +37,38 @@ acquire gets a higher token.`,
 			if err != nil {
 				return usageError{err}
 			}
-			conn, err := connect(c.Context(), cfg.DatabaseURL)
-			if err != nil {
-				return err
-			}
-			defer conn.Close(context.Background())
-			token, err := fence.Revoke(c.Context(), conn, resource)
-			if err != nil {
-				return err
-			}
-			fmt.Fprintf(c.OutOrStdout(), "%s is revoked: tokens below %d are stale\n", resource, token)
-			return nil
+			return runRevoke(c.Context(), cfg, resource, c.OutOrStdout(), c.ErrOrStderr())
 		},
 	}
 	settings[revokeSettings](c)
 	return c
+}
+
+func runRevoke(ctx context.Context, cfg revokeSettings, resource fence.Resource, stdout, stderr io.Writer) error {
+	conn, err := connect(ctx, cfg.DatabaseURL)
+	if err != nil {
+		return err
+	}
+	defer conn.Close(context.Background())
+	leases, err := openLeases(ctx, cfg.StoreSettings, cfg.DatabaseURL)
+	if err != nil {
+		return usageError{err}
+	}
+	defer leases.close()
+	goredis.SetLogger(redisLog{slog.New(slog.DiscardHandler)}) // what fails is told below
+	done, err := lockclient.Revoke(ctx, conn, leases.store, resource)
+	if err != nil {
+		return err
+	}
+	fmt.Fprintf(stdout, "%s is revoked: tokens below %d are stale\n", resource, done.Token)
+	if done.LockedOut.Holder != "" {
+		fmt.Fprintf(stdout, "locked out: %s, with token %d\n", done.LockedOut.Holder, done.LockedOut.Token)
+	}
+	if done.Freed != "" {
+		fmt.Fprintf(stdout, "the lease of %s is free\n", done.Freed)
+	}
+	if done.NotFreed != nil {
+		fmt.Fprintf(stderr, "the lease was not freed; it ends when its holder learns of this, or renews it no more: %v\n", done.NotFreed)
+	}
+	return nil
 }
