@@ -89,8 +89,15 @@ func (p *process) end(sig syscall.Signal) {
 	p.cmd = nil
 }
 
-// Pause stops the process with SIGSTOP; Resume lets it go on.
-func (p *process) Pause() error  { return p.cmd.Process.Signal(syscall.SIGSTOP) }
+// Pause stops the process with SIGSTOP and returns when it has stopped; Resume
+// lets it go on.
+func (p *process) Pause() error {
+	if err := p.cmd.Process.Signal(syscall.SIGSTOP); err != nil {
+		return err
+	}
+	return awaitStopped(p.cmd.Process.Pid)
+}
+
 func (p *process) Resume() error { return p.cmd.Process.Signal(syscall.SIGCONT) }
 
 // SaveData copies the data of a server that isn't running, and returns a folder

@@ -1,0 +1,5 @@
+//go:build !linux
+
+package servers
+
+func awaitStopped(int) error { return nil }
