@@ -43,17 +43,26 @@ func TestErrorsNameTheServerNotThePassword(t *testing.T) {
 		t.Errorf("in another root: %v", err)
 	}
 	server.Kill()
-	_, err = store.Acquire(ctx, "r", "other", time.Minute)
-	check("acquire", err)
-	if !strings.Contains(err.Error(), "refused") {
-		t.Errorf("it does not say why: %v", err)
+	brief := func() context.Context {
+		ctx, cancel := context.WithTimeout(ctx, 500*time.Millisecond)
+		t.Cleanup(cancel)
+		return ctx
 	}
-	for what, call := range map[string]func() error{
-		"renew":   func() error { _, err := store.Renew(ctx, "r", "me", time.Minute); return err },
-		"release": func() error { _, err := store.Release(ctx, "r", "me"); return err },
-		"raise":   func() error { return store.Raise(ctx, "r", 5) },
+	for _, c := range []struct {
+		what string
+		call func() error
+	}{
+		{"acquire", func() error { _, err := store.Acquire(ctx, "r", "other", time.Minute); return err }},
+		{"acquire, in brief", func() error { _, err := store.Acquire(brief(), "r", "other", time.Minute); return err }},
+		{"renew, in brief", func() error { _, err := store.Renew(brief(), "r", "me", time.Minute); return err }},
+		{"raise, in brief", func() error { return store.Raise(brief(), "r", 5) }},
+		{"release", func() error { _, err := store.Release(ctx, "r", "me"); return err }},
 	} {
-		check(what, call())
+		err := c.call()
+		check(c.what, err)
+		if !strings.Contains(err.Error(), "refused") {
+			t.Errorf("%s does not say why: %v", c.what, err)
+		}
 	}
 	if err := server.Start(ctx); err != nil {
 		t.Fatal(err)

@@ -14,27 +14,36 @@ import (
 	"github.com/wirefence/wirefence/lockclient"
 )
 
-// tries is how often something is tried when connections break meanwhile.
-const tries = 3
+// patience is how long requests are tried again while connections break or no
+// server lets the driver in: an ensemble may take so long to elect a leader.
+// retryPause is the pause between two tries.
+const (
+	patience   = 3 * time.Second
+	retryPause = 50 * time.Millisecond
+)
 
 // errAgain says that what was read has changed since.
 var errAgain = errors.New("changed since it was read")
 
-// repeat calls try until it says something final. Only connections that break
-// count as tries: where something has changed, somebody else has got on. Where no
-// server lets the driver in, all of them were tried.
+// repeat calls try until it says something final. Where something has changed,
+// somebody else has got on, so that isn't repeated for ever.
 func repeat[T any](ctx context.Context, try func() (T, error)) (T, error) {
-	for failed := 0; ; {
+	var none T
+	failing := time.Now()
+	for {
 		value, err := try()
 		switch {
 		case errors.Is(err, errAgain):
-		case isConnection(err) && !errors.Is(err, zk.ErrNoServer) && failed < tries-1:
-			failed++
+			failing = time.Now()
+		case isConnection(err) && time.Since(failing) < patience:
+			select {
+			case <-time.After(retryPause):
+			case <-ctx.Done():
+			}
 		default:
 			return value, err
 		}
 		if err := ctx.Err(); err != nil {
-			var none T
 			return none, err
 		}
 	}

@@ -231,6 +231,22 @@ func secure(conn net.Conn, address string, config *tls.Config) (net.Conn, error)
 	return secured, nil
 }
 
+// connectFailure returns why one of the sessions has no connection, nil if none
+// has failed.
+func (s *Store) connectFailure() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, x := range s.sessions {
+		x.mu.Lock()
+		failure := x.failure
+		x.mu.Unlock()
+		if failure != nil {
+			return failure
+		}
+	}
+	return nil
+}
+
 // explain adds why there is no connection to an error that says so.
 func (x *session) explain(err error) error {
 	x.mu.Lock()

@@ -241,10 +241,15 @@ func (s *Store) begin() bool {
 	return true
 }
 
-// fail says what failed where. A context that ended is in the chain.
+// fail says what failed where. A context that ended is in the chain, and why
+// there was no connection, if there was none.
 func (s *Store) fail(ctx context.Context, doing string, resource fence.Resource, err error) error {
-	if ctxErr := ctx.Err(); ctxErr != nil && !errors.Is(err, ctxErr) {
-		err = fmt.Errorf("%w (%w)", ctxErr, err)
+	if ctxErr := ctx.Err(); ctxErr != nil {
+		if !errors.Is(err, ctxErr) {
+			err = fmt.Errorf("%w (%w)", ctxErr, err)
+		} else if failure := s.connectFailure(); failure != nil {
+			err = fmt.Errorf("%w (%w)", err, failure)
+		}
 	}
 	return fmt.Errorf("ZooKeeper at %s: %s %q: %w", strings.Join(s.opts.Servers, ","), doing, resource, err)
 }
