@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"strings"
@@ -159,18 +160,31 @@ func TestLockNamesWhatIsDown(t *testing.T) {
 	}
 }
 
-// A lease that the store gives away ends the command, with a status of its own.
+// A store that is gone ends the command with the lease, with a status of its own.
 func TestLockLosesItsLease(t *testing.T) {
-	t.Parallel()
-	redis, err := servers.StartRedis(t.Context())
-	if err != nil {
-		t.Fatal(err)
+	type server interface {
+		URL() string
+		Kill()
+		Close()
 	}
-	t.Cleanup(redis.Close)
-	r := start(t, []string{"WIREFENCE_REDIS_URL=" + redis.URL(), "WIREFENCE_TTL=1s"}, "lock", "orders", "--", "sh", "-c", "echo held; exec sleep 60")
-	r.stdout.await(t, "held")
-	redis.Kill()
-	r.end(t).expect(t, 76, "orders")
+	for setting, startServer := range map[string]func(context.Context) (server, error){
+		"WIREFENCE_REDIS_URL":     func(ctx context.Context) (server, error) { return servers.StartRedis(ctx) },
+		"WIREFENCE_ETCD_URL":      func(ctx context.Context) (server, error) { return servers.StartEtcd(ctx) },
+		"WIREFENCE_ZOOKEEPER_URL": func(ctx context.Context) (server, error) { return servers.StartZooKeeper(ctx) },
+	} {
+		t.Run(setting, func(t *testing.T) {
+			t.Parallel()
+			store, err := startServer(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(store.Close)
+			r := start(t, []string{setting + "=" + store.URL(), "WIREFENCE_TTL=2s"}, "lock", "orders", "--", "sh", "-c", "echo held; exec sleep 60")
+			r.stdout.await(t, "held")
+			store.Kill()
+			r.end(t).expect(t, 76, "orders")
+		})
+	}
 }
 
 // Ctrl-C while it waits for the lease ends the wait, and the command isn't run.
