@@ -272,15 +272,5 @@ func serverAccount() (*syscall.Credential, error) {
 	return nil, errors.New("PostgreSQL does not run as root, and there is no account postgres or nobody to run it as")
 }
 
-// FreePort returns a TCP port of the loopback that was free a moment ago.
-func FreePort() (int, error) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return 0, err
-	}
-	defer l.Close()
-	return l.Addr().(*net.TCPAddr).Port, nil
-}
-
 // File is the path of a file that a setting names, such as ssl_cert_file.
 func (p *Postgres) File(setting string) string { return filepath.Join(p.dir, "data", setting) }
