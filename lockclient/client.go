@@ -32,6 +32,10 @@ type Client struct {
 	leases  map[*Lease]struct{} // held ones
 	lines   map[fence.Resource]*line
 	streaks streaks
+
+	watching bool          // compareClocks will be called
+	compared moment        // when the clocks were last seen to have jumped
+	jumped   chan struct{} // closed when they differ more
 }
 
 // New makes a client on a store, which stays the caller's: Close ends the
@@ -44,6 +48,7 @@ func New(store Store, opts Options) (*Client, error) {
 		store: store, opts: opts.withDefaults(),
 		closing: make(chan struct{}), workers: workers{jobs: make(chan func())},
 		leases: map[*Lease]struct{}{}, lines: map[fence.Resource]*line{},
+		jumped: make(chan struct{}),
 	}, nil
 }
 
@@ -166,6 +171,7 @@ func (c *Client) start(ctx context.Context, lease *Lease) error {
 	closed := c.closed
 	if !closed {
 		c.leases[lease] = struct{}{}
+		c.watch()
 	}
 	c.mu.Unlock()
 	if closed {
@@ -205,6 +211,14 @@ func (c *Client) forget(lease *Lease) {
 	delete(c.leases, lease)
 }
 
+func (c *Client) heldLocked() []*Lease {
+	held := make([]*Lease, 0, len(c.leases))
+	for lease := range c.leases {
+		held = append(held, lease)
+	}
+	return held
+}
+
 // Close ends waiting acquires with ErrClosed, releases every lease, and returns
 // when all of the client's goroutines have ended, or with the context's error.
 // It may be called more than once.
@@ -220,10 +234,7 @@ func (c *Client) Close(ctx context.Context) error {
 			}
 		}
 	}
-	held := make([]*Lease, 0, len(c.leases))
-	for lease := range c.leases {
-		held = append(held, lease)
-	}
+	held := c.heldLocked()
 	c.mu.Unlock()
 
 	errs := make([]error, len(held))

@@ -22,6 +22,8 @@ type Lease struct {
 	holder   string
 	born     moment // before the acquire's request left
 
+	due time.Duration // the age at which it is renewed for the first time
+
 	ctx    context.Context
 	cancel context.CancelCauseFunc
 	kept   chan struct{} // closed when the lease has ended and its goroutine too
@@ -61,19 +63,24 @@ func (l *Lease) start(ctx context.Context) error {
 	now := l.client.opts.now()
 	elapsed := now.since(l.born)
 	due := around(l.client.opts.RenewEvery) - elapsed
-	l.timer = time.AfterFunc(min(due, l.left(now), clockCheck), func() {
-		l.mu.Lock()
-		defer l.mu.Unlock()
-		if l.checkLocked(l.client.opts.now()) == nil && !l.keeping {
-			l.keeping = true
-			l.client.running.Go(func() { l.keep(elapsed + due) })
-		}
-	})
+	l.due = elapsed + due
+	l.timer = time.AfterFunc(min(due, l.left(now)), l.recheck)
 	if left := l.left(now); left <= 0 {
 		l.endLocked(ErrExpired, nil)
 		return l.ended
 	}
 	return nil
+}
+
+// recheck ends the lease if its deadline has passed, else has it renewed from
+// now on.
+func (l *Lease) recheck() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.checkLocked(l.client.opts.now()) == nil && !l.keeping {
+		l.keeping = true
+		l.client.running.Go(func() { l.keep(l.due) })
+	}
 }
 
 // Resource is what the lease is of.

@@ -295,6 +295,19 @@ func TestASuspendedMachine(t *testing.T) {
 		if !errors.Is(lease.Err(), lockclient.ErrExpired) {
 			t.Errorf("Err does not read the clock: %v", lease.Err())
 		}
+
+		lease, err := client.Acquire(t.Context(), "kept")
+		if err != nil {
+			t.Fatal(err)
+		}
+		for range 5 { // not long enough to lose it, but long enough to be late
+			<-time.After(4 * time.Second)
+			asleep.Add(int64(6 * time.Second))
+			<-time.After(time.Second)
+			if left := lease.Remaining(); lease.Err() != nil || left < ttl-time.Second {
+				t.Fatalf("not renewed on waking: %v remain, %v", left, lease.Err())
+			}
+		}
 	})
 }
 

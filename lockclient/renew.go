@@ -7,10 +7,6 @@ import (
 	"github.com/wirefence/wirefence/fence"
 )
 
-// clockCheck is how often a lease compares the clocks between renewals, so that
-// it ends soon after the machine wakes from a sleep past the deadline.
-const clockCheck = time.Second
-
 // keep renews the lease until it ends, for the first time at an age.
 func (l *Lease) keep(age time.Duration) {
 	defer close(l.kept)
@@ -18,9 +14,11 @@ func (l *Lease) keep(age time.Duration) {
 	last, due := l.born, age // renew when due has passed since last
 	timer := time.NewTimer(0)
 	defer timer.Stop()
+	var jumped <-chan struct{}
 	for {
 		select {
 		case <-timer.C:
+		case <-jumped:
 		case <-l.ctx.Done():
 			return
 		}
@@ -35,7 +33,8 @@ func (l *Lease) keep(age time.Duration) {
 				last, due = l.client.opts.now(), pauses.pause()
 			}
 		}
-		timer.Reset(min(due-l.client.opts.now().since(last), clockCheck))
+		jumped = l.client.jump() // before the clocks are read
+		timer.Reset(due - l.client.opts.now().since(last))
 	}
 }
 
