@@ -127,7 +127,7 @@ func (p *place) pooler(upstream string, cfg servers.PgBouncerConfig) string {
 func (p *place) fencing(upstream, parameters string, o proxy.Options) string {
 	p.t.Helper()
 	o.Upstream = "postgres://" + upstream + "/?" + parameters
-	return all.once(p.t, o.Upstream+string(o.UnfencedWrites), func() (string, func(), error) {
+	return all.once(p.t, fmt.Sprint(o.Upstream, o.UnfencedWrites, o.Lease), func() (string, func(), error) {
 		return startProxy(o)
 	})
 }
