@@ -51,6 +51,7 @@ func (s *Session) dropped(e *replies.Entry[note]) {
 			s.portals.failed(e.Note.name)
 		}
 	case oursParse:
+		s.check.ready = false // the Close before it may have dropped the last one
 		if s.check.batch == s.batch.id {
 			s.check.batch = 0
 		}

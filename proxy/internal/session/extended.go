@@ -82,9 +82,8 @@ func (s *Session) parse(msg []byte, at int, out *Out) int {
 		}
 		s.batch.open = true
 	}
-	if s.lexPending && result.HasBackslashInPlainString && (carries || s.cfg.everyWrite || mayCarry(body)) {
-		refusal := s.refusal(fence.CannotBeFenced, "a text whose meaning depends on a setting of the same batch")
-		if !s.shadowed(refusal) {
+	if s.unreadable(result, carries, body) {
+		if refusal := s.unreadableText(); !s.shadowed(refusal) {
 			s.refuseBatch(refusal, out)
 			return len(msg)
 		}
@@ -222,15 +221,17 @@ func (s *Session) execute(msg []byte, at int, out *Out) int {
 		s.batch.ended, s.batch.contained = true, false
 	}
 	s.ran(&st)
+	before := s.prepares
 	if st.prepares {
 		s.prepare(&st, st.fence)
 	}
 	s.batch.fresh = false
 	e := s.q.Push(replies.Execute)
+	e.Note.before = before
 	s.follow(e, &st, 0)
 	s.pool.keeps = s.pool.keeps || st.step.Keeps
 	if st.forgets {
-		e.Note.sql, e.Note.name, e.Note.before = true, st.target, s.prepares
+		e.Note.sql, e.Note.name = true, st.target
 	}
 	return s.pass(len(msg), len(msg), at, out)
 }
@@ -388,4 +389,5 @@ func (s *Session) sync(out *Out) {
 	e := s.q.Push(replies.Sync)
 	e.Note.covered, e.Note.contain = covered, contained
 	s.batch.open, s.pool.keeps = false, false
+	s.batch.id++ // what follows comes even if something in this batch has failed
 }

@@ -26,7 +26,9 @@ func (s *Session) noticeTag(msg []byte) {
 	switch {
 	case name == "DISCARD ALL" || name == "DEALLOCATE ALL":
 		s.check.ready = false
-		s.prepared.clear()
+		if e := s.q.Front(); e != nil {
+			s.prepared.clear(e.Note.before)
+		}
 		return
 	case verb != "CREATE" && verb != "ALTER" && verb != "DROP" && verb != "DO":
 		return

@@ -37,6 +37,7 @@ func eitherOf(a, b statement) statement {
 		a.fence = b.fence
 	}
 	a.read, a.lexing, a.procedural = false, true, true
+	a.prepared = max(a.prepared, b.prepared)
 	a.step.Write, a.step.EndsTx, a.step.Setter = true, true, true
 	a.step.Unfenceable = "a statement whose name can't be told"
 	return a

@@ -30,6 +30,7 @@ func (s *Session) query(msg []byte, at int, out *Out) int {
 	} else { // a check anew: only one in the same text keeps a CALL from committing
 		covered = s.batch.covered.Unchecked()
 	}
+	inBatch := s.batch.open
 	s.batch.open = false
 	known := s.look()
 	result := s.scanner.Scan(body, s.options, known.catalog)
@@ -39,6 +40,12 @@ func (s *Session) query(msg []byte, at int, out *Out) int {
 	}
 	if result.FenceErr != nil && !s.shadowed(malformed(result.FenceErr)) {
 		return s.refuseQuery(len(msg), malformed(result.FenceErr), out)
+	}
+	if inBatch && s.unreadable(result, by.In(covered).Carries(), body) {
+		if refusal := s.unreadableText(); !s.shadowed(refusal) {
+			return s.refuseQuery(len(msg), refusal, out)
+		}
+		return s.pushPlain(len(msg), at, out)
 	}
 	r := gathered{by: by, carried: result.Fence}
 	s.stmts, s.steps = s.stmts[:0], s.steps[:0]
@@ -60,6 +67,7 @@ func (s *Session) query(msg []byte, at int, out *Out) int {
 	if r.contain && by.Comment == "" && s.cfg.Mode == Enforce && s.awaitVariable(out) {
 		return s.hold() // the session may prove to carry nothing
 	}
+	before := s.prepares
 	for i := range s.stmts {
 		d := &s.stmts[i]
 		s.ran(d)
@@ -67,7 +75,7 @@ func (s *Session) query(msg []byte, at int, out *Out) int {
 			s.prepare(d, by.Comment)
 		}
 	}
-	return s.weaveQuery(msg, body, at, by, covered, out)
+	return s.weaveQuery(msg, body, at, by, covered, before, out)
 }
 
 // gathered is what the statements of a Query have shown so far.
@@ -117,8 +125,9 @@ func (s *Session) readStatement(r *gathered, st *sqlscan.Statement, body []byte,
 	return nil, false
 }
 
-// weaveQuery forwards a Query with the checks that its steps need.
-func (s *Session) weaveQuery(msg, body []byte, at int, by weave.Carrier, covered weave.Coverage, out *Out) int {
+// weaveQuery forwards a Query with the checks that its steps need, before which
+// there were so many PREPAREs.
+func (s *Session) weaveQuery(msg, body []byte, at int, by weave.Carrier, covered weave.Coverage, before uint64, out *Out) int {
 	plan := s.plan()
 	plan.Query(s.steps, by, covered, s.cfg.RequireFence)
 	if plan.Refuse == "" && len(plan.Inserts) > 0 && !s.schema {
@@ -140,10 +149,10 @@ func (s *Session) weaveQuery(msg, body []byte, at int, by weave.Carrier, covered
 	}
 	if len(plan.Inserts) == 0 {
 		e := s.q.Push(replies.Query)
-		e.Note.covered = plan.After
+		e.Note.covered, e.Note.before = plan.After, before
 		s.followAll(e, plan)
 		if len(s.stmts) == 1 && s.stmts[0].forgets {
-			e.Note.sql, e.Note.name, e.Note.before = true, s.stmts[0].target, s.prepares
+			e.Note.sql, e.Note.name = true, s.stmts[0].target
 		}
 		s.free(plan)
 		return s.pass(len(msg), len(msg), at, out)
@@ -154,7 +163,7 @@ func (s *Session) weaveQuery(msg, body []byte, at int, by weave.Carrier, covered
 	out.own = wire.EndQuery(dst, head)
 	out.put(mark)
 	e := s.q.Push(replies.Query)
-	e.Note.plan, e.Note.covered = plan, plan.After
+	e.Note.plan, e.Note.covered, e.Note.before = plan, plan.After, before
 	s.followAll(e, plan)
 	for range plan.Inserts {
 		s.events.Checked()
@@ -170,7 +179,7 @@ func (s *Session) untouched(body []byte) bool {
 }
 
 func (s *Session) pushPlain(size, at int, out *Out) int {
-	s.q.Push(replies.Query)
+	s.q.Push(replies.Query).Note.before = s.prepares
 	return s.pass(size, size, at, out)
 }
 

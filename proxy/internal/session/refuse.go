@@ -6,6 +6,7 @@ import (
 
 	"github.com/wirefence/wirefence/fence"
 	"github.com/wirefence/wirefence/proxy/internal/replies"
+	"github.com/wirefence/wirefence/proxy/internal/sqlscan"
 	"github.com/wirefence/wirefence/proxy/internal/wire"
 )
 
@@ -83,6 +84,16 @@ func (s *Session) refusal(state fence.SQLState, command string) *wire.Error {
 		e.Hint = "Run `wirefence migrate` on this database."
 	}
 	return e
+}
+
+// unreadable reports whether what a text of an open batch means depends on a
+// setting that may be under way in it, and whether that matters.
+func (s *Session) unreadable(r *sqlscan.Result, carries bool, body []byte) bool {
+	return s.lexPending && r.HasBackslashInPlainString && (carries || s.cfg.everyWrite || mayCarry(body))
+}
+
+func (s *Session) unreadableText() *wire.Error {
+	return s.refusal(fence.CannotBeFenced, "a text whose meaning depends on a setting of the same batch")
 }
 
 // longName words the refusal of a Bind whose names nobody has read.

@@ -295,7 +295,7 @@ func (s *Session) ready(msg []byte) bool {
 		s.conclude(!s.pool.erred)
 		s.activity++
 		s.transactions++
-		s.portals.clear()
+		s.portals.clear(0)
 		s.dirty = s.dirty && (s.q.Ready() > 0 || s.batch.open)
 		if s.inTx {
 			s.inTx = false

@@ -134,7 +134,7 @@ type note struct {
 	closes  byte // what a Close is of: 'S' or 'P'
 	sql     bool // an SQL DEALLOCATE of name
 	name    string
-	before  uint64 // PREPAREs that came before a Close or a DEALLOCATE
+	before  uint64 // PREPAREs that came before this message
 	plan    *weave.Plan
 	refusal *wire.Error
 	covered weave.Coverage

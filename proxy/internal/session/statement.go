@@ -1,6 +1,8 @@
 package session
 
 import (
+	"maps"
+
 	"github.com/wirefence/wirefence/fence"
 	"github.com/wirefence/wirefence/proxy/internal/sqlscan"
 	"github.com/wirefence/wirefence/proxy/internal/weave"
@@ -81,11 +83,14 @@ func (s *Session) describe(st *sqlscan.Statement, known bool) statement {
 }
 
 // mayset marks what may set the session variable although its text doesn't say
-// so: the run of a prepared statement, or, in a database that has functions
+// so: the run of a prepared statement, the end of a transaction, or, in a database that has functions
 // which do, whatever may come to call one, be it by a trigger or a default.
 func (s *Session) mayset(d *statement) {
 	if s.pool.on {
 		return
+	}
+	if s.inTx && (d.step.EndsTx || d.step.Uncovers) {
+		d.step.Setter = true // a rollback brings back what the variable held before it was asked for
 	}
 	if d.executes && s.setterSQL || s.schema && (s.db.setters.Load() || !s.db.trusted.Load()) && (d.step.Write || d.read || d.procedural) {
 		d.step.Setter = true
@@ -320,8 +325,9 @@ func (r *registry) closed(name string, prepares uint64) {
 	}
 }
 
-// clear notes that the server has dropped them all.
-func (r *registry) clear() {
+// clear notes that the server has dropped them all, but for what was PREPAREd
+// when this many PREPAREs had come before.
+func (r *registry) clear(prepares uint64) {
 	r.defined = false
-	r.named = nil
+	maps.DeleteFunc(r.named, func(_ string, st statement) bool { return st.prepared <= prepares })
 }
