@@ -38,7 +38,7 @@ func (o Options) Validate() error {
 	o = o.withDefaults()
 	var errs []error
 	if o.Replicas < 0 {
-		errs = append(errs, fmt.Errorf("Replicas %d is negative", o.Replicas))
+		errs = append(errs, fmt.Errorf("option Replicas %d is negative", o.Replicas))
 	}
 	if o.ReplicaTimeout < time.Millisecond {
 		errs = append(errs, fmt.Errorf("ReplicaTimeout %v is less than 1ms", o.ReplicaTimeout))
@@ -58,7 +58,7 @@ func (o Options) suits(client goredis.UniversalClient) error {
 	case *goredis.ClusterClient:
 		limit = c.Options().ReadTimeout
 	default:
-		return fmt.Errorf("Replicas can't be waited for by a %T", client)
+		return fmt.Errorf("a %T can't wait for Replicas", client)
 	}
 	if limit > 0 && o.ReplicaTimeout >= limit {
 		return fmt.Errorf("ReplicaTimeout %v is not less than the client's ReadTimeout %v", o.ReplicaTimeout, limit)
