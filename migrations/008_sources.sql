@@ -114,7 +114,8 @@ LANGUAGE sql IMMUTABLE
 RETURN coalesce(source <> (known).source, source IS NULL AND (known).must_name_source);
 
 -- verdict judges a token by a row of resource_locks, of which an unknown
--- resource has only nulls: pass, record (accepted once the row says so), or the
+-- resource has only nulls: pass, record (accepted once the row says so), name
+-- (accepted, and the first to name the source, which the row should say), or the
 -- SQLSTATE of the refusal. Where only a seal advances, only a seal tells the
 -- source.
 CREATE FUNCTION wirefence.verdict(token bigint, source text, known wirefence.resource_locks) RETURNS text
@@ -127,7 +128,7 @@ RETURN CASE
     WHEN token > (known).last_token THEN 'record'
     WHEN (known).reuse = 'once' AND (known).used_token IS DISTINCT FROM token THEN 'record'
     WHEN (known).reuse = 'once' AND (known).used_xid IS DISTINCT FROM pg_current_xact_id_if_assigned() THEN 'WF005'
-    WHEN source IS NOT NULL AND (known).source IS NULL AND (known).advance = 'use' THEN 'record'
+    WHEN source IS NOT NULL AND (known).source IS NULL AND (known).advance = 'use' THEN 'name'
     ELSE 'pass'
 END;
 
@@ -272,6 +273,20 @@ BEGIN
 END
 $$;
 
+-- name_source notes the source that a current token is the first to name, if
+-- nobody else writes: those who do carry the same token, and none need wait for
+-- the other. The caller holds the lock shared, and doesn't wait to have more.
+CREATE FUNCTION wirefence.name_source(resource text, token bigint, source text) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    IF pg_try_advisory_xact_lock(wirefence.lock_key(resource)) THEN
+        PERFORM wirefence.announce(resource, token);
+        PERFORM wirefence.record(resource, token, source);
+    END IF;
+END
+$$;
+
 -- refuse_stale gives the verdicts that need no lock: a token once superseded
 -- stays so, even by the view of an old snapshot, while the others are final
 -- only where each statement sees the present.
@@ -298,9 +313,8 @@ $$;
 -- take_locks takes the lock of every pair in the order of the keys, exclusively
 -- first where two names share a key. The mode follows from the row as it is
 -- seen without a lock: going from shared to exclusive would make two first
--- writers deadlock. A current token that is the first to name its source ends
--- nobody: who holds the lock carries the same token. It returns the names locked
--- exclusively; null means that a token was superseded while it waited.
+-- writers deadlock. It returns the names locked exclusively; null means that a
+-- token was superseded while it waited.
 CREATE FUNCTION wirefence.take_locks(resources text[], tokens bigint[], sources text[]) RETURNS text[]
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
@@ -311,9 +325,7 @@ DECLARE
 BEGIN
     FOR pair IN
         SELECT u.resource, u.token, u.source, wirefence.lock_key(u.resource) AS key,
-               CASE WHEN l.resource_id IS NULL THEN interval '5 s'
-                    WHEN l.reuse = 'allow' AND l.last_token = u.token THEN NULL
-                    ELSE l.preempt_after END AS preempt_after,
+               CASE WHEN l.resource_id IS NULL THEN interval '5 s' ELSE l.preempt_after END AS preempt_after,
                writable AND wirefence.verdict(u.token, u.source, l) = 'record' AS exclusive
         FROM unnest(resources, tokens, sources) AS u(resource, token, source)
         LEFT JOIN wirefence.resource_locks AS l ON l.resource_id = u.resource
@@ -364,6 +376,8 @@ BEGIN
                 RAISE serialization_failure USING MESSAGE = 'could not serialize access to a fenced resource';
             END IF;
             PERFORM wirefence.record(resources[i], tokens[i], sources[i]);
+        ELSIF verdict = 'name' AND writable THEN
+            PERFORM wirefence.name_source(resources[i], tokens[i], sources[i]);
         END IF;
     END LOOP;
 END
@@ -442,7 +456,7 @@ DECLARE
 BEGIN
     IF pg_try_advisory_xact_lock(wirefence.lock_key(resource)) THEN
         SELECT * INTO known FROM wirefence.resource_locks AS l WHERE l.resource_id = resource;
-        IF wirefence.verdict(token, source, known) = 'record' THEN
+        IF wirefence.verdict(token, source, known) IN ('record', 'name') THEN
             PERFORM wirefence.announce(resource, token);
             PERFORM wirefence.record(resource, token, source);
         END IF;
@@ -479,7 +493,7 @@ BEGIN
     LOOP
         IF pair.verdict LIKE 'WF%' THEN
             PERFORM wirefence.refuse(pair.verdict, pair.resource, pair.token, pair.source, pair.known);
-        ELSIF pair.verdict = 'record' AND recording THEN
+        ELSIF pair.verdict IN ('record', 'name') AND recording THEN
             PERFORM wirefence.record_at_once(pair.resource, pair.token, pair.source);
         END IF;
     END LOOP;

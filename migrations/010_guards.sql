@@ -146,6 +146,8 @@ BEGIN
                 RAISE serialization_failure USING MESSAGE = 'could not serialize access to a fenced resource';
             END IF;
             PERFORM wirefence.record(resources[i], tokens[i], sources[i]);
+        ELSIF verdict = 'name' AND writable THEN
+            PERFORM wirefence.name_source(resources[i], tokens[i], sources[i]);
         END IF;
         IF coalesce(known.guarded, wirefence.to_be_guarded(resources[i])) THEN
             noted := noted || resources[i];

@@ -132,17 +132,25 @@ func TestOneOfTwoFirstSourcesWins(t *testing.T) {
 	})
 }
 
-// Who carries the same token, without its source, is no older holder.
-func TestTheFirstToNameASourceEndsNobody(t *testing.T) {
+// Who carries the same token, without its source, is no older holder: the first
+// to name the source neither ends that transaction nor waits for it. The source is
+// taken by one that nobody is beside.
+func TestTheFirstToNameASourceRunsBesideOthers(t *testing.T) {
 	onEach(t, func(t *testing.T, db database) {
 		app := db.app(t)
+		mustExec(t, app, "SET statement_timeout = '30s'")
 		mustExec(t, app, "SELECT wirefence.check('orders=34')")
-		mustExec(t, db.admin(t), "UPDATE wirefence.resource_locks SET preempt_after = '50 ms'")
-		holder := db.zombie(t, "orders=34")
-		naming := db.start(t, app, "SELECT wirefence.check('orders=34@etcd')")
-		mustExec(t, db.admin(t), "SELECT pg_sleep(0.6)") // several times preempt_after
-		wantCode(t, holder(), "")
-		wantCode(t, <-naming, "")
+		for _, isolation := range isolations {
+			holder := db.zombie(t, "orders=34")
+			mustExec(t, app, "BEGIN ISOLATION LEVEL "+isolation)
+			mustExec(t, app, "SELECT wirefence.check('orders=34@etcd')")
+			mustExec(t, app, "COMMIT")
+			if got := db.source(t, "orders"); got != "" {
+				t.Errorf("%s: the source is %q beside another writer", isolation, got)
+			}
+			wantCode(t, holder(), "")
+		}
+		mustExec(t, app, "SELECT wirefence.check('orders=34@etcd')")
 		if got := db.source(t, "orders"); got != "etcd" {
 			t.Errorf("the source is %q", got)
 		}
