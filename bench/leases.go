@@ -2,94 +2,83 @@ package main
 
 import (
 	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"slices"
 	"time"
 
-	goredis "github.com/redis/go-redis/v9"
-
-	"github.com/wirefence/wirefence/internal/servers"
-	"github.com/wirefence/wirefence/lockclient"
-	"github.com/wirefence/wirefence/lockclient/redis"
+	"github.com/wirefence/wirefence/bench/figures"
 )
 
-// leaseRates are pairs of acquire and release per second, of each round: by the
-// least that the scripts must do, and by the lock client on the same go-redis
-// client. Neither seals.
-type leaseRates struct{ bare, client []float64 }
+// Two of the ways that bench/rivals measures, in its order.
+const (
+	bareScripts = iota
+	lockClient
+)
 
-func (r *leaseRates) ratios() (all []float64) {
-	for i := range r.bare {
-		all = append(all, r.client[i]/r.bare[i])
+// measureLeases runs the comparison with other libraries, a module of its own.
+func measureLeases(ctx context.Context, rounds, seconds int) (*figures.Leases, error) {
+	cmd := exec.CommandContext(ctx, "go", "run", "-C", "bench/rivals", ".", fmt.Sprintf("-rounds=%d", rounds), fmt.Sprintf("-during=%ds", seconds))
+	cmd.Stderr = os.Stderr
+	out, err := cmd.Output()
+	if err != nil {
+		return nil, fmt.Errorf("bench/rivals: %w", err)
+	}
+	results := &figures.Leases{}
+	return results, json.Unmarshal(out, results)
+}
+
+// ratesAgainst are the ratios of a way's rates to those of the bare scripts,
+// round by round.
+func ratesAgainst(l *figures.Leases, way int) (all []float64) {
+	for i, bare := range l.Ways[bareScripts].Rates {
+		all = append(all, l.Ways[way].Rates[i]/bare)
 	}
 	return all
 }
 
-func measureLeases(ctx context.Context, rounds, seconds int) (*leaseRates, error) {
-	server, err := servers.StartRedis(ctx)
-	if err != nil {
-		return nil, err
+// handoff is the median time of a handoff in milliseconds.
+func handoff(w figures.Way) spread {
+	var all []float64
+	for _, d := range w.Handoffs {
+		all = append(all, float64(d)/float64(time.Millisecond))
 	}
-	defer server.Close()
-	client := goredis.NewClient(&goredis.Options{Addr: server.Addr(), ContextTimeoutEnabled: true})
-	store := redis.New(client)
-	defer store.Close()
-	locks, err := lockclient.New(store, lockclient.Options{})
-	if err != nil {
-		return nil, err
-	}
-	defer func() { _ = locks.Close(ctx) }()
-	bare, err := bareLease(client)
-	if err != nil {
-		return nil, err
-	}
-	leased := func(ctx context.Context) error {
-		lease, err := locks.TryAcquire(ctx, "bench")
-		if err != nil {
-			return err
-		}
-		return lease.Release(ctx)
-	}
-	rates := &leaseRates{}
-	for range rounds {
-		for _, side := range []struct {
-			do    func(context.Context) error
-			rates *[]float64
-		}{{bare, &rates.bare}, {leased, &rates.client}} {
-			rate, err := perSecond(ctx, time.Duration(seconds)*time.Second, side.do)
-			if err != nil {
-				return nil, err
-			}
-			*side.rates = append(*side.rates, rate)
-		}
-	}
-	return rates, nil
+	median := spreadOf(all).median
+	return spread{median, median, median}
 }
 
-func bareLease(client *goredis.Client) (func(context.Context) error, error) {
-	acquireText, err := scripts.ReadFile("scripts/acquire.lua")
-	if err != nil {
-		return nil, err
+// leaseTables show the libraries side by side.
+func (b *book) leaseTables(p *page) {
+	if b.leases == nil {
+		return
 	}
-	releaseText, err := scripts.ReadFile("scripts/release.lua")
-	if err != nil {
-		return nil, err
-	}
-	acquire, release := goredis.NewScript(string(acquireText)), goredis.NewScript(string(releaseText))
-	keys := []string{"bare:{bench}:lease", "bare:{bench}:token"}
-	return func(ctx context.Context) error {
-		if err := acquire.Run(ctx, client, keys, "holder", "15000").Err(); err != nil {
-			return err
+	p.line("")
+	p.line("## Leases on Redis")
+	p.line("")
+	p.line("Each library takes and releases one lock over and over, in one goroutine, without a seal. Of the libraries only the lock client counts tokens. A handoff is timed from a release by one client to the return of another's acquire, which has waited for 20 to 220 ms.")
+	p.line("")
+	p.line("| | acquire and release/s | of the bare scripts | handoff, p50 ms | p95 ms | worst ms |")
+	p.line("|---|---:|---:|---:|---:|---:|")
+	for i, way := range b.leases.Ways {
+		ratio, p50, p95, worst := "", "", "", ""
+		if i != bareScripts {
+			ratio = spreadOf(ratesAgainst(b.leases, i)).String()
 		}
-		return release.Run(ctx, client, keys[:1], "holder").Err()
-	}, nil
-}
-
-func perSecond(ctx context.Context, during time.Duration, do func(context.Context) error) (float64, error) {
-	began, n := time.Now(), 0
-	for time.Since(began) < during {
-		if err := do(ctx); err != nil {
-			return 0, err
+		if times := slices.Sorted(slices.Values(way.Handoffs)); len(times) > 0 {
+			p50, p95, worst = ms(percentile(times, 50)), ms(percentile(times, 95)), ms(percentile(times, 100))
 		}
-		n++
+		p.line("| %s | %s | %s | %s | %s | %s |", way.Name, rate(spreadOf(way.Rates)), ratio, p50, p95, worst)
 	}
-	return float64(n) / time.Since(began).Seconds(), nil
+	p.line("")
+	p.line("What it costs one process to keep %d leases of 15 s, each renewed every %v. CPU is of a whole core; commands are those that it sends.", b.leases.Renewals[0].Leases, b.leases.Renewals[0].Every)
+	p.line("")
+	p.line("| | commands/s at Redis | CPU of the process | of Redis | KiB per lease | lost |")
+	p.line("|---|---:|---:|---:|---:|---:|")
+	for _, r := range b.leases.Renewals {
+		share := func(cpu time.Duration) string { return fmt.Sprintf("%.0f %%", 100*cpu.Seconds()/r.During.Seconds()) }
+		p.line("| %s | %.0f | %s | %s | %.1f | %d |", r.Name, float64(r.Commands)/r.During.Seconds(), share(r.CPU), share(r.RedisCPU),
+			float64(r.Bytes)/1024/float64(r.Leases), r.Lost)
+	}
 }

@@ -6,6 +6,8 @@ import (
 	"runtime"
 	"strings"
 	"time"
+
+	"github.com/wirefence/wirefence/bench/figures"
 )
 
 // book is all that was measured.
@@ -17,7 +19,7 @@ type book struct {
 	results  results
 	sessions map[target]*sessionCost
 	copies   map[string]*copyCost
-	leases   *leaseRates
+	leases   *figures.Leases
 	core     []coreResult
 }
 
@@ -49,7 +51,7 @@ func (b *book) markdown() string {
 	}
 	b.sessionTable(&p)
 	b.copyTable(&p)
-	b.leaseTable(&p)
+	b.leaseTables(&p)
 	b.coreTable(&p)
 	return p.String()
 }
@@ -190,21 +192,6 @@ func secondsOf(all []time.Duration) string {
 		values = append(values, d.Seconds())
 	}
 	return spreadOf(values).String()
-}
-
-func (b *book) leaseTable(p *page) {
-	if b.leases == nil {
-		return
-	}
-	p.line("")
-	p.line("## Leases on Redis")
-	p.line("")
-	p.line("One client takes and releases one lease over and over, without a seal.")
-	p.line("")
-	p.line("| | acquire and release/s |")
-	p.line("|---|---:|")
-	p.line("| bare scripts: `SET NX PX` and `INCR`, compare and `DEL` | %s |", rate(spreadOf(b.leases.bare)))
-	p.line("| lock client | %s |", rate(spreadOf(b.leases.client)))
 }
 
 func (b *book) coreTable(p *page) {

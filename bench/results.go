@@ -138,7 +138,8 @@ func (b *book) verdicts() (all []verdict) {
 		all = append(all, atMost("memory of an idle session, KiB", 24, spread{kib, kib, kib}))
 	}
 	if b.leases != nil {
-		all = append(all, atLeast("acquire and release on Redis: rate against the bare scripts", 0.8, spreadOf(b.leases.ratios())))
+		all = append(all, atLeast("acquire and release on Redis: rate against the bare scripts", 0.8, spreadOf(ratesAgainst(b.leases, lockClient))),
+			atMost("handoff of a lease on Redis, from release to the next acquire: p50, ms", 10, handoff(b.leases.Ways[lockClient])))
 	}
 	if len(b.core) > 0 {
 		worst := slices.MaxFunc(b.core, func(x, y coreResult) int { return cmp.Compare(x.mustBeZero(), y.mustBeZero()) })
