@@ -65,7 +65,8 @@ func failOver(s sentinel, w *world, r *rand.Rand) (func() error, error) {
 // resource's keys.
 type cluster struct {
 	*servers.RedisCluster
-	pair int
+	pair    int
+	members string // connection string with those that were masters at first
 }
 
 func startCluster(t *testing.T, _ *world) store {
@@ -79,11 +80,11 @@ func startCluster(t *testing.T, _ *world) store {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return cluster{c, pair}
+	return cluster{c, pair, c.URL()}
 }
 
 func (cluster) addr(int) string     { return "" }
-func (c cluster) url(string) string { return c.URL() }
+func (c cluster) url(string) string { return c.members }
 
 var masterKilled = fault{name: "a master killed, its replica takes over", strike: on(func(c cluster, _ *world, _ *rand.Rand) (func() error, error) {
 	ctx := context.Background()
