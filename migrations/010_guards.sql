@@ -84,7 +84,7 @@ $$;
 -- note_passed adds resources to what the transaction was checked for, and the
 -- fence as a whole, told apart by the seed. The caller has checked them in this
 -- transaction. The name '' stands for bypassing, which is asked for no resource.
-CREATE FUNCTION wirefence.note_passed(resources text[], carried text DEFAULT NULL) RETURNS void
+CREATE FUNCTION wirefence.note_passed(resources text[], carried text DEFAULT NULL) RETURNS boolean
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
@@ -108,64 +108,53 @@ BEGIN
     END IF;
     PERFORM set_config('wirefence.passed', noted, true),
             setval('wirefence.passed', interval_hash_extended(began, hashtextextended(noted, 0)));
+    RETURN true;
 END
 $$;
 
--- judge is as in 008, but that it leaves a note for guards. It gives the verdict
--- on each pair under its lock, all or nothing. In
--- REPEATABLE READ and SERIALIZABLE the row is read FOR SHARE, which raises
--- 40001 where the snapshot is out of date. A READ ONLY transaction can lock no
--- row and writes nothing that would need it: it is judged by what it sees, and
--- advances nothing.
-CREATE OR REPLACE FUNCTION wirefence.judge(resources text[], tokens bigint[], sources text[]) RETURNS void
+-- note_guarded notes those of the resources that guards may ask for.
+CREATE FUNCTION wirefence.note_guarded(resources text[], carried text) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    writable boolean := current_setting('transaction_read_only') = 'off';
-    snapshot boolean := current_setting('transaction_isolation') IN ('repeatable read', 'serializable');
-    known wirefence.resource_locks;
-    owned text[];
-    verdict text;
-    noted text[] := '{}';
+    noted CONSTANT text[] := ARRAY(SELECT l.resource_id FROM wirefence.resource_locks AS l
+                                   WHERE l.resource_id = ANY (resources) AND l.guarded);
 BEGIN
-    WHILE owned IS NULL LOOP
-        PERFORM wirefence.refuse_stale(resources, tokens, sources);
-        owned := wirefence.take_locks(resources, tokens, sources);
-    END LOOP;
-    FOR i IN 1 .. cardinality(resources) LOOP
-        IF writable AND snapshot THEN
-            SELECT * INTO known FROM wirefence.resource_locks AS l WHERE l.resource_id = resources[i] FOR SHARE;
-        ELSE
-            SELECT * INTO known FROM wirefence.resource_locks AS l WHERE l.resource_id = resources[i];
-        END IF;
-        verdict := wirefence.verdict(tokens[i], sources[i], known);
-        IF verdict LIKE 'WF%' THEN
-            PERFORM wirefence.refuse(verdict, resources[i], tokens[i], sources[i], known);
-        ELSIF verdict = 'record' AND writable THEN
-            IF resources[i] <> ALL (owned) THEN
-                RAISE serialization_failure USING MESSAGE = 'could not serialize access to a fenced resource';
-            END IF;
-            PERFORM wirefence.record(resources[i], tokens[i], sources[i]);
-        ELSIF verdict = 'name' AND writable THEN
-            PERFORM wirefence.name_source(resources[i], tokens[i], sources[i]);
-        END IF;
-        IF coalesce(known.guarded, wirefence.to_be_guarded(resources[i])) THEN
-            noted := noted || resources[i];
-        END IF;
-    END LOOP;
-    IF writable AND noted <> '{}' THEN
-        PERFORM wirefence.note_passed(noted);
+    IF noted <> '{}' AND current_setting('transaction_read_only') = 'off' THEN
+        PERFORM wirefence.note_passed(noted, carried);
     END IF;
 END
 $$;
 
--- check is as in 008, but that it leaves a note for guards.
+CREATE OR REPLACE FUNCTION wirefence.check_all(fence text, default_resource text, required boolean) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    pairs record;
+BEGIN
+    IF fence IS NULL THEN
+        fence := nullif(current_setting('wirefence.token', true), '');
+        IF fence IS NULL THEN
+            IF required THEN
+                PERFORM wirefence.refuse_unfenced();
+            END IF;
+            RETURN;
+        END IF;
+    END IF;
+    pairs := wirefence.parsed(fence, default_resource);
+    PERFORM wirefence.judge(pairs.resources, pairs.tokens, pairs.sources);
+    PERFORM wirefence.note_guarded(pairs.resources, fence);
+END
+$$;
+
+-- check is as in 008, but that it leaves a note for guards: in the condition of
+-- its one read, since each further statement of a function costs about as much.
+-- Where the transaction was checked for nothing before, the note is made at once.
 CREATE OR REPLACE FUNCTION wirefence.check(fence text, default_resource text, required boolean) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
     carried text := fence;
-    guarded boolean;
 BEGIN
     IF carried IS NULL THEN
         carried := current_setting('wirefence.token', true);
@@ -176,12 +165,16 @@ BEGIN
     IF current_setting('transaction_isolation') = 'read committed' THEN
         BEGIN
             IF pg_try_advisory_xact_lock_shared(wirefence.lock_key(split_part(carried, '=', 1))) THEN
-                SELECT l.guarded INTO guarded FROM wirefence.resource_locks AS l
-                WHERE l.resource_id = split_part(carried, '=', 1) AND (l.fence = carried OR l.sourced_fence = carried);
+                PERFORM FROM wirefence.resource_locks AS l
+                WHERE l.resource_id = split_part(carried, '=', 1) AND CASE
+                    WHEN (l.fence = carried OR l.sourced_fence = carried) IS NOT TRUE THEN false
+                    WHEN NOT l.guarded OR current_setting('transaction_read_only') = 'on' THEN true
+                    WHEN current_setting('wirefence.passed', true) <> '' THEN wirefence.note_passed(ARRAY[l.resource_id], carried)
+                    ELSE setval('wirefence.passed', interval_hash_extended(now() - timestamptz '1970-01-01 00:00:00+00', hashtextextended(
+                             set_config('wirefence.passed', ',' || hashtextextended(l.resource_id, 0) || ',' || hashtextextended(carried, 1) || ',', true),
+                             0))) IS NOT NULL
+                    END;
                 IF FOUND THEN
-                    IF guarded AND current_setting('transaction_read_only') = 'off' THEN
-                        PERFORM wirefence.note_passed(ARRAY[split_part(carried, '=', 1)]);
-                    END IF;
                     RETURN;
                 END IF;
                 RAISE EXCEPTION 'not the frequent case';
@@ -195,12 +188,10 @@ BEGIN
         FROM wirefence.resource_locks AS l
         WHERE l.resource_id = split_part(carried, '=', 1) AND (l.fence = carried OR l.sourced_fence = carried);
         IF FOUND THEN
-            SELECT l.guarded INTO guarded FROM wirefence.resource_locks AS l
+            PERFORM FROM wirefence.resource_locks AS l
             WHERE l.resource_id = split_part(carried, '=', 1) AND (l.fence = carried OR l.sourced_fence = carried) FOR SHARE;
             IF FOUND THEN
-                IF guarded AND current_setting('transaction_read_only') = 'off' THEN
-                    PERFORM wirefence.note_passed(ARRAY[split_part(carried, '=', 1)]);
-                END IF;
+                PERFORM wirefence.note_guarded(ARRAY[split_part(carried, '=', 1)], carried);
                 RETURN;
             END IF;
         END IF;
@@ -256,25 +247,15 @@ BEGIN
 END
 $$;
 
--- guard_check is what a guard does when nothing says that its transaction was
--- checked for the resource: it checks the fence of the session, all of it.
-CREATE FUNCTION wirefence.guard_check(target regclass, resource text) RETURNS void
+-- guard_unchecked is what a guard does when its transaction wasn't checked for the
+-- resource and the fence of the session, which was checked by then, doesn't name
+-- it.
+CREATE FUNCTION wirefence.guard_unchecked(target regclass, resource text) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
-DECLARE
-    carried CONSTANT text := nullif(current_setting('wirefence.token', true), '');
-    pairs record;
 BEGIN
-    IF carried IS NOT NULL THEN
-        pairs := wirefence.parsed(carried, NULL);
-        IF resource COLLATE "C" = ANY (pairs.resources) THEN
-            PERFORM wirefence.judge(pairs.resources, pairs.tokens, pairs.sources);
-            PERFORM wirefence.note_passed(pairs.resources, carried);
-            RETURN;
-        END IF;
-    END IF;
-    IF NOT wirefence.bypassed(target, resource) THEN
-        PERFORM wirefence.refuse_unguarded(target, resource, carried);
+    IF NOT wirefence.has_passed(resource) AND NOT wirefence.bypassed(target, resource) THEN
+        PERFORM wirefence.refuse_unguarded(target, resource, nullif(current_setting('wirefence.token', true), ''));
     END IF;
 END
 $$;
@@ -287,15 +268,22 @@ $$;
 CREATE FUNCTION wirefence.guard() RETURNS trigger
 LANGUAGE plpgsql
 AS $$
+DECLARE
+    checked boolean := false;
 BEGIN
-    IF pg_catalog.strpos(coalesce(pg_catalog.current_setting('wirefence.passed', true), ''),
-                         pg_catalog.concat(',', pg_catalog.hashtextextended(TG_ARGV[0], 0), ',')) OPERATOR(pg_catalog.>) 0
-       AND pg_catalog.currval('wirefence.passed') OPERATOR(pg_catalog.=) pg_catalog.interval_hash_extended(
-           pg_catalog.now() OPERATOR(pg_catalog.-) '1970-01-01 00:00:00+00'::pg_catalog.timestamptz,
-           pg_catalog.hashtextextended(pg_catalog.current_setting('wirefence.passed', true), 0)) THEN
-        RETURN NULL;
-    END IF;
-    PERFORM wirefence.guard_check(TG_RELID::pg_catalog.regclass, TG_ARGV[0]);
+    LOOP
+        IF pg_catalog.strpos(coalesce(pg_catalog.current_setting('wirefence.passed', true), ''),
+                             pg_catalog.concat(',', pg_catalog.hashtextextended(TG_ARGV[0], 0), ',')) OPERATOR(pg_catalog.>) 0
+           AND pg_catalog.currval('wirefence.passed') OPERATOR(pg_catalog.=) pg_catalog.interval_hash_extended(
+               pg_catalog.now() OPERATOR(pg_catalog.-) '1970-01-01 00:00:00+00'::pg_catalog.timestamptz,
+               pg_catalog.hashtextextended(pg_catalog.current_setting('wirefence.passed', true), 0)) THEN
+            RETURN NULL;
+        END IF;
+        EXIT WHEN checked;
+        PERFORM wirefence.check(NULL, NULL, false);
+        checked := true;
+    END LOOP;
+    PERFORM wirefence.guard_unchecked(TG_RELID::pg_catalog.regclass, TG_ARGV[0]);
     RETURN NULL;
 END
 $$;
@@ -333,17 +321,33 @@ AS $$
     FROM wirefence.name_parts(template) WITH ORDINALITY AS p(part, is_column, place)
 $$;
 
--- guard_check_row is guard_check for a row, given as JSON.
-CREATE FUNCTION wirefence.guard_check_row(target regclass, template text, line jsonb) RETURNS void
+-- guard_row is the trigger of a table with a resource for each row, for rows of
+-- which nothing says that their transaction was checked for them: the template
+-- is the argument. Moving a row takes both names' tokens.
+CREATE FUNCTION wirefence.guard_row() RETURNS trigger
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    PERFORM wirefence.check(NULL, NULL, false);
+    IF TG_OP <> 'INSERT' THEN
+        PERFORM wirefence.guard_row_unchecked(TG_RELID::regclass, TG_ARGV[0], to_jsonb(OLD));
+    END IF;
+    IF TG_OP <> 'DELETE' THEN
+        PERFORM wirefence.guard_row_unchecked(TG_RELID::regclass, TG_ARGV[0], to_jsonb(NEW));
+    END IF;
+    RETURN NULL;
+END
+$$;
+
+-- guard_row_unchecked is guard_unchecked for a row, given as JSON.
+CREATE FUNCTION wirefence.guard_row_unchecked(target regclass, template text, line jsonb) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
     resource CONSTANT text := wirefence.row_name(template, line);
 BEGIN
     IF octet_length(resource) BETWEEN 1 AND 255 THEN
-        IF NOT wirefence.has_passed(resource) THEN
-            PERFORM wirefence.guard_check(target, resource);
-        END IF;
+        PERFORM wirefence.guard_unchecked(target, resource);
     ELSIF NOT wirefence.bypassed(target, template) THEN
         RAISE EXCEPTION USING
             ERRCODE = 'WF002',
@@ -356,71 +360,47 @@ BEGIN
 END
 $$;
 
--- guard_row is the trigger of a table with a resource for each row, for rows of
--- which nothing says that their transaction was checked for them: the template
--- is the argument. Moving a row takes both names' tokens.
-CREATE FUNCTION wirefence.guard_row() RETURNS trigger
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
-AS $$
-BEGIN
-    IF TG_OP <> 'INSERT' THEN
-        PERFORM wirefence.guard_check_row(TG_RELID::regclass, TG_ARGV[0], to_jsonb(OLD));
-    END IF;
-    IF TG_OP <> 'DELETE' THEN
-        PERFORM wirefence.guard_check_row(TG_RELID::regclass, TG_ARGV[0], to_jsonb(NEW));
-    END IF;
-    RETURN NULL;
-END
-$$;
-
--- guard_fence checks the fence of the session, all of it, ahead of the rows of a
--- statement: locks are taken in order, and before those of rows.
-CREATE FUNCTION wirefence.guard_fence(target regclass, template text, operation text) RETURNS void
+-- guard_truncate is what a guard does about a TRUNCATE where each row has a
+-- resource of its own.
+CREATE FUNCTION wirefence.guard_truncate(target regclass, template text) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
-DECLARE
-    carried CONSTANT text := nullif(current_setting('wirefence.token', true), '');
-    pairs record;
 BEGIN
-    IF operation = 'TRUNCATE' THEN
-        IF NOT wirefence.bypassed(target, template) THEN
-            RAISE EXCEPTION USING
-                ERRCODE = 'WF006',
-                MESSAGE = 'TRUNCATE can''t be fenced where each row has a resource of its own',
-                DETAIL = 'Table ' || target::text || ' is guarded as ' || wirefence.quoted(template) || '.',
-                HINT = 'DELETE the rows with their tokens. Members of wirefence_bypass may truncate.';
-        END IF;
-    ELSIF carried IS NOT NULL THEN
-        pairs := wirefence.parsed(carried, NULL);
-        PERFORM wirefence.judge(pairs.resources, pairs.tokens, pairs.sources);
-        PERFORM wirefence.note_passed(pairs.resources, carried);
+    IF NOT wirefence.bypassed(target, template) THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'WF006',
+            MESSAGE = 'TRUNCATE can''t be fenced where each row has a resource of its own',
+            DETAIL = 'Table ' || target::text || ' is guarded as ' || wirefence.quoted(template) || '.',
+            HINT = 'DELETE the rows with their tokens. Members of wirefence_bypass may truncate.';
     END IF;
 END
 $$;
 
 -- guard_statement is the trigger before each statement on a table with a
--- resource for each row. It is written as guard is.
+-- resource for each row. It has the fence of the session checked, all of it, ahead
+-- of the rows: locks are taken in order, and before those of rows. It is written as
+-- guard is.
 CREATE FUNCTION wirefence.guard_statement() RETURNS trigger
 LANGUAGE plpgsql
 AS $$
 BEGIN
-    IF TG_OP OPERATOR(pg_catalog.<>) 'TRUNCATE' AND (
-        coalesce(pg_catalog.current_setting('wirefence.token', true), '') OPERATOR(pg_catalog.=) ''
-        OR pg_catalog.strpos(coalesce(pg_catalog.current_setting('wirefence.passed', true), ''),
-               pg_catalog.concat(',', pg_catalog.hashtextextended(pg_catalog.current_setting('wirefence.token', true), 1), ',')) OPERATOR(pg_catalog.>) 0
-        AND pg_catalog.currval('wirefence.passed') OPERATOR(pg_catalog.=) pg_catalog.interval_hash_extended(
-               pg_catalog.now() OPERATOR(pg_catalog.-) '1970-01-01 00:00:00+00'::pg_catalog.timestamptz,
-               pg_catalog.hashtextextended(pg_catalog.current_setting('wirefence.passed', true), 0))) THEN
-        RETURN NULL;
+    IF TG_OP OPERATOR(pg_catalog.=) 'TRUNCATE' THEN
+        PERFORM wirefence.guard_truncate(TG_RELID::pg_catalog.regclass, TG_ARGV[0]);
+    ELSIF coalesce(pg_catalog.current_setting('wirefence.token', true), '') OPERATOR(pg_catalog.<>) ''
+          AND (pg_catalog.strpos(coalesce(pg_catalog.current_setting('wirefence.passed', true), ''),
+                   pg_catalog.concat(',', pg_catalog.hashtextextended(pg_catalog.current_setting('wirefence.token', true), 1), ',')) OPERATOR(pg_catalog.>) 0
+               AND pg_catalog.currval('wirefence.passed') OPERATOR(pg_catalog.=) pg_catalog.interval_hash_extended(
+                   pg_catalog.now() OPERATOR(pg_catalog.-) '1970-01-01 00:00:00+00'::pg_catalog.timestamptz,
+                   pg_catalog.hashtextextended(pg_catalog.current_setting('wirefence.passed', true), 0))) IS NOT TRUE THEN
+        PERFORM wirefence.check(NULL, NULL, false);
     END IF;
-    PERFORM wirefence.guard_fence(TG_RELID::pg_catalog.regclass, TG_ARGV[0], TG_OP);
     RETURN NULL;
 END
 $$;
 
 GRANT EXECUTE ON FUNCTION wirefence.guard(), wirefence.guard_row(), wirefence.guard_statement(),
-    wirefence.guard_check(regclass, text), wirefence.guard_check_row(regclass, text, jsonb),
-    wirefence.guard_fence(regclass, text, text) TO PUBLIC;
+    wirefence.guard_unchecked(regclass, text), wirefence.guard_row_unchecked(regclass, text, jsonb),
+    wirefence.guard_truncate(regclass, text) TO PUBLIC;
 
 -- passed_condition is the SQL by which a row's trigger finds that the
 -- transaction was checked for the name, itself an SQL expression. It is all

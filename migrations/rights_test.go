@@ -28,8 +28,8 @@ func TestRightsAreTheFewGranted(t *testing.T) {
 			WHERE p.pronamespace = 'wirefence'::regnamespace AND a.grantee = `
 		if got := column[string](t, admin, granted+"0 ORDER BY 1"); !slices.Equal(got, []string{
 			"wirefence.\"check\"(text)", "wirefence.\"check\"(text,text,boolean)", "wirefence.declare_guard(regclass,text)",
-			"wirefence.guard()", "wirefence.guard_check(regclass,text)", "wirefence.guard_check_row(regclass,text,jsonb)", "wirefence.guard_fence(regclass,text,text)",
-			"wirefence.guard_row()", "wirefence.guard_statement()", "wirefence.observe(text,text,boolean)", "wirefence.plan_protect(regclass,text,name)",
+			"wirefence.guard()", "wirefence.guard_row()", "wirefence.guard_row_unchecked(regclass,text,jsonb)", "wirefence.guard_statement()",
+			"wirefence.guard_truncate(regclass,text)", "wirefence.guard_unchecked(regclass,text)", "wirefence.observe(text,text,boolean)", "wirefence.plan_protect(regclass,text,name)",
 			"wirefence.plan_unprotect(regclass,name)", "wirefence.protect(regclass,text)", "wirefence.retract_guard(regclass)",
 			"wirefence.schema_version()", "wirefence.unprotect(regclass)",
 		}) {
