@@ -69,18 +69,6 @@ func (s *Store) hold(g *grant, x *session) {
 	g.session = x
 }
 
-// holds reports whether a lease may be in a session.
-func (s *Store) holds(x *session) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for _, g := range s.grants {
-		if g.session == x {
-			return true
-		}
-	}
-	return false
-}
-
 // expiryRetry is the pause between two tries to end a lease.
 const expiryRetry = time.Second
 

@@ -214,29 +214,57 @@ func winInTime(t *testing.T, store *zookeeper.Store, resource fence.Resource, ho
 	}
 }
 
-func TestALeaseOutlivesTheLeader(t *testing.T) {
-	t.Parallel()
-	members, err := servers.StartZooKeeperEnsemble(t.Context(), 3)
+// ensemble starts three members, of which the first is the leader.
+func ensemble(t *testing.T, settings ...string) []*servers.ZooKeeper {
+	t.Helper()
+	members, err := servers.StartZooKeeperEnsemble(t.Context(), 3, settings...)
 	if err != nil {
 		t.Fatal(err)
 	}
-	var hosts []string
-	var leader *servers.ZooKeeper
-	for _, member := range members {
+	for i, member := range members {
 		t.Cleanup(member.Close)
-		hosts = append(hosts, member.Addr())
 		if member.Mode(t.Context()) == "leader" {
-			leader = member
+			members[0], members[i] = member, members[0]
 		}
 	}
-	if leader == nil {
+	if members[0].Mode(t.Context()) != "leader" {
 		t.Fatal("no leader")
+	}
+	return members
+}
+
+// A member that is cut off from the leader together with its client, right after a
+// grant, can't tell that the session lives, though that had no lease for long.
+func TestALeaseOfAnIdleSessionOutlivesItsMember(t *testing.T) {
+	t.Parallel()
+	members := ensemble(t, "tickTime=2000")
+	other, store := open(t, "zookeeper://"+members[0].Addr()), open(t, "zookeeper://"+members[1].Addr()+"?tick=4s")
+	const long = 22 * time.Second // in a session of 26 s, for which the driver pings each 8.7 s
+	win(t, store, "r", "before", long)
+	release(t, store, "r", "before")
+	<-time.After(8 * time.Second)
+	granted := time.Now()
+	win(t, store, "r", "me", long)
+	if err := members[1].Pause(); err != nil {
+		t.Fatal(err)
+	}
+	if took := winWhenFree(t, other, "r", "other", granted); took < long {
+		t.Errorf("a lease of %v ended after %v", long, took)
+	}
+}
+
+func TestALeaseOutlivesTheLeader(t *testing.T) {
+	t.Parallel()
+	members := ensemble(t)
+	var hosts []string
+	for _, member := range members {
+		hosts = append(hosts, member.Addr())
 	}
 	store := open(t, "zookeeper://"+strings.Join(hosts, ",")+"?tick=100ms")
 	last := win(t, store, "r", "me", time.Minute)
-	leader.Kill()
+	members[0].Kill()
 	// In an election requests may fail.
-	ok := false
+	ok, err := false, error(nil)
 	for start := time.Now(); !ok && time.Since(start) < time.Minute; {
 		if ok, err = store.Renew(t.Context(), "r", "me", time.Minute); err == nil && !ok {
 			t.Fatal("lost with the leader")

@@ -126,15 +126,34 @@ func (x *session) lineUp(path string) (place string, err error) {
 }
 
 // leaveLine deletes a place, which would hold up those behind it for as long as
-// the session lasts.
+// the session lasts. What fails is tried again when the session is next touched.
 func (x *session) leaveLine(node string) error {
-	_, err := repeat(context.Background(), func() (struct{}, error) {
-		err := x.conn.Delete(node, -1)
-		if errors.Is(err, zk.ErrNoNode) {
-			err = nil
-		}
-		return struct{}{}, err
-	})
+	_, err := repeat(context.Background(), func() (struct{}, error) { return struct{}{}, x.deletePlace(node) })
+	if err != nil {
+		x.mu.Lock()
+		defer x.mu.Unlock()
+		x.left = append(x.left, node)
+	}
+	return err
+}
+
+// leaveLines deletes the places that could not be deleted when they were left.
+func (x *session) leaveLines() {
+	x.mu.Lock()
+	left := x.left
+	x.left = nil
+	x.mu.Unlock()
+	failed := slices.DeleteFunc(left, func(node string) bool { return x.deletePlace(node) == nil })
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.left = append(x.left, failed...)
+}
+
+func (x *session) deletePlace(node string) error {
+	err := x.conn.Delete(node, -1)
+	if errors.Is(err, zk.ErrNoNode) {
+		err = nil
+	}
 	return err
 }
 

@@ -30,6 +30,7 @@ type session struct {
 	wire      net.Conn
 	failure   error // of the last try to connect
 	abandoned bool
+	left      []string // places in lines that could not be deleted yet
 }
 
 // sessionTimeout is what a session must last so that leases of a ttl do: see the
@@ -96,10 +97,11 @@ func (s *Store) connect(timeout time.Duration) (*session, error) {
 	return x, nil
 }
 
-// touch tells the server often enough that a session with leases lives. One that
-// has had no connection for all of its time has expired, and is replaced: a
-// server that was restored from older data than the driver has seen would never
-// let the driver in again.
+// touch tells the server often enough that a session lives, even one that has no
+// leases: how long one lasts that it is about to get depends on when the leader last
+// heard of the session. One that has had no connection for all of its time has
+// expired, and is replaced: a server that was restored from older data than the
+// driver has seen would never let the driver in again.
 func (s *Store) touch(x *session) {
 	ticker := time.NewTicker(s.opts.Tick / 2)
 	defer ticker.Stop()
@@ -117,9 +119,8 @@ func (s *Store) touch(x *session) {
 			s.drop(x)
 			return
 		}
-		if s.holds(x) {
-			_, _, _ = x.conn.Exists("/") // the driver deals with failures
-		}
+		_, _, _ = x.conn.Exists("/") // the driver deals with failures
+		x.leaveLines()
 	}
 }
 

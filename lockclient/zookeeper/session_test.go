@@ -243,6 +243,46 @@ func TestWaitersStandInLine(t *testing.T) {
 	awaitNotice(t, line[0].notices) // "short" is not renewed and expires
 }
 
+// A place in the line that could not be left for an outage is left after it: whoever
+// is behind would not be woken for as long as the session lasts.
+func TestAPlaceIsLeftAfterAnOutage(t *testing.T) {
+	t.Parallel()
+	store, link := linked(t)
+	behind := open(t, shared.URL())
+	win(t, behind, "left", "me", time.Minute)
+	first, second := make(chan struct{}, 1), make(chan struct{}, 1)
+	leave, err := store.Notify(t.Context(), "left", first)
+	if err != nil {
+		t.Fatal(err)
+	}
+	awaitNotice(t, first)
+	stop, err := behind.Notify(t.Context(), "left", second)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer stop()
+	awaitNotice(t, second)
+	link.Cut()
+	leave()
+	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Second) // more than the store tries at once
+	defer cancel()
+	if attempt, err := store.Look(ctx, "left"); err == nil {
+		t.Fatalf("no outage: %+v", attempt)
+	}
+	<-ctx.Done()
+	link.Restore()
+	for range 20 { // it works again, with the session that it had
+		if _, err = store.Look(t.Context(), "left"); err == nil {
+			break
+		}
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	release(t, behind, "left", "me")
+	awaitNotice(t, second)
+}
+
 // waiting is the number of the last place that was given in a line.
 func waiting(t *testing.T, conn *zk.Conn, resource string) string {
 	t.Helper()
