@@ -49,7 +49,7 @@ func benchmark(b *testing.B, workers int) {
 	}
 	defer client.Close(context.Background())
 
-	ctx := b.Context()
+	ctx := context.Background()
 	acquire, release := goredis.NewScript(acquireLua), goredis.NewScript(releaseLua)
 	bare := func(resource fence.Resource) error {
 		lease := redis.LeaseKey(resource)
