@@ -1,0 +1,118 @@
+package migrations_test
+
+import (
+	"errors"
+	"maps"
+	"strings"
+	"testing"
+
+	"github.com/jackc/pgx/v5/pgconn"
+)
+
+// What is said about a table and what stands guard there are compared.
+func TestGuardedFindsWhatHasDrifted(t *testing.T) {
+	onEach(t, func(t *testing.T, db database) {
+		app, issuer := guarded(t, db), db.as(t, "issuer")
+		faults := func() map[string]string {
+			t.Helper()
+			found := map[string]string{}
+			for _, line := range column[string](t, issuer, "SELECT relation || '|' || fault FROM wirefence.guarded() WHERE fault IS NOT NULL") {
+				name, fault, _ := strings.Cut(line, "|")
+				found[name], _, _ = strings.Cut(fault, ":")
+			}
+			return found
+		}
+		wantFaults := func(want map[string]string) {
+			t.Helper()
+			if got := faults(); !maps.Equal(got, want) {
+				t.Errorf("faults %q, want %q", got, want)
+			}
+		}
+		const later = "a later partition"
+		wantFaults(map[string]string{"public.parts_high": later, "public.reports_high": later})
+		wantCode(t, exec(app, "TRUNCATE parts_high"), "") // which is why it is a fault
+		mustExec(t, app, "SELECT wirefence.protect('parts', 'orders'), wirefence.protect('reports', 'report:{tenant}:{id}')")
+		wantFaults(nil)
+		wantCode(t, exec(app, "TRUNCATE parts_high"), "WF002")
+		wantCode(t, exec(app, "TRUNCATE reports_high"), "WF006")
+
+		mustExec(t, app, `ALTER TABLE orders RENAME TO renamed; ALTER TABLE lines DISABLE TRIGGER wirefence_guard;
+			ALTER TABLE reports RENAME COLUMN tenant TO customer; CREATE TABLE heir2 () INHERITS (base)`)
+		wantFaults(map[string]string{
+			"public.lines": "a trigger of its guard is disabled", "public.heir2": "not guarded, though it inherits from a guarded table",
+			"public.reports":      "a column of the template was renamed",
+			"public.reports_high": "a column of the template was renamed", "public.reports_low": "a column of the template was renamed",
+		})
+		wantCode(t, exec(app, "UPDATE renamed SET item = 'x'"), "WF002")
+		wantCode(t, exec(app, "SET wirefence.token = 'report:a:1=34'; UPDATE reports SET body = 'x' WHERE id = 1; RESET wirefence.token"), "")
+		wantCode(t, exec(app, "UPDATE reports SET body = 'x' WHERE id = 1"), "WF002")
+		mustExec(t, app, `SELECT wirefence.unprotect('reports'), wirefence.protect('reports', 'report:{customer}:{id}'),
+			wirefence.protect('lines', 'lines'), wirefence.protect('base', 'orders')`)
+		wantFaults(nil)
+
+		mustExec(t, app, "DROP TRIGGER wirefence_guard ON lines; DROP TRIGGER wirefence_guard_update ON reports; DROP TABLE base CASCADE; CREATE TABLE base (id int, item text)")
+		wantFaults(map[string]string{
+			"public.lines": "its triggers have gone", "public.base": "the table has gone",
+			"public.reports": "a trigger of its guard has gone", "public.reports_low": "a trigger of its guard has gone", "public.reports_high": "a trigger of its guard has gone",
+		})
+		mustExec(t, app, "SELECT wirefence.protect('lines', 'lines'), wirefence.protect('base', 'orders'), wirefence.protect('reports', 'report:{customer}:{id}')")
+		wantFaults(nil)
+		mustExec(t, app, "SELECT wirefence.unprotect(relation) FROM (VALUES ('lines'::regclass), ('base'), ('reports'), ('renamed'), ('parts')) v(relation)")
+		if got := column[string](t, issuer, "SELECT relation FROM wirefence.guarded()"); len(got) > 0 {
+			t.Errorf("still guarded: %q", got)
+		}
+		mustExec(t, app, "UPDATE reports SET body = 'x'; TRUNCATE renamed, lines")
+	})
+}
+
+func TestProtectSaysWhatIsWrong(t *testing.T) {
+	onEach(t, func(t *testing.T, db database) {
+		app, admin := guarded(t, db), db.admin(t)
+		mustExec(t, admin, "CREATE TABLE public.others (id int)")
+		mustExec(t, app, "CREATE TABLE public.odd (id int, at timestamptz, price numeric, name char(4), \"we ird\" text, flag bool)")
+		for _, c := range []struct{ call, state, says string }{
+			{"protect('nowhere', 'x')", "42P01", "nowhere"},
+			{"protect(NULL, 'x')", "22004", "the table to protect is null"},
+			{"protect('free', NULL)", "22023", "It is null"},
+			{"protect('free', '')", "22023", "It has 0 bytes"},
+			{"protect('free', repeat('x', 256))", "22023", "It has 256 bytes"},
+			{"protect('free', 'a{b')", "22023", "don't fit together"},
+			{"protect('free', 'a}')", "22023", "don't fit together"},
+			{"protect('free', 'a{}')", "22023", "don't fit together"},
+			{"protect('free', 'a{b{c}}')", "22023", "don't fit together"},
+			{"protect('free', 'a:{tenant}')", "42703", "has no column \"tenant\""},
+			{"protect('odd', 'a:{at}')", "42804", "can't be part of a resource's name"},
+			{"protect('odd', 'a:{price}')", "42804", "can't be part of a resource's name"},
+			{"protect('odd', 'a:{name}')", "42804", "can't be part of a resource's name"},
+			{"protect('seen', 'x')", "42809", "can't be guarded"},
+			{"protect('pg_catalog.pg_class', 'x')", "42809", "can't be guarded"},
+			{"protect('wirefence.resource_locks', 'x')", "42809", "can't be guarded"},
+			{"protect('others', 'x')", "42501", "Connect as postgres"},
+			{"protect('orders', 'other')", "42710", "guarded already, for resource \"orders\""},
+			{"protect('parts_low', 'other')", "42710", "guarded already"},
+			{"unprotect('free')", "42704", "is not guarded"},
+			{"unprotect(NULL)", "42704", "is null"},
+			{"unprotect('reports_low')", "42809", "guarded as a partition"},
+			{"declare_guard('free', 'orders')", "42501", "has no guard"},
+		} {
+			err := exec(app, "SELECT wirefence."+c.call)
+			wantCode(t, err, c.state)
+			if pgErr := (*pgconn.PgError)(nil); errors.As(err, &pgErr) && !strings.Contains(pgErr.Message+" "+pgErr.Detail+" "+pgErr.Hint, c.says) {
+				t.Errorf("%s: %q, %q, %q don't say %q", c.call, pgErr.Message, pgErr.Detail, pgErr.Hint, c.says)
+			}
+		}
+		if got := column[string](t, admin, "SELECT relation::text FROM wirefence.guard_triggers WHERE relation IN ('free'::regclass, 'odd', 'others') UNION SELECT name FROM wirefence.guards WHERE name ~ 'free|odd|others'"); len(got) > 0 {
+			t.Errorf("half done: %q", got)
+		}
+		mustExec(t, app, `SELECT wirefence.protect('odd', '{{x}}:{we ird}/{flag}'), wirefence.protect('free', '{{x}}')`)
+		mustExec(t, app, "SET wirefence.token = '%7Bx%7D:q/true=1'; INSERT INTO odd (\"we ird\", flag) VALUES ('q', true)")
+		mustExec(t, app, "SET wirefence.token = '%7Bx%7D=1'; INSERT INTO free VALUES (1); RESET wirefence.token")
+		for _, values := range []string{"NULL, true", "repeat('x', 250), false"} {
+			err := exec(app, "INSERT INTO odd (\"we ird\", flag) VALUES ("+values+")")
+			wantCode(t, err, "WF002")
+			if err != nil && !strings.Contains(err.Error(), "belongs to no resource") {
+				t.Errorf("%s: %v", values, err)
+			}
+		}
+	})
+}
