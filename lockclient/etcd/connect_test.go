@@ -2,7 +2,6 @@ package etcd_test
 
 import (
 	"context"
-	"errors"
 	"net"
 	"strings"
 	"sync"
@@ -11,6 +10,7 @@ import (
 
 	"github.com/wirefence/wirefence/internal/authority"
 	"github.com/wirefence/wirefence/lockclient/etcd"
+	"github.com/wirefence/wirefence/lockclient/storetest"
 )
 
 func TestErrorsNameTheServerNotThePassword(t *testing.T) {
@@ -67,24 +67,7 @@ func TestOpenHidesABadURL(t *testing.T) {
 
 func TestADeadlineEndsACallToAPausedServer(t *testing.T) {
 	server := ownServer(t)
-	store := open(t, server.URL())
-	win(t, store, "r", "me", time.Minute)
-	if err := server.Pause(); err != nil {
-		t.Fatal(err)
-	}
-	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
-	defer cancel()
-	start := time.Now()
-	_, err := store.Renew(ctx, "r", "me", time.Minute)
-	if !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), server.Addr()) {
-		t.Error(err)
-	}
-	if took := time.Since(start); took > 2*time.Second {
-		t.Errorf("took %v", took)
-	}
-	if err := server.Resume(); err != nil {
-		t.Fatal(err)
-	}
+	storetest.ADeadlineEndsACall(t, open(t, server.URL()), server)
 }
 
 func TestTLS(t *testing.T) {

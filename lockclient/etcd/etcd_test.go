@@ -2,9 +2,7 @@ package etcd_test
 
 import (
 	"context"
-	"fmt"
 	"os"
-
 	"testing"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -21,21 +19,10 @@ import (
 var shared *servers.Etcd
 
 func TestMain(m *testing.M) {
-	server, err := servers.StartEtcd(context.Background())
-	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		os.Exit(1)
-	}
-	shared = server
-	code := m.Run()
-	server.Close()
-	if code == 0 {
-		if err := goleak.Find(); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			code = 1
-		}
-	}
-	os.Exit(code)
+	os.Exit(storetest.Main(m, func(ctx context.Context) (err error) {
+		shared, err = servers.StartEtcd(ctx)
+		return err
+	}, func() { shared.Close() }, func() error { return goleak.Find() }))
 }
 
 func open(t testing.TB, url string) *etcd.Store {

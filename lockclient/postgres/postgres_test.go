@@ -24,22 +24,11 @@ import (
 // shared is the server of the tests that don't harm it.
 var shared *servers.Postgres
 
-func TestMain(m *testing.M) { os.Exit(testMain(m)) }
-
-func testMain(m *testing.M) int {
-	server, err := start(context.Background())
-	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		return 1
-	}
-	shared = server
-	code := m.Run()
-	server.Close()
-	if err := goleak.Find(); code == 0 && err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		return 1
-	}
-	return code
+func TestMain(m *testing.M) {
+	os.Exit(storetest.Main(m, func(ctx context.Context) (err error) {
+		shared, err = start(ctx)
+		return err
+	}, func() { shared.Close() }, func() error { return goleak.Find() }))
 }
 
 // start starts a server whose database postgres has the schema, and an issuer.

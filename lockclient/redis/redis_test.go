@@ -54,27 +54,18 @@ func theCluster(t testing.TB) *servers.RedisCluster {
 }
 
 func TestMain(m *testing.M) {
-	server, err := servers.StartRedis(context.Background())
-	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		os.Exit(1)
-	}
-	shared = server
-	code := m.Run()
-	server.Close()
-	if sentinel.server != nil {
-		sentinel.server.Close()
-	}
-	if cluster.server != nil {
-		cluster.server.Close()
-	}
-	if code == 0 {
-		if err := leaks(); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			code = 1
+	os.Exit(storetest.Main(m, func(ctx context.Context) (err error) {
+		shared, err = servers.StartRedis(ctx)
+		return err
+	}, func() {
+		shared.Close()
+		if sentinel.server != nil {
+			sentinel.server.Close()
 		}
-	}
-	os.Exit(code)
+		if cluster.server != nil {
+			cluster.server.Close()
+		}
+	}, leaks))
 }
 
 // leaks gives go-redis the second that it sleeps before it tries to connect
@@ -233,23 +224,7 @@ func TestErrorsNameTheServerNotThePassword(t *testing.T) {
 
 func TestADeadlineEndsACallToAPausedServer(t *testing.T) {
 	server := ownServer(t)
-	store := open(t, server)
-	if _, err := store.Acquire(t.Context(), "r", "me", time.Minute); err != nil {
-		t.Fatal(err)
-	}
-	if err := server.Pause(); err != nil {
-		t.Fatal(err)
-	}
-	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
-	defer cancel()
-	start := time.Now()
-	_, err := store.Renew(ctx, "r", "me", time.Minute)
-	if !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), server.Addr()) {
-		t.Error(err)
-	}
-	if took := time.Since(start); took > 2*time.Second {
-		t.Errorf("took %v", took)
-	}
+	storetest.ADeadlineEndsACall(t, open(t, server), server)
 }
 
 func TestAUserWithoutChannelsCanRelease(t *testing.T) {

@@ -2,7 +2,6 @@ package zookeeper_test
 
 import (
 	"context"
-	"fmt"
 	"os"
 	"testing"
 
@@ -18,21 +17,10 @@ import (
 var shared *servers.ZooKeeper
 
 func TestMain(m *testing.M) {
-	server, err := servers.StartZooKeeper(context.Background())
-	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		os.Exit(1)
-	}
-	shared = server
-	code := m.Run()
-	server.Close()
-	if code == 0 {
-		if err := goleak.Find(); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			code = 1
-		}
-	}
-	os.Exit(code)
+	os.Exit(storetest.Main(m, func(ctx context.Context) (err error) {
+		shared, err = servers.StartZooKeeper(ctx)
+		return err
+	}, func() { shared.Close() }, func() error { return goleak.Find() }))
 }
 
 func open(t testing.TB, url string) *zookeeper.Store {
