@@ -50,27 +50,11 @@ COMMENT ON TABLE wirefence.bypasses IS 'Transactions in which a member of wirefe
 
 GRANT SELECT ON wirefence.guards, wirefence.bypasses TO wirefence_issuer;
 
--- Only checks of guarded resources leave a note for guards: others need not pay
--- for it.
-ALTER TABLE wirefence.resource_locks ADD COLUMN guarded boolean NOT NULL DEFAULT false;
-COMMENT ON COLUMN wirefence.resource_locks.guarded IS 'Whether a guard may ask for this resource.';
-
--- to_be_guarded reports whether a guard may ask for a resource.
-CREATE FUNCTION wirefence.to_be_guarded(resource text) RETURNS boolean
-LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
-AS $$ SELECT EXISTS (SELECT FROM wirefence.guards AS g WHERE g.template OR g.resource = to_be_guarded.resource) $$;
-
-CREATE FUNCTION wirefence.inherit_guard() RETURNS trigger
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
-AS $$
-BEGIN
-    NEW.guarded := wirefence.to_be_guarded(NEW.resource_id);
-    RETURN NEW;
-END
-$$;
-
-CREATE TRIGGER inherit_guard BEFORE INSERT ON wirefence.resource_locks
-FOR EACH ROW EXECUTE FUNCTION wirefence.inherit_guard();
+-- Only checks of resources that a guard may ask for leave a note: others need not
+-- pay for it. Which those are each check reads here: were it said in the rows of
+-- resource_locks, then a protect would hold up every grant until it has committed.
+CREATE INDEX ON wirefence.guards (resource);
+CREATE INDEX ON wirefence.guards (template) WHERE template;
 
 -- has_passed reports whether the transaction was checked for a resource.
 CREATE FUNCTION wirefence.has_passed(resource text) RETURNS boolean
@@ -117,8 +101,8 @@ CREATE FUNCTION wirefence.note_guarded(resources text[], carried text) RETURNS v
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    noted CONSTANT text[] := ARRAY(SELECT l.resource_id FROM wirefence.resource_locks AS l
-                                   WHERE l.resource_id = ANY (resources) AND l.guarded);
+    noted CONSTANT text[] := ARRAY(SELECT u.resource FROM unnest(resources) AS u(resource)
+                                   WHERE EXISTS (SELECT FROM wirefence.guards AS g WHERE g.template OR g.resource = u.resource));
 BEGIN
     IF noted <> '{}' AND current_setting('transaction_read_only') = 'off' THEN
         PERFORM wirefence.note_passed(noted, carried);
@@ -168,7 +152,9 @@ BEGIN
                 PERFORM FROM wirefence.resource_locks AS l
                 WHERE l.resource_id = split_part(carried, '=', 1) AND CASE
                     WHEN (l.fence = carried OR l.sourced_fence = carried) IS NOT TRUE THEN false
-                    WHEN NOT l.guarded OR current_setting('transaction_read_only') = 'on' THEN true
+                    WHEN NOT EXISTS (SELECT FROM wirefence.guards AS g WHERE g.template)
+                         AND NOT EXISTS (SELECT FROM wirefence.guards AS g WHERE g.resource = l.resource_id)
+                         OR current_setting('transaction_read_only') = 'on' THEN true
                     WHEN current_setting('wirefence.passed', true) <> '' THEN wirefence.note_passed(ARRAY[l.resource_id], carried)
                     ELSE setval('wirefence.passed', interval_hash_extended(now() - timestamptz '1970-01-01 00:00:00+00', hashtextextended(
                              set_config('wirefence.passed', ',' || hashtextextended(l.resource_id, 0) || ',' || hashtextextended(carried, 1) || ',', true),
@@ -637,13 +623,10 @@ BEGIN
     ON CONFLICT (relation) DO UPDATE
     SET name = excluded.name, resource = excluded.resource, template = excluded.template,
         protected_by = excluded.protected_by, protected_at = excluded.protected_at;
-    UPDATE wirefence.resource_locks AS l SET guarded = true
-    WHERE NOT l.guarded AND (templated OR l.resource_id = wanted);
 END
 $$;
 
--- retract_guard forgets the tables of a family whose triggers are gone. Resources
--- stay marked as guarded: that costs their checks a little and no more.
+-- retract_guard forgets the tables of a family whose triggers are gone.
 CREATE FUNCTION wirefence.retract_guard(target regclass) RETURNS void
 LANGUAGE sql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$

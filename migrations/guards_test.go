@@ -260,6 +260,27 @@ func TestAHostileSearchPathMovesNoGuard(t *testing.T) {
 	})
 }
 
+// To guard a table takes as long as its transaction, which any owner of a table can
+// leave open. No grant waits for that, and what is granted meanwhile is known to be
+// guarded.
+func TestProtectHoldsUpNoGrant(t *testing.T) {
+	onEach(t, func(t *testing.T, db database) {
+		mustExec(t, db.admin(t), "GRANT CREATE ON SCHEMA public TO app")
+		issuer, app := db.as(t, "issuer"), db.app(t)
+		mustExec(t, issuer, "SET statement_timeout = '30s'; SELECT wirefence.seal('orders', 1)")
+		mustExec(t, app, "BEGIN; CREATE TABLE public.notes (id text NOT NULL); SELECT wirefence.protect('public.notes', '{id}')")
+		mustExec(t, issuer, "SELECT wirefence.seal('orders', 2), wirefence.seal('new', 2)")
+		mustExec(t, app, "COMMIT")
+		for _, fence := range []string{"new=2", "orders=2", "orders=2,new=2"} { // not in the session's variable
+			mustExec(t, app, "BEGIN")
+			mustExec(t, app, "SELECT wirefence.check($1)", fence)
+			name, _, _ := strings.Cut(fence, "=")
+			mustExec(t, app, "INSERT INTO public.notes VALUES ($1)", name)
+			mustExec(t, app, "COMMIT")
+		}
+	})
+}
+
 // A takeover waits for a guarded writer as for one that was checked, and ends it
 // when its time is over; what it leaves is refused.
 func TestATakeoverEndsAGuardedWriter(t *testing.T) {
