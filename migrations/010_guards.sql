@@ -8,7 +8,11 @@
 -- behind it. And the session's last value of the sequence wirefence.passed, which
 -- only the owner's functions can set, is a hash of that list and of the time at
 -- which the transaction began. A list that was set by hand, or that is another
--- transaction's, doesn't agree, and the guard checks anew.
+-- transaction's, doesn't agree, and the guard checks anew. One thing remains: who
+-- rolls back to a savepoint, and then sets the list that it had behind it, has it
+-- taken for checked without its lock. Nothing that a session can't set undoes itself
+-- in a rollback, short of a row; and who means to write with a token that isn't its
+-- own finds the current one in the error.
 SET LOCAL search_path = pg_catalog, pg_temp;
 
 -- Sequences are logged; where they need not be, this one isn't.
