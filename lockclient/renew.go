@@ -145,9 +145,10 @@ func (c *Client) lastGrant(ctx context.Context, resource fence.Resource) (fence.
 	return fence.Grant{Resource: resource, Token: last, Holder: "another"}, err
 }
 
-// freeLater frees a lease in the store that is about to end by a revocation,
-// when its holder has had the margin to stop: at once if that has no sense any
-// more since the store doesn't take it for held. The caller holds mu.
+// freeLater frees a lease in the store that is about to end by a revocation, when
+// its holder has had the margin to stop, or the client is closed: at once if that has
+// no sense any more since the store doesn't take it for held. The caller holds mu and
+// is one of the client's running goroutines.
 func (l *Lease) freeLater(held bool) {
 	var margin time.Duration
 	if held {
@@ -155,10 +156,13 @@ func (l *Lease) freeLater(held bool) {
 	}
 	l.freeBy = l.client.opts.now().since(l.born) + margin
 	ctx := context.WithoutCancel(l.ctx)
-	time.AfterFunc(margin, func() {
-		if l.client.begin() {
-			defer l.client.running.Done()
-			_ = l.Release(ctx) // logs its failure
+	l.client.running.Go(func() {
+		timer := time.NewTimer(margin)
+		defer timer.Stop()
+		select {
+		case <-timer.C:
+		case <-l.client.closing:
 		}
+		_ = l.Release(ctx) // logs its failure
 	})
 }

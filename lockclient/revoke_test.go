@@ -67,6 +67,20 @@ func TestARevokedLeaseEndsAtTheNextRenewal(t *testing.T) {
 	})
 }
 
+// A client that is closed before a revoked holder's margin is over frees the lease.
+func TestCloseFreesARevokedLease(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store, sealer := newMemory(), &record{}
+		client := newClient(t, store, lockclient.Options{Sealer: sealer})
+		lease := acquire(t, client)
+		sealer.last["orders"]++
+		wantEnd(t, lease, lockclient.ErrRevoked)
+		if err := client.Close(t.Context()); err != nil || store.holder("orders") != "" {
+			t.Errorf("closed: %v; held by %q", err, store.holder("orders"))
+		}
+	})
+}
+
 func TestALostLeaseNamesItsSuccessor(t *testing.T) {
 	for _, c := range []struct {
 		name    string
