@@ -16,7 +16,8 @@
 // store: one for each ttl that is in use, which outlasts a renewal by the ttl and
 // one tick of the ensemble. The tick is what a server may take to tell the leader
 // that a session lives, in a ping each half of it; the store says so to the server
-// as often. Since the sessions go on as long as the process does, the store itself
+// as often, with or without leases: a grant lasts from when the leader last heard of
+// its session. Since the sessions go on as long as the process does, the store itself
 // deletes the node of a lease that wasn't renewed for its ttl.
 //
 //   - A process that dies, stalls or is cut off stops to keep the session alive:
