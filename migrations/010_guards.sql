@@ -60,6 +60,12 @@ GRANT SELECT ON wirefence.guards, wirefence.bypasses TO wirefence_issuer;
 CREATE INDEX ON wirefence.guards (resource);
 CREATE INDEX ON wirefence.guards (template) WHERE template;
 
+-- any_guards reports whether a table was ever guarded here. The first protect
+-- replaces it: as a constant it costs the checks of all others nothing.
+CREATE FUNCTION wirefence.any_guards() RETURNS boolean
+LANGUAGE sql STABLE
+RETURN false;
+
 -- has_passed reports whether the transaction was checked for a resource.
 CREATE FUNCTION wirefence.has_passed(resource text) RETURNS boolean
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
@@ -156,6 +162,7 @@ BEGIN
                 PERFORM FROM wirefence.resource_locks AS l
                 WHERE l.resource_id = split_part(carried, '=', 1) AND CASE
                     WHEN (l.fence = carried OR l.sourced_fence = carried) IS NOT TRUE THEN false
+                    WHEN NOT wirefence.any_guards() THEN true
                     WHEN NOT EXISTS (SELECT FROM wirefence.guards AS g WHERE g.template)
                          AND NOT EXISTS (SELECT FROM wirefence.guards AS g WHERE g.resource = l.resource_id)
                          OR current_setting('transaction_read_only') = 'on' THEN true
@@ -237,15 +244,29 @@ BEGIN
 END
 $$;
 
--- guard_unchecked is what a guard does when its transaction wasn't checked for the
--- resource and the fence of the session, which was checked by then, doesn't name
--- it.
+-- guard_unchecked is what a guard does when nothing says that its transaction was
+-- checked for the resource, though the fence of the session was checked just before:
+-- that doesn't name it, or the guard isn't declared, as after the restore of a part
+-- of a dump.
 CREATE FUNCTION wirefence.guard_unchecked(target regclass, resource text) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
+DECLARE
+    carried CONSTANT text := nullif(current_setting('wirefence.token', true), '');
+    pairs record;
 BEGIN
-    IF NOT wirefence.has_passed(resource) AND NOT wirefence.bypassed(target, resource) THEN
-        PERFORM wirefence.refuse_unguarded(target, resource, nullif(current_setting('wirefence.token', true), ''));
+    IF wirefence.has_passed(resource) THEN
+        RETURN;
+    ELSIF carried IS NOT NULL THEN
+        pairs := wirefence.parsed(carried, NULL);
+        IF resource COLLATE "C" = ANY (pairs.resources) THEN
+            PERFORM wirefence.judge(pairs.resources, pairs.tokens, pairs.sources);
+            PERFORM wirefence.note_passed(pairs.resources, carried);
+            RETURN;
+        END IF;
+    END IF;
+    IF NOT wirefence.bypassed(target, resource) THEN
+        PERFORM wirefence.refuse_unguarded(target, resource, carried);
     END IF;
 END
 $$;
@@ -627,6 +648,10 @@ BEGIN
     ON CONFLICT (relation) DO UPDATE
     SET name = excluded.name, resource = excluded.resource, template = excluded.template,
         protected_by = excluded.protected_by, protected_at = excluded.protected_at;
+    IF NOT wirefence.any_guards() THEN
+        PERFORM pg_advisory_xact_lock(hashtextextended('wirefence.any_guards', 0)); -- two at once would fail
+        CREATE OR REPLACE FUNCTION wirefence.any_guards() RETURNS boolean LANGUAGE sql STABLE RETURN true;
+    END IF;
 END
 $$;
 

@@ -116,3 +116,36 @@ func TestProtectSaysWhatIsWrong(t *testing.T) {
 		}
 	})
 }
+
+// A guard without its declaration, as a dump of the table alone brings it, still
+// tells tokens apart.
+func TestAGuardThatIsNotDeclaredJudges(t *testing.T) {
+	onEach(t, func(t *testing.T, db database) {
+		app := guarded(t, db)
+		mustExec(t, db.admin(t), "DELETE FROM wirefence.guards")
+		for _, sql := range []string{"UPDATE orders SET item = 'x'", "INSERT INTO parts_high VALUES (104)", "UPDATE reports SET body = 'x' WHERE id = 1"} {
+			for _, c := range []struct{ token, state string }{{"34", ""}, {"33", "WF001"}, {"", "WF002"}} {
+				fence := ""
+				if c.token != "" {
+					fence = "orders=" + c.token + ",report:a:1=" + c.token
+				}
+				mustExec(t, app, "SELECT set_config('wirefence.token', $1, false)", fence)
+				wantCode(t, exec(app, sql), c.state)
+			}
+		}
+	})
+}
+
+// Two tables may be guarded at the same time.
+func TestFirstGuardsAtOnce(t *testing.T) {
+	onEach(t, func(t *testing.T, db database) {
+		admin := db.admin(t)
+		mustExec(t, admin, "CREATE TABLE a (id int); CREATE TABLE b (id int)")
+		one, other := db.admin(t), db.admin(t)
+		mustExec(t, one, "BEGIN; SELECT wirefence.protect('a', 'a')")
+		second := db.start(t, other, "SELECT wirefence.protect('b', 'b')")
+		mustExec(t, one, "COMMIT")
+		wantCode(t, <-second, "")
+		mustExec(t, admin, "BEGIN; SELECT wirefence.check('a=1,b=1'); INSERT INTO a VALUES (1); INSERT INTO b VALUES (1); COMMIT")
+	})
+}
