@@ -84,6 +84,20 @@ func (cfg StoreSettings) storeNamed(databaseURL string) bool {
 	return databaseURL != "" || len(cfg.openers()) > 0
 }
 
+// mostConnections bounds those that leases take. A grant holds one while it waits
+// for older transactions, and renewals must not wait for grants.
+const mostConnections = 32
+
+// openPool makes a pool of connections, which are made when they are needed.
+func openPool(ctx context.Context, url string) (*pgxpool.Pool, error) {
+	cfg, err := pgxpool.ParseConfig(url)
+	if err != nil {
+		return nil, err
+	}
+	cfg.MaxConns = max(cfg.MaxConns, mostConnections)
+	return pgxpool.NewWithConfig(ctx, cfg)
+}
+
 // openLeases makes ready what the settings name. It does not connect yet.
 func openLeases(ctx context.Context, cfg StoreSettings, databaseURL string) (*leases, error) {
 	named := cfg.openers()
@@ -98,7 +112,7 @@ func openLeases(ctx context.Context, cfg StoreSettings, databaseURL string) (*le
 	}
 	l := &leases{}
 	if databaseURL != "" {
-		pool, err := pgxpool.New(ctx, databaseURL)
+		pool, err := openPool(ctx, databaseURL)
 		if err != nil {
 			return nil, fmt.Errorf("WIREFENCE_DATABASE_URL: %w", err)
 		}
