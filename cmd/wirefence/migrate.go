@@ -18,10 +18,10 @@ func migrateCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "migrate",
 		Short: "Bring a database's wirefence schema to this version",
-		Long: `Creates the schema wirefence with its functions, and the roles wirefence_owner
-and wirefence_issuer, or brings them to this version. It may be run again, and
-by several at once. Where the role lacks a right, the error names the
-statements that grant it.`,
+		Long: `Creates the schema wirefence with its functions, and the roles wirefence_owner,
+wirefence_issuer and wirefence_bypass, or brings them to this version. It may be
+run again, and by several at once. Where the role lacks a right, the error names
+the statements that grant it.`,
 		Args: exactly(0, "no arguments"),
 		RunE: func(c *cobra.Command, _ []string) error {
 			cfg, err := read[migrateSettings](c)
