@@ -149,3 +149,17 @@ func TestFirstGuardsAtOnce(t *testing.T) {
 		mustExec(t, admin, "BEGIN; SELECT wirefence.check('a=1,b=1'); INSERT INTO a VALUES (1); INSERT INTO b VALUES (1); COMMIT")
 	})
 }
+
+// A session that has checked before any table was guarded, and so keeps the plan of
+// a check that leaves no note, learns of the first guard.
+func TestASessionLearnsOfTheFirstGuard(t *testing.T) {
+	onEach(t, func(t *testing.T, db database) {
+		app, admin := db.app(t), db.admin(t)
+		mustExec(t, admin, "CREATE TABLE first (id int); GRANT INSERT ON first TO app")
+		for range 10 {
+			mustExec(t, app, "SELECT wirefence.check('orders=34')")
+		}
+		mustExec(t, admin, "SELECT wirefence.protect('first', 'orders')")
+		mustExec(t, app, "BEGIN; SELECT wirefence.check('orders=34'); INSERT INTO first VALUES (1); COMMIT")
+	})
+}
