@@ -1,5 +1,5 @@
 -- The grammar of a fence, in agreement with fence.Parse of the Go package:
--- resource=token[,resource=token...].
+-- resource=token[@source][,resource=token[@source]...].
 SET LOCAL search_path = pg_catalog, pg_temp;
 
 -- malformed raises WF004. The reason is a clause without a full stop.
@@ -11,7 +11,7 @@ BEGIN
         ERRCODE = 'WF004',
         MESSAGE = 'malformed fencing token',
         DETAIL = upper(left(reason, 1)) || substr(reason, 2) || '.',
-        HINT = 'A fence is resource=token[,resource=token...], with names percent-encoded outside A-Z a-z 0-9 _ . : / -';
+        HINT = 'A fence is resource=token[@source][,resource=token[@source]...], with names percent-encoded outside A-Z a-z 0-9 _ . : / -';
 END
 $$;
 
@@ -77,20 +77,34 @@ BEGIN
 END
 $$;
 
+-- source_of reads the name of a source; null names none.
+CREATE FUNCTION wirefence.source_of(name text) RETURNS text
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    IF name COLLATE "C" !~ '^[a-z][a-z0-9_.-]{0,31}$' THEN
+        PERFORM wirefence.malformed('the name of a token''s source must have 1 to 32 bytes of a-z 0-9 _ . - and start with a letter');
+    END IF;
+    RETURN name;
+END
+$$;
+
 -- parsed reads a fence into pairs, sorted by resource in byte order, at most
--- one for a resource. A bare token means default_resource.
-CREATE FUNCTION wirefence.parsed(fence text, default_resource text, OUT resources text[], OUT tokens bigint[])
+-- one for a resource. A bare token means default_resource. A source is null
+-- where none is named; of two equal pairs one may leave it open.
+CREATE FUNCTION wirefence.parsed(fence text, default_resource text, OUT resources text[], OUT tokens bigint[], OUT sources text[])
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
     item text;
     cut integer;
     contested text;
+    disputed text;
 BEGIN
     IF fence = '' THEN
         PERFORM wirefence.malformed('it is empty');
-    ELSIF octet_length(fence) > 25152 THEN
-        PERFORM wirefence.malformed('it has ' || octet_length(fence) || ' bytes, at most 25152 are allowed');
+    ELSIF octet_length(fence) > 26208 THEN
+        PERFORM wirefence.malformed('it has ' || octet_length(fence) || ' bytes, at most 26208 are allowed');
     END IF;
     FOREACH item IN ARRAY string_to_array(fence, ',') LOOP
         cut := strpos(item, '=');
@@ -101,15 +115,21 @@ BEGIN
         ELSE
             PERFORM wirefence.malformed('a pair is not of the form resource=token');
         END IF;
-        tokens := tokens || wirefence.token_of(substr(item, cut + 1));
+        item := substr(item, cut + 1);
+        cut := strpos(item, '@');
+        sources := array_append(sources, CASE WHEN cut > 0 THEN wirefence.source_of(substr(item, cut + 1)) END);
+        tokens := tokens || wirefence.token_of(CASE WHEN cut > 0 THEN left(item, cut - 1) ELSE item END);
     END LOOP;
-    SELECT array_agg(p.resource ORDER BY p.resource), array_agg(p.token ORDER BY p.resource),
-           min(p.resource) FILTER (WHERE p.contested)
-    INTO resources, tokens, contested
-    FROM (SELECT u.resource COLLATE "C" AS resource, min(u.token) AS token, min(u.token) < max(u.token) AS contested
-          FROM unnest(resources, tokens) AS u(resource, token) GROUP BY 1) AS p;
+    SELECT array_agg(p.resource ORDER BY p.resource), array_agg(p.token ORDER BY p.resource), array_agg(p.source ORDER BY p.resource),
+           min(p.resource) FILTER (WHERE p.contested), min(p.resource) FILTER (WHERE p.disputed)
+    INTO resources, tokens, sources, contested, disputed
+    FROM (SELECT u.resource COLLATE "C" AS resource, min(u.token) AS token, min(u.source COLLATE "C") AS source,
+                 min(u.token) < max(u.token) AS contested, min(u.source COLLATE "C") < max(u.source COLLATE "C") AS disputed
+          FROM unnest(resources, tokens, sources) AS u(resource, token, source) GROUP BY 1) AS p;
     IF contested IS NOT NULL THEN
         PERFORM wirefence.malformed('resource ' || wirefence.quoted(contested) || ' has two tokens');
+    ELSIF disputed IS NOT NULL THEN
+        PERFORM wirefence.malformed('the token of resource ' || wirefence.quoted(disputed) || ' has two sources');
     ELSIF cardinality(resources) > 32 THEN
         PERFORM wirefence.malformed('it names ' || cardinality(resources) || ' resources, at most 32 are allowed');
     END IF;

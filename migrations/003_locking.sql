@@ -85,11 +85,19 @@ EXCEPTION WHEN insufficient_privilege THEN
 END
 $$;
 
+-- is_foreign reports whether a token can't be compared with those of a resource:
+-- it names another source, or none where one is wanted. A resource that knows no
+-- source yet takes the first.
+CREATE FUNCTION wirefence.is_foreign(source text, known wirefence.resource_locks) RETURNS boolean
+LANGUAGE sql IMMUTABLE
+RETURN coalesce(source <> (known).source, source IS NULL AND (known).must_name_source);
+
 -- superseded reports whether a waiter's token has become pointless while it
--- waited, so that it must not end anybody. A snapshot can't tell: there the row
--- is locked, which raises 40001 if it has changed, and let go at once by
--- rolling back, lest it stand in a holder's way.
-CREATE FUNCTION wirefence.superseded(resource text, new_token bigint) RETURNS boolean
+-- waited, so that it must not end anybody. A null token is above all, of
+-- whatever source. A snapshot can't tell: there the row is locked, which raises
+-- 40001 if it has changed, and let go at once by rolling back, lest it stand in
+-- a holder's way.
+CREATE FUNCTION wirefence.superseded(resource text, new_token bigint, source text) RETURNS boolean
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
@@ -106,8 +114,9 @@ BEGIN
     END IF;
     RETURN EXISTS (
         SELECT FROM wirefence.resource_locks AS l
-        WHERE l.resource_id = resource
-          AND (l.last_token > new_token OR l.last_token = new_token AND (l.reuse = 'allow' OR l.used_token = new_token)));
+        WHERE l.resource_id = resource AND new_token IS NOT NULL
+          AND (wirefence.is_foreign(superseded.source, l) OR l.last_token > new_token
+               OR l.last_token = new_token AND (l.reuse = 'allow' OR l.used_token = new_token)));
 END
 $$;
 
@@ -132,7 +141,7 @@ $$;
 -- gives up the place in the queue, and whoever stood behind comes in then and
 -- gets a moment to finish. False means that the token was superseded and the
 -- lock is not held.
-CREATE FUNCTION wirefence.lock_exclusive(resource text, token bigint, preempt_after interval) RETURNS boolean
+CREATE FUNCTION wirefence.lock_exclusive(resource text, token bigint, source text, preempt_after interval) RETURNS boolean
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET lock_timeout = 0
 AS $$
 DECLARE
@@ -155,7 +164,7 @@ BEGIN
         END IF;
         seen := ARRAY(SELECT o.virtualtransaction FROM wirefence.older_holders(resource, token) AS o);
         WHILE NOT wirefence.queue_exclusive(resource, patience) LOOP
-            IF wirefence.superseded(resource, token) THEN
+            IF wirefence.superseded(resource, token, source) THEN
                 RETURN false;
             ELSIF clock_timestamp() > give_up THEN
                 RAISE lock_not_available USING

@@ -6,8 +6,6 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5/pgconn"
-
-	"github.com/wirefence/wirefence/migrations"
 )
 
 // source is where a resource's tokens come from, "" if that isn't known.
@@ -213,43 +211,5 @@ func TestRevokeBesideAnAcquire(t *testing.T) {
 			WHERE l.holder IS DISTINCT FROM h.holder`); n != 0 {
 			t.Error("a revoked lease is still held")
 		}
-	})
-}
-
-// A database of version 7 with resources and leases goes on as it was.
-func TestUpgradeFromVersion7(t *testing.T) {
-	var script strings.Builder
-	if err := migrations.Script(&script); err != nil {
-		t.Fatal(err)
-	}
-	seven, _, found := strings.Cut(script.String(), "\n-- 008_")
-	if !found {
-		t.Fatal("no migration 008")
-	}
-	onEach(t, func(t *testing.T, db database) {
-		old := create(t, db.Postgres, "")
-		admin := old.admin(t)
-		mustExec(t, admin, seven)
-		issuer, app := old.as(t, "issuer"), old.app(t)
-		mustExec(t, issuer, "SELECT wirefence.seal('orders', 34, 'worker-b'), wirefence.seal('odd name', 7)")
-		mustExec(t, app, "SELECT wirefence.check('used=5')")
-		grant, token := win(t, issuer, "leased", "worker-a", time.Hour)
-		mustExec(t, app, "SELECT wirefence.check('orders=34')") // caches plans of the old functions
-		before := old.app(t)
-		mustExec(t, before, "BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT count(*) FROM pg_class")
-		if lines := apply(t, admin); len(lines) != migrations.Version()-7+1 {
-			t.Errorf("reported %q", lines)
-		}
-		wantCode(t, exec(before, "SELECT wirefence.check('orders=33')"), "40001") // its snapshot sees no row
-		for _, c := range []struct{ fence, state string }{
-			{"orders=34", ""}, {"orders=33", "WF001"}, {"orders=35", "WF003"}, {"odd%20name=7", ""}, {"used=6", ""}, {"orders=34@etcd", ""}, {"leased=1", ""},
-		} {
-			wantCode(t, exec(app, "SELECT wirefence.check($1)", c.fence), c.state)
-		}
-		if !value[bool](t, issuer, renewSQL, "leased", grant) || token != 1 {
-			t.Error("the lease was lost")
-		}
-		mustExec(t, issuer, "SELECT wirefence.seal('orders', 35, 'worker-b', 'redis')")
-		wantCode(t, exec(issuer, "SELECT wirefence.acquire('orders', 'w', '1 min')"), "WF003")
 	})
 }

@@ -59,7 +59,7 @@ BEGIN
             RAISE numeric_value_out_of_range USING
                 MESSAGE = 'resource ' || wirefence.quoted(resource) || ' has no further token',
                 DETAIL = 'The last token is 9223372036854775807.';
-        ELSIF wirefence.seal(resource, last + 1, holder) THEN
+        ELSIF wirefence.seal(resource, last + 1, holder, 'postgres') THEN
             RETURN last + 1;
         END IF;
     END LOOP;
@@ -158,5 +158,62 @@ BEGIN
 END
 $$;
 
+-- end_lease takes the lease that is kept here from its holder, whose next renewal
+-- finds it gone, and wakes who waits for it. The caller holds the resource's lock
+-- exclusively. An acquire may be under way, with the lease's row locked and in wait
+-- for that very lock, so that nobody must wait for the row: if the acquire has just
+-- committed or only looks who has the lease, the row is free in a moment; else it
+-- is left alone, as it will get a token above all that went before.
+CREATE FUNCTION wirefence.end_lease(resource text) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    FOR round IN 1..20 LOOP
+        IF pg_try_advisory_xact_lock(wirefence.lease_key(resource)) THEN
+            DELETE FROM wirefence.leases AS l WHERE l.resource_id = resource;
+        ELSE
+            DELETE FROM wirefence.leases AS l
+            USING (SELECT f.grant_id FROM wirefence.leases AS f WHERE f.resource_id = resource FOR UPDATE SKIP LOCKED) AS free
+            WHERE l.resource_id = resource AND l.grant_id = free.grant_id;
+            IF NOT FOUND THEN
+                PERFORM pg_sleep(0.005);
+                CONTINUE;
+            END IF;
+        END IF;
+        IF FOUND THEN
+            PERFORM pg_notify('wirefence_released', wirefence.release_notice(resource));
+        END IF;
+        RETURN;
+    END LOOP;
+END
+$$;
+
+-- revoke locks the present holder out at once, ending whatever it has open and
+-- its lease if that is kept here, and returns the new last_token, which is
+-- nobody's.
+CREATE FUNCTION wirefence.revoke(resource text) RETURNS bigint
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    bumped bigint;
+BEGIN
+    PERFORM FROM wirefence.resource_locks AS l WHERE l.resource_id = resource;
+    IF FOUND THEN
+        PERFORM wirefence.lock_exclusive(resource, NULL, NULL, interval '0');
+        PERFORM wirefence.end_lease(resource);
+        PERFORM wirefence.durable();
+        UPDATE wirefence.resource_locks AS l
+        SET last_token = l.last_token + 1, holder = NULL, granted_at = NULL, updated_at = clock_timestamp()
+        WHERE l.resource_id = resource
+        RETURNING l.last_token INTO bumped;
+    END IF;
+    IF bumped IS NULL THEN
+        PERFORM wirefence.refuse_unknown(resource);
+    END IF;
+    RETURN bumped;
+END
+$$;
+
 GRANT EXECUTE ON FUNCTION wirefence.acquire(text, text, interval, text), wirefence.renew(text, text, interval),
-    wirefence.release(text, text), wirefence.release_notice(text) TO wirefence_issuer;
+    wirefence.release(text, text), wirefence.release_notice(text),
+    wirefence.revoke(text) TO wirefence_issuer;

@@ -1,66 +1,96 @@
--- The check of a fence inside the client's transaction.
+-- The check of a fence inside the client's transaction. Numbers that two lock
+-- services count don't compare, so a resource remembers whose its tokens are, and
+-- a token that names another source is refused, whatever its number.
 SET LOCAL search_path = pg_catalog, pg_temp;
 
 -- verdict judges a token by a row of resource_locks, of which an unknown
--- resource has only nulls: pass, record (accepted once the row says so), or the
--- SQLSTATE of the refusal.
-CREATE FUNCTION wirefence.verdict(token bigint, known wirefence.resource_locks) RETURNS text
+-- resource has only nulls: pass, record (accepted once the row says so), name
+-- (accepted, and the first to name the source, which the row should say), or the
+-- SQLSTATE of the refusal. Where only a seal advances, only a seal tells the
+-- source.
+CREATE FUNCTION wirefence.verdict(token bigint, source text, known wirefence.resource_locks) RETURNS text
 LANGUAGE sql STABLE
 RETURN CASE
     WHEN (known).resource_id IS NULL THEN 'record'
+    WHEN wirefence.is_foreign(source, known) THEN 'WF003'
     WHEN token < (known).last_token THEN 'WF001'
     WHEN token > (known).last_token AND (known).advance = 'grant' THEN 'WF003'
     WHEN token > (known).last_token THEN 'record'
-    WHEN (known).reuse = 'allow' THEN 'pass'
-    WHEN (known).used_token IS DISTINCT FROM token THEN 'record'
-    WHEN (known).used_xid = pg_current_xact_id_if_assigned() THEN 'pass'
-    ELSE 'WF005'
+    WHEN (known).reuse = 'once' AND (known).used_token IS DISTINCT FROM token THEN 'record'
+    WHEN (known).reuse = 'once' AND (known).used_xid IS DISTINCT FROM pg_current_xact_id_if_assigned() THEN 'WF005'
+    WHEN source IS NOT NULL AND (known).source IS NULL AND (known).advance = 'use' THEN 'name'
+    ELSE 'pass'
 END;
 
--- refuse raises a verdict of class WF. The form of DETAIL is fixed: programs
--- read it.
-CREATE FUNCTION wirefence.refuse(state text, resource text, token bigint, known wirefence.resource_locks) RETURNS void
+-- refuse raises a verdict of class WF. The form of DETAIL's first sentence is
+-- fixed: programs read it.
+CREATE FUNCTION wirefence.refuse(state text, resource text, token bigint, source text, known wirefence.resource_locks) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
     name text := wirefence.quoted(resource);
+    reason text := CASE WHEN state = 'WF003' AND wirefence.is_foreign(source, known) THEN 'foreign' ELSE state END;
 BEGIN
     RAISE EXCEPTION USING
         ERRCODE = state,
         MESSAGE = CASE state
             WHEN 'WF001' THEN 'stale fencing token for resource '
             WHEN 'WF003' THEN 'unknown fencing token for resource '
-            ELSE 'fencing token already used for resource ' END || name,
+            ELSE 'fencing token already used for resource ' END || name
+            || CASE WHEN reason <> 'foreign' THEN '' ELSE
+               coalesce(': it comes from ' || wirefence.quoted(source) || ', not from ', ': it does not say that it comes from ')
+               || wirefence.quoted(known.source) END,
         DETAIL = 'Resource ' || name || ': presented token ' || token || ', current token ' || known.last_token
             || coalesce(', held by ' || wirefence.quoted(known.holder), '')
             || CASE WHEN known.holder IS NULL THEN '' ELSE
                coalesce(' since ' || to_char(known.granted_at AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI:SS.US') || '+00', '') END
-            || '.',
-        HINT = CASE state
+            || '.'
+            || CASE WHEN reason <> 'foreign' THEN '' ELSE ' Tokens of different sources do not compare.' END,
+        HINT = CASE reason
             WHEN 'WF001' THEN 'A later holder has taken over. Stop this work: a retry with the same token can never succeed.'
             WHEN 'WF003' THEN 'Only a token that was granted and sealed counts for this resource. Acquire the lock and use its token.'
+            WHEN 'foreign' THEN CASE WHEN source IS NULL
+                THEN 'Name the source behind the token: resource=token@' || known.source || '.'
+                ELSE 'All who compete for a resource must use one lock service. If it is to be another from now on: wirefence resource set NAME --source '
+                     || source || ' --reason WHY.' END
             ELSE 'Each token of this resource is good for one transaction. Acquire the lock again.' END;
 END
 $$;
 
--- record notes in the row that a token was accepted. The caller holds the lock
--- exclusively; a row that has moved on nevertheless is an operator's doing.
-CREATE FUNCTION wirefence.record(resource text, token bigint) RETURNS void
+-- record notes in the row that a token was accepted, and the source that it is
+-- the first to name. The caller holds the lock exclusively; a row that has moved
+-- on nevertheless is an operator's doing.
+CREATE FUNCTION wirefence.record(resource text, token bigint, source text) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
-    INSERT INTO wirefence.resource_locks AS l (resource_id, last_token, granted_at)
-    VALUES (resource, token, clock_timestamp())
+    INSERT INTO wirefence.resource_locks AS l (resource_id, last_token, source, granted_at)
+    VALUES (resource, token, record.source, clock_timestamp())
     ON CONFLICT (resource_id) DO UPDATE SET
         last_token = excluded.last_token,
+        source = CASE l.advance WHEN 'use' THEN coalesce(l.source, excluded.source) ELSE l.source END,
         holder = CASE WHEN l.last_token = excluded.last_token THEN l.holder END,
         granted_at = CASE WHEN l.last_token = excluded.last_token THEN l.granted_at ELSE excluded.granted_at END,
         used_token = CASE l.reuse WHEN 'once' THEN excluded.last_token END,
         used_xid = CASE l.reuse WHEN 'once' THEN pg_current_xact_id() END,
         updated_at = clock_timestamp()
-    WHERE l.last_token <= excluded.last_token;
+    WHERE l.last_token <= excluded.last_token AND NOT wirefence.is_foreign(excluded.source, l);
     IF NOT FOUND THEN
         RAISE serialization_failure USING MESSAGE = 'could not serialize access to a fenced resource';
+    END IF;
+END
+$$;
+
+-- name_source notes the source that a current token is the first to name, if
+-- nobody else writes: those who do carry the same token, and none need wait for
+-- the other. The caller holds the lock shared, and doesn't wait to have more.
+CREATE FUNCTION wirefence.name_source(resource text, token bigint, source text) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    IF pg_try_advisory_xact_lock(wirefence.lock_key(resource)) THEN
+        PERFORM wirefence.announce(resource, token);
+        PERFORM wirefence.record(resource, token, source);
     END IF;
 END
 $$;
@@ -68,7 +98,7 @@ $$;
 -- refuse_stale gives the verdicts that need no lock: a token once superseded
 -- stays so, even by the view of an old snapshot, while the others are final
 -- only where each statement sees the present.
-CREATE FUNCTION wirefence.refuse_stale(resources text[], tokens bigint[]) RETURNS void
+CREATE FUNCTION wirefence.refuse_stale(resources text[], tokens bigint[], sources text[]) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
@@ -76,13 +106,13 @@ DECLARE
     pair record;
 BEGIN
     FOR pair IN
-        SELECT u.resource, u.token, l AS known, wirefence.verdict(u.token, l) AS verdict
-        FROM unnest(resources, tokens) AS u(resource, token)
+        SELECT u.resource, u.token, u.source, l AS known, wirefence.verdict(u.token, u.source, l) AS verdict
+        FROM unnest(resources, tokens, sources) AS u(resource, token, source)
         JOIN wirefence.resource_locks AS l ON l.resource_id = u.resource
         ORDER BY l.resource_id
     LOOP
         IF pair.verdict = 'WF001' OR present AND pair.verdict LIKE 'WF%' THEN
-            PERFORM wirefence.refuse(pair.verdict, pair.resource, pair.token, pair.known);
+            PERFORM wirefence.refuse(pair.verdict, pair.resource, pair.token, pair.source, pair.known);
         END IF;
     END LOOP;
 END
@@ -93,7 +123,7 @@ $$;
 -- seen without a lock: going from shared to exclusive would make two first
 -- writers deadlock. It returns the names locked exclusively; null means that a
 -- token was superseded while it waited.
-CREATE FUNCTION wirefence.take_locks(resources text[], tokens bigint[]) RETURNS text[]
+CREATE FUNCTION wirefence.take_locks(resources text[], tokens bigint[], sources text[]) RETURNS text[]
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
@@ -102,16 +132,16 @@ DECLARE
     pair record;
 BEGIN
     FOR pair IN
-        SELECT u.resource, u.token, wirefence.lock_key(u.resource) AS key,
+        SELECT u.resource, u.token, u.source, wirefence.lock_key(u.resource) AS key,
                CASE WHEN l.resource_id IS NULL THEN interval '5 s' ELSE l.preempt_after END AS preempt_after,
-               writable AND wirefence.verdict(u.token, l) = 'record' AS exclusive
-        FROM unnest(resources, tokens) AS u(resource, token)
+               writable AND wirefence.verdict(u.token, u.source, l) = 'record' AS exclusive
+        FROM unnest(resources, tokens, sources) AS u(resource, token, source)
         LEFT JOIN wirefence.resource_locks AS l ON l.resource_id = u.resource
         ORDER BY key, exclusive DESC, u.resource
     LOOP
         IF NOT pair.exclusive THEN
             PERFORM pg_advisory_xact_lock_shared(pair.key);
-        ELSIF NOT wirefence.lock_exclusive(pair.resource, pair.token, pair.preempt_after) THEN
+        ELSIF NOT wirefence.lock_exclusive(pair.resource, pair.token, pair.source, pair.preempt_after) THEN
             RETURN NULL;
         ELSE
             owned := owned || pair.resource;
@@ -126,7 +156,7 @@ $$;
 -- 40001 where the snapshot is out of date. A READ ONLY transaction can lock no
 -- row and writes nothing that would need it: it is judged by what it sees, and
 -- advances nothing.
-CREATE FUNCTION wirefence.judge(resources text[], tokens bigint[]) RETURNS void
+CREATE FUNCTION wirefence.judge(resources text[], tokens bigint[], sources text[]) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
@@ -137,8 +167,8 @@ DECLARE
     verdict text;
 BEGIN
     WHILE owned IS NULL LOOP
-        PERFORM wirefence.refuse_stale(resources, tokens);
-        owned := wirefence.take_locks(resources, tokens);
+        PERFORM wirefence.refuse_stale(resources, tokens, sources);
+        owned := wirefence.take_locks(resources, tokens, sources);
     END LOOP;
     FOR i IN 1 .. cardinality(resources) LOOP
         IF writable AND snapshot THEN
@@ -146,14 +176,16 @@ BEGIN
         ELSE
             SELECT * INTO known FROM wirefence.resource_locks AS l WHERE l.resource_id = resources[i];
         END IF;
-        verdict := wirefence.verdict(tokens[i], known);
+        verdict := wirefence.verdict(tokens[i], sources[i], known);
         IF verdict LIKE 'WF%' THEN
-            PERFORM wirefence.refuse(verdict, resources[i], tokens[i], known);
+            PERFORM wirefence.refuse(verdict, resources[i], tokens[i], sources[i], known);
         ELSIF verdict = 'record' AND writable THEN
             IF resources[i] <> ALL (owned) THEN
                 RAISE serialization_failure USING MESSAGE = 'could not serialize access to a fenced resource';
             END IF;
-            PERFORM wirefence.record(resources[i], tokens[i]);
+            PERFORM wirefence.record(resources[i], tokens[i], sources[i]);
+        ELSIF verdict = 'name' AND writable THEN
+            PERFORM wirefence.name_source(resources[i], tokens[i], sources[i]);
         END IF;
     END LOOP;
 END
@@ -189,7 +221,8 @@ BEGIN
         END IF;
     END IF;
     pairs := wirefence.parsed(fence, default_resource);
-    PERFORM wirefence.judge(pairs.resources, pairs.tokens);
+    PERFORM wirefence.judge(pairs.resources, pairs.tokens, pairs.sources);
+    PERFORM wirefence.note_guarded(pairs.resources, fence);
 END
 $$;
 
@@ -204,6 +237,10 @@ $$;
 -- to be recorded, and nobody may go from shared to exclusive: so the lock is
 -- taken in a subtransaction, whose end gives it back. With an older snapshot the
 -- row is found first, and read FOR SHARE once its lock is held.
+--
+-- The note for guards is made in the condition of the one read, since each further
+-- statement of a function costs about as much; where the transaction was checked for
+-- nothing before, it is put together at once.
 CREATE FUNCTION wirefence.check(fence text, default_resource text, required boolean) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
@@ -220,7 +257,17 @@ BEGIN
         BEGIN
             IF pg_try_advisory_xact_lock_shared(wirefence.lock_key(split_part(carried, '=', 1))) THEN
                 PERFORM FROM wirefence.resource_locks AS l
-                WHERE l.resource_id = split_part(carried, '=', 1) AND l.fence = carried;
+                WHERE l.resource_id = split_part(carried, '=', 1) AND CASE
+                    WHEN (l.fence = carried OR l.sourced_fence = carried) IS NOT TRUE THEN false
+                    WHEN NOT wirefence.any_guards() THEN true
+                    WHEN NOT EXISTS (SELECT FROM wirefence.guards AS g WHERE g.template)
+                         AND NOT EXISTS (SELECT FROM wirefence.guards AS g WHERE g.resource = l.resource_id)
+                         OR current_setting('transaction_read_only') = 'on' THEN true
+                    WHEN current_setting('wirefence.passed', true) <> '' THEN wirefence.note_passed(ARRAY[l.resource_id], carried)
+                    ELSE setval('wirefence.passed', interval_hash_extended(now() - timestamptz '1970-01-01 00:00:00+00', hashtextextended(
+                             set_config('wirefence.passed', ',' || hashtextextended(l.resource_id, 0) || ',' || hashtextextended(carried, 1) || ',', true),
+                             0))) IS NOT NULL
+                    END;
                 IF FOUND THEN
                     RETURN;
                 END IF;
@@ -233,11 +280,12 @@ BEGIN
           AND current_setting('transaction_read_only') = 'off' THEN
         PERFORM pg_advisory_xact_lock_shared(wirefence.lock_key(l.resource_id))
         FROM wirefence.resource_locks AS l
-        WHERE l.resource_id = split_part(carried, '=', 1) AND l.fence = carried;
+        WHERE l.resource_id = split_part(carried, '=', 1) AND (l.fence = carried OR l.sourced_fence = carried);
         IF FOUND THEN
             PERFORM FROM wirefence.resource_locks AS l
-            WHERE l.resource_id = split_part(carried, '=', 1) AND l.fence = carried FOR SHARE;
+            WHERE l.resource_id = split_part(carried, '=', 1) AND (l.fence = carried OR l.sourced_fence = carried) FOR SHARE;
             IF FOUND THEN
+                PERFORM wirefence.note_guarded(ARRAY[split_part(carried, '=', 1)], carried);
                 RETURN;
             END IF;
         END IF;

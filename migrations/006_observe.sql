@@ -3,7 +3,7 @@ SET LOCAL search_path = pg_catalog, pg_temp;
 
 -- record_at_once notes a token if that takes no waiting, and otherwise leaves
 -- it to a later transaction.
-CREATE FUNCTION wirefence.record_at_once(resource text, token bigint) RETURNS void
+CREATE FUNCTION wirefence.record_at_once(resource text, token bigint, source text) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET lock_timeout = '1ms'
 AS $$
 DECLARE
@@ -11,9 +11,9 @@ DECLARE
 BEGIN
     IF pg_try_advisory_xact_lock(wirefence.lock_key(resource)) THEN
         SELECT * INTO known FROM wirefence.resource_locks AS l WHERE l.resource_id = resource;
-        IF wirefence.verdict(token, known) = 'record' THEN
+        IF wirefence.verdict(token, source, known) IN ('record', 'name') THEN
             PERFORM wirefence.announce(resource, token);
-            PERFORM wirefence.record(resource, token);
+            PERFORM wirefence.record(resource, token, source);
         END IF;
     END IF;
 EXCEPTION WHEN OTHERS THEN
@@ -44,15 +44,15 @@ BEGIN
     END IF;
     pairs := wirefence.parsed(fence, default_resource);
     FOR pair IN
-        SELECT u.resource, u.token, l AS known, wirefence.verdict(u.token, l) AS verdict
-        FROM unnest(pairs.resources, pairs.tokens) AS u(resource, token)
+        SELECT u.resource, u.token, u.source, l AS known, wirefence.verdict(u.token, u.source, l) AS verdict
+        FROM unnest(pairs.resources, pairs.tokens, pairs.sources) AS u(resource, token, source)
         LEFT JOIN wirefence.resource_locks AS l ON l.resource_id = u.resource
         ORDER BY u.resource COLLATE "C"
     LOOP
         IF pair.verdict LIKE 'WF%' THEN
-            PERFORM wirefence.refuse(pair.verdict, pair.resource, pair.token, pair.known);
-        ELSIF pair.verdict = 'record' AND recording THEN
-            PERFORM wirefence.record_at_once(pair.resource, pair.token);
+            PERFORM wirefence.refuse(pair.verdict, pair.resource, pair.token, pair.source, pair.known);
+        ELSIF pair.verdict IN ('record', 'name') AND recording THEN
+            PERFORM wirefence.record_at_once(pair.resource, pair.token, pair.source);
         END IF;
     END LOOP;
     RETURN NULL;

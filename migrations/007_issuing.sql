@@ -1,0 +1,114 @@
+-- What the issuer of tokens may do: record grants, lock holders out, look on; and
+-- what operators said about a resource, which a seal heeds.
+SET LOCAL search_path = pg_catalog, pg_temp;
+
+CREATE TABLE wirefence.resource_changes (
+    id          bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    resource_id text COLLATE "C" NOT NULL,
+    changed_at  timestamptz NOT NULL DEFAULT clock_timestamp(),
+    changed_by  text NOT NULL DEFAULT session_user,
+    reason      text NOT NULL,
+    settings    jsonb NOT NULL
+);
+
+CREATE INDEX ON wirefence.resource_changes (resource_id);
+
+COMMENT ON TABLE wirefence.resource_changes IS 'What operators said about a resource, and why. What it takes by itself, such as its first source, is not here.';
+COMMENT ON COLUMN wirefence.resource_changes.changed_by IS 'The role that was logged in.';
+COMMENT ON COLUMN wirefence.resource_changes.settings IS 'Each setting that was named, with its value before and after.';
+
+-- durable makes the commit of a grant wait for the disk. A seal that a crash
+-- could undo would let the older holder in again.
+CREATE FUNCTION wirefence.durable() RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    IF current_setting('synchronous_commit') = 'off' THEN
+        PERFORM set_config('synchronous_commit', 'on', true);
+    END IF;
+END
+$$;
+
+-- seal records a grant of a source; null names none. Once it has committed, no
+-- transaction with an older token can commit. False if the token isn't higher
+-- than last_token; WF003 if the resource's tokens come from another source.
+--
+-- The first seal turns advance to grant, unless an operator has spoken.
+CREATE FUNCTION wirefence.seal(resource text, token bigint, holder text, source text) RETURNS boolean
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    known wirefence.resource_locks;
+    patience interval := '5 s';
+BEGIN
+    IF coalesce(octet_length(resource), 0) NOT BETWEEN 1 AND 255 THEN
+        PERFORM wirefence.malformed('a resource name must have 1 to 255 bytes');
+    ELSIF token IS NULL OR token < 1 THEN
+        PERFORM wirefence.malformed('a token must be at least 1');
+    END IF;
+    PERFORM wirefence.source_of(source);
+    SELECT * INTO known FROM wirefence.resource_locks AS l WHERE l.resource_id = resource;
+    IF FOUND THEN
+        IF wirefence.is_foreign(source, known) THEN
+            PERFORM wirefence.refuse('WF003', resource, token, source, known);
+        ELSIF token <= known.last_token THEN
+            RETURN false;
+        END IF;
+        patience := known.preempt_after;
+    END IF;
+    IF wirefence.lock_exclusive(resource, token, source, patience) THEN
+        PERFORM wirefence.durable();
+        INSERT INTO wirefence.resource_locks AS l (resource_id, last_token, source, holder, granted_at, sealed_at, advance)
+        VALUES (resource, token, seal.source, holder, clock_timestamp(), clock_timestamp(), 'grant')
+        ON CONFLICT (resource_id) DO UPDATE SET
+            last_token = excluded.last_token, holder = excluded.holder, source = coalesce(l.source, excluded.source),
+            granted_at = excluded.granted_at, sealed_at = excluded.sealed_at, updated_at = excluded.sealed_at,
+            advance = CASE WHEN l.sealed_at IS NULL AND NOT EXISTS (
+                               SELECT FROM wirefence.resource_changes AS c
+                               WHERE c.resource_id = l.resource_id AND c.settings ? 'advance')
+                           THEN 'grant' ELSE l.advance END
+        WHERE l.last_token < excluded.last_token AND NOT wirefence.is_foreign(excluded.source, l);
+        IF FOUND THEN
+            RETURN true;
+        END IF;
+    END IF;
+    SELECT * INTO known FROM wirefence.resource_locks AS l WHERE l.resource_id = resource;
+    IF wirefence.is_foreign(source, known) THEN
+        PERFORM wirefence.refuse('WF003', resource, token, source, known);
+    END IF;
+    RETURN false;
+END
+$$;
+
+CREATE FUNCTION wirefence.seal(resource text, token bigint, holder text DEFAULT NULL) RETURNS boolean
+LANGUAGE sql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $$ SELECT wirefence.seal(resource, token, holder, NULL) $$;
+
+-- refuse_unknown raises WF008.
+CREATE FUNCTION wirefence.refuse_unknown(resource text) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    RAISE EXCEPTION USING
+        ERRCODE = 'WF008',
+        MESSAGE = 'unknown fenced resource ' || coalesce(wirefence.quoted(resource), 'null'),
+        DETAIL = 'No token of it was ever recorded, and it was not declared.',
+        HINT = 'SELECT * FROM wirefence.status() lists the resources.';
+END
+$$;
+
+-- status lists the resources, with how many open transactions hold each.
+CREATE FUNCTION wirefence.status()
+RETURNS TABLE (resource text, last_token bigint, holder text, granted_at timestamptz,
+               advance text, reuse text, preempt_after interval, writers bigint)
+LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $$
+    SELECT l.resource_id, l.last_token, l.holder, l.granted_at, l.advance, l.reuse, l.preempt_after, coalesce(h.writers, 0)
+    FROM wirefence.resource_locks AS l
+    LEFT JOIN (SELECT h.key, count(*) AS writers FROM wirefence.lock_holders AS h GROUP BY h.key) AS h
+        ON h.key = wirefence.lock_key(l.resource_id)
+    ORDER BY l.resource_id;
+$$;
+
+GRANT SELECT ON wirefence.resource_changes TO wirefence_issuer;
+GRANT EXECUTE ON FUNCTION wirefence.seal(text, bigint, text), wirefence.seal(text, bigint, text, text), wirefence.status() TO wirefence_issuer;

@@ -1,0 +1,327 @@
+-- Which tables are guarded, and for which resource.
+SET LOCAL search_path = pg_catalog, pg_temp;
+
+-- passed_condition is the SQL by which a row's trigger finds that the
+-- transaction was checked for the name, itself an SQL expression. It is all
+-- built-in functions, for it is evaluated for every row.
+CREATE FUNCTION wirefence.passed_condition(name text) RETURNS text
+LANGUAGE sql IMMUTABLE SET search_path = pg_catalog, pg_temp
+AS $$
+    SELECT '(strpos(coalesce(current_setting(''wirefence.passed'', true), ''''), '','' || hashtextextended((' || name || ') COLLATE "C", 0) || '','') > 0'
+        || ' AND currval(''wirefence.passed''::regclass) = interval_hash_extended(now() - timestamptz ''1970-01-01 00:00:00+00'','
+        || ' hashtextextended(current_setting(''wirefence.passed'', true), 0)))'
+$$;
+
+-- name_expression is the SQL by which a template is evaluated for a row.
+CREATE FUNCTION wirefence.name_expression(template text, line text) RETURNS text
+LANGUAGE sql IMMUTABLE SET search_path = pg_catalog, pg_temp
+AS $$
+    SELECT string_agg(CASE WHEN p.is_column THEN format('%s.%I::text', line, p.part) ELSE quote_literal(p.part) || '::text' END,
+                      ' || ' ORDER BY p.place)
+    FROM wirefence.name_parts(template) WITH ORDINALITY AS p(part, is_column, place)
+$$;
+
+-- check_template raises what is wrong with the columns of a template. Their
+-- texts must not depend on a setting, nor differ between equal values.
+CREATE FUNCTION wirefence.check_template(target regclass, template text) RETURNS void
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    col record;
+    base regtype;
+BEGIN
+    FOR col IN
+        SELECT p.part AS name, a.atttypid::regtype AS type, a.attgenerated
+        FROM wirefence.name_parts(template) AS p
+        LEFT JOIN pg_attribute AS a ON a.attrelid = target AND a.attname = p.part AND a.attnum > 0 AND NOT a.attisdropped
+        WHERE p.is_column
+    LOOP
+        IF col.type IS NULL THEN
+            RAISE undefined_column USING
+                MESSAGE = 'table ' || target::text || ' has no column ' || wirefence.quoted(col.name),
+                DETAIL = 'The resource ' || wirefence.quoted(template) || ' names it.',
+                HINT = 'It has ' || (SELECT string_agg(a.attname, ', ' ORDER BY a.attnum) FROM pg_attribute AS a
+                                     WHERE a.attrelid = target AND a.attnum > 0 AND NOT a.attisdropped) || '.';
+        END IF;
+        base := col.type;
+        WHILE (SELECT t.typtype = 'd' FROM pg_type AS t WHERE t.oid = base) LOOP
+            base := (SELECT t.typbasetype FROM pg_type AS t WHERE t.oid = base);
+        END LOOP;
+        IF col.attgenerated = 'v' THEN
+            RAISE feature_not_supported USING MESSAGE = 'column ' || wirefence.quoted(col.name) || ' is generated when it is read',
+                HINT = 'Name the columns that it is made of, or store it.';
+        ELSIF base NOT IN ('smallint'::regtype, 'integer', 'bigint', 'text', 'varchar', 'name', 'uuid', 'boolean', 'oid')
+              AND NOT EXISTS (SELECT FROM pg_type AS t WHERE t.oid = base AND t.typtype = 'e') THEN
+            RAISE datatype_mismatch USING
+                MESSAGE = 'column ' || wirefence.quoted(col.name) || ' of type ' || col.type::text || ' can''t be part of a resource''s name',
+                HINT = 'Its text may differ for one value. Integers, text, varchar, uuid, boolean and enums can be.';
+        END IF;
+    END LOOP;
+END
+$$;
+
+-- family lists a table with all its partitions and heirs.
+CREATE FUNCTION wirefence.family(target regclass) RETURNS TABLE (member regclass, kind "char", is_partition boolean)
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
+AS $$
+    WITH RECURSIVE family AS (
+        SELECT target::oid AS member
+        UNION
+        SELECT i.inhrelid FROM pg_inherits AS i JOIN family ON i.inhparent = family.member
+    )
+    SELECT c.oid::regclass, c.relkind, c.relispartition AND c.oid <> target
+    FROM family JOIN pg_class AS c ON c.oid = family.member
+    ORDER BY c.oid <> target, c.oid::regclass::text
+$$;
+
+-- guard_triggers are the triggers of guards, but for those of a partition that
+-- come with its parent's.
+CREATE VIEW wirefence.guard_triggers AS
+SELECT t.tgrelid::regclass AS relation, t.tgname AS name, p.proname AS function, t.tgenabled AS enabled,
+       CASE WHEN t.tgnargs > 0 THEN convert_from(substr(t.tgargs, 1, position('\x00'::bytea IN t.tgargs) - 1), getdatabaseencoding()) END AS resource,
+       t.tgparentid <> 0 AS from_parent
+FROM pg_trigger AS t
+JOIN pg_proc AS p ON p.oid = t.tgfoid
+WHERE p.pronamespace = 'wirefence'::regnamespace AND p.proname IN ('guard', 'guard_row', 'guard_statement');
+
+-- may_guard raises why a role can't have a table guarded.
+CREATE FUNCTION wirefence.may_guard(target regclass, caller name) RETURNS void
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    member record;
+BEGIN
+    FOR member IN
+        SELECT f.member, c.relkind, c.relpersistence, c.relowner, c.relnamespace::regnamespace::text AS schema
+        FROM wirefence.family(target) AS f JOIN pg_class AS c ON c.oid = f.member
+    LOOP
+        IF member.relkind NOT IN ('r', 'p') OR member.relpersistence = 't' OR member.schema IN ('wirefence', 'pg_catalog') THEN
+            RAISE wrong_object_type USING
+                MESSAGE = member.member::text || ' can''t be guarded',
+                DETAIL = 'Guards are for tables and their partitions: not for views, foreign and temporary tables, nor those of Wirefence and of the system.';
+        ELSIF NOT pg_has_role(caller, member.relowner, 'USAGE') THEN
+            RAISE insufficient_privilege USING
+                MESSAGE = 'only the owner of ' || member.member::text || ' may guard it',
+                HINT = 'Connect as ' || quote_ident(pg_get_userbyid(member.relowner)) || ', or GRANT '
+                    || quote_ident(pg_get_userbyid(member.relowner)) || ' TO ' || quote_ident(caller) || '.';
+        END IF;
+    END LOOP;
+END
+$$;
+
+-- is_template reports whether a resource names columns, and raises what is wrong
+-- with its form.
+CREATE FUNCTION wirefence.is_template(resource text) RETURNS boolean
+LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    IF coalesce(octet_length(resource), 0) NOT BETWEEN 1 AND 255 THEN
+        RAISE invalid_parameter_value USING MESSAGE = 'a resource name must have 1 to 255 bytes',
+            DETAIL = CASE WHEN resource IS NULL THEN 'It is null.' ELSE 'It has ' || octet_length(resource) || ' bytes.' END;
+    END IF;
+    RETURN (SELECT bool_or(p.is_column) FROM wirefence.name_parts(resource) AS p);
+END
+$$;
+
+-- plain_name is the name that a resource without columns stands for.
+CREATE FUNCTION wirefence.plain_name(resource text) RETURNS text
+LANGUAGE sql IMMUTABLE SET search_path = pg_catalog, pg_temp
+AS $$
+    SELECT string_agg(p.part, '' ORDER BY p.place)
+    FROM wirefence.name_parts(resource) WITH ORDINALITY AS p(part, is_column, place)
+$$;
+
+-- triggers_of returns the statements that guard one table of a family. Triggers
+-- for rows come to a partition from its parent, to later ones too; and so that a
+-- later partition of a table with one resource is guarded, its rows are looked at.
+CREATE FUNCTION wirefence.triggers_of(member regclass, kind "char", is_partition boolean, resource text) RETURNS SETOF text
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    for_row CONSTANT text := 'CREATE TRIGGER wirefence_guard_%s AFTER %s ON %s FOR EACH ROW WHEN ((%s) IS NOT TRUE) EXECUTE FUNCTION wirefence.%s(%L)';
+    for_statement CONSTANT text := 'CREATE TRIGGER wirefence_guard BEFORE INSERT OR UPDATE OR DELETE OR TRUNCATE ON %s FOR EACH STATEMENT EXECUTE FUNCTION wirefence.%s(%L)';
+    of_new text;
+    of_old text;
+BEGIN
+    IF NOT wirefence.is_template(resource) THEN
+        resource := wirefence.plain_name(resource);
+        RETURN NEXT format(for_statement, member, 'guard', resource);
+        IF kind = 'p' AND NOT is_partition THEN
+            RETURN NEXT format(for_row, 'row', 'INSERT OR UPDATE OR DELETE', member,
+                               wirefence.passed_condition(quote_literal(resource) || '::text'), 'guard', resource);
+        END IF;
+        RETURN;
+    END IF;
+    RETURN NEXT format(for_statement, member, 'guard_statement', resource);
+    IF NOT is_partition THEN
+        of_new := wirefence.passed_condition(wirefence.name_expression(resource, 'NEW'));
+        of_old := wirefence.passed_condition(wirefence.name_expression(resource, 'OLD'));
+        RETURN NEXT format(for_row, 'insert', 'INSERT', member, of_new, 'guard_row', resource);
+        RETURN NEXT format(for_row, 'update', 'UPDATE', member, of_new || ' AND ' || of_old, 'guard_row', resource);
+        RETURN NEXT format(for_row, 'delete', 'DELETE', member, of_old, 'guard_row', resource);
+    END IF;
+END
+$$;
+
+-- unguarding returns the statements that remove the guards of a table, its
+-- partitions and its heirs.
+CREATE FUNCTION wirefence.unguarding(target regclass) RETURNS SETOF text
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
+AS $$
+    SELECT format('DROP TRIGGER %I ON %s', g.name, g.relation)
+    FROM wirefence.family(target) AS f JOIN wirefence.guard_triggers AS g ON g.relation = f.member
+    WHERE NOT g.from_parent
+$$;
+
+-- plan_protect checks whether a role can have a table guarded for a resource and
+-- returns the statements, which it runs with its own rights.
+CREATE FUNCTION wirefence.plan_protect(target regclass, resource text, caller name) RETURNS SETOF text
+LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    wanted CONSTANT text := CASE WHEN wirefence.is_template(resource) THEN resource ELSE wirefence.plain_name(resource) END;
+    other record;
+BEGIN
+    IF target IS NULL THEN
+        RAISE null_value_not_allowed USING MESSAGE = 'the table to protect is null';
+    END IF;
+    PERFORM wirefence.may_guard(target, caller);
+    PERFORM wirefence.check_template(target, resource);
+    SELECT g.relation, g.resource INTO other
+    FROM wirefence.family(target) AS f JOIN wirefence.guard_triggers AS g ON g.relation = f.member
+    WHERE g.resource <> wanted LIMIT 1;
+    IF FOUND THEN
+        RAISE duplicate_object USING
+            MESSAGE = other.relation::text || ' is guarded already, for resource ' || wirefence.quoted(other.resource),
+            HINT = format('SELECT wirefence.unprotect(%L) first.', other.relation);
+    END IF;
+    RETURN QUERY SELECT * FROM wirefence.unguarding(target);
+    RETURN QUERY SELECT t.* FROM wirefence.family(target) AS f, wirefence.triggers_of(f.member, f.kind, f.is_partition, resource) AS t;
+END
+$$;
+
+-- plan_unprotect is plan_protect for the removal.
+CREATE FUNCTION wirefence.plan_unprotect(target regclass, caller name) RETURNS SETOF text
+LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    IF NOT EXISTS (SELECT FROM wirefence.guard_triggers AS g WHERE g.relation = target) THEN
+        RAISE undefined_object USING MESSAGE = coalesce('table ' || target::text || ' is not guarded', 'the table to unprotect is null');
+    ELSIF EXISTS (SELECT FROM wirefence.guard_triggers AS g WHERE g.relation = target AND g.from_parent) THEN
+        RAISE wrong_object_type USING MESSAGE = 'table ' || target::text || ' is guarded as a partition',
+            HINT = 'Unprotect the table that it is a partition of.';
+    END IF;
+    PERFORM wirefence.may_guard(target, caller);
+    RETURN QUERY SELECT * FROM wirefence.unguarding(target);
+END
+$$;
+
+-- declare_guard notes that a table is to be guarded. That the triggers are there
+-- already is what shows that the caller may say so.
+CREATE FUNCTION wirefence.declare_guard(target regclass, resource text) RETURNS void
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    templated CONSTANT boolean := wirefence.is_template(resource);
+    wanted CONSTANT text := CASE WHEN templated THEN resource ELSE wirefence.plain_name(resource) END;
+BEGIN
+    IF NOT EXISTS (SELECT FROM wirefence.guard_triggers AS g WHERE g.relation = target AND g.resource = wanted) THEN
+        RAISE insufficient_privilege USING MESSAGE = 'table ' || target::text || ' has no guard for resource ' || wirefence.quoted(wanted),
+            HINT = 'SELECT wirefence.protect(...) makes one.';
+    END IF;
+    DELETE FROM wirefence.guards AS g -- the table that this one takes the place of
+    WHERE g.name = target::text AND NOT EXISTS (SELECT FROM pg_class AS c WHERE c.oid = g.relation);
+    INSERT INTO wirefence.guards AS g (relation, name, resource, template, protected_by)
+    VALUES (target, target::text, wanted, templated, session_user)
+    ON CONFLICT (relation) DO UPDATE
+    SET name = excluded.name, resource = excluded.resource, template = excluded.template,
+        protected_by = excluded.protected_by, protected_at = excluded.protected_at;
+    IF NOT wirefence.any_guards() THEN
+        PERFORM pg_advisory_xact_lock(hashtextextended('wirefence.any_guards', 0)); -- two at once would fail
+        CREATE OR REPLACE FUNCTION wirefence.any_guards() RETURNS boolean LANGUAGE sql STABLE RETURN true;
+    END IF;
+END
+$$;
+
+-- retract_guard forgets the tables of a family whose triggers are gone.
+CREATE FUNCTION wirefence.retract_guard(target regclass) RETURNS void
+LANGUAGE sql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $$
+    DELETE FROM wirefence.guards AS g USING wirefence.family(target) AS f
+    WHERE g.relation = f.member AND NOT EXISTS (SELECT FROM wirefence.guard_triggers AS t WHERE t.relation = f.member)
+$$;
+
+-- protect guards a table, its partitions and its heirs: from then on, a write
+-- wants a token of the resource, or, with a template such as
+-- report:{tenant}:{id}, of the resource of each row. Called again it repairs
+-- guards, and takes in what the table has got since.
+CREATE FUNCTION wirefence.protect("table" regclass, resource text) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    statement text;
+BEGIN
+    FOR statement IN SELECT * FROM wirefence.plan_protect("table", resource, current_user) LOOP
+        EXECUTE statement;
+    END LOOP;
+    PERFORM wirefence.declare_guard("table", resource);
+END
+$$;
+
+-- unprotect removes the guards of a table, its partitions and its heirs.
+CREATE FUNCTION wirefence.unprotect("table" regclass) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    statement text;
+BEGIN
+    FOR statement IN SELECT * FROM wirefence.plan_unprotect("table", current_user) LOOP
+        EXECUTE statement;
+    END LOOP;
+    PERFORM wirefence.retract_guard("table");
+END
+$$;
+
+-- guarded lists the tables that are to be guarded, those that are guarded
+-- nevertheless, and what is wrong with each; null where nothing is.
+CREATE FUNCTION wirefence.guarded() RETURNS TABLE (relation text, resource text, declared_as text, protected_by text, protected_at timestamptz, fault text)
+LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $$
+    WITH declared AS (
+        SELECT coalesce(f.member, g.relation) AS relation, f.kind, g.resource, g.template, g.name, g.protected_by, g.protected_at,
+               coalesce(f.member <> g.relation, false) AS descends
+        FROM wirefence.guards AS g LEFT JOIN LATERAL wirefence.family(g.relation) AS f ON true
+    ), standing AS (
+        SELECT t.relation, min(t.resource) AS resource, bool_or(t.function <> 'guard') AS template,
+               bool_or(t.name = 'wirefence_guard') AS statements, count(*) FILTER (WHERE t.name <> 'wirefence_guard') AS rows,
+               bool_or(t.enabled IN ('D', 'R')) AS disabled
+        FROM wirefence.guard_triggers AS t GROUP BY t.relation
+    ), joined AS (
+        SELECT coalesce(d.relation, s.relation) AS relation, coalesce(d.resource, s.resource) AS resource, d.name, d.protected_by, d.protected_at,
+               CASE
+                   WHEN d.relation IS NULL THEN 'guarded, but not declared: protect it again'
+                   WHEN d.kind IS NULL THEN 'the table has gone: protect the one that took its place, or unprotect it'
+                   WHEN s.relation IS NULL AND d.descends THEN 'not guarded, though it inherits from a guarded table: protect that again'
+                   WHEN s.relation IS NULL THEN 'its triggers have gone: protect it again'
+                   WHEN s.resource <> d.resource THEN 'guarded for another resource, ' || wirefence.quoted(s.resource)
+                   WHEN s.disabled THEN 'a trigger of its guard is disabled: protect it again'
+                   WHEN NOT s.statements THEN 'a later partition: its rows are guarded, TRUNCATE is not: protect the parent again'
+                   WHEN s.rows < CASE WHEN d.template THEN 3 WHEN d.kind = 'p' THEN 1 ELSE 0 END
+                   THEN 'a trigger of its guard has gone: protect it again'
+                   WHEN EXISTS (SELECT FROM wirefence.name_parts(d.resource) AS p
+                                WHERE d.template AND p.is_column AND NOT EXISTS (
+                                    SELECT FROM pg_attribute AS a
+                                    WHERE a.attrelid = d.relation AND a.attname = p.part AND NOT a.attisdropped))
+                   THEN 'a column of the template was renamed: unprotect it, and protect it by the new name'
+               END AS fault
+        FROM declared AS d FULL JOIN standing AS s ON s.relation = d.relation
+    )
+    SELECT CASE WHEN EXISTS (SELECT FROM pg_class AS c WHERE c.oid = j.relation) THEN j.relation::text ELSE j.name END,
+           j.resource, j.name, j.protected_by, j.protected_at, j.fault
+    FROM joined AS j ORDER BY 1
+$$;
+
+GRANT EXECUTE ON FUNCTION wirefence.guarded() TO wirefence_issuer;
+
+GRANT EXECUTE ON FUNCTION wirefence.protect(regclass, text), wirefence.unprotect(regclass), wirefence.plan_protect(regclass, text, name),
+    wirefence.plan_unprotect(regclass, name), wirefence.declare_guard(regclass, text), wirefence.retract_guard(regclass) TO PUBLIC;
