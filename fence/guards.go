@@ -48,7 +48,8 @@ func Protect(ctx context.Context, q Querier, table, resource string) error {
 }
 
 // Unprotect removes the guards of a table, its partitions and its heirs. The role
-// must own it.
+// must own it. Of a table that has gone, named as Guards names it, it withdraws that
+// it was to be guarded; the role must have guarded it, or have wirefence_issuer.
 func Unprotect(ctx context.Context, q Querier, table string) error {
 	if _, err := q.Exec(ctx, unprotectSQL, []byte(table)); err != nil {
 		return fmt.Errorf("unprotect %s: %w", table, err)

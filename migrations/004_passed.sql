@@ -24,14 +24,16 @@ END
 $$;
 GRANT SELECT ON SEQUENCE wirefence.passed TO PUBLIC;
 
--- name keeps the name of a table that has gone.
+-- name keeps the name of a table that has gone. A dump has only the number of such a
+-- table, which another may have where the dump is restored.
 CREATE TABLE wirefence.guards (
-    relation     regclass PRIMARY KEY,
+    relation     regclass NOT NULL,
     name         text NOT NULL,
     resource     text COLLATE "C" NOT NULL,
     template     boolean NOT NULL,
     protected_by text NOT NULL,
-    protected_at timestamptz NOT NULL DEFAULT clock_timestamp()
+    protected_at timestamptz NOT NULL DEFAULT clock_timestamp(),
+    PRIMARY KEY (relation, name)
 );
 
 COMMENT ON TABLE wirefence.guards IS 'Which tables are to be guarded. What stands guard are their triggers; wirefence.guarded() compares the two.';

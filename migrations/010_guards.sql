@@ -3,15 +3,18 @@
 SET LOCAL search_path = pg_catalog, pg_temp;
 
 -- bypasses has a row for each transaction in which a member of wirefence_bypass
--- wrote without the token that a guard wanted: the first such table of it.
+-- wrote without the token that a guard wanted: the first such table of it. A database
+-- that was restored elsewhere may see a transaction's number again.
 CREATE TABLE wirefence.bypasses (
-    xid         xid8 PRIMARY KEY,
-    relation    regclass NOT NULL,
+    xid         xid8 NOT NULL,
+    began_at    timestamptz NOT NULL DEFAULT now(),
+    relation    text NOT NULL,
     resource    text COLLATE "C" NOT NULL,
     login       text NOT NULL,
     application text NOT NULL,
     address     inet,
-    written_at  timestamptz NOT NULL DEFAULT clock_timestamp()
+    written_at  timestamptz NOT NULL DEFAULT clock_timestamp(),
+    PRIMARY KEY (xid, began_at)
 );
 
 COMMENT ON TABLE wirefence.bypasses IS 'Transactions in which a member of wirefence_bypass wrote to a guarded table without a token.';
@@ -44,7 +47,7 @@ BEGIN
         RETURN false;
     END IF;
     INSERT INTO wirefence.bypasses (xid, relation, resource, login, application, address)
-    VALUES (pg_current_xact_id(), target, resource, session_user, current_setting('application_name'), inet_client_addr())
+    VALUES (pg_current_xact_id(), target::text, resource, session_user, current_setting('application_name'), inet_client_addr())
     ON CONFLICT DO NOTHING;
     PERFORM wirefence.note_passed('{""}');
     RETURN true;

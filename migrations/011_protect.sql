@@ -216,6 +216,18 @@ BEGIN
 END
 $$;
 
+-- guarded_table is the table of a declaration, null if it has gone: that it has the
+-- same name, or guards and no other declaration, shows that the number is still its own.
+CREATE FUNCTION wirefence.guarded_table(declared wirefence.guards) RETURNS regclass
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
+AS $$
+    SELECT c.oid::regclass FROM pg_class AS c
+    WHERE c.oid = declared.relation AND c.relkind IN ('r', 'p')
+      AND (declared.relation::text = declared.name
+           OR EXISTS (SELECT FROM wirefence.guard_triggers AS t WHERE t.relation = declared.relation)
+              AND NOT EXISTS (SELECT FROM wirefence.guards AS g WHERE g.relation = declared.relation AND g.name = declared.relation::text))
+$$;
+
 -- declare_guard notes that a table is to be guarded. That the triggers are there
 -- already is what shows that the caller may say so.
 CREATE FUNCTION wirefence.declare_guard(target regclass, resource text) RETURNS void
@@ -229,13 +241,10 @@ BEGIN
         RAISE insufficient_privilege USING MESSAGE = 'table ' || target::text || ' has no guard for resource ' || wirefence.quoted(wanted),
             HINT = 'SELECT wirefence.protect(...) makes one.';
     END IF;
-    DELETE FROM wirefence.guards AS g -- the table that this one takes the place of
-    WHERE g.name = target::text AND NOT EXISTS (SELECT FROM pg_class AS c WHERE c.oid = g.relation);
-    INSERT INTO wirefence.guards AS g (relation, name, resource, template, protected_by)
-    VALUES (target, target::text, wanted, templated, session_user)
-    ON CONFLICT (relation) DO UPDATE
-    SET name = excluded.name, resource = excluded.resource, template = excluded.template,
-        protected_by = excluded.protected_by, protected_at = excluded.protected_at;
+    DELETE FROM wirefence.guards AS g -- of a former name, and of the table that this one takes the place of
+    WHERE g.relation = target OR g.name = target::text AND wirefence.guarded_table(g) IS NULL;
+    INSERT INTO wirefence.guards (relation, name, resource, template, protected_by)
+    VALUES (target, target::text, wanted, templated, session_user);
     IF NOT wirefence.any_guards() THEN
         PERFORM pg_advisory_xact_lock(hashtextextended('wirefence.any_guards', 0)); -- two at once would fail
         CREATE OR REPLACE FUNCTION wirefence.any_guards() RETURNS boolean LANGUAGE sql STABLE RETURN true;
@@ -282,15 +291,41 @@ BEGIN
 END
 $$;
 
+-- forget_guard withdraws the declaration of a table that has gone, for the role that
+-- declared it, its members and issuers.
+CREATE FUNCTION wirefence.forget_guard(name text) RETURNS void
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    declared wirefence.guards;
+BEGIN
+    SELECT * INTO declared FROM wirefence.guards AS g WHERE g.name = forget_guard.name ORDER BY wirefence.guarded_table(g) NULLS FIRST LIMIT 1;
+    IF NOT FOUND THEN
+        RAISE undefined_object USING
+            MESSAGE = coalesce('there is no table ' || wirefence.quoted(name) || ', nor was one of that name guarded', 'the table to forget is null'),
+            HINT = 'SELECT * FROM wirefence.guarded() lists what was guarded, with its schema in the name.';
+    ELSIF wirefence.guarded_table(declared) IS NOT NULL THEN
+        RAISE object_not_in_prerequisite_state USING MESSAGE = 'table ' || wirefence.guarded_table(declared)::text || ' is still there',
+            HINT = format('SELECT wirefence.unprotect(%L) removes its guard.', wirefence.guarded_table(declared));
+    ELSIF NOT pg_has_role(session_user, 'wirefence_issuer', 'MEMBER')
+          AND NOT EXISTS (SELECT FROM pg_roles AS r WHERE r.rolname = declared.protected_by AND pg_has_role(session_user, r.oid, 'MEMBER')) THEN
+        RAISE insufficient_privilege USING MESSAGE = 'only ' || declared.protected_by || ', who declared it, may forget the guard of table ' || wirefence.quoted(name),
+            HINT = 'Members of wirefence_issuer may, too.';
+    END IF;
+    DELETE FROM wirefence.guards AS g WHERE g.name = declared.name AND wirefence.guarded_table(g) IS NULL;
+END
+$$;
+
 -- guarded lists the tables that are to be guarded, those that are guarded
 -- nevertheless, and what is wrong with each; null where nothing is.
 CREATE FUNCTION wirefence.guarded() RETURNS TABLE (relation text, resource text, declared_as text, protected_by text, protected_at timestamptz, fault text)
 LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
     WITH declared AS (
-        SELECT coalesce(f.member, g.relation) AS relation, f.kind, g.resource, g.template, g.name, g.protected_by, g.protected_at,
-               coalesce(f.member <> g.relation, false) AS descends
-        FROM wirefence.guards AS g LEFT JOIN LATERAL wirefence.family(g.relation) AS f ON true
+        SELECT DISTINCT ON (f.member, g.resource, CASE WHEN f.member IS NULL THEN g.name END)
+               f.member AS relation, f.kind, g.resource, g.template, g.name, g.protected_by, g.protected_at, f.member <> g.relation AS descends
+        FROM wirefence.guards AS g LEFT JOIN LATERAL wirefence.family(wirefence.guarded_table(g)) AS f ON true
+        ORDER BY f.member, g.resource, CASE WHEN f.member IS NULL THEN g.name END, f.member <> g.relation
     ), standing AS (
         SELECT t.relation, min(t.resource) AS resource, bool_or(t.function <> 'guard') AS template,
                bool_or(t.name = 'wirefence_guard') AS statements, count(*) FILTER (WHERE t.name <> 'wirefence_guard') AS rows,
@@ -299,8 +334,10 @@ AS $$
     ), joined AS (
         SELECT coalesce(d.relation, s.relation) AS relation, coalesce(d.resource, s.resource) AS resource, d.name, d.protected_by, d.protected_at,
                CASE
-                   WHEN d.relation IS NULL THEN 'guarded, but not declared: protect it again'
-                   WHEN d.kind IS NULL THEN 'the table has gone: protect the one that took its place, or unprotect it'
+                   WHEN d.name IS NULL AND s.template AND s.rows < 3
+                   THEN 'its rows are not guarded any more, as those of a detached partition: protect or unprotect it'
+                   WHEN d.name IS NULL THEN 'guarded, but not declared: protect it again'
+                   WHEN d.relation IS NULL THEN 'the table has gone: protect the one that took its place, or unprotect it'
                    WHEN s.relation IS NULL AND d.descends THEN 'not guarded, though it inherits from a guarded table: protect that again'
                    WHEN s.relation IS NULL THEN 'its triggers have gone: protect it again'
                    WHEN s.resource <> d.resource THEN 'guarded for another resource, ' || wirefence.quoted(s.resource)
@@ -316,12 +353,11 @@ AS $$
                END AS fault
         FROM declared AS d FULL JOIN standing AS s ON s.relation = d.relation
     )
-    SELECT CASE WHEN EXISTS (SELECT FROM pg_class AS c WHERE c.oid = j.relation) THEN j.relation::text ELSE j.name END,
-           j.resource, j.name, j.protected_by, j.protected_at, j.fault
-    FROM joined AS j ORDER BY 1
+    SELECT coalesce(j.relation::text, j.name), j.resource, j.name, j.protected_by, j.protected_at, j.fault
+    FROM joined AS j ORDER BY 1, 2
 $$;
 
 GRANT EXECUTE ON FUNCTION wirefence.guarded() TO wirefence_issuer;
 
 GRANT EXECUTE ON FUNCTION wirefence.protect(regclass, text), wirefence.unprotect(regclass), wirefence.plan_protect(regclass, text, name),
-    wirefence.plan_unprotect(regclass, name), wirefence.declare_guard(regclass, text), wirefence.retract_guard(regclass) TO PUBLIC;
+    wirefence.plan_unprotect(regclass, name), wirefence.declare_guard(regclass, text), wirefence.retract_guard(regclass), wirefence.forget_guard(text) TO PUBLIC;

@@ -99,31 +99,35 @@ func fenceOf(resources []string, token int) string {
 }
 
 func TestGuardsJudgeEveryWayToWrite(t *testing.T) {
-	onEach(t, func(t *testing.T, db database) {
-		app := guarded(t, db)
-		for _, w := range guardedWrites {
-			if db.Major < w.since {
-				continue
-			}
-			cases := []struct{ fence, state string }{
-				{"", "WF002"}, {"elsewhere=1", "WF002"}, {fenceOf(w.wants, 33), "WF001"}, {fenceOf(w.wants, 35), "WF003"}, {fenceOf(w.wants, 34), ""},
-			}
-			if len(w.wants) == 2 {
-				cases = append(cases, struct{ fence, state string }{fenceOf(w.wants[:1], 34), "WF002"},
-					struct{ fence, state string }{fenceOf(w.wants[:1], 34) + "," + fenceOf(w.wants[1:], 33), "WF001"})
-			}
-			for _, c := range cases {
-				for _, isolation := range isolations {
-					t.Run(strings.Join([]string{w.name, c.fence, isolation}, " "), func(t *testing.T) {
-						mustExec(t, app, "BEGIN ISOLATION LEVEL "+isolation)
-						defer mustExec(t, app, "ROLLBACK")
-						mustExec(t, app, "SELECT set_config('wirefence.token', $1, true)", c.fence)
-						wantCode(t, exec(app, w.sql), c.state)
-					})
-				}
+	onEach(t, func(t *testing.T, db database) { judgesWrites(t, db, guarded(t, db), isolations...) })
+}
+
+// judgesWrites tries each write without a token, with others', with former and
+// future ones, and with the current ones, in transactions that it rolls back.
+func judgesWrites(t *testing.T, db database, app *pgx.Conn, isolations ...string) {
+	t.Helper()
+	for _, w := range guardedWrites {
+		if db.Major < w.since {
+			continue
+		}
+		cases := []struct{ fence, state string }{
+			{"", "WF002"}, {"elsewhere=1", "WF002"}, {fenceOf(w.wants, 33), "WF001"}, {fenceOf(w.wants, 35), "WF003"}, {fenceOf(w.wants, 34), ""},
+		}
+		if len(w.wants) == 2 {
+			cases = append(cases, struct{ fence, state string }{fenceOf(w.wants[:1], 34), "WF002"},
+				struct{ fence, state string }{fenceOf(w.wants[:1], 34) + "," + fenceOf(w.wants[1:], 33), "WF001"})
+		}
+		for _, c := range cases {
+			for _, isolation := range isolations {
+				t.Run(strings.Join([]string{w.name, c.fence, isolation}, " "), func(t *testing.T) {
+					mustExec(t, app, "BEGIN ISOLATION LEVEL "+isolation)
+					defer mustExec(t, app, "ROLLBACK")
+					mustExec(t, app, "SELECT set_config('wirefence.token', $1, true)", c.fence)
+					wantCode(t, exec(app, w.sql), c.state)
+				})
 			}
 		}
-	})
+	}
 }
 
 func TestGuardsJudgeCopy(t *testing.T) {
@@ -314,7 +318,7 @@ func TestMembersOfBypassMayWriteAndAreRecorded(t *testing.T) {
 		mustExec(t, fixer, "SET application_name = 'repair'; BEGIN; "+write+"; "+write+"; COMMIT")
 		mustExec(t, fixer, "INSERT INTO orders VALUES (50, 'm')")
 		wantCode(t, exec(fixer, "SET wirefence.token = 'orders=33'; UPDATE orders SET item = 'm'"), "WF001")
-		if got := column[string](t, admin, "SELECT relation || ' ' || resource || ' ' || application FROM wirefence.bypasses ORDER BY written_at"); strings.Join(got, ";") != "orders orders repair;orders orders repair" {
+		if got := column[string](t, admin, "SELECT relation || ' ' || resource || ' ' || application FROM wirefence.bypasses ORDER BY written_at"); strings.Join(got, ";") != "public.orders orders repair;public.orders orders repair" {
 			t.Errorf("recorded: %q", got)
 		}
 	})

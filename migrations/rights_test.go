@@ -27,7 +27,7 @@ func TestRightsAreTheFewGranted(t *testing.T) {
 		const granted = `SELECT p.oid::regprocedure::text FROM pg_proc p, aclexplode(coalesce(p.proacl, acldefault('f', p.proowner))) a
 			WHERE p.pronamespace = 'wirefence'::regnamespace AND a.grantee = `
 		if got := column[string](t, admin, granted+"0 ORDER BY 1"); !slices.Equal(got, []string{
-			"wirefence.\"check\"(text)", "wirefence.\"check\"(text,text,boolean)", "wirefence.declare_guard(regclass,text)",
+			"wirefence.\"check\"(text)", "wirefence.\"check\"(text,text,boolean)", "wirefence.declare_guard(regclass,text)", "wirefence.forget_guard(text)",
 			"wirefence.guard()", "wirefence.guard_row()", "wirefence.guard_row_unchecked(regclass,text,jsonb)", "wirefence.guard_statement()",
 			"wirefence.guard_truncate(regclass,text)", "wirefence.guard_unchecked(regclass,text)", "wirefence.observe(text,text,boolean)", "wirefence.plan_protect(regclass,text,name)",
 			"wirefence.plan_unprotect(regclass,name)", "wirefence.protect(regclass,text)", "wirefence.retract_guard(regclass)",

@@ -122,6 +122,11 @@ func TestProtect(t *testing.T) {
 	}
 	wirefence(t, issuer(url), "unprotect", "orders").expect(t, 0).says(t, "orders is not guarded any more")
 	wirefence(t, issuer(url), "unprotect", "orders").expect(t, 1, "is not guarded")
+	stack.Exec(t, url, `DROP TABLE "Reports"`)
+	wirefence(t, issuer(url), "unprotect", `"Reports"`).expect(t, 1, "nor was one of that name guarded")
+	wirefence(t, issuer(url), "status", "--guards").expect(t, 0).says(t, "the table has gone")
+	wirefence(t, issuer(url), "unprotect", `public."Reports"`).expect(t, 0)
+	wirefence(t, issuer(url), "status", "--guards").expect(t, 0).says(t, "No table is guarded.")
 }
 
 // Whose lease was revoked loses it in the store, too, and is told why.
