@@ -47,7 +47,8 @@ func source(name string) string {
 //
 // It needs no superuser where the rights were granted before; otherwise it
 // changes nothing and returns a *MissingRightsError. A database that is ahead
-// of this binary is left alone, with a *VersionError. The connection must be
+// of this binary is left alone, with a *VersionError, and one that was restored
+// without its data with ErrNoVersion. The connection must be
 // outside a transaction and not be used meanwhile; its settings are reset.
 func Apply(ctx context.Context, conn *pgx.Conn, report func(line string)) (err error) {
 	if report == nil {
@@ -58,6 +59,9 @@ func Apply(ctx context.Context, conn *pgx.Conn, report func(line string)) (err e
 		return err
 	}
 	defer func() { err = errors.Join(err, unlock()) }()
+	if _, err := current(ctx, conn); errors.Is(err, ErrNoVersion) {
+		return err
+	}
 	if err := prepare(ctx, conn, report); err != nil {
 		return err
 	}

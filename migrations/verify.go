@@ -2,6 +2,7 @@ package migrations
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"github.com/jackc/pgx/v5"
@@ -30,8 +31,14 @@ func (e *VersionError) Behind() bool { return e.Have < e.Need }
 // Ahead reports whether only a newer binary mends it.
 func (e *VersionError) Ahead() bool { return e.Have > e.Need }
 
+// ErrNoVersion says that the schema is there and that the row with its version isn't:
+// a dump was restored without its data.
+var ErrNoVersion = errors.New("the wirefence schema has no version, as after the restore of a dump without data: " +
+	"restore its rows too, or DROP SCHEMA wirefence CASCADE, which removes all guards, and run `wirefence migrate`")
+
 // Verify returns nil if the database is at exactly the version that this binary
-// needs, and a *VersionError if it is at another. Any role may ask.
+// needs, a *VersionError if it is at another, and ErrNoVersion if it can't be told. Any
+// role may ask.
 func Verify(ctx context.Context, conn *pgx.Conn) error {
 	have, err := current(ctx, conn)
 	if err != nil {
@@ -58,9 +65,12 @@ func current(ctx context.Context, conn *pgx.Conn) (int, error) {
 	if !present {
 		return 0, nil
 	}
-	var version int
+	var version *int
 	if err := conn.QueryRow(ctx, "SELECT wirefence.schema_version()").Scan(&version); err != nil {
 		return 0, fmt.Errorf("read the version of the wirefence schema: %w", err)
 	}
-	return version, nil
+	if version == nil {
+		return 0, ErrNoVersion
+	}
+	return *version, nil
 }
