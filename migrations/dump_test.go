@@ -16,14 +16,18 @@ import (
 	"github.com/wirefence/wirefence/migrations"
 )
 
-// run runs one of PostgreSQL's client tools on the database, as a role, and returns
-// what it prints.
+// command is one of PostgreSQL's client tools, to be run on the database as a role.
+func (db database) command(t *testing.T, role, tool string, args ...string) *osexec.Cmd {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+	t.Cleanup(cancel)
+	return osexec.CommandContext(ctx, tool, append(args, "-d", db.URLFor(role, db.name))...)
+}
+
+// run runs one and returns what it prints.
 func (db database) run(t *testing.T, role, tool string, args ...string) (string, error) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
-	defer cancel()
-	cmd := osexec.CommandContext(ctx, tool, append(args, "-d", db.URLFor(role, db.name))...)
-	out, err := cmd.CombinedOutput()
+	out, err := db.command(t, role, tool, args...).CombinedOutput()
 	return string(out), err
 }
 
@@ -206,6 +210,10 @@ func TestADumpBringsItsGuards(t *testing.T) {
 				if lines := apply(t, admin); len(lines) != 1 || !contains(lines[0], "nothing to apply") {
 					t.Errorf("migrating reports %q", lines)
 				}
+				app := restored.app(t)
+				wantCode(t, exec(app, `INSERT INTO "an app"."Odd: names" VALUES ('a', 1)`), "WF002")
+				mustExec(t, app, `SET wirefence.token = '%7Ba%7D:1=34'; INSERT INTO "an app"."Odd: names" VALUES ('a', 1)`)
+				mustExec(t, app, "ALTER TABLE renamed RENAME TO base")
 				wantJudged(t, restored)
 			})
 		}
@@ -217,11 +225,9 @@ func TestADumpBringsItsGuards(t *testing.T) {
 func wantJudged(t *testing.T, db database) {
 	t.Helper()
 	app := db.app(t)
-	mustExec(t, app, "ALTER TABLE renamed RENAME TO base; PREPARE w AS UPDATE orders SET item = 'x'")
+	mustExec(t, app, "PREPARE w AS UPDATE orders SET item = 'x'")
 	judgesWrites(t, db, app, "READ COMMITTED")
 	mustExec(t, app, "BEGIN; SELECT wirefence.check('orders=34'); UPDATE orders SET item = 'x'; COMMIT")
-	wantCode(t, exec(app, `INSERT INTO "an app"."Odd: names" VALUES ('a', 1)`), "WF002")
-	mustExec(t, app, `SET wirefence.token = '%7Ba%7D:1=34'; INSERT INTO "an app"."Odd: names" VALUES ('a', 1)`)
 	if value[bool](t, db.as(t, "issuer"), "SELECT wirefence.seal('orders', 34, 'worker-c')") {
 		t.Error("a token was granted a second time")
 	}

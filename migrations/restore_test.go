@@ -1,0 +1,220 @@
+package migrations_test
+
+import (
+	"errors"
+	"maps"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/wirefence/wirefence/internal/servers"
+	"github.com/wirefence/wirefence/migrations"
+)
+
+// toDump is a database with guarded tables on a server that pg_dump knows.
+func toDump(t *testing.T) database {
+	t.Helper()
+	db := create(t, dumped(t, 99), "TEMPLATE "+template)
+	guarded(t, db)
+	mustExec(t, db.admin(t), rolesOfDump)
+	return db
+}
+
+// A new cluster has none of the roles. They must be there first: without them the
+// restore says so, and what it made belongs to whoever restored.
+func TestARestoreIntoANewCluster(t *testing.T) {
+	t.Parallel()
+	source := toDump(t)
+	file := custom.dumpTo(t, source)
+	server, err := servers.StartPostgres(t.Context(), servers.PostgresConfig{Major: source.Major})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(server.Close)
+	bare := create(t, server, "")
+	if out, err := bare.run(t, "postgres", "pg_restore", "-j2", file); err == nil || !strings.Contains(out, `role "wirefence_owner" does not exist`) {
+		t.Errorf("without roles: %v, %s", err, out)
+	}
+
+	planned := create(t, server, "")
+	admin := planned.admin(t)
+	steps, err := migrations.Pending(t.Context(), admin)
+	if err != nil {
+		t.Fatal(err)
+	}
+	roles, _, found := strings.Cut(steps, "CREATE SCHEMA")
+	if !found {
+		t.Fatalf("no schema is to be made: %s", steps)
+	}
+	mustExec(t, admin, roles+"CREATE ROLE app LOGIN; CREATE ROLE issuer LOGIN IN ROLE wirefence_issuer")
+	custom.restoreInto(t, planned, file)
+	wantSame(t, source, planned)
+	wantJudged(t, planned)
+	if lines := apply(t, admin); len(lines) != 1 || !contains(lines[0], "nothing to apply") {
+		t.Errorf("migrating reports %q", lines)
+	}
+}
+
+// Roles come along with pg_dumpall, memberships too.
+func TestRolesOfADump(t *testing.T) {
+	t.Parallel()
+	source := toDump(t)
+	server, err := servers.StartPostgres(t.Context(), servers.PostgresConfig{Major: source.Major})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(server.Close)
+	roles := t.TempDir() + "/roles.sql"
+	source.mustRun(t, "postgres", "pg_dumpall", "--roles-only", "-f", roles)
+	restored := create(t, server, "")
+	restored.mustRun(t, "postgres", "psql", "-Xq", "-f", roles) // which complains that there is a role postgres
+	custom.restoreInto(t, restored, custom.dumpTo(t, source))
+	wantSame(t, source, restored)
+	if lines := apply(t, restored.admin(t)); len(lines) != 1 || !contains(lines[0], "nothing to apply") {
+		t.Errorf("migrating reports %q", lines)
+	}
+}
+
+// Rows that come without their tables meet the guards.
+func TestRowsIntoGuardedTables(t *testing.T) {
+	t.Parallel()
+	db := toDump(t)
+	admin, want := db.admin(t), faultsOf(t, db)
+	file := custom.dumpTo(t, db, "--data-only", "-n", "public")
+	const rows = "SELECT (SELECT count(*) FROM orders) + (SELECT count(*) FROM lines) + (SELECT count(*) FROM reports)"
+	before := value[int](t, admin, rows)
+	for _, c := range []struct {
+		role, flag, options, refusal string
+		bypasses                     int
+	}{
+		{role: "app", refusal: "a fencing token is required"},
+		{role: "postgres", refusal: "a fencing token is required"},
+		{role: "app", flag: "--disable-triggers", refusal: "is a system trigger"}, // of the foreign key
+		{role: "postgres", flag: "--disable-triggers"},
+		{role: "postgres", options: "PGOPTIONS=-c session_replication_role=replica"},
+		{role: "app", options: "PGOPTIONS=-c wirefence.token=orders=34,lines=34,report:a:1=34,report:a:101=34"},
+		{role: "loader", bypasses: 1},
+	} {
+		mustExec(t, admin, "SET session_replication_role = replica; TRUNCATE orders, lines, parts, base, reports; RESET session_replication_role; DELETE FROM wirefence.bypasses")
+		args := []string{"--single-transaction", file}
+		if c.flag != "" {
+			args = append(args, c.flag)
+		}
+		restore := db.command(t, c.role, "pg_restore", args...)
+		if c.options != "" {
+			restore.Env = append(os.Environ(), c.options)
+		}
+		out, err := restore.CombinedOutput()
+		loaded := value[int](t, admin, rows)
+		switch {
+		case c.refusal != "" && (err == nil || !strings.Contains(string(out), c.refusal) || loaded > 0):
+			t.Errorf("%s %s: %v, %s, %d rows", c.role, c.flag, err, out, loaded)
+		case c.refusal == "" && (err != nil || loaded != before):
+			t.Errorf("%s %s %s: %v, %s, %d rows of %d", c.role, c.flag, c.options, err, out, loaded, before)
+		}
+		if n := value[int](t, admin, "SELECT count(*) FROM wirefence.bypasses"); n != c.bypasses {
+			t.Errorf("%s %s %s: %d transactions are recorded", c.role, c.flag, c.options, n)
+		}
+		if got := faultsOf(t, db); !maps.Equal(got, want) {
+			t.Errorf("%s %s %s: faults %q", c.role, c.flag, c.options, got)
+		}
+	}
+}
+
+// A dump of some tables brings their triggers, which judge, and not that they are to
+// be there.
+func TestADumpOfSomeTables(t *testing.T) {
+	t.Parallel()
+	source := toDump(t)
+	some := custom.dumpTo(t, source, "-t", "public.orders", "-t", "public.lines")
+	out, err := forRestore(t, source.Postgres).run(t, "postgres", "pg_restore", some)
+	if err == nil || !strings.Contains(out, `schema "wirefence" does not exist`) {
+		t.Errorf("into a database without the schema: %v, %s", err, out)
+	}
+
+	migrated := create(t, source.Postgres, "TEMPLATE "+template)
+	mustExec(t, migrated.admin(t), "GRANT CREATE ON SCHEMA public TO app")
+	custom.restoreInto(t, migrated, some)
+	wantFaults(t, migrated, map[string]string{"public.orders": "guarded, but not declared", "public.lines": "guarded, but not declared"})
+	app := migrated.app(t)
+	wantCode(t, exec(app, "UPDATE orders SET item = 'x'"), "WF002")
+	migrated.seal(t, "orders", 2)
+	wantCode(t, exec(app, "SET wirefence.token = 'orders=1'; UPDATE orders SET item = 'x'"), "WF001")
+	mustExec(t, app, "SET wirefence.token = 'orders=2'; UPDATE orders SET item = 'x'; RESET wirefence.token")
+	mustExec(t, app, "SELECT wirefence.protect('orders', 'orders'), wirefence.protect('lines', 'lines')")
+	wantFaults(t, migrated, map[string]string{})
+	mustExec(t, app, "BEGIN; SELECT wirefence.check('orders=2'); UPDATE orders SET item = 'x'; COMMIT")
+
+	// To take one table out of the dump of all leaves its triggers behind.
+	other := create(t, source.Postgres, "TEMPLATE "+template)
+	other.mustRun(t, "postgres", "pg_restore", "-t", "orders", custom.dumpTo(t, source))
+	wantCode(t, exec(other.app(t), "UPDATE orders SET item = 'x'"), "")
+	wantFaults(t, other, map[string]string{})
+}
+
+// The rows of the schema wirefence are a part of it.
+func TestADumpWithoutData(t *testing.T) {
+	t.Parallel()
+	source := toDump(t)
+	restored := forRestore(t, source.Postgres)
+	custom.restoreInto(t, restored, custom.dumpTo(t, source, "--schema-only"))
+	admin := restored.admin(t)
+	if err := migrations.Verify(t.Context(), admin); !errors.Is(err, migrations.ErrNoVersion) {
+		t.Errorf("verifying gives %v", err)
+	}
+	if err := migrations.Apply(t.Context(), admin, nil); !errors.Is(err, migrations.ErrNoVersion) {
+		t.Errorf("migrating gives %v", err)
+	}
+	if n := value[int](t, admin, "SELECT count(*) FROM wirefence.applied_version"); n > 0 {
+		t.Error("a version was made up")
+	}
+	wantCode(t, exec(admin, "INSERT INTO orders VALUES (1)"), "WF002")
+	custom.restoreInto(t, restored, custom.dumpTo(t, source, "--data-only", "-n", "wirefence"))
+	if err := migrations.Verify(t.Context(), admin); err != nil {
+		t.Error(err)
+	}
+	wantFaults(t, restored, faultsOf(t, source))
+}
+
+// A database that goes back to an earlier state has forgotten grants. What
+// docs/operations.md says then makes the tokens of all of them stale.
+func TestARestoreToAnEarlierState(t *testing.T) {
+	t.Parallel()
+	page, err := os.ReadFile("../docs/operations.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, section, _ := strings.Cut(string(page), "\n## Restoring a database\n")
+	_, script, _ := strings.Cut(section, "```sql\n")
+	script, _, found := strings.Cut(script, "```\n")
+	if !found {
+		t.Fatal("docs/operations.md has no script for restoring")
+	}
+	db := toDump(t)
+	issuer := db.as(t, "issuer")
+	mustExec(t, issuer, "SELECT wirefence.acquire('leased', 'worker-a', '1 hour'); SELECT wirefence.check('textbook=7')")
+	file := custom.dumpTo(t, db)
+	db.seal(t, "orders", 35)
+	db.seal(t, "orders", 36)
+	mustExec(t, issuer, "SELECT wirefence.revoke('leased'); SELECT wirefence.acquire('leased', 'worker-b', '1 hour')")
+	db.mustRun(t, "postgres", "pg_restore", "--clean", "--if-exists", "--single-transaction", file)
+
+	issuer = db.as(t, "issuer")
+	wantHeldBy(t, issuer, "leased", "worker-a") // which it isn't any more
+	mustExec(t, issuer, "SELECT wirefence.check('orders=34,leased=1')")
+	out, err := db.psql(t, "issuer", script, "-v", "ON_ERROR_STOP=1")
+	if err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	for _, fence := range []string{"orders=34", "orders=35", "orders=36", "leased=1", "leased=2", "leased=3"} {
+		wantCode(t, exec(issuer, "SELECT wirefence.check($1)", fence), "WF001")
+	}
+	if _, token := win(t, issuer, "leased", "worker-c", 60e9); token < 1000 {
+		t.Errorf("the next token is %d", token)
+	}
+	mustExec(t, issuer, "SELECT wirefence.check('textbook=7')")
+	reasons := column[string](t, issuer, "SELECT DISTINCT reason FROM wirefence.resource_changes")
+	if len(reasons) != 1 || !strings.Contains(reasons[0], "restored") {
+		t.Errorf("recorded %q", reasons)
+	}
+}
