@@ -92,15 +92,20 @@ var statusSQL string
 // A zero fence tests what the session variable carries, which may be nothing.
 // A refusal carries its SQLSTATE; ask IsStale and its like.
 func Check(ctx context.Context, q Querier, f Fence) error {
-	var text *string
-	if !f.IsZero() {
-		s := f.String()
-		text = &s
-	}
-	if _, err := q.Exec(ctx, checkSQL, text); err != nil {
+	if _, err := q.Exec(ctx, checkSQL, f.parameter()); err != nil {
 		return fmt.Errorf("check fence: %w", err)
 	}
 	return nil
+}
+
+// parameter is the fence as the check's argument, where null asks for what the
+// session variable carries.
+func (f Fence) parameter() *string {
+	if f.IsZero() {
+		return nil
+	}
+	text := f.String()
+	return &text
 }
 
 // Seal records a grant. Once it has committed, no transaction with an older

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/stdlib"
 	"go.uber.org/goleak"
 
 	"github.com/wirefence/wirefence/fence"
@@ -53,6 +54,7 @@ func TestCalls(t *testing.T) {
 			t.Run("grants", func(t *testing.T) { grants(ctx, t, conn) })
 			t.Run("policies", func(t *testing.T) { policies(ctx, t, conn) })
 			t.Run("status", func(t *testing.T) { status(ctx, t, conn) })
+			t.Run("database/sql", func(t *testing.T) { checksSQL(ctx, t, conn) })
 		})
 	}
 }
@@ -106,6 +108,37 @@ func grants(ctx context.Context, t *testing.T, conn *pgx.Conn) {
 	}
 	if _, err := conn.Exec(ctx, "RESET wirefence.token"); err != nil {
 		t.Fatal(err)
+	}
+}
+
+func checksSQL(ctx context.Context, t *testing.T, conn *pgx.Conn) {
+	if _, err := fence.Seal(ctx, conn, fence.Grant{Resource: "library", Token: 2}); err != nil {
+		t.Fatal(err)
+	}
+	db := stdlib.OpenDB(*conn.Config())
+	defer db.Close()
+	for text, want := range map[string]fence.SQLState{"": "", "library=2": "", "library=1": fence.StaleToken, "library=3": fence.UnknownToken} {
+		tx, err := db.Begin()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := tx.Exec("SELECT set_config('wirefence.token', $1, true)", text); err != nil {
+			t.Fatal(err)
+		}
+		if err := fence.CheckSQL(ctx, tx, fence.Fence{}); fence.StateOf(err) != want || (err == nil) != (want == "") {
+			t.Errorf("the variable %q: %v", text, err)
+		}
+		_ = tx.Rollback()
+		if text == "" {
+			continue
+		}
+		carried, err := fence.Parse(text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := fence.CheckSQL(ctx, db, carried); fence.StateOf(err) != want || (err == nil) != (want == "") {
+			t.Errorf("%s: %v", text, err)
+		}
 	}
 }
 
