@@ -12,7 +12,6 @@ import (
 	"github.com/wirefence/wirefence/internal/servers"
 	"github.com/wirefence/wirefence/lockclient"
 	"github.com/wirefence/wirefence/lockclient/redis"
-	"github.com/wirefence/wirefence/migrations"
 )
 
 // The examples connect where these say.
@@ -26,10 +25,6 @@ func exampleServers() func() {
 	redisURL = server.URL()
 	databaseURL, err = newDatabase(ctx)
 	check(err)
-	conn, err := pgx.Connect(ctx, databaseURL)
-	check(err)
-	defer conn.Close(ctx)
-	check(migrations.Apply(ctx, conn, nil))
 	return server.Close
 }
 

@@ -14,6 +14,7 @@ import (
 
 	"github.com/wirefence/wirefence/fence"
 	"github.com/wirefence/wirefence/internal/servers"
+	"github.com/wirefence/wirefence/internal/stack"
 	"github.com/wirefence/wirefence/lockclient"
 	"github.com/wirefence/wirefence/lockclient/redis"
 	"github.com/wirefence/wirefence/migrations"
@@ -46,7 +47,10 @@ var shared struct {
 	databases int
 }
 
-// newDatabase makes an empty database and returns its connection string.
+// schema is the database that others are copies of.
+const schema = "with_schema"
+
+// newDatabase makes a database with the schema and returns its connection string.
 func newDatabase(ctx context.Context) (string, error) {
 	shared.Lock()
 	defer shared.Unlock()
@@ -56,6 +60,9 @@ func newDatabase(ctx context.Context) (string, error) {
 			return "", err
 		}
 		shared.Postgres = server
+		if err := stack.Template(ctx, server, schema, ""); err != nil {
+			return "", err
+		}
 	}
 	conn, err := pgx.Connect(ctx, shared.URL("postgres"))
 	if err != nil {
@@ -64,7 +71,7 @@ func newDatabase(ctx context.Context) (string, error) {
 	defer conn.Close(ctx)
 	shared.databases++
 	name := fmt.Sprint("test", shared.databases)
-	_, err = conn.Exec(ctx, "CREATE DATABASE "+name)
+	_, err = conn.Exec(ctx, "CREATE DATABASE "+name+" TEMPLATE "+schema)
 	return shared.URL(name), err
 }
 
@@ -76,9 +83,7 @@ func startPostgres(t testing.TB) (url string, conn *pgx.Conn) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	conn = connect(t, url)
-	migrate(t, conn)
-	return url, conn
+	return url, connect(t, url)
 }
 
 func migrate(t testing.TB, conn *pgx.Conn) {
