@@ -45,6 +45,19 @@ var (
 	ErrUnreachable = errors.New("lease store unreachable until the lease expired")
 )
 
+// What came of a guarded effect that didn't succeed for sure. The error of
+// Lease.Guard is an *EffectError that is exactly one of them.
+var (
+	// ErrNotBegun says that the effect was not begun.
+	ErrNotBegun = errors.New("effect not begun")
+	// ErrEffectFailed says that the effect returned an error, and the fence held
+	// until then.
+	ErrEffectFailed = errors.New("effect failed")
+	// ErrInDoubt says that the effect was begun, and that the fence may not have
+	// held until it returned: another may have had the resource by then.
+	ErrInDoubt = errors.New("effect in doubt")
+)
+
 // HeldError says who holds a lease that was not acquired.
 type HeldError struct {
 	Resource fence.Resource
@@ -115,6 +128,42 @@ func (e *EndError) Unwrap() []error {
 		return []error{e.Reason}
 	}
 	return []error{e.Reason, e.Last}
+}
+
+// EffectError says how far a guarded effect came.
+type EffectError struct {
+	Resource fence.Resource
+	Token    fence.Token
+	// Outcome is one of ErrNotBegun, ErrEffectFailed and ErrInDoubt.
+	Outcome error
+	// Effect is what the effect returned; nil if it succeeded or wasn't begun.
+	Effect error
+	// Cause is why the effect was not begun, what made the outcome doubtful, or
+	// why the context of a failed effect had ended; nil if that had not.
+	Cause error
+}
+
+func (e *EffectError) Error() string {
+	text := fmt.Sprintf("%v: %q, token %d", e.Outcome, e.Resource, e.Token)
+	if e.Effect != nil {
+		text += ": " + e.Effect.Error()
+	} else if e.Outcome == ErrInDoubt {
+		text += ": it succeeded"
+	}
+	if e.Cause != nil && !errors.Is(e.Effect, e.Cause) {
+		text += ": " + e.Cause.Error()
+	}
+	return text
+}
+
+func (e *EffectError) Unwrap() []error {
+	chain := []error{e.Outcome}
+	for _, err := range []error{e.Effect, e.Cause} {
+		if err != nil {
+			chain = append(chain, err)
+		}
+	}
+	return chain
 }
 
 // passedOn reports that the lease is another's to keep and to free.

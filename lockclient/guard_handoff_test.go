@@ -1,0 +1,242 @@
+package lockclient_test
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/wirefence/wirefence/fence"
+	"github.com/wirefence/wirefence/internal/servers"
+	"github.com/wirefence/wirefence/internal/stack"
+	"github.com/wirefence/wirefence/lockclient"
+)
+
+// succeed lets another acquire the resource, and returns where its error comes
+// when it has.
+func (g *guarded) succeed(t *testing.T) <-chan error {
+	t.Helper()
+	g.store.forget()
+	client := g.client(t)
+	acquired := make(chan error, 1)
+	go func() {
+		lease, err := client.Acquire(t.Context(), "orders")
+		if err == nil && lease.Token() != 2 {
+			err = errors.New("the successor's token is " + lease.Token().String())
+		}
+		acquired <- err
+	}()
+	return acquired
+}
+
+// awaitWaiter returns when a seal waits for the resource.
+func (g *guarded) awaitWaiter(t *testing.T) {
+	t.Helper()
+	const waiting = "SELECT EXISTS (SELECT FROM pg_locks WHERE locktype = 'advisory' AND NOT granted AND mode = 'ExclusiveLock' AND database = (SELECT oid FROM pg_database WHERE datname = current_database()))"
+	for waits := false; !waits; {
+		if err := g.admin.QueryRow(t.Context(), waiting).Scan(&waits); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func TestAHandoffWaitsForTheEffect(t *testing.T) {
+	eachWay(t, func(t *testing.T, g *guarded) {
+		lease := acquire(t, g.client(t))
+		g.preemptAfter(t, "1 minute")
+		var acquired <-chan error
+		var over atomic.Bool
+		err := g.guard(t.Context(), lease, within, func(context.Context) error {
+			acquired = g.succeed(t)
+			g.awaitWaiter(t)
+			select {
+			case err := <-acquired:
+				t.Errorf("acquired while an effect runs: %v", err)
+			default:
+			}
+			over.Store(true)
+			return nil
+		})
+		if err != nil {
+			t.Error(err)
+		}
+		if err := <-acquired; err != nil || !over.Load() {
+			t.Errorf("%v, over: %v", err, over.Load())
+		}
+	})
+}
+
+func TestAnEffectLearnsThatItIsPreempted(t *testing.T) {
+	eachWay(t, func(t *testing.T, g *guarded) {
+		lease := acquire(t, g.client(t))
+		g.preemptAfter(t, "50 ms")
+		var acquired <-chan error
+		err := g.guard(t.Context(), lease, within, func(ctx context.Context) error {
+			acquired = g.succeed(t)
+			<-ctx.Done()
+			if left := time.Until(deadline(t, ctx)); left < 0 {
+				t.Error("it was not told before its time was over")
+			}
+			return context.Cause(ctx)
+		})
+		wantOutcome(t, err, lockclient.ErrInDoubt)
+		if err := <-acquired; err != nil {
+			t.Error(err)
+		}
+		if n := strings.Count(err.Error(), "was lost"); n != 1 {
+			t.Errorf("%q says %d times that the transaction was lost", err, n)
+		}
+		g.wantLent(t, 0)
+	})
+}
+
+func deadline(t *testing.T, ctx context.Context) time.Time {
+	t.Helper()
+	at, ok := ctx.Deadline()
+	if !ok {
+		t.Error("the effect has no deadline")
+	}
+	return at
+}
+
+// An effect that doesn't heed its context succeeds after the handoff.
+func TestAnEffectThatOutlastsItsTransactionIsInDoubt(t *testing.T) {
+	eachWay(t, func(t *testing.T, g *guarded) {
+		lease := acquire(t, g.client(t))
+		g.preemptAfter(t, "50 ms")
+		err := g.guard(t.Context(), lease, within, func(context.Context) error { return <-g.succeed(t) })
+		wantOutcome(t, err, lockclient.ErrInDoubt)
+		if detail, _ := errors.AsType[*lockclient.EffectError](err); detail.Effect != nil || detail.Cause == nil || !strings.Contains(err.Error(), "it succeeded") {
+			t.Errorf("%+v", detail)
+		}
+		g.wantLent(t, 0)
+	})
+}
+
+func TestARevocationEndsAnEffect(t *testing.T) {
+	eachWay(t, func(t *testing.T, g *guarded) {
+		lease := acquire(t, g.client(t))
+		err := g.guard(t.Context(), lease, within, func(ctx context.Context) error {
+			if _, err := fence.Revoke(t.Context(), g.admin, "orders"); err != nil {
+				t.Error(err)
+			}
+			<-ctx.Done()
+			return context.Cause(ctx)
+		})
+		wantOutcome(t, err, lockclient.ErrInDoubt)
+	})
+}
+
+// The transaction says whether the fence held, not the lease: one that is given
+// back while the effect runs ends the effect's context, and nobody else had the
+// resource meanwhile.
+func TestALeaseThatEndsDuringTheEffect(t *testing.T) {
+	eachWay(t, func(t *testing.T, g *guarded) {
+		lease := acquire(t, g.client(t))
+		var told error
+		err := g.guard(t.Context(), lease, within, func(ctx context.Context) error {
+			release(t, lease)
+			<-ctx.Done()
+			told = context.Cause(ctx)
+			return nil
+		})
+		if err != nil || !errors.Is(told, lockclient.ErrReleased) {
+			t.Error(err, told)
+		}
+		g.wantLent(t, 0)
+	})
+}
+
+func TestAnEffectThatTakesTooLong(t *testing.T) {
+	eachWay(t, func(t *testing.T, g *guarded) {
+		lease := acquire(t, g.client(t))
+		err := g.guard(t.Context(), lease, 20*time.Millisecond, func(ctx context.Context) error {
+			<-ctx.Done()
+			return ctx.Err()
+		})
+		wantOutcome(t, err, lockclient.ErrEffectFailed, context.DeadlineExceeded)
+		ctx, cancel := context.WithCancelCause(t.Context())
+		stopped := errors.New("shutting down")
+		err = g.guard(ctx, lease, within, func(ctx context.Context) error {
+			cancel(stopped)
+			<-ctx.Done()
+			return ctx.Err()
+		})
+		wantOutcome(t, err, lockclient.ErrEffectFailed, context.Canceled, stopped)
+		g.wantLent(t, 0)
+		g.wantHolders(t, 0)
+	})
+}
+
+// The defaults of a session don't weaken the check.
+func TestGuardingWhereSessionsReadSnapshots(t *testing.T) {
+	eachWay(t, func(t *testing.T, g *guarded) {
+		stack.Exec(t, g.admin.Config().ConnString(),
+			"ALTER DATABASE "+g.admin.Config().Database+" SET default_transaction_isolation = 'serializable'",
+			"ALTER DATABASE "+g.admin.Config().Database+" SET default_transaction_read_only = 'on'")
+		lease := acquire(t, newClient(t, g.store, lockclient.Options{TTL: time.Minute}))
+		if err := g.guard(t.Context(), lease, within, func(context.Context) error { return nil }); err != nil {
+			t.Error(err)
+		}
+		if last, err := fence.LastToken(t.Context(), g.admin, "orders"); last != 1 || err != nil {
+			t.Errorf("last token %d, %v", last, err)
+		}
+	})
+}
+
+// A standby may not know of the last grant.
+func TestAStandbyGuardsNothing(t *testing.T) {
+	ctx := t.Context()
+	_, admin := startPostgres(t)
+	client := newClient(t, newMemory(), lockclient.Options{TTL: time.Minute, Sealer: lockclient.PostgresSealer{Querier: admin}})
+	lease := acquire(t, client)
+	standby, err := shared.StartStandby(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(standby.Close)
+	url := standby.URL(admin.Config().Database)
+	for _, use := range []func(*guarded){
+		func(g *guarded) { g.usePgx(t) },
+		func(g *guarded) { g.useSQL(t, "pgx") },
+		func(g *guarded) { g.useSQL(t, "postgres") },
+	} {
+		g := &guarded{url: url}
+		use(g)
+		err := g.guard(ctx, lease, within, unexpected(t))
+		wantOutcome(t, err, lockclient.ErrNotBegun)
+		if !strings.Contains(err.Error(), "read-write mode during recovery") {
+			t.Error(err)
+		}
+	}
+}
+
+// A server that fails while the effect runs: its lock is gone.
+func TestAServerThatFailsDuringTheEffect(t *testing.T) {
+	ctx := t.Context()
+	server, err := servers.StartPostgres(ctx, servers.PostgresConfig{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(server.Close)
+	admin := connect(t, server.URL("postgres"))
+	migrate(t, admin)
+	lease := acquire(t, newClient(t, newMemory(), lockclient.Options{TTL: time.Minute, Sealer: lockclient.PostgresSealer{Querier: admin}}))
+	pool, err := pgxpool.New(ctx, server.URL("postgres"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(pool.Close)
+	err = lease.Guard(ctx, pool, within, func(ctx context.Context) error {
+		server.Kill()
+		<-ctx.Done()
+		return context.Cause(ctx)
+	})
+	wantOutcome(t, err, lockclient.ErrInDoubt)
+	err = lease.Guard(ctx, pool, within, unexpected(t))
+	wantOutcome(t, err, lockclient.ErrNotBegun)
+}
