@@ -120,18 +120,79 @@ BEGIN
 END
 $$;
 
--- queue_exclusive waits in the lock's queue for at most so many milliseconds;
--- 0 waits for ever. It must be called under lock_exclusive's SET lock_timeout,
--- which ends what is set here.
-CREATE FUNCTION wirefence.queue_exclusive(resource text, milliseconds bigint) RETURNS boolean
+-- out_of_order reports whether the transaction holds a lock whose key comes after
+-- that of a resource, so that it should have taken this one's before.
+CREATE FUNCTION wirefence.out_of_order(resource text) RETURNS boolean
+LANGUAGE sql SET search_path = pg_catalog, pg_temp
+AS $$
+    SELECT EXISTS (SELECT FROM wirefence.lock_holders AS h
+                   WHERE h.pid = pg_backend_pid() AND h.key > wirefence.lock_key(resource));
+$$;
+
+-- queue waits in the lock's queue for at most so many milliseconds; 0 waits for
+-- ever. False means that the time is over.
+--
+-- A check takes its locks in order, and where all wait in order none wait in a
+-- circle. Several checks in one transaction may not, nor several seals. PostgreSQL
+-- ends a circle by failing whoever is the first to look. Here that is not for those
+-- who wait in order: they wait again, and who is out of order gives way. It queues
+-- anew all the time, as PostgreSQL looks only once in each wait, deadlock_timeout
+-- after its begin. Locks of the application's own may be part of a circle, too, and
+-- who waits for them may have looked already: so nobody waits again for ever.
+CREATE FUNCTION wirefence.queue(resource text, exclusive boolean, milliseconds bigint) RETURNS boolean
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET lock_timeout = 0
+AS $$
+DECLARE
+    last_look CONSTANT integer := 10;
+    turn CONSTANT bigint := least(ceil(extract(epoch FROM current_setting('deadlock_timeout')::interval) * 2000), 2147483647);
+    over CONSTANT timestamptz := CASE WHEN milliseconds > 0 THEN clock_timestamp() + milliseconds * interval '1 ms' END;
+    remaining bigint := milliseconds;
+    circles integer := 0;
+    astray boolean; -- null until the first turn is over
+BEGIN
+    LOOP
+        BEGIN
+            PERFORM set_config('lock_timeout', CASE
+                WHEN astray IS FALSE OR remaining BETWEEN 1 AND turn THEN remaining ELSE turn END::text, true);
+            IF exclusive THEN
+                PERFORM pg_advisory_xact_lock(wirefence.lock_key(resource));
+            ELSE
+                PERFORM pg_advisory_xact_lock_shared(wirefence.lock_key(resource));
+            END IF;
+            RETURN true;
+        EXCEPTION
+            WHEN lock_not_available THEN NULL;
+            WHEN deadlock_detected THEN circles := circles + 1;
+        END;
+        astray := coalesce(astray, wirefence.out_of_order(resource));
+        IF circles > last_look OR astray AND circles > 0 THEN
+            RAISE serialization_failure USING
+                MESSAGE = 'could not serialize access to a fenced resource',
+                DETAIL = 'This transaction waited for resource ' || wirefence.quoted(resource)
+                    || ', and others for what it had before: a deadlock.',
+                HINT = 'Try the transaction again. With a fence that names all its resources from its first write on, it waits for them in order.';
+        END IF;
+        IF over IS NOT NULL THEN
+            remaining := ceil(extract(epoch FROM over - clock_timestamp()) * 1000);
+            IF remaining <= 0 THEN
+                RETURN false;
+            END IF;
+        END IF;
+    END LOOP;
+END
+$$;
+
+-- await_shared waits for the resource's lock, shared, for as long as the client's
+-- lock_timeout lets it.
+CREATE FUNCTION wirefence.await_shared(resource text) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
-    PERFORM set_config('lock_timeout', milliseconds::text, true);
-    PERFORM pg_advisory_xact_lock(wirefence.lock_key(resource));
-    RETURN true;
-EXCEPTION WHEN lock_not_available THEN
-    RETURN false;
+    IF NOT wirefence.queue(resource, false, ceil(extract(epoch FROM current_setting('lock_timeout')::interval) * 1000)::bigint) THEN
+        RAISE lock_not_available USING
+            MESSAGE = 'canceling statement due to lock timeout',
+            DETAIL = 'Resource ' || wirefence.quoted(resource) || ' is being taken over.';
+    END IF;
 END
 $$;
 
@@ -142,7 +203,7 @@ $$;
 -- gets a moment to finish. False means that the token was superseded and the
 -- lock is not held.
 CREATE FUNCTION wirefence.lock_exclusive(resource text, token bigint, source text, preempt_after interval) RETURNS boolean
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET lock_timeout = 0
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
     longest CONSTANT interval := least(preempt_after, interval '24 days'); -- what lock_timeout can hold
@@ -163,7 +224,7 @@ BEGIN
                     || ' before, and other writers are open: waiting for them could deadlock.';
         END IF;
         seen := ARRAY(SELECT o.virtualtransaction FROM wirefence.older_holders(resource, token) AS o);
-        WHILE NOT wirefence.queue_exclusive(resource, patience) LOOP
+        WHILE NOT wirefence.queue(resource, true, patience) LOOP
             IF wirefence.superseded(resource, token, source) THEN
                 RETURN false;
             ELSIF clock_timestamp() > give_up THEN

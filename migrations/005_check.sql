@@ -140,7 +140,9 @@ BEGIN
         ORDER BY key, exclusive DESC, u.resource
     LOOP
         IF NOT pair.exclusive THEN
-            PERFORM pg_advisory_xact_lock_shared(pair.key);
+            IF NOT pg_try_advisory_xact_lock_shared(pair.key) THEN
+                PERFORM wirefence.await_shared(pair.resource);
+            END IF;
         ELSIF NOT wirefence.lock_exclusive(pair.resource, pair.token, pair.source, pair.preempt_after) THEN
             RETURN NULL;
         ELSE
@@ -278,9 +280,11 @@ BEGIN
         END;
     ELSIF current_setting('transaction_isolation') IN ('repeatable read', 'serializable')
           AND current_setting('transaction_read_only') = 'off' THEN
-        PERFORM pg_advisory_xact_lock_shared(wirefence.lock_key(l.resource_id))
-        FROM wirefence.resource_locks AS l
-        WHERE l.resource_id = split_part(carried, '=', 1) AND (l.fence = carried OR l.sourced_fence = carried);
+        PERFORM FROM (
+            SELECT pg_try_advisory_xact_lock_shared(wirefence.lock_key(l.resource_id)) AS locked
+            FROM wirefence.resource_locks AS l
+            WHERE l.resource_id = split_part(carried, '=', 1) AND (l.fence = carried OR l.sourced_fence = carried)) AS l
+        WHERE l.locked;
         IF FOUND THEN
             PERFORM FROM wirefence.resource_locks AS l
             WHERE l.resource_id = split_part(carried, '=', 1) AND (l.fence = carried OR l.sourced_fence = carried) FOR SHARE;
