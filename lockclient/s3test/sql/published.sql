@@ -1,0 +1,1 @@
+SELECT d.object FROM public.documents AS d WHERE d.name = $1
