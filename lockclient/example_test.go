@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/wirefence/wirefence/fence"
 	"github.com/wirefence/wirefence/internal/servers"
@@ -113,6 +114,42 @@ func ExampleLease_Context() {
 	<-lease.Context().Done()
 	fmt.Println(context.Cause(lease.Context()))
 	// Output: lease lost: "orders", token 1
+}
+
+// A payment whose intent was recorded before. Its key makes a repetition harmless,
+// whoever repeats it; the check keeps a former holder from beginning one.
+func ExampleLease_Guard() {
+	defer exampleServers()()
+	ctx := context.Background()
+	pool, err := pgxpool.New(ctx, databaseURL)
+	check(err)
+	defer pool.Close()
+	store, err := redis.Open(redisURL)
+	check(err)
+	defer store.Close()
+	client, err := lockclient.New(store, lockclient.Options{Sealer: lockclient.PostgresSealer{Querier: pool}})
+	check(err)
+	defer client.Close(ctx)
+	lease, err := client.Acquire(ctx, "payments")
+	check(err)
+
+	pay := func(ctx context.Context) error {
+		// An HTTP request with ctx, the header Idempotency-Key and the key of the
+		// intent would be here.
+		fmt.Println("paid invoice-17")
+		return nil
+	}
+	err = lease.Guard(ctx, pool, 3*time.Second, pay)
+	fmt.Println("error:", err)
+
+	_, err = fence.Revoke(ctx, pool, "payments")
+	check(err)
+	err = lease.Guard(ctx, pool, 3*time.Second, pay)
+	fmt.Println("not begun:", errors.Is(err, lockclient.ErrNotBegun), "stale:", fence.IsStale(err))
+	// Output:
+	// paid invoice-17
+	// error: <nil>
+	// not begun: true stale: true
 }
 
 func ExampleLease_Annotate() {

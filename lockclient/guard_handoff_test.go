@@ -14,6 +14,7 @@ import (
 	"github.com/wirefence/wirefence/internal/servers"
 	"github.com/wirefence/wirefence/internal/stack"
 	"github.com/wirefence/wirefence/lockclient"
+	"github.com/wirefence/wirefence/proxy"
 )
 
 // succeed lets another acquire the resource, and returns where its error comes
@@ -186,6 +187,27 @@ func TestGuardingWhereSessionsReadSnapshots(t *testing.T) {
 			t.Errorf("last token %d, %v", last, err)
 		}
 	})
+}
+
+// A proxy that only looks on doesn't keep the database from refusing.
+func TestGuardingThroughAProxyThatLetsPass(t *testing.T) {
+	_, admin := startPostgres(t)
+	for _, mode := range []proxy.Mode{proxy.Shadow, proxy.Off} {
+		g := &guarded{store: newMemory(), admin: admin}
+		g.url = stack.URL(stack.Proxy(t, shared.Postgres, proxy.Options{Mode: mode}), admin.Config().Database)
+		g.usePgx(t)
+		client := g.client(t)
+		lease := acquire(t, client)
+		g.store.forget()
+		successor := acquire(t, g.client(t))
+		err := g.guard(t.Context(), lease, within, unexpected(t))
+		if !errors.Is(err, lockclient.ErrNotBegun) || !fence.IsStale(err) {
+			t.Errorf("%v: %v", mode, err)
+		}
+		if err := g.guard(t.Context(), successor, within, func(context.Context) error { return nil }); err != nil {
+			t.Errorf("%v: %v", mode, err)
+		}
+	}
 }
 
 // A standby may not know of the last grant.
