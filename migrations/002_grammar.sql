@@ -110,6 +110,8 @@ BEGIN
         cut := strpos(item, '=');
         IF cut > 0 THEN
             resources := resources || wirefence.decoded(left(item, cut - 1));
+        ELSIF octet_length(default_resource) > 255 THEN
+            PERFORM wirefence.malformed('a resource name has ' || octet_length(default_resource) || ' bytes, at most 255 are allowed');
         ELSIF default_resource <> '' THEN
             resources := resources || default_resource;
         ELSE

@@ -45,6 +45,8 @@ BEGIN
         PERFORM wirefence.malformed('a resource name must have 1 to 255 bytes');
     ELSIF token IS NULL OR token < 1 THEN
         PERFORM wirefence.malformed('a token must be at least 1');
+    ELSIF holder IS NOT NULL THEN
+        PERFORM wirefence.check_lease_text('a holder', holder);
     END IF;
     PERFORM wirefence.source_of(source);
     SELECT * INTO known FROM wirefence.resource_locks AS l WHERE l.resource_id = resource;
@@ -94,6 +96,19 @@ BEGIN
         MESSAGE = 'unknown fenced resource ' || coalesce(wirefence.quoted(resource), 'null'),
         DETAIL = 'No token of it was ever recorded, and it was not declared.',
         HINT = 'SELECT * FROM wirefence.status() lists the resources.';
+END
+$$;
+
+-- refuse_further raises 22003 for a resource whose tokens have come to their end,
+-- which only a client that made one up can bring about.
+CREATE FUNCTION wirefence.refuse_further(resource text) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    RAISE numeric_value_out_of_range USING
+        MESSAGE = 'resource ' || wirefence.quoted(resource) || ' has no further token',
+        DETAIL = 'The last token is 9223372036854775807.',
+        HINT = 'To count anew: wirefence resource set, with --source and a lower --last-token.';
 END
 $$;
 

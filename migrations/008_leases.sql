@@ -56,9 +56,7 @@ BEGIN
     FOR round IN 1..8 LOOP -- more than one only while others move the token on
         last := coalesce((SELECT l.last_token FROM wirefence.resource_locks AS l WHERE l.resource_id = resource), 0);
         IF last = 9223372036854775807 THEN
-            RAISE numeric_value_out_of_range USING
-                MESSAGE = 'resource ' || wirefence.quoted(resource) || ' has no further token',
-                DETAIL = 'The last token is 9223372036854775807.';
+            PERFORM wirefence.refuse_further(resource);
         ELSIF wirefence.seal(resource, last + 1, holder, 'postgres') THEN
             RETURN last + 1;
         END IF;
@@ -195,10 +193,13 @@ CREATE FUNCTION wirefence.revoke(resource text) RETURNS bigint
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
+    last bigint;
     bumped bigint;
 BEGIN
-    PERFORM FROM wirefence.resource_locks AS l WHERE l.resource_id = resource;
-    IF FOUND THEN
+    SELECT l.last_token INTO last FROM wirefence.resource_locks AS l WHERE l.resource_id = resource;
+    IF last = 9223372036854775807 THEN
+        PERFORM wirefence.refuse_further(resource);
+    ELSIF FOUND THEN
         PERFORM wirefence.lock_exclusive(resource, NULL, NULL, interval '0');
         PERFORM wirefence.end_lease(resource);
         PERFORM wirefence.durable();

@@ -25,8 +25,8 @@ BEGIN
         wrong := 'advance must be use or grant';
     ELSIF reuse NOT IN ('allow', 'once') THEN
         wrong := 'reuse must be allow or once';
-    ELSIF wirefence.wait_of(preempt_after) < interval '0' THEN
-        wrong := 'preempt_after must be never or at least 0';
+    ELSIF wirefence.wait_of(preempt_after) NOT BETWEEN interval '0' AND interval '24 days' THEN
+        wrong := 'preempt_after must be never, or 0 to 24 days'; -- what lock_timeout can hold
     ELSE
         RETURN;
     END IF;
@@ -123,7 +123,9 @@ BEGIN
         PERFORM wirefence.refuse_unknown(resource);
     END IF;
     evicts := coalesce(source <> known.source, false) OR coalesce(last_token <> known.last_token, false);
-    IF evicts THEN -- the lock comes before the row, as in a seal
+    IF evicts AND last_token IS NULL AND known.last_token = 9223372036854775807 THEN
+        PERFORM wirefence.refuse_further(resource);
+    ELSIF evicts THEN -- the lock comes before the row, as in a seal
         PERFORM wirefence.lock_exclusive(resource, NULL, NULL, interval '0');
     END IF;
     SELECT * INTO known FROM wirefence.resource_locks AS l WHERE l.resource_id = resource FOR NO KEY UPDATE;

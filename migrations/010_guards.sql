@@ -61,8 +61,8 @@ AS $$
 BEGIN
     RAISE EXCEPTION USING
         ERRCODE = 'WF002',
-        MESSAGE = 'a fencing token is required for resource ' || wirefence.quoted(resource),
-        DETAIL = 'Table ' || target::text || ' is guarded, and ' || CASE WHEN carried IS NULL
+        MESSAGE = 'a fencing token is required for resource ' || coalesce(wirefence.quoted(resource), 'null'),
+        DETAIL = 'Table ' || coalesce(target::text, 'null') || ' is guarded, and ' || CASE WHEN carried IS NULL
             THEN 'the session carries no fence.' ELSE 'the fence of the session names other resources only.' END,
         HINT = 'SET wirefence.token to a fence that names it, or write through the proxy with one. Members of wirefence_bypass may write without.';
 END
@@ -139,7 +139,7 @@ BEGIN
                      WHEN token ~ '[{}]' THEN left(token, 1) ELSE token END;
         RETURN NEXT;
     END LOOP;
-    IF rebuilt IS DISTINCT FROM template THEN
+    IF rebuilt <> template THEN
         RAISE invalid_parameter_value USING
             MESSAGE = 'the braces of resource ' || wirefence.quoted(template) || ' don''t fit together',
             HINT = 'A template names columns, as in report:{tenant}:{id}; double a brace that is part of the name.';
@@ -186,8 +186,8 @@ BEGIN
     ELSIF NOT wirefence.bypassed(target, template) THEN
         RAISE EXCEPTION USING
             ERRCODE = 'WF002',
-            MESSAGE = 'a row of table ' || target::text || ' belongs to no resource',
-            DETAIL = 'The table is guarded as ' || wirefence.quoted(template) || ', which for this row '
+            MESSAGE = 'a row of table ' || coalesce(target::text, 'null') || ' belongs to no resource',
+            DETAIL = 'The table is guarded as ' || coalesce(wirefence.quoted(template), 'null') || ', which for this row '
                 || CASE WHEN resource IS NULL THEN 'has a column that is null or has gone.'
                         ELSE 'makes a name of ' || octet_length(resource) || ' bytes; 1 to 255 are allowed.' END,
             HINT = 'Give the columns of the template values that make a name, and declare them NOT NULL.';
@@ -205,7 +205,7 @@ BEGIN
         RAISE EXCEPTION USING
             ERRCODE = 'WF006',
             MESSAGE = 'TRUNCATE can''t be fenced where each row has a resource of its own',
-            DETAIL = 'Table ' || target::text || ' is guarded as ' || wirefence.quoted(template) || '.',
+            DETAIL = 'Table ' || coalesce(target::text, 'null') || ' is guarded as ' || coalesce(wirefence.quoted(template), 'null') || '.',
             HINT = 'DELETE the rows with their tokens. Members of wirefence_bypass may truncate.';
     END IF;
 END

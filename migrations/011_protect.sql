@@ -106,6 +106,9 @@ BEGIN
                     || quote_ident(pg_get_userbyid(member.relowner)) || ' TO ' || quote_ident(caller) || '.';
         END IF;
     END LOOP;
+    IF NOT FOUND THEN
+        RAISE undefined_table USING MESSAGE = 'there is no table ' || target::oid;
+    END IF;
 END
 $$;
 
@@ -238,7 +241,7 @@ DECLARE
     wanted CONSTANT text := CASE WHEN templated THEN resource ELSE wirefence.plain_name(resource) END;
 BEGIN
     IF NOT EXISTS (SELECT FROM wirefence.guard_triggers AS g WHERE g.relation = target AND g.resource = wanted) THEN
-        RAISE insufficient_privilege USING MESSAGE = 'table ' || target::text || ' has no guard for resource ' || wirefence.quoted(wanted),
+        RAISE insufficient_privilege USING MESSAGE = 'table ' || coalesce(target::text, 'null') || ' has no guard for resource ' || wirefence.quoted(wanted),
             HINT = 'SELECT wirefence.protect(...) makes one.';
     END IF;
     DELETE FROM wirefence.guards AS g -- of a former name, and of the table that this one takes the place of

@@ -73,6 +73,7 @@ wins over its variable.`,
 	if errors.As(err, &status) {
 		if status.err != nil {
 			fmt.Fprintf(os.Stderr, "%s: %v\n", command.CommandPath(), status.err)
+			printServersAdvice(os.Stderr, status.err)
 		}
 		return status.status
 	}
@@ -85,7 +86,8 @@ wins over its variable.`,
 	return exitFailure
 }
 
-// printServersAdvice prints what PostgreSQL says of an error besides its message.
+// printServersAdvice prints what PostgreSQL says of an error besides its message; of
+// a right that is lacking it says nothing, and where we ask, it is the issuer's.
 func printServersAdvice(w io.Writer, err error) {
 	refusal := (*pgconn.PgError)(nil)
 	if !errors.As(err, &refusal) {
@@ -94,8 +96,12 @@ func printServersAdvice(w io.Writer, err error) {
 	if refusal.Detail != "" {
 		fmt.Fprintln(w, "DETAIL: "+refusal.Detail)
 	}
-	if refusal.Hint != "" {
+	const insufficientPrivilege = "42501"
+	switch {
+	case refusal.Hint != "":
 		fmt.Fprintln(w, "HINT: "+refusal.Hint)
+	case refusal.Code == insufficientPrivilege:
+		fmt.Fprintln(w, "HINT: The role that WIREFENCE_DATABASE_URL names needs the rights of wirefence_issuer: GRANT wirefence_issuer TO it.")
 	}
 }
 

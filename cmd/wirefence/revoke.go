@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -11,6 +12,7 @@ import (
 
 	"github.com/wirefence/wirefence/fence"
 	"github.com/wirefence/wirefence/lockclient"
+	"github.com/wirefence/wirefence/migrations"
 )
 
 type revokeSettings struct {
@@ -50,6 +52,10 @@ func runRevoke(ctx context.Context, cfg revokeSettings, resource fence.Resource,
 		return err
 	}
 	defer conn.Close(context.Background())
+	// Another version is no reason to leave a holder in.
+	if missing := (*migrations.VersionError)(nil); errors.As(migrations.Verify(ctx, conn), &missing) && missing.Missing() {
+		return missing
+	}
 	leases, err := openLeases(ctx, cfg.StoreSettings, cfg.DatabaseURL)
 	if err != nil {
 		return usageError{err}

@@ -1,0 +1,69 @@
+package main
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/wirefence/wirefence/internal/stack"
+)
+
+// What is wrong with a command is said before anything is changed, and what to do.
+func TestWrongInput(t *testing.T) {
+	t.Parallel()
+	url := database(t, true)
+	stack.Exec(t, url, "CREATE ROLE wrong_input LOGIN", "CREATE TABLE orders (id int)", "CREATE VIEW seen AS SELECT * FROM orders",
+		"CREATE FOREIGN DATA WRAPPER w", "CREATE SERVER s FOREIGN DATA WRAPPER w", "CREATE FOREIGN TABLE far (id int) SERVER s",
+		"SELECT wirefence.seal('orders', 34, 'worker-A')")
+	bare := database(t, false)
+	others := strings.Replace(url, "postgres@", "wrong_input@", 1)
+	long := strings.Repeat("z", 256)
+	const needsIssuer = "GRANT wirefence_issuer TO"
+	for _, c := range []struct {
+		url, args string
+		status    int
+		says      string
+	}{
+		{url, "protect orders", 2, "wants a resource"},
+		{url, "protect orders --resource=" + long, 1, "It has 256 bytes"},
+		{url, "protect orders --resource={tenant}", 1, "HINT: It has id."},
+		{url, "protect orders --resource={id", 1, "double a brace"},
+		{url, "protect orders lines --resource=x", 2, "wants one table"},
+		{url, "protect a.b.c.d --resource=x", 1, "a.b.c.d"},
+		{url, "protect seen --resource=x", 1, "not for views"},
+		{url, "protect far --resource=x", 1, "foreign"},
+		{url, "unprotect", 2, "wants one table"},
+		{url, "unprotect orders", 1, "is not guarded"},
+		{url, "unprotect nowhere", 1, "nor was one of that name guarded"},
+		{url, "revoke", 2, "wants one resource"},
+		{url, "revoke " + long, 2, "256 bytes"},
+		{url, "revoke nothing", 1, "WF008"},
+		{url, "lock", 2, "--help"},
+		{url, "lock " + long + " -- true", 2, "256 bytes"},
+		{url, "lock orders --ttl=-1s -- true", 2, "TTL -1s is less than"},
+		{url, "lock orders --holder=" + long + " -- true", 2, "at most 160 are allowed"},
+		{url, "resource set orders --preempt-after=600h --reason=x", 1, "never, or 0 to 24 days"},
+		{url, "status --nothing", 2, "unknown flag"},
+		{others, "protect orders --resource=x", 1, "HINT: Connect as postgres"},
+		{others, "revoke orders", 1, needsIssuer},
+		{others, "status", 1, needsIssuer},
+		{others, "status --guards", 1, needsIssuer},
+		{others, "resource list", 1, needsIssuer},
+		{others, "resource set orders --reuse=once --reason=x", 1, needsIssuer},
+		{others, "resource declare new --reason=x", 1, needsIssuer},
+		{others, "lock orders -- true", 75, needsIssuer},
+		{bare, "protect orders --resource=x", 1, noSchema},
+		{bare, "unprotect orders", 1, noSchema},
+		{bare, "revoke orders", 1, noSchema},
+		{bare, "status --guards", 1, noSchema},
+		{bare, "lock orders -- true", 75, "run `wirefence migrate`"},
+		{"", "protect orders --resource=x", 2, "WIREFENCE_DATABASE_URL"},
+		{"", "unprotect orders", 2, "WIREFENCE_DATABASE_URL"},
+		{"not a url", "status", 2, "WIREFENCE_DATABASE_URL"},
+	} {
+		wirefence(t, issuer(c.url), strings.Fields(c.args)...).expect(t, c.status, c.says)
+	}
+	if r := show(t, url, "orders"); r.Token != 34 || r.Reuse != "allow" || len(r.Changes) > 0 {
+		t.Errorf("changed to %+v", r)
+	}
+	wirefence(t, issuer(url), "status", "--guards").expect(t, 0).says(t, "No table is guarded.")
+}

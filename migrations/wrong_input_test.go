@@ -1,0 +1,225 @@
+package migrations_test
+
+import (
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+)
+
+// wrong is a call that is to be refused, and what the refusal says.
+type wrong struct{ call, state, says string }
+
+// wantRefused makes each call and compares the database before and after, the
+// catalog and all rows of Wirefence's tables.
+func wantRefused(t *testing.T, db database, conn *pgx.Conn, all []wrong) {
+	t.Helper()
+	admin := db.admin(t)
+	const leases = " UNION ALL SELECT concat_ws('|', 'lease', l) FROM wirefence.leases AS l ORDER BY 1"
+	everything := strings.Replace(state, "\n\tORDER BY 1", leases, 1)
+	if everything == state {
+		t.Fatal("the leases are not compared")
+	}
+	before := column[string](t, admin, everything)
+	for _, w := range all {
+		err := exec(conn, "SELECT wirefence."+w.call)
+		wantSaid(t, w.call, err, w.state, w.says)
+	}
+	after := column[string](t, admin, everything)
+	for _, line := range before {
+		if !slices.Contains(after, line) {
+			t.Errorf("gone: %s", line)
+		}
+	}
+	for _, line := range after {
+		if !slices.Contains(before, line) {
+			t.Errorf("half done: %s", line)
+		}
+	}
+	if n := value[int](t, admin, "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND pid = $1", int(conn.PgConn().PID())); n > 0 {
+		t.Errorf("%d locks are left", n)
+	}
+}
+
+// wantSaid wants an SQLSTATE, and a text somewhere in message, detail and hint.
+func wantSaid(t *testing.T, call string, err error, state, says string) {
+	t.Helper()
+	if len(call) > 60 {
+		call = call[:60] + "…"
+	}
+	var pgErr *pgconn.PgError
+	if !errors.As(err, &pgErr) || pgErr.Code != state {
+		t.Errorf("%s: want SQLSTATE %s, got %v", call, state, err)
+	} else if said := strings.Join([]string{pgErr.Message, pgErr.Detail, pgErr.Hint}, " | "); !strings.Contains(said, says) {
+		t.Errorf("%s: %q doesn't say %q", call, said, says)
+	}
+}
+
+func TestWrongInputForIssuers(t *testing.T) {
+	onEach(t, func(t *testing.T, db database) {
+		guarded(t, db)
+		issuer := db.as(t, "issuer")
+		const long = "repeat('x', 256)"
+		mustExec(t, issuer, "SELECT wirefence.acquire('leased', 'worker-a', '1 hour'); SELECT wirefence.seal('last', 9223372036854775807, 'h', 'redis')")
+		wantRefused(t, db, issuer, []wrong{
+			{"seal(NULL, 1)", "WF004", "1 to 255 bytes"},
+			{"seal('', 1)", "WF004", "1 to 255 bytes"},
+			{"seal(" + long + ", 1)", "WF004", "1 to 255 bytes"},
+			{"seal('r', NULL)", "WF004", "at least 1"},
+			{"seal('r', 0)", "WF004", "at least 1"},
+			{"seal('r', -1)", "WF004", "at least 1"},
+			{"seal('r', 9223372036854775808)", "42883", "No function matches"},
+			{"seal('r', 1, '')", "22023", "a holder must have 1 to 255 bytes"},
+			{"seal('r', 1, " + long + ")", "22023", "It has 256 bytes"},
+			{"seal('r', 1, 'h', '')", "WF004", "start with a letter"},
+			{"seal('r', 1, 'h', repeat('x', 33))", "WF004", "1 to 32 bytes"},
+			{"revoke(NULL)", "WF008", "status()"},
+			{"revoke('')", "WF008", "status()"},
+			{"revoke('nothing')", "WF008", `"nothing"`},
+			{"revoke('last')", "22003", "no further token"},
+			{"acquire('last', 'h', '1 s')", "22003", "no further token"},
+			{"acquire('r', 'h', '0')", "22023", "more than 0"},
+			{"acquire('r', 'h', '-1 s')", "22023", "more than 0"},
+			{"acquire('r', 'h', '1000000 years')", "22023", "at most 366 days"},
+			{"acquire('r', 'h', 'soon')", "22007", "soon"},
+			{"acquire('r', NULL, '1 s')", "22023", "It is null"},
+			{"acquire(NULL, NULL, NULL)", "22023", "a resource name"},
+			{"renew(NULL, NULL, NULL)", "22023", "a resource name"},
+			{"renew('leased', " + long + ", '1 s')", "22023", "It has 256 bytes"},
+			{"renew('leased', 'g', NULL)", "22023", "It is null"},
+			{"release(NULL, NULL)", "22023", "a resource name"},
+			{"declare_resource(NULL, NULL)", "22023", "It is null"},
+			{"declare_resource('r', NULL)", "22023", "a reason must be given"},
+			{"declare_resource('r', 'why', advance => '')", "22023", "use or grant"},
+			{"declare_resource('r', 'why', reuse => 'ALLOW')", "22023", "allow or once"},
+			{"declare_resource('r', 'why', preempt_after => '')", "22007", "interval"},
+			{"declare_resource('r', 'why', preempt_after => '25 days')", "22023", "never, or 0 to 24 days"},
+			{"declare_resource('r', 'why', preempt_after => '-1 s')", "22023", "never, or 0 to 24 days"},
+			{"declare_resource('orders', 'why', reuse => 'once')", "42710", "wirefence resource set"},
+			{"set_resource(NULL, NULL)", "22023", "It is null"},
+			{"set_resource('nothing', 'why', reuse => 'once')", "WF008", "status()"},
+			{"set_resource('orders', 'why')", "22023", "nothing to change was named"},
+			{"set_resource('orders', 'why', last_token => -1)", "22023", "at least 0"},
+			{"set_resource('orders', 'why', advance => 'never')", "22023", "use or grant"},
+			{"set_resource('orders', 'why', must_name_source => true)", "22023", "Give the source"},
+			{"set_resource('orders', 'why', preempt_after => '1000000 years')", "22023", "never, or 0 to 24 days"},
+			{"set_resource('orders', 'why', last_token => 1, reuse => 'never')", "22023", "allow or once"},
+			{"set_resource('last', 'why', source => 'etcd')", "22003", "no further token"},
+		})
+		if db.Major >= 17 { // which know intervals without end
+			wantRefused(t, db, issuer, []wrong{
+				{"acquire('r', 'h', 'infinity')", "22023", "at most 366 days"},
+				{"declare_resource('r', 'why', preempt_after => 'infinity')", "22023", "never, or 0 to 24 days"},
+			})
+		}
+		// What has no further token can be counted anew.
+		mustExec(t, issuer, "SELECT wirefence.set_resource('last', 'poisoned', source => 'postgres', last_token => 7); SELECT wirefence.acquire('last', 'h', '1 s')")
+	})
+}
+
+func TestWrongInputForApplications(t *testing.T) {
+	onEach(t, func(t *testing.T, db database) {
+		app := guarded(t, db)
+		for _, isolation := range isolations {
+			mustExec(t, app, "SET default_transaction_isolation = '"+isolation+"'")
+			wantRefused(t, db, app, []wrong{
+				{"check('')", "WF004", "It is empty"},
+				{"check('orders')", "WF004", "resource=token"},
+				{"check('34')", "WF004", "resource=token"},
+				{"check('=34')", "WF004", ""},
+				{"check(repeat('x', 256) || '=1')", "WF004", "255"},
+				{"check('orders=0')", "WF004", "zero"},
+				{"check('orders=-1')", "WF004", "decimal"},
+				{"check('orders=9223372036854775808')", "WF004", "9223372036854775807"},
+				{"check('a=1,a=2')", "WF004", "two tokens"},
+				{"check((SELECT string_agg('r' || n || '=1', ',') FROM generate_series(1, 33) AS n))", "WF004", "at most 32"},
+				{"check('34', '', false)", "WF004", "resource=token"},
+				{"check('34', repeat('x', 256), false)", "WF004", "at most 255"},
+				{"check(NULL, NULL, true)", "WF002", "wirefence.token"},
+				{"check('nothing=1,orders=33')", "WF001", "current token 34"},
+				{"check('nothing=1,orders=35')", "WF003", "current token 34"},
+			})
+		}
+		mustExec(t, app, "RESET default_transaction_isolation")
+		for call, want := range map[string]string{
+			"NULL, NULL, true": "WF002", "'', NULL, false": "WF004", "'34', repeat('x', 256), false": "WF004", "'orders=33', NULL, false": "WF001",
+			"NULL, NULL, NULL": "", "'orders=34', NULL, NULL": "",
+		} {
+			if got := value[string](t, app, "SELECT coalesce(left(wirefence.observe("+call+"), 5), '')"); got != want {
+				t.Errorf("observe(%s) finds %q, want %q", call, got, want)
+			}
+		}
+	})
+}
+
+func TestWrongInputForGuards(t *testing.T) {
+	onEach(t, func(t *testing.T, db database) {
+		app, admin := guarded(t, db), db.admin(t)
+		mustExec(t, admin, `CREATE FOREIGN DATA WRAPPER w; CREATE SERVER s FOREIGN DATA WRAPPER w; GRANT USAGE ON FOREIGN SERVER s TO app;
+			CREATE TABLE public.mixed (id int) PARTITION BY RANGE (id); CREATE TABLE public.mixed_low PARTITION OF public.mixed FOR VALUES FROM (0) TO (9);
+			ALTER TABLE public.mixed OWNER TO app`)
+		mustExec(t, app, `CREATE FOREIGN TABLE far (id int) SERVER s;
+			CREATE TABLE mostly (id int) PARTITION BY RANGE (id);
+			CREATE TABLE mostly_low PARTITION OF mostly FOR VALUES FROM (0) TO (9);
+			CREATE FOREIGN TABLE mostly_far PARTITION OF mostly FOR VALUES FROM (9) TO (99) SERVER s;
+			CREATE MATERIALIZED VIEW kept AS SELECT * FROM free; CREATE SEQUENCE numbers; CREATE TEMP TABLE passing (id int)`)
+		calls := []wrong{
+			{"protect(NULL, NULL)", "22023", "It is null"},
+			{"protect(0, 'x')", "42P01", "no table"},
+			{"protect(4294967295, 'x')", "42P01", "no table"},
+			{"protect('far', 'x')", "42809", "foreign"},
+			{"protect('mostly', 'x')", "42809", "mostly_far can't be guarded"},
+			{"protect('mostly', 'x:{id}')", "42809", "mostly_far can't be guarded"},
+			{"protect('mixed', 'x')", "42501", "GRANT postgres TO app"},
+			{"protect('mixed', 'x:{id}')", "42501", "only the owner of public.mixed_low"},
+			{"protect('kept', 'x')", "42809", "views"},
+			{"protect('numbers', 'x')", "42809", "can't be guarded"},
+			{"protect('orders_pkey', 'x')", "42809", "can't be guarded"},
+			{"protect('passing', 'x')", "42809", "temporary"},
+			{"protect('free', 'x:{ctid}')", "42703", "It has id"},
+			{"protect('free', '{ID}')", "42703", "It has id"},
+			{"protect('free', '{id')", "22023", "double a brace"},
+			{"protect('free', repeat('é', 128))", "22023", "It has 256 bytes"},
+			{"unprotect('nowhere')", "42P01", "nowhere"},
+			{"unprotect(0)", "42704", "is not guarded"},
+			{"unprotect('parts_low')", "42809", "a partition of"},
+			{"unprotect('seen')", "42704", "is not guarded"},
+			{"forget_guard(NULL)", "42704", "null"},
+			{"forget_guard('public.orders')", "55000", "unprotect"},
+			{"declare_guard(NULL, NULL)", "22023", "It is null"},
+			{"declare_guard(NULL, 'x')", "42501", "has no guard"},
+			{"declare_guard('orders', 'lines')", "42501", "has no guard"},
+			{"guard()", "0A000", "as triggers"},
+			{"guard_row()", "0A000", "as triggers"},
+			{"guard_statement()", "0A000", "as triggers"},
+			{"guard_unchecked(NULL, NULL)", "WF002", "null"},
+			{"guard_row_unchecked(NULL, NULL, NULL)", "WF002", "null"},
+			{"guard_truncate(NULL, NULL)", "WF006", "null"},
+		}
+		if db.Major >= 18 {
+			mustExec(t, app, "CREATE TABLE virtual (id int, double int GENERATED ALWAYS AS (id * 2) VIRTUAL)")
+			calls = append(calls, wrong{"protect('virtual', 'x:{double}')", "0A000", "store it"})
+		}
+		wantRefused(t, db, app, calls)
+
+		// Who may read may not guard, nor make others' tables theirs.
+		mustExec(t, admin, "CREATE ROLE "+db.name+"_reader LOGIN; GRANT SELECT ON ALL TABLES IN SCHEMA public TO "+db.name+"_reader")
+		wantRefused(t, db, db.as(t, db.name+"_reader"), []wrong{
+			{"protect('free', 'x')", "42501", "Connect as app"},
+			{"protect('orders', 'orders')", "42501", "Connect as app"},
+			{"unprotect('orders')", "42501", "Connect as app"},
+			{"declare_guard('free', 'x')", "42501", "has no guard"},
+		})
+		// A writer that doesn't end is waited for as long as the session wants.
+		writer := db.app(t)
+		mustExec(t, writer, "BEGIN; INSERT INTO free VALUES (1)")
+		mustExec(t, app, "SET lock_timeout = '50 ms'")
+		wantRefused(t, db, app, []wrong{{"protect('free', 'x:{id}')", "55P03", "lock timeout"}})
+		mustExec(t, writer, "ROLLBACK")
+		mustExec(t, app, "BEGIN READ ONLY")
+		wantSaid(t, "protect", exec(app, "SELECT wirefence.protect('free', 'x')"), "25006", "read-only")
+	})
+}
