@@ -37,15 +37,17 @@ func TestRightsAreTheFewGranted(t *testing.T) {
 		}
 		if got := column[string](t, admin, granted+"'wirefence_issuer'::regrole ORDER BY 1"); !slices.Equal(got, []string{
 			"wirefence.acquire(text,text,interval,text)", "wirefence.declare_resource(text,text,text,boolean,text,text,text)", "wirefence.guarded()",
+			"wirefence.history(text,timestamp with time zone,text[],integer)", "wirefence.prune_history()",
 			"wirefence.release(text,text)", "wirefence.release_notice(text)",
 			"wirefence.renew(text,text,interval)", "wirefence.revoke(text)", "wirefence.seal(text,bigint,text)", "wirefence.seal(text,bigint,text,text)",
+			"wirefence.set_history(bigint,interval)",
 			"wirefence.set_resource(text,text,text,boolean,text,text,text,bigint)", "wirefence.status()",
 		}) {
 			t.Errorf("the issuer may call %q", got)
 		}
 		if got := column[string](t, admin, `SELECT c.relname || ' ' || a.privilege_type FROM pg_class c, aclexplode(c.relacl) a
 			WHERE c.relnamespace = 'wirefence'::regnamespace AND a.grantee <> c.relowner ORDER BY 1`); !slices.Equal(got, []string{
-			"bypasses SELECT", "guards SELECT", "leases SELECT", "passed SELECT", "resource_changes SELECT", "resource_locks SELECT",
+			"bypasses SELECT", "guards SELECT", "history SELECT", "leases SELECT", "passed SELECT", "resource_changes SELECT", "resource_locks SELECT",
 		}) {
 			t.Errorf("on tables there is %q", got)
 		}

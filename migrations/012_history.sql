@@ -1,0 +1,210 @@
+-- The history: who took resources over from whom, and whose writes were refused.
+-- It is bounded by number and age without anybody's doing, and it must never fail,
+-- delay or change what it is told of: who can't write a row at once counts it as
+-- dropped, and goes on.
+SET LOCAL search_path = pg_catalog, pg_temp;
+
+-- Rows are numbered by time and not by a sequence, since some are written in
+-- sessions of applications, and nextval would change what lastval says there.
+CREATE TABLE wirefence.history (
+    at            timestamptz NOT NULL DEFAULT clock_timestamp(),
+    id            uuid NOT NULL DEFAULT gen_random_uuid(),
+    kind          text COLLATE "C" NOT NULL CHECK (kind IN ('handoff', 'revocation', 'ended', 'refusal', 'shadow', 'bypass', 'dropped')),
+    state         text COLLATE "C",
+    resource      text COLLATE "C",
+    token         bigint,
+    current_token bigint,
+    source        text COLLATE "C",
+    holder        text,
+    former_holder text,
+    relation      text,
+    reason        text,
+    login         text,
+    application   text,
+    address       inet,
+    pid           integer,
+    proxy         text,
+    database      text,
+    count         bigint NOT NULL DEFAULT 1 CHECK (count >= 1),
+    last_at       timestamptz,
+    PRIMARY KEY (at, id)
+) WITH (fillfactor = 90);
+
+COMMENT ON TABLE wirefence.history IS 'Handoffs and refusals, newest last by at. wirefence.history() reads it.';
+COMMENT ON COLUMN wirefence.history.at IS 'When it happened, by this server''s clock; of repeats, the first.';
+COMMENT ON COLUMN wirefence.history.state IS 'The SQLSTATE of a refusal, also of one that was let pass.';
+COMMENT ON COLUMN wirefence.history.token IS 'The new token of a handoff or revocation; the token that was presented, of a refusal.';
+COMMENT ON COLUMN wirefence.history.current_token IS 'The last token when it happened: of a handoff or revocation, the one before.';
+COMMENT ON COLUMN wirefence.history.holder IS 'Who has the resource: after a handoff, its new holder.';
+COMMENT ON COLUMN wirefence.history.former_holder IS 'Who had the resource before a handoff or revocation.';
+COMMENT ON COLUMN wirefence.history.relation IS 'The guarded table, where a guard was asked.';
+COMMENT ON COLUMN wirefence.history.login IS 'Who was logged in: the session that was refused, or that made the handoff.';
+COMMENT ON COLUMN wirefence.history.pid IS 'The process that served that session.';
+COMMENT ON COLUMN wirefence.history.proxy IS 'The proxy that told of it.';
+COMMENT ON COLUMN wirefence.history.database IS 'The name by which the session asked the proxy for its database, where that is not this one.';
+COMMENT ON COLUMN wirefence.history.count IS 'How often it happened between at and last_at; how many rows were dropped.';
+
+-- What is kept, and how many refusals that this database raised were recorded.
+CREATE TABLE wirefence.history_bounds (
+    only_one boolean PRIMARY KEY DEFAULT true CHECK (only_one),
+    max_rows bigint NOT NULL DEFAULT 100000 CHECK (max_rows BETWEEN 100 AND 1000000),
+    max_age  interval NOT NULL DEFAULT '30 days' CHECK (max_age BETWEEN interval '1 minute' AND interval '100 years'),
+    recorded bigint NOT NULL DEFAULT 0
+);
+INSERT INTO wirefence.history_bounds DEFAULT VALUES;
+
+COMMENT ON COLUMN wirefence.history_bounds.recorded IS 'How many of the refusals that wirefence.refusals counts were recorded.';
+
+-- A sequence counts also for a transaction that is rolled back. After a crash it
+-- may have counted up to 32 too many.
+CREATE SEQUENCE wirefence.history_dropped MINVALUE 0 START 0;
+SELECT nextval('wirefence.history_dropped');
+
+GRANT SELECT ON wirefence.history TO wirefence_issuer;
+
+-- prune deletes up to so many of the rows that are past a bound, oldest first. It
+-- leaves out those that another transaction is at, and in a snapshot, where a row
+-- that another has deleted is an error, it deletes none. Counting is a walk along
+-- the key, whatever the planner knows of the table.
+CREATE FUNCTION wirefence.prune(up_to bigint) RETURNS bigint
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET enable_sort = off
+AS $$
+DECLARE
+    bounds wirefence.history_bounds;
+    too_old timestamptz;
+    too_many timestamptz;
+    pruned bigint;
+BEGIN
+    IF current_setting('transaction_isolation') IN ('repeatable read', 'serializable') THEN
+        RETURN 0;
+    END IF;
+    SELECT * INTO bounds FROM wirefence.history_bounds;
+    too_old := clock_timestamp() - bounds.max_age;
+    SELECT h.at INTO too_many FROM wirefence.history AS h ORDER BY h.at DESC, h.id DESC OFFSET bounds.max_rows LIMIT 1;
+    DELETE FROM wirefence.history AS h
+    WHERE h.ctid = ANY (ARRAY(SELECT d.ctid FROM wirefence.history AS d WHERE d.at <= greatest(too_old, too_many)
+                              ORDER BY d.at, d.id LIMIT up_to FOR UPDATE SKIP LOCKED));
+    GET DIAGNOSTICS pruned = ROW_COUNT;
+    RETURN pruned;
+END
+$$;
+
+-- note records, in the transaction that it is called in, what happens to the
+-- session. A READ ONLY transaction can't write: nothing is recorded of it. One row in
+-- 256 prunes, twice as many as come until the next that does.
+--
+-- Neither this function nor the next has a variable of the table's own type: to
+-- look that up would wait for the table before lock_timeout counts.
+CREATE FUNCTION wirefence.note(kind text, state text, resource text, token bigint, current_token bigint,
+                               source text, holder text, relation text) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET lock_timeout = '20ms'
+AS $$
+DECLARE
+    new_id CONSTANT uuid := gen_random_uuid();
+BEGIN
+    IF current_setting('transaction_read_only') = 'off' THEN
+        INSERT INTO wirefence.history (id, kind, state, resource, token, current_token, source, holder, relation,
+                                       login, application, address, pid)
+        VALUES (new_id, kind, state, resource, token, current_token, source, holder, relation,
+                session_user, current_setting('application_name'), inet_client_addr(), pg_backend_pid());
+        IF get_byte(uuid_send(new_id), 0) = 0 THEN
+            PERFORM wirefence.prune(512);
+        END IF;
+    END IF;
+EXCEPTION WHEN OTHERS THEN
+    PERFORM nextval('wirefence.history_dropped');
+END
+$$;
+
+-- holder_name is a holder without the id of the grant, which is behind the last
+-- slash.
+CREATE FUNCTION wirefence.holder_name(holder text) RETURNS text
+LANGUAGE sql IMMUTABLE STRICT PARALLEL SAFE
+RETURN left(holder, length(holder) - strpos(reverse(holder), '/'));
+
+-- note_handoff is the trigger that sees every way in which a last token moves. Who
+-- gets a resource again, with nobody in between, has not taken it from anyone.
+CREATE FUNCTION wirefence.note_handoff() RETURNS trigger
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET lock_timeout = '20ms'
+AS $$
+DECLARE
+    new_id CONSTANT uuid := gen_random_uuid();
+BEGIN
+    IF wirefence.holder_name(NEW.holder) = wirefence.holder_name(OLD.holder) THEN
+        RETURN NULL;
+    END IF;
+    INSERT INTO wirefence.history (id, kind, reason, resource, token, current_token, source, holder, former_holder,
+                                   login, application, address, pid)
+    VALUES (new_id, CASE WHEN NEW.granted_at IS NULL THEN 'revocation' ELSE 'handoff' END,
+            CASE WHEN NEW.granted_at IS NULL THEN 'by an operator' WHEN NEW.sealed_at IS DISTINCT FROM OLD.sealed_at THEN 'granted' ELSE 'first use' END,
+            NEW.resource_id, NEW.last_token, OLD.last_token, NEW.source, NEW.holder, OLD.holder,
+            session_user, current_setting('application_name'), inet_client_addr(), pg_backend_pid());
+    IF get_byte(uuid_send(new_id), 0) = 0 THEN
+        PERFORM wirefence.prune(512);
+    END IF;
+    RETURN NULL;
+EXCEPTION WHEN OTHERS THEN
+    PERFORM nextval('wirefence.history_dropped');
+    RETURN NULL;
+END
+$$;
+
+CREATE TRIGGER note_first AFTER INSERT ON wirefence.resource_locks
+FOR EACH ROW WHEN (NEW.last_token > 0) EXECUTE FUNCTION wirefence.note_handoff();
+
+CREATE TRIGGER note_handoff AFTER UPDATE ON wirefence.resource_locks
+FOR EACH ROW WHEN (OLD.last_token <> NEW.last_token) EXECUTE FUNCTION wirefence.note_handoff();
+
+-- prune_history deletes rows that are past a bound, up to 10,000, and returns how
+-- many. A proxy calls it now and then.
+CREATE FUNCTION wirefence.prune_history() RETURNS bigint
+LANGUAGE sql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $$ SELECT wirefence.prune(10000) $$;
+
+-- set_history changes what is named and returns what is kept from now on.
+CREATE FUNCTION wirefence.set_history(INOUT max_rows bigint DEFAULT NULL, INOUT max_age interval DEFAULT NULL)
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    IF max_rows NOT BETWEEN 100 AND 1000000 THEN
+        RAISE invalid_parameter_value USING MESSAGE = 'the history keeps from 100 to 1000000 rows';
+    ELSIF max_age NOT BETWEEN interval '1 minute' AND interval '100 years' THEN
+        RAISE invalid_parameter_value USING MESSAGE = 'the history keeps rows from 1 minute to 100 years';
+    END IF;
+    UPDATE wirefence.history_bounds AS b
+    SET max_rows = coalesce(set_history.max_rows, b.max_rows), max_age = coalesce(set_history.max_age, b.max_age)
+    RETURNING b.max_rows, b.max_age INTO max_rows, max_age;
+END
+$$;
+
+-- history returns the newest rows of a resource, since a time, of some kinds; null
+-- is all. Newest last.
+CREATE FUNCTION wirefence.history(resource text DEFAULT NULL, since timestamptz DEFAULT NULL, kinds text[] DEFAULT NULL, max_rows integer DEFAULT 100)
+RETURNS SETOF wirefence.history
+LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    wrong text;
+BEGIN
+    SELECT k.kind INTO wrong FROM unnest(kinds) AS k(kind)
+    WHERE k.kind IS NULL OR k.kind <> ALL (ARRAY['handoff', 'revocation', 'ended', 'refusal', 'shadow', 'bypass', 'dropped']);
+    IF FOUND THEN
+        RAISE invalid_parameter_value USING
+            MESSAGE = 'the history has no rows of kind ' || coalesce(wirefence.quoted(wrong), 'null'),
+            HINT = 'Kinds are handoff, revocation, ended, refusal, shadow, bypass and dropped.';
+    ELSIF max_rows IS NULL OR max_rows < 1 THEN
+        RAISE invalid_parameter_value USING MESSAGE = 'max_rows must be at least 1';
+    END IF;
+    RETURN QUERY
+    SELECT newest.* FROM (
+        SELECT h.* FROM wirefence.history AS h
+        WHERE (history.resource IS NULL OR h.resource = history.resource)
+          AND (since IS NULL OR h.at >= since OR h.last_at >= since)
+          AND (kinds IS NULL OR h.kind = ANY (kinds))
+        ORDER BY h.at DESC, h.id DESC LIMIT max_rows) AS newest
+    ORDER BY newest.at, newest.id;
+END
+$$;
+
+GRANT EXECUTE ON FUNCTION wirefence.prune_history(), wirefence.set_history(bigint, interval),
+    wirefence.history(text, timestamptz, text[], integer) TO wirefence_issuer;
