@@ -113,3 +113,21 @@ func lostRace(err error) bool {
 	}
 	return false
 }
+
+// Unprepared returns the statements, in order, by which a superuser makes what is
+// missing beside the tables and functions: roles, the owner's right to end
+// backends, the schema and whose it is. What the current role lacks to migrate by
+// itself is not among them. Any role may ask.
+func Unprepared(ctx context.Context, conn *pgx.Conn) ([]string, error) {
+	steps, err := preflight(ctx, conn)
+	if err != nil {
+		return nil, err
+	}
+	var all []string
+	for _, s := range steps {
+		if !strings.HasPrefix(s.Statement, "GRANT wirefence_owner TO ") && !strings.HasPrefix(s.Statement, "GRANT CREATE ON DATABASE ") {
+			all = append(all, s.Statement)
+		}
+	}
+	return all, nil
+}

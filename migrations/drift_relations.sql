@@ -1,0 +1,26 @@
+-- Run with pg_catalog alone in the search_path.
+-- What is wrong with the tables, views and sequences that are to be there, and a
+-- statement that mends it, or ''. $1: their names, $2: their owner.
+WITH there AS (
+    SELECT w.name, c.*
+    FROM unnest($1::text[]) AS w(name)
+    LEFT JOIN pg_class AS c ON c.oid = to_regclass(w.name)
+)
+SELECT t.name, 'it is missing', '' FROM there AS t WHERE t.oid IS NULL
+UNION ALL
+SELECT t.name, 'it belongs to ' || pg_get_userbyid(t.relowner),
+       format('ALTER TABLE %s OWNER TO %I', t.name, $2::text)
+FROM there AS t WHERE pg_get_userbyid(t.relowner) <> $2::text
+UNION ALL
+SELECT t.name, 'row level security is on', format('ALTER TABLE %s DISABLE ROW LEVEL SECURITY', t.name)
+FROM there AS t WHERE t.relrowsecurity
+UNION ALL
+SELECT t.name, format('it has the trigger %I', g.tgname), format('DROP TRIGGER %I ON %s', g.tgname, t.name)
+FROM there AS t JOIN pg_trigger AS g ON g.tgrelid = t.oid AND NOT g.tgisinternal
+UNION ALL
+SELECT t.name, format('it has the rule %I', r.rulename), format('DROP RULE %I ON %s', r.rulename, t.name)
+FROM there AS t JOIN pg_rewrite AS r ON r.ev_class = t.oid AND r.rulename <> '_RETURN'
+UNION ALL
+SELECT t.name, format('its index %s is not valid', i.indexrelid::regclass), format('REINDEX INDEX %s', i.indexrelid::regclass)
+FROM there AS t JOIN pg_index AS i ON i.indrelid = t.oid AND NOT i.indisvalid
+ORDER BY 1, 2

@@ -1,0 +1,106 @@
+package migrations_test
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/wirefence/wirefence/migrations"
+)
+
+func drifts(t *testing.T, conn *pgx.Conn) []migrations.Drift {
+	t.Helper()
+	all, err := migrations.Drifts(t.Context(), conn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return all
+}
+
+// What was just installed has not drifted, on any version and for anybody who
+// asks, nor has it by being used.
+func TestNothingDriftsByItself(t *testing.T) {
+	onEach(t, func(t *testing.T, db database) {
+		db.seal(t, "orders", 34)
+		mustExec(t, db.admin(t), "CREATE TABLE public.guarded (id int); SELECT wirefence.protect('public.guarded', 'orders')")
+		for _, role := range []string{"postgres", "issuer", "app"} {
+			for _, d := range drifts(t, db.as(t, role)) {
+				t.Errorf("%s sees: %s: %s", role, d.Object, d.Fault)
+			}
+		}
+		// What the client prefers to find first changes nothing.
+		hostileClient := db.admin(t)
+		mustExec(t, hostileClient, hostile)
+		mustExec(t, hostileClient, "SET search_path = evil, pg_catalog, wirefence")
+		for _, d := range drifts(t, hostileClient) {
+			t.Errorf("with a hostile search_path: %s: %s", d.Object, d.Fault)
+		}
+	})
+}
+
+// drifted is a change of the schema, and how it is told.
+type drifted struct{ made, object, fault string }
+
+// Those of one list don't hide each other.
+var driftRounds = [][]drifted{{
+	{"CREATE OR REPLACE FUNCTION wirefence.check_all(fence text, default_resource text, required boolean) RETURNS void LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS 'BEGIN END'",
+		"function wirefence.check_all(text, text, boolean)", "its body was changed"},
+	{"CREATE OR REPLACE FUNCTION wirefence.lock_key(resource text) RETURNS bigint LANGUAGE sql IMMUTABLE STRICT PARALLEL SAFE RETURN hashtextextended(resource COLLATE \"C\", 1)",
+		"function wirefence.lock_key(text)", "its body was changed"},
+	{"ALTER FUNCTION wirefence.seal(text, bigint, text, text) SECURITY INVOKER", "function wirefence.seal(text, bigint, text, text)", "not SECURITY DEFINER"},
+	{"ALTER FUNCTION wirefence.lease_key(text) SECURITY DEFINER", "function wirefence.lease_key(text)", "made SECURITY DEFINER"},
+	{"ALTER FUNCTION wirefence.check(text, text, boolean) RESET search_path", "function wirefence.check(text, text, boolean)", "its settings are none, not search_path=pg_catalog, pg_temp"},
+	{"ALTER FUNCTION wirefence.lock_exclusive(text, bigint, text, interval) SET lock_timeout = '1s'", "function wirefence.lock_exclusive(text, bigint, text, interval)", "its settings are"},
+	{"ALTER FUNCTION wirefence.revoke(text) OWNER TO postgres", "function wirefence.revoke(text)", "it belongs to postgres"},
+	{"DROP FUNCTION wirefence.status()", "function wirefence.status()", "it is missing"},
+	{"REVOKE EXECUTE ON FUNCTION wirefence.check(text) FROM PUBLIC", "function wirefence.check(text)", "PUBLIC lacks EXECUTE"},
+	{"GRANT EXECUTE ON FUNCTION wirefence.seal(text, bigint, text, text) TO PUBLIC", "function wirefence.seal(", "PUBLIC has EXECUTE"},
+	{"GRANT INSERT, SELECT ON wirefence.resource_locks TO PUBLIC", "table wirefence.resource_locks", "PUBLIC has INSERT"},
+	{"GRANT UPDATE (last_token) ON wirefence.resource_locks TO app", "table wirefence.resource_locks", "app has UPDATE"},
+	{"REVOKE SELECT ON wirefence.resource_locks FROM wirefence_issuer", "table wirefence.resource_locks", "wirefence_issuer lacks SELECT"},
+	{"GRANT CREATE ON SCHEMA wirefence TO app", "schema wirefence", "app has CREATE"},
+	{"REVOKE SELECT ON SEQUENCE wirefence.passed FROM PUBLIC", "table wirefence.passed", "PUBLIC lacks SELECT"},
+	{"ALTER TABLE wirefence.resource_locks OWNER TO postgres", "wirefence.resource_locks", "it belongs to postgres"},
+	{"ALTER TABLE wirefence.guards ENABLE ROW LEVEL SECURITY", "wirefence.guards", "row level security"},
+	{"CREATE TRIGGER meddle BEFORE UPDATE ON wirefence.resource_locks EXECUTE FUNCTION suppress_redundant_updates_trigger()", "wirefence.resource_locks", "the trigger meddle"},
+	{"CREATE RULE meddle AS ON DELETE TO wirefence.leases DO INSTEAD NOTHING", "wirefence.leases", "the rule meddle"},
+	{"CREATE FUNCTION wirefence.check(text, boolean) RETURNS void LANGUAGE sql AS ''", "function wirefence.check(text, boolean)", "not Wirefence's"},
+}, {
+	{"REVOKE USAGE ON SCHEMA wirefence FROM PUBLIC", "schema wirefence", "PUBLIC lacks USAGE"},
+}, {
+	{"DROP SEQUENCE wirefence.passed", "wirefence.passed", "it is missing"},
+}}
+
+// Each kind of drift is told, and its remedy leaves nothing behind.
+func TestDriftsAreFoundAndMended(t *testing.T) {
+	onEach(t, func(t *testing.T, db database) {
+		admin := db.admin(t)
+		for _, round := range driftRounds {
+			for _, c := range round {
+				mustExec(t, admin, c.made)
+			}
+			all := drifts(t, db.app(t))
+			for _, c := range round {
+				if !slices.ContainsFunc(all, func(d migrations.Drift) bool {
+					return strings.HasPrefix(d.Object, c.object) && strings.Contains(d.Fault, c.fault)
+				}) {
+					t.Errorf("after %s nobody says: %s: %s", c.made, c.object, c.fault)
+				}
+			}
+			for range 2 { // what a superuser makes anew is the superuser's at first
+				for _, d := range all {
+					for _, remedy := range d.Remedy {
+						mustExec(t, admin, remedy)
+					}
+				}
+				all = drifts(t, admin)
+			}
+			for _, d := range all {
+				t.Errorf("the remedies leave %s: %s", d.Object, d.Fault)
+			}
+		}
+		mustExec(t, admin, "SELECT wirefence.check('orders=1')")
+	})
+}
