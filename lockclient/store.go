@@ -70,5 +70,14 @@ type Looker interface {
 	Look(ctx context.Context, resource fence.Resource) (Attempt, error)
 }
 
+// Counter is implemented by a store that counts tokens by itself, and can tell how
+// far it is.
+type Counter interface {
+	// Counted returns a token that the next Acquire exceeds, 0 if none was ever
+	// counted. It changes nothing. One below what PostgreSQL has seen is no harm
+	// to a client that seals: the next grant raises it.
+	Counted(ctx context.Context, resource fence.Resource) (fence.Token, error)
+}
+
 // MaxHolderBytes is the longest holder that a store is given.
 const MaxHolderBytes = 200

@@ -45,6 +45,7 @@ func Run(t *testing.T, open func(t testing.TB) lockclient.Store) {
 		{"an ended context", s.endedContext},
 		{"notices", s.notices},
 		{"a look", s.look},
+		{"a count", s.count},
 		{"a hundred waiters", s.hundredWaiters},
 		{"model", s.model},
 	} {
