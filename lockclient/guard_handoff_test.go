@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/wirefence/wirefence/fence"
+	"github.com/wirefence/wirefence/internal/authority"
 	"github.com/wirefence/wirefence/internal/servers"
 	"github.com/wirefence/wirefence/internal/stack"
 	"github.com/wirefence/wirefence/lockclient"
@@ -237,10 +238,12 @@ func TestAStandbyGuardsNothing(t *testing.T) {
 	}
 }
 
-// A server that fails while the effect runs: its lock is gone.
+// Watching a connection leaves it as good as it was, with TLS as well; and when
+// the server fails, the lock is gone.
 func TestAServerThatFailsDuringTheEffect(t *testing.T) {
 	ctx := t.Context()
-	server, err := servers.StartPostgres(ctx, servers.PostgresConfig{})
+	certificate := authority.New(t).Issue(t, "localhost")
+	server, err := servers.StartPostgres(ctx, servers.PostgresConfig{CertFile: certificate.CertFile, KeyFile: certificate.KeyFile})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -248,11 +251,19 @@ func TestAServerThatFailsDuringTheEffect(t *testing.T) {
 	admin := connect(t, server.URL("postgres"))
 	migrate(t, admin)
 	lease := acquire(t, newClient(t, newMemory(), lockclient.Options{TTL: time.Minute, Sealer: lockclient.PostgresSealer{Querier: admin}}))
-	pool, err := pgxpool.New(ctx, server.URL("postgres"))
+	pool, err := pgxpool.New(ctx, strings.Replace(server.URL("postgres"), "sslmode=disable", "sslmode=require", 1))
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(pool.Close)
+	for range 3 {
+		if err := lease.Guard(ctx, pool, within, func(context.Context) error { return nil }); err != nil {
+			t.Error(err)
+		}
+	}
+	if made := pool.Stat().NewConnsCount(); made != 1 {
+		t.Errorf("it took %d connections, one after the other", made)
+	}
 	err = lease.Guard(ctx, pool, within, func(ctx context.Context) error {
 		server.Kill()
 		<-ctx.Done()
