@@ -39,12 +39,24 @@ type Advance string
 // Reuse says how many transactions a token is good for.
 type Reuse string
 
+// Reads says what becomes of reads that carry a fence.
+type Reads string
+
+// Mode says what becomes of a write that is to be refused.
+type Mode string
+
 // The policies of a resource.
 const (
 	AdvanceOnUse   Advance = "use"   // the first write with a higher token
 	AdvanceOnGrant Advance = "grant" // a seal alone; a higher token is unknown
 	ReuseAllowed   Reuse   = "allow" // any number, while the token is current
 	ReuseOnce      Reuse   = "once"  // one
+
+	ReadsPass  Reads = "pass"  // they need no token
+	ReadsCheck Reads = "check" // a former holder's are refused
+
+	ModeEnforce Mode = "enforce" // it is refused
+	ModeShadow  Mode = "shadow"  // it passes, and is noted
 )
 
 // ResourceStatus is what the database knows of a resource.
@@ -62,6 +74,8 @@ type ResourceStatus struct {
 	Since   time.Time
 	Advance Advance
 	Reuse   Reuse
+	Reads   Reads
+	Mode    Mode
 	// PreemptAfter is how long a newer token waits before it ends the
 	// transactions in its way; nil waits for ever.
 	PreemptAfter *time.Duration
@@ -196,7 +210,8 @@ func scanStatus(row pgx.CollectableRow) (ResourceStatus, error) {
 		since        *time.Time
 		preemptAfter *int64 // microseconds
 	)
-	err := row.Scan(&name, &s.LastToken, &s.Source, &s.MustNameSource, &s.Holder, &since, &s.Advance, &s.Reuse, &preemptAfter, &s.Writers)
+	err := row.Scan(&name, &s.LastToken, &s.Source, &s.MustNameSource, &s.Holder, &since, &s.Advance, &s.Reuse, &preemptAfter, &s.Writers,
+		&s.Reads, &s.Mode)
 	s.Resource = Resource(name)
 	if since != nil {
 		s.Since = *since

@@ -223,7 +223,8 @@ func status(ctx context.Context, t *testing.T, conn *pgx.Conn) {
 		t.Errorf("%+v", a)
 	}
 	a.Since = time.Time{}
-	if want := (fence.ResourceStatus{Resource: "a", LastToken: 7, Source: "redis", Holder: "w", Advance: fence.AdvanceOnGrant, Reuse: fence.ReuseAllowed, Writers: 1}); a != want {
+	if want := (fence.ResourceStatus{Resource: "a", LastToken: 7, Source: "redis", Holder: "w", Advance: fence.AdvanceOnGrant, Reuse: fence.ReuseAllowed,
+		Reads: fence.ReadsPass, Mode: fence.ModeEnforce, Writers: 1}); a != want {
 		t.Errorf("%+v", a)
 	}
 	if revoked.Resource != "café 'au lait'" || revoked.Holder != "" || !revoked.Since.IsZero() || *revoked.PreemptAfter != 5*time.Second || revoked.Writers != 0 {

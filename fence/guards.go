@@ -20,6 +20,9 @@ type Guard struct {
 	// declared, as after the restore of a part of a dump.
 	By    string
 	Since time.Time
+	// Mode is ModeShadow where the guard lets everything pass and notes what it
+	// would refuse.
+	Mode Mode
 	// Fault says what is wrong and what to do; "" if nothing is.
 	Fault string
 }
@@ -36,12 +39,14 @@ var guardedSQL string
 // Protect guards a table, its partitions and its heirs: a write wants a token of
 // the resource, whatever way it takes. A resource may be a template over columns,
 // such as report:{tenant}:{id}; then each row wants its own. Called again, it
-// repairs the guards and takes in later partitions.
+// repairs the guards, takes in later partitions, and changes the mode: in
+// ModeShadow a guard lets everything pass and notes what it would refuse. "" is
+// ModeEnforce.
 //
 // The table is named as in SQL, quoted where need be. The role must own it. It
 // waits for the table's writers to end.
-func Protect(ctx context.Context, q Querier, table, resource string) error {
-	if _, err := q.Exec(ctx, protectSQL, []byte(table), []byte(resource)); err != nil {
+func Protect(ctx context.Context, q Querier, table, resource string, mode Mode) error {
+	if _, err := q.Exec(ctx, protectSQL, []byte(table), []byte(resource), mode == ModeShadow); err != nil {
 		return fmt.Errorf("protect %s: %w", table, err)
 	}
 	return nil
@@ -68,7 +73,7 @@ func Guards(ctx context.Context, q Querier) ([]Guard, error) {
 		var g Guard
 		var table, resource []byte
 		var since *time.Time
-		err := row.Scan(&table, &resource, &g.By, &since, &g.Fault)
+		err := row.Scan(&table, &resource, &g.By, &since, &g.Fault, &g.Mode)
 		g.Table, g.Resource = string(table), string(resource)
 		if since != nil {
 			g.Since = *since

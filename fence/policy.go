@@ -23,6 +23,9 @@ type Policy struct {
 	MustNameSource *bool
 	Advance        Advance
 	Reuse          Reuse
+	// Reads says whether reads are checked. Proxies take notice within 15 s.
+	Reads Reads
+	Mode  Mode
 	// PreemptAfter is how long a newer token waits before it ends the
 	// transactions in its way: 0 or more, or Never.
 	PreemptAfter *time.Duration
@@ -53,6 +56,9 @@ var declareSQL string
 //go:embed sql/set.sql
 var setSQL string
 
+//go:embed sql/undeclared.sql
+var undeclaredSQL string
+
 //go:embed sql/changes.sql
 var changesSQL string
 
@@ -62,7 +68,8 @@ var changesSQL string
 // wirefence_issuer.
 func Declare(ctx context.Context, q Querier, r Resource, p Policy, reason string) (bool, error) {
 	var made bool
-	err := q.QueryRow(ctx, declareSQL, []byte(r), reason, string(p.Source), p.MustNameSource, string(p.Advance), string(p.Reuse), p.preemptAfter()).Scan(&made)
+	err := q.QueryRow(ctx, declareSQL, []byte(r), reason, string(p.Source), p.MustNameSource, string(p.Advance), string(p.Reuse), p.preemptAfter(),
+		string(p.Reads), string(p.Mode)).Scan(&made)
 	if err != nil {
 		return false, fmt.Errorf("declare resource %q: %w", r, err)
 	}
@@ -75,9 +82,32 @@ func Declare(ctx context.Context, q Querier, r Resource, p Policy, reason string
 // wirefence_issuer.
 func SetPolicy(ctx context.Context, q Querier, r Resource, p Policy, reason string) (map[string][2]json.RawMessage, error) {
 	var settings map[string][2]json.RawMessage
-	err := q.QueryRow(ctx, setSQL, []byte(r), reason, string(p.Source), p.MustNameSource, string(p.Advance), string(p.Reuse), p.preemptAfter(), p.LastToken).Scan(&settings)
+	err := q.QueryRow(ctx, setSQL, []byte(r), reason, string(p.Source), p.MustNameSource, string(p.Advance), string(p.Reuse), p.preemptAfter(), p.LastToken,
+		string(p.Reads), string(p.Mode)).Scan(&settings)
 	if err != nil {
 		return nil, fmt.Errorf("set policy of resource %q: %w", r, err)
+	}
+	return settings, nil
+}
+
+// Undeclared says what becomes of a token for a resource that is not known.
+type Undeclared string
+
+// By default such a token counts, and makes the resource known. RefuseUndeclared
+// refuses it, and its seal, with ResourceUnknown.
+const (
+	AllowUndeclared  Undeclared = "allow"
+	RefuseUndeclared Undeclared = "refuse"
+)
+
+// SetUndeclared says for all resources what becomes of those that are not known,
+// with the reason, and returns the setting with its value before and after. What
+// was recorded or declared before counts as declared. The role must have
+// wirefence_issuer.
+func SetUndeclared(ctx context.Context, q Querier, u Undeclared, reason string) (map[string][2]json.RawMessage, error) {
+	var settings map[string][2]json.RawMessage
+	if err := q.QueryRow(ctx, undeclaredSQL, string(u), reason).Scan(&settings); err != nil {
+		return nil, fmt.Errorf("set what becomes of undeclared resources: %w", err)
 	}
 	return settings, nil
 }

@@ -8,7 +8,7 @@ ALTER DEFAULT PRIVILEGES REVOKE EXECUTE ON FUNCTIONS FROM PUBLIC;
 
 GRANT USAGE ON SCHEMA wirefence TO PUBLIC;
 
--- The row is narrow and only its key is indexed, so that a seal or an advance
+-- The row is narrow, and no index has what a seal or an advance changes, so that it
 -- is a heap-only update within the page.
 CREATE TABLE wirefence.resource_locks (
     resource_id   text COLLATE "C" PRIMARY KEY
@@ -23,13 +23,15 @@ CREATE TABLE wirefence.resource_locks (
     advance       text COLLATE "C" NOT NULL DEFAULT 'use' CHECK (advance IN ('use', 'grant')),
     reuse         text COLLATE "C" NOT NULL DEFAULT 'allow' CHECK (reuse IN ('allow', 'once')),
     preempt_after interval DEFAULT '5 s' CHECK (preempt_after >= '0 s'),
+    reads         text COLLATE "C" NOT NULL DEFAULT 'pass' CHECK (reads IN ('pass', 'check')),
+    mode          text COLLATE "C" NOT NULL DEFAULT 'enforce' CHECK (mode IN ('enforce', 'shadow')),
     used_token    bigint,
     used_xid      xid8,
     fence         text COLLATE "C" GENERATED ALWAYS AS (
-                      CASE WHEN reuse = 'allow' AND NOT must_name_source AND resource_id !~ '[^A-Za-z0-9_.:/-]'
+                      CASE WHEN mode = 'enforce' AND reuse = 'allow' AND NOT must_name_source AND resource_id !~ '[^A-Za-z0-9_.:/-]'
                            THEN resource_id || '=' || last_token::text END) STORED,
     sourced_fence text COLLATE "C" GENERATED ALWAYS AS (
-                      CASE WHEN reuse = 'allow' AND resource_id !~ '[^A-Za-z0-9_.:/-]'
+                      CASE WHEN mode = 'enforce' AND reuse = 'allow' AND resource_id !~ '[^A-Za-z0-9_.:/-]'
                            THEN resource_id || '=' || last_token::text || '@' || source END) STORED,
     CHECK (source IS NOT NULL OR NOT must_name_source)
 ) WITH (fillfactor = 70);
@@ -42,12 +44,26 @@ COMMENT ON COLUMN wirefence.resource_locks.sealed_at IS 'When a seal last record
 COMMENT ON COLUMN wirefence.resource_locks.advance IS 'use: a higher token advances on its first write. grant: only a seal advances.';
 COMMENT ON COLUMN wirefence.resource_locks.reuse IS 'allow: the current token is accepted by any number of transactions. once: by one.';
 COMMENT ON COLUMN wirefence.resource_locks.preempt_after IS 'How long a newer token waits for older transactions before it ends their backends; null waits for ever.';
+COMMENT ON COLUMN wirefence.resource_locks.reads IS 'pass: reads need no token. check: a read with a former token is refused.';
+COMMENT ON COLUMN wirefence.resource_locks.mode IS 'enforce: refuse. shadow: let pass, and note what would have been refused.';
 COMMENT ON COLUMN wirefence.resource_locks.used_token IS 'Under reuse = once, the highest token accepted.';
 COMMENT ON COLUMN wirefence.resource_locks.used_xid IS 'The transaction that used_token was accepted for.';
-COMMENT ON COLUMN wirefence.resource_locks.fence IS 'The fence with the current token, where it is accepted as it stands; null under reuse = once, under must_name_source, and for names that are percent-encoded.';
+COMMENT ON COLUMN wirefence.resource_locks.fence IS 'The fence with the current token, where it is accepted as it stands; null under mode = shadow, reuse = once, must_name_source, and for names that are percent-encoded.';
 COMMENT ON COLUMN wirefence.resource_locks.sourced_fence IS 'The same with the source behind the token.';
 
-GRANT SELECT ON wirefence.resource_locks TO wirefence_issuer;
+CREATE INDEX resource_locks_reads ON wirefence.resource_locks (resource_id) WHERE reads = 'check';
+
+-- settings has one row: what holds for all resources.
+CREATE TABLE wirefence.settings (
+    only_row   boolean PRIMARY KEY DEFAULT true CHECK (only_row),
+    undeclared text COLLATE "C" NOT NULL DEFAULT 'allow' CHECK (undeclared IN ('allow', 'refuse'))
+);
+
+COMMENT ON COLUMN wirefence.settings.undeclared IS 'What becomes of a token for a resource that is not in resource_locks. allow: it counts, and makes the resource known. refuse: WF008.';
+
+INSERT INTO wirefence.settings DEFAULT VALUES;
+
+GRANT SELECT ON wirefence.resource_locks, wirefence.settings TO wirefence_issuer;
 
 -- Anybody may ask whether the schema fits the binary.
 CREATE FUNCTION wirefence.schema_version() RETURNS integer

@@ -31,6 +31,7 @@ CREATE TABLE wirefence.guards (
     name         text NOT NULL,
     resource     text COLLATE "C" NOT NULL,
     template     boolean NOT NULL,
+    shadow       boolean NOT NULL,
     protected_by text NOT NULL,
     protected_at timestamptz NOT NULL DEFAULT clock_timestamp(),
     PRIMARY KEY (relation, name)
@@ -50,19 +51,22 @@ CREATE FUNCTION wirefence.any_guards() RETURNS boolean
 LANGUAGE sql STABLE
 RETURN false;
 
--- has_passed reports whether the transaction was checked for a resource.
-CREATE FUNCTION wirefence.has_passed(resource text) RETURNS boolean
+-- has_passed reports whether the transaction was checked for a resource; with the
+-- seed 2, whether it was noted by a guard in shadow mode.
+CREATE FUNCTION wirefence.has_passed(resource text, seed bigint DEFAULT 0) RETURNS boolean
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
 AS $$
-    SELECT coalesce(strpos(coalesce(current_setting('wirefence.passed', true), ''), ',' || hashtextextended(resource COLLATE "C", 0) || ',') > 0
+    SELECT coalesce(strpos(coalesce(current_setting('wirefence.passed', true), ''), ',' || hashtextextended(resource COLLATE "C", seed) || ',') > 0
         AND currval('wirefence.passed') = interval_hash_extended(now() - timestamptz '1970-01-01 00:00:00+00',
             hashtextextended(current_setting('wirefence.passed', true), 0)), false)
 $$;
 
 -- note_passed adds resources to what the transaction was checked for, and the
 -- fence as a whole, told apart by the seed. The caller has checked them in this
--- transaction. The name '' stands for bypassing, which is asked for no resource.
-CREATE FUNCTION wirefence.note_passed(resources text[], carried text DEFAULT NULL) RETURNS boolean
+-- transaction. The name '' stands for bypassing, which is asked for no resource. The
+-- seed 2 is for what a guard in shadow mode has noted, and then '' for whatever it
+-- would note besides.
+CREATE FUNCTION wirefence.note_passed(resources text[], carried text DEFAULT NULL, seed bigint DEFAULT 0) RETURNS boolean
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
@@ -76,7 +80,7 @@ BEGIN
         noted := ',';
     END IF;
     FOREACH resource IN ARRAY resources LOOP
-        mark := hashtextextended(resource COLLATE "C", 0) || ',';
+        mark := hashtextextended(resource COLLATE "C", seed) || ',';
         IF strpos(noted, ',' || mark) = 0 THEN
             noted := noted || mark;
         END IF;

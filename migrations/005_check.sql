@@ -3,6 +3,11 @@
 -- a token that names another source is refused, whatever its number.
 SET LOCAL search_path = pg_catalog, pg_temp;
 
+-- must_be_declared reports whether a resource that isn't known is refused.
+CREATE FUNCTION wirefence.must_be_declared() RETURNS boolean
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
+AS $$ SELECT s.undeclared = 'refuse' FROM wirefence.settings AS s $$;
+
 -- verdict judges a token by a row of resource_locks, of which an unknown
 -- resource has only nulls: pass, record (accepted once the row says so), name
 -- (accepted, and the first to name the source, which the row should say), or the
@@ -11,7 +16,7 @@ SET LOCAL search_path = pg_catalog, pg_temp;
 CREATE FUNCTION wirefence.verdict(token bigint, source text, known wirefence.resource_locks) RETURNS text
 LANGUAGE sql STABLE
 RETURN CASE
-    WHEN (known).resource_id IS NULL THEN 'record'
+    WHEN (known).resource_id IS NULL THEN CASE WHEN wirefence.must_be_declared() THEN 'WF008' ELSE 'record' END
     WHEN wirefence.is_foreign(source, known) THEN 'WF003'
     WHEN token < (known).last_token THEN 'WF001'
     WHEN token > (known).last_token AND (known).advance = 'grant' THEN 'WF003'
@@ -22,6 +27,21 @@ RETURN CASE
     ELSE 'pass'
 END;
 
+-- refuse_unknown raises WF008.
+CREATE FUNCTION wirefence.refuse_unknown(resource text) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    RAISE EXCEPTION USING
+        ERRCODE = 'WF008',
+        MESSAGE = 'unknown fenced resource ' || coalesce(wirefence.quoted(resource), 'null'),
+        DETAIL = 'No token of it was ever recorded, and it was not declared.',
+        HINT = CASE WHEN wirefence.must_be_declared()
+            THEN 'Only declared resources count here. If the name is right: wirefence resource declare NAME --reason WHY.'
+            ELSE 'SELECT * FROM wirefence.status() lists the resources.' END;
+END
+$$;
+
 -- refuse raises a verdict of class WF. The form of DETAIL's first sentence is
 -- fixed: programs read it.
 CREATE FUNCTION wirefence.refuse(state text, resource text, token bigint, source text, known wirefence.resource_locks) RETURNS void
@@ -31,6 +51,9 @@ DECLARE
     name text := wirefence.quoted(resource);
     reason text := CASE WHEN state = 'WF003' AND wirefence.is_foreign(source, known) THEN 'foreign' ELSE state END;
 BEGIN
+    IF state = 'WF008' THEN
+        PERFORM wirefence.refuse_unknown(resource);
+    END IF;
     RAISE EXCEPTION USING
         ERRCODE = state,
         MESSAGE = CASE state
@@ -206,12 +229,73 @@ BEGIN
 END
 $$;
 
--- check_all tests every pair of a fence. A null fence is the session variable's.
-CREATE FUNCTION wirefence.check_all(fence text, default_resource text, required boolean) RETURNS void
+-- reason_of words a verdict as observe returns it: the SQLSTATE, the message and
+-- the detail.
+CREATE FUNCTION wirefence.reason_of(state text, resource text, token bigint, source text, known wirefence.resource_locks) RETURNS text
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    message text;
+    detail text;
+BEGIN
+    PERFORM wirefence.refuse(state, resource, token, source, known);
+    RETURN NULL;
+EXCEPTION WHEN OTHERS THEN
+    GET STACKED DIAGNOSTICS message = MESSAGE_TEXT, detail = PG_EXCEPTION_DETAIL;
+    RETURN SQLSTATE || ': ' || message || coalesce('. ' || nullif(detail, ''), '');
+END
+$$;
+
+-- check_shadowed judges a fence of which some resources are in mode shadow: those
+-- take no lock, so that no takeover waits for them or ends them, and what would
+-- have been refused is noted in the history and returned. It may see an older
+-- state than a check that refuses would.
+CREATE FUNCTION wirefence.check_shadowed(resources text[], tokens bigint[], sources text[]) RETURNS text
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    recording CONSTANT boolean := current_setting('transaction_read_only') = 'off'
+        AND current_setting('transaction_isolation') NOT IN ('repeatable read', 'serializable');
+    enforced record;
+    pair record;
+    reason text;
+    first text;
+BEGIN
+    SELECT array_agg(u.resource ORDER BY u.place) AS resources, array_agg(u.token ORDER BY u.place) AS tokens,
+           array_agg(u.source ORDER BY u.place) AS sources
+    INTO enforced
+    FROM unnest(resources, tokens, sources) WITH ORDINALITY AS u(resource, token, source, place)
+    WHERE NOT EXISTS (SELECT FROM wirefence.resource_locks AS l WHERE l.resource_id = u.resource AND l.mode = 'shadow');
+    IF enforced.resources IS NOT NULL THEN
+        PERFORM wirefence.judge(enforced.resources, enforced.tokens, enforced.sources);
+    END IF;
+    FOR pair IN
+        SELECT u.resource, u.token, u.source, l AS known, wirefence.verdict(u.token, u.source, l) AS verdict
+        FROM unnest(resources, tokens, sources) AS u(resource, token, source)
+        JOIN wirefence.resource_locks AS l ON l.resource_id = u.resource
+        WHERE l.mode = 'shadow'
+        ORDER BY l.resource_id
+    LOOP
+        IF pair.verdict LIKE 'WF%' THEN
+            reason := wirefence.reason_of(pair.verdict, pair.resource, pair.token, pair.source, pair.known);
+            PERFORM wirefence.note('shadow', pair.verdict, pair.resource, pair.token, (pair.known).last_token, pair.source, (pair.known).holder, NULL);
+            first := coalesce(first, reason);
+        ELSIF pair.verdict IN ('record', 'name') AND recording THEN
+            PERFORM wirefence.record_at_once(pair.resource, pair.token, pair.source);
+        END IF;
+    END LOOP;
+    RETURN first;
+END
+$$;
+
+-- check_all tests every pair of a fence. A null fence is the session variable's. It
+-- returns what a resource in mode shadow would have been refused for.
+CREATE FUNCTION wirefence.check_all(fence text, default_resource text, required boolean) RETURNS text
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
     pairs record;
+    reason text;
 BEGIN
     IF fence IS NULL THEN
         fence := nullif(current_setting('wirefence.token', true), '');
@@ -219,17 +303,23 @@ BEGIN
             IF required THEN
                 PERFORM wirefence.refuse_unfenced();
             END IF;
-            RETURN;
+            RETURN NULL;
         END IF;
     END IF;
     pairs := wirefence.parsed(fence, default_resource);
-    PERFORM wirefence.judge(pairs.resources, pairs.tokens, pairs.sources);
+    IF EXISTS (SELECT FROM wirefence.resource_locks AS l WHERE l.resource_id = ANY (pairs.resources) AND l.mode = 'shadow') THEN
+        reason := wirefence.check_shadowed(pairs.resources, pairs.tokens, pairs.sources);
+    ELSE
+        PERFORM wirefence.judge(pairs.resources, pairs.tokens, pairs.sources);
+    END IF;
     PERFORM wirefence.note_guarded(pairs.resources, fence);
+    RETURN reason;
 END
 $$;
 
--- check tests every pair of a fence and returns, or raises a refusal. A null
--- fence is the session variable's. The frequent case, one current token of a
+-- check tests every pair of a fence and raises a refusal, or returns null; the reason,
+-- where a resource in mode shadow would have been refused. A null fence is the
+-- session variable's. The frequent case, one current token of a
 -- plain name, is decided here; all else is judge's, by the same rules. It is kept
 -- to few statements and expressions, since PL/pgSQL prepares each of them anew in
 -- every transaction.
@@ -243,7 +333,7 @@ $$;
 -- The note for guards is made in the condition of the one read, since each further
 -- statement of a function costs about as much; where the transaction was checked for
 -- nothing before, it is put together at once.
-CREATE FUNCTION wirefence.check(fence text, default_resource text, required boolean) RETURNS void
+CREATE FUNCTION wirefence.check(fence text, default_resource text, required boolean) RETURNS text
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
@@ -271,7 +361,7 @@ BEGIN
                              0))) IS NOT NULL
                     END;
                 IF FOUND THEN
-                    RETURN;
+                    RETURN NULL;
                 END IF;
                 RAISE EXCEPTION 'not the frequent case';
             END IF;
@@ -290,11 +380,11 @@ BEGIN
             WHERE l.resource_id = split_part(carried, '=', 1) AND (l.fence = carried OR l.sourced_fence = carried) FOR SHARE;
             IF FOUND THEN
                 PERFORM wirefence.note_guarded(ARRAY[split_part(carried, '=', 1)], carried);
-                RETURN;
+                RETURN NULL;
             END IF;
         END IF;
     END IF;
-    PERFORM wirefence.check_all(fence, default_resource, required);
+    RETURN wirefence.check_all(fence, default_resource, required);
 END
 $$;
 
@@ -302,4 +392,49 @@ CREATE FUNCTION wirefence.check(fence text DEFAULT NULL) RETURNS void
 LANGUAGE sql VOLATILE
 RETURN wirefence.check(fence, NULL::text, false);
 
-GRANT EXECUTE ON FUNCTION wirefence.check(text, text, boolean), wirefence.check(text) TO PUBLIC;
+-- reads_are_checked reports whether some resource has reads = check. Those who set
+-- it replace this function. A proxy finds it in the catalog by its text, and puts no
+-- checks before reads where it is false.
+CREATE FUNCTION wirefence.reads_are_checked() RETURNS boolean
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
+AS 'SELECT false';
+
+-- wants_read_check reports whether a fence, or the session variable's, names a
+-- resource whose reads are checked.
+CREATE FUNCTION wirefence.wants_read_check(fence text, default_resource text) RETURNS boolean
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    fence := coalesce(fence, nullif(current_setting('wirefence.token', true), ''));
+    RETURN fence IS NOT NULL AND wirefence.reads_are_checked() AND EXISTS (
+        SELECT FROM unnest((wirefence.parsed(fence, default_resource)).resources) AS u(resource)
+        JOIN wirefence.resource_locks AS l ON l.resource_id = u.resource
+        WHERE l.reads = 'check');
+END
+$$;
+
+-- check_read is check for a read: it does nothing unless the fence names a resource
+-- whose reads are checked. As it holds the lock until the transaction ends, nothing
+-- is read by a holder whose successor has been sealed. That takes a look behind the
+-- lock, which neither a standby offers nor an old snapshot that may lock no row.
+CREATE FUNCTION wirefence.check_read(fence text, default_resource text) RETURNS text
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    IF NOT wirefence.wants_read_check(fence, default_resource) THEN
+        RETURN NULL;
+    ELSIF pg_is_in_recovery() OR current_setting('transaction_read_only') = 'on'
+          AND current_setting('transaction_isolation') IN ('repeatable read', 'serializable') THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'WF006',
+            MESSAGE = 'this read can''t be fenced',
+            DETAIL = CASE WHEN pg_is_in_recovery() THEN 'A standby lags behind: it can''t tell whether a token is current.'
+                ELSE 'The transaction is READ ONLY and reads by a snapshot, which may be older than a takeover.' END,
+            HINT = CASE WHEN pg_is_in_recovery() THEN 'Read from the primary.'
+                ELSE 'Use READ COMMITTED, or a transaction that isn''t READ ONLY.' END;
+    END IF;
+    RETURN wirefence.check(fence, default_resource, false);
+END
+$$;
+
+GRANT EXECUTE ON FUNCTION wirefence.check(text, text, boolean), wirefence.check(text), wirefence.check_read(text, text) TO PUBLIC;

@@ -62,4 +62,18 @@ EXCEPTION WHEN OTHERS THEN
 END
 $$;
 
-GRANT EXECUTE ON FUNCTION wirefence.observe(text, text, boolean) TO PUBLIC;
+-- observe_read is observe for a read.
+CREATE FUNCTION wirefence.observe_read(fence text, default_resource text) RETURNS text
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    IF wirefence.wants_read_check(fence, default_resource) THEN
+        RETURN wirefence.observe(fence, default_resource, false);
+    END IF;
+    RETURN NULL;
+EXCEPTION WHEN OTHERS THEN
+    RETURN wirefence.observe(fence, default_resource, false); -- which words it
+END
+$$;
+
+GRANT EXECUTE ON FUNCTION wirefence.observe(text, text, boolean), wirefence.observe_read(text, text) TO PUBLIC;

@@ -4,7 +4,7 @@ SET LOCAL search_path = pg_catalog, pg_temp;
 
 CREATE TABLE wirefence.resource_changes (
     id          bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
-    resource_id text COLLATE "C" NOT NULL,
+    resource_id text COLLATE "C",
     changed_at  timestamptz NOT NULL DEFAULT clock_timestamp(),
     changed_by  text NOT NULL DEFAULT session_user,
     reason      text NOT NULL,
@@ -14,6 +14,7 @@ CREATE TABLE wirefence.resource_changes (
 CREATE INDEX ON wirefence.resource_changes (resource_id);
 
 COMMENT ON TABLE wirefence.resource_changes IS 'What operators said about a resource, and why. What it takes by itself, such as its first source, is not here.';
+COMMENT ON COLUMN wirefence.resource_changes.resource_id IS 'Null for what holds for all resources.';
 COMMENT ON COLUMN wirefence.resource_changes.changed_by IS 'The role that was logged in.';
 COMMENT ON COLUMN wirefence.resource_changes.settings IS 'Each setting that was named, with its value before and after.';
 
@@ -57,6 +58,8 @@ BEGIN
             RETURN false;
         END IF;
         patience := known.preempt_after;
+    ELSIF wirefence.must_be_declared() THEN
+        PERFORM wirefence.refuse_unknown(resource);
     END IF;
     IF wirefence.lock_exclusive(resource, token, source, patience) THEN
         PERFORM wirefence.durable();
@@ -86,19 +89,6 @@ CREATE FUNCTION wirefence.seal(resource text, token bigint, holder text DEFAULT 
 LANGUAGE sql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$ SELECT wirefence.seal(resource, token, holder, NULL) $$;
 
--- refuse_unknown raises WF008.
-CREATE FUNCTION wirefence.refuse_unknown(resource text) RETURNS void
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
-AS $$
-BEGIN
-    RAISE EXCEPTION USING
-        ERRCODE = 'WF008',
-        MESSAGE = 'unknown fenced resource ' || coalesce(wirefence.quoted(resource), 'null'),
-        DETAIL = 'No token of it was ever recorded, and it was not declared.',
-        HINT = 'SELECT * FROM wirefence.status() lists the resources.';
-END
-$$;
-
 -- refuse_further raises 22003 for a resource whose tokens have come to their end,
 -- which only a client that made one up can bring about.
 CREATE FUNCTION wirefence.refuse_further(resource text) RETURNS void
@@ -115,10 +105,10 @@ $$;
 -- status lists the resources, with how many open transactions hold each.
 CREATE FUNCTION wirefence.status()
 RETURNS TABLE (resource text, last_token bigint, holder text, granted_at timestamptz,
-               advance text, reuse text, preempt_after interval, writers bigint)
+               advance text, reuse text, preempt_after interval, writers bigint, reads text, mode text)
 LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
-    SELECT l.resource_id, l.last_token, l.holder, l.granted_at, l.advance, l.reuse, l.preempt_after, coalesce(h.writers, 0)
+    SELECT l.resource_id, l.last_token, l.holder, l.granted_at, l.advance, l.reuse, l.preempt_after, coalesce(h.writers, 0), l.reads, l.mode
     FROM wirefence.resource_locks AS l
     LEFT JOIN (SELECT h.key, count(*) AS writers FROM wirefence.lock_holders AS h GROUP BY h.key) AS h
         ON h.key = wirefence.lock_key(l.resource_id)

@@ -89,14 +89,59 @@ BEGIN
             RETURN;
         END IF;
     END IF;
-    IF NOT wirefence.bypassed(target, resource) THEN
+    IF wirefence.bypassed(target, resource) THEN
+        RETURN;
+    ELSIF NOT EXISTS (SELECT FROM wirefence.resource_locks AS l WHERE l.resource_id = resource AND l.mode = 'shadow') THEN
         PERFORM wirefence.refuse_unguarded(target, resource, carried);
     END IF;
+    PERFORM wirefence.note('shadow', 'WF002', resource, NULL, NULL, NULL, NULL, target::text), wirefence.note_passed(ARRAY[resource]);
+END
+$$;
+
+-- guard_shadowed is guard_unchecked for a guard in shadow mode. It judges without a
+-- lock, waits for nobody, and notes once in a transaction what it would refuse; of a
+-- transaction that has much of that, the first.
+CREATE FUNCTION wirefence.guard_shadowed(target regclass, resource text, state text DEFAULT NULL) RETURNS void
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    carried CONSTANT text := nullif(current_setting('wirefence.token', true), '');
+    token bigint;
+    source text;
+    known wirefence.resource_locks;
+BEGIN
+    IF wirefence.has_passed(resource) OR wirefence.has_passed(resource, 2) OR wirefence.has_passed('', 2) OR wirefence.bypassed(target, resource) THEN
+        RETURN;
+    ELSIF state IS NULL AND carried IS NOT NULL THEN
+        BEGIN
+            SELECT u.token, u.source INTO token, source
+            FROM (SELECT p.* FROM wirefence.parsed(carried, NULL) AS p) AS f,
+                 unnest(f.resources, f.tokens, f.sources) AS u(resource, token, source)
+            WHERE u.resource = guard_shadowed.resource COLLATE "C";
+            IF FOUND THEN
+                SELECT * INTO known FROM wirefence.resource_locks AS l WHERE l.resource_id = resource;
+                state := wirefence.verdict(token, source, known);
+            END IF;
+        EXCEPTION WHEN SQLSTATE 'WF004' THEN
+            state := 'WF004';
+        END;
+    END IF;
+    state := coalesce(state, 'WF002');
+    IF current_setting('transaction_read_only') = 'on' THEN
+        RETURN;
+    ELSIF length(current_setting('wirefence.passed', true)) > 1000 THEN
+        resource := '';
+    END IF;
+    IF state LIKE 'WF00_' THEN
+        PERFORM wirefence.note('shadow', state, left(nullif(resource, ''), 255), token, known.last_token, source, known.holder, target::text);
+    END IF;
+    PERFORM wirefence.note_passed(ARRAY[resource], NULL, 2);
 END
 $$;
 
 -- guard is the trigger of a table with one resource, the argument: before each
--- statement, and for rows that come into a partition which has no such trigger.
+-- statement, and for rows that come into a partition which has no such trigger. A
+-- second argument says that it is in shadow mode.
 --
 -- It runs as the writer and sets no search_path, which would cost as much as the
 -- rest: so every name in it is qualified, operators too.
@@ -115,6 +160,10 @@ BEGIN
             RETURN NULL;
         END IF;
         EXIT WHEN checked;
+        IF TG_NARGS OPERATOR(pg_catalog.>) 1 THEN
+            PERFORM wirefence.guard_shadowed(TG_RELID::pg_catalog.regclass, TG_ARGV[0]);
+            RETURN NULL;
+        END IF;
         PERFORM wirefence.check(NULL, NULL, false);
         checked := true;
     END LOOP;
@@ -158,31 +207,40 @@ $$;
 
 -- guard_row is the trigger of a table with a resource for each row, for rows of
 -- which nothing says that their transaction was checked for them: the template
--- is the argument. Moving a row takes both names' tokens.
+-- is the argument, and a second one says that it is in shadow mode. Moving a row
+-- takes both names' tokens.
 CREATE FUNCTION wirefence.guard_row() RETURNS trigger
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
-    PERFORM wirefence.check(NULL, NULL, false);
+    IF TG_NARGS = 1 THEN
+        PERFORM wirefence.check(NULL, NULL, false);
+    END IF;
     IF TG_OP <> 'INSERT' THEN
-        PERFORM wirefence.guard_row_unchecked(TG_RELID::regclass, TG_ARGV[0], to_jsonb(OLD));
+        PERFORM wirefence.guard_row_unchecked(TG_RELID::regclass, TG_ARGV[0], to_jsonb(OLD), TG_NARGS > 1);
     END IF;
     IF TG_OP <> 'DELETE' THEN
-        PERFORM wirefence.guard_row_unchecked(TG_RELID::regclass, TG_ARGV[0], to_jsonb(NEW));
+        PERFORM wirefence.guard_row_unchecked(TG_RELID::regclass, TG_ARGV[0], to_jsonb(NEW), TG_NARGS > 1);
     END IF;
     RETURN NULL;
 END
 $$;
 
 -- guard_row_unchecked is guard_unchecked for a row, given as JSON.
-CREATE FUNCTION wirefence.guard_row_unchecked(target regclass, template text, line jsonb) RETURNS void
+CREATE FUNCTION wirefence.guard_row_unchecked(target regclass, template text, line jsonb, shadow boolean) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
     resource CONSTANT text := wirefence.row_name(template, line);
 BEGIN
     IF octet_length(resource) BETWEEN 1 AND 255 THEN
-        PERFORM wirefence.guard_unchecked(target, resource);
+        IF shadow THEN
+            PERFORM wirefence.guard_shadowed(target, resource);
+        ELSE
+            PERFORM wirefence.guard_unchecked(target, resource);
+        END IF;
+    ELSIF shadow THEN
+        PERFORM wirefence.guard_shadowed(target, template, 'WF002');
     ELSIF NOT wirefence.bypassed(target, template) THEN
         RAISE EXCEPTION USING
             ERRCODE = 'WF002',
@@ -197,11 +255,13 @@ $$;
 
 -- guard_truncate is what a guard does about a TRUNCATE where each row has a
 -- resource of its own.
-CREATE FUNCTION wirefence.guard_truncate(target regclass, template text) RETURNS void
+CREATE FUNCTION wirefence.guard_truncate(target regclass, template text, shadow boolean) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
-    IF NOT wirefence.bypassed(target, template) THEN
+    IF shadow THEN
+        PERFORM wirefence.guard_shadowed(target, template, 'WF006');
+    ELSIF NOT wirefence.bypassed(target, template) THEN
         RAISE EXCEPTION USING
             ERRCODE = 'WF006',
             MESSAGE = 'TRUNCATE can''t be fenced where each row has a resource of its own',
@@ -220,8 +280,8 @@ LANGUAGE plpgsql
 AS $$
 BEGIN
     IF TG_OP OPERATOR(pg_catalog.=) 'TRUNCATE' THEN
-        PERFORM wirefence.guard_truncate(TG_RELID::pg_catalog.regclass, TG_ARGV[0]);
-    ELSIF coalesce(pg_catalog.current_setting('wirefence.token', true), '') OPERATOR(pg_catalog.<>) ''
+        PERFORM wirefence.guard_truncate(TG_RELID::pg_catalog.regclass, TG_ARGV[0], TG_NARGS OPERATOR(pg_catalog.>) 1);
+    ELSIF TG_NARGS OPERATOR(pg_catalog.=) 1 AND coalesce(pg_catalog.current_setting('wirefence.token', true), '') OPERATOR(pg_catalog.<>) ''
           AND (pg_catalog.strpos(coalesce(pg_catalog.current_setting('wirefence.passed', true), ''),
                    pg_catalog.concat(',', pg_catalog.hashtextextended(pg_catalog.current_setting('wirefence.token', true), 1), ',')) OPERATOR(pg_catalog.>) 0
                AND pg_catalog.currval('wirefence.passed') OPERATOR(pg_catalog.=) pg_catalog.interval_hash_extended(
@@ -234,5 +294,5 @@ END
 $$;
 
 GRANT EXECUTE ON FUNCTION wirefence.guard(), wirefence.guard_row(), wirefence.guard_statement(),
-    wirefence.guard_unchecked(regclass, text), wirefence.guard_row_unchecked(regclass, text, jsonb),
-    wirefence.guard_truncate(regclass, text) TO PUBLIC;
+    wirefence.guard_unchecked(regclass, text), wirefence.guard_row_unchecked(regclass, text, jsonb, boolean),
+    wirefence.guard_truncate(regclass, text, boolean), wirefence.guard_shadowed(regclass, text, text) TO PUBLIC;

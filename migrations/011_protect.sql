@@ -77,7 +77,7 @@ $$;
 -- guard_triggers are the triggers of guards, but for those of a partition that
 -- come with its parent's.
 CREATE VIEW wirefence.guard_triggers AS
-SELECT t.tgrelid::regclass AS relation, t.tgname AS name, p.proname AS function, t.tgenabled AS enabled,
+SELECT t.tgrelid::regclass AS relation, t.tgname AS name, t.tgnargs > 1 AS shadow, p.proname AS function, t.tgenabled AS enabled,
        CASE WHEN t.tgnargs > 0 THEN convert_from(substr(t.tgargs, 1, position('\x00'::bytea IN t.tgargs) - 1), getdatabaseencoding()) END AS resource,
        t.tgparentid <> 0 AS from_parent
 FROM pg_trigger AS t
@@ -137,12 +137,14 @@ $$;
 -- triggers_of returns the statements that guard one table of a family. Triggers
 -- for rows come to a partition from its parent, to later ones too; and so that a
 -- later partition of a table with one resource is guarded, its rows are looked at.
-CREATE FUNCTION wirefence.triggers_of(member regclass, kind "char", is_partition boolean, resource text) RETURNS SETOF text
+CREATE FUNCTION wirefence.triggers_of(member regclass, kind "char", is_partition boolean, resource text, shadow boolean) RETURNS SETOF text
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    for_row CONSTANT text := 'CREATE TRIGGER wirefence_guard_%s AFTER %s ON %s FOR EACH ROW WHEN ((%s) IS NOT TRUE) EXECUTE FUNCTION wirefence.%s(%L)';
-    for_statement CONSTANT text := 'CREATE TRIGGER wirefence_guard BEFORE INSERT OR UPDATE OR DELETE OR TRUNCATE ON %s FOR EACH STATEMENT EXECUTE FUNCTION wirefence.%s(%L)';
+    for_row CONSTANT text := 'CREATE TRIGGER wirefence_guard_%s AFTER %s ON %s FOR EACH ROW WHEN ((%s) IS NOT TRUE) EXECUTE FUNCTION wirefence.%s(%L'
+        || CASE WHEN shadow THEN ', ''shadow'')' ELSE ')' END;
+    for_statement CONSTANT text := 'CREATE TRIGGER wirefence_guard BEFORE INSERT OR UPDATE OR DELETE OR TRUNCATE ON %s FOR EACH STATEMENT EXECUTE FUNCTION wirefence.%s(%L'
+        || CASE WHEN shadow THEN ', ''shadow'')' ELSE ')' END;
     of_new text;
     of_old text;
 BEGIN
@@ -178,7 +180,7 @@ $$;
 
 -- plan_protect checks whether a role can have a table guarded for a resource and
 -- returns the statements, which it runs with its own rights.
-CREATE FUNCTION wirefence.plan_protect(target regclass, resource text, caller name) RETURNS SETOF text
+CREATE FUNCTION wirefence.plan_protect(target regclass, resource text, shadow boolean, caller name) RETURNS SETOF text
 LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
@@ -199,7 +201,7 @@ BEGIN
             HINT = format('SELECT wirefence.unprotect(%L) first.', other.relation);
     END IF;
     RETURN QUERY SELECT * FROM wirefence.unguarding(target);
-    RETURN QUERY SELECT t.* FROM wirefence.family(target) AS f, wirefence.triggers_of(f.member, f.kind, f.is_partition, resource) AS t;
+    RETURN QUERY SELECT t.* FROM wirefence.family(target) AS f, wirefence.triggers_of(f.member, f.kind, f.is_partition, resource, shadow) AS t;
 END
 $$;
 
@@ -233,21 +235,21 @@ $$;
 
 -- declare_guard notes that a table is to be guarded. That the triggers are there
 -- already is what shows that the caller may say so.
-CREATE FUNCTION wirefence.declare_guard(target regclass, resource text) RETURNS void
+CREATE FUNCTION wirefence.declare_guard(target regclass, resource text, shadow boolean) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
     templated CONSTANT boolean := wirefence.is_template(resource);
     wanted CONSTANT text := CASE WHEN templated THEN resource ELSE wirefence.plain_name(resource) END;
 BEGIN
-    IF NOT EXISTS (SELECT FROM wirefence.guard_triggers AS g WHERE g.relation = target AND g.resource = wanted) THEN
+    IF NOT EXISTS (SELECT FROM wirefence.guard_triggers AS g WHERE g.relation = target AND g.resource = wanted AND g.shadow = declare_guard.shadow) THEN
         RAISE insufficient_privilege USING MESSAGE = 'table ' || coalesce(target::text, 'null') || ' has no guard for resource ' || wirefence.quoted(wanted),
             HINT = 'SELECT wirefence.protect(...) makes one.';
     END IF;
     DELETE FROM wirefence.guards AS g -- of a former name, and of the table that this one takes the place of
     WHERE g.relation = target OR g.name = target::text AND wirefence.guarded_table(g) IS NULL;
-    INSERT INTO wirefence.guards (relation, name, resource, template, protected_by)
-    VALUES (target, target::text, wanted, templated, session_user);
+    INSERT INTO wirefence.guards (relation, name, resource, template, shadow, protected_by)
+    VALUES (target, target::text, wanted, templated, declare_guard.shadow, session_user);
     IF NOT wirefence.any_guards() THEN
         PERFORM pg_advisory_xact_lock(hashtextextended('wirefence.any_guards', 0)); -- two at once would fail
         CREATE OR REPLACE FUNCTION wirefence.any_guards() RETURNS boolean LANGUAGE sql STABLE RETURN true;
@@ -266,17 +268,18 @@ $$;
 -- protect guards a table, its partitions and its heirs: from then on, a write
 -- wants a token of the resource, or, with a template such as
 -- report:{tenant}:{id}, of the resource of each row. Called again it repairs
--- guards, and takes in what the table has got since.
-CREATE FUNCTION wirefence.protect("table" regclass, resource text) RETURNS void
+-- guards, and takes in what the table has got since. In shadow mode a guard lets
+-- everything pass and notes in the history what it would refuse.
+CREATE FUNCTION wirefence.protect("table" regclass, resource text, shadow boolean DEFAULT false) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
     statement text;
 BEGIN
-    FOR statement IN SELECT * FROM wirefence.plan_protect("table", resource, current_user) LOOP
+    FOR statement IN SELECT * FROM wirefence.plan_protect("table", resource, coalesce(shadow, false), current_user) LOOP
         EXECUTE statement;
     END LOOP;
-    PERFORM wirefence.declare_guard("table", resource);
+    PERFORM wirefence.declare_guard("table", resource, coalesce(shadow, false));
 END
 $$;
 
@@ -321,21 +324,22 @@ $$;
 
 -- guarded lists the tables that are to be guarded, those that are guarded
 -- nevertheless, and what is wrong with each; null where nothing is.
-CREATE FUNCTION wirefence.guarded() RETURNS TABLE (relation text, resource text, declared_as text, protected_by text, protected_at timestamptz, fault text)
+CREATE FUNCTION wirefence.guarded() RETURNS TABLE (relation text, resource text, declared_as text, protected_by text, protected_at timestamptz, fault text, mode text)
 LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
     WITH declared AS (
         SELECT DISTINCT ON (f.member, g.resource, CASE WHEN f.member IS NULL THEN g.name END)
-               f.member AS relation, f.kind, g.resource, g.template, g.name, g.protected_by, g.protected_at, f.member <> g.relation AS descends
+               f.member AS relation, f.kind, g.resource, g.template, g.shadow, g.name, g.protected_by, g.protected_at, f.member <> g.relation AS descends
         FROM wirefence.guards AS g LEFT JOIN LATERAL wirefence.family(wirefence.guarded_table(g)) AS f ON true
         ORDER BY f.member, g.resource, CASE WHEN f.member IS NULL THEN g.name END, f.member <> g.relation
     ), standing AS (
-        SELECT t.relation, min(t.resource) AS resource, bool_or(t.function <> 'guard') AS template,
+        SELECT t.relation, min(t.resource) AS resource, bool_or(t.function <> 'guard') AS template, bool_and(t.shadow) AS shadow, bool_or(t.shadow) AS shadow_in_part,
                bool_or(t.name = 'wirefence_guard') AS statements, count(*) FILTER (WHERE t.name <> 'wirefence_guard') AS rows,
                bool_or(t.enabled IN ('D', 'R')) AS disabled
         FROM wirefence.guard_triggers AS t GROUP BY t.relation
     ), joined AS (
         SELECT coalesce(d.relation, s.relation) AS relation, coalesce(d.resource, s.resource) AS resource, d.name, d.protected_by, d.protected_at,
+               CASE WHEN coalesce(s.shadow, d.shadow) THEN 'shadow' ELSE 'enforce' END AS mode,
                CASE
                    WHEN d.name IS NULL AND s.template AND s.rows < 3
                    THEN 'its rows are not guarded any more, as those of a detached partition: protect or unprotect it'
@@ -344,6 +348,7 @@ AS $$
                    WHEN s.relation IS NULL AND d.descends THEN 'not guarded, though it inherits from a guarded table: protect that again'
                    WHEN s.relation IS NULL THEN 'its triggers have gone: protect it again'
                    WHEN s.resource <> d.resource THEN 'guarded for another resource, ' || wirefence.quoted(s.resource)
+                   WHEN s.shadow <> d.shadow OR s.shadow_in_part <> d.shadow THEN 'in shadow mode in part: protect it again'
                    WHEN s.disabled THEN 'a trigger of its guard is disabled: protect it again'
                    WHEN NOT s.statements THEN 'a later partition: its rows are guarded, TRUNCATE is not: protect the parent again'
                    WHEN s.rows < CASE WHEN d.template THEN 3 WHEN d.kind = 'p' THEN 1 ELSE 0 END
@@ -356,11 +361,11 @@ AS $$
                END AS fault
         FROM declared AS d FULL JOIN standing AS s ON s.relation = d.relation
     )
-    SELECT coalesce(j.relation::text, j.name), j.resource, j.name, j.protected_by, j.protected_at, j.fault
+    SELECT coalesce(j.relation::text, j.name), j.resource, j.name, j.protected_by, j.protected_at, j.fault, j.mode
     FROM joined AS j ORDER BY 1, 2
 $$;
 
 GRANT EXECUTE ON FUNCTION wirefence.guarded() TO wirefence_issuer;
 
-GRANT EXECUTE ON FUNCTION wirefence.protect(regclass, text), wirefence.unprotect(regclass), wirefence.plan_protect(regclass, text, name),
-    wirefence.plan_unprotect(regclass, name), wirefence.declare_guard(regclass, text), wirefence.retract_guard(regclass), wirefence.forget_guard(text) TO PUBLIC;
+GRANT EXECUTE ON FUNCTION wirefence.protect(regclass, text, boolean), wirefence.unprotect(regclass), wirefence.plan_protect(regclass, text, boolean, name),
+    wirefence.plan_unprotect(regclass, name), wirefence.declare_guard(regclass, text, boolean), wirefence.retract_guard(regclass), wirefence.forget_guard(text) TO PUBLIC;

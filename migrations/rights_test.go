@@ -27,27 +27,27 @@ func TestRightsAreTheFewGranted(t *testing.T) {
 		const granted = `SELECT p.oid::regprocedure::text FROM pg_proc p, aclexplode(coalesce(p.proacl, acldefault('f', p.proowner))) a
 			WHERE p.pronamespace = 'wirefence'::regnamespace AND a.grantee = `
 		if got := column[string](t, admin, granted+"0 ORDER BY 1"); !slices.Equal(got, []string{
-			"wirefence.\"check\"(text)", "wirefence.\"check\"(text,text,boolean)", "wirefence.declare_guard(regclass,text)", "wirefence.forget_guard(text)",
-			"wirefence.guard()", "wirefence.guard_row()", "wirefence.guard_row_unchecked(regclass,text,jsonb)", "wirefence.guard_statement()",
-			"wirefence.guard_truncate(regclass,text)", "wirefence.guard_unchecked(regclass,text)", "wirefence.observe(text,text,boolean)", "wirefence.plan_protect(regclass,text,name)",
-			"wirefence.plan_unprotect(regclass,name)", "wirefence.protect(regclass,text)", "wirefence.retract_guard(regclass)",
+			"wirefence.\"check\"(text)", "wirefence.\"check\"(text,text,boolean)", "wirefence.check_read(text,text)", "wirefence.declare_guard(regclass,text,boolean)", "wirefence.forget_guard(text)",
+			"wirefence.guard()", "wirefence.guard_row()", "wirefence.guard_row_unchecked(regclass,text,jsonb,boolean)", "wirefence.guard_shadowed(regclass,text,text)", "wirefence.guard_statement()",
+			"wirefence.guard_truncate(regclass,text,boolean)", "wirefence.guard_unchecked(regclass,text)", "wirefence.observe(text,text,boolean)", "wirefence.observe_read(text,text)", "wirefence.plan_protect(regclass,text,boolean,name)",
+			"wirefence.plan_unprotect(regclass,name)", "wirefence.protect(regclass,text,boolean)", "wirefence.retract_guard(regclass)",
 			"wirefence.schema_version()", "wirefence.unprotect(regclass)",
 		}) {
 			t.Errorf("everybody may call %q", got)
 		}
 		if got := column[string](t, admin, granted+"'wirefence_issuer'::regrole ORDER BY 1"); !slices.Equal(got, []string{
-			"wirefence.acquire(text,text,interval,text)", "wirefence.declare_resource(text,text,text,boolean,text,text,text)", "wirefence.guarded()",
+			"wirefence.acquire(text,text,interval,text)", "wirefence.declare_resource(text,text,text,boolean,text,text,text,text,text)", "wirefence.guarded()",
 			"wirefence.history(text,timestamp with time zone,text[],integer)", "wirefence.prune_history()",
 			"wirefence.release(text,text)", "wirefence.release_notice(text)",
 			"wirefence.renew(text,text,interval)", "wirefence.revoke(text)", "wirefence.seal(text,bigint,text)", "wirefence.seal(text,bigint,text,text)",
 			"wirefence.set_history(bigint,interval)",
-			"wirefence.set_resource(text,text,text,boolean,text,text,text,bigint)", "wirefence.status()",
+			"wirefence.set_resource(text,text,text,boolean,text,text,text,bigint,text,text)", "wirefence.set_undeclared(text,text)", "wirefence.status()",
 		}) {
 			t.Errorf("the issuer may call %q", got)
 		}
 		if got := column[string](t, admin, `SELECT c.relname || ' ' || a.privilege_type FROM pg_class c, aclexplode(c.relacl) a
 			WHERE c.relnamespace = 'wirefence'::regnamespace AND a.grantee <> c.relowner ORDER BY 1`); !slices.Equal(got, []string{
-			"bypasses SELECT", "guards SELECT", "history SELECT", "leases SELECT", "passed SELECT", "resource_changes SELECT", "resource_locks SELECT",
+			"bypasses SELECT", "guards SELECT", "history SELECT", "leases SELECT", "passed SELECT", "resource_changes SELECT", "resource_locks SELECT", "settings SELECT",
 		}) {
 			t.Errorf("on tables there is %q", got)
 		}

@@ -27,7 +27,7 @@ func printGuards(ctx context.Context, conn *pgx.Conn, asJSON bool, w io.Writer) 
 		return nil
 	}
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(t, "TABLE\tRESOURCE\tBY\tSINCE\tFAULT")
+	fmt.Fprintln(t, "TABLE\tRESOURCE\tMODE\tBY\tSINCE\tFAULT")
 	for _, g := range all {
 		by, since, fault := "-", "-", "-"
 		if g.By != "" {
@@ -36,7 +36,7 @@ func printGuards(ctx context.Context, conn *pgx.Conn, asJSON bool, w io.Writer) 
 		if g.Fault != "" {
 			fault = g.Fault
 		}
-		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\n", g.Table, g.Resource, by, since, fault)
+		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\n", g.Table, g.Resource, g.Mode, by, since, fault)
 	}
 	return t.Flush()
 }
@@ -45,13 +45,14 @@ func printGuardsJSON(w io.Writer, all []fence.Guard) error {
 	type row struct {
 		Table    string     `json:"table"`
 		Resource string     `json:"resource"`
+		Mode     string     `json:"mode"`
 		By       string     `json:"by,omitempty"`
 		Since    *time.Time `json:"since,omitempty"`
 		Fault    string     `json:"fault,omitempty"`
 	}
 	rows := []row{}
 	for _, g := range all {
-		out := row{Table: g.Table, Resource: g.Resource, By: g.By, Fault: g.Fault}
+		out := row{Table: g.Table, Resource: g.Resource, Mode: string(g.Mode), By: g.By, Fault: g.Fault}
 		if !g.Since.IsZero() {
 			out.Since = &g.Since
 		}

@@ -13,6 +13,7 @@ import (
 type protectSettings struct {
 	DatabaseURL string `env:"WIREFENCE_DATABASE_URL" help:"connection string of the table's owner (required)"`
 	Resource    string `env:"WIREFENCE_RESOURCE" help:"the resource that a write needs a token of, or a template over columns: report:{tenant}:{id} (required)"`
+	Shadow      bool   `env:"WIREFENCE_SHADOW" help:"let everything pass, and note in the history what would be refused"`
 }
 
 func protectCommand() *cobra.Command {
@@ -25,7 +26,10 @@ token of the resource, from the proxy or in the session variable wirefence.token
 With a template over columns each row wants the token of its own resource.
 
 Partitions and heirs are guarded too. Run it again after adding some: later
-partitions are guarded but for TRUNCATE. It waits for the table's writers.`,
+partitions are guarded but for TRUNCATE. It waits for the table's writers.
+
+With --shadow the table refuses nothing: wirefence history tells what it would
+have refused. Run it again without to have it refuse.`,
 		Example: "  wirefence protect public.orders --resource orders\n  wirefence protect reports --resource 'report:{tenant}:{id}'",
 		Args:    exactly(1, "one table"),
 		RunE: func(c *cobra.Command, args []string) error {
@@ -37,9 +41,13 @@ partitions are guarded but for TRUNCATE. It waits for the table's writers.`,
 				return usageError{errors.New("wants a resource: wirefence protect public.orders --resource orders")}
 			}
 			return onSchema(c.Context(), cfg.DatabaseURL, func(conn *pgx.Conn) error {
-				err := fence.Protect(c.Context(), conn, args[0], cfg.Resource)
+				mode, text := fence.ModeEnforce, "%s is guarded for %s\n"
+				if cfg.Shadow {
+					mode, text = fence.ModeShadow, "%s is guarded for %s in shadow mode: nothing is refused\n"
+				}
+				err := fence.Protect(c.Context(), conn, args[0], cfg.Resource, mode)
 				if err == nil {
-					fmt.Fprintf(c.OutOrStdout(), "%s is guarded for %s\n", args[0], cfg.Resource)
+					fmt.Fprintf(c.OutOrStdout(), text, args[0], cfg.Resource)
 				}
 				return err
 			})

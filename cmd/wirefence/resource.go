@@ -34,6 +34,8 @@ type PolicySettings struct {
 	Advance        string `env:"WIREFENCE_ADVANCE" help:"use: a higher token counts from its first write; grant: only after a seal"`
 	Reuse          string `env:"WIREFENCE_REUSE" help:"allow: a token is good for any number of transactions; once: for one"`
 	PreemptAfter   string `env:"WIREFENCE_PREEMPT_AFTER" help:"how long a newer token waits before it ends older transactions, as in 5s, or never"`
+	Reads          string `env:"WIREFENCE_READS" help:"pass: reads need no token; check: those of a former holder are refused, within 15s at every proxy"`
+	ResourceMode   string `env:"WIREFENCE_RESOURCE_MODE" help:"enforce; shadow: let pass, and note in the history what would be refused"`
 }
 
 type declareSettings struct {
@@ -44,7 +46,8 @@ type declareSettings struct {
 type setSettings struct {
 	ResourceSettings
 	PolicySettings
-	LastToken *int64 `env:"WIREFENCE_LAST_TOKEN" help:"the number that tokens count from, for a source that counts lower than the one before"`
+	LastToken  *int64 `env:"WIREFENCE_LAST_TOKEN" help:"the number that tokens count from, for a source that counts lower than the one before"`
+	Undeclared string `env:"WIREFENCE_UNDECLARED" help:"without a RESOURCE: refuse tokens of resources that are not known (WF008), or allow them"`
 }
 
 func resourceCommand() *cobra.Command {
@@ -96,9 +99,9 @@ func listResources(ctx context.Context, conn *pgx.Conn, inJSON bool, w io.Writer
 		return nil
 	}
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(t, "RESOURCE\tTOKEN\tSOURCE\tADVANCE\tREUSE\tPREEMPT AFTER")
+	fmt.Fprintln(t, "RESOURCE\tTOKEN\tSOURCE\tADVANCE\tREUSE\tPREEMPT AFTER\tREADS\tMODE")
 	for _, r := range all {
-		fmt.Fprintf(t, "%s\t%d\t%s\t%s\t%s\t%s\n", r.Resource, r.LastToken, sourceText(r), r.Advance, r.Reuse, preemptText(r))
+		fmt.Fprintf(t, "%s\t%d\t%s\t%s\t%s\t%s\t%s\t%s\n", r.Resource, r.LastToken, sourceText(r), r.Advance, r.Reuse, preemptText(r), r.Reads, r.Mode)
 	}
 	return t.Flush()
 }
@@ -165,7 +168,7 @@ func showResource(ctx context.Context, conn *pgx.Conn, resource fence.Resource, 
 	for _, row := range [][2]string{
 		{"resource", string(r.Resource)}, {"last token", r.LastToken.String()}, {"source", sourceText(r)},
 		{"holder", orDash(r.Holder)}, {"since", sinceText(r)}, {"advance", string(r.Advance)}, {"reuse", string(r.Reuse)},
-		{"preempt after", preemptText(r)}, {"open writers", fmt.Sprint(r.Writers)},
+		{"preempt after", preemptText(r)}, {"reads", string(r.Reads)}, {"mode", string(r.Mode)}, {"open writers", fmt.Sprint(r.Writers)},
 	} {
 		fmt.Fprintf(t, "%s\t%s\n", row[0], row[1])
 	}
@@ -220,65 +223,132 @@ again with the same settings it changes nothing; with others it is refused.`,
 
 func resourceSetCommand() *cobra.Command {
 	c := &cobra.Command{
-		Use:   "set RESOURCE --reason WHY",
-		Short: "Change a resource's source or policy",
+		Use:   "set [RESOURCE] --reason WHY",
+		Short: "Change a resource's source or policy, or what becomes of unknown ones",
 		Long: `Changes what is named and leaves the rest.
 
 Another source locks the present holder out, as revoke does, and its tokens count
 from the last one on. If it counts lower, say from where with --last-token: from
 then on tokens must name their source, lest one from before counts again, unless
---must-name-source=false is given. See docs/sources.md.`,
-		Example: `  wirefence resource set orders --source etcd-revision --reason 'moved from Redisson'`,
-		Args:    exactly(1, "one resource"),
+--must-name-source=false is given. See docs/sources.md.
+
+Without a resource, --undeclared says whether tokens count of resources that are
+not known: all those in wirefence resource list are. See docs/policies.md.`,
+		Example: `  wirefence resource set orders --source etcd-revision --reason 'moved from Redisson'
+  wirefence resource set orders --reuse once --preempt-after 1s --reason 'a payment run is done once'
+  wirefence resource set --undeclared refuse --reason 'all are declared by the deployment'`,
+		Args: func(c *cobra.Command, args []string) error {
+			if len(args) > 1 {
+				return usageError{errors.New("wants one resource, or none with --undeclared")}
+			}
+			return nil
+		},
 		RunE: func(c *cobra.Command, args []string) error {
 			cfg, err := read[setSettings](c)
 			if err != nil {
 				return err
 			}
-			resource, policy, err := cfg.policy(args[0])
-			if err != nil {
+			set := cfg.setUndeclared
+			if len(args) > 0 {
+				if set, err = cfg.setPolicy(args[0]); err != nil {
+					return usageError{err}
+				}
+			} else if err := cfg.checkUndeclared(); err != nil {
 				return usageError{err}
 			}
-			if cfg.LastToken != nil {
-				if *cfg.LastToken < 0 {
-					return usageError{errors.New("WIREFENCE_LAST_TOKEN must be at least 0")}
-				}
-				policy.LastToken = (*fence.Token)(cfg.LastToken)
-			}
-			if policy == (fence.Policy{}) {
-				return usageError{errors.New("nothing to change is named")}
-			}
-			return onSchema(c.Context(), cfg.DatabaseURL, func(conn *pgx.Conn) error {
-				changed, err := fence.SetPolicy(c.Context(), conn, resource, policy, cfg.Reason)
-				if err != nil {
-					return err
-				}
-				if cfg.JSON {
-					return printJSON(c.OutOrStdout(), map[string]any{"resource": resource, "settings": changed})
-				}
-				fmt.Fprintf(c.OutOrStdout(), "%s is set\n", resource)
-				values(changed).print(c.OutOrStdout())
-				return nil
-			})
+			return onSchema(c.Context(), cfg.DatabaseURL, func(conn *pgx.Conn) error { return set(c.Context(), conn, c.OutOrStdout()) })
 		},
 	}
 	settings[setSettings](c)
 	return c
 }
 
+// setPolicy reads what is to be changed of a resource.
+func (cfg setSettings) setPolicy(name string) (func(context.Context, *pgx.Conn, io.Writer) error, error) {
+	resource, policy, err := cfg.policy(name)
+	switch {
+	case err != nil:
+		return nil, err
+	case cfg.Undeclared != "":
+		return nil, errors.New("WIREFENCE_UNDECLARED is for all resources: name none")
+	case cfg.LastToken != nil && *cfg.LastToken < 0:
+		return nil, errors.New("WIREFENCE_LAST_TOKEN must be at least 0")
+	}
+	policy.LastToken = (*fence.Token)(cfg.LastToken)
+	if policy == (fence.Policy{}) {
+		return nil, errors.New("nothing to change is named")
+	}
+	return func(ctx context.Context, conn *pgx.Conn, w io.Writer) error {
+		changed, err := fence.SetPolicy(ctx, conn, resource, policy, cfg.Reason)
+		switch {
+		case err != nil:
+			return err
+		case cfg.JSON:
+			return printJSON(w, map[string]any{"resource": resource, "settings": changed})
+		}
+		fmt.Fprintf(w, "%s is set\n", resource)
+		values(changed).print(w)
+		return nil
+	}, nil
+}
+
+// checkUndeclared says what is wrong with a command that names no resource.
+func (cfg setSettings) checkUndeclared() error {
+	others := cfg.PolicySettings
+	others.Reason = ""
+	switch {
+	case cfg.Undeclared == "":
+		return errors.New("wants one resource, or --undeclared allow or refuse")
+	case others != (PolicySettings{}) || cfg.LastToken != nil:
+		return errors.New("wants one resource: only --undeclared is for all")
+	case fence.Undeclared(cfg.Undeclared) != fence.AllowUndeclared && fence.Undeclared(cfg.Undeclared) != fence.RefuseUndeclared:
+		return fmt.Errorf("WIREFENCE_UNDECLARED is %q: allow or refuse", cfg.Undeclared)
+	}
+	return cfg.checkReason()
+}
+
+// setUndeclared is the work of the command that names no resource.
+func (cfg setSettings) setUndeclared(ctx context.Context, conn *pgx.Conn, w io.Writer) error {
+	changed, err := fence.SetUndeclared(ctx, conn, fence.Undeclared(cfg.Undeclared), cfg.Reason)
+	switch {
+	case err != nil:
+		return err
+	case cfg.JSON:
+		return printJSON(w, map[string]any{"settings": changed})
+	}
+	fmt.Fprintln(w, "it is set for all resources; those in wirefence resource list are known")
+	values(changed).print(w)
+	return nil
+}
+
+func (cfg PolicySettings) checkReason() error {
+	if strings.TrimSpace(cfg.Reason) == "" {
+		return errors.New("WIREFENCE_REASON is not set: why it is so will be recorded")
+	}
+	return nil
+}
+
 // policy reads what is said of the resource.
 func (cfg PolicySettings) policy(name string) (fence.Resource, fence.Policy, error) {
 	resource, err := fence.ParseResource(name)
-	p := fence.Policy{Source: fence.Source(cfg.Source), MustNameSource: cfg.MustNameSource, Advance: fence.Advance(cfg.Advance), Reuse: fence.Reuse(cfg.Reuse)}
+	if err == nil {
+		err = cfg.checkReason()
+	}
+	p := fence.Policy{
+		Source: fence.Source(cfg.Source), MustNameSource: cfg.MustNameSource, Advance: fence.Advance(cfg.Advance), Reuse: fence.Reuse(cfg.Reuse),
+		Reads: fence.Reads(cfg.Reads), Mode: fence.Mode(cfg.ResourceMode),
+	}
 	switch {
 	case err != nil:
 		return "", p, err
-	case strings.TrimSpace(cfg.Reason) == "":
-		return "", p, errors.New("WIREFENCE_REASON is not set: why it is so will be recorded")
 	case !slices.Contains([]fence.Advance{"", fence.AdvanceOnUse, fence.AdvanceOnGrant}, p.Advance):
 		return "", p, fmt.Errorf("WIREFENCE_ADVANCE is %q: use or grant", p.Advance)
 	case !slices.Contains([]fence.Reuse{"", fence.ReuseAllowed, fence.ReuseOnce}, p.Reuse):
 		return "", p, fmt.Errorf("WIREFENCE_REUSE is %q: allow or once", p.Reuse)
+	case !slices.Contains([]fence.Reads{"", fence.ReadsPass, fence.ReadsCheck}, p.Reads):
+		return "", p, fmt.Errorf("WIREFENCE_READS is %q: pass or check", p.Reads)
+	case !slices.Contains([]fence.Mode{"", fence.ModeEnforce, fence.ModeShadow}, p.Mode):
+		return "", p, fmt.Errorf("WIREFENCE_RESOURCE_MODE is %q: enforce or shadow", p.Mode)
 	}
 	if p.Source != "" {
 		if _, err := fence.ParseSource(cfg.Source); err != nil {

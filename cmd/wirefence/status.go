@@ -106,12 +106,14 @@ type statusJSON struct {
 	Reuse          string     `json:"reuse"`
 	PreemptAfter   *float64   `json:"preempt_after_seconds"`
 	Writers        int        `json:"writers"`
+	Reads          string     `json:"reads"`
+	Mode           string     `json:"mode"`
 }
 
 func inJSON(r fence.ResourceStatus) statusJSON {
 	out := statusJSON{
 		Resource: string(r.Resource), Token: int64(r.LastToken), Source: string(r.Source), MustNameSource: r.MustNameSource,
-		Holder: r.Holder, Advance: string(r.Advance), Reuse: string(r.Reuse), Writers: r.Writers,
+		Holder: r.Holder, Advance: string(r.Advance), Reuse: string(r.Reuse), Writers: r.Writers, Reads: string(r.Reads), Mode: string(r.Mode),
 	}
 	if !r.Since.IsZero() {
 		out.Since = &r.Since

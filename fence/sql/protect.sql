@@ -1,1 +1,1 @@
-SELECT wirefence.protect(convert_from($1::bytea, 'UTF8')::regclass, convert_from($2::bytea, 'UTF8'))
+SELECT wirefence.protect(convert_from($1::bytea, 'UTF8')::regclass, convert_from($2::bytea, 'UTF8'), $3::boolean)

@@ -135,7 +135,7 @@ func drive(b *testing.B, variable string, prelude, input []byte, checks int) {
 	exchange(input) // prepares the check
 	exchange(input)
 	sent, back := exchange(input)
-	if got := bytes.Count(sent, []byte("wirefence.check(")) + bytes.Count(sent, []byte(checkName+"\x00")); got != checks {
+	if got := bytes.Count(sent, []byte("wirefence.check(")) + bytes.Count(sent, []byte(checkNames[forWrites]+"\x00")); got != checks {
 		b.Fatalf("%d checks were put in, want %d:\n%q", got, checks, sent)
 	}
 	if f := s.Farewell(); f != nil {

@@ -78,6 +78,7 @@ type database struct {
 	name    string
 	setters atomic.Bool // some function may set the session variable
 	trusted atomic.Bool // nothing is known to have changed since the catalog was read
+	reads   atomic.Bool // some resource has its reads checked
 	changes atomic.Uint32
 
 	mu          sync.RWMutex
@@ -198,6 +199,7 @@ func (d *database) store(q question, text []byte) error {
 		d.catalog, d.text = catalog, string(text)
 		d.generation++
 		d.setters.Store(catalog.HasSetters())
+		d.reads.Store(catalog.ChecksReads())
 	}
 	d.valid, d.changed, d.at, d.stamp = true, false, q.at, q.stamp
 	d.trusted.Store(true)

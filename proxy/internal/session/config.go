@@ -33,8 +33,8 @@ type Config struct {
 	Pooling Pooling
 
 	call       weave.Call
-	prepared   string
-	everyWrite bool // must be checked, or refused
+	prepared   [kinds]string // by kindOf
+	everyWrite bool          // must be checked, or refused
 }
 
 // NewConfig completes a configuration.
@@ -43,7 +43,7 @@ func NewConfig(c Config) *Config {
 	if c.Lease != nil {
 		c.call = c.call.Leased()
 	}
-	c.prepared = c.call.Prepared()
+	c.prepared = [kinds]string{forWrites: c.call.Prepared(false), forReads: c.call.Prepared(true)}
 	c.everyWrite = c.RequireFence || c.Lease != nil
 	return &c
 }
@@ -55,6 +55,8 @@ type Refusal struct {
 	Detail  string
 	// Shadow says that the statement was let through all the same.
 	Shadow bool
+	// Noted says that the database's history tells of it.
+	Noted bool
 }
 
 // Events is told what happens in a session. Its methods are called while the

@@ -26,7 +26,7 @@ func (s *Session) error(msg []byte, out *Out) bool {
 	passes := s.translate(msg, code, front, out)
 	if n.role == oursCheck || n.role == ours {
 		if code == "26000" {
-			s.check.ready = false // somebody dropped it behind our back
+			s.check.ready = [kinds]bool{} // somebody dropped it behind our back
 		}
 	}
 	s.q.FailCopyIn()
@@ -50,10 +50,11 @@ func (s *Session) dropped(e *replies.Entry[note]) {
 		case e.Kind == replies.Bind:
 			s.portals.failed(e.Note.name)
 		}
-	case oursParse:
-		s.check.ready = false // the Close before it may have dropped the last one
-		if s.check.batch == s.batch.id {
-			s.check.batch = 0
+	case oursParse, oursParseRead:
+		what := e.Note.role - oursParse
+		s.check.ready[what] = false // the Close before it may have dropped the last one
+		if s.check.batch[what] == s.batch.id {
+			s.check.batch[what] = 0
 		}
 	}
 	s.free(e.Note.plan)

@@ -10,19 +10,36 @@ import (
 // Names of the proxy's own statements and portal. They are never the unnamed
 // ones, which belong to the client from one message to the next.
 const (
-	checkName   = "_wirefence_check"
 	refusalName = "_wirefence_refusal"
 	asideName   = "_wirefence_aside"
 	portalName  = "_wirefence"
 )
 
-// preparedCheck is the state of the prepared check on the server.
-type preparedCheck struct {
-	ready bool   // the server has confirmed it
-	batch uint32 // the batch in which it was last sent
-	doubt bool   // something under way may have dropped it
+// kind tells the prepared checks apart.
+type kind uint8
 
-	// The client has touched its name: what goes by it is anybody's.
+const (
+	forWrites kind = iota
+	forReads
+	kinds
+)
+
+var checkNames = [kinds]string{"_wirefence_check", "_wirefence_check_read"}
+
+func kindOf(by weave.Carrier) kind {
+	if by.Reads {
+		return forReads
+	}
+	return forWrites
+}
+
+// preparedCheck is the state of the prepared checks on the server.
+type preparedCheck struct {
+	ready [kinds]bool   // the server has confirmed it
+	batch [kinds]uint32 // the batch in which it was last sent
+	doubt bool          // something under way may have dropped them
+
+	// The client has touched such a name: what goes by it is anybody's.
 	shared bool
 }
 
@@ -209,6 +226,11 @@ func (s *Session) execute(msg []byte, at int, out *Out) int {
 		if wait := s.guard(&st, by, out); wait {
 			return s.holdBatch()
 		}
+	} else if st.reads && s.checksReads() && by.Carries() {
+		by.Reads = true
+		if wait := s.guard(&st, by, out); wait {
+			return s.holdBatch()
+		}
 	} else if st.procedural && s.major < 18 && !s.batch.inBlock {
 		s.batch.covered = weave.Coverage{} // it may have committed
 	}
@@ -253,7 +275,7 @@ func (s *Session) inherit(st *statement, out *Out) (wait bool) {
 	return wait
 }
 
-// guard puts a check, or the bait of a refusal, in front of a write. wait asks
+// guard puts a check, or the bait of a refusal, in front of a statement. wait asks
 // to come again after the replies that are under way.
 func (s *Session) guard(st *statement, by weave.Carrier, out *Out) (wait bool) {
 	enforce := s.cfg.Mode == Enforce
@@ -302,20 +324,22 @@ func (s *Session) guard(st *statement, by weave.Carrier, out *Out) (wait bool) {
 // a portal of its own, since the client may have bound the unnamed one already.
 func (s *Session) putCheck(by weave.Carrier, out *Out) {
 	mark := len(out.own)
-	if s.pool.on || s.check.shared || !(s.check.batch == s.batch.id || s.check.ready && !s.check.doubt) {
+	what := kindOf(by)
+	name := checkNames[what]
+	if s.pool.on || s.check.shared || !(s.check.batch[what] == s.batch.id || s.check.ready[what] && !s.check.doubt) {
 		// Behind a pooler what was prepared may be on another server connection.
-		text := s.cfg.prepared
+		text := s.cfg.prepared[what]
 		if s.pool.on {
 			text = s.cfg.call.Unprepared(by)
 		}
-		out.own = wire.AppendClose(out.own, 'S', checkName)
+		out.own = wire.AppendClose(out.own, 'S', name)
 		s.push(replies.Close, ours)
-		out.own = wire.AppendParse(out.own, checkName, text)
-		s.push(replies.Parse, oursParse)
-		s.check.batch = s.batch.id
+		out.own = wire.AppendParse(out.own, name, text)
+		s.push(replies.Parse, oursParse+role(what))
+		s.check.batch[what] = s.batch.id
 	}
 	params, n := s.cfg.call.Parameters(&by)
-	out.own = wire.AppendBind(out.own, portalName, checkName, params[:n]...)
+	out.own = wire.AppendBind(out.own, portalName, name, params[:n]...)
 	s.push(replies.Bind, ours)
 	out.own = wire.AppendExecute(out.own, portalName)
 	s.push(replies.Execute, oursCheck)

@@ -25,7 +25,7 @@ func (s *Session) noticeTag(msg []byte) {
 	verb, what, _ := strings.Cut(name, " ")
 	switch {
 	case name == "DISCARD ALL" || name == "DEALLOCATE ALL":
-		s.check.ready = false
+		s.check.ready = [kinds]bool{}
 		if e := s.q.Front(); e != nil {
 			s.prepared.clear(e.Note.before)
 		}

@@ -68,7 +68,7 @@ func (s *Session) wantsWhole(typ byte) bool {
 		return true
 	case wire.DataRow:
 		front := s.q.Front()
-		return front != nil && front.Note.role != client || front != nil && front.Note.plan != nil && s.cfg.Mode == Shadow
+		return front != nil && front.Note.role != client || front != nil && front.Note.plan != nil && front.Note.plan.Ours()
 	}
 	return false
 }
@@ -163,8 +163,8 @@ func (s *Session) parseComplete() bool {
 		if s.tracked {
 			s.prepared.done(e.Note.name)
 		}
-	case oursParse:
-		s.check.ready = true
+	case oursParse, oursParseRead:
+		s.check.ready[e.Note.role-oursParse] = true
 	}
 	return s.answered(replies.Parse)
 }
@@ -209,24 +209,23 @@ func (s *Session) row(msg []byte) bool {
 		text, _ := wire.FirstColumn(msg)
 		s.answer = bytes.Clone(text)
 	case client, oursCheck, fastBefore:
-		if s.cfg.Mode == Shadow {
-			s.observed(msg)
-		}
+		s.observed(msg)
 	}
 	return false
 }
 
-// observed reports what a check in shadow mode would have refused.
+// observed reports what would have been refused, by a check in shadow mode or for a
+// resource that is: then the check itself has noted it in the history.
 func (s *Session) observed(msg []byte) {
 	verdict, null := wire.FirstColumn(msg)
-	if null {
+	if null || len(verdict) == 0 {
 		return
 	}
 	state, message, _ := strings.Cut(string(verdict), ": ")
 	if s.cfg.Lease != nil && state == string(fence.TokenRequired) {
 		state, message = string(fence.LeaseNotHeld), s.unheld().Message
 	}
-	s.events.Refused(Refusal{State: fence.SQLState(state), Message: message, Shadow: true})
+	s.events.Refused(Refusal{State: fence.SQLState(state), Message: message, Shadow: true, Noted: s.cfg.Mode == Enforce})
 }
 
 // resultEnds handles what ends one result: of a statement of a Query, or of an

@@ -148,7 +148,8 @@ type role uint8
 const (
 	client       role = iota
 	ours              // put in by the proxy: its answer is swallowed
-	oursParse         // Parse of the prepared check
+	oursParse         // Parse of the prepared check of writes
+	oursParseRead     // and of reads
 	oursCheck         // Execute of the prepared check: errors are the client's
 	probeVar          // reads the session variable
 	probeLogin        // the same and more, before the client's first statement

@@ -21,6 +21,7 @@ type statement struct {
 	declares   bool   // DECLARE
 	cursor     bool   // DECLARE or CLOSE
 	fetches    bool   // FETCH or MOVE
+	reads      bool   // reads data: checked where reads are
 	target     string // the name that it prepares, executes or deallocates
 	unclear    bool   // that name can't be read
 	blurs      bool   // may prepare another statement under any name
@@ -62,6 +63,8 @@ func (s *Session) describe(st *sqlscan.Statement, known bool) statement {
 		drops: st.DropsPrepared, lexing: st.SetsLexing,
 	}
 	d.read = !st.Write && asksCatalog(st.Verb)
+	d.reads = d.read || d.fetches
+	d.step.Read = d.reads && s.checksReads()
 	if d.read && !known {
 		d.step.Write = true
 	}
@@ -81,6 +84,9 @@ func (s *Session) describe(st *sqlscan.Statement, known bool) statement {
 	}
 	return d
 }
+
+// checksReads reports whether reads that carry a fence are to be checked.
+func (s *Session) checksReads() bool { return s.schema && s.db.reads.Load() }
 
 // mayset marks what may set the session variable although its text doesn't say
 // so: the run of a prepared statement, the end of a transaction, or, in a database that has functions

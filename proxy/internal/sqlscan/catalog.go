@@ -42,6 +42,7 @@ type Catalog struct {
 	operators map[string]bool // those that may write
 	marked    bool            // some name has a flag besides isFunction
 	setters   bool
+	reads     bool            // are checked
 	all       bool // every query may write
 }
 
@@ -51,6 +52,10 @@ type Catalog struct {
 // Setter only where it names such a function; and Mentions doesn't tell which
 // texts need no scan.
 func (c *Catalog) HasSetters() bool { return c != nil && c.setters }
+
+// ChecksReads reports whether some resource has reads = check, so that reads that
+// carry a fence are to be checked.
+func (c *Catalog) ChecksReads() bool { return c != nil && c.reads }
 
 // ParseCatalog reads the text that CatalogQuery returns: a line for each name,
 // of which the first byte says what is known of it:
@@ -64,6 +69,7 @@ func (c *Catalog) HasSetters() bool { return c != nil && c.setters }
 //	f  as u, and row.name may call it
 //	o  an operator that may write
 //	!  every query may write: what does so needs no mention
+//	c  reads are checked
 //
 // A name may stand on several lines, and u outweighs s.
 // The last line is a full stop, so that a cut text is noticed.
@@ -108,6 +114,9 @@ func (c *Catalog) add(kind byte, name string) error {
 		return nil
 	case '!':
 		c.all = true
+		return nil
+	case 'c':
+		c.reads = true
 		return nil
 	default:
 		return fmt.Errorf("the catalog's text has a line of an unknown kind %q", kind)

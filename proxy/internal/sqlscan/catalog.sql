@@ -213,6 +213,12 @@ line (kind, name) as (
     from suspect s join pg_catalog.pg_operator o on o.oid OPERATOR(pg_catalog.=) s.id
    where s.class OPERATOR(pg_catalog.=) 'pg_catalog.pg_operator'::pg_catalog.regclass::pg_catalog.oid
   union all
+  -- Whether reads are checked here.
+  select 'c', ''
+    from pg_catalog.pg_proc p join pg_catalog.pg_namespace n on n.oid OPERATOR(pg_catalog.=) p.pronamespace
+   where n.nspname OPERATOR(pg_catalog.=) 'wirefence' and p.proname OPERATOR(pg_catalog.=) 'reads_are_checked'
+     and p.prosrc OPERATOR(pg_catalog.=) 'SELECT true'
+  union all
   -- A conversion that needs no mention of its type.
   select '!', ''
     from pg_catalog.pg_cast c join fn f on f.oid OPERATOR(pg_catalog.=) c.castfunc

@@ -9,9 +9,10 @@ import (
 
 // Call is the SQL that makes a check. The zero value is not usable.
 type Call struct {
-	head, tail string
-	observes   bool
-	leased     bool
+	head, tail           string // around the fence
+	readsHead, readsTail string // where it is a read that is checked
+	observes             bool
+	leased               bool
 }
 
 // VerifyState is the SQLSTATE with which a check fails that finds another value
@@ -42,16 +43,19 @@ func NewCall(def fence.Resource, required, observe bool) Call {
 	if observe {
 		function = "observe"
 	}
-	tail := ", NULL, "
+	tail := ", NULL"
 	if def != "" {
-		tail = ", " + literal(string(def)) + ", "
+		tail = ", " + literal(string(def))
 	}
+	readsTail := tail + ")"
+	tail += ", "
 	if required {
 		tail += "true)"
 	} else {
 		tail += "false)"
 	}
-	return Call{head: "SELECT wirefence." + function + "(", tail: tail, observes: observe}
+	head := "SELECT wirefence." + function
+	return Call{head: head + "(", tail: tail, readsHead: head + "_read(", readsTail: readsTail, observes: observe}
 }
 
 // Leased returns the call of a proxy that stamps what carries nothing. It refuses
@@ -78,10 +82,19 @@ func literal(text string) string {
 	return "pg_catalog.convert_from(pg_catalog.decode('" + hex.EncodeToString([]byte(text)) + "', 'hex'), 'UTF8')"
 }
 
-// Prepared is the text of the prepared check, whose first parameter is the fence;
-// NULL reads the session variable. A call that stamps has a second one, for where
-// the variable has none either.
-func (c Call) Prepared() string {
+// ofReads returns the call that checks a read.
+func (c Call) ofReads() Call {
+	c.head, c.tail = c.readsHead, c.readsTail
+	return c
+}
+
+// Prepared is the text of the prepared check, of a read or not, whose first
+// parameter is the fence; NULL reads the session variable. A call that stamps has
+// a second one, for where the variable has none either.
+func (c Call) Prepared(reads bool) string {
+	if reads {
+		c = c.ofReads()
+	}
 	if c.leased {
 		return c.head + "COALESCE($1, " + stampedHead + "$2" + stampedTail + ")" + c.tail
 	}
@@ -92,7 +105,10 @@ func (c Call) Prepared() string {
 // Parameters returns.
 func (c Call) Unprepared(by Carrier) string {
 	if c.observes || !by.demands() {
-		return c.Prepared()
+		return c.Prepared(by.Reads)
+	}
+	if by.Reads {
+		c = c.ofReads()
 	}
 	return c.head + verifiedHead + "$1" + verifiedTail + c.tail
 }
@@ -122,6 +138,9 @@ func (c Call) Simple(by Carrier) string { return string(c.appendSimple(nil, by))
 
 // appendSimple appends the check as a statement of a simple query.
 func (c Call) appendSimple(dst []byte, by Carrier) []byte {
+	if by.Reads {
+		c = c.ofReads()
+	}
 	dst = append(dst, c.head...)
 	switch {
 	case by.Comment != "":

@@ -15,6 +15,7 @@ import "github.com/wirefence/wirefence/fence"
 type Step struct {
 	At          int    // byte offset of its first token in the message's text
 	Write       bool   // must be checked
+	Read        bool   // must be checked as a read, if it carries a fence
 	Unfenceable string // the command's name, if no check can cover it
 	EndsTx      bool   // what follows is another transaction
 	Uncovers    bool   // an earlier check may no longer count
@@ -39,6 +40,9 @@ type Carrier struct {
 	// of the proxy's own lease, which is "" while the lease isn't held.
 	Leased bool
 	Stamp  string
+
+	// Reads says that it is a read that is checked, which counts for reads only.
+	Reads bool
 
 	// Pooled says that each transaction may run on another server connection,
 	// whose session variable is anybody's until the client has set it in the same
@@ -87,9 +91,8 @@ func (c Carrier) demands() bool { return c.Pooled && c.Comment == "" && !c.own &
 // Coverage says which fences the current transaction has been checked for. The
 // zero value is none.
 type Coverage struct {
-	variable bool   // the session variable was looked at
-	stamp    string // what stood in for it, if it was empty
-	comment  string
+	checked checked
+	reads   checked // as a read
 
 	// Behind a pooler: this client has set the variable in the transaction; no
 	// savepoint stood before that; there is a savepoint; what it has set may have
@@ -97,20 +100,40 @@ type Coverage struct {
 	own, solid, saved, lost bool
 }
 
-// Covers reports whether a check for this carrier has been made.
-func (c Coverage) Covers(by Carrier) bool {
+// checked says what checks of one kind have been made for.
+type checked struct {
+	variable bool   // the session variable was looked at
+	stamp    string // what stood in for it, if it was empty
+	comment  string
+}
+
+func (c checked) covers(by Carrier) bool {
 	if by.Comment != "" {
 		return c.comment == by.Comment
 	}
 	return c.stamp == by.Stamp && (c.variable || !by.Variable)
 }
 
-// Add returns the coverage after a check for this carrier.
-func (c Coverage) Add(by Carrier) Coverage {
+func (c *checked) add(by Carrier) {
 	if by.Comment != "" {
 		c.comment = by.Comment
 	} else {
 		c.variable, c.stamp = by.Variable, by.Stamp
+	}
+}
+
+// Covers reports whether a check for this carrier has been made. One for writes
+// covers reads, too.
+func (c Coverage) Covers(by Carrier) bool {
+	return c.checked.covers(by) || by.Reads && c.reads.covers(by)
+}
+
+// Add returns the coverage after a check for this carrier.
+func (c Coverage) Add(by Carrier) Coverage {
+	if by.Reads {
+		c.reads.add(by)
+	} else {
+		c.checked.add(by)
 	}
 	return c
 }
@@ -125,7 +148,7 @@ func (c Coverage) After(s Step) Coverage {
 	case s.Uncovers:
 		return Coverage{own: c.own, solid: c.solid, saved: c.saved, lost: c.lost}
 	case s.Setter:
-		c.variable = false
+		c.checked.variable, c.reads.variable = false, false
 	}
 	if s.Sets {
 		c.own, c.solid, c.lost = true, c.solid || !c.saved, false
@@ -151,7 +174,7 @@ func (c Coverage) Aborted(sent Coverage) Coverage {
 
 // Unchecked returns the coverage without its checks.
 func (c Coverage) Unchecked() Coverage {
-	c.variable, c.stamp, c.comment = false, "", ""
+	c.checked, c.reads = checked{}, checked{}
 	return c
 }
 
@@ -188,8 +211,9 @@ type Plan struct {
 func (p *Plan) Query(steps []Step, by Carrier, covered Coverage, required bool) {
 	*p = Plan{Inserts: p.Inserts[:0], carriers: p.carriers[:0], ours: p.ours[:0], chars: p.chars[:0], widths: p.widths[:0]}
 	for i, s := range steps {
-		if s.Write || s.Unfenceable != "" {
+		if s.Write || s.Read || s.Unfenceable != "" {
 			by := by.In(covered)
+			by.Reads = !s.Write && s.Unfenceable == ""
 			switch {
 			case by.Unknown():
 				p.Refuse, p.Unknown = fence.CannotBeFenced, true
@@ -197,10 +221,10 @@ func (p *Plan) Query(steps []Step, by Carrier, covered Coverage, required bool) 
 			case s.Unfenceable != "" && by.Carries():
 				p.Refuse, p.Command = fence.CannotBeFenced, s.Unfenceable
 				return
-			case by.Unheld():
+			case by.Unheld() && !by.Reads:
 				p.Refuse = fence.LeaseNotHeld
 				return
-			case required && !by.Carries():
+			case required && !by.Carries() && !by.Reads:
 				p.Refuse = fence.TokenRequired
 				return
 			case by.Carries() && !covered.Covers(by):

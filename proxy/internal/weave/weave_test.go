@@ -117,7 +117,7 @@ func TestTheCallNamesItsPolicy(t *testing.T) {
 		{NewCall("orders", true, false), "SELECT wirefence.check($1, 'orders', true)"},
 		{NewCall("o'b", false, true), "SELECT wirefence.observe($1, pg_catalog.convert_from(pg_catalog.decode('6f2762', 'hex'), 'UTF8'), false)"},
 	} {
-		if got := c.call.Prepared(); got != c.want {
+		if got := c.call.Prepared(false); got != c.want {
 			t.Errorf("got %s, want %s", got, c.want)
 		}
 	}
