@@ -88,7 +88,7 @@ func TestTablesThatMoveOrGo(t *testing.T) {
 		mustExec(t, app, "SELECT wirefence.protect('store.bins', 'bins')")
 		// What the number stands for now is not what was guarded.
 		mustExec(t, admin, "UPDATE wirefence.guards SET relation = 'free'::regclass WHERE name = 'depot.bins'")
-		mustExec(t, admin, "INSERT INTO wirefence.guards SELECT 'lines', 'public.past', 'past', false, 'app'")
+		mustExec(t, admin, "INSERT INTO wirefence.guards SELECT 'lines', 'public.past', 'past', false, false, 'app'")
 		gone := map[string]string{"depot.bins": "the table has gone", "public.past": "the table has gone"}
 		wantFaults(t, db, gone)
 		mustExec(t, app, "SELECT wirefence.protect('lines', 'lines'), wirefence.protect('free', 'free')")

@@ -42,7 +42,7 @@ type Catalog struct {
 	operators map[string]bool // those that may write
 	marked    bool            // some name has a flag besides isFunction
 	setters   bool
-	reads     bool            // are checked
+	reads     bool // are checked
 	all       bool // every query may write
 }
 
