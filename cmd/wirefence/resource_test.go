@@ -44,7 +44,7 @@ func TestResource(t *testing.T) {
 	stack.Exec(t, url, "SELECT wirefence.check('orders=3400@etcd-revision')", "SELECT wirefence.check('plain=7')")
 	r := wirefence(t, issuer(url), "resource", "list").expect(t, 0)
 	if lines := strings.Split(strings.TrimSpace(r.stdout), "\n"); len(lines) != 3 ||
-		strings.Join(strings.Fields(lines[1]), " ") != "orders 3400 etcd-revision use allow never" || strings.Join(strings.Fields(lines[2]), " ") != "plain 7 - use allow 5s" {
+		strings.Join(strings.Fields(lines[1]), " ") != "orders 3400 etcd-revision use allow never pass enforce" || strings.Join(strings.Fields(lines[2]), " ") != "plain 7 - use allow 5s pass enforce" {
 		t.Errorf("listed\n%s", r.stdout)
 	}
 
@@ -64,6 +64,30 @@ func TestResource(t *testing.T) {
 		says(t, "kubernetes, to be named", "1m30s", "by postgres: moved to a Lease", "  source: etcd-revision -> kubernetes", "  preempt_after: - -> 00:01:30")
 	wirefence(t, issuer(url), "resource", "show", "plain").expect(t, 0).says(t, "last token     7")
 	wirefence(t, issuer(url), "status", "--json").expect(t, 0).says(t, `"source": "kubernetes"`)
+
+	wirefence(t, issuer(url), "resource", "set", "plain", "--reads=check", "--resource-mode=shadow", "--reason", "a trial").
+		expect(t, 0).says(t, "reads: pass -> check", "mode: enforce -> shadow")
+	wirefence(t, issuer(url), "resource", "show", "plain").expect(t, 0).says(t, "reads          check", "mode           shadow")
+	stack.Exec(t, url, "SELECT wirefence.check('plain=6')") // which passes
+	wirefence(t, issuer(url), "resource", "declare", "once", "--reuse=once", "--reads=check", "--reason", "x").expect(t, 0)
+	wirefence(t, issuer(url), "resource", "show", "once", "--json").expect(t, 0).says(t, `"reads": "check"`, `"mode": "enforce"`)
+}
+
+// Where resources must be declared, one that isn't known is refused.
+func TestUndeclaredResources(t *testing.T) {
+	t.Parallel()
+	url := database(t, true)
+	stack.Exec(t, url, "SELECT wirefence.check('known=7')")
+	wirefence(t, issuer(url), "resource", "set", "--undeclared=refuse", "--reason", "all are declared").
+		expect(t, 0).says(t, "set for all resources", "undeclared: allow -> refuse")
+	stack.Exec(t, url, "SELECT wirefence.check('known=8')")
+	r := wirefence(t, issuer(url), "lock", "other", "--", "true")
+	if r.status == 0 || !strings.Contains(r.stderr, "WF008") || !strings.Contains(r.stderr, "wirefence resource declare") {
+		t.Errorf("status %d:\n%s", r.status, r.stderr)
+	}
+	wirefence(t, issuer(url), "resource", "declare", "other", "--reason", "the name was right").expect(t, 0)
+	wirefence(t, issuer(url), "lock", "other", "--", "true").expect(t, 0)
+	wirefence(t, issuer(url), "resource", "set", "--undeclared=allow", "--reason", "x", "--json").expect(t, 0).says(t, `"refuse"`)
 }
 
 func TestResourceRefusals(t *testing.T) {
@@ -99,6 +123,15 @@ func TestResourceRefusals(t *testing.T) {
 		{"set orders --last-token=x --reason=x", 2, "LastToken"},
 		{"set orders --must-name-source=perhaps --reason=x", 2, "MustNameSource"},
 		{"set orders --last-token=1 --reason=x", 1, "name a source that isn't given"},
+		{"set orders --reads=never --reason=x", 2, "WIREFENCE_READS"},
+		{"set orders --resource-mode=off --reason=x", 2, "WIREFENCE_RESOURCE_MODE"},
+		{"set --reason=x", 2, "wants one resource"},
+		{"set --undeclared=never --reason=x", 2, "WIREFENCE_UNDECLARED"},
+		{"set --undeclared=refuse", 2, "WIREFENCE_REASON"},
+		{"set --undeclared=refuse --reads=check --reason=x", 2, "only --undeclared is for all"},
+		{"set --undeclared=refuse --last-token=4 --reason=x", 2, "only --undeclared is for all"},
+		{"set orders --undeclared=refuse --reason=x", 2, "name none"},
+		{"set orders lines --reads=check --reason=x", 2, "wants one resource"},
 	} {
 		wirefence(t, issuer(url), append([]string{"resource"}, strings.Fields(c.args)...)...).expect(t, c.status, c.says)
 	}
