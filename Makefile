@@ -6,6 +6,9 @@ VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
 FUZZTIME ?= 20s
 # How long the soak test goes on; make test gives it 15 s.
 SOAK ?= 10m
+# How long writers of many resources meet takeovers on each version of PostgreSQL;
+# make test has a fixed number of transactions.
+CONTENTION ?= 10m
 # How long faults strike in each run of the fault tests (make test gives it 2 s),
 # and what decides when; 0 takes another seed each time.
 FAULTS ?= 30s
@@ -79,6 +82,11 @@ model: ## Let spin try every schedule of the protocol's model, and of broken one
 soak: ## Let clients of all manners come and go for SOAK (10m), and look what is left
 	scripts/install-servers
 	$(GO) test -count=1 -timeout 0 -v ./proxy/soaktest -soak $(SOAK)
+
+.PHONY: contend
+contend: ## Let writers of many resources meet takeovers for CONTENTION (10m)
+	scripts/install-servers --all
+	$(GO) test -count=1 -timeout 0 -v ./proxy/contentiontest -run TestContention -contention $(CONTENTION) -seed $(SEED)
 
 .PHONY: faults
 faults: ## Let stores, networks and clients fail for FAULTS (30s) each, and write docs/availability.md

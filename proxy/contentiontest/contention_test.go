@@ -1,0 +1,161 @@
+// Package contentiontest lets many writers with fences of many resources, in no
+// order, meet takeovers of the same resources all the time, and looks for what must
+// not be: a deadlock, a transaction without an end, a former token that is
+// committed behind a newer one, a refusal that isn't due.
+//
+// Commits are read by logical decoding, which tells their order.
+package contentiontest
+
+import (
+	"context"
+	_ "embed"
+	"flag"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/wirefence/wirefence/internal/servers"
+	"github.com/wirefence/wirefence/internal/stack"
+	"github.com/wirefence/wirefence/proxy"
+)
+
+var (
+	length = flag.Duration("contention", 0, "how long clients contend; 0 is a fixed number of transactions")
+	seed   = flag.Uint64("seed", 0, "of what clients do; 0 takes another each time")
+	only   = flag.Int("major", 0, "the version of PostgreSQL; 0 is an old and a new one")
+)
+
+//go:embed testdata/objects.sql
+var objects string
+
+// load is how much is to be done.
+type load struct {
+	writers, takers         int
+	transactions, takeovers int // of each
+	until                   time.Time
+}
+
+// goOn reports whether somebody who has done so much has more to do.
+func (l load) goOn(done, of int) bool {
+	if l.until.IsZero() {
+		return done < of
+	}
+	return time.Now().Before(l.until)
+}
+
+// all is what is asked for: a fixed load, or a time.
+func all() load {
+	l := load{writers: 64, takers: 6, transactions: 15, takeovers: 40}
+	if *length > 0 {
+		l.until = time.Now().Add(*length)
+	}
+	return l
+}
+
+// No deadlock, no stale commit and no undue refusal, whatever meets.
+func TestContention(t *testing.T) {
+	for _, c := range []struct {
+		major           int
+		deadlockTimeout string
+	}{
+		{15, "1s"},    // the default: most waits are over before anybody looks for a deadlock
+		{18, "100ms"}, // deadlocks are looked for all the time
+	} {
+		if *only != 0 && *only != c.major {
+			continue
+		}
+		t.Run(fmt.Sprint(c.major), func(t *testing.T) {
+			c := gather(t, start(t, c.major, c.deadlockTimeout), "")
+			if err := c.run(t.Context(), all()); err != nil {
+				t.Fatal(err)
+			}
+			t.Logf("-seed %d\n%s", c.seed, c.report())
+			for _, fault := range c.faults {
+				t.Error(fault)
+			}
+			if c.sideBySide < 2 {
+				t.Error("no two writers ever held one resource together")
+			}
+			for _, f := range []fate{committed, refused, conflict, ended} {
+				if c.outcomes[fates[f]] == 0 {
+					t.Errorf("no transaction was ever %s", fates[f])
+				}
+			}
+		})
+	}
+}
+
+// Each defect is found by what it must lead to.
+func TestDefectsAreFound(t *testing.T) {
+	pg := start(t, 15, "100ms")
+	for _, d := range []struct{ name, function, from, to, finding string }{
+		{"stale tokens pass", "verdict", "'WF001'", "'pass'", "while the last recorded was"},
+		{"writers take no locks", "take_locks", "pg_try_advisory_xact_lock_shared(pair.key)", "true", "while the last recorded was"},
+		{"locks are taken in no order", "take_locks", "ORDER BY key,", "ORDER BY random(),", "40001, which is not documented"},
+		{"PostgreSQL chooses who gives way", "queue", "WHEN deadlock_detected", "WHEN division_by_zero", "40P01"},
+	} {
+		t.Run(d.name, func(t *testing.T) {
+			c := gather(t, pg, fmt.Sprintf("do $$ begin execute replace(pg_get_functiondef(p.oid), %s, %s) from pg_proc as p where p.oid = 'wirefence.%s'::regproc; end $$",
+				quoted(d.from), quoted(d.to), d.function))
+			c.enough = 1
+			l := all()
+			l.transactions, l.takeovers = 300, 900 // a small part of it will do
+			if err := c.run(t.Context(), l); err != nil {
+				t.Fatal(err)
+			}
+			if !slices.ContainsFunc(c.faults, func(fault string) bool { return strings.Contains(fault, d.finding) }) {
+				t.Errorf("not found; -seed %d\n%s\n%s", c.seed, c.report(), strings.Join(c.faults, "\n"))
+			}
+			t.Logf("found in %d transactions", len(c.durations))
+		})
+	}
+}
+
+func quoted(text string) string { return "'" + strings.ReplaceAll(text, "'", "''") + "'" }
+
+// start starts a server for a crowd.
+func start(t *testing.T, major int, deadlockTimeout string) *servers.Postgres {
+	t.Helper()
+	pg, err := servers.StartPostgres(t.Context(), servers.PostgresConfig{Major: major, Settings: map[string]string{
+		"max_connections": "250", "deadlock_timeout": deadlockTimeout,
+		"synchronous_commit": "on", // logical decoding reads what was flushed
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(pg.Close)
+	return pg
+}
+
+// gather makes a database with all resources, and with a defect if there is one,
+// and a proxy before it.
+func gather(t *testing.T, pg *servers.Postgres, defect string) *crowd {
+	t.Helper()
+	ctx := t.Context()
+	c := &crowd{pg: pg, database: stack.Database(t, pg), seed: *seed, enough: 5, resources: newResources(), outcomes: map[string]int{}}
+	if c.seed == 0 {
+		c.seed = rand.Uint64()
+	}
+	stack.Exec(t, pg.URL(c.database), objects)
+	if defect != "" {
+		stack.Exec(t, pg.URL(c.database), defect)
+	}
+	var err error
+	if c.journal, err = openJournal(ctx, pg.URL(c.database), c.fault); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := c.journal.close(context.Background()); err != nil {
+			t.Error(err)
+		}
+	})
+	admin := stack.Connect(t, pg.URL(c.database))
+	if err := declare(ctx, admin, c.resources); err != nil {
+		t.Fatal(err)
+	}
+	c.proxy = stack.Proxy(t, pg, proxy.Options{})
+	return c
+}
