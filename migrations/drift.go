@@ -174,16 +174,18 @@ func (in *installed) grantsOf(object string) (all []string) {
 }
 
 func relationDrifts(ctx context.Context, tx pgx.Tx, want *installed) (all []Drift, err error) {
-	rows, err := tx.Query(ctx, driftRelationsSQL, slices.Sorted(maps.Keys(want.relations)), owner)
+	rows, err := tx.Query(ctx, driftRelationsSQL, slices.Sorted(maps.Keys(want.relations)), owner, slices.Sorted(maps.Keys(want.triggers)))
 	if err != nil {
 		return nil, err
 	}
-	var name, fault, remedy string
-	_, err = pgx.ForEachRow(rows, []any{&name, &fault, &remedy}, func() error {
+	var name, fault, remedy, trigger string
+	_, err = pgx.ForEachRow(rows, []any{&name, &fault, &remedy, &trigger}, func() error {
 		d := Drift{Object: name, Fault: fault}
 		switch {
 		case remedy != "":
 			d.Remedy = []string{remedy}
+		case trigger != "":
+			d.Remedy = []string{want.triggers[name+" "+trigger]}
 		case fault == "it is missing":
 			d.Remedy = append([]string{want.relations[name]}, want.grantsOf("TABLE "+name)...)
 		}

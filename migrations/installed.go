@@ -9,10 +9,12 @@ import (
 
 // installed is what the migrations leave behind, read from their own text, so
 // that nothing has to be said twice. It knows the statements that they use:
-// CREATE and DROP of functions, tables, views and sequences, and GRANT.
+// CREATE and DROP of functions, tables, views and sequences, CREATE TRIGGER, and
+// GRANT.
 type installed struct {
 	functions map[string]*function // by signature
 	relations map[string]string    // the statements that make them, by name
+	triggers  map[string]string    // the same, by table and name
 	grants    []grant
 }
 
@@ -43,6 +45,7 @@ var (
 	functionDrop = regexp.MustCompile(`(?s)^DROP\s+FUNCTION\s+(?:IF\s+EXISTS\s+)?(wirefence\.\w+\(.*\))$`)
 	relationHead = regexp.MustCompile(`^CREATE\s+(?:OR\s+REPLACE\s+)?(?:UNLOGGED\s+)?(?:TABLE|VIEW|SEQUENCE)\s+(?:IF\s+NOT\s+EXISTS\s+)?(wirefence\.\w+)`)
 	relationDrop = regexp.MustCompile(`^DROP\s+(?:TABLE|VIEW|SEQUENCE)\s+(?:IF\s+EXISTS\s+)?(wirefence\.\w+)`)
+	triggerHead  = regexp.MustCompile(`(?s)^CREATE\s+TRIGGER\s+(\w+)\s.*?\sON\s+(wirefence\.\w+)\s`)
 	grantForm    = regexp.MustCompile(`(?s)^GRANT\s+(.+?)\s+ON\s+(FUNCTION\s+|SEQUENCE\s+|SCHEMA\s+|TABLE\s+)?(.+?)\s+TO\s+(\w+)$`)
 	settingForm  = regexp.MustCompile(`(?s)\bSET\s+(\w+)\s*(?:=|TO)\s*(.+?)\s*$`)
 	parameter    = regexp.MustCompile(`(?s)^(?:(IN|OUT|INOUT|VARIADIC)\s+)?("[^"]+"|\w+)\s+(.+?)(?:\s+DEFAULT\s.*)?$`)
@@ -50,7 +53,7 @@ var (
 
 // readInstalled reads the text of the migrations, in order.
 func readInstalled(sql string) (*installed, error) {
-	in := &installed{functions: map[string]*function{}, relations: map[string]string{}}
+	in := &installed{functions: map[string]*function{}, relations: map[string]string{}, triggers: map[string]string{}}
 	for _, statement := range statements(sql) {
 		switch {
 		case functionHead.MatchString(statement):
@@ -69,6 +72,9 @@ func readInstalled(sql string) (*installed, error) {
 			dropped := relationDrop.FindStringSubmatch(statement)[1]
 			delete(in.relations, dropped)
 			in.forget("TABLE " + dropped)
+		case triggerHead.MatchString(statement):
+			m := triggerHead.FindStringSubmatch(statement)
+			in.triggers[m[2]+" "+m[1]] = statement
 		case grantForm.MatchString(statement):
 			in.grants = append(in.grants, readGrants(statement)...)
 		}

@@ -45,8 +45,8 @@ type drifted struct{ made, object, fault string }
 
 // Those of one list don't hide each other.
 var driftRounds = [][]drifted{{
-	{"CREATE OR REPLACE FUNCTION wirefence.check_all(fence text, default_resource text, required boolean) RETURNS void LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS 'BEGIN END'",
-		"function wirefence.check_all(text, text, boolean)", "its body was changed"},
+	{"CREATE OR REPLACE FUNCTION wirefence.judge(resources text[], tokens bigint[], sources text[]) RETURNS void LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS 'BEGIN END'",
+		"function wirefence.judge(text[], bigint[], text[])", "its body was changed"},
 	{"CREATE OR REPLACE FUNCTION wirefence.lock_key(resource text) RETURNS bigint LANGUAGE sql IMMUTABLE STRICT PARALLEL SAFE RETURN hashtextextended(resource COLLATE \"C\", 1)",
 		"function wirefence.lock_key(text)", "its body was changed"},
 	{"ALTER FUNCTION wirefence.seal(text, bigint, text, text) SECURITY INVOKER", "function wirefence.seal(text, bigint, text, text)", "not SECURITY DEFINER"},
@@ -65,6 +65,8 @@ var driftRounds = [][]drifted{{
 	{"ALTER TABLE wirefence.resource_locks OWNER TO postgres", "wirefence.resource_locks", "it belongs to postgres"},
 	{"ALTER TABLE wirefence.guards ENABLE ROW LEVEL SECURITY", "wirefence.guards", "row level security"},
 	{"CREATE TRIGGER meddle BEFORE UPDATE ON wirefence.resource_locks EXECUTE FUNCTION suppress_redundant_updates_trigger()", "wirefence.resource_locks", "the trigger meddle"},
+	{"DROP TRIGGER note_first ON wirefence.resource_locks", "wirefence.resource_locks", "it lacks the trigger note_first"},
+	{"ALTER TABLE wirefence.resource_locks DISABLE TRIGGER note_handoff", "wirefence.resource_locks", "its trigger note_handoff is disabled"},
 	{"CREATE RULE meddle AS ON DELETE TO wirefence.leases DO INSTEAD NOTHING", "wirefence.leases", "the rule meddle"},
 	{"CREATE FUNCTION wirefence.check(text, boolean) RETURNS void LANGUAGE sql AS ''", "function wirefence.check(text, boolean)", "not Wirefence's"},
 }, {
