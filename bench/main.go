@@ -35,7 +35,7 @@ func main() {
 	flag.IntVar(&f.rounds, "rounds", 5, "how often each measurement is made")
 	flag.IntVar(&f.seconds, "seconds", 3, "how long one measurement lasts, in seconds")
 	flag.StringVar(&f.clients, "clients", "1,16,64", "numbers of clients, separated by commas")
-	flag.StringVar(&f.only, "only", "", "regular expression: measure only what it matches, of names such as insert/prepared/16/PgBouncer, sessions, copy, leases and core")
+	flag.StringVar(&f.only, "only", "", "regular expression: measure only what it matches, of names such as insert/prepared/16/PgBouncer, guards/prepared/16/direct, sessions, copy, leases and core")
 	flag.StringVar(&f.out, "out", "docs/benchmarks.md", "file to write; none if empty")
 	flag.StringVar(&f.binary, "binary", "", "wirefence binary to measure, instead of building ./cmd/wirefence")
 	flag.BoolVar(&f.hold, "hold", false, "start the servers, print their ports and process ids, and wait: for profiling by hand")
@@ -113,7 +113,7 @@ func (b *book) measure(ctx context.Context, w *world, all []group) error {
 			log.Printf("round %d of %d: %s", round+1, b.flags.rounds, g)
 			for i := range g.workload.ways {
 				by := g.workload.ways[(i+round)%len(g.workload.ways)]
-				if g.workload.name == "insert" {
+				if g.workload.writes {
 					if err := w.level(ctx); err != nil {
 						return err
 					}

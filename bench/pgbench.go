@@ -26,6 +26,8 @@ type load struct {
 	clients  int
 	seconds  int
 	fence    string // value of the session variable; "" sets none
+	// variables of the script, as name=value.
+	variables []string
 }
 
 // sample is what one run brought.
@@ -53,9 +55,13 @@ func (l load) run(ctx context.Context) (sample, error) {
 	if err != nil {
 		return sample{}, err
 	}
-	cmd := exec.CommandContext(ctx, path, "-n", "-l", "--log-prefix", filepath.Join(dir, "log"),
+	args := []string{"-n", "-l", "--log-prefix", filepath.Join(dir, "log"),
 		"-h", l.host, "-p", strconv.Itoa(l.port), "-U", "postgres", "-M", l.protocol, "-f", l.script,
-		"-c", strconv.Itoa(l.clients), "-j", strconv.Itoa(min(2, l.clients)), "-T", strconv.Itoa(l.seconds), l.database)
+		"-c", strconv.Itoa(l.clients), "-j", strconv.Itoa(min(2, l.clients)), "-T", strconv.Itoa(l.seconds)}
+	for _, v := range l.variables {
+		args = append(args, "-D", v)
+	}
+	cmd := exec.CommandContext(ctx, path, append(args, l.database)...)
 	cmd.Env = append(os.Environ(), "PGSSLMODE=disable", "PGGSSENCMODE=disable", "PGOPTIONS=")
 	if l.fence != "" {
 		cmd.Env = append(cmd.Env, "PGOPTIONS=-c wirefence.token="+l.fence)

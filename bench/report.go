@@ -49,6 +49,7 @@ func (b *book) markdown() string {
 			b.table(&p, w, protocol)
 		}
 	}
+	b.guardTables(&p)
 	b.sessionTable(&p)
 	b.copyTable(&p)
 	b.leaseTables(&p)

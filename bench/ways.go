@@ -11,6 +11,8 @@ type way struct {
 	target target
 	script string // in scripts/
 	fence  string // value of the session variable
+	// database is database unless it is named.
+	database string
 }
 
 type target string
@@ -35,24 +37,28 @@ const (
 
 // workload is what is done in each of the ways.
 type workload struct {
-	name string
-	ways []way
+	name      string
+	ways      []way
+	writes    bool     // each run starts with empty tables
+	protocols []string // nil: all
+	clients   []int    // nil: those of the flag
+	variables []string // of pgbench's script, as name=value
 }
 
 var workloads = []workload{
-	{"insert", []way{
-		{direct, postgres, "insert.sql", ""},
-		{viaBouncer, pgbouncer, "insert.sql", ""},
-		{viaProxy, wirefence, "insert.sql", ""},
-		{byComment, wirefence, "insert_comment.sql", ""},
-		{byVariable, wirefence, "insert.sql", fenceText},
-		{application, postgres, "insert_application.sql", ""},
+	{name: "insert", writes: true, ways: []way{
+		{name: direct, target: postgres, script: "insert.sql"},
+		{name: viaBouncer, target: pgbouncer, script: "insert.sql"},
+		{name: viaProxy, target: wirefence, script: "insert.sql"},
+		{name: byComment, target: wirefence, script: "insert_comment.sql"},
+		{name: byVariable, target: wirefence, script: "insert.sql", fence: fenceText},
+		{name: application, target: postgres, script: "insert_application.sql"},
 	}},
-	{"select", []way{
-		{direct, postgres, "select.sql", ""},
-		{viaBouncer, pgbouncer, "select.sql", ""},
-		{viaProxy, wirefence, "select.sql", ""},
-		{byVariable, wirefence, "select.sql", fenceText},
+	{name: "select", ways: []way{
+		{name: direct, target: postgres, script: "select.sql"},
+		{name: viaBouncer, target: pgbouncer, script: "select.sql"},
+		{name: viaProxy, target: wirefence, script: "select.sql"},
+		{name: byVariable, target: wirefence, script: "select.sql", fence: fenceText},
 	}},
 }
 
@@ -76,9 +82,15 @@ func (g group) key(way string) string { return g.String() + "/" + way }
 // groups returns what is to be measured. Ways that only doesn't match are left
 // out, and groups that are empty then.
 func groups(clients []int, only func(string) bool) (all []group) {
-	for _, w := range workloads {
-		for _, protocol := range protocols {
-			for _, n := range clients {
+	for _, w := range slices.Concat(workloads, guardWorkloads()) {
+		if w.protocols == nil {
+			w.protocols = protocols
+		}
+		if w.clients == nil {
+			w.clients = clients
+		}
+		for _, protocol := range w.protocols {
+			for _, n := range w.clients {
 				g := group{w, protocol, n}
 				g.workload.ways = slices.DeleteFunc(slices.Clone(w.ways), func(way way) bool { return !only(g.key(way.name)) })
 				if len(g.workload.ways) > 0 {

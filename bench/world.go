@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"embed"
 	"fmt"
@@ -60,8 +61,10 @@ func newWorld(ctx context.Context, binary string) (w *world, err error) {
 	if err != nil {
 		return w, err
 	}
-	if err := w.fill(ctx); err != nil {
-		return w, err
+	for name, schema := range map[string]string{database: "schema.sql", guardedDatabase: "guards_schema.sql"} {
+		if err := w.fill(ctx, name, schema); err != nil {
+			return w, err
+		}
 	}
 	if w.bouncer, err = servers.StartPgBouncer(ctx, servers.PgBouncerConfig{Upstream: w.postgres.Addr(), Clients: maxClients}); err != nil {
 		return w, err
@@ -81,12 +84,12 @@ func newWorld(ctx context.Context, binary string) (w *world, err error) {
 	return w, nil
 }
 
-// fill makes the database with its schemas and rows.
-func (w *world) fill(ctx context.Context) error {
-	if err := w.exec(ctx, w.postgres.URL("postgres"), "CREATE DATABASE "+database); err != nil {
+// fill makes a database with its schemas and rows.
+func (w *world) fill(ctx context.Context, name, script string) error {
+	if err := w.exec(ctx, w.postgres.URL("postgres"), "CREATE DATABASE "+name); err != nil {
 		return err
 	}
-	conn, err := pgx.Connect(ctx, w.postgres.URL(database))
+	conn, err := pgx.Connect(ctx, w.postgres.URL(name))
 	if err != nil {
 		return err
 	}
@@ -94,7 +97,7 @@ func (w *world) fill(ctx context.Context) error {
 	if err := migrations.Apply(ctx, conn, nil); err != nil {
 		return err
 	}
-	schema, err := scripts.ReadFile("scripts/schema.sql")
+	schema, err := scripts.ReadFile("scripts/" + script)
 	if err != nil {
 		return err
 	}
@@ -172,7 +175,7 @@ func (w *world) measure(ctx context.Context, g group, by way, seconds int) (samp
 		return sample{}, err
 	}
 	s, err := load{
-		host: "127.0.0.1", port: w.ports[by.target], database: database,
+		host: "127.0.0.1", port: w.ports[by.target], database: cmp.Or(by.database, database), variables: g.workload.variables,
 		script:   filepath.Join(w.dir, "scripts", by.script),
 		protocol: g.protocol, clients: g.clients, seconds: seconds, fence: by.fence,
 	}.run(ctx)
@@ -192,11 +195,14 @@ func cpuOf(pid int) (time.Duration, error) {
 	return cpuTime(pid)
 }
 
-// level gives every run of inserts the same start: an empty table, no dead rows
-// and no checkpoint due.
+// level gives every run of inserts the same start: empty tables, no dead rows
+// and no checkpoint due. As a replica it meets no guard.
 func (w *world) level(ctx context.Context) error {
-	for _, sql := range []string{"TRUNCATE entries", "VACUUM locks", "CHECKPOINT"} {
-		if err := w.exec(ctx, w.postgres.URL(database), sql); err != nil {
+	for _, step := range []struct{ database, sql string }{
+		{guardedDatabase, "SET session_replication_role = replica; TRUNCATE entries, entries_guarded, entries_templated, lines, lines_guarded"},
+		{database, "TRUNCATE entries"}, {database, "VACUUM locks"}, {database, "CHECKPOINT"},
+	} {
+		if err := w.exec(ctx, w.postgres.URL(step.database), step.sql); err != nil {
 			return err
 		}
 	}

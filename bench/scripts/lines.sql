@@ -1,0 +1,1 @@
+INSERT INTO lines (name, amount) SELECT n % :resources, 42 FROM generate_series(1, :rows) AS n;
