@@ -189,15 +189,15 @@ func TestWrongInputForGuards(t *testing.T) {
 			{"unprotect('seen')", "42704", "is not guarded"},
 			{"forget_guard(NULL)", "42704", "null"},
 			{"forget_guard('public.orders')", "55000", "unprotect"},
-			{"declare_guard(NULL, NULL)", "22023", "It is null"},
-			{"declare_guard(NULL, 'x')", "42501", "has no guard"},
-			{"declare_guard('orders', 'lines')", "42501", "has no guard"},
+			{"declare_guard(NULL, NULL, NULL)", "22023", "It is null"},
+			{"declare_guard(NULL, 'x', false)", "42501", "has no guard"},
+			{"declare_guard('orders', 'lines', false)", "42501", "has no guard"},
 			{"guard()", "0A000", "as triggers"},
 			{"guard_row()", "0A000", "as triggers"},
 			{"guard_statement()", "0A000", "as triggers"},
 			{"guard_unchecked(NULL, NULL)", "WF002", "null"},
-			{"guard_row_unchecked(NULL, NULL, NULL)", "WF002", "null"},
-			{"guard_truncate(NULL, NULL)", "WF006", "null"},
+			{"guard_row_unchecked(NULL, NULL, NULL, NULL)", "WF002", "null"},
+			{"guard_truncate(NULL, NULL, NULL)", "WF006", "null"},
 		}
 		if db.Major >= 18 {
 			mustExec(t, app, "CREATE TABLE virtual (id int, double int GENERATED ALWAYS AS (id * 2) VIRTUAL)")
@@ -211,7 +211,7 @@ func TestWrongInputForGuards(t *testing.T) {
 			{"protect('free', 'x')", "42501", "Connect as app"},
 			{"protect('orders', 'orders')", "42501", "Connect as app"},
 			{"unprotect('orders')", "42501", "Connect as app"},
-			{"declare_guard('free', 'x')", "42501", "has no guard"},
+			{"declare_guard('free', 'x', false)", "42501", "has no guard"},
 		})
 		// A writer that doesn't end is waited for as long as the session wants.
 		writer := db.app(t)
