@@ -2,11 +2,30 @@
 -- resource=token[@source][,resource=token[@source]...].
 SET LOCAL search_path = pg_catalog, pg_temp;
 
+-- refusals counts those that are raised here, also for the transactions that they
+-- end: a sequence is not rolled back. The history tells how many of them it doesn't
+-- know. After a crash it may have counted up to 32 too many.
+CREATE SEQUENCE wirefence.refusals MINVALUE 0 START 0;
+SELECT nextval('wirefence.refusals');
+
+-- count_refusal is called before a refusal is raised. A READ ONLY transaction, and
+-- so a standby, can't count.
+CREATE FUNCTION wirefence.count_refusal() RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    IF current_setting('transaction_read_only') = 'off' THEN
+        PERFORM nextval('wirefence.refusals');
+    END IF;
+END
+$$;
+
 -- malformed raises WF004. The reason is a clause without a full stop.
 CREATE FUNCTION wirefence.malformed(reason text) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
+    PERFORM wirefence.count_refusal();
     RAISE EXCEPTION USING
         ERRCODE = 'WF004',
         MESSAGE = 'malformed fencing token',

@@ -51,6 +51,7 @@ DECLARE
     name text := wirefence.quoted(resource);
     reason text := CASE WHEN state = 'WF003' AND wirefence.is_foreign(source, known) THEN 'foreign' ELSE state END;
 BEGIN
+    PERFORM wirefence.count_refusal();
     IF state = 'WF008' THEN
         PERFORM wirefence.refuse_unknown(resource);
     END IF;
@@ -221,6 +222,7 @@ CREATE FUNCTION wirefence.refuse_unfenced() RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
+    PERFORM wirefence.count_refusal();
     RAISE EXCEPTION USING
         ERRCODE = 'WF002',
         MESSAGE = 'a fencing token is required',

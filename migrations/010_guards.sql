@@ -59,6 +59,7 @@ CREATE FUNCTION wirefence.refuse_unguarded(target regclass, resource text, carri
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
+    PERFORM wirefence.count_refusal();
     RAISE EXCEPTION USING
         ERRCODE = 'WF002',
         MESSAGE = 'a fencing token is required for resource ' || coalesce(wirefence.quoted(resource), 'null'),
@@ -262,6 +263,7 @@ BEGIN
     IF shadow THEN
         PERFORM wirefence.guard_shadowed(target, template, 'WF006');
     ELSIF NOT wirefence.bypassed(target, template) THEN
+        PERFORM wirefence.count_refusal();
         RAISE EXCEPTION USING
             ERRCODE = 'WF006',
             MESSAGE = 'TRUNCATE can''t be fenced where each row has a resource of its own',

@@ -178,7 +178,7 @@ END
 $$;
 
 -- history returns the newest rows of a resource, since a time, of some kinds; null
--- is all. Newest last.
+-- is all. The newest is the last.
 CREATE FUNCTION wirefence.history(resource text DEFAULT NULL, since timestamptz DEFAULT NULL, kinds text[] DEFAULT NULL, max_rows integer DEFAULT 100)
 RETURNS SETOF wirefence.history
 LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
@@ -206,5 +206,41 @@ BEGIN
 END
 $$;
 
-GRANT EXECUTE ON FUNCTION wirefence.prune_history(), wirefence.set_history(bigint, interval),
+-- record_refusals writes what a proxy has seen refused and what it had to drop, a
+-- JSON object for each with the names of columns. age and last_age are how many
+-- seconds ago it happened first and last; raised says that this database raised it,
+-- and so counted it.
+CREATE FUNCTION wirefence.record_refusals(proxy text, entries jsonb) RETURNS void
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lock_timeout = '2s'
+AS $$
+BEGIN
+    INSERT INTO wirefence.history (at, last_at, kind, state, resource, token, current_token, source, holder, relation, reason,
+                                   login, application, address, pid, proxy, database, count)
+    SELECT statement_timestamp() - make_interval(secs => greatest(e.age, 0)),
+           CASE WHEN e.count > 1 THEN statement_timestamp() - make_interval(secs => greatest(e.last_age, 0)) END,
+           e.kind, e.state, e.resource, e.token, e.current_token, e.source, e.holder, e.relation, left(e.reason, 1000),
+           e.login, e.application, e.address, e.pid, record_refusals.proxy, nullif(e.database, current_database()), e.count
+    FROM jsonb_to_recordset(entries) AS e(age double precision, last_age double precision, kind text, state text, resource text,
+         token bigint, current_token bigint, source text, holder text, relation text, reason text,
+         login text, application text, address inet, pid integer, database text, count bigint);
+    UPDATE wirefence.history_bounds AS b SET recorded = b.recorded + raised.count
+    FROM (SELECT sum(e.count) AS count FROM jsonb_to_recordset(entries) AS e(raised boolean, count bigint) WHERE e.raised) AS raised
+    WHERE raised.count > 0;
+    PERFORM wirefence.prune(greatest(512, 2 * jsonb_array_length(entries)));
+END
+$$;
+
+-- history_totals returns what is kept and what isn't. unrecorded are refusals that
+-- this database raised and no proxy has recorded, or not yet; dropped are handoffs
+-- and notes that could not be written.
+CREATE FUNCTION wirefence.history_totals(OUT kept bigint, OUT max_rows bigint, OUT max_age interval, OUT oldest timestamptz,
+                                         OUT raised bigint, OUT unrecorded bigint, OUT dropped bigint)
+LANGUAGE sql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $$
+    SELECT (SELECT count(*) FROM wirefence.history), b.max_rows, b.max_age, (SELECT min(h.at) FROM wirefence.history AS h),
+           r.last_value, greatest(r.last_value - b.recorded, 0), d.last_value
+    FROM wirefence.history_bounds AS b, wirefence.refusals AS r, wirefence.history_dropped AS d
+$$;
+
+GRANT EXECUTE ON FUNCTION wirefence.record_refusals(text, jsonb), wirefence.history_totals(), wirefence.prune_history(), wirefence.set_history(bigint, interval),
     wirefence.history(text, timestamptz, text[], integer) TO wirefence_issuer;

@@ -37,7 +37,8 @@ func TestRightsAreTheFewGranted(t *testing.T) {
 		}
 		if got := column[string](t, admin, granted+"'wirefence_issuer'::regrole ORDER BY 1"); !slices.Equal(got, []string{
 			"wirefence.acquire(text,text,interval,text)", "wirefence.declare_resource(text,text,text,boolean,text,text,text,text,text)", "wirefence.guarded()",
-			"wirefence.history(text,timestamp with time zone,text[],integer)", "wirefence.prune_history()",
+			"wirefence.history(text,timestamp with time zone,text[],integer)", "wirefence.history_totals()", "wirefence.prune_history()",
+			"wirefence.record_refusals(text,jsonb)",
 			"wirefence.release(text,text)", "wirefence.release_notice(text)",
 			"wirefence.renew(text,text,interval)", "wirefence.revoke(text)", "wirefence.seal(text,bigint,text)", "wirefence.seal(text,bigint,text,text)",
 			"wirefence.set_history(bigint,interval)",
