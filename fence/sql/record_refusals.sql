@@ -1,0 +1,1 @@
+SELECT wirefence.record_refusals($1, $2::jsonb)
