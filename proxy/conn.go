@@ -23,6 +23,7 @@ type conn struct {
 	up     net.Conn
 	route  upstream.Route // where up leads
 	user   string
+	origin Origin // for Refusals
 	log    *slog.Logger
 
 	mu      sync.Mutex // guards what follows
@@ -59,6 +60,7 @@ func (c *conn) run(began time.Time, a *arrival, fromClient *buffer) {
 	_ = c.up.SetDeadline(never)
 	if key := c.core.Key(); key != "" {
 		c.server.keys.Store(key, c.route)
+		c.origin.PID = pidOf(key)
 	}
 	c.server.metrics.accepted.Inc()
 	c.server.metrics.loginSeconds.Observe(time.Since(began).Seconds())

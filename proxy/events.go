@@ -3,7 +3,6 @@ package proxy
 import (
 	"context"
 	"log/slog"
-	"regexp"
 	"strconv"
 	"sync"
 	"time"
@@ -55,6 +54,11 @@ func (l *standbyLog) due(now time.Time) (left int, ok bool) {
 
 func (e *events) Refused(r session.Refusal) {
 	e.server.metrics.refusals.WithLabelValues(string(r.State), r.State.Condition(), strconv.FormatBool(r.Shadow)).Inc()
+	if e.server.options.Refusals != nil && !r.Noted {
+		e.server.options.Refusals.Refused(Refusal{
+			Origin: e.origin, State: r.State, Message: r.Message, Detail: r.Detail, Shadow: r.Shadow, Raised: r.Raised,
+		})
+	}
 	due := e.refusals.due
 	if r.State == fence.LeaseNotHeld {
 		due = e.server.standbyRefusals.due
@@ -74,9 +78,6 @@ func (e *events) Refused(r session.Refusal) {
 	}
 	e.log.Log(context.Background(), level, text, args...)
 }
-
-// detail is the form of the DETAIL that the SQL functions give.
-var detail = regexp.MustCompile(`Resource "((?:[^"]|"")*)": presented token (\d+), current token (\d+)(?:, held by "((?:[^"]|"")*)" since ([^.]+(?:\.\d+)?[^.]*))?\.`)
 
 // verdict takes the DETAIL of a refusal apart into attributes of a log line.
 func verdict(text string) []any {

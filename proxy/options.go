@@ -124,6 +124,8 @@ type Options struct {
 	// DrainTimeout is how long Shutdown waits for transactions to end before it
 	// closes their connections. Default 30s.
 	DrainTimeout time.Duration
+	// Refusals is told of each refusal. By default nobody is.
+	Refusals Refusals
 	// Logger gets what an operator should know. By default nothing is logged.
 	Logger *slog.Logger
 	// Registerer gets the metrics. By default there are none.

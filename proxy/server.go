@@ -277,6 +277,9 @@ func (s *Server) connect(ctx context.Context, client *client, startup *wire.Star
 		server: s, client: client.Conn, up: a.link.Conn, route: a.link.Route, user: startup.User(), log: log,
 		wake: make(chan struct{}, 1), ended: make(chan struct{}),
 	}
+	if s.options.Refusals != nil {
+		c.origin = originOf(startup, client)
+	}
 	c.core = session.New(s.config, s.catalogs, startup, (*events)(c))
 	if e.proved != nil {
 		c.core.Proved()

@@ -57,6 +57,8 @@ type Refusal struct {
 	Shadow bool
 	// Noted says that the database's history tells of it.
 	Noted bool
+	// Raised says that a function of the schema has raised it, and not the proxy.
+	Raised bool
 }
 
 // Events is told what happens in a session. Its methods are called while the

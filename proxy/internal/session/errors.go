@@ -86,15 +86,15 @@ func (s *Session) translate(msg []byte, code string, front *replies.Entry[note],
 		}
 	}
 	if n.refusal != nil && (code == "42601" || code == "08P01") {
-		return s.answerRefusal(n.refusal, out)
+		return s.answerRefusal(n.refusal, false, out)
 	}
 	ours := n.role == oursCheck || n.role == ours || n.role == fastBefore || n.plan != nil && n.plan.Ours()
 	if s.elsewhere(code, ours) {
-		return s.answerRefusal(s.refusalElsewhere(), out)
+		return s.answerRefusal(s.refusalElsewhere(), false, out)
 	}
 	if s.cfg.Lease != nil && ours && code == string(fence.TokenRequired) {
 		// The session variable proved to be empty, and there was no stamp.
-		return s.answerRefusal(s.unheld(), out)
+		return s.answerRefusal(s.unheld(), true, out)
 	}
 	woven := n.plan != nil
 	refused := fence.SQLState(code).Condition() != ""
@@ -106,7 +106,7 @@ func (s *Session) translate(msg []byte, code string, front *replies.Entry[note],
 		return true
 	}
 	if refused {
-		s.events.Refused(Refusal{State: fence.SQLState(code), Message: e.Message, Detail: e.Detail})
+		s.events.Refused(Refusal{State: fence.SQLState(code), Message: e.Message, Detail: e.Detail, Raised: true})
 	}
 	if !ours && !woven {
 		return true
@@ -131,9 +131,9 @@ func (s *Session) translate(msg []byte, code string, front *replies.Entry[note],
 }
 
 // answerRefusal puts a refusal of the proxy's own in the place of the server's
-// error, which doesn't pass.
-func (s *Session) answerRefusal(e *wire.Error, out *Out) (passes bool) {
-	s.events.Refused(Refusal{State: fence.SQLState(e.Code), Message: e.Message, Detail: e.Detail})
+// error, which doesn't pass; raised says that it was one of the schema's.
+func (s *Session) answerRefusal(e *wire.Error, raised bool, out *Out) (passes bool) {
+	s.events.Refused(Refusal{State: fence.SQLState(e.Code), Message: e.Message, Detail: e.Detail, Raised: raised})
 	mark := len(out.own)
 	out.own = e.Append(out.own)
 	out.put(mark)
