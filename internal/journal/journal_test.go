@@ -1,0 +1,227 @@
+package journal_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"go.uber.org/goleak"
+
+	"github.com/wirefence/wirefence/fence"
+	"github.com/wirefence/wirefence/internal/journal"
+	"github.com/wirefence/wirefence/internal/servers"
+	"github.com/wirefence/wirefence/internal/stack"
+	"github.com/wirefence/wirefence/proxy"
+)
+
+var pg *servers.Postgres
+
+func TestMain(m *testing.M) { os.Exit(testMain(m)) }
+
+func testMain(m *testing.M) int {
+	var err error
+	if pg, err = servers.StartPostgres(context.Background(), servers.PostgresConfig{}); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	status := m.Run()
+	pg.Close()
+	if err := goleak.Find(); err != nil && status == 0 {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	return status
+}
+
+// world is a database in which token 34 of orders is current, and a proxy before
+// it that tells a journal.
+type world struct {
+	admin *pgx.Conn
+	app   *pgx.Conn // through the proxy
+	away  atomic.Bool
+	end   func() // ends the journal
+	*journal.Journal
+}
+
+var errAway = errors.New("the database is away")
+
+func newWorld(t *testing.T, o journal.Options) *world {
+	t.Helper()
+	name := stack.Database(t, pg)
+	w := &world{admin: stack.Connect(t, pg.URL(name))}
+	w.exec(t, w.admin, `CREATE TABLE public.writes (id int);
+		SELECT wirefence.seal('orders', 33, 'a/1'), wirefence.seal('orders', 34, 'b/1'), wirefence.protect('public.writes', 'orders')`)
+	o.Connect = func(ctx context.Context) (*pgx.Conn, error) {
+		conn, err := pgx.Connect(ctx, pg.URL(name)+"&application_name=journal")
+		if err == nil && w.away.Load() {
+			_ = conn.Close(ctx)
+			return nil, errAway
+		}
+		return conn, err
+	}
+	o.Proxy, o.Pause, o.RetryMin, o.RetryMax = "sidecar-1", 10*time.Millisecond, 10*time.Millisecond, 10*time.Millisecond
+	var err error
+	if w.Journal, err = journal.New(o); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	over := make(chan struct{})
+	w.end = func() { cancel(); <-over }
+	go func() { defer close(over); w.Run(ctx, 10*time.Second) }()
+	addr := stack.Proxy(t, pg, proxy.Options{Refusals: w.Journal})
+	w.app = stack.Connect(t, fmt.Sprintf("postgres://postgres@%s/%s?sslmode=disable&application_name=job&default_query_exec_mode=simple_protocol", addr, name))
+	t.Cleanup(w.end)
+	return w
+}
+
+func (w *world) exec(t *testing.T, conn *pgx.Conn, sql string) {
+	t.Helper()
+	if _, err := conn.Exec(t.Context(), sql); err != nil {
+		t.Fatalf("%s: %v", sql, err)
+	}
+}
+
+// goAway ends the journal's connection, and lets it have no other.
+func (w *world) goAway(t *testing.T) {
+	t.Helper()
+	w.away.Store(true)
+	w.exec(t, w.admin, "SELECT pg_terminate_backend(pid, 60000) FROM pg_stat_activity WHERE application_name = 'journal' AND datname = current_database()")
+}
+
+// refused runs a statement through the proxy that must be refused.
+func (w *world) refused(t *testing.T, sql, state string) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	_, err := w.app.Exec(ctx, sql)
+	if refusal := (*pgconn.PgError)(nil); !errors.As(err, &refusal) || refusal.Code != state {
+		t.Fatalf("%s: %v, want %s", sql, err, state)
+	}
+}
+
+// told waits until so many refusals are in the history, and returns its rows that
+// are no handoffs.
+func (w *world) told(t *testing.T, count int64) (all []fence.Event) {
+	t.Helper()
+	for deadline := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) {
+		var err error
+		all, err = fence.History(t.Context(), w.admin, fence.EventFilter{Kinds: []fence.EventKind{fence.RefusalEvent, fence.ShadowEvent, fence.Dropped}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var sum int64
+		for _, e := range all {
+			sum += e.Count
+		}
+		if sum >= count {
+			return all
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("the history tells of %d refusals, want %d", sum, count)
+		}
+	}
+}
+
+func line(e fence.Event) string {
+	return fmt.Sprint(e.Kind, " ", e.State, " ", e.Resource, " ", e.Token, " ", e.CurrentToken, " ", e.Holder, " ", e.Table, " ", e.Login, " ",
+		e.Application, " ", e.Address, " ", e.Proxy, " ", e.Database, " ", e.Count)
+}
+
+func TestRefusalsAreRecordedThoughTheirTransactionsAreNot(t *testing.T) {
+	w := newWorld(t, journal.Options{RepeatPause: time.Hour})
+	var pid int
+	if err := w.app.QueryRow(t.Context(), "SELECT pg_backend_pid()").Scan(&pid); err != nil {
+		t.Fatal(err)
+	}
+	w.refused(t, "/*wirefence.token='orders=33'*/ INSERT INTO writes VALUES (1)", "WF001")
+	w.refused(t, "INSERT INTO writes VALUES (1)", "WF002")
+	w.refused(t, "/*wirefence.token='orders=34,'*/ INSERT INTO writes VALUES (1)", "WF004")
+	all := w.told(t, 3)
+	var lines []string
+	for _, e := range all {
+		lines = append(lines, line(e))
+		if e.PID != pid || e.LastAt != nil || time.Since(e.At) > time.Hour || e.Reason == "" {
+			t.Errorf("recorded %+v, pid %d", e, pid)
+		}
+	}
+	slices.Sort(lines) // a time is known to what the way to the database took
+	if want := []string{
+		"refusal WF001 orders 33 34 b/1  postgres job 127.0.0.1 sidecar-1  1",
+		"refusal WF002 orders 0 0  public.writes postgres job 127.0.0.1 sidecar-1  1",
+		"refusal WF004  0 0   postgres job 127.0.0.1 sidecar-1  1",
+	}; !slices.Equal(lines, want) {
+		t.Errorf("the history has\n%s\nwant\n%s", strings.Join(lines, "\n"), strings.Join(want, "\n"))
+	}
+	// What the proxy refused by itself the database has not counted; what went past
+	// the proxy is counted alone.
+	if _, err := w.admin.Exec(t.Context(), "INSERT INTO writes VALUES (1)"); err == nil {
+		t.Error("an unfenced write to a guarded table passed")
+	}
+	totals, err := fence.TotalsOfHistory(t.Context(), w.admin)
+	if err != nil || totals.Raised != 3 || totals.Unrecorded != 1 || totals.Dropped != 0 || totals.Kept != 5 {
+		t.Errorf("totals are %+v, %v", totals, err)
+	}
+	// Repeats are gathered, and written at the end at the latest.
+	for range 50 {
+		w.refused(t, "/*wirefence.token='orders=33'*/ INSERT INTO writes VALUES (1)", "WF001")
+	}
+	w.end()
+	all = w.told(t, 53)
+	if last := all[len(all)-1]; len(all) != 4 || last.Count != 50 || last.LastAt == nil || !last.LastAt.After(last.At) {
+		t.Errorf("repeats are %d rows, the last %+v", len(all), last)
+	}
+}
+
+func TestWhatIsDroppedIsTold(t *testing.T) {
+	w := newWorld(t, journal.Options{Size: 3})
+	w.goAway(t)
+	w.refused(t, "/*wirefence.token='orders=1'*/ INSERT INTO writes VALUES (1)", "WF001")
+	for token := 2; token <= 10; token++ {
+		w.refused(t, fmt.Sprintf("/*wirefence.token='orders=%d'*/ INSERT INTO writes VALUES (1)", token), "WF001")
+	}
+	if left := w.Left(); left != 10 {
+		t.Errorf("%d refusals are left to tell of, want 10", left)
+	}
+	w.away.Store(false)
+	all := w.told(t, 10)
+	var dropped int64
+	for _, e := range all {
+		if e.Kind == fence.Dropped {
+			dropped += e.Count
+		}
+	}
+	if dropped != 7 {
+		t.Errorf("%d refusals were told as dropped, want 7", dropped)
+	}
+}
+
+// A history that is locked delays neither a refusal nor an accepted write.
+func TestALockedHistoryStopsNobody(t *testing.T) {
+	w := newWorld(t, journal.Options{})
+	w.exec(t, w.admin, "BEGIN; LOCK TABLE wirefence.history")
+	w.refused(t, "/*wirefence.token='orders=33'*/ INSERT INTO writes VALUES (1)", "WF001")
+	w.exec(t, w.app, "/*wirefence.token='orders=34'*/ INSERT INTO writes VALUES (1)")
+	w.refused(t, "/*wirefence.token='orders=32'*/ INSERT INTO writes VALUES (1)", "WF001")
+	w.exec(t, w.admin, "COMMIT")
+	if all := w.told(t, 2); len(all) != 2 {
+		t.Errorf("recorded %+v", all)
+	}
+}
+
+func TestTheEndWaitsForNoDatabase(t *testing.T) {
+	w := newWorld(t, journal.Options{})
+	w.goAway(t)
+	w.refused(t, "/*wirefence.token='orders=33'*/ INSERT INTO writes VALUES (1)", "WF001")
+	w.end()
+	if left := w.Left(); left != 1 {
+		t.Errorf("%d refusals are left", left)
+	}
+}

@@ -1,0 +1,196 @@
+package journal
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/wirefence/wirefence/fence"
+)
+
+// Run writes until ctx ends, and then what is left, within patience. It is called
+// once, and by nobody else meanwhile.
+func (j *Journal) Run(ctx context.Context, patience time.Duration) {
+	j.writeUntil(ctx)
+	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), patience)
+	defer cancel()
+	for j.Left() > 0 && last.Err() == nil {
+		if _, err := j.write(last, true); err != nil {
+			j.failed(err)
+			break
+		}
+	}
+	if left := j.Left(); left > 0 {
+		j.options.Logger.Warn("refusals were not recorded in the history", "count", left)
+	}
+	j.disconnect()
+}
+
+func (j *Journal) writeUntil(ctx context.Context) {
+	retry := j.options.RetryMin
+	upkeep := time.Now()
+	for ctx.Err() == nil {
+		wait, err := j.write(ctx, false)
+		if err == nil && !time.Now().Before(upkeep) {
+			upkeep = time.Now().Add(j.options.Upkeep)
+			err = j.upkeep(ctx)
+		}
+		wake := j.wake
+		if err != nil && ctx.Err() == nil {
+			j.failed(err)
+			wait, wake = retry, nil
+			retry = min(2*retry, j.options.RetryMax)
+		} else if err == nil {
+			j.trouble, retry = "", j.options.RetryMin
+			wait = min(wait, time.Until(upkeep))
+		}
+		select {
+		case <-ctx.Done():
+		case <-wake:
+		case <-time.After(max(wait, 0)):
+		}
+	}
+}
+
+// failed logs an error unless it is the last one's.
+func (j *Journal) failed(err error) {
+	j.disconnect()
+	if text := err.Error(); text != j.trouble {
+		j.trouble = text
+		j.options.Logger.Error("the history of refusals can't be written", "error", err)
+	}
+}
+
+func (j *Journal) disconnect() {
+	if j.conn == nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	defer cancel()
+	_ = j.conn.Close(ctx)
+	j.conn = nil
+}
+
+// connected opens the connection where there is none.
+func (j *Journal) connected(ctx context.Context) (err error) {
+	if j.conn == nil || j.conn.IsClosed() {
+		j.conn, err = j.options.Connect(ctx)
+	}
+	return err
+}
+
+// write writes one batch, and returns how long there is to wait for the next.
+func (j *Journal) write(ctx context.Context, all bool) (wait time.Duration, err error) {
+	batch, dropped, wait := j.take(time.Now(), all)
+	if len(batch) == 0 && dropped == 0 {
+		return wait, nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, writeTime)
+	defer cancel()
+	if err := j.connected(ctx); err != nil {
+		return 0, err
+	}
+	for {
+		err = fence.RecordRefusals(ctx, j.conn, j.options.Proxy, j.told(batch, dropped))
+		switch refusal := (*pgconn.PgError)(nil); {
+		case err == nil:
+			j.settle(batch, dropped, false)
+			return wait, nil
+		case !errors.As(err, &refusal) || refusal.Code[:2] != "22" && refusal.Code[:2] != "23":
+			return 0, err // it may pass
+		case j.ascii:
+			j.settle(batch, dropped, true)
+			return 0, err
+		}
+		j.ascii = true
+	}
+}
+
+// told is a batch as the database reads it.
+func (j *Journal) told(batch []*entry, dropped int64) []fence.SeenRefusal {
+	now := time.Now()
+	seen := make([]fence.SeenRefusal, 0, len(batch)+1)
+	for _, e := range batch {
+		r, v := e.refusal, e.refusal.Verdict()
+		s := fence.SeenRefusal{Age: now.Sub(e.first), LastAge: now.Sub(e.last), Raised: r.Raised}
+		s.Event = fence.Event{
+			Kind: fence.RefusalEvent, Count: e.count, State: r.State, Resource: fence.Resource(j.clean(string(v.Resource))),
+			Token: v.Token, CurrentToken: v.CurrentToken, Holder: j.clean(v.Holder), Table: j.clean(v.Table), Reason: j.clean(r.Message),
+			Login: j.clean(r.User), Application: j.clean(r.Application), Address: e.kind.address, PID: int(int32(r.PID)), Database: j.clean(r.Database),
+		}
+		if r.Shadow {
+			s.Kind = fence.ShadowEvent
+		}
+		seen = append(seen, s)
+	}
+	if dropped > 0 {
+		seen = append(seen, fence.SeenRefusal{Event: fence.Event{
+			Kind: fence.Dropped, Count: dropped, Reason: "the queue of the proxy was full, or the database refused the rows",
+		}})
+	}
+	return seen
+}
+
+// clean makes a text of a session one that the database can take. A session's
+// encoding is its own.
+func (j *Journal) clean(text string) string {
+	text = strings.ToValidUTF8(text, "\uFFFD")
+	return strings.Map(func(r rune) rune {
+		if r == 0 || j.ascii && r > 127 {
+			return '?'
+		}
+		return r
+	}, text)
+}
+
+// upkeep prunes the history and reads what it doesn't have.
+func (j *Journal) upkeep(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, writeTime)
+	defer cancel()
+	if err := j.connected(ctx); err != nil {
+		return err
+	}
+	if _, err := fence.PruneHistory(ctx, j.conn); err != nil {
+		return err
+	}
+	totals, err := fence.TotalsOfHistory(ctx, j.conn)
+	if err != nil {
+		return err
+	}
+	j.metrics.unrecorded.Set(float64(totals.Unrecorded))
+	j.metrics.missed.Set(float64(totals.Dropped))
+	return nil
+}
+
+type metrics struct {
+	recorded, dropped           prometheus.Counter
+	waiting, unrecorded, missed prometheus.Gauge
+}
+
+func newMetrics(r prometheus.Registerer) (*metrics, error) {
+	m := &metrics{
+		recorded: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "wirefence_history_recorded_total", Help: "Refusals that this proxy has recorded in the history."}),
+		dropped: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "wirefence_history_dropped_total", Help: "Refusals that this proxy has seen and could not record but as a number."}),
+		waiting: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "wirefence_history_waiting", Help: "Different refusals that wait to be recorded."}),
+		unrecorded: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "wirefence_history_unrecorded_refusals", Help: "Refusals that the database has raised and no proxy has recorded, read every minute."}),
+		missed: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "wirefence_history_missed_handoffs", Help: "Handoffs that the database could not record, read every minute."}),
+	}
+	if r == nil {
+		return m, nil
+	}
+	for _, c := range []prometheus.Collector{m.recorded, m.dropped, m.waiting, m.unrecorded, m.missed} {
+		if err := r.Register(c); err != nil {
+			return nil, err
+		}
+	}
+	return m, nil
+}
