@@ -62,7 +62,7 @@ wins over its variable.`,
 	}
 	root.CompletionOptions.HiddenDefaultCmd = true
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
-	root.AddCommand(proxyCommand(), migrateCommand(), lockCommand(), statusCommand(), revokeCommand(), resourceCommand(),
+	root.AddCommand(proxyCommand(), migrateCommand(), lockCommand(), statusCommand(), revokeCommand(), historyCommand(), resourceCommand(),
 		protectCommand(), unprotectCommand(), demoCommand(), versionCommand())
 	root.SetArgs(args)
 	command, err := root.ExecuteContextC(ctx)

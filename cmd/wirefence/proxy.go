@@ -52,6 +52,7 @@ type proxySettings struct {
 	MaxStatement             int           `env:"WIREFENCE_MAX_STATEMENT" envDefault:"16777216" help:"largest statement that is scanned, in bytes; a larger one passes if nothing in it could be a fence, else it is refused"`
 	DrainGrace               time.Duration `env:"WIREFENCE_DRAIN_GRACE" envDefault:"0s" help:"time after SIGTERM in which new clients are still served"`
 	DrainTimeout             time.Duration `env:"WIREFENCE_DRAIN_TIMEOUT" envDefault:"30s" help:"time that transactions have to end after SIGTERM"`
+	History                  bool          `env:"WIREFENCE_HISTORY" envDefault:"true" help:"record refusals in the history that the database keeps, with WIREFENCE_DATABASE_URL"`
 	LogLevel                 string        `env:"WIREFENCE_LOG_LEVEL" envDefault:"info" help:"debug, info, warn or error"`
 	LogFormat                string        `env:"WIREFENCE_LOG_FORMAT" envDefault:"auto" help:"text, json, or auto: text on a terminal, else JSON"`
 }
@@ -96,6 +97,10 @@ func runProxy(ctx context.Context, cfg proxySettings, signals *signals) error {
 	if err != nil {
 		return usageError{err}
 	}
+	recording, err := newRecording(cfg, registry, log)
+	if err != nil {
+		return err
+	}
 	server, err := proxy.New(proxy.Options{
 		Listen: cfg.Listen, Upstream: cfg.Upstream, DatabaseURL: cfg.DatabaseURL,
 		TLS: proxy.TLS{
@@ -110,7 +115,7 @@ func runProxy(ctx context.Context, cfg proxySettings, signals *signals) error {
 		Lease: sidecar.lease(), Standby: proxy.Standby(cfg.Standby), StandbyWait: cfg.StandbyWait,
 		MaxConnections: cfg.MaxConnections, StartupTimeout: cfg.StartupTimeout, ConnectTimeout: cfg.ConnectTimeout,
 		MaxStatement: cfg.MaxStatement, DrainGrace: cfg.DrainGrace, DrainTimeout: cfg.DrainTimeout,
-		Logger: log, Registerer: registry,
+		Refusals: recording.refusals(), Logger: log, Registerer: registry,
 	})
 	if err != nil {
 		return usageError{err}
@@ -137,6 +142,8 @@ func runProxy(ctx context.Context, cfg proxySettings, signals *signals) error {
 	defer admin.close()
 	log.Info("serving", "version", version, "listen", addrs(server.Addrs()), "upstream", cfg.Upstream, "mode", cfg.Mode,
 		"unfenced_writes", cfg.UnfencedWrites, "admin", cfg.AdminListen)
+	recording.run()
+	defer recording.end()
 	sidecar.run(ctx)
 	if err := signals.serve(ctx, server, log); err != nil {
 		sidecar.release(releaseAtOnce, log)
