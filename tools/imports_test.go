@@ -49,6 +49,10 @@ var imports = []struct {
 	{"internal/api/a.go", module + "/proxy", "api"},
 	{"internal/api/a_test.go", module + "/lockclient/redis", ""},
 
+	{"internal/doctor/a.go", module + "/migrations", ""},
+	{"internal/doctor/a.go", module + "/lockclient/redis", ""},
+	{"internal/doctor/a.go", module + "/proxy", "doctor"},
+
 	{"model/a.go", "os/exec", ""},
 	{"model/a.go", module + "/fence", "model"},
 	{"model/a_test.go", module + "/internal/servers", "model"},

@@ -34,6 +34,9 @@ func TestMain(m *testing.M) {
 	os.Setenv(asCommand, "1")
 	status := m.Run()
 	shared.close()
+	if healthy.Postgres != nil {
+		healthy.Close()
+	}
 	os.Exit(status)
 }
 

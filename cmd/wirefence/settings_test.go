@@ -57,6 +57,7 @@ func TestEverySettingIsExplained(t *testing.T) {
 	var seen []string
 	for _, all := range [][]reflect.StructField{
 		fields[proxySettings](), fields[lockSettings](), fields[statusSettings](), fields[revokeSettings](), fields[migrateSettings](),
+		fields[doctorSettings](),
 	} {
 		for _, f := range all {
 			name := f.Tag.Get("env")
@@ -77,7 +78,7 @@ func TestEverySettingIsExplained(t *testing.T) {
 func TestHelpListsSettings(t *testing.T) {
 	t.Parallel()
 	wirefence(t, nil, "proxy", "--help").expect(t, 0).says(t, "--upstream", "[WIREFENCE_UPSTREAM]", `(default "127.0.0.1:6433")`)
-	all := wirefence(t, nil, "--help").expect(t, 0).says(t, "proxy", "migrate", "lock", "status", "revoke", "demo", "version")
+	all := wirefence(t, nil, "--help").expect(t, 0).says(t, "proxy", "migrate", "lock", "status", "revoke", "doctor", "demo", "version")
 	if strings.Contains(all.stdout, "worker") {
 		t.Error("the demo's worker is listed")
 	}

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"text/tabwriter"
 	"time"
@@ -14,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/wirefence/wirefence/fence"
+	"github.com/wirefence/wirefence/internal/doctor"
 )
 
 type statusSettings struct {
@@ -141,16 +141,13 @@ func printJSON(w io.Writer, value any) error {
 
 // askReady asks the proxy on this machine for /readyz.
 func askReady(ctx context.Context, admin string) error {
-	host, port, err := net.SplitHostPort(admin)
+	address, err := doctor.AdminAddress(admin)
 	if err != nil {
 		return usageError{fmt.Errorf("WIREFENCE_ADMIN_LISTEN: %w", err)}
 	}
-	if ip := net.ParseIP(host); host == "" || ip != nil && ip.IsUnspecified() {
-		host = "127.0.0.1"
-	}
 	ctx, cancel := context.WithTimeout(ctx, 3*time.Second)
 	defer cancel()
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+net.JoinHostPort(host, port)+"/readyz", nil)
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+address+"/readyz", nil)
 	if err != nil {
 		return err
 	}

@@ -1,0 +1,163 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	goredis "github.com/redis/go-redis/v9"
+	"github.com/spf13/cobra"
+
+	"github.com/wirefence/wirefence/internal/doctor"
+)
+
+// exitProblem is the status of a doctor that has found something, besides
+// exitFailure, by which something could not be looked at.
+const exitProblem = 3
+
+type doctorSettings struct {
+	StoreSettings
+	DatabaseURL    string        `env:"WIREFENCE_DATABASE_URL" help:"connection string of the issuer's role (required)"`
+	Upstream       string        `env:"WIREFENCE_UPSTREAM" help:"the proxy's PostgreSQL servers; where they are set, the proxy on this machine is looked at, too"`
+	Listen         []string      `env:"WIREFENCE_LISTEN" help:"where the proxy listens, of which the first counts; off for none (default 127.0.0.1:6433 where the upstream is set)"`
+	ProxyURL       string        `env:"WIREFENCE_PROXY_URL" help:"connection string of a session through the proxy (default: at WIREFENCE_LISTEN with the user, password and database of WIREFENCE_DATABASE_URL)"`
+	AdminListen    string        `env:"WIREFENCE_ADMIN_LISTEN" help:"where the proxy's probes are; off for none (default 127.0.0.1:9433 where the upstream is set)"`
+	MaxConnections int           `env:"WIREFENCE_MAX_CONNECTIONS" envDefault:"0" help:"the proxy's limit of clients, to be compared with the server's; 0 compares nothing"`
+	Timeout        time.Duration `env:"WIREFENCE_TIMEOUT" envDefault:"10s" help:"how long each check may take"`
+	Strict         bool          `env:"WIREFENCE_STRICT" help:"let warnings count as problems"`
+	JSON           bool          `env:"WIREFENCE_JSON" help:"print JSON"`
+}
+
+func doctorCommand() *cobra.Command {
+	c := &cobra.Command{
+		Use:   "doctor",
+		Short: "Look whether the fence really holds, and say what to do where it doesn't",
+		Long: `Looks at the database, at the lease store that is named, and at the proxy, if one
+is named: whether the schema, its functions and rights are as this binary installs
+them, whether guards stand, whether something holds up takeovers, whether settings
+of the servers cost safety or leases, and whether fences are checked on the way
+through the proxy. Each finding says what it means and what to do. Nothing is
+changed anywhere.
+
+Exit status: 0 if all is well, warnings included unless --strict is given; 3 if a
+problem was found; else 1 if a check could not be made, for lack of a right or of
+an answer; 2 for wrong usage.`,
+		Example: "  wirefence doctor --database-url postgres://issuer@db/app\n  wirefence doctor --strict --json",
+		Args:    exactly(0, "no arguments"),
+		RunE: func(c *cobra.Command, _ []string) error {
+			cfg, err := read[doctorSettings](c)
+			if err != nil {
+				return err
+			}
+			return runDoctor(c.Context(), cfg, c.OutOrStdout())
+		},
+	}
+	settings[doctorSettings](c)
+	return c
+}
+
+func runDoctor(ctx context.Context, cfg doctorSettings, w io.Writer) error {
+	in, closeAll, err := cfg.input(ctx)
+	if err != nil {
+		return usageError{err}
+	}
+	defer closeAll()
+	results := doctor.Run(ctx, in, cfg.Timeout)
+	print := doctor.Print
+	if cfg.JSON {
+		print = doctor.PrintJSON
+	}
+	if err := print(w, results); err != nil {
+		return err
+	}
+	switch worst := doctor.Worst(results); {
+	case worst == doctor.Problem, cfg.Strict && doctor.Counts(results)[doctor.Warning.String()] > 0:
+		return &exitStatus{status: exitProblem}
+	case worst == doctor.Unchecked:
+		return &exitStatus{status: exitFailure}
+	}
+	return nil
+}
+
+// input is what the settings name. It does not connect yet.
+func (cfg doctorSettings) input(ctx context.Context) (in *doctor.Input, closeAll func(), err error) {
+	switch {
+	case cfg.DatabaseURL == "":
+		return nil, nil, errors.New("WIREFENCE_DATABASE_URL is not set: it is the connection string of the issuer's role, as in postgres://issuer@db.internal/app")
+	case cfg.Timeout <= 0:
+		return nil, nil, fmt.Errorf("WIREFENCE_TIMEOUT is %v: more than 0", cfg.Timeout)
+	}
+	leases, err := openLeases(ctx, cfg.StoreSettings, cfg.DatabaseURL)
+	if err != nil {
+		return nil, nil, err
+	}
+	goredis.SetLogger(redisLog{slog.New(slog.DiscardHandler)}) // what fails is told
+	in = &doctor.Input{Replicas: cfg.RedisReplicas, MaxConnections: cfg.MaxConnections}
+	if named := cfg.openers(); len(named) > 0 {
+		in.Store, in.StoreSetting = leases.store, named[0].setting
+	}
+	if in.Database, err = doctor.OpenPool(ctx, cfg.DatabaseURL); err != nil {
+		leases.close()
+		return nil, nil, fmt.Errorf("WIREFENCE_DATABASE_URL: %w", err)
+	}
+	closeAll = func() {
+		in.Database.Close()
+		leases.close()
+	}
+	if err := cfg.nameProxy(in); err != nil {
+		closeAll()
+		return nil, nil, err
+	}
+	return in, closeAll, nil
+}
+
+// nameProxy adds what the settings say of a proxy.
+func (cfg doctorSettings) nameProxy(in *doctor.Input) (err error) {
+	as := in.Database.Config().ConnConfig
+	listen, admin := "", cfg.AdminListen
+	if len(cfg.Listen) > 0 {
+		listen = cfg.Listen[0]
+	}
+	if cfg.Upstream != "" {
+		listen, admin = cmp.Or(listen, proxyDefault("Listen")), cmp.Or(admin, proxyDefault("AdminListen"))
+		if in.Upstream, err = doctor.UpstreamSession(cfg.Upstream, as); err != nil {
+			return fmt.Errorf("WIREFENCE_UPSTREAM: %w", err)
+		}
+	}
+	if admin != "" && admin != "off" {
+		if in.Admin, err = doctor.AdminAddress(admin); err != nil {
+			return fmt.Errorf("WIREFENCE_ADMIN_LISTEN: %w", err)
+		}
+	}
+	in.Proxy, err = cfg.proxySession(listen, as)
+	return err
+}
+
+func (cfg doctorSettings) proxySession(listen string, as *pgx.ConnConfig) (session *pgx.ConnConfig, err error) {
+	switch {
+	case cfg.ProxyURL != "":
+		if session, err = doctor.ParseSession(cfg.ProxyURL); err != nil {
+			return nil, fmt.Errorf("WIREFENCE_PROXY_URL: %w", err)
+		}
+	case listen != "" && listen != "off":
+		if session, err = doctor.ListenSession(listen, as); err != nil {
+			return nil, fmt.Errorf("WIREFENCE_LISTEN: %w", err)
+		}
+	}
+	return session, nil
+}
+
+// proxyDefault is what the proxy takes where a field of its settings isn't set.
+func proxyDefault(field string) string {
+	for _, f := range fields[proxySettings]() {
+		if f.Name == field {
+			return f.Tag.Get("envDefault")
+		}
+	}
+	panic("the proxy has no setting " + field)
+}

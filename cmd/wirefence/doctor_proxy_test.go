@@ -1,0 +1,86 @@
+package main
+
+import (
+	"net"
+	"strings"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/wirefence/wirefence/internal/stack"
+)
+
+// proxied are the settings of a database behind a proxy that runs.
+func (p patient) proxied(t *testing.T, proxy *proxyProcess, more ...string) []string {
+	t.Helper()
+	cfg, err := pgx.ParseConfig(proxy.url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p.settings(append([]string{
+		"WIREFENCE_UPSTREAM=postgres://" + p.Addr() + "/?sslmode=disable&pooling=session",
+		"WIREFENCE_LISTEN=" + net.JoinHostPort(cfg.Host, stack.Port(strings.TrimPrefix(strings.Split(proxy.url, "@")[1], ""))),
+		"WIREFENCE_ADMIN_LISTEN=" + proxy.admin,
+	}, more...)...)
+}
+
+func TestDoctorOfAProxy(t *testing.T) {
+	t.Parallel()
+	p := newPatient(t)
+	proxy := startProxy(t, p.URLFor("issuer", p.name))
+	r := examine(t, p.proxied(t, proxy))
+	for check, says := range map[string]string{
+		"proxy.upstream": "the database of WIREFENCE_DATABASE_URL", "proxy.ready": "ready", "proxy.reachable": "answers in",
+		"proxy.database": "the database of WIREFENCE_DATABASE_URL", "proxy.fences": "has fences checked, in both protocols",
+	} {
+		r.finds(t, check, "ok", says, "")
+	}
+	r.ends(t, 0)
+	examine(t, p.settings("WIREFENCE_PROXY_URL="+strings.Replace(proxy.url, "postgres@", "app@", 1))).
+		finds(t, "proxy.fences", "ok", "", "").ends(t, 0)
+	examine(t, p.proxied(t, proxy, "WIREFENCE_MAX_CONNECTIONS=1000")).
+		finds(t, "server.connections", "warning", "the proxy admits 1000 clients", "WIREFENCE_MAX_CONNECTIONS=").ends(t, 0, "server.connections")
+}
+
+func TestDoctorOfAProxyThatDoesNotFence(t *testing.T) {
+	t.Parallel()
+	p := newPatient(t)
+	shadow := startProxy(t, p.URLFor("issuer", p.name), "WIREFENCE_MODE=shadow")
+	examine(t, p.proxied(t, shadow)).finds(t, "proxy.fences", "warning", "in shadow mode", "WIREFENCE_MODE=enforce").ends(t, 0, "proxy.fences")
+	examine(t, p.proxied(t, shadow), "--strict").ends(t, exitProblem, "proxy.fences")
+	off := startProxy(t, p.URLFor("issuer", p.name), "WIREFENCE_MODE=off")
+	examine(t, p.proxied(t, off)).finds(t, "proxy.fences", "problem", "what is no fence was not refused", "WIREFENCE_MODE=enforce").ends(t, exitProblem, "proxy.fences")
+	// The database itself is no proxy.
+	examine(t, p.settings("WIREFENCE_PROXY_URL="+p.URLFor("app", p.name))).
+		finds(t, "proxy.fences", "problem", "what is no fence was not refused", "let clients connect to the proxy").ends(t, exitProblem, "proxy.fences")
+}
+
+func TestDoctorOfAProxyOfAnotherDatabase(t *testing.T) {
+	t.Parallel()
+	p, other := newPatient(t), database(t, true)
+	proxy := startProxy(t, other)
+	settings := append(p.proxied(t, proxy), "WIREFENCE_PROXY_URL="+proxy.url)
+	examine(t, settings).finds(t, "proxy.database", "problem", "comes to another database", "name the same server").ends(t, exitProblem, "proxy.database")
+	cfg, err := pgx.ParseConfig(other)
+	if err != nil {
+		t.Fatal(err)
+	}
+	stack.Exec(t, p.URL("postgres"), "CREATE DATABASE "+cfg.Database) // of the same name
+	settings = []string{"WIREFENCE_DATABASE_URL=" + p.URL(cfg.Database), "WIREFENCE_UPSTREAM=postgres://" + postgres(t).Addr() + "/?sslmode=disable", "WIREFENCE_LISTEN=off", "WIREFENCE_ADMIN_LISTEN=off"}
+	examine(t, settings).finds(t, "proxy.upstream", "problem", "comes to another database", "name the same server")
+}
+
+func TestDoctorWithoutItsProxy(t *testing.T) {
+	t.Parallel()
+	p := newPatient(t)
+	r := examine(t, p.settings("WIREFENCE_UPSTREAM=postgres://127.0.0.1:1/", "WIREFENCE_LISTEN=127.0.0.1:1", "WIREFENCE_ADMIN_LISTEN=127.0.0.1:1"))
+	r.finds(t, "proxy.upstream", "problem", "can't be reached", "WIREFENCE_UPSTREAM").finds(t, "proxy.ready", "problem", "don't answer", "WIREFENCE_ADMIN_LISTEN").
+		finds(t, "proxy.reachable", "problem", "no session through the proxy", "WIREFENCE_LISTEN").finds(t, "proxy.fences", "unchecked", "because of proxy.reachable", "")
+	r.ends(t, exitProblem, "proxy.upstream", "proxy.ready", "proxy.reachable", "proxy.database", "proxy.fences")
+	// A proxy that runs, and whose server doesn't.
+	settings, listen, admin := proxySettingsFor(t, "postgres://postgres@127.0.0.1:1/x?sslmode=disable")
+	proxy := start(t, append(settings, "WIREFENCE_DATABASE_URL="), "proxy")
+	proxy.stderr.await(t, `"msg":"serving"`)
+	examine(t, p.settings("WIREFENCE_LISTEN="+listen, "WIREFENCE_ADMIN_LISTEN="+admin)).
+		finds(t, "proxy.ready", "problem", "the proxy is not ready", "log").ends(t, exitProblem, "proxy.ready", "proxy.reachable", "proxy.database", "proxy.fences")
+}

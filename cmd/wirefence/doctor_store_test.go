@@ -1,0 +1,151 @@
+package main
+
+import (
+	"context"
+	"strings"
+	"testing"
+
+	"github.com/wirefence/wirefence/internal/servers"
+	"github.com/wirefence/wirefence/internal/stack"
+)
+
+// Each kind of store is looked at, and what it has counted.
+func TestDoctorOfStores(t *testing.T) {
+	t.Parallel()
+	redis := redisServer(t)
+	for name, c := range map[string]struct {
+		setting string
+		checks  []string
+	}{
+		"redis":     {"WIREFENCE_REDIS_URL=" + redis.URL(), []string{"store.settings", "store.clock"}},
+		"etcd":      {"WIREFENCE_ETCD_URL=" + etcdServer(t).URL(), []string{"store.members"}},
+		"zookeeper": {"WIREFENCE_ZOOKEEPER_URL=" + zookeeperServer(t).URL(), nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			p := newPatient(t)
+			settings, resource := p.settings(c.setting), "examined-"+name+"-"+p.name
+			wirefence(t, settings, "lock", resource, "--", "true").expect(t, 0)
+			r := examine(t, settings).finds(t, "store.reachable", "ok", "answers in", "").finds(t, "store.counters", "ok", "compared: 1", "")
+			for _, check := range c.checks {
+				r.finds(t, check, map[bool]string{true: "note", false: "ok"}[check == "store.settings"], "", "")
+			}
+			r.ends(t, 0)
+			p.exec(t, "SELECT wirefence.seal('"+resource+"', 1000000000000)")
+			examine(t, settings).finds(t, "store.counters", "note", resource, "").ends(t, 0)
+		})
+	}
+}
+
+func TestDoctorOfAStoreThatIsDown(t *testing.T) {
+	t.Parallel()
+	p := newPatient(t)
+	for _, setting := range []string{"WIREFENCE_REDIS_URL=redis://:geheim@127.0.0.1:1", "WIREFENCE_ETCD_URL=etcd://127.0.0.1:1", "WIREFENCE_ZOOKEEPER_URL=zookeeper://127.0.0.1:1"} {
+		t.Run(setting, func(t *testing.T) {
+			t.Parallel()
+			name, _, _ := strings.Cut(setting, "=")
+			r := examine(t, p.settings(setting), "--timeout=5s").finds(t, "store.reachable", "problem", "can't be reached", name)
+			r.finds(t, "store.counters", "unchecked", "because of store.reachable", "").finds(t, "guards.tables", "ok", "", "")
+			if r.status != exitProblem || strings.Contains(r.text, "geheim") {
+				t.Errorf("status %d:\n%s", r.status, r.text)
+			}
+		})
+	}
+}
+
+func TestDoctorOfRedisSettings(t *testing.T) {
+	t.Parallel()
+	p := newPatient(t)
+	redis, err := servers.StartRedis(t.Context(), "--maxmemory", "50mb", "--maxmemory-policy", "volatile-lru", "--appendonly", "yes")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(redis.Close)
+	settings := p.settings("WIREFENCE_REDIS_URL=" + redis.URL())
+	examine(t, settings).finds(t, "store.settings", "warning", "maxmemory-policy volatile-lru", "CONFIG SET maxmemory-policy noeviction").ends(t, 0, "store.settings")
+	examine(t, append(settings, "WIREFENCE_REDIS_WAIT_REPLICAS=1")).finds(t, "store.settings", "problem", "has 0 replicas, grants wait for 1", "WIREFENCE_REDIS_WAIT_REPLICAS").
+		ends(t, exitProblem, "store.settings")
+	do := func(args ...any) {
+		t.Helper()
+		if _, err := redis.Do(t.Context(), args...); err != nil {
+			t.Fatal(err)
+		}
+	}
+	do("CONFIG", "SET", "maxmemory-policy", "noeviction")
+	examine(t, settings).finds(t, "store.settings", "ok", "evicts nothing and writes what it is told to disk", "").ends(t, 0)
+	do("ACL", "SETUSER", "poor", "on", ">geheim", "~wirefence:*", "+eval", "+evalsha", "+get", "+pttl")
+	r := examine(t, p.settings("WIREFENCE_REDIS_URL="+strings.Replace(redis.URL(), "redis://", "redis://poor:geheim@", 1)))
+	r.finds(t, "store.settings", "unchecked", "NOPERM", "+config|get").finds(t, "store.reachable", "ok", "", "").ends(t, exitFailure, "store.settings", "store.clock")
+	if strings.Contains(r.text, "geheim") {
+		t.Errorf("the password is shown:\n%s", r.text)
+	}
+}
+
+func TestDoctorOfRedisClusterAndSentinel(t *testing.T) {
+	t.Parallel()
+	p := newPatient(t)
+	cluster, err := servers.StartRedisCluster(context.Background())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(cluster.Close)
+	sentinel, err := servers.StartRedisSentinel(context.Background())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(sentinel.Close)
+	r := examine(t, p.settings("WIREFENCE_REDIS_URL="+cluster.URL())).finds(t, "store.reachable", "ok", "", "")
+	for _, master := range cluster.Masters {
+		r.finds(t, "store.settings", "note", master.Addr()+" has appendonly no", "").finds(t, "store.clock", "ok", master.Addr(), "")
+	}
+	r.ends(t, 0)
+	examine(t, p.settings("WIREFENCE_REDIS_URL="+sentinel.URL(), "WIREFENCE_REDIS_WAIT_REPLICAS=1")).
+		finds(t, "store.settings", "note", "has appendonly no", "").ends(t, 0)
+}
+
+// The shared server of the other tests gives durability up for speed.
+func TestDoctorFindsWhatACrashCouldUndo(t *testing.T) {
+	t.Parallel()
+	r := examine(t, issuer(database(t, true)))
+	r.finds(t, "server.durability", "problem", "fsync is off", "ALTER SYSTEM SET fsync = on").finds(t, "server.durability", "warning", "synchronous_commit is off", "ALTER SYSTEM RESET synchronous_commit")
+	r.finds(t, "roles.issuer", "note", "postgres is a superuser", "IN ROLE wirefence_issuer")
+	r.ends(t, exitProblem, "server.durability")
+}
+
+func TestDoctorOfAStandby(t *testing.T) {
+	t.Parallel()
+	primary := newPatient(t)
+	standby, err := primary.StartStandby(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(standby.Close)
+	r := examine(t, patient{standby, primary.name}.settings())
+	r.finds(t, "database.primary", "problem", "the server is a standby", "target_session_attrs=read-write").finds(t, "guards.tables", "ok", "", "")
+	r.ends(t, exitProblem, "database.primary")
+	examine(t, primary.settings()).finds(t, "server.durability", "note", "standbys follow asynchronously", "synchronous_standby_names").ends(t, 0)
+}
+
+// What belongs to the whole cluster is changed while no other test runs.
+func TestDoctorOfRoles(t *testing.T) {
+	p := newPatient(t)
+	p.exec(t, "REVOKE pg_signal_backend FROM wirefence_owner")
+	examine(t, p.settings()).finds(t, "roles.prepared", "problem", "wirefence_owner may not end backends", "GRANT pg_signal_backend TO wirefence_owner").ends(t, exitProblem, "roles.prepared")
+	p.exec(t, "GRANT pg_signal_backend TO wirefence_owner", "CREATE ROLE deployer LOGIN IN ROLE wirefence_owner", "CREATE ROLE maintenance LOGIN IN ROLE wirefence_bypass",
+		"CREATE TABLE orders (id int)", "SELECT wirefence.protect('orders', 'orders')", "GRANT INSERT ON orders TO maintenance",
+		"ALTER ROLE maintenance SET session_replication_role = replica", "GRANT SET ON PARAMETER session_replication_role TO app")
+	r := examine(t, p.settings()).finds(t, "roles.owner", "note", "can act as wirefence_owner: deployer", "REVOKE wirefence_owner FROM").
+		finds(t, "guards.bypass", "note", "without a token: maintenance", "REVOKE wirefence_bypass FROM").
+		finds(t, "guards.replica-role", "problem", "session_replication_role is replica for role maintenance", "ALTER ROLE maintenance RESET session_replication_role").
+		finds(t, "guards.replica-role", "warning", "app may set session_replication_role", "REVOKE SET ON PARAMETER session_replication_role FROM app")
+	r.ends(t, exitProblem, "guards.replica-role")
+	p.exec(t, "ALTER ROLE maintenance RESET session_replication_role", "REVOKE SET ON PARAMETER session_replication_role FROM app")
+	stack.Exec(t, p.URLFor("maintenance", p.name), "INSERT INTO orders VALUES (1)")
+	examine(t, p.settings()).finds(t, "guards.bypass", "note", "maintenance wrote past guards in the last 24 hours, in transactions: 1, last to public.orders", "").ends(t, 0)
+	p.exec(t, "DROP OWNED BY maintenance", "DROP ROLE maintenance", "DROP ROLE deployer")
+
+	p.exec(t, "ALTER ROLE wirefence_bypass RENAME TO renamed")
+	examine(t, p.settings()).finds(t, "roles.prepared", "problem", "the role wirefence_bypass doesn't exist", "wirefence migrate").ends(t, exitProblem, "roles.prepared")
+	p.exec(t, "ALTER ROLE renamed RENAME TO wirefence_bypass")
+	examine(t, p.settings()).ends(t, 0)
+}

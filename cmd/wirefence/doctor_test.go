@@ -1,0 +1,299 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/wirefence/wirefence/internal/servers"
+	"github.com/wirefence/wirefence/internal/stack"
+	"github.com/wirefence/wirefence/migrations"
+)
+
+// healthy is a server as an operator should run it: what the other tests' server
+// gives up for speed, a doctor finds.
+var healthy struct {
+	sync.Mutex
+	*servers.Postgres
+}
+
+func healthyServer(t *testing.T) *servers.Postgres {
+	t.Helper()
+	healthy.Lock()
+	defer healthy.Unlock()
+	if healthy.Postgres == nil {
+		pg, err := servers.StartPostgres(context.Background(), servers.PostgresConfig{Fsync: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		healthy.Postgres = pg
+		stack.Exec(t, pg.URL("postgres"), "CREATE ROLE wirefence_issuer NOLOGIN", "CREATE ROLE issuer LOGIN IN ROLE wirefence_issuer", "GRANT pg_read_all_stats TO issuer", "CREATE ROLE app LOGIN")
+	}
+	return healthy.Postgres
+}
+
+// patient is a database to be looked at.
+type patient struct {
+	*servers.Postgres
+	name string
+}
+
+func newPatient(t *testing.T) patient {
+	t.Helper()
+	pg := healthyServer(t)
+	return patient{pg, stack.Database(t, pg)}
+}
+
+func (p patient) settings(more ...string) []string {
+	return append([]string{"WIREFENCE_DATABASE_URL=" + p.URLFor("issuer", p.name)}, more...)
+}
+
+// exec changes the database as its superuser.
+func (p patient) exec(t *testing.T, statements ...string) {
+	t.Helper()
+	stack.Exec(t, p.URL(p.name), statements...)
+}
+
+// report is what `wirefence doctor --json` prints.
+type report struct {
+	status int
+	text   string
+	Grade  string
+	Counts map[string]int
+	Checks []struct {
+		Check, Grade string
+		Milliseconds float64
+		Findings     []struct {
+			Grade, Says, Means string
+			Remedy             []string
+		}
+	}
+}
+
+func examine(t *testing.T, settings []string, args ...string) report {
+	t.Helper()
+	got := wirefence(t, settings, append([]string{"doctor", "--json"}, args...)...)
+	r := report{status: got.status, text: got.stdout}
+	if err := json.Unmarshal([]byte(got.stdout), &r); err != nil {
+		t.Fatalf("status %d, %v:\n%s%s", got.status, err, got.stdout, got.stderr)
+	}
+	return r
+}
+
+// finds fails the test unless a check has a finding of a grade with a text, and a
+// remedy with another.
+func (r report) finds(t *testing.T, check, grade, says, remedy string) report {
+	t.Helper()
+	for _, c := range r.Checks {
+		if c.Check != check {
+			continue
+		}
+		for _, f := range c.Findings {
+			if f.Grade == grade && strings.Contains(f.Says, says) && strings.Contains(strings.Join(f.Remedy, "\n"), remedy) {
+				if f.Means == "" && (grade == "warning" || grade == "problem") {
+					t.Errorf("%s doesn't say what %q means", check, f.Says)
+				}
+				return r
+			}
+		}
+	}
+	t.Errorf("%s has no %s that says %q with the remedy %q:\n%s", check, grade, says, remedy, r.text)
+	return r
+}
+
+// ends fails the test unless the exit status is one, and no more checks than those
+// named have a grade worse than a note.
+func (r report) ends(t *testing.T, status int, checks ...string) {
+	t.Helper()
+	if r.status != status {
+		t.Errorf("exit status %d, not %d:\n%s", r.status, status, r.text)
+	}
+	for _, c := range r.Checks {
+		if bad := c.Grade != "ok" && c.Grade != "note"; bad != slices.Contains(checks, c.Check) {
+			t.Errorf("%s is %s:\n%+v", c.Check, c.Grade, c.Findings)
+		}
+	}
+}
+
+func TestDoctorOfAHealthyDatabase(t *testing.T) {
+	t.Parallel()
+	p := newPatient(t)
+	p.exec(t, "CREATE TABLE orders (id int)", "SELECT wirefence.seal('orders', 34, 'worker-B')", "SELECT wirefence.protect('orders', 'orders')")
+	r := wirefence(t, p.settings(), "doctor").expect(t, 0)
+	r.says(t, "ok         database.reachable", "schema is at version", "guarded tables: 1, and all guards stand", "All is well")
+	for line := range strings.Lines(r.stdout) {
+		if text := strings.TrimSpace(line); text != "" && !strings.HasPrefix(line, "ok ") && !strings.HasPrefix(line, "All is well") {
+			t.Errorf("besides: %s", text)
+		}
+	}
+	wirefence(t, p.settings(), "doctor", "--strict").expect(t, 0)
+	j := examine(t, p.settings())
+	j.ends(t, 0)
+	if j.Grade != "ok" || j.Counts["ok"] != len(j.Checks) || len(j.Checks) < 15 {
+		t.Errorf("got %+v", j)
+	}
+}
+
+// Every drift is made, and found by its check alone.
+func TestDoctorFindsDrift(t *testing.T) {
+	t.Parallel()
+	guard := []string{"CREATE TABLE orders (id int)", "CREATE TABLE reports (tenant text NOT NULL, id int NOT NULL)",
+		"SELECT wirefence.protect('orders', 'orders')", "SELECT wirefence.protect('reports', 'report:{tenant}:{id}')"}
+	for _, c := range []struct {
+		name   string
+		made   []string
+		status int
+		check  string
+		grade  string
+		says   string
+		remedy string
+	}{
+		{"a dropped trigger", append(guard, "DROP TRIGGER wirefence_guard ON orders"),
+			3, "guards.tables", "problem", "public.orders, for orders: its triggers have gone", "wirefence protect public.orders --resource orders"},
+		{"a disabled trigger", append(guard, "ALTER TABLE reports DISABLE TRIGGER wirefence_guard_update"),
+			3, "guards.tables", "problem", "a trigger of its guard is disabled", "wirefence protect public.reports --resource 'report:{tenant}:{id}'"},
+		{"a renamed column", append(guard, "ALTER TABLE reports RENAME COLUMN tenant TO customer"),
+			0, "guards.tables", "warning", "a column of the template was renamed", "wirefence unprotect public.reports"},
+		{"a later partition", append(guard, "CREATE TABLE log (at int) PARTITION BY RANGE (at)", "SELECT wirefence.protect('log', 'log')",
+			"CREATE TABLE log_1 PARTITION OF log FOR VALUES FROM (1) TO (2)"),
+			3, "guards.tables", "problem", "a later partition", "wirefence protect public.log --resource log"},
+		{"a dropped table", append(guard, "DROP TABLE orders"),
+			0, "guards.tables", "warning", "the table has gone", "wirefence protect"},
+		{"EXECUTE revoked", []string{"REVOKE EXECUTE ON FUNCTION wirefence.check(text, text, boolean) FROM PUBLIC"},
+			3, "schema.objects", "problem", "PUBLIC lacks EXECUTE", "GRANT EXECUTE ON FUNCTION wirefence.check(text, text, boolean) TO PUBLIC"},
+		{"INSERT granted", []string{"GRANT INSERT ON wirefence.resource_locks TO PUBLIC"},
+			3, "schema.objects", "problem", "PUBLIC has INSERT", "REVOKE INSERT ON TABLE wirefence.resource_locks FROM PUBLIC"},
+		{"SELECT granted", []string{"GRANT SELECT ON wirefence.resource_locks TO app"},
+			0, "schema.objects", "warning", "app has SELECT", "REVOKE SELECT ON TABLE wirefence.resource_locks FROM app"},
+		{"an altered function", []string{"CREATE OR REPLACE FUNCTION wirefence.judge(resources text[], tokens bigint[], sources text[]) RETURNS void LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS 'BEGIN END'"},
+			3, "schema.objects", "problem", "wirefence.judge(text[], bigint[], text[]): its body was changed", "CREATE OR REPLACE FUNCTION wirefence.judge"},
+		{"not SECURITY DEFINER", []string{"ALTER FUNCTION wirefence.check(text, text, boolean) SECURITY INVOKER"},
+			3, "schema.objects", "problem", "not SECURITY DEFINER", "SECURITY DEFINER"},
+		{"no search_path", []string{"ALTER FUNCTION wirefence.seal(text, bigint, text, text) RESET search_path"},
+			3, "schema.objects", "problem", "its settings are none", "SET search_path = pg_catalog, pg_temp"},
+		{"no sequence", []string{"DROP SEQUENCE wirefence.passed"},
+			3, "schema.objects", "problem", "wirefence.passed: it is missing", "CREATE SEQUENCE wirefence.passed"},
+		{"a read-only database", []string{"DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET default_transaction_read_only = on', current_database()); END $$"},
+			3, "database.primary", "problem", "default_transaction_read_only is on, by database", "RESET default_transaction_read_only"},
+		{"synchronous_commit off", []string{"DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET synchronous_commit = off', current_database()); END $$"},
+			0, "server.durability", "warning", "synchronous_commit is off, by database", "RESET synchronous_commit"},
+		{"replica role", []string{"DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET session_replication_role = replica', current_database()); END $$"},
+			3, "guards.replica-role", "problem", "session_replication_role is replica for database", "RESET session_replication_role"},
+		{"a short statement_timeout", []string{"DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET statement_timeout = ''2s''', current_database()); END $$"},
+			0, "server.timeouts", "warning", "statement_timeout", "SET statement_timeout = 0"},
+		{"a guard in shadow mode", append(guard, "SELECT wirefence.unprotect('orders'), wirefence.protect('orders', 'orders', true)"),
+			0, "guards.tables", "warning", "guards in shadow mode: public.orders", "wirefence protect public.orders"},
+		{"a resource in shadow mode", []string{"SELECT wirefence.declare_resource('orders', 'why', mode => 'shadow')"},
+			0, "resources.policies", "warning", "orders: it is in shadow mode", "--resource-mode enforce"},
+		{"a resource that waits for ever", []string{"SELECT wirefence.declare_resource('orders', 'why', preempt_after => 'never')"},
+			0, "resources.policies", "warning", "orders: preempt_after is never", "wirefence resource set orders --preempt-after 5s"},
+		{"sealed, and open to any token", []string{"SELECT wirefence.declare_resource('orders', 'why', advance => 'use')", "SELECT wirefence.seal('orders', 1, 'worker-A')"},
+			0, "resources.policies", "warning", "counts from its first use", "--advance grant"},
+		{"no tokens left", []string{"SELECT wirefence.check('orders=9223372036854775000')"},
+			3, "resources.tokens", "problem", "orders: its last token is 9223372036854775000", "wirefence resource set orders --last-token N"},
+		{"a token that nobody counted", []string{"SELECT wirefence.check('orders=5000000000000000000')"},
+			0, "resources.tokens", "warning", "its last token is 5000000000000000000", "--last-token N"},
+		{"an expired lease", []string{"SELECT wirefence.acquire('orders', 'worker-A', '1 microsecond')"},
+			0, "resources.leases", "note", "have expired and were taken by nobody since: 1", ""},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			p := newPatient(t)
+			p.exec(t, c.made...)
+			r := examine(t, p.settings()).finds(t, c.check, c.grade, c.says, c.remedy)
+			if c.grade == "note" {
+				r.ends(t, c.status)
+			} else {
+				r.ends(t, c.status, c.check)
+			}
+			if c.grade == "warning" {
+				examine(t, p.settings(), "--strict").ends(t, 3, c.check)
+			}
+		})
+	}
+}
+
+func TestDoctorOfAnotherSchemaVersion(t *testing.T) {
+	t.Parallel()
+	pg := healthyServer(t)
+	bare := fmt.Sprintf("bare_%d", pg.Pid())
+	stack.Exec(t, pg.URL("postgres"), "CREATE DATABASE "+bare)
+	r := examine(t, patient{pg, bare}.settings()).finds(t, "schema.version", "problem", "no wirefence schema", "wirefence migrate")
+	if r.status != 3 {
+		t.Errorf("status %d", r.status)
+	}
+	r.finds(t, "guards.tables", "unchecked", "because of schema.version", "")
+	for says, version := range map[string]int{"this binary needs version": migrations.Version() - 1, "this binary knows version": migrations.Version() + 1} {
+		p := newPatient(t)
+		p.exec(t, fmt.Sprintf("UPDATE wirefence.applied_version SET version = %d", version))
+		examine(t, p.settings()).finds(t, "schema.version", "problem", says, map[bool]string{true: "upgrade this binary", false: "wirefence migrate"}[version > migrations.Version()])
+	}
+}
+
+func TestDoctorWithoutADatabase(t *testing.T) {
+	t.Parallel()
+	r := examine(t, []string{"WIREFENCE_DATABASE_URL=postgres://u:geheim@127.0.0.1:1/x?sslmode=disable"})
+	r.finds(t, "database.reachable", "problem", "can't be reached", "WIREFENCE_DATABASE_URL").finds(t, "schema.version", "unchecked", "because of database.reachable", "")
+	if r.status != exitProblem || strings.Contains(r.text, "geheim") {
+		t.Errorf("status %d:\n%s", r.status, r.text)
+	}
+	wirefence(t, nil, "doctor").expect(t, exitUsage, "WIREFENCE_DATABASE_URL is not set")
+	for _, setting := range []string{"WIREFENCE_DATABASE_URL=postgres://u:geheim@h:port/", "WIREFENCE_TIMEOUT=0s", "WIREFENCE_UPSTREAM=postgres://h:port/",
+		"WIREFENCE_LISTEN=nowhere", "WIREFENCE_ADMIN_LISTEN=nowhere", "WIREFENCE_PROXY_URL=postgres://u:geheim@h:port/", "WIREFENCE_REDIS_URL=redis://u:geheim@h:port/"} {
+		name, _, _ := strings.Cut(setting, "=")
+		r := wirefence(t, []string{"WIREFENCE_DATABASE_URL=postgres://127.0.0.1:1/x", setting}, "doctor").expect(t, exitUsage, name)
+		if strings.Contains(r.stderr, "geheim") {
+			t.Errorf("the password is shown: %s", r.stderr)
+		}
+	}
+}
+
+// What a role may not see is told, with the right that it lacks, and the exit
+// status says that not all was looked at.
+func TestDoctorWithoutRights(t *testing.T) {
+	t.Parallel()
+	p := newPatient(t)
+	r := examine(t, []string{"WIREFENCE_DATABASE_URL=" + p.URLFor("app", p.name)})
+	r.finds(t, "roles.issuer", "problem", "app is no member of wirefence_issuer", `GRANT wirefence_issuer TO "app"`)
+	r.finds(t, "guards.tables", "unchecked", "permission denied", `GRANT wirefence_issuer TO "app"`)
+	r.finds(t, "schema.objects", "ok", "as this binary installs them", "")
+	p.exec(t, "CREATE ROLE blind LOGIN IN ROLE wirefence_issuer", "SELECT wirefence.seal('orders', 34)")
+	writer := stack.Connect(t, p.URLFor("app", p.name))
+	if _, err := writer.Exec(t.Context(), "BEGIN; SELECT wirefence.check('orders=34')"); err != nil {
+		t.Fatal(err)
+	}
+	r = examine(t, []string{"WIREFENCE_DATABASE_URL=" + p.URLFor("blind", p.name)})
+	r.finds(t, "sessions.idle", "unchecked", "sessions that hold a resource: 1", `GRANT pg_read_all_stats TO "blind"`)
+	r.finds(t, "resources.holders", "note", "orders: token 34", "")
+	r.ends(t, exitFailure, "sessions.idle")
+}
+
+func TestDoctorFindsStuckTransactions(t *testing.T) {
+	t.Parallel()
+	p := newPatient(t)
+	p.exec(t, "SELECT wirefence.declare_resource('orders', 'quick', preempt_after => '1 ms'), wirefence.declare_resource('patient', 'slow', preempt_after => '1 h')",
+		"SELECT wirefence.declare_resource('prepared', 'slow', preempt_after => '1 h')",
+		"SELECT wirefence.seal('orders', 34), wirefence.seal('prepared', 1), wirefence.seal('patient', 1)")
+	writer := stack.Connect(t, p.URLFor("app", p.name)+"&application_name=billing")
+	if _, err := writer.Exec(t.Context(), "BEGIN; SELECT wirefence.check('orders=34,patient=1')"); err != nil {
+		t.Fatal(err)
+	}
+	preparing := stack.Connect(t, p.URLFor("app", p.name))
+	if _, err := preparing.Exec(t.Context(), "BEGIN; SELECT wirefence.check('prepared=1'); PREPARE TRANSACTION 'it''s'"); err != nil {
+		t.Fatal(err)
+	}
+	defer stack.Exec(t, p.URLFor("app", p.name), "ROLLBACK PREPARED 'it''s'")
+	examine(t, p.settings()).finds(t, "sessions.prepared", "ok", "", "")
+	p.exec(t, "SELECT wirefence.set_resource('prepared', 'quick', preempt_after => '1 ms')")
+	r := examine(t, p.settings())
+	r.finds(t, "sessions.prepared", "problem", `'it''s' holds resource "prepared"`, "ROLLBACK PREPARED 'it''s'")
+	r.finds(t, "sessions.idle", "warning", `of app (billing), is idle for`, fmt.Sprintf("SELECT pg_terminate_backend(%d)", writer.PgConn().PID()))
+	if strings.Contains(r.text, `holds resource \"patient\"`) {
+		t.Errorf("a session is told of that is not stuck:\n%s", r.text)
+	}
+	r.ends(t, 3, "sessions.prepared", "sessions.idle")
+}

@@ -1,0 +1,75 @@
+package doctor
+
+import (
+	"errors"
+	"net"
+	"net/url"
+	"path/filepath"
+	"strings"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// AdminAddress is where the probes of a proxy are reached that listens at an
+// address, which may stand for all of a machine's.
+func AdminAddress(listen string) (string, error) {
+	host, port, err := net.SplitHostPort(listen)
+	if err != nil {
+		return "", err
+	}
+	return net.JoinHostPort(reachable(host), port), nil
+}
+
+// reachable is a host at which a listener on this machine answers.
+func reachable(host string) string {
+	if ip := net.ParseIP(host); host == "" || ip != nil && ip.IsUnspecified() {
+		return "127.0.0.1"
+	}
+	return host
+}
+
+// ListenSession is a session at the address at which a proxy listens, with the
+// user, the password and the database of another. TLS is used where the proxy has
+// it, without looking at its certificate.
+func ListenSession(listen string, as *pgx.ConnConfig) (*pgx.ConnConfig, error) {
+	var host, port string
+	if path, found := strings.CutPrefix(listen, "unix:"); found {
+		var name string
+		host, name = filepath.Split(path)
+		if _, port, found = strings.Cut(name, ".s.PGSQL."); !found {
+			return nil, errors.New("a socket must be named as in /dir/.s.PGSQL.6433")
+		}
+		host = filepath.Clean(host)
+	} else {
+		var err error
+		if host, port, err = net.SplitHostPort(listen); err != nil {
+			return nil, err
+		}
+		host = reachable(host)
+	}
+	query := url.Values{"host": {host}, "port": {port}, "sslmode": {"prefer"}}
+	return sessionAs("postgres:///?"+query.Encode(), as)
+}
+
+// UpstreamSession is a session at the servers that a proxy is given, with the
+// user, the password and the database of another.
+func UpstreamSession(upstream string, as *pgx.ConnConfig) (*pgx.ConnConfig, error) {
+	address, query, _ := strings.Cut(upstream, "?")
+	settings, err := url.ParseQuery(query)
+	if err != nil {
+		return nil, errors.New("not a URL")
+	}
+	settings.Del("pooling") // the proxy's own
+	return sessionAs(address+"?"+settings.Encode(), as)
+}
+
+// sessionAs reads a connection string that names no user, and takes the user from
+// another.
+func sessionAs(address string, as *pgx.ConnConfig) (*pgx.ConnConfig, error) {
+	cfg, err := ParseSession(address)
+	if err != nil {
+		return nil, err
+	}
+	cfg.User, cfg.Password, cfg.Database = as.User, as.Password, as.Database
+	return cfg, nil
+}

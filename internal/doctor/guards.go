@@ -1,0 +1,206 @@
+package doctor
+
+import (
+	"context"
+	_ "embed"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/wirefence/wirefence/fence"
+)
+
+// guardChecks look at what refuses when the proxy is gone round.
+var guardChecks = []Check{
+	{"guards.tables", []string{schemaVersion}, checkGuards},
+	{"guards.bypass", []string{schemaVersion}, checkBypass},
+	{"guards.replica-role", []string{databaseReachable}, checkReplicaRole},
+}
+
+func checkGuards(ctx context.Context, in *Input) (found []Finding, err error) {
+	var all []fence.Guard
+	var shadows []string
+	if err := in.read(ctx, func(tx pgx.Tx) error {
+		all, err = fence.Guards(ctx, tx)
+		return err
+	}); err != nil {
+		return nil, err
+	}
+	for _, g := range all {
+		if g.Fault == "" {
+			if g.Mode == fence.ModeShadow {
+				shadows = append(shadows, g.Table)
+			}
+			continue
+		}
+		f := Finding{
+			Grade: Problem, Says: fmt.Sprintf("%s, for %s: %s", g.Table, g.Resource, g.Fault),
+			Means: "What goes round the proxy can write there with a stale token, or with none.",
+		}
+		if f.Remedy, err = in.guardRemedy(ctx, g); err != nil {
+			return found, err
+		}
+		switch {
+		case strings.HasPrefix(g.Fault, "the table has gone"):
+			f.Grade, f.Means = Warning, "There is nothing to write to; a table that takes its name is not guarded."
+		case strings.HasPrefix(g.Fault, "guarded, but not declared"):
+			f.Grade, f.Means = Warning, "Its triggers work. Should they go, nobody is told."
+		case strings.HasPrefix(g.Fault, "a later partition"):
+			f.Means = "TRUNCATE of that partition needs no token."
+		case strings.HasPrefix(g.Fault, "a column of the template"):
+			f.Grade, f.Means = Warning, "Writes to it are refused that should pass."
+		}
+		found = append(found, f)
+	}
+	if len(shadows) > 0 {
+		found = append(found, Finding{
+			Grade: Warning, Says: "guards in shadow mode: " + strings.Join(shadows[:min(len(shadows), mostNamed)], ", "),
+			Means:  "They note what they would refuse, and let it pass.",
+			Remedy: []string{"wirefence protect " + quoted(shadows[0]) + " --resource RESOURCE, when nothing is noted any more that should pass"},
+		})
+	}
+	if len(all) == 0 {
+		return fine("no table is guarded: what goes round the proxy is not checked, as long as none is"), nil
+	}
+	return orFine(found, "guarded tables: %d, and all guards stand", len(all)), nil
+}
+
+//go:embed sql/guard_root.sql
+var guardRootSQL string
+
+// guardRemedy are the commands that mend a guard.
+func (in *Input) guardRemedy(ctx context.Context, g fence.Guard) ([]string, error) {
+	command := "wirefence protect %s --resource %s"
+	if g.Mode == fence.ModeShadow {
+		command += " --shadow"
+	}
+	protect := fmt.Sprintf(command, quoted(g.Table), quoted(g.Resource))
+	switch {
+	case strings.Contains(g.Fault, "protect that again"), strings.Contains(g.Fault, "protect the parent again"):
+		roots, err := rows[struct{ Root string }](ctx, in, guardRootSQL, g.Table)
+		if err != nil {
+			return nil, err
+		}
+		if len(roots) > 0 {
+			protect = fmt.Sprintf(command, quoted(roots[0].Root), quoted(g.Resource))
+		}
+	case strings.HasPrefix(g.Fault, "guarded for another resource"), strings.HasPrefix(g.Fault, "a column of the template"):
+		return []string{"wirefence unprotect " + quoted(g.Table), protect + ", with the present names of its columns"}, nil
+	case strings.HasPrefix(g.Fault, "the table has gone"):
+		return []string{protect + ", if another took its place", "wirefence unprotect " + quoted(g.Table) + ", if not"}, nil
+	}
+	return []string{protect}, nil
+}
+
+// quoted is a word of a shell's command line.
+func quoted(word string) string {
+	if word != "" && !strings.ContainsAny(word, " \"'`$\\{}*?()<>|&;~#!\t\n") {
+		return word
+	}
+	return "'" + strings.ReplaceAll(word, "'", `'\''`) + "'"
+}
+
+//go:embed sql/bypasses.sql
+var bypassesSQL string
+
+// bypass are the transactions of one login that wrote past a guard.
+type bypass struct {
+	Login        string
+	Table        string
+	Transactions int
+	Last         time.Time
+}
+
+// recent is how far back bypasses are told of.
+const (
+	recent     = 24 * time.Hour
+	recentText = "24 hours"
+)
+
+func checkBypass(ctx context.Context, in *Input) (found []Finding, err error) {
+	names, err := membersOf(ctx, in, "wirefence_bypass")
+	if err != nil {
+		return nil, err
+	}
+	if len(names) > 0 {
+		found = append(found, Finding{
+			Grade: Note, Says: "may write to guarded tables without a token: " + strings.Join(names, ", "),
+			Means:  "Each of their transactions that does is recorded in wirefence.bypasses.",
+			Remedy: []string{"REVOKE wirefence_bypass FROM " + pgx.Identifier{names[0]}.Sanitize() + ", when it doesn't need it any more"},
+		})
+	}
+	writes, err := rows[bypass](ctx, in, bypassesSQL, recent.Seconds())
+	if err != nil {
+		return found, err
+	}
+	for _, b := range writes {
+		found = append(found, Finding{
+			Grade: Note, Says: fmt.Sprintf("%s wrote past guards in the last %s, in transactions: %d, last to %s at %s",
+				b.Login, recentText, b.Transactions, b.Table, b.Last.UTC().Format(time.RFC3339)),
+			Means: "Whoever held the lease then was not asked.",
+		})
+	}
+	return orFine(found, "nobody is a member of wirefence_bypass, and nobody has bypassed a guard in the last %s", recentText), nil
+}
+
+//go:embed sql/replica_role.sql
+var replicaRoleSQL string
+
+//go:embed sql/replica_right.sql
+var replicaRightSQL string
+
+//go:embed sql/subscriptions.sql
+var subscriptionsSQL string
+
+// replicaRole is where session_replication_role is set to replica, or who may set
+// it, and what takes that back.
+type replicaRole struct {
+	Where  string
+	Remedy string
+}
+
+// parameterRights is the server's version from which on a role that is no
+// superuser can be granted the right to set such a parameter.
+const parameterRights = 150000
+
+// checkReplicaRole looks for sessions in which no guard's trigger fires.
+func checkReplicaRole(ctx context.Context, in *Input) (found []Finding, err error) {
+	all, err := rows[replicaRole](ctx, in, replicaRoleSQL)
+	if err != nil {
+		return nil, err
+	}
+	for _, r := range all {
+		found = append(found, Finding{
+			Grade: Problem, Says: "session_replication_role is replica " + r.Where,
+			Means: "Guards don't fire in such sessions: they write without a token.", Remedy: []string{r.Remedy},
+		})
+	}
+	s, err := row[server](ctx, in, serverSQL)
+	if err != nil {
+		return found, err
+	}
+	if s.Number >= parameterRights {
+		if all, err = rows[replicaRole](ctx, in, replicaRightSQL); err != nil {
+			return found, err
+		}
+		for _, r := range all {
+			found = append(found, Finding{
+				Grade: Warning, Says: r.Where + " may set session_replication_role",
+				Means: "It can switch guards off for its own sessions.", Remedy: []string{r.Remedy},
+			})
+		}
+	}
+	subscriptions, err := rows[struct{ Name string }](ctx, in, subscriptionsSQL)
+	if err != nil {
+		return found, err
+	}
+	for _, s := range subscriptions {
+		found = append(found, Finding{
+			Grade: Note, Says: "the subscription " + s.Name + " writes here",
+			Means: "What it applies fires no guards: it was to be checked where it was written.",
+		})
+	}
+	return orFine(found, "session_replication_role is set nowhere, and nothing is replicated to here"), nil
+}

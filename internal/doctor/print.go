@@ -1,0 +1,89 @@
+package doctor
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+)
+
+// Print writes the results for people: a line for each finding, and below it what
+// it means and what to do.
+func Print(w io.Writer, results []Result) error {
+	widest := 0
+	for _, r := range results {
+		widest = max(widest, len(r.Check))
+	}
+	var b strings.Builder
+	margin := strings.Repeat(" ", len("unchecked  ")+widest+2)
+	for _, r := range results {
+		for _, f := range r.Findings {
+			fmt.Fprintf(&b, "%-9s  %-*s  %s\n", f.Grade, widest, r.Check, indented(f.Says, margin))
+			if f.Means != "" {
+				fmt.Fprintf(&b, "%s%s\n", margin, indented(f.Means, margin))
+			}
+			for _, remedy := range f.Remedy {
+				fmt.Fprintf(&b, "%s-> %s\n", margin, indented(remedy, margin+"   "))
+			}
+		}
+	}
+	counts := Counts(results)
+	fmt.Fprintf(&b, "\n%s\n", summary(counts))
+	_, err := io.WriteString(w, b.String())
+	return err
+}
+
+// indented keeps the further lines of a text in its column.
+func indented(text, margin string) string {
+	return strings.ReplaceAll(strings.TrimSpace(text), "\n", "\n"+margin)
+}
+
+func summary(counts map[string]int) string {
+	good := counts[OK.String()] + counts[Note.String()]
+	var parts []string
+	for _, g := range []struct {
+		grade     Grade
+		one, many string
+	}{{Problem, "problem", "problems"}, {Unchecked, "check could not be made", "checks could not be made"}, {Warning, "warning", "warnings"}} {
+		switch n := counts[g.grade.String()]; n {
+		case 0:
+		case 1:
+			parts = append(parts, "1 "+g.one)
+		default:
+			parts = append(parts, fmt.Sprintf("%d %s", n, g.many))
+		}
+	}
+	if len(parts) == 0 {
+		return fmt.Sprintf("All is well: %d checks.", good)
+	}
+	return fmt.Sprintf("%s; %d of %d checks are well.", strings.Join(parts, ", "), good, total(counts))
+}
+
+func total(counts map[string]int) (n int) {
+	for _, count := range counts {
+		n += count
+	}
+	return n
+}
+
+// PrintJSON writes the results for programs. Fields may be added; those that are
+// there keep their names and meanings.
+func PrintJSON(w io.Writer, results []Result) error {
+	type check struct {
+		Result
+		Milliseconds float64 `json:"milliseconds"`
+	}
+	out := struct {
+		Grade  Grade          `json:"grade"`
+		Counts map[string]int `json:"counts"`
+		Checks []check        `json:"checks"`
+	}{Worst(results), Counts(results), make([]check, len(results))}
+	for i, r := range results {
+		out.Checks[i] = check{r, float64(r.Took.Round(10*time.Microsecond)) / float64(time.Millisecond)}
+	}
+	enc := json.NewEncoder(w)
+	enc.SetIndent("", "  ")
+	enc.SetEscapeHTML(false)
+	return enc.Encode(out)
+}

@@ -1,0 +1,225 @@
+package doctor
+
+import (
+	"bufio"
+	"context"
+	"crypto/rand"
+	_ "embed"
+	"encoding/binary"
+	"errors"
+	"io"
+	"net/http"
+	"strings"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/wirefence/wirefence/fence"
+)
+
+const proxyReachable = "proxy.reachable"
+
+// proxyChecks look at the way that clients take.
+func (in *Input) proxyChecks() (all []Check) {
+	if in.Upstream != nil {
+		all = append(all, Check{"proxy.upstream", []string{databaseReachable}, checkUpstream})
+	}
+	if in.Admin != "" {
+		all = append(all, Check{"proxy.ready", nil, checkReady})
+	}
+	if in.Proxy != nil {
+		all = append(all,
+			Check{proxyReachable, nil, checkProxy},
+			Check{"proxy.database", []string{databaseReachable, proxyReachable}, checkProxyDatabase},
+			Check{"proxy.fences", []string{schemaVersion, proxyReachable}, checkProxyFences},
+		)
+	}
+	return all
+}
+
+// checkReady asks the proxy itself.
+func checkReady(ctx context.Context, in *Input) ([]Finding, error) {
+	status, body, err := in.ask(ctx, "/readyz")
+	switch {
+	case err != nil:
+		return []Finding{{Grade: Problem, Says: "the proxy's probes don't answer: " + unanswered(ctx, err),
+			Means: "It doesn't run, or its probes are elsewhere.", Remedy: []string{"set WIREFENCE_ADMIN_LISTEN to the proxy's, or to off"}}}, nil
+	case status != http.StatusOK:
+		return []Finding{{Grade: Problem, Says: "the proxy is not ready: " + strings.TrimSpace(strings.TrimPrefix(body, "not ready: ")),
+			Means: "It serves no new clients, or its upstream can't be reached.", Remedy: []string{"see the proxy's log"}}}, nil
+	}
+	return fine("the proxy says that it is ready"), nil
+}
+
+// ask is a request to the proxy's probes.
+func (in *Input) ask(ctx context.Context, path string) (status int, body string, err error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+in.Admin+path, nil)
+	if err != nil {
+		return 0, "", err
+	}
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return 0, "", err
+	}
+	defer resp.Body.Close()
+	text, err := io.ReadAll(io.LimitReader(resp.Body, 1<<20))
+	return resp.StatusCode, string(text), err
+}
+
+func checkProxy(ctx context.Context, in *Input) ([]Finding, error) {
+	conn, err := pgx.ConnectConfig(ctx, in.Proxy.Copy())
+	if err != nil {
+		f := Finding{Grade: Problem, Says: "no session through the proxy: " + unanswered(ctx, err), Means: "Applications may not get one, either.",
+			Remedy: []string{"set WIREFENCE_LISTEN to where the proxy listens, or --proxy-url to a connection string through it"}}
+		var refusal *pgconn.PgError
+		if errors.As(err, &refusal) && refusal.Code == cannotConnectNow {
+			f.Grade, f.Means, f.Remedy = Unchecked, "A proxy on standby takes no sessions; ask the one that holds the lease.", nil
+		}
+		return []Finding{f}, nil
+	}
+	defer conn.Close(context.WithoutCancel(ctx))
+	trip, err := roundTrip(ctx, func() error { _, err := conn.Exec(ctx, "SELECT 1"); return err })
+	if err != nil {
+		return nil, err
+	}
+	return fine("a session through the proxy at %s:%d answers in %v", in.Proxy.Host, in.Proxy.Port, trip), nil
+}
+
+const cannotConnectNow = "57P03"
+
+func checkUpstream(ctx context.Context, in *Input) ([]Finding, error) {
+	same, err := in.sameDatabase(ctx, in.Upstream)
+	if err != nil {
+		return []Finding{{Grade: Problem, Says: "the proxy's upstream can't be reached from here: " + unanswered(ctx, err),
+			Means: "The proxy may reach it, if it runs elsewhere.", Remedy: []string{"set WIREFENCE_UPSTREAM to servers that take connections"}}}, nil
+	}
+	return databaseFinding("WIREFENCE_UPSTREAM", same), nil
+}
+
+func checkProxyDatabase(ctx context.Context, in *Input) ([]Finding, error) {
+	same, err := in.sameDatabase(ctx, in.Proxy)
+	if err != nil {
+		return nil, err
+	}
+	return databaseFinding("the proxy", same), nil
+}
+
+func databaseFinding(by string, same bool) []Finding {
+	if same {
+		return fine("by %s one comes to the database of WIREFENCE_DATABASE_URL", by)
+	}
+	return []Finding{{
+		Grade: Problem, Says: "by " + by + " one comes to another database than that of WIREFENCE_DATABASE_URL",
+		Means:  "Grants are sealed in one and writes checked in the other: a former holder's writes are accepted.",
+		Remedy: []string{"let WIREFENCE_UPSTREAM and WIREFENCE_DATABASE_URL name the same server, and clients the same database"},
+	}}
+}
+
+//go:embed sql/take_mark.sql
+var takeMarkSQL string
+
+//go:embed sql/see_mark.sql
+var seeMarkSQL string
+
+// sameDatabase reports whether a session comes to the same database of the same
+// server. Identifiers of a server are copied with its files, so a lock is taken
+// here, with a number that nobody else can guess, and looked for there. It ends
+// with its transaction.
+func (in *Input) sameDatabase(ctx context.Context, other *pgx.ConnConfig) (same bool, err error) {
+	there, err := pgx.ConnectConfig(ctx, other.Copy())
+	if err != nil {
+		return false, err
+	}
+	defer there.Close(context.WithoutCancel(ctx))
+	var number [8]byte
+	_, _ = rand.Read(number[:]) // it never fails
+	mark := int64(binary.BigEndian.Uint64(number[:]))
+	err = in.read(ctx, func(tx pgx.Tx) error {
+		if _, err := tx.Exec(ctx, takeMarkSQL, mark); err != nil {
+			return err
+		}
+		return there.QueryRow(ctx, seeMarkSQL, mark).Scan(&same)
+	})
+	return same, err
+}
+
+// notAFence is what no check accepts. It is a setting of the session rather than
+// a comment, so that it is the database that refuses it.
+const notAFence = "SET LOCAL wirefence.token = 'wirefence-doctor'"
+
+// harmlessWrite is checked as a write, and does nothing, whoever lets it through.
+const harmlessWrite = "DO 'BEGIN END'"
+
+// checkProxyFences sends what must be refused, in a transaction that can't write
+// and is rolled back.
+func checkProxyFences(ctx context.Context, in *Input) (found []Finding, err error) {
+	conn, err := pgx.ConnectConfig(ctx, in.Proxy.Copy())
+	if err != nil {
+		return nil, err
+	}
+	defer conn.Close(context.WithoutCancel(ctx))
+	for _, way := range []struct {
+		protocol string
+		send     func(tx pgx.Tx) error
+	}{
+		{"simple", func(tx pgx.Tx) error { return tx.Conn().PgConn().Exec(ctx, harmlessWrite).Close() }},
+		{"extended", func(tx pgx.Tx) error {
+			return tx.Conn().PgConn().ExecParams(ctx, harmlessWrite, nil, nil, nil, nil).Read().Err
+		}},
+	} {
+		refused, err := refuses(ctx, conn, way.send)
+		switch {
+		case err != nil:
+			return found, err
+		case !refused:
+			return append(found, in.unfenced(ctx)), nil
+		}
+	}
+	return fine("the proxy has fences checked, in both protocols"), nil
+}
+
+// refuses reports whether a statement with what is no fence is refused as such.
+func refuses(ctx context.Context, conn *pgx.Conn, send func(tx pgx.Tx) error) (bool, error) {
+	tx, err := conn.BeginTx(ctx, pgx.TxOptions{AccessMode: pgx.ReadOnly})
+	if err != nil {
+		return false, err
+	}
+	defer func() { _ = tx.Rollback(context.WithoutCancel(ctx)) }()
+	if _, err := tx.Exec(ctx, notAFence); err != nil {
+		return false, err
+	}
+	err = send(tx)
+	if fence.IsMalformed(err) {
+		return true, nil
+	}
+	return false, err
+}
+
+// unfenced says what it means that nothing was refused.
+func (in *Input) unfenced(ctx context.Context) Finding {
+	f := Finding{
+		Grade: Problem, Says: "what is no fence was not refused", Means: "Writes go through unchecked: the proxy is off, or this is no proxy.",
+		Remedy: []string{"WIREFENCE_MODE=enforce", "let clients connect to the proxy, not to the database"},
+	}
+	if in.Admin == "" {
+		f.Means = "Writes go through unchecked: the proxy is in shadow mode or off, or this is no proxy."
+	} else if _, metrics, err := in.ask(ctx, "/metrics"); err == nil && wouldHaveRefused(metrics) {
+		f.Grade, f.Says = Warning, "the proxy is in shadow mode"
+		f.Means, f.Remedy = "It reports what it would refuse, and refuses nothing.", []string{"WIREFENCE_MODE=enforce, when nothing is reported any more that should pass"}
+	}
+	return f
+}
+
+// wouldHaveRefused reports whether the metrics count a refusal of this kind in
+// shadow mode.
+func wouldHaveRefused(metrics string) bool {
+	lines := bufio.NewScanner(strings.NewReader(metrics))
+	for lines.Scan() {
+		series, count, _ := strings.Cut(lines.Text(), "} ")
+		if strings.HasPrefix(series, "wirefence_refusals_total{") && strings.Contains(series, `shadow="true"`) &&
+			strings.Contains(series, string(fence.MalformedToken)) && count != "0" {
+			return true
+		}
+	}
+	return false
+}

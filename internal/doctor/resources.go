@@ -1,0 +1,145 @@
+package doctor
+
+import (
+	"context"
+	_ "embed"
+	"fmt"
+	"math"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/wirefence/wirefence/fence"
+)
+
+// resourceChecks look at what is recorded of resources.
+var resourceChecks = []Check{
+	{"resources.holders", []string{schemaVersion}, checkHolders},
+	{"resources.tokens", []string{schemaVersion}, checkTokens},
+	{"resources.policies", []string{schemaVersion}, checkPolicies},
+	{"resources.leases", []string{schemaVersion}, checkExpiredLeases},
+}
+
+func (in *Input) resources(ctx context.Context) (all []fence.ResourceStatus, err error) {
+	err = in.read(ctx, func(tx pgx.Tx) error {
+		all, err = fence.Status(ctx, tx)
+		return err
+	})
+	return all, err
+}
+
+// mostNamed is how many resources are told of one by one.
+const mostNamed = 10
+
+// checkHolders tells who holds what at this moment.
+func checkHolders(ctx context.Context, in *Input) (found []Finding, err error) {
+	all, err := in.resources(ctx)
+	if err != nil {
+		return nil, err
+	}
+	busy := 0
+	for _, r := range all {
+		if r.Writers == 0 {
+			continue
+		}
+		if busy++; busy > mostNamed {
+			continue
+		}
+		holder := "nobody that is known"
+		if r.Holder != "" {
+			holder = fmt.Sprintf("%s since %s", r.Holder, r.Since.UTC().Format(time.RFC3339))
+		}
+		found = append(found, Finding{Grade: Note, Says: fmt.Sprintf("%s: token %d, held by %s, open transactions: %d", r.Resource, r.LastToken, holder, r.Writers)})
+	}
+	if busy > mostNamed {
+		found = append(found, Finding{Grade: Note, Says: fmt.Sprintf("and %d more resources with open transactions", busy-mostNamed), Remedy: []string{"wirefence status"}})
+	}
+	return orFine(found, "resources: %d, none with an open transaction", len(all)), nil
+}
+
+// Tokens above suspicious were hardly counted by anybody; of those above
+// exhausted few are left.
+const (
+	suspicious fence.Token = 1 << 62
+	exhausted  fence.Token = math.MaxInt64 - 1_000_000_000
+)
+
+func checkTokens(ctx context.Context, in *Input) (found []Finding, err error) {
+	all, err := in.resources(ctx)
+	if err != nil {
+		return nil, err
+	}
+	highest := fence.Token(0)
+	for _, r := range all {
+		highest = max(highest, r.LastToken)
+		if r.LastToken < suspicious {
+			continue
+		}
+		f := Finding{Grade: Warning, Says: fmt.Sprintf("%s: its last token is %d", r.Resource, r.LastToken),
+			Means: "No counter gets there by counting: a client may have made it up. Tokens end at 9223372036854775807.",
+			Remedy: []string{fmt.Sprintf("wirefence resource set %s --last-token N --advance grant --source SOURCE --reason 'its tokens had run up', "+
+				"with N the last token that was really granted", quoted(string(r.Resource)))}}
+		if r.LastToken > exhausted {
+			f.Grade, f.Means = Problem, fmt.Sprintf("Only %d tokens are left, then nobody can be granted it. Tokens end at 9223372036854775807.", math.MaxInt64-r.LastToken)
+		}
+		found = append(found, f)
+		if len(found) == mostNamed {
+			break
+		}
+	}
+	return orFine(found, "the highest token is %d", highest), nil
+}
+
+// longPreempt is a preempt_after that hardly anybody means.
+const longPreempt = time.Hour
+
+func checkPolicies(ctx context.Context, in *Input) (found []Finding, err error) {
+	all, err := in.resources(ctx)
+	if err != nil {
+		return nil, err
+	}
+	for _, r := range all {
+		name := quoted(string(r.Resource))
+		switch {
+		case r.PreemptAfter == nil || *r.PreemptAfter > longPreempt:
+			says := "never"
+			if r.PreemptAfter != nil {
+				says = r.PreemptAfter.String()
+			}
+			found = append(found, Finding{Grade: Warning, Says: fmt.Sprintf("%s: preempt_after is %s", r.Resource, says),
+				Means:  "A transaction of a former holder that is stuck holds up the next one as long.",
+				Remedy: []string{fmt.Sprintf("wirefence resource set %s --preempt-after 5s --reason 'takeovers must not wait for stuck transactions'", name)}})
+		case r.Mode == fence.ModeShadow:
+			found = append(found, Finding{Grade: Warning, Says: fmt.Sprintf("%s: it is in shadow mode", r.Resource),
+				Means:  "What is to be refused is noted in the history, and passes.",
+				Remedy: []string{fmt.Sprintf("wirefence resource set %s --resource-mode enforce --reason 'nothing is noted any more that should pass'", name)}})
+		case r.Advance == fence.AdvanceOnUse && r.Holder != "":
+			found = append(found, Finding{Grade: Warning, Says: fmt.Sprintf("%s: grants are sealed, but a higher token counts from its first use, too", r.Resource),
+				Means:  "A client can lock the holder out with any higher token.",
+				Remedy: []string{fmt.Sprintf("wirefence resource set %s --advance grant --reason 'its grants are sealed'", name)}})
+		}
+		if len(found) == mostNamed {
+			found = append(found, Finding{Grade: Warning, Says: "there may be more", Remedy: []string{"wirefence resource list"}})
+			break
+		}
+	}
+	return orFine(found, "no policy is out of the ordinary"), nil
+}
+
+//go:embed sql/leases.sql
+var leasesSQL string
+
+type leaseCounts struct{ Live, Expired int64 }
+
+// checkExpiredLeases counts leases in PostgreSQL that ended without a release.
+func checkExpiredLeases(ctx context.Context, in *Input) ([]Finding, error) {
+	n, err := row[leaseCounts](ctx, in, leasesSQL)
+	if err != nil {
+		return nil, err
+	}
+	if n.Expired > 0 {
+		return []Finding{{Grade: Note, Says: fmt.Sprintf("leases in PostgreSQL that have expired and were taken by nobody since: %d; held: %d", n.Expired, n.Live),
+			Means: "Their holders ended without a release, or were cut off. The next who asks gets them."}}, nil
+	}
+	return fine("leases in PostgreSQL that are held: %d; none has expired", n.Live), nil
+}

@@ -1,0 +1,148 @@
+package doctor
+
+import (
+	"context"
+	_ "embed"
+	"fmt"
+	"time"
+)
+
+// sessionChecks look for transactions that hold a resource, and would be in the
+// way of the next holder.
+var sessionChecks = []Check{
+	{"sessions.prepared", []string{schemaVersion}, checkPreparedTransactions},
+	{"sessions.idle", []string{schemaVersion}, checkIdleSessions},
+}
+
+//go:embed sql/prepared.sql
+var preparedSQL string
+
+// prepared is a prepared transaction that was checked for a resource.
+type prepared struct {
+	Gid      string
+	Resource string
+	Since    time.Time
+	Age      float64 // s
+}
+
+// checkPreparedTransactions looks for those that nobody has ended for long enough
+// that they must be forgotten.
+func checkPreparedTransactions(ctx context.Context, in *Input) (found []Finding, err error) {
+	all, err := rows[prepared](ctx, in, preparedSQL)
+	if err != nil {
+		return nil, err
+	}
+	waits, err := in.waits(ctx)
+	if err != nil {
+		return nil, err
+	}
+	for _, p := range all {
+		if p.Age <= waits.of(p.Resource).Seconds() {
+			continue // its coordinator may be about to end it
+		}
+		gid := literal(p.Gid)
+		found = append(found, Finding{Grade: Problem,
+			Says:   fmt.Sprintf("prepared transaction %s holds resource %q since %s", gid, p.Resource, p.Since.UTC().Format(time.RFC3339)),
+			Means:  "Nobody can take over the resource until it ends; a takeover can't end it.",
+			Remedy: []string{fmt.Sprintf("COMMIT PREPARED %s or ROLLBACK PREPARED %s, as its coordinator has decided", gid, gid)}})
+	}
+	return orFine(found, "no prepared transaction holds a resource for long"), nil
+}
+
+//go:embed sql/idle.sql
+var idleSQL string
+
+// idle is a session that waits for its client within a transaction that was
+// checked for a resource.
+type idle struct {
+	Pid      int32
+	Resource string
+	User     string
+	// Hidden says that the role may not see what others' sessions do.
+	Hidden      bool
+	Application string
+	Idle        float64 // s, in the transaction without a statement
+	Superuser   bool
+}
+
+func checkIdleSessions(ctx context.Context, in *Input) (found []Finding, err error) {
+	all, err := rows[idle](ctx, in, idleSQL)
+	if err != nil {
+		return nil, err
+	}
+	waits, err := in.waits(ctx)
+	if err != nil {
+		return nil, err
+	}
+	hidden := 0
+	for _, s := range all {
+		wait := time.Duration(s.Idle * float64(time.Second)).Round(time.Millisecond)
+		switch {
+		case s.Hidden:
+			hidden++
+		case wait <= waits.of(s.Resource):
+		case s.Superuser:
+			found = append(found, Finding{Grade: Problem,
+				Says:   fmt.Sprintf("process %d, of the superuser %s, is idle for %v in a transaction that holds resource %q", s.Pid, s.User, wait, s.Resource),
+				Means:  "wirefence_owner may not end a superuser's session: nobody can take over.",
+				Remedy: []string{fmt.Sprintf("SELECT pg_terminate_backend(%d)", s.Pid)}})
+		default:
+			found = append(found, Finding{Grade: Warning,
+				Says:   fmt.Sprintf("process %d, of %s (%s), is idle for %v in a transaction that holds resource %q", s.Pid, s.User, s.Application, wait, s.Resource),
+				Means:  "The next holder has to wait for preempt_after, then it is ended, and what it wrote is undone.",
+				Remedy: []string{fmt.Sprintf("SELECT pg_terminate_backend(%d), or end the transaction in its application", s.Pid)}})
+		}
+	}
+	if hidden > 0 {
+		return found, &missingRight{
+			fmt.Sprintf("sessions that hold a resource: %d; whether they are idle this role may not see", hidden),
+			[]string{"GRANT pg_read_all_stats TO " + in.role()},
+		}
+	}
+	return orFine(found, "sessions that hold a resource: %d, and none is stuck", len(all)), nil
+}
+
+// waits are how long each resource's next holder waits for older transactions.
+type waits map[string]time.Duration
+
+// patience is what a resource waits unless something else is set, and what one
+// that waits for ever is held to here.
+const patience = 5 * time.Second
+
+func (w waits) of(resource string) time.Duration {
+	if wait, known := w[resource]; known {
+		return wait
+	}
+	return patience
+}
+
+func (w waits) longest() time.Duration {
+	longest := patience
+	for _, wait := range w {
+		longest = max(longest, wait)
+	}
+	return longest
+}
+
+func (in *Input) waits(ctx context.Context) (waits, error) {
+	all, err := in.resources(ctx)
+	w := waits{}
+	for _, r := range all {
+		if r.PreemptAfter != nil {
+			w[string(r.Resource)] = *r.PreemptAfter
+		}
+	}
+	return w, err
+}
+
+// literal is a text as SQL quotes it.
+func literal(text string) string {
+	quoted := "'"
+	for _, r := range text {
+		if r == '\'' {
+			quoted += "'"
+		}
+		quoted += string(r)
+	}
+	return quoted + "'"
+}

@@ -1,0 +1,2 @@
+SELECT count(*) FILTER (WHERE l.expires_at > clock_timestamp()), count(*) FILTER (WHERE l.expires_at <= clock_timestamp())
+FROM wirefence.leases AS l
