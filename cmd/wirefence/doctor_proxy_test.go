@@ -2,6 +2,7 @@ package main
 
 import (
 	"net"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -19,7 +20,7 @@ func (p patient) proxied(t *testing.T, proxy *proxyProcess, more ...string) []st
 	}
 	return p.settings(append([]string{
 		"WIREFENCE_UPSTREAM=postgres://" + p.Addr() + "/?sslmode=disable&pooling=session",
-		"WIREFENCE_LISTEN=" + net.JoinHostPort(cfg.Host, stack.Port(strings.TrimPrefix(strings.Split(proxy.url, "@")[1], ""))),
+		"WIREFENCE_LISTEN=" + net.JoinHostPort(cfg.Host, strconv.Itoa(int(cfg.Port))),
 		"WIREFENCE_ADMIN_LISTEN=" + proxy.admin,
 	}, more...)...)
 }

@@ -147,8 +147,9 @@ func (in *Input) sameDatabase(ctx context.Context, other *pgx.ConnConfig) (same 
 // a comment, so that it is the database that refuses it.
 const notAFence = "SET LOCAL wirefence.token = 'wirefence-doctor'"
 
-// harmlessWrite is checked as a write, and does nothing, whoever lets it through.
-const harmlessWrite = "DO 'BEGIN END'"
+// harmlessWrite is checked as a write, also in shadow mode, and does nothing, whoever
+// lets it through: nobody is notified by a transaction that is rolled back.
+const harmlessWrite = "NOTIFY wirefence_doctor"
 
 // checkProxyFences sends what must be refused, in a transaction that can't write
 // and is rolled back.
