@@ -123,7 +123,7 @@ func checkRedis(ctx context.Context, in *Input) (found []Finding, err error) {
 
 // redisError says which right the user of a connection lacks.
 func redisError(n redis.Node) error {
-	err := fmt.Errorf("Redis at %s: %w", n.Address, n.Err)
+	err := fmt.Errorf("look at Redis at %s: %w", n.Address, n.Err)
 	if redis.IsForbidden(n.Err) {
 		return &missingRight{err.Error(), []string{"ACL SETUSER the user of WIREFENCE_REDIS_URL +info +time +config|get"}}
 	}
