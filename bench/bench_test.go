@@ -90,8 +90,13 @@ func TestOnlyLeavesOut(t *testing.T) {
 	if len(all) != 1 || len(all[0].workload.ways) != 2 || len(workloads[1].ways) != 4 {
 		t.Errorf("got %+v", all)
 	}
-	if all := groups([]int{1}, func(string) bool { return true }); len(all) != len(workloads)*len(protocols) {
+	ofGuards := func(key string) bool { return strings.HasPrefix(key, "guards") }
+	if all := groups([]int{1}, func(key string) bool { return !ofGuards(key) }); len(all) != len(workloads)*len(protocols) {
 		t.Errorf("got %d groups", len(all))
+	}
+	// Guards have clients and a protocol of their own.
+	if all := groups([]int{1, 64}, ofGuards); len(all) != len(guardWorkloads())+1 {
+		t.Errorf("got %d groups of guards", len(all))
 	}
 }
 

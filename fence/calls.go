@@ -163,11 +163,26 @@ func LastGrant(ctx context.Context, q Querier, r Resource) (Grant, error) {
 // A resource that was never recorded is refused with ResourceUnknown. The role
 // must have wirefence_issuer.
 func Revoke(ctx context.Context, q Querier, r Resource) (Token, error) {
+	last, _, err := RevokeEnding(ctx, q, r)
+	return last, err
+}
+
+// Ended is a transaction that was ended, since it held a resource with an older
+// token: the process that served it, who was logged in, and the application's name.
+type Ended struct {
+	PID         int    `json:"pid"`
+	Login       string `json:"login"`
+	Application string `json:"application"`
+}
+
+// RevokeEnding is Revoke, and tells which transactions it has ended.
+func RevokeEnding(ctx context.Context, q Querier, r Resource) (Token, []Ended, error) {
 	var last Token
-	if err := q.QueryRow(ctx, revokeSQL, []byte(r)).Scan(&last); err != nil {
-		return 0, fmt.Errorf("revoke resource %q: %w", r, err)
+	var ended []Ended
+	if err := q.QueryRow(ctx, revokeSQL, []byte(r)).Scan(&last, &ended); err != nil {
+		return 0, nil, fmt.Errorf("revoke resource %q: %w", r, err)
 	}
-	return last, nil
+	return last, ended, nil
 }
 
 // Status lists the resources by name. The role must have wirefence_issuer.

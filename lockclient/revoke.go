@@ -14,6 +14,8 @@ type Revocation struct {
 	// LockedOut is the grant that was recorded last, whose holder is "" if none
 	// was recorded.
 	LockedOut fence.Grant
+	// Ended are the transactions that held the resource, which are no more.
+	Ended []fence.Ended
 	// Freed is the holder who had the lease in the store and has it no more, "" if
 	// nobody had it or it isn't known who.
 	Freed string
@@ -47,7 +49,7 @@ func Revoke(ctx context.Context, database fence.Querier, store Store, resource f
 	}
 	r := Revocation{LockedOut: last, NotFreed: err}
 	// The lock-out comes first: once the lease is free, another may be granted it.
-	if r.Token, err = fence.Revoke(ctx, database, resource); err != nil {
+	if r.Token, r.Ended, err = fence.RevokeEnding(ctx, database, resource); err != nil {
 		return Revocation{}, err
 	}
 	if seen.Holder == "" {

@@ -51,14 +51,15 @@ AS $$
               AND low.classid::bigint = hashtext('wirefence low ' || resource)::bigint & 4294967295));
 $$;
 
--- end_holder ends the backend of one holder, or says what keeps it from that
--- and what an operator can do. That a backend is gone already is no news to
+-- end_holder ends the backend of one holder and tells of it, or says what keeps it
+-- from that and what an operator can do. That a backend is gone already is no news to
 -- the client, hence client_min_messages.
 CREATE FUNCTION wirefence.end_holder(resource text, holder_pid integer, holder_vxid text) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET client_min_messages = error
 AS $$
 DECLARE
     gid text;
+    ended record;
 BEGIN
     IF holder_pid IS NULL THEN
         SELECT p.gid INTO gid
@@ -73,7 +74,10 @@ BEGIN
             DETAIL = 'Prepared transaction ' || quote_literal(gid) || ' was checked with an older token and is still open.',
             HINT = 'End it with ROLLBACK PREPARED ' || quote_literal(gid) || ' or COMMIT PREPARED ' || quote_literal(gid) || ', then try again.';
     END IF;
-    PERFORM pg_terminate_backend(holder_pid);
+    SELECT a.usename AS login, a.application_name AS application INTO ended FROM pg_stat_activity AS a WHERE a.pid = holder_pid;
+    IF pg_terminate_backend(holder_pid) THEN
+        PERFORM wirefence.note_ended(resource, holder_pid, ended.login, ended.application);
+    END IF;
 EXCEPTION WHEN insufficient_privilege THEN
     RAISE EXCEPTION USING
         ERRCODE = 'insufficient_privilege',

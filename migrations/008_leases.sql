@@ -200,6 +200,7 @@ BEGIN
     IF last = 9223372036854775807 THEN
         PERFORM wirefence.refuse_further(resource);
     ELSIF FOUND THEN
+        PERFORM set_config('wirefence.ended', '', true);
         PERFORM wirefence.lock_exclusive(resource, NULL, NULL, interval '0');
         PERFORM wirefence.end_lease(resource);
         PERFORM wirefence.durable();

@@ -122,6 +122,22 @@ CREATE FUNCTION wirefence.holder_name(holder text) RETURNS text
 LANGUAGE sql IMMUTABLE STRICT PARALLEL SAFE
 RETURN left(holder, length(holder) - strpos(reverse(holder), '/'));
 
+-- note_ended records that the transaction of another backend was ended, which held a
+-- resource with an older token. The variable wirefence.ended lists them, too, for
+-- the transaction that did it.
+CREATE FUNCTION wirefence.note_ended(resource text, holder_pid integer, holder_login text, holder_application text) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET lock_timeout = '20ms'
+AS $$
+BEGIN
+    PERFORM set_config('wirefence.ended', (coalesce(nullif(current_setting('wirefence.ended', true), ''), '[]')::jsonb
+        || jsonb_build_object('pid', holder_pid, 'login', holder_login, 'application', holder_application))::text, true);
+    INSERT INTO wirefence.history (kind, resource, login, application, pid)
+    VALUES ('ended', note_ended.resource, holder_login, holder_application, holder_pid);
+EXCEPTION WHEN OTHERS THEN
+    PERFORM nextval('wirefence.history_dropped');
+END
+$$;
+
 -- note_handoff is the trigger that sees every way in which a last token moves. Who
 -- gets a resource again, with nobody in between, has not taken it from anyone.
 CREATE FUNCTION wirefence.note_handoff() RETURNS trigger

@@ -49,6 +49,10 @@ var imports = []struct {
 	{"internal/api/a.go", module + "/proxy", "api"},
 	{"internal/api/a_test.go", module + "/lockclient/redis", ""},
 
+	{"internal/journal/a.go", module + "/fence", ""},
+	{"internal/journal/a.go", module + "/proxy", ""},
+	{"internal/journal/a.go", module + "/lockclient", "journal"},
+
 	{"internal/doctor/a.go", module + "/migrations", ""},
 	{"internal/doctor/a.go", module + "/lockclient/redis", ""},
 	{"internal/doctor/a.go", module + "/proxy", "doctor"},

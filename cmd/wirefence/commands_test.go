@@ -2,6 +2,7 @@ package main
 
 import (
 	"encoding/json"
+	"fmt"
 	"net"
 	"strings"
 	"testing"
@@ -94,7 +95,13 @@ func TestRevoke(t *testing.T) {
 	t.Parallel()
 	url := database(t, true)
 	stack.Exec(t, url, "SELECT wirefence.seal('orders', 34, 'worker-B')")
-	wirefence(t, issuer(url), "revoke", "orders").expect(t, 0).says(t, "orders is revoked: tokens below 35 are stale", "locked out: worker-B, with token 34")
+	holder := stack.ConnectAs(t, url, "revoked")
+	if _, err := holder.Exec(t.Context(), "SET application_name = 'night batch'; BEGIN; SELECT wirefence.check('orders=34')"); err != nil {
+		t.Fatal(err)
+	}
+	wirefence(t, issuer(url), "revoke", "orders").expect(t, 0).says(t, "orders is revoked: tokens below 35 are stale", "locked out: worker-B, with token 34",
+		fmt.Sprintf(`ended: a transaction of revoked, process %d, application "night batch"`, holder.PgConn().PID()))
+	wirefence(t, issuer(url), "history", "--kind", "ended").expect(t, 0).says(t, "orders", "night batch")
 	wirefence(t, issuer(url), "status").expect(t, 0).says(t, " 35 ")
 	wirefence(t, issuer(url), "revoke", "no-such").expect(t, 1, "no-such", "WF008")
 }

@@ -70,6 +70,9 @@ func runRevoke(ctx context.Context, cfg revokeSettings, resource fence.Resource,
 	if done.LockedOut.Holder != "" {
 		fmt.Fprintf(stdout, "locked out: %s, with token %d\n", done.LockedOut.Holder, done.LockedOut.Token)
 	}
+	for _, e := range done.Ended {
+		fmt.Fprintf(stdout, "ended: a transaction of %s, process %d, application %q\n", e.Login, e.PID, e.Application)
+	}
 	if done.Freed != "" {
 		fmt.Fprintf(stdout, "the lease of %s is free\n", done.Freed)
 	}

@@ -160,6 +160,8 @@ type revoked struct {
 	Resource  string      `json:"resource"`
 	Token     fence.Token `json:"token"`
 	LockedOut *lockedOut  `json:"locked_out,omitempty"`
+	// Ended are the transactions that it has ended.
+	Ended []fence.Ended `json:"ended"`
 	// LeaseFreed says that the lease store had the lease and has it no more.
 	LeaseFreed bool `json:"lease_freed"`
 }
@@ -188,11 +190,11 @@ func (s *Server) revoke(w http.ResponseWriter, r *http.Request, resource fence.R
 		return err
 	}
 	log := s.options.Logger.With("resource", resource, "token", done.Token, "holder", done.LockedOut.Holder, "client", r.RemoteAddr)
-	log.Info("resource revoked over HTTP", "reason", request.Reason, "lease_freed", done.Freed != "")
+	log.Info("resource revoked over HTTP", "reason", request.Reason, "lease_freed", done.Freed != "", "ended", len(done.Ended))
 	if done.NotFreed != nil {
 		log.Warn("the revoked holder's lease was not freed", "error", done.NotFreed)
 	}
-	answer := revoked{Resource: string(resource), Token: done.Token, LeaseFreed: done.Freed != ""}
+	answer := revoked{Resource: string(resource), Token: done.Token, Ended: done.Ended, LeaseFreed: done.Freed != ""}
 	if done.LockedOut.Holder != "" {
 		answer.LockedOut = &lockedOut{done.LockedOut.Holder, done.LockedOut.Token}
 	}

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/wirefence/wirefence/fence"
+	"github.com/wirefence/wirefence/internal/stack"
 )
 
 func TestRevokeLocksTheHolderOut(t *testing.T) {
@@ -13,7 +14,17 @@ func TestRevokeLocksTheHolderOut(t *testing.T) {
 		name := fresh(t)
 		w.post(t, path(name, "revoke"), `{}`).want(404, "no-such-resource")
 		granted := w.post(t, path(name, "acquire"), `{"holder":"worker-a","ttl_seconds":600}`).want(200, "")
+		holder := stack.ConnectAs(t, w.database, "writer-"+name)
+		if _, err := holder.Exec(t.Context(), "BEGIN"); err != nil {
+			t.Fatal(err)
+		}
+		if err := checkFence(t, holder, granted); err != nil {
+			t.Fatal(err)
+		}
 		gone := w.post(t, path(name, "revoke"), `{"reason":"it is stuck"}`).want(200, "")
+		if ended, _ := gone.fields["ended"].([]any); len(ended) != 1 || ended[0].(map[string]any)["pid"] != float64(holder.PgConn().PID()) {
+			t.Errorf("ended %v", gone.fields["ended"])
+		}
 		hit, _ := gone.fields["locked_out"].(map[string]any)
 		if gone.number("token") != granted.number("token")+1 || gone.fields["lease_freed"] != true ||
 			hit["holder"] != granted.string("grant_id") || hit["token"] != granted.number("token") {

@@ -147,6 +147,31 @@ func Port(addr string) string {
 	return port
 }
 
+// ConnectAs connects as another role, which it makes if it isn't there: a takeover
+// can't end the superuser's transactions. The connection ends with the test.
+func ConnectAs(t testing.TB, url, role string) *pgx.Conn {
+	t.Helper()
+	name := pgx.Identifier{role}.Sanitize()
+	conn := Connect(t, url)
+	var exists bool
+	if err := conn.QueryRow(t.Context(), "SELECT EXISTS (SELECT FROM pg_roles WHERE rolname = $1)", role).Scan(&exists); err != nil {
+		t.Fatal(err)
+	}
+	if !exists {
+		if _, err := conn.Exec(t.Context(), "CREATE ROLE "+name+" LOGIN"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	cfg := conn.Config()
+	cfg.User = role
+	other, err := pgx.ConnectConfig(t.Context(), cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = other.Close(context.Background()) })
+	return other
+}
+
 // Connect opens a connection, closed with the test.
 func Connect(t testing.TB, url string) *pgx.Conn {
 	t.Helper()
