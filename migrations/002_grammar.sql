@@ -8,17 +8,24 @@ SET LOCAL search_path = pg_catalog, pg_temp;
 CREATE SEQUENCE wirefence.refusals MINVALUE 0 START 0;
 SELECT nextval('wirefence.refusals');
 
--- count_refusal is called before a refusal is raised. A READ ONLY transaction, and
+-- count_refusal is called before a refusal is raised; not for who only looks whether it
+-- would be, whose lastval must stay. A READ ONLY transaction, and
 -- so a standby, can't count.
 CREATE FUNCTION wirefence.count_refusal() RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
-    IF current_setting('transaction_read_only') = 'off' THEN
+    IF current_setting('transaction_read_only') = 'off' AND current_setting('wirefence.observing', true) IS DISTINCT FROM 'on' THEN
         PERFORM nextval('wirefence.refusals');
     END IF;
 END
 $$;
+
+-- observing says whether refusals that are about to be raised are only looked at, and
+-- so not counted. What raised one and was caught takes it back by itself.
+CREATE FUNCTION wirefence.observing(only_looking boolean) RETURNS void
+LANGUAGE sql SET search_path = pg_catalog, pg_temp
+AS $$ SELECT set_config('wirefence.observing', CASE WHEN only_looking THEN 'on' ELSE '' END, true) $$;
 
 -- malformed raises WF004. The reason is a clause without a full stop.
 CREATE FUNCTION wirefence.malformed(reason text) RETURNS void

@@ -56,9 +56,9 @@ RETURN false;
 CREATE FUNCTION wirefence.has_passed(resource text, seed bigint DEFAULT 0) RETURNS boolean
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
 AS $$
-    SELECT coalesce(strpos(coalesce(current_setting('wirefence.passed', true), ''), ',' || hashtextextended(resource COLLATE "C", seed) || ',') > 0
-        AND currval('wirefence.passed') = interval_hash_extended(now() - timestamptz '1970-01-01 00:00:00+00',
-            hashtextextended(current_setting('wirefence.passed', true), 0)), false)
+    SELECT CASE WHEN strpos(coalesce(current_setting('wirefence.passed', true), ''), ',' || hashtextextended(resource COLLATE "C", seed) || ',') > 0
+        THEN currval('wirefence.passed') = interval_hash_extended(now() - timestamptz '1970-01-01 00:00:00+00',
+            hashtextextended(current_setting('wirefence.passed', true), 0)) ELSE false END
 $$;
 
 -- note_passed adds resources to what the transaction was checked for, and the
@@ -85,8 +85,9 @@ BEGIN
             noted := noted || mark;
         END IF;
     END LOOP;
-    IF carried IS NOT NULL THEN
-        noted := noted || hashtextextended(carried COLLATE "C", 1) || ',';
+    mark := hashtextextended(carried COLLATE "C", 1) || ',';
+    IF strpos(noted, ',' || mark) = 0 THEN -- not if it is null
+        noted := noted || mark;
     END IF;
     PERFORM set_config('wirefence.passed', noted, true),
             setval('wirefence.passed', interval_hash_extended(began, hashtextextended(noted, 0)));

@@ -240,7 +240,7 @@ DECLARE
     message text;
     detail text;
 BEGIN
-    PERFORM wirefence.refuse(state, resource, token, source, known);
+    PERFORM wirefence.observing(true), wirefence.refuse(state, resource, token, source, known);
     RETURN NULL;
 EXCEPTION WHEN OTHERS THEN
     GET STACKED DIAGNOSTICS message = MESSAGE_TEXT, detail = PG_EXCEPTION_DETAIL;

@@ -38,11 +38,13 @@ BEGIN
     fence := coalesce(fence, nullif(current_setting('wirefence.token', true), ''));
     IF fence IS NULL THEN
         IF required THEN
-            PERFORM wirefence.refuse_unfenced();
+            PERFORM wirefence.observing(true), wirefence.refuse_unfenced();
         END IF;
         RETURN NULL;
     END IF;
+    PERFORM wirefence.observing(true);
     pairs := wirefence.parsed(fence, default_resource);
+    PERFORM wirefence.observing(false);
     FOR pair IN
         SELECT u.resource, u.token, u.source, l AS known, wirefence.verdict(u.token, u.source, l) AS verdict
         FROM unnest(pairs.resources, pairs.tokens, pairs.sources) AS u(resource, token, source)
@@ -50,7 +52,7 @@ BEGIN
         ORDER BY u.resource COLLATE "C"
     LOOP
         IF pair.verdict LIKE 'WF%' THEN
-            PERFORM wirefence.refuse(pair.verdict, pair.resource, pair.token, pair.source, pair.known);
+            PERFORM wirefence.observing(true), wirefence.refuse(pair.verdict, pair.resource, pair.token, pair.source, pair.known);
         ELSIF pair.verdict IN ('record', 'name') AND recording THEN
             PERFORM wirefence.record_at_once(pair.resource, pair.token, pair.source);
         END IF;
@@ -66,11 +68,13 @@ $$;
 CREATE FUNCTION wirefence.observe_read(fence text, default_resource text) RETURNS text
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
+DECLARE
+    wanted boolean;
 BEGIN
-    IF wirefence.wants_read_check(fence, default_resource) THEN
-        RETURN wirefence.observe(fence, default_resource, false);
-    END IF;
-    RETURN NULL;
+    PERFORM wirefence.observing(true);
+    wanted := wirefence.wants_read_check(fence, default_resource);
+    PERFORM wirefence.observing(false);
+    RETURN CASE WHEN wanted THEN wirefence.observe(fence, default_resource, false) END;
 EXCEPTION WHEN OTHERS THEN
     RETURN wirefence.observe(fence, default_resource, false); -- which words it
 END

@@ -65,11 +65,12 @@ AS $$
 DECLARE
     checked boolean;
 BEGIN
-    IF EXISTS (SELECT FROM wirefence.resource_locks AS l WHERE l.reads = 'check') = wirefence.reads_are_checked() THEN
+    -- One after the other: who looks before another has committed sees too little.
+    PERFORM pg_advisory_xact_lock(hashtextextended('wirefence.reads_are_checked', 0));
+    checked := EXISTS (SELECT FROM wirefence.resource_locks AS l WHERE l.reads = 'check');
+    IF checked = wirefence.reads_are_checked() THEN
         RETURN;
     END IF;
-    PERFORM pg_advisory_xact_lock(hashtextextended('wirefence.reads_are_checked', 0)); -- two at once would fail
-    checked := EXISTS (SELECT FROM wirefence.resource_locks AS l WHERE l.reads = 'check');
     EXECUTE format('CREATE OR REPLACE FUNCTION wirefence.reads_are_checked() RETURNS boolean
         LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS %L', 'SELECT ' || checked::text);
 END
@@ -110,7 +111,9 @@ BEGIN
             declared.reads, declared.mode)
     ON CONFLICT DO NOTHING;
     IF FOUND THEN
-        PERFORM wirefence.tell_reads();
+        IF declared.reads = 'check' THEN
+            PERFORM wirefence.tell_reads();
+        END IF;
         INSERT INTO wirefence.resource_changes (resource_id, reason, settings)
         VALUES (resource, reason, wirefence.settings_of(named, NULL, declared));
         RETURN true;

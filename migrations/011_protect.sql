@@ -3,13 +3,13 @@ SET LOCAL search_path = pg_catalog, pg_temp;
 
 -- passed_condition is the SQL by which a row's trigger finds that the
 -- transaction was checked for the name, itself an SQL expression. It is all
--- built-in functions, for it is evaluated for every row.
+-- built-in functions, for it is evaluated for every row. A name may be null.
 CREATE FUNCTION wirefence.passed_condition(name text) RETURNS text
 LANGUAGE sql IMMUTABLE SET search_path = pg_catalog, pg_temp
 AS $$
-    SELECT '(strpos(coalesce(current_setting(''wirefence.passed'', true), ''''), '','' || hashtextextended((' || name || ') COLLATE "C", 0) || '','') > 0'
-        || ' AND currval(''wirefence.passed''::regclass) = interval_hash_extended(now() - timestamptz ''1970-01-01 00:00:00+00'','
-        || ' hashtextextended(current_setting(''wirefence.passed'', true), 0)))'
+    SELECT 'CASE WHEN strpos(coalesce(current_setting(''wirefence.passed'', true), ''''), '','' || hashtextextended((' || name || ') COLLATE "C", 0) || '','') > 0'
+        || ' THEN currval(''wirefence.passed''::regclass) = interval_hash_extended(now() - timestamptz ''1970-01-01 00:00:00+00'','
+        || ' hashtextextended(current_setting(''wirefence.passed'', true), 0)) ELSE false END'
 $$;
 
 -- name_expression is the SQL by which a template is evaluated for a row.
@@ -136,7 +136,8 @@ $$;
 
 -- triggers_of returns the statements that guard one table of a family. Triggers
 -- for rows come to a partition from its parent, to later ones too; and so that a
--- later partition of a table with one resource is guarded, its rows are looked at.
+-- later partition of a table with one resource is guarded, its rows are looked at; so are
+-- those of a table that is written through a parent, which fires no other trigger.
 CREATE FUNCTION wirefence.triggers_of(member regclass, kind "char", is_partition boolean, resource text, shadow boolean) RETURNS SETOF text
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp
 AS $$
@@ -151,7 +152,7 @@ BEGIN
     IF NOT wirefence.is_template(resource) THEN
         resource := wirefence.plain_name(resource);
         RETURN NEXT format(for_statement, member, 'guard', resource);
-        IF kind = 'p' AND NOT is_partition THEN
+        IF NOT is_partition AND (kind = 'p' OR EXISTS (SELECT FROM pg_inherits AS i WHERE i.inhrelid = member)) THEN
             RETURN NEXT format(for_row, 'row', 'INSERT OR UPDATE OR DELETE', member,
                                wirefence.passed_condition(quote_literal(resource) || '::text'), 'guard', resource);
         END IF;
@@ -351,8 +352,9 @@ AS $$
                    WHEN s.shadow <> d.shadow OR s.shadow_in_part <> d.shadow THEN 'in shadow mode in part: protect it again'
                    WHEN s.disabled THEN 'a trigger of its guard is disabled: protect it again'
                    WHEN NOT s.statements THEN 'a later partition: its rows are guarded, TRUNCATE is not: protect the parent again'
-                   WHEN s.rows < CASE WHEN d.template THEN 3 WHEN d.kind = 'p' THEN 1 ELSE 0 END
-                   THEN 'a trigger of its guard has gone: protect it again'
+                   WHEN s.rows < CASE WHEN d.template THEN 3
+                                      WHEN d.kind = 'p' OR EXISTS (SELECT FROM pg_inherits AS i WHERE i.inhrelid = d.relation) THEN 1 ELSE 0 END
+                   THEN 'a trigger of its guard is missing, or it has got a parent since: protect it again'
                    WHEN EXISTS (SELECT FROM wirefence.name_parts(d.resource) AS p
                                 WHERE d.template AND p.is_column AND NOT EXISTS (
                                     SELECT FROM pg_attribute AS a

@@ -95,7 +95,7 @@ func TestAReplicaThatLagsGetsNoGrant(t *testing.T) {
 	patient := openReplicated(t, "redis://"+link.Addr(), ample)
 	plain := open(t, s.Master)
 
-	if _, err := store.Acquire(ctx, "held", "me", time.Minute); err != nil {
+	if _, err := patient.Acquire(ctx, "held", "me", time.Minute); err != nil {
 		t.Fatal(err)
 	}
 	if err := s.Replica.Pause(); err != nil {
