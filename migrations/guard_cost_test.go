@@ -18,8 +18,8 @@ func locksOf(t *testing.T, conn *pgx.Conn) int {
 // since it last reported that, which it does between transactions.
 func callsOf(t *testing.T, conn *pgx.Conn, name string) int {
 	t.Helper()
-	return value[int](t, conn, "SELECT coalesce(sum(calls), 0)::int FROM pg_stat_xact_user_functions WHERE schemaname = 'wirefence' AND funcname = $1
-		AND funcid <> 'wirefence.check(text)'::regprocedure", name) // which calls the other one
+	return value[int](t, conn, `SELECT coalesce(sum(calls), 0)::int FROM pg_stat_xact_user_functions
+		WHERE schemaname = 'wirefence' AND funcname = $1 AND funcid <> 'wirefence.check(text)'::regprocedure`, name) // which calls the other one
 }
 
 // A statement takes one lock for each resource, however many rows it writes, and calls
