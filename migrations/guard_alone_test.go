@@ -1,0 +1,99 @@
+package migrations_test
+
+import "testing"
+
+// A table that is guarded alone, and not its parent, is written through the parent
+// as well: then no trigger of its own statements fires.
+func TestATableGuardedAloneIsGuardedThroughItsParent(t *testing.T) {
+	onEach(t, func(t *testing.T, db database) {
+		app, issuer := guarded(t, db), db.as(t, "issuer")
+		mustExec(t, app, `SELECT wirefence.unprotect('parts'), wirefence.unprotect('base');
+			SELECT wirefence.protect('parts_low', 'orders'), wirefence.protect('heir', 'orders'), wirefence.protect('free', 'orders');
+			SET wirefence.token = 'orders=34'; INSERT INTO heir VALUES (7, 'a'); RESET wirefence.token`)
+		for _, sql := range []string{
+			"INSERT INTO parts VALUES (2, 'x')", "UPDATE parts SET item = 'x' WHERE id = 1", "DELETE FROM parts WHERE id = 1",
+			"UPDATE base SET item = 'x' WHERE id = 7", "DELETE FROM base WHERE id = 7",
+		} {
+			wantCode(t, exec(app, sql), "WF002")
+			mustExec(t, app, "BEGIN; SET LOCAL wirefence.token = 'orders=34'")
+			wantCode(t, exec(app, sql), "")
+			mustExec(t, app, "ROLLBACK")
+		}
+		mustExec(t, app, "INSERT INTO parts VALUES (102, 'x'); UPDATE base SET item = 'x' WHERE id = 1") // what isn't guarded
+		// One that gets a parent later is found.
+		faults := "SELECT count(*) FROM wirefence.guarded() WHERE relation = 'public.free' AND fault LIKE '%has got a parent since%'"
+		if n := value[int](t, issuer, faults); n != 0 {
+			t.Error("a fault before there is one")
+		}
+		mustExec(t, app, "CREATE TABLE later (id int); ALTER TABLE free INHERIT later")
+		if n := value[int](t, issuer, faults); n != 1 {
+			t.Error("a guarded table that has got a parent is not found")
+		}
+		mustExec(t, app, "SELECT wirefence.protect('free', 'orders')")
+		if n := value[int](t, issuer, faults); n != 0 {
+			t.Error("protecting again doesn't mend it")
+		}
+	})
+}
+
+// A null in a template's column belongs to no resource, also in a session that no
+// check has been made in.
+func TestANullInATemplateInAFreshSession(t *testing.T) {
+	onEach(t, func(t *testing.T, db database) {
+		guarded(t, db)
+		wantCode(t, exec(db.app(t), "INSERT INTO reports VALUES (5, NULL)"), "WF002")
+		admin := db.admin(t)
+		mustExec(t, admin, "CREATE ROLE "+db.name+"_bypass LOGIN IN ROLE wirefence_bypass; GRANT INSERT ON reports TO "+db.name+"_bypass")
+		t.Cleanup(func() {
+			mustExec(t, admin, "DROP OWNED BY "+db.name+"_bypass; DROP ROLE "+db.name+"_bypass")
+		})
+		mustExec(t, db.as(t, db.name+"_bypass"), "INSERT INTO reports VALUES (5, NULL)")
+	})
+}
+
+// Who is only looked at notices nothing of it: the sequence that counts refusals
+// stays, and lastval is what it was.
+func TestWhatIsOnlyLookedAtIsNotCounted(t *testing.T) {
+	onEach(t, func(t *testing.T, db database) {
+		app := guarded(t, db)
+		mustExec(t, app, "SELECT wirefence.protect('orders', 'orders', true); CREATE SEQUENCE own START 42; SELECT nextval('own')")
+		mustExec(t, db.as(t, "issuer"), "SELECT wirefence.set_resource('lines', 'a trial', mode => 'shadow')")
+		counted := func() int64 { return value[int64](t, db.admin(t), "SELECT last_value FROM wirefence.refusals") }
+		before := counted()
+		for _, sql := range []string{
+			"SELECT wirefence.observe('lines=33', NULL, false), wirefence.observe('x', NULL, false), wirefence.observe(NULL, NULL, true)",
+			"SELECT wirefence.observe_read('x', NULL)", "SELECT wirefence.check('lines=33')",
+			"SET wirefence.token = 'orders=33'; UPDATE orders SET item = 'x'", "SET wirefence.token = 'x'; UPDATE orders SET item = 'x'",
+		} {
+			mustExec(t, app, sql)
+			if got := value[int](t, app, "SELECT lastval()"); got != 42 {
+				t.Errorf("%s: lastval is %d", sql, got)
+			}
+		}
+		if n := counted() - before; n != 0 {
+			t.Errorf("counted %d", n)
+		}
+		mustExec(t, app, "RESET wirefence.token")
+		wantCode(t, exec(app, "SELECT wirefence.check('orders=33')"), "WF001")
+		if n := counted() - before; n != 1 {
+			t.Errorf("counted %d of one refusal", n)
+		}
+	})
+}
+
+// What was checked before counts for rows as well, whatever the session carries.
+func TestATemplateHeedsWhatWasChecked(t *testing.T) {
+	onEach(t, func(t *testing.T, db database) {
+		app := guarded(t, db)
+		for _, session := range []string{"report:a:1=33", "34", ""} {
+			mustExec(t, app, "SELECT set_config('wirefence.token', $1, false)", session)
+			mustExec(t, app, "BEGIN; SELECT wirefence.check('report:a:1=34')")
+			wantCode(t, exec(app, "UPDATE reports SET body = 'x' WHERE id = 1"), "")
+			mustExec(t, app, "ROLLBACK")
+		}
+		mustExec(t, app, "SELECT set_config('wirefence.token', 'report:b:1=33', false)")
+		mustExec(t, app, "BEGIN; SELECT wirefence.check('report:a:1=34')")
+		wantCode(t, exec(app, "UPDATE reports SET tenant = 'b' WHERE id = 1"), "WF001")
+		mustExec(t, app, "ROLLBACK")
+	})
+}
