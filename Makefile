@@ -13,7 +13,7 @@ CONTENTION ?= 10m
 # and what decides when; 0 takes another seed each time.
 FAULTS ?= 30s
 SEED ?= 0
-TIMEOUT ?= 10m
+TIMEOUT ?= 25m
 TESTFLAGS ?=
 BENCHFLAGS ?=
 
