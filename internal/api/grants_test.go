@@ -159,7 +159,7 @@ func (w *world) holdUpSeals(t *testing.T, name string) (end func()) {
 	conn := w.admin(t)
 	old := w.post(t, path(name, "acquire"), `{"holder":"worker-a"}`).want(200, "")
 	w.post(t, path(name, "release"), `{"grant_id":"`+old.string("grant_id")+`"}`).want(200, "")
-	if _, err := conn.Exec(t.Context(), "UPDATE wirefence.resource_locks SET preempt_after = NULL"); err != nil {
+	if _, err := conn.Exec(t.Context(), "UPDATE wirefence.resource_locks SET preempt_after = NULL WHERE resource_id = $1", name); err != nil {
 		t.Fatal(err)
 	}
 	writer, err := conn.Begin(t.Context())
