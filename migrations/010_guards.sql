@@ -276,9 +276,9 @@ $$;
 
 -- guard_statement is the trigger before each statement on a table with a
 -- resource for each row. It has the fence of the session checked, all of it, ahead
--- of the rows: locks are taken in order, and before those of rows. Where something was
--- checked before, as by a proxy for a fence in a comment, the session's may be another:
--- that is looked at only for rows which are not covered. It is written as guard is.
+-- of the rows: locks are taken in order, and before those of rows. What was checked
+-- before counts for the same text only: another may carry a higher token, which must
+-- be recorded. It is written as guard is.
 CREATE FUNCTION wirefence.guard_statement() RETURNS trigger
 LANGUAGE plpgsql
 AS $$
@@ -286,7 +286,8 @@ BEGIN
     IF TG_OP OPERATOR(pg_catalog.=) 'TRUNCATE' THEN
         PERFORM wirefence.guard_truncate(TG_RELID::pg_catalog.regclass, TG_ARGV[0], TG_NARGS OPERATOR(pg_catalog.>) 1);
     ELSIF TG_NARGS OPERATOR(pg_catalog.=) 1 AND coalesce(pg_catalog.current_setting('wirefence.token', true), '') OPERATOR(pg_catalog.<>) ''
-          AND (coalesce(pg_catalog.current_setting('wirefence.passed', true), '') OPERATOR(pg_catalog.<>) ''
+          AND (pg_catalog.strpos(coalesce(pg_catalog.current_setting('wirefence.passed', true), ''),
+                   pg_catalog.concat(',', pg_catalog.hashtextextended(pg_catalog.current_setting('wirefence.token', true), 1), ',')) OPERATOR(pg_catalog.>) 0
                AND pg_catalog.currval('wirefence.passed') OPERATOR(pg_catalog.=) pg_catalog.interval_hash_extended(
                    pg_catalog.now() OPERATOR(pg_catalog.-) '1970-01-01 00:00:00+00'::pg_catalog.timestamptz,
                    pg_catalog.hashtextextended(pg_catalog.current_setting('wirefence.passed', true), 0))) IS NOT TRUE THEN

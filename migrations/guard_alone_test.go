@@ -80,20 +80,3 @@ func TestWhatIsOnlyLookedAtIsNotCounted(t *testing.T) {
 		}
 	})
 }
-
-// What was checked before counts for rows as well, whatever the session carries.
-func TestATemplateHeedsWhatWasChecked(t *testing.T) {
-	onEach(t, func(t *testing.T, db database) {
-		app := guarded(t, db)
-		for _, session := range []string{"report:a:1=33", "34", ""} {
-			mustExec(t, app, "SELECT set_config('wirefence.token', $1, false)", session)
-			mustExec(t, app, "BEGIN; SELECT wirefence.check('report:a:1=34')")
-			wantCode(t, exec(app, "UPDATE reports SET body = 'x' WHERE id = 1"), "")
-			mustExec(t, app, "ROLLBACK")
-		}
-		mustExec(t, app, "SELECT set_config('wirefence.token', 'report:b:1=33', false)")
-		mustExec(t, app, "BEGIN; SELECT wirefence.check('report:a:1=34')")
-		wantCode(t, exec(app, "UPDATE reports SET tenant = 'b' WHERE id = 1"), "WF001")
-		mustExec(t, app, "ROLLBACK")
-	})
-}
