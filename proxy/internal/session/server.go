@@ -225,7 +225,7 @@ func (s *Session) observed(msg []byte) {
 	if s.cfg.Lease != nil && state == string(fence.TokenRequired) {
 		state, message = string(fence.LeaseNotHeld), s.unheld().Message
 	}
-	s.events.Refused(Refusal{State: fence.SQLState(state), Message: message, Shadow: true, Noted: s.cfg.Mode == Enforce, Raised: true})
+	s.events.Refused(Refusal{State: fence.SQLState(state), Message: message, Shadow: true, Noted: s.cfg.Mode == Enforce})
 }
 
 // resultEnds handles what ends one result: of a statement of a Query, or of an
