@@ -61,12 +61,14 @@ AS $$
             hashtextextended(current_setting('wirefence.passed', true), 0)) ELSE false END
 $$;
 
--- note_passed adds resources to what the transaction was checked for, and the
--- fence as a whole, told apart by the seed. The caller has checked them in this
--- transaction. The name '' stands for bypassing, which is asked for no resource. The
+-- note_passed adds resources to what the transaction was checked for and, told apart
+-- by the seed 1, what the session variable held then: should that change, a guard has
+-- it checked anew, since another fence may bring a higher token, which must be recorded.
+-- The caller has checked the resources in this transaction, by the variable or by what
+-- overrode it. The name '' stands for bypassing, which is asked for no resource. The
 -- seed 2 is for what a guard in shadow mode has noted, and then '' for whatever it
 -- would note besides.
-CREATE FUNCTION wirefence.note_passed(resources text[], carried text DEFAULT NULL, seed bigint DEFAULT 0) RETURNS boolean
+CREATE FUNCTION wirefence.note_passed(resources text[], seed bigint DEFAULT 0) RETURNS boolean
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
@@ -85,9 +87,11 @@ BEGIN
             noted := noted || mark;
         END IF;
     END LOOP;
-    mark := hashtextextended(carried COLLATE "C", 1) || ',';
-    IF strpos(noted, ',' || mark) = 0 THEN -- not if it is null
-        noted := noted || mark;
+    IF seed = 0 THEN
+        mark := hashtextextended(coalesce(current_setting('wirefence.token', true), '') COLLATE "C", 1) || ',';
+        IF strpos(noted, ',' || mark) = 0 THEN
+            noted := noted || mark;
+        END IF;
     END IF;
     PERFORM set_config('wirefence.passed', noted, true),
             setval('wirefence.passed', interval_hash_extended(began, hashtextextended(noted, 0)));
@@ -96,7 +100,7 @@ END
 $$;
 
 -- note_guarded notes those of the resources that guards may ask for.
-CREATE FUNCTION wirefence.note_guarded(resources text[], carried text) RETURNS void
+CREATE FUNCTION wirefence.note_guarded(resources text[]) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
@@ -104,7 +108,7 @@ DECLARE
                                    WHERE EXISTS (SELECT FROM wirefence.guards AS g WHERE g.template OR g.resource = u.resource));
 BEGIN
     IF noted <> '{}' AND current_setting('transaction_read_only') = 'off' THEN
-        PERFORM wirefence.note_passed(noted, carried);
+        PERFORM wirefence.note_passed(noted);
     END IF;
 END
 $$;

@@ -314,7 +314,7 @@ BEGIN
     ELSE
         PERFORM wirefence.judge(pairs.resources, pairs.tokens, pairs.sources);
     END IF;
-    PERFORM wirefence.note_guarded(pairs.resources, fence);
+    PERFORM wirefence.note_guarded(pairs.resources);
     RETURN reason;
 END
 $$;
@@ -357,9 +357,10 @@ BEGIN
                     WHEN NOT EXISTS (SELECT FROM wirefence.guards AS g WHERE g.template)
                          AND NOT EXISTS (SELECT FROM wirefence.guards AS g WHERE g.resource = l.resource_id)
                          OR current_setting('transaction_read_only') = 'on' THEN true
-                    WHEN current_setting('wirefence.passed', true) <> '' THEN wirefence.note_passed(ARRAY[l.resource_id], carried)
+                    WHEN current_setting('wirefence.passed', true) <> '' THEN wirefence.note_passed(ARRAY[l.resource_id])
                     ELSE setval('wirefence.passed', interval_hash_extended(now() - timestamptz '1970-01-01 00:00:00+00', hashtextextended(
-                             set_config('wirefence.passed', ',' || hashtextextended(l.resource_id, 0) || ',' || hashtextextended(carried, 1) || ',', true),
+                             set_config('wirefence.passed', ',' || hashtextextended(l.resource_id, 0) || ','
+                                 || hashtextextended(coalesce(current_setting('wirefence.token', true), ''), 1) || ',', true),
                              0))) IS NOT NULL
                     END;
                 IF FOUND THEN
@@ -381,7 +382,7 @@ BEGIN
             PERFORM FROM wirefence.resource_locks AS l
             WHERE l.resource_id = split_part(carried, '=', 1) AND (l.fence = carried OR l.sourced_fence = carried) FOR SHARE;
             IF FOUND THEN
-                PERFORM wirefence.note_guarded(ARRAY[split_part(carried, '=', 1)], carried);
+                PERFORM wirefence.note_guarded(ARRAY[split_part(carried, '=', 1)]);
                 RETURN NULL;
             END IF;
         END IF;

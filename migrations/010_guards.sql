@@ -85,7 +85,7 @@ BEGIN
     ELSIF carried IS NOT NULL THEN
         pairs := wirefence.parsed(carried, NULL);
         IF resource COLLATE "C" = ANY (pairs.resources) THEN
-            PERFORM wirefence.check_all(carried, NULL, false), wirefence.note_passed(pairs.resources, carried);
+            PERFORM wirefence.check_all(carried, NULL, false), wirefence.note_passed(pairs.resources);
             RETURN;
         END IF;
     END IF;
@@ -137,7 +137,7 @@ BEGIN
     IF state LIKE 'WF00_' THEN
         PERFORM wirefence.note('shadow', state, left(nullif(resource, ''), 255), token, known.last_token, source, known.holder, target::text);
     END IF;
-    PERFORM wirefence.note_passed(ARRAY[resource], NULL, 2);
+    PERFORM wirefence.note_passed(ARRAY[resource], 2);
 END
 $$;
 
@@ -156,6 +156,8 @@ BEGIN
     LOOP
         IF pg_catalog.strpos(coalesce(pg_catalog.current_setting('wirefence.passed', true), ''),
                              pg_catalog.concat(',', pg_catalog.hashtextextended(TG_ARGV[0], 0), ',')) OPERATOR(pg_catalog.>) 0
+           AND pg_catalog.strpos(pg_catalog.current_setting('wirefence.passed', true), pg_catalog.concat(',', pg_catalog.hashtextextended(
+                   coalesce(pg_catalog.current_setting('wirefence.token', true), ''), 1), ',')) OPERATOR(pg_catalog.>) 0
            AND pg_catalog.currval('wirefence.passed') OPERATOR(pg_catalog.=) pg_catalog.interval_hash_extended(
                pg_catalog.now() OPERATOR(pg_catalog.-) '1970-01-01 00:00:00+00'::pg_catalog.timestamptz,
                pg_catalog.hashtextextended(pg_catalog.current_setting('wirefence.passed', true), 0)) THEN
@@ -276,9 +278,8 @@ $$;
 
 -- guard_statement is the trigger before each statement on a table with a
 -- resource for each row. It has the fence of the session checked, all of it, ahead
--- of the rows: locks are taken in order, and before those of rows. What was checked
--- before counts for the same text only: another may carry a higher token, which must
--- be recorded. It is written as guard is.
+-- of the rows: locks are taken in order, and before those of rows. It is written as
+-- guard is.
 CREATE FUNCTION wirefence.guard_statement() RETURNS trigger
 LANGUAGE plpgsql
 AS $$

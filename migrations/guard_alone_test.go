@@ -80,3 +80,50 @@ func TestWhatIsOnlyLookedAtIsNotCounted(t *testing.T) {
 		}
 	})
 }
+
+// What was checked before counts for guards, whatever the session carries, as long as
+// that doesn't change.
+func TestGuardsHeedWhatWasChecked(t *testing.T) {
+	onEach(t, func(t *testing.T, db database) {
+		app := guarded(t, db)
+		const row, orders = "UPDATE reports SET body = 'x' WHERE id = 1", "UPDATE orders SET item = 'x' WHERE id = 1"
+		for _, session := range []string{"report:a:1=33,orders=33", "34", ""} {
+			mustExec(t, app, "SELECT set_config('wirefence.token', $1, false)", session)
+			mustExec(t, app, "BEGIN; SELECT wirefence.check('report:a:1=34,orders=34')")
+			wantCode(t, exec(app, row), "")
+			wantCode(t, exec(app, orders), "")
+			mustExec(t, app, "SET LOCAL wirefence.token = 'orders=33,report:a:1=33'; SAVEPOINT a")
+			if session != "report:a:1=33,orders=33" {
+				wantCode(t, exec(app, orders), "WF001")
+				mustExec(t, app, "ROLLBACK TO a")
+				wantCode(t, exec(app, row), "WF001")
+			}
+			mustExec(t, app, "ROLLBACK")
+		}
+		mustExec(t, app, "SELECT set_config('wirefence.token', 'report:b:1=33', false)")
+		mustExec(t, app, "BEGIN; SELECT wirefence.check('report:a:1=34')")
+		wantCode(t, exec(app, "UPDATE reports SET tenant = 'b' WHERE id = 1"), "WF001")
+		mustExec(t, app, "ROLLBACK")
+	})
+}
+
+// A second fence of a transaction, with a higher token, is recorded by the guard.
+func TestAHigherTokenLaterInATransactionIsRecorded(t *testing.T) {
+	onEach(t, func(t *testing.T, db database) {
+		app := guarded(t, db)
+		for _, c := range []struct{ resource, sql string }{{"free", "INSERT INTO free VALUES (1)"}, {"note:a", "INSERT INTO notes VALUES ('a')"}} {
+			if c.resource == "free" {
+				mustExec(t, app, "SELECT wirefence.protect('free', 'free'); CREATE TABLE notes (id text); SELECT wirefence.protect('notes', 'note:{id}')")
+			}
+			for _, begin := range []string{"SET LOCAL wirefence.token = '" + c.resource + "=5'; " + c.sql, "SELECT wirefence.check('" + c.resource + "=7')"} {
+				mustExec(t, app, "BEGIN; "+begin)
+				mustExec(t, app, "SET LOCAL wirefence.token = '"+c.resource+"=9'; "+c.sql)
+				mustExec(t, app, "COMMIT")
+				if got := db.lastToken(t, c.resource); got != 9 {
+					t.Errorf("%s: the last token is %d", c.resource, got)
+				}
+				mustExec(t, db.admin(t), "DELETE FROM wirefence.resource_locks WHERE resource_id = $1", c.resource)
+			}
+		}
+	})
+}
