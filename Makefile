@@ -21,13 +21,16 @@ BENCHFLAGS ?=
 # belongs to another user.
 export GOFLAGS += -buildvcs=false
 
-# In continuous integration every test is named in the log, and none is taken
-# from the cache.
+TOOLS := $(CURDIR)/.cache/tools
+
+# In continuous integration every test is named in the log, none is taken from the
+# cache, and what failed is told again at the end.
+GOTEST := $(GO) test
 ifdef CI
 TESTFLAGS += -v -count=1
+GOTEST := $(TOOLS)/gotestsum --format standard-verbose --
 endif
 
-TOOLS := $(CURDIR)/.cache/tools
 # Modules of their own, so that a user's dependency graph holds neither linters
 # nor the types of Kubernetes. Their tests read files outside of them, which the
 # cache of go test doesn't watch, so they are always run.
@@ -46,12 +49,12 @@ demo: build ## See a zombie's write refused, on servers that are started for it
 	bin/wirefence demo
 
 .PHONY: test
-test: ## Run all tests with the race detector, against real servers
+test: $(if $(CI),$(TOOLS)/.installed) ## Run all tests with the race detector, against real servers
 	scripts/install-servers --all
-	$(GO) test -race -timeout $(TIMEOUT) -p 2 $(TESTFLAGS) ./...
+	$(GOTEST) -race -timeout $(TIMEOUT) -p 2 $(TESTFLAGS) ./...
 	@set -e; for module in $(NESTED); do \
-	  echo "$(GO) test ./... in $$module"; \
-	  $(GO) test -C $$module -count=1 -timeout $(TIMEOUT) $(TESTFLAGS) ./...; \
+	  echo "go test ./... in $$module"; \
+	  (cd $$module && $(GOTEST) -count=1 -timeout $(TIMEOUT) $(TESTFLAGS) ./...); \
 	done
 
 .PHONY: matrix
@@ -123,7 +126,7 @@ image: ## Build the container image wirefence/wirefence:VERSION
 clean: ## Remove what was built
 	rm -rf bin .cache
 
-# The linters, in the versions that tools/go.mod names.
+# The linters and gotestsum, in the versions that tools/go.mod names.
 $(TOOLS)/.installed: tools/go.mod tools/go.sum
 	mkdir -p $(TOOLS)
 	GOBIN=$(TOOLS) $(GO) install -C tools tool
