@@ -176,12 +176,21 @@ func mustExec(t *testing.T, conn *pgx.Conn, sql string, args ...any) {
 }
 
 // start runs a statement in the background and returns when the server has it
-// waiting for a lock. The channel gives its error.
+// waiting for a lock. The channel gives its error. It is ended with the test.
 func (db database) start(t *testing.T, conn *pgx.Conn, sql string, args ...any) <-chan error {
 	t.Helper()
-	done := make(chan error, 1)
+	done, ended := make(chan error, 1), make(chan struct{})
+	ctx, cancel := context.WithTimeout(context.Background(), 60*time.Second)
 	pid := conn.PgConn().PID()
-	go func() { done <- exec(conn, sql, args...) }()
+	go func() {
+		defer close(ended)
+		_, err := conn.Exec(ctx, sql, args...)
+		done <- err
+	}()
+	t.Cleanup(func() {
+		cancel()
+		<-ended
+	})
 	mustExec(t, db.admin(t), "SELECT public.await_blocked($1)", pid)
 	return done
 }

@@ -288,9 +288,8 @@ func TestASuperusersBackendIsNamed(t *testing.T) {
 func TestOnlyWhatStoodInTheWayIsEnded(t *testing.T) {
 	onEach(t, func(t *testing.T, db database) {
 		db.seal(t, "orders", 34)
-		mustExec(t, db.admin(t), "UPDATE wirefence.resource_locks SET preempt_after = '2 s'")
+		mustExec(t, db.admin(t), "UPDATE wirefence.resource_locks SET preempt_after = '3 s'")
 		zombie := db.zombie(t, "orders=34")
-		sealed := db.start(t, db.as(t, "issuer"), "SELECT wirefence.seal('orders', 35)")
 		bystander := db.app(t)
 		ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 		defer cancel()
@@ -298,6 +297,7 @@ func TestOnlyWhatStoodInTheWayIsEnded(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+		sealed := db.start(t, db.as(t, "issuer"), "SELECT wirefence.seal('orders', 35)")
 		mustExec(t, bystander, "SELECT wirefence.check('orders=34')") // behind the seal, until it gives up its place
 		if err := tx.Commit(ctx); err != nil {
 			t.Errorf("a bystander was ended: %v", err)
