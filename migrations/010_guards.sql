@@ -17,6 +17,8 @@ CREATE TABLE wirefence.bypasses (
     PRIMARY KEY (xid, began_at)
 );
 
+CREATE INDEX bypasses_written ON wirefence.bypasses (written_at);
+
 COMMENT ON TABLE wirefence.bypasses IS 'Transactions in which a member of wirefence_bypass wrote to a guarded table without a token.';
 
 GRANT SELECT ON wirefence.guards, wirefence.bypasses TO wirefence_issuer;

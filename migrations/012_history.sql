@@ -62,6 +62,15 @@ SELECT nextval('wirefence.history_dropped');
 
 GRANT SELECT ON wirefence.history TO wirefence_issuer;
 
+-- bypass_history has the bypasses as rows of the history. A number of a transaction
+-- and its time make their id.
+CREATE VIEW wirefence.bypass_history AS
+SELECT b.written_at AS at, md5(concat(b.xid, ' ', extract(epoch FROM b.began_at)))::uuid AS id, 'bypass' COLLATE "C" AS kind, NULL::text COLLATE "C" AS state,
+       b.resource, NULL::bigint AS token, NULL::bigint AS current_token, NULL::text COLLATE "C" AS source, NULL::text AS holder, NULL::text AS former_holder,
+       b.relation, NULL::text AS reason, b.login, b.application, b.address, NULL::integer AS pid, NULL::text AS proxy, NULL::text AS database,
+       1::bigint AS count, NULL::timestamptz AS last_at
+FROM wirefence.bypasses AS b;
+
 -- prune deletes up to so many of the rows that are past a bound, oldest first. It
 -- leaves out those that another transaction is at, and in a snapshot, where a row
 -- that another has deleted is an error, it deletes none. Counting is a walk along
@@ -90,8 +99,12 @@ END
 $$;
 
 -- note records, in the transaction that it is called in, what happens to the
--- session. A READ ONLY transaction can't write: nothing is recorded of it. One row in
--- 256 prunes, twice as many as come until the next that does.
+-- session. A READ ONLY transaction can't write: nothing is recorded of it. What the
+-- session repeats within a minute is counted in the row of the first: the variable
+-- wirefence.noted names the last eight of them, by at and id. A session changes rows of
+-- its own only, so that none waits for another, and not in a snapshot, where to read
+-- rows could fail the transaction. One row in 256 prunes, twice as many as come until
+-- the next that does.
 --
 -- Neither this function nor the next has a variable of the table's own type: to
 -- look that up would wait for the table before lock_timeout counts.
@@ -100,16 +113,37 @@ CREATE FUNCTION wirefence.note(kind text, state text, resource text, token bigin
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET lock_timeout = '20ms'
 AS $$
 DECLARE
+    epoch CONSTANT timestamptz := '1970-01-01 00:00:00+00';
+    noted CONSTANT text := coalesce(current_setting('wirefence.noted', true), '');
+    now CONSTANT timestamptz := clock_timestamp();
     new_id CONSTANT uuid := gen_random_uuid();
+    earlier text[];
 BEGIN
-    IF current_setting('transaction_read_only') = 'off' THEN
-        INSERT INTO wirefence.history (id, kind, state, resource, token, current_token, source, holder, relation,
-                                       login, application, address, pid)
-        VALUES (new_id, kind, state, resource, token, current_token, source, holder, relation,
-                session_user, current_setting('application_name'), inet_client_addr(), pg_backend_pid());
-        IF get_byte(uuid_send(new_id), 0) = 0 THEN
-            PERFORM wirefence.prune(512);
+    IF current_setting('transaction_read_only') = 'on' THEN
+        RETURN;
+    END IF;
+    FOR earlier IN
+        SELECT regexp_matches(right(noted, 400), '([0-9]{16}) ([0-9a-f]{32}),', 'g')
+        WHERE current_setting('transaction_isolation') NOT IN ('repeatable read', 'serializable')
+    LOOP
+        UPDATE wirefence.history AS h SET count = h.count + 1, last_at = now
+        WHERE h.at = epoch + earlier[1]::bigint * interval '1 microsecond' AND h.id = earlier[2]::uuid
+          AND h.at > now - interval '1 minute' AND h.pid = pg_backend_pid()
+          AND (h.kind, h.state, h.resource, h.token, h.current_token, h.source, h.holder, h.relation, h.login, h.application)
+              IS NOT DISTINCT FROM (note.kind, note.state, note.resource, note.token, note.current_token, note.source, note.holder, note.relation,
+                                    session_user::text, current_setting('application_name'));
+        IF FOUND THEN
+            RETURN;
         END IF;
+    END LOOP;
+    INSERT INTO wirefence.history (at, id, kind, state, resource, token, current_token, source, holder, relation,
+                                   login, application, address, pid)
+    VALUES (now, new_id, kind, state, resource, token, current_token, source, holder, relation,
+            session_user, current_setting('application_name'), inet_client_addr(), pg_backend_pid());
+    PERFORM set_config('wirefence.noted', concat(right(noted, 350), lpad((extract(epoch FROM now - epoch) * 1000000)::bigint::text, 16, '0'), ' ',
+                                                 replace(new_id::text, '-', ''), ','), false);
+    IF get_byte(uuid_send(new_id), 0) = 0 THEN
+        PERFORM wirefence.prune(512);
     END IF;
 EXCEPTION WHEN OTHERS THEN
     PERFORM nextval('wirefence.history_dropped');
@@ -172,10 +206,24 @@ CREATE TRIGGER note_handoff AFTER UPDATE ON wirefence.resource_locks
 FOR EACH ROW WHEN (OLD.last_token <> NEW.last_token) EXECUTE FUNCTION wirefence.note_handoff();
 
 -- prune_history deletes rows that are past a bound, up to 10,000, and returns how
--- many. A proxy calls it now and then.
+-- many. As many bypasses go, by age alone: refusals, which anybody can cause, must not
+-- push them out. A proxy calls it now and then.
 CREATE FUNCTION wirefence.prune_history() RETURNS bigint
-LANGUAGE sql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
-AS $$ SELECT wirefence.prune(10000) $$;
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    pruned bigint := 0;
+BEGIN
+    IF current_setting('transaction_isolation') NOT IN ('repeatable read', 'serializable') THEN
+        DELETE FROM wirefence.bypasses AS b
+        WHERE b.ctid = ANY (ARRAY(SELECT d.ctid FROM wirefence.bypasses AS d
+                                  WHERE d.written_at <= (SELECT clock_timestamp() - max_age FROM wirefence.history_bounds)
+                                  ORDER BY d.written_at LIMIT 10000 FOR UPDATE SKIP LOCKED));
+        GET DIAGNOSTICS pruned = ROW_COUNT;
+    END IF;
+    RETURN pruned + wirefence.prune(10000);
+END
+$$;
 
 -- set_history changes what is named and returns what is kept from now on.
 CREATE FUNCTION wirefence.set_history(INOUT max_rows bigint DEFAULT NULL, INOUT max_age interval DEFAULT NULL)
@@ -194,7 +242,7 @@ END
 $$;
 
 -- history returns the newest rows of a resource, since a time, of some kinds; null
--- is all. The newest is the last.
+-- is all. The newest is the last. Bypasses are among them.
 CREATE FUNCTION wirefence.history(resource text DEFAULT NULL, since timestamptz DEFAULT NULL, kinds text[] DEFAULT NULL, max_rows integer DEFAULT 100)
 RETURNS SETOF wirefence.history
 LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
@@ -213,11 +261,18 @@ BEGIN
     END IF;
     RETURN QUERY
     SELECT newest.* FROM (
-        SELECT h.* FROM wirefence.history AS h
-        WHERE (history.resource IS NULL OR h.resource = history.resource)
-          AND (since IS NULL OR h.at >= since OR h.last_at >= since)
-          AND (kinds IS NULL OR h.kind = ANY (kinds))
-        ORDER BY h.at DESC, h.id DESC LIMIT max_rows) AS newest
+        (SELECT h.* FROM wirefence.history AS h
+         WHERE (history.resource IS NULL OR h.resource = history.resource)
+           AND (since IS NULL OR h.at >= since OR h.last_at >= since)
+           AND (kinds IS NULL OR h.kind = ANY (kinds))
+         ORDER BY h.at DESC, h.id DESC LIMIT max_rows)
+        UNION ALL
+        (SELECT b.* FROM wirefence.bypass_history AS b
+         WHERE (history.resource IS NULL OR b.resource = history.resource)
+           AND (since IS NULL OR b.at >= since)
+           AND (kinds IS NULL OR b.kind = ANY (kinds))
+         ORDER BY b.at DESC LIMIT max_rows)
+        ORDER BY at DESC, id DESC LIMIT max_rows) AS newest
     ORDER BY newest.at, newest.id;
 END
 $$;

@@ -13,7 +13,7 @@ import (
 func (db database) noted(t *testing.T) []string {
 	t.Helper()
 	return column[string](t, db.as(t, "issuer"), `SELECT concat_ws(' ', h.state, h.resource, h.token, h.current_token, replace(h.relation, 'public.', ''))
-		FROM wirefence.history(kinds => '{shadow}') AS h ORDER BY 1`)
+		FROM wirefence.history(kinds => '{shadow}') AS h, generate_series(1, h.count) ORDER BY 1`)
 }
 
 func (db database) wantNoted(t *testing.T, want ...string) {
