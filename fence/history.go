@@ -93,6 +93,9 @@ var historySQL string
 //go:embed sql/history_totals.sql
 var historyTotalsSQL string
 
+//go:embed sql/refusals_since.sql
+var refusalsSinceSQL string
+
 //go:embed sql/record_refusals.sql
 var recordRefusalsSQL string
 
@@ -159,6 +162,30 @@ func TotalsOfHistory(ctx context.Context, q Querier) (HistoryTotals, error) {
 		t.Oldest = *oldest
 	}
 	return t, nil
+}
+
+// RefusalCount is how many writes, and checked reads, were refused, and how many that
+// would have been were let pass in shadow mode.
+type RefusalCount struct{ Refused, LetPass int64 }
+
+// RefusalsWithin counts the refusals that the history has of the time up to now, by
+// resource; "" has those that no resource is known of. The role must have
+// wirefence_issuer.
+func RefusalsWithin(ctx context.Context, q Querier, d time.Duration) (map[Resource]RefusalCount, error) {
+	rows, err := q.Query(ctx, refusalsSinceSQL, d.Microseconds())
+	if err != nil {
+		return nil, fmt.Errorf("count refusals: %w", err)
+	}
+	counts := map[Resource]RefusalCount{}
+	var resource []byte
+	var n RefusalCount
+	if _, err := pgx.ForEachRow(rows, []any{&resource, &n.Refused, &n.LetPass}, func() error {
+		counts[Resource(resource)] = n
+		return nil
+	}); err != nil {
+		return nil, fmt.Errorf("count refusals: %w", err)
+	}
+	return counts, nil
 }
 
 // SeenRefusal is an event that the refused transaction could not record, told by

@@ -1,5 +1,5 @@
 // Package api serves leases over HTTP, for programs in any language: acquire,
-// renew, release, list and revoke, under /v1. openapi.yaml describes it, and the
+// renew, release, list and revoke, under /v1; and the history of them. openapi.yaml describes it, and the
 // tests hold the two against each other.
 //
 // It keeps no lease. Who has acquired renews it by the next call, which any
@@ -29,8 +29,8 @@ type Options struct {
 	Sealer lockclient.Sealer
 	// Source is named in fences, where no seal tells where their tokens come from.
 	Source fence.Source
-	// Database is asked for the status of resources and for revocations, with the
-	// rights of wirefence_issuer. With none, these answer 503.
+	// Database is asked for the status of resources, the history and revocations,
+	// with the rights of wirefence_issuer. With none, these answer 503.
 	Database fence.Querier
 	// Token is what callers must present. With none, whoever reaches a loopback
 	// address may call; elsewhere all is refused.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"net/http"
 	"net/url"
+	"slices"
 	"strconv"
 	"time"
 
@@ -18,7 +19,7 @@ var errNoDatabase = &problem{
 
 var errNoResource = &problem{Status: http.StatusNotFound, Type: "no-such-resource", Detail: "No token of it was ever recorded."}
 
-// How many resources one answer lists.
+// How many resources, or events, one answer lists.
 const (
 	standardLimit = 100
 	maxLimit      = 1000
@@ -91,28 +92,48 @@ func (s *Server) list(w http.ResponseWriter, r *http.Request, _ fence.Resource) 
 
 // pageOf reads the parameters of a list.
 func pageOf(query string) (after fence.Resource, limit int, err error) {
-	values, err := url.ParseQuery(query)
+	given, err := parameters(query, "after", "limit")
 	if err != nil {
-		return "", 0, badRequest("the query can't be read: %v", err)
+		return "", 0, err
 	}
-	limit = standardLimit
-	for name, all := range values {
-		switch {
-		case len(all) > 1:
-			return "", 0, badRequest("the parameter %s comes %d times", name, len(all))
-		case name == "after":
-			if after, err = fence.ParseResource(all[0]); err != nil {
-				return "", 0, badRequest("the parameter after: %v", err)
-			}
-		case name == "limit":
-			if limit, err = strconv.Atoi(all[0]); err != nil || limit < 1 || limit > maxLimit {
-				return "", 0, badRequest("the parameter limit must be from 1 to %d", maxLimit)
-			}
-		default:
-			return "", 0, badRequest("there is no parameter %q", name)
+	if name, ok := given["after"]; ok {
+		if after, err = fence.ParseResource(name); err != nil {
+			return "", 0, badRequest("the parameter after: %v", err)
 		}
 	}
-	return after, limit, nil
+	limit, err = limitOf(given)
+	return after, limit, err
+}
+
+// parameters reads a query that has each of the known parameters once at most, and
+// no other.
+func parameters(query string, known ...string) (map[string]string, error) {
+	values, err := url.ParseQuery(query)
+	if err != nil {
+		return nil, badRequest("the query can't be read: %v", err)
+	}
+	given := map[string]string{}
+	for name, all := range values {
+		if !slices.Contains(known, name) {
+			return nil, badRequest("there is no parameter %q", name)
+		}
+		if len(all) > 1 {
+			return nil, badRequest("the parameter %s comes %d times", name, len(all))
+		}
+		given[name] = all[0]
+	}
+	return given, nil
+}
+
+func limitOf(given map[string]string) (limit int, err error) {
+	text, ok := given["limit"]
+	if !ok {
+		return standardLimit, nil
+	}
+	if limit, err = strconv.Atoi(text); err != nil || limit < 1 || limit > maxLimit {
+		return 0, badRequest("the parameter limit must be from 1 to %d", maxLimit)
+	}
+	return limit, nil
 }
 
 func (s *Server) show(w http.ResponseWriter, r *http.Request, resource fence.Resource) error {

@@ -29,6 +29,7 @@ var routes = []route{
 	{"revoke", http.MethodPost, "/v1/resources/{resource}/revoke", (*Server).revoke},
 	{"list", http.MethodGet, "/v1/resources", (*Server).list},
 	{"show", http.MethodGet, "/v1/resources/{resource}", (*Server).show},
+	{"history", http.MethodGet, "/v1/history", (*Server).history},
 	{"openapi", http.MethodGet, "/v1/openapi.yaml", (*Server).file},
 }
 
