@@ -74,6 +74,26 @@ func TestStatus(t *testing.T) {
 	}
 }
 
+func TestStatusCountsRefusalsOfTheLastHour(t *testing.T) {
+	t.Parallel()
+	url := database(t, true)
+	refused := func(kind, resource, age, last string, count int) string {
+		return fmt.Sprintf("INSERT INTO wirefence.history (kind, resource, at, last_at, count) VALUES ('%s', %s, now() - %s::interval, now() - %s::interval, %d)",
+			kind, resource, age, last, count)
+	}
+	stack.Exec(t, url, "SELECT wirefence.seal('orders', 34, 'worker-B'), wirefence.seal('äü', 1, 'worker-B')", refused("refusal", "'orders'", "'10 min'", "NULL", 7),
+		refused("refusal", "'orders'", "'60.5 min'", "'59 min'", 5), refused("refusal", "'orders'", "'61 min'", "NULL", 100), refused("shadow", "'orders'", "'0'", "NULL", 3),
+		refused("shadow", "'äü'", "'0'", "NULL", 2))
+	r := wirefence(t, issuer(url), "status").expect(t, 0).says(t, "REFUSED 1H", "LET PASS 1H")
+	lines := strings.Split(strings.TrimSpace(r.stdout), "\n")
+	if len(lines) != 3 || !strings.HasSuffix(strings.Join(strings.Fields(lines[1]), " "), " 12 3") || !strings.HasSuffix(strings.Join(strings.Fields(lines[2]), " "), " 0 2") {
+		t.Errorf("got\n%s", r.stdout)
+	}
+	wirefence(t, issuer(url), "status", "--json").expect(t, 0).says(t, `"refused_last_hour": 12`, `"let_pass_last_hour": 3`, `"let_pass_last_hour": 2`)
+	stack.Exec(t, url, refused("refusal", "NULL", "'0'", "NULL", 4), refused("refusal", "'oders'", "'0'", "NULL", 1), refused("shadow", "NULL", "'0'", "NULL", 6))
+	wirefence(t, issuer(url), "status").expect(t, 0).says(t, "In the last hour 5 more were refused and 6 let pass")
+}
+
 func TestStatusOfAnEmptyDatabaseInJSON(t *testing.T) {
 	t.Parallel()
 	if r := wirefence(t, issuer(database(t, true)), "status", "--json").expect(t, 0); strings.TrimSpace(r.stdout) != "[]" {

@@ -199,6 +199,14 @@ func TestDoctorFindsDrift(t *testing.T) {
 			0, "resources.tokens", "warning", "its last token is 5000000000000000000", "--last-token N"},
 		{"an expired lease", []string{"SELECT wirefence.acquire('orders', 'worker-A', '1 microsecond')"},
 			0, "resources.leases", "note", "have expired and were taken by nobody since: 1", ""},
+		{"a refusal", []string{"INSERT INTO wirefence.history (kind, resource, count) VALUES ('refusal', 'orders', 3), ('shadow', 'orders', 2)"},
+			0, "history.refusals", "note", "orders: refused in the last hour: 3, let pass in shadow mode: 2", "wirefence history --since 1h"},
+		{"a refusal without a resource", []string{"INSERT INTO wirefence.history (kind) VALUES ('refusal')"},
+			0, "history.refusals", "note", "without a resource: refused in the last hour: 1", "wirefence history --since 1h"},
+		{"a refusal that no proxy saw", []string{"SELECT nextval('wirefence.refusals')"},
+			0, "history.complete", "note", "1 of the 1 refusals that the database has ever raised are not in the history", ""},
+		{"a handoff that was not written", []string{"SELECT nextval('wirefence.history_dropped')"},
+			0, "history.complete", "note", "1 handoffs, or notes of shadow mode, are not in the history", ""},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()

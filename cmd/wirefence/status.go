@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"slices"
 	"text/tabwriter"
 	"time"
 
@@ -27,8 +28,11 @@ type statusSettings struct {
 func statusCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "status",
-		Short: "List the resources: last token, holder, policy, open writers",
-		Args:  exactly(0, "no arguments"),
+		Short: "List the resources: last token, holder, policy, open writers, refusals",
+		Long: `Prints a line for each resource: its last token, who was granted it and when, its
+policy, how many open transactions hold it, and how many writes were refused, or let
+pass in shadow mode, in the last hour, as far as the history was told of them.`,
+		Args: exactly(0, "no arguments"),
 		RunE: func(c *cobra.Command, _ []string) error {
 			cfg, err := read[statusSettings](c)
 			if err != nil {
@@ -58,17 +62,38 @@ func listStatus(ctx context.Context, conn *pgx.Conn, asJSON bool, w io.Writer) e
 	if err != nil {
 		return err
 	}
+	refusals, err := fence.RefusalsWithin(ctx, conn, time.Hour)
+	if err != nil {
+		return err
+	}
 	if asJSON {
-		return printJSON(w, allInJSON(all))
+		return printJSON(w, withRefusals(all, refusals))
 	}
 	if len(all) == 0 {
 		fmt.Fprintln(w, "No resource has been fenced yet.")
-		return nil
+	} else if err := printResources(w, all, refusals); err != nil {
+		return err
 	}
+	var others fence.RefusalCount
+	for resource, n := range refusals {
+		if !slices.ContainsFunc(all, func(r fence.ResourceStatus) bool { return r.Resource == resource }) {
+			others.Refused += n.Refused
+			others.LetPass += n.LetPass
+		}
+	}
+	if others != (fence.RefusalCount{}) {
+		fmt.Fprintf(w, "In the last hour %d more were refused and %d let pass that carried no fence, or one of none of these resources: see wirefence history.\n",
+			others.Refused, others.LetPass)
+	}
+	return nil
+}
+
+func printResources(w io.Writer, all []fence.ResourceStatus, refusals map[fence.Resource]fence.RefusalCount) error {
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(t, "RESOURCE\tTOKEN\tHOLDER\tSINCE\tADVANCE\tREUSE\tPREEMPT AFTER\tWRITERS")
+	fmt.Fprintln(t, "RESOURCE\tTOKEN\tHOLDER\tSINCE\tADVANCE\tREUSE\tPREEMPT AFTER\tWRITERS\tREFUSED 1H\tLET PASS 1H")
 	for _, r := range all {
-		fmt.Fprintf(t, "%s\t%d\t%s\t%s\t%s\t%s\t%s\t%d\n", r.Resource, r.LastToken, orDash(r.Holder), sinceText(r), r.Advance, r.Reuse, preemptText(r), r.Writers)
+		fmt.Fprintf(t, "%s\t%d\t%s\t%s\t%s\t%s\t%s\t%d\t%d\t%d\n", r.Resource, r.LastToken, orDash(r.Holder), sinceText(r), r.Advance, r.Reuse, preemptText(r), r.Writers,
+			refusals[r.Resource].Refused, refusals[r.Resource].LetPass)
 	}
 	return t.Flush()
 }
@@ -129,6 +154,20 @@ func allInJSON(all []fence.ResourceStatus) []statusJSON {
 	rows := make([]statusJSON, len(all))
 	for i, r := range all {
 		rows[i] = inJSON(r)
+	}
+	return rows
+}
+
+type refusalsJSON struct {
+	statusJSON
+	Refused int64 `json:"refused_last_hour"`
+	LetPass int64 `json:"let_pass_last_hour"`
+}
+
+func withRefusals(all []fence.ResourceStatus, refusals map[fence.Resource]fence.RefusalCount) []refusalsJSON {
+	rows := make([]refusalsJSON, len(all))
+	for i, r := range all {
+		rows[i] = refusalsJSON{inJSON(r), refusals[r.Resource].Refused, refusals[r.Resource].LetPass}
 	}
 	return rows
 }

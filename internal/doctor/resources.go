@@ -1,11 +1,14 @@
 package doctor
 
 import (
+	"cmp"
 	"context"
 	_ "embed"
 	"errors"
 	"fmt"
+	"maps"
 	"math"
+	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -20,6 +23,8 @@ var resourceChecks = []Check{
 	{"resources.tokens", []string{schemaVersion}, checkTokens},
 	{"resources.policies", []string{schemaVersion}, checkPolicies},
 	{"resources.leases", []string{schemaVersion}, checkExpiredLeases},
+	{"history.refusals", []string{schemaVersion}, checkRefusals},
+	{"history.complete", []string{schemaVersion}, checkHistory},
 }
 
 func (in *Input) resources(ctx context.Context) (all []fence.ResourceStatus, err error) {
@@ -126,6 +131,52 @@ func checkPolicies(ctx context.Context, in *Input) (found []Finding, err error) 
 		}
 	}
 	return orFine(found, "no policy is out of the ordinary"), nil
+}
+
+// checkRefusals tells what was refused lately, the most often refused first.
+func checkRefusals(ctx context.Context, in *Input) (found []Finding, err error) {
+	var counts map[fence.Resource]fence.RefusalCount
+	if err := in.read(ctx, func(tx pgx.Tx) error {
+		counts, err = fence.RefusalsWithin(ctx, tx, time.Hour)
+		return err
+	}); err != nil {
+		return nil, err
+	}
+	often := func(r fence.Resource) int64 { return counts[r].Refused + counts[r].LetPass }
+	names := slices.SortedFunc(maps.Keys(counts), func(a, b fence.Resource) int {
+		return cmp.Or(cmp.Compare(often(b), often(a)), cmp.Compare(a, b))
+	})
+	for _, name := range names[:min(len(names), mostNamed)] {
+		label := string(name)
+		if name == "" {
+			label = "without a resource"
+		}
+		found = append(found, Finding{Grade: Note, Says: fmt.Sprintf("%s: refused in the last hour: %d, let pass in shadow mode: %d",
+			label, counts[name].Refused, counts[name].LetPass), Remedy: []string{"wirefence history --since 1h"}})
+	}
+	return orFine(found, "the history has no refusal of the last hour"), nil
+}
+
+// checkHistory tells what the history lacks.
+func checkHistory(ctx context.Context, in *Input) (found []Finding, err error) {
+	var totals fence.HistoryTotals
+	if err := in.read(ctx, func(tx pgx.Tx) error {
+		totals, err = fence.TotalsOfHistory(ctx, tx)
+		return err
+	}); err != nil {
+		return nil, err
+	}
+	if totals.Unrecorded > 0 {
+		found = append(found, Finding{Grade: Note,
+			Says:  fmt.Sprintf("%d of the %d refusals that the database has ever raised are not in the history", totals.Unrecorded, totals.Raised),
+			Means: "They were of sessions that use no proxy, or of a proxy without WIREFENCE_DATABASE_URL, or one that could not write. The server's log has them."})
+	}
+	if totals.Dropped > 0 {
+		found = append(found, Finding{Grade: Note,
+			Says:  fmt.Sprintf("%d handoffs, or notes of shadow mode, are not in the history", totals.Dropped),
+			Means: "The table wirefence.history was locked, or could not be written, when they happened."})
+	}
+	return orFine(found, "rows: %d of at most %d, kept for %v", totals.Kept, totals.MaxRows, totals.MaxAge), nil
 }
 
 //go:embed sql/leases.sql
