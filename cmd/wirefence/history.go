@@ -144,8 +144,8 @@ func followHistory(ctx context.Context, conn *pgx.Conn, f fence.EventFilter, asJ
 		}
 		if n := len(all); n > 0 && all[n-1].At.Add(-followLookback).After(f.Since) {
 			f.Since = all[n-1].At.Add(-followLookback)
-			f.Limit = 1_000_000
 		}
+		f.Limit = 1_000_000
 		select {
 		case <-ctx.Done():
 			return nil
