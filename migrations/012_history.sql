@@ -5,7 +5,8 @@
 SET LOCAL search_path = pg_catalog, pg_temp;
 
 -- Rows are numbered by time and not by a sequence, since some are written in
--- sessions of applications, and nextval would change what lastval says there.
+-- sessions of applications, and nextval would change what lastval says there. To give
+-- room back at its end VACUUM would lock the table.
 CREATE TABLE wirefence.history (
     at            timestamptz NOT NULL DEFAULT clock_timestamp(),
     id            uuid NOT NULL DEFAULT gen_random_uuid(),
@@ -28,7 +29,7 @@ CREATE TABLE wirefence.history (
     count         bigint NOT NULL DEFAULT 1 CHECK (count >= 1),
     last_at       timestamptz,
     PRIMARY KEY (at, id)
-) WITH (fillfactor = 90);
+) WITH (fillfactor = 90, vacuum_truncate = false);
 
 COMMENT ON TABLE wirefence.history IS 'Handoffs and refusals, newest last by at. wirefence.history() reads it.';
 COMMENT ON COLUMN wirefence.history.at IS 'When it happened, by this server''s clock; of repeats, the first.';
