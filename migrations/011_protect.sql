@@ -234,8 +234,25 @@ AS $$
               AND NOT EXISTS (SELECT FROM wirefence.guards AS g WHERE g.relation = declared.relation AND g.name = declared.relation::text))
 $$;
 
--- declare_guard notes that a table is to be guarded. That the triggers are there
--- already is what shows that the caller may say so.
+-- must_own raises unless who is logged in is a member of a table's owner. The functions
+-- that ask are SECURITY DEFINER, where that is all that is known of the caller.
+CREATE FUNCTION wirefence.must_own(target regclass) RETURNS void
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    owner text;
+BEGIN
+    SELECT quote_ident(pg_get_userbyid(c.relowner)) INTO owner FROM pg_class AS c
+    WHERE c.oid = target AND NOT pg_has_role(session_user, c.relowner, 'MEMBER');
+    IF FOUND THEN
+        RAISE insufficient_privilege USING
+            MESSAGE = 'only the owner of ' || target::text || ' may say whether it is guarded',
+            HINT = 'Connect as ' || owner || ', or GRANT ' || owner || ' TO ' || quote_ident(session_user) || '.';
+    END IF;
+END
+$$;
+
+-- declare_guard notes that a table is to be guarded, whose triggers are there already.
 CREATE FUNCTION wirefence.declare_guard(target regclass, resource text, shadow boolean) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
@@ -247,6 +264,7 @@ BEGIN
         RAISE insufficient_privilege USING MESSAGE = 'table ' || coalesce(target::text, 'null') || ' has no guard for resource ' || wirefence.quoted(wanted),
             HINT = 'SELECT wirefence.protect(...) makes one.';
     END IF;
+    PERFORM wirefence.must_own(target);
     DELETE FROM wirefence.guards AS g -- of a former name, and of the table that this one takes the place of
     WHERE g.relation = target OR g.name = target::text AND wirefence.guarded_table(g) IS NULL;
     INSERT INTO wirefence.guards (relation, name, resource, template, shadow, protected_by)
@@ -260,10 +278,13 @@ $$;
 
 -- retract_guard forgets the tables of a family whose triggers are gone.
 CREATE FUNCTION wirefence.retract_guard(target regclass) RETURNS void
-LANGUAGE sql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
+BEGIN
+    PERFORM wirefence.must_own(target);
     DELETE FROM wirefence.guards AS g USING wirefence.family(target) AS f
-    WHERE g.relation = f.member AND NOT EXISTS (SELECT FROM wirefence.guard_triggers AS t WHERE t.relation = f.member)
+    WHERE g.relation = f.member AND NOT EXISTS (SELECT FROM wirefence.guard_triggers AS t WHERE t.relation = f.member);
+END
 $$;
 
 -- protect guards a table, its partitions and its heirs: from then on, a write

@@ -212,7 +212,14 @@ func TestWrongInputForGuards(t *testing.T) {
 			{"protect('orders', 'orders')", "42501", "Connect as app"},
 			{"unprotect('orders')", "42501", "Connect as app"},
 			{"declare_guard('free', 'x', false)", "42501", "has no guard"},
+			{"declare_guard('orders', 'orders', false)", "42501", "Connect as app"},
+			{"retract_guard('orders')", "42501", "Connect as app"},
 		})
+		// Nor does it matter that the triggers are gone, or who is that of a group.
+		mustExec(t, app, "DROP TRIGGER wirefence_guard ON orders")
+		wantRefused(t, db, db.as(t, db.name+"_reader"), []wrong{{"retract_guard('orders')", "42501", "Connect as app"}})
+		mustExec(t, admin, "CREATE ROLE "+db.name+"_deputy LOGIN NOINHERIT IN ROLE app")
+		mustExec(t, db.as(t, db.name+"_deputy"), "SET ROLE app; SELECT wirefence.protect('orders', 'orders'), wirefence.unprotect('orders'), wirefence.protect('orders', 'orders')")
 		// A writer that doesn't end is waited for as long as the session wants.
 		writer := db.app(t)
 		mustExec(t, writer, "BEGIN; INSERT INTO free VALUES (1)")
