@@ -248,6 +248,7 @@ BEGIN
     ELSIF shadow THEN
         PERFORM wirefence.guard_shadowed(target, template, 'WF002');
     ELSIF NOT wirefence.bypassed(target, template) THEN
+        PERFORM wirefence.count_refusal();
         RAISE EXCEPTION USING
             ERRCODE = 'WF002',
             MESSAGE = 'a row of table ' || coalesce(target::text, 'null') || ' belongs to no resource',

@@ -127,3 +127,39 @@ func TestAHigherTokenLaterInATransactionIsRecorded(t *testing.T) {
 		}
 	})
 }
+
+// Each refusal counts once, whichever function raises it.
+func TestEveryRefusalIsCounted(t *testing.T) {
+	onEach(t, func(t *testing.T, db database) {
+		app, issuer := guarded(t, db), db.as(t, "issuer")
+		mustExec(t, issuer, "SELECT wirefence.declare_resource('single', 'once', reuse => 'once'), wirefence.declare_resource('read', 'checked', reads => 'check')")
+		mustExec(t, app, "SELECT wirefence.check('single=1'); SELECT wirefence.check('read=2'); SELECT wirefence.protect('free', 'free:{id}')")
+		mustExec(t, issuer, "SELECT wirefence.set_undeclared('refuse', 'why')")
+		for _, c := range []struct{ fence, sql, state string }{
+			{"", "SELECT wirefence.check('orders=33')", "WF001"},
+			{"", "SELECT wirefence.check('lines=34,orders=33')", "WF001"},
+			{"", "SELECT wirefence.check(NULL, NULL, true)", "WF002"},
+			{"", "SELECT wirefence.check('orders=35')", "WF003"},
+			{"", "SELECT wirefence.check('orders=034')", "WF004"},
+			{"", "SELECT wirefence.check('single=1')", "WF005"},
+			{"", "SELECT wirefence.check('unheard=1')", "WF008"},
+			{"", "SELECT wirefence.check_read('read=1', NULL)", "WF001"},
+			{"", "INSERT INTO orders VALUES (70, 'x')", "WF002"},
+			{"orders=33", "INSERT INTO orders VALUES (70, 'x')", "WF001"},
+			{"lines=34", "INSERT INTO orders VALUES (70, 'x')", "WF002"},
+			{"orders=", "INSERT INTO orders VALUES (70, 'x')", "WF004"},
+			{"report:a:1=33", "UPDATE reports SET body = 'x' WHERE id = 1", "WF001"},
+			{"", "UPDATE reports SET body = 'x' WHERE id = 1", "WF002"},
+			{"", "INSERT INTO free VALUES (NULL)", "WF002"}, // belongs to no resource
+			{"", "TRUNCATE reports", "WF006"},
+		} {
+			mustExec(t, app, "SELECT set_config('wirefence.token', $1, false)", c.fence)
+			counted := func() int64 { return value[int64](t, db.admin(t), "SELECT last_value FROM wirefence.refusals") }
+			before := counted()
+			wantCode(t, exec(app, c.sql), c.state)
+			if n := counted() - before; n != 1 {
+				t.Errorf("%q, %s: counted %d", c.fence, c.sql, n)
+			}
+		}
+	})
+}
