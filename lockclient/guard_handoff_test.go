@@ -92,7 +92,7 @@ func TestAnEffectLearnsThatItIsPreempted(t *testing.T) {
 		if n := strings.Count(err.Error(), "was lost"); n != 1 {
 			t.Errorf("%q says %d times that the transaction was lost", err, n)
 		}
-		g.wantLent(t, 0)
+		g.wantAllBack(t)
 	})
 }
 
@@ -115,7 +115,7 @@ func TestAnEffectThatOutlastsItsTransactionIsInDoubt(t *testing.T) {
 		if detail, _ := errors.AsType[*lockclient.EffectError](err); detail.Effect != nil || detail.Cause == nil || !strings.Contains(err.Error(), "it succeeded") {
 			t.Errorf("%+v", detail)
 		}
-		g.wantLent(t, 0)
+		g.wantAllBack(t)
 	})
 }
 
@@ -149,7 +149,7 @@ func TestALeaseThatEndsDuringTheEffect(t *testing.T) {
 		if err != nil || !errors.Is(told, lockclient.ErrReleased) {
 			t.Error(err, told)
 		}
-		g.wantLent(t, 0)
+		g.wantAllBack(t)
 	})
 }
 
@@ -169,7 +169,7 @@ func TestAnEffectThatTakesTooLong(t *testing.T) {
 			return ctx.Err()
 		})
 		wantOutcome(t, err, lockclient.ErrEffectFailed, context.Canceled, stopped)
-		g.wantLent(t, 0)
+		g.wantAllBack(t)
 		g.wantHolders(t, 0)
 	})
 }

@@ -26,9 +26,11 @@ type guarded struct {
 	admin *pgx.Conn
 	url   string // of a role without rights
 	guard func(ctx context.Context, lease *lockclient.Lease, within time.Duration, effect func(context.Context) error) error
-	// lent is how many connections are taken from the pool.
-	lent func() int
+	// take takes a connection of the pool, which has as many as connections says.
+	take func(ctx context.Context) (giveBack func(), err error)
 }
+
+const connections = 4
 
 // eachWay runs a test with every way to guard.
 func eachWay(t *testing.T, run func(*testing.T, *guarded)) {
@@ -59,12 +61,23 @@ func newGuarded(t *testing.T, way string) *guarded {
 }
 
 func (g *guarded) usePgx(t *testing.T) {
-	pool, err := pgxpool.New(t.Context(), g.url)
+	cfg, err := pgxpool.ParseConfig(g.url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg.MaxConns = connections
+	pool, err := pgxpool.NewWithConfig(t.Context(), cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(pool.Close)
-	g.lent = func() int { return int(pool.Stat().AcquiredConns()) }
+	g.take = func(ctx context.Context) (func(), error) {
+		conn, err := pool.Acquire(ctx)
+		if err != nil {
+			return nil, err
+		}
+		return conn.Release, nil
+	}
 	g.guard = func(ctx context.Context, lease *lockclient.Lease, within time.Duration, effect func(context.Context) error) error {
 		return lease.Guard(ctx, pool, within, effect)
 	}
@@ -76,7 +89,11 @@ func (g *guarded) useSQL(t *testing.T, driver string) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = db.Close() })
-	g.lent = func() int { return db.Stats().InUse }
+	db.SetMaxOpenConns(connections)
+	g.take = func(ctx context.Context) (func(), error) {
+		conn, err := db.Conn(ctx)
+		return func() { _ = conn.Close() }, err
+	}
 	g.guard = func(ctx context.Context, lease *lockclient.Lease, within time.Duration, effect func(context.Context) error) error {
 		return lease.GuardSQL(ctx, db, within, effect)
 	}
@@ -99,15 +116,17 @@ func (g *guarded) preemptAfter(t *testing.T, interval string) {
 	}
 }
 
-// wantLent waits until so many connections are taken: database/sql takes them
-// back after what it has called has returned.
-func (g *guarded) wantLent(t *testing.T, want int) {
+// wantAllBack waits until every connection of the pool can be taken.
+func (g *guarded) wantAllBack(t *testing.T) {
 	t.Helper()
-	for end := time.Now().Add(time.Minute); g.lent() != want; {
-		if time.Now().After(end) {
-			t.Fatalf("%d connections are taken, want %d", g.lent(), want)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	for range connections {
+		giveBack, err := g.take(ctx)
+		if err != nil {
+			t.Fatalf("a connection was not given back: %v", err)
 		}
-		time.Sleep(time.Millisecond)
+		defer giveBack()
 	}
 }
 
@@ -163,7 +182,7 @@ func TestGuardedEffects(t *testing.T) {
 		if want := `effect failed: "orders", token 1: the store is full`; err.Error() != want {
 			t.Errorf("says %q, want %q", err, want)
 		}
-		g.wantLent(t, 0)
+		g.wantAllBack(t)
 	})
 }
 
@@ -200,7 +219,7 @@ func TestAPanicOfTheEffectPassesThrough(t *testing.T) {
 			}()
 			_ = g.guard(t.Context(), lease, within, func(context.Context) error { panic("no more paper") })
 		}()
-		g.wantLent(t, 0)
+		g.wantAllBack(t)
 		g.wantHolders(t, 0)
 	})
 }
@@ -238,7 +257,7 @@ func TestEffectsThatAreNotBegun(t *testing.T) {
 		release(t, lease)
 		err = g.guard(t.Context(), lease, within, unexpected(t))
 		wantOutcome(t, err, lockclient.ErrNotBegun, lockclient.ErrReleased)
-		g.wantLent(t, 0)
+		g.wantAllBack(t)
 		g.wantHolders(t, 0)
 	})
 }

@@ -58,7 +58,9 @@ func newWorld(t *testing.T, o journal.Options) *world {
 	name := stack.Database(t, pg)
 	w := &world{admin: stack.Connect(t, pg.URL(name))}
 	w.exec(t, w.admin, `CREATE TABLE public.writes (id int);
-		SELECT wirefence.seal('orders', 33, 'a/1'), wirefence.seal('orders', 34, 'b/1'), wirefence.protect('public.writes', 'orders')`)
+		SELECT wirefence.seal('orders', 33, 'a/1'), wirefence.seal('orders', 34, 'b/1'), wirefence.protect('public.writes', 'orders');
+		CREATE FUNCTION public.tell() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN NOTIFY told; RETURN NULL; END';
+		CREATE TRIGGER tell AFTER INSERT ON wirefence.history EXECUTE FUNCTION public.tell(); LISTEN told`)
 	o.Connect = func(ctx context.Context) (*pgx.Conn, error) {
 		conn, err := pgx.Connect(ctx, pg.URL(name)+"&application_name=journal")
 		if err == nil && w.away.Load() {
@@ -111,7 +113,9 @@ func (w *world) refused(t *testing.T, sql, state string) {
 // are no handoffs.
 func (w *world) told(t *testing.T, count int64) (all []fence.Event) {
 	t.Helper()
-	for deadline := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) {
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	for {
 		var err error
 		all, err = fence.History(t.Context(), w.admin, fence.EventFilter{Kinds: []fence.EventKind{fence.RefusalEvent, fence.ShadowEvent, fence.Dropped}})
 		if err != nil {
@@ -124,8 +128,8 @@ func (w *world) told(t *testing.T, count int64) (all []fence.Event) {
 		if sum >= count {
 			return all
 		}
-		if time.Now().After(deadline) {
-			t.Fatalf("the history tells of %d refusals, want %d", sum, count)
+		if _, err := w.admin.WaitForNotification(ctx); err != nil {
+			t.Fatalf("the history tells of %d refusals, want %d: %v", sum, count, err)
 		}
 	}
 }
