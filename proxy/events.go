@@ -67,8 +67,7 @@ func (e *events) Refused(r session.Refusal) {
 	if !ok {
 		return
 	}
-	args := []any{"sqlstate", string(r.State), "reason", r.Message}
-	args = append(args, verdict(r.Detail)...)
+	args := append([]any{"sqlstate", string(r.State)}, verdict(Refusal{State: r.State, Message: r.Message, Detail: r.Detail})...)
 	if left > 0 {
 		args = append(args, "left_out", left)
 	}
@@ -79,18 +78,30 @@ func (e *events) Refused(r session.Refusal) {
 	e.log.Log(context.Background(), level, text, args...)
 }
 
-// verdict takes the DETAIL of a refusal apart into attributes of a log line.
-func verdict(text string) []any {
-	m := detail.FindStringSubmatch(text)
-	if m == nil {
-		if text == "" {
-			return nil
-		}
-		return []any{"detail", text}
+// logged is how much of a refusal's text a line of the log has, in bytes. A client
+// can raise an error of its own with a text of any length.
+const logged = 1000
+
+// verdict takes a refusal apart into attributes of a log line: its reason, and what
+// it is about, or its DETAIL where that says something else.
+func verdict(r Refusal) []any {
+	v := r.Verdict()
+	r = r.Cut(logged)
+	args := []any{"reason", r.Message}
+	if v.Resource != "" {
+		args = append(args, "resource", string(v.Resource))
 	}
-	args := []any{"resource", m[1], "presented", m[2], "current", m[3]}
-	if m[4] != "" {
-		args = append(args, "holder", m[4], "since", m[5])
+	if v.Token != 0 || v.CurrentToken != 0 {
+		args = append(args, "presented", v.Token.String(), "current", v.CurrentToken.String())
+	}
+	if v.Holder != "" {
+		args = append(args, "holder", v.Holder, "since", v.Since)
+	}
+	if v.Table != "" {
+		args = append(args, "table", v.Table)
+	}
+	if v.CurrentToken == 0 && v.Table == "" && r.Detail != "" {
+		args = append(args, "detail", r.Detail)
 	}
 	return args
 }

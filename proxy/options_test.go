@@ -37,24 +37,3 @@ func TestOptionsHaveDefaultsAndLimits(t *testing.T) {
 		}
 	}
 }
-
-func TestTheVerdictIsTakenApartForTheLog(t *testing.T) {
-	for detail, want := range map[string][]any{
-		`Resource "orders": presented token 33, current token 34, held by "worker-b" since 2026-11-20 17:00:00.123456+00.`: {
-			"resource", "orders", "presented", "33", "current", "34", "holder", "worker-b", "since", "2026-11-20 17:00:00.123456+00"},
-		`Resource "a""b": presented token 1, current token 2.`: {"resource", `a""b`, "presented", "1", "current", "2"},
-		`Something else.`: {"detail", "Something else."},
-		``:                nil,
-	} {
-		got := verdict(detail)
-		if len(got) != len(want) {
-			t.Errorf("%s: %v", detail, got)
-			continue
-		}
-		for i := range got {
-			if got[i] != want[i] {
-				t.Errorf("%s: %v is not %v", detail, got[i], want[i])
-			}
-		}
-	}
-}

@@ -7,8 +7,10 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+	"unicode/utf8"
 
 	"github.com/wirefence/wirefence/fence"
+	"github.com/wirefence/wirefence/proxy/internal/session"
 	"github.com/wirefence/wirefence/proxy/internal/wire"
 )
 
@@ -45,8 +47,8 @@ type Verdict struct {
 	Resource fence.Resource
 	// Token was presented, while CurrentToken was the last one.
 	Token, CurrentToken fence.Token
-	// Holder is who has the resource.
-	Holder string
+	// Holder is who has the resource, since Since, as the server writes times.
+	Holder, Since string
 	// Table is the guarded one that the statement wrote to.
 	Table string
 }
@@ -57,16 +59,24 @@ var (
 	detail       = regexp.MustCompile(`Resource "((?:[^"]|"")*)": presented token (\d+), current token (\d+)(?:, held by "((?:[^"]|"")*)" since ([^.]+(?:\.\d+)?[^.]*))?\.`)
 	guardsTable  = regexp.MustCompile(`Table ((?:[^ "]|"(?:[^"]|"")*")+) is guarded`)
 	guardsDemand = regexp.MustCompile(`for resource "((?:[^"]|"")*)"`)
+	undeclared   = regexp.MustCompile(`unknown fenced resource "((?:[^"]|"")*)"`)
 )
 
-// Verdict reads the texts of the refusal.
+// legible is how much of a text Verdict reads, in bytes. The forms are shorter; a
+// client can raise an error of its own with a text of any length.
+const legible = 4096
+
+// Verdict reads the texts of the refusal, of each its first 4,096 bytes.
 func (r Refusal) Verdict() Verdict {
 	var v Verdict
+	r = r.Cut(legible)
 	text := r.Message + "\n" + r.Detail
 	if m := detail.FindStringSubmatch(text); m != nil {
 		presented, _ := strconv.ParseInt(m[2], 10, 64)
 		current, _ := strconv.ParseInt(m[3], 10, 64)
-		v = Verdict{Resource: fence.Resource(unquoted(m[1])), Token: fence.Token(presented), CurrentToken: fence.Token(current), Holder: unquoted(m[4])}
+		v = Verdict{
+			Resource: fence.Resource(unquoted(m[1])), Token: fence.Token(presented), CurrentToken: fence.Token(current), Holder: unquoted(m[4]), Since: m[5],
+		}
 	}
 	if m := guardsTable.FindStringSubmatch(text); m != nil {
 		v.Table = m[1]
@@ -74,7 +84,38 @@ func (r Refusal) Verdict() Verdict {
 			v.Resource = fence.Resource(unquoted(m[1]))
 		}
 	}
+	switch r.State {
+	case fence.ResourceUnknown:
+		if m := undeclared.FindStringSubmatch(r.Message); m != nil {
+			v.Resource = fence.Resource(unquoted(m[1]))
+		}
+	case fence.LeaseNotHeld:
+		v.Resource = fence.Resource(session.UnheldResource(r.Message))
+	}
 	return v
+}
+
+// Cut returns the refusal with texts of at most so many bytes each, which share no
+// memory with its own.
+func (r Refusal) Cut(size int) Refusal {
+	for _, text := range []*string{&r.User, &r.Database, &r.Application, &r.Message, &r.Detail} {
+		*text = cut(*text, size)
+	}
+	return r
+}
+
+// cut returns a copy of the text, or of its first so many bytes to the end of a
+// rune.
+func cut(text string, size int) string {
+	if len(text) <= size {
+		return strings.Clone(text)
+	}
+	for end := size; end > max(0, size-utf8.UTFMax); end-- {
+		if utf8.RuneStart(text[end]) {
+			return strings.Clone(text[:end])
+		}
+	}
+	return strings.Clone(text[:size]) // which is no UTF-8
 }
 
 func unquoted(name string) string { return strings.ReplaceAll(name, `""`, `"`) }

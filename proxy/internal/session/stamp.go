@@ -30,13 +30,24 @@ type Lease interface {
 	Holder() string
 }
 
+// unheldForm is the message of a refusal for want of the lease of a resource.
+const unheldForm = "the lease of %q is not held here"
+
+// UnheldResource is the resource of such a message, "" of another text.
+func UnheldResource(message string) (resource string) {
+	if _, err := fmt.Sscanf(message, unheldForm, &resource); err != nil {
+		return ""
+	}
+	return resource
+}
+
 // unheld words the refusal of a write that carries no fence while the proxy has
 // none for it.
 func (s *Session) unheld() *wire.Error {
 	lease := s.cfg.Lease
 	e := &wire.Error{
 		Severity: "ERROR", Code: string(fence.LeaseNotHeld),
-		Message: fmt.Sprintf("the lease of %q is not held here", lease.Resource()),
+		Message: fmt.Sprintf(unheldForm, lease.Resource()),
 		Detail:  "This Wirefence is on standby: it passes reads, and writes that carry a fence of their own.",
 		Hint:    "Write by way of the one that holds the lease; its /readyz?role=leader answers 200.",
 	}
