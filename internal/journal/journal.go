@@ -10,6 +10,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"slices"
 	"sync"
 	"time"
 
@@ -43,10 +44,21 @@ type Options struct {
 	Registerer prometheus.Registerer
 }
 
-// How long one write may take, and how many refusals it has at most.
+// How long one write may take, and how many refusals, and bytes of their texts, it
+// has at most.
 const (
-	writeTime = 5 * time.Second
-	batchSize = 256
+	writeTime  = 5 * time.Second
+	batchSize  = 256
+	batchBytes = 256 << 10
+)
+
+// What is kept of a refusal's texts, in bytes. PostgreSQL keeps as much of the names
+// of users, databases and applications, and of messages the history does.
+const (
+	maxName     = 63
+	maxMessage  = 1000
+	maxResource = 255
+	maxHolder   = 500
 )
 
 // Journal implements proxy.Refusals.
@@ -58,6 +70,8 @@ type Journal struct {
 	waiting map[kind]*entry
 	order   []*entry           // of what waits, oldest first
 	unsent  []*entry           // what is being written, or was in vain
+	limit   int                // how many of unsent are written at once
+	tries   int                // how often the first of unsent alone was written in vain
 	written map[kind]time.Time // lately, and when
 	dropped int64              // since the number was last written
 	wake    chan struct{}
@@ -67,17 +81,43 @@ type Journal struct {
 	trouble string    // the error that was logged last; "" if all is well
 }
 
-// kind is what refusals alike have in common.
+// kind is what refusals alike have in common. Its texts are cut: a client can raise
+// a refusal of its own, of any length.
 type kind struct {
 	user, database, application, address string
 	state                                fence.SQLState
-	message, detail                      string
+	message                              string
+	verdict                              proxy.Verdict
 	shadow, raised                       bool
+}
+
+func kindOf(r proxy.Refusal) kind {
+	names, v := r.Cut(maxName), r.Verdict()
+	k := kind{
+		user: names.User, database: names.Database, application: names.Application, state: r.State, message: r.Cut(maxMessage).Message,
+		shadow: r.Shadow, raised: r.Raised,
+	}
+	k.verdict = proxy.Verdict{
+		Resource: fence.Resource(cut(string(v.Resource), maxResource)), Token: v.Token, CurrentToken: v.CurrentToken,
+		Holder: cut(v.Holder, maxHolder), Table: cut(v.Table, maxHolder),
+	}
+	if r.Address.IsValid() {
+		k.address = r.Address.String()
+	}
+	return k
+}
+
+// cut cuts one text as a refusal's are cut.
+func cut(text string, size int) string { return proxy.Refusal{Message: text}.Cut(size).Message }
+
+// size is about how many bytes its texts have.
+func (k kind) size() int {
+	return len(k.user) + len(k.database) + len(k.application) + len(k.message) + len(k.verdict.Resource) + len(k.verdict.Holder) + len(k.verdict.Table)
 }
 
 type entry struct {
 	kind        kind
-	refusal     proxy.Refusal
+	pid         uint32 // of the first
 	first, last time.Time
 	count       int64
 	due         time.Time
@@ -102,7 +142,7 @@ func New(o Options) (*Journal, error) {
 		return nil, err
 	}
 	return &Journal{
-		options: o, metrics: m, waiting: map[kind]*entry{}, written: map[kind]time.Time{}, wake: make(chan struct{}, 1),
+		options: o, metrics: m, limit: batchSize, waiting: map[kind]*entry{}, written: map[kind]time.Time{}, wake: make(chan struct{}, 1),
 	}, nil
 }
 
@@ -115,10 +155,7 @@ func setDefault[T comparable](field *T, value T) {
 
 // Refused queues a refusal, or counts it as dropped if the queue is full.
 func (j *Journal) Refused(r proxy.Refusal) {
-	k := kind{r.User, r.Database, r.Application, "", r.State, r.Message, r.Detail, r.Shadow, r.Raised}
-	if r.Address.IsValid() {
-		k.address = r.Address.String()
-	}
+	k := kindOf(r)
 	now := time.Now()
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -131,7 +168,7 @@ func (j *Journal) Refused(r proxy.Refusal) {
 		j.drop(1)
 		return
 	}
-	e := &entry{kind: k, refusal: r, first: now, last: now, count: 1, due: now.Add(j.options.Pause)}
+	e := &entry{kind: k, pid: r.PID, first: now, last: now, count: 1, due: now.Add(j.options.Pause)}
 	if at, ok := j.written[k]; ok && now.Sub(at) < j.options.RepeatPause {
 		e.due = at.Add(j.options.RepeatPause)
 	}
@@ -150,9 +187,9 @@ func (j *Journal) drop(n int64) {
 	j.metrics.dropped.Add(float64(n))
 }
 
-// take moves what is due, up to a batch, to what is being written, and returns all
-// of that, the number of refusals that were dropped, and how long there is to wait
-// for more.
+// take moves what is due, up to a batch, to what is being written, and returns that
+// or as much as is to be tried of it, the number of refusals that were dropped, and
+// how long there is to wait for more.
 func (j *Journal) take(now time.Time, all bool) (batch []*entry, dropped int64, wait time.Duration) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -162,11 +199,16 @@ func (j *Journal) take(now time.Time, all bool) (batch []*entry, dropped int64, 
 		}
 	}
 	wait = j.options.Upkeep
+	size := 0
+	for _, e := range j.unsent {
+		size += e.kind.size()
+	}
 	kept := j.order[:0]
 	for _, e := range j.order {
 		left := e.due.Sub(now)
-		if (left <= 0 || all) && len(j.unsent) < batchSize {
+		if (left <= 0 || all) && len(j.unsent) < batchSize && size < batchBytes {
 			j.unsent = append(j.unsent, e)
+			size += e.kind.size()
 			delete(j.waiting, e.kind)
 			continue
 		}
@@ -175,14 +217,16 @@ func (j *Journal) take(now time.Time, all bool) (batch []*entry, dropped int64, 
 	}
 	clear(j.order[len(kept):])
 	j.order = kept
+	if len(j.unsent) > j.limit {
+		return j.unsent[:j.limit], j.dropped, 0
+	}
 	return j.unsent, j.dropped, wait
 }
 
-// settle is told that a batch has been written, or can't ever be.
+// settle is told that a batch has been written, or won't ever be.
 func (j *Journal) settle(batch []*entry, dropped int64, lost bool) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	j.unsent = nil
 	j.metrics.waiting.Sub(float64(len(batch)))
 	now := time.Now()
 	var sum int64
@@ -192,12 +236,36 @@ func (j *Journal) settle(batch []*entry, dropped int64, lost bool) {
 			j.written[e.kind] = now
 		}
 	}
+	j.unsent = slices.Delete(j.unsent, 0, len(batch))
+	j.limit, j.tries = min(2*j.limit, batchSize), 0
 	if lost {
 		j.drop(sum)
 		return
 	}
 	j.dropped -= dropped
 	j.metrics.recorded.Add(float64(sum))
+}
+
+// maxTries is how often one refusal is written in vain to a database that can be
+// reached.
+const maxTries = 5
+
+// refused is told that a database which can be reached didn't take a batch: half of
+// it is tried next, so that what can't be written holds up nothing else. One refusal
+// alone is dropped after some tries, or at once if it never can be written. It
+// reports whether there is no use in waiting before the next try.
+func (j *Journal) refused(batch []*entry, never bool) (goOn bool) {
+	switch {
+	case len(batch) > 1:
+		j.mu.Lock()
+		defer j.mu.Unlock()
+		j.limit, j.tries = len(batch)/2, 0
+	case len(batch) == 1:
+		if j.tries++; never || j.tries >= maxTries {
+			j.settle(batch, 0, true)
+		}
+	}
+	return never
 }
 
 // Left is how many refusals are neither written nor told of as dropped.

@@ -3,9 +3,11 @@ package journal
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -56,9 +58,14 @@ func (j *Journal) writeUntil(ctx context.Context) {
 	}
 }
 
-// failed logs an error unless it is the last one's.
+// failed gives the connection up.
 func (j *Journal) failed(err error) {
 	j.disconnect()
+	j.note(err)
+}
+
+// note logs an error unless it is the last one's.
+func (j *Journal) note(err error) {
 	if text := err.Error(); text != j.trouble {
 		j.trouble = text
 		j.options.Logger.Error("the history of refusals can't be written", "error", err)
@@ -94,20 +101,39 @@ func (j *Journal) write(ctx context.Context, all bool) (wait time.Duration, err 
 	if err := j.connected(ctx); err != nil {
 		return 0, err
 	}
-	for {
-		err = fence.RecordRefusals(ctx, j.conn, j.options.Proxy, j.told(batch, dropped))
-		switch refusal := (*pgconn.PgError)(nil); {
-		case err == nil:
-			j.settle(batch, dropped, false)
-			return wait, nil
-		case !errors.As(err, &refusal) || refusal.Code[:2] != "22" && refusal.Code[:2] != "23":
-			return 0, err // it may pass
-		case j.ascii:
-			j.settle(batch, dropped, true)
-			return 0, err
-		}
-		j.ascii = true
+	err = j.transaction(ctx, func(tx pgx.Tx) error { return fence.RecordRefusals(ctx, tx, j.options.Proxy, j.told(batch, dropped)) })
+	if err == nil {
+		j.settle(batch, dropped, false)
+		return wait, nil
 	}
+	code := ""
+	if refusal := (*pgconn.PgError)(nil); errors.As(err, &refusal) {
+		code = refusal.Code
+	}
+	if !j.ascii && (code == characterNotInRepertoire || code == untranslatableCharacter) {
+		j.ascii = true
+		return 0, nil
+	}
+	never := strings.HasPrefix(code, dataException) || strings.HasPrefix(code, integrityConstraintViolation)
+	if j.refused(batch, never) && len(batch) > 0 {
+		j.note(err)
+		return 0, nil
+	}
+	return 0, err
+}
+
+// SQLSTATEs and classes of them.
+const (
+	dataException                = "22"
+	characterNotInRepertoire     = "22021"
+	untranslatableCharacter      = "22P05"
+	integrityConstraintViolation = "23"
+)
+
+// transaction runs a function in a transaction in which rows that others have
+// deleted are no errors, whatever the database's default is.
+func (j *Journal) transaction(ctx context.Context, do func(tx pgx.Tx) error) error {
+	return pgx.BeginTxFunc(ctx, j.conn, pgx.TxOptions{IsoLevel: pgx.ReadCommitted, AccessMode: pgx.ReadWrite}, do)
 }
 
 // told is a batch as the database reads it.
@@ -115,14 +141,14 @@ func (j *Journal) told(batch []*entry, dropped int64) []fence.SeenRefusal {
 	now := time.Now()
 	seen := make([]fence.SeenRefusal, 0, len(batch)+1)
 	for _, e := range batch {
-		r, v := e.refusal, e.refusal.Verdict()
-		s := fence.SeenRefusal{Age: now.Sub(e.first), LastAge: now.Sub(e.last), Raised: r.Raised}
+		k, v := e.kind, e.kind.verdict
+		s := fence.SeenRefusal{Age: now.Sub(e.first), LastAge: now.Sub(e.last), Raised: k.raised}
 		s.Event = fence.Event{
-			Kind: fence.RefusalEvent, Count: e.count, State: r.State, Resource: fence.Resource(j.clean(string(v.Resource))),
-			Token: v.Token, CurrentToken: v.CurrentToken, Holder: j.clean(v.Holder), Table: j.clean(v.Table), Reason: j.clean(r.Message),
-			Login: j.clean(r.User), Application: j.clean(r.Application), Address: e.kind.address, PID: int(int32(r.PID)), Database: j.clean(r.Database),
+			Kind: fence.RefusalEvent, Count: e.count, State: k.state, Resource: fence.Resource(j.clean(string(v.Resource))),
+			Token: v.Token, CurrentToken: v.CurrentToken, Holder: j.clean(v.Holder), Table: j.clean(v.Table), Reason: j.clean(k.message),
+			Login: j.clean(k.user), Application: asciiName(k.application), Address: k.address, PID: int(int32(e.pid)), Database: j.clean(k.database),
 		}
-		if r.Shadow {
+		if k.shadow {
 			s.Kind = fence.ShadowEvent
 		}
 		seen = append(seen, s)
@@ -147,6 +173,27 @@ func (j *Journal) clean(text string) string {
 	}, text)
 }
 
+// asciiName is the name of an application as PostgreSQL shows it, from version 16 on:
+// what isn't printable ASCII is written by its bytes.
+func asciiName(name string) string {
+	var b strings.Builder
+	for _, c := range []byte(name) {
+		if c < ' ' || c > '~' {
+			fmt.Fprintf(&b, `\x%02x`, c)
+		} else {
+			b.WriteByte(c)
+		}
+	}
+	return b.String()
+}
+
+// pruneFull is what PruneHistory deletes at most of one kind of rows, and pruneTime
+// for how long that is repeated.
+const (
+	pruneFull = 10_000
+	pruneTime = writeTime / 2
+)
+
 // upkeep prunes the history and reads what it doesn't have.
 func (j *Journal) upkeep(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, writeTime)
@@ -154,8 +201,17 @@ func (j *Journal) upkeep(ctx context.Context) error {
 	if err := j.connected(ctx); err != nil {
 		return err
 	}
-	if _, err := fence.PruneHistory(ctx, j.conn); err != nil {
-		return err
+	for began := time.Now(); ; {
+		var pruned int64
+		if err := j.transaction(ctx, func(tx pgx.Tx) (err error) {
+			pruned, err = fence.PruneHistory(ctx, tx)
+			return err
+		}); err != nil {
+			return err
+		}
+		if pruned < pruneFull || time.Since(began) > pruneTime {
+			break
+		}
 	}
 	totals, err := fence.TotalsOfHistory(ctx, j.conn)
 	if err != nil {
