@@ -186,7 +186,7 @@ func TestDoctorFindsDrift(t *testing.T) {
 		{"a short statement_timeout", []string{"DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET statement_timeout = ''2s''', current_database()); END $$"},
 			0, "server.timeouts", "warning", "statement_timeout", "SET statement_timeout = 0"},
 		{"a guard in shadow mode", append(guard, "SELECT wirefence.unprotect('orders'), wirefence.protect('orders', 'orders', true)"),
-			0, "guards.tables", "warning", "guards in shadow mode: public.orders", "wirefence protect public.orders"},
+			0, "guards.tables", "warning", "guards in shadow mode: public.orders", "wirefence protect public.orders --resource orders"},
 		{"a resource in shadow mode", []string{"SELECT wirefence.declare_resource('orders', 'why', mode => 'shadow')"},
 			0, "resources.policies", "warning", "orders: it is in shadow mode", "--resource-mode enforce"},
 		{"a resource that waits for ever", []string{"SELECT wirefence.declare_resource('orders', 'why', preempt_after => 'never')"},
@@ -206,7 +206,13 @@ func TestDoctorFindsDrift(t *testing.T) {
 		{"a refusal that no proxy saw", []string{"SELECT nextval('wirefence.refusals')"},
 			0, "history.complete", "note", "1 of the 1 refusals that the database has ever raised are not in the history", ""},
 		{"a handoff that was not written", []string{"SELECT nextval('wirefence.history_dropped')"},
-			0, "history.complete", "note", "1 handoffs, or notes of shadow mode, are not in the history", ""},
+			0, "history.complete", "note", "1 handoffs, ended transactions or notes of shadow mode, ever, are not in the history", ""},
+		{"more history than it is to keep", []string{"SELECT wirefence.set_history(max_rows => 100)", "INSERT INTO wirefence.history (kind) SELECT 'handoff' FROM generate_series(1, 611)"},
+			0, "history.complete", "warning", "the history has 611 rows, more than the 100", "wirefence.prune_history()"},
+		{"handoffs that are not noted", []string{"ALTER TABLE wirefence.resource_locks DISABLE TRIGGER note_handoff"},
+			0, "schema.objects", "warning", "its trigger note_handoff is disabled", "ENABLE"},
+		{"no history", []string{"ALTER TABLE wirefence.history RENAME TO hist"},
+			1, "schema.objects", "warning", "wirefence.history: it is missing", ""},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
@@ -215,6 +221,9 @@ func TestDoctorFindsDrift(t *testing.T) {
 			r := examine(t, p.settings()).finds(t, c.check, c.grade, c.says, c.remedy)
 			if c.grade == "note" {
 				r.ends(t, c.status)
+			} else if c.status == exitFailure {
+				r.ends(t, c.status, c.check, "history.refusals", "history.complete")
+				return
 			} else {
 				r.ends(t, c.status, c.check)
 			}
@@ -223,6 +232,36 @@ func TestDoctorFindsDrift(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A resource in shadow mode that waits for ever is both, and names of resources move
+// no cursor.
+func TestDoctorTellsAllOfAPolicy(t *testing.T) {
+	t.Parallel()
+	p := newPatient(t)
+	p.exec(t, "SELECT wirefence.declare_resource(E'or\\x1b[2Jders', 'why', mode => 'shadow', preempt_after => 'never')")
+	r := examine(t, p.settings())
+	r.finds(t, "resources.policies", "warning", "it is in shadow mode", "--resource-mode enforce").finds(t, "resources.policies", "warning", "preempt_after is never", "--preempt-after 5s")
+	r.ends(t, 0, "resources.policies")
+	text := wirefence(t, p.settings(), "doctor").expect(t, 0).says(t, `or\x1b[2Jders: it is in shadow mode`).stdout
+	if strings.Contains(text, "\x1b") {
+		t.Errorf("the report has an escape character:\n%q", text)
+	}
+}
+
+func TestDoctorCountsAllSessions(t *testing.T) {
+	t.Parallel()
+	p := newPatient(t)
+	p.exec(t, "SELECT wirefence.declare_resource('orders', 'slow', preempt_after => '1 h'), wirefence.seal('orders', 34)")
+	for range 22 {
+		writer := stack.Connect(t, p.URLFor("app", p.name))
+		if _, err := writer.Exec(t.Context(), "BEGIN; SELECT wirefence.check('orders=34')"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	examine(t, p.settings()).finds(t, "sessions.idle", "ok", "sessions that hold a resource: 22, and none is stuck", "")
+	p.exec(t, "SELECT wirefence.set_resource('orders', 'quick', preempt_after => '1 ms')")
+	examine(t, p.settings()).finds(t, "sessions.idle", "warning", "and 12 more that are idle for a shorter time", "")
 }
 
 func TestDoctorOfAnotherSchemaVersion(t *testing.T) {

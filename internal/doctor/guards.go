@@ -21,7 +21,7 @@ var guardChecks = []Check{
 
 func checkGuards(ctx context.Context, in *Input) (found []Finding, err error) {
 	var all []fence.Guard
-	var shadows []string
+	var shadows []fence.Guard
 	if err := in.read(ctx, func(tx pgx.Tx) error {
 		all, err = fence.Guards(ctx, tx)
 		return err
@@ -31,7 +31,7 @@ func checkGuards(ctx context.Context, in *Input) (found []Finding, err error) {
 	for _, g := range all {
 		if g.Fault == "" {
 			if g.Mode == fence.ModeShadow {
-				shadows = append(shadows, g.Table)
+				shadows = append(shadows, g)
 			}
 			continue
 		}
@@ -55,10 +55,18 @@ func checkGuards(ctx context.Context, in *Input) (found []Finding, err error) {
 		found = append(found, f)
 	}
 	if len(shadows) > 0 {
+		var tables []string
+		for _, g := range shadows[:min(len(shadows), mostNamed)] {
+			tables = append(tables, g.Table)
+		}
+		says := "guards in shadow mode: " + strings.Join(tables, ", ")
+		if more := len(shadows) - len(tables); more > 0 {
+			says += fmt.Sprintf(", and %d more", more)
+		}
 		found = append(found, Finding{
-			Grade: Warning, Says: "guards in shadow mode: " + strings.Join(shadows[:min(len(shadows), mostNamed)], ", "),
+			Grade: Warning, Says: says,
 			Means:  "They note what they would refuse, and let it pass.",
-			Remedy: []string{"wirefence protect " + quoted(shadows[0]) + " --resource RESOURCE, when nothing is noted any more that should pass"},
+			Remedy: []string{fmt.Sprintf("wirefence protect %s --resource %s", quoted(shadows[0].Table), quoted(shadows[0].Resource)) + ", when nothing is noted any more that should pass"},
 		})
 	}
 	if len(all) == 0 {

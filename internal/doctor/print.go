@@ -4,8 +4,10 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"strconv"
 	"strings"
 	"time"
+	"unicode/utf8"
 )
 
 // Print writes the results for people: a line for each finding, and below it what
@@ -34,9 +36,21 @@ func Print(w io.Writer, results []Result) error {
 	return err
 }
 
-// indented keeps the further lines of a text in its column.
+// indented keeps the further lines of a text in its column. Names that clients give
+// are in it, which may hold what moves a terminal's cursor: that is escaped.
 func indented(text, margin string) string {
-	return strings.ReplaceAll(strings.TrimSpace(text), "\n", "\n"+margin)
+	var b strings.Builder
+	for _, r := range strings.TrimSpace(text) {
+		switch {
+		case r == '\n':
+			b.WriteString("\n" + margin)
+		case strconv.IsPrint(r) && r != utf8.RuneError:
+			b.WriteRune(r)
+		default:
+			b.WriteString(strings.Trim(strconv.QuoteRune(r), "'"))
+		}
+	}
+	return b.String()
 }
 
 func summary(counts map[string]int) string {

@@ -107,8 +107,12 @@ func checkPolicies(ctx context.Context, in *Input) (found []Finding, err error) 
 	}
 	for _, r := range all {
 		name := quoted(string(r.Resource))
-		switch {
-		case r.PreemptAfter == nil || *r.PreemptAfter > longPreempt:
+		if r.Mode == fence.ModeShadow {
+			found = append(found, Finding{Grade: Warning, Says: fmt.Sprintf("%s: it is in shadow mode", r.Resource),
+				Means:  "What is to be refused is noted in the history, and passes.",
+				Remedy: []string{fmt.Sprintf("wirefence resource set %s --resource-mode enforce --reason 'nothing is noted any more that should pass'", name)}})
+		}
+		if r.PreemptAfter == nil || *r.PreemptAfter > longPreempt {
 			says := "never"
 			if r.PreemptAfter != nil {
 				says = r.PreemptAfter.String()
@@ -116,16 +120,13 @@ func checkPolicies(ctx context.Context, in *Input) (found []Finding, err error) 
 			found = append(found, Finding{Grade: Warning, Says: fmt.Sprintf("%s: preempt_after is %s", r.Resource, says),
 				Means:  "A transaction of a former holder that is stuck holds up the next one as long.",
 				Remedy: []string{fmt.Sprintf("wirefence resource set %s --preempt-after 5s --reason 'takeovers must not wait for stuck transactions'", name)}})
-		case r.Mode == fence.ModeShadow:
-			found = append(found, Finding{Grade: Warning, Says: fmt.Sprintf("%s: it is in shadow mode", r.Resource),
-				Means:  "What is to be refused is noted in the history, and passes.",
-				Remedy: []string{fmt.Sprintf("wirefence resource set %s --resource-mode enforce --reason 'nothing is noted any more that should pass'", name)}})
-		case r.Advance == fence.AdvanceOnUse && r.Holder != "":
+		}
+		if r.Advance == fence.AdvanceOnUse && r.Holder != "" {
 			found = append(found, Finding{Grade: Warning, Says: fmt.Sprintf("%s: grants are sealed, but a higher token counts from its first use, too", r.Resource),
 				Means:  "A client can lock the holder out with any higher token.",
 				Remedy: []string{fmt.Sprintf("wirefence resource set %s --advance grant --reason 'its grants are sealed'", name)}})
 		}
-		if len(found) == mostNamed {
+		if len(found) >= mostNamed {
 			found = append(found, Finding{Grade: Warning, Says: "there may be more", Remedy: []string{"wirefence resource list"}})
 			break
 		}
@@ -173,10 +174,25 @@ func checkHistory(ctx context.Context, in *Input) (found []Finding, err error) {
 	}
 	if totals.Dropped > 0 {
 		found = append(found, Finding{Grade: Note,
-			Says:  fmt.Sprintf("%d handoffs, or notes of shadow mode, are not in the history", totals.Dropped),
+			Says:  fmt.Sprintf("%d handoffs, ended transactions or notes of shadow mode, ever, are not in the history", totals.Dropped),
 			Means: "The table wirefence.history was locked, or could not be written, when they happened."})
 	}
-	return orFine(found, "rows: %d of at most %d, kept for %v", totals.Kept, totals.MaxRows, totals.MaxAge), nil
+	if excess := totals.Kept - totals.MaxRows; excess > totals.MaxRows/10+500 {
+		found = append(found, Finding{Grade: Warning,
+			Says:   fmt.Sprintf("the history has %d rows, more than the %d that it is to keep", totals.Kept, totals.MaxRows),
+			Means:  "It grows: whoever writes rows prunes a few, and proxies with WIREFENCE_DATABASE_URL the rest, every minute.",
+			Remedy: []string{"run a proxy with WIREFENCE_DATABASE_URL, and look into its log", "SELECT wirefence.prune_history(), which deletes up to 10,000 at READ COMMITTED"}})
+	}
+	return orFine(found, "rows: %d of at most %d, kept for %s", totals.Kept, totals.MaxRows, daysText(totals.MaxAge)), nil
+}
+
+// daysText is a long time in days, a shorter one as Go writes it.
+func daysText(d time.Duration) string {
+	const day = 24 * time.Hour
+	if d >= 2*day && d%day == 0 {
+		return fmt.Sprintf("%d days", d/day)
+	}
+	return d.String()
 }
 
 //go:embed sql/leases.sql

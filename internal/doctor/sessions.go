@@ -74,24 +74,34 @@ func checkIdleSessions(ctx context.Context, in *Input) (found []Finding, err err
 	if err != nil {
 		return nil, err
 	}
-	hidden := 0
+	hidden, stuck := 0, 0
+	pids := map[int32]bool{}
 	for _, s := range all {
+		pids[s.Pid] = true
 		wait := time.Duration(s.Idle * float64(time.Second)).Round(time.Millisecond)
 		switch {
 		case s.Hidden:
 			hidden++
 		case wait <= waits.of(s.Resource):
+		case stuck >= mostNamed:
+			stuck++
 		case s.Superuser:
+			stuck++
 			found = append(found, Finding{Grade: Problem,
 				Says:   fmt.Sprintf("process %d, of the superuser %s, is idle for %v in a transaction that holds resource %q", s.Pid, s.User, wait, s.Resource),
 				Means:  "wirefence_owner may not end a superuser's session: nobody can take over.",
 				Remedy: []string{fmt.Sprintf("SELECT pg_terminate_backend(%d)", s.Pid)}})
 		default:
+			stuck++
 			found = append(found, Finding{Grade: Warning,
 				Says:   fmt.Sprintf("process %d, of %s (%s), is idle for %v in a transaction that holds resource %q", s.Pid, s.User, s.Application, wait, s.Resource),
 				Means:  "The next holder has to wait for preempt_after, then it is ended, and what it wrote is undone.",
 				Remedy: []string{fmt.Sprintf("SELECT pg_terminate_backend(%d), or end the transaction in its application", s.Pid)}})
 		}
+	}
+	if stuck > mostNamed {
+		found = append(found, Finding{Grade: Warning, Says: fmt.Sprintf("and %d more that are idle for a shorter time", stuck-mostNamed),
+			Means: "They hold up the next holder in the same way."})
 	}
 	if hidden > 0 {
 		return found, &missingRight{
@@ -99,7 +109,7 @@ func checkIdleSessions(ctx context.Context, in *Input) (found []Finding, err err
 			[]string{"GRANT pg_read_all_stats TO " + in.role()},
 		}
 	}
-	return orFine(found, "sessions that hold a resource: %d, and none is stuck", len(all)), nil
+	return orFine(found, "sessions that hold a resource: %d, and none is stuck", len(pids)), nil
 }
 
 // waits are how long each resource's next holder waits for older transactions.

@@ -10,4 +10,3 @@ JOIN pg_locks AS a ON a.locktype = 'advisory' AND a.objsubid = 1 AND a.granted
 JOIN pg_stat_activity AS s ON s.pid = a.pid
 LEFT JOIN pg_roles AS r ON r.oid = s.usesysid
 ORDER BY 6 DESC, 1, 2
-LIMIT 20
