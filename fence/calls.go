@@ -151,7 +151,7 @@ func LastToken(ctx context.Context, q Querier, r Resource) (Token, error) {
 // token is 0. The role must have wirefence_issuer.
 func LastGrant(ctx context.Context, q Querier, r Resource) (Grant, error) {
 	last := Grant{Resource: r}
-	err := q.QueryRow(ctx, lastGrantSQL, []byte(r)).Scan(&last.Token, &last.Holder)
+	err := q.QueryRow(ctx, lastGrantSQL, []byte(r)).Scan(&last.Token, &last.Holder, &last.Source)
 	if err != nil && !errors.Is(err, pgx.ErrNoRows) {
 		return Grant{}, fmt.Errorf("read last grant of resource %q: %w", r, err)
 	}

@@ -49,7 +49,7 @@ func TestStatus(t *testing.T) {
 	if len(lines) != 3 {
 		t.Fatalf("a heading and two rows were expected:\n%s", r.stdout)
 	}
-	if got := strings.Fields(lines[1]); got[0] != "orders" || got[1] != "34" || got[2] != "worker-B" || got[4] != "grant" || got[6] != "5s" || got[7] != "0" {
+	if got := strings.Fields(lines[1]); got[0] != "orders" || got[1] != "34" || got[2] != "worker-B" || got[4] != "grant" || got[6] != "5s" || got[7] != "pass" || got[8] != "enforce" || got[9] != "0" {
 		t.Errorf("the row is %q", got)
 	}
 	if got := strings.Fields(lines[2]); got[0] != "used" || got[1] != "7" || got[2] != "-" || got[4] != "use" {
@@ -82,16 +82,16 @@ func TestStatusCountsRefusalsOfTheLastHour(t *testing.T) {
 			kind, resource, age, last, count)
 	}
 	stack.Exec(t, url, "SELECT wirefence.seal('orders', 34, 'worker-B'), wirefence.seal('äü', 1, 'worker-B')", refused("refusal", "'orders'", "'10 min'", "NULL", 7),
-		refused("refusal", "'orders'", "'60.5 min'", "'59 min'", 5), refused("refusal", "'orders'", "'61 min'", "NULL", 100), refused("shadow", "'orders'", "'0'", "NULL", 3),
+		refused("refusal", "'orders'", "'60.5 min'", "'59 min'", 5), refused("refusal", "'orders'", "'61 min'", "NULL", 100), refused("refusal", "'orders'", "'62 min'", "'1 s'", 500), refused("shadow", "'orders'", "'0'", "NULL", 3),
 		refused("shadow", "'äü'", "'0'", "NULL", 2))
 	r := wirefence(t, issuer(url), "status").expect(t, 0).says(t, "REFUSED 1H", "LET PASS 1H")
 	lines := strings.Split(strings.TrimSpace(r.stdout), "\n")
-	if len(lines) != 3 || !strings.HasSuffix(strings.Join(strings.Fields(lines[1]), " "), " 12 3") || !strings.HasSuffix(strings.Join(strings.Fields(lines[2]), " "), " 0 2") {
+	if len(lines) != 3 || !strings.HasSuffix(strings.Join(strings.Fields(lines[1]), " "), " 512 3") || !strings.HasSuffix(strings.Join(strings.Fields(lines[2]), " "), " 0 2") {
 		t.Errorf("got\n%s", r.stdout)
 	}
-	wirefence(t, issuer(url), "status", "--json").expect(t, 0).says(t, `"refused_last_hour": 12`, `"let_pass_last_hour": 3`, `"let_pass_last_hour": 2`)
+	wirefence(t, issuer(url), "status", "--json").expect(t, 0).says(t, `"refused_last_hour": 512`, `"let_pass_last_hour": 3`, `"let_pass_last_hour": 2`)
 	stack.Exec(t, url, refused("refusal", "NULL", "'0'", "NULL", 4), refused("refusal", "'oders'", "'0'", "NULL", 1), refused("shadow", "NULL", "'0'", "NULL", 6))
-	wirefence(t, issuer(url), "status").expect(t, 0).says(t, "In the last hour 5 more were refused and 6 let pass")
+	wirefence(t, issuer(url), "status").expect(t, 0).says(t, "Besides, of no resource of this list, in the last hour: 5 refused, 6 let pass.")
 }
 
 func TestStatusOfAnEmptyDatabaseInJSON(t *testing.T) {
@@ -121,9 +121,26 @@ func TestRevoke(t *testing.T) {
 	}
 	wirefence(t, issuer(url), "revoke", "orders").expect(t, 0).says(t, "orders is revoked: tokens below 35 are stale", "locked out: worker-B, with token 34",
 		fmt.Sprintf(`ended: a transaction of revoked, process %d, application "night batch"`, holder.PgConn().PID()))
-	wirefence(t, issuer(url), "history", "--kind", "ended").expect(t, 0).says(t, "orders", "night batch")
+	wirefence(t, issuer(url), "history", "--kind", "ended").expect(t, 0).says(t, "orders", "night batch",
+		fmt.Sprintf("ended to let a newer token in, process %d", holder.PgConn().PID()))
 	wirefence(t, issuer(url), "status").expect(t, 0).says(t, " 35 ")
-	wirefence(t, issuer(url), "revoke", "no-such").expect(t, 1, "no-such", "WF008")
+	wirefence(t, issuer(url), "revoke", "no-such").expect(t, 1, "no-such", "WF008", "HINT: wirefence status lists the resources.")
+	wirefence(t, issuer(url), "resource", "show", "no-such").expect(t, 1, "wirefence status lists")
+
+	if _, err := holder.Exec(t.Context(), "SELECT 1"); err == nil {
+		t.Error("the holder's session is there still")
+	}
+	stack.Exec(t, url, "SELECT wirefence.seal('jobs', 7, 'worker-C', 'redis')")
+	var out struct {
+		Resource, LockedOut string
+		Token               int64
+		Former              int64 `json:"locked_out_token"`
+		Ended               []struct{ PID int }
+	}
+	r := wirefence(t, issuer(url), "revoke", "jobs", "--json").expect(t, 0, "its tokens come from redis", "WIREFENCE_REDIS_URL", "was not freed")
+	if err := json.Unmarshal([]byte(r.stdout), &out); err != nil || out.Resource != "jobs" || out.Token != 8 || out.Former != 7 || out.Ended == nil {
+		t.Errorf("%v: %s", err, r.stdout)
+	}
 }
 
 func TestProtect(t *testing.T) {
@@ -134,6 +151,7 @@ func TestProtect(t *testing.T) {
 	wirefence(t, issuer(url), "protect", "orders").expect(t, 2, "wants a resource")
 	wirefence(t, issuer(url), "protect", "--resource", "orders").expect(t, 2, "wants one table")
 	wirefence(t, issuer(url), "protect", "nowhere", "--resource", "orders").expect(t, 1, `relation "nowhere" does not exist`)
+	wirefence(t, issuer(url), "protect", "Plain Table", "--resource", "orders").expect(t, 1, "HINT: Write the name as in SQL")
 	wirefence(t, issuer(url), "protect", "orders", "--resource", "report:{tenant}").expect(t, 1, `no column "tenant"`, "HINT: It has id.")
 	wirefence(t, issuer(url), "protect", "public.orders", "--resource", "orders").expect(t, 0).says(t, "public.orders is guarded for orders")
 	wirefence(t, issuer(url), "protect", `"Reports"`, "--resource", "report:{tenant}:{id}").expect(t, 0)

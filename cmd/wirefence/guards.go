@@ -29,14 +29,11 @@ func printGuards(ctx context.Context, conn *pgx.Conn, asJSON bool, w io.Writer) 
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(t, "TABLE\tRESOURCE\tMODE\tBY\tSINCE\tFAULT")
 	for _, g := range all {
-		by, since, fault := "-", "-", "-"
+		since := "-"
 		if g.By != "" {
-			by, since = g.By, g.Since.UTC().Format(time.RFC3339)
+			since = g.Since.UTC().Format(time.RFC3339)
 		}
-		if g.Fault != "" {
-			fault = g.Fault
-		}
-		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\n", g.Table, g.Resource, g.Mode, by, since, fault)
+		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\n", cell(g.Table), cell(g.Resource), g.Mode, cellOrDash(g.By), since, cellOrDash(g.Fault))
 	}
 	return t.Flush()
 }

@@ -1,10 +1,11 @@
 package main
 
 import (
+	"cmp"
 	"context"
-	"encoding/json"
 	"fmt"
 	"io"
+	"strconv"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -17,10 +18,10 @@ import (
 
 type historySettings struct {
 	DatabaseURL string   `env:"WIREFENCE_DATABASE_URL" help:"connection string of the issuer's role (required)"`
-	Since       string   `env:"WIREFENCE_SINCE" help:"only what happened since: a duration such as 2h, or a time such as 2006-01-02T15:04:05Z"`
+	Since       string   `env:"WIREFENCE_SINCE" help:"only what happened since: a duration such as 2h or 30d, or a time in UTC such as 2006-01-02, '2006-01-02 15:04' or 2006-01-02T15:04:05Z"`
 	Kinds       []string `env:"WIREFENCE_KIND" help:"only these kinds, separated by commas: handoff, revocation, ended, refusal, shadow, bypass, dropped"`
 	Limit       int      `env:"WIREFENCE_LIMIT" envDefault:"100" help:"the newest so many"`
-	Follow      bool     `env:"WIREFENCE_FOLLOW" help:"go on and print what happens, until a signal"`
+	Follow      bool     `env:"WIREFENCE_FOLLOW" help:"go on and print what happens, each event once, until a signal"`
 	JSON        bool     `env:"WIREFENCE_JSON" help:"print JSON: a list, or with --follow an object a line"`
 }
 
@@ -60,27 +61,51 @@ is counted below.`,
 
 func (cfg historySettings) filter(args []string) (f fence.EventFilter, err error) {
 	if len(args) == 1 {
-		if f.Resource, err = fence.ParseResource(args[0]); err != nil {
+		if f.Resource, err = parseResource(args[0]); err != nil {
 			return f, err
 		}
 	}
 	if f.Limit = cfg.Limit; f.Limit < 1 || f.Limit > 1_000_000 {
 		return f, fmt.Errorf("--limit must be from 1 to 1000000")
 	}
-	if f.Kinds, err = fence.ParseEventKinds(cfg.Kinds); err != nil {
+	var kinds []string
+	for _, kind := range cfg.Kinds {
+		if kind = strings.TrimSpace(kind); kind != "" {
+			kinds = append(kinds, kind)
+		}
+	}
+	if f.Kinds, err = fence.ParseEventKinds(kinds); err != nil {
 		return f, err
 	}
 	if cfg.Since != "" {
-		if d, wrong := time.ParseDuration(cfg.Since); wrong == nil && d > 0 {
-			f.Since = time.Now().Add(-d)
-		} else if f.Since, err = time.Parse(time.RFC3339, cfg.Since); err != nil {
-			return f, fmt.Errorf("--since %q is neither a duration such as 2h nor a time such as 2006-01-02T15:04:05Z", cfg.Since)
+		f.Since, err = sinceWhen(cfg.Since, time.Now())
+	}
+	return f, err
+}
+
+// sinceWhen reads a time, or how long ago it was.
+func sinceWhen(text string, now time.Time) (time.Time, error) {
+	if d, err := time.ParseDuration(text); err == nil && d > 0 {
+		return now.Add(-d), nil
+	}
+	if days, found := strings.CutSuffix(text, "d"); found {
+		if n, err := strconv.ParseUint(days, 10, 16); err == nil && n > 0 {
+			return now.AddDate(0, 0, -int(n)), nil
 		}
 	}
-	return f, nil
+	for _, layout := range []string{time.RFC3339, time.DateOnly, "2006-01-02 15:04", time.DateTime} {
+		if t, err := time.Parse(layout, text); err == nil {
+			return t, nil
+		}
+	}
+	return time.Time{}, fmt.Errorf("--since %q is neither a duration such as 2h or 30d nor a time such as 2006-01-02, '2006-01-02 15:04' or 2006-01-02T15:04:05Z", text)
 }
 
 func printHistory(ctx context.Context, conn *pgx.Conn, f fence.EventFilter, asJSON bool, w io.Writer) error {
+	wanted := f.Limit
+	if !asJSON {
+		f.Limit++ // to tell whether there are more
+	}
 	all, err := fence.History(ctx, conn, f)
 	if err != nil {
 		return err
@@ -92,89 +117,56 @@ func printHistory(ctx context.Context, conn *pgx.Conn, f fence.EventFilter, asJS
 		return printJSON(w, all)
 	}
 	if len(all) == 0 {
-		fmt.Fprintln(w, "Nothing of the kind is in the history.")
-	} else if err := printEvents(w, all, true); err != nil {
+		fmt.Fprintln(w, nothingIn(f))
+	} else if err := printEvents(w, all[max(0, len(all)-wanted):]); err != nil {
 		return err
+	}
+	if len(all) > wanted {
+		fmt.Fprintf(w, "Only the newest %d are shown: --limit shows more.\n", wanted)
 	}
 	totals, err := fence.TotalsOfHistory(ctx, conn)
 	if err != nil {
 		return err
 	}
+	missing := "Not recorded"
+	if f.Resource != "" {
+		missing += ", of whatever resource"
+	}
 	if totals.Unrecorded > 0 {
-		fmt.Fprintf(w, "Not recorded: %d of %d refusals that the database has raised, for writes around the proxies or ones whose proxy could not record them.\n",
-			totals.Unrecorded, totals.Raised)
+		fmt.Fprintf(w, "%s: %d of %d refusals that the database has raised, for writes around the proxies or ones whose proxy could not record them.\n",
+			missing, totals.Unrecorded, totals.Raised)
 	}
 	if totals.Dropped > 0 {
-		fmt.Fprintf(w, "Not recorded: %d handoffs, since the history could not be written.\n", totals.Dropped)
+		fmt.Fprintf(w, "%s: %d handoffs, ended transactions or notes of shadow mode, ever, for the history was locked or could not be written.\n", missing, totals.Dropped)
 	}
 	return nil
 }
 
-// How often a follower looks, and for how long it looks back: a transaction's rows
-// are seen when it has committed.
-const (
-	followPause    = time.Second
-	followLookback = time.Minute
-)
+func nothingIn(f fence.EventFilter) string {
+	of := "in the history"
+	if f.Resource != "" {
+		of = "recorded of " + cell(string(f.Resource))
+	}
+	if f.Resource != "" && f.Since.IsZero() && len(f.Kinds) == 0 {
+		return "Nothing is " + of + "."
+	}
+	return "Nothing of the kind is " + of + "."
+}
 
-// followHistory prints what is there and what comes until ctx ends.
-func followHistory(ctx context.Context, conn *pgx.Conn, f fence.EventFilter, asJSON bool, w io.Writer) error {
-	seen := map[string]bool{}
-	for first := true; ; first = false {
-		all, err := fence.History(ctx, conn, f)
-		if ctx.Err() != nil {
-			return nil
-		} else if err != nil {
-			return err
-		}
-		known := seen
-		seen = make(map[string]bool, len(all))
-		fresh := all[:0:0]
-		for _, e := range all {
-			seen[e.ID] = true
-			if !known[e.ID] {
-				fresh = append(fresh, e)
-			}
-		}
-		if err := printFollowed(w, fresh, asJSON, first); err != nil {
-			return err
-		}
-		if first && len(all) == f.Limit {
-			f.Since = all[0].At // what the limit left out is not wanted later either
-		}
-		if n := len(all); n > 0 && all[n-1].At.Add(-followLookback).After(f.Since) {
-			f.Since = all[n-1].At.Add(-followLookback)
-		}
-		f.Limit = 1_000_000
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-time.After(followPause):
-		}
+var eventHeading = []string{"AT", "KIND", "RESOURCE", "TOKEN", "CURRENT", "HOLDER", "SESSION", "TIMES", "WHAT"}
+
+func eventCells(e fence.Event) []string {
+	return []string{
+		e.At.UTC().Format("2006-01-02T15:04:05.000Z"), cell(string(e.Kind)), cellOrDash(string(e.Resource)), tokenText(e.Token), tokenText(e.CurrentToken),
+		cellOrDash(holderName(e.Holder)), sessionText(e), strconv.FormatInt(e.Count, 10), whatText(e),
 	}
 }
 
-func printFollowed(w io.Writer, all []fence.Event, asJSON, heading bool) error {
-	if !asJSON {
-		return printEvents(w, all, heading)
-	}
-	lines := json.NewEncoder(w)
-	for _, e := range all {
-		if err := lines.Encode(e); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-func printEvents(w io.Writer, all []fence.Event, heading bool) error {
+func printEvents(w io.Writer, all []fence.Event) error {
 	t := tabwriter.NewWriter(w, 10, 0, 2, ' ', 0)
-	if heading {
-		fmt.Fprintln(t, "AT\tKIND\tRESOURCE\tTOKEN\tCURRENT\tHOLDER\tSESSION\tTIMES\tWHAT")
-	}
+	fmt.Fprintln(t, strings.Join(eventHeading, "\t"))
 	for _, e := range all {
-		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%d\t%s\n", e.At.UTC().Format("2006-01-02T15:04:05.000Z"), e.Kind, orDash(string(e.Resource)),
-			tokenText(e.Token), tokenText(e.CurrentToken), orDash(e.Holder), sessionText(e), e.Count, whatText(e))
+		fmt.Fprintln(t, strings.Join(eventCells(e), "\t"))
 	}
 	return t.Flush()
 }
@@ -188,24 +180,32 @@ func tokenText(token fence.Token) string {
 
 // sessionText is who was logged in, from where, under which name.
 func sessionText(e fence.Event) string {
-	text := e.Login
+	text := cell(e.Login)
 	if e.Address != "" {
 		text += "@" + e.Address
 	}
 	if e.Application != "" {
-		text += " " + e.Application
+		text += " " + cell(e.Application)
 	}
-	return orDash(text)
+	return cmp.Or(text, "-")
 }
 
+// whatText is what else is known of an event. The process is what one looks for in
+// the server's log.
 func whatText(e fence.Event) string {
 	var all []string
+	if e.Kind == fence.HolderEnded {
+		all = append(all, "ended to let a newer token in")
+	}
 	for _, part := range []struct{ label, text string }{
-		{"", string(e.State)}, {"", e.Reason}, {"from ", e.FormerHolder}, {"on ", e.Table}, {"in database ", e.Database}, {"told by ", e.Proxy},
+		{"", string(e.State)}, {"", e.Reason}, {"from ", holderName(e.FormerHolder)}, {"on ", e.Table}, {"in database ", e.Database}, {"told by ", e.Proxy},
 	} {
 		if part.text != "" {
-			all = append(all, part.label+part.text)
+			all = append(all, part.label+cell(part.text))
 		}
 	}
-	return orDash(strings.Join(all, ", "))
+	if e.PID != 0 {
+		all = append(all, fmt.Sprint("process ", e.PID))
+	}
+	return cmp.Or(strings.Join(all, ", "), "-")
 }

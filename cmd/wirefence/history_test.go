@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -33,12 +34,13 @@ func TestHistory(t *testing.T) {
 	lines := strings.Split(strings.TrimSpace(wirefence(t, issuer(url), "history").stdout), "\n")
 	if len(lines) != 6 || !strings.HasPrefix(lines[0], "AT ") || !strings.Contains(lines[2], "worker-B/1") || !strings.Contains(lines[2], "from worker-A/1") ||
 		lines[4] != "Not recorded: 1 of 1 refusals that the database has raised, for writes around the proxies or ones whose proxy could not record them." ||
-		lines[5] != "Not recorded: 1 handoffs, since the history could not be written." {
+		lines[5] != "Not recorded: 1 handoffs, ended transactions or notes of shadow mode, ever, for the history was locked or could not be written." {
 		t.Errorf("got\n%s", strings.Join(lines, "\n"))
 	}
 	for filter, want := range map[string]string{
 		"orders": "33 34", "orders --limit=1": "34", "lines --kind=handoff,refusal": "7", "--kind=refusal": "", "--since=1h": "33 34 7",
 		"--since=2100-01-01T00:00:00Z": "", "unheard": "",
+		"--since=30d": "33 34 7", "--since=2026-01-01": "33 34 7", "--kind=,refusal,handoff,": "33 34 7", "--kind=refusal --kind=handoff --limit=2": "34 7",
 	} {
 		var tokens []string
 		for _, e := range events(t, wirefence(t, issuer(url), append([]string{"history", "--json"}, strings.Fields(filter)...)...)) {
@@ -50,10 +52,121 @@ func TestHistory(t *testing.T) {
 	}
 	for _, c := range [][2]string{
 		{"--limit=0", "--limit must be from 1 to 1000000"}, {"--limit=1000001", "--limit"}, {"--since=yesterday", "--since"}, {"--since=-1h", "--since"},
-		{"--kind=crash", "no kind of event"}, {"a b", "one resource or none"},
+		{"--since=0d", "30d"}, {"--kind=crash", "no kind of event"}, {"a b", "one resource or none"},
 	} {
 		wirefence(t, issuer(url), append([]string{"history"}, strings.Fields(c[0])...)...).expect(t, exitUsage, c[1])
 	}
+}
+
+func TestHistorySaysWhatItLeavesOut(t *testing.T) {
+	t.Parallel()
+	url := database(t, true)
+	stack.Exec(t, url, "SELECT wirefence.seal('orders', 33, 'worker-A/QVXZRMVGKUM73TYBHMKPIWY7X6')", "SELECT wirefence.seal('orders', 34, 'worker-B/1')",
+		"SELECT nextval('wirefence.refusals')")
+	const more = "Only the newest 1 are shown: --limit shows more."
+	r := wirefence(t, issuer(url), "history", "--limit=1").expect(t, 0).says(t, more, "worker-B/1", "from worker-A,", ", process ")
+	if strings.Contains(r.stdout, "QVX") || strings.Count(r.stdout, "handoff") != 1 {
+		t.Errorf("got\n%s", r.stdout)
+	}
+	if r := wirefence(t, issuer(url), "history", "--limit=2").expect(t, 0); strings.Contains(r.stdout, "Only the newest") {
+		t.Errorf("got\n%s", r.stdout)
+	}
+	wirefence(t, issuer(url), "history", "unheard").expect(t, 0).says(t, "Nothing is recorded of unheard.", "Not recorded, of whatever resource: 1 of 1 refusals")
+	wirefence(t, issuer(url), "history", "orders", "--kind=refusal").expect(t, 0).says(t, "Nothing of the kind is recorded of orders.")
+}
+
+// Whoever may write gives names to resources, and applications their own.
+func TestTablesHoldWhatIsInThem(t *testing.T) {
+	t.Parallel()
+	url := database(t, true)
+	const evil = "evil\n2026-11-21T19:00:00.000Z  handoff\x1b[2J\tx"
+	conn := stack.Connect(t, url)
+	if _, err := conn.Exec(t.Context(), "SELECT wirefence.declare_resource($1, $2), wirefence.seal($1, 7, $3)", evil, "why\x1b[2J", "me\r/1"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := conn.Exec(t.Context(), "INSERT INTO wirefence.history (kind, resource, application, reason, proxy) VALUES ('refusal', $1, $1, $1, $1)", evil); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		args  string
+		lines int
+	}{{"history", 3}, {"status", 2}, {"resource list", 2}, {"resource show", 13}, {"revoke", 2}} {
+		words := strings.Fields(c.args)
+		if words[len(words)-1] == "show" || words[0] == "revoke" {
+			words = append(words, evil)
+		}
+		r := wirefence(t, issuer(url), words...).expect(t, 0).says(t, strconv.Quote(evil))
+		if strings.ContainsAny(r.stdout, "\x1b\r\t") || strings.Count(r.stdout, "\n") != c.lines {
+			t.Errorf("%s: %d lines\n%q", c.args, strings.Count(r.stdout, "\n"), r.stdout)
+		}
+	}
+	for text, want := range map[string]string{"": "-", "orders": "orders", "café à gogo": "café à gogo", "\xff": `"\xff"`, "a\u202eb": `"a\u202eb"`} {
+		if got := cellOrDash(text); got != want {
+			t.Errorf("%q is printed as %s", text, got)
+		}
+	}
+}
+
+// What commits late, or is told late, is printed by a follower, too.
+func TestAFollowerMissesNothing(t *testing.T) {
+	t.Parallel()
+	url := database(t, true)
+	stack.Exec(t, url, "SELECT wirefence.seal('orders', 33, 'worker-A/1'), wirefence.seal('old', 1, 'worker-A/2')")
+	follower := start(t, issuer(url), "history", "--follow", "--limit=1")
+	follower.stdout.await(t, "worker-A/2")
+	// A transaction that has taken long: its row has a time of before.
+	stack.Exec(t, url, "INSERT INTO wirefence.history (kind, resource, at) VALUES ('refusal', 'late', now() - interval '9 min')")
+	follower.stdout.await(t, "late")
+	stack.Exec(t, url, "SELECT wirefence.seal('orders', 34, 'worker-B/1')")
+	follower.stdout.await(t, "worker-B/1")
+	follower.signal(t, os.Interrupt)
+	lines := strings.Split(strings.TrimSpace(follower.end(t).expect(t, 0).stdout), "\n")
+	if len(lines) != 4 {
+		t.Fatalf("a heading and three events were expected:\n%s", strings.Join(lines, "\n"))
+	}
+	for _, line := range lines[1:] {
+		if at := strings.Index(lines[0], "RESOURCE"); line[at-1] != ' ' || line[at] == ' ' {
+			t.Errorf("the columns don't line up:\n%s", strings.Join(lines, "\n"))
+		}
+	}
+}
+
+// How far a follower looks back is as far as transactions were open at its last
+// look.
+func TestAFollowerLooksBackToOpenTransactions(t *testing.T) {
+	t.Parallel()
+	url := database(t, true)
+	conn, open := stack.Connect(t, url), stack.Connect(t, url)
+	var f follower
+	since := func() time.Time {
+		t.Helper()
+		at, err := f.since(t.Context(), conn)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return at
+	}
+	since()
+	f.last = f.last.Add(-2 * time.Hour) // as if that look had been then
+	twoHoursAgo := f.last
+	if _, err := open.Exec(t.Context(), "BEGIN; SELECT pg_current_xact_id()"); err != nil {
+		t.Fatal(err)
+	}
+	for range 3 {
+		if at := since(); at.After(twoHoursAgo) {
+			t.Errorf("looks back to %v, with a transaction that may have begun at %v", at, twoHoursAgo)
+		}
+	}
+	if _, err := open.Exec(t.Context(), "COMMIT"); err != nil {
+		t.Fatal(err)
+	}
+	for range 100 { // others' transactions count as well
+		since()
+		if at := since(); at.After(twoHoursAgo.Add(time.Hour)) {
+			return
+		}
+	}
+	t.Errorf("looks back to %v still", f.last)
 }
 
 // A follower prints each event once, until it is interrupted.

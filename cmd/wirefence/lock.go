@@ -51,7 +51,7 @@ was lost.`,
 			if err != nil {
 				return err
 			}
-			resource, err := fence.ParseResource(args[0])
+			resource, err := parseResource(args[0])
 			if err != nil {
 				return usageError{err}
 			}

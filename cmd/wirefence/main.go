@@ -9,10 +9,13 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"strings"
 	"syscall"
 
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/spf13/cobra"
+
+	"github.com/wirefence/wirefence/fence"
 )
 
 // version is set by the linker.
@@ -96,13 +99,24 @@ func printServersAdvice(w io.Writer, err error) {
 	if refusal.Detail != "" {
 		fmt.Fprintln(w, "DETAIL: "+refusal.Detail)
 	}
-	const insufficientPrivilege = "42501"
+	const insufficientPrivilege, invalidName = "42501", "42602"
 	switch {
 	case refusal.Hint != "":
-		fmt.Fprintln(w, "HINT: "+refusal.Hint)
+		fmt.Fprintln(w, "HINT: "+strings.Replace(refusal.Hint, "SELECT * FROM wirefence.status()", "wirefence status", 1))
+	case refusal.Code == invalidName:
+		fmt.Fprintln(w, `HINT: Write the name as in SQL, within the shell's quotes: '"Plain Table"'.`)
 	case refusal.Code == insufficientPrivilege:
 		fmt.Fprintln(w, "HINT: The role that WIREFENCE_DATABASE_URL names needs the rights of wirefence_issuer: GRANT wirefence_issuer TO it.")
 	}
+}
+
+// parseResource is fence.ParseResource for a name that doesn't stand in a fence.
+func parseResource(name string) (fence.Resource, error) {
+	resource, err := fence.ParseResource(name)
+	if wrong := (*fence.SyntaxError)(nil); errors.As(err, &wrong) {
+		err = errors.New(wrong.Reason)
+	}
+	return resource, err
 }
 
 // exactly is cobra.ExactArgs with an error that counts as wrong usage.

@@ -16,6 +16,8 @@ type protectSettings struct {
 	Shadow      bool   `env:"WIREFENCE_SHADOW" help:"let everything pass, and note in the history what would be refused"`
 }
 
+var errNoOwner = usageError{errors.New("WIREFENCE_DATABASE_URL is not set: it is the connection string of the table's owner, as in postgres://owner@db.internal/app")}
+
 func protectCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "protect TABLE",
@@ -39,6 +41,9 @@ have refused. Run it again without to have it refuse.`,
 			}
 			if cfg.Resource == "" {
 				return usageError{errors.New("wants a resource: wirefence protect public.orders --resource orders")}
+			}
+			if cfg.DatabaseURL == "" {
+				return errNoOwner
 			}
 			return onSchema(c.Context(), cfg.DatabaseURL, func(conn *pgx.Conn) error {
 				mode, text := fence.ModeEnforce, "%s is guarded for %s\n"
@@ -70,6 +75,9 @@ func unprotectCommand() *cobra.Command {
 			cfg, err := read[unprotectSettings](c)
 			if err != nil {
 				return err
+			}
+			if cfg.DatabaseURL == "" {
+				return errNoOwner
 			}
 			return onSchema(c.Context(), cfg.DatabaseURL, func(conn *pgx.Conn) error {
 				err := fence.Unprotect(c.Context(), conn, args[0])

@@ -101,16 +101,16 @@ func listResources(ctx context.Context, conn *pgx.Conn, inJSON bool, w io.Writer
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(t, "RESOURCE\tTOKEN\tSOURCE\tADVANCE\tREUSE\tPREEMPT AFTER\tREADS\tMODE")
 	for _, r := range all {
-		fmt.Fprintf(t, "%s\t%d\t%s\t%s\t%s\t%s\t%s\t%s\n", r.Resource, r.LastToken, sourceText(r), r.Advance, r.Reuse, preemptText(r), r.Reads, r.Mode)
+		fmt.Fprintf(t, "%s\t%d\t%s\t%s\t%s\t%s\t%s\t%s\n", cell(string(r.Resource)), r.LastToken, sourceText(r), r.Advance, r.Reuse, preemptText(r), r.Reads, r.Mode)
 	}
 	return t.Flush()
 }
 
 func sourceText(r fence.ResourceStatus) string {
 	if r.MustNameSource {
-		return string(r.Source) + ", to be named"
+		return cell(string(r.Source)) + ", to be named"
 	}
-	return orDash(string(r.Source))
+	return cellOrDash(string(r.Source))
 }
 
 func resourceShowCommand() *cobra.Command {
@@ -123,7 +123,7 @@ func resourceShowCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			resource, err := fence.ParseResource(args[0])
+			resource, err := parseResource(args[0])
 			if err != nil {
 				return usageError{err}
 			}
@@ -142,7 +142,8 @@ func showResource(ctx context.Context, conn *pgx.Conn, resource fence.Resource, 
 		return err
 	}
 	if !known {
-		return fmt.Errorf("unknown fenced resource %q: no token of it was ever recorded, and it was not declared (SQLSTATE %s)", resource, fence.ResourceUnknown)
+		return fmt.Errorf("unknown fenced resource %q: no token of it was ever recorded, and it was not declared (SQLSTATE %s); wirefence status lists those that are known",
+			resource, fence.ResourceUnknown)
 	}
 	changes, err := fence.Changes(ctx, conn, resource)
 	if err != nil {
@@ -166,8 +167,8 @@ func showResource(ctx context.Context, conn *pgx.Conn, resource fence.Resource, 
 	}
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	for _, row := range [][2]string{
-		{"resource", string(r.Resource)}, {"last token", r.LastToken.String()}, {"source", sourceText(r)},
-		{"holder", orDash(r.Holder)}, {"since", sinceText(r)}, {"advance", string(r.Advance)}, {"reuse", string(r.Reuse)},
+		{"resource", cell(string(r.Resource))}, {"last token", r.LastToken.String()}, {"source", sourceText(r)},
+		{"holder", cellOrDash(r.Holder)}, {"since", sinceText(r)}, {"advance", string(r.Advance)}, {"reuse", string(r.Reuse)},
 		{"preempt after", preemptText(r)}, {"reads", string(r.Reads)}, {"mode", string(r.Mode)}, {"open writers", fmt.Sprint(r.Writers)},
 	} {
 		fmt.Fprintf(t, "%s\t%s\n", row[0], row[1])
@@ -176,7 +177,7 @@ func showResource(ctx context.Context, conn *pgx.Conn, resource fence.Resource, 
 		return err
 	}
 	for _, c := range changes {
-		fmt.Fprintf(w, "\n%s by %s: %s\n", c.At.UTC().Format(time.RFC3339), c.By, c.Reason)
+		fmt.Fprintf(w, "\n%s by %s: %s\n", c.At.UTC().Format(time.RFC3339), cell(c.By), cell(c.Reason))
 		values(c.Settings).print(w)
 	}
 	return nil
@@ -209,9 +210,9 @@ again with the same settings it changes nothing; with others it is refused.`,
 				case cfg.JSON:
 					return printJSON(c.OutOrStdout(), map[string]any{"resource": resource, "declared": made})
 				case made:
-					fmt.Fprintf(c.OutOrStdout(), "%s is declared\n", resource)
+					fmt.Fprintf(c.OutOrStdout(), "%s is declared\n", cell(string(resource)))
 				default:
-					fmt.Fprintf(c.OutOrStdout(), "%s was declared so before\n", resource)
+					fmt.Fprintf(c.OutOrStdout(), "%s was declared so before\n", cell(string(resource)))
 				}
 				return nil
 			})
@@ -286,7 +287,7 @@ func (cfg setSettings) setPolicy(name string) (func(context.Context, *pgx.Conn, 
 		case cfg.JSON:
 			return printJSON(w, map[string]any{"resource": resource, "settings": changed})
 		}
-		fmt.Fprintf(w, "%s is set\n", resource)
+		fmt.Fprintf(w, "%s is set\n", cell(string(resource)))
 		values(changed).print(w)
 		return nil
 	}, nil
@@ -330,7 +331,7 @@ func (cfg PolicySettings) checkReason() error {
 
 // policy reads what is said of the resource.
 func (cfg PolicySettings) policy(name string) (fence.Resource, fence.Policy, error) {
-	resource, err := fence.ParseResource(name)
+	resource, err := parseResource(name)
 	if err == nil {
 		err = cfg.checkReason()
 	}
@@ -378,7 +379,7 @@ func (v values) print(w io.Writer) {
 		if string(value) == "null" {
 			return "-"
 		}
-		return strings.Trim(string(value), `"`)
+		return cell(strings.Trim(string(value), `"`))
 	}
 	for _, name := range slices.Sorted(maps.Keys(v)) {
 		fmt.Fprintf(w, "  %s: %s -> %s\n", name, text(v[name][0]), text(v[name][1]))

@@ -18,6 +18,7 @@ import (
 type revokeSettings struct {
 	StoreSettings
 	DatabaseURL string `env:"WIREFENCE_DATABASE_URL" help:"connection string of the issuer's role (required)"`
+	JSON        bool   `env:"WIREFENCE_JSON" help:"print JSON"`
 }
 
 func revokeCommand() *cobra.Command {
@@ -35,7 +36,7 @@ renews; it may do until then what isn't fenced.`,
 			if err != nil {
 				return err
 			}
-			resource, err := fence.ParseResource(args[0])
+			resource, err := parseResource(args[0])
 			if err != nil {
 				return usageError{err}
 			}
@@ -66,18 +67,49 @@ func runRevoke(ctx context.Context, cfg revokeSettings, resource fence.Resource,
 	if err != nil {
 		return err
 	}
-	fmt.Fprintf(stdout, "%s is revoked: tokens below %d are stale\n", resource, done.Token)
-	if done.LockedOut.Holder != "" {
-		fmt.Fprintf(stdout, "locked out: %s, with token %d\n", done.LockedOut.Holder, done.LockedOut.Token)
-	}
-	for _, e := range done.Ended {
-		fmt.Fprintf(stdout, "ended: a transaction of %s, process %d, application %q\n", e.Login, e.PID, e.Application)
-	}
-	if done.Freed != "" {
-		fmt.Fprintf(stdout, "the lease of %s is free\n", done.Freed)
-	}
 	if done.NotFreed != nil {
 		fmt.Fprintf(stderr, "the lease was not freed; it ends when its holder learns of this, or renews it no more: %v\n", done.NotFreed)
 	}
+	if source := done.LockedOut.Source; storeSettings[source] != "" && len(cfg.openers()) == 0 {
+		fmt.Fprintf(stderr, "its tokens come from %s, and no lease store is named here (%s): its lease was not freed, and ends when its holder renews it in vain\n",
+			source, storeSettings[source])
+	}
+	if cfg.JSON {
+		return printRevocationJSON(stdout, resource, done)
+	}
+	fmt.Fprintf(stdout, "%s is revoked: tokens below %d are stale\n", cell(string(resource)), done.Token)
+	if done.LockedOut.Holder != "" {
+		fmt.Fprintf(stdout, "locked out: %s, with token %d\n", cell(done.LockedOut.Holder), done.LockedOut.Token)
+	}
+	for _, e := range done.Ended {
+		fmt.Fprintf(stdout, "ended: a transaction of %s, process %d, application %q\n", cell(e.Login), e.PID, e.Application)
+	}
+	if done.Freed != "" {
+		fmt.Fprintf(stdout, "the lease of %s is free\n", cell(done.Freed))
+	}
 	return nil
+}
+
+// storeSettings name the stores that count tokens, apart from the database.
+var storeSettings = map[fence.Source]string{
+	fence.SourceRedis: "WIREFENCE_REDIS_URL", fence.SourceEtcd: "WIREFENCE_ETCD_URL", fence.SourceZooKeeper: "WIREFENCE_ZOOKEEPER_URL",
+}
+
+func printRevocationJSON(w io.Writer, resource fence.Resource, done lockclient.Revocation) error {
+	out := struct {
+		Resource  fence.Resource `json:"resource"`
+		Token     fence.Token    `json:"token"`
+		LockedOut string         `json:"locked_out,omitempty"`
+		Former    fence.Token    `json:"locked_out_token,omitempty"`
+		Ended     []fence.Ended  `json:"ended"`
+		Freed     string         `json:"freed,omitempty"`
+		NotFreed  string         `json:"not_freed,omitempty"`
+	}{Resource: resource, Token: done.Token, LockedOut: done.LockedOut.Holder, Ended: append([]fence.Ended{}, done.Ended...), Freed: done.Freed}
+	if out.LockedOut != "" {
+		out.Former = done.LockedOut.Token
+	}
+	if done.NotFreed != nil {
+		out.NotFreed = done.NotFreed.Error()
+	}
+	return printJSON(w, out)
 }

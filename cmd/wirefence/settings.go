@@ -1,10 +1,12 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"reflect"
 	"strings"
+	"time"
 
 	"github.com/caarlos0/env/v10"
 	"github.com/spf13/cobra"
@@ -26,6 +28,10 @@ func settings[T any](c *cobra.Command) {
 			c.Flags().Bool(flagName(f), fallback == "true", help)
 			continue
 		}
+		if f.Type.Kind() == reflect.Slice { // which may be given several times
+			c.Flags().Var(&list{text: fallback}, flagName(f), help)
+			continue
+		}
 		c.Flags().String(flagName(f), fallback, help)
 	}
 	c.Flags().SortFlags = false
@@ -36,15 +42,66 @@ func settings[T any](c *cobra.Command) {
 func read[T any](c *cobra.Command) (T, error) {
 	values := env.ToMap(os.Environ())
 	for _, f := range fields[T]() {
-		if flag := c.Flags().Lookup(flagName(f)); flag.Changed {
-			values[f.Tag.Get("env")] = flag.Value.String()
+		flag := c.Flags().Lookup(flagName(f))
+		if !flag.Changed {
+			continue
 		}
+		values[f.Tag.Get("env")] = flag.Value.String()
 	}
 	var cfg T
 	if err := env.ParseWithOptions(&cfg, env.Options{Environment: values}); err != nil {
-		return cfg, usageError{err}
+		return cfg, usageError{settingError[T](c, values, err)}
 	}
 	return cfg, nil
+}
+
+// list is a flag for several values, in one text with commas or one by one.
+type list struct {
+	text  string
+	given bool
+}
+
+func (l *list) String() string { return l.text }
+func (l *list) Type() string   { return "string" }
+
+func (l *list) Set(text string) error {
+	if l.given {
+		text = l.text + "," + text
+	}
+	l.text, l.given = text, true
+	return nil
+}
+
+// settingError words what is wrong with a value, by the name under which it was
+// given.
+func settingError[T any](c *cobra.Command, values map[string]string, err error) error {
+	var all env.AggregateError
+	var wrong env.ParseError
+	if !errors.As(err, &all) || len(all.Errors) == 0 || !errors.As(all.Errors[0], &wrong) {
+		return err
+	}
+	for _, f := range fields[T]() {
+		if f.Name != wrong.Name {
+			continue
+		}
+		name, variable := f.Tag.Get("env"), f.Tag.Get("env")
+		if c.Flags().Lookup(flagName(f)).Changed {
+			name = "--" + flagName(f)
+		}
+		form := "true or false"
+		kind := wrong.Type
+		if kind.Kind() == reflect.Pointer {
+			kind = kind.Elem()
+		}
+		switch {
+		case kind == reflect.TypeFor[time.Duration]():
+			form = "a duration, as in 30s"
+		case kind.Kind() == reflect.Int || kind.Kind() == reflect.Int64:
+			form = "a whole number, as in 100"
+		}
+		return fmt.Errorf("%s is %q: %s", name, values[variable], form)
+	}
+	return err
 }
 
 func fields[T any]() []reflect.StructField {

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -37,6 +38,9 @@ pass in shadow mode, in the last hour, as far as the history was told of them.`,
 			cfg, err := read[statusSettings](c)
 			if err != nil {
 				return err
+			}
+			if cfg.Ready && cfg.Guards {
+				return usageError{errors.New("--ready and --guards ask for different things: give one")}
 			}
 			if cfg.Ready {
 				return askReady(c.Context(), cfg.AdminListen)
@@ -82,7 +86,7 @@ func listStatus(ctx context.Context, conn *pgx.Conn, asJSON bool, w io.Writer) e
 		}
 	}
 	if others != (fence.RefusalCount{}) {
-		fmt.Fprintf(w, "In the last hour %d more were refused and %d let pass that carried no fence, or one of none of these resources: see wirefence history.\n",
+		fmt.Fprintf(w, "Besides, of no resource of this list, in the last hour: %d refused, %d let pass. See wirefence history --since 1h.\n",
 			others.Refused, others.LetPass)
 	}
 	return nil
@@ -90,19 +94,12 @@ func listStatus(ctx context.Context, conn *pgx.Conn, asJSON bool, w io.Writer) e
 
 func printResources(w io.Writer, all []fence.ResourceStatus, refusals map[fence.Resource]fence.RefusalCount) error {
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(t, "RESOURCE\tTOKEN\tHOLDER\tSINCE\tADVANCE\tREUSE\tPREEMPT AFTER\tWRITERS\tREFUSED 1H\tLET PASS 1H")
+	fmt.Fprintln(t, "RESOURCE\tTOKEN\tHOLDER\tSINCE\tADVANCE\tREUSE\tPREEMPT AFTER\tREADS\tMODE\tWRITERS\tREFUSED 1H\tLET PASS 1H")
 	for _, r := range all {
-		fmt.Fprintf(t, "%s\t%d\t%s\t%s\t%s\t%s\t%s\t%d\t%d\t%d\n", r.Resource, r.LastToken, orDash(r.Holder), sinceText(r), r.Advance, r.Reuse, preemptText(r), r.Writers,
-			refusals[r.Resource].Refused, refusals[r.Resource].LetPass)
+		fmt.Fprintf(t, "%s\t%d\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%d\t%d\t%d\n", cell(string(r.Resource)), r.LastToken, cellOrDash(holderName(r.Holder)), sinceText(r), r.Advance, r.Reuse,
+			preemptText(r), r.Reads, r.Mode, r.Writers, refusals[r.Resource].Refused, refusals[r.Resource].LetPass)
 	}
 	return t.Flush()
-}
-
-func orDash(text string) string {
-	if text == "" {
-		return "-"
-	}
-	return text
 }
 
 func sinceText(r fence.ResourceStatus) string {

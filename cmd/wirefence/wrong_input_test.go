@@ -56,8 +56,9 @@ func TestWrongInput(t *testing.T) {
 		{bare, "revoke orders", 1, noSchema},
 		{bare, "status --guards", 1, noSchema},
 		{bare, "lock orders -- true", 75, "run `wirefence migrate`"},
-		{"", "protect orders --resource=x", 2, "WIREFENCE_DATABASE_URL"},
-		{"", "unprotect orders", 2, "WIREFENCE_DATABASE_URL"},
+		{"", "protect orders --resource=x", 2, "WIREFENCE_DATABASE_URL is not set: it is the connection string of the table's owner"},
+		{"", "unprotect orders", 2, "the table's owner"},
+		{url, "history " + long, 2, "history: a resource name has 256 bytes"},
 		{"not a url", "status", 2, "WIREFENCE_DATABASE_URL"},
 	} {
 		wirefence(t, issuer(c.url), strings.Fields(c.args)...).expect(t, c.status, c.says)
