@@ -10,14 +10,17 @@ SELECT nextval('wirefence.refusals');
 
 -- count_refusal is called before a refusal is raised; not for who only looks whether it
 -- would be, whose lastval must stay. A READ ONLY transaction, and
--- so a standby, can't count.
-CREATE FUNCTION wirefence.count_refusal() RETURNS void
+-- so a standby, can't count. It returns what goes into the error's field SCHEMA, by which
+-- a proxy tells refusals that are counted from others: this schema, or nothing.
+CREATE FUNCTION wirefence.count_refusal() RETURNS text
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
     IF current_setting('transaction_read_only') = 'off' AND current_setting('wirefence.observing', true) IS DISTINCT FROM 'on' THEN
         PERFORM nextval('wirefence.refusals');
+        RETURN 'wirefence';
     END IF;
+    RETURN '';
 END
 $$;
 
@@ -32,8 +35,8 @@ CREATE FUNCTION wirefence.malformed(reason text) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
-    PERFORM wirefence.count_refusal();
     RAISE EXCEPTION USING
+        SCHEMA = wirefence.count_refusal(),
         ERRCODE = 'WF004',
         MESSAGE = 'malformed fencing token',
         DETAIL = upper(left(reason, 1)) || substr(reason, 2) || '.',

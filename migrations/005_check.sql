@@ -27,12 +27,13 @@ RETURN CASE
     ELSE 'pass'
 END;
 
--- refuse_unknown raises WF008.
-CREATE FUNCTION wirefence.refuse_unknown(resource text) RETURNS void
+-- refuse_unknown raises WF008; counted is what count_refusal has returned.
+CREATE FUNCTION wirefence.refuse_unknown(resource text, counted text DEFAULT '') RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
     RAISE EXCEPTION USING
+        SCHEMA = counted,
         ERRCODE = 'WF008',
         MESSAGE = 'unknown fenced resource ' || coalesce(wirefence.quoted(resource), 'null'),
         DETAIL = 'No token of it was ever recorded, and it was not declared.',
@@ -51,11 +52,11 @@ DECLARE
     name text := wirefence.quoted(resource);
     reason text := CASE WHEN state = 'WF003' AND wirefence.is_foreign(source, known) THEN 'foreign' ELSE state END;
 BEGIN
-    PERFORM wirefence.count_refusal();
     IF state = 'WF008' THEN
-        PERFORM wirefence.refuse_unknown(resource);
+        PERFORM wirefence.refuse_unknown(resource, wirefence.count_refusal());
     END IF;
     RAISE EXCEPTION USING
+        SCHEMA = wirefence.count_refusal(),
         ERRCODE = state,
         MESSAGE = CASE state
             WHEN 'WF001' THEN 'stale fencing token for resource '
@@ -222,8 +223,8 @@ CREATE FUNCTION wirefence.refuse_unfenced() RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
-    PERFORM wirefence.count_refusal();
     RAISE EXCEPTION USING
+        SCHEMA = wirefence.count_refusal(),
         ERRCODE = 'WF002',
         MESSAGE = 'a fencing token is required',
         DETAIL = 'Neither the statement nor the session variable wirefence.token carries one.',
@@ -296,6 +297,7 @@ CREATE FUNCTION wirefence.check_all(fence text, default_resource text, required 
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
+    carried CONSTANT text := fence;
     pairs record;
     reason text;
 BEGIN
@@ -314,7 +316,7 @@ BEGIN
     ELSE
         PERFORM wirefence.judge(pairs.resources, pairs.tokens, pairs.sources);
     END IF;
-    PERFORM wirefence.note_guarded(pairs.resources);
+    PERFORM wirefence.note_guarded(pairs.resources, carried);
     RETURN reason;
 END
 $$;
@@ -357,10 +359,10 @@ BEGIN
                     WHEN NOT EXISTS (SELECT FROM wirefence.guards AS g WHERE g.template)
                          AND NOT EXISTS (SELECT FROM wirefence.guards AS g WHERE g.resource = l.resource_id)
                          OR current_setting('transaction_read_only') = 'on' THEN true
-                    WHEN current_setting('wirefence.passed', true) <> '' THEN wirefence.note_passed(ARRAY[l.resource_id])
+                    WHEN current_setting('wirefence.passed', true) <> '' THEN wirefence.note_passed(ARRAY[l.resource_id], "check".fence)
                     ELSE setval('wirefence.passed', interval_hash_extended(now() - timestamptz '1970-01-01 00:00:00+00', hashtextextended(
-                             set_config('wirefence.passed', ',' || hashtextextended(l.resource_id, 0) || ','
-                                 || hashtextextended(coalesce(current_setting('wirefence.token', true), ''), 1) || ',', true),
+                             set_config('wirefence.passed', ',v' || wirefence.lock_key(coalesce(current_setting('wirefence.token', true), '')) || ','
+                                 || wirefence.lock_key(l.resource_id) || ',', true),
                              0))) IS NOT NULL
                     END;
                 IF FOUND THEN
@@ -382,7 +384,7 @@ BEGIN
             PERFORM FROM wirefence.resource_locks AS l
             WHERE l.resource_id = split_part(carried, '=', 1) AND (l.fence = carried OR l.sourced_fence = carried) FOR SHARE;
             IF FOUND THEN
-                PERFORM wirefence.note_guarded(ARRAY[split_part(carried, '=', 1)]);
+                PERFORM wirefence.note_guarded(ARRAY[split_part(carried, '=', 1)], fence);
                 RETURN NULL;
             END IF;
         END IF;

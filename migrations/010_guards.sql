@@ -23,16 +23,29 @@ COMMENT ON TABLE wirefence.bypasses IS 'Transactions in which a member of wirefe
 
 GRANT SELECT ON wirefence.guards, wirefence.bypasses TO wirefence_issuer;
 
+-- guard_triggers are the triggers of guards, but for those of a partition that
+-- come with its parent's.
+CREATE VIEW wirefence.guard_triggers AS
+SELECT t.tgrelid::regclass AS relation, t.tgname AS name, t.tgnargs > 1 AS shadow, p.proname AS function, t.tgenabled AS enabled,
+       CASE WHEN t.tgnargs > 0 THEN convert_from(substr(t.tgargs, 1, position('\x00'::bytea IN t.tgargs) - 1), getdatabaseencoding()) END AS resource,
+       t.tgparentid <> 0 AS from_parent
+FROM pg_trigger AS t
+JOIN pg_proc AS p ON p.oid = t.tgfoid
+WHERE p.pronamespace = 'wirefence'::regnamespace AND p.proname IN ('guard', 'guard_row', 'guard_statement');
+
 -- bypassing reports whether the session's login is a member of wirefence_bypass,
 -- by a grant: a superuser, whom PostgreSQL takes for a member of every role, is
--- not.
+-- not. Nor is, from 16 on, who may but grant the role, as who has made it may.
 CREATE FUNCTION wirefence.bypassing() RETURNS boolean
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
 AS $$
-    WITH RECURSIVE membership AS (
-        SELECT m.roleid FROM pg_auth_members AS m JOIN pg_roles AS r ON r.oid = m.member WHERE r.rolname = session_user
+    WITH RECURSIVE granted AS (
+        SELECT m.roleid, m.member FROM pg_auth_members AS m
+        WHERE coalesce((to_jsonb(m) ->> 'inherit_option')::boolean OR (to_jsonb(m) ->> 'set_option')::boolean, true)
+    ), membership AS (
+        SELECT g.roleid FROM granted AS g JOIN pg_roles AS r ON r.oid = g.member WHERE r.rolname = session_user
         UNION
-        SELECT m.roleid FROM pg_auth_members AS m JOIN membership ON m.member = membership.roleid
+        SELECT g.roleid FROM granted AS g JOIN membership ON g.member = membership.roleid
     )
     SELECT EXISTS (SELECT FROM membership JOIN pg_roles AS r ON r.oid = membership.roleid WHERE r.rolname = 'wirefence_bypass')
 $$;
@@ -43,7 +56,7 @@ CREATE FUNCTION wirefence.bypassed(target regclass, resource text) RETURNS boole
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
-    IF wirefence.has_passed('') THEN
+    IF wirefence.has_passed('', 'b') THEN
         RETURN true;
     ELSIF NOT wirefence.bypassing() THEN
         RETURN false;
@@ -51,7 +64,7 @@ BEGIN
     INSERT INTO wirefence.bypasses (xid, relation, resource, login, application, address)
     VALUES (pg_current_xact_id(), target::text, resource, session_user, current_setting('application_name'), inet_client_addr())
     ON CONFLICT DO NOTHING;
-    PERFORM wirefence.note_passed('{""}');
+    PERFORM wirefence.note_passed('{""}', kind => 'b');
     RETURN true;
 END
 $$;
@@ -61,14 +74,29 @@ CREATE FUNCTION wirefence.refuse_unguarded(target regclass, resource text, carri
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
-    PERFORM wirefence.count_refusal();
     RAISE EXCEPTION USING
+        SCHEMA = wirefence.count_refusal(),
         ERRCODE = 'WF002',
         MESSAGE = 'a fencing token is required for resource ' || coalesce(wirefence.quoted(resource), 'null'),
         DETAIL = 'Table ' || coalesce(target::text, 'null') || ' is guarded, and ' || CASE WHEN carried IS NULL
             THEN 'the session carries no fence.' ELSE 'the fence of the session names other resources only.' END,
         HINT = 'SET wirefence.token to a fence that names it, or write through the proxy with one. Members of wirefence_bypass may write without.';
 END
+$$;
+
+-- has_changed reports whether the session variable holds something else than what was
+-- looked at last in this transaction.
+CREATE FUNCTION wirefence.has_changed() RETURNS boolean
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
+RETURN NOT wirefence.has_passed(coalesce(current_setting('wirefence.token', true), ''), 'v');
+
+-- stands_for reports whether a table has a guard, in shadow mode or not, that may ask for
+-- a resource.
+CREATE FUNCTION wirefence.stands_for(target regclass, resource text, shadow boolean) RETURNS boolean
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
+AS $$
+    SELECT EXISTS (SELECT FROM wirefence.guard_triggers AS g
+                   WHERE g.relation = target AND g.shadow = stands_for.shadow AND (g.resource = stands_for.resource OR g.function <> 'guard'))
 $$;
 
 -- guard_unchecked is what a guard does when nothing says that its transaction was
@@ -82,7 +110,11 @@ DECLARE
     carried CONSTANT text := nullif(current_setting('wirefence.token', true), '');
     pairs record;
 BEGIN
+    PERFORM wirefence.mend_passed();
     IF wirefence.has_passed(resource) THEN
+        IF wirefence.has_changed() THEN
+            PERFORM wirefence.check_all(NULL, NULL, false), wirefence.note_passed('{}');
+        END IF;
         RETURN;
     ELSIF carried IS NOT NULL THEN
         pairs := wirefence.parsed(carried, NULL);
@@ -91,7 +123,9 @@ BEGIN
             RETURN;
         END IF;
     END IF;
-    IF wirefence.bypassed(target, resource) THEN
+    IF NOT wirefence.stands_for(target, resource, false) THEN
+        PERFORM wirefence.refuse_unguarded(target, resource, carried);
+    ELSIF wirefence.bypassed(target, resource) THEN
         RETURN;
     ELSIF NOT EXISTS (SELECT FROM wirefence.resource_locks AS l WHERE l.resource_id = resource AND l.mode = 'shadow') THEN
         PERFORM wirefence.refuse_unguarded(target, resource, carried);
@@ -102,7 +136,8 @@ $$;
 
 -- guard_shadowed is guard_unchecked for a guard in shadow mode. It judges without a
 -- lock, waits for nobody, and notes once in a transaction what it would refuse; of a
--- transaction that has much of that, the first.
+-- transaction that has much of that, the first. It believes guards that are there only,
+-- since anybody may call it.
 CREATE FUNCTION wirefence.guard_shadowed(target regclass, resource text, state text DEFAULT NULL) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
@@ -112,7 +147,9 @@ DECLARE
     source text;
     known wirefence.resource_locks;
 BEGIN
-    IF pg_trigger_depth() = 0 OR wirefence.has_passed(resource) OR wirefence.has_passed(resource, 2) OR wirefence.has_passed('', 2) OR wirefence.bypassed(target, resource) THEN
+    PERFORM wirefence.mend_passed();
+    IF pg_trigger_depth() = 0 OR NOT wirefence.stands_for(target, resource, true) OR wirefence.has_passed(resource) AND (carried IS NULL OR NOT wirefence.has_changed())
+       OR wirefence.has_passed(resource, 's') OR wirefence.has_passed('', 's') OR wirefence.bypassed(target, resource) THEN
         RETURN;
     ELSIF state IS NULL AND carried IS NOT NULL THEN
         BEGIN
@@ -124,6 +161,8 @@ BEGIN
             IF FOUND THEN
                 SELECT * INTO known FROM wirefence.resource_locks AS l WHERE l.resource_id = resource;
                 state := wirefence.verdict(token, source, known);
+            ELSIF wirefence.has_passed(resource) THEN
+                state := 'pass';
             END IF;
             PERFORM wirefence.observing(false);
         EXCEPTION WHEN SQLSTATE 'WF004' THEN
@@ -136,10 +175,10 @@ BEGIN
     ELSIF length(current_setting('wirefence.passed', true)) > 1000 THEN
         resource := '';
     END IF;
-    IF state LIKE 'WF00_' THEN
+    IF state ~ '^WF00[1-8]$' THEN
         PERFORM wirefence.note('shadow', state, left(nullif(resource, ''), 255), token, known.last_token, source, known.holder, target::text);
     END IF;
-    PERFORM wirefence.note_passed(ARRAY[resource], 2);
+    PERFORM wirefence.note_passed(ARRAY[resource], kind => 's');
 END
 $$;
 
@@ -157,9 +196,9 @@ DECLARE
 BEGIN
     LOOP
         IF pg_catalog.strpos(coalesce(pg_catalog.current_setting('wirefence.passed', true), ''),
-                             pg_catalog.concat(',', pg_catalog.hashtextextended(TG_ARGV[0], 0), ',')) OPERATOR(pg_catalog.>) 0
-           AND pg_catalog.strpos(pg_catalog.current_setting('wirefence.passed', true), pg_catalog.concat(',', pg_catalog.hashtextextended(
-                   coalesce(pg_catalog.current_setting('wirefence.token', true), ''), 1), ',')) OPERATOR(pg_catalog.>) 0
+                             pg_catalog.concat(',', pg_catalog.hashtextextended(TG_ARGV[0], 8604534342903230051), ',')) OPERATOR(pg_catalog.>) 0
+           AND pg_catalog.strpos(pg_catalog.current_setting('wirefence.passed', true), pg_catalog.concat(',v', pg_catalog.hashtextextended(
+                   coalesce(pg_catalog.current_setting('wirefence.token', true), ''), 8604534342903230051), ',')) OPERATOR(pg_catalog.>) 0
            AND pg_catalog.currval('wirefence.passed') OPERATOR(pg_catalog.=) pg_catalog.interval_hash_extended(
                pg_catalog.now() OPERATOR(pg_catalog.-) '1970-01-01 00:00:00+00'::pg_catalog.timestamptz,
                pg_catalog.hashtextextended(pg_catalog.current_setting('wirefence.passed', true), 0)) THEN
@@ -248,8 +287,8 @@ BEGIN
     ELSIF shadow THEN
         PERFORM wirefence.guard_shadowed(target, template, 'WF002');
     ELSIF NOT wirefence.bypassed(target, template) THEN
-        PERFORM wirefence.count_refusal();
         RAISE EXCEPTION USING
+            SCHEMA = wirefence.count_refusal(),
             ERRCODE = 'WF002',
             MESSAGE = 'a row of table ' || coalesce(target::text, 'null') || ' belongs to no resource',
             DETAIL = 'The table is guarded as ' || coalesce(wirefence.quoted(template), 'null') || ', which for this row '
@@ -269,8 +308,8 @@ BEGIN
     IF shadow THEN
         PERFORM wirefence.guard_shadowed(target, template, 'WF006');
     ELSIF NOT wirefence.bypassed(target, template) THEN
-        PERFORM wirefence.count_refusal();
         RAISE EXCEPTION USING
+            SCHEMA = wirefence.count_refusal(),
             ERRCODE = 'WF006',
             MESSAGE = 'TRUNCATE can''t be fenced where each row has a resource of its own',
             DETAIL = 'Table ' || coalesce(target::text, 'null') || ' is guarded as ' || coalesce(wirefence.quoted(template), 'null') || '.',
@@ -287,15 +326,16 @@ CREATE FUNCTION wirefence.guard_statement() RETURNS trigger
 LANGUAGE plpgsql
 AS $$
 BEGIN
+    IF TG_NARGS OPERATOR(pg_catalog.=) 1 AND coalesce(pg_catalog.current_setting('wirefence.token', true), '') OPERATOR(pg_catalog.<>) ''
+       AND (pg_catalog.strpos(coalesce(pg_catalog.current_setting('wirefence.passed', true), ''), pg_catalog.concat(',v', pg_catalog.hashtextextended(
+                pg_catalog.current_setting('wirefence.token', true), 8604534342903230051), ',')) OPERATOR(pg_catalog.>) 0
+            AND pg_catalog.currval('wirefence.passed') OPERATOR(pg_catalog.=) pg_catalog.interval_hash_extended(
+                pg_catalog.now() OPERATOR(pg_catalog.-) '1970-01-01 00:00:00+00'::pg_catalog.timestamptz,
+                pg_catalog.hashtextextended(pg_catalog.current_setting('wirefence.passed', true), 0))) IS NOT TRUE THEN
+        PERFORM wirefence.check(NULL, NULL, false);
+    END IF;
     IF TG_OP OPERATOR(pg_catalog.=) 'TRUNCATE' THEN
         PERFORM wirefence.guard_truncate(TG_RELID::pg_catalog.regclass, TG_ARGV[0], TG_NARGS OPERATOR(pg_catalog.>) 1);
-    ELSIF TG_NARGS OPERATOR(pg_catalog.=) 1 AND coalesce(pg_catalog.current_setting('wirefence.token', true), '') OPERATOR(pg_catalog.<>) ''
-          AND (pg_catalog.strpos(coalesce(pg_catalog.current_setting('wirefence.passed', true), ''),
-                   pg_catalog.concat(',', pg_catalog.hashtextextended(pg_catalog.current_setting('wirefence.token', true), 1), ',')) OPERATOR(pg_catalog.>) 0
-               AND pg_catalog.currval('wirefence.passed') OPERATOR(pg_catalog.=) pg_catalog.interval_hash_extended(
-                   pg_catalog.now() OPERATOR(pg_catalog.-) '1970-01-01 00:00:00+00'::pg_catalog.timestamptz,
-                   pg_catalog.hashtextextended(pg_catalog.current_setting('wirefence.passed', true), 0))) IS NOT TRUE THEN
-        PERFORM wirefence.check(NULL, NULL, false);
     END IF;
     RETURN NULL;
 END

@@ -2,12 +2,14 @@
 SET LOCAL search_path = pg_catalog, pg_temp;
 
 -- passed_condition is the SQL by which a row's trigger finds that the
--- transaction was checked for the name, itself an SQL expression. It is all
--- built-in functions, for it is evaluated for every row. A name may be null.
+-- transaction was checked for the name, itself an SQL expression, and that the session
+-- variable hasn't changed since. It is all built-in functions, for it is evaluated for
+-- every row. A name may be null.
 CREATE FUNCTION wirefence.passed_condition(name text) RETURNS text
 LANGUAGE sql IMMUTABLE SET search_path = pg_catalog, pg_temp
 AS $$
-    SELECT 'CASE WHEN strpos(coalesce(current_setting(''wirefence.passed'', true), ''''), '','' || hashtextextended((' || name || ') COLLATE "C", 0) || '','') > 0'
+    SELECT 'CASE WHEN strpos(coalesce(current_setting(''wirefence.passed'', true), ''''), '','' || hashtextextended((' || name || ') COLLATE "C", 8604534342903230051) || '','') > 0'
+        || ' AND strpos(current_setting(''wirefence.passed'', true), '',v'' || hashtextextended(coalesce(current_setting(''wirefence.token'', true), ''''), 8604534342903230051) || '','') > 0'
         || ' THEN currval(''wirefence.passed''::regclass) = interval_hash_extended(now() - timestamptz ''1970-01-01 00:00:00+00'','
         || ' hashtextextended(current_setting(''wirefence.passed'', true), 0)) ELSE false END'
 $$;
@@ -73,16 +75,6 @@ AS $$
     FROM family JOIN pg_class AS c ON c.oid = family.member
     ORDER BY c.oid <> target, c.oid::regclass::text
 $$;
-
--- guard_triggers are the triggers of guards, but for those of a partition that
--- come with its parent's.
-CREATE VIEW wirefence.guard_triggers AS
-SELECT t.tgrelid::regclass AS relation, t.tgname AS name, t.tgnargs > 1 AS shadow, p.proname AS function, t.tgenabled AS enabled,
-       CASE WHEN t.tgnargs > 0 THEN convert_from(substr(t.tgargs, 1, position('\x00'::bytea IN t.tgargs) - 1), getdatabaseencoding()) END AS resource,
-       t.tgparentid <> 0 AS from_parent
-FROM pg_trigger AS t
-JOIN pg_proc AS p ON p.oid = t.tgfoid
-WHERE p.pronamespace = 'wirefence'::regnamespace AND p.proname IN ('guard', 'guard_row', 'guard_statement');
 
 -- may_guard raises why a role can't have a table guarded.
 CREATE FUNCTION wirefence.may_guard(target regclass, caller name) RETURNS void

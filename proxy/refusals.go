@@ -38,7 +38,8 @@ type Refusal struct {
 	Message, Detail string
 	// Shadow says that the statement was let through all the same.
 	Shadow bool
-	// Raised says that a function of the schema has raised it, and not the proxy.
+	// Raised says that a function of the schema has raised it, and not the proxy, and
+	// has counted it, which it can't in a READ ONLY transaction.
 	Raised bool
 }
 

@@ -57,7 +57,8 @@ type Refusal struct {
 	Shadow bool
 	// Noted says that the database's history tells of it.
 	Noted bool
-	// Raised says that a function of the schema has raised it, and not the proxy.
+	// Raised says that a function of the schema has raised it, and not the proxy, and
+	// has counted it, which it can't in a READ ONLY transaction.
 	Raised bool
 }
 

@@ -94,7 +94,8 @@ func (s *Session) translate(msg []byte, code string, front *replies.Entry[note],
 	}
 	if s.cfg.Lease != nil && ours && code == string(fence.TokenRequired) {
 		// The session variable proved to be empty, and there was no stamp.
-		return s.answerRefusal(s.unheld(), true, out)
+		e, err := wire.DecodeError(msg)
+		return s.answerRefusal(s.unheld(), err == nil && e.SchemaName == counted, out)
 	}
 	woven := n.plan != nil
 	refused := fence.SQLState(code).Condition() != ""
@@ -106,7 +107,7 @@ func (s *Session) translate(msg []byte, code string, front *replies.Entry[note],
 		return true
 	}
 	if refused {
-		s.events.Refused(Refusal{State: fence.SQLState(code), Message: e.Message, Detail: e.Detail, Raised: true})
+		s.events.Refused(Refusal{State: fence.SQLState(code), Message: e.Message, Detail: e.Detail, Raised: e.SchemaName == counted})
 	}
 	if !ours && !woven {
 		return true
@@ -129,6 +130,10 @@ func (s *Session) translate(msg []byte, code string, front *replies.Entry[note],
 	}
 	return true
 }
+
+// counted is what stands in the field of the schema where the database has counted a
+// refusal as one that it raised: it can't in a READ ONLY transaction.
+const counted = "wirefence"
 
 // answerRefusal puts a refusal of the proxy's own in the place of the server's
 // error, which doesn't pass; raised says that it was one of the schema's.

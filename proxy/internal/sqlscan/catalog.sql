@@ -142,7 +142,7 @@ routine as not materialized (
            select n.oid from pg_catalog.pg_namespace n where n.nspname OPERATOR(pg_catalog.=) 'wirefence'))
 ),
 -- Those that may set the session variable: they mention it, or set what they
--- compute. set_config('x.y', …) is harmless; 2078 is set_config.
+-- compute. set_config('x.y', ...) is harmless; 2078 is set_config.
 direct (name) as materialized (
   select r.name from routine r
    where r.config OPERATOR(pg_catalog.~*) 'wirefence'

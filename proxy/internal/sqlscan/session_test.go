@@ -39,7 +39,7 @@ func TestWhatStatementsDoToTheSession(t *testing.T) {
 		{sql: "deallocate all", verb: VerbDeallocate, want: flags{drops: true}},
 		{sql: "deallocate prepare all", verb: VerbDeallocate, want: flags{drops: true}},
 		{sql: "deallocate x", verb: VerbDeallocate},
-		{sql: "reset all", verb: VerbReset, want: flags{setter: true, lexing: true}},
+		{sql: "reset all", verb: VerbReset, want: flags{loses: true, setter: true, lexing: true}},
 		{sql: "reset wirefence.token", verb: VerbReset, want: flags{setter: true}},
 		{sql: "reset work_mem", verb: VerbReset},
 		{sql: "set WireFence.Token = 'a=1'", verb: VerbSet, want: flags{setter: true}},

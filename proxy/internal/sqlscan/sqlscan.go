@@ -41,8 +41,8 @@ type Statement struct {
 	// TxEnd: COMMIT, END, ROLLBACK, ABORT, with AND CHAIN too, and PREPARE
 	// TRANSACTION: what follows is another transaction.
 	TxEnd bool
-	// LosesCheck: after ROLLBACK TO or RELEASE a check made earlier in the
-	// transaction may no longer count.
+	// LosesCheck: after ROLLBACK TO, RELEASE or RESET ALL a check made earlier in
+	// the transaction may no longer count.
 	LosesCheck bool
 	// OwnTx: the statement runs or ends in a transaction of its own; a check
 	// before it does not cover what follows.

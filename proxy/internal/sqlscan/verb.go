@@ -98,8 +98,8 @@ func (st *state) conclude() {
 	case VerbDeallocate:
 		out.DropsPrepared = st.head[1] == kwAll || st.head[1] == kwPrepare && st.head[2] == kwAll
 	case VerbReset:
-		if st.head[1] == kwAll {
-			out.Setter, out.SetsLexing = true, true
+		if st.head[1] == kwAll { // also of what a guard goes by
+			out.Setter, out.SetsLexing, out.LosesCheck = true, true, true
 		}
 	case VerbSet:
 		if st.head[1] == kwNames || st.head[2] == kwNames {

@@ -1,0 +1,134 @@
+package migrations_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+)
+
+// A transaction that changes the session variable has the new fence judged, whichever
+// of a guard's triggers sees the write.
+func TestAChangedVariableIsJudgedAnew(t *testing.T) {
+	onEach(t, func(t *testing.T, db database) {
+		app := guarded(t, db)
+		mustExec(t, app, `CREATE TABLE up (k text, v int) PARTITION BY LIST (k); CREATE TABLE up_a PARTITION OF up FOR VALUES IN ('a');
+			CREATE TABLE hp (k text, v int); CREATE TABLE hc () INHERITS (hp); CREATE TABLE tp (k text, v int) PARTITION BY LIST (k);
+			SELECT wirefence.protect('up_a', 'orders'), wirefence.protect('hc', 'own:{k}'), wirefence.protect('tp', 'own:{k}');
+			CREATE TABLE tp_a PARTITION OF tp FOR VALUES IN ('a')`)
+		mustExec(t, app, "SET wirefence.token = 'own:a=1'; INSERT INTO hc VALUES ('a', 1); RESET wirefence.token")
+		db.seal(t, "own:a", 33)
+		db.seal(t, "own:a", 34)
+		const rising = "orders=34,lines=34"
+		for _, c := range []struct{ resource, sql string }{
+			{"orders", "UPDATE orders SET item = 'x'"},
+			{"orders", "INSERT INTO parts_high VALUES (150, 'x')"}, // a later partition
+			{"orders", "INSERT INTO up VALUES ('a', 1)"},           // guarded alone
+			{"own:a", "UPDATE hp SET v = v + 1"},                   // an heir
+			{"own:a", "INSERT INTO tp_a VALUES ('a', 1)"},
+			{"report:a:1", "UPDATE reports SET body = 'x' WHERE id = 1"},
+		} {
+			current, former := c.resource+"=34", c.resource+"=33"
+			set := func(fence string) string { return "SET LOCAL wirefence.token = '" + fence + "'" }
+			for _, before := range []string{set(current) + "; " + c.sql, "SELECT wirefence.check('" + current + "'); " + c.sql, set(rising) + "; " + set(current) + "; " + c.sql} {
+				for _, aside := range []string{"", "SELECT wirefence.check('lines=34'); "} { // says nothing of the variable
+					mustExec(t, app, "BEGIN; "+before)
+					wantCode(t, exec(app, set(former)+"; "+aside+c.sql), "WF001")
+					mustExec(t, app, "ROLLBACK")
+				}
+			}
+			// It may go, and then what was checked counts.
+			mustExec(t, app, "BEGIN; "+set(current)+"; "+c.sql+"; RESET wirefence.token; "+c.sql+"; SET LOCAL wirefence.token = 'lines=34'; "+c.sql+"; COMMIT")
+		}
+		// A transaction that has brought a newer token itself doesn't go back to the former.
+		mustExec(t, app, "SELECT wirefence.protect('free', 'free'); BEGIN; SET LOCAL wirefence.token = 'free=70'; INSERT INTO free VALUES (1); SET LOCAL wirefence.token = 'free=71'; INSERT INTO free VALUES (2)")
+		wantCode(t, exec(app, "SET LOCAL wirefence.token = 'free=70'; INSERT INTO free VALUES (3)"), "WF001")
+		mustExec(t, app, "ROLLBACK")
+	})
+}
+
+// What a rollback to a savepoint takes back was checked behind it. What was checked
+// before counts on.
+func TestARollbackBehindACheckLeavesItStanding(t *testing.T) {
+	onEach(t, func(t *testing.T, db database) {
+		app := guarded(t, db)
+		mustExec(t, app, "CREATE TABLE trial (id int PRIMARY KEY); SELECT wirefence.protect('trial', 'trial', true)")
+		mustExec(t, app, `CREATE FUNCTION tries(sql text) RETURNS void LANGUAGE plpgsql AS
+			'BEGIN BEGIN EXECUTE sql; RAISE EXCEPTION ''back''; EXCEPTION WHEN raise_exception THEN NULL; END; END'`)
+		const order, report = "UPDATE orders SET item = 'x'", "UPDATE reports SET body = 'x' WHERE id = 1"
+		for _, behind := range []string{
+			"SELECT wirefence.check('lines=34')", "INSERT INTO trial VALUES (1)", "SET LOCAL wirefence.token = 'lines=34'; UPDATE lines SET id = 2",
+			"SELECT tries('SELECT wirefence.check(''lines=34'')')", "SELECT tries('INSERT INTO trial VALUES (1)')",
+		} {
+			for _, isolation := range isolations {
+				mustExec(t, app, "BEGIN ISOLATION LEVEL "+isolation+"; SELECT wirefence.check('orders=34,report:a:1=34'); SAVEPOINT s; "+behind+"; ROLLBACK TO s")
+				wantCode(t, exec(app, order+"; "+report), "")
+				wantCode(t, exec(app, "UPDATE lines SET id = 3"), "WF002")
+				mustExec(t, app, "ROLLBACK")
+			}
+		}
+		// Nor does what the shadow guard notes say otherwise.
+		mustExec(t, app, "BEGIN; SELECT wirefence.check('orders=34,trial=1'); SAVEPOINT s; SELECT wirefence.check('lines=34'); ROLLBACK TO s; INSERT INTO trial VALUES (2); COMMIT")
+		db.wantNoted(t)
+		// A lock alone is no check.
+		mustExec(t, app, "BEGIN")
+		mustExec(t, app, "SELECT pg_advisory_xact_lock_shared($1)", value[int64](t, db.admin(t), "SELECT wirefence.lock_key('orders')"))
+		wantCode(t, exec(app, order), "WF002")
+		mustExec(t, app, "ROLLBACK")
+	})
+}
+
+// Who may bypass guards has the token judged that it presents.
+func TestABypassersTokenIsJudged(t *testing.T) {
+	onEach(t, func(t *testing.T, db database) {
+		app := guarded(t, db)
+		mustExec(t, app, "CREATE TABLE trial (id int); SELECT wirefence.protect('trial', 'trial', true); GRANT ALL ON ALL TABLES IN SCHEMA public TO PUBLIC")
+		mustExec(t, db.admin(t), fmt.Sprintf("CREATE ROLE %[1]s_fixer LOGIN IN ROLE wirefence_bypass", db.name))
+		fixer := db.as(t, db.name+"_fixer")
+		for _, write := range []string{"TRUNCATE reports", "UPDATE reports SET body = 'x' WHERE id = 1", "INSERT INTO trial VALUES (1); UPDATE reports SET body = 'x' WHERE id = 1"} {
+			wantCode(t, exec(fixer, "BEGIN; SET LOCAL wirefence.token = 'report:a:1=33'; "+write), "WF001")
+			mustExec(t, fixer, "ROLLBACK; BEGIN; SET LOCAL wirefence.token = 'report:a:1=34'; UPDATE reports SET body = 'y' WHERE id = 1; SET LOCAL wirefence.token = 'report:a:1=33'")
+			wantCode(t, exec(fixer, write), "WF001")
+			mustExec(t, fixer, "ROLLBACK")
+		}
+		mustExec(t, fixer, "TRUNCATE reports; UPDATE orders SET item = 'x'")
+	})
+}
+
+// Who may only grant wirefence_bypass, as who has made it may from 16 on, is no member.
+func TestWhoMayGrantBypassIsNoMember(t *testing.T) {
+	onEach(t, func(t *testing.T, db database) {
+		guarded(t, db)
+		mustExec(t, db.admin(t), fmt.Sprintf("CREATE ROLE %[1]s_maker LOGIN IN ROLE app", db.name))
+		maker, grant := db.as(t, db.name+"_maker"), "GRANT wirefence_bypass TO "+db.name+"_maker WITH "
+		if db.Major >= 16 {
+			mustExec(t, db.admin(t), grant+"ADMIN TRUE, INHERIT FALSE, SET FALSE")
+			wantCode(t, exec(maker, "UPDATE orders SET item = 'x'"), "WF002")
+			mustExec(t, db.admin(t), grant+"SET TRUE")
+		} else { // all members are alike there
+			mustExec(t, db.admin(t), grant+"ADMIN OPTION")
+		}
+		mustExec(t, maker, "UPDATE orders SET item = 'x'")
+	})
+}
+
+// Nobody has rows noted or bypasses recorded but by a guard that stands.
+func TestNotesAreOfGuardsThatStand(t *testing.T) {
+	onEach(t, func(t *testing.T, db database) {
+		app := guarded(t, db)
+		mustExec(t, app, "CREATE TABLE trial (id int); SELECT wirefence.protect('trial', 'trial', true)")
+		mustExec(t, db.as(t, "issuer"), "SELECT wirefence.declare_resource('quiet', 'a trial', mode => 'shadow')")
+		mustExec(t, db.admin(t), fmt.Sprintf("CREATE ROLE %[1]s_fixer LOGIN IN ROLE app, wirefence_bypass; DELETE FROM wirefence.history", db.name))
+		mustExec(t, app, `CREATE FUNCTION calls() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN EXECUTE TG_ARGV[0]; RETURN NULL; END'`)
+		for i, call := range []string{"guard_shadowed('orders', 'payroll', 'WF001')", "guard_shadowed('trial', 'payroll')", "guard_shadowed('orders', 'orders')", "guard_shadowed('trial', 'trial', 'x')"} {
+			mustExec(t, app, fmt.Sprintf("CREATE TEMP TABLE own%[1]d (id int); CREATE TRIGGER t AFTER INSERT ON own%[1]d EXECUTE FUNCTION calls('SELECT wirefence.%[2]s'); INSERT INTO own%[1]d VALUES (1)",
+				i, strings.ReplaceAll(call, "'", "''")))
+		}
+		db.wantNoted(t)
+		wantCode(t, exec(app, "SELECT wirefence.guard_unchecked('free', 'quiet')"), "WF002")
+		db.wantNoted(t)
+		wantCode(t, exec(db.as(t, db.name+"_fixer"), "SELECT wirefence.guard_unchecked('pg_class', 'orders')"), "WF002")
+		if n := value[int](t, db.admin(t), "SELECT count(*) FROM wirefence.bypasses"); n != 0 {
+			t.Errorf("%d bypasses recorded", n)
+		}
+	})
+}
