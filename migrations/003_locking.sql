@@ -71,18 +71,19 @@ BEGIN
         RAISE EXCEPTION USING
             ERRCODE = 'object_in_use',
             MESSAGE = 'a prepared transaction holds resource ' || wirefence.quoted(resource),
-            DETAIL = 'Prepared transaction ' || quote_literal(gid) || ' was checked with an older token and is still open.',
+            DETAIL = 'Prepared transaction ' || quote_literal(gid) || ' was checked with an older token and is still open.' || wirefence.ended_before(),
             HINT = 'End it with ROLLBACK PREPARED ' || quote_literal(gid) || ' or COMMIT PREPARED ' || quote_literal(gid) || ', then try again.';
     END IF;
     SELECT a.usename AS login, a.application_name AS application INTO ended FROM pg_stat_activity AS a WHERE a.pid = holder_pid;
     IF pg_terminate_backend(holder_pid) THEN
+        RAISE LOG 'wirefence ends process % of %, which holds resource % with an older token', holder_pid, ended.login, wirefence.quoted(resource);
         PERFORM wirefence.note_ended(resource, holder_pid, ended.login, ended.application);
     END IF;
 EXCEPTION WHEN insufficient_privilege THEN
     RAISE EXCEPTION USING
         ERRCODE = 'insufficient_privilege',
         MESSAGE = 'not allowed to end process ' || holder_pid || ', which holds resource ' || wirefence.quoted(resource),
-        DETAIL = 'wirefence_owner may not end this backend: ' || SQLERRM || '.',
+        DETAIL = 'wirefence_owner may not end this backend: ' || SQLERRM || '.' || wirefence.ended_before(),
         HINT = CASE WHEN pg_has_role('wirefence_owner', 'pg_signal_backend', 'USAGE')
             THEN 'The process belongs to a superuser: let a superuser run SELECT pg_terminate_backend(' || holder_pid || '), and don''t let superusers write under a fence.'
             ELSE 'Let a superuser run GRANT pg_signal_backend TO wirefence_owner, or SELECT pg_terminate_backend(' || holder_pid || ').' END;

@@ -28,7 +28,8 @@ CREATE TABLE wirefence.history (
     database      text,
     count         bigint NOT NULL DEFAULT 1 CHECK (count >= 1),
     last_at       timestamptz,
-    PRIMARY KEY (at, id)
+    issued        boolean NOT NULL DEFAULT false,
+    PRIMARY KEY (issued, at, id)
 ) WITH (fillfactor = 90, vacuum_truncate = false);
 
 COMMENT ON TABLE wirefence.history IS 'Handoffs and refusals, newest last by at. wirefence.history() reads it.';
@@ -43,9 +44,10 @@ COMMENT ON COLUMN wirefence.history.login IS 'Who was logged in: the session tha
 COMMENT ON COLUMN wirefence.history.pid IS 'The process that served that session.';
 COMMENT ON COLUMN wirefence.history.proxy IS 'The proxy that told of it.';
 COMMENT ON COLUMN wirefence.history.database IS 'The name by which the session asked the proxy for its database, where that is not this one.';
+COMMENT ON COLUMN wirefence.history.issued IS 'Whether only an issuer could bring it about: a grant, a revocation, and what these ended. Clients cause the rest, which must not push that out.';
 COMMENT ON COLUMN wirefence.history.count IS 'How often it happened between at and last_at; how many rows were dropped.';
 
--- What is kept, and how many refusals that this database raised were recorded.
+-- What is kept, of rows that issuers bring about and of others each, and how many refusals that this database raised were recorded.
 CREATE TABLE wirefence.history_bounds (
     only_one boolean PRIMARY KEY DEFAULT true CHECK (only_one),
     max_rows bigint NOT NULL DEFAULT 100000 CHECK (max_rows BETWEEN 100 AND 1000000),
@@ -56,8 +58,7 @@ INSERT INTO wirefence.history_bounds DEFAULT VALUES;
 
 COMMENT ON COLUMN wirefence.history_bounds.recorded IS 'How many of the refusals that wirefence.refusals counts were recorded.';
 
--- A sequence counts also for a transaction that is rolled back. After a crash it
--- may have counted up to 32 too many.
+-- A sequence counts also for a transaction that is rolled back.
 CREATE SEQUENCE wirefence.history_dropped MINVALUE 0 START 0;
 SELECT nextval('wirefence.history_dropped');
 
@@ -69,43 +70,92 @@ CREATE VIEW wirefence.bypass_history AS
 SELECT b.written_at AS at, md5(concat(b.xid, ' ', extract(epoch FROM b.began_at)))::uuid AS id, 'bypass' COLLATE "C" AS kind, NULL::text COLLATE "C" AS state,
        b.resource, NULL::bigint AS token, NULL::bigint AS current_token, NULL::text COLLATE "C" AS source, NULL::text AS holder, NULL::text AS former_holder,
        b.relation, NULL::text AS reason, b.login, b.application, b.address, NULL::integer AS pid, NULL::text AS proxy, NULL::text AS database,
-       1::bigint AS count, NULL::timestamptz AS last_at
+       1::bigint AS count, NULL::timestamptz AS last_at, false AS issued
 FROM wirefence.bypasses AS b;
 
--- prune deletes up to so many of the rows that are past a bound, oldest first. It
--- leaves out those that another transaction is at, and in a snapshot, where a row
--- that another has deleted is an error, it deletes none. Counting is a walk along
--- the key, whatever the planner knows of the table.
-CREATE FUNCTION wirefence.prune(up_to bigint) RETURNS bigint
+-- prune deletes up to so many of the rows that are past a bound, oldest first, of both
+-- sorts. It leaves out those that another transaction is at, and in a snapshot, where a
+-- row that another has deleted is an error, it deletes none. Counting is a walk along
+-- the key, whatever the planner knows of the table; a long one is not for those who only
+-- pass by.
+CREATE FUNCTION wirefence.prune(up_to bigint, passing_by boolean DEFAULT false) RETURNS bigint
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET enable_sort = off
 AS $$
 DECLARE
     bounds wirefence.history_bounds;
     too_old timestamptz;
     too_many timestamptz;
-    pruned bigint;
+    sort boolean;
+    pruned bigint := 0;
+    deleted bigint;
 BEGIN
     IF current_setting('transaction_isolation') IN ('repeatable read', 'serializable') THEN
         RETURN 0;
     END IF;
     SELECT * INTO bounds FROM wirefence.history_bounds;
     too_old := clock_timestamp() - bounds.max_age;
-    SELECT h.at INTO too_many FROM wirefence.history AS h ORDER BY h.at DESC, h.id DESC OFFSET bounds.max_rows LIMIT 1;
-    DELETE FROM wirefence.history AS h
-    WHERE h.ctid = ANY (ARRAY(SELECT d.ctid FROM wirefence.history AS d WHERE d.at <= greatest(too_old, too_many)
-                              ORDER BY d.at, d.id LIMIT up_to FOR UPDATE SKIP LOCKED));
-    GET DIAGNOSTICS pruned = ROW_COUNT;
+    FOREACH sort IN ARRAY ARRAY[true, false] LOOP
+        too_many := NULL;
+        IF NOT passing_by OR bounds.max_rows <= 200000 THEN
+            SELECT h.at INTO too_many FROM wirefence.history AS h WHERE h.issued = sort ORDER BY h.at DESC, h.id DESC OFFSET bounds.max_rows LIMIT 1;
+        END IF;
+        DELETE FROM wirefence.history AS h
+        WHERE h.ctid = ANY (ARRAY(SELECT d.ctid FROM wirefence.history AS d WHERE d.issued = sort AND d.at <= greatest(too_old, too_many)
+                                  ORDER BY d.at, d.id LIMIT up_to FOR UPDATE SKIP LOCKED));
+        GET DIAGNOSTICS deleted = ROW_COUNT;
+        pruned := pruned + deleted;
+    END LOOP;
     RETURN pruned;
+END
+$$;
+
+-- count_dropped counts a row that could not be written. Other than nextval, setval
+-- leaves lastval alone; so that no count is lost it needs a lock, which is given back by
+-- the end of a subtransaction.
+CREATE FUNCTION wirefence.count_dropped() RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET lock_timeout = '1s'
+AS $$
+BEGIN
+    PERFORM pg_advisory_xact_lock(hashtextextended('wirefence.history_dropped', 0));
+    PERFORM setval('wirefence.history_dropped', (SELECT d.last_value + 1 FROM wirefence.history_dropped AS d));
+    RAISE EXCEPTION 'counted';
+EXCEPTION WHEN OTHERS THEN
+    NULL;
+END
+$$;
+
+-- drop_row counts a row that could not be written. Others of the transaction aren't
+-- tried any more, for each might wait as long.
+CREATE FUNCTION wirefence.drop_row() RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    PERFORM set_config('wirefence.history_away', 'on', true), wirefence.count_dropped();
+END
+$$;
+
+-- is_dropped counts a row as dropped where the history could not be written before in
+-- the transaction.
+CREATE FUNCTION wirefence.is_dropped() RETURNS boolean
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    IF coalesce(current_setting('wirefence.history_away', true), '') = '' THEN
+        RETURN false;
+    END IF;
+    PERFORM wirefence.count_dropped();
+    RETURN true;
 END
 $$;
 
 -- note records, in the transaction that it is called in, what happens to the
 -- session. A READ ONLY transaction can't write: nothing is recorded of it. What the
--- session repeats within a minute is counted in the row of the first: the variable
--- wirefence.noted names the last eight of them, by at and id. A session changes rows of
--- its own only, so that none waits for another, and not in a snapshot, where to read
--- rows could fail the transaction. One row in 256 prunes, twice as many as come until
--- the next that does.
+-- session repeats within a minute is counted in the row of the first, once for each
+-- transaction: the variable wirefence.noted names the last eight of them, by at and id. A
+-- session changes rows of its own only, and none that a transaction it has prepared is
+-- at, so that none waits for another; and not in a snapshot, where to read rows could
+-- fail the transaction. One row in 256 prunes, twice as many as come until the next that
+-- does.
 --
 -- Neither this function nor the next has a variable of the table's own type: to
 -- look that up would wait for the table before lock_timeout counts.
@@ -116,38 +166,46 @@ AS $$
 DECLARE
     epoch CONSTANT timestamptz := '1970-01-01 00:00:00+00';
     noted CONSTANT text := coalesce(current_setting('wirefence.noted', true), '');
-    now CONSTANT timestamptz := clock_timestamp();
+    moment CONSTANT timestamptz := clock_timestamp();
     new_id CONSTANT uuid := gen_random_uuid();
-    earlier text[];
+    earlier record;
+    is_counted boolean;
 BEGIN
-    IF current_setting('transaction_read_only') = 'on' THEN
+    IF current_setting('transaction_read_only') = 'on' OR wirefence.is_dropped() THEN
         RETURN;
     END IF;
     FOR earlier IN
-        SELECT regexp_matches(right(noted, 400), '([0-9]{16}) ([0-9a-f]{32}),', 'g')
+        SELECT epoch + m[1]::bigint * interval '1 microsecond' AS at, m[2]::uuid AS id
+        FROM regexp_matches(right(noted, 400), '([0-9]{16}) ([0-9a-f]{32}),', 'g') AS m
         WHERE current_setting('transaction_isolation') NOT IN ('repeatable read', 'serializable')
     LOOP
-        UPDATE wirefence.history AS h SET count = h.count + 1, last_at = now
-        WHERE h.at = epoch + earlier[1]::bigint * interval '1 microsecond' AND h.id = earlier[2]::uuid
-          AND h.at > now - interval '1 minute' AND h.pid = pg_backend_pid()
+        SELECT coalesce(h.last_at, h.at) >= now() INTO is_counted
+        FROM wirefence.history AS h
+        WHERE NOT h.issued AND h.at = earlier.at AND h.id = earlier.id AND h.at > moment - interval '1 minute' AND h.pid = pg_backend_pid()
           AND (h.kind, h.state, h.resource, h.token, h.current_token, h.source, h.holder, h.relation, h.login, h.application)
               IS NOT DISTINCT FROM (note.kind, note.state, note.resource, note.token, note.current_token, note.source, note.holder, note.relation,
                                     session_user::text, current_setting('application_name'));
-        IF FOUND THEN
+        IF is_counted THEN
             RETURN;
+        ELSIF FOUND THEN
+            UPDATE wirefence.history AS h SET count = h.count + 1, last_at = moment
+            WHERE h.ctid = (SELECT i.ctid FROM wirefence.history AS i WHERE NOT i.issued AND i.at = earlier.at AND i.id = earlier.id FOR UPDATE SKIP LOCKED);
+            IF FOUND THEN
+                RETURN;
+            END IF;
         END IF;
     END LOOP;
     INSERT INTO wirefence.history (at, id, kind, state, resource, token, current_token, source, holder, relation,
                                    login, application, address, pid)
-    VALUES (now, new_id, kind, state, resource, token, current_token, source, holder, relation,
+    VALUES (moment, new_id, kind, state, resource, token, current_token, source, holder, relation,
             session_user, current_setting('application_name'), inet_client_addr(), pg_backend_pid());
-    PERFORM set_config('wirefence.noted', concat(right(noted, 350), lpad((extract(epoch FROM now - epoch) * 1000000)::bigint::text, 16, '0'), ' ',
+    PERFORM set_config('wirefence.noted', concat(right(noted, 350), lpad((extract(epoch FROM moment - epoch) * 1000000)::bigint::text, 16, '0'), ' ',
                                                  replace(new_id::text, '-', ''), ','), false);
     IF get_byte(uuid_send(new_id), 0) = 0 THEN
-        PERFORM wirefence.prune(512);
+        PERFORM wirefence.prune(512, true);
     END IF;
 EXCEPTION WHEN OTHERS THEN
-    PERFORM nextval('wirefence.history_dropped');
+    PERFORM wirefence.drop_row();
 END
 $$;
 
@@ -157,20 +215,38 @@ CREATE FUNCTION wirefence.holder_name(holder text) RETURNS text
 LANGUAGE sql IMMUTABLE STRICT PARALLEL SAFE
 RETURN left(holder, length(holder) - strpos(reverse(holder), '/'));
 
--- note_ended records that the transaction of another backend was ended, which held a
--- resource with an older token. The variable wirefence.ended lists them, too, for
--- the transaction that did it.
+-- note_ended records, once for a process, that the transaction of another backend was
+-- ended, which held a resource with an older token. The variable wirefence.ended lists
+-- them, too, for the transaction that did it.
 CREATE FUNCTION wirefence.note_ended(resource text, holder_pid integer, holder_login text, holder_application text) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET lock_timeout = '20ms'
 AS $$
+DECLARE
+    ended CONSTANT jsonb := coalesce(nullif(current_setting('wirefence.ended', true), ''), '[]');
 BEGIN
-    PERFORM set_config('wirefence.ended', (coalesce(nullif(current_setting('wirefence.ended', true), ''), '[]')::jsonb
-        || jsonb_build_object('pid', holder_pid, 'login', holder_login, 'application', holder_application))::text, true);
-    INSERT INTO wirefence.history (kind, resource, login, application, pid)
-    VALUES ('ended', note_ended.resource, holder_login, holder_application, holder_pid);
-EXCEPTION WHEN OTHERS THEN
-    PERFORM nextval('wirefence.history_dropped');
+    IF ended @> jsonb_build_array(jsonb_build_object('pid', holder_pid)) THEN
+        RETURN;
+    END IF;
+    PERFORM set_config('wirefence.ended', (ended || jsonb_build_object('pid', holder_pid, 'login', holder_login, 'application', holder_application))::text, true);
+    IF wirefence.is_dropped() THEN
+        RETURN;
+    END IF;
+    BEGIN
+        INSERT INTO wirefence.history (kind, resource, login, application, pid, issued)
+        VALUES ('ended', note_ended.resource, holder_login, holder_application, holder_pid, pg_has_role(session_user, 'wirefence_issuer', 'MEMBER'));
+    EXCEPTION WHEN OTHERS THEN
+        PERFORM wirefence.drop_row();
+    END;
 END
+$$;
+
+-- ended_before words what a takeover that fails has ended until then, for its error: the
+-- rows are rolled back with it.
+CREATE FUNCTION wirefence.ended_before() RETURNS text
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
+AS $$
+    SELECT coalesce(' Ended before that: ' || string_agg('process ' || (e ->> 'pid') || coalesce(' of ' || (e ->> 'login'), ''), ', ') || '.', '')
+    FROM jsonb_array_elements(coalesce(nullif(current_setting('wirefence.ended', true), ''), '[]')::jsonb) AS e
 $$;
 
 -- note_handoff is the trigger that sees every way in which a last token moves. Who
@@ -180,22 +256,23 @@ LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET lock_timeout = '20ms'
 AS $$
 DECLARE
     new_id CONSTANT uuid := gen_random_uuid();
+    is_granted CONSTANT boolean := NEW.sealed_at IS DISTINCT FROM OLD.sealed_at;
 BEGIN
-    IF wirefence.holder_name(NEW.holder) = wirefence.holder_name(OLD.holder) THEN
+    IF wirefence.holder_name(NEW.holder) = wirefence.holder_name(OLD.holder) OR wirefence.is_dropped() THEN
         RETURN NULL;
     END IF;
     INSERT INTO wirefence.history (id, kind, reason, resource, token, current_token, source, holder, former_holder,
-                                   login, application, address, pid)
+                                   login, application, address, pid, issued)
     VALUES (new_id, CASE WHEN NEW.granted_at IS NULL THEN 'revocation' ELSE 'handoff' END,
-            CASE WHEN NEW.granted_at IS NULL THEN 'by an operator' WHEN NEW.sealed_at IS DISTINCT FROM OLD.sealed_at THEN 'granted' ELSE 'first use' END,
+            CASE WHEN NEW.granted_at IS NULL THEN 'by an operator' WHEN is_granted THEN 'granted' ELSE 'first use' END,
             NEW.resource_id, NEW.last_token, OLD.last_token, NEW.source, NEW.holder, OLD.holder,
-            session_user, current_setting('application_name'), inet_client_addr(), pg_backend_pid());
+            session_user, current_setting('application_name'), inet_client_addr(), pg_backend_pid(), is_granted OR NEW.granted_at IS NULL);
     IF get_byte(uuid_send(new_id), 0) = 0 THEN
-        PERFORM wirefence.prune(512);
+        PERFORM wirefence.prune(512, true);
     END IF;
     RETURN NULL;
 EXCEPTION WHEN OTHERS THEN
-    PERFORM nextval('wirefence.history_dropped');
+    PERFORM wirefence.drop_row();
     RETURN NULL;
 END
 $$;
@@ -262,11 +339,13 @@ BEGIN
     END IF;
     RETURN QUERY
     SELECT newest.* FROM (
-        (SELECT h.* FROM wirefence.history AS h
-         WHERE (history.resource IS NULL OR h.resource = history.resource)
-           AND (since IS NULL OR h.at >= since OR h.last_at >= since)
-           AND (kinds IS NULL OR h.kind = ANY (kinds))
-         ORDER BY h.at DESC, h.id DESC LIMIT max_rows)
+        SELECT l.* FROM (VALUES (true), (false)) AS v(issued), LATERAL (
+            SELECT h.* FROM wirefence.history AS h
+            WHERE h.issued = v.issued
+              AND (history.resource IS NULL OR h.resource = history.resource)
+              AND (since IS NULL OR h.at >= since OR h.last_at >= since)
+              AND (kinds IS NULL OR h.kind = ANY (kinds))
+            ORDER BY h.at DESC, h.id DESC LIMIT max_rows) AS l
         UNION ALL
         (SELECT b.* FROM wirefence.bypass_history AS b
          WHERE (history.resource IS NULL OR b.resource = history.resource)
@@ -302,9 +381,10 @@ BEGIN
 END
 $$;
 
--- history_totals returns what is kept and what isn't. unrecorded are refusals that
--- this database raised and no proxy has recorded, or not yet; dropped are handoffs
--- and notes that could not be written.
+-- history_totals returns what is kept and what isn't. max_rows counts for rows that
+-- issuers bring about and for others each. unrecorded are refusals that
+-- this database raised and no proxy has recorded, or not yet; dropped are handoffs,
+-- endings and notes that could not be written.
 CREATE FUNCTION wirefence.history_totals(OUT kept bigint, OUT max_rows bigint, OUT max_age interval, OUT oldest timestamptz,
                                          OUT raised bigint, OUT unrecorded bigint, OUT dropped bigint)
 LANGUAGE sql SECURITY DEFINER SET search_path = pg_catalog, pg_temp

@@ -177,6 +177,51 @@ func TestASessionsRepeatedNotesAreOneRow(t *testing.T) {
 	})
 }
 
+// What a transaction repeats counts once, and what one that was prepared has noted
+// holds up nobody.
+func TestATransactionsRepeatedNotesCountOnce(t *testing.T) {
+	onEach(t, func(t *testing.T, db database) {
+		admin := db.admin(t)
+		const same = "SELECT wirefence.note('shadow', 'WF001', 'orders', 33, 34, NULL, 'b/1', NULL)"
+		mustExec(t, admin, "BEGIN; "+same+"; SAVEPOINT s; "+same+"; "+same+"; COMMIT")
+		mustExec(t, admin, same)
+		gid := "'" + db.name + "'"
+		mustExec(t, admin, "BEGIN; "+same+"; PREPARE TRANSACTION "+gid)
+		mustExec(t, admin, "SET statement_timeout = '10s'; "+same)
+		mustExec(t, admin, "COMMIT PREPARED "+gid)
+		if got := column[int](t, admin, "SELECT count FROM wirefence.history ORDER BY at"); !slices.Equal(got, []int{3, 1}) {
+			t.Errorf("counted %d", got)
+		}
+		if dropped := value[int](t, admin, "SELECT last_value FROM wirefence.history_dropped"); dropped != 0 {
+			t.Errorf("%d rows were dropped", dropped)
+		}
+	})
+}
+
+// Who can but write doesn't push out what issuers did.
+func TestClientsPushOutRowsOfTheirOwnOnly(t *testing.T) {
+	onEach(t, func(t *testing.T, db database) {
+		admin, issuer, app := db.admin(t), db.as(t, "issuer"), db.app(t)
+		mustExec(t, admin, "SELECT wirefence.set_history(100)")
+		mustExec(t, issuer, "SELECT wirefence.seal('orders', 33, 'a/1'), wirefence.seal('orders', 34, 'b/1'), wirefence.revoke('orders')")
+		for token := range 300 {
+			mustExec(t, app, fmt.Sprintf("SELECT wirefence.check('used=%d')", token+1))
+		}
+		mustExec(t, issuer, "SELECT wirefence.prune_history()")
+		if got := told(t, issuer, "kind, resource, token", "max_rows => 5"); !slices.Equal(got, []string{
+			"handoff used 296", "handoff used 297", "handoff used 298", "handoff used 299", "handoff used 300",
+		}) {
+			t.Errorf("the newest: %q", got)
+		}
+		if got := told(t, issuer, "kind, token", "'orders'"); !slices.Equal(got, []string{"handoff 33", "handoff 34", "revocation 35"}) {
+			t.Errorf("of the issuer: %q", got)
+		}
+		if kept := value[int](t, admin, "SELECT count(*) FROM wirefence.history WHERE NOT issued"); kept != 100 {
+			t.Errorf("%d rows of clients are kept", kept)
+		}
+	})
+}
+
 // Bypasses are told of with the rest, and kept for as long, whatever their number.
 func TestBypassesAreInTheHistory(t *testing.T) {
 	onEach(t, func(t *testing.T, db database) {
@@ -204,10 +249,10 @@ func TestBypassesAreInTheHistory(t *testing.T) {
 		mustExec(t, admin, "UPDATE wirefence.bypasses SET written_at = written_at - interval '2 hours' WHERE resource = 'orders'")
 		mustExec(t, admin, "SELECT wirefence.set_history(100, '1 hour')")
 		mustExec(t, admin, "INSERT INTO wirefence.history (kind) SELECT 'refusal' FROM generate_series(1, 200)")
-		if pruned := value[int](t, issuer, "SELECT wirefence.prune_history()"); pruned != 102 {
+		if pruned := value[int](t, issuer, "SELECT wirefence.prune_history()"); pruned != 101 {
 			t.Errorf("%d rows pruned", pruned)
 		}
-		if got := told(t, issuer, columns, "kinds => '{bypass}'"); !slices.Equal(got, want[1:2]) {
+		if got := told(t, issuer, columns, "kinds => '{bypass,handoff}'"); !slices.Equal(got, want[1:]) {
 			t.Errorf("kept: %q", got)
 		}
 	})
@@ -322,6 +367,36 @@ func TestAHistoryOutOfOrderStopsNoHandoff(t *testing.T) {
 		if got := value[int](t, issuer, "SELECT last_token FROM wirefence.resource_locks WHERE resource_id = 'used'"); got != token {
 			t.Errorf("the last token is %d, want %d", got, token)
 		}
+	})
+}
+
+// Where a note can't be written, the client's lastval is what it was, and one wait is
+// all of a transaction that has much to note.
+func TestAHistoryOutOfOrderIsNoticedByNobody(t *testing.T) {
+	onEach(t, func(t *testing.T, db database) {
+		app, admin := guarded(t, db), db.admin(t)
+		mustExec(t, app, "CREATE TABLE plain (id serial); CREATE TABLE trial (k text); SELECT wirefence.protect('trial', 'trial:{k}', true)")
+		mustExec(t, admin, "BEGIN; LOCK TABLE wirefence.history")
+		mustExec(t, app, "BEGIN; INSERT INTO plain DEFAULT VALUES; INSERT INTO trial SELECT 't' || i FROM generate_series(1, 20) AS i")
+		if got := value[int](t, app, "SELECT lastval()"); got != 1 {
+			t.Errorf("lastval is %d", got)
+		}
+		mustExec(t, app, "COMMIT")
+		other := db.admin(t)
+		if got := value[int](t, other, "SELECT last_value FROM wirefence.history_dropped"); got != 20 {
+			t.Errorf("%d rows were counted as dropped", got)
+		}
+		// Whom a takeover has ended it tells all the same.
+		holder := db.app(t)
+		mustExec(t, holder, "BEGIN; SELECT wirefence.check('orders=34')")
+		mustExec(t, other, "UPDATE wirefence.resource_locks SET preempt_after = '1 ms'")
+		issuer := db.as(t, "issuer")
+		mustExec(t, issuer, "BEGIN; SELECT wirefence.revoke('orders')")
+		if got := value[int](t, issuer, "SELECT (current_setting('wirefence.ended')::jsonb -> 0 ->> 'pid')::int"); got != int(holder.PgConn().PID()) {
+			t.Errorf("process %d was ended, want %d", got, holder.PgConn().PID())
+		}
+		mustExec(t, issuer, "COMMIT")
+		mustExec(t, admin, "ROLLBACK")
 	})
 }
 

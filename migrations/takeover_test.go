@@ -2,6 +2,7 @@ package migrations_test
 
 import (
 	"context"
+	"fmt"
 	"strings"
 	"sync"
 	"testing"
@@ -277,6 +278,14 @@ func TestASuperusersBackendIsNamed(t *testing.T) {
 		wantCode(t, err, "42501")
 		if pgErr, ok := err.(*pgconn.PgError); !ok || !strings.Contains(pgErr.Hint, "superuser") ||
 			!strings.Contains(pgErr.Message, value[string](t, admin, "SELECT pg_backend_pid()::text")) {
+			t.Errorf("got %#v", err)
+		}
+		// Who was ended before is told, for that is not undone.
+		app := db.app(t)
+		mustExec(t, db.as(t, "issuer"), "SELECT wirefence.declare_resource('first', 'quick', preempt_after => '50 ms')")
+		mustExec(t, app, "BEGIN; SELECT wirefence.check('first=1')")
+		err = exec(db.as(t, "issuer"), "BEGIN; SELECT wirefence.seal('first', 2); SELECT wirefence.seal('orders', 35)")
+		if pgErr, ok := err.(*pgconn.PgError); !ok || !strings.HasSuffix(pgErr.Detail, fmt.Sprintf(" Ended before that: process %d of app.", app.PgConn().PID())) {
 			t.Errorf("got %#v", err)
 		}
 		mustExec(t, admin, "COMMIT")
