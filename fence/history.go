@@ -137,7 +137,9 @@ func History(ctx context.Context, q Querier, f EventFilter) ([]Event, error) {
 
 // HistoryTotals are what the history keeps and what it doesn't.
 type HistoryTotals struct {
-	Kept    int64
+	Kept int64
+	// MaxRows is how many events that only an issuer can bring about are kept, and as
+	// many others.
 	MaxRows int64
 	MaxAge  time.Duration
 	// Oldest is zero where nothing is kept.

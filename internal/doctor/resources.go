@@ -177,13 +177,14 @@ func checkHistory(ctx context.Context, in *Input) (found []Finding, err error) {
 			Says:  fmt.Sprintf("%d handoffs, ended transactions or notes of shadow mode, ever, are not in the history", totals.Dropped),
 			Means: "The table wirefence.history was locked, or could not be written, when they happened."})
 	}
-	if excess := totals.Kept - totals.MaxRows; excess > totals.MaxRows/10+500 {
+	bound := 2 * totals.MaxRows // of what issuers bring about, and of all else
+	if excess := totals.Kept - bound; excess > bound/10+500 {
 		found = append(found, Finding{Grade: Warning,
-			Says:   fmt.Sprintf("the history has %d rows, more than the %d that it is to keep", totals.Kept, totals.MaxRows),
+			Says:   fmt.Sprintf("the history has %d rows, more than the %d that it is to keep", totals.Kept, bound),
 			Means:  "It grows: whoever writes rows prunes a few, and proxies with WIREFENCE_DATABASE_URL the rest, every minute.",
 			Remedy: []string{"run a proxy with WIREFENCE_DATABASE_URL, and look into its log", "SELECT wirefence.prune_history(), which deletes up to 10,000 at READ COMMITTED"}})
 	}
-	return orFine(found, "rows: %d of at most %d, kept for %s", totals.Kept, totals.MaxRows, daysText(totals.MaxAge)), nil
+	return orFine(found, "rows: %d of at most %d, kept for %s", totals.Kept, bound, daysText(totals.MaxAge)), nil
 }
 
 // daysText is a long time in days, a shorter one as Go writes it.
