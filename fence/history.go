@@ -147,7 +147,8 @@ type HistoryTotals struct {
 	// Raised is how many refusals the database has raised. Of these Unrecorded
 	// were recorded by no proxy, or not yet.
 	Raised, Unrecorded int64
-	// Dropped is how many handoffs could not be recorded.
+	// Dropped is how many handoffs, ended transactions or notes of shadow mode could
+	// not be recorded, since the database was prepared.
 	Dropped int64
 }
 

@@ -14,7 +14,7 @@ import (
 type history struct {
 	Events     []fence.Event `json:"events"`
 	Unrecorded int64         `json:"unrecorded_refusals"`
-	Missed     int64         `json:"missed_handoffs"`
+	Dropped    int64         `json:"dropped"`
 }
 
 func (s *Server) history(w http.ResponseWriter, r *http.Request, _ fence.Resource) error {
@@ -35,7 +35,7 @@ func (s *Server) history(w http.ResponseWriter, r *http.Request, _ fence.Resourc
 	if err != nil {
 		return err
 	}
-	return write(w, history{Events: append([]fence.Event{}, events...), Unrecorded: totals.Unrecorded, Missed: totals.Dropped})
+	return write(w, history{Events: append([]fence.Event{}, events...), Unrecorded: totals.Unrecorded, Dropped: totals.Dropped})
 }
 
 // eventsOf reads the parameters of the history.
@@ -46,7 +46,7 @@ func eventsOf(query string) (f fence.EventFilter, err error) {
 	}
 	if name, ok := given["resource"]; ok {
 		if f.Resource, err = fence.ParseResource(name); err != nil {
-			return f, badRequest("the parameter resource: %v", err)
+			return f, badRequest("the parameter resource: %s", nameFault(err))
 		}
 	}
 	if since, ok := given["since"]; ok {

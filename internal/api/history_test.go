@@ -2,6 +2,7 @@ package api
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -25,7 +26,7 @@ func told(a answer, fields ...string) (all []string) {
 func TestTheHistoryIsTold(t *testing.T) {
 	t.Parallel()
 	w := serve(t, "postgres", nil)
-	if empty := w.get(t, "/v1/history").want(200, ""); fmt.Sprint(empty.fields["events"]) != "[]" || empty.number("unrecorded_refusals") != 0 || empty.number("missed_handoffs") != 0 {
+	if empty := w.get(t, "/v1/history").want(200, ""); fmt.Sprint(empty.fields["events"]) != "[]" || empty.number("unrecorded_refusals") != 0 || empty.number("dropped") != 0 {
 		t.Errorf("nothing has happened: %s", empty.text)
 	}
 	for token, holder := range []string{"worker-a/1", "worker-b/1", "worker-c/1"} {
@@ -65,13 +66,16 @@ func TestTheHistoryIsTold(t *testing.T) {
 	for _, query := range []string{"limit=0", "limit=1001", "limit=x", "resource=", "since=yesterday", "since=", "kind=", "kind=crash", "kind=refusal,"} {
 		w.get(t, "/v1/history?"+query).want(400, "invalid-request")
 	}
+	if r := w.get(t, "/v1/history?resource=").want(400, "invalid-request"); !strings.Contains(r.text, "the parameter resource: a resource name is empty") {
+		t.Errorf("got %s", r.text)
+	}
 	for _, query := range []string{"limit=1&limit=2", "after=orders", "%zz=1", "since=2006-01-02T15:04:05"} {
 		w.send(t, request{method: "GET", path: "/v1/history?" + query, beyond: true}).want(400, "invalid-request")
 	}
 	if _, err := w.admin(t).Exec(t.Context(), "SELECT nextval('wirefence.refusals'), nextval('wirefence.history_dropped')"); err != nil {
 		t.Fatal(err)
 	}
-	if all := w.get(t, "/v1/history").want(200, ""); all.number("unrecorded_refusals") != 1 || all.number("missed_handoffs") != 1 {
+	if all := w.get(t, "/v1/history").want(200, ""); all.number("unrecorded_refusals") != 1 || all.number("dropped") != 1 {
 		t.Errorf("what is missing isn't told: %s", all.text)
 	}
 }

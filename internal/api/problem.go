@@ -97,3 +97,11 @@ func problemOf(err error) *problem {
 	}
 	return p
 }
+
+// nameFault is what is wrong with a resource's name that stands in no fence.
+func nameFault(err error) string {
+	if wrong := (*fence.SyntaxError)(nil); errors.As(err, &wrong) {
+		return wrong.Reason
+	}
+	return err.Error()
+}

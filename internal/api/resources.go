@@ -98,7 +98,7 @@ func pageOf(query string) (after fence.Resource, limit int, err error) {
 	}
 	if name, ok := given["after"]; ok {
 		if after, err = fence.ParseResource(name); err != nil {
-			return "", 0, badRequest("the parameter after: %v", err)
+			return "", 0, badRequest("the parameter after: %s", nameFault(err))
 		}
 	}
 	limit, err = limitOf(given)

@@ -47,7 +47,7 @@ func (s *Server) mux() http.Handler {
 			if strings.Contains(route.path, "{resource}") {
 				var err error
 				if resource, err = fence.ParseResource(r.PathValue("resource")); err != nil {
-					return badRequest("the path names no resource: %v", err)
+					return badRequest("the path names no resource: %s", nameFault(err))
 				}
 			}
 			return route.serve(s, w, r, resource)

@@ -238,7 +238,7 @@ func newMetrics(r prometheus.Registerer) (*metrics, error) {
 		unrecorded: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "wirefence_history_unrecorded_refusals", Help: "Refusals that the database has raised and no proxy has recorded, read every minute."}),
 		missed: prometheus.NewGauge(prometheus.GaugeOpts{
-			Name: "wirefence_history_missed_handoffs", Help: "Handoffs that the database could not record, read every minute."}),
+			Name: "wirefence_history_missed_handoffs", Help: "Handoffs, ended transactions or notes of shadow mode that the database could not record, read every minute."}),
 	}
 	if r == nil {
 		return m, nil
