@@ -180,6 +180,14 @@ func verifySchema(ctx context.Context, cfg proxySettings, log *slog.Logger) erro
 	return migrations.Verify(ctx, conn)
 }
 
+// speakUTF8 has the server send and take texts as Go has them, whatever the database's
+// encoding is.
+func speakUTF8(cfg *pgx.ConnConfig) {
+	if cfg.RuntimeParams["client_encoding"] == "" {
+		cfg.RuntimeParams["client_encoding"] = "UTF8"
+	}
+}
+
 // connect opens the issuer's own connection.
 func connect(ctx context.Context, url string) (*pgx.Conn, error) {
 	if url == "" {
@@ -195,5 +203,6 @@ func connect(ctx context.Context, url string) (*pgx.Conn, error) {
 	if cfg.RuntimeParams["application_name"] == "" {
 		cfg.RuntimeParams["application_name"] = "wirefence"
 	}
+	speakUTF8(cfg)
 	return pgx.ConnectConfig(ctx, cfg)
 }

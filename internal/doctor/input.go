@@ -65,6 +65,7 @@ func name(cfg *pgx.ConnConfig) {
 	if cfg.RuntimeParams["application_name"] == "" {
 		cfg.RuntimeParams["application_name"] = "wirefence doctor"
 	}
+	cfg.RuntimeParams["client_encoding"] = "UTF8"
 	cfg.DefaultQueryExecMode = pgx.QueryExecModeExec
 }
 

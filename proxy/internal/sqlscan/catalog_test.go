@@ -98,3 +98,15 @@ func TestTemporaryFunctionsAreUnknown(t *testing.T) {
 		}
 	}
 }
+
+// What is sent in a client's session is in the client's encoding: a character that the
+// database's lacks would be an error.
+func TestQueriesAreASCII(t *testing.T) {
+	for _, query := range []string{CatalogQuery, StampQuery} {
+		for line := range strings.Lines(query) {
+			if strings.ContainsFunc(line, func(r rune) bool { return r >= 0x80 }) {
+				t.Errorf("not ASCII: %s", line)
+			}
+		}
+	}
+}
