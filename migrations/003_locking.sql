@@ -52,7 +52,10 @@ AS $$
 $$;
 
 -- end_holder ends the backend of one holder and tells of it, or says what keeps it
--- from that and what an operator can do. That a backend is gone already is no news to
+-- from that and what an operator can do. Holders are known by the key of their lock
+-- alone, and a name that has a given key can be computed: so that a client doesn't use
+-- one to have holders of another resource ended, where several share a key only
+-- issuers end any. That a backend is gone already is no news to
 -- the client, hence client_min_messages.
 CREATE FUNCTION wirefence.end_holder(resource text, holder_pid integer, holder_vxid text) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET client_min_messages = error
@@ -60,6 +63,7 @@ AS $$
 DECLARE
     gid text;
     ended record;
+    other text;
 BEGIN
     IF holder_pid IS NULL THEN
         SELECT p.gid INTO gid
@@ -74,12 +78,25 @@ BEGIN
             DETAIL = 'Prepared transaction ' || quote_literal(gid) || ' was checked with an older token and is still open.' || wirefence.ended_before(),
             HINT = 'End it with ROLLBACK PREPARED ' || quote_literal(gid) || ' or COMMIT PREPARED ' || quote_literal(gid) || ', then try again.';
     END IF;
+    SELECT l.resource_id INTO other FROM wirefence.resource_locks AS l
+    WHERE l.resource_id <> resource AND wirefence.lock_key(l.resource_id) = wirefence.lock_key(resource)
+      AND NOT pg_has_role(session_user, 'wirefence_issuer', 'MEMBER') LIMIT 1;
+    IF FOUND THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'insufficient_privilege',
+            MESSAGE = 'the holder of resource ' || wirefence.quoted(resource) || ' is not ended, for it may hold another',
+            DETAIL = 'Resource ' || wirefence.quoted(other) || ' has the same lock.',
+            HINT = 'Only issuers end it then. Choose another name.';
+    END IF;
     SELECT a.usename AS login, a.application_name AS application INTO ended FROM pg_stat_activity AS a WHERE a.pid = holder_pid;
     IF pg_terminate_backend(holder_pid) THEN
         RAISE LOG 'wirefence ends process % of %, which holds resource % with an older token', holder_pid, ended.login, wirefence.quoted(resource);
         PERFORM wirefence.note_ended(resource, holder_pid, ended.login, ended.application);
     END IF;
 EXCEPTION WHEN insufficient_privilege THEN
+    IF other IS NOT NULL THEN
+        RAISE;
+    END IF;
     RAISE EXCEPTION USING
         ERRCODE = 'insufficient_privilege',
         MESSAGE = 'not allowed to end process ' || holder_pid || ', which holds resource ' || wirefence.quoted(resource),

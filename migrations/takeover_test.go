@@ -292,6 +292,28 @@ func TestASuperusersBackendIsNamed(t *testing.T) {
 	})
 }
 
+// A client can compute a name that has the lock of another's resource. It ends nobody
+// by it.
+func TestANameWithTheLockOfAnotherEndsNobody(t *testing.T) {
+	onEach(t, func(t *testing.T, db database) {
+		const same, fence = "evil........V$gAVzBx^S?3", "evil........V%24gAVzBx%5ES%3F3=1"
+		if value[bool](t, db.admin(t), "SELECT wirefence.lock_key($1) <> wirefence.lock_key('orders')", same) {
+			t.Fatal("the name has another lock")
+		}
+		db.seal(t, "orders", 34)
+		mustExec(t, db.as(t, "issuer"), "SELECT wirefence.declare_resource($1, 'why', preempt_after => '50 ms')", same)
+		mustExec(t, db.admin(t), "UPDATE wirefence.resource_locks SET preempt_after = '50 ms'")
+		holder := db.app(t)
+		mustExec(t, holder, "BEGIN; SELECT wirefence.check('orders=34')")
+		wantCode(t, exec(db.app(t), "SELECT wirefence.check('"+fence+"')"), "42501")
+		mustExec(t, holder, "COMMIT; BEGIN; SELECT wirefence.check('orders=34')")
+		db.seal(t, "orders", 35) // an issuer does
+		if exec(holder, "COMMIT") == nil {
+			t.Error("the former holder committed")
+		}
+	})
+}
+
 // Writers that stood behind the takeover and come in when its wait is cut are
 // given time to finish: only what was there before is ended.
 func TestOnlyWhatStoodInTheWayIsEnded(t *testing.T) {

@@ -184,6 +184,21 @@ func TestRefusalsAreRecordedThoughTheirTransactionsAreNot(t *testing.T) {
 	}
 }
 
+// What the database hasn't counted doesn't pass for what it has.
+func TestUncountedRefusalsHideNone(t *testing.T) {
+	w := newWorld(t, journal.Options{})
+	if _, err := w.admin.Exec(t.Context(), "INSERT INTO writes VALUES (1)"); err == nil {
+		t.Error("an unfenced write to a guarded table passed")
+	}
+	w.refused(t, "BEGIN READ ONLY; SELECT wirefence.check('orders=33')", "WF001")
+	w.exec(t, w.app, "ROLLBACK")
+	w.refused(t, "DO $$ BEGIN RAISE EXCEPTION 'made up' USING ERRCODE = 'WF001'; END $$", "WF001")
+	w.told(t, 2)
+	if totals, err := fence.TotalsOfHistory(t.Context(), w.admin); err != nil || totals.Raised != 1 || totals.Unrecorded != 1 {
+		t.Errorf("totals are %+v, %v", totals, err)
+	}
+}
+
 func TestWhatIsDroppedIsTold(t *testing.T) {
 	w := newWorld(t, journal.Options{Size: 3})
 	w.goAway(t)
