@@ -162,7 +162,7 @@ func TestDemoKeeps(t *testing.T) {
 	r.stdout.await(t, " lock orders -- ")
 	text := r.stdout.String()
 	for _, c := range []struct{ name, want string }{
-		{"stale", "stale fencing token"}, {"current", "UPDATE 1"}, {"knows", "worker-B/"}, {"lease of its own", "UPDATE 1"},
+		{"stale", "stale fencing token"}, {"current", "UPDATE 1"}, {"knows", " worker-B "}, {"lease of its own", "UPDATE 1"},
 	} {
 		if got := try(t, text, c.name); !strings.Contains(got, c.want) {
 			t.Errorf("what is said of %q gives, not %q:\n%s", c.name, c.want, got)

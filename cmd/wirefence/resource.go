@@ -142,8 +142,7 @@ func showResource(ctx context.Context, conn *pgx.Conn, resource fence.Resource, 
 		return err
 	}
 	if !known {
-		return fmt.Errorf("unknown fenced resource %q: no token of it was ever recorded, and it was not declared (SQLSTATE %s); wirefence status lists those that are known",
-			resource, fence.ResourceUnknown)
+		return fmt.Errorf("unknown fenced resource %q: no token of it was ever recorded, and it was not declared (SQLSTATE %s); wirefence status lists those that are known", resource, fence.ResourceUnknown)
 	}
 	changes, err := fence.Changes(ctx, conn, resource)
 	if err != nil {
