@@ -1,0 +1,150 @@
+package migrations_test
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// note calls what a session in which nothing is refused calls, each time of another
+// token; it is the owner's.
+const note = "SELECT wirefence.note('shadow', 'WF001', 'orders', 1000 + (random() * 1e15)::bigint, 34, 'etcd', 'b/1', 'public.orders')"
+
+// What a session repeats is one row with a number, as long as nothing of it differs
+// and the row is there and the session's own.
+func TestASessionsRepeatedNotesAreOneRow(t *testing.T) {
+	onEach(t, func(t *testing.T, db database) {
+		admin, other := db.admin(t), db.admin(t)
+		noted := func(token int) string {
+			return fmt.Sprintf("SELECT wirefence.note('shadow', 'WF001', 'orders', %d, NULL, NULL, 'b/1', 'public.orders')", token)
+		}
+		want := func(rows ...string) {
+			t.Helper()
+			got := column[string](t, admin, "SELECT concat_ws(' ', token, count, last_at > at) FROM wirefence.history ORDER BY token, count")
+			if !slices.Equal(got, rows) {
+				t.Errorf("the history has %q, want %q", got, rows)
+			}
+		}
+		for range 3 {
+			for token := 1; token <= 8; token++ {
+				mustExec(t, admin, noted(token))
+			}
+		}
+		want("1 3 t", "2 3 t", "3 3 t", "4 3 t", "5 3 t", "6 3 t", "7 3 t", "8 3 t")
+		mustExec(t, admin, "DELETE FROM wirefence.history WHERE token > 1")
+
+		mustExec(t, admin, noted(2)) // its row is gone
+		mustExec(t, admin, "BEGIN; "+noted(1)+"; "+noted(3)+"; ROLLBACK")
+		mustExec(t, admin, noted(3))
+		mustExec(t, admin, noted(3))
+		want("1 3 t", "2 1", "3 2 t")
+		// A snapshot may not hold the row, and to read it could fail the transaction.
+		for _, isolation := range isolations[1:] {
+			mustExec(t, admin, "BEGIN ISOLATION LEVEL "+isolation+"; "+noted(2)+"; COMMIT")
+		}
+		want("1 3 t", "2 1", "2 1", "2 1", "3 2 t")
+
+		// Another session doesn't wait for the row, nor count in it by saying that it is
+		// its own.
+		mustExec(t, admin, "BEGIN; "+noted(3))
+		mustExec(t, other, "SET lock_timeout = '5s'")
+		mustExec(t, other, "SELECT set_config('wirefence.noted', $1, false)", value[string](t, admin, "SHOW wirefence.noted"))
+		mustExec(t, other, noted(3))
+		mustExec(t, admin, "COMMIT")
+		want("1 3 t", "2 1", "2 1", "2 1", "3 1", "3 3 t")
+
+		// Nor does it matter what else the variable says, or that it was long ago.
+		for _, text := range []string{"x", "9999999999999999 " + strings.Repeat("f", 32) + ",", strings.Repeat("1,", 5000)} {
+			mustExec(t, other, "SELECT set_config('wirefence.noted', $1, false)", text)
+			mustExec(t, other, noted(4))
+		}
+		mustExec(t, admin, "DELETE FROM wirefence.history WHERE token < 4; UPDATE wirefence.history SET at = at - interval '1 minute'")
+		mustExec(t, other, noted(4))
+		want("4 1", "4 1", "4 1", "4 1")
+		if dropped := value[int](t, admin, "SELECT last_value FROM wirefence.history_dropped"); dropped != 0 {
+			t.Errorf("%d rows were dropped", dropped)
+		}
+	})
+}
+
+// What a transaction repeats counts once, and what one that was prepared has noted
+// holds up nobody.
+func TestATransactionsRepeatedNotesCountOnce(t *testing.T) {
+	onEach(t, func(t *testing.T, db database) {
+		admin := db.admin(t)
+		const same = "SELECT wirefence.note('shadow', 'WF001', 'orders', 33, 34, NULL, 'b/1', NULL)"
+		mustExec(t, admin, "BEGIN; "+same+"; SAVEPOINT s; "+same+"; "+same+"; COMMIT")
+		mustExec(t, admin, same)
+		gid := "'" + db.name + "'"
+		mustExec(t, admin, "BEGIN; "+same+"; PREPARE TRANSACTION "+gid)
+		mustExec(t, admin, "SET statement_timeout = '10s'; "+same)
+		mustExec(t, admin, "COMMIT PREPARED "+gid)
+		if got := column[int](t, admin, "SELECT count FROM wirefence.history ORDER BY at"); !slices.Equal(got, []int{3, 1}) {
+			t.Errorf("counted %d", got)
+		}
+		if dropped := value[int](t, admin, "SELECT last_value FROM wirefence.history_dropped"); dropped != 0 {
+			t.Errorf("%d rows were dropped", dropped)
+		}
+	})
+}
+
+// Who can but write doesn't push out what issuers did.
+func TestClientsPushOutRowsOfTheirOwnOnly(t *testing.T) {
+	onEach(t, func(t *testing.T, db database) {
+		admin, issuer, app := db.admin(t), db.as(t, "issuer"), db.app(t)
+		mustExec(t, admin, "SELECT wirefence.set_history(100)")
+		mustExec(t, issuer, "SELECT wirefence.seal('orders', 33, 'a/1'), wirefence.seal('orders', 34, 'b/1'), wirefence.revoke('orders')")
+		for token := range 300 {
+			mustExec(t, app, fmt.Sprintf("SELECT wirefence.check('used=%d')", token+1))
+		}
+		mustExec(t, issuer, "SELECT wirefence.prune_history()")
+		if got := told(t, issuer, "kind, resource, token", "max_rows => 5"); !slices.Equal(got, []string{
+			"handoff used 296", "handoff used 297", "handoff used 298", "handoff used 299", "handoff used 300",
+		}) {
+			t.Errorf("the newest: %q", got)
+		}
+		if got := told(t, issuer, "kind, token", "'orders'"); !slices.Equal(got, []string{"handoff 33", "handoff 34", "revocation 35"}) {
+			t.Errorf("of the issuer: %q", got)
+		}
+		if kept := value[int](t, admin, "SELECT count(*) FROM wirefence.history WHERE NOT issued"); kept != 100 {
+			t.Errorf("%d rows of clients are kept", kept)
+		}
+	})
+}
+
+// Bypasses are told of with the rest, and kept for as long, whatever their number.
+func TestBypassesAreInTheHistory(t *testing.T) {
+	onEach(t, func(t *testing.T, db database) {
+		guarded(t, db)
+		admin, issuer := db.admin(t), db.as(t, "issuer")
+		mustExec(t, admin, fmt.Sprintf("CREATE ROLE %[1]s_fixer LOGIN IN ROLE app, wirefence_bypass; DELETE FROM wirefence.history", db.name))
+		mustExec(t, db.as(t, db.name+"_fixer"), "UPDATE orders SET item = 'm'")
+		mustExec(t, db.as(t, db.name+"_fixer"), "TRUNCATE reports")
+		mustExec(t, issuer, "SELECT wirefence.seal('orders', 35, 'z/1')")
+		const columns = "kind, resource, replace(login, current_database(), 'db'), replace(relation, 'public.', ''), token"
+		want := []string{"bypass orders db_fixer orders", "bypass report:{tenant}:{id} db_fixer reports", "handoff orders issuer 35"}
+		if got := told(t, issuer, columns, ""); !slices.Equal(got, want) {
+			t.Errorf("the history has %q, want %q", got, want)
+		}
+		for filter, rows := range map[string][]string{
+			"kinds => '{bypass}'": want[:2], "'orders'": {want[0], want[2]}, "max_rows => 2": want[1:], "since => now() + interval '1 hour'": nil, "kinds => '{handoff}'": want[2:],
+		} {
+			if got := told(t, issuer, columns, filter); !slices.Equal(got, rows) {
+				t.Errorf("history(%s) has %q, want %q", filter, got, rows)
+			}
+		}
+		if ids := value[int](t, issuer, "SELECT count(DISTINCT id) FROM wirefence.history()"); ids != 3 {
+			t.Errorf("%d ids of 3 rows", ids)
+		}
+		mustExec(t, admin, "UPDATE wirefence.bypasses SET written_at = written_at - interval '2 hours' WHERE resource = 'orders'")
+		mustExec(t, admin, "SELECT wirefence.set_history(100, '1 hour')")
+		mustExec(t, admin, "INSERT INTO wirefence.history (kind) SELECT 'refusal' FROM generate_series(1, 200)")
+		if pruned := value[int](t, issuer, "SELECT wirefence.prune_history()"); pruned != 101 {
+			t.Errorf("%d rows pruned", pruned)
+		}
+		if got := told(t, issuer, columns, "kinds => '{bypass,handoff}'"); !slices.Equal(got, want[1:]) {
+			t.Errorf("kept: %q", got)
+		}
+	})
+}
