@@ -52,10 +52,11 @@ demo: build ## See a zombie's write refused, on servers that are started for it
 test: $(if $(CI),$(TOOLS)/.installed) ## Run all tests with the race detector, against real servers
 	scripts/install-servers --all
 	$(GOTEST) -race -timeout $(TIMEOUT) -p 2 $(TESTFLAGS) ./...
-	@set -e; for module in $(NESTED); do \
-	  echo "go test ./... in $$module"; \
-	  (cd $$module && $(GOTEST) -count=1 -timeout $(TIMEOUT) $(TESTFLAGS) ./...); \
-	done
+	@$(MAKE) --no-print-directory -j 2 --output-sync=target $(addprefix test-in/,$(NESTED))
+
+.PHONY: $(addprefix test-in/,$(NESTED))
+$(addprefix test-in/,$(NESTED)): test-in/%:
+	cd $* && $(GOTEST) -count=1 -timeout $(TIMEOUT) $(TESTFLAGS) ./...
 
 .PHONY: matrix
 matrix: ## Run every driver on every version of PostgreSQL, and write docs/compatibility.md
