@@ -111,9 +111,10 @@ $$;
 
 -- count_dropped counts a row that could not be written. Other than nextval, setval
 -- leaves lastval alone; so that no count is lost it needs a lock, which is given back by
--- the end of a subtransaction.
+-- the end of a subtransaction. Others have it for microseconds; who keeps it by hand
+-- is not waited for.
 CREATE FUNCTION wirefence.count_dropped() RETURNS void
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET lock_timeout = '1s'
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET lock_timeout = '100ms'
 AS $$
 BEGIN
     PERFORM pg_advisory_xact_lock(hashtextextended('wirefence.history_dropped', 0));

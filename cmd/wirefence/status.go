@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"slices"
 	"text/tabwriter"
 	"time"
 
@@ -79,11 +78,13 @@ func listStatus(ctx context.Context, conn *pgx.Conn, asJSON bool, w io.Writer) e
 		return err
 	}
 	var others fence.RefusalCount
-	for resource, n := range refusals {
-		if !slices.ContainsFunc(all, func(r fence.ResourceStatus) bool { return r.Resource == resource }) {
-			others.Refused += n.Refused
-			others.LetPass += n.LetPass
-		}
+	for _, n := range refusals {
+		others.Refused += n.Refused
+		others.LetPass += n.LetPass
+	}
+	for _, r := range all {
+		others.Refused -= refusals[r.Resource].Refused
+		others.LetPass -= refusals[r.Resource].LetPass
 	}
 	if others != (fence.RefusalCount{}) {
 		fmt.Fprintf(w, "Besides, of no resource of this list, in the last hour: %d refused, %d let pass. See wirefence history --since 1h.\n",

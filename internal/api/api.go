@@ -1,6 +1,6 @@
 // Package api serves leases over HTTP, for programs in any language: acquire,
-// renew, release, list and revoke, under /v1; and the history of them. openapi.yaml describes it, and the
-// tests hold the two against each other.
+// renew, release, list and revoke, under /v1, and the history of them. openapi.yaml
+// describes it, and the tests hold the two against each other.
 //
 // It keeps no lease. Who has acquired renews it by the next call, which any
 // process on the same lease store can serve.
