@@ -114,7 +114,9 @@ func TestDoctorFindsWhatACrashCouldUndo(t *testing.T) {
 
 func TestDoctorOfAStandby(t *testing.T) {
 	t.Parallel()
-	primary := newPatient(t)
+	pg := startHealthy(t) // of its own: a server with a standby is told from others
+	t.Cleanup(pg.Close)
+	primary := patient{pg, stack.Database(t, pg)}
 	standby, err := primary.StartStandby(t.Context())
 	if err != nil {
 		t.Fatal(err)

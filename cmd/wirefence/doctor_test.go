@@ -26,14 +26,19 @@ func healthyServer(t *testing.T) *servers.Postgres {
 	healthy.Lock()
 	defer healthy.Unlock()
 	if healthy.Postgres == nil {
-		pg, err := servers.StartPostgres(context.Background(), servers.PostgresConfig{Fsync: true})
-		if err != nil {
-			t.Fatal(err)
-		}
-		healthy.Postgres = pg
-		stack.Exec(t, pg.URL("postgres"), "CREATE ROLE wirefence_issuer NOLOGIN", "CREATE ROLE issuer LOGIN IN ROLE wirefence_issuer", "GRANT pg_read_all_stats TO issuer", "CREATE ROLE app LOGIN")
+		healthy.Postgres = startHealthy(t)
 	}
 	return healthy.Postgres
+}
+
+func startHealthy(t *testing.T) *servers.Postgres {
+	t.Helper()
+	pg, err := servers.StartPostgres(context.Background(), servers.PostgresConfig{Fsync: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	stack.Exec(t, pg.URL("postgres"), "CREATE ROLE wirefence_issuer NOLOGIN", "CREATE ROLE issuer LOGIN IN ROLE wirefence_issuer", "GRANT pg_read_all_stats TO issuer", "CREATE ROLE app LOGIN")
+	return pg
 }
 
 // patient is a database to be looked at.
