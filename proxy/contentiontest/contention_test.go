@@ -99,7 +99,7 @@ func TestDefectsAreFound(t *testing.T) {
 		t.Run(d.name, func(t *testing.T) {
 			c := gather(t, pg, fmt.Sprintf("do $$ begin execute replace(pg_get_functiondef(p.oid), %s, %s) from pg_proc as p where p.oid = 'wirefence.%s'::regproc; end $$",
 				quoted(d.from), quoted(d.to), d.function))
-			c.enough = 1
+			c.sought = d.finding // a defect may lead to other faults before
 			l := all()
 			l.transactions, l.takeovers = 300, 900 // a small part of it will do
 			if err := c.run(t.Context(), l); err != nil {
@@ -134,7 +134,7 @@ func start(t *testing.T, major int, deadlockTimeout string) *servers.Postgres {
 func gather(t *testing.T, pg *servers.Postgres, defect string) *crowd {
 	t.Helper()
 	ctx := t.Context()
-	c := &crowd{pg: pg, database: stack.Database(t, pg), seed: *seed, enough: 5, resources: newResources(), outcomes: map[string]int{}}
+	c := &crowd{pg: pg, database: stack.Database(t, pg), seed: *seed, resources: newResources(), outcomes: map[string]int{}}
 	if c.seed == 0 {
 		c.seed = rand.Uint64()
 	}

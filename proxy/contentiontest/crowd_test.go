@@ -21,7 +21,7 @@ type crowd struct {
 	seed      uint64
 	resources []*resource
 	journal   *journal
-	enough    int // faults end the run
+	sought    string // a fault that says so ends the run; if empty, the fifth of any does
 	end       context.CancelFunc
 
 	mu         sync.Mutex
@@ -37,8 +37,9 @@ type crowd struct {
 func (c *crowd) fault(format string, args ...any) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.faults = append(c.faults, fmt.Sprintf(format, args...))
-	if len(c.faults) == c.enough {
+	found := fmt.Sprintf(format, args...)
+	c.faults = append(c.faults, found)
+	if c.sought == "" && len(c.faults) == 5 || c.sought != "" && strings.Contains(found, c.sought) {
 		c.end()
 	}
 }
