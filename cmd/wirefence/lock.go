@@ -55,11 +55,25 @@ was lost.`,
 			if err != nil {
 				return usageError{err}
 			}
+			if err := cfg.inRange(); err != nil {
+				return usageError{err}
+			}
 			return runLocked(c.Context(), cfg, resource, args[1:])
 		},
 	}
 	settings[lockSettings](c)
 	return c
+}
+
+// inRange reports a time that can't be one.
+func (cfg lockSettings) inRange() error {
+	if cfg.Wait < 0 {
+		return fmt.Errorf("WIREFENCE_WAIT is %v: it may be 0s, which tries once, or more", cfg.Wait)
+	}
+	if cfg.TermGrace <= 0 {
+		return fmt.Errorf("WIREFENCE_TERM_GRACE is %v: processes need some time to end in; 1ms is next to none", cfg.TermGrace)
+	}
+	return nil
 }
 
 func runLocked(ctx context.Context, cfg lockSettings, resource fence.Resource, command []string) error {

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/spf13/cobra"
@@ -193,10 +194,11 @@ func connect(ctx context.Context, url string) (*pgx.Conn, error) {
 	if url == "" {
 		return nil, usageError{errors.New("WIREFENCE_DATABASE_URL is not set: it is the connection string of the issuer's role, as in postgres://issuer@db.internal/app")}
 	}
-	cfg, err := pgx.ParseConfig(url)
+	pool, err := pgxpool.ParseConfig(url) // pools take the same setting, with parameters of their own
 	if err != nil {
 		return nil, usageError{fmt.Errorf("WIREFENCE_DATABASE_URL: %w", err)}
 	}
+	cfg := pool.ConnConfig
 	if cfg.ConnectTimeout == 0 {
 		cfg.ConnectTimeout = 10 * time.Second
 	}

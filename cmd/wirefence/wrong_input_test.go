@@ -41,6 +41,8 @@ func TestWrongInput(t *testing.T) {
 		{url, "lock " + long + " -- true", 2, "256 bytes"},
 		{url, "lock orders --ttl=-1s -- true", 2, "TTL -1s is less than"},
 		{url, "lock orders --holder=" + long + " -- true", 2, "at most 160 are allowed"},
+		{url, "lock orders --wait=-1s -- true", 2, "WIREFENCE_WAIT is -1s"},
+		{url, "lock orders --term-grace=0s -- true", 2, "WIREFENCE_TERM_GRACE is 0s"},
 		{url, "resource set orders --preempt-after=600h --reason=x", 1, "never, or 0 to 24 days"},
 		{url, "status --nothing", 2, "unknown flag"},
 		{others, "protect orders --resource=x", 1, "HINT: Connect as postgres"},
@@ -67,4 +69,7 @@ func TestWrongInput(t *testing.T) {
 		t.Errorf("changed to %+v", r)
 	}
 	wirefence(t, issuer(url), "status", "--guards").expect(t, 0).says(t, "No table is guarded.")
+
+	// What says how many connections a pool has is no error where there is only one.
+	wirefence(t, issuer(url+"&pool_max_conns=3"), "status").expect(t, 0).says(t, "orders")
 }

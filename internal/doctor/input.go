@@ -52,11 +52,12 @@ func OpenPool(ctx context.Context, url string) (*pgxpool.Pool, error) {
 
 // ParseSession is a configuration of single sessions for the checks.
 func ParseSession(url string) (*pgx.ConnConfig, error) {
-	cfg, err := pgx.ParseConfig(url)
-	if err == nil {
-		name(cfg)
+	cfg, err := pgxpool.ParseConfig(url) // what a pool may be told is no error here
+	if err != nil {
+		return nil, err
 	}
-	return cfg, err
+	name(cfg.ConnConfig)
+	return cfg.ConnConfig, nil
 }
 
 // name lets operators see whose sessions these are, and lets them work with a
