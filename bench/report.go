@@ -82,6 +82,8 @@ func (b *book) goals(p *page) {
 	for _, v := range all {
 		p.line("| %s | %s | %s | %s |", v.goal, v.want, v.reached, v)
 	}
+	p.line("")
+	p.line("[What the check is made of](decisions/0013-the-check-is-a-function.md) tells what keeps a fenced insert below an unfenced one.")
 }
 
 func (b *book) table(p *page, w workload, protocol string) {

@@ -341,11 +341,8 @@ CREATE FUNCTION wirefence.check(fence text, default_resource text, required bool
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    carried text := fence;
+    carried text := coalesce(fence, current_setting('wirefence.token', true));
 BEGIN
-    IF carried IS NULL THEN
-        carried := current_setting('wirefence.token', true);
-    END IF;
     IF default_resource IS NOT NULL AND strpos(carried, '=') = 0 THEN
         carried := default_resource || '=' || carried;
     END IF;
