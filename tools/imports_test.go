@@ -53,6 +53,15 @@ var imports = []struct {
 	{"internal/journal/a.go", module + "/proxy", ""},
 	{"internal/journal/a.go", module + "/lockclient", "journal"},
 
+	{"internal/campaign/a.go", module + "/lockclient", ""},
+	{"internal/campaign/a.go", module + "/proxy", "holders"},
+	{"internal/runner/a.go", module + "/fence", ""},
+	{"internal/runner/a.go", module + "/lockclient/redis", "holders"},
+	{"internal/runner/a_test.go", module + "/lockclient/redis", ""},
+
+	{"internal/servers/a.go", module + "/migrations", "servers"},
+	{"internal/authority/a.go", module + "/proxy", "servers"},
+
 	{"internal/doctor/a.go", module + "/migrations", ""},
 	{"internal/doctor/a.go", module + "/lockclient/redis", ""},
 	{"internal/doctor/a.go", module + "/proxy", "doctor"},
