@@ -9,7 +9,8 @@ import (
 
 // CatalogQuery asks a database for what ParseCatalog reads: one row with one
 // column of text, which is not null. Any role may run it; it depends on no
-// setting of the session but client_encoding, which should be UTF8.
+// setting of the session. Names beyond ASCII, which are never taken for known, are
+// not in it.
 //
 //go:embed catalog.sql
 var CatalogQuery string

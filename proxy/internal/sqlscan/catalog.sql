@@ -225,8 +225,15 @@ line (kind, name) as (
    where c.castcontext OPERATOR(pg_catalog.=) 'i' and c.oid OPERATOR(pg_catalog.>=) 16384::pg_catalog.oid
      and (f.writes or exists (select from suspect s where s.id OPERATOR(pg_catalog.=) f.oid))
 )
+-- The client's encoding may lack a character beyond ASCII, and then the answer would be
+-- an error. The scanner takes no name with such a one for known; "?" stands for what else
+-- there is to say of it.
 select pg_catalog.string_agg(
-         case when pg_catalog.strpos(l.name, pg_catalog.chr(10)) OPERATOR(pg_catalog.=) 0 then l.kind OPERATOR(pg_catalog.||) l.name
+         case when l.name collate pg_catalog."C" OPERATOR(pg_catalog.~) ('[^'::pg_catalog.text OPERATOR(pg_catalog.||)
+                     pg_catalog.chr(1) OPERATOR(pg_catalog.||) '-' OPERATOR(pg_catalog.||) pg_catalog.chr(127) OPERATOR(pg_catalog.||) ']')
+              then case when l.kind OPERATOR(pg_catalog.=) any ('{s,u,p}'::pg_catalog.text[]) then ''
+                        else l.kind OPERATOR(pg_catalog.||) '?' end
+              when pg_catalog.strpos(l.name, pg_catalog.chr(10)) OPERATOR(pg_catalog.=) 0 then l.kind OPERATOR(pg_catalog.||) l.name
               when l.kind OPERATOR(pg_catalog.=) any ('{s,u}'::pg_catalog.text[]) then ''
               else '!' end,
          pg_catalog.chr(10)) OPERATOR(pg_catalog.||) pg_catalog.chr(10) OPERATOR(pg_catalog.||) '.'

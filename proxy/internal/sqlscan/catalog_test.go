@@ -53,6 +53,40 @@ func contains(text, line string) bool {
 	return slices.Contains(lines(text), line)
 }
 
+// A client's encoding may lack what a name has.
+func TestCatalogQueryIsAnsweredInEveryEncoding(t *testing.T) {
+	forEachServer(t, func(t *testing.T, major int, conn *pgconn.PgConn) {
+		mustRun(t, conn, objects)
+		mustRun(t, conn, `drop schema if exists beyond cascade; create schema beyond; set search_path = beyond, public;
+			create function "wéird"(text) returns text language sql as $$ select 'x' $$;
+			create function "Ändert"() returns text language sql as $$ select set_config('wirefence.token', '', false) $$;
+			create procedure "löscht"() language sql as $$ delete from pg_class where false $$;
+			create view "日本" as select nextval('pg_catalog.pg_class'::regclass);
+			create domain "тип" as int check (nextval('pg_catalog.pg_class'::regclass) > value)`)
+		want := answer(t, conn)
+		for _, encoding := range []string{"win1251", "sjis", "latin1", "sql_ascii"} {
+			mustRun(t, conn, "set client_encoding = "+encoding)
+			if got := answer(t, conn); got != want {
+				t.Errorf("in %s the answer has %d bytes of %d", encoding, len(got), len(want))
+			}
+		}
+		mustRun(t, conn, "reset client_encoding; reset search_path; drop schema beyond cascade")
+		if !contains(want, "x?") || !contains(want, "r?") || !contains(want, "t?") || contains(want, "s?") || contains(want, "!") {
+			t.Error("what names beyond ASCII may do is not said")
+		}
+		unended := slices.DeleteFunc(lines(want), func(line string) bool { return line == "." })
+		cat, err := ParseCatalog([]byte(strings.Join(unended, "\n") + "\n."))
+		if err != nil || !cat.HasSetters() {
+			t.Fatalf("no setter is known, %v", err)
+		}
+		for _, sql := range []string{`select "wéird"('x')`, `select "Ändert"()`, `table "日本"`, `select '1'::"тип"`} {
+			if !scanOne(t, sql, Options{}, cat).Write {
+				t.Errorf("%s counts as a read", sql)
+			}
+		}
+	})
+}
+
 func TestParseCatalogRefusesWhatItCannotRead(t *testing.T) {
 	for _, text := range []string{"", "sabs", "sabs\n", "sabs\nunextval", "?abs\n."} {
 		if _, err := ParseCatalog([]byte(text)); err == nil {
