@@ -31,7 +31,8 @@ func lockCommand() *cobra.Command {
 PGOPTIONS, so that an unmodified psql script is fenced, in WIREFENCE_TOKEN
 (34) and in WIREFENCE_FENCE (orders=34). The command's whole process group, and
 on Linux what has left it, is ended before the lease can be another's, and when
-the command itself has ended.
+the command itself has ended. Under another wirefence lock it carries the
+fences of both.
 
 Leases are in the database of WIREFENCE_DATABASE_URL, or in Redis, etcd or
 ZooKeeper if WIREFENCE_REDIS_URL, WIREFENCE_ETCD_URL or WIREFENCE_ZOOKEEPER_URL is

@@ -141,6 +141,13 @@ func TestLockFencesPsql(t *testing.T) {
 	}
 	// The store's counter is behind the rival's token; the next holder doesn't see it.
 	wirefence(t, settings, "lock", "jobs:night", "--", "sh", "-c", "echo $WIREFENCE_TOKEN; "+insert("next")).expect(t, 0).says(t, "1001", "INSERT 0 1")
+
+	// Within another lock both fences count.
+	within := func(script string) result {
+		return wirefence(t, settings, "lock", "jobs:night", "--", os.Args[0], "lock", "reports", "--", "sh", "-ec", script)
+	}
+	within("echo $WIREFENCE_FENCE; "+insert("both")).expect(t, 0).says(t, "jobs:night=1002,reports=1\n", "INSERT 0 1")
+	within(strings.Replace(rival, "1000", "2000", 1)+"; "+insert("zombie")).expect(t, 1, `stale fencing token for resource "jobs:night"`)
 }
 
 func TestLockNamesWhatIsDown(t *testing.T) {

@@ -70,15 +70,35 @@ func value(env []string, name string) string {
 }
 
 // withFence returns env with the fence of the lease for libpq's clients, for
-// scripts that hand the token on, and for those that hand the fence on.
-func withFence(env []string, lease Lease) []string {
-	f := lease.Fence().String()
-	options := pgOptions(value(env, "PGOPTIONS"), f)
+// scripts that hand the token on, and for those that hand the fence on. A fence that
+// is there already is carried on, since its lease is held as well: a run within a run.
+func withFence(env []string, lease Lease) ([]string, error) {
+	f, err := fences(value(env, fenceVariable), lease.Fence())
+	if err != nil {
+		return nil, fmt.Errorf("%s in the environment, which is carried on, holds %q: %w", fenceVariable, value(env, fenceVariable), err)
+	}
+	options := pgOptions(value(env, "PGOPTIONS"), f.String())
 	env = slices.DeleteFunc(slices.Clone(env), func(entry string) bool {
 		name, _, _ := strings.Cut(entry, "=")
-		return name == "PGOPTIONS" || name == "WIREFENCE_TOKEN" || name == "WIREFENCE_FENCE"
+		return name == "PGOPTIONS" || name == "WIREFENCE_TOKEN" || name == fenceVariable
 	})
-	return append(env, "PGOPTIONS="+options, "WIREFENCE_TOKEN="+lease.Token().String(), "WIREFENCE_FENCE="+f)
+	return append(env, "PGOPTIONS="+options, "WIREFENCE_TOKEN="+lease.Token().String(), fenceVariable+"="+f.String()), nil
+}
+
+const fenceVariable = "WIREFENCE_FENCE"
+
+// fences adds up the fence that the text outer is, if it is one, and ours, which counts
+// for the resource that both name.
+func fences(outer string, ours fence.Fence) (fence.Fence, error) {
+	if outer == "" {
+		return ours, nil
+	}
+	all, err := fence.Parse(outer)
+	if err != nil {
+		return fence.Fence{}, err
+	}
+	others := slices.DeleteFunc(all.Pairs(), func(p fence.Pair) bool { return ours.Token(p.Resource) != 0 })
+	return fence.New(append(others, ours.Pairs()...)...)
 }
 
 // pgOptions appends the fence to the value of PGOPTIONS. PostgreSQL splits that

@@ -90,7 +90,8 @@ func (o Options) withDefaults() Options {
 //   - ctx ended first: the group is ended within TermGrace, the error wraps the
 //     cause.
 //   - The command was not found or can't be executed: ExitNotFound or
-//     ExitNotExecutable.
+//     ExitNotExecutable. The latter also where WIREFENCE_FENCE in its environment,
+//     the fence of a run that this one is part of, is no fence or leaves no room.
 //   - The release failed: the lease will expire.
 //
 // Signals that come to this process meanwhile go to the group. Only one Run of
@@ -109,9 +110,13 @@ func Run(ctx context.Context, lease Lease, command []string, options Options) (e
 	if err != nil {
 		return notStarted(err), err
 	}
+	env, err := withFence(options.Env, lease)
+	if err != nil {
+		return ExitNotExecutable, err
+	}
 	signals := catch()
 	defer signals.stop()
-	g, err := startGroup(path, command, withFence(options.Env, lease), options)
+	g, err := startGroup(path, command, env, options)
 	if err != nil {
 		err = fmt.Errorf("start %s: %w", command[0], err)
 		return notStarted(err), err

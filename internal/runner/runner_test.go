@@ -204,13 +204,33 @@ func TestExitStatus(t *testing.T) {
 }
 
 func TestEnvironment(t *testing.T) {
-	env := []string{"PATH=" + os.Getenv("PATH"), "PGOPTIONS=-c a=b", "WIREFENCE_TOKEN=1", "WIREFENCE_FENCE=x=1", "KEEP=me"}
-	j := start(t, t.Context(), newHeld(), Options{Env: env}, "sh", "-c", `echo "$PGOPTIONS|$WIREFENCE_TOKEN|$WIREFENCE_FENCE|$KEEP"`)
-	if got, want := j.line(), "-c a=b -c wirefence.token=orders=34|34|orders=34|me"; got != want {
-		t.Errorf("got %s, want %s", got, want)
+	var full []string
+	for n := range fence.MaxPairs {
+		full = append(full, fmt.Sprintf("r%d=1", n))
 	}
-	if err := j.wantExit(0); err != nil {
-		t.Error(err)
+	for _, c := range []struct{ options, outer, want string }{
+		{"-c a=b", "", "-c a=b -c wirefence.token=orders=34|34|orders=34|me"},
+		{"", "orders=34", "-c wirefence.token=orders=34|34|orders=34|me"},
+		// Within another run, whose fence is carried on.
+		{"-c wirefence.token=x=1@etcd", "x=1@etcd", "-c wirefence.token=x=1@etcd -c wirefence.token=orders=34,x=1@etcd|34|orders=34,x=1@etcd|me"},
+		{"", "x=1,orders=33@redis", "-c wirefence.token=orders=34,x=1|34|orders=34,x=1|me"},
+		{"", "x", ""},
+		{"", strings.Join(full, ","), ""},
+	} {
+		env := []string{"PATH=" + os.Getenv("PATH"), "PGOPTIONS=" + c.options, "WIREFENCE_TOKEN=1", "WIREFENCE_FENCE=" + c.outer, "KEEP=me"}
+		j := start(t, t.Context(), newHeld(), Options{Env: env}, "sh", "-c", `echo "$PGOPTIONS|$WIREFENCE_TOKEN|$WIREFENCE_FENCE|$KEEP"`)
+		if c.want == "" {
+			if err := j.wantExit(ExitNotExecutable); err == nil || !strings.Contains(err.Error(), "WIREFENCE_FENCE in the environment") {
+				t.Errorf("within %s: %v", c.outer, err)
+			}
+			continue
+		}
+		if got := j.line(); got != c.want {
+			t.Errorf("got %s, want %s", got, c.want)
+		}
+		if err := j.wantExit(0); err != nil {
+			t.Error(err)
+		}
 	}
 }
 
