@@ -74,8 +74,7 @@ type Event struct {
 	PID         int    `json:"pid,omitempty"`
 	// Proxy is the name of the one that told of it.
 	Proxy string `json:"proxy,omitempty"`
-	// Database is how the session named its database to the proxy, if not by the
-	// name of the one that keeps this history.
+	// Database is the session's, if another of the server than keeps this history.
 	Database string `json:"database,omitempty"`
 }
 

@@ -43,7 +43,7 @@ COMMENT ON COLUMN wirefence.history.relation IS 'The guarded table, where a guar
 COMMENT ON COLUMN wirefence.history.login IS 'Who was logged in: the session that was refused, or that made the handoff.';
 COMMENT ON COLUMN wirefence.history.pid IS 'The process that served that session.';
 COMMENT ON COLUMN wirefence.history.proxy IS 'The proxy that told of it.';
-COMMENT ON COLUMN wirefence.history.database IS 'The name by which the session asked the proxy for its database, where that is not this one.';
+COMMENT ON COLUMN wirefence.history.database IS 'The database of the session, where that is another one of this server: a proxy tells its own database of all.';
 COMMENT ON COLUMN wirefence.history.issued IS 'Whether only an issuer could bring it about: a grant, a revocation, and what these ended. Clients cause the rest, which must not push that out.';
 COMMENT ON COLUMN wirefence.history.count IS 'How often it happened between at and last_at; how many rows were dropped.';
 
@@ -360,8 +360,8 @@ $$;
 
 -- record_refusals writes what a proxy has seen refused and what it had to drop, a
 -- JSON object for each with the names of columns. age and last_age are how many
--- seconds ago it happened first and last; raised says that this database raised it,
--- and so counted it.
+-- seconds ago it happened first and last; raised says that the session's database raised
+-- it, and so counted it. What another one has raised is not among those counted here.
 CREATE FUNCTION wirefence.record_refusals(proxy text, entries jsonb) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lock_timeout = '2s'
 AS $$
@@ -376,7 +376,8 @@ BEGIN
          token bigint, current_token bigint, source text, holder text, relation text, reason text,
          login text, application text, address inet, pid integer, database text, count bigint);
     UPDATE wirefence.history_bounds AS b SET recorded = b.recorded + raised.count
-    FROM (SELECT sum(e.count) AS count FROM jsonb_to_recordset(entries) AS e(raised boolean, count bigint) WHERE e.raised) AS raised
+    FROM (SELECT sum(e.count) AS count FROM jsonb_to_recordset(entries) AS e(raised boolean, count bigint, database text)
+          WHERE e.raised AND coalesce(e.database, current_database()) = current_database()) AS raised
     WHERE raised.count > 0;
     PERFORM wirefence.prune(greatest(512, 2 * jsonb_array_length(entries)));
 END

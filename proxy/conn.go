@@ -62,6 +62,9 @@ func (c *conn) run(began time.Time, a *arrival, fromClient *buffer) {
 		c.server.keys.Store(key, c.route)
 		c.origin.PID = pidOf(key)
 	}
+	if name := c.core.Reached(); name != "" {
+		c.origin.Database = name
+	}
 	c.server.metrics.accepted.Inc()
 	c.server.metrics.loginSeconds.Observe(time.Since(began).Seconds())
 	c.log.Debug("session began", "login", time.Since(began))

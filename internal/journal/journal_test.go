@@ -199,6 +199,44 @@ func TestUncountedRefusalsHideNone(t *testing.T) {
 	}
 }
 
+// What another database has raised and counted doesn't pass for what this one has,
+// whatever name the session came by.
+func TestRefusalsOfAnotherDatabaseHideNone(t *testing.T) {
+	w := newWorld(t, journal.Options{})
+	if _, err := w.admin.Exec(t.Context(), "INSERT INTO writes VALUES (1)"); err == nil {
+		t.Error("an unfenced write to a guarded table passed")
+	}
+	other := stack.Database(t, pg)
+	stack.Exec(t, pg.URL(other), "CREATE TABLE public.writes (id int)", "SELECT wirefence.seal('orders', 50, 'c/1')")
+	here := w.app.Config()
+	there := here.Copy()
+	there.Database = other
+	app, err := pgx.ConnectConfig(t.Context(), there)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = app.Close(context.Background()) }()
+	for _, conn := range []*pgx.Conn{app, app, w.app} {
+		if _, err := conn.Exec(t.Context(), "/*wirefence.token='orders=33'*/ INSERT INTO writes VALUES (1)"); !fence.IsStale(err) {
+			t.Errorf("a stale token gets %v", err)
+		}
+	}
+	all := w.told(t, 3)
+	databases := map[string]int64{}
+	for _, e := range all {
+		databases[e.Database] += e.Count
+	}
+	if len(databases) != 2 || databases[other] != 2 || databases[""] != 1 {
+		t.Errorf("refusals of %v", databases)
+	}
+	if totals, err := fence.TotalsOfHistory(t.Context(), w.admin); err != nil || totals.Raised != 2 || totals.Unrecorded != 1 {
+		t.Errorf("totals are %+v, %v", totals, err)
+	}
+	if counts, err := fence.RefusalsWithin(t.Context(), w.admin, time.Hour); err != nil || counts["orders"].Refused != 1 {
+		t.Errorf("counted are %v, %v", counts, err)
+	}
+}
+
 func TestWhatIsDroppedIsTold(t *testing.T) {
 	w := newWorld(t, journal.Options{Size: 3})
 	w.goAway(t)

@@ -93,6 +93,9 @@ func (s *Session) learnLogin(columns [][]byte) {
 		s.schema = columns[1] != nil
 	}
 	s.pool.on = s.pool.on && (len(columns) < 3 || !s.isOwnBackend(string(columns[2])))
+	if len(columns) > 3 {
+		s.reached = string(columns[3])
+	}
 }
 
 // isOwnBackend reports whether the server's process id is the one that the

@@ -27,7 +27,8 @@ type Session struct {
 	cfg       *Config
 	catalogs  *Catalogs
 	events    Events
-	database  string
+	database  string    // as the client has named it
+	reached   string    // as the database names itself, once it has said so
 	db        *database // the cache for this database and client_encoding
 	phase     phase
 	tracked   bool // statements are scanned: not in mode off, not for a walsender
@@ -206,6 +207,10 @@ func (s *Session) Held() bool { return s.held }
 // Key returns the process id and the secret key by which a CancelRequest names
 // this session, as the server sent them; "" if it sent none.
 func (s *Session) Key() string { return s.key }
+
+// Reached returns the name of the database that the session is in, which a pooler may
+// have given another; "" before the login has ended, and where nothing has told it.
+func (s *Session) Reached() string { return s.reached }
 
 // Done reports whether the client has said goodbye.
 func (s *Session) Done() bool { return s.done }
