@@ -220,5 +220,8 @@ func (b *backend) catalog() string {
 	if b.policy.setters {
 		text += "ssetter\nxsetter\n"
 	}
+	if b.policy.schema {
+		text += "w\n"
+	}
 	return text + "."
 }

@@ -104,8 +104,8 @@ func begunWith(tb testing.TB, cfg Config, variable string, events Events) *Sessi
 			tb.Fatal("the login does not end")
 		}
 		rows := row(variable, "wirefence.check(text,text,boolean)", "7")
-		if !bytes.Contains(sent, []byte("to_regprocedure('wirefence.check")) {
-			rows = row("sabs\nunextval\n.")
+		if !bytes.Contains(sent, []byte(strings.TrimSpace(loginSQL))) {
+			rows = row("sabs\nunextval\nw\n.")
 		}
 		s.FromServer(answers(sent, rows), &out)
 	}

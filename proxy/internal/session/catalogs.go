@@ -76,6 +76,7 @@ func (c *Catalogs) Forget() {
 type database struct {
 	owner   *Catalogs
 	name    string
+	schema  atomic.Bool // fences can be checked
 	setters atomic.Bool // some function may set the session variable
 	trusted atomic.Bool // nothing is known to have changed since the catalog was read
 	reads   atomic.Bool // some resource has its reads checked
@@ -198,6 +199,7 @@ func (d *database) store(q question, text []byte) error {
 		}
 		d.catalog, d.text = catalog, string(text)
 		d.generation++
+		d.schema.Store(catalog.HasSchema())
 		d.setters.Store(catalog.HasSetters())
 		d.reads.Store(catalog.ChecksReads())
 	}

@@ -32,8 +32,6 @@ func draw(d *dice) *setup {
 		enforced: s.mode == Enforce, required: d.n(4) == 3, schema: d.n(8) != 7, setters: d.n(3) == 2, failing: d.n(8) == 7,
 	}
 	s.policy.leased = s.mode != Off && d.n(4) == 3
-	// Where nothing can be checked, nobody reads the catalog for setters.
-	s.policy.setters = s.policy.setters && s.policy.schema
 	open := false
 	for range 1 + d.n(24) {
 		var parts []part

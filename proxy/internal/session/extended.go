@@ -105,7 +105,7 @@ func (s *Session) parse(msg []byte, at int, out *Out) int {
 // unsettled reports whether a statement, with which a batch begins, may be
 // refused for what the session variable is not yet known to hold.
 func (s *Session) unsettled(st *statement, out *Out) (wait bool) {
-	atStake := st.step.Unfenceable != "" || st.procedural || st.step.Write && !s.schema
+	atStake := st.step.Unfenceable != "" || st.procedural || st.step.Write && !s.checkable()
 	if !s.batch.fresh || !atStake || st.fence != "" || s.cfg.Mode != Enforce {
 		return false
 	}
@@ -243,7 +243,7 @@ func (s *Session) inherit(st *statement, out *Out) (wait bool) {
 // to come again after the replies that are under way.
 func (s *Session) guard(st *statement, by weave.Carrier, out *Out) (wait bool) {
 	enforce := s.cfg.Mode == Enforce
-	if (st.step.Unfenceable != "" || st.procedural || !s.schema) && by.Comment == "" && enforce && s.awaitVariable(out) {
+	if (st.step.Unfenceable != "" || st.procedural || !s.checkable()) && by.Comment == "" && enforce && s.awaitVariable(out) {
 		return true
 	}
 	var refusal *wire.Error
@@ -256,7 +256,7 @@ func (s *Session) guard(st *statement, by weave.Carrier, out *Out) (wait bool) {
 		refusal = s.unheld()
 	case !by.Carries():
 		refusal = s.refusal(fence.TokenRequired, "")
-	case !s.schema:
+	case !s.checkable():
 		refusal = s.refusal(fence.CannotBeFenced, "")
 	case st.procedural && s.major < 18 && s.batch.ended && enforce:
 		// Whether a block is open depends on AND CHAIN.

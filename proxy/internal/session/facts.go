@@ -104,7 +104,7 @@ func (s *Session) nextQuestion() bool {
 	if s.tracked && s.askInitial() {
 		return false
 	}
-	if s.tracked && s.schema && s.loginAsked < 2 {
+	if s.tracked && s.loginAsked < 2 {
 		if q, ok := s.db.ask(s.cfg.everyWrite); ok {
 			s.loginAsked++
 			s.toward = s.appendQuestion(s.toward, q)

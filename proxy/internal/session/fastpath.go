@@ -29,7 +29,7 @@ func (s *Session) functionCall(in []byte, size, at int, out *Out) int {
 	if size >= head {
 		oid = binary.BigEndian.Uint32(in[wire.HeaderSize:])
 	}
-	setter := s.schema && (s.db.setters.Load() || !s.db.trusted.Load()) || oid == setConfigOID
+	setter := s.db.setters.Load() || !s.db.trusted.Load() || oid == setConfigOID
 	if s.pool.on && oid != setConfigOID && oid < firstNormalOID {
 		setter = false // a refusal would hit every large object
 	}
@@ -55,7 +55,7 @@ func (s *Session) fenceFunctionCall(size, have, at int, setter bool, out *Out) i
 	if s.q.Ready() > 0 && !s.q.CopyIn() {
 		return s.hold() // whether a block is open is not known yet
 	}
-	if !s.schema && s.cfg.Mode == Enforce && !s.batch.open && s.awaitVariable(out) {
+	if !s.checkable() && s.cfg.Mode == Enforce && !s.batch.open && s.awaitVariable(out) {
 		return s.hold() // the session may prove to carry nothing
 	}
 	inBlock := s.tx != wire.Idle
@@ -72,7 +72,7 @@ func (s *Session) fenceFunctionCall(size, have, at int, setter bool, out *Out) i
 		refusal = s.unheld()
 	case !by.Carries():
 		refusal = s.refusal(fence.TokenRequired, "")
-	case !s.schema:
+	case !s.checkable():
 		refusal = s.refusal(fence.CannotBeFenced, "")
 	case s.batch.open && s.batch.ended && s.cfg.Mode == Enforce:
 		// Whether a block is open depends on AND CHAIN.

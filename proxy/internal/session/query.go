@@ -119,7 +119,7 @@ func (s *Session) readStatement(r *gathered, st *sqlscan.Statement, body []byte,
 		r.failure = errUnclearPrepare
 	}
 	r.bare, r.sets = r.bare || d.step.Write && !own, r.sets || d.step.Setter
-	r.contain = r.contain || d.procedural || d.step.Unfenceable != "" || d.step.Write && !s.schema
+	r.contain = r.contain || d.procedural || d.step.Unfenceable != "" || d.step.Write && !s.checkable()
 	s.dirty = s.dirty || d.declares && d.step.Write && r.by.Comment == ""
 	s.stmts, s.steps = append(s.stmts, d), append(s.steps, d.step)
 	return nil, false
@@ -130,7 +130,7 @@ func (s *Session) readStatement(r *gathered, st *sqlscan.Statement, body []byte,
 func (s *Session) weaveQuery(msg, body []byte, at int, by weave.Carrier, covered weave.Coverage, before uint64, out *Out) int {
 	plan := s.plan()
 	plan.Query(s.steps, by, covered, s.cfg.RequireFence)
-	if plan.Refuse == "" && len(plan.Inserts) > 0 && !s.schema {
+	if plan.Refuse == "" && len(plan.Inserts) > 0 && !s.checkable() {
 		plan.Refuse = fence.CannotBeFenced
 	}
 	if plan.Refuse != "" {
@@ -174,7 +174,7 @@ func (s *Session) weaveQuery(msg, body []byte, at int, by weave.Carrier, covered
 // untouched reports whether a text can be forwarded without being read: nothing
 // in it can be a fence or bring one about, and nothing has to be known of it.
 func (s *Session) untouched(body []byte) bool {
-	return s.variable == empty && !s.pool.on && !s.cfg.everyWrite && !s.inherits && (!s.schema || s.db.trusted.Load() && !s.db.setters.Load()) &&
+	return s.variable == empty && !s.pool.on && !s.cfg.everyWrite && !s.inherits && s.db.trusted.Load() && !s.db.setters.Load() &&
 		s.confirmed == (weave.Coverage{}) && !s.portals.fenced() && !sqlscan.Mentions(body)
 }
 

@@ -85,8 +85,12 @@ func (s *Session) describe(st *sqlscan.Statement, known bool) statement {
 	return d
 }
 
+// checkable reports whether the database has the function that checks a fence. A
+// session that was there before the function hears of it from the catalog.
+func (s *Session) checkable() bool { return s.schema || s.db.schema.Load() }
+
 // checksReads reports whether reads that carry a fence are to be checked.
-func (s *Session) checksReads() bool { return s.schema && s.db.reads.Load() }
+func (s *Session) checksReads() bool { return s.checkable() && s.db.reads.Load() }
 
 // mayset marks what may set the session variable although its text doesn't say
 // so: the run of a prepared statement, the end of a transaction, or, in a database that has functions
@@ -98,7 +102,7 @@ func (s *Session) mayset(d *statement) {
 	if s.inTx && (d.step.EndsTx || d.step.Uncovers) {
 		d.step.Setter = true // a rollback brings back what the variable held before it was asked for
 	}
-	if d.executes && s.setterSQL || s.schema && (s.db.setters.Load() || !s.db.trusted.Load()) && (d.step.Write || d.read || d.procedural) {
+	if d.executes && s.setterSQL || (s.db.setters.Load() || !s.db.trusted.Load()) && (d.step.Write || d.read || d.procedural) {
 		d.step.Setter = true
 	}
 }

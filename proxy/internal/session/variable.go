@@ -37,10 +37,8 @@ func (s *Session) settle(out *Out) {
 	out.own = s.appendAside(out.own, variableSQL, probeVar)
 	// As long as the catalog isn't known, any statement makes the value doubtful, and
 	// this question goes ahead of each: there would be no other moment to ask.
-	if s.schema {
-		if q, ok := s.db.ask(false); ok {
-			out.own = s.appendQuestion(out.own, q)
-		}
+	if q, ok := s.db.ask(false); ok {
+		out.own = s.appendQuestion(out.own, q)
 	}
 	out.put(mark)
 }

@@ -43,6 +43,7 @@ type Catalog struct {
 	operators map[string]bool // those that may write
 	marked    bool            // some name has a flag besides isFunction
 	setters   bool
+	schema    bool // fences can be checked
 	reads     bool // are checked
 	all       bool // every query may write
 }
@@ -53,6 +54,9 @@ type Catalog struct {
 // Setter only where it names such a function; and Mentions doesn't tell which
 // texts need no scan.
 func (c *Catalog) HasSetters() bool { return c != nil && c.setters }
+
+// HasSchema reports whether the database has the function that checks a fence.
+func (c *Catalog) HasSchema() bool { return c != nil && c.schema }
 
 // ChecksReads reports whether some resource has reads = check, so that reads that
 // carry a fence are to be checked.
@@ -70,6 +74,7 @@ func (c *Catalog) ChecksReads() bool { return c != nil && c.reads }
 //	f  as u, and row.name may call it
 //	o  an operator that may write
 //	!  every query may write: what does so needs no mention
+//	w  fences can be checked: wirefence.check is there
 //	c  reads are checked
 //
 // A name may stand on several lines, and u outweighs s.
@@ -115,6 +120,9 @@ func (c *Catalog) add(kind byte, name string) error {
 		return nil
 	case '!':
 		c.all = true
+		return nil
+	case 'w':
+		c.schema = true
 		return nil
 	case 'c':
 		c.reads = true

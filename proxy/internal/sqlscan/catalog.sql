@@ -213,6 +213,9 @@ line (kind, name) as (
     from suspect s join pg_catalog.pg_operator o on o.oid OPERATOR(pg_catalog.=) s.id
    where s.class OPERATOR(pg_catalog.=) 'pg_catalog.pg_operator'::pg_catalog.regclass::pg_catalog.oid
   union all
+  -- Whether fences can be checked here.
+  select 'w', '' where pg_catalog.to_regprocedure('wirefence.check(pg_catalog.text,pg_catalog.text,pg_catalog.bool)') is not null
+  union all
   -- Whether reads are checked here.
   select 'c', ''
     from pg_catalog.pg_proc p join pg_catalog.pg_namespace n on n.oid OPERATOR(pg_catalog.=) p.pronamespace
