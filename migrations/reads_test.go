@@ -95,6 +95,17 @@ func TestReadsAreCheckedIsTold(t *testing.T) {
 		want("SELECT true")
 		mustExec(t, issuer, "SELECT wirefence.set_resource('b', 'why', reads => 'pass')")
 		want("SELECT false")
+
+		// Who sees too little, since its snapshot is older, takes nothing back.
+		for _, level := range []string{"REPEATABLE READ", "SERIALIZABLE"} {
+			mustExec(t, other, "SELECT wirefence.set_resource('a', 'why', reads => 'check')")
+			snapshot(t, issuer, "BEGIN ISOLATION LEVEL "+level)
+			mustExec(t, other, "SELECT wirefence.set_resource('b', 'why', reads => 'check')")
+			mustExec(t, issuer, "SELECT wirefence.set_resource('a', 'why', reads => 'pass'); COMMIT")
+			want("SELECT true")
+			mustExec(t, other, "SELECT wirefence.set_resource('b', 'why', reads => 'pass')")
+			want("SELECT false")
+		}
 	})
 }
 
