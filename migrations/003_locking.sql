@@ -223,13 +223,14 @@ $$;
 -- way, but only those that it has seen there one wait before: each timeout
 -- gives up the place in the queue, and whoever stood behind comes in then and
 -- gets a moment to finish. False means that the token was superseded and the
--- lock is not held.
+-- lock is not held. preempt_after says how long a takeover may take, and not the
+-- session's lock_timeout; but where that is for ever, lock_timeout bounds it.
 CREATE FUNCTION wirefence.lock_exclusive(resource text, token bigint, source text, preempt_after interval) RETURNS boolean
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
     longest CONSTANT interval := least(preempt_after, interval '24 days'); -- what lock_timeout can hold
-    patience bigint := CASE WHEN longest IS NULL THEN 0
+    patience bigint := CASE WHEN preempt_after IS NULL THEN ceil(extract(epoch FROM current_setting('lock_timeout')::interval) * 1000)
                             ELSE greatest(ceil(extract(epoch FROM longest) * 1000), 1) END;
     give_up timestamptz := clock_timestamp() + longest + interval '30 s';
     rounds integer := 0;
@@ -249,6 +250,10 @@ BEGIN
         WHILE NOT wirefence.queue(resource, true, patience) LOOP
             IF wirefence.superseded(resource, token, source) THEN
                 RETURN false;
+            ELSIF preempt_after IS NULL THEN
+                RAISE lock_not_available USING
+                    MESSAGE = 'canceling statement due to lock timeout',
+                    DETAIL = 'Older transactions hold resource ' || wirefence.quoted(resource) || ', and its preempt_after ends none.';
             ELSIF clock_timestamp() > give_up THEN
                 RAISE lock_not_available USING
                     MESSAGE = 'could not take over resource ' || wirefence.quoted(resource),

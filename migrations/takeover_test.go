@@ -188,6 +188,14 @@ func TestPreemptAfterNullWaits(t *testing.T) {
 		mustExec(t, db.admin(t), "SELECT pg_sleep(0.3)")
 		wantCode(t, zombie(), "")
 		wantCode(t, <-sealed, "")
+
+		// For ever, unless the session's lock_timeout says otherwise.
+		zombie = db.zombie(t, "orders=35")
+		impatient := db.as(t, "issuer")
+		mustExec(t, impatient, "SET lock_timeout = '100ms'")
+		wantCode(t, exec(impatient, "SELECT wirefence.seal('orders', 36)"), "55P03")
+		wantCode(t, zombie(), "")
+		mustExec(t, impatient, "SELECT wirefence.seal('orders', 36)")
 	})
 }
 
