@@ -67,6 +67,11 @@ var stateScripts = []script{
 		send(q("DISCARD ALL"), run("INSERT INTO t VALUES (6, 'x')"), sync_, run("DEALLOCATE ALL"), run("INSERT INTO t VALUES (7, 'y')"), sync_, run("INSERT INTO t VALUES (8, 'z')"), sync_), ready(4),
 		simple("DISCARD PLANS; DISCARD SEQUENCES; DISCARD TEMP"), simple("BEGIN; DISCARD ALL"), simple("ROLLBACK"),
 	}},
+	{name: "18 DEALLOCATE ALL between transactions of a batch", steps: []step{
+		ready(1), synced(run("BEGIN"), run("INSERT INTO t VALUES (1, 'a')"), run("DEALLOCATE ALL"), run("COMMIT"), run("INSERT INTO t VALUES (2, 'b')")),
+		synced(run("BEGIN"), run("SAVEPOINT a"), run("INSERT INTO t VALUES (3, 'c')"), run("DEALLOCATE ALL"), run("ROLLBACK TO a"), run("INSERT INTO t VALUES (4, 'd')"), run("COMMIT")),
+		synced(run("INSERT INTO t VALUES (5, 'e')")),
+	}},
 	{name: "18 DEALLOCATE ALL in a batch that an older answer overtakes", steps: []step{
 		ready(1), synced(run("INSERT INTO t VALUES (1, 'a')")),
 		send(q("SELECT 1"), run("DEALLOCATE ALL")), until('Z'), send(run("INSERT INTO t VALUES (2, 'b')"), sync_), ready(1),

@@ -140,6 +140,7 @@ func (s *Session) ran(d *statement) {
 	}
 	if d.drops {
 		s.check.doubt = true
+		s.check.batch = [kinds]uint32{} // what this batch has prepared is gone, too
 	}
 	if d.lexing || d.step.Setter && (d.procedural || d.step.Write) {
 		s.lexPending, s.lexTx = true, true // what may set one setting by a function may set another
