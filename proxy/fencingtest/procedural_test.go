@@ -74,6 +74,13 @@ func TestCallInPipelines(t *testing.T) {
 			{[]string{"begin", "insert into jobs values (1)", "commit", "call proc()", ""}, nil, "I", 2, true},
 			{[]string{"call proc()", "begin", "insert into jobs values (1)", "", "rollback", ""}, nil, "I", 0, false},
 			{[]string{"call proc()", "commit", "insert into jobs values (1)", ""}, nil, "I", 2, false},
+			// What fails behind the CALL, and before the client ends or begins a transaction.
+			{[]string{"call proc()", "select 1/0", "commit", ""}, []string{"22012"}, "I", 0, false},
+			{[]string{"call committing()", "rollback", "", "insert into jobs values (1)", ""}, []string{"2D000"}, "I", 1, false},
+			{[]string{"call proc()", "select 1/0", "begin", "insert into jobs values (1)", "commit", ""}, []string{"22012"}, "I", 0, false},
+			{[]string{"call proc()", "commit", "select 1/0", ""}, []string{"22012"}, "I", 1, false},
+			{[]string{"call proc()", "commit", "begin", "select 1/0", ""}, []string{"22012"}, "E", 1, false},
+			{[]string{"call proc()", "commit", "start transaction", "insert into jobs values (1)", ""}, nil, "T", 2, false},
 		} {
 			if test.unsure && db.Major < 18 {
 				test.codes = []string{"WF006"}

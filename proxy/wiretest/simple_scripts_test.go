@@ -33,6 +33,12 @@ var simpleScripts = []script{
 		ready(1), simple("BEGIN"), simple("INSERT INTO t VALUES (1, 'a')"), twoPhase("PREPARE TRANSACTION"), simple("ROLLBACK"), twoPhase("COMMIT PREPARED"),
 	}, fenced: twoPhaseCantBeFenced},
 	{name: "a procedure that commits, simple", steps: []step{ready(1), simple("CALL commits()"), simple("SELECT 1")}, fenced: procedureCantCommit},
+	{name: "batches that fail between a DO and the end of a transaction", steps: []step{
+		ready(1), synced(run("DO $$BEGIN RAISE 'x'; END$$"), run("COMMIT")), simple("SELECT 1"),
+		synced(run("DO $$BEGIN RAISE 'x'; END$$"), run("ROLLBACK")), synced(run("INSERT INTO t VALUES (1, 'a')")),
+		synced(run("DO $$BEGIN PERFORM 1; END$$"), run("SELECT 1/0"), run("BEGIN"), run("COMMIT")), synced(run("INSERT INTO t VALUES (2, 'b')")),
+		send(run("DO $$BEGIN RAISE 'x'; END$$"), run("COMMIT"), sync_, run("INSERT INTO t VALUES (3, 'c')"), sync_), ready(2),
+	}},
 	{name: "a procedure that commits, extended", steps: []step{ready(1), synced(run("CALL commits()")), simple("SELECT 1")}, fenced: procedureCantCommit},
 	{name: "a block of code", steps: []step{
 		ready(1), simple("DO $$BEGIN INSERT INTO t VALUES (1, 'a'); END$$"), synced(run("DO $$BEGIN INSERT INTO t VALUES (2, 'b'); END$$")),

@@ -293,7 +293,7 @@ func (s *Session) contain(out *Out) {
 		return
 	}
 	s.putCommand("BEGIN", out)
-	s.batch.inBlock, s.batch.contained = true, true
+	s.batch.inBlock, s.batch.contained, s.batch.opened = true, true, true
 }
 
 func (s *Session) push(kind replies.Kind, by role) *note {
@@ -305,7 +305,7 @@ func (s *Session) push(kind replies.Kind, by role) *note {
 
 // sync handles a Sync, which ends a batch.
 func (s *Session) sync(out *Out) {
-	contained, covered := s.batch.open && s.batch.contained, s.coveredNow()
+	contained, opened, covered := s.batch.open && s.batch.contained, s.batch.open && s.batch.opened, s.coveredNow()
 	if s.skipping {
 		s.skipping = false
 		if !s.pool.on {
@@ -314,11 +314,11 @@ func (s *Session) sync(out *Out) {
 	} else if contained {
 		s.putCommand("COMMIT", out)
 	}
-	if contained || s.bound(covered) {
+	if opened || s.bound(covered) {
 		s.drained = true // what follows must not run into a failed block
 	}
 	e := s.q.Push(replies.Sync)
-	e.Note.covered, e.Note.contain = covered, contained
+	e.Note.covered, e.Note.contain = covered, opened
 	s.batch.open, s.pool.keeps = false, false
 	s.batch.id++ // what follows comes even if something in this batch has failed
 }

@@ -236,6 +236,7 @@ func (s *Session) resultEnds(msg []byte) bool {
 		return s.unexpected()
 	}
 	passes := s.passes(e)
+	s.begun = s.begun || e.Note.role == client && opensBlock(msg)
 	if e.Note.sql && e.Note.name != "" {
 		s.prepared.closed(e.Note.name, e.Note.before)
 	}
@@ -263,6 +264,18 @@ func (s *Session) resultEnds(msg []byte) bool {
 	}
 	s.q.Pop()
 	return passes
+}
+
+// opensBlock reports whether a CommandComplete is that of a BEGIN.
+func opensBlock(msg []byte) bool {
+	if len(msg) < wire.HeaderSize {
+		return false
+	}
+	switch string(msg[wire.HeaderSize:]) {
+	case "BEGIN\x00", "START TRANSACTION\x00":
+		return true
+	}
+	return false
 }
 
 // ready handles a ReadyForQuery.
@@ -326,8 +339,11 @@ func (s *Session) ready(msg []byte) bool {
 		s.commitFunctionCall()
 		return false
 	}
-	if e.Note.contain && status != wire.Idle {
-		// The block that the proxy put around a CALL or DO has failed.
+	begun := s.begun
+	s.begun = false
+	if e.Note.contain && status == wire.Failed && !begun {
+		// The block that the proxy put around a CALL or DO has failed, before the client
+		// has made it its own.
 		s.toward = wire.AppendSync(s.appendCommand(s.toward, "ROLLBACK", ours))
 		s.push(replies.Sync, client)
 		return false

@@ -61,6 +61,7 @@ type Session struct {
 	held     bool // input waits for replies
 	skipping bool // after an error the server discards what comes before the next Sync
 	drained  bool // hold all input until every reply has come
+	begun    bool // the client's BEGIN has run since the last ReadyForQuery
 	done     bool // the client sent Terminate
 
 	// The server's direction.
@@ -123,7 +124,8 @@ type batch struct {
 	inBlock   bool // in a transaction block
 	dead      bool // in an aborted transaction: the server does nothing but end it
 	ended     bool // the client has ended a transaction in it
-	contained bool // the proxy has put a transaction block around it
+	contained bool // the proxy has put a transaction block around what comes
+	opened    bool // it has put one somewhere into it
 	covered   weave.Coverage
 	view      view // of the catalog, one for the whole batch
 }
@@ -131,7 +133,7 @@ type batch struct {
 // note is what a reply's entry remembers.
 type note struct {
 	role    role
-	contain bool // the Sync ends a transaction block of the proxy's own
+	contain bool // a failure before the Sync may have left a transaction block of the proxy's own
 	closes  byte // what a Close is of: 'S' or 'P'
 	sql     bool // an SQL DEALLOCATE of name
 	name    string
