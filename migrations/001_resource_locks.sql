@@ -3,6 +3,9 @@
 -- made before (preflight.sql).
 SET LOCAL search_path = pg_catalog, pg_temp;
 
+-- The version is updated, which a publication of all tables wants an identity for.
+ALTER TABLE wirefence.applied_version REPLICA IDENTITY FULL;
+
 -- A function is nobody's to call until it is granted.
 ALTER DEFAULT PRIVILEGES REVOKE EXECUTE ON FUNCTIONS FROM PUBLIC;
 

@@ -27,7 +27,7 @@ GRANT SELECT ON wirefence.guards, wirefence.bypasses TO wirefence_issuer;
 -- come with its parent's.
 CREATE VIEW wirefence.guard_triggers AS
 SELECT t.tgrelid::regclass AS relation, t.tgname AS name, t.tgnargs > 1 AS shadow, p.proname AS function, t.tgenabled AS enabled,
-       CASE WHEN t.tgnargs > 0 THEN convert_from(substr(t.tgargs, 1, position('\x00'::bytea IN t.tgargs) - 1), getdatabaseencoding()) END AS resource,
+       CASE WHEN t.tgnargs > 0 THEN convert_from(substr(t.tgargs, 1, position(decode('00', 'hex') IN t.tgargs) - 1), getdatabaseencoding()) END AS resource,
        t.tgparentid <> 0 AS from_parent
 FROM pg_trigger AS t
 JOIN pg_proc AS p ON p.oid = t.tgfoid

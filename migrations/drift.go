@@ -60,8 +60,9 @@ func Drifts(ctx context.Context, conn *pgx.Conn) ([]Drift, error) {
 		return nil, err
 	}
 	defer func() { _ = tx.Rollback(context.WithoutCancel(ctx)) }()
-	// The role's own search_path may put other operators before the system's.
-	if _, err := tx.Exec(ctx, "SET LOCAL search_path = pg_catalog, pg_temp"); err != nil {
+	// The role's own search_path may put other operators before the system's, and names
+	// are compared as the server writes them.
+	if _, err := tx.Exec(ctx, "SELECT pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', true), pg_catalog.set_config('quote_all_identifiers', 'off', true)"); err != nil {
 		return nil, err
 	}
 	var usable bool
@@ -135,7 +136,7 @@ func (f *function) fault(p present) string {
 		return "it is not SECURITY DEFINER any more"
 	case !f.definer && p.Definer:
 		return "it was made SECURITY DEFINER"
-	case !slices.Equal(slices.Sorted(slices.Values(f.settings)), slices.Sorted(slices.Values(p.Settings))):
+	case !slices.Equal(settings(f.settings), settings(p.Settings)):
 		return fmt.Sprintf("its settings are %s, not %s", orNone(p.Settings), orNone(f.settings))
 	case f.strict != p.Strict, f.volatile != p.Volatile:
 		return "its volatility or strictness was changed"
@@ -146,6 +147,18 @@ func (f *function) fault(p present) string {
 	}
 	return ""
 }
+
+// settings are those of a function, in order. Names are quoted for nothing where
+// whoever made it had quote_all_identifiers on.
+func settings(of []string) (all []string) {
+	for _, s := range of {
+		all = append(all, quotedName.ReplaceAllString(s, "$1"))
+	}
+	slices.Sort(all)
+	return all
+}
+
+var quotedName = regexp.MustCompile(`"([a-z_]+)"`)
 
 func orNone(settings []string) string {
 	if len(settings) == 0 {

@@ -48,6 +48,35 @@ func TestApplyIsIdempotentAndSaysWhatItDoes(t *testing.T) {
 	})
 }
 
+// Databases come with settings and publications of their own.
+func TestApplyInAnOddDatabase(t *testing.T) {
+	onEach(t, func(t *testing.T, db database) {
+		empty := create(t, db.Postgres, "")
+		for _, setting := range []string{
+			"standard_conforming_strings = off", "quote_all_identifiers = on", "bytea_output = escape", "escape_string_warning = on",
+			"default_transaction_isolation = 'serializable'", "check_function_bodies = off", "search_path = nowhere",
+		} {
+			mustExec(t, db.admin(t), "ALTER DATABASE "+empty.name+" SET "+setting)
+		}
+		mustExec(t, empty.admin(t), "CREATE PUBLICATION everything FOR ALL TABLES")
+		apply(t, empty.admin(t))
+		for _, set := range []string{"", "RESET ALL"} {
+			if set != "" {
+				mustExec(t, db.admin(t), "ALTER DATABASE "+empty.name+" "+set)
+			}
+			conn := empty.admin(t)
+			if found, err := migrations.Drifts(t.Context(), conn); err != nil || len(found) > 0 {
+				t.Errorf("drifted: %+v, %v", found, err)
+			}
+			mustExec(t, conn, "UPDATE wirefence.applied_version SET version = version")
+			mustExec(t, conn, "CREATE TABLE IF NOT EXISTS public.orders (id int)")
+			mustExec(t, conn, "SELECT wirefence.seal('orders', 1, 'a'), wirefence.protect('public.orders', 'orders')")
+			wantCode(t, exec(conn, "INSERT INTO public.orders VALUES (1)"), "WF002")
+			mustExec(t, conn, "SELECT wirefence.unprotect('public.orders'), wirefence.revoke('orders'), wirefence.set_resource('orders', 'why not', reads => 'check')")
+		}
+	})
+}
+
 func TestApplyByEightAtOnce(t *testing.T) {
 	onEach(t, func(t *testing.T, db database) {
 		empty := create(t, db.Postgres, "")

@@ -71,7 +71,8 @@ func name(cfg *pgx.ConnConfig) {
 }
 
 // read runs a function in a transaction of the database that can't write, and in
-// which nothing comes before the system's own functions. All is set for the
+// which nothing comes before the system's own functions, and values and names are
+// written as by default. All is set for the
 // transaction alone, since a pooler may hand the session to others afterwards.
 func (in *Input) read(ctx context.Context, do func(tx pgx.Tx) error) error {
 	tx, err := in.Database.BeginTx(ctx, pgx.TxOptions{AccessMode: pgx.ReadOnly})
@@ -79,7 +80,8 @@ func (in *Input) read(ctx context.Context, do func(tx pgx.Tx) error) error {
 		return err
 	}
 	defer func() { _ = tx.Rollback(context.WithoutCancel(ctx)) }()
-	if _, err := tx.Exec(ctx, "SET LOCAL search_path = pg_catalog, pg_temp"); err != nil {
+	if _, err := tx.Exec(ctx, `SELECT pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', true),
+		pg_catalog.set_config('bytea_output', 'hex', true), pg_catalog.set_config('quote_all_identifiers', 'off', true)`); err != nil {
 		return err
 	}
 	return do(tx)
