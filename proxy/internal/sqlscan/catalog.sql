@@ -142,11 +142,14 @@ routine as not materialized (
            select n.oid from pg_catalog.pg_namespace n where n.nspname OPERATOR(pg_catalog.=) 'wirefence'))
 ),
 -- Those that may set the session variable: they mention it, or set what they
--- compute. set_config('x.y', ...) is harmless; 2078 is set_config.
+-- compute. set_config('x.y', ...) is harmless, and so are calls of the schema's own
+-- functions; 2078 is set_config.
 direct (name) as materialized (
   select r.name from routine r
    where r.config OPERATOR(pg_catalog.~*) 'wirefence'
       or pg_catalog.strpos(r.text, 'wirefence') OPERATOR(pg_catalog.>) 0
+         and pg_catalog.strpos(pg_catalog.regexp_replace(r.text, 'wirefence[.](?!token)[a-z_]+[[:space:]]*[(]', '', 'g'),
+               'wirefence') OPERATOR(pg_catalog.>) 0
       or pg_catalog.strpos(r.text, 'set_config') OPERATOR(pg_catalog.>) 0
          and pg_catalog.strpos(pg_catalog.regexp_replace(r.text,
                'set_config"?[[:space:]]*[(][[:space:]]*''+(?!client_encoding|standard_conforming_strings)[a-z0-9_.]+''+(::text)?[[:space:]]*,', '', 'g'),

@@ -87,6 +87,28 @@ func TestCatalogQueryIsAnsweredInEveryEncoding(t *testing.T) {
 	})
 }
 
+// What calls the schema's functions sets no fence by that.
+func TestCallsOfTheSchemaSetNoFence(t *testing.T) {
+	forEachServer(t, func(t *testing.T, major int, conn *pgconn.PgConn) {
+		for body, sets := range map[string]bool{
+			`begin perform wirefence.check(); end`:                                             false,
+			`begin perform wirefence.check ('a=1'), WIREFENCE.seal('a', 1, 'h'); end`:          false,
+			`begin perform wirefence.check(); set local wirefence.token = 'a=1'; end`:          true,
+			`begin perform wirefence.check(); set local wirefence . token = 'a=1'; end`:        true,
+			`begin execute 'set wirefence.tok' || 'en = ''a=1'''; end`:                         true,
+			`begin perform set_config('wirefence.token', 'a=1', true); end`:                    true,
+			`begin perform set_config('wirefence.' || 'tok' || chr(101) || 'n', '', true);end`: true,
+			`begin perform "wirefence".check(); end`:                                           true, // can't be told apart
+		} {
+			mustRun(t, conn, "create or replace function checks_or_sets() returns void language plpgsql as $$ "+body+" $$")
+			if got := contains(answer(t, conn), "xchecks_or_sets"); got != sets {
+				t.Errorf("%s counts as one that sets a fence: %v", body, got)
+			}
+		}
+		mustRun(t, conn, "drop function checks_or_sets()")
+	})
+}
+
 func TestParseCatalogRefusesWhatItCannotRead(t *testing.T) {
 	for _, text := range []string{"", "sabs", "sabs\n", "sabs\nunextval", "?abs\n."} {
 		if _, err := ParseCatalog([]byte(text)); err == nil {
