@@ -32,6 +32,10 @@ var simpleScripts = []script{
 	{name: "two-phase commit", steps: []step{
 		ready(1), simple("BEGIN"), simple("INSERT INTO t VALUES (1, 'a')"), twoPhase("PREPARE TRANSACTION"), simple("ROLLBACK"), twoPhase("COMMIT PREPARED"),
 	}, fenced: twoPhaseCantBeFenced},
+	{name: "warnings about a place in the text", steps: []step{
+		ready(1), simple("SET standard_conforming_strings = off"), simple(`INSERT INTO t VALUES (1, 'a\'; SELECT 1; --')`),
+		simple(`SELECT '\'', 1; INSERT INTO t VALUES (2, '\\'); SELECT 'é\''`), synced(run(`INSERT INTO t VALUES (3, 'c\'')`)),
+	}},
 	{name: "a procedure that commits, simple", steps: []step{ready(1), simple("CALL commits()"), simple("SELECT 1")}, fenced: procedureCantCommit},
 	{name: "batches that fail between a DO and the end of a transaction", steps: []step{
 		ready(1), synced(run("DO $$BEGIN RAISE 'x'; END$$"), run("COMMIT")), simple("SELECT 1"),

@@ -3,6 +3,8 @@ package session
 import (
 	"fmt"
 
+	"github.com/jackc/pgx/v5/pgproto3"
+
 	"github.com/wirefence/wirefence/fence"
 	"github.com/wirefence/wirefence/proxy/internal/replies"
 	"github.com/wirefence/wirefence/proxy/internal/wire"
@@ -129,6 +131,40 @@ func (s *Session) translate(msg []byte, code string, front *replies.Entry[note],
 		return false
 	}
 	return true
+}
+
+// notice decides what the client sees of a notice. What a check says passes, in its
+// own message or as part of the client's; what the server says of its running
+// them, as a log of durations, does not.
+func (s *Session) notice(msg []byte, out *Out) (passes bool) {
+	front := s.q.Front()
+	if front == nil || front.Note.role == fastCall || front.Note.role == client && front.Note.plan == nil {
+		return true
+	}
+	n := &front.Note
+	if n.role != client && n.role != oursCheck && n.role != fastBefore {
+		return false
+	}
+	e, err := wire.DecodeError(msg)
+	if err != nil {
+		return true
+	}
+	if loud := e.SeverityUnlocalized == "WARNING" || e.SeverityUnlocalized == "NOTICE"; !loud && (n.plan == nil || n.plan.Ours()) {
+		return false
+	}
+	if n.plan == nil || e.Position == 0 {
+		return true
+	}
+	e.Position = int32(n.plan.Position(int(e.Position)))
+	moved := pgproto3.NoticeResponse(*e)
+	mark := len(out.own)
+	own, err := moved.Encode(out.own)
+	if err != nil {
+		return true
+	}
+	out.own = own
+	out.put(mark)
+	return false
 }
 
 // counted is what stands in the field of the schema where the database has counted a

@@ -69,6 +69,9 @@ func (s *Session) wantsWhole(typ byte) bool {
 	case wire.DataRow:
 		front := s.q.Front()
 		return front != nil && front.Note.role != client || front != nil && front.Note.plan != nil && front.Note.plan.Ours()
+	case wire.NoticeResponse:
+		front := s.q.Front()
+		return front != nil && (front.Note.role != client || front.Note.plan != nil)
 	}
 	return false
 }
@@ -95,8 +98,7 @@ func (s *Session) judge(typ byte, msg []byte, out *Out) bool {
 		s.key = string(msg[wire.HeaderSize:])
 		return true
 	case wire.NoticeResponse:
-		front := s.q.Front()
-		return front == nil || front.Note.role != ours
+		return s.notice(msg, out)
 	case wire.ParseComplete:
 		return s.parseComplete()
 	case wire.BindComplete:

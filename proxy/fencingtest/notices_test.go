@@ -1,0 +1,61 @@
+package fencingtest
+
+import (
+	"context"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/wirefence/wirefence/internal/stack"
+)
+
+// A client that wants to hear all that the server does hears nothing of what the
+// proxy asks for itself.
+func TestTheProxysMessagesAreNotHeard(t *testing.T) {
+	onEach(t, oldAndNew, func(t *testing.T, db *database) {
+		db.seal(t, "orders", 34)
+		cfg, err := pgx.ParseConfig(stack.URL(db.proxy, db.name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		var mu sync.Mutex
+		var heard []string
+		cfg.OnNotice = func(_ *pgconn.PgConn, n *pgconn.Notice) {
+			mu.Lock()
+			defer mu.Unlock()
+			heard = append(heard, n.Message)
+		}
+		c, err := pgx.ConnectConfig(t.Context(), cfg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = c.Close(context.Background()) }()
+		mustExec(t, c, "set log_statement = 'all'")
+		mustExec(t, c, "set log_min_duration_statement = 0")
+		mustExec(t, c, "set client_min_messages = log")
+		mustExec(t, c, "select set_config('wirefence.token', 'orders=34', false)")
+		for range 3 { // the first prepares the check
+			if _, err := c.Exec(t.Context(), "insert into jobs values ($1)", 34); err != nil {
+				t.Fatal(err)
+			}
+			mustExec(t, c, "do $$ begin raise notice 'heard'; end $$")
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		own := 0
+		for _, message := range heard {
+			if strings.Contains(message, "_wirefence") || strings.Contains(message, "pg_catalog.current_setting('wirefence.token'") {
+				t.Errorf("the client hears %q", message)
+			}
+			if message == "heard" {
+				own++
+			}
+		}
+		if own != 3 {
+			t.Errorf("the client hears its own notices %d times of %q", own, heard)
+		}
+	})
+}
