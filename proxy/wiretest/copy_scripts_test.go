@@ -29,6 +29,10 @@ var copyScripts = []script{
 	{name: "07 CopyFail, extended", steps: []step{
 		ready(1), send(run("COPY t FROM STDIN"), flush), until('G'), send(copyFail("no more"), run("SELECT 1"), sync_), ready(1), simple("SELECT count(*) FROM t"),
 	}},
+	{name: "07 CopyFail behind a Sync, and more ahead of the answers", steps: []step{
+		ready(1), send(run("COPY t FROM STDIN"), data("1\ta\n"), sync_, copyFail("no more"), q("BEGIN"), copyFail("still"), sync_, q("ROLLBACK"), q("SELECT count(*) FROM t")), ready(3),
+		simple("SELECT 1"),
+	}},
 	{name: "07 CopyFail behind a Sync", steps: []step{
 		ready(1), send(run("COPY t FROM STDIN"), sync_), until('G'), send(data("1\ta\n"), copyFail("no more"), sync_), ready(1), simple("SELECT count(*) FROM t"),
 	}},

@@ -127,7 +127,11 @@ func (b *backend) tale() string { return "\nthe server took\n\t" + strings.Join(
 func (b *backend) say(typ byte, body string) { b.out = append(b.out, message(typ, body)...) }
 
 func (b *backend) complain(severity, code string) {
-	b.say(wire.ErrorResponse, "S"+severity+"\x00V"+severity+"\x00C"+code+"\x00Mfailed\x00\x00")
+	routine := ""
+	if code == "57014" { // nothing else here raises it
+		routine = "R" + copyFailed + "\x00"
+	}
+	b.say(wire.ErrorResponse, "S"+severity+"\x00V"+severity+"\x00C"+code+"\x00Mfailed\x00"+routine+"\x00")
 }
 
 func (b *backend) warn(code string) {

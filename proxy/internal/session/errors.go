@@ -31,7 +31,11 @@ func (s *Session) error(msg []byte, out *Out) bool {
 			s.check.ready = [kinds]bool{} // somebody dropped it behind our back
 		}
 	}
-	s.q.FailCopyIn()
+	if code == "57014" && wire.ErrorField(msg, 'R') == copyFailed {
+		s.q.EndCopyIn() // all before the CopyFail was read
+	} else {
+		s.q.FailCopyIn()
+	}
 	switch front.Kind {
 	case replies.Query, replies.FunctionCall, replies.Sync:
 	default:
@@ -40,6 +44,10 @@ func (s *Session) error(msg []byte, out *Out) bool {
 	}
 	return passes
 }
+
+// copyFailed is the routine of the server that raises what a CopyFail asks for; a
+// statement that is cancelled has the same SQLSTATE.
+const copyFailed = "CopyGetData"
 
 // dropped notes that the server has skipped a message, or failed at it.
 func (s *Session) dropped(e *replies.Entry[note]) {

@@ -38,13 +38,17 @@ func DecodeError(msg []byte) (*pgproto3.ErrorResponse, error) {
 
 // ErrorCode returns the SQLSTATE of a whole ErrorResponse without decoding the
 // rest of it.
-func ErrorCode(msg []byte) string {
+func ErrorCode(msg []byte) string { return ErrorField(msg, 'C') }
+
+// ErrorField returns one field of a whole ErrorResponse, by its type
+// (documentation, "Error and Notice Message Fields"); "" if it has none.
+func ErrorField(msg []byte, field byte) string {
 	for b := msg[HeaderSize:]; len(b) > 1 && b[0] != 0; {
 		value, rest, ok := CString(b[1:])
 		if !ok {
 			return ""
 		}
-		if b[0] == 'C' {
+		if b[0] == field {
 			return string(value)
 		}
 		b = rest
