@@ -44,6 +44,8 @@ func indented(text, margin string) string {
 		switch {
 		case r == '\n':
 			b.WriteString("\n" + margin)
+		case r == '\t':
+			b.WriteString("  ")
 		case strconv.IsPrint(r) && r != utf8.RuneError:
 			b.WriteRune(r)
 		default:
