@@ -103,7 +103,7 @@ func begunWith(tb testing.TB, cfg Config, variable string, events Events) *Sessi
 		if n > 4 || len(sent) == 0 {
 			tb.Fatal("the login does not end")
 		}
-		rows := row(variable, "wirefence.check(text,text,boolean)", "7")
+		rows := row(variable, "wirefence.check(text,text,boolean)", "7", "at_home")
 		if !bytes.Contains(sent, []byte(strings.TrimSpace(loginSQL))) {
 			rows = row("sabs\nunextval\nw\n.")
 		}
