@@ -241,12 +241,17 @@ BEGIN
 END
 $$;
 
--- row_name evaluates a template for one row, given as JSON.
-CREATE FUNCTION wirefence.row_name(template text, line jsonb) RETURNS text
-LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
+-- row_query is the SQL by which a template is evaluated for a row, $1. Only the columns
+-- that it names are made text: others may hold what has none, or too much. They hide
+-- nulls of the same names, which stand for columns that have gone. OFFSET 0 keeps the
+-- planner from copying the row for each column.
+CREATE FUNCTION wirefence.row_query(template text) RETURNS text
+LANGUAGE sql IMMUTABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
-    SELECT CASE WHEN bool_and(NOT p.is_column OR line ->> p.part IS NOT NULL)
-                THEN string_agg(CASE WHEN p.is_column THEN line ->> p.part ELSE p.part END, '' ORDER BY p.place) END
+    SELECT concat('SELECT (SELECT ',
+        coalesce(string_agg(CASE WHEN p.is_column THEN format('%I::text', p.part) ELSE quote_literal(p.part) || '::text' END, ' || ' ORDER BY p.place), 'NULL::text'),
+        ' FROM (SELECT (given.line).* FROM (SELECT $1 AS line OFFSET 0) AS given) AS there) FROM (SELECT ',
+        string_agg(DISTINCT format('NULL::text AS %I', p.part), ', ') FILTER (WHERE p.is_column), ') AS gone')
     FROM wirefence.name_parts(template) WITH ORDINALITY AS p(part, is_column, place)
 $$;
 
@@ -257,26 +262,30 @@ $$;
 CREATE FUNCTION wirefence.guard_row() RETURNS trigger
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
+DECLARE
+    query CONSTANT text := wirefence.row_query(TG_ARGV[0]);
+    resource text;
 BEGIN
     IF TG_NARGS = 1 THEN
         PERFORM wirefence.check(NULL, NULL, false);
     END IF;
     IF TG_OP <> 'INSERT' THEN
-        PERFORM wirefence.guard_row_unchecked(TG_RELID::regclass, TG_ARGV[0], to_jsonb(OLD), TG_NARGS > 1);
+        EXECUTE query INTO resource USING OLD;
+        PERFORM wirefence.guard_row_unchecked(TG_RELID::regclass, TG_ARGV[0], resource, TG_NARGS > 1);
     END IF;
     IF TG_OP <> 'DELETE' THEN
-        PERFORM wirefence.guard_row_unchecked(TG_RELID::regclass, TG_ARGV[0], to_jsonb(NEW), TG_NARGS > 1);
+        EXECUTE query INTO resource USING NEW;
+        PERFORM wirefence.guard_row_unchecked(TG_RELID::regclass, TG_ARGV[0], resource, TG_NARGS > 1);
     END IF;
     RETURN NULL;
 END
 $$;
 
--- guard_row_unchecked is guard_unchecked for a row, given as JSON.
-CREATE FUNCTION wirefence.guard_row_unchecked(target regclass, template text, line jsonb, shadow boolean) RETURNS void
+-- guard_row_unchecked is guard_unchecked for a row, given by what the template makes
+-- of it.
+CREATE FUNCTION wirefence.guard_row_unchecked(target regclass, template text, resource text, shadow boolean) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
-DECLARE
-    resource CONSTANT text := wirefence.row_name(template, line);
 BEGIN
     IF octet_length(resource) BETWEEN 1 AND 255 THEN
         IF shadow THEN
@@ -341,6 +350,6 @@ BEGIN
 END
 $$;
 
-GRANT EXECUTE ON FUNCTION wirefence.guard(), wirefence.guard_row(), wirefence.guard_statement(),
-    wirefence.guard_unchecked(regclass, text), wirefence.guard_row_unchecked(regclass, text, jsonb, boolean),
+GRANT EXECUTE ON FUNCTION wirefence.guard(), wirefence.guard_row(), wirefence.guard_statement(), wirefence.row_query(text),
+    wirefence.guard_unchecked(regclass, text), wirefence.guard_row_unchecked(regclass, text, text, boolean),
     wirefence.guard_truncate(regclass, text, boolean), wirefence.guard_shadowed(regclass, text, text) TO PUBLIC;

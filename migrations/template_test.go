@@ -1,8 +1,11 @@
 package migrations_test
 
 import (
+	"fmt"
 	"strings"
 	"testing"
+
+	"github.com/jackc/pgx/v5"
 )
 
 // Each type that a template may name has one text for each value, whichever way the
@@ -22,5 +25,60 @@ func TestTypesOfATemplatesColumns(t *testing.T) {
 		}
 		mustExec(t, admin, "SET datestyle = 'German'; SET extra_float_digits = 0; SET bytea_output = 'escape'; SET wirefence.token = '"+name+"=1'; "+row)
 		mustExec(t, admin, "UPDATE typed SET h = h; DELETE FROM typed")
+	})
+}
+
+// What a row holds beside the template's columns is nothing to its guard: json may have
+// no jsonb, as where an escape stands for no character.
+func TestATemplatesOtherColumnsMayHoldAnything(t *testing.T) {
+	onEach(t, func(t *testing.T, db database) {
+		admin := db.admin(t)
+		mustExec(t, admin, fmt.Sprintf(`CREATE ROLE %[1]s_fixer LOGIN IN ROLE wirefence_bypass;
+			CREATE TABLE docs (k text NOT NULL, doc json) PARTITION BY LIST (k); CREATE TABLE trial (k text NOT NULL, doc json);
+			SELECT wirefence.protect('docs', 'docs:{k}'), wirefence.protect('trial', 'trial:{k}', true);
+			CREATE TABLE docs_a PARTITION OF docs FOR VALUES IN ('a'); GRANT ALL ON ALL TABLES IN SCHEMA public TO app, %[1]s_fixer`, db.name))
+		app, fixer := db.app(t), db.as(t, db.name+"_fixer")
+		for _, doc := range []string{`{"x": "\u0000"}`, `{"x": "\ud800"}`, `{"x": 1}`} {
+			insert := fmt.Sprintf("INSERT INTO docs_a VALUES ('a', '%s')", doc)
+			for _, before := range []string{
+				"SET LOCAL wirefence.token = 'docs:a=1'",
+				"SELECT wirefence.check('docs:a=1'); SAVEPOINT s; SELECT wirefence.check('docs:b=1'); ROLLBACK TO s",
+				"SET LOCAL wirefence.token = 'docs:a=1'; INSERT INTO docs VALUES ('a', '1'); RESET wirefence.token",
+			} {
+				mustExec(t, app, "BEGIN; "+before)
+				wantCode(t, exec(app, insert+"; UPDATE docs SET doc = '2'; DELETE FROM docs"), "")
+				mustExec(t, app, "ROLLBACK")
+			}
+			wantCode(t, exec(app, insert), "WF002")
+			wantCode(t, exec(fixer, insert), "")
+			wantCode(t, exec(app, strings.Replace(insert, "docs_a", "trial", 1)), "")
+		}
+		db.wantNoted(t, "WF002 trial:a trial", "WF002 trial:a trial", "WF002 trial:a trial")
+	})
+}
+
+// A column that has gone makes no name, whatever else is called as it was: functions of
+// a row can be written as its columns are.
+func TestATemplatesColumnThatHasGone(t *testing.T) {
+	onEach(t, func(t *testing.T, db database) {
+		admin := db.admin(t)
+		for i, name := range []string{"k", "count", "there", "given", "gone", "line", "docs", "text", "we ird", `"$1`, "ctid2", "Größe"} {
+			quoted := pgx.Identifier{name}.Sanitize()
+			mustExec(t, admin, fmt.Sprintf("CREATE TABLE t%[1]d (%[2]s text, n int, other text); SELECT wirefence.protect('t%[1]d', '{%[3]s}/{n}''\\/{n}')", i, quoted, name))
+			insert := fmt.Sprintf("INSERT INTO t%d VALUES ('a', 1, 'b')", i)
+			wantMessage := func(says string) {
+				t.Helper()
+				err := exec(admin, insert)
+				wantCode(t, err, "WF002")
+				if err != nil && !strings.Contains(err.Error(), says) {
+					t.Errorf("%s: %v, want %s", name, err, says)
+				}
+			}
+			wantMessage(`"a/1'\/1"`)
+			mustExec(t, admin, fmt.Sprintf("ALTER TABLE t%d RENAME COLUMN %s TO renamed", i, quoted))
+			wantMessage("belongs to no resource")
+			mustExec(t, admin, fmt.Sprintf("ALTER TABLE t%d RENAME COLUMN other TO %s", i, quoted))
+			wantMessage(`"b/1'\/1"`)
+		}
 	})
 }
