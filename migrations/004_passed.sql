@@ -75,6 +75,19 @@ LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
 RETURN CASE WHEN strpos(coalesce(current_setting('wirefence.passed', true), ''), concat(',', kind, wirefence.lock_key(resource), ',')) > 0
     THEN wirefence.passed_agrees() ELSE false END;
 
+-- passed_condition is the SQL by which a row's trigger finds that the
+-- transaction was checked for the name, itself an SQL expression, and that the session
+-- variable hasn't changed since. It is all built-in functions, for it is evaluated for
+-- every row. A name may be null.
+CREATE FUNCTION wirefence.passed_condition(name text) RETURNS text
+LANGUAGE sql IMMUTABLE SET search_path = pg_catalog, pg_temp
+AS $$
+    SELECT 'CASE WHEN strpos(coalesce(current_setting(''wirefence.passed'', true), ''''), '','' || hashtextextended((' || name || ') COLLATE "C", 8604534342903230051) || '','') > 0'
+        || ' AND strpos(current_setting(''wirefence.passed'', true), '',v'' || hashtextextended(coalesce(current_setting(''wirefence.token'', true), ''''), 8604534342903230051) || '','') > 0'
+        || ' THEN currval(''wirefence.passed''::regclass) = interval_hash_extended(now() - timestamptz ''1970-01-01 00:00:00+00'','
+        || ' hashtextextended(current_setting(''wirefence.passed'', true), 0)) ELSE false END'
+$$;
+
 -- set_passed makes a list the transaction's.
 CREATE FUNCTION wirefence.set_passed(list text) RETURNS void
 LANGUAGE sql SET search_path = pg_catalog, pg_temp

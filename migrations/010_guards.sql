@@ -33,6 +33,20 @@ FROM pg_trigger AS t
 JOIN pg_proc AS p ON p.oid = t.tgfoid
 WHERE p.pronamespace = 'wirefence'::regnamespace AND p.proname IN ('guard', 'guard_row', 'guard_statement');
 
+-- family lists a table with all its partitions and heirs, parents first.
+CREATE FUNCTION wirefence.family(target regclass) RETURNS TABLE (member regclass, kind "char", is_partition boolean)
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
+AS $$
+    WITH RECURSIVE family AS (
+        SELECT target::oid AS member, 0 AS depth
+        UNION
+        SELECT i.inhrelid, family.depth + 1 FROM pg_inherits AS i JOIN family ON i.inhparent = family.member
+    )
+    SELECT c.oid::regclass, c.relkind, c.relispartition AND c.oid <> target
+    FROM (SELECT f.member, max(f.depth) AS depth FROM family AS f GROUP BY f.member) AS f JOIN pg_class AS c ON c.oid = f.member
+    ORDER BY f.depth, c.oid
+$$;
+
 -- bypassing reports whether the session's login is a member of wirefence_bypass,
 -- by a grant: a superuser, whom PostgreSQL takes for a member of every role, is
 -- not. Nor is, from 16 on, who may but grant the role, as who has made it may.
@@ -241,9 +255,39 @@ BEGIN
 END
 $$;
 
--- row_query is the SQL by which a template is evaluated for a row, $1. Only the columns
--- that it names are made text: others may hold what has none, or too much. They hide
--- nulls of the same names, which stand for columns that have gone. OFFSET 0 keeps the
+-- is_template reports whether a resource names columns, and raises what is wrong
+-- with its form.
+CREATE FUNCTION wirefence.is_template(resource text) RETURNS boolean
+LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    IF coalesce(octet_length(resource), 0) NOT BETWEEN 1 AND 255 THEN
+        RAISE invalid_parameter_value USING MESSAGE = 'a resource name must have 1 to 255 bytes',
+            DETAIL = CASE WHEN resource IS NULL THEN 'It is null.' ELSE 'It has ' || octet_length(resource) || ' bytes.' END;
+    END IF;
+    RETURN (SELECT bool_or(p.is_column) FROM wirefence.name_parts(resource) AS p);
+END
+$$;
+
+-- plain_name is the name that a resource without columns stands for.
+CREATE FUNCTION wirefence.plain_name(resource text) RETURNS text
+LANGUAGE sql IMMUTABLE SET search_path = pg_catalog, pg_temp
+AS $$
+    SELECT string_agg(p.part, '' ORDER BY p.place)
+    FROM wirefence.name_parts(resource) WITH ORDINALITY AS p(part, is_column, place)
+$$;
+
+-- name_expression is the SQL by which a template is evaluated for a row.
+CREATE FUNCTION wirefence.name_expression(template text, line text) RETURNS text
+LANGUAGE sql IMMUTABLE SET search_path = pg_catalog, pg_temp
+AS $$
+    SELECT string_agg(CASE WHEN p.is_column THEN format('%s.%I::text', line, p.part) ELSE quote_literal(p.part) || '::text' END,
+                      ' || ' ORDER BY p.place)
+    FROM wirefence.name_parts(template) WITH ORDINALITY AS p(part, is_column, place)
+$$;
+
+-- row_query does so for a row in $1: others of its columns may hold what has no text, or
+-- too much. Nulls of the same names stand for columns that have gone. OFFSET 0 keeps the
 -- planner from copying the row for each column.
 CREATE FUNCTION wirefence.row_query(template text) RETURNS text
 LANGUAGE sql IMMUTABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp

@@ -1,28 +1,6 @@
 -- Which tables are guarded, and for which resource.
 SET LOCAL search_path = pg_catalog, pg_temp;
 
--- passed_condition is the SQL by which a row's trigger finds that the
--- transaction was checked for the name, itself an SQL expression, and that the session
--- variable hasn't changed since. It is all built-in functions, for it is evaluated for
--- every row. A name may be null.
-CREATE FUNCTION wirefence.passed_condition(name text) RETURNS text
-LANGUAGE sql IMMUTABLE SET search_path = pg_catalog, pg_temp
-AS $$
-    SELECT 'CASE WHEN strpos(coalesce(current_setting(''wirefence.passed'', true), ''''), '','' || hashtextextended((' || name || ') COLLATE "C", 8604534342903230051) || '','') > 0'
-        || ' AND strpos(current_setting(''wirefence.passed'', true), '',v'' || hashtextextended(coalesce(current_setting(''wirefence.token'', true), ''''), 8604534342903230051) || '','') > 0'
-        || ' THEN currval(''wirefence.passed''::regclass) = interval_hash_extended(now() - timestamptz ''1970-01-01 00:00:00+00'','
-        || ' hashtextextended(current_setting(''wirefence.passed'', true), 0)) ELSE false END'
-$$;
-
--- name_expression is the SQL by which a template is evaluated for a row.
-CREATE FUNCTION wirefence.name_expression(template text, line text) RETURNS text
-LANGUAGE sql IMMUTABLE SET search_path = pg_catalog, pg_temp
-AS $$
-    SELECT string_agg(CASE WHEN p.is_column THEN format('%s.%I::text', line, p.part) ELSE quote_literal(p.part) || '::text' END,
-                      ' || ' ORDER BY p.place)
-    FROM wirefence.name_parts(template) WITH ORDINALITY AS p(part, is_column, place)
-$$;
-
 -- check_template raises what is wrong with the columns of a template. Their
 -- texts must not depend on a setting, nor differ between equal values.
 CREATE FUNCTION wirefence.check_template(target regclass, template text) RETURNS void
@@ -62,20 +40,6 @@ BEGIN
 END
 $$;
 
--- family lists a table with all its partitions and heirs.
-CREATE FUNCTION wirefence.family(target regclass) RETURNS TABLE (member regclass, kind "char", is_partition boolean)
-LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
-AS $$
-    WITH RECURSIVE family AS (
-        SELECT target::oid AS member
-        UNION
-        SELECT i.inhrelid FROM pg_inherits AS i JOIN family ON i.inhparent = family.member
-    )
-    SELECT c.oid::regclass, c.relkind, c.relispartition AND c.oid <> target
-    FROM family JOIN pg_class AS c ON c.oid = family.member
-    ORDER BY c.oid <> target, c.oid::regclass::text
-$$;
-
 -- may_guard raises why a role can't have a table guarded.
 CREATE FUNCTION wirefence.may_guard(target regclass, caller name) RETURNS void
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp
@@ -102,28 +66,6 @@ BEGIN
         RAISE undefined_table USING MESSAGE = 'there is no table ' || target::oid;
     END IF;
 END
-$$;
-
--- is_template reports whether a resource names columns, and raises what is wrong
--- with its form.
-CREATE FUNCTION wirefence.is_template(resource text) RETURNS boolean
-LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog, pg_temp
-AS $$
-BEGIN
-    IF coalesce(octet_length(resource), 0) NOT BETWEEN 1 AND 255 THEN
-        RAISE invalid_parameter_value USING MESSAGE = 'a resource name must have 1 to 255 bytes',
-            DETAIL = CASE WHEN resource IS NULL THEN 'It is null.' ELSE 'It has ' || octet_length(resource) || ' bytes.' END;
-    END IF;
-    RETURN (SELECT bool_or(p.is_column) FROM wirefence.name_parts(resource) AS p);
-END
-$$;
-
--- plain_name is the name that a resource without columns stands for.
-CREATE FUNCTION wirefence.plain_name(resource text) RETURNS text
-LANGUAGE sql IMMUTABLE SET search_path = pg_catalog, pg_temp
-AS $$
-    SELECT string_agg(p.part, '' ORDER BY p.place)
-    FROM wirefence.name_parts(resource) WITH ORDINALITY AS p(part, is_column, place)
 $$;
 
 -- triggers_of returns the statements that guard one table of a family. Triggers
@@ -162,13 +104,72 @@ END
 $$;
 
 -- unguarding returns the statements that remove the guards of a table, its
--- partitions and its heirs.
+-- partitions and its heirs. A snapshot that is older than such a removal would have
+-- the guards dropped that came after it.
 CREATE FUNCTION wirefence.unguarding(target regclass) RETURNS SETOF text
-LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp
 AS $$
-    SELECT format('DROP TRIGGER %I ON %s', g.name, g.relation)
-    FROM wirefence.family(target) AS f JOIN wirefence.guard_triggers AS g ON g.relation = f.member
-    WHERE NOT g.from_parent
+BEGIN
+    IF EXISTS (SELECT FROM wirefence.family(target) AS f JOIN pg_trigger AS t ON t.tgrelid = f.member WHERE pg_get_triggerdef(t.oid) IS NULL) THEN
+        RAISE serialization_failure USING
+            MESSAGE = 'could not serialize access to the guards of table ' || target::text,
+            DETAIL = 'Triggers of it were dropped since the transaction took its snapshot.',
+            HINT = 'Repeat the transaction.';
+    END IF;
+    RETURN QUERY
+        SELECT format('DROP TRIGGER %I ON %s', g.name, g.relation)
+        FROM wirefence.family(target) AS f JOIN wirefence.guard_triggers AS g ON g.relation = f.member
+        WHERE NOT g.from_parent;
+END
+$$;
+
+-- plan_locks checks whether a role may guard a table, and returns the statements that lock
+-- what a plan changes: as DROP TRIGGER does where there are triggers, else as CREATE TRIGGER
+-- does. An owner may have taken from itself the rights that LOCK asks for. To own the table
+-- is enough for ALTER TABLE, which locks it, and finds nothing to change.
+CREATE FUNCTION wirefence.plan_locks(target regclass, caller name) RETURNS SETOF text
+LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    IF NOT EXISTS (SELECT FROM pg_class AS c WHERE c.oid = target AND c.relkind IN ('r', 'p')) THEN
+        RETURN; -- the plan says what is wrong
+    END IF;
+    PERFORM wirefence.may_guard(target, caller);
+    RETURN QUERY
+        SELECT CASE WHEN NOT has_table_privilege(caller, f.member, 'UPDATE, DELETE, TRUNCATE')
+                    THEN format('ALTER TABLE ONLY %s OWNER TO %I', f.member, pg_get_userbyid(c.relowner))
+                    ELSE format('LOCK TABLE ONLY %s IN %s MODE', f.member,
+                                CASE WHEN EXISTS (SELECT FROM wirefence.guard_triggers AS g WHERE g.relation = f.member)
+                                     THEN 'ACCESS EXCLUSIVE' ELSE 'SHARE ROW EXCLUSIVE' END) END
+        FROM wirefence.family(target) AS f JOIN pg_class AS c ON c.oid = f.member;
+END
+$$;
+
+-- lock_family locks a table, its partitions and its heirs, so that what is planned behind it
+-- stays true. Where that has changed which locks it takes, it lets go of them all and takes
+-- them anew: to strengthen one that is held is how two wait for each other.
+CREATE FUNCTION wirefence.lock_family(target regclass) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    planned text[] := ARRAY(SELECT l FROM wirefence.plan_locks(target, current_user) AS l);
+    needed text[];
+    statement text;
+BEGIN
+    LOOP
+        BEGIN
+            FOREACH statement IN ARRAY planned LOOP
+                EXECUTE statement;
+            END LOOP;
+            needed := ARRAY(SELECT l FROM wirefence.plan_locks(target, current_user) AS l);
+            EXIT WHEN needed = planned;
+            planned := needed;
+            RAISE SQLSTATE 'WF000';
+        EXCEPTION WHEN SQLSTATE 'WF000' THEN
+            CONTINUE;
+        END;
+    END LOOP;
+END
 $$;
 
 -- plan_protect checks whether a role can have a table guarded for a resource and
@@ -290,6 +291,7 @@ AS $$
 DECLARE
     statement text;
 BEGIN
+    PERFORM wirefence.lock_family("table");
     FOR statement IN SELECT * FROM wirefence.plan_protect("table", resource, coalesce(shadow, false), current_user) LOOP
         EXECUTE statement;
     END LOOP;
@@ -304,6 +306,7 @@ AS $$
 DECLARE
     statement text;
 BEGIN
+    PERFORM wirefence.lock_family("table");
     FOR statement IN SELECT * FROM wirefence.plan_unprotect("table", current_user) LOOP
         EXECUTE statement;
     END LOOP;
@@ -383,4 +386,4 @@ $$;
 GRANT EXECUTE ON FUNCTION wirefence.guarded() TO wirefence_issuer;
 
 GRANT EXECUTE ON FUNCTION wirefence.protect(regclass, text, boolean), wirefence.unprotect(regclass), wirefence.plan_protect(regclass, text, boolean, name),
-    wirefence.plan_unprotect(regclass, name), wirefence.declare_guard(regclass, text, boolean), wirefence.retract_guard(regclass), wirefence.forget_guard(text) TO PUBLIC;
+    wirefence.plan_unprotect(regclass, name), wirefence.plan_locks(regclass, name), wirefence.lock_family(regclass), wirefence.declare_guard(regclass, text, boolean), wirefence.retract_guard(regclass), wirefence.forget_guard(text) TO PUBLIC;
