@@ -13,7 +13,7 @@ CREATE FUNCTION wirefence.check_reason(reason text) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
-    IF btrim(coalesce(reason, '')) = '' THEN
+    IF coalesce(reason, '') !~ '[^[:space:]]' THEN
         RAISE invalid_parameter_value USING MESSAGE = 'a reason must be given';
     ELSIF octet_length(reason) > 1000 THEN
         RAISE invalid_parameter_value USING MESSAGE = 'a reason must have at most 1000 bytes';

@@ -93,6 +93,7 @@ func TestWrongInputForIssuers(t *testing.T) {
 			{"release(NULL, NULL)", "22023", "a resource name"},
 			{"declare_resource(NULL, NULL)", "22023", "It is null"},
 			{"declare_resource('r', NULL)", "22023", "a reason must be given"},
+			{"declare_resource('r', E' \\n\\t\\r')", "22023", "a reason must be given"},
 			{"declare_resource('r', 'why', advance => '')", "22023", "use or grant"},
 			{"declare_resource('r', 'why', reuse => 'ALLOW')", "22023", "allow or once"},
 			{"declare_resource('r', 'why', preempt_after => '')", "22007", "interval"},
