@@ -104,9 +104,9 @@ END
 $$;
 
 -- unguarding returns the statements that remove the guards of a table, its
--- partitions and its heirs. A snapshot that is older than such a removal would have
--- the guards dropped that came after it.
-CREATE FUNCTION wirefence.unguarding(target regclass) RETURNS SETOF text
+-- partitions and its heirs, but for some resources. A snapshot that is older than such
+-- a removal would have the guards dropped that came after it.
+CREATE FUNCTION wirefence.unguarding(target regclass, kept text[] DEFAULT '{}') RETURNS SETOF text
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
@@ -119,7 +119,7 @@ BEGIN
     RETURN QUERY
         SELECT format('DROP TRIGGER %I ON %s', g.name, g.relation)
         FROM wirefence.family(target) AS f JOIN wirefence.guard_triggers AS g ON g.relation = f.member
-        WHERE NOT g.from_parent;
+        WHERE NOT g.from_parent AND g.resource <> ALL (kept);
 END
 $$;
 
@@ -199,19 +199,22 @@ BEGIN
 END
 $$;
 
--- plan_unprotect is plan_protect for the removal.
+-- plan_unprotect is plan_protect for the removal. Of a partition, it takes what that has
+-- beside its parent's guards: one of another resource, from before it was attached.
 CREATE FUNCTION wirefence.plan_unprotect(target regclass, caller name) RETURNS SETOF text
 LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
+DECLARE
+    parents CONSTANT text[] := ARRAY(SELECT g.resource FROM wirefence.guard_triggers AS g WHERE g.relation = target AND g.from_parent);
 BEGIN
     IF NOT EXISTS (SELECT FROM wirefence.guard_triggers AS g WHERE g.relation = target) THEN
         RAISE undefined_object USING MESSAGE = coalesce('table ' || target::text || ' is not guarded', 'the table to unprotect is null');
-    ELSIF EXISTS (SELECT FROM wirefence.guard_triggers AS g WHERE g.relation = target AND g.from_parent) THEN
+    ELSIF NOT EXISTS (SELECT FROM wirefence.guard_triggers AS g WHERE g.relation = target AND NOT g.from_parent AND g.resource <> ALL (parents)) THEN
         RAISE wrong_object_type USING MESSAGE = 'table ' || target::text || ' is guarded as a partition',
             HINT = 'Unprotect the table that it is a partition of.';
     END IF;
     PERFORM wirefence.may_guard(target, caller);
-    RETURN QUERY SELECT * FROM wirefence.unguarding(target);
+    RETURN QUERY SELECT * FROM wirefence.unguarding(target, parents);
 END
 $$;
 
@@ -269,14 +272,14 @@ BEGIN
 END
 $$;
 
--- retract_guard forgets the tables of a family whose triggers are gone.
+-- retract_guard forgets the tables of a family whose triggers for a resource are gone.
 CREATE FUNCTION wirefence.retract_guard(target regclass) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
     PERFORM wirefence.must_own(target);
     DELETE FROM wirefence.guards AS g USING wirefence.family(target) AS f
-    WHERE g.relation = f.member AND NOT EXISTS (SELECT FROM wirefence.guard_triggers AS t WHERE t.relation = f.member);
+    WHERE g.relation = f.member AND NOT EXISTS (SELECT FROM wirefence.guard_triggers AS t WHERE t.relation = f.member AND t.resource = g.resource);
 END
 $$;
 

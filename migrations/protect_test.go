@@ -2,6 +2,7 @@ package migrations_test
 
 import (
 	"errors"
+	"fmt"
 	"maps"
 	"strings"
 	"testing"
@@ -112,6 +113,35 @@ func TestProtectSaysWhatIsWrong(t *testing.T) {
 			wantCode(t, err, "WF002")
 			if err != nil && !strings.Contains(err.Error(), "belongs to no resource") {
 				t.Errorf("%s: %v", values, err)
+			}
+		}
+	})
+}
+
+// A partition that was attached with a guard for another resource is taken in by what
+// the errors advise.
+func TestAPartitionWithAGuardOfItsOwn(t *testing.T) {
+	onEach(t, func(t *testing.T, db database) {
+		app := guarded(t, db)
+		for _, c := range []struct{ table, resource, columns string }{{"parts", "orders", "id int, item text"}, {"reports", "report:{tenant}:{id}", "id int, tenant text, body text"}} {
+			own := c.table + "_own"
+			mustExec(t, app, fmt.Sprintf(`CREATE TABLE %[1]s (%[3]s); SELECT wirefence.protect('%[1]s', 'own');
+				ALTER TABLE %[2]s ATTACH PARTITION %[1]s FOR VALUES FROM (200) TO (300)`, own, c.table, c.columns))
+			protect := fmt.Sprintf("SELECT wirefence.protect('%s', '%s')", c.table, c.resource)
+			err := exec(app, protect)
+			wantCode(t, err, "42710")
+			pgErr := (*pgconn.PgError)(nil)
+			if !errors.As(err, &pgErr) || pgErr.Hint != "SELECT wirefence.unprotect('public."+own+"') first." {
+				t.Fatalf("%v", err)
+			}
+			mustExec(t, app, strings.TrimSuffix(pgErr.Hint, " first."))
+			wantCode(t, exec(app, strings.TrimSuffix(pgErr.Hint, " first.")), "42809")
+			if got := column[string](t, db.admin(t), "SELECT name FROM wirefence.guards WHERE resource = 'own'"); len(got) > 0 {
+				t.Errorf("still declared: %q", got)
+			}
+			mustExec(t, app, protect)
+			if got := db.guardOf(t, own); got != c.resource {
+				t.Errorf("guarded as %q", got)
 			}
 		}
 	})
