@@ -55,6 +55,7 @@ COMMENT ON COLUMN wirefence.resource_locks.fence IS 'The fence with the current 
 COMMENT ON COLUMN wirefence.resource_locks.sourced_fence IS 'The same with the source behind the token.';
 
 CREATE INDEX resource_locks_reads ON wirefence.resource_locks (resource_id) WHERE reads = 'check';
+CREATE INDEX resource_locks_shadow ON wirefence.resource_locks (resource_id) WHERE mode = 'shadow';
 
 -- settings has one row: what holds for all resources.
 CREATE TABLE wirefence.settings (

@@ -12,7 +12,7 @@
 -- functions can set, is a hash of that list and of the time at which the transaction
 -- began. A list that was set by hand, or that is another transaction's, doesn't agree, and
 -- the guard checks anew. So doesn't one behind which a rollback to a savepoint has taken
--- marks: of that, what has its lock still is kept.
+-- marks: of that, what has its lock still is kept, and what takes none.
 --
 -- All this is for programs that err. The hash is no seal: who means to can find a list
 -- with the same one, or set by hand the list that it had behind a savepoint. Nothing that
@@ -97,7 +97,7 @@ AS $$
 $$;
 
 -- mend_passed takes out of a list that doesn't agree what the transaction holds no lock
--- for.
+-- for, unless it needs none, as in shadow mode.
 CREATE FUNCTION wirefence.mend_passed() RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
@@ -105,7 +105,8 @@ BEGIN
     IF coalesce(current_setting('wirefence.passed', true), '') <> '' AND NOT wirefence.passed_agrees() THEN
         PERFORM wirefence.set_passed(',' || coalesce(string_agg(m.mark || ',', '' ORDER BY m.place), ''))
         FROM string_to_table(current_setting('wirefence.passed', true), ',') WITH ORDINALITY AS m(mark, place)
-        WHERE m.mark ~ '^v' OR m.mark IN (SELECT h.key::text FROM wirefence.lock_holders AS h WHERE h.pid = pg_backend_pid());
+        WHERE m.mark ~ '^v' OR m.mark IN (SELECT h.key::text FROM wirefence.lock_holders AS h WHERE h.pid = pg_backend_pid())
+              OR m.mark IN (SELECT wirefence.lock_key(l.resource_id)::text FROM wirefence.resource_locks AS l WHERE l.mode = 'shadow');
     END IF;
 END
 $$;

@@ -89,6 +89,11 @@ func TestGuardsHeedTheModeOfAResource(t *testing.T) {
 		mustExec(t, app, "SET wirefence.token = 'orders=34'; INSERT INTO orders VALUES (13, 'x')")
 		mustExec(t, app, "BEGIN; SELECT wirefence.check('orders=33'); INSERT INTO orders VALUES (14, 'x'); COMMIT")
 		db.wantNoted(t, "WF001 orders 33 34")
+		// What was checked before a savepoint counts behind a rollback to it, though without a lock.
+		mustExec(t, app, "RESET wirefence.token; BEGIN; SELECT wirefence.check('orders=34'); SAVEPOINT s; SELECT wirefence.check('lines=34'); ROLLBACK TO s; INSERT INTO orders VALUES (15, 'x'); COMMIT")
+		db.wantNoted(t)
+		mustExec(t, app, "BEGIN; SAVEPOINT s; SELECT wirefence.check('orders=34'); ROLLBACK TO s; INSERT INTO orders VALUES (16, 'x'); COMMIT")
+		db.wantNoted(t, "WF002 orders orders")
 		wantCode(t, exec(app, "UPDATE lines SET id = 2"), "WF002") // of another resource
 	})
 }
