@@ -1,5 +1,6 @@
 -- Checks that are made under conditions: of reads, where a resource wants them, and in
--- shadow mode, where a check only says what it would, in nobody's way.
+-- shadow mode, where a check only says what it would, in nobody's way but where it
+-- records a higher token.
 SET LOCAL search_path = pg_catalog, pg_temp;
 
 -- reads_are_checked reports whether some resource has reads = check. Those who set
