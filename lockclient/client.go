@@ -128,7 +128,9 @@ func (c *Client) grant(ctx context.Context, resource fence.Resource) (*Lease, er
 		return nil, err
 	}
 	if err != nil { // the store may have done it nevertheless
-		c.running.Go(func() { c.giveBack(ctx, resource, holder) })
+		c.running.Go(func() {
+			c.giveBack(ctx, resource, holder, "whether a lease was won is not known, nor could it be given back: if it was, it will expire")
+		})
 		return nil, err
 	}
 	if c.opts.Sealer != nil {
@@ -138,7 +140,7 @@ func (c *Client) grant(ctx context.Context, resource fence.Resource) (*Lease, er
 		err = c.start(ctx, lease)
 	}
 	if err != nil {
-		c.giveBack(ctx, resource, holder)
+		c.giveBack(ctx, resource, holder, "lease not given back, it will expire")
 		return nil, err
 	}
 	c.opts.Logger.Debug("lease acquired", "resource", resource, "token", lease.token, "holder", holder)
@@ -190,13 +192,13 @@ func (c *Client) start(ctx context.Context, lease *Lease) error {
 	return nil
 }
 
-// giveBack frees what a failed acquire may have won. If it fails, the lease
-// ends by itself.
-func (c *Client) giveBack(ctx context.Context, resource fence.Resource, holder string) {
+// giveBack frees what a failed acquire has won, or may have. If it fails, it says so,
+// and the lease ends by itself.
+func (c *Client) giveBack(ctx context.Context, resource fence.Resource, holder, failed string) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), c.opts.TTL)
 	defer cancel()
 	if _, err := c.store.Release(ctx, resource, holder); err != nil {
-		c.opts.Logger.Warn("lease not given back, it will expire", "resource", resource, "holder", holder, "error", err)
+		c.opts.Logger.Warn(failed, "resource", resource, "holder", holder, "error", err)
 	}
 }
 
