@@ -141,7 +141,8 @@ BEGIN
                     ELSE format('LOCK TABLE ONLY %s IN %s MODE', f.member,
                                 CASE WHEN EXISTS (SELECT FROM wirefence.guard_triggers AS g WHERE g.relation = f.member)
                                      THEN 'ACCESS EXCLUSIVE' ELSE 'SHARE ROW EXCLUSIVE' END) END
-        FROM wirefence.family(target) AS f JOIN pg_class AS c ON c.oid = f.member;
+        FROM wirefence.family(target) WITH ORDINALITY AS f(member, kind, is_partition, place) JOIN pg_class AS c ON c.oid = f.member
+        ORDER BY f.place;
 END
 $$;
 
