@@ -100,8 +100,9 @@ func (s *Session) fromClient(in []byte, at int, out *Out) int {
 
 // judged handles a message of a session whose statements are judged.
 func (s *Session) judged(typ byte, size int, in []byte, at int, out *Out) int {
-	if (typ == wire.Query || typ == wire.FunctionCall) && s.batch.open && s.batch.contained {
-		// Only a Sync can end the block around a CALL or DO, whether it failed or not.
+	if (typ == wire.Query || typ == wire.FunctionCall) && s.batch.open && s.batch.opened {
+		// Only a Sync can end the block around a CALL or DO, whether it failed or not. Nor
+		// does a COMMIT of the client's that may never have run.
 		s.End(*s.refusal(fence.CannotBeFenced, "a CALL or DO before a simple query in the same batch"))
 		return 0
 	}
