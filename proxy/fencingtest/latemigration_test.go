@@ -36,6 +36,7 @@ func TestSessionsFromBeforeTheMigration(t *testing.T) {
 	db.seal(t, "orders", 34)
 	for _, s := range all {
 		got := "WF006"
+		// The proxy looks ahead of a client's message, when it is time: there is nothing to wait for.
 		for end := time.Now().Add(patience); got == "WF006" && time.Now().Before(end); time.Sleep(50 * time.Millisecond) {
 			got = code(s.run(s.comments, comment))
 		}
