@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	"github.com/wirefence/wirefence/fence"
@@ -177,9 +178,20 @@ func (w *world) holdUpSeals(t *testing.T, name string) (end func()) {
 	}
 }
 
+// waitingSeal is the backend whose seal waits, 0 if there is none but that of
+// the backend named.
+func waitingSeal(t *testing.T, watcher *pgx.Conn, but int) (pid int) {
+	t.Helper()
+	err := watcher.QueryRow(t.Context(), "SELECT coalesce(max(pid), 0) FROM pg_stat_activity WHERE datname = current_database() AND usename = 'issuer' AND wait_event_type = 'Lock' AND pid <> $1", but).Scan(&pid)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return pid
+}
+
 // leaveDuringTheSeal sends an acquire whose caller goes away while its grant is
-// being sealed.
-func (w *world) leaveDuringTheSeal(t *testing.T, name, body string) {
+// being sealed, and returns the backend that sealed it.
+func (w *world) leaveDuringTheSeal(t *testing.T, name, body string) (pid int) {
 	t.Helper()
 	ctx, leave := context.WithCancel(t.Context())
 	gone := make(chan error)
@@ -189,9 +201,8 @@ func (w *world) leaveDuringTheSeal(t *testing.T, name, body string) {
 	}()
 	watcher := w.admin(t)
 	eventually(t, "the seal waits", func() bool {
-		var n int
-		err := watcher.QueryRow(t.Context(), "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND usename = 'issuer' AND wait_event_type = 'Lock'").Scan(&n)
-		return err == nil && n == 1
+		pid = waitingSeal(t, watcher, 0)
+		return pid != 0
 	})
 	leave()
 	if err := <-gone; err == nil {
@@ -200,6 +211,7 @@ func (w *world) leaveDuringTheSeal(t *testing.T, name, body string) {
 	eventually(t, "the server knows that the caller has gone", func() bool {
 		return testutil.ToFloat64(w.metrics.requests.WithLabelValues("acquire", "499")) == 1
 	})
+	return pid
 }
 
 // Who goes away while its grant is being sealed leaves no lease either.
@@ -221,11 +233,12 @@ func TestARepeatedAcquireWaitsUntilTheFirstIsUndone(t *testing.T) {
 		const body = `{"holder":"worker-b","ttl_seconds":600,"idempotency_key":"a-key-of-its-own"}`
 		name := fresh(t)
 		end := w.holdUpSeals(t, name)
-		w.leaveDuringTheSeal(t, name, body)
+		first := w.leaveDuringTheSeal(t, name, body)
 		again := make(chan answer)
 		go func() { again <- w.post(t, path(name, "acquire"), body) }()
-		eventually(t, "the first is undone, or the second waits for that", func() bool {
-			return w.named.length(fence.Resource(name).Encode()+" worker-b/a-key-of-its-own") != 1
+		watcher := w.admin(t)
+		eventually(t, "the second waits for the first to be undone, or that has been and it waits for its seal", func() bool {
+			return w.named.length(fence.Resource(name).Encode()+" worker-b/a-key-of-its-own") == 2 || waitingSeal(t, watcher, first) != 0
 		})
 		end()
 		granted := (<-again).want(200, "")
