@@ -115,13 +115,22 @@ var bypasses = []struct {
 	}},
 	{"setter in CREATE TABLE AS EXECUTE", "", func(c *client, _ *database) {
 		c.must("prepare p as select set_config('wirefence.token', '"+stale+"', false)", "select 1")
-		c.must("create table made as execute p")
-		c.fails(insert, "WF001")
+		c.fails("create table made as execute p", "WF001")
 	}},
 	{"setter in EXECUTE of a Parse", "", func(c *client, _ *database) {
 		c.exchange(1, &pgproto3.Parse{Name: "p", Query: "select set_config('wirefence.token', '" + stale + "', false)"}, &pgproto3.Sync{})
 		c.must("execute p")
 		c.fails(insert, "WF001")
+	}},
+	{"setter in a Bind of a PREPARE", "", func(c *client, _ *database) {
+		c.must("prepare p as select set_config('wirefence.token', '"+stale+"', false)", "select 1")
+		c.exchange(1, &pgproto3.Bind{PreparedStatement: "p"}, &pgproto3.Execute{}, &pgproto3.Sync{})
+		c.fails(insert, "WF001")
+	}},
+	{"setter behind a cursor whose variable was asked for in between", "", func(c *client, _ *database) {
+		c.must("begin", "declare c cursor for select set_config('wirefence.token', '"+stale+"', false)", "do $$ begin end $$", "fetch c")
+		c.fails(insert, "WF001")
+		c.simple("commit")
 	}},
 	{"function that became a setter behind a Parse", "create function f() returns text language sql as 'select 1::text'", func(c *client, _ *database) {
 		c.exchange(1, &pgproto3.Parse{Name: "p", Query: "select f()"}, &pgproto3.Sync{})
@@ -150,8 +159,8 @@ var bypasses = []struct {
 	}},
 	{"setter in a trigger that was made in between", `create table one (a int);
 		create function f2() returns trigger language plpgsql as $$ begin perform enter('` + stale + `'); return new; end $$`, func(c *client, _ *database) {
-		c.must("create trigger t2 before insert on one for each row execute function f2()", "insert into one values (1)")
-		c.fails(insert, "WF001")
+		c.must("create trigger t2 before insert on one for each row execute function f2()")
+		c.fails("insert into one values (1)", "WF001")
 	}},
 	{"setter far behind other functions", `create function e1(text) returns text language sql as 'select enter($1)';
 		create function e2(text) returns text language sql as 'select e1($1)'; create function e3(text) returns text language sql as 'select e2($1)';

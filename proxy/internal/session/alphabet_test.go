@@ -49,23 +49,33 @@ func init() {
 		"SET wirefence.token = ''":            sets(""),
 		"SET LOCAL wirefence.token = 'a=3'":   setsLocal("a=3"),
 		"SET LOCAL wirefence.token = ''":      setsLocal(""),
-		"SELECT set_config('wirefence.token', 'b=1', false)": then(sets("b=1"), "set"),
-		"RESET wirefence.token":                              resets,
-		"RESET ALL":                                          resetsAll,
-		"SELECT setter()":                                    setter,
-		"SET standard_conforming_strings = off":              escaping(true),
-		"SET standard_conforming_strings = on":               escaping(false),
-		`SELECT '\'`:                                         reading(`\`),
-		ambiguous:                                            reading("a literal"),
-		"PREPARE p AS INSERT INTO t VALUES (1)":              prepares("INSERT INTO t VALUES (1)"),
-		"PREPARE p AS SELECT 1":                              prepares("SELECT 1"),
-		"EXECUTE p":                                          executes,
-		"DEALLOCATE p":                                       deallocates,
-		"DEALLOCATE ALL":                                     func(b *backend, _ []string) result { clear(b.statements); return result{tag: "DEALLOCATE ALL"} },
-		"DECLARE c CURSOR FOR SELECT write()":                declares("c", false),
-		"DECLARE h CURSOR WITH HOLD FOR SELECT write()":      declares("h", true),
-		"FETCH c":                                            fetches("c"),
-		"FETCH h":                                            fetches("h"),
+		"SELECT set_config('wirefence.token', 'b=1', false)":                            then(sets("b=1"), "set"),
+		"INSERT INTO t SELECT set_config('wirefence.token', 'a=1', false)":              enters("a=1"),
+		"INSERT INTO t SELECT set_config('wirefence.token', 'a=3', false)":              enters("a=3"),
+		"DO 'perform set_config(''wirefence.token'', ''b=1'', false), write()'":         enters("b=1"),
+		"PREPARE p AS INSERT INTO t SELECT set_config('wirefence.token', 'a=1', false)": prepares("INSERT INTO t SELECT set_config('wirefence.token', 'a=1', false)"),
+		"SELECT enter()": func(b *backend, carried []string) result {
+			if !b.policy.setters {
+				return result{code: "42883"}
+			}
+			return then(enters("a=3"), "entered")(b, carried)
+		},
+		"RESET wirefence.token":                         resets,
+		"RESET ALL":                                     resetsAll,
+		"SELECT setter()":                               setter,
+		"SET standard_conforming_strings = off":         escaping(true),
+		"SET standard_conforming_strings = on":          escaping(false),
+		`SELECT '\'`:                                    reading(`\`),
+		ambiguous:                                       reading("a literal"),
+		"PREPARE p AS INSERT INTO t VALUES (1)":         prepares("INSERT INTO t VALUES (1)"),
+		"PREPARE p AS SELECT 1":                         prepares("SELECT 1"),
+		"EXECUTE p":                                     executes,
+		"DEALLOCATE p":                                  deallocates,
+		"DEALLOCATE ALL":                                func(b *backend, _ []string) result { clear(b.statements); return result{tag: "DEALLOCATE ALL"} },
+		"DECLARE c CURSOR FOR SELECT write()":           declares("c", false),
+		"DECLARE h CURSOR WITH HOLD FOR SELECT write()": declares("h", true),
+		"FETCH c":                                       fetches("c"),
+		"FETCH h":                                       fetches("h"),
 	}
 	texts = slices.Sorted(maps.Keys(alphabet))
 }
@@ -161,6 +171,7 @@ func (b *backend) internal(sql string) func(parameters []*string) result {
 	}
 	const unlessSet = "CASE WHEN pg_catalog.current_setting('wirefence.token', true) OPERATOR(pg_catalog.<>) '' THEN NULL ELSE "
 	argument, tail, _ := strings.Cut(call, ", NULL, ")
+	tail, behind := strings.CutSuffix(tail, " WHERE pg_catalog.pg_current_xact_id_if_assigned() IS NOT NULL")
 	required := tail == "true)"
 	if !ok && !observes || !required && tail != "false)" {
 		return nil
@@ -168,6 +179,9 @@ func (b *backend) internal(sql string) func(parameters []*string) result {
 	return func(parameters []*string) result {
 		if !b.policy.schema {
 			return result{code: "42883"}
+		}
+		if behind && !b.tx.wrote {
+			return result{tag: "SELECT 0", columns: true}
 		}
 		fence := b.token.now()
 		stamp, stamps := strings.CutPrefix(argument, unlessSet)
@@ -210,6 +224,7 @@ func (b *backend) check(fence string, required bool) (code string) {
 	}
 	for _, pair := range pairs {
 		b.tx.checked[pair] = true
+		b.tx.owed = slices.DeleteFunc(slices.Clone(b.tx.owed), func(owed string) bool { return owed == pair })
 		b.tx.stamped = b.tx.stamped || strings.HasPrefix(pair, "lease=")
 	}
 	return ""
@@ -218,7 +233,7 @@ func (b *backend) check(fence string, required bool) (code string) {
 func (b *backend) catalog() string {
 	text := "sabs\nsset_config\nuwrite\npp\n"
 	if b.policy.setters {
-		text += "ssetter\nxsetter\n"
+		text += "ssetter\nxsetter\nuenter\nxenter\n"
 	}
 	if b.policy.schema {
 		text += "w\n"

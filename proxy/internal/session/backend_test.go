@@ -73,6 +73,8 @@ type transaction struct {
 	escapes bool
 	checked map[string]bool // pairs of fences
 	stamped bool            // one of them is the lease's
+	wrote   bool
+	owed    []string // pairs that were written by, and are yet to be checked
 	saves   []savepoint
 }
 
@@ -81,6 +83,7 @@ type savepoint struct {
 	escapes bool
 	checked map[string]bool
 	stamped bool
+	owed    []string
 	cursors map[string]cursor
 }
 
@@ -252,6 +255,9 @@ func (b *backend) begin() {
 }
 
 func (b *backend) commit() {
+	if len(b.tx.owed) > 0 && b.policy.enforced && b.violated == "" {
+		b.violated = fmt.Sprintf("a commit of what was written by %q, which was not checked behind it", b.tx.owed)
+	}
 	b.token.local = nil
 	b.endTransaction()
 }
@@ -358,6 +364,7 @@ func (b *backend) call() {
 // write judges a write: its fence, or the session variable's, must have been
 // checked in this transaction.
 func (b *backend) write(what string, carried []string) {
+	b.tx.wrote = true
 	if !b.policy.enforced || b.violated != "" {
 		return
 	}

@@ -117,6 +117,20 @@ func resetsAll(b *backend, _ []string) result {
 	return result{tag: "RESET"}
 }
 
+// enters sets the variable and writes by it, all in one statement: what it has set
+// must be checked behind it, but where it carries the fence of a comment.
+func enters(value string) behaviour {
+	return func(b *backend, carried []string) result {
+		const what = "a write that sets its own fence"
+		b.write(what, carried)
+		b.token = setting{value: value}
+		if len(carried) == 0 && b.policy.schema {
+			b.tx.owed = append(slices.Clone(b.tx.owed), strings.Split(value, ",")...)
+		}
+		return result{tag: "INSERT 0 1"}
+	}
+}
+
 // setter is a function that nothing but the catalog tells of.
 func setter(b *backend, _ []string) result {
 	if !b.policy.setters {

@@ -43,7 +43,11 @@ func NewConfig(c Config) *Config {
 	if c.Lease != nil {
 		c.call = c.call.Leased()
 	}
-	c.prepared = [kinds]string{forWrites: c.call.Prepared(false), forReads: c.call.Prepared(true)}
+	c.prepared = [kinds]string{
+		forWrites: c.call.Prepared(weave.Carrier{}),
+		forReads:  c.call.Prepared(weave.Carrier{Reads: true}),
+		behind:    c.call.Prepared(weave.Carrier{Behind: true}),
+	}
 	c.everyWrite = c.RequireFence || c.Lease != nil
 	return &c
 }

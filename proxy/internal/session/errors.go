@@ -60,7 +60,7 @@ func (s *Session) dropped(e *replies.Entry[note]) {
 		case e.Kind == replies.Bind:
 			s.portals.failed(e.Note.name)
 		}
-	case oursParse, oursParseRead:
+	case oursParse, oursParseRead, oursParseBehind:
 		what := e.Note.role - oursParse
 		s.check.ready[what] = false // the Close before it may have dropped the last one
 		if s.check.batch[what] == s.batch.id {

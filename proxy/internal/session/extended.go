@@ -219,7 +219,12 @@ func (s *Session) execute(msg []byte, at int, out *Out) int {
 	if st.forgets {
 		e.Note.sql, e.Note.name = true, st.target
 	}
-	return s.pass(len(msg), len(msg), at, out)
+	n := s.pass(len(msg), len(msg), at, out)
+	if by := s.carrier(st.fence); st.step.Behind && by.Comment == "" && !s.batch.dead {
+		by.Behind = true
+		s.putCheck(by, out)
+	}
+	return n
 }
 
 // inherit adds the fence of the prepared statement that an EXECUTE runs. wait

@@ -29,7 +29,7 @@ func (s *Session) functionCall(in []byte, size, at int, out *Out) int {
 	if size >= head {
 		oid = binary.BigEndian.Uint32(in[wire.HeaderSize:])
 	}
-	setter := s.db.setters.Load() || !s.db.trusted.Load() || oid == setConfigOID
+	setter := s.maySetUnseen() || oid == setConfigOID
 	if s.pool.on && oid != setConfigOID && oid < firstNormalOID {
 		setter = false // a refusal would hit every large object
 	}

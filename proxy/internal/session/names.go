@@ -36,7 +36,7 @@ func eitherOf(a, b statement) statement {
 	if a.fence == "" {
 		a.fence = b.fence
 	}
-	a.read, a.lexing, a.procedural = false, true, true
+	a.read, a.lexing, a.procedural, a.sets = false, true, true, true
 	a.prepared = max(a.prepared, b.prepared)
 	a.step.Write, a.step.EndsTx, a.step.Setter = true, true, true
 	a.step.Unfenceable = "a statement whose name can't be told"
@@ -46,7 +46,7 @@ func eitherOf(a, b statement) statement {
 // replaceable marks a statement in whose place there may be another by now,
 // that carries nothing of its own.
 func (st *statement) replaceable() {
-	st.read, st.step.Write = false, true
+	st.read, st.sets, st.step.Write = false, true, true
 	if st.fence != "" {
 		st.step.Unfenceable = "a statement whose name may mean another"
 	}

@@ -233,7 +233,7 @@ func (s *Session) bound(covered weave.Coverage) bool {
 // followsSetters reports whether the catalog must be known to see which
 // statement sets the variable by a function.
 func (s *Session) followsSetters() bool {
-	return s.pool.on && (s.db.setters.Load() || !s.db.trusted.Load())
+	return s.pool.on && s.maySetUnseen()
 }
 
 // concluded takes in that a statement of a message has succeeded.

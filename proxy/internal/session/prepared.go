@@ -20,14 +20,18 @@ type kind uint8
 const (
 	forWrites kind = iota
 	forReads
+	behind
 	kinds
 )
 
-var checkNames = [kinds]string{"_wirefence_check", "_wirefence_check_read"}
+var checkNames = [kinds]string{"_wirefence_check", "_wirefence_check_read", "_wirefence_check_behind"}
 
 func kindOf(by weave.Carrier) kind {
-	if by.Reads {
+	switch {
+	case by.Reads:
 		return forReads
+	case by.Behind:
+		return behind
 	}
 	return forWrites
 }

@@ -165,7 +165,7 @@ func (s *Session) parseComplete() bool {
 		if s.tracked {
 			s.prepared.done(e.Note.name)
 		}
-	case oursParse, oursParseRead:
+	case oursParse, oursParseRead, oursParseBehind:
 		s.check.ready[e.Note.role-oursParse] = true
 	}
 	return s.answered(replies.Parse)

@@ -149,20 +149,21 @@ type note struct {
 type role uint8
 
 const (
-	client        role = iota
-	ours               // put in by the proxy: its answer is swallowed
-	oursParse          // Parse of the prepared check of writes
-	oursParseRead      // and of reads
-	oursCheck          // Execute of the prepared check: errors are the client's
-	probeVar           // reads the session variable
-	probeLogin         // the same and more, before the client's first statement
-	probeInitial       // reads what the session variable is by default
-	probeStamp         // looks whether the catalog has changed
-	probeCatalog       // reads the catalog
-	oursEnd            // ReadyForQuery of a batch of the proxy's own
-	fastBefore         // the check before a function call, simple protocol
-	fastCall           // a function call in a block of the proxy's own
-	fastAfter          // the COMMIT behind it
+	client          role = iota
+	ours                 // put in by the proxy: its answer is swallowed
+	oursParse            // Parse of the prepared check of writes
+	oursParseRead        // and of reads
+	oursParseBehind      // and of what stands behind a statement
+	oursCheck            // Execute of the prepared check: errors are the client's
+	probeVar             // reads the session variable
+	probeLogin           // the same and more, before the client's first statement
+	probeInitial         // reads what the session variable is by default
+	probeStamp           // looks whether the catalog has changed
+	probeCatalog         // reads the catalog
+	oursEnd              // ReadyForQuery of a batch of the proxy's own
+	fastBefore           // the check before a function call, simple protocol
+	fastCall             // a function call in a block of the proxy's own
+	fastAfter            // the COMMIT behind it
 )
 
 // New starts a session for a client's startup packet.

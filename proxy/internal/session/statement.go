@@ -25,6 +25,8 @@ type statement struct {
 	target     string // the name that it prepares, executes or deallocates
 	unclear    bool   // that name can't be read
 	blurs      bool   // may prepare another statement under any name
+	sets       bool   // may set the session variable, by its own words
+	lone       bool   // no check can stand behind it
 	resets     bool   // sets variables to what the session began with
 	drops      bool   // drops prepared statements
 	lexing     bool   // changes how the next text is read
@@ -37,8 +39,8 @@ type statement struct {
 }
 
 // unseen stands for a statement whose text never came by: a cursor of SQL's. It
-// may write, and can be nothing else than what DECLARE takes.
-var unseen = statement{step: weave.Step{Write: true}}
+// may write, and set the variable, and can be nothing else than what DECLARE takes.
+var unseen = statement{step: weave.Step{Write: true}, sets: true}
 
 // maxKeptText is the longest text in bytes that is kept to be judged again when
 // the catalog changes; a longer read counts as a write then.
@@ -61,12 +63,16 @@ func (s *Session) describe(st *sqlscan.Statement, known bool) statement {
 		fetches:  st.Verb == sqlscan.VerbFetch,
 		target:   st.Target, unclear: st.TargetUnclear,
 		drops: st.DropsPrepared, lexing: st.SetsLexing,
+		sets: st.Setter, lone: st.NoCheckBehind,
 	}
 	d.read = !st.Write && asksCatalog(st.Verb)
 	d.reads = d.read || d.fetches
 	d.step.Read = d.reads && s.checksReads()
 	if d.read && !known {
 		d.step.Write = true
+	}
+	if (!known && !d.step.EndsTx || d.procedural) && s.maySetUnseen() {
+		d.sets = true
 	}
 	if d.declares {
 		s.declared(d.target)
@@ -80,7 +86,7 @@ func (s *Session) describe(st *sqlscan.Statement, known bool) statement {
 	s.mayset(&d)
 	if s.cfg.Mode == Shadow && (d.procedural || d.step.Unfenceable != "") {
 		// A check would change what these do, and shadow mode changes nothing.
-		d.step.Write, d.step.Unfenceable = false, ""
+		d.step.Write, d.step.Unfenceable, d.step.Behind = false, "", false
 	}
 	return d
 }
@@ -102,10 +108,17 @@ func (s *Session) mayset(d *statement) {
 	if s.inTx && (d.step.EndsTx || d.step.Uncovers) {
 		d.step.Setter = true // a rollback brings back what the variable held before it was asked for
 	}
-	if d.executes && s.setterSQL || (s.db.setters.Load() || !s.db.trusted.Load()) && (d.step.Write || d.read || d.procedural) {
+	if (d.executes || d.fetches) && s.setterSQL || s.maySetUnseen() && (d.step.Write || d.read || d.procedural) {
 		d.step.Setter = true
 	}
+	mayWriteBy := d.sets || (d.executes || d.fetches) && s.setterSQL
+	coverable := d.step.Unfenceable == "" && !d.lone && s.checkable()
+	d.step.Behind = d.step.Write && mayWriteBy && coverable
 }
+
+// maySetUnseen reports whether there may be functions that set the session
+// variable.
+func (s *Session) maySetUnseen() bool { return s.db.setters.Load() || !s.db.trusted.Load() }
 
 // current judges a statement again if functions or views have changed since.
 func (s *Session) current(st statement) statement {
@@ -136,7 +149,7 @@ func asksCatalog(v sqlscan.Verb) bool {
 func (s *Session) ran(d *statement) {
 	if d.step.Setter && !(d.resets && !s.inherits && s.variable == empty) {
 		s.doubtVariable()
-		s.setterSQL = s.setterSQL || d.prepares
+		s.setterSQL = s.setterSQL || d.prepares || d.declares
 	}
 	if d.drops {
 		s.check.doubt = true
@@ -177,7 +190,7 @@ func (s *Session) prepare(d *statement, comment string) {
 		return // every name counts as one that it may be
 	}
 	st := unseen
-	st.fence = comment
+	st.fence, st.sets, st.step.Setter = comment, d.sets, d.step.Setter
 	old, sure := s.prepared.find([]byte(d.target), 0)
 	if _, exists := s.prepared.get([]byte(d.target)); (exists || !sure) && old.fence != comment {
 		st.step.Unfenceable = "the execution of a statement that was prepared twice"

@@ -248,9 +248,11 @@ func (s *setup) judge() string {
 }
 
 // mayCarry reports whether a session carries a fence, or counts as one that does
-// since a question failed, or a function may have set the variable.
+// since a question failed, or a function may have set the variable, be it one that
+// nobody knows.
 func (s *setup) mayCarry() bool {
-	return s.token != "" || s.policy.required || s.policy.leased || s.policy.failing || s.policy.setters || bytes.Contains(s.bytes(), []byte("wirefence"))
+	return s.token != "" || s.policy.required || s.policy.leased || s.policy.failing || s.policy.setters ||
+		bytes.Contains(s.bytes(), []byte("wirefence")) || bytes.Contains(s.bytes(), []byte("ter()"))
 }
 
 // mayDiffer reports whether the client of a session that may carry a fence saw
@@ -273,7 +275,7 @@ func (s *setup) mayDiffer(seen []byte) bool {
 	if calls && bytes.Contains(s.bytes(), []byte("standard_conforming_strings")) {
 		return true
 	}
-	for _, alone := range []string{"VACUUM", "DISCARD ALL", "CALL", "CONCURRENTLY"} {
+	for _, alone := range []string{"VACUUM", "DISCARD ALL", "CALL", "DO '", "CONCURRENTLY"} {
 		if bytes.Contains(s.bytes(), []byte(alone)) {
 			return true
 		}

@@ -50,7 +50,7 @@ func saves(b *backend, _ []string) result {
 	if b.tx.block == 0 {
 		return result{code: "25P01"}
 	}
-	b.tx.saves = append(b.tx.saves, savepoint{b.token, b.escapes, maps.Clone(b.tx.checked), b.tx.stamped, maps.Clone(b.cursors)})
+	b.tx.saves = append(b.tx.saves, savepoint{b.token, b.escapes, maps.Clone(b.tx.checked), b.tx.stamped, b.tx.owed, maps.Clone(b.cursors)})
 	return result{tag: "SAVEPOINT"}
 }
 
@@ -64,7 +64,7 @@ func rollsBackTo(b *backend, _ []string) result {
 	}
 	at := b.tx.saves[n-1]
 	b.token, b.escapes, b.tx.checked, b.cursors = at.token, at.escapes, maps.Clone(at.checked), maps.Clone(at.cursors)
-	b.tx.stamped = at.stamped
+	b.tx.stamped, b.tx.owed = at.stamped, at.owed
 	b.tx.block = 'T'
 	return result{tag: "ROLLBACK"}
 }

@@ -42,6 +42,7 @@ type state struct {
 	typeName      bool // prev names a type that may write
 	escapes       bool // a name or a literal whose characters are not as written
 	unicodeCall   bool
+	mayCommit     bool  // a DO whose text holds a word that ends transactions, or calls what may
 	setConfig     uint8 // 1 behind the name set_config, 2 behind its parenthesis, 3 behind a literal there
 }
 
@@ -202,6 +203,9 @@ func (s *Scanner) literal(k kind, start, end int) {
 	st := &s.st
 	if k == escaped {
 		st.escapes = true
+	}
+	if st.verb == VerbDo {
+		st.mayCommit = st.mayCommit || k == escaped || mayCommit(s.text[start:end])
 	}
 	if s.found == 0 {
 		return

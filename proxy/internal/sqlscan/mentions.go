@@ -138,3 +138,16 @@ var lower = func() (t [256]byte) {
 	}
 	return t
 }()
+
+// mayCommit reports whether the text of a DO may end its transaction: whether it
+// holds one of the words for that, or calls a procedure.
+func mayCommit(text []byte) bool {
+	for i := range text {
+		for _, word := range [...]string{"commit", "rollback", "call"} {
+			if len(text)-i >= len(word) && hasFolded(text[i:], word) {
+				return true
+			}
+		}
+	}
+	return false
+}

@@ -97,6 +97,24 @@ func TestWhatStatementsDoToTheSession(t *testing.T) {
 	}
 }
 
+// A COMMIT in a CALL or DO fails where anything else is in its message, and COPY FROM
+// takes what comes next for data.
+func TestWhatNoCheckCanStandBehind(t *testing.T) {
+	for sql, want := range map[string]bool{
+		"select f()": false, "insert into t select f()": false, "execute p": false, "explain analyze select f()": false,
+		"call p()": true,
+		"do $$ begin perform f(); end $$": false, "do 'begin null; end' language plpgsql": false,
+		"do $$ begin perform f(); CoMMit; end $$": true, "do language plpgsql $x$ begin rollback; end $x$": true,
+		"do $$ begin call p(); end $$": true, `do E'begin \x63ommit; end'`: true,
+		"copy (select f()) to stdout": false, "copy (insert into t values (1) returning f()) to stdout": false,
+		"copy t from stdin": true, "copy t from '/x' where f()": true,
+	} {
+		if st := scanOne(t, sql, Options{}, nil); st.NoCheckBehind != want {
+			t.Errorf("%s: %+v", sql, st)
+		}
+	}
+}
+
 func TestSettersOfTheCatalog(t *testing.T) {
 	forEachServer(t, func(t *testing.T, major int, conn *pgconn.PgConn) {
 		mustRun(t, conn, objects)

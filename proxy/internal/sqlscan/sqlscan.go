@@ -64,6 +64,10 @@ type Statement struct {
 	// SetterCall: it is a Setter for more than a mention of the variable: it may
 	// call a function that sets it, or hides what it calls.
 	SetterCall bool
+	// NoCheckBehind: a check can't stand behind it in its transaction. COPY FROM
+	// reads what comes next, and a CALL, or a DO that may hold a COMMIT, would run
+	// otherwise than alone.
+	NoCheckBehind bool
 	// DropsPrepared: all prepared statements of the session go.
 	DropsPrepared bool
 	// SetsLexing: the statement may change standard_conforming_strings or

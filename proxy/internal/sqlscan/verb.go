@@ -105,10 +105,12 @@ func (st *state) conclude() {
 		if st.head[1] == kwNames || st.head[2] == kwNames {
 			out.SetsLexing = true
 		}
+	case VerbCopy:
+		out.NoCheckBehind = st.copy == copyOther
 	case VerbCall:
-		out.Procedural = true
+		out.Procedural, out.NoCheckBehind = true, true
 	case VerbDo:
-		out.Procedural = true
+		out.Procedural, out.NoCheckBehind = true, st.mayCommit
 		st.escapes = st.escapes || st.mentions&mentionsExecute != 0
 	case VerbDDL:
 		st.concludeDDL()

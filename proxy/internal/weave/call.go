@@ -11,6 +11,7 @@ import (
 type Call struct {
 	head, tail           string // around the fence
 	readsHead, readsTail string // where it is a read that is checked
+	behindTail           string // where it stands behind a statement
 	observes             bool
 	leased               bool
 }
@@ -35,6 +36,9 @@ const (
 	stampedTail = " END"
 )
 
+// wrote limits a check to a transaction that has written something.
+const wrote = " WHERE pg_catalog.pg_current_xact_id_if_assigned() IS NOT NULL"
+
 // NewCall returns the call for a proxy's policy: def is what a bare token in
 // the session variable means, required refuses a write without a fence, and
 // observe only reports what a check would have said.
@@ -47,15 +51,13 @@ func NewCall(def fence.Resource, required, observe bool) Call {
 	if def != "" {
 		tail = ", " + literal(string(def))
 	}
-	readsTail := tail + ")"
-	tail += ", "
-	if required {
-		tail += "true)"
-	} else {
-		tail += "false)"
-	}
 	head := "SELECT wirefence." + function
-	return Call{head: head + "(", tail: tail, readsHead: head + "_read(", readsTail: readsTail, observes: observe}
+	c := Call{head: head + "(", tail: tail + ", false)", readsHead: head + "_read(", readsTail: tail + ")", observes: observe}
+	c.behindTail = c.tail + wrote // what is required was there before
+	if required {
+		c.tail = tail + ", true)"
+	}
+	return c
 }
 
 // Leased returns the call of a proxy that stamps what carries nothing. It refuses
@@ -66,6 +68,7 @@ func (c Call) Leased() Call {
 	if !strings.HasSuffix(c.tail, "true)") {
 		c.tail += "true)"
 	}
+	c.behindTail = c.tail + wrote
 	return c
 }
 
@@ -82,19 +85,23 @@ func literal(text string) string {
 	return "pg_catalog.convert_from(pg_catalog.decode('" + hex.EncodeToString([]byte(text)) + "', 'hex'), 'UTF8')"
 }
 
-// ofReads returns the call that checks a read.
-func (c Call) ofReads() Call {
-	c.head, c.tail = c.readsHead, c.readsTail
+// of returns the call of the kind that a carrier wants.
+func (c Call) of(by Carrier) Call {
+	switch {
+	case by.Reads:
+		c.head, c.tail = c.readsHead, c.readsTail
+	case by.Behind:
+		c.tail = c.behindTail
+	}
 	return c
 }
 
-// Prepared is the text of the prepared check, of a read or not, whose first
-// parameter is the fence; NULL reads the session variable. A call that stamps has
-// a second one, for where the variable has none either.
-func (c Call) Prepared(reads bool) string {
-	if reads {
-		c = c.ofReads()
-	}
+// Prepared is the text of the prepared check for carriers like this one: of a read
+// or not, behind a statement or not. Its first parameter is the fence; NULL reads
+// the session variable. A call that stamps has a second one, for where the
+// variable has none either.
+func (c Call) Prepared(by Carrier) string {
+	c = c.of(by)
 	if c.leased {
 		return c.head + "COALESCE($1, " + stampedHead + "$2" + stampedTail + ")" + c.tail
 	}
@@ -105,11 +112,9 @@ func (c Call) Prepared(reads bool) string {
 // Parameters returns.
 func (c Call) Unprepared(by Carrier) string {
 	if c.observes || !by.demands() {
-		return c.Prepared(by.Reads)
+		return c.Prepared(by)
 	}
-	if by.Reads {
-		c = c.ofReads()
-	}
+	c = c.of(by)
 	return c.head + verifiedHead + "$1" + verifiedTail + c.tail
 }
 
@@ -138,9 +143,7 @@ func (c Call) Simple(by Carrier) string { return string(c.appendSimple(nil, by))
 
 // appendSimple appends the check as a statement of a simple query.
 func (c Call) appendSimple(dst []byte, by Carrier) []byte {
-	if by.Reads {
-		c = c.ofReads()
-	}
+	c = c.of(by)
 	dst = append(dst, c.head...)
 	switch {
 	case by.Comment != "":

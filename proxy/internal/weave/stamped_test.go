@@ -93,7 +93,7 @@ func TestStamps(t *testing.T) {
 func TestParametersOfAStamp(t *testing.T) {
 	const null = "<null>"
 	call := NewCall("orders", false, false).Leased()
-	if got, want := call.Prepared(false), "SELECT wirefence.check(COALESCE($1, CASE WHEN pg_catalog.current_setting('wirefence.token', true) OPERATOR(pg_catalog.<>) '' THEN NULL ELSE $2 END), 'orders', true)"; got != want {
+	if got, want := call.Prepared(Carrier{}), "SELECT wirefence.check(COALESCE($1, CASE WHEN pg_catalog.current_setting('wirefence.token', true) OPERATOR(pg_catalog.<>) '' THEN NULL ELSE $2 END), 'orders', true)"; got != want {
 		t.Errorf("got  %s\nwant %s", got, want)
 	}
 	for _, c := range []struct {

@@ -6,7 +6,8 @@
 // one, runs in a transaction in which its fence has been checked, and the check
 // still counts. A check stands directly before the first write that needs it,
 // never at the head of the text: a SELECT ahead of BEGIN ISOLATION LEVEL
-// SERIALIZABLE would make PostgreSQL refuse the BEGIN.
+// SERIALIZABLE would make PostgreSQL refuse the BEGIN. What sets the session
+// variable and writes, all in one statement, has a second check behind it.
 package weave
 
 import "github.com/wirefence/wirefence/fence"
@@ -20,6 +21,7 @@ type Step struct {
 	EndsTx      bool   // what follows is another transaction
 	Uncovers    bool   // an earlier check may no longer count
 	Setter      bool   // may change the session variable
+	Behind      bool   // and may write by what it has set, unchecked: a check stands behind it
 
 	// What matters behind a connection pooler only; else they are false.
 	Sets   bool // sets the variable for certain, for this transaction at least
@@ -43,6 +45,10 @@ type Carrier struct {
 
 	// Reads says that it is a read that is checked, which counts for reads only.
 	Reads bool
+	// Behind says that the check stands behind the statement, and tests nothing
+	// where its transaction has written nothing: a function may just have set the
+	// variable.
+	Behind bool
 
 	// Pooled says that each transaction may run on another server connection,
 	// whose session variable is anybody's until the client has set it in the same
@@ -188,7 +194,8 @@ func (c Coverage) Bound() bool { return c.own || c.lost }
 
 // Plan says what becomes of a simple query.
 type Plan struct {
-	// Inserts are the byte offsets before which a check is put, ascending.
+	// Inserts are the byte offsets before which a check is put, ascending; the last
+	// may be End.
 	Inserts []int
 	// After is the coverage behind the message, if its transaction goes on.
 	After Coverage
@@ -228,23 +235,43 @@ func (p *Plan) Query(steps []Step, by Carrier, covered Coverage, required bool) 
 				p.Refuse = fence.TokenRequired
 				return
 			case by.Carries() && !covered.Covers(by):
-				p.ours = append(p.ours, i+len(p.Inserts))
-				p.Inserts = append(p.Inserts, s.At)
-				p.carriers = append(p.carriers, by)
+				p.insert(i, s.At, by)
 				covered = covered.Add(by)
 			}
 		}
 		covered = covered.After(s)
 		by = by.After(s)
+		if s.Behind && by.Comment == "" && !by.Pooled {
+			behind, at := by, End
+			behind.Behind = true
+			if i+1 < len(steps) {
+				at = steps[i+1].At
+			}
+			p.insert(i+1, at, behind)
+		}
 	}
 	p.After = covered
 }
+
+// insert puts a check before the i-th step, which begins there.
+func (p *Plan) insert(i, at int, by Carrier) {
+	p.ours = append(p.ours, i+len(p.Inserts))
+	p.Inserts = append(p.Inserts, at)
+	p.carriers = append(p.carriers, by)
+}
+
+// End is where a check stands that comes behind the whole text.
+const End = -1
 
 // Rewrite appends text with the checks put in. count counts the characters of a
 // part of the text, as PostgreSQL counts them in the position of an error.
 func (p *Plan) Rewrite(dst, text []byte, call Call, count func([]byte) int) []byte {
 	from := 0
 	for i, at := range p.Inserts {
+		end := at == End
+		if end {
+			at = len(text)
+		}
 		before := 0
 		if n := len(p.chars); n > 0 {
 			before = p.chars[n-1]
@@ -252,6 +279,9 @@ func (p *Plan) Rewrite(dst, text []byte, call Call, count func([]byte) int) []by
 		p.chars = append(p.chars, before+count(text[from:at]))
 		dst = append(dst, text[from:at]...)
 		start := len(dst)
+		if end { // the text may end in a comment, or without a semicolon
+			dst = append(dst, "\n;"...)
+		}
 		dst = call.appendSimple(dst, p.carriers[i])
 		p.widths = append(p.widths, len(dst)-start)
 		from = at

@@ -12,6 +12,7 @@ var (
 	commit = Step{EndsTx: true}
 	setter = Step{Setter: true}
 	undo   = Step{Uncovers: true}
+	own    = Step{Write: true, Setter: true, Behind: true}
 	cic    = Step{Write: true, Unfenceable: "CREATE INDEX CONCURRENTLY"}
 )
 
@@ -37,6 +38,11 @@ func TestChecksStandBeforeEveryUncoveredWrite(t *testing.T) {
 		{"a SET in the message", []Step{setter, write}, Carrier{}, Coverage{}, false, []int{1}, ""},
 		{"a SET after a check", []Step{write, setter, write}, variable, Coverage{}, false, []int{0, 2}, ""},
 		{"a SET under a comment", []Step{write, setter, write}, comment, Coverage{}, false, []int{0}, ""},
+		{"a write that sets its fence", []Step{own}, Carrier{}, Coverage{}, false, []int{End}, ""},
+		{"that and another", []Step{own, read, write}, Carrier{}, Coverage{}, false, []int{1, 2}, ""},
+		{"that and another at once", []Step{own, write}, variable, Coverage{}, false, []int{0, 1, 1}, ""},
+		{"that under a comment", []Step{own, write}, comment, Coverage{}, false, []int{0}, ""},
+		{"that behind a pooler", []Step{own}, Carrier{Pooled: true}, Coverage{}, false, nil, ""},
 		{"no fence", []Step{write}, Carrier{}, Coverage{}, false, nil, ""},
 		{"no fence where one is required", []Step{read, write}, Carrier{}, Coverage{}, true, nil, fence.TokenRequired},
 		{"reads where one is required", []Step{read}, Carrier{}, Coverage{}, true, nil, ""},
@@ -108,16 +114,40 @@ func TestPositionsAndResultsOfAWovenText(t *testing.T) {
 	}
 }
 
+// A check behind the last statement stands behind whatever the text ends in.
+func TestACheckBehindTheText(t *testing.T) {
+	for _, text := range []string{"INSERT x", "INSERT x;", "INSERT x -- the end"} {
+		var p Plan
+		p.Query([]Step{own}, Carrier{}, Coverage{}, false)
+		woven := string(p.Rewrite(nil, []byte(text), NewCall("", false, false), func(b []byte) int { return len(b) }))
+		if want := text + "\n;SELECT wirefence.check(NULL, NULL, false)" + wrote + ";"; woven != want {
+			t.Errorf("got  %s\nwant %s", woven, want)
+		}
+		if p.Ours() || p.Position(len(text)) != len(text) || p.Position(len(text)+3) != 0 {
+			t.Errorf("%s: the client's part is not the first", text)
+		}
+		if p.NextResult(); !p.Ours() {
+			t.Errorf("%s: the check's result is not ours", text)
+		}
+		if p.After.Covers(Carrier{Variable: true}) {
+			t.Errorf("%s: what may have tested nothing counts as a check", text)
+		}
+	}
+}
+
 func TestTheCallNamesItsPolicy(t *testing.T) {
 	for _, c := range []struct {
 		call Call
+		by   Carrier
 		want string
 	}{
-		{NewCall("", false, false), "SELECT wirefence.check($1, NULL, false)"},
-		{NewCall("orders", true, false), "SELECT wirefence.check($1, 'orders', true)"},
-		{NewCall("o'b", false, true), "SELECT wirefence.observe($1, pg_catalog.convert_from(pg_catalog.decode('6f2762', 'hex'), 'UTF8'), false)"},
+		{NewCall("", false, false), Carrier{}, "SELECT wirefence.check($1, NULL, false)"},
+		{NewCall("orders", true, false), Carrier{}, "SELECT wirefence.check($1, 'orders', true)"},
+		{NewCall("orders", true, false), Carrier{Behind: true}, "SELECT wirefence.check($1, 'orders', false) WHERE pg_catalog.pg_current_xact_id_if_assigned() IS NOT NULL"},
+		{NewCall("orders", true, false), Carrier{Reads: true}, "SELECT wirefence.check_read($1, 'orders')"},
+		{NewCall("o'b", false, true), Carrier{}, "SELECT wirefence.observe($1, pg_catalog.convert_from(pg_catalog.decode('6f2762', 'hex'), 'UTF8'), false)"},
 	} {
-		if got := c.call.Prepared(false); got != c.want {
+		if got := c.call.Prepared(c.by); got != c.want {
 			t.Errorf("got %s, want %s", got, c.want)
 		}
 	}
