@@ -127,6 +127,9 @@ var bypasses = []struct {
 		c.exchange(1, &pgproto3.Bind{PreparedStatement: "p"}, &pgproto3.Execute{}, &pgproto3.Sync{})
 		c.fails(insert, "WF001")
 	}},
+	{"setter in an EXECUTE behind its PREPARE, in one message", "", func(c *client, _ *database) {
+		c.fails("prepare p as select set_config('wirefence.token', '"+stale+"', false); execute p; "+insert, "WF001")
+	}},
 	{"setter behind a cursor whose variable was asked for in between", "", func(c *client, _ *database) {
 		c.must("begin", "declare c cursor for select set_config('wirefence.token', '"+stale+"', false)", "do $$ begin end $$", "fetch c")
 		c.fails(insert, "WF001")

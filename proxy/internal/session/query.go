@@ -10,9 +10,16 @@ import (
 
 // query handles a whole Query (documentation, "Message Flow", Simple Query).
 func (s *Session) query(msg []byte, at int, out *Out) int {
+	n := s.judgeQuery(msg, at, out)
+	if n > 0 {
+		s.batch.open = false // one that is held leaves the batch open that it came in
+	}
+	return n
+}
+
+func (s *Session) judgeQuery(msg []byte, at int, out *Out) int {
 	body, ok := text(msg[wire.HeaderSize:])
 	if !ok {
-		s.batch.open = false // the error ends its transaction
 		return s.pushPlain(len(msg), at, out)
 	}
 	if !s.batch.open {
@@ -21,7 +28,6 @@ func (s *Session) query(msg []byte, at int, out *Out) int {
 	}
 	if s.untouched(body) {
 		s.check.doubt = true // it may be a DISCARD ALL
-		s.batch.open = false
 		return s.pushPlain(len(msg), at, out)
 	}
 	var covered weave.Coverage
@@ -30,8 +36,6 @@ func (s *Session) query(msg []byte, at int, out *Out) int {
 	} else { // a check anew: only one in the same text keeps a CALL from committing
 		covered = s.batch.covered.Unchecked()
 	}
-	inBatch := s.batch.open
-	s.batch.open = false
 	known := s.look()
 	result := s.scanner.Scan(body, s.options, known.catalog)
 	by := s.carrier(result.FenceText)
@@ -41,7 +45,7 @@ func (s *Session) query(msg []byte, at int, out *Out) int {
 	if result.FenceErr != nil && !s.shadowed(malformed(result.FenceErr)) {
 		return s.refuseQuery(len(msg), malformed(result.FenceErr), out)
 	}
-	if inBatch && s.unreadable(result, by.In(covered).Carries(), body) {
+	if s.batch.open && s.unreadable(result, by.In(covered).Carries(), body) {
 		if refusal := s.unreadableText(); !s.shadowed(refusal) {
 			return s.refuseQuery(len(msg), refusal, out)
 		}

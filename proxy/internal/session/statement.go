@@ -84,6 +84,7 @@ func (s *Session) describe(st *sqlscan.Statement, known bool) statement {
 		d.step.Write = true // it may run what a cursor was declared for
 	}
 	s.mayset(&d)
+	s.setterSQL = s.setterSQL || (d.prepares || d.declares) && d.step.Setter && !s.pool.on // the same text may run it
 	if s.cfg.Mode == Shadow && (d.procedural || d.step.Unfenceable != "") {
 		// A check would change what these do, and shadow mode changes nothing.
 		d.step.Write, d.step.Unfenceable, d.step.Behind = false, "", false
@@ -149,7 +150,6 @@ func asksCatalog(v sqlscan.Verb) bool {
 func (s *Session) ran(d *statement) {
 	if d.step.Setter && !(d.resets && !s.inherits && s.variable == empty) {
 		s.doubtVariable()
-		s.setterSQL = s.setterSQL || d.prepares || d.declares
 	}
 	if d.drops {
 		s.check.doubt = true

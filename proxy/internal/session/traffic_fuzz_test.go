@@ -91,6 +91,10 @@ func TestTrafficThatOnceWentWrong(t *testing.T) {
 			script: []part{run("SET standard_conforming_strings = off"), query(ambiguous + "; INSERT INTO t VALUES (1)")}},
 		{name: "a login whose question failed forgot what RESET leads to", token: stale, policy: policy{enforced: true, schema: true, failing: true}, major: 14,
 			script: []part{query("SET wirefence.token = ''"), query("SHOW x"), query("SHOW x"), run("RESET wirefence.token"), call}},
+		{name: "a Query that was held in a batch had the batch ended by a question", token: "a=1", policy: policy{enforced: true}, major: 14,
+			script: []part{query("SHOW x"), run("SET LOCAL wirefence.token = ''"), query("UPDATE t SET a = 1 RETURNING a; BEGIN")}},
+		{name: "an EXECUTE in the text of its PREPARE set the variable unseen", policy: there, major: 14,
+			script: []part{query("PREPARE p AS INSERT INTO t SELECT set_config('wirefence.token', 'a=1', false); EXECUTE p")}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			for seed := range uint64(100) {

@@ -69,7 +69,7 @@ func (s *Session) awaitVariable(out *Out) bool {
 		return false
 	case s.q.Ready() > 0:
 		return true
-	case s.tx != wire.InTx || s.q.Len() > 0:
+	case s.tx != wire.InTx || s.q.Len() > 0 || s.amidBatch():
 		return false
 	}
 	s.inTx, s.probing = true, true
@@ -99,6 +99,10 @@ func (s *Session) unanswered() {
 	}
 }
 
+// amidBatch reports whether the client has sent a part of a batch. The Sync of a
+// question would end it there, and commit.
+func (s *Session) amidBatch() bool { return s.batch.open && !s.batch.fresh }
+
 // view is what is known of the catalog at one moment.
 type view struct {
 	catalog    *sqlscan.Catalog // nil if nothing is known
@@ -115,7 +119,7 @@ func (s *Session) look() view {
 // under way, is there. In a transaction the question does no harm: the message
 // that it is asked for would take a snapshot too.
 func (s *Session) refresh(out *Out) (wait bool) {
-	if s.tx == wire.Failed || s.q.CopyIn() || s.q.Ready() == 0 && s.q.Len() > 0 {
+	if s.tx == wire.Failed || s.q.CopyIn() || s.q.Ready() == 0 && (s.q.Len() > 0 || s.amidBatch()) {
 		return false
 	}
 	if s.q.Ready() > 0 {

@@ -102,7 +102,7 @@ func TestWhatStatementsDoToTheSession(t *testing.T) {
 func TestWhatNoCheckCanStandBehind(t *testing.T) {
 	for sql, want := range map[string]bool{
 		"select f()": false, "insert into t select f()": false, "execute p": false, "explain analyze select f()": false,
-		"call p()": true,
+		"call p()":                        true,
 		"do $$ begin perform f(); end $$": false, "do 'begin null; end' language plpgsql": false,
 		"do $$ begin perform f(); CoMMit; end $$": true, "do language plpgsql $x$ begin rollback; end $x$": true,
 		"do $$ begin call p(); end $$": true, `do E'begin \x63ommit; end'`: true,
