@@ -25,7 +25,7 @@ import (
 const holderVariable = "FENCINGTEST_HOLDER"
 
 // holderTTL is short, so that a test need not wait long for a stopped holder.
-const holderTTL = 500 * time.Millisecond
+const holderTTL = time.Second
 
 // hold takes the lease of orders and puts its fence on a connection. Then it
 // writes a row for each line that it reads, without asking whether it still
@@ -49,11 +49,11 @@ func hold() int {
 	if err != nil {
 		return fail(err)
 	}
-	lease, err := client.Acquire(ctx, "orders")
+	conn, err := pgx.Connect(ctx, urls[2])
 	if err != nil {
 		return fail(err)
 	}
-	conn, err := pgx.Connect(ctx, urls[2])
+	lease, err := client.Acquire(ctx, "orders") // from here on its time runs
 	if err != nil {
 		return fail(err)
 	}
@@ -100,14 +100,14 @@ func startHolder(t *testing.T, redisURL, postgresURL, proxyURL string) *holder {
 		_ = h.cmd.Wait()
 	})
 	h.in, h.lines = in, bufio.NewScanner(out)
-	if answer := h.answer(); len(answer) == 2 && answer[0] == "token" {
-		h.token, err = fence.ParseToken(answer[1])
-		if err == nil {
-			return h
-		}
+	answer := h.answer()
+	if len(answer) != 2 || answer[0] != "token" {
+		t.Fatalf("the holder did not start: %s", answer)
 	}
-	t.Fatalf("the holder did not start: %v", err)
-	return nil
+	if h.token, err = fence.ParseToken(answer[1]); err != nil {
+		t.Fatal(err)
+	}
+	return h
 }
 
 func (h *holder) answer() []string {
