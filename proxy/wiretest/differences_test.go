@@ -44,7 +44,9 @@ func twoPhaseCantBeFenced(direct []string, _ carrier, _ int) []string {
 // A procedure that committed would go on without a check: behind one PostgreSQL
 // lets it end no transaction.
 func procedureCantCommit(direct []string, _ carrier, _ int) []string {
-	direct = instead(direct, `C "CALL\x00"`, `E SERROR | VERROR | C2D000 | Minvalid transaction termination*`)
+	for _, tag := range []string{`C "CALL\x00"`, `C "DO\x00"`} {
+		direct = instead(direct, tag, `E SERROR | VERROR | C2D000 | Minvalid transaction termination*`)
+	}
 	return instead(direct, "t holds ", "t holds ")
 }
 

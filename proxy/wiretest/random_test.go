@@ -29,6 +29,9 @@ var texts = []string{
 	"SET standard_conforming_strings = off; SET escape_string_warning = off", "SET standard_conforming_strings = on", `INSERT INTO t VALUES (23, 'it\'s') -- '`, `SELECT '\'; INSERT INTO t VALUES (24, 'q'); --'`,
 	"SET search_path = public", "SET LOCAL datestyle = 'German'", "RESET ALL", "LOCK TABLE t", "TRUNCATE t", "SELECT * FROM t FOR UPDATE", "EXPLAIN ANALYZE INSERT INTO t VALUES (25, 'r') ON CONFLICT DO NOTHING",
 	"CREATE TEMP TABLE IF NOT EXISTS own(a int)", "INSERT INTO own VALUES (1)", "DROP TABLE IF EXISTS own", "VACUUM t", "ALTER TABLE t ALTER v SET DEFAULT 'd'",
+	"INSERT INTO t SELECT 26, set_config('app.who', 's', false) ON CONFLICT DO NOTHING RETURNING v", "SELECT set_config('app.who', 'u', true), write_one(27) -- the end",
+	"DECLARE c CURSOR FOR SELECT set_config('app.who', i::text, false), write_one(40 + i) FROM generate_series(1, 3) i",
+	"SELECT set_config('app.who', 'y', false); INSERT INTO t SELECT 34, set_config('app.who', '', false), nowhere",
 }
 
 // repeatable reports whether two runs of a text give the same bytes.

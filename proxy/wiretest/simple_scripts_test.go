@@ -49,6 +49,18 @@ var simpleScripts = []script{
 		synced(run("DO $$BEGIN RAISE NOTICE 'n'; END$$"), run("INSERT INTO t VALUES (3, 'c')")),
 		simple("BEGIN"), synced(run("DO $$BEGIN INSERT INTO t VALUES (4, 'd'); END$$")), simple("COMMIT"),
 	}},
+	{name: "writes that may set a variable", steps: []step{
+		ready(1), simple("INSERT INTO t SELECT 1, set_config('app.' || 'who', 'a', false) RETURNING v"), simple("SELECT write_one(2), set_config('app.' || 'who', 'b', true) -- the end"),
+		simple("SELECT 1"), simple("INSERT INTO t SELECT 3, set_config('app.' || 'who', 'c', false); SELECT v FROM t ORDER BY id;"), simple("SELECT 1"),
+		simple("INSERT INTO t SELECT 4, set_config('app.' || 'who', 'd', false), nowhere"), simple("SELECT 1"), simple("SELECT current_setting('app.who')"),
+		synced(run("INSERT INTO t SELECT 5, set_config('app.' || 'who', 'e', false) RETURNING v")), synced(run("COPY (SELECT write_one(6), set_config('app.' || 'who', 'f', false)) TO STDOUT")),
+		synced(parse("s", "SELECT write_one(i), set_config('app.' || 'who', i::text, false) FROM generate_series(7, 9) i"), bind("", "s"), describe('P', ""), execute("", 2), execute("", 0)),
+		simple("DO $$BEGIN PERFORM set_config('app.who', 'g', false); INSERT INTO t VALUES (10, 'j'); END$$"), simple("SELECT 1"),
+		simple("EXPLAIN (ANALYZE, COSTS off, TIMING off, SUMMARY off, BUFFERS off) INSERT INTO t SELECT 11, set_config('app.' || 'who', 'h', false)"), simple("SELECT 1"),
+	}},
+	{name: "a block of code that may set a variable, and commits", steps: []step{
+		ready(1), simple("DO $$BEGIN PERFORM set_config('app.who', 'a', false); COMMIT; END$$"), simple("SELECT 1"),
+	}, fenced: procedureCantCommit},
 	{name: "maintenance", steps: []step{
 		ready(1), simple("VACUUM t"), synced(run("VACUUM t")), simple("ANALYZE t"), simple("CHECKPOINT"), simple("REINDEX TABLE t"), synced(run("ANALYZE t")),
 		simple("VACUUM t; SELECT 1"),

@@ -1,5 +1,7 @@
 package sqlscan
 
+import "bytes"
+
 // token is a token of the statement; name is set for an unquoted keyword.
 type token struct {
 	kind       kind
@@ -119,7 +121,7 @@ func (s *Scanner) begin(t token, start, end int) {
 		st.copied(t)
 	}
 	if st.setConfig != 0 {
-		st.setConfigNext(t.kind)
+		st.setConfigNext(t.kind, s.text[start:end])
 	}
 }
 
@@ -177,17 +179,20 @@ func (st *state) copied(t token) {
 
 // setConfigNext looks at what stands behind the name set_config: only a plain
 // literal as its first argument says what it sets.
-func (st *state) setConfigNext(k kind) {
+func (st *state) setConfigNext(k kind, text []byte) {
 	switch {
 	case st.setConfig == 1 && k == open:
 		st.setConfig = 2
 		return
-	case st.setConfig == 2 && k == literal:
+	case st.setConfig == 2 && k == literal && bytes.IndexByte(text, '\\') < 0:
+		if mentioned(text)&mentionsFence != 0 {
+			st.out.Setter, st.out.SetterCall = true, true
+		}
 		st.setConfig = 3
 		return
 	case st.setConfig == 3 && k == comma:
 	default:
-		st.out.SetsLexing = true
+		st.out.Setter, st.out.SetterCall, st.out.SetsLexing = true, true, true
 	}
 	st.setConfig = 0
 }

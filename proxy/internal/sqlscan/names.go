@@ -148,11 +148,13 @@ func (t token) beforeType() bool {
 }
 
 func (s *Scanner) nameMentions(start, end int, setConfig bool) {
-	m := mentioned(s.text[start:end])
-	s.mentions(m)
 	if setConfig {
 		s.st.setConfig = 1
-	} else if m&mentionsSetConfig != 0 {
+		return
+	}
+	m := mentioned(s.text[start:end])
+	s.mentions(m)
+	if m&mentionsSetConfig != 0 {
 		s.st.out.SetsLexing = true
 	}
 }

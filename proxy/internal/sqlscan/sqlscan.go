@@ -66,7 +66,7 @@ type Statement struct {
 	SetterCall bool
 	// NoCheckBehind: a check can't stand behind it in its transaction. COPY FROM
 	// reads what comes next, and a CALL, or a DO that may hold a COMMIT, would run
-	// otherwise than alone.
+	// otherwise than alone, as would a DECLARE, which runs nothing yet.
 	NoCheckBehind bool
 	// DropsPrepared: all prepared statements of the session go.
 	DropsPrepared bool

@@ -105,6 +105,8 @@ func (st *state) conclude() {
 		if st.head[1] == kwNames || st.head[2] == kwNames {
 			out.SetsLexing = true
 		}
+	case VerbDeclare:
+		out.NoCheckBehind = true
 	case VerbCopy:
 		out.NoCheckBehind = st.copy == copyOther
 	case VerbCall:
@@ -114,6 +116,9 @@ func (st *state) conclude() {
 		st.escapes = st.escapes || st.mentions&mentionsExecute != 0
 	case VerbDDL:
 		st.concludeDDL()
+	}
+	if st.setConfig != 0 {
+		out.Setter = true // named for another use than a call
 	}
 	if st.escapes && (st.verb == VerbDo || st.verb == VerbSet || st.verb == VerbReset || st.unicodeCall) {
 		out.Setter, out.SetsLexing = true, true
