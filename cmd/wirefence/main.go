@@ -99,7 +99,7 @@ func printServersAdvice(w io.Writer, err error) {
 	if refusal.Detail != "" {
 		fmt.Fprintln(w, "DETAIL: "+refusal.Detail)
 	}
-	const insufficientPrivilege, invalidName = "42501", "42602"
+	const insufficientPrivilege, invalidName, readOnlyTransaction = "42501", "42602", "25006"
 	switch {
 	case refusal.Hint != "":
 		fmt.Fprintln(w, "HINT: "+strings.Replace(refusal.Hint, "SELECT * FROM wirefence.status()", "wirefence status", 1))
@@ -107,6 +107,8 @@ func printServersAdvice(w io.Writer, err error) {
 		fmt.Fprintln(w, `HINT: Write the name as in SQL, within the shell's quotes: '"Plain Table"'.`)
 	case refusal.Code == insufficientPrivilege:
 		fmt.Fprintln(w, "HINT: The role that WIREFENCE_DATABASE_URL names needs the rights of wirefence_issuer: GRANT wirefence_issuer TO it.")
+	case refusal.Code == readOnlyTransaction:
+		fmt.Fprintln(w, "HINT: WIREFENCE_DATABASE_URL leads to a standby server, or to what is read-only by default. Name the primary, or all hosts with target_session_attrs=read-write.")
 	}
 }
 

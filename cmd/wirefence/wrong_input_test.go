@@ -17,6 +17,8 @@ func TestWrongInput(t *testing.T) {
 	bare := database(t, false)
 	others := strings.Replace(url, "postgres@", "wrong_input@", 1)
 	long := strings.Repeat("z", 256)
+	readOnly := url + "&default_transaction_read_only=on"
+	const wantsPrimary = "target_session_attrs=read-write"
 	const needsIssuer = "GRANT wirefence_issuer TO"
 	for _, c := range []struct {
 		url, args string
@@ -53,6 +55,11 @@ func TestWrongInput(t *testing.T) {
 		{others, "resource set orders --reuse=once --reason=x", 1, needsIssuer},
 		{others, "resource declare new --reason=x", 1, needsIssuer},
 		{others, "lock orders -- true", 75, needsIssuer},
+		{readOnly, "revoke orders", 1, wantsPrimary},
+		{readOnly, "resource set orders --reuse=once --reason=x", 1, wantsPrimary},
+		{readOnly, "protect orders --resource=x", 1, wantsPrimary},
+		{readOnly, "lock orders -- true", 75, wantsPrimary},
+		{strings.Replace(readOnly, url, bare, 1), "migrate", 1, wantsPrimary},
 		{bare, "protect orders --resource=x", 1, noSchema},
 		{bare, "unprotect orders", 1, noSchema},
 		{bare, "revoke orders", 1, noSchema},
