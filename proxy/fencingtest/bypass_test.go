@@ -130,6 +130,12 @@ var bypasses = []struct {
 	{"setter in an EXECUTE behind its PREPARE, in one message", "", func(c *client, _ *database) {
 		c.fails("prepare p as select set_config('wirefence.token', '"+stale+"', false); execute p; "+insert, "WF001")
 	}},
+	{"setter in a portal that SQL declared", "", func(c *client, _ *database) {
+		c.must("begin", "declare c cursor for select set_config('wirefence.token', '"+stale+"', false)", "do $$ begin end $$")
+		c.exchange(1, &pgproto3.Execute{Portal: "c"}, &pgproto3.Sync{})
+		c.fails(insert, "WF001")
+		c.simple("commit")
+	}},
 	{"setter behind a cursor whose variable was asked for in between", "", func(c *client, _ *database) {
 		c.must("begin", "declare c cursor for select set_config('wirefence.token', '"+stale+"', false)", "do $$ begin end $$", "fetch c")
 		c.fails(insert, "WF001")

@@ -36,7 +36,7 @@ func eitherOf(a, b statement) statement {
 	if a.fence == "" {
 		a.fence = b.fence
 	}
-	a.read, a.lexing, a.procedural, a.sets = false, true, true, true
+	a.read, a.lexing, a.procedural, a.sets, a.lone = false, true, true, true, a.lone || b.lone
 	a.prepared = max(a.prepared, b.prepared)
 	a.step.Write, a.step.EndsTx, a.step.Setter = true, true, true
 	a.step.Unfenceable = "a statement whose name can't be told"

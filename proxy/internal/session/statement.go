@@ -71,7 +71,7 @@ func (s *Session) describe(st *sqlscan.Statement, known bool) statement {
 	if d.read && !known {
 		d.step.Write = true
 	}
-	if (!known && !d.step.EndsTx || d.procedural) && s.maySetUnseen() {
+	if s.maySetUnseen() && (d.procedural || !known && (d.step.Write || d.prepares)) {
 		d.sets = true
 	}
 	if d.declares {
@@ -109,12 +109,11 @@ func (s *Session) mayset(d *statement) {
 	if s.inTx && (d.step.EndsTx || d.step.Uncovers) {
 		d.step.Setter = true // a rollback brings back what the variable held before it was asked for
 	}
-	if (d.executes || d.fetches) && s.setterSQL || s.maySetUnseen() && (d.step.Write || d.read || d.procedural) {
+	sets := d.sets || (d.executes || d.fetches) && s.setterSQL
+	if sets || s.maySetUnseen() && (d.step.Write || d.read || d.procedural) {
 		d.step.Setter = true
 	}
-	mayWriteBy := d.sets || (d.executes || d.fetches) && s.setterSQL
-	coverable := d.step.Unfenceable == "" && !d.lone && s.checkable()
-	d.step.Behind = d.step.Write && mayWriteBy && coverable
+	d.step.Behind = sets && d.step.Write && d.step.Unfenceable == "" && !d.lone && s.checkable()
 }
 
 // maySetUnseen reports whether there may be functions that set the session
