@@ -129,3 +129,37 @@ func TestOwnFencesThatCannotBeCheckedBehind(t *testing.T) {
 		}
 	})
 }
+
+// Where no function sets the variable, it is for the texts alone to tell what does.
+func TestSettersInDatabasesWithoutSuchFunctions(t *testing.T) {
+	const set = "select set_config('wirefence.token', '" + stale + "', false)"
+	onEach(t, oldAndNew, func(t *testing.T, shared *database) {
+		for name, run := range map[string]func(c *client){
+			"a Bind of a PREPARE": func(c *client) {
+				c.must("prepare p as "+set, "select 1")
+				c.exchange(1, &pgproto3.Bind{PreparedStatement: "p"}, &pgproto3.Execute{}, &pgproto3.Sync{})
+			},
+			"an EXECUTE in the message of its PREPARE": func(c *client) {
+				c.fails("prepare p as "+set+"; execute p; "+insert, "WF001")
+				c.must("execute p") // a PREPARE is not rolled back
+			},
+			"FETCH, asked for the variable behind the DECLARE": func(c *client) {
+				c.must("begin", "declare c cursor for "+set, "do $$ begin end $$", "fetch c")
+			},
+			"a portal that SQL declared, asked for the variable before": func(c *client) {
+				c.must("begin", "declare c cursor for "+set, "do $$ begin end $$")
+				c.exchange(1, &pgproto3.Execute{Portal: "c"}, &pgproto3.Sync{})
+			},
+		} {
+			t.Run(name, func(t *testing.T) {
+				db := newDatabase(t, shared.Major, template)
+				db.seal(t, "orders", 34)
+				c := db.connect(t)
+				run(c)
+				c.fails(insert, "WF001")
+				c.simple("rollback")
+				db.wantRows(t, 0)
+			})
+		}
+	})
+}
