@@ -12,6 +12,8 @@ import (
 func TestStatementsThatSetTheirOwnFence(t *testing.T) {
 	const objects = `create function write_as(fence text) returns int language plpgsql as $$
 			begin perform set_config('wirefence.token', fence, false); insert into public.jobs values (1, 'as'); return 1; end $$;
+		create function op(int, text) returns int language sql as $$ select write_as($2) $$; create operator ### (leftarg = int, rightarg = text, function = op);
+		create domain valid as text check (write_as(value) = 1);
 		create function through(fence text) returns int language sql as $$ select write_as(fence) $$;`
 	own := []struct {
 		name, sql string
@@ -29,6 +31,9 @@ func TestStatementsThatSetTheirOwnFence(t *testing.T) {
 		{"COPY of a query", "copy (select write_as('?')) to stdout", 1},
 		{"CREATE TABLE AS", "create temp table made on commit drop as select write_as('?')", 1},
 		{"EXPLAIN ANALYZE", "explain analyze select write_as('?')", 1},
+		{"an operator", "select 1 ### '?'", 1},
+		{"a domain", "select '?'::valid", 1},
+		{"COPY to a program", "copy (select write_as('?')) to program 'cat > /dev/null'", 1},
 	}
 	onEach(t, oldAndNew, func(t *testing.T, db *database) {
 		db.seal(t, "orders", 34)
@@ -79,6 +84,14 @@ func TestOwnFencesAreFoundEverywhere(t *testing.T) {
 			"EXECUTE of a Parse": func(c *client) {
 				c.exchange(1, &pgproto3.Parse{Name: "p", Query: write}, &pgproto3.Sync{})
 				c.fails("execute p", "WF001")
+			},
+			"a function that has changed since it was prepared": func(c *client) {
+				c.must("create function later(text) returns int language sql as 'select 1'", "prepare p as select later('"+stale+"')")
+				c.exchange(1, &pgproto3.Parse{Name: "q", Query: "select later('" + stale + "')"}, &pgproto3.Sync{})
+				c.must("create or replace function later(text) returns int language sql as 'select write_as($1)'", "select 1")
+				c.fails("execute p", "WF001")
+				wantCode(c.t, firstError(c.exchange(1, &pgproto3.Bind{PreparedStatement: "q"}, &pgproto3.Execute{}, &pgproto3.Sync{})), "WF001")
+				c.fails("execute q", "WF001")
 			},
 			"FETCH": func(c *client) {
 				c.must("begin", "declare c cursor for "+write)

@@ -176,6 +176,7 @@ func (s *Session) execute(msg []byte, at int, out *Out) int {
 	if !sure && s.q.Ready() > 0 && !s.q.CopyIn() {
 		return s.holdBatch()
 	}
+	st.sets = st.sets || st.generation != s.batch.view.generation && s.maySetUnseen()
 	s.mayset(&st)
 	if st.executes || st.fetches {
 		if wait := s.inherit(&st, out); wait {

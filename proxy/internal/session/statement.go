@@ -109,7 +109,8 @@ func (s *Session) mayset(d *statement) {
 	if s.inTx && (d.step.EndsTx || d.step.Uncovers) {
 		d.step.Setter = true // a rollback brings back what the variable held before it was asked for
 	}
-	sets := d.sets || (d.executes || d.fetches) && s.setterSQL
+	// What was prepared or declared may call a function that has changed since.
+	sets := d.sets || (d.executes || d.fetches) && (s.setterSQL || s.maySetUnseen())
 	if sets || s.maySetUnseen() && (d.step.Write || d.read || d.procedural) {
 		d.step.Setter = true
 	}

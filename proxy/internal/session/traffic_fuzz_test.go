@@ -93,6 +93,8 @@ func TestTrafficThatOnceWentWrong(t *testing.T) {
 			script: []part{query("SET wirefence.token = ''"), query("SHOW x"), query("SHOW x"), run("RESET wirefence.token"), call}},
 		{name: "a Query that was held in a batch had the batch ended by a question", token: "a=1", policy: policy{enforced: true}, major: 14,
 			script: []part{query("SHOW x"), run("SET LOCAL wirefence.token = ''"), query("UPDATE t SET a = 1 RETURNING a; BEGIN")}},
+		{name: "a Query in a batch that sets how it is read was read by what came before", policy: policy{enforced: true, schema: true, required: true}, major: 14,
+			script: []part{query("SET standard_conforming_strings = off"), run("SET standard_conforming_strings = on"), query(ambiguous + "; BEGIN")}},
 		{name: "an EXECUTE in the text of its PREPARE set the variable unseen", policy: there, major: 14,
 			script: []part{query("PREPARE p AS INSERT INTO t SELECT set_config('wirefence.token', 'a=1', false); EXECUTE p")}},
 	} {

@@ -44,6 +44,7 @@ type state struct {
 	typeName      bool // prev names a type that may write
 	escapes       bool // a name or a literal whose characters are not as written
 	unicodeCall   bool
+	unfinished    bool  // the text ends in a literal, a comment or a quoted name
 	mayCommit     bool  // a DO whose text holds a word that ends transactions, or calls what may
 	setConfig     uint8 // 1 behind the name set_config, 2 behind its parenthesis, 3 behind a literal there
 }
@@ -59,7 +60,8 @@ const (
 	copySource   // up to TO or FROM
 	copyTarget   // behind TO
 	copyToClient // behind TO STDOUT
-	copyOther    // FROM, or TO a file or program
+	copyToOther  // behind TO and a file or a program
+	copyFrom
 )
 
 // token takes the next token that is no name.
@@ -70,10 +72,10 @@ func (s *Scanner) token(k kind, start, end int) {
 		return
 	}
 	s.begin(token{kind: k}, start, end)
-	if st.typeName {
-		st.effect = st.effect || k == literal || k == escaped || k == open
-		st.typeName = false
+	if st.typeName && (k == literal || k == escaped || k == open) {
+		s.unseenCall()
 	}
+	st.typeName = false
 	goesOn := false
 	switch k {
 	case open:
@@ -85,7 +87,7 @@ func (s *Scanner) token(k kind, start, end int) {
 		s.literal(k, start, end)
 	case operator:
 		if s.cat != nil && len(s.cat.operators) > 0 && s.cat.operators[string(s.text[start:end])] {
-			st.effect = true
+			s.unseenCall()
 		}
 	}
 	s.advance(token{kind: k, goesOn: goesOn, start: start, end: end})
@@ -166,11 +168,11 @@ func (s *Scanner) explained(t token) {
 func (st *state) copied(t token) {
 	switch {
 	case st.copy == copySource && t.id == kwFrom:
-		st.copy = copyOther
+		st.copy = copyFrom
 	case st.copy == copySource && t.id == kwTo:
 		st.copy = copyTarget
 	case st.copy == copyTarget:
-		st.copy = copyOther
+		st.copy = copyToOther
 		if t.id == kwStdout || t.id == kwStdin {
 			st.copy = copyToClient
 		}

@@ -212,6 +212,7 @@ func (s *Scanner) blockComment(i int) int {
 // unterminated skips the rest: the server answers with a syntax error.
 func (s *Scanner) unterminated(from int) int {
 	s.token(other, from, len(s.text))
+	s.st.unfinished = true
 	return len(s.text)
 }
 
@@ -221,6 +222,13 @@ func (s *Scanner) lexString(start, i int, escapes bool, k kind) int {
 	text := s.text
 	for {
 		end := s.quoteEnd(i+1, escapes)
+		if escapes && text[start] == '\'' && !s.result.HasBackslashInPlainString {
+			rest := text[i+1:]
+			if end >= 0 {
+				rest = text[i+1 : end]
+			}
+			s.result.HasBackslashInPlainString = bytes.IndexByte(rest, '\\') >= 0
+		}
 		if end < 0 {
 			return s.unterminated(start)
 		}

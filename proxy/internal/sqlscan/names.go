@@ -118,15 +118,24 @@ func (s *Scanner) nameMarks(name []byte, known bool) {
 		return
 	}
 	if f&isRelation != 0 || f&isField != 0 && st.prev.kind == dot {
-		st.effect = true
+		s.unseenCall()
 	}
 	if f&isType != 0 {
 		st.typeName = true
-		st.effect = st.effect || st.before.beforeType()
+		if st.before.beforeType() {
+			s.unseenCall()
+		}
 	}
 	if f&isSetter != 0 {
 		st.out.Setter, st.out.SetterCall, st.out.SetsLexing = true, true, true
 	}
+}
+
+// unseenCall notes that a function which may write is called without being named:
+// by a view, a type or an operator. Which one isn't known.
+func (s *Scanner) unseenCall() {
+	s.st.effect = true
+	s.st.out.Setter = s.st.out.Setter || s.cat.setters
 }
 
 // beforeType reports whether what follows the token may well be a type: x::type,

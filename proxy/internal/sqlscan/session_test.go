@@ -100,6 +100,19 @@ func TestWhatStatementsDoToTheSession(t *testing.T) {
 	}
 }
 
+// Under either setting the text tells that it reads differently under the other.
+func TestBackslashesInPlainLiterals(t *testing.T) {
+	for sql, want := range map[string]bool{
+		`select 'a\b'`: true, `select '\'; select 1; --'`: true, `select '\'`: true, `select 'a', E'\n', "\", $$\$$ /* '\' */`: false, `select 'a''b'`: false,
+	} {
+		for _, escapes := range []bool{false, true} {
+			if got := new(Scanner).Scan([]byte(sql), Options{EscapeStrings: escapes}, nil).HasBackslashInPlainString; got != want {
+				t.Errorf("%s, escapes %v: %v", sql, escapes, got)
+			}
+		}
+	}
+}
+
 // A COMMIT in a CALL or DO fails where anything else is in its message, and COPY FROM
 // takes what comes next for data.
 func TestWhatNoCheckCanStandBehind(t *testing.T) {
@@ -112,6 +125,9 @@ func TestWhatNoCheckCanStandBehind(t *testing.T) {
 		"do $$ begin call p(); end $$": true, `do E'begin \x63ommit; end'`: true,
 		"copy (select f()) to stdout": false, "copy (insert into t values (1) returning f()) to stdout": false,
 		"copy t from stdin": true, "copy t from '/x' where f()": true,
+		"copy (select f()) to '/x'": false, "copy (select f()) to program 'x'": false,
+		"notify wirefence, 'x'": true, "create or replace function f() returns int language sql as 'select 1'": true, "create table t as select f()": false,
+		"insert into t select f() returning *": false, "select f(": true, "select f(), 'abc": true, "select f(), /* abc": true, `select f() as "abc`: true, "select f()::": true,
 	} {
 		if st := scanOne(t, sql, Options{}, nil); st.NoCheckBehind != want {
 			t.Errorf("%s: %+v", sql, st)

@@ -64,9 +64,10 @@ type Statement struct {
 	// SetterCall: it is a Setter for more than a mention of the variable: it may
 	// call a function that sets it, or hides what it calls.
 	SetterCall bool
-	// NoCheckBehind: a check can't stand behind it in its transaction. COPY FROM
-	// reads what comes next, and a CALL, or a DO that may hold a COMMIT, would run
-	// otherwise than alone, as would a DECLARE, which runs nothing yet.
+	// NoCheckBehind: a check can't stand behind it in its transaction, or there is
+	// nothing to check. COPY FROM reads what comes next; a CALL, or a DO that may hold
+	// a COMMIT, would run otherwise than alone, as would a DECLARE, which runs nothing
+	// yet; others evaluate nothing; and a text that isn't finished has a syntax error.
 	NoCheckBehind bool
 	// DropsPrepared: all prepared statements of the session go.
 	DropsPrepared bool

@@ -76,7 +76,7 @@ var passes = [...]bool{
 func (st *state) conclude() {
 	out := &st.out
 	out.Verb = st.verb
-	out.Write = st.writes()
+	out.Write, out.NoCheckBehind = st.writes(), st.noCheckBehind()
 	switch st.verb {
 	case VerbBegin:
 		out.TxBegin = true
@@ -105,14 +105,10 @@ func (st *state) conclude() {
 		if st.head[1] == kwNames || st.head[2] == kwNames {
 			out.SetsLexing = true
 		}
-	case VerbDeclare:
-		out.NoCheckBehind = true
-	case VerbCopy:
-		out.NoCheckBehind = st.copy == copyOther
 	case VerbCall:
-		out.Procedural, out.NoCheckBehind = true, true
+		out.Procedural = true
 	case VerbDo:
-		out.Procedural, out.NoCheckBehind = true, st.mayCommit
+		out.Procedural = true
 		st.escapes = st.escapes || st.mentions&mentionsExecute != 0
 	case VerbDDL:
 		st.concludeDDL()
@@ -124,6 +120,21 @@ func (st *state) conclude() {
 		out.Setter, out.SetsLexing = true, true
 		out.SetterCall = out.SetterCall || st.verb == VerbDo || st.unicodeCall
 	}
+}
+
+// noCheckBehind decides behind what no check can stand, or none has to.
+func (st *state) noCheckBehind() bool {
+	switch st.verb {
+	case VerbDeclare, VerbCall, VerbNotify, VerbListen, VerbLock, VerbLoad:
+		return true
+	case VerbCopy:
+		return st.copy == copyFrom
+	case VerbDo:
+		return st.mayCommit
+	case VerbDDL:
+		return st.createsRoutine()
+	}
+	return st.unfinished || st.depth > 0 || st.prev.kind == comma || st.prev.kind == cast || st.prev.kind == dot
 }
 
 func (st *state) concludeTx() {
