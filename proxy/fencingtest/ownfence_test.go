@@ -85,6 +85,19 @@ func TestOwnFencesAreFoundEverywhere(t *testing.T) {
 				c.exchange(1, &pgproto3.Parse{Name: "p", Query: write}, &pgproto3.Sync{})
 				c.fails("execute p", "WF001")
 			},
+			"a view": func(c *client) {
+				c.must("create view seen as "+write, "select 1")
+				c.fails("select * from seen", "WF001")
+			},
+			"an argument's default": func(c *client) {
+				c.must("create function defaults(a int default write_as('"+stale+"')) returns int language sql as 'select a'", "select 1")
+				c.fails("select defaults()", "WF001")
+			},
+			"a cursor of a function's": func(c *client) {
+				c.must("create function opens() returns refcursor language plpgsql as $$ declare c refcursor := 'c'; begin open c for "+write+"; return c; end $$", "begin", "select opens()")
+				c.fails("fetch c", "WF001")
+				c.must("rollback")
+			},
 			"a function that has changed since it was prepared": func(c *client) {
 				c.must("create function later(text) returns int language sql as 'select 1'", "prepare p as select later('"+stale+"')")
 				c.exchange(1, &pgproto3.Parse{Name: "q", Query: "select later('" + stale + "')"}, &pgproto3.Sync{})

@@ -126,6 +126,8 @@ func TestBehindThePoolerTransactionsKeepTheirBelief(t *testing.T) {
 		"by a function in a block":       {{"BEGIN", ""}, {"SELECT take_over(34)", "WF006"}, {"ROLLBACK", ""}, {write, ""}},
 		"by set_config in a query":       {{"SELECT set_config('wirefence.token', v, false) FROM (VALUES ('orders=34')) x(v)", "WF006"}, {write, ""}},
 		"in DO":                          {{"DO $$ BEGIN SET wirefence.token = 'orders=34'; END $$", "WF006"}, {write, ""}},
+		"by a function in DO":            {{"DO $$ BEGIN PERFORM take_over(34); END $$", "WF006"}, {write, ""}},
+		"by a function in an INSERT":     {{"INSERT INTO t SELECT 1 FROM take_over(34)", "WF006"}, {write, ""}},
 		"of another variable in a query": {{"SELECT set_config('app.who', v, false) FROM (VALUES ('a')) x(v)", ""}, {write, ""}},
 		"by a prepared statement":        {{"PREPARE p AS SELECT set_config('wirefence.token', 'orders=34', false)", "WF006"}, {write, ""}},
 		"as an escaped literal":          {{`SET wirefence.token = E'orders=34'`, "WF006"}, {write, ""}},

@@ -39,7 +39,8 @@ func (s *Session) judgeQuery(msg []byte, at int, out *Out) int {
 	known := s.look()
 	result := s.scanner.Scan(body, s.options, known.catalog)
 	by := s.carrier(result.FenceText)
-	if known.catalog == nil && (by.In(covered).Carries() || s.cfg.everyWrite || s.followsSetters()) && hasReads(result) && s.refresh(out) {
+	decides := hasReads(result) && (by.In(covered).Carries() || s.cfg.everyWrite) || hasCalls(result) && s.followsSetters()
+	if known.catalog == nil && decides && s.refresh(out) {
 		return s.hold()
 	}
 	if result.FenceErr != nil && !s.shadowed(malformed(result.FenceErr)) {

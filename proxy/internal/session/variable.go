@@ -159,6 +159,16 @@ func (s *Session) appendQuestion(dst []byte, q question) []byte {
 	return dst
 }
 
+// hasCalls reports whether functions may be called in a text.
+func hasCalls(r *sqlscan.Result) bool {
+	for i := range r.Statements {
+		if r.Statements[i].Write {
+			return true
+		}
+	}
+	return hasReads(r)
+}
+
 // hasReads reports whether the catalog decides what a text is.
 func hasReads(r *sqlscan.Result) bool {
 	for i := range r.Statements {

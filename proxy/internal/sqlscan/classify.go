@@ -212,7 +212,7 @@ func (s *Scanner) literal(k kind, start, end int) {
 		st.escapes = true
 	}
 	if st.verb == VerbDo {
-		st.mayCommit = st.mayCommit || k == escaped || mayCommit(s.text[start:end])
+		s.body(k, s.text[start:end])
 	}
 	if s.found == 0 {
 		return

@@ -139,15 +139,33 @@ var lower = func() (t [256]byte) {
 	return t
 }()
 
-// mayCommit reports whether the text of a DO may end its transaction: whether it
-// holds one of the words for that, or calls a procedure.
-func mayCommit(text []byte) bool {
-	for i := range text {
-		for _, word := range [...]string{"commit", "rollback", "call"} {
-			if len(text)-i >= len(word) && hasFolded(text[i:], word) {
-				return true
+// endings are the words by which the text of a DO may end its transaction, or call
+// a procedure that does.
+var endings = [...]string{"commit", "rollback", "call"}
+
+// body looks for words in the text of a DO, wherever they stand in it: for those
+// that may end its transaction, and for functions that set the session variable.
+func (s *Scanner) body(k kind, text []byte) {
+	st := &s.st
+	st.mayCommit = st.mayCommit || k == escaped
+	for i := 0; i < len(text); i++ {
+		if class[text[i]]&isIdent == 0 {
+			continue
+		}
+		var buf [maxName]byte
+		n := 0
+		for ; i < len(text) && class[text[i]]&isIdent != 0; i++ {
+			if n < len(buf) {
+				buf[n] = lower[text[i]]
 			}
+			n++
+		}
+		word := buf[:min(n, len(buf))]
+		for _, ending := range endings {
+			st.mayCommit = st.mayCommit || string(word) == ending
+		}
+		if s.cat != nil && s.cat.setters && s.cat.names[string(word)]&isSetter != 0 {
+			st.out.Setter, st.out.SetterCall, st.out.SetsLexing = true, true, true
 		}
 	}
-	return false
 }

@@ -258,6 +258,9 @@ func (s *Scanner) call() {
 			st.out.Setter = true // made after the catalog was read
 		}
 	}
+	if f&isField != 0 {
+		s.unseenCall() // an argument's default may call it
+	}
 	if f&isSetter != 0 {
 		st.out.Setter, st.out.SetterCall, st.out.SetsLexing = true, true, true
 	}

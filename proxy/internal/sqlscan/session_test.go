@@ -126,6 +126,9 @@ func TestWhatNoCheckCanStandBehind(t *testing.T) {
 		"copy (select f()) to stdout": false, "copy (insert into t values (1) returning f()) to stdout": false,
 		"copy t from stdin": true, "copy t from '/x' where f()": true,
 		"copy (select f()) to '/x'": false, "copy (select f()) to program 'x'": false,
+		"drop schema wirefence cascade": true, "alter schema wirefence rename to w": true, "drop table t": true, "drop owned by wirefence_owner": true,
+		"alter table t alter a type int using f()": false, "create index on t (f(a))": false,
+		"do $$ begin insert into t values ('caller', committed); end $$": false, "do $$ begin perform f();commit;end $$": true,
 		"notify wirefence, 'x'": true, "create or replace function f() returns int language sql as 'select 1'": true, "create table t as select f()": false,
 		"insert into t select f() returning *": false, "select f(": true, "select f(), 'abc": true, "select f(), /* abc": true, `select f() as "abc`: true, "select f()::": true,
 	} {

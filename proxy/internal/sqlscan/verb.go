@@ -132,7 +132,8 @@ func (st *state) noCheckBehind() bool {
 	case VerbDo:
 		return st.mayCommit
 	case VerbDDL:
-		return st.createsRoutine()
+		evaluates := st.head[0] == kwCreate && !st.createsRoutine() || st.head[0] == kwAlter && st.head[1] == kwTable
+		return !evaluates
 	}
 	return st.unfinished || st.depth > 0 || st.prev.kind == comma || st.prev.kind == cast || st.prev.kind == dot
 }
