@@ -36,7 +36,8 @@ func eitherOf(a, b statement) statement {
 	if a.fence == "" {
 		a.fence = b.fence
 	}
-	a.read, a.lexing, a.procedural, a.sets, a.lone = false, true, true, true, a.lone || b.lone
+	a.read, a.lexing, a.procedural = false, true, true
+	a.sets, a.runs, a.lone = a.sets || b.sets, true, a.lone || b.lone
 	a.prepared = max(a.prepared, b.prepared)
 	a.step.Write, a.step.EndsTx, a.step.Setter = true, true, true
 	a.step.Unfenceable = "a statement whose name can't be told"
@@ -46,7 +47,7 @@ func eitherOf(a, b statement) statement {
 // replaceable marks a statement in whose place there may be another by now,
 // that carries nothing of its own.
 func (st *statement) replaceable() {
-	st.read, st.sets, st.step.Write = false, true, true
+	st.read, st.runs, st.step.Write = false, true, true
 	if st.fence != "" {
 		st.step.Unfenceable = "a statement whose name may mean another"
 	}

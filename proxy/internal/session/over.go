@@ -89,9 +89,7 @@ func (s *Session) beginOver(typ byte, size int, in []byte, at int, out *Out) int
 	if kind == replies.Parse {
 		e.Note.name = string(name)
 		s.touches(name)
-		st := unseen
-		st.sets = s.maySetUnseen() // what says so itself is refused
-		s.prepared.sent(name, s.batch.id, st)
+		s.prepared.sent(name, s.batch.id, unseen) // what sets the variable by its words is refused
 	}
 	s.over = oversize{left: size - wire.HeaderSize, entry: e, executes: s.setterSQL || s.prepared.fenced()}
 	out.pass(at, at+wire.HeaderSize)

@@ -26,6 +26,7 @@ type statement struct {
 	unclear    bool   // that name can't be read
 	blurs      bool   // may prepare another statement under any name
 	sets       bool   // may set the session variable, by its own words
+	runs       bool   // runs what has another text
 	lone       bool   // no check can stand behind it
 	resets     bool   // sets variables to what the session began with
 	drops      bool   // drops prepared statements
@@ -39,8 +40,8 @@ type statement struct {
 }
 
 // unseen stands for a statement whose text never came by: a cursor of SQL's. It
-// may write, and set the variable, and can be nothing else than what DECLARE takes.
-var unseen = statement{step: weave.Step{Write: true}, sets: true}
+// may write, and can be nothing else than what DECLARE takes.
+var unseen = statement{step: weave.Step{Write: true}, runs: true}
 
 // maxKeptText is the longest text in bytes that is kept to be judged again when
 // the catalog changes; a longer read counts as a write then.
@@ -63,7 +64,7 @@ func (s *Session) describe(st *sqlscan.Statement, known bool) statement {
 		fetches:  st.Verb == sqlscan.VerbFetch,
 		target:   st.Target, unclear: st.TargetUnclear,
 		drops: st.DropsPrepared, lexing: st.SetsLexing,
-		sets: st.Setter, lone: st.NoCheckBehind,
+		sets: st.Setter, lone: st.NoCheckBehind, runs: st.Executes || st.Verb == sqlscan.VerbFetch,
 	}
 	d.read = !st.Write && asksCatalog(st.Verb)
 	d.reads = d.read || d.fetches
@@ -110,7 +111,7 @@ func (s *Session) mayset(d *statement) {
 		d.step.Setter = true // a rollback brings back what the variable held before it was asked for
 	}
 	// What was prepared or declared may call a function that has changed since.
-	sets := d.sets || (d.executes || d.fetches) && (s.setterSQL || s.maySetUnseen())
+	sets := d.sets || d.runs && (s.setterSQL || s.maySetUnseen())
 	if sets || s.maySetUnseen() && (d.step.Write || d.read || d.procedural) {
 		d.step.Setter = true
 	}
@@ -190,7 +191,7 @@ func (s *Session) prepare(d *statement, comment string) {
 		return // every name counts as one that it may be
 	}
 	st := unseen
-	st.fence, st.sets, st.step.Setter = comment, d.sets, d.step.Setter
+	st.runs, st.fence, st.sets, st.step.Setter = false, comment, d.sets, d.step.Setter
 	old, sure := s.prepared.find([]byte(d.target), 0)
 	if _, exists := s.prepared.get([]byte(d.target)); (exists || !sure) && old.fence != comment {
 		st.step.Unfenceable = "the execution of a statement that was prepared twice"
