@@ -101,8 +101,10 @@ func (s *Session) checkable() bool { return s.schema || s.db.schema.Load() }
 func (s *Session) checksReads() bool { return s.checkable() && s.db.reads.Load() }
 
 // mayset marks what may set the session variable although its text doesn't say
-// so: the run of a prepared statement, the end of a transaction, or, in a database that has functions
-// which do, whatever may come to call one, be it by a trigger or a default.
+// so: the run of a prepared statement, the end of a transaction, or, in a
+// database that has functions which do, whatever may come to call one, be it by a
+// trigger or a default. What may also write by what it has set, by its own words
+// or by those that it runs, has a check behind it.
 func (s *Session) mayset(d *statement) {
 	if s.pool.on {
 		return
