@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"strings"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -57,8 +58,7 @@ func serveAdmin(ctx context.Context, cfg proxySettings, token *api.Token, server
 	mux := http.NewServeMux()
 	mux.Handle("/", server.Handler())
 	mux.Handle("GET /metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{Registry: registry}))
-	mux.Handle("/v1/", a.api)
-	a.http = &http.Server{Handler: mux, ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 10 * time.Second, WriteTimeout: 30 * time.Second}
+	a.http = &http.Server{Handler: a.route(mux), ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 10 * time.Second, WriteTimeout: 30 * time.Second}
 	a.stop = context.AfterFunc(ctx, a.api.Drain)
 	go func() {
 		if err := a.http.Serve(l); !errors.Is(err, http.ErrServerClosed) && !errors.Is(err, net.ErrClosed) {
@@ -66,6 +66,18 @@ func serveAdmin(ctx context.Context, cfg proxySettings, token *api.Token, server
 		}
 	}()
 	return a, nil
+}
+
+// route hands the API its requests as they came: a mux before it would redirect
+// what has an empty segment.
+func (a *admin) route(others http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if strings.HasPrefix(r.URL.Path, "/v1/") {
+			a.api.ServeHTTP(w, r)
+			return
+		}
+		others.ServeHTTP(w, r)
+	})
 }
 
 func (a *admin) options(cfg proxySettings, token *api.Token, at net.Addr, registry *prometheus.Registry, log *slog.Logger) api.Options {

@@ -75,6 +75,9 @@ func TestLeasesOverHTTP(t *testing.T) {
 			if status, released := ask(t, "POST", b.resource(resource, "release"), "", id); status != 200 || released["was_held"] != true {
 				t.Errorf("released by the other proxy: %d %v", status, released)
 			}
+			if status, nowhere := ask(t, "POST", a.resource("", "acquire"), "", `{"holder":"worker-a"}`); status != 404 {
+				t.Errorf("without a name: %d %v", status, nowhere)
+			}
 			wirefence(t, append(issuer(url), settings...), "lock", resource, "--", "true").expect(t, 0) // which has the same leases
 			a.stderr.await(t, "lease granted over HTTP")
 			if _, metrics := get(t, "http://"+a.admin+"/metrics"); !regexp.MustCompile(`(?m)^wirefence_api_requests_total\{operation="acquire",status="200"\} 1$`).MatchString(metrics) {

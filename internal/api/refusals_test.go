@@ -198,7 +198,7 @@ func TestInvalidRequests(t *testing.T) {
 func TestWhatIsNotThere(t *testing.T) {
 	t.Parallel()
 	w := serve(t, "postgres", nil)
-	for _, path := range []string{"/v1/", "/v1/nothing", "/v1/resources/a/b", "/v1/resources/a/b/acquire"} {
+	for _, path := range []string{"/v1/", "/v1/nothing", "/v1/resources/a/b", "/v1/resources/a/b/acquire", "/v1/resources//acquire", "/v1//resources", "/v1/resources/../resources"} {
 		w.get(t, path).want(404, "no-such-path")
 		w.post(t, path, `{}`).want(404, "no-such-path")
 	}

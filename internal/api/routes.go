@@ -3,6 +3,7 @@ package api
 import (
 	_ "embed"
 	"net/http"
+	urlpath "path"
 	"slices"
 	"strconv"
 	"strings"
@@ -60,10 +61,18 @@ func (s *Server) mux() http.Handler {
 			return &problem{Status: http.StatusMethodNotAllowed, Type: "method-not-allowed", Detail: r.Method + " is not for this path."}
 		}))
 	}
-	mux.Handle("/v1/", s.handler("none", func(http.ResponseWriter, *http.Request) error {
+	nowhere := s.handler("none", func(http.ResponseWriter, *http.Request) error {
 		return &problem{Status: http.StatusNotFound, Type: "no-such-path", Detail: "GET /v1/openapi.yaml has the paths. A slash in a resource's name is %2F there."}
-	}))
-	return mux
+	})
+	mux.Handle("/v1/", nowhere)
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		// The mux would redirect what has an empty segment, as where a name is missing.
+		if at := r.URL.EscapedPath(); urlpath.Clean(at) != strings.TrimSuffix(at, "/") {
+			nowhere.ServeHTTP(w, r)
+			return
+		}
+		mux.ServeHTTP(w, r)
+	})
 }
 
 // handler admits, serves, answers errors with their problem, and counts.
