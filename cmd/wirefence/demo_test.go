@@ -134,7 +134,7 @@ func TestDemoLosesItsReader(t *testing.T) {
 func TestDemoNoticesABrokenFence(t *testing.T) {
 	t.Parallel()
 	out := newOutput()
-	err := demo.Run(t.Context(), demo.Options{Executable: os.Args[0], Output: out, ProxyMode: "off", TTL: 300 * time.Millisecond})
+	err := demo.Run(t.Context(), demo.Options{Executable: os.Args[0], Output: out, ProxyMode: "off", TTL: time.Second})
 	if err == nil || !strings.Contains(err.Error(), "the fence did not hold") || !strings.Contains(err.Error(), "UPDATE 1") {
 		t.Errorf("got %v", err)
 	}
