@@ -221,7 +221,8 @@ func (s *Session) execute(msg []byte, at int, out *Out) int {
 		e.Note.sql, e.Note.name = true, st.target
 	}
 	n := s.pass(len(msg), len(msg), at, out)
-	if by := s.carrier(st.fence); st.step.Behind && by.Comment == "" && !s.batch.dead {
+	if st.step.Behind && st.fence == "" && !s.batch.dead {
+		by := s.carrier("") // as it is by now
 		by.Behind = true
 		s.putCheck(by, out)
 	}

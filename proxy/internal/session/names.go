@@ -37,7 +37,7 @@ func eitherOf(a, b statement) statement {
 		a.fence = b.fence
 	}
 	a.read, a.lexing, a.procedural = false, true, true
-	a.sets, a.runs, a.lone = a.sets || b.sets, true, a.lone || b.lone
+	a.sets, a.runs, a.noBehind = a.sets || b.sets, true, a.noBehind || b.noBehind
 	a.prepared = max(a.prepared, b.prepared)
 	a.step.Write, a.step.EndsTx, a.step.Setter = true, true, true
 	a.step.Unfenceable = "a statement whose name can't be told"

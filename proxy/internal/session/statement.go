@@ -27,7 +27,7 @@ type statement struct {
 	blurs      bool   // may prepare another statement under any name
 	sets       bool   // may set the session variable, by its own words
 	runs       bool   // runs what has another text
-	lone       bool   // no check can stand behind it
+	noBehind   bool   // no check can stand behind it
 	resets     bool   // sets variables to what the session began with
 	drops      bool   // drops prepared statements
 	lexing     bool   // changes how the next text is read
@@ -64,7 +64,7 @@ func (s *Session) describe(st *sqlscan.Statement, known bool) statement {
 		fetches:  st.Verb == sqlscan.VerbFetch,
 		target:   st.Target, unclear: st.TargetUnclear,
 		drops: st.DropsPrepared, lexing: st.SetsLexing,
-		sets: st.Setter, lone: st.NoCheckBehind, runs: st.Executes || st.Verb == sqlscan.VerbFetch,
+		sets: st.Setter, noBehind: st.NoCheckBehind, runs: st.Executes || st.Verb == sqlscan.VerbFetch,
 	}
 	d.read = !st.Write && asksCatalog(st.Verb)
 	d.reads = d.read || d.fetches
@@ -117,7 +117,7 @@ func (s *Session) mayset(d *statement) {
 	if sets || s.maySetUnseen() && (d.step.Write || d.read || d.procedural) {
 		d.step.Setter = true
 	}
-	d.step.Behind = sets && d.step.Write && d.step.Unfenceable == "" && !d.lone && s.checkable()
+	d.step.Behind = sets && d.step.Write && d.step.Unfenceable == "" && !d.noBehind && s.checkable()
 }
 
 // maySetUnseen reports whether there may be functions that set the session

@@ -130,7 +130,7 @@ func TestWhatNoCheckCanStandBehind(t *testing.T) {
 		"alter table t alter a type int using f()": false, "create index on t (f(a))": false,
 		"do $$ begin insert into t values ('caller', committed); end $$": false, "do $$ begin perform f();commit;end $$": true,
 		"notify wirefence, 'x'": true, "create or replace function f() returns int language sql as 'select 1'": true, "create table t as select f()": false,
-		"insert into t select f() returning *": false, "select f(": true, "select f(), 'abc": true, "select f(), /* abc": true, `select f() as "abc`: true, "select f()::": true,
+		"insert into t select f() returning *": false, "select f(": true, "create table t (": true, "copy (select f() to stdout": true, "do 'begin": true, "select f(), 'abc": true, "select f(), /* abc": true, `select f() as "abc`: true, "select f()::": true,
 	} {
 		if st := scanOne(t, sql, Options{}, nil); st.NoCheckBehind != want {
 			t.Errorf("%s: %+v", sql, st)

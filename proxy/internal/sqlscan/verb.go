@@ -124,6 +124,9 @@ func (st *state) conclude() {
 
 // noCheckBehind decides behind what no check can stand, or none has to.
 func (st *state) noCheckBehind() bool {
+	if st.unfinished || st.depth > 0 || st.prev.kind == comma || st.prev.kind == cast || st.prev.kind == dot {
+		return true
+	}
 	switch st.verb {
 	case VerbDeclare, VerbCall, VerbNotify, VerbListen, VerbLock, VerbLoad:
 		return true
@@ -135,7 +138,7 @@ func (st *state) noCheckBehind() bool {
 		evaluates := st.head[0] == kwCreate && !st.createsRoutine() || st.head[0] == kwAlter && st.head[1] == kwTable
 		return !evaluates
 	}
-	return st.unfinished || st.depth > 0 || st.prev.kind == comma || st.prev.kind == cast || st.prev.kind == dot
+	return false
 }
 
 func (st *state) concludeTx() {
