@@ -2,18 +2,18 @@
 
 GO ?= go
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
-# How long one fuzz target runs, and how long all tests of one package may take.
+# How long one fuzz target runs, and how long the tests of one package may take.
 FUZZTIME ?= 20s
-# How long the soak test goes on; make test gives it 15 s.
+# How long the soak test goes on; make verify-tests gives it 15 s.
 SOAK ?= 10m
 # How long writers of many resources meet takeovers on each version of PostgreSQL;
-# make test has a fixed number of transactions.
+# make verify-tests has a fixed number of transactions.
 CONTENTION ?= 10m
-# How long faults strike in each run of the fault tests (make test gives it 2 s),
+# How long faults strike in each run of the fault tests (make verify-tests gives it 2 s),
 # and what decides when; 0 takes another seed each time.
 FAULTS ?= 30s
 SEED ?= 0
-TIMEOUT ?= 25m
+TIMEOUT ?= 10m
 TESTFLAGS ?=
 BENCHFLAGS ?=
 
@@ -23,17 +23,17 @@ export GOFLAGS += -buildvcs=false
 
 TOOLS := $(CURDIR)/.cache/tools
 
-# In continuous integration every test is named in the log, none is taken from the
-# cache, and what failed is told again at the end.
-GOTEST := $(GO) test
+# What is told of tests while they run: each package when it has ended, with what
+# failed. In continuous integration every test is named, none is taken from the cache.
+FORMAT ?= pkgname-and-test-fails
 ifdef CI
-TESTFLAGS += -v -count=1
-GOTEST := $(TOOLS)/gotestsum --format standard-verbose --
+FORMAT := standard-verbose
+TESTFLAGS += -count=1
 endif
+GOTESTSUM := $(TOOLS)/gotestsum --format $(FORMAT) --raw-command -- scripts/test
 
 # Modules of their own, so that a user's dependency graph holds neither linters
-# nor the types of Kubernetes. Their tests read files outside of them, which the
-# cache of go test doesn't watch, so they are always run.
+# nor the types of Kubernetes.
 NESTED := $(patsubst ./%/go.mod,%,$(shell find . -mindepth 2 -name go.mod -not -path './.*' -not -path '*/testdata/*' -not -path '*/node_modules/*'))
 GOFILES = $(shell find . -name '*.go' -not -path './.*' -not -path '*/node_modules/*')
 
@@ -41,7 +41,7 @@ GOFILES = $(shell find . -name '*.go' -not -path './.*' -not -path '*/node_modul
 
 .PHONY: help
 help: ## List what can be made
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 .PHONY: demo
 demo: build ## See a zombie's write refused, on servers that are started for it
@@ -49,14 +49,28 @@ demo: build ## See a zombie's write refused, on servers that are started for it
 	bin/wirefence demo
 
 .PHONY: test
-test: $(if $(CI),$(TOOLS)/.installed) ## Run all tests with the race detector, against real servers
-	scripts/install-servers --all
-	$(GOTEST) -race -timeout $(TIMEOUT) -p 2 $(TESTFLAGS) ./...
-	@$(MAKE) --no-print-directory -j 2 --output-sync=target $(addprefix test-in/,$(NESTED))
+test: $(TOOLS)/gotestsum ## Run the tests with the race detector, against real servers
+	scripts/install-servers --test
+	GO=$(GO) $(GOTESTSUM) short -timeout $(TIMEOUT) $(TESTFLAGS)
 
-.PHONY: $(addprefix test-in/,$(NESTED))
-$(addprefix test-in/,$(NESTED)): test-in/%:
-	cd $* && $(GOTEST) -count=1 -timeout $(TIMEOUT) $(TESTFLAGS) ./...
+.PHONY: verify
+verify: ## Run what takes long, over an hour in all, whatever of it fails
+	@$(MAKE) --no-print-directory --keep-going verify-tests verify-drivers verify-faults fuzz soak contend
+
+.PHONY: verify-tests
+verify-tests: $(TOOLS)/gotestsum ## Run the tests on every version of PostgreSQL, and those that make test leaves out
+	scripts/install-servers --all
+	GO=$(GO) $(GOTESTSUM) long -timeout 25m $(TESTFLAGS)
+
+.PHONY: verify-drivers
+verify-drivers: ## Run every driver on every version of PostgreSQL
+	scripts/install-servers --all
+	$(GO) test -count=1 -timeout 60m -run TestMatrix ./proxy/drivertest -matrix
+
+.PHONY: verify-faults
+verify-faults: ## Let stores, networks and clients fail for FAULTS (30s) each
+	scripts/install-servers --all
+	$(GO) test -count=1 -timeout 0 ./lockclient/faulttest -faults $(FAULTS) -seed $(SEED)
 
 .PHONY: matrix
 matrix: ## Run every driver on every version of PostgreSQL, and write docs/compatibility.md
@@ -66,7 +80,7 @@ matrix: ## Run every driver on every version of PostgreSQL, and write docs/compa
 .PHONY: wire
 wire: ## Run the protocol's scripts on every version of PostgreSQL
 	scripts/install-servers --all
-	$(GO) test -timeout 30m $(TESTFLAGS) ./proxy/wiretest -every
+	$(GO) test -count=1 -timeout 30m $(TESTFLAGS) ./proxy/wiretest
 
 .PHONY: bench
 bench: build ## Compare speed side by side: direct, fenced, PgBouncer
@@ -80,7 +94,7 @@ fuzz: ## Run every fuzz target for FUZZTIME (20s)
 .PHONY: model
 model: ## Let spin try every schedule of the protocol's model, and of broken ones
 	scripts/install-servers --all
-	$(GO) test -count=1 -timeout $(TIMEOUT) -v ./model
+	$(GO) test -count=1 -timeout 25m -v ./model
 
 .PHONY: soak
 soak: ## Let clients of all manners come and go for SOAK (10m), and look what is left
@@ -127,7 +141,15 @@ image: ## Build the container image wirefence/wirefence:VERSION
 clean: ## Remove what was built
 	rm -rf bin .cache
 
-# The linters and gotestsum, in the versions that tools/go.mod names.
+# What tells of the tests, in the version that tools/go.mod names. It is the first
+# thing that a fresh clone needs.
+$(TOOLS)/gotestsum: tools/go.mod tools/go.sum
+	@echo "The first run fetches Go modules and test servers, and builds for the race detector: about 10 minutes, once."
+	mkdir -p $(TOOLS)
+	GOBIN=$(TOOLS) $(GO) install -C tools gotest.tools/gotestsum
+	@touch $@
+
+# The linters, in the versions that tools/go.mod names.
 $(TOOLS)/.installed: tools/go.mod tools/go.sum
 	mkdir -p $(TOOLS)
 	GOBIN=$(TOOLS) $(GO) install -C tools tool

@@ -6,7 +6,6 @@ import (
 	"os/exec"
 	"regexp"
 	"strconv"
-	"strings"
 )
 
 // coreResult is one Go benchmark of the protocol core.
@@ -14,12 +13,6 @@ type coreResult struct {
 	name   string
 	ns     float64
 	allocs int
-}
-
-// goalIsZero reports whether the case must not allocate: what carries no fence,
-// and what is prepared.
-func (r coreResult) goalIsZero() bool {
-	return strings.HasPrefix(r.name, "Unfenced") || strings.HasPrefix(r.name, "Result") || strings.HasSuffix(r.name, "prepared")
 }
 
 // measureCore runs the Go benchmarks of the session's state machine.

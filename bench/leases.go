@@ -12,10 +12,13 @@ import (
 	"github.com/wirefence/wirefence/bench/figures"
 )
 
-// Two of the ways that bench/rivals measures, in its order.
+// Ways that bench/rivals measures, in its order.
 const (
 	bareScripts = iota
 	lockClient
+	redislock
+	_ // redsync
+	rueidislock
 )
 
 // measureLeases runs the comparison with other libraries, a module of its own.
@@ -30,23 +33,12 @@ func measureLeases(ctx context.Context, rounds, seconds int) (*figures.Leases, e
 	return results, json.Unmarshal(out, results)
 }
 
-// ratesAgainst are the ratios of a way's rates to those of the bare scripts,
-// round by round.
-func ratesAgainst(l *figures.Leases, way int) (all []float64) {
-	for i, bare := range l.Ways[bareScripts].Rates {
-		all = append(all, l.Ways[way].Rates[i]/bare)
+// ratesAgainst are the ratios of a way's rates to those of another, round by round.
+func ratesAgainst(l *figures.Leases, way, other int) (all []float64) {
+	for i, rate := range l.Ways[other].Rates {
+		all = append(all, l.Ways[way].Rates[i]/rate)
 	}
 	return all
-}
-
-// handoff is the median time of a handoff in milliseconds.
-func handoff(w figures.Way) spread {
-	var all []float64
-	for _, d := range w.Handoffs {
-		all = append(all, float64(d)/float64(time.Millisecond))
-	}
-	median := spreadOf(all).median
-	return spread{median, median, median}
 }
 
 // leaseTables show the libraries side by side.
@@ -64,7 +56,7 @@ func (b *book) leaseTables(p *page) {
 	for i, way := range b.leases.Ways {
 		ratio, p50, p95, worst := "", "", "", ""
 		if i != bareScripts {
-			ratio = spreadOf(ratesAgainst(b.leases, i)).String()
+			ratio = spreadOf(ratesAgainst(b.leases, i, bareScripts)).String()
 		}
 		if times := slices.Sorted(slices.Values(way.Handoffs)); len(times) > 0 {
 			p50, p95, worst = ms(percentile(times, 50)), ms(percentile(times, 95)), ms(percentile(times, 100))

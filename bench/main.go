@@ -32,10 +32,10 @@ type flags struct {
 func main() {
 	log.SetFlags(0)
 	var f flags
-	flag.IntVar(&f.rounds, "rounds", 5, "how often each measurement is made")
-	flag.IntVar(&f.seconds, "seconds", 3, "how long one measurement lasts, in seconds")
-	flag.StringVar(&f.clients, "clients", "1,16,64", "numbers of clients, separated by commas")
-	flag.StringVar(&f.only, "only", "", "regular expression: measure only what it matches, of names such as insert/prepared/16/PgBouncer, guards/prepared/16/direct, sessions, copy, leases and core")
+	flag.IntVar(&f.rounds, "rounds", 4, "how often each measurement is made")
+	flag.IntVar(&f.seconds, "seconds", 2, "how long one measurement lasts, in seconds; pgbench runs half as long again before")
+	flag.StringVar(&f.clients, "clients", "16,64", "numbers of clients, separated by commas")
+	flag.StringVar(&f.only, "only", "", "regular expression: measure only what it matches, of names such as insert/prepared/16/PgBouncer, guards/prepared/16/direct, isolated, takeover, sessions, copy, leases and core")
 	flag.StringVar(&f.out, "out", "docs/benchmarks.md", "file to write; none if empty")
 	flag.StringVar(&f.binary, "binary", "", "wirefence binary to measure, instead of building ./cmd/wirefence")
 	flag.BoolVar(&f.hold, "hold", false, "start the servers, print their ports and process ids, and wait: for profiling by hand")
@@ -79,6 +79,16 @@ func run(ctx context.Context, f flags) error {
 	}
 	if err := b.measure(ctx, w, groups(clients, only.MatchString)); err != nil {
 		return err
+	}
+	if only.MatchString("isolated") {
+		if err := b.measureIsolated(ctx, w); err != nil {
+			return err
+		}
+	}
+	if only.MatchString("takeover") {
+		if b.takeovers, err = w.measureTakeovers(ctx, f.rounds, f.seconds); err != nil {
+			return err
+		}
 	}
 	if only.MatchString("copy") {
 		if b.copies, err = w.measureCopies(ctx, min(f.rounds, 3)); err != nil {

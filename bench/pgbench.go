@@ -24,7 +24,7 @@ type load struct {
 	script   string // file
 	protocol string // simple, extended, prepared
 	clients  int
-	seconds  int
+	seconds  int    // that count
 	fence    string // value of the session variable; "" sets none
 	// variables of the script, as name=value.
 	variables []string
@@ -39,7 +39,6 @@ type sample struct {
 }
 
 var (
-	tpsLine       = regexp.MustCompile(`(?m)^tps = ([0-9.]+) \(without initial connection time\)`)
 	processedLine = regexp.MustCompile(`(?m)^number of transactions actually processed: (\d+)`)
 	failedLine    = regexp.MustCompile(`(?m)^number of failed transactions: (\d+)`)
 )
@@ -57,7 +56,7 @@ func (l load) run(ctx context.Context) (sample, error) {
 	}
 	args := []string{"-n", "-l", "--log-prefix", filepath.Join(dir, "log"),
 		"-h", l.host, "-p", strconv.Itoa(l.port), "-U", "postgres", "-M", l.protocol, "-f", l.script,
-		"-c", strconv.Itoa(l.clients), "-j", strconv.Itoa(min(2, l.clients)), "-T", strconv.Itoa(l.seconds)}
+		"-c", strconv.Itoa(l.clients), "-j", strconv.Itoa(min(2, l.clients)), "-T", strconv.Itoa((l.seconds*3 + 1) / 2)}
 	for _, v := range l.variables {
 		args = append(args, "-D", v)
 	}
@@ -75,8 +74,12 @@ func (l load) run(ctx context.Context) (sample, error) {
 	if err != nil {
 		return sample{}, err
 	}
-	latencies, err := readLogs(dir)
+	logged, err := readLogs(dir)
 	if err != nil {
+		return sample{}, err
+	}
+	var latencies []time.Duration
+	if s.tps, latencies, err = steady(logged); err != nil {
 		return sample{}, err
 	}
 	s.p50, s.p95, s.p99 = percentile(latencies, 50), percentile(latencies, 95), percentile(latencies, 99)
@@ -84,8 +87,8 @@ func (l load) run(ctx context.Context) (sample, error) {
 }
 
 func parseResult(out []byte) (s sample, err error) {
-	tps, processed := tpsLine.FindSubmatch(out), processedLine.FindSubmatch(out)
-	if tps == nil || processed == nil {
+	processed := processedLine.FindSubmatch(out)
+	if processed == nil {
 		return s, fmt.Errorf("unexpected output of pgbench:\n%s", out)
 	}
 	if failed := failedLine.FindSubmatch(out); failed != nil && string(failed[1]) != "0" {
@@ -97,46 +100,75 @@ func parseResult(out []byte) (s sample, err error) {
 	if s.transactions == 0 {
 		return s, errors.New("pgbench made no transaction")
 	}
-	s.tps, err = strconv.ParseFloat(string(tps[1]), 64)
-	return s, err
+	return s, nil
 }
 
-// readLogs returns the latencies in pgbench's logs, of which each thread writes
-// one, in ascending order.
-func readLogs(dir string) ([]time.Duration, error) {
+// transaction is a line of pgbench's log.
+type transaction struct {
+	latency time.Duration
+	ended   time.Time
+}
+
+// readLogs returns what is in pgbench's logs, of which each thread writes one.
+func readLogs(dir string) ([]transaction, error) {
 	names, err := filepath.Glob(filepath.Join(dir, "log.*"))
 	if err != nil {
 		return nil, err
 	}
-	var all []time.Duration
+	var all []transaction
 	for _, name := range names {
 		file, err := os.Open(name)
 		if err != nil {
 			return nil, err
 		}
 		for lines := bufio.NewScanner(file); lines.Scan(); {
-			if latency, ok := parseLatency(lines.Bytes()); ok {
-				all = append(all, latency)
+			if line, ok := parseLogged(lines.Bytes()); ok {
+				all = append(all, line)
 			}
 		}
 		file.Close()
 	}
-	if len(all) == 0 {
-		return nil, errors.New("pgbench's log is empty")
-	}
-	slices.Sort(all)
 	return all, nil
 }
 
-// parseLatency reads the third field of a log's line, in microseconds
-// (documentation, pgbench, "Per-Transaction Logging").
-func parseLatency(line []byte) (time.Duration, bool) {
+// parseLogged reads the third, fifth and sixth field of a log's line: microseconds,
+// and seconds and microseconds since 1970 (documentation, pgbench, "Per-Transaction
+// Logging").
+func parseLogged(line []byte) (transaction, bool) {
 	fields := bytes.Fields(line)
-	if len(fields) < 3 {
-		return 0, false
+	if len(fields) < 6 {
+		return transaction{}, false
 	}
-	us, err := strconv.ParseInt(string(fields[2]), 10, 64)
-	return time.Duration(us) * time.Microsecond, err == nil
+	var n [3]int64
+	for i, field := range [][]byte{fields[2], fields[4], fields[5]} {
+		var err error
+		if n[i], err = strconv.ParseInt(string(field), 10, 64); err != nil {
+			return transaction{}, false
+		}
+	}
+	return transaction{time.Duration(n[0]) * time.Microsecond, time.Unix(n[1], n[2]*1000)}, true
+}
+
+// steady returns the rate and the latencies, in ascending order, without a run's first
+// third: the first statements of a session take longer, since the server reads catalogs
+// and compiles functions, once in a session.
+func steady(all []transaction) (tps float64, latencies []time.Duration, err error) {
+	if len(all) == 0 {
+		return 0, nil, errors.New("pgbench's log is empty")
+	}
+	byEnd := func(x, y transaction) int { return x.ended.Compare(y.ended) }
+	first, last := slices.MinFunc(all, byEnd).ended, slices.MaxFunc(all, byEnd).ended
+	from := first.Add(last.Sub(first) / 3)
+	for _, t := range all {
+		if t.ended.After(from) {
+			latencies = append(latencies, t.latency)
+		}
+	}
+	if len(latencies) == 0 {
+		return 0, nil, errors.New("too few transactions in pgbench's log")
+	}
+	slices.Sort(latencies)
+	return float64(len(latencies)) / last.Sub(from).Seconds(), latencies, nil
 }
 
 func percentile(sorted []time.Duration, p float64) time.Duration {

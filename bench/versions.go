@@ -69,7 +69,7 @@ func procField(file, name string) string {
 
 // hold waits until ctx ends.
 func (w *world) hold(ctx context.Context) error {
-	for _, t := range targets {
+	for _, t := range append(targets, checking) {
 		fmt.Printf("%s: port %d, process %d\n", t, w.ports[t], w.pids[t])
 	}
 	fmt.Printf("database %s, user postgres, scripts in %s\n", database, w.dir)

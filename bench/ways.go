@@ -21,6 +21,7 @@ const (
 	postgres  target = "PostgreSQL"
 	pgbouncer target = "PgBouncer"
 	wirefence target = "proxy"
+	checking  target = "proxy without holds" // WIREFENCE_HOLD=0
 )
 
 const fenceText = "orders=34"
@@ -58,11 +59,12 @@ var workloads = []workload{
 		{name: direct, target: postgres, script: "select.sql"},
 		{name: viaBouncer, target: pgbouncer, script: "select.sql"},
 		{name: viaProxy, target: wirefence, script: "select.sql"},
+		{name: byComment, target: wirefence, script: "select_comment.sql"},
 		{name: byVariable, target: wirefence, script: "select.sql", fence: fenceText},
 	}},
 }
 
-var protocols = []string{"simple", "extended", "prepared"}
+var protocols = []string{"simple", "prepared"}
 
 // group is what is measured side by side: all ways of one workload, with one
 // protocol and number of clients.

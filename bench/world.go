@@ -10,11 +10,9 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/wirefence/wirefence/internal/servers"
 	"github.com/wirefence/wirefence/migrations"
@@ -28,13 +26,13 @@ const database = "bench"
 // maxClients is how many clients the servers must bear.
 const maxClients = 2200
 
-// world is what is measured: three processes and a folder of scripts.
+// world is what is measured: servers, proxies and a folder of scripts.
 type world struct {
 	dir      string
 	postgres *servers.Postgres
 	bouncer  *servers.PgBouncer
-	proxy    *exec.Cmd
-	exited   chan struct{}
+	binary   string // the proxy's
+	proxies  []*proxy
 	ports    map[target]int
 	pids     map[target]int // of the processes between client and database
 }
@@ -69,18 +67,22 @@ func newWorld(ctx context.Context, binary string) (w *world, err error) {
 	if w.bouncer, err = servers.StartPgBouncer(ctx, servers.PgBouncerConfig{Upstream: w.postgres.Addr(), Clients: maxClients}); err != nil {
 		return w, err
 	}
-	if binary == "" {
-		binary = filepath.Join(w.dir, "wirefence")
-		if out, err := exec.CommandContext(ctx, "go", "build", "-trimpath", "-o", binary, "./cmd/wirefence").CombinedOutput(); err != nil {
+	if w.binary = binary; binary == "" {
+		w.binary = filepath.Join(w.dir, "wirefence")
+		if out, err := exec.CommandContext(ctx, "go", "build", "-trimpath", "-o", w.binary, "./cmd/wirefence").CombinedOutput(); err != nil {
 			return w, fmt.Errorf("go build: %w\n%s", err, out)
 		}
 	}
-	port, err := w.startProxy(ctx, binary)
-	if err != nil {
-		return w, err
+	w.ports = map[target]int{postgres: w.postgres.Port, pgbouncer: w.bouncer.Port}
+	w.pids = map[target]int{pgbouncer: w.bouncer.Pid()}
+	for t, settings := range map[target][]string{wirefence: nil, checking: {"WIREFENCE_HOLD=0"}} {
+		p, err := w.startProxy(ctx, w.postgres.Addr(), settings...)
+		if err != nil {
+			return w, err
+		}
+		w.proxies = append(w.proxies, p)
+		w.ports[t], w.pids[t] = p.port, p.pid()
 	}
-	w.ports = map[target]int{postgres: w.postgres.Port, pgbouncer: w.bouncer.Port, wirefence: port}
-	w.pids = map[target]int{pgbouncer: w.bouncer.Pid(), wirefence: w.proxy.Process.Pid}
 	return w, nil
 }
 
@@ -117,50 +119,6 @@ func (w *world) exec(ctx context.Context, url, sql string) error {
 	defer conn.Close(ctx)
 	_, err = conn.Exec(ctx, sql)
 	return err
-}
-
-// startProxy starts the proxy as a process of its own and returns its port.
-func (w *world) startProxy(ctx context.Context, binary string) (int, error) {
-	port, err := servers.FreePort()
-	if err != nil {
-		return 0, err
-	}
-	logs, err := os.Create(filepath.Join(w.dir, "proxy.log"))
-	if err != nil {
-		return 0, err
-	}
-	defer logs.Close()
-	cmd := exec.Command(binary, "proxy")
-	cmd.Env = append(os.Environ(), fmt.Sprintf("WIREFENCE_LISTEN=127.0.0.1:%d", port),
-		"WIREFENCE_UPSTREAM=postgres://"+w.postgres.Addr()+"/?sslmode=disable",
-		"WIREFENCE_ADMIN_LISTEN=off", "WIREFENCE_LOG_LEVEL=warn", fmt.Sprintf("WIREFENCE_MAX_CONNECTIONS=%d", maxClients))
-	cmd.Stdout, cmd.Stderr = logs, logs
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // Ctrl-C is for this process, which ends it
-	if err := cmd.Start(); err != nil {
-		return 0, err
-	}
-	exited := make(chan struct{})
-	w.proxy, w.exited = cmd, exited
-	go func() {
-		_ = cmd.Wait()
-		close(exited)
-	}()
-	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
-	defer cancel()
-	for {
-		conn, err := pgconn.Connect(ctx, url(port))
-		if err == nil {
-			return port, conn.Close(ctx)
-		}
-		select {
-		case <-exited:
-			text, _ := os.ReadFile(logs.Name())
-			return 0, fmt.Errorf("the proxy ended while starting:\n%s", text)
-		case <-ctx.Done():
-			return 0, fmt.Errorf("the proxy did not start: %w", err)
-		case <-time.After(20 * time.Millisecond):
-		}
-	}
 }
 
 func url(port int) string {
@@ -211,9 +169,8 @@ func (w *world) level(ctx context.Context) error {
 
 // close ends all servers. It may be called on a world that is not complete.
 func (w *world) close() {
-	if w.proxy != nil {
-		_ = w.proxy.Process.Kill()
-		<-w.exited
+	for _, p := range w.proxies {
+		p.close()
 	}
 	if w.bouncer != nil {
 		w.bouncer.Close()

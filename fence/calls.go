@@ -39,21 +39,15 @@ type Advance string
 // Reuse says how many transactions a token is good for.
 type Reuse string
 
-// Reads says what becomes of reads that carry a fence.
-type Reads string
-
 // Mode says what becomes of a write that is to be refused.
 type Mode string
 
 // The policies of a resource.
 const (
-	AdvanceOnUse   Advance = "use"   // the first write with a higher token
+	AdvanceOnUse   Advance = "use"   // the first use of a higher token below 2^62
 	AdvanceOnGrant Advance = "grant" // a seal alone; a higher token is unknown
 	ReuseAllowed   Reuse   = "allow" // any number, while the token is current
 	ReuseOnce      Reuse   = "once"  // one
-
-	ReadsPass  Reads = "pass"  // they need no token
-	ReadsCheck Reads = "check" // a former holder's are refused
 
 	ModeEnforce Mode = "enforce" // it is refused
 	ModeShadow  Mode = "shadow"  // it passes, and is noted
@@ -74,17 +68,23 @@ type ResourceStatus struct {
 	Since   time.Time
 	Advance Advance
 	Reuse   Reuse
-	Reads   Reads
 	Mode    Mode
 	// PreemptAfter is how long a newer token waits before it ends the
 	// transactions in its way; nil waits for ever.
 	PreemptAfter *time.Duration
-	// Writers is how many open transactions hold the resource.
+	// Writers is how many sessions keep a takeover waiting, by an open transaction
+	// or by a hold.
 	Writers int
 }
 
 //go:embed sql/check.sql
 var checkSQL string
+
+//go:embed sql/hold.sql
+var holdSQL string
+
+//go:embed sql/unhold.sql
+var unholdSQL string
 
 //go:embed sql/seal.sql
 var sealSQL string
@@ -108,6 +108,32 @@ var statusSQL string
 func Check(ctx context.Context, q Querier, f Fence) error {
 	if _, err := q.Exec(ctx, checkSQL, f.parameter()); err != nil {
 		return fmt.Errorf("check fence: %w", err)
+	}
+	return nil
+}
+
+// Hold tests a fence for the session of conn, until Unhold or the next Hold: while it
+// is held, no newer token of its resources is recorded, so all that the session does is
+// done under a current token. A zero fence is what the session variable carries. It
+// gives back what the session held before and asks anew, so a client that holds for long calls
+// it again and again, outside a transaction, and lets takeovers in.
+//
+// False means that nothing is held: there is no fence, or it needs a Check in each
+// transaction, as one does that is yet to be recorded, and one with a resource that is good
+// for one transaction or in shadow mode. After an error, too, call Unhold. A takeover
+// ends sessions that hold and are idle for more than 250 ms.
+func Hold(ctx context.Context, conn *pgx.Conn, f Fence) (bool, error) {
+	var held bool
+	if err := conn.QueryRow(ctx, holdSQL, f.parameter()).Scan(&held); err != nil {
+		return false, fmt.Errorf("hold fence: %w", err)
+	}
+	return held, nil
+}
+
+// Unhold gives back what the session of conn holds, if anything.
+func Unhold(ctx context.Context, conn *pgx.Conn) error {
+	if _, err := conn.Exec(ctx, unholdSQL); err != nil {
+		return fmt.Errorf("give back hold: %w", err)
 	}
 	return nil
 }
@@ -225,8 +251,7 @@ func scanStatus(row pgx.CollectableRow) (ResourceStatus, error) {
 		since        *time.Time
 		preemptAfter *int64 // microseconds
 	)
-	err := row.Scan(&name, &s.LastToken, &s.Source, &s.MustNameSource, &s.Holder, &since, &s.Advance, &s.Reuse, &preemptAfter, &s.Writers,
-		&s.Reads, &s.Mode)
+	err := row.Scan(&name, &s.LastToken, &s.Source, &s.MustNameSource, &s.Holder, &since, &s.Advance, &s.Reuse, &preemptAfter, &s.Writers, &s.Mode)
 	s.Resource = Resource(name)
 	if since != nil {
 		s.Since = *since

@@ -157,8 +157,8 @@ func policies(ctx context.Context, t *testing.T, conn *pgx.Conn) {
 		}
 	}
 	named := true
-	settings, err := fence.SetPolicy(ctx, tx, resource, fence.Policy{MustNameSource: &named, LastToken: &last, Advance: fence.AdvanceOnGrant}, "later")
-	if err != nil || len(settings) != 3 || string(settings["last_token"][1]) != "40" || string(settings["advance"][0]) != `"use"` {
+	settings, err := fence.SetPolicy(ctx, tx, resource, fence.Policy{MustNameSource: &named, LastToken: &last, Advance: fence.AdvanceOnUse}, "later")
+	if err != nil || len(settings) != 3 || string(settings["last_token"][1]) != "40" || string(settings["advance"][0]) != `"grant"` {
 		t.Errorf("set %s, %v", settings, err)
 	}
 	changes, err := fence.Changes(ctx, tx, resource)
@@ -224,7 +224,7 @@ func status(ctx context.Context, t *testing.T, conn *pgx.Conn) {
 	}
 	a.Since = time.Time{}
 	if want := (fence.ResourceStatus{Resource: "a", LastToken: 7, Source: "redis", Holder: "w", Advance: fence.AdvanceOnGrant, Reuse: fence.ReuseAllowed,
-		Reads: fence.ReadsPass, Mode: fence.ModeEnforce, Writers: 1}); a != want {
+		Mode: fence.ModeEnforce, Writers: 1}); a != want {
 		t.Errorf("%+v", a)
 	}
 	if revoked.Resource != "café 'au lait'" || revoked.Holder != "" || !revoked.Since.IsZero() || *revoked.PreemptAfter != 5*time.Second || revoked.Writers != 0 {

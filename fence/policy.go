@@ -21,11 +21,10 @@ type Policy struct {
 	Source Source
 	// MustNameSource refuses tokens that don't name the source.
 	MustNameSource *bool
-	Advance        Advance
-	Reuse          Reuse
-	// Reads says whether reads are checked. Proxies take notice within 15 s.
-	Reads Reads
-	Mode  Mode
+	// Advance of a resource that is declared is AdvanceOnGrant unless given.
+	Advance Advance
+	Reuse   Reuse
+	Mode    Mode
 	// PreemptAfter is how long a newer token waits before it ends the
 	// transactions in its way: 0 or more, or Never.
 	PreemptAfter *time.Duration
@@ -69,7 +68,7 @@ var changesSQL string
 func Declare(ctx context.Context, q Querier, r Resource, p Policy, reason string) (bool, error) {
 	var made bool
 	err := q.QueryRow(ctx, declareSQL, []byte(r), reason, string(p.Source), p.MustNameSource, string(p.Advance), string(p.Reuse), p.preemptAfter(),
-		string(p.Reads), string(p.Mode)).Scan(&made)
+		string(p.Mode)).Scan(&made)
 	if err != nil {
 		return false, fmt.Errorf("declare resource %q: %w", r, err)
 	}
@@ -83,7 +82,7 @@ func Declare(ctx context.Context, q Querier, r Resource, p Policy, reason string
 func SetPolicy(ctx context.Context, q Querier, r Resource, p Policy, reason string) (map[string][2]json.RawMessage, error) {
 	var settings map[string][2]json.RawMessage
 	err := q.QueryRow(ctx, setSQL, []byte(r), reason, string(p.Source), p.MustNameSource, string(p.Advance), string(p.Reuse), p.preemptAfter(), p.LastToken,
-		string(p.Reads), string(p.Mode)).Scan(&settings)
+		string(p.Mode)).Scan(&settings)
 	if err != nil {
 		return nil, fmt.Errorf("set policy of resource %q: %w", r, err)
 	}

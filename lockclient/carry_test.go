@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/wirefence/wirefence/fence"
+	"github.com/wirefence/wirefence/internal/stack"
 	"github.com/wirefence/wirefence/lockclient"
 )
 
@@ -72,7 +73,7 @@ func TestCarryingTheFenceInDatabaseSQL(t *testing.T) {
 	ctx := t.Context()
 	url, conn := startPostgres(t)
 	lease := acquire(t, newClient(t, newMemory(), lockclient.Options{}))
-	db := sql.OpenDB(&connector{connect(t, url)})
+	db := sql.OpenDB(&connector{stack.Connect(t, url)})
 	defer db.Close()
 	pgConn := db.Driver().(*connector).conn
 	const show = "SELECT coalesce(pg_catalog.current_setting('wirefence.token', true), '')"
@@ -112,7 +113,7 @@ func TestCarryingTheFenceInDatabaseSQL(t *testing.T) {
 func TestAnEndedLeaseSetsNoFence(t *testing.T) {
 	ctx := t.Context()
 	url, conn := startPostgres(t)
-	db := sql.OpenDB(&connector{connect(t, url)})
+	db := sql.OpenDB(&connector{stack.Connect(t, url)})
 	defer db.Close()
 	session, err := db.Conn(ctx)
 	if err != nil {

@@ -106,7 +106,7 @@ func TestTheDocumentedEffects(t *testing.T) {
 			} {
 				ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 				run := exec.CommandContext(ctx, command[0], command[1:]...)
-				run.Env = append(os.Environ(), "DATABASE_URL="+shared.URLFor("app_"+name, name),
+				run.Env = append(os.Environ(), "DATABASE_URL="+suite.Server(t, 0).URLFor("app_"+name, name),
 					"WIREFENCE_FENCE="+c.fence, "REPORT="+report, "TARGET="+server.URL+c.path)
 				out, err := run.CombinedOutput()
 				cancel()

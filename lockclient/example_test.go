@@ -11,6 +11,7 @@ import (
 
 	"github.com/wirefence/wirefence/fence"
 	"github.com/wirefence/wirefence/internal/servers"
+	"github.com/wirefence/wirefence/internal/stack"
 	"github.com/wirefence/wirefence/lockclient"
 	"github.com/wirefence/wirefence/lockclient/redis"
 )
@@ -24,8 +25,11 @@ func exampleServers() func() {
 	server, err := servers.StartRedis(ctx)
 	check(err)
 	redisURL = server.URL()
-	databaseURL, err = newDatabase(ctx)
+	pg, err := suite.Start(0)
 	check(err)
+	name, err := stack.CreateDatabase(ctx, pg, "")
+	check(err)
+	databaseURL = pg.URL(name)
 	return server.Close
 }
 
@@ -44,9 +48,9 @@ func Example() {
 	store, err := redis.Open(redisURL)
 	check(err)
 	defer store.Close()
-	issuer, err := pgx.Connect(ctx, databaseURL)
+	issuer, err := pgxpool.New(ctx, databaseURL) // a pool: leases are sealed at any time
 	check(err)
-	defer issuer.Close(ctx)
+	defer issuer.Close()
 	client, err := lockclient.New(store, lockclient.Options{
 		Holder: "report-writer",
 		Sealer: lockclient.PostgresSealer{Querier: issuer},

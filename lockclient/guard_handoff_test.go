@@ -195,7 +195,7 @@ func TestGuardingThroughAProxyThatLetsPass(t *testing.T) {
 	_, admin := startPostgres(t)
 	for _, mode := range []proxy.Mode{proxy.Shadow, proxy.Off} {
 		g := &guarded{store: newMemory(), admin: admin}
-		g.url = stack.URL(stack.Proxy(t, shared.Postgres, proxy.Options{Mode: mode}), admin.Config().Database)
+		g.url = stack.URL(stack.Proxy(t, suite.Server(t, 0), proxy.Options{Mode: mode}), admin.Config().Database)
 		g.usePgx(t)
 		client := g.client(t)
 		lease := acquire(t, client)
@@ -217,7 +217,7 @@ func TestAStandbyGuardsNothing(t *testing.T) {
 	_, admin := startPostgres(t)
 	client := newClient(t, newMemory(), lockclient.Options{TTL: time.Minute, Sealer: lockclient.PostgresSealer{Querier: admin}})
 	lease := acquire(t, client)
-	standby, err := shared.StartStandby(ctx)
+	standby, err := suite.Server(t, 0).StartStandby(ctx)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -248,7 +248,7 @@ func TestAServerThatFailsDuringTheEffect(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(server.Close)
-	admin := connect(t, server.URL("postgres"))
+	admin := stack.Connect(t, server.URL("postgres"))
 	migrate(t, admin)
 	lease := acquire(t, newClient(t, newMemory(), lockclient.Options{TTL: time.Minute, Sealer: lockclient.PostgresSealer{Querier: admin}}))
 	pool, err := pgxpool.New(ctx, strings.Replace(server.URL("postgres"), "sslmode=disable", "sslmode=require", 1))

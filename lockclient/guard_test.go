@@ -44,14 +44,14 @@ func newGuarded(t *testing.T, way string) *guarded {
 	url, admin := startPostgres(t)
 	name := admin.Config().Database
 	stack.Exec(t, url, "CREATE ROLE app_"+name+" LOGIN")
-	g := &guarded{store: newMemory(), admin: admin, url: shared.URLFor("app_"+name, name)}
+	g := &guarded{store: newMemory(), admin: admin, url: suite.Server(t, 0).URLFor("app_"+name, name)}
 	switch way {
 	case "database/sql on pgx":
 		g.useSQL(t, "pgx")
 	case "database/sql on lib/pq":
 		g.useSQL(t, "postgres")
 	case "pgx through the proxy":
-		front := stack.Proxy(t, shared.Postgres, proxy.Options{})
+		front := stack.Proxy(t, suite.Server(t, 0), proxy.Options{})
 		g.url = "postgres://app_" + name + "@" + front + "/" + name + "?sslmode=disable"
 		g.usePgx(t)
 	default:
@@ -103,7 +103,7 @@ func (g *guarded) useSQL(t *testing.T, driver string) {
 // machine may need.
 func (g *guarded) client(t *testing.T) *lockclient.Client {
 	t.Helper()
-	sealer := lockclient.PostgresSealer{Querier: connect(t, g.admin.Config().ConnString())}
+	sealer := lockclient.PostgresSealer{Querier: stack.Connect(t, g.admin.Config().ConnString())}
 	return newClient(t, g.store, lockclient.Options{TTL: time.Minute, Sealer: sealer})
 }
 

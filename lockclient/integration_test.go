@@ -40,50 +40,14 @@ func redisStore(t testing.TB, server *servers.Redis) *redis.Store {
 	return store
 }
 
-// shared is the server of the tests that don't harm it, once one has started it.
-var shared struct {
-	sync.Mutex
-	*servers.Postgres
-	databases int
-}
-
-// schema is the database that others are copies of.
-const schema = "with_schema"
-
-// newDatabase makes a database with the schema and returns its connection string.
-func newDatabase(ctx context.Context) (string, error) {
-	shared.Lock()
-	defer shared.Unlock()
-	if shared.Postgres == nil {
-		server, err := servers.StartPostgres(ctx, servers.PostgresConfig{})
-		if err != nil {
-			return "", err
-		}
-		shared.Postgres = server
-		if err := stack.Template(ctx, server, schema, ""); err != nil {
-			return "", err
-		}
-	}
-	conn, err := pgx.Connect(ctx, shared.URL("postgres"))
-	if err != nil {
-		return "", err
-	}
-	defer conn.Close(ctx)
-	shared.databases++
-	name := fmt.Sprint("test", shared.databases)
-	_, err = conn.Exec(ctx, "CREATE DATABASE "+name+" TEMPLATE "+schema)
-	return shared.URL(name), err
-}
+var suite stack.Suite
 
 // startPostgres makes a database with the schema, and returns its connection
 // string and a connection.
 func startPostgres(t testing.TB) (url string, conn *pgx.Conn) {
 	t.Helper()
-	url, err := newDatabase(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	return url, connect(t, url)
+	db := suite.Database(t, 0)
+	return db.URL(db.Name), db.Admin
 }
 
 func migrate(t testing.TB, conn *pgx.Conn) {
@@ -91,16 +55,6 @@ func migrate(t testing.TB, conn *pgx.Conn) {
 	if err := migrations.Apply(t.Context(), conn, nil); err != nil {
 		t.Fatal(err)
 	}
-}
-
-func connect(t testing.TB, url string) *pgx.Conn {
-	t.Helper()
-	conn, err := pgx.Connect(t.Context(), url)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = conn.Close(context.Background()) })
-	return conn
 }
 
 func release(t testing.TB, lease *lockclient.Lease) {
@@ -158,7 +112,7 @@ func TestRacersThroughAForgetfulRedisShareNoToken(t *testing.T) {
 	seen := map[fence.Token]bool{}
 	var all sync.WaitGroup
 	for range 6 {
-		sealer := lockclient.PostgresSealer{Querier: connect(t, database)}
+		sealer := lockclient.PostgresSealer{Querier: stack.Connect(t, database)}
 		client := newClient(t, redisStore(t, server), lockclient.Options{Sealer: sealer, RetryMin: time.Millisecond})
 		all.Go(func() {
 			for range 10 {
@@ -242,7 +196,7 @@ func TestUnreachablePostgresIsNoGrant(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(server.Close)
-	conn := connect(t, server.URL("postgres"))
+	conn := stack.Connect(t, server.URL("postgres"))
 	migrate(t, conn)
 	store := redisStore(t, startRedis(t))
 	client := newClient(t, store, lockclient.Options{Sealer: lockclient.PostgresSealer{Querier: conn}})

@@ -20,10 +20,7 @@ func TestMain(m *testing.M) {
 	if len(os.Args) > 1 && os.Args[1] == holderProcess {
 		os.Exit(hold(os.Args[2], os.Args[3]))
 	}
-	code := m.Run()
-	if shared.Postgres != nil {
-		shared.Close()
-	}
+	code := suite.Run(m)
 	if err := goleak.Find(); err != nil && code == 0 {
 		fmt.Fprintln(os.Stderr, err)
 		code = 1

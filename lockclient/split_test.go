@@ -12,6 +12,7 @@ import (
 
 	"github.com/wirefence/wirefence/fence"
 	"github.com/wirefence/wirefence/internal/servers"
+	"github.com/wirefence/wirefence/internal/stack"
 	"github.com/wirefence/wirefence/lockclient"
 )
 
@@ -81,7 +82,7 @@ func (s *split) work(t *testing.T, database string, sealed bool) {
 		both.Go(func() {
 			var all sync.WaitGroup
 			for range clients {
-				conn := connect(t, database)
+				conn := stack.Connect(t, database)
 				opts := lockclient.Options{RetryMin: time.Millisecond, RetryMax: 50 * time.Millisecond}
 				if sealed {
 					opts.Sealer = lockclient.PostgresSealer{Querier: conn}

@@ -26,7 +26,6 @@ CREATE TABLE wirefence.resource_locks (
     advance       text COLLATE "C" NOT NULL DEFAULT 'use' CHECK (advance IN ('use', 'grant')),
     reuse         text COLLATE "C" NOT NULL DEFAULT 'allow' CHECK (reuse IN ('allow', 'once')),
     preempt_after interval DEFAULT '5 s' CHECK (preempt_after >= '0 s'),
-    reads         text COLLATE "C" NOT NULL DEFAULT 'pass' CHECK (reads IN ('pass', 'check')),
     mode          text COLLATE "C" NOT NULL DEFAULT 'enforce' CHECK (mode IN ('enforce', 'shadow')),
     used_token    bigint,
     used_xid      xid8,
@@ -44,17 +43,15 @@ COMMENT ON COLUMN wirefence.resource_locks.source IS 'Which lock service counts 
 COMMENT ON COLUMN wirefence.resource_locks.must_name_source IS 'Whether a token that names no source is refused.';
 COMMENT ON COLUMN wirefence.resource_locks.granted_at IS 'When last_token was recorded, by a seal or by its first use.';
 COMMENT ON COLUMN wirefence.resource_locks.sealed_at IS 'When a seal last recorded a grant; null if none ever did.';
-COMMENT ON COLUMN wirefence.resource_locks.advance IS 'use: a higher token advances on its first write. grant: only a seal advances.';
+COMMENT ON COLUMN wirefence.resource_locks.advance IS 'use: a higher token below 2^62 advances on its first use. grant: only a seal advances.';
 COMMENT ON COLUMN wirefence.resource_locks.reuse IS 'allow: the current token is accepted by any number of transactions. once: by one.';
 COMMENT ON COLUMN wirefence.resource_locks.preempt_after IS 'How long a newer token waits for older transactions before it ends their backends; null waits for ever.';
-COMMENT ON COLUMN wirefence.resource_locks.reads IS 'pass: reads need no token. check: a read with a former token is refused.';
 COMMENT ON COLUMN wirefence.resource_locks.mode IS 'enforce: refuse. shadow: let pass, and note what would have been refused.';
 COMMENT ON COLUMN wirefence.resource_locks.used_token IS 'Under reuse = once, the highest token accepted.';
 COMMENT ON COLUMN wirefence.resource_locks.used_xid IS 'The transaction that used_token was accepted for.';
 COMMENT ON COLUMN wirefence.resource_locks.fence IS 'The fence with the current token, where it is accepted as it stands; null under mode = shadow, reuse = once, must_name_source, and for names that are percent-encoded.';
 COMMENT ON COLUMN wirefence.resource_locks.sourced_fence IS 'The same with the source behind the token.';
 
-CREATE INDEX resource_locks_reads ON wirefence.resource_locks (resource_id) WHERE reads = 'check';
 CREATE INDEX resource_locks_shadow ON wirefence.resource_locks (resource_id) WHERE mode = 'shadow';
 
 -- settings has one row: what holds for all resources.

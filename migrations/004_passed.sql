@@ -1,36 +1,16 @@
 -- What a transaction was checked for. A guard must know that at little cost, be it
--- by a proxy's check or by another guard. Two things say it together. The variable
--- wirefence.passed lists marks until the transaction ends, and a rollback to a savepoint
--- takes back what was added behind it:
+-- by a proxy's check or by another guard: the setting wirefence.passed lists marks until
+-- the transaction ends. It is set as by SET LOCAL, so a rollback to a savepoint takes back
+-- what was added behind it, as it gives back the locks that were taken there.
 --
 --   ,KEY,    the resource with that lock_key was checked, and its lock is held
 --   ,vKEY,   what the session variable held when it was last looked at, by its hash
 --   ,sKEY,   a guard in shadow mode has noted the resource, or '' for all further ones
 --   ,bKEY,   of '': the session bypasses guards
 --
--- And the session's last value of the sequence wirefence.passed, which only the owner's
--- functions can set, is a hash of that list and of the time at which the transaction
--- began. A list that was set by hand, or that is another transaction's, doesn't agree, and
--- the guard checks anew. So doesn't one behind which a rollback to a savepoint has taken
--- marks: of that, what has its lock still is kept, and what takes none.
---
--- All this is for programs that err. The hash is no seal: who means to can find a list
--- with the same one, or set by hand the list that it had behind a savepoint. Nothing that
--- a session can't set undoes itself in a rollback, short of a row; and who means to write
--- with a token that isn't its own finds the current one in the error.
+-- This is for programs that err. A session can set the list by hand; but whoever means
+-- to write with a token that isn't its own finds the current one in the error.
 SET LOCAL search_path = pg_catalog, pg_temp;
-
--- Sequences are logged; where they need not be, this one isn't.
-CREATE SEQUENCE wirefence.passed MINVALUE -9223372036854775808 START 0;
-
-DO $$
-BEGIN
-    IF current_setting('server_version_num')::integer >= 150000 THEN
-        ALTER SEQUENCE wirefence.passed SET UNLOGGED;
-    END IF;
-END
-$$;
-GRANT SELECT ON SEQUENCE wirefence.passed TO PUBLIC;
 
 -- name keeps the name of a table that has gone. A dump has only the number of such a
 -- table, which another may have where the dump is restored.
@@ -59,21 +39,11 @@ CREATE FUNCTION wirefence.any_guards() RETURNS boolean
 LANGUAGE sql STABLE
 RETURN false;
 
--- passed_agrees reports whether the list is what the owner's functions have made it in
--- this transaction. There is one.
-CREATE FUNCTION wirefence.passed_agrees() RETURNS boolean
-LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
-AS $$
-    SELECT currval('wirefence.passed') = interval_hash_extended(now() - timestamptz '1970-01-01 00:00:00+00',
-        hashtextextended(current_setting('wirefence.passed', true), 0))
-$$;
-
 -- has_passed reports whether the transaction was checked for a resource; of another kind
 -- of mark, whether that is there.
 CREATE FUNCTION wirefence.has_passed(resource text, kind text DEFAULT '') RETURNS boolean
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
-RETURN CASE WHEN strpos(coalesce(current_setting('wirefence.passed', true), ''), concat(',', kind, wirefence.lock_key(resource), ',')) > 0
-    THEN wirefence.passed_agrees() ELSE false END;
+RETURN strpos(coalesce(current_setting('wirefence.passed', true), ''), concat(',', kind, wirefence.lock_key(resource), ',')) > 0;
 
 -- passed_condition is the SQL by which a row's trigger finds that the
 -- transaction was checked for the name, itself an SQL expression, and that the session
@@ -83,32 +53,8 @@ CREATE FUNCTION wirefence.passed_condition(name text) RETURNS text
 LANGUAGE sql IMMUTABLE SET search_path = pg_catalog, pg_temp
 AS $$
     SELECT 'CASE WHEN strpos(coalesce(current_setting(''wirefence.passed'', true), ''''), '','' || hashtextextended((' || name || ') COLLATE "C", 8604534342903230051) || '','') > 0'
-        || ' AND strpos(current_setting(''wirefence.passed'', true), '',v'' || hashtextextended(coalesce(current_setting(''wirefence.token'', true), ''''), 8604534342903230051) || '','') > 0'
-        || ' THEN currval(''wirefence.passed''::regclass) = interval_hash_extended(now() - timestamptz ''1970-01-01 00:00:00+00'','
-        || ' hashtextextended(current_setting(''wirefence.passed'', true), 0)) ELSE false END'
-$$;
-
--- set_passed makes a list the transaction's.
-CREATE FUNCTION wirefence.set_passed(list text) RETURNS void
-LANGUAGE sql SET search_path = pg_catalog, pg_temp
-AS $$
-    SELECT setval('wirefence.passed', interval_hash_extended(now() - timestamptz '1970-01-01 00:00:00+00',
-        hashtextextended(set_config('wirefence.passed', list, true), 0)))
-$$;
-
--- mend_passed takes out of a list that doesn't agree what the transaction holds no lock
--- for, unless it needs none, as in shadow mode.
-CREATE FUNCTION wirefence.mend_passed() RETURNS void
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
-AS $$
-BEGIN
-    IF coalesce(current_setting('wirefence.passed', true), '') <> '' AND NOT wirefence.passed_agrees() THEN
-        PERFORM wirefence.set_passed(',' || coalesce(string_agg(m.mark || ',', '' ORDER BY m.place), ''))
-        FROM string_to_table(current_setting('wirefence.passed', true), ',') WITH ORDINALITY AS m(mark, place)
-        WHERE m.mark ~ '^v' OR m.mark IN (SELECT h.key::text FROM wirefence.lock_holders AS h WHERE h.pid = pg_backend_pid())
-              OR m.mark IN (SELECT wirefence.lock_key(l.resource_id)::text FROM wirefence.resource_locks AS l WHERE l.mode = 'shadow');
-    END IF;
-END
+        || ' THEN strpos(current_setting(''wirefence.passed'', true), '',v'' || hashtextextended(coalesce(current_setting(''wirefence.token'', true), ''''), 8604534342903230051) || '','') > 0'
+        || ' ELSE false END'
 $$;
 
 -- note_passed adds marks to the list. The caller has checked the resources in this
@@ -121,12 +67,10 @@ LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
     variable CONSTANT text := coalesce(current_setting('wirefence.token', true), '');
-    list text;
+    list text := coalesce(nullif(current_setting('wirefence.passed', true), ''), ',');
     resource text;
     mark text;
 BEGIN
-    PERFORM wirefence.mend_passed();
-    list := coalesce(nullif(current_setting('wirefence.passed', true), ''), ',');
     IF kind = '' AND (carried IS NULL OR carried = variable OR strpos(list, ',v') = 0) THEN
         list := regexp_replace(list, ',v-?[0-9]+,', ',') || 'v' || wirefence.lock_key(variable) || ',';
     END IF;
@@ -136,20 +80,24 @@ BEGIN
             list := list || mark;
         END IF;
     END LOOP;
-    PERFORM wirefence.set_passed(list);
+    PERFORM set_config('wirefence.passed', list, true);
     RETURN true;
 END
 $$;
+
+-- guards_ask_for reports whether a guard may ask for a resource.
+CREATE FUNCTION wirefence.guards_ask_for(resource text) RETURNS boolean
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
+AS $$ SELECT EXISTS (SELECT FROM wirefence.guards AS g WHERE g.template OR g.resource = guards_ask_for.resource) $$;
 
 -- note_guarded notes those of the resources that guards may ask for.
 CREATE FUNCTION wirefence.note_guarded(resources text[], carried text) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    noted CONSTANT text[] := ARRAY(SELECT u.resource FROM unnest(resources) AS u(resource)
-                                   WHERE EXISTS (SELECT FROM wirefence.guards AS g WHERE g.template OR g.resource = u.resource));
+    noted CONSTANT text[] := ARRAY(SELECT u.resource FROM unnest(resources) AS u(resource) WHERE wirefence.guards_ask_for(u.resource));
 BEGIN
-    IF noted <> '{}' AND current_setting('transaction_read_only') = 'off' THEN
+    IF noted <> '{}' THEN
         PERFORM wirefence.note_passed(noted, carried);
     END IF;
 END

@@ -12,14 +12,16 @@ AS $$ SELECT s.undeclared = 'refuse' FROM wirefence.settings AS s $$;
 -- resource has only nulls: pass, record (accepted once the row says so), name
 -- (accepted, and the first to name the source, which the row should say), or the
 -- SQLSTATE of the refusal. Where only a seal advances, only a seal tells the
--- source.
+-- source. Tokens from 2^62 on are for seals alone, so that a client can't use up the
+-- numbers of a resource before its first seal.
 CREATE FUNCTION wirefence.verdict(token bigint, source text, known wirefence.resource_locks) RETURNS text
 LANGUAGE sql STABLE
 RETURN CASE
-    WHEN (known).resource_id IS NULL THEN CASE WHEN wirefence.must_be_declared() THEN 'WF008' ELSE 'record' END
+    WHEN (known).resource_id IS NULL THEN CASE WHEN wirefence.must_be_declared() THEN 'WF008'
+                                                  WHEN token >= 4611686018427387904 THEN 'WF003' ELSE 'record' END
     WHEN wirefence.is_foreign(source, known) THEN 'WF003'
     WHEN token < (known).last_token THEN 'WF001'
-    WHEN token > (known).last_token AND (known).advance = 'grant' THEN 'WF003'
+    WHEN token > (known).last_token AND ((known).advance = 'grant' OR token >= 4611686018427387904) THEN 'WF003'
     WHEN token > (known).last_token THEN 'record'
     WHEN (known).reuse = 'once' AND (known).used_token IS DISTINCT FROM token THEN 'record'
     WHEN (known).reuse = 'once' AND (known).used_xid IS DISTINCT FROM pg_current_xact_id_if_assigned() THEN 'WF005'
@@ -65,7 +67,7 @@ BEGIN
             || CASE WHEN reason <> 'foreign' THEN '' ELSE
                coalesce(': it comes from ' || wirefence.quoted(source) || ', not from ', ': it does not say that it comes from ')
                || wirefence.quoted(known.source) END,
-        DETAIL = 'Resource ' || name || ': presented token ' || token || ', current token ' || known.last_token
+        DETAIL = 'Resource ' || name || ': presented token ' || token || ', current token ' || coalesce(known.last_token::text, 'none')
             || coalesce(', held by ' || wirefence.quoted(known.holder), '')
             || CASE WHEN known.holder IS NULL THEN '' ELSE
                coalesce(' since ' || to_char(known.granted_at AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI:SS.US') || '+00', '') END
@@ -166,7 +168,7 @@ BEGIN
     LOOP
         IF NOT pair.exclusive THEN
             IF NOT pg_try_advisory_xact_lock_shared(pair.key) THEN
-                PERFORM wirefence.await_shared(pair.resource);
+                PERFORM wirefence.await_shared(pair.resource, 'shared');
             END IF;
         ELSIF NOT wirefence.lock_exclusive(pair.resource, pair.token, pair.source, pair.preempt_after) THEN
             RETURN NULL;
@@ -218,22 +220,8 @@ BEGIN
 END
 $$;
 
--- refuse_unfenced raises WF002.
-CREATE FUNCTION wirefence.refuse_unfenced() RETURNS void
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
-AS $$
-BEGIN
-    RAISE EXCEPTION USING
-        SCHEMA = wirefence.count_refusal(),
-        ERRCODE = 'WF002',
-        MESSAGE = 'a fencing token is required',
-        DETAIL = 'Neither the statement nor the session variable wirefence.token carries one.',
-        HINT = 'SET wirefence.token = ''resource=token'', or put /*wirefence.token=''resource=token''*/ into the statement.';
-END
-$$;
-
--- reason_of words a verdict as observe returns it: the SQLSTATE, the message and
--- the detail.
+-- reason_of words a verdict as a check that only looks returns it: the SQLSTATE, the
+-- message and the detail.
 CREATE FUNCTION wirefence.reason_of(state text, resource text, token bigint, source text, known wirefence.resource_locks) RETURNS text
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
@@ -249,40 +237,51 @@ EXCEPTION WHEN OTHERS THEN
 END
 $$;
 
--- check_shadowed judges a fence of which some resources are in mode shadow: those
--- take no lock, so that no takeover waits for them or ends them, and what would
--- have been refused is noted in the history and returned. It may see an older
--- state than a check that refuses would.
-CREATE FUNCTION wirefence.check_shadowed(resources text[], tokens bigint[], sources text[]) RETURNS text
+-- record_at_once notes a token if that takes no waiting, and otherwise leaves
+-- it to a later transaction.
+CREATE FUNCTION wirefence.record_at_once(resource text, token bigint, source text) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET lock_timeout = '1ms'
+AS $$
+DECLARE
+    known wirefence.resource_locks;
+BEGIN
+    IF pg_try_advisory_xact_lock(wirefence.lock_key(resource)) THEN
+        SELECT * INTO known FROM wirefence.resource_locks AS l WHERE l.resource_id = resource;
+        IF wirefence.verdict(token, source, known) IN ('record', 'name') THEN
+            PERFORM wirefence.announce(resource, token);
+            PERFORM wirefence.record(resource, token, source);
+        END IF;
+    END IF;
+EXCEPTION WHEN OTHERS THEN
+    NULL;
+END
+$$;
+
+-- only_look judges pairs for whoever is in shadow mode, be it a proxy, a resource or a
+-- guard: it raises nothing, ends nobody and waits for nobody. It returns the first
+-- refusal in words, and writes all of them into the history where it is told to. It takes
+-- no lock but to record a higher token, which nothing else would find to be
+-- superseded later. It may see an older state than a check that refuses would.
+CREATE FUNCTION wirefence.only_look(resources text[], tokens bigint[], sources text[], noting boolean, relation text DEFAULT NULL) RETURNS text
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
     recording CONSTANT boolean := current_setting('transaction_read_only') = 'off'
         AND current_setting('transaction_isolation') NOT IN ('repeatable read', 'serializable');
-    enforced record;
     pair record;
-    reason text;
     first text;
 BEGIN
-    SELECT array_agg(u.resource ORDER BY u.place) AS resources, array_agg(u.token ORDER BY u.place) AS tokens,
-           array_agg(u.source ORDER BY u.place) AS sources
-    INTO enforced
-    FROM unnest(resources, tokens, sources) WITH ORDINALITY AS u(resource, token, source, place)
-    WHERE NOT EXISTS (SELECT FROM wirefence.resource_locks AS l WHERE l.resource_id = u.resource AND l.mode = 'shadow');
-    IF enforced.resources IS NOT NULL THEN
-        PERFORM wirefence.judge(enforced.resources, enforced.tokens, enforced.sources);
-    END IF;
     FOR pair IN
         SELECT u.resource, u.token, u.source, l AS known, wirefence.verdict(u.token, u.source, l) AS verdict
         FROM unnest(resources, tokens, sources) AS u(resource, token, source)
-        JOIN wirefence.resource_locks AS l ON l.resource_id = u.resource
-        WHERE l.mode = 'shadow'
-        ORDER BY l.resource_id
+        LEFT JOIN wirefence.resource_locks AS l ON l.resource_id = u.resource
+        ORDER BY u.resource COLLATE "C"
     LOOP
         IF pair.verdict LIKE 'WF%' THEN
-            reason := wirefence.reason_of(pair.verdict, pair.resource, pair.token, pair.source, pair.known);
-            PERFORM wirefence.note('shadow', pair.verdict, pair.resource, pair.token, (pair.known).last_token, pair.source, (pair.known).holder, NULL);
-            first := coalesce(first, reason);
+            first := coalesce(first, wirefence.reason_of(pair.verdict, pair.resource, pair.token, pair.source, pair.known));
+            IF noting THEN
+                PERFORM wirefence.note('shadow', pair.verdict, pair.resource, pair.token, (pair.known).last_token, pair.source, (pair.known).holder, relation);
+            END IF;
         ELSIF pair.verdict IN ('record', 'name') AND recording THEN
             PERFORM wirefence.record_at_once(pair.resource, pair.token, pair.source);
         END IF;
@@ -291,39 +290,80 @@ BEGIN
 END
 $$;
 
--- check_all tests every pair of a fence. A null fence is the session variable's. It
--- returns what a resource in mode shadow would have been refused for.
-CREATE FUNCTION wirefence.check_all(fence text, default_resource text, required boolean) RETURNS text
+-- only_look_at_fence is only_look for a fence as it is written.
+CREATE FUNCTION wirefence.only_look_at_fence(fence text, default_resource text) RETURNS text
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    carried CONSTANT text := fence;
     pairs record;
+    message text;
+    detail text;
+BEGIN
+    PERFORM wirefence.observing(true);
+    pairs := wirefence.parsed(fence, default_resource);
+    PERFORM wirefence.observing(false);
+    RETURN wirefence.only_look(pairs.resources, pairs.tokens, pairs.sources, false);
+EXCEPTION WHEN OTHERS THEN
+    GET STACKED DIAGNOSTICS message = MESSAGE_TEXT, detail = PG_EXCEPTION_DETAIL;
+    RETURN SQLSTATE || ': ' || message || coalesce('. ' || nullif(detail, ''), '');
+END
+$$;
+
+-- check_all tests every pair of a fence that is carried, by an argument or by the session
+-- variable; null is no fence. It has no block with EXCEPTION, whose end would
+-- make the transaction READ WRITE again.
+CREATE FUNCTION wirefence.check_all(carried text, default_resource text, fence text, required boolean DEFAULT false, shadow boolean DEFAULT false) RETURNS text
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    pairs record;
+    looked_at record;
+    enforced record;
     reason text;
 BEGIN
-    IF fence IS NULL THEN
-        fence := nullif(current_setting('wirefence.token', true), '');
-        IF fence IS NULL THEN
-            IF required THEN
-                PERFORM wirefence.refuse_unfenced();
-            END IF;
-            RETURN NULL;
+    IF pg_is_in_recovery() THEN
+        RETURN NULL;
+    ELSIF carried IS NULL THEN
+        IF required AND shadow IS NOT TRUE AND current_setting('transaction_read_only') = 'off' THEN
+            PERFORM set_config('transaction_read_only', 'on', true);
         END IF;
+        RETURN CASE WHEN required THEN 'unfenced' END;
+    ELSIF shadow THEN
+        RETURN wirefence.only_look_at_fence(carried, default_resource);
     END IF;
-    pairs := wirefence.parsed(fence, default_resource);
-    IF EXISTS (SELECT FROM wirefence.resource_locks AS l WHERE l.resource_id = ANY (pairs.resources) AND l.mode = 'shadow') THEN
-        reason := wirefence.check_shadowed(pairs.resources, pairs.tokens, pairs.sources);
-    ELSE
+    pairs := wirefence.parsed(carried, default_resource);
+    IF NOT EXISTS (SELECT FROM wirefence.resource_locks AS l WHERE l.resource_id = ANY (pairs.resources) AND l.mode = 'shadow') THEN
         PERFORM wirefence.judge(pairs.resources, pairs.tokens, pairs.sources);
+    ELSE
+        SELECT array_agg(u.resource) FILTER (WHERE l.mode = 'shadow') AS resources, array_agg(u.token) FILTER (WHERE l.mode = 'shadow') AS tokens,
+               array_agg(u.source) FILTER (WHERE l.mode = 'shadow') AS sources
+        INTO looked_at
+        FROM unnest(pairs.resources, pairs.tokens, pairs.sources) AS u(resource, token, source)
+        LEFT JOIN wirefence.resource_locks AS l ON l.resource_id = u.resource;
+        SELECT array_agg(u.resource ORDER BY u.place) AS resources, array_agg(u.token ORDER BY u.place) AS tokens,
+               array_agg(u.source ORDER BY u.place) AS sources
+        INTO enforced
+        FROM unnest(pairs.resources, pairs.tokens, pairs.sources) WITH ORDINALITY AS u(resource, token, source, place)
+        WHERE u.resource <> ALL (coalesce(looked_at.resources, '{}'));
+        IF enforced.resources IS NOT NULL THEN
+            PERFORM wirefence.judge(enforced.resources, enforced.tokens, enforced.sources);
+        END IF;
+        reason := wirefence.only_look(looked_at.resources, looked_at.tokens, looked_at.sources, true);
     END IF;
-    PERFORM wirefence.note_guarded(pairs.resources, carried);
+    PERFORM wirefence.note_guarded(pairs.resources, fence);
     RETURN reason;
 END
 $$;
 
--- check tests every pair of a fence and raises a refusal, or returns null; the reason,
--- where a resource in mode shadow would have been refused. A null fence is the
--- session variable's. The frequent case, one current token of a
+-- check tests every pair of a fence for this transaction and raises a refusal. A null
+-- fence is the session variable's, and an empty variable is no fence.
+--
+-- It returns null, or unfenced where a fence is required and there is none: then the
+-- transaction is READ ONLY from here on. With shadow, and for resources in mode
+-- shadow, it returns what it would have refused, and changes nothing. A
+-- standby lags behind and can't judge: there it does nothing.
+--
+-- The frequent case, one current token of a
 -- plain name, is decided here; all else is judge's, by the same rules. It is kept
 -- to few statements and expressions, since PL/pgSQL prepares each of them anew in
 -- every transaction.
@@ -337,16 +377,16 @@ $$;
 -- The note for guards is made in the condition of the one read, since each further
 -- statement of a function costs about as much; where the transaction was checked for
 -- nothing before, it is put together at once.
-CREATE FUNCTION wirefence.check(fence text, default_resource text, required boolean) RETURNS text
+CREATE FUNCTION wirefence.check(fence text, default_resource text, required boolean, shadow boolean) RETURNS text
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    carried text := coalesce(fence, current_setting('wirefence.token', true));
+    carried text := coalesce(fence, nullif(current_setting('wirefence.token', true), ''));
 BEGIN
     IF default_resource IS NOT NULL AND strpos(carried, '=') = 0 THEN
         carried := default_resource || '=' || carried;
     END IF;
-    IF current_setting('transaction_isolation') = 'read committed' THEN
+    IF current_setting('transaction_isolation') = 'read committed' AND carried IS NOT NULL AND shadow IS NOT TRUE AND NOT pg_is_in_recovery() THEN
         BEGIN
             IF pg_try_advisory_xact_lock_shared(wirefence.lock_key(split_part(carried, '=', 1))) THEN
                 PERFORM FROM wirefence.resource_locks AS l
@@ -354,13 +394,10 @@ BEGIN
                     WHEN (l.fence = carried OR l.sourced_fence = carried) IS NOT TRUE THEN false
                     WHEN NOT wirefence.any_guards() THEN true
                     WHEN NOT EXISTS (SELECT FROM wirefence.guards AS g WHERE g.template)
-                         AND NOT EXISTS (SELECT FROM wirefence.guards AS g WHERE g.resource = l.resource_id)
-                         OR current_setting('transaction_read_only') = 'on' THEN true
+                         AND NOT EXISTS (SELECT FROM wirefence.guards AS g WHERE g.resource = l.resource_id) THEN true
                     WHEN current_setting('wirefence.passed', true) <> '' THEN wirefence.note_passed(ARRAY[l.resource_id], "check".fence)
-                    ELSE setval('wirefence.passed', interval_hash_extended(now() - timestamptz '1970-01-01 00:00:00+00', hashtextextended(
-                             set_config('wirefence.passed', ',v' || wirefence.lock_key(coalesce(current_setting('wirefence.token', true), '')) || ','
-                                 || wirefence.lock_key(l.resource_id) || ',', true),
-                             0))) IS NOT NULL
+                    ELSE set_config('wirefence.passed', ',v' || wirefence.lock_key(coalesce(current_setting('wirefence.token', true), '')) || ','
+                             || wirefence.lock_key(l.resource_id) || ',', true) IS NOT NULL
                     END;
                 IF FOUND THEN
                     RETURN NULL;
@@ -371,7 +408,7 @@ BEGIN
             NULL;
         END;
     ELSIF current_setting('transaction_isolation') IN ('repeatable read', 'serializable')
-          AND current_setting('transaction_read_only') = 'off' THEN
+          AND current_setting('transaction_read_only') = 'off' AND shadow IS NOT TRUE THEN
         PERFORM FROM (
             SELECT pg_try_advisory_xact_lock_shared(wirefence.lock_key(l.resource_id)) AS locked
             FROM wirefence.resource_locks AS l
@@ -386,12 +423,12 @@ BEGIN
             END IF;
         END IF;
     END IF;
-    RETURN wirefence.check_all(fence, default_resource, required);
+    RETURN wirefence.check_all(coalesce(fence, nullif(current_setting('wirefence.token', true), '')), default_resource, fence, required, shadow);
 END
 $$;
 
 CREATE FUNCTION wirefence.check(fence text DEFAULT NULL) RETURNS void
 LANGUAGE sql VOLATILE
-RETURN wirefence.check(fence, NULL::text, false);
+RETURN wirefence.check(fence, NULL::text, false, false);
 
-GRANT EXECUTE ON FUNCTION wirefence.check(text, text, boolean), wirefence.check(text) TO PUBLIC;
+GRANT EXECUTE ON FUNCTION wirefence.check(text, text, boolean, boolean), wirefence.check(text) TO PUBLIC;

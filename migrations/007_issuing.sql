@@ -18,21 +18,32 @@ COMMENT ON COLUMN wirefence.resource_changes.resource_id IS 'Null for what holds
 COMMENT ON COLUMN wirefence.resource_changes.changed_by IS 'The role that was logged in.';
 COMMENT ON COLUMN wirefence.resource_changes.settings IS 'Each setting that was named, with its value before and after.';
 
--- durable makes the commit of a grant wait for the disk. A seal that a crash
+-- durable makes the commit of a grant wait for the disk, and for synchronous standbys
+-- where there are any, whatever the role is set to. A seal that a crash or a failover
 -- could undo would let the older holder in again.
 CREATE FUNCTION wirefence.durable() RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
-    IF current_setting('synchronous_commit') = 'off' THEN
+    IF current_setting('synchronous_commit') IN ('off', 'local') THEN
         PERFORM set_config('synchronous_commit', 'on', true);
     END IF;
 END
 $$;
 
+-- source_is_open reports whether nobody but clients has said where the tokens of a
+-- resource come from. The first seal decides it.
+CREATE FUNCTION wirefence.source_is_open(known wirefence.resource_locks) RETURNS boolean
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
+AS $$
+    SELECT (known).sealed_at IS NULL AND NOT (known).must_name_source
+       AND NOT EXISTS (SELECT FROM wirefence.resource_changes AS c WHERE c.resource_id = (known).resource_id AND c.settings ? 'source')
+$$;
+
 -- seal records a grant of a source; null names none. Once it has committed, no
 -- transaction with an older token can commit. False if the token isn't higher
--- than last_token; WF003 if the resource's tokens come from another source.
+-- than last_token; WF003 if the resource's tokens come from another source, as an
+-- operator or an earlier seal has said.
 --
 -- The first seal turns advance to grant, unless an operator has spoken.
 CREATE FUNCTION wirefence.seal(resource text, token bigint, holder text, source text) RETURNS boolean
@@ -41,6 +52,7 @@ AS $$
 DECLARE
     known wirefence.resource_locks;
     patience interval := '5 s';
+    expected text; -- null where the seal decides
 BEGIN
     IF coalesce(octet_length(resource), 0) NOT BETWEEN 1 AND 255 THEN
         PERFORM wirefence.malformed('a resource name must have 1 to 255 bytes');
@@ -52,33 +64,38 @@ BEGIN
     PERFORM wirefence.source_of(source);
     SELECT * INTO known FROM wirefence.resource_locks AS l WHERE l.resource_id = resource;
     IF FOUND THEN
-        IF wirefence.is_foreign(source, known) THEN
-            PERFORM wirefence.refuse('WF003', resource, token, source, known);
-        ELSIF token <= known.last_token THEN
+        IF NOT wirefence.source_is_open(known) THEN
+            IF wirefence.is_foreign(source, known) THEN
+                PERFORM wirefence.refuse('WF003', resource, token, source, known);
+            END IF;
+            expected := source;
+        END IF;
+        IF token <= known.last_token THEN
             RETURN false;
         END IF;
         patience := known.preempt_after;
     ELSIF wirefence.must_be_declared() THEN
         PERFORM wirefence.refuse_unknown(resource);
     END IF;
-    IF wirefence.lock_exclusive(resource, token, source, patience) THEN
+    IF wirefence.lock_exclusive(resource, token, expected, patience) THEN
         PERFORM wirefence.durable();
         INSERT INTO wirefence.resource_locks AS l (resource_id, last_token, source, holder, granted_at, sealed_at, advance)
         VALUES (resource, token, seal.source, holder, clock_timestamp(), clock_timestamp(), 'grant')
         ON CONFLICT (resource_id) DO UPDATE SET
-            last_token = excluded.last_token, holder = excluded.holder, source = coalesce(l.source, excluded.source),
+            last_token = excluded.last_token, holder = excluded.holder,
+            source = CASE WHEN wirefence.source_is_open(l) THEN excluded.source ELSE coalesce(l.source, excluded.source) END,
             granted_at = excluded.granted_at, sealed_at = excluded.sealed_at, updated_at = excluded.sealed_at,
             advance = CASE WHEN l.sealed_at IS NULL AND NOT EXISTS (
                                SELECT FROM wirefence.resource_changes AS c
                                WHERE c.resource_id = l.resource_id AND c.settings ? 'advance')
                            THEN 'grant' ELSE l.advance END
-        WHERE l.last_token < excluded.last_token AND NOT wirefence.is_foreign(excluded.source, l);
+        WHERE l.last_token < excluded.last_token AND (wirefence.source_is_open(l) OR NOT wirefence.is_foreign(excluded.source, l));
         IF FOUND THEN
             RETURN true;
         END IF;
     END IF;
     SELECT * INTO known FROM wirefence.resource_locks AS l WHERE l.resource_id = resource;
-    IF wirefence.is_foreign(source, known) THEN
+    IF wirefence.is_foreign(source, known) AND NOT wirefence.source_is_open(known) THEN
         PERFORM wirefence.refuse('WF003', resource, token, source, known);
     END IF;
     RETURN false;
@@ -102,13 +119,14 @@ BEGIN
 END
 $$;
 
--- status lists the resources, with how many open transactions hold each.
+-- status lists the resources, with how many backends keep a takeover of each waiting, by
+-- a transaction that was checked or by a hold of the session.
 CREATE FUNCTION wirefence.status()
 RETURNS TABLE (resource text, last_token bigint, holder text, granted_at timestamptz,
-               advance text, reuse text, preempt_after interval, writers bigint, reads text, mode text)
+               advance text, reuse text, preempt_after interval, writers bigint, mode text)
 LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
-    SELECT l.resource_id, l.last_token, l.holder, l.granted_at, l.advance, l.reuse, l.preempt_after, coalesce(h.writers, 0), l.reads, l.mode
+    SELECT l.resource_id, l.last_token, l.holder, l.granted_at, l.advance, l.reuse, l.preempt_after, coalesce(h.writers, 0), l.mode
     FROM wirefence.resource_locks AS l
     LEFT JOIN (SELECT h.key, count(*) AS writers FROM wirefence.lock_holders AS h GROUP BY h.key) AS h
         ON h.key = wirefence.lock_key(l.resource_id)

@@ -23,7 +23,7 @@ $$;
 
 -- check_settings raises 22023 for what no resource can be told.
 CREATE FUNCTION wirefence.check_settings(resource text, reason text, source text, advance text, reuse text, preempt_after text,
-                                         reads text, mode text) RETURNS void
+                                         mode text) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
@@ -36,8 +36,6 @@ BEGIN
         wrong := 'advance must be use or grant';
     ELSIF reuse NOT IN ('allow', 'once') THEN
         wrong := 'reuse must be allow or once';
-    ELSIF reads NOT IN ('pass', 'check') THEN
-        wrong := 'reads must be pass or check';
     ELSIF mode NOT IN ('enforce', 'shadow') THEN
         wrong := 'mode must be enforce or shadow';
     ELSIF wirefence.wait_of(preempt_after) NOT BETWEEN interval '0' AND interval '24 days' THEN
@@ -58,32 +56,13 @@ AS $$
     FROM unnest(named) AS n(name)
 $$;
 
--- tell_reads makes reads_are_checked say what the resources say. With an older snapshot
--- it doesn't see them all: then it doesn't take back that reads are checked, which
--- costs only time.
-CREATE FUNCTION wirefence.tell_reads() RETURNS void
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
-AS $$
-DECLARE
-    checked boolean;
-BEGIN
-    -- One after the other: who looks before another has committed sees too little.
-    PERFORM pg_advisory_xact_lock(hashtextextended('wirefence.reads_are_checked', 0));
-    checked := EXISTS (SELECT FROM wirefence.resource_locks AS l WHERE l.reads = 'check');
-    IF checked = wirefence.reads_are_checked() OR NOT checked AND current_setting('transaction_isolation') IN ('repeatable read', 'serializable') THEN
-        RETURN;
-    END IF;
-    EXECUTE format('CREATE OR REPLACE FUNCTION wirefence.reads_are_checked() RETURNS boolean
-        LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS %L', 'SELECT ' || checked::text);
-END
-$$;
-
 -- declare_resource makes a resource known before its first token. True if it was
 -- not known; false if it was, and is as declared in all that was named. If it is
--- otherwise, it raises duplicate_object.
+-- otherwise, it raises duplicate_object. Unless it is told otherwise, only a seal
+-- advances it, so no client can use up its numbers.
 CREATE FUNCTION wirefence.declare_resource(resource text, reason text, source text DEFAULT NULL, must_name_source boolean DEFAULT NULL,
                                            advance text DEFAULT NULL, reuse text DEFAULT NULL, preempt_after text DEFAULT NULL,
-                                           reads text DEFAULT NULL, mode text DEFAULT NULL) RETURNS boolean
+                                           mode text DEFAULT NULL) RETURNS boolean
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
@@ -92,30 +71,26 @@ DECLARE
     named CONSTANT text[] := array_remove(ARRAY[
         CASE WHEN source IS NOT NULL THEN 'source' END, CASE WHEN must_name_source IS NOT NULL THEN 'must_name_source' END,
         CASE WHEN advance IS NOT NULL THEN 'advance' END, CASE WHEN reuse IS NOT NULL THEN 'reuse' END,
-        CASE WHEN preempt_after IS NOT NULL THEN 'preempt_after' END, CASE WHEN reads IS NOT NULL THEN 'reads' END,
+        CASE WHEN preempt_after IS NOT NULL THEN 'preempt_after' END,
         CASE WHEN mode IS NOT NULL THEN 'mode' END], NULL);
     differing text;
 BEGIN
-    PERFORM wirefence.check_settings(resource, reason, source, advance, reuse, preempt_after, reads, mode);
+    PERFORM wirefence.check_settings(resource, reason, source, advance, reuse, preempt_after, mode);
     IF must_name_source AND source IS NULL THEN
         RAISE invalid_parameter_value USING MESSAGE = 'tokens can''t be made to name a source that isn''t given';
     END IF;
     declared.source := source;
     declared.must_name_source := coalesce(must_name_source, false);
-    declared.advance := coalesce(advance, 'use');
+    declared.advance := coalesce(advance, 'grant');
     declared.reuse := coalesce(reuse, 'allow');
     declared.preempt_after := CASE WHEN preempt_after IS NULL THEN interval '5 s' ELSE wirefence.wait_of(preempt_after) END;
-    declared.reads := coalesce(reads, 'pass');
     declared.mode := coalesce(mode, 'enforce');
     PERFORM wirefence.durable();
-    INSERT INTO wirefence.resource_locks AS l (resource_id, source, must_name_source, advance, reuse, preempt_after, reads, mode)
+    INSERT INTO wirefence.resource_locks AS l (resource_id, source, must_name_source, advance, reuse, preempt_after, mode)
     VALUES (resource, declared.source, declared.must_name_source, declared.advance, declared.reuse, declared.preempt_after,
-            declared.reads, declared.mode)
+            declared.mode)
     ON CONFLICT DO NOTHING;
     IF FOUND THEN
-        IF declared.reads = 'check' THEN
-            PERFORM wirefence.tell_reads();
-        END IF;
         INSERT INTO wirefence.resource_changes (resource_id, reason, settings)
         VALUES (resource, reason, wirefence.settings_of(named, NULL, declared));
         RETURN true;
@@ -142,7 +117,7 @@ $$;
 -- from then on each must name the source, unless must_name_source says otherwise.
 CREATE FUNCTION wirefence.set_resource(resource text, reason text, source text DEFAULT NULL, must_name_source boolean DEFAULT NULL,
                                        advance text DEFAULT NULL, reuse text DEFAULT NULL, preempt_after text DEFAULT NULL,
-                                       last_token bigint DEFAULT NULL, reads text DEFAULT NULL, mode text DEFAULT NULL) RETURNS jsonb
+                                       last_token bigint DEFAULT NULL, mode text DEFAULT NULL) RETURNS jsonb
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
@@ -152,11 +127,11 @@ DECLARE
         CASE WHEN source IS NOT NULL THEN 'source' END, CASE WHEN must_name_source IS NOT NULL THEN 'must_name_source' END,
         CASE WHEN advance IS NOT NULL THEN 'advance' END, CASE WHEN reuse IS NOT NULL THEN 'reuse' END,
         CASE WHEN preempt_after IS NOT NULL THEN 'preempt_after' END, CASE WHEN last_token IS NOT NULL THEN 'last_token' END,
-        CASE WHEN reads IS NOT NULL THEN 'reads' END, CASE WHEN mode IS NOT NULL THEN 'mode' END], NULL);
+        CASE WHEN mode IS NOT NULL THEN 'mode' END], NULL);
     evicts boolean;
     settings jsonb;
 BEGIN
-    PERFORM wirefence.check_settings(resource, reason, source, advance, reuse, preempt_after, reads, mode);
+    PERFORM wirefence.check_settings(resource, reason, source, advance, reuse, preempt_after, mode);
     IF named = '{}' THEN
         RAISE invalid_parameter_value USING MESSAGE = 'nothing to change was named';
     ELSIF last_token < 0 THEN
@@ -181,7 +156,6 @@ BEGIN
     wanted.advance := coalesce(advance, known.advance);
     wanted.reuse := coalesce(reuse, known.reuse);
     wanted.preempt_after := CASE WHEN preempt_after IS NULL THEN known.preempt_after ELSE wirefence.wait_of(preempt_after) END;
-    wanted.reads := coalesce(reads, known.reads);
     wanted.mode := coalesce(mode, known.mode);
     wanted.last_token := coalesce(last_token, known.last_token + CASE WHEN evicts THEN 1 ELSE 0 END);
     wanted.must_name_source := coalesce(must_name_source, known.must_name_source OR wanted.last_token < known.last_token);
@@ -199,13 +173,10 @@ BEGIN
     END IF;
     UPDATE wirefence.resource_locks AS l
     SET source = wanted.source, must_name_source = wanted.must_name_source, advance = wanted.advance, reuse = wanted.reuse,
-        preempt_after = wanted.preempt_after, reads = wanted.reads, mode = wanted.mode, last_token = wanted.last_token, updated_at = clock_timestamp(),
+        preempt_after = wanted.preempt_after, mode = wanted.mode, last_token = wanted.last_token, updated_at = clock_timestamp(),
         holder = CASE WHEN evicts THEN NULL ELSE l.holder END, granted_at = CASE WHEN evicts THEN NULL ELSE l.granted_at END,
         used_token = CASE WHEN evicts THEN NULL ELSE l.used_token END, used_xid = CASE WHEN evicts THEN NULL ELSE l.used_xid END
     WHERE l.resource_id = resource;
-    IF wanted.reads <> known.reads THEN
-        PERFORM wirefence.tell_reads();
-    END IF;
     INSERT INTO wirefence.resource_changes (resource_id, reason, settings) VALUES (resource, reason, settings);
     RETURN settings;
 END
@@ -233,6 +204,6 @@ BEGIN
 END
 $$;
 
-GRANT EXECUTE ON FUNCTION wirefence.declare_resource(text, text, text, boolean, text, text, text, text, text),
-    wirefence.set_resource(text, text, text, boolean, text, text, text, bigint, text, text),
+GRANT EXECUTE ON FUNCTION wirefence.declare_resource(text, text, text, boolean, text, text, text, text),
+    wirefence.set_resource(text, text, text, boolean, text, text, text, bigint, text),
     wirefence.set_undeclared(text, text) TO wirefence_issuer;

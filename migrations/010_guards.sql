@@ -124,16 +124,15 @@ DECLARE
     carried CONSTANT text := nullif(current_setting('wirefence.token', true), '');
     pairs record;
 BEGIN
-    PERFORM wirefence.mend_passed();
     IF wirefence.has_passed(resource) THEN
         IF wirefence.has_changed() THEN
-            PERFORM wirefence.check_all(NULL, NULL, false), wirefence.note_passed('{}');
+            PERFORM wirefence.check_all(carried, NULL, NULL), wirefence.note_passed('{}');
         END IF;
         RETURN;
     ELSIF carried IS NOT NULL THEN
         pairs := wirefence.parsed(carried, NULL);
         IF resource COLLATE "C" = ANY (pairs.resources) THEN
-            PERFORM wirefence.check_all(carried, NULL, false), wirefence.note_passed(pairs.resources);
+            PERFORM wirefence.check_all(carried, NULL, NULL), wirefence.note_passed(pairs.resources);
             RETURN;
         END IF;
     END IF;
@@ -148,10 +147,27 @@ BEGIN
 END
 $$;
 
--- guard_shadowed is guard_unchecked for a guard in shadow mode. It judges without a
--- lock, waits for nobody, and notes once in a transaction what it would refuse; of a
+-- pair_of is the token and the source that a fence has for a resource, null if it has
+-- none; is_malformed says that it can't be read, which isn't counted as a refusal.
+CREATE FUNCTION wirefence.pair_of(fence text, resource text, OUT token bigint, OUT source text, OUT is_malformed boolean)
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    PERFORM wirefence.observing(true);
+    SELECT u.token, u.source INTO token, source
+    FROM (SELECT p.* FROM wirefence.parsed(fence, NULL) AS p) AS f,
+         unnest(f.resources, f.tokens, f.sources) AS u(resource, token, source)
+    WHERE u.resource = pair_of.resource COLLATE "C";
+    PERFORM wirefence.observing(false);
+EXCEPTION WHEN SQLSTATE 'WF004' THEN
+    is_malformed := true;
+END
+$$;
+
+-- guard_shadowed is guard_unchecked for a guard in shadow mode: it only looks, and notes
+-- once in a transaction what it would refuse; of a
 -- transaction that has much of that, the first. It believes guards that are there only,
--- since anybody may call it.
+-- since anybody may call it. The state is that of a refusal which needs no token.
 CREATE FUNCTION wirefence.guard_shadowed(target regclass, resource text, state text DEFAULT NULL) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
@@ -159,40 +175,31 @@ DECLARE
     carried CONSTANT text := nullif(current_setting('wirefence.token', true), '');
     token bigint;
     source text;
-    known wirefence.resource_locks;
+    is_malformed boolean;
 BEGIN
-    PERFORM wirefence.mend_passed();
     IF pg_trigger_depth() = 0 OR NOT wirefence.stands_for(target, resource, true) OR wirefence.has_passed(resource) AND (carried IS NULL OR NOT wirefence.has_changed())
-       OR wirefence.has_passed(resource, 's') OR wirefence.has_passed('', 's') OR wirefence.bypassed(target, resource) THEN
+       OR wirefence.has_passed(resource, 's') OR wirefence.has_passed('', 's') OR wirefence.bypassed(target, resource)
+       OR current_setting('transaction_read_only') = 'on' THEN
         RETURN;
-    ELSIF state IS NULL AND carried IS NOT NULL THEN
-        BEGIN
-            PERFORM wirefence.observing(true);
-            SELECT u.token, u.source INTO token, source
-            FROM (SELECT p.* FROM wirefence.parsed(carried, NULL) AS p) AS f,
-                 unnest(f.resources, f.tokens, f.sources) AS u(resource, token, source)
-            WHERE u.resource = guard_shadowed.resource COLLATE "C";
-            IF FOUND THEN
-                SELECT * INTO known FROM wirefence.resource_locks AS l WHERE l.resource_id = resource;
-                state := wirefence.verdict(token, source, known);
-            ELSIF wirefence.has_passed(resource) THEN
-                state := 'pass';
-            END IF;
-            PERFORM wirefence.observing(false);
-        EXCEPTION WHEN SQLSTATE 'WF004' THEN
+    END IF;
+    IF state IS NULL AND carried IS NOT NULL THEN
+        SELECT p.* INTO token, source, is_malformed FROM wirefence.pair_of(carried, resource) AS p;
+        IF is_malformed THEN
             state := 'WF004';
-        END;
+        ELSIF token IS NOT NULL OR wirefence.has_passed(resource) THEN
+            state := 'looked at';
+        END IF;
     END IF;
     state := coalesce(state, 'WF002');
-    IF current_setting('transaction_read_only') = 'on' THEN
-        RETURN;
-    ELSIF length(current_setting('wirefence.passed', true)) > 1000 THEN
+    IF length(current_setting('wirefence.passed', true)) > 1000 THEN
         resource := '';
     END IF;
-    IF state ~ '^WF00[1-8]$' THEN
-        PERFORM wirefence.note('shadow', state, left(nullif(resource, ''), 255), token, known.last_token, source, known.holder, target::text);
-    END IF;
     PERFORM wirefence.note_passed(ARRAY[resource], kind => 's');
+    IF state ~ '^WF00[1-8]$' THEN
+        PERFORM wirefence.note('shadow', state, left(nullif(resource, ''), 255), NULL, NULL, NULL, NULL, target::text);
+    ELSIF token IS NOT NULL AND resource <> '' THEN
+        PERFORM wirefence.only_look(ARRAY[resource], ARRAY[token], ARRAY[source], true, target::text);
+    END IF;
 END
 $$;
 
@@ -212,10 +219,7 @@ BEGIN
         IF pg_catalog.strpos(coalesce(pg_catalog.current_setting('wirefence.passed', true), ''),
                              pg_catalog.concat(',', pg_catalog.hashtextextended(TG_ARGV[0], 8604534342903230051), ',')) OPERATOR(pg_catalog.>) 0
            AND pg_catalog.strpos(pg_catalog.current_setting('wirefence.passed', true), pg_catalog.concat(',v', pg_catalog.hashtextextended(
-                   coalesce(pg_catalog.current_setting('wirefence.token', true), ''), 8604534342903230051), ',')) OPERATOR(pg_catalog.>) 0
-           AND pg_catalog.currval('wirefence.passed') OPERATOR(pg_catalog.=) pg_catalog.interval_hash_extended(
-               pg_catalog.now() OPERATOR(pg_catalog.-) '1970-01-01 00:00:00+00'::pg_catalog.timestamptz,
-               pg_catalog.hashtextextended(pg_catalog.current_setting('wirefence.passed', true), 0)) THEN
+                   coalesce(pg_catalog.current_setting('wirefence.token', true), ''), 8604534342903230051), ',')) OPERATOR(pg_catalog.>) 0 THEN
             RETURN NULL;
         END IF;
         EXIT WHEN checked;
@@ -223,7 +227,7 @@ BEGIN
             PERFORM wirefence.guard_shadowed(TG_RELID::pg_catalog.regclass, TG_ARGV[0]);
             RETURN NULL;
         END IF;
-        PERFORM wirefence.check(NULL, NULL, false);
+        PERFORM wirefence.check(NULL, NULL, false, false);
         checked := true;
     END LOOP;
     PERFORM wirefence.guard_unchecked(TG_RELID::pg_catalog.regclass, TG_ARGV[0]);
@@ -277,13 +281,51 @@ AS $$
     FROM wirefence.name_parts(resource) WITH ORDINALITY AS p(part, is_column, place)
 $$;
 
+-- name_fields takes a template apart for the columns of a line, given by a prefix: the
+-- SQL of each part. So that two rows never make one name, a column ends for sure
+-- where the text behind it begins: the first character of that is percent-encoded in the
+-- column's value, and so is the percent sign itself. The last column needs none of it.
+CREATE FUNCTION wirefence.name_fields(template text, prefix text) RETURNS TABLE (field text)
+LANGUAGE plpgsql IMMUTABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    part record;
+    mark text;
+BEGIN
+    FOR part IN
+        SELECT p.part, p.is_column, lead(p.part) OVER place AS next_part, coalesce(lead(p.is_column) OVER place, false) AS abuts,
+               p.is_column AND bool_or(p.is_column) OVER (ORDER BY p.place ROWS BETWEEN 1 FOLLOWING AND UNBOUNDED FOLLOWING) AS is_followed
+        FROM wirefence.name_parts(template) WITH ORDINALITY AS p(part, is_column, place)
+        WINDOW place AS (ORDER BY p.place)
+    LOOP
+        IF NOT part.is_column THEN
+            field := quote_literal(part.part) || '::text';
+        ELSIF part.abuts THEN
+            RAISE invalid_parameter_value USING
+                MESSAGE = 'columns of resource ' || wirefence.quoted(template) || ' stand side by side',
+                DETAIL = 'Two rows could make one name.',
+                HINT = 'Put a text between them, as in report:{tenant}:{id}.';
+        ELSE
+            field := format('%s%I::text', prefix, part.part);
+            IF part.is_followed THEN
+                field := format('replace(%s, ''%%'', ''%%25'')', field);
+                mark := left(part.next_part, 1);
+                IF mark <> '%' THEN
+                    field := format('replace(%s, %L, %L)', field, mark, regexp_replace(upper(encode(convert_to(mark, 'UTF8'), 'hex')), '(..)', '%\1', 'g'));
+                END IF;
+            END IF;
+        END IF;
+        RETURN NEXT;
+    END LOOP;
+END
+$$;
+
 -- name_expression is the SQL by which a template is evaluated for a row.
 CREATE FUNCTION wirefence.name_expression(template text, line text) RETURNS text
 LANGUAGE sql IMMUTABLE SET search_path = pg_catalog, pg_temp
 AS $$
-    SELECT string_agg(CASE WHEN p.is_column THEN format('%s.%I::text', line, p.part) ELSE quote_literal(p.part) || '::text' END,
-                      ' || ' ORDER BY p.place)
-    FROM wirefence.name_parts(template) WITH ORDINALITY AS p(part, is_column, place)
+    SELECT string_agg(f.field, ' || ' ORDER BY f.place)
+    FROM wirefence.name_fields(template, line || '.') WITH ORDINALITY AS f(field, place)
 $$;
 
 -- row_query does so for a row in $1: others of its columns may hold what has no text, or
@@ -293,10 +335,9 @@ CREATE FUNCTION wirefence.row_query(template text) RETURNS text
 LANGUAGE sql IMMUTABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
     SELECT concat('SELECT (SELECT ',
-        coalesce(string_agg(CASE WHEN p.is_column THEN format('%I::text', p.part) ELSE quote_literal(p.part) || '::text' END, ' || ' ORDER BY p.place), 'NULL::text'),
+        coalesce((SELECT string_agg(f.field, ' || ' ORDER BY f.place) FROM wirefence.name_fields(template, '') WITH ORDINALITY AS f(field, place)), 'NULL::text'),
         ' FROM (SELECT (given.line).* FROM (SELECT $1 AS line OFFSET 0) AS given) AS there) FROM (SELECT ',
-        string_agg(DISTINCT format('NULL::text AS %I', p.part), ', ') FILTER (WHERE p.is_column), ') AS gone')
-    FROM wirefence.name_parts(template) WITH ORDINALITY AS p(part, is_column, place)
+        (SELECT string_agg(DISTINCT format('NULL::text AS %I', p.part), ', ') FROM wirefence.name_parts(template) AS p WHERE p.is_column), ') AS gone')
 $$;
 
 -- guard_row is the trigger of a table with a resource for each row, for rows of
@@ -311,7 +352,7 @@ DECLARE
     resource text;
 BEGIN
     IF TG_NARGS = 1 THEN
-        PERFORM wirefence.check(NULL, NULL, false);
+        PERFORM wirefence.check(NULL, NULL, false, false);
     END IF;
     IF TG_OP <> 'INSERT' THEN
         EXECUTE query INTO resource USING OLD;
@@ -381,11 +422,8 @@ AS $$
 BEGIN
     IF TG_NARGS OPERATOR(pg_catalog.=) 1 AND coalesce(pg_catalog.current_setting('wirefence.token', true), '') OPERATOR(pg_catalog.<>) ''
        AND (pg_catalog.strpos(coalesce(pg_catalog.current_setting('wirefence.passed', true), ''), pg_catalog.concat(',v', pg_catalog.hashtextextended(
-                pg_catalog.current_setting('wirefence.token', true), 8604534342903230051), ',')) OPERATOR(pg_catalog.>) 0
-            AND pg_catalog.currval('wirefence.passed') OPERATOR(pg_catalog.=) pg_catalog.interval_hash_extended(
-                pg_catalog.now() OPERATOR(pg_catalog.-) '1970-01-01 00:00:00+00'::pg_catalog.timestamptz,
-                pg_catalog.hashtextextended(pg_catalog.current_setting('wirefence.passed', true), 0))) IS NOT TRUE THEN
-        PERFORM wirefence.check(NULL, NULL, false);
+                pg_catalog.current_setting('wirefence.token', true), 8604534342903230051), ',')) OPERATOR(pg_catalog.>) 0) IS NOT TRUE THEN
+        PERFORM wirefence.check(NULL, NULL, false, false);
     END IF;
     IF TG_OP OPERATOR(pg_catalog.=) 'TRUNCATE' THEN
         PERFORM wirefence.guard_truncate(TG_RELID::pg_catalog.regclass, TG_ARGV[0], TG_NARGS OPERATOR(pg_catalog.>) 1);

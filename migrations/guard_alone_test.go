@@ -1,6 +1,9 @@
 package migrations_test
 
-import "testing"
+import (
+	"strings"
+	"testing"
+)
 
 // A table that is guarded alone, and not its parent, is written through the parent
 // as well: then no trigger of its own statements fires.
@@ -61,8 +64,8 @@ func TestWhatIsOnlyLookedAtIsNotCounted(t *testing.T) {
 		counted := func() int64 { return value[int64](t, db.admin(t), "SELECT last_value FROM wirefence.refusals") }
 		before := counted()
 		for _, sql := range []string{
-			"SELECT wirefence.observe('lines=33', NULL, false), wirefence.observe('x', NULL, false), wirefence.observe(NULL, NULL, true)",
-			"SELECT wirefence.observe_read('x', NULL)", "SELECT wirefence.check('lines=33')",
+			"SELECT wirefence.check('lines=33', NULL, false, true), wirefence.check('x', NULL, false, true), wirefence.check(NULL, NULL, true, true)",
+			"SELECT wirefence.check('lines=33')",
 			"SET wirefence.token = 'orders=33'; UPDATE orders SET item = 'x'", "SET wirefence.token = 'x'; UPDATE orders SET item = 'x'",
 		} {
 			mustExec(t, app, sql)
@@ -128,22 +131,23 @@ func TestAHigherTokenLaterInATransactionIsRecorded(t *testing.T) {
 	})
 }
 
-// Each refusal counts once, whichever function raises it.
+// Each refusal counts once, whichever function raises it; but for a hold's, which the
+// proxy tells of the statement that it refuses.
 func TestEveryRefusalIsCounted(t *testing.T) {
 	onEach(t, func(t *testing.T, db database) {
 		app, issuer := guarded(t, db), db.as(t, "issuer")
-		mustExec(t, issuer, "SELECT wirefence.declare_resource('single', 'once', reuse => 'once'), wirefence.declare_resource('read', 'checked', reads => 'check')")
-		mustExec(t, app, "SELECT wirefence.check('single=1'); SELECT wirefence.check('read=2'); SELECT wirefence.protect('free', 'free:{id}')")
+		mustExec(t, issuer, "SELECT wirefence.declare_resource('single', 'once', advance => 'use', reuse => 'once')")
+		mustExec(t, app, "SELECT wirefence.check('single=1'); SELECT wirefence.protect('free', 'free:{id}')")
 		mustExec(t, issuer, "SELECT wirefence.set_undeclared('refuse', 'why')")
 		for _, c := range []struct{ fence, sql, state string }{
 			{"", "SELECT wirefence.check('orders=33')", "WF001"},
 			{"", "SELECT wirefence.check('lines=34,orders=33')", "WF001"},
-			{"", "SELECT wirefence.check(NULL, NULL, true)", "WF002"},
+			{"", "SELECT wirefence.hold('orders=33')", "WF001"},
+			{"", "BEGIN ISOLATION LEVEL SERIALIZABLE; SELECT wirefence.hold('orders=34')", "WF006"},
 			{"", "SELECT wirefence.check('orders=35')", "WF003"},
 			{"", "SELECT wirefence.check('orders=034')", "WF004"},
 			{"", "SELECT wirefence.check('single=1')", "WF005"},
 			{"", "SELECT wirefence.check('unheard=1')", "WF008"},
-			{"", "SELECT wirefence.check_read('read=1', NULL)", "WF001"},
 			{"", "INSERT INTO orders VALUES (70, 'x')", "WF002"},
 			{"orders=33", "INSERT INTO orders VALUES (70, 'x')", "WF001"},
 			{"lines=34", "INSERT INTO orders VALUES (70, 'x')", "WF002"},
@@ -157,7 +161,12 @@ func TestEveryRefusalIsCounted(t *testing.T) {
 			counted := func() int64 { return value[int64](t, db.admin(t), "SELECT last_value FROM wirefence.refusals") }
 			before := counted()
 			wantCode(t, exec(app, c.sql), c.state)
-			if n := counted() - before; n != 1 {
+			mustExec(t, app, "ROLLBACK")
+			want := int64(1)
+			if strings.Contains(c.sql, "wirefence.hold(") {
+				want = 0
+			}
+			if n := counted() - before; n != want {
 				t.Errorf("%q, %s: counted %d", c.fence, c.sql, n)
 			}
 		}

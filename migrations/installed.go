@@ -37,9 +37,8 @@ func (g grant) statement() string {
 	return fmt.Sprintf("GRANT %s ON %s TO %s", g.right, g.object, g.role)
 }
 
-// replacedAtRunTime are functions that the first protect of a database replaces, or a
-// change of what reads are checked for.
-var replacedAtRunTime = []string{"wirefence.any_guards()", "wirefence.reads_are_checked()"}
+// replacedAtRunTime are functions that the first protect of a database replaces.
+var replacedAtRunTime = []string{"wirefence.any_guards()"}
 
 var (
 	functionHead = regexp.MustCompile(`(?s)^CREATE\s+(?:OR\s+REPLACE\s+)?FUNCTION\s+(wirefence\.\w+)\s*\(`)

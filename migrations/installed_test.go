@@ -51,7 +51,7 @@ var driftRounds = [][]drifted{{
 		"function wirefence.lock_key(text)", "its body was changed"},
 	{"ALTER FUNCTION wirefence.seal(text, bigint, text, text) SECURITY INVOKER", "function wirefence.seal(text, bigint, text, text)", "not SECURITY DEFINER"},
 	{"ALTER FUNCTION wirefence.lease_key(text) SECURITY DEFINER", "function wirefence.lease_key(text)", "made SECURITY DEFINER"},
-	{"ALTER FUNCTION wirefence.check(text, text, boolean) RESET search_path", "function wirefence.check(text, text, boolean)", "its settings are none, not search_path=pg_catalog, pg_temp"},
+	{"ALTER FUNCTION wirefence.check(text, text, boolean, boolean) RESET search_path", "function wirefence.check(text, text, boolean, boolean)", "its settings are none, not search_path=pg_catalog, pg_temp"},
 	{"ALTER FUNCTION wirefence.lock_exclusive(text, bigint, text, interval) SET lock_timeout = '1s'", "function wirefence.lock_exclusive(text, bigint, text, interval)", "its settings are"},
 	{"ALTER FUNCTION wirefence.revoke(text) OWNER TO postgres", "function wirefence.revoke(text)", "it belongs to postgres"},
 	{"DROP FUNCTION wirefence.status()", "function wirefence.status()", "it is missing"},
@@ -61,7 +61,7 @@ var driftRounds = [][]drifted{{
 	{"GRANT UPDATE (last_token) ON wirefence.resource_locks TO app", "table wirefence.resource_locks", "app has UPDATE"},
 	{"REVOKE SELECT ON wirefence.resource_locks FROM wirefence_issuer", "table wirefence.resource_locks", "wirefence_issuer lacks SELECT"},
 	{"GRANT CREATE ON SCHEMA wirefence TO app", "schema wirefence", "app has CREATE"},
-	{"REVOKE SELECT ON SEQUENCE wirefence.passed FROM PUBLIC", "table wirefence.passed", "PUBLIC lacks SELECT"},
+	{"GRANT SELECT ON wirefence.secret TO PUBLIC", "table wirefence.secret", "PUBLIC has SELECT"},
 	{"ALTER TABLE wirefence.resource_locks OWNER TO postgres", "wirefence.resource_locks", "it belongs to postgres"},
 	{"ALTER TABLE wirefence.guards ENABLE ROW LEVEL SECURITY", "wirefence.guards", "row level security"},
 	{"CREATE TRIGGER meddle BEFORE UPDATE ON wirefence.resource_locks EXECUTE FUNCTION suppress_redundant_updates_trigger()", "wirefence.resource_locks", "the trigger meddle"},
@@ -72,7 +72,7 @@ var driftRounds = [][]drifted{{
 }, {
 	{"REVOKE USAGE ON SCHEMA wirefence FROM PUBLIC", "schema wirefence", "PUBLIC lacks USAGE"},
 }, {
-	{"DROP SEQUENCE wirefence.passed", "wirefence.passed", "it is missing"},
+	{"DROP SEQUENCE wirefence.refusals", "wirefence.refusals", "it is missing"},
 }}
 
 // Each kind of drift is told, and its remedy leaves nothing behind.

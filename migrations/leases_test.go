@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/wirefence/wirefence/internal/servers"
+	"github.com/wirefence/wirefence/internal/stack"
 	"github.com/wirefence/wirefence/migrations"
 )
 
@@ -267,7 +268,7 @@ func wantNotice(t *testing.T, listener *pgx.Conn, resource string) {
 // A crash frees every lease, and the token counts on.
 func TestACrashFreesLeasesAndKeepsTokens(t *testing.T) {
 	t.Parallel()
-	for _, major := range servers.PostgresVersions() {
+	for _, major := range stack.Versions() {
 		t.Run(fmt.Sprint(major), func(t *testing.T) {
 			t.Parallel()
 			server, err := servers.StartPostgres(t.Context(), servers.PostgresConfig{Major: major})

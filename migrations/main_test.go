@@ -16,6 +16,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/wirefence/wirefence/internal/servers"
+	"github.com/wirefence/wirefence/internal/stack"
 	"github.com/wirefence/wirefence/migrations"
 )
 
@@ -28,6 +29,7 @@ func TestMain(m *testing.M) { os.Exit(testMain(m)) }
 
 func testMain(m *testing.M) int {
 	ctx := context.Background()
+	flag.Parse()
 	// These tests wait for servers more than they compute.
 	if err := flag.Set("test.parallel", "6"); err != nil {
 		panic(err)
@@ -37,7 +39,7 @@ func testMain(m *testing.M) int {
 		mu     sync.Mutex
 		failed error
 	)
-	for _, major := range servers.PostgresVersions() {
+	for _, major := range stack.Versions() {
 		wg.Go(func() {
 			server, err := startMigrated(ctx, major)
 			mu.Lock()
@@ -127,6 +129,15 @@ func onEach(t *testing.T, test func(t *testing.T, db database)) {
 			t.Parallel()
 			test(t, create(t, server, "TEMPLATE "+template))
 		})
+	}
+}
+
+// onEachAlone runs a test on every version while no other runs, for a slot of logical
+// replication waits until all transactions of its server have ended.
+func onEachAlone(t *testing.T, test func(t *testing.T, db database)) {
+	t.Helper()
+	for major, server := range clusters {
+		t.Run(fmt.Sprint(major), func(t *testing.T) { test(t, create(t, server, "TEMPLATE "+template)) })
 	}
 }
 

@@ -8,11 +8,13 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/wirefence/wirefence/internal/servers"
+	"github.com/wirefence/wirefence/internal/stack"
 	"github.com/wirefence/wirefence/migrations"
 )
 
@@ -72,7 +74,7 @@ func TestApplyInAnOddDatabase(t *testing.T) {
 			mustExec(t, conn, "CREATE TABLE IF NOT EXISTS public.orders (id int)")
 			mustExec(t, conn, "SELECT wirefence.seal('orders', 1, 'a'), wirefence.protect('public.orders', 'orders')")
 			wantCode(t, exec(conn, "INSERT INTO public.orders VALUES (1)"), "WF002")
-			mustExec(t, conn, "SELECT wirefence.unprotect('public.orders'), wirefence.revoke('orders'), wirefence.set_resource('orders', 'why not', reads => 'check')")
+			mustExec(t, conn, "SELECT wirefence.unprotect('public.orders'), wirefence.revoke('orders'), wirefence.set_resource('orders', 'why not', reuse => 'once')")
 		}
 	})
 }
@@ -169,6 +171,19 @@ func TestVerifySaysBehindAheadAndMissing(t *testing.T) {
 	})
 }
 
+// A development database may be at this version by other migrations.
+func TestVerifyMissesFunctions(t *testing.T) {
+	onEach(t, func(t *testing.T, db database) {
+		ctx := context.Background()
+		admin, app := db.admin(t), db.app(t)
+		mustExec(t, admin, "ALTER FUNCTION wirefence.revoke(text) RENAME TO revoke_as_it_was")
+		var lacks *migrations.ContentError
+		if err := migrations.Verify(ctx, app); !errors.As(err, &lacks) || !contains(err.Error(), "wirefence.revoke(text)") {
+			t.Errorf("without a function: %v", err)
+		}
+	})
+}
+
 // Roles are the whole cluster's, so what is told about them needs a cluster of
 // its own. An unprivileged role is told everything at once, and what it is told
 // is enough, on every version: the rules for roles changed in 16.
@@ -176,7 +191,7 @@ func TestRolesAndRightsOfANewCluster(t *testing.T) {
 	const forget = `DROP SCHEMA wirefence CASCADE; DROP OWNED BY wirefence_owner, wirefence_issuer, wirefence_bypass;
 		DROP ROLE wirefence_owner, wirefence_issuer, wirefence_bypass`
 	t.Parallel()
-	for _, major := range servers.PostgresVersions() {
+	for _, major := range stack.Versions() {
 		t.Run(fmt.Sprint(major), func(t *testing.T) {
 			t.Parallel()
 			server, err := servers.StartPostgres(context.Background(), servers.PostgresConfig{Major: major})
@@ -187,15 +202,19 @@ func TestRolesAndRightsOfANewCluster(t *testing.T) {
 			db := create(t, server, "")
 			admin := db.admin(t)
 			mustExec(t, admin, `CREATE ROLE "Migrating Role" LOGIN; CREATE ROLE creator LOGIN CREATEROLE; GRANT CREATE ON DATABASE `+db.name+" TO creator")
-			tells(t, db, "Migrating Role", 6)
+			tells(t, db, "Migrating Role", 7)
 			mustExec(t, admin, forget)
 			if major >= 16 {
-				tells(t, db, "creator", 6) // lacks ADMIN OPTION on pg_signal_backend
+				tells(t, db, "creator", 7) // lacks ADMIN OPTION on pg_signal_backend
 			} else {
 				apply(t, db.as(t, "creator"))
 			}
 			withoutSignal(t, db)
 			mustExec(t, admin, forget)
+			if major >= 16 {
+				withoutStats(t, db)
+				mustExec(t, admin, forget)
+			}
 			raceForRoles(t, db)
 		})
 	}
@@ -219,6 +238,36 @@ func withoutSignal(t *testing.T, db database) {
 	}
 	apply(t, admin)
 	mustExec(t, admin, "SELECT wirefence.seal('orders', 35)")
+}
+
+// withoutStats migrates without the right to see which sessions are idle, and says so. A
+// takeover then waits for an idle holder for preempt_after.
+func withoutStats(t *testing.T, db database) {
+	t.Helper()
+	admin := db.admin(t)
+	mustExec(t, admin, "GRANT pg_signal_backend TO creator WITH ADMIN OPTION")
+	var said []string
+	if err := migrations.Apply(t.Context(), db.as(t, "creator"), func(line string) { said = append(said, line) }); err != nil {
+		t.Fatal(err)
+	}
+	if !slices.ContainsFunc(said, func(line string) bool {
+		return contains(line, "left out") && contains(line, "GRANT pg_read_all_stats TO wirefence_owner")
+	}) {
+		t.Errorf("said %q", said)
+	}
+	mustExec(t, admin, "SELECT wirefence.seal('orders', 34)")
+	mustExec(t, admin, "UPDATE wirefence.resource_locks SET preempt_after = '900 ms'")
+	holder := db.app(t)
+	hold(t, holder, "orders=34", true)
+	db.asleep(t, holder)
+	began := time.Now()
+	mustExec(t, admin, "SELECT wirefence.seal('orders', 35)")
+	if took := time.Since(began); took < 900*time.Millisecond {
+		t.Errorf("an idle holder was ended after %v", took)
+	}
+	if exec(holder, "SELECT 1") == nil {
+		t.Error("an idle holder was not ended")
+	}
 }
 
 // tells runs exactly the statements that the error lists, and migrates.

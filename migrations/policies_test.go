@@ -44,6 +44,8 @@ func TestDeclareAndSet(t *testing.T) {
 		if strings.Join(got, "\n") != strings.Join(want, "\n") {
 			t.Errorf("recorded %q", got)
 		}
+		wantCode(t, exec(issuer, "SELECT wirefence.check('r=1@etcd')"), "WF003") // only a seal advances what is declared
+		mustExec(t, issuer, "SELECT wirefence.seal('r', 1, 'w', 'etcd')")
 		wantCode(t, exec(issuer, "SELECT wirefence.check('r=1')"), "WF003")
 		mustExec(t, issuer, "SELECT wirefence.check('r=1@etcd')")
 	})

@@ -5,6 +5,7 @@ import (
 	_ "embed"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/jackc/pgx/v5"
@@ -18,7 +19,11 @@ var preflightSQL string
 type step struct {
 	Statement string
 	Permitted bool
+	Optional  bool // all works without it, if less well
 }
+
+// leftOut reports whether the migration goes on without the step.
+func (s step) leftOut() bool { return s.Optional && !s.Permitted }
 
 // MissingRightsError says what the migrating role may not do. Statements is
 // all that a superuser must run in this database, in order; then the migration
@@ -44,7 +49,10 @@ func prepare(ctx context.Context, conn *pgx.Conn, report func(line string)) erro
 		if err != nil {
 			return err
 		}
-		if len(steps) == 0 {
+		if !slices.ContainsFunc(steps, func(s step) bool { return !s.leftOut() }) {
+			for _, s := range steps {
+				report("left out, for want of rights: " + s.Statement + "; until a superuser runs it, takeovers wait for idle sessions as long as for busy ones")
+			}
 			return nil
 		}
 		if err := refuseUnpermitted(ctx, conn, steps); err != nil {
@@ -75,7 +83,7 @@ func refuseUnpermitted(ctx context.Context, conn *pgx.Conn, steps []step) error 
 	missing := &MissingRightsError{}
 	refused := false
 	for _, s := range steps {
-		refused = refused || !s.Permitted
+		refused = refused || !s.Permitted && !s.Optional
 		missing.Statements = append(missing.Statements, s.Statement)
 	}
 	if !refused {
@@ -89,6 +97,9 @@ func refuseUnpermitted(ctx context.Context, conn *pgx.Conn, steps []step) error 
 
 func run(ctx context.Context, conn *pgx.Conn, steps []step, report func(line string)) error {
 	for _, s := range steps {
+		if s.leftOut() {
+			continue
+		}
 		if _, err := conn.Exec(ctx, s.Statement); err != nil {
 			return fmt.Errorf("%s: %w", s.Statement, err)
 		}
@@ -115,8 +126,8 @@ func lostRace(err error) bool {
 }
 
 // Unprepared returns the statements, in order, by which a superuser makes what is
-// missing beside the tables and functions: roles, the owner's right to end
-// backends, the schema and whose it is. What the current role lacks to migrate by
+// missing beside the tables and functions: roles, the owner's rights to end
+// backends and to see which are idle, the schema and whose it is. What the current role lacks to migrate by
 // itself is not among them. Any role may ask.
 func Unprepared(ctx context.Context, conn *pgx.Conn) ([]string, error) {
 	steps, err := preflight(ctx, conn)

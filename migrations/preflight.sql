@@ -1,6 +1,7 @@
 -- What must exist before the numbered files can run as wirefence_owner, and
--- doesn't yet: one statement a row, in order, and whether the current role may
--- run it. Roles belong to the whole cluster.
+-- doesn't yet: one statement a row, in order, whether the current role may
+-- run it, and whether all works without it, if less well. Roles belong to the
+-- whole cluster.
 WITH me AS (
     SELECT r.oid, r.rolname, r.rolsuper, r.rolcreaterole,
            pg_catalog.current_setting('server_version_num')::pg_catalog.int4 >= 160000 AS modern
@@ -8,12 +9,13 @@ WITH me AS (
     WHERE r.rolname = current_user
 ), there AS (
     SELECT me.*, owner.oid AS owner, issuer.oid AS issuer, bypass.oid AS bypass, schema.oid AS schema, schema.nspowner AS schema_owner,
-           signal.oid AS signal
+           signal.oid AS signal, stats.oid AS stats
     FROM me
     LEFT JOIN pg_catalog.pg_roles AS owner ON owner.rolname = 'wirefence_owner'
     LEFT JOIN pg_catalog.pg_roles AS issuer ON issuer.rolname = 'wirefence_issuer'
     LEFT JOIN pg_catalog.pg_roles AS bypass ON bypass.rolname = 'wirefence_bypass'
     LEFT JOIN pg_catalog.pg_roles AS signal ON signal.rolname = 'pg_signal_backend'
+    LEFT JOIN pg_catalog.pg_roles AS stats ON stats.rolname = 'pg_read_all_stats'
     LEFT JOIN pg_catalog.pg_namespace AS schema ON schema.nspname = 'wirefence'
 ), rights AS (
     -- From 16 on, CREATEROLE alone grants nothing: it takes ADMIN OPTION, which
@@ -24,11 +26,13 @@ WITH me AS (
                OR coalesce(pg_catalog.pg_has_role(oid, owner, 'MEMBER WITH ADMIN OPTION'), false) AS may_grant_owner,
            rolsuper OR rolcreaterole AND NOT modern
                OR pg_catalog.pg_has_role(oid, signal, 'MEMBER WITH ADMIN OPTION') AS may_grant_signal,
+           rolsuper OR rolcreaterole AND NOT modern
+               OR pg_catalog.pg_has_role(oid, stats, 'MEMBER WITH ADMIN OPTION') AS may_grant_stats,
            rolsuper OR coalesce(pg_catalog.pg_has_role(oid, owner, CASE WHEN modern THEN 'SET' ELSE 'MEMBER' END), false) AS becomes_owner,
            pg_catalog.has_database_privilege(oid, pg_catalog.current_database(), 'CREATE') AS may_create_schema
     FROM there
 )
-SELECT step.statement, step.permitted
+SELECT step.statement, step.permitted, step.place = 6 AS optional
 FROM rights, LATERAL (VALUES
     (1, 'CREATE ROLE wirefence_owner NOLOGIN', may_create, owner IS NULL),
     (2, 'CREATE ROLE wirefence_issuer NOLOGIN', may_create, issuer IS NULL),
@@ -37,10 +41,12 @@ FROM rights, LATERAL (VALUES
         || CASE WHEN modern THEN ' WITH SET TRUE, INHERIT TRUE' ELSE '' END, may_grant_owner, NOT becomes_owner),
     (5, 'GRANT pg_signal_backend TO wirefence_owner', may_grant_signal,
         NOT coalesce(pg_catalog.pg_has_role(owner, signal, 'USAGE'), false)),
-    (6, pg_catalog.format('GRANT CREATE ON DATABASE %I TO %I', pg_catalog.current_database(), rolname), false,
+    (6, 'GRANT pg_read_all_stats TO wirefence_owner', may_grant_stats,
+        NOT coalesce(pg_catalog.pg_has_role(owner, stats, 'USAGE'), false)),
+    (7, pg_catalog.format('GRANT CREATE ON DATABASE %I TO %I', pg_catalog.current_database(), rolname), false,
         schema IS NULL AND NOT may_create_schema),
-    (7, 'ALTER SCHEMA wirefence OWNER TO wirefence_owner', false, schema_owner <> owner OR schema IS NOT NULL AND owner IS NULL),
-    (8, 'CREATE SCHEMA wirefence AUTHORIZATION wirefence_owner', may_create_schema, schema IS NULL AND may_create_schema)
+    (8, 'ALTER SCHEMA wirefence OWNER TO wirefence_owner', false, schema_owner <> owner OR schema IS NOT NULL AND owner IS NULL),
+    (9, 'CREATE SCHEMA wirefence AUTHORIZATION wirefence_owner', may_create_schema, schema IS NULL AND may_create_schema)
 ) AS step(place, statement, permitted, wanted)
 WHERE step.wanted
 ORDER BY step.place

@@ -9,7 +9,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/wirefence/wirefence/internal/servers"
+	"github.com/wirefence/wirefence/internal/stack"
 )
 
 // await asks a server again and again until it says true.
@@ -41,7 +41,7 @@ type replicated struct {
 // get their turn as both.
 func replicate(t *testing.T, db database) replicated {
 	t.Helper()
-	versions := servers.PostgresVersions()
+	versions := stack.Versions()
 	next := clusters[versions[(slices.Index(versions, db.Major)+1)%len(versions)]]
 	r := replicated{publisher: create(t, next, "TEMPLATE "+template), subscriber: db}
 	for _, side := range []database{r.publisher, r.subscriber} {
@@ -72,7 +72,7 @@ func (r replicated) write(t *testing.T, sql, arrives string) {
 // An applier runs as a replica, for which ordinary triggers don't fire: what was
 // checked where it was written arrives, and whoever writes to the copy is checked.
 func TestAnApplierIsNotGuarded(t *testing.T) {
-	onEach(t, func(t *testing.T, db database) {
+	onEachAlone(t, func(t *testing.T, db database) {
 		r := replicate(t, db)
 		await(t, r.admin, "the first copy", "SELECT (SELECT count(*) FROM orders) = 2 AND (SELECT count(*) FROM parts) = 2 AND (SELECT count(*) FROM docs) = 1")
 		await(t, r.admin, "the first copy", "SELECT count(*) FILTER (WHERE srsubstate <> 'r') = 0 FROM pg_subscription_rel")
@@ -95,7 +95,7 @@ func TestAnApplierIsNotGuarded(t *testing.T) {
 // It carries no token, and stops at the first row; as a member of wirefence_bypass it
 // goes on, and is recorded.
 func TestAnApplierWhoseTriggersFireAlways(t *testing.T) {
-	onEach(t, func(t *testing.T, db database) {
+	onEachAlone(t, func(t *testing.T, db database) {
 		r := replicate(t, db)
 		await(t, r.admin, "the first copy", "SELECT count(*) FILTER (WHERE srsubstate <> 'r') = 0 FROM pg_subscription_rel")
 		before := faultsOf(t, db)

@@ -27,28 +27,28 @@ func TestRightsAreTheFewGranted(t *testing.T) {
 		const granted = `SELECT p.oid::regprocedure::text FROM pg_proc p, aclexplode(coalesce(p.proacl, acldefault('f', p.proowner))) a
 			WHERE p.pronamespace = 'wirefence'::regnamespace AND a.grantee = `
 		if got := column[string](t, admin, granted+"0 ORDER BY 1"); !slices.Equal(got, []string{
-			"wirefence.\"check\"(text)", "wirefence.\"check\"(text,text,boolean)", "wirefence.check_read(text,text)", "wirefence.declare_guard(regclass,text,boolean)", "wirefence.forget_guard(text)",
+			"wirefence.\"check\"(text)", "wirefence.\"check\"(text,text,boolean,boolean)", "wirefence.before_hold(text,text)", "wirefence.declare_guard(regclass,text,boolean)", "wirefence.forget_guard(text)",
 			"wirefence.guard()", "wirefence.guard_row()", "wirefence.guard_row_unchecked(regclass,text,text,boolean)", "wirefence.guard_shadowed(regclass,text,text)", "wirefence.guard_statement()",
-			"wirefence.guard_truncate(regclass,text,boolean)", "wirefence.guard_unchecked(regclass,text)", "wirefence.lock_family(regclass)", "wirefence.observe(text,text,boolean)", "wirefence.observe_read(text,text)", "wirefence.plan_locks(regclass,name)", "wirefence.plan_protect(regclass,text,boolean,name)",
+			"wirefence.guard_truncate(regclass,text,boolean)", "wirefence.guard_unchecked(regclass,text)", "wirefence.hold(text)", "wirefence.hold(text,text,text)", "wirefence.lock_family(regclass)", "wirefence.plan_locks(regclass,name)", "wirefence.plan_protect(regclass,text,boolean,name)",
 			"wirefence.plan_unprotect(regclass,name)", "wirefence.protect(regclass,text,boolean)", "wirefence.retract_guard(regclass)", "wirefence.row_query(text)",
-			"wirefence.schema_version()", "wirefence.unprotect(regclass)",
+			"wirefence.schema_version()", "wirefence.stored_code_interferes()", "wirefence.unhold()", "wirefence.unhold(text,text)", "wirefence.unprotect(regclass)",
 		}) {
 			t.Errorf("everybody may call %q", got)
 		}
 		if got := column[string](t, admin, granted+"'wirefence_issuer'::regrole ORDER BY 1"); !slices.Equal(got, []string{
-			"wirefence.acquire(text,text,interval,text)", "wirefence.declare_resource(text,text,text,boolean,text,text,text,text,text)", "wirefence.guarded()",
+			"wirefence.acquire(text,text,interval,text)", "wirefence.declare_resource(text,text,text,boolean,text,text,text,text)", "wirefence.guarded()",
 			"wirefence.history(text,timestamp with time zone,text[],integer)", "wirefence.history_totals()", "wirefence.prune_history()",
 			"wirefence.record_refusals(text,jsonb)",
 			"wirefence.release(text,text)", "wirefence.release_notice(text)",
 			"wirefence.renew(text,text,interval)", "wirefence.revoke(text)", "wirefence.seal(text,bigint,text)", "wirefence.seal(text,bigint,text,text)",
 			"wirefence.set_history(bigint,interval)",
-			"wirefence.set_resource(text,text,text,boolean,text,text,text,bigint,text,text)", "wirefence.set_undeclared(text,text)", "wirefence.status()",
+			"wirefence.set_resource(text,text,text,boolean,text,text,text,bigint,text)", "wirefence.set_undeclared(text,text)", "wirefence.status()",
 		}) {
 			t.Errorf("the issuer may call %q", got)
 		}
 		if got := column[string](t, admin, `SELECT c.relname || ' ' || a.privilege_type FROM pg_class c, aclexplode(c.relacl) a
 			WHERE c.relnamespace = 'wirefence'::regnamespace AND a.grantee <> c.relowner ORDER BY 1`); !slices.Equal(got, []string{
-			"bypasses SELECT", "guards SELECT", "history SELECT", "leases SELECT", "passed SELECT", "resource_changes SELECT", "resource_locks SELECT", "settings SELECT",
+			"bypasses SELECT", "guards SELECT", "history SELECT", "leases SELECT", "resource_changes SELECT", "resource_locks SELECT", "settings SELECT",
 		}) {
 			t.Errorf("on tables there is %q", got)
 		}
@@ -75,7 +75,7 @@ func TestAnApplicationMayOnlyCheck(t *testing.T) {
 			"INSERT INTO wirefence.resource_locks (resource_id) VALUES ('a')", "DELETE FROM wirefence.resource_locks",
 			"TRUNCATE wirefence.resource_locks", "SELECT * FROM wirefence.applied_version", "SELECT * FROM wirefence.lock_holders",
 			"SELECT wirefence.seal('a', 1)", "SELECT wirefence.revoke('a')", "SELECT * FROM wirefence.status()",
-			"SELECT wirefence.end_holder('a', 1, '')", "SELECT wirefence.lock_exclusive('a', 1, NULL, NULL)", "SELECT wirefence.record('a', 1, NULL)",
+			"SELECT wirefence.end_holder('a', 1, '')", "SELECT wirefence.look_round('a', 1, '{}', 3)", "SELECT * FROM wirefence.secret", "SELECT * FROM wirefence.own_holds", "SELECT wirefence.lock_exclusive('a', 1, NULL, NULL)", "SELECT wirefence.record('a', 1, NULL)",
 			"SELECT wirefence.seal('a', 1, 'b', 'etcd')", "SELECT wirefence.declare_resource('a', 'why')", "SELECT wirefence.set_resource('a', 'why', 'etcd')",
 			"SELECT wirefence.end_lease('a')", "SELECT * FROM wirefence.resource_changes", "DELETE FROM wirefence.resource_changes",
 			"SELECT wirefence.acquire('a', 'b', '1 s')", "SELECT wirefence.renew('a', 'b', '1 s')", "SELECT wirefence.release('a', 'b')",
@@ -149,9 +149,9 @@ func TestAHostileSearchPathRedirectsNothing(t *testing.T) {
 				{"d=1@etcd", ""}, {"d=1@redis", "WF003"},
 			} {
 				wantCode(t, exec(app, "SELECT wirefence.check($1)", c.fence), c.state)
-				wantCode(t, exec(app, "SELECT wirefence.observe($1, NULL, false)", c.fence), "")
+				wantCode(t, exec(app, "SELECT wirefence.check($1, NULL, false, true)", c.fence), "")
 			}
-			mustExec(t, app, "SELECT wirefence.check(), wirefence.schema_version()")
+			mustExec(t, app, "SELECT wirefence.check(), wirefence.schema_version(), wirefence.hold('orders=34'), wirefence.unhold(), wirefence.stored_code_interferes()")
 			mustExec(t, app, "BEGIN ISOLATION LEVEL SERIALIZABLE; SELECT wirefence.check('orders=34'); COMMIT")
 		}
 	})

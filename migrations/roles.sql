@@ -1,5 +1,5 @@
--- Run by a role that may create roles, grant pg_signal_backend and create a
--- schema here: usually a superuser.
+-- Run by a role that may create roles, grant pg_signal_backend and
+-- pg_read_all_stats, and create a schema here: usually a superuser.
 DO $$
 BEGIN
     IF NOT EXISTS (SELECT FROM pg_catalog.pg_roles WHERE rolname = 'wirefence_owner') THEN
@@ -14,4 +14,5 @@ BEGIN
 END
 $$;
 GRANT pg_signal_backend TO wirefence_owner;
+GRANT pg_read_all_stats TO wirefence_owner;
 CREATE SCHEMA IF NOT EXISTS wirefence AUTHORIZATION wirefence_owner;

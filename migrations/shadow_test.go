@@ -42,10 +42,10 @@ func TestAResourceInShadowModeRefusesNothing(t *testing.T) {
 		wantCode(t, exec(app, "SELECT wirefence.check('orders=x')"), "WF004")
 		db.wantNoted(t)
 		// The reason is what a proxy reads.
-		if got := value[*string](t, app, "SELECT wirefence.check('orders=34', NULL, false)"); got != nil {
+		if got := value[*string](t, app, "SELECT wirefence.check('orders=34', NULL, false, false)"); got != nil {
 			t.Errorf("a current token: %s", *got)
 		}
-		if got := value[string](t, app, "SELECT wirefence.check('orders=33', NULL, false)"); !strings.HasPrefix(got, `WF001: stale fencing token for resource "orders". Resource "orders": presented token 33, current token 34, held by`) {
+		if got := value[string](t, app, "SELECT wirefence.check('orders=33', NULL, false, false)"); !strings.HasPrefix(got, `WF001: stale fencing token for resource "orders". Resource "orders": presented token 33, current token 34, held by`) {
 			t.Errorf("a former token: %s", got)
 		}
 		// Nobody waits for who isn't fenced, or ends it.
@@ -67,7 +67,7 @@ func TestAResourceInShadowModeRefusesNothing(t *testing.T) {
 func TestShadowModeRecordsWhatItAccepts(t *testing.T) {
 	onEach(t, func(t *testing.T, db database) {
 		app := db.app(t)
-		mustExec(t, db.as(t, "issuer"), "SELECT wirefence.declare_resource('orders', 'a trial', mode => 'shadow')")
+		mustExec(t, db.as(t, "issuer"), "SELECT wirefence.declare_resource('orders', 'a trial', advance => 'use', mode => 'shadow')")
 		mustExec(t, app, "SELECT wirefence.check('orders=34')")
 		mustExec(t, app, "SELECT wirefence.check('orders=33')")
 		db.wantNoted(t, "WF001 orders 33 34")

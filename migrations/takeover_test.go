@@ -167,8 +167,8 @@ func TestANewerHolderIsNotEnded(t *testing.T) {
 		mustExec(t, newer, "SELECT wirefence.check('orders=33')")
 		mustExec(t, watch, "UPDATE wirefence.resource_locks SET preempt_after = '50 ms'")
 		mustExec(t, newer, "BEGIN")
-		mustExec(t, newer, "SELECT wirefence.check('orders=9000000000000000036')")
-		waiting := db.start(t, older, "SELECT wirefence.check('orders=9000000000000000035')")
+		mustExec(t, newer, "SELECT wirefence.check('orders=4000000000000000036')")
+		waiting := db.start(t, older, "SELECT wirefence.check('orders=4000000000000000035')")
 		mustExec(t, watch, "SELECT pg_sleep(0.6)") // several times preempt_after
 		mustExec(t, newer, insert, 36)
 		mustExec(t, newer, "COMMIT")
@@ -290,7 +290,7 @@ func TestASuperusersBackendIsNamed(t *testing.T) {
 		}
 		// Who was ended before is told, for that is not undone.
 		app := db.app(t)
-		mustExec(t, db.as(t, "issuer"), "SELECT wirefence.declare_resource('first', 'quick', preempt_after => '50 ms')")
+		mustExec(t, db.as(t, "issuer"), "SELECT wirefence.declare_resource('first', 'quick', advance => 'use', preempt_after => '50 ms')")
 		mustExec(t, app, "BEGIN; SELECT wirefence.check('first=1')")
 		err = exec(db.as(t, "issuer"), "BEGIN; SELECT wirefence.seal('first', 2); SELECT wirefence.seal('orders', 35)")
 		if pgErr, ok := err.(*pgconn.PgError); !ok || !strings.HasSuffix(pgErr.Detail, fmt.Sprintf(" Ended before that: process %d of app.", app.PgConn().PID())) {
@@ -309,7 +309,7 @@ func TestANameWithTheLockOfAnotherEndsNobody(t *testing.T) {
 			t.Fatal("the name has another lock")
 		}
 		db.seal(t, "orders", 34)
-		mustExec(t, db.as(t, "issuer"), "SELECT wirefence.declare_resource($1, 'why', preempt_after => '50 ms')", same)
+		mustExec(t, db.as(t, "issuer"), "SELECT wirefence.declare_resource($1, 'why', advance => 'use', preempt_after => '50 ms')", same)
 		mustExec(t, db.admin(t), "UPDATE wirefence.resource_locks SET preempt_after = '50 ms'")
 		holder := db.app(t)
 		mustExec(t, holder, "BEGIN; SELECT wirefence.check('orders=34')")

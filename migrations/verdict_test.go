@@ -31,7 +31,10 @@ var verdicts = []struct {
 	{"used=34", "", 34},
 	{"used=33", "WF001", 34},
 	{"used=35", "", 35},
-	{"used=9223372036854775807", "", 9223372036854775807},
+	{"used=4611686018427387903", "", 4611686018427387903},
+	{"used=4611686018427387904", "WF003", 34}, // from 2^62 on for seals alone
+	{"used=9223372036854775807", "WF003", 34},
+	{"new=4611686018427387904", "WF003", 0},
 	{"granted=34", "", 34},
 	{"granted=33", "WF001", 34},
 	{"granted=35", "WF003", 34},
@@ -90,11 +93,11 @@ func TestEveryVerdictInEveryIsolation(t *testing.T) {
 						mustExec(t, app, "BEGIN ISOLATION LEVEL "+isolation+" "+mode)
 						defer mustExec(t, app, "ROLLBACK")
 						resource, _, _ := strings.Cut(v.fence, "=")
-						observed := value[*string](t, app, "SELECT wirefence.observe($1, NULL, false)", v.fence)
+						observed := value[*string](t, app, "SELECT wirefence.check($1, NULL, false, true)", v.fence)
 						if got := observed == nil; got != (v.state == "") {
-							t.Errorf("observe says %v", observed)
+							t.Errorf("shadow says %v", observed)
 						} else if observed != nil && !strings.HasPrefix(*observed, v.state+": ") {
-							t.Errorf("observe says %q, want %s", *observed, v.state)
+							t.Errorf("shadow says %q, want %s", *observed, v.state)
 						}
 						err := exec(app, "SELECT wirefence.check($1)", v.fence)
 						wantCode(t, err, v.state)
@@ -133,8 +136,6 @@ func TestRefusalsSayWhatAndWhatToDo(t *testing.T) {
 			{"SELECT wirefence.check('strict=34')", "WF003", `unknown fencing token for resource "strict": it does not say that it comes from "etcd"`,
 				`Resource "strict": presented token 34, current token 34. Tokens of different sources do not compare.`},
 			{"SELECT wirefence.check('a=x')", "WF004", "malformed fencing token", "A token is not a decimal number."},
-			{"SELECT wirefence.check(NULL, NULL, true)", "WF002", "a fencing token is required",
-				"Neither the statement nor the session variable wirefence.token carries one."},
 		} {
 			for _, zone := range []string{"UTC", "Asia/Tokyo"} {
 				mustExec(t, app, "SET timezone = '"+zone+"'; SET datestyle = 'German'")
@@ -158,27 +159,27 @@ func TestWhereAFenceComesFrom(t *testing.T) {
 		for _, c := range []struct{ variable, call, state string }{
 			{"", "check()", ""},
 			{"", "check(NULL)", ""},
-			{"", "check(NULL, NULL, NULL)", ""},
-			{"", "check(NULL, 'granted', true)", "WF002"},
+			{"", "check(NULL, NULL, NULL, false)", ""},
+			{"", "check(NULL, 'granted', true, false); CREATE TABLE public.unfenced ()", "25006"},
 			{"", "check('')", "WF004"},
-			{"", "check('', 'granted', false)", "WF004"},
+			{"", "check('', 'granted', false, false)", "WF004"},
 			{"granted=34", "check()", ""},
 			{"granted=33", "check()", "WF001"},
-			{"granted=33", "check(NULL, NULL, true)", "WF001"},
+			{"granted=33", "check(NULL, NULL, true, false)", "WF001"},
 			{"granted=33", "check('granted=34')", ""},
 			{"granted=34", "check('granted=33')", "WF001"},
 			{"34", "check()", "WF004"},
-			{"34", "check(NULL, 'granted', false)", ""},
-			{"33", "check(NULL, 'granted', true)", "WF001"},
-			{"33", "check('34', 'granted', true)", ""},
-			{"34@redis", "check(NULL, 'redis', true)", ""},
-			{"34@zk", "check(NULL, 'redis', true)", "WF003"},
-			{"", "check('34@redis', 'redis', true)", ""},
+			{"34", "check(NULL, 'granted', false, false)", ""},
+			{"33", "check(NULL, 'granted', true, false)", "WF001"},
+			{"33", "check('34', 'granted', true, false)", ""},
+			{"34@redis", "check(NULL, 'redis', true, false)", ""},
+			{"34@zk", "check(NULL, 'redis', true, false)", "WF003"},
+			{"", "check('34@redis', 'redis', true, false)", ""},
 			{"34@redis", "check()", "WF004"},
-			{"33", "check('used=34', 'granted', true)", ""},
-			{"", "check('34,used=34', 'granted', true)", ""},
-			{"", "check('34,granted=35', 'granted', true)", "WF004"},
-			{"", "check('34', '', true)", "WF004"},
+			{"33", "check('used=34', 'granted', true, false)", ""},
+			{"", "check('34,used=34', 'granted', true, false)", ""},
+			{"", "check('34,granted=35', 'granted', true, false)", "WF004"},
+			{"", "check('34', '', true, false)", "WF004"},
 			{"nonsense", "check()", "WF004"},
 		} {
 			mustExec(t, app, "SELECT set_config('wirefence.token', $1, false)", c.variable)
@@ -281,7 +282,7 @@ func TestObserveWaitsForNobodyAndAdvances(t *testing.T) {
 		mustExec(t, db.admin(t), known)
 		mustExec(t, holder, "BEGIN")
 		mustExec(t, holder, "SELECT wirefence.check('used=34')")
-		const observe = "SELECT coalesce(wirefence.observe($1, NULL, $2), '')"
+		const observe = "SELECT coalesce(wirefence.check($1, NULL, $2, true), '')"
 		if got := value[string](t, app, observe, "used=35", false); got != "" {
 			t.Error(got)
 		}
@@ -298,7 +299,7 @@ func TestObserveWaitsForNobodyAndAdvances(t *testing.T) {
 		if got := value[string](t, app, observe, "used=34", false); got != want {
 			t.Errorf("got %s", got)
 		}
-		if got := value[string](t, app, observe, nil, true); !strings.HasPrefix(got, "WF002: ") {
+		if got := value[string](t, app, observe, nil, true); got != "unfenced" {
 			t.Errorf("got %s", got)
 		}
 		mustExec(t, db.admin(t), "REVOKE SELECT ON wirefence.resource_locks FROM wirefence_owner")

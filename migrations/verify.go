@@ -2,8 +2,11 @@ package migrations
 
 import (
 	"context"
+	_ "embed"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 
 	"github.com/jackc/pgx/v5"
 )
@@ -36,8 +39,22 @@ func (e *VersionError) Ahead() bool { return e.Have > e.Need }
 var ErrNoVersion = errors.New("the wirefence schema has no version, as after the restore of a dump without data: " +
 	"restore its rows too, or DROP SCHEMA wirefence CASCADE, which removes all guards, and run `wirefence migrate`")
 
+// ContentError says that a database is at the right version and lacks functions
+// that this binary's migrations make: other migrations had the same numbers, or
+// somebody dropped them.
+type ContentError struct{ Missing []string } // signatures
+
+func (e *ContentError) Error() string {
+	return fmt.Sprintf("the wirefence schema is at version %d but has no function %s: run `wirefence doctor`, which says how to make it, "+
+		"or DROP SCHEMA wirefence CASCADE, which removes all tokens and guards, and run `wirefence migrate`", Version(), e.Missing[0])
+}
+
+//go:embed verify.sql
+var verifySQL string
+
 // Verify returns nil if the database is at exactly the version that this binary
-// needs, a *VersionError if it is at another, and ErrNoVersion if it can't be told. Any
+// needs and has its functions. It returns a *VersionError if the version is another,
+// ErrNoVersion if it can't be told, and a *ContentError if functions are missing. Any
 // role may ask.
 func Verify(ctx context.Context, conn *pgx.Conn) error {
 	have, err := current(ctx, conn)
@@ -46,6 +63,21 @@ func Verify(ctx context.Context, conn *pgx.Conn) error {
 	}
 	if have != Version() {
 		return &VersionError{Have: have, Need: Version()}
+	}
+	want, err := expected()
+	if err != nil {
+		return err
+	}
+	rows, err := conn.Query(ctx, verifySQL, slices.Sorted(maps.Keys(want.functions)))
+	if err != nil {
+		return fmt.Errorf("look for the functions of the wirefence schema: %w", err)
+	}
+	missing, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	if err != nil {
+		return fmt.Errorf("look for the functions of the wirefence schema: %w", err)
+	}
+	if len(missing) > 0 {
+		return &ContentError{missing}
 	}
 	return nil
 }

@@ -137,20 +137,19 @@ func TestWrongInputForApplications(t *testing.T) {
 				{"check('orders=9223372036854775808')", "WF004", "9223372036854775807"},
 				{"check('a=1,a=2')", "WF004", "two tokens"},
 				{"check((SELECT string_agg('r' || n || '=1', ',') FROM generate_series(1, 33) AS n))", "WF004", "at most 32"},
-				{"check('34', '', false)", "WF004", "resource=token"},
-				{"check('34', repeat('x', 256), false)", "WF004", "at most 255"},
-				{"check(NULL, NULL, true)", "WF002", "wirefence.token"},
+				{"check('34', '', false, false)", "WF004", "resource=token"},
+				{"check('34', repeat('x', 256), false, false)", "WF004", "at most 255"},
 				{"check('nothing=1,orders=33')", "WF001", "current token 34"},
 				{"check('nothing=1,orders=35')", "WF003", "current token 34"},
 			})
 		}
 		mustExec(t, app, "RESET default_transaction_isolation")
 		for call, want := range map[string]string{
-			"NULL, NULL, true": "WF002", "'', NULL, false": "WF004", "'34', repeat('x', 256), false": "WF004", "'orders=33', NULL, false": "WF001",
+			"NULL, NULL, true": "unfen", "'', NULL, false": "WF004", "'34', repeat('x', 256), false": "WF004", "'orders=33', NULL, false": "WF001",
 			"NULL, NULL, NULL": "", "'orders=34', NULL, NULL": "",
 		} {
-			if got := value[string](t, app, "SELECT coalesce(left(wirefence.observe("+call+"), 5), '')"); got != want {
-				t.Errorf("observe(%s) finds %q, want %q", call, got, want)
+			if got := value[string](t, app, "SELECT coalesce(left(wirefence.check("+call+", true), 5), '')"); got != want {
+				t.Errorf("check(%s, true) finds %q, want %q", call, got, want)
 			}
 		}
 	})

@@ -30,7 +30,7 @@ func (e *entrance) authenticate(ctx context.Context) error {
 		return e.tell(wire.Error{Code: "08006", Message: "the proxy could not look up the user's password", Hint: "The proxy's log says why."}, err)
 	}
 	exchange := scram.NewServer(entry.Secret, err != nil, e.client.binding)
-	key, err := e.exchange(exchange)
+	key, err := e.exchange(ctx, exchange)
 	if err != nil {
 		return err
 	}
@@ -40,11 +40,11 @@ func (e *entrance) authenticate(ctx context.Context) error {
 }
 
 // exchange speaks SCRAM with the client (documentation, "SASL Authentication").
-func (e *entrance) exchange(s *scram.Server) (scram.Key, error) {
+func (e *entrance) exchange(ctx context.Context, s *scram.Server) (scram.Key, error) {
 	if _, err := e.client.Write(wire.AppendAuthSASL(nil, s.Mechanisms())); err != nil {
 		return scram.Key{}, errors.Join(errTold, err)
 	}
-	msg, err := e.answer()
+	msg, err := e.answer(ctx)
 	if err != nil {
 		return scram.Key{}, err
 	}
@@ -59,7 +59,7 @@ func (e *entrance) exchange(s *scram.Server) (scram.Key, error) {
 	if _, err := e.client.Write(wire.AppendAuthData(nil, wire.AuthSASLContinue, first)); err != nil {
 		return scram.Key{}, errors.Join(errTold, err)
 	}
-	if msg, err = e.answer(); err != nil {
+	if msg, err = e.answer(ctx); err != nil {
 		return scram.Key{}, err
 	}
 	final, key, err := s.Final(string(msg[wire.HeaderSize:]))
@@ -78,7 +78,7 @@ func (e *entrance) exchange(s *scram.Server) (scram.Key, error) {
 const maxAnswer = 1024
 
 // answer reads the client's next message, which must be a Password.
-func (e *entrance) answer() ([]byte, error) {
+func (e *entrance) answer(ctx context.Context) ([]byte, error) {
 	for {
 		typ, size, ok := wire.Header(e.fromClient.bytes())
 		if ok && (typ != wire.Password || size == 0 || size > maxAnswer) {
@@ -91,9 +91,12 @@ func (e *entrance) answer() ([]byte, error) {
 			return msg, nil
 		}
 		// A client may leave to ask its user for the password.
-		if _, err := e.fromClient.read(e.client); err != nil {
-			if e.server.entering.Err() != nil {
-				return nil, e.tell(shutdownError, errDraining)
+		e.server.limits.waits(e.pending, true)
+		_, err := e.fromClient.read(e.client)
+		e.server.limits.waits(e.pending, false)
+		if err != nil {
+			if why := dismissal(ctx); why != nil {
+				return nil, e.tell(*why, context.Cause(ctx))
 			}
 			if errors.Is(err, os.ErrDeadlineExceeded) {
 				return nil, e.tell(tooLate, err)

@@ -22,14 +22,19 @@ type conn struct {
 	client net.Conn
 	up     net.Conn
 	route  upstream.Route // where up leads
-	user   string
-	origin Origin // for Refusals
-	log    *slog.Logger
+	origin Origin         // for Refusals
+	// pending is what the limits count for the session, also when it isn't pending
+	// any more.
+	pending *pending
+	log     *slog.Logger
 
-	mu      sync.Mutex // guards what follows
+	mu      sync.Mutex // guards what follows; withCore takes it
 	core    *session.Session
-	leaving *wire.Error // with which the session ends as soon as it may; nil: it stays
-	nudge   func()      // makes the driver look at leaving and the farewell; nil during the login
+	leaving *wire.Error   // with which the session ends as soon as it may; nil: it stays
+	nudge   func()        // makes the driver look at leaving and the farewell; nil during the login
+	send    func()        // makes the driver call FromClient, for what the core has for the server
+	ticks   bool          // the keeper comes back to it
+	turns   chan struct{} // closed when a question of the proxy's own has been answered; nil: nobody waits
 
 	once  sync.Once // finish
 	watch watch     // the sweeper's
@@ -49,22 +54,34 @@ var (
 // client has sent already is in the buffer; a is the server that has taken it.
 func (c *conn) run(began time.Time, a *arrival, fromClient *buffer) {
 	if err := c.login(a, fromClient); err != nil {
-		c.server.metrics.rejected.WithLabelValues("login").Inc()
+		if limit := c.server.limits.gaveWay(c.pending); limit != nil {
+			c.server.limited(c.log, limit)
+		} else {
+			c.server.metrics.rejected.WithLabelValues("login").Inc()
+		}
 		c.log.Info("login ended", "error", err, "after", time.Since(began))
 		c.sayWhy(err)
+		c.finish()
+		return
+	}
+	if limit := c.server.limits.loggedIn(c.pending); limit != nil { // in the last moment
+		c.server.limited(c.log, limit)
+		refuse(c.client, limit.say)
 		c.finish()
 		return
 	}
 	fromServer := a.from
 	_ = c.client.SetDeadline(never)
 	_ = c.up.SetDeadline(never)
-	if key := c.core.Key(); key != "" {
-		c.server.keys.Store(key, c.route)
-		c.origin.PID = pidOf(key)
-	}
-	if name := c.core.Reached(); name != "" {
-		c.origin.Database = name
-	}
+	c.withCore(func(core *session.Session) {
+		if key := core.Key(); key != "" {
+			c.server.keys.Store(key, c)
+			c.origin.PID = pidOf(key)
+		}
+		if name := core.Reached(); name != "" {
+			c.origin.Database = name
+		}
+	})
 	c.server.metrics.accepted.Inc()
 	c.server.metrics.loginSeconds.Observe(time.Since(began).Seconds())
 	c.log.Debug("session began", "login", time.Since(began))
@@ -72,21 +89,34 @@ func (c *conn) run(began time.Time, a *arrival, fromClient *buffer) {
 	if l := c.server.nextLoop(); l != nil && l.adopt(c, fromClient, fromServer) {
 		return
 	}
-	c.drive(func() { _ = c.up.SetReadDeadline(past) })
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		defer func() {
-			if r := recover(); r != nil {
-				c.panicked(r)
-				_ = c.client.Close()
-			}
-		}()
-		c.serverPump(fromServer)
-	}()
-	c.clientPump(fromClient)
-	<-done
+	c.drive(func() { _ = c.up.SetReadDeadline(past) }, c.rouse)
+	var pumps sync.WaitGroup
+	pumps.Go(func() { c.guard(func() { c.serverPump(fromServer) }) })
+	c.guard(func() { c.clientPump(fromClient) })
+	pumps.Wait()
 	c.finish()
+}
+
+// guard runs one of the session's pumps, or what ends the session from outside. A
+// panic ends the session only: with both connections closed its pumps end.
+func (c *conn) guard(do func()) {
+	defer func() {
+		if r := recover(); r != nil {
+			c.panicked(r)
+			_ = c.client.Close()
+			_ = c.up.Close()
+		}
+	}()
+	do()
+}
+
+// withCore calls into the core, under the lock. All calls go through here, so
+// that a panic in the core leaves the lock free: the session's own end, the
+// sweeper and a drain take it.
+func (c *conn) withCore(call func(core *session.Session)) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	call(c.core)
 }
 
 // finish closes what is still open and forgets the session. It may be called
@@ -106,10 +136,59 @@ func (c *conn) panicked(reason any) {
 	c.log.Error("a session failed", "panic", reason, "stack", string(debug.Stack()))
 }
 
-func (c *conn) takeToServer() []byte {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.core.TakeToServer()
+func (c *conn) takeToServer() (b []byte) {
+	c.withCore(func(core *session.Session) { b = core.TakeToServer() })
+	return b
+}
+
+// fromClient gives the core what the client has sent.
+func (c *conn) fromClient(in []byte, out *session.Out) (used int, held, over, done bool) {
+	c.withCore(func(core *session.Session) {
+		used = core.FromClient(in, out)
+		held, over, done = core.Held(), core.Farewell() != nil, core.Done()
+	})
+	return used, held, over, done
+}
+
+// fromServer gives the core what the server has sent, and ends the session if it
+// is to leave and may.
+func (c *conn) fromServer(in []byte, out *session.Out) (used int, wake, over bool) {
+	c.withCore(func(core *session.Session) {
+		used, wake = core.FromServer(in, out)
+		if c.leaving != nil && core.MayEnd() {
+			core.End(*c.leaving)
+		}
+		over = core.Farewell() != nil
+		c.noteHold(core)
+	})
+	return used, wake, over
+}
+
+// noteHold has the keeper come back to a session that holds, and lets those go on
+// who waited for the end of a question of the proxy's own.
+func (c *conn) noteHold(core *session.Session) {
+	if !c.ticks {
+		if until := core.HoldUntil(); !until.IsZero() {
+			c.ticks = true
+			c.server.keeper.add(c, until)
+		}
+	}
+	if c.turns != nil && core.Turn() != session.HoldsTurn && core.Turn() != session.ProxysTurn {
+		close(c.turns)
+		c.turns = nil
+	}
+}
+
+// lastWords appends the FATAL that is due to the client, if any.
+func (c *conn) lastWords(dst []byte) []byte {
+	c.withCore(func(core *session.Session) { dst = core.LastWords(dst) })
+	return dst
+}
+
+// farewell is the error with which the core has ended the session, or nil.
+func (c *conn) farewell() (why *wire.Error) {
+	c.withCore(func(core *session.Session) { why = core.Farewell() })
+	return why
 }
 
 // clientPump carries what the client sends to the server until either ends. It
@@ -118,11 +197,7 @@ func (c *conn) clientPump(in *buffer) {
 	out := session.Out{}
 	to := writer{conn: c.up}
 	for {
-		c.mu.Lock()
-		used := c.core.FromClient(in.bytes(), &out)
-		held, over := c.core.Held(), c.core.Farewell() != nil
-		done := c.core.Done()
-		c.mu.Unlock()
+		used, held, over, done := c.fromClient(in.bytes(), &out)
 		err := to.flush(&out)
 		in.used(used)
 		switch {
@@ -132,6 +207,7 @@ func (c *conn) clientPump(in *buffer) {
 		case err != nil:
 			return // serverPump finds the same, and perhaps the server's last words
 		case done:
+			closeWrite(c.up)
 			return
 		case held:
 			select {
@@ -176,13 +252,7 @@ func (c *conn) serverPump(in *buffer) {
 	to := writer{conn: c.client}
 	defer c.goodbye(&to)
 	for {
-		c.mu.Lock()
-		used, wake := c.core.FromServer(in.bytes(), &out)
-		if c.leaving != nil && c.core.MayEnd() {
-			c.core.End(*c.leaving)
-		}
-		over := c.core.Farewell() != nil
-		c.mu.Unlock()
+		used, wake, over := c.fromServer(in.bytes(), &out)
 		if wake {
 			c.rouse()
 		}
@@ -203,16 +273,15 @@ func (c *conn) serverPump(in *buffer) {
 // goodbye ends the session from the server's side: the client gets the FATAL
 // that is due, if any, and both connections are closed.
 func (c *conn) goodbye(to *writer) {
-	c.mu.Lock()
-	words := c.core.LastWords(nil)
-	c.mu.Unlock()
-	if len(words) > 0 && to.err == nil {
+	defer func() {
+		close(c.ended)
+		_ = c.client.Close()
+		_ = c.up.Close()
+	}()
+	if words := c.lastWords(nil); len(words) > 0 && to.err == nil {
 		_ = c.client.SetWriteDeadline(time.Now().Add(time.Second))
 		_, _ = c.client.Write(words)
 	}
-	close(c.ended)
-	_ = c.client.Close()
-	_ = c.up.Close()
 }
 
 func closeWrite(conn net.Conn) {

@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/wirefence/wirefence/proxy/internal/session"
 	"github.com/wirefence/wirefence/proxy/internal/wire"
 )
 
@@ -29,6 +30,36 @@ var (
 	tooLate       = wire.Error{Code: "57014", Message: "canceling authentication due to timeout"}
 )
 
+// Shutdown ends the server without breaking transactions, and returns when Serve
+// is about to. For DrainGrace new clients are still accepted; then each session is
+// ended with 57P01 at the end of its transaction; those that have not ended after
+// DrainTimeout are closed. If ctx ends before all that, Shutdown calls Abort and
+// returns ctx's error. It may be called at any time and more than once; before
+// Serve it closes the listeners.
+func (s *Server) Shutdown(ctx context.Context) error {
+	s.mu.Lock()
+	first, serving := !s.stopped, s.serving
+	s.stopped = true
+	s.mu.Unlock()
+	if first {
+		close(s.shutdown)
+	}
+	if !serving {
+		for _, l := range s.listeners {
+			_ = l.Close()
+		}
+		return nil
+	}
+	select {
+	case <-s.over:
+		return nil
+	case <-ctx.Done():
+	}
+	s.Abort()
+	<-s.over
+	return ctx.Err()
+}
+
 // drain ends all sessions in order.
 func (s *Server) drain() {
 	log := s.options.Logger
@@ -48,19 +79,21 @@ func (s *Server) drain() {
 	s.mu.Lock()
 	s.ending = true
 	s.mu.Unlock()
-	hurry := time.AfterFunc(greetTime, func() {
-		s.enough(errDraining)
-		s.each((*conn).hurry)
-	})
-	defer hurry.Stop()
 	left := s.each(func(c *conn) { c.leave(shutdownError) })
 	log.Info("draining: no new clients; sessions end with their transactions", "sessions", left, "timeout", s.options.DrainTimeout)
 	over := make(chan struct{})
-	go func() {
+	go func() { // Serve waits for the same
 		s.handlers.Wait()
 		close(over)
 	}()
-	if !s.wait(s.options.DrainTimeout, over) {
+	defer func() { <-over }()
+	greeting := min(greetTime, s.options.DrainTimeout)
+	if s.wait(greeting, over) {
+		return
+	}
+	s.enough(errDraining)
+	s.each(func(c *conn) { c.hurry(shutdownError) })
+	if !s.wait(s.options.DrainTimeout-greeting, over) {
 		log.Warn("draining: closing sessions whose transactions did not end", "sessions", s.abortAll())
 	}
 }
@@ -97,7 +130,7 @@ func (s *Server) abortAll() int {
 	n := s.each(func(c *conn) {
 		slots <- struct{}{}
 		ending.Go(func() {
-			c.abort(ctx, shutdownError)
+			c.guard(func() { c.abort(ctx, shutdownError) })
 			<-slots
 		})
 	})
@@ -105,6 +138,8 @@ func (s *Server) abortAll() int {
 	return n
 }
 
+// each calls do for every session and returns how many there are. A panic in one
+// leaves the others alone.
 func (s *Server) each(do func(*conn)) int {
 	s.mu.Lock()
 	all := make([]*conn, 0, len(s.conns))
@@ -113,7 +148,7 @@ func (s *Server) each(do func(*conn)) int {
 	}
 	s.mu.Unlock()
 	for _, c := range all {
-		do(c)
+		c.guard(func() { do(c) })
 	}
 	return len(all)
 }
@@ -121,60 +156,59 @@ func (s *Server) each(do func(*conn)) int {
 // leave ends the session now if it may end, else as soon as it may. The first
 // reason counts.
 func (c *conn) leave(why wire.Error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.leaving == nil {
-		c.leaving = &why
-	}
-	if c.nudge != nil && c.core.MayEnd() {
-		c.nudge()
-	}
+	c.withCore(func(core *session.Session) {
+		if c.leaving == nil {
+			c.leaving = &why
+		}
+		if c.nudge != nil && core.MayEnd() {
+			c.nudge()
+		}
+	})
 }
 
 // hurry ends the session if the client has not logged in yet.
-func (c *conn) hurry() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.core.LoggedIn() {
-		return
-	}
-	c.core.End(shutdownError)
-	_ = c.up.SetDeadline(past)
-	_ = c.client.SetReadDeadline(past)
-	_ = c.client.SetWriteDeadline(time.Now().Add(time.Second))
+func (c *conn) hurry(why wire.Error) {
+	c.withCore(func(core *session.Session) {
+		if core.LoggedIn() {
+			return
+		}
+		core.End(why)
+		_ = c.up.SetDeadline(past)
+		_ = c.client.SetReadDeadline(past)
+		_ = c.client.SetWriteDeadline(time.Now().Add(time.Second))
+	})
 }
 
 // abort ends the session whatever it is doing, and cancels what its server is
 // running: else the server would go on, and commit, before it noticed that
 // nobody is there. ctx bounds asking for that.
 func (c *conn) abort(ctx context.Context, why wire.Error) {
-	c.mu.Lock()
-	c.leaving = &why
-	c.core.End(why)
-	running, key := c.core.Running(), c.core.Key()
-	c.mu.Unlock()
+	running, key := false, ""
+	c.withCore(func(core *session.Session) {
+		c.leaving = &why
+		core.End(why)
+		running, key = core.Running(), core.Key()
+	})
 	if running && key != "" {
 		if err := c.server.upstream.Cancel(ctx, c.route, wire.AppendCancel(nil, key)); err != nil {
 			c.log.Warn("what a session was running could not be cancelled; the server ends it when it notices", "error", err)
 		}
 	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.nudge != nil {
-		c.nudge()
-	}
-	// A login, or a goroutine that waits for one side to take bytes.
-	_ = c.up.SetDeadline(past)
-	_ = c.client.SetReadDeadline(past)
-	_ = c.client.SetWriteDeadline(time.Now().Add(time.Second))
+	c.withCore(func(*session.Session) {
+		if c.nudge != nil {
+			c.nudge()
+		}
+		// A login, or a goroutine that waits for one side to take bytes.
+		_ = c.up.SetDeadline(past)
+		_ = c.client.SetReadDeadline(past)
+		_ = c.client.SetWriteDeadline(time.Now().Add(time.Second))
+	})
 }
 
 // drive hands the core over from the login to the pumps or the loop, which
-// nudge makes look at it.
-func (c *conn) drive(nudge func()) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.nudge = nudge
+// nudge makes look at it, and send makes send what it has for the server.
+func (c *conn) drive(nudge, send func()) {
+	c.withCore(func(*session.Session) { c.nudge, c.send = nudge, send })
 }
 
 // sayWhy tells the client why its login ended, if it is the proxy that lost
@@ -183,9 +217,7 @@ func (c *conn) sayWhy(err error) {
 	if !errors.Is(err, os.ErrDeadlineExceeded) {
 		return // the client knows, or is gone
 	}
-	c.mu.Lock()
-	why := c.core.Farewell()
-	c.mu.Unlock()
+	why := c.farewell()
 	if why == nil {
 		why = &tooLate
 	}

@@ -20,6 +20,7 @@ import (
 type entrance struct {
 	server     *Server
 	client     *client
+	pending    *pending
 	startup    *wire.Startup
 	fromClient *buffer
 	deadline   time.Time
@@ -328,9 +329,9 @@ func nextOf(link *upstream.Link, in *buffer, one, other byte) (msg []byte, at in
 // giveUp tells the client that no server takes it, in the words of a server if
 // one has said why.
 func (e *entrance) giveUp(ctx context.Context) error {
-	if errors.Is(context.Cause(ctx), errDraining) {
-		refuse(e.client, shutdownError)
-		return errDraining
+	if why := dismissal(ctx); why != nil {
+		refuse(e.client, *why)
+		return context.Cause(ctx)
 	}
 	err := errors.Join(e.failures...)
 	if e.refusal != nil {

@@ -25,10 +25,11 @@ func (c *conn) login(a *arrival, fromClient *buffer) error {
 			return a.mismatch()
 		}
 		// A drain looks at the core meanwhile.
-		c.mu.Lock()
-		used, _ := c.core.FromServer(a.from.bytes(), &out)
-		done := c.core.LoggedIn()
-		c.mu.Unlock()
+		used, done := 0, false
+		c.withCore(func(core *session.Session) {
+			used, _ = core.FromServer(a.from.bytes(), &out)
+			done = core.LoggedIn()
+		})
 		if err := toClient.flush(&out); err != nil {
 			return err
 		}
@@ -58,9 +59,7 @@ func (c *conn) login(a *arrival, fromClient *buffer) error {
 // dismissed returns an error if the core has ended the session, of which the
 // client is told here.
 func (c *conn) dismissed() error {
-	c.mu.Lock()
-	over := c.core.Farewell()
-	c.mu.Unlock()
+	over := c.farewell()
 	if over == nil {
 		return nil
 	}
@@ -75,13 +74,14 @@ func (c *conn) passPasswords(a *arrival, fromClient *buffer, toServer *writer, o
 		if c.wantsPassword() && c.bindsInVain(a, fromClient) {
 			return errors.New("the client binds its login to the proxy's certificate, which is not the server's")
 		}
-		c.mu.Lock()
-		wanted := c.core.WantsPassword()
-		if wanted {
-			fromClient.used(c.core.FromClient(fromClient.bytes(), out))
-		}
-		more := c.core.WantsPassword() && c.core.Farewell() == nil
-		c.mu.Unlock()
+		wanted, more := false, false
+		c.withCore(func(core *session.Session) {
+			wanted = core.WantsPassword()
+			if wanted {
+				fromClient.used(core.FromClient(fromClient.bytes(), out))
+			}
+			more = core.WantsPassword() && core.Farewell() == nil
+		})
 		if !wanted {
 			break
 		}
@@ -91,7 +91,10 @@ func (c *conn) passPasswords(a *arrival, fromClient *buffer, toServer *writer, o
 		if !more {
 			break
 		}
-		if _, err := fromClient.read(c.client); err != nil {
+		c.server.limits.waits(c.pending, true)
+		_, err := fromClient.read(c.client)
+		c.server.limits.waits(c.pending, false)
+		if err != nil {
 			return err
 		}
 	}
@@ -102,10 +105,9 @@ func (c *conn) passPasswords(a *arrival, fromClient *buffer, toServer *writer, o
 	return nil
 }
 
-func (c *conn) wantsPassword() bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.core.WantsPassword()
+func (c *conn) wantsPassword() (wants bool) {
+	c.withCore(func(core *session.Session) { wants = core.WantsPassword() })
+	return wants
 }
 
 // bindsInVain tells a client that logs in by channel binding why it can't, once

@@ -7,6 +7,7 @@ import (
 	"runtime"
 	"sync"
 	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -29,10 +30,14 @@ type loop struct {
 	vectors []unix.Iovec
 	out     session.Out
 	sides   map[int32]*side
+	// lingering are sessions that are closed when their clients have got the last
+	// bytes, or when their time is up; the one whose time is up next comes first.
+	lingering []*pair
 
 	mu     sync.Mutex
 	inbox  []func()
 	closed bool
+	ended  chan struct{} // closed when run has returned
 }
 
 const loopBuffer = 64 << 10
@@ -48,12 +53,17 @@ func newLoop() (*loop, error) {
 		_ = unix.Close(epoll)
 		return nil, os.NewSyscallError("eventfd", err)
 	}
-	l := &loop{epoll: epoll, event: event, buf: make([]byte, loopBuffer), sides: map[int32]*side{}}
+	l := &loop{epoll: epoll, event: event, buf: make([]byte, loopBuffer), sides: map[int32]*side{}, ended: make(chan struct{})}
 	err = unix.EpollCtl(epoll, unix.EPOLL_CTL_ADD, event, &unix.EpollEvent{Events: unix.EPOLLIN, Fd: int32(event)})
 	if err != nil {
+		_ = unix.Close(epoll)
+		_ = unix.Close(event)
 		return nil, os.NewSyscallError("epoll_ctl", err)
 	}
-	go l.run()
+	go func() {
+		defer close(l.ended)
+		l.run()
+	}()
 	return l, nil
 }
 
@@ -71,13 +81,14 @@ func (l *loop) post(f func()) bool {
 	return true
 }
 
-// stop ends the loop. Its sessions must have ended.
+// stop ends the loop and returns when it has ended. Its sessions must have ended.
 func (l *loop) stop() {
 	l.post(func() {
 		l.mu.Lock()
 		defer l.mu.Unlock()
 		l.closed = true
 	})
+	<-l.ended
 }
 
 func (l *loop) run() {
@@ -87,7 +98,7 @@ func (l *loop) run() {
 	defer runtime.UnlockOSThread()
 	events := make([]unix.EpollEvent, 128)
 	for !l.closed {
-		n, err := unix.EpollWait(l.epoll, events, -1)
+		n, err := unix.EpollWait(l.epoll, events, l.closeLingering(time.Now()))
 		if err != nil && !errors.Is(err, unix.EINTR) {
 			panic(os.NewSyscallError("epoll_wait", err)) // the descriptor is ours: a bug
 		}
@@ -105,6 +116,22 @@ func (l *loop) run() {
 	}
 	_ = unix.Close(l.epoll)
 	_ = unix.Close(l.event)
+}
+
+// closeLingering closes the sessions that have lingered long enough, and returns
+// in how many milliseconds it is to be called again; -1 if none is left.
+func (l *loop) closeLingering(now time.Time) int {
+	for len(l.lingering) > 0 {
+		p := l.lingering[0]
+		if left := p.lingers.Sub(now); p.client.fd >= 0 && left > 0 {
+			return int(left/time.Millisecond) + 1
+		}
+		l.lingering[0] = nil
+		l.lingering = l.lingering[1:]
+		p.guard(p.close)
+	}
+	l.lingering = nil
+	return -1
 }
 
 func (l *loop) runInbox() {

@@ -99,6 +99,12 @@ type Options struct {
 	// more get 53300. A client counts from its startup packet on. By default only
 	// MaxConnections counts.
 	MaxUserConnections int
+	// MaxAddressLogins bounds the connections of one client's address whose clients
+	// have not logged in: of an IPv4 address, or of an IPv6 /64. Beyond it the oldest
+	// that keeps the proxy waiting gives way with 53300; if none does, the new one
+	// gets it. Unix sockets have no address. Default half of MaxConnections, at
+	// least 100.
+	MaxAddressLogins int
 	// IdleTimeout is how long a session may be idle outside of a transaction before
 	// it is ended with 57P05. By default for ever.
 	IdleTimeout time.Duration
@@ -114,14 +120,20 @@ type Options struct {
 	StartupTimeout time.Duration
 	// ConnectTimeout bounds connecting to one upstream host. Default 5s.
 	ConnectTimeout time.Duration
-	// MaxStatement is the largest statement in bytes that is scanned. A larger
+	// Hold is how long a busy session keeps the locks of its fence from one
+	// transaction to the next, before it lets a waiting takeover in between. It
+	// decides cost and latency, never safety. Default 50ms, at most 10s, and above 200ms
+	// a takeover may end a session that has just fallen idle; negative
+	// checks every transaction instead, and refuses with WF006 what a check can't cover.
+	Hold time.Duration
+	// MaxStatement is the largest statement in bytes that is read. A larger
 	// one streams through if nothing in it could be a fence, else it is refused.
 	// Default 16 MiB, at least 1 KiB.
 	MaxStatement int
-	// DrainGrace is how long after Shutdown began new clients are still served,
+	// DrainGrace is how long after a call of Shutdown new clients are still served,
 	// since applications reconnect while they shut down. Default 0.
 	DrainGrace time.Duration
-	// DrainTimeout is how long Shutdown waits for transactions to end before it
+	// DrainTimeout is how long Shutdown then waits for transactions to end before it
 	// closes their connections. Default 30s.
 	DrainTimeout time.Duration
 	// Refusals is told of each refusal. By default nobody is.
@@ -142,10 +154,12 @@ func (o *Options) Validate() error {
 	setDefault(&o.Standby, ReadOnly)
 	setDefault(&o.StandbyWait, 30*time.Second)
 	setDefault(&o.MaxConnections, 1000)
+	setDefault(&o.MaxAddressLogins, max(o.MaxConnections/2, 100))
 	setDefault(&o.TCPKeepalive, 60*time.Second)
 	setDefault(&o.StartupTimeout, 60*time.Second)
 	setDefault(&o.ConnectTimeout, 5*time.Second)
 	setDefault(&o.MaxStatement, 16<<20)
+	setDefault(&o.Hold, 50*time.Millisecond)
 	setDefault(&o.DrainTimeout, 30*time.Second)
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.NewTextHandler(io.Discard, nil))
@@ -182,6 +196,12 @@ func (o *Options) Validate() error {
 	if o.MaxUserConnections < 0 {
 		return errors.New("the limit of a user's connections is negative")
 	}
+	if o.Hold > 10*time.Second {
+		return errors.New("a hold of more than 10s would keep takeovers waiting")
+	}
+	if o.MaxAddressLogins < 1 {
+		return errors.New("the limit of an address's connections that have not logged in is less than 1")
+	}
 	if o.MaxStatement < 1<<10 {
 		return errors.New("the limit of a statement's size is less than 1 KiB")
 	}
@@ -216,5 +236,6 @@ func (o *Options) sessionConfig(pooling string) *session.Config {
 		Lease:           lease,
 		MaxStatement:    o.MaxStatement,
 		Pooling:         poolings[pooling],
+		Hold:            o.Hold,
 	})
 }

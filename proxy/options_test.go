@@ -24,6 +24,7 @@ func TestOptionsHaveDefaultsAndLimits(t *testing.T) {
 		"drain timeout": func(o *Options) { o.DrainTimeout = -1 },
 		"upstream":      func(o *Options) { o.Upstream = "nowhere" },
 		"user's":        func(o *Options) { o.MaxUserConnections = -1 },
+		"address's":     func(o *Options) { o.MaxAddressLogins = -1 },
 		"idle timeout":  func(o *Options) { o.IdleTimeout = -1 },
 		"keepalive":     func(o *Options) { o.TCPKeepalive = time.Millisecond },
 		"user timeout":  func(o *Options) { o.TCPUserTimeout = -1 },

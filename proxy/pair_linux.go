@@ -24,7 +24,8 @@ type pair struct {
 	c              *conn
 	loop           *loop
 	client, server side
-	over           bool // both are closed when the client has got the rest
+	over           bool      // both are closed when the client has got the rest
+	lingers        time.Time // until when the client may take the rest
 }
 
 // guard runs f; a panic ends the session only.
@@ -40,7 +41,9 @@ func (p *pair) guard(f func()) {
 
 // begin runs in the loop.
 func (p *pair) begin() {
-	p.c.drive(func() { p.loop.post(func() { p.guard(func() { p.fromServer(nil) }) }) })
+	p.c.drive(
+		func() { p.loop.post(func() { p.guard(func() { p.fromServer(nil) }) }) },
+		func() { p.loop.post(func() { p.guard(func() { p.fromClient(nil) }) }) })
 	p.loop.sides[int32(p.client.fd)] = &p.client
 	p.loop.sides[int32(p.server.fd)] = &p.server
 	p.fromServer(nil)
@@ -80,11 +83,7 @@ func (p *pair) fromClient(read []byte) {
 		return
 	}
 	in := p.client.input(read)
-	p.c.mu.Lock()
-	used := p.c.core.FromClient(in, &p.loop.out)
-	held, ended := p.c.core.Held(), p.c.core.Farewell() != nil
-	done := p.c.core.Done()
-	p.c.mu.Unlock()
+	used, held, ended, done := p.c.fromClient(in, &p.loop.out)
 	p.loop.send(&p.server)
 	p.client.keep(in, used)
 	if ended {
@@ -92,7 +91,8 @@ func (p *pair) fromClient(read []byte) {
 		return
 	}
 	if done {
-		p.client.eof = true
+		p.clientEnded()
+		return
 	}
 	p.watch(&p.client, !held && !p.client.eof && len(p.server.unsent) == 0)
 }
@@ -103,13 +103,7 @@ func (p *pair) fromServer(read []byte) {
 		return
 	}
 	in := p.server.input(read)
-	p.c.mu.Lock()
-	used, wake := p.c.core.FromServer(in, &p.loop.out)
-	if p.c.leaving != nil && p.c.core.MayEnd() {
-		p.c.core.End(*p.c.leaving)
-	}
-	ended := p.c.core.Farewell() != nil
-	p.c.mu.Unlock()
+	used, wake, ended := p.c.fromServer(in, &p.loop.out)
 	p.loop.send(&p.client)
 	p.server.keep(in, used)
 	if ended {
@@ -168,13 +162,20 @@ func (p *pair) gone(s *side, err error) {
 	case err != nil || p.over:
 		p.close()
 	default:
-		// The client sends no more; what it asked for is still answered.
-		s.eof = true
-		p.watch(s, false)
-		p.server.half = true
-		if len(p.server.unsent) == 0 {
-			_ = unix.Shutdown(p.server.fd, unix.SHUT_WR)
-		}
+		p.clientEnded()
+	}
+}
+
+// clientEnded handles a client that sends no more, by its Terminate or the end of
+// its stream: the server gets the end of the stream, too, behind what is under
+// way to it. What the client asked for is still answered. A server that is told by
+// a Terminate alone would wait for ever for the rest of one that is too long.
+func (p *pair) clientEnded() {
+	p.client.eof = true
+	p.watch(&p.client, false)
+	p.server.half = true
+	if len(p.server.unsent) == 0 {
+		_ = unix.Shutdown(p.server.fd, unix.SHUT_WR)
 	}
 }
 
@@ -185,9 +186,7 @@ func (p *pair) end() {
 		return
 	}
 	p.over = true
-	p.c.mu.Lock()
-	p.client.unsent = p.c.core.LastWords(p.client.unsent)
-	p.c.mu.Unlock()
+	p.client.unsent = p.c.lastWords(p.client.unsent)
 	p.watch(&p.server, false)
 	p.watch(&p.client, false)
 	if n, _ := writeNow(p.client.fd, p.client.unsent); n > 0 {
@@ -198,7 +197,8 @@ func (p *pair) end() {
 		return
 	}
 	p.watchWrite(&p.client, true)
-	time.AfterFunc(lingerTime, func() { p.loop.post(p.close) })
+	p.lingers = time.Now().Add(lingerTime)
+	p.loop.lingering = append(p.loop.lingering, p)
 }
 
 // lingerTime is how long a client has to take the last bytes of its session.

@@ -13,7 +13,7 @@ type reload struct {
 
 func (s *Server) reloads() []reload {
 	all := []reload{
-		{"catalogs", func() error { s.catalogs.Forget(); return nil }},
+		{"stored code", func() error { s.databases.Forget(); return nil }},
 		{"upstream certificates", s.upstream.Reload},
 	}
 	if s.tls != nil {
@@ -25,8 +25,8 @@ func (s *Server) reloads() []reload {
 	return all
 }
 
-// Reload reads anew what can be while clients are served: what functions and
-// views of the databases do, certificates, the user file. It logs what it has
+// Reload reads anew what can be while clients are served: whether code
+// stored in the databases interferes with fences, certificates, the user file. It logs what it has
 // done. What can't be reloaded stays as it was and is in the error; the rest is
 // reloaded all the same. It may be called at any time, before Serve too.
 func (s *Server) Reload() error {

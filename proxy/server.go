@@ -19,18 +19,18 @@ import (
 // Server accepts clients and serves each on a connection of its own to the
 // upstream. Its methods are safe for concurrent use.
 type Server struct {
-	options  Options
-	upstream *upstream.Upstream
-	tls      *clientTLS       // nil: clients can't use TLS
-	users    *users.Directory // nil: servers authenticate clients
-	config   *session.Config
-	catalogs *session.Catalogs
-	metrics  *metrics
+	options   Options
+	upstream  *upstream.Upstream
+	tls       *clientTLS       // nil: clients can't use TLS
+	users     *users.Directory // nil: servers authenticate clients
+	config    *session.Config
+	databases *session.Databases
+	keeper    *keeper
+	metrics   *metrics
 
 	listeners []net.Listener
 	admin     net.Listener // nil if there is none
-	keys      sync.Map     // cancel key → upstream.Route
-	arriving  atomic.Int64 // connections that have sent no startup packet yet, or ask for a cancellation
+	keys      sync.Map     // cancel key → *conn
 	limits    limits
 	draining  atomic.Bool
 	closing   atomic.Bool     // the listeners, that is
@@ -48,9 +48,14 @@ type Server struct {
 
 	standbyRefusals standbyLog
 
-	mu     sync.Mutex
-	ending bool // the grace of a drain is over
-	conns  map[*conn]struct{}
+	shutdown chan struct{} // closed by the first Shutdown
+	over     chan struct{} // closed when Serve has returned
+
+	mu      sync.Mutex
+	serving bool // Serve was called
+	stopped bool // Shutdown was called
+	ending  bool // the grace of a drain is over
+	conns   map[*conn]struct{}
 }
 
 // New makes a server. It reports options that can't work.
@@ -79,27 +84,36 @@ func New(o Options) (*Server, error) {
 	}
 	s := &Server{
 		options: o, upstream: up, tls: secure, users: directory, metrics: m, config: o.sessionConfig(up.Pooling),
-		catalogs: session.NewCatalogs(time.Now), conns: map[*conn]struct{}{},
-		abort: make(chan struct{}), resigned: make(chan struct{}),
+		databases: session.NewDatabases(time.Now), keeper: newKeeper(), conns: map[*conn]struct{}{},
+		abort: make(chan struct{}), resigned: make(chan struct{}), shutdown: make(chan struct{}), over: make(chan struct{}),
 	}
 	s.entering, s.enough = context.WithCancelCause(context.Background())
 	return s, nil
 }
 
-// Serve accepts clients until ctx is done. Then it drains: for DrainGrace it
-// goes on accepting; sessions are ended with 57P01 at the end of their
-// transaction; after DrainTimeout, or after Abort, the rest is closed. It returns
-// when all is over, and nil after a drain.
-func (s *Server) Serve(ctx context.Context) error {
-	if err := s.startLoops(); err != nil {
-		return err
+// Serve accepts clients until Shutdown or Abort is called. It returns when all of
+// its sessions and goroutines have ended: nil after Shutdown or Abort, otherwise
+// why it could not go on. It may be called once.
+func (s *Server) Serve() error {
+	s.mu.Lock()
+	stopped := s.stopped
+	s.serving = !stopped
+	s.mu.Unlock()
+	if stopped {
+		return nil
 	}
+	defer close(s.over)
 	defer func() {
 		for _, l := range s.loops {
 			l.stop()
 		}
 	}()
+	if err := s.startLoops(); err != nil {
+		return err
+	}
 	defer s.startSweeping()()
+	defer s.startKeeping()()
+	defer s.startAsking()()
 	defer s.startWatching()()
 	failed := make(chan error, len(s.listeners))
 	for _, l := range s.listeners {
@@ -107,7 +121,7 @@ func (s *Server) Serve(ctx context.Context) error {
 	}
 	var err error
 	select {
-	case <-ctx.Done():
+	case <-s.shutdown:
 		close(s.resigned)
 		s.drain()
 	case <-s.abort:
@@ -143,25 +157,22 @@ func (s *Server) accept(l net.Listener) error {
 	}
 }
 
-// arrivalsBeside is how many more connections than sessions may be on their way
-// in: to be refused, to cancel, to probe.
-const arrivalsBeside = 100
+// loginsBeside is how many more connections than sessions there may be whose
+// clients have not logged in: to be refused, to cancel, to probe.
+const loginsBeside = 100
 
-// take serves a client that was accepted. Who has not said yet what it wants
-// counts apart from sessions, so that silence on many connections keeps nobody
-// out of those, nor holds many more of them than there may be sessions.
+// take serves a client that was accepted.
 func (s *Server) take(client net.Conn) {
-	if s.arriving.Add(1) > int64(s.options.MaxConnections+arrivalsBeside) {
-		s.arriving.Add(-1)
-		s.metrics.rejected.WithLabelValues("arriving").Inc()
-		if left, ok := s.limits.log(time.Now()); ok {
-			s.options.Logger.Warn("too many connections that have sent no startup packet yet", "limit", s.options.MaxConnections+arrivalsBeside, "left_out", left)
-		}
+	p := newPending(s.entering, client)
+	if limit := s.limits.arrive(&s.options, p); limit != nil {
+		p.cancel(nil)
+		s.limited(s.options.Logger, limit, "client", client.RemoteAddr().String())
+		refuse(client, limit.say)
 		_ = client.Close()
 		return
 	}
 	s.handlers.Add(1)
-	go s.handle(client)
+	go s.handle(client, p)
 }
 
 // startLoops starts as many loops as threads of Go may run, where the system
@@ -189,10 +200,10 @@ func (s *Server) nextLoop() *loop {
 
 // handle takes a connection over: it becomes a session, which is forgotten when
 // it ends, or it is closed.
-func (s *Server) handle(raw net.Conn) {
+func (s *Server) handle(raw net.Conn, p *pending) {
 	began := time.Now()
 	in := &buffer{}
-	c, a := s.open(raw, in, began)
+	c, a := s.open(raw, p, in, began)
 	if c == nil {
 		_ = raw.Close()
 		s.handlers.Done()
@@ -208,9 +219,9 @@ func (s *Server) handle(raw net.Conn) {
 }
 
 // open reads the client's startup packet and finds a server for it. It returns
-// nil if no session came of it; the client has been told why. What it counts it
-// counts down again, even if it panics.
-func (s *Server) open(raw net.Conn, in *buffer, began time.Time) (c *conn, a *arrival) {
+// nil if no session came of it; the client has been told why, and the connection
+// is no longer counted, even if open panics.
+func (s *Server) open(raw net.Conn, p *pending, in *buffer, began time.Time) (c *conn, a *arrival) {
 	log := s.options.Logger.With("client", raw.RemoteAddr().String())
 	defer func() {
 		if r := recover(); r != nil {
@@ -218,37 +229,44 @@ func (s *Server) open(raw net.Conn, in *buffer, began time.Time) (c *conn, a *ar
 			log.Error("a login failed", "panic", r, "stack", string(debug.Stack()))
 		}
 	}()
+	defer func() {
+		if c == nil {
+			s.limits.leave(p)
+		}
+	}()
 	deadline := began.Add(s.options.StartupTimeout)
-	ctx, cancel := context.WithDeadline(s.entering, deadline)
+	defer p.cancel(nil)
+	ctx, cancel := context.WithDeadline(p.ctx, deadline)
 	defer cancel()
 	_ = raw.SetDeadline(deadline)
-	stop := context.AfterFunc(s.entering, func() { _ = raw.SetReadDeadline(past) })
+	stop := context.AfterFunc(p.ctx, func() { _ = raw.SetReadDeadline(past) })
 	defer stop()
-	arrived := sync.OnceFunc(func() { s.arriving.Add(-1) })
-	defer arrived()
-	client, startup, err := s.readStartup(raw, in)
+	client, startup, err := s.readStartup(ctx, raw, in)
 	if err != nil {
-		s.metrics.rejected.WithLabelValues("startup").Inc()
+		if limit := s.limits.gaveWay(p); limit != nil {
+			s.limited(log, limit)
+		} else {
+			s.metrics.rejected.WithLabelValues("startup").Inc()
+		}
 		log.Debug("no session began", "error", err)
 		return nil, nil
 	}
 	if startup.Kind == wire.StartupCancel {
+		s.limits.waits(p, false)
 		if err := s.forwardCancel(ctx, startup.Raw); err != nil {
 			log.Warn("a cancel request could not be forwarded", "error", err)
 		}
 		_ = client.Close()
 		return nil, nil
 	}
-	arrived()
-	if !s.admitted(client, startup.User(), log) {
-		return nil, nil
-	}
 	defer func() {
 		if c == nil {
 			_ = client.Close()
-			s.limits.leave(startup.User())
 		}
 	}()
+	if !s.admitted(client, p, startup.User(), log) {
+		return nil, nil
+	}
 	if s.awaitLease(ctx, client, in, log) != nil {
 		return nil, nil
 	}
@@ -256,13 +274,13 @@ func (s *Server) open(raw net.Conn, in *buffer, began time.Time) (c *conn, a *ar
 	if ctx.Err() != nil {
 		_ = raw.SetReadDeadline(past) // it may have been set just before
 	}
-	return s.connect(ctx, client, startup, in, deadline)
+	return s.connect(ctx, client, p, startup, in, deadline)
 }
 
 // connect connects a client to a server.
-func (s *Server) connect(ctx context.Context, client *client, startup *wire.Startup, in *buffer, deadline time.Time) (c *conn, a *arrival) {
+func (s *Server) connect(ctx context.Context, client *client, p *pending, startup *wire.Startup, in *buffer, deadline time.Time) (c *conn, a *arrival) {
 	log := s.options.Logger.With(attrs(startup, client)...)
-	e := &entrance{server: s, client: client, startup: startup, fromClient: in, deadline: deadline, log: log}
+	e := &entrance{server: s, client: client, pending: p, startup: startup, fromClient: in, deadline: deadline, log: log}
 	defer func() {
 		if c == nil && e.link != nil {
 			_ = e.link.Close()
@@ -270,23 +288,27 @@ func (s *Server) connect(ctx context.Context, client *client, startup *wire.Star
 	}()
 	a, err := e.find(ctx)
 	if err != nil {
+		if limit := s.limits.gaveWay(p); limit != nil {
+			s.limited(log, limit)
+		}
 		log.Info("no session began", "error", err)
 		return nil, nil
 	}
 	c = &conn{
-		server: s, client: client.Conn, up: a.link.Conn, route: a.link.Route, user: startup.User(), log: log,
+		server: s, client: client.Conn, up: a.link.Conn, route: a.link.Route, pending: p, log: log,
 		wake: make(chan struct{}, 1), ended: make(chan struct{}),
 	}
 	if s.options.Refusals != nil {
 		c.origin = originOf(startup, client)
 	}
-	c.core = session.New(s.config, s.catalogs, startup, (*events)(c))
+	c.core = session.New(s.config, s.databases, startup, (*events)(c))
 	if e.proved != nil {
 		c.core.Proved()
 	}
 	s.register(c)
-	if ctx.Err() != nil {
-		c.hurry() // who hurried all others didn't know of this one
+	s.limits.handOver(p, func(limit *limitError) { c.hurry(limit.say) })
+	if why := dismissal(ctx); why != nil {
+		c.hurry(*why) // whoever ended the others didn't know of this one
 	}
 	return c, a
 }
@@ -306,12 +328,12 @@ func (s *Server) register(c *conn) {
 
 // forget ends what was counted for a session.
 func (s *Server) forget(c *conn) {
-	s.keys.Delete(c.core.Key())
+	c.withCore(func(core *session.Session) { s.keys.Delete(core.Key()) })
 	s.mu.Lock()
 	delete(s.conns, c)
 	s.mu.Unlock()
 	s.metrics.sessions.Dec()
-	s.limits.leave(c.user)
+	s.limits.leave(c.pending)
 	s.handlers.Done()
 }
 

@@ -1,6 +1,7 @@
 package proxy
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net"
@@ -11,7 +12,7 @@ import (
 // readStartup reads the client's first packets up to the one that asks for a
 // session or a cancellation. What comes behind it stays in the buffer. The
 // client that it returns is to be used from then on: it may speak TLS.
-func (s *Server) readStartup(raw net.Conn, in *buffer) (*client, *wire.Startup, error) {
+func (s *Server) readStartup(ctx context.Context, raw net.Conn, in *buffer) (*client, *wire.Startup, error) {
 	c := &client{Conn: raw}
 	asked := map[wire.StartupKind]bool{}
 	for {
@@ -24,11 +25,11 @@ func (s *Server) readStartup(raw net.Conn, in *buffer) (*client, *wire.Startup, 
 			continue
 		}
 		if err != nil {
-			return nil, nil, reject(c, err)
+			return nil, nil, reject(ctx, c, err)
 		}
 		startup, err := wire.ParseStartup(packet)
 		if err != nil {
-			return nil, nil, reject(c, err)
+			return nil, nil, reject(ctx, c, err)
 		}
 		switch startup.Kind {
 		case wire.StartupSession:
@@ -37,13 +38,13 @@ func (s *Server) readStartup(raw net.Conn, in *buffer) (*client, *wire.Startup, 
 			return c, startup, nil
 		}
 		if asked[startup.Kind] {
-			return nil, nil, reject(c, errors.New("encryption was asked for twice"))
+			return nil, nil, reject(ctx, c, errors.New("encryption was asked for twice"))
 		}
 		asked[startup.Kind] = true
 		if len(in.bytes()) > 0 {
 			// What somebody in the middle put behind the request must not be
 			// taken for the client's (CVE-2021-3935).
-			return nil, nil, reject(c, errors.New("received unencrypted data after an encryption request"))
+			return nil, nil, reject(ctx, c, errors.New("received unencrypted data after an encryption request"))
 		}
 		if c, err = s.answerEncryption(c, in, startup.Kind); err != nil {
 			return nil, nil, err
@@ -94,8 +95,12 @@ func (s *Server) admit(c *client, startup *wire.Startup) error {
 }
 
 // reject tells the client why its startup packet is refused. A connection that
-// sent nothing at all, as a health check does, gets nothing.
-func reject(client net.Conn, err error) error {
+// sent nothing at all, as a health check does, gets nothing, unless it gives way.
+func reject(ctx context.Context, client net.Conn, err error) error {
+	if limit := (*limitError)(nil); errors.As(context.Cause(ctx), &limit) {
+		refuse(client, limit.say)
+		return limit
+	}
 	var network net.Error
 	if errors.As(err, &network) || errors.Is(err, errEmpty) {
 		return err

@@ -119,7 +119,7 @@ func (s *Server) sweepOnce(t timeouts, now time.Time) {
 		c.log.Warn("a session is ended by a timeout", "timeout", exceeded.name, "sqlstate", exceeded.why.Code)
 		slots <- struct{}{}
 		ending.Go(func() {
-			c.abort(ctx, exceeded.why)
+			c.guard(func() { c.abort(ctx, exceeded.why) })
 			<-slots
 		})
 	})
@@ -128,15 +128,14 @@ func (s *Server) sweepOnce(t timeouts, now time.Time) {
 
 // expire dooms the session if it exceeds a timeout, which it returns. Its end is
 // then the caller's to bring about.
-func (c *conn) expire(t timeouts, now time.Time) *timeout {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.core.Farewell() != nil {
-		return nil
-	}
-	exceeded := t.judge(&c.watch, c.core.Standing(), now)
-	if exceeded != nil {
-		c.core.End(exceeded.why)
-	}
+func (c *conn) expire(t timeouts, now time.Time) (exceeded *timeout) {
+	c.withCore(func(core *session.Session) {
+		if core.Farewell() != nil {
+			return
+		}
+		if exceeded = t.judge(&c.watch, core.Standing(), now); exceeded != nil {
+			core.End(exceeded.why)
+		}
+	})
 	return exceeded
 }

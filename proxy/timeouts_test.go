@@ -74,10 +74,13 @@ func TestSessionsAreLookedAtOftenEnough(t *testing.T) {
 func TestLimits(t *testing.T) {
 	var l limits
 	o := &Options{MaxConnections: 3, MaxUserConnections: 2}
+	in := map[string][]*pending{} // logged in, by user
 	reason := func(user string) string {
-		if refused := l.enter(o, user); refused != nil {
+		p := &pending{}
+		if refused := l.enter(o, p, user); refused != nil {
 			return refused.reason
 		}
+		in[user] = append(in[user], p)
 		return ""
 	}
 	for i, c := range []struct{ enters, leaves, want string }{
@@ -85,7 +88,9 @@ func TestLimits(t *testing.T) {
 		{"a", "a", ""}, {"b", "a", ""}, {"b", "a", "user_limit"}, {"c", "", ""},
 	} {
 		if c.leaves != "" {
-			l.leave(c.leaves)
+			l.leave(in[c.leaves][0])
+			l.leave(in[c.leaves][0]) // which changes nothing
+			in[c.leaves] = in[c.leaves][1:]
 		}
 		if got := reason(c.enters); got != c.want {
 			t.Errorf("%d: %s gets %q, not %q", i, c.enters, got, c.want)

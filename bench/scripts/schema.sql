@@ -6,3 +6,5 @@ INSERT INTO pgbench_accounts SELECT n, 1, 0, '' FROM pg_catalog.generate_series(
 SELECT wirefence.seal('orders', 34, 'bench');
 VACUUM ANALYZE pgbench_accounts;
 CREATE UNLOGGED TABLE copied (text text)
+CREATE ROLE worker LOGIN;
+GRANT INSERT ON entries TO worker;

@@ -79,7 +79,7 @@ func TestLeasesOverHTTP(t *testing.T) {
 				t.Errorf("without a name: %d %v", status, nowhere)
 			}
 			wirefence(t, append(issuer(url), settings...), "lock", resource, "--", "true").expect(t, 0) // which has the same leases
-			a.stderr.await(t, "lease granted over HTTP")
+			a.stderr.Await(t, "lease granted over HTTP")
 			if _, metrics := get(t, "http://"+a.admin+"/metrics"); !regexp.MustCompile(`(?m)^wirefence_api_requests_total\{operation="acquire",status="200"\} 1$`).MatchString(metrics) {
 				t.Error("the request isn't counted")
 			}
@@ -92,7 +92,7 @@ func TestLeasesOverHTTPWithoutAStore(t *testing.T) {
 	t.Parallel()
 	settings, _, admin := proxySettingsFor(t, database(t, true))
 	p := &proxyProcess{start(t, append(settings, "WIREFENCE_DATABASE_URL="), "proxy"), "", admin}
-	p.stderr.await(t, `"msg":"serving"`)
+	p.stderr.Await(t, `"msg":"serving"`)
 	if status, problem := ask(t, "POST", p.resource("orders", "acquire"), "", `{"holder":"worker-a"}`); status != 503 || !strings.Contains(fmt.Sprint(problem["detail"]), "WIREFENCE_DATABASE_URL") {
 		t.Errorf("%d: %v", status, problem)
 	}
@@ -149,13 +149,13 @@ func TestTheTokenFile(t *testing.T) {
 	}
 	put(second + "\n")
 	p.signal(t, syscall.SIGHUP)
-	p.stderr.await(t, `"what":["admin token"]`)
+	p.stderr.Await(t, `"what":["admin token"]`)
 	if got := [2]int{statusOf(first), statusOf(second)}; got != [2]int{401, 200} {
 		t.Errorf("the former, the new one: %v", got)
 	}
 	put("")
 	p.signal(t, syscall.SIGHUP)
-	p.stderr.await(t, "reloading the admin token")
+	p.stderr.Await(t, "reloading the admin token")
 	if statusOf(second) != 200 {
 		t.Error("a file without a token locks everybody out")
 	}

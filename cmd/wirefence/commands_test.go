@@ -49,7 +49,7 @@ func TestStatus(t *testing.T) {
 	if len(lines) != 3 {
 		t.Fatalf("a heading and two rows were expected:\n%s", r.stdout)
 	}
-	if got := strings.Fields(lines[1]); got[0] != "orders" || got[1] != "34" || got[2] != "worker-B" || got[4] != "grant" || got[6] != "5s" || got[7] != "pass" || got[8] != "enforce" || got[9] != "0" {
+	if got := strings.Fields(lines[1]); got[0] != "orders" || got[1] != "34" || got[2] != "worker-B" || got[4] != "grant" || got[6] != "5s" || got[7] != "enforce" || got[8] != "0" {
 		t.Errorf("the row is %q", got)
 	}
 	if got := strings.Fields(lines[2]); got[0] != "used" || got[1] != "7" || got[2] != "-" || got[4] != "use" {
@@ -183,7 +183,7 @@ func TestRevokeFreesTheLease(t *testing.T) {
 			url, resource := database(t, true), "revoked-"+name
 			settings := append(issuer(url), settings...)
 			holder := start(t, append(settings, "WIREFENCE_TTL=10m", "WIREFENCE_HOLDER=worker-A"), "lock", resource, "--", "sh", "-c", "echo working; exec sleep 600")
-			holder.stdout.await(t, "working")
+			holder.stdout.Await(t, "working")
 			r := wirefence(t, settings, "revoke", resource).expect(t, 0)
 			r.says(t, "tokens below 2 are stale", "locked out: worker-A/", ", with token 1", "the lease of worker-A/")
 			if r.stderr != "" {

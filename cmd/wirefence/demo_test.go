@@ -104,8 +104,8 @@ func TestDemoIsInterrupted(t *testing.T) {
 			t.Parallel()
 			dir := ownFolder(t)
 			r := start(t, []string{"TMPDIR=" + dir}, "demo")
-			if r.stdout.await(t, "Setting the stage"); c.after != "" {
-				r.stdout.await(t, c.after)
+			if r.stdout.Await(t, "Setting the stage"); c.after != "" {
+				r.stdout.Await(t, c.after)
 				if runtime.GOOS == "linux" && len(processesOf(dir)) < 2 {
 					t.Error("the test doesn't see the demo's processes")
 				}
@@ -133,7 +133,7 @@ func TestDemoLosesItsReader(t *testing.T) {
 // A demo whose fence doesn't hold says so.
 func TestDemoNoticesABrokenFence(t *testing.T) {
 	t.Parallel()
-	out := newOutput()
+	out := &stack.Log{}
 	err := demo.Run(t.Context(), demo.Options{Executable: os.Args[0], Output: out, ProxyMode: "off", TTL: time.Second})
 	if err == nil || !strings.Contains(err.Error(), "the fence did not hold") || !strings.Contains(err.Error(), "UPDATE 1") {
 		t.Errorf("got %v", err)
@@ -149,7 +149,7 @@ func TestDemoNoticesABrokenFence(t *testing.T) {
 // A worker that can't be started fails the demo and is named.
 func TestDemoNamesWhatFailed(t *testing.T) {
 	t.Parallel()
-	err := demo.Run(t.Context(), demo.Options{Executable: "/bin/false", Output: newOutput()})
+	err := demo.Run(t.Context(), demo.Options{Executable: "/bin/false", Output: &stack.Log{}})
 	if err == nil || !strings.Contains(err.Error(), "starting the proxy") || !strings.Contains(err.Error(), "exit status 1") {
 		t.Errorf("got %v", err)
 	}
@@ -159,7 +159,7 @@ func TestDemoKeeps(t *testing.T) {
 	t.Parallel()
 	dir := ownFolder(t)
 	r := start(t, []string{"TMPDIR=" + dir}, "demo", "--keep")
-	r.stdout.await(t, " lock orders -- ")
+	r.stdout.Await(t, " lock orders -- ")
 	text := r.stdout.String()
 	for _, c := range []struct{ name, want string }{
 		{"stale", "stale fencing token"}, {"current", "UPDATE 1"}, {"knows", " worker-B "}, {"lease of its own", "UPDATE 1"},

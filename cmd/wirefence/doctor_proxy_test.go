@@ -81,7 +81,7 @@ func TestDoctorWithoutItsProxy(t *testing.T) {
 	// A proxy that runs, and whose server doesn't.
 	settings, listen, admin := proxySettingsFor(t, "postgres://postgres@127.0.0.1:1/x?sslmode=disable")
 	proxy := start(t, append(settings, "WIREFENCE_DATABASE_URL="), "proxy")
-	proxy.stderr.await(t, `"msg":"serving"`)
+	proxy.stderr.Await(t, `"msg":"serving"`)
 	examine(t, p.settings("WIREFENCE_LISTEN="+listen, "WIREFENCE_ADMIN_LISTEN="+admin)).
 		finds(t, "proxy.ready", "problem", "the proxy is not ready", "log").ends(t, exitProblem, "proxy.ready", "proxy.reachable", "proxy.database", "proxy.fences")
 }

@@ -8,7 +8,6 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
@@ -69,7 +68,7 @@ func TestDrainGrace(t *testing.T) {
 	p := startProxy(t, url, "WIREFENCE_DRAIN_GRACE=3s")
 	old := stack.Connect(t, p.url)
 	p.signal(t, syscall.SIGTERM)
-	p.stderr.await(t, "still accepting")
+	p.stderr.Await(t, "still accepting")
 	if status, body := get(t, "http://"+p.admin+"/readyz"); status != http.StatusServiceUnavailable || !strings.Contains(body, "draining") {
 		t.Errorf("/readyz answers %d: %s", status, body)
 	}
@@ -118,7 +117,7 @@ func TestSecondSignal(t *testing.T) {
 			}()
 			becomes(t, url, "1", sleeping)
 			p.signal(t, syscall.SIGTERM)
-			p.stderr.await(t, "still accepting")
+			p.stderr.Await(t, "still accepting")
 			p.signal(t, second)
 			p.end(t).expect(t, status, "a second signal")
 			if err := <-over; !strings.Contains(fmt.Sprint(err), "57P01") {
@@ -137,20 +136,8 @@ const sleeping = "SELECT count(*)::text FROM pg_stat_activity WHERE datname = cu
 // becomes waits until a query's one value is what is wanted.
 func becomes(t *testing.T, url, want, sql string) {
 	t.Helper()
-	conn := stack.Connect(t, url)
-	for deadline := time.Now().Add(30 * time.Second); ; {
-		var got string
-		if err := conn.QueryRow(t.Context(), sql).Scan(&got); err != nil {
-			t.Fatal(err)
-		}
-		if got == want {
-			return
-		}
-		if time.Now().After(deadline) {
-			t.Fatalf("%s is %q, not %q", sql, got, want)
-		}
-		runs(t, conn, "SELECT pg_sleep(0.005)")
-	}
+	db := stack.DB{Admin: stack.Connect(t, url)}
+	db.Becomes(t, want, sql)
 }
 
 func runs(t *testing.T, conn *pgx.Conn, sql string) {

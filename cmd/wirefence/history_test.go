@@ -90,7 +90,7 @@ func TestTablesHoldWhatIsInThem(t *testing.T) {
 	for _, c := range []struct {
 		args  string
 		lines int
-	}{{"history", 3}, {"status", 2}, {"resource list", 2}, {"resource show", 13}, {"revoke", 2}} {
+	}{{"history", 3}, {"status", 2}, {"resource list", 2}, {"resource show", 12}, {"revoke", 2}} {
 		words := strings.Fields(c.args)
 		if words[len(words)-1] == "show" || words[0] == "revoke" {
 			words = append(words, evil)
@@ -113,12 +113,12 @@ func TestAFollowerMissesNothing(t *testing.T) {
 	url := database(t, true)
 	stack.Exec(t, url, "SELECT wirefence.seal('orders', 33, 'worker-A/1'), wirefence.seal('old', 1, 'worker-A/2')")
 	follower := start(t, issuer(url), "history", "--follow", "--limit=1")
-	follower.stdout.await(t, "worker-A/2")
+	follower.stdout.Await(t, "worker-A/2")
 	// A transaction that has taken long: its row has a time of before.
 	stack.Exec(t, url, "INSERT INTO wirefence.history (kind, resource, at) VALUES ('refusal', 'late', now() - interval '9 min')")
-	follower.stdout.await(t, "late")
+	follower.stdout.Await(t, "late")
 	stack.Exec(t, url, "SELECT wirefence.seal('orders', 34, 'worker-B/1')")
-	follower.stdout.await(t, "worker-B/1")
+	follower.stdout.Await(t, "worker-B/1")
 	follower.signal(t, os.Interrupt)
 	lines := strings.Split(strings.TrimSpace(follower.end(t).expect(t, 0).stdout), "\n")
 	if len(lines) != 4 {
@@ -175,14 +175,14 @@ func TestHistoryIsFollowed(t *testing.T) {
 	url := database(t, true)
 	stack.Exec(t, url, "SELECT wirefence.seal('orders', 33, 'worker-A/1')")
 	text, lines := start(t, issuer(url), "history", "orders", "--follow"), start(t, issuer(url), "history", "--follow", "--json", "--limit=1")
-	text.stdout.await(t, "worker-A/1")
-	lines.stdout.await(t, "worker-A/1")
+	text.stdout.Await(t, "worker-A/1")
+	lines.stdout.Await(t, "worker-A/1")
 	stack.Exec(t, url, "SELECT wirefence.seal('orders', 34, 'worker-B/1')")
-	text.stdout.await(t, "worker-B/1")
-	lines.stdout.await(t, "worker-B/1")
+	text.stdout.Await(t, "worker-B/1")
+	lines.stdout.Await(t, "worker-B/1")
 	stack.Exec(t, url, "SELECT wirefence.seal('lines', 1, 'worker-D/1')", "SELECT wirefence.seal('orders', 35, 'worker-C/1')")
-	text.stdout.await(t, "worker-C/1")
-	lines.stdout.await(t, "worker-C/1")
+	text.stdout.Await(t, "worker-C/1")
+	lines.stdout.Await(t, "worker-C/1")
 	for _, r := range []*running{text, lines} {
 		r.signal(t, os.Interrupt)
 	}

@@ -126,7 +126,7 @@ func TestLockEndsAllWritersBeforeTheLeaseIsAnothers(t *testing.T) {
 func TestLockStoppedPastItsLease(t *testing.T) {
 	t.Parallel()
 	l := lockScript(t, `trap '' TERM; setsid sleep 60 & echo held; sleep 60`)
-	l.stdout.await(t, "held")
+	l.stdout.Await(t, "held")
 	l.signal(t, syscall.SIGSTOP)
 	rivalOf(t, l.redis)
 	l.signal(t, syscall.SIGCONT)
@@ -148,7 +148,7 @@ func TestLockLeavesNoDaemon(t *testing.T) {
 func TestLockKilled(t *testing.T) {
 	t.Parallel()
 	l := lockScript(t, `echo held; exec sleep 60`)
-	l.stdout.await(t, "held")
+	l.stdout.Await(t, "held")
 	l.signal(t, syscall.SIGKILL)
 	<-l.exited
 	for deadline := time.Now().Add(time.Minute); len(processesOf(l.dir)) > 0; time.Sleep(10 * time.Millisecond) {

@@ -71,7 +71,7 @@ func TestLockHeldByAnother(t *testing.T) { onEachStore(t, lockHeldByAnother) }
 
 func lockHeldByAnother(t *testing.T, settings []string, resource string) {
 	first := start(t, append(settings, "WIREFENCE_HOLDER=first"), "lock", resource, "--", "sh", "-c", "echo held; exec sleep 60")
-	first.stdout.await(t, "held")
+	first.stdout.Await(t, "held")
 	wirefence(t, settings, "lock", resource, "--", "echo", "ran").expect(t, 75, "first/")
 	if r := wirefence(t, settings, "lock", "--wait=300ms", resource, "--", "echo", "ran").expect(t, 75, "300ms"); r.stdout != "" {
 		t.Errorf("the command ran: %s", r.stdout)
@@ -98,7 +98,7 @@ func TestLockWithPostgreSQLAlone(t *testing.T) {
 	wirefence(t, settings, "lock", "jobs:night", "--", "sh", "-c", "echo $WIREFENCE_TOKEN").expect(t, 0).says(t, "4\n")
 
 	held := start(t, settings, "lock", "jobs:night", "--", "sh", "-c", "echo held; exec sleep 60")
-	held.stdout.await(t, "held")
+	held.stdout.Await(t, "held")
 	stack.Exec(t, url, "DELETE FROM wirefence.leases")
 	held.end(t).expect(t, 76, "jobs:night")
 
@@ -187,7 +187,7 @@ func TestLockLosesItsLease(t *testing.T) {
 			}
 			t.Cleanup(store.Close)
 			r := start(t, []string{setting + "=" + store.URL(), "WIREFENCE_TTL=2s"}, "lock", "orders", "--", "sh", "-c", "echo held; exec sleep 60")
-			r.stdout.await(t, "held")
+			r.stdout.Await(t, "held")
 			store.Kill()
 			r.end(t).expect(t, 76, "orders")
 		})
@@ -199,7 +199,7 @@ func TestLockIsInterruptedWhileItWaits(t *testing.T) {
 	t.Parallel()
 	settings, resource := lockSettingsFor(t, "")
 	first := start(t, settings[:1], "lock", resource, "--", "sh", "-c", "echo held; exec sleep 60")
-	first.stdout.await(t, "held")
+	first.stdout.Await(t, "held")
 	waiting := start(t, settings[:1], "lock", "--wait=60s", resource, "--", "echo", "ran")
 	awaitSubscriber(t, settings[0], resource)
 	waiting.signal(t, os.Interrupt)

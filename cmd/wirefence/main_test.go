@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"os/signal"
 	"strings"
 	"sync"
 	"syscall"
@@ -32,6 +33,9 @@ func TestMain(m *testing.M) {
 		}
 	}
 	os.Setenv(asCommand, "1")
+	if signal.Ignored(syscall.SIGHUP) { // as under nohup: commands would ignore it, too
+		signal.Notify(make(chan os.Signal, 1), syscall.SIGHUP)
+	}
 	status := m.Run()
 	shared.close()
 	if healthy.Postgres != nil {
@@ -188,56 +192,18 @@ func (r result) says(t *testing.T, words ...string) result {
 	return r
 }
 
-// output is what a running command prints, to be waited for.
-type output struct {
-	mu      sync.Mutex
-	text    bytes.Buffer
-	changed chan struct{}
-}
-
-func newOutput() *output { return &output{changed: make(chan struct{}, 1)} }
-
-func (o *output) Write(p []byte) (int, error) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	select {
-	case o.changed <- struct{}{}:
-	default:
-	}
-	return o.text.Write(p)
-}
-
-func (o *output) String() string {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.text.String()
-}
-
-// await waits until a text was printed.
-func (o *output) await(t *testing.T, text string) {
-	t.Helper()
-	timeout := time.After(time.Minute)
-	for !strings.Contains(o.String(), text) {
-		select {
-		case <-o.changed:
-		case <-timeout:
-			t.Fatalf("%q was not printed, but:\n%s", text, o)
-		}
-	}
-}
-
 // running is a command that has been started.
 type running struct {
 	cmd            *exec.Cmd
-	stdout, stderr *output
+	stdout, stderr stack.Log
 	exited         chan struct{}
 }
 
 // start starts a command that is killed with the test at the latest.
 func start(t *testing.T, settings []string, args ...string) *running {
 	t.Helper()
-	r := &running{command(context.Background(), settings, args...), newOutput(), newOutput(), make(chan struct{})}
-	r.cmd.Stdout, r.cmd.Stderr = r.stdout, r.stderr
+	r := &running{cmd: command(context.Background(), settings, args...), exited: make(chan struct{})}
+	r.cmd.Stdout, r.cmd.Stderr = &r.stdout, &r.stderr
 	r.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	if err := r.cmd.Start(); err != nil {
 		t.Fatal(err)
@@ -266,7 +232,7 @@ func (r *running) end(t *testing.T) result {
 	select {
 	case <-r.exited:
 	case <-time.After(time.Minute):
-		t.Fatalf("the command did not end:\n%s%s", r.stdout, r.stderr)
+		t.Fatalf("the command did not end:\n%s%s", &r.stdout, &r.stderr)
 	}
 	return result{r.cmd.ProcessState.ExitCode(), r.stdout.String(), r.stderr.String()}
 }

@@ -45,11 +45,13 @@ type proxySettings struct {
 	TCPUserTimeout           time.Duration `env:"WIREFENCE_TCP_USER_TIMEOUT" envDefault:"0s" help:"time that sent bytes may stay unacknowledged before a connection is given up; 0 lets the system decide"`
 	MaxConnections           int           `env:"WIREFENCE_MAX_CONNECTIONS" envDefault:"1000" help:"clients served at once; more get 53300"`
 	MaxUserConnections       int           `env:"WIREFENCE_MAX_USER_CONNECTIONS" envDefault:"0" help:"clients of one user served at once; more get 53300; 0 for no limit of its own"`
+	MaxAddressLogins         int           `env:"WIREFENCE_MAX_ADDRESS_LOGINS" envDefault:"0" help:"connections from one IPv4 address or IPv6 /64 that have not logged in; beyond, the oldest silent one gets 53300; 0 for half of the clients served at once, at least 100"`
 	IdleTimeout              time.Duration `env:"WIREFENCE_IDLE_TIMEOUT" envDefault:"0s" help:"time that a session may be idle outside of a transaction; 0 for ever"`
 	IdleInTransactionTimeout time.Duration `env:"WIREFENCE_IDLE_IN_TRANSACTION_TIMEOUT" envDefault:"0s" help:"time that the server may wait for the client in a transaction; 0 for ever"`
 	TransactionTimeout       time.Duration `env:"WIREFENCE_TRANSACTION_TIMEOUT" envDefault:"0s" help:"time that a transaction may take; 0 for ever"`
 	StartupTimeout           time.Duration `env:"WIREFENCE_STARTUP_TIMEOUT" envDefault:"60s" help:"time from accepting a client to the end of its login"`
 	ConnectTimeout           time.Duration `env:"WIREFENCE_CONNECT_TIMEOUT" envDefault:"5s" help:"time to reach one upstream host"`
+	Hold                     time.Duration `env:"WIREFENCE_HOLD" envDefault:"50ms" help:"how long a busy session keeps the locks of its fence between transactions, at most 10s; 0 checks every transaction, and refuses with WF006 what a check can't cover"`
 	MaxStatement             int           `env:"WIREFENCE_MAX_STATEMENT" envDefault:"16777216" help:"largest statement that is scanned, in bytes; a larger one passes if nothing in it could be a fence, else it is refused"`
 	DrainGrace               time.Duration `env:"WIREFENCE_DRAIN_GRACE" envDefault:"0s" help:"time after SIGTERM in which new clients are still served"`
 	DrainTimeout             time.Duration `env:"WIREFENCE_DRAIN_TIMEOUT" envDefault:"30s" help:"time that transactions have to end after SIGTERM"`
@@ -92,6 +94,9 @@ func runProxy(ctx context.Context, cfg proxySettings, signals *signals) error {
 	if err != nil {
 		return err
 	}
+	if cfg.Hold < 0 {
+		return usageError{errors.New("WIREFENCE_HOLD is negative")}
+	}
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	sidecar, err := newSidecar(ctx, cfg, registry, log)
@@ -111,11 +116,11 @@ func runProxy(ctx context.Context, cfg proxySettings, signals *signals) error {
 		AuthFile: cfg.AuthFile, AuthQuery: cfg.AuthQuery, Mode: proxy.Mode(cfg.Mode),
 		UnfencedWrites: proxy.UnfencedWrites(cfg.UnfencedWrites), Resource: cfg.Resource,
 		ReusePort: cfg.ReusePort, TCPKeepalive: cmp.Or(cfg.TCPKeepalive, -1), TCPUserTimeout: cfg.TCPUserTimeout,
-		MaxUserConnections: cfg.MaxUserConnections, IdleTimeout: cfg.IdleTimeout,
+		MaxUserConnections: cfg.MaxUserConnections, MaxAddressLogins: cfg.MaxAddressLogins, IdleTimeout: cfg.IdleTimeout,
 		IdleInTransactionTimeout: cfg.IdleInTransactionTimeout, TransactionTimeout: cfg.TransactionTimeout,
 		Lease: sidecar.lease(), Standby: proxy.Standby(cfg.Standby), StandbyWait: cfg.StandbyWait,
 		MaxConnections: cfg.MaxConnections, StartupTimeout: cfg.StartupTimeout, ConnectTimeout: cfg.ConnectTimeout,
-		MaxStatement: cfg.MaxStatement, DrainGrace: cfg.DrainGrace, DrainTimeout: cfg.DrainTimeout,
+		Hold: cmp.Or(cfg.Hold, -1), MaxStatement: cfg.MaxStatement, DrainGrace: cfg.DrainGrace, DrainTimeout: cfg.DrainTimeout,
 		Refusals: recording.refusals(), Logger: log, Registerer: registry,
 	})
 	if err != nil {

@@ -54,7 +54,7 @@ func startProxy(t *testing.T, url string, settings ...string) *proxyProcess {
 	all, listen, admin := proxySettingsFor(t, url)
 	cfg, _ := pgx.ParseConfig(url)
 	p := &proxyProcess{start(t, append(all, settings...), "proxy"), stack.URL(listen, cfg.Database), admin}
-	p.stderr.await(t, `"msg":"serving"`)
+	p.stderr.Await(t, `"msg":"serving"`)
 	return p
 }
 
@@ -93,6 +93,18 @@ func TestProxyWithoutItsPort(t *testing.T) {
 	wirefence(t, append(settings, "WIREFENCE_ADMIN_LISTEN="+taken.admin), "proxy").expect(t, 1, "admin", taken.admin)
 }
 
+// Without holds a statement that no check can cover is refused, with them it runs.
+func TestProxyHolds(t *testing.T) {
+	t.Parallel()
+	url := database(t, true)
+	stack.Exec(t, url, "SELECT wirefence.seal('orders', 34, 'worker-B')")
+	for _, c := range []struct{ hold, want string }{{"0", "WF006"}, {"50ms", ""}} {
+		p := startProxy(t, url, "WIREFENCE_HOLD="+c.hold)
+		_, err := stack.Connect(t, p.url).Exec(t.Context(), "DO $$BEGIN COMMIT; END$$ /*wirefence.token='orders=34'*/", pgx.QueryExecModeSimpleProtocol)
+		stack.WantState(t, err, c.want, "with a hold of", c.hold)
+	}
+}
+
 func TestProxyLogsRefusals(t *testing.T) {
 	t.Parallel()
 	url := database(t, true)
@@ -103,7 +115,7 @@ func TestProxyLogsRefusals(t *testing.T) {
 	if _, err := conn.Exec(t.Context(), "INSERT INTO jobs VALUES ('"+secret+"') /*wirefence.token='orders=33'*/"); !fence.IsStale(err) {
 		t.Fatalf("got %v", err)
 	}
-	p.stderr.await(t, `"msg":"refused"`)
+	p.stderr.Await(t, `"msg":"refused"`)
 	p.signal(t, syscall.SIGTERM)
 	r := p.end(t).expect(t, 0)
 	var refusal map[string]any
@@ -163,7 +175,7 @@ func TestProxyIsNotReadyWithoutItsUpstream(t *testing.T) {
 	t.Parallel()
 	settings, _, admin := proxySettingsFor(t, "postgres://postgres@127.0.0.1:1/x?sslmode=disable")
 	p := start(t, append(settings, "WIREFENCE_DATABASE_URL="), "proxy")
-	p.stderr.await(t, `"msg":"serving"`)
+	p.stderr.Await(t, `"msg":"serving"`)
 	if !strings.Contains(p.stderr.String(), "the schema is not verified") {
 		t.Error("nothing is said of the schema")
 	}
@@ -217,7 +229,7 @@ func ended(t *testing.T, conn *pgx.Conn) error {
 func TestProxyWarnsOfTooFewDescriptors(t *testing.T) {
 	t.Parallel()
 	p := startProxy(t, database(t, true), "WIREFENCE_MAX_CONNECTIONS=1000000000")
-	p.stderr.await(t, "the limit of open files is too low")
+	p.stderr.Await(t, "the limit of open files is too low")
 	if fine := startProxy(t, database(t, true), "WIREFENCE_MAX_CONNECTIONS=10"); strings.Contains(fine.stderr.String(), "open files") {
 		t.Error("there is a warning although all is well")
 	}

@@ -31,10 +31,9 @@ type PolicySettings struct {
 	Reason         string `env:"WIREFENCE_REASON" help:"why it is so; recorded (required)"`
 	Source         string `env:"WIREFENCE_SOURCE" help:"what counts the tokens: redis, etcd, zookeeper, postgres, or a name for a lock service of your own"`
 	MustNameSource *bool  `env:"WIREFENCE_MUST_NAME_SOURCE" help:"true: a token that doesn't name its source is refused; false"`
-	Advance        string `env:"WIREFENCE_ADVANCE" help:"use: a higher token counts from its first write; grant: only after a seal"`
+	Advance        string `env:"WIREFENCE_ADVANCE" help:"use: a higher token below 2^62 counts from its first use; grant: only after a seal"`
 	Reuse          string `env:"WIREFENCE_REUSE" help:"allow: a token is good for any number of transactions; once: for one"`
 	PreemptAfter   string `env:"WIREFENCE_PREEMPT_AFTER" help:"how long a newer token waits before it ends older transactions, as in 5s, or never"`
-	Reads          string `env:"WIREFENCE_READS" help:"pass: reads need no token; check: those of a former holder are refused, within 15s at every proxy"`
 	ResourceMode   string `env:"WIREFENCE_RESOURCE_MODE" help:"enforce; shadow: let pass, and note in the history what would be refused"`
 }
 
@@ -99,9 +98,9 @@ func listResources(ctx context.Context, conn *pgx.Conn, inJSON bool, w io.Writer
 		return nil
 	}
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(t, "RESOURCE\tTOKEN\tSOURCE\tADVANCE\tREUSE\tPREEMPT AFTER\tREADS\tMODE")
+	fmt.Fprintln(t, "RESOURCE\tTOKEN\tSOURCE\tADVANCE\tREUSE\tPREEMPT AFTER\tMODE")
 	for _, r := range all {
-		fmt.Fprintf(t, "%s\t%d\t%s\t%s\t%s\t%s\t%s\t%s\n", cell(string(r.Resource)), r.LastToken, sourceText(r), r.Advance, r.Reuse, preemptText(r), r.Reads, r.Mode)
+		fmt.Fprintf(t, "%s\t%d\t%s\t%s\t%s\t%s\t%s\n", cell(string(r.Resource)), r.LastToken, sourceText(r), r.Advance, r.Reuse, preemptText(r), r.Mode)
 	}
 	return t.Flush()
 }
@@ -168,7 +167,7 @@ func showResource(ctx context.Context, conn *pgx.Conn, resource fence.Resource, 
 	for _, row := range [][2]string{
 		{"resource", cell(string(r.Resource))}, {"last token", r.LastToken.String()}, {"source", sourceText(r)},
 		{"holder", cellOrDash(r.Holder)}, {"since", sinceText(r)}, {"advance", string(r.Advance)}, {"reuse", string(r.Reuse)},
-		{"preempt after", preemptText(r)}, {"reads", string(r.Reads)}, {"mode", string(r.Mode)}, {"open writers", fmt.Sprint(r.Writers)},
+		{"preempt after", preemptText(r)}, {"mode", string(r.Mode)}, {"writers", fmt.Sprint(r.Writers)},
 	} {
 		fmt.Fprintf(t, "%s\t%s\n", row[0], row[1])
 	}
@@ -336,7 +335,7 @@ func (cfg PolicySettings) policy(name string) (fence.Resource, fence.Policy, err
 	}
 	p := fence.Policy{
 		Source: fence.Source(cfg.Source), MustNameSource: cfg.MustNameSource, Advance: fence.Advance(cfg.Advance), Reuse: fence.Reuse(cfg.Reuse),
-		Reads: fence.Reads(cfg.Reads), Mode: fence.Mode(cfg.ResourceMode),
+		Mode: fence.Mode(cfg.ResourceMode),
 	}
 	switch {
 	case err != nil:
@@ -345,8 +344,6 @@ func (cfg PolicySettings) policy(name string) (fence.Resource, fence.Policy, err
 		return "", p, fmt.Errorf("WIREFENCE_ADVANCE is %q: use or grant", p.Advance)
 	case !slices.Contains([]fence.Reuse{"", fence.ReuseAllowed, fence.ReuseOnce}, p.Reuse):
 		return "", p, fmt.Errorf("WIREFENCE_REUSE is %q: allow or once", p.Reuse)
-	case !slices.Contains([]fence.Reads{"", fence.ReadsPass, fence.ReadsCheck}, p.Reads):
-		return "", p, fmt.Errorf("WIREFENCE_READS is %q: pass or check", p.Reads)
 	case !slices.Contains([]fence.Mode{"", fence.ModeEnforce, fence.ModeShadow}, p.Mode):
 		return "", p, fmt.Errorf("WIREFENCE_RESOURCE_MODE is %q: enforce or shadow", p.Mode)
 	}

@@ -36,7 +36,7 @@ func TestResource(t *testing.T) {
 	url := database(t, true)
 	wirefence(t, issuer(url), "resource", "list").expect(t, 0).says(t, "No resource has been fenced or declared yet.")
 	wirefence(t, issuer(url), "resource", "list", "--json").expect(t, 0).says(t, "[]")
-	declare := []string{"resource", "declare", "orders", "--source", "etcd-revision", "--preempt-after", "never", "--reason", "own election"}
+	declare := []string{"resource", "declare", "orders", "--source", "etcd-revision", "--advance", "use", "--preempt-after", "never", "--reason", "own election"}
 	wirefence(t, issuer(url), declare...).expect(t, 0).says(t, "orders is declared")
 	wirefence(t, issuer(url), declare...).expect(t, 0).says(t, "was declared so before")
 	wirefence(t, issuer(url), "resource", "declare", "orders", "--source", "redis", "--reason", "x").
@@ -44,7 +44,7 @@ func TestResource(t *testing.T) {
 	stack.Exec(t, url, "SELECT wirefence.check('orders=3400@etcd-revision')", "SELECT wirefence.check('plain=7')")
 	r := wirefence(t, issuer(url), "resource", "list").expect(t, 0)
 	if lines := strings.Split(strings.TrimSpace(r.stdout), "\n"); len(lines) != 3 ||
-		strings.Join(strings.Fields(lines[1]), " ") != "orders 3400 etcd-revision use allow never pass enforce" || strings.Join(strings.Fields(lines[2]), " ") != "plain 7 - use allow 5s pass enforce" {
+		strings.Join(strings.Fields(lines[1]), " ") != "orders 3400 etcd-revision use allow never enforce" || strings.Join(strings.Fields(lines[2]), " ") != "plain 7 - use allow 5s enforce" {
 		t.Errorf("listed\n%s", r.stdout)
 	}
 
@@ -65,12 +65,12 @@ func TestResource(t *testing.T) {
 	wirefence(t, issuer(url), "resource", "show", "plain").expect(t, 0).says(t, "last token     7")
 	wirefence(t, issuer(url), "status", "--json").expect(t, 0).says(t, `"source": "kubernetes"`)
 
-	wirefence(t, issuer(url), "resource", "set", "plain", "--reads=check", "--resource-mode=shadow", "--reason", "a trial").
-		expect(t, 0).says(t, "reads: pass -> check", "mode: enforce -> shadow")
-	wirefence(t, issuer(url), "resource", "show", "plain").expect(t, 0).says(t, "reads          check", "mode           shadow")
+	wirefence(t, issuer(url), "resource", "set", "plain", "--resource-mode=shadow", "--reason", "a trial").
+		expect(t, 0).says(t, "mode: enforce -> shadow")
+	wirefence(t, issuer(url), "resource", "show", "plain").expect(t, 0).says(t, "mode           shadow")
 	stack.Exec(t, url, "SELECT wirefence.check('plain=6')") // which passes
-	wirefence(t, issuer(url), "resource", "declare", "once", "--reuse=once", "--reads=check", "--reason", "x").expect(t, 0)
-	wirefence(t, issuer(url), "resource", "show", "once", "--json").expect(t, 0).says(t, `"reads": "check"`, `"mode": "enforce"`)
+	wirefence(t, issuer(url), "resource", "declare", "once", "--reuse=once", "--reason", "x").expect(t, 0)
+	wirefence(t, issuer(url), "resource", "show", "once", "--json").expect(t, 0).says(t, `"advance": "grant"`, `"mode": "enforce"`)
 }
 
 // Where resources must be declared, one that isn't known is refused.
@@ -123,15 +123,14 @@ func TestResourceRefusals(t *testing.T) {
 		{"set orders --last-token=x --reason=x", 2, "--last-token"},
 		{"set orders --must-name-source=perhaps --reason=x", 2, "--must-name-source"},
 		{"set orders --last-token=1 --reason=x", 1, "name a source that isn't given"},
-		{"set orders --reads=never --reason=x", 2, "WIREFENCE_READS"},
 		{"set orders --resource-mode=off --reason=x", 2, "WIREFENCE_RESOURCE_MODE"},
 		{"set --reason=x", 2, "wants one resource"},
 		{"set --undeclared=never --reason=x", 2, "WIREFENCE_UNDECLARED"},
 		{"set --undeclared=refuse", 2, "WIREFENCE_REASON"},
-		{"set --undeclared=refuse --reads=check --reason=x", 2, "only --undeclared is for all"},
+		{"set --undeclared=refuse --reuse=once --reason=x", 2, "only --undeclared is for all"},
 		{"set --undeclared=refuse --last-token=4 --reason=x", 2, "only --undeclared is for all"},
 		{"set orders --undeclared=refuse --reason=x", 2, "name none"},
-		{"set orders lines --reads=check --reason=x", 2, "wants one resource"},
+		{"set orders lines --reuse=once --reason=x", 2, "wants one resource"},
 	} {
 		wirefence(t, issuer(url), append([]string{"resource"}, strings.Fields(c.args)...)...).expect(t, c.status, c.says)
 	}

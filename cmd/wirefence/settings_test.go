@@ -32,6 +32,9 @@ func TestFlagsWinOverVariablesOverDefaults(t *testing.T) {
 		{"duration", map[string]string{"WIREFENCE_DRAIN_TIMEOUT": "1m"}, nil, "DrainTimeout", time.Minute},
 		{"duration's flag", map[string]string{"WIREFENCE_DRAIN_TIMEOUT": "1m"}, []string{"--drain-timeout=2s"}, "DrainTimeout", 2 * time.Second},
 		{"duration's default", nil, nil, "DrainGrace", time.Duration(0)},
+		{"hold's default", nil, nil, "Hold", 50 * time.Millisecond},
+		{"hold", map[string]string{"WIREFENCE_HOLD": "20ms"}, nil, "Hold", 20 * time.Millisecond},
+		{"no hold", map[string]string{"WIREFENCE_HOLD": "20ms"}, []string{"--hold=0"}, "Hold", time.Duration(0)},
 		{"other variables", map[string]string{"WIREFENCE_NO_SUCH_THING": "x"}, nil, "UnfencedWrites", "allow"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -103,6 +106,8 @@ func TestWrongUsage(t *testing.T) {
 		{[]string{upstream, "WIREFENCE_LOG_LEVEL=loud"}, []string{"proxy"}, "loud"},
 		{[]string{upstream, "WIREFENCE_LOG_FORMAT=xml"}, []string{"proxy"}, "xml"},
 		{[]string{upstream, "WIREFENCE_DRAIN_TIMEOUT=soon"}, []string{"proxy"}, "soon"},
+		{[]string{upstream, "WIREFENCE_HOLD=-1ms"}, []string{"proxy"}, "WIREFENCE_HOLD is negative"},
+		{[]string{upstream}, []string{"proxy", "--hold=11s"}, "a hold of more than 10s"},
 		{[]string{upstream, "WIREFENCE_MAX_CONNECTIONS=many"}, []string{"proxy"}, "many"},
 		{[]string{upstream, "WIREFENCE_LEASE=orders"}, []string{"proxy"}, "WIREFENCE_LEASE needs WIREFENCE_DATABASE_URL"},
 		{[]string{upstream, database, "WIREFENCE_LEASE=" + strings.Repeat("x", 256)}, []string{"proxy"}, "WIREFENCE_LEASE"},

@@ -61,7 +61,7 @@ func newDuel(t *testing.T, redis bool) *duel {
 	awaitRole(t, d.a, "leader")
 	runs(t, d.admin, fmt.Sprintf("UPDATE wirefence.resource_locks SET preempt_after = '%d ms'", leasePreempt.Milliseconds()))
 	d.b = d.sidecar(t, "b", redis, func(_ *testing.T, url string) string { return url })
-	d.b.stderr.await(t, "standing by for the lease")
+	d.b.stderr.Await(t, "standing by for the lease")
 	for worker, p := range map[string]*proxyProcess{"a": d.a, "b": d.b} {
 		p.url = strings.Replace(p.url, "postgres@", d.slot+"@", 1)
 		d.programs[worker] = startProgram(t, worker, p.url)
@@ -104,7 +104,7 @@ func awaitRole(t *testing.T, p *proxyProcess, role string) {
 			return
 		}
 		if time.Now().After(deadline) {
-			t.Fatalf("no %s: %s\n%s", role, body, p.stderr)
+			t.Fatalf("no %s: %s\n%s", role, body, &p.stderr)
 		}
 	}
 }
@@ -126,7 +126,7 @@ func (d *duel) wrote(t *testing.T, worker string, more int) {
 			return
 		}
 		if time.Now().After(deadline) {
-			t.Fatalf("%s has written %d rows, not %d\n%s\n%s\n%s", worker, n, goal, d.programs[worker].says, d.a.stderr, d.b.stderr)
+			t.Fatalf("%s has written %d rows, not %d\n%s\n%s\n%s", worker, n, goal, d.programs[worker].says, &d.a.stderr, &d.b.stderr)
 		}
 	}
 }
@@ -135,7 +135,7 @@ func (d *duel) wrote(t *testing.T, worker string, more int) {
 // two rows, twenty to a session.
 type program struct {
 	cmd  *exec.Cmd
-	says *output
+	says *stack.Log
 }
 
 const script = `while :; do
@@ -147,7 +147,7 @@ done`
 
 func startProgram(t *testing.T, worker, url string) *program {
 	t.Helper()
-	p := &program{exec.Command("sh", "-c", script), newOutput()}
+	p := &program{exec.Command("sh", "-c", script), &stack.Log{}}
 	p.cmd.Env = append(os.Environ(), "WORKER="+worker, "URL="+url)
 	p.cmd.Stderr = p.says
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
@@ -251,7 +251,7 @@ func TestSidecarsTakeOver(t *testing.T) {
 				if _, err := zombie.Exec(t.Context(), "COMMIT"); err == nil {
 					t.Error("a transaction of the former leader's was committed")
 				}
-				d.programs["a"].says.await(t, fault.says)
+				d.programs["a"].says.Await(t, fault.says)
 				d.wrote(t, "b", 40)
 				d.judge(t)
 			})
@@ -299,7 +299,7 @@ func TestSidecarIsRevoked(t *testing.T) {
 	} else if fence.StateOf(err) != fence.StaleToken && fence.StateOf(err) != fence.LeaseNotHeld {
 		t.Errorf("a write behind the revocation: %v", err)
 	}
-	p.stderr.await(t, "lease revoked")
+	p.stderr.Await(t, "lease revoked")
 	awaitRole(t, p, "leader")
 	runs(t, conn, "INSERT INTO jobs VALUES ('second')")
 	if got := workers(t, url); got != want {
@@ -316,7 +316,7 @@ func TestSidecarIsEndedAtOnce(t *testing.T) {
 	p := startProxy(t, url, "WIREFENCE_LEASE=orders", "WIREFENCE_TTL=1h", "WIREFENCE_DRAIN_GRACE=1h")
 	awaitRole(t, p, "leader")
 	p.signal(t, syscall.SIGTERM)
-	p.stderr.await(t, "still accepting")
+	p.stderr.Await(t, "still accepting")
 	p.signal(t, syscall.SIGTERM)
 	p.end(t).expect(t, 143, "the lease was released")
 	next := startProxy(t, url, "WIREFENCE_LEASE=orders")
@@ -329,7 +329,7 @@ func TestSidecarWithoutItsStore(t *testing.T) {
 	url := database(t, true)
 	stack.Exec(t, url, "CREATE TABLE jobs (worker text)")
 	p := startProxy(t, url, "WIREFENCE_LEASE=orders", "WIREFENCE_REDIS_URL=redis://127.0.0.1:1/0")
-	p.stderr.await(t, "the lease can't be had")
+	p.stderr.Await(t, "the lease can't be had")
 	awaitRole(t, p, "standby")
 	conn := stack.Connect(t, p.url)
 	runs(t, conn, "SELECT count(*) FROM jobs")

@@ -53,7 +53,9 @@ const abortTime = 2 * time.Second
 // ended, as a shell tells it: 130 for SIGINT, 143 for SIGTERM.
 func (s *signals) serve(ctx context.Context, server *proxy.Server, log *slog.Logger) error {
 	served := make(chan error, 1)
-	go func() { served <- server.Serve(ctx) }()
+	go func() { served <- server.Serve() }()
+	stop := context.AfterFunc(ctx, func() { _ = server.Shutdown(context.Background()) }) // it ends with Serve
+	defer stop()
 	var last os.Signal
 	for range 2 {
 		select {

@@ -95,10 +95,10 @@ func listStatus(ctx context.Context, conn *pgx.Conn, asJSON bool, w io.Writer) e
 
 func printResources(w io.Writer, all []fence.ResourceStatus, refusals map[fence.Resource]fence.RefusalCount) error {
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(t, "RESOURCE\tTOKEN\tHOLDER\tSINCE\tADVANCE\tREUSE\tPREEMPT AFTER\tREADS\tMODE\tWRITERS\tREFUSED 1H\tLET PASS 1H")
+	fmt.Fprintln(t, "RESOURCE\tTOKEN\tHOLDER\tSINCE\tADVANCE\tREUSE\tPREEMPT AFTER\tMODE\tWRITERS\tREFUSED 1H\tLET PASS 1H")
 	for _, r := range all {
-		fmt.Fprintf(t, "%s\t%d\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%d\t%d\t%d\n", cell(string(r.Resource)), r.LastToken, cellOrDash(holderName(r.Holder)), sinceText(r), r.Advance, r.Reuse,
-			preemptText(r), r.Reads, r.Mode, r.Writers, refusals[r.Resource].Refused, refusals[r.Resource].LetPass)
+		fmt.Fprintf(t, "%s\t%d\t%s\t%s\t%s\t%s\t%s\t%s\t%d\t%d\t%d\n", cell(string(r.Resource)), r.LastToken, cellOrDash(holderName(r.Holder)), sinceText(r), r.Advance, r.Reuse,
+			preemptText(r), r.Mode, r.Writers, refusals[r.Resource].Refused, refusals[r.Resource].LetPass)
 	}
 	return t.Flush()
 }
@@ -129,14 +129,13 @@ type statusJSON struct {
 	Reuse          string     `json:"reuse"`
 	PreemptAfter   *float64   `json:"preempt_after_seconds"`
 	Writers        int        `json:"writers"`
-	Reads          string     `json:"reads"`
 	Mode           string     `json:"mode"`
 }
 
 func inJSON(r fence.ResourceStatus) statusJSON {
 	out := statusJSON{
 		Resource: string(r.Resource), Token: int64(r.LastToken), Source: string(r.Source), MustNameSource: r.MustNameSource,
-		Holder: r.Holder, Advance: string(r.Advance), Reuse: string(r.Reuse), Writers: r.Writers, Reads: string(r.Reads), Mode: string(r.Mode),
+		Holder: r.Holder, Advance: string(r.Advance), Reuse: string(r.Reuse), Writers: r.Writers, Mode: string(r.Mode),
 	}
 	if !r.Since.IsZero() {
 		out.Since = &r.Since

@@ -89,7 +89,7 @@ func TestTakeover(t *testing.T) {
 	name := url[strings.LastIndex(url, "/")+1 : strings.Index(url, "?")]
 	serve := func() *running {
 		p := start(t, settings, "proxy")
-		p.stderr.await(t, `"msg":"serving"`)
+		p.stderr.Await(t, `"msg":"serving"`)
 		return p
 	}
 	old := serve()
@@ -101,7 +101,7 @@ func TestTakeover(t *testing.T) {
 		next := serve()
 		all.more(t)
 		old.signal(t, syscall.SIGTERM)
-		old.stderr.await(t, "another process may accept")
+		old.stderr.Await(t, "another process may accept")
 		for range 20 {
 			resp, err := probes.Get("http://" + admin + "/readyz")
 			if err != nil {

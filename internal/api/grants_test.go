@@ -15,6 +15,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	"github.com/wirefence/wirefence/fence"
+	"github.com/wirefence/wirefence/internal/stack"
 )
 
 func TestALeaseFromAcquireToRelease(t *testing.T) {
@@ -143,10 +144,10 @@ func TestACallerThatGoesAwayLeavesNoLease(t *testing.T) {
 				}
 			})
 		}
-		eventually(t, "five wait", func() bool { return len(w.waits) == 5 })
+		stack.Eventually(t, "five wait", func() bool { return len(w.waits) == 5 })
 		leave()
 		gone.Wait()
-		eventually(t, "nobody waits", func() bool { return len(w.waits) == 0 })
+		stack.Eventually(t, "nobody waits", func() bool { return len(w.waits) == 0 })
 		w.post(t, path(name, "release"), `{"grant_id":"`+holder+`"}`).want(200, "")
 		// The last try of one that has gone may be under way still.
 		w.post(t, path(name, "acquire"), `{"holder":"worker-b","wait_seconds":60}`).want(200, "")
@@ -200,7 +201,7 @@ func (w *world) leaveDuringTheSeal(t *testing.T, name, body string) (pid int) {
 		gone <- err
 	}()
 	watcher := w.admin(t)
-	eventually(t, "the seal waits", func() bool {
+	stack.Eventually(t, "the seal waits", func() bool {
 		pid = waitingSeal(t, watcher, 0)
 		return pid != 0
 	})
@@ -208,7 +209,7 @@ func (w *world) leaveDuringTheSeal(t *testing.T, name, body string) (pid int) {
 	if err := <-gone; err == nil {
 		t.Error("answered")
 	}
-	eventually(t, "the server knows that the caller has gone", func() bool {
+	stack.Eventually(t, "the server knows that the caller has gone", func() bool {
 		return testutil.ToFloat64(w.metrics.requests.WithLabelValues("acquire", "499")) == 1
 	})
 	return pid
@@ -221,7 +222,7 @@ func TestACallerThatGoesAwayDuringTheSealLeavesNoLease(t *testing.T) {
 		end := w.holdUpSeals(t, name)
 		w.leaveDuringTheSeal(t, name, `{"holder":"gone","ttl_seconds":600}`)
 		end()
-		eventually(t, "the resource is free", func() bool {
+		stack.Eventually(t, "the resource is free", func() bool {
 			return w.post(t, path(name, "acquire"), `{"holder":"worker-b"}`).status == 200
 		})
 	})
@@ -237,7 +238,7 @@ func TestARepeatedAcquireWaitsUntilTheFirstIsUndone(t *testing.T) {
 		again := make(chan answer)
 		go func() { again <- w.post(t, path(name, "acquire"), body) }()
 		watcher := w.admin(t)
-		eventually(t, "the second waits for the first to be undone, or that has been and it waits for its seal", func() bool {
+		stack.Eventually(t, "the second waits for the first to be undone, or that has been and it waits for its seal", func() bool {
 			return w.named.length(fence.Resource(name).Encode()+" worker-b/a-key-of-its-own") == 2 || waitingSeal(t, watcher, first) != 0
 		})
 		end()
@@ -275,7 +276,7 @@ func TestWaitersHaveTheirTurn(t *testing.T) {
 			waiting.Go(func() {
 				granted <- w.post(t, path(name, "acquire"), fmt.Sprintf(`{"holder":"worker-%d","ttl_seconds":600,"wait_seconds":60}`, i))
 			})
-			eventually(t, "one more stands in line", func() bool { return w.turns.length(name) == i+1 })
+			stack.Eventually(t, "one more stands in line", func() bool { return w.turns.length(name) == i+1 })
 		}
 		for i := range callers {
 			w.post(t, path(name, "release"), `{"grant_id":"`+id+`"}`).want(200, "")
@@ -299,7 +300,7 @@ func TestNoMoreWaitThanMay(t *testing.T) {
 	waiting.Go(func() {
 		_, _ = w.try(t, ctx, request{method: "POST", path: path(name, "acquire"), body: body})
 	})
-	eventually(t, "one waits", func() bool { return len(w.waits) == 1 })
+	stack.Eventually(t, "one waits", func() bool { return len(w.waits) == 1 })
 	if refused := w.post(t, path(name, "acquire"), body).want(429, "too-many-waits"); refused.header.Get("Retry-After") == "" {
 		t.Error("it isn't said when to try again")
 	}
@@ -307,7 +308,7 @@ func TestNoMoreWaitThanMay(t *testing.T) {
 	w.post(t, path(fresh(t), "acquire"), body).want(200, "")                          // nor this
 	leave()
 	waiting.Wait()
-	eventually(t, "nobody waits", func() bool { return len(w.waits) == 0 })
+	stack.Eventually(t, "nobody waits", func() bool { return len(w.waits) == 0 })
 }
 
 func TestADrainEndsWaits(t *testing.T) {
@@ -317,7 +318,7 @@ func TestADrainEndsWaits(t *testing.T) {
 	holder := w.post(t, path(name, "acquire"), `{"holder":"worker-a","ttl_seconds":60}`).want(200, "").string("grant_id")
 	waited := make(chan answer)
 	go func() { waited <- w.post(t, path(name, "acquire"), `{"holder":"worker-b","wait_seconds":60}`) }()
-	eventually(t, "one waits", func() bool { return len(w.waits) == 1 })
+	stack.Eventually(t, "one waits", func() bool { return len(w.waits) == 1 })
 	w.Drain()
 	(<-waited).want(http.StatusServiceUnavailable, "draining")
 	w.post(t, path(fresh(t), "acquire"), `{"holder":"worker-b"}`).want(http.StatusServiceUnavailable, "draining")

@@ -12,6 +12,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	"github.com/wirefence/wirefence/internal/servers"
+	"github.com/wirefence/wirefence/internal/stack"
 	"github.com/wirefence/wirefence/lockclient/redis"
 )
 
@@ -94,7 +95,7 @@ func TestTokensChange(t *testing.T) {
 		t.Errorf("with both: %v", err)
 	}
 	replace(t, file, other)
-	eventually(t, "the file is read again without being told", func() bool { return !presents(secret) && presents(other) })
+	stack.Eventually(t, "the file is read again without being told", func() bool { return !presents(secret) && presents(other) })
 	for _, wrong := range []string{"", "\n\n", "short", secret + "\nwith blanks in it all over", "with-umlauts-äöüäöüäöü", strings.Repeat("a", maxTokenFile+1)} {
 		replace(t, file, wrong)
 		err := token.Reload()

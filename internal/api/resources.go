@@ -34,7 +34,6 @@ type resourceStatus struct {
 	Reuse        string      `json:"reuse"`
 	PreemptAfter *seconds    `json:"preempt_after_seconds"`
 	Writers      int         `json:"writers"`
-	Reads        string      `json:"reads"`
 	Mode         string      `json:"mode"`
 	Lease        *leaseSeen  `json:"lease,omitempty"`
 }
@@ -48,7 +47,7 @@ type leaseSeen struct {
 func statusOf(s fence.ResourceStatus) resourceStatus {
 	out := resourceStatus{
 		Resource: string(s.Resource), Token: s.LastToken, Holder: s.Holder,
-		Advance: string(s.Advance), Reuse: string(s.Reuse), Writers: s.Writers, Reads: string(s.Reads), Mode: string(s.Mode),
+		Advance: string(s.Advance), Reuse: string(s.Reuse), Writers: s.Writers, Mode: string(s.Mode),
 	}
 	if !s.Since.IsZero() {
 		since := s.Since.UTC()

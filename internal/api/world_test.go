@@ -1,20 +1,17 @@
 package api
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"flag"
 	"fmt"
 	"io"
-	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
 	"os"
 	"slices"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -34,11 +31,9 @@ import (
 // What the tests have in common.
 var (
 	spec  *specification
-	pg    *servers.Postgres
+	suite = stack.Suite{Objects: "CREATE ROLE issuer LOGIN IN ROLE wirefence_issuer"}
 	store *servers.Redis
 )
-
-const template = "wirefence_template"
 
 func TestMain(m *testing.M) {
 	flag.Parse()
@@ -57,18 +52,11 @@ func runTests(m *testing.M) (err error) {
 	if spec, err = readSpecification(); err != nil {
 		return err
 	}
-	if pg, err = servers.StartPostgres(ctx, servers.PostgresConfig{}); err != nil {
-		return err
-	}
-	defer pg.Close()
-	if err := stack.Template(ctx, pg, template, "CREATE ROLE issuer LOGIN IN ROLE wirefence_issuer"); err != nil {
-		return err
-	}
 	if store, err = servers.StartRedis(ctx); err != nil {
 		return err
 	}
 	defer store.Close()
-	if status := m.Run(); status != 0 {
+	if status := suite.Run(m); status != 0 {
 		return fmt.Errorf("status %d", status)
 	}
 	all := flag.Lookup("test.run").Value.String() == "" && flag.Lookup("test.skip").Value.String() == ""
@@ -85,12 +73,10 @@ type world struct {
 	database string // the superuser's connection string
 	pool     *pgxpool.Pool
 	http     *httptest.Server
-	log      *lines
+	log      *stack.Log
 	registry *prometheus.Registry
 	token    string // presented if not ""
 }
-
-var databases atomic.Int64
 
 // backends are where leases are.
 var backends = []string{"postgres", "redis"}
@@ -99,17 +85,16 @@ var backends = []string{"postgres", "redis"}
 // its options.
 func serve(t *testing.T, backend string, edit func(*Options)) *world {
 	t.Helper()
-	name := fmt.Sprintf("api_%d", databases.Add(1))
-	stack.Exec(t, pg.URL("postgres"), "CREATE DATABASE "+name+" TEMPLATE "+template)
-	pool, err := pgxpool.New(t.Context(), pg.URLFor("issuer", name))
+	db := suite.Database(t, 0)
+	pool, err := pgxpool.New(t.Context(), db.URLFor("issuer", db.Name))
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(pool.Close)
-	w := &world{database: pg.URL(name), pool: pool, log: &lines{}, registry: prometheus.NewRegistry()}
+	w := &world{database: db.URL(db.Name), pool: pool, log: &stack.Log{}, registry: prometheus.NewRegistry()}
 	options := Options{
 		Database: pool, Loopback: true, Registerer: w.registry,
-		Logger: slog.New(slog.NewTextHandler(w.log, &slog.HandlerOptions{Level: slog.LevelDebug})),
+		Logger: w.log.Logger(),
 	}
 	switch backend {
 	case "postgres":
@@ -156,9 +141,11 @@ func onEach(t *testing.T, edit func(*Options), test func(t *testing.T, w *world)
 	}
 }
 
+var names atomic.Int64
+
 // fresh is a name that no other test uses.
 func fresh(t *testing.T) string {
-	return fmt.Sprintf("%s %d/ä", t.Name(), databases.Add(1))
+	return fmt.Sprintf("%s %d/ä", t.Name(), names.Add(1))
 }
 
 func path(resource, operation string) string {
@@ -277,34 +264,6 @@ func (a answer) number(field string) float64 {
 		a.t.Errorf("%s is no number in %s", field, a.text)
 	}
 	return n
-}
-
-// lines is a log.
-type lines struct {
-	mu   sync.Mutex
-	text bytes.Buffer
-}
-
-func (l *lines) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.Write(p)
-}
-
-func (l *lines) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.String()
-}
-
-// eventually waits until something is so.
-func eventually(t *testing.T, what string, so func() bool) {
-	t.Helper()
-	for deadline := time.Now().Add(time.Minute); !so(); time.Sleep(5 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("not so: %s", what)
-		}
-	}
 }
 
 // admin is a superuser's connection.

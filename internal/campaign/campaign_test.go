@@ -1,10 +1,8 @@
 package campaign
 
 import (
-	"bytes"
 	"context"
 	"fmt"
-	"log/slog"
 	"os"
 	"strings"
 	"sync"
@@ -16,11 +14,10 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/wirefence/wirefence/internal/servers"
+	"github.com/wirefence/wirefence/internal/stack"
 	"github.com/wirefence/wirefence/lockclient"
 	"github.com/wirefence/wirefence/lockclient/redis"
 )
-
-const patience = 30 * time.Second
 
 var server = sync.OnceValues(func() (*servers.Redis, error) { return servers.StartRedis(context.Background()) })
 
@@ -37,31 +34,11 @@ type contender struct {
 	*Campaign
 	t       *testing.T
 	client  *lockclient.Client
-	log     *logs
+	log     *stack.Log
 	metrics *prometheus.Registry
 	resign  context.CancelFunc
 	over    chan struct{}
 }
-
-// logs is what a campaign has logged.
-type logs struct {
-	mu   sync.Mutex
-	text bytes.Buffer
-}
-
-func (l *logs) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.Write(p)
-}
-
-func (l *logs) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.String()
-}
-
-func (l *logs) count(text string) int { return strings.Count(l.String(), text) }
 
 func redisServer(t *testing.T) *servers.Redis {
 	t.Helper()
@@ -79,13 +56,13 @@ func contend(t *testing.T, url, name string) *contender {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := &contender{t: t, log: &logs{}, metrics: prometheus.NewRegistry(), over: make(chan struct{})}
+	c := &contender{t: t, log: &stack.Log{}, metrics: prometheus.NewRegistry(), over: make(chan struct{})}
 	if c.client, err = lockclient.New(store, lockclient.Options{Holder: name, TTL: 3 * time.Second}); err != nil {
 		t.Fatal(err)
 	}
 	c.Campaign, err = New(Options{
 		Client: c.client, Resource: "orders", RetryMin: time.Millisecond, RetryMax: 20 * time.Millisecond,
-		Logger: slog.New(slog.NewTextHandler(c.log, nil)), Registerer: c.metrics,
+		Logger: c.log.Logger(), Registerer: c.metrics,
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -106,7 +83,7 @@ func contend(t *testing.T, url, name string) *contender {
 // leave ends the campaign and releases its lease. It may be called twice.
 func (c *contender) leave() {
 	c.resign()
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := context.WithTimeout(context.Background(), stack.Patience)
 	defer cancel()
 	if err := c.client.Close(ctx); err != nil {
 		c.t.Error(err)
@@ -117,7 +94,7 @@ func (c *contender) leave() {
 // await waits for a change after which the lease is held, or isn't.
 func (c *contender) await(held bool) {
 	c.t.Helper()
-	timeout := time.After(patience)
+	timeout := time.After(stack.Patience)
 	for {
 		changed := c.Changed()
 		if (c.Fence() != "") == held {
@@ -127,16 +104,6 @@ func (c *contender) await(held bool) {
 		case <-changed:
 		case <-timeout:
 			c.t.Fatalf("the lease is held: %v\n%s", !held, c.log)
-		}
-	}
-}
-
-// until waits for what no change tells.
-func (c *contender) until(what string, so func() bool) {
-	c.t.Helper()
-	for deadline := time.Now().Add(patience); !so(); time.Sleep(time.Millisecond) {
-		if time.Now().After(deadline) {
-			c.t.Fatalf("not so: %s\n%s", what, c.log)
 		}
 	}
 }
@@ -172,7 +139,7 @@ func TestOneLeadsAndTheOtherStandsBy(t *testing.T) {
 		t.Errorf("fence %q, holder %q, held %v", a.Fence(), a.Holder(), a.metric("wirefence_lease_held"))
 	}
 	b := contend(t, url, "b")
-	b.until("b knows a", func() bool { return strings.HasPrefix(b.Holder(), "a/") })
+	stack.Eventually(t, "b knows a", func() bool { return strings.HasPrefix(b.Holder(), "a/") })
 	if b.Fence() != "" || b.metric("wirefence_lease_held") != 0 {
 		t.Error("both hold the lease")
 	}
@@ -189,7 +156,7 @@ func TestOneLeadsAndTheOtherStandsBy(t *testing.T) {
 	if a.metric("wirefence_lease_transitions_total") != 2 || b.metric("wirefence_lease_transitions_total") != 1 {
 		t.Error("the transitions are counted wrongly")
 	}
-	if a.log.count("the lease was released") != 1 || a.log.count("WARN") != 0 {
+	if strings.Count(a.log.String(), "the lease was released") != 1 || strings.Count(a.log.String(), "WARN") != 0 {
 		t.Errorf("a logs %s", a.log)
 	}
 }
@@ -207,8 +174,8 @@ func TestALostLeaseIsWonAgain(t *testing.T) {
 	if err := client.Del(t.Context(), "wirefence:{orders}:lease").Err(); err != nil {
 		t.Fatal(err)
 	}
-	a.until("it is won again", func() bool { return a.Fence() == "orders=2" })
-	if a.log.count("level=WARN msg=\"the lease was lost\"") != 1 {
+	stack.Eventually(t, "it is won again", func() bool { return a.Fence() == "orders=2" })
+	if strings.Count(a.log.String(), "level=WARN msg=\"the lease was lost\"") != 1 {
 		t.Errorf("the loss isn't logged:\n%s", a.log)
 	}
 }
@@ -222,19 +189,19 @@ func TestAStoreThatIsAway(t *testing.T) {
 	t.Cleanup(link.Close)
 	link.Cut()
 	a := contend(t, "redis://"+link.Addr()+"/3", "a")
-	a.until("it has tried a few times", func() bool { return a.metric("wirefence_lease_errors_total") >= 3 })
-	if n := a.log.count("level=ERROR"); n != 1 || a.Fence() != "" {
+	stack.Eventually(t, "it has tried a few times", func() bool { return a.metric("wirefence_lease_errors_total") >= 3 })
+	if n := strings.Count(a.log.String(), "level=ERROR"); n != 1 || a.Fence() != "" {
 		t.Errorf("%d errors logged:\n%s", n, a.log)
 	}
 	link.Restore()
 	a.await(true)
-	if a.log.count("leases can be had again") != 1 {
+	if strings.Count(a.log.String(), "leases can be had again") != 1 {
 		t.Errorf("it is not said that all is well:\n%s", a.log)
 	}
 	link.Cut()
 	a.await(false)
-	a.until("the loss is explained", func() bool {
-		return a.log.count("the lease was lost") == 1 && a.log.count(lockclient.ErrUnreachable.Error()) == 1
+	stack.Eventually(t, "the loss is explained", func() bool {
+		return strings.Count(a.log.String(), "the lease was lost") == 1 && strings.Count(a.log.String(), lockclient.ErrUnreachable.Error()) == 1
 	})
 	link.Restore()
 	a.await(true)

@@ -37,7 +37,7 @@ func checkGuards(ctx context.Context, in *Input) (found []Finding, err error) {
 		}
 		f := Finding{
 			Grade: Problem, Says: fmt.Sprintf("%s, for %s: %s", g.Table, g.Resource, g.Fault),
-			Means: "What goes round the proxy can write there with a stale token, or with none.",
+			Means: "A direct connection can write here with a stale token, or with none.",
 		}
 		if f.Remedy, err = in.guardRemedy(ctx, g); err != nil {
 			return found, err
@@ -70,7 +70,7 @@ func checkGuards(ctx context.Context, in *Input) (found []Finding, err error) {
 		})
 	}
 	if len(all) == 0 {
-		return fine("no table is guarded: what goes round the proxy is not checked, as long as none is"), nil
+		return fine("no table is guarded: writes that bypass the proxy are not checked"), nil
 	}
 	return orFine(found, "guarded tables: %d, and all guards stand", len(all)), nil
 }

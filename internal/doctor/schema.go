@@ -31,8 +31,8 @@ func (in *Input) onConnection(ctx context.Context, do func(conn *pgx.Conn) error
 func checkSchemaVersion(ctx context.Context, in *Input) ([]Finding, error) {
 	err := in.onConnection(ctx, func(conn *pgx.Conn) error { return migrations.Verify(ctx, conn) })
 	var differs *migrations.VersionError
-	switch {
-	case err == nil:
+	switch lacks := (*migrations.ContentError)(nil); {
+	case err == nil, errors.As(err, &lacks): // schema.objects names what is missing
 		return fine("the schema is at version %d, as this binary needs it", migrations.Version()), nil
 	case errors.Is(err, migrations.ErrNoVersion):
 		return []Finding{{Grade: Problem, Says: "the schema is there, but not its version", Means: "A dump was restored without its data; which tokens were granted is lost.",
@@ -116,6 +116,9 @@ func checkPrepared(ctx context.Context, in *Input) ([]Finding, error) {
 		case strings.HasPrefix(step, "GRANT pg_signal_backend"):
 			f.Says = "wirefence_owner may not end backends"
 			f.Means = "A stuck transaction of a former holder holds up the next one for ever, instead of for preempt_after."
+		case strings.HasPrefix(step, "GRANT pg_read_all_stats"):
+			f.Grade, f.Says = Warning, "wirefence_owner may not see which backends are idle"
+			f.Means = "A takeover waits for the idle session of a frozen proxy for preempt_after, instead of for less than half a second."
 		case strings.HasPrefix(step, "CREATE ROLE "):
 			f.Says = "the role " + strings.Fields(step)[2] + " doesn't exist"
 			f.Means, f.Remedy = "What is granted to it can't be had.", []string{"wirefence migrate"}

@@ -6,19 +6,16 @@ import (
 	"context"
 	"fmt"
 	"net"
-	"testing"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 
 	"github.com/wirefence/wirefence/internal/servers"
-	"github.com/wirefence/wirefence/migrations"
 	"github.com/wirefence/wirefence/proxy"
 )
 
 // Postgres starts a server of the major version (0: the default), ended with
 // the test.
-func Postgres(t testing.TB, major int) *servers.Postgres {
+func Postgres(t TB, major int) *servers.Postgres {
 	t.Helper()
 	pg, err := servers.StartPostgres(t.Context(), servers.PostgresConfig{Major: major})
 	if err != nil {
@@ -28,21 +25,9 @@ func Postgres(t testing.TB, major int) *servers.Postgres {
 	return pg
 }
 
-// Database makes a new database with the schema, and returns its name.
-func Database(t testing.TB, pg *servers.Postgres) string {
-	t.Helper()
-	name := fmt.Sprintf("wf_%d", time.Now().UnixNano())
-	Exec(t, pg.URL("postgres"), "CREATE DATABASE "+name)
-	conn := Connect(t, pg.URL(name))
-	if err := migrations.Apply(t.Context(), conn, func(string) {}); err != nil {
-		t.Fatal(err)
-	}
-	return name
-}
-
 // Proxy starts a proxy before a server, ended with the test, and returns its
 // address.
-func Proxy(t testing.TB, pg *servers.Postgres, o proxy.Options) string {
+func Proxy(t TB, pg *servers.Postgres, o proxy.Options) string {
 	t.Helper()
 	if o.Upstream == "" {
 		o.Upstream = "postgres://" + pg.Addr() + "/"
@@ -52,7 +37,7 @@ func Proxy(t testing.TB, pg *servers.Postgres, o proxy.Options) string {
 
 // Serve starts a proxy that is ended with the test, which fails if it has not
 // served well.
-func Serve(t testing.TB, o proxy.Options) *Running {
+func Serve(t TB, o proxy.Options) *Running {
 	t.Helper()
 	r, err := Start(o)
 	if err != nil {
@@ -91,8 +76,9 @@ func Start(o proxy.Options) (*Running, error) {
 	ctx, drain := context.WithCancel(context.Background())
 	r := &Running{Server: s, Addr: s.Addrs()[0].String(), drain: drain, over: make(chan struct{})}
 	go func() {
-		r.err = s.Serve(ctx)
-		close(r.over)
+		defer close(r.over)
+		context.AfterFunc(ctx, func() { _ = s.Shutdown(context.Background()) })
+		r.err = s.Serve()
 	}()
 	return r, nil
 }
@@ -113,29 +99,6 @@ func (r *Running) Stop() error {
 	return r.Wait()
 }
 
-// Template makes a database with the schema, and with what the SQL makes, for
-// tests to copy: CREATE DATABASE … TEMPLATE.
-func Template(ctx context.Context, pg *servers.Postgres, name, sql string) error {
-	admin, err := pgx.Connect(ctx, pg.URL("postgres"))
-	if err != nil {
-		return err
-	}
-	defer admin.Close(ctx)
-	if _, err := admin.Exec(ctx, "CREATE DATABASE "+name); err != nil {
-		return err
-	}
-	conn, err := pgx.Connect(ctx, pg.URL(name))
-	if err != nil {
-		return err
-	}
-	defer conn.Close(ctx)
-	if err := migrations.Apply(ctx, conn, nil); err != nil {
-		return err
-	}
-	_, err = conn.Exec(ctx, sql)
-	return err
-}
-
 // URL is the superuser's connection string to a database at an address.
 func URL(addr, database string) string {
 	return fmt.Sprintf("postgres://postgres@%s/%s?sslmode=disable", addr, database)
@@ -149,7 +112,7 @@ func Port(addr string) string {
 
 // ConnectAs connects as another role, which it makes if it isn't there: a takeover
 // can't end the superuser's transactions. The connection ends with the test.
-func ConnectAs(t testing.TB, url, role string) *pgx.Conn {
+func ConnectAs(t TB, url, role string) *pgx.Conn {
 	t.Helper()
 	name := pgx.Identifier{role}.Sanitize()
 	conn := Connect(t, url)
@@ -173,7 +136,7 @@ func ConnectAs(t testing.TB, url, role string) *pgx.Conn {
 }
 
 // Connect opens a connection, closed with the test.
-func Connect(t testing.TB, url string) *pgx.Conn {
+func Connect(t TB, url string) *pgx.Conn {
 	t.Helper()
 	conn, err := pgx.Connect(t.Context(), url)
 	if err != nil {
@@ -184,7 +147,7 @@ func Connect(t testing.TB, url string) *pgx.Conn {
 }
 
 // Exec runs statements on a connection of their own.
-func Exec(t testing.TB, url string, statements ...string) {
+func Exec(t TB, url string, statements ...string) {
 	t.Helper()
 	conn, err := pgx.Connect(t.Context(), url)
 	if err != nil {

@@ -141,7 +141,7 @@ func (s *Store) fail(ctx context.Context, doing string, resource fence.Resource,
 		case noFurtherToken:
 			err = fmt.Errorf("%w: %w", lockclient.ErrCounter, err)
 		case undefinedFunction, noSuchSchema:
-			err = fmt.Errorf("leases need the wirefence schema in version 9 or later, run `wirefence migrate`: %w", err)
+			err = fmt.Errorf("the database lacks the wirefence schema, or has it in an older version: run `wirefence migrate`: %w", err)
 		}
 	}
 	if ctxErr := ctx.Err(); ctxErr != nil && !errors.Is(err, ctxErr) {

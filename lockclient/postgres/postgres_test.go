@@ -238,3 +238,29 @@ func TestErrorsHideThePassword(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// A database without the schema is told of as such, with what to do.
+func TestNoSchema(t *testing.T) {
+	t.Parallel()
+	conn, err := pgx.Connect(t.Context(), shared.URL("postgres"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close(context.Background())
+	if _, err := conn.Exec(t.Context(), "CREATE DATABASE bare"); err != nil {
+		t.Fatal(err)
+	}
+	pool, err := pgxpool.New(context.Background(), shared.URL("bare"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	store := postgres.New(pool)
+	defer func() {
+		_ = store.Close()
+		pool.Close()
+	}()
+	_, err = store.Acquire(t.Context(), "orders", "me", time.Minute)
+	if err == nil || !strings.Contains(err.Error(), "run `wirefence migrate`") || strings.Contains(err.Error(), "version 9") {
+		t.Error(err)
+	}
+}

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/wirefence/wirefence/internal/servers"
+	"github.com/wirefence/wirefence/internal/stack"
 	"github.com/wirefence/wirefence/lockclient/redis"
 )
 
@@ -59,7 +60,7 @@ func goesOn(t *testing.T, server interface{ URL() string }, failOver func()) {
 	<-released // it listens
 
 	failOver()
-	eventually(t, "answer of a new master", func() bool {
+	stack.Eventually(t, "answer of a new master", func() bool {
 		attempt, err := store.Acquire(ctx, "r", "another", time.Hour)
 		if err == nil && attempt.Holder != "me" {
 			t.Fatalf("the new master doesn't know the holder: %+v", attempt)

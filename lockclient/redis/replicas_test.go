@@ -16,6 +16,7 @@ import (
 
 	"github.com/wirefence/wirefence/fence"
 	"github.com/wirefence/wirefence/internal/servers"
+	"github.com/wirefence/wirefence/internal/stack"
 	"github.com/wirefence/wirefence/lockclient"
 	"github.com/wirefence/wirefence/lockclient/redis"
 	"github.com/wirefence/wirefence/lockclient/storetest"
@@ -121,7 +122,7 @@ func TestAReplicaThatLagsGetsNoGrant(t *testing.T) {
 		failed <- err
 	}()
 	master := direct(t, s.Master)
-	eventually(t, "a WAIT under way", func() bool {
+	stack.Eventually(t, "a WAIT under way", func() bool {
 		return strings.Contains(master.Info(ctx, "clients").Val(), "blocked_clients:1")
 	})
 	link.Cut()
@@ -192,15 +193,6 @@ func TestAFailoverBetweenAGrantAndItsReplicas(t *testing.T) {
 	}
 }
 
-func eventually(t testing.TB, what string, done func() bool) {
-	t.Helper()
-	for start := time.Now(); !done(); <-time.After(5 * time.Millisecond) {
-		if time.Since(start) > 30*time.Second {
-			t.Fatalf("no %s", what)
-		}
-	}
-}
-
 func TestAGrantThatIsNotReplicatedIsGivenBack(t *testing.T) {
 	ctx, s := t.Context(), ownSentinel(t)
 	client, err := lockclient.New(openReplicated(t, s.URL(), brief), lockclient.Options{TTL: time.Minute})
@@ -215,11 +207,11 @@ func TestAGrantThatIsNotReplicatedIsGivenBack(t *testing.T) {
 		t.Fatal(err)
 	}
 	master := direct(t, s.Master)
-	eventually(t, "release", func() bool { return master.Exists(ctx, redis.LeaseKey("r")).Val() == 0 })
+	stack.Eventually(t, "release", func() bool { return master.Exists(ctx, redis.LeaseKey("r")).Val() == 0 })
 	if err := s.RestoreReplication(ctx); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "lease", func() bool {
+	stack.Eventually(t, "lease", func() bool {
 		_, err := client.TryAcquire(ctx, "r")
 		if err != nil && !errors.Is(err, redis.ErrNotReplicated) && !errors.Is(err, lockclient.ErrNotAcquired) {
 			t.Fatal(err)

@@ -8,7 +8,6 @@ import (
 	"net/http/httptest"
 	"net/url"
 	"os"
-	"sync"
 	"testing"
 	"time"
 
@@ -20,7 +19,6 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/wirefence/wirefence/fence"
-	"github.com/wirefence/wirefence/internal/servers"
 	"github.com/wirefence/wirefence/internal/stack"
 	"github.com/wirefence/wirefence/lockclient"
 )
@@ -31,10 +29,7 @@ func TestMain(m *testing.M) {
 	if len(os.Args) > 1 && os.Args[1] == writerProcess {
 		os.Exit(writeAsTold(os.Args[2], os.Args[3], os.Args[4], os.Args[5]))
 	}
-	code := m.Run()
-	if shared.Postgres != nil {
-		shared.Close()
-	}
+	code := suite.Run(m)
 	if err := goleak.Find(); err != nil && code == 0 {
 		fmt.Fprintln(os.Stderr, err)
 		code = 1
@@ -42,38 +37,7 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// shared is the database server of all tests.
-var shared struct {
-	sync.Mutex
-	*servers.Postgres
-	databases int
-}
-
-// schema is the database that others are copies of.
-const schema = "with_schema"
-
-// newDatabase makes a database and returns its name.
-func newDatabase(ctx context.Context) (name string, err error) {
-	shared.Lock()
-	defer shared.Unlock()
-	if shared.Postgres == nil {
-		if shared.Postgres, err = servers.StartPostgres(ctx, servers.PostgresConfig{}); err != nil {
-			return "", err
-		}
-		if err := stack.Template(ctx, shared.Postgres, schema, applicationSQL); err != nil {
-			return "", err
-		}
-	}
-	admin, err := pgx.Connect(ctx, shared.URL("postgres"))
-	if err != nil {
-		return "", err
-	}
-	defer admin.Close(ctx)
-	shared.databases++
-	name = fmt.Sprint("test", shared.databases)
-	_, err = admin.Exec(ctx, "CREATE DATABASE "+name+" TEMPLATE "+schema)
-	return name, err
-}
+var suite = stack.Suite{Objects: applicationSQL}
 
 // connect makes a client of the store that a URL names.
 func connect(store string) (*s3.Client, error) {
@@ -104,19 +68,17 @@ type world struct {
 func newWorld(t *testing.T) *world {
 	t.Helper()
 	ctx := t.Context()
-	name, err := newDatabase(ctx)
-	if err != nil {
-		t.Fatal(err)
-	}
+	db := suite.Database(t, 0)
 	w := &world{
 		store: *realStore, bucket: fmt.Sprint("wirefence-", time.Now().UnixNano()),
-		database: shared.URLFor("writer", name), admin: stack.Connect(t, shared.URL(name)),
+		database: db.URLFor("writer", db.Name), admin: db.Admin,
 	}
 	if w.store == "" {
 		server := httptest.NewServer(gofakes3.New(s3mem.New()).Server())
 		t.Cleanup(server.Close)
 		w.store = "http://KEY:SECRET@" + server.Listener.Addr().String()
 	}
+	var err error
 	if w.holder, err = newHolder(ctx, w.database, w.store, w.bucket); err != nil {
 		t.Fatal(err)
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/go-zookeeper/zk"
 
@@ -30,6 +31,10 @@ func (s *Store) Notify(_ context.Context, resource fence.Resource, released chan
 func (s *Store) follow(ctx context.Context, n *lockclient.Notices, path string) (heard bool) {
 	x, err := s.any(ctx)
 	if err != nil {
+		return false
+	}
+	defer s.standsIn(x, -1)
+	if !s.standsIn(x, 1) {
 		return false
 	}
 	p := place{session: x, path: path}
@@ -64,6 +69,16 @@ func (s *Store) follow(ctx context.Context, n *lockclient.Notices, path string) 
 		}
 	}
 	return heard
+}
+
+// standsIn counts the places in lines that a session has. It reports whether the
+// session is in use still.
+func (s *Store) standsIn(x *session, more int) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	x.places += more
+	x.used = time.Now()
+	return s.sessions[x.timeout] == x
 }
 
 // place is one in the line for a resource.

@@ -31,12 +31,22 @@ type session struct {
 	failure   error // of the last try to connect
 	abandoned bool
 	left      []string // places in lines that could not be deleted yet
+
+	// The store's mu guards these.
+	used   time.Time // when it was last returned for a request
+	places int       // in lines
 }
 
 // sessionTimeout is what a session must last so that leases of a ttl do: see the
-// package comment.
+// package comment. It is rounded up to one of four timeouts for each power of two,
+// by less than a quarter, so that many ttls share few sessions.
 func (s *Store) sessionTimeout(ttl time.Duration) time.Duration {
-	return (ttl + s.opts.Tick + time.Second - 1).Truncate(time.Second)
+	least := ttl + s.opts.Tick
+	step := time.Second
+	for least > 8*step {
+		step *= 2
+	}
+	return (least + step - 1).Truncate(step)
 }
 
 // session returns the session for leases of a ttl.
@@ -56,6 +66,7 @@ func (s *Store) session(ctx context.Context, ttl time.Duration) (*session, error
 		}
 		s.sessions[timeout] = x
 	}
+	x.used = time.Now()
 	s.mu.Unlock()
 	return x, x.authenticate(ctx)
 }
@@ -64,15 +75,46 @@ func (s *Store) session(ctx context.Context, ttl time.Duration) (*session, error
 // no lease.
 const otherwise = 8 * time.Second
 
-// any returns some session.
+// any returns some session: the one that was used last, so that others become
+// idle.
 func (s *Store) any(ctx context.Context) (*session, error) {
 	s.mu.Lock()
+	var last *session
 	for _, x := range s.sessions {
-		s.mu.Unlock()
-		return x, x.authenticate(ctx)
+		if last == nil || x.used.After(last.used) {
+			last = x
+		}
 	}
+	if last == nil {
+		s.mu.Unlock()
+		return s.session(ctx, otherwise)
+	}
+	last.used = time.Now()
 	s.mu.Unlock()
-	return s.session(ctx, otherwise)
+	return last, last.authenticate(ctx)
+}
+
+// idleTime is how long a session is kept that has no lease and no place in a line,
+// and for which no request has asked. One that still waits for its answer then is
+// tried again on another session.
+const idleTime = 30 * time.Second
+
+// retire takes a session out of use if it has been idle, and reports whether it
+// has: each is a connection, of which a server grants 60 to an address by default
+// (maxClientCnxns).
+func (s *Store) retire(x *session) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.sessions[x.timeout] != x || x.places > 0 || time.Since(x.used) < idleTime {
+		return false
+	}
+	for _, g := range s.grants {
+		if g.session == x {
+			return false
+		}
+	}
+	delete(s.sessions, x.timeout)
+	return true
 }
 
 // connect begins to connect, and returns at once. The caller holds mu.
@@ -99,7 +141,7 @@ func (s *Store) connect(timeout time.Duration) (*session, error) {
 
 // touch tells the server often enough that a session lives, even one that has no
 // leases: how long one lasts that it is about to get depends on when the leader last
-// heard of the session. One that has had no connection for all of its time has
+// heard of the session. One that is idle is closed. One that has had no connection for all of its time has
 // expired, and is replaced: a server that was restored from older data than the
 // driver has seen would never let the driver in again.
 func (s *Store) touch(x *session) {
@@ -117,6 +159,10 @@ func (s *Store) touch(x *session) {
 			connected = time.Now()
 		case time.Since(connected) > x.timeout:
 			s.drop(x)
+			return
+		}
+		if s.retire(x) {
+			x.close(false)
 			return
 		}
 		_, _, _ = x.conn.Exists("/") // the driver deals with failures

@@ -13,16 +13,18 @@
 // # Time
 //
 // A lease ends with the session that its node belongs to. Sessions belong to the
-// store: one for each ttl that is in use, which outlasts a renewal by the ttl and
-// one tick of the ensemble. The tick is what a server may take to tell the leader
-// that a session lives, in a ping each half of it; the store says so to the server
-// as often, with or without leases: a grant lasts from when the leader last heard of
-// its session. Since the sessions go on as long as the process does, the store itself
-// deletes the node of a lease that wasn't renewed for its ttl.
+// store, and leases of like ttls share one: it outlasts a renewal by the ttl and one
+// tick of the ensemble, rounded up by less than a second, or a quarter if that is
+// more. A session without leases and waiters is closed after half a minute. The
+// tick is what a server may take to tell the leader that a session lives, in a ping
+// each half of it; the store says so to the server as often, with or without leases:
+// a grant lasts from when the leader last heard of its session. Since a session may
+// go on as long as the process does, the store itself deletes the node of a lease
+// that wasn't renewed for its ttl.
 //
 //   - A process that dies, stalls or is cut off stops to keep the session alive:
-//     the lease ends when that expires, at most the ttl, two ticks and a second
-//     later, or the ensemble's least session timeout if that is longer.
+//     the lease ends when that expires, at most the ttl and two ticks later, and
+//     what was rounded up, or the ensemble's least session timeout if that is longer.
 //   - A process that stalls and comes back before that deletes what was not
 //     renewed in time.
 //   - A connection that breaks and is made again, with any server, within the

@@ -128,12 +128,15 @@ func (r *rig) rows(t *testing.T, table string) (n int) {
 	return n
 }
 
-// asleep waits until a backend runs pg_sleep.
-func (r *rig) asleep(t *testing.T) {
+// asleep waits until a backend runs pg_sleep; a stale way's statement is refused at once.
+func (w way) asleep(t *testing.T) {
 	t.Helper()
+	if w.stale() {
+		return
+	}
 	for began := time.Now(); ; {
 		var found bool
-		err := r.admin.QueryRow(context.Background(), "SELECT EXISTS (SELECT FROM pg_stat_activity WHERE wait_event = 'PgSleep' AND datname = current_database())").Scan(&found)
+		err := w.rig.admin.QueryRow(context.Background(), "SELECT EXISTS (SELECT FROM pg_stat_activity WHERE wait_event = 'PgSleep' AND datname = current_database())").Scan(&found)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -224,7 +224,7 @@ func pgxLines(t *testing.T, w way, mode pgx.QueryExecMode) (lines []string) {
 			_, err := conn.PgConn().Exec(ctx, "SELECT pg_sleep(60)"+comment).ReadAll()
 			ended <- err
 		}()
-		w.rig.asleep(t)
+		w.asleep(t)
 		if err := conn.PgConn().CancelRequest(ctx); err != nil {
 			return nil, err
 		}

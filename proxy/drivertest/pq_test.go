@@ -245,7 +245,7 @@ func (p *pqProgram) errors(t *testing.T) {
 			_, err := p.db.ExecContext(ctx, "SELECT pg_sleep(60)"+p.comment)
 			ended <- err
 		}()
-		p.w.rig.asleep(t)
+		p.w.asleep(t)
 		cancel()
 		if err := <-ended; err != nil && !errors.Is(err, context.Canceled) && pqError(err) != "error 57014" {
 			return nil, err

@@ -78,7 +78,7 @@ func interrupted(t *testing.T, w way) []string {
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	w.rig.asleep(t)
+	w.asleep(t)
 	if err := cmd.Process.Signal(syscall.SIGINT); err != nil {
 		t.Fatal(err)
 	}

@@ -6,6 +6,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgproto3"
 
+	"github.com/wirefence/wirefence/internal/stack"
 	"github.com/wirefence/wirefence/proxy"
 )
 
@@ -18,137 +19,139 @@ var (
 // Names that PostgreSQL takes for one another, or for the proxy's own.
 var attemptsByNames = []attempt{
 	{"statement by another name that is cut to the same", "WF001 WF006", func(c *client, _ *database) error {
-		c.exchange(1, parseOf(longNames[0], insert+behindStale), &pgproto3.Sync{})
-		return raw(c, bindOf("", longNames[1]), executeOf(""))
+		c.Exchange(1, parseOf(longNames[0], insert+behindStale), &pgproto3.Sync{})
+		return c.Batch(bindOf("", longNames[1]), executeOf(""))
 	}},
 	{"portal by another name that is cut to the same", "WF001 WF006", func(c *client, _ *database) error {
-		return raw(c, parseOf("w", insert+behindStale), bindOf(longNames[0], "w"), executeOf(longNames[1]))
+		return c.Batch(parseOf("w", insert+behindStale), bindOf(longNames[0], "w"), executeOf(longNames[1]))
 	}},
 	{"statement that is replaced by a name that is cut to the same", "WF001 WF006", func(c *client, _ *database) error {
-		c.exchange(1, parseOf(longNames[0], "select 1"), &pgproto3.Sync{})
-		c.exchange(1, closeOf('S', longNames[1]), parseOf(longNames[1], insert), &pgproto3.Sync{})
+		c.Exchange(1, parseOf(longNames[0], "select 1"), &pgproto3.Sync{})
+		c.Exchange(1, closeOf('S', longNames[1]), parseOf(longNames[1], insert), &pgproto3.Sync{})
 		c.zombie()
-		return raw(c, bindOf("", longNames[0]), executeOf(""))
+		return c.Batch(bindOf("", longNames[0]), executeOf(""))
 	}},
-	{"statement by a name that conversion cuts", "WF001 WF006", func(c *client, _ *database) error {
-		c.must("set client_encoding = latin1")
+	{"statement by a name that conversion cuts", "WF001 WF006 26000", func(c *client, _ *database) error {
+		c.Must("set client_encoding = latin1")
 		e := strings.Repeat("\xe9", 40) // 80 bytes in the server's UTF8
-		c.exchange(1, parseOf(e+"1", insert+behindStale), &pgproto3.Sync{})
-		return raw(c, bindOf("", e+"2"), executeOf(""))
+		c.Exchange(1, parseOf(e+"1", insert+behindStale), &pgproto3.Sync{})
+		return c.Batch(bindOf("", e+"2"), executeOf(""))
 	}},
-	{"statement by a name in another encoding", "WF001 WF006", func(c *client, _ *database) error {
-		c.exchange(1, parseOf("\xc3\xa9", insert+behindStale), &pgproto3.Sync{})
-		c.must("set client_encoding = latin1")
-		return raw(c, bindOf("", "\xe9"), executeOf(""))
+	{"statement by a name in another encoding", "WF001 WF006 26000", func(c *client, _ *database) error {
+		c.Exchange(1, parseOf("\xc3\xa9", insert+behindStale), &pgproto3.Sync{})
+		c.Must("set client_encoding = latin1")
+		return c.Batch(bindOf("", "\xe9"), executeOf(""))
 	}},
 	{"EXECUTE of a name that is cut", "WF001 WF004 WF006", func(c *client, _ *database) error {
-		c.exchange(1, parseOf(longNames[0], insert+behindStale), &pgproto3.Sync{})
-		return c.simple("execute " + longName)
+		c.Exchange(1, parseOf(longNames[0], insert+behindStale), &pgproto3.Sync{})
+		return c.Simple("execute " + longName)
 	}},
 	{"PREPARE of a name that is cut", "WF001 WF004 WF006 26000", func(c *client, _ *database) error {
-		if err := c.simple("prepare " + longName + "n as " + insert + behindStale); err != nil {
+		if err := c.Simple("prepare " + longName + "n as " + insert + behindStale); err != nil {
 			return err
 		}
-		return raw(c, bindOf("", longName), executeOf(""))
+		return c.Batch(bindOf("", longName), executeOf(""))
 	}},
 	{"PREPARE of an escaped name", "WF001 WF004 WF006", func(c *client, _ *database) error {
-		if err := c.simple(`prepare U&"\0078" as ` + insert + behindStale); err != nil {
+		if err := c.Simple(`prepare U&"\0078" as ` + insert + behindStale); err != nil {
 			return err
 		}
-		return raw(c, bindOf("", "x"), executeOf(""))
+		return c.Batch(bindOf("", "x"), executeOf(""))
 	}},
 	{"PREPARE of an escaped name in place of a read", "WF001 WF006", func(c *client, _ *database) error {
-		c.exchange(1, parseOf("x", "select 1"), &pgproto3.Sync{})
-		c.must(`deallocate U&"\0078"`, `prepare U&"\0078" as `+insert)
+		c.Exchange(1, parseOf("x", "select 1"), &pgproto3.Sync{})
+		c.Must(`deallocate U&"\0078"`, `prepare U&"\0078" as `+insert)
 		c.zombie()
-		return raw(c, bindOf("", "x"), executeOf(""))
+		return c.Batch(bindOf("", "x"), executeOf(""))
 	}},
 	{"PREPARE of an escaped name in place of a good fence", "WF001 WF006", func(c *client, _ *database) error {
-		c.exchange(1, parseOf("x", insert+behindGood), &pgproto3.Sync{})
-		c.must(`deallocate U&"\0078"`, `prepare U&"\0078" as `+insert)
+		c.Exchange(1, parseOf("x", insert+behindGood), &pgproto3.Sync{})
+		if c.Must(`deallocate U&"\0078"`, `prepare U&"\0078" as `+insert); c.refusal != nil {
+			return nil // so the good one is there still
+		}
 		c.zombie()
-		return raw(c, bindOf("", "x"), executeOf(""))
+		return c.Batch(bindOf("", "x"), executeOf(""))
 	}},
-	{"PREPARE in place of a read", "WF001", func(c *client, _ *database) error {
-		c.exchange(1, parseOf("x", "select 1"), &pgproto3.Sync{})
-		c.must("deallocate x", "prepare x as "+insert)
+	{"PREPARE in place of a read", "WF001 WF006", func(c *client, _ *database) error {
+		c.Exchange(1, parseOf("x", "select 1"), &pgproto3.Sync{})
+		c.Must("deallocate x", "prepare x as "+insert)
 		c.zombie()
-		return raw(c, bindOf("", "x"), executeOf(""))
+		return c.Batch(bindOf("", "x"), executeOf(""))
 	}},
 	{"PREPARE in place of a good fence", "WF001 WF006", func(c *client, _ *database) error {
-		c.exchange(1, parseOf("x", insert+behindGood), &pgproto3.Sync{})
-		c.must("deallocate x", "prepare x as "+insert)
+		c.Exchange(1, parseOf("x", insert+behindGood), &pgproto3.Sync{})
+		c.Must("deallocate x", "prepare x as "+insert)
 		c.zombie()
-		return raw(c, bindOf("", "x"), executeOf(""))
+		return c.Batch(bindOf("", "x"), executeOf(""))
 	}},
 	{"FETCH from a portal that was bound before the fence", "WF001", func(c *client, _ *database) error {
-		c.must("begin")
-		c.exchange(1, parseOf("s", "select writes(1)"), bindOf("p", "s"), &pgproto3.Sync{})
-		c.must("set local wirefence.token = '" + stale + "'")
-		return c.simple("fetch p")
+		c.Must("begin")
+		c.Exchange(1, parseOf("s", "select writes(1)"), bindOf("p", "s"), &pgproto3.Sync{})
+		c.Must("set local wirefence.token = '" + stale + "'")
+		return c.Simple("fetch p")
 	}},
 	{"FETCH from a portal with a comment", "WF001 WF006", func(c *client, _ *database) error {
-		c.must("begin")
-		c.exchange(1, parseOf("s", "select writes(1)"+behindStale), bindOf("p", "s"), &pgproto3.Sync{})
-		return c.simple("fetch p")
+		c.Must("begin")
+		c.Exchange(1, parseOf("s", "select writes(1)"+behindStale), bindOf("p", "s"), &pgproto3.Sync{})
+		return c.Simple("fetch p")
 	}},
 	{"PREPARE in a DO block in place of a read", "WF001 WF006", func(c *client, _ *database) error {
-		c.exchange(1, parseOf("x", "select 1"), &pgproto3.Sync{})
-		c.must(`do $$ begin execute 'deallocate x'; execute 'prepare x as insert into jobs values (33)'; end $$`)
+		c.Exchange(1, parseOf("x", "select 1"), &pgproto3.Sync{})
+		c.Must(`do $$ begin execute 'deallocate x'; execute 'prepare x as insert into jobs values (33)'; end $$`)
 		c.zombie()
-		return raw(c, bindOf("", "x"), executeOf(""))
+		return c.Batch(bindOf("", "x"), executeOf(""))
 	}},
-	{"DEALLOCATE of the proxy's check", "WF001", func(c *client, _ *database) error {
+	{"DEALLOCATE of the proxy's check", "WF001 26000", func(c *client, _ *database) error {
 		c.checked()
-		c.must("deallocate _wirefence_check")
+		c.Must("deallocate _wirefence_check")
 		c.zombie()
-		return c.extended(insert)
+		return c.Extended(insert)
 	}},
-	{"Close of the proxy's check", "WF001", func(c *client, _ *database) error {
+	{"Close of the proxy's check", "WF001 26000", func(c *client, _ *database) error {
 		c.checked()
-		c.exchange(1, closeOf('S', "_wirefence_check"), &pgproto3.Sync{})
+		c.Exchange(1, closeOf('S', "_wirefence_check"), &pgproto3.Sync{})
 		c.zombie()
-		return c.extended(insert)
+		return c.Extended(insert)
 	}},
-	{"PREPARE in place of the proxy's check", "WF001", func(c *client, _ *database) error {
+	{"PREPARE in place of the proxy's check", "WF001 26000 08P01", func(c *client, _ *database) error {
 		c.checked()
-		c.must("deallocate _wirefence_check", "prepare _wirefence_check(text) as select $1")
+		c.Must("deallocate _wirefence_check", "prepare _wirefence_check(text) as select $1")
 		c.zombie()
-		return c.extended(insert)
+		return c.Extended(insert)
 	}},
 	{"Parse in place of the proxy's check", "WF001", func(c *client, _ *database) error {
 		c.checked()
-		c.exchange(1, closeOf('S', "_wirefence_check"), parseOf("_wirefence_check", "select $1::text"), &pgproto3.Sync{})
+		c.Exchange(1, closeOf('S', "_wirefence_check"), parseOf("_wirefence_check", "select $1::text"), &pgproto3.Sync{})
 		c.zombie()
-		return c.extended(insert)
+		return c.Extended(insert)
 	}},
-	{"Parse in place of the proxy's check, by a name that hides it", "WF001", func(c *client, _ *database) error {
+	{"Parse in place of the proxy's check, by a name that hides it", "WF001 WF006 26000 08P01", func(c *client, _ *database) error {
 		c.checked()
-		c.must(`deallocate U&"\005fwirefence\005fcheck"`, `prepare U&"\005fwirefence\005fcheck" (text) as select $1`)
+		c.Must(`deallocate U&"\005fwirefence\005fcheck"`, `prepare U&"\005fwirefence\005fcheck" (text) as select $1`)
 		c.zombie()
-		return c.extended(insert)
+		return c.Extended(insert)
 	}},
-	{"PREPARE in place of the proxy's check in a DO block", "WF001", func(c *client, _ *database) error {
+	{"PREPARE in place of the proxy's check in a DO block", "WF001 26000 08P01", func(c *client, _ *database) error {
 		c.checked()
-		c.must(`do $$ begin execute 'deallocate _wirefence_check'; execute 'prepare _wirefence_check(text) as select $1'; end $$`)
+		c.Must(`do $$ begin execute 'deallocate _wirefence_check'; execute 'prepare _wirefence_check(text) as select $1'; end $$`)
 		c.zombie()
-		return c.extended(insert)
+		return c.Extended(insert)
 	}},
-	{"Parse in place of the proxy's check, in the batch of a check", "WF001", func(c *client, _ *database) error {
+	{"Parse in place of the proxy's check, in the batch of a check", "WF001 42P05", func(c *client, _ *database) error {
 		c.checked()
-		return raw(c, append(append(batch("insert into cell values (70, 0)"+behindGood), closeOf('S', "_wirefence_check"),
-			parseOf("_wirefence_check", "select $1::text")), batch(insert+behindStale)...)...)
+		return c.Batch(append(append(stack.Unnamed("insert into cell values (70, 0)"+behindGood), closeOf('S', "_wirefence_check"),
+			parseOf("_wirefence_check", "select $1::text")), stack.Unnamed(insert+behindStale)...)...)
 	}},
 	{"statement under the check's name before any check", "WF001", func(c *client, _ *database) error {
-		c.exchange(1, parseOf("_wirefence_check", "select $1::text"), &pgproto3.Sync{})
+		c.Exchange(1, parseOf("_wirefence_check", "select $1::text"), &pgproto3.Sync{})
 		c.zombie()
-		return c.extended(insert)
+		return c.Extended(insert)
 	}},
-	{"portal under the check's name", "42P03 WF001", func(c *client, _ *database) error {
-		c.must("begin")
-		c.exchange(1, parseOf("s", "select generate_series(1, 9)"), bindOf("_wirefence", "s"), &pgproto3.Execute{Portal: "_wirefence", MaxRows: 1}, &pgproto3.Sync{})
-		c.must("set local wirefence.token = '" + stale + "'")
-		return c.extended(insert)
+	{"portal under the check's name", "42P03 WF001 25P02", func(c *client, _ *database) error {
+		c.Must("begin")
+		c.Exchange(1, parseOf("s", "select generate_series(1, 9)"), bindOf("_wirefence", "s"), &pgproto3.Execute{Portal: "_wirefence", MaxRows: 1}, &pgproto3.Sync{})
+		_ = c.Simple("set local wirefence.token = '" + stale + "'")
+		return c.Extended(insert)
 	}},
 	{"temporary tables and types of wirefence's names", "WF001", texts("create temp table resource_locks (resource_id text, last_token bigint)",
 		"create domain pg_temp.text as pg_catalog.text", "create domain pg_temp.bigint as pg_catalog.int8", "create type pg_temp.boolean as enum ('t')",
@@ -156,12 +159,10 @@ var attemptsByNames = []attempt{
 		"set search_path = pg_temp, public, pg_catalog", "set wirefence.token = '"+stale+"'", "insert into public.jobs values (33)")},
 }
 
-// checked makes the proxy prepare its check.
+// checked makes the proxy prepare its check, for a fence that the session doesn't hold.
 func (c *client) checked() {
-	c.t.Helper()
-	for range 2 {
-		wantCode(c.t, c.extended("update cell set n = n"+behindGood), "", "a write with the current token")
-	}
+	c.T.Helper()
+	stack.WantState(c.T, c.Extended("update cell set n = n /*wirefence.token='checked=1'*/"), "", "a write with another fence")
 }
 
 // padding makes a text of a size that isn't read.
@@ -169,7 +170,7 @@ var padding = " -- " + strings.Repeat("x", 5<<10)
 
 func TestAttemptsByLargeTexts(t *testing.T) {
 	onEach(t, oldAndNew, func(t *testing.T, shared *database) {
-		shared.seal(t, "orders", 34)
+		shared.Seal(t, "orders", 34)
 		db := *shared
 		db.proxy = shared.proxyWith(t, proxy.Options{MaxStatement: 4 << 10})
 		for _, a := range []attempt{
@@ -178,34 +179,34 @@ func TestAttemptsByLargeTexts(t *testing.T) {
 			{"SET behind the limit", "WF006", texts("select 1 " + padding + "\n; set wirefence.token = '" + stale + "'; " + insert)},
 			{"SET of an escaped name", "WF006", texts(`set U&"\0077irefenc\0065".token = '` + stale + `'; ` + insert + padding)},
 			{"EXECUTE of a Parse with a comment", "WF006", func(c *client, _ *database) error {
-				c.exchange(1, parseOf("w", insert+behindStale), &pgproto3.Sync{})
-				return c.simple("execute w" + padding)
+				c.Exchange(1, parseOf("w", insert+behindStale), &pgproto3.Sync{})
+				return c.Simple("execute w" + padding)
 			}},
 			{"extended EXECUTE of a Parse with a comment", "WF006", func(c *client, _ *database) error {
-				c.exchange(1, parseOf("w", insert+behindStale), &pgproto3.Sync{})
-				return c.extended("execute w" + padding)
+				c.Exchange(1, parseOf("w", insert+behindStale), &pgproto3.Sync{})
+				return c.Extended("execute w" + padding)
 			}},
-			{"EXECUTE of a Parse in the same batch", "WF006", func(c *client, _ *database) error {
-				return raw(c, parseOf("w", insert+behindStale), parseOf("", "execute w"+padding), bindOf("", ""), executeOf(""))
+			{"EXECUTE of a Parse in the same batch", "WF001 WF006", func(c *client, _ *database) error {
+				return c.Batch(parseOf("w", insert+behindStale), parseOf("", "execute w"+padding), bindOf("", ""), executeOf(""))
 			}},
 			{"large text in the session that carries it", "WF006", stales(insert + padding)},
 			{"large text in place of a read, in a batch that comes to carry", "WF001 WF006", func(c *client, _ *database) error {
-				c.exchange(1, parseOf("x", "select 1"), &pgproto3.Sync{})
-				c.send(closeOf('S', "x"), parseOf("x", insert+padding))
-				return raw(c, append(batch("set wirefence.token = '"+stale+"'"), bindOf("", "x"), executeOf(""))...)
+				c.Exchange(1, parseOf("x", "select 1"), &pgproto3.Sync{})
+				c.Send(closeOf('S', "x"), parseOf("x", insert+padding))
+				return c.Batch(append(stack.Unnamed("set wirefence.token = '"+stale+"'"), bindOf("", "x"), executeOf(""))...)
 			}},
 			{"Bind with a name behind the limit", "WF001 WF006", func(c *client, _ *database) error {
-				return raw(c, parseOf("w", insert+behindStale), bindOf(strings.Repeat("p", 9<<10), "w"), executeOf(strings.Repeat("p", 63)))
+				return c.Batch(parseOf("w", insert+behindStale), bindOf(strings.Repeat("p", 9<<10), "w"), executeOf(strings.Repeat("p", 63)))
 			}},
 		} {
 			t.Run(a.name, func(t *testing.T) {
 				c := db.connect(t)
 				err := a.run(c, &db)
-				if got := code(err); !strings.Contains(a.want, got) || got == "" {
+				if got := stack.State(err); !strings.Contains(a.want, got) || got == "" {
 					t.Errorf("got %q, want %q (%v)", got, a.want, err)
 				}
 				db.wantRows(t, 0)
-				db.exec(t, "truncate jobs")
+				db.Exec(t, "truncate jobs")
 			})
 		}
 	})
@@ -236,28 +237,28 @@ var attemptsBySQL = []attempt{
 	{"SET ROLE", "WF001", stales("set role app", "insert into jobs values (33)")},
 	{"SET SESSION AUTHORIZATION", "WF001", stales("set session authorization app", "insert into jobs values (33)")},
 	{"RESET ALL of a startup value", "WF001", func(c *client, db *database) error {
-		z := db.connect(c.t, "options", "-c wirefence.token="+stale)
-		z.must("set wirefence.token = ''", "reset all")
-		return z.simple(insert)
+		z := db.connect(c.T, "options", "-c wirefence.token="+stale)
+		z.Must("set wirefence.token = ''", "reset all")
+		return z.Simple(insert)
 	}},
 	{"DISCARD ALL of a startup value", "WF001", func(c *client, db *database) error {
-		z := db.connect(c.t, "options", "-c wirefence.token="+stale)
-		z.must("set wirefence.token = ''", "discard all")
-		return z.extended(insert)
+		z := db.connect(c.T, "options", "-c wirefence.token="+stale)
+		z.Must("set wirefence.token = ''", "discard all")
+		return z.Extended(insert)
 	}},
 	{"DISCARD PLANS, SEQUENCES, TEMP", "WF001", stales("discard plans", "discard sequences", "discard temp", insert)},
 	{"default of a role in a database", "WF001", func(c *client, db *database) error {
-		db.exec(c.t.(*testing.T), "alter role app in database "+db.name+" set wirefence.token = '"+stale+"'")
-		return db.connect(c.t, "user", "app").simple("insert into jobs values (33)")
+		db.Exec(c.T, "alter role app in database "+db.Name+" set wirefence.token = '"+stale+"'")
+		return db.connect(c.T, "user", "app").Simple("insert into jobs values (33)")
 	}},
 	{"EXECUTE in PL/pgSQL", "WF001", stales("select dynamic()")},
 	{"event trigger on REINDEX and DDL", "WF001", func(c *client, db *database) error {
-		t := c.t.(*testing.T)
-		db.exec(t, `create function on_ddl() returns event_trigger language plpgsql as $$ begin insert into public.jobs values (33); end $$;
+		t := c.T
+		db.Exec(t, `create function on_ddl() returns event_trigger language plpgsql as $$ begin insert into public.jobs values (33); end $$;
 			create event trigger ddl on ddl_command_start when tag in ('CREATE SCHEMA') execute function on_ddl()`)
-		defer db.exec(t, "drop event trigger ddl")
+		defer db.Exec(t, "drop event trigger ddl")
 		c.zombie()
-		return c.simple("create schema made")
+		return c.Simple("create schema made")
 	}},
 	{"rule", "WF001", stales("insert into log values (1)")},
 	{"INSTEAD OF trigger", "WF001", stales(`insert into "window" values (33)`)},
@@ -267,9 +268,10 @@ var attemptsBySQL = []attempt{
 	{"cursor that a function has opened", "WF001", texts("begin", "select opens()", "set local wirefence.token = '"+stale+"'", "fetch opened")},
 	{"MOVE in a cursor that a function has opened", "WF001", texts("begin", "select opens()", "set local wirefence.token = '"+stale+"'", "move opened")},
 	{"portal of a cursor that a function has opened", "WF001", func(c *client, _ *database) error {
-		c.must("begin", "select opens()", "set local wirefence.token = '"+stale+"'")
-		return raw(c, executeOf("opened"))
+		c.Must("begin", "select opens()", "set local wirefence.token = '"+stale+"'")
+		return c.Batch(executeOf("opened"))
 	}},
+	{"deferred trigger that runs at the COMMIT", "WF001", texts("begin", "insert into queue values (1)", "set local wirefence.token = '"+stale+"'", "commit")},
 	{"deferred trigger by SET CONSTRAINTS", "WF001", texts("begin", "insert into queue values (1)", "set local wirefence.token = '"+stale+"'", "set constraints all immediate")},
 	{"NOTIFY", "WF001", stales("listen news", "notify news, 'stale'")},
 	{"two-phase commit", "WF006", texts("begin", "set local wirefence.token = '"+stale+"'", "prepare transaction 'attempt'")},
@@ -282,58 +284,64 @@ var attemptsBySQL = []attempt{
 	{"READ ONLY set READ WRITE", "WF001 25001", stales("begin read only", "set transaction read write", insert)},
 	{"READ WRITE behind a check in READ ONLY", "25001 WF001 25P02", func(c *client, _ *database) error {
 		c.zombie()
-		c.must("begin read only")
-		_ = c.simple("select random() from cell")
-		if err := c.simple("set transaction read write"); err != nil {
+		c.Must("begin read only")
+		_ = c.Simple("select random() from cell")
+		if err := c.Simple("set transaction read write"); err != nil {
 			return err
 		}
-		return c.simple(insert)
+		return c.Simple(insert)
 	}},
 	{"SET TRANSACTION SNAPSHOT", "WF001 40001", func(c *client, db *database) error {
-		t := c.t.(*testing.T)
-		db.seal(t, "snapshots", 33)
-		old := db.direct(t, db.name)
-		mustExec(t, old, "begin isolation level repeatable read")
+		t := c.T
+		db.Seal(t, "snapshots", 33)
+		old := db.Direct(t)
+		stack.MustExec(t, old, "begin isolation level repeatable read")
 		var snapshot string
 		if err := old.QueryRow(t.Context(), "select pg_export_snapshot()").Scan(&snapshot); err != nil {
 			t.Fatal(err)
 		}
-		db.seal(t, "snapshots", 34)
-		c.must("set wirefence.token = 'snapshots=33'", "begin isolation level repeatable read", "set transaction snapshot '"+snapshot+"'")
-		return c.simple(insert)
+		db.Seal(t, "snapshots", 34)
+		c.Must("set wirefence.token = 'snapshots=33'", "begin isolation level repeatable read", "set transaction snapshot '"+snapshot+"'")
+		return c.Simple(insert)
 	}},
-	{"default_transaction_read_only", "WF001 25006", stales("set default_transaction_read_only = on", "begin read write", insert)},
+	{"default_transaction_read_only", "WF001 WF006 25006", stales("set default_transaction_read_only = on", "begin read write", insert)},
 }
 
 var attemptsWithoutFence = []attempt{
 	{"statement prepared in place of a read", "WF002", func(c *client, _ *database) error {
-		c.exchange(1, parseOf(longNames[0], "select 1"), &pgproto3.Sync{})
-		c.exchange(1, closeOf('S', longNames[1]), parseOf(longNames[1], insert), &pgproto3.Sync{})
-		return raw(c, bindOf("", longNames[0]), executeOf(""))
+		c.Exchange(1, parseOf(longNames[0], "select 1"), &pgproto3.Sync{})
+		c.Exchange(1, closeOf('S', longNames[1]), parseOf(longNames[1], insert), &pgproto3.Sync{})
+		return c.Batch(bindOf("", longNames[0]), executeOf(""))
 	}},
-	{"PREPARE of an escaped name in place of a read", "WF002", func(c *client, _ *database) error {
-		c.exchange(1, parseOf("x", "select 1"), &pgproto3.Sync{})
-		c.must(`deallocate U&"\0078"`, `prepare U&"\0078" as `+insert)
-		return raw(c, bindOf("", "x"), executeOf(""))
+	{"PREPARE in place of a read", "WF002", func(c *client, _ *database) error {
+		c.Exchange(1, parseOf("x", "select 1"), &pgproto3.Sync{})
+		c.Must("deallocate x", "prepare x as "+insert)
+		return c.Batch(bindOf("", "x"), executeOf(""))
+	}},
+	{"PREPARE of an escaped name in place of a read", "WF002 WF006", func(c *client, _ *database) error {
+		c.Exchange(1, parseOf("x", "select 1"), &pgproto3.Sync{})
+		c.Must(`deallocate U&"\0078"`, `prepare U&"\0078" as `+insert)
+		return c.Batch(bindOf("", "x"), executeOf(""))
 	}},
 	{"portal that SQL replaces in its own batch", "WF002", func(c *client, _ *database) error {
-		c.must("begin")
-		return raw(c, append(append(append([]pgproto3.FrontendMessage{parseOf("r", "select 1"), bindOf("p", "r")}, batch("close p")...),
-			batch("declare p cursor for select writes(1)")...), executeOf("p"))...)
+		c.Must("begin")
+		return c.Batch(append(append(append([]pgproto3.FrontendMessage{parseOf("r", "select 1"), bindOf("p", "r")}, stack.Unnamed("close p")...),
+			stack.Unnamed("declare p cursor for select writes(1)")...), executeOf("p"))...)
 	}},
 	{"EXECUTE in a pipeline", "WF002", func(c *client, _ *database) error {
-		return raw(c, append(batch("prepare w as "+insert), batch("execute w")...)...)
+		return c.Batch(append(stack.Unnamed("prepare w as "+insert), stack.Unnamed("execute w")...)...)
 	}},
 	{"portal suspended", "WF002", func(c *client, _ *database) error {
-		return raw(c, parseOf("s", "select writes(1)"), bindOf("p", "s"), &pgproto3.Execute{Portal: "p", MaxRows: 1})
+		return c.Batch(parseOf("s", "select writes(1)"), bindOf("p", "s"), &pgproto3.Execute{Portal: "p", MaxRows: 1})
 	}},
 	{"empty value", "WF002", texts("set wirefence.token = ''", insert)},
 	{"large text", "WF006", texts(insert + " -- " + strings.Repeat("x", 17<<20))},
 	{"rule", "WF002", texts("insert into log values (1)")},
 	{"INSTEAD OF trigger", "WF002", texts(`insert into "window" values (33)`)},
 	{"EXECUTE in PL/pgSQL", "WF002", texts("select dynamic()")},
-	{"cursor that a function opens", "WF002", texts("begin", "select opens()")},
-	{"DECLARE of a write", "WF002", texts("begin", "declare c cursor for select writes(1)")},
-	{"two-phase commit", "WF002", texts("begin", "prepare transaction 'attempt'")},
+	{"cursor that a function opens", "WF002", texts("begin", "select opens()", "fetch opened")},
+	{"DECLARE of a write", "WF002", texts("begin", "declare c cursor for select writes(1)", "fetch c")},
+	{"cursor WITH HOLD that runs at the COMMIT", "WF002", texts("begin", "declare c cursor with hold for select writes(1)", "commit")},
+	{"two-phase commit", "WF006", texts("begin", "prepare transaction 'attempt'")},
 	{"read behind a RESET ALL", "WF002", texts("reset all", "discard all", insert)},
 }

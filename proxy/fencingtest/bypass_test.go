@@ -4,6 +4,8 @@ import (
 	"testing"
 
 	"github.com/jackc/pgx/v5/pgproto3"
+
+	"github.com/wirefence/wirefence/internal/stack"
 )
 
 const (
@@ -24,187 +26,188 @@ var bypasses = []struct {
 	run     func(c *client, db *database)
 }{
 	{"setter by name", "", func(c *client, _ *database) {
-		c.must("select enter('" + stale + "')")
-		c.fails(insert, "WF001")
+		c.Must("select enter('" + stale + "')")
+		c.Fails(insert, "WF001")
 	}},
 	{"EXPLAIN with a quoted option", "", func(c *client, _ *database) {
-		c.must("set wirefence.token = '" + stale + "'")
-		c.fails(`explain ("analyze") `+insert, "WF001")
-		c.fails(`explain (costs off, U&"\0061nalyze") `+insert, "WF001")
+		c.Must("set wirefence.token = '" + stale + "'")
+		c.Fails(`explain ("analyze") `+insert, "WF001")
+		c.Fails(`explain (costs off, U&"\0061nalyze") `+insert, "WF001")
 	}},
 	{"INTO behind a column named as", "", func(c *client, db *database) {
-		c.must("set wirefence.token = '" + stale + "'")
-		c.fails("select 1 as as into made", "WF001")
-		if n := value[int](c.t.(*testing.T), db, "select count(*) from pg_class where relname = 'made'"); n != 0 {
-			c.t.Error("the table was made")
+		c.Must("set wirefence.token = '" + stale + "'")
+		c.Fails("select 1 as as into made", "WF001")
+		if n := stack.Value[int](c.T, db.DB, "select count(*) from pg_class where relname = 'made'"); n != 0 {
+			c.T.Error("the table was made")
 		}
 	}},
 	{"FETCH from a cursor that was declared without a fence", "", func(c *client, _ *database) {
-		c.must("begin", "declare c cursor for select writes(1)", "set local wirefence.token = '"+stale+"'")
-		c.fails("fetch c", "WF001")
-		c.simple("commit")
+		c.Must("begin", "declare c cursor for select writes(1)", "set local wirefence.token = '"+stale+"'")
+		c.Fails("fetch c", "WF001")
+		c.Simple("commit")
 	}},
 	{"FETCH with a comment", "", func(c *client, _ *database) {
-		c.must("begin", "declare c cursor for select writes(1)")
-		c.fails("fetch c /*wirefence.token='"+stale+"'*/", "WF001")
-		c.simple("commit")
+		c.Must("begin", "declare c cursor for select writes(1)")
+		c.Fails("fetch c /*wirefence.token='"+stale+"'*/", "WF001")
+		c.Simple("commit")
 	}},
 	{"portal of a cursor that SQL declared again", "", func(c *client, _ *database) {
-		c.must("begin")
-		c.exchange(1, &pgproto3.Parse{Query: "select 1"}, &pgproto3.Bind{DestinationPortal: "c"}, &pgproto3.Sync{})
-		c.must("close c", "declare c cursor for select writes(1)", "set local wirefence.token = '"+stale+"'")
-		wantCode(c.t, firstError(c.exchange(1, &pgproto3.Execute{Portal: "c"}, &pgproto3.Sync{})), "WF001")
-		c.simple("commit")
+		c.Must("begin")
+		c.Exchange(1, &pgproto3.Parse{Query: "select 1"}, &pgproto3.Bind{DestinationPortal: "c"}, &pgproto3.Sync{})
+		c.Must("close c", "declare c cursor for select writes(1)", "set local wirefence.token = '"+stale+"'")
+		stack.WantState(c.T, c.Batch(&pgproto3.Execute{Portal: "c"}), "WF001")
+		c.Simple("commit")
 	}},
 	{"portal whose second Bind failed", "", func(c *client, _ *database) {
-		c.must("set wirefence.token = '"+stale+"'", "begin")
-		c.exchange(1, &pgproto3.Parse{Query: "select writes(1)"}, &pgproto3.Bind{DestinationPortal: "p"}, &pgproto3.Sync{})
-		c.must("savepoint a")
-		all := c.exchange(1, &pgproto3.Parse{Query: "select 1"}, &pgproto3.Bind{DestinationPortal: "p"}, &pgproto3.Sync{})
-		wantCode(c.t, firstError(all), "42P03")
-		c.must("rollback to a")
-		wantCode(c.t, firstError(c.exchange(1, &pgproto3.Execute{Portal: "p"}, &pgproto3.Sync{})), "WF001")
-		c.simple("commit")
+		c.Must("begin")
+		c.Exchange(1, &pgproto3.Parse{Query: "select writes(1)"}, &pgproto3.Bind{DestinationPortal: "p"}, &pgproto3.Sync{})
+		c.Must("savepoint a")
+		all := c.Exchange(1, &pgproto3.Parse{Query: "select 1"}, &pgproto3.Bind{DestinationPortal: "p"}, &pgproto3.Sync{})
+		stack.WantState(c.T, stack.Err(all), "42P03")
+		c.Must("rollback to a", "set wirefence.token = '"+stale+"'")
+		stack.WantState(c.T, c.Batch(&pgproto3.Execute{Portal: "p"}), "WF001")
+		c.Simple("commit")
 	}},
 	{"statement that SQL deallocated and prepared again", "", func(c *client, _ *database) {
-		c.must("set wirefence.token = '" + stale + "'")
-		c.exchange(1, &pgproto3.Parse{Name: "x", Query: "select 1"}, &pgproto3.Sync{})
-		c.must("deallocate x", "prepare x as "+insert)
-		wantCode(c.t, firstError(c.exchange(1, &pgproto3.Bind{PreparedStatement: "x"}, &pgproto3.Execute{}, &pgproto3.Sync{})), "WF001")
+		c.Exchange(1, &pgproto3.Parse{Name: "x", Query: "select 1"}, &pgproto3.Sync{})
+		c.Must("deallocate x", "prepare x as "+insert, "set wirefence.token = '"+stale+"'")
+		stack.WantState(c.T, c.Batch(&pgproto3.Bind{PreparedStatement: "x"}, &pgproto3.Execute{}), "WF001")
 	}},
 	{"PREPARE with a comment", "", func(c *client, _ *database) {
-		if c.simple("prepare x as "+insert+" /*wirefence.token='"+stale+"'*/") == nil {
-			c.fails("execute x", "WF001")
+		if c.Simple("prepare x as "+insert+" /*wirefence.token='"+stale+"'*/") == nil {
+			c.Fails("execute x", "WF001")
 		}
 	}},
 	{"EXECUTE of a Parse with a comment", "", func(c *client, _ *database) {
-		c.exchange(1, &pgproto3.Parse{Name: "x", Query: insert + " /*wirefence.token='" + stale + "'*/"}, &pgproto3.Sync{})
-		c.fails("execute x", "WF001")
+		c.Exchange(1, &pgproto3.Parse{Name: "x", Query: insert + " /*wirefence.token='" + stale + "'*/"}, &pgproto3.Sync{})
+		c.Fails("execute x", "WF006")
 	}},
 	{"setter made by another session", "", func(c *client, db *database) {
-		c.must("insert into cell values (9, 9)")
-		db.connect(c.t).must("create function enter2(text) returns text language sql as 'select enter($1)'")
-		c.must("select enter2('" + stale + "')")
-		c.fails(insert, "WF001")
+		c.Must("insert into cell values (9, 9)")
+		db.connect(c.T).Must("create function enter2(text) returns text language sql as 'select enter($1)'")
+		c.Must("select enter2('" + stale + "')")
+		c.Fails(insert, "WF001")
 	}},
 	{"setter made by the same session", "", func(c *client, db *database) {
-		c.must("create function enter2(text) returns text language sql as 'select enter($1)'", "select enter2('"+stale+"')")
-		c.fails(insert, "WF001")
+		c.Must("create function enter2(text) returns text language sql as 'select enter($1)'", "select enter2('"+stale+"')")
+		c.Fails(insert, "WF001")
 	}},
 	{"first setter of the database", "", func(c *client, db *database) {
-		db.exec(c.t.(*testing.T), "drop function enter(text)")
-		fresh := db.connect(c.t)
-		fresh.must("insert into cell values (9, 9)")
-		db.connect(c.t).must(enter)
-		fresh.must("select enter('" + stale + "')")
-		fresh.fails(insert, "WF001")
+		db.Exec(c.T, "drop function enter(text)")
+		fresh := db.connect(c.T)
+		fresh.Must("insert into cell values (9, 9)")
+		db.connect(c.T).Must(enter)
+		fresh.Must("select enter('" + stale + "')")
+		fresh.Fails(insert, "WF001")
 	}},
 	{"setter called by the fastpath", "", func(c *client, db *database) {
-		call := db.call(c.t.(*testing.T), "enter(text)", stale)
-		wantCode(c.t, firstError(c.exchange(1, call)), "")
-		c.fails(insert, "WF001")
+		call := db.call(c.T, "enter(text)", stale)
+		stack.WantState(c.T, stack.Err(c.Exchange(1, call)), "")
+		c.Fails(insert, "WF001")
 	}},
 	{"setter in a DO block", "", func(c *client, _ *database) {
-		c.must("do $$ begin perform enter('" + stale + "'); end $$")
-		c.fails(insert, "WF001")
+		c.Must("do $$ begin perform enter('" + stale + "'); end $$")
+		c.Fails(insert, "WF001")
 	}},
 	{"setter in EXPLAIN ANALYZE EXECUTE", "", func(c *client, _ *database) {
-		c.must("prepare p as select set_config('wirefence.token', '"+stale+"', false)", "select 1")
-		c.must("explain analyze execute p")
-		c.fails(insert, "WF001")
+		c.Must("prepare p as select set_config('wirefence.token', '"+stale+"', false)", "select 1")
+		c.Must("explain analyze execute p")
+		c.Fails(insert, "WF001")
 	}},
 	{"setter in CREATE TABLE AS EXECUTE", "", func(c *client, _ *database) {
-		c.must("prepare p as select set_config('wirefence.token', '"+stale+"', false)", "select 1")
-		c.fails("create table made as execute p", "WF001")
+		c.Must("prepare p as select set_config('wirefence.token', '"+stale+"', false)", "select 1")
+		c.Must("create table made as execute p")
+		c.Fails(insert, "WF001")
 	}},
 	{"setter in EXECUTE of a Parse", "", func(c *client, _ *database) {
-		c.exchange(1, &pgproto3.Parse{Name: "p", Query: "select set_config('wirefence.token', '" + stale + "', false)"}, &pgproto3.Sync{})
-		c.must("execute p")
-		c.fails(insert, "WF001")
+		c.Exchange(1, &pgproto3.Parse{Name: "p", Query: "select set_config('wirefence.token', '" + stale + "', false)"}, &pgproto3.Sync{})
+		c.Must("execute p")
+		c.Fails(insert, "WF001")
 	}},
 	{"function that became a setter behind a Parse", "create function f() returns text language sql as 'select 1::text'", func(c *client, _ *database) {
-		c.exchange(1, &pgproto3.Parse{Name: "p", Query: "select f()"}, &pgproto3.Sync{})
-		c.must("create or replace function f() returns text language sql as $$ select set_config('wirefence.token', '" + stale + "', false) $$")
-		c.must("select 1")
-		c.exchange(1, &pgproto3.Bind{PreparedStatement: "p"}, &pgproto3.Execute{}, &pgproto3.Sync{})
-		c.fails(insert, "WF001")
+		c.Exchange(1, &pgproto3.Parse{Name: "p", Query: "select f()"}, &pgproto3.Sync{})
+		c.Must("create or replace function f() returns text language sql as $$ select set_config('wirefence.token', '" + stale + "', false) $$")
+		c.Must("select 1")
+		c.Exchange(1, &pgproto3.Bind{PreparedStatement: "p"}, &pgproto3.Execute{}, &pgproto3.Sync{})
+		c.Fails(insert, "WF001")
 	}},
 	{"setter as a column's default", "create table d (a int, b text default enter('" + stale + "'))", func(c *client, _ *database) {
-		c.must("insert into d values (1)")
-		c.fails(insert, "WF001")
+		c.Must("insert into d values (1)")
+		c.Fails(insert, "WF001")
 	}},
 	{"setter in a trigger behind a trigger", `create table one (a int); create table two (a int);
 		create function f1() returns trigger language plpgsql as $$ begin insert into two values (1); return new; end $$;
 		create function f2() returns trigger language plpgsql as $$ begin perform enter('` + stale + `'); return new; end $$;
 		create trigger t1 before insert on one for each row execute function f1();
 		create trigger t2 before insert on two for each row execute function f2()`, func(c *client, _ *database) {
-		c.must("insert into one values (1)")
-		c.fails(insert, "WF001")
+		c.Must("insert into one values (1)")
+		c.Fails(insert, "WF001")
 	}},
 	{"setter in a partition's trigger", `create table parent (a int) partition by list (a); create table part partition of parent for values in (1);
 		create function f2() returns trigger language plpgsql as $$ begin perform enter('` + stale + `'); return new; end $$;
 		create trigger t2 before insert on part for each row execute function f2()`, func(c *client, _ *database) {
-		c.must("insert into parent values (1)")
-		c.fails(insert, "WF001")
+		c.Must("insert into parent values (1)")
+		c.Fails(insert, "WF001")
 	}},
 	{"setter in a trigger that was made in between", `create table one (a int);
 		create function f2() returns trigger language plpgsql as $$ begin perform enter('` + stale + `'); return new; end $$`, func(c *client, _ *database) {
-		c.must("create trigger t2 before insert on one for each row execute function f2()")
-		c.fails("insert into one values (1)", "WF001")
+		c.Must("create trigger t2 before insert on one for each row execute function f2()")
+		c.Must("insert into one values (1)")
+		c.Fails(insert, "WF001")
 	}},
 	{"setter far behind other functions", `create function e1(text) returns text language sql as 'select enter($1)';
 		create function e2(text) returns text language sql as 'select e1($1)'; create function e3(text) returns text language sql as 'select e2($1)';
 		create function e4(text) returns text language sql as 'select e3($1)'; create function e5(text) returns text language sql as 'select e4($1)';
 		create function e6(text) returns text language sql as 'select e5($1)'`, func(c *client, _ *database) {
-		c.must("select e6('" + stale + "')")
-		c.fails(insert, "WF001")
+		c.Must("select e6('" + stale + "')")
+		c.Fails(insert, "WF001")
 	}},
 	{"setter in an aggregate", "create function step(text, text) returns text language sql as 'select enter($2)'; create aggregate total(text) (sfunc = step, stype = text)", func(c *client, _ *database) {
-		c.must("select total('" + stale + "')")
-		c.fails(insert, "WF001")
+		c.Must("select total('" + stale + "')")
+		c.Fails(insert, "WF001")
 	}},
 	{"setter in a view of a view", "create view v1 as select enter('" + stale + "') as a; create view v2 as select a from v1", func(c *client, _ *database) {
-		c.must("select * from v2")
-		c.fails(insert, "WF001")
+		c.Must("select * from v2")
+		c.Fails(insert, "WF001")
 	}},
 	{"setter in an operator", "create function op(text, text) returns text language sql as 'select enter($2)'; create operator ### (leftarg = text, rightarg = text, function = op)", func(c *client, _ *database) {
-		c.must("select ''::text ### '" + stale + "'::text")
-		c.fails(insert, "WF001")
+		c.Must("select ''::text ### '" + stale + "'::text")
+		c.Fails(insert, "WF001")
 	}},
 	{"view renamed as a table", "", func(c *client, _ *database) {
-		c.must("alter table dirty rename to harmless", "set wirefence.token = '"+stale+"'")
-		c.fails("select * from harmless", "WF001")
+		c.Must("alter table dirty rename to harmless", "set wirefence.token = '"+stale+"'")
+		c.Fails("select * from harmless", "WF001")
 	}},
 	{"function changed in a DO block", "", func(c *client, _ *database) {
-		c.must("do $$ begin create or replace function pure(i int) returns int language sql volatile as 'insert into public.jobs values (0, ''x''); select 1'; end $$")
-		c.must("set wirefence.token = '" + stale + "'")
-		c.fails("select pure(1)", "WF001")
+		c.Must("do $$ begin create or replace function pure(i int) returns int language sql volatile as 'insert into public.jobs values (0, ''x''); select 1'; end $$")
+		c.Must("set wirefence.token = '" + stale + "'")
+		c.Fails("select pure(1)", "WF001")
 	}},
 	{"cast to a type of another name", `create type mood as (a int);
 		create function to_int(mood) returns int language sql volatile as 'insert into public.jobs values (0, ''x''); select 1';
 		create cast (mood as int) with function to_int(mood);
 		create function to_bool(mood) returns bool language sql volatile as 'insert into public.jobs values (0, ''x''); select true';
 		create cast (mood as bool) with function to_bool(mood)`, func(c *client, _ *database) {
-		c.must("set wirefence.token = '" + stale + "'")
-		c.fails("select row(1)::mood::int", "WF001")
-		c.fails("select cast(row(1)::mood as integer)", "WF001")
-		c.fails("select cast(row(1)::mood as boolean)", "WF001")
+		c.Must("set wirefence.token = '" + stale + "'")
+		c.Fails("select row(1)::mood::int", "WF001")
+		c.Fails("select cast(row(1)::mood as integer)", "WF001")
+		c.Fails("select cast(row(1)::mood as boolean)", "WF001")
 	}},
 	{"argument's default", "create function f(a int default writes(1)) returns int language sql immutable as 'select a'", func(c *client, _ *database) {
-		c.must("set wirefence.token = '" + stale + "'")
-		c.fails("select f()", "WF001")
+		c.Must("set wirefence.token = '" + stale + "'")
+		c.Fails("select f()", "WF001")
 	}},
 	{"argument of a domain that writes", `create function valid(text) returns boolean language sql volatile as 'insert into public.jobs values (0, ''x''); select true';
 		create domain checked as text check (valid(value)); create function takes(checked) returns int language sql immutable as 'select 1'`, func(c *client, _ *database) {
-		c.must("set wirefence.token = '" + stale + "'")
-		c.fails("select takes('x')", "WF001")
+		c.Must("set wirefence.token = '" + stale + "'")
+		c.Fails("select takes('x')", "WF001")
 	}},
 	{"view that locks rows", "create view locking as select * from cell for update", func(c *client, db *database) {
-		before := value[string](c.t.(*testing.T), db, "select string_agg(xmax::text, ',' order by id) from cell")
-		c.must("set wirefence.token = '" + stale + "'")
-		c.fails("select * from locking", "WF001")
-		if after := value[string](c.t.(*testing.T), db, "select string_agg(xmax::text, ',' order by id) from cell"); after != before {
-			c.t.Errorf("rows were locked: xmax %s, then %s", before, after)
+		before := stack.Value[string](c.T, db.DB, "select string_agg(xmax::text, ',' order by id) from cell")
+		c.Must("set wirefence.token = '" + stale + "'")
+		c.Fails("select * from locking", "WF001")
+		if after := stack.Value[string](c.T, db.DB, "select string_agg(xmax::text, ',' order by id) from cell"); after != before {
+			c.T.Errorf("rows were locked: xmax %s, then %s", before, after)
 		}
 	}},
 }
@@ -213,9 +216,9 @@ func TestNoWritePassesUnchecked(t *testing.T) {
 	onEach(t, oldAndNew, func(t *testing.T, shared *database) {
 		for _, b := range bypasses {
 			t.Run(b.name, func(t *testing.T) {
-				db := newDatabase(t, shared.Major, template)
-				db.seal(t, "orders", 34)
-				db.exec(t, enter+b.objects)
+				db := newDatabase(t, shared.Major)
+				db.Seal(t, "orders", 34)
+				db.Exec(t, enter+b.objects)
 				c := db.connect(t)
 				b.run(c, db)
 				db.wantRows(t, 0)

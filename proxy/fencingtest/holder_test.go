@@ -16,6 +16,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/wirefence/wirefence/fence"
+	"github.com/wirefence/wirefence/internal/stack"
 	"github.com/wirefence/wirefence/lockclient"
 	"github.com/wirefence/wirefence/lockclient/redis"
 )
@@ -63,7 +64,7 @@ func hold() int {
 	fmt.Println("token", lease.Token())
 	for lines := bufio.NewScanner(os.Stdin); lines.Scan(); {
 		_, err := conn.Exec(ctx, "insert into jobs values ($1, $2)", int64(lease.Token()), lines.Text())
-		fmt.Printf("wrote %q\n", code(err))
+		fmt.Printf("wrote %q\n", stack.State(err))
 	}
 	return 0
 }
@@ -155,7 +156,7 @@ func (g *gate) wait(t *testing.T) {
 	t.Helper()
 	select {
 	case <-g.open:
-	case <-time.After(patience):
+	case <-time.After(stack.Patience):
 		t.Fatal("nothing happened")
 	}
 }

@@ -6,11 +6,13 @@ import (
 	"testing"
 
 	"github.com/jackc/pgx/v5/pgproto3"
+
+	"github.com/wirefence/wirefence/internal/stack"
 )
 
 // What is under way decides how the next message is to be read. Each list is
-// sent at once, in a session without a fence unless it says so; its last write
-// must be refused.
+// sent at once, in a session without a fence unless it says so; the first that
+// fails must be refused, and nothing written.
 func TestMessagesSentAheadPassNothingUnchecked(t *testing.T) {
 	const behind = " /*wirefence.token='" + stale + "'*/"
 	// With backslashes as escapes this is a literal and a comment; without, the
@@ -25,7 +27,7 @@ func TestMessagesSentAheadPassNothingUnchecked(t *testing.T) {
 			syncs    int
 		}{
 			{"a SET", nil, slices.Concat(query("set wirefence.token = '"+stale+"'"), query(insert)), 2},
-			{"an extended SET", nil, slices.Concat(batch("set wirefence.token = '"+stale+"'"), batch(insert), []pgproto3.FrontendMessage{sync}), 1},
+			{"an extended SET", nil, slices.Concat(stack.Unnamed("set wirefence.token = '"+stale+"'"), stack.Unnamed(insert), []pgproto3.FrontendMessage{sync}), 1},
 			{"a name that changes hands", []string{"set wirefence.token = '" + stale + "'"},
 				slices.Concat(query("deallocate x"), query("prepare x as "+insert), []pgproto3.FrontendMessage{&pgproto3.Bind{PreparedStatement: "x"}, execute, sync}), 3},
 			{"a name that DISCARD ALL frees", []string{"set wirefence.token = '" + stale + "'"},
@@ -35,30 +37,30 @@ func TestMessagesSentAheadPassNothingUnchecked(t *testing.T) {
 			{"a Parse that fails in place of another", []string{"set wirefence.token = '" + stale + "'"},
 				[]pgproto3.FrontendMessage{&pgproto3.Parse{Name: "w", Query: insert}, sync, &pgproto3.Parse{Name: "w", Query: "select 1"}, sync, &pgproto3.Bind{PreparedStatement: "w"}, execute, sync}, 3},
 			{"escapes by SET", nil, slices.Concat(query("set standard_conforming_strings = off"), query(escaped)), 2},
-			{"escapes by an extended SET", nil, slices.Concat(batch("set standard_conforming_strings = off"), []pgproto3.FrontendMessage{sync}, batch(escaped), []pgproto3.FrontendMessage{sync}), 2},
-			{"escapes by an extended SET of the same batch", nil, slices.Concat(batch("set standard_conforming_strings = off"), batch(escaped), []pgproto3.FrontendMessage{sync}), 1},
+			{"escapes by an extended SET", nil, slices.Concat(stack.Unnamed("set standard_conforming_strings = off"), []pgproto3.FrontendMessage{sync}, stack.Unnamed(escaped), []pgproto3.FrontendMessage{sync}), 2},
+			{"escapes by an extended SET of the same batch", nil, slices.Concat(stack.Unnamed("set standard_conforming_strings = off"), stack.Unnamed(escaped), []pgproto3.FrontendMessage{sync}), 1},
 			{"escapes by set_config", nil, slices.Concat(query("select set_config('standard_' || 'conforming_strings', 'off', false)"), query(escaped)), 2},
 			{"escapes by pg_settings", nil, slices.Concat(query("update pg_settings set setting = 'off' where name like 'standard%conf%strings'"), query(escaped)), 2},
 			{"escapes by a function", nil, slices.Concat(query("select lex()"), query(escaped)), 2},
 			{"escapes by DO", nil, slices.Concat(query("do $$ begin perform lex(); end $$"), query(escaped)), 2},
-			{"a query in an unfinished batch", nil, slices.Concat(batch("select 1"), query(insert+behind)), 1},
-			{"a query behind a refused batch", nil, slices.Concat(batch(insert+behind), query(insert+behind), []pgproto3.FrontendMessage{sync}), 1},
-			{"a call in an unfinished batch", []string{"set wirefence.token = '" + stale + "'"}, slices.Concat(batch("select 1"), []pgproto3.FrontendMessage{shared.call(t, "writes(int)", "1")}), 1},
-			{"Flush", []string{"set wirefence.token = '" + stale + "'"}, slices.Concat(batch(insert), []pgproto3.FrontendMessage{&pgproto3.Flush{}}, batch(insert), []pgproto3.FrontendMessage{sync}), 1},
+			{"a query in an unfinished batch", nil, slices.Concat(stack.Unnamed("select 1"), query(insert+behind)), 1},
+			{"a query behind a refused batch", nil, slices.Concat(stack.Unnamed(insert+behind), query(insert+behind), []pgproto3.FrontendMessage{sync}), 1},
+			{"a call in an unfinished batch", []string{"set wirefence.token = '" + stale + "'"}, slices.Concat(stack.Unnamed("show work_mem"), []pgproto3.FrontendMessage{shared.call(t, "writes(int)", "1")}), 1},
+			{"Flush", []string{"set wirefence.token = '" + stale + "'"}, slices.Concat(stack.Unnamed(insert), []pgproto3.FrontendMessage{&pgproto3.Flush{}}, stack.Unnamed(insert), []pgproto3.FrontendMessage{sync}), 1},
 			{"a comment behind a byte of another encoding", []string{"set client_encoding = 'sjis'"}, query("insert into jobs values (33, E'\x83\x5c') /*wirefence.token='orders=33'*/ -- '"), 1},
 			{"an encoding that is under way", nil, slices.Concat(query("set names 'sjis'"), query("insert into jobs values (33, E'\x83\x5c') /*wirefence.token='orders=33'*/ -- '")), 2},
 		} {
 			t.Run(test.name, func(t *testing.T) {
-				db := newDatabase(t, shared.Major, template)
-				db.seal(t, "orders", 34)
-				db.exec(t, "create function lex() returns text language sql as $$ select set_config('standard_conforming_strings', 'off', false) $$")
+				db := newDatabase(t, shared.Major)
+				db.Seal(t, "orders", 34)
+				db.Exec(t, "create function lex() returns text language sql as $$ select set_config('standard_conforming_strings', 'off', false) $$")
 				c := db.connect(t)
-				c.exchange(1, &pgproto3.Parse{Name: "x", Query: "select 1"}, sync)
-				c.must(test.before...)
-				all := c.exchange(test.syncs, test.messages...)
+				c.Exchange(1, &pgproto3.Parse{Name: "x", Query: "select 1"}, sync)
+				c.Must(test.before...)
+				all := c.Exchange(test.syncs, test.messages...)
 				// XX000 is PostgreSQL's own answer to a query in an unfinished batch; WF006
 				// the proxy's to a text that may be read in two ways.
-				if got := errorsIn(all); len(got) == 0 || !slices.Contains([]string{"WF001", "WF006", "XX000"}, got[len(got)-1]) {
+				if got := stack.States(all); len(got) == 0 || !slices.Contains([]string{"WF001", "WF006", "XX000"}, got[0]) {
 					t.Errorf("got %q", got)
 				}
 				db.wantRows(t, 0)
@@ -70,8 +72,8 @@ func TestMessagesSentAheadPassNothingUnchecked(t *testing.T) {
 // A client's settings change nothing of a verdict.
 func TestSettingsDontChangeTheVerdict(t *testing.T) {
 	onEach(t, oldAndNew, func(t *testing.T, db *database) {
-		db.seal(t, "orders", 34)
-		db.exec(t, `create schema evil; grant usage on schema evil to public;
+		db.Seal(t, "orders", 34)
+		db.Exec(t, `create schema evil; grant usage on schema evil to public;
 			create function evil.current_setting(text, boolean) returns text language sql as 'select ''orders=34''';
 			create function evil.same(text, text) returns boolean language sql as 'select true';
 			create operator evil.= (leftarg = text, rightarg = text, function = evil.same);
@@ -85,18 +87,18 @@ func TestSettingsDontChangeTheVerdict(t *testing.T) {
 			"jit = off", "statement_timeout = '20s'", "lock_timeout = '20s'", "idle_in_transaction_session_timeout = '20s'", "synchronous_commit = off",
 		} {
 			c := db.connect(t)
-			c.must("set " + setting)
+			c.Must("set " + setting)
 			for _, p := range protocols {
 				for _, carrier := range []string{"variable", "comment"} {
 					for token, want := range map[int]string{33: "WF001", 34: ""} {
 						sql := "insert into public.jobs values (34)"
 						if carrier == "comment" {
-							c.must("reset wirefence.token")
+							c.Must("reset wirefence.token")
 							sql += fmt.Sprintf(" /*wirefence.token='orders=%d'*/", token)
 						} else {
-							c.must(fmt.Sprintf("set wirefence.token = 'orders=%d'", token))
+							c.Must(fmt.Sprintf("set wirefence.token = 'orders=%d'", token))
 						}
-						wantCode(t, p.run(c, sql), want, setting, p.name, carrier, token)
+						stack.WantState(t, p.run(c, sql), want, setting, p.name, carrier, token)
 					}
 				}
 			}
@@ -107,24 +109,26 @@ func TestSettingsDontChangeTheVerdict(t *testing.T) {
 // READ ONLY lets a check pass that could lock nothing: it must not count for
 // what is written when the transaction can write again.
 func TestReadOnlySavepoint(t *testing.T) {
-	onEach(t, oldAndNew, func(t *testing.T, db *database) {
-		for i, end := range []string{"rollback to a", "release a"} {
+	onBoth(t, oldAndNew, func(t *testing.T, db *database) {
+		for i, test := range []struct {
+			end string
+			at  int // where the session comes to carry
+		}{{"rollback to a", 0}, {"release a", 0}, {"release a", 1}, {"release a", 2}} {
 			for _, isolation := range isolations {
 				resource := fmt.Sprintf("%s:%d", isolation[:4], i)
-				db.seal(t, resource, 33)
+				db.Seal(t, resource, 33)
 				c := db.connect(t)
-				c.must("set wirefence.token = '"+resource+"=33'", "begin isolation level "+isolation, "select * from cell")
-				db.seal(t, resource, 34)
-				c.must("savepoint a", "set transaction read only")
-				got := code(c.simple("select random(), writes(1) where false"))
-				if got != "" {
-					c.must("rollback to a")
+				c.Must("begin isolation level "+isolation, "select * from cell")
+				db.Seal(t, resource, 34)
+				steps := slices.Insert([]string{"savepoint a", "set transaction read only", "select random(), writes(1) where false", test.end, insert},
+					test.at, "set wirefence.token = '"+resource+"=33'")
+				c.attempt = true
+				c.Must(steps...)
+				if got := stack.State(c.refusal); got != "WF001" && got != "40001" {
+					t.Errorf("%v, %s: %q", test, isolation, got)
 				}
-				c.must(end)
-				if got := code(c.simple(insert)); got != "WF001" && got != "40001" {
-					t.Errorf("%s, %s: %q", end, isolation, got)
-				}
-				c.must("commit")
+				_ = c.Simple("commit")
+				c.Close()
 			}
 		}
 		db.wantRows(t, 0)

@@ -14,6 +14,7 @@ import (
 
 	"github.com/wirefence/wirefence/fence"
 	"github.com/wirefence/wirefence/internal/servers"
+	"github.com/wirefence/wirefence/internal/stack"
 	"github.com/wirefence/wirefence/lockclient"
 	"github.com/wirefence/wirefence/lockclient/redis"
 )
@@ -35,12 +36,12 @@ func (db *database) lockClient(t *testing.T, r *servers.Redis, ttl time.Duration
 	if err != nil {
 		t.Fatal(err)
 	}
-	client, err := lockclient.New(store, lockclient.Options{TTL: ttl, Sealer: lockclient.PostgresSealer{Querier: db.direct(t, db.name)}})
+	client, err := lockclient.New(store, lockclient.Options{TTL: ttl, Sealer: lockclient.PostgresSealer{Querier: db.Direct(t)}})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), patience)
+		ctx, cancel := context.WithTimeout(context.Background(), stack.Patience)
 		defer cancel()
 		_ = client.Close(ctx)
 		_ = store.Close()
@@ -50,7 +51,7 @@ func (db *database) lockClient(t *testing.T, r *servers.Redis, ttl time.Duration
 
 func acquire(t *testing.T, client *lockclient.Client) *lockclient.Lease {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), stack.Patience)
 	defer cancel()
 	lease, err := client.Acquire(ctx, "orders")
 	if err != nil {
@@ -78,7 +79,7 @@ func TestTokenRisesOnTakeover(t *testing.T) {
 					t.Errorf("token %d after %d", lease.Token(), last)
 				}
 				last = lease.Token()
-				if sealed := value[int64](t, db, "select last_token from wirefence.resource_locks where resource_id = 'orders'"); sealed != int64(last) {
+				if sealed := stack.Value[int64](t, db.DB, "select last_token from wirefence.resource_locks where resource_id = 'orders'"); sealed != int64(last) {
 					t.Errorf("token %d is out, %d is sealed", last, sealed)
 				}
 				release(t, lease)
@@ -95,10 +96,10 @@ func TestLatestTokenWrites(t *testing.T) {
 		lease := acquire(t, client)
 		c := db.connect(t)
 		for _, p := range protocols {
-			wantCode(t, p.run(c, lease.Annotate("insert into jobs values (1)")), "", p.name)
-			c.must("set wirefence.token = '" + lease.Fence().String() + "'")
-			wantCode(t, p.run(c, "insert into jobs values (1)"), "", p.name)
-			c.must("reset wirefence.token")
+			stack.WantState(t, p.run(c, lease.Annotate("insert into jobs values (1)")), "", p.name)
+			c.Must("set wirefence.token = '" + lease.Fence().String() + "'")
+			stack.WantState(t, p.run(c, "insert into jobs values (1)"), "", p.name)
+			c.Must("reset wirefence.token")
 		}
 		db.wantRows(t, 6)
 	})
@@ -127,7 +128,7 @@ func TestOlderTokenGetsExpectedError(t *testing.T) {
 				}
 			}
 		}
-		c.must("insert into jobs values (1)") // the connection lives on
+		c.Must("insert into jobs values (1)") // the connection lives on
 		db.wantRows(t, 1)
 	})
 }
@@ -135,7 +136,7 @@ func TestOlderTokenGetsExpectedError(t *testing.T) {
 // Both write as fast as they can while the newer takes over.
 func TestOfTwoConcurrentTokensOnlyTheNewerWrites(t *testing.T) {
 	onEach(t, oldAndNew, func(t *testing.T, db *database) {
-		db.seal(t, "orders", 33)
+		db.Seal(t, "orders", 33)
 		older, newer := newGate(20), newGate(20)
 		over := make(chan struct{})
 		var writers sync.WaitGroup
@@ -150,7 +151,7 @@ func TestOfTwoConcurrentTokensOnlyTheNewerWrites(t *testing.T) {
 					default:
 					}
 					err := p.run(c, fmt.Sprintf("insert into jobs values (%d) /*wirefence.token='orders=%d'*/", token, token))
-					switch got := code(err); got {
+					switch got := stack.State(err); got {
 					case "":
 						g.pass()
 					case "WF003":
@@ -169,15 +170,15 @@ func TestOfTwoConcurrentTokensOnlyTheNewerWrites(t *testing.T) {
 			})
 		}
 		older.wait(t)
-		if n := value[int](t, db, "select count(*) from jobs where token = 34"); n != 0 {
+		if n := stack.Value[int](t, db.DB, "select count(*) from jobs where token = 34"); n != 0 {
 			t.Errorf("%d rows of a token that was not granted", n)
 		}
-		db.seal(t, "orders", 34)
-		before := value[int](t, db, "select count(*) from jobs where token = 33")
+		db.Seal(t, "orders", 34)
+		before := stack.Value[int](t, db.DB, "select count(*) from jobs where token = 33")
 		newer.wait(t)
 		close(over)
 		writers.Wait()
-		if after := value[int](t, db, "select count(*) from jobs where token = 33"); after != before || before == 0 {
+		if after := stack.Value[int](t, db.DB, "select count(*) from jobs where token = 33"); after != before || before == 0 {
 			t.Errorf("%d rows of the older token at the seal, %d at the end", before, after)
 		}
 	})
@@ -188,7 +189,7 @@ func TestOfTwoConcurrentTokensOnlyTheNewerWrites(t *testing.T) {
 func TestPausedHolderIsRefusedAfterTakeover(t *testing.T) {
 	onEach(t, oldAndNew, func(t *testing.T, db *database) {
 		r := startRedis(t)
-		h := startHolder(t, r.URL(), db.URL(db.name), fmt.Sprintf("postgres://app@%s/%s?sslmode=disable", db.proxy, db.name))
+		h := startHolder(t, r.URL(), db.URL(db.Name), fmt.Sprintf("postgres://app@%s/%s?sslmode=disable", db.proxy, db.Name))
 		if got := h.write("before the pause"); got != "" {
 			t.Fatalf("the holder's write: %s", got)
 		}
@@ -199,7 +200,7 @@ func TestPausedHolderIsRefusedAfterTakeover(t *testing.T) {
 			t.Errorf("token %d after %d", lease.Token(), h.token)
 		}
 		c := db.connect(t)
-		c.must(lease.Annotate("insert into jobs values (2, 'by the new holder')"))
+		c.Must(lease.Annotate("insert into jobs values (2, 'by the new holder')"))
 		h.signal(syscall.SIGCONT)
 		for range 3 {
 			if got := h.write("behind the pause"); got != "WF001" {
@@ -228,7 +229,7 @@ func TestRedisThatForgets(t *testing.T) {
 			}
 			last = lease.Token()
 			issued[last] = true
-			c.must(lease.Annotate("insert into jobs values (1)"))
+			c.Must(lease.Annotate("insert into jobs values (1)"))
 			return lease
 		}
 		for range 3 {
@@ -239,7 +240,7 @@ func TestRedisThatForgets(t *testing.T) {
 			t.Fatal(err)
 		}
 		lease := next(b, "after a flush")
-		c.fails(zombie.Annotate(insert), "WF001")
+		c.Fails(zombie.Annotate(insert), "WF001")
 		release(t, lease)
 		zombie = next(b, "before a crash")
 		r.Kill()
@@ -247,9 +248,9 @@ func TestRedisThatForgets(t *testing.T) {
 			t.Fatal(err)
 		}
 		lease = next(a, "after a crash")
-		c.fails(zombie.Annotate(insert), "WF001")
+		c.Fails(zombie.Annotate(insert), "WF001")
 		release(t, lease)
-		if n := value[int](t, db, "select count(*) from jobs where token = 33"); n != 0 {
+		if n := stack.Value[int](t, db.DB, "select count(*) from jobs where token = 33"); n != 0 {
 			t.Errorf("%d rows of zombies", n)
 		}
 	})

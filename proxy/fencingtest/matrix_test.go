@@ -5,7 +5,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/jackc/pgx/v5/pgproto3"
+	"github.com/wirefence/wirefence/internal/stack"
 )
 
 // writer is a way to write. In its texts %d stands for a number that is used
@@ -19,6 +19,10 @@ type writer struct {
 	effect string // a query whose value changes with the write
 	block  bool   // works in a transaction block alone
 	simple bool   // several statements
+	alone  bool   // outside of a block no check can share its transaction
+	commit bool   // doesn't work in a block
+	stores bool   // what it stores runs later: a fence in a comment isn't handed on
+	until  int    // the first version whose READ ONLY transactions refuse it
 	run    func(c *client, p protocol, sql string) error
 }
 
@@ -40,11 +44,14 @@ var writers = []writer{
 	{name: "CTE", sql: "with x as (insert into jobs values (1) returning *) select * from x", effect: countJobs},
 	{name: "function", sql: "select writes(1)", effect: countJobs},
 	{name: "view", sql: "table dirty", effect: countJobs},
-	{name: "CALL", sql: "call proc()", effect: countJobs},
-	{name: "DO", sql: "do $$ begin insert into jobs values (1); end $$", effect: countJobs},
+	{name: "CALL", sql: "call proc()", effect: countJobs, alone: true},
+	{name: "DO", sql: "do $$ begin insert into jobs values (1); end $$", effect: countJobs, alone: true},
+	{name: "CALL that commits", sql: "call committing()", effect: countJobs, alone: true, commit: true},
+	{name: "DO that commits", sql: "do $$ begin insert into jobs values (1); commit; insert into jobs values (2); end $$", effect: countJobs, alone: true, commit: true},
+	{name: "CREATE INDEX CONCURRENTLY", sql: "create index concurrently made_%d on cell (n)", effect: countMade, alone: true, commit: true},
 	{name: "EXECUTE", before: []string{"prepare p_%d as insert into jobs values (1)"}, sql: "execute p_%d", effect: countJobs},
 	{name: "COMMIT between", sql: "insert into jobs values (1); commit; insert into jobs values (2)", effect: countJobs, simple: true},
-	{name: "cursor", before: []string{"declare c cursor for select * from cell where id = 2", "fetch c"},
+	{name: "cursor", before: []string{"declare c cursor for select * from cell where id = 2", "fetch c" + behindGood},
 		sql: "update cell set n = n + 1 where current of c", effect: countCell, block: true},
 	{name: "EXPLAIN ANALYZE", sql: "explain analyze update cell set n = n + 1 where id = 3", effect: countCell},
 	{name: "FOR UPDATE", sql: "select * from cell where id = 3 for update", effect: "select xmax::text from cell where id = 3"},
@@ -52,17 +59,31 @@ var writers = []writer{
 	{name: "SELECT INTO", sql: "select 1 as a into made_%d", effect: countMade},
 	{name: "CREATE TABLE AS", sql: "create table made_%d as select 1", effect: countMade},
 	{name: "COPY of a write", sql: "copy (insert into jobs values (1) returning *) to stdout", effect: countJobs},
-	{name: "large object", sql: "select lo_create(0)", effect: "select count(*)::text from pg_largeobject_metadata"},
+	{name: "large object", sql: "select lo_create(0)", effect: "select count(*)::text from pg_largeobject_metadata", until: 16},
+	// What doesn't look like a write.
+	{name: "STABLE function", sql: "select calm(1)", effect: countJobs},
+	{name: "operator", sql: "select 1 #|# 2", effect: countJobs},
+	{name: "domain", sql: "select 'x'::noted", effect: countJobs},
+	{name: "foreign table", sql: "insert into far values (1)", effect: countJobs},
+	{name: "deferred trigger", sql: "insert into later values (1)", effect: countJobs},
+	{name: "cursor WITH HOLD", sql: "declare held_%d cursor with hold for select writes(1)", effect: countJobs, stores: true},
+}
+
+// foreign makes a foreign table of jobs, by way of a connection past the proxy.
+func (db *database) foreign(t *testing.T) {
+	t.Helper()
+	db.Exec(t, "create extension postgres_fdw", fmt.Sprintf("create server self foreign data wrapper postgres_fdw options (host '127.0.0.1', port '%d', dbname '%s', options '-c wirefence.token=orders=34')", db.Port, db.Name),
+		"create user mapping for public server self options (user 'postgres')", "create foreign table far (token bigint, note text) server self options (table_name 'jobs')")
 }
 
 func copyRun(c *client, p protocol, sql string) error {
 	switch p.name {
 	case "simple":
-		return c.copySimple(sql, "1\tx", "2\ty")
+		return c.CopyIn(sql, "1\tx", "2\ty")
 	case "extended":
-		return c.copyIn("", sql, "1\tx", "2\ty")
+		return c.CopyInExtended("", sql, "1\tx", "2\ty")
 	}
-	return c.copyIn("copying", sql, "1\tx", "2\ty")
+	return c.CopyInExtended("copying", sql, "1\tx", "2\ty")
 }
 
 // token is what a client presents while 34 is the current one.
@@ -77,37 +98,41 @@ var tokens = []token{
 var isolations = []string{"read committed", "repeatable read", "serializable"}
 
 func TestEveryWriterIsFenced(t *testing.T) {
-	onEach(t, everyVersion, func(t *testing.T, db *database) {
-		db.seal(t, "orders", 34)
-		everyWriter(t, db, isolations)
+	onBoth(t, everyVersion, func(t *testing.T, db *database) {
+		db.Seal(t, "orders", 34)
+		if db.busy {
+			everyWriter(t, db, isolations[:2], false)
+		} else {
+			everyWriter(t, db, isolations, false)
+		}
 	})
 }
 
 // What the proxy has checked serves the guards of tables, wherever the fence came
-// from.
+// from; what it holds doesn't, so a fence in a comment is checked there.
 func TestEveryWriterIsFencedOnGuardedTables(t *testing.T) {
-	onEach(t, oldAndNew, func(t *testing.T, db *database) {
-		db.seal(t, "orders", 34)
-		db.exec(t, "grant wirefence_bypass to postgres") // who prepares the tests
+	onBoth(t, oldAndNew, func(t *testing.T, db *database) {
+		db.Seal(t, "orders", 34)
+		db.Exec(t, "set wirefence.token = 'orders=34'") // of who prepares the tests
 		for _, table := range []string{"jobs", "cell", "victims"} {
-			db.exec(t, "select wirefence.protect('"+table+"', 'orders')")
+			db.Exec(t, "select wirefence.protect('"+table+"', 'orders')")
 		}
-		everyWriter(t, db, isolations[:2])
-		db.exec(t, "revoke wirefence_bypass from postgres")
+		everyWriter(t, db, isolations[:2], true)
 		c := db.connect(t)
-		wantCode(t, c.simple("insert into jobs values (1)"), "WF002")
+		stack.WantState(t, c.Simple("insert into jobs values (1)"), "WF002")
 	})
 }
 
 // everyWriter tries every writer with every token in every way.
-func everyWriter(t *testing.T, db *database, isolations []string) {
-	m := &matrix{t: t, db: db, client: db.connect(t)}
-	for _, isolation := range isolations {
-		m.isolation = isolation
-		m.must("rollback", "set session characteristics as transaction isolation level "+isolation)
+func everyWriter(t *testing.T, db *database, isolations []string, guarded bool) {
+	db.foreign(t)
+	m := &matrix{t: t, db: db, guarded: guarded}
+	for _, m.isolation = range isolations {
 		for _, m.token = range tokens {
 			for _, m.comment = range []bool{false, true} {
-				m.carry()
+				m.client = db.connect(t)
+				m.Must("set session characteristics as transaction isolation level " + m.isolation)
+				m.carry(m.token.fence)
 				for _, m.protocol = range protocols {
 					for _, m.block = range []bool{false, true} {
 						for _, w := range writers {
@@ -115,8 +140,12 @@ func everyWriter(t *testing.T, db *database, isolations []string) {
 						}
 					}
 				}
+				m.Close()
 			}
 		}
+	}
+	if m.unchecked*2 < m.held {
+		t.Errorf("of %d statements in sessions that hold %d were not checked", m.held, m.unchecked)
 	}
 }
 
@@ -125,12 +154,16 @@ type matrix struct {
 	*client
 	t         *testing.T
 	db        *database
+	guarded   bool
 	isolation string
 	token     token
 	comment   bool
 	protocol  protocol
 	block     bool
 	number    int
+
+	held      int // statements in a session that holds
+	unchecked int // of these without a check
 }
 
 func (m *matrix) String() string {
@@ -138,52 +171,85 @@ func (m *matrix) String() string {
 }
 
 // carry sets the session variable, or clears it for comments.
-func (m *matrix) carry() {
+func (m *matrix) carry(fence string) {
 	if m.comment {
-		m.must("reset wirefence.token")
-	} else {
-		m.must("set wirefence.token = '" + m.token.fence + "'")
+		fence = ""
 	}
+	m.Must("set wirefence.token = '" + fence + "'")
+}
+
+// behind is the comment that carries the fence.
+func (m *matrix) behind() string {
+	if !m.comment {
+		return ""
+	}
+	return " /*wirefence.token='" + m.token.fence + "'*/"
+}
+
+// mayHold reports whether the session can hold its fence.
+func (m *matrix) mayHold() bool {
+	return m.db.busy && m.token.code == "" && !(m.guarded && m.comment)
+}
+
+// want is the SQLSTATE that a writer ends with, "" for success.
+func (m *matrix) want(w writer) string {
+	switch {
+	case m.comment && m.token.code == "WF004":
+		return "WF004"
+	case w.since > m.db.Major && (m.protocol.name == "simple" || m.token.code == ""):
+		return "42601"
+	case w.stores && m.comment, w.alone && !m.block && m.token.code == "" && !m.mayHold():
+		return "WF006"
+	}
+	return m.token.code
 }
 
 func (m *matrix) try(w writer) {
-	if w.block && !m.block || w.simple && m.protocol.name != "simple" || w.since > m.db.Major && m.token.code == "WF004" {
+	if w.block && !m.block || w.commit && m.block || w.simple && m.protocol.name != "simple" {
 		return
 	}
 	m.number++
 	text := func(sql string) string { return strings.ReplaceAll(sql, "%d", fmt.Sprint(m.number)) }
 	if w.setup != "" {
-		m.db.exec(m.t, w.setup)
+		m.db.Exec(m.t, w.setup)
 	}
-	before := value[string](m.t, m.db, w.effect)
+	before := stack.Value[string](m.t, m.db.DB, w.effect)
+	if m.mayHold() {
+		m.db.warm(m.client, m.behind())
+	}
 	if m.block {
-		m.must("begin")
+		m.Must("begin")
 	}
-	for _, sql := range w.before {
-		if err := m.protocol.run(m.client, text(sql)); err != nil {
-			m.t.Fatalf("%s, %v: %v", w.name, m, err)
+	if w.before != nil {
+		// That it is stale comes out later.
+		m.carry("orders=34")
+		for _, sql := range w.before {
+			if err := m.protocol.run(m.client, text(sql)); err != nil {
+				m.t.Fatalf("%s, %v: %v", w.name, m, err)
+			}
 		}
-	}
-	sql, want := text(w.sql), m.token.code
-	if m.comment {
-		sql += " /*wirefence.token='" + m.token.fence + "'*/"
-	}
-	if w.since > m.db.Major {
-		want = "42601"
+		m.carry(m.token.fence)
 	}
 	run := w.run
 	if run == nil {
 		run = func(c *client, p protocol, sql string) error { return p.run(c, sql) }
 	}
-	wantCode(m.t, run(m.client, m.protocol, sql), want, w.name, m)
+	want, checks := m.want(w), m.db.checks(m.t)
+	stack.WantState(m.t, run(m.client, m.protocol, text(w.sql)+m.behind()), want, w.name, m)
+	if m.mayHold() && w.before == nil && want == "" {
+		m.held++
+		if m.db.checks(m.t) == checks {
+			m.unchecked++
+		}
+	}
 	if m.block || w.simple {
-		m.must(map[bool]string{true: "commit", false: "rollback"}[want == ""])
+		m.Must(map[bool]string{true: "commit", false: "rollback"}[want == ""])
 	}
 	m.compare(w, before, want == "")
 }
 
 func (m *matrix) compare(w writer, before string, accepted bool) {
-	after := value[string](m.t, m.db, w.effect)
+	after := stack.Value[string](m.t, m.db.DB, w.effect)
 	switch {
 	case accepted && after == before:
 		m.t.Errorf("%s, %v: nothing was written", w.name, m)
@@ -196,29 +262,22 @@ func (m *matrix) compare(w writer, before string, accepted bool) {
 // of the listener's own is all there is.
 func TestNotifyIsFenced(t *testing.T) {
 	onEach(t, everyVersion, func(t *testing.T, db *database) {
-		db.seal(t, "orders", 34)
+		db.Seal(t, "orders", 34)
 		var got []string
-		listener, err := db.dial(t, db.Addr())
-		if err != nil {
-			t.Fatal(err)
-		}
-		listener.must("listen news")
+		listener := db.connectTo(t, db.Addr())
+		listener.Must("listen news")
 		c := db.connect(t)
 		for i, carrier := range tokens {
 			for _, p := range protocols {
-				c.must("set wirefence.token = '" + carrier.fence + "'")
-				wantCode(t, p.run(c, fmt.Sprintf("notify news, '%d %s'", i, p.name)), carrier.code, p.name, carrier.name)
-				c.must("reset wirefence.token")
-				wantCode(t, p.run(c, fmt.Sprintf("select pg_notify('news', '%d %s function') /*wirefence.token='%s'*/", i, p.name, carrier.fence)), carrier.code, p.name, carrier.name)
+				c.Must("set wirefence.token = '" + carrier.fence + "'")
+				stack.WantState(t, p.run(c, fmt.Sprintf("notify news, '%d %s'", i, p.name)), carrier.code, p.name, carrier.name)
+				c.Must("reset wirefence.token")
+				stack.WantState(t, p.run(c, fmt.Sprintf("select pg_notify('news', '%d %s function') /*wirefence.token='%s'*/", i, p.name, carrier.fence)), carrier.code, p.name, carrier.name)
 			}
 		}
-		listener.must("notify news, 'mark'")
-		for _, m := range listener.exchange(1, append(batch("select 1"), &pgproto3.Sync{})...) {
-			if m.kind == "NotificationResponse" {
-				got = append(got, m.text)
-			}
-		}
-		got = append(got, listener.notes...)
+		listener.Must("notify news, 'mark'")
+		listener.Must("select 1")
+		got = append(got, listener.Notified()...)
 		for _, text := range got {
 			if !strings.Contains(text, "0 ") && !strings.Contains(text, "mark") {
 				t.Errorf("a refused NOTIFY was sent: %s", text)
@@ -230,31 +289,35 @@ func TestNotifyIsFenced(t *testing.T) {
 	})
 }
 
-// Fastpath calls carry what the session carries, and count as writes.
+// Fastpath calls carry what the session carries, and need a hold outside of a block.
 func TestFastpathIsFenced(t *testing.T) {
-	onEach(t, everyVersion, func(t *testing.T, db *database) {
-		db.seal(t, "orders", 34)
+	onBoth(t, everyVersion, func(t *testing.T, db *database) {
+		db.Seal(t, "orders", 34)
 		c := db.connect(t)
 		for _, isolation := range isolations {
-			c.must("set session characteristics as transaction isolation level " + isolation)
+			c.Must("set session characteristics as transaction isolation level " + isolation)
 			for _, carrier := range tokens {
-				c.must("set wirefence.token = '" + carrier.fence + "'")
+				c.Must("set wirefence.token = '" + carrier.fence + "'")
 				for _, function := range []string{"writes(int)", "lo_create(oid)"} {
 					effect := map[string]string{"writes(int)": countJobs, "lo_create(oid)": "select count(*)::text from pg_largeobject_metadata"}[function]
 					for _, block := range []bool{false, true} {
-						before := value[string](t, db, effect)
+						want := carrier.code
+						if !block && !db.busy && want == "" {
+							want = "WF006"
+						}
+						before := stack.Value[string](t, db.DB, effect)
 						if block {
-							c.must("begin")
+							c.Must("begin")
 						}
-						all := c.exchange(1, db.call(t, function, "0"))
-						wantCode(t, firstError(all), carrier.code, function, carrier.name, isolation, block)
-						if want := map[bool]string{false: "I", true: map[bool]string{true: "T", false: "E"}[carrier.code == ""]}[block]; status(all) != want {
-							t.Errorf("%s, %s: transaction status %s, want %s", function, carrier.name, status(all), want)
+						all := c.Exchange(1, db.call(t, function, "0"))
+						stack.WantState(t, stack.Err(all), want, function, carrier.name, isolation, block)
+						if status := map[bool]string{false: "I", true: map[bool]string{true: "T", false: "E"}[want == ""]}[block]; string(c.TxStatus()) != status {
+							t.Errorf("%s, %s: transaction status %s, want %s", function, carrier.name, string(c.TxStatus()), status)
 						}
 						if block {
-							c.must("commit")
+							c.Must("commit")
 						}
-						if after := value[string](t, db, effect); (after != before) != (carrier.code == "") {
+						if after := stack.Value[string](t, db.DB, effect); (after != before) != (want == "") {
 							t.Errorf("%s, %s, %s, in a block: %v: %s became %s", function, carrier.name, isolation, block, before, after)
 						}
 					}

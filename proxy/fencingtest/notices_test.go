@@ -16,8 +16,8 @@ import (
 // proxy asks for itself.
 func TestTheProxysMessagesAreNotHeard(t *testing.T) {
 	onEach(t, oldAndNew, func(t *testing.T, db *database) {
-		db.seal(t, "orders", 34)
-		cfg, err := pgx.ParseConfig(stack.URL(db.proxy, db.name))
+		db.Seal(t, "orders", 34)
+		cfg, err := pgx.ParseConfig(stack.URL(db.proxy, db.Name))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -33,15 +33,15 @@ func TestTheProxysMessagesAreNotHeard(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer func() { _ = c.Close(context.Background()) }()
-		mustExec(t, c, "set log_statement = 'all'")
-		mustExec(t, c, "set log_min_duration_statement = 0")
-		mustExec(t, c, "set client_min_messages = log")
-		mustExec(t, c, "select set_config('wirefence.token', 'orders=34', false)")
+		stack.MustExec(t, c, "set log_statement = 'all'")
+		stack.MustExec(t, c, "set log_min_duration_statement = 0")
+		stack.MustExec(t, c, "set client_min_messages = log")
+		stack.MustExec(t, c, "select set_config('wirefence.token', 'orders=34', false)")
 		for range 3 { // the first prepares the check
 			if _, err := c.Exec(t.Context(), "insert into jobs values ($1)", 34); err != nil {
 				t.Fatal(err)
 			}
-			mustExec(t, c, "do $$ begin raise notice 'heard'; end $$")
+			stack.MustExec(t, c, "do $$ begin raise notice 'heard'; end $$")
 		}
 		mu.Lock()
 		defer mu.Unlock()

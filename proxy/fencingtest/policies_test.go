@@ -1,42 +1,68 @@
 package fencingtest
 
 import (
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/jackc/pgx/v5/pgconn"
 
+	"github.com/wirefence/wirefence/internal/stack"
 	"github.com/wirefence/wirefence/proxy"
 )
 
-func TestUnfencedWritesAreRejected(t *testing.T) {
-	onEach(t, oldAndNew, func(t *testing.T, shared *database) {
-		shared.seal(t, "orders", 34)
-		db := shared.counted(t, proxy.Options{UnfencedWrites: proxy.Reject})
-		c := db.connect(t)
-		for _, p := range protocols {
-			for _, w := range writers {
-				if w.simple || w.block || w.run != nil || w.before != nil || w.since > db.Major {
-					continue
-				}
-				wantCode(t, p.run(c, strings.ReplaceAll(w.sql, "%d", "0")), "WF002", w.name, p.name)
-			}
-			for _, sql := range reads {
-				wantCode(t, p.run(c, sql), "", p.name, sql)
-			}
-			wantCode(t, p.run(c, "insert into jobs values (34) /*wirefence.token='orders=34'*/"), "", p.name)
-			c.must("set wirefence.token = 'orders=34'")
-			wantCode(t, p.run(c, "insert into jobs values (34)"), "", p.name)
-			c.must("set wirefence.token = ''")
-			wantCode(t, p.run(c, insert), "WF002", p.name)
-			c.must("reset wirefence.token")
-			wantCode(t, p.run(c, insert), "WF002", p.name)
-			c.must("begin", "set local wirefence.token = 'orders=34'", "insert into jobs values (34)", "set local wirefence.token = ''")
-			wantCode(t, p.run(c, insert), "WF002", p.name)
-			c.must("rollback")
+// refusesUnfenced tries the writers without a fence.
+func (db *database) refusesUnfenced(t *testing.T, c *client, p protocol, want string) {
+	t.Helper()
+	for _, w := range writers {
+		if w.simple || w.block || w.run != nil || w.before != nil || w.since > db.Major || w.until > db.Major {
+			continue
 		}
-		wantCode(t, c.copySimple("copy jobs from stdin", "33\tx"), "WF002")
-		wantCode(t, firstError(c.exchange(1, shared.call(t, "writes(int)", "1"))), "WF002")
+		before := stack.Value[string](t, db.DB, w.effect)
+		stack.WantState(t, p.run(c, strings.ReplaceAll(w.sql, "%d", "0")), want, w.name, p.name)
+		if after := stack.Value[string](t, db.DB, w.effect); after != before {
+			t.Errorf("%s, %s: %s became %s", w.name, p.name, before, after)
+		}
+	}
+}
+
+func TestUnfencedWritersAreRefusedOnStandby(t *testing.T) {
+	onBoth(t, everyVersion, func(t *testing.T, shared *database) {
+		shared.Seal(t, "orders", 34)
+		shared.foreign(t)
+		db := shared.leased(t, newLease(""), proxy.Options{Hold: shared.period()})
+		c := db.begins(t)
+		for _, p := range protocols {
+			db.refusesUnfenced(t, c, p, "WF007")
+		}
+		db.wantRows(t, 0)
+	})
+}
+
+func TestUnfencedWritesAreRejected(t *testing.T) {
+	onBoth(t, everyVersion, func(t *testing.T, shared *database) {
+		shared.Seal(t, "orders", 34)
+		shared.foreign(t)
+		db := shared.counted(t, proxy.Options{UnfencedWrites: proxy.Reject, Hold: shared.period()})
+		c := db.begins(t)
+		for _, p := range protocols {
+			db.refusesUnfenced(t, c, p, "WF002")
+			for _, sql := range append(reads, free...) {
+				stack.WantState(t, p.run(c, sql), "", p.name, sql)
+			}
+			stack.WantState(t, p.run(c, "insert into jobs values (34) /*wirefence.token='orders=34'*/"), "", p.name)
+			c.Must("set wirefence.token = 'orders=34'")
+			stack.WantState(t, p.run(c, "insert into jobs values (34)"), "", p.name)
+			c.Must("set wirefence.token = ''")
+			stack.WantState(t, p.run(c, insert), "WF002", p.name)
+			c.Must("reset wirefence.token")
+			stack.WantState(t, p.run(c, insert), "WF002", p.name)
+			c.Must("begin", "set local wirefence.token = 'orders=34'", "insert into jobs values (34)", "set local wirefence.token = ''")
+			stack.WantState(t, p.run(c, insert), "WF002", p.name)
+			c.Must("rollback")
+		}
+		stack.WantState(t, c.CopyIn("copy jobs from stdin", "33\tx"), "WF002")
+		stack.WantState(t, c.Call(shared.function(t, "writes(int)"), "1"), "WF002")
 		db.wantRows(t, 6)
 		if n := db.metric(t, "wirefence_refusals_total", map[string]string{"sqlstate": "WF002", "shadow": "false"}); n < 50 {
 			t.Errorf("%d refusals were counted", n)
@@ -46,7 +72,7 @@ func TestUnfencedWritesAreRejected(t *testing.T) {
 
 func TestShadowLetsAllPassAndTells(t *testing.T) {
 	onEach(t, oldAndNew, func(t *testing.T, shared *database) {
-		shared.seal(t, "orders", 34)
+		shared.Seal(t, "orders", 34)
 		db := shared.counted(t, proxy.Options{Mode: proxy.Shadow})
 		refusals := func(state string) int {
 			return db.metric(t, "wirefence_refusals_total", map[string]string{"sqlstate": state, "shadow": "true"})
@@ -55,11 +81,11 @@ func TestShadowLetsAllPassAndTells(t *testing.T) {
 			for fence, state := range map[string]string{"orders=33": "WF001", "orders": "WF004", "orders=99": "WF003"} {
 				c := db.connect(t)
 				before := refusals(state)
-				wantCode(t, p.run(c, "insert into jobs values (33) /*wirefence.token='"+fence+"'*/"), "", p.name, fence)
-				c.must("set wirefence.token = '" + fence + "'")
-				wantCode(t, p.run(c, "insert into jobs values (33)"), "", p.name, fence)
-				wantCode(t, p.run(c, "call committing()"), "", p.name, fence)
-				wantCode(t, p.run(c, "create index concurrently on jobs (token)"), "", p.name, fence)
+				stack.WantState(t, p.run(c, "insert into jobs values (33) /*wirefence.token='"+fence+"'*/"), "", p.name, fence)
+				c.Must("set wirefence.token = '" + fence + "'")
+				stack.WantState(t, p.run(c, "insert into jobs values (33)"), "", p.name, fence)
+				stack.WantState(t, p.run(c, "call committing()"), "", p.name, fence)
+				stack.WantState(t, p.run(c, "create index concurrently on jobs (token)"), "", p.name, fence)
 				if n := refusals(state) - before; n < 2 {
 					t.Errorf("%s, %s: %d refusals were reported", p.name, fence, n)
 				}
@@ -74,11 +100,11 @@ func TestShadowLetsAllPassAndTells(t *testing.T) {
 
 func TestModeOff(t *testing.T) {
 	onEach(t, oldAndNew, func(t *testing.T, shared *database) {
-		shared.seal(t, "orders", 34)
+		shared.Seal(t, "orders", 34)
 		db := shared.counted(t, proxy.Options{Mode: proxy.Off, UnfencedWrites: proxy.Reject})
 		c := db.connect(t, "wirefence.token", stale)
 		for _, p := range protocols {
-			wantCode(t, p.run(c, insert+" /*wirefence.token='x'*/"), "", p.name)
+			stack.WantState(t, p.run(c, insert+" /*wirefence.token='x'*/"), "", p.name)
 		}
 		db.wantRows(t, 3)
 		if n := db.checks(t); n != 0 {
@@ -90,47 +116,47 @@ func TestModeOff(t *testing.T) {
 func TestDatabaseWithoutTheSchema(t *testing.T) {
 	t.Parallel()
 	for _, major := range oldAndNew {
-		db := newDatabase(t, major, "template0")
-		db.exec(t, objects)
+		db := bareDatabase(t, major)
+		db.Exec(t, objects)
 		c := db.connect(t)
 		for _, p := range protocols {
-			wantCode(t, p.run(c, "insert into jobs values (1)"), "", p.name)
+			stack.WantState(t, p.run(c, "insert into jobs values (1)"), "", p.name)
 			for _, carrier := range []string{"", " /*wirefence.token='orders=34'*/"} {
 				if carrier == "" {
-					c.must("set wirefence.token = 'orders=34'")
+					c.Must("set wirefence.token = 'orders=34'")
 				}
 				err := p.run(c, insert+carrier)
-				wantCode(t, err, "WF006", p.name)
-				if e, ok := err.(*pgconn.PgError); !ok || !strings.Contains(e.Hint, "wirefence migrate") || !strings.Contains(e.Message, db.name) {
+				stack.WantState(t, err, "WF006", p.name)
+				if e, ok := err.(*pgconn.PgError); !ok || !strings.Contains(e.Hint, "wirefence migrate") || !strings.Contains(e.Message, db.Name) {
 					t.Errorf("%+v", err)
 				}
-				wantCode(t, p.run(c, "select * from cell"+carrier), "", p.name)
-				c.must("reset wirefence.token")
+				stack.WantState(t, p.run(c, "select * from cell"+carrier), "WF006", p.name)
+				c.Must("reset wirefence.token")
 			}
 		}
-		wantCode(t, firstError(c.exchange(1, db.call(t, "writes(int)", "1"))), "")
-		c.must("set wirefence.token = 'orders=34'")
-		wantCode(t, firstError(c.exchange(1, db.call(t, "writes(int)", "1"))), "WF006")
+		stack.WantState(t, c.Call(db.function(t, "writes(int)"), "1"), "")
+		c.Must("set wirefence.token = 'orders=34'")
+		stack.WantState(t, c.Call(db.function(t, "writes(int)"), "1"), "WF006")
 		db.wantRows(t, 4)
 	}
 }
 
 func TestLargeStatements(t *testing.T) {
 	onEach(t, oldAndNew, func(t *testing.T, shared *database) {
-		shared.seal(t, "orders", 34)
+		shared.Seal(t, "orders", 34)
 		db := *shared
 		db.proxy = shared.proxyWith(t, proxy.Options{MaxStatement: 4 << 10})
-		db.exec(t, "create table large (a text)")
-		c := db.connect(t)
+		db.Exec(t, "create table large (a text)")
+		c, free := db.connect(t), db.connect(t)
 		for _, size := range []int{3 << 10, 4 << 10, 5 << 10, 100 << 10, 3 << 20} {
 			text := strings.Repeat("x", size)
 			const comment = "/*wirefence.token='orders=34'*/"
 			for _, p := range protocols {
-				wantCode(t, p.run(c, "insert into large values ('"+text+"')"), "", p.name, size)
-				if got := value[int](t, &db, "select length(a) from large"); got != size {
+				stack.WantState(t, p.run(free, "insert into large values ('"+text+"')"), "", p.name, size)
+				if got := stack.Value[int](t, db.DB, "select length(a) from large"); got != size {
 					t.Errorf("%d bytes arrived of %d", got, size)
 				}
-				db.exec(t, "truncate large")
+				db.Exec(t, "truncate large")
 				want := ""
 				if size >= 4<<10 {
 					want = "WF006"
@@ -145,25 +171,25 @@ func TestLargeStatements(t *testing.T) {
 							continue
 						}
 					}
-					wantCode(t, p.run(c, sql), want, p.name, size)
-					c.must("select 1")
+					stack.WantState(t, p.run(c, sql), want, p.name, size)
+					c.Must("select 1")
 				}
-				db.exec(t, "truncate large")
+				db.Exec(t, "truncate large")
 			}
 		}
 		// What an INSERT's data says is its own affair.
 		for _, word := range []string{"names", "reset", "execute", "discard"} {
 			for _, p := range protocols {
-				wantCode(t, p.run(c, "insert into large values ('"+strings.Repeat(word+" ", 2000)+"')"), "", p.name, word)
+				stack.WantState(t, p.run(free, "insert into large values ('"+strings.Repeat(word+" ", 2000)+"')"), "", p.name, word)
 			}
 		}
-		db.exec(t, "truncate large")
-		c.must("set wirefence.token = 'orders=34'")
+		db.Exec(t, "truncate large")
+		c.Must("set wirefence.token = 'orders=34'")
 		for _, p := range protocols {
-			wantCode(t, p.run(c, "insert into large values ('"+strings.Repeat("x", 5<<10)+"')"), "WF006", p.name)
-			wantCode(t, p.run(c, "insert into large values ('x')"), "", p.name)
+			stack.WantState(t, p.run(c, "insert into large values ('"+strings.Repeat("x", 5<<10)+"')"), "WF006", p.name)
+			stack.WantState(t, p.run(c, "insert into large values ('x')"), "", p.name)
 		}
-		if n := value[int](t, &db, "select count(*) from large where length(a) > 1"); n != 0 {
+		if n := stack.Value[int](t, db.DB, "select count(*) from large where length(a) > 1"); n != 0 {
 			t.Errorf("%d large rows", n)
 		}
 	})
@@ -175,8 +201,8 @@ func TestLargeStatementsAfterDiscardAll(t *testing.T) {
 		db.proxy = shared.proxyWith(t, proxy.Options{MaxStatement: 4 << 10})
 		c := db.connect(t)
 		for i, p := range protocols {
-			c.must("discard all")
-			wantCode(t, p.run(c, "insert into jobs values (1, '"+strings.Repeat("x", 5<<10)+"')"), "", p.name)
+			c.Must("discard all")
+			stack.WantState(t, p.run(c, "insert into jobs values (1, '"+strings.Repeat("x", 5<<10)+"')"), "", p.name)
 			db.wantRows(t, i+1)
 		}
 	})
@@ -185,40 +211,80 @@ func TestLargeStatementsAfterDiscardAll(t *testing.T) {
 // A text that is not read may call what sets the variable.
 func TestLargeStatementThatSetsTheVariable(t *testing.T) {
 	onEach(t, oldAndNew, func(t *testing.T, shared *database) {
-		shared.seal(t, "orders", 34)
+		shared.Seal(t, "orders", 34)
 		db := *shared
 		db.proxy = shared.proxyWith(t, proxy.Options{MaxStatement: 4 << 10})
-		db.exec(t, enter)
+		db.Exec(t, enter)
 		for _, p := range protocols {
 			c := db.connect(t)
 			if err := p.run(c, "select enter('"+stale+"'), '"+strings.Repeat("x", 5<<10)+"'"); err == nil {
-				c.fails(insert, "WF001")
+				c.Fails(insert, "WF001")
 			}
 		}
 		db.wantRows(t, 0)
 	})
 }
 
-// Where functions may set the variable, a session that carries nothing still
-// may do what can't be fenced.
+// Where functions may set the variable, a session that carries nothing may still do
+// what needs a hold, but for what would outlive it or can't be read.
 func TestUnfencedSessionsBesideSetters(t *testing.T) {
 	onEach(t, oldAndNew, func(t *testing.T, shared *database) {
-		shared.exec(t, enter)
+		shared.Exec(t, enter)
 		db := *shared
 		db.proxy = shared.proxyWith(t, proxy.Options{MaxStatement: 4 << 10})
 		c := db.connect(t)
 		large := "insert into jobs values (1, '" + strings.Repeat("x", 5<<10) + "')"
 		for _, p := range protocols {
 			for _, sql := range []string{"prepare transaction 'policies'", large} {
-				wantCode(t, p.run(c, "begin"), "", p.name)
-				wantCode(t, p.run(c, "insert into jobs values (1)"), "", p.name)
-				wantCode(t, p.run(c, sql), "", p.name, sql[:7])
-				c.must("rollback")
+				stack.WantState(t, p.run(c, "begin"), "", p.name)
+				stack.WantState(t, p.run(c, "insert into jobs values (1)"), "", p.name)
+				stack.WantState(t, p.run(c, sql), "WF006", p.name, sql[:7])
+				c.Must("rollback")
 			}
-			wantCode(t, p.run(c, "rollback prepared 'policies'"), "", p.name)
-			wantCode(t, p.run(c, "create index concurrently on jobs (token)"), "", p.name)
-			wantCode(t, p.run(c, "call committing()"), "", p.name)
+			stack.WantState(t, p.run(c, "create index concurrently on jobs (token)"), "", p.name)
+			stack.WantState(t, p.run(c, "call committing()"), "", p.name)
 		}
 		db.wantRows(t, 6)
+	})
+}
+
+// A resource in shadow mode lets its statements pass; the proxy counts them, and the
+// client notices nothing.
+func TestAResourceInShadowMode(t *testing.T) {
+	onBoth(t, oldAndNew, func(t *testing.T, db *database) {
+		db.Seal(t, "orders", 34)
+		db.Seal(t, "lines", 34)
+		db.Exec(t, "select wirefence.set_resource('orders', 'a trial', mode => 'shadow')")
+		told := func(state string) int {
+			return db.metric(t, "wirefence_refusals_total", map[string]string{"sqlstate": state, "shadow": "true"})
+		}
+		for _, p := range protocols {
+			for fence, state := range map[string]string{stale: "WF001", "orders=99": "WF003"} {
+				c := db.connect(t)
+				c.Must("set wirefence.token = '" + fence + "'")
+				before := told(state)
+				c.Must("begin", insert, insert, "commit", insert)
+				stack.WantState(t, c.Call(db.function(t, "writes(int)"), "1"), "")
+				stack.WantState(t, c.Simple("call proc()"), "")
+				if n := told(state) - before; n != 5 {
+					t.Errorf("%s: %d refusals were reported", fence, n)
+				}
+				stack.WantState(t, p.run(c, insert), "", p.name, fence)
+			}
+			c := db.connect(t)
+			c.Must("set wirefence.token = 'orders=33,lines=33'")
+			stack.WantState(t, p.run(c, insert), "WF001", p.name)
+		}
+		db.wantRows(t, 3*2*6)
+		if n := db.metric(t, "wirefence_refusals_total", map[string]string{"shadow": "false"}); n != len(protocols) {
+			t.Errorf("%d refusals count as real", n)
+		}
+		// What passes in a result looks as from PostgreSQL.
+		c := db.connect(t)
+		c.Must("set wirefence.token = '" + stale + "'")
+		all, err := c.Query("insert into jobs values (1) returning token; select 2")
+		if err != nil || stack.Types(all) != "TDCTDCZ" || !slices.Equal(stack.Column(all), []string{"1", "2"}) {
+			t.Errorf("%v, %v", all, err)
+		}
 	})
 }

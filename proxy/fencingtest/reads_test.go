@@ -1,78 +1,185 @@
 package fencingtest
 
 import (
-	"bytes"
-	"context"
+	"fmt"
+	"strings"
 	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgproto3"
+
+	"github.com/wirefence/wirefence/internal/stack"
+	"github.com/wirefence/wirefence/proxy"
 )
 
-// reads pass whatever the session carries. {c} is where a comment may stand.
+// reads run under the session's fence, though they write nothing.
 var reads = []string{
-	"select 1", "select * from cell where id in (1, 2)", "table cell", "values (1)",
-	"select pure(1), reads(1)", "select * from clean", "select count(*) from jobs",
-	"show work_mem", "show all", "select current_setting('wirefence.token', true)",
-	"explain update cell set n = 1", "explain analyze select pure(1)",
-	"copy cell to stdout", "copy (select pure(1)) to stdout",
-	"set work_mem = '8MB'", "reset work_mem", "set names 'utf8'",
-	"begin", "savepoint a", "declare c cursor for select * from cell", "fetch c", "move c", "close c",
-	"rollback to a", "release a", "commit", "begin", "rollback", "start transaction read only", "end",
-	"listen x", "unlisten x", "prepare reading as select 1", "deallocate reading", "discard plans",
-	"analyze cell", "vacuum cell", "reindex table cell", "checkpoint",
+	"select 1", "select * from cell where id in (1, 2)", "table cell", "values (1)", "with x as (select * from cell) select * from x",
+	"select pure(1), reads(1)", "select * from clean", "select count(*) from jobs", "select current_setting('wirefence.token', true)",
+	"explain update cell set n = 1", "explain analyze select pure(1)", "copy cell to stdout", "copy (select pure(1)) to stdout",
+	"listen x", "unlisten x", "analyze cell", "checkpoint",
 }
 
-func TestReadsPassAStaleToken(t *testing.T) {
-	onEach(t, everyVersion, func(t *testing.T, db *database) {
-		db.seal(t, "orders", 34)
-		for _, comment := range []bool{false, true} {
-			c := db.connect(t)
-			behind := " /*wirefence.token='" + stale + "'*/"
-			c.must("set wirefence.token = '" + stale + "'")
-			if comment {
-				c.must("set wirefence.token = 'orders=34'")
-			} else {
-				behind = ""
+// free pass whatever the session carries.
+var free = []string{
+	"show work_mem", "show all", "set work_mem = '8MB'", "reset work_mem", "set names 'utf8'", "discard plans", "deallocate all",
+	"begin", "rollback", "start transaction read only", "rollback",
+}
+
+// A superseded holder learns about it at its next statement.
+func TestAStaleSessionReadsNothing(t *testing.T) {
+	onBoth(t, everyVersion, func(t *testing.T, db *database) {
+		db.Seal(t, "orders", 34)
+		for _, test := range []struct{ variable, comment, want string }{
+			{stale, "", "WF001"}, {"orders=34", stale, "WF001"}, {"", stale, "WF001"}, {stale, "orders=34", ""}, {"orders=34", "", ""},
+			{"lines=1,orders=33", "", "WF001"}, {"nonsense", "", "WF004"}, {"", "", ""},
+		} {
+			c := db.begins(t)
+			c.Must("set wirefence.token = '" + test.variable + "'")
+			behind := ""
+			if test.comment != "" {
+				behind = " /*wirefence.token='" + test.comment + "'*/"
 			}
 			for _, p := range protocols {
 				for _, sql := range reads {
-					wantCode(t, p.run(c, sql+behind), "", p.name, sql, comment)
+					stack.WantState(t, p.run(c, sql+behind), test.want, p.name, sql, test)
 				}
-				wantCode(t, p.run(c, insert+behind), "WF001", p.name)
+				for _, sql := range free {
+					stack.WantState(t, p.run(c, sql+behind), "", p.name, sql, test)
+				}
+				c.Must("begin")
+				stack.WantState(t, p.run(c, "select * from cell"+behind), test.want, p.name, "in a block", test)
+				c.Must("rollback")
 			}
-			var got bytes.Buffer
-			ctx, cancel := context.WithTimeout(t.Context(), patience)
-			_, err := c.CopyTo(ctx, &got, "copy cell to stdout"+behind)
-			cancel()
-			if err != nil || got.String() != "1\t0\n2\t0\n3\t0\n" {
-				t.Errorf("COPY brought %q, %v", &got, err)
+			stack.WantState(t, c.Simple("select 1; select * from cell"+behind), test.want, test)
+			data, err := c.CopyOut("copy cell to stdout" + behind)
+			if stack.WantState(t, err, test.want, test); err == nil && data != "1\t0\n2\t0\n3\t0\n" {
+				t.Errorf("%v: COPY brought %q", test, data)
 			}
 		}
-		db.wantRows(t, 0)
+	})
+}
+
+// What a cursor brings was read when it is fetched.
+func TestAStaleSessionFetchesNothing(t *testing.T) {
+	onEach(t, oldAndNew, func(t *testing.T, db *database) {
+		db.Seal(t, "orders", 34)
+		c := db.connect(t)
+		c.Must("set wirefence.token = 'orders=34'", "begin", "declare c cursor with hold for select * from cell", "commit", "fetch 1 from c")
+		db.Seal(t, "orders", 35)
+		stack.WantState(t, c.Simple("fetch 1 from c"), "WF001")
+		stack.WantState(t, c.Extended("fetch 1 from c"), "WF001")
+		stack.WantState(t, c.Simple("begin; declare d cursor for select * from cell"), "WF001")
+		c.Must("rollback")
+	})
+}
+
+// A takeover waits for a reader as for a writer, and ends one that stays.
+func TestATakeoverWaitsForReaders(t *testing.T) {
+	onEach(t, everyVersion, func(t *testing.T, db *database) {
+		db.Seal(t, "orders", 34)
+		for i, p := range protocols {
+			db.Exec(t, "select wirefence.set_resource('orders', 'why', preempt_after => '100 ms')")
+			c := db.connect(t, "user", "app") // a superuser can't be ended
+			c.Must(fmt.Sprintf("set wirefence.token = 'orders=%d'", 34+i), "begin")
+			stack.WantState(t, p.run(c, "select * from cell"), "", p.name)
+			began := time.Now()
+			db.Seal(t, "orders", int64(35+i))
+			if waited := time.Since(began); waited < 100*time.Millisecond {
+				t.Errorf("%s: the takeover waited %s", p.name, waited)
+			}
+			if stack.State(p.run(c, "select * from cell")) == "" {
+				t.Errorf("%s: a former holder reads on", p.name)
+			}
+		}
+	})
+}
+
+// What stands behind a refused read in a pipeline is skipped, and the session goes
+// on.
+func TestRefusedReadsInAPipeline(t *testing.T) {
+	onBoth(t, oldAndNew, func(t *testing.T, db *database) {
+		db.Seal(t, "orders", 34)
+		c := db.begins(t)
+		c.Must("set wirefence.token = '"+stale+"'", "show work_mem")
+		all := c.Exchange(3,
+			parseOf("", "select 1"), bindOf("", ""), executeOf(""), parseOf("", "select 2"), bindOf("", ""), executeOf(""), &pgproto3.Sync{},
+			parseOf("", "show work_mem"), bindOf("", ""), executeOf(""), &pgproto3.Sync{},
+			&pgproto3.Query{String: "select 3"})
+		if got := strings.Join(stack.States(all), " "); got != "WF001 WF001" {
+			t.Errorf("errors %s", got)
+		}
+		if rows := strings.Count(stack.Types(all), "D"); rows != 1 {
+			t.Errorf("%d rows", rows)
+		}
 	})
 }
 
 // What looks like a read and writes is none.
 func TestReadsThatWriteAreRefused(t *testing.T) {
-	onEach(t, oldAndNew, func(t *testing.T, db *database) {
-		db.seal(t, "orders", 34)
-		db.exec(t, `create view dirtier as select * from dirty;
+	onBoth(t, oldAndNew, func(t *testing.T, db *database) {
+		db.Seal(t, "orders", 34)
+		db.Exec(t, `create view dirtier as select * from dirty;
 			create view counting as select nextval('counter');
-			create function plus(int, int) returns int language sql volatile as $$ select public.writes($1) + $2 $$;
-			create operator ### (leftarg = int, rightarg = int, function = plus);
 			create aggregate total(int) (sfunc = plus, stype = int, initcond = '0')`)
-		c := db.connect(t)
-		c.must("set wirefence.token = '" + stale + "'")
+		c := db.begins(t)
+		c.Must("set wirefence.token = '" + stale + "'")
 		for _, p := range protocols {
 			for _, sql := range []string{
-				"select * from dirty", "table dirtier", "select * from counting", "select 1 ### 2", "select total(1)",
+				"select * from dirty", "table dirtier", "select * from counting", "select 1 #|# 2", "select calm(1)", "select 'x'::noted", "select total(1)",
 				"select * from clean where writes(1) > 0", "select pure(writes(1))", "copy (table dirty) to stdout",
 				"explain analyze select * from dirty", "select * from writes(1)", "select lo_create(0)",
 			} {
-				wantCode(t, p.run(c, sql), "WF001", p.name, sql)
+				stack.WantState(t, p.run(c, sql), "WF001", p.name, sql)
 			}
 		}
 		db.wantRows(t, 0)
-		if called := value[bool](t, db, "select is_called from counter"); called {
+		if called := stack.Value[bool](t, db.DB, "select is_called from counter"); called {
 			t.Error("the sequence was drawn from")
+		}
+	})
+}
+
+// PostgreSQL runs code of the user's already as it binds: the check of a parameter's
+// domain, and functions that are declared IMMUTABLE.
+func TestABindThatWritesIsFenced(t *testing.T) {
+	onBoth(t, everyVersion, func(t *testing.T, shared *database) {
+		shared.Seal(t, "orders", 34)
+		shared.Exec(t, "create function folded(int) returns int language plpgsql immutable as $$ begin return public.writes($1); end $$")
+		strict := *shared
+		strict.proxy = shared.proxyWith(t, proxy.Options{UnfencedWrites: proxy.Reject, Hold: shared.period()})
+		for _, test := range []struct {
+			db       *database
+			variable string
+			comment  string
+			want     string
+		}{
+			{shared, stale, "", "WF001"}, {shared, "", stale, "WF001"}, {&strict, "", "", "WF002"}, {&strict, stale, "", "WF001"}, {shared, "orders=34", "", ""},
+		} {
+			c := test.db.begins(t)
+			c.Must("set wirefence.token = '" + test.variable + "'")
+			behind := ""
+			if test.comment != "" {
+				behind = " /*wirefence.token='" + test.comment + "'*/"
+			}
+			domain := &pgproto3.Bind{Parameters: [][]byte{[]byte("x")}}
+			for name, messages := range map[string][]pgproto3.FrontendMessage{
+				"domain":             {parseOf("", "select $1::noted"+behind), domain},
+				"domain, described":  {parseOf("", "select $1::noted"+behind), domain, &pgproto3.Describe{ObjectType: 'P'}},
+				"domain, executed":   {parseOf("", "select $1::noted"+behind), domain, executeOf("")},
+				"IMMUTABLE function": {parseOf("", "select folded(1)"+behind), bindOf("", "")},
+				"behind another":     append(stack.Unnamed("select 1"+behind), parseOf("", "select $1::noted"+behind), domain),
+				"behind a COMMIT":    append(append(stack.Unnamed("select 1"+behind), stack.Unnamed("commit")...), parseOf("", "select $1::noted"+behind), domain),
+				"prepared by a name": {parseOf("n", "select $1::noted"+behind), &pgproto3.Bind{PreparedStatement: "n", Parameters: domain.Parameters}, closeOf('S', "n")},
+			} {
+				before := shared.rows(t)
+				stack.WantState(t, c.Batch(messages...), test.want, name, test.variable, test.comment)
+				if after := shared.rows(t); (after == before) != (test.want != "") {
+					t.Errorf("%s, %q, %q: %d rows became %d", name, test.variable, test.comment, before, after)
+				}
+				c.Must("rollback")
+				_ = c.Batch(closeOf('S', "n"))
+			}
 		}
 	})
 }

@@ -4,13 +4,14 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/wirefence/wirefence/internal/stack"
 	"github.com/wirefence/wirefence/proxy"
 )
 
 // A replication connection to a database takes SQL too, as simple queries.
 func TestReplicationConnectionsWriteNothingUnchecked(t *testing.T) {
 	onEach(t, oldAndNew, func(t *testing.T, db *database) {
-		db.seal(t, "orders", 34)
+		db.Seal(t, "orders", 34)
 		strict := db.proxyWith(t, proxy.Options{UnfencedWrites: proxy.Reject, MaxStatement: 4 << 10})
 		large := insert + " -- " + strings.Repeat("x", 5<<10)
 		for name, c := range map[string]struct {
@@ -21,12 +22,12 @@ func TestReplicationConnectionsWriteNothingUnchecked(t *testing.T) {
 			want     string
 		}{
 			"unfenced":         {db.proxy, nil, "", "insert into cell values (9, 9)", ""},
-			"comment":          {db.proxy, nil, "", insert + " /*wirefence.token='orders=33'*/", "WF006"},
+			"comment":          {db.proxy, nil, "", insert + " /*wirefence.token='orders=33'*/", "WF001"},
 			"malformed":        {db.proxy, nil, "", insert + " /*wirefence.token='orders'*/", "WF004"},
-			"startup":          {db.proxy, []string{"wirefence.token", stale}, "", insert, "WF006"},
-			"startup options":  {db.proxy, []string{"options", "-c wirefence.token=" + stale}, "", insert, "WF006"},
-			"SET":              {db.proxy, nil, "set wirefence.token = '" + stale + "'", insert, "WF006"},
-			"set_config":       {db.proxy, nil, "select set_config('wirefence.token', '" + stale + "', false)", insert, "WF006"},
+			"startup":          {db.proxy, []string{"wirefence.token", stale}, "", insert, "WF001"},
+			"startup options":  {db.proxy, []string{"options", "-c wirefence.token=" + stale}, "", insert, "WF001"},
+			"SET":              {db.proxy, nil, "set wirefence.token = '" + stale + "'", insert, "WF001"},
+			"set_config":       {db.proxy, nil, "select set_config('wirefence.token', '" + stale + "', false)", insert, "WF001"},
 			"policy":           {strict, nil, "", insert, "WF002"},
 			"oversize, fenced": {strict, []string{"wirefence.token", stale}, "", large, "WF006"},
 			"oversize, policy": {strict, nil, "", large, "WF006"},
@@ -35,17 +36,17 @@ func TestReplicationConnectionsWriteNothingUnchecked(t *testing.T) {
 				conn := *db
 				conn.proxy = c.proxy
 				r := conn.connect(t, append([]string{"replication", "database"}, c.settings...)...)
-				r.must("IDENTIFY_SYSTEM")
+				r.Must("IDENTIFY_SYSTEM")
 				if c.before != "" {
-					r.must(c.before)
+					r.Must(c.before)
 				}
-				wantCode(t, r.simple(c.write), c.want)
-				r.must("IDENTIFY_SYSTEM")
+				stack.WantState(t, r.Simple(c.write), c.want)
+				r.Must("IDENTIFY_SYSTEM")
 			})
 		}
-		db.exec(t, "alter role postgres in database "+db.name+" set wirefence.token = '"+stale+"'")
+		db.Exec(t, "alter role postgres in database "+db.Name+" set wirefence.token = '"+stale+"'")
 		r := db.connect(t, "replication", "database")
-		r.fails(insert, "WF006")
+		r.Fails(insert, "WF001")
 		db.wantRows(t, 0)
 	})
 }

@@ -2,45 +2,38 @@ package fencingtest
 
 import (
 	"testing"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/wirefence/wirefence/internal/stack"
 	"github.com/wirefence/wirefence/proxy"
 )
 
 // proxyWith starts a proxy of the test's own before the database's server.
 func (db *database) proxyWith(t *testing.T, o proxy.Options) (addr string) {
 	t.Helper()
-	addr, stop, err := startProxy(db.Addr(), o)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(stop)
-	return addr
+	o.DrainTimeout = time.Second
+	return stack.Proxy(t, db.Postgres, o)
 }
 
-// counted is a database behind a proxy whose metrics the test reads.
-type counted struct {
-	*database
-	metrics *prometheus.Registry
-}
-
-func (db *database) counted(t *testing.T, o proxy.Options) *counted {
+// counted is the database behind a proxy whose metrics the test reads.
+func (db *database) counted(t *testing.T, o proxy.Options) *database {
 	t.Helper()
 	own := *db
-	c := &counted{&own, prometheus.NewRegistry()}
-	o.Registerer = c.metrics
+	own.metrics = prometheus.NewRegistry()
+	o.Registerer = own.metrics
 	own.proxy = db.proxyWith(t, o)
-	return c
+	return &own
 }
 
 // checks is how many checks the proxy has put in.
-func (c *counted) checks(t *testing.T) int { return c.metric(t, "wirefence_checks_total", nil) }
+func (db *database) checks(t *testing.T) int { return db.metric(t, "wirefence_checks_total", nil) }
 
 // metric sums a counter over the series that have all the labels.
-func (c *counted) metric(t *testing.T, name string, labels map[string]string) (sum int) {
+func (db *database) metric(t *testing.T, name string, labels map[string]string) (sum int) {
 	t.Helper()
-	families, err := c.metrics.Gather()
+	families, err := db.metrics.Gather()
 	if err != nil {
 		t.Fatal(err)
 	}

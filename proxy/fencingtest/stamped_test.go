@@ -1,13 +1,16 @@
 package fencingtest
 
 import (
+	"slices"
 	"strings"
 	"sync"
 	"testing"
 
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgproto3"
 
 	"github.com/wirefence/wirefence/fence"
+	"github.com/wirefence/wirefence/internal/stack"
 	"github.com/wirefence/wirefence/proxy"
 )
 
@@ -62,10 +65,12 @@ func TestAttemptsInStampedSessions(t *testing.T) {
 	}{"stale": {stale, oldAndNew}, "standby": {"", oldAndNew[1:]}, "good": {"lease=7", oldAndNew[:1]}} {
 		t.Run(name, func(t *testing.T) {
 			onEach(t, c.versions, func(t *testing.T, db *database) {
-				db.seal(t, "orders", 34)
-				db.seal(t, "lease", 7)
-				db.exec(t, attemptObjects)
-				tryAll(t, db.leased(t, newLease(c.stamp), proxy.Options{}), c.stamp != "lease=7")
+				db.Seal(t, "orders", 34)
+				db.Seal(t, "lease", 7)
+				db.Exec(t, attemptObjects)
+				// What is deferred to the COMMIT has run under the good stamp.
+				tryAll(t, db.leased(t, newLease(c.stamp), proxy.Options{}), c.stamp != "lease=7",
+					map[bool][]string{true: {"cursor WITH HOLD that runs at the COMMIT", "deferred trigger that runs at the COMMIT"}}[c.stamp == "lease=7"]...)
 			})
 		})
 	}
@@ -75,14 +80,21 @@ func TestAttemptsInStampedSessions(t *testing.T) {
 // more than past that policy.
 func TestAttemptsOnStandby(t *testing.T) {
 	onEach(t, oldAndNew, func(t *testing.T, db *database) {
-		db.seal(t, "orders", 34)
-		db.exec(t, attemptObjects)
+		db.Seal(t, "orders", 34)
+		db.Exec(t, attemptObjects)
 		own := db.leased(t, newLease(""), proxy.Options{})
 		for _, a := range attemptsWithoutFence {
 			t.Run(a.name, func(t *testing.T) {
 				c := own.connect(t)
-				wantCode(t, a.run(c, own), strings.Replace(a.want, "WF002", "WF007", 1), a.name)
-				_ = c.simple("commit")
+				c.attempt = true
+				err, want := a.run(c, own), strings.Replace(a.want, "WF002", "WF007", 1)
+				if c.refusal != nil {
+					err = c.refusal
+				}
+				if !slices.Contains(strings.Split(want, " "), stack.State(err)) {
+					t.Errorf("want %s, got %v", want, err)
+				}
+				_ = c.Simple("commit")
 				own.wantRows(t, 0)
 			})
 		}
@@ -91,33 +103,33 @@ func TestAttemptsOnStandby(t *testing.T) {
 
 // ways are forms of a write that carries nothing.
 var unfencedWrites = map[string]func(c *client, db *database) error{
-	"simple":          func(c *client, _ *database) error { return c.simple(insert) },
-	"extended":        func(c *client, _ *database) error { return c.extended(insert) },
+	"simple":          func(c *client, _ *database) error { return c.Simple(insert) },
+	"extended":        func(c *client, _ *database) error { return c.Extended(insert) },
 	"in a block":      texts("begin", "select 1", insert),
 	"behind a COMMIT": texts("begin; select 1; commit; " + insert),
 	"function":        texts("select writes(33)"),
 	"FOR UPDATE":      texts("select * from cell for update"),
-	"COPY":            func(c *client, _ *database) error { return c.copySimple("copy jobs from stdin", "33\tx") },
-	"COPY, extended":  func(c *client, _ *database) error { return c.copyIn("", "copy jobs from stdin", "33\tx") },
+	"COPY":            func(c *client, _ *database) error { return c.CopyIn("copy jobs from stdin", "33\tx") },
+	"COPY, extended":  func(c *client, _ *database) error { return c.CopyInExtended("", "copy jobs from stdin", "33\tx") },
 	"FunctionCall": func(c *client, db *database) error {
-		return firstError(c.exchange(1, db.call(c.t.(*testing.T), "writes(int)", "33")))
+		return stack.Err(c.Exchange(1, db.call(c.T, "writes(int)", "33")))
 	},
 	"prepared before": func(c *client, _ *database) error {
-		c.exchange(1, parseOf("w", insert), &pgproto3.Sync{})
-		return raw(c, bindOf("", "w"), executeOf(""))
+		c.Exchange(1, parseOf("w", insert), &pgproto3.Sync{})
+		return c.Batch(bindOf("", "w"), executeOf(""))
 	},
 	"EXECUTE":            texts("prepare w as "+insert, "execute w"),
 	"behind a savepoint": texts("begin", "savepoint a", "insert into cell values (60, 0)", "rollback to a", insert),
 	"cursor":             texts("begin", "declare c cursor for select writes(33)", "fetch c"),
 	"pipeline": func(c *client, _ *database) error {
-		return firstError(c.exchange(1, pipelined("begin", "select 1", insert, "commit", "")...))
+		return stack.Err(c.Exchange(1, pipelined("begin", "select 1", insert, "commit", "")...))
 	},
 	"DO": texts("do $$ begin insert into jobs values (33); end $$"),
 }
 
 func TestUnfencedWritesAreStamped(t *testing.T) {
 	onEach(t, everyVersion, func(t *testing.T, db *database) {
-		db.seal(t, "orders", 34)
+		db.Seal(t, "orders", 34)
 		l := newLease("")
 		own := db.leased(t, l, proxy.Options{})
 		for name, write := range unfencedWrites {
@@ -126,20 +138,23 @@ func TestUnfencedWritesAreStamped(t *testing.T) {
 			} {
 				l.set(c.stamp)
 				conn := own.connect(t)
-				conn.refusable = c.want != ""
+				conn.attempt = c.want != ""
 				err := write(conn, own)
-				if got := code(err); got != c.want && got != "25P02" {
+				if conn.refusal != nil {
+					err = conn.refusal
+				}
+				if got := stack.State(err); got != c.want {
 					t.Errorf("%s, stamped %q: got %q, want %q (%v)", name, c.stamp, got, c.want, err)
 				}
 				if c.want == "" {
-					_ = conn.simple("commit")
+					_ = conn.Simple("commit")
 				}
-				_ = conn.simple("rollback")
+				_ = conn.Simple("rollback")
 				if rows := own.rows(t); c.want != "" && rows != 0 {
 					t.Errorf("%s, stamped %q: %d rows", name, c.stamp, rows)
 				}
-				own.exec(t, "truncate jobs")
-				own.exec(t, "delete from cell")
+				own.Exec(t, "truncate jobs")
+				own.Exec(t, "delete from cell")
 			}
 		}
 	})
@@ -148,34 +163,35 @@ func TestUnfencedWritesAreStamped(t *testing.T) {
 // Who carries a fence is served as by any proxy, and reads are on standby too.
 func TestOwnFencesGoBeforeTheStamp(t *testing.T) {
 	onEach(t, oldAndNew, func(t *testing.T, db *database) {
-		db.seal(t, "orders", 34)
-		db.seal(t, "lease", 7)
+		db.Seal(t, "orders", 34)
+		db.Seal(t, "lease", 7)
 		for _, stamp := range []string{"lease=7", "lease=6", ""} {
 			own := db.leased(t, newLease(stamp), proxy.Options{Resource: "orders"})
 			unfenced := map[string]string{"lease=7": "", "lease=6": "WF001", "": "WF007"}[stamp]
 			for _, p := range protocols {
 				for token, want := range map[string]string{"34": "", "33": "WF001"} {
 					c := own.connect(t)
-					wantCode(t, p.run(c, insert+" /*wirefence.token='"+token+"'*/"), want, stamp, p.name, "comment")
-					wantCode(t, p.run(c, insert), unfenced, stamp, p.name, "behind a comment")
-					c.must("set wirefence.token = '" + token + "'")
-					wantCode(t, p.run(c, insert), want, stamp, p.name, "SET")
-					c.must("reset wirefence.token")
-					wantCode(t, p.run(c, insert), unfenced, stamp, p.name, "RESET")
-					c.must("begin", "set local wirefence.token = '"+token+"'")
-					wantCode(t, p.run(c, insert), want, stamp, p.name, "SET LOCAL")
-					c.must("rollback")
-					wantCode(t, p.run(c, insert), unfenced, stamp, p.name, "behind the ROLLBACK")
-					wantCode(t, p.run(c, "select count(*), now(), upper('x') from jobs"), "", stamp, p.name, "a read")
+					stack.WantState(t, p.run(c, insert+" /*wirefence.token='"+token+"'*/"), want, stamp, p.name, "comment")
+					stack.WantState(t, p.run(c, insert), unfenced, stamp, p.name, "behind a comment")
+					c.Must("set wirefence.token = '" + token + "'")
+					stack.WantState(t, p.run(c, insert), want, stamp, p.name, "SET")
+					c.Must("reset wirefence.token")
+					stack.WantState(t, p.run(c, insert), unfenced, stamp, p.name, "RESET")
+					c.Must("begin", "set local wirefence.token = '"+token+"'")
+					stack.WantState(t, p.run(c, insert), want, stamp, p.name, "SET LOCAL")
+					c.Must("rollback")
+					stack.WantState(t, p.run(c, insert), unfenced, stamp, p.name, "behind the ROLLBACK")
+					read := strings.Replace(unfenced, "WF007", "", 1)
+					stack.WantState(t, p.run(c, "select count(*), now(), upper('x') from jobs"), read, stamp, p.name, "a read")
 					s := own.connect(t, "options", "-c wirefence.token="+token)
-					wantCode(t, p.run(s, insert), want, stamp, p.name, "startup options")
+					stack.WantState(t, p.run(s, insert), want, stamp, p.name, "startup options")
 				}
 			}
 		}
-		db.exec(t, "alter role app in database "+db.name+" set wirefence.token = 'orders=34'")
+		db.Exec(t, "alter role app in database "+db.Name+" set wirefence.token = 'orders=34'")
 		c := db.leased(t, newLease(""), proxy.Options{}).connect(t, "user", "app")
-		wantCode(t, c.simple(insert), "", "ALTER ROLE")
-		wantCode(t, c.extended(insert), "", "ALTER ROLE")
+		stack.WantState(t, c.Simple(insert), "", "ALTER ROLE")
+		stack.WantState(t, c.Extended(insert), "", "ALTER ROLE")
 	})
 }
 
@@ -183,64 +199,64 @@ func TestOwnFencesGoBeforeTheStamp(t *testing.T) {
 // may commit, but it writes no more; with a new grant it is checked anew.
 func TestTheLeaseEndsInATransaction(t *testing.T) {
 	onEach(t, oldAndNew, func(t *testing.T, db *database) {
-		db.seal(t, "orders", 34)
+		db.Seal(t, "orders", 34)
 		l := newLease("orders=34")
 		own := db.leased(t, l, proxy.Options{})
 		c := own.connect(t)
-		c.must("begin", insert)
+		c.Must("begin", insert)
 		l.set("")
-		c.must("select count(*) from jobs", "commit")
+		c.Must("select count(*) from jobs", "commit")
 		own.wantRows(t, 1)
 
 		l.set("orders=34")
-		c.must("begin", insert)
+		c.Must("begin", insert)
 		l.set("")
-		all := c.exchange(1, &pgproto3.Query{String: "select 1; " + insert})
-		if codes := errorsIn(all); len(codes) != 1 || codes[0] != "WF007" || status(all) != "E" {
-			t.Errorf("%v, status %s", codes, status(all))
+		all := c.Exchange(1, &pgproto3.Query{String: "select 1; " + insert})
+		if codes := stack.States(all); len(codes) != 1 || codes[0] != "WF007" || string(c.TxStatus()) != "E" {
+			t.Errorf("%v, status %s", codes, string(c.TxStatus()))
 		}
-		for _, m := range all {
-			if m.kind == "ErrorResponse" && !(strings.Contains(m.text, `"Severity":"ERROR"`) && strings.Contains(m.text, "worker-b") && strings.Contains(m.text, "role=leader")) {
-				t.Errorf("the refusal says %s", m.text)
-			}
+		refusal := stack.Err(all).(*pgconn.PgError)
+		if text := refusal.Message + refusal.Detail + refusal.Hint; refusal.Severity != "ERROR" || !strings.Contains(text, "worker-b") || !strings.Contains(text, "role=leader") {
+			t.Errorf("the refusal says %+v", refusal)
 		}
-		c.must("rollback")
+		c.Must("rollback")
 		own.wantRows(t, 1)
 
 		l.set("orders=34")
-		c.must("begin", insert)
+		c.Must("begin", insert)
 		l.set("orders=36") // never granted
-		c.fails(insert, "WF003")
-		c.must("rollback")
+		c.Fails(insert, "WF003")
+		c.Must("rollback")
 		own.wantRows(t, 1)
 	})
 }
 
-// What no check can be put before is refused from every session; and shadow mode
-// lets it pass.
+// What no check can be put before runs under a hold of the stamp; a text that isn't
+// read is refused from every session; and shadow mode lets it pass.
 func TestWhatCannotBeStamped(t *testing.T) {
 	onEach(t, oldAndNew, func(t *testing.T, db *database) {
-		db.seal(t, "orders", 34)
+		db.Seal(t, "orders", 34)
 		l := newLease("orders=34")
 		own := db.leased(t, l, proxy.Options{MaxStatement: 4 << 10})
 		large := insert + " -- " + strings.Repeat("x", 5<<10)
-		for _, c := range []struct{ stamp, concurrently, large string }{{"orders=34", "WF006", "WF006"}, {"", "WF007", "WF006"}} {
-			l.set(c.stamp)
+		for stamp, want := range map[string]string{"orders=34": "", "orders=33": "WF001", "": "WF007"} {
+			l.set(stamp)
 			for _, p := range protocols[:2] {
 				conn := own.connect(t)
-				wantCode(t, p.run(conn, "create index concurrently i on jobs (token)"), c.concurrently, c.stamp, p.name)
-				wantCode(t, p.run(conn, large), c.large, c.stamp, p.name)
-				wantCode(t, p.run(conn, "vacuum jobs"), "", c.stamp, p.name)
+				stack.WantState(t, p.run(conn, large), "WF006", stamp, p.name)
+				for _, sql := range []string{"create index concurrently i on jobs (token)", "drop index concurrently i", "vacuum jobs", "call committing()"} {
+					stack.WantState(t, p.run(conn, sql), want, stamp, p.name, sql)
+				}
 			}
 			replication := own.connect(t, "replication", "database")
-			wantCode(t, replication.simple(insert), c.concurrently, c.stamp, "on a replication connection")
-			replication.must("IDENTIFY_SYSTEM")
+			stack.WantState(t, replication.Simple(insert), want, stamp, "on a replication connection")
+			replication.Must("IDENTIFY_SYSTEM")
 		}
-		own.wantRows(t, 0)
+		own.wantRows(t, 2*2+1)
 		shadow := db.counted(t, proxy.Options{Lease: newLease(""), Mode: proxy.Shadow})
 		conn := shadow.connect(t)
-		conn.must(insert, "insert into cell values (61, 0)")
-		wantCode(t, conn.extended(insert), "")
+		conn.Must(insert, "insert into cell values (61, 0)")
+		stack.WantState(t, conn.Extended(insert), "")
 		if n := shadow.metric(t, "wirefence_refusals_total", map[string]string{"sqlstate": "WF007", "shadow": "true"}); n != 3 {
 			t.Errorf("%d refusals counted, want 3", n)
 		}

@@ -2,6 +2,7 @@ package fencingtest
 
 import (
 	"context"
+	"crypto/tls"
 	"fmt"
 	"net"
 	"net/http"
@@ -13,6 +14,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgproto3"
 
 	"github.com/wirefence/wirefence/internal/authority"
 	"github.com/wirefence/wirefence/internal/stack"
@@ -23,17 +25,17 @@ import (
 type standby struct {
 	*database
 	*stack.Running
-	lease   *lease
-	metrics *prometheus.Registry
+	lease *lease
 }
 
 func newStandby(t *testing.T, o proxy.Options) *standby {
 	t.Helper()
-	db := newDatabase(t, 15, template)
-	db.seal(t, "orders", 34)
-	own, metrics := *db, prometheus.NewRegistry()
-	o.Lease, o.Upstream, o.Registerer = newLease(""), "postgres://"+db.Addr()+"/", metrics
-	s := &standby{&own, stack.Serve(t, o), o.Lease.(*lease), metrics}
+	db := newDatabase(t, 15)
+	db.Seal(t, "orders", 34)
+	own := *db
+	own.metrics = prometheus.NewRegistry()
+	o.Lease, o.Upstream, o.Registerer = newLease(""), "postgres://"+db.Addr()+"/", own.metrics
+	s := &standby{&own, stack.Serve(t, o), o.Lease.(*lease)}
 	own.proxy = s.Running.Addr
 	return s
 }
@@ -42,9 +44,9 @@ func newStandby(t *testing.T, o proxy.Options) *standby {
 func (s *standby) comes(t *testing.T) <-chan error {
 	over := make(chan error, 1)
 	go func() {
-		c, err := s.dial(t, s.proxy)
+		c, err := stack.TryLogin(t, s.proxy, s.Name)
 		if err == nil {
-			err = c.simple(insert)
+			err = c.Simple(insert)
 		}
 		over <- err
 	}()
@@ -54,17 +56,12 @@ func (s *standby) comes(t *testing.T) <-chan error {
 // waiting returns when so many clients wait for the lease.
 func (s *standby) waiting(t *testing.T, want int) {
 	t.Helper()
-	c := counted{s.database, s.metrics}
-	for deadline := time.Now().Add(patience); c.gauge(t, "wirefence_standby_waiting") != want; time.Sleep(time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("%d clients wait, not %d", c.gauge(t, "wirefence_standby_waiting"), want)
-		}
-	}
+	stack.Eventually(t, fmt.Sprintf("%d clients wait", want), func() bool { return s.gauge(t, "wirefence_standby_waiting") == want })
 }
 
-func (c *counted) gauge(t *testing.T, name string) int {
+func (db *database) gauge(t *testing.T, name string) int {
 	t.Helper()
-	families, err := c.metrics.Gather()
+	families, err := db.metrics.Gather()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -77,17 +74,6 @@ func (c *counted) gauge(t *testing.T, name string) int {
 	return 0
 }
 
-// ends reads on until the session does, and returns why.
-func (c *client) ends() error {
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
-	defer cancel()
-	for {
-		if err := c.WaitForNotification(ctx); err != nil {
-			return err
-		}
-	}
-}
-
 // With refuse and wait there are sessions only while the lease is held: when it is
 // lost each ends with its transaction.
 func TestSessionsEndWithTheLease(t *testing.T) {
@@ -98,22 +84,22 @@ func TestSessionsEndWithTheLease(t *testing.T) {
 			s := newStandby(t, proxy.Options{Standby: mode})
 			s.lease.set("orders=34")
 			idle, busy, stubborn := s.connect(t), s.connect(t), s.connect(t)
-			busy.must("begin", insert)
-			stubborn.must("begin", insert)
+			busy.Must("begin", insert)
+			stubborn.Must("begin", insert)
 			s.lease.set("")
-			wantCode(t, idle.ends(), "57P01", "idle")
-			busy.must("select 1")
-			if err := busy.simple("commit"); err != nil && code(err) != "57P01" {
+			stack.WantState(t, idle.End(), "57P01", "idle")
+			busy.Must("select 1")
+			if err := busy.Simple("commit"); err != nil && stack.State(err) != "57P01" {
 				t.Errorf("the COMMIT of what was checked: %v", err)
 			}
-			wantCode(t, stubborn.simple(insert), "WF007", "a write behind the loss")
-			_ = stubborn.simple("rollback")
-			if err := stubborn.simple("select 1"); code(err) != "57P01" && !stubborn.IsClosed() {
+			stack.WantState(t, stubborn.Simple(insert), "WF007", "a write behind the loss")
+			_ = stubborn.Simple("rollback")
+			if err := stubborn.Simple("select 1"); stack.State(err) != "57P01" && !stubborn.Ended() {
 				t.Errorf("behind its transaction: %v", err)
 			}
 			s.wantRows(t, 1)
 			s.lease.set("orders=34")
-			s.connect(t).must(insert)
+			s.connect(t).Must(insert)
 		})
 	}
 }
@@ -122,26 +108,26 @@ func TestReadOnlyStandbyKeepsItsSessions(t *testing.T) {
 	t.Parallel()
 	s := newStandby(t, proxy.Options{})
 	c := s.connect(t)
-	c.must("select count(*) from jobs")
-	c.fails(insert, "WF007")
+	c.Must("select count(*) from jobs")
+	c.Fails(insert, "WF007")
 	s.lease.set("orders=34")
-	c.must(insert)
+	c.Must(insert)
 	s.lease.set("")
-	c.fails(insert, "WF007")
-	c.must("select 1")
+	c.Fails(insert, "WF007")
+	c.Must("select 1")
 }
 
 // Refused with 57P03, a client of libpq's kind goes to its next host.
 func TestRefusingStandby(t *testing.T) {
 	t.Parallel()
 	s := newStandby(t, proxy.Options{Standby: proxy.Refuse})
-	_, err := s.dial(t, s.proxy)
-	wantCode(t, err, "57P03")
+	_, err := stack.TryLogin(t, s.proxy, s.Name)
+	stack.WantState(t, err, "57P03")
 	if text := fmt.Sprint(err); !strings.Contains(text, `the lease of "orders" is not held here`) {
 		t.Errorf("refused by %s", text)
 	}
 	leader := s.leased(t, newLease("orders=34"), proxy.Options{Standby: proxy.Refuse})
-	cfg, err := pgconn.ParseConfig(fmt.Sprintf("postgres://postgres@%s,%s/%s?sslmode=disable", s.proxy, leader.proxy, s.name))
+	cfg, err := pgconn.ParseConfig(fmt.Sprintf("postgres://postgres@%s,%s/%s?sslmode=disable", s.proxy, leader.proxy, s.Name))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -164,10 +150,10 @@ func TestWaitingStandby(t *testing.T) {
 	s.lease.set("orders=34")
 	busy := s.connect(t)
 	plain := s.comes(t)
-	wantCode(t, <-plain, "", "while the lease is held")
+	stack.WantState(t, <-plain, "", "while the lease is held")
 	s.truncate(t)
 
-	busy.must("begin") // it stays
+	busy.Must("begin") // it stays
 	s.lease.set("")
 	all := []<-chan error{s.comes(t), s.comesByTLS(t)}
 	s.waiting(t, 2)
@@ -175,7 +161,7 @@ func TestWaitingStandby(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := gone.Write(startupPacket(s.name)); err != nil {
+	if _, err := gone.Write(stack.Startup(pgproto3.ProtocolVersion30, s.Name)); err != nil {
 		t.Fatal(err)
 	}
 	s.waiting(t, 3)
@@ -183,27 +169,25 @@ func TestWaitingStandby(t *testing.T) {
 	s.waiting(t, 2)
 
 	over := make(chan error, 1)
-	go func() { over <- busy.simple("select pg_sleep(600)") }()
-	for running := false; !running; {
-		running = value[bool](t, s.database, "select exists(select from pg_stat_activity where query like 'select pg_sleep(600)%' and state = 'active')")
-	}
-	if err := busy.CancelRequest(t.Context()); err != nil {
-		t.Error(err)
-	}
-	wantCode(t, <-over, "57014", "a cancel request on standby")
+	go func() { over <- busy.Simple("select pg_sleep(600)") }()
+	stack.Eventually(t, "it sleeps", func() bool {
+		return stack.Value[bool](t, s.database.DB, "select exists(select from pg_stat_activity where wait_event = 'PgSleep' and datname = current_database())")
+	})
+	busy.Cancel()
+	stack.WantState(t, <-over, "57014", "a cancel request on standby")
 
 	s.lease.set("orders=34")
 	for _, waited := range all {
-		wantCode(t, <-waited, "", "a client that waited")
+		stack.WantState(t, <-waited, "", "a client that waited")
 	}
 	s.wantRows(t, 2)
 
 	s.lease.set("")
 	last := s.comes(t)
 	s.waiting(t, 1)
-	_ = busy.simple("rollback")
+	_ = busy.Simple("rollback")
 	s.Drain()
-	wantCode(t, <-last, "57P01", "a client that waits for a proxy that ends")
+	stack.WantState(t, <-last, "57P01", "a client that waits for a proxy that ends")
 	if err := s.Wait(); err != nil {
 		t.Error(err)
 	}
@@ -212,29 +196,23 @@ func TestWaitingStandby(t *testing.T) {
 func TestWaitingStandbyHasEnough(t *testing.T) {
 	t.Parallel()
 	s := newStandby(t, proxy.Options{Standby: proxy.Wait, StandbyWait: 50 * time.Millisecond})
-	wantCode(t, <-s.comes(t), "57P03")
+	stack.WantState(t, <-s.comes(t), "57P03")
 	s.waiting(t, 0)
 }
 
-func (db *database) truncate(t *testing.T) { t.Helper(); db.exec(t, "truncate jobs") }
+func (db *database) truncate(t *testing.T) { t.Helper(); db.Exec(t, "truncate jobs") }
 
 func (s *standby) comesByTLS(t *testing.T) <-chan error {
+	c := stack.DialTLS(t, s.proxy, &tls.Config{InsecureSkipVerify: true})
 	over := make(chan error, 1)
 	go func() {
-		conn, err := pgconn.Connect(context.Background(), fmt.Sprintf("postgres://postgres@%s/%s?sslmode=require", s.proxy, s.name))
+		err := c.Login(s.Name)
 		if err == nil {
-			_, err = conn.Exec(context.Background(), insert).ReadAll()
-			_ = conn.Close(context.Background())
+			err = c.Simple(insert)
 		}
 		over <- err
 	}()
 	return over
-}
-
-// startupPacket asks for a session of the superuser.
-func startupPacket(database string) []byte {
-	body := "\x00\x03\x00\x00user\x00postgres\x00database\x00" + database + "\x00\x00"
-	return append([]byte{0, 0, 0, byte(len(body) + 4)}, body...)
 }
 
 func TestReadyByRole(t *testing.T) {

@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"github.com/jackc/pgx/v5/pgproto3"
+
+	"github.com/wirefence/wirefence/internal/stack"
 )
 
 // query is a simple query; anything else is sent as it is.
@@ -35,11 +37,11 @@ var scripts = [][][]pgproto3.FrontendMessage{
 	{query("copy (insert into jobs values (1) returning *) to stdout")},
 	{query("insert into cell values (1, 1)"), query("insert into cell values (10, 1) on conflict do nothing")},
 	{query("listen x; notify x, 'y'")},
-	{append(batch("insert into jobs values (1) returning *"), &pgproto3.Sync{}), append(batch("update cell set n = 1"), &pgproto3.Sync{})},
-	{append(batch("insert into jobs values (1, 'ü', nö)"), &pgproto3.Sync{}), append(batch("insert into jobs values (1)"), &pgproto3.Sync{})},
-	{append(batch("select 'ü', missing"), &pgproto3.Sync{}), append(batch("delete from cell returning *"), &pgproto3.Sync{})},
-	{append(slices.Concat(batch("insert into jobs values (1)"), batch("select count(*) from jobs"), batch("select 1/0"), batch("insert into jobs values (1)")), &pgproto3.Sync{})},
-	{append(slices.Concat(batch("begin"), batch("insert into jobs values (1)"), batch("select * from jobs")), &pgproto3.Sync{}), query("table jobs"), query("rollback")},
+	{append(stack.Unnamed("insert into jobs values (1) returning *"), &pgproto3.Sync{}), append(stack.Unnamed("update cell set n = 1"), &pgproto3.Sync{})},
+	{append(stack.Unnamed("insert into jobs values (1, 'ü', nö)"), &pgproto3.Sync{}), append(stack.Unnamed("insert into jobs values (1)"), &pgproto3.Sync{})},
+	{append(stack.Unnamed("select 'ü', missing"), &pgproto3.Sync{}), append(stack.Unnamed("delete from cell returning *"), &pgproto3.Sync{})},
+	{append(slices.Concat(stack.Unnamed("insert into jobs values (1)"), stack.Unnamed("select count(*) from jobs"), stack.Unnamed("select 1/0"), stack.Unnamed("insert into jobs values (1)")), &pgproto3.Sync{})},
+	{append(slices.Concat(stack.Unnamed("begin"), stack.Unnamed("insert into jobs values (1)"), stack.Unnamed("select * from jobs")), &pgproto3.Sync{}), query("table jobs"), query("rollback")},
 	{{&pgproto3.Parse{Name: "w", Query: "insert into jobs values ($1, $2) returning *", ParameterOIDs: []uint32{20, 25}}, &pgproto3.Describe{ObjectType: 'S', Name: "w"}, &pgproto3.Sync{}},
 		{&pgproto3.Bind{PreparedStatement: "w", Parameters: [][]byte{[]byte("1"), []byte("é")}}, &pgproto3.Execute{}, &pgproto3.Sync{}},
 		{&pgproto3.Bind{PreparedStatement: "w", Parameters: [][]byte{[]byte("x"), nil}}, &pgproto3.Execute{}, &pgproto3.Sync{}},
@@ -47,7 +49,7 @@ var scripts = [][][]pgproto3.FrontendMessage{
 	{query("begin"), {&pgproto3.Parse{Query: "select writes(a) from generate_series(1, 5) a"}, &pgproto3.Bind{DestinationPortal: "p"}, &pgproto3.Execute{Portal: "p", MaxRows: 2}, &pgproto3.Sync{}},
 		{&pgproto3.Execute{Portal: "p", MaxRows: 2}, &pgproto3.Execute{Portal: "p"}, &pgproto3.Close{ObjectType: 'P', Name: "p"}, &pgproto3.Sync{}}, query("commit")},
 	{{&pgproto3.Parse{Query: "update cell set n = 1"}, &pgproto3.Bind{}, &pgproto3.Execute{}, &pgproto3.Bind{}, &pgproto3.Execute{}, &pgproto3.Sync{}}},
-	{append(batch("call proc()"), &pgproto3.Sync{}), append(batch("do $$ begin raise notice 'x'; insert into jobs values (1); end $$"), &pgproto3.Sync{}), append(batch("call missing()"), &pgproto3.Sync{})},
+	{append(stack.Unnamed("call proc()"), &pgproto3.Sync{}), append(stack.Unnamed("do $$ begin raise notice 'x'; insert into jobs values (1); end $$"), &pgproto3.Sync{}), append(stack.Unnamed("call missing()"), &pgproto3.Sync{})},
 }
 
 // varying is what differs between two connections, or with the length of the text.
@@ -55,8 +57,12 @@ var varying = regexp.MustCompile(`"PID":\d+|"File":"[^"]*"|"Line":\d+`)
 
 func (c *client) play(script [][]pgproto3.FrontendMessage) (all []string) {
 	for _, step := range script {
-		for _, m := range c.exchange(1, step...) {
-			all = append(all, m.kind+" "+varying.ReplaceAllString(m.text, ""))
+		for _, m := range c.Exchange(1, step...) {
+			text, err := json.Marshal(m.Backend())
+			if err != nil {
+				c.T.Fatal(err)
+			}
+			all = append(all, varying.ReplaceAllString(string(text), ""))
 		}
 	}
 	return all
@@ -64,16 +70,13 @@ func (c *client) play(script [][]pgproto3.FrontendMessage) (all []string) {
 
 func TestAnswersAreTheClientsOwn(t *testing.T) {
 	onEach(t, everyVersion, func(t *testing.T, db *database) {
-		db.seal(t, "orders", 34)
+		db.Seal(t, "orders", 34)
 		reset := func() {
-			db.exec(t, "truncate jobs, cell; insert into cell values (1, 0), (2, 0), (3, 0); alter sequence counter restart")
+			db.Exec(t, "truncate jobs, cell; insert into cell values (1, 0), (2, 0), (3, 0); alter sequence counter restart")
 		}
 		for i, script := range scripts {
 			reset()
-			direct, err := db.dial(t, db.Addr())
-			if err != nil {
-				t.Fatal(err)
-			}
+			direct := db.connectTo(t, db.Addr())
 			want := direct.play(script)
 			for name, settings := range map[string][]string{"unfenced": nil, "variable": {"wirefence.token", "orders=34"}, "comment": nil} {
 				reset()

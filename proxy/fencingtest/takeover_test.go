@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/wirefence/wirefence/fence"
+	"github.com/wirefence/wirefence/internal/stack"
 )
 
 // slot is a replication slot: what it tells is the order of commits.
@@ -21,12 +22,12 @@ type slot struct {
 
 func newSlot(t *testing.T, db *database) *slot {
 	t.Helper()
-	s := &slot{db, "slot_" + db.name}
-	db.exec(t, "select pg_create_logical_replication_slot($1, 'test_decoding')", s.name)
+	s := &slot{db, "slot_" + db.Name}
+	stack.MustExec(t, db.Admin, "select pg_create_logical_replication_slot($1, 'test_decoding')", s.name)
 	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), patience)
+		ctx, cancel := context.WithTimeout(context.Background(), stack.Patience)
 		defer cancel()
-		if _, err := db.admin.Exec(ctx, "select pg_drop_replication_slot($1)", s.name); err != nil {
+		if _, err := db.Admin.Exec(ctx, "select pg_drop_replication_slot($1)", s.name); err != nil {
 			t.Error(err)
 		}
 	})
@@ -42,9 +43,9 @@ var (
 // with the negative of a token where it was recorded as the resource's last.
 func (s *slot) commits(t *testing.T) (tokens []int64) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := context.WithTimeout(context.Background(), stack.Patience)
 	defer cancel()
-	rows, err := s.db.admin.Query(ctx, "select data from pg_logical_slot_get_changes($1, null, null, 'include-xids', '0')", s.name)
+	rows, err := s.db.Admin.Query(ctx, "select data from pg_logical_slot_get_changes($1, null, null, 'include-xids', '0')", s.name)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -87,7 +88,7 @@ func (db *database) newLoop(t *testing.T, token, way int) *loop {
 	t.Helper()
 	l := &loop{db.connect(t, "user", "app"), token, way % ways}
 	if l.way&1 == 0 {
-		l.must(fmt.Sprintf("set wirefence.token = 'orders=%d'", token))
+		l.Must(fmt.Sprintf("set wirefence.token = 'orders=%d'", token))
 	}
 	return l
 }
@@ -107,8 +108,8 @@ func (l *loop) write() error {
 		err = p.run(l.client, sql)
 	}
 	if err != nil {
-		if !l.IsClosed() {
-			_ = l.simple("rollback")
+		if !l.Ended() {
+			_ = l.Simple("rollback")
 		}
 		return err
 	}
@@ -130,10 +131,10 @@ const preemptAfter = 500 * time.Millisecond
 
 func TestTakeoverBySeal(t *testing.T) {
 	onEach(t, oldAndNew, func(t *testing.T, db *database) {
-		db.seal(t, "orders", 33)
+		db.Seal(t, "orders", 33)
 		testTakeover(t, db, func() {
 			began := time.Now()
-			sealed, err := fence.Seal(t.Context(), db.admin, fence.Grant{Resource: "orders", Token: 34, Holder: "b"})
+			sealed, err := fence.Seal(t.Context(), db.Admin, fence.Grant{Resource: "orders", Token: 34, Holder: "b"})
 			if took := time.Since(began); err != nil || !sealed || took > preemptAfter+time.Second {
 				t.Errorf("sealed: %v after %v, %v", sealed, took, err)
 			}
@@ -144,8 +145,8 @@ func TestTakeoverBySeal(t *testing.T) {
 // Tokens of any lock service: nobody seals, the first writer with 34 takes over.
 func TestTakeoverByUse(t *testing.T) {
 	onEach(t, oldAndNew, func(t *testing.T, db *database) {
-		db.connect(t).must("insert into cell values (4, 0) /*wirefence.token='orders=33'*/")
-		if advance := value[string](t, db, "select advance from wirefence.resource_locks"); advance != "use" {
+		db.connect(t).Must("insert into cell values (4, 0) /*wirefence.token='orders=33'*/")
+		if advance := stack.Value[string](t, db.DB, "select advance from wirefence.resource_locks"); advance != "use" {
 			t.Fatalf("the resource advances on %s", advance)
 		}
 		testTakeover(t, db, func() {})
@@ -153,12 +154,12 @@ func TestTakeoverByUse(t *testing.T) {
 }
 
 func testTakeover(t *testing.T, db *database, takeOver func()) {
-	db.exec(t, "update wirefence.resource_locks set preempt_after = $1", preemptAfter)
+	stack.MustExec(t, db.Admin, "update wirefence.resource_locks set preempt_after = $1", preemptAfter)
 	order := newSlot(t, db)
 	zombie := db.connect(t, "user", "app")
-	zombie.must("begin", "insert into jobs values (33, 'idle') /*wirefence.token='orders=33'*/")
+	zombie.Must("begin", "insert into jobs values (33, 'idle') /*wirefence.token='orders=33'*/")
 
-	deadline, cancel := context.WithTimeout(t.Context(), patience)
+	deadline, cancel := context.WithTimeout(t.Context(), stack.Patience)
 	defer cancel()
 	var loops sync.WaitGroup
 	older, newer := newGate(16*5), newGate(4*5)
@@ -167,12 +168,12 @@ func testTakeover(t *testing.T, db *database, takeOver func()) {
 		loops.Go(func() {
 			// On a busy machine one statement may take longer than preemptAfter:
 			// then it is ended like any older transaction.
-			if got := code(l.run(older, deadline)); got != "WF001" && got != "57P01" {
+			if got := stack.State(l.run(older, deadline)); got != "WF001" && got != "57P01" {
 				t.Errorf("a writer with token 33, way %d, ended with %q", l.way, got)
 			}
 			// A zombie doesn't give up.
-			if !l.IsClosed() {
-				wantCode(t, l.write(), "WF001", l.way)
+			if !l.Ended() {
+				stack.WantState(t, l.write(), "WF001", l.way)
 			}
 		})
 	}
@@ -190,7 +191,7 @@ func testTakeover(t *testing.T, db *database, takeOver func()) {
 	newer.wait(t)
 	stop()
 	loops.Wait()
-	if err := zombie.simple("commit"); err == nil {
+	if err := zombie.Simple("commit"); err == nil {
 		t.Error("the idle zombie's COMMIT succeeded")
 	}
 

@@ -3,69 +3,67 @@ package fencingtest
 import (
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgproto3"
 
-	"github.com/wirefence/wirefence/proxy"
+	"github.com/wirefence/wirefence/internal/stack"
 )
 
-// calls is how often the open transaction has been checked, by the server's
-// own count.
-func (c *client) calls() string {
-	c.t.Helper()
-	return c.text("select coalesce(sum(calls), 0) from pg_stat_xact_user_functions where funcname = 'check'")
-}
-
-func TestOneCheckForATransaction(t *testing.T) {
-	onEach(t, oldAndNew, func(t *testing.T, shared *database) {
-		shared.seal(t, "orders", 34)
-		shared.seal(t, "bills", 7)
-		db := shared.counted(t, proxy.Options{})
-		var c *client
-		want := func(checks int, why string) {
-			t.Helper()
-			if got := c.calls(); got != fmt.Sprint(checks) {
-				t.Errorf("%s: the transaction was checked %s times, want %d", why, got, checks)
-			}
-		}
-		for _, p := range protocols[:2] {
-			c = db.connect(t, "track_functions", "all") // its counts begin at 0
-			c.must("set wirefence.token = 'orders=34'", "begin")
-			want(0, "BEGIN")
-			for range 3 {
-				wantCode(t, p.run(c, "insert into jobs values (34)"), "")
-			}
-			want(1, "three writes")
-			c.must("select * from cell", "savepoint a")
-			wantCode(t, p.run(c, "insert into jobs values (34)"), "")
-			want(1, "a write behind a savepoint")
-			c.must("rollback to a")
-			wantCode(t, p.run(c, "insert into jobs values (34)"), "")
-			want(2, "ROLLBACK TO")
-			c.must("release a")
-			wantCode(t, p.run(c, "insert into jobs values (34)"), "")
-			want(3, "RELEASE")
-			wantCode(t, p.run(c, "insert into jobs values (34) /*wirefence.token='bills=7'*/"), "")
-			want(4, "another fence")
-			wantCode(t, p.run(c, "insert into jobs values (34)"), "")
-			want(4, "the first fence again")
-			c.must("set wirefence.token = 'bills=7'")
-			wantCode(t, p.run(c, "insert into jobs values (34)"), "")
-			want(5, "another value of the variable")
-			c.must("commit", "reset wirefence.token", "select 1")
+// In an isolated session a check stands in each message that needs one; a busy one asks
+// for its hold from time to time.
+func TestHowOftenIsChecked(t *testing.T) {
+	onBoth(t, oldAndNew, func(t *testing.T, db *database) {
+		db.Seal(t, "orders", 34)
+		for _, p := range protocols {
+			c := db.connect(t)
 			before := db.checks(t)
-			wantCode(t, p.run(c, "insert into jobs values (34)"), "")
-			c.must("begin", "insert into jobs values (34)", "commit")
+			want := func(checks int, why string) {
+				t.Helper()
+				n := db.checks(t) - before
+				switch before += n; {
+				case !db.busy && n != checks:
+					t.Errorf("%s, %s: %d checks, want %d", why, p.name, n, checks)
+				case db.busy && n > 2:
+					t.Errorf("%s, %s: %d checks under a hold", why, p.name, n)
+				}
+			}
+			stack.WantState(t, p.run(c, "insert into jobs values (34)"), "")
+			c.Must("begin", "insert into jobs values (34)", "savepoint a", "insert into jobs values (34)", "rollback to a", "commit")
 			if n := db.checks(t) - before; n != 0 {
 				t.Errorf("%d checks without a fence", n)
 			}
-		}
-		before := db.checks(t)
-		c.must("set wirefence.token = 'orders=34'", "insert into jobs values (34); insert into jobs values (34); commit; insert into jobs values (34)")
-		if n := db.checks(t) - before; n != 2 {
-			t.Errorf("%d checks in a message of two transactions", n)
+			c.Must("set wirefence.token = 'orders=34'", "show work_mem", "reset work_mem", "begin", "rollback")
+			want(0, "nothing to check")
+			if db.busy {
+				db.warm(c, "")
+				before = db.checks(t)
+			}
+			for range 5 {
+				stack.WantState(t, p.run(c, "insert into jobs values (34)"), "")
+			}
+			each := 1
+			if p.name == "prepared" {
+				each = 2 // its Parse, too
+			}
+			want(5*each, "five writes")
+			stack.WantState(t, p.run(c, "begin"), "")
+			want(0, "BEGIN")
+			for range 5 {
+				stack.WantState(t, p.run(c, "insert into jobs values (34)"), "")
+			}
+			want(5*each, "five writes in a block")
+			c.Must("savepoint a")
+			want(1, "SAVEPOINT")
+			c.Must("rollback to a", "release a", "commit")
+			want(0, "ends")
+			c.Must("insert into jobs values (34); insert into jobs values (34); commit; insert into jobs values (34)")
+			want(2, "two transactions in a message")
+			all := c.Exchange(2, pipelined("insert into jobs values (34)", "insert into jobs values (34)", "", "insert into jobs values (34)", "")...)
+			stack.WantState(t, stack.Err(all), "")
+			want(2, "two batches")
 		}
 	})
 }
@@ -75,16 +73,16 @@ func TestZombieInAnOpenTransactionIsEnded(t *testing.T) {
 	onEach(t, everyVersion, func(t *testing.T, db *database) {
 		for i, isolation := range isolations {
 			resource := fmt.Sprintf("orders:%d", i)
-			db.seal(t, resource, 33)
-			db.exec(t, "update wirefence.resource_locks set preempt_after = '200ms'")
+			db.Seal(t, resource, 33)
+			db.Exec(t, "update wirefence.resource_locks set preempt_after = '200ms'")
 			c := db.connect(t, "user", "app")
-			c.must("set wirefence.token = '"+resource+"=33'", "begin isolation level "+isolation, insert)
+			c.Must("set wirefence.token = '"+resource+"=33'", "begin isolation level "+isolation, insert)
 			began := time.Now()
-			db.seal(t, resource, 34)
+			db.Seal(t, resource, 34)
 			if took := time.Since(began); took < 200*time.Millisecond || took > 10*time.Second {
 				t.Errorf("%s: sealed after %v", isolation, took)
 			}
-			if err := c.simple("commit"); err == nil {
+			if err := c.Simple("commit"); err == nil {
 				t.Errorf("%s: the zombie's COMMIT succeeded", isolation)
 			}
 		}
@@ -92,24 +90,25 @@ func TestZombieInAnOpenTransactionIsEnded(t *testing.T) {
 	})
 }
 
-// A transaction that has not written yet is refused at its first write, however
+// A transaction that has carried nothing yet is refused when it does, however
 // old its snapshot is.
 func TestTokenThatWentStaleInAnOpenTransaction(t *testing.T) {
 	onEach(t, everyVersion, func(t *testing.T, db *database) {
 		for i, isolation := range isolations {
 			for _, p := range protocols[:2] {
 				resource := fmt.Sprintf("%s:%d", p.name, i)
-				db.seal(t, resource, 33)
+				db.Seal(t, resource, 33)
 				c := db.connect(t)
-				c.must("set wirefence.token = '"+resource+"=33'", "begin isolation level "+isolation, "select * from cell")
-				db.seal(t, resource, 34)
-				got := code(p.run(c, insert))
+				c.Must("begin isolation level "+isolation, "select * from cell")
+				db.Seal(t, resource, 34)
+				c.Must("set local wirefence.token = '" + resource + "=33'")
+				got := stack.State(p.run(c, insert))
 				if got != "WF001" && (got != "40001" || i == 0) {
 					t.Errorf("%s, %s: got %q", isolation, p.name, got)
 				}
-				c.must("rollback", "begin isolation level "+isolation)
-				wantCode(t, p.run(c, insert), "WF001", isolation, p.name)
-				c.must("rollback")
+				c.Must("rollback", "set wirefence.token = '"+resource+"=33'", "begin isolation level "+isolation)
+				stack.WantState(t, p.run(c, insert), "WF001", isolation, p.name)
+				c.Must("rollback")
 			}
 		}
 		db.wantRows(t, 0)
@@ -117,23 +116,38 @@ func TestTokenThatWentStaleInAnOpenTransaction(t *testing.T) {
 }
 
 // A check in a savepoint that is rolled back has let go of its lock: the next
-// write is checked again.
+// write is checked again. A check ahead of the savepoint keeps it.
 func TestSavepointsLoseTheirCheck(t *testing.T) {
-	onEach(t, oldAndNew, func(t *testing.T, db *database) {
+	onBoth(t, oldAndNew, func(t *testing.T, db *database) {
 		for i, end := range []string{"rollback to a", "rollback to savepoint a; release savepoint a", "rollback work to a", "release a"} {
 			resource := fmt.Sprintf("orders:%d", i)
-			db.seal(t, resource, 33)
+			behind := " /*wirefence.token='" + resource + "=33'*/"
+			db.Seal(t, resource, 33)
 			c := db.connect(t)
-			c.must("set wirefence.token = '"+resource+"=33'", "begin", "savepoint a")
+			c.Must("begin", "savepoint a")
 			if end == "release a" {
-				c.must("savepoint b", insert, "rollback to b")
+				c.Must("savepoint b", insert+behind, "rollback to b")
 			} else {
-				c.must(insert)
+				c.Must(insert + behind)
 			}
-			c.must(end)
-			db.seal(t, resource, 34)
-			wantCode(t, c.extended(insert), "WF001", end)
-			c.must("commit")
+			c.Must(end)
+			db.Seal(t, resource, 34)
+			stack.WantState(t, c.Extended(insert+behind), "WF001", end)
+			c.Must("commit")
+			c.Close()
+
+			db.Seal(t, resource, 35)
+			db.Exec(t, "select wirefence.set_resource('"+resource+"', 'why', preempt_after => '100 ms')")
+			c = db.connect(t, "user", "app")
+			c.Must("set wirefence.token = '"+resource+"=35'", "begin", "savepoint a", "insert into jobs values (35)", "rollback to a")
+			began := time.Now()
+			db.Seal(t, resource, 36)
+			if waited := time.Since(began); waited < 100*time.Millisecond {
+				t.Errorf("%s: the takeover waited %v", end, waited)
+			}
+			if err := c.Simple("commit"); err == nil {
+				t.Errorf("%s: the former holder's COMMIT succeeded", end)
+			}
 		}
 		db.wantRows(t, 0)
 	})
@@ -145,7 +159,7 @@ func pipelined(sql ...string) (all []pgproto3.FrontendMessage) {
 		if s == "" {
 			all = append(all, &pgproto3.Sync{})
 		} else {
-			all = append(all, batch(s)...)
+			all = append(all, stack.Unnamed(s)...)
 		}
 	}
 	return all
@@ -180,7 +194,7 @@ func TestPipelines(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			onEach(t, oldAndNew, func(t *testing.T, db *database) {
-				db.seal(t, "orders", 34)
+				db.Seal(t, "orders", 34)
 				syncs := 0
 				for _, sql := range c.sql {
 					if sql == "" {
@@ -188,13 +202,13 @@ func TestPipelines(t *testing.T) {
 					}
 				}
 				client := db.connect(t)
-				all := client.exchange(syncs, pipelined(c.sql...)...)
-				if got := errorsIn(all); !slices.Equal(got, c.codes) {
+				all := client.Exchange(syncs, pipelined(c.sql...)...)
+				if got := stack.States(all); !slices.Equal(got, c.codes) {
 					t.Errorf("got %q, want %q", got, c.codes)
 				}
 				db.wantRows(t, c.rows)
-				client.must("rollback", "reset wirefence.token")
-				client.fails(insert+bad, "WF001")
+				client.Must("rollback", "reset wirefence.token")
+				client.Fails(insert+bad, "WF001")
 			})
 		})
 	}
@@ -203,24 +217,24 @@ func TestPipelines(t *testing.T) {
 // Dropping all prepared statements drops the proxy's check too.
 func TestDroppedCheck(t *testing.T) {
 	onEach(t, oldAndNew, func(t *testing.T, db *database) {
-		db.seal(t, "orders", 34)
-		c := db.connect(t)
+		db.Seal(t, "orders", 34)
 		for _, drop := range []string{"discard all", "deallocate all", "deallocate prepare all", "select 1; deallocate all", "do $$ begin execute 'deallocate all'; end $$"} {
+			c := db.connect(t)
 			for _, p := range protocols[:2] {
 				if p.name == "extended" && drop[0] == 's' {
 					continue
 				}
-				c.must("set wirefence.token = 'orders=34'")
-				wantCode(t, c.extended("insert into jobs values (34)"), "", drop)
-				wantCode(t, p.run(c, drop), "", drop)
-				c.must("set wirefence.token = 'orders=34'")
+				c.Must("set wirefence.token = 'orders=34'")
+				stack.WantState(t, c.Extended("insert into jobs values (34)"), "", drop)
+				stack.WantState(t, p.run(c, drop), "", drop)
+				c.Must("set wirefence.token = 'orders=34'")
 				if drop[0] == 'd' && drop[1] == 'o' {
 					// Nobody can see this coming: the write may fail, but not pass.
-					_ = c.extended("insert into jobs values (34)")
+					_ = c.Extended("insert into jobs values (34)")
 				}
-				wantCode(t, c.extended("insert into jobs values (34)"), "", drop)
-				c.must("set wirefence.token = '" + stale + "'")
-				wantCode(t, c.extended(insert), "WF001", drop)
+				stack.WantState(t, c.Extended("insert into jobs values (34)"), "", drop)
+				c.Must("set wirefence.token = '" + stale + "'")
+				stack.WantState(t, c.Extended(insert), "WF001", drop)
 			}
 		}
 	})
@@ -229,44 +243,38 @@ func TestDroppedCheck(t *testing.T) {
 // Statements and portals are judged whenever they are executed.
 func TestStatementsAreCheckedAtEachExecution(t *testing.T) {
 	onEach(t, oldAndNew, func(t *testing.T, db *database) {
-		db.seal(t, "orders", 34)
+		db.Seal(t, "orders", 33)
 		c := db.connect(t)
 		sync := &pgproto3.Sync{}
-		c.exchange(1, &pgproto3.Parse{Name: "w", Query: insert}, &pgproto3.Parse{Name: "f", Query: insert + " /*wirefence.token='orders=33'*/"}, sync)
+		c.Exchange(1, &pgproto3.Parse{Name: "w", Query: insert}, &pgproto3.Parse{Name: "f", Query: insert + " /*wirefence.token='orders=33'*/"}, sync)
+		db.Seal(t, "orders", 34)
 		run := func(name, want string) {
 			t.Helper()
-			wantCode(t, firstError(c.exchange(1, &pgproto3.Bind{PreparedStatement: name}, &pgproto3.Execute{}, sync)), want, name)
+			stack.WantState(t, stack.Err(c.Exchange(1, &pgproto3.Bind{PreparedStatement: name}, &pgproto3.Execute{}, sync)), want, name)
 		}
 		run("f", "WF001")
-		c.must("set wirefence.token = '" + stale + "'")
+		c.Must("set wirefence.token = '" + stale + "'")
 		run("w", "WF001")
 		run("f", "WF001")
-		c.must("begin")
+		c.Must("begin")
 		run("w", "WF001")
-		c.must("rollback", "set wirefence.token = 'orders=34'")
+		c.Must("rollback", "set wirefence.token = 'orders=34'")
 		run("f", "WF001")
 		db.wantRows(t, 0)
 		run("w", "")
 		db.wantRows(t, 1)
-		db.seal(t, "orders", 35)
+		db.Seal(t, "orders", 35)
 		run("w", "WF001")
 		// A portal that is suspended and goes on behind a savepoint.
-		c.must("set wirefence.token = 'orders=35'", "begin", "savepoint a")
-		all := c.exchange(1, &pgproto3.Parse{Query: "select writes(a) from generate_series(1, 4) a"}, &pgproto3.Bind{DestinationPortal: "p"},
+		c.Must("set wirefence.token = 'orders=35'", "begin", "savepoint a")
+		all := c.Exchange(1, &pgproto3.Parse{Query: "select writes(a) from generate_series(1, 4) a"}, &pgproto3.Bind{DestinationPortal: "p"},
 			&pgproto3.Execute{Portal: "p", MaxRows: 2}, sync)
-		if kinds := kindsOf(all); !slices.Contains(kinds, "PortalSuspended") {
+		if !strings.Contains(stack.Types(all), "s") {
 			t.Errorf("got %v", all)
 		}
-		c.must("set local wirefence.token = '" + stale + "'")
-		wantCode(t, firstError(c.exchange(1, &pgproto3.Execute{Portal: "p", MaxRows: 1}, sync)), "WF001")
-		c.must("rollback")
+		c.Must("set local wirefence.token = '" + stale + "'")
+		stack.WantState(t, stack.Err(c.Exchange(1, &pgproto3.Execute{Portal: "p", MaxRows: 1}, sync)), "WF001")
+		c.Must("rollback")
 		db.wantRows(t, 1)
 	})
-}
-
-func kindsOf(all []message) (kinds []string) {
-	for _, m := range all {
-		kinds = append(kinds, m.kind)
-	}
-	return kinds
 }

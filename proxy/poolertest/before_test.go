@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	"github.com/wirefence/wirefence/internal/servers"
+	"github.com/wirefence/wirefence/internal/stack"
 	"github.com/wirefence/wirefence/proxy"
 )
 
@@ -13,12 +14,12 @@ func TestBeforeTheProxyCommentsAndLocalSettingsFence(t *testing.T) {
 		c := p.connect(addr)
 		for _, token := range []int{34, 33} {
 			want := map[int]string{34: "", 33: "WF001"}[token]
-			wantState(t, run(c, insert(token, comment(token))), want, protocol, token)
-			c.must("BEGIN")
-			wantState(t, run(c, "SET LOCAL wirefence.token = 'orders="+itoa(token)+"'"), "", protocol)
-			wantState(t, run(c, insert(token, "")), want, protocol, "SET LOCAL", token)
-			c.must("ROLLBACK")
-			wantState(t, run(c, insert(0, "")), "", protocol, "unfenced, behind a fence")
+			stack.WantState(t, run(c, insert(token, comment(token))), want, protocol, token)
+			c.Must("BEGIN")
+			stack.WantState(t, run(c, "SET LOCAL wirefence.token = 'orders="+itoa(token)+"'"), "", protocol)
+			stack.WantState(t, run(c, insert(token, "")), want, protocol, "SET LOCAL", token)
+			c.Must("ROLLBACK")
+			stack.WantState(t, run(c, insert(0, "")), "", protocol, "unfenced, behind a fence")
 		}
 	}
 	p.wantRows(33, 0)
@@ -32,12 +33,12 @@ func TestBeforeTheProxyCommentsAndLocalSettingsFence(t *testing.T) {
 func TestBeforeTheProxyASettingLeaks(t *testing.T) {
 	p, addr := before(t, one, proxy.Options{UnfencedWrites: proxy.Reject})
 	a, b := p.connect(addr), p.connect(addr)
-	b.want("WF002", insert(0, ""))
-	a.must("SET wirefence.token = 'orders=34'")
-	b.must(insert(34, "")) // as if it were a's
-	b.want("WF001", insert(33, comment(33)))
-	p.exec("SELECT wirefence.seal('orders', 35, 'next')")
-	b.want("WF001", insert(33, ""))
+	b.Fails(insert(0, ""), "WF002")
+	a.Must("SET wirefence.token = 'orders=34'")
+	b.Must(insert(34, "")) // as if it were a's
+	b.Fails(insert(33, comment(33)), "WF001")
+	p.Exec(t, "SELECT wirefence.seal('orders', 35, 'next')")
+	b.Fails(insert(33, ""), "WF001")
 	p.wantRows(33, 0)
 }
 
@@ -51,10 +52,10 @@ func TestBeforeTheProxyAResetStopsTheLeak(t *testing.T) {
 	p, addr := before(t, cfg, proxy.Options{UnfencedWrites: proxy.Reject})
 	a, b := p.connect(addr), p.connect(addr)
 	for range 3 {
-		a.must("SET wirefence.token = 'orders=34'")
-		b.want("WF002", insert(0, ""))
-		a.want("WF002", insert(0, ""))
-		a.must("BEGIN", "SET LOCAL wirefence.token = 'orders=34'", insert(34, ""), "COMMIT", insert(34, comment(34)))
+		a.Must("SET wirefence.token = 'orders=34'")
+		b.Fails(insert(0, ""), "WF002")
+		a.Fails(insert(0, ""), "WF002")
+		a.Must("BEGIN", "SET LOCAL wirefence.token = 'orders=34'", insert(34, ""), "COMMIT", insert(34, comment(34)))
 	}
 	p.wantRows(0, 0)
 	p.wantRows(34, 6)

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/wirefence/wirefence/internal/servers"
+	"github.com/wirefence/wirefence/internal/stack"
 	"github.com/wirefence/wirefence/proxy"
 )
 
@@ -24,12 +25,8 @@ const (
 // The table has the verdict: behind a handoff no row has an older token, and
 // none came from a client without a fence where fences are obligatory.
 func TestManyClientsOverFewConnections(t *testing.T) {
-	newest, err := start(18)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(newest.Close)
-	for _, pg := range []*servers.Postgres{shared, newest} {
+	for _, major := range []int{0, 18} {
+		pg := suite.Server(t, major)
 		t.Run(pg.Addr(), func(t *testing.T) {
 			t.Run("behind", func(t *testing.T) {
 				t.Parallel()
@@ -48,22 +45,22 @@ func TestManyClientsOverFewConnections(t *testing.T) {
 // crowd runs the writers. setting says that some may set the variable for their
 // session.
 func crowd(t *testing.T, p *place, addr string, setting bool) {
-	ways := []func(*client, int) error{
-		func(c *client, token int) error { return c.simple(insert(token, comment(token))) },
-		func(c *client, token int) error { return c.extended(insert(token, comment(token))) },
-		func(c *client, token int) error {
-			return c.inBlock(fmt.Sprintf("SET LOCAL wirefence.token = 'orders=%d'", token), insert(token, ""))
+	ways := []func(*stack.Client, int) error{
+		func(c *stack.Client, token int) error { return c.Simple(insert(token, comment(token))) },
+		func(c *stack.Client, token int) error { return c.Extended(insert(token, comment(token))) },
+		func(c *stack.Client, token int) error {
+			return inBlock(c, fmt.Sprintf("SET LOCAL wirefence.token = 'orders=%d'", token), insert(token, ""))
 		},
-		func(c *client, token int) error {
-			return c.inBlock(fmt.Sprintf("SELECT set_config('wirefence.token', 'orders=%d', true)", token), insert(token, ""))
+		func(c *stack.Client, token int) error {
+			return inBlock(c, fmt.Sprintf("SELECT set_config('wirefence.token', 'orders=%d', true)", token), insert(token, ""))
 		},
 	}
 	if setting {
-		ways = append(ways, func(c *client, token int) error {
-			if err := c.simple(fmt.Sprintf("SET wirefence.token = 'orders=%d'", token)); err != nil {
+		ways = append(ways, func(c *stack.Client, token int) error {
+			if err := c.Simple(fmt.Sprintf("SET wirefence.token = 'orders=%d'", token)); err != nil {
 				return err
 			}
-			return c.extended(insert(token, ""))
+			return c.Extended(insert(token, ""))
 		})
 	}
 	var current, accepted, refused atomic.Int64
@@ -76,7 +73,7 @@ func crowd(t *testing.T, p *place, addr string, setting bool) {
 		crowd.Go(func() {
 			for n := i; ctx.Err() == nil; n++ {
 				token := int(current.Load() - late)
-				switch err := ways[n%len(ways)](c, token); sqlstate(err) {
+				switch err := ways[n%len(ways)](c, token); stack.State(err) {
 				case "":
 					accepted.Add(1)
 				case "WF001", "WF006":
@@ -91,11 +88,11 @@ func crowd(t *testing.T, p *place, addr string, setting bool) {
 	for range rounds {
 		// Each handoff comes behind some writes under the last token.
 		for enough := accepted.Load() + 2*writers; accepted.Load() < enough && !t.Failed(); {
-			p.exec("SELECT pg_sleep(0.002)")
+			p.Exec(t, "SELECT pg_sleep(0.002)")
 		}
 		next := current.Load() + 1
-		p.exec(fmt.Sprintf("SELECT wirefence.seal('orders', %d, 'next')", next))
-		p.exec(fmt.Sprintf("CREATE TABLE handoff_%d AS SELECT %d AS token, last_value AS id FROM jobs_id_seq", next, next))
+		p.Exec(t, fmt.Sprintf("SELECT wirefence.seal('orders', %d, 'next')", next))
+		p.Exec(t, fmt.Sprintf("CREATE TABLE handoff_%d AS SELECT %d AS token, last_value AS id FROM jobs_id_seq", next, next))
 		if n := p.number(fmt.Sprintf("SELECT count(*) FROM jobs j, handoff_%d h WHERE j.id > h.id AND j.token < h.token", next)); n > 0 {
 			t.Errorf("%d rows with an older token than %d", n, next)
 		}
@@ -115,16 +112,16 @@ func crowd(t *testing.T, p *place, addr string, setting bool) {
 }
 
 // inBlock runs statements in a transaction block.
-func (c *client) inBlock(statements ...string) error {
-	if err := c.simple("BEGIN"); err != nil {
+func inBlock(c *stack.Client, statements ...string) error {
+	if err := c.Simple("BEGIN"); err != nil {
 		return err
 	}
 	for _, sql := range statements {
-		if err := c.simple(sql); err != nil {
-			return firstOf(err, c.simple("ROLLBACK"))
+		if err := c.Simple(sql); err != nil {
+			return firstOf(err, c.Simple("ROLLBACK"))
 		}
 	}
-	return c.simple("COMMIT")
+	return c.Simple("COMMIT")
 }
 
 func firstOf(err, second error) error {
@@ -140,18 +137,14 @@ func TestCancelsGoThroughBoth(t *testing.T) {
 			p, addr := chain(t, two)
 			c, bystander := p.connect(addr), p.connect(addr)
 			over := make(chan error, 1)
-			go func() { over <- c.simple("SELECT pg_sleep(600) /*wirefence.token='orders=34'*/") }()
+			go func() { over <- c.Simple("SELECT pg_sleep(600) /*wirefence.token='orders=34'*/") }()
 			for p.number("SELECT count(*) FROM pg_stat_activity WHERE query LIKE '%pg_sleep(600)%' AND state = 'active' AND pid <> pg_backend_pid()") == 0 {
-				p.exec("SELECT pg_sleep(0.005)")
+				p.Exec(t, "SELECT pg_sleep(0.005)")
 			}
-			ctx, cancel := context.WithTimeout(t.Context(), patience)
-			defer cancel()
-			if err := c.CancelRequest(ctx); err != nil {
-				t.Fatal(err)
-			}
-			wantState(t, <-over, "57014", "the cancelled query")
-			c.must(insert(34, comment(34)))
-			bystander.must(insert(34, comment(34)))
+			c.Cancel()
+			stack.WantState(t, <-over, "57014", "the cancelled query")
+			c.Must(insert(34, comment(34)))
+			bystander.Must(insert(34, comment(34)))
 			p.wantRows(34, 2)
 		})
 	}
@@ -166,18 +159,18 @@ func TestAnExhaustedPoolTellsTheClientThatWaits(t *testing.T) {
 			t.Parallel()
 			p, addr := chain(t, cfg)
 			waiting, first, second := p.connect(addr), p.connect(addr), p.connect(addr)
-			first.must("BEGIN", "SET LOCAL wirefence.token = 'orders=34'", insert(34, ""))
-			second.must("BEGIN", "SET LOCAL wirefence.token = 'orders=34'", insert(34, ""))
+			first.Must("BEGIN", "SET LOCAL wirefence.token = 'orders=34'", insert(34, ""))
+			second.Must("BEGIN", "SET LOCAL wirefence.token = 'orders=34'", insert(34, ""))
 			began := time.Now()
-			if got := sqlstate(waiting.simple(insert(33, comment(33)))); got != "08P01" {
+			if got := stack.State(waiting.Simple(insert(33, comment(33)))); got != "08P01" {
 				t.Errorf("the client that waits got %q", got)
 			}
-			if d := time.Since(began); d > patience/2 {
+			if d := time.Since(began); d > stack.Patience/2 {
 				t.Errorf("it was told after %s", d)
 			}
-			first.must("COMMIT")
-			second.must("COMMIT")
-			p.connect(addr).want("WF001", insert(33, comment(33)))
+			first.Must("COMMIT")
+			second.Must("COMMIT")
+			p.connect(addr).Fails(insert(33, comment(33)), "WF001")
 			p.wantRows(34, 2)
 			p.wantRows(33, 0)
 		})

@@ -9,11 +9,8 @@ import (
 	"os"
 	"slices"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
-
-	"github.com/jackc/pgx/v5"
 
 	"github.com/wirefence/wirefence/internal/servers"
 	"github.com/wirefence/wirefence/internal/stack"
@@ -23,57 +20,21 @@ import (
 //go:embed testdata/objects.sql
 var objects string
 
-// patience bounds whatever a test waits for.
-const patience = 20 * time.Second
-
-const template = "wf_template"
-
-var (
-	shared *servers.Postgres
-	serial atomic.Int64
-)
+var suite = stack.Suite{Objects: objects}
 
 func TestMain(m *testing.M) {
-	pg, err := start(0)
-	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		os.Exit(1)
-	}
-	shared = pg
-	status := m.Run()
-	all.stop()
-	pg.Close()
-	os.Exit(status)
-}
-
-// start starts a server of a version with the template.
-func start(major int) (*servers.Postgres, error) {
-	ctx := context.Background()
-	pg, err := servers.StartPostgres(ctx, servers.PostgresConfig{Major: major})
-	if err != nil {
-		return nil, err
-	}
-	if err := stack.Template(ctx, pg, template, objects); err != nil {
-		pg.Close()
-		return nil, err
-	}
-	return pg, nil
+	os.Exit(suite.Run(m, all.stop))
 }
 
 // place is a database of a test's own, seen past proxy and pooler.
 type place struct {
-	t     *testing.T
-	pg    *servers.Postgres
-	db    string
-	admin *pgx.Conn
+	*stack.DB
+	t *testing.T
 }
 
 func newPlace(t *testing.T, pg *servers.Postgres) *place {
 	t.Helper()
-	p := &place{t: t, pg: pg, db: fmt.Sprintf("wf_%d", serial.Add(1))}
-	stack.Exec(t, pg.URL("postgres"), "CREATE DATABASE "+p.db+" TEMPLATE "+template)
-	p.admin = stack.Connect(t, pg.URL(p.db))
-	return p
+	return &place{stack.NewDB(t, pg, objects), t}
 }
 
 // standing is what tests share: a PgBouncer pools each database by itself, and a
@@ -152,34 +113,21 @@ var (
 // behind is the chain application, proxy, pooler, PostgreSQL.
 func behind(t *testing.T, cfg servers.PgBouncerConfig, parameters string, o proxy.Options) (*place, string) {
 	t.Helper()
-	p := newPlace(t, shared)
-	return p, p.fencing(p.pooler(p.pg.Addr(), cfg), parameters, o)
+	p := newPlace(t, suite.Server(t, 0))
+	return p, p.fencing(p.pooler(p.Addr(), cfg), parameters, o)
 }
 
 // before is the chain application, pooler, proxy, PostgreSQL.
 func before(t *testing.T, cfg servers.PgBouncerConfig, o proxy.Options) (*place, string) {
 	t.Helper()
-	p := newPlace(t, shared)
-	return p, p.pooler(p.fencing(p.pg.Addr(), "", o), cfg)
-}
-
-// exec runs statements past proxy and pooler.
-func (p *place) exec(statements ...string) {
-	p.t.Helper()
-	for _, sql := range statements {
-		if _, err := p.admin.Exec(context.Background(), sql, pgx.QueryExecModeSimpleProtocol); err != nil {
-			p.t.Fatalf("%s: %v", sql, err)
-		}
-	}
+	p := newPlace(t, suite.Server(t, 0))
+	return p, p.pooler(p.fencing(p.Addr(), "", o), cfg)
 }
 
 // number is the one value of a query past proxy and pooler.
-func (p *place) number(sql string, args ...any) (n int64) {
+func (p *place) number(sql string, args ...any) int64 {
 	p.t.Helper()
-	if err := p.admin.QueryRow(context.Background(), sql, args...).Scan(&n); err != nil {
-		p.t.Fatalf("%s: %v", sql, err)
-	}
-	return n
+	return stack.Value[int64](p.t, p.DB, sql, args...)
 }
 
 // wantRows says how many rows were written with a token; 0 is for none.

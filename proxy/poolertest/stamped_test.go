@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	"github.com/wirefence/wirefence/fence"
+	"github.com/wirefence/wirefence/internal/stack"
 	"github.com/wirefence/wirefence/proxy"
 )
 
@@ -19,23 +20,23 @@ func (held) Changed() <-chan struct{} { return nil }
 // variable, and behind what the client itself has set.
 func TestBehindThePoolerStampsGoBeforeForeignSettings(t *testing.T) {
 	p, _ := behind(t, one, "", proxy.Options{})
-	pooler := p.pooler(p.pg.Addr(), one)
-	for _, c := range []struct{ stamp, unfenced string }{{"orders=34", ""}, {"orders=33", "WF001"}, {"", "WF007"}} {
+	pooler := p.pooler(p.Addr(), one)
+	for _, c := range []struct{ stamp, unfenced, read string }{{"orders=34", "", ""}, {"orders=33", "WF001", "WF001"}, {"", "WF007", ""}} {
 		addr := p.fencing(pooler, "", proxy.Options{Lease: held(c.stamp)})
 		early := p.connect(addr)
 		for _, left := range []string{"orders=34", "orders=33"} {
-			p.connect(addr).must("SET wirefence.token = '" + left + "'")
-			for name, conn := range map[string]*client{"logged in before": early, "logged in behind": p.connect(addr)} {
+			p.leave(left)
+			for name, conn := range map[string]*stack.Client{"logged in before": early, "logged in behind": p.connect(addr)} {
 				for protocol, run := range protocols {
-					wantState(t, run(conn, insert(0, "")), c.unfenced, c.stamp, left, name, protocol, "unfenced")
-					wantState(t, run(conn, insert(34, comment(34))), "", c.stamp, left, name, protocol, "comment")
-					wantState(t, run(conn, insert(33, comment(33))), "WF001", c.stamp, left, name, protocol, "comment")
-					conn.must("BEGIN", "SET LOCAL wirefence.token = 'orders=33'")
-					wantState(t, run(conn, insert(33, "")), "WF001", c.stamp, left, name, protocol, "SET LOCAL")
-					conn.must("ROLLBACK", "BEGIN", "SET LOCAL wirefence.token = 'orders=34'")
-					wantState(t, run(conn, insert(34, "")), "", c.stamp, left, name, protocol, "SET LOCAL")
-					conn.must("COMMIT")
-					wantState(t, run(conn, "SELECT count(*) FROM jobs"), "", c.stamp, left, name, protocol, "a read")
+					stack.WantState(t, run(conn, insert(0, "")), c.unfenced, c.stamp, left, name, protocol, "unfenced")
+					stack.WantState(t, run(conn, insert(34, comment(34))), "", c.stamp, left, name, protocol, "comment")
+					stack.WantState(t, run(conn, insert(33, comment(33))), "WF001", c.stamp, left, name, protocol, "comment")
+					conn.Must("BEGIN", "SET LOCAL wirefence.token = 'orders=33'")
+					stack.WantState(t, run(conn, insert(33, "")), "WF001", c.stamp, left, name, protocol, "SET LOCAL")
+					conn.Must("ROLLBACK", "BEGIN", "SET LOCAL wirefence.token = 'orders=34'")
+					stack.WantState(t, run(conn, insert(34, "")), "", c.stamp, left, name, protocol, "SET LOCAL")
+					conn.Must("COMMIT")
+					stack.WantState(t, run(conn, "SELECT count(*) FROM jobs"), c.read, c.stamp, left, name, protocol, "a read")
 				}
 			}
 		}

@@ -167,7 +167,7 @@ func dial(t *testing.T, addr string) net.Conn {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = conn.Close() })
-	_ = conn.SetDeadline(time.Now().Add(patience))
+	_ = conn.SetDeadline(time.Now().Add(stack.Patience))
 	return conn
 }
 
@@ -180,7 +180,7 @@ func TestSessionsOverTLS(t *testing.T) {
 	for _, up := range []string{"sslmode=disable", "sslmode=require"} {
 		addr := stack.Proxy(t, w.Postgres, proxy.Options{Upstream: w.upstream(up), TLS: w.certificate(t)})
 		url := fmt.Sprintf("postgres://postgres@%s/%s?sslmode=require", addr, name)
-		ctx, cancel := context.WithTimeout(t.Context(), patience)
+		ctx, cancel := context.WithTimeout(t.Context(), stack.Patience)
 		defer cancel()
 		conn := stack.Connect(t, url)
 
@@ -230,7 +230,7 @@ func TestCancelOverTLS(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer conn.Close(t.Context())
-		ctx, cancel := context.WithTimeout(t.Context(), patience)
+		ctx, cancel := context.WithTimeout(t.Context(), stack.Patience)
 		defer cancel()
 		over := make(chan error, 1)
 		go func() {
@@ -257,10 +257,10 @@ func TestCancelOverTLS(t *testing.T) {
 func TestCertificateIsReadAgain(t *testing.T) {
 	t.Parallel()
 	w := start(t, 15)
-	var log logged
+	var log stack.Log
 	pair := w.ca.Issue(t, "proxy.test")
 	server, addr := serve(t, proxy.Options{
-		Upstream: w.upstream("sslmode=disable"), Logger: log.logger(),
+		Upstream: w.upstream("sslmode=disable"), Logger: log.Logger(),
 		TLS: proxy.TLS{CertFile: pair.CertFile, KeyFile: pair.KeyFile},
 	})
 	first, err := connect(t, addr, "sslmode=require"+password)
@@ -287,7 +287,7 @@ func TestCertificateIsReadAgain(t *testing.T) {
 		t.Errorf("a certificate without its key is shown: %d", now)
 	}
 	write(t, pair.KeyFile, read(t, next.KeyFile))
-	deadline := time.Now().Add(patience)
+	deadline := time.Now().Add(stack.Patience)
 	for shown() == before { // found without being told
 		if time.Now().After(deadline) {
 			t.Fatal("the new certificate is not shown")
@@ -298,38 +298,5 @@ func TestCertificateIsReadAgain(t *testing.T) {
 	}
 	if strings.Contains(log.String(), "PRIVATE") {
 		t.Error("the log holds a key")
-	}
-}
-
-// Connections that say nothing keep nobody out for long: they don't count as
-// sessions, and there may be a hundred more of them.
-func TestSilentConnections(t *testing.T) {
-	t.Parallel()
-	w := start(t, 15)
-	addr := stack.Proxy(t, w.Postgres, proxy.Options{Upstream: w.upstream("sslmode=disable"), MaxConnections: 3, StartupTimeout: 10 * time.Second})
-	for range 50 {
-		dial(t, addr)
-	}
-	wants(t, "beside fifty", outcome(t, addr, "sslmode=disable"+password), "logged in")
-	var silent []net.Conn
-	for range 60 {
-		silent = append(silent, dial(t, addr))
-	}
-	closed := 0
-	for _, conn := range silent[53:] {
-		_ = conn.SetReadDeadline(time.Now().Add(time.Second))
-		if _, err := conn.Read(make([]byte, 1)); !errors.Is(err, os.ErrDeadlineExceeded) {
-			closed++
-		}
-	}
-	if closed != 7 {
-		t.Errorf("%d of 7 connections over the limit are closed", closed)
-	}
-	for end := time.Now().Add(patience); ; {
-		if got := outcome(t, addr, "sslmode=disable"+password); strings.HasPrefix(got, "logged in") {
-			break
-		} else if time.Now().After(end) {
-			t.Fatalf("after their time is up: %s", got)
-		}
 	}
 }

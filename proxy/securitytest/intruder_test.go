@@ -9,7 +9,6 @@ import (
 	"net"
 	"os"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -20,17 +19,6 @@ import (
 	"github.com/wirefence/wirefence/proxy/internal/scram"
 	"github.com/wirefence/wirefence/proxy/internal/wire"
 )
-
-// startup is a client's startup packet.
-func startup(t *testing.T, user string) []byte {
-	t.Helper()
-	msg := pgproto3.StartupMessage{ProtocolVersion: pgproto3.ProtocolVersion30, Parameters: map[string]string{"user": user, "database": "postgres"}}
-	b, err := msg.Encode(nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return b
-}
 
 // hears reads until a text has come, and returns what has.
 func hears(t *testing.T, conn net.Conn, text string) string {
@@ -54,7 +42,7 @@ func TestAnythingButAPassword(t *testing.T) {
 		addr := stack.Proxy(t, w.Postgres, proxy.Options{Upstream: w.upstream("sslmode=disable"), AuthFile: file})
 		for _, answer := range []string{"Q\x00\x00\x00\x0dSELECT 1\x00", "Q\x3f\xff\xff\xff", "p\x00\x00\x00\x00"} {
 			conn := dial(t, addr)
-			if _, err := conn.Write(append(startup(t, "alice"), answer...)); err != nil {
+			if _, err := conn.Write(append(stack.Startup(pgproto3.ProtocolVersion30, "postgres", "user", "alice"), answer...)); err != nil {
 				t.Fatal(err)
 			}
 			hears(t, conn, "C08P01\x00")
@@ -64,68 +52,6 @@ func TestAnythingButAPassword(t *testing.T) {
 			}
 		}
 	}
-}
-
-// interposed is an address at which somebody sits between the proxy and a
-// server: what the server says goes through alter, message by message.
-func interposed(t *testing.T, server string, alter func(typ byte, msg []byte) []byte) string {
-	t.Helper()
-	return scripted(t, func(client net.Conn) {
-		up, err := net.Dial("tcp", server)
-		if err != nil {
-			t.Error(err)
-			return
-		}
-		defer up.Close()
-		go func() {
-			_, _ = io.Copy(up, client)
-			_ = up.Close()
-		}()
-		for head := make([]byte, 5); ; {
-			if _, err := io.ReadFull(up, head); err != nil {
-				return
-			}
-			msg := append([]byte(nil), head...)
-			msg = append(msg, make([]byte, binary.BigEndian.Uint32(head[1:])-4)...)
-			if _, err := io.ReadFull(up, msg[5:]); err != nil {
-				return
-			}
-			if _, err := client.Write(alter(msg[0], msg)); err != nil {
-				return
-			}
-		}
-	})
-}
-
-// scripted is a server that accepts and does what it is told. Its connections
-// are closed when that returns, or at the test's end.
-func scripted(t *testing.T, serve func(net.Conn)) string {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	var served sync.WaitGroup
-	ctx, stop := context.WithCancel(context.Background())
-	served.Go(func() {
-		for {
-			conn, err := l.Accept()
-			if err != nil {
-				return
-			}
-			served.Go(func() {
-				defer conn.Close()
-				defer context.AfterFunc(ctx, func() { _ = conn.Close() })()
-				serve(conn)
-			})
-		}
-	})
-	t.Cleanup(func() {
-		stop()
-		_ = l.Close()
-		served.Wait()
-	})
-	return l.Addr().String()
 }
 
 // Who sits between the proxy and the server may pass a login by SCRAM on, and
@@ -138,7 +64,7 @@ func TestPasswordIsNotAskedForBehindScram(t *testing.T) {
 	const clear = "R\x00\x00\x00\x08\x00\x00\x00\x03"
 	for name, user := range map[string]string{"behind SCRAM": "alice", "behind AuthenticationOk": "trusted"} {
 		for _, ok := range []string{"", "R\x00\x00\x00\x08\x00\x00\x00\x00"} {
-			between := interposed(t, w.Addr(), func(typ byte, msg []byte) []byte {
+			between := stack.Interposed(t, w.Addr(), func(typ byte, msg []byte) []byte {
 				if typ == 'R' && binary.BigEndian.Uint32(msg[5:]) == 0 {
 					return []byte(ok + clear + ok)
 				}
@@ -161,7 +87,7 @@ func TestSilenceToTheProxy(t *testing.T) {
 	addr := stack.Proxy(t, w.Postgres, proxy.Options{
 		Upstream: w.upstream("sslmode=disable"), AuthFile: w.userFile(t, []string{"alice"}), StartupTimeout: time.Second})
 	conn := dial(t, addr)
-	if _, err := conn.Write(startup(t, "alice")); err != nil {
+	if _, err := conn.Write(stack.Startup(pgproto3.ProtocolVersion30, "postgres", "user", "alice")); err != nil {
 		t.Fatal(err)
 	}
 	hears(t, conn, "C57014\x00Mcanceling authentication due to timeout")
@@ -173,11 +99,11 @@ func TestCancelRequestsAreBounded(t *testing.T) {
 	t.Parallel()
 	w := start(t, 15)
 	came := make(chan struct{}, 200)
-	slow := scripted(t, func(conn net.Conn) {
+	slow := stack.Scripted(t, func(conn net.Conn) {
 		came <- struct{}{}
 		_, _ = io.Copy(io.Discard, conn) // and never closes
 	})
-	addr := stack.Proxy(t, w.Postgres, proxy.Options{Upstream: "postgres://" + slow + "/?sslmode=disable", MaxConnections: 2, ConnectTimeout: time.Minute})
+	addr := stack.Proxy(t, w.Postgres, proxy.Options{Upstream: "postgres://" + slow + "/?sslmode=disable", MaxConnections: 2, MaxAddressLogins: 1000, ConnectTimeout: time.Minute})
 	const request = "\x00\x00\x00\x10\x04\xd2\x16\x2epid.key."
 	for range 102 { // as many as may be on their way in beside two sessions
 		if _, err := io.WriteString(dial(t, addr), request); err != nil {
@@ -216,15 +142,15 @@ func TestPanicInALogin(t *testing.T) {
 	t.Parallel()
 	w := start(t, 15)
 	closed := make(chan struct{}, 10)
-	up := scripted(t, func(conn net.Conn) { // offers SCRAM, and waits
+	up := stack.Scripted(t, func(conn net.Conn) { // offers SCRAM, and waits
 		_, _ = io.WriteString(conn, "R\x00\x00\x00\x17\x00\x00\x00\x0aSCRAM-SHA-256\x00\x00")
 		_, _ = io.Copy(io.Discard, conn)
 		closed <- struct{}{}
 	})
-	var log logged
+	var log stack.Log
 	addr := stack.Proxy(t, w.Postgres, proxy.Options{
 		Upstream: "postgres://" + up + "/?sslmode=disable", AuthFile: w.userFile(t, []string{"hashed"}), MaxConnections: 1,
-		Logger: slog.New(panicking{log.logger().Handler(), "a user can't log in"}),
+		Logger: slog.New(panicking{log.Logger().Handler(), "a user can't log in"}),
 	})
 	for range 2 {
 		if got := outcome(t, addr, "sslmode=disable user=hashed password=x"); strings.Contains(got, "too many") {
@@ -232,7 +158,7 @@ func TestPanicInALogin(t *testing.T) {
 		}
 		select {
 		case <-closed:
-		case <-time.After(patience):
+		case <-time.After(stack.Patience):
 			t.Fatal("the connection to the server is left open")
 		}
 	}
@@ -252,7 +178,7 @@ func TestQueryBehindALogin(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := conn.Write(wire.AppendSASLInitial(startup(t, "alice"), scram.Mechanism, first)); err != nil {
+		if _, err := conn.Write(wire.AppendSASLInitial(stack.Startup(pgproto3.ProtocolVersion30, "postgres", "user", "alice"), scram.Mechanism, first)); err != nil {
 			t.Fatal(err)
 		}
 		said := hears(t, conn, ",i=4096")

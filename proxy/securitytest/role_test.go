@@ -80,7 +80,7 @@ func TestTargetSessionAttrs(t *testing.T) {
 	alice := "user=alice password='open sesame'"
 	got := psql(t, addr, alice, whichPort)
 	wants(t, "first", got, "the server is standby", "Connect again")
-	for end := time.Now().Add(patience); strings.Contains(got, "Connect again") && time.Now().Before(end); {
+	for end := time.Now().Add(stack.Patience); strings.Contains(got, "Connect again") && time.Now().Before(end); {
 		got = psql(t, addr, alice, whichPort)
 	}
 	wants(t, "again", got, p)
@@ -131,10 +131,10 @@ func TestRolesAreAskedForByEveryRoute(t *testing.T) {
 		{"allow", "onlytls", fmt.Sprint(w.Port)}, {"prefer", "onlyplain", fmt.Sprint(w.Port)},
 		{"require", "onlyplain", "the proxy's log says why"},
 	} {
-		var log logged
+		var log stack.Log
 		addr := stack.Proxy(t, w.Postgres, proxy.Options{
 			Upstream:    w.upstream("target_session_attrs=read-write&sslmode=" + c.mode),
-			DatabaseURL: fmt.Sprintf("postgres://%s:open%%20sesame@%s/postgres", c.asker, w.Addr()), Logger: log.logger(),
+			DatabaseURL: fmt.Sprintf("postgres://%s:open%%20sesame@%s/postgres", c.asker, w.Addr()), Logger: log.Logger(),
 		})
 		got := psql(t, addr, alice, whichPort)
 		wants(t, c.mode, got, c.want)
@@ -163,7 +163,7 @@ func TestFailover(t *testing.T) {
 		t.Fatal(err)
 	}
 	got := ""
-	for end := time.Now().Add(patience); got != fmt.Sprint(standby.Port) && time.Now().Before(end); {
+	for end := time.Now().Add(stack.Patience); got != fmt.Sprint(standby.Port) && time.Now().Before(end); {
 		got = psql(t, addr, alice, whichPort)
 	}
 	wants(t, "after", got, fmt.Sprint(standby.Port))
@@ -186,7 +186,7 @@ func TestServersThatRefuse(t *testing.T) {
 	next := start(nil)
 	full := start(map[string]string{"max_connections": "4", "superuser_reserved_connections": "3"})
 	var held *pgx.Conn
-	for end := time.Now().Add(patience); held == nil; { // the server forgets its last client
+	for end := time.Now().Add(stack.Patience); held == nil; { // the server forgets its last client
 		conn, err := pgx.Connect(t.Context(), full.URLFor("alice", "postgres"))
 		if held = conn; err != nil && time.Now().After(end) {
 			t.Fatal(err)
@@ -198,7 +198,7 @@ func TestServersThatRefuse(t *testing.T) {
 	if err := syscall.Kill(ending.Pid(), syscall.SIGTERM); err != nil { // waits for the session
 		t.Fatal(err)
 	}
-	for end := time.Now().Add(patience); !strings.Contains(psql(t, ending.Addr(), "user=alice", "SELECT 1"), "shutting down"); {
+	for end := time.Now().Add(stack.Patience); !strings.Contains(psql(t, ending.Addr(), "user=alice", "SELECT 1"), "shutting down"); {
 		if time.Now().After(end) {
 			t.Fatal("the server doesn't shut down")
 		}

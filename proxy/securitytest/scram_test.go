@@ -88,10 +88,10 @@ func TestKnownUsers(t *testing.T) {
 		 AS $$ SELECT rolname, rolpassword FROM pg_authid WHERE rolname = $1 AND rolcanlogin $$`)
 	query := "SELECT name, secret FROM secret_of($1)"
 	database := fmt.Sprintf("postgres://asker:ask@%s/postgres", w.Addr())
-	var log logged
+	var log stack.Log
 	file := w.userFile(t, []string{"alice", "hashed"}, `; users`, `"od""d" "open sesame"`, `"nobody" "open sesame"`, `"nopassword" ""`,
 		`"trusted" "open sesame"`, `"onlyplain" "wrong in the file"`)
-	_, addr := serve(t, proxy.Options{Upstream: w.upstream("sslmode=require"), AuthFile: file, AuthQuery: query, DatabaseURL: database, Logger: log.logger()})
+	_, addr := serve(t, proxy.Options{Upstream: w.upstream("sslmode=require"), AuthFile: file, AuthQuery: query, DatabaseURL: database, Logger: log.Logger()})
 	for _, c := range []struct{ user, password, want string }{
 		{"alice", "open sesame", "logged in as alice"},
 		{"alice", "wrong", `password authentication failed for user "alice"`},
@@ -123,9 +123,9 @@ func TestKnownUsers(t *testing.T) {
 func TestUserFileIsReadAgain(t *testing.T) {
 	t.Parallel()
 	w := start(t, 15)
-	var log logged
+	var log stack.Log
 	file := w.userFile(t, []string{"alice"})
-	server, addr := serve(t, proxy.Options{Upstream: w.upstream("sslmode=disable"), AuthFile: file, Logger: log.logger()})
+	server, addr := serve(t, proxy.Options{Upstream: w.upstream("sslmode=disable"), AuthFile: file, Logger: log.Logger()})
 	old := "sslmode=disable user=alice password='open sesame'"
 	wants(t, "at first", outcome(t, addr, old), "logged in")
 	stack.Exec(t, w.admin(), "ALTER ROLE alice PASSWORD 'shut sesame'")
@@ -171,7 +171,7 @@ func TestVersionIsNegotiatedOnce(t *testing.T) {
 	t.Parallel()
 	old, recent := start(t, 14), start(t, 18)
 	stack.Exec(t, old.admin(), "ALTER DATABASE postgres SET default_transaction_read_only = on")
-	starting := scripted(t, func(conn net.Conn) {
+	starting := stack.Scripted(t, func(conn net.Conn) {
 		_, _ = io.ReadAtLeast(conn, make([]byte, 4096), 8)
 		_, _ = io.WriteString(conn, "v\x00\x00\x00\x0c\x00\x03\x00\x00\x00\x00\x00\x00"+"E\x00\x00\x00\x1cSFATAL\x00C57P03\x00Mnot yet\x00\x00")
 	})
@@ -187,7 +187,7 @@ func TestVersionIsNegotiatedOnce(t *testing.T) {
 		var told, key atomic.Int64
 		addr := stack.Proxy(t, old.Postgres, proxy.Options{
 			Upstream: "postgres://" + strings.Join(c.hosts, ",") + "/?sslmode=disable&target_session_attrs=read-write", AuthFile: file})
-		between := interposed(t, addr, func(typ byte, msg []byte) []byte {
+		between := stack.Interposed(t, addr, func(typ byte, msg []byte) []byte {
 			switch typ {
 			case 'v':
 				told.Add(1)
@@ -219,7 +219,7 @@ func TestLookupsEndWithTheProxy(t *testing.T) {
 		wants(t, "alice", outcome(t, addr, "sslmode=disable user=alice password='open sesame'"), "logged in")
 	})
 	admin := stack.Connect(t, w.admin())
-	for end, left := time.Now().Add(patience), 1; left > 0; {
+	for end, left := time.Now().Add(stack.Patience), 1; left > 0; {
 		if err := admin.QueryRow(t.Context(), "SELECT count(*) FROM pg_stat_activity WHERE usename = 'asker'").Scan(&left); err != nil {
 			t.Fatal(err)
 		}

@@ -3,19 +3,15 @@
 package securitytest
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"sync"
 	"testing"
-	"time"
 
 	"github.com/jackc/pgx/v5/pgconn"
 
@@ -24,9 +20,6 @@ import (
 	"github.com/wirefence/wirefence/internal/stack"
 	"github.com/wirefence/wirefence/proxy"
 )
-
-// patience bounds whatever a test waits for.
-const patience = 30 * time.Second
 
 // world is a server with TLS, whose users authenticate by SCRAM, and what is
 // needed to set a proxy before it.
@@ -134,7 +127,7 @@ func outcome(t *testing.T, addr, params string) string {
 // connect logs in by pgx. params are those of a connection string.
 func connect(t *testing.T, addr, params string) (*pgconn.PgConn, error) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), stack.Patience)
 	defer cancel()
 	host, port, err := net.SplitHostPort(addr)
 	if err != nil {
@@ -155,7 +148,7 @@ func psql(t *testing.T, addr, params, sql string) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), stack.Patience)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, "psql", "-XAtqw", "-c", sql, fmt.Sprintf("host=%s port=%s dbname=postgres %s", host, port, params))
 	cmd.Env = append(os.Environ(), "PGPASSFILE=/dev/null", "HOME=/nonexistent")
@@ -175,28 +168,6 @@ func wants(t *testing.T, what, got string, parts ...string) {
 			t.Errorf("%s: %q, want %q", what, got, part)
 		}
 	}
-}
-
-// logged collects what a proxy logs.
-type logged struct {
-	mu   sync.Mutex
-	text bytes.Buffer
-}
-
-func (l *logged) Write(b []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.Write(b)
-}
-
-func (l *logged) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.String()
-}
-
-func (l *logged) logger() *slog.Logger {
-	return slog.New(slog.NewTextHandler(l, &slog.HandlerOptions{Level: slog.LevelDebug}))
 }
 
 // serve starts a proxy that the test can reload, and returns its address.

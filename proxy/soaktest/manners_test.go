@@ -14,6 +14,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/wirefence/wirefence/fence"
+	"github.com/wirefence/wirefence/internal/stack"
 )
 
 // errWrong is what must not happen whatever the server does.
@@ -27,6 +28,7 @@ var manners = [...]struct {
 }{
 	{"queries", queries},
 	{"writes with the token", current},
+	{"writes with the token, busy", busy},
 	{"writes with a stale token", stale},
 	{"transactions", transaction},
 	{"cancelled queries", cancelled},
@@ -37,7 +39,7 @@ var manners = [...]struct {
 }
 
 func (s *soak) act(manner int, r *rand.Rand) error {
-	ctx, stop := context.WithTimeout(context.Background(), patience)
+	ctx, stop := context.WithTimeout(context.Background(), stack.Patience)
 	defer stop()
 	conn, err := s.connect(ctx)
 	if err != nil {
@@ -65,6 +67,32 @@ func current(ctx context.Context, s *soak, conn *pgx.Conn, _ *rand.Rand) error {
 	_, err := conn.Exec(ctx, "INSERT INTO jobs VALUES ('B') /*wirefence.token='orders=34'*/")
 	if err == nil {
 		s.fenced.Add(1)
+	}
+	return err
+}
+
+// busy writes so fast that its fence is held, does what needs a hold, releases it, and
+// leaves it to the proxy to give the last one back.
+func busy(ctx context.Context, _ *soak, conn *pgx.Conn, r *rand.Rand) error {
+	for _, sql := range []string{
+		"SET wirefence.token = 'orders=34'", "INSERT INTO jobs VALUES ('B')", "INSERT INTO jobs VALUES ('B')",
+		"DO $$BEGIN INSERT INTO public.jobs VALUES ('B'); COMMIT; END$$", "SELECT pg_advisory_unlock_all()", "INSERT INTO jobs VALUES ('B')", "INSERT INTO jobs VALUES ('B')",
+	} {
+		if _, err := conn.Exec(ctx, sql); err != nil {
+			return err
+		}
+	}
+	if r.IntN(2) == 0 {
+		return nil // holding
+	}
+	return releases(ctx, conn)
+}
+
+// releases waits until an idle session's locks are given back.
+func releases(ctx context.Context, conn *pgx.Conn) error {
+	_, err := conn.Exec(ctx, "RESET wirefence.token")
+	for held := true; err == nil && held; {
+		err = conn.QueryRow(ctx, "SELECT EXISTS (SELECT FROM pg_locks WHERE locktype = 'advisory' AND pid = pg_backend_pid()), pg_sleep(0.01)::text").Scan(&held, nil)
 	}
 	return err
 }

@@ -32,7 +32,6 @@ const (
 	clients = 120
 	// heapBound is by how many bytes the heap may have grown once all have left.
 	heapBound = 8 << 20
-	patience  = 30 * time.Second
 )
 
 // soak is a proxy with its clients.
@@ -71,13 +70,14 @@ func TestSoak(t *testing.T) {
 
 	s.run(t, pg)
 
+	s.lockless(t, pg)
 	quiet(t, registry)
-	becomes(t, "descriptors", func() bool { return openDescriptors(t) <= descriptors })
+	stack.Eventually(t, "no descriptors are left over", func() bool { return openDescriptors(t) <= descriptors })
 	if grown := int64(heapInUse()) - int64(heap); grown > heapBound {
 		t.Errorf("the heap has grown by %d bytes", grown)
 	}
 	admin := stack.Connect(t, pg.URL(s.database))
-	becomes(t, "backends", func() bool {
+	stack.Eventually(t, "no backends are left over", func() bool {
 		var n int
 		err := admin.QueryRow(t.Context(), "SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend' AND pid <> pg_backend_pid()").Scan(&n)
 		return err == nil && n == 0
@@ -138,10 +138,33 @@ func (s *soak) run(t *testing.T, pg *servers.Postgres) {
 	}
 }
 
+// lockless looks that no advisory lock is left, though a session that held is still
+// there, idle.
+func (s *soak) lockless(t *testing.T, pg *servers.Postgres) {
+	t.Helper()
+	idle, err := s.connect(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = idle.Close(context.Background()) }()
+	for range 3 {
+		if _, err := idle.Exec(t.Context(), "INSERT INTO jobs VALUES ('B') /*wirefence.token='orders=34'*/"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	admin := stack.Connect(t, pg.URL(s.database))
+	defer func() { _ = admin.Close(context.Background()) }()
+	stack.Eventually(t, "no advisory locks are left over", func() bool {
+		var n int
+		err := admin.QueryRow(t.Context(), "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'").Scan(&n)
+		return err == nil && n == 0
+	})
+}
+
 // quiet waits until the proxy says that it serves nobody.
 func quiet(t *testing.T, registry *prometheus.Registry) {
 	t.Helper()
-	becomes(t, "sessions", func() bool { return metric(t, registry, "wirefence_sessions") == 0 })
+	stack.Eventually(t, "no sessions are left over", func() bool { return metric(t, registry, "wirefence_sessions") == 0 })
 }
 
 // counted holds the proxy's figures against what the clients have seen.
@@ -176,20 +199,6 @@ func metric(t *testing.T, registry *prometheus.Registry, name string) (sum float
 		}
 	}
 	return sum
-}
-
-// becomes waits until something is so. Nothing tells when sockets are closed
-// and processes have ended.
-func becomes(t *testing.T, what string, so func() bool) {
-	t.Helper()
-	looks := time.NewTicker(20 * time.Millisecond)
-	defer looks.Stop()
-	for began := time.Now(); !so(); <-looks.C {
-		if time.Since(began) > patience {
-			t.Errorf("%s are left over", what)
-			return
-		}
-	}
 }
 
 func openDescriptors(t *testing.T) int {

@@ -6,40 +6,21 @@ import (
 	"io"
 	"net"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgproto3"
 
+	"github.com/wirefence/wirefence/internal/stack"
 	"github.com/wirefence/wirefence/proxy"
 )
 
-// cancel sends a CancelRequest and waits until the other side has closed the
-// connection, which says that it is done.
-func cancel(t tb, addr string, pid uint32, key []byte) {
-	t.Helper()
-	conn, err := net.Dial("tcp", addr)
-	if err != nil {
-		t.Fatalf("%v", err)
-	}
-	defer conn.Close()
-	packet := binary.BigEndian.AppendUint32(nil, uint32(12+len(key)))
-	packet = binary.BigEndian.AppendUint32(packet, 80877102)
-	packet = append(binary.BigEndian.AppendUint32(packet, pid), key...)
-	if _, err := conn.Write(packet); err != nil {
-		t.Fatalf("%v", err)
-	}
-	_ = conn.SetReadDeadline(time.Now().Add(patience))
-	if n, err := conn.Read(make([]byte, 1)); n != 0 || err == nil || strings.Contains(err.Error(), "timeout") {
-		t.Fatalf("a CancelRequest was answered by %d bytes, %v", n, err)
-	}
-}
-
 // sleeps waits until the session's backend runs pg_sleep.
 func (p *peer) sleeps() {
-	p.t.Helper()
-	pid, _ := p.key()
-	p.place.becomes(p.t, "true", "SELECT coalesce(bool_or(wait_event = 'PgSleep'), false)::text FROM pg_stat_activity WHERE pid = $1", pid)
+	p.T.Helper()
+	pid, _ := p.Key()
+	p.place.Becomes(p.T, "true", "SELECT coalesce(bool_or(wait_event = 'PgSleep'), false)::text FROM pg_stat_activity WHERE pid = $1", pid)
 }
 
 // Case 8, and 9 for the long keys of protocol 3.2.
@@ -52,23 +33,23 @@ func TestCancelReachesTheQuery(t *testing.T) {
 					pl := at(t, major)
 					addr := stackProxy(t, pl, proxy.Options{})
 					p := dial(t, pl, addr)
-					p.write(startupVersion(version, pl.db, "options", options))
-					p.ready(1)
-					pid, key := p.key()
+					p.Write(stack.Startup(version, pl.Name, "options", options))
+					p.Ready(1)
+					pid, key := p.Key()
 					if long := major >= 18 && version == pgproto3.ProtocolVersion32; (len(key) > 4) != long {
 						t.Errorf("the cancel key has %d bytes", len(key))
 					}
 					for _, sql := range []string{"SELECT pg_sleep(60)", "INSERT INTO t SELECT 1, 'x' FROM pg_sleep(60)"} {
 						for _, messages := range [][]pgproto3.FrontendMessage{all(q(sql)), all(run(sql), run("SELECT 1"), sync_)} {
-							p.send(messages...)
+							p.Send(messages...)
 							p.sleeps()
-							cancel(t, addr, pid, append(key[:len(key)-1:len(key)-1], key[len(key)-1]^1)) // a wrong key
+							stack.CancelRequest(t, addr, pid, append(key[:len(key)-1:len(key)-1], key[len(key)-1]^1)) // a wrong key
 							p.sleeps()
-							cancel(t, addr, pid, key)
-							if e := p.until('E').normal(0); !strings.Contains(e, "C57014") {
+							stack.CancelRequest(t, addr, pid, key)
+							if e := fmt.Sprint(stack.Err(p.Until("E"))); !strings.Contains(e, "57014") {
 								t.Errorf("a query that was cancelled ended with %s", e)
 							}
-							p.ready(1)
+							p.Ready(1)
 						}
 					}
 					if got := p.query("SELECT 'alive'"); !strings.Contains(got[1], "alive") {
@@ -88,9 +69,9 @@ func TestLateCancelHitsNothing(t *testing.T) {
 	addr := stackProxy(t, pl, proxy.Options{})
 	for _, options := range []string{"", "-c wirefence.token=orders=34"} {
 		p := login(t, pl, addr, "options", options)
-		pid, key := p.key()
+		pid, key := p.Key()
 		for i := range 100 {
-			cancel(t, addr, pid, key)
+			stack.CancelRequest(t, addr, pid, key)
 			for _, line := range p.query(fmt.Sprintf("INSERT INTO t VALUES (%d, 'late') ON CONFLICT DO NOTHING", i)) {
 				if line[0] == 'E' {
 					t.Fatalf("query %d behind a cancellation: %s", i, line)
@@ -98,7 +79,7 @@ func TestLateCancelHitsNothing(t *testing.T) {
 			}
 		}
 	}
-	if n := pl.text(t, "SELECT count(*)::text FROM t"); n != "100" {
+	if n := stack.Value[string](t, pl.DB, "SELECT count(*)::text FROM t"); n != "100" {
 		t.Errorf("%s rows", n)
 	}
 }
@@ -109,11 +90,11 @@ func TestCancelOfNobody(t *testing.T) {
 	pl := at(t, 18)
 	addr := stackProxy(t, pl, proxy.Options{})
 	p := login(t, pl, addr)
-	pid, key := p.key()
-	p.send(terminate)
-	p.ended()
-	cancel(t, addr, pid, key)
-	cancel(t, addr, 1, []byte{1, 2, 3, 4})
+	pid, key := p.Key()
+	p.Send(terminate)
+	p.End()
+	stack.CancelRequest(t, addr, pid, key)
+	stack.CancelRequest(t, addr, 1, []byte{1, 2, 3, 4})
 	login(t, pl, addr).query("SELECT 1")
 }
 
@@ -122,10 +103,15 @@ func TestCancelOfNobody(t *testing.T) {
 func TestServerWithoutBackendKeyData(t *testing.T) {
 	t.Parallel()
 	pl := at(t, 15)
-	keyless := scripted(t, func(client net.Conn) { relayWithoutKey(client, pl.Addr()) })
+	keyless := stack.Interposed(t, pl.Addr(), func(typ byte, msg []byte) []byte {
+		if typ == 'K' {
+			return nil
+		}
+		return msg
+	})
 	r := start(t, "postgres://"+keyless+"/?sslmode=disable", proxy.Options{})
 	p := login(t, pl, r.Addr)
-	if pid, _ := p.key(); pid != 0 {
+	if pid, _ := p.Key(); pid != 0 {
 		t.Fatalf("the client gets a key that no server sent: %s", p.story())
 	}
 	if got := p.query("SELECT 'works'"); !strings.Contains(got[1], "works") {
@@ -137,40 +123,100 @@ func TestServerWithoutBackendKeyData(t *testing.T) {
 			t.Errorf("a write with token %s is answered by %q", token, got)
 		}
 	}
-	cancel(t, r.Addr, 0, make([]byte, 4))
+	stack.CancelRequest(t, r.Addr, 0, make([]byte, 4))
 	if got := p.query("SELECT 'goes on'"); !strings.Contains(got[1], "goes on") {
 		t.Errorf("behind a cancellation of nobody: %q", got)
 	}
 }
 
-// relayWithoutKey is a server that sends no BackendKeyData: a real one, whose
-// message is taken out.
-func relayWithoutKey(client net.Conn, addr string) {
-	server, err := net.Dial("tcp", addr)
-	if err != nil {
-		_ = client.Close()
-		return
+// While a session's hold waits for a takeover, a cancellation ends the wait and
+// cancels the statement behind it.
+func TestCancelWhileTheHoldWaits(t *testing.T) {
+	for _, c := range []struct {
+		sql  string // needs a hold
+		busy bool   // or gets one, since the session is
+	}{{"CALL commits()", false}, {"INSERT INTO t VALUES (1, 'a')", true}} {
+		for name, messages := range map[string][]pgproto3.FrontendMessage{"simple": all(q(c.sql)), "extended": all(run(c.sql), run("SELECT 1"), sync_)} {
+			t.Run(c.sql+", "+name, func(t *testing.T) {
+				t.Parallel()
+				pl := at(t, 15)
+				addr := stackProxy(t, pl, proxy.Options{Hold: 10 * time.Second})
+				p := login(t, pl, addr, "options", "-c wirefence.token=orders=34")
+				if c.busy {
+					p.query("SELECT 'the first is checked'")
+				}
+				taking := login(t, pl, pl.Addr())
+				taking.query("BEGIN; SELECT wirefence.seal('orders', 35, 'next')")
+				p.Send(messages...)
+				pid, key := p.Key()
+				pl.Becomes(t, "true", "SELECT coalesce(bool_or(wait_event_type = 'Lock'), false)::text FROM pg_stat_activity WHERE pid = $1", pid)
+				stack.CancelRequest(t, addr, pid, key)
+				if e := fmt.Sprint(stack.Err(p.Until("E"))); !strings.Contains(e, "57014") {
+					t.Errorf("a statement whose hold waits was cancelled, and ended with %s", e)
+				}
+				p.Ready(1)
+				taking.query("ROLLBACK")
+				if got := types(p.query(c.sql)); got != "CZ(I)" {
+					t.Errorf("behind the cancellation it is answered by %s", got)
+				}
+			})
+		}
 	}
-	go func() {
-		_, _ = io.Copy(server, client)
-		_ = server.(*net.TCPConn).CloseWrite()
-	}()
-	defer client.Close()
-	defer server.Close()
-	head := make([]byte, 5)
-	for {
-		if _, err := io.ReadFull(server, head); err != nil {
-			return
+}
+
+// A cancellation while nothing of the client's runs reaches no server: the connection
+// is closed at once, and what the proxy asks of its own goes on.
+func TestCancelWhileNothingRuns(t *testing.T) {
+	t.Parallel()
+	pl := at(t, 15)
+	counted := countingCancels(t, pl.Addr())
+	r := start(t, "postgres://"+counted.addr+"/?sslmode=disable", proxy.Options{Hold: time.Millisecond})
+	for _, options := range []string{"", "-c wirefence.token=orders=34"} {
+		p := login(t, pl, r.Addr, "options", options)
+		pid, key := p.Key()
+		for range 20 {
+			p.query("INSERT INTO t VALUES (1, 'a') ON CONFLICT DO NOTHING")
+			stack.CancelRequest(t, r.Addr, pid, key)
 		}
-		rest := make([]byte, binary.BigEndian.Uint32(head[1:])-4)
-		if _, err := io.ReadFull(server, rest); err != nil {
-			return
-		}
-		if head[0] == 'K' {
-			continue
-		}
-		if _, err := client.Write(append(append([]byte(nil), head...), rest...)); err != nil {
-			return
+		p.query("BEGIN")
+		stack.CancelRequest(t, r.Addr, pid, key)
+		if got := types(p.query("SELECT 1")); got != "TDCZ(T)" {
+			t.Errorf("behind cancellations of nothing: %s", got)
 		}
 	}
+	if n := counted.cancels.Load(); n != 0 {
+		t.Errorf("%d cancellations reached the server", n)
+	}
+}
+
+type cancelCounter struct {
+	addr    string
+	cancels atomic.Int64
+}
+
+// countingCancels relays to a server, and counts the cancel requests.
+func countingCancels(t *testing.T, addr string) *cancelCounter {
+	c := &cancelCounter{}
+	c.addr = stack.Scripted(t, func(client net.Conn) {
+		defer client.Close()
+		head := make([]byte, 8)
+		server, err := net.Dial("tcp", addr)
+		if err != nil {
+			return
+		}
+		defer server.Close()
+		if _, err := io.ReadFull(client, head); err != nil {
+			return
+		}
+		if binary.BigEndian.Uint32(head[4:]) == 80877102 {
+			c.cancels.Add(1)
+		}
+		_, _ = server.Write(head)
+		go func() {
+			_, _ = io.Copy(server, client)
+			_ = server.(*net.TCPConn).CloseWrite()
+		}()
+		_, _ = io.Copy(client, server)
+	})
+	return c
 }

@@ -14,8 +14,8 @@ import (
 
 // last returns the last message of a session that has ended.
 func (p *peer) last() string {
-	p.t.Helper()
-	p.ended()
+	p.T.Helper()
+	p.End()
 	lines := p.transcript()
 	return lines[len(lines)-1]
 }
@@ -40,11 +40,11 @@ func TestDrain(t *testing.T) {
 	busy.query("INSERT INTO t VALUES (1, 'busy')")
 	fenced.query("BEGIN")
 	fenced.query("INSERT INTO t VALUES (4, 'fenced')")
-	batch.send(append(run("INSERT INTO t VALUES (2, 'batch')"), flush)...)
-	batch.until('C')
-	pl.exec(t, "SELECT pg_advisory_lock(20)")
-	query.send(q("INSERT INTO t SELECT 3, 'query' FROM pg_advisory_xact_lock(20)"))
-	pl.becomes(t, "1", "SELECT count(*)::text FROM pg_locks WHERE NOT granted AND database = (SELECT oid FROM pg_database WHERE datname = current_database())")
+	batch.Send(append(run("INSERT INTO t VALUES (2, 'batch')"), flush)...)
+	batch.Until("C")
+	pl.Exec(t, "SELECT pg_advisory_lock(20)")
+	query.Send(q("INSERT INTO t SELECT 3, 'query' FROM pg_advisory_xact_lock(20)"))
+	pl.Becomes(t, "1", "SELECT count(*)::text FROM pg_locks WHERE NOT granted AND database = (SELECT oid FROM pg_database WHERE datname = current_database())")
 	r.Drain()
 	if e := idle.last(); !strings.HasPrefix(e, "E SFATAL | VFATAL | C57P01") {
 		t.Errorf("an idle session ends with %s", e)
@@ -56,9 +56,9 @@ func TestDrain(t *testing.T) {
 	busy.query("INSERT INTO t VALUES (5, 'busy')")
 	busy.query("COMMIT")
 	fenced.query("COMMIT")
-	batch.send(sync_)
-	batch.ready(1)
-	pl.exec(t, "SELECT pg_advisory_unlock(20)")
+	batch.Send(sync_)
+	batch.Ready(1)
+	pl.Exec(t, "SELECT pg_advisory_unlock(20)")
 	for _, p := range []*peer{busy, fenced, batch, query} {
 		if e := p.last(); !strings.HasPrefix(e, "E SFATAL | VFATAL | C57P01") || p.fatals() != 1 {
 			t.Errorf("a session ends with %s", e)
@@ -80,9 +80,9 @@ func TestDrainTimeout(t *testing.T) {
 	r := start(t, "postgres://"+pl.Addr()+"/", proxy.Options{DrainTimeout: 100 * time.Millisecond})
 	open, query, copying := login(t, pl, r.Addr), login(t, pl, r.Addr), login(t, pl, r.Addr)
 	open.query("BEGIN; INSERT INTO t VALUES (1, 'open')")
-	query.send(q("INSERT INTO t SELECT 2, 'query' FROM pg_sleep(60)"))
-	copying.send(q("COPY t FROM STDIN"), data("3\tcopy\n"))
-	copying.until('G')
+	query.Send(q("INSERT INTO t SELECT 2, 'query' FROM pg_sleep(60)"))
+	copying.Send(q("COPY t FROM STDIN"), data("3\tcopy\n"))
+	copying.Until("G")
 	query.sleeps()
 	r.Drain()
 	for _, p := range []*peer{open, query, copying} {
@@ -93,8 +93,8 @@ func TestDrainTimeout(t *testing.T) {
 	if err := r.Wait(); err != nil {
 		t.Errorf("Serve returns %v", err)
 	}
-	pid, _ := open.key()
-	pl.becomes(t, "0", "SELECT count(*)::text FROM pg_stat_activity WHERE pid = $1 AND state <> 'active'", pid)
+	pid, _ := open.Key()
+	pl.Becomes(t, "0", "SELECT count(*)::text FROM pg_stat_activity WHERE pid = $1 AND state <> 'active'", pid)
 	if rows := pl.rows(t); rows != "" {
 		t.Errorf("t holds %s", rows)
 	}
@@ -131,10 +131,10 @@ func TestDrainDuringALogin(t *testing.T) {
 	}
 	t.Cleanup(pg.Close)
 	stack.Exec(t, pg.URL("postgres"), "CREATE ROLE scram LOGIN PASSWORD 'secret'")
-	r := start(t, "postgres://"+pg.Addr()+"/", proxy.Options{DrainTimeout: patience})
+	r := start(t, "postgres://"+pg.Addr()+"/", proxy.Options{DrainTimeout: stack.Patience})
 	conn := rawDial(t, r.Addr)
-	_ = conn.SetDeadline(time.Now().Add(patience))
-	if _, err := conn.Write(startupRole("scram")); err != nil {
+	_ = conn.SetDeadline(time.Now().Add(stack.Patience))
+	if _, err := conn.Write(stack.Startup(v30, "postgres", "user", "scram")); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := conn.Read(make([]byte, 5)); err != nil { // the server asks for the password
@@ -148,7 +148,7 @@ func TestDrainDuringALogin(t *testing.T) {
 	if err := r.Wait(); err != nil {
 		t.Errorf("Serve returns %v", err)
 	}
-	if took := time.Since(began); took > patience/2 {
+	if took := time.Since(began); took > stack.Patience/2 {
 		t.Errorf("the drain took %s", took)
 	}
 }

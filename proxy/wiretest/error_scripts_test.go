@@ -4,6 +4,8 @@ import (
 	"strings"
 
 	"github.com/jackc/pgx/v5/pgproto3"
+
+	"github.com/wirefence/wirefence/internal/stack"
 )
 
 // Scripts of errors: in pipelines, in messages that make no sense.
@@ -107,16 +109,6 @@ var errorScripts = []script{
 }
 
 // rawMessage is a message with a body of one's own.
-func rawMessage(typ byte, body string) pgproto3.FrontendMessage { return bytesMessage{typ, body} }
-
-type bytesMessage struct {
-	typ  byte
-	body string
-}
-
-func (bytesMessage) Frontend()           {}
-func (bytesMessage) Decode([]byte) error { panic("never decoded") }
-func (m bytesMessage) Encode(dst []byte) ([]byte, error) {
-	n := len(m.body) + 4
-	return append(append(dst, m.typ, byte(n>>24), byte(n>>16), byte(n>>8), byte(n)), m.body...), nil
+func rawMessage(typ byte, body string) pgproto3.FrontendMessage {
+	return stack.Message{Type: typ, Body: []byte(body)}
 }

@@ -88,7 +88,7 @@ var extendedScripts = []script{
 	}},
 	{name: "06 a Query closes what a batch left open", steps: []step{
 		ready(1), send(run("SELECT 1"), q("SELECT 2")), ready(1), send(parse("", "SELECT 3"), q("SELECT 4"), bind("", "")), ready(1), synced(),
-	}},
+	}, checked: implicitEnds},
 	{name: "statements with parameters of every form", steps: []step{
 		ready(1),
 		synced(parse("s", "SELECT $1::bytea, $2::int, $3::text IS NULL"), describe('S', "s")),

@@ -4,9 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -21,7 +21,7 @@ import (
 // outcome says how a login went: who the session is, or the error.
 func outcome(t *testing.T, addr, user, password, database string) string {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), stack.Patience)
 	defer cancel()
 	cfg, err := pgconn.ParseConfig(fmt.Sprintf("postgres://%s/%s?sslmode=disable", addr, database))
 	if err != nil {
@@ -89,51 +89,17 @@ func TestTooManyConnections(t *testing.T) {
 	pl := at(t, 15)
 	addr := stackProxy(t, pl, proxy.Options{MaxConnections: 2})
 	first, _ := login(t, pl, addr), login(t, pl, addr)
-	if got := outcome(t, addr, "postgres", "", pl.db); !strings.Contains(got, "Code:53300") || !strings.Contains(got, "FATAL") {
+	if got := outcome(t, addr, "postgres", "", pl.Name); !strings.Contains(got, "Code:53300") || !strings.Contains(got, "FATAL") {
 		t.Errorf("the third client gets %s", got)
 	}
-	first.send(terminate)
-	first.ended()
+	first.Send(terminate)
+	first.End()
 	began := time.Now()
 	for got := ""; got != "logged in as postgres"; {
-		if got = outcome(t, addr, "postgres", "", pl.db); time.Since(began) > patience {
+		if got = outcome(t, addr, "postgres", "", pl.Name); time.Since(began) > stack.Patience {
 			t.Fatalf("after one has left, the next gets %s", got)
 		}
 	}
-}
-
-// scripted is a server that accepts and does nothing but what it is told.
-func scripted(t *testing.T, serve func(net.Conn)) string {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	var served sync.WaitGroup
-	var mu sync.Mutex
-	var open []net.Conn
-	served.Go(func() {
-		for {
-			conn, err := l.Accept()
-			if err != nil {
-				return
-			}
-			mu.Lock()
-			open = append(open, conn)
-			mu.Unlock()
-			served.Go(func() { serve(conn) })
-		}
-	})
-	t.Cleanup(func() {
-		_ = l.Close()
-		mu.Lock()
-		for _, conn := range open {
-			_ = conn.Close()
-		}
-		mu.Unlock()
-		served.Wait()
-	})
-	return l.Addr().String()
 }
 
 // deadPort returns a port that refuses connections for as long as the test runs:
@@ -173,16 +139,16 @@ func TestUpstreamOfTwoHosts(t *testing.T) {
 	port := deadPort(t)
 	r := start(t, fmt.Sprintf("postgres://127.0.0.1:%d,%s/", port, pl.Addr()), proxy.Options{})
 	p := login(t, pl, r.Addr)
-	pid, key := p.key()
-	p.send(q("SELECT pg_sleep(60)"))
+	pid, key := p.Key()
+	p.Send(q("SELECT pg_sleep(60)"))
 	p.sleeps()
-	cancel(t, r.Addr, pid, key)
-	p.ready(1)
+	stack.CancelRequest(t, r.Addr, pid, key)
+	p.Ready(1)
 }
 
 func TestUpstreamThatNeverAnswers(t *testing.T) {
 	t.Parallel()
-	addr := scripted(t, func(net.Conn) {})
+	addr := stack.Scripted(t, func(conn net.Conn) { _, _ = io.Copy(io.Discard, conn) })
 	r := start(t, "postgres://"+addr+"/", proxy.Options{StartupTimeout: time.Second})
 	began := time.Now()
 	got := outcome(t, r.Addr, "postgres", "", "postgres")
@@ -193,7 +159,7 @@ func TestUpstreamThatNeverAnswers(t *testing.T) {
 
 func TestUpstreamThatCloses(t *testing.T) {
 	t.Parallel()
-	addr := scripted(t, func(conn net.Conn) { _ = conn.Close() })
+	addr := stack.Scripted(t, func(net.Conn) {})
 	r := start(t, "postgres://"+addr+"/", proxy.Options{})
 	if got := outcome(t, r.Addr, "postgres", "", "postgres"); strings.HasPrefix(got, "logged in") {
 		t.Error(got)
@@ -213,7 +179,7 @@ func TestLoginTimeout(t *testing.T) {
 	addr := stack.Proxy(t, pg, proxy.Options{StartupTimeout: time.Second})
 	for text, says := range map[string]string{
 		"": "", "\x00\x00\x00\x40\x00\x03": "", // as PostgreSQL, which says nothing before it is asked
-		string(startupRole("scram")): "C57014\x00Mcanceling authentication due to timeout\x00",
+		string(stack.Startup(v30, "postgres", "user", "scram")): "C57014\x00Mcanceling authentication due to timeout\x00",
 	} {
 		began := time.Now()
 		if got := converse(t, addr, text, false); says == "" && got != "" || !strings.Contains(got, says) {
@@ -223,8 +189,8 @@ func TestLoginTimeout(t *testing.T) {
 			t.Errorf("after %q the connection was closed after %s", text, took)
 		}
 	}
-	pl := &place{Postgres: pg, db: "postgres", admin: stack.Connect(t, pg.URL("postgres"))}
-	pl.becomes(t, "0", "SELECT count(*)::text FROM pg_stat_activity WHERE usename = 'scram'")
+	server := stack.DB{Postgres: pg, Name: "postgres", Admin: stack.Connect(t, pg.URL("postgres"))}
+	server.Becomes(t, "0", "SELECT count(*)::text FROM pg_stat_activity WHERE usename = 'scram'")
 }
 
 func TestUnixSockets(t *testing.T) {

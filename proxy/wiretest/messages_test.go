@@ -65,33 +65,33 @@ func all(parts ...any) (messages []pgproto3.FrontendMessage) {
 // A step is what a script does next.
 type step func(*peer)
 
-func send(parts ...any) step    { return func(p *peer) { p.send(all(parts...)...) } }
-func raw(b []byte) step         { return func(p *peer) { p.write(b) } }
-func ready(n int) step          { return func(p *peer) { p.t.Helper(); p.ready(n) } }
-func until(typ byte) step       { return func(p *peer) { p.t.Helper(); p.until(typ) } }
-func ends(p *peer)              { p.t.Helper(); p.ended() }
-func elsewhere(sql string) step { return func(p *peer) { p.place.exec(p.t, sql) } }
-func closeWrite(p *peer)        { _ = p.conn.(interface{ CloseWrite() error }).CloseWrite() }
+func send(parts ...any) step    { return func(p *peer) { p.Send(all(parts...)...) } }
+func raw(b []byte) step         { return func(p *peer) { p.Write(b) } }
+func ready(n int) step          { return func(p *peer) { p.T.Helper(); p.Ready(n) } }
+func until(typ byte) step       { return func(p *peer) { p.T.Helper(); p.Until(string(typ)) } }
+func ends(p *peer)              { p.T.Helper(); p.End() }
+func elsewhere(sql string) step { return func(p *peer) { p.place.Exec(p.T, sql) } }
+func closeWrite(p *peer)        { _ = p.Conn.(interface{ CloseWrite() error }).CloseWrite() }
 
 // simple is a simple query and its answer.
 func simple(sql string) step {
-	return func(p *peer) { p.t.Helper(); p.query(sql) }
+	return func(p *peer) { p.T.Helper(); p.query(sql) }
 }
 
 // synced sends messages and a Sync, and waits for the answer.
 func synced(parts ...any) step {
 	return func(p *peer) {
-		p.t.Helper()
-		p.send(append(all(parts...), sync_)...)
-		p.ready(1)
+		p.T.Helper()
+		p.Send(append(all(parts...), sync_)...)
+		p.Ready(1)
 	}
 }
 
 // killed ends the session's backend as an administrator does.
 func killed(p *peer) {
-	pid, _ := p.key()
-	if _, err := p.place.admin.Exec(context.Background(), "SELECT pg_terminate_backend($1)", pid); err != nil {
-		p.t.Fatalf("%v", err)
+	pid, _ := p.Key()
+	if _, err := p.place.Admin.Exec(context.Background(), "SELECT pg_terminate_backend($1)", pid); err != nil {
+		p.T.Fatalf("%v", err)
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/wirefence/wirefence/internal/stack"
 	"github.com/wirefence/wirefence/proxy"
 )
 
@@ -18,12 +19,12 @@ func converse(t *testing.T, addr, text string, half bool) string {
 		t.Fatal(err)
 	}
 	defer conn.Close()
-	_ = conn.SetDeadline(time.Now().Add(patience))
+	_ = conn.SetDeadline(time.Now().Add(stack.Patience))
 	if _, err := io.WriteString(conn, text); err != nil {
 		t.Fatal(err)
 	}
 	if half {
-		closeWrite(&peer{conn: conn})
+		_ = conn.(*net.TCPConn).CloseWrite()
 	}
 	answer, err := io.ReadAll(conn)
 	if err, ok := err.(net.Error); ok && err.Timeout() {
@@ -57,8 +58,8 @@ func TestGarbageOnThePort(t *testing.T) {
 		{"no user", "\x00\x00\x00\x09\x00\x03\x00\x00\x00", false, "C28000"},
 		{"a name without a value", "\x00\x00\x00\x0e\x00\x03\x00\x00user\x00\x00", false, "C"},
 		{"no end", "\x00\x00\x00\x0c\x00\x03\x00\x00user", false, "C08P01"},
-		{"plaintext behind an SSLRequest", "\x00\x00\x00\x08\x04\xd2\x16\x2f" + string(startup("postgres")), false, "C08P01"},
-		{"plaintext behind a GSSENCRequest", "\x00\x00\x00\x08\x04\xd2\x16\x30" + string(startup("postgres")), false, "C08P01"},
+		{"plaintext behind an SSLRequest", "\x00\x00\x00\x08\x04\xd2\x16\x2f" + string(stack.Startup(v30, "postgres")), false, "C08P01"},
+		{"plaintext behind a GSSENCRequest", "\x00\x00\x00\x08\x04\xd2\x16\x30" + string(stack.Startup(v30, "postgres")), false, "C08P01"},
 		{"a CancelRequest that is too short", "\x00\x00\x00\x08\x04\xd2\x16\x2e", false, "C08P01"},
 		{"noise", strings.Repeat("\x00\x00\x00\x09\xfe\xed\xfa\xce!", 50), false, "C0A000"},
 	} {
@@ -85,7 +86,7 @@ func TestEncryptionIsDeclined(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer conn.Close()
-	_ = conn.SetDeadline(time.Now().Add(patience))
+	_ = conn.SetDeadline(time.Now().Add(stack.Patience))
 	for _, request := range []string{"\x00\x00\x00\x08\x04\xd2\x16\x30", "\x00\x00\x00\x08\x04\xd2\x16\x2f"} {
 		answer := make([]byte, 1)
 		if _, err := io.WriteString(conn, request); err != nil {
@@ -95,7 +96,7 @@ func TestEncryptionIsDeclined(t *testing.T) {
 			t.Fatalf("%q is answered by %q, %v", request, answer, err)
 		}
 	}
-	if _, err := conn.Write(startup(pl.db)); err != nil {
+	if _, err := conn.Write(stack.Startup(v30, pl.Name)); err != nil {
 		t.Fatal(err)
 	}
 	answer := make([]byte, 9)
@@ -113,15 +114,15 @@ func TestImpossibleLength(t *testing.T) {
 	other := login(t, pl, addr)
 	for _, text := range []string{"Q\x00\x00\x00\x03", "Q\xff\xff\xff\xff", "S\x00\x00\x00\x00", "d\x7f\xff\xff\xff"} {
 		p := login(t, pl, addr)
-		p.send(q("BEGIN; INSERT INTO t VALUES (1, 'a')"))
-		p.ready(1)
-		p.write([]byte(text))
-		p.ended()
+		p.Send(q("BEGIN; INSERT INTO t VALUES (1, 'a')"))
+		p.Ready(1)
+		p.Write([]byte(text))
+		p.End()
 		last := p.transcript()
 		if e := last[len(last)-1]; !strings.HasPrefix(e, "E SFATAL | VFATAL | C08P01") {
 			t.Errorf("%q is answered by %s", text, e)
 		}
 	}
 	other.query("SELECT 1")
-	pl.becomes(t, "", "SELECT coalesce(string_agg(id::text, ' '), '') FROM t")
+	pl.Becomes(t, "", "SELECT coalesce(string_agg(id::text, ' '), '') FROM t")
 }

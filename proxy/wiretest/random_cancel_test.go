@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5/pgproto3"
 	"pgregory.net/rapid"
 
+	"github.com/wirefence/wirefence/internal/stack"
 	"github.com/wirefence/wirefence/proxy"
 )
 
@@ -51,7 +52,7 @@ func drawWork(t *rapid.T, row int) work {
 func TestRandomCancellations(t *testing.T) {
 	for i, by := range []carrier{unfenced, byVariable, byComment} {
 		for n, major := range majors {
-			if !*every && n != i%len(majors) {
+			if testing.Short() && n != i%len(majors) {
 				continue
 			}
 			t.Run(fmt.Sprint(by.name, " ", major), func(t *testing.T) {
@@ -66,7 +67,7 @@ func TestRandomCancellations(t *testing.T) {
 }
 
 func cancelled(t *rapid.T, pl *place, addr string, by carrier, blocker *peer) {
-	pl.exec(t, "TRUNCATE t")
+	pl.Exec(t, "TRUNCATE t")
 	blocker.query("SELECT pg_advisory_lock(8)")
 	works := make([]work, rapid.IntRange(1, 8).Draw(t, "statements"))
 	var messages []pgproto3.FrontendMessage
@@ -75,42 +76,42 @@ func cancelled(t *rapid.T, pl *place, addr string, by carrier, blocker *peer) {
 		messages = append(messages, works[i].messages...)
 	}
 	p := dial(t, pl, addr)
-	defer p.conn.Close()
-	p.write(startup(pl.db, by.startup...))
-	p.ready(1)
-	p.text, p.patience, p.sent = by.text, soon, "was sent "+describeAll(messages)
-	pid, key := p.key()
-	from, seen := p.seen, 0
-	p.send(messages...)
+	defer p.Conn.Close()
+	p.Write(stack.Startup(v30, pl.Name, by.startup...))
+	p.Ready(1)
+	p.Text, p.Patience, p.sent = by.text, soon, "was sent "+describeAll(messages)
+	pid, key := p.Key()
+	from, seen := p.Taken(), 0
+	p.Send(messages...)
 	unblocked := false
 	for range rapid.IntRange(1, 6).Draw(t, "cancellations") {
 		for range rapid.IntRange(0, 2).Draw(t, "answers before") {
 			if unblocked && seen < len(works) {
-				p.ready(1)
+				p.Ready(1)
 				seen++
 			}
 		}
-		cancel(t, addr, pid, key)
+		stack.CancelRequest(t, addr, pid, key)
 		if !unblocked {
 			blocker.query("SELECT pg_advisory_unlock(8)")
 			unblocked = true
 		}
 	}
-	p.ready(len(works) - seen)
+	p.Ready(len(works) - seen)
 	if last := p.query("SELECT 'the very end'"); !strings.Contains(strings.Join(last, " "), "the very end") {
 		t.Fatalf("a query behind the last cancellation is answered by %q\n%s", last, p.story())
 	}
 	want := judgeCancelled(t, p, p.transcript()[from:], works)
-	p.send(terminate)
-	p.ended()
-	if got := pl.text(t, "SELECT coalesce(string_agg(id::text, ' ' ORDER BY id), '') FROM t"); got != want {
+	p.Send(terminate)
+	p.End()
+	if got := stack.Value[string](t, pl.DB, "SELECT coalesce(string_agg(id::text, ' ' ORDER BY id), '') FROM t"); got != want {
 		t.Fatalf("t holds %q, want %q\n%s", got, want, p.story())
 	}
 }
 
 // judgeCancelled goes through the answers and returns the rows that must be
 // there.
-func judgeCancelled(t tb, p *peer, lines []string, works []work) string {
+func judgeCancelled(t stack.TB, p *peer, lines []string, works []work) string {
 	t.Helper()
 	var rows []string
 	for i, w := range works {

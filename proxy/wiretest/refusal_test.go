@@ -35,7 +35,7 @@ func TestRefusals(t *testing.T) {
 	stale := insert + " /*wirefence.token='orders=33'*/"
 	unknown := insert + " /*wirefence.token='orders=35'*/"
 	malformed := insert + " /*wirefence.token='orders='*/"
-	concurrent := "CREATE INDEX CONCURRENTLY i ON t(v) /*wirefence.token='orders=34'*/"
+	stored := "PREPARE p AS SELECT 1 /*wirefence.token='orders=34'*/"
 	type turn struct {
 		send []pgproto3.FrontendMessage
 		want string // types of the answer, up to the last ReadyForQuery
@@ -46,27 +46,26 @@ func TestRefusals(t *testing.T) {
 		turns         []turn
 	}{
 		{name: "simple", turns: []turn{
-			{all(q(stale)), "E(WF001)Z(I)"}, {all(q(unknown)), "E(WF003)Z(I)"}, {all(q(malformed)), "E(WF004)Z(I)"}, {all(q(concurrent)), "E(WF006)Z(I)"},
-			{all(q("SELECT 1; " + stale + "; SELECT 2")), "TDCE(WF001)Z(I)"}, {all(q("BEGIN")), "CZ(T)"}, {all(q(stale)), "E(WF001)Z(E)"}, {all(q("SELECT 1")), "E(25P02)Z(E)"}, {all(q("ROLLBACK")), "CZ(I)"},
+			{all(q(stale)), "E(WF001)Z(I)"}, {all(q(unknown)), "E(WF003)Z(I)"}, {all(q(malformed)), "E(WF004)Z(I)"}, {all(q(stored)), "E(WF006)Z(I)"},
+			{all(q("SELECT 1; " + stale + "; SELECT 2")), "E(WF001)Z(I)"}, {all(q("BEGIN")), "CZ(T)"}, {all(q(stale)), "E(WF001)Z(E)"}, {all(q("SELECT 1")), "E(25P02)Z(E)"}, {all(q("ROLLBACK")), "CZ(I)"},
 			{all(q("BEGIN")), "CZ(T)"}, {all(q(malformed)), "E(WF004)Z(E)"}, {all(q(insert)), "E(25P02)Z(E)"}, {all(q("COMMIT")), "CZ(I)"},
 			{all(q("SELECT 1"), q(stale), q(malformed), q("SELECT 2")), "TDCZ(I) E(WF001)Z(I) E(WF004)Z(I) TDCZ(I)"},
 		}},
 		{name: "extended", turns: []turn{
-			{all(run(stale), sync_), "12E(WF001)Z(I)"}, {all(run(malformed), sync_), "E(WF004)Z(I)"}, {all(run(concurrent), sync_), "12E(WF006)Z(I)"},
-			{all(run("SELECT 1"), run(stale), run(insert), describe('S', ""), sync_), "12DC12E(WF001)Z(I)"},
+			{all(run(stale), sync_), "E(WF001)Z(I)"}, {all(run(malformed), sync_), "E(WF004)Z(I)"}, {all(run(stored), sync_), "E(WF006)Z(I)"},
+			{all(run("SELECT 1"), run(stale), run(insert), describe('S', ""), sync_), "12DCE(WF001)Z(I)"},
 			{all(run("SELECT 1"), run(malformed), run(insert), sync_), "12DCE(WF004)Z(I)"},
-			{all(run(insert), run(stale), sync_, run("SELECT 1"), sync_), "12C12E(WF001)Z(I) 12DCZ(I)"},
-			{all(run(stale), sync_, run(malformed), sync_, run("SELECT 1"), sync_), "12E(WF001)Z(I) E(WF004)Z(I) 12DCZ(I)"},
-			{all(q("BEGIN")), "CZ(T)"}, {all(run(stale), sync_), "12E(WF001)Z(E)"}, {all(run("SELECT 1"), sync_), "E(25P02)Z(E)"}, {all(q("ROLLBACK")), "CZ(I)"},
-			{all(parse("s", stale), describe('S', "s"), sync_), "1tnZ(I)"}, {all(bind("", "s"), execute("", 0), sync_), "2E(WF001)Z(I)"},
-			{all(bind("", "s"), execute("", 0), bind("", "s"), execute("", 0), sync_), "2E(WF001)Z(I)"},
+			{all(run(insert), run(stale), sync_, run("SELECT 1"), sync_), "12CE(WF001)Z(I) 12DCZ(I)"},
+			{all(run(stale), sync_, run(malformed), sync_, run("SELECT 1"), sync_), "E(WF001)Z(I) E(WF004)Z(I) 12DCZ(I)"},
+			{all(q("BEGIN")), "CZ(T)"}, {all(run(stale), sync_), "E(WF001)Z(E)"}, {all(run("SELECT 1"), sync_), "E(25P02)Z(E)"}, {all(q("ROLLBACK")), "CZ(I)"},
+			{all(parse("s", stale), describe('S', "s"), sync_), "E(WF001)Z(I)"}, {all(bind("", "s"), execute("", 0), sync_), "E(26000)Z(I)"},
 		}},
 		{name: "variable", options: "-c wirefence.token=orders=33", turns: []turn{
-			{all(q("SELECT 1")), "TDCZ(I)"}, {all(q(insert)), "E(WF001)Z(I)"}, {all(run(insert), sync_), "12E(WF001)Z(I)"}, {all(q("COPY t FROM STDIN"), data("1\ta\n"), copyDone), "E(WF001)Z(I)"},
-			{all(run("COPY t FROM STDIN"), data("1\ta\n"), copyDone, sync_), "12E(WF001)Z(I)"}, {all(q("SELECT write_one(1)")), "E(WF001)Z(I)"},
-			{all(q("CALL commits()")), "E(WF001)Z(I)"}, {all(run("CALL commits()"), sync_), "12E(WF001)Z(I)"}, {all(q("DO $$BEGIN END$$")), "E(WF001)Z(I)"},
-			{all(fastpath(177, "1", "2")), "E(WF001)Z(I)"}, {all(q("SAVEPOINT a")), "E(25P01)Z(I)"}, {all(q("BEGIN; SAVEPOINT a")), "CCZ(T)"}, {all(q(insert)), "E(WF001)Z(E)"},
-			{all(q("ROLLBACK TO a")), "CZ(T)"}, {all(q(insert)), "E(WF001)Z(E)"}, {all(q("COMMIT")), "CZ(I)"},
+			{all(q("SELECT 1")), "E(WF001)Z(I)"}, {all(q(insert)), "E(WF001)Z(I)"}, {all(run(insert), sync_), "E(WF001)Z(I)"}, {all(q("COPY t FROM STDIN"), data("1\ta\n"), copyDone), "E(WF001)Z(I)"},
+			{all(run("COPY t FROM STDIN"), data("1\ta\n"), copyDone, sync_), "E(WF001)Z(I)"}, {all(q("SELECT write_one(1)")), "E(WF001)Z(I)"},
+			{all(q("CALL commits()")), "E(WF001)Z(I)"}, {all(run("CALL commits()"), sync_), "E(WF001)Z(I)"}, {all(q("DO $$BEGIN END$$")), "E(WF001)Z(I)"},
+			{all(fastpath(177, "1", "2")), "E(WF001)Z(I)"}, {all(q("SAVEPOINT a")), "E(25P01)Z(I)"}, {all(q("BEGIN; SAVEPOINT a")), "CE(WF001)Z(E)"},
+			{all(q("ROLLBACK TO a")), "E(3B001)Z(E)"}, {all(q(insert)), "E(25P02)Z(E)"}, {all(q("COMMIT")), "CZ(I)"}, {all(q("SHOW datestyle")), "TDCZ(I)"},
 			{all(q("BEGIN")), "CZ(T)"}, {all(fastpath(177, "1", "2")), "E(WF001)Z(E)"}, {all(q("COMMIT")), "CZ(I)"},
 		}},
 		{name: "required", o: proxy.Options{UnfencedWrites: proxy.Reject}, turns: []turn{
@@ -83,17 +82,17 @@ func TestRefusals(t *testing.T) {
 				stackProxy(t, pl, c.o)
 				for _, how := range cuts {
 					p := login(t, pl, socket, "options", c.options)
-					p.cut = how.cut()
+					p.Cut = how.cut()
 					for _, turn := range c.turns {
-						from := p.seen
-						p.send(turn.send...)
-						p.ready(strings.Count(turn.want, "Z"))
+						from := p.Taken()
+						p.Send(turn.send...)
+						p.Ready(strings.Count(turn.want, "Z"))
 						if got := types(p.transcript()[from:]); got != turn.want {
 							t.Errorf("%d, %s: %s is answered by %s, want %s", major, how.name, describeAll(turn.send), got, turn.want)
 						}
 					}
-					p.send(terminate)
-					p.ended()
+					p.Send(terminate)
+					p.End()
 				}
 				if rows := pl.rows(t); rows != "" {
 					t.Errorf("%d: t holds %s", major, rows)
@@ -118,15 +117,38 @@ func TestRefusalsAreSentAtOnce(t *testing.T) {
 	addr := stackProxy(t, pl, proxy.Options{})
 	for _, fence := range []string{"orders=33", "orders="} {
 		p := login(t, pl, addr)
-		p.send(run("INSERT INTO t VALUES (1, 'a') /*wirefence.token='" + fence + "'*/")...)
-		p.until('E')
-		p.send(append(run("SELECT 1"), flush)...)
-		p.send(sync_)
-		p.ready(1)
-		p.send(sync_)
-		p.ready(1)
-		if got := types(p.transcript()[p.seen-3:]); !strings.HasSuffix(got, ")Z(I) Z(I)") {
+		p.Send(run("INSERT INTO t VALUES (1, 'a') /*wirefence.token='" + fence + "'*/")...)
+		p.Until("E")
+		p.Send(append(run("SELECT 1"), flush)...)
+		p.Send(sync_)
+		p.Ready(1)
+		p.Send(sync_)
+		p.Ready(1)
+		if got := types(p.transcript()[p.Taken()-3:]); !strings.HasSuffix(got, ")Z(I) Z(I)") {
 			t.Errorf("%s: %s", fence, got)
+		}
+	}
+}
+
+// An error at any message of a check's is the client's: nothing runs, and it is told.
+func TestCheckThatCannotBePrepared(t *testing.T) {
+	t.Parallel()
+	pl := at(t, 15)
+	p := login(t, pl, stackProxy(t, pl, proxy.Options{Hold: -1}), "options", "-c wirefence.token=orders=34")
+	pl.Exec(t, "ALTER FUNCTION wirefence.check(text, text, boolean, boolean) RENAME TO gone")
+	for _, turn := range []struct {
+		send []pgproto3.FrontendMessage
+		want string
+	}{
+		{all(run("INSERT INTO t VALUES (1, 'a')"), run("SELECT 1"), sync_), "E(42883)Z(I)"},
+		{all(q("INSERT INTO t VALUES (1, 'a')")), "E(42883)Z(I)"},
+		{all(q("BEGIN"), fastpath(177, "1", "2"), q("COMMIT")), "CZ(T) E(42883)Z(E) CZ(I)"},
+	} {
+		from := p.Taken()
+		p.Send(turn.send...)
+		p.Ready(strings.Count(turn.want, "Z"))
+		if got := types(p.transcript()[from:]); got != turn.want {
+			t.Errorf("%s is answered by %s, want %s", describeAll(turn.send), got, turn.want)
 		}
 	}
 }
@@ -139,7 +161,7 @@ func TestHostileSearchPath(t *testing.T) {
 			t.Parallel()
 			pl := at(t, major)
 			addr := stackProxy(t, pl, proxy.Options{})
-			pl.exec(t, `CREATE SCHEMA evil`,
+			pl.Exec(t, `CREATE SCHEMA evil`,
 				`CREATE FUNCTION evil.lies(bigint, bigint) RETURNS boolean LANGUAGE sql AS 'SELECT false'`,
 				`CREATE OPERATOR evil.< (LEFTARG = bigint, RIGHTARG = bigint, FUNCTION = evil.lies)`,
 				`CREATE OPERATOR evil.> (LEFTARG = bigint, RIGHTARG = bigint, FUNCTION = evil.lies)`,
@@ -166,10 +188,10 @@ func TestHostileSearchPath(t *testing.T) {
 						t.Errorf("%s is answered by %s, want %s", c.sql, got, c.want)
 					}
 				}
-				p.send(append(run("INSERT INTO public.t VALUES (1, 'a')"), sync_)...)
-				p.ready(1)
-				p.send(terminate)
-				p.ended()
+				p.Send(append(run("INSERT INTO public.t VALUES (1, 'a')"), sync_)...)
+				p.Ready(1)
+				p.Send(terminate)
+				p.End()
 			}
 			if rows := pl.rows(t); rows != "" {
 				t.Errorf("t holds %s", rows)

@@ -4,14 +4,16 @@ import (
 	"strings"
 
 	"github.com/jackc/pgx/v5/pgproto3"
+
+	"github.com/wirefence/wirefence/internal/stack"
 )
 
 // Scripts of how sessions begin and end.
 var sessionScripts = []script{
-	{name: "10 protocol 3.9999", begin: func(db string) []byte { return startupVersion(3<<16|9999, db) }, steps: []step{ready(1), simple("SELECT 1"), send(terminate), ends}},
-	{name: "10 options of a later protocol", begin: func(db string) []byte { return startupVersion(3<<16, db, "_pq_.one", "1", "_pq_.two", "2") }, steps: []step{ready(1), simple("SELECT 1"), send(terminate), ends}},
-	{name: "10 protocol 3.9999 with options", begin: func(db string) []byte { return startupVersion(3<<16|9999, db, "_pq_.one", "1") }, steps: []step{ready(1), simple("SELECT 1"), send(terminate), ends}},
-	{name: "10 protocol 3.2", begin: func(db string) []byte { return startupVersion(pgproto3.ProtocolVersion32, db) }, steps: []step{ready(1), simple("SELECT 1"), send(terminate), ends}},
+	{name: "10 protocol 3.9999", begin: func(db string) []byte { return stack.Startup(3<<16|9999, db) }, steps: []step{ready(1), simple("SELECT 1"), send(terminate), ends}},
+	{name: "10 options of a later protocol", begin: func(db string) []byte { return stack.Startup(3<<16, db, "_pq_.one", "1", "_pq_.two", "2") }, steps: []step{ready(1), simple("SELECT 1"), send(terminate), ends}},
+	{name: "10 protocol 3.9999 with options", begin: func(db string) []byte { return stack.Startup(3<<16|9999, db, "_pq_.one", "1") }, steps: []step{ready(1), simple("SELECT 1"), send(terminate), ends}},
+	{name: "10 protocol 3.2", begin: func(db string) []byte { return stack.Startup(pgproto3.ProtocolVersion32, db) }, steps: []step{ready(1), simple("SELECT 1"), send(terminate), ends}},
 	{name: "12 a startup packet of almost 10000 bytes", with: []string{"application_name", strings.Repeat("a", 9700)}, steps: []step{
 		ready(1), simple("SHOW application_name"),
 	}},
@@ -19,15 +21,15 @@ var sessionScripts = []script{
 		ready(1), simple("SHOW search_path"), simple("SHOW datestyle"),
 	}},
 	{name: "12 an unknown setting at startup", with: []string{"no_such_setting", "1"}, steps: []step{ends}},
-	{name: "12 a database that isn't there", begin: func(string) []byte { return startup("nowhere") }, steps: []step{ends}},
-	{name: "12 a role that isn't there", begin: func(string) []byte { return startupRole("nobody_at_all") }, steps: []step{ends}},
-	{name: "12 a query behind the startup packet", begin: func(db string) []byte { return append(startup(db), encoded(q("SELECT 1"))...) }, steps: []step{ready(2), simple("SELECT 2"), send(terminate), ends}},
+	{name: "12 a database that isn't there", begin: func(string) []byte { return stack.Startup(v30, "nowhere") }, steps: []step{ends}},
+	{name: "12 a role that isn't there", begin: func(string) []byte { return stack.Startup(v30, "postgres", "user", "nobody_at_all") }, steps: []step{ends}},
+	{name: "12 a query behind the startup packet", begin: func(db string) []byte { return append(stack.Startup(v30, db), encoded(q("SELECT 1"))...) }, steps: []step{ready(2), simple("SELECT 2"), send(terminate), ends}},
 	{name: "12 a pipeline and goodbye behind the startup packet", begin: func(db string) []byte {
-		return append(startup(db), encoded(all(run("SELECT 1"), sync_, q("SELECT 2"), terminate)...)...)
+		return append(stack.Startup(v30, db), encoded(all(run("SELECT 1"), sync_, q("SELECT 2"), terminate)...)...)
 	}, steps: []step{ends}},
 	{name: "12 replication sessions", with: []string{"replication", "database"}, steps: []step{
 		ready(1), simple("SELECT 1"), simple("SHOW wal_level"), simple("READ_REPLICATION_SLOT none"), send(terminate), ends,
-	}, fenced: notAmongReplication},
+	}},
 	{name: "13 a session that ends itself", steps: []step{
 		ready(1), send(q("SELECT pg_terminate_backend(pg_backend_pid())")), ends,
 	}},
@@ -51,7 +53,7 @@ var sessionScripts = []script{
 	{name: "14 the client closes its half in a batch", steps: []step{
 		ready(1), send(run("INSERT INTO t VALUES (1, 'a')"), flush), closeWrite, ends,
 	}},
-	{name: "14 the client closes its half at once", begin: func(db string) []byte { return startup(db) }, steps: []step{closeWrite, ends}},
+	{name: "14 the client closes its half at once", begin: func(db string) []byte { return stack.Startup(v30, db) }, steps: []step{closeWrite, ends}},
 	{name: "14 the client closes its half in a message", steps: []step{
 		ready(1), raw([]byte("Q\x00\x00\x00\x20SELECT")), closeWrite, ends,
 	}},
@@ -65,12 +67,4 @@ func encoded(messages ...pgproto3.FrontendMessage) (b []byte) {
 		}
 	}
 	return b
-}
-
-func startupRole(role string) []byte {
-	packet, err := (&pgproto3.StartupMessage{ProtocolVersion: pgproto3.ProtocolVersion30, Parameters: map[string]string{"user": role}}).Encode(nil)
-	if err != nil {
-		panic(err)
-	}
-	return packet
 }

@@ -30,20 +30,20 @@ var simpleScripts = []script{
 		simple("SAVEPOINT d"), simple("INSERT INTO t VALUES (6, 'g'); SAVEPOINT e"),
 	}},
 	{name: "two-phase commit", steps: []step{
-		ready(1), simple("BEGIN"), simple("INSERT INTO t VALUES (1, 'a')"), twoPhase("PREPARE TRANSACTION"), simple("ROLLBACK"), twoPhase("COMMIT PREPARED"),
-	}, fenced: twoPhaseCantBeFenced},
+		ready(1), simple("BEGIN"), simple("INSERT INTO t VALUES (1, 'a')"), aboutTwoPhase("PREPARE TRANSACTION"), simple("ROLLBACK"), aboutTwoPhase("COMMIT PREPARED"),
+	}, checked: twoPhase, held: twoPhase},
 	{name: "warnings about a place in the text", steps: []step{
 		ready(1), simple("SET standard_conforming_strings = off"), simple(`INSERT INTO t VALUES (1, 'a\'; SELECT 1; --')`),
 		simple(`SELECT '\'', 1; INSERT INTO t VALUES (2, '\\'); SELECT 'é\''`), synced(run(`INSERT INTO t VALUES (3, 'c\'')`)),
 	}},
-	{name: "a procedure that commits, simple", steps: []step{ready(1), simple("CALL commits()"), simple("SELECT 1")}, fenced: procedureCantCommit},
+	{name: "a procedure that commits, simple", steps: []step{ready(1), simple("CALL commits()"), simple("SELECT 1")}},
 	{name: "batches that fail between a DO and the end of a transaction", steps: []step{
 		ready(1), synced(run("DO $$BEGIN RAISE 'x'; END$$"), run("COMMIT")), simple("SELECT 1"),
 		synced(run("DO $$BEGIN RAISE 'x'; END$$"), run("ROLLBACK")), synced(run("INSERT INTO t VALUES (1, 'a')")),
 		synced(run("DO $$BEGIN PERFORM 1; END$$"), run("SELECT 1/0"), run("BEGIN"), run("COMMIT")), synced(run("INSERT INTO t VALUES (2, 'b')")),
 		send(run("DO $$BEGIN RAISE 'x'; END$$"), run("COMMIT"), sync_, run("INSERT INTO t VALUES (3, 'c')"), sync_), ready(2),
 	}},
-	{name: "a procedure that commits, extended", steps: []step{ready(1), synced(run("CALL commits()")), simple("SELECT 1")}, fenced: procedureCantCommit},
+	{name: "a procedure that commits, extended", steps: []step{ready(1), synced(run("CALL commits()")), simple("SELECT 1")}},
 	{name: "a block of code", steps: []step{
 		ready(1), simple("DO $$BEGIN INSERT INTO t VALUES (1, 'a'); END$$"), synced(run("DO $$BEGIN INSERT INTO t VALUES (2, 'b'); END$$")),
 		synced(run("DO $$BEGIN RAISE NOTICE 'n'; END$$"), run("INSERT INTO t VALUES (3, 'c')")),
@@ -60,17 +60,17 @@ var simpleScripts = []script{
 	}},
 	{name: "a block of code that may set a variable, and commits", steps: []step{
 		ready(1), simple("DO $$BEGIN PERFORM set_config('app.who', 'a', false); COMMIT; END$$"), simple("SELECT 1"),
-	}, fenced: procedureCantCommit},
+	}},
 	{name: "maintenance", steps: []step{
 		ready(1), simple("VACUUM t"), synced(run("VACUUM t")), simple("ANALYZE t"), simple("CHECKPOINT"), simple("REINDEX TABLE t"), synced(run("ANALYZE t")),
 		simple("VACUUM t; SELECT 1"),
 	}},
 	{name: "what can't run in a transaction", steps: []step{
 		ready(1), simple("CREATE INDEX CONCURRENTLY i ON t(v)"), synced(run("DROP INDEX CONCURRENTLY i")),
-	}, fenced: unfenceable},
+	}},
 	{name: "what wants a block", steps: []step{
 		ready(1), simple("DECLARE c CURSOR FOR SELECT 1"), simple("SELECT 1"),
-	}},
+	}, checked: declareSucceeds},
 	{name: "a lock wants a block", steps: []step{ready(1), simple("LOCK TABLE t"), synced(run("LOCK TABLE t"))}},
 	{name: "literals that look like comments", steps: []step{
 		ready(1), simple(`SELECT '/*wirefence.token=''orders=1''*/', "v" AS "--wirefence.token='orders=1'" FROM t`),
@@ -83,8 +83,8 @@ var simpleScripts = []script{
 	}},
 }
 
-// twoPhase sends a command about a prepared transaction. Its name must be one's
+// aboutTwoPhase sends a command about a prepared transaction. Its name must be one's
 // own: the databases of a server share them.
-func twoPhase(command string) step {
-	return func(p *peer) { p.t.Helper(); p.query(command + " '" + p.place.db + "'") }
+func aboutTwoPhase(command string) step {
+	return func(p *peer) { p.T.Helper(); p.query(command + " '" + p.place.Name + "'") }
 }

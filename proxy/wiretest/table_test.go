@@ -3,11 +3,13 @@ package wiretest
 import (
 	"fmt"
 	"math/rand/v2"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
-	"github.com/wirefence/wirefence/internal/servers"
+	"github.com/wirefence/wirefence/internal/stack"
 	"github.com/wirefence/wirefence/proxy"
 )
 
@@ -20,50 +22,81 @@ type script struct {
 	steps []step
 	begin func(db string) []byte // the first bytes, in the place of a startup packet
 	with  []string               // names and values for the startup packet
-	// fenced says what a session that carries a fence sees in the place of what
-	// PostgreSQL answers to one that carries none. Nil: nothing differs.
-	fenced func(direct []string, by carrier, major int) []string
+	// checked says what a session sees whose fence is checked in the place of what
+	// PostgreSQL answers to one that carries none, and held the same of one that holds
+	// its fence. Nil: nothing differs.
+	checked, held difference
 }
 
 // run runs the script once and returns all that the client saw, and what the
 // table t held in the end.
-func (s *script) run(t tb, pl *place, addr string, cut cut, by carrier) []string {
+func (s *script) run(t stack.TB, pl *place, addr string, cut cut, by carrier) []string {
 	t.Helper()
-	pl.exec(t, "TRUNCATE public.t; ALTER SEQUENCE public.numbers RESTART; DROP SCHEMA IF EXISTS x CASCADE; CREATE SCHEMA x")
+	pl.Exec(t, "TRUNCATE public.t; ALTER SEQUENCE public.numbers RESTART; DROP SCHEMA IF EXISTS x CASCADE; CREATE SCHEMA x")
 	if s.setup != "" {
-		pl.exec(t, s.setup)
+		pl.Exec(t, s.setup)
 	}
 	p := dial(t, pl, addr)
-	defer p.conn.Close()
-	p.cut, p.text = cut, by.text
+	defer p.Conn.Close()
+	p.Cut, p.Text = cut, by.text
 	if s.begin != nil {
-		p.write(s.begin(pl.db))
+		p.Write(s.begin(pl.Name))
 	} else {
-		p.write(startup(pl.db, append(slices.Clone(by.startup), s.with...)...))
+		p.Write(stack.Startup(v30, pl.Name, append(slices.Clone(by.startup), s.with...)...))
 	}
-	for _, step := range s.steps {
+	for i, step := range s.steps {
 		step(p)
+		if i == 0 && by.holds && s.begin == nil && len(s.steps) > 1 {
+			p.query("SELECT 'the first is checked'")
+			p.query("SELECT 'the second takes the hold'")
+		}
 	}
 	lines := p.transcript()
-	p.conn.Close()
-	pid, _ := p.key()
-	pl.becomes(t, "0", "SELECT count(*)::text FROM pg_stat_activity WHERE pid = $1", pid)
+	p.Conn.Close()
+	pid, _ := p.Key()
+	pl.Becomes(t, "0", "SELECT count(*)::text FROM pg_stat_activity WHERE pid = $1", pid)
 	return append(lines, "t holds "+pl.rows(t))
 }
 
-// carrier is a way to carry a fence.
+// carrier is a way to carry a fence, and to enforce it.
 type carrier struct {
 	name    string
 	startup []string
 	text    func(string) string
+	holds   bool // the session is busy, and so under a hold, from the start
+	differs func(*script) difference
 }
 
+// hold is the period of a hold under which a carrier's sessions hold from the second
+// group to their end, or hold no longer than a statement needs that can't be checked.
+func (by carrier) hold() time.Duration {
+	if by.holds {
+		return 10 * time.Second // the longest there is
+	}
+	return 1
+}
+
+// stored is what begins a text that stores a statement: PREPARE and DECLARE take no
+// fence in a comment.
+var stores = regexp.MustCompile(`(?i)\b(PREPARE|DECLARE)\b`)
+
+func comment(sql string) string {
+	if stores.MatchString(sql) {
+		return sql
+	}
+	return sql + "\n/*wirefence.token='orders=34'*/"
+}
+
+func whenChecked(s *script) difference { return s.checked }
+func whenHeld(s *script) difference    { return s.held }
+
 var (
-	unfenced   = carrier{name: "unfenced"}
-	byVariable = carrier{name: "variable", startup: []string{"options", "-c wirefence.token=orders=34"}}
-	byComment  = carrier{name: "comment", text: func(sql string) string {
-		return sql + "\n/*wirefence.token='orders=34'*/"
-	}}
+	unfenced     = carrier{name: "unfenced"}
+	byVariable   = carrier{name: "variable", startup: []string{"options", "-c wirefence.token=orders=34"}, differs: whenChecked}
+	byComment    = carrier{name: "comment", text: comment, differs: whenChecked}
+	heldVariable = carrier{name: "variable, held", startup: byVariable.startup, differs: whenHeld, holds: true}
+	heldComment  = carrier{name: "comment, held", text: comment, differs: whenHeld, holds: true}
+	carriers     = []carrier{unfenced, byVariable, byComment, heldVariable, heldComment}
 )
 
 var scripts = slices.Concat(extendedScripts, errorScripts, simpleScripts, copyScripts, stateScripts, sessionScripts)
@@ -78,47 +111,46 @@ var cuts = []struct {
 	{"in random pieces", func() cut { return random(rand.Uint64()) }},
 }
 
-// TestScripts runs every script direct, and through the proxy whole, byte by
-// byte and cut at random; the answers must be equal, but for what a script says
-// of sessions that carry a fence. Versions that aren't among the majors run them
-// whole, and unless they are the oldest, only unfenced.
+// TestScripts runs every script direct and through the proxy, without a fence and
+// with one that is checked or held; the answers must be equal, but for what a script
+// says. Sessions without a fence get them whole, byte by byte and cut at random.
 func TestScripts(t *testing.T) {
-	for _, major := range servers.PostgresVersions() {
-		for _, by := range []carrier{unfenced, byVariable, byComment} {
-			if by.name != unfenced.name && !slices.Contains(majors, major) && major != slices.Min(servers.PostgresVersions()) {
-				continue
-			}
+	for _, major := range majors {
+		for _, by := range carriers {
 			t.Run(fmt.Sprintf("%d/%s", major, by.name), func(t *testing.T) {
 				t.Parallel()
 				pl := at(t, major)
 				socket := unixSocket(t)
-				stackProxy(t, pl, proxy.Options{Listen: []string{"unix:" + socket}})
+				stackProxy(t, pl, proxy.Options{Listen: []string{"unix:" + socket}, Hold: by.hold()})
 				for _, s := range scripts {
 					if major < s.from {
 						continue
 					}
-					t.Run(s.name, func(t *testing.T) {
-						want := s.run(t, pl, pl.Addr(), whole, by)
-						if by.name != unfenced.name && s.fenced != nil {
-							want = s.fenced(slices.Clone(want), by, major)
-						}
-						for _, c := range cuts {
-							if c.name != "whole" && (s.large || !slices.Contains(majors, major)) || c.name == "byte by byte" && by.name != unfenced.name {
-								continue
-							}
-							if d := difference(want, s.run(t, pl, socket, c.cut(), by)); d != "" {
-								t.Fatalf("sent %s: %s", c.name, d)
-							}
-						}
-					})
+					t.Run(s.name, func(t *testing.T) { s.agree(t, pl, socket, by, major) })
 				}
 			})
 		}
 	}
 }
 
-// difference says where two transcripts part; "" if they don't.
-func difference(want, got []string) string {
+// agree runs the script direct and through the proxy.
+func (s *script) agree(t *testing.T, pl *place, socket string, by carrier, major int) {
+	want := s.run(t, pl, pl.Addr(), whole, by)
+	if by.differs != nil && by.differs(s) != nil {
+		want = by.differs(s)(want, by, major)
+	}
+	for _, c := range cuts {
+		if c.name != "whole" && (s.large || by.holds) || c.name == "byte by byte" && by.name != unfenced.name {
+			continue
+		}
+		if d := part(want, s.run(t, pl, socket, c.cut(), by)); d != "" {
+			t.Fatalf("sent %s: %s", c.name, d)
+		}
+	}
+}
+
+// part says where two transcripts part; "" if they don't.
+func part(want, got []string) string {
 	at := 0
 	for at < len(want) && at < len(got) && alike(want[at], got[at]) {
 		at++

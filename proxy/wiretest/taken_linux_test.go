@@ -5,6 +5,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/wirefence/wirefence/internal/stack"
 )
 
 // untilRead waits until the other side of a Unix socket has read what was
@@ -18,7 +20,7 @@ func untilRead(conn net.Conn) {
 	if err != nil {
 		return
 	}
-	for began := time.Now(); time.Since(began) < patience; {
+	for began := time.Now(); time.Since(began) < stack.Patience; {
 		left := 0
 		err := raw.Control(func(fd uintptr) { left, _ = unix.IoctlGetInt(int(fd), unix.SIOCOUTQ) })
 		if err != nil || left == 0 {

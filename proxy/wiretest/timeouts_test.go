@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/wirefence/wirefence/internal/stack"
 	"github.com/wirefence/wirefence/proxy"
 )
 
@@ -24,19 +25,19 @@ func TestTimeouts(t *testing.T) {
 			func(p *peer) { p.query("BEGIN; INSERT INTO t VALUES (1, 'a')") },
 			"C25P03 | Mterminating connection due to idle-in-transaction timeout"},
 		"idle in a pipeline": {proxy.Options{IdleInTransactionTimeout: short},
-			func(p *peer) { p.send(append(run("INSERT INTO t VALUES (1, 'a')"), flush)...); p.until('C') },
+			func(p *peer) { p.Send(append(run("INSERT INTO t VALUES (1, 'a')"), flush)...); p.Until("C") },
 			"C25P03 | Mterminating connection due to idle-in-transaction timeout"},
 		"a long statement": {proxy.Options{TransactionTimeout: short, IdleTimeout: time.Hour},
-			func(p *peer) { p.send(q("INSERT INTO t SELECT 1, 'a' FROM pg_sleep(60)")) },
+			func(p *peer) { p.Send(q("INSERT INTO t SELECT 1, 'a' FROM pg_sleep(60)")) },
 			"C25P04 | Mterminating connection due to transaction timeout"},
 		"a long statement in a block": {proxy.Options{TransactionTimeout: short},
-			func(p *peer) { p.query("BEGIN; INSERT INTO t VALUES (1, 'a')"); p.send(q("SELECT pg_sleep(60)")) },
+			func(p *peer) { p.query("BEGIN; INSERT INTO t VALUES (1, 'a')"); p.Send(q("SELECT pg_sleep(60)")) },
 			"C25P04 | Mterminating connection due to transaction timeout"},
 		"a block that goes on": {proxy.Options{TransactionTimeout: short, IdleInTransactionTimeout: time.Hour},
 			func(p *peer) { p.query("BEGIN; INSERT INTO t VALUES (1, 'a')") },
 			"C25P04 | Mterminating connection due to transaction timeout"},
 		"a COPY without an end": {proxy.Options{TransactionTimeout: short},
-			func(p *peer) { p.send(q("COPY t FROM STDIN"), data("1\ta\n")); p.until('G') },
+			func(p *peer) { p.Send(q("COPY t FROM STDIN"), data("1\ta\n")); p.Until("G") },
 			"C25P04 | Mterminating connection due to transaction timeout"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -52,8 +53,8 @@ func TestTimeouts(t *testing.T) {
 			if !strings.HasPrefix(e, "E SFATAL | VFATAL | "+c.want) || p.fatals() != 1 {
 				t.Errorf("the session ends with %s", e)
 			}
-			pid, _ := p.key()
-			pl.becomes(t, "0", "SELECT count(*)::text FROM pg_stat_activity WHERE pid = $1", pid)
+			pid, _ := p.Key()
+			pl.Becomes(t, "0", "SELECT count(*)::text FROM pg_stat_activity WHERE pid = $1", pid)
 			if rows := pl.rows(t); rows != "" {
 				t.Errorf("t holds %s", rows)
 			}
@@ -70,8 +71,8 @@ func TestTimeoutsSpareTheBusy(t *testing.T) {
 	for began := time.Now(); time.Since(began) < 3*limit; {
 		p.query("SELECT pg_sleep(0.05)")
 		p.query("BEGIN; SELECT pg_sleep(0.05); COMMIT")
-		p.send(append(run("SELECT pg_sleep(0.05)"), sync_)...)
-		p.ready(1)
+		p.Send(append(run("SELECT pg_sleep(0.05)"), sync_)...)
+		p.Ready(1)
 	}
 	if n := p.fatals(); n > 0 {
 		t.Error(p.story())
@@ -81,20 +82,20 @@ func TestTimeoutsSpareTheBusy(t *testing.T) {
 func TestTooManyConnectionsOfAUser(t *testing.T) {
 	t.Parallel()
 	pl := at(t, 15)
-	pl.exec(t, `DO $$BEGIN CREATE ROLE other LOGIN; EXCEPTION WHEN duplicate_object THEN END$$`)
+	pl.Exec(t, `DO $$BEGIN CREATE ROLE other LOGIN; EXCEPTION WHEN duplicate_object THEN END$$`)
 	addr := stackProxy(t, pl, proxy.Options{MaxUserConnections: 1})
 	first := login(t, pl, addr)
-	if got := outcome(t, addr, "postgres", "", pl.db); !strings.Contains(got, "Code:53300") || !strings.Contains(got, `too many connections for role "postgres"`) {
+	if got := outcome(t, addr, "postgres", "", pl.Name); !strings.Contains(got, "Code:53300") || !strings.Contains(got, `too many connections for role "postgres"`) {
 		t.Errorf("the second client of a user gets %s", got)
 	}
-	if got := outcome(t, addr, "other", "", pl.db); got != "logged in as other" {
+	if got := outcome(t, addr, "other", "", pl.Name); got != "logged in as other" {
 		t.Errorf("another user gets %s", got)
 	}
-	first.send(terminate)
-	first.ended()
+	first.Send(terminate)
+	first.End()
 	began := time.Now()
 	for got := ""; got != "logged in as postgres"; {
-		if got = outcome(t, addr, "postgres", "", pl.db); time.Since(began) > patience {
+		if got = outcome(t, addr, "postgres", "", pl.Name); time.Since(began) > stack.Patience {
 			t.Fatalf("after one has left, the next gets %s", got)
 		}
 	}

@@ -5,8 +5,6 @@ import (
 	"regexp"
 	"slices"
 	"strings"
-
-	"github.com/wirefence/wirefence/proxy/internal/sqlscan"
 )
 
 // marker stands in every row that the client must not see.
@@ -23,7 +21,7 @@ func init() {
 		"SELECT 1":                            reading("1"),
 		"SELECT two":                          reading("1", "2"),
 		"SELECT fails":                        failing("22012"),
-		"SHOW x":                              reading("x"),
+		"SHOW x":                              shows,
 		decoy:                                 reading("decoy"),
 		"INSERT INTO t VALUES (1)":            writing("INSERT 0 1"),
 		"INSERT INTO t VALUES (2)":            writing("INSERT 0 1"),
@@ -49,7 +47,7 @@ func init() {
 		"SET wirefence.token = ''":            sets(""),
 		"SET LOCAL wirefence.token = 'a=3'":   setsLocal("a=3"),
 		"SET LOCAL wirefence.token = ''":      setsLocal(""),
-		"SELECT set_config('wirefence.token', 'b=1', false)":                            then(sets("b=1"), "set"),
+		"SELECT set_config('wirefence.token', 'b=1', false)":                            setsOnly("b=1"),
 		"INSERT INTO t SELECT set_config('wirefence.token', 'a=1', false)":              enters("a=1"),
 		"INSERT INTO t SELECT set_config('wirefence.token', 'a=3', false)":              enters("a=3"),
 		"DO 'perform set_config(''wirefence.token'', ''b=1'', false), write()'":         enters("b=1"),
@@ -60,9 +58,22 @@ func init() {
 			}
 			return then(enters("a=3"), "entered")(b, carried)
 		},
+		unlocking:                   then(unlocks, "unlocked"),
+		"PREPARE p AS " + unlocking: prepares(unlocking),
+		"DO 'perform pg_advisory_unlock_all(), write()'": func(b *backend, carried []string) result {
+			r := writing("DO")(b, carried)
+			b.unlockAll()
+			return r
+		},
+		"BEGIN READ ONLY":                               beginsReadOnly,
+		"RESET transaction_read_only":                   resetsReadOnly,
+		"SET TRANSACTION ISOLATION LEVEL SERIALIZABLE":  isolates,
+		"LOCK TABLE t":                                  locks,
+		"PREPARE TRANSACTION 'x'":                       keeps,
+		"COMMIT PREPARED 'x'":                           commitsKept,
 		"RESET wirefence.token":                         resets,
 		"RESET ALL":                                     resetsAll,
-		"SELECT setter()":                               setter,
+		"SELECT setter()":                               callsSetter,
 		"SET standard_conforming_strings = off":         escaping(true),
 		"SET standard_conforming_strings = on":          escaping(false),
 		`SELECT '\'`:                                    reading(`\`),
@@ -83,23 +94,32 @@ func init() {
 // ambiguous is one statement where backslashes escape, and else two.
 const ambiguous = `SELECT '\'; INSERT INTO t VALUES (2); --'` + "\n"
 
+const unlocking = "SELECT pg_advisory_unlock_all()"
+
 const decoy = `SELECT '/*wirefence.token=''a=3''*/'`
 
 // comments are the fences that a text may carry, of which some are stale, and
 // one can't be read.
 var comments = []string{
 	"/*wirefence.token='a=1'*/", "/*wirefence.token='a=1'*/", "/*wirefence.token='a=3'*/",
-	"/*wirefence.token='a=2'*/", "/*wirefence.token='b=1'*/", "/*wirefence.token='b=1,a=1'*/", "/*wirefence.token='a='*/",
+	"/*wirefence.token='a=2'*/", "/*wirefence.token='b=1'*/", "/*wirefence.token='o=1'*/", "/*wirefence.token='b=1,a=1'*/", "/*wirefence.token='a='*/",
 }
+
+// padding makes a text too long to be read.
+var padding = regexp.MustCompile(`/\*x+\*/`)
 
 var fenceComment = regexp.MustCompile(`/\*wirefence\.token='([^']*)'\*/`)
 
 // split returns the statements of a text and the pairs of the fences in its
 // comments.
 func (b *backend) split(text string) (statements, carried []string) {
+	if own, ok := strings.CutPrefix(text, inReadCommitted); ok && b.internal(own) != nil {
+		return []string{strings.TrimSuffix(inReadCommitted, ";"), own}, nil
+	}
 	if b.internal(text) != nil {
 		return []string{text}, nil
 	}
+	text = padding.ReplaceAllString(text, "")
 	hide := strings.NewReplacer(decoy, "<decoy>", ambiguous, "<ambiguous>")
 	if !b.escapes {
 		hide = strings.NewReplacer(decoy, "<decoy>", " --'\n", "")
@@ -143,100 +163,4 @@ func (b *backend) run(st preparedText, parameters []*string) result {
 		return what(parameters)
 	}
 	return alphabet[st.text](b, st.carried)
-}
-
-// internal returns what the model does at SQL of the proxy's own; nil for any
-// other.
-func (b *backend) internal(sql string) func(parameters []*string) result {
-	for text, columns := range map[string][]string{
-		loginSQL: {b.token.now(), marker}, variableSQL: {b.token.now()}, sqlscan.StampQuery: {marker}, sqlscan.CatalogQuery: {b.catalog()},
-	} {
-		if sql != strings.TrimSpace(text) {
-			continue
-		}
-		return func([]*string) result {
-			if b.policy.failing && b.tx.block == 0 && b.dice.n(4) == 1 {
-				return result{code: "42501"}
-			}
-			if text == loginSQL && !b.policy.schema {
-				columns[1] = null
-			}
-			return result{tag: "SELECT 1", columns: true, rows: [][]string{columns}}
-		}
-	}
-	call, ok := strings.CutPrefix(sql, "SELECT wirefence.check(")
-	observes := false
-	if !ok {
-		call, observes = strings.CutPrefix(sql, "SELECT wirefence.observe(")
-	}
-	const unlessSet = "CASE WHEN pg_catalog.current_setting('wirefence.token', true) OPERATOR(pg_catalog.<>) '' THEN NULL ELSE "
-	argument, tail, _ := strings.Cut(call, ", NULL, ")
-	tail, behind := strings.CutSuffix(tail, " WHERE pg_catalog.pg_current_xact_id_if_assigned() IS NOT NULL")
-	required := tail == "true)"
-	if !ok && !observes || !required && tail != "false)" {
-		return nil
-	}
-	return func(parameters []*string) result {
-		if !b.policy.schema {
-			return result{code: "42883"}
-		}
-		if behind && !b.tx.wrote {
-			return result{tag: "SELECT 0", columns: true}
-		}
-		fence := b.token.now()
-		stamp, stamps := strings.CutPrefix(argument, unlessSet)
-		switch {
-		case strings.HasPrefix(argument, "'"):
-			fence = strings.Trim(argument, "'")
-		case len(parameters) > 0 && parameters[0] != nil:
-			fence = *parameters[0]
-		case argument == "COALESCE($1, "+unlessSet+"$2 END)" && fence == "" && parameters[1] != nil:
-			fence = *parameters[1]
-		case stamps && fence == "":
-			fence = strings.Trim(strings.TrimSuffix(stamp, " END"), "'")
-		}
-		code := b.check(fence, required)
-		r := result{tag: "SELECT 1", columns: true, rows: [][]string{{marker}}}
-		switch {
-		case code != "" && observes:
-			r.rows[0][0] = code + ": " + marker
-		case code != "":
-			return result{code: code}
-		}
-		return r
-	}
-}
-
-// check is wirefence.check: token 1 is current, 3 is stale, and 2 is superseded
-// at any moment.
-func (b *backend) check(fence string, required bool) (code string) {
-	if fence == "" {
-		if required {
-			return "WF002"
-		}
-		return ""
-	}
-	pairs := strings.Split(fence, ",")
-	for _, pair := range pairs {
-		if strings.HasSuffix(pair, "=3") || strings.HasSuffix(pair, "=2") && b.dice.n(3) == 1 {
-			return "WF001"
-		}
-	}
-	for _, pair := range pairs {
-		b.tx.checked[pair] = true
-		b.tx.owed = slices.DeleteFunc(slices.Clone(b.tx.owed), func(owed string) bool { return owed == pair })
-		b.tx.stamped = b.tx.stamped || strings.HasPrefix(pair, "lease=")
-	}
-	return ""
-}
-
-func (b *backend) catalog() string {
-	text := "sabs\nsset_config\nuwrite\npp\n"
-	if b.policy.setters {
-		text += "ssetter\nxsetter\nuenter\nxenter\n"
-	}
-	if b.policy.schema {
-		text += "w\n"
-	}
-	return text + "."
 }

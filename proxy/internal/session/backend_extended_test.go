@@ -2,6 +2,7 @@ package session
 
 import (
 	"encoding/binary"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -10,15 +11,25 @@ import (
 
 // The model's side of the extended protocol.
 
+// looksUp finds what takes a snapshot when it is parsed, before it runs; unchecked is
+// what no check goes ahead of outside a block.
+var (
+	looksUp   = regexp.MustCompile(`(?i)^\s*(SELECT|INSERT|UPDATE|DELETE|WITH|VALUES|TABLE|DECLARE|EXPLAIN)\b`)
+	unchecked = regexp.MustCompile(`(?i)^\s*(BEGIN|START|COMMIT|END|ROLLBACK|ABORT|SAVEPOINT|RELEASE|SET|RESET|SHOW|LOCK|DISCARD|VACUUM|CALL|DO)\b`)
+)
+
 func (b *backend) parse(body string) {
 	parts := strings.Split(body, "\x00")
-	if len(parts) < 3 {
+	if tail := strings.Join(parts[min(2, len(parts)):], "\x00"); len(tail) < 2 || len(tail) != 2+4*int(binary.BigEndian.Uint16([]byte(tail))) {
 		b.fail("08P01")
 		return
 	}
 	name, text := parts[0], parts[1]
-	if name == "" {
+	if _, there := b.statements[""]; name == "" {
+		// A check that fails ahead of it in a block keeps the one before.
+		b.unlike = b.unlike || there && b.tx.block == 'E'
 		delete(b.statements, "")
+		b.doubted = false
 	}
 	b.begin()
 	statements, carried := b.split(text)
@@ -29,11 +40,13 @@ func (b *backend) parse(body string) {
 	case len(statements) == 1 && b.aborted(statements[0]):
 		b.fail("25P02")
 	case strings.HasPrefix(text, "SELECT wirefence.") && !b.policy.schema:
-		b.fail("42883")
+		b.fail("3F000")
 	case exists:
 		b.fail("42P05")
 	default:
 		b.statements[name] = preparedText{strings.Join(statements, ""), carried}
+		b.tx.queried = b.tx.queried || looksUp.MatchString(text)
+		b.tx.parsed = b.tx.parsed || b.tx.block != 0 || !unchecked.MatchString(text)
 		b.say(wire.ParseComplete, "")
 	}
 }
@@ -41,6 +54,7 @@ func (b *backend) parse(body string) {
 func (b *backend) bind(body string) {
 	name, rest, _ := strings.Cut(body, "\x00")
 	statement, rest, _ := strings.Cut(rest, "\x00")
+	b.unlike = b.unlike || b.doubted && statement == ""
 	st, ok := b.statements[statement]
 	b.begin()
 	_, exists := b.portals[name]
@@ -77,6 +91,7 @@ func (b *backend) describe(body string) {
 		return
 	}
 	name := strings.TrimSuffix(body[1:], "\x00")
+	b.unlike = b.unlike || b.doubted && name == ""
 	b.begin()
 	var text string
 	if body[0] == 'S' {
@@ -146,6 +161,9 @@ func (b *backend) execute(body string) {
 		}
 		p.ran, p.left, p.tag = true, len(r.rows), r.tag
 	} else {
+		if !strings.HasPrefix(p.text, "SELECT set_config(") { // which is SET in another form
+			b.judge("what is left of "+p.text, p.carried)
+		}
 		r.rows = slices.Repeat([][]string{{"later"}}, p.left)
 	}
 	limit := int(binary.BigEndian.Uint32([]byte(rest)))
@@ -160,7 +178,7 @@ func (b *backend) execute(body string) {
 	} else {
 		b.say(wire.CommandComplete, p.tag+"\x00")
 	}
-	b.tx.piped = b.tx.began
+	b.tx.piped, b.ran = b.tx.began, true
 	if r.ends {
 		b.endImplicit()
 	}

@@ -4,28 +4,34 @@ import (
 	"encoding/binary"
 	"fmt"
 	"maps"
+	"slices"
 	"strings"
 
 	"github.com/wirefence/wirefence/proxy/internal/wire"
 )
 
-// backend is a model of PostgreSQL, as far as the alphabet of the traffic goes:
-// the messages of both protocols, transactions and savepoints, COPY, prepared
-// statements and portals, the session variable, and the check. It answers what
-// it is sent, and judges: a write that carries a fence must find that fence
-// checked in its transaction. How it knows a write is its own table, not the
-// scanner's.
+// backend is a model of PostgreSQL and of wirefence's functions in it, as far as the
+// alphabet of the traffic goes: the messages of both protocols, transactions and
+// savepoints, COPY, prepared statements, portals and cursors, the session variable,
+// the locks of checks and of holds, READ ONLY, and takeovers, which come at any
+// moment at which no lock keeps them out. It answers what it is sent, and judges:
+// see judge_test.go.
 type backend struct {
 	dice     *dice
 	major    int
-	policy   policy
+	policy   terms
 	violated string // what was wrong; "" is nothing
 	in, out  []byte
+	emitted  int      // messages that were answered
 	log      []string // what it took
+	refusals []told   // what it is to refuse, see compare_test.go
+	unlike   bool     // what comes next can't be compared
+	doubted  bool     // what happened to the unnamed statement depends on how a call was refused
 
 	dead     bool // the session is over
 	skipping bool // after an error, up to the next Sync
 	copying  bool
+	ran      bool     // an Execute has run since the last Sync
 	extended bool     // the message under way is of the extended protocol
 	rest     []string // statements of the Query under way that are still to run
 	multi    bool     // that Query has several statements
@@ -39,16 +45,22 @@ type backend struct {
 	statements map[string]preparedText
 	portals    map[string]*portal
 	cursors    map[string]cursor // SQL's
+	gid        bool              // there is a prepared transaction
+
+	held       map[string]bool // pairs that wirefence.hold has passed
+	lingering  map[string]bool // resources of a hold that was cancelled
+	superseded map[string]bool // resources whose token 2 is stale
 }
 
-// policy is what the model has to know of the proxy's configuration.
-type policy struct {
-	enforced bool // else no write is judged
-	required bool // a write without a fence is wrong
-	leased   bool // so is one that was not checked with the fence of the proxy's lease
-	schema   bool // wirefence.check is there
-	setters  bool // there is a function that sets the variable
-	failing  bool // the proxy's own questions fail now and then
+// terms are what the model has to know of the configuration and of the database.
+type terms struct {
+	enforced  bool // else no statement is judged
+	required  bool // a write without a fence is wrong
+	leased    bool // so is one that isn't covered by the fence of the proxy's lease
+	schema    bool // wirefence's functions are there
+	setters   bool // there is a function that sets the variable
+	failing   bool // the proxy's own questions fail now and then
+	snapshots bool // default_transaction_isolation is repeatable read
 }
 
 // setting is a variable's value: SET LOCAL's, if there is one, hides the other.
@@ -69,26 +81,36 @@ type transaction struct {
 	began   bool
 	block   byte // 0, 'T' or 'E'
 	piped   bool // an Execute has run in it
+	queried bool // its first snapshot is taken
+	parsed  bool // a Parse came of what a check goes ahead of
 	token   setting
 	escapes bool
-	checked map[string]bool // pairs of fences
-	stamped bool            // one of them is the lease's
-	wrote   bool
-	owed    []string // pairs that were written by, and are yet to be checked
 	saves   []savepoint
+	state
+}
+
+// state is what ROLLBACK TO takes back, too.
+type state struct {
+	checked  map[string]bool // pairs of fences
+	wrote    []string        // pairs that it has written by
+	stamped  bool            // it has written under the lease's fence
+	readOnly bool
+}
+
+func (s state) clone() state {
+	s.checked, s.wrote = maps.Clone(s.checked), slices.Clone(s.wrote)
+	return s
 }
 
 type savepoint struct {
 	token   setting
 	escapes bool
-	checked map[string]bool
-	stamped bool
-	owed    []string
+	state   state
 	cursors map[string]cursor
 }
 
-// cursor is one of SQL's, over a query that writes. Its fence is the one under
-// which it was declared, or, where that was none, of what makes it run.
+// cursor is one of SQL's, over a query that writes. Its fence is the one under which
+// it was declared.
 type cursor struct {
 	hold    bool
 	carried []string
@@ -107,10 +129,11 @@ type portal struct {
 	tag        string
 }
 
-func newBackend(d *dice, major int, p policy, token string) *backend {
+func newBackend(d *dice, major int, p terms, token string) *backend {
 	return &backend{
 		dice: d, major: major, policy: p, token: setting{value: token}, initial: token,
 		statements: map[string]preparedText{}, portals: map[string]*portal{}, cursors: map[string]cursor{},
+		held: map[string]bool{}, lingering: map[string]bool{}, superseded: map[string]bool{},
 	}
 }
 
@@ -125,9 +148,20 @@ func (b *backend) greet() {
 }
 
 // tale is what the server took, for a failure's text.
-func (b *backend) tale() string { return "\nthe server took\n\t" + strings.Join(b.log, "\n\t") }
+func (b *backend) tale() string {
+	for i, line := range b.log { // the login is always the same
+		if strings.Contains(line, "(logged in)") {
+			b.log = b.log[i+1:]
+			break
+		}
+	}
+	return "\nthe server took\n\t" + strings.Join(b.log, "\n\t")
+}
 
-func (b *backend) say(typ byte, body string) { b.out = append(b.out, message(typ, body)...) }
+func (b *backend) say(typ byte, body string) {
+	b.emitted++
+	b.out = append(b.out, message(typ, body)...)
+}
 
 func (b *backend) complain(severity, code string) {
 	routine := ""
@@ -153,13 +187,14 @@ func (b *backend) feed(bytes []byte) {
 		if len(b.in) < size {
 			return
 		}
-		b.log = append(b.log, fmt.Sprintf("%c %.100q", b.in[0], b.in[wire.HeaderSize:size]))
+		b.log = append(b.log, fmt.Sprintf("%c %.120q", b.in[0], b.in[wire.HeaderSize:size]))
 		b.take(b.in[0], string(b.in[wire.HeaderSize:size]))
 		b.in = b.in[size:]
 	}
 }
 
 func (b *backend) take(typ byte, body string) {
+	b.takeover()
 	if b.copying {
 		b.takeCopy(typ, body)
 		return
@@ -168,6 +203,13 @@ func (b *backend) take(typ byte, body string) {
 		return
 	}
 	b.extended = strings.ContainsRune("PBDEC", rune(typ))
+	if (b.extended || typ == wire.Query || typ == wire.FunctionCall) && b.refuses(b.firstOf(typ, body)) {
+		if typ == wire.Query {
+			b.dropUnnamed()
+		}
+		b.doubted = b.doubted || typ == wire.FunctionCall
+		return
+	}
 	switch typ {
 	case wire.Query:
 		b.query(body)
@@ -182,9 +224,9 @@ func (b *backend) take(typ byte, body string) {
 	case wire.Close:
 		b.close(body)
 	case wire.FunctionCall:
-		b.call()
+		b.call(body)
 	case wire.Sync:
-		b.skipping = false
+		b.skipping, b.ran = false, false
 		b.endImplicit()
 		b.ready()
 	case wire.Terminate:
@@ -204,7 +246,7 @@ func (b *backend) takeCopy(typ byte, body string) {
 		b.copying = false
 		b.say(wire.CommandComplete, "COPY 1\x00")
 		if b.extended {
-			b.tx.piped = true
+			b.tx.piped, b.ran = true, true
 		} else {
 			b.goOn()
 		}
@@ -212,6 +254,8 @@ func (b *backend) takeCopy(typ byte, body string) {
 		b.copying = false
 		b.fail("57014")
 	case wire.Flush, wire.Sync:
+	case wire.Terminate:
+		b.dead = true
 	default:
 		b.complain("ERROR", "08P01")
 		b.complain("FATAL", "08P01")
@@ -222,10 +266,13 @@ func (b *backend) takeCopy(typ byte, body string) {
 // fail ends a message with an error.
 func (b *backend) fail(code string) {
 	b.complain("ERROR", code)
-	if b.tx.block != 0 {
-		b.tx.block = 'E'
-	} else {
+	switch {
+	case b.tx.block == 0:
 		b.rollback()
+	case len(b.tx.saves) == 0:
+		b.tx.block, b.tx.state = 'E', state{checked: map[string]bool{}}
+	default:
+		b.tx.block, b.tx.state = 'E', b.tx.saves[len(b.tx.saves)-1].state.clone()
 	}
 	b.rest, b.multi = nil, false
 	if b.extended {
@@ -250,14 +297,12 @@ func (b *backend) ready() {
 // begin starts a transaction, where there is none.
 func (b *backend) begin() {
 	if !b.tx.began {
-		b.tx = transaction{began: true, token: b.token, escapes: b.escapes, checked: map[string]bool{}}
+		b.tx = transaction{began: true, token: b.token, escapes: b.escapes, state: state{checked: map[string]bool{}}}
 	}
 }
 
 func (b *backend) commit() {
-	if len(b.tx.owed) > 0 && b.policy.enforced && b.violated == "" {
-		b.violated = fmt.Sprintf("a commit of what was written by %q, which was not checked behind it", b.tx.owed)
-	}
+	b.judgeCommit()
 	b.token.local = nil
 	b.endTransaction()
 }
@@ -282,9 +327,14 @@ func (b *backend) endImplicit() {
 	}
 }
 
-func (b *backend) query(body string) {
+func (b *backend) dropUnnamed() {
 	delete(b.statements, "")
 	delete(b.portals, "")
+	b.doubted = false
+}
+
+func (b *backend) query(body string) {
+	b.dropUnnamed()
 	text, ok := strings.CutSuffix(body, "\x00")
 	if !ok || strings.Contains(text, "\x00") {
 		b.fail("08P01")
@@ -308,6 +358,9 @@ func (b *backend) query(body string) {
 func (b *backend) goOn() {
 	for len(b.rest) > 0 {
 		sql := b.rest[0]
+		if b.refuses(sql) {
+			return
+		}
 		b.rest = b.rest[1:]
 		b.begin()
 		r := b.run(preparedText{sql, b.carried}, nil)
@@ -328,6 +381,7 @@ func (b *backend) goOn() {
 		if r.ends {
 			b.endImplicit()
 		}
+		b.takeover()
 	}
 	b.multi = false
 	b.endImplicit()
@@ -339,57 +393,34 @@ const null = "NULL"
 
 func (b *backend) rows(r result, n int) {
 	for _, columns := range r.rows[:n] {
+		body := string(row(columns...)[wire.HeaderSize:])
 		if n := len(columns) - 1; columns[n] == null {
-			body := string(row(columns[:n]...)[wire.HeaderSize+2:])
-			b.say(wire.DataRow, "\x00"+string(rune(n+1))+body+"\xff\xff\xff\xff")
-			continue
+			body = "\x00" + string(rune(n+1)) + string(row(columns[:n]...)[wire.HeaderSize+2:]) + "\xff\xff\xff\xff"
 		}
-		b.out = append(b.out, row(columns...)...)
+		b.say(wire.DataRow, body)
 	}
 }
 
-// call is a FunctionCall, which writes.
-func (b *backend) call() {
+// call is a FunctionCall. It writes, sets the variable, or releases the session's
+// advisory locks.
+func (b *backend) call(body string) {
 	b.begin()
 	if b.tx.block == 'E' {
 		b.fail("25P02")
 		return
 	}
-	b.write("a function call", nil)
+	b.tx.queried = true
+	b.judge("a function call", nil)
+	switch {
+	case strings.HasPrefix(body, setsByCall):
+		b.token = setting{value: "a=3"}
+	case strings.HasPrefix(body, unlocksByCall):
+		b.unlockAll()
+	case b.write("a function call", nil) != "":
+		b.fail("25006")
+		return
+	}
 	b.say('V', "\xff\xff\xff\xff")
 	b.endImplicit()
 	b.ready()
-}
-
-// write judges a write: its fence, or the session variable's, must have been
-// checked in this transaction.
-func (b *backend) write(what string, carried []string) {
-	b.tx.wrote = true
-	if !b.policy.enforced || b.violated != "" {
-		return
-	}
-	carried = b.effective(carried)
-	if len(carried) == 0 && b.policy.leased {
-		if !b.tx.stamped {
-			b.violated = what + " that carries nothing, and was not checked with the lease's fence in its transaction"
-		}
-		return
-	}
-	if len(carried) == 0 && b.policy.required {
-		b.violated = what + " without a fence, which is required"
-	}
-	for _, pair := range carried {
-		if !b.tx.checked[pair] {
-			b.violated = fmt.Sprintf("%s carries %s, which was not checked in its transaction", what, pair)
-		}
-	}
-}
-
-// effective is what a statement carries: its comments' fences, or else the
-// session variable's.
-func (b *backend) effective(carried []string) []string {
-	if len(carried) == 0 && b.token.now() != "" {
-		return strings.Split(b.token.now(), ",")
-	}
-	return carried
 }

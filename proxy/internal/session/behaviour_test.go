@@ -1,9 +1,6 @@
 package session
 
-import (
-	"slices"
-	"strings"
-)
+import "strings"
 
 // result is what one statement brings.
 type result struct {
@@ -19,7 +16,9 @@ type result struct {
 type behaviour func(b *backend, carried []string) result
 
 func reading(rows ...string) behaviour {
-	return func(*backend, []string) result {
+	return func(b *backend, carried []string) result {
+		b.tx.queried = true
+		b.judge("a read", carried)
 		r := result{tag: "SELECT", columns: true}
 		for _, text := range rows {
 			r.rows = append(r.rows, []string{text})
@@ -28,29 +27,40 @@ func reading(rows ...string) behaviour {
 	}
 }
 
+// shows is SHOW, which needs no fence.
+func shows(*backend, []string) result {
+	return result{tag: "SELECT", columns: true, rows: [][]string{{"x"}}}
+}
+
 func failing(code string) behaviour {
 	return func(*backend, []string) result { return result{code: code} }
 }
 
 func writing(tag string, rows ...string) behaviour {
 	return func(b *backend, carried []string) result {
-		b.write(tag, carried)
-		r := reading(rows...)(b, nil)
-		r.tag, r.columns = tag, len(rows) > 0
+		if code := b.write(tag, carried); code != "" {
+			return result{code: code}
+		}
+		r := result{tag: tag, columns: len(rows) > 0}
+		for _, text := range rows {
+			r.rows = append(r.rows, []string{text})
+		}
 		return r
 	}
 }
 
 func then(do behaviour, text string) behaviour {
 	return func(b *backend, carried []string) result {
-		do(b, carried)
-		return reading(text)(b, nil)
+		r := reading(text)(b, carried)
+		if done := do(b, carried); done.code != "" {
+			return done
+		}
+		return r
 	}
 }
 
 func copyIn(b *backend, carried []string) result {
-	b.write("COPY", carried)
-	return result{copyIn: true}
+	return result{code: b.write("COPY", carried), copyIn: true}
 }
 
 // isolated reports whether a transaction block is around a statement, of the
@@ -60,11 +70,14 @@ func (b *backend) isolated() bool { return b.tx.block == 0 && !b.multi }
 // procedure writes, commits, and writes again: up to version 17 also in the
 // middle of a batch.
 func procedure(b *backend, carried []string) result {
-	b.write("CALL", carried)
+	if code := b.write("CALL", carried); code != "" {
+		return result{code: code}
+	}
 	if !b.isolated() || b.extended && b.major >= 18 && b.tx.piped {
 		return result{code: "2D000"}
 	}
 	b.commit()
+	b.takeover()
 	b.begin()
 	b.write("CALL behind its COMMIT", carried)
 	return result{tag: "CALL"}
@@ -76,10 +89,14 @@ func alone(tag string, write bool) behaviour {
 		if !b.isolated() || b.tx.piped {
 			return result{code: "25001"}
 		}
+		// Behind a COMMIT of its batch it runs in no block, which the proxy can't see; and
+		// behind a mere Parse it shares the transaction with that one's check.
+		b.unlike = b.unlike || b.extended && b.ran || b.tx.parsed
+		r := result{tag: tag, ends: true}
 		if write {
-			b.write(tag, carried)
+			r.code = b.write(tag, carried)
 		}
-		return result{tag: tag, ends: true}
+		return r
 	}
 }
 
@@ -89,6 +106,7 @@ func discards(b *backend, carried []string) result {
 		resetsAll(b, nil)
 		clear(b.statements)
 		clear(b.cursors)
+		b.unlockAll()
 	}
 	return r
 }
@@ -97,6 +115,14 @@ func sets(value string) behaviour {
 	return func(b *backend, _ []string) result {
 		b.token = setting{value: value}
 		return result{tag: "SET"}
+	}
+}
+
+// setsOnly is one call of set_config, which needs a fence no more than SET.
+func setsOnly(value string) behaviour {
+	return func(b *backend, _ []string) result {
+		b.token, b.tx.queried = setting{value: value}, true
+		return result{tag: "SELECT 1", columns: true, rows: [][]string{{"set"}}}
 	}
 }
 
@@ -117,27 +143,41 @@ func resetsAll(b *backend, _ []string) result {
 	return result{tag: "RESET"}
 }
 
-// enters sets the variable and writes by it, all in one statement: what it has set
-// must be checked behind it, but where it carries the fence of a comment.
+// enters writes and sets the variable, all in one statement, which is covered by what
+// the session has carried before.
 func enters(value string) behaviour {
 	return func(b *backend, carried []string) result {
-		const what = "a write that sets its own fence"
-		b.write(what, carried)
-		b.token = setting{value: value}
-		if len(carried) == 0 && b.policy.schema {
-			b.tx.owed = append(slices.Clone(b.tx.owed), strings.Split(value, ",")...)
+		r := writing("INSERT 0 1")(b, carried)
+		if r.code == "" {
+			b.token = setting{value: value}
 		}
-		return result{tag: "INSERT 0 1"}
+		return r
 	}
 }
 
-// setter is a function that nothing but the catalog tells of.
-func setter(b *backend, _ []string) result {
+// unlocks releases all session-level advisory locks.
+func unlocks(b *backend, _ []string) result {
+	b.unlockAll()
+	return result{}
+}
+
+// resetsReadOnly is RESET transaction_read_only, which has an effect up to version 15.
+func resetsReadOnly(b *backend, _ []string) result {
+	if b.major >= 16 {
+		return result{code: "0A000"}
+	}
+	b.tx.readOnly = false
+	return result{tag: "RESET"}
+}
+
+// callsSetter calls a function that nothing but the catalog tells of.
+func callsSetter(b *backend, carried []string) result {
 	if !b.policy.setters {
 		return result{code: "42883"}
 	}
+	r := reading("set")(b, carried)
 	b.token = setting{value: "a=3"}
-	return reading("set")(b, nil)
+	return r
 }
 
 func escaping(on bool) behaviour {
@@ -152,12 +192,14 @@ func prepares(sql string) behaviour {
 		if _, exists := b.statements["p"]; exists {
 			return result{code: "42P05"}
 		}
+		b.tx.queried = true
+		b.judge("PREPARE", carried)
 		b.statements["p"] = preparedText{sql, carried}
 		return result{tag: "PREPARE"}
 	}
 }
 
-// executes runs a prepared statement, whose fence adds to its own.
+// executes runs a prepared statement, whose fence counts where the message has none.
 func executes(b *backend, carried []string) result {
 	st, ok := b.statements["p"]
 	if !ok {
@@ -166,7 +208,7 @@ func executes(b *backend, carried []string) result {
 	if !strings.HasPrefix(st.text, "INSERT") && !strings.HasPrefix(st.text, "SELECT") && !strings.HasPrefix(st.text, "UPDATE") {
 		return result{code: "42601"}
 	}
-	return alphabet[st.text](b, slices.Concat(carried, st.carried))
+	return alphabet[st.text](b, first(carried, st.carried))
 }
 
 func deallocates(b *backend, _ []string) result {
@@ -185,6 +227,8 @@ func declares(name string, hold bool) behaviour {
 		if _, exists := b.cursors[name]; exists {
 			return result{code: "42P03"}
 		}
+		b.tx.queried = true
+		b.judge("DECLARE", carried)
 		b.cursors[name] = cursor{hold, b.effective(carried)}
 		return result{tag: "DECLARE CURSOR"}
 	}
@@ -196,8 +240,11 @@ func fetches(name string) behaviour {
 		if !ok {
 			return result{code: "34000"}
 		}
-		b.write("FETCH", first(c.carried, carried))
-		return reading("fetched")(b, nil)
+		b.tx.wrote = append(b.tx.wrote, c.carried...)
+		if code := b.write("FETCH", carried); code != "" {
+			return result{code: code}
+		}
+		return result{tag: "FETCH 1", columns: true, rows: [][]string{{"fetched"}}}
 	}
 }
 

@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/wirefence/wirefence/fence"
-	"github.com/wirefence/wirefence/proxy/internal/weave"
+	"github.com/wirefence/wirefence/proxy/internal/policy"
 	"github.com/wirefence/wirefence/proxy/internal/wire"
 )
 
@@ -36,10 +36,17 @@ func row(columns ...string) []byte {
 	return message(wire.DataRow, string(body))
 }
 
-// answers gives what a server without a transaction block would send back to
-// whole messages; each statement that is executed brings rows.
+// noRefusal is the row of a check, and isHeld that of a hold.
+var (
+	noRefusal = message(wire.DataRow, "\x00\x01\xff\xff\xff\xff")
+	isHeld    = row("t", benchFence)
+)
+
+// answers gives what a server without a transaction block would send back to whole
+// messages; each statement of the client's that is executed brings rows.
 func answers(sent []byte, rows []byte) (out []byte) {
-	executed := func() {
+	own := noRefusal
+	executed := func(rows []byte) {
 		out = append(out, rows...)
 		out = append(out, message(wire.CommandComplete, "SELECT 1\x00")...)
 	}
@@ -48,8 +55,13 @@ func answers(sent []byte, rows []byte) (out []byte) {
 		if !ok || size > len(sent) {
 			panic("a message was cut")
 		}
+		body := sent[wire.HeaderSize:size]
 		switch typ {
 		case wire.Parse:
+			own = noRefusal
+			if bytes.Contains(body, []byte("wirefence.hold(")) {
+				own = isHeld
+			}
 			out = append(out, message(wire.ParseComplete, "")...)
 		case wire.Bind:
 			out = append(out, message(wire.BindComplete, "")...)
@@ -58,11 +70,21 @@ func answers(sent []byte, rows []byte) (out []byte) {
 		case wire.Describe:
 			out = append(out, message(wire.RowDescription, "\x00\x00")...)
 		case wire.Execute:
-			executed()
+			if bytes.HasPrefix(body, []byte(portalName)) && !bytes.HasSuffix(out, message(wire.BindComplete, "")) {
+				panic("an Execute of the proxy's own without a Bind")
+			} else if bytes.HasPrefix(body, []byte(portalName)) {
+				executed(own)
+			} else {
+				executed(rows)
+			}
 		case wire.Query:
-			for range bytes.Count(sent[:size], []byte(";")) + 1 {
+			for _, sql := range bytes.Split(body, []byte(";")) {
 				out = append(out, message(wire.RowDescription, "\x00\x00")...)
-				executed()
+				if bytes.HasPrefix(sql, []byte("SELECT wirefence.")) {
+					executed(noRefusal)
+				} else {
+					executed(rows)
+				}
 			}
 		}
 		if typ == wire.Sync || typ == wire.Query {
@@ -84,10 +106,10 @@ func begun(tb testing.TB, variable string) *Session {
 func begunWith(tb testing.TB, cfg Config, variable string, events Events) *Session {
 	tb.Helper()
 	at := time.Now()
-	catalogs := NewCatalogs(func() time.Time { return at })
+	databases := NewDatabases(func() time.Time { return at })
 	startup := &wire.Startup{Params: map[string]string{"user": "app"}}
 	cfg.MaxStatement = 16 << 20
-	s := New(NewConfig(cfg), catalogs, startup, events)
+	s := New(NewConfig(cfg), databases, startup, events)
 	var out Out
 	hello := bytes.Join([][]byte{
 		message(wire.Authentication, "\x00\x00\x00\x00"),
@@ -103,53 +125,52 @@ func begunWith(tb testing.TB, cfg Config, variable string, events Events) *Sessi
 		if n > 4 || len(sent) == 0 {
 			tb.Fatal("the login does not end")
 		}
-		rows := row(variable, "wirefence.check(text,text,boolean)", "7", "at_home")
-		if !bytes.Contains(sent, []byte(strings.TrimSpace(loginSQL))) {
-			rows = row("sabs\nunextval\nw\n.")
+		rows := row(variable, "wirefence.check", "7", "at_home")
+		if !bytes.Contains(sent, []byte(trimmed(loginSQL))) {
+			rows = row("f")
 		}
-		s.FromServer(answers(sent, rows), &out)
+		s.FromServer(bytes.Replace(answers(sent, nil), noRefusal, rows, 1), &out)
 	}
 	return s
 }
 
 func joined(out *Out) []byte { return bytes.Join(out.Buffers(nil), nil) }
 
-// drive measures the same exchange over and over. prelude is sent once before.
-func drive(b *testing.B, variable string, prelude, input []byte, checks int) {
-	s := begun(b, variable)
+// steady brings a session to where the same exchange comes over and over, and returns
+// one. prelude is sent once before. checks is how many checks must be put in.
+func steady(tb testing.TB, cfg Config, variable string, prelude, input []byte, checks int) (exchange func()) {
+	tb.Helper()
+	s := begunWith(tb, cfg, variable, discard{})
 	var toServer, toClient Out
-	exchange := func(in []byte) (sent, back []byte) {
+	first := func(in []byte) (sent, back []byte) {
 		if used := s.FromClient(in, &toServer); used != len(in) {
-			b.Fatalf("%d of %d bytes were used", used, len(in))
+			tb.Fatalf("%d of %d bytes were used", used, len(in))
 		}
 		sent = joined(&toServer)
 		back = answers(sent, row("1"))
 		if used, _ := s.FromServer(back, &toClient); used != len(back) {
-			b.Fatalf("%d of %d bytes of answers were used", used, len(back))
+			tb.Fatalf("%d of %d bytes of answers were used", used, len(back))
 		}
 		return sent, back
 	}
 	if len(prelude) > 0 {
-		exchange(prelude)
+		first(prelude)
 	}
-	exchange(input) // prepares the check
-	exchange(input)
-	sent, back := exchange(input)
-	if got := bytes.Count(sent, []byte("wirefence.check(")) + bytes.Count(sent, []byte(checkNames[forWrites]+"\x00")); got != checks {
-		b.Fatalf("%d checks were put in, want %d:\n%q", got, checks, sent)
+	first(input) // prepares the check
+	first(input) // takes the hold
+	sent, back := first(input)
+	if got := bytes.Count(sent, []byte("wirefence.check(")) + bytes.Count(sent, []byte(checkNames[fullCheck]+"\x00")); got != checks {
+		tb.Fatalf("%d checks were put in, want %d:\n%q", got, checks, sent)
 	}
-	if f := s.Farewell(); f != nil {
-		b.Fatal(f.Message)
+	if got := s.hold.state == policy.Held; got != (cfg.Hold > 0 && checks == 0 && (variable != "" || bytes.Contains(input, []byte("wirefence.token")) || bytes.Contains(prelude, []byte("wirefence.token")))) {
+		tb.Fatalf("held: %v", got)
 	}
-	b.SetBytes(int64(len(input) + len(back)))
-	b.ReportAllocs()
-	for b.Loop() {
+	return func() {
 		s.FromClient(input, &toServer)
 		s.FromServer(back, &toClient)
-	}
-	b.StopTimer()
-	if f := s.Farewell(); f != nil {
-		b.Fatal(f.Message)
+		if f := s.Farewell(); f != nil {
+			tb.Fatal(f.Message)
+		}
 	}
 }
 
@@ -176,26 +197,74 @@ func bound(dst []byte, statement string) []byte {
 
 func parsedNow(sql string) []byte { return bound(wire.AppendParse(nil, "", sql), "") }
 
-// cases are all ways in which a statement travels.
-func cases(b *testing.B, sql, variable string, checks int) {
-	b.Run("simple", func(b *testing.B) { drive(b, variable, nil, simple(sql), checks) })
-	b.Run("extended", func(b *testing.B) { drive(b, variable, nil, parsedNow(sql), checks) })
-	b.Run("prepared", func(b *testing.B) {
-		drive(b, variable, wire.AppendSync(wire.AppendParse(nil, "P_0", sql)), bound(nil, "P_0"), checks)
-	})
+// way is one in which a statement travels.
+type way struct {
+	name           string
+	cfg            Config
+	variable       string
+	prelude, input []byte
+	checks         int
 }
 
-func BenchmarkUnfenced(b *testing.B) {
-	b.Run("read", func(b *testing.B) { cases(b, benchRead, "", 0) })
-	b.Run("write", func(b *testing.B) { cases(b, benchWrite, "", 0) })
+// ways are all of them.
+func ways() (all []way) {
+	const hold = time.Hour // no exchange comes in the middle
+	for _, c := range []struct {
+		name, sql, variable string
+		cfg                 Config
+		checks              int
+	}{
+		{"unfenced read", benchRead, "", Config{Hold: hold}, 0},
+		{"unfenced write", benchWrite, "", Config{Hold: hold}, 0},
+		{"comment, held", benchWrite + benchComment, "", Config{Hold: hold}, 0},
+		{"comment, checked", benchWrite + benchComment, "", Config{}, 1},
+		{"variable, held", benchWrite, benchFence, Config{Hold: hold}, 0},
+		{"variable, checked", benchWrite, benchFence, Config{}, 1},
+		{"variable, read, checked", benchRead, benchFence, Config{}, 1},
+		{"stamp, checked", benchWrite, "", Config{Lease: &settable{fence: benchFence}}, 1},
+		{"required, unfenced read", benchRead, "", Config{RequireFence: true, Hold: hold}, 1},
+	} {
+		for _, w := range []way{
+			{name: "simple", input: simple(c.sql)},
+			{name: "extended", input: parsedNow(c.sql)},
+			{name: "prepared", prelude: wire.AppendSync(wire.AppendParse(nil, "P_0", c.sql)), input: bound(nil, "P_0")},
+		} {
+			w.name, w.cfg, w.variable, w.checks = c.name+"/"+w.name, c.cfg, c.variable, c.checks
+			all = append(all, w)
+		}
+	}
+	return all
 }
 
-func BenchmarkFencedByComment(b *testing.B) { cases(b, benchWrite+benchComment, "", 1) }
-
-func BenchmarkFencedByVariable(b *testing.B) {
-	b.Run("read", func(b *testing.B) { cases(b, benchRead, benchFence, 0) })
-	b.Run("write", func(b *testing.B) { cases(b, benchWrite, benchFence, 1) })
+func BenchmarkExchange(b *testing.B) {
+	for _, w := range ways() {
+		b.Run(w.name, func(b *testing.B) {
+			exchange := steady(b, w.cfg, w.variable, w.prelude, w.input, w.checks)
+			b.SetBytes(int64(len(w.input)))
+			b.ReportAllocs()
+			for b.Loop() {
+				exchange()
+			}
+		})
+	}
 }
+
+// No message that is forwarded costs an allocation, once a session is warm.
+func TestForwardingAllocatesNothing(t *testing.T) {
+	for _, w := range ways() {
+		exchange := steady(t, w.cfg, w.variable, w.prelude, w.input, w.checks)
+		if n := testing.AllocsPerRun(100, exchange); n != 0 {
+			t.Errorf("%s: %v allocations", w.name, n)
+		}
+	}
+}
+
+// settable is a lease that is held or not as a test says.
+type settable struct{ fence string }
+
+func (l *settable) Fence() string            { return l.fence }
+func (l *settable) Resource() fence.Resource { return "orders" }
+func (l *settable) Holder() string           { return "worker-b" }
 
 // A large result passes in buffers of 64 KiB, as the proxy reads it.
 func BenchmarkResult(b *testing.B) {
@@ -215,26 +284,5 @@ func BenchmarkResult(b *testing.B) {
 	for b.Loop() {
 		s.FromClient(input, &toServer)
 		s.FromServer(back, &toClient)
-	}
-}
-
-func BenchmarkWeave(b *testing.B) {
-	call := weave.NewCall("", false, false)
-	text := []byte(withoutParameters(benchWrite))
-	steps := []weave.Step{{Write: true}}
-	count := func(b []byte) int { return len(b) }
-	for name, by := range map[string]weave.Carrier{"variable": {Variable: true}, "comment": {Comment: benchFence}} {
-		b.Run(name, func(b *testing.B) {
-			var p weave.Plan
-			var dst []byte
-			b.ReportAllocs()
-			for b.Loop() {
-				p.Query(steps, by, weave.Coverage{}, false)
-				dst = p.Rewrite(dst[:0], text, call, count)
-			}
-			if p.Refuse != fence.SQLState("") || len(p.Inserts) != 1 {
-				b.Fatal("no check was put in")
-			}
-		})
 	}
 }

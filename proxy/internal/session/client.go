@@ -4,8 +4,7 @@ import (
 	"bytes"
 	"fmt"
 
-	"github.com/wirefence/wirefence/fence"
-	"github.com/wirefence/wirefence/proxy/internal/replies"
+	"github.com/wirefence/wirefence/proxy/internal/ledger"
 	"github.com/wirefence/wirefence/proxy/internal/wire"
 )
 
@@ -13,13 +12,21 @@ import (
 // messages that carry but a name (PQ_SMALL_MESSAGE_LIMIT).
 const maxSmall = 10000
 
+// A client may send this many messages ahead of their answers; then it waits until
+// no more than resumeAt are outstanding. PostgreSQL keeps back 8 KiB of answers at
+// most, of at least 5 bytes each, so it always gets there.
+const (
+	maxOutstanding = 4096
+	resumeAt       = 3072
+)
+
 // FromClient takes bytes that the client sent and puts into out what is to be
 // sent to the server. It returns how many bytes it has used. The rest is the
 // beginning of a message: it must come again, with more behind it, or, where
 // Held reports true, after the replies it waits for.
 func (s *Session) FromClient(in []byte, out *Out) int {
 	out.reset(in)
-	s.held = false
+	s.held, s.full = false, false
 	s.putToward(out)
 	at := 0
 	for at < len(in) && s.farewell == nil && !s.done {
@@ -33,8 +40,8 @@ func (s *Session) FromClient(in []byte, out *Out) int {
 	return at
 }
 
-// putToward sends what FromServer made as soon as no message is half sent: what
-// the client sends next may have to wait for its answer.
+// putToward sends what FromServer or Tick made as soon as no message is half sent:
+// what the client sends next may have to wait for its answer.
 func (s *Session) putToward(out *Out) {
 	if len(s.toward) > 0 && s.between() {
 		out.insert(s.toward)
@@ -44,6 +51,9 @@ func (s *Session) putToward(out *Out) {
 
 // between reports whether the client's next byte begins a message.
 func (s *Session) between() bool { return s.skip == 0 && s.drop == 0 && s.over.left == 0 }
+
+// quiet reports whether nothing is outstanding and no batch is open.
+func (s *Session) quiet() bool { return s.q.Len() == 0 && !s.batch.Open && !s.skipping }
 
 // fromClient handles one message, or a part of one, at offset at of the input.
 // It returns the bytes used; 0 asks for more, or for replies.
@@ -75,16 +85,10 @@ func (s *Session) fromClient(in []byte, at int, out *Out) int {
 			s.End(wire.Error{Code: "08P01", Message: fmt.Sprintf("expected password response, got message type %d", typ)})
 			return 0
 		}
-		return s.hold()
+		return s.wait()
 	}
 	if s.phase == login {
 		s.password = false
-	}
-	if s.drained && (asks(typ) || typ == wire.Sync) {
-		if s.q.Len() > 0 {
-			return s.hold() // its ReadyForQuery would overtake the one that is due
-		}
-		s.drained = false
 	}
 	if s.skipping && (asks(typ) || typ == wire.Flush) {
 		// The server would discard it without an answer: so do we.
@@ -92,20 +96,37 @@ func (s *Session) fromClient(in []byte, at int, out *Out) int {
 		s.drop = size - n
 		return n
 	}
-	if !s.tracked {
-		return s.untracked(typ, size, len(in), at, out)
-	}
-	return s.judged(typ, size, in, at, out)
-}
-
-// judged handles a message of a session whose statements are judged.
-func (s *Session) judged(typ byte, size int, in []byte, at int, out *Out) int {
-	if (typ == wire.Query || typ == wire.FunctionCall) && s.batch.open && s.batch.opened {
-		// Only a Sync can end the block around a CALL or DO, whether it failed or not. Nor
-		// does a COMMIT of the client's that may never have run.
-		s.End(*s.refusal(fence.CannotBeFenced, "a CALL or DO before a simple query in the same batch"))
+	if s.crowded(typ) {
 		return 0
 	}
+	return s.message(typ, size, in, at, out)
+}
+
+// crowded reports whether a message must wait for room in the queue.
+func (s *Session) crowded(typ byte) bool {
+	if s.q.Len() < maxOutstanding || !asks(typ) && typ != wire.Sync {
+		return false
+	}
+	if s.q.CopyIn() {
+		// No answer is due to what is sent now, so the queue would grow for ever.
+		s.violation("more than %d messages other than copy data in a COPY", maxOutstanding)
+		return true
+	}
+	s.held, s.full = true, true
+	return true
+}
+
+// message handles a message by its type.
+func (s *Session) message(typ byte, size int, in []byte, at int, out *Out) int {
+	switch {
+	case typ == wire.Terminate:
+		return s.terminate(size, in, at, out)
+	case s.phase != serving || !asks(typ):
+		return s.plain(typ, size, len(in), at, out)
+	case !s.tracked:
+		return s.untracked(typ, size, len(in), at, out)
+	}
+	s.activity++
 	switch typ {
 	case wire.Query, wire.Parse:
 		if size > s.cfg.MaxStatement {
@@ -114,39 +135,28 @@ func (s *Session) judged(typ byte, size int, in []byte, at int, out *Out) int {
 		if len(in) < size {
 			return 0
 		}
-		if s.mustWait() {
-			return s.hold()
-		}
 		if typ == wire.Query {
 			return s.query(in[:size], at, out)
 		}
 		return s.parse(in[:size], at, out)
 	case wire.Bind:
 		return s.bind(in, size, at, out)
-	case wire.Execute, wire.Describe, wire.Close:
-		if size > maxSmall {
-			return s.pass(size, len(in), at, out) // PostgreSQL ends the session
-		}
-		if len(in) < size {
-			return 0
-		}
-		if typ == wire.Execute {
-			return s.execute(in[:size], at, out)
-		}
-		if s.openBatch(out) {
-			return s.hold()
-		}
-		s.batch.fresh = false
-		if typ == wire.Describe {
-			s.q.Push(replies.Describe)
-		} else {
-			s.closing(in[:size])
-		}
-		return s.pass(size, size, at, out)
 	case wire.FunctionCall:
 		return s.functionCall(in, size, at, out)
 	}
-	return s.plain(typ, size, len(in), at, out)
+	if size > maxSmall {
+		return s.pass(size, len(in), at, out) // PostgreSQL ends the session
+	}
+	if len(in) < size {
+		return 0
+	}
+	switch typ {
+	case wire.Execute:
+		return s.execute(in[:size], at, out)
+	case wire.Describe:
+		return s.describe(in[:size], at, out)
+	}
+	return s.closes(in[:size], at, out)
 }
 
 // asks reports whether a message asks PostgreSQL to do something.
@@ -162,15 +172,30 @@ func asks(typ byte) bool {
 func (s *Session) plain(typ byte, size, have, at int, out *Out) int {
 	switch typ {
 	case wire.Sync:
-		s.sync(out)
+		s.skipping = false
+		s.batch.Open = false
+		s.batch.id++ // what follows comes even if something in this batch has failed
+		s.q.Push(ledger.Sync)
 	case wire.CopyData:
 		s.q.MarkCopyData()
 	case wire.CopyDone, wire.CopyFail:
 		s.q.MarkCopyDone()
-	case wire.Terminate:
-		s.done = true
 	}
 	return s.pass(size, have, at, out)
+}
+
+// terminate handles a Terminate, which has no body: PostgreSQL reads the rest of
+// one that says it has, and so the session must not end before that is there.
+func (s *Session) terminate(size int, in []byte, at int, out *Out) int {
+	if size > maxSmall {
+		s.violation("a Terminate of %d bytes", size)
+		return 0
+	}
+	if len(in) < size {
+		return 0
+	}
+	s.done = true
+	return s.pass(size, size, at, out)
 }
 
 // pass lets the message at offset at through, as much of it as is there.
@@ -181,8 +206,8 @@ func (s *Session) pass(size, have, at int, out *Out) int {
 	return n
 }
 
-// hold leaves the message where it is until replies have come.
-func (s *Session) hold() int {
+// wait leaves the message where it is until replies have come.
+func (s *Session) wait() int {
 	s.held = true
 	return 0
 }
@@ -190,44 +215,27 @@ func (s *Session) hold() int {
 // untracked forwards a message of a session whose statements nobody judges. The
 // queue is kept all the same: it tells when the session is idle.
 func (s *Session) untracked(typ byte, size, have, at int, out *Out) int {
-	switch typ {
-	case wire.Query:
-		if s.walsender {
-			if n, refused := s.judgeWalsender(size, have, at, out); refused {
-				return n
-			}
-		}
-		s.q.Push(replies.Query)
-	case wire.FunctionCall:
-		s.q.Push(replies.FunctionCall)
-	case wire.Sync:
-		s.skipping = false
-		s.q.Push(replies.Sync)
-	case wire.Parse:
-		s.q.Push(replies.Parse)
-	case wire.Bind:
-		s.q.Push(replies.Bind)
-	case wire.Describe:
-		s.q.Push(replies.Describe)
-	case wire.Execute:
-		s.q.Push(replies.Execute)
-	case wire.Close:
-		s.q.Push(replies.Close)
-	case wire.CopyData:
-		s.q.MarkCopyData()
-	case wire.CopyDone, wire.CopyFail:
-		s.q.MarkCopyDone()
-	case wire.Terminate:
-		s.done = true
-	}
+	s.q.Push(kindOf(typ))
 	return s.pass(size, have, at, out)
 }
 
-// mustWait reports whether a text can't be read yet: a setting that decides how
-// it is to be read may be under way, or an unchecked cursor may run at a COMMIT,
-// before which a check must only be put in a transaction that hasn't failed.
-func (s *Session) mustWait() bool {
-	return (s.lexPending || s.lexTx || s.dirty) && s.q.Ready() > 0 && !s.batch.open && !s.q.CopyIn()
+// kindOf is the queue's kind of a message that asks.
+func kindOf(typ byte) ledger.Kind {
+	switch typ {
+	case wire.Query:
+		return ledger.Query
+	case wire.FunctionCall:
+		return ledger.FunctionCall
+	case wire.Parse:
+		return ledger.Parse
+	case wire.Bind:
+		return ledger.Bind
+	case wire.Describe:
+		return ledger.Describe
+	case wire.Execute:
+		return ledger.Execute
+	}
+	return ledger.Close
 }
 
 // text returns the NUL-terminated text of a Query. ok is false where the

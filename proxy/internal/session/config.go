@@ -1,8 +1,9 @@
 package session
 
 import (
+	"time"
+
 	"github.com/wirefence/wirefence/fence"
-	"github.com/wirefence/wirefence/proxy/internal/weave"
 )
 
 // Mode is what the proxy does with a verdict.
@@ -16,47 +17,77 @@ const (
 	Off
 )
 
+// Pooling says what stands between the proxy and PostgreSQL.
+type Pooling uint8
+
+// By default the session finds out whether there is a pooler: the key that it makes
+// up for a client has another process id than PostgreSQL's. PoolingSession is for
+// one that leaves a server connection to one client until it goes, which is as good
+// as none; PoolingTransaction for one that doesn't.
+const (
+	PoolingUnknown Pooling = iota
+	PoolingSession
+	PoolingTransaction
+)
+
 // Config is the policy that sessions share. It is not changed after New.
 type Config struct {
 	Mode Mode
-	// RequireFence refuses writes that carry no fence.
+	// RequireFence lets what carries no fence only read.
 	RequireFence bool
-	// Lease is the proxy's own, with whose fence writes are checked that carry none;
-	// nil for none.
+	// Lease is the proxy's own, with whose fence runs what carries none; nil for none.
 	Lease Lease
 	// DefaultResource is what a bare token means; "" means none may be bare.
 	DefaultResource fence.Resource
-	// MaxStatement is the largest text in bytes that is scanned. A larger one
-	// passes if nothing in it could be a fence, else it is refused.
+	// MaxStatement is the largest text in bytes that is read. A larger one passes
+	// if nothing in it could be a fence, else it is refused.
 	MaxStatement int
 	// Pooling is what is known of a pooler between the proxy and PostgreSQL.
 	Pooling Pooling
+	// Hold is how long a busy session keeps its hold before it is taken anew or given
+	// back; 0 checks every transaction.
+	Hold time.Duration
+	// Clock tells the time, time.Now outside tests.
+	Clock func() time.Time
 
-	call       weave.Call
-	prepared   [kinds]string // by kindOf
-	everyWrite bool          // must be checked, or refused
+	call     call
+	prepared [kinds]string
 }
 
 // NewConfig completes a configuration.
 func NewConfig(c Config) *Config {
-	c.call = weave.NewCall(c.DefaultResource, c.RequireFence, c.Mode == Shadow)
-	if c.Lease != nil {
-		c.call = c.call.Leased()
+	if c.Clock == nil {
+		c.Clock = time.Now
 	}
-	c.prepared = [kinds]string{
-		forWrites: c.call.Prepared(weave.Carrier{}),
-		forReads:  c.call.Prepared(weave.Carrier{Reads: true}),
-		behind:    c.call.Prepared(weave.Carrier{Behind: true}),
+	c.call = newCall(c.DefaultResource, c.required(), c.Mode == Shadow, c.Lease != nil)
+	for kind := range c.prepared {
+		c.prepared[kind] = c.call.prepared(checkKind(kind))
 	}
-	c.everyWrite = c.RequireFence || c.Lease != nil
 	return &c
+}
+
+// required reports whether what carries no fence may only read.
+func (c *Config) required() bool { return c.RequireFence || c.Lease != nil }
+
+// Lease is the proxy's own lease. Its methods are called while sessions are
+// driven: they must be quick, and safe for concurrent use.
+type Lease interface {
+	// Fence is the text of the fence to check with, or "" while the lease isn't
+	// held. It must not go by what was so a moment ago: the process may have been
+	// stopped since.
+	Fence() string
+	// Resource is what the lease is of.
+	Resource() fence.Resource
+	// Holder is who else holds it, as far as that is known, else "".
+	Holder() string
 }
 
 // Refusal is a verdict against a client's statement.
 type Refusal struct {
-	State   fence.SQLState
-	Message string
-	Detail  string
+	State    fence.SQLState
+	Message  string
+	Detail   string
+	Resource fence.Resource // where the proxy itself knows it
 	// Shadow says that the statement was let through all the same.
 	Shadow bool
 	// Noted says that the database's history tells of it.
@@ -69,7 +100,7 @@ type Refusal struct {
 // Events is told what happens in a session. Its methods are called while the
 // session is being driven: they must not block, nor call the session.
 type Events interface {
-	// Checked is called for each check that was put in.
+	// Checked is called for each check that was put in, and each hold that was asked for.
 	Checked()
 	// Refused is called for each refusal that the client sees, or would see.
 	Refused(Refusal)

@@ -3,6 +3,7 @@ package session
 import (
 	"fmt"
 	"strings"
+	"time"
 
 	"github.com/wirefence/wirefence/proxy/internal/wire"
 )
@@ -10,9 +11,11 @@ import (
 // setup is what is drawn before the first byte moves.
 type setup struct {
 	mode   Mode
-	policy policy
+	policy terms
 	major  int
 	token  string
+	hold   time.Duration
+	cut    int    // bytes of the script that the client never sends
 	script []part // all that the client sends
 	travel []byte // the rest of the dice: how the bytes travel
 }
@@ -28,17 +31,31 @@ func draw(d *dice) *setup {
 		mode: pick(d, Enforce, Enforce, Enforce, Enforce, Enforce, Shadow, Off), major: pick(d, 18, 17, 15, 14, 16),
 		token: pick(d, "", "a=1", "", "a=3", "", "a=2"),
 	}
-	s.policy = policy{
-		enforced: s.mode == Enforce, required: d.n(4) == 3, schema: d.n(8) != 7, setters: d.n(3) == 2, failing: d.n(8) == 7,
+	s.policy = terms{
+		enforced: s.mode == Enforce, required: d.n(4) == 3, schema: d.n(8) != 7, setters: d.n(4) == 3, failing: d.n(8) == 7, snapshots: d.n(4) == 3,
 	}
+	if s.policy.failing { // else nobody knows that they are there
+		s.policy.schema, s.policy.setters = true, false
+	}
+	s.policy.setters = s.policy.setters && s.policy.schema // nobody asks where there is none
 	s.policy.leased = s.mode != Off && d.n(4) == 3
+	s.hold = pick(d, 50*time.Millisecond, 50*time.Millisecond, 0)
+	leaves := pick(d, 0, 0, 0, 0, 0, 1, 2)
 	open := false
 	for range 1 + d.n(24) {
 		var parts []part
 		parts, open = drawMessage(d, s.major, open)
 		s.script = append(s.script, parts...)
 	}
-	s.script = append(s.script, ending()...)
+	switch leaves {
+	case 1:
+		s.script = append(s.script, pick(d, part{message(wire.Terminate, ""), "Terminate"}, part{message(wire.Terminate, "why"), "Terminate with a body"}))
+		s.cut = d.n(4)
+	case 2:
+		s.cut = 1 + d.n(20)
+	default:
+		s.script = append(s.script, ending()...)
+	}
 	s.travel = d.left
 	return s
 }
@@ -59,6 +76,9 @@ func drawText(d *dice, statements int) string {
 		}
 		if d.n(4) == 3 {
 			sql += " " + comments[d.n(len(comments))]
+		}
+		if d.n(64) == 63 {
+			sql = "/*" + strings.Repeat("x", 1<<10) + "*/" + sql
 		}
 		parts = append(parts, sql)
 	}
@@ -122,7 +142,7 @@ func drawMessage(d *dice, major int, open bool) (parts []part, stillOpen bool) {
 		}
 		return parts, open
 	default:
-		parts = append(parts, call)
+		parts = append(parts, pick(d, fastCall, fastCall, callSets, callUnlocks))
 		return parts, false
 	}
 	return parts, true

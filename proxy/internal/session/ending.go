@@ -7,7 +7,7 @@ import (
 // Idle reports whether the session is between transactions, with nothing
 // outstanding and no message half sent.
 func (s *Session) Idle() bool {
-	return s.phase == serving && s.tx == wire.Idle && s.q.Len() == 0 && !s.batch.open && len(s.toward) == 0 && s.between()
+	return s.phase == serving && s.tx == wire.Idle && s.q.Len() == 0 && !s.batch.Open && len(s.toward) == 0 && s.between()
 }
 
 // MayEnd reports whether the session can be ended without cutting into a
@@ -80,4 +80,32 @@ func (s *Session) Standing() Standing {
 		at.Where = Waiting
 	}
 	return at
+}
+
+// Turn says whose the answer is that comes next.
+type Turn uint8
+
+// The turns. HoldsTurn is that of a hold which is asked for, and may wait for a
+// takeover; ProxysTurn that of another question of the proxy's own.
+const (
+	NobodysTurn Turn = iota
+	ClientsTurn
+	HoldsTurn
+	ProxysTurn
+)
+
+// Answers counts the ReadyForQuery that have come, from 1 on.
+func (s *Session) Answers() uint32 { return s.answers }
+
+// Turn returns whose the answer is that comes next.
+func (s *Session) Turn() Turn {
+	switch {
+	case s.q.Len() == 0:
+		return NobodysTurn
+	case s.own.by == client || s.own.by == beforeCall:
+		return ClientsTurn
+	case s.own.by == takes:
+		return HoldsTurn
+	}
+	return ProxysTurn
 }

@@ -1,12 +1,10 @@
 package session
 
 import (
-	"fmt"
-
 	"github.com/jackc/pgx/v5/pgproto3"
 
 	"github.com/wirefence/wirefence/fence"
-	"github.com/wirefence/wirefence/proxy/internal/replies"
+	"github.com/wirefence/wirefence/proxy/internal/ledger"
 	"github.com/wirefence/wirefence/proxy/internal/wire"
 )
 
@@ -23,13 +21,9 @@ func (s *Session) error(msg []byte, out *Out) bool {
 		return true
 	}
 	code := wire.ErrorCode(msg)
-	n := front.Note
-	s.pool.erred = true
 	passes := s.translate(msg, code, front, out)
-	if n.role == oursCheck || n.role == ours {
-		if code == "26000" {
-			s.check.ready = [kinds]bool{} // somebody dropped it behind our back
-		}
+	if (front.Note.role == oursCheck || front.Note.role == ours) && code == "26000" {
+		s.check.ready = [kinds]bool{} // somebody dropped it behind our back
 	}
 	if code == "57014" && wire.ErrorField(msg, 'R') == copyFailed {
 		s.q.EndCopyIn() // all before the CopyFail was read
@@ -37,10 +31,10 @@ func (s *Session) error(msg []byte, out *Out) bool {
 		s.q.FailCopyIn()
 	}
 	switch front.Kind {
-	case replies.Query, replies.FunctionCall, replies.Sync:
+	case ledger.Query, ledger.FunctionCall, ledger.Sync:
 	default:
 		s.q.Skip(s.dropped)
-		s.skipping = s.q.Len() == 0
+		s.skipping = s.skipping || s.q.Len() == 0
 	}
 	return passes
 }
@@ -50,64 +44,46 @@ func (s *Session) error(msg []byte, out *Out) bool {
 const copyFailed = "CopyGetData"
 
 // dropped notes that the server has skipped a message, or failed at it.
-func (s *Session) dropped(e *replies.Entry[note]) {
+func (s *Session) dropped(e *ledger.Entry[note]) {
 	switch e.Note.role {
 	case client:
-		switch {
-		case e.Note.refusal != nil || !s.tracked:
-		case e.Kind == replies.Parse:
-			s.prepared.failed(e.Note.name)
-		case e.Kind == replies.Bind:
-			s.portals.failed(e.Note.name)
-		}
-	case oursParse, oursParseRead, oursParseBehind:
-		what := e.Note.role - oursParse
-		s.check.ready[what] = false // the Close before it may have dropped the last one
-		if s.check.batch[what] == s.batch.id {
-			s.check.batch[what] = 0
+		s.given(e, false)
+	case oursFull, oursMissing, oursReadOnly:
+		kind := e.Note.role - oursFull
+		s.check.sent[kind]--
+		s.check.ready[kind] = false // the Close before it may have dropped the last one
+		if s.check.batch[kind] == s.batch.id+1 {
+			s.check.batch[kind] = 0
 		}
 	}
-	s.free(e.Note.plan)
+	s.free(e.Note.woven)
 }
 
 // translate decides what the client sees of an error. It reports whether the
 // message passes as it is.
-func (s *Session) translate(msg []byte, code string, front *replies.Entry[note], out *Out) bool {
+func (s *Session) translate(msg []byte, code string, front *ledger.Entry[note], out *Out) bool {
 	n := &front.Note
-	switch n.role {
-	case probeVar, probeLogin, probeInitial:
-		s.unanswered()
-		if n.role == probeLogin {
-			s.inherits = true // for all that is known
-			// In shadow mode a check that isn't there must not fail a write.
-			s.schema = s.schema && s.cfg.Mode != Shadow
-		}
+	switch {
+	case s.own.by == beforeCall && n.role != client:
+		s.callFailed = true // and the error is the answer of the call
+	case s.own.by != client && n.role != client:
+		// One among the client's messages is the client's: what it sent is skipped.
+		s.exchangeFailed(msg)
 		return false
-	case probeStamp, probeCatalog:
-		s.inquiring = false
-		s.db.fail()
-		s.events.Trouble(catalogError(msg))
-		return false
-	case fastBefore:
-		s.fastpath = true
-	case client, fastCall:
-		if front.Kind == replies.FunctionCall && s.fastpath {
-			return false // 25P02 behind the check's own error
-		}
+	case front.Kind == ledger.FunctionCall && n.checked && s.callFailed:
+		return false // 25P02 behind the check's own error
 	}
 	if n.refusal != nil && (code == "42601" || code == "08P01") {
 		return s.answerRefusal(n.refusal, false, out)
 	}
-	ours := n.role == oursCheck || n.role == ours || n.role == fastBefore || n.plan != nil && n.plan.Ours()
-	if s.elsewhere(code, ours) {
-		return s.answerRefusal(s.refusalElsewhere(), false, out)
+	ours := n.role != client || n.woven != nil && n.woven.Ours()
+	switch {
+	case ours && code == missingSchema && !s.hasSchema():
+		return s.answerRefusal(s.noSchema(), false, out)
+	case s.readOnly && code == readOnlyTransaction && !ours:
+		return s.answerRefusal(s.noFence(), false, out)
 	}
-	if s.cfg.Lease != nil && ours && code == string(fence.TokenRequired) {
-		// The session variable proved to be empty, and there was no stamp.
-		e, err := wire.DecodeError(msg)
-		return s.answerRefusal(s.unheld(), err == nil && e.SchemaName == counted, out)
-	}
-	woven := n.plan != nil
+	woven := n.woven != nil
 	refused := fence.SQLState(code).Condition() != ""
 	if !ours && !woven && !refused {
 		return true
@@ -124,7 +100,7 @@ func (s *Session) translate(msg []byte, code string, front *replies.Entry[note],
 	}
 	switch {
 	case woven && e.Position > 0:
-		e.Position = int32(n.plan.Position(int(e.Position)))
+		e.Position = int32(n.woven.Position(int(e.Position)))
 	case ours:
 		e.Position = 0
 	}
@@ -141,29 +117,44 @@ func (s *Session) translate(msg []byte, code string, front *replies.Entry[note],
 	return true
 }
 
+// readOnlyTransaction is the SQLSTATE of what a READ ONLY transaction refuses.
+const readOnlyTransaction = "25006"
+
+// exchangeFailed takes in the error of an exchange, which the client isn't shown.
+func (s *Session) exchangeFailed(msg []byte) {
+	if s.own.err != nil {
+		return
+	}
+	s.own.err = &wire.Error{Severity: "ERROR", Code: wire.ErrorCode(msg)}
+	if e, err := wire.DecodeError(msg); err == nil {
+		s.own.err.Message, s.own.err.Detail, s.own.err.Hint = e.Message, e.Detail, e.Hint
+		s.own.raised = e.SchemaName == counted
+	}
+}
+
 // notice decides what the client sees of a notice. What a check says passes, in its
 // own message or as part of the client's; what the server says of its running
 // them, as a log of durations, does not.
 func (s *Session) notice(msg []byte, out *Out) (passes bool) {
 	front := s.q.Front()
-	if front == nil || front.Note.role == fastCall || front.Note.role == client && front.Note.plan == nil {
+	if front == nil || front.Note.role == client && front.Note.woven == nil {
 		return true
 	}
 	n := &front.Note
-	if n.role != client && n.role != oursCheck && n.role != fastBefore {
+	if n.role != client && n.role != oursCheck && n.role != beforeCall {
 		return false
 	}
 	e, err := wire.DecodeError(msg)
 	if err != nil {
 		return true
 	}
-	if loud := e.SeverityUnlocalized == "WARNING" || e.SeverityUnlocalized == "NOTICE"; !loud && (n.plan == nil || n.plan.Ours()) {
+	if loud := e.SeverityUnlocalized == "WARNING" || e.SeverityUnlocalized == "NOTICE"; !loud && (n.woven == nil || n.woven.Ours()) {
 		return false
 	}
-	if n.plan == nil || e.Position == 0 {
+	if n.woven == nil || e.Position == 0 {
 		return true
 	}
-	e.Position = int32(n.plan.Position(int(e.Position)))
+	e.Position = int32(n.woven.Position(int(e.Position)))
 	moved := pgproto3.NoticeResponse(*e)
 	mark := len(out.own)
 	own, err := moved.Encode(out.own)
@@ -190,19 +181,6 @@ func (s *Session) answerRefusal(e *wire.Error, raised bool, out *Out) (passes bo
 }
 
 func fatal(msg []byte) bool {
-	for b := msg[wire.HeaderSize:]; len(b) > 1 && b[0] != 0; {
-		value, rest, ok := wire.CString(b[1:])
-		if !ok {
-			return false
-		}
-		if b[0] == 'V' {
-			return string(value) == "FATAL" || string(value) == "PANIC"
-		}
-		b = rest
-	}
-	return false
-}
-
-func catalogError(msg []byte) error {
-	return fmt.Errorf("the catalog could not be read, so every function counts as one that writes: SQLSTATE %s", wire.ErrorCode(msg))
+	severity := wire.ErrorField(msg, 'V')
+	return severity == "FATAL" || severity == "PANIC"
 }

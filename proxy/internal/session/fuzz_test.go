@@ -55,12 +55,12 @@ func FuzzSession(f *testing.F) {
 		if policy&8 != 0 {
 			startup.Params["replication"] = "database"
 		}
-		s := New(cfg, NewCatalogs(time.Now), startup, silent{})
+		s := New(cfg, NewDatabases(time.Now), startup, silent{})
 		if policy&16 == 0 {
 			logIn(s)
 		}
 		if policy&32 != 0 {
-			s.variable = carries
+			s.armed = true
 		}
 		var toServer, toClient Out
 		var sent []byte
@@ -80,7 +80,7 @@ func FuzzSession(f *testing.F) {
 			if !framed(sent) {
 				t.Fatalf("to the server go %q", sent)
 			}
-			if kept := len(s.toward) + len(s.answer) + len(s.key) + len(toServer.own) + len(toClient.own); kept > most {
+			if kept := len(s.toward) + len(s.key) + len(toServer.own) + len(toClient.own); kept > most {
 				t.Fatalf("%d bytes are kept", kept)
 			}
 			toClient.Buffers(nil)

@@ -5,8 +5,7 @@ import (
 	"strings"
 
 	"github.com/wirefence/wirefence/fence"
-	"github.com/wirefence/wirefence/proxy/internal/replies"
-	"github.com/wirefence/wirefence/proxy/internal/weave"
+	"github.com/wirefence/wirefence/proxy/internal/ledger"
 	"github.com/wirefence/wirefence/proxy/internal/wire"
 )
 
@@ -24,7 +23,15 @@ func (s *Session) FromServer(in []byte, out *Out) (used int, wake bool) {
 		}
 		used += n
 	}
-	return used, len(s.toward) > 0 || s.held && (s.q.Ready() == 0 || s.q.CopyIn())
+	return used, len(s.toward) > 0 || s.held && s.mayGoOn()
+}
+
+// mayGoOn reports whether what the client's message waits for may have come.
+func (s *Session) mayGoOn() bool {
+	if s.full {
+		return s.q.Len() <= resumeAt
+	}
+	return s.q.Ready() == 0 || s.q.CopyIn()
 }
 
 // fromServer handles one message, or a part of one, at offset at of the input.
@@ -68,10 +75,10 @@ func (s *Session) wantsWhole(typ byte) bool {
 		return true
 	case wire.DataRow:
 		front := s.q.Front()
-		return front != nil && front.Note.role != client || front != nil && front.Note.plan != nil && front.Note.plan.Ours()
+		return front != nil && !s.passes(front)
 	case wire.NoticeResponse:
 		front := s.q.Front()
-		return front != nil && (front.Note.role != client || front.Note.plan != nil)
+		return front != nil && (front.Note.role != client || front.Note.woven != nil)
 	}
 	return false
 }
@@ -102,29 +109,29 @@ func (s *Session) judge(typ byte, msg []byte, out *Out) bool {
 	case wire.ParseComplete:
 		return s.parseComplete()
 	case wire.BindComplete:
-		if e := s.q.Expect(replies.Bind); e != nil && e.Note.role == client && s.tracked {
-			s.portals.done(e.Note.name)
+		if e := s.q.Expect(ledger.Bind); e != nil {
+			s.given(e, true)
 		}
-		return s.answered(replies.Bind)
+		return s.answered(ledger.Bind)
 	case wire.CloseComplete:
 		return s.closeComplete()
 	case wire.NoData:
-		return s.answered(replies.Describe)
+		return s.answered(ledger.Describe)
 	case wire.RowDescription:
-		if e := s.q.Expect(replies.Describe, replies.Query); e != nil && e.Kind == replies.Query {
+		if e := s.q.Expect(ledger.Describe, ledger.Query); e != nil && e.Kind == ledger.Query {
 			return s.passes(e)
 		}
-		return s.answered(replies.Describe)
+		return s.answered(ledger.Describe)
 	case wire.DataRow:
 		return s.row(msg)
 	case wire.CommandComplete:
-		s.noticeTag(msg)
+		s.completed(msg[wire.HeaderSize:])
 		s.q.EndCopyIn()
-		return s.resultEnds(msg)
+		return s.resultEnds()
 	case wire.EmptyQueryResponse:
-		return s.resultEnds(nil)
+		return s.resultEnds()
 	case wire.PortalSuspended:
-		return s.answered(replies.Execute)
+		return s.answered(ledger.Execute)
 	case wire.CopyInResponse:
 		s.q.BeginCopyIn()
 	case wire.CopyBothResponse:
@@ -134,7 +141,7 @@ func (s *Session) judge(typ byte, msg []byte, out *Out) bool {
 }
 
 // answered takes out the entry that a message answers in full.
-func (s *Session) answered(kind replies.Kind) bool {
+func (s *Session) answered(kind ledger.Kind) bool {
 	e := s.q.Expect(kind)
 	if e == nil {
 		return s.unexpected()
@@ -148,7 +155,7 @@ func (s *Session) answered(kind replies.Kind) bool {
 // proxy's own messages are outstanding it would be a guess which is which, so
 // the session ends; else the message is the client's.
 func (s *Session) unexpected() bool {
-	if front := s.q.Front(); front != nil && (front.Note.role != client || front.Note.plan != nil) {
+	if front := s.q.Front(); front != nil && (front.Note.role != client || front.Note.woven != nil) {
 		s.violation("the server's answers don't match what it was asked")
 		return false
 	}
@@ -156,37 +163,48 @@ func (s *Session) unexpected() bool {
 }
 
 func (s *Session) parseComplete() bool {
-	e := s.q.Expect(replies.Parse)
+	e := s.q.Expect(ledger.Parse)
 	if e == nil {
 		return s.unexpected()
 	}
 	switch e.Note.role {
 	case client:
-		if s.tracked {
-			s.prepared.done(e.Note.name)
-		}
-	case oursParse, oursParseRead, oursParseBehind:
-		s.check.ready[e.Note.role-oursParse] = true
+		s.given(e, true)
+	case oursFull, oursMissing, oursReadOnly:
+		kind := e.Note.role - oursFull
+		s.check.sent[kind]--
+		s.check.ready[kind] = s.check.sent[kind] == 0
 	}
-	return s.answered(replies.Parse)
+	return s.answered(ledger.Parse)
+}
+
+// given takes in the outcome of a message that gives a name.
+func (s *Session) given(e *ledger.Entry[note], succeeded bool) {
+	switch {
+	case !e.Note.gives:
+	case e.Kind == ledger.Parse:
+		s.prepared.Answered(e.Note.name, succeeded)
+	default:
+		s.portals.Answered(e.Note.name, succeeded)
+	}
 }
 
 func (s *Session) closeComplete() bool {
-	e := s.q.Expect(replies.Close)
+	e := s.q.Expect(ledger.Close)
 	if e != nil && e.Note.role == client {
 		switch e.Note.closes {
 		case 'S':
-			s.prepared.closed(e.Note.name, e.Note.before)
+			s.prepared.Closed(e.Note.name)
 		case 'P':
-			s.portals.closed(e.Note.name, 0)
+			s.portals.Closed(e.Note.name)
 		}
 	}
-	return s.answered(replies.Close)
+	return s.answered(ledger.Close)
 }
 
 // passes reports whether the current result of an entry is the client's.
-func (s *Session) passes(e *replies.Entry[note]) bool {
-	return e.Note.role == client && (e.Note.plan == nil || !e.Note.plan.Ours())
+func (s *Session) passes(e *ledger.Entry[note]) bool {
+	return e.Note.role == client && (e.Note.woven == nil || !e.Note.woven.Ours())
 }
 
 // row handles a DataRow, the only message of which there are many.
@@ -196,88 +214,78 @@ func (s *Session) row(msg []byte) bool {
 		return true
 	}
 	switch e.Note.role {
-	case probeVar, probeLogin:
-		columns := wire.Columns(msg)
-		if len(columns) > 0 {
-			s.learn(columns[0], e.Note.epoch)
-		}
-		if e.Note.role == probeLogin && len(columns) > 1 {
-			s.learnLogin(columns)
-		}
-	case probeInitial:
-		value, _ := wire.FirstColumn(msg)
-		s.learnInitial(value)
-	case probeStamp, probeCatalog:
-		text, _ := wire.FirstColumn(msg)
-		s.answer = bytes.Clone(text)
-	case client, oursCheck, fastBefore:
-		s.observed(msg)
+	case client, oursCheck:
+		s.checked(msg)
+	default:
+		s.told(e.Note.role, msg)
 	}
 	return false
 }
 
-// observed reports what would have been refused, by a check in shadow mode or for a
-// resource that is: then the check itself has noted it in the history.
-func (s *Session) observed(msg []byte) {
+// carriesNone is what a check says of a transaction that it has made READ ONLY, or in
+// shadow mode would have.
+const carriesNone = "unfenced"
+
+// checked takes in what a check says: nothing, that it carries no fence, or in
+// shadow mode, or of a resource that is, what would have been refused.
+func (s *Session) checked(msg []byte) {
 	verdict, null := wire.FirstColumn(msg)
-	if null || len(verdict) == 0 {
+	switch {
+	case null || len(verdict) == 0:
+		return
+	case string(verdict) == carriesNone || string(verdict) == "on": // the latter of other checks
+		s.readOnly = s.cfg.Mode == Enforce && !s.standby
+		s.unfenced = s.cfg.Mode == Shadow
 		return
 	}
-	state, message, _ := strings.Cut(string(verdict), ": ")
-	if s.cfg.Lease != nil && state == string(fence.TokenRequired) {
-		state, message = string(fence.LeaseNotHeld), s.unheld().Message
+	state, message, found := strings.Cut(string(verdict), ": ")
+	if !found {
+		return
 	}
 	s.events.Refused(Refusal{State: fence.SQLState(state), Message: message, Shadow: true, Noted: s.cfg.Mode == Enforce})
 }
 
+// completed looks at the tag of a command.
+func (s *Session) completed(tag []byte) {
+	name := string(bytes.TrimRight(tag, "\x00"))
+	if s.tracked && (name == "DISCARD ALL" || name == "DEALLOCATE ALL") {
+		s.check.ready = [kinds]bool{}
+		s.prepared.Cleared()
+	}
+	if s.unfenced && writes(name) {
+		s.shadowed(s.noFence())
+		s.unfenced = false
+	}
+}
+
+// writes reports whether a command's tag is one that a READ ONLY transaction would
+// have refused.
+func writes(tag string) bool {
+	verb, rest, _ := strings.Cut(tag, " ")
+	switch verb {
+	case "SELECT", "FETCH", "MOVE", "BEGIN", "START", "COMMIT", "ROLLBACK", "SAVEPOINT", "RELEASE", "SET", "RESET", "SHOW",
+		"EXPLAIN", "DECLARE", "CLOSE", "PREPARE", "DEALLOCATE", "DISCARD", "LISTEN", "UNLISTEN", "NOTIFY", "LOCK", "LOAD", "ANALYZE", "CHECKPOINT":
+		return false
+	}
+	return rest != "0" && rest != "0 0" // rows
+}
+
 // resultEnds handles what ends one result: of a statement of a Query, or of an
-// Execute; msg is its CommandComplete, or nil.
-func (s *Session) resultEnds(msg []byte) bool {
-	e := s.q.Expect(replies.Execute, replies.Query)
+// Execute.
+func (s *Session) resultEnds() bool {
+	e := s.q.Expect(ledger.Execute, ledger.Query)
 	if e == nil {
 		return s.unexpected()
 	}
 	passes := s.passes(e)
-	s.begun = s.begun || e.Note.role == client && opensBlock(msg)
-	if e.Note.sql && e.Note.name != "" {
-		s.prepared.closed(e.Note.name, e.Note.before)
-	}
-	if e.Note.outcome != nil {
-		s.concluded(e.Note.outcome, msg)
-	}
-	switch {
-	case e.Kind == replies.Query:
-		if e.Note.plan != nil {
-			e.Note.plan.NextResult()
-		}
-		if e.Note.role == fastAfter {
-			return false
+	if e.Kind == ledger.Query {
+		if e.Note.woven != nil {
+			e.Note.woven.NextResult()
 		}
 		return passes
-	case e.Note.role == probeStamp:
-		s.inquiring = s.question.whole
-		s.db.look(&s.question, s.answer)
-	case e.Note.role == probeCatalog:
-		s.inquiring = false
-		if err := s.db.store(s.question, s.answer); err != nil {
-			s.events.Trouble(err)
-		}
-		s.answer = nil
 	}
 	s.q.Pop()
 	return passes
-}
-
-// opensBlock reports whether a CommandComplete is that of a BEGIN.
-func opensBlock(msg []byte) bool {
-	if len(msg) < wire.HeaderSize {
-		return false
-	}
-	switch string(msg[wire.HeaderSize:]) {
-	case "BEGIN\x00", "START TRANSACTION\x00":
-		return true
-	}
-	return false
 }
 
 // ready handles a ReadyForQuery.
@@ -286,69 +294,37 @@ func (s *Session) ready(msg []byte) bool {
 		s.violation("ReadyForQuery has a wrong length")
 		return false
 	}
-	status := msg[5]
+	s.tx = msg[5]
 	s.streaming = false
+	s.answers++
 	if s.phase == login {
-		s.tx = status
 		return s.beginServing()
 	}
 	e, ok := s.q.TakeReady()
-	s.tx = status
 	if !ok {
 		return true
 	}
-	switch {
-	case status == wire.InTx:
-		s.confirmed = e.Note.covered
-	case status == wire.Failed && s.pool.on:
-		s.confirmed = s.confirmed.Aborted(e.Note.covered)
-	default:
-		s.confirmed = weave.Coverage{}
-	}
-	if status == wire.Idle {
-		s.conclude(!s.pool.erred)
+	if s.tx == wire.Idle {
 		s.activity++
 		s.transactions++
-		s.portals.clear(0)
-		s.dirty = s.dirty && (s.q.Ready() > 0 || s.batch.open)
-		if s.inTx {
-			s.inTx = false
-			s.doubtVariable() // a rollback brings an earlier value back
-		}
-		if s.ddl {
-			s.ddl = false
-			s.catalogs.invalidate(s.database)
+		s.portals.Cleared()
+		s.readOnly, s.unfenced = false, false
+		if s.quiet() {
+			s.fenced, s.localSet = false, false
 		}
 	}
-	if s.q.Ready() == 0 && !s.batch.open {
-		s.lexPending, s.check.doubt = false, false
-		s.lexTx = s.lexTx && status != wire.Idle
+	if s.q.Ready() == 0 && !s.batch.Open {
+		s.check.doubt, s.check.sent = false, [kinds]int{}
 	}
-	if e.Note.plan != nil {
-		s.free(e.Note.plan)
-		s.lexTx = s.lexTx && status != wire.Idle
+	s.free(e.Note.woven)
+	if e.Note.role != client {
+		return s.exchanged(e.Note.role)
 	}
-	switch e.Note.role {
-	case oursEnd, probeVar:
-		s.probing = false
-		if s.phase == asking {
-			return s.nextQuestion()
-		}
-		return false
-	case fastBefore:
-		return false
-	case fastCall:
-		s.commitFunctionCall()
-		return false
-	}
-	begun := s.begun
-	s.begun = false
-	if e.Note.contain && status == wire.Failed && !begun {
-		// The block that the proxy put around a CALL or DO has failed, before the client
-		// has made it its own.
-		s.toward = wire.AppendSync(s.appendCommand(s.toward, "ROLLBACK", ours))
-		s.push(replies.Sync, client)
-		return false
+	switch e.Kind {
+	case ledger.FunctionCall:
+		s.callFailed = false
+	case ledger.Query:
+		s.prepared.Closed("") // a simple query drops the unnamed statement
 	}
 	return true
 }

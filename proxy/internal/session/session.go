@@ -1,23 +1,28 @@
 // Package session is the protocol core of one client's session: a state machine
 // that is given the bytes of either side and says what to send to which side. It
-// does no I/O, starts no goroutines and reads no clock but through the catalog
-// cache, so that it can be driven by whatever reads and writes the sockets, and
-// tested and fuzzed without a server.
+// does no I/O, starts no goroutines and reads no clock but the one it is given, so
+// that it can be driven by whatever reads and writes the sockets, and tested and
+// fuzzed without a server.
 //
-//	client ─► FromClient: frame, scan, weave ─► server
-//	                      │ entries in the reply queue
+//	client ─► FromClient: frame, read, policy.Decide, apply ─► server
+//	                      │ entries in the ledger's queue
 //	client ◄─ FromServer: match, swallow, translate ◄─ server
+//
+// Judging changes nothing, so a message that has to wait is judged anew when an
+// answer has come. What a message changes is in apply.go.
 package session
 
 import (
 	"errors"
 	"fmt"
+	"regexp"
 	"strings"
+	"time"
 
 	"github.com/wirefence/wirefence/fence"
-	"github.com/wirefence/wirefence/proxy/internal/replies"
-	"github.com/wirefence/wirefence/proxy/internal/sqlscan"
-	"github.com/wirefence/wirefence/proxy/internal/weave"
+	"github.com/wirefence/wirefence/proxy/internal/ledger"
+	"github.com/wirefence/wirefence/proxy/internal/policy"
+	"github.com/wirefence/wirefence/proxy/internal/sqltext"
 	"github.com/wirefence/wirefence/proxy/internal/wire"
 )
 
@@ -25,26 +30,26 @@ import (
 // for concurrent use; its driver calls it under a lock.
 type Session struct {
 	cfg       *Config
-	catalogs  *Catalogs
+	databases *Databases
 	events    Events
 	database  string    // as the client has named it
 	reached   string    // as the database names itself, once it has said so
-	db        *database // the cache for this database and client_encoding
+	db        *database // what is known of it; nil until then
 	phase     phase
-	tracked   bool // statements are scanned: not in mode off, not for a walsender
-	walsender bool // a replication connection, in another mode than off
-	logical   bool // a replication connection to a database, which also runs SQL
-	fenced    bool // a replication connection that carries a fence
+	tracked   bool // messages are judged: not in mode off, not on a physical replication connection
+	walsender bool // a replication connection that runs SQL, by simple queries alone
 
-	q      replies.Queue[note]
-	freed  []*weave.Plan
-	toward []byte // bytes for the server that FromServer made
+	q     ledger.Queue[note]
+	freed []*ledger.Woven
+	// toward is bytes for the server that FromServer or Tick made.
+	toward []byte
 
 	// What the server told.
 	tx       byte // status of the last ReadyForQuery
 	major    int
-	options  sqlscan.Options
-	schema   bool   // the database has wirefence's functions
+	options  sqltext.Options
+	schema   bool   // the database had wirefence's functions at login
+	standby  bool   // the server is in recovery
 	password bool   // it waits for the client's answer to an Authentication message
 	proved   bool   // the client has proved who it is already
 	key      string // process id and cancel key, as in BackendKeyData
@@ -52,50 +57,51 @@ type Session struct {
 	farewell *wire.Error
 
 	// The client's direction.
-	scanner  sqlscan.Scanner
-	stmts    []statement
-	steps    []weave.Step
-	skip     int // bytes of the current message that pass unread
-	drop     int // bytes of the current message that are read and dropped
+	scanner  sqltext.Scanner
+	facts    policy.Facts         // scratch of judge
+	checks   []int                // scratch of judge
+	single   [1]sqltext.Statement // scratch of judge
+	skip     int                  // bytes of the current message that pass unread
+	drop     int                  // bytes of the current message that are read and dropped
 	over     oversize
 	held     bool // input waits for replies
+	full     bool // it waits for room in the queue
 	skipping bool // after an error the server discards what comes before the next Sync
-	drained  bool // hold all input until every reply has come
-	begun    bool // the client's BEGIN has run since the last ReadyForQuery
 	done     bool // the client sent Terminate
 
 	// The server's direction.
-	skipBack   int
-	loginAsked int // questions about the catalog at login
-	dropBack   bool
+	skipBack int
+	dropBack bool
 
-	batch      batch
-	confirmed  weave.Coverage // as of the last ReadyForQuery
-	variable   variable
-	epoch      uint32   // counts what may have changed the variable
-	changes    uint32   // of the catalog, that are accounted for
-	probing    bool     // a probe of the variable is under way
-	asked      int      // probes that brought no answer, in a row
-	question   question // the catalog query that is under way
-	answer     []byte   // what it has brought
-	inquiring  bool     // its answer is outstanding
-	lexPending bool     // a setting that changes lexing may be under way
-	lexTx      bool     // the open transaction may have changed one, which its end or an error undoes
-	inTx       bool     // the variable was asked for in the open transaction
-	inherits   bool     // the session began with a value of the variable
-	setterSQL  bool     // a PREPAREd statement may set the variable
-	ddl        bool     // the open transaction changed functions or views
-	check      preparedCheck
-	prepared   registry // by Parse and PREPARE
-	prepares   uint64   // how many PREPAREs there have been
-	portals    registry
-	cursors    map[string]bool // that DECLARE made, whose query has been seen
-	pool       pool
-	dirty      bool // a cursor that may write was declared without a fence of its own
-	fastpath   bool // the check before a function call failed
+	batch    batch
+	prepared ledger.Names[statement]
+	portals  ledger.Names[statement]
+	check    preparedCheck
+	hold     hold
+	own      exchange
+
+	pooled     bool // a transaction pooler may stand between
+	localSet   bool // and the client has set the variable in the open transaction
+	startup    bool // the startup packet carries a fence
+	armed      bool // the session variable may hold a fence
+	fresh      bool // the last text to be forwarded ended a transaction and began this one
+	chains     bool // the client ends transactions by texts that begin the next
+	namedFence bool // a statement or portal has a name, and a fence in its comments
+	fenced     bool // a group of the open transaction ran under a fence
+	parsed     sqltext.Flags
+	stored     sqltext.Flags // of what PREPARE and DECLARE have stored
+	last       policy.Carrier
+	lastAt     time.Time
+	answer     policy.Answer // of the last exchange, for the message that waits for it
+	answerErr  *wire.Error
+
+	readOnly   bool // a check has made the transaction READ ONLY
+	unfenced   bool // in shadow mode: it would have
+	callFailed bool // the check ahead of a FunctionCall did
 	streaming  bool // a replication stream is under way
 
 	activity, transactions uint32 // see Standing
+	answers                uint32 // ReadyForQuery that have come
 }
 
 type phase uint8
@@ -106,89 +112,78 @@ const (
 	serving              // the client's
 )
 
-// variable is what is known of the session variable's value.
-type variable uint8
-
-const (
-	unknown variable = iota
-	empty
-	carries
-)
-
 // batch is what was sent since the last Sync.
 type batch struct {
-	open      bool
-	fresh     bool // nothing but what is being handled has been sent yet
-	id        uint32
-	known     bool // inBlock is certain unless something fails before
-	inBlock   bool // in a transaction block
-	dead      bool // in an aborted transaction: the server does nothing but end it
-	ended     bool // the client has ended a transaction in it
-	contained bool // the proxy has put a transaction block around what comes
-	opened    bool // it has put one somewhere into it
-	covered   weave.Coverage
-	view      view // of the catalog, one for the whole batch
+	id    uint32
+	ended bool // a transaction of the client's
+	policy.Batch
+}
+
+// statement is what the name of a prepared statement or a portal means.
+type statement struct {
+	text  sqltext.Statement
+	empty bool // there is no statement in its text
+	doubt bool // SQL may have given its name to another
+	fence string
+}
+
+// unseen stands for a statement whose text never came by as one of the extended
+// protocol: one that PREPARE or DECLARE has stored, or none. It has no fence in its
+// comments, since those are refused, and can't run a statement that has.
+func (s *Session) unseen() statement {
+	return statement{text: sqltext.Statement{Class: sqltext.Ordinary, Flags: s.parsed | s.stored&(sqltext.SetsVariable|sqltext.Unlocks)}}
+}
+
+// odd stands for what has a name beyond ASCII. Which of these are one to PostgreSQL
+// depends on two encodings, so it counts as whatever they may mean.
+var odd = statement{doubt: true, text: sqltext.Statement{Class: sqltext.Alone, Flags: sqltext.Executes | sqltext.SetsVariable | sqltext.Unlocks}}
+
+func isOdd(name []byte) bool {
+	for _, c := range name {
+		if c >= 0x80 {
+			return true
+		}
+	}
+	return false
 }
 
 // note is what a reply's entry remembers.
 type note struct {
 	role    role
-	contain bool // a failure before the Sync may have left a transaction block of the proxy's own
 	closes  byte // what a Close is of: 'S' or 'P'
-	sql     bool // an SQL DEALLOCATE of name
+	checked bool // a FunctionCall behind a check of its own
+	gives   bool // a Parse or Bind of which the ledger of names waits for the outcome
 	name    string
-	before  uint64 // PREPAREs that came before this message
-	plan    *weave.Plan
+	woven   *ledger.Woven
 	refusal *wire.Error
-	covered weave.Coverage
-	epoch   uint32
-	outcome *outcome // behind a pooler
 }
-
-// role says whose message an entry stands for.
-type role uint8
-
-const (
-	client          role = iota
-	ours                 // put in by the proxy: its answer is swallowed
-	oursParse            // Parse of the prepared check of writes
-	oursParseRead        // and of reads
-	oursParseBehind      // and of what stands behind a statement
-	oursCheck            // Execute of the prepared check: errors are the client's
-	probeVar             // reads the session variable
-	probeLogin           // the same and more, before the client's first statement
-	probeInitial         // reads what the session variable is by default
-	probeStamp           // looks whether the catalog has changed
-	probeCatalog         // reads the catalog
-	oursEnd              // ReadyForQuery of a batch of the proxy's own
-	fastBefore           // the check before a function call, simple protocol
-	fastCall             // a function call in a block of the proxy's own
-	fastAfter            // the COMMIT behind it
-)
 
 // New starts a session for a client's startup packet.
-func New(cfg *Config, catalogs *Catalogs, startup *wire.Startup, events Events) *Session {
+func New(cfg *Config, databases *Databases, startup *wire.Startup, events Events) *Session {
 	s := &Session{
-		cfg: cfg, catalogs: catalogs, events: events,
-		database: startup.Database(), tx: wire.Idle, schema: true,
+		cfg: cfg, databases: databases, events: events,
+		database: startup.Database(), tx: wire.Idle,
 	}
-	s.db = catalogs.database(s.database, "")
 	s.options.DefaultResource = cfg.DefaultResource
-	switch {
-	case cfg.Mode == Off:
-	case startup.Replication():
-		s.walsender, s.logical = true, strings.EqualFold(startup.Params["replication"], "database")
-		for name, value := range startup.Params {
-			s.fenced = s.fenced || strings.EqualFold(name, fence.Variable) ||
-				name == "options" && strings.Contains(strings.ToLower(value), fence.Variable)
-		}
-	default:
-		s.tracked = true
-		s.pool.on = cfg.Pooling != PoolingSession // until the server's process id is known
-		s.pool.startup, s.pool.carries = startupFence(startup.Params)
-	}
+	s.walsender = startup.Replication() && strings.EqualFold(startup.Params["replication"], "database")
+	s.tracked = cfg.Mode != Off && (s.walsender || !startup.Replication())
+	s.startup = carriesFence(startup.Params)
 	return s
 }
+
+// carriesFence reports whether a startup packet sets the session variable to
+// something. In options a backslash takes the next character as it is.
+func carriesFence(params map[string]string) bool {
+	for name, value := range params {
+		if strings.EqualFold(name, fence.Variable) && value != "" || name == "options" && setsFence.MatchString(strings.ReplaceAll(value, `\`, "")) {
+			return true
+		}
+	}
+	return false
+}
+
+// setsFence finds the session variable, with a value, among startup options.
+var setsFence = regexp.MustCompile(`(?i)wirefence\.token\s*=\s*[^\s]`)
 
 // LoggedIn reports whether the client has been told that it may send queries.
 func (s *Session) LoggedIn() bool { return s.phase == serving }
@@ -198,8 +193,8 @@ func (s *Session) LoggedIn() bool { return s.phase == serving }
 func (s *Session) WantsPassword() bool { return s.phase == login && (s.password || s.skip > 0) }
 
 // Proved says that the proxy has authenticated the client and logged it in: the
-// server may not ask it for anything more. Whoever sits between the proxy and
-// the server could else have its password in clear.
+// server may not ask it for anything more. Otherwise a man in the middle upstream
+// could ask for a cleartext password.
 func (s *Session) Proved() { s.proved = true }
 
 // Held reports whether the client's input waits for replies of the server:
@@ -218,8 +213,8 @@ func (s *Session) Reached() string { return s.reached }
 // Done reports whether the client has said goodbye.
 func (s *Session) Done() bool { return s.done }
 
-// TakeToServer returns bytes for the server that FromServer made, for a driver
-// that isn't about to call FromClient. They are valid until the next call.
+// TakeToServer returns bytes for the server that FromServer or Tick made, for a
+// driver that isn't about to call FromClient. They are valid until the next call.
 func (s *Session) TakeToServer() []byte {
 	b := s.toward
 	s.toward = s.toward[:0]
@@ -234,18 +229,19 @@ func (s *Session) violation(format string, args ...any) {
 	s.End(wire.Error{Code: "08P01", Message: err.Error()})
 }
 
-// plan returns a plan to fill, one used before if there is one.
-func (s *Session) plan() *weave.Plan {
+// newWoven returns an empty record, one used before if there is one.
+func (s *Session) newWoven() *ledger.Woven {
 	if n := len(s.freed); n > 0 {
-		p := s.freed[n-1]
+		w := s.freed[n-1]
 		s.freed = s.freed[:n-1]
-		return p
+		w.Reset()
+		return w
 	}
-	return new(weave.Plan)
+	return new(ledger.Woven)
 }
 
-func (s *Session) free(p *weave.Plan) {
-	if p != nil && len(s.freed) < 4 {
-		s.freed = append(s.freed, p)
+func (s *Session) free(w *ledger.Woven) {
+	if w != nil && len(s.freed) < 4 {
+		s.freed = append(s.freed, w)
 	}
 }

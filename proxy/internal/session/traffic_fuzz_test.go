@@ -1,8 +1,10 @@
 package session
 
 import (
+	"fmt"
 	"math/rand/v2"
 	"testing"
+	"time"
 
 	"github.com/wirefence/wirefence/proxy/internal/wire"
 )
@@ -13,39 +15,47 @@ func run(sql string) part {
 	return part{wire.AppendExecute(wire.AppendBind(wire.AppendParse(nil, "", sql), "", ""), ""), "Parse, Bind, Execute " + sql}
 }
 
+// The functions of a FunctionCall, by their identifiers.
+const (
+	setsByCall    = "\x00\x00\x08\x1e"
+	unlocksByCall = "\x00\x00\x0b\x4c"
+)
+
 var (
-	sync_    = part{wire.AppendSync(nil), "Sync"}
-	call     = part{message(wire.FunctionCall, "\x00\x00\x00\x01\x00\x00\x00\x00\x00\x00"), "FunctionCall"}
-	copyDone = part{message(wire.CopyDone, ""), "CopyDone"}
-	endless  = part{message(wire.Query, "SELECT 1"), "Query without an end"}
+	sync_       = part{wire.AppendSync(nil), "Sync"}
+	fastCall    = part{message(wire.FunctionCall, "\x00\x00\x00\x01\x00\x00\x00\x00\x00\x00"), "FunctionCall"}
+	callSets    = part{message(wire.FunctionCall, setsByCall+"\x00\x00\x00\x00\x00\x00"), "FunctionCall of set_config"}
+	callUnlocks = part{message(wire.FunctionCall, unlocksByCall+"\x00\x00\x00\x00\x00\x00"), "FunctionCall of pg_advisory_unlock_all"}
+	copyDone    = part{message(wire.CopyDone, ""), "CopyDone"}
+	endless     = part{message(wire.Query, "SELECT 1"), "Query without an end"}
 )
 
 // TestTrafficThatOnceWentWrong keeps what the fuzzing has found.
 func TestTrafficThatOnceWentWrong(t *testing.T) {
 	const fenced, stale = " /*wirefence.token='a=1'*/", "a=3"
-	there := policy{enforced: true, schema: true}
+	there := terms{enforced: true, schema: true}
 	for _, c := range []struct {
 		name   string
 		token  string
-		policy policy
+		policy terms
 		mode   Mode
 		major  int
 		script []part
 	}{
 		{name: "a stray CopyDone behind a function call held the next query for ever", token: "a=1", policy: there, major: 15,
-			script: []part{call, sync_, copyDone, query("SELECT 1")}},
-		{name: "the answer to a Sync overtook the one to a function call", policy: policy{enforced: true, schema: true, setters: true}, major: 15,
-			script: []part{run("UPDATE t SET a = 1 RETURNING a"), call, sync_}},
+			script: []part{fastCall, sync_, copyDone, query("SELECT 1")}},
+		{name: "the answer to a Sync overtook the one to a function call", policy: terms{enforced: true, schema: true, setters: true}, major: 15,
+			script: []part{run("UPDATE t SET a = 1 RETURNING a"), fastCall, sync_}},
 		{name: "a function call behind a COPY that had failed was committed too late", token: "a=1", policy: there, major: 18,
-			script: []part{query("COPY t FROM STDIN"), {message(wire.CopyData, "bad"), "CopyData bad"}, call}},
+			script: []part{query("COPY t FROM STDIN"), {message(wire.CopyData, "bad"), "CopyData bad"}, fastCall}},
 		{name: "a function call behind a COMMIT of the same batch ran in no block", token: stale, policy: there, major: 15,
-			script: []part{query("BEGIN"), run("COMMIT"), call}},
+			script: []part{query("BEGIN"), run("COMMIT"), fastCall}},
 		{name: "a function call behind a BEGIN of the same batch ended the client's block", token: "a=1", policy: there, major: 15,
-			script: []part{run("BEGIN"), call, query("INSERT INTO t VALUES (1)")}},
-		{name: "function calls in a block where the schema isn't", policy: policy{enforced: true}, major: 14,
-			script: []part{query("BEGIN"), call, call}},
-		{name: "an unknown portal behind a function call where the schema isn't", policy: policy{enforced: true}, major: 16,
-			script: []part{call, {wire.AppendExecute(nil, "none"), "Execute none"}, sync_}},
+			script: []part{run("BEGIN"), fastCall, query("INSERT INTO t VALUES (1)")}},
+		{name: "function calls in a block where the schema isn't", policy: terms{enforced: true}, major: 14,
+			script: []part{query("BEGIN"), fastCall, fastCall}},
+		{name: "an unknown portal behind a function call where the schema isn't", policy: terms{enforced: true}, major: 16,
+			script: []part{fastCall, {wire.AppendExecute(nil, "none"), "Execute none"}, sync_}},
 		{name: "a Query without an end left the batch's check in force", token: "a=1", policy: there, major: 14,
 			script: []part{run("INSERT INTO t VALUES (1)"), endless, run("INSERT INTO t VALUES (1)"), sync_}},
 		{name: "a procedure in the middle of a batch committed behind the batch's check", token: "a=1", policy: there, major: 15,
@@ -59,15 +69,15 @@ func TestTrafficThatOnceWentWrong(t *testing.T) {
 		{name: "a PREPARE that failed took the fence of the first from it", policy: there, major: 14,
 			script: []part{query("PREPARE p AS INSERT INTO t VALUES (1)" + fenced), query("PREPARE p AS SELECT 1"), query("EXECUTE p"),
 				{wire.AppendExecute(wire.AppendBind(nil, "", "p"), ""), "Bind p, Execute"}}},
-		{name: "shadow mode refused a backslash behind a setting", token: "a=1", policy: policy{schema: true}, mode: Shadow, major: 15,
+		{name: "shadow mode refused a backslash behind a setting", token: "a=1", policy: terms{schema: true}, mode: Shadow, major: 15,
 			script: []part{run("SET standard_conforming_strings = on"), run(`SELECT '\'`), sync_}},
-		{name: "shadow mode failed a COMMIT of a block that had failed", policy: policy{schema: true}, mode: Shadow, major: 14,
+		{name: "shadow mode failed a COMMIT of a block that had failed", policy: terms{schema: true}, mode: Shadow, major: 14,
 			script: []part{query("BEGIN; DECLARE h CURSOR WITH HOLD FOR SELECT write()"), query("SELECT fails"), run("COMMIT" + fenced), sync_}},
 		{name: "a cursor over a write, declared without a fence, fetched with one", policy: there, major: 15,
 			script: []part{query("BEGIN; DECLARE c CURSOR FOR SELECT write()"), query("FETCH c /*wirefence.token='a=3'*/")}},
-		{name: "a cursor over a write, declared when the variable was in doubt", policy: policy{enforced: true, schema: true, setters: true}, major: 14,
-			script: []part{query("BEGIN"), call, query("DECLARE h CURSOR WITH HOLD FOR SELECT write()"), query("COMMIT" + fenced)}},
-		{name: "a COMMIT of a block that has failed, with a cursor over a write", policy: policy{enforced: true, schema: true, setters: true}, major: 14,
+		{name: "a cursor over a write, declared when the variable was in doubt", policy: terms{enforced: true, schema: true, setters: true}, major: 14,
+			script: []part{query("BEGIN"), fastCall, query("DECLARE h CURSOR WITH HOLD FOR SELECT write()"), query("COMMIT" + fenced)}},
+		{name: "a COMMIT of a block that has failed, with a cursor over a write", policy: terms{enforced: true, schema: true, setters: true}, major: 14,
 			script: []part{query("BEGIN"), query("DECLARE c CURSOR FOR SELECT write()"), query("SELECT fails"), query("COMMIT; BEGIN"), query("SELECT fails"), run("COMMIT AND CHAIN"), sync_}},
 		{name: "the answer to a Close took away what was PREPAREd behind it", policy: there, major: 15,
 			script: []part{{message(wire.Close, "Sp\x00"), "Close p"}, query("PREPARE p AS INSERT INTO t VALUES (1) /*wirefence.token='b=1'*/"), query("EXECUTE p" + fenced)}},
@@ -85,22 +95,40 @@ func TestTrafficThatOnceWentWrong(t *testing.T) {
 			script: []part{query("BEGIN"), query("SET wirefence.token = ''"), query("ROLLBACK; CALL p()")}},
 		{name: "the answer to a DEALLOCATE ALL did so in its own text", policy: there, major: 16,
 			script: []part{query("DEALLOCATE ALL; PREPARE p AS INSERT INTO t VALUES (1)" + fenced), query("EXECUTE p /*wirefence.token='b=1'*/")}},
-		{name: "shadow mode put a check into a Query that a setting of its batch changes", token: "a=1", policy: policy{schema: true}, mode: Shadow, major: 15,
+		{name: "shadow mode put a check into a Query that a setting of its batch changes", token: "a=1", policy: terms{schema: true}, mode: Shadow, major: 15,
 			script: []part{run("SET standard_conforming_strings = off"), query(ambiguous + "; INSERT INTO t VALUES (1)")}},
 		{name: "such a Query was read by the old setting", token: stale, policy: there, major: 15,
 			script: []part{run("SET standard_conforming_strings = off"), query(ambiguous + "; INSERT INTO t VALUES (1)")}},
-		{name: "a login whose question failed forgot what RESET leads to", token: stale, policy: policy{enforced: true, schema: true, failing: true}, major: 14,
-			script: []part{query("SET wirefence.token = ''"), query("SHOW x"), query("SHOW x"), run("RESET wirefence.token"), call}},
-		{name: "a Query that was held in a batch had the batch ended by a question", token: "a=1", policy: policy{enforced: true}, major: 14,
+		{name: "a login whose question failed forgot what RESET leads to", token: stale, policy: terms{enforced: true, schema: true, failing: true}, major: 14,
+			script: []part{query("SET wirefence.token = ''"), query("SHOW x"), query("SHOW x"), run("RESET wirefence.token"), fastCall}},
+		{name: "a Query that was held in a batch had the batch ended by a question", token: "a=1", policy: terms{enforced: true}, major: 14,
 			script: []part{query("SHOW x"), run("SET LOCAL wirefence.token = ''"), query("UPDATE t SET a = 1 RETURNING a; BEGIN")}},
-		{name: "a Query in a batch that sets how it is read was read by what came before", policy: policy{enforced: true, schema: true, required: true}, major: 14,
+		{name: "a Query in a batch that sets how it is read was read by what came before", policy: terms{enforced: true, schema: true, required: true}, major: 14,
 			script: []part{query("SET standard_conforming_strings = off"), run("SET standard_conforming_strings = on"), query(ambiguous + "; BEGIN")}},
+		{name: "an unlock that was PREPAREd while nothing was held released a hold", policy: there, major: 17,
+			script: []part{query("PREPARE p AS " + unlocking), {wire.AppendParse(nil, "", "VACUUM t"+fenced), "Parse VACUUM"}, sync_, run("EXECUTE p" + fenced),
+				{wire.AppendExecute(wire.AppendBind(nil, "", ""), ""), "Bind, Execute"}, sync_}},
+		{name: "a check that was parsed twice, once in a failed block, was bound where it was gone", policy: terms{enforced: true, schema: true, required: true}, major: 14,
+			script: []part{run("SELECT 1"), sync_, query("BEGIN"), query("DEALLOCATE ALL"), run("SELECT 1"), query("SELECT fails"), run("SELECT 1"), sync_, run("SELECT 1"), sync_}},
+		{name: "a Parse that failed since SQL had given its name was taken for what it says", policy: there, major: 18,
+			script: []part{query("PREPARE p AS INSERT INTO t VALUES (1)"), {wire.AppendParse(nil, "p", "COMMIT"), "Parse p COMMIT"}, sync_, callSets,
+				{wire.AppendExecute(wire.AppendBind(nil, "", "p"), ""), "Bind p, Execute"}, sync_}},
+		{name: "a DO released the hold that covered it", token: "a=2", policy: there, major: 15,
+			script: []part{query("DO 'perform pg_advisory_unlock_all(), write()'")}},
+		{name: "DISCARD ALL behind a batch got a check ahead", token: "a=1", policy: there, major: 15,
+			script: []part{run("SELECT 1"), sync_, query("DISCARD ALL"), run("SELECT 1 /*wirefence.token='a=2'*/"), sync_, run("DISCARD ALL"), sync_}},
+		{name: "an answer about the variable outlived what changed it", policy: terms{enforced: true, schema: true, setters: true}, major: 15,
+			script: []part{run("DO 'perform set_config(''wirefence.token'', ''b=1'', false), write()'"), {wire.AppendExecute(wire.AppendBind(nil, "c", ""), "c"), "Bind c, Execute"}, sync_}},
+		{name: "shadow mode made a transaction READ ONLY where the schema isn't", policy: terms{required: true}, mode: Shadow, major: 17,
+			script: []part{run("SELECT write()"), sync_, query("SELECT write()")}},
+		{name: "the error of a check's Parse was swallowed", policy: terms{enforced: true, schema: true, setters: true}, major: 15,
+			script: []part{run("BEGIN"), query("SELECT two /*wirefence.token='a='*/"), {wire.AppendExecute(nil, "c"), "Execute c"}, sync_}},
 		{name: "an EXECUTE in the text of its PREPARE set the variable unseen", policy: there, major: 14,
 			script: []part{query("PREPARE p AS INSERT INTO t SELECT set_config('wirefence.token', 'a=1', false); EXECUTE p")}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			for seed := range uint64(100) {
-				s := &setup{mode: c.mode, policy: c.policy, major: c.major, token: c.token, script: append(c.script, ending()...)}
+				s := &setup{mode: c.mode, policy: c.policy, major: c.major, token: c.token, hold: 50 * time.Millisecond, script: append(c.script, ending()...)}
 				if seed > 0 {
 					s.travel = randomInput(seed)
 				}
@@ -124,20 +152,23 @@ func randomInput(seed uint64) []byte {
 
 // TestTraffic plays many sessions, the same each time.
 func TestTraffic(t *testing.T) {
-	for seed := range uint64(20_000) {
-		judgeTraffic(t, randomInput(seed))
-		if t.Failed() {
-			t.Fatalf("seed %d", seed)
-		}
+	const each = 500
+	for part := range uint64(8) {
+		t.Run(fmt.Sprint(part), func(t *testing.T) {
+			t.Parallel()
+			for seed := part * each; seed < (part+1)*each; seed++ {
+				judgeTraffic(t, randomInput(seed))
+			}
+		})
 	}
 }
 
-// FuzzTraffic plays a client against a model of PostgreSQL, with the session
-// between them and the bytes cut and interleaved in every way. No write that
-// carries a fence may run without a check of that fence in its transaction;
-// what reaches the server is well framed; the client of a session without a
-// fence sees what it would see directly; and no session hangs, loses its step,
-// or remembers more than it was sent.
+// FuzzTraffic plays a client against a model of PostgreSQL, with the session between
+// them and the bytes cut and interleaved in every way, while time passes and takeovers
+// come. Nothing that carries a fence runs, and nothing that was written by one commits,
+// but under the lock of a check or a hold of that fence; what reaches the server is
+// well framed; the client sees what it would see directly, behind a refusal, too; and
+// no session hangs, loses its step, holds for ever, or remembers more than it was sent.
 func FuzzTraffic(f *testing.F) {
 	for seed := range uint64(64) {
 		f.Add(randomInput(seed))

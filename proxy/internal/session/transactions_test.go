@@ -20,8 +20,12 @@ func commits(b *backend, carried []string) result {
 		b.warn("25P01")
 	}
 	if c, ok := b.cursors["h"]; ok && b.tx.block == 'T' {
-		b.write("COMMIT of a cursor WITH HOLD", first(c.carried, carried))
 		delete(b.cursors, "h")
+		if b.tx.readOnly {
+			b.rollback()
+			return result{code: "25006"}
+		}
+		b.tx.wrote = append(b.tx.wrote, c.carried...)
 	}
 	b.commit()
 	return result{tag: "COMMIT"}
@@ -31,9 +35,12 @@ func chains(b *backend, carried []string) result {
 	if b.tx.block == 0 {
 		return result{code: "25P01"}
 	}
+	readOnly := b.tx.readOnly
 	r := commits(b, carried)
-	b.begin()
-	b.tx.block = 'T'
+	if r.code == "" {
+		b.begin()
+		b.tx.block, b.tx.readOnly = 'T', readOnly
+	}
 	return r
 }
 
@@ -50,7 +57,7 @@ func saves(b *backend, _ []string) result {
 	if b.tx.block == 0 {
 		return result{code: "25P01"}
 	}
-	b.tx.saves = append(b.tx.saves, savepoint{b.token, b.escapes, maps.Clone(b.tx.checked), b.tx.stamped, b.tx.owed, maps.Clone(b.cursors)})
+	b.tx.saves = append(b.tx.saves, savepoint{b.token, b.escapes, b.tx.state.clone(), maps.Clone(b.cursors)})
 	return result{tag: "SAVEPOINT"}
 }
 
@@ -63,8 +70,7 @@ func rollsBackTo(b *backend, _ []string) result {
 		return result{code: "3B001"}
 	}
 	at := b.tx.saves[n-1]
-	b.token, b.escapes, b.tx.checked, b.cursors = at.token, at.escapes, maps.Clone(at.checked), maps.Clone(at.cursors)
-	b.tx.stamped, b.tx.owed = at.stamped, at.owed
+	b.token, b.escapes, b.tx.state, b.cursors = at.token, at.escapes, at.state.clone(), maps.Clone(at.cursors)
 	b.tx.block = 'T'
 	return result{tag: "ROLLBACK"}
 }
@@ -77,6 +83,60 @@ func releases(b *backend, _ []string) result {
 	case n == 0:
 		return result{code: "3B001"}
 	}
+	b.tx.readOnly = b.tx.saves[n-1].state.readOnly // as it was before the subtransaction
 	b.tx.saves = b.tx.saves[:n-1]
 	return result{tag: "RELEASE"}
+}
+
+func beginsReadOnly(b *backend, carried []string) result {
+	r := begins(b, carried)
+	b.tx.readOnly = true
+	return r
+}
+
+// isolates is SET TRANSACTION ISOLATION LEVEL, which nothing may precede: behind what was
+// parsed there may be a check.
+func isolates(b *backend, _ []string) result {
+	if b.tx.queried || len(b.tx.saves) > 0 {
+		return result{code: "25001"}
+	}
+	b.unlike = b.unlike || b.tx.parsed
+	return result{tag: "SET"}
+}
+
+func locks(b *backend, _ []string) result {
+	if b.tx.block == 0 && !b.multi {
+		return result{code: "25P01"}
+	}
+	return result{tag: "LOCK TABLE"}
+}
+
+// keeps is PREPARE TRANSACTION: whatever covers the transaction doesn't travel with it.
+func keeps(b *backend, _ []string) result {
+	switch {
+	case b.tx.block == 0:
+		b.warn("25P01")
+		return result{tag: "ROLLBACK"}
+	case b.gid || len(b.cursors) > 0:
+		return result{code: "55000"}
+	case len(b.tx.wrote) > 0 || b.tx.stamped:
+		b.violates("a transaction is prepared that was written by %v", b.tx.wrote)
+	}
+	b.tx.wrote, b.gid = nil, true
+	b.commit()
+	return result{tag: "PREPARE TRANSACTION"}
+}
+
+func commitsKept(b *backend, carried []string) result {
+	r := alone("COMMIT PREPARED", false)(b, carried)
+	switch {
+	case r.code != "":
+	case !b.gid:
+		return result{code: "42704"}
+	case b.policy.required || b.policy.leased || len(b.effective(carried)) > 0:
+		b.violates("COMMIT PREPARED in a fenced session")
+	default:
+		b.gid = false
+	}
+	return r
 }

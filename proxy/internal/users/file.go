@@ -15,7 +15,12 @@ import (
 // password is a SCRAM secret as in pg_authid.rolpassword, or in clear. Empty
 // lines and those that begin with ; or # are skipped.
 type File struct {
-	entries *watched.Value[map[string]line]
+	entries *watched.Value[lines]
+}
+
+type lines struct {
+	byUser     map[string]line
+	iterations int // of most of the secrets; 0 if there is none
 }
 
 type line struct {
@@ -26,7 +31,7 @@ type line struct {
 // OpenFile reads a user file. failed is told when a later change of it can't be
 // read; the last good one counts on.
 func OpenFile(name string, failed func(error)) (*File, error) {
-	entries, err := watched.New(func() (map[string]line, error) { return readFile(name) }, failed, name)
+	entries, err := watched.New(func() (lines, error) { return readFile(name) }, failed, name)
 	if err != nil {
 		return nil, err
 	}
@@ -34,19 +39,20 @@ func OpenFile(name string, failed func(error)) (*File, error) {
 }
 
 func (f *File) lookup(user string) (*Entry, error) {
-	l, ok := f.entries.Get()[user]
+	l, ok := f.entries.Get().byUser[user]
 	if !ok {
 		return nil, ErrUnknown
 	}
 	return l.entry, l.err
 }
 
-func readFile(name string) (map[string]line, error) {
+func readFile(name string) (all lines, err error) {
 	text, err := os.ReadFile(name)
 	if err != nil {
-		return nil, err
+		return lines{}, err
 	}
-	all := map[string]line{}
+	all.byUser = map[string]line{}
+	counts := map[int]int{}
 	scanner := bufio.NewScanner(bytes.NewReader(text))
 	for n := 1; scanner.Scan(); n++ {
 		content := strings.TrimSpace(scanner.Text())
@@ -57,20 +63,27 @@ func readFile(name string) (map[string]line, error) {
 		stored, _, ok2 := quoted(strings.TrimSpace(rest))
 		if !ok || !ok2 || user == "" {
 			// The line itself may hold a password: it is not shown.
-			return nil, fmt.Errorf(`%s:%d: the line is not of the form "user" "SCRAM secret"`, name, n)
+			return lines{}, fmt.Errorf(`%s:%d: the line is not of the form "user" "SCRAM secret"`, name, n)
 		}
-		if _, twice := all[user]; twice {
-			return nil, fmt.Errorf("%s:%d: user %q is there twice", name, n, user)
+		if _, twice := all.byUser[user]; twice {
+			return lines{}, fmt.Errorf("%s:%d: user %q is there twice", name, n, user)
 		}
 		if stored == "" {
-			all[user] = line{err: ErrUnknown} // as a role without a password
+			all.byUser[user] = line{err: ErrUnknown} // as a role without a password
 			continue
 		}
 		e, err := newEntry(stored)
-		all[user] = line{e, err}
+		all.byUser[user] = line{e, err}
+		if e != nil {
+			n := e.iterations()
+			counts[n]++
+			if most := counts[all.iterations]; counts[n] > most || counts[n] == most && n < all.iterations {
+				all.iterations = n
+			}
+		}
 	}
 	if err := scanner.Err(); err != nil {
-		return nil, fmt.Errorf("%s: %w", name, err)
+		return lines{}, fmt.Errorf("%s: %w", name, err)
 	}
 	return all, nil
 }

@@ -3,6 +3,7 @@
 package users
 
 import (
+	"cmp"
 	"context"
 	"crypto/hmac"
 	"crypto/rand"
@@ -11,6 +12,7 @@ import (
 	"fmt"
 	"strings"
 	"sync"
+	"sync/atomic"
 
 	"github.com/wirefence/wirefence/proxy/internal/scram"
 )
@@ -22,6 +24,14 @@ type Entry struct {
 	Password string
 
 	derive sync.Once // Secret of Password
+}
+
+// iterations is the count that a client is shown.
+func (e *Entry) iterations() int {
+	if e.Secret == nil {
+		return scram.Iterations // with which Secret is derived
+	}
+	return e.Secret.Iterations
 }
 
 // Credentials are those for a login upstream, after a client has proved that it
@@ -46,6 +56,8 @@ type Directory struct {
 	file  *File  // or nil
 	query *Query // or nil
 	mock  [sha256.Size]byte
+	// iterations are those of the last secret that the query has returned; 0 before.
+	iterations atomic.Int64
 }
 
 // NewDirectory looks into the file first, then asks the database. Either may be
@@ -75,13 +87,23 @@ func (d *Directory) find(ctx context.Context, user string) (*Entry, error) {
 			return e, err
 		}
 	}
-	return d.query.lookup(ctx, user)
+	e, err := d.query.lookup(ctx, user)
+	if err == nil {
+		d.iterations.Store(int64(e.iterations()))
+	}
+	return e, err
 }
 
-// Mock returns an entry for a user that is not known, the same each time: who
-// tries to log in can't tell by the salt whether the user exists.
+// Mock returns an entry for a user that is not known, with the same salt each time
+// and the iterations that known users have. So a client can't tell by either whether
+// the user exists, unless users' iterations differ, or none that the query knows has
+// logged in yet.
 func (d *Directory) Mock(user string) *Entry {
-	return &Entry{Secret: &scram.Secret{Iterations: scram.Iterations, Salt: d.salt(user)}}
+	iterations := int(d.iterations.Load())
+	if iterations == 0 && d.file != nil {
+		iterations = d.file.entries.Get().iterations
+	}
+	return &Entry{Secret: &scram.Secret{Iterations: cmp.Or(iterations, scram.Iterations), Salt: d.salt(user)}}
 }
 
 // salt is a user's, where no salt is stored: for who isn't known and for who has

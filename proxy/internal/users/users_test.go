@@ -62,6 +62,32 @@ func lookUp(t *testing.T, text, user string) string {
 }
 
 // A user who doesn't exist has the same salt each time, as one who does.
+// An unknown user is shown the iterations of most of those in the file.
+func TestMockedUsersHaveTheIterationsOfKnownOnes(t *testing.T) {
+	stronger := strings.Replace(secret, "$4096:", "$20000:", 1)
+	for text, want := range map[string]int{
+		"": scram.Iterations, `"a" "` + secret + `"`: 4096, `"a" "` + stronger + `"`: 20000,
+		`"a" "` + secret + "\"\n\"b\" \"" + stronger + "\"\n\"c\" \"" + stronger + `"`: 20000,
+		`"a" "in clear"` + "\n\"b\" \"" + stronger + `"`:                               4096,
+	} {
+		name := filepath.Join(t.TempDir(), "users.txt")
+		if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		f, err := OpenFile(name, func(error) {})
+		if err != nil {
+			t.Fatal(err)
+		}
+		d, err := NewDirectory(f, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := d.Mock("unknown").Secret.Iterations; got != want {
+			t.Errorf("%q: %d iterations, not %d", text, got, want)
+		}
+	}
+}
+
 func TestMockedUsersAreStable(t *testing.T) {
 	d, err := NewDirectory(nil, nil)
 	if err != nil {

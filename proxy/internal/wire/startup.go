@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"strings"
 )
 
 // MaxStartup is the largest startup packet that PostgreSQL accepts, in bytes.
@@ -96,6 +97,9 @@ func ParseStartup(packet []byte) (*Startup, error) {
 		value, after, ok := CString(after)
 		if !ok {
 			return nil, errors.New("startup packet has a name without a value")
+		}
+		if old, twice := s.Params[string(name)]; twice && string(name) == "replication" && strings.EqualFold(old, "database") {
+			value = []byte(old) // to PostgreSQL it stays a connection to a database
 		}
 		s.Params[string(name)] = string(value)
 		rest = after

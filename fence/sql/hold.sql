@@ -1,0 +1,1 @@
+SELECT wirefence.hold($1::text)

@@ -1,0 +1,64 @@
+package stack
+
+import (
+	"bytes"
+	"log/slog"
+	"strings"
+	"sync"
+	"time"
+)
+
+// Eventually looks until a condition is true.
+func Eventually(t TB, what string, so func() bool) {
+	t.Helper()
+	if !within(Patience, so) {
+		t.Fatalf("not in %s: %s", Patience, what)
+	}
+}
+
+func within(limit time.Duration, so func() bool) bool {
+	end := time.Now().Add(limit)
+	tick := time.NewTicker(2 * time.Millisecond)
+	defer tick.Stop()
+	for !so() {
+		if time.Now().After(end) {
+			return false
+		}
+		<-tick.C
+	}
+	return true
+}
+
+// Log collects what is logged. It is safe for concurrent use; its zero value is
+// empty.
+type Log struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+// Write implements io.Writer.
+func (l *Log) Write(b []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.Write(b)
+}
+
+// String returns all that was logged.
+func (l *Log) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.String()
+}
+
+// Await waits until a text is in the log.
+func (l *Log) Await(t TB, text string) {
+	t.Helper()
+	if !within(Patience, func() bool { return strings.Contains(l.String(), text) }) {
+		t.Fatalf("%q was not written in %s, but:\n%s", text, Patience, l)
+	}
+}
+
+// Logger writes to the Log from the debug level on.
+func (l *Log) Logger() *slog.Logger {
+	return slog.New(slog.NewTextHandler(l, &slog.HandlerOptions{Level: slog.LevelDebug}))
+}

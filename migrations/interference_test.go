@@ -1,0 +1,80 @@
+package migrations_test
+
+import (
+	"strings"
+	"testing"
+)
+
+// What is stored in a database may set the session variable, or release a hold, where
+// the client's text says nothing of it.
+func TestStoredCodeThatInterferesIsFound(t *testing.T) {
+	onEach(t, func(t *testing.T, db database) {
+		admin, app := db.admin(t), db.app(t)
+		interferes := func() bool {
+			t.Helper()
+			return value[bool](t, app, "SELECT wirefence.stored_code_interferes()")
+		}
+		mustExec(t, admin, "CREATE TABLE t (id int, at text); CREATE FUNCTION trigger_f() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NEW; END'")
+		if interferes() {
+			t.Error("found in a database without code")
+		}
+		const set, unlock = "set_config('wirefence.token', 'x=1', false)", "pg_advisory_unlock(1)"
+		for _, c := range []struct{ create, drop string }{
+			{"CREATE FUNCTION f() RETURNS void LANGUAGE plpgsql AS $$ BEGIN PERFORM " + set + "; END $$", "FUNCTION f()"},
+			{"CREATE FUNCTION f() RETURNS void LANGUAGE plpgsql AS $$ BEGIN SET LOCAL WireFence.\"token\" = 'x=1'; END $$", "FUNCTION f()"},
+			{"CREATE FUNCTION f() RETURNS void LANGUAGE plpgsql AS $$ BEGIN SET \"wirefence\" . token TO 'x=1'; END $$", "FUNCTION f()"},
+			{"CREATE FUNCTION f() RETURNS text LANGUAGE sql RETURN " + set, "FUNCTION f()"},
+			{"CREATE FUNCTION f() RETURNS boolean LANGUAGE sql BEGIN ATOMIC SELECT " + unlock + "; END", "FUNCTION f()"},
+			{"CREATE FUNCTION f(a text DEFAULT " + set + ") RETURNS int LANGUAGE sql AS 'SELECT 1'", "FUNCTION f(text)"},
+			{"CREATE FUNCTION f() RETURNS int LANGUAGE sql SET wirefence.token = 'x=1' AS 'SELECT 1'", "FUNCTION f()"},
+			{"CREATE PROCEDURE f() LANGUAGE plpgsql AS $$ BEGIN EXECUTE 'select PG_ADVISORY_UNLOCK_ALL()'; END $$", "PROCEDURE f()"},
+			{"CREATE FUNCTION f() RETURNS int LANGUAGE plpgsql AS $$ BEGIN EXECUTE 'DISCARD  ALL'; RETURN 1; END $$", "FUNCTION f()"},
+			{"CREATE FUNCTION f() RETURNS void LANGUAGE internal AS 'pg_advisory_unlock_all'", "FUNCTION f()"},
+			{"CREATE VIEW v AS SELECT " + set, "VIEW v"},
+			{"CREATE VIEW v AS SELECT " + unlock, "VIEW v"},
+			{"CREATE VIEW v AS SELECT current_setting('Wirefence.TOKEN', true)", "VIEW v"},
+			{"CREATE MATERIALIZED VIEW v AS SELECT " + set, "MATERIALIZED VIEW v"},
+			{"CREATE RULE r AS ON INSERT TO t DO ALSO SELECT " + set, "RULE r ON t"},
+			{"CREATE RULE r AS ON INSERT TO t WHERE " + set + " = '' DO ALSO SELECT 1", "RULE r ON t"},
+			{"ALTER TABLE t ADD d text DEFAULT " + set, ""},
+			{"ALTER TABLE t ADD CONSTRAINT c CHECK (" + set + " <> '')", ""},
+			{"CREATE POLICY p ON t USING (" + set + " <> '')", "POLICY p ON t"},
+			{"CREATE POLICY p ON t FOR INSERT WITH CHECK (" + unlock + ")", "POLICY p ON t"},
+			{"CREATE TRIGGER g BEFORE INSERT ON t FOR EACH ROW WHEN (" + unlock + ") EXECUTE FUNCTION trigger_f()", "TRIGGER g ON t"},
+			{"CREATE TRIGGER g BEFORE INSERT ON t FOR EACH ROW EXECUTE FUNCTION trigger_f('wirefence.token')", "TRIGGER g ON t"},
+			{"CREATE DOMAIN d AS text CHECK (" + set + " <> '')", "DOMAIN d"},
+			{"CREATE DOMAIN d AS text DEFAULT " + set, "DOMAIN d"},
+			{"CREATE AGGREGATE a (text, bool) (sfunc = set_config, stype = text, initcond = 'wirefence.token')", "AGGREGATE a (text, bool)"},
+			{"CREATE OPERATOR ### (leftarg = int, rightarg = int, function = pg_advisory_unlock)", "OPERATOR ### (int, int)"},
+			{"CREATE CAST (bigint AS boolean) WITH FUNCTION pg_advisory_unlock(bigint)", "CAST (bigint AS boolean)"},
+		} {
+			mustExec(t, admin, c.create)
+			if !interferes() {
+				t.Errorf("not found: %s", c.create)
+			}
+			if c.drop == "" {
+				mustExec(t, admin, "DROP TABLE t; CREATE TABLE t (id int, at text)")
+			} else {
+				mustExec(t, admin, "DROP "+c.drop)
+			}
+		}
+		// What is ordinary isn't found, guards and their conditions among it.
+		mustExec(t, admin, strings.Join([]string{
+			"CREATE FUNCTION calls() RETURNS void LANGUAGE plpgsql AS $$ BEGIN /* discard the rest of wirefence's tokens */ PERFORM wirefence.check('t=1'); PERFORM wirefence.hold(); END $$",
+			"CREATE FUNCTION locks() RETURNS void LANGUAGE sql BEGIN ATOMIC SELECT pg_advisory_xact_lock(1), wirefence.check(); END",
+			"CREATE FUNCTION other() RETURNS text LANGUAGE sql AS $$ SELECT set_config('app.tenant', 'x', true) $$",
+			"CREATE VIEW v AS SELECT t.*, current_setting('app.token', true), 'a wirefence' FROM t",
+			"CREATE POLICY p ON t USING (at = current_setting('app.tenant'))",
+			"SELECT wirefence.protect('t', 't:{id}')", "CREATE TABLE plain (id int) PARTITION BY LIST (id)", "SELECT wirefence.protect('plain', 'plain')",
+		}, ";"))
+		if interferes() {
+			t.Error("found what is ordinary")
+		}
+		// Nor do the caller's settings decide.
+		mustExec(t, admin, "CREATE FUNCTION last() RETURNS void LANGUAGE plpgsql AS $$ BEGIN PERFORM "+set+"; END $$")
+		mustExec(t, app, "SET search_path = public; SET enable_seqscan = off; SET enable_nestloop = off; SET standard_conforming_strings = off; SET work_mem = '64kB'")
+		if !interferes() {
+			t.Error("not found under settings of the caller's")
+		}
+	})
+}

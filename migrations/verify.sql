@@ -1,0 +1,5 @@
+-- Which of these functions, by signature, the database doesn't have.
+SELECT w.signature
+FROM pg_catalog.unnest($1::pg_catalog.text[]) AS w(signature)
+WHERE pg_catalog.to_regprocedure(w.signature) IS NULL
+ORDER BY 1

@@ -1,0 +1,306 @@
+package attacktest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgproto3"
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/wirefence/wirefence/internal/stack"
+	"github.com/wirefence/wirefence/proxy"
+)
+
+// Clients that are killed within a Terminate leave no backend and no session.
+func TestOverlongTerminate(t *testing.T) {
+	onEach(t, oldAndNew, func(t *testing.T, w *world) {
+		registry := prometheus.NewRegistry()
+		own := w.proxyWith(t, proxy.Options{Registerer: registry})
+		for range 20 {
+			c := own.login(t)
+			c.Must("BEGIN", "LOCK TABLE t IN SHARE MODE")
+			c.Write([]byte("X\x00\x00\x03\xe8"))
+			_ = c.Conn.Close()
+		}
+		w.Becomes(t, "0", "SELECT count(*)::text FROM pg_locks WHERE relation = 't'::regclass")
+		stack.Eventually(t, "no session is left", func() bool {
+			families, err := registry.Gather()
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, f := range families {
+				if f.GetName() == "wirefence_sessions" {
+					return f.Metric[0].GetGauge().GetValue() == 0
+				}
+			}
+			return false
+		})
+	})
+}
+
+// A client that sends tiny messages and reads nothing uses little of the proxy's memory.
+func TestPipelineOfTinyMessages(t *testing.T) {
+	w := &world{suite.Database(t, 15), suite.Proxy(t, 15)}
+	conn, err := net.Dial("tcp", w.proxy)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = conn.Close() }()
+	if _, err := conn.Write(stack.Startup(pgproto3.ProtocolVersion30, w.Name)); err != nil {
+		t.Fatal(err)
+	}
+	tiny := []byte(strings.Repeat("C\x00\x00\x00\x06S\x00", 10_000))
+	before := heap()
+	var sent int
+	for sent < 64<<20 && err == nil {
+		if err = conn.SetWriteDeadline(time.Now().Add(2 * time.Second)); err == nil {
+			var n int
+			n, err = conn.Write(tiny)
+			sent += n
+		}
+	}
+	if !errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Fatalf("behind %d bytes the writer wasn't held back: %v", sent, err)
+	}
+	if grown := int(heap()) - int(before); grown > 16<<20 {
+		t.Errorf("%d bytes of tiny messages take %d bytes of memory", sent, grown)
+	}
+}
+
+func heap() uint64 {
+	var m runtime.MemStats
+	runtime.GC()
+	runtime.ReadMemStats(&m)
+	return m.HeapAlloc
+}
+
+// The settings by which a text is read change behind the proxy's back, and what comes
+// is sent before the server tells of it.
+func TestLexingSettingsByComputedNames(t *testing.T) {
+	onEach(t, oldAndNew, func(t *testing.T, w *world) {
+		const off = "UPDATE pg_settings SET setting = 'off' WHERE name = 'standard_conform'||'ing_strings'"
+		const hidden = `SELECT '\', '; INSERT INTO t (token) VALUES (33); --'`
+		for _, carried := range []string{"variable", "comment"} {
+			sql, set := hidden, "SET wirefence.token = 'orders=33'"
+			if carried == "comment" {
+				sql, set = hidden+"\n"+stale, "SELECT 1"
+			}
+			messages := []pgproto3.FrontendMessage{&pgproto3.Query{String: off}, &pgproto3.Query{String: set}, &pgproto3.Query{String: sql}}
+			for i, m := range messages { // each by itself
+				c := w.login(t)
+				c.Send(messages[:i]...)
+				c.Ready(i)
+				c.Send(m)
+				c.Ready(1)
+				c.Send(messages[i+1:]...)
+				c.Ready(len(messages) - i - 1)
+			}
+			c := w.login(t)
+			c.Send(messages...) // all at once
+			c.Ready(3)
+			c = w.login(t)
+			c.Send(cat(stack.Unnamed(off), messages[1:])...) // behind a batch without a Sync
+			c.Ready(2)
+			c = w.login(t)
+			c.Must(set)
+			all := cat(stack.Unnamed(off), stack.Unnamed(sql))
+			c.Send(append(all, &pgproto3.Sync{})...)
+			c.Ready(1)
+		}
+		if n := w.rows(t); n != 0 {
+			t.Errorf("%d stale rows", n)
+		}
+	})
+}
+
+func cat(all ...[]pgproto3.FrontendMessage) (out []pgproto3.FrontendMessage) {
+	for _, a := range all {
+		out = append(out, a...)
+	}
+	return out
+}
+
+// No prepared transaction keeps a takeover out.
+func TestNoOrphans(t *testing.T) {
+	onEach(t, oldAndNew, func(t *testing.T, w *world) {
+		for _, lines := range [][]string{
+			{"BEGIN", "INSERT INTO t (token) VALUES (34) " + current, "PREPARE TRANSACTION 'orphan'"},
+			{"SET wirefence.token = 'orders=34'", "BEGIN", "INSERT INTO t (token) VALUES (34)", "SET LOCAL wirefence.token = ''", "PREPARE TRANSACTION 'orphan'"},
+		} {
+			c := w.login(t)
+			last := len(lines) - 1
+			c.Must(lines[:last]...)
+			c.Fails(lines[last], "WF006")
+			c.Must("ROLLBACK")
+		}
+		w.Seal(t, "orders", 35)
+	})
+}
+
+// An advisory lock that any role can take stops a takeover for no longer than
+// preempt_after.
+func TestAdvisoryLocksOfAnyRole(t *testing.T) {
+	onEach(t, oldAndNew, func(t *testing.T, w *world) {
+		stack.MustExec(t, w.Admin, "UPDATE wirefence.resource_locks SET preempt_after = '300 ms'")
+		for i, lock := range []string{
+			`SELECT pg_advisory_lock(hashtextextended('orders' COLLATE "C", 8604534342903230051))`,
+			`SELECT pg_advisory_lock_shared(hashtextextended('orders' COLLATE "C", 8604534342903230051))`,
+			`SELECT pg_advisory_lock(hashtext('wirefence high orders'), 0)`,
+		} {
+			c := w.login(t, "user", "app")
+			c.Must("BEGIN", lock)
+			began := time.Now()
+			w.Seal(t, "orders", int64(40+i))
+			if took := time.Since(began); took > 5*time.Second {
+				t.Errorf("%s: the seal took %s", lock, took)
+			}
+		}
+	})
+}
+
+// No client uses up the tokens of a resource that was never sealed.
+func TestTokensAreNotUsedUp(t *testing.T) {
+	onEach(t, oldAndNew, func(t *testing.T, w *world) {
+		c := w.login(t, "user", "app")
+		_ = c.Simple("SELECT wirefence.check('fresh1=9223372036854775807')")
+		_ = c.Simple("SELECT wirefence.check('fresh2=1@evil')")
+		_ = c.Simple("SELECT wirefence.check('fresh3=4611686018427387903')")
+		for _, resource := range []string{"fresh1", "fresh2", "fresh3"} {
+			ctx, cancel := context.WithTimeout(t.Context(), stack.Patience)
+			var token int64
+			err := w.Admin.QueryRow(ctx, "SELECT (wirefence.acquire($1, 'a holder', interval '10 s')).token", resource).Scan(&token)
+			cancel()
+			if err != nil || token < 1 {
+				t.Errorf("%s: acquire: token %d, %v", resource, token, err)
+			}
+		}
+	})
+}
+
+// On a replication connection, a stored function sets the variable.
+func TestSettersOnAReplicationConnection(t *testing.T) {
+	onEach(t, oldAndNew, func(t *testing.T, w *world) {
+		w.Exec(t, setter)
+		for _, params := range [][]string{{"replication", "database"}, {"replication", "database", "replication", "true"}} {
+			c := w.login(t, params...)
+			c.Must("SELECT enter('orders=33')")
+			c.Fails("INSERT INTO t (token) VALUES (33)", "WF001")
+		}
+		if n := w.rows(t); n != 0 {
+			t.Errorf("%d stale rows", n)
+		}
+	})
+}
+
+const setter = "CREATE FUNCTION enter(fence text) RETURNS text LANGUAGE sql AS $$ SELECT set_config('wirefence.token', fence, false) $$"
+
+// Reads that write by a domain's CHECK.
+func TestReadsThatWriteByADomain(t *testing.T) {
+	onEach(t, everyVersion, func(t *testing.T, w *world) {
+		w.Exec(t, "CREATE TYPE pair_of AS (n noted)")
+		for _, sql := range []string{
+			`SELECT jsonb_populate_record(NULL::pair_of, '{"n":33}')`, "SELECT domain_in('33', 'noted'::regtype, -1)",
+			"SELECT record_in('(33)', 'pair_of'::regtype, -1)", "SELECT array_in('{33}', 'noted'::regtype, -1)", "SELECT 33::noted", "SELECT '{33}'::noted[]",
+		} {
+			for _, o := range []struct {
+				w     *world
+				fence string
+				want  string
+			}{{w, "orders=33", "WF001"}, {w.proxyWith(t, proxy.Options{UnfencedWrites: proxy.Reject}), "", "WF002"}} {
+				c := o.w.login(t, "options", "-c wirefence.token="+o.fence)
+				c.Fails(sql, o.want)
+				stack.WantState(t, c.Extended(sql), o.want, sql)
+				c.Close()
+			}
+		}
+		if n := w.rows(t); n != 0 {
+			t.Errorf("%d rows", n)
+		}
+	})
+}
+
+// A fence in a comment that can't be read is refused, however it is misspelt.
+func TestMisspeltFences(t *testing.T) {
+	onEach(t, oldAndNew, func(t *testing.T, w *world) {
+		c := w.login(t)
+		for _, comment := range []string{
+			"/*wirefence.token:'orders=33'*/", "/*wirefence . token='orders=33'*/", "/*wirefence-token='orders=33'*/", "/*wirefence.tokn='orders=33'*/",
+			"/* outer /*wirefence.token='orders=33'*/ */", "/*wirefence.token='orders'*/", "--wirefence.token=orders=x",
+		} {
+			err := c.Simple("INSERT INTO t (token) VALUES (33) " + comment)
+			if state := stack.State(err); state != "WF004" && state != "WF001" {
+				t.Errorf("%s: %q", comment, state)
+			}
+		}
+		if n := w.rows(t); n != 0 {
+			t.Errorf("%d rows", n)
+		}
+	})
+}
+
+// The token of one row is no other row's.
+func TestRowTemplatesAreUnambiguous(t *testing.T) {
+	onEach(t, oldAndNew, func(t *testing.T, w *world) {
+		w.Exec(t, "CREATE TABLE rows (a text NOT NULL, b text NOT NULL)", "SELECT wirefence.protect('public.rows', 'row:{a}:{b}')", "GRANT ALL ON rows TO app")
+		w.Seal(t, "row:x:y:z", 5)
+		c := w.login(t, "user", "app", "options", "-c wirefence.token=row:x:y:z=5")
+		written := 0
+		for _, values := range []string{"('x', 'y:z')", "('x:y', 'z')"} {
+			if c.Simple("INSERT INTO rows VALUES "+values) == nil {
+				written++
+			}
+		}
+		if n := w.count(t, "SELECT count(*) FROM rows"); n != 1 || written != 1 {
+			t.Errorf("one token writes %d rows of two, %d succeeded", n, written)
+		}
+	})
+}
+
+// An error behind an error of a function call is told, too, and a Terminate behind a
+// call overtakes nothing.
+func TestFunctionCalls(t *testing.T) {
+	onEach(t, oldAndNew, func(t *testing.T, w *world) {
+		writes := uint32(w.count(t, "SELECT 'writes(int)'::regprocedure::oid::int"))
+		c := w.fenced(t, "orders=33")
+		c.Must("BEGIN")
+		stack.WantState(t, c.Call(writes, "33"), "WF001")
+		stack.WantState(t, c.Call(writes, "33"), "25P02", "in the failed block")
+		c.Must("ROLLBACK", "RESET wirefence.token", "SET wirefence.token = ''")
+		stack.WantState(t, c.Call(writes, "no number"), "22P02", "a call that fails")
+
+		c = w.fenced(t, "orders=34")
+		c.Send(&pgproto3.FunctionCall{Function: writes, Arguments: [][]byte{[]byte("34")}}, &pgproto3.Terminate{})
+		_ = c.End()
+		c = w.fenced(t, "orders=34")
+		c.Send(&pgproto3.FunctionCall{Function: writes, Arguments: [][]byte{[]byte("34")}})
+		c.CloseWrite()
+		_ = c.End()
+		w.Becomes(t, "2", "SELECT count(*)::text FROM t")
+	})
+}
+
+// Logins that fail leave nothing in memory, whatever they name.
+func TestFailedLogins(t *testing.T) {
+	addr := suite.Proxy(t, 15)
+	failing := func(i int) {
+		if _, err := stack.TryLogin(t, addr, fmt.Sprintf("none_%d_%s", i, strings.Repeat("x", 9_000))); err == nil {
+			t.Fatal("logged in to a database that isn't there")
+		}
+	}
+	failing(0)
+	before := heap()
+	const logins = 500
+	for i := range logins {
+		failing(i)
+	}
+	if grown := int(heap()) - int(before); grown > logins*9_000/2 {
+		t.Errorf("%d failed logins take %d bytes", logins, grown)
+	}
+}

@@ -1,0 +1,123 @@
+package holdtest
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/wirefence/wirefence/internal/stack"
+	"github.com/wirefence/wirefence/proxy"
+)
+
+var large = flag.Bool("large", false, "take over from 64 busy sessions, too")
+
+// A takeover gets past sessions that hold without a pause. From then on they are
+// refused, and no commit of theirs comes behind one of the new token.
+func TestTakeoverFromBusySessions(t *testing.T) {
+	onEach(t, []int{15, 18}, func(t *testing.T, w *world) { w.takeOverFrom(t, 16) })
+}
+
+func TestTakeoverFromManyBusySessions(t *testing.T) {
+	if !*large {
+		t.Log("16 sessions are enough without -large")
+		return
+	}
+	onEach(t, []int{15, 18}, func(t *testing.T, w *world) { w.takeOverFrom(t, 64) })
+}
+
+func (w *world) takeOverFrom(t *testing.T, sessions int) {
+	addr := stack.Proxy(t, w.Postgres, proxy.Options{DrainTimeout: time.Second})
+	ctx, cancel := context.WithTimeout(t.Context(), stack.Patience)
+	defer cancel()
+	var writers, warm sync.WaitGroup
+	var written atomic.Int64
+	for i := range sessions {
+		c := stack.Login(t, addr, w.Name, "user", "app", "options", "-c wirefence.token=orders=34")
+		warm.Add(1)
+		writers.Go(func() {
+			for n := 0; ctx.Err() == nil; n++ {
+				if n == 10 {
+					warm.Done()
+				}
+				if err := w.write(c, 34, i); err != nil {
+					stack.WantState(t, err, "WF001", "writer", i)
+					stack.WantState(t, w.write(c, 34, i+1), "WF001", "writer, once more", i)
+					return
+				}
+				written.Add(1)
+			}
+			t.Errorf("writer %d was never refused", i)
+		})
+	}
+	warm.Wait()
+	began := time.Now()
+	w.exec(t, "SELECT wirefence.seal('orders', 35, 'the next')")
+	took := time.Since(began)
+	before := w.number(t, "SELECT count(*) FROM t WHERE token = 34")
+	next := stack.Login(t, addr, w.Name, "user", "app", "options", "-c wirefence.token=orders=35")
+	for i := range 20 {
+		if err := w.write(next, 35, i); err != nil {
+			t.Error(err)
+		}
+	}
+	writers.Wait()
+	t.Logf("PostgreSQL %d: the seal took %s against %d busy sessions, behind %d of their commits", w.Major, took.Round(time.Millisecond), sessions, written.Load())
+	if took > preemptAfter {
+		t.Errorf("the seal took %s", took)
+	}
+	if after := w.number(t, "SELECT count(*) FROM t WHERE token = 34"); after != before {
+		t.Errorf("%d rows of the old token came behind the seal's return", after-before)
+	}
+	w.neverDown(t)
+}
+
+// preemptAfter is the default: from then on a takeover ends sessions.
+const preemptAfter = 5 * time.Second
+
+// write writes a row in one of several ways.
+func (w *world) write(c *stack.Client, token, way int) error {
+	sql := fmt.Sprintf("INSERT INTO t (token) VALUES (%d)", token)
+	defer func() {
+		if c.TxStatus() == 'E' && !c.Ended() {
+			c.Must("ROLLBACK")
+		}
+	}()
+	switch way % 5 {
+	case 0:
+		return c.Simple(sql)
+	case 1:
+		return c.Extended(sql)
+	case 2:
+		return c.Simple("BEGIN; " + sql + "; COMMIT")
+	case 3:
+		return c.Simple(fmt.Sprintf("DO $$ BEGIN %s; COMMIT; END $$", sql))
+	}
+	for _, sql := range []string{"BEGIN", "SAVEPOINT s", sql, "RELEASE s", "COMMIT"} {
+		if err := c.Simple(sql); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// neverDown fails the test unless the commits of token 34, the last seal and the commits
+// of token 35 came in this order. The server takes the time of a commit while the
+// transaction has its locks.
+func (w *world) neverDown(t *testing.T) {
+	t.Helper()
+	var older, newer int
+	if err := w.Admin.QueryRow(t.Context(), `
+		WITH sealed AS (SELECT pg_xact_commit_timestamp(xmin) AS at FROM wirefence.resource_locks WHERE resource_id = 'orders'),
+		     rows AS (SELECT token, pg_xact_commit_timestamp(xmin) AS at FROM t)
+		SELECT count(*) FILTER (WHERE r.token < 35 AND r.at < s.at), count(*) FILTER (WHERE r.token = 35 AND r.at > s.at)
+		FROM rows AS r, sealed AS s`).Scan(&older, &newer); err != nil {
+		t.Fatal(err)
+	}
+	if all := w.number(t, "SELECT count(*) FROM t WHERE token > 0"); older == 0 || newer != 20 || older+newer != all {
+		t.Errorf("%d commits of 34 before the seal, %d of 35 behind it, %d in all", older, newer, all)
+	}
+}

@@ -1,0 +1,269 @@
+package policy
+
+import (
+	"github.com/wirefence/wirefence/fence"
+	"github.com/wirefence/wirefence/proxy/internal/sqltext"
+)
+
+// Decide judges a message. It changes nothing; checks is scratch memory for the
+// action's.
+func Decide(f *Facts, m *Message, checks []int) Action {
+	if m.BySettings {
+		switch {
+		case f.Batch.Open:
+			return refuse(fence.CannotBeFenced, UnknownSettings, 0)
+		case f.Outstanding > 0:
+			return Action{Do: Wait}
+		}
+	}
+	by, setter := f.carrier(m)
+	if r, refused := f.forbidden(m, by); refused {
+		return Action{Do: Refuse, By: by, Refusal: r}
+	}
+	if a, ahead := f.ahead(m, by); ahead {
+		return a
+	}
+	if f.Shadow && !f.Schema || m.Kind == Opens {
+		return Action{By: by}
+	}
+	guard, guards := f.guard(m, by)
+	if guards && f.Outstanding > 0 && f.block() == BlockUnknown {
+		return Action{Do: Wait} // there may be no transaction any more
+	}
+	if guards && m.Kind == FunctionCall && !by.Carries() {
+		by, guards = f.Hold.By, false
+	}
+	switch {
+	case !by.Carries() && !f.Required:
+		return Action{By: by, Guards: guards, Guard: guard}
+	case f.block() == FailedBlock && !endsBlock(m):
+		return Action{By: by} // nothing runs
+	case m.Kind == FunctionCall:
+		return f.functionCall(m, by, guards)
+	case f.standsAlone(m) && f.block() != InBlock:
+		if f.Batch.Open && (m.Kind == Parse || m.Kind == Bind) {
+			return Action{By: by} // its Execute is judged
+		}
+		return f.alone(m, by)
+	case f.Counts(by) && discards(m) && f.block() == BlockUnknown && f.Outstanding > 0:
+		return Action{Do: Wait} // whether it begins a transaction decides
+	}
+	a := f.weave(m, by, setter, checks)
+	a.Guards, a.Guard = guards, guard
+	return a
+}
+
+func refuse(state fence.SQLState, reason Reason, statement int) Action {
+	return Action{Do: Refuse, Refusal: Refusal{state, reason, statement}}
+}
+
+// carrier returns what carries the fence of a message. What comes behind a statement
+// of its text that sets the session variable carries what that has set: then setter is
+// the statement's index, and what comes no later carries nothing. Else it is -1.
+func (f *Facts) carrier(m *Message) (by Carrier, setter int) {
+	by = f.Carrier(m.Fence)
+	if m.Kind != Query || by.Comment != "" || by.Variable {
+		return by, -1
+	}
+	for i := 0; i < len(m.Statements)-1; i++ {
+		if m.Statements[i].Flags.Has(sqltext.SetsVariable) {
+			by.Variable = true
+			return by, i
+		}
+	}
+	return by, -1
+}
+
+// forbidden refuses what no check and no hold could make right.
+func (f *Facts) forbidden(m *Message, by Carrier) (Refusal, bool) {
+	if m.FenceErr != nil {
+		return Refusal{State: fence.MalformedToken}, true
+	}
+	if m.Fence != "" && !f.Schema {
+		return Refusal{State: fence.CannotBeFenced, Reason: NoSchema}, true
+	}
+	if m.Doubtful && m.Fence != "" {
+		return Refusal{State: fence.CannotBeFenced, Reason: HiddenFence}, true
+	}
+	for i := range m.Statements {
+		st := &m.Statements[i]
+		reason := Plain
+		switch {
+		case st.Flags.Has(sqltext.Stores) && m.Fence != "":
+			reason = StoredFence
+		case st.Flags.Has(sqltext.Executes) && f.NamedFence && m.Fence == "":
+			reason = HiddenFence
+		case st.Class == sqltext.PreparesTransaction && (by.Carries() || f.Required || f.Fenced || f.Hold.State != NoHold):
+			reason = TransactionKept
+		case st.Class == sqltext.CommitsPrepared && (by.Carries() || f.Required):
+			reason = CommitsUnseen
+		case st.Flags.Has(sqltext.NamesReadOnly) && f.Required && f.Major < 16:
+			reason = OpensReadOnly
+		case f.Pooled && st.Flags.Has(sqltext.SetsVariable) && !st.Flags.Has(sqltext.Local):
+			reason = PooledVariable
+		}
+		if reason != Plain {
+			return Refusal{fence.CannotBeFenced, reason, i}, true
+		}
+	}
+	return Refusal{}, false
+}
+
+// ahead decides what goes in front of the first message of a group. A hold is
+// taken, taken anew and given back only when nothing is outstanding and no
+// transaction is open.
+func (f *Facts) ahead(m *Message, by Carrier) (Action, bool) {
+	if f.Batch.Open {
+		return Action{}, false
+	}
+	alone := f.standsAlone(m)
+	target := by
+	if begins(m) && !by.Carries() {
+		target = f.Last // which most likely comes next
+	}
+	if f.Fresh && f.Hold.State == Doubtful && !precedes(m) {
+		// A session that chains its transactions is never outside of one.
+		switch {
+		case f.Outstanding > 0:
+			return Action{Do: Wait}, true
+		case f.Quiet && f.Block == InBlock:
+			return Action{Do: GiveBack}, true
+		}
+	}
+	if !f.Quiet || f.Block != NoBlock {
+		// A client that pipelines without a pause is held back for a round trip.
+		wait := f.Counts(target) && f.Hold.Over && f.Outstanding > 0 && f.Block == NoBlock
+		return Action{Do: Wait}, wait
+	}
+	counts := f.Counts(target) && (!f.Hold.Over || f.Answer == Granted)
+	takes := f.Holds && (f.Answer == NoAnswer || f.Answer == Recorded) && target.Carries() && (target == f.Last || alone && by.Carries())
+	switch {
+	case names(m):
+		// It may seal or revoke what this session itself holds, or change the fence.
+		if f.Hold.State != NoHold && f.Answer != Granted {
+			return Action{Do: GiveBack}, true
+		}
+		if alone && takes {
+			return Action{Do: Take, By: target}, true
+		}
+	case counts && target.Carries():
+	case takes:
+		return Action{Do: Take, By: target}, true
+	case f.Hold.State != NoHold && (by.Carries() || f.Required || f.Hold.Over || f.Hold.State == Doubtful):
+		return Action{Do: GiveBack}, true
+	}
+	switch {
+	case !alone:
+	case f.Answer == NoAnswer && f.Shadow && (by.Carries() || f.Required), f.Answer == Unheld,
+		f.Answer == NoAnswer && !f.Holds && !f.Counts(by) && f.Schema && by.Carries() && !f.Shadow && !f.Pooled:
+		return Action{Do: Observe, By: by}, true
+	case f.Answer == NoAnswer && !f.Counts(by) && by.Variable && by.Stamp == "":
+		return Action{Do: Ask, By: by}, true
+	}
+	return Action{}, false
+}
+
+// names reports whether a message names wirefence, or what may set its variable.
+func names(m *Message) bool {
+	for i := range m.Statements {
+		if m.Statements[i].Flags.Has(sqltext.SetsVariable) {
+			return true
+		}
+	}
+	return false
+}
+
+// begins reports whether a message begins a transaction block.
+func begins(m *Message) bool {
+	return len(m.Statements) > 0 && m.Statements[0].Class == sqltext.Begins
+}
+
+func precedes(m *Message) bool {
+	return len(m.Statements) > 0 && m.Statements[0].Class == sqltext.Precedes
+}
+
+func discards(m *Message) bool {
+	for i := range m.Statements {
+		if m.Statements[i].Class == sqltext.Discards {
+			return true
+		}
+	}
+	return false
+}
+
+func endsBlock(m *Message) bool {
+	for i := range m.Statements {
+		if endsClass(m.Statements[i].Class) {
+			return true
+		}
+	}
+	return false
+}
+
+// standsAlone reports whether a message holds what can't share a transaction with
+// a check. Several statements in one text share one in any case.
+func (f *Facts) standsAlone(m *Message) bool {
+	return m.Kind == FunctionCall || len(m.Statements) == 1 && m.Statements[0].Class == sqltext.Alone
+}
+
+// block is whether a transaction block is open where the message comes.
+func (f *Facts) block() Block {
+	switch {
+	case f.Batch.Open && f.Batch.Block != BlockUnknown:
+		return f.Batch.Block
+	case f.Outstanding > 0 && !f.Exchanging:
+		return BlockUnknown
+	case f.Batch.Open && f.Batch.Ran:
+		return BlockUnknown
+	}
+	return f.Block
+}
+
+// alone judges what can't share a transaction with a check, and isn't known to be
+// in a block: it runs under a hold.
+func (f *Facts) alone(m *Message, by Carrier) Action {
+	answer := f.Answer
+	if f.Batch.Open {
+		answer = f.Batch.Answer
+	}
+	unlocks := f.Releases || len(m.Statements) == 1 && m.Statements[0].Flags.Has(sqltext.Unlocks)
+	switch {
+	case f.Counts(by) && unlocks:
+		return refuse(fence.CannotBeFenced, NotShared, 0) // it would release what covers it
+	case f.Counts(by):
+		return Action{By: by, Covers: true}
+	case f.Outstanding > 0 || f.Hold.State == Taking:
+		return Action{Do: Wait}
+	case !by.Carries() || answer == Empty:
+		if f.Required {
+			return refuse(fence.TokenRequired, Plain, 0)
+		}
+		return Action{By: by}
+	case answer == Observed || f.Shadow:
+		return Action{By: by}
+	case answer == TakeFails:
+		return refuse(fence.CannotBeFenced, ByTake, 0)
+	case f.Batch.Open && f.Holds:
+		return refuse(fence.CannotBeFenced, NotFirst, 0)
+	}
+	return refuse(fence.CannotBeFenced, NotShared, 0)
+}
+
+// functionCall judges a FunctionCall. Ahead of one in a block goes a check, since
+// the function may release what is held.
+func (f *Facts) functionCall(m *Message, by Carrier, guards bool) Action {
+	switch {
+	case guards && f.block() == InBlock:
+		// It can have one check ahead, and would need two.
+		return refuse(fence.CannotBeFenced, NotShared, 0)
+	case f.Batch.Open:
+		return refuse(fence.CannotBeFenced, NotFirst, 0)
+	case f.Outstanding > 0:
+		return Action{Do: Wait}
+	case f.block() == InBlock:
+		return Action{By: by, Checks: firstOnly, Covers: true}
+	}
+	return f.alone(m, by)
+}
+
+var firstOnly = []int{0}

@@ -1,0 +1,154 @@
+package policy
+
+import (
+	"reflect"
+	"slices"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"github.com/wirefence/wirefence/proxy/internal/sqltext"
+)
+
+// texts is what the statements of drawn messages are made of.
+var texts = []string{
+	insert, insert, "SELECT 1", "BEGIN", "COMMIT", "ROLLBACK", "ROLLBACK TO s", "RELEASE s", "SAVEPOINT s", "LOCK TABLE t", "SET TRANSACTION READ ONLY",
+	"SET TRANSACTION SNAPSHOT 'x'", set, "RESET ALL", "SET x = 1", "SHOW x", unlock, "DISCARD ALL", "CALL p()", "VACUUM", "DO 'perform pg_advisory_unlock(1)'",
+	"PREPARE p AS SELECT 1", "EXECUTE p", "FETCH c", "PREPARE TRANSACTION 'x'", "COMMIT PREPARED 'x'", "RESET transaction_read_only",
+}
+
+func drawCarrier(t *rapid.T, name string) Carrier {
+	return rapid.SampledFrom([]Carrier{none, variable, stamp, {Variable: true, Stamp: "lease=1"}, comment, other}).Draw(t, name)
+}
+
+func drawFacts(t *rapid.T) *Facts {
+	yes := func(name string) bool { return rapid.Bool().Draw(t, name) }
+	f := &Facts{
+		Required: yes("required"), Schema: rapid.IntRange(0, 3).Draw(t, "schema") > 0, Pooled: rapid.IntRange(0, 7).Draw(t, "pooled") == 7,
+		Unsteady: rapid.IntRange(0, 7).Draw(t, "interferes") == 7, Major: rapid.IntRange(14, 18).Draw(t, "major"),
+		Variable: yes("variable"), Stamp: rapid.SampledFrom([]string{"", "", "lease=1"}).Draw(t, "stamp"),
+		Outstanding: rapid.SampledFrom([]int{0, 0, 1, 2}).Draw(t, "outstanding"), Block: Block(rapid.IntRange(1, 3).Draw(t, "block")),
+		Fenced: yes("fenced"), Last: drawCarrier(t, "last"), Answer: Answer(rapid.IntRange(0, int(TakeFails)).Draw(t, "answer")),
+		NamedFence: rapid.IntRange(0, 3).Draw(t, "named") == 3, Shadow: rapid.IntRange(0, 7).Draw(t, "shadow") == 7,
+	}
+	f.Required = f.Required || f.Stamp != "" // where there is a lease, a fence is required
+	f.Hold = Hold{State: HoldState(rapid.IntRange(0, 3).Draw(t, "hold")), By: drawCarrier(t, "held"), Over: yes("over")}
+	f.Holds = f.Schema && !f.Pooled && !f.Shadow && yes("holds")
+	if yes("batch") {
+		f.Batch = Batch{
+			Open: yes("open"), Ran: yes("ran"), Block: Block(rapid.IntRange(0, 3).Draw(t, "batch's block")),
+			Checked: yes("checked"), By: drawCarrier(t, "by"), Answer: Answer(rapid.IntRange(0, int(TakeFails)).Draw(t, "batch's answer")),
+		}
+	}
+	f.Quiet = f.Outstanding == 0 && !f.Batch.Open && f.Hold.State != Taking
+	return f
+}
+
+func drawMessage(t *rapid.T) *Message {
+	m := &Message{Kind: Kind(rapid.IntRange(0, int(Opens)).Draw(t, "kind"))}
+	most := 1
+	switch m.Kind {
+	case Query:
+		most = 5
+	case FunctionCall, Opens:
+		return m
+	}
+	text := ""
+	for _, sql := range rapid.SliceOfN(rapid.SampledFrom(texts), 0, most).Draw(t, "text") {
+		text += sql + ";"
+	}
+	m.Statements = saying(text).Statements
+	m.BySettings = m.Kind == Query && rapid.IntRange(0, 9).Draw(t, "by settings") == 9
+	m.Fence = rapid.SampledFrom([]string{"", "", comment.Comment, other.Comment}).Draw(t, "fence")
+	return m
+}
+
+func TestDecideProperties(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		f, m := drawFacts(t), drawMessage(t)
+		facts, message := *f, *m
+		message.Statements = slices.Clone(m.Statements)
+		a := Decide(f, m, nil)
+		a.Checks = slices.Clone(a.Checks)
+		if again := Decide(f, m, make([]int, 1, 8)); outcome(a) != outcome(again) || a.By != again.By {
+			t.Fatalf("%s, and then %s", outcome(a), outcome(again))
+		}
+		if !reflect.DeepEqual(*f, facts) || !reflect.DeepEqual(*m, message) {
+			t.Fatal("it changes what it judges by")
+		}
+		switch a.Do {
+		case Refuse:
+			if a.Refusal.State == "" {
+				t.Fatal("a refusal without an SQLSTATE")
+			}
+		case Wait:
+			if f.Outstanding == 0 && f.Hold.State != Taking {
+				t.Fatal("it waits for nothing")
+			}
+		case Take, GiveBack, Ask, Observe:
+			if !f.Quiet || f.Block != NoBlock {
+				t.Fatalf("%s, not in a quiet moment", outcome(a))
+			}
+			if a.Do == Take && (!f.Holds || !a.By.Carries() || f.Answer != NoAnswer) {
+				t.Fatal("it takes a hold that can't be had")
+			}
+		default:
+			judgeForward(t, f, m, a)
+		}
+	})
+}
+
+// judgeForward checks what a forwarded message runs under.
+func judgeForward(t *rapid.T, f *Facts, m *Message, a Action) {
+	if !slices.IsSorted(a.Checks) || m.Kind == Opens && len(a.Checks) > 0 {
+		t.Fatalf("checks at %v", a.Checks)
+	}
+	by, setter := f.carrier(m)
+	carries := by.Carries()
+	if f.Shadow || !carries && !f.Required && setter < 0 {
+		return
+	}
+	counts, failed := f.Counts(a.By), f.block() == FailedBlock
+	if f.standsAlone(m) && f.block() != InBlock && !failed {
+		answer := f.Answer
+		if f.Batch.Open {
+			answer = f.Batch.Answer
+		}
+		later := f.Batch.Open && m.Kind != Execute && m.Kind != Query && m.Kind != FunctionCall // its Execute is judged
+		if !counts && !later && (carries && answer != Empty && answer != Observed || f.Required && answer != Observed) {
+			t.Fatalf("%+v is forwarded with nothing to cover it", m)
+		}
+		return
+	}
+	if m.Kind != Query && m.Kind != Execute {
+		return
+	}
+	checked := f.Batch.Open && m.Kind == Execute && f.Batch.Checked && f.Batch.By == a.By && !(f.Unsteady && a.By.Comment == "")
+	fenced := carries || f.Required
+	for i, st := range m.Statements {
+		if slices.Contains(a.Checks, i) {
+			checked = true
+			if st.Class.Controls() || st.Class == sqltext.Free {
+				t.Fatalf("a check ahead of statement %d", i)
+			}
+		}
+		switch {
+		case st.Class == sqltext.Ends || st.Class == sqltext.Undoes:
+			checked, failed = false, false
+		case st.Class.Controls():
+			checked = false
+		case st.Class == sqltext.Ordinary || st.Class == sqltext.Alone:
+			if fenced && !failed && !checked && !counts {
+				t.Fatalf("statement %d runs under nothing", i)
+			}
+		}
+		changes := st.Flags&(sqltext.SetsVariable|sqltext.Resets) != 0 && a.By.Comment == ""
+		if st.Flags.Has(sqltext.Unlocks) || st.Flags.Has(sqltext.Imports) || changes {
+			counts = false
+		}
+		if changes || st.Flags.Has(sqltext.Imports) {
+			checked = false
+		}
+		fenced = fenced || st.Flags.Has(sqltext.SetsVariable) && a.By.Comment == ""
+	}
+}

@@ -1,0 +1,85 @@
+package policy
+
+import "github.com/wirefence/wirefence/proxy/internal/sqltext"
+
+// loses reports whether a hold that is for by stops counting behind a statement: it
+// may release the lock, or change the fence.
+func loses(st *sqltext.Statement, by Carrier) bool {
+	return st.Flags.Has(sqltext.Unlocks) || st.Class == sqltext.Discards || by.Comment == "" && changesFence(st)
+}
+
+// changesFence reports whether a statement may change what the session variable holds.
+func changesFence(st *sqltext.Statement) bool {
+	return st.Flags&(sqltext.SetsVariable|sqltext.Resets) != 0
+}
+
+// guard finds the statement ahead of which the hold's own fence must be checked, where
+// the message carries another fence or none: in a transaction that ran under the hold, a
+// SAVEPOINT, or what makes the hold stop counting.
+func (f *Facts) guard(m *Message, by Carrier) (statement int, guards bool) {
+	if m.Kind != Query && m.Kind != Execute && m.Kind != FunctionCall || f.Hold.State != Held || !f.Fenced || f.Hold.By == by || f.block() == NoBlock && !(f.Batch.Open && f.Batch.Ran) {
+		return 0, false
+	}
+	for i := range m.Statements {
+		if st := &m.Statements[i]; st.Class == sqltext.Savepoint || loses(st, f.Hold.By) || f.Releases {
+			return i, true
+		}
+	}
+	return 0, m.Kind == FunctionCall
+}
+
+// weave puts checks where they have to stand: ahead of the first statement that
+// isn't transaction control, and again behind each that is, unless the hold covers
+// all of it. In the extended protocol a Parse and a Bind count as statements, since
+// they evaluate constants and the checks of domains. Statements up to the one with the
+// index setter carry nothing.
+func (f *Facts) weave(m *Message, by Carrier, setter int, checks []int) Action {
+	counts := f.Counts(by)
+	unsteady := f.Unsteady && by.Comment == "" // any statement may change the fence
+	checked := f.Batch.Open && m.Kind != Query && f.Batch.Checked && f.Batch.By == by && !unsteady
+	fenced := f.Fenced || counts || checked
+	ran := f.block() != NoBlock || f.Batch.Open && f.Batch.Ran
+	outside := f.block() == NoBlock && !f.Batch.Open
+	failed := f.block() == FailedBlock
+	runs := m.Kind == Query || m.Kind == Execute
+	a := Action{By: by, Checks: checks[:0], Covers: counts}
+	for i := range m.Statements {
+		st := &m.Statements[i]
+		lost := loses(st, by) || f.Releases
+		need := false
+		switch {
+		case st.Class == sqltext.Ends && st.Flags.Has(sqltext.Commits):
+			// A COMMIT runs what was deferred, by statements that carried nothing.
+			need = !fenced && !checked && ran && runs
+			if need && f.block() == BlockUnknown && f.Outstanding > 0 {
+				return Action{Do: Wait} // if the transaction has failed, it only rolls back
+			}
+		case st.Class.Controls():
+		case st.Class == sqltext.Savepoint && outside:
+			// It fails.
+		case st.Class == sqltext.Free, st.Class == sqltext.Discards:
+			// What was written under the hold must not come to rest on nothing.
+			need = counts && lost && ran && runs && !checked
+		default:
+			// The end of a subtransaction releases a check in it, so a SAVEPOINT needs one
+			// ahead even under a hold.
+			need = !checked && (!counts || runs && (lost || st.Class == sqltext.Savepoint))
+		}
+		if need && !failed && (i > setter || f.Required) {
+			a.Checks = append(a.Checks, i)
+			a.Covers, checked, fenced = true, true, true
+		}
+		if st.Class.Controls() {
+			checked, outside = false, false
+			failed = failed && !endsClass(st.Class)
+		}
+		counts = counts && !lost && !st.Flags.Has(sqltext.Imports) && !unsteady
+		checked = checked && !unsteady && !st.Flags.Has(sqltext.Imports) && !(by.Comment == "" && changesFence(st))
+		ran = true
+	}
+	return a
+}
+
+func endsClass(c sqltext.Class) bool {
+	return c == sqltext.Ends || c == sqltext.Undoes || c == sqltext.PreparesTransaction
+}

@@ -1,0 +1,158 @@
+package session
+
+import (
+	"encoding/hex"
+
+	"github.com/wirefence/wirefence/fence"
+	"github.com/wirefence/wirefence/proxy/internal/policy"
+)
+
+// checkKind tells the SQL of checks apart.
+type checkKind uint8
+
+const (
+	fullCheck     checkKind = iota // by wirefence.check
+	missingCheck                   // where the schema is missing: fails if the session variable holds a fence
+	readOnlyCheck                  // of what surely carries none, and must not write
+	kinds
+)
+
+// checkNames are the names of the prepared checks.
+var checkNames = [kinds]string{"_wirefence_check", "_wirefence_missing", "_wirefence_read_only"}
+
+// missingSchema is the SQLSTATE with which a missingCheck fails: undefined_object,
+// since it reads a setting that nobody has.
+const missingSchema = "42704"
+
+const (
+	readOnlySQL = "pg_catalog.set_config('transaction_read_only', 'on', true)"
+	carriedSQL  = "pg_catalog.current_setting('wirefence.token', true)"
+	missingHead = "SELECT CASE WHEN COALESCE(" + carriedSQL + ", '') OPERATOR(pg_catalog.<>) '' THEN pg_catalog.current_setting('wirefence.schema') ELSE "
+	// A stamp counts where the session variable holds nothing.
+	stampedHead = "CASE WHEN " + carriedSQL + " OPERATOR(pg_catalog.<>) '' THEN NULL ELSE "
+	stampedTail = " END"
+)
+
+// call is the SQL by which the proxy asks the database for a verdict.
+type call struct {
+	tail     string // behind the fence, of a check
+	resource string // what a bare token means
+	required bool
+	leased   bool
+}
+
+// newCall returns the calls for a proxy's policy: def is what a bare token means,
+// required lets what carries no fence only read, and shadow only tells.
+func newCall(def fence.Resource, required, shadow, leased bool) call {
+	resource := "NULL"
+	if def != "" {
+		resource = literal(string(def))
+	}
+	flag := map[bool]string{false: ", false", true: ", true"}
+	return call{
+		tail:     ", " + resource + flag[required] + flag[shadow] + ")",
+		resource: resource, required: required, leased: leased,
+	}
+}
+
+// literal returns an SQL expression for the text that means the same under
+// every standard_conforming_strings and client_encoding.
+func literal(text string) string {
+	plain := true
+	for _, c := range []byte(text) {
+		plain = plain && ' ' <= c && c <= '~' && c != '\'' && c != '\\'
+	}
+	if plain {
+		return "'" + text + "'"
+	}
+	return "pg_catalog.convert_from(pg_catalog.decode('" + hex.EncodeToString([]byte(text)) + "', 'hex'), 'UTF8')"
+}
+
+// other is the SQL of a check that isn't a fullCheck.
+func (c call) other(kind checkKind) string {
+	switch {
+	case kind == readOnlyCheck:
+		return "SELECT " + readOnlySQL
+	case c.required:
+		return missingHead + readOnlySQL + " END"
+	}
+	return missingHead + "NULL END"
+}
+
+// prepared is the text of a prepared check. The first parameter of a fullCheck is
+// the fence; NULL reads the session variable. With a lease there is a second one,
+// the stamp.
+func (c call) prepared(kind checkKind) string {
+	switch {
+	case kind != fullCheck:
+		return c.other(kind)
+	case c.leased:
+		return "SELECT wirefence.check(COALESCE($1, " + stampedHead + "$2" + stampedTail + ")" + c.tail
+	}
+	return "SELECT wirefence.check($1" + c.tail
+}
+
+// parameters are the n parameters of a prepared check, which point into by; nil is
+// NULL.
+func (c call) parameters(kind checkKind, by *policy.Carrier) (params [2]*string, n int) {
+	if kind != fullCheck {
+		return params, 0
+	}
+	n = 1
+	if c.leased {
+		n = 2
+	}
+	switch {
+	case by.Comment != "":
+		params[0] = &by.Comment
+	case by.Stamp != "" && !by.Variable:
+		params[0] = &by.Stamp
+	case by.Stamp != "":
+		params[1] = &by.Stamp
+	}
+	return params, n
+}
+
+// appendCheck appends a check as a statement of its own, without a semicolon.
+func (c call) appendCheck(dst []byte, kind checkKind, by *policy.Carrier) []byte {
+	if kind != fullCheck {
+		return append(dst, c.other(kind)...)
+	}
+	dst = appendFence(append(dst, "SELECT wirefence.check("...), by)
+	return append(dst, c.tail...)
+}
+
+// appendHold appends the statement that takes a hold beside what the session has, which
+// is an SQL expression, and tells whether the session
+// variable holds a fence.
+func (c call) appendHold(dst []byte, by *policy.Carrier, has string) []byte {
+	dst = appendFence(append(dst, "SELECT wirefence.hold("...), by)
+	return append(append(append(append(append(dst, ", "...), c.resource...), ", "...), has...), "), "+carriedSQL...)
+}
+
+// appendGiveBack appends the statement that gives back a hold that is surely there.
+func (c call) appendGiveBack(dst []byte, by *policy.Carrier) []byte {
+	dst = appendFence(append(dst, "SELECT wirefence.unhold("...), by)
+	return append(append(append(dst, ", "...), c.resource...), ')')
+}
+
+// appendBeforeHold appends the question why a fence wasn't held.
+func (c call) appendBeforeHold(dst []byte, by *policy.Carrier) []byte {
+	dst = appendFence(append(dst, "SELECT wirefence.before_hold("...), by)
+	return append(append(append(dst, ", "...), c.resource...), ')')
+}
+
+// appendFence appends the fence of a carrier as an expression. The text of a fence
+// holds neither quotes nor backslashes.
+func appendFence(dst []byte, by *policy.Carrier) []byte {
+	switch {
+	case by.Comment != "":
+		return append(append(append(dst, '\''), by.Comment...), '\'')
+	case by.Stamp != "" && !by.Variable:
+		return append(append(append(dst, '\''), by.Stamp...), '\'')
+	case by.Stamp != "":
+		dst = append(append(append(append(dst, stampedHead...), '\''), by.Stamp...), '\'')
+		return append(dst, stampedTail...)
+	}
+	return append(dst, "NULL"...)
+}

@@ -1,0 +1,96 @@
+package session
+
+import (
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// AskInterval is how often at most a database is asked whether code stored in it
+// interferes with what the proxy sees of the session variable and of locks.
+const AskInterval = 15 * time.Second
+
+// keptDatabases is how many databases are remembered before those that were not
+// asked lately are forgotten.
+const keptDatabases = 256
+
+// Databases remembers of each database one boolean: whether code stored in it names
+// the session variable, or releases advisory locks. It is safe for concurrent use.
+type Databases struct {
+	now func() time.Time
+	mu  sync.Mutex
+	all map[string]*database
+}
+
+// NewDatabases knows no database. now is the clock, time.Now outside tests.
+func NewDatabases(now func() time.Time) *Databases {
+	return &Databases{now: now, all: map[string]*database{}}
+}
+
+// database is what is known of one.
+type database struct {
+	owner *Databases
+	// interferes: sessions count as carrying what the variable holds, and none holds.
+	interferes atomic.Bool
+	schema     atomic.Bool // it has answered, so it has wirefence's functions
+	asked      atomic.Int64
+}
+
+// find returns what is known of a database, by the name that it gives itself.
+func (d *Databases) find(name string) *database {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if db := d.all[name]; db != nil {
+		return db
+	}
+	if len(d.all) >= keptDatabases {
+		for name, db := range d.all {
+			if !db.recent(4 * AskInterval) {
+				delete(d.all, name)
+			}
+		}
+	}
+	db := &database{owner: d}
+	d.all[name] = db
+	return db
+}
+
+// Learn takes in the answer of a database, asked on a connection of the proxy's own.
+func (d *Databases) Learn(name string, interferes bool) { d.find(name).learn(interferes) }
+
+// Forget has each database asked again at its next login.
+func (d *Databases) Forget() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, db := range d.all {
+		db.asked.Store(0)
+	}
+}
+
+func (db *database) recent(within time.Duration) bool {
+	at := db.asked.Load()
+	return at != 0 && db.owner.now().Sub(time.Unix(0, at)) < within
+}
+
+// due reports whether this session should ask, and notes that it does.
+func (db *database) due() bool {
+	at := db.asked.Load()
+	now := db.owner.now()
+	if at != 0 && now.Sub(time.Unix(0, at)) < AskInterval {
+		return false
+	}
+	return db.asked.CompareAndSwap(at, now.UnixNano())
+}
+
+func (db *database) learn(interferes bool) {
+	db.interferes.Store(interferes)
+	db.schema.Store(true)
+	db.asked.Store(db.owner.now().UnixNano())
+}
+
+// suspect notes that code which interferes may be stored: a text may just have done
+// that, or the database gave no answer. The next login asks.
+func (db *database) suspect() {
+	db.interferes.Store(true)
+	db.asked.Store(0)
+}

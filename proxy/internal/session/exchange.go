@@ -1,0 +1,210 @@
+package session
+
+import (
+	_ "embed"
+	"strings"
+
+	"github.com/wirefence/wirefence/proxy/internal/ledger"
+	"github.com/wirefence/wirefence/proxy/internal/policy"
+	"github.com/wirefence/wirefence/proxy/internal/wire"
+)
+
+// An exchange is a question of the proxy's own, with a ReadyForQuery of its own. It
+// is put only where nothing is outstanding, so its Sync ends nothing of the client's.
+// It is an extended query under names that the proxy keeps to itself: a simple query
+// would drop the client's unnamed statement.
+
+//go:embed login.sql
+var loginSQL string
+
+// initialSQL tells whether the session variable is set for the role or the database:
+// behind a pooler another client may have left another value in it.
+//
+//go:embed initial.sql
+var initialSQL string
+
+const (
+	giveBackSQL = "SELECT wirefence.unhold()" // whatever the session may hold
+	askSQL      = "SELECT " + carriedSQL
+	storedSQL   = "SELECT wirefence.stored_code_interferes()"
+	// inReadCommitted goes before a hold in one simple query.
+	inReadCommitted = "SET TRANSACTION ISOLATION LEVEL READ COMMITTED, READ WRITE;"
+)
+
+// Names of the proxy's own statements and portal. They are never the unnamed
+// ones, which belong to the client from one message to the next.
+const (
+	ownPrefix   = "_wirefence"
+	refusalName = "_wirefence_refusal"
+	asideName   = "_wirefence_aside"
+	portalName  = "_wirefence"
+)
+
+// role says whose message an entry of the queue stands for.
+type role uint8
+
+const (
+	client   role = iota
+	ours          // put in by the proxy: its answer is swallowed
+	oursFull      // Parse of a prepared check, by kind
+	oursMissing
+	oursReadOnly
+	oursCheck // Execute of a check: its error is the client's
+	// Of exchanges.
+	asksLogin
+	asksInitial
+	asksStored
+	asksVariable
+	takes
+	gives
+	observes
+	beforeCall // the check ahead of a FunctionCall
+)
+
+// exchange is what the one under way has brought so far.
+type exchange struct {
+	by       role // client: none is under way
+	answered bool
+	outcome  string
+	filled   bool // the session variable holds a fence
+	err      *wire.Error
+	raised   bool // by a function of the schema, which has counted it
+}
+
+func (s *Session) push(kind ledger.Kind, by role) *note {
+	e := s.q.Push(kind)
+	e.Note.role = by
+	return &e.Note
+}
+
+// appendExchange appends a question with its Sync.
+func (s *Session) appendExchange(dst []byte, sql string, by role) []byte {
+	s.own = exchange{by: by}
+	if s.walsender { // which knows no extended queries
+		dst = wire.AppendQuery(dst, sql)
+		s.push(ledger.Query, by)
+		return dst
+	}
+	// A check that failed has left its portal to the aborted transaction.
+	dst = wire.AppendClose(dst, 'P', portalName)
+	s.push(ledger.Close, ours)
+	dst = wire.AppendClose(dst, 'S', asideName)
+	s.push(ledger.Close, ours)
+	dst = wire.AppendParse(dst, asideName, sql)
+	s.push(ledger.Parse, by)
+	dst = wire.AppendBind(dst, portalName, asideName)
+	s.push(ledger.Bind, by)
+	dst = wire.AppendExecute(dst, portalName)
+	s.push(ledger.Execute, by)
+	dst = wire.AppendClose(dst, 'P', portalName)
+	s.push(ledger.Close, ours)
+	dst = wire.AppendClose(dst, 'S', asideName)
+	s.push(ledger.Close, ours)
+	dst = wire.AppendSync(dst)
+	s.push(ledger.Sync, by)
+	return dst
+}
+
+// exchanging reports whether all that is outstanding is an exchange that was put where
+// no transaction block is open. It leaves none open either.
+func (s *Session) exchanging() bool {
+	return s.own.by != client && s.own.by != beforeCall && s.q.Ready() == 1
+}
+
+// exchangeFor puts the exchange that an action asks for ahead of the message.
+func (s *Session) exchangeFor(a policy.Action, out *Out) {
+	mark := len(out.own)
+	switch a.Do {
+	case policy.Take:
+		out.own = s.appendTake(out.own, a.By)
+	case policy.GiveBack:
+		out.own = s.appendGiveBack(out.own)
+	case policy.Ask:
+		out.own = s.appendExchange(out.own, askSQL, asksVariable)
+	case policy.Observe:
+		out.own = s.appendExchange(out.own, string(s.appendObserve(nil, &a.By)), observes)
+		s.events.Checked()
+	}
+	out.put(mark)
+}
+
+// appendTake asks for the hold, which gives back one that the session has.
+func (s *Session) appendTake(dst []byte, by policy.Carrier) []byte {
+	has := "NULL" // whatever pg_locks says
+	switch {
+	case s.hold.state == policy.NoHold:
+		has = "'nothing'"
+	case s.hold.state == policy.Held && s.hold.by == by:
+		has = "'same'"
+	}
+	s.hold.state, s.hold.by, s.hold.spoiled = policy.Taking, by, false
+	s.hold.since = s.cfg.Clock()
+	s.events.Checked()
+	if !s.hold.simple {
+		return s.appendExchange(dst, string(s.cfg.call.appendHold(nil, &by, has)), takes)
+	}
+	s.own = exchange{by: takes}
+	dst = wire.AppendQuery(dst, inReadCommitted+string(s.cfg.call.appendHold(nil, &by, has)))
+	s.push(ledger.Query, takes)
+	return dst
+}
+
+// appendGiveBack gives the hold back. From here on the session holds nothing.
+func (s *Session) appendGiveBack(dst []byte) []byte {
+	sql := giveBackSQL
+	if s.hold.state == policy.Held {
+		sql = string(s.cfg.call.appendGiveBack(nil, &s.hold.by))
+	}
+	s.hold.state = policy.NoHold
+	return s.appendExchange(dst, sql, gives)
+}
+
+// told takes in a row of an exchange.
+func (s *Session) told(by role, msg []byte) {
+	columns := wire.Columns(msg)
+	if len(columns) == 0 {
+		return
+	}
+	x := &s.own
+	x.answered, x.outcome = true, string(columns[0])
+	switch by {
+	case takes:
+		x.filled = len(columns) > 1 && len(columns[1]) > 0
+	case asksVariable:
+		x.filled = x.outcome != ""
+	case asksLogin:
+		s.learnLogin(columns)
+	case observes:
+		s.checked(msg)
+	case beforeCall:
+		s.checked(msg)
+	}
+}
+
+// exchanged handles the ReadyForQuery of an exchange. It reports whether the
+// client is to see it: that is the end of its login.
+func (s *Session) exchanged(by role) bool {
+	s.own.by = client
+	switch by {
+	case takes:
+		s.taken()
+	case gives:
+		s.givenBack()
+	case asksVariable:
+		s.answer = policy.Filled
+		if s.own.err == nil && !s.own.filled {
+			s.answer = policy.Empty
+		}
+	case observes:
+		s.observed()
+	case asksLogin, asksInitial, asksStored:
+		return s.nextQuestion(by)
+	}
+	if !s.held {
+		s.answer, s.answerErr = policy.NoAnswer, nil // no message waits for it
+	}
+	return false
+}
+
+// trimmed is the text of an embedded question.
+func trimmed(sql string) string { return strings.TrimSpace(sql) }

@@ -1,0 +1,167 @@
+package session
+
+import (
+	"bytes"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/wirefence/wirefence/fence"
+	"github.com/wirefence/wirefence/proxy/internal/wire"
+)
+
+// noted remembers refusals.
+type noted struct{ refused []Refusal }
+
+func (n *noted) Checked()          {}
+func (n *noted) Refused(r Refusal) { n.refused = append(n.refused, r) }
+func (n *noted) Trouble(err error) { panic(err) }
+
+// talk gives the session what the client sends and what a server answers, and
+// returns what either side gets.
+func talk(t *testing.T, s *Session, in []byte, answer ...[]byte) (sent, back string) {
+	t.Helper()
+	var out Out
+	if used := s.FromClient(in, &out); used != len(in) {
+		t.Fatalf("%d of %d bytes were used", used, len(in))
+	}
+	sent = string(joined(&out))
+	return sent, answered(t, s, answer...)
+}
+
+// answered gives the session what a server answers.
+func answered(t *testing.T, s *Session, answer ...[]byte) (back string) {
+	t.Helper()
+	var out Out
+	all := bytes.Join(answer, nil)
+	if used, _ := s.FromServer(all, &out); used != len(all) {
+		t.Fatalf("%d of %d bytes of answers were used", used, len(all))
+	}
+	if f := s.Farewell(); f != nil {
+		t.Fatal(f.Message)
+	}
+	return string(joined(&out))
+}
+
+func done(tag string) []byte     { return message(wire.CommandComplete, tag+"\x00") }
+func ready(status string) []byte { return message(wire.ReadyForQuery, status) }
+func fails(code string) []byte {
+	return message(wire.ErrorResponse, "SERROR\x00VERROR\x00C"+code+"\x00Mfailed\x00P1\x00\x00")
+}
+
+// passing is the result of a check that passes.
+func passing() []byte {
+	return bytes.Join([][]byte{message(wire.RowDescription, "\x00\x00"), noRefusal, done("SELECT 1")}, nil)
+}
+
+// ownExchange is the answer to an exchange of the proxy's own, of which run is what
+// comes of its Execute.
+func ownExchange(status string, run ...[]byte) []byte {
+	head := bytes.Join([][]byte{
+		message(wire.CloseComplete, ""), message(wire.CloseComplete, ""), message(wire.ParseComplete, ""), message(wire.BindComplete, ""),
+	}, nil)
+	all := append([][]byte{head}, run...)
+	if typ := run[len(run)-1][0]; typ != wire.ErrorResponse {
+		all = append(all, message(wire.CloseComplete, ""), message(wire.CloseComplete, ""))
+	}
+	return bytes.Join(append(all, ready(status)), nil)
+}
+
+// The error of a check ahead of a FunctionCall is that call's alone: the call's own
+// 25P02 doesn't pass, and the errors of later calls do.
+func TestErrorsOfLaterFunctionCallsPass(t *testing.T) {
+	s := begun(t, "orders=33")
+	call := fastCall.bytes
+	talk(t, s, simple("BEGIN"), done("BEGIN"), ready("T"))
+	sent, back := talk(t, s, call, ownExchange("E", fails("WF001")), fails("25P02"), ready("E"))
+	if !strings.Contains(sent, "wirefence.check(NULL") || strings.Count(back, "WF001") != 1 || strings.Contains(back, "25P02") || !strings.HasSuffix(back, string(ready("E"))) {
+		t.Fatalf("sent %q, seen %q", sent, back)
+	}
+	if sent, back = talk(t, s, call, fails("25P02"), ready("E")); sent != string(call) || back != string(fails("25P02"))+string(ready("E")) {
+		t.Errorf("the second call is sent as %q, seen %q", sent, back)
+	}
+	talk(t, s, simple("ROLLBACK; SET wirefence.token = ''; BEGIN"), done("ROLLBACK"), done("SET"), done("BEGIN"), ready("T"))
+	if sent, back = talk(t, s, call, ownExchange("T", noRefusal, done("SELECT 1")), fails("22012"), ready("E")); back != string(fails("22012"))+string(ready("E")) {
+		t.Errorf("a later call is sent as %q, seen %q", sent, back)
+	}
+}
+
+// What shadow mode would refuse is told once, also of a message that had to wait.
+func TestShadowTellsOnce(t *testing.T) {
+	events := &noted{}
+	s := begunWith(t, Config{Mode: Shadow}, "", events)
+	const sql = `SELECT '\' /*wirefence.token='orders='*/`
+	var out Out
+	s.FromClient(simple("SELECT 1"), &out)
+	for range 3 {
+		if used := s.FromClient(simple(sql), &out); used != 0 || !s.Held() {
+			t.Fatalf("a text that depends on a setting is used while an answer is outstanding (%d)", used)
+		}
+	}
+	answered(t, s, done("SELECT 1"), ready("I"))
+	if sent, _ := talk(t, s, simple(sql), done("SELECT 1"), ready("I")); sent != string(simple(sql)) {
+		t.Errorf("sent %q", sent)
+	}
+	if len(events.refused) != 1 || events.refused[0].State != fence.MalformedToken || !events.refused[0].Shadow {
+		t.Errorf("%+v", events.refused)
+	}
+	events.refused = nil
+	talk(t, s, parsedNow("SELECT 1 /*wirefence.token='orders='*/"), message(wire.ParseComplete, ""), message(wire.BindComplete, ""), message(wire.NoData, ""), done("SELECT 1"), ready("I"))
+	if len(events.refused) != 1 {
+		t.Errorf("of a batch: %+v", events.refused)
+	}
+}
+
+// A lease that ends stops the next transaction's writes, and no read.
+func TestWritesStopWithTheLease(t *testing.T) {
+	lease, events := &settable{fence: "orders=7"}, &noted{}
+	s := begunWith(t, Config{Lease: lease}, "", events)
+	const insert = "INSERT INTO t VALUES (1)"
+	sent, back := talk(t, s, simple(insert), passing(), done("INSERT 0 1"), ready("I"))
+	if !strings.Contains(sent, "SELECT wirefence.check('orders=7', NULL, true, false);"+insert) || strings.Contains(back, "SELECT") {
+		t.Fatalf("sent %q, seen %q", sent, back)
+	}
+	lease.fence = ""
+	unfenced := bytes.Join([][]byte{message(wire.RowDescription, "\x00\x00"), row(carriesNone), done("SELECT 1")}, nil)
+	if _, back = talk(t, s, simple("SELECT 1"), unfenced, row("1"), done("SELECT 1"), ready("I")); back != string(row("1"))+string(done("SELECT 1"))+string(ready("I")) {
+		t.Errorf("of a read the client sees %q", back)
+	}
+	sent, back = talk(t, s, simple(insert), unfenced, fails("25006"), ready("I"))
+	if !strings.Contains(back, "CWF007\x00") || !strings.Contains(back, `the lease of "orders" is not held here`) || !strings.Contains(back, `held by "worker-b"`) {
+		t.Errorf("sent %q, seen %q", sent, back)
+	}
+	if len(events.refused) != 1 || events.refused[0].State != fence.LeaseNotHeld || events.refused[0].Shadow {
+		t.Errorf("%+v", events.refused)
+	}
+	// What a READ ONLY transaction of the client's own refuses is nobody else's doing.
+	lease.fence = "orders=9"
+	if _, back = talk(t, s, simple("BEGIN READ ONLY;"+insert), done("BEGIN"), passing(), fails("25006"), ready("E")); !strings.Contains(back, "C25006\x00") {
+		t.Errorf("seen %q", back)
+	}
+}
+
+// An idle session gives its hold back, once its time is over, and not before.
+func TestTickGivesBack(t *testing.T) {
+	now := time.Unix(1000, 0)
+	s := begunWith(t, Config{Hold: 50 * time.Millisecond, Clock: func() time.Time { return now }}, benchFence, discard{})
+	insert := simple(benchWrite)
+	talk(t, s, insert, passing(), done("INSERT 0 1"), ready("I"))
+	sent, _ := talk(t, s, insert, ownExchange("I", isHeld, done("SELECT 1")), passing(), done("INSERT 0 1"), ready("I"))
+	if !strings.Contains(sent, "wirefence.hold(NULL") {
+		t.Fatalf("sent %q", sent)
+	}
+	if send, next := s.Tick(); send || !next.Equal(now.Add(50*time.Millisecond)) || !s.HoldUntil().Equal(next) {
+		t.Fatalf("at once: %v, %v", send, next)
+	}
+	now = now.Add(50 * time.Millisecond)
+	send, next := s.Tick()
+	if b := string(s.TakeToServer()); !send || !next.IsZero() || !strings.Contains(b, "wirefence.unhold(") {
+		t.Fatalf("%v, %v, sent %q", send, next, b)
+	}
+	if send, _ = s.Tick(); send || !s.HoldUntil().IsZero() || s.Turn() != ProxysTurn {
+		t.Error("it gives back twice")
+	}
+	if back := answered(t, s, ownExchange("I", row(""), done("SELECT 1"))); back != "" || !s.Idle() {
+		t.Errorf("seen %q", back)
+	}
+}

@@ -1,0 +1,135 @@
+package session
+
+import (
+	"bytes"
+	"encoding/binary"
+
+	"github.com/wirefence/wirefence/proxy/internal/ledger"
+	"github.com/wirefence/wirefence/proxy/internal/policy"
+	"github.com/wirefence/wirefence/proxy/internal/sqltext"
+	"github.com/wirefence/wirefence/proxy/internal/wire"
+)
+
+// decide judges a message until it is to be forwarded, refused or held back, and
+// puts the exchanges that it needs ahead of it. ok is false if the message waits.
+func (s *Session) decide(m *policy.Message, out *Out) (a policy.Action, ok bool) {
+	for {
+		a = policy.Decide(s.know(m), m, s.checks)
+		switch a.Do {
+		case policy.Forward, policy.Refuse:
+			if m.Kind != policy.FunctionCall && a.Checks != nil {
+				s.checks = a.Checks
+			}
+			return a, true
+		case policy.Wait:
+			s.held = true
+			return a, false
+		}
+		s.exchangeFor(a, out)
+	}
+}
+
+// inherit adds to a statement that may run what was prepared what that may do, be it
+// prepared in the same text.
+func (s *Session) inherit(statements []sqltext.Statement) {
+	flags := s.parsed | s.stored
+	for i := range statements {
+		st := &statements[i]
+		if st.Flags.Has(sqltext.Stores) {
+			flags |= st.Flags
+		}
+		if st.Flags.Has(sqltext.Executes) {
+			st.Flags |= flags & (sqltext.SetsVariable | sqltext.Unlocks)
+		}
+	}
+}
+
+// query handles a whole Query (documentation, "Message Flow", Simple Query).
+func (s *Session) query(msg []byte, at int, out *Out) int {
+	body, ok := text(msg[wire.HeaderSize:])
+	if !ok || s.untouched(body) || s.walsender && replicationCommand(body) {
+		s.check.doubt = true // it may be a DISCARD ALL
+		s.batch.Open = false
+		s.q.Push(ledger.Query)
+		return s.pass(len(msg), len(msg), at, out)
+	}
+	result := s.scanner.Scan(body, s.options)
+	s.inherit(result.Statements)
+	m := policy.Message{Kind: policy.Query, Statements: result.Statements, Fence: result.Fence, FenceErr: result.FenceErr, BySettings: result.BySettings, DropsUnnamed: true}
+	a, ok := s.decide(&m, out)
+	if !ok {
+		return 0
+	}
+	if a.Do == policy.Refuse {
+		if e := s.refusal(a, body, &m); !s.shadowed(e) {
+			s.batch.Open = false
+			s.refuseQuery(e, out)
+			return len(msg)
+		}
+		a = policy.Action{By: a.By}
+	}
+	s.follow(&m, &a, body)
+	s.batch.Open = false
+	if len(a.Checks) == 0 && !a.Guards {
+		s.q.Push(ledger.Query)
+		return s.pass(len(msg), len(msg), at, out)
+	}
+	s.weave(body, &m, &a, out)
+	return len(msg)
+}
+
+// setConfigOID is pg_catalog.set_config(text, text, boolean) in every version. Other
+// functions that set the variable are stored in the database.
+const setConfigOID = 2078
+
+// setterCall stands for a call of it.
+var setterCall = statement{text: sqltext.Statement{Class: sqltext.Ordinary, Flags: sqltext.SetsVariable}}
+
+// functionCall handles a FunctionCall (documentation, "Message Flow", Function
+// Call). It can't share a message with a check, so in a transaction block an
+// exchange goes ahead of it, and outside of one it runs under a hold.
+func (s *Session) functionCall(in []byte, size, at int, out *Out) int {
+	const head = wire.HeaderSize + 4
+	if len(in) < min(head, size) {
+		return 0
+	}
+	m := policy.Message{Kind: policy.FunctionCall}
+	if size < head || binary.BigEndian.Uint32(in[wire.HeaderSize:]) == setConfigOID {
+		m.Statements = s.one(&setterCall)
+	}
+	a, ok := s.decide(&m, out)
+	if !ok {
+		return 0
+	}
+	s.batch.Open = false
+	if a.Do == policy.Refuse {
+		if e := s.refusal(a, nil, &m); !s.shadowed(e) {
+			s.refuseQuery(e, out)
+			n := min(size, len(in))
+			s.drop = size - n
+			return n
+		}
+		a = policy.Action{By: a.By}
+	}
+	if len(a.Checks) > 0 {
+		mark := len(out.own)
+		out.own = s.appendExchange(out.own, string(s.cfg.call.appendCheck(nil, s.checkFor(&a.By), &a.By)), beforeCall)
+		out.put(mark)
+		s.events.Checked()
+	}
+	s.follow(&m, &a, nil)
+	s.q.Push(ledger.FunctionCall).Note.checked = len(a.Checks) > 0
+	return s.pass(size, len(in), at, out)
+}
+
+// replicationCommand reports whether a text is one of the commands that only a
+// walsender knows (documentation, "Streaming Replication Protocol").
+func replicationCommand(text []byte) bool {
+	word, _, _ := bytes.Cut(bytes.TrimLeft(text, " \t\r\n"), []byte(" "))
+	switch string(bytes.ToUpper(bytes.TrimRight(word, "; \t\r\n"))) {
+	case "IDENTIFY_SYSTEM", "TIMELINE_HISTORY", "CREATE_REPLICATION_SLOT", "DROP_REPLICATION_SLOT",
+		"ALTER_REPLICATION_SLOT", "READ_REPLICATION_SLOT", "START_REPLICATION", "BASE_BACKUP", "UPLOAD_MANIFEST":
+		return true
+	}
+	return false
+}

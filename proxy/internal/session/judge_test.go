@@ -1,0 +1,155 @@
+package session
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// What the model judges. Token 1 is current, 3 is stale, and 2 becomes so by a
+// takeover, for which no lock of its resource may be in the way. A pair of a fence is
+// covered while the lock of a check or of a hold that has passed it is there, so what
+// is covered isn't stale.
+
+// takeover lets one through, perhaps.
+func (b *backend) takeover() {
+	for _, r := range []string{"a", "b", "o", "lease"} {
+		if !b.superseded[r] && !b.locked(r) && b.dice.n(16) == 15 {
+			b.superseded[r] = true
+			b.log = append(b.log, "(a takeover of "+r+")")
+		}
+	}
+}
+
+func (b *backend) locked(resource string) bool {
+	if b.lingering[resource] {
+		return true
+	}
+	for _, pairs := range []map[string]bool{b.held, b.tx.checked} {
+		for pair := range pairs {
+			if strings.HasPrefix(pair, resource+"=") {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+func (b *backend) stale(pair string) bool {
+	resource, token, _ := strings.Cut(pair, "=")
+	return token == "3" || token == "2" && b.superseded[resource]
+}
+
+func (b *backend) covered(pair string) bool { return b.tx.checked[pair] || b.held[pair] }
+
+// covering returns the pairs of a resource that are covered.
+func (b *backend) covering(resource string) (pairs []string) {
+	for _, token := range []string{"=1", "=2", "=3", "=4"} {
+		if b.covered(resource + token) {
+			pairs = append(pairs, resource+token)
+		}
+	}
+	return pairs
+}
+
+func (b *backend) violates(format string, args ...any) {
+	if b.policy.enforced && b.violated == "" {
+		b.violated = fmt.Sprintf(format, args...)
+	}
+}
+
+// judge judges a statement, be it a read or a write: its fence, or the session
+// variable's, must be covered.
+func (b *backend) judge(what string, carried []string) {
+	for _, pair := range b.effective(carried) {
+		if !b.covered(pair) {
+			b.violates("%s carries %s, which is not covered", what, pair)
+		}
+	}
+}
+
+// write judges a write, and returns the SQLSTATE of its failure.
+func (b *backend) write(what string, carried []string) (code string) {
+	b.tx.queried = true
+	if b.tx.readOnly {
+		return "25006"
+	}
+	b.judge(what, carried)
+	carried = b.effective(carried)
+	b.tx.wrote = append(b.tx.wrote, carried...)
+	if len(carried) > 0 {
+		return ""
+	}
+	if stamps := b.covering("lease"); b.policy.leased && len(stamps) > 0 {
+		b.tx.stamped = true
+		return ""
+	}
+	if b.policy.required || b.policy.leased {
+		b.violates("%s without a fence, which is required", what)
+	}
+	return ""
+}
+
+// judgeCommit judges what a transaction has written: the locks must be there still.
+func (b *backend) judgeCommit() {
+	for _, pair := range b.tx.wrote {
+		switch {
+		case b.stale(pair):
+			b.violates("a commit of what was written by %s, which is stale", pair)
+		case !b.covered(pair):
+			b.violates("a commit of what was written by %s, whose lock is gone", pair)
+		}
+	}
+	if b.tx.stamped && len(b.covering("lease")) == 0 {
+		b.violates("a commit of what was written under the lease, whose lock is gone")
+	}
+}
+
+// effective is what a statement carries: its comments' fences, or else the
+// session variable's.
+func (b *backend) effective(carried []string) []string {
+	if len(carried) == 0 && b.token.now() != "" {
+		return strings.Split(b.token.now(), ",")
+	}
+	return carried
+}
+
+// check is wirefence.check without its variants. It returns the SQLSTATE of a refusal.
+func (b *backend) check(fence string) (code string) {
+	pairs := strings.Split(fence, ",")
+	if slices.ContainsFunc(pairs, b.stale) {
+		return "WF001"
+	}
+	for _, pair := range pairs {
+		b.tx.checked[pair] = true
+	}
+	return ""
+}
+
+// hold is wirefence.hold behind what it gives back: it takes every pair, or none.
+func (b *backend) hold(fence string) (held bool, code string) {
+	if fence == "" {
+		return false, ""
+	}
+	b.takeover() // for which it may have to wait
+	pairs := strings.Split(fence, ",")
+	switch {
+	case slices.ContainsFunc(pairs, b.stale):
+		return false, "WF001"
+	case b.policy.failing && b.dice.n(4) == 1: // lock_timeout, behind the first lock
+		resource, _, _ := strings.Cut(pairs[0], "=")
+		b.lingering[resource] = true
+		return false, lockTimeout
+	case strings.Contains(fence, "o="): // reuse = once
+		return false, ""
+	}
+	for _, pair := range pairs {
+		b.held[pair] = true
+	}
+	return true, ""
+}
+
+func (b *backend) unlockAll() {
+	clear(b.held)
+	clear(b.lingering)
+}

@@ -1,0 +1,131 @@
+package session
+
+import (
+	"encoding/binary"
+	"strconv"
+	"strings"
+
+	"github.com/wirefence/wirefence/fence"
+	"github.com/wirefence/wirefence/proxy/internal/sqltext"
+	"github.com/wirefence/wirefence/proxy/internal/wire"
+)
+
+// needsPassword reports whether the login message msg, which the server sent,
+// waits for an answer of the client's (documentation, "Message Formats",
+// Authentication*).
+func needsPassword(msg []byte) bool {
+	const ok, saslFinal = 0, 12
+	kind := wire.AuthKind(msg)
+	return len(msg) >= wire.HeaderSize+4 && kind != ok && kind != saslFinal
+}
+
+// parameter takes in a ParameterStatus that the session goes by.
+func (s *Session) parameter(msg []byte) {
+	name, rest, ok := wire.CString(msg[wire.HeaderSize:])
+	value, _, ok2 := wire.CString(rest)
+	if !ok || !ok2 {
+		return
+	}
+	switch string(name) {
+	case "standard_conforming_strings":
+		s.options.EscapeStrings = string(value) == "off"
+	case "client_encoding":
+		s.options.Encoding = sqltext.ParseEncoding(string(value))
+	case "in_hot_standby":
+		s.standby = string(value) == "on"
+	case "server_version":
+		digits := string(value)
+		if i := strings.IndexFunc(digits, func(r rune) bool { return r < '0' || r > '9' }); i >= 0 {
+			digits = digits[:i]
+		}
+		s.major, _ = strconv.Atoi(digits)
+	}
+}
+
+// beginServing handles the end of the login: before the client hears of it the
+// proxy asks what it must know of the session.
+func (s *Session) beginServing() bool {
+	if !s.tracked {
+		s.phase = serving
+		return true
+	}
+	s.phase = asking
+	s.toward = s.appendExchange(s.toward, trimmed(loginSQL), asksLogin)
+	return false
+}
+
+// learnLogin takes in the answer to the question at login.
+func (s *Session) learnLogin(columns [][]byte) {
+	s.armed = len(columns[0]) > 0
+	if len(columns) < 4 {
+		return
+	}
+	s.schema = columns[1] != nil
+	s.pooled = s.cfg.Pooling == PoolingTransaction || s.cfg.Pooling == PoolingUnknown && !s.isOwnBackend(string(columns[2]))
+	s.reached = string(columns[3])
+}
+
+// isOwnBackend reports whether the server's process id is the one that the
+// client was given.
+func (s *Session) isOwnBackend(pid string) bool {
+	return len(s.key) >= 4 && strconv.FormatUint(uint64(binary.BigEndian.Uint32([]byte(s.key))), 10) == pid
+}
+
+// nextQuestion handles the end of one of the questions at login.
+func (s *Session) nextQuestion(by role) bool {
+	if by == asksLogin {
+		s.db = s.databases.find(s.reached)
+		if s.own.err != nil || !s.own.answered {
+			s.armed = true // for all that is known
+			s.pooled = s.cfg.Pooling != PoolingSession
+			// In shadow mode a check that isn't there must not fail a statement.
+			s.schema = s.cfg.Mode != Shadow
+		}
+		if s.pooled {
+			s.toward = s.appendExchange(s.toward, trimmed(initialSQL), asksInitial)
+			return false
+		}
+	}
+	if by == asksInitial {
+		s.startup = s.startup || s.own.err != nil || s.own.outcome != ""
+	}
+	if by == asksStored {
+		if s.own.err == nil && s.own.answered {
+			s.db.learn(s.own.outcome == "t")
+		} else {
+			s.db.suspect()
+		}
+	} else if s.schema && s.db.due() {
+		s.toward = s.appendExchange(s.toward, storedSQL, asksStored)
+		return false
+	}
+	s.phase = serving
+	carried := s.armed
+	if s.pooled {
+		s.armed = false // what the variable holds may be another client's
+	}
+	s.admit(carried)
+	return s.farewell == nil
+}
+
+// admit ends a session that began with a fence which doesn't count: behind a
+// transaction pooler its next transaction may run without; and a pooler may have kept
+// startup options to itself.
+func (s *Session) admit(carried bool) {
+	if !s.startup || !s.pooled && carried {
+		return
+	}
+	e := wire.Error{
+		Code: string(fence.CannotBeFenced), Message: "a fence in the startup packet, or set for a role or database, does not reach each transaction",
+		Detail: pooledDetail, Hint: pooledHint,
+	}
+	if s.shadowed(&e) {
+		return
+	}
+	s.events.Refused(Refusal{State: fence.CannotBeFenced, Message: e.Message, Detail: e.Detail})
+	s.End(e)
+}
+
+// hasSchema reports whether the database has wirefence's functions: it had them at
+// login, or another session has found them since.
+func (s *Session) hasSchema() bool { return s.schema || s.db.schema.Load() }

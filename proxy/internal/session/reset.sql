@@ -1,1 +1,0 @@
-SET LOCAL wirefence.token TO DEFAULT

@@ -1,0 +1,163 @@
+package sqltext
+
+import (
+	"testing"
+
+	"github.com/jackc/pgx/v5/pgconn"
+)
+
+// classes has a statement for each kind of leading words, and its class.
+var classes = map[string]Class{
+	"SELECT 1": Ordinary, "(SELECT 1)": Ordinary, "((VALUES (1)))": Ordinary, "VALUES (1)": Ordinary, "TABLE pg_am": Ordinary,
+	"WITH a AS (SELECT 1) TABLE a": Ordinary, "/* x */ -- y\n select 1": Ordinary, "sElEcT 1": Ordinary,
+	"INSERT INTO c.t VALUES (1)": Ordinary, "UPDATE c.t SET a = 1": Ordinary, "DELETE FROM c.t": Ordinary, "TRUNCATE c.t": Ordinary,
+	"COPY (SELECT 1) TO STDOUT": Ordinary, "EXPLAIN SELECT 1": Ordinary, "EXPLAIN ANALYZE INSERT INTO c.t VALUES (1)": Ordinary,
+	"PREPARE p1 AS SELECT 1": Ordinary, "PREPARE transaction AS SELECT 1": Ordinary, "PREPARE transaction (int) AS SELECT $1": Ordinary, "EXECUTE p": Ordinary,
+	"DECLARE d CURSOR WITH HOLD FOR SELECT 1": Ordinary, "FETCH c1": Ordinary, "MOVE c1": Ordinary, "CLOSE ALL": Ordinary,
+	"LISTEN a": Ordinary, "UNLISTEN *": Ordinary, "NOTIFY a": Ordinary, "ANALYZE c.t": Ordinary, "ANALYSE c.t": Ordinary, "CHECKPOINT": Ordinary,
+	"COMMENT ON TABLE c.t IS 'x'": Ordinary, "GRANT SELECT ON c.t TO PUBLIC": Ordinary, "REVOKE SELECT ON c.t FROM PUBLIC": Ordinary,
+	"REASSIGN OWNED BY r1 TO r2": Ordinary, "REFRESH MATERIALIZED VIEW c.m": Ordinary, "REFRESH MATERIALIZED VIEW CONCURRENTLY c.m": Ordinary,
+	"SET CONSTRAINTS ALL IMMEDIATE": Ordinary,
+	"CREATE TABLE c.made (a int)":   Ordinary, "CREATE TABLE c.made AS SELECT 1": Ordinary, "CREATE TEMP TABLE made (a int)": Ordinary, "CREATE VIEW c.made AS SELECT 1": Ordinary,
+	"CREATE INDEX ON c.t (a)": Ordinary, "CREATE UNIQUE INDEX ON c.t (a)": Ordinary, "DROP INDEX c.i": Ordinary, "CREATE SCHEMA made": Ordinary, "DROP TABLE c.t": Ordinary,
+	"ALTER TABLE c.t ADD b int": Ordinary, "ALTER TABLE c.t RENAME a TO b": Ordinary, "CREATE SEQUENCE c.made": Ordinary, "CREATE ROLE made": Ordinary, "DROP ROLE r3": Ordinary,
+	"ALTER DATABASE other SET work_mem = '1MB'": Ordinary, "ALTER DATABASE other RENAME TO made": Ordinary, "ALTER ROLE r1 SET work_mem = '1MB'": Ordinary,
+	"ALTER TABLESPACE s1 RENAME TO s2":                                                     Ordinary,
+	"CREATE OR REPLACE FUNCTION c.f() RETURNS int LANGUAGE sql AS 'SELECT 1'":              Ordinary,
+	"CREATE OR REPLACE FUNCTION c.f() RETURNS int LANGUAGE sql BEGIN ATOMIC SELECT 1; END": Ordinary,
+
+	"SAVEPOINT s": Savepoint, "BEGIN": Begins, "BEGIN ISOLATION LEVEL SERIALIZABLE": Begins, "START TRANSACTION READ ONLY": Begins,
+	"COMMIT": Ends, "COMMIT AND CHAIN": Ends, "END": Ends, "END WORK": Ends, "ROLLBACK": Ends, "ROLLBACK WORK": Ends, "ABORT": Ends, "ROLLBACK AND CHAIN": Ends,
+	"ROLLBACK TO s": Undoes, "ROLLBACK TO SAVEPOINT s": Undoes, "ROLLBACK WORK TO SAVEPOINT s": Undoes, "ROLLBACK TRANSACTION TO s": Undoes, "RELEASE s": Undoes, "RELEASE SAVEPOINT s": Undoes,
+	"SET TRANSACTION READ ONLY": Precedes, "SET TRANSACTION SNAPSHOT 'x'": Precedes, "SET LOCAL TRANSACTION ISOLATION LEVEL SERIALIZABLE": Precedes, "LOCK c.t": Precedes, "LOCK TABLE c.t IN SHARE MODE": Precedes,
+	"SET a.b = 'c'": Free, "SET LOCAL work_mem = '1MB'": Free, "SET SESSION CHARACTERISTICS AS TRANSACTION READ ONLY": Free, "SET TIME ZONE 'UTC'": Free, "SET ROLE NONE": Free,
+	"RESET ALL": Free, "RESET work_mem": Free, "SHOW work_mem": Free, "SHOW ALL": Free, "DEALLOCATE p": Free, "DEALLOCATE PREPARE ALL": Free, "ROLLBACK PREPARED 'x'": Free,
+	"DISCARD ALL": Discards, "DISCARD TEMP": Discards, "DISCARD PLANS": Discards,
+	"PREPARE TRANSACTION 'x'": PreparesTransaction, "PREPARE TRANSACTION E'x'": PreparesTransaction, "COMMIT PREPARED 'x'": CommitsPrepared,
+
+	"CALL c.commits()": Alone, "DO 'BEGIN COMMIT; END'": Alone, "VACUUM c.t": Alone, "VACUUM (ANALYZE) c.t": Alone,
+	"REINDEX TABLE CONCURRENTLY c.t": Alone, "REINDEX INDEX c.i": Alone, "REINDEX SYSTEM postgres": Alone, "CLUSTER": Alone,
+	"CREATE INDEX CONCURRENTLY ON c.t (a)": Alone, "CREATE UNIQUE INDEX CONCURRENTLY ON c.t (a)": Alone, "DROP INDEX CONCURRENTLY c.i": Alone,
+	"ALTER TABLE c.parted DETACH PARTITION c.part CONCURRENTLY": Alone,
+	"CREATE DATABASE made": Alone, "DROP DATABASE other": Alone, "ALTER DATABASE other SET TABLESPACE pg_default": Alone,
+	"CREATE TABLESPACE made LOCATION '/nowhere'": Alone, "DROP TABLESPACE s1": Alone, "ALTER SYSTEM SET work_mem = '4MB'": Alone,
+	"CREATE SUBSCRIPTION made CONNECTION '' PUBLICATION p": Alone, "DROP SUBSCRIPTION made": Alone, "ALTER SUBSCRIPTION made REFRESH PUBLICATION": Alone,
+	"FROBNICATE": Alone, "$1": Alone, "WAIT FOR LSN '0/0'": Alone,
+}
+
+func TestClasses(t *testing.T) {
+	for sql, want := range classes {
+		if got := scanOne(t, sql); got.Class != want {
+			t.Errorf("%s: class %d, want %d", sql, got.Class, want)
+		}
+	}
+}
+
+// inBlock is what an Alone statement is refused with behind a check. Those of the
+// second list run there at times, which does no harm.
+const inBlock, inFunction = "25001", "2D000"
+
+var runsAtTimes = map[string]bool{
+	"REINDEX INDEX c.i": true,                                         // it needs to stand alone for a partitioned index only
+	"FROBNICATE":        true, "$1": true, "WAIT FOR LSN '0/0'": true, // syntax errors in these versions
+	"ALTER SUBSCRIPTION made REFRESH PUBLICATION":          true, // where there is none
+	"CREATE SUBSCRIPTION made CONNECTION '' PUBLICATION p": true, "DROP SUBSCRIPTION made": true,
+}
+
+const classSetup = `DROP SCHEMA IF EXISTS c CASCADE; CREATE SCHEMA c; CREATE TABLE c.t (a int PRIMARY KEY); CREATE INDEX i ON c.t (a);
+	CREATE MATERIALIZED VIEW c.m AS SELECT 1 AS a; CREATE UNIQUE INDEX ON c.m (a);
+	CREATE TABLE c.parted (a int) PARTITION BY LIST (a); CREATE TABLE c.part PARTITION OF c.parted FOR VALUES IN (1);
+	CREATE PROCEDURE c.commits() LANGUAGE plpgsql AS 'BEGIN COMMIT; END'`
+
+// Behind another statement of one text, as behind a check, real servers run what is
+// Ordinary, and refuse what is Alone.
+func TestClassesOnServers(t *testing.T) {
+	forEachServer(t, func(t *testing.T, major int, conn *pgconn.PgConn) {
+		mustRun(t, conn, `CREATE ROLE r1`)
+		mustRun(t, conn, `CREATE ROLE r2`)
+		mustRun(t, conn, `CREATE ROLE r3`)
+		mustRun(t, conn, `CREATE DATABASE other`)
+		mustRun(t, conn, `SET allow_in_place_tablespaces = on`)
+		mustRun(t, conn, `CREATE TABLESPACE s1 LOCATION ''`)
+		mustRun(t, conn, classSetup)
+		for sql, class := range classes {
+			if class != Ordinary && class != Alone {
+				continue
+			}
+			_, _ = run(t, conn, "ROLLBACK")
+			if class == Ordinary {
+				mustRun(t, conn, "DEALLOCATE ALL; PREPARE p AS SELECT 1; BEGIN; DECLARE c1 CURSOR FOR SELECT 1")
+				if _, state := run(t, conn, "SELECT 1; "+sql); state != "" {
+					t.Errorf("behind another statement of a block, %s is refused with %s", sql, state)
+				}
+				continue
+			}
+			if _, state := run(t, conn, "SELECT 1; "+sql); state != inBlock && state != inFunction && !runsAtTimes[sql] {
+				t.Errorf("behind another statement of its text, %s is answered with %q", sql, state)
+			}
+		}
+	})
+}
+
+// flagged has statements and their flags.
+var flagged = map[string]Flags{
+	"SELECT 1": 0, "SELECT 'wire' || 'fence'": 0, "SHOW x": 0, "SET a.b = 'c'": 0,
+
+	"SET wirefence.token = 'a=1'":          SetsVariable,
+	"SET SESSION WireFence.Token TO 'a=1'": SetsVariable, `SET "wirefence.token" = 'a=1'`: SetsVariable, "SET wirefence . token = ''": SetsVariable,
+	"SET LOCAL wirefence.token = 'a=1'": SetsVariable | Local, "SET LOCAL work_mem = '1MB'": Local, "RESET wirefence.token": SetsVariable,
+	"SHOW wirefence.token": SetsVariable, // it doesn't, but names it
+	"RESET ALL":            Resets, "reset all": Resets, "DISCARD ALL": Resets | DropsPrepared | Unlocks, "DISCARD PLANS": 0, "DISCARD TEMP": 0,
+	"SELECT set_config('wirefence.token', 'a=1', false)":                                       SetsVariable,
+	"SELECT set_config('wirefence.token', 'a=1', true)":                                        SetsVariable | Local,
+	"SELECT set_config('wirefence.token', 'a=1', true), 2":                                     SetsVariable | Local,
+	"SELECT set_config('wirefence.token', 'a=1', $1)":                                          SetsVariable,
+	"SELECT set_config('wirefence.token', f('x', true), false)":                                SetsVariable,
+	"SELECT set_config('wirefence.token', '', true), set_config('wirefence.token', '', false)": SetsVariable,
+	"INSERT INTO t SELECT set_config('wirefence.token', '', true)":                             SetsVariable,
+	"SELECT set_config('work_mem', '1MB', false)":                                              0,
+	"SELECT set_config(a, b, false) FROM t":                                                    SetsVariable,
+	"SELECT set_config($1, $2, false)":                                                         SetsVariable,
+	"SELECT set_config(E'wirefence\\056token', '', false)":                                     SetsVariable,
+	"SELECT set_config('wire' || 'fence.token', '', false)":                                    SetsVariable,
+	"SELECT pg_catalog.set_config ( 'wirefence.token' , '', false)":                            SetsVariable,
+	`SELECT "set_config"('wirefence.token', '', false)`:                                        SetsVariable,
+	`SELECT U&"\0073et_config"('x', '', false)`:                                                SetsVariable | Unlocks | Executes | NamesReadOnly,
+	"UPDATE pg_settings SET setting = '' WHERE name = 'x'":                                     SetsVariable,
+	"SELECT * FROM pg_settings":                                                                0,
+	"DO 'perform set_config(x, y, false)'":                                                     SetsVariable,
+
+	"SELECT pg_advisory_unlock(1)": Unlocks, "SELECT pg_advisory_unlock_all()": Unlocks, "SELECT pg_advisory_unlock_shared(1, 2)": Unlocks,
+	`SELECT "pg_advisory_unlock_all"()`: Unlocks, "SELECT PG_ADVISORY_UNLOCK(1)": Unlocks, "SELECT pg_advisory_lock(1)": 0, "DO 'perform pg_advisory_unlock(1)'": Unlocks,
+	`DO E'perform pg_advisory\x5funlock(1)'`: SetsVariable | Unlocks,
+
+	"EXECUTE p": Executes, "EXPLAIN ANALYZE EXECUTE p": Executes, "FETCH c": Executes, "MOVE c": Executes, "CREATE TABLE t AS EXECUTE p": Executes | Defines,
+	"DO 'execute x'": Executes,
+
+	"PREPARE p AS SELECT 1": Stores, "DECLARE c CURSOR FOR SELECT 1": Stores, "PREPARE p AS SELECT pg_advisory_unlock_all()": Stores | Unlocks,
+	"PREPARE p AS SELECT set_config('wirefence.token', '', false)": Stores | SetsVariable, "PREPARE TRANSACTION 'x'": 0,
+	"SET TRANSACTION SNAPSHOT 'x'": Imports, "SET TRANSACTION READ ONLY": 0, "DEALLOCATE ALL": DropsPrepared, "DEALLOCATE PREPARE ALL": DropsPrepared, "DEALLOCATE p": 0,
+	"RESET transaction_read_only": NamesReadOnly, "SET transaction_read_only = off": NamesReadOnly, "SELECT set_config('transaction_read_only', 'off', false)": NamesReadOnly,
+	"CREATE VIEW v AS SELECT 1": Defines, "ALTER TABLE t ADD a int": Defines, "CREATE FUNCTION f() RETURNS text LANGUAGE sql AS 'select set_config(a, b, true)'": Defines | SetsVariable,
+}
+
+func TestFlags(t *testing.T) {
+	for sql, want := range flagged {
+		if got := scanOne(t, sql); got.Flags != want {
+			t.Errorf("%s: flags %b, want %b", sql, got.Flags, want)
+		}
+	}
+}
+
+// Command words what a message calls a statement.
+func TestCommand(t *testing.T) {
+	for sql, want := range map[string]string{
+		"call p()": "CALL", "DO $$x$$": "DO", "create index concurrently i on t (a)": "CREATE INDEX CONCURRENTLY", "create unique index i on t (a)": "CREATE UNIQUE",
+		"vacuum full t": "VACUUM", "prepare transaction 'x'": "PREPARE TRANSACTION", "(select 1)": "the statement", "": "the statement", "alter system set x = 1": "ALTER SYSTEM",
+		"commit prepared 'x'": "COMMIT PREPARED",
+	} {
+		if got := Command([]byte(sql)); got != want {
+			t.Errorf("%q: %q, want %q", sql, got, want)
+		}
+	}
+}

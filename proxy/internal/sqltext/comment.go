@@ -1,0 +1,258 @@
+package sqltext
+
+import (
+	"bytes"
+
+	"github.com/wirefence/wirefence/fence"
+)
+
+// comment looks for fences in a comment's own text, in sqlcommenter's form: pairs
+// key='value' among anything else. A key of ours that has a = behind it and no
+// readable value is an error, never ignored; without a = it is prose. So is a key
+// of ours inside the value of another key an error: what wrote it did not encode
+// the value.
+func (s *Scanner) comment(text []byte) {
+	if s.found&mentionsFence == 0 || len(text) < len(fence.Variable) || s.result.FenceErr != nil {
+		return
+	}
+	for i := 0; i < len(text); {
+		if !isKeyByte[text[i]] {
+			i++
+			continue
+		}
+		end := i
+		for end < len(text) && isKeyByte[text[end]] {
+			end++
+		}
+		key := text[i:end]
+		value := skipBlanks(text, end)
+		i = end
+		if misspelt(key, text[end:]) {
+			s.result.FenceErr = malformed("a comment names wirefence and holds what looks like a fence, but not as wirefence.token='resource=token'")
+			return
+		}
+		if value >= len(text) || text[value] != '=' {
+			continue
+		}
+		value = skipBlanks(text, value+1)
+		ours := isOurs(key)
+		if !ours && isOurs(trimBeyond(key)) {
+			s.result.FenceErr = malformed("characters beyond ASCII stand close to its key in a comment")
+			return
+		}
+		last := valueEnd(text, value)
+		switch {
+		case ours && (last < 0 || goesOn(text, last)):
+			s.result.FenceErr = malformed("the value in a comment is not between single quotes")
+			return
+		case ours:
+			s.fence(text[value+1 : last-1])
+			i = last
+		case last >= 0 && holdsOurs(text[value:last]):
+			s.result.FenceErr = malformed("it stands inside the value of another key in a comment")
+			return
+		case last >= 0:
+			i = last
+		}
+	}
+}
+
+// misspelt reports whether a key, with what stands behind it, is a fence that went
+// wrong: it names wirefence, isn't wirefence.token, and a value follows it.
+func misspelt(key, behind []byte) bool {
+	ours := isOurs(key) || isOurs(trimBeyond(key))
+	if !ours && mentioned(key)&mentionsFence == 0 {
+		return false
+	}
+	if hasFolded(pad(key), "wirefence") && len(key) <= len("wirefence.") { // wirefence . token
+		at := skipBlanks(behind, 0)
+		for at < len(behind) && (isKeyByte[behind[at]] || class[behind[at]]&isBlank != 0) {
+			at++
+		}
+		behind = behind[at:]
+	}
+	at := skipBlanks(behind, 0)
+	switch {
+	case at >= len(behind):
+		return false
+	case behind[at] == '=':
+		return !ours
+	case behind[at] != ':':
+		return false
+	}
+	value := behind[skipBlanks(behind, at+1):]
+	if len(value) > 0 && (value[0] == '\'' || value[0] == '"') {
+		return true
+	}
+	if end := bytes.IndexAny(value, " \t\r\n\f\v"); end >= 0 {
+		value = value[:end] // prose may have a = later on
+	}
+	return bytes.IndexByte(value, '=') >= 0
+}
+
+// pad makes a short key long enough to be compared.
+func pad(key []byte) []byte {
+	if len(key) < len("wirefence") {
+		return []byte("         ")
+	}
+	return key
+}
+
+// innerComment looks for a fence in a comment within a comment, where none counts.
+func (s *Scanner) innerComment(text []byte) {
+	if s.found&mentionsFence != 0 && s.result.FenceErr == nil && holdsOurs(text) {
+		s.result.FenceErr = malformed("it stands in a comment inside another comment")
+	}
+}
+
+func malformed(reason string) error { return &fence.SyntaxError{Reason: reason} }
+
+// isKeyByte marks the bytes of which a key consists.
+var isKeyByte = func() (t [256]bool) {
+	for c := range t {
+		t[c] = class[c]&isIdent != 0 || c == '.' || c == '%' || c == '-'
+	}
+	return t
+}()
+
+func skipBlanks(text []byte, i int) int {
+	for i < len(text) && class[text[i]]&isSpace != 0 {
+		i++
+	}
+	return i
+}
+
+// isOurs reports whether a key is wirefence.token, in any case. Its dot may be
+// encoded; nobody encodes letters.
+func isOurs(key []byte) bool {
+	switch len(key) {
+	case len("wirefence.token"):
+		return hasFolded(key, "wirefence.token")
+	case len("wirefence%2etoken"):
+		return hasFolded(key, "wirefence%2etoken")
+	}
+	return false
+}
+
+// trimBeyond takes the bytes beyond ASCII off both ends of a key: a no-break
+// space looks like a space, and is none.
+func trimBeyond(key []byte) []byte {
+	for len(key) > 0 && key[0] >= 0x80 {
+		key = key[1:]
+	}
+	for len(key) > 0 && key[len(key)-1] >= 0x80 {
+		key = key[:len(key)-1]
+	}
+	return key
+}
+
+// holdsOurs reports whether text holds a key of ours with a = behind it.
+func holdsOurs(text []byte) bool {
+	for i := 0; i < len(text); {
+		if !isKeyByte[text[i]] {
+			i++
+			continue
+		}
+		end := i
+		for end < len(text) && isKeyByte[text[end]] {
+			end++
+		}
+		if next := skipBlanks(text, end); isOurs(text[i:end]) && next < len(text) && text[next] == '=' {
+			return true
+		}
+		i = end
+	}
+	return false
+}
+
+// valueEnd returns the offset past the quote that ends the value whose opening
+// quote should be at i, or -1. A backslash escapes a quote.
+func valueEnd(text []byte, i int) int {
+	if i >= len(text) || text[i] != '\'' {
+		return -1
+	}
+	for i++; i < len(text); i++ {
+		switch text[i] {
+		case '\\':
+			i++
+		case '\'':
+			return i + 1
+		}
+	}
+	return -1
+}
+
+// goesOn reports whether something stands close behind a value, as if it ended
+// too early.
+func goesOn(text []byte, i int) bool {
+	return i < len(text) && (isKeyByte[text[i]] || text[i] == '\'' || text[i] == '"')
+}
+
+// fence adds the fence of a value: the fence itself where it holds a =, else
+// URL-encoded.
+func (s *Scanner) fence(raw []byte) {
+	if bytes.Equal(raw, s.last.value) && len(raw) > 0 && s.last.resource == s.opt.DefaultResource {
+		s.addFence(s.last.fence, s.last.text)
+		return
+	}
+	value, err := s.decode(raw)
+	if err == nil {
+		var f fence.Fence
+		if f, err = fence.ParseWithDefault(string(value), s.opt.DefaultResource); err == nil {
+			s.last.value = append(s.last.value[:0], raw...)
+			s.last.resource, s.last.fence, s.last.text = s.opt.DefaultResource, f, f.String()
+			s.addFence(f, s.last.text)
+			return
+		}
+	}
+	s.result.FenceErr = err
+}
+
+func (s *Scanner) addFence(f fence.Fence, text string) {
+	switch {
+	case s.sum.IsZero():
+		s.sum, s.result.Fence = f, text
+		return
+	case text == s.result.Fence:
+		return
+	}
+	sum, err := s.sum.Merge(f)
+	if err != nil {
+		s.result.FenceErr = err
+		return
+	}
+	s.sum, s.result.Fence = sum, sum.String()
+}
+
+// decode takes sqlcommenter's escapes off a value, and its URL-encoding where
+// that hides the =.
+func (s *Scanner) decode(raw []byte) ([]byte, error) {
+	s.value = s.value[:0]
+	encoded := bytes.IndexByte(raw, '=') < 0
+	for i := 0; i < len(raw); i++ {
+		c := raw[i]
+		switch {
+		case c == '\\' && i+1 < len(raw):
+			i++
+			c = raw[i]
+		case c == '%' && encoded:
+			if i+2 >= len(raw) || unhex(raw[i+1]) < 0 || unhex(raw[i+2]) < 0 {
+				return nil, malformed("a percent sign is not followed by two hexadecimal digits")
+			}
+			c = byte(unhex(raw[i+1])<<4 | unhex(raw[i+2]))
+			i += 2
+		}
+		s.value = append(s.value, c)
+	}
+	return s.value, nil
+}
+
+func unhex(c byte) int {
+	switch c = lower[c]; {
+	case '0' <= c && c <= '9':
+		return int(c - '0')
+	case 'a' <= c && c <= 'f':
+		return int(c-'a') + 10
+	}
+	return -1
+}

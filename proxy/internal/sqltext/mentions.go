@@ -1,0 +1,142 @@
+package sqltext
+
+import (
+	"bytes"
+	"slices"
+)
+
+// mention is a set of the words that a text mentions.
+type mention uint8
+
+const (
+	mentionsFence mention = 1 << iota
+	mentionsSetConfig
+	mentionsSettings
+	mentionsUnicode
+	mentionsUnlock
+	mentionsReadOnly
+	mentionsExecute
+	mentionsPrepare
+)
+
+type needle struct {
+	word string
+	is   mention
+}
+
+// carriers are the words by one of which a session that carries nothing may come
+// to carry a fence; noticed are these and those by which a name may come to mean
+// another statement, or code be stored that releases locks; words are all that mean
+// something.
+var (
+	carriers = newSearch(needle{"wirefence", mentionsFence}, needle{"set_config", mentionsSetConfig}, needle{"pg_settings", mentionsSettings})
+	noticed  = newSearch(append(slices.Clone(carriers.needles), needle{"prepare", mentionsPrepare}, needle{"declare", mentionsPrepare}, needle{"advisory_unlock", mentionsUnlock})...)
+	words    = newSearch(append(slices.Clone(carriers.needles),
+		needle{"advisory_unlock", mentionsUnlock}, needle{"transaction_read_only", mentionsReadOnly}, needle{"execute", mentionsExecute}, needle{"prepare", mentionsPrepare})...)
+)
+
+// MentionOverlap is how many bytes of the chunk before must stand before a
+// chunk, so that Mentions misses nothing over a seam.
+const MentionOverlap = len("advisory_unlock") - 1
+
+// Mentions reports whether a text may carry a fence in a comment, change the session
+// variable, give a name another meaning or store code that releases locks: whether it
+// holds any of a few words, in any case and anywhere, or a U&" that could hide one. When
+// it doesn't, a session that carries nothing may forward it unread.
+func Mentions(chunk []byte) bool { return noticed.find(chunk, 0) != 0 }
+
+// MayCarry reports whether a text may carry a fence in a comment or change the session
+// variable.
+func MayCarry(chunk []byte) bool { return carriers.find(chunk, 0) != 0 }
+
+// mentioned returns all that text mentions.
+func mentioned(text []byte) mention { return words.find(text, ^mention(0)) }
+
+// window is how many letters of a needle decide how far a search may skip.
+const window = 5
+
+// search looks for several words at once. skips holds, for each pair of letters
+// (case and the upper bits dropped), how far the window may move when the pair
+// stands at its end: 0 where a needle may end its first five letters there. This is
+// Wu and Manber's search, with blocks of two bytes.
+type search struct {
+	needles []needle
+	skips   [1024]uint8
+}
+
+func newSearch(needles ...needle) *search {
+	s := &search{needles: needles}
+	for i := range s.skips {
+		s.skips[i] = window - 1
+	}
+	for _, n := range needles {
+		for j := 1; j < window; j++ {
+			at := pair(n.word[j-1], n.word[j])
+			s.skips[at] = min(s.skips[at], uint8(window-1-j))
+		}
+	}
+	return s
+}
+
+func pair(a, b byte) int { return int(a&31) | int(b&31)<<5 }
+
+// find returns what text mentions: the first word found if all is 0, else
+// everything.
+func (s *search) find(text []byte, all mention) (found mention) {
+	for i := window - 1; i < len(text); {
+		if skip := s.skips[int(text[i-1]&31)|int(text[i]&31)<<5]; skip != 0 {
+			i += int(skip)
+			continue
+		}
+		if found |= s.at(text[i-(window-1):]); found != 0 && all == 0 {
+			return found
+		}
+		i++
+	}
+	return found | unicodeAt(text)
+}
+
+// at returns the word that a text begins with.
+func (s *search) at(text []byte) mention {
+	for _, n := range s.needles {
+		if len(text) >= len(n.word) && hasFolded(text, n.word) {
+			return n.is
+		}
+	}
+	return 0
+}
+
+// unicodeAt looks for U&", the start of a name whose letters may be escaped.
+func unicodeAt(text []byte) mention {
+	for i := 0; ; i++ {
+		n := bytes.IndexByte(text[i:], '&')
+		if n < 0 {
+			return 0
+		}
+		i += n
+		if i > 0 && i+1 < len(text) && lower[text[i-1]] == 'u' && text[i+1] == '"' {
+			return mentionsUnicode
+		}
+	}
+}
+
+// hasFolded reports whether text starts with a lower-case word, in any case.
+func hasFolded(text []byte, word string) bool {
+	for i := 0; i < len(word); i++ {
+		if lower[text[i]] != word[i] {
+			return false
+		}
+	}
+	return true
+}
+
+// lower folds A to Z, as PostgreSQL folds names.
+var lower = func() (t [256]byte) {
+	for i := range t {
+		t[i] = byte(i)
+		if 'A' <= i && i <= 'Z' {
+			t[i] += 'a' - 'A'
+		}
+	}
+	return t
+}()
