@@ -84,8 +84,8 @@ func TestShortTimeoutsOfOthers(t *testing.T) {
 	}
 }
 
-// What the proxy asks at a login comes under the client's statement_timeout. If the
-// answer doesn't come, code that sets the variable is to be expected.
+// The search for code that sets the variable comes under the client's statement_timeout.
+// If it finds no end, such code is to be expected.
 func TestSettersInADatabaseThatDoesNotAnswer(t *testing.T) {
 	w := &world{suite.Database(t, 15), ""}
 	w.Exec(t, setter, "DO $$ BEGIN FOR i IN 1 .. 2000 LOOP EXECUTE format('CREATE FUNCTION many%s() RETURNS text LANGUAGE sql AS %L', i, 'SELECT ' || quote_literal(repeat('x', 2000))); END LOOP; END $$")

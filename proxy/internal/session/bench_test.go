@@ -105,6 +105,25 @@ func begun(tb testing.TB, variable string) *Session {
 // begunWith is begun with a configuration and events of the test's own.
 func begunWith(tb testing.TB, cfg Config, variable string, events Events) *Session {
 	tb.Helper()
+	s := greeted(cfg, events)
+	var out Out
+	for n := 0; !s.LoggedIn(); n++ {
+		sent := bytes.Clone(s.TakeToServer())
+		if n > 4 || len(sent) == 0 {
+			tb.Fatal("the login does not end")
+		}
+		rows := row(variable, "wirefence.check", "7", "at_home")
+		if !bytes.Contains(sent, []byte(trimmed(loginSQL))) {
+			rows = row("f")
+		}
+		s.FromServer(bytes.Replace(answers(sent, nil), noRefusal, rows, 1), &out)
+	}
+	return s
+}
+
+// greeted is a session that the server has let in, and whose questions at login are on
+// their way to it.
+func greeted(cfg Config, events Events) *Session {
 	at := time.Now()
 	databases := NewDatabases(func() time.Time { return at })
 	startup := &wire.Startup{Params: map[string]string{"user": "app"}}
@@ -120,17 +139,6 @@ func begunWith(tb testing.TB, cfg Config, variable string, events Events) *Sessi
 		message(wire.ReadyForQuery, "I"),
 	}, nil)
 	s.FromServer(hello, &out)
-	for n := 0; !s.LoggedIn(); n++ {
-		sent := bytes.Clone(s.TakeToServer())
-		if n > 4 || len(sent) == 0 {
-			tb.Fatal("the login does not end")
-		}
-		rows := row(variable, "wirefence.check", "7", "at_home")
-		if !bytes.Contains(sent, []byte(trimmed(loginSQL))) {
-			rows = row("f")
-		}
-		s.FromServer(bytes.Replace(answers(sent, nil), noRefusal, rows, 1), &out)
-	}
 	return s
 }
 

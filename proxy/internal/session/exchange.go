@@ -29,6 +29,9 @@ const (
 	storedSQL   = "SELECT wirefence.stored_code_interferes()"
 	// inReadCommitted goes before a hold in one simple query.
 	inReadCommitted = "SET TRANSACTION ISOLATION LEVEL READ COMMITTED, READ WRITE;"
+	// untimed goes before a question at login that took longer than the client lets a
+	// statement take.
+	untimed = "SET LOCAL statement_timeout = 0;"
 )
 
 // Names of the proxy's own statements and portal. They are never the unnamed
@@ -69,6 +72,7 @@ type exchange struct {
 	filled   bool // the session variable holds a fence
 	err      *wire.Error
 	raised   bool // by a function of the schema, which has counted it
+	again    int  // how often the question was repeated
 }
 
 func (s *Session) push(kind ledger.Kind, by role) *note {
@@ -79,12 +83,10 @@ func (s *Session) push(kind ledger.Kind, by role) *note {
 
 // appendExchange appends a question with its Sync.
 func (s *Session) appendExchange(dst []byte, sql string, by role) []byte {
-	s.own = exchange{by: by}
 	if s.walsender { // which knows no extended queries
-		dst = wire.AppendQuery(dst, sql)
-		s.push(ledger.Query, by)
-		return dst
+		return s.appendSimple(dst, sql, by)
 	}
+	s.own = exchange{by: by}
 	// A check that failed has left its portal to the aborted transaction.
 	dst = wire.AppendClose(dst, 'P', portalName)
 	s.push(ledger.Close, ours)
@@ -102,6 +104,14 @@ func (s *Session) appendExchange(dst []byte, sql string, by role) []byte {
 	s.push(ledger.Close, ours)
 	dst = wire.AppendSync(dst)
 	s.push(ledger.Sync, by)
+	return dst
+}
+
+// appendSimple appends a question as a simple query.
+func (s *Session) appendSimple(dst []byte, sql string, by role) []byte {
+	s.own = exchange{by: by}
+	dst = wire.AppendQuery(dst, sql)
+	s.push(ledger.Query, by)
 	return dst
 }
 
@@ -143,10 +153,7 @@ func (s *Session) appendTake(dst []byte, by policy.Carrier) []byte {
 	if !s.hold.simple {
 		return s.appendExchange(dst, string(s.cfg.call.appendHold(nil, &by, has)), takes)
 	}
-	s.own = exchange{by: takes}
-	dst = wire.AppendQuery(dst, inReadCommitted+string(s.cfg.call.appendHold(nil, &by, has)))
-	s.push(ledger.Query, takes)
-	return dst
+	return s.appendSimple(dst, inReadCommitted+string(s.cfg.call.appendHold(nil, &by, has)), takes)
 }
 
 // appendGiveBack gives the hold back. From here on the session holds nothing.

@@ -71,8 +71,27 @@ func (s *Session) isOwnBackend(pid string) bool {
 	return len(s.key) >= 4 && strconv.FormatUint(uint64(binary.BigEndian.Uint32([]byte(s.key))), 10) == pid
 }
 
+// askAgain repeats a question that the client's statement_timeout has ended, without
+// it. What is asked last has an answer that is safe to assume, and can take long.
+func (s *Session) askAgain(by role) bool {
+	const tries = 5 // the timeout still counts for the SET
+	if by == asksStored || s.own.err == nil || s.own.err.Code != "57014" || s.own.again == tries {
+		return false
+	}
+	again, sql := s.own.again+1, loginSQL
+	if by == asksInitial {
+		sql = initialSQL
+	}
+	s.toward = s.appendSimple(s.toward, untimed+trimmed(sql), by)
+	s.own.again = again
+	return true
+}
+
 // nextQuestion handles the end of one of the questions at login.
 func (s *Session) nextQuestion(by role) bool {
+	if s.askAgain(by) {
+		return false
+	}
 	if by == asksLogin {
 		s.db = s.databases.find(s.reached)
 		if s.own.err != nil || !s.own.answered {
@@ -87,7 +106,13 @@ func (s *Session) nextQuestion(by role) bool {
 		}
 	}
 	if by == asksInitial {
-		s.startup = s.startup || s.own.err != nil || s.own.outcome != ""
+		s.startup = s.startup || s.own.outcome != ""
+		if s.own.err != nil && s.turnAway(wire.Error{
+			Message: "whether a fence is set for the role or the database could not be read", Detail: s.own.err.Message,
+			Hint: "Log in again. If no pooler gives server connections to other clients, say pooling=session in WIREFENCE_UPSTREAM: then this isn't asked.",
+		}) {
+			return false
+		}
 	}
 	if by == asksStored {
 		if s.own.err == nil && s.own.answered {
@@ -115,15 +140,21 @@ func (s *Session) admit(carried bool) {
 	if !s.startup || !s.pooled && carried {
 		return
 	}
-	e := wire.Error{
-		Code: string(fence.CannotBeFenced), Message: "a fence in the startup packet, or set for a role or database, does not reach each transaction",
-		Detail: pooledDetail, Hint: pooledHint,
-	}
+	s.turnAway(wire.Error{
+		Message: "a fence in the startup packet, or set for a role or database, does not reach each transaction",
+		Detail:  pooledDetail, Hint: pooledHint,
+	})
+}
+
+// turnAway ends a login with WF006, except in shadow mode.
+func (s *Session) turnAway(e wire.Error) bool {
+	e.Code = string(fence.CannotBeFenced)
 	if s.shadowed(&e) {
-		return
+		return false
 	}
 	s.events.Refused(Refusal{State: fence.CannotBeFenced, Message: e.Message, Detail: e.Detail})
 	s.End(e)
+	return true
 }
 
 // hasSchema reports whether the database has wirefence's functions: it had them at

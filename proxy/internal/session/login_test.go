@@ -1,6 +1,13 @@
 package session
 
-import "testing"
+import (
+	"bytes"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/wirefence/wirefence/fence"
+)
 
 // A pooler may have given the database another name than the one that the client
 // came by.
@@ -8,5 +15,53 @@ func TestTheDatabaseNamesItself(t *testing.T) {
 	s := begun(t, "")
 	if got := s.Reached(); got != "at_home" {
 		t.Errorf("the session is in %q", got)
+	}
+}
+
+// A client may let no statement take long. What the proxy asks is asked again without
+// that, and a session of which the proxy learns nothing is told so.
+func TestALoginOfAClientWithoutPatience(t *testing.T) {
+	for _, c := range []struct {
+		name    string
+		fails   int // so many answers in a row
+		pooling Pooling
+		refused string
+	}{
+		{"once", 1, PoolingUnknown, ""},
+		{"often", 5, PoolingUnknown, ""},
+		{"always, and it may be pooled", 1000, PoolingUnknown, "could not be read"},
+		{"always, and it is not pooled", 1000, PoolingSession, ""},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			events := &noted{}
+			s := greeted(Config{Pooling: c.pooling}, events)
+			var out Out
+			for n := 0; !s.LoggedIn() && s.Farewell() == nil; n++ {
+				sent := bytes.Clone(s.TakeToServer())
+				if n > 30 || len(sent) == 0 {
+					t.Fatal("the login does not end")
+				}
+				if again := strings.Contains(string(sent), untimed); again != (n > 0 && n <= min(c.fails, 5)) && c.fails <= 5 {
+					t.Errorf("question %d: %q", n, sent)
+				}
+				switch {
+				case n < c.fails:
+					s.FromServer(slices.Concat(fails("57014"), ready("I")), &out)
+				case bytes.Contains(sent, []byte(trimmed(loginSQL))):
+					s.FromServer(slices.Concat(done("SET"), row("", "wirefence.check", "7", "at_home"), done("SELECT 1"), ready("I")), &out)
+				default:
+					s.FromServer(bytes.Replace(answers(sent, nil), noRefusal, row("f"), 1), &out)
+				}
+			}
+			if c.refused == "" {
+				if s.Farewell() != nil {
+					t.Errorf("refused: %v", s.Farewell())
+				}
+				return
+			}
+			if e := s.Farewell(); e == nil || e.Code != string(fence.CannotBeFenced) || !strings.Contains(e.Message, c.refused) || len(events.refused) != 1 {
+				t.Errorf("got %v, told %v", e, events.refused)
+			}
+		})
 	}
 }
