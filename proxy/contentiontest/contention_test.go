@@ -72,10 +72,10 @@ func TestContention(t *testing.T) {
 			if err := c.run(t.Context(), all()); err != nil {
 				t.Fatal(err)
 			}
-			t.Logf("-seed %d\n%s", c.seed, c.report())
 			for _, fault := range c.faults {
 				t.Error(fault)
 			}
+			t.Logf("-seed %d\n%s", c.seed, c.report())
 			if c.sideBySide < 2 {
 				t.Error("no two writers ever held one resource together")
 			}

@@ -52,6 +52,11 @@ func (h held) mayBeEnded() bool {
 	return revoking > h.revoked
 }
 
+// mayHaveIdled reports whether the session could have held the transaction's fence
+// beyond its end, for so long that a takeover ends it whatever preempt_after is. A
+// holder that has just gone idle meets that on a machine that keeps it waiting.
+func (h held) mayHaveIdled() bool { return time.Since(h.began) >= moment }
+
 // fate is how a transaction ended.
 type fate int
 
@@ -103,7 +108,8 @@ func (w *writer) attempt(ctx context.Context, p plan) fate {
 	sql := p.statements(w.number, w.tx, t)
 	at, err := w.send(ctx, p, sql)
 	w.recent[p.way()] = append([]held{h}, w.recent[p.way()][:min(3, len(w.recent[p.way()]))]...)
-	f, fault := w.judge(p, t, err)
+	idle := p.proxied && (p.joined || at == sql[0]) // nothing of it need have run
+	f, fault := w.judge(p, t, err, idle)
 	if fault != "" && ctx.Err() == nil {
 		w.fault("%s: %s\nat %s\nof %v, transaction %d:\n  %s", fault, describe(err), at, p, w.tx, strings.Join(sql, ";\n  "))
 	}
@@ -200,8 +206,9 @@ func (w *writer) close() {
 
 var detail = regexp.MustCompile(`^Resource "doc:(\d+)": presented token (\d+), current token (\d+)`)
 
-// judge says how a transaction ended, and what is wrong with that.
-func (w *writer) judge(p plan, t tokens, err error) (fate, string) {
+// judge says how a transaction ended, and what is wrong with that. idle says that the
+// session was between two transactions until then.
+func (w *writer) judge(p plan, t tokens, err error, idle bool) (fate, string) {
 	if err == nil {
 		return committed, ""
 	}
@@ -211,7 +218,8 @@ func (w *writer) judge(p plan, t tokens, err error) (fate, string) {
 		return faulty, "a transaction takes too long"
 	case !isPg || pgErr.Code == "57P01":
 		// Who is ended may have come to an end by itself just before.
-		if !slices.ContainsFunc(w.recent[p.way()], held.mayBeEnded) {
+		due := func(h held) bool { return h.mayBeEnded() || idle && h.mayHaveIdled() }
+		if !slices.ContainsFunc(w.recent[p.way()], due) {
 			return ended, "a backend was ended that had been in nobody's way"
 		}
 		return ended, ""
