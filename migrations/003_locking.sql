@@ -224,7 +224,7 @@ $$;
 -- after its begin. Locks of the application's own may be part of a circle, too, and
 -- who waits for them may have looked already: so nobody waits again for ever.
 CREATE FUNCTION wirefence.queue(resource text, mode text, milliseconds bigint, INOUT circles integer, OUT granted boolean)
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET lock_timeout = 0
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET lock_timeout = 0 SET client_min_messages = error
 AS $$
 DECLARE
     last_look CONSTANT integer := 10;
@@ -247,7 +247,11 @@ BEGIN
             granted := true;
             RETURN;
         EXCEPTION
-            WHEN lock_not_available THEN NULL;
+            WHEN lock_not_available THEN
+                -- Granted in that moment it is the session's, whom no rollback takes it from.
+                IF mode = 'session' THEN
+                    PERFORM pg_advisory_unlock_shared(wirefence.lock_key(resource));
+                END IF;
             WHEN deadlock_detected THEN circles := circles + 1;
         END;
         out_of_order := coalesce(out_of_order, wirefence.out_of_order(resource));

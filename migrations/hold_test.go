@@ -312,6 +312,27 @@ func TestHoldersOfSeveralResourcesDoNotDeadlock(t *testing.T) {
 	})
 }
 
+// A lock may be granted in the moment in which the wait for it is given up, to look for
+// deadlocks. It is given back all the same.
+func TestAWaitThatIsGivenUpKeepsNoLock(t *testing.T) {
+	onEach(t, func(t *testing.T, db database) {
+		mustExec(t, db.app(t), "SELECT wirefence.check('orders=1')")
+		mustExec(t, db.admin(t), "ALTER DATABASE "+db.name+" SET deadlock_timeout = '1ms'")
+		app, taking := db.app(t), db.admin(t)
+		for range 300 {
+			mustExec(t, taking, "SELECT pg_advisory_lock(wirefence.lock_key('orders'))")
+			waiting := make(chan error, 1)
+			go func() { waiting <- exec(app, "SELECT wirefence.hold('orders=1')") }()
+			mustExec(t, taking, "SELECT pg_sleep(0.002 + random() * 0.004), pg_advisory_unlock(wirefence.lock_key('orders'))")
+			wantCode(t, <-waiting, "")
+			mustExec(t, app, "SELECT wirefence.unhold('orders=1', NULL)")
+			if n := value[int](t, taking, "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'"); n != 0 {
+				t.Fatalf("%d locks are left", n)
+			}
+		}
+	})
+}
+
 // A backend's own locks don't conflict with each other: whoever holds takes over only
 // behind unhold.
 func TestAHolderCanNotTakeOverFromItself(t *testing.T) {
