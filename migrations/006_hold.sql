@@ -135,6 +135,54 @@ BEGIN
 END
 $$;
 
+-- hold_or_check goes ahead of a statement: it holds the fence for the session, or where it
+-- can't be held checks it for the transaction. It returns held, or what check returns; apart
+-- instead of null where the transaction isn't READ COMMITTED: a hold must be asked for in one
+-- that is. With required null it checks nothing, and a refusal isn't counted.
+--
+-- The frequent case, one current token of a plain name whose lock is free, is decided
+-- here.
+CREATE FUNCTION wirefence.hold_or_check(fence text, default_resource text, held text, required boolean) RETURNS text
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    carried text := coalesce(fence, nullif(current_setting('wirefence.token', true), ''));
+    key bigint;
+    taken boolean;
+BEGIN
+    IF held IN ('nothing', 'same') AND default_resource IS NULL AND strpos(carried, ',') = 0 AND strpos(carried, '%') = 0
+       AND current_setting('transaction_isolation') = 'read committed' AND (fence IS NULL OR NOT wirefence.any_guards()) AND NOT pg_is_in_recovery() THEN
+        key := wirefence.lock_key(split_part(carried, '=', 1));
+        IF held = 'same' THEN
+            PERFORM pg_advisory_unlock_shared(key), pg_advisory_unlock_shared((key >> 32)::integer, (key & 4294967295)::bit(32)::integer);
+        END IF;
+        IF pg_try_advisory_lock_shared((key >> 32)::integer, (key & 4294967295)::bit(32)::integer) AND pg_try_advisory_lock_shared(key) THEN
+            PERFORM FROM wirefence.resource_locks AS l
+            WHERE l.resource_id = split_part(carried, '=', 1) AND (l.fence = carried OR l.sourced_fence = carried);
+            IF FOUND THEN
+                RETURN 'held';
+            END IF;
+        END IF;
+        PERFORM wirefence.unhold(), wirefence.unhold_marks(ARRAY[key]);
+    ELSIF held = 'same' THEN
+        PERFORM wirefence.give_back(fence, default_resource);
+    ELSIF held IS DISTINCT FROM 'nothing' THEN
+        PERFORM wirefence.unhold();
+    END IF;
+    IF required IS NULL THEN
+        PERFORM wirefence.observing(true);
+        taken := wirefence.hold_now(fence, default_resource);
+        PERFORM wirefence.observing(false);
+        RETURN CASE WHEN taken THEN 'held' END;
+    ELSIF current_setting('transaction_isolation') NOT IN ('read committed', 'read uncommitted') THEN
+        RETURN coalesce(wirefence.check(fence, default_resource, required, false), 'apart');
+    ELSIF NOT pg_is_in_recovery() AND wirefence.hold_now(fence, default_resource) THEN
+        RETURN 'held';
+    END IF;
+    RETURN wirefence.check(fence, default_resource, required, false);
+END
+$$;
+
 -- hold tests every pair of a fence for the session, until unhold or the next hold. While
 -- it is held, no token of these resources is superseded. It gives back
 -- what the session holds and asks anew, so a waiting takeover gets in between. A null
@@ -151,39 +199,8 @@ $$;
 --
 -- The verdict outlives the transaction, so it must not be read in an older snapshot.
 CREATE FUNCTION wirefence.hold(fence text, default_resource text, held text DEFAULT NULL) RETURNS boolean
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
-AS $$
-DECLARE
-    carried text := coalesce(fence, nullif(current_setting('wirefence.token', true), ''));
-    key bigint;
-    taken boolean;
-BEGIN
-    -- The frequent case: one current token of a plain name, whose lock is free.
-    IF held IN ('nothing', 'same') AND default_resource IS NULL AND strpos(carried, ',') = 0 AND strpos(carried, '%') = 0
-       AND current_setting('transaction_isolation') = 'read committed' AND (fence IS NULL OR NOT wirefence.any_guards()) AND NOT pg_is_in_recovery() THEN
-        key := wirefence.lock_key(split_part(carried, '=', 1));
-        IF held = 'same' THEN
-            PERFORM pg_advisory_unlock_shared(key), pg_advisory_unlock_shared((key >> 32)::integer, (key & 4294967295)::bit(32)::integer);
-        END IF;
-        IF pg_try_advisory_lock_shared((key >> 32)::integer, (key & 4294967295)::bit(32)::integer) AND pg_try_advisory_lock_shared(key) THEN
-            PERFORM FROM wirefence.resource_locks AS l
-            WHERE l.resource_id = split_part(carried, '=', 1) AND (l.fence = carried OR l.sourced_fence = carried);
-            IF FOUND THEN
-                RETURN true;
-            END IF;
-        END IF;
-        PERFORM wirefence.unhold(), wirefence.unhold_marks(ARRAY[key]);
-    ELSIF held = 'same' THEN
-        PERFORM wirefence.give_back(fence, default_resource);
-    ELSIF held IS DISTINCT FROM 'nothing' THEN
-        PERFORM wirefence.unhold();
-    END IF;
-    PERFORM wirefence.observing(true);
-    taken := wirefence.hold_now(fence, default_resource);
-    PERFORM wirefence.observing(false);
-    RETURN taken;
-END
-$$;
+LANGUAGE sql VOLATILE
+RETURN wirefence.hold_or_check(fence, default_resource, held, NULL) IS NOT NULL;
 
 -- unhold gives back a fence that the session is known to hold, and nothing else. A null
 -- fence is the session variable's.
@@ -226,4 +243,4 @@ END
 $$;
 
 GRANT EXECUTE ON FUNCTION wirefence.hold(text, text, text), wirefence.hold(text), wirefence.unhold(), wirefence.unhold(text, text),
-    wirefence.before_hold(text, text) TO PUBLIC;
+    wirefence.hold_or_check(text, text, text, boolean), wirefence.before_hold(text, text) TO PUBLIC;

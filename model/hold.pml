@@ -25,12 +25,14 @@
 #define EACH(k) k : 0 .. SESSIONS - 1
 #define AT(k) (i * PIPE + (k))
 
-/* What a group brings with it: nothing, a check, or it is an exchange of the
+/* What a group brings with it: nothing, a check, a hold, or it is an exchange of the
  * proxy's own that takes the hold or gives it back. */
 #define BARE 0
 #define CHECK 1
 #define HOLD 2
 #define BACK 3
+#define JOINT 4      /* the hold is asked for ahead of the group's own write */
+#define TAKES(e) (e == HOLD || e == JOINT)
 
 /* The statement of a group. */
 #define WRITE 0
@@ -91,7 +93,7 @@ bool kept[SESSIONS];
 #endif
 
 /* --- The network: groups that were sent, and their answers in their places --- */
-byte what[SESSIONS * PIPE];  /* BARE, CHECK, HOLD, BACK */
+byte what[SESSIONS * PIPE];  /* BARE, CHECK, HOLD, BACK, JOINT */
 byte text[SESSIONS * PIPE];  /* the statement; in an answer: 1 for success */
 byte fence[SESSIONS * PIPE]; /* of the group; in an answer: how the transaction stands */
 byte out[SESSIONS];          /* groups without an answer that the proxy has read */
@@ -233,7 +235,7 @@ inline serve_queue() {
     :: stop[j] == QUEUED ->
        stop[j] = GRANTED;
        if
-       :: what[j * PIPE + done[j]] == HOLD -> session[j] = true
+       :: TAKES(what[j * PIPE + done[j]]) -> session[j] = true
        :: else -> lock_for_transaction(j)
        fi
     :: else
@@ -260,7 +262,7 @@ inline die() {
 #define SWAP(v) n = v[0]; v[0] = v[1]; v[1] = n
 #define KEY(k) (tx[k] + 3 * (xact[k] + 3 * (session[k] + 2 * (top[k] + 3 * (sub[k] + 3 * (stop[k] + 5 * (out[k] + 3 * (done[k] + 3 * \
   (counts[k] + 2 * (may[k] + 2 * (spoiled[k] + 2 * (known[k] + 3 * (old[k] + 2 * (set[k] + 2 * (savepoint[k] + 2 * held[k])))))))))))))))
-#define GROUPS(k) (what[k * PIPE] + 4 * (text[k * PIPE] + 16 * (fence[k * PIPE] + 4 * (what[k * PIPE + PIPE - 1] + 4 * (text[k * PIPE + PIPE - 1] + 16 * fence[k * PIPE + PIPE - 1])))))
+#define GROUPS(k) (what[k * PIPE] + 5 * (text[k * PIPE] + 16 * (fence[k * PIPE] + 4 * (what[k * PIPE + PIPE - 1] + 5 * (text[k * PIPE + PIPE - 1] + 16 * fence[k * PIPE + PIPE - 1])))))
 inline canon() {
   if
   :: KEY(0) > KEY(1) || (KEY(0) == KEY(1) && GROUPS(0) > GROUPS(1)) ->
@@ -331,7 +333,7 @@ end:
           :: CANCELLED -> was_cancelled(); ok = false
           fi;
           goto answered
-       :: e == HOLD ->
+       :: TAKES(e) ->
 #ifndef KEEPS_LOCK
           let_go();
 #endif
@@ -341,6 +343,8 @@ end:
           if
           :: wanted && !HAS(i) -> stop[i] = QUEUED; goto settled
           :: else -> session[i] = true; goto verdict
+          :: e == JOINT && (!wanted || HAS(i)) -> /* it can't be held: a check */
+             e = CHECK; what[AT(done[i])] = CHECK; lock_for_transaction(i); goto verdict
           fi
        :: e == CHECK && tx[i] == FAILED -> goto failed /* 25P02 */
        :: e == CHECK && tx[i] != FAILED ->
@@ -358,14 +362,15 @@ end:
 verdict:
        stale = (f == STALE || f == VARIABLE && old[i]);
 #ifdef SNAPSHOT
-       if :: e == HOLD && stop[i] == GRANTED -> stale = seen[i] :: else fi;
+       if :: TAKES(e) && stop[i] == GRANTED -> stale = seen[i] :: else fi;
        seen[i] = false;
 #endif
        stop[i] = BETWEEN;
        if
        :: CANCELLED -> was_cancelled(); goto failed /* the lock stays: the session's, or the failed transaction's */
        :: !stale && e == HOLD -> printf("  s%d: holds\n", i); goto answered
-       :: stale && e == HOLD ->
+       :: !stale && e == JOINT -> printf("  s%d: holds, and goes on\n", i); goto statement
+       :: stale && TAKES(e) ->
           printf("  s%d: hold refused\n", i);
 #ifndef RAISE_KEEPS
           let_go();
@@ -490,7 +495,7 @@ settled:
 #ifdef NO_PAUSE
 #define ONE_BY_ONE true
 #else
-#define ONE_BY_ONE (out[i] == 0 || what[AT(0)] == HOLD)
+#define ONE_BY_ONE (out[i] == 0 || TAKES(what[AT(0)]))
 #endif
 #define MAY_SEND (!came || HAS(i) && !GIVE_BACK_FIRST && ONE_BY_ONE)
 #define MUST_END (came && known[i] != IDLE)
@@ -535,17 +540,17 @@ end:
        what[AT(PIPE - 1)] = 0; text[AT(PIPE - 1)] = 0; fence[AT(PIPE - 1)] = 0;
        if
 #ifdef FAILURE_COUNTS
-       :: e == HOLD && !spoiled[i] -> counts[i] = true
+       :: TAKES(e) && !spoiled[i] -> counts[i] = true
 #else
-       :: e == HOLD && ok && !spoiled[i] -> counts[i] = true; printf("s%d: counts\n", i)
+       :: TAKES(e) && ok && !spoiled[i] -> counts[i] = true; printf("s%d: counts\n", i)
 #endif
 #ifdef FORGETS
-       :: e == HOLD && !ok -> counts[i] = false; may[i] = false
+       :: TAKES(e) && !ok -> counts[i] = false; may[i] = false
 #endif
        :: e == BACK && ok -> counts[i] = false; may[i] = false
        :: else
        fi;
-       spoiled[i] = spoiled[i] && e != HOLD;
+       spoiled[i] = spoiled[i] && !TAKES(e);
        settle() }
 
   /* An exchange of its own: the hold is given back. */
@@ -574,7 +579,10 @@ end:
        OUTSIDE
 #endif
        -> choose_fence();
-       send(HOLD, 0, f);
+       if
+       :: send(HOLD, 0, f)
+       :: !MUST_END && MAY_SEND -> send(JOINT, WRITE, f)
+       fi;
        held[i] = f; may[i] = true; spoiled[i] = false;
 #ifdef COUNTS_AT_ONCE
        counts[i] = true;
@@ -629,7 +637,7 @@ end:
           counts[i] = false;
 #endif
 #ifndef UNLOCK_UNSPOILED
-          spoiled[i] = (what[AT(0)] == HOLD);
+          spoiled[i] = TAKES(what[AT(0)]);
 #endif
           named[i] = named[i] || s == NAME_IT
        :: s == SET ->
@@ -637,7 +645,7 @@ end:
           counts[i] = false;
 #endif
 #ifndef SET_UNSPOILED
-          spoiled[i] = (what[AT(0)] == HOLD);
+          spoiled[i] = TAKES(what[AT(0)]);
 #endif
           skip
        :: else

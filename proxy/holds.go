@@ -25,6 +25,10 @@ type kept struct {
 	at time.Time
 }
 
+// together is how long the keeper sleeps beyond the first session's time, to come to
+// several in one go.
+const together = 5 * time.Millisecond
+
 func newKeeper() *keeper { return &keeper{wake: make(chan struct{}, 1)} }
 
 // add has a session come up at a time. It is called under the session's lock.
@@ -77,7 +81,7 @@ func (k *keeper) run(stop <-chan struct{}) {
 		if left < 0 {
 			left = time.Hour
 		}
-		timer.Reset(left)
+		timer.Reset(left + together)
 		select {
 		case <-timer.C:
 		case <-k.wake:

@@ -20,7 +20,11 @@ func Decide(f *Facts, m *Message, checks []int) Action {
 	if r, refused := f.forbidden(m, by); refused {
 		return Action{Do: Refuse, By: by, Refusal: r}
 	}
-	if a, ahead := f.ahead(m, by); ahead {
+	a, ahead := f.ahead(m, by)
+	if ahead && a.Do == Take && f.joins(m, by) {
+		return Action{By: by, Checks: firstOnly, Takes: true, Covers: true}
+	}
+	if ahead {
 		return a
 	}
 	if f.Shadow && !f.Schema || m.Kind == Opens {
@@ -48,7 +52,7 @@ func Decide(f *Facts, m *Message, checks []int) Action {
 	case f.Counts(by) && discards(m) && f.block() == BlockUnknown && f.Outstanding > 0:
 		return Action{Do: Wait} // whether it begins a transaction decides
 	}
-	a := f.weave(m, by, setter, checks)
+	a = f.weave(m, by, setter, checks)
 	a.Guards, a.Guard = guards, guard
 	return a
 }
@@ -163,6 +167,21 @@ func (f *Facts) ahead(m *Message, by Carrier) (Action, bool) {
 	return Action{}, false
 }
 
+// joins reports whether the hold can be asked for in the message's own group, ahead of its
+// first statement: if that raises, the group is skipped. What may end either a hold or a
+// check in the middle is no part of such a group's first message.
+func (f *Facts) joins(m *Message, by Carrier) bool {
+	if f.Apart || !by.Carries() || m.Kind == FunctionCall || m.Kind == Opens || len(m.Statements) == 0 {
+		return false
+	}
+	for i := range m.Statements {
+		if st := &m.Statements[i]; st.Class != sqltext.Ordinary || loses(st, by) || changesFence(st) || st.Flags.Has(sqltext.Imports) {
+			return false
+		}
+	}
+	return true
+}
+
 // names reports whether a message names wirefence, or what may set its variable.
 func names(m *Message) bool {
 	for i := range m.Statements {
@@ -232,7 +251,7 @@ func (f *Facts) alone(m *Message, by Carrier) Action {
 		return refuse(fence.CannotBeFenced, NotShared, 0) // it would release what covers it
 	case f.Counts(by):
 		return Action{By: by, Covers: true}
-	case f.Outstanding > 0 || f.Hold.State == Taking:
+	case f.Outstanding > 0 || f.Hold.State == Taking && !(f.Batch.Open && f.Batch.Took):
 		return Action{Do: Wait}
 	case !by.Carries() || answer == Empty:
 		if f.Required {

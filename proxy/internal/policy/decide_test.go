@@ -44,6 +44,7 @@ func old(f *Facts)         { f.Major = 15 }
 func fenced(f *Facts)      { f.Fenced = true }
 func named(f *Facts)       { f.NamedFence = true }
 func over(f *Facts)        { f.Hold.Over = true }
+func apart(f *Facts)       { f.Apart = true }
 
 func last(by Carrier) func(*Facts)     { return func(f *Facts) { f.Last = by } }
 func told(answer Answer) func(*Facts)  { return func(f *Facts) { f.Answer = answer } }
@@ -61,6 +62,15 @@ func pipelined(f *Facts) { f.Outstanding, f.Quiet = 1, false }
 // batched: a batch is open in which nothing has run, and batchRan one in which something has.
 func batched(f *Facts)  { f.Batch, f.Quiet = Batch{Open: true, Block: f.Block}, false }
 func batchRan(f *Facts) { batched(f); f.Batch.Ran, f.Batch.Block = true, BlockUnknown }
+
+// batchTook: a batch whose first message has asked for the hold.
+func batchTook(by Carrier) func(*Facts) {
+	return func(f *Facts) {
+		batchRan(f)
+		f.Batch.Took, f.Batch.Taken, f.Batch.By = true, true, by
+		taking(by)(f)
+	}
+}
 func batchChecked(by Carrier) func(*Facts) {
 	return func(f *Facts) { batchRan(f); f.Batch.Checked, f.Batch.By = true, by }
 }
@@ -99,6 +109,9 @@ func outcome(a Action) string {
 	}
 	if a.Guards {
 		text += fmt.Sprintf(", guard %d", a.Guard)
+	}
+	if a.Takes {
+		text += ", takes"
 	}
 	if a.Covers {
 		text += ", covered"
@@ -233,15 +246,24 @@ func TestBatches(t *testing.T) {
 func TestHolds(t *testing.T) {
 	judge(t, map[string]row{
 		"an isolated statement is checked":         {situation(), saying(insert), "forward, checks 0, covered"},
-		"a busy session takes":                     {situation(busy), saying(insert), "take"},
-		"with a comment":                           {situation(last(comment)), saying(signed), "take"},
-		"with a stamp":                             {situation(leased, busy), saying(insert), "take"},
+		"a busy session takes":                     {situation(busy), saying(insert), "forward, checks 0, takes, covered"},
+		"with a comment":                           {situation(last(comment)), saying(signed), "forward, checks 0, takes, covered"},
+		"with a stamp":                             {situation(leased, busy), saying(insert), "forward, checks 0, takes, covered"},
 		"not another's":                            {situation(last(other)), saying(signed), "forward, checks 0, covered"},
 		"not in a block":                           {situation(busy, inBlock), saying(insert), "forward, checks 0, covered"},
 		"not while something is outstanding":       {situation(busy, pipelined), saying(insert), "forward, checks 0, covered"},
 		"not in a batch":                           {situation(busy, batched), as(Execute, insert), "forward, checks 0, covered"},
-		"ahead of a batch":                         {situation(busy), as(Bind, insert), "take"},
+		"ahead of a batch":                         {situation(busy), as(Bind, insert), "forward, checks 0, takes, covered"},
 		"ahead of a Describe":                      {situation(busy), &Message{Kind: Opens}, "take"},
+		"apart, where the isolation level asks it": {situation(busy, apart), saying(insert), "take"},
+		"apart ahead of what it can't share":       {situation(busy), saying("SELECT 1; SAVEPOINT s"), "take"},
+		"or of what may end it":                    {situation(busy), saying("SELECT 1; " + unlock), "take"},
+		"later in that batch":                      {situation(busy, batchTook(variable)), as(Execute, insert), "forward, covered"},
+		"a SAVEPOINT there":                        {situation(busy, batchTook(variable)), as(Execute, "SAVEPOINT s"), "forward, checks 0, covered"},
+		"an unlock there":                          {situation(busy, batchTook(variable)), as(Execute, unlock), "forward, checks 0, covered"},
+		"another fence there":                      {situation(busy, batchTook(variable)), as(Parse, signed), "forward, checks 0, covered"},
+		"an unlock of another's there":             {situation(unfenced, batchTook(comment), fenced), as(Execute, unlock), "forward, guard 0"},
+		"what stands alone there":                  {situation(busy, batchTook(variable)), as(Execute, "VACUUM"), refused(fence.CannotBeFenced, NotFirst, 0)},
 		"where it may not":                         {situation(busy, neverHolds), saying(insert), "forward, checks 0, covered"},
 		"it could not be had":                      {situation(busy, told(Unheld)), saying(insert), "forward, checks 0, covered"},
 		"ahead of BEGIN for what comes next":       {situation(unfenced, last(comment)), saying("BEGIN"), "take"},
@@ -251,12 +273,12 @@ func TestHolds(t *testing.T) {
 		"in a batch, counts":                       {situation(busy, holds(variable), batched), as(Execute, insert), "forward, covered"},
 		"for one fence only":                       {situation(busy, holds(variable), inBlock), saying(signed), "forward, checks 0, covered"},
 		"not before the answer":                    {situation(busy, taking(variable), pipelined), saying(insert), "forward, checks 0, covered"},
-		"over: anew":                               {situation(busy, holds(variable), over), saying(insert), "take"},
+		"over: anew":                               {situation(busy, holds(variable), over), saying(insert), "forward, checks 0, takes, covered"},
 		"over, in a block: counts":                 {situation(busy, holds(variable), over, inBlock), saying(insert), "forward, covered"},
 		"over, outstanding: the client waits":      {situation(busy, holds(variable), over, pipelined), saying(insert), "wait"},
 		"over, after a pause: given back":          {situation(holds(variable), over), saying(insert), "give back"},
 		"over, and the next carries nothing":       {situation(unfenced, holds(comment), over), saying(insert), "give back"},
-		"doubtful: anew":                           {situation(busy, doubtful(variable)), saying(insert), "take"},
+		"doubtful: anew":                           {situation(busy, doubtful(variable)), saying(insert), "forward, checks 0, takes, covered"},
 		"doubtful, in a block: checked":            {situation(doubtful(variable), inBlock), saying(insert), "forward, checks 0, covered"},
 		"doubtful: given back":                     {situation(doubtful(variable)), saying(insert), "give back"},
 		"doubtful, and the next carries nothing":   {situation(unfenced, doubtful(comment)), saying(insert), "give back"},

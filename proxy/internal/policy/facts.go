@@ -83,7 +83,12 @@ type Batch struct {
 	Block Block
 	// Checked says that a check for By stands in its current transaction.
 	Checked bool
-	By      Carrier
+	// Taken says that the hold for By was asked for ahead of its first statement, or a
+	// check where that can't be had, and that nothing since may have ended either.
+	Taken bool
+	// Took says that it was asked for in this batch, whose answers come with its Sync.
+	Took bool
+	By   Carrier
 	// Answer is what was told ahead of its first message.
 	Answer Answer
 }
@@ -100,6 +105,8 @@ type Facts struct {
 	Schema bool
 	// Holds says that this session may hold.
 	Holds bool
+	// Apart says that a hold must be asked for in an exchange of its own.
+	Apart bool
 	// Unsteady says that any statement may set the session variable, by code that is
 	// stored in the database or in the session.
 	Unsteady bool
@@ -210,6 +217,8 @@ type Action struct {
 	// Guard: the statement may release what has protected the transaction so far.
 	Guards bool
 	Guard  int
+	// Takes says that the one check asks for the hold.
+	Takes bool
 	// Covers says that the message runs under a fence.
 	Covers  bool
 	Refusal Refusal

@@ -37,9 +37,11 @@ func drawFacts(t *rapid.T) *Facts {
 	if yes("batch") {
 		f.Batch = Batch{
 			Open: yes("open"), Ran: yes("ran"), Block: Block(rapid.IntRange(0, 3).Draw(t, "batch's block")),
-			Checked: yes("checked"), By: drawCarrier(t, "by"), Answer: Answer(rapid.IntRange(0, int(TakeFails)).Draw(t, "batch's answer")),
+			Checked: yes("checked"), Took: yes("took"), By: drawCarrier(t, "by"), Answer: Answer(rapid.IntRange(0, int(TakeFails)).Draw(t, "batch's answer")),
 		}
+		f.Batch.Taken = f.Batch.Took && yes("taken")
 	}
+	f.Apart = yes("apart")
 	f.Quiet = f.Outstanding == 0 && !f.Batch.Open && f.Hold.State != Taking
 	return f
 }
@@ -89,13 +91,37 @@ func TestDecideProperties(t *testing.T) {
 			if !f.Quiet || f.Block != NoBlock {
 				t.Fatalf("%s, not in a quiet moment", outcome(a))
 			}
-			if a.Do == Take && (!f.Holds || !a.By.Carries() || f.Answer != NoAnswer) {
-				t.Fatal("it takes a hold that can't be had")
+			if a.Do == Take {
+				judgeTake(t, f, a)
 			}
 		default:
+			if a.Takes {
+				judgeTake(t, f, a)
+				judgeJoint(t, f, m, a)
+			}
 			judgeForward(t, f, m, a)
 		}
 	})
+}
+
+// judgeTake checks that a hold is asked for in a quiet moment, and may be had.
+func judgeTake(t *rapid.T, f *Facts, a Action) {
+	if !f.Holds || !a.By.Carries() || f.Answer != NoAnswer && f.Answer != Recorded || !f.Quiet || f.Block != NoBlock {
+		t.Fatal("it takes a hold that can't be had")
+	}
+}
+
+// judgeJoint checks that nothing in a message that asks for the hold itself ends what a
+// hold or a check covers.
+func judgeJoint(t *rapid.T, f *Facts, m *Message, a Action) {
+	if f.Apart || m.Kind == Opens || m.Kind == FunctionCall || !slices.Equal(a.Checks, []int{0}) || a.Guards {
+		t.Fatalf("it takes a hold with %s", outcome(a))
+	}
+	for _, st := range m.Statements {
+		if st.Class != sqltext.Ordinary || st.Flags.Has(sqltext.Unlocks) || a.By.Comment == "" && st.Flags&(sqltext.SetsVariable|sqltext.Resets) != 0 {
+			t.Fatalf("it takes a hold ahead of %+v", m)
+		}
+	}
 }
 
 // judgeForward checks what a forwarded message runs under.
@@ -123,28 +149,35 @@ func judgeForward(t *rapid.T, f *Facts, m *Message, a Action) {
 	if m.Kind != Query && m.Kind != Execute {
 		return
 	}
-	checked := f.Batch.Open && m.Kind == Execute && f.Batch.Checked && f.Batch.By == a.By && !(f.Unsteady && a.By.Comment == "")
-	fenced := carries || f.Required
+	inBatch := f.Batch.Open && m.Kind == Execute && f.Batch.By == a.By
+	checked := inBatch && f.Batch.Checked && !(f.Unsteady && a.By.Comment == "")
+	taken := inBatch && f.Batch.Taken && !f.Unsteady && !f.Releases
+	fenced := carries && setter < 0 || f.Required
 	for i, st := range m.Statements {
 		if slices.Contains(a.Checks, i) {
 			checked = true
-			if st.Class.Controls() || st.Class == sqltext.Free {
+			commits := st.Class == sqltext.Ends && st.Flags.Has(sqltext.Commits)
+			if st.Class.Controls() && !(commits && !f.Fenced) || st.Class == sqltext.Free && !(counts || taken) {
 				t.Fatalf("a check ahead of statement %d", i)
 			}
 		}
 		switch {
 		case st.Class == sqltext.Ends || st.Class == sqltext.Undoes:
-			checked, failed = false, false
+			checked, taken, failed = false, false, false
 		case st.Class.Controls():
-			checked = false
+			checked, taken = false, false
+		case st.Class == sqltext.Savepoint:
+			if taken && !checked && !failed && f.block() != NoBlock {
+				t.Fatalf("SAVEPOINT %d behind a hold or a check, with no check of its own", i)
+			}
 		case st.Class == sqltext.Ordinary || st.Class == sqltext.Alone:
-			if fenced && !failed && !checked && !counts {
+			if fenced && !failed && !checked && !counts && !taken {
 				t.Fatalf("statement %d runs under nothing", i)
 			}
 		}
 		changes := st.Flags&(sqltext.SetsVariable|sqltext.Resets) != 0 && a.By.Comment == ""
 		if st.Flags.Has(sqltext.Unlocks) || st.Flags.Has(sqltext.Imports) || changes {
-			counts = false
+			counts, taken = false, false
 		}
 		if changes || st.Flags.Has(sqltext.Imports) {
 			checked = false

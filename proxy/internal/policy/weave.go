@@ -17,7 +17,8 @@ func changesFence(st *sqltext.Statement) bool {
 // the message carries another fence or none: in a transaction that ran under the hold, a
 // SAVEPOINT, or what makes the hold stop counting.
 func (f *Facts) guard(m *Message, by Carrier) (statement int, guards bool) {
-	if m.Kind != Query && m.Kind != Execute && m.Kind != FunctionCall || f.Hold.State != Held || !f.Fenced || f.Hold.By == by || f.block() == NoBlock && !(f.Batch.Open && f.Batch.Ran) {
+	// A hold that isn't answered may be all that the open batch, or its transaction, has.
+	if m.Kind != Query && m.Kind != Execute && m.Kind != FunctionCall || f.Hold.State != Held && f.Hold.State != Taking || !f.Fenced || f.Hold.By == by || f.block() == NoBlock && !(f.Batch.Open && f.Batch.Ran) {
 		return 0, false
 	}
 	for i := range m.Statements {
@@ -34,7 +35,8 @@ func (f *Facts) guard(m *Message, by Carrier) (statement int, guards bool) {
 // they evaluate constants and the checks of domains. Statements up to the one with the
 // index setter carry nothing.
 func (f *Facts) weave(m *Message, by Carrier, setter int, checks []int) Action {
-	counts := f.Counts(by)
+	taken := f.Batch.Open && m.Kind != Query && f.Batch.Taken && f.Batch.By == by && !f.Unsteady && !f.Releases
+	counts := f.Counts(by) || taken
 	unsteady := f.Unsteady && by.Comment == "" // any statement may change the fence
 	checked := f.Batch.Open && m.Kind != Query && f.Batch.Checked && f.Batch.By == by && !unsteady
 	fenced := f.Fenced || counts || checked
@@ -71,6 +73,7 @@ func (f *Facts) weave(m *Message, by Carrier, setter int, checks []int) Action {
 		}
 		if st.Class.Controls() {
 			checked, outside = false, false
+			counts = counts && !taken
 			failed = failed && !endsClass(st.Class)
 		}
 		counts = counts && !lost && !st.Flags.Has(sqltext.Imports) && !unsteady

@@ -126,7 +126,10 @@ func (s *Session) executed(m *policy.Message, a *policy.Action) {
 	b.Ran = true
 	for _, st := range m.Statements {
 		if st.Class.Controls() || m.Doubtful || st.Flags&(sqltext.SetsVariable|sqltext.Resets) != 0 && b.By.Comment == "" {
-			b.Checked = false
+			b.Checked, b.Taken = false, false
+		}
+		if st.Class == sqltext.Discards || st.Flags&(sqltext.Unlocks|sqltext.Imports) != 0 {
+			b.Taken = false
 		}
 		if st.Flags.Has(sqltext.SetsVariable) || s.db.interferes.Load() {
 			b.Answer = policy.NoAnswer // it was about what the variable held before
@@ -152,8 +155,9 @@ func (s *Session) executed(m *policy.Message, a *policy.Action) {
 	}
 }
 
-// weave forwards a Query with the checks that it needs.
-func (s *Session) weave(body []byte, m *policy.Message, a *policy.Action, out *Out) {
+// weave forwards a Query with the checks that it needs. has is what the session has of
+// the hold that they ask for.
+func (s *Session) weave(body []byte, m *policy.Message, a *policy.Action, has *string, out *Out) {
 	w := s.newWoven()
 	mark := len(out.own)
 	dst, head := wire.BeginQuery(out.own)
@@ -163,11 +167,11 @@ func (s *Session) weave(body []byte, m *policy.Message, a *policy.Action, out *O
 		chars += s.countChars(body[from:st.Start])
 		dst = append(dst, body[from:st.Start]...)
 		if a.Guards && a.Guard == i {
-			dst = s.weaveCheck(dst, w, i, chars, &s.hold.by)
+			dst = s.weaveCheck(dst, w, i, chars, &s.hold.by, false, nil)
 		}
 		if next < len(a.Checks) && a.Checks[next] == i {
 			next++
-			dst = s.weaveCheck(dst, w, i, chars, &a.By)
+			dst = s.weaveCheck(dst, w, i, chars, &a.By, a.Takes, has)
 		}
 		chars += s.countChars(body[st.Start:st.End])
 		dst = append(dst, body[st.Start:st.End]...)
@@ -177,16 +181,22 @@ func (s *Session) weave(body []byte, m *policy.Message, a *policy.Action, out *O
 	dst = append(dst, body[from:]...)
 	out.own = wire.EndQuery(dst, head)
 	out.put(mark)
-	s.q.Push(ledger.Query).Note.woven = w
+	n := &s.q.Push(ledger.Query).Note
+	n.woven, n.takes = w, a.Takes
 }
 
 // weaveCheck appends a check to a text, in front of a statement that begins behind so
 // many characters.
-func (s *Session) weaveCheck(dst []byte, w *ledger.Woven, statement, chars int, by *policy.Carrier) []byte {
+func (s *Session) weaveCheck(dst []byte, w *ledger.Woven, statement, chars int, by *policy.Carrier, takes bool, has *string) []byte {
 	start := len(dst)
-	dst = append(s.cfg.call.appendCheck(dst, s.checkFor(by), by), ';')
+	if takes {
+		dst = s.cfg.call.appendHoldOrCheck(dst, by, has)
+	} else {
+		dst = s.cfg.call.appendCheck(dst, s.checkFor(by), by)
+		s.events.Checked()
+	}
+	dst = append(dst, ';')
 	w.Put(statement, chars, len(dst)-start)
-	s.events.Checked()
 	return dst
 }
 
@@ -217,10 +227,16 @@ func (s *Session) checkFor(by *policy.Carrier) checkKind {
 // batch.
 func (s *Session) putChecks(a *policy.Action, out *Out) {
 	if a.Guards {
-		s.putCheck(s.hold.by, out)
+		s.putCheck(s.hold.by, s.checkFor(&s.hold.by), nil, out)
 	}
-	if len(a.Checks) > 0 {
-		s.putCheck(a.By, out)
+	switch {
+	case a.Takes:
+		s.putCheck(a.By, holdingCheck, s.beginTake(a.By), out)
+		s.batch.Taken, s.batch.Took, s.batch.By = true, true, a.By
+		s.fenced = true
+	case len(a.Checks) > 0:
+		s.putCheck(a.By, s.checkFor(&a.By), nil, out)
+		s.batch.Taken = s.batch.Taken && s.batch.By == a.By
 		s.batch.Checked, s.batch.By = true, a.By
 		s.fenced = true
 	}
@@ -228,9 +244,8 @@ func (s *Session) putChecks(a *policy.Action, out *Out) {
 
 // putCheck puts Bind and Execute of the prepared check into the batch. It uses
 // a portal of its own, since the client may have bound the unnamed one already.
-func (s *Session) putCheck(by policy.Carrier, out *Out) {
+func (s *Session) putCheck(by policy.Carrier, kind checkKind, has *string, out *Out) {
 	mark := len(out.own)
-	kind := s.checkFor(&by)
 	name := checkNames[kind]
 	sent := s.check.batch[kind] == s.batch.id+1
 	if s.pooled || s.check.shared || !sent && (!s.check.ready[kind] || s.check.doubt) {
@@ -243,15 +258,17 @@ func (s *Session) putCheck(by policy.Carrier, out *Out) {
 		s.check.ready[kind] = false // the Close may succeed where the Parse is skipped
 		s.check.sent[kind]++
 	}
-	params, n := s.cfg.call.parameters(kind, &by)
+	params, n := s.cfg.call.parameters(kind, &by, has)
 	out.own = wire.AppendBind(out.own, portalName, name, params[:n]...)
 	s.push(ledger.Bind, ours)
 	out.own = wire.AppendExecute(out.own, portalName)
-	s.push(ledger.Execute, oursCheck)
+	s.push(ledger.Execute, oursCheck).takes = kind == holdingCheck
 	out.own = wire.AppendClose(out.own, 'P', portalName)
 	s.push(ledger.Close, ours)
 	out.put(mark)
-	s.events.Checked()
+	if kind != holdingCheck {
+		s.events.Checked()
+	}
 }
 
 // touches notes a message about a prepared statement of this name.

@@ -40,6 +40,8 @@ func row(columns ...string) []byte {
 var (
 	noRefusal = message(wire.DataRow, "\x00\x01\xff\xff\xff\xff")
 	isHeld    = row("t", benchFence)
+	// heldWithin is that of a hold in the client's group.
+	heldWithin = row("held")
 )
 
 // answers gives what a server without a transaction block would send back to whole
@@ -61,6 +63,8 @@ func answers(sent []byte, rows []byte) (out []byte) {
 			own = noRefusal
 			if bytes.Contains(body, []byte("wirefence.hold(")) {
 				own = isHeld
+			} else if bytes.Contains(body, []byte("wirefence.hold_or_check(")) {
+				own = heldWithin
 			}
 			out = append(out, message(wire.ParseComplete, "")...)
 		case wire.Bind:
@@ -80,7 +84,9 @@ func answers(sent []byte, rows []byte) (out []byte) {
 		case wire.Query:
 			for _, sql := range bytes.Split(body, []byte(";")) {
 				out = append(out, message(wire.RowDescription, "\x00\x00")...)
-				if bytes.HasPrefix(sql, []byte("SELECT wirefence.")) {
+				if bytes.HasPrefix(sql, []byte("SELECT wirefence.hold_or_check(")) {
+					executed(heldWithin)
+				} else if bytes.HasPrefix(sql, []byte("SELECT wirefence.")) {
 					executed(noRefusal)
 				} else {
 					executed(rows)

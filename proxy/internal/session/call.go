@@ -14,11 +14,12 @@ const (
 	fullCheck     checkKind = iota // by wirefence.check
 	missingCheck                   // where the schema is missing: fails if the session variable holds a fence
 	readOnlyCheck                  // of what surely carries none, and must not write
+	holdingCheck                   // by wirefence.hold_or_check
 	kinds
 )
 
 // checkNames are the names of the prepared checks.
-var checkNames = [kinds]string{"_wirefence_check", "_wirefence_missing", "_wirefence_read_only"}
+var checkNames = [kinds]string{"_wirefence_check", "_wirefence_missing", "_wirefence_read_only", "_wirefence_hold"}
 
 // missingSchema is the SQLSTATE with which a missingCheck fails: undefined_object,
 // since it reads a setting that nobody has.
@@ -36,6 +37,7 @@ const (
 // call is the SQL by which the proxy asks the database for a verdict.
 type call struct {
 	tail     string // behind the fence, of a check
+	hold     string // behind what the session holds, of a hold_or_check
 	resource string // what a bare token means
 	required bool
 	leased   bool
@@ -51,6 +53,7 @@ func newCall(def fence.Resource, required, shadow, leased bool) call {
 	flag := map[bool]string{false: ", false", true: ", true"}
 	return call{
 		tail:     ", " + resource + flag[required] + flag[shadow] + ")",
+		hold:     flag[required] + ")",
 		resource: resource, required: required, leased: leased,
 	}
 }
@@ -81,26 +84,34 @@ func (c call) other(kind checkKind) string {
 
 // prepared is the text of a prepared check. The first parameter of a fullCheck is
 // the fence; NULL reads the session variable. With a lease there is a second one,
-// the stamp.
+// the stamp. The last one of a holdingCheck is what the session holds.
 func (c call) prepared(kind checkKind) string {
-	switch {
-	case kind != fullCheck:
-		return c.other(kind)
-	case c.leased:
-		return "SELECT wirefence.check(COALESCE($1, " + stampedHead + "$2" + stampedTail + ")" + c.tail
+	fence, held := "$1", "$2"
+	if c.leased {
+		fence, held = "COALESCE($1, "+stampedHead+"$2"+stampedTail+")", "$3"
 	}
-	return "SELECT wirefence.check($1" + c.tail
+	switch kind {
+	case fullCheck:
+		return "SELECT wirefence.check(" + fence + c.tail
+	case holdingCheck:
+		return "SELECT wirefence.hold_or_check(" + fence + ", " + c.resource + ", " + held + c.hold
+	}
+	return c.other(kind)
 }
 
-// parameters are the n parameters of a prepared check, which point into by; nil is
-// NULL.
-func (c call) parameters(kind checkKind, by *policy.Carrier) (params [2]*string, n int) {
-	if kind != fullCheck {
+// parameters are the n parameters of a prepared check, which point into by and held;
+// nil is NULL.
+func (c call) parameters(kind checkKind, by *policy.Carrier, held *string) (params [3]*string, n int) {
+	if kind != fullCheck && kind != holdingCheck {
 		return params, 0
 	}
 	n = 1
 	if c.leased {
 		n = 2
+	}
+	if kind == holdingCheck {
+		params[n] = held
+		n++
 	}
 	switch {
 	case by.Comment != "":
@@ -123,11 +134,25 @@ func (c call) appendCheck(dst []byte, kind checkKind, by *policy.Carrier) []byte
 }
 
 // appendHold appends the statement that takes a hold beside what the session has, which
-// is an SQL expression, and tells whether the session
-// variable holds a fence.
-func (c call) appendHold(dst []byte, by *policy.Carrier, has string) []byte {
-	dst = appendFence(append(dst, "SELECT wirefence.hold("...), by)
-	return append(append(append(append(append(dst, ", "...), c.resource...), ", "...), has...), "), "+carriedSQL...)
+// is nil where pg_locks must tell, and tells whether the session variable holds a fence.
+func (c call) appendHold(dst []byte, by *policy.Carrier, has *string) []byte {
+	dst = c.appendHeld(append(dst, "SELECT wirefence.hold("...), by, has)
+	return append(dst, "), "+carriedSQL...)
+}
+
+// appendHoldOrCheck appends a holdingCheck as a statement of its own, without a
+// semicolon.
+func (c call) appendHoldOrCheck(dst []byte, by *policy.Carrier, has *string) []byte {
+	dst = c.appendHeld(append(dst, "SELECT wirefence.hold_or_check("...), by, has)
+	return append(dst, c.hold...)
+}
+
+func (c call) appendHeld(dst []byte, by *policy.Carrier, has *string) []byte {
+	dst = append(append(append(appendFence(dst, by), ", "...), c.resource...), ", "...)
+	if has == nil {
+		return append(dst, "NULL"...)
+	}
+	return append(append(append(dst, '\''), *has...), '\'')
 }
 
 // appendGiveBack appends the statement that gives back a hold that is surely there.

@@ -48,7 +48,7 @@ func (s *Session) dropped(e *ledger.Entry[note]) {
 	switch e.Note.role {
 	case client:
 		s.given(e, false)
-	case oursFull, oursMissing, oursReadOnly:
+	case oursFull, oursMissing, oursReadOnly, oursHolding:
 		kind := e.Note.role - oursFull
 		s.check.sent[kind]--
 		s.check.ready[kind] = false // the Close before it may have dropped the last one

@@ -52,6 +52,7 @@ const (
 	oursFull      // Parse of a prepared check, by kind
 	oursMissing
 	oursReadOnly
+	oursHolding
 	oursCheck // Execute of a check: its error is the client's
 	// Of exchanges.
 	asksLogin
@@ -138,18 +139,27 @@ func (s *Session) exchangeFor(a policy.Action, out *Out) {
 	out.put(mark)
 }
 
+// What the session is known to hold, as wirefence.hold wants to be told.
+var holdsNothing, holdsSame = "nothing", "same"
+
+// beginTake notes that the hold is asked for. It returns what the session holds until
+// then, nil for whatever pg_locks says.
+func (s *Session) beginTake(by policy.Carrier) (has *string) {
+	h := &s.hold
+	switch {
+	case h.state == policy.NoHold:
+		has = &holdsNothing
+	case h.state == policy.Held && h.by == by:
+		has = &holdsSame
+	}
+	h.state, h.by, h.spoiled, h.since = policy.Taking, by, false, s.cfg.Clock()
+	s.events.Checked()
+	return has
+}
+
 // appendTake asks for the hold, which gives back one that the session has.
 func (s *Session) appendTake(dst []byte, by policy.Carrier) []byte {
-	has := "NULL" // whatever pg_locks says
-	switch {
-	case s.hold.state == policy.NoHold:
-		has = "'nothing'"
-	case s.hold.state == policy.Held && s.hold.by == by:
-		has = "'same'"
-	}
-	s.hold.state, s.hold.by, s.hold.spoiled = policy.Taking, by, false
-	s.hold.since = s.cfg.Clock()
-	s.events.Checked()
+	has := s.beginTake(by)
 	if !s.hold.simple {
 		return s.appendExchange(dst, string(s.cfg.call.appendHold(nil, &by, has)), takes)
 	}

@@ -146,8 +146,9 @@ func TestTickGivesBack(t *testing.T) {
 	s := begunWith(t, Config{Hold: 50 * time.Millisecond, Clock: func() time.Time { return now }}, benchFence, discard{})
 	insert := simple(benchWrite)
 	talk(t, s, insert, passing(), done("INSERT 0 1"), ready("I"))
-	sent, _ := talk(t, s, insert, ownExchange("I", isHeld, done("SELECT 1")), passing(), done("INSERT 0 1"), ready("I"))
-	if !strings.Contains(sent, "wirefence.hold(NULL") {
+	held := bytes.Join([][]byte{message(wire.RowDescription, "\x00\x00"), heldWithin, done("SELECT 1")}, nil)
+	sent, back := talk(t, s, insert, held, done("INSERT 0 1"), ready("I"))
+	if !strings.Contains(sent, "wirefence.hold_or_check(NULL, NULL, 'nothing', false);") || back != string(done("INSERT 0 1"))+string(ready("I")) {
 		t.Fatalf("sent %q", sent)
 	}
 	if send, next := s.Tick(); send || !next.Equal(now.Add(50*time.Millisecond)) || !s.HoldUntil().Equal(next) {

@@ -19,6 +19,7 @@ func (s *Session) know(m *policy.Message) *policy.Facts {
 		Pooled:   s.pooled,
 		Schema:   s.hasSchema(),
 		Holds:    s.mayHold(m),
+		Apart:    s.hold.simple,
 		Major:    s.major,
 
 		Variable: s.mayCarry(),

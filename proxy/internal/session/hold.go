@@ -97,6 +97,29 @@ func (s *Session) taken() {
 	h.pausedBy, h.pausedUntil = h.by, s.cfg.Clock().Add(pauses*s.cfg.Hold)
 }
 
+// takenWithin takes in what a check says that asked for the hold.
+func (s *Session) takenWithin(msg []byte) {
+	h := &s.hold
+	verdict, _ := wire.FirstColumn(msg)
+	switch {
+	case h.state != policy.Taking:
+	case h.spoiled:
+		h.state = policy.Doubtful
+	case string(verdict) == "held":
+		h.state = policy.Held
+	case string(verdict) == "apart":
+		h.simple, h.state = true, policy.NoHold
+	default:
+		h.state = policy.NoHold
+		h.pausedBy, h.pausedUntil = h.by, s.cfg.Clock().Add(pauses*s.cfg.Hold)
+	}
+}
+
+// lull is the part of the period of a hold for which a session must have sent no group
+// before its hold is given back: the next group of one that is busy takes it anew, which
+// costs less than to give it back and take it.
+const lull = 4
+
 // wrongIsolation is the SQLSTATE with which wirefence.hold refuses an isolation level
 // other than READ COMMITTED.
 const wrongIsolation = string(fence.CannotBeFenced)
@@ -146,7 +169,7 @@ func (s *Session) HoldUntil() time.Time {
 	return time.Time{}
 }
 
-// Tick gives back a hold whose time is over and that nobody uses. send says that
+// Tick gives back a hold whose time is over and that nobody uses now. send says that
 // there are bytes for the server, which TakeToServer or the next FromClient brings.
 // next is when to come again; zero means that nothing is held.
 func (s *Session) Tick() (send bool, next time.Time) {
@@ -155,6 +178,9 @@ func (s *Session) Tick() (send bool, next time.Time) {
 		return false, time.Time{}
 	}
 	over := s.heldNow(now).Over || s.hold.state == policy.Doubtful
+	if pause := s.lastAt.Add(s.cfg.Hold / lull); over && s.hold.state == policy.Held && pause.After(now) {
+		return false, pause
+	}
 	// A message that waits may wait for this hold: what becomes of it is decided there.
 	if over && s.quiet() && !s.held && s.tx == wire.Idle && s.between() && len(s.toward) == 0 {
 		s.toward = s.appendGiveBack(s.toward)

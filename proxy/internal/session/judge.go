@@ -17,7 +17,7 @@ func (s *Session) decide(m *policy.Message, out *Out) (a policy.Action, ok bool)
 		a = policy.Decide(s.know(m), m, s.checks)
 		switch a.Do {
 		case policy.Forward, policy.Refuse:
-			if m.Kind != policy.FunctionCall && a.Checks != nil {
+			if m.Kind != policy.FunctionCall && !a.Takes && a.Checks != nil {
 				s.checks = a.Checks
 			}
 			return a, true
@@ -68,13 +68,17 @@ func (s *Session) query(msg []byte, at int, out *Out) int {
 		}
 		a = policy.Action{By: a.By}
 	}
+	var has *string
+	if a.Takes {
+		has = s.beginTake(a.By)
+	}
 	s.follow(&m, &a, body)
 	s.batch.Open = false
 	if len(a.Checks) == 0 && !a.Guards {
 		s.q.Push(ledger.Query)
 		return s.pass(len(msg), len(msg), at, out)
 	}
-	s.weave(body, &m, &a, out)
+	s.weave(body, &m, &a, has, out)
 	return len(msg)
 }
 

@@ -41,6 +41,15 @@ func (b *backend) internal(sql string) func(parameters []*string) result {
 			return func([]*string) result { return b.holding(argument, has) }
 		}
 	}
+	if call, ok := strings.CutPrefix(sql, "SELECT wirefence.hold_or_check("); ok {
+		argument, rest, _ := strings.Cut(call, ", NULL, ")
+		has, flag, ok := strings.Cut(rest, ", ")
+		if ok && (flag == "true)" || flag == "false)") {
+			return func(parameters []*string) result {
+				return b.holdingOrChecking(argument, has, flag == "true)", parameters)
+			}
+		}
+	}
 	if argument, ok := callOf(sql, "SELECT wirefence.unhold("); ok {
 		return func([]*string) result {
 			for pair := range strings.SplitSeq(b.argument(argument, nil), ",") {
@@ -154,14 +163,7 @@ func (b *backend) checking(fence string, required, shadow bool) result {
 // holding is wirefence.hold, with the column behind it.
 func (b *backend) holding(argument, has string) result {
 	fence := b.argument(argument, nil)
-	switch has {
-	case "NULL":
-		b.unlockAll()
-	case "'same'":
-		for pair := range strings.SplitSeq(fence, ",") {
-			delete(b.held, pair)
-		}
-	}
+	b.letGo(fence, strings.Trim(has, "'"))
 	switch {
 	case !b.policy.schema:
 		return result{code: "3F000"}
@@ -173,4 +175,50 @@ func (b *backend) holding(argument, has string) result {
 		return result{code: code}
 	}
 	return rowOf(map[bool]string{true: "t", false: "f"}[held], b.token.now())
+}
+
+// letGo gives back what the session is said to hold.
+func (b *backend) letGo(fence, has string) {
+	switch has {
+	case "NULL":
+		b.unlockAll()
+	case "same":
+		for pair := range strings.SplitSeq(fence, ",") {
+			delete(b.held, pair)
+		}
+	}
+}
+
+// holdingOrChecking is wirefence.hold_or_check.
+func (b *backend) holdingOrChecking(argument, has string, required bool, parameters []*string) result {
+	if n := len(parameters); n > 0 {
+		has = "NULL"
+		if parameters[n-1] != nil {
+			has = *parameters[n-1]
+		}
+		parameters = parameters[:n-1]
+	}
+	fence := b.argument(argument, parameters)
+	if !b.policy.schema {
+		return result{code: "3F000"}
+	}
+	if b.tx.block != 0 || len(b.tx.wrote) > 0 {
+		b.violates("a hold is asked for in a transaction that has begun")
+	}
+	b.tx.queried = true
+	b.letGo(fence, strings.Trim(has, "'"))
+	if b.policy.snapshots {
+		if checked := b.checking(fence, required, false); checked.code != "" || checked.rows[0][0] != null {
+			return checked
+		}
+		return rowOf("apart")
+	}
+	held, code := b.hold(fence)
+	switch {
+	case code != "":
+		return result{code: code}
+	case held:
+		return rowOf("held")
+	}
+	return b.checking(fence, required, false)
 }

@@ -6,6 +6,7 @@ import (
 
 	"github.com/wirefence/wirefence/fence"
 	"github.com/wirefence/wirefence/proxy/internal/ledger"
+	"github.com/wirefence/wirefence/proxy/internal/policy"
 	"github.com/wirefence/wirefence/proxy/internal/wire"
 )
 
@@ -170,7 +171,7 @@ func (s *Session) parseComplete() bool {
 	switch e.Note.role {
 	case client:
 		s.given(e, true)
-	case oursFull, oursMissing, oursReadOnly:
+	case oursFull, oursMissing, oursReadOnly, oursHolding:
 		kind := e.Note.role - oursFull
 		s.check.sent[kind]--
 		s.check.ready[kind] = s.check.sent[kind] == 0
@@ -215,6 +216,10 @@ func (s *Session) row(msg []byte) bool {
 	}
 	switch e.Note.role {
 	case client, oursCheck:
+		if e.Note.takes {
+			e.Note.takes = false
+			s.takenWithin(msg)
+		}
 		s.checked(msg)
 	default:
 		s.told(e.Note.role, msg)
@@ -303,6 +308,9 @@ func (s *Session) ready(msg []byte) bool {
 	e, ok := s.q.TakeReady()
 	if !ok {
 		return true
+	}
+	if s.hold.state == policy.Taking && e.Note.role != takes {
+		s.hold.state = policy.Doubtful // the group that asked for it has failed
 	}
 	if s.tx == wire.Idle {
 		s.activity++

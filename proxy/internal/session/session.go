@@ -152,6 +152,7 @@ type note struct {
 	role    role
 	closes  byte // what a Close is of: 'S' or 'P'
 	checked bool // a FunctionCall behind a check of its own
+	takes   bool // its first result is that of a check that asks for the hold
 	gives   bool // a Parse or Bind of which the ledger of names waits for the outcome
 	name    string
 	woven   *ledger.Woven
