@@ -171,13 +171,14 @@ func (s *Server) askOnce(ctx context.Context, db *pgx.Conn) *pgx.Conn {
 	}
 	var name string
 	var interferes *bool
+	era := s.databases.Era()
 	err := db.QueryRow(ctx, storedCode, pgx.QueryExecModeExec).Scan(&name, &interferes)
 	switch {
 	case err != nil:
 		_ = db.Close(context.Background())
 		return nil
 	case interferes != nil:
-		s.databases.Learn(name, *interferes)
+		s.databases.Learn(name, *interferes, era)
 	}
 	return db
 }

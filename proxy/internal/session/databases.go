@@ -20,6 +20,8 @@ type Databases struct {
 	now func() time.Time
 	mu  sync.Mutex
 	all map[string]*database
+	// era counts what makes answers to questions under way out of date.
+	era uint64
 }
 
 // NewDatabases knows no database. now is the clock, time.Now outside tests.
@@ -55,13 +57,24 @@ func (d *Databases) find(name string) *database {
 	return db
 }
 
-// Learn takes in the answer of a database, asked on a connection of the proxy's own.
-func (d *Databases) Learn(name string, interferes bool) { d.find(name).learn(interferes) }
+// Era is to be taken before a database is asked, and given to Learn with the answer.
+func (d *Databases) Era() uint64 {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.era
+}
 
-// Forget has each database asked again at its next login.
+// Learn takes in the answer of a database, asked on a connection of the proxy's own.
+func (d *Databases) Learn(name string, interferes bool, era uint64) {
+	d.find(name).learn(interferes, era)
+}
+
+// Forget has each database asked again at its next login. Questions that are under way
+// don't count.
 func (d *Databases) Forget() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	d.era++
 	for _, db := range d.all {
 		db.asked.Store(0)
 	}
@@ -72,25 +85,44 @@ func (db *database) recent(within time.Duration) bool {
 	return at != 0 && db.owner.now().Sub(time.Unix(0, at)) < within
 }
 
-// due reports whether this session should ask, and notes that it does.
+// due reports whether this session should ask, and notes that it does. Until there is a
+// first answer each does.
 func (db *database) due() bool {
 	at := db.asked.Load()
 	now := db.owner.now()
+	if !db.schema.Load() {
+		db.asked.Store(now.UnixNano())
+		return true
+	}
 	if at != 0 && now.Sub(time.Unix(0, at)) < AskInterval {
 		return false
 	}
 	return db.asked.CompareAndSwap(at, now.UnixNano())
 }
 
-func (db *database) learn(interferes bool) {
-	db.interferes.Store(interferes)
+// learn takes in an answer. One to a question of a former era may be out of date: then it
+// clears nobody, and the next login asks again.
+func (db *database) learn(interferes bool, era uint64) {
+	db.owner.mu.Lock()
+	defer db.owner.mu.Unlock()
 	db.schema.Store(true)
+	if era != db.owner.era {
+		if interferes {
+			db.interferes.Store(true)
+		}
+		db.asked.Store(0)
+		return
+	}
+	db.interferes.Store(interferes)
 	db.asked.Store(db.owner.now().UnixNano())
 }
 
 // suspect notes that code which interferes may be stored: a text may just have done
 // that, or the database gave no answer. The next login asks.
 func (db *database) suspect() {
+	db.owner.mu.Lock()
+	defer db.owner.mu.Unlock()
+	db.owner.era++
 	db.interferes.Store(true)
 	db.asked.Store(0)
 }

@@ -72,8 +72,9 @@ type exchange struct {
 	outcome  string
 	filled   bool // the session variable holds a fence
 	err      *wire.Error
-	raised   bool // by a function of the schema, which has counted it
-	again    int  // how often the question was repeated
+	raised   bool   // by a function of the schema, which has counted it
+	again    int    // how often the question was repeated
+	era      uint64 // in which stored code was asked for
 }
 
 func (s *Session) push(kind ledger.Kind, by role) *note {

@@ -116,12 +116,14 @@ func (s *Session) nextQuestion(by role) bool {
 	}
 	if by == asksStored {
 		if s.own.err == nil && s.own.answered {
-			s.db.learn(s.own.outcome == "t")
+			s.db.learn(s.own.outcome == "t", s.own.era)
 		} else {
 			s.db.suspect()
 		}
 	} else if s.schema && s.db.due() {
+		era := s.databases.Era()
 		s.toward = s.appendExchange(s.toward, storedSQL, asksStored)
+		s.own.era = era
 		return false
 	}
 	s.phase = serving

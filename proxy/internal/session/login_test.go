@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/wirefence/wirefence/fence"
 )
@@ -63,5 +64,43 @@ func TestALoginOfAClientWithoutPatience(t *testing.T) {
 				t.Errorf("got %v, told %v", e, events.refused)
 			}
 		})
+	}
+}
+
+// An answer to a question that was put before something changed clears nobody.
+func TestAnswersOutOfDateClearNobody(t *testing.T) {
+	d := NewDatabases(time.Now)
+	db := d.find("app")
+	asks := func(want bool) {
+		t.Helper()
+		if got := db.due(); got != want {
+			t.Errorf("a login asks: %v", got)
+		}
+	}
+	asks(true)
+	asks(true) // there is no answer yet
+	d.Learn("app", false, d.Era())
+	asks(false)
+
+	era := d.Era()
+	d.Forget()
+	d.Learn("app", false, era)
+	asks(true)
+
+	era = d.Era()
+	db.suspect()
+	d.Learn("app", false, era)
+	if !db.interferes.Load() {
+		t.Error("an answer from before has cleared it")
+	}
+	asks(true)
+	d.Learn("app", false, d.Era())
+	asks(false)
+	if db.interferes.Load() {
+		t.Error("an answer doesn't clear it")
+	}
+	d.Learn("app", true, era)
+	if !db.interferes.Load() {
+		t.Error("an old answer that finds something counts")
 	}
 }
