@@ -326,7 +326,7 @@ func TestAWaitThatIsGivenUpKeepsNoLock(t *testing.T) {
 			mustExec(t, taking, "SELECT pg_sleep(0.002 + random() * 0.004), pg_advisory_unlock(wirefence.lock_key('orders'))")
 			wantCode(t, <-waiting, "")
 			mustExec(t, app, "SELECT wirefence.unhold('orders=1', NULL)")
-			if n := value[int](t, taking, "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'"); n != 0 {
+			if n := value[int](t, taking, "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND pid = $1", app.PgConn().PID()); n != 0 {
 				t.Fatalf("%d locks are left", n)
 			}
 		}
