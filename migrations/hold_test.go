@@ -319,7 +319,7 @@ func TestAWaitThatIsGivenUpKeepsNoLock(t *testing.T) {
 		mustExec(t, db.app(t), "SELECT wirefence.check('orders=1')")
 		mustExec(t, db.admin(t), "ALTER DATABASE "+db.name+" SET deadlock_timeout = '1ms'")
 		app, taking := db.app(t), db.admin(t)
-		for range 300 {
+		for range 100 {
 			mustExec(t, taking, "SELECT pg_advisory_lock(wirefence.lock_key('orders'))")
 			waiting := make(chan error, 1)
 			go func() { waiting <- exec(app, "SELECT wirefence.hold('orders=1')") }()
