@@ -180,11 +180,11 @@ func mentions(text string, words ...string) bool {
 	return slices.ContainsFunc(words, func(word string) bool { return strings.Contains(text, word) })
 }
 
-// stale is a statement that the proxy refuses, and failing one that fails at the same
-// place without it.
+// stale is a statement that the proxy refuses, by a check that stands ahead of its Parse
+// already, and failing one that fails there without it.
 const (
 	stale   = "INSERT INTO t VALUES (99, 'stale') /*wirefence.token='orders=33'*/"
-	failing = "INSERT INTO t VALUES (write_one(98) / 0, 'failing')"
+	failing = "INSERT INTO missing VALUES (98, 'failing')"
 )
 
 var ways = []way{
@@ -290,32 +290,17 @@ func play(t stack.TB, pl *place, addr string, cut cut, how leave, messages []pgp
 	lines := p.transcript()
 	for i, line := range lines {
 		switch {
-		case by.name == "refused" && mentions(line, "| CWF001 |", "| C22012 |", "| C25006 |"):
+		case by.name == "refused" && mentions(line, "| CWF001 |", "| C42P01 |"):
 			lines[i] = "E stale or failing"
 		case strings.Contains(line, "MSAVEPOINT can only be used"): // who says so depends on what else is in the message
 			lines[i] = "E no block for a SAVEPOINT"
 		}
-	}
-	if by.name == "refused" {
-		lines = untilRefused(lines)
 	}
 	fatal := p.fatals() > 0
 	if how == whenAnswered && !strings.Contains(strings.Join(lines, " "), "the very end") {
 		fatal = true
 	}
 	return answers{append(lines, "t holds "+pl.rows(t)), fatal}
-}
-
-// untilRefused leaves out what an Execute that fails has been preceded by: a check
-// already refuses its Parse or its Bind.
-func untilRefused(lines []string) (kept []string) {
-	for _, line := range lines {
-		for line == "E stale or failing" && len(kept) > 0 && strings.ContainsRune("12tTn", rune(kept[len(kept)-1][0])) {
-			kept = kept[:len(kept)-1]
-		}
-		kept = append(kept, line)
-	}
-	return kept
 }
 
 // answered waits for the answer to the last query of a sequence, or for the end
