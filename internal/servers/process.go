@@ -95,7 +95,7 @@ func (p *process) Pause() error {
 	if err := p.cmd.Process.Signal(syscall.SIGSTOP); err != nil {
 		return err
 	}
-	return awaitStopped(p.cmd.Process.Pid)
+	return AwaitStopped(p.cmd.Process.Pid)
 }
 
 func (p *process) Resume() error { return p.cmd.Process.Signal(syscall.SIGCONT) }

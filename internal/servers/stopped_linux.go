@@ -8,9 +8,9 @@ import (
 	"time"
 )
 
-// awaitStopped returns when every thread of a process has stopped that was sent
+// AwaitStopped returns when every thread of a process has stopped that was sent
 // SIGSTOP: until then one may still answer.
-func awaitStopped(pid int) error {
+func AwaitStopped(pid int) error {
 	for start := time.Now(); time.Since(start) < 30*time.Second; time.Sleep(time.Millisecond) {
 		threads, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", pid))
 		if err != nil || len(threads) == 0 {

@@ -2,4 +2,4 @@
 
 package servers
 
-func awaitStopped(int) error { return nil }
+func AwaitStopped(int) error { return nil }

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/wirefence/wirefence/internal/servers"
 	"github.com/wirefence/wirefence/internal/stack"
 	"github.com/wirefence/wirefence/proxy"
 )
@@ -79,6 +80,15 @@ func (c *child) signal(t *testing.T, s syscall.Signal) {
 	}
 }
 
+// freeze returns when the proxy has stopped: until then it may still send something on.
+func (c *child) freeze(t *testing.T) {
+	t.Helper()
+	c.signal(t, syscall.SIGSTOP)
+	if err := servers.AwaitStopped(c.cmd.Process.Pid); err != nil {
+		t.Fatal(err)
+	}
+}
+
 // login opens a session that can be ended: no takeover ends a superuser's.
 func (c *child) login(t *testing.T, w *world) *stack.Client {
 	t.Helper()
@@ -113,7 +123,7 @@ func TestFrozenProxyWithIdleSessions(t *testing.T) {
 		if n := w.held(t); n != len(sessions) {
 			t.Fatalf("%d sessions hold", n)
 		}
-		c.signal(t, syscall.SIGSTOP)
+		c.freeze(t)
 		w.rival(t).within(t, 600*time.Millisecond+slack)
 		c.signal(t, syscall.SIGCONT)
 		for _, s := range sessions {
@@ -133,7 +143,7 @@ func TestFrozenProxyWithAnOpenTransaction(t *testing.T) {
 		c := startChild(t, w)
 		s := c.login(t, w)
 		s.Must("SELECT 1", "SELECT 2", "SELECT 3", "BEGIN", late)
-		c.signal(t, syscall.SIGSTOP)
+		c.freeze(t)
 		r := w.rival(t)
 		r.within(t, preempt+100*time.Millisecond+slack)
 		if r.took < preempt {
@@ -156,7 +166,7 @@ func TestFrozenProxyThatTakesAHold(t *testing.T) {
 		over := make(chan error, 1)
 		go func() { over <- s.Simple("CALL commits(1)") }()
 		stack.Eventually(t, "the session waits for its hold", func() bool { return w.waiting(t) == 1 })
-		c.signal(t, syscall.SIGSTOP)
+		c.freeze(t)
 		free()
 		stack.Eventually(t, "the hold is granted", func() bool { return w.waiting(t) == 0 && w.held(t) == 1 })
 		w.rival(t).within(t, 600*time.Millisecond+slack)
