@@ -93,7 +93,7 @@ AS $$
 $$;
 
 -- in_the_way lists the backends that keep a takeover with a token out; a null token is above
--- all. Who has announced a token that isn't lower isn't in its way. A backend that
+-- all. A backend that has announced the same or a higher token isn't in its way. One that
 -- is idle outside a transaction, and doesn't wait for its client to take the answer,
 -- belongs to a client or proxy that pauses, and loses no transaction by its end. The
 -- state is null where wirefence_owner lacks pg_read_all_stats.
@@ -288,8 +288,8 @@ END
 $$;
 
 -- next_look says how many milliseconds a takeover waits in the lock's queue before it
--- looks round again. Whoever stood behind it comes in when it leaves the queue, and
--- needs time to finish or to give its hold back, which busy sessions do after 50 ms: so
+-- looks round again. Those behind it come in when it leaves the queue. They
+-- need time to finish or to give their holds back, which busy sessions do after 50 ms: so
 -- each wait is several times that, and longer the more looks there were, up to the moment
 -- at which holders are ended.
 CREATE FUNCTION wirefence.next_look(looks integer, preempt_at timestamptz, give_up timestamptz) RETURNS bigint
