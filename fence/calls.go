@@ -31,6 +31,9 @@ type Grant struct {
 	Token    Token
 	Holder   string
 	Source   Source
+	// Former says that the grant doesn't count: the database was promoted or restored
+	// after it was sealed. Only what reads grants sets it.
+	Former bool
 }
 
 // Advance says what may move the last token of a resource on.
@@ -38,6 +41,10 @@ type Advance string
 
 // Reuse says how many transactions a token is good for.
 type Reuse string
+
+// Failover says what a promotion of the database, or its restore, does to the tokens of a
+// resource.
+type Failover string
 
 // Mode says what becomes of a write that is to be refused.
 type Mode string
@@ -51,6 +58,9 @@ const (
 
 	ModeEnforce Mode = "enforce" // it is refused
 	ModeShadow  Mode = "shadow"  // it passes, and is noted
+
+	FailoverReacquire Failover = "reacquire" // none counts that was granted before
+	FailoverTrust     Failover = "trust"     // they count: the storage keeps every commit
 )
 
 // ResourceStatus is what the database knows of a resource.
@@ -69,6 +79,12 @@ type ResourceStatus struct {
 	Advance Advance
 	Reuse   Reuse
 	Mode    Mode
+	// Failover says whether tokens count that were granted before a promotion.
+	Failover Failover
+	// Former says that they don't, and that this is so: LastToken was sealed before a
+	// promotion or a restore, and no token counts until another is sealed. A standby
+	// doesn't say it.
+	Former bool
 	// PreemptAfter is how long a newer token waits before it ends the
 	// transactions in its way; nil waits for ever.
 	PreemptAfter *time.Duration
@@ -177,7 +193,7 @@ func LastToken(ctx context.Context, q Querier, r Resource) (Token, error) {
 // token is 0. The role must have wirefence_issuer.
 func LastGrant(ctx context.Context, q Querier, r Resource) (Grant, error) {
 	last := Grant{Resource: r}
-	err := q.QueryRow(ctx, lastGrantSQL, []byte(r)).Scan(&last.Token, &last.Holder, &last.Source)
+	err := q.QueryRow(ctx, lastGrantSQL, []byte(r)).Scan(&last.Token, &last.Holder, &last.Source, &last.Former)
 	if err != nil && !errors.Is(err, pgx.ErrNoRows) {
 		return Grant{}, fmt.Errorf("read last grant of resource %q: %w", r, err)
 	}
@@ -251,7 +267,8 @@ func scanStatus(row pgx.CollectableRow) (ResourceStatus, error) {
 		since        *time.Time
 		preemptAfter *int64 // microseconds
 	)
-	err := row.Scan(&name, &s.LastToken, &s.Source, &s.MustNameSource, &s.Holder, &since, &s.Advance, &s.Reuse, &preemptAfter, &s.Writers, &s.Mode)
+	err := row.Scan(&name, &s.LastToken, &s.Source, &s.MustNameSource, &s.Holder, &since, &s.Advance, &s.Reuse, &preemptAfter, &s.Writers, &s.Mode,
+		&s.Failover, &s.Former)
 	s.Resource = Resource(name)
 	if since != nil {
 		s.Since = *since

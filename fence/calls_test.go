@@ -224,7 +224,7 @@ func status(ctx context.Context, t *testing.T, conn *pgx.Conn) {
 	}
 	a.Since = time.Time{}
 	if want := (fence.ResourceStatus{Resource: "a", LastToken: 7, Source: "redis", Holder: "w", Advance: fence.AdvanceOnGrant, Reuse: fence.ReuseAllowed,
-		Mode: fence.ModeEnforce, Writers: 1}); a != want {
+		Mode: fence.ModeEnforce, Failover: fence.FailoverReacquire, Writers: 1}); a != want {
 		t.Errorf("%+v", a)
 	}
 	if revoked.Resource != "café 'au lait'" || revoked.Holder != "" || !revoked.Since.IsZero() || *revoked.PreemptAfter != 5*time.Second || revoked.Writers != 0 {

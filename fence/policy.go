@@ -25,6 +25,8 @@ type Policy struct {
 	Advance Advance
 	Reuse   Reuse
 	Mode    Mode
+	// Failover of a resource that is declared is the database's unless given.
+	Failover Failover
 	// PreemptAfter is how long a newer token waits before it ends the
 	// transactions in its way: 0 or more, or Never.
 	PreemptAfter *time.Duration
@@ -58,6 +60,9 @@ var setSQL string
 //go:embed sql/undeclared.sql
 var undeclaredSQL string
 
+//go:embed sql/failover.sql
+var failoverSQL string
+
 //go:embed sql/changes.sql
 var changesSQL string
 
@@ -68,7 +73,7 @@ var changesSQL string
 func Declare(ctx context.Context, q Querier, r Resource, p Policy, reason string) (bool, error) {
 	var made bool
 	err := q.QueryRow(ctx, declareSQL, []byte(r), reason, string(p.Source), p.MustNameSource, string(p.Advance), string(p.Reuse), p.preemptAfter(),
-		string(p.Mode)).Scan(&made)
+		string(p.Mode), string(p.Failover)).Scan(&made)
 	if err != nil {
 		return false, fmt.Errorf("declare resource %q: %w", r, err)
 	}
@@ -82,7 +87,7 @@ func Declare(ctx context.Context, q Querier, r Resource, p Policy, reason string
 func SetPolicy(ctx context.Context, q Querier, r Resource, p Policy, reason string) (map[string][2]json.RawMessage, error) {
 	var settings map[string][2]json.RawMessage
 	err := q.QueryRow(ctx, setSQL, []byte(r), reason, string(p.Source), p.MustNameSource, string(p.Advance), string(p.Reuse), p.preemptAfter(), p.LastToken,
-		string(p.Mode)).Scan(&settings)
+		string(p.Mode), string(p.Failover)).Scan(&settings)
 	if err != nil {
 		return nil, fmt.Errorf("set policy of resource %q: %w", r, err)
 	}
@@ -107,6 +112,17 @@ func SetUndeclared(ctx context.Context, q Querier, u Undeclared, reason string) 
 	var settings map[string][2]json.RawMessage
 	if err := q.QueryRow(ctx, undeclaredSQL, string(u), reason).Scan(&settings); err != nil {
 		return nil, fmt.Errorf("set what becomes of undeclared resources: %w", err)
+	}
+	return settings, nil
+}
+
+// SetFailover says what a promotion of the database does to tokens, of all resources of
+// which no operator has said it and of those to come, with the reason. It returns the
+// setting with its value before and after. The role must have wirefence_issuer.
+func SetFailover(ctx context.Context, q Querier, f Failover, reason string) (map[string][2]json.RawMessage, error) {
+	var settings map[string][2]json.RawMessage
+	if err := q.QueryRow(ctx, failoverSQL, string(f), reason).Scan(&settings); err != nil {
+		return nil, fmt.Errorf("set what a promotion does to tokens: %w", err)
 	}
 	return settings, nil
 }

@@ -29,12 +29,16 @@ CREATE TABLE wirefence.resource_locks (
     mode          text COLLATE "C" NOT NULL DEFAULT 'enforce' CHECK (mode IN ('enforce', 'shadow')),
     used_token    bigint,
     used_xid      xid8,
+    failover      text COLLATE "C" NOT NULL DEFAULT 'reacquire' CHECK (failover IN ('reacquire', 'trust')),
+    sealed_under  text COLLATE "C",
     fence         text COLLATE "C" GENERATED ALWAYS AS (
                       CASE WHEN mode = 'enforce' AND reuse = 'allow' AND NOT must_name_source AND resource_id !~ '[^A-Za-z0-9_.:/-]'
                            THEN resource_id || '=' || last_token::text END) STORED,
     sourced_fence text COLLATE "C" GENERATED ALWAYS AS (
                       CASE WHEN mode = 'enforce' AND reuse = 'allow' AND resource_id !~ '[^A-Za-z0-9_.:/-]'
                            THEN resource_id || '=' || last_token::text || '@' || source END) STORED,
+    pinned_to     text COLLATE "C" GENERATED ALWAYS AS (
+                      CASE WHEN failover = 'reacquire' AND advance = 'grant' THEN sealed_under END) STORED,
     CHECK (source IS NOT NULL OR NOT must_name_source)
 ) WITH (fillfactor = 70);
 
@@ -49,18 +53,37 @@ COMMENT ON COLUMN wirefence.resource_locks.preempt_after IS 'How long a newer to
 COMMENT ON COLUMN wirefence.resource_locks.mode IS 'enforce: refuse. shadow: let pass, and note what would have been refused.';
 COMMENT ON COLUMN wirefence.resource_locks.used_token IS 'Under reuse = once, the highest token accepted.';
 COMMENT ON COLUMN wirefence.resource_locks.used_xid IS 'The transaction that used_token was accepted for.';
+COMMENT ON COLUMN wirefence.resource_locks.failover IS 'reacquire: a token that was granted before a promotion or a restore doesn''t count behind it. trust: the storage keeps every commit, and so the tokens too.';
+COMMENT ON COLUMN wirefence.resource_locks.sealed_under IS 'The identity of the server when last_token was last moved on by a seal or an operator; null if it never was.';
+COMMENT ON COLUMN wirefence.resource_locks.pinned_to IS 'The identity that the server must have for a token to count; null where it may have any.';
 COMMENT ON COLUMN wirefence.resource_locks.fence IS 'The fence with the current token, where it is accepted as it stands; null under mode = shadow, reuse = once, must_name_source, and for names that are percent-encoded.';
 COMMENT ON COLUMN wirefence.resource_locks.sourced_fence IS 'The same with the source behind the token.';
 
 CREATE INDEX resource_locks_shadow ON wirefence.resource_locks (resource_id) WHERE mode = 'shadow';
 
+-- Whether any token is granted here is asked where a resource isn't known.
+CREATE INDEX resource_locks_granted ON wirefence.resource_locks (resource_id) WHERE advance = 'grant';
+
+-- identity names what of a cluster's history may differ from that of a copy: the
+-- system identifier, which pg_upgrade and a new cluster change, and the timeline, which
+-- a promotion and a recovery to a point in time change. It fails in recovery.
+--
+-- It is inlined where it is called, so it is VOLATILE as what it calls.
+CREATE FUNCTION wirefence.identity() RETURNS text
+LANGUAGE sql
+RETURN concat((pg_control_system()).system_identifier, '/', left(pg_walfile_name(pg_current_wal_lsn()), 8));
+
 -- settings has one row: what holds for all resources.
 CREATE TABLE wirefence.settings (
-    only_row   boolean PRIMARY KEY DEFAULT true CHECK (only_row),
-    undeclared text COLLATE "C" NOT NULL DEFAULT 'allow' CHECK (undeclared IN ('allow', 'refuse'))
+    only_row    boolean PRIMARY KEY DEFAULT true CHECK (only_row),
+    undeclared  text COLLATE "C" NOT NULL DEFAULT 'allow' CHECK (undeclared IN ('allow', 'refuse')),
+    failover    text COLLATE "C" NOT NULL DEFAULT 'reacquire' CHECK (failover IN ('reacquire', 'trust')),
+    began_under text COLLATE "C" NOT NULL DEFAULT wirefence.identity()
 );
 
 COMMENT ON COLUMN wirefence.settings.undeclared IS 'What becomes of a token for a resource that is not in resource_locks. allow: it counts, and makes the resource known. refuse: WF008.';
+COMMENT ON COLUMN wirefence.settings.failover IS 'The failover of every resource of which no operator has said another.';
+COMMENT ON COLUMN wirefence.settings.began_under IS 'The identity of the server when the schema was made: that of a resource of which nothing is recorded.';
 
 INSERT INTO wirefence.settings DEFAULT VALUES;
 

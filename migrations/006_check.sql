@@ -13,14 +13,16 @@ AS $$ SELECT s.undeclared = 'refuse' FROM wirefence.settings AS s $$;
 -- (accepted, and the first to name the source, which the row should say), or the
 -- SQLSTATE of the refusal. Where only a seal advances, only a seal tells the
 -- source. Tokens from 2^62 on are for seals alone, so that a client can't use up the
--- numbers of a resource before its first seal.
+-- numbers of a resource before its first seal. What was sealed before a promotion or a
+-- restore counts no more.
 CREATE FUNCTION wirefence.verdict(token bigint, source text, known wirefence.resource_locks) RETURNS text
-LANGUAGE sql STABLE
+LANGUAGE sql
 RETURN CASE
     WHEN (known).resource_id IS NULL THEN CASE WHEN wirefence.must_be_declared() THEN 'WF008'
-                                                  WHEN token >= 4611686018427387904 THEN 'WF003' ELSE 'record' END
+                                                  WHEN token >= 4611686018427387904 THEN 'WF003'
+                                                  WHEN wirefence.may_be_forgotten() THEN 'WF001' ELSE 'record' END
     WHEN wirefence.is_foreign(source, known) THEN 'WF003'
-    WHEN token < (known).last_token THEN 'WF001'
+    WHEN token < (known).last_token OR (known).pinned_to <> wirefence.identity() THEN 'WF001'
     WHEN token > (known).last_token AND ((known).advance = 'grant' OR token >= 4611686018427387904) THEN 'WF003'
     WHEN token > (known).last_token THEN 'record'
     WHEN (known).reuse = 'once' AND (known).used_token IS DISTINCT FROM token THEN 'record'
@@ -52,7 +54,9 @@ LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
     name text := wirefence.quoted(resource);
-    reason text := CASE WHEN state = 'WF003' AND wirefence.is_foreign(source, known) THEN 'foreign' ELSE state END;
+    reason text := CASE WHEN state = 'WF003' AND wirefence.is_foreign(source, known) THEN 'foreign'
+        WHEN state = 'WF001' AND (known.resource_id IS NULL OR known.pinned_to <> wirefence.identity()) THEN 'former'
+        ELSE state END;
 BEGIN
     IF state = 'WF008' THEN
         PERFORM wirefence.refuse_unknown(resource, wirefence.count_refusal());
@@ -72,9 +76,11 @@ BEGIN
             || CASE WHEN known.holder IS NULL THEN '' ELSE
                coalesce(' since ' || to_char(known.granted_at AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI:SS.US') || '+00', '') END
             || '.'
-            || CASE WHEN reason <> 'foreign' THEN '' ELSE ' Tokens of different sources do not compare.' END,
+            || CASE reason WHEN 'foreign' THEN ' Tokens of different sources do not compare.'
+               WHEN 'former' THEN ' The database was promoted or restored since: no token that was granted before counts.' ELSE '' END,
         HINT = CASE reason
             WHEN 'WF001' THEN 'A later holder has taken over. Stop this work: a retry with the same token can never succeed.'
+            WHEN 'former' THEN 'Acquire the lock again and use the new token. If the storage keeps every commit across a failover, or the tokens come from elsewhere: wirefence resource set NAME --failover trust --reason WHY.'
             WHEN 'WF003' THEN 'Only a token that was granted and sealed counts for this resource. Acquire the lock and use its token.'
             WHEN 'foreign' THEN CASE WHEN source IS NULL
                 THEN 'Name the source behind the token: resource=token@' || known.source || '.'
@@ -91,8 +97,8 @@ CREATE FUNCTION wirefence.record(resource text, token bigint, source text) RETUR
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
-    INSERT INTO wirefence.resource_locks AS l (resource_id, last_token, source, granted_at)
-    VALUES (resource, token, record.source, clock_timestamp())
+    INSERT INTO wirefence.resource_locks AS l (resource_id, last_token, source, granted_at, failover)
+    VALUES (resource, token, record.source, clock_timestamp(), wirefence.default_failover())
     ON CONFLICT (resource_id) DO UPDATE SET
         last_token = excluded.last_token,
         source = CASE l.advance WHEN 'use' THEN coalesce(l.source, excluded.source) ELSE l.source END,
@@ -391,7 +397,7 @@ BEGIN
             IF pg_try_advisory_xact_lock_shared(wirefence.lock_key(split_part(carried, '=', 1))) THEN
                 PERFORM FROM wirefence.resource_locks AS l
                 WHERE l.resource_id = split_part(carried, '=', 1) AND CASE
-                    WHEN (l.fence = carried OR l.sourced_fence = carried) IS NOT TRUE THEN false
+                    WHEN (l.fence = carried OR l.sourced_fence = carried) IS NOT TRUE OR l.pinned_to <> wirefence.identity() THEN false
                     WHEN NOT wirefence.any_guards() THEN true
                     WHEN NOT EXISTS (SELECT FROM wirefence.guards AS g WHERE g.template)
                          AND NOT EXISTS (SELECT FROM wirefence.guards AS g WHERE g.resource = l.resource_id) THEN true
@@ -416,7 +422,8 @@ BEGIN
         WHERE l.locked;
         IF FOUND THEN
             PERFORM FROM wirefence.resource_locks AS l
-            WHERE l.resource_id = split_part(carried, '=', 1) AND (l.fence = carried OR l.sourced_fence = carried) FOR SHARE;
+            WHERE l.resource_id = split_part(carried, '=', 1) AND (l.fence = carried OR l.sourced_fence = carried)
+              AND (l.pinned_to <> wirefence.identity()) IS NOT TRUE FOR SHARE;
             IF FOUND THEN
                 PERFORM wirefence.note_guarded(ARRAY[split_part(carried, '=', 1)], fence);
                 RETURN NULL;

@@ -153,12 +153,13 @@ BEGIN
     IF held IN ('nothing', 'same') AND default_resource IS NULL AND strpos(carried, ',') = 0 AND strpos(carried, '%') = 0
        AND current_setting('transaction_isolation') = 'read committed' AND (fence IS NULL OR NOT wirefence.any_guards()) AND NOT pg_is_in_recovery() THEN
         key := wirefence.lock_key(split_part(carried, '=', 1));
-        IF held = 'same' THEN
-            PERFORM pg_advisory_unlock_shared(key), pg_advisory_unlock_shared((key >> 32)::integer, (key & 4294967295)::bit(32)::integer);
+        IF held = 'same' THEN -- by an assignment, which is cheaper than a query
+            taken := pg_advisory_unlock_shared(key)::integer + pg_advisory_unlock_shared((key >> 32)::integer, (key & 4294967295)::bit(32)::integer)::integer = 2;
         END IF;
         IF pg_try_advisory_lock_shared((key >> 32)::integer, (key & 4294967295)::bit(32)::integer) AND pg_try_advisory_lock_shared(key) THEN
             PERFORM FROM wirefence.resource_locks AS l
-            WHERE l.resource_id = split_part(carried, '=', 1) AND (l.fence = carried OR l.sourced_fence = carried);
+            WHERE l.resource_id = split_part(carried, '=', 1) AND (l.fence = carried OR l.sourced_fence = carried)
+              AND (l.pinned_to <> wirefence.identity()) IS NOT TRUE;
             IF FOUND THEN
                 RETURN 'held';
             END IF;

@@ -40,9 +40,26 @@ AS $$
        AND NOT EXISTS (SELECT FROM wirefence.resource_changes AS c WHERE c.resource_id = (known).resource_id AND c.settings ? 'source')
 $$;
 
+-- renumber moves the last token on where grants of the resource may be lost. The new one
+-- is nobody's, so that whoever grants goes on above it.
+CREATE FUNCTION wirefence.renumber(resource text, preempt_after interval) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    PERFORM wirefence.lock_exclusive(resource, NULL, NULL, preempt_after), wirefence.durable();
+    INSERT INTO wirefence.resource_locks AS l (resource_id, last_token, advance, failover, sealed_under)
+    VALUES (resource, wirefence.following(NULL), 'grant', wirefence.default_failover(), wirefence.identity())
+    ON CONFLICT (resource_id) DO UPDATE SET
+        last_token = wirefence.following(l), holder = NULL, granted_at = NULL,
+        updated_at = clock_timestamp(), sealed_under = excluded.sealed_under
+    WHERE wirefence.is_former(l);
+END
+$$;
+
 -- seal records a grant of a source; null names none. Once it has committed, no
 -- transaction with an older token can commit. False if the token isn't higher
--- than last_token; WF003 if the resource's tokens come from another source, as an
+-- than last_token, or grants of the resource may be lost, and then last_token has become
+-- the one to surpass; WF003 if the resource's tokens come from another source, as an
 -- operator or an earlier seal has said.
 --
 -- The first seal turns advance to grant, unless an operator has spoken.
@@ -70,21 +87,27 @@ BEGIN
             END IF;
             expected := source;
         END IF;
-        IF token <= known.last_token THEN
-            RETURN false;
-        END IF;
         patience := known.preempt_after;
     ELSIF wirefence.must_be_declared() THEN
         PERFORM wirefence.refuse_unknown(resource);
     END IF;
+    IF known.last_token = 9223372036854775807 THEN
+        RETURN false;
+    ELSIF wirefence.is_former(known) THEN
+        PERFORM wirefence.renumber(resource, patience);
+        RETURN false;
+    ELSIF token <= known.last_token THEN
+        RETURN false;
+    END IF;
     IF wirefence.lock_exclusive(resource, token, expected, patience) THEN
         PERFORM wirefence.durable();
-        INSERT INTO wirefence.resource_locks AS l (resource_id, last_token, source, holder, granted_at, sealed_at, advance)
-        VALUES (resource, token, seal.source, holder, clock_timestamp(), clock_timestamp(), 'grant')
+        INSERT INTO wirefence.resource_locks AS l (resource_id, last_token, source, holder, granted_at, sealed_at, advance, failover, sealed_under)
+        VALUES (resource, token, seal.source, holder, clock_timestamp(), clock_timestamp(), 'grant', wirefence.default_failover(), wirefence.identity())
         ON CONFLICT (resource_id) DO UPDATE SET
             last_token = excluded.last_token, holder = excluded.holder,
             source = CASE WHEN wirefence.source_is_open(l) THEN excluded.source ELSE coalesce(l.source, excluded.source) END,
             granted_at = excluded.granted_at, sealed_at = excluded.sealed_at, updated_at = excluded.sealed_at,
+            sealed_under = excluded.sealed_under,
             advance = CASE WHEN l.sealed_at IS NULL AND NOT EXISTS (
                                SELECT FROM wirefence.resource_changes AS c
                                WHERE c.resource_id = l.resource_id AND c.settings ? 'advance')
@@ -120,13 +143,16 @@ END
 $$;
 
 -- status lists the resources, with how many backends keep a takeover of each waiting, by
--- a transaction that was checked or by a hold of the session.
+-- a transaction that was checked or by a hold of the session. A former one was sealed
+-- before a promotion or a restore, and no token counts until it is sealed anew; a standby
+-- can't tell.
 CREATE FUNCTION wirefence.status()
 RETURNS TABLE (resource text, last_token bigint, holder text, granted_at timestamptz,
-               advance text, reuse text, preempt_after interval, writers bigint, mode text)
+               advance text, reuse text, preempt_after interval, writers bigint, mode text, failover text, former boolean)
 LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
-    SELECT l.resource_id, l.last_token, l.holder, l.granted_at, l.advance, l.reuse, l.preempt_after, coalesce(h.writers, 0), l.mode
+    SELECT l.resource_id, l.last_token, l.holder, l.granted_at, l.advance, l.reuse, l.preempt_after, coalesce(h.writers, 0), l.mode,
+           l.failover, CASE WHEN NOT pg_is_in_recovery() AND l.pinned_to IS NOT NULL THEN l.pinned_to <> wirefence.identity() ELSE false END
     FROM wirefence.resource_locks AS l
     LEFT JOIN (SELECT h.key, count(*) AS writers FROM wirefence.lock_holders AS h GROUP BY h.key) AS h
         ON h.key = wirefence.lock_key(l.resource_id)
@@ -134,4 +160,4 @@ AS $$
 $$;
 
 GRANT SELECT ON wirefence.resource_changes TO wirefence_issuer;
-GRANT EXECUTE ON FUNCTION wirefence.seal(text, bigint, text), wirefence.seal(text, bigint, text, text), wirefence.status() TO wirefence_issuer;
+GRANT EXECUTE ON FUNCTION wirefence.seal(text, bigint, text), wirefence.seal(text, bigint, text, text), wirefence.status(), wirefence.identity() TO wirefence_issuer;

@@ -205,7 +205,8 @@ BEGIN
         PERFORM wirefence.end_lease(resource);
         PERFORM wirefence.durable();
         UPDATE wirefence.resource_locks AS l
-        SET last_token = l.last_token + 1, holder = NULL, granted_at = NULL, updated_at = clock_timestamp()
+        SET last_token = wirefence.further(l), holder = NULL, granted_at = NULL, updated_at = clock_timestamp(),
+            sealed_under = CASE l.advance WHEN 'use' THEN l.sealed_under ELSE wirefence.identity() END
         WHERE l.resource_id = resource
         RETURNING l.last_token INTO bumped;
     END IF;

@@ -23,7 +23,7 @@ $$;
 
 -- check_settings raises 22023 for what no resource can be told.
 CREATE FUNCTION wirefence.check_settings(resource text, reason text, source text, advance text, reuse text, preempt_after text,
-                                         mode text) RETURNS void
+                                         mode text, failover text) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
@@ -38,6 +38,8 @@ BEGIN
         wrong := 'reuse must be allow or once';
     ELSIF mode NOT IN ('enforce', 'shadow') THEN
         wrong := 'mode must be enforce or shadow';
+    ELSIF failover NOT IN ('reacquire', 'trust') THEN
+        wrong := 'failover must be reacquire or trust';
     ELSIF wirefence.wait_of(preempt_after) NOT BETWEEN interval '0' AND interval '24 days' THEN
         wrong := 'preempt_after must be never, or 0 to 24 days'; -- what lock_timeout can hold
     ELSE
@@ -62,7 +64,7 @@ $$;
 -- advances it, so no client can use up its numbers.
 CREATE FUNCTION wirefence.declare_resource(resource text, reason text, source text DEFAULT NULL, must_name_source boolean DEFAULT NULL,
                                            advance text DEFAULT NULL, reuse text DEFAULT NULL, preempt_after text DEFAULT NULL,
-                                           mode text DEFAULT NULL) RETURNS boolean
+                                           mode text DEFAULT NULL, failover text DEFAULT NULL) RETURNS boolean
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
@@ -72,10 +74,10 @@ DECLARE
         CASE WHEN source IS NOT NULL THEN 'source' END, CASE WHEN must_name_source IS NOT NULL THEN 'must_name_source' END,
         CASE WHEN advance IS NOT NULL THEN 'advance' END, CASE WHEN reuse IS NOT NULL THEN 'reuse' END,
         CASE WHEN preempt_after IS NOT NULL THEN 'preempt_after' END,
-        CASE WHEN mode IS NOT NULL THEN 'mode' END], NULL);
+        CASE WHEN mode IS NOT NULL THEN 'mode' END, CASE WHEN failover IS NOT NULL THEN 'failover' END], NULL);
     differing text;
 BEGIN
-    PERFORM wirefence.check_settings(resource, reason, source, advance, reuse, preempt_after, mode);
+    PERFORM wirefence.check_settings(resource, reason, source, advance, reuse, preempt_after, mode, failover);
     IF must_name_source AND source IS NULL THEN
         RAISE invalid_parameter_value USING MESSAGE = 'tokens can''t be made to name a source that isn''t given';
     END IF;
@@ -85,10 +87,11 @@ BEGIN
     declared.reuse := coalesce(reuse, 'allow');
     declared.preempt_after := CASE WHEN preempt_after IS NULL THEN interval '5 s' ELSE wirefence.wait_of(preempt_after) END;
     declared.mode := coalesce(mode, 'enforce');
+    declared.failover := coalesce(failover, wirefence.default_failover());
     PERFORM wirefence.durable();
-    INSERT INTO wirefence.resource_locks AS l (resource_id, source, must_name_source, advance, reuse, preempt_after, mode)
+    INSERT INTO wirefence.resource_locks AS l (resource_id, source, must_name_source, advance, reuse, preempt_after, mode, failover)
     VALUES (resource, declared.source, declared.must_name_source, declared.advance, declared.reuse, declared.preempt_after,
-            declared.mode)
+            declared.mode, declared.failover)
     ON CONFLICT DO NOTHING;
     IF FOUND THEN
         INSERT INTO wirefence.resource_changes (resource_id, reason, settings)
@@ -117,7 +120,7 @@ $$;
 -- from then on each must name the source, unless must_name_source says otherwise.
 CREATE FUNCTION wirefence.set_resource(resource text, reason text, source text DEFAULT NULL, must_name_source boolean DEFAULT NULL,
                                        advance text DEFAULT NULL, reuse text DEFAULT NULL, preempt_after text DEFAULT NULL,
-                                       last_token bigint DEFAULT NULL, mode text DEFAULT NULL) RETURNS jsonb
+                                       last_token bigint DEFAULT NULL, mode text DEFAULT NULL, failover text DEFAULT NULL) RETURNS jsonb
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
@@ -127,11 +130,11 @@ DECLARE
         CASE WHEN source IS NOT NULL THEN 'source' END, CASE WHEN must_name_source IS NOT NULL THEN 'must_name_source' END,
         CASE WHEN advance IS NOT NULL THEN 'advance' END, CASE WHEN reuse IS NOT NULL THEN 'reuse' END,
         CASE WHEN preempt_after IS NOT NULL THEN 'preempt_after' END, CASE WHEN last_token IS NOT NULL THEN 'last_token' END,
-        CASE WHEN mode IS NOT NULL THEN 'mode' END], NULL);
+        CASE WHEN mode IS NOT NULL THEN 'mode' END, CASE WHEN failover IS NOT NULL THEN 'failover' END], NULL);
     evicts boolean;
     settings jsonb;
 BEGIN
-    PERFORM wirefence.check_settings(resource, reason, source, advance, reuse, preempt_after, mode);
+    PERFORM wirefence.check_settings(resource, reason, source, advance, reuse, preempt_after, mode, failover);
     IF named = '{}' THEN
         RAISE invalid_parameter_value USING MESSAGE = 'nothing to change was named';
     ELSIF last_token < 0 THEN
@@ -157,7 +160,9 @@ BEGIN
     wanted.reuse := coalesce(reuse, known.reuse);
     wanted.preempt_after := CASE WHEN preempt_after IS NULL THEN known.preempt_after ELSE wirefence.wait_of(preempt_after) END;
     wanted.mode := coalesce(mode, known.mode);
-    wanted.last_token := coalesce(last_token, known.last_token + CASE WHEN evicts THEN 1 ELSE 0 END);
+    wanted.failover := coalesce(failover, known.failover);
+    wanted.last_token := coalesce(last_token, CASE WHEN evicts THEN wirefence.further(known) ELSE known.last_token END);
+    wanted.sealed_under := CASE WHEN evicts AND (last_token IS NOT NULL OR known.advance = 'grant') THEN wirefence.identity() ELSE known.sealed_under END;
     wanted.must_name_source := coalesce(must_name_source, known.must_name_source OR wanted.last_token < known.last_token);
     IF wanted.must_name_source AND wanted.source IS NULL THEN
         RAISE invalid_parameter_value USING
@@ -173,7 +178,7 @@ BEGIN
     END IF;
     UPDATE wirefence.resource_locks AS l
     SET source = wanted.source, must_name_source = wanted.must_name_source, advance = wanted.advance, reuse = wanted.reuse,
-        preempt_after = wanted.preempt_after, mode = wanted.mode, last_token = wanted.last_token, updated_at = clock_timestamp(),
+        preempt_after = wanted.preempt_after, mode = wanted.mode, failover = wanted.failover, sealed_under = wanted.sealed_under, last_token = wanted.last_token, updated_at = clock_timestamp(),
         holder = CASE WHEN evicts THEN NULL ELSE l.holder END, granted_at = CASE WHEN evicts THEN NULL ELSE l.granted_at END,
         used_token = CASE WHEN evicts THEN NULL ELSE l.used_token END, used_xid = CASE WHEN evicts THEN NULL ELSE l.used_xid END
     WHERE l.resource_id = resource;
@@ -204,6 +209,32 @@ BEGIN
 END
 $$;
 
-GRANT EXECUTE ON FUNCTION wirefence.declare_resource(text, text, text, boolean, text, text, text, text),
-    wirefence.set_resource(text, text, text, boolean, text, text, text, bigint, text),
-    wirefence.set_undeclared(text, text) TO wirefence_issuer;
+-- set_failover says what a promotion does to the tokens of all resources of which
+-- nobody has said it, and of those to come. It returns the setting with its value before
+-- and after.
+CREATE FUNCTION wirefence.set_failover(failover text, reason text) RETURNS jsonb
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    former text;
+    settings jsonb;
+BEGIN
+    PERFORM wirefence.check_reason(reason);
+    IF failover IS NULL OR failover NOT IN ('reacquire', 'trust') THEN
+        RAISE invalid_parameter_value USING MESSAGE = 'failover must be reacquire or trust';
+    END IF;
+    SELECT s.failover INTO former FROM wirefence.settings AS s FOR UPDATE;
+    PERFORM wirefence.durable();
+    UPDATE wirefence.settings AS s SET failover = set_failover.failover;
+    UPDATE wirefence.resource_locks AS l SET failover = set_failover.failover, updated_at = clock_timestamp()
+    WHERE l.failover <> set_failover.failover AND NOT EXISTS (
+        SELECT FROM wirefence.resource_changes AS c WHERE c.resource_id = l.resource_id AND c.settings ? 'failover');
+    settings := jsonb_build_object('failover', jsonb_build_array(former, failover));
+    INSERT INTO wirefence.resource_changes (resource_id, reason, settings) VALUES (NULL, reason, settings);
+    RETURN settings;
+END
+$$;
+
+GRANT EXECUTE ON FUNCTION wirefence.declare_resource(text, text, text, boolean, text, text, text, text, text),
+    wirefence.set_resource(text, text, text, boolean, text, text, text, bigint, text, text),
+    wirefence.set_undeclared(text, text), wirefence.set_failover(text, text) TO wirefence_issuer;

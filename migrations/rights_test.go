@@ -36,13 +36,13 @@ func TestRightsAreTheFewGranted(t *testing.T) {
 			t.Errorf("everybody may call %q", got)
 		}
 		if got := column[string](t, admin, granted+"'wirefence_issuer'::regrole ORDER BY 1"); !slices.Equal(got, []string{
-			"wirefence.acquire(text,text,interval,text)", "wirefence.declare_resource(text,text,text,boolean,text,text,text,text)", "wirefence.guarded()",
-			"wirefence.history(text,timestamp with time zone,text[],integer)", "wirefence.history_totals()", "wirefence.prune_history()",
+			"wirefence.acquire(text,text,interval,text)", "wirefence.declare_resource(text,text,text,boolean,text,text,text,text,text)", "wirefence.guarded()",
+			"wirefence.history(text,timestamp with time zone,text[],integer)", "wirefence.history_totals()", "wirefence.identity()", "wirefence.prune_history()",
 			"wirefence.record_refusals(text,jsonb)",
 			"wirefence.release(text,text)", "wirefence.release_notice(text)",
 			"wirefence.renew(text,text,interval)", "wirefence.revoke(text)", "wirefence.seal(text,bigint,text)", "wirefence.seal(text,bigint,text,text)",
-			"wirefence.set_history(bigint,interval)",
-			"wirefence.set_resource(text,text,text,boolean,text,text,text,bigint,text)", "wirefence.set_undeclared(text,text)", "wirefence.status()",
+			"wirefence.set_failover(text,text)", "wirefence.set_history(bigint,interval)",
+			"wirefence.set_resource(text,text,text,boolean,text,text,text,bigint,text,text)", "wirefence.set_undeclared(text,text)", "wirefence.status()",
 		}) {
 			t.Errorf("the issuer may call %q", got)
 		}

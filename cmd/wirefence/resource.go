@@ -35,6 +35,7 @@ type PolicySettings struct {
 	Reuse          string `env:"WIREFENCE_REUSE" help:"allow: a token is good for any number of transactions; once: for one"`
 	PreemptAfter   string `env:"WIREFENCE_PREEMPT_AFTER" help:"how long a newer token waits before it ends older transactions, as in 5s, or never"`
 	ResourceMode   string `env:"WIREFENCE_RESOURCE_MODE" help:"enforce; shadow: let pass, and note in the history what would be refused"`
+	Failover       string `env:"WIREFENCE_FAILOVER" help:"reacquire: tokens from before a promotion of the database don't count; trust: they do, since the storage keeps every commit"`
 }
 
 type declareSettings struct {
@@ -98,9 +99,10 @@ func listResources(ctx context.Context, conn *pgx.Conn, inJSON bool, w io.Writer
 		return nil
 	}
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(t, "RESOURCE\tTOKEN\tSOURCE\tADVANCE\tREUSE\tPREEMPT AFTER\tMODE")
+	fmt.Fprintln(t, "RESOURCE\tTOKEN\tSOURCE\tADVANCE\tREUSE\tPREEMPT AFTER\tMODE\tFAILOVER")
 	for _, r := range all {
-		fmt.Fprintf(t, "%s\t%d\t%s\t%s\t%s\t%s\t%s\n", cell(string(r.Resource)), r.LastToken, sourceText(r), r.Advance, r.Reuse, preemptText(r), r.Mode)
+		fmt.Fprintf(t, "%s\t%d\t%s\t%s\t%s\t%s\t%s\t%s\n", cell(string(r.Resource)), r.LastToken, sourceText(r), r.Advance, r.Reuse, preemptText(r), r.Mode,
+			failoverText(r))
 	}
 	return t.Flush()
 }
@@ -110,6 +112,13 @@ func sourceText(r fence.ResourceStatus) string {
 		return cell(string(r.Source)) + ", to be named"
 	}
 	return cellOrDash(string(r.Source))
+}
+
+func failoverText(r fence.ResourceStatus) string {
+	if r.Former {
+		return string(r.Failover) + ", awaits a grant"
+	}
+	return string(r.Failover)
 }
 
 func resourceShowCommand() *cobra.Command {
@@ -167,7 +176,7 @@ func showResource(ctx context.Context, conn *pgx.Conn, resource fence.Resource, 
 	for _, row := range [][2]string{
 		{"resource", cell(string(r.Resource))}, {"last token", r.LastToken.String()}, {"source", sourceText(r)},
 		{"holder", cellOrDash(r.Holder)}, {"since", sinceText(r)}, {"advance", string(r.Advance)}, {"reuse", string(r.Reuse)},
-		{"preempt after", preemptText(r)}, {"mode", string(r.Mode)}, {"writers", fmt.Sprint(r.Writers)},
+		{"preempt after", preemptText(r)}, {"mode", string(r.Mode)}, {"failover", failoverText(r)}, {"writers", fmt.Sprint(r.Writers)},
 	} {
 		fmt.Fprintf(t, "%s\t%s\n", row[0], row[1])
 	}
@@ -232,13 +241,16 @@ then on tokens must name their source, lest one from before counts again, unless
 --must-name-source=false is given. See docs/sources.md.
 
 Without a resource, --undeclared says whether tokens count of resources that are
-not known: all those in wirefence resource list are. See docs/policies.md.`,
+not known: all those in wirefence resource list are. --failover says for all whether
+tokens count that were granted before a promotion of the database, except for
+resources of which it was said. See docs/policies.md.`,
 		Example: `  wirefence resource set orders --source etcd-revision --reason 'moved from Redisson'
   wirefence resource set orders --reuse once --preempt-after 1s --reason 'a payment run is done once'
-  wirefence resource set --undeclared refuse --reason 'all are declared by the deployment'`,
+  wirefence resource set --undeclared refuse --reason 'all are declared by the deployment'
+  wirefence resource set --failover trust --reason 'Aurora keeps every commit'`,
 		Args: func(c *cobra.Command, args []string) error {
 			if len(args) > 1 {
-				return usageError{errors.New("wants one resource, or none with --undeclared")}
+				return usageError{errors.New("wants one resource, or none with --undeclared or --failover")}
 			}
 			return nil
 		},
@@ -247,12 +259,12 @@ not known: all those in wirefence resource list are. See docs/policies.md.`,
 			if err != nil {
 				return err
 			}
-			set := cfg.setUndeclared
+			set := cfg.setForAll
 			if len(args) > 0 {
 				if set, err = cfg.setPolicy(args[0]); err != nil {
 					return usageError{err}
 				}
-			} else if err := cfg.checkUndeclared(); err != nil {
+			} else if err := cfg.checkForAll(); err != nil {
 				return usageError{err}
 			}
 			return onSchema(c.Context(), cfg.DatabaseURL, func(conn *pgx.Conn) error { return set(c.Context(), conn, c.OutOrStdout()) })
@@ -291,31 +303,50 @@ func (cfg setSettings) setPolicy(name string) (func(context.Context, *pgx.Conn, 
 	}, nil
 }
 
-// checkUndeclared says what is wrong with a command that names no resource.
-func (cfg setSettings) checkUndeclared() error {
+// checkForAll says what is wrong with a command that names no resource.
+func (cfg setSettings) checkForAll() error {
 	others := cfg.PolicySettings
-	others.Reason = ""
+	others.Reason, others.Failover = "", ""
 	switch {
-	case cfg.Undeclared == "":
-		return errors.New("wants one resource, or --undeclared allow or refuse")
+	case cfg.Undeclared == "" && cfg.Failover == "":
+		return errors.New("wants one resource, or --undeclared allow or refuse, or --failover reacquire or trust")
+	case cfg.Undeclared != "" && cfg.Failover != "":
+		return errors.New("set --undeclared and --failover one after the other")
 	case others != (PolicySettings{}) || cfg.LastToken != nil:
-		return errors.New("wants one resource: only --undeclared is for all")
-	case fence.Undeclared(cfg.Undeclared) != fence.AllowUndeclared && fence.Undeclared(cfg.Undeclared) != fence.RefuseUndeclared:
+		return errors.New("wants one resource: only --undeclared and --failover can be for all")
+	case cfg.Failover != "" && cfg.checkFailover() != nil:
+		return cfg.checkFailover()
+	case cfg.Undeclared != "" && fence.Undeclared(cfg.Undeclared) != fence.AllowUndeclared && fence.Undeclared(cfg.Undeclared) != fence.RefuseUndeclared:
 		return fmt.Errorf("WIREFENCE_UNDECLARED is %q: allow or refuse", cfg.Undeclared)
 	}
 	return cfg.checkReason()
 }
 
-// setUndeclared is the work of the command that names no resource.
-func (cfg setSettings) setUndeclared(ctx context.Context, conn *pgx.Conn, w io.Writer) error {
-	changed, err := fence.SetUndeclared(ctx, conn, fence.Undeclared(cfg.Undeclared), cfg.Reason)
+func (cfg PolicySettings) checkFailover() error {
+	if f := fence.Failover(cfg.Failover); f != fence.FailoverReacquire && f != fence.FailoverTrust {
+		return fmt.Errorf("WIREFENCE_FAILOVER is %q: reacquire or trust", cfg.Failover)
+	}
+	return nil
+}
+
+// setForAll is the work of the command that names no resource.
+func (cfg setSettings) setForAll(ctx context.Context, conn *pgx.Conn, w io.Writer) error {
+	var changed map[string][2]json.RawMessage
+	var err error
+	done := "it is set for all resources; those in wirefence resource list are known"
+	if cfg.Failover != "" {
+		changed, err = fence.SetFailover(ctx, conn, fence.Failover(cfg.Failover), cfg.Reason)
+		done = "it is set for all resources, except for those of which it was said"
+	} else {
+		changed, err = fence.SetUndeclared(ctx, conn, fence.Undeclared(cfg.Undeclared), cfg.Reason)
+	}
 	switch {
 	case err != nil:
 		return err
 	case cfg.JSON:
 		return printJSON(w, map[string]any{"settings": changed})
 	}
-	fmt.Fprintln(w, "it is set for all resources; those in wirefence resource list are known")
+	fmt.Fprintln(w, done)
 	values(changed).print(w)
 	return nil
 }
@@ -335,13 +366,15 @@ func (cfg PolicySettings) policy(name string) (fence.Resource, fence.Policy, err
 	}
 	p := fence.Policy{
 		Source: fence.Source(cfg.Source), MustNameSource: cfg.MustNameSource, Advance: fence.Advance(cfg.Advance), Reuse: fence.Reuse(cfg.Reuse),
-		Mode: fence.Mode(cfg.ResourceMode),
+		Mode: fence.Mode(cfg.ResourceMode), Failover: fence.Failover(cfg.Failover),
 	}
 	switch {
 	case err != nil:
 		return "", p, err
 	case !slices.Contains([]fence.Advance{"", fence.AdvanceOnUse, fence.AdvanceOnGrant}, p.Advance):
 		return "", p, fmt.Errorf("WIREFENCE_ADVANCE is %q: use or grant", p.Advance)
+	case p.Failover != "" && cfg.checkFailover() != nil:
+		return "", p, cfg.checkFailover()
 	case !slices.Contains([]fence.Reuse{"", fence.ReuseAllowed, fence.ReuseOnce}, p.Reuse):
 		return "", p, fmt.Errorf("WIREFENCE_REUSE is %q: allow or once", p.Reuse)
 	case !slices.Contains([]fence.Mode{"", fence.ModeEnforce, fence.ModeShadow}, p.Mode):

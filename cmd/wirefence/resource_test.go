@@ -44,7 +44,7 @@ func TestResource(t *testing.T) {
 	stack.Exec(t, url, "SELECT wirefence.check('orders=3400@etcd-revision')", "SELECT wirefence.check('plain=7')")
 	r := wirefence(t, issuer(url), "resource", "list").expect(t, 0)
 	if lines := strings.Split(strings.TrimSpace(r.stdout), "\n"); len(lines) != 3 ||
-		strings.Join(strings.Fields(lines[1]), " ") != "orders 3400 etcd-revision use allow never enforce" || strings.Join(strings.Fields(lines[2]), " ") != "plain 7 - use allow 5s enforce" {
+		strings.Join(strings.Fields(lines[1]), " ") != "orders 3400 etcd-revision use allow never enforce reacquire" || strings.Join(strings.Fields(lines[2]), " ") != "plain 7 - use allow 5s enforce reacquire" {
 		t.Errorf("listed\n%s", r.stdout)
 	}
 
@@ -127,9 +127,14 @@ func TestResourceRefusals(t *testing.T) {
 		{"set --reason=x", 2, "wants one resource"},
 		{"set --undeclared=never --reason=x", 2, "WIREFENCE_UNDECLARED"},
 		{"set --undeclared=refuse", 2, "WIREFENCE_REASON"},
-		{"set --undeclared=refuse --reuse=once --reason=x", 2, "only --undeclared is for all"},
-		{"set --undeclared=refuse --last-token=4 --reason=x", 2, "only --undeclared is for all"},
+		{"set --undeclared=refuse --reuse=once --reason=x", 2, "only --undeclared and --failover can be for all"},
+		{"set --undeclared=refuse --last-token=4 --reason=x", 2, "only --undeclared and --failover can be for all"},
 		{"set orders --undeclared=refuse --reason=x", 2, "name none"},
+		{"set orders --failover=hope --reason=x", 2, "WIREFENCE_FAILOVER"},
+		{"set --failover=hope --reason=x", 2, "WIREFENCE_FAILOVER"},
+		{"set --failover=trust", 2, "WIREFENCE_REASON"},
+		{"set --failover=trust --reuse=once --reason=x", 2, "can be for all"},
+		{"set --failover=trust --undeclared=refuse --reason=x", 2, "one after the other"},
 		{"set orders lines --reuse=once --reason=x", 2, "wants one resource"},
 	} {
 		wirefence(t, issuer(url), append([]string{"resource"}, strings.Fields(c.args)...)...).expect(t, c.status, c.says)

@@ -130,12 +130,15 @@ type statusJSON struct {
 	PreemptAfter   *float64   `json:"preempt_after_seconds"`
 	Writers        int        `json:"writers"`
 	Mode           string     `json:"mode"`
+	Failover       string     `json:"failover"`
+	Former         bool       `json:"former"`
 }
 
 func inJSON(r fence.ResourceStatus) statusJSON {
 	out := statusJSON{
 		Resource: string(r.Resource), Token: int64(r.LastToken), Source: string(r.Source), MustNameSource: r.MustNameSource,
 		Holder: r.Holder, Advance: string(r.Advance), Reuse: string(r.Reuse), Writers: r.Writers, Mode: string(r.Mode),
+		Failover: string(r.Failover), Former: r.Former,
 	}
 	if !r.Since.IsZero() {
 		out.Since = &r.Since

@@ -83,10 +83,13 @@ func (s *Server) compare(ctx context.Context, resource fence.Resource, grantID s
 		s.options.Logger.Warn("lease not compared with the last grant", "resource", resource, "holder", grantID, "error", err)
 		return nil
 	}
-	if last.Holder == grantID {
+	if last.Holder == grantID && !last.Former {
 		return nil
 	}
 	s.giveBack(ctx, resource, grantID)
+	if last.Former {
+		return lost("the database was promoted or restored, and no token that was granted before counts")
+	}
 	if last.Holder == "" {
 		return lost("it was revoked")
 	}

@@ -35,6 +35,8 @@ type resourceStatus struct {
 	PreemptAfter *seconds    `json:"preempt_after_seconds"`
 	Writers      int         `json:"writers"`
 	Mode         string      `json:"mode"`
+	Failover     string      `json:"failover"`
+	Former       bool        `json:"former"`
 	Lease        *leaseSeen  `json:"lease,omitempty"`
 }
 
@@ -48,6 +50,7 @@ func statusOf(s fence.ResourceStatus) resourceStatus {
 	out := resourceStatus{
 		Resource: string(s.Resource), Token: s.LastToken, Holder: s.Holder,
 		Advance: string(s.Advance), Reuse: string(s.Reuse), Writers: s.Writers, Mode: string(s.Mode),
+		Failover: string(s.Failover), Former: s.Former,
 	}
 	if !s.Since.IsZero() {
 		since := s.Since.UTC()

@@ -1,0 +1,1 @@
+SELECT wirefence.set_failover($1::text, $2::text)

@@ -1,0 +1,342 @@
+package migrations_test
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+
+	"github.com/jackc/pgx/v5/pgconn"
+)
+
+// firstAfterPromotion is less than every token that is granted first behind a promotion:
+// seconds since 1970, 2^20 to each, as it was in 2025.
+const firstAfterPromotion = 1_750_000_000 << 20
+
+// onOwn runs a test on every version, each with a server of its own.
+func onOwn(t *testing.T, test func(t *testing.T, db database)) {
+	t.Helper()
+	t.Parallel()
+	for major := range clusters {
+		t.Run(fmt.Sprint(major), func(t *testing.T) {
+			t.Parallel()
+			server, err := startMigrated(t.Context(), major)
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(server.Close)
+			test(t, create(t, server, "TEMPLATE "+template))
+		})
+	}
+}
+
+// standby starts a standby of the server, with all that was committed so far.
+func (db database) standby(t *testing.T) database {
+	t.Helper()
+	server, err := db.StartStandby(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(server.Close)
+	return database{server, db.name}
+}
+
+// fallBehind lets a standby replay what was committed and then no more.
+func (db database) fallBehind(t *testing.T, primary database) {
+	t.Helper()
+	lsn := value[string](t, primary.admin(t), "SELECT pg_current_wal_flush_lsn()::text")
+	admin := db.admin(t)
+	mustExec(t, admin, fmt.Sprintf(`DO $$ BEGIN FOR i IN 1..3000 LOOP
+		IF pg_last_wal_replay_lsn() >= '%s' THEN RETURN; END IF;
+		PERFORM pg_sleep(0.01);
+	END LOOP; RAISE 'the standby lags'; END $$`, lsn))
+	mustExec(t, admin, "ALTER SYSTEM SET primary_conninfo = ''")
+	mustExec(t, admin, "SELECT pg_reload_conf()")
+	mustExec(t, admin, `DO $$ BEGIN FOR i IN 1..3000 LOOP
+		IF NOT EXISTS (SELECT FROM pg_stat_wal_receiver) THEN RETURN; END IF;
+		PERFORM pg_sleep(0.01);
+	END LOOP; RAISE 'the standby still receives'; END $$`)
+}
+
+// failOver ends the primary as a crash would and promotes the standby.
+func failOver(t *testing.T, primary, standby database) {
+	t.Helper()
+	primary.Kill()
+	if err := standby.Promote(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// wantFormer says that a fence is refused in all ways since the database was promoted.
+func wantFormer(t *testing.T, db database, fence string) {
+	t.Helper()
+	for _, isolation := range isolations {
+		app := db.app(t)
+		mustExec(t, app, "SET default_transaction_isolation = '"+isolation+"'")
+		err := exec(app, "SELECT wirefence.check($1)", fence)
+		wantCode(t, err, "WF001")
+		if refusal, ok := errors.AsType[*pgconn.PgError](err); ok && !contains(refusal.Detail, "promoted or restored") {
+			t.Errorf("check of %s in %s: %s", fence, isolation, refusal.Detail)
+		}
+	}
+	app := db.app(t)
+	wantCode(t, exec(app, "SELECT wirefence.hold($1)", fence), "WF001")
+	wantCode(t, exec(app, "SELECT wirefence.hold_or_check($1, NULL, 'nothing', false)", fence), "WF001")
+	mustExec(t, app, "SELECT set_config('wirefence.token', $1, false)", fence)
+	wantCode(t, exec(app, "SELECT wirefence.check()"), "WF001")
+}
+
+func wantCurrent(t *testing.T, db database, fence string) {
+	t.Helper()
+	for _, isolation := range isolations {
+		app := db.app(t)
+		mustExec(t, app, "SET default_transaction_isolation = '"+isolation+"'")
+		if err := exec(app, "SELECT wirefence.check($1)", fence); err != nil {
+			t.Errorf("check of %s in %s: %v", fence, isolation, err)
+		}
+	}
+	if held := value[bool](t, db.app(t), "SELECT wirefence.hold($1)", fence); !held {
+		t.Errorf("%s isn't held", fence)
+	}
+}
+
+// granted acquires the lease of a resource, frees it, and returns the token.
+func granted(t *testing.T, db database, resource string) int64 {
+	t.Helper()
+	issuer := db.as(t, "issuer")
+	grant, token := win(t, issuer, resource, "worker", 60e9)
+	mustExec(t, issuer, "SELECT wirefence.release($1, $2)", resource, grant)
+	return token
+}
+
+// A standby that lacks the last grants is promoted: neither a former holder's token
+// counts there, nor the last one's, and the next is above both.
+func TestGrantsThatAPromotionLoses(t *testing.T) {
+	onOwn(t, func(t *testing.T, primary database) {
+		issuer := primary.as(t, "issuer")
+		primary.seal(t, "orders", 33)
+		mustExec(t, issuer, "SELECT wirefence.declare_resource('declared', 'a test'), wirefence.declare_resource('trusted', 'a test', failover => 'trust')")
+		primary.seal(t, "trusted", 5)
+		mustExec(t, primary.app(t), "SELECT wirefence.check('foreign=7')")
+		standby := primary.standby(t)
+		standby.fallBehind(t, primary)
+		primary.seal(t, "orders", 34)
+		primary.seal(t, "declared", 1)
+		primary.seal(t, "new", 1)
+		wantCode(t, exec(primary.app(t), "SELECT wirefence.check('orders=33')"), "WF001")
+		wantCurrent(t, primary, "orders=34,declared=1")
+		failOver(t, primary, standby)
+
+		for _, fence := range []string{"orders=33", "orders=34", "orders=35", "new=1", "new=2", "foreign=7,orders=34"} {
+			if fence == "orders=34" || fence == "orders=35" { // higher than what is recorded, and so unknown besides
+				app := standby.app(t)
+				wantCode(t, exec(app, "SELECT wirefence.check($1)", fence), "WF001")
+				continue
+			}
+			wantFormer(t, standby, fence)
+		}
+		wantCode(t, exec(standby.app(t), "SELECT wirefence.check('declared=1')"), "WF003")
+		wantCurrent(t, standby, "trusted=5")
+		wantCurrent(t, standby, "foreign=7")
+		mustExec(t, standby.app(t), "SELECT wirefence.check('foreign=8')")
+		status := "SELECT former FROM wirefence.status() WHERE resource = $1"
+		issuer = standby.as(t, "issuer")
+		if !value[bool](t, issuer, status, "orders") || value[bool](t, issuer, status, "trusted") || value[bool](t, issuer, status, "foreign") {
+			t.Error("status() tells another story")
+		}
+
+		for _, resource := range []string{"orders", "declared", "new"} {
+			token := granted(t, standby, resource)
+			if token < firstAfterPromotion || token >= 1<<53 {
+				t.Errorf("the next token of %s is %d", resource, token)
+			}
+			wantCurrent(t, standby, fmt.Sprintf("%s=%d", resource, token))
+			for _, old := range []string{"1", "33", "34"} {
+				wantCode(t, exec(standby.app(t), "SELECT wirefence.check($1)", resource+"="+old), "WF001")
+			}
+			if next := granted(t, standby, resource); next != token+1 {
+				t.Errorf("behind %d comes %d", token, next)
+			}
+		}
+		if token := granted(t, standby, "later"); token < firstAfterPromotion {
+			t.Errorf("the first token of a new resource is %d", token)
+		}
+		if value[bool](t, issuer, status, "orders") {
+			t.Error("status() still says that orders awaits a grant")
+		}
+	})
+}
+
+// A store that counts by itself learns from the seal what it has to surpass.
+func TestSealingBehindAPromotion(t *testing.T) {
+	onOwn(t, func(t *testing.T, primary database) {
+		primary.seal(t, "orders", 33)
+		standby := primary.standby(t)
+		standby.fallBehind(t, primary)
+		failOver(t, primary, standby)
+		issuer := standby.as(t, "issuer")
+		const seal = "SELECT wirefence.seal($1, $2, 'worker', 'redis')"
+		const last = "SELECT last_token FROM wirefence.resource_locks WHERE resource_id = $1"
+		for resource, token := range map[string]int64{"orders": 35, "new": 1} {
+			if value[bool](t, issuer, seal, resource, token) {
+				t.Errorf("%s=%d is sealed, though more may have been granted", resource, token)
+			}
+			surpass := value[int64](t, issuer, last, resource)
+			if surpass < firstAfterPromotion {
+				t.Errorf("the token to surpass for %s is %d", resource, surpass)
+			}
+			wantCode(t, exec(standby.app(t), "SELECT wirefence.check($1)", fmt.Sprintf("%s=%d", resource, token)), "WF001")
+			if value[bool](t, issuer, seal, resource, surpass) || !value[bool](t, issuer, seal, resource, surpass+1) {
+				t.Errorf("%d of %s is not the one to surpass", surpass, resource)
+			}
+			wantCurrent(t, standby, fmt.Sprintf("%s=%d@redis", resource, surpass+1))
+		}
+	})
+}
+
+// What an operator does behind a promotion goes above what is lost, too.
+func TestOperatorsBehindAPromotion(t *testing.T) {
+	onOwn(t, func(t *testing.T, primary database) {
+		for _, resource := range []string{"revoked", "moved", "numbered", "kept"} {
+			primary.seal(t, resource, 33)
+		}
+		mustExec(t, primary.app(t), "SELECT wirefence.check('foreign=7')")
+		standby := primary.standby(t)
+		standby.fallBehind(t, primary)
+		failOver(t, primary, standby)
+		issuer := standby.as(t, "issuer")
+		if last := value[int64](t, issuer, "SELECT wirefence.revoke('revoked')"); last < firstAfterPromotion {
+			t.Errorf("a revocation goes to %d", last)
+		}
+		if last := value[int64](t, issuer, "SELECT wirefence.revoke('foreign')"); last != 8 {
+			t.Errorf("a revocation of a resource that is counted elsewhere goes to %d", last)
+		}
+		mustExec(t, issuer, "SELECT wirefence.set_resource('moved', 'a test', source => 'etcd', last_token => 100)")
+		mustExec(t, issuer, "SELECT wirefence.seal('moved', 101, 'worker', 'etcd')")
+		wantCurrent(t, standby, "moved=101@etcd")
+		mustExec(t, issuer, "SELECT wirefence.set_resource('kept', 'a test', preempt_after => '1 s')")
+		wantFormer(t, standby, "kept=33")
+		mustExec(t, issuer, "SELECT wirefence.set_resource('kept', 'a test', failover => 'trust')")
+		wantCurrent(t, standby, "kept=33")
+		mustExec(t, issuer, "SELECT wirefence.set_failover('trust', 'a test')")
+		wantCurrent(t, standby, "numbered=33")
+		mustExec(t, issuer, "SELECT wirefence.set_failover('reacquire', 'a test')")
+		wantFormer(t, standby, "numbered=33")
+		wantCurrent(t, standby, "kept=33")
+	})
+}
+
+// Two standbys of one primary get the same timeline. What the first has granted
+// doesn't count on the second.
+func TestTwoStandbysOfOnePrimary(t *testing.T) {
+	onOwn(t, func(t *testing.T, primary database) {
+		primary.seal(t, "orders", 33)
+		first, second := primary.standby(t), primary.standby(t)
+		first.fallBehind(t, primary)
+		second.fallBehind(t, primary)
+		failOver(t, primary, first)
+		before := granted(t, first, "orders")
+		fresh := granted(t, first, "new")
+		failOver(t, first, second)
+		const timeline = "SELECT left(pg_walfile_name(pg_current_wal_lsn()), 8)"
+		if got := value[string](t, second.admin(t), timeline); got != "00000002" {
+			t.Fatalf("the second is on timeline %s", got)
+		}
+		for _, fence := range []string{"orders=33", fmt.Sprintf("orders=%d", before), fmt.Sprintf("new=%d", fresh)} {
+			wantCode(t, exec(second.app(t), "SELECT wirefence.check($1)", fence), "WF001")
+		}
+		if after := granted(t, second, "orders"); after <= before {
+			t.Errorf("behind %d comes %d", before, after)
+		}
+		if after := granted(t, second, "new"); after <= fresh {
+			t.Errorf("behind %d comes %d", fresh, after)
+		}
+		for _, fence := range []string{"orders=33", fmt.Sprintf("orders=%d", before), fmt.Sprintf("new=%d", fresh)} {
+			wantCode(t, exec(second.app(t), "SELECT wirefence.check($1)", fence), "WF001")
+		}
+	})
+}
+
+// One promotion behind another, each with grants that are lost.
+func TestAChainOfPromotions(t *testing.T) {
+	onOwn(t, func(t *testing.T, db database) {
+		last := int64(33)
+		db.seal(t, "orders", last)
+		for range 2 {
+			standby := db.standby(t)
+			standby.fallBehind(t, db)
+			lost := granted(t, db, "orders")
+			failOver(t, db, standby)
+			for _, token := range []int64{last, lost} {
+				wantCode(t, exec(standby.app(t), "SELECT wirefence.check($1)", fmt.Sprintf("orders=%d", token)), "WF001")
+			}
+			next := granted(t, standby, "orders")
+			if next <= lost {
+				t.Errorf("behind %d comes %d", lost, next)
+			}
+			last, db = next, standby
+		}
+	})
+}
+
+// A backup that is recovered has forgotten what was granted since.
+func TestARestoredBackup(t *testing.T) {
+	onOwn(t, func(t *testing.T, db database) {
+		db.seal(t, "orders", 33)
+		restored, err := db.Restore(t.Context(), func() error {
+			db.seal(t, "orders", 34)
+			db.Kill()
+			return nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(restored.Close)
+		after := database{restored, db.name}
+		for _, fence := range []string{"orders=33", "orders=34"} {
+			wantCode(t, exec(after.app(t), "SELECT wirefence.check($1)", fence), "WF001")
+		}
+		if token := granted(t, after, "orders"); token < firstAfterPromotion {
+			t.Errorf("the next token is %d", token)
+		}
+	})
+}
+
+// A session of a standby is fenced as soon as it could write: when that was promoted.
+func TestASessionThatSeesThePromotion(t *testing.T) {
+	onOwn(t, func(t *testing.T, primary database) {
+		primary.seal(t, "orders", 33)
+		standby := primary.standby(t)
+		standby.fallBehind(t, primary)
+		app := standby.app(t)
+		mustExec(t, app, "SELECT wirefence.check('orders=33')") // a standby can't tell
+		wantCode(t, exec(app, "SELECT wirefence.hold('orders=33')"), "WF006")
+		issuer := standby.as(t, "issuer")
+		if value[bool](t, issuer, "SELECT former FROM wirefence.status()") {
+			t.Error("a standby says what it can't know")
+		}
+		failOver(t, primary, standby)
+		wantCode(t, exec(app, "SELECT wirefence.check('orders=33')"), "WF001")
+		wantCode(t, exec(app, "SELECT wirefence.hold('orders=33')"), "WF001")
+		if !value[bool](t, issuer, "SELECT former FROM wirefence.status()") {
+			t.Error("the session of the issuer hasn't seen the promotion")
+		}
+	})
+}
+
+// A guard of a table asks by itself.
+func TestGuardsBehindAPromotion(t *testing.T) {
+	onOwn(t, func(t *testing.T, primary database) {
+		primary.seal(t, "orders", 33)
+		admin := primary.admin(t)
+		mustExec(t, admin, "CREATE TABLE public.guarded (id int, owner text); GRANT INSERT ON public.guarded TO app")
+		mustExec(t, admin, "SELECT wirefence.protect('public.guarded', 'orders')")
+		standby := primary.standby(t)
+		standby.fallBehind(t, primary)
+		failOver(t, primary, standby)
+		app := standby.app(t)
+		mustExec(t, app, "SET wirefence.token = 'orders=33'")
+		wantCode(t, exec(app, "INSERT INTO public.guarded VALUES (1)"), "WF001")
+		mustExec(t, app, fmt.Sprintf("SET wirefence.token = 'orders=%d'", granted(t, standby, "orders")))
+		mustExec(t, app, "INSERT INTO public.guarded VALUES (1)")
+	})
+}
