@@ -34,6 +34,9 @@ var (
 	// ErrRevoked says that an operator has locked the holder out, by
 	// `wirefence revoke` or wirefence.revoke.
 	ErrRevoked = errors.New("lease revoked")
+	// ErrFailover says that the database was promoted or restored, and the grant is lost
+	// or counts no more. An acquire gets one that does.
+	ErrFailover = errors.New("lease ended by a failover of the database")
 	// ErrReleased says that Release or Client.Close was called.
 	ErrReleased = errors.New("lease released")
 	// ErrDetached says that Lease.Detach was called.
@@ -98,7 +101,7 @@ func (e *SealError) Unwrap() error { return e.Err }
 type EndError struct {
 	Resource fence.Resource
 	Token    fence.Token
-	// Reason is one of ErrExpired, ErrLost, ErrRevoked, ErrReleased,
+	// Reason is one of ErrExpired, ErrLost, ErrRevoked, ErrFailover, ErrReleased,
 	// ErrDetached, ErrMaxHold and ErrUnreachable.
 	Reason error
 	// Last is the store's last error, for ErrUnreachable.
@@ -129,6 +132,10 @@ func (e *EndError) Unwrap() []error {
 	}
 	return []error{e.Reason, e.Last}
 }
+
+// lockedOut reports that the lease may be in the store yet, though its token counts no
+// more.
+func (e *EndError) lockedOut() bool { return e.Reason == ErrRevoked || e.Reason == ErrFailover }
 
 // EffectError says how far a guarded effect came.
 type EffectError struct {

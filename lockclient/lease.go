@@ -30,7 +30,7 @@ type Lease struct {
 
 	mu      sync.Mutex
 	sent    moment        // before the last confirmed request left
-	freeBy  time.Duration // the age at which a revoked lease is freed in the store
+	freeBy  time.Duration // the age at which a lease that was locked out is freed in the store
 	timer   *time.Timer   // starts the renewing goroutine, then ends the lease
 	keeping bool          // the goroutine was started
 	ended   *EndError     // nil while held
@@ -122,7 +122,7 @@ func (l *Lease) Err() error {
 
 // Remaining is how long nobody else can get the lease: the time until the
 // store's expiry, Options.Margin beyond the end of the context. After a
-// revocation that is at most Options.Margin; then the client frees the resource.
+// revocation or a failover that is at most Options.Margin; then the client frees the resource.
 // It is 0 if the lease was lost, given back or detached.
 func (l *Lease) Remaining() time.Duration {
 	l.mu.Lock()
@@ -135,7 +135,7 @@ func (l *Lease) Remaining() time.Duration {
 
 func (l *Lease) remainingLocked(now moment) time.Duration {
 	left := l.client.opts.TTL - now.since(l.sent)
-	if l.ended != nil && l.ended.Reason == ErrRevoked {
+	if l.ended != nil && l.ended.lockedOut() {
 		left = min(left, l.freeBy-now.since(l.born))
 	}
 	return max(0, left)

@@ -2,6 +2,7 @@ package lockclient
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"github.com/wirefence/wirefence/fence"
@@ -79,11 +80,11 @@ func (l *Lease) answered(sent moment, held bool, err error) bool {
 }
 
 // compare ends the lease if the store has it no more, or if a higher token was
-// recorded where writes are judged, and reports whether it is still held. Where
-// that can't be asked, the store's word counts alone.
+// recorded where writes are judged, or this one isn't any more, and reports whether it is
+// still held. Where that can't be asked, the store's word counts alone.
 func (l *Lease) compare(held bool) bool {
 	last, err := l.lastGrant(held)
-	if err != nil {
+	if err != nil && !errors.Is(err, errNotSealed) {
 		l.client.opts.Logger.Warn("lease not compared with the last grant", "resource", l.resource, "token", l.token, "error", err)
 	}
 	l.mu.Lock()
@@ -92,15 +93,18 @@ func (l *Lease) compare(held bool) bool {
 		return false
 	}
 	end := &EndError{Resource: l.resource, Token: l.token, Reason: ErrLost}
-	if err == nil && last.Token > l.token {
+	switch {
+	case err == nil && (last.Former || last.Token < l.token):
+		end.Reason = ErrFailover
+	case err == nil && last.Token > l.token:
 		end.Successor = last
 		if last.Holder == "" {
 			end.Reason = ErrRevoked
 		}
-	} else if held {
+	case held:
 		return true
 	}
-	if end.Reason == ErrRevoked {
+	if end.lockedOut() {
 		l.freeLater(held)
 	}
 	l.endWith(end)
@@ -127,6 +131,9 @@ func (l *Lease) lastGrant(held bool) (fence.Grant, error) {
 	return last, storeError(err, patience)
 }
 
+// errNotSealed says that nothing records the client's grants.
+var errNotSealed = errors.New("grants are not sealed")
+
 // lastGrant returns the last grant that was recorded where grants are sealed.
 // Of a Sealer that can't tell the holder it returns the token, with an unnamed
 // holder.
@@ -139,13 +146,13 @@ func (c *Client) lastGrant(ctx context.Context, resource fence.Resource) (fence.
 	case ok:
 		return record.LastGrant(ctx, resource)
 	case c.opts.Sealer == nil:
-		return fence.Grant{}, nil
+		return fence.Grant{}, errNotSealed
 	}
 	last, err := c.opts.Sealer.LastToken(ctx, resource)
 	return fence.Grant{Resource: resource, Token: last, Holder: "another"}, err
 }
 
-// freeLater frees a lease in the store that is about to end by a revocation, when
+// freeLater frees a lease in the store that is about to end by a lock-out, when
 // its holder has had the margin to stop, or the client is closed: at once if that has
 // no sense any more since the store doesn't take it for held. The caller holds mu and
 // is one of the client's running goroutines.

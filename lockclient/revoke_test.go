@@ -19,6 +19,7 @@ import (
 type record struct {
 	ledger
 	holder string
+	former bool
 	ask    func(ctx context.Context) error
 }
 
@@ -29,7 +30,7 @@ func (r *record) LastGrant(ctx context.Context, resource fence.Resource) (fence.
 		}
 	}
 	last, err := r.LastToken(ctx, resource)
-	return fence.Grant{Resource: resource, Token: last, Holder: r.holder}, err
+	return fence.Grant{Resource: resource, Token: last, Holder: r.holder, Former: r.former}, err
 }
 
 const noticedBy = ttl/3 + ttl/30 // the first renewal

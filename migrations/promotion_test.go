@@ -43,18 +43,9 @@ func (db database) standby(t *testing.T) database {
 // fallBehind lets a standby replay what was committed and then no more.
 func (db database) fallBehind(t *testing.T, primary database) {
 	t.Helper()
-	lsn := value[string](t, primary.admin(t), "SELECT pg_current_wal_flush_lsn()::text")
-	admin := db.admin(t)
-	mustExec(t, admin, fmt.Sprintf(`DO $$ BEGIN FOR i IN 1..3000 LOOP
-		IF pg_last_wal_replay_lsn() >= '%s' THEN RETURN; END IF;
-		PERFORM pg_sleep(0.01);
-	END LOOP; RAISE 'the standby lags'; END $$`, lsn))
-	mustExec(t, admin, "ALTER SYSTEM SET primary_conninfo = ''")
-	mustExec(t, admin, "SELECT pg_reload_conf()")
-	mustExec(t, admin, `DO $$ BEGIN FOR i IN 1..3000 LOOP
-		IF NOT EXISTS (SELECT FROM pg_stat_wal_receiver) THEN RETURN; END IF;
-		PERFORM pg_sleep(0.01);
-	END LOOP; RAISE 'the standby still receives'; END $$`)
+	if err := db.FallBehind(t.Context(), primary.Postgres); err != nil {
+		t.Fatal(err)
+	}
 }
 
 // failOver ends the primary as a crash would and promotes the standby.

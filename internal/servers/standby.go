@@ -42,10 +42,7 @@ func (p *Postgres) awaitRecovered(ctx context.Context) error {
 		return err
 	}
 	defer conn.Close(context.Background())
-	_, err = conn.Exec(ctx, `DO $$ BEGIN FOR i IN 1..3000 LOOP
-		IF NOT pg_is_in_recovery() THEN RETURN; END IF;
-		PERFORM pg_sleep(0.01);
-	END LOOP; RAISE 'still in recovery after 30 s'; END $$`)
+	_, err = conn.Exec(ctx, waitFor("NOT pg_is_in_recovery()"))
 	return err
 }
 
@@ -189,6 +186,43 @@ func (p *Postgres) configure(signal, settings string) (err error) {
 		return err
 	}
 	return p.write("postgresql.auto.conf", fmt.Sprintf("port = '%d'\nunix_socket_directories = '%s'\nhot_standby = on\n%s", p.Port, p.dir, settings), os.O_APPEND)
+}
+
+// FallBehind lets a standby replay what its primary has committed, and no more from then
+// on.
+func (p *Postgres) FallBehind(ctx context.Context, primary *Postgres) error {
+	conn, err := pgx.Connect(ctx, primary.URL("postgres"))
+	if err != nil {
+		return err
+	}
+	defer conn.Close(context.Background())
+	var lsn string
+	if err := conn.QueryRow(ctx, "SELECT pg_current_wal_flush_lsn()::text").Scan(&lsn); err != nil {
+		return err
+	}
+	admin, err := pgx.Connect(ctx, p.URL("postgres"))
+	if err != nil {
+		return err
+	}
+	defer admin.Close(context.Background())
+	for _, sql := range []string{
+		waitFor(fmt.Sprintf("pg_last_wal_replay_lsn() >= '%s'", lsn)),
+		"ALTER SYSTEM SET primary_conninfo = ''", "SELECT pg_reload_conf()",
+		waitFor("NOT EXISTS (SELECT FROM pg_stat_wal_receiver)"),
+	} {
+		if _, err := admin.Exec(ctx, sql); err != nil {
+			return fmt.Errorf("cutting a standby off: %s: %w", sql, err)
+		}
+	}
+	return nil
+}
+
+// waitFor is SQL that waits for a condition.
+func waitFor(condition string) string {
+	return fmt.Sprintf(`DO $$ BEGIN FOR i IN 1..3000 LOOP
+		IF %s THEN RETURN; END IF;
+		PERFORM pg_sleep(0.01);
+	END LOOP; RAISE 'not so within 30 s'; END $$`, condition)
 }
 
 // Promote makes a standby the primary, and returns when it is.
