@@ -9,14 +9,16 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/wirefence/wirefence/internal/committed"
 )
 
 // Resource names travel as bytes of UTF-8, since a client's encoding is the
 // database's unless it says otherwise, and a name that arrived as another would
 // be another resource.
 
-// Querier runs SQL: a *pgx.Conn, a pgx.Tx or a *pgxpool.Pool. The calls below
-// are as safe for concurrent use as it is.
+// Querier runs SQL: a *pgx.Conn, a pgx.Tx or a *pgxpool.Pool, of which Seal accepts no
+// other. The calls below are as safe for concurrent use as it is.
 type Querier interface {
 	Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error)
 	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
@@ -169,13 +171,34 @@ func (f Fence) parameter() *string {
 // higher than the last one recorded; that the resource's tokens come from another
 // source is an error, which IsUnknown tells. It waits for older transactions, and
 // ends them after the resource's PreemptAfter. The role must have wirefence_issuer.
+//
+// With synchronous replication the commit waits for a standby, whatever the role's
+// synchronous_commit is. ErrNotReplicated says that this wait was cancelled: the token is
+// recorded, but may not be behind a failover, and must not be handed out.
 func Seal(ctx context.Context, q Querier, g Grant) (bool, error) {
-	var sealed bool
-	if err := q.QueryRow(ctx, sealSQL, []byte(g.Resource), int64(g.Token), g.Holder, string(g.Source)).Scan(&sealed); err != nil {
+	sealed, err := seal(ctx, q, g)
+	if err != nil {
 		return false, fmt.Errorf("seal resource %q: %w", g.Resource, err)
 	}
 	return sealed, nil
 }
+
+func seal(ctx context.Context, q Querier, g Grant) (bool, error) {
+	conn, release, err := committed.Conn(ctx, q)
+	if err != nil {
+		return false, err
+	}
+	defer release()
+	row, err := committed.Row(ctx, conn, sealSQL, []byte(g.Resource), int64(g.Token), g.Holder, string(g.Source))
+	if err != nil {
+		return false, err
+	}
+	return string(row[0]) == "t", nil
+}
+
+// ErrNotReplicated says that a grant is on the primary alone, though it was to be on a
+// synchronous standby, too.
+var ErrNotReplicated = committed.ErrNotReplicated
 
 // LastToken returns the highest token recorded for a resource, 0 if there is
 // none. It is for a lock service whose counter has fallen behind; a holder must

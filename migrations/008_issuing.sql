@@ -20,13 +20,17 @@ COMMENT ON COLUMN wirefence.resource_changes.settings IS 'Each setting that was 
 
 -- durable makes the commit of a grant wait for the disk, and for synchronous standbys
 -- where there are any, whatever the role is set to. A seal that a crash or a failover
--- could undo would let the older holder in again.
+-- could undo would let the older holder in again. If that wait is cancelled, PostgreSQL
+-- commits all the same, and says so by a warning: that must reach who grants.
 CREATE FUNCTION wirefence.durable() RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
-    IF current_setting('synchronous_commit') IN ('off', 'local') THEN
+    IF current_setting('synchronous_commit') NOT IN ('on', 'remote_apply') THEN
         PERFORM set_config('synchronous_commit', 'on', true);
+    END IF;
+    IF current_setting('client_min_messages') = 'error' THEN
+        PERFORM set_config('client_min_messages', 'warning', true);
     END IF;
 END
 $$;

@@ -22,6 +22,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/wirefence/wirefence/fence"
+	"github.com/wirefence/wirefence/internal/committed"
 	"github.com/wirefence/wirefence/lockclient"
 )
 
@@ -84,19 +85,33 @@ func (s *Store) Close() error {
 
 // Acquire implements lockclient.Store. The token is sealed when it returns.
 func (s *Store) Acquire(ctx context.Context, resource fence.Resource, holder string, ttl time.Duration) (lockclient.Attempt, error) {
-	var token *int64
-	var other string
-	var left int64
-	err := s.pool.QueryRow(ctx, acquireSQL, []byte(resource), holder, microseconds(ttl)).Scan(&token, &other, &left)
-	switch {
-	case err != nil:
+	attempt, err := s.acquire(ctx, resource, holder, ttl)
+	if err != nil {
 		return lockclient.Attempt{}, s.fail(ctx, "acquiring the lease of", resource, err)
-	case token != nil:
-		return lockclient.Attempt{Token: fence.Token(*token)}, nil
-	case other == "":
+	}
+	return attempt, nil
+}
+
+// acquire returns a grant only if it is as durable as the server's settings promise.
+func (s *Store) acquire(ctx context.Context, resource fence.Resource, holder string, ttl time.Duration) (lockclient.Attempt, error) {
+	conn, err := s.pool.Acquire(ctx)
+	if err != nil {
+		return lockclient.Attempt{}, err
+	}
+	defer conn.Release()
+	row, err := committed.Row(ctx, conn.Conn(), acquireSQL, []byte(resource), holder, microseconds(ttl))
+	if err != nil {
+		return lockclient.Attempt{}, err
+	}
+	if row[0] != nil {
+		token, err := strconv.ParseInt(string(row[0]), 10, 64)
+		return lockclient.Attempt{Token: fence.Token(token)}, err
+	}
+	if len(row[1]) == 0 {
 		return lockclient.Attempt{Holder: "another, being granted"}, nil
 	}
-	return lockclient.Attempt{Holder: other, Remaining: max(0, time.Duration(left)*time.Microsecond)}, nil
+	left, err := strconv.ParseInt(string(row[2]), 10, 64)
+	return lockclient.Attempt{Holder: string(row[1]), Remaining: max(0, time.Duration(left)*time.Microsecond)}, err
 }
 
 // Renew implements lockclient.Store.
