@@ -125,7 +125,22 @@ func TestDoctorOfAStandby(t *testing.T) {
 	r := examine(t, patient{standby, primary.name}.settings())
 	r.finds(t, "database.primary", "problem", "the server is a standby", "target_session_attrs=read-write").finds(t, "guards.tables", "ok", "", "")
 	r.ends(t, exitProblem, "database.primary")
-	examine(t, primary.settings()).finds(t, "server.durability", "note", "standbys follow asynchronously", "synchronous_standby_names").ends(t, 0)
+	primary.exec(t, "SELECT wirefence.check('elsewhere=7')", "SELECT wirefence.seal('orders', 1), wirefence.set_failover('trust', 'a test')")
+	examine(t, primary.settings()).finds(t, "server.durability", "note", "standbys follow asynchronously", "synchronous_standby_names").
+		finds(t, "failover.lost", "warning", `failover is trust: orders`, "--failover reacquire").
+		finds(t, "failover.lost", "note", `counted elsewhere: elsewhere`, "").ends(t, 0, "failover.lost")
+	primary.exec(t, "SELECT wirefence.set_failover('reacquire', 'a test')")
+	if err := standby.FallBehind(t.Context(), pg); err != nil {
+		t.Fatal(err)
+	}
+	pg.Kill()
+	if err := standby.Promote(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	promoted := patient{standby, primary.name}
+	examine(t, promoted.settings()).finds(t, "failover.former", "note", `nobody has acquired orders`, "").ends(t, 0)
+	promoted.exec(t, "SELECT wirefence.acquire('orders', 'me', '1 min')")
+	examine(t, promoted.settings()).finds(t, "failover.former", "ok", "", "").ends(t, 0)
 }
 
 // What belongs to the whole cluster is changed while no other test runs.

@@ -57,7 +57,7 @@ func checkDurability(ctx context.Context, in *Input) (found []Finding, err error
 	}
 	if s.Standbys > 0 && s.SynchronousNames == "" {
 		found = append(found, Finding{Grade: Note, Says: "standbys follow asynchronously",
-			Means:  "A failover can undo the last grants, and with them handoffs.",
+			Means:  "A failover can lose the last grants. No token from before it counts then, but for resources with failover = trust: holders acquire again.",
 			Remedy: []string{"ALTER SYSTEM SET synchronous_standby_names = 'ANY 1 (*)'; SELECT pg_reload_conf(), where that matters more than waiting for a standby"}})
 	}
 	return orFine(found, "a commit is on disk when it returns"), nil
