@@ -32,6 +32,7 @@ func (s *Server) Handler() http.Handler {
 			return
 		}
 		fmt.Fprintln(w, "ok")
+		s.writeStandings(w)
 	})
 	return mux
 }

@@ -89,6 +89,11 @@ func (e *entrance) try(ctx context.Context, target upstream.Target) (*arrival, e
 				continue
 			}
 		}
+		if err := e.server.upstream.BehindNow(ctx, r.Host); err != nil {
+			e.failures = append(e.failures, err)
+			down = r.Host
+			continue
+		}
 		link, err := e.server.upstream.Dial(ctx, r)
 		if err != nil {
 			e.failures = append(e.failures, err)

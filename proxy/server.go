@@ -82,6 +82,11 @@ func New(o Options) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
+	if o.Registerer != nil && up.Watches() {
+		if err := o.Registerer.Register(newStandings(up)); err != nil {
+			return nil, err
+		}
+	}
 	s := &Server{
 		options: o, upstream: up, tls: secure, users: directory, metrics: m, config: o.sessionConfig(up.Pooling),
 		databases: session.NewDatabases(time.Now), keeper: newKeeper(), conns: map[*conn]struct{}{},
@@ -115,6 +120,7 @@ func (s *Server) Serve() error {
 	defer s.startKeeping()()
 	defer s.startAsking()()
 	defer s.startWatching()()
+	defer s.startFollowing()()
 	failed := make(chan error, len(s.listeners))
 	for _, l := range s.listeners {
 		s.accepting.Go(func() { failed <- s.accept(l) })

@@ -26,6 +26,7 @@ type Host struct {
 	unasked  error         // why asking for the role failed
 	learned  time.Time     // when role or unasked was
 	learning chan struct{} // closed when the one who asks has done so
+	standing Standing
 }
 
 // parseHosts reads host1:5432,host2; ports are for hosts that name none: one

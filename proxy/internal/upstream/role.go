@@ -211,7 +211,7 @@ func gaveUp(ctx context.Context) bool {
 	return ctx.Err() != nil || ok && !time.Now().Before(deadline)
 }
 
-// probe asks servers for their role by logging in.
+// probe asks servers for their role, and for more, by logging in.
 type probe struct{ config *pgconn.Config }
 
 func newProbe(url string) (*probe, error) {
@@ -227,10 +227,14 @@ func newProbe(url string) (*probe, error) {
 	return &probe{c}, nil
 }
 
-func (p *probe) ask(ctx context.Context, dial func(context.Context) (net.Conn, error)) (Role, error) {
+func (p *probe) connect(ctx context.Context, dial func(context.Context) (net.Conn, error)) (*pgconn.PgConn, error) {
 	c := p.config.Copy()
 	c.DialFunc = func(ctx context.Context, _, _ string) (net.Conn, error) { return dial(ctx) }
-	conn, err := pgconn.ConnectConfig(ctx, c)
+	return pgconn.ConnectConfig(ctx, c)
+}
+
+func (p *probe) ask(ctx context.Context, dial func(context.Context) (net.Conn, error)) (Role, error) {
+	conn, err := p.connect(ctx, dial)
 	if err != nil {
 		return Role{}, err
 	}

@@ -27,6 +27,7 @@ type Upstream struct {
 	dialer     *net.Dialer
 	timeout    time.Duration
 	probe      *probe // nil: a role is learnt from logins alone
+	timelines  timelines
 }
 
 // Options are what an upstream's URL doesn't say.
@@ -36,7 +37,7 @@ type Options struct {
 	// Timeout bounds each attempt to connect to one host, TLS included.
 	Timeout time.Duration
 	// ProbeURL is a connection string whose user, password and database are used
-	// to ask servers for their role; "" asks none.
+	// to ask servers for their role and timeline; "" asks none.
 	ProbeURL string
 	// Failed is told when a file that has changed can't be used.
 	Failed func(error)
@@ -63,7 +64,7 @@ func New(text string, o Options) (*Upstream, error) {
 	if u.encryption, err = newEncryption(params, o.Failed); err != nil {
 		return nil, err
 	}
-	if u.Target != Any && o.ProbeURL != "" {
+	if o.ProbeURL != "" && (u.Target != Any || len(u.Hosts) > 1) {
 		u.probe, err = newProbe(o.ProbeURL)
 	}
 	return u, err

@@ -1,0 +1,126 @@
+package proxy
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/wirefence/wirefence/proxy/internal/upstream"
+	"github.com/wirefence/wirefence/proxy/internal/wire"
+)
+
+// abortPatience bounds cancelling what a session runs on a server that is to be left.
+const abortPatience = 2 * time.Second
+
+// startFollowing follows the timelines of several servers, and ends the sessions of a
+// primary that was left behind by a promotion: it may go on accepting what no other
+// server will ever see. It returns what stops that.
+func (s *Server) startFollowing() (stop func()) {
+	if !s.upstream.Watches() {
+		if len(s.upstream.Hosts) > 1 {
+			s.options.Logger.Warn("the timelines of the upstream's servers aren't known without WIREFENCE_DATABASE_URL: an old primary that goes on beside a new one isn't noticed")
+		}
+		return func() {}
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	var following sync.WaitGroup
+	following.Go(func() { s.upstream.Watch(ctx, s.standingNews) })
+	return func() {
+		cancel()
+		following.Wait()
+	}
+}
+
+// standingNews logs what has changed, and ends the sessions of hosts that are behind.
+func (s *Server) standingNews(h *upstream.Host, was, is upstream.Standing) {
+	log := s.options.Logger.With("host", h.String(), "standing", is.String())
+	switch {
+	case is.Err != nil && was.Err == nil:
+		log.Warn("an upstream server can't be asked for its timeline", "error", is.Err)
+	case is.Err == nil && (was.String() != is.String() || !was.Known):
+		log.Info("an upstream server is known")
+	}
+	for _, each := range s.upstream.Hosts {
+		if behind := s.upstream.Behind(each); behind != nil {
+			if n := s.leaveHost(each, behind); n > 0 {
+				log.Warn("sessions were ended on a server that was left behind by a promotion", "error", behind, "sessions", n)
+			}
+		}
+	}
+}
+
+// leaveHost ends all sessions at a host at once, and returns how many there were.
+func (s *Server) leaveHost(h *upstream.Host, behind error) (n int) {
+	why := wire.Error{Code: "57P01", Message: "terminating connection: another server was promoted",
+		Detail: "The server " + behind.Error() + ".", Hint: "Connect again. Whether a transaction that was being committed is kept, only the new primary can tell."}
+	ctx, cancel := context.WithTimeout(context.Background(), abortPatience)
+	defer cancel()
+	var leaving sync.WaitGroup
+	s.each(func(c *conn) {
+		if c.route.Host == h {
+			n++
+			leaving.Go(func() { c.guard(func() { c.abort(ctx, why) }) })
+		}
+	})
+	leaving.Wait()
+	return n
+}
+
+// writeStandings tells of several servers what is known.
+func (s *Server) writeStandings(w io.Writer) {
+	if !s.upstream.Watches() {
+		return
+	}
+	for _, h := range s.upstream.Hosts {
+		text := h.Standing().String()
+		if s.upstream.Behind(h) != nil {
+			text += ", left behind by a promotion"
+		}
+		fmt.Fprintf(w, "%s: %s\n", h, text)
+	}
+}
+
+// standings are metrics of several servers.
+type standings struct {
+	upstream                  *upstream.Upstream
+	timeline, primary, behind *prometheus.Desc
+}
+
+func newStandings(u *upstream.Upstream) *standings {
+	host := []string{"host"}
+	return &standings{upstream: u,
+		timeline: prometheus.NewDesc("wirefence_upstream_timeline", "The timeline of a primary, as it was seen last.", host, nil),
+		primary:  prometheus.NewDesc("wirefence_upstream_primary", "1 for a primary, 0 for a standby, as it was seen last.", host, nil),
+		behind:   prometheus.NewDesc("wirefence_upstream_behind", "1 for a primary that was left behind by a promotion: no session is opened there.", host, nil),
+	}
+}
+
+// Describe implements prometheus.Collector.
+func (s *standings) Describe(out chan<- *prometheus.Desc) {
+	out <- s.timeline
+	out <- s.primary
+	out <- s.behind
+}
+
+// Collect implements prometheus.Collector.
+func (s *standings) Collect(out chan<- prometheus.Metric) {
+	gauge := func(d *prometheus.Desc, value float64, host string) {
+		out <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, value, host)
+	}
+	truth := map[bool]float64{true: 1}
+	for _, h := range s.upstream.Hosts {
+		is := h.Standing()
+		if !is.Known {
+			continue
+		}
+		gauge(s.primary, truth[is.Primary], h.String())
+		gauge(s.behind, truth[s.upstream.Behind(h) != nil], h.String())
+		if is.Primary {
+			gauge(s.timeline, float64(is.Timeline), h.String())
+		}
+	}
+}
