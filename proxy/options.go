@@ -138,6 +138,10 @@ type Options struct {
 	DrainTimeout time.Duration
 	// Refusals is told of each refusal. By default nobody is.
 	Refusals Refusals
+	// Timelines is told the timeline of each primary among several hosts of the upstream, with
+	// its system identifier, each time when it was asked, a second apart. It must not block. By
+	// default nobody is.
+	Timelines func(system string, timeline uint32)
 	// Logger gets what an operator should know. By default nothing is logged.
 	Logger *slog.Logger
 	// Registerer gets the metrics. By default there are none.

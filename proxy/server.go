@@ -56,6 +56,7 @@ type Server struct {
 	stopped bool // Shutdown was called
 	ending  bool // the grace of a drain is over
 	conns   map[*conn]struct{}
+	left    map[*upstream.Host]bool // primaries that were left behind; standingNews' alone
 }
 
 // New makes a server. It reports options that can't work.
@@ -89,7 +90,7 @@ func New(o Options) (*Server, error) {
 	}
 	s := &Server{
 		options: o, upstream: up, tls: secure, users: directory, metrics: m, config: o.sessionConfig(up.Pooling),
-		databases: session.NewDatabases(time.Now), keeper: newKeeper(), conns: map[*conn]struct{}{},
+		databases: session.NewDatabases(time.Now), keeper: newKeeper(), conns: map[*conn]struct{}{}, left: map[*upstream.Host]bool{},
 		abort: make(chan struct{}), resigned: make(chan struct{}), shutdown: make(chan struct{}), over: make(chan struct{}),
 	}
 	s.entering, s.enough = context.WithCancelCause(context.Background())

@@ -35,7 +35,8 @@ func (s *Server) startFollowing() (stop func()) {
 	}
 }
 
-// standingNews logs what has changed, and ends the sessions of hosts that are behind.
+// standingNews logs what has changed, and ends the sessions of hosts that are behind. It is
+// called by one goroutine at a time.
 func (s *Server) standingNews(h *upstream.Host, was, is upstream.Standing) {
 	log := s.options.Logger.With("host", h.String(), "standing", is.String())
 	switch {
@@ -44,11 +45,20 @@ func (s *Server) standingNews(h *upstream.Host, was, is upstream.Standing) {
 	case is.Err == nil && (was.String() != is.String() || !was.Known):
 		log.Info("an upstream server is known")
 	}
+	if is.Primary && is.Err == nil && s.options.Timelines != nil {
+		s.options.Timelines(is.System, is.Timeline)
+	}
 	for _, each := range s.upstream.Hosts {
-		if behind := s.upstream.Behind(each); behind != nil {
-			if n := s.leaveHost(each, behind); n > 0 {
-				log.Warn("sessions were ended on a server that was left behind by a promotion", "error", behind, "sessions", n)
-			}
+		behind := s.upstream.Behind(each)
+		if behind != nil && !s.left[each] {
+			s.options.Logger.Warn("an upstream server was left behind by a promotion: its sessions end, and none is opened there", "error", behind)
+		}
+		s.left[each] = behind != nil
+		if behind == nil {
+			continue
+		}
+		if n := s.leaveHost(each, behind); n > 0 {
+			s.options.Logger.Info("sessions were ended on a server that was left behind", "host", each.String(), "sessions", n)
 		}
 	}
 }
