@@ -11,11 +11,21 @@
  *   NOLOCK     the check reads last_token without the resource's lock
  *   SEALEQUAL  a seal takes a token that is the last one already
  *   NOPREEMPT  a seal waits for older transactions and ends none
+ *   NOIDENTITY a row counts on whatever server it is
+ *   NOJUMP     the first seal behind a promotion goes on from the last token
+ * PROMOTION lets a standby take over once that lacks the last commits.
  * Defines that leave a property out: NO_I1, NO_I2, NO_I3.
  */
 
 #define GRANTS 3 /* acquires that return a token */
+#ifdef PROMOTION
+#define TOKENS 2 /* the highest token that the first server may have granted */
+#define ABOVE 3  /* what is above them all */
+#define COUNTED (timeline == 0 -> TOKENS - 1 : ABOVE + 1)
+#else
 #define TOKENS 5 /* the highest token: two more, for grants that get lost on the way */
+#define COUNTED (TOKENS - 1)
+#endif
 
 /* The lease store, as the holder's number and the counter. */
 #define FREE 0
@@ -30,9 +40,31 @@ byte shared;    /* a bit for each writer */
 bool exclusive;
 byte takers;
 
+/* Which server judges, and under which the row was sealed. `mine` is the one that a
+ * connection leads to: when it is no more, neither are its locks, and what was open there
+ * can't commit. */
+#ifdef PROMOTION
+byte timeline;
+byte sealed_under;
+#define MINE byte mine;
+#define CONNECT mine = timeline
+#define LIVE (mine == timeline)
+#define SEALED sealed_under = timeline
+#else
+#define MINE
+#define CONNECT skip
+#define LIVE true
+#define SEALED skip
+#endif
+#if defined(PROMOTION) && !defined(NOIDENTITY)
+#define FORMER (sealed_under != timeline)
+#else
+#define FORMER false
+#endif
+
 /* What has happened, which only the properties read. */
 byte grants;
-byte granted;   /* a bit for each token that an acquire has returned */
+short granted;  /* a bit for each token that an acquire has returned */
 byte returned;  /* the highest of them */
 byte committed; /* the token of the last fenced commit */
 
@@ -80,7 +112,7 @@ inline misfortune() {
   :: lease = 1
   :: lease = 2
   fi;
-  select(counter : 0 .. TOKENS - 1)
+  select(counter : 0 .. COUNTED)
 }
 
 /* Since the next script begins with a misfortune, what this one left is of no
@@ -116,6 +148,7 @@ inline raise_script() {
  * looks at no clock and no lease and waits wherever he likes for as long as he
  * likes. Transaction after transaction, until he stops. */
 proctype writer(byte me; byte token) {
+  MINE
   do
   :: break
   :: /* BEGIN shows nobody anything. wirefence.check takes the lock until the
@@ -123,23 +156,23 @@ proctype writer(byte me; byte token) {
 #ifdef NOSEAL
      /* (Nothing is sealed: a token is recorded by its first use, under the
         exclusive lock.) */
-     atomic { !exclusive && shared == 0 -> exclusive = true };
+     atomic { !exclusive && shared == 0 -> exclusive = true; CONNECT };
 #elif !defined(NOLOCK)
-     atomic { !exclusive -> shared = shared | BIT(me) };
+     atomic { !exclusive -> shared = shared | BIT(me); CONNECT };
 #endif
      /* ... then reads the row, by a snapshot that is younger than the lock. */
      if
 #ifdef NOSEAL
      :: atomic { token >= last_token -> printf("writer %d: checked with token %d\n", me, token) }
 #else
-     :: atomic { token == last_token -> printf("writer %d: checked with token %d\n", me, token) }
+     :: atomic { LIVE && !FORMER && token == last_token -> printf("writer %d: checked with token %d\n", me, token) }
 #endif
      :: else -> goto ended /* WF001 */
      fi;
      /* The client's write shows nobody anything. Then ... */
      if
      :: atomic { /* COMMIT: the moment from which others see it */
-          true -> printf("writer %d: commits with token %d\n", me, token);
+          LIVE -> printf("writer %d: commits with token %d\n", me, token);
           hold_at_commit();
 #ifdef NOSEAL
           last_token = token
@@ -153,7 +186,12 @@ ended:
 #ifdef NOSEAL
      exclusive = false
 #else
-     shared = shared & ~BIT(me)
+     atomic {
+       if
+       :: LIVE -> shared = shared & ~BIT(me)
+       :: !LIVE
+       fi
+     }
 #endif
   od;
   goto over;
@@ -166,7 +204,7 @@ end_stuck:
 #ifdef NOPREEMPT
   false;
 #else
-  takers > 0;
+  takers > 0 || !LIVE;
 #endif
   goto ended;
 over:
@@ -177,6 +215,7 @@ over:
  * nothing, and of an earlier one only its writer. */
 proctype client(byte me) {
   byte token;
+  MINE
 
 end_waiting:
   do
@@ -191,9 +230,12 @@ seal:
      /* wirefence.seal looks at the row without a lock. */
      if
      :: goto failed /* crashed, out of time, or an error */
-     :: token LOWER last_token -> goto refused
+#ifdef PROMOTION
+     :: atomic { FORMER -> CONNECT }; goto renumber
+#endif
+     :: !FORMER && token LOWER last_token -> goto refused
      :: atomic {
-          !(token LOWER last_token) -> takers++;
+          !FORMER && !(token LOWER last_token) -> takers++; CONNECT;
           printf("client %d: queues to seal token %d\n", me, token)
         }
      fi;
@@ -201,21 +243,28 @@ seal:
       * then is the same to all others. */
      atomic {
        if
-       :: !exclusive && shared == 0 -> exclusive = true; takers--
-       :: token LOWER last_token -> takers--; goto refused /* superseded */
+       :: LIVE && !exclusive && shared == 0 -> exclusive = true; takers--
+       :: LIVE && token LOWER last_token -> takers--; goto refused /* superseded */
+       :: !LIVE -> goto failed
        fi
      };
      /* The row is changed only if it is still lower. Nobody sees that before the
       * commit, and nobody else can change it meanwhile. */
      if
-     :: atomic { true -> exclusive = false; goto failed } /* rolled back */
-     :: atomic { token LOWER last_token -> exclusive = false; goto refused }
+     :: atomic { LIVE -> exclusive = false; goto failed } /* rolled back */
+     :: atomic { LIVE && token LOWER last_token -> exclusive = false; goto refused }
      :: atomic {
-          !(token LOWER last_token) -> last_token = token;
+          LIVE && !(token LOWER last_token) -> last_token = token; SEALED;
           printf("client %d: sealed token %d\n", me, token)
         }
+     :: !LIVE -> goto failed
      fi;
-     exclusive = false; /* after the commit can be seen */
+     atomic { /* after the commit can be seen */
+       if
+       :: LIVE -> exclusive = false
+       :: !LIVE
+       fi
+     };
 #endif
      if
      :: goto failed /* crashed when all was done but the telling, or too late */
@@ -229,6 +278,25 @@ seal:
       * changes only the store, which changes as it likes anyway. */
      goto failed;
 
+#ifdef PROMOTION
+renumber:
+     /* Grants may be lost: the last token moves above them all, and is nobody's. */
+     atomic {
+       if
+       :: LIVE && !exclusive && shared == 0 && FORMER ->
+#ifdef NOJUMP
+          last_token = last_token + 1;
+#else
+          last_token = (last_token < ABOVE -> ABOVE : last_token + 1);
+#endif
+          SEALED;
+          printf("client %d: moves the last token to %d\n", me, last_token)
+       :: LIVE && !FORMER
+       :: !LIVE -> goto failed
+       fi
+     };
+     goto refused;
+#endif
 #ifndef NOSEAL
 refused:
      /* LastToken, raise.lua, and acquire.lua again by the same holder. There are
@@ -248,6 +316,28 @@ failed:
      token = 0
   od
 }
+
+#ifdef PROMOTION
+/* The primary is gone, and what it had open with it. The standby has what was committed up
+ * to some moment: the row is any that it ever was or might have been, and later fenced
+ * commits are lost with it. */
+active proctype failover() {
+  byte kept;
+
+end_never:
+  atomic {
+    true ->
+    select(kept : 0 .. TOKENS);
+    last_token = (kept < last_token -> kept : last_token);
+    committed = (committed > last_token -> last_token : committed);
+    shared = 0;
+    exclusive = false;
+    takers = 0;
+    timeline = 1;
+    printf("a standby is promoted, where the last token is %d\n", last_token)
+  }
+}
+#endif
 
 init {
   atomic {

@@ -21,6 +21,17 @@ func TestProtocolHolds(t *testing.T) {
 	t.Logf("%s states, none of them bad", found.states)
 }
 
+// Nor has it one where a standby takes over that lacks the last commits.
+func TestProtocolHoldsAcrossAPromotion(t *testing.T) {
+	t.Parallel()
+	found := search(t, "fence.pml", []string{"PROMOTION"}, "-O2")
+	if found.violation != "" {
+		t.Fatalf("%s; a schedule that spin found:\n%s", found.violation, found.story)
+	}
+	wantNoIdleStep(t, found)
+	t.Logf("%s states, none of them bad", found.states)
+}
+
 // A protocol that lacks a part of it breaks the property that the part is for.
 // Without that the proof above might be one of nothing.
 func TestBrokenProtocolsAreCaught(t *testing.T) {
@@ -40,6 +51,9 @@ func TestBrokenProtocolsAreCaught(t *testing.T) {
 		{"no lock, tokens go down", i1, []string{"NOLOCK", "NO_I2", "NO_I3"}},
 		{"no lock, a lower token commits after a return", i2, []string{"NOLOCK", "NO_I1", "NO_I3"}},
 		{"a seal of an equal token, granted twice", i3, []string{"SEALEQUAL"}},
+		{"a row counts on any server, granted twice", i3, []string{"PROMOTION", "NOIDENTITY", "NO_I1", "NO_I2"}},
+		{"a row counts on any server, a lower token commits after a return", i2, []string{"PROMOTION", "NOIDENTITY", "NO_I1", "NO_I3"}},
+		{"the next token is the last one's successor, granted twice", i3, []string{"PROMOTION", "NOJUMP", "NO_I1", "NO_I2"}},
 		{"no preemption, a takeover waits for ever", invalidEnd, []string{"NOPREEMPT"}},
 	} {
 		t.Run(broken.name, func(t *testing.T) {
