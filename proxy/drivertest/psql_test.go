@@ -54,7 +54,7 @@ HINT:  `)
 func psqlLines(w way, out string) (lines []string) {
 	var before strings.Builder
 	for line := range strings.Lines(strings.ReplaceAll(out, "error 00000", "succeeded")) {
-		if len(line) < 2 || line[1] != ' ' || !strings.Contains(writes+unmarked+reads+fails, line[:1]) {
+		if len(line) < 2 || line[1] != ' ' || !strings.Contains(letters, line[:1]) {
 			before.WriteString(strings.ReplaceAll(line, "\n", `\n`))
 			continue
 		}
@@ -68,19 +68,22 @@ func psqlLines(w way, out string) (lines []string) {
 	return lines
 }
 
-// interrupted presses Ctrl-C in psql, which cancels the query.
+// interrupted presses Ctrl-C in psql, which cancels the query. A stale one is refused
+// at once.
 func interrupted(t *testing.T, w way) []string {
 	t.Helper()
-	cmd := exec.CommandContext(t.Context(), "psql", "-X", "-c", "SELECT pg_sleep(60)"+w.comment())
+	cmd := exec.CommandContext(t.Context(), "psql", "-X", "-q", "-c", w.set(), "-c", "SELECT pg_sleep(60)"+w.comment())
 	cmd.Env = clientEnv(w)
 	var out bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &out
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	w.asleep(t)
-	if err := cmd.Process.Signal(syscall.SIGINT); err != nil {
-		t.Fatal(err)
+	if !w.stale() {
+		w.asleep(t)
+		if err := cmd.Process.Signal(syscall.SIGINT); err != nil {
+			t.Fatal(err)
+		}
 	}
 	_ = cmd.Wait()
 	return []string{fmt.Sprintf("%s interrupted: %q", reads, out.String())}

@@ -41,16 +41,19 @@ func (r *results) cell(d driver, c cell, lines []string, passed bool) {
 	r.unmarked[d.name] = unreached(lines)
 }
 
-// unreached names the writes that have no text for a comment.
+// unreached names what no comment of the program's can fence.
 func unreached(lines []string) string {
 	var names []string
 	for _, line := range lines {
-		text, found := strings.CutPrefix(line, unmarked+" ")
+		letter, text, _ := strings.Cut(line, " ")
 		name, _, _ := strings.Cut(text, ":")
 		if _, behind, several := strings.Cut(name, " / "); several {
 			name = behind // the mode
 		}
-		if found && !slices.Contains(names, name) {
+		if letter == declares {
+			name += " (`WF006`)"
+		}
+		if (letter == unmarked || letter == declares) && !slices.Contains(names, name) {
 			names = append(names, name)
 		}
 	}

@@ -2,7 +2,7 @@ package drivertest
 
 import (
 	"fmt"
-	"slices"
+	"regexp"
 	"strconv"
 	"strings"
 	"testing"
@@ -72,38 +72,32 @@ func (w way) comment() string {
 }
 
 // A program prints a line for each thing that it does: a letter, a name, what
-// came of it. The letter says what a stale token makes of it.
+// came of it. The letter says what a stale token makes of it. A current one changes
+// nothing, but for what is declared.
 const (
 	writes   = "W" // refused
-	unmarked = "V" // refused, unless by a comment, which it has no text to carry in
-	reads    = "R" // refused where it carries the token, else as without one
+	reads    = "R" // refused; by a comment only where the program puts it into the text
+	unmarked = "V" // writes by a text of the driver's own: refused unless by a comment
+	declares = "D" // reads by a DECLARE that the driver puts before the text: WF006 by a comment
+	stands   = "S" // runs nothing that needs a check, or in a session without a fence: as direct
 	fails    = "E" // is an error anyhow, perhaps another one behind a check
 )
+
+const letters = writes + reads + unmarked + declares + stands + fails
 
 // compare holds what a program printed against what it printed direct.
 func compare(t *testing.T, w way, got, want []string) {
 	t.Helper()
-	if !w.stale() {
-		if !slices.Equal(got, want) {
-			t.Errorf("%s\n got: %s\nwant: %s", w.name, strings.Join(got, "\n      "), strings.Join(want, "\n      "))
-		}
-		return
-	}
 	if len(got) != len(want) {
 		t.Fatalf("%s: %d lines instead of %d:\n%s", w.name, len(got), len(want), strings.Join(got, "\n"))
 	}
 	for i, line := range got {
-		refused := strings.Contains(line, "error WF001") || strings.Contains(line, "stale fencing token")
-		switch letter, _, _ := strings.Cut(line, " "); {
-		case letter == writes, letter == unmarked && w.carrier != byComment:
-			if !refused {
-				t.Errorf("%s: not refused: %s", w.name, line)
-			}
-		case letter == reads, letter == unmarked:
-			if line != want[i] && !refused {
-				t.Errorf("%s\n got: %s\nwant: %s", w.name, line, want[i])
-			}
+		if !w.expects(line, want[i]) {
+			t.Errorf("%s\n   got: %s\ndirect: %s", w.name, line, want[i])
 		}
+	}
+	if !w.stale() {
+		return
 	}
 	if n := w.rig.rows(t, "t"); n != 0 {
 		t.Errorf("%s: %d rows were written", w.name, n)
@@ -112,6 +106,73 @@ func compare(t *testing.T, w way, got, want []string) {
 		t.Errorf("%s: %d rows were written to u", w.name, n)
 	}
 }
+
+// expects reports whether a line is what the way makes of the direct one.
+func (w way) expects(line, direct string) bool {
+	letter, text, _ := strings.Cut(line, " ")
+	wantLetter, wantText, _ := strings.Cut(direct, " ")
+	name, _, _ := strings.Cut(wantText, ":")
+	if letter != wantLetter || !strings.HasPrefix(text, name+":") {
+		return false
+	}
+	refused := strings.Contains(line, "error WF001") || strings.Contains(line, "stale fencing token")
+	switch {
+	case letter == declares && w.carrier == byComment:
+		return strings.HasPrefix(text, name+": error WF006")
+	case !w.stale(), letter == stands:
+		return line == direct
+	case letter == fails:
+		return strings.Contains(line, "error ")
+	case letter == reads && w.carrier == byComment:
+		return refused || line == direct
+	case letter == unmarked && w.carrier == byComment:
+		return line == direct
+	}
+	return refused
+}
+
+func TestExpects(t *testing.T) {
+	t.Parallel()
+	const current, stale = 34, 33
+	for _, c := range []struct {
+		token  int
+		by     carrier
+		direct string
+		line   string
+		want   bool
+	}{
+		{current, bySet, "W insert: 1", "W insert: 1", true},
+		{current, bySet, "W insert: 1", "W insert: error WF001", false},
+		{current, bySet, "W insert: 1", "W update: 1", false},
+		{current, bySet, "D cursor: 3", "D cursor: 3", true},
+		{current, byComment, "D cursor: 3", "D cursor: error WF006", true},
+		{current, byComment, "D cursor: 3", "D cursor: 3", false},
+		{current, byComment, "V copy: 3", "V copy: 3", true},
+		{stale, bySet, "W insert: 1", "W insert: error WF001", true},
+		{stale, byComment, "W insert: 1", "W insert: 1", false},
+		{stale, bySet, "W insert: 1", "W insert: error 42601", false},
+		{stale, byOptions, "R select: 1", "R select: 1", false},
+		{stale, bySet, "R select: 1", "R select: error WF001", true},
+		{stale, byComment, "R notify: news", "R notify: news", true},
+		{stale, byComment, "R notify: news", "R notify: error 25P02", false},
+		{stale, bySet, "V copy: 3", "V copy: 3", false},
+		{stale, byComment, "V copy: 3", "V copy: 3", true},
+		{stale, bySet, "D cursor: 3", "D cursor: error WF001", true},
+		{stale, bySet, "D cursor: 3", "D cursor: error WF006", false},
+		{stale, byComment, "D cursor: 3", "D cursor: error WF006", true},
+		{stale, bySet, "S ping: 1", "S ping: 1", true},
+		{stale, bySet, "S ping: 1", "S ping: error WF001", false},
+		{stale, bySet, "E duplicate: error 23505", "E duplicate: error WF001", true},
+		{stale, bySet, "E duplicate: error 23505", "E duplicate: 1", false},
+	} {
+		w := way{carrier: c.by, token: c.token}
+		if got := w.expects(c.line, c.direct); got != c.want {
+			t.Errorf("token %d by %s, direct %q: expects(%q) = %t", c.token, c.by, c.direct, c.line, got)
+		}
+	}
+}
+
+var alive = regexp.MustCompile(`^` + reads + ` (.* / )?alive: `)
 
 // sound fails where the direct run, which all others are held against, doesn't
 // do what it says or does too little.
@@ -122,7 +183,7 @@ func sound(t *testing.T, lines []string) {
 		letter, _, _ := strings.Cut(line, " ")
 		failed := strings.Contains(line, "error ")
 		switch {
-		case !slices.Contains([]string{writes, unmarked, reads, fails}, letter):
+		case len(letter) != 1 || !strings.Contains(letters, letter):
 			t.Errorf("direct: a line without a letter: %s", line)
 		case letter == fails != failed && letter != reads, strings.Contains(line, "WF"):
 			t.Errorf("direct: %s", line)
@@ -136,7 +197,7 @@ func sound(t *testing.T, lines []string) {
 	if written < 5 || len(lines) < 10 {
 		t.Errorf("direct: the program does too little:\n%s", strings.Join(lines, "\n"))
 	}
-	if last := lines[len(lines)-1]; !strings.HasPrefix(last, reads+" alive: ") || strings.Contains(last, "error") {
+	if last := lines[len(lines)-1]; !alive.MatchString(last) || strings.Contains(last, "error") {
 		t.Errorf("direct: the program doesn't end by showing that its connection lives: %s", last)
 	}
 }

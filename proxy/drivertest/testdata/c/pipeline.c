@@ -313,23 +313,30 @@ static void cancelled(void) {
   begin("R", "cancel");
   if (!PQsendQuery(conn, marked("SELECT pg_sleep(60)")))
     die("sleep");
-  for (bool asleep = false; !asleep;) {
+  bool asleep = false;
+  while (!asleep && PQconsumeInput(conn) && PQisBusy(conn)) { /* a stale one is refused at once */
     PGresult *r = PQexec(other, "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'PgSleep' AND datname = current_database()");
     asleep = strcmp(PQgetvalue(r, 0, 0), "0") != 0;
     PQclear(r);
   }
-  char error[256];
-  PGcancel *c = PQgetCancel(conn);
-  if (!PQcancel(c, error, sizeof error))
-    die(error);
-  PQfreeCancel(c);
+  if (asleep) {
+    char error[256];
+    PGcancel *c = PQgetCancel(conn);
+    if (!PQcancel(c, error, sizeof error))
+      die(error);
+    PQfreeCancel(c);
+  }
   drain(1);
   end();
 }
 
 static void notified(void) {
   begin("R", "notify");
-  plainly("LISTEN news");
+  add_result(PQexec(conn, "LISTEN news"));
+  if (strstr(line, "error")) {
+    end();
+    return;
+  }
   PQclear(PQexec(other, "NOTIFY news, 'hello'"));
   PGnotify *heard;
   while ((heard = PQnotifies(conn)) == NULL) {
@@ -364,6 +371,7 @@ static void scenario(void) {
 }
 
 int main(void) {
+  setvbuf(stdout, NULL, _IOLBF, 0);
   static char input[4096];
   while (fgets(input, sizeof input, stdin) != NULL) {
     input[strcspn(input, "\n")] = 0;
@@ -380,7 +388,6 @@ int main(void) {
     }
     scenario();
     printf(".\n");
-    fflush(stdout);
   }
   return 0;
 }

@@ -12,6 +12,7 @@ import java.sql.Savepoint;
 import java.sql.Statement;
 import java.util.Arrays;
 import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.atomic.AtomicBoolean;
 import org.postgresql.PGConnection;
 import org.postgresql.PGNotification;
 import org.postgresql.copy.CopyManager;
@@ -154,16 +155,18 @@ public class Driver {
       all.delete(oid);
       return text;
     }));
-    Run.report("R", mode + "syntax error", () -> one(c, "SELECT 1 SELEC 2"));
+    Run.report("E", mode + "syntax error", () -> one(c, "SELECT 1 SELEC 2"));
     Run.report("E", mode + "position", () -> one(c, "INSERT INTO t VALUES (9, nöpe)"));
     Run.report("E", mode + "duplicate", () -> one(c, "INSERT INTO t VALUES (1, 'again')"));
     Run.report("R", mode + "division", () -> one(c, "SELECT 1 / ?::int", 0));
     Run.report("R", mode + "cancel", () -> {
       try (Statement s = c.createStatement(); Connection other = run.unfenced()) {
-        CompletableFuture<Void> canceller = CompletableFuture.runAsync(() -> cancelWhenAsleep(s, other));
+        AtomicBoolean ended = new AtomicBoolean(); // at once, if it is stale
+        CompletableFuture<Void> canceller = CompletableFuture.runAsync(() -> cancelWhenAsleep(s, other, ended));
         try {
           return s.execute("SELECT pg_sleep(60)" + comment);
         } finally {
+          ended.set(true);
           canceller.get();
         }
       }
@@ -177,7 +180,7 @@ public class Driver {
       return heard == null ? "nothing" : heard[0].getName() + " " + heard[0].getParameter();
     });
     Run.report("R", mode + "metadata", () -> c.getMetaData().getTables(null, "public", "t", null).next());
-    Run.report("R", mode + "valid", () -> c.isValid(10));
+    Run.report("S", mode + "valid", () -> c.isValid(10)); // by an empty text
     c.setTransactionIsolation(Connection.TRANSACTION_REPEATABLE_READ);
     Run.report("W", mode + "repeatable read", () -> Run.transaction(c, () -> one(c, "INSERT INTO t VALUES (50, 'r')")));
     c.setTransactionIsolation(Connection.TRANSACTION_READ_COMMITTED);
@@ -192,15 +195,17 @@ public class Driver {
     Run.report("R", mode + "alive", () -> one(c, "SELECT 'alive'"));
   }
 
-  private static void cancelWhenAsleep(Statement s, Connection other) {
+  private static void cancelWhenAsleep(Statement s, Connection other, AtomicBoolean ended) {
     try (PreparedStatement asleep = other.prepareStatement(
         "SELECT count(*) > 0 FROM pg_stat_activity WHERE wait_event = 'PgSleep' AND datname = current_database()")) {
-      for (boolean found = false; !found; ) {
+      while (!ended.get()) {
         ResultSet r = asleep.executeQuery();
         r.next();
-        found = r.getBoolean(1);
+        if (r.getBoolean(1)) {
+          s.cancel();
+          return;
+        }
       }
-      s.cancel();
     } catch (SQLException e) {
       throw new IllegalStateException(e);
     }

@@ -4,7 +4,7 @@ const { Client, Pool } = require("pg");
 const { from: copyFrom, to: copyTo } = require("pg-copy-streams");
 const { pipeline } = require("node:stream/promises");
 const { Readable, Writable } = require("node:stream");
-const { report, serve, SLEEPS } = require("./runs.cjs");
+const { cancelled, report, serve, SLEEPS } = require("./runs.cjs");
 
 // marked appends the run's comment to a text, or to that of a query's config.
 const marked = (query, comment) => (typeof query === "string" ? query + comment : { ...query, text: query.text + comment });
@@ -77,28 +77,27 @@ serve(async ({ port, direct, database, security, ssl, options, set, comment }) =
     await pipeline(client.query(copyTo("COPY (SELECT generate_series(1, 5000)) TO STDOUT" + comment)), count);
     return n;
   });
-  await report("R", "syntax error", () => rows("SELECT 1 SELEC 2"));
-  await report("R", "syntax error, extended", () => rows("SELECT $1 SELEC 2", [1]));
+  await report("E", "syntax error", () => rows("SELECT 1 SELEC 2"));
+  await report("E", "syntax error, extended", () => rows("SELECT $1 SELEC 2", [1]));
   await report("E", "position", () => rows("INSERT INTO t VALUES (9, nöpe)"));
   await report("E", "position, extended", () => rows("INSERT INTO t VALUES ($1, nöpe)", [9]));
   await report("E", "duplicate", () => rows("INSERT INTO t VALUES ($1, 'again')", [1]));
   await report("R", "division", () => rows("SELECT 1 / $1::int", [0]));
   await report("R", "cancel", async () => {
-    const sleeping = rows("SELECT pg_sleep(60)");
-    sleeping.catch(() => {});
-    while ((await other.query(SLEEPS)).rows[0].n === 0);
-    const canceller = new Client(config);
-    canceller.on("error", () => {});
-    const con = canceller.connection;
-    con.on("error", () => {});
-    con.connect(port, canceller.host);
-    con.on("connect", () => ssl && con.requestSsl());
-    con.on(ssl ? "sslconnect" : "connect", () => con.cancel(client.processID, client.secretKey));
-    return sleeping;
+    const asleep = async () => (await other.query(SLEEPS)).rows[0].n > 0;
+    return cancelled(rows("SELECT pg_sleep(60)"), asleep, () => {
+      const canceller = new Client(config);
+      canceller.on("error", () => {});
+      const con = canceller.connection;
+      con.on("error", () => {});
+      con.connect(port, canceller.host);
+      con.on("connect", () => ssl && con.requestSsl());
+      con.on(ssl ? "sslconnect" : "connect", () => con.cancel(client.processID, client.secretKey));
+    });
   });
   await report("R", "notify", async () => {
-    const heard = new Promise((resolve) => client.once("notification", (m) => resolve([m.channel, m.payload])));
     await query("LISTEN news");
+    const heard = new Promise((resolve) => client.once("notification", (m) => resolve([m.channel, m.payload])));
     await other.query("NOTIFY news, 'hello'");
     return heard;
   });

@@ -3,11 +3,12 @@
 const postgres = require("postgres");
 const { pipeline } = require("node:stream/promises");
 const { Readable } = require("node:stream");
-const { report, serve, SLEEPS } = require("./runs.cjs");
+const { cancelled, report, serve, SLEEPS } = require("./runs.cjs");
 
 serve(async ({ port, direct, database, ssl, options, set, comment }) => {
   const common = { host: process.env.PGHOST, user: process.env.PGUSER, pass: process.env.PGPASSWORD, database, ssl, onnotice() {}, fetch_types: false };
   const sql = postgres({ ...common, port, max: 1, idle_timeout: 0, connection: options ? { options } : {} });
+  const listener = postgres({ ...common, port });
   const other = postgres({ ...common, port: direct, max: 1 });
   await sql.unsafe(set);
   // Comments must be in the text, so texts are put together as sql.unsafe takes
@@ -71,21 +72,18 @@ serve(async ({ port, direct, database, ssl, options, set, comment }) => {
     for await (const chunk of await sql.unsafe("COPY (SELECT generate_series(1, 1000)) TO STDOUT" + comment).readable()) n += chunk.length;
     return n;
   });
-  await report("R", "syntax error", () => query("SELECT 1 SELEC 2"));
+  await report("E", "syntax error", () => query("SELECT 1 SELEC 2"));
   await report("E", "position", () => query("INSERT INTO t VALUES ($1, nöpe)", [9]));
   await report("E", "duplicate", () => query("INSERT INTO t VALUES ($1, 'a'), ($2, 'a')", [1, 1]));
   await report("R", "division", () => query("SELECT 1 / $1::int", [0]));
   await report("R", "cancel", async () => {
     const sleeping = query("SELECT pg_sleep(60)");
-    sleeping.catch(() => {});
-    while ((await other.unsafe(SLEEPS))[0].n === 0);
-    await sleeping.cancel();
-    return sleeping;
+    return cancelled(sleeping, async () => (await other.unsafe(SLEEPS))[0].n > 0, () => sleeping.cancel());
   });
-  await report("R", "notify", async () => {
-    let hear;
+  await report("S", "notify", async () => {
+    let hear; // the driver listens on a connection of its own, which no SET reaches: this one has no fence
     const heard = new Promise((resolve) => (hear = resolve));
-    const listening = await sql.listen("news", hear);
+    const listening = await listener.listen("news", hear);
     await other.notify("news", "hello");
     const payload = await heard;
     await listening.unlisten();
@@ -93,5 +91,5 @@ serve(async ({ port, direct, database, ssl, options, set, comment }) => {
   });
   await report("W", "own notify", () => query("SELECT pg_notify('own', 'x')"));
   await report("R", "alive", () => query("SELECT 'alive' AS it"));
-  await Promise.all([sql.end(), other.end()]);
+  await Promise.all([sql.end(), listener.end(), other.end()]);
 });

@@ -17,6 +17,15 @@ async function report(kind, name, act) {
   console.log(kind, name + ":", result);
 }
 
+// cancelled cancels a query once it is asleep. A stale one is refused at once.
+async function cancelled(sleeping, asleep, cancel) {
+  let ended = false;
+  sleeping.catch(() => (ended = true));
+  while (!ended && !(await asleep()));
+  if (!ended) await cancel();
+  return sleeping;
+}
+
 async function serve(scenario) {
   for await (const line of readline.createInterface({ input: process.stdin })) {
     const [port, direct, database, security, options, set, comment] = line.split("\t");
@@ -26,6 +35,7 @@ async function serve(scenario) {
   }
 }
 
+exports.cancelled = cancelled;
 exports.report = report;
 exports.SLEEPS = SLEEPS;
 exports.serve = (scenario) =>

@@ -37,6 +37,7 @@ sub report {
     undef $first;
     my $result = eval { $act->() };
     if (my $error = $@) {
+        $first //= 'WF001' if $error =~ /stale fencing token/; # pg_prepare_now dies by the error's text
         die $error unless defined $first;
         $result = "error $first";
         $dbh->rollback unless $dbh->{AutoCommit};
@@ -119,7 +120,8 @@ sub cancel {
     my $statement = $dbh->prepare("SELECT pg_sleep(60)$comment", {pg_async => PG_ASYNC});
     $statement->execute;
     my $sleeps = "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'PgSleep' AND datname = current_database()";
-    1 until ($other->selectrow_array($sleeps))[0];
+    1 until $dbh->pg_ready || ($other->selectrow_array($sleeps))[0];
+    return $dbh->pg_result if $dbh->pg_ready; # it was refused
     return $dbh->pg_cancel ? 'cancelled' : 'too late';
 }
 
@@ -155,11 +157,11 @@ sub scenario {
     report 'W', 'asynchronous', \&asynchronous;
     report 'R', 'cursor', sub {
         transaction(sub {
-            $dbh->do("DECLARE c CURSOR FOR SELECT generate_series(1, 100)$comment");
+            $dbh->do('DECLARE c CURSOR FOR SELECT generate_series(1, 100)');
             return rows('FETCH 3 FROM c') . ' ' . rows('FETCH 2 FROM c');
         })
     };
-    report 'R', 'syntax error', sub { rows('SELECT 1 SELEC 2') };
+    report 'E', 'syntax error', sub { rows('SELECT 1 SELEC 2') };
     report 'E', 'position', sub { rows('INSERT INTO t VALUES (9, nöpe)') };
     report 'E', 'duplicate', sub { rows('INSERT INTO t VALUES (?, 1), (?, 1)', 1, 1) };
     report 'R', 'division', sub { rows('SELECT 1 / ?::int', 0) };
@@ -177,7 +179,7 @@ sub scenario {
         $dbh->do($run->{set});
         return rows("INSERT INTO t VALUES (?, 'behind the reset')", 70);
     };
-    report 'R', 'ping', sub { $dbh->ping };
+    report 'S', 'ping', sub { $dbh->ping };
     report 'R', 'alive', sub { rows("SELECT 'alive'") };
 }
 

@@ -183,8 +183,8 @@ final class Program
         $this->report('W', 'large', fn () => $this->rows('INSERT INTO t VALUES (40, ?) RETURNING length(v)', [str_repeat('x', 1_000_000)]));
         $this->report('W', 'bytes', fn () => $this->blob());
         $this->report('V', 'large object', fn () => $this->transaction($this->largeObject(...)));
-        $this->report('R', 'scrollable cursor', fn () => $this->transaction($this->scrolled(...)));
-        $this->report('R', 'syntax error', fn () => $this->rows('SELECT 1 SELEC 2'));
+        $this->report('D', 'scrollable cursor', fn () => $this->transaction($this->scrolled(...)));
+        $this->report('E', 'syntax error', fn () => $this->rows('SELECT 1 SELEC 2'));
         $this->report('E', 'position', fn () => $this->rows('INSERT INTO t VALUES (9, nöpe)'));
         $this->report('E', 'duplicate', fn () => $this->rows('INSERT INTO t VALUES (?, 1), (?, 1)', [1, 1]));
         $this->report('R', 'division', fn () => $this->rows('SELECT 1 / ?::int', [0]));

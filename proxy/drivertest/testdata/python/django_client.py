@@ -151,9 +151,9 @@ class Program:
         report("W", "serializable", self.serializable)
         report("R", "read only", self.read_only)
         report("R", "exists", lambda: rows.filter(id=-1).exists())
-        report("R", "iterator", self.iterate)
+        report("D", "iterator", self.iterate)
         report("W", "large", lambda: rows.create(id=7, v="x" * 1_000_000).id)
-        report("R", "syntax error", lambda: sql("SELECT 1 SELEC 2"))
+        report("E", "syntax error", lambda: sql("SELECT 1 SELEC 2"))
         report("E", "position", lambda: sql("INSERT INTO t VALUES (9, nöpe)"))
         report("E", "duplicate", self.duplicate)
         report("R", "division", lambda: sql("SELECT 1 / 0"))
@@ -165,8 +165,10 @@ class Program:
 
 
 def error(e):
-    if isinstance(e, Error):
-        e = e.__cause__  # Django's errors wrap the driver's
+    while isinstance(e.__context__, (Error, psycopg2.Error)):
+        # Django's errors wrap the driver's. When a cursor can't be declared it closes
+        # it all the same, and that error hides the first.
+        e = e.__context__
     return runs.libpq_error(e) if isinstance(e, psycopg2.Error) else None
 
 

@@ -1,7 +1,6 @@
 # What psycopg2's users do.
 import io
 import select
-import threading
 
 import psycopg2
 import psycopg2.extensions
@@ -22,8 +21,10 @@ class Program:
         self.other.close()
 
     def set(self):
+        # Outside of a transaction: a stale session's COMMIT is refused too.
+        self.conn.autocommit = True
         self.cur.execute(self.run.set)
-        self.conn.commit()
+        self.conn.autocommit = False
 
     def whole(self, act):
         """Commits what act does, or rolls it back."""
@@ -68,7 +69,7 @@ class Program:
 
     def prepared(self):
         self.cur.execute(
-            "PREPARE p AS INSERT INTO t VALUES ($1, $2) ON CONFLICT (id) DO UPDATE SET v = excluded.v RETURNING id" + self.comment
+            "PREPARE p AS INSERT INTO t VALUES ($1, $2) ON CONFLICT (id) DO UPDATE SET v = excluded.v RETURNING id"
         )
         ids = []
         try:
@@ -114,19 +115,12 @@ class Program:
         return data
 
     def cancel(self):
-        def when_asleep():
+        def asleep():
             c = self.other.cursor()
-            while True:
-                c.execute(runs.SLEEPS)
-                if c.fetchone()[0]:
-                    return self.conn.cancel()
+            c.execute(runs.SLEEPS)
+            return c.fetchone()[0]
 
-        canceller = threading.Thread(target=when_asleep)
-        canceller.start()
-        try:
-            return self.query("SELECT pg_sleep(60)")
-        finally:
-            canceller.join()
+        return runs.cancelled(lambda: self.query("SELECT pg_sleep(60)"), asleep, self.conn.cancel)
 
     def notified(self):
         self.query("LISTEN news")
@@ -159,7 +153,7 @@ class Program:
         report("W", "function", lambda: query("SELECT write_one(3)"))
         report("W", "transaction", self.transaction)
         report("W", "rolled back", self.rolled_back)
-        report("R", "named cursor", lambda: self.whole(self.named))
+        report("D", "named cursor", lambda: self.whole(self.named))
         report("W", "prepared", lambda: self.whole(self.prepared))
         report("W", "batch", lambda: self.whole(self.batch))
         report("W", "copy in", lambda: self.whole(self.copy_in))
@@ -169,7 +163,7 @@ class Program:
         report("W", "large", lambda: query("INSERT INTO t VALUES (5, %s) RETURNING length(v)", "x" * 1_000_000))
         report("V", "large object", lambda: self.whole(self.large_object))
         report("W", "autocommit", self.autocommit)
-        report("R", "syntax error", lambda: query("SELECT 1 SELEC 2"))
+        report("E", "syntax error", lambda: query("SELECT 1 SELEC 2"))
         report("E", "position", lambda: query("INSERT INTO t VALUES (9, nöpe)"))
         report("E", "duplicate", lambda: query("INSERT INTO t VALUES (1, 'a')"))
         report("R", "division", lambda: query("SELECT 1 / 0"))

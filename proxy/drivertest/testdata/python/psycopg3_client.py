@@ -1,6 +1,4 @@
 # What psycopg 3's users do.
-import threading
-
 import psycopg
 import runs
 from psycopg import IsolationLevel, Rollback
@@ -128,17 +126,10 @@ class Program:
             return sum(1 for _ in copy.rows())
 
     def cancel(self):
-        def when_asleep():
-            while not self.other.execute(runs.SLEEPS).fetchone()[0]:
-                pass
-            self.conn.cancel()
+        def asleep():
+            return self.other.execute(runs.SLEEPS).fetchone()[0]
 
-        canceller = threading.Thread(target=when_asleep)
-        canceller.start()
-        try:
-            return self.query("SELECT pg_sleep(60)")
-        finally:
-            canceller.join()
+        return runs.cancelled(lambda: self.query("SELECT pg_sleep(60)"), asleep, self.conn.cancel)
 
     def notified(self):
         self.conn.execute("LISTEN news")
@@ -171,14 +162,14 @@ class Program:
         report("W", "pipeline", self.pipeline)
         report("E", "failing pipeline", self.pipeline_error)
         report("W", "transaction in a pipeline", self.pipeline_transaction)
-        report("R", "cursor", self.cursor)
+        report("D", "cursor", self.cursor)
         report("R", "stream", self.stream)
         report("W", "copy in", self.copy_in)
         report("W", "binary copy in", lambda: self.copy_in(" (FORMAT binary)"))
         report("E", "copy fails", self.copy_fails)
         report("R", "copy out", self.copy_out)
         report("W", "large", lambda: query("INSERT INTO t VALUES (6, %s) RETURNING length(v)", "x" * 1_000_000))
-        report("R", "syntax error", lambda: query("SELECT 1 SELEC 2"))
+        report("E", "syntax error", lambda: query("SELECT 1 SELEC 2"))
         report("E", "position", lambda: query("INSERT INTO t VALUES (9, nöpe)"))
         report("E", "position, extended", lambda: query("INSERT INTO t VALUES (%s, nöpe)", 9))
         report("E", "duplicate", lambda: query("INSERT INTO t VALUES (%s, 'a')", 1))

@@ -2,6 +2,7 @@
 # dot end it. way_test.go says what the lines mean.
 import os
 import sys
+import threading
 from dataclasses import dataclass
 
 
@@ -61,6 +62,25 @@ def libpq_error(e):
     code = getattr(e, "sqlstate", None) or getattr(e, "pgcode", None)
     code = code or ("WF001" if "stale fencing token" in str(e) else str(e).replace("\n", " "))
     return code + (f" at {position}" if position else "")
+
+
+
+def cancelled(sleep, asleep, cancel):
+    """Runs sleep, and cancels it once it is asleep. A stale one is refused at once."""
+    ended = threading.Event()
+
+    def when_asleep():
+        while not ended.is_set():
+            if asleep():
+                return cancel()
+
+    canceller = threading.Thread(target=when_asleep)
+    canceller.start()
+    try:
+        return sleep()
+    finally:
+        ended.set()
+        canceller.join()
 
 
 SLEEPS = "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'PgSleep' AND datname = current_database()"

@@ -145,18 +145,20 @@ class Program
 
   def cursor
     @conn.transaction do
-      rows("DECLARE c CURSOR FOR SELECT generate_series(1, 100)")
+      @conn.exec("DECLARE c CURSOR FOR SELECT generate_series(1, 100)")
       [rows("FETCH 3 FROM c"), rows("FETCH 2 FROM c")].join
     end
   end
 
   def cancel
+    ended = false # at once, if it is stale
     canceller = Thread.new do
-      sleep 0 while @other.exec(SLEEPS).getvalue(0, 0) == "0"
-      @conn.cancel
+      sleep 0 until ended || (asleep = @other.exec(SLEEPS).getvalue(0, 0) != "0")
+      @conn.cancel if asleep
     end
     rows("SELECT pg_sleep(60)")
   ensure
+    ended = true
     canceller.join
   end
 
@@ -200,7 +202,7 @@ class Program
     report("W", "large object") { large_object }
     report("R", "single rows") { single_rows }
     report("R", "cursor") { cursor }
-    report("R", "syntax error") { rows("SELECT 1 SELEC 2") }
+    report("E", "syntax error") { rows("SELECT 1 SELEC 2") }
     report("E", "position") { rows("INSERT INTO t VALUES (9, nöpe)") }
     report("E", "position, extended") { rows("INSERT INTO t VALUES ($1, nöpe)", 9) }
     report("E", "duplicate") { rows("INSERT INTO t VALUES ($1, 1), ($1, 1)", 1) }
