@@ -195,6 +195,9 @@ func pgxLines(t *testing.T, w way, mode pgx.QueryExecMode) (lines []string) {
 		_, err := conn.PgConn().CopyTo(ctx, &out, "COPY (SELECT generate_series(1, 3000)) TO STDOUT"+comment)
 		return out.Len(), err
 	})
+	report("W", "call", exec("CALL commit_one($1)", 90000))
+	report("W", "vacuum", exec("VACUUM t"))
+	report("W", "concurrent index", exec("CREATE INDEX CONCURRENTLY ON t(id)"))
 	report("W", "large", one("INSERT INTO t VALUES (40, $1) RETURNING length(v)", strings.Repeat("x", 1_000_000)))
 	report("V", "large object", func() (text any, err error) {
 		err = pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {

@@ -138,6 +138,9 @@ func (p *pqProgram) statements() {
 		}
 		return "done", nil
 	})
+	p.report(writes, "call", p.exec("CALL commit_one($1)", 90000))
+	p.report(writes, "vacuum", p.exec("VACUUM t"))
+	p.report(writes, "concurrent index", p.exec("CREATE INDEX CONCURRENTLY ON t(id)"))
 	p.report(writes, "large", p.one("INSERT INTO t VALUES (30, $1) RETURNING length(v)", strings.Repeat("x", 1_000_000)))
 	p.report(reads, "rows", func() (n any, err error) {
 		rows, err := p.db.QueryContext(p.ctx, "SELECT i FROM generate_series(1, $1::int) i"+p.comment, 3000)

@@ -221,6 +221,12 @@ static void pipelines(void) {
   drain(8);
   end();
 
+  begin("W", "call");
+  send("CALL commit_one($1)", "90000");
+  sync_now();
+  drain(2);
+  end();
+
   /* Answered without a sync, since the client asks for it. */
   begin("R", "flush");
   send("SELECT $1::int", "7");
@@ -358,6 +364,8 @@ static void scenario(void) {
   run("R", "select", "SELECT 1 + 1");
   pipelines();
   run("W", "simple", "INSERT INTO t VALUES (700, 'x'); INSERT INTO t VALUES (701, 'y') RETURNING v");
+  run("W", "vacuum", "VACUUM t");
+  run("W", "concurrent index", "CREATE INDEX CONCURRENTLY ON t(id)");
   large_object();
   copies();
   cancelled();

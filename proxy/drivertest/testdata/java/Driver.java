@@ -155,6 +155,9 @@ public class Driver {
       all.delete(oid);
       return text;
     }));
+    Run.report("W", mode + "call", () -> one(c, "CALL commit_one(?)", 90000));
+    Run.report("W", mode + "vacuum", () -> one(c, "VACUUM t"));
+    Run.report("W", mode + "concurrent index", () -> one(c, "CREATE INDEX CONCURRENTLY ON t(id)"));
     Run.report("E", mode + "syntax error", () -> one(c, "SELECT 1 SELEC 2"));
     Run.report("E", mode + "position", () -> one(c, "INSERT INTO t VALUES (9, nöpe)"));
     Run.report("E", mode + "duplicate", () -> one(c, "INSERT INTO t VALUES (1, 'again')"));

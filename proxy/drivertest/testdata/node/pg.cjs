@@ -77,6 +77,9 @@ serve(async ({ port, direct, database, security, ssl, options, set, comment }) =
     await pipeline(client.query(copyTo("COPY (SELECT generate_series(1, 5000)) TO STDOUT" + comment)), count);
     return n;
   });
+  await report("W", "call", async () => (await query("CALL commit_one($1)", [90000])).command);
+  await report("W", "vacuum", async () => (await query("VACUUM t")).command);
+  await report("W", "concurrent index", async () => (await query("CREATE INDEX CONCURRENTLY ON t(id)")).command);
   await report("E", "syntax error", () => rows("SELECT 1 SELEC 2"));
   await report("E", "syntax error, extended", () => rows("SELECT $1 SELEC 2", [1]));
   await report("E", "position", () => rows("INSERT INTO t VALUES (9, nöpe)"));

@@ -72,6 +72,9 @@ serve(async ({ port, direct, database, ssl, options, set, comment }) => {
     for await (const chunk of await sql.unsafe("COPY (SELECT generate_series(1, 1000)) TO STDOUT" + comment).readable()) n += chunk.length;
     return n;
   });
+  await report("W", "call", async () => (await query("CALL commit_one($1)", [90000])).command);
+  await report("W", "vacuum", async () => (await query("VACUUM t")).command);
+  await report("W", "concurrent index", async () => (await query("CREATE INDEX CONCURRENTLY ON t(id)")).command);
   await report("E", "syntax error", () => query("SELECT 1 SELEC 2"));
   await report("E", "position", () => query("INSERT INTO t VALUES ($1, nöpe)", [9]));
   await report("E", "duplicate", () => query("INSERT INTO t VALUES ($1, 'a'), ($2, 'a')", [1, 1]));

@@ -161,6 +161,9 @@ sub scenario {
             return rows('FETCH 3 FROM c') . ' ' . rows('FETCH 2 FROM c');
         })
     };
+    report 'W', 'call', sub { rows('CALL commit_one(?)', 90000) };
+    report 'W', 'vacuum', sub { $dbh->do("VACUUM t$comment") };
+    report 'W', 'concurrent index', sub { $dbh->do("CREATE INDEX CONCURRENTLY ON t(id)$comment") };
     report 'E', 'syntax error', sub { rows('SELECT 1 SELEC 2') };
     report 'E', 'position', sub { rows('INSERT INTO t VALUES (9, nöpe)') };
     report 'E', 'duplicate', sub { rows('INSERT INTO t VALUES (?, 1), (?, 1)', 1, 1) };

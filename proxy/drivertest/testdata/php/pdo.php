@@ -184,6 +184,9 @@ final class Program
         $this->report('W', 'bytes', fn () => $this->blob());
         $this->report('V', 'large object', fn () => $this->transaction($this->largeObject(...)));
         $this->report('D', 'scrollable cursor', fn () => $this->transaction($this->scrolled(...)));
+        $this->report('W', 'call', fn () => $this->rows('CALL commit_one(?)', [90000]));
+        $this->report('W', 'vacuum', fn () => $this->exec('VACUUM t'));
+        $this->report('W', 'concurrent index', fn () => $this->exec('CREATE INDEX CONCURRENTLY ON t(id)'));
         $this->report('E', 'syntax error', fn () => $this->rows('SELECT 1 SELEC 2'));
         $this->report('E', 'position', fn () => $this->rows('INSERT INTO t VALUES (9, nöpe)'));
         $this->report('E', 'duplicate', fn () => $this->rows('INSERT INTO t VALUES (?, 1), (?, 1)', [1, 1]));

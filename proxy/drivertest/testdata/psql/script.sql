@@ -66,6 +66,14 @@ NOTIFY news, 'hello' :comment;
 \echo R describe:
 CREATE TABLE made(a int) :comment; DROP TABLE made :comment;
 \echo W table: error :SQLSTATE
+CALL commit_one(90000) :comment;
+\echo W call: error :SQLSTATE
+DO $$BEGIN INSERT INTO t VALUES (90010, 'do'); COMMIT; INSERT INTO t VALUES (90011, 'do'); END$$ :comment;
+\echo W do: error :SQLSTATE
+VACUUM t :comment;
+\echo W vacuum: error :SQLSTATE
+CREATE INDEX CONCURRENTLY ON t(id) :comment;
+\echo W concurrent index: error :SQLSTATE
 BEGIN ISOLATION LEVEL SERIALIZABLE;
 INSERT INTO t VALUES (45, 's') :comment;
 \echo W serializable: :ROW_COUNT rows error :SQLSTATE

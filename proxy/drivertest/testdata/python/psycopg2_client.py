@@ -137,6 +137,15 @@ class Program:
         finally:
             self.conn.autocommit = False
 
+    def alone(self, sql):
+        """A statement that refuses a transaction block."""
+        self.conn.autocommit = True
+        try:
+            self.cur.execute(sql + self.comment)
+            return self.cur.statusmessage
+        finally:
+            self.conn.autocommit = False
+
     def reset(self):
         self.conn.reset()  # ROLLBACK, RESET ALL, SET SESSION AUTHORIZATION DEFAULT
         self.conn.autocommit = True
@@ -163,6 +172,9 @@ class Program:
         report("W", "large", lambda: query("INSERT INTO t VALUES (5, %s) RETURNING length(v)", "x" * 1_000_000))
         report("V", "large object", lambda: self.whole(self.large_object))
         report("W", "autocommit", self.autocommit)
+        report("W", "call", lambda: self.alone("CALL commit_one(90000)"))
+        report("W", "vacuum", lambda: self.alone("VACUUM t"))
+        report("W", "concurrent index", lambda: self.alone("CREATE INDEX CONCURRENTLY ON t(id)"))
         report("E", "syntax error", lambda: query("SELECT 1 SELEC 2"))
         report("E", "position", lambda: query("INSERT INTO t VALUES (9, nöpe)"))
         report("E", "duplicate", lambda: query("INSERT INTO t VALUES (1, 'a')"))

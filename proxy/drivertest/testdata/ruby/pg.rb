@@ -202,6 +202,9 @@ class Program
     report("W", "large object") { large_object }
     report("R", "single rows") { single_rows }
     report("R", "cursor") { cursor }
+    report("W", "call") { rows("CALL commit_one($1)", 90000) }
+    report("W", "vacuum") { rows("VACUUM t") }
+    report("W", "concurrent index") { rows("CREATE INDEX CONCURRENTLY ON t(id)") }
     report("E", "syntax error") { rows("SELECT 1 SELEC 2") }
     report("E", "position") { rows("INSERT INTO t VALUES (9, nöpe)") }
     report("E", "position, extended") { rows("INSERT INTO t VALUES ($1, nöpe)", 9) }
