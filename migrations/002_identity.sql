@@ -26,14 +26,15 @@ LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp
 AS $$ SELECT EXISTS (SELECT FROM wirefence.resource_locks AS l WHERE l.advance = 'grant') AND wirefence.is_former(NULL) $$;
 
 -- following is the token behind the last one. Where grants may be lost it is above all
--- of them: the time in seconds, 2^20 to each. A token a microsecond would
--- not reach that in the years to come, and it stays below 2^53. The
--- timeline would not do: two standbys of one primary get the same.
+-- of them: the time since 1970 in parts of 2^20 to a second, about a microsecond each, which
+-- nobody counts faster than. So of two promotions within a second the later goes higher,
+-- too. It stays below 2^53. The timeline would not do: two standbys of one primary get
+-- the same.
 CREATE FUNCTION wirefence.following(known wirefence.resource_locks) RETURNS bigint
 LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp
 AS $$
     SELECT CASE WHEN wirefence.is_former(known)
-        THEN greatest(coalesce((known).last_token, 0) + 1, (floor(extract(epoch FROM clock_timestamp()))::bigint << 20) + floor(random() * 1048576)::bigint)
+        THEN greatest(coalesce((known).last_token, 0) + 1, floor(extract(epoch FROM clock_timestamp()) * 1048576)::bigint)
         ELSE coalesce((known).last_token, 0) + 1 END
 $$;
 
