@@ -73,6 +73,22 @@ CREATE FUNCTION wirefence.identity() RETURNS text
 LANGUAGE sql
 RETURN concat((pg_control_system()).system_identifier, '/', left(pg_walfile_name(pg_current_wal_lsn()), 8));
 
+DO $$
+BEGIN
+    PERFORM wirefence.identity();
+EXCEPTION
+    WHEN insufficient_privilege THEN
+        RAISE insufficient_privilege USING
+            MESSAGE = 'wirefence_owner may not ask which server this is: ' || SQLERRM,
+            HINT = 'GRANT EXECUTE ON FUNCTION pg_catalog.pg_control_system(), pg_catalog.pg_current_wal_lsn(), pg_catalog.pg_walfile_name(pg_lsn) TO wirefence_owner.';
+    WHEN OTHERS THEN
+        RAISE feature_not_supported USING
+            MESSAGE = 'this server does not tell its timeline: ' || SQLERRM,
+            DETAIL = 'By its timeline Wirefence knows that a server was promoted, and that tokens may be lost.',
+            HINT = 'Wirefence runs on PostgreSQL 14 to 18 with pg_control_system and pg_walfile_name.';
+END
+$$;
+
 -- settings has one row: what holds for all resources.
 CREATE TABLE wirefence.settings (
     only_row    boolean PRIMARY KEY DEFAULT true CHECK (only_row),
