@@ -109,8 +109,7 @@ func (p *promoted) check(f fence.Fence) error {
 	}
 }
 
-// Whatever store the leases are in: who holds one learns of the promotion, and the next
-// grant counts.
+// In every store the holder of a lease learns of the promotion, and the next grant counts.
 func TestHoldersCarryOnBehindAPromotion(t *testing.T) {
 	for name, open := range map[string]func(t *testing.T, pool *pgxpool.Pool) (lockclient.Store, lockclient.Sealer){
 		"postgres": func(_ *testing.T, pool *pgxpool.Pool) (lockclient.Store, lockclient.Sealer) {

@@ -45,7 +45,7 @@ AS $$
 $$;
 
 -- renumber moves the last token on where grants of the resource may be lost. The new one
--- is nobody's, so that whoever grants goes on above it.
+-- is nobody's: the next grant is above it.
 CREATE FUNCTION wirefence.renumber(resource text, preempt_after interval) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$

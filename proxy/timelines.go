@@ -66,7 +66,7 @@ func (s *Server) standingNews(h *upstream.Host, was, is upstream.Standing) {
 // leaveHost ends all sessions at a host at once, and returns how many there were.
 func (s *Server) leaveHost(h *upstream.Host, behind error) (n int) {
 	why := wire.Error{Code: "57P01", Message: "terminating connection: another server was promoted",
-		Detail: "The server " + behind.Error() + ".", Hint: "Connect again. Whether a transaction that was being committed is kept, only the new primary can tell."}
+		Detail: behind.Error() + ".", Hint: "Connect again. Whether a transaction that was being committed is kept, only the new primary can tell."}
 	ctx, cancel := context.WithTimeout(context.Background(), abortPatience)
 	defer cancel()
 	var leaving sync.WaitGroup

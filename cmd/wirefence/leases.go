@@ -96,7 +96,7 @@ func openPool(ctx context.Context, url string) (*pgxpool.Pool, error) {
 	}
 	cfg.MaxConns = max(cfg.MaxConns, mostConnections)
 	speakUTF8(cfg.ConnConfig)
-	seen.keepAbreast(cfg)
+	keepAbreast(cfg)
 	return pgxpool.NewWithConfig(ctx, cfg)
 }
 

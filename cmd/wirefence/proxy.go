@@ -121,7 +121,7 @@ func runProxy(ctx context.Context, cfg proxySettings, signals *signals) error {
 		Lease: sidecar.lease(), Standby: proxy.Standby(cfg.Standby), StandbyWait: cfg.StandbyWait,
 		MaxConnections: cfg.MaxConnections, StartupTimeout: cfg.StartupTimeout, ConnectTimeout: cfg.ConnectTimeout,
 		Hold: cmp.Or(cfg.Hold, -1), MaxStatement: cfg.MaxStatement, DrainGrace: cfg.DrainGrace, DrainTimeout: cfg.DrainTimeout,
-		Refusals: recording.refusals(), Timelines: seen.see, Logger: log, Registerer: registry,
+		Refusals: recording.refusals(), Timelines: see, Logger: log, Registerer: registry,
 	})
 	if err != nil {
 		return usageError{err}

@@ -303,54 +303,6 @@ func (cfg setSettings) setPolicy(name string) (func(context.Context, *pgx.Conn, 
 	}, nil
 }
 
-// checkForAll says what is wrong with a command that names no resource.
-func (cfg setSettings) checkForAll() error {
-	others := cfg.PolicySettings
-	others.Reason, others.Failover = "", ""
-	switch {
-	case cfg.Undeclared == "" && cfg.Failover == "":
-		return errors.New("wants one resource, or --undeclared allow or refuse, or --failover reacquire or trust")
-	case cfg.Undeclared != "" && cfg.Failover != "":
-		return errors.New("set --undeclared and --failover one after the other")
-	case others != (PolicySettings{}) || cfg.LastToken != nil:
-		return errors.New("wants one resource: only --undeclared and --failover can be for all")
-	case cfg.Failover != "" && cfg.checkFailover() != nil:
-		return cfg.checkFailover()
-	case cfg.Undeclared != "" && fence.Undeclared(cfg.Undeclared) != fence.AllowUndeclared && fence.Undeclared(cfg.Undeclared) != fence.RefuseUndeclared:
-		return fmt.Errorf("WIREFENCE_UNDECLARED is %q: allow or refuse", cfg.Undeclared)
-	}
-	return cfg.checkReason()
-}
-
-func (cfg PolicySettings) checkFailover() error {
-	if f := fence.Failover(cfg.Failover); f != fence.FailoverReacquire && f != fence.FailoverTrust {
-		return fmt.Errorf("WIREFENCE_FAILOVER is %q: reacquire or trust", cfg.Failover)
-	}
-	return nil
-}
-
-// setForAll is the work of the command that names no resource.
-func (cfg setSettings) setForAll(ctx context.Context, conn *pgx.Conn, w io.Writer) error {
-	var changed map[string][2]json.RawMessage
-	var err error
-	done := "it is set for all resources; those in wirefence resource list are known"
-	if cfg.Failover != "" {
-		changed, err = fence.SetFailover(ctx, conn, fence.Failover(cfg.Failover), cfg.Reason)
-		done = "it is set for all resources, except for those of which it was said"
-	} else {
-		changed, err = fence.SetUndeclared(ctx, conn, fence.Undeclared(cfg.Undeclared), cfg.Reason)
-	}
-	switch {
-	case err != nil:
-		return err
-	case cfg.JSON:
-		return printJSON(w, map[string]any{"settings": changed})
-	}
-	fmt.Fprintln(w, done)
-	values(changed).print(w)
-	return nil
-}
-
 func (cfg PolicySettings) checkReason() error {
 	if strings.TrimSpace(cfg.Reason) == "" {
 		return errors.New("WIREFENCE_REASON is not set: why it is so will be recorded")

@@ -5,20 +5,19 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"strconv"
 	"sync"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/wirefence/wirefence/internal/timelines"
 )
 
 // Standing is what a server said of itself when it was asked last.
 type Standing struct {
-	Known    bool
-	Primary  bool
-	System   string // the system identifier of its cluster
-	Timeline uint32 // of a primary; each promotion begins a higher one
-	Err      error  // why it couldn't be asked since
+	timelines.Place
+	Known bool
+	Err   error // why it couldn't be asked since
 }
 
 func (s Standing) String() string {
@@ -35,30 +34,6 @@ func (s Standing) String() string {
 	return text
 }
 
-// timelines remembers the highest timeline that any server of a cluster was seen on.
-// Safe for concurrent use.
-type timelines struct {
-	mu      sync.Mutex
-	highest map[string]uint32 // by system identifier
-}
-
-func (t *timelines) see(s Standing) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if t.highest == nil {
-		t.highest = map[string]uint32{}
-	}
-	if s.Primary {
-		t.highest[s.System] = max(t.highest[s.System], s.Timeline)
-	}
-}
-
-func (t *timelines) of(system string) uint32 {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return t.highest[system]
-}
-
 // Watches reports whether servers are asked for their timelines: where there are several,
 // and a way to ask.
 func (u *Upstream) Watches() bool { return u.probe != nil && len(u.Hosts) > 1 }
@@ -70,22 +45,20 @@ func (h *Host) Standing() Standing {
 	return h.standing
 }
 
-// Behind returns an error if the host is a primary on a lower timeline than one that was
-// seen: another server was promoted since, and what is committed here is lost.
+// Behind returns an error if the host is a primary that a promotion has left behind.
 func (u *Upstream) Behind(h *Host) error {
-	s := h.Standing()
-	if highest := u.timelines.of(s.System); s.Primary && s.Timeline < highest {
-		return fmt.Errorf("%s is a primary on timeline %d, but timeline %d was seen", h, s.Timeline, highest)
+	if err := u.seen.Behind(h.Standing().Place); err != nil {
+		return fmt.Errorf("%s: %w", h, err)
 	}
 	return nil
 }
 
-// BehindNow is Behind, and asks a host that hasn't been asked yet.
+// BehindNow is Behind, and asks a host that nobody has asked yet.
 func (u *Upstream) BehindNow(ctx context.Context, h *Host) error {
 	if !u.Watches() {
 		return nil
 	}
-	if !h.Standing().Known {
+	if s := h.Standing(); !s.Known && s.Err == nil {
 		_ = u.withConn(ctx, h, func(conn *pgconn.PgConn) error { return u.look(ctx, h, conn) })
 	}
 	return u.Behind(h)
@@ -167,32 +140,17 @@ func (u *Upstream) withConn(ctx context.Context, h *Host, do func(*pgconn.PgConn
 	return errors.Join(failures...)
 }
 
-// A server in recovery has no timeline of its own, and the function fails there.
-const standingSQL = `SELECT (pg_catalog.pg_control_system()).system_identifier, CASE WHEN pg_catalog.pg_is_in_recovery() THEN ''
-	ELSE pg_catalog.left(pg_catalog.pg_walfile_name(pg_catalog.pg_current_wal_lsn()), 8) END`
-
 // look asks a server, and notes what it says.
 func (u *Upstream) look(ctx context.Context, h *Host, conn *pgconn.PgConn) error {
 	ctx, cancel := context.WithTimeout(ctx, u.timeout)
 	defer cancel()
-	answer := conn.ExecParams(ctx, standingSQL, nil, nil, nil, nil).Read()
-	if answer.Err != nil {
-		return answer.Err
+	place, err := timelines.Ask(ctx, conn)
+	if err != nil {
+		return err
 	}
-	if len(answer.Rows) != 1 || len(answer.Rows[0]) != 2 {
-		return errors.New("the server doesn't say which timeline it is on")
-	}
-	s := Standing{Known: true, System: string(answer.Rows[0][0])}
-	if hex := string(answer.Rows[0][1]); hex != "" {
-		timeline, err := strconv.ParseUint(hex, 16, 32)
-		if err != nil {
-			return fmt.Errorf("the server's timeline: %w", err)
-		}
-		s.Primary, s.Timeline = true, uint32(timeline)
-	}
-	u.timelines.see(s)
+	u.seen.See(place)
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.standing = s
+	h.standing = Standing{Place: place, Known: true}
 	return nil
 }

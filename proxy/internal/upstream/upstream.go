@@ -12,6 +12,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/wirefence/wirefence/internal/timelines"
 )
 
 // Upstream is a list of servers with what connections to them need. Its methods
@@ -27,7 +29,7 @@ type Upstream struct {
 	dialer     *net.Dialer
 	timeout    time.Duration
 	probe      *probe // nil: a role is learnt from logins alone
-	timelines  timelines
+	seen       timelines.Seen
 }
 
 // Options are what an upstream's URL doesn't say.
