@@ -30,6 +30,7 @@ type conn struct {
 
 	mu      sync.Mutex // guards what follows; withCore takes it
 	core    *session.Session
+	failed  bool          // the core has panicked, and is not called any more
 	leaving *wire.Error   // with which the session ends as soon as it may; nil: it stays
 	nudge   func()        // makes the driver look at leaving and the farewell; nil during the login
 	send    func()        // makes the driver call FromClient, for what the core has for the server
@@ -110,14 +111,31 @@ func (c *conn) guard(do func()) {
 	do()
 }
 
-// withCore calls into the core, under the lock. All calls go through here, so
-// that a panic in the core leaves the lock free: the session's own end, the
-// sweeper and a drain take it.
+// withCore calls into the core, under the lock. All calls go through here. After a
+// panic the core can't be trusted with what the session sends: that call and all
+// that follow panic with errFailed, which ends whoever made them.
 func (c *conn) withCore(call func(core *session.Session)) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if c.failed {
+		panic(errFailed)
+	}
+	defer func() {
+		if r := recover(); r != nil {
+			c.failed = true
+			c.panicked(r)
+			if c.nudge != nil {
+				c.nudge() // the driver, if it was not the driver that called
+			}
+			panic(errFailed)
+		}
+	}()
 	call(c.core)
 }
+
+// errFailed is the panic of a call into a core that has failed. It has been
+// reported.
+var errFailed = errors.New("the session has failed")
 
 // finish closes what is still open and forgets the session. It may be called
 // more than once.
@@ -130,8 +148,11 @@ func (c *conn) finish() {
 	})
 }
 
-// panicked reports a bug; the session is ended by the caller.
+// panicked reports a bug, once; the session is ended by the caller.
 func (c *conn) panicked(reason any) {
+	if reason == errFailed {
+		return
+	}
 	c.server.metrics.trouble.Inc()
 	c.log.Error("a session failed", "panic", reason, "stack", string(debug.Stack()))
 }

@@ -335,7 +335,9 @@ func (s *Server) register(c *conn) {
 
 // forget ends what was counted for a session.
 func (s *Server) forget(c *conn) {
-	c.withCore(func(core *session.Session) { s.keys.Delete(core.Key()) })
+	c.mu.Lock()
+	s.keys.Delete(c.core.Key()) // also of a core that has failed
+	c.mu.Unlock()
 	s.mu.Lock()
 	delete(s.conns, c)
 	s.mu.Unlock()

@@ -14,6 +14,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"sync/atomic"
 	"testing"
 	"time"
 )
@@ -25,7 +26,7 @@ type Authority struct {
 	dir    string
 	cert   *x509.Certificate
 	key    *ecdsa.PrivateKey
-	serial int64
+	serial atomic.Int64
 }
 
 // New makes an authority whose files are removed with the test.
@@ -53,9 +54,8 @@ func New(t testing.TB) *Authority {
 }
 
 func (a *Authority) template(name string) *x509.Certificate {
-	a.serial++
 	return &x509.Certificate{
-		SerialNumber: big.NewInt(a.serial), Subject: pkix.Name{CommonName: name},
+		SerialNumber: big.NewInt(a.serial.Add(1)), Subject: pkix.Name{CommonName: name},
 		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(24 * time.Hour),
 	}
 }
