@@ -267,40 +267,36 @@ func wantNotice(t *testing.T, listener *pgx.Conn, resource string) {
 
 // A crash frees every lease, and the token counts on.
 func TestACrashFreesLeasesAndKeepsTokens(t *testing.T) {
-	t.Parallel()
-	for _, major := range stack.Versions() {
-		t.Run(fmt.Sprint(major), func(t *testing.T) {
-			t.Parallel()
-			server, err := servers.StartPostgres(t.Context(), servers.PostgresConfig{Major: major})
-			if err != nil {
+	stack.OnEach(t, stack.Versions(), func(t *testing.T, major int) {
+		server, err := servers.StartPostgres(t.Context(), servers.PostgresConfig{Major: major})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(server.Close)
+		db := database{server, "postgres"}
+		if err := migrations.Apply(t.Context(), db.admin(t), nil); err != nil {
+			t.Fatal(err)
+		}
+		var last int64
+		for range 2 {
+			conn := db.admin(t)
+			mustExec(t, conn, "SET synchronous_commit = off")
+			grant, token := win(t, conn, "orders", "worker-a", time.Hour)
+			if token <= last {
+				t.Fatalf("token %d after %d", token, last)
+			}
+			last = token
+			wantHeldBy(t, conn, "orders", "worker-a")
+			server.Kill()
+			if err := server.Start(t.Context()); err != nil {
 				t.Fatal(err)
 			}
-			t.Cleanup(server.Close)
-			db := database{server, "postgres"}
-			if err := migrations.Apply(t.Context(), db.admin(t), nil); err != nil {
-				t.Fatal(err)
+			conn = db.admin(t)
+			if value[bool](t, conn, renewSQL, "orders", grant) {
+				t.Error("a lease came through the crash")
 			}
-			var last int64
-			for range 2 {
-				conn := db.admin(t)
-				mustExec(t, conn, "SET synchronous_commit = off")
-				grant, token := win(t, conn, "orders", "worker-a", time.Hour)
-				if token <= last {
-					t.Fatalf("token %d after %d", token, last)
-				}
-				last = token
-				wantHeldBy(t, conn, "orders", "worker-a")
-				server.Kill()
-				if err := server.Start(t.Context()); err != nil {
-					t.Fatal(err)
-				}
-				conn = db.admin(t)
-				if value[bool](t, conn, renewSQL, "orders", grant) {
-					t.Error("a lease came through the crash")
-				}
-			}
-		})
-	}
+		}
+	})
 }
 
 // A renewal that came in time but commits late still counts: the rival that saw

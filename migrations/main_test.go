@@ -4,8 +4,10 @@ import (
 	"context"
 	"flag"
 	"fmt"
+	"maps"
 	"net/url"
 	"os"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -120,24 +122,20 @@ type database struct {
 
 var databases atomic.Int64
 
-// onEach runs a test on every version, each in a database of its own.
+// onEach runs a test on some versions, each in a database of its own.
 func onEach(t *testing.T, test func(t *testing.T, db database)) {
 	t.Helper()
-	t.Parallel()
-	for major, server := range clusters {
-		t.Run(fmt.Sprint(major), func(t *testing.T) {
-			t.Parallel()
-			test(t, create(t, server, "TEMPLATE "+template))
-		})
-	}
+	stack.OnEach(t, versions(), func(t *testing.T, major int) { test(t, create(t, clusters[major], "TEMPLATE "+template)) })
 }
 
-// onEachAlone runs a test on every version while no other runs, for a slot of logical
+func versions() []int { return slices.Sorted(maps.Keys(clusters)) }
+
+// onEachAlone runs a test on some versions while no other runs, for a slot of logical
 // replication waits until all transactions of its server have ended.
 func onEachAlone(t *testing.T, test func(t *testing.T, db database)) {
 	t.Helper()
-	for major, server := range clusters {
-		t.Run(fmt.Sprint(major), func(t *testing.T) { test(t, create(t, server, "TEMPLATE "+template)) })
+	for _, major := range stack.Some(t, versions()) {
+		t.Run(fmt.Sprint(major), func(t *testing.T) { test(t, create(t, clusters[major], "TEMPLATE "+template)) })
 	}
 }
 

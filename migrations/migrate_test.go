@@ -3,7 +3,6 @@ package migrations_test
 import (
 	"context"
 	"errors"
-	"fmt"
 	"slices"
 	"strings"
 	"sync"
@@ -190,34 +189,30 @@ func TestVerifyMissesFunctions(t *testing.T) {
 func TestRolesAndRightsOfANewCluster(t *testing.T) {
 	const forget = `DROP SCHEMA wirefence CASCADE; DROP OWNED BY wirefence_owner, wirefence_issuer, wirefence_bypass;
 		DROP ROLE wirefence_owner, wirefence_issuer, wirefence_bypass`
-	t.Parallel()
-	for _, major := range stack.Versions() {
-		t.Run(fmt.Sprint(major), func(t *testing.T) {
-			t.Parallel()
-			server, err := servers.StartPostgres(context.Background(), servers.PostgresConfig{Major: major})
-			if err != nil {
-				t.Fatal(err)
-			}
-			t.Cleanup(server.Close)
-			db := create(t, server, "")
-			admin := db.admin(t)
-			mustExec(t, admin, `CREATE ROLE "Migrating Role" LOGIN; CREATE ROLE creator LOGIN CREATEROLE; GRANT CREATE ON DATABASE `+db.name+" TO creator")
-			tells(t, db, "Migrating Role", 7)
+	stack.OnEach(t, stack.Versions(), func(t *testing.T, major int) {
+		server, err := servers.StartPostgres(context.Background(), servers.PostgresConfig{Major: major})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(server.Close)
+		db := create(t, server, "")
+		admin := db.admin(t)
+		mustExec(t, admin, `CREATE ROLE "Migrating Role" LOGIN; CREATE ROLE creator LOGIN CREATEROLE; GRANT CREATE ON DATABASE `+db.name+" TO creator")
+		tells(t, db, "Migrating Role", 7)
+		mustExec(t, admin, forget)
+		if major >= 16 {
+			tells(t, db, "creator", 7) // lacks ADMIN OPTION on pg_signal_backend
+		} else {
+			apply(t, db.as(t, "creator"))
+		}
+		withoutSignal(t, db)
+		mustExec(t, admin, forget)
+		if major >= 16 {
+			withoutStats(t, db)
 			mustExec(t, admin, forget)
-			if major >= 16 {
-				tells(t, db, "creator", 7) // lacks ADMIN OPTION on pg_signal_backend
-			} else {
-				apply(t, db.as(t, "creator"))
-			}
-			withoutSignal(t, db)
-			mustExec(t, admin, forget)
-			if major >= 16 {
-				withoutStats(t, db)
-				mustExec(t, admin, forget)
-			}
-			raceForRoles(t, db)
-		})
-	}
+		}
+		raceForRoles(t, db)
+	})
 }
 
 // withoutSignal has a takeover fail for want of pg_signal_backend: the error

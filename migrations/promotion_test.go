@@ -3,12 +3,11 @@ package migrations_test
 import (
 	"errors"
 	"fmt"
-	"maps"
-	"slices"
 	"testing"
 
 	"github.com/jackc/pgx/v5/pgconn"
 
+	"github.com/wirefence/wirefence/internal/stack"
 	"github.com/wirefence/wirefence/migrations"
 )
 
@@ -16,26 +15,17 @@ import (
 // seconds since 1970, 2^20 to each, as it was in 2025.
 const firstAfterPromotion = 1_750_000_000 << 20
 
-// onOwn runs a test on every version, each with a server of its own; where time is short,
-// on the newest.
+// onOwn runs a test on some versions, each with a server of its own.
 func onOwn(t *testing.T, test func(t *testing.T, db database)) {
 	t.Helper()
-	t.Parallel()
-	newest := slices.Max(slices.Collect(maps.Keys(clusters)))
-	for major := range clusters {
-		if testing.Short() && major != newest {
-			continue
+	stack.OnEach(t, versions(), func(t *testing.T, major int) {
+		server, err := startMigrated(t.Context(), major)
+		if err != nil {
+			t.Fatal(err)
 		}
-		t.Run(fmt.Sprint(major), func(t *testing.T) {
-			t.Parallel()
-			server, err := startMigrated(t.Context(), major)
-			if err != nil {
-				t.Fatal(err)
-			}
-			t.Cleanup(server.Close)
-			test(t, create(t, server, "TEMPLATE "+template))
-		})
-	}
+		t.Cleanup(server.Close)
+		test(t, create(t, server, "TEMPLATE "+template))
+	})
 }
 
 // standby starts a standby of the server, with all that was committed so far.

@@ -102,7 +102,7 @@ func (p *Postgres) start(ctx context.Context, cfg PostgresConfig) error {
 	settings := map[string]string{
 		"port": strconv.Itoa(port), "listen_addresses": "127.0.0.1", "unix_socket_directories": p.dir,
 		"max_connections": "200", "wal_level": "logical", "max_prepared_transactions": "10",
-		"shared_buffers": "64MB", "log_line_prefix": "%m [%p] %a ", "timezone": "UTC",
+		"shared_buffers": "64MB", "max_wal_size": "256MB", "log_line_prefix": "%m [%p] %a ", "timezone": "UTC",
 	}
 	if !cfg.Fsync {
 		settings["fsync"], settings["synchronous_commit"], settings["full_page_writes"] = "off", "off", "off"

@@ -1,6 +1,8 @@
 package stack
 
 import (
+	"fmt"
+	"hash/crc32"
 	"testing"
 
 	"github.com/wirefence/wirefence/internal/servers"
@@ -18,4 +20,26 @@ func Versions() []int {
 		return OldAndNew
 	}
 	return servers.PostgresVersions()
+}
+
+// Some returns the versions that a test runs on: all of these, and where time is short
+// one of them, which its name decides.
+func Some(t testing.TB, versions []int) []int {
+	if !testing.Short() {
+		return versions
+	}
+	at := crc32.ChecksumIEEE([]byte(t.Name())) % uint32(len(versions))
+	return versions[at : at+1]
+}
+
+// OnEach runs a test on some versions, beside other tests.
+func OnEach(t *testing.T, versions []int, test func(t *testing.T, major int)) {
+	t.Helper()
+	t.Parallel()
+	for _, major := range Some(t, versions) {
+		t.Run(fmt.Sprint(major), func(t *testing.T) {
+			t.Parallel()
+			test(t, major)
+		})
+	}
 }

@@ -4,7 +4,6 @@ package attacktest
 
 import (
 	"flag"
-	"fmt"
 	"os"
 	"testing"
 	"time"
@@ -45,7 +44,8 @@ var suite = stack.Suite{
 func TestMain(m *testing.M) {
 	flag.Parse()
 	everyVersion, oldAndNew = stack.Versions(), stack.OldAndNew
-	if err := flag.Set("test.parallel", "4"); err != nil {
+	// These tests wait more than they compute.
+	if err := flag.Set("test.parallel", "12"); err != nil {
 		panic(err)
 	}
 	os.Exit(suite.Run(m))
@@ -59,15 +59,11 @@ type world struct {
 
 func onEach(t *testing.T, versions []int, test func(t *testing.T, w *world)) {
 	t.Helper()
-	t.Parallel()
-	for _, major := range versions {
-		t.Run(fmt.Sprint(major), func(t *testing.T) {
-			t.Parallel()
-			w := &world{suite.Database(t, major), suite.Proxy(t, major)}
-			w.Seal(t, "orders", 34)
-			test(t, w)
-		})
-	}
+	stack.OnEach(t, versions, func(t *testing.T, major int) {
+		w := &world{suite.Database(t, major), suite.Proxy(t, major)}
+		w.Seal(t, "orders", 34)
+		test(t, w)
+	})
 }
 
 // login opens a session through the proxy that carries nothing.

@@ -99,6 +99,7 @@ func TestSettersInADatabaseThatDoesNotAnswer(t *testing.T) {
 
 // A batch of 100,000 statements ends, whatever it carries.
 func TestLargeBatches(t *testing.T) {
+	t.Parallel()
 	w := &world{suite.Database(t, 15), suite.Proxy(t, 15)}
 	w.Seal(t, "orders", 34)
 	const statements = 100_000

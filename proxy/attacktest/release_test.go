@@ -63,13 +63,16 @@ func TestLocksThatGoInATransaction(t *testing.T) {
 	onEach(t, oldAndNew, func(t *testing.T, w *world) {
 		for _, way := range releases {
 			for _, by := range []string{"the variable", "a comment"} {
-				w.release(t, way.name+", by "+by, by == "a comment", way.release)
+				t.Run(way.name+", by "+by, func(t *testing.T) {
+					t.Parallel()
+					w.release(t, by == "a comment", way.release)
+				})
 			}
 		}
 	})
 }
 
-func (w *world) release(t *testing.T, name string, comment bool, release func(*world, *testing.T, *stack.Client)) {
+func (w *world) release(t *testing.T, comment bool, release func(*world, *testing.T, *stack.Client)) {
 	t.Helper()
 	own := &world{suite.Database(t, w.Major), w.proxy}
 	own.Seal(t, "orders", 34)
@@ -97,10 +100,10 @@ func (w *world) release(t *testing.T, name string, comment bool, release func(*w
 		return len(over) > 0 || own.count(t, "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND mode = 'ExclusiveLock' AND NOT granted AND database = (SELECT oid FROM pg_database WHERE datname = current_database())") > 0
 	})
 	if len(over) > 0 {
-		t.Errorf("%s: the seal returned while an older transaction was open", name)
+		t.Error("the seal returned while an older transaction was open")
 	}
 	c.Must("COMMIT")
-	stack.WantState(t, <-over, "", name)
+	stack.WantState(t, <-over, "")
 }
 
 // A name that SQL gives to another statement while the session carries nothing.

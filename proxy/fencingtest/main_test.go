@@ -62,13 +62,7 @@ func bareDatabase(t *testing.T, major int) *database {
 // onEach runs a test on some versions, each with a database of its own.
 func onEach(t *testing.T, versions []int, test func(t *testing.T, db *database)) {
 	t.Helper()
-	t.Parallel()
-	for _, major := range versions {
-		t.Run(fmt.Sprint(major), func(t *testing.T) {
-			t.Parallel()
-			test(t, newDatabase(t, major))
-		})
-	}
+	stack.OnEach(t, versions, func(t *testing.T, major int) { test(t, newDatabase(t, major)) })
 }
 
 // onBoth runs a test on some versions, each with a database and a proxy of its own for
@@ -77,7 +71,7 @@ func onEach(t *testing.T, versions []int, test func(t *testing.T, db *database))
 func onBoth(t *testing.T, versions []int, test func(t *testing.T, db *database)) {
 	t.Helper()
 	t.Parallel()
-	for _, major := range versions {
+	for _, major := range stack.Some(t, versions) {
 		for _, way := range []string{"isolated", "busy"} {
 			t.Run(fmt.Sprintf("%d/%s", major, way), func(t *testing.T) {
 				t.Parallel()

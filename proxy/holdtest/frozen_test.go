@@ -111,7 +111,7 @@ const late = "INSERT INTO t (what) VALUES ('late')"
 // Sessions of a frozen proxy that hold, but are idle, keep nobody out, whatever
 // preempt_after says.
 func TestFrozenProxyWithIdleSessions(t *testing.T) {
-	onEach(t, []int{15, 18}, func(t *testing.T, w *world) {
+	onEach(t, stack.OldAndNew, func(t *testing.T, w *world) {
 		w.never(t)
 		c := startChild(t, w)
 		var sessions []*stack.Client
@@ -137,7 +137,7 @@ const slack = time.Second
 
 // An open transaction of a frozen proxy is ended after preempt_after.
 func TestFrozenProxyWithAnOpenTransaction(t *testing.T) {
-	onEach(t, []int{15, 18}, func(t *testing.T, w *world) {
+	onEach(t, stack.OldAndNew, func(t *testing.T, w *world) {
 		const preempt = time.Second
 		w.exec(t, "UPDATE wirefence.resource_locks SET preempt_after = $1", preempt)
 		c := startChild(t, w)
@@ -157,7 +157,7 @@ func TestFrozenProxyWithAnOpenTransaction(t *testing.T) {
 // A proxy is frozen while it waits for a hold. The server gives it the lock, and nobody
 // takes note of that.
 func TestFrozenProxyThatTakesAHold(t *testing.T) {
-	onEach(t, []int{15, 18}, func(t *testing.T, w *world) {
+	onEach(t, stack.OldAndNew, func(t *testing.T, w *world) {
 		w.never(t)
 		c := startChild(t, w)
 		s := c.login(t, w)

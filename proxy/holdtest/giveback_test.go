@@ -54,7 +54,7 @@ func countDescriptors(t *testing.T) int {
 // Statements that come at the moment in which the hold is given back are answered in
 // their order, and nothing of the proxy's own is seen.
 func TestStatementsAtTheMomentOfGivingBack(t *testing.T) {
-	onEach(t, []int{15, 18}, func(t *testing.T, w *world) {
+	onEach(t, stack.OldAndNew, func(t *testing.T, w *world) {
 		const period = 4 * time.Millisecond
 		addr := stack.Proxy(t, w.Postgres, proxy.Options{DrainTimeout: time.Second, Hold: period})
 		c := stack.Login(t, addr, w.Name, "options", "-c wirefence.token=orders=34")
@@ -98,7 +98,7 @@ func TestTheUnnamedStatementSurvives(t *testing.T) {
 // A query that the server skips, behind an error of a batch, ends no batch: a hold is
 // given back behind the Sync.
 func TestNothingIsGivenBackInAFailedBatch(t *testing.T) {
-	onEach(t, []int{15, 18}, func(t *testing.T, w *world) {
+	onEach(t, stack.OldAndNew, func(t *testing.T, w *world) {
 		c := w.client(t, "orders=34")
 		w.busy(t, c)
 		c.Send(&pgproto3.Parse{Query: "no SQL"}, &pgproto3.Query{String: "SELECT 1"})

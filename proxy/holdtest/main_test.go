@@ -5,7 +5,6 @@ package holdtest
 import (
 	"context"
 	"flag"
-	"fmt"
 	"os"
 	"testing"
 	"time"
@@ -34,7 +33,8 @@ GRANT ALL ON ALL SEQUENCES IN SCHEMA public TO app;
 GRANT ALL ON SCHEMA public TO app;
 `
 
-var everyVersion = []int{14, 15, 16, 17, 18}
+// The versions of PostgreSQL, set by TestMain once flags are parsed.
+var everyVersion []int
 
 // The period is long enough for a test to do something within it.
 var suite = stack.Suite{
@@ -47,7 +47,10 @@ func TestMain(m *testing.M) {
 	if upstream := os.Getenv(proxyVariable); upstream != "" {
 		os.Exit(serve(upstream))
 	}
-	if err := flag.Set("test.parallel", "4"); err != nil {
+	flag.Parse()
+	everyVersion = stack.Versions()
+	// These tests wait more than they compute.
+	if err := flag.Set("test.parallel", "12"); err != nil {
 		panic(err)
 	}
 	os.Exit(suite.Run(m))
@@ -61,15 +64,11 @@ type world struct {
 
 func onEach(t *testing.T, versions []int, test func(t *testing.T, w *world)) {
 	t.Helper()
-	t.Parallel()
-	for _, major := range versions {
-		t.Run(fmt.Sprint(major), func(t *testing.T) {
-			t.Parallel()
-			w := &world{suite.Database(t, major), suite.Proxy(t, major)}
-			w.seal(t, "orders", 34)
-			test(t, w)
-		})
-	}
+	stack.OnEach(t, versions, func(t *testing.T, major int) {
+		w := &world{suite.Database(t, major), suite.Proxy(t, major)}
+		w.seal(t, "orders", 34)
+		test(t, w)
+	})
 }
 
 func (w *world) seal(t *testing.T, resource string, token int) {

@@ -39,7 +39,7 @@ func simple(texts ...string) func(n int) []pgproto3.FrontendMessage {
 // A session that sends without a pause keeps no takeover out, and its answers come in
 // order, without a gap, until it is refused.
 func TestPipelinesLetTakeoversIn(t *testing.T) {
-	onEach(t, []int{15, 18}, func(t *testing.T, w *world) {
+	onEach(t, stack.OldAndNew, func(t *testing.T, w *world) {
 		addr := stack.Proxy(t, w.Postgres, proxy.Options{DrainTimeout: time.Second})
 		for _, flow := range flows {
 			c := stack.Login(t, addr, w.Name, "user", "app", "options", "-c wirefence.token=orders=34")

@@ -18,7 +18,7 @@ var large = flag.Bool("large", false, "take over from 64 busy sessions, too")
 // A takeover gets past sessions that hold without a pause. From then on they are
 // refused, and no commit of theirs comes behind one of the new token.
 func TestTakeoverFromBusySessions(t *testing.T) {
-	onEach(t, []int{15, 18}, func(t *testing.T, w *world) { w.takeOverFrom(t, 16) })
+	onEach(t, stack.OldAndNew, func(t *testing.T, w *world) { w.takeOverFrom(t, 16) })
 }
 
 func TestTakeoverFromManyBusySessions(t *testing.T) {
@@ -26,7 +26,7 @@ func TestTakeoverFromManyBusySessions(t *testing.T) {
 		t.Log("16 sessions are enough without -large")
 		return
 	}
-	onEach(t, []int{15, 18}, func(t *testing.T, w *world) { w.takeOverFrom(t, 64) })
+	onEach(t, stack.OldAndNew, func(t *testing.T, w *world) { w.takeOverFrom(t, 64) })
 }
 
 func (w *world) takeOverFrom(t *testing.T, sessions int) {

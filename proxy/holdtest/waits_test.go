@@ -117,7 +117,7 @@ func (g *gated) Read(b []byte) (int, error) {
 
 // A client that pipelines and reads slowly holds, and isn't taken for a frozen one.
 func TestSlowReaders(t *testing.T) {
-	onEach(t, []int{15, 18}, func(t *testing.T, w *world) {
+	onEach(t, stack.OldAndNew, func(t *testing.T, w *world) {
 		w.never(t)
 		conn, err := net.Dial("tcp", w.proxy)
 		if err != nil {
@@ -162,7 +162,7 @@ func TestSlowReaders(t *testing.T) {
 // A session whose transactions follow each other under a hold is ended when the time of
 // preempt_after is over, though each has a virtual transaction id of its own.
 func TestHoldersThatNeverPauseArePreempted(t *testing.T) {
-	onEach(t, []int{15, 18}, func(t *testing.T, w *world) {
+	onEach(t, stack.OldAndNew, func(t *testing.T, w *world) {
 		w.exec(t, "UPDATE wirefence.resource_locks SET preempt_after = '300 ms'")
 		conn := stack.ConnectAs(t, w.URL(w.Name), "app")
 		if _, err := conn.Exec(t.Context(), "SELECT wirefence.hold('orders=34')"); err != nil {

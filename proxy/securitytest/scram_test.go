@@ -17,54 +17,51 @@ import (
 // log in wherever it can work, bound to the channel where that can be, and are
 // told what to set where it can't.
 func TestScramWithTLSOnEitherSide(t *testing.T) {
-	for _, major := range []int{14, 18} {
-		t.Run(fmt.Sprint(major), func(t *testing.T) {
-			t.Parallel()
-			w := start(t, major)
-			users := w.userFile(t, []string{"alice"})
-			for _, c := range []struct {
-				name      string
-				clientTLS bool
-				upstream  string
-				users     string
-				same      bool              // the proxy has the server's own certificate
-				want      map[string]string // by channel_binding
-			}{
-				{name: "plain, plain", upstream: "sslmode=disable", want: map[string]string{
-					"disable": "alice", "prefer": "alice", "require": "channel binding"}},
-				{name: "plain, TLS", upstream: "sslmode=require", want: map[string]string{
-					"disable": "alice", "prefer": "alice", "require": "channel binding"}},
-				{name: "TLS, plain", clientTLS: true, upstream: "sslmode=disable", want: map[string]string{
-					"disable": "alice", "prefer": "alice", "require": "channel binding"}},
-				{name: "TLS, TLS", clientTLS: true, upstream: "sslmode=require", want: map[string]string{
-					"disable": "alice", "prefer": "WIREFENCE_AUTH_FILE", "require": "WIREFENCE_AUTH_FILE"}},
-				{name: "TLS, TLS, known users", clientTLS: true, upstream: "sslmode=require", users: users, want: map[string]string{
-					"disable": "alice", "prefer": "alice", "require": "alice"}},
-				{name: "TLS, plain, known users", clientTLS: true, upstream: "sslmode=disable", users: users, want: map[string]string{
-					"disable": "alice", "prefer": "alice", "require": "alice"}},
-				{name: "plain, TLS, known users", upstream: "sslmode=require", users: users, want: map[string]string{
-					"disable": "alice", "prefer": "alice", "require": "channel binding"}},
-				{name: "plain, plain, known users", upstream: "sslmode=disable", users: users, want: map[string]string{
-					"disable": "alice", "prefer": "alice", "require": "channel binding"}},
-			} {
-				o := proxy.Options{Upstream: w.upstream(c.upstream), AuthFile: c.users}
-				mode := "disable"
-				if c.clientTLS {
-					o.TLS, mode = w.certificate(t), "require"
-				}
-				addr := stack.Proxy(t, w.Postgres, o)
-				for binding, want := range c.want {
-					params := fmt.Sprintf("sslmode=%s channel_binding=%s user=alice", mode, binding)
-					wants(t, c.name+", psql, channel_binding="+binding, psql(t, addr, params+" password='open sesame'", "SELECT current_user"), want)
-					wants(t, c.name+", pgx, channel_binding="+binding, outcome(t, addr, params+" password='open sesame'"), want)
-					if want == "alice" {
-						wants(t, c.name+", wrong password, channel_binding="+binding, outcome(t, addr, params+" password=wrong"),
-							`password authentication failed for user "alice"`)
-					}
+	stack.OnEach(t, []int{14, 18}, func(t *testing.T, major int) {
+		w := start(t, major)
+		users := w.userFile(t, []string{"alice"})
+		for _, c := range []struct {
+			name      string
+			clientTLS bool
+			upstream  string
+			users     string
+			same      bool              // the proxy has the server's own certificate
+			want      map[string]string // by channel_binding
+		}{
+			{name: "plain, plain", upstream: "sslmode=disable", want: map[string]string{
+				"disable": "alice", "prefer": "alice", "require": "channel binding"}},
+			{name: "plain, TLS", upstream: "sslmode=require", want: map[string]string{
+				"disable": "alice", "prefer": "alice", "require": "channel binding"}},
+			{name: "TLS, plain", clientTLS: true, upstream: "sslmode=disable", want: map[string]string{
+				"disable": "alice", "prefer": "alice", "require": "channel binding"}},
+			{name: "TLS, TLS", clientTLS: true, upstream: "sslmode=require", want: map[string]string{
+				"disable": "alice", "prefer": "WIREFENCE_AUTH_FILE", "require": "WIREFENCE_AUTH_FILE"}},
+			{name: "TLS, TLS, known users", clientTLS: true, upstream: "sslmode=require", users: users, want: map[string]string{
+				"disable": "alice", "prefer": "alice", "require": "alice"}},
+			{name: "TLS, plain, known users", clientTLS: true, upstream: "sslmode=disable", users: users, want: map[string]string{
+				"disable": "alice", "prefer": "alice", "require": "alice"}},
+			{name: "plain, TLS, known users", upstream: "sslmode=require", users: users, want: map[string]string{
+				"disable": "alice", "prefer": "alice", "require": "channel binding"}},
+			{name: "plain, plain, known users", upstream: "sslmode=disable", users: users, want: map[string]string{
+				"disable": "alice", "prefer": "alice", "require": "channel binding"}},
+		} {
+			o := proxy.Options{Upstream: w.upstream(c.upstream), AuthFile: c.users}
+			mode := "disable"
+			if c.clientTLS {
+				o.TLS, mode = w.certificate(t), "require"
+			}
+			addr := stack.Proxy(t, w.Postgres, o)
+			for binding, want := range c.want {
+				params := fmt.Sprintf("sslmode=%s channel_binding=%s user=alice", mode, binding)
+				wants(t, c.name+", psql, channel_binding="+binding, psql(t, addr, params+" password='open sesame'", "SELECT current_user"), want)
+				wants(t, c.name+", pgx, channel_binding="+binding, outcome(t, addr, params+" password='open sesame'"), want)
+				if want == "alice" {
+					wants(t, c.name+", wrong password, channel_binding="+binding, outcome(t, addr, params+" password=wrong"),
+						`password authentication failed for user "alice"`)
 				}
 			}
-		})
-	}
+		}
+	})
 }
 
 // A proxy that has the server's own certificate is transparent to channel

@@ -46,42 +46,39 @@ func outcome(t *testing.T, addr, user, password, database string) string {
 }
 
 func TestLoginMethods(t *testing.T) {
-	for _, major := range majors {
-		t.Run(fmt.Sprint(major), func(t *testing.T) {
-			t.Parallel()
-			pg, err := servers.StartPostgres(t.Context(), servers.PostgresConfig{Major: major, HBA: `
+	stack.OnEach(t, majors, func(t *testing.T, major int) {
+		pg, err := servers.StartPostgres(t.Context(), servers.PostgresConfig{Major: major, HBA: `
 host all postgres 127.0.0.1/32 trust
 host all clear 127.0.0.1/32 password
 host all hashed 127.0.0.1/32 md5
 host all scram 127.0.0.1/32 scram-sha-256
 host all refused 127.0.0.1/32 reject
 `})
-			if err != nil {
-				t.Fatal(err)
-			}
-			t.Cleanup(pg.Close)
-			stack.Exec(t, pg.URL("postgres"),
-				"SET password_encryption = 'md5'", "CREATE ROLE hashed LOGIN PASSWORD 'secret'")
-			stack.Exec(t, pg.URL("postgres"),
-				"CREATE ROLE clear LOGIN PASSWORD 'secret'", "CREATE ROLE scram LOGIN PASSWORD 'secret'", "CREATE ROLE refused LOGIN",
-				"CREATE ROLE one LOGIN CONNECTION LIMIT 0", "CREATE ROLE nologin")
-			addr := stack.Proxy(t, pg, proxy.Options{})
-			for _, user := range []string{"postgres", "clear", "hashed", "scram", "refused", "one", "nologin", "nobody"} {
-				for _, password := range []string{"secret", "wrong", ""} {
-					for _, database := range []string{"postgres", "nowhere"} {
-						want := outcome(t, pg.Addr(), user, password, database)
-						if got := outcome(t, addr, user, password, database); got != want {
-							t.Errorf("%s with password %q to %s\n got: %s\nwant: %s", user, password, database, got, want)
-						}
-						ok := database == "postgres" && (user == "postgres" || password == "secret" && strings.Contains("clear hashed scram", user))
-						if ok != strings.HasPrefix(want, "logged in") {
-							t.Errorf("the scenario of %s with %q is not what it should be: %s", user, password, want)
-						}
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(pg.Close)
+		stack.Exec(t, pg.URL("postgres"),
+			"SET password_encryption = 'md5'", "CREATE ROLE hashed LOGIN PASSWORD 'secret'")
+		stack.Exec(t, pg.URL("postgres"),
+			"CREATE ROLE clear LOGIN PASSWORD 'secret'", "CREATE ROLE scram LOGIN PASSWORD 'secret'", "CREATE ROLE refused LOGIN",
+			"CREATE ROLE one LOGIN CONNECTION LIMIT 0", "CREATE ROLE nologin")
+		addr := stack.Proxy(t, pg, proxy.Options{})
+		for _, user := range []string{"postgres", "clear", "hashed", "scram", "refused", "one", "nologin", "nobody"} {
+			for _, password := range []string{"secret", "wrong", ""} {
+				for _, database := range []string{"postgres", "nowhere"} {
+					want := outcome(t, pg.Addr(), user, password, database)
+					if got := outcome(t, addr, user, password, database); got != want {
+						t.Errorf("%s with password %q to %s\n got: %s\nwant: %s", user, password, database, got, want)
+					}
+					ok := database == "postgres" && (user == "postgres" || password == "secret" && strings.Contains("clear hashed scram", user))
+					if ok != strings.HasPrefix(want, "logged in") {
+						t.Errorf("the scenario of %s with %q is not what it should be: %s", user, password, want)
 					}
 				}
 			}
-		})
-	}
+		}
+	})
 }
 
 func TestTooManyConnections(t *testing.T) {

@@ -7,6 +7,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgproto3"
 
+	"github.com/wirefence/wirefence/internal/stack"
 	"github.com/wirefence/wirefence/proxy"
 )
 
@@ -156,46 +157,43 @@ func TestCheckThatCannotBePrepared(t *testing.T) {
 // Case 15: what the client makes its search_path find first can't stand in for
 // what the check calls.
 func TestHostileSearchPath(t *testing.T) {
-	for _, major := range majors {
-		t.Run(fmt.Sprint(major), func(t *testing.T) {
-			t.Parallel()
-			pl := at(t, major)
-			addr := stackProxy(t, pl, proxy.Options{})
-			pl.Exec(t, `CREATE SCHEMA evil`,
-				`CREATE FUNCTION evil.lies(bigint, bigint) RETURNS boolean LANGUAGE sql AS 'SELECT false'`,
-				`CREATE OPERATOR evil.< (LEFTARG = bigint, RIGHTARG = bigint, FUNCTION = evil.lies)`,
-				`CREATE OPERATOR evil.> (LEFTARG = bigint, RIGHTARG = bigint, FUNCTION = evil.lies)`,
-				`CREATE FUNCTION evil.current_setting(text, boolean) RETURNS text LANGUAGE sql AS 'SELECT ''''::text'`,
-				`CREATE FUNCTION evil.check(text, text, boolean) RETURNS void LANGUAGE sql AS ''`,
-				`CREATE FUNCTION evil.to_regprocedure(text) RETURNS regprocedure LANGUAGE sql AS 'SELECT NULL::regprocedure'`,
-				`CREATE FUNCTION evil.pg_advisory_xact_lock_shared(bigint) RETURNS void LANGUAGE sql AS ''`,
-				`CREATE TABLE evil.resource_locks(LIKE wirefence.resource_locks)`,
-				`CREATE DOMAIN evil.text AS pg_catalog.text`, `CREATE DOMAIN evil.bigint AS pg_catalog.int8`,
-				`CREATE TABLE evil.pg_proc(oid oid, proname name)`, `CREATE TABLE evil.pg_class(oid oid, relname name)`,
-				`CREATE FUNCTION evil.write_one(int) RETURNS int LANGUAGE sql STABLE AS 'SELECT 1'`)
-			path := "-c search_path=evil,pg_catalog,public "
-			for _, temp := range []bool{false, true} {
-				p := login(t, pl, addr, "options", path+"-c wirefence.token=orders=33")
-				if temp {
-					p.query("CREATE TEMP TABLE resource_locks(resource_id text, last_token bigint)")
-				}
-				for _, c := range []struct{ sql, want string }{
-					{"INSERT INTO public.t VALUES (1, 'a')", "E(WF001)Z(I)"}, {"SELECT public.write_one(1)", "E(WF001)Z(I)"},
-					{"INSERT INTO public.t VALUES (1, 'a') /*wirefence.token='orders=32'*/", "E(WF001)Z(I)"}, {"SET wirefence.token = 'orders=34'", "CZ(I)"},
-					{"INSERT INTO public.t VALUES (1, 'a')", "CZ(I)"}, {"DELETE FROM public.t", "CZ(I)"}, {"SET wirefence.token = 'orders=33'", "CZ(I)"}, {"SELECT public.write_one(1)", "E(WF001)Z(I)"},
-				} {
-					if got := types(p.query(c.sql)); got != c.want {
-						t.Errorf("%s is answered by %s, want %s", c.sql, got, c.want)
-					}
-				}
-				p.Send(append(run("INSERT INTO public.t VALUES (1, 'a')"), sync_)...)
-				p.Ready(1)
-				p.Send(terminate)
-				p.End()
+	stack.OnEach(t, majors, func(t *testing.T, major int) {
+		pl := at(t, major)
+		addr := stackProxy(t, pl, proxy.Options{})
+		pl.Exec(t, `CREATE SCHEMA evil`,
+			`CREATE FUNCTION evil.lies(bigint, bigint) RETURNS boolean LANGUAGE sql AS 'SELECT false'`,
+			`CREATE OPERATOR evil.< (LEFTARG = bigint, RIGHTARG = bigint, FUNCTION = evil.lies)`,
+			`CREATE OPERATOR evil.> (LEFTARG = bigint, RIGHTARG = bigint, FUNCTION = evil.lies)`,
+			`CREATE FUNCTION evil.current_setting(text, boolean) RETURNS text LANGUAGE sql AS 'SELECT ''''::text'`,
+			`CREATE FUNCTION evil.check(text, text, boolean) RETURNS void LANGUAGE sql AS ''`,
+			`CREATE FUNCTION evil.to_regprocedure(text) RETURNS regprocedure LANGUAGE sql AS 'SELECT NULL::regprocedure'`,
+			`CREATE FUNCTION evil.pg_advisory_xact_lock_shared(bigint) RETURNS void LANGUAGE sql AS ''`,
+			`CREATE TABLE evil.resource_locks(LIKE wirefence.resource_locks)`,
+			`CREATE DOMAIN evil.text AS pg_catalog.text`, `CREATE DOMAIN evil.bigint AS pg_catalog.int8`,
+			`CREATE TABLE evil.pg_proc(oid oid, proname name)`, `CREATE TABLE evil.pg_class(oid oid, relname name)`,
+			`CREATE FUNCTION evil.write_one(int) RETURNS int LANGUAGE sql STABLE AS 'SELECT 1'`)
+		path := "-c search_path=evil,pg_catalog,public "
+		for _, temp := range []bool{false, true} {
+			p := login(t, pl, addr, "options", path+"-c wirefence.token=orders=33")
+			if temp {
+				p.query("CREATE TEMP TABLE resource_locks(resource_id text, last_token bigint)")
 			}
-			if rows := pl.rows(t); rows != "" {
-				t.Errorf("t holds %s", rows)
+			for _, c := range []struct{ sql, want string }{
+				{"INSERT INTO public.t VALUES (1, 'a')", "E(WF001)Z(I)"}, {"SELECT public.write_one(1)", "E(WF001)Z(I)"},
+				{"INSERT INTO public.t VALUES (1, 'a') /*wirefence.token='orders=32'*/", "E(WF001)Z(I)"}, {"SET wirefence.token = 'orders=34'", "CZ(I)"},
+				{"INSERT INTO public.t VALUES (1, 'a')", "CZ(I)"}, {"DELETE FROM public.t", "CZ(I)"}, {"SET wirefence.token = 'orders=33'", "CZ(I)"}, {"SELECT public.write_one(1)", "E(WF001)Z(I)"},
+			} {
+				if got := types(p.query(c.sql)); got != c.want {
+					t.Errorf("%s is answered by %s, want %s", c.sql, got, c.want)
+				}
 			}
-		})
-	}
+			p.Send(append(run("INSERT INTO public.t VALUES (1, 'a')"), sync_)...)
+			p.Ready(1)
+			p.Send(terminate)
+			p.End()
+		}
+		if rows := pl.rows(t); rows != "" {
+			t.Errorf("t holds %s", rows)
+		}
+	})
 }
