@@ -210,8 +210,12 @@ func (r *run) end(limited bool) error {
 			}
 		}
 	}
-	return r.kill(r.options.TermGrace)
+	return r.kill(killPatience)
 }
+
+// killPatience is how long SIGKILL is repeated until all have gone. It is no matter of the
+// grace for SIGTERM: who gives up leaves writers behind.
+const killPatience = 30 * time.Second
 
 // lastMoment is how long to wait with SIGKILL: to the end of the lease, less
 // what the kernel needs to end the processes.
