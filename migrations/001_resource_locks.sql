@@ -68,24 +68,31 @@ CREATE INDEX resource_locks_granted ON wirefence.resource_locks (resource_id) WH
 -- system identifier, which pg_upgrade and a new cluster change, and the timeline, which
 -- a promotion and a recovery to a point in time change. It fails in recovery.
 --
--- It is inlined where it is called, so it is VOLATILE as what it calls.
+-- Where a server doesn't tell it, and the operator trusts its storage, it stays this
+-- constant, so that no token is ever taken for a former server's.
 CREATE FUNCTION wirefence.identity() RETURNS text
 LANGUAGE sql
-RETURN concat((pg_control_system()).system_identifier, '/', left(pg_walfile_name(pg_current_wal_lsn()), 8));
+RETURN 'unknown';
 
+-- It is inlined where it is called, so it is VOLATILE as what it calls.
 DO $$
 BEGIN
+    CREATE OR REPLACE FUNCTION wirefence.identity() RETURNS text
+    LANGUAGE sql
+    RETURN concat((pg_control_system()).system_identifier, '/', left(pg_walfile_name(pg_current_wal_lsn()), 8));
     PERFORM wirefence.identity();
-EXCEPTION
-    WHEN insufficient_privilege THEN
+EXCEPTION WHEN OTHERS THEN
+    IF current_setting('wirefence.failover', true) = 'trust' THEN
+        RETURN;
+    ELSIF SQLSTATE = '42501' THEN
         RAISE insufficient_privilege USING
             MESSAGE = 'wirefence_owner may not ask which server this is: ' || SQLERRM,
-            HINT = 'GRANT EXECUTE ON FUNCTION pg_catalog.pg_control_system(), pg_catalog.pg_current_wal_lsn(), pg_catalog.pg_walfile_name(pg_lsn) TO wirefence_owner.';
-    WHEN OTHERS THEN
-        RAISE feature_not_supported USING
-            MESSAGE = 'this server does not tell its timeline: ' || SQLERRM,
-            DETAIL = 'By its timeline Wirefence knows that a server was promoted, and that tokens may be lost.',
-            HINT = 'Wirefence runs on PostgreSQL 14 to 18 with pg_control_system and pg_walfile_name.';
+            HINT = 'GRANT EXECUTE ON FUNCTION pg_catalog.pg_control_system(), pg_catalog.pg_current_wal_lsn(), pg_catalog.pg_walfile_name(pg_lsn) TO wirefence_owner, wirefence_issuer.';
+    END IF;
+    RAISE feature_not_supported USING
+        MESSAGE = 'this server does not tell its timeline: ' || SQLERRM,
+        DETAIL = 'By its timeline Wirefence knows that a server was promoted, and that tokens may be lost.',
+        HINT = 'If its storage keeps every commit across a failover: SET wirefence.failover = ''trust'', or wirefence migrate --failover trust.';
 END
 $$;
 
@@ -101,7 +108,8 @@ COMMENT ON COLUMN wirefence.settings.undeclared IS 'What becomes of a token for 
 COMMENT ON COLUMN wirefence.settings.failover IS 'The failover of every resource of which no operator has said another.';
 COMMENT ON COLUMN wirefence.settings.began_under IS 'The identity of the server when the schema was made: that of a resource of which nothing is recorded.';
 
-INSERT INTO wirefence.settings DEFAULT VALUES;
+-- What the operator chooses when the schema is made.
+INSERT INTO wirefence.settings (failover) VALUES (coalesce(nullif(current_setting('wirefence.failover', true), ''), 'reacquire'));
 
 GRANT SELECT ON wirefence.resource_locks, wirefence.settings TO wirefence_issuer;
 

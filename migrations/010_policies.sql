@@ -21,6 +21,23 @@ BEGIN
 END
 $$;
 
+-- check_failover raises 22023 for what is no policy, and 0A000 for one that this server
+-- can't follow.
+CREATE FUNCTION wirefence.check_failover(failover text) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    IF failover NOT IN ('reacquire', 'trust') THEN
+        RAISE invalid_parameter_value USING MESSAGE = 'failover must be reacquire or trust';
+    ELSIF failover = 'reacquire' AND wirefence.identity() = 'unknown' THEN
+        RAISE feature_not_supported USING
+            MESSAGE = 'failover = reacquire needs a server that tells its timeline',
+            DETAIL = 'This schema was made with failover = trust on a server that does not, so a promotion isn''t noticed here.',
+            HINT = 'See what wirefence doctor says of engine.timeline.';
+    END IF;
+END
+$$;
+
 -- check_settings raises 22023 for what no resource can be told.
 CREATE FUNCTION wirefence.check_settings(resource text, reason text, source text, advance text, reuse text, preempt_after text,
                                          mode text, failover text) RETURNS void
@@ -32,14 +49,13 @@ BEGIN
     PERFORM wirefence.check_lease_text('a resource name', resource);
     PERFORM wirefence.source_of(source);
     PERFORM wirefence.check_reason(reason);
+    PERFORM wirefence.check_failover(failover);
     IF advance NOT IN ('use', 'grant') THEN
         wrong := 'advance must be use or grant';
     ELSIF reuse NOT IN ('allow', 'once') THEN
         wrong := 'reuse must be allow or once';
     ELSIF mode NOT IN ('enforce', 'shadow') THEN
         wrong := 'mode must be enforce or shadow';
-    ELSIF failover NOT IN ('reacquire', 'trust') THEN
-        wrong := 'failover must be reacquire or trust';
     ELSIF wirefence.wait_of(preempt_after) NOT BETWEEN interval '0' AND interval '24 days' THEN
         wrong := 'preempt_after must be never, or 0 to 24 days'; -- what lock_timeout can hold
     ELSE
@@ -220,9 +236,7 @@ DECLARE
     settings jsonb;
 BEGIN
     PERFORM wirefence.check_reason(reason);
-    IF failover IS NULL OR failover NOT IN ('reacquire', 'trust') THEN
-        RAISE invalid_parameter_value USING MESSAGE = 'failover must be reacquire or trust';
-    END IF;
+    PERFORM wirefence.check_failover(coalesce(failover, ''));
     SELECT s.failover INTO former FROM wirefence.settings AS s FOR UPDATE;
     PERFORM wirefence.durable();
     UPDATE wirefence.settings AS s SET failover = set_failover.failover;

@@ -97,6 +97,16 @@ type present struct {
 	Settings  []string
 }
 
+// IdentitySQL is the statement that has the schema ask which server it is on, run by
+// wirefence_owner, for a schema that was made where no server told it.
+func IdentitySQL() (string, error) {
+	want, err := expected()
+	if err != nil {
+		return "", err
+	}
+	return want.functions["wirefence.identity()"].statement, nil
+}
+
 func functionDrifts(ctx context.Context, tx pgx.Tx, want *installed) (all []Drift, err error) {
 	rows, err := tx.Query(ctx, driftFunctionsSQL, slices.Sorted(maps.Keys(want.functions)))
 	if err != nil {
@@ -140,9 +150,9 @@ func (f *function) fault(p present) string {
 		return fmt.Sprintf("its settings are %s, not %s", orNone(p.Settings), orNone(f.settings))
 	case f.strict != p.Strict, f.volatile != p.Volatile:
 		return "its volatility or strictness was changed"
-	case slices.Contains(replacedAtRunTime, f.signature):
-		return ""
-	case f.parsed != p.Parsed, f.parsed && bare(f.body) != bare(p.Body), !f.parsed && f.body != p.Body:
+	case f.parsed != p.Parsed, !slices.ContainsFunc(f.bodies, func(body string) bool {
+		return body == p.Body || f.parsed && bare(body) == bare(p.Body)
+	}):
 		return "its body was changed"
 	}
 	return ""

@@ -20,10 +20,10 @@ type installed struct {
 
 // function is one as a CREATE FUNCTION makes it.
 type function struct {
-	signature string // wirefence.name(type, …)
-	statement string // CREATE OR REPLACE FUNCTION …
-	body      string // what is between the quotes, or the expression behind RETURN
-	parsed    bool   // the latter, which PostgreSQL keeps as a tree
+	signature string   // wirefence.name(type, …)
+	statement string   // CREATE OR REPLACE FUNCTION …
+	bodies    []string // what is between the quotes, or the expression behind RETURN; and what replaces it at run time
+	parsed    bool     // the latter, which PostgreSQL keeps as a tree
 	definer   bool
 	strict    bool
 	volatile  string // i, s or v, as in pg_proc
@@ -37,9 +37,6 @@ func (g grant) statement() string {
 	return fmt.Sprintf("GRANT %s ON %s TO %s", g.right, g.object, g.role)
 }
 
-// replacedAtRunTime are functions that the first protect of a database replaces.
-var replacedAtRunTime = []string{"wirefence.any_guards()"}
-
 var (
 	functionHead = regexp.MustCompile(`(?s)^CREATE\s+(?:OR\s+REPLACE\s+)?FUNCTION\s+(wirefence\.\w+)\s*\(`)
 	functionDrop = regexp.MustCompile(`(?s)^DROP\s+FUNCTION\s+(?:IF\s+EXISTS\s+)?(wirefence\.\w+\(.*\))$`)
@@ -48,6 +45,7 @@ var (
 	triggerHead  = regexp.MustCompile(`(?s)^CREATE\s+TRIGGER\s+(\w+)\s.*?\sON\s+(wirefence\.\w+)\s`)
 	grantForm    = regexp.MustCompile(`(?s)^GRANT\s+(.+?)\s+ON\s+(FUNCTION\s+|SEQUENCE\s+|SCHEMA\s+|TABLE\s+)?(.+?)\s+TO\s+(\w+)$`)
 	settingForm  = regexp.MustCompile(`(?s)\bSET\s+(\w+)\s*(?:=|TO)\s*(.+?)\s*$`)
+	replacement  = regexp.MustCompile(`CREATE OR REPLACE FUNCTION (wirefence\.\w+\(\)) RETURNS [^;]*?\sRETURN ([^;]+);`)
 	parameter    = regexp.MustCompile(`(?s)^(?:(IN|OUT|INOUT|VARIADIC)\s+)?("[^"]+"|\w+)\s+(.+?)(?:\s+DEFAULT\s.*)?$`)
 )
 
@@ -78,8 +76,19 @@ func readInstalled(sql string) (*installed, error) {
 		case grantForm.MatchString(statement):
 			in.grants = append(in.grants, readGrants(statement)...)
 		}
+		in.readReplacements(statement)
 	}
 	return in, nil
+}
+
+// readReplacements reads what a block or a function puts in the place of functions. It is
+// also what to make where one was changed: a replacement refuses more than what it replaces.
+func (in *installed) readReplacements(statement string) {
+	for _, m := range replacement.FindAllStringSubmatch(statement, -1) {
+		if f := in.functions[m[1]]; f != nil {
+			f.bodies, f.statement = append(f.bodies, m[2]), oneLine(strings.TrimSuffix(m[0], ";"))
+		}
+	}
 }
 
 // forget drops the grants of an object that is dropped.
@@ -121,13 +130,14 @@ func (f *function) readAttributes(text string) error {
 	attributes, body := oneLine(text[:at[0]]), text[at[1]:]
 	switch quote := ""; {
 	case at[2] < 0:
-		f.body, f.parsed = strings.TrimSpace(body), true
+		f.bodies, f.parsed = []string{strings.TrimSpace(body)}, true
 	default:
 		quote = text[at[2]:at[3]]
-		f.body = strings.TrimSuffix(strings.TrimRight(body, " \n"), quote)
+		text := strings.TrimSuffix(strings.TrimRight(body, " \n"), quote)
 		if quote == "'" {
-			f.body = strings.ReplaceAll(f.body, "''", "'")
+			text = strings.ReplaceAll(text, "''", "'")
 		}
+		f.bodies = []string{text}
 	}
 	for word, value := range map[string]string{"IMMUTABLE": "i", "STABLE": "s"} {
 		if strings.Contains(attributes, " "+word) {

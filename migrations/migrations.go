@@ -1,6 +1,6 @@
 // Package migrations brings a database to the schema that this binary needs:
 // numbered SQL files, embedded, applied in order by tern as the role
-// wirefence_owner. It imports nothing else of this module but fence.
+// wirefence_owner. Of this module it imports fence, and the probes of internal/engine.
 package migrations
 
 import (
@@ -13,6 +13,8 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/tern/v2/migrate"
+
+	"github.com/wirefence/wirefence/fence"
 )
 
 // versionTable is where tern keeps the number of the last file applied.
@@ -41,28 +43,60 @@ func source(name string) string {
 	return string(text)
 }
 
+// Options are what an operator decides when the schema is made. The zero value has the
+// defaults.
+type Options struct {
+	// Failover is the policy of every resource of which nobody has said another: reacquire,
+	// which is the default, or trust. On a server that doesn't tell its timeline only trust
+	// will do. It counts when the schema is made, and changes nothing afterwards.
+	Failover fence.Failover
+}
+
+// Validate says what is wrong with the options.
+func (o Options) Validate() error {
+	if o.Failover != "" && o.Failover != fence.FailoverReacquire && !o.trusts() {
+		return fmt.Errorf("failover is %q: %s or %s", o.Failover, fence.FailoverReacquire, fence.FailoverTrust)
+	}
+	return nil
+}
+
+func (o Options) trusts() bool { return o.Failover == fence.FailoverTrust }
+
+// Apply is Options.Apply with the defaults.
+func Apply(ctx context.Context, conn *pgx.Conn, report func(line string)) error {
+	return Options{}.Apply(ctx, conn, report)
+}
+
 // Apply makes the roles and the schema that are missing, and applies the
 // migrations that are pending. It may be run again, and by several at once. It
 // tells report what it does, a line for each step; report may be nil.
 //
-// It needs no superuser where the rights were granted before; otherwise it
+// Before it makes anything it probes the server, for which it opens a second connection:
+// one that can't carry fences gets an *UnfitError. It needs no superuser where the rights were granted before; otherwise it
 // changes nothing and returns a *MissingRightsError. A database that is ahead
 // of this binary is left alone, with a *VersionError, and one that was restored
 // without its data with ErrNoVersion. The connection must be
 // outside a transaction and not be used meanwhile; its settings are reset.
-func Apply(ctx context.Context, conn *pgx.Conn, report func(line string)) (err error) {
+func (o Options) Apply(ctx context.Context, conn *pgx.Conn, report func(line string)) (err error) {
 	if report == nil {
 		report = func(string) {}
+	}
+	if err := o.Validate(); err != nil {
+		return err
+	}
+	have, err := current(ctx, conn)
+	if err != nil {
+		return err
+	}
+	if err := o.probe(ctx, conn, have); err != nil {
+		return err
 	}
 	unlock, err := lock(ctx, conn)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, unlock()) }()
-	if _, err := current(ctx, conn); errors.Is(err, ErrNoVersion) {
-		return err
-	}
-	if err := prepare(ctx, conn, report); err != nil {
+	if err := o.prepare(ctx, conn, report); err != nil {
 		return err
 	}
 	restore, err := become(ctx, conn)
@@ -70,11 +104,11 @@ func Apply(ctx context.Context, conn *pgx.Conn, report func(line string)) (err e
 		return err
 	}
 	defer func() { err = errors.Join(err, restore()) }()
-	return applyPending(ctx, conn, report)
+	return o.applyPending(ctx, conn, report)
 }
 
 // applyPending runs as wirefence_owner.
-func applyPending(ctx context.Context, conn *pgx.Conn, report func(line string)) error {
+func (o Options) applyPending(ctx context.Context, conn *pgx.Conn, report func(line string)) error {
 	m, err := migrate.NewMigrator(ctx, conn, versionTable)
 	if err != nil {
 		return fmt.Errorf("make the table of the schema version: %w", err)
@@ -89,13 +123,16 @@ func applyPending(ctx context.Context, conn *pgx.Conn, report func(line string))
 	if int(before) > Version() {
 		return &VersionError{Have: int(before), Need: Version()}
 	}
+	if _, err := conn.Exec(ctx, "SELECT pg_catalog.set_config('wirefence.failover', $1, false)", string(o.Failover)); err != nil {
+		return err
+	}
 	m.OnStart = func(_ int32, name, _, _ string) { report("apply " + name) }
 	if err := m.Migrate(ctx); err != nil {
 		return fmt.Errorf("migrate from version %d to %d: %w", before, Version(), err)
 	}
 	if int(before) == Version() {
 		report(fmt.Sprintf("nothing to apply: the schema is at version %d", before))
-		return nil
+		return o.reportFailover(ctx, conn, report)
 	}
 	report(fmt.Sprintf("the schema is at version %d", Version()))
 	return nil

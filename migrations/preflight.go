@@ -41,11 +41,11 @@ func (e *MissingRightsError) Error() string {
 // prepare makes the roles and the schema. Other databases of the cluster may be
 // doing the same at this moment, beyond the reach of any lock: after a lost
 // race it looks again.
-func prepare(ctx context.Context, conn *pgx.Conn, report func(line string)) error {
+func (o Options) prepare(ctx context.Context, conn *pgx.Conn, report func(line string)) error {
 	const races = 20
 	var last error
 	for range races {
-		steps, err := preflight(ctx, conn)
+		steps, err := preflight(ctx, conn, o.trusts())
 		if err != nil {
 			return err
 		}
@@ -65,8 +65,10 @@ func prepare(ctx context.Context, conn *pgx.Conn, report func(line string)) erro
 	return fmt.Errorf("prepare roles and schema: %w", last)
 }
 
-func preflight(ctx context.Context, conn *pgx.Conn) ([]step, error) {
-	rows, err := conn.Query(ctx, preflightSQL)
+// preflight returns what is missing. Where the storage is trusted, nobody needs to ask
+// which server this is.
+func preflight(ctx context.Context, conn *pgx.Conn, trusts bool) ([]step, error) {
+	rows, err := conn.Query(ctx, preflightSQL, trusts)
 	if err != nil {
 		return nil, fmt.Errorf("look for roles and rights: %w", err)
 	}
@@ -127,10 +129,11 @@ func lostRace(err error) bool {
 
 // Unprepared returns the statements, in order, by which a superuser makes what is
 // missing beside the tables and functions: roles, the owner's rights to end
-// backends and to see which are idle, the schema and whose it is. What the current role lacks to migrate by
+// backends and to see which are idle, the schema and whose it is. Whether it may ask which
+// server this is isn't looked at. What the current role lacks to migrate by
 // itself is not among them. Any role may ask.
 func Unprepared(ctx context.Context, conn *pgx.Conn) ([]string, error) {
-	steps, err := preflight(ctx, conn)
+	steps, err := preflight(ctx, conn, true)
 	if err != nil {
 		return nil, err
 	}

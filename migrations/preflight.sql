@@ -1,7 +1,7 @@
 -- What must exist before the numbered files can run as wirefence_owner, and
 -- doesn't yet: one statement a row, in order, whether the current role may
 -- run it, and whether all works without it, if less well. Roles belong to the
--- whole cluster.
+-- whole cluster. $1 says that nobody is to ask which server this is.
 WITH me AS (
     SELECT r.oid, r.rolname, r.rolsuper, r.rolcreaterole,
            pg_catalog.current_setting('server_version_num')::pg_catalog.int4 >= 160000 AS modern
@@ -17,6 +17,14 @@ WITH me AS (
     LEFT JOIN pg_catalog.pg_roles AS signal ON signal.rolname = 'pg_signal_backend'
     LEFT JOIN pg_catalog.pg_roles AS stats ON stats.rolname = 'pg_read_all_stats'
     LEFT JOIN pg_catalog.pg_namespace AS schema ON schema.nspname = 'wirefence'
+), asked AS (
+    -- Who may call none of these is told them; what a server lacks can't be granted.
+    SELECT coalesce(pg_catalog.bool_and(pg_catalog.has_function_privilege(r.name, f.oid, 'EXECUTE')), true) AS permitted
+    FROM (VALUES (pg_catalog.to_regprocedure('pg_catalog.pg_control_system()')),
+                 (pg_catalog.to_regprocedure('pg_catalog.pg_current_wal_lsn()')),
+                 (pg_catalog.to_regprocedure('pg_catalog.pg_walfile_name(pg_catalog.pg_lsn)'))) AS f(oid),
+         (SELECT CASE WHEN owner IS NULL THEN 'public'::pg_catalog.name ELSE 'wirefence_owner' END FROM there
+          UNION ALL SELECT CASE WHEN issuer IS NULL THEN 'public'::pg_catalog.name ELSE 'wirefence_issuer' END FROM there) AS r(name)
 ), rights AS (
     -- From 16 on, CREATEROLE alone grants nothing: it takes ADMIN OPTION, which
     -- the creator of a role gets, but without SET.
@@ -43,10 +51,12 @@ FROM rights, LATERAL (VALUES
         NOT coalesce(pg_catalog.pg_has_role(owner, signal, 'USAGE'), false)),
     (6, 'GRANT pg_read_all_stats TO wirefence_owner', may_grant_stats,
         NOT coalesce(pg_catalog.pg_has_role(owner, stats, 'USAGE'), false)),
-    (7, pg_catalog.format('GRANT CREATE ON DATABASE %I TO %I', pg_catalog.current_database(), rolname), false,
+    (7, 'GRANT EXECUTE ON FUNCTION pg_catalog.pg_control_system(), pg_catalog.pg_current_wal_lsn(), pg_catalog.pg_walfile_name(pg_lsn)'
+        || ' TO wirefence_owner, wirefence_issuer', rolsuper, NOT $1 AND NOT (SELECT asked.permitted FROM asked)),
+    (8, pg_catalog.format('GRANT CREATE ON DATABASE %I TO %I', pg_catalog.current_database(), rolname), false,
         schema IS NULL AND NOT may_create_schema),
-    (8, 'ALTER SCHEMA wirefence OWNER TO wirefence_owner', false, schema_owner <> owner OR schema IS NOT NULL AND owner IS NULL),
-    (9, 'CREATE SCHEMA wirefence AUTHORIZATION wirefence_owner', may_create_schema, schema IS NULL AND may_create_schema)
+    (9, 'ALTER SCHEMA wirefence OWNER TO wirefence_owner', false, schema_owner <> owner OR schema IS NOT NULL AND owner IS NULL),
+    (10, 'CREATE SCHEMA wirefence AUTHORIZATION wirefence_owner', may_create_schema, schema IS NULL AND may_create_schema)
 ) AS step(place, statement, permitted, wanted)
 WHERE step.wanted
 ORDER BY step.place

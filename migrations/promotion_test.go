@@ -8,7 +8,6 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/wirefence/wirefence/internal/stack"
-	"github.com/wirefence/wirefence/migrations"
 )
 
 // firstAfterPromotion is less than every token that is granted first behind a promotion:
@@ -328,23 +327,5 @@ func TestGuardsBehindAPromotion(t *testing.T) {
 		wantCode(t, exec(app, "INSERT INTO public.guarded VALUES (1)"), "WF001")
 		mustExec(t, app, fmt.Sprintf("SET wirefence.token = 'orders=%d'", granted(t, standby, "orders")))
 		mustExec(t, app, "INSERT INTO public.guarded VALUES (1)")
-	})
-}
-
-// A server that doesn't tell the owner which it is can't have the schema, and says what is
-// missing.
-func TestAServerThatDoesNotTellItsTimeline(t *testing.T) {
-	onEach(t, func(t *testing.T, db database) {
-		bare := create(t, db.Postgres, "TEMPLATE template0")
-		admin := bare.admin(t)
-		mustExec(t, admin, "REVOKE EXECUTE ON FUNCTION pg_control_system() FROM PUBLIC")
-		err := migrations.Apply(t.Context(), admin, nil)
-		refusal, ok := errors.AsType[*pgconn.PgError](err)
-		if !ok || !contains(refusal.Message, "may not ask which server this is") || !contains(refusal.Hint, "GRANT EXECUTE ON FUNCTION pg_catalog.pg_control_system()") {
-			t.Errorf("migrating reports %v", err)
-		}
-		if n := value[int](t, admin, "SELECT count(*) FROM pg_class WHERE relnamespace = 'wirefence'::regnamespace AND relname = 'resource_locks'"); n != 0 {
-			t.Error("something of the schema is there")
-		}
 	})
 }

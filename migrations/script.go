@@ -14,16 +14,22 @@ import (
 var rolesSQL string
 
 // Script writes the SQL that brings an empty database to this version, for an
-// operator to read or to run with psql.
+// operator to read or to run with psql. It refuses a server that doesn't tell its timeline,
+// unless the session's setting wirefence.failover is trust.
 func Script(w io.Writer) error {
 	_, err := io.WriteString(w, rolesSQL+versionTableSQL+numberedSQL(0))
 	return err
 }
 
+// Pending is Options.Pending with the defaults.
+func Pending(ctx context.Context, conn *pgx.Conn) (string, error) {
+	return Options{}.Pending(ctx, conn)
+}
+
 // Pending returns the SQL that Apply would run on this database, "" if there is
 // nothing to do, and changes nothing. Rights are not judged. A database that is
-// ahead of this binary gives a *VersionError.
-func Pending(ctx context.Context, conn *pgx.Conn) (string, error) {
+// ahead of this binary gives a *VersionError, one that isn't fit an *UnfitError.
+func (o Options) Pending(ctx context.Context, conn *pgx.Conn) (string, error) {
 	have, err := current(ctx, conn)
 	if err != nil {
 		return "", err
@@ -31,7 +37,10 @@ func Pending(ctx context.Context, conn *pgx.Conn) (string, error) {
 	if have > Version() {
 		return "", &VersionError{Have: have, Need: Version()}
 	}
-	steps, err := preflight(ctx, conn)
+	if err := o.probe(ctx, conn, have); err != nil {
+		return "", err
+	}
+	steps, err := preflight(ctx, conn, o.trusts())
 	if err != nil {
 		return "", err
 	}
@@ -40,6 +49,9 @@ func Pending(ctx context.Context, conn *pgx.Conn) (string, error) {
 		b.WriteString(s.Statement + ";\n")
 	}
 	if have == 0 {
+		if o.trusts() {
+			b.WriteString("SET wirefence.failover = 'trust';\n")
+		}
 		b.WriteString(versionTableSQL)
 	}
 	b.WriteString(numberedSQL(have))

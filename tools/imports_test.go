@@ -31,6 +31,7 @@ var imports = []struct {
 	{"fence/a_test.go", module + "/internal/servers", ""},
 
 	{"migrations/a.go", module + "/fence", ""},
+	{"migrations/a.go", module + "/internal/engine", ""},
 	{"migrations/a.go", module + "/lockclient", "migrations"},
 	{"migrations/a_test.go", module + "/internal/servers", ""},
 
@@ -40,6 +41,10 @@ var imports = []struct {
 	{"lockclient/a.go", module + "/proxy", "lockclient"},
 	{"lockclient/redis/a.go", module + "/proxy", "lockclient"},
 	{"lockclient/a.go", module + "/migrations", "lockclient"},
+
+	{"internal/engine/a.go", module + "/internal/timelines", ""},
+	{"internal/engine/a.go", module + "/migrations", "engine"},
+	{"internal/engine/a_test.go", module + "/internal/stack", ""},
 
 	{"internal/watched/a.go", module + "/fence", "watched"},
 
@@ -63,6 +68,8 @@ var imports = []struct {
 	{"internal/authority/a.go", module + "/proxy", "servers"},
 
 	{"internal/doctor/a.go", module + "/migrations", ""},
+	{"internal/doctor/a.go", module + "/internal/engine", ""},
+	{"internal/doctor/a.go", module + "/internal/timelines", ""},
 	{"internal/doctor/a.go", module + "/lockclient/redis", ""},
 	{"internal/doctor/a.go", module + "/proxy", "doctor"},
 

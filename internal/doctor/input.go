@@ -35,7 +35,7 @@ type Input struct {
 
 // checks are those that the input has something for.
 func (in *Input) checks() []Check {
-	return slices.Concat(databaseChecks, schemaChecks, guardChecks, serverChecks, sessionChecks, resourceChecks, failoverChecks,
+	return slices.Concat(databaseChecks, schemaChecks, engineChecks(), guardChecks, serverChecks, sessionChecks, resourceChecks, failoverChecks,
 		in.storeChecks(), in.proxyChecks())
 }
 

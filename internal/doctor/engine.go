@@ -1,0 +1,105 @@
+package doctor
+
+import (
+	"context"
+	_ "embed"
+	"errors"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/wirefence/wirefence/internal/engine"
+	"github.com/wirefence/wirefence/migrations"
+)
+
+// engineChecks look whether the server behaves as PostgreSQL does, whatever it is called.
+func engineChecks() (all []Check) {
+	for _, p := range engine.Probes {
+		all = append(all, Check{"engine." + p.Name, []string{databaseReachable}, func(ctx context.Context, in *Input) ([]Finding, error) {
+			return checkEngine(ctx, in, p)
+		}})
+	}
+	return append(all, Check{"engine.timeline", []string{schemaVersion}, checkTimeline})
+}
+
+func checkEngine(ctx context.Context, in *Input, p engine.Probe) (found []Finding, err error) {
+	err = in.onConnection(ctx, func(one *pgx.Conn) error {
+		return in.onConnection(ctx, func(other *pgx.Conn) error {
+			faults, err := p.Run(ctx, one, other)
+			for _, f := range faults {
+				found = append(found, Finding{Grade: Problem, Says: f.Says, Means: f.Means,
+					Remedy: []string{"a server that behaves as PostgreSQL does: docs/engines.md"}})
+			}
+			return err
+		})
+	})
+	return orFine(found, "%s", map[string]string{
+		"locks":    "two connections exclude each other by advisory locks, of sessions and of transactions",
+		"sqlstate": "RAISE keeps its SQLSTATE",
+		"abort":    "an error aborts its transaction, and what was sent behind it",
+	}[p.Name]), err
+}
+
+//go:embed sql/identity.sql
+var identitySQL string
+
+// identity is what the schema takes the server to be.
+type identity struct {
+	Name       string
+	Reacquires bool // whether a token's counting depends on it
+}
+
+// unknownServer is the identity that a schema has where the server doesn't tell its own.
+const unknownServer = "unknown"
+
+// checkTimeline compares what the server tells of itself with what the schema goes by.
+func checkTimeline(ctx context.Context, in *Input) ([]Finding, error) {
+	var faults []engine.Fault
+	err := in.onConnection(ctx, func(conn *pgx.Conn) (err error) {
+		faults, err = engine.Timeline(ctx, conn)
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	id, err := row[identity](ctx, in, identitySQL)
+	refusal := (*pgconn.PgError)(nil)
+	const inRecovery = "55000"
+	switch {
+	case len(faults) == 0 && errors.As(err, &refusal) && refusal.Code == inRecovery:
+		return fine("a standby has no timeline of its own"), nil
+	case len(faults) > 0 && errors.As(err, &refusal):
+		return []Finding{{Grade: Problem, Says: faults[0].Says, Means: "Checks of granted tokens fail, and grants too.",
+			Remedy: []string{"a server that tells its timeline", "or, where the storage keeps every commit across a failover: DROP SCHEMA wirefence CASCADE, " +
+				"which removes all tokens and guards, and wirefence migrate --failover trust"}}}, nil
+	case errors.As(err, &refusal) && refusal.Code == insufficientPrivilege:
+		return nil, &missingRight{refusal.Message, []string{"GRANT EXECUTE ON FUNCTION pg_catalog.pg_control_system(), pg_catalog.pg_current_wal_lsn(), " +
+			"pg_catalog.pg_walfile_name(pg_lsn) TO wirefence_owner, wirefence_issuer"}}
+	case err != nil:
+		return nil, err
+	}
+	return timelineFindings(faults, id)
+}
+
+func timelineFindings(faults []engine.Fault, id identity) ([]Finding, error) {
+	const trusted = "A promotion isn't noticed: tokens count on behind it, as failover = trust says. That is right where the storage keeps every commit across a failover."
+	asks, err := migrations.IdentitySQL()
+	if err != nil {
+		return nil, err
+	}
+	asks = "SET ROLE wirefence_owner; " + asks
+	switch unknown := id.Name == unknownServer; {
+	case unknown && id.Reacquires && len(faults) > 0:
+		return []Finding{{Grade: Problem, Says: "failover is reacquire, but " + faults[0].Says, Means: faults[0].Means,
+			Remedy: []string{"wirefence resource set --failover trust --reason …, where the storage keeps every commit across a failover"}}}, nil
+	case unknown && id.Reacquires:
+		return []Finding{{Grade: Problem, Says: "failover is reacquire, but the schema doesn't ask which server this is",
+			Means: "A promotion that loses grants isn't noticed: a former holder's token would count again.", Remedy: []string{asks}}}, nil
+	case unknown && len(faults) > 0:
+		return []Finding{{Grade: Note, Says: faults[0].Says, Means: trusted}}, nil
+	case unknown:
+		return []Finding{{Grade: Note, Says: "the server tells its timeline, but the schema was made where none did", Means: trusted,
+			Remedy: []string{asks + ", and holders acquire again where failover = reacquire is set then"}}}, nil
+	}
+	return fine("the server tells its timeline"), nil
+}

@@ -1,0 +1,81 @@
+package migrations
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/wirefence/wirefence/fence"
+	"github.com/wirefence/wirefence/internal/engine"
+)
+
+// UnfitError says that a server can't carry fences: it is a standby, or lacks behaviour of
+// PostgreSQL's. Nothing was made there.
+type UnfitError struct {
+	Faults []string // what was found, each a clause
+	Advice string   // what to do
+}
+
+func (e *UnfitError) Error() string {
+	return fmt.Sprintf("this server can't carry fences: %s\n%s", strings.Join(e.Faults, "; "), e.Advice)
+}
+
+// probe returns an *UnfitError for a server that isn't fit for what is to be made. A schema
+// that is there decided on its policy of failovers when it was made.
+func (o Options) probe(ctx context.Context, conn *pgx.Conn, have int) error {
+	if have >= Version() {
+		return nil
+	}
+	var standby bool
+	if err := conn.QueryRow(ctx, "SELECT pg_catalog.pg_is_in_recovery()").Scan(&standby); err != nil {
+		return fmt.Errorf("ask whether the server is a standby: %w", err)
+	}
+	if standby {
+		return &UnfitError{Faults: []string{"it is a standby"}, Advice: "Name the primary, or all hosts with target_session_attrs=read-write."}
+	}
+	other, err := pgx.ConnectConfig(ctx, conn.Config())
+	if err != nil {
+		return fmt.Errorf("probe the server by a second connection: %w", err)
+	}
+	defer other.Close(context.WithoutCancel(ctx))
+	found, err := engine.Faults(ctx, conn, other)
+	if err != nil {
+		return err
+	}
+	if len(found) > 0 {
+		return unfit(found, "Fences need these of PostgreSQL; docs/engines.md tells which services were looked at.")
+	}
+	if have > 0 || o.trusts() {
+		return nil
+	}
+	found, err = engine.Timeline(ctx, conn)
+	if err == nil && len(found) > 0 {
+		err = unfit(found, "If its storage keeps every commit across a failover: wirefence migrate --failover trust. docs/engines.md tells where that is so.")
+	}
+	return err
+}
+
+func unfit(found []engine.Fault, advice string) error {
+	e := &UnfitError{Advice: advice}
+	for _, f := range found {
+		e.Faults = append(e.Faults, f.Says)
+	}
+	return e
+}
+
+// reportFailover tells that the schema has another policy than was asked for.
+func (o Options) reportFailover(ctx context.Context, conn *pgx.Conn, report func(line string)) error {
+	if o.Failover == "" {
+		return nil
+	}
+	var is fence.Failover
+	if err := conn.QueryRow(ctx, "SELECT failover FROM wirefence.settings").Scan(&is); err != nil {
+		return fmt.Errorf("read the policy of failovers: %w", err)
+	}
+	if is != o.Failover {
+		report(fmt.Sprintf("failover stays %s: wirefence resource set --failover %s changes it", is, o.Failover))
+	}
+	return nil
+}
