@@ -2,6 +2,7 @@ package doctor
 
 import (
 	"context"
+	_ "embed"
 	"fmt"
 
 	"github.com/wirefence/wirefence/fence"
@@ -10,6 +11,8 @@ import (
 // failoverChecks look at what a failover of PostgreSQL would do to tokens, and has done.
 var failoverChecks = []Check{
 	{"failover.lost", []string{schemaVersion}, checkLost},
+	{"failover.commits", []string{databaseReachable}, checkCommits},
+	{"failover.hosts", []string{databaseReachable}, checkHosts},
 	{"failover.former", []string{schemaVersion}, checkFormer},
 }
 
@@ -32,17 +35,48 @@ func checkLost(ctx context.Context, in *Input) (found []Finding, err error) {
 			trusted = append(trusted, r)
 		}
 	}
-	if s.Standbys > 0 && s.SynchronousNames == "" && len(trusted) > 0 {
-		found = append(found, Finding{Grade: Warning, Says: "standbys follow asynchronously, and failover is trust: " + some(trusted),
+	lagging := "standbys follow asynchronously"
+	if s.Asynchronous < s.Standbys {
+		lagging = fmt.Sprintf("%d of %d standbys follow asynchronously", s.Asynchronous, s.Standbys)
+	}
+	if s.Asynchronous > 0 && len(trusted) > 0 {
+		found = append(found, Finding{Grade: Warning, Says: lagging + ", and failover is trust: " + some(trusted),
 			Means: "A failover can lose the last grants. Then a former holder's token counts again, and the last one is granted twice.",
 			Remedy: []string{"wirefence resource set --failover reacquire --reason 'standbys may lag', and the same for each RESOURCE of which it was said",
 				"or synchronous standbys: ALTER SYSTEM SET synchronous_standby_names = 'ANY 1 (*)'; SELECT pg_reload_conf()"}})
 	}
-	if s.Standbys > 0 && s.SynchronousNames == "" && len(elsewhere) > 0 {
+	if s.Asynchronous > 0 && len(elsewhere) > 0 {
 		found = append(found, Finding{Grade: Note, Says: "resources take tokens that are counted elsewhere: " + some(elsewhere),
 			Means: "Behind a failover that loses the last of them, a former holder's token counts until the present holder writes. Wirefence can't renumber them."})
 	}
 	return orFine(found, "no token counts that a failover may have lost"), nil
+}
+
+//go:embed sql/commits.sql
+var commitsSQL string
+
+// checkCommits tells whose commits wait for less than a grant's. Grants wait for the disk
+// and for synchronous standbys whatever the role that seals is set to, so that these
+// settings matter to writers alone.
+func checkCommits(ctx context.Context, in *Input) (found []Finding, err error) {
+	s, err := row[serverSettings](ctx, in, settingsSQL)
+	if err != nil {
+		return nil, err
+	}
+	if s.SynchronousNames == "" {
+		return fine("no commit waits for standbys; grants wait for the disk, whatever synchronous_commit says"), nil
+	}
+	type set struct{ Where, Remedy string }
+	all, err := rows[set](ctx, in, commitsSQL)
+	if err != nil {
+		return nil, err
+	}
+	for _, at := range all {
+		found = append(found, Finding{Grade: Note, Says: "synchronous_commit is " + at.Where,
+			Means:  "Grants wait for synchronous standbys all the same. Writes there don't, nor do tokens that their first use records: a failover can lose them.",
+			Remedy: []string{at.Remedy + ", where that matters more than waiting for a standby"}})
+	}
+	return orFine(found, "commits wait for synchronous standbys, as grants do"), nil
 }
 
 // checkFormer tells of resources that nobody has acquired since a failover.

@@ -3,9 +3,7 @@ package doctor
 import (
 	"bufio"
 	"context"
-	"crypto/rand"
 	_ "embed"
-	"encoding/binary"
 	"errors"
 	"io"
 	"net/http"
@@ -131,9 +129,7 @@ func (in *Input) sameDatabase(ctx context.Context, other *pgx.ConnConfig) (same 
 		return false, err
 	}
 	defer there.Close(context.WithoutCancel(ctx))
-	var number [8]byte
-	_, _ = rand.Read(number[:]) // it never fails
-	mark := int64(binary.BigEndian.Uint64(number[:]))
+	mark := newMark()
 	err = in.read(ctx, func(tx pgx.Tx) error {
 		if _, err := tx.Exec(ctx, takeMarkSQL, mark); err != nil {
 			return err

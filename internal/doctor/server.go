@@ -32,6 +32,7 @@ type serverSettings struct {
 	Backends                         int64
 	Standbys                         int64
 	SynchronousNames                 string
+	Asynchronous                     int64 // standbys that no commit waits for
 }
 
 func checkDurability(ctx context.Context, in *Input) (found []Finding, err error) {

@@ -1,0 +1,171 @@
+package doctor
+
+import (
+	"context"
+	"crypto/rand"
+	_ "embed"
+	"encoding/binary"
+	"fmt"
+	"net"
+	"strconv"
+	"strings"
+	"sync"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/wirefence/wirefence/internal/timelines"
+)
+
+// standing is what one of several hosts says of itself.
+type standing struct {
+	host string
+	timelines.Place
+	away error // why it can't be asked
+	mute error // why it doesn't tell its timeline
+	here bool  // whether it is the server of WIREFENCE_DATABASE_URL
+}
+
+// checkHosts asks each host that is named, and looks for primaries that a promotion has
+// left behind.
+func checkHosts(ctx context.Context, in *Input) ([]Finding, error) {
+	hosts := hostsOf(in.Database.Config().ConnConfig, in.Upstream)
+	if len(hosts) < 2 {
+		return fine("one host is named, and none to compare it with"), nil
+	}
+	all := make([]standing, len(hosts))
+	mark := newMark()
+	err := in.read(ctx, func(tx pgx.Tx) error {
+		if _, err := tx.Exec(ctx, takeMarkSQL, mark); err != nil {
+			return err
+		}
+		var asking sync.WaitGroup
+		for i, h := range hosts {
+			asking.Go(func() { all[i] = askHost(ctx, h, mark) })
+		}
+		asking.Wait()
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	return judgeHosts(all), nil
+}
+
+// newMark is the key of an advisory lock by which a server is known again.
+func newMark() int64 {
+	var number [8]byte
+	_, _ = rand.Read(number[:]) // it never fails
+	return int64(binary.BigEndian.Uint64(number[:]))
+}
+
+// hostsOf is a configuration for each host that those name, in order.
+func hostsOf(named ...*pgx.ConnConfig) (each []*pgx.ConnConfig) {
+	seen := map[string]bool{}
+	for _, cfg := range named {
+		if cfg == nil {
+			continue
+		}
+		only := func(host string, port uint16) {
+			if seen[address(host, port)] {
+				return
+			}
+			seen[address(host, port)] = true
+			each = append(each, onlyHost(cfg, host, port))
+		}
+		only(cfg.Host, cfg.Port)
+		for _, f := range cfg.Fallbacks {
+			only(f.Host, f.Port)
+		}
+	}
+	return each
+}
+
+func address(host string, port uint16) string {
+	return net.JoinHostPort(host, strconv.Itoa(int(port)))
+}
+
+// onlyHost is a configuration for one of a configuration's hosts, in whatever role it is.
+// Several fallbacks of one host are its ways to use TLS.
+func onlyHost(cfg *pgx.ConnConfig, host string, port uint16) *pgx.ConnConfig {
+	one := cfg.Copy()
+	one.ValidateConnect, one.Fallbacks = nil, nil
+	if cfg.Host != host || cfg.Port != port {
+		one.Host = ""
+	}
+	for _, f := range cfg.Fallbacks {
+		switch {
+		case f.Host != host || f.Port != port:
+		case one.Host == "":
+			one.Host, one.Port, one.TLSConfig = f.Host, f.Port, f.TLSConfig
+		default:
+			one.Fallbacks = append(one.Fallbacks, f)
+		}
+	}
+	return one
+}
+
+func askHost(ctx context.Context, cfg *pgx.ConnConfig, mark int64) standing {
+	s := standing{host: address(cfg.Host, cfg.Port)}
+	conn, err := pgx.ConnectConfig(ctx, cfg)
+	if err != nil {
+		s.away = err
+		return s
+	}
+	defer conn.Close(context.WithoutCancel(ctx))
+	if s.away = conn.QueryRow(ctx, seeMarkSQL, mark).Scan(&s.here); s.away == nil {
+		s.Place, s.mute = timelines.Ask(ctx, conn.PgConn())
+	}
+	return s
+}
+
+// judgeHosts compares the hosts with each other.
+func judgeHosts(all []standing) (found []Finding) {
+	var newest standing
+	systems := map[string][]string{}
+	for _, s := range all {
+		switch {
+		case s.away != nil:
+			found = append(found, Finding{Grade: Note, Says: s.host + " can't be asked", Means: "If it still runs as a primary, nobody here would know. " + s.away.Error()})
+			continue
+		case s.mute != nil:
+			found = append(found, Finding{Grade: Warning, Says: s.host + " is one of several hosts, and doesn't tell its timeline",
+				Means:  "An old primary that goes on beside the new one isn't recognised: sessions stay there, and grants may be sealed there. " + s.mute.Error(),
+				Remedy: []string{"let the cluster manager end old primaries, and name the address that it moves, alone"}})
+			continue
+		}
+		systems[s.System] = append(systems[s.System], s.host)
+		if s.Primary && (newest.host == "" || s.Timeline > newest.Timeline || s.Timeline == newest.Timeline && s.here) {
+			newest = s
+		}
+	}
+	if len(systems) > 1 {
+		var each []string
+		for _, hosts := range systems {
+			each = append(each, strings.Join(hosts, ", "))
+		}
+		return append(found, Finding{Grade: Problem, Says: "the hosts belong to different clusters: " + strings.Join(each, "; "),
+			Means: "Grants can be sealed in one and writes checked in another.", Remedy: []string{"name servers of one cluster in WIREFENCE_DATABASE_URL and WIREFENCE_UPSTREAM"}})
+	}
+	for _, s := range all {
+		if s.away == nil && s.mute == nil && s.Primary {
+			found = append(found, besides(s, newest)...)
+		}
+	}
+	return orFine(found, "of %d hosts, all on one timeline, no more than one is a primary", len(all))
+}
+
+// besides tells of a primary that isn't the newest one.
+func besides(s, newest standing) []Finding {
+	f := Finding{Grade: Problem, Means: "What is committed there, the other never has, and former holders' tokens count there. " +
+		"A proxy that knows both leaves the lower timeline; of two on the same it can't tell.",
+		Remedy: []string{"end the server at " + s.host + ", or make it a standby again by pg_rewind"}}
+	switch {
+	case s.Timeline < newest.Timeline:
+		f.Says = fmt.Sprintf("%s is a primary on timeline %d, left behind by that on timeline %d at %s", s.host, s.Timeline, newest.Timeline, newest.host)
+	case s.host != newest.host && newest.here && !s.here:
+		f.Says = fmt.Sprintf("%s and %s are two primaries on timeline %d", s.host, newest.host, s.Timeline)
+	default:
+		return nil
+	}
+	return []Finding{f}
+}
