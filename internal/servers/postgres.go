@@ -76,14 +76,19 @@ func StartPostgres(ctx context.Context, cfg PostgresConfig) (*Postgres, error) {
 		return nil, err
 	}
 	p.SocketDir = p.dir
-	if err := p.start(ctx, cfg); err != nil {
+	err = p.initialise(ctx, cfg)
+	if err == nil {
+		err = p.Start(ctx)
+	}
+	if err != nil {
 		p.Close()
 		return nil, err
 	}
 	return p, nil
 }
 
-func (p *Postgres) start(ctx context.Context, cfg PostgresConfig) error {
+// initialise makes a cluster and configures it.
+func (p *Postgres) initialise(ctx context.Context, cfg PostgresConfig) error {
 	if p.account != nil {
 		if err := os.Chown(p.dir, int(p.account.Uid), int(p.account.Gid)); err != nil {
 			return err
@@ -121,11 +126,9 @@ func (p *Postgres) start(ctx context.Context, cfg PostgresConfig) error {
 		return err
 	}
 	if cfg.HBA != "" {
-		if err := os.WriteFile(filepath.Join(data, "pg_hba.conf"), []byte(cfg.HBA), 0o644); err != nil {
-			return err
-		}
+		return os.WriteFile(filepath.Join(data, "pg_hba.conf"), []byte(cfg.HBA), 0o644)
 	}
-	return p.Start(ctx)
+	return nil
 }
 
 // useTLS copies certificates to where the server's account can read them.

@@ -1,0 +1,32 @@
+package migrations_test
+
+import (
+	"fmt"
+	"testing"
+)
+
+// The clock has gone back between two promotions: tokens of the first are from an hour that
+// is yet to come. One that is known is surpassed; one that is lost is never taken for granted.
+func TestAClockThatGoesBackBetweenPromotions(t *testing.T) {
+	onOwn(t, func(t *testing.T, primary database) {
+		ahead := value[int64](t, primary.admin(t), "SELECT (extract(epoch FROM clock_timestamp() + interval '1 h') * 1048576)::bigint")
+		primary.seal(t, "known", ahead)
+		primary.seal(t, "lost", 33)
+		standby := primary.standby(t)
+		standby.fallBehind(t, primary)
+		primary.seal(t, "lost", ahead)
+		failOver(t, primary, standby)
+		lost := fmt.Sprintf("lost=%d", ahead)
+		wantCode(t, exec(standby.app(t), "SELECT wirefence.check($1)", lost), "WF001")
+		if token := granted(t, standby, "known"); token <= ahead {
+			t.Errorf("behind %d comes %d", ahead, token)
+		}
+		token := granted(t, standby, "lost")
+		if token < firstAfterPromotion || token >= ahead {
+			t.Errorf("the next token is %d, with the clock behind %d", token, ahead)
+		}
+		wantCurrent(t, standby, fmt.Sprintf("lost=%d", token))
+		wantCode(t, exec(standby.app(t), "SELECT wirefence.check($1)", lost), "WF003")
+		wantCode(t, exec(standby.app(t), "SELECT wirefence.hold($1)", lost), "WF003")
+	})
+}
