@@ -62,6 +62,9 @@ func (o Options) prepare(ctx context.Context, conn *pgx.Conn, report func(line s
 			return last
 		}
 	}
+	if last == nil {
+		last = errors.New("what is missing was made, and is missing all the same")
+	}
 	return fmt.Errorf("prepare roles and schema: %w", last)
 }
 
