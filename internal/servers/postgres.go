@@ -1,6 +1,6 @@
 // Package servers starts and ends real PostgreSQL, Redis, etcd and ZooKeeper
-// servers for tests, the demo and the benchmarks: on free loopback ports, in temporary folders,
-// ended by process id.
+// servers for tests, the demo and the benchmarks, PostgreSQL also under Patroni: on free
+// loopback ports, in temporary folders, ended by process id.
 package servers
 
 import (

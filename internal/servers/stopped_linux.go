@@ -9,7 +9,7 @@ import (
 )
 
 // AwaitStopped returns when every thread of a process has stopped that was sent
-// SIGSTOP: until then one may still answer.
+// SIGSTOP: until then one may still answer. A zombie has, too.
 func AwaitStopped(pid int) error {
 	for start := time.Now(); time.Since(start) < 30*time.Second; time.Sleep(time.Millisecond) {
 		threads, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", pid))
@@ -20,7 +20,7 @@ func AwaitStopped(pid int) error {
 		for _, thread := range threads {
 			text, err := os.ReadFile(thread)
 			_, state, _ := strings.Cut(string(text), ") ") // behind the name
-			if err == nil && !strings.HasPrefix(state, "T") {
+			if err == nil && !strings.HasPrefix(state, "T") && !strings.HasPrefix(state, "Z") {
 				break
 			}
 			stopped++
