@@ -12,6 +12,8 @@ CONTENTION ?= 10m
 # How long faults strike in each run of the fault tests (make verify-tests gives it 2 s),
 # and what decides when; 0 takes another seed each time.
 FAULTS ?= 30s
+# How often PostgreSQL under Patroni gets another primary, by switchover and by failover.
+FAILOVERS ?= 10
 SEED ?= 0
 TIMEOUT ?= 10m
 TESTFLAGS ?=
@@ -68,9 +70,9 @@ verify-drivers: ## Run every driver on every version of PostgreSQL
 	$(GO) test -count=1 -timeout 60m -run TestMatrix ./proxy/drivertest -matrix
 
 .PHONY: verify-faults
-verify-faults: ## Let stores, networks and clients fail for FAULTS (30s) each
+verify-faults: ## Let stores, networks and clients fail for FAULTS (30s) each, and PostgreSQL FAILOVERS (10) times
 	scripts/install-servers --all
-	$(GO) test -count=1 -timeout 0 ./lockclient/faulttest -faults $(FAULTS) -seed $(SEED)
+	$(GO) test -count=1 -timeout 0 ./lockclient/faulttest -faults $(FAULTS) -failovers $(FAILOVERS) -seed $(SEED)
 
 .PHONY: matrix
 matrix: ## Run every driver on every version of PostgreSQL, and write docs/compatibility.md
@@ -107,9 +109,9 @@ contend: ## Let writers of many resources meet takeovers for CONTENTION (10m)
 	$(GO) test -count=1 -timeout 0 -v ./proxy/contentiontest -run TestContention -contention $(CONTENTION) -seed $(SEED)
 
 .PHONY: faults
-faults: ## Let stores, networks and clients fail for FAULTS (30s) each, and write docs/availability.md
+faults: ## The same as verify-faults, and write docs/availability.md
 	scripts/install-servers --all
-	$(GO) test -count=1 -timeout 0 -v ./lockclient/faulttest -faults $(FAULTS) -seed $(SEED) -page $(CURDIR)/docs/availability.md
+	$(GO) test -count=1 -timeout 0 -v ./lockclient/faulttest -faults $(FAULTS) -failovers $(FAILOVERS) -seed $(SEED) -page $(CURDIR)/docs/availability.md
 
 .PHONY: lint
 lint: $(TOOLS)/.installed ## Check formatting, vet, staticcheck, import rules and scripts

@@ -85,7 +85,7 @@ var loadBefore = func() string {
 }()
 
 // writePage puts the rows between the marks in docs/availability.md.
-func writePage(name string, losses []loss) error {
+func writePage(name string, losses []loss, promotions []takeovers) error {
 	const begin, end = "<!-- begin: written by make faults -->\n", "<!-- end -->"
 	text, err := os.ReadFile(name)
 	if err != nil {
@@ -96,14 +96,22 @@ func writePage(name string, losses []loss) error {
 	if !found || !closed {
 		return errors.New(name + " has no place for the table")
 	}
-	return os.WriteFile(name, []byte(before+begin+table(losses)+end+after), 0o644)
+	return os.WriteFile(name, []byte(before+begin+table(losses, promotions)+end+after), 0o644)
 }
 
-// table has the rows in the order of kinds and their faults.
-func table(losses []loss) string {
+// table has the rows in the order of kinds and their faults, and those of promotions.
+func table(losses []loss, promotions []takeovers) string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "\nThis run: `make faults FAULTS=%v SEED=%d` on %s, with %d cores and a load average of %s before it.\n",
-		*length, theSeed(), time.Now().Format(time.DateOnly), runtime.NumCPU(), loadBefore)
+	strikes, violations := 0, 0
+	for _, l := range losses {
+		strikes, violations = strikes+l.strokes, violations+l.violations
+	}
+	for _, p := range promotions {
+		strikes, violations = strikes+len(p.moves), violations+len(p.violations)
+	}
+	fmt.Fprintf(&b, "\nThis run: `make faults FAULTS=%v FAILOVERS=%d SEED=%d` on %s, with %d cores and a load average of %s before it. "+
+		"Faults struck %d times in all; %d violations were found.\n",
+		*length, *failovers, theSeed(), time.Now().Format(time.DateOnly), runtime.NumCPU(), loadBefore, strikes, violations)
 	b.WriteString("\n| store | fault | store remembers | struck | grants | writes committed | stale writes refused | violations | time without a holder | longest | acquires without a grant |\n")
 	b.WriteString("|---|---|---|--:|--:|--:|--:|--:|--:|--:|--:|\n")
 	for _, k := range kinds {
@@ -124,6 +132,38 @@ func table(losses []loss) string {
 			}
 		}
 	}
+	writePromotions(&b, promotions)
 	b.WriteString("\n")
 	return b.String()
+}
+
+// writePromotions writes the table of what changes of the primary cost.
+func writePromotions(b *strings.Builder, promotions []takeovers) {
+	b.WriteString("\n| PostgreSQL under Patroni | struck | writes committed | lost by PostgreSQL | refused | violations | new primary after | leader writes after | no write for |\n")
+	b.WriteString("|---|--:|--:|--:|--:|--:|--:|--:|--:|\n")
+	for _, c := range changes {
+		for _, p := range promotions {
+			if p.change != c.name {
+				continue
+			}
+			promoted := spread(p.moves, func(m move) time.Duration { return time.Duration(m.promoted - m.struck) })
+			wrote := spread(p.moves, func(m move) time.Duration { return time.Duration(m.wrote - m.struck) })
+			silent := spread(p.moves, func(m move) time.Duration { return m.silent })
+			fmt.Fprintf(b, "| %s | %d | %d | %d | %d | %d | %s | %s | %s |\n",
+				p.change, len(p.moves), p.committed, p.lost, p.refused, len(p.violations), promoted, wrote, silent)
+		}
+	}
+}
+
+// spread is the least, the median and the greatest of what the moves took.
+func spread(moves []move, took func(move) time.Duration) string {
+	var all []time.Duration
+	for _, m := range moves {
+		all = append(all, took(m))
+	}
+	if len(all) == 0 {
+		return "–"
+	}
+	slices.Sort(all)
+	return fmt.Sprintf("%.1f / %.1f / %.1f s", all[0].Seconds(), all[len(all)/2].Seconds(), all[len(all)-1].Seconds())
 }

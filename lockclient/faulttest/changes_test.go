@@ -1,0 +1,81 @@
+//go:build linux
+
+package faulttest
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/wirefence/wirefence/fence"
+)
+
+// change is a way in which PostgreSQL gets another primary.
+type change struct {
+	name string
+	// loses: what was acknowledged may not be on the new primary.
+	loses bool
+	// strike sets off the n-th change at a moment that it returns. early says that the
+	// old primary comes back before anybody is known to write again.
+	strike func(f *failover, n int) (at int64, mend func() error, early bool, err error)
+}
+
+var changes = []change{{"switchover", false, switchOver}, {"failover", true, loseThePrimary}}
+
+// move is what is known of one change.
+type move struct {
+	struck   int64
+	promoted int64         // the new primary accepts writes
+	wrote    int64         // the first write was acknowledged behind that
+	silent   time.Duration // before that write, since the one before
+}
+
+func switchOver(f *failover, _ int) (int64, func() error, bool, error) {
+	at := now()
+	return at, nothingToMend, false, f.Switchover(context.Background(), f.primary)
+}
+
+// loseThePrimary kills the primary, or freezes it with all connections and thaws it when
+// it was replaced, as a primary that nobody demotes for a while. Its last commits are not
+// replicated; every other two times a grant is among them.
+func loseThePrimary(f *failover, n int) (at int64, mend func() error, early bool, err error) {
+	ctx, old := context.Background(), f.primary
+	old.Replicated.Hold()
+	if n%4 < 2 {
+		err = f.losesGrant(ctx)
+	} else {
+		wait(ctx, between(f.random, 100*time.Millisecond, time.Second))
+	}
+	at = now()
+	if early = n%2 == 1; early {
+		err = errors.Join(err, old.Freeze())
+	} else {
+		old.Kill()
+	}
+	old.Replicated.Cut() // with what it held back
+	return at, func() error {
+		old.Replicated.Restore()
+		if early {
+			old.Thaw()
+			wait(ctx, between(f.random, 0, 3*time.Second)) // two primaries
+		}
+		return old.Start(ctx)
+	}, early, err
+}
+
+// losesGrant revokes the lease and waits until a new holder has written.
+func (f *failover) losesGrant(ctx context.Context) error {
+	conn, err := pgx.Connect(ctx, f.primary.URL("postgres"))
+	if err != nil {
+		return err
+	}
+	defer func() { _ = conn.Close(ctx) }()
+	if _, err := fence.Revoke(ctx, conn, resource); err != nil {
+		return err
+	}
+	since := now()
+	granted := len(f.grants())
+	return f.await(ctx, "a grant that will be lost", func() bool { return len(f.grants()) > granted && f.lastWrite() > since })
+}
