@@ -10,8 +10,8 @@ SOAK ?= 10m
 # make verify-tests has a fixed number of transactions.
 CONTENTION ?= 10m
 # How long faults strike in each run of the fault tests (make verify-tests gives it 2 s),
-# and what decides when; 0 takes another seed each time.
-FAULTS ?= 30s
+# and what decides when; 0 takes another seed each time. This is enough for 1,000 strikes.
+FAULTS ?= 150s
 # How often PostgreSQL under Patroni gets another primary, by switchover and by failover.
 FAILOVERS ?= 10
 SEED ?= 0
@@ -56,7 +56,7 @@ test: $(TOOLS)/gotestsum ## Run the tests with the race detector, against real s
 	GO=$(GO) $(GOTESTSUM) short -timeout $(TIMEOUT) $(TESTFLAGS)
 
 .PHONY: verify
-verify: ## Run what takes long, over an hour in all, whatever of it fails
+verify: ## Run what takes long, an hour and a half in all, whatever of it fails
 	@$(MAKE) --no-print-directory --keep-going verify-tests verify-drivers verify-faults fuzz soak contend
 
 .PHONY: verify-tests
@@ -70,7 +70,7 @@ verify-drivers: ## Run every driver on every version of PostgreSQL
 	$(GO) test -count=1 -timeout 60m -run TestMatrix ./proxy/drivertest -matrix
 
 .PHONY: verify-faults
-verify-faults: ## Let stores, networks and clients fail for FAULTS (30s) each, and PostgreSQL FAILOVERS (10) times
+verify-faults: ## Let stores, networks and clients fail for FAULTS (150s) each, and PostgreSQL FAILOVERS (10) times
 	scripts/install-servers --all
 	$(GO) test -count=1 -timeout 0 ./lockclient/faulttest -faults $(FAULTS) -failovers $(FAILOVERS) -seed $(SEED)
 

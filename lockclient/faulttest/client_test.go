@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"math/rand/v2"
+	"net/url"
 	"os"
 	"sync"
 	"time"
@@ -17,7 +18,9 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/wirefence/wirefence/fence"
+	"github.com/wirefence/wirefence/internal/stack"
 	"github.com/wirefence/wirefence/lockclient"
+	"github.com/wirefence/wirefence/proxy"
 )
 
 // clientVariable makes the test binary a client instead: its value is a
@@ -33,7 +36,7 @@ type settings struct {
 	Store   string // the kind
 	URL     string // of the store
 	Sealer  string // URL of PostgreSQL, or none
-	Journal string // URL of PostgreSQL, for the writes
+	Journal string // URL of PostgreSQL; the client puts a proxy of its own before it
 	TTL     time.Duration
 	Seed    uint64
 	Defect  defect
@@ -127,6 +130,11 @@ func (c *client) run(ctx context.Context, stop func()) error {
 		defer pool.Close()
 		c.sealer = lockclient.PostgresSealer{Querier: pool}
 	}
+	stopProxy, err := c.startProxy()
+	if err != nil {
+		return err
+	}
+	defer stopProxy()
 	ghosts := make(chan fence.Fence, 1)
 	var all sync.WaitGroup
 	defer all.Wait()
@@ -137,6 +145,22 @@ func (c *client) run(ctx context.Context, stop func()) error {
 		c.round(ctx, round, w, ghosts)
 	}
 	return nil
+}
+
+// startProxy puts a proxy before the journal, in this process: it stalls and dies with
+// the client, as the containers of a pod do, and may leave a hold behind.
+func (c *client) startProxy() (stop func(), err error) {
+	journal, err := url.Parse(c.Journal)
+	if err != nil {
+		return nil, err
+	}
+	running, err := stack.Start(proxy.Options{Upstream: "postgres://" + journal.Host + "/"})
+	if err != nil {
+		return nil, err
+	}
+	journal.Host = running.Addr
+	c.Journal = journal.String()
+	return func() { _ = running.Stop() }, nil
 }
 
 // round takes the lease once. Every round is a lock client of its own, so that
@@ -164,7 +188,7 @@ func (c *client) round(ctx context.Context, n int, w *writer, ghosts chan<- fenc
 		return
 	}
 	c.tell(record{What: granted, Round: n, Token: lease.Token()})
-	if rows, err := w.older(ctx, lease.Token()); err == nil {
+	if rows, err := w.older(ctx, lease.Fence()); err == nil {
 		c.tell(record{What: looked, Round: n, Rows: rows})
 	}
 	until := time.Now().Add(20*time.Millisecond + time.Duration(c.random.Int64N(int64(250*time.Millisecond))))

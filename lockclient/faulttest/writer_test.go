@@ -32,11 +32,14 @@ const (
 // writePatience bounds each write. A longer one is as good as a lost connection.
 const writePatience = 3 * time.Second
 
-// writer writes fenced rows over a connection of its own, past the proxy. It
+// writer writes fenced rows over a connection of its own, through the client's proxy. It
 // asks nobody whether it still may.
 type writer struct {
 	*client
-	conn *pgx.Conn
+	conn     *pgx.Conn
+	variable string // what the session's variable holds
+	last     string // the fence of the write before
+	comments bool   // it comes in comments
 }
 
 // connect returns a connection that works, or did so a moment ago.
@@ -46,29 +49,59 @@ func (w *writer) connect(ctx context.Context) (*pgx.Conn, error) {
 	}
 	conn, err := pgx.Connect(ctx, w.Journal)
 	if err == nil {
-		w.conn = conn
+		w.conn, w.variable = conn, ""
 	}
 	return conn, err
 }
 
-// older counts the rows that were written with older tokens.
-func (w *writer) older(ctx context.Context, token fence.Token) (rows int64, err error) {
+// fenced is SQL that carries a fence in a comment.
+func (w *writer) fenced(f fence.Fence, sql string) string {
+	if w.Defect == unchecked {
+		return sql
+	}
+	return "/*wirefence.token='" + f.String() + "'*/ " + sql
+}
+
+// carry has the session carry a fence in its variable.
+func (w *writer) carry(ctx context.Context, conn *pgx.Conn, f fence.Fence) error {
+	if w.Defect == unchecked || w.variable == f.String() {
+		return nil
+	}
+	w.variable = ""
+	_, err := conn.Exec(ctx, "SET wirefence.token = '"+f.String()+"'")
+	if err == nil {
+		w.variable = f.String()
+	}
+	return err
+}
+
+// older counts the rows that were written with older tokens, as the holder sees them.
+func (w *writer) older(ctx context.Context, f fence.Fence) (rows int64, err error) {
 	ctx, cancel := context.WithTimeout(ctx, writePatience)
 	defer cancel()
 	conn, err := w.connect(ctx)
 	if err != nil {
 		return 0, err
 	}
-	err = conn.QueryRow(ctx, "SELECT count(*) FROM journal WHERE token < $1", int64(token)).Scan(&rows)
+	err = conn.QueryRow(ctx, w.fenced(f, "SELECT count(*) FROM journal WHERE token < $1"), int64(f.Token(resource))).Scan(&rows)
 	return rows, err
 }
 
-// write writes one row in a transaction with its check, and records what became
-// of it.
+// write writes one row, and records what became of it. The fence comes in comments or in
+// the session's variable; the way changes with the fence, so that holds come about.
 func (w *writer) write(ctx context.Context, f fence.Fence, random *rand.Rand) {
 	ctx, cancel := context.WithTimeout(ctx, writePatience)
 	defer cancel()
+	if w.last != f.String() {
+		w.last, w.comments = f.String(), random.IntN(2) == 0
+	}
 	conn, err := w.connect(ctx)
+	sql := insert
+	if w.comments {
+		sql = w.fenced(f, insert)
+	} else if err == nil {
+		err = w.carry(ctx, conn, f)
+	}
 	if err != nil {
 		w.pause(ctx, random, 20*time.Millisecond)
 		return
@@ -79,11 +112,13 @@ func (w *writer) write(ctx context.Context, f fence.Fence, random *rand.Rand) {
 	w.tell(record{What: writing, Write: n, Token: token})
 	switch random.IntN(4) {
 	case 0:
-		err = w.atOnce(ctx, conn, f, row)
+		_, err = conn.Exec(ctx, sql, pgx.QueryExecModeSimpleProtocol, row)
 	case 1:
-		err = w.inSteps(ctx, conn, pgx.RepeatableRead, f, row, random)
+		_, err = conn.Exec(ctx, sql, row)
+	case 2:
+		err = w.inSteps(ctx, conn, pgx.RepeatableRead, sql, row, random)
 	default:
-		err = w.inSteps(ctx, conn, pgx.ReadCommitted, f, row, random)
+		err = w.inSteps(ctx, conn, pgx.ReadCommitted, sql, row, random)
 	}
 	r := record{What: wrote, Write: n, Token: token}
 	r.Fate, r.Current = judged(err)
@@ -95,25 +130,10 @@ func (w *writer) write(ctx context.Context, f fence.Fence, random *rand.Rand) {
 
 const insert = "INSERT INTO journal (id, token) VALUES (@id, @token)"
 
-// atOnce sends the whole transaction before it reads an answer.
-func (w *writer) atOnce(ctx context.Context, conn *pgx.Conn, f fence.Fence, row pgx.NamedArgs) error {
-	batch := &pgx.Batch{} // one implicit transaction
-	if w.Defect != unchecked {
-		batch.Queue("SELECT wirefence.check($1)", f.String())
-	}
-	batch.Queue(insert, row)
-	return conn.SendBatch(ctx, batch).Close()
-}
-
 // inSteps takes its time before the commit.
-func (w *writer) inSteps(ctx context.Context, conn *pgx.Conn, level pgx.TxIsoLevel, f fence.Fence, row pgx.NamedArgs, random *rand.Rand) error {
+func (w *writer) inSteps(ctx context.Context, conn *pgx.Conn, level pgx.TxIsoLevel, sql string, row pgx.NamedArgs, random *rand.Rand) error {
 	return pgx.BeginTxFunc(ctx, conn, pgx.TxOptions{IsoLevel: level}, func(tx pgx.Tx) error {
-		if w.Defect != unchecked {
-			if err := fence.Check(ctx, tx, f); err != nil {
-				return err
-			}
-		}
-		if _, err := tx.Exec(ctx, insert, row); err != nil {
+		if _, err := tx.Exec(ctx, sql, row); err != nil {
 			return err
 		}
 		w.pause(ctx, random, 10*time.Millisecond)
