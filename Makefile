@@ -64,6 +64,11 @@ verify-tests: $(TOOLS)/gotestsum ## Run the tests on every version of PostgreSQL
 	scripts/install-servers --all
 	GO=$(GO) $(GOTESTSUM) long -timeout 25m $(TESTFLAGS)
 
+.PHONY: schema
+schema: $(TOOLS)/gotestsum ## Run the schema's tests on every version of PostgreSQL
+	scripts/install-servers --all
+	GO=$(GO) $(GOTESTSUM) schema -timeout 25m $(TESTFLAGS)
+
 .PHONY: verify-drivers
 verify-drivers: ## Run every driver on every version of PostgreSQL
 	scripts/install-servers --all
