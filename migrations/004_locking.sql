@@ -95,13 +95,14 @@ $$;
 -- in_the_way lists the backends that keep a takeover with a token out; a null token is above
 -- all. A backend that has announced the same or a higher token isn't in its way. One that
 -- is idle outside a transaction, and doesn't wait for its client to take the answer,
--- belongs to a client or proxy that pauses, and loses no transaction by its end. The
+-- belongs to a client or proxy that pauses, and loses no transaction by its end. It does
+-- so since a time; other backends are in their transaction since then. The
 -- state is null where wirefence_owner lacks pg_read_all_stats.
 CREATE FUNCTION wirefence.in_the_way(resource text, token bigint)
-RETURNS TABLE (pid integer, backend_start timestamptz, virtualtransaction text, is_idle boolean)
+RETURNS TABLE (pid integer, backend_start timestamptz, virtualtransaction text, is_idle boolean, since timestamptz)
 LANGUAGE sql SET search_path = pg_catalog, pg_temp
 AS $$
-    SELECT h.pid, a.backend_start, h.virtualtransaction, i.is_idle
+    SELECT h.pid, a.backend_start, h.virtualtransaction, i.is_idle, CASE WHEN i.is_idle THEN a.state_change ELSE a.xact_start END
     FROM wirefence.lock_holders AS h
     LEFT JOIN pg_stat_activity AS a ON a.pid = h.pid,
     LATERAL (SELECT coalesce(a.state = 'idle' AND a.state_change < clock_timestamp() - interval '250 ms'
@@ -112,12 +113,13 @@ AS $$
 $$;
 
 -- end_holder ends the backend of one holder and tells of it, or says what keeps it
--- from that and what an operator can do. Holders are known by the key of their lock
+-- from that and what an operator can do. Where since is given, a backend is let live that
+-- has begun something else meanwhile: ending those before it took time. Holders are known by the key of their lock
 -- alone, and a name that has a given key can be computed: so that a client doesn't use
 -- one to have holders of another resource ended, where several share a key only
 -- issuers end any. That a backend is gone already is no news to
 -- the client, hence client_min_messages.
-CREATE FUNCTION wirefence.end_holder(resource text, holder_pid integer, holder_vxid text) RETURNS void
+CREATE FUNCTION wirefence.end_holder(resource text, holder_pid integer, holder_vxid text, since timestamptz) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET client_min_messages = error
 AS $$
 DECLARE
@@ -148,7 +150,12 @@ BEGIN
             DETAIL = 'Resource ' || wirefence.quoted(other) || ' has the same lock.',
             HINT = 'Only issuers end it then. Choose another name.';
     END IF;
-    SELECT a.usename AS login, a.application_name AS application INTO ended FROM pg_stat_activity AS a WHERE a.pid = holder_pid;
+    PERFORM pg_stat_clear_snapshot();
+    SELECT a.usename AS login, a.application_name AS application, a.state_change, a.xact_start INTO ended
+    FROM pg_stat_activity AS a WHERE a.pid = holder_pid;
+    IF since IS NOT NULL AND since IS DISTINCT FROM ended.state_change AND since IS DISTINCT FROM ended.xact_start THEN
+        RETURN;
+    END IF;
     IF pg_terminate_backend(holder_pid) THEN
         RAISE LOG 'wirefence ends process % of %, which holds resource % with an older token', holder_pid, ended.login, wirefence.quoted(resource);
         PERFORM wirefence.note_ended(resource, holder_pid, ended.login, ended.application);
@@ -324,11 +331,13 @@ BEGIN
         FROM wirefence.in_the_way(resource, token) AS w
     LOOP
         present := present || ARRAY[holder.backend, holder.transaction];
-        IF stage >= 2 AND holder.transaction = ANY (seen) OR stage >= 3 AND holder.backend = ANY (seen) THEN
-            PERFORM wirefence.end_holder(resource, holder.pid, holder.virtualtransaction);
+        IF stage >= 3 AND holder.backend = ANY (seen) THEN
+            PERFORM wirefence.end_holder(resource, holder.pid, holder.virtualtransaction, NULL);
+        ELSIF stage >= 2 AND holder.transaction = ANY (seen) THEN
+            PERFORM wirefence.end_holder(resource, holder.pid, holder.virtualtransaction, holder.since);
         ELSIF stage >= 1 AND holder.is_idle THEN
             BEGIN
-                PERFORM wirefence.end_holder(resource, holder.pid, holder.virtualtransaction);
+                PERFORM wirefence.end_holder(resource, holder.pid, holder.virtualtransaction, holder.since);
             EXCEPTION WHEN insufficient_privilege THEN
                 NULL;
             END;

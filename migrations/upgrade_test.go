@@ -11,13 +11,10 @@ import (
 // pg_upgrade makes a new cluster, whose timeline is 1 again. No token from before counts
 // there, and the next ones are above all of them.
 func TestTokensBehindPgUpgrade(t *testing.T) {
-	if testing.Short() {
-		t.Skip("pg_upgrade takes ten seconds")
-	}
 	t.Parallel()
 	versions := servers.UpgradableVersions()
 	if len(versions) == 0 {
-		t.Skip("no pg_upgrade is installed")
+		t.Fatal("no pg_upgrade is installed: run scripts/install-servers (Debian, Ubuntu), or put it beside postgres and initdb")
 	}
 	server, err := startMigrated(t.Context(), versions[len(versions)-1])
 	if err != nil {
