@@ -57,6 +57,10 @@ func (h held) mayBeEnded() bool {
 // holder that has just gone idle meets that on a machine that keeps it waiting.
 func (h held) mayHaveIdled() bool { return time.Since(h.began) >= moment }
 
+// lag is how long it may take on a busy machine from a last look at an idle backend until
+// that is ended.
+const lag = 50 * time.Millisecond
+
 // fate is how a transaction ended.
 type fate int
 
@@ -108,7 +112,8 @@ func (w *writer) attempt(ctx context.Context, p plan) fate {
 	sql := p.statements(w.number, w.tx, t)
 	at, err := w.send(ctx, p, sql)
 	w.recent[p.way()] = append([]held{h}, w.recent[p.way()][:min(3, len(w.recent[p.way()]))]...)
-	idle := p.proxied && (p.joined || at == sql[0]) // nothing of it need have run
+	// Nothing of it need have run, or the end was on its way when it began.
+	idle := p.proxied && (p.joined || at == sql[0] || time.Since(h.began) < lag)
 	f, fault := w.judge(p, t, err, idle)
 	if fault != "" && ctx.Err() == nil {
 		w.fault("%s: %s\nat %s\nof %v, transaction %d:\n  %s", fault, describe(err), at, p, w.tx, strings.Join(sql, ";\n  "))
