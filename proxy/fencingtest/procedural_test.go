@@ -4,6 +4,8 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/jackc/pgx/v5/pgproto3"
+
 	"github.com/wirefence/wirefence/internal/stack"
 )
 
@@ -124,6 +126,22 @@ func TestCallInPipelines(t *testing.T) {
 			if free := db.playsBatch(t, db.connect(t), batch); !slices.Equal(free.states, want.states) || free.status != want.status || free.rows != want.rows {
 				t.Errorf("%q, unfenced: %v, direct %v", batch, free, want)
 			}
+		}
+	})
+}
+
+// What was asked ahead of a batch is about the fence of its first message. Behind one that
+// carries nothing, a DO with a comment is refused.
+func TestCommentBehindACallThatCarriesNothing(t *testing.T) {
+	onBoth(t, everyVersion, func(t *testing.T, db *database) {
+		db.Seal(t, "orders", 34)
+		for _, token := range []string{stale, "orders=34"} {
+			c := db.connect(t)
+			c.Must("set wirefence.token = ''")
+			all := c.Exchange(1, slices.Concat(stack.Unnamed("do 'begin end'"),
+				stack.Unnamed("do $$ begin "+insert+"; end $$ /*wirefence.token='"+token+"'*/"), []pgproto3.FrontendMessage{&pgproto3.Sync{}})...)
+			stack.WantState(t, stack.Err(all), "WF006", token)
+			db.wantRows(t, 0)
 		}
 	})
 }

@@ -243,7 +243,7 @@ func (f *Facts) block() Block {
 func (f *Facts) alone(m *Message, by Carrier) Action {
 	answer := f.Answer
 	if f.Batch.Open {
-		answer = f.Batch.Answer
+		answer = f.Batch.answer(by)
 	}
 	unlocks := f.Releases || len(m.Statements) == 1 && m.Statements[0].Flags.Has(sqltext.Unlocks)
 	switch {

@@ -237,7 +237,8 @@ func TestBatches(t *testing.T) {
 		"alone, behind other messages":        {situation(batchRan), as(Execute, "CALL p()"), refused(fence.CannotBeFenced, NotFirst, 0)},
 		"alone, in a block of the batch":      {f(func(f *Facts) { batched(f); f.Batch.Ran, f.Batch.Block = true, InBlock }), as(Execute, "CALL p()"), "forward, checks 0, covered"},
 		"a function call in it":               {situation(batchRan), functionCall, refused(fence.CannotBeFenced, NotFirst, 0)},
-		"alone, told ahead of the batch":      {situation(func(f *Facts) { batched(f); f.Batch.Answer = Empty }), as(Execute, "CALL p()"), "forward"},
+		"alone, told ahead of the batch":      {situation(func(f *Facts) { batched(f); f.Batch.Answer, f.Batch.About = Empty, variable }), as(Execute, "CALL p()"), "forward"},
+		"alone, told so of another's fence":   {situation(func(f *Facts) { batched(f); f.Batch.Answer, f.Batch.About = Empty, variable }), as(Execute, "CALL p() /*wirefence.token='orders=34'*/"), refused(fence.CannotBeFenced, NotFirst, 0)},
 	})
 }
 

@@ -89,8 +89,17 @@ type Batch struct {
 	// Took says that it was asked for in this batch, whose answers come with its Sync.
 	Took bool
 	By   Carrier
-	// Answer is what was told ahead of its first message.
+	// Answer is what was told ahead of its first message, about this carrier and no other.
 	Answer Answer
+	About  Carrier
+}
+
+// answer is what was told ahead of the batch about a carrier.
+func (b *Batch) answer(by Carrier) Answer {
+	if b.About != by {
+		return NoAnswer
+	}
+	return b.Answer
 }
 
 // Facts are what is known when a message comes.

@@ -37,7 +37,7 @@ func drawFacts(t *rapid.T) *Facts {
 	if yes("batch") {
 		f.Batch = Batch{
 			Open: yes("open"), Ran: yes("ran"), Block: Block(rapid.IntRange(0, 3).Draw(t, "batch's block")),
-			Checked: yes("checked"), Took: yes("took"), By: drawCarrier(t, "by"), Answer: Answer(rapid.IntRange(0, int(TakeFails)).Draw(t, "batch's answer")),
+			Checked: yes("checked"), Took: yes("took"), By: drawCarrier(t, "by"), Answer: Answer(rapid.IntRange(0, int(TakeFails)).Draw(t, "batch's answer")), About: drawCarrier(t, "about"),
 		}
 		f.Batch.Taken = f.Batch.Took && yes("taken")
 	}
@@ -137,7 +137,9 @@ func judgeForward(t *rapid.T, f *Facts, m *Message, a Action) {
 	counts, failed := f.Counts(a.By), f.block() == FailedBlock
 	if f.standsAlone(m) && f.block() != InBlock && !failed {
 		answer := f.Answer
-		if f.Batch.Open {
+		if f.Batch.Open && f.Batch.About != by {
+			answer = NoAnswer
+		} else if f.Batch.Open {
 			answer = f.Batch.Answer
 		}
 		later := f.Batch.Open && m.Kind != Execute && m.Kind != Query && m.Kind != FunctionCall // its Execute is judged

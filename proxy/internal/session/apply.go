@@ -22,7 +22,7 @@ func (s *Session) openBatch() {
 	if s.batch.Open {
 		return
 	}
-	s.batch.Batch, s.batch.ended = policy.Batch{Open: true, Answer: s.answer}, false
+	s.batch.Batch, s.batch.ended = policy.Batch{Open: true, Answer: s.answer, About: s.asked}, false
 	if s.q.Ready() == 0 || s.exchanging() {
 		s.batch.Block = s.block()
 	}

@@ -126,6 +126,7 @@ func (s *Session) exchanging() bool {
 // exchangeFor puts the exchange that an action asks for ahead of the message.
 func (s *Session) exchangeFor(a policy.Action, out *Out) {
 	mark := len(out.own)
+	s.asked = a.By
 	switch a.Do {
 	case policy.Take:
 		out.own = s.appendTake(out.own, a.By)

@@ -92,7 +92,8 @@ type Session struct {
 	stored     sqltext.Flags // of what PREPARE and DECLARE have stored
 	last       policy.Carrier
 	lastAt     time.Time
-	answer     policy.Answer // of the last exchange, for the message that waits for it
+	answer     policy.Answer  // of the last exchange, for the message that waits for it
+	asked      policy.Carrier // what that was about
 	answerErr  *wire.Error
 
 	readOnly   bool // a check has made the transaction READ ONLY

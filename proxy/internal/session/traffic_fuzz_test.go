@@ -123,6 +123,9 @@ func TestTrafficThatOnceWentWrong(t *testing.T) {
 			script: []part{run("SELECT write()"), sync_, query("SELECT write()")}},
 		{name: "the error of a check's Parse was swallowed", policy: terms{enforced: true, schema: true, setters: true}, major: 15,
 			script: []part{run("BEGIN"), query("SELECT two /*wirefence.token='a='*/"), {wire.AppendExecute(nil, "c"), "Execute c"}, sync_}},
+		{name: "that the variable was empty covered a CALL with a comment in the same batch", policy: terms{enforced: true, schema: true, snapshots: true}, major: 16,
+			script: []part{query("SELECT two; PREPARE p AS INSERT INTO t SELECT set_config('wirefence.token', 'a=1', false)"), run("CALL p()"),
+				run("DO 'perform set_config(''wirefence.token'', ''b=1'', false), write()'" + " /*wirefence.token='a=2'*/"), sync_}},
 		{name: "an EXECUTE in the text of its PREPARE set the variable unseen", policy: there, major: 14,
 			script: []part{query("PREPARE p AS INSERT INTO t SELECT set_config('wirefence.token', 'a=1', false); EXECUTE p")}},
 	} {
