@@ -46,8 +46,8 @@ func source(name string) string {
 // Options are what an operator decides when the schema is made. The zero value has the
 // defaults.
 type Options struct {
-	// Failover is the policy of every resource of which nobody has said another: reacquire,
-	// which is the default, or trust. On a server that doesn't tell its timeline only trust
+	// Failover is the policy of every resource that has none of its own: reacquire, which is
+	// the default, or trust. On a server that doesn't tell its timeline only trust
 	// will do. It counts when the schema is made, and changes nothing afterwards.
 	Failover fence.Failover
 }
@@ -71,12 +71,13 @@ func Apply(ctx context.Context, conn *pgx.Conn, report func(line string)) error 
 // migrations that are pending. It may be run again, and by several at once. It
 // tells report what it does, a line for each step; report may be nil.
 //
-// Before it makes anything it probes the server, for which it opens a second connection:
-// one that can't carry fences gets an *UnfitError. It needs no superuser where the rights were granted before; otherwise it
-// changes nothing and returns a *MissingRightsError. A database that is ahead
-// of this binary is left alone, with a *VersionError, and one that was restored
-// without its data with ErrNoVersion. The connection must be
-// outside a transaction and not be used meanwhile; its settings are reset.
+// Before it makes anything it probes the server, for which it opens a second connection: a
+// server that can't carry fences gives an *UnfitError. It needs no superuser where the
+// rights were granted before; otherwise it changes nothing and returns a
+// *MissingRightsError. A database that is ahead of this binary is left alone, with a
+// *VersionError, and one that was restored without its data with ErrNoVersion. The
+// connection must be outside a transaction and not be used meanwhile; its settings are
+// reset.
 func (o Options) Apply(ctx context.Context, conn *pgx.Conn, report func(line string)) (err error) {
 	if report == nil {
 		report = func(string) {}

@@ -113,7 +113,7 @@ func (c *conn) guard(do func()) {
 
 // withCore calls into the core, under the lock. All calls go through here. After a
 // panic the core can't be trusted with what the session sends: that call and all
-// that follow panic with errFailed, which ends whoever made them.
+// that follow panic with errFailed, and their guards close the session's connections.
 func (c *conn) withCore(call func(core *session.Session)) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -10,8 +10,8 @@ import (
 	"github.com/wirefence/wirefence/proxy/internal/session"
 )
 
-// A core that has panicked is not called again, by whoever: what it would send is
-// not to be trusted. The bug is reported once, and the driver ends the session.
+// A core that has panicked is not called again, since what it would send can't be
+// trusted. The bug is reported once, and the driver ends the session.
 func TestAFailedCoreIsLeftAlone(t *testing.T) {
 	metrics, err := newMetrics(prometheus.NewRegistry())
 	if err != nil {

@@ -213,8 +213,8 @@ func (r *run) end(limited bool) error {
 	return r.kill(killPatience)
 }
 
-// killPatience is how long SIGKILL is repeated until all have gone. It is no matter of the
-// grace for SIGTERM: who gives up leaves writers behind.
+// killPatience is how long SIGKILL is repeated until all have gone. A short grace for
+// SIGTERM doesn't shorten it, since giving up early would leave writers behind.
 const killPatience = 30 * time.Second
 
 // lastMoment is how long to wait with SIGKILL: to the end of the lease, less
