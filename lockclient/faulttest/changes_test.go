@@ -5,6 +5,7 @@ package faulttest
 import (
 	"context"
 	"errors"
+	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -72,10 +73,11 @@ func (f *failover) losesGrant(ctx context.Context) error {
 		return err
 	}
 	defer func() { _ = conn.Close(ctx) }()
-	if _, err := fence.Revoke(ctx, conn, resource); err != nil {
+	revoked, err := fence.Revoke(ctx, conn, resource)
+	if err != nil {
 		return err
 	}
 	since := now()
-	granted := len(f.grants())
-	return f.await(ctx, "a grant that will be lost", func() bool { return len(f.grants()) > granted && f.lastWrite() > since })
+	next := func(grant *attempt) bool { return grant.token > revoked }
+	return f.await(ctx, "a grant that will be lost", func() bool { return slices.ContainsFunc(f.grants(), next) && f.lastWrite() > since })
 }
