@@ -65,6 +65,17 @@ func (b *buffer) makeRoom() {
 	b.r, b.w = 0, left
 }
 
+// room returns memory for n bytes at least, behind what is there.
+func (b *buffer) room(n int) []byte {
+	b.makeRoom()
+	if len(b.b)-b.w < n {
+		grown := make([]byte, max(2*len(b.b), b.w+n))
+		copy(grown, b.b[:b.w])
+		b.b = grown
+	}
+	return b.b[b.w:]
+}
+
 // writer sends what a session puts out.
 type writer struct {
 	conn net.Conn

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"log/slog"
 	"net"
-	"os"
 	"runtime/debug"
 	"sync"
 	"time"
@@ -14,9 +13,8 @@ import (
 	"github.com/wirefence/wirefence/proxy/internal/wire"
 )
 
-// conn drives one client's session: it owns both sockets. After the login
-// exactly one goroutine reads and one writes each of them: clientPump reads the
-// client and writes to the server, serverPump the other way round.
+// conn is one client's session: it owns both sockets. The login is conn's own; then
+// a driver carries what either side sends.
 type conn struct {
 	server *Server
 	client net.Conn
@@ -30,20 +28,43 @@ type conn struct {
 
 	mu      sync.Mutex // guards what follows; withCore takes it
 	core    *session.Session
-	failed  bool          // the core has panicked, and is not called any more
-	leaving *wire.Error   // with which the session ends as soon as it may; nil: it stays
-	nudge   func()        // makes the driver look at leaving and the farewell; nil during the login
-	send    func()        // makes the driver call FromClient, for what the core has for the server
+	failed  bool        // the core has panicked, and is not called any more
+	leaving *wire.Error // with which the session ends as soon as it may; nil: it stays
+	driver  driver
 	ticks   bool          // the keeper comes back to it
 	turns   chan struct{} // closed when a question of the proxy's own has been answered; nil: nobody waits
 
-	once  sync.Once // finish
-	watch watch     // the sweeper's
-
-	wake  chan struct{} // asks clientPump to call the core although nothing was read
-	ended chan struct{} // closed when serverPump has ended
+	once  sync.Once     // finish
+	ended chan struct{} // closed when the session has ended
+	watch watch         // the sweeper's
 
 	refusals refusalLog
+}
+
+// driver carries a session. Its methods ask it for something from outside; they are
+// called under the session's lock, and don't wait.
+type driver interface {
+	nudge()  // look at leaving and the farewell
+	send()   // call FromClient, for what the core has for the server
+	hasten() // the session is over: wait for the server no more, and for the client a second
+	close()  // close the connections: there is a bug
+}
+
+// entering is the driver during the login, which looks at the core by itself.
+type entering struct{ *conn }
+
+func (e entering) nudge() {}
+func (e entering) send()  {}
+
+func (e entering) hasten() {
+	_ = e.up.SetDeadline(past)
+	_ = e.client.SetReadDeadline(past)
+	_ = e.client.SetWriteDeadline(time.Now().Add(time.Second))
+}
+
+func (e entering) close() {
+	_ = e.client.Close()
+	_ = e.up.Close()
 }
 
 var (
@@ -62,16 +83,15 @@ func (c *conn) run(began time.Time, a *arrival, fromClient *buffer) {
 		}
 		c.log.Info("login ended", "error", err, "after", time.Since(began))
 		c.sayWhy(err)
-		c.finish()
+		c.hangUp()
 		return
 	}
 	if limit := c.server.limits.loggedIn(c.pending); limit != nil { // in the last moment
 		c.server.limited(c.log, limit)
 		refuse(c.client, limit.say)
-		c.finish()
+		c.hangUp()
 		return
 	}
-	fromServer := a.from
 	_ = c.client.SetDeadline(never)
 	_ = c.up.SetDeadline(never)
 	c.withCore(func(core *session.Session) {
@@ -87,28 +107,25 @@ func (c *conn) run(began time.Time, a *arrival, fromClient *buffer) {
 	c.server.metrics.loginSeconds.Observe(time.Since(began).Seconds())
 	c.log.Debug("session began", "login", time.Since(began))
 
-	if l := c.server.nextLoop(); l != nil && l.adopt(c, fromClient, fromServer) {
-		return
-	}
-	c.drive(func() { _ = c.up.SetReadDeadline(past) }, c.rouse)
-	var pumps sync.WaitGroup
-	pumps.Go(func() { c.guard(func() { c.serverPump(fromServer) }) })
-	c.guard(func() { c.clientPump(fromClient) })
-	pumps.Wait()
-	c.finish()
+	c.carry(fromClient, a.from)
 }
 
-// guard runs one of the session's pumps, or what ends the session from outside. A
-// panic ends the session only: with both connections closed its pumps end.
+// guard runs what looks at the session from outside. A panic ends the session only.
 func (c *conn) guard(do func()) {
 	defer func() {
 		if r := recover(); r != nil {
 			c.panicked(r)
-			_ = c.client.Close()
-			_ = c.up.Close()
+			c.mu.Lock()
+			defer c.mu.Unlock()
+			c.driver.close()
 		}
 	}()
 	do()
+}
+
+// drive hands the session over to another driver.
+func (c *conn) drive(d driver) {
+	c.withCore(func(*session.Session) { c.driver = d })
 }
 
 // withCore calls into the core, under the lock. All calls go through here. After a
@@ -124,9 +141,7 @@ func (c *conn) withCore(call func(core *session.Session)) {
 		if r := recover(); r != nil {
 			c.failed = true
 			c.panicked(r)
-			if c.nudge != nil {
-				c.nudge() // the driver, if it was not the driver that called
-			}
+			c.driver.nudge() // if it was not the driver that called
 			panic(errFailed)
 		}
 	}()
@@ -137,12 +152,17 @@ func (c *conn) withCore(call func(core *session.Session)) {
 // reported.
 var errFailed = errors.New("the session has failed")
 
-// finish closes what is still open and forgets the session. It may be called
-// more than once.
+// hangUp ends a session that no driver carries.
+func (c *conn) hangUp() {
+	entering{c}.close()
+	c.finish()
+}
+
+// finish forgets the session, whose connections are closed. It may be called more
+// than once.
 func (c *conn) finish() {
 	c.once.Do(func() {
-		_ = c.client.Close()
-		_ = c.up.Close()
+		close(c.ended)
 		c.log.Debug("session ended")
 		c.server.forget(c)
 	})
@@ -210,107 +230,6 @@ func (c *conn) lastWords(dst []byte) []byte {
 func (c *conn) farewell() (why *wire.Error) {
 	c.withCore(func(core *session.Session) { why = core.Farewell() })
 	return why
-}
-
-// clientPump carries what the client sends to the server until either ends. It
-// is the only one to write to the server.
-func (c *conn) clientPump(in *buffer) {
-	out := session.Out{}
-	to := writer{conn: c.up}
-	for {
-		used, held, over, done := c.fromClient(in.bytes(), &out)
-		err := to.flush(&out)
-		in.used(used)
-		switch {
-		case over:
-			c.nudge() // serverPump says goodbye
-			return
-		case err != nil:
-			return // serverPump finds the same, and perhaps the server's last words
-		case done:
-			closeWrite(c.up)
-			return
-		case held:
-			select {
-			case <-c.wake:
-			case <-c.ended:
-				return
-			}
-			continue
-		}
-		if _, err := in.read(c.client); err != nil {
-			if errors.Is(err, os.ErrDeadlineExceeded) {
-				select {
-				case <-c.ended:
-					return
-				case <-c.wake:
-				default:
-				}
-				_ = c.client.SetReadDeadline(never)
-				continue
-			}
-			closeWrite(c.up)
-			return
-		}
-	}
-}
-
-// rouse makes clientPump call the core, whether it waits for the client's bytes
-// or for replies. The order of the two steps matters: the deadline is lifted
-// only after the channel was read.
-func (c *conn) rouse() {
-	select {
-	case c.wake <- struct{}{}:
-	default:
-	}
-	_ = c.client.SetReadDeadline(past)
-}
-
-// serverPump carries what the server sends to the client until either ends. It
-// is the only one to write to the client.
-func (c *conn) serverPump(in *buffer) {
-	out := session.Out{}
-	to := writer{conn: c.client}
-	defer c.goodbye(&to)
-	for {
-		used, wake, over := c.fromServer(in.bytes(), &out)
-		if wake {
-			c.rouse()
-		}
-		if err := to.flush(&out); err != nil {
-			return
-		}
-		in.used(used)
-		if over {
-			return
-		}
-		if _, err := in.read(c.up); err != nil && !errors.Is(err, os.ErrDeadlineExceeded) {
-			return
-		}
-		_ = c.up.SetReadDeadline(never)
-	}
-}
-
-// goodbye ends the session from the server's side: the client gets the FATAL
-// that is due, if any, and both connections are closed.
-func (c *conn) goodbye(to *writer) {
-	defer func() {
-		close(c.ended)
-		_ = c.client.Close()
-		_ = c.up.Close()
-	}()
-	if words := c.lastWords(nil); len(words) > 0 && to.err == nil {
-		_ = c.client.SetWriteDeadline(time.Now().Add(time.Second))
-		_, _ = c.client.Write(words)
-	}
-}
-
-func closeWrite(conn net.Conn) {
-	if half, ok := conn.(interface{ CloseWrite() error }); ok {
-		_ = half.CloseWrite()
-		return
-	}
-	_ = conn.Close()
 }
 
 // attrs describe the session in logs.

@@ -18,8 +18,8 @@ func TestAFailedCoreIsLeftAlone(t *testing.T) {
 		t.Fatal(err)
 	}
 	var log strings.Builder
-	nudged := 0
-	c := &conn{server: &Server{metrics: metrics}, log: slog.New(slog.NewTextHandler(&log, nil)), nudge: func() { nudged++ }}
+	d := &nudged{}
+	c := &conn{server: &Server{metrics: metrics}, log: slog.New(slog.NewTextHandler(&log, nil)), driver: d}
 	call := func(do func(*session.Session)) (failed bool) {
 		defer func() { failed = recover() != nil }()
 		c.withCore(do)
@@ -32,10 +32,18 @@ func TestAFailedCoreIsLeftAlone(t *testing.T) {
 	if called {
 		t.Error("a core that has failed is called again")
 	}
-	if nudged != 1 {
-		t.Errorf("the driver was told %d times, want once", nudged)
+	if d.times != 1 {
+		t.Errorf("the driver was told %d times, want once", d.times)
 	}
 	if n := strings.Count(log.String(), "a session failed"); n != 1 {
 		t.Errorf("reported %d times, want once: %s", n, log.String())
 	}
 }
+
+// nudged is a driver that counts.
+type nudged struct {
+	driver
+	times int
+}
+
+func (n *nudged) nudge() { n.times++ }

@@ -160,8 +160,8 @@ func (c *conn) leave(why wire.Error) {
 		if c.leaving == nil {
 			c.leaving = &why
 		}
-		if c.nudge != nil && core.MayEnd() {
-			c.nudge()
+		if core.MayEnd() {
+			c.driver.nudge()
 		}
 	})
 }
@@ -173,9 +173,7 @@ func (c *conn) hurry(why wire.Error) {
 			return
 		}
 		core.End(why)
-		_ = c.up.SetDeadline(past)
-		_ = c.client.SetReadDeadline(past)
-		_ = c.client.SetWriteDeadline(time.Now().Add(time.Second))
+		c.driver.hasten()
 	})
 }
 
@@ -195,20 +193,9 @@ func (c *conn) abort(ctx context.Context, why wire.Error) {
 		}
 	}
 	c.withCore(func(*session.Session) {
-		if c.nudge != nil {
-			c.nudge()
-		}
-		// A login, or a goroutine that waits for one side to take bytes.
-		_ = c.up.SetDeadline(past)
-		_ = c.client.SetReadDeadline(past)
-		_ = c.client.SetWriteDeadline(time.Now().Add(time.Second))
+		c.driver.nudge()
+		c.driver.hasten()
 	})
-}
-
-// drive hands the core over from the login to the pumps or the loop, which
-// nudge makes look at it, and send makes send what it has for the server.
-func (c *conn) drive(nudge, send func()) {
-	c.withCore(func(*session.Session) { c.nudge, c.send = nudge, send })
 }
 
 // sayWhy tells the client why its login ended, if it is the proxy that lost

@@ -99,8 +99,8 @@ func (c *conn) tick(k *keeper) {
 		if c.ticks {
 			k.add(c, next)
 		}
-		if send && c.send != nil {
-			c.send()
+		if send {
+			c.driver.send()
 		}
 	})
 }

@@ -1,17 +1,23 @@
+//go:build !portable
+
 package proxy
 
 import (
 	"errors"
+	"io"
 	"net"
 	"os"
 	"runtime"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/wirefence/wirefence/proxy/internal/secure"
 	"github.com/wirefence/wirefence/proxy/internal/session"
+	"github.com/wirefence/wirefence/proxy/internal/wire"
 )
 
 // A loop carries the bytes of many sessions in one goroutine: it waits for all
@@ -22,10 +28,15 @@ import (
 // Sockets are level-triggered. Where a side doesn't take what is to be sent to
 // it, the rest is kept, and the other side isn't read until it is gone; so what
 // is kept for a session is bounded by one buffer and one message.
+//
+// Where a side is encrypted, what was read is opened before it is judged, and what is
+// to be written is sealed, in the loop's buffers as well.
 type loop struct {
 	epoll   int
-	event   int // eventfd that wakes the loop for its inbox
-	buf     []byte
+	event   int    // eventfd that wakes the loop for its inbox
+	buf     []byte // what was read, opened
+	sealed  []byte // what was read or is to be sent, encrypted
+	joined  []byte // what goes into one record, or a few full ones
 	list    [][]byte
 	vectors []unix.Iovec
 	out     session.Out
@@ -53,7 +64,8 @@ func newLoop() (*loop, error) {
 		_ = unix.Close(epoll)
 		return nil, os.NewSyscallError("eventfd", err)
 	}
-	l := &loop{epoll: epoll, event: event, buf: make([]byte, loopBuffer), sides: map[int32]*side{}, ended: make(chan struct{})}
+	l := &loop{epoll: epoll, event: event, buf: make([]byte, loopBuffer), sealed: make([]byte, loopBuffer),
+		sides: map[int32]*side{}, ended: make(chan struct{})}
 	err = unix.EpollCtl(epoll, unix.EPOLL_CTL_ADD, event, &unix.EpollEvent{Events: unix.EPOLLIN, Fd: int32(event)})
 	if err != nil {
 		_ = unix.Close(epoll)
@@ -128,7 +140,7 @@ func (l *loop) closeLingering(now time.Time) int {
 		}
 		l.lingering[0] = nil
 		l.lingering = l.lingering[1:]
-		p.guard(p.close)
+		p.guard(p.hangUp)
 	}
 	l.lingering = nil
 	return -1
@@ -146,54 +158,93 @@ func (l *loop) runInbox() {
 	}
 }
 
-// adopt takes the session's sockets over and carries it until either side ends.
-// What the client or the server had sent already is in the buffers. ok is false
-// if the session is still the caller's.
-func (l *loop) adopt(c *conn, fromClient, fromServer *buffer) (ok bool) {
-	client, err := takeFD(c.client)
-	if err != nil {
-		return false
-	}
-	server, err := takeFD(c.up)
-	if err != nil {
-		_ = unix.Close(client)
-		return false
-	}
-	p := &pair{c: c, loop: l}
-	p.client = side{p: p, fd: client, kept: *fromClient}
-	p.server = side{p: p, fd: server, server: true, kept: *fromServer}
-	if !l.post(func() { p.guard(p.begin) }) {
-		_ = unix.Close(client)
-		_ = unix.Close(server)
-		return false
-	}
-	_ = c.client.Close()
-	_ = c.up.Close()
-	return true
+// loops carry the sessions of a server.
+type loops struct {
+	all  []*loop
+	next atomic.Uint32 // whose turn it is
 }
 
-// takeFD returns a descriptor of a connection's socket that the runtime's poller
-// doesn't know.
-func takeFD(conn net.Conn) (int, error) {
-	plain, ok := conn.(syscall.Conn)
-	if !ok {
-		return -1, errors.New("the connection is more than a socket") // TLS
+// start starts as many loops as threads of Go may run, halved: a loop and what it
+// wakes in the kernel keep two cores busy.
+func (ls *loops) start() error {
+	for range (runtime.GOMAXPROCS(0) + 1) / 2 {
+		l, err := newLoop()
+		if err != nil {
+			return err
+		}
+		ls.all = append(ls.all, l)
 	}
-	raw, err := plain.SyscallConn()
+	return nil
+}
+
+// stop returns when all loops have ended.
+func (ls *loops) stop() {
+	for _, l := range ls.all {
+		l.stop()
+	}
+}
+
+// carry hands the session over to a loop. What the client and the server have sent
+// already is in the buffers.
+func (c *conn) carry(fromClient, fromServer *buffer) {
+	ls := &c.server.loops
+	l := ls.all[int(ls.next.Add(1))%len(ls.all)]
+	if err := l.adopt(c, fromClient, fromServer); err != nil {
+		c.log.Error("a session can't go on: there are not enough file descriptors; raise their limit (ulimit -n, LimitNOFILE=)", "error", err)
+		refuse(c.client, wire.Error{Code: "53000", Message: "the proxy has not enough file descriptors", Hint: "The proxy's log says more."})
+		c.hangUp()
+	}
+}
+
+// adopt takes the session's sockets over and carries it until either side ends. If
+// there is an error, the session is still the caller's.
+func (l *loop) adopt(c *conn, fromClient, fromServer *buffer) error {
+	p := &pair{c: c, loop: l}
+	clientSocket, err := p.client.take(c.client)
 	if err != nil {
-		return -1, err
+		return err
 	}
-	fd := -1
+	serverSocket, err := p.server.take(c.up)
+	if err != nil {
+		_ = unix.Close(p.client.fd)
+		return err
+	}
+	p.client.p, p.client.kept = p, *fromClient
+	p.server.p, p.server.kept, p.server.server = p, *fromServer, true
+	c.withCore(func(*session.Session) {
+		// Nobody but the loop touches either side from here on, and begin is the first
+		// to do so.
+		for _, s := range []*side{&p.client, &p.server} {
+			if s.tls != nil {
+				s.tls.Detach()
+			}
+		}
+		c.driver = p
+		l.post(func() { p.guard(p.begin) })
+	})
+	_ = clientSocket.Close()
+	_ = serverSocket.Close()
+	return nil
+}
+
+// take takes a connection's socket over, by a descriptor that the runtime's poller
+// doesn't know. The caller closes what it returns, which is of no use any more.
+func (s *side) take(conn net.Conn) (net.Conn, error) {
+	s.tls, _ = conn.(*secure.Conn)
+	if s.tls != nil {
+		conn = s.tls.Socket()
+	}
+	raw, err := conn.(syscall.Conn).SyscallConn()
+	if err != nil {
+		return nil, err
+	}
 	var dup error
 	if err := raw.Control(func(old uintptr) {
-		fd, dup = unix.FcntlInt(old, unix.F_DUPFD_CLOEXEC, 0)
+		s.fd, dup = unix.FcntlInt(old, unix.F_DUPFD_CLOEXEC, 0)
 	}); err != nil {
-		return -1, err
+		return nil, err
 	}
-	if dup != nil {
-		return -1, os.NewSyscallError("fcntl", dup)
-	}
-	return fd, nil
+	return conn, os.NewSyscallError("fcntl", dup)
 }
 
 // ready handles what happened to a socket.
@@ -201,7 +252,7 @@ func (l *loop) ready(s *side, events uint32) {
 	defer func() {
 		if r := recover(); r != nil {
 			s.p.c.panicked(r)
-			s.p.close()
+			s.p.hangUp()
 		}
 	}()
 	const broken = unix.EPOLLHUP | unix.EPOLLERR
@@ -211,27 +262,96 @@ func (l *loop) ready(s *side, events uint32) {
 	if s.events&unix.EPOLLIN == 0 || events&(unix.EPOLLIN|broken) == 0 {
 		return
 	}
-	into := l.buf
-	if len(s.kept.bytes()) > 0 {
-		s.kept.makeRoom()
-		into = s.kept.b[s.kept.w:]
+	switch read, err := l.read(s); {
+	case err != nil:
+		s.p.gone(s, err)
+	case len(read) == 0 && s.over == nil: // nothing was there, or not a whole record
+	case s.server:
+		s.p.fromServer(read)
+	default:
+		s.p.fromClient(read)
+	}
+}
+
+// read reads what a socket has now, and opens it. What was kept of the side's input
+// is in the same memory, before it.
+func (l *loop) read(s *side) ([]byte, error) {
+	into := l.buf[:loopBuffer]
+	switch {
+	case s.tls != nil:
+		into = l.sealed[:loopBuffer]
+	case len(s.kept.bytes()) > 0:
+		into = s.kept.room(1)
 	}
 	n, err := readNow(s.fd, into)
 	switch {
 	case err == unix.EAGAIN || err == unix.EINTR:
-	case err != nil || n == 0:
-		s.p.gone(s, err)
-	case s.server:
-		s.p.fromServer(into[:n])
-	default:
-		s.p.fromClient(into[:n])
+		return nil, nil
+	case err != nil:
+		return nil, err
+	case n == 0:
+		return nil, io.EOF
+	case s.tls != nil:
+		return l.open(s, into[:n]), nil
 	}
+	return into[:n], nil
+}
+
+// open decrypts what was read from a side.
+func (l *loop) open(s *side, received []byte) []byte {
+	plain, answer, err := s.tls.Open(l.buf[:0], nil, received)
+	l.buf = plain[:cap(plain)]
+	s.over = err
+	if len(answer) > 0 {
+		l.list = append(l.list[:0], answer)
+		l.flush(s)
+		s.choked = len(s.unsent) > 0
+	}
+	if len(s.kept.bytes()) > 0 && len(plain) > 0 {
+		room := s.kept.room(len(plain))
+		return room[:copy(room, plain)]
+	}
+	return plain
 }
 
 // send sends what is in the loop's Out to a side, and keeps what it doesn't
 // take.
 func (l *loop) send(to *side) {
 	l.list = l.out.Buffers(l.list[:0])
+	if len(l.list) > 0 && to.tls != nil {
+		if err := l.seal(to); err != nil {
+			to.p.lost(to)
+			return
+		}
+	}
+	l.flush(to)
+}
+
+// seal encrypts what is in the list. Joined, since each buffer would become a record
+// of its own.
+func (l *loop) seal(to *side) error {
+	said := l.list[0]
+	if len(l.list) > 1 {
+		l.joined = l.joined[:0]
+		for _, b := range l.list {
+			l.joined = append(l.joined, b...)
+		}
+		said = l.joined
+	}
+	sealed, err := to.tls.Seal(l.sealed[:0], said)
+	l.list = append(l.list[:0], sealed)
+	l.sealed = sealed[:cap(sealed)]
+	if len(sealed) > keepSealed {
+		l.sealed, l.joined = make([]byte, loopBuffer), nil
+	}
+	return err
+}
+
+// keepSealed is the most memory that a loop keeps for what is encrypted.
+const keepSealed = 4 * loopBuffer
+
+// flush sends what is in the list to a side, and keeps what it doesn't take.
+func (l *loop) flush(to *side) {
 	if len(l.list) == 0 {
 		return
 	}

@@ -1,10 +1,15 @@
+//go:build !portable
+
 package proxy
 
 import (
+	"io"
 	"os"
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/wirefence/wirefence/proxy/internal/secure"
 )
 
 // side is one socket of a session in a loop. All is used by the loop alone.
@@ -12,11 +17,14 @@ type side struct {
 	p      *pair
 	fd     int
 	server bool
-	kept   buffer // input of which a message was not complete, or that is held
-	unsent []byte // output that the socket didn't take
-	events uint32 // what the loop waits for
-	eof    bool   // nothing more is read
-	half   bool   // nothing more is sent, once unsent is
+	tls    *secure.Conn // nil: the side is not encrypted
+	kept   buffer       // input of which a message was not complete, or that is held
+	unsent []byte       // output that the socket didn't take
+	events uint32       // what the loop waits for
+	eof    bool         // nothing more is read
+	half   bool         // nothing more is sent, once unsent is
+	over   error        // nothing more comes, says TLS: io.EOF, or what is wrong
+	choked bool         // the peer has to take TLS's answers before more is read
 }
 
 // pair is a session in a loop.
@@ -33,7 +41,7 @@ func (p *pair) guard(f func()) {
 	defer func() {
 		if r := recover(); r != nil {
 			p.c.panicked(r)
-			p.close()
+			p.hangUp()
 		}
 	}()
 	f()
@@ -41,14 +49,26 @@ func (p *pair) guard(f func()) {
 
 // begin runs in the loop.
 func (p *pair) begin() {
-	p.c.drive(
-		func() { p.loop.post(func() { p.guard(func() { p.fromServer(nil) }) }) },
-		func() { p.loop.post(func() { p.guard(func() { p.fromClient(nil) }) }) })
 	p.loop.sides[int32(p.client.fd)] = &p.client
 	p.loop.sides[int32(p.server.fd)] = &p.server
-	p.fromServer(nil)
-	p.fromClient(nil)
+	p.fromServer(p.ahead(&p.server))
+	p.fromClient(p.ahead(&p.client))
 }
+
+// ahead returns what TLS has read before the loop took the side over.
+func (p *pair) ahead(s *side) []byte {
+	if s.tls == nil || p.over {
+		return nil
+	}
+	return p.loop.open(s, nil)
+}
+
+func (p *pair) nudge()  { p.post(func() { p.fromServer(nil) }) }
+func (p *pair) send()   { p.post(func() { p.fromClient(nil) }) }
+func (p *pair) hasten() {} // the loop waits for no side
+func (p *pair) close()  { p.post(p.hangUp) }
+
+func (p *pair) post(f func()) { p.loop.post(func() { p.guard(f) }) }
 
 // input returns all that the side has sent and that was not used: what was
 // kept, with what was read behind it.
@@ -94,7 +114,11 @@ func (p *pair) fromClient(read []byte) {
 		p.clientEnded()
 		return
 	}
-	p.watch(&p.client, !held && !p.client.eof && len(p.server.unsent) == 0)
+	reading := !held && !p.client.eof && !p.client.choked && len(p.server.unsent) == 0
+	p.watch(&p.client, reading)
+	if reading && p.client.over != nil {
+		p.gone(&p.client, p.client.over)
+	}
 }
 
 // fromServer takes what the server sent to the client.
@@ -110,34 +134,70 @@ func (p *pair) fromServer(read []byte) {
 		p.end()
 		return
 	}
-	p.watch(&p.server, len(p.client.unsent) == 0)
+	reading := !p.server.choked && len(p.client.unsent) == 0
+	p.watch(&p.server, reading)
 	if wake {
 		p.fromClient(nil)
+	}
+	if reading && p.server.over != nil {
+		p.gone(&p.server, p.server.over)
 	}
 }
 
 // resume sends on to a side that takes bytes again.
 func (p *pair) resume(s *side) {
-	n, err := writeNow(s.fd, s.unsent)
-	if err != nil && err != unix.EAGAIN && err != unix.EINTR {
-		p.lost(s)
+	if !p.push(s) {
 		return
 	}
-	if s.unsent = s.unsent[max(n, 0):]; len(s.unsent) > 0 {
-		return
+	choked := s.choked
+	s.choked = false
+	switch {
+	case p.over:
+		p.hangUp()
+	case s.server:
+		p.fromClient(nil) // what was held back meanwhile
+		if choked {
+			p.fromServer(nil)
+		}
+	default:
+		p.fromServer(nil)
+		if choked {
+			p.fromClient(nil)
+		}
+	}
+}
+
+// push sends what was kept for a side, and reports whether all is sent.
+func (p *pair) push(s *side) bool {
+	if len(s.unsent) > 0 {
+		n, err := writeNow(s.fd, s.unsent)
+		if err != nil && err != unix.EAGAIN && err != unix.EINTR {
+			p.lost(s)
+			return false
+		}
+		s.unsent = s.unsent[max(n, 0):]
+	}
+	if len(s.unsent) > 0 {
+		p.watchWrite(s, true)
+		return false
 	}
 	s.unsent = nil
 	p.watchWrite(s, false)
-	switch {
-	case s.server:
-		if s.half {
-			_ = unix.Shutdown(s.fd, unix.SHUT_WR)
-		}
-		p.fromClient(nil) // what was held back meanwhile
-	case p.over:
-		p.close()
-	default:
-		p.fromServer(nil)
+	if s.half {
+		_ = unix.Shutdown(s.fd, unix.SHUT_WR)
+	}
+	return true
+}
+
+// conclude keeps the last that a side is sent, and that it is the last.
+func (s *side) conclude(words []byte) {
+	if s.tls == nil {
+		s.unsent = append(s.unsent, words...)
+		return
+	}
+	// What can't be sealed can't be sent: TLS has failed, of which the peer was told.
+	if sealed, err := s.tls.Seal(s.unsent, words); err == nil {
+		s.unsent, _ = s.tls.SealClose(sealed)
 	}
 }
 
@@ -146,7 +206,7 @@ func (p *pair) resume(s *side) {
 func (p *pair) lost(s *side) {
 	s.unsent = nil
 	if !s.server {
-		p.close()
+		p.hangUp()
 		return
 	}
 	p.client.eof = true
@@ -154,13 +214,13 @@ func (p *pair) lost(s *side) {
 	p.watch(&p.client, false)
 }
 
-// gone handles the end of what a side sends: a clean one, or an error.
+// gone handles the end of what a side sends: io.EOF, or an error.
 func (p *pair) gone(s *side, err error) {
 	switch {
 	case s.server:
 		p.end()
-	case err != nil || p.over:
-		p.close()
+	case err != io.EOF || p.over:
+		p.hangUp()
 	default:
 		p.clientEnded()
 	}
@@ -174,9 +234,8 @@ func (p *pair) clientEnded() {
 	p.client.eof = true
 	p.watch(&p.client, false)
 	p.server.half = true
-	if len(p.server.unsent) == 0 {
-		_ = unix.Shutdown(p.server.fd, unix.SHUT_WR)
-	}
+	p.server.conclude(nil)
+	p.push(&p.server)
 }
 
 // end ends the session: the client gets what was on its way to it and the
@@ -186,17 +245,13 @@ func (p *pair) end() {
 		return
 	}
 	p.over = true
-	p.client.unsent = p.c.lastWords(p.client.unsent)
+	p.client.conclude(p.c.lastWords(nil))
 	p.watch(&p.server, false)
 	p.watch(&p.client, false)
-	if n, _ := writeNow(p.client.fd, p.client.unsent); n > 0 {
-		p.client.unsent = p.client.unsent[n:]
-	}
-	if len(p.client.unsent) == 0 {
-		p.close()
+	if p.push(&p.client) {
+		p.hangUp()
 		return
 	}
-	p.watchWrite(&p.client, true)
 	p.lingers = time.Now().Add(lingerTime)
 	p.loop.lingering = append(p.loop.lingering, p)
 }
@@ -204,15 +259,19 @@ func (p *pair) end() {
 // lingerTime is how long a client has to take the last bytes of its session.
 const lingerTime = 10 * time.Second
 
-// close closes both sockets. It may be called twice.
-func (p *pair) close() {
+// hangUp closes both sockets. It may be called twice.
+func (p *pair) hangUp() {
 	if p.client.fd < 0 {
 		return
 	}
 	for _, s := range []*side{&p.client, &p.server} {
 		delete(p.loop.sides, int32(s.fd))
+		if len(s.unsent) == 0 { // in the middle of a record nothing can be said
+			s.conclude(nil)
+			_, _ = writeNow(s.fd, s.unsent)
+		}
 		_ = unix.Close(s.fd)
-		s.fd, s.events, s.kept, s.unsent = -1, 0, buffer{}, nil
+		s.fd, s.events, s.kept, s.unsent, s.tls = -1, 0, buffer{}, nil, nil
 	}
 	p.over = true
 	p.c.finish()
@@ -251,6 +310,6 @@ func (p *pair) setEvents(s *side, events uint32) {
 	s.events = events
 	if err := unix.EpollCtl(p.loop.epoll, op, s.fd, &unix.EpollEvent{Events: events, Fd: int32(s.fd)}); err != nil {
 		p.c.log.Error("a socket can't be watched", "error", os.NewSyscallError("epoll_ctl", err))
-		p.close()
+		p.hangUp()
 	}
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/wirefence/wirefence/internal/watched"
 	"github.com/wirefence/wirefence/proxy/internal/scram"
+	"github.com/wirefence/wirefence/proxy/internal/secure"
 	"github.com/wirefence/wirefence/proxy/internal/upstream"
 	"github.com/wirefence/wirefence/proxy/internal/users"
 )
@@ -126,13 +127,14 @@ func (c *clientTLS) reload() error {
 	return errors.Join(c.pair.Reload(), c.roots.Reload())
 }
 
-// handshake makes a connection a secure one. Direct TLS, that no SSLRequest came
-// before, must name the protocol (documentation, "SSL Session Encryption").
-func (c *clientTLS) handshake(raw net.Conn, direct bool) (*client, error) {
+// handshake makes a connection a secure one, of which something was read already.
+// Direct TLS, that no SSLRequest came before, must name the protocol (documentation,
+// "SSL Session Encryption").
+func (c *clientTLS) handshake(raw net.Conn, read []byte, direct bool) (*client, error) {
 	pair := c.pair.Get()
 	cfg := &tls.Config{
 		Certificates: []tls.Certificate{*pair}, MinVersion: tls.VersionTLS12,
-		NextProtos: []string{upstream.ALPN}, SessionTicketsDisabled: true,
+		NextProtos: []string{upstream.ALPN}, SessionTicketsDisabled: true, DynamicRecordSizingDisabled: true,
 	}
 	if c.MinVersion == "1.3" {
 		cfg.MinVersion = tls.VersionTLS13
@@ -144,7 +146,7 @@ func (c *clientTLS) handshake(raw net.Conn, direct bool) (*client, error) {
 			cfg.ClientAuth = tls.VerifyClientCertIfGiven
 		}
 	}
-	conn := tls.Server(raw, cfg)
+	conn := secure.Server(raw, read, cfg)
 	if err := conn.Handshake(); err != nil {
 		return nil, fmt.Errorf("TLS handshake: %w", err)
 	}
@@ -152,11 +154,11 @@ func (c *clientTLS) handshake(raw net.Conn, direct bool) (*client, error) {
 	if direct && state.NegotiatedProtocol != upstream.ALPN {
 		return nil, errors.New("TLS handshake: direct TLS without the protocol postgresql in ALPN")
 	}
-	secure := &client{Conn: conn, encrypted: true, binding: scram.EndPoint(pair.Leaf)}
+	encrypted := &client{Conn: conn, encrypted: true, binding: scram.EndPoint(pair.Leaf)}
 	if len(state.PeerCertificates) > 0 {
-		secure.name = state.PeerCertificates[0].Subject.CommonName
+		encrypted.name = state.PeerCertificates[0].Subject.CommonName
 	}
-	return secure, nil
+	return encrypted, nil
 }
 
 // client is a connection from a client.
@@ -165,21 +167,6 @@ type client struct {
 	encrypted bool
 	binding   []byte // the proxy's tls-server-end-point; nil without TLS
 	name      string // the common name of the client's certificate, if it showed one
-}
-
-// replay is a connection of which something was read already.
-type replay struct {
-	net.Conn
-	read []byte
-}
-
-func (r *replay) Read(b []byte) (int, error) {
-	if len(r.read) == 0 {
-		return r.Conn.Read(b)
-	}
-	n := copy(b, r.read)
-	r.read = r.read[n:]
-	return n, nil
 }
 
 // newDirectory returns nil where the proxy doesn't authenticate clients.

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"net"
-	"runtime"
 	"runtime/debug"
 	"sync"
 	"sync/atomic"
@@ -39,8 +38,7 @@ type Server struct {
 	accepting sync.WaitGroup
 	handlers  sync.WaitGroup
 
-	loops []*loop
-	next  atomic.Uint32 // whose turn it is among the loops
+	loops loops
 
 	abort     chan struct{} // closed by Abort
 	abortOnce sync.Once
@@ -109,12 +107,8 @@ func (s *Server) Serve() error {
 		return nil
 	}
 	defer close(s.over)
-	defer func() {
-		for _, l := range s.loops {
-			l.stop()
-		}
-	}()
-	if err := s.startLoops(); err != nil {
+	defer s.loops.stop()
+	if err := s.loops.start(); err != nil {
 		return err
 	}
 	defer s.startSweeping()()
@@ -182,29 +176,6 @@ func (s *Server) take(client net.Conn) {
 	go s.handle(client, p)
 }
 
-// startLoops starts as many loops as threads of Go may run, where the system
-// has them.
-func (s *Server) startLoops() error {
-	for range (runtime.GOMAXPROCS(0) + 1) / 2 {
-		l, err := newLoop()
-		if err != nil {
-			return err
-		}
-		if l != nil {
-			s.loops = append(s.loops, l)
-		}
-	}
-	return nil
-}
-
-// nextLoop returns the loop that carries the next session, or nil.
-func (s *Server) nextLoop() *loop {
-	if len(s.loops) == 0 {
-		return nil
-	}
-	return s.loops[int(s.next.Add(1))%len(s.loops)]
-}
-
 // handle takes a connection over: it becomes a session, which is forgotten when
 // it ends, or it is closed.
 func (s *Server) handle(raw net.Conn, p *pending) {
@@ -219,7 +190,7 @@ func (s *Server) handle(raw net.Conn, p *pending) {
 	defer func() {
 		if r := recover(); r != nil {
 			c.panicked(r)
-			c.finish()
+			c.hangUp()
 		}
 	}()
 	c.run(began, a, in)
@@ -303,8 +274,9 @@ func (s *Server) connect(ctx context.Context, client *client, p *pending, startu
 	}
 	c = &conn{
 		server: s, client: client.Conn, up: a.link.Conn, route: a.link.Route, pending: p, log: log,
-		wake: make(chan struct{}, 1), ended: make(chan struct{}),
+		ended: make(chan struct{}),
 	}
+	c.driver = entering{c}
 	if s.options.Refusals != nil {
 		c.origin = originOf(startup, client)
 	}

@@ -72,7 +72,7 @@ func (s *Server) answerEncryption(c *client, in *buffer, kind wire.StartupKind) 
 func (s *Server) secure(raw net.Conn, in *buffer, direct bool) (*client, error) {
 	read := append([]byte(nil), in.bytes()...)
 	in.used(len(read))
-	return s.tls.handshake(&replay{raw, read}, direct)
+	return s.tls.handshake(raw, read, direct)
 }
 
 // admit refuses sessions that the proxy's settings don't allow.

@@ -2,7 +2,6 @@ package upstream
 
 import (
 	"context"
-	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
@@ -10,6 +9,7 @@ import (
 	"time"
 
 	"github.com/wirefence/wirefence/proxy/internal/scram"
+	"github.com/wirefence/wirefence/proxy/internal/secure"
 )
 
 // Route is one way to a server.
@@ -130,15 +130,15 @@ func (u *Upstream) encrypt(ctx context.Context, conn net.Conn, r Route) (*Link, 
 			return nil, fmt.Errorf("the answer to the request for TLS is %q, neither S nor N", answer[0])
 		}
 	}
-	secure := tls.Client(conn, u.encryption.config(r.Host))
-	if err := secure.HandshakeContext(ctx); err != nil {
+	encrypted := secure.Client(conn, u.encryption.config(r.Host))
+	if err := encrypted.HandshakeContext(ctx); err != nil {
 		return nil, fmt.Errorf("TLS: %w", err)
 	}
-	state := secure.ConnectionState()
+	state := encrypted.ConnectionState()
 	if u.encryption.direct && state.NegotiatedProtocol != ALPN {
 		return nil, errors.New("TLS: the server did not agree on the protocol postgresql: sslnegotiation=direct needs PostgreSQL 17")
 	}
-	return &Link{Conn: secure, Route: r, Binding: scram.EndPoint(state.PeerCertificates[0])}, nil
+	return &Link{Conn: encrypted, Route: r, Binding: scram.EndPoint(state.PeerCertificates[0])}, nil
 }
 
 // Cancel passes a whole CancelRequest to a server, and returns when the server
