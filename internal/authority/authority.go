@@ -10,6 +10,7 @@ import (
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"encoding/pem"
+	"errors"
 	"math/big"
 	"net"
 	"os"
@@ -32,10 +33,19 @@ type Authority struct {
 // New makes an authority whose files are removed with the test.
 func New(t testing.TB) *Authority {
 	t.Helper()
-	a := &Authority{dir: t.TempDir()}
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	a, err := In(t.TempDir())
 	if err != nil {
 		t.Fatal(err)
+	}
+	return a
+}
+
+// In makes an authority whose files are in a folder.
+func In(dir string) (*Authority, error) {
+	a := &Authority{dir: dir}
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return nil, err
 	}
 	a.key = key
 	template := a.template("an authority")
@@ -43,14 +53,13 @@ func New(t testing.TB) *Authority {
 	template.KeyUsage = x509.KeyUsageCertSign | x509.KeyUsageDigitalSignature
 	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
 	if err != nil {
-		t.Fatal(err)
+		return nil, err
 	}
 	if a.cert, err = x509.ParseCertificate(der); err != nil {
-		t.Fatal(err)
+		return nil, err
 	}
 	a.CAFile = filepath.Join(a.dir, "ca.crt")
-	a.write(t, a.CAFile, "CERTIFICATE", der)
-	return a
+	return a, write(a.CAFile, "CERTIFICATE", der)
 }
 
 func (a *Authority) template(name string) *x509.Certificate {
@@ -67,9 +76,18 @@ type Pair struct{ CertFile, KeyFile string }
 // that it is for, besides addresses. Each gets files of its own.
 func (a *Authority) Issue(t testing.TB, name string, addresses ...string) Pair {
 	t.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	p, err := a.Pair(name, addresses...)
 	if err != nil {
 		t.Fatal(err)
+	}
+	return p
+}
+
+// Pair is Issue for code that has no test.
+func (a *Authority) Pair(name string, addresses ...string) (p Pair, err error) {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return p, err
 	}
 	template := a.template(name)
 	template.DNSNames = []string{name}
@@ -80,25 +98,19 @@ func (a *Authority) Issue(t testing.TB, name string, addresses ...string) Pair {
 	template.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth}
 	der, err := x509.CreateCertificate(rand.Reader, template, a.cert, key.Public(), a.key)
 	if err != nil {
-		t.Fatal(err)
+		return p, err
 	}
 	private, err := x509.MarshalPKCS8PrivateKey(key)
 	if err != nil {
-		t.Fatal(err)
+		return p, err
 	}
 	stem := filepath.Join(a.dir, template.SerialNumber.String())
-	p := Pair{stem + ".crt", stem + ".key"}
-	a.write(t, p.CertFile, "CERTIFICATE", der)
-	a.write(t, p.KeyFile, "PRIVATE KEY", private)
-	return p
+	p = Pair{stem + ".crt", stem + ".key"}
+	return p, errors.Join(write(p.CertFile, "CERTIFICATE", der), write(p.KeyFile, "PRIVATE KEY", private))
 }
 
-func (a *Authority) write(t testing.TB, file, kind string, der []byte) {
-	t.Helper()
-	text := pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der})
-	if err := os.WriteFile(file, text, 0o600); err != nil {
-		t.Fatal(err)
-	}
+func write(file, kind string, der []byte) error {
+	return os.WriteFile(file, pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der}), 0o600)
 }
 
 // Pool holds the authority's certificate.

@@ -2,6 +2,7 @@ package stack
 
 import (
 	"context"
+	"crypto/tls"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -232,6 +233,14 @@ func (c *Client) Send(messages ...pgproto3.FrontendMessage) {
 		}
 	}
 	c.Write(all)
+}
+
+// Socket is the connection below TLS, if there is any.
+func (c *Client) Socket() net.Conn {
+	if encrypted, ok := c.Conn.(*tls.Conn); ok {
+		return encrypted.NetConn()
+	}
+	return c.Conn
 }
 
 // CloseWrite ends what the client sends, and reads on.

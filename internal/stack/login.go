@@ -3,6 +3,7 @@ package stack
 import (
 	"crypto/tls"
 	"encoding/binary"
+	"fmt"
 	"io"
 	"net"
 	"slices"
@@ -12,14 +13,28 @@ import (
 	"github.com/jackc/pgx/v5/pgproto3"
 )
 
-// Dial connects to host:port or to the path of a socket, and sends nothing.
+// Dial connects to host:port or to the path of a socket, and sends nothing, but for TLS
+// where connections are encrypted.
 func Dial(t TB, addr string) *Client {
 	t.Helper()
-	conn, err := dial(addr)
+	conn, err := connect(addr)
 	if err != nil {
 		t.Fatal(err)
 	}
 	return NewClient(t, conn)
+}
+
+// connect connects, by TLS where connections are encrypted.
+func connect(addr string) (net.Conn, error) {
+	conn, err := dial(addr)
+	if err != nil || !secures(addr) {
+		return conn, err
+	}
+	c, err := issue()
+	if err != nil {
+		return nil, err
+	}
+	return shake(conn, c.config)
 }
 
 // DialTLS connects, asks for TLS and shakes hands.
@@ -29,22 +44,31 @@ func DialTLS(t TB, addr string, cfg *tls.Config) *Client {
 	if err != nil {
 		t.Fatal(err)
 	}
+	encrypted, err := shake(conn, cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return NewClient(t, encrypted)
+}
+
+// shake asks for TLS and shakes hands.
+func shake(conn net.Conn, cfg *tls.Config) (*tls.Conn, error) {
 	_ = conn.SetDeadline(time.Now().Add(Patience))
 	var answer [1]byte
 	request, _ := (&pgproto3.SSLRequest{}).Encode(nil)
-	_, err = conn.Write(request)
+	_, err := conn.Write(request)
 	if err == nil {
 		_, err = io.ReadFull(conn, answer[:])
 	}
 	if err != nil || answer[0] != 'S' {
-		t.Fatalf("%s answers an SSLRequest by %q, %v", addr, answer, err)
+		return nil, fmt.Errorf("%s answers an SSLRequest by %q, %w", conn.RemoteAddr(), answer, err)
 	}
-	secure := tls.Client(conn, cfg)
-	if err := secure.Handshake(); err != nil {
-		t.Fatalf("%s: %v", addr, err)
+	encrypted := tls.Client(conn, cfg)
+	if err := encrypted.Handshake(); err != nil {
+		return nil, fmt.Errorf("%s: %w", conn.RemoteAddr(), err)
 	}
 	_ = conn.SetDeadline(time.Time{})
-	return NewClient(t, secure)
+	return encrypted, nil
 }
 
 func dial(addr string) (net.Conn, error) {
@@ -77,7 +101,7 @@ func Login(t TB, addr, database string, params ...string) *Client {
 // TryLogin is Login that returns its error.
 func TryLogin(t TB, addr, database string, params ...string) (*Client, error) {
 	t.Helper()
-	conn, err := dial(addr)
+	conn, err := connect(addr)
 	if err != nil {
 		return nil, err
 	}

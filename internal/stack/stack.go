@@ -17,12 +17,19 @@ import (
 // the test.
 func Postgres(t TB, major int) *servers.Postgres {
 	t.Helper()
-	pg, err := servers.StartPostgres(t.Context(), servers.PostgresConfig{Major: major})
+	pg, err := start(t.Context(), servers.PostgresConfig{Major: major})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(pg.Close)
 	return pg
+}
+
+func start(ctx context.Context, cfg servers.PostgresConfig) (*servers.Postgres, error) {
+	if err := secureServer(&cfg); err != nil {
+		return nil, err
+	}
+	return servers.StartPostgres(ctx, cfg)
 }
 
 // Proxy starts a proxy before a server, ended with the test, and returns its
@@ -43,12 +50,27 @@ func Serve(t TB, o proxy.Options) *Running {
 	if err != nil {
 		t.Fatal(err)
 	}
+	r.endWith(t)
+	return r
+}
+
+// PlainProxy is Proxy for clients without TLS, also where connections are encrypted.
+func PlainProxy(t TB, pg *servers.Postgres) string {
+	t.Helper()
+	r, err := serve(proxy.Options{Listen: []string{"127.0.0.1:0"}, Upstream: "postgres://" + pg.Addr() + "/"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.endWith(t)
+	return r.Addr
+}
+
+func (r *Running) endWith(t TB) {
 	t.Cleanup(func() {
 		if err := r.Stop(); err != nil {
 			t.Error(err)
 		}
 	})
-	return r
 }
 
 // Running is a proxy that serves.
@@ -66,6 +88,18 @@ func Start(o proxy.Options) (*Running, error) {
 	if o.Listen == nil {
 		o.Listen = []string{"127.0.0.1:0"}
 	}
+	secured, err := secureProxy(&o)
+	if err != nil {
+		return nil, err
+	}
+	r, err := serve(o)
+	if err == nil && secured && r.Addrs()[0].Network() == "tcp" {
+		proxies.Store(r.Addr, true)
+	}
+	return r, err
+}
+
+func serve(o proxy.Options) (*Running, error) {
 	s, err := proxy.New(o)
 	if err != nil {
 		return nil, err
@@ -101,7 +135,11 @@ func (r *Running) Stop() error {
 
 // URL is the superuser's connection string to a database at an address.
 func URL(addr, database string) string {
-	return fmt.Sprintf("postgres://postgres@%s/%s?sslmode=disable", addr, database)
+	mode := "disable"
+	if secures(addr) {
+		mode = "require"
+	}
+	return fmt.Sprintf("postgres://postgres@%s/%s?sslmode=%s", addr, database, mode)
 }
 
 // Port is the port of an address.

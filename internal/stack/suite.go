@@ -3,6 +3,7 @@ package stack
 import (
 	"context"
 	"fmt"
+	"os"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -59,6 +60,9 @@ func (s *Suite) close() {
 		})
 	}
 	all.Wait()
+	if issuedIn != "" {
+		_ = os.RemoveAll(issuedIn)
+	}
 }
 
 // cluster returns the place of a version, locked.
@@ -92,7 +96,7 @@ func (s *Suite) Start(major int) (pg *servers.Postgres, err error) {
 	c := s.cluster(major)
 	defer c.mu.Unlock()
 	if c.pg == nil {
-		c.pg, err = servers.StartPostgres(context.Background(), servers.PostgresConfig{Major: major, Settings: s.Settings})
+		c.pg, err = start(context.Background(), servers.PostgresConfig{Major: major, Settings: s.Settings})
 	}
 	return c.pg, err
 }

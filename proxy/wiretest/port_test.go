@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/wirefence/wirefence/internal/stack"
-	"github.com/wirefence/wirefence/proxy"
 )
 
 // converse writes bytes, closes its half if asked, and returns all that comes.
@@ -37,7 +36,7 @@ func converse(t *testing.T, addr, text string, half bool) string {
 func TestGarbageOnThePort(t *testing.T) {
 	t.Parallel()
 	pl := at(t, 15)
-	addr := stackProxy(t, pl, proxy.Options{})
+	addr := stack.PlainProxy(t, pl.Postgres)
 	other := login(t, pl, addr)
 	for _, c := range []struct {
 		name, text string
@@ -80,7 +79,7 @@ func TestGarbageOnThePort(t *testing.T) {
 func TestEncryptionIsDeclined(t *testing.T) {
 	t.Parallel()
 	pl := at(t, 15)
-	addr := stackProxy(t, pl, proxy.Options{})
+	addr := stack.PlainProxy(t, pl.Postgres)
 	conn, err := net.Dial("tcp", addr)
 	if err != nil {
 		t.Fatal(err)
@@ -110,7 +109,7 @@ func TestEncryptionIsDeclined(t *testing.T) {
 func TestImpossibleLength(t *testing.T) {
 	t.Parallel()
 	pl := at(t, 15)
-	addr := stackProxy(t, pl, proxy.Options{})
+	addr := stack.PlainProxy(t, pl.Postgres)
 	other := login(t, pl, addr)
 	for _, text := range []string{"Q\x00\x00\x00\x03", "Q\xff\xff\xff\xff", "S\x00\x00\x00\x00", "d\x7f\xff\xff\xff"} {
 		p := login(t, pl, addr)

@@ -1,6 +1,7 @@
 package wiretest
 
 import (
+	"crypto/tls"
 	"net"
 	"os"
 	"path/filepath"
@@ -14,6 +15,32 @@ import (
 func stackProxy(t testing.TB, pl *place, o proxy.Options) string {
 	t.Helper()
 	return stack.Proxy(t, pl.Postgres, o)
+}
+
+// cutProxy starts a proxy before the server and returns its address, at which bytes that
+// are sent one by one are read one by one: a Unix socket. There is no TLS on one, so where
+// connections are encrypted it is a port, at which each byte has a record of its own.
+func cutProxy(t testing.TB, pl *place, o proxy.Options) string {
+	t.Helper()
+	if stack.Secured() {
+		return stackProxy(t, pl, o)
+	}
+	socket := unixSocket(t)
+	o.Listen = []string{"unix:" + socket}
+	stackProxy(t, pl, o)
+	return socket
+}
+
+// Whether connections are encrypted is the run's choice, and holds on both sides.
+func TestConnectionsAreEncryptedOrNot(t *testing.T) {
+	t.Parallel()
+	pl := at(t, majors[0])
+	p := login(t, pl, stackProxy(t, pl, proxy.Options{}))
+	_, client := p.Conn.(*tls.Conn)
+	server := p.Value("SELECT ssl FROM pg_stat_ssl WHERE pid = pg_backend_pid()") == "t"
+	if client != stack.Secured() || server != stack.Secured() {
+		t.Errorf("the client's side is encrypted: %t, the server's: %t; want %t", client, server, stack.Secured())
+	}
 }
 
 // unixSocket returns the path for a socket of a test's own. A test's own folder

@@ -166,8 +166,8 @@ const (
 	whenAnswered leave = "when all is answered"
 	terminating  leave = "with a Terminate behind the last message"
 	overlong     leave = "with a Terminate that has a body"
-	halfClosing  leave = "with a half-closed socket behind the last message"
-	cuttingShort leave = "with a half-closed socket in a message"
+	halfClosing  leave = "with a half-closed front behind the last message"
+	cuttingShort leave = "with a half-closed front in a message"
 )
 
 // A way is how the sequences of a test are fenced, and what of the texts they hold.
@@ -212,8 +212,7 @@ func TestRandomSequencesAgree(t *testing.T) {
 			t.Run(fmt.Sprint(major, " ", by.name), func(t *testing.T) {
 				t.Parallel()
 				pl := at(t, major)
-				socket := unixSocket(t)
-				stackProxy(t, pl, proxy.Options{Listen: []string{"unix:" + socket}, Hold: by.hold()})
+				front := cutProxy(t, pl, proxy.Options{Hold: by.hold()})
 				rapid.Check(t, func(t *rapid.T) {
 					messages := synchronised(sequence(t, by))
 					how := rapid.SampledFrom([]leave{whenAnswered, whenAnswered, whenAnswered, terminating, overlong, halfClosing, cuttingShort}).Draw(t, "leaving")
@@ -224,7 +223,7 @@ func TestRandomSequencesAgree(t *testing.T) {
 					direct := by.carrier
 					direct.text = func(sql string) string { return strings.Replace(sql, stale, failing, 1) }
 					want := play(t, pl, pl.Addr(), whole, how, messages, direct)
-					got := play(t, pl, socket, cut, how, messages, by.carrier)
+					got := play(t, pl, front, cut, how, messages, by.carrier)
 					if d := part(want.lines, got.lines); d != "" && !agree(want, got) {
 						t.Fatalf("leaving %s: %s\nsent %s", how, d, describeAll(messages))
 					}
@@ -241,7 +240,7 @@ type answers struct {
 }
 
 // agree reports whether two sessions that the server has ended say the same as
-// far as they go. It closes its socket with bytes of the client's unread, which
+// far as they go. It closes its front with bytes of the client's unread, which
 // resets the connection: then the kernel may lose its last words on their way,
 // direct or not.
 func agree(want, got answers) bool {
@@ -335,15 +334,13 @@ func TestRandomSequencesWithAStaleToken(t *testing.T) {
 			t.Run(fmt.Sprint(c.name, " ", major), func(t *testing.T) {
 				t.Parallel()
 				pl := at(t, major)
-				socket := unixSocket(t)
-				c.o.Listen = []string{"unix:" + socket}
-				stackProxy(t, pl, c.o)
+				front := cutProxy(t, pl, c.o)
 				relations := "SELECT count(*)::text FROM pg_class WHERE relnamespace = 'public'::regnamespace"
 				before := stack.Value[string](t, pl.DB, relations)
 				rapid.Check(t, func(t *rapid.T) {
 					messages := sequence(t, way{unfenced, func(string) bool { return true }})
 					cut := random(rapid.Uint64().Draw(t, "cut"))
-					p := dial(t, pl, socket)
+					p := dial(t, pl, front)
 					defer p.Conn.Close()
 					p.Write(stack.Startup(v30, pl.Name, c.startup...))
 					p.Ready(1)

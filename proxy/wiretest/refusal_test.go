@@ -78,11 +78,9 @@ func TestRefusals(t *testing.T) {
 			t.Parallel()
 			for _, major := range majors {
 				pl := at(t, major)
-				socket := unixSocket(t)
-				c.o.Listen = []string{"unix:" + socket}
-				stackProxy(t, pl, c.o)
+				front := cutProxy(t, pl, c.o)
 				for _, how := range cuts {
-					p := login(t, pl, socket, "options", c.options)
+					p := login(t, pl, front, "options", c.options)
 					p.Cut = how.cut()
 					for _, turn := range c.turns {
 						from := p.Taken()

@@ -34,7 +34,7 @@ func TestAClientThatVanishesIsNoticed(t *testing.T) {
 			pid, _ := p.Key()
 			theirs := "SELECT count(*)::text FROM pg_stat_activity WHERE pid = $1"
 			pl.Becomes(t, "1", theirs+" AND query LIKE 'INSERT%' AND state = $2", pid, c.until)
-			vanish(t, p.Conn.(*net.TCPConn))
+			vanish(t, p.Socket().(*net.TCPConn))
 			pl.Becomes(t, "0", theirs, pid)
 			if p.Ended() {
 				t.Error("the client hears of the end")
