@@ -134,7 +134,7 @@ func (c *clientTLS) handshake(raw net.Conn, read []byte, direct bool) (*client, 
 	pair := c.pair.Get()
 	cfg := &tls.Config{
 		Certificates: []tls.Certificate{*pair}, MinVersion: tls.VersionTLS12,
-		NextProtos: []string{upstream.ALPN}, SessionTicketsDisabled: true, DynamicRecordSizingDisabled: true,
+		NextProtos: []string{upstream.ALPN}, SessionTicketsDisabled: true,
 	}
 	if c.MinVersion == "1.3" {
 		cfg.MinVersion = tls.VersionTLS13

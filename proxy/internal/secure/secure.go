@@ -22,16 +22,24 @@ type Conn struct {
 }
 
 // Server is a client's connection on which TLS is to begin, of which some bytes were
-// read already.
+// read already. The configuration is the connection's from then on.
 func Server(raw net.Conn, read []byte, config *tls.Config) *Conn {
 	t := &transport{Conn: raw, in: read}
-	return &Conn{tls.Server(t, config), t}
+	return &Conn{tls.Server(t, fullRecords(config)), t}
 }
 
-// Client is a connection to a server at which TLS is to begin.
+// Client is a connection to a server at which TLS is to begin. The configuration is the
+// connection's from then on.
 func Client(raw net.Conn, config *tls.Config) *Conn {
 	t := &transport{Conn: raw}
-	return &Conn{tls.Client(t, config), t}
+	return &Conn{tls.Client(t, fullRecords(config)), t}
+}
+
+// fullRecords has records hold as much as they can. Small ones at first are for browsers,
+// that have use for a part of what they wait for.
+func fullRecords(config *tls.Config) *tls.Config {
+	config.DynamicRecordSizingDisabled = true
+	return config
 }
 
 // Socket is the connection below.

@@ -111,7 +111,6 @@ func (e *encryption) reload() error {
 func (e *encryption) config(h *Host) *tls.Config {
 	c := &tls.Config{
 		MinVersion: tls.VersionTLS12, ServerName: h.Name, NextProtos: []string{ALPN},
-		DynamicRecordSizingDisabled: true, // no browser waits for the first bytes of a record
 		// What libpq's modes ask for is verified below.
 		InsecureSkipVerify: true,
 	}
