@@ -57,7 +57,7 @@ test: $(TOOLS)/gotestsum ## Run the tests with the race detector, against real s
 
 .PHONY: verify
 verify: ## Run what takes long, an hour and a half in all, whatever of it fails
-	@$(MAKE) --no-print-directory --keep-going verify-tests verify-drivers verify-faults fuzz soak contend
+	@$(MAKE) --no-print-directory --keep-going verify-tests ways verify-drivers verify-faults fuzz soak contend
 
 .PHONY: verify-tests
 verify-tests: $(TOOLS)/gotestsum ## Run the tests on every version of PostgreSQL, and those that make test leaves out
@@ -68,6 +68,11 @@ verify-tests: $(TOOLS)/gotestsum ## Run the tests on every version of PostgreSQL
 schema: $(TOOLS)/gotestsum ## Run the schema's tests on every version of PostgreSQL
 	scripts/install-servers --all
 	GO=$(GO) $(GOTESTSUM) schema -timeout 25m $(TESTFLAGS)
+
+.PHONY: ways
+ways: $(TOOLS)/gotestsum ## Run tests through proxies with TLS, and with the portable driver
+	scripts/install-servers --all
+	GO=$(GO) $(GOTESTSUM) ways -timeout 25m $(TESTFLAGS)
 
 .PHONY: verify-drivers
 verify-drivers: ## Run every driver on every version of PostgreSQL
@@ -123,6 +128,7 @@ lint: $(TOOLS)/.installed ## Check formatting, vet, staticcheck, import rules an
 	@unformatted=$$(gofmt -l $(GOFILES)); \
 	if [ -n "$$unformatted" ]; then echo "run make fmt, for:"; echo "$$unformatted"; exit 1; fi
 	$(GO) vet ./...
+	$(GO) vet -tags portable ./proxy/...
 	$(TOOLS)/staticcheck ./...
 	$(TOOLS)/depguard ./...
 	@set -e; for module in $(NESTED); do \
