@@ -97,7 +97,13 @@ wire: ## Run the protocol's scripts on every version of PostgreSQL
 .PHONY: bench
 bench: build ## Compare speed side by side: direct, fenced, PgBouncer
 	scripts/install-servers --all
-	$(GO) run ./bench $(BENCHFLAGS)
+	$(GO) run ./bench -out docs/benchmarks.md $(BENCHFLAGS)
+
+.PHONY: bench-compare
+bench-compare: ## Compare the speed of this tree with that of a commit: BASE=<commit>
+	@test -n "$(BASE)" || { echo "which commit? make bench-compare BASE=<commit>"; exit 2; }
+	scripts/install-servers --all
+	$(GO) run ./bench -compare $(BASE) $(BENCHFLAGS)
 
 .PHONY: fuzz
 fuzz: ## Run every fuzz target for FUZZTIME (20s)

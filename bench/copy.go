@@ -19,9 +19,16 @@ var copyWays = []struct {
 	name   string
 	target target
 	fence  string
+	tls    bool // on the client's side
 }{
-	{direct, postgres, ""}, {viaBouncer, pgbouncer, ""}, {viaProxy, wirefence, ""}, {byVariable, wirefence, fenceText},
+	{direct, postgres, "", false}, {viaBouncer, pgbouncer, "", false}, {viaProxy, wirefence, "", false}, {byVariable, wirefence, fenceText, false},
+	{"direct, TLS", postgres, "", true}, {bouncerBothTLS, encryptedBouncer, "", true}, {proxyBothTLS, encryptedProxy, "", true},
 }
+
+const (
+	bouncerBothTLS = "PgBouncer, TLS on both sides"
+	proxyBothTLS   = "proxy, TLS on both sides"
+)
 
 // copyCost is what the rounds of one way of COPY took, and the most memory that
 // the process between grew by.
@@ -44,7 +51,7 @@ func (w *world) measureCopies(ctx context.Context, rounds int) (map[string]*copy
 			if costs[way.name] == nil {
 				costs[way.name] = &copyCost{}
 			}
-			if err := w.measureCopy(ctx, way.target, way.fence, costs[way.name]); err != nil {
+			if err := w.measureCopy(ctx, way.target, way.fence, way.tls, costs[way.name]); err != nil {
 				return nil, fmt.Errorf("copy, %s: %w", way.name, err)
 			}
 		}
@@ -52,8 +59,8 @@ func (w *world) measureCopies(ctx context.Context, rounds int) (map[string]*copy
 	return costs, w.exec(ctx, w.postgres.URL(database), "TRUNCATE copied")
 }
 
-func (w *world) measureCopy(ctx context.Context, t target, fence string, cost *copyCost) error {
-	cfg, err := pgconn.ParseConfig(url(w.ports[t]))
+func (w *world) measureCopy(ctx context.Context, t target, fence string, tls bool, cost *copyCost) error {
+	cfg, err := pgconn.ParseConfig(urlBy(w.ports[t], tls))
 	if err != nil {
 		return err
 	}

@@ -2,6 +2,8 @@ package main
 
 import (
 	"fmt"
+	"slices"
+	"strings"
 )
 
 // outcome is what one case of a goal came to.
@@ -85,12 +87,12 @@ func (b *book) against(workload string, clients []int, ways []string, other stri
 // nothing was measured are left out.
 func (b *book) verdicts() (all []verdict) {
 	fenced := []string{byComment, byVariable}
-	prepared := func(a, other string, of func(sample) float64) (one []outcome) {
-		x, y := b.results.of("select", "prepared", 16, a), b.results.of("select", "prepared", 16, other)
-		if x != nil && y != nil {
-			one = []outcome{{"", ratio(x, y, of)}}
-		}
-		return one
+	hop := func(workload string, of func(sample) float64) []outcome {
+		return b.against(workload, goalClients, []string{viaProxy}, viaBouncer, of)
+	}
+	// The simple protocol is no part of these.
+	prepared := func(all []outcome) []outcome {
+		return slices.DeleteFunc(all, func(o outcome) bool { return !strings.HasPrefix(o.name, "prepared") })
 	}
 	for _, v := range []verdict{
 		atLeast("fenced insert: tps against unfenced through the proxy", 0.95, b.against("insert", goalClients, fenced, viaProxy, tps)...),
@@ -99,8 +101,13 @@ func (b *book) verdicts() (all []verdict) {
 		atLeast("fenced select: tps against unfenced through the proxy", 0.95, b.against("select", goalClients, fenced, viaProxy, tps)...),
 		atMost("isolated fenced statement: p50 against unfenced through the proxy", 1.25, b.isolatedRatios(fenced)...),
 		atMost("isolated fenced statement: round trips between proxy and server", 1, b.isolatedTrips(fenced)...),
-		atLeast("unfenced select, prepared, 16 clients: tps against PgBouncer", 1, prepared(viaProxy, viaBouncer, tps)...),
-		atMost("unfenced select, prepared, 16 clients: CPU time per query against PgBouncer", 1, prepared(viaProxy, viaBouncer, cpu)...),
+		atLeast("unfenced select, prepared: tps against PgBouncer", 1, prepared(hop("select", tps))...),
+		atMost("unfenced select, prepared: CPU time per query against PgBouncer", 1, prepared(hop("select", cpu))...),
+		atLeast("the same with TLS to the server: tps", 1, hop("tls-select", tps)...),
+		atMost("the same with TLS to the server: CPU time", 1.1, hop("tls-select", cpu)...),
+		atLeast("the same with TLS on both sides: tps", 1, hop("tls-both-select", tps)...),
+		atMost("the same with TLS on both sides: CPU time", 1.1, hop("tls-both-select", cpu)...),
+		atLeast("fenced insert with TLS to the server: tps against unfenced through the proxy", 0.95, b.against("tls-insert", goalClients, fenced, viaProxy, tps)...),
 		atLeast("guarded insert through the proxy, both checked: tps against not guarded", 0.85, b.guardRatios()...),
 	} {
 		if len(v.cases) > 0 {
@@ -108,8 +115,19 @@ func (b *book) verdicts() (all []verdict) {
 		}
 	}
 	all = append(all, b.takeoverVerdicts()...)
-	if cost := b.sessions[wirefence]; cost != nil {
-		all = append(all, atMost("memory of an idle session, KiB", 10, single(float64(cost.idleBytes)/1024)))
+	for _, m := range []struct {
+		kind, goal string
+		want       float64
+	}{
+		{string(wirefence), "memory of an idle session, KiB", 10}, {proxyBothTLS, "memory of an idle session with TLS on both sides, KiB", 48},
+	} {
+		if cost := b.sessions[m.kind]; cost != nil {
+			all = append(all, atMost(m.goal, m.want, single(float64(cost.idleBytes)/1024)))
+		}
+	}
+	if x, y := b.copies[bouncerBothTLS], b.copies[proxyBothTLS]; x != nil && y != nil {
+		all = append(all, atLeast("COPY of 1 GiB with TLS on both sides: rate against PgBouncer", 1,
+			outcome{"in", ratios(x.in, y.in)}, outcome{"out", ratios(x.out, y.out)}))
 	}
 	all = append(all, b.leaseVerdicts()...)
 	if len(b.core) > 0 {

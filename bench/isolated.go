@@ -159,7 +159,7 @@ func (w *world) countTrips(ctx context.Context) (map[string]trips, error) {
 		return nil, err
 	}
 	defer counter.close()
-	p, err := w.startProxy(ctx, counter.listener.Addr().String())
+	p, err := w.startProxy(ctx, counter.listener.Addr().String(), launch{binary: w.binary})
 	if err != nil {
 		return nil, err
 	}

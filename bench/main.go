@@ -14,6 +14,7 @@ import (
 	"os"
 	"os/signal"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -26,17 +27,22 @@ type flags struct {
 	only            string
 	out             string
 	binary          string
+	compare         string
 	hold            bool
 }
+
+// wholeClients are the numbers of clients of a whole run.
+const wholeClients = "16,64"
 
 func main() {
 	log.SetFlags(0)
 	var f flags
 	flag.IntVar(&f.rounds, "rounds", 4, "how often each measurement is made")
 	flag.IntVar(&f.seconds, "seconds", 2, "how long one measurement lasts, in seconds; pgbench runs half as long again before")
-	flag.StringVar(&f.clients, "clients", "16,64", "numbers of clients, separated by commas")
+	flag.StringVar(&f.clients, "clients", wholeClients, "numbers of clients, separated by commas")
 	flag.StringVar(&f.only, "only", "", "regular expression: measure only what it matches, of names such as insert/prepared/16/PgBouncer, guards/prepared/16/direct, isolated, takeover, sessions, copy, leases and core")
-	flag.StringVar(&f.out, "out", "docs/benchmarks.md", "file to write; none if empty")
+	flag.StringVar(&f.out, "out", "", "file to write, of a whole run; none if empty")
+	flag.StringVar(&f.compare, "compare", "", "commit: compare this tree's proxy with that commit's, and nothing else")
 	flag.StringVar(&f.binary, "binary", "", "wirefence binary to measure, instead of building ./cmd/wirefence")
 	flag.BoolVar(&f.hold, "hold", false, "start the servers, print their ports and process ids, and wait: for profiling by hand")
 	flag.Parse()
@@ -59,8 +65,14 @@ func run(ctx context.Context, f flags) error {
 	if err != nil {
 		return err
 	}
+	if f.out != "" && (f.only != "" || f.clients != wholeClients) {
+		return fmt.Errorf("-out with -only or other -clients: a page from a part of the runs would pass for the whole")
+	}
+	if f.compare != "" {
+		return compare(ctx, f, clients, only.MatchString)
+	}
 	b := &book{flags: f, when: time.Now(), busy: loadAverage()}
-	w, err := newWorld(ctx, f.binary)
+	w, err := newWorld(ctx, f.binary, "")
 	if err != nil {
 		return err
 	}
@@ -77,7 +89,7 @@ func run(ctx context.Context, f flags) error {
 			return err
 		}
 	}
-	if err := b.measure(ctx, w, groups(clients, only.MatchString)); err != nil {
+	if err := b.measure(ctx, w, groups(slices.Concat(workloads, guardWorkloads()), clients, only.MatchString)); err != nil {
 		return err
 	}
 	if only.MatchString("isolated") {

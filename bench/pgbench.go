@@ -26,6 +26,7 @@ type load struct {
 	clients  int
 	seconds  int    // that count
 	fence    string // value of the session variable; "" sets none
+	tls      bool
 	// variables of the script, as name=value.
 	variables []string
 }
@@ -36,6 +37,8 @@ type sample struct {
 	p50, p95, p99 time.Duration
 	transactions  int
 	cpu           time.Duration // of the process between, per transaction
+	instructions  float64       // of the same; 0 where the kernel doesn't count them
+	busy          bool          // with other work before the run, or robbed of time in it
 }
 
 var (
@@ -61,7 +64,7 @@ func (l load) run(ctx context.Context) (sample, error) {
 		args = append(args, "-D", v)
 	}
 	cmd := exec.CommandContext(ctx, path, append(args, l.database)...)
-	cmd.Env = append(os.Environ(), "PGSSLMODE=disable", "PGGSSENCMODE=disable", "PGOPTIONS=")
+	cmd.Env = append(os.Environ(), "PGSSLMODE="+sslmode(l.tls), "PGGSSENCMODE=disable", "PGOPTIONS=")
 	if l.fence != "" {
 		cmd.Env = append(cmd.Env, "PGOPTIONS=-c wirefence.token="+l.fence)
 	}

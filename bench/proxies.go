@@ -21,9 +21,8 @@ type proxy struct {
 	port   int
 }
 
-// startProxy starts a proxy in front of upstream and waits until it serves. settings
-// are more of its environment.
-func (w *world) startProxy(ctx context.Context, upstream string, settings ...string) (*proxy, error) {
+// startProxy starts a proxy in front of upstream and waits until it serves.
+func (w *world) startProxy(ctx context.Context, upstream string, how launch) (*proxy, error) {
 	port, err := servers.FreePort()
 	if err != nil {
 		return nil, err
@@ -33,11 +32,11 @@ func (w *world) startProxy(ctx context.Context, upstream string, settings ...str
 		return nil, err
 	}
 	defer logs.Close()
-	cmd := exec.Command(w.binary, "proxy")
+	cmd := exec.Command(how.binary, "proxy")
 	cmd.Env = append(os.Environ(), fmt.Sprintf("WIREFENCE_LISTEN=127.0.0.1:%d", port),
 		"WIREFENCE_UPSTREAM=postgres://"+upstream+"/?sslmode=disable",
 		"WIREFENCE_ADMIN_LISTEN=off", "WIREFENCE_LOG_LEVEL=warn", fmt.Sprintf("WIREFENCE_MAX_CONNECTIONS=%d", maxClients))
-	cmd.Env = append(cmd.Env, settings...)
+	cmd.Env = append(cmd.Env, how.settings...)
 	cmd.Stdout, cmd.Stderr = logs, logs
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // Ctrl-C is for this process, which ends it
 	if err := cmd.Start(); err != nil {

@@ -3,7 +3,6 @@ package main
 import (
 	"fmt"
 	"path/filepath"
-	"runtime"
 	"strings"
 	"time"
 
@@ -17,7 +16,7 @@ type book struct {
 	busy      float64 // load average before the run
 	versions  string
 	results   results
-	sessions  map[target]*sessionCost
+	sessions  map[string]*sessionCost
 	trips     map[string]trips // by ways
 	takeovers *takeovers
 	copies    map[string]*copyCost
@@ -25,7 +24,23 @@ type book struct {
 	core      []coreResult
 }
 
-const busyNote = "The machine was busy with other work: take these figures for a first look, not for a result."
+// busyMark is behind the name of a way that was measured on a busy machine.
+const busyMark = " †"
+
+// busyLegend explains the mark.
+func (b *book) busyLegend() string {
+	marked := 0
+	for _, res := range b.results.all {
+		if res.busy() {
+			marked++
+		}
+	}
+	if marked == 0 {
+		return "The machine did no other work in any of the runs."
+	}
+	return fmt.Sprintf("† marks what was measured, in one round at least, while other work had more than %.0f %% of the machine, or the host took as much away: %d of %d rows.",
+		100*tolerated, marked, len(b.results.all))
+}
 
 // markdown is docs/benchmarks.md.
 func (b *book) markdown() string {
@@ -34,18 +49,14 @@ func (b *book) markdown() string {
 	p.line("")
 	p.line("Written by `make bench`, which starts all servers itself. This run: `%s`, on %s.", b.command(), b.when.UTC().Format(time.DateOnly))
 	p.line("")
-	p.line("%s. Clients, proxies and server share the cores, so a rate is that of all of them together. Load average before the run: %.2f.", b.versions, b.busy)
-	if b.busy > float64(runtime.NumCPU())/2 {
-		p.line("")
-		p.line("**%s**", busyNote)
-	}
+	p.line("%s. Clients, proxies and server share the cores, so a rate is that of all of them together. Load average before the run: %.2f. %s", b.versions, b.busy, b.busyLegend())
 	p.line("")
 	p.line("Each figure is the median of %d rounds of %d s, with the lowest and the highest in brackets; pgbench runs half as long again before. All ways of a table's block run in turn, round after round; a ratio is taken in each round and is the median of these.", b.flags.rounds, b.flags.seconds)
 	b.goals(&p)
 	p.line("")
 	p.line("## Side by side")
 	p.line("")
-	p.line("An insert adds a row to a table with a primary key; a select reads a row by primary key, as `pgbench -S`. *Fenced by the application* is what one writes without a proxy: `BEGIN`, `UPDATE locks … WHERE last_token <= 34`, `INSERT`, `COMMIT`, each a round trip. Latency is of a whole transaction, from pgbench's log. CPU is user and system time of the process between client and database, per transaction.")
+	p.line("An insert adds a row to a table with a primary key; a select reads a row by primary key, as `pgbench -S`. *Fenced by the application* is what one writes without a proxy: `BEGIN`, `UPDATE locks … WHERE last_token <= 34`, `INSERT`, `COMMIT`, each a round trip. Latency is of a whole transaction, from pgbench's log. CPU is user and system time of the process between client and database, per transaction; so are instructions, which the kernel counts on few virtual machines. TLS to a server verifies its certificate in full (`sslmode=verify-full`).")
 	for _, w := range workloads {
 		for _, protocol := range protocols {
 			b.table(&p, w, protocol)
@@ -96,10 +107,10 @@ func (b *book) table(p *page, w workload, protocol string) {
 	for _, res := range b.inOrder(w, protocol) {
 		if !head {
 			p.line("")
-			p.line("### %s, %s protocol", w.name, protocol)
+			p.line("### %s, %s protocol", w.caption(), protocol)
 			p.line("")
-			p.line("| clients | way | transactions/s | of direct | of PgBouncer | of proxy, unfenced | p50 ms | p95 ms | p99 ms | CPU µs |")
-			p.line("|---:|---|---:|---:|---:|---:|---:|---:|---:|---:|")
+			p.line("| clients | way | transactions/s | of direct | of PgBouncer | of proxy, unfenced | p50 ms | p95 ms | p99 ms | CPU µs | thousand instructions |")
+			p.line("|---:|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|")
 			head = true
 		}
 		clients := ""
@@ -107,10 +118,14 @@ func (b *book) table(p *page, w workload, protocol string) {
 			last = res.group.clients
 			clients = fmt.Sprint(last)
 		}
-		p.line("| %s | %s | %s | %s | %s | %s | %s | %s | %s | %s |", clients, res.way.name, rate(res.spread(tps)), b.ratioTo(direct, res), b.ratioTo(viaBouncer, res), b.ratioTo(viaProxy, res),
+		name := res.way.name
+		if res.busy() {
+			name += busyMark
+		}
+		p.line("| %s | %s | %s | %s | %s | %s | %s | %s | %s | %s | %s |", clients, name, rate(res.spread(tps)), b.ratioTo(direct, res), b.ratioTo(viaBouncer, res), b.ratioTo(viaProxy, res),
 			ms(res.median(func(s sample) time.Duration { return s.p50 })),
 			ms(res.median(func(s sample) time.Duration { return s.p95 })),
-			ms(res.median(func(s sample) time.Duration { return s.p99 })), cost(res))
+			ms(res.median(func(s sample) time.Duration { return s.p99 })), cost(res), counted(res))
 	}
 }
 
@@ -148,16 +163,16 @@ func (b *book) sessionTable(p *page) {
 	p.line("")
 	p.line("## Sessions")
 	p.line("")
-	p.line("Memory is what %d idle sessions make the process grow by, per session: anonymous resident memory, without the kernel's socket buffers. A connection is timed from connecting to the first ReadyForQuery, without encryption or password. PgBouncer hands out server connections that it has kept; the proxy opens one for each client, and asks it what it must know of the session.", idleSessions)
+	p.line("Memory is what %d idle sessions make the process grow by, per session: anonymous resident memory, without the kernel's socket buffers. A connection is timed from connecting to the first ReadyForQuery, without password. PgBouncer hands out server connections that it has kept; the proxy opens one for each client, and asks it what it must know of the session.", idleSessions)
 	p.line("")
 	p.line("| | KiB per idle session | connection, p50 ms | p95 ms |")
 	p.line("|---|---:|---:|---:|")
-	for _, t := range targets {
-		cost, memory := b.sessions[t], ""
+	for _, k := range sessionKinds {
+		cost, memory := b.sessions[k.name], ""
 		if cost.idleBytes > 0 {
 			memory = fmt.Sprintf("%.1f", float64(cost.idleBytes)/1024)
 		}
-		p.line("| %s | %s | %s | %s |", t, memory, ms(percentile(cost.connect, 50)), ms(percentile(cost.connect, 95)))
+		p.line("| %s | %s | %s | %s |", k.name, memory, ms(percentile(cost.connect, 50)), ms(percentile(cost.connect, 95)))
 	}
 }
 
@@ -168,15 +183,17 @@ func (b *book) copyTable(p *page) {
 	p.line("")
 	p.line("## COPY of 1 GiB")
 	p.line("")
-	p.line("Text lines of 1 KiB into an unlogged table and out of it again, one client. CPU is that of the process between. Memory is the most that it grew by meanwhile.")
+	p.line("Text lines of 1 KiB into an unlogged table and out of it again, one client. CPU is that of the process between. Memory is the most that it grew by meanwhile. Rates are compared with those of a direct connection, encrypted alike.")
 	p.line("")
 	p.line("| way | in, s | of direct | CPU s | out, s | of direct | CPU s | MiB |")
 	p.line("|---|---:|---:|---:|---:|---:|---:|---:|")
-	base := b.copies[direct]
+	var base *copyCost
 	for _, way := range copyWays {
 		cost := b.copies[way.name]
 		in, out, cpuIn, cpuOut, memory := "", "", "", "", ""
-		if way.name != direct {
+		if way.target == postgres {
+			base = cost
+		} else {
 			in, out = fmt.Sprintf("%.2f", ratios(base.in, cost.in).median), fmt.Sprintf("%.2f", ratios(base.out, cost.out).median)
 			cpuIn, cpuOut = secondsOf(cost.cpuIn), secondsOf(cost.cpuOut)
 			memory = fmt.Sprintf("%.1f", float64(cost.memory)/(1<<20))
@@ -228,6 +245,18 @@ func cost(res *result) string {
 		return ""
 	}
 	s := res.spread(cpu)
+	return fmt.Sprintf("%.1f (%.1f–%.1f)", s.median/1e3, s.low/1e3, s.high/1e3)
+}
+
+// counted is how many instructions the process between took per transaction.
+func counted(res *result) string {
+	s := res.spread(instructionsOf)
+	switch {
+	case res.way.target == postgres:
+		return ""
+	case s.median == 0:
+		return "not counted"
+	}
 	return fmt.Sprintf("%.1f (%.1f–%.1f)", s.median/1e3, s.low/1e3, s.high/1e3)
 }
 

@@ -54,6 +54,13 @@ func spreadOf(values []float64) spread {
 func tps(s sample) float64 { return s.tps }
 func cpu(s sample) float64 { return float64(s.cpu) }
 
+func instructionsOf(s sample) float64 { return s.instructions }
+
+// busy says whether a sample was taken while the machine was.
+func (res *result) busy() bool {
+	return slices.ContainsFunc(res.samples, func(s sample) bool { return s.busy })
+}
+
 func (res *result) spread(of func(sample) float64) spread {
 	var values []float64
 	for _, s := range res.samples {

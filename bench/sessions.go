@@ -24,31 +24,39 @@ const (
 	settling     = 3 * time.Second
 )
 
-var targets = []target{postgres, pgbouncer, wirefence}
+// sessionKinds are the sessions that are looked at.
+var sessionKinds = []struct {
+	name   string
+	target target
+	tls    bool // on the client's side
+}{
+	{string(postgres), postgres, false}, {string(pgbouncer), pgbouncer, false}, {string(wirefence), wirefence, false},
+	{"PostgreSQL, TLS", postgres, true}, {bouncerBothTLS, encryptedBouncer, true}, {proxyBothTLS, encryptedProxy, true},
+}
 
 // measureSessions must run on servers that have served nobody yet: memory that
 // was used once is not given back at once.
-func (w *world) measureSessions(ctx context.Context) (map[target]*sessionCost, error) {
-	costs := map[target]*sessionCost{}
-	for _, t := range targets {
-		costs[t] = &sessionCost{}
-		if w.pids[t] == 0 {
+func (w *world) measureSessions(ctx context.Context) (map[string]*sessionCost, error) {
+	costs := map[string]*sessionCost{}
+	for _, k := range sessionKinds {
+		costs[k.name] = &sessionCost{}
+		if w.pids[k.target] == 0 {
 			continue
 		}
-		bytes, err := w.idleMemory(ctx, t)
+		bytes, err := w.idleMemory(ctx, k.target, k.tls)
 		if err != nil {
-			return nil, fmt.Errorf("idle sessions of %s: %w", t, err)
+			return nil, fmt.Errorf("idle sessions of %s: %w", k.name, err)
 		}
-		costs[t].idleBytes = bytes
+		costs[k.name].idleBytes = bytes
 	}
 	for range connections {
-		for _, t := range targets {
+		for _, k := range sessionKinds {
 			began := time.Now()
-			conn, err := pgconn.Connect(ctx, url(w.ports[t]))
+			conn, err := pgconn.Connect(ctx, urlBy(w.ports[k.target], k.tls))
 			if err != nil {
 				return nil, err
 			}
-			costs[t].connect = append(costs[t].connect, time.Since(began))
+			costs[k.name].connect = append(costs[k.name].connect, time.Since(began))
 			if err := conn.Close(ctx); err != nil {
 				return nil, err
 			}
@@ -62,12 +70,12 @@ func (w *world) measureSessions(ctx context.Context) (map[target]*sessionCost, e
 
 // idleMemory opens sessions and returns by how many bytes each has made the
 // process grow.
-func (w *world) idleMemory(ctx context.Context, t target) (int64, error) {
+func (w *world) idleMemory(ctx context.Context, t target, tls bool) (int64, error) {
 	before, err := residentBytes(w.pids[t])
 	if err != nil {
 		return 0, err
 	}
-	conns, err := open(ctx, url(w.ports[t]), idleSessions)
+	conns, err := open(ctx, urlBy(w.ports[t], tls), idleSessions)
 	defer func() {
 		for _, conn := range conns {
 			_ = conn.Close(ctx)

@@ -206,7 +206,7 @@ func working(ctx context.Context, workers []*worker, token int64) error {
 // takeOverFrozen stops a proxy of whose sessions some hold, without a transaction.
 func (w *world) takeOverFrozen(ctx context.Context, issuer *pgx.Conn, token int64) (took time.Duration, err error) {
 	const resource = "frozen"
-	p, err := w.startProxy(ctx, w.postgres.Addr())
+	p, err := w.startProxy(ctx, w.postgres.Addr(), launch{binary: w.binary})
 	if err != nil {
 		return 0, err
 	}
@@ -251,7 +251,7 @@ func idleHolders(ctx context.Context, issuer *pgx.Conn) (n int, err error) {
 // takeOverOpen stops a proxy of which a session has an open transaction.
 func (w *world) takeOverOpen(ctx context.Context, issuer *pgx.Conn, token int64) (time.Duration, error) {
 	const resource = "open"
-	p, err := w.startProxy(ctx, w.postgres.Addr())
+	p, err := w.startProxy(ctx, w.postgres.Addr(), launch{binary: w.binary})
 	if err != nil {
 		return 0, err
 	}

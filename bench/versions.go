@@ -69,7 +69,7 @@ func procField(file, name string) string {
 
 // hold waits until ctx ends.
 func (w *world) hold(ctx context.Context) error {
-	for _, t := range append(targets, checking) {
+	for _, t := range []target{postgres, pgbouncer, encryptedBouncer, wirefence, checking, encryptedProxy} {
 		fmt.Printf("%s: port %d, process %d\n", t, w.ports[t], w.pids[t])
 	}
 	fmt.Printf("database %s, user postgres, scripts in %s\n", database, w.dir)

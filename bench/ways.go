@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 )
@@ -13,6 +14,7 @@ type way struct {
 	fence  string // value of the session variable
 	// database is database unless it is named.
 	database string
+	tls      bool // the client's side is encrypted
 }
 
 type target string
@@ -22,6 +24,9 @@ const (
 	pgbouncer target = "PgBouncer"
 	wirefence target = "proxy"
 	checking  target = "proxy without holds" // WIREFENCE_HOLD=0
+	// These speak TLS to the server, and to clients that want it.
+	encryptedBouncer target = "PgBouncer with TLS"
+	encryptedProxy   target = "proxy with TLS"
 )
 
 const fenceText = "orders=34"
@@ -39,6 +44,7 @@ const (
 // workload is what is done in each of the ways.
 type workload struct {
 	name      string
+	title     string // by default the name
 	ways      []way
 	writes    bool     // each run starts with empty tables
 	protocols []string // nil: all
@@ -62,7 +68,27 @@ var workloads = []workload{
 		{name: byComment, target: wirefence, script: "select_comment.sql"},
 		{name: byVariable, target: wirefence, script: "select.sql", fence: fenceText},
 	}},
+	{name: "tls-insert", title: "insert, TLS to the server", writes: true, protocols: []string{"prepared"}, ways: []way{
+		{name: direct, target: postgres, script: "insert.sql", tls: true},
+		{name: viaBouncer, target: encryptedBouncer, script: "insert.sql"},
+		{name: viaProxy, target: encryptedProxy, script: "insert.sql"},
+		{name: byComment, target: encryptedProxy, script: "insert_comment.sql"},
+		{name: byVariable, target: encryptedProxy, script: "insert.sql", fence: fenceText},
+	}},
+	{name: "tls-select", title: "select, TLS to the server", protocols: []string{"prepared"}, ways: []way{
+		{name: direct, target: postgres, script: "select.sql", tls: true},
+		{name: viaBouncer, target: encryptedBouncer, script: "select.sql"},
+		{name: viaProxy, target: encryptedProxy, script: "select.sql"},
+	}},
+	{name: "tls-both-select", title: "select, TLS on both sides", protocols: []string{"prepared"}, ways: []way{
+		{name: direct, target: postgres, script: "select.sql", tls: true},
+		{name: viaBouncer, target: encryptedBouncer, script: "select.sql", tls: true},
+		{name: viaProxy, target: encryptedProxy, script: "select.sql", tls: true},
+	}},
 }
+
+// caption is the workload's name in headlines.
+func (w workload) caption() string { return cmp.Or(w.title, w.name) }
 
 var protocols = []string{"simple", "prepared"}
 
@@ -81,10 +107,10 @@ func (g group) String() string {
 // key names one measurement, as -only matches it.
 func (g group) key(way string) string { return g.String() + "/" + way }
 
-// groups returns what is to be measured. Ways that only doesn't match are left
-// out, and groups that are empty then.
-func groups(clients []int, only func(string) bool) (all []group) {
-	for _, w := range slices.Concat(workloads, guardWorkloads()) {
+// groups returns what is to be measured of workloads. Ways that only doesn't match are
+// left out, and groups that are empty then.
+func groups(workloads []workload, clients []int, only func(string) bool) (all []group) {
+	for _, w := range workloads {
 		if w.protocols == nil {
 			w.protocols = protocols
 		}

@@ -14,6 +14,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/wirefence/wirefence/internal/authority"
 	"github.com/wirefence/wirefence/internal/servers"
 	"github.com/wirefence/wirefence/migrations"
 )
@@ -30,15 +31,16 @@ const maxClients = 2200
 type world struct {
 	dir      string
 	postgres *servers.Postgres
-	bouncer  *servers.PgBouncer
+	bouncers []*servers.PgBouncer
 	binary   string // the proxy's
 	proxies  []*proxy
 	ports    map[target]int
 	pids     map[target]int // of the processes between client and database
 }
 
-// newWorld starts all servers. binary is the proxy's; "" builds it.
-func newWorld(ctx context.Context, binary string) (w *world, err error) {
+// newWorld starts all servers. binary is the proxy's; "" builds it. base is another one to
+// compare with; "" is none.
+func newWorld(ctx context.Context, binary, base string) (w *world, err error) {
 	w = &world{}
 	defer func() {
 		if err != nil {
@@ -51,7 +53,19 @@ func newWorld(ctx context.Context, binary string) (w *world, err error) {
 	if err := os.CopyFS(w.dir, scripts); err != nil {
 		return w, err
 	}
-	w.postgres, err = servers.StartPostgres(ctx, servers.PostgresConfig{Fsync: true, Settings: map[string]string{
+	certificates, err := authority.In(w.dir)
+	if err != nil {
+		return w, err
+	}
+	server, err := certificates.Pair("db.test", "127.0.0.1")
+	if err != nil {
+		return w, err
+	}
+	between, err := certificates.Pair("proxy.test", "127.0.0.1")
+	if err != nil {
+		return w, err
+	}
+	w.postgres, err = servers.StartPostgres(ctx, servers.PostgresConfig{CertFile: server.CertFile, KeyFile: server.KeyFile, Fsync: true, Settings: map[string]string{
 		"max_connections": fmt.Sprint(maxClients + 20), "shared_buffers": "256MB",
 		// What runs now and then would hit one way and spare another.
 		"autovacuum": "off", "checkpoint_timeout": "1d", "max_wal_size": "32GB", "wal_level": "replica",
@@ -64,19 +78,36 @@ func newWorld(ctx context.Context, binary string) (w *world, err error) {
 			return w, err
 		}
 	}
-	if w.bouncer, err = servers.StartPgBouncer(ctx, servers.PgBouncerConfig{Upstream: w.postgres.Addr(), Clients: maxClients}); err != nil {
-		return w, err
+	w.ports, w.pids = map[target]int{postgres: w.postgres.Port}, map[target]int{}
+	for t, cfg := range map[target]servers.PgBouncerConfig{
+		pgbouncer: {}, encryptedBouncer: {CertFile: between.CertFile, KeyFile: between.KeyFile, CAFile: certificates.CAFile},
+	} {
+		cfg.Upstream, cfg.Clients = w.postgres.Addr(), maxClients
+		b, err := servers.StartPgBouncer(ctx, cfg)
+		if err != nil {
+			return w, err
+		}
+		w.bouncers = append(w.bouncers, b)
+		w.ports[t], w.pids[t] = b.Port, b.Pid()
 	}
 	if w.binary = binary; binary == "" {
 		w.binary = filepath.Join(w.dir, "wirefence")
-		if out, err := exec.CommandContext(ctx, "go", "build", "-trimpath", "-o", w.binary, "./cmd/wirefence").CombinedOutput(); err != nil {
-			return w, fmt.Errorf("go build: %w\n%s", err, out)
+		if err := build(ctx, ".", w.binary); err != nil {
+			return w, err
 		}
 	}
-	w.ports = map[target]int{postgres: w.postgres.Port, pgbouncer: w.bouncer.Port}
-	w.pids = map[target]int{pgbouncer: w.bouncer.Pid()}
-	for t, settings := range map[target][]string{wirefence: nil, checking: {"WIREFENCE_HOLD=0"}} {
-		p, err := w.startProxy(ctx, w.postgres.Addr(), settings...)
+	encrypted := []string{
+		"WIREFENCE_UPSTREAM=postgres://" + w.postgres.Addr() + "/?sslmode=verify-full&sslrootcert=" + certificates.CAFile,
+		"WIREFENCE_TLS_CERT_FILE=" + between.CertFile, "WIREFENCE_TLS_KEY_FILE=" + between.KeyFile,
+	}
+	all := map[target]launch{
+		wirefence: {w.binary, nil}, checking: {w.binary, []string{"WIREFENCE_HOLD=0"}}, encryptedProxy: {w.binary, encrypted},
+	}
+	if base != "" {
+		all[baseProxy], all[encryptedBase] = launch{base, nil}, launch{base, encrypted}
+	}
+	for t, s := range all {
+		p, err := w.startProxy(ctx, w.postgres.Addr(), s)
 		if err != nil {
 			return w, err
 		}
@@ -84,6 +115,12 @@ func newWorld(ctx context.Context, binary string) (w *world, err error) {
 		w.ports[t], w.pids[t] = p.port, p.pid()
 	}
 	return w, nil
+}
+
+// launch is how a proxy is started: its binary, and settings.
+type launch struct {
+	binary   string
+	settings []string
 }
 
 // fill makes a database with its schemas and rows.
@@ -121,8 +158,27 @@ func (w *world) exec(ctx context.Context, url, sql string) error {
 	return err
 }
 
-func url(port int) string {
-	return fmt.Sprintf("postgres://postgres@%s/%s?sslmode=disable", net.JoinHostPort("127.0.0.1", fmt.Sprint(port)), database)
+func url(port int) string { return urlBy(port, false) }
+
+func urlBy(port int, tls bool) string {
+	return fmt.Sprintf("postgres://postgres@%s/%s?sslmode=%s", net.JoinHostPort("127.0.0.1", fmt.Sprint(port)), database, sslmode(tls))
+}
+
+func sslmode(tls bool) string {
+	if tls {
+		return "require"
+	}
+	return "disable"
+}
+
+// build builds the proxy of a source folder.
+func build(ctx context.Context, source, binary string) error {
+	cmd := exec.CommandContext(ctx, "go", "build", "-trimpath", "-o", binary, "./cmd/wirefence")
+	cmd.Dir = source
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("go build: %w\n%s", err, out)
+	}
+	return nil
 }
 
 // measure runs one way of a group once.
@@ -132,16 +188,27 @@ func (w *world) measure(ctx context.Context, g group, by way, seconds int) (samp
 	if err != nil {
 		return sample{}, err
 	}
+	counter := countInstructions(pid)
+	defer counter.close()
+	others, err := startWatch(ctx)
+	if err != nil {
+		return sample{}, err
+	}
 	s, err := load{
 		host: "127.0.0.1", port: w.ports[by.target], database: cmp.Or(by.database, database), variables: g.workload.variables,
 		script:   filepath.Join(w.dir, "scripts", by.script),
-		protocol: g.protocol, clients: g.clients, seconds: seconds, fence: by.fence,
+		protocol: g.protocol, clients: g.clients, seconds: seconds, fence: by.fence, tls: by.tls,
 	}.run(ctx)
 	if err != nil {
 		return s, fmt.Errorf("%s: %w", g.key(by.name), err)
 	}
 	after, err := cpuOf(pid)
+	if err != nil {
+		return s, err
+	}
 	s.cpu = (after - before) / time.Duration(s.transactions)
+	s.instructions = counter.count() / float64(s.transactions)
+	s.busy, err = others.busy()
 	return s, err
 }
 
@@ -172,8 +239,8 @@ func (w *world) close() {
 	for _, p := range w.proxies {
 		p.close()
 	}
-	if w.bouncer != nil {
-		w.bouncer.Close()
+	for _, b := range w.bouncers {
+		b.Close()
 	}
 	if w.postgres != nil {
 		w.postgres.Close()

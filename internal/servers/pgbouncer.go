@@ -34,6 +34,9 @@ type PgBouncerConfig struct {
 	// Passwords are those of its users by name, for clients and for the
 	// upstream. The user postgres is always there, by default without one.
 	Passwords map[string]string
+	// CertFile and KeyFile let clients use TLS, if they want to. With CAFile it speaks
+	// TLS to the upstream, whose certificate it verifies in full.
+	CertFile, KeyFile, CAFile string
 	// Settings are further lines of its section [pgbouncer], by name; they
 	// override the starter's own. auth_type is trust unless set here.
 	Settings map[string]string
@@ -87,6 +90,13 @@ func (b *PgBouncer) files(cfg PgBouncerConfig) (config, logs string, err error) 
 		"ignore_startup_parameters": "extra_float_digits,options", "logfile": logs,
 		"log_connections": "0", "log_disconnections": "0", "stats_period": "3600",
 	}
+	if cfg.CertFile != "" {
+		settings["client_tls_sslmode"] = "allow"
+		settings["client_tls_cert_file"], settings["client_tls_key_file"] = filepath.Join(b.dir, "client.crt"), filepath.Join(b.dir, "client.key")
+	}
+	if cfg.CAFile != "" {
+		settings["server_tls_sslmode"], settings["server_tls_ca_file"] = "verify-full", filepath.Join(b.dir, "ca.crt")
+	}
 	maps.Copy(settings, cfg.Settings)
 	text := fmt.Sprintf("[databases]\n* = host=%s port=%s\n[pgbouncer]\n", host, port)
 	for _, name := range slices.Sorted(maps.Keys(settings)) {
@@ -108,6 +118,14 @@ func (b *PgBouncer) start(ctx context.Context, path string, account *syscall.Cre
 	}
 	if account != nil {
 		if err := os.Chown(b.dir, int(account.Uid), int(account.Gid)); err != nil {
+			return err
+		}
+	}
+	for name, file := range map[string]string{"client.crt": cfg.CertFile, "client.key": cfg.KeyFile, "ca.crt": cfg.CAFile} {
+		if file == "" {
+			continue
+		}
+		if err := copyFor(account, file, filepath.Join(b.dir, name)); err != nil {
 			return err
 		}
 	}

@@ -141,22 +141,24 @@ func (p *Postgres) useTLS(data string, cfg PostgresConfig, settings map[string]s
 		if file == "" {
 			continue
 		}
-		text, err := os.ReadFile(file)
-		if err != nil {
-			return err
-		}
 		settings[name] = filepath.Join(data, name)
-		if err := os.WriteFile(settings[name], text, 0o600); err != nil {
-			return err
-		}
-		if p.account == nil {
-			continue
-		}
-		if err := os.Chown(settings[name], int(p.account.Uid), int(p.account.Gid)); err != nil {
+		if err := copyFor(p.account, file, settings[name]); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// copyFor copies a file that an account alone may read, nil for our own.
+func copyFor(account *syscall.Credential, from, to string) error {
+	text, err := os.ReadFile(from)
+	if err != nil {
+		return err
+	}
+	if err := os.WriteFile(to, text, 0o600); err != nil || account == nil {
+		return err
+	}
+	return os.Chown(to, int(account.Uid), int(account.Gid))
 }
 
 // Start starts a server that was ended by Stop or Kill, on the same port and

@@ -202,21 +202,26 @@ func TestDefectsAreFound(t *testing.T) {
 	} {
 		t.Run(strings.ReplaceAll(string(c.defect)+"/"+c.kind, " ", "_"), func(t *testing.T) {
 			t.Parallel()
-			s := theSeed()
-			t.Logf("-seed %d", s)
 			k, f := find(t, c.kind, c.fault)
-			h, err := open(t, k, f, c.defect, s).run(t.Context(), 2*time.Second)
-			if err != nil {
-				t.Fatal(err)
-			}
 			found := map[string]bool{}
-			for _, violation := range violations(h, true) {
-				t.Log(violation)
-				name, _, _ := strings.Cut(violation, ":")
-				found[name] = true
+			missing := func(name string) bool { return !found[name] }
+			// A defect has to meet a client that shows it, which on a busy machine takes
+			// more than one run.
+			for n := 0; n < 10 && slices.ContainsFunc(c.want, missing); n++ {
+				s := theSeed()
+				t.Logf("-seed %d", s)
+				h, err := open(t, k, f, c.defect, s).run(t.Context(), 2*time.Second)
+				if err != nil {
+					t.Fatal(err)
+				}
+				for _, violation := range violations(h, true) {
+					t.Log(violation)
+					name, _, _ := strings.Cut(violation, ":")
+					found[name] = true
+				}
 			}
 			for _, name := range c.want {
-				if !found[name] {
+				if missing(name) {
 					t.Errorf("%s was not found to be violated", name)
 				}
 			}
