@@ -4,8 +4,10 @@ GO ?= go
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
 # How long one fuzz target runs, and how long the tests of one package may take.
 FUZZTIME ?= 20s
-# How long the soak test goes on; make verify-tests gives it 15 s.
+# How long the soak test goes on, and with how many clients at once; make verify-tests
+# gives it 15 s and 120.
 SOAK ?= 10m
+CLIENTS ?= 2000
 # How long writers of many resources meet takeovers on each version of PostgreSQL;
 # make verify-tests has a fixed number of transactions.
 CONTENTION ?= 10m
@@ -117,7 +119,7 @@ model: ## Let spin try every schedule of the protocol's model, and of broken one
 .PHONY: soak
 soak: ## Let clients of all manners come and go for SOAK (10m), and look what is left
 	scripts/install-servers
-	$(GO) test -count=1 -timeout 0 -v ./proxy/soaktest -soak $(SOAK)
+	$(GO) test -count=1 -timeout 0 -v ./proxy/soaktest -soak $(SOAK) -clients $(CLIENTS)
 
 .PHONY: contend
 contend: ## Let writers of many resources meet takeovers for CONTENTION (10m)

@@ -4,6 +4,7 @@ package soaktest
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -36,12 +37,14 @@ var manners = [...]struct {
 	{"COPY out", copyOut},
 	{"resets", reset},
 	{"half-closed sockets", halfClosed},
+	{"thinking between queries", slow},
+	{"answers read slowly", slowReader},
 }
 
 func (s *soak) act(manner int, r *rand.Rand) error {
 	ctx, stop := context.WithTimeout(context.Background(), stack.Patience)
 	defer stop()
-	conn, err := s.connect(ctx)
+	conn, err := s.connect(ctx, r)
 	if err != nil {
 		return err
 	}
@@ -175,25 +178,26 @@ const large = "SELECT repeat('x', 1000) FROM generate_series(1, 100000)"
 
 // reset asks for much, and is gone with a RST.
 func reset(_ context.Context, _ *soak, conn *pgx.Conn, r *rand.Rand) error {
-	socket := conn.PgConn().Conn().(*net.TCPConn)
+	said := conn.PgConn().Conn()
 	var err error
 	if r.IntN(2) == 0 {
-		_, err = socket.Write(query(large))
+		_, err = said.Write(query(large))
 	}
 	if err == nil {
-		_, err = socket.Write(query(large)[:5+r.IntN(len(large))])
+		_, err = said.Write(query(large)[:5+r.IntN(len(large))])
 	}
+	socket := socketOf(conn)
 	_ = socket.SetLinger(0)
 	return errors.Join(err, socket.Close())
 }
 
 // halfClosed says no more behind its query, and reads the answer to its end.
 func halfClosed(ctx context.Context, _ *soak, conn *pgx.Conn, _ *rand.Rand) error {
-	socket := conn.PgConn().Conn().(*net.TCPConn)
+	socket := conn.PgConn().Conn()
 	if _, err := socket.Write(query("SELECT generate_series(1, 1000)")); err != nil {
 		return err
 	}
-	if err := socket.CloseWrite(); err != nil {
+	if err := socket.(interface{ CloseWrite() error }).CloseWrite(); err != nil {
 		return err
 	}
 	deadline, _ := ctx.Deadline()
@@ -207,6 +211,60 @@ func halfClosed(ctx context.Context, _ *soak, conn *pgx.Conn, _ *rand.Rand) erro
 			return nil
 		}
 	}
+}
+
+// slow thinks for seconds between its queries, in a transaction or not.
+func slow(ctx context.Context, s *soak, conn *pgx.Conn, r *rand.Rand) error {
+	think := func() { pause(r, min(*length/10, 10*time.Second)) }
+	if r.IntN(2) == 0 {
+		if err := current(ctx, s, conn, r); err != nil {
+			return err
+		}
+		think()
+		return queries(ctx, s, conn, r)
+	}
+	tx, err := conn.Begin(ctx)
+	if err != nil {
+		return err
+	}
+	think()
+	if err := queries(ctx, s, conn, r); err != nil {
+		return err
+	}
+	return tx.Commit(ctx)
+}
+
+// pause waits for a random time.
+func pause(r *rand.Rand, most time.Duration) { time.Sleep(time.Duration(r.Int64N(int64(most)))) }
+
+// slowReader takes its answer bit by bit, so that it waits in the proxy and in the server.
+func slowReader(ctx context.Context, _ *soak, conn *pgx.Conn, r *rand.Rand) error {
+	const size = 1 << 20
+	rows, err := conn.Query(ctx, "SELECT repeat('x', $1) FROM generate_series(1, 12)", size)
+	if err != nil {
+		return err
+	}
+	defer rows.Close()
+	n := 0
+	for rows.Next() {
+		if got := len(rows.RawValues()[0]); got != size {
+			return fmt.Errorf("%w: %d bytes of %d came", errWrong, got, size)
+		}
+		n++
+		pause(r, min(*length/100, time.Second))
+	}
+	if rows.Err() == nil && n != 12 {
+		return fmt.Errorf("%w: %d rows of 12 came", errWrong, n)
+	}
+	return rows.Err()
+}
+
+// socketOf is the socket below TLS, if there is any.
+func socketOf(conn *pgx.Conn) *net.TCPConn {
+	if encrypted, ok := conn.PgConn().Conn().(*tls.Conn); ok {
+		return encrypted.NetConn().(*net.TCPConn)
+	}
+	return conn.PgConn().Conn().(*net.TCPConn)
 }
 
 // query is a whole Query message.

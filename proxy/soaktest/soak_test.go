@@ -1,17 +1,19 @@
 //go:build linux
 
-// Package soaktest lets many clients of all manners use one proxy for a while,
-// with a server that is stopped and crashes under them, and then looks for what
-// was left behind.
+// Package soaktest lets many clients of all manners, with TLS and without, use two
+// proxies for a while, one of which speaks TLS to the server. The server is stopped and
+// crashes under them. Then it looks for what was left behind.
 package soaktest
 
 import (
 	"context"
 	"errors"
 	"flag"
+	"fmt"
 	"math/rand/v2"
 	"os"
 	"runtime"
+	"strconv"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -21,28 +23,36 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/goleak"
 
+	"github.com/wirefence/wirefence/internal/authority"
 	"github.com/wirefence/wirefence/internal/servers"
 	"github.com/wirefence/wirefence/internal/stack"
 	"github.com/wirefence/wirefence/proxy"
 )
 
-var length = flag.Duration("soak", 15*time.Second, "how long clients come and go")
-
-const (
-	clients = 120
-	// heapBound is by how many bytes the heap may have grown once all have left.
-	heapBound = 8 << 20
+var (
+	length  = flag.Duration("soak", 15*time.Second, "how long clients come and go")
+	clients = flag.Int("clients", 120, "how many there are at once")
 )
 
-// soak is a proxy with its clients.
+// heapBound is by how many bytes the heap may have grown once all have left.
+const heapBound = 8 << 20
+
+// soak is two proxies with their clients.
 type soak struct {
-	addr, database string
+	proxies        []*stack.Running
+	registries     []*prometheus.Registry
+	database       string
 	logins, fenced atomic.Int64
-	acts           []atomic.Int64 // that came to their end
+	acts           []atomic.Int64  // that came to their end
+	kinds          [4]atomic.Int64 // logins by proxy and client's TLS
 }
 
 func TestSoak(t *testing.T) {
-	pg, err := servers.StartPostgres(t.Context(), servers.PostgresConfig{})
+	ca := authority.New(t)
+	server, between := ca.Issue(t, "db.test", "127.0.0.1"), ca.Issue(t, "proxy.test", "127.0.0.1")
+	pg, err := servers.StartPostgres(t.Context(), servers.PostgresConfig{
+		CertFile: server.CertFile, KeyFile: server.KeyFile, Settings: map[string]string{"max_connections": strconv.Itoa(2**clients + 50)},
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -51,27 +61,31 @@ func TestSoak(t *testing.T) {
 	stack.Exec(t, pg.URL(s.database), "CREATE TABLE jobs (worker text)", "SELECT wirefence.seal('orders', 34, 'B')")
 
 	before := goleak.IgnoreCurrent()
-	registry := prometheus.NewRegistry()
-	r, err := stack.Start(proxy.Options{
-		Upstream: "postgres://" + pg.Addr() + "/", Registerer: registry,
-		IdleTimeout: time.Minute, TransactionTimeout: time.Minute,
-	})
-	if err != nil {
-		t.Fatal(err)
+	for _, mode := range []string{"disable", "verify-full&sslrootcert=" + ca.CAFile} {
+		registry := prometheus.NewRegistry()
+		r, err := stack.Start(proxy.Options{
+			Upstream: "postgres://" + pg.Addr() + "/?sslmode=" + mode, TLS: proxy.TLS{CertFile: between.CertFile, KeyFile: between.KeyFile},
+			Registerer: registry, MaxConnections: 2 * *clients, IdleTimeout: time.Minute, TransactionTimeout: time.Minute,
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		s.proxies, s.registries = append(s.proxies, r), append(s.registries, registry)
 	}
-	s.addr = r.Addr
 	for manner := range manners { // what is kept for ever is there now
-		if err := s.act(manner, rand.New(rand.NewPCG(1, 1))); err != nil {
-			t.Fatalf("%s: %v", manners[manner].name, err)
+		for n := range uint64(8) {
+			if err := s.act(manner, rand.New(rand.NewPCG(1, n))); err != nil {
+				t.Fatalf("%s: %v", manners[manner].name, err)
+			}
 		}
 	}
-	quiet(t, registry)
+	s.quiet(t)
 	descriptors, heap := openDescriptors(t), heapInUse()
 
 	s.run(t, pg)
 
 	s.lockless(t, pg)
-	quiet(t, registry)
+	s.quiet(t)
 	stack.Eventually(t, "no descriptors are left over", func() bool { return openDescriptors(t) <= descriptors })
 	if grown := int64(heapInUse()) - int64(heap); grown > heapBound {
 		t.Errorf("the heap has grown by %d bytes", grown)
@@ -83,9 +97,11 @@ func TestSoak(t *testing.T) {
 		return err == nil && n == 0
 	})
 	_ = admin.Close(context.Background())
-	s.counted(t, registry)
-	if err := r.Stop(); err != nil {
-		t.Error(err)
+	s.counted(t)
+	for _, r := range s.proxies {
+		if err := r.Stop(); err != nil {
+			t.Error(err)
+		}
 	}
 	pg.Close() // its process is waited for by a goroutine, too
 	if err := goleak.Find(before); err != nil {
@@ -98,7 +114,7 @@ func (s *soak) run(t *testing.T, pg *servers.Postgres) {
 	ctx, end := context.WithTimeout(t.Context(), *length)
 	defer end()
 	var all sync.WaitGroup
-	for n := range clients {
+	for n := range *clients {
 		all.Go(func() {
 			r := rand.New(rand.NewPCG(1, uint64(n)))
 			for ctx.Err() == nil {
@@ -109,6 +125,8 @@ func (s *soak) run(t *testing.T, pg *servers.Postgres) {
 				case errors.Is(err, errWrong):
 					t.Errorf("%s: %v", manners[manner].name, err)
 					return
+				default:
+					pause(r, 200*time.Millisecond) // the server is away
 				}
 			}
 		})
@@ -122,6 +140,9 @@ func (s *soak) run(t *testing.T, pg *servers.Postgres) {
 				if s.acts[i].Load() == 0 {
 					t.Errorf("no client ever came through with %s", m.name)
 				}
+			}
+			for i := range s.kinds {
+				t.Logf("TLS to the server: %t, to the proxy: %t: %d logins", i/2 == 1, i%2 == 1, s.kinds[i].Load())
 			}
 			return
 		case <-time.After(max(*length/5, 3*time.Second)):
@@ -142,7 +163,7 @@ func (s *soak) run(t *testing.T, pg *servers.Postgres) {
 // there, idle.
 func (s *soak) lockless(t *testing.T, pg *servers.Postgres) {
 	t.Helper()
-	idle, err := s.connect(t.Context())
+	idle, err := s.connect(t.Context(), rand.New(rand.NewPCG(1, 1)))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -161,40 +182,42 @@ func (s *soak) lockless(t *testing.T, pg *servers.Postgres) {
 	})
 }
 
-// quiet waits until the proxy says that it serves nobody.
-func quiet(t *testing.T, registry *prometheus.Registry) {
+// quiet waits until the proxies say that they serve nobody.
+func (s *soak) quiet(t *testing.T) {
 	t.Helper()
-	stack.Eventually(t, "no sessions are left over", func() bool { return metric(t, registry, "wirefence_sessions") == 0 })
+	stack.Eventually(t, "no sessions are left over", func() bool { return s.metric(t, "wirefence_sessions") == 0 })
 }
 
-// counted holds the proxy's figures against what the clients have seen.
-func (s *soak) counted(t *testing.T, registry *prometheus.Registry) {
+// counted holds the proxies' figures against what the clients have seen.
+func (s *soak) counted(t *testing.T) {
 	t.Helper()
 	for name, least := range map[string]int64{
 		"wirefence_sessions_total": s.logins.Load(), "wirefence_checks_total": s.fenced.Load(), "wirefence_cancel_requests_total": 1,
 	} {
-		if got := metric(t, registry, name); got < float64(least) {
+		if got := s.metric(t, name); got < float64(least) {
 			t.Errorf("%s is %v, but clients have seen %d", name, got, least)
 		}
 	}
 	for _, name := range []string{"wirefence_protocol_errors_total", "wirefence_timeouts_total"} {
-		if got := metric(t, registry, name); got != 0 {
+		if got := s.metric(t, name); got != 0 {
 			t.Errorf("%s is %v", name, got)
 		}
 	}
 }
 
-// metric returns a gauge's or a counter's value, summed over its labels.
-func metric(t *testing.T, registry *prometheus.Registry, name string) (sum float64) {
+// metric returns a gauge's or a counter's value, summed over its labels and the proxies.
+func (s *soak) metric(t *testing.T, name string) (sum float64) {
 	t.Helper()
-	families, err := registry.Gather()
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, f := range families {
-		if f.GetName() == name {
-			for _, m := range f.GetMetric() {
-				sum += m.GetGauge().GetValue() + m.GetCounter().GetValue()
+	for _, registry := range s.registries {
+		families, err := registry.Gather()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, f := range families {
+			if f.GetName() == name {
+				for _, m := range f.GetMetric() {
+					sum += m.GetGauge().GetValue() + m.GetCounter().GetValue()
+				}
 			}
 		}
 	}
@@ -219,10 +242,14 @@ func heapInUse() uint64 {
 	return stats.HeapAlloc
 }
 
-func (s *soak) connect(ctx context.Context) (*pgx.Conn, error) {
-	conn, err := pgx.Connect(ctx, stack.URL(s.addr, s.database))
+// connect connects to either proxy, with TLS or without.
+func (s *soak) connect(ctx context.Context, r *rand.Rand) (*pgx.Conn, error) {
+	to, tls := r.IntN(2), r.IntN(2)
+	url := fmt.Sprintf("postgres://postgres@%s/%s?sslmode=%s", s.proxies[to].Addr, s.database, []string{"disable", "require"}[tls])
+	conn, err := pgx.Connect(ctx, url)
 	if err == nil {
 		s.logins.Add(1)
+		s.kinds[2*to+tls].Add(1)
 	}
 	return conn, err
 }
