@@ -1,6 +1,7 @@
 package scram
 
 import (
+	"crypto/sha256"
 	"crypto/x509"
 	"errors"
 	"fmt"
@@ -206,4 +207,35 @@ func FuzzClient(f *testing.F) {
 			t.Error("a server that knows no secret is believed")
 		}
 	})
+}
+
+// Keys are made once of the same password, salt and count, and of no two alike.
+func TestKeysAreRemembered(t *testing.T) {
+	const costly = 2_000_000
+	client, server, err := keys("pencil", []byte("salt"), costly)
+	if err != nil {
+		t.Fatal(err)
+	}
+	// So many derivations would take minutes.
+	for range 1000 {
+		again, other, err := keys("pencil", []byte("salt"), costly)
+		if err != nil || again != client || other != server {
+			t.Fatalf("other keys, %v", err)
+		}
+	}
+	for _, c := range []struct {
+		password, salt string
+		iterations     int
+	}{{"Pencil", "salt", 4096}, {"pencil", "salt ", 4096}, {"pencil", "salt", 4097}, {"pencil", "salt", 4096}, {"73616c74 pencil", "", 4096}} {
+		other, _, err := keys(c.password, []byte(c.salt), c.iterations)
+		if err != nil || other == client {
+			t.Errorf("%+v: the same key, %v", c, err)
+		}
+	}
+	for i := range 2 * remembered {
+		derived.put(sha256.Sum256([]byte{byte(i), byte(i >> 8)}), [2]Key{})
+	}
+	if n := len(derived.pairs); n > remembered {
+		t.Errorf("%d pairs are kept", n)
+	}
 }
