@@ -110,7 +110,7 @@ func (l *loop) run() {
 	defer runtime.UnlockOSThread()
 	events := make([]unix.EpollEvent, 128)
 	for !l.closed {
-		n, err := unix.EpollWait(l.epoll, events, l.closeLingering(time.Now()))
+		n, err := unix.EpollWait(l.epoll, events, l.closeLingering())
 		if err != nil && !errors.Is(err, unix.EINTR) {
 			panic(os.NewSyscallError("epoll_wait", err)) // the descriptor is ours: a bug
 		}
@@ -132,7 +132,11 @@ func (l *loop) run() {
 
 // closeLingering closes the sessions that have lingered long enough, and returns
 // in how many milliseconds it is to be called again; -1 if none is left.
-func (l *loop) closeLingering(now time.Time) int {
+func (l *loop) closeLingering() int {
+	if len(l.lingering) == 0 {
+		return -1
+	}
+	now := time.Now()
 	for len(l.lingering) > 0 {
 		p := l.lingering[0]
 		if left := p.lingers.Sub(now); p.client.fd >= 0 && left > 0 {

@@ -10,15 +10,16 @@ import (
 
 // System calls on sockets that don't block return at once, so the scheduler need
 // not be told of them: that it takes the loop's processor away and hands it to
-// another thread is most of what such a call costs beside the kernel's work.
+// another thread is most of what such a call costs beside the kernel's work. The calls
+// for sockets are a little cheaper than those for all files.
 
 func readNow(fd int, into []byte) (int, error) {
-	n, _, errno := unix.RawSyscall(unix.SYS_READ, uintptr(fd), uintptr(unsafe.Pointer(unsafe.SliceData(into))), uintptr(len(into)))
+	n, _, errno := unix.RawSyscall6(unix.SYS_RECVFROM, uintptr(fd), uintptr(unsafe.Pointer(unsafe.SliceData(into))), uintptr(len(into)), unix.MSG_DONTWAIT, 0, 0)
 	return result(n, errno)
 }
 
 func writeNow(fd int, from []byte) (int, error) {
-	n, _, errno := unix.RawSyscall(unix.SYS_WRITE, uintptr(fd), uintptr(unsafe.Pointer(unsafe.SliceData(from))), uintptr(len(from)))
+	n, _, errno := unix.RawSyscall6(unix.SYS_SENDTO, uintptr(fd), uintptr(unsafe.Pointer(unsafe.SliceData(from))), uintptr(len(from)), unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL, 0, 0)
 	return result(n, errno)
 }
 
