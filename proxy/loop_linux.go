@@ -40,7 +40,7 @@ type loop struct {
 	list    [][]byte
 	vectors []unix.Iovec
 	out     session.Out
-	sides   map[int32]*side
+	sides   []*side // by descriptor
 	// lingering are sessions that are closed when their clients have got the last
 	// bytes, or when their time is up; the one whose time is up next comes first.
 	lingering []*pair
@@ -65,7 +65,7 @@ func newLoop() (*loop, error) {
 		return nil, os.NewSyscallError("eventfd", err)
 	}
 	l := &loop{epoll: epoll, event: event, buf: make([]byte, loopBuffer), sealed: make([]byte, loopBuffer),
-		sides: map[int32]*side{}, ended: make(chan struct{})}
+		ended: make(chan struct{})}
 	err = unix.EpollCtl(epoll, unix.EPOLL_CTL_ADD, event, &unix.EpollEvent{Events: unix.EPOLLIN, Fd: int32(event)})
 	if err != nil {
 		_ = unix.Close(epoll)
@@ -229,6 +229,14 @@ func (l *loop) adopt(c *conn, fromClient, fromServer *buffer) error {
 	_ = clientSocket.Close()
 	_ = serverSocket.Close()
 	return nil
+}
+
+// watches notes whose a descriptor is.
+func (l *loop) watches(s *side) {
+	if missing := s.fd + 1 - len(l.sides); missing > 0 {
+		l.sides = append(l.sides, make([]*side, missing)...)
+	}
+	l.sides[s.fd] = s
 }
 
 // take takes a connection's socket over, by a descriptor that the runtime's poller

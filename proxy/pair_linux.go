@@ -49,8 +49,8 @@ func (p *pair) guard(f func()) {
 
 // begin runs in the loop.
 func (p *pair) begin() {
-	p.loop.sides[int32(p.client.fd)] = &p.client
-	p.loop.sides[int32(p.server.fd)] = &p.server
+	p.loop.watches(&p.client)
+	p.loop.watches(&p.server)
 	p.fromServer(p.ahead(&p.server))
 	p.fromClient(p.ahead(&p.client))
 }
@@ -265,7 +265,9 @@ func (p *pair) hangUp() {
 		return
 	}
 	for _, s := range []*side{&p.client, &p.server} {
-		delete(p.loop.sides, int32(s.fd))
+		if s.fd < len(p.loop.sides) {
+			p.loop.sides[s.fd] = nil
+		}
 		if len(s.unsent) == 0 { // in the middle of a record nothing can be said
 			s.conclude(nil)
 			_, _ = writeNow(s.fd, s.unsent)
