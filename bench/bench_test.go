@@ -99,6 +99,7 @@ func TestGoalsAreJudged(t *testing.T) {
 		frozen: []time.Duration{590 * time.Millisecond}, open: []time.Duration{preemptAfter + 90*time.Millisecond},
 	}
 	b.core = []coreResult{{"a", 1, 0}, {"b", 1, 2}}
+	b.bounds = map[string]map[string]int64{states[0].name: {boundKinds[0].name: 1 << 10, boundKinds[1].name: 2 << 10}}
 	text := b.markdown()
 	for _, want := range []string{
 		"| fenced select: tps against unfenced through the proxy | ≥ 0.95 | 0.92: prepared, 16 clients, proxy, fenced by session variable | **falls short** in 1 of 2 |",
@@ -113,6 +114,7 @@ func TestGoalsAreJudged(t *testing.T) {
 		"### select, prepared protocol",
 		"| insert | simple | proxy, fenced by comment | 0.12 | 1.25 | 0.00 | 0.00 | 1.00 |",
 		"| 64 busy sessions | 1 | 201.00 |",
+		"| asked for 100 MB, which the client doesn't read | 50 | 1 | 2 |",
 	} {
 		if !strings.Contains(text, want) {
 			t.Errorf("the page has no %q", want)

@@ -40,7 +40,7 @@ func main() {
 	flag.IntVar(&f.rounds, "rounds", 4, "how often each measurement is made")
 	flag.IntVar(&f.seconds, "seconds", 2, "how long one measurement lasts, in seconds; pgbench runs half as long again before")
 	flag.StringVar(&f.clients, "clients", wholeClients, "numbers of clients, separated by commas")
-	flag.StringVar(&f.only, "only", "", "regular expression: measure only what it matches, of names such as insert/prepared/16/PgBouncer, guards/prepared/16/direct, isolated, takeover, sessions, copy, leases and core")
+	flag.StringVar(&f.only, "only", "", "regular expression: measure only what it matches, of names such as insert/prepared/16/PgBouncer, guards/prepared/16/direct, isolated, takeover, sessions, copy, bounds, leases and core")
 	flag.StringVar(&f.out, "out", "", "file to write, of a whole run; none if empty")
 	flag.StringVar(&f.compare, "compare", "", "commit: compare this tree's proxy with that commit's, and nothing else")
 	flag.StringVar(&f.binary, "binary", "", "wirefence binary to measure, instead of building ./cmd/wirefence")
@@ -104,6 +104,12 @@ func run(ctx context.Context, f flags) error {
 	}
 	if only.MatchString("copy") {
 		if b.copies, err = w.measureCopies(ctx, min(f.rounds, 3)); err != nil {
+			return err
+		}
+	}
+	if only.MatchString("bounds") {
+		log.Print("bounds")
+		if b.bounds, err = w.measureBounds(ctx); err != nil {
 			return err
 		}
 	}

@@ -20,6 +20,7 @@ type book struct {
 	trips     map[string]trips // by ways
 	takeovers *takeovers
 	copies    map[string]*copyCost
+	bounds    map[string]map[string]int64
 	leases    *figures.Leases
 	core      []coreResult
 }
@@ -67,6 +68,7 @@ func (b *book) markdown() string {
 	b.guardTables(&p)
 	b.sessionTable(&p)
 	b.copyTable(&p)
+	b.boundTable(&p)
 	b.leaseTables(&p)
 	b.coreTable(&p)
 	return p.String()
@@ -199,6 +201,23 @@ func (b *book) copyTable(p *page) {
 			memory = fmt.Sprintf("%.1f", float64(cost.memory)/(1<<20))
 		}
 		p.line("| %s | %s | %s | %s | %s | %s | %s | %s |", way.name, secondsOf(cost.in), in, cpuIn, secondsOf(cost.out), out, cpuOut, memory)
+	}
+}
+
+func (b *book) boundTable(p *page) {
+	if len(b.bounds) == 0 {
+		return
+	}
+	p.line("")
+	p.line("## Memory of a session that is stuck")
+	p.line("")
+	p.line("What one session makes the process grow by, in KiB, in states in which a client may leave it. Anonymous resident memory at its highest, over the memory of idle sessions, without the kernel's socket buffers; by many sessions at once.")
+	p.line("")
+	p.line("| state | sessions | plaintext | TLS on both sides |")
+	p.line("|---|---:|---:|---:|")
+	for _, s := range states {
+		of := b.bounds[s.name]
+		p.line("| %s | %d | %.0f | %.0f |", s.name, s.sessions, float64(of[boundKinds[0].name])/1024, float64(of[boundKinds[1].name])/1024)
 	}
 }
 

@@ -36,6 +36,7 @@ type world struct {
 	proxies  []*proxy
 	ports    map[target]int
 	pids     map[target]int // of the processes between client and database
+	launches map[target]launch
 }
 
 // newWorld starts all servers. binary is the proxy's; "" builds it. base is another one to
@@ -100,13 +101,13 @@ func newWorld(ctx context.Context, binary, base string) (w *world, err error) {
 		"WIREFENCE_UPSTREAM=postgres://" + w.postgres.Addr() + "/?sslmode=verify-full&sslrootcert=" + certificates.CAFile,
 		"WIREFENCE_TLS_CERT_FILE=" + between.CertFile, "WIREFENCE_TLS_KEY_FILE=" + between.KeyFile,
 	}
-	all := map[target]launch{
+	w.launches = map[target]launch{
 		wirefence: {w.binary, nil}, checking: {w.binary, []string{"WIREFENCE_HOLD=0"}}, encryptedProxy: {w.binary, encrypted},
 	}
 	if base != "" {
-		all[baseProxy], all[encryptedBase] = launch{base, nil}, launch{base, encrypted}
+		w.launches[baseProxy], w.launches[encryptedBase] = launch{base, nil}, launch{base, encrypted}
 	}
-	for t, s := range all {
+	for t, s := range w.launches {
 		p, err := w.startProxy(ctx, w.postgres.Addr(), s)
 		if err != nil {
 			return w, err
