@@ -14,8 +14,8 @@ import (
 	"github.com/wirefence/wirefence/proxy"
 )
 
-// A panic in the core ends one session, whether a loop carries it or, with TLS,
-// goroutines: its client is let go, others are served, timeouts and a drain work.
+// A panic in the core ends one session, with TLS or without: its client is let go, others
+// are served, timeouts and a drain work.
 func TestPanicInASession(t *testing.T) {
 	t.Parallel()
 	w := start(t, 15)

@@ -250,3 +250,36 @@ func TestKeyUpdate(t *testing.T) {
 		}
 	}
 }
+
+// Whatever becomes of the records on their way, what is opened is the beginning of what
+// was said, and all of it only if nothing was changed.
+func FuzzOpen(f *testing.F) {
+	f.Add(true, uint16(100), uint16(7), uint16(0), byte(0))
+	f.Add(true, uint16(40_000), uint16(16_405), uint16(3), byte(1))
+	f.Add(false, uint16(1), uint16(1), uint16(1), byte(0x80))
+	f.Add(false, uint16(60_000), uint16(300), uint16(16_500), byte(0xff))
+	f.Fuzz(func(t *testing.T, modern bool, size, cut, at uint16, change byte) {
+		version := uint16(tls.VersionTLS12)
+		if modern {
+			version = tls.VersionTLS13
+		}
+		client, server := both(t, version)
+		said := bytes.Repeat([]byte("0123456789"), int(size)/10+1)
+		sealed := seal(t, client, string(said))
+		sealed[int(at)%len(sealed)] ^= change
+		var plain []byte
+		var end error
+		for rest := sealed; len(rest) > 0 && end == nil; {
+			n := min(int(cut)+1, len(rest))
+			var answer []byte
+			plain, answer, end = server.Open(plain, answer, rest[:n])
+			rest = rest[n:]
+		}
+		if !bytes.HasPrefix(said, plain) {
+			t.Fatalf("something else is opened, of %d bytes", len(plain))
+		}
+		if whole := len(plain) == len(said); whole != (change == 0) || whole && end != nil {
+			t.Errorf("with byte %d changed by %#x, %d bytes of %d are opened, %v", at, change, len(plain), len(said), end)
+		}
+	})
+}
