@@ -123,11 +123,6 @@ func (c *conn) guard(do func()) {
 	do()
 }
 
-// drive hands the session over to another driver.
-func (c *conn) drive(d driver) {
-	c.withCore(func(*session.Session) { c.driver = d })
-}
-
 // withCore calls into the core, under the lock. All calls go through here. After a
 // panic the core can't be trusted with what the session sends: that call and all
 // that follow panic with errFailed, and their guards close the session's connections.

@@ -30,7 +30,7 @@ func (*loops) stop()        {}
 // have sent already is in the buffers.
 func (c *conn) carry(fromClient, fromServer *buffer) {
 	p := &pumps{entering: entering{c}, wake: make(chan struct{}, 1), ended: make(chan struct{})}
-	c.drive(p)
+	c.withCore(func(*session.Session) { c.driver = p })
 	var both sync.WaitGroup
 	both.Go(func() { c.guard(func() { p.serverPump(fromServer) }) })
 	c.guard(func() { p.clientPump(fromClient) })

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net"
+	"slices"
 	"strings"
 	"time"
 
@@ -21,12 +22,14 @@ import (
 // errWrong is what must not happen whatever the server does.
 var errWrong = errors.New("wrong")
 
-// manners are what clients do. An error that isn't errWrong may come of a server
-// that goes away.
-var manners = [...]struct {
+type manner struct {
 	name string
 	do   func(ctx context.Context, s *soak, conn *pgx.Conn, r *rand.Rand) error
-}{
+}
+
+// manners are what clients do. An error that isn't errWrong may come of a server
+// that goes away.
+var manners = [...]manner{
 	{"queries", queries},
 	{"writes with the token", current},
 	{"writes with the token, busy", busy},
@@ -40,6 +43,9 @@ var manners = [...]struct {
 	{"thinking between queries", slow},
 	{"answers read slowly", slowReader},
 }
+
+// thinking is the place of the slow ones.
+var thinking = slices.IndexFunc(manners[:], func(m manner) bool { return m.name == "thinking between queries" })
 
 func (s *soak) act(manner int, r *rand.Rand) error {
 	ctx, stop := context.WithTimeout(context.Background(), stack.Patience)
@@ -131,7 +137,7 @@ func transaction(ctx context.Context, _ *soak, conn *pgx.Conn, r *rand.Rand) err
 func cancelled(ctx context.Context, _ *soak, conn *pgx.Conn, _ *rand.Rand) error {
 	began := make(chan error, 1)
 	go func() {
-		_, err := conn.Exec(ctx, "SELECT pg_sleep(20)")
+		_, err := conn.Exec(ctx, "SELECT pg_sleep(3600)") // in a crowd a request takes its time
 		began <- err
 	}()
 	for {
@@ -215,7 +221,8 @@ func halfClosed(ctx context.Context, _ *soak, conn *pgx.Conn, _ *rand.Rand) erro
 
 // slow thinks for seconds between its queries, in a transaction or not.
 func slow(ctx context.Context, s *soak, conn *pgx.Conn, r *rand.Rand) error {
-	think := func() { pause(r, min(*length/10, 10*time.Second)) }
+	think := func() { pause(r, min(*length/4, 25*time.Second)) }
+	think()
 	if r.IntN(2) == 0 {
 		if err := current(ctx, s, conn, r); err != nil {
 			return err

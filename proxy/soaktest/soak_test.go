@@ -34,6 +34,9 @@ var (
 	clients = flag.Int("clients", 120, "how many there are at once")
 )
 
+// busyClients is how many clients do anything; the others think between their queries.
+const busyClients = 120
+
 // heapBound is by how many bytes the heap may have grown once all have left.
 const heapBound = 8 << 20
 
@@ -119,6 +122,9 @@ func (s *soak) run(t *testing.T, pg *servers.Postgres) {
 			r := rand.New(rand.NewPCG(1, uint64(n)))
 			for ctx.Err() == nil {
 				manner := r.IntN(len(manners))
+				if n >= busyClients {
+					manner = thinking
+				}
 				switch err := s.act(manner, r); {
 				case err == nil:
 					s.acts[manner].Add(1)
