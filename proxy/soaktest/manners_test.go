@@ -48,7 +48,7 @@ var manners = [...]manner{
 var thinking = slices.IndexFunc(manners[:], func(m manner) bool { return m.name == "thinking between queries" })
 
 func (s *soak) act(manner int, r *rand.Rand) error {
-	ctx, stop := context.WithTimeout(context.Background(), stack.Patience)
+	ctx, stop := context.WithTimeout(context.Background(), stack.Patience+2*s.think)
 	defer stop()
 	conn, err := s.connect(ctx, r)
 	if err != nil {
@@ -221,7 +221,7 @@ func halfClosed(ctx context.Context, _ *soak, conn *pgx.Conn, _ *rand.Rand) erro
 
 // slow thinks for seconds between its queries, in a transaction or not.
 func slow(ctx context.Context, s *soak, conn *pgx.Conn, r *rand.Rand) error {
-	think := func() { pause(r, min(*length/4, 25*time.Second)) }
+	think := func() { pause(r, s.think) }
 	think()
 	if r.IntN(2) == 0 {
 		if err := current(ctx, s, conn, r); err != nil {

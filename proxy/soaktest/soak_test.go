@@ -45,6 +45,7 @@ type soak struct {
 	proxies        []*stack.Running
 	registries     []*prometheus.Registry
 	database       string
+	think          time.Duration // at most, between queries
 	logins, fenced atomic.Int64
 	acts           []atomic.Int64  // that came to their end
 	kinds          [4]atomic.Int64 // logins by proxy and client's TLS
@@ -60,7 +61,7 @@ func TestSoak(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer pg.Close()
-	s := &soak{database: stack.Database(t, pg), acts: make([]atomic.Int64, len(manners))}
+	s := &soak{think: 10 * time.Millisecond, database: stack.Database(t, pg), acts: make([]atomic.Int64, len(manners))}
 	stack.Exec(t, pg.URL(s.database), "CREATE TABLE jobs (worker text)", "SELECT wirefence.seal('orders', 34, 'B')")
 
 	before := goleak.IgnoreCurrent()
@@ -85,6 +86,7 @@ func TestSoak(t *testing.T) {
 	s.quiet(t)
 	descriptors, heap := openDescriptors(t), heapInUse()
 
+	s.think = min(*length/4, 25*time.Second)
 	s.run(t, pg)
 
 	s.lockless(t, pg)
