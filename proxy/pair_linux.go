@@ -269,8 +269,9 @@ func (p *pair) hangUp() {
 			p.loop.sides[s.fd] = nil
 		}
 		if len(s.unsent) == 0 { // in the middle of a record nothing can be said
-			s.conclude(nil)
-			_, _ = writeNow(s.fd, s.unsent)
+			if s.conclude(nil); len(s.unsent) > 0 {
+				_, _ = writeNow(s.fd, s.unsent)
+			}
 		}
 		_ = unix.Close(s.fd)
 		s.fd, s.events, s.kept, s.unsent, s.tls = -1, 0, buffer{}, nil, nil
