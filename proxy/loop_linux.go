@@ -317,7 +317,6 @@ func (l *loop) open(s *side, received []byte) []byte {
 	if len(answer) > 0 {
 		l.list = append(l.list[:0], answer)
 		l.flush(s)
-		s.choked = len(s.unsent) > 0
 	}
 	if len(s.kept.bytes()) > 0 && len(plain) > 0 {
 		room := s.kept.room(len(plain))
@@ -327,8 +326,12 @@ func (l *loop) open(s *side, received []byte) []byte {
 }
 
 // send sends what is in the loop's Out to a side, and keeps what it doesn't
-// take.
+// take. A side that was told that nothing more comes gets nothing: what the proxy has
+// for it by itself must not cost it the client's last bytes.
 func (l *loop) send(to *side) {
+	if to.half {
+		return
+	}
 	l.list = l.out.Buffers(l.list[:0])
 	if len(l.list) > 0 && to.tls != nil {
 		if err := l.seal(to); err != nil {

@@ -24,7 +24,6 @@ type side struct {
 	eof    bool         // nothing more is read
 	half   bool         // nothing more is sent, once unsent is
 	over   error        // nothing more comes, says TLS: io.EOF, or what is wrong
-	choked bool         // the peer has to take TLS's answers before more is read
 }
 
 // pair is a session in a loop.
@@ -114,7 +113,12 @@ func (p *pair) fromClient(read []byte) {
 		p.clientEnded()
 		return
 	}
-	reading := !held && !p.client.eof && !p.client.choked && len(p.server.unsent) == 0
+	reading := !held && !p.client.eof && len(p.server.unsent) == 0
+	if p.client.tls != nil {
+		// What it sends may make TLS answer. PostgreSQL, too, reads nothing of a client that
+		// doesn't take what it is sent. A server is read on: it may be waiting for just that.
+		reading = reading && len(p.client.unsent) == 0
+	}
 	p.watch(&p.client, reading)
 	if reading && p.client.over != nil {
 		p.gone(&p.client, p.client.over)
@@ -134,7 +138,7 @@ func (p *pair) fromServer(read []byte) {
 		p.end()
 		return
 	}
-	reading := !p.server.choked && len(p.client.unsent) == 0
+	reading := len(p.client.unsent) == 0
 	p.watch(&p.server, reading)
 	if wake {
 		p.fromClient(nil)
@@ -149,22 +153,14 @@ func (p *pair) resume(s *side) {
 	if !p.push(s) {
 		return
 	}
-	choked := s.choked
-	s.choked = false
-	switch {
-	case p.over:
+	if p.over {
 		p.hangUp()
-	case s.server:
-		p.fromClient(nil) // what was held back meanwhile
-		if choked {
-			p.fromServer(nil)
-		}
-	default:
-		p.fromServer(nil)
-		if choked {
-			p.fromClient(nil)
-		}
+		return
 	}
+	if !s.server {
+		p.fromServer(nil)
+	}
+	p.fromClient(nil) // what was held back meanwhile
 }
 
 // push sends what was kept for a side, and reports whether all is sent.
