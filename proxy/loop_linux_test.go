@@ -3,10 +3,19 @@
 package proxy
 
 import (
+	"bytes"
+	"crypto/tls"
+	"errors"
+	"net"
 	"testing"
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/wirefence/wirefence/internal/authority"
+	"github.com/wirefence/wirefence/proxy/internal/secure"
+	"github.com/wirefence/wirefence/proxy/internal/session"
+	"github.com/wirefence/wirefence/proxy/internal/wire"
 )
 
 // stop returns when the loop's goroutine has ended: by then its descriptors are
@@ -59,4 +68,57 @@ func TestALingeringSessionIsClosed(t *testing.T) {
 	if left := time.Until(p.lingers); left > 0 {
 		t.Errorf("it was closed %v before its time", left)
 	}
+}
+
+// Behind a client's end the server is sent what it has not taken yet and TLS's last
+// words, and nothing more, whatever the proxy has to say.
+func TestBehindAClientsEnd(t *testing.T) {
+	l, err := newLoop()
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.stop() // what it does is called from here
+	more, query := passing(), []byte("Q\x00\x00\x00\x05\x00")
+	for _, encrypted := range []bool{false, true} {
+		p := &pair{c: &conn{}, loop: l}
+		p.client = side{p: p, fd: -1}
+		p.server = side{p: p, fd: -1, server: true, unsent: []byte("not taken yet")}
+		if encrypted {
+			p.server.tls = detached(t)
+		}
+		p.server.half = true
+		p.server.conclude(nil)
+		due := bytes.Clone(p.server.unsent)
+		more.FromClient(query, &l.out)
+		l.send(&p.server)
+		if !bytes.Equal(p.server.unsent, due) {
+			t.Errorf("encrypted %v: %d bytes are due, want %d", encrypted, len(p.server.unsent), len(due))
+		}
+	}
+}
+
+// passing is a session that forwards what it gets.
+func passing() *session.Session {
+	var out session.Out
+	s := session.New(session.NewConfig(session.Config{Mode: session.Off}), session.NewDatabases(time.Now), &wire.Startup{}, nil)
+	s.FromServer([]byte("R\x00\x00\x00\x08\x00\x00\x00\x00Z\x00\x00\x00\x05I"), &out)
+	return s
+}
+
+// detached is a client's end of a TLS connection, off its socket.
+func detached(t *testing.T) *secure.Conn {
+	t.Helper()
+	a, b := net.Pipe()
+	defer a.Close()
+	defer b.Close()
+	ca := authority.New(t)
+	server := tls.Server(b, &tls.Config{Certificates: []tls.Certificate{ca.Issue(t, "db.test").Load(t)}, SessionTicketsDisabled: true})
+	done := make(chan error, 1)
+	go func() { done <- server.Handshake() }()
+	c := secure.Client(a, &tls.Config{RootCAs: ca.Pool(), ServerName: "db.test"})
+	if err := errors.Join(c.Handshake(), <-done); err != nil {
+		t.Fatal(err)
+	}
+	c.Detach()
+	return c
 }

@@ -13,7 +13,7 @@ import (
 	"net"
 )
 
-// KeyUpdater sends over a TLS 1.3 connection what crypto/tls never does as a client:
+// KeyUpdater sends over a TLS 1.3 connection what crypto/tls never does by itself:
 // KeyUpdates (RFC 8446, section 4.6.3). Nothing else may write to the connection; what
 // comes is read by crypto/tls.
 type KeyUpdater struct {
@@ -24,13 +24,17 @@ type KeyUpdater struct {
 	number uint64
 }
 
-// NewKeyUpdater shakes hands over a connection.
+// NewKeyUpdater shakes hands over a connection, as the server if it has a certificate.
 func NewKeyUpdater(t TB, conn net.Conn, cfg *tls.Config) (*KeyUpdater, *tls.Conn) {
 	t.Helper()
 	var keys bytes.Buffer
 	cfg = cfg.Clone()
 	cfg.MinVersion, cfg.KeyLogWriter = tls.VersionTLS13, &keys
-	encrypted := tls.Client(conn, cfg)
+	encrypted, own := tls.Client(conn, cfg), "CLIENT_TRAFFIC_SECRET_0"
+	if len(cfg.Certificates) > 0 {
+		cfg.SessionTicketsDisabled = true // they would be records that are not counted here
+		encrypted, own = tls.Server(conn, cfg), "SERVER_TRAFFIC_SECRET_0"
+	}
 	if err := encrypted.Handshake(); err != nil {
 		t.Fatal(err)
 	}
@@ -40,7 +44,7 @@ func NewKeyUpdater(t TB, conn net.Conn, cfg *tls.Config) (*KeyUpdater, *tls.Conn
 	k := &KeyUpdater{conn: conn}
 	for line := range bytes.Lines(keys.Bytes()) {
 		var label, random, secret string
-		if _, err := fmt.Sscan(string(line), &label, &random, &secret); err == nil && label == "CLIENT_TRAFFIC_SECRET_0" {
+		if _, err := fmt.Sscan(string(line), &label, &random, &secret); err == nil && label == own {
 			k.secret, _ = hex.DecodeString(secret)
 		}
 	}

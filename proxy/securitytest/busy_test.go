@@ -1,10 +1,13 @@
 package securitytest
 
 import (
+	"bytes"
 	"crypto/tls"
 	"errors"
+	"io"
 	"net"
 	"os"
+	"strings"
 	"testing"
 	"time"
 
@@ -70,6 +73,74 @@ func TestAnswersThatAreNotTaken(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := other.Exec(t.Context(), "SELECT 1").ReadAll(); err != nil {
+		t.Error(err)
+	}
+}
+
+// A server that asks TLS for an answer while it takes no bytes is read on: it may go on
+// only when the client has read what it sends. Nothing of what the client has sent is
+// lost meanwhile.
+func TestAServerThatAsksForAnswersAndTakesNothing(t *testing.T) {
+	t.Parallel()
+	w := start(t, 15)
+	const queries, size = 512, 64 << 10 // more than the kernel keeps on the way
+	const updates = 10                  // crypto/tls takes 16 records in a row that bring no data
+	cfg := &tls.Config{Certificates: []tls.Certificate{w.ca.Issue(t, "127.0.0.1", "127.0.0.1").Load(t)}, NextProtos: []string{"postgresql"}}
+	read := make(chan error, 1)
+	server := stack.Scripted(t, func(conn net.Conn) {
+		_ = conn.SetDeadline(time.Now().Add(stack.Patience))
+		keys, client := stack.NewKeyUpdater(t, conn, cfg)
+		back := pgproto3.NewBackend(client, nil)
+		if _, err := back.ReceiveStartupMessage(); err != nil {
+			read <- err
+			return
+		}
+		said, _ := (&pgproto3.AuthenticationOk{}).Encode(nil)
+		said, _ = (&pgproto3.ReadyForQuery{TxStatus: 'I'}).Encode(said)
+		_, _ = keys.Write(keys.Data(nil, said))
+		// The client's queries fill the sockets.
+		time.Sleep(300 * time.Millisecond)
+		notice, _ := (&pgproto3.NoticeResponse{Message: "there"}).Encode(nil)
+		for range updates {
+			_, _ = keys.Write(keys.Data(keys.Update(t, nil), notice))
+		}
+		back.SetMaxBodyLen(2 * size)
+		for range queries {
+			if _, err := back.Receive(); err != nil {
+				read <- err
+				return
+			}
+		}
+		read <- nil
+		_, _ = io.Copy(io.Discard, client)
+	})
+	r := stack.Serve(t, proxy.Options{Upstream: "postgres://" + server + "/?sslmode=verify-full&sslnegotiation=direct&sslrootcert=" + w.ca.CAFile, Mode: proxy.Off})
+	conn, err := net.Dial("tcp", r.Addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	_ = conn.SetDeadline(time.Now().Add(stack.Patience))
+	if _, err := conn.Write(stack.Startup(pgproto3.ProtocolVersion30, "postgres")); err != nil {
+		t.Fatal(err)
+	}
+	query, _ := (&pgproto3.Query{String: strings.Repeat("-", size)}).Encode(nil)
+	wrote := make(chan error, 1)
+	go func() {
+		_, err := conn.Write(bytes.Repeat(query, queries))
+		wrote <- err
+	}()
+	front, notices := pgproto3.NewFrontend(conn, nil), 0
+	for notices < updates {
+		msg, err := front.Receive()
+		if err != nil {
+			t.Fatalf("after %d notices: %v", notices, err)
+		}
+		if _, is := msg.(*pgproto3.NoticeResponse); is {
+			notices++
+		}
+	}
+	if err := errors.Join(<-wrote, <-read); err != nil {
 		t.Error(err)
 	}
 }
