@@ -118,7 +118,7 @@ func begunWith(tb testing.TB, cfg Config, variable string, events Events) *Sessi
 		if n > 4 || len(sent) == 0 {
 			tb.Fatal("the login does not end")
 		}
-		rows := row(variable, "wirefence.check", "7", "at_home")
+		rows := row(variable, "wirefence.check", "7", "at_home", "f")
 		if !bytes.Contains(sent, []byte(trimmed(loginSQL))) {
 			rows = row("f")
 		}
@@ -132,7 +132,16 @@ func begunWith(tb testing.TB, cfg Config, variable string, events Events) *Sessi
 func greeted(cfg Config, events Events) *Session {
 	at := time.Now()
 	databases := NewDatabases(func() time.Time { return at })
-	startup := &wire.Startup{Params: map[string]string{"user": "app"}}
+	return greetedBy(cfg, databases, "app", events)
+}
+
+// greetedIn is a session of an application's user in a database.
+func greetedIn(databases *Databases, database string) *Session {
+	return greetedBy(Config{}, databases, database, discard{})
+}
+
+func greetedBy(cfg Config, databases *Databases, database string, events Events) *Session {
+	startup := &wire.Startup{Params: map[string]string{"user": "app", "database": database}}
 	cfg.MaxStatement = 16 << 20
 	s := New(NewConfig(cfg), databases, startup, events)
 	var out Out

@@ -85,6 +85,15 @@ func (db *database) recent(within time.Duration) bool {
 	return at != 0 && db.owner.now().Sub(time.Unix(0, at)) < within
 }
 
+// due reports whether a session in a database of this name should ask along with what
+// else it asks, and notes that it does: the database is known to have the function.
+func (d *Databases) due(name string) bool {
+	d.mu.Lock()
+	db := d.all[name]
+	d.mu.Unlock()
+	return db != nil && db.schema.Load() && db.due()
+}
+
 // due reports whether this session should ask, and notes that it does. Until there is a
 // first answer each does.
 func (db *database) due() bool {
@@ -99,6 +108,9 @@ func (db *database) due() bool {
 	}
 	return db.asked.CompareAndSwap(at, now.UnixNano())
 }
+
+// unask has the next session ask: this one's question has failed.
+func (db *database) unask() { db.asked.Store(0) }
 
 // learn takes in an answer. One to a question of a former era may be out of date: then it
 // clears nobody, and the next login asks again.

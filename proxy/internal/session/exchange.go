@@ -14,19 +14,19 @@ import (
 // It is an extended query under names that the proxy keeps to itself: a simple query
 // would drop the client's unnamed statement.
 
+// loginSQL tells what the proxy must know of a session: the session variable, whether the
+// schema is there, the backend, the database, and whether the variable is set for the
+// role or the database, since behind a pooler another client may have left another value
+// in it. A column can be put behind it.
+//
 //go:embed login.sql
 var loginSQL string
-
-// initialSQL tells whether the session variable is set for the role or the database:
-// behind a pooler another client may have left another value in it.
-//
-//go:embed initial.sql
-var initialSQL string
 
 const (
 	giveBackSQL = "SELECT wirefence.unhold()" // whatever the session may hold
 	askSQL      = "SELECT " + carriedSQL
-	storedSQL   = "SELECT wirefence.stored_code_interferes()"
+	// interferesSQL is a column.
+	interferesSQL = "wirefence.stored_code_interferes()"
 	// inReadCommitted goes before a hold in one simple query.
 	inReadCommitted = "SET TRANSACTION ISOLATION LEVEL READ COMMITTED, READ WRITE;"
 	// untimed goes before a question at login that took longer than the client lets a
@@ -56,7 +56,6 @@ const (
 	oursCheck // Execute of a check: its error is the client's
 	// Of exchanges.
 	asksLogin
-	asksInitial
 	asksStored
 	asksVariable
 	takes
@@ -74,6 +73,7 @@ type exchange struct {
 	err      *wire.Error
 	raised   bool   // by a function of the schema, which has counted it
 	again    int    // how often the question was repeated
+	stored   bool   // the question at login asks for stored code, too
 	era      uint64 // in which stored code was asked for
 }
 
@@ -216,8 +216,10 @@ func (s *Session) exchanged(by role) bool {
 		}
 	case observes:
 		s.observed()
-	case asksLogin, asksInitial, asksStored:
-		return s.nextQuestion(by)
+	case asksLogin:
+		return s.loginAnswered()
+	case asksStored:
+		return s.storedAnswered()
 	}
 	if !s.held {
 		s.answer, s.answerErr = policy.NoAnswer, nil // no message waits for it

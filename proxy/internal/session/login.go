@@ -43,26 +43,37 @@ func (s *Session) parameter(msg []byte) {
 }
 
 // beginServing handles the end of the login: before the client hears of it the
-// proxy asks what it must know of the session.
+// proxy asks what it must know of the session. That is one question, and one round
+// trip, but for the first session in a database.
 func (s *Session) beginServing() bool {
 	if !s.tracked {
 		s.phase = serving
 		return true
 	}
 	s.phase = asking
-	s.toward = s.appendExchange(s.toward, trimmed(loginSQL), asksLogin)
+	era := s.databases.Era()
+	sql, stored := trimmed(loginSQL), s.databases.due(s.database)
+	if stored {
+		sql += ", " + interferesSQL
+	}
+	s.toward = s.appendExchange(s.toward, sql, asksLogin)
+	s.own.stored, s.own.era = stored, era
 	return false
 }
 
 // learnLogin takes in the answer to the question at login.
 func (s *Session) learnLogin(columns [][]byte) {
 	s.armed = len(columns[0]) > 0
-	if len(columns) < 4 {
+	if len(columns) < 5 {
 		return
 	}
 	s.schema = columns[1] != nil
 	s.pooled = s.cfg.Pooling == PoolingTransaction || s.cfg.Pooling == PoolingUnknown && !s.isOwnBackend(string(columns[2]))
 	s.reached = string(columns[3])
+	s.startup = s.startup || s.pooled && string(columns[4]) == "t"
+	if len(columns) > 5 {
+		s.own.outcome = string(columns[5])
+	}
 }
 
 // isOwnBackend reports whether the server's process id is the one that the
@@ -71,61 +82,72 @@ func (s *Session) isOwnBackend(pid string) bool {
 	return len(s.key) >= 4 && strconv.FormatUint(uint64(binary.BigEndian.Uint32([]byte(s.key))), 10) == pid
 }
 
-// askAgain repeats a question that the client's statement_timeout has ended, without
-// it. What is asked last has an answer that is safe to assume, and can take long.
-func (s *Session) askAgain(by role) bool {
+// askAgain repeats the question at login: without stored code, if that was a part of it,
+// and without the client's statement_timeout, if that has ended it.
+func (s *Session) askAgain() bool {
 	const tries = 5 // the timeout still counts for the SET
-	if by == asksStored || s.own.err == nil || s.own.err.Code != "57014" || s.own.again == tries {
+	x := s.own
+	if x.err == nil || x.again == tries || !x.stored && x.err.Code != queryCanceled {
 		return false
 	}
-	again, sql := s.own.again+1, loginSQL
-	if by == asksInitial {
-		sql = initialSQL
+	if x.stored {
+		s.databases.find(s.database).unask()
 	}
-	s.toward = s.appendSimple(s.toward, untimed+trimmed(sql), by)
-	s.own.again = again
+	sql := trimmed(loginSQL)
+	if x.err.Code == queryCanceled {
+		sql = untimed + sql
+	}
+	s.toward = s.appendSimple(s.toward, sql, asksLogin)
+	s.own.again = x.again + 1
 	return true
 }
 
-// nextQuestion handles the end of one of the questions at login.
-func (s *Session) nextQuestion(by role) bool {
-	if s.askAgain(by) {
+// queryCanceled is the SQLSTATE of a statement that was cancelled, by a timeout too.
+const queryCanceled = "57014"
+
+// loginAnswered handles the end of the question at login, and loginTold what follows:
+// each reports whether the client now hears of the end of its login.
+func (s *Session) loginAnswered() bool {
+	if s.askAgain() {
 		return false
 	}
-	if by == asksLogin {
-		s.db = s.databases.find(s.reached)
-		if s.own.err != nil || !s.own.answered {
-			s.armed = true // for all that is known
-			s.pooled = s.cfg.Pooling != PoolingSession
-			// In shadow mode a check that isn't there must not fail a statement.
-			s.schema = s.cfg.Mode != Shadow
-		}
-		if s.pooled {
-			s.toward = s.appendExchange(s.toward, trimmed(initialSQL), asksInitial)
-			return false
-		}
+	x := s.own
+	s.db = s.databases.find(s.reached)
+	if x.err != nil || !x.answered {
+		s.armed = true // for all that is known
+		s.pooled = s.cfg.Pooling != PoolingSession
+		// In shadow mode a check that isn't there must not fail a statement.
+		s.schema = s.cfg.Mode != Shadow
 	}
-	if by == asksInitial {
-		s.startup = s.startup || s.own.outcome != ""
-		if s.own.err != nil && s.turnAway(wire.Error{
-			Message: "whether a fence is set for the role or the database could not be read", Detail: s.own.err.Message,
-			Hint: "Log in again. If no pooler gives server connections to other clients, say pooling=session in WIREFENCE_UPSTREAM: then this isn't asked.",
-		}) {
-			return false
-		}
+	if x.err != nil && s.pooled && s.turnAway(wire.Error{
+		Message: "whether a fence is set for the role or the database could not be read", Detail: x.err.Message,
+		Hint: "Log in again. If no pooler gives server connections to other clients, say pooling=session in WIREFENCE_UPSTREAM: then this isn't asked.",
+	}) {
+		return false
 	}
-	if by == asksStored {
-		if s.own.err == nil && s.own.answered {
-			s.db.learn(s.own.outcome == "t", s.own.era)
-		} else {
-			s.db.suspect()
-		}
+	if x.stored && x.answered && s.schema {
+		s.db.learn(x.outcome == "t", x.era)
 	} else if s.schema && s.db.due() {
 		era := s.databases.Era()
-		s.toward = s.appendExchange(s.toward, storedSQL, asksStored)
+		s.toward = s.appendExchange(s.toward, "SELECT "+interferesSQL, asksStored)
 		s.own.era = era
 		return false
 	}
+	return s.loginTold()
+}
+
+// storedAnswered handles the end of the question about stored code, put by itself. Its
+// answer is safe to assume, and can take long: it isn't asked again.
+func (s *Session) storedAnswered() bool {
+	if s.own.err == nil && s.own.answered {
+		s.db.learn(s.own.outcome == "t", s.own.era)
+	} else {
+		s.db.suspect()
+	}
+	return s.loginTold()
+}
+
+func (s *Session) loginTold() bool {
 	s.phase = serving
 	carried := s.armed
 	if s.pooled {

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/wirefence/wirefence/fence"
+	"github.com/wirefence/wirefence/proxy/internal/wire"
 )
 
 // A pooler may have given the database another name than the one that the client
@@ -49,7 +50,7 @@ func TestALoginOfAClientWithoutPatience(t *testing.T) {
 				case n < c.fails:
 					s.FromServer(slices.Concat(fails("57014"), ready("I")), &out)
 				case bytes.Contains(sent, []byte(trimmed(loginSQL))):
-					s.FromServer(slices.Concat(done("SET"), row("", "wirefence.check", "7", "at_home"), done("SELECT 1"), ready("I")), &out)
+					s.FromServer(simply(row("", "wirefence.check", "7", "at_home", "f")), &out)
 				default:
 					s.FromServer(bytes.Replace(answers(sent, nil), noRefusal, row("f"), 1), &out)
 				}
@@ -104,3 +105,56 @@ func TestAnswersOutOfDateClearNobody(t *testing.T) {
 		t.Error("an old answer that finds something counts")
 	}
 }
+
+// What is asked at a login is one question, once the database is known: stored code is a
+// part of it when that is due. Where this fails, the login goes on without.
+func TestALoginIsOneRoundTrip(t *testing.T) {
+	at := time.Now()
+	databases := NewDatabases(func() time.Time { return at })
+	failure := slices.Concat(fails("42501"), ready("I"))
+	plain := row("", "wirefence.check", "7", "app", "f")
+	login := func(t *testing.T, said ...[]byte) {
+		t.Helper()
+		s, out := greetedIn(databases, "app"), Out{}
+		for n, rows := range said {
+			sent := bytes.Clone(s.TakeToServer())
+			if len(sent) == 0 {
+				t.Fatalf("the login ends before answer %d", n)
+			}
+			if rows[0] == wire.DataRow {
+				rows = bytes.Replace(answers(sent, nil), noRefusal, rows, 1)
+			}
+			s.FromServer(rows, &out)
+		}
+		if !s.LoggedIn() {
+			t.Fatalf("the login does not end behind %d answers: %q", len(said), s.TakeToServer())
+		}
+	}
+	stored := func(result string) []byte { return row("", "wirefence.check", "7", "app", "f", result) }
+	interferes := func(t *testing.T, want bool) {
+		t.Helper()
+		if got := databases.find("app").interferes.Load(); got != want {
+			t.Errorf("stored code interferes: %v", got)
+		}
+	}
+	login(t, plain, row("f")) // the first in the database
+	login(t, plain)
+	at = at.Add(AskInterval)
+	login(t, stored("t"))
+	interferes(t, true)
+	login(t, plain)
+	at = at.Add(AskInterval)
+	login(t, stored("f"))
+	interferes(t, false)
+	at = at.Add(AskInterval)
+	login(t, failure, simply(plain), failure)
+	interferes(t, true)
+	login(t, stored("f"))
+	interferes(t, false)
+	at = at.Add(AskInterval)
+	login(t, slices.Concat(fails("57014"), ready("I")), simply(plain), row("f"))
+	login(t, plain)
+}
+
+// simply is a row as the answer to a simple query.
+func simply(row []byte) []byte { return slices.Concat(done("SET"), row, done("SELECT 1"), ready("I")) }

@@ -12,7 +12,7 @@ func (b *backend) internal(sql string) func(parameters []*string) result {
 	switch sql {
 	case trimmed(loginSQL):
 		return b.answering(func() []string {
-			columns := []string{b.token.now(), "wirefence.check", "1885955118", marker}
+			columns := []string{b.token.now(), "wirefence.check", "1885955118", marker, "f"}
 			if !b.policy.schema {
 				columns = []string{b.token.now()}
 			}
@@ -20,7 +20,7 @@ func (b *backend) internal(sql string) func(parameters []*string) result {
 		})
 	case askSQL:
 		return b.answering(func() []string { return []string{b.token.now()} })
-	case storedSQL:
+	case "SELECT " + interferesSQL:
 		return b.answering(func() []string { return []string{map[bool]string{true: "t", false: "f"}[b.policy.setters]} })
 	case strings.TrimSuffix(inReadCommitted, ";"):
 		return func([]*string) result { b.tx.readOnly = false; return result{tag: "SET"} }
