@@ -20,6 +20,7 @@ type book struct {
 	trips     map[string]trips // by ways
 	takeovers *takeovers
 	copies    map[string]*copyCost
+	logins    map[string]*loginCost
 	bounds    map[string]map[string]int64
 	leases    *figures.Leases
 	core      []coreResult
@@ -67,6 +68,7 @@ func (b *book) markdown() string {
 	b.takeoverTable(&p)
 	b.guardTables(&p)
 	b.sessionTable(&p)
+	b.loginTable(&p)
 	b.copyTable(&p)
 	b.boundTable(&p)
 	b.leaseTables(&p)
@@ -175,6 +177,27 @@ func (b *book) sessionTable(p *page) {
 			memory = fmt.Sprintf("%.1f", float64(cost.idleBytes)/1024)
 		}
 		p.line("| %s | %s | %s | %s |", k.name, memory, ms(percentile(cost.connect, 50)), ms(percentile(cost.connect, 95)))
+	}
+}
+
+func (b *book) loginTable(p *page) {
+	if len(b.logins) == 0 {
+		return
+	}
+	p.line("")
+	p.line("## A flood of logins")
+	p.line("")
+	p.line("8 clients of plaintext run selects, simple protocol, while %d others log in and out, with TLS and without password, %d times a second together if they are let. Those that log in share the cores with all else. Behind both ways stands a PgBouncer in transaction mode: PostgreSQL starts a process for each login.", loginsAtOnce, loginRate)
+	p.line("")
+	p.line("| way | transactions/s | p50 ms | p99 ms | in the flood: transactions/s | p50 ms | p99 ms | logins/s |")
+	p.line("|---|---:|---:|---:|---:|---:|---:|---:|")
+	for _, way := range loginWays {
+		c := b.logins[way]
+		calm, flooded := &result{samples: c.calm}, &result{samples: c.flooded}
+		p.line("| %s | %s | %s | %s | %s | %s | %s | %s |", way,
+			rate(calm.spread(tps)), ms(calm.median(func(s sample) time.Duration { return s.p50 })), ms(calm.median(func(s sample) time.Duration { return s.p99 })),
+			rate(flooded.spread(tps)), ms(flooded.median(func(s sample) time.Duration { return s.p50 })), ms(flooded.median(func(s sample) time.Duration { return s.p99 })),
+			rate(spreadOf(c.rate)))
 	}
 }
 

@@ -37,6 +37,7 @@ type world struct {
 	ports    map[target]int
 	pids     map[target]int // of the processes between client and database
 	launches map[target]launch
+	between  authority.Pair // of what is between client and server
 }
 
 // newWorld starts all servers. binary is the proxy's; "" builds it. base is another one to
@@ -62,8 +63,7 @@ func newWorld(ctx context.Context, binary, base string) (w *world, err error) {
 	if err != nil {
 		return w, err
 	}
-	between, err := certificates.Pair("proxy.test", "127.0.0.1")
-	if err != nil {
+	if w.between, err = certificates.Pair("proxy.test", "127.0.0.1"); err != nil {
 		return w, err
 	}
 	w.postgres, err = servers.StartPostgres(ctx, servers.PostgresConfig{CertFile: server.CertFile, KeyFile: server.KeyFile, Fsync: true, Settings: map[string]string{
@@ -81,7 +81,7 @@ func newWorld(ctx context.Context, binary, base string) (w *world, err error) {
 	}
 	w.ports, w.pids = map[target]int{postgres: w.postgres.Port}, map[target]int{}
 	for t, cfg := range map[target]servers.PgBouncerConfig{
-		pgbouncer: {}, encryptedBouncer: {CertFile: between.CertFile, KeyFile: between.KeyFile, CAFile: certificates.CAFile},
+		pgbouncer: {}, encryptedBouncer: {CertFile: w.between.CertFile, KeyFile: w.between.KeyFile, CAFile: certificates.CAFile},
 	} {
 		cfg.Upstream, cfg.Clients = w.postgres.Addr(), maxClients
 		b, err := servers.StartPgBouncer(ctx, cfg)
@@ -99,7 +99,7 @@ func newWorld(ctx context.Context, binary, base string) (w *world, err error) {
 	}
 	encrypted := []string{
 		"WIREFENCE_UPSTREAM=postgres://" + w.postgres.Addr() + "/?sslmode=verify-full&sslrootcert=" + certificates.CAFile,
-		"WIREFENCE_TLS_CERT_FILE=" + between.CertFile, "WIREFENCE_TLS_KEY_FILE=" + between.KeyFile,
+		"WIREFENCE_TLS_CERT_FILE=" + w.between.CertFile, "WIREFENCE_TLS_KEY_FILE=" + w.between.KeyFile,
 	}
 	w.launches = map[target]launch{
 		wirefence: {w.binary, nil}, checking: {w.binary, []string{"WIREFENCE_HOLD=0"}}, encryptedProxy: {w.binary, encrypted},

@@ -1,6 +1,7 @@
 package proxy
 
 import (
+	"context"
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
@@ -147,7 +148,7 @@ func (c *clientTLS) handshake(raw net.Conn, read []byte, direct bool) (*client, 
 		}
 	}
 	conn := secure.Server(raw, read, cfg)
-	if err := conn.Handshake(); err != nil {
+	if err := conn.Shake(context.Background()); err != nil {
 		return nil, fmt.Errorf("TLS handshake: %w", err)
 	}
 	state := conn.ConnectionState()

@@ -7,9 +7,11 @@
 package secure
 
 import (
+	"context"
 	"crypto/tls"
 	"errors"
 	"net"
+	"runtime"
 	"slices"
 	"time"
 )
@@ -44,6 +46,22 @@ func fullRecords(config *tls.Config) *tls.Config {
 
 // Socket is the connection below.
 func (c *Conn) Socket() net.Conn { return c.t.Conn }
+
+// computing bounds the processors that handshakes take at once, to half of those that
+// there are, so that sessions go on in a flood of logins. One waits for its turn whenever
+// it has heard from its peer.
+var computing = make(chan struct{}, max(1, runtime.GOMAXPROCS(0)/2))
+
+// Shake makes the handshake.
+func (c *Conn) Shake(ctx context.Context) error {
+	computing <- struct{}{}
+	c.t.shaking = true
+	defer func() {
+		c.t.shaking = false
+		<-computing
+	}()
+	return c.HandshakeContext(ctx)
+}
 
 // Detach takes the TLS connection off its socket, which the caller carries on with.
 func (c *Conn) Detach() { c.t.Conn = nil }
@@ -95,8 +113,9 @@ func (c *Conn) seal(sealed []byte, write func() error) ([]byte, error) {
 // socket while there is one, then memory.
 type transport struct {
 	net.Conn
-	in  []byte // what TLS has not taken
-	out []byte // what is to be sent
+	in      []byte // what TLS has not taken
+	out     []byte // what is to be sent
+	shaking bool   // has a place in computing, but while it reads
 }
 
 func (t *transport) Read(b []byte) (int, error) {
@@ -105,10 +124,13 @@ func (t *transport) Read(b []byte) (int, error) {
 		n := copy(b, t.in)
 		t.in = t.in[n:]
 		return n, nil
-	case t.Conn != nil:
-		return t.Conn.Read(b)
+	case t.Conn == nil:
+		return 0, errNoBytes
+	case t.shaking:
+		<-computing
+		defer func() { computing <- struct{}{} }()
 	}
-	return 0, errNoBytes
+	return t.Conn.Read(b)
 }
 
 func (t *transport) Write(b []byte) (int, error) {

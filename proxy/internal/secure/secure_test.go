@@ -2,11 +2,14 @@ package secure_test
 
 import (
 	"bytes"
+	"context"
 	"crypto/tls"
 	"errors"
 	"io"
 	"net"
 	"os"
+	"runtime"
+	"sync"
 	"testing"
 	"time"
 
@@ -282,4 +285,32 @@ func FuzzOpen(f *testing.F) {
 			t.Errorf("with byte %d changed by %#x, %d bytes of %d are opened, %v", at, change, len(plain), len(said), end)
 		}
 	})
+}
+
+// A peer that says nothing keeps no place from another's handshake.
+func TestHandshakesWithTheSilent(t *testing.T) {
+	forClient, forServer := configs(t, tls.VersionTLS13)
+	ctx, cancel := context.WithTimeout(t.Context(), stack.Patience)
+	defer cancel()
+	var silent sync.WaitGroup
+	defer silent.Wait()
+	for range 2 * runtime.GOMAXPROCS(0) {
+		a, b := sockets(t)
+		silent.Go(func() { _ = secure.Client(a, forClient.Clone()).Shake(ctx) })
+		silent.Go(func() { _ = secure.Server(b, nil, forServer.Clone()).Shake(ctx) })
+		c, d := sockets(t)
+		silent.Go(func() {
+			if err := secure.Server(c, nil, forServer.Clone()).Shake(ctx); err == nil {
+				t.Error("a handshake with a silent client went well")
+			}
+		})
+		defer d.Close()
+	}
+	a, b := sockets(t)
+	done := make(chan error, 1)
+	go func() { done <- secure.Server(b, nil, forServer.Clone()).Shake(ctx) }()
+	if err := errors.Join(secure.Client(a, forClient.Clone()).Shake(ctx), <-done); err != nil {
+		t.Error(err)
+	}
+	cancel()
 }

@@ -131,7 +131,7 @@ func (u *Upstream) encrypt(ctx context.Context, conn net.Conn, r Route) (*Link, 
 		}
 	}
 	encrypted := secure.Client(conn, u.encryption.config(r.Host))
-	if err := encrypted.HandshakeContext(ctx); err != nil {
+	if err := encrypted.Shake(ctx); err != nil {
 		return nil, fmt.Errorf("TLS: %w", err)
 	}
 	state := encrypted.ConnectionState()
