@@ -167,7 +167,7 @@ func (b *book) sessionTable(p *page) {
 	p.line("")
 	p.line("## Sessions")
 	p.line("")
-	p.line("Memory is what %d idle sessions make the process grow by, per session: anonymous resident memory, without the kernel's socket buffers. A connection is timed from connecting to the first ReadyForQuery, without password. PgBouncer hands out server connections that it has kept; the proxy opens one for each client, and asks it what it must know of the session.", idleSessions)
+	p.line("Memory is what %d idle sessions make the process grow by, per session, with a PgBouncer in transaction mode behind it: anonymous resident memory, without the kernel's socket buffers. A connection to PostgreSQL is timed from connecting to the first ReadyForQuery, without password. PgBouncer takes a server's connection with the first query, of those that it has kept; the proxy opens one for each client, and asks it what it must know of the session.", idleSessions)
 	p.line("")
 	p.line("| | KiB per idle session | connection, p50 ms | p95 ms |")
 	p.line("|---|---:|---:|---:|")

@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/wirefence/wirefence/internal/servers"
 )
 
 // sessionCost is what a session costs that does nothing, and what it costs to
@@ -19,7 +21,9 @@ type sessionCost struct {
 }
 
 const (
-	idleSessions = 2000
+	// idleSessions are behind a pooler, since PostgreSQL would take a process for each. Of
+	// file descriptors a process may have 20,000 here.
+	idleSessions = 9500
 	connections  = 200 // of which the latency is taken, for each target
 	settling     = 3 * time.Second
 )
@@ -28,19 +32,17 @@ const (
 var sessionKinds = []struct {
 	name   string
 	target target
-	tls    bool // on the client's side
+	tls    bool // on both sides
 }{
 	{string(postgres), postgres, false}, {string(pgbouncer), pgbouncer, false}, {string(wirefence), wirefence, false},
 	{"PostgreSQL, TLS", postgres, true}, {bouncerBothTLS, encryptedBouncer, true}, {proxyBothTLS, encryptedProxy, true},
 }
 
-// measureSessions must run on servers that have served nobody yet: memory that
-// was used once is not given back at once.
 func (w *world) measureSessions(ctx context.Context) (map[string]*sessionCost, error) {
 	costs := map[string]*sessionCost{}
 	for _, k := range sessionKinds {
 		costs[k.name] = &sessionCost{}
-		if w.pids[k.target] == 0 {
+		if k.target == postgres {
 			continue
 		}
 		bytes, err := w.idleMemory(ctx, k.target, k.tls)
@@ -68,17 +70,28 @@ func (w *world) measureSessions(ctx context.Context) (map[string]*sessionCost, e
 	return costs, nil
 }
 
-// idleMemory opens sessions and returns by how many bytes each has made the
-// process grow.
+// idleMemory opens sessions to a process that has served nobody yet, and returns by how
+// many bytes each has made it grow.
 func (w *world) idleMemory(ctx context.Context, t target, tls bool) (int64, error) {
-	before, err := residentBytes(w.pids[t])
+	pool, err := servers.StartPgBouncer(ctx, servers.PgBouncerConfig{Upstream: w.postgres.Addr(), Clients: idleSessions + 10, PoolSize: 20,
+		PoolMode: "transaction", CertFile: w.server.CertFile, KeyFile: w.server.KeyFile})
 	if err != nil {
 		return 0, err
 	}
-	conns, err := open(ctx, urlBy(w.ports[t], tls), idleSessions)
+	defer pool.Close()
+	port, pid, stop, err := w.front(ctx, t, pool.Addr())
+	if err != nil {
+		return 0, err
+	}
+	defer stop()
+	before, err := residentBytes(pid)
+	if err != nil {
+		return 0, err
+	}
+	conns, err := open(ctx, urlBy(port, tls), idleSessions)
 	defer func() {
 		for _, conn := range conns {
-			_ = conn.Close(ctx)
+			_ = conn.Conn().Close()
 		}
 	}()
 	if err != nil {
@@ -89,8 +102,34 @@ func (w *world) idleMemory(ctx context.Context, t target, tls bool) (int64, erro
 	case <-ctx.Done():
 		return 0, ctx.Err()
 	}
-	after, err := residentBytes(w.pids[t])
+	after, err := residentBytes(pid)
 	return (after - before) / idleSessions, err
+}
+
+// front starts what stands between clients and an upstream.
+func (w *world) front(ctx context.Context, t target, upstream string) (port, pid int, stop func(), err error) {
+	if t == pgbouncer || t == encryptedBouncer {
+		cfg := servers.PgBouncerConfig{Upstream: upstream, Clients: idleSessions + 10}
+		if t == encryptedBouncer {
+			cfg.CertFile, cfg.KeyFile, cfg.CAFile = w.between.CertFile, w.between.KeyFile, w.authority
+		}
+		b, err := servers.StartPgBouncer(ctx, cfg)
+		if err != nil {
+			return 0, 0, nil, err
+		}
+		return b.Port, b.Pid(), b.Close, nil
+	}
+	how := w.launches[t]
+	how.settings = append(slices.Clone(how.settings), fmt.Sprintf("WIREFENCE_MAX_CONNECTIONS=%d", idleSessions+10),
+		"WIREFENCE_UPSTREAM=postgres://"+upstream+"/?pooling=transaction&sslmode=disable")
+	if t == encryptedProxy {
+		how.settings = append(how.settings, "WIREFENCE_UPSTREAM=postgres://"+upstream+"/?pooling=transaction&sslmode=verify-full&sslrootcert="+w.authority)
+	}
+	p, err := w.startProxy(ctx, upstream, how)
+	if err != nil {
+		return 0, 0, nil, err
+	}
+	return p.port, p.pid(), p.close, nil
 }
 
 // open opens n connections, a few at a time.

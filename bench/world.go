@@ -37,7 +37,9 @@ type world struct {
 	ports    map[target]int
 	pids     map[target]int // of the processes between client and database
 	launches map[target]launch
-	between  authority.Pair // of what is between client and server
+
+	authority       string         // file of its certificate
+	server, between authority.Pair // of the server, and of what is between it and clients
 }
 
 // newWorld starts all servers. binary is the proxy's; "" builds it. base is another one to
@@ -59,14 +61,14 @@ func newWorld(ctx context.Context, binary, base string) (w *world, err error) {
 	if err != nil {
 		return w, err
 	}
-	server, err := certificates.Pair("db.test", "127.0.0.1")
-	if err != nil {
+	w.authority = certificates.CAFile
+	if w.server, err = certificates.Pair("db.test", "127.0.0.1"); err != nil {
 		return w, err
 	}
 	if w.between, err = certificates.Pair("proxy.test", "127.0.0.1"); err != nil {
 		return w, err
 	}
-	w.postgres, err = servers.StartPostgres(ctx, servers.PostgresConfig{CertFile: server.CertFile, KeyFile: server.KeyFile, Fsync: true, Settings: map[string]string{
+	w.postgres, err = servers.StartPostgres(ctx, servers.PostgresConfig{CertFile: w.server.CertFile, KeyFile: w.server.KeyFile, Fsync: true, Settings: map[string]string{
 		"max_connections": fmt.Sprint(maxClients + 20), "shared_buffers": "256MB",
 		// What runs now and then would hit one way and spare another.
 		"autovacuum": "off", "checkpoint_timeout": "1d", "max_wal_size": "32GB", "wal_level": "replica",
@@ -81,7 +83,7 @@ func newWorld(ctx context.Context, binary, base string) (w *world, err error) {
 	}
 	w.ports, w.pids = map[target]int{postgres: w.postgres.Port}, map[target]int{}
 	for t, cfg := range map[target]servers.PgBouncerConfig{
-		pgbouncer: {}, encryptedBouncer: {CertFile: w.between.CertFile, KeyFile: w.between.KeyFile, CAFile: certificates.CAFile},
+		pgbouncer: {}, encryptedBouncer: {CertFile: w.between.CertFile, KeyFile: w.between.KeyFile, CAFile: w.authority},
 	} {
 		cfg.Upstream, cfg.Clients = w.postgres.Addr(), maxClients
 		b, err := servers.StartPgBouncer(ctx, cfg)
@@ -98,7 +100,7 @@ func newWorld(ctx context.Context, binary, base string) (w *world, err error) {
 		}
 	}
 	encrypted := []string{
-		"WIREFENCE_UPSTREAM=postgres://" + w.postgres.Addr() + "/?sslmode=verify-full&sslrootcert=" + certificates.CAFile,
+		"WIREFENCE_UPSTREAM=postgres://" + w.postgres.Addr() + "/?sslmode=verify-full&sslrootcert=" + w.authority,
 		"WIREFENCE_TLS_CERT_FILE=" + w.between.CertFile, "WIREFENCE_TLS_KEY_FILE=" + w.between.KeyFile,
 	}
 	w.launches = map[target]launch{
