@@ -228,7 +228,7 @@ func LastGrant(ctx context.Context, q Querier, r Resource) (Grant, error) {
 // A resource that was never recorded is refused with ResourceUnknown. The role
 // must have wirefence_issuer.
 func Revoke(ctx context.Context, q Querier, r Resource) (Token, error) {
-	last, _, err := RevokeEnding(ctx, q, r)
+	last, _, err := RevokeEnding(ctx, q, r, "")
 	return last, err
 }
 
@@ -240,11 +240,12 @@ type Ended struct {
 	Application string `json:"application"`
 }
 
-// RevokeEnding is Revoke, and tells which transactions it has ended.
-func RevokeEnding(ctx context.Context, q Querier, r Resource) (Token, []Ended, error) {
+// RevokeEnding is Revoke with a reason for the history, "" for none, and tells which
+// transactions it has ended.
+func RevokeEnding(ctx context.Context, q Querier, r Resource, reason string) (Token, []Ended, error) {
 	var last Token
 	var ended []Ended
-	if err := q.QueryRow(ctx, revokeSQL, []byte(r)).Scan(&last, &ended); err != nil {
+	if err := q.QueryRow(ctx, revokeSQL, []byte(r), reason).Scan(&last, &ended); err != nil {
 		return 0, nil, fmt.Errorf("revoke resource %q: %w", r, err)
 	}
 	return last, ended, nil

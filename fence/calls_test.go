@@ -150,6 +150,9 @@ func policies(ctx context.Context, t *testing.T, conn *pgx.Conn) {
 	}
 	defer tx.Rollback(ctx)
 	wait, last := 1500*time.Millisecond, fence.Token(40)
+	if _, err := tx.Exec(ctx, "SET LOCAL application_name = 'fence'"); err != nil {
+		t.Fatal(err)
+	}
 	policy := fence.Policy{Source: fence.SourceEtcd, Reuse: fence.ReuseOnce, PreemptAfter: &wait}
 	for _, want := range []bool{true, false} {
 		if made, err := fence.Declare(ctx, tx, resource, policy, "it's new"); made != want || err != nil {
@@ -162,7 +165,7 @@ func policies(ctx context.Context, t *testing.T, conn *pgx.Conn) {
 		t.Errorf("set %s, %v", settings, err)
 	}
 	changes, err := fence.Changes(ctx, tx, resource)
-	if err != nil || len(changes) != 2 || changes[0].Reason != "it's new" || changes[0].By == "" || changes[1].At.Before(changes[0].At) || len(changes[1].Settings) != 3 {
+	if err != nil || len(changes) != 2 || changes[0].Reason != "it's new" || changes[0].By == "" || changes[0].Application != "fence" || changes[1].At.Before(changes[0].At) || len(changes[1].Settings) != 3 {
 		t.Errorf("changes %+v, %v", changes, err)
 	}
 	all, err := fence.Status(ctx, tx)

@@ -30,12 +30,12 @@ const revokePatience = 3 * time.Second
 
 // Revoke locks the present holder of a resource out at once: no write with its
 // token can be committed any more when it returns. Then it frees the holder's lease
-// in the store, so that another can have it, if the store is a Looker. The role
-// must have wirefence_issuer.
+// in the store, so that another can have it, if the store is a Looker. The history has
+// the reason, unless it is "". The role must have wirefence_issuer.
 //
 // A lease that is won meanwhile may be the one that is revoked, and stay in the
 // store; its holder learns of it by its next renewal.
-func Revoke(ctx context.Context, database fence.Querier, store Store, resource fence.Resource) (Revocation, error) {
+func Revoke(ctx context.Context, database fence.Querier, store Store, resource fence.Resource, reason string) (Revocation, error) {
 	last, err := fence.LastGrant(ctx, database, resource)
 	if err != nil {
 		return Revocation{}, err
@@ -49,7 +49,7 @@ func Revoke(ctx context.Context, database fence.Querier, store Store, resource f
 	}
 	r := Revocation{LockedOut: last, NotFreed: err}
 	// The lock-out comes first: once the lease is free, another may be granted it.
-	if r.Token, r.Ended, err = fence.RevokeEnding(ctx, database, resource); err != nil {
+	if r.Token, r.Ended, err = fence.RevokeEnding(ctx, database, resource, reason); err != nil {
 		return Revocation{}, err
 	}
 	if seen.Holder == "" {

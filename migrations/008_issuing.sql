@@ -7,6 +7,7 @@ CREATE TABLE wirefence.resource_changes (
     resource_id text COLLATE "C",
     changed_at  timestamptz NOT NULL DEFAULT clock_timestamp(),
     changed_by  text NOT NULL DEFAULT session_user,
+    application text NOT NULL DEFAULT current_setting('application_name'),
     reason      text NOT NULL,
     settings    jsonb NOT NULL
 );
@@ -16,6 +17,7 @@ CREATE INDEX ON wirefence.resource_changes (resource_id);
 COMMENT ON TABLE wirefence.resource_changes IS 'What operators said about a resource, and why. What it takes by itself, such as its first source, is not here.';
 COMMENT ON COLUMN wirefence.resource_changes.resource_id IS 'Null for what holds for all resources.';
 COMMENT ON COLUMN wirefence.resource_changes.changed_by IS 'The role that was logged in.';
+COMMENT ON COLUMN wirefence.resource_changes.application IS 'The application_name of the session, which tells operators apart that share a role. A caller of the HTTP API is wirefence-api/NAME there.';
 COMMENT ON COLUMN wirefence.resource_changes.settings IS 'Each setting that was named, with its value before and after.';
 
 -- durable makes the commit of a grant wait for the disk, and for synchronous standbys

@@ -265,7 +265,8 @@ BEGIN
     INSERT INTO wirefence.history (id, kind, reason, resource, token, current_token, source, holder, former_holder,
                                    login, application, address, pid, issued)
     VALUES (new_id, CASE WHEN NEW.granted_at IS NULL THEN 'revocation' ELSE 'handoff' END,
-            CASE WHEN NEW.granted_at IS NULL THEN 'by an operator' WHEN is_granted THEN 'granted' ELSE 'first use' END,
+            CASE WHEN NEW.granted_at IS NULL THEN coalesce(nullif(left(current_setting('wirefence.reason', true), 1000), ''), 'by an operator')
+                 WHEN is_granted THEN 'granted' ELSE 'first use' END,
             NEW.resource_id, NEW.last_token, OLD.last_token, NEW.source, NEW.holder, OLD.holder,
             session_user, current_setting('application_name'), inet_client_addr(), pg_backend_pid(), is_granted OR NEW.granted_at IS NULL);
     IF get_byte(uuid_send(new_id), 0) = 0 THEN

@@ -119,10 +119,11 @@ func TestRevoke(t *testing.T) {
 	if _, err := holder.Exec(t.Context(), "SET application_name = 'night batch'; BEGIN; SELECT wirefence.check('orders=34')"); err != nil {
 		t.Fatal(err)
 	}
-	wirefence(t, issuer(url), "revoke", "orders").expect(t, 0).says(t, "orders is revoked: tokens below 35 are stale", "locked out: worker-B, with token 34",
+	wirefence(t, issuer(url), "revoke", "orders", "--reason", "it hangs").expect(t, 0).says(t, "orders is revoked: tokens below 35 are stale", "locked out: worker-B, with token 34",
 		fmt.Sprintf(`ended: a transaction of revoked, process %d, application "night batch"`, holder.PgConn().PID()))
 	wirefence(t, issuer(url), "history", "--kind", "ended").expect(t, 0).says(t, "orders", "night batch",
 		fmt.Sprintf("ended to let a newer token in, process %d", holder.PgConn().PID()))
+	wirefence(t, issuer(url), "history", "--kind", "revocation").expect(t, 0).says(t, "it hangs", " wirefence/", "@")
 	wirefence(t, issuer(url), "status").expect(t, 0).says(t, " 35 ")
 	wirefence(t, issuer(url), "revoke", "no-such").expect(t, 1, "no-such", "WF008", "HINT: wirefence status lists the resources.")
 	wirefence(t, issuer(url), "resource", "show", "no-such").expect(t, 1, "wirefence status lists")

@@ -95,6 +95,7 @@ func openPool(ctx context.Context, url string) (*pgxpool.Pool, error) {
 		return nil, err
 	}
 	cfg.MaxConns = max(cfg.MaxConns, mostConnections)
+	nameSession(cfg.ConnConfig)
 	speakUTF8(cfg.ConnConfig)
 	keepAbreast(cfg)
 	return pgxpool.NewWithConfig(ctx, cfg)

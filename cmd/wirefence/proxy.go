@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"os"
+	"os/user"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -194,6 +196,22 @@ func speakUTF8(cfg *pgx.ConnConfig) {
 	}
 }
 
+// nameSession lets the history, and what is recorded of changes, say who it was, where
+// the connection string doesn't: operators share the issuer's role.
+func nameSession(cfg *pgx.ConnConfig) {
+	if cfg.RuntimeParams["application_name"] != "" {
+		return
+	}
+	name := "wirefence"
+	if who, err := user.Current(); err == nil {
+		name += "/" + who.Username
+	}
+	if host, err := os.Hostname(); err == nil {
+		name += "@" + host
+	}
+	cfg.RuntimeParams["application_name"] = name
+}
+
 // connect opens the issuer's own connection.
 func connect(ctx context.Context, url string) (*pgx.Conn, error) {
 	if url == "" {
@@ -207,9 +225,7 @@ func connect(ctx context.Context, url string) (*pgx.Conn, error) {
 	if cfg.ConnectTimeout == 0 {
 		cfg.ConnectTimeout = 10 * time.Second
 	}
-	if cfg.RuntimeParams["application_name"] == "" {
-		cfg.RuntimeParams["application_name"] = "wirefence"
-	}
+	nameSession(cfg)
 	speakUTF8(cfg)
 	return pgx.ConnectConfig(ctx, cfg)
 }

@@ -158,17 +158,18 @@ func showResource(ctx context.Context, conn *pgx.Conn, resource fence.Resource, 
 	}
 	if asJSON {
 		type change struct {
-			At       time.Time `json:"at"`
-			By       string    `json:"by"`
-			Reason   string    `json:"reason"`
-			Settings values    `json:"settings"`
+			At          time.Time `json:"at"`
+			By          string    `json:"by"`
+			Application string    `json:"application,omitempty"`
+			Reason      string    `json:"reason"`
+			Settings    values    `json:"settings"`
 		}
 		out := struct {
 			statusJSON
 			Changes []change `json:"changes"`
 		}{inJSON(r), make([]change, len(changes))}
 		for i, c := range changes {
-			out.Changes[i] = change{c.At, c.By, c.Reason, c.Settings}
+			out.Changes[i] = change{c.At, c.By, c.Application, c.Reason, c.Settings}
 		}
 		return printJSON(w, out)
 	}
@@ -184,7 +185,11 @@ func showResource(ctx context.Context, conn *pgx.Conn, resource fence.Resource, 
 		return err
 	}
 	for _, c := range changes {
-		fmt.Fprintf(w, "\n%s by %s: %s\n", c.At.UTC().Format(time.RFC3339), cell(c.By), cell(c.Reason))
+		by := cell(c.By)
+		if c.Application != "" {
+			by += " (" + cell(c.Application) + ")"
+		}
+		fmt.Fprintf(w, "\n%s by %s: %s\n", c.At.UTC().Format(time.RFC3339), by, cell(c.Reason))
 		values(c.Settings).print(w)
 	}
 	return nil

@@ -61,7 +61,7 @@ func TestResource(t *testing.T) {
 		t.Errorf("changes %+v", got.Changes)
 	}
 	wirefence(t, issuer(url), "resource", "show", "orders").expect(t, 0).
-		says(t, "kubernetes, to be named", "1m30s", "by postgres: moved to a Lease", "  source: etcd-revision -> kubernetes", "  preempt_after: - -> 00:01:30")
+		says(t, "kubernetes, to be named", "1m30s", "by postgres (wirefence/", "): moved to a Lease", "  source: etcd-revision -> kubernetes", "  preempt_after: - -> 00:01:30")
 	wirefence(t, issuer(url), "resource", "show", "plain").expect(t, 0).says(t, "last token     7")
 	wirefence(t, issuer(url), "status", "--json").expect(t, 0).says(t, `"source": "kubernetes"`)
 

@@ -18,12 +18,13 @@ import (
 type revokeSettings struct {
 	StoreSettings
 	DatabaseURL string `env:"WIREFENCE_DATABASE_URL" help:"connection string of the issuer's role (required)"`
+	Reason      string `env:"WIREFENCE_REASON" help:"why, for the history"`
 	JSON        bool   `env:"WIREFENCE_JSON" help:"print JSON"`
 }
 
 func revokeCommand() *cobra.Command {
 	c := &cobra.Command{
-		Use:   "revoke RESOURCE",
+		Use:   "revoke RESOURCE [--reason WHY]",
 		Short: "Lock the present holder of a resource out at once",
 		Long: `Raises the last token of a resource by one and ends the open transactions that
 hold it: no write with the present holder's token can commit any more. Then it
@@ -63,7 +64,7 @@ func runRevoke(ctx context.Context, cfg revokeSettings, resource fence.Resource,
 	}
 	defer leases.close()
 	goredis.SetLogger(redisLog{slog.New(slog.DiscardHandler)}) // what fails is told below
-	done, err := lockclient.Revoke(ctx, conn, leases.store, resource)
+	done, err := lockclient.Revoke(ctx, conn, leases.store, resource, cfg.Reason)
 	if err != nil {
 		return err
 	}

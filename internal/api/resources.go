@@ -208,7 +208,7 @@ func (s *Server) revoke(w http.ResponseWriter, r *http.Request, resource fence.R
 	}
 	ctx, cancel := context.WithTimeout(r.Context(), storeTime)
 	defer cancel()
-	done, err := lockclient.Revoke(ctx, s.options.Database, s.options.Store, resource)
+	done, err := lockclient.Revoke(ctx, s.options.Database, s.options.Store, resource, request.Reason)
 	if err != nil {
 		return err
 	}
