@@ -71,6 +71,7 @@ func serveAdmin(ctx context.Context, cfg proxySettings, token *api.Token, server
 // route hands the API its requests as they came: a mux before it would redirect
 // what has an empty segment.
 func (a *admin) route(others http.Handler) http.Handler {
+	others = a.api.Guard(others)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if strings.HasPrefix(r.URL.Path, "/v1/") {
 			a.api.ServeHTTP(w, r)

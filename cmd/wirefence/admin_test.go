@@ -164,6 +164,54 @@ func TestTheTokenFile(t *testing.T) {
 	}
 }
 
+// A page whose name its owner has resolve to loopback comes to the listener, but not in.
+func TestTheAdminListenerOnLoopbackWantsItsOwnName(t *testing.T) {
+	t.Parallel()
+	p := startProxy(t, database(t, true))
+	for _, path := range []string{"/metrics", "/readyz", "/livez", "/v1/resources", "/elsewhere"} {
+		for host, refused := range map[string]bool{"evil.example:9433": true, "127.0.0.1.evil.example": true, "localhost:9433": false, p.admin: false} {
+			r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+p.admin+path, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			r.Host = host
+			response, err := http.DefaultClient.Do(r)
+			if err != nil {
+				t.Fatal(err)
+			}
+			_ = response.Body.Close()
+			if (response.StatusCode == http.StatusForbidden) != refused {
+				t.Errorf("%s at %s: %s", path, host, response.Status)
+			}
+		}
+	}
+}
+
+// Callers have names, which the history has, and may do what their scope allows.
+func TestNamedTokens(t *testing.T) {
+	t.Parallel()
+	const reads, operates = "cmVhZC10b2tlbi0x", "b3BlcmF0ZS10b2tlbi0x"
+	file := filepath.Join(t.TempDir(), "token")
+	if err := os.WriteFile(file, []byte("alice read "+reads+"\ncarol operate "+operates+"\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	url := database(t, true)
+	p := startProxy(t, url, "WIREFENCE_ADMIN_TOKEN_FILE="+file)
+	if status, granted := ask(t, "POST", p.resource("orders", "acquire"), operates, `{"holder":"worker-a"}`); status != 200 {
+		t.Fatalf("%d: %v", status, granted)
+	}
+	if status, refused := ask(t, "POST", p.resource("orders", "revoke"), reads, `{}`); status != 403 || refused["required_scope"] != "operate" {
+		t.Errorf("with the scope read: %d %v", status, refused)
+	}
+	if status, revoked := ask(t, "POST", p.resource("orders", "revoke"), operates, `{"reason":"it is stuck"}`); status != 200 {
+		t.Errorf("with the scope operate: %d %v", status, revoked)
+	}
+	wirefence(t, issuer(url), "history", "--kind", "revocation").expect(t, 0).says(t, "wirefence-api/carol", "it is stuck")
+	wirefence(t, issuer(url), "history", "--kind", "handoff").expect(t, 0).says(t, "wirefence-api/carol")
+	p.stderr.Await(t, `"msg":"resource revoked over HTTP","client":"127.0.0.1`)
+	p.stderr.Await(t, `"caller":"carol"`)
+}
+
 // Who waits for a lease is sent away when the proxy is to end, and doesn't hold it
 // up.
 func TestADrainEndsWaitsForLeases(t *testing.T) {

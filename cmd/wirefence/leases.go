@@ -13,6 +13,7 @@ import (
 	goredis "github.com/redis/go-redis/v9"
 
 	"github.com/wirefence/wirefence/fence"
+	"github.com/wirefence/wirefence/internal/api"
 	"github.com/wirefence/wirefence/lockclient"
 	"github.com/wirefence/wirefence/lockclient/etcd"
 	pgleases "github.com/wirefence/wirefence/lockclient/postgres"
@@ -98,6 +99,7 @@ func openPool(ctx context.Context, url string) (*pgxpool.Pool, error) {
 	nameSession(cfg.ConnConfig)
 	speakUTF8(cfg.ConnConfig)
 	keepAbreast(cfg)
+	api.NameCallers(cfg)
 	return pgxpool.NewWithConfig(ctx, cfg)
 }
 

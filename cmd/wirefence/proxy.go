@@ -41,7 +41,7 @@ type proxySettings struct {
 	Standby                  string        `env:"WIREFENCE_STANDBY" envDefault:"read-only" help:"without the lease: read-only; refuse clients with 57P03; or let them wait"`
 	StandbyWait              time.Duration `env:"WIREFENCE_STANDBY_WAIT" envDefault:"30s" help:"time that a client waits for the lease before it gets 57P03; part of the startup timeout"`
 	AdminListen              string        `env:"WIREFENCE_ADMIN_LISTEN" envDefault:"127.0.0.1:9433" help:"address of /livez, /readyz, /metrics and the HTTP API of leases, /v1; off for none"`
-	AdminTokenFile           string        `env:"WIREFENCE_ADMIN_TOKEN_FILE" help:"file with the bearer tokens of /v1, one a line; read again when it changes. Without, /v1 is served at loopback addresses only"`
+	AdminTokenFile           string        `env:"WIREFENCE_ADMIN_TOKEN_FILE" help:"file with the bearer tokens of /v1, each line a name, a scope (read, lease or operate) and a token; read again when it changes. Without, /v1 is served at loopback addresses only"`
 	ReusePort                bool          `env:"WIREFENCE_REUSE_PORT" envDefault:"false" help:"let a new process that has this set, too, listen at the same addresses and take over"`
 	TCPKeepalive             time.Duration `env:"WIREFENCE_TCP_KEEPALIVE" envDefault:"60s" help:"quiet time after which the other end of a connection is probed, on both sides; 0 for never"`
 	TCPUserTimeout           time.Duration `env:"WIREFENCE_TCP_USER_TIMEOUT" envDefault:"0s" help:"time that sent bytes may stay unacknowledged before a connection is given up; 0 lets the system decide"`

@@ -1,6 +1,7 @@
 package api
 
 import (
+	"fmt"
 	"mime"
 	"net"
 	"net/http"
@@ -10,31 +11,67 @@ import (
 
 const noTokenFile = "the listener isn't on loopback: set WIREFENCE_ADMIN_TOKEN_FILE to a file with a bearer token, or WIREFENCE_ADMIN_LISTEN to a loopback address"
 
-// admit refuses who may not call. On loopback without a token it is the machine's
+// admit returns who calls, or refuses it. On loopback without a token it is the machine's
 // border that keeps others out, so it must not be crossed by a browser on this
 // machine: its pages send simple requests anywhere, and reach loopback under a
 // name of their own if its owner has that resolve to loopback.
-func (s *Server) admit(w http.ResponseWriter, r *http.Request) error {
+func (s *Server) admit(w http.ResponseWriter, r *http.Request) (c caller, err error) {
+	c.scope = ScopeOperate
 	switch {
 	case s.options.Token != nil:
-		if !s.options.Token.allows(r) {
+		var known bool
+		if c, known = s.options.Token.caller(r); !known {
 			w.Header().Set("WWW-Authenticate", `Bearer realm="wirefence"`)
-			return &problem{Status: http.StatusUnauthorized, Type: "token-required", Detail: "Send Authorization: Bearer with a token of the file that WIREFENCE_ADMIN_TOKEN_FILE names."}
+			return c, &problem{Status: http.StatusUnauthorized, Type: "token-required", Detail: "Send Authorization: Bearer with a token of the file that WIREFENCE_ADMIN_TOKEN_FILE names."}
 		}
 	case !s.options.Loopback:
-		return &problem{Status: http.StatusForbidden, Type: "token-file-required", Detail: noTokenFile}
+		return c, &problem{Status: http.StatusForbidden, Type: "token-file-required", Detail: noTokenFile}
 	case !isLoopback(r.Host):
-		return &problem{Status: http.StatusForbidden, Type: "cross-origin", Detail: "Without a token, the Host must be localhost or a loopback address."}
+		return c, &problem{Status: http.StatusForbidden, Type: "cross-origin", Detail: "Without a token, the Host must be localhost or a loopback address."}
 	}
-	if err := new(http.CrossOriginProtection).Check(r); err != nil {
-		return &problem{Status: http.StatusForbidden, Type: "cross-origin", Detail: err.Error()}
+	if err := checkOrigin(r); err != nil {
+		return c, &problem{Status: http.StatusForbidden, Type: "cross-origin", Detail: err.Error()}
 	}
 	if r.Method == http.MethodPost {
 		if kind, _, err := mime.ParseMediaType(r.Header.Get("Content-Type")); err != nil || kind != "application/json" {
-			return &problem{Status: http.StatusUnsupportedMediaType, Type: "unsupported-media-type", Detail: "Send Content-Type: application/json."}
+			return c, &problem{Status: http.StatusUnsupportedMediaType, Type: "unsupported-media-type", Detail: "Send Content-Type: application/json."}
 		}
 	}
-	return nil
+	return c, nil
+}
+
+// allow refuses a caller whose scope is not enough.
+func (s *Server) allow(r *http.Request, operation string, needs Scope) error {
+	c, _ := callerOf(r.Context())
+	if c.scope >= needs {
+		return nil
+	}
+	s.logOf(r).Info("a request of the API was refused: its token lacks the scope", "operation", operation, "scope", c.scope.String(), "needs", needs.String())
+	return &problem{
+		Status: http.StatusForbidden, Type: "scope-required", RequiredScope: needs.String(),
+		Detail: fmt.Sprintf("The token of %s has the scope %s; this needs %s.", c.name, c.scope, needs),
+	}
+}
+
+// checkOrigin refuses what a browser sends for a page of another origin. What only looks
+// isn't spared: a page can't read the answer, but it could take up all event streams.
+func checkOrigin(r *http.Request) error {
+	changing := *r
+	changing.Method = http.MethodPost
+	return new(http.CrossOriginProtection).Check(&changing)
+}
+
+// Guard has a page in a browser on this machine not use what else the listener serves,
+// and asks no token for: on loopback, requests must name a loopback address, unless they
+// name none, as HTTP/1.0 allows and no browser does.
+func (s *Server) Guard(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if s.options.Loopback && r.Host != "" && !isLoopback(r.Host) {
+			http.Error(w, "The Host must be localhost or a loopback address.", http.StatusForbidden)
+			return
+		}
+		next.ServeHTTP(w, r)
+	})
 }
 
 // isLoopback reports whether a Host header names this machine's loopback.

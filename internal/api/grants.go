@@ -84,7 +84,7 @@ func (s *Server) acquire(w http.ResponseWriter, r *http.Request, resource fence.
 	if err != nil {
 		return err
 	}
-	s.options.Logger.Info("lease granted over HTTP", "resource", resource, "token", lease.Token(), "holder", lease.Holder(), "ttl", ttl, "client", r.RemoteAddr)
+	s.logOf(r).Info("lease granted over HTTP", "resource", resource, "token", lease.Token(), "holder", lease.Holder(), "ttl", ttl)
 	err = write(w, grant{
 		string(resource), lease.Token(), lease.Fence().String(), request.Holder, lease.Holder(), termOf(ttl, left, after),
 	})
@@ -101,7 +101,7 @@ func wantKey(key string) error {
 	return nil
 }
 
-const keyBytes = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"
+const keyBytes = letters + "-_"
 
 // client makes the lock client of one acquire. done ends it in its own time: it
 // gives back what was won for nobody.

@@ -123,6 +123,6 @@ func (s *Server) release(w http.ResponseWriter, r *http.Request, resource fence.
 	if err != nil {
 		return err
 	}
-	s.options.Logger.Debug("lease released over HTTP", "resource", resource, "holder", request.GrantID, "was_held", held, "client", r.RemoteAddr)
+	s.logOf(r).Debug("lease released over HTTP", "resource", resource, "holder", request.GrantID, "was_held", held)
 	return write(w, released{string(resource), request.GrantID, held})
 }

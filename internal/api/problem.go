@@ -21,6 +21,8 @@ type problem struct {
 	// Of a lease that another has.
 	HeldBy  string   `json:"held_by,omitempty"`
 	HeldFor *seconds `json:"held_for_seconds,omitempty"`
+	// Of a token that may not do it.
+	RequiredScope string `json:"required_scope,omitempty"`
 	// Retry tells how soon to try again, in seconds.
 	Retry string `json:"-"`
 }
@@ -32,6 +34,7 @@ var titles = map[string]string{
 	"invalid-request":        "The request is not valid",
 	"token-required":         "A bearer token is required",
 	"token-file-required":    "No bearer token is set",
+	"scope-required":         "The token doesn't allow it",
 	"cross-origin":           "The request comes from elsewhere",
 	"no-such-path":           "There is no such path",
 	"no-such-resource":       "The resource is not known",
@@ -62,7 +65,7 @@ func (s *Server) fail(w http.ResponseWriter, r *http.Request, operation string, 
 	}
 	p := problemOf(err)
 	if p.Status >= 500 && p.Type == "unavailable" {
-		s.options.Logger.Error("a request of the API failed", "operation", operation, "client", r.RemoteAddr, "error", err)
+		s.logOf(r).Error("a request of the API failed", "operation", operation, "error", err)
 	}
 	if p.Retry != "" {
 		w.Header().Set("Retry-After", p.Retry)

@@ -1,10 +1,12 @@
 package api
 
 import (
+	"fmt"
 	"log/slog"
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -78,14 +80,19 @@ func TestATokenIsRequired(t *testing.T) {
 	}
 }
 
+func callerWith(token *Token, secret string) (caller, bool) {
+	r, _ := http.NewRequest("GET", "/", nil)
+	r.Header.Set("Authorization", "bearer "+secret)
+	return token.caller(r)
+}
+
 func TestTokensChange(t *testing.T) {
 	t.Parallel()
 	const other = "bmV3LXRva2VuLXRoYXQtaXMtbG9uZw"
 	file, token := tokenFile(t, "\n  "+secret+"  \r\n\n")
 	presents := func(text string) bool {
-		r, _ := http.NewRequest("GET", "/", nil)
-		r.Header.Set("Authorization", "bearer "+text)
-		return token.allows(r)
+		_, known := callerWith(token, text)
+		return known
 	}
 	if !presents(secret) || presents(other) || presents("") {
 		t.Error("at first")
@@ -96,7 +103,11 @@ func TestTokensChange(t *testing.T) {
 	}
 	replace(t, file, other)
 	stack.Eventually(t, "the file is read again without being told", func() bool { return !presents(secret) && presents(other) })
-	for _, wrong := range []string{"", "\n\n", "short", secret + "\nwith blanks in it all over", "with-umlauts-äöüäöüäöü", strings.Repeat("a", maxTokenFile+1)} {
+	for _, wrong := range []string{
+		"", "\n\n", "short", secret + "\nwith blanks in it all over", "with-umlauts-äöüäöüäöü", strings.Repeat("a", maxTokenFile+1),
+		secret + " " + other, "alice write " + secret, "alice Read " + secret, "alice read lease " + secret, "älice read " + secret, "alice read short",
+		strings.Repeat("a", maxCaller+1) + " read " + secret, "alice read " + secret + "\nbob read " + secret, secret + "\nalice read " + secret,
+	} {
 		replace(t, file, wrong)
 		err := token.Reload()
 		if err == nil || !strings.Contains(err.Error(), file) || len(wrong) > 8 && strings.Contains(err.Error(), wrong[:8]) {
@@ -109,6 +120,73 @@ func TestTokensChange(t *testing.T) {
 	if _, err := ReadToken(file+".none", slog.New(slog.DiscardHandler)); err == nil {
 		t.Error("a file that isn't there")
 	}
+}
+
+const (
+	readSecret, leaseSecret     = "cmVhZC10b2tlbi1vZi1hbGljZQ", "bGVhc2UtdG9rZW4tb2YtYm9i"
+	operateSecret, otherOperate = "b3BlcmF0ZS10b2tlbi1vZi1jYXJvbA", "YW5vdGhlci10b2tlbi1vZi1jYXJvbA"
+	namedTokens                 = "alice  read " + readSecret + "\n\tbob\tlease " + leaseSecret + "\ncarol operate " + operateSecret + "\ncarol operate " + otherOperate + "\n" + secret + "\n"
+)
+
+func TestTokensHaveNamesAndScopes(t *testing.T) {
+	t.Parallel()
+	_, token := tokenFile(t, namedTokens)
+	for presented, want := range map[string]caller{
+		readSecret: {"alice", ScopeRead}, leaseSecret: {"bob", ScopeLease}, operateSecret: {"carol", ScopeOperate}, otherOperate: {"carol", ScopeOperate},
+		secret: {"default", ScopeOperate},
+	} {
+		if got, known := callerWith(token, presented); !known || got != want {
+			t.Errorf("%s: %v, %v", presented, got, known)
+		}
+	}
+	if _, known := callerWith(token, "alice"); known {
+		t.Error("a name is no token")
+	}
+}
+
+func TestAScopeIsRequired(t *testing.T) {
+	t.Parallel()
+	_, token := tokenFile(t, namedTokens)
+	w := serve(t, "postgres", func(o *Options) { o.Token = token })
+	each(t, func(t *testing.T, operation string, q request) {
+		at := slices.IndexFunc(routes, func(r route) bool { return r.operation == operation })
+		for presented, has := range map[string]Scope{readSecret: ScopeRead, leaseSecret: ScopeLease, operateSecret: ScopeOperate, secret: ScopeOperate} {
+			q.header = map[string]string{"Authorization": "Bearer " + presented}
+			answer := w.send(t, q)
+			if needs := routes[at].needs; has >= needs {
+				if answer.status == 401 || answer.status == 403 {
+					t.Errorf("with %s: %s", has, answer.text)
+				}
+			} else if answer.want(403, "scope-required"); answer.fields["required_scope"] != needs.String() || !strings.Contains(answer.string("detail"), needs.String()) {
+				t.Errorf("with %s: %s", has, answer.text)
+			}
+		}
+	})
+	if log := w.log.String(); !strings.Contains(log, "lacks the scope") || !strings.Contains(log, "caller=alice") {
+		t.Errorf("the log:\n%s", log)
+	}
+}
+
+// By name, a caller stands in the log, in the history, and in what is recorded of changes.
+func TestCallersAreNamed(t *testing.T) {
+	onEach(t, func(o *Options) { _, o.Token = tokenFile(t, namedTokens) }, func(t *testing.T, w *world) {
+		name := fresh(t)
+		as := func(secret string) *world { w.token = secret; return w }
+		as(leaseSecret).post(t, path(name, "acquire"), `{"holder":"worker-a"}`).want(200, "")
+		as(operateSecret).post(t, path(name, "revoke"), `{"reason":"it is stuck"}`).want(200, "")
+		events := told(as(readSecret).get(t, "/v1/history").want(200, ""), "kind", "application", "reason")
+		if want := "[handoff wirefence-api/bob granted revocation wirefence-api/carol it is stuck]"; fmt.Sprint(events) != want {
+			t.Errorf("the history has %v, want %s", events, want)
+		}
+		if log := w.log.String(); !strings.Contains(log, "caller=bob") || !strings.Contains(log, "caller=carol") {
+			t.Errorf("the log:\n%s", log)
+		}
+		// What nobody has asked for is nobody's.
+		var application string
+		if err := w.pool.QueryRow(t.Context(), "SHOW application_name").Scan(&application); err != nil || application != "own" {
+			t.Errorf("the pool's own is %q, %v", application, err)
+		}
+	})
 }
 
 // Beyond loopback nothing is served to those who needn't present anything.
@@ -137,12 +215,14 @@ func TestBrowsersAreRefused(t *testing.T) {
 			w.send(t, q).want(403, "cross-origin")
 		}
 		q.host = ""
+		for _, header := range [][2]string{
+			{"Sec-Fetch-Site", "cross-site"}, {"Sec-Fetch-Site", "same-site"}, {"Origin", "https://evil.example"}, {"Origin", "null"}, {"Origin", "http://127.0.0.1:1"},
+		} {
+			q.header = map[string]string{header[0]: header[1]}
+			w.send(t, q).want(403, "cross-origin")
+		}
 		if q.method != http.MethodPost {
 			return
-		}
-		for name, value := range map[string]string{"Sec-Fetch-Site": "cross-site", "Origin": "https://evil.example"} {
-			q.header = map[string]string{name: value}
-			w.send(t, q).want(403, "cross-origin")
 		}
 		for _, kind := range []string{"text/plain", "application/x-www-form-urlencoded", "multipart/form-data; boundary=x", "application/json2", ""} {
 			q.header = map[string]string{"Content-Type": kind}

@@ -212,7 +212,7 @@ func (s *Server) revoke(w http.ResponseWriter, r *http.Request, resource fence.R
 	if err != nil {
 		return err
 	}
-	log := s.options.Logger.With("resource", resource, "token", done.Token, "holder", done.LockedOut.Holder, "client", r.RemoteAddr)
+	log := s.logOf(r).With("resource", resource, "token", done.Token, "holder", done.LockedOut.Holder)
 	log.Info("resource revoked over HTTP", "reason", request.Reason, "lease_freed", done.Freed != "", "ended", len(done.Ended))
 	if done.NotFreed != nil {
 		log.Warn("the revoked holder's lease was not freed", "error", done.NotFreed)

@@ -20,18 +20,19 @@ var openAPI []byte
 // A route is one operation of the file openapi.yaml.
 type route struct {
 	operation, method, path string
+	needs                   Scope
 	serve                   func(s *Server, w http.ResponseWriter, r *http.Request, resource fence.Resource) error
 }
 
 var routes = []route{
-	{"acquire", http.MethodPost, "/v1/resources/{resource}/acquire", (*Server).acquire},
-	{"renew", http.MethodPost, "/v1/resources/{resource}/renew", (*Server).renew},
-	{"release", http.MethodPost, "/v1/resources/{resource}/release", (*Server).release},
-	{"revoke", http.MethodPost, "/v1/resources/{resource}/revoke", (*Server).revoke},
-	{"list", http.MethodGet, "/v1/resources", (*Server).list},
-	{"show", http.MethodGet, "/v1/resources/{resource}", (*Server).show},
-	{"history", http.MethodGet, "/v1/history", (*Server).history},
-	{"openapi", http.MethodGet, "/v1/openapi.yaml", (*Server).file},
+	{"acquire", http.MethodPost, "/v1/resources/{resource}/acquire", ScopeLease, (*Server).acquire},
+	{"renew", http.MethodPost, "/v1/resources/{resource}/renew", ScopeLease, (*Server).renew},
+	{"release", http.MethodPost, "/v1/resources/{resource}/release", ScopeLease, (*Server).release},
+	{"revoke", http.MethodPost, "/v1/resources/{resource}/revoke", ScopeOperate, (*Server).revoke},
+	{"list", http.MethodGet, "/v1/resources", ScopeRead, (*Server).list},
+	{"show", http.MethodGet, "/v1/resources/{resource}", ScopeRead, (*Server).show},
+	{"history", http.MethodGet, "/v1/history", ScopeRead, (*Server).history},
+	{"openapi", http.MethodGet, "/v1/openapi.yaml", ScopeRead, (*Server).file},
 }
 
 // answerTime is what an answer may take besides a wait: the store, the seal and
@@ -43,7 +44,7 @@ func (s *Server) mux() http.Handler {
 	mux := http.NewServeMux()
 	methods := map[string][]string{}
 	for _, route := range routes {
-		mux.Handle(route.method+" "+route.path, s.handler(route.operation, func(w http.ResponseWriter, r *http.Request) error {
+		mux.Handle(route.method+" "+route.path, s.handler(route.operation, route.needs, func(w http.ResponseWriter, r *http.Request) error {
 			resource := fence.Resource("")
 			if strings.Contains(route.path, "{resource}") {
 				var err error
@@ -56,12 +57,12 @@ func (s *Server) mux() http.Handler {
 		methods[route.path] = append(methods[route.path], route.method)
 	}
 	for path, allowed := range methods {
-		mux.Handle(path, s.handler("none", func(w http.ResponseWriter, r *http.Request) error {
+		mux.Handle(path, s.handler("none", ScopeRead, func(w http.ResponseWriter, r *http.Request) error {
 			w.Header().Set("Allow", strings.Join(slices.Sorted(slices.Values(allowed)), ", "))
 			return &problem{Status: http.StatusMethodNotAllowed, Type: "method-not-allowed", Detail: r.Method + " is not for this path."}
 		}))
 	}
-	nowhere := s.handler("none", func(http.ResponseWriter, *http.Request) error {
+	nowhere := s.handler("none", ScopeRead, func(http.ResponseWriter, *http.Request) error {
 		return &problem{Status: http.StatusNotFound, Type: "no-such-path", Detail: "GET /v1/openapi.yaml has the paths. A slash in a resource's name is %2F there."}
 	})
 	mux.Handle("/v1/", nowhere)
@@ -76,13 +77,17 @@ func (s *Server) mux() http.Handler {
 }
 
 // handler admits, serves, answers errors with their problem, and counts.
-func (s *Server) handler(operation string, serve func(http.ResponseWriter, *http.Request) error) http.Handler {
+func (s *Server) handler(operation string, needs Scope, serve func(http.ResponseWriter, *http.Request) error) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		extend(w, answerTime)
 		w.Header().Set("Cache-Control", "no-store")
 		w.Header().Set("X-Content-Type-Options", "nosniff")
 		status := http.StatusOK
-		err := s.admit(w, r)
+		c, err := s.admit(w, r)
+		if err == nil {
+			r = withCaller(r, c)
+			err = s.allow(r, operation, needs)
+		}
 		if err == nil {
 			err = serve(w, r)
 		}

@@ -3,6 +3,7 @@ package api
 import (
 	"crypto/sha256"
 	"crypto/subtle"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net/http"
@@ -15,7 +16,13 @@ import (
 // Token is what callers present as `Authorization: Bearer …`. It is kept in a
 // file, which is read again when it changes. It is safe for concurrent use.
 type Token struct {
-	hashes *watched.Value[[][sha256.Size]byte]
+	file *watched.Value[[]known]
+}
+
+// known is a line of the file.
+type known struct {
+	hash [sha256.Size]byte
+	caller
 }
 
 // minTokenBytes is what can't be guessed, if it is random.
@@ -24,24 +31,28 @@ const minTokenBytes = 16
 // maxTokenFile bounds what is read by mistake.
 const maxTokenFile = 64 << 10
 
-// ReadToken reads a file with one token on each line: with two of them, a new one
-// can be handed out before the old one is taken away. A token has 16 or more
-// letters, digits or any of -._~+/=. A later file that can't be used is logged,
+// defaultCaller is the caller of a line that has nothing but a token.
+var defaultCaller = caller{"default", ScopeOperate}
+
+// ReadToken reads a file that has on each line a caller's name, a scope and a token, or a
+// token alone, which is that of defaultCaller. A name may come several times: with two
+// tokens, a new one can be handed out before the old one is taken away. A token has 16 or
+// more letters, digits or any of -._~+/=. A later file that can't be used is logged,
 // and the last good one counts on.
 func ReadToken(file string, log *slog.Logger) (*Token, error) {
-	hashes, err := watched.New(func() ([][sha256.Size]byte, error) { return readTokens(file) }, func(err error) {
+	value, err := watched.New(func() ([]known, error) { return readTokens(file) }, func(err error) {
 		log.Error("the file of the admin token can't be used; the last good one counts on", "error", err)
 	}, file)
 	if err != nil {
 		return nil, err
 	}
-	return &Token{hashes}, nil
+	return &Token{value}, nil
 }
 
 // Reload reads the file now.
-func (t *Token) Reload() error { return t.hashes.Reload() }
+func (t *Token) Reload() error { return t.file.Reload() }
 
-func readTokens(file string) (hashes [][sha256.Size]byte, err error) {
+func readTokens(file string) (all []known, err error) {
 	text, err := os.ReadFile(file)
 	if err != nil {
 		return nil, err
@@ -50,37 +61,75 @@ func readTokens(file string) (hashes [][sha256.Size]byte, err error) {
 		return nil, fmt.Errorf("%s is no file of tokens: it has %d bytes", file, len(text))
 	}
 	for number, line := range strings.Split(string(text), "\n") {
-		token := strings.TrimSpace(line)
-		if token == "" {
+		fields := strings.Fields(line)
+		if len(fields) == 0 {
 			continue
 		}
-		// The text of a line that is wrong may be a secret all the same.
-		if len(token) < minTokenBytes {
-			return nil, fmt.Errorf("%s, line %d: a token has fewer than %d bytes", file, number+1, minTokenBytes)
+		k, err := readKnown(fields)
+		for _, other := range all {
+			if err == nil && k.hash == other.hash && k.caller != other.caller {
+				err = fmt.Errorf("its token is that of %s (%s), too", other.name, other.scope)
+			}
 		}
-		if strings.Trim(token, tokenBytes) != "" {
-			return nil, fmt.Errorf("%s, line %d: a token may have letters, digits and -._~+/= only", file, number+1)
+		if err != nil { // which doesn't have the line's text: wrong or not, it may be a secret
+			return nil, fmt.Errorf("%s, line %d: %w", file, number+1, err)
 		}
-		hashes = append(hashes, sha256.Sum256([]byte(token)))
+		all = append(all, k)
 	}
-	if len(hashes) == 0 {
+	if len(all) == 0 {
 		return nil, fmt.Errorf("%s has no token", file)
 	}
-	return hashes, nil
+	return all, nil
 }
 
-const tokenBytes = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~+/="
+func readKnown(fields []string) (k known, err error) {
+	k.caller = defaultCaller
+	switch len(fields) {
+	case 1:
+	case 3:
+		k.name = fields[0]
+		if len(k.name) > maxCaller || strings.Trim(k.name, callerBytes) != "" {
+			return k, fmt.Errorf("a name may have up to %d letters, digits and ._@- only", maxCaller)
+		}
+		if k.scope, err = parseScope(fields[1]); err != nil {
+			return k, err
+		}
+	default:
+		return k, errors.New("it must be a name, a scope and a token, or a token alone")
+	}
+	token := fields[len(fields)-1]
+	if len(token) < minTokenBytes {
+		return k, fmt.Errorf("a token has fewer than %d bytes", minTokenBytes)
+	}
+	if strings.Trim(token, tokenBytes) != "" {
+		return k, errors.New("a token may have letters, digits and -._~+/= only")
+	}
+	k.hash = sha256.Sum256([]byte(token))
+	return k, nil
+}
 
-// allows reports whether the request presents a token of the file. How long it
+// maxCaller is what PostgreSQL keeps of an application_name, less what stands before the
+// caller's.
+const maxCaller = 63 - len("wirefence-api/")
+
+const callerBytes = letters + "._@-"
+
+const letters = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789"
+
+const tokenBytes = letters + "-._~+/="
+
+// caller returns whose token of the file the request presents, if any. How long it
 // takes tells nothing of the tokens.
-func (t *Token) allows(r *http.Request) bool {
+func (t *Token) caller(r *http.Request) (found caller, ok bool) {
 	scheme, presented, _ := strings.Cut(r.Header.Get("Authorization"), " ")
 	if !strings.EqualFold(scheme, "bearer") {
-		return false
+		return caller{}, false
 	}
-	hash, equal := sha256.Sum256([]byte(strings.TrimSpace(presented))), 0
-	for _, known := range t.hashes.Get() {
-		equal |= subtle.ConstantTimeCompare(hash[:], known[:])
+	hash := sha256.Sum256([]byte(strings.TrimSpace(presented)))
+	for _, k := range t.file.Get() {
+		if subtle.ConstantTimeCompare(hash[:], k.hash[:]) == 1 {
+			found, ok = k.caller, true
+		}
 	}
-	return equal == 1
+	return found, ok
 }

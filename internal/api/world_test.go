@@ -86,7 +86,13 @@ var backends = []string{"postgres", "redis"}
 func serve(t *testing.T, backend string, edit func(*Options)) *world {
 	t.Helper()
 	db := suite.Database(t, 0)
-	pool, err := pgxpool.New(t.Context(), db.URLFor("issuer", db.Name))
+	cfg, err := pgxpool.ParseConfig(db.URLFor("issuer", db.Name))
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg.ConnConfig.RuntimeParams["application_name"] = "own"
+	NameCallers(cfg)
+	pool, err := pgxpool.NewWithConfig(t.Context(), cfg)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,0 +1,102 @@
+package api
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"slices"
+	"strings"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+)
+
+// Scope says what a caller may do. Each includes those before it.
+type Scope int
+
+// The scopes.
+const (
+	ScopeRead    Scope = iota // look
+	ScopeLease                // and acquire, renew and release leases
+	ScopeOperate              // and revoke, declare, and change policies
+)
+
+var scopeNames = []string{"read", "lease", "operate"}
+
+func (s Scope) String() string { return scopeNames[s] }
+
+func parseScope(text string) (Scope, error) {
+	at := slices.Index(scopeNames, text)
+	if at < 0 {
+		return 0, fmt.Errorf("a scope is one of %s", strings.Join(scopeNames, ", "))
+	}
+	return Scope(at), nil
+}
+
+// caller is who sends a request. Without a token file it has no name, and may do
+// everything.
+type caller struct {
+	name  string
+	scope Scope
+}
+
+// application is the application_name under which the database hears of a caller.
+func (c caller) application() string {
+	if c.name == "" {
+		return "wirefence-api"
+	}
+	return "wirefence-api/" + c.name
+}
+
+type callerKey struct{}
+
+func withCaller(r *http.Request, c caller) *http.Request {
+	return r.WithContext(context.WithValue(r.Context(), callerKey{}, c))
+}
+
+// callerOf returns who sent the request of a context.
+func callerOf(ctx context.Context) (caller, bool) {
+	c, ok := ctx.Value(callerKey{}).(caller)
+	return c, ok
+}
+
+// logOf is the log of a request, with its caller.
+func (s *Server) logOf(r *http.Request) *slog.Logger {
+	log := s.options.Logger.With("client", r.RemoteAddr)
+	if c, _ := callerOf(r.Context()); c.name != "" {
+		log = log.With("caller", c.name)
+	}
+	return log
+}
+
+// applicationKey is where a connection's own data has its present application_name.
+const applicationKey = "wirefence application"
+
+// NameCallers has a pool's connections bear, as application_name, the name of the caller
+// for whom they are used, so that the history and the changes of policies record it. What
+// is done for no caller is done under the pool's own name. A round trip is added where a
+// connection goes from one caller to another.
+func NameCallers(cfg *pgxpool.Config) {
+	own, prepare := cfg.ConnConfig.RuntimeParams["application_name"], cfg.PrepareConn
+	cfg.PrepareConn = func(ctx context.Context, conn *pgx.Conn) (bool, error) {
+		if prepare != nil {
+			if usable, err := prepare(ctx, conn); !usable || err != nil {
+				return usable, err
+			}
+		}
+		want := own
+		if c, ok := callerOf(ctx); ok {
+			want = c.application()
+		}
+		data := conn.PgConn().CustomData()
+		if present, renamed := data[applicationKey]; present == want || !renamed && want == own {
+			return true, nil
+		}
+		if _, err := conn.Exec(ctx, "SELECT pg_catalog.set_config('application_name', $1, false)", want); err != nil {
+			return false, err
+		}
+		data[applicationKey] = want
+		return true, nil
+	}
+}
