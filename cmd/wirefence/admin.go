@@ -29,7 +29,7 @@ type admin struct {
 // serveAdmin serves the probes, the metrics and the API of leases until it is
 // closed. The API's waits end with the context, which ends when the proxy begins
 // to drain.
-func serveAdmin(ctx context.Context, cfg proxySettings, token *api.Token, server *proxy.Server, registry *prometheus.Registry, log *slog.Logger) (*admin, error) {
+func serveAdmin(ctx context.Context, cfg proxySettings, files adminFiles, server *proxy.Server, registry *prometheus.Registry, log *slog.Logger) (*admin, error) {
 	if cfg.AdminListen == "off" {
 		return &admin{}, nil
 	}
@@ -47,7 +47,7 @@ func serveAdmin(ctx context.Context, cfg proxySettings, token *api.Token, server
 		a.close()
 		return nil, fmt.Errorf("admin listener: %w", err)
 	}
-	if a.api, err = api.New(a.options(cfg, token, l.Addr(), registry, log)); err != nil {
+	if a.api, err = api.New(a.options(cfg, files, l.Addr(), registry, log)); err != nil {
 		_ = l.Close()
 		a.close()
 		return nil, err
@@ -55,17 +55,35 @@ func serveAdmin(ctx context.Context, cfg proxySettings, token *api.Token, server
 	if why := a.api.Refusal(); why != "" {
 		log.Warn("requests to /v1 are refused: " + why)
 	}
+	if files.token != nil && files.pair == nil && !isLoopback(l.Addr()) {
+		log.Warn("tokens of /v1 travel in clear: set WIREFENCE_ADMIN_TLS_CERT_FILE and WIREFENCE_ADMIN_TLS_KEY_FILE, or have something before the admin listener that has TLS")
+	}
 	mux := http.NewServeMux()
 	mux.Handle("/", server.Handler())
 	mux.Handle("GET /metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{Registry: registry}))
-	a.http = &http.Server{Handler: a.route(mux), ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 10 * time.Second, WriteTimeout: 30 * time.Second}
+	a.http = &http.Server{
+		Handler: a.route(mux), TLSConfig: files.tls(), ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelDebug),
+		ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 10 * time.Second, WriteTimeout: 30 * time.Second,
+	}
 	a.stop = context.AfterFunc(ctx, a.api.Drain)
 	go func() {
-		if err := a.http.Serve(l); !errors.Is(err, http.ErrServerClosed) && !errors.Is(err, net.ErrClosed) {
+		if err := a.serve(l); !errors.Is(err, http.ErrServerClosed) && !errors.Is(err, net.ErrClosed) {
 			log.Error("the admin listener failed", "error", err)
 		}
 	}()
 	return a, nil
+}
+
+func (a *admin) serve(l net.Listener) error {
+	if a.http.TLSConfig != nil {
+		return a.http.ServeTLS(l, "", "")
+	}
+	return a.http.Serve(l)
+}
+
+func isLoopback(at net.Addr) bool {
+	tcp, ok := at.(*net.TCPAddr)
+	return ok && tcp.IP.IsLoopback()
 }
 
 // route hands the API its requests as they came: a mux before it would redirect
@@ -81,10 +99,9 @@ func (a *admin) route(others http.Handler) http.Handler {
 	})
 }
 
-func (a *admin) options(cfg proxySettings, token *api.Token, at net.Addr, registry *prometheus.Registry, log *slog.Logger) api.Options {
-	tcp, ok := at.(*net.TCPAddr)
+func (a *admin) options(cfg proxySettings, files adminFiles, at net.Addr, registry *prometheus.Registry, log *slog.Logger) api.Options {
 	o := api.Options{
-		Token: token, Loopback: ok && tcp.IP.IsLoopback(),
+		Token: files.token, Loopback: isLoopback(at),
 		TTL: max(api.MinTTL, min(api.MaxTTL, cfg.TTL)), Logger: log, Registerer: registry,
 	}
 	if a.leases != nil {
@@ -122,27 +139,4 @@ func (a *admin) close() {
 	case <-closed:
 	case <-ctx.Done():
 	}
-}
-
-// readAdminToken returns nil where no file is named.
-func readAdminToken(file string, log *slog.Logger) (*api.Token, error) {
-	if file == "" {
-		return nil, nil
-	}
-	token, err := api.ReadToken(file, log)
-	if err != nil {
-		return nil, fmt.Errorf("WIREFENCE_ADMIN_TOKEN_FILE: %w", err)
-	}
-	return token, nil
-}
-
-func reloadAdminToken(token *api.Token, log *slog.Logger) error {
-	if token == nil {
-		return nil
-	}
-	if err := token.Reload(); err != nil {
-		return fmt.Errorf("reloading the admin token: %w", err)
-	}
-	log.Info("reloaded", "what", []string{"admin token"})
-	return nil
 }

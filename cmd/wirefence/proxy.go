@@ -42,6 +42,8 @@ type proxySettings struct {
 	StandbyWait              time.Duration `env:"WIREFENCE_STANDBY_WAIT" envDefault:"30s" help:"time that a client waits for the lease before it gets 57P03; part of the startup timeout"`
 	AdminListen              string        `env:"WIREFENCE_ADMIN_LISTEN" envDefault:"127.0.0.1:9433" help:"address of /livez, /readyz, /metrics and the HTTP API of leases, /v1; off for none"`
 	AdminTokenFile           string        `env:"WIREFENCE_ADMIN_TOKEN_FILE" help:"file with the bearer tokens of /v1, each line a name, a scope (read, lease or operate) and a token; read again when it changes. Without, /v1 is served at loopback addresses only"`
+	AdminTLSCert             string        `env:"WIREFENCE_ADMIN_TLS_CERT_FILE" help:"certificate with its chain, in PEM form, for TLS on the admin listener; read again when it changes. Without, there is none"`
+	AdminTLSKey              string        `env:"WIREFENCE_ADMIN_TLS_KEY_FILE" help:"the certificate's key, in PEM form"`
 	ReusePort                bool          `env:"WIREFENCE_REUSE_PORT" envDefault:"false" help:"let a new process that has this set, too, listen at the same addresses and take over"`
 	TCPKeepalive             time.Duration `env:"WIREFENCE_TCP_KEEPALIVE" envDefault:"60s" help:"quiet time after which the other end of a connection is probed, on both sides; 0 for never"`
 	TCPUserTimeout           time.Duration `env:"WIREFENCE_TCP_USER_TIMEOUT" envDefault:"0s" help:"time that sent bytes may stay unacknowledged before a connection is given up; 0 lets the system decide"`
@@ -128,11 +130,11 @@ func runProxy(ctx context.Context, cfg proxySettings, signals *signals) error {
 	if err != nil {
 		return usageError{err}
 	}
-	token, err := readAdminToken(cfg.AdminTokenFile, log)
+	files, err := readAdminFiles(cfg, log)
 	if err != nil {
 		return usageError{err}
 	}
-	signals.reload(log, server.Reload, func() error { return reloadAdminToken(token, log) })
+	signals.reload(log, server.Reload, func() error { return files.reload(log) })
 	if err := verifySchema(ctx, cfg, log); err != nil {
 		if ctx.Err() != nil {
 			log.Info("ended by a signal before it served")
@@ -143,7 +145,7 @@ func runProxy(ctx context.Context, cfg proxySettings, signals *signals) error {
 	if err := server.Listen(); err != nil {
 		return err
 	}
-	admin, err := serveAdmin(ctx, cfg, token, server, registry, log)
+	admin, err := serveAdmin(ctx, cfg, files, server, registry, log)
 	if err != nil {
 		return err
 	}

@@ -186,18 +186,12 @@ func askReady(ctx context.Context, admin string) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, 3*time.Second)
 	defer cancel()
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+address+"/readyz", nil)
-	if err != nil {
-		return err
-	}
-	resp, err := http.DefaultClient.Do(req)
-	if err != nil {
+	status, reason, err := doctor.Probe(ctx, address, "/readyz")
+	switch {
+	case err != nil:
 		return fmt.Errorf("the proxy's probes don't answer: %w", err)
-	}
-	defer resp.Body.Close()
-	if resp.StatusCode != http.StatusOK {
-		reason, _ := io.ReadAll(io.LimitReader(resp.Body, 1<<10))
-		return fmt.Errorf("%s", reason)
+	case status != http.StatusOK:
+		return errors.New(reason)
 	}
 	return nil
 }

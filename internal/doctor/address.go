@@ -10,16 +10,6 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// AdminAddress is where the probes of a proxy are reached that listens at an
-// address, which may stand for all of a machine's.
-func AdminAddress(listen string) (string, error) {
-	host, port, err := net.SplitHostPort(listen)
-	if err != nil {
-		return "", err
-	}
-	return net.JoinHostPort(reachable(host), port), nil
-}
-
 // reachable is a host at which a listener on this machine answers.
 func reachable(host string) string {
 	if ip := net.ParseIP(host); host == "" || ip != nil && ip.IsUnspecified() {

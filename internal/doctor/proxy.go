@@ -5,7 +5,6 @@ import (
 	"context"
 	_ "embed"
 	"errors"
-	"io"
 	"net/http"
 	"strings"
 
@@ -37,7 +36,7 @@ func (in *Input) proxyChecks() (all []Check) {
 
 // checkReady asks the proxy itself.
 func checkReady(ctx context.Context, in *Input) ([]Finding, error) {
-	status, body, err := in.ask(ctx, "/readyz")
+	status, body, err := Probe(ctx, in.Admin, "/readyz")
 	switch {
 	case err != nil:
 		return []Finding{{Grade: Problem, Says: "the proxy's probes don't answer: " + unanswered(ctx, err),
@@ -47,21 +46,6 @@ func checkReady(ctx context.Context, in *Input) ([]Finding, error) {
 			Means: "It serves no new clients, or its upstream can't be reached.", Remedy: []string{"see the proxy's log"}}}, nil
 	}
 	return fine("the proxy says that it is ready"), nil
-}
-
-// ask is a request to the proxy's probes.
-func (in *Input) ask(ctx context.Context, path string) (status int, body string, err error) {
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+in.Admin+path, nil)
-	if err != nil {
-		return 0, "", err
-	}
-	resp, err := http.DefaultClient.Do(req)
-	if err != nil {
-		return 0, "", err
-	}
-	defer resp.Body.Close()
-	text, err := io.ReadAll(io.LimitReader(resp.Body, 1<<20))
-	return resp.StatusCode, string(text), err
 }
 
 func checkProxy(ctx context.Context, in *Input) ([]Finding, error) {
@@ -200,7 +184,7 @@ func (in *Input) unfenced(ctx context.Context) Finding {
 	}
 	if in.Admin == "" {
 		f.Means = "Writes go through unchecked: the proxy is in shadow mode or off, or this is no proxy."
-	} else if _, metrics, err := in.ask(ctx, "/metrics"); err == nil && wouldHaveRefused(metrics) {
+	} else if _, metrics, err := Probe(ctx, in.Admin, "/metrics"); err == nil && wouldHaveRefused(metrics) {
 		f.Grade, f.Says = Warning, "the proxy is in shadow mode"
 		f.Means, f.Remedy = "It reports what it would refuse, and refuses nothing.", []string{"WIREFENCE_MODE=enforce, when nothing is reported any more that should pass"}
 	}
