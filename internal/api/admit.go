@@ -32,7 +32,7 @@ func (s *Server) admit(w http.ResponseWriter, r *http.Request) (c caller, err er
 	if err := checkOrigin(r); err != nil {
 		return c, &problem{Status: http.StatusForbidden, Type: "cross-origin", Detail: err.Error()}
 	}
-	if r.Method == http.MethodPost {
+	if r.Method == http.MethodPost || r.Method == http.MethodPatch {
 		if kind, _, err := mime.ParseMediaType(r.Header.Get("Content-Type")); err != nil || kind != "application/json" {
 			return c, &problem{Status: http.StatusUnsupportedMediaType, Type: "unsupported-media-type", Detail: "Send Content-Type: application/json."}
 		}

@@ -39,9 +39,11 @@ func termOf(ttl, left, after time.Duration) term {
 type grant struct {
 	Resource string      `json:"resource"`
 	Token    fence.Token `json:"token"`
-	Fence    string      `json:"fence"`
-	Holder   string      `json:"holder"`
-	GrantID  string      `json:"grant_id"`
+	// TokenText is Token for programs whose numbers don't reach as far.
+	TokenText string `json:"token_text"`
+	Fence     string `json:"fence"`
+	Holder    string `json:"holder"`
+	GrantID   string `json:"grant_id"`
 	term
 }
 
@@ -86,7 +88,7 @@ func (s *Server) acquire(w http.ResponseWriter, r *http.Request, resource fence.
 	}
 	s.logOf(r).Info("lease granted over HTTP", "resource", resource, "token", lease.Token(), "holder", lease.Holder(), "ttl", ttl)
 	err = write(w, grant{
-		string(resource), lease.Token(), lease.Fence().String(), request.Holder, lease.Holder(), termOf(ttl, left, after),
+		string(resource), lease.Token(), lease.Token().String(), lease.Fence().String(), request.Holder, lease.Holder(), termOf(ttl, left, after),
 	})
 	if err != nil {
 		s.giveBack(r.Context(), resource, lease.Holder())

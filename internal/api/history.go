@@ -1,7 +1,6 @@
 package api
 
 import (
-	"context"
 	"net/http"
 	"strings"
 	"time"
@@ -12,9 +11,27 @@ import (
 // history is what the database keeps of handoffs and refusals, and how much it
 // doesn't.
 type history struct {
-	Events     []fence.Event `json:"events"`
-	Unrecorded int64         `json:"unrecorded_refusals"`
-	Dropped    int64         `json:"dropped"`
+	Events     []event `json:"events"`
+	Unrecorded int64   `json:"unrecorded_refusals"`
+	Dropped    int64   `json:"dropped"`
+}
+
+// event is one of the history, with its tokens as texts besides.
+type event struct {
+	fence.Event
+	TokenText        string `json:"token_text,omitempty"`
+	CurrentTokenText string `json:"current_token_text,omitempty"`
+}
+
+func eventOf(e fence.Event) event {
+	out := event{Event: e}
+	if e.Token != 0 {
+		out.TokenText = e.Token.String()
+	}
+	if e.CurrentToken != 0 {
+		out.CurrentTokenText = e.CurrentToken.String()
+	}
+	return out
 }
 
 func (s *Server) history(w http.ResponseWriter, r *http.Request, _ fence.Resource) error {
@@ -25,7 +42,7 @@ func (s *Server) history(w http.ResponseWriter, r *http.Request, _ fence.Resourc
 	if s.options.Database == nil {
 		return errNoDatabase
 	}
-	ctx, cancel := context.WithTimeout(r.Context(), storeTime)
+	ctx, cancel := toStore(r)
 	defer cancel()
 	events, err := fence.History(ctx, s.options.Database, filter)
 	if err != nil {
@@ -35,7 +52,11 @@ func (s *Server) history(w http.ResponseWriter, r *http.Request, _ fence.Resourc
 	if err != nil {
 		return err
 	}
-	return write(w, history{Events: append([]fence.Event{}, events...), Unrecorded: totals.Unrecorded, Dropped: totals.Dropped})
+	answer := history{Events: make([]event, len(events)), Unrecorded: totals.Unrecorded, Dropped: totals.Dropped}
+	for i, e := range events {
+		answer.Events[i] = eventOf(e)
+	}
+	return write(w, answer)
 }
 
 // eventsOf reads the parameters of the history.

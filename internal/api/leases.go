@@ -20,6 +20,11 @@ var errNoStore = &problem{
 // look or a revocation.
 const storeTime = 10 * time.Second
 
+// toStore is a request's context, with that bound.
+func toStore(r *http.Request) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(r.Context(), storeTime)
+}
+
 type renewRequest struct {
 	GrantID string   `json:"grant_id"`
 	TTL     *seconds `json:"ttl_seconds"`
@@ -47,7 +52,7 @@ func (s *Server) renew(w http.ResponseWriter, r *http.Request, resource fence.Re
 	if s.options.Store == nil {
 		return errNoStore
 	}
-	ctx, cancel := context.WithTimeout(r.Context(), storeTime)
+	ctx, cancel := toStore(r)
 	defer cancel()
 	after := time.Since(came)
 	held, err := s.options.Store.Renew(ctx, resource, request.GrantID, ttl)
@@ -117,7 +122,7 @@ func (s *Server) release(w http.ResponseWriter, r *http.Request, resource fence.
 	if s.options.Store == nil {
 		return errNoStore
 	}
-	ctx, cancel := context.WithTimeout(r.Context(), storeTime)
+	ctx, cancel := toStore(r)
 	defer cancel()
 	held, err := s.options.Store.Release(ctx, resource, request.GrantID)
 	if err != nil {

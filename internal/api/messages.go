@@ -60,30 +60,39 @@ func read[T any](w http.ResponseWriter, r *http.Request) (message T, err error) 
 		if !ok {
 			return message, badRequest("there is no field %q", name)
 		}
-		if bytes.Equal(value, []byte("null")) {
+		if _, nullable := field.Interface().(patience); bytes.Equal(value, []byte("null")) && !nullable {
 			return message, badRequest("the field %s is null; leave it out", name)
 		}
 		if err := json.Unmarshal(value, field.Addr().Interface()); err != nil {
-			return message, badRequest("the field %s must be a %s", name, kindOf(field))
+			return message, badRequest("the field %s must be %s", name, kindOf(field))
 		}
 	}
 	return message, nil
 }
 
 func fieldOf(message reflect.Value, name string) (reflect.Value, bool) {
-	for i := range message.NumField() {
-		if message.Type().Field(i).Tag.Get("json") == name {
-			return message.Field(i), true
+	for _, field := range reflect.VisibleFields(message.Type()) {
+		if field.Tag.Get("json") == name {
+			return message.FieldByIndex(field.Index), true
 		}
 	}
 	return reflect.Value{}, false
 }
 
 func kindOf(field reflect.Value) string {
-	if field.Kind() == reflect.String {
-		return "string"
+	kind := field.Type()
+	if kind.Kind() == reflect.Pointer {
+		kind = kind.Elem()
 	}
-	return "number of seconds"
+	switch {
+	case kind.Kind() == reflect.String:
+		return "a string"
+	case kind.Kind() == reflect.Bool:
+		return "true or false"
+	case kind == reflect.TypeFor[givenToken]():
+		return "an integer, or its digits in a string"
+	}
+	return "a number of seconds"
 }
 
 // write answers 200 with a message.

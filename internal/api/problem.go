@@ -39,6 +39,7 @@ var titles = map[string]string{
 	"no-such-path":           "There is no such path",
 	"no-such-resource":       "The resource is not known",
 	"method-not-allowed":     "The method is not for this path",
+	"already-declared":       "The resource is known with other settings",
 	"lease-held":             "Another has the lease",
 	"lease-lost":             "The lease is lost",
 	"too-large":              "The request is too large",

@@ -24,6 +24,8 @@ var valid = map[string]string{
 	"renew":   `{"grant_id":"a/b"}`,
 	"release": `{"grant_id":"a/b"}`,
 	"revoke":  `{}`,
+	"declare": `{"reason":"why"}`,
+	"change":  `{"reason":"why","mode":"shadow"}`,
 }
 
 // each makes the valid request of each operation.
@@ -221,7 +223,7 @@ func TestBrowsersAreRefused(t *testing.T) {
 			q.header = map[string]string{header[0]: header[1]}
 			w.send(t, q).want(403, "cross-origin")
 		}
-		if q.method != http.MethodPost {
+		if q.method == http.MethodGet {
 			return
 		}
 		for _, kind := range []string{"text/plain", "application/x-www-form-urlencoded", "multipart/form-data; boundary=x", "application/json2", ""} {
@@ -247,10 +249,21 @@ func TestInvalidRequests(t *testing.T) {
 		},
 		"renew":   {`{}`, `{"grant_id":""}`, `{"grant_id":"` + long + `"}`, `{"grant_id":"a","ttl_seconds":0}`, `{"grant_id":"a","ttl_seconds":3601}`, `{"grant_id":"a","token":1}`},
 		"release": {`{}`, `{"grant_id":1}`, `{"grant_id":"a","ttl_seconds":15}`},
-		"revoke":  {`{"reason":1}`, `{"reason":"` + long + `"}`, `{"holder":"a"}`},
+		"declare": {`{}`, `{"reason":""}`, `{"reason":" "}`, `{"reason":"a","last_token":1}`, `{"reason":"a","advance":"never"}`, `{"reason":"a","source":"Redis"}`},
+		"change": {
+			`{}`, `{"reason":"a"}`, `{"mode":"shadow"}`, `{"reason":"a","mode":""}`, `{"reason":"a","mode":null}`, `{"reason":"a","reuse":"twice"}`, `{"reason":"a","failover":1}`,
+			`{"reason":"a","preempt_after_seconds":-1}`, `{"reason":"a","preempt_after_seconds":"5s"}`, `{"reason":"a","preempt_after_seconds":2073601}`,
+			`{"reason":"a","last_token":-1}`, `{"reason":"a","last_token":"-1"}`, `{"reason":"a","last_token":1.5}`, `{"reason":"a","last_token":""}`,
+			`{"reason":"a","must_name_source":"yes"}`, `{"reason":"a","source":""}`, `{"reason":"` + strings.Repeat("x", 1001) + `","mode":"shadow"}`,
+		},
+		"revoke": {`{"reason":1}`, `{"reason":"` + long + `"}`, `{"holder":"a"}`},
 	} {
 		for _, body := range append(bodies, ``, `[]`, `"a"`, `{`, `null`, `7`) {
-			if refused := w.post(t, path("orders", operation), body).want(400, "invalid-request"); refused.string("detail") == "" {
+			q := request{method: http.MethodPost, path: path("orders", operation), body: body}
+			if operation == "change" {
+				q.method, q.path = http.MethodPatch, path("orders", "")
+			}
+			if refused := w.send(t, q).want(400, "invalid-request"); refused.string("detail") == "" {
 				t.Errorf("%s %s: no detail", operation, body)
 			}
 		}
@@ -269,7 +282,7 @@ func TestInvalidRequests(t *testing.T) {
 			bad.path, bad.beyond = strings.Replace(q.path, "orders", name, 1), true
 			w.send(t, bad).want(400, "invalid-request")
 		}
-		if q.method == http.MethodPost {
+		if q.method != http.MethodGet {
 			q.body = `{"holder":"` + strings.Repeat("x", maxBody) + `"}`
 			w.send(t, q).want(413, "too-large")
 		}
@@ -283,7 +296,7 @@ func TestWhatIsNotThere(t *testing.T) {
 		w.get(t, path).want(404, "no-such-path")
 		w.post(t, path, `{}`).want(404, "no-such-path")
 	}
-	for path, allowed := range map[string]string{"/v1/resources/a/acquire": "POST", "/v1/resources": "GET", "/v1/resources/a": "GET", "/v1/openapi.yaml": "GET"} {
+	for path, allowed := range map[string]string{"/v1/resources/a/acquire": "POST", "/v1/resources": "GET", "/v1/resources/a": "GET, PATCH", "/v1/openapi.yaml": "GET"} {
 		if refused := w.send(t, request{method: "DELETE", path: path}).want(405, "method-not-allowed"); refused.header.Get("Allow") != allowed {
 			t.Errorf("%s allows %q", path, refused.header.Get("Allow"))
 		}

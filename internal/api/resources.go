@@ -6,6 +6,7 @@ import (
 	"net/url"
 	"slices"
 	"strconv"
+	"sync"
 	"time"
 
 	"github.com/wirefence/wirefence/fence"
@@ -26,29 +27,51 @@ const (
 )
 
 type resourceStatus struct {
-	Resource     string      `json:"resource"`
-	Token        fence.Token `json:"token"`
-	Holder       string      `json:"holder,omitempty"`
-	Since        *time.Time  `json:"since,omitempty"`
-	Advance      string      `json:"advance"`
-	Reuse        string      `json:"reuse"`
-	PreemptAfter *seconds    `json:"preempt_after_seconds"`
-	Writers      int         `json:"writers"`
-	Mode         string      `json:"mode"`
-	Failover     string      `json:"failover"`
-	Former       bool        `json:"former"`
-	Lease        *leaseSeen  `json:"lease,omitempty"`
+	Resource       string      `json:"resource"`
+	Token          fence.Token `json:"token"`
+	TokenText      string      `json:"token_text"`
+	Source         string      `json:"source,omitempty"`
+	MustNameSource bool        `json:"must_name_source"`
+	Holder         string      `json:"holder,omitempty"`
+	Since          *time.Time  `json:"since,omitempty"`
+	Advance        string      `json:"advance"`
+	Reuse          string      `json:"reuse"`
+	PreemptAfter   *seconds    `json:"preempt_after_seconds"`
+	Writers        int         `json:"writers"`
+	Mode           string      `json:"mode"`
+	Failover       string      `json:"failover"`
+	Former         bool        `json:"former"`
+	// Held says whether somebody has the lease now; nil where it isn't known.
+	Held  *bool      `json:"held,omitempty"`
+	Lease *leaseSeen `json:"lease,omitempty"`
+	// Changes are of one resource only.
+	Changes []policyChange `json:"changes,omitempty"`
 }
+
+// policyChange is what an operator said about a resource.
+type policyChange struct {
+	At          time.Time `json:"at"`
+	By          string    `json:"by"`
+	Application string    `json:"application,omitempty"`
+	Reason      string    `json:"reason"`
+	Settings    settings  `json:"settings"`
+}
+
+// maxChanges is how many of them are told, the newest.
+const maxChanges = 100
 
 // leaseSeen is what the lease store tells of a lease.
 type leaseSeen struct {
 	GrantID string   `json:"grant_id"`
 	HeldFor *seconds `json:"held_for_seconds,omitempty"`
+	// ExpiresAt is when it ends if it isn't renewed, by this machine's clock.
+	ExpiresAt *time.Time `json:"expires_at,omitempty"`
 }
 
 func statusOf(s fence.ResourceStatus) resourceStatus {
 	out := resourceStatus{
-		Resource: string(s.Resource), Token: s.LastToken, Holder: s.Holder,
+		Resource: string(s.Resource), Token: s.LastToken, TokenText: s.LastToken.String(),
+		Source: string(s.Source), MustNameSource: s.MustNameSource, Holder: s.Holder,
 		Advance: string(s.Advance), Reuse: string(s.Reuse), Writers: s.Writers, Mode: string(s.Mode),
 		Failover: string(s.Failover), Former: s.Former,
 	}
@@ -69,14 +92,14 @@ type page struct {
 }
 
 func (s *Server) list(w http.ResponseWriter, r *http.Request, _ fence.Resource) error {
-	after, limit, err := pageOf(r.URL.RawQuery)
+	after, limit, leases, err := pageOf(r.URL.RawQuery)
 	if err != nil {
 		return err
 	}
 	if s.options.Database == nil {
 		return errNoDatabase
 	}
-	ctx, cancel := context.WithTimeout(r.Context(), storeTime)
+	ctx, cancel := toStore(r)
 	defer cancel()
 	all, err := fence.StatusAfter(ctx, s.options.Database, after, limit+1)
 	if err != nil {
@@ -89,22 +112,30 @@ func (s *Server) list(w http.ResponseWriter, r *http.Request, _ fence.Resource) 
 	if len(all) > limit {
 		answer.Next = string(all[limit-1].Resource)
 	}
+	if leases {
+		s.lookAtAll(ctx, r, answer.Resources)
+	}
 	return write(w, answer)
 }
 
 // pageOf reads the parameters of a list.
-func pageOf(query string) (after fence.Resource, limit int, err error) {
-	given, err := parameters(query, "after", "limit")
+func pageOf(query string) (after fence.Resource, limit int, leases bool, err error) {
+	given, err := parameters(query, "after", "limit", "leases")
 	if err != nil {
-		return "", 0, err
+		return "", 0, false, err
 	}
 	if name, ok := given["after"]; ok {
 		if after, err = fence.ParseResource(name); err != nil {
-			return "", 0, badRequest("the parameter after: %s", nameFault(err))
+			return "", 0, false, badRequest("the parameter after: %s", nameFault(err))
+		}
+	}
+	if text, ok := given["leases"]; ok {
+		if leases = text == "true"; !leases && text != "false" {
+			return "", 0, false, badRequest("the parameter leases must be true or false")
 		}
 	}
 	limit, err = limitOf(given)
-	return after, limit, err
+	return after, limit, leases, err
 }
 
 // parameters reads a query that has each of the known parameters once at most, and
@@ -142,7 +173,7 @@ func (s *Server) show(w http.ResponseWriter, r *http.Request, resource fence.Res
 	if s.options.Database == nil {
 		return errNoDatabase
 	}
-	ctx, cancel := context.WithTimeout(r.Context(), storeTime)
+	ctx, cancel := toStore(r)
 	defer cancel()
 	status, known, err := fence.StatusOf(ctx, s.options.Database, resource)
 	if err != nil {
@@ -152,27 +183,71 @@ func (s *Server) show(w http.ResponseWriter, r *http.Request, resource fence.Res
 		return errNoResource
 	}
 	answer := statusOf(status)
-	seen, err := s.look(ctx, resource)
+	if err := s.look(ctx, &answer); err != nil {
+		return err
+	}
+	changes, err := fence.Changes(ctx, s.options.Database, resource)
 	if err != nil {
 		return err
 	}
-	if seen.Holder != "" {
-		answer.Lease = &leaseSeen{GrantID: seen.Holder}
-		if seen.Remaining > 0 {
-			left := seconds(seen.Remaining)
-			answer.Lease.HeldFor = &left
-		}
+	for _, c := range changes[max(0, len(changes)-maxChanges):] {
+		answer.Changes = append(answer.Changes, policyChange{c.At.UTC(), c.By, c.Application, c.Reason, settingsOf(c.Settings)})
 	}
 	return write(w, answer)
 }
 
-// look asks the store who has a lease, if it can tell.
-func (s *Server) look(ctx context.Context, resource fence.Resource) (lockclient.Attempt, error) {
+// look asks the store who has the lease of a resource, if it can tell.
+func (s *Server) look(ctx context.Context, status *resourceStatus) error {
 	looker, ok := s.options.Store.(lockclient.Looker)
 	if !ok {
-		return lockclient.Attempt{}, nil
+		return nil
 	}
-	return looker.Look(ctx, resource)
+	seen, err := looker.Look(ctx, fence.Resource(status.Resource))
+	if err != nil {
+		return err
+	}
+	held := seen.Holder != ""
+	if status.Held = &held; !held {
+		return nil
+	}
+	status.Lease = &leaseSeen{GrantID: seen.Holder}
+	if seen.Remaining > 0 {
+		left, end := seconds(seen.Remaining), time.Now().Add(seen.Remaining).UTC()
+		status.Lease.HeldFor, status.Lease.ExpiresAt = &left, &end
+	}
+	return nil
+}
+
+// looksAtOnce is how many resources the store is asked for at a time.
+const looksAtOnce = 8
+
+// lookAtAll looks at each resource of a page. Once the store doesn't answer, it isn't asked
+// for the rest, of which it is not known who has them.
+func (s *Server) lookAtAll(ctx context.Context, r *http.Request, all []resourceStatus) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	next := make(chan *resourceStatus)
+	var looking sync.WaitGroup
+	for range min(looksAtOnce, len(all)) {
+		looking.Go(func() {
+			for status := range next {
+				if ctx.Err() != nil {
+					continue
+				}
+				if err := s.look(ctx, status); err != nil {
+					cancel(err)
+				}
+			}
+		})
+	}
+	for i := range all {
+		next <- &all[i]
+	}
+	close(next)
+	looking.Wait()
+	if err := context.Cause(ctx); err != nil && r.Context().Err() == nil {
+		s.logOf(r).Warn("leases can't be listed", "error", err)
+	}
 }
 
 type revokeRequest struct {
@@ -182,6 +257,7 @@ type revokeRequest struct {
 type revoked struct {
 	Resource  string      `json:"resource"`
 	Token     fence.Token `json:"token"`
+	TokenText string      `json:"token_text"`
 	LockedOut *lockedOut  `json:"locked_out,omitempty"`
 	// Ended are the transactions that it has ended.
 	Ended []fence.Ended `json:"ended"`
@@ -191,8 +267,9 @@ type revoked struct {
 
 // lockedOut is the holder whom a revocation hit.
 type lockedOut struct {
-	Holder string      `json:"holder"`
-	Token  fence.Token `json:"token"`
+	Holder    string      `json:"holder"`
+	Token     fence.Token `json:"token"`
+	TokenText string      `json:"token_text"`
 }
 
 func (s *Server) revoke(w http.ResponseWriter, r *http.Request, resource fence.Resource) error {
@@ -206,7 +283,7 @@ func (s *Server) revoke(w http.ResponseWriter, r *http.Request, resource fence.R
 	if s.options.Database == nil {
 		return errNoDatabase
 	}
-	ctx, cancel := context.WithTimeout(r.Context(), storeTime)
+	ctx, cancel := toStore(r)
 	defer cancel()
 	done, err := lockclient.Revoke(ctx, s.options.Database, s.options.Store, resource, request.Reason)
 	if err != nil {
@@ -217,9 +294,9 @@ func (s *Server) revoke(w http.ResponseWriter, r *http.Request, resource fence.R
 	if done.NotFreed != nil {
 		log.Warn("the revoked holder's lease was not freed", "error", done.NotFreed)
 	}
-	answer := revoked{Resource: string(resource), Token: done.Token, Ended: done.Ended, LeaseFreed: done.Freed != ""}
+	answer := revoked{Resource: string(resource), Token: done.Token, TokenText: done.Token.String(), Ended: done.Ended, LeaseFreed: done.Freed != ""}
 	if done.LockedOut.Holder != "" {
-		answer.LockedOut = &lockedOut{done.LockedOut.Holder, done.LockedOut.Token}
+		answer.LockedOut = &lockedOut{done.LockedOut.Holder, done.LockedOut.Token, done.LockedOut.Token.String()}
 	}
 	return write(w, answer)
 }

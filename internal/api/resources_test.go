@@ -91,11 +91,11 @@ func TestAResourceIsShown(t *testing.T) {
 		left, _ := lease["held_for_seconds"].(float64)
 		if shown.string("resource") != name || shown.number("token") != granted.number("token") || shown.string("holder") != id || shown.string("since") == "" ||
 			shown.string("advance") != "grant" || shown.string("reuse") != "allow" || shown.number("preempt_after_seconds") != 5 || shown.number("writers") != 0 ||
-			lease["grant_id"] != id || left <= 500 || left > 600 {
+			lease["grant_id"] != id || left <= 500 || left > 600 || shown.fields["held"] != true || lease["expires_at"] == nil {
 			t.Errorf("shown: %s", shown.text)
 		}
 		w.post(t, path(name, "release"), `{"grant_id":"`+id+`"}`).want(200, "")
-		if shown := w.get(t, path(name, "")).want(200, ""); shown.fields["lease"] != nil {
+		if shown := w.get(t, path(name, "")).want(200, ""); shown.fields["lease"] != nil || shown.fields["held"] != false {
 			t.Errorf("after the release: %s", shown.text)
 		}
 	})
@@ -128,10 +128,10 @@ func TestResourcesAreListedInPages(t *testing.T) {
 	if all := w.get(t, "/v1/resources").want(200, ""); len(all.fields["resources"].([]any)) != len(names) || all.fields["next"] != nil {
 		t.Errorf("all: %s", all.text)
 	}
-	for _, query := range []string{"limit=0", "limit=1001", "limit=x", "after="} {
+	for _, query := range []string{"limit=0", "limit=1001", "limit=x", "after=", "leases=maybe"} {
 		w.get(t, "/v1/resources?"+query).want(400, "invalid-request")
 	}
-	for _, query := range []string{"limit=1&limit=2", "more=1", "after=" + strings.Repeat("%C3%A4", 128), "%zz=1"} {
+	for _, query := range []string{"limit=1&limit=2", "more=1", "leases=", "after=" + strings.Repeat("%C3%A4", 128), "%zz=1"} {
 		w.send(t, request{method: "GET", path: "/v1/resources?" + query, beyond: true}).want(400, "invalid-request")
 	}
 }

@@ -29,6 +29,8 @@ var routes = []route{
 	{"renew", http.MethodPost, "/v1/resources/{resource}/renew", ScopeLease, (*Server).renew},
 	{"release", http.MethodPost, "/v1/resources/{resource}/release", ScopeLease, (*Server).release},
 	{"revoke", http.MethodPost, "/v1/resources/{resource}/revoke", ScopeOperate, (*Server).revoke},
+	{"declare", http.MethodPost, "/v1/resources/{resource}/declare", ScopeOperate, (*Server).declare},
+	{"change", http.MethodPatch, "/v1/resources/{resource}", ScopeOperate, (*Server).change},
 	{"list", http.MethodGet, "/v1/resources", ScopeRead, (*Server).list},
 	{"show", http.MethodGet, "/v1/resources/{resource}", ScopeRead, (*Server).show},
 	{"history", http.MethodGet, "/v1/history", ScopeRead, (*Server).history},

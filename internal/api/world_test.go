@@ -108,11 +108,7 @@ func serve(t *testing.T, backend string, edit func(*Options)) *world {
 		t.Cleanup(func() { _ = leases.Close() })
 		options.Store = leases
 	case "redis":
-		leases, err := redis.Open(store.URL())
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { _ = leases.Close() })
+		leases := openRedis(t, store.URL())
 		options.Store, options.Sealer = leases, lockclient.PostgresSealer{Querier: pool}
 	}
 	if edit != nil {
@@ -134,6 +130,16 @@ func serve(t *testing.T, backend string, edit func(*Options)) *world {
 		}
 	})
 	return w
+}
+
+func openRedis(t *testing.T, url string) *redis.Store {
+	t.Helper()
+	leases, err := redis.Open(url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = leases.Close() })
+	return leases
 }
 
 // onEach runs a test with each backend.
@@ -228,7 +234,7 @@ func (w *world) try(t *testing.T, ctx context.Context, q request) (answer, error
 func (w *world) request(t *testing.T, ctx context.Context, q request) *http.Request {
 	t.Helper()
 	var body io.Reader
-	if q.method == http.MethodPost {
+	if q.method == http.MethodPost || q.method == http.MethodPatch {
 		body = strings.NewReader(q.body)
 	}
 	r, err := http.NewRequestWithContext(ctx, q.method, w.http.URL+q.path, body)

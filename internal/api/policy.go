@@ -1,0 +1,218 @@
+package api
+
+import (
+	"encoding/json"
+	"errors"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/wirefence/wirefence/fence"
+)
+
+// The bounds of a policy, as the database has them.
+const (
+	maxPolicyReason = 1000
+	maxPreemptAfter = 24 * 24 * time.Hour
+)
+
+// policyRequest is what an operator says about a resource. What is left out stays as it
+// is, or as a new resource has it.
+type policyRequest struct {
+	Reason         string   `json:"reason"`
+	Source         *string  `json:"source"`
+	MustNameSource *bool    `json:"must_name_source"`
+	Advance        *string  `json:"advance"`
+	Reuse          *string  `json:"reuse"`
+	PreemptAfter   patience `json:"preempt_after_seconds"`
+	Mode           *string  `json:"mode"`
+	Failover       *string  `json:"failover"`
+}
+
+type changeRequest struct {
+	policyRequest
+	LastToken *givenToken `json:"last_token"`
+}
+
+// patience is a number of seconds, or null for ever; nil where it is left out.
+type patience struct{ given *time.Duration }
+
+func (p *patience) UnmarshalJSON(text []byte) error {
+	wait := fence.Never
+	if string(text) != "null" {
+		var s seconds
+		if err := s.UnmarshalJSON(text); err != nil {
+			return err
+		}
+		if wait = time.Duration(s); wait < 0 { // which could be Never
+			wait = maxPreemptAfter + 1
+		}
+	}
+	p.given = &wait
+	return nil
+}
+
+// givenToken is a token as a number or, since JavaScript's don't reach as far, as a text.
+type givenToken fence.Token
+
+func (g *givenToken) UnmarshalJSON(text []byte) error {
+	digits := string(text)
+	if len(digits) > 2 && digits[0] == '"' {
+		digits = digits[1 : len(digits)-1]
+	}
+	n, err := strconv.ParseInt(digits, 10, 64)
+	if err != nil {
+		return err
+	}
+	*g = givenToken(n)
+	return nil
+}
+
+// policy checks the request, and returns what it says.
+func (q policyRequest) policy() (p fence.Policy, err error) {
+	p = fence.Policy{MustNameSource: q.MustNameSource, PreemptAfter: q.PreemptAfter.given}
+	faults := []error{wantText("reason", q.Reason, 1, maxPolicyReason)}
+	if strings.TrimSpace(q.Reason) == "" {
+		faults = append(faults, badRequest("the field reason must say why"))
+	}
+	if q.Source != nil {
+		if p.Source, err = fence.ParseSource(*q.Source); err != nil {
+			faults = append(faults, badRequest("the field source: %s", nameFault(err)))
+		}
+	}
+	if p.PreemptAfter != nil && *p.PreemptAfter != fence.Never {
+		faults = append(faults, wantTime("preempt_after_seconds", seconds(*p.PreemptAfter), 0, maxPreemptAfter))
+	}
+	p.Advance = fence.Advance(oneOf(&faults, "advance", q.Advance, string(fence.AdvanceOnUse), string(fence.AdvanceOnGrant)))
+	p.Reuse = fence.Reuse(oneOf(&faults, "reuse", q.Reuse, string(fence.ReuseAllowed), string(fence.ReuseOnce)))
+	p.Mode = fence.Mode(oneOf(&faults, "mode", q.Mode, string(fence.ModeEnforce), string(fence.ModeShadow)))
+	p.Failover = fence.Failover(oneOf(&faults, "failover", q.Failover, string(fence.FailoverReacquire), string(fence.FailoverTrust)))
+	return p, errors.Join(faults...)
+}
+
+// oneOf returns the value of a field that must be one of two, and "" where it isn't given.
+func oneOf(faults *[]error, field string, given *string, values ...string) string {
+	switch {
+	case given == nil:
+		return ""
+	case !slices.Contains(values, *given):
+		*faults = append(*faults, badRequest("the field %s must be %s", field, strings.Join(values, " or ")))
+	}
+	return *given
+}
+
+type changed struct {
+	Resource string   `json:"resource"`
+	Settings settings `json:"settings"`
+}
+
+// settings are values before and after. Numbers are tokens, and so are texts here.
+type settings map[string][2]json.RawMessage
+
+func settingsOf(named map[string][2]json.RawMessage) settings {
+	for name, values := range named {
+		for i, value := range values {
+			if _, err := strconv.ParseInt(string(value), 10, 64); err == nil {
+				values[i] = json.RawMessage(`"` + string(value) + `"`)
+			}
+		}
+		named[name] = values
+	}
+	return named
+}
+
+func (s *Server) change(w http.ResponseWriter, r *http.Request, resource fence.Resource) error {
+	request, err := read[changeRequest](w, r)
+	if err != nil {
+		return err
+	}
+	policy, err := request.policy()
+	if err != nil {
+		return err
+	}
+	if request.LastToken != nil {
+		if *request.LastToken < 0 {
+			return badRequest("the field last_token must be at least 0")
+		}
+		policy.LastToken = (*fence.Token)(request.LastToken)
+	}
+	if policy == (fence.Policy{}) {
+		return badRequest("nothing to change is named")
+	}
+	if s.options.Database == nil {
+		return errNoDatabase
+	}
+	ctx, cancel := toStore(r)
+	defer cancel()
+	named, err := fence.SetPolicy(ctx, s.options.Database, resource, policy, request.Reason)
+	if err != nil {
+		return policyFault(err)
+	}
+	settings := settingsOf(named)
+	s.logOf(r).Info("policy changed over HTTP", "resource", resource, "reason", request.Reason, "settings", settings.String())
+	return write(w, changed{string(resource), settings})
+}
+
+// String is for the log.
+func (s settings) String() string {
+	text, err := json.Marshal(map[string][2]json.RawMessage(s))
+	if err != nil {
+		return err.Error()
+	}
+	return string(text)
+}
+
+type declared struct {
+	Resource string `json:"resource"`
+	Declared bool   `json:"declared"`
+}
+
+func (s *Server) declare(w http.ResponseWriter, r *http.Request, resource fence.Resource) error {
+	request, err := read[policyRequest](w, r)
+	if err != nil {
+		return err
+	}
+	policy, err := request.policy()
+	if err != nil {
+		return err
+	}
+	if s.options.Database == nil {
+		return errNoDatabase
+	}
+	ctx, cancel := toStore(r)
+	defer cancel()
+	made, err := fence.Declare(ctx, s.options.Database, resource, policy, request.Reason)
+	if err != nil {
+		return policyFault(err)
+	}
+	if made {
+		s.logOf(r).Info("resource declared over HTTP", "resource", resource, "reason", request.Reason)
+	}
+	return write(w, declared{string(resource), made})
+}
+
+// policyFault tells what the database refuses, for the caller to mend, from what fails.
+func policyFault(err error) error {
+	refusal, ok := errors.AsType[*pgconn.PgError](err)
+	const invalidValue, notSupported = "22023", "0A000"
+	switch {
+	case !ok:
+		return err
+	case fence.IsDeclared(err):
+		return &problem{Status: http.StatusConflict, Type: "already-declared", Detail: sentences(refusal.Message, refusal.Detail)}
+	case refusal.Code == invalidValue || refusal.Code == notSupported:
+		return badRequest("%s", sentences(refusal.Message, refusal.Detail))
+	}
+	return err
+}
+
+func sentences(message, detail string) string {
+	if detail == "" {
+		return message + "."
+	}
+	return message + ". " + detail
+}
