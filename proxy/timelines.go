@@ -94,6 +94,29 @@ func (s *Server) writeStandings(w io.Writer) {
 	}
 }
 
+// HostStanding is what is known of a server of the upstream.
+type HostStanding struct {
+	Host string
+	// Known says that the server has told its role. Servers are asked where there are
+	// several, and a way to ask.
+	Known, Primary bool
+	Timeline       uint32 // of a primary
+	Behind         bool   // a promotion has left it behind
+	Err            error  // why it can't be asked now
+}
+
+// Hosts are the servers of the upstream, in order.
+func (s *Server) Hosts() []HostStanding {
+	all := make([]HostStanding, len(s.upstream.Hosts))
+	for i, h := range s.upstream.Hosts {
+		is := h.Standing()
+		all[i] = HostStanding{
+			Host: h.String(), Known: is.Known, Primary: is.Primary, Timeline: is.Timeline, Behind: s.upstream.Behind(h) != nil, Err: is.Err,
+		}
+	}
+	return all
+}
+
 // standings are metrics of several servers.
 type standings struct {
 	upstream                  *upstream.Upstream

@@ -47,7 +47,7 @@ func serveAdmin(ctx context.Context, cfg proxySettings, files adminFiles, server
 		a.close()
 		return nil, fmt.Errorf("admin listener: %w", err)
 	}
-	if a.api, err = api.New(a.options(cfg, files, l.Addr(), registry, log)); err != nil {
+	if a.api, err = api.New(a.options(cfg, files, server, l.Addr(), registry, log)); err != nil {
 		_ = l.Close()
 		a.close()
 		return nil, err
@@ -99,10 +99,15 @@ func (a *admin) route(others http.Handler) http.Handler {
 	})
 }
 
-func (a *admin) options(cfg proxySettings, files adminFiles, at net.Addr, registry *prometheus.Registry, log *slog.Logger) api.Options {
+func (a *admin) options(cfg proxySettings, files adminFiles, server *proxy.Server, at net.Addr, registry *prometheus.Registry, log *slog.Logger) api.Options {
 	o := api.Options{
 		Token: files.token, Loopback: isLoopback(at),
 		TTL: max(api.MinTTL, min(api.MaxTTL, cfg.TTL)), Logger: log, Registerer: registry,
+	}
+	began := time.Now()
+	o.About = func() api.About { return cfg.about(server, began) }
+	if cfg.DatabaseURL != "" {
+		o.Doctor = cfg.examine
 	}
 	if a.leases != nil {
 		o.Store, o.Sealer, o.Source = a.leases.store, a.leases.sealer, a.leases.source

@@ -67,6 +67,7 @@ func runDoctor(ctx context.Context, cfg doctorSettings, w io.Writer) error {
 		return usageError{err}
 	}
 	defer closeAll()
+	goredis.SetLogger(redisLog{slog.New(slog.DiscardHandler)}) // what fails is told
 	results := doctor.Run(ctx, in, cfg.Timeout)
 	print := doctor.Print
 	if cfg.JSON {
@@ -96,7 +97,6 @@ func (cfg doctorSettings) input(ctx context.Context) (in *doctor.Input, closeAll
 	if err != nil {
 		return nil, nil, err
 	}
-	goredis.SetLogger(redisLog{slog.New(slog.DiscardHandler)}) // what fails is told
 	in = &doctor.Input{Replicas: cfg.RedisReplicas, MaxConnections: cfg.MaxConnections}
 	if named := cfg.openers(); len(named) > 0 {
 		in.Store, in.StoreSetting = leases.store, named[0].setting

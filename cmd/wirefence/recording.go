@@ -34,13 +34,9 @@ func newRecording(cfg proxySettings, registry prometheus.Registerer, log *slog.L
 		log.Warn("refusals are not recorded in the history, since WIREFENCE_DATABASE_URL is not set")
 		return nil, nil
 	}
-	host, err := os.Hostname()
-	if err != nil {
-		host = "unknown"
-	}
 	j, err := journal.New(journal.Options{
 		Connect:    func(ctx context.Context) (*pgx.Conn, error) { return connect(ctx, cfg.DatabaseURL) },
-		Proxy:      cmp.Or(cfg.Holder, fmt.Sprintf("%s:%d", host, os.Getpid())),
+		Proxy:      cfg.processName(),
 		Logger:     log,
 		Registerer: registry,
 	})
@@ -48,6 +44,15 @@ func newRecording(cfg proxySettings, registry prometheus.Registerer, log *slog.L
 		return nil, err
 	}
 	return &recording{journal: j, over: make(chan struct{})}, nil
+}
+
+// processName is what the history calls this process.
+func (cfg proxySettings) processName() string {
+	host, err := os.Hostname()
+	if err != nil {
+		host = "unknown"
+	}
+	return cmp.Or(cfg.Holder, fmt.Sprintf("%s:%d", host, os.Getpid()))
 }
 
 // refusals is what the proxy is given.

@@ -8,6 +8,7 @@ package api
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"log/slog"
 	"net/http"
@@ -37,6 +38,11 @@ type Options struct {
 	Token *Token
 	// Loopback says that the server listens at a loopback address only.
 	Loopback bool
+	// About tells of the process. With none, little is told.
+	About func() About
+	// Doctor examines the deployment and returns its report, as `wirefence doctor --json`
+	// prints it. With none, the API answers 503.
+	Doctor func(ctx context.Context) (json.RawMessage, error)
 	// TTL is how long a lease lasts for which the caller names no time: between
 	// MinTTL and MaxTTL, default 15 s.
 	TTL time.Duration
@@ -65,6 +71,10 @@ type Server struct {
 	drain   context.CancelFunc
 	waits   chan struct{} // holds one element for each acquire that waits
 	running sync.WaitGroup
+	// open ends when the server closes, and with it what runs for no single request.
+	open        context.Context
+	shut        context.CancelFunc
+	examination examination
 	// turns are the acquires that wait for a resource. named are those under a
 	// name of the caller's: a repeated one waits for the end of the first, which
 	// would give back, at its end, what the second has won.
@@ -89,6 +99,7 @@ func New(o Options) (*Server, error) {
 		options: o, metrics: newMetrics(o.Registerer),
 		waits: make(chan struct{}, o.MaxWaits), turns: newQueues(), named: newQueues(),
 	}
+	s.open, s.shut = context.WithCancel(context.Background())
 	s.serving, s.drain = context.WithCancel(context.Background())
 	s.routes = s.mux()
 	return s, nil
@@ -113,6 +124,7 @@ func (s *Server) Drain() { s.drain() }
 // given back, or with the context's error. No request may come any more.
 func (s *Server) Close(ctx context.Context) error {
 	s.Drain()
+	s.shut()
 	over := make(chan struct{})
 	go func() {
 		s.running.Wait()

@@ -34,6 +34,10 @@ var routes = []route{
 	{"list", http.MethodGet, "/v1/resources", ScopeRead, (*Server).list},
 	{"show", http.MethodGet, "/v1/resources/{resource}", ScopeRead, (*Server).show},
 	{"history", http.MethodGet, "/v1/history", ScopeRead, (*Server).history},
+	{"guards", http.MethodGet, "/v1/guards", ScopeRead, (*Server).guards},
+	{"doctor", http.MethodGet, "/v1/doctor", ScopeRead, (*Server).doctor},
+	{"whoami", http.MethodGet, "/v1/whoami", ScopeRead, (*Server).whoami},
+	{"about", http.MethodGet, "/v1/about", ScopeRead, (*Server).about},
 	{"openapi", http.MethodGet, "/v1/openapi.yaml", ScopeRead, (*Server).file},
 }
 

@@ -1,0 +1,127 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/url"
+	"reflect"
+	"regexp"
+	"strings"
+	"time"
+
+	"github.com/wirefence/wirefence/internal/api"
+	"github.com/wirefence/wirefence/internal/doctor"
+	"github.com/wirefence/wirefence/migrations"
+	"github.com/wirefence/wirefence/proxy"
+)
+
+// about tells of this process.
+func (cfg proxySettings) about(server *proxy.Server, began time.Time) api.About {
+	a := api.About{
+		Version: version, Schema: migrations.Version(), StartedAt: began, Process: cfg.processName(), Mode: cfg.Mode, UnfencedWrites: cfg.UnfencedWrites,
+		Settings: cfg.withoutSecrets(),
+	}
+	if cfg.Lease != "" {
+		a.Lease = &api.OwnLease{Resource: cfg.Lease, Held: server.Leading()}
+	}
+	for _, h := range server.Hosts() {
+		role := "unknown"
+		switch {
+		case h.Primary:
+			role = "primary"
+		case h.Known:
+			role = "standby"
+		}
+		host := api.UpstreamHost{Host: h.Host, Role: role, Timeline: h.Timeline, Behind: h.Behind}
+		if h.Err != nil {
+			host.Error = h.Err.Error()
+		}
+		a.Upstream = append(a.Upstream, host)
+	}
+	return a
+}
+
+// withoutSecrets are the settings by the names of their variables. Connection strings are
+// there without passwords.
+func (cfg proxySettings) withoutSecrets() map[string]string {
+	all := map[string]string{}
+	value := reflect.ValueOf(cfg)
+	for _, f := range fields[proxySettings]() {
+		name, field := f.Tag.Get("env"), value.FieldByName(f.Name).Interface()
+		text := fmt.Sprint(field)
+		if list, ok := field.([]string); ok {
+			text = strings.Join(list, ",")
+		}
+		if strings.HasSuffix(name, "_URL") || name == "WIREFENCE_UPSTREAM" {
+			text = withoutPassword(text)
+		}
+		all[name] = text
+	}
+	return all
+}
+
+var secretParameter = regexp.MustCompile(`(?i)pass|secret|token`)
+
+// withoutPassword leaves of a connection string what tells where it leads. One that can't
+// be read may have its password anywhere.
+func withoutPassword(text string) string {
+	if text == "" {
+		return ""
+	}
+	scheme, rest, found := strings.Cut(text, "://")
+	if !found {
+		return "(set)"
+	}
+	authority, tail := rest, ""
+	if at := strings.IndexAny(rest, "/?#"); at >= 0 {
+		authority, tail = rest[:at], rest[at:]
+	}
+	if user, hosts, found := cutLast(authority, "@"); found {
+		user, _, _ = strings.Cut(user, ":")
+		authority = user + "@" + hosts
+	}
+	path, query, _ := strings.Cut(tail, "?")
+	parameters, err := url.ParseQuery(query)
+	if err != nil || strings.ContainsAny(tail, "@#") { // a part of the password may stand there
+		return "(set)"
+	}
+	for name := range parameters {
+		if secretParameter.MatchString(name) {
+			parameters.Del(name)
+		}
+	}
+	text = scheme + "://" + authority + path
+	if len(parameters) > 0 {
+		text += "?" + parameters.Encode()
+	}
+	return text
+}
+
+// cutLast is strings.Cut at the last separator.
+func cutLast(text, separator string) (before, after string, found bool) {
+	at := strings.LastIndex(text, separator)
+	if at < 0 {
+		return "", text, false
+	}
+	return text[:at], text[at+len(separator):], true
+}
+
+// examine looks at the deployment as `wirefence doctor` does in the proxy's environment.
+func (cfg proxySettings) examine(ctx context.Context) (json.RawMessage, error) {
+	settings := doctorSettings{
+		StoreSettings: cfg.StoreSettings, DatabaseURL: cfg.DatabaseURL, Upstream: cfg.Upstream, Listen: cfg.Listen,
+		AdminListen: cfg.AdminListen, MaxConnections: cfg.MaxConnections, Timeout: 10 * time.Second,
+	}
+	in, closeAll, err := settings.input(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer closeAll()
+	var report bytes.Buffer
+	if err := doctor.PrintJSON(&report, doctor.Run(ctx, in, settings.Timeout)); err != nil {
+		return nil, err
+	}
+	return report.Bytes(), nil
+}

@@ -1,0 +1,101 @@
+package api
+
+import (
+	"net/http"
+	"time"
+
+	"github.com/wirefence/wirefence/fence"
+)
+
+// About is what a process tells of itself. It holds no secrets.
+type About struct {
+	Version string `json:"version"`
+	// Schema is the version of the schema that the binary needs.
+	Schema    int       `json:"schema"`
+	StartedAt time.Time `json:"started_at"`
+	// Process is the name under which the process writes to the history.
+	Process string `json:"process"`
+	Mode    string `json:"mode"`
+	// UnfencedWrites says what becomes of a write without a fence: allow or reject.
+	UnfencedWrites string `json:"unfenced_writes"`
+	// Lease is the sidecar's, absent where there is none.
+	Lease *OwnLease `json:"lease,omitempty"`
+	// Settings are all of the process's, by the names of their variables.
+	Settings map[string]string `json:"settings"`
+	Upstream []UpstreamHost    `json:"upstream"`
+}
+
+// OwnLease is the lease that the process holds, or waits for.
+type OwnLease struct {
+	Resource string `json:"resource"`
+	Held     bool   `json:"held"`
+}
+
+// UpstreamHost is a server that the process connects clients to.
+type UpstreamHost struct {
+	Host string `json:"host"`
+	// Role is primary, standby or unknown.
+	Role string `json:"role"`
+	// Timeline is a primary's, 0 where it isn't known.
+	Timeline uint32 `json:"timeline,omitempty"`
+	// Behind says that a promotion has left the primary behind.
+	Behind bool `json:"behind"`
+	// Error is why the host can't be asked now.
+	Error string `json:"error,omitempty"`
+}
+
+func (s *Server) about(w http.ResponseWriter, _ *http.Request, _ fence.Resource) error {
+	about := About{Settings: map[string]string{}}
+	if s.options.About != nil {
+		about = s.options.About()
+	}
+	about.StartedAt = about.StartedAt.UTC()
+	about.Upstream = append([]UpstreamHost{}, about.Upstream...)
+	return write(w, about)
+}
+
+// identity is whom a token is of, so that a page can leave out what it may not do.
+type identity struct {
+	Name  string `json:"name,omitempty"`
+	Scope string `json:"scope"`
+	// TokenRequired is false where everybody who reaches the listener may call.
+	TokenRequired bool `json:"token_required"`
+}
+
+func (s *Server) whoami(w http.ResponseWriter, r *http.Request, _ fence.Resource) error {
+	c, _ := callerOf(r.Context())
+	return write(w, identity{c.name, c.scope.String(), s.options.Token != nil})
+}
+
+// guard is a table that checks its writes by triggers, or should.
+type guard struct {
+	Table    string     `json:"table"`
+	Resource string     `json:"resource"`
+	Mode     string     `json:"mode"`
+	By       string     `json:"by,omitempty"`
+	Since    *time.Time `json:"since,omitempty"`
+	Fault    string     `json:"fault,omitempty"`
+}
+
+func (s *Server) guards(w http.ResponseWriter, r *http.Request, _ fence.Resource) error {
+	if s.options.Database == nil {
+		return errNoDatabase
+	}
+	ctx, cancel := toStore(r)
+	defer cancel()
+	all, err := fence.Guards(ctx, s.options.Database)
+	if err != nil {
+		return err
+	}
+	answer := struct {
+		Guards []guard `json:"guards"`
+	}{make([]guard, len(all))}
+	for i, g := range all {
+		answer.Guards[i] = guard{Table: g.Table, Resource: g.Resource, Mode: string(g.Mode), By: g.By, Fault: g.Fault}
+		if !g.Since.IsZero() {
+			since := g.Since.UTC()
+			answer.Guards[i].Since = &since
+		}
+	}
+	return write(w, answer)
+}
