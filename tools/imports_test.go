@@ -50,9 +50,13 @@ var imports = []struct {
 
 	{"internal/api/a.go", module + "/lockclient", ""},
 	{"internal/api/a.go", module + "/internal/watched", ""},
+	{"internal/api/a.go", module + "/internal/follow", ""},
 	{"internal/api/a.go", module + "/lockclient/redis", "api"},
 	{"internal/api/a.go", module + "/proxy", "api"},
 	{"internal/api/a_test.go", module + "/lockclient/redis", ""},
+
+	{"internal/follow/a.go", module + "/fence", ""},
+	{"internal/follow/a.go", module + "/lockclient", "follow"},
 
 	{"internal/journal/a.go", module + "/fence", ""},
 	{"internal/journal/a.go", module + "/proxy", ""},

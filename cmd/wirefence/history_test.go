@@ -131,44 +131,6 @@ func TestAFollowerMissesNothing(t *testing.T) {
 	}
 }
 
-// How far a follower looks back is as far as transactions were open at its last
-// look.
-func TestAFollowerLooksBackToOpenTransactions(t *testing.T) {
-	t.Parallel()
-	url := database(t, true)
-	conn, open := stack.Connect(t, url), stack.Connect(t, url)
-	var f follower
-	since := func() time.Time {
-		t.Helper()
-		at, err := f.since(t.Context(), conn)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return at
-	}
-	since()
-	f.last = f.last.Add(-2 * time.Hour) // as if that look had been then
-	twoHoursAgo := f.last
-	if _, err := open.Exec(t.Context(), "BEGIN; SELECT pg_current_xact_id()"); err != nil {
-		t.Fatal(err)
-	}
-	for range 3 {
-		if at := since(); at.After(twoHoursAgo) {
-			t.Errorf("looks back to %v, with a transaction that may have begun at %v", at, twoHoursAgo)
-		}
-	}
-	if _, err := open.Exec(t.Context(), "COMMIT"); err != nil {
-		t.Fatal(err)
-	}
-	for range 100 { // others' transactions count as well
-		since()
-		if at := since(); at.After(twoHoursAgo.Add(time.Hour)) {
-			return
-		}
-	}
-	t.Errorf("looks back to %v still", f.last)
-}
-
 // A follower prints each event once, until it is interrupted.
 func TestHistoryIsFollowed(t *testing.T) {
 	t.Parallel()

@@ -1,0 +1,157 @@
+// Package follow sees each row of the history once, and each change of a resource, by
+// looking again and again.
+//
+// A row is seen when its transaction has committed, which may be long after the time that
+// it bears.
+package follow
+
+import (
+	"context"
+	_ "embed"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/wirefence/wirefence/fence"
+)
+
+// Pause is what lies between two looks.
+const Pause = time.Second
+
+// How far a look goes back at least: a proxy that couldn't write tells of refusals later,
+// with the time at which they were. The first one, which doesn't know since when
+// transactions are open, goes back further.
+const (
+	lookback   = 10 * time.Minute
+	firstsBack = time.Hour
+	slack      = time.Minute // a row has a time from before its transaction is seen to write
+)
+
+// Follower looks at the history, and at the resources. It is for one goroutine.
+type Follower struct {
+	// Filter says which events are wanted. Its Limit bounds each look.
+	Filter fence.EventFilter
+
+	events    map[string]bool              // seen by the last look
+	resources map[fence.Resource]time.Time // likewise, with their time of change
+	last      time.Time                    // of the look before, by the database's clock
+	open      map[string]time.Time         // transactions that were open then, and from when on they may have written
+}
+
+//go:embed sql/look.sql
+var lookSQL string
+
+//go:embed sql/resources.sql
+var resourcesSQL string
+
+// Since returns from when on there may be rows that no look has seen: of the transactions
+// that were open at the last call, or have begun since. A transaction that writes holds a
+// lock on its own number. It is called once for each look.
+func (f *Follower) Since(ctx context.Context, q fence.Querier) (time.Time, error) {
+	var now time.Time
+	var open []string
+	if err := q.QueryRow(ctx, lookSQL).Scan(&now, &open); err != nil {
+		return time.Time{}, fmt.Errorf("read the time and the open transactions: %w", err)
+	}
+	if f.last.IsZero() {
+		f.last = now.Add(-firstsBack)
+	}
+	since := f.last
+	for _, began := range f.open {
+		since = earlier(since, began)
+	}
+	known := f.open
+	f.open = make(map[string]time.Time, len(open))
+	for _, xid := range open {
+		began, ok := known[xid]
+		if !ok {
+			began = f.last
+		}
+		f.open[xid] = began
+	}
+	f.last = now
+	since = earlier(since.Add(-slack), now.Add(-lookback))
+	if f.Filter.Since.After(since) {
+		since = f.Filter.Since
+	}
+	return since, nil
+}
+
+func earlier(a, b time.Time) time.Time {
+	if b.Before(a) {
+		return b
+	}
+	return a
+}
+
+// Events returns the events that there are since a moment, and that the last look didn't
+// see.
+func (f *Follower) Events(ctx context.Context, q fence.Querier, since time.Time) (fresh []fence.Event, err error) {
+	filter := f.Filter
+	filter.Since = since
+	all, err := fence.History(ctx, q, filter)
+	if err != nil {
+		return nil, err
+	}
+	known := f.events
+	f.events = make(map[string]bool, len(all))
+	for _, e := range all {
+		f.events[e.ID] = true
+		if !known[e.ID] {
+			fresh = append(fresh, e)
+		}
+	}
+	return fresh, nil
+}
+
+// Saw takes events that were had by other means as seen.
+func (f *Follower) Saw(all []fence.Event) {
+	for _, e := range all {
+		f.events[e.ID] = true
+	}
+}
+
+// Change is a resource as it is after its token, its holder or its policy has changed.
+type Change struct {
+	Resource  fence.Resource
+	Token     fence.Token
+	Holder    string    // "" where it is unknown
+	GrantedAt time.Time // zero where there is no holder
+	Mode      fence.Mode
+	At        time.Time
+}
+
+// Resources returns the resources that have changed since a moment, and that the last look
+// didn't see so, the latest last and no more than the limit.
+func (f *Follower) Resources(ctx context.Context, q fence.Querier, since time.Time, limit int) (fresh []Change, err error) {
+	rows, err := q.Query(ctx, resourcesSQL, since, limit)
+	if err != nil {
+		return nil, fmt.Errorf("look for changed resources: %w", err)
+	}
+	all, err := pgx.CollectRows(rows, scanChange)
+	if err != nil {
+		return nil, fmt.Errorf("look for changed resources: %w", err)
+	}
+	known := f.resources
+	f.resources = make(map[fence.Resource]time.Time, len(all))
+	for _, c := range slices.Backward(all) {
+		f.resources[c.Resource] = c.At
+		if at, seen := known[c.Resource]; !seen || !at.Equal(c.At) {
+			fresh = append(fresh, c)
+		}
+	}
+	return fresh, nil
+}
+
+func scanChange(row pgx.CollectableRow) (c Change, err error) {
+	var name []byte
+	var granted *time.Time
+	err = row.Scan(&name, &c.Token, &c.Holder, &granted, &c.Mode, &c.At)
+	c.Resource = fence.Resource(name)
+	if granted != nil {
+		c.GrantedAt = *granted
+	}
+	return c, err
+}
