@@ -127,6 +127,7 @@ func (a *admin) close() {
 	if a.http != nil {
 		a.stop()
 		a.api.Drain()
+		a.api.EndStreams()
 		if a.http.Shutdown(ctx) != nil {
 			_ = a.http.Close()
 		}

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bufio"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -243,6 +244,42 @@ func TestADrainEndsWaitsForLeases(t *testing.T) {
 	p.end(t).expect(t, 0, "drained")
 	if took := time.Since(began); took > 30*time.Second {
 		t.Errorf("the drain took %v", took)
+	}
+}
+
+// A stream is no request that the end of the proxy waits for.
+func TestAStreamEndsWithTheProxy(t *testing.T) {
+	t.Parallel()
+	url := database(t, true)
+	p := startProxy(t, url)
+	response, err := http.Get("http://" + p.admin + "/v1/events")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer response.Body.Close()
+	lines := bufio.NewScanner(response.Body)
+	await := func(text string) {
+		t.Helper()
+		for lines.Scan() {
+			if strings.Contains(lines.Text(), text) {
+				return
+			}
+		}
+		t.Fatalf("the stream has ended without %q: %v", text, lines.Err())
+	}
+	await(`"database":"ok"`)
+	stack.Exec(t, url, "SELECT wirefence.seal('orders', 7, 'worker-a/1')")
+	await(`"kind":"handoff"`)
+	began := time.Now()
+	p.signal(t, syscall.SIGTERM)
+	for lines.Scan() {
+	}
+	if lines.Err() != nil {
+		t.Error(lines.Err())
+	}
+	p.end(t).expect(t, 0, "drained")
+	if took := time.Since(began); took > adminCloseTime {
+		t.Errorf("the end took %v", took)
 	}
 }
 

@@ -48,6 +48,8 @@ type Options struct {
 	TTL time.Duration
 	// MaxWaits is how many acquires may wait at once for a holder; default 256.
 	MaxWaits int
+	// MaxStreams is how many event streams may be open at once; default 256.
+	MaxStreams int
 	// Logger gets grants and revocations, at info level, and failures.
 	Logger *slog.Logger
 	// Registerer gets the metrics.
@@ -75,6 +77,10 @@ type Server struct {
 	open        context.Context
 	shut        context.CancelFunc
 	examination examination
+	feed        *feed
+	// streaming ends earlier than open: requests must be over before the server closes.
+	streaming  context.Context
+	endStreams context.CancelFunc
 	// turns are the acquires that wait for a resource. named are those under a
 	// name of the caller's: a repeated one waits for the end of the first, which
 	// would give back, at its end, what the second has won.
@@ -89,6 +95,9 @@ func New(o Options) (*Server, error) {
 	if o.MaxWaits == 0 {
 		o.MaxWaits = 256
 	}
+	if o.MaxStreams == 0 {
+		o.MaxStreams = standardStreams
+	}
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
@@ -97,9 +106,10 @@ func New(o Options) (*Server, error) {
 	}
 	s := &Server{
 		options: o, metrics: newMetrics(o.Registerer),
-		waits: make(chan struct{}, o.MaxWaits), turns: newQueues(), named: newQueues(),
+		waits: make(chan struct{}, o.MaxWaits), turns: newQueues(), named: newQueues(), feed: newFeed(),
 	}
 	s.open, s.shut = context.WithCancel(context.Background())
+	s.streaming, s.endStreams = context.WithCancel(s.open)
 	s.serving, s.drain = context.WithCancel(context.Background())
 	s.routes = s.mux()
 	return s, nil
@@ -119,6 +129,9 @@ func (s *Server) Refusal() string {
 // Drain ends the acquires that wait, with 503, and refuses further ones: their
 // callers find another server. The rest is served as before.
 func (s *Server) Drain() { s.drain() }
+
+// EndStreams ends the event streams, which would hold up the end of the listener.
+func (s *Server) EndStreams() { s.endStreams() }
 
 // Close drains, and returns when what was won for callers that have gone has been
 // given back, or with the context's error. No request may come any more.

@@ -45,6 +45,7 @@ var titles = map[string]string{
 	"too-large":              "The request is too large",
 	"unsupported-media-type": "The request is not JSON",
 	"too-many-waits":         "Too many acquires wait",
+	"too-many-streams":       "Too many event streams are open",
 	"not-configured":         "A setting is missing",
 	"draining":               "The process is about to end",
 	"unavailable":            "The lease store or the database can't serve now",

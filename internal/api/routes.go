@@ -34,6 +34,7 @@ var routes = []route{
 	{"list", http.MethodGet, "/v1/resources", ScopeRead, (*Server).list},
 	{"show", http.MethodGet, "/v1/resources/{resource}", ScopeRead, (*Server).show},
 	{"history", http.MethodGet, "/v1/history", ScopeRead, (*Server).history},
+	{"events", http.MethodGet, "/v1/events", ScopeRead, (*Server).events},
 	{"guards", http.MethodGet, "/v1/guards", ScopeRead, (*Server).guards},
 	{"doctor", http.MethodGet, "/v1/doctor", ScopeRead, (*Server).doctor},
 	{"whoami", http.MethodGet, "/v1/whoami", ScopeRead, (*Server).whoami},
@@ -121,6 +122,7 @@ func (s *Server) file(w http.ResponseWriter, _ *http.Request, _ fence.Resource) 
 type metrics struct {
 	requests *prometheus.CounterVec
 	waits    prometheus.Gauge
+	streams  prometheus.Gauge
 }
 
 func newMetrics(r prometheus.Registerer) metrics {
@@ -132,9 +134,12 @@ func newMetrics(r prometheus.Registerer) metrics {
 		waits: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "wirefence_api_waits", Help: "Acquires over HTTP that wait for a holder now.",
 		}),
+		streams: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "wirefence_api_streams", Help: "Event streams that are open now.",
+		}),
 	}
 	if r != nil {
-		r.MustRegister(m.requests, m.waits)
+		r.MustRegister(m.requests, m.waits, m.streams)
 	}
 	return m
 }

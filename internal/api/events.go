@@ -1,0 +1,74 @@
+package api
+
+import (
+	"net/http"
+	"time"
+
+	"github.com/wirefence/wirefence/fence"
+)
+
+const (
+	// standardStreams is how many event streams there may be at once.
+	standardStreams = 256
+	// heartbeatPause is how often a stream is written to at least.
+	heartbeatPause = 15 * time.Second
+	// writeTime is what a reader has to take what is written.
+	writeTime = 10 * time.Second
+	// retryAfter is how soon a browser is to come back.
+	retryAfter = 2 * time.Second
+)
+
+// events streams what happens as server-sent events (WHATWG HTML, "Server-sent events"),
+// until the reader goes, falls behind, or the server ends. Since it begins with 200, what
+// fails then can't be told.
+func (s *Server) events(w http.ResponseWriter, r *http.Request, _ fence.Resource) error {
+	if _, err := parameters(r.URL.RawQuery); err != nil {
+		return err
+	}
+	if s.options.Database == nil {
+		return errNoDatabase
+	}
+	news, begin, start := s.feed.join(s.options.MaxStreams, r.Header.Get("Last-Event-ID"))
+	if news == nil {
+		return &problem{Status: http.StatusTooManyRequests, Type: "too-many-streams", Detail: "As many event streams are open here as may be. Try again later.", Retry: "10"}
+	}
+	defer s.feed.leave(news)
+	if start {
+		s.running.Go(func() { s.feed.run(s.open, s.options.Database) })
+	}
+	s.metrics.streams.Inc()
+	defer s.metrics.streams.Dec()
+	w.Header().Set("Content-Type", "text/event-stream")
+	w.Header().Set("X-Accel-Buffering", "no") // nginx's, which would keep events back
+	_ = http.NewResponseController(w).SetReadDeadline(time.Time{})
+	beat := time.NewTicker(heartbeatPause)
+	defer beat.Stop()
+	for text, open := begin, true; open; {
+		if send(w, text) != nil {
+			return nil
+		}
+		select {
+		case text, open = <-news:
+		case <-beat.C:
+			text = s.feed.heartbeat()
+		case <-r.Context().Done():
+			return nil
+		case <-s.streaming.Done():
+			return nil
+		}
+	}
+	s.logOf(r).Info("an event stream was ended, since its reader does not keep up")
+	return nil
+}
+
+// send writes what a reader must take in its time.
+func send(w http.ResponseWriter, text []byte) error {
+	control := http.NewResponseController(w)
+	if err := control.SetWriteDeadline(time.Now().Add(writeTime)); err != nil {
+		return err
+	}
+	if _, err := w.Write(text); err != nil {
+		return err
+	}
+	return control.Flush()
+}

@@ -1,0 +1,257 @@
+package api
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+
+	"github.com/wirefence/wirefence/fence"
+	"github.com/wirefence/wirefence/internal/stack"
+)
+
+// sent is an event of a stream.
+type sent struct {
+	id, kind string
+	data     map[string]any
+}
+
+// reader is a client of a stream.
+type reader struct {
+	*testing.T
+	lines  *bufio.Scanner
+	cancel context.CancelFunc
+	last   string // the id that came last
+}
+
+// listen opens a stream, which has come in when it returns.
+func (w *world) listen(t *testing.T, lastSeen string) *reader {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	q := request{method: http.MethodGet, path: "/v1/events"}
+	if lastSeen != "" {
+		q.header = map[string]string{"Last-Event-ID": lastSeen}
+	}
+	response, err := w.http.Client().Do(w.request(t, ctx, q))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if response.StatusCode != http.StatusOK || response.Header.Get("Content-Type") != "text/event-stream" {
+		t.Fatalf("the stream is answered with %s", response.Status)
+	}
+	t.Cleanup(func() {
+		cancel()
+		_ = response.Body.Close()
+	})
+	lines := bufio.NewScanner(response.Body)
+	lines.Buffer(nil, 1<<20)
+	return &reader{T: t, lines: lines, cancel: cancel}
+}
+
+// next returns the next event but heartbeats, and checks that the file describes it.
+func (r *reader) next() sent {
+	r.Helper()
+	for {
+		if s := r.any(); s.kind != "heartbeat" {
+			return s
+		}
+	}
+}
+
+func (r *reader) any() (s sent) {
+	r.Helper()
+	for r.lines.Scan() {
+		name, value, _ := strings.Cut(r.lines.Text(), ": ")
+		switch name {
+		case "id":
+			s.id, r.last = value, value
+		case "event":
+			s.kind = value
+		case "data":
+			if err := json.Unmarshal([]byte(value), &s.data); err != nil {
+				r.Fatalf("%v: %s", err, value)
+			}
+		case "":
+			if s.kind == "" {
+				continue // retry, or a comment
+			}
+			schema := map[string]string{"history": "event", "resource": "resource_change", "heartbeat": "heartbeat", "gap": ""}
+			if name, known := schema[s.kind]; !known {
+				r.Errorf("an event %s", s.kind)
+			} else if name != "" {
+				if err := spec.doc.Components.Schemas[name].Value.VisitJSON(s.data); err != nil {
+					r.Errorf("%s isn't as the file says: %v", s.kind, err)
+				}
+			}
+			return s
+		}
+	}
+	r.Fatalf("the stream has ended: %v", r.lines.Err())
+	return s
+}
+
+// begun waits until what happens from now on will be told.
+func (r *reader) begun() *reader {
+	r.Helper()
+	for {
+		if s := r.any(); s.kind == "heartbeat" && s.data["database"] == "ok" {
+			return r
+		}
+	}
+}
+
+func (r *reader) expect(want ...string) {
+	r.Helper()
+	for _, want := range want {
+		s := r.next()
+		if got := fmt.Sprint(s.kind, " ", s.data["kind"], " ", s.data["resource"], " ", s.data["token_text"], " ", s.data["application"]); got != want {
+			r.Errorf("told %q, want %q", got, want)
+		}
+	}
+}
+
+func TestEventsAreStreamed(t *testing.T) {
+	t.Parallel()
+	_, token := tokenFile(t, namedTokens)
+	w := serve(t, "postgres", func(o *Options) { o.Token = token })
+	w.token = leaseSecret
+	w.post(t, path("before", "acquire"), `{"holder":"worker-a"}`).want(200, "")
+	first, second := w.listen(t, "").begun(), w.listen(t, "").begun()
+	w.post(t, path("orders", "acquire"), `{"holder":"worker-a"}`).want(200, "")
+	for _, r := range []*reader{first, second} {
+		r.expect("history handoff orders 1 wirefence-api/bob", "resource <nil> orders 1 <nil>")
+	}
+	seen := first.last
+	first.cancel()
+	w.token = operateSecret
+	w.post(t, path("orders", "revoke"), `{"reason":"it is stuck"}`).want(200, "")
+	second.expect("history revocation orders 2 wirefence-api/carol", "resource <nil> orders 2 <nil>")
+	// Who comes back gets what it has missed, unless that isn't known any more.
+	w.listen(t, seen).expect("history revocation orders 2 wirefence-api/carol", "resource <nil> orders 2 <nil>")
+	again := w.listen(t, second.last).begun()
+	w.patch(t, path("orders", ""), `{"reason":"why","mode":"shadow"}`).want(200, "")
+	if s := again.next(); s.kind != "resource" || s.data["mode"] != "shadow" {
+		t.Errorf("told %v", s)
+	}
+	for _, unknown := range []string{"x-1", "7", "-1", strings.Split(seen, "-")[0] + "-999999", strings.Split(seen, "-")[0] + "--1"} {
+		if s := w.listen(t, unknown).next(); s.kind != "gap" || len(s.data) > 0 {
+			t.Errorf("after %s: %v", unknown, s)
+		}
+	}
+}
+
+func TestStreamsAreBounded(t *testing.T) {
+	t.Parallel()
+	w := serve(t, "postgres", func(o *Options) { o.MaxStreams = 2 })
+	first := w.listen(t, "").begun()
+	w.listen(t, "").begun()
+	w.get(t, "/v1/events").want(429, "too-many-streams")
+	first.cancel()
+	stack.Eventually(t, "the stream is over", func() bool { return testutil.ToFloat64(w.metrics.streams) == 1 })
+	w.listen(t, "").begun()
+	w.send(t, request{method: http.MethodGet, path: "/v1/events?since=1", beyond: true}).want(400, "invalid-request")
+}
+
+// What is not read is ended, and holds nothing up.
+func TestASlowReaderIsDropped(t *testing.T) {
+	t.Parallel()
+	w := serve(t, "postgres", nil)
+	slow, err := net.Dial("tcp", w.http.Listener.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer slow.Close()
+	fmt.Fprint(slow, "GET /v1/events HTTP/1.1\r\nHost: localhost\r\n\r\n")
+	stack.Eventually(t, "the stream is there", func() bool { return testutil.ToFloat64(w.metrics.streams) == 1 })
+	large := []byte(":" + strings.Repeat("x", 1<<20) + "\n\n")
+	for range 3 * queued {
+		w.feed.mu.Lock()
+		w.feed.send(large)
+		w.feed.mu.Unlock()
+	}
+	stack.Eventually(t, "the reader is dropped", func() bool { return testutil.ToFloat64(w.metrics.streams) == 0 })
+	w.listen(t, "").begun()
+}
+
+// failing is a database that doesn't answer for a while, and counts what it is asked.
+type failing struct {
+	fence.Querier
+	down  atomic.Bool
+	asked atomic.Int64
+}
+
+type noRow struct{}
+
+func (noRow) Scan(...any) error { return errors.New("no answer") }
+
+func (f *failing) QueryRow(ctx context.Context, sql string, args ...any) pgx.Row {
+	f.asked.Add(1)
+	if f.down.Load() {
+		return noRow{}
+	}
+	return f.Querier.QueryRow(ctx, sql, args...)
+}
+
+func TestStreamsOutliveTheDatabase(t *testing.T) {
+	t.Parallel()
+	database := &failing{}
+	w := serve(t, "postgres", func(o *Options) {
+		database.Querier = o.Database
+		o.Database = database
+	})
+	r := w.listen(t, "").begun()
+	database.down.Store(true)
+	if s := r.any(); s.kind != "heartbeat" || s.data["database"] != "unavailable" || s.data["detail"] == "" {
+		t.Errorf("told %v", s)
+	}
+	if _, err := fence.Seal(t.Context(), w.pool, fence.Grant{Resource: "orders", Token: 7, Holder: "a/1"}); err != nil {
+		t.Fatal(err)
+	}
+	database.down.Store(false)
+	r.begun()
+	r.expect("history handoff orders 7 own", "resource <nil> orders 7 <nil>")
+}
+
+// However many listen, the database is asked once for all.
+func TestOneFollowerForAllStreams(t *testing.T) {
+	t.Parallel()
+	database := &failing{}
+	w := serve(t, "postgres", func(o *Options) {
+		database.Querier = o.Database
+		o.Database = database
+	})
+	var readers []*reader
+	for range 200 {
+		readers = append(readers, w.listen(t, "").begun())
+	}
+	before, began := database.asked.Load(), time.Now()
+	for i := range 3 {
+		if _, err := fence.Seal(t.Context(), w.pool, fence.Grant{Resource: "orders", Token: fence.Token(i + 1), Holder: fmt.Sprintf("%d/1", i)}); err != nil {
+			t.Fatal(err)
+		}
+		for _, r := range readers {
+			r.expect(fmt.Sprintf("history handoff orders %d own", i+1), fmt.Sprintf("resource <nil> orders %d <nil>", i+1))
+		}
+	}
+	if asked, most := database.asked.Load()-before, int64(time.Since(began)/w.feed.pause)+2; asked > most {
+		t.Errorf("the database was asked %d times, of %d", asked, most)
+	}
+	w.EndStreams()
+	for _, r := range readers {
+		for r.lines.Scan() {
+		}
+		if err := r.lines.Err(); err != nil {
+			t.Errorf("the end of a stream: %v", err)
+		}
+	}
+}
