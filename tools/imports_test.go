@@ -48,9 +48,12 @@ var imports = []struct {
 
 	{"internal/watched/a.go", module + "/fence", "watched"},
 
+	{"internal/series/a.go", module + "/proxy", "series"},
+
 	{"internal/api/a.go", module + "/lockclient", ""},
 	{"internal/api/a.go", module + "/internal/watched", ""},
 	{"internal/api/a.go", module + "/internal/follow", ""},
+	{"internal/api/a.go", module + "/internal/series", ""},
 	{"internal/api/a.go", module + "/lockclient/redis", "api"},
 	{"internal/api/a.go", module + "/proxy", "api"},
 	{"internal/api/a_test.go", module + "/lockclient/redis", ""},

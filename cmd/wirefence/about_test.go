@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+
+	"github.com/wirefence/wirefence/internal/stack"
 )
 
 func TestPasswordsAreLeftOut(t *testing.T) {
@@ -38,6 +40,25 @@ func TestTheProxyTellsOfItself(t *testing.T) {
 	if strings.Contains(fmt.Sprint(about), "geheim") {
 		t.Errorf("a password is told: %v", about)
 	}
+}
+
+func TestAProxyKeepsSeries(t *testing.T) {
+	t.Parallel()
+	p := startProxy(t, database(t, true))
+	conn := stack.Connect(t, p.url)
+	if _, err := conn.Exec(t.Context(), "SELECT 1"); err != nil {
+		t.Fatal(err)
+	}
+	stack.Eventually(t, "the session is in the series", func() bool {
+		_, told := ask(t, "GET", "http://"+p.admin+"/v1/series?limit=1", "", "")
+		all, _ := told["series"].([]any)
+		for _, s := range all {
+			if one := s.(map[string]any); one["name"] == "sessions" && fmt.Sprint(one["points"]) == "[1]" {
+				return true
+			}
+		}
+		return false
+	})
 }
 
 func TestTheDoctorAnswersOverHTTP(t *testing.T) {

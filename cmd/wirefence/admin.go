@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/http"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -15,6 +16,7 @@ import (
 	goredis "github.com/redis/go-redis/v9"
 
 	"github.com/wirefence/wirefence/internal/api"
+	"github.com/wirefence/wirefence/internal/series"
 	"github.com/wirefence/wirefence/proxy"
 )
 
@@ -24,6 +26,9 @@ type admin struct {
 	api    *api.Server
 	leases *leases // nil where no store is named
 	stop   func() bool
+	// What keeps series of the metrics.
+	recorder *series.Recorder
+	recorded func() // ends it, and returns when it has ended
 }
 
 // serveAdmin serves the probes, the metrics and the API of leases until it is
@@ -42,6 +47,7 @@ func serveAdmin(ctx context.Context, cfg proxySettings, files adminFiles, server
 		goredis.SetLogger(redisLog{log}) // go-redis has one for all clients
 		a.leases = leases
 	}
+	a.recorder = series.New(registry)
 	l, err := server.ListenAdmin(cfg.AdminListen)
 	if err != nil {
 		a.close()
@@ -66,12 +72,24 @@ func serveAdmin(ctx context.Context, cfg proxySettings, files adminFiles, server
 		ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 10 * time.Second, WriteTimeout: 30 * time.Second,
 	}
 	a.stop = context.AfterFunc(ctx, a.api.Drain)
+	a.record(ctx)
 	go func() {
 		if err := a.serve(l); !errors.Is(err, http.ErrServerClosed) && !errors.Is(err, net.ErrClosed) {
 			log.Error("the admin listener failed", "error", err)
 		}
 	}()
 	return a, nil
+}
+
+// record keeps series until close, for a proxy that drains is looked at, too.
+func (a *admin) record(ctx context.Context) {
+	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	var recording sync.WaitGroup
+	recording.Go(func() { a.recorder.Run(ctx) })
+	a.recorded = func() {
+		cancel()
+		recording.Wait()
+	}
 }
 
 func (a *admin) serve(l net.Listener) error {
@@ -101,7 +119,7 @@ func (a *admin) route(others http.Handler) http.Handler {
 
 func (a *admin) options(cfg proxySettings, files adminFiles, server *proxy.Server, at net.Addr, registry *prometheus.Registry, log *slog.Logger) api.Options {
 	o := api.Options{
-		Token: files.token, Loopback: isLoopback(at),
+		Token: files.token, Series: a.recorder, Loopback: isLoopback(at),
 		TTL: max(api.MinTTL, min(api.MaxTTL, cfg.TTL)), Logger: log, Registerer: registry,
 	}
 	began := time.Now()
@@ -132,6 +150,7 @@ func (a *admin) close() {
 			_ = a.http.Close()
 		}
 		_ = a.api.Close(ctx)
+		a.recorded()
 	}
 	if a.leases == nil {
 		return

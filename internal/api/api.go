@@ -18,6 +18,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/wirefence/wirefence/fence"
+	"github.com/wirefence/wirefence/internal/series"
 	"github.com/wirefence/wirefence/lockclient"
 )
 
@@ -43,6 +44,8 @@ type Options struct {
 	// Doctor examines the deployment and returns its report, as `wirefence doctor --json`
 	// prints it. With none, the API answers 503.
 	Doctor func(ctx context.Context) (json.RawMessage, error)
+	// Series are what the process's metrics were. With none, there are none.
+	Series *series.Recorder
 	// TTL is how long a lease lasts for which the caller names no time: between
 	// MinTTL and MaxTTL, default 15 s.
 	TTL time.Duration

@@ -41,7 +41,7 @@ func each(t *testing.T, do func(t *testing.T, operation string, q request)) {
 }
 
 // ofTheProcess are the operations that ask neither a store nor a database.
-var ofTheProcess = []string{"openapi", "whoami", "about"}
+var ofTheProcess = []string{"openapi", "whoami", "about", "series"}
 
 func tokenFile(t *testing.T, text string) (file string, token *Token) {
 	t.Helper()

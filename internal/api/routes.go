@@ -35,6 +35,7 @@ var routes = []route{
 	{"show", http.MethodGet, "/v1/resources/{resource}", ScopeRead, (*Server).show},
 	{"history", http.MethodGet, "/v1/history", ScopeRead, (*Server).history},
 	{"events", http.MethodGet, "/v1/events", ScopeRead, (*Server).events},
+	{"series", http.MethodGet, "/v1/series", ScopeRead, (*Server).series},
 	{"guards", http.MethodGet, "/v1/guards", ScopeRead, (*Server).guards},
 	{"doctor", http.MethodGet, "/v1/doctor", ScopeRead, (*Server).doctor},
 	{"whoami", http.MethodGet, "/v1/whoami", ScopeRead, (*Server).whoami},
