@@ -48,7 +48,7 @@ func TestRightsAreTheFewGranted(t *testing.T) {
 		}
 		if got := column[string](t, admin, `SELECT c.relname || ' ' || a.privilege_type FROM pg_class c, aclexplode(c.relacl) a
 			WHERE c.relnamespace = 'wirefence'::regnamespace AND a.grantee <> c.relowner ORDER BY 1`); !slices.Equal(got, []string{
-			"bypasses SELECT", "guards SELECT", "history SELECT", "leases SELECT", "resource_changes SELECT", "resource_locks SELECT", "settings SELECT",
+			"bypass_history SELECT", "bypasses SELECT", "guards SELECT", "history SELECT", "leases SELECT", "resource_changes SELECT", "resource_locks SELECT", "settings SELECT",
 		}) {
 			t.Errorf("on tables there is %q", got)
 		}

@@ -40,6 +40,15 @@ func (s *Server) admit(w http.ResponseWriter, r *http.Request) (c caller, err er
 	return c, nil
 }
 
+// knows reports whether the token of a request that was admitted counts still.
+func (s *Server) knows(r *http.Request) bool {
+	if s.options.Token == nil {
+		return true
+	}
+	_, known := s.options.Token.caller(r)
+	return known
+}
+
 // allow refuses a caller whose scope is not enough.
 func (s *Server) allow(r *http.Request, operation string, needs Scope) error {
 	c, _ := callerOf(r.Context())

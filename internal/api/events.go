@@ -10,8 +10,6 @@ import (
 const (
 	// standardStreams is how many event streams there may be at once.
 	standardStreams = 256
-	// heartbeatPause is how often a stream is written to at least.
-	heartbeatPause = 15 * time.Second
 	// writeTime is what a reader has to take what is written.
 	writeTime = 10 * time.Second
 	// retryAfter is how soon a browser is to come back.
@@ -41,7 +39,7 @@ func (s *Server) events(w http.ResponseWriter, r *http.Request, _ fence.Resource
 	w.Header().Set("Content-Type", "text/event-stream")
 	w.Header().Set("X-Accel-Buffering", "no") // nginx's, which would keep events back
 	_ = http.NewResponseController(w).SetReadDeadline(time.Time{})
-	beat := time.NewTicker(heartbeatPause)
+	beat := time.NewTicker(s.feed.heartbeats)
 	defer beat.Stop()
 	for text, open := begin, true; open; {
 		if send(w, text) != nil {
@@ -50,6 +48,9 @@ func (s *Server) events(w http.ResponseWriter, r *http.Request, _ fence.Resource
 		select {
 		case text, open = <-news:
 		case <-beat.C:
+			if !s.knows(r) {
+				return nil
+			}
 			text = s.feed.heartbeat()
 		case <-r.Context().Done():
 			return nil

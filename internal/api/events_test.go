@@ -183,6 +183,28 @@ func TestASlowReaderIsDropped(t *testing.T) {
 	w.listen(t, "").begun()
 }
 
+// A token that is taken away ends the streams that it has opened.
+func TestAStreamEndsWithItsToken(t *testing.T) {
+	t.Parallel()
+	file, token := tokenFile(t, namedTokens)
+	w := serve(t, "postgres", func(o *Options) { o.Token = token })
+	w.feed.heartbeats = 10 * time.Millisecond
+	w.token = readSecret
+	gone := w.listen(t, "").begun()
+	w.token = operateSecret
+	stays := w.listen(t, "").begun()
+	replace(t, file, "carol operate "+operateSecret+"\n")
+	if err := token.Reload(); err != nil {
+		t.Fatal(err)
+	}
+	for gone.lines.Scan() {
+	}
+	if err := gone.lines.Err(); err != nil {
+		t.Error(err)
+	}
+	stays.begun()
+}
+
 // failing is a database that doesn't answer for a while, and counts what it is asked.
 type failing struct {
 	fence.Querier

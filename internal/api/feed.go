@@ -31,7 +31,10 @@ type stream chan []byte
 
 // feed asks the database for what is new, once for all streams, while there are any.
 type feed struct {
-	pause time.Duration
+	// heartbeats is how often a stream is written to at least, and its caller's token looked
+	// at again.
+	heartbeats time.Duration
+	pause      time.Duration
 
 	mu      sync.Mutex
 	streams map[stream]bool
@@ -51,7 +54,9 @@ type health struct {
 	Detail   string    `json:"detail,omitempty"`
 }
 
-func newFeed() *feed { return &feed{pause: follow.Pause, streams: map[stream]bool{}} }
+func newFeed() *feed {
+	return &feed{pause: follow.Pause, heartbeats: 15 * time.Second, streams: map[stream]bool{}}
+}
 
 // join adds a stream, or returns nil if there are as many as may be. begin is what it is to
 // be told first: what came after the event of the id lastSeen, or that this isn't known. If

@@ -31,7 +31,7 @@ const (
 
 // Follower looks at the history, and at the resources. It is for one goroutine.
 type Follower struct {
-	// Filter says which events are wanted. Its Limit bounds each look.
+	// Filter says which events are wanted. Its Limit bounds each look, and must be given.
 	Filter fence.EventFilter
 
 	events    map[string]bool              // seen by the last look
@@ -42,6 +42,9 @@ type Follower struct {
 
 //go:embed sql/look.sql
 var lookSQL string
+
+//go:embed sql/events.sql
+var eventsSQL string
 
 //go:embed sql/resources.sql
 var resourcesSQL string
@@ -89,11 +92,24 @@ func earlier(a, b time.Time) time.Time {
 // Events returns the events that there are since a moment, and that the last look didn't
 // see.
 func (f *Follower) Events(ctx context.Context, q fence.Querier, since time.Time) (fresh []fence.Event, err error) {
-	filter := f.Filter
-	filter.Since = since
-	all, err := fence.History(ctx, q, filter)
+	var resource []byte
+	if f.Filter.Resource != "" {
+		resource = []byte(f.Filter.Resource)
+	}
+	var kinds []string
+	for _, kind := range f.Filter.Kinds {
+		kinds = append(kinds, string(kind))
+	}
+	rows, err := q.Query(ctx, eventsSQL, since, resource, kinds, f.Filter.Limit)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("read history: %w", err)
+	}
+	all, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (e fence.Event, err error) {
+		err = row.Scan(&e)
+		return e, err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("read history: %w", err)
 	}
 	known := f.events
 	f.events = make(map[string]bool, len(all))
