@@ -95,7 +95,7 @@ func verdict(r Refusal) []any {
 		args = append(args, "presented", v.Token.String(), "current", v.CurrentToken.String())
 	}
 	if v.Holder != "" {
-		args = append(args, "holder", v.Holder, "since", v.Since)
+		args = append(args, "holder", v.Holder, "since", since(v.Since))
 	}
 	if v.Table != "" {
 		args = append(args, "table", v.Table)
@@ -104,4 +104,13 @@ func verdict(r Refusal) []any {
 		args = append(args, "detail", r.Detail)
 	}
 	return args
+}
+
+// since writes a time of DETAIL as the other times of the log are written.
+func since(text string) string {
+	at, err := time.Parse("2006-01-02 15:04:05.999999-07", text)
+	if err != nil {
+		return text
+	}
+	return at.UTC().Format(time.RFC3339Nano)
 }

@@ -17,7 +17,7 @@ func TestTheVerdictIsTakenApart(t *testing.T) {
 	}{
 		{Refusal{State: fence.StaleToken, Message: "stale", Detail: held},
 			Verdict{Resource: "orders", Token: 33, CurrentToken: 34, Holder: "worker-b", Since: "2026-11-20 17:00:00.123456+00"},
-			[]any{"resource", "orders", "presented", "33", "current", "34", "holder", "worker-b", "since", "2026-11-20 17:00:00.123456+00"}},
+			[]any{"resource", "orders", "presented", "33", "current", "34", "holder", "worker-b", "since", "2026-11-20T17:00:00.123456Z"}},
 		{Refusal{State: fence.StaleToken, Detail: `Resource "a""b": presented token 1, current token 2.`},
 			Verdict{Resource: `a"b`, Token: 1, CurrentToken: 2}, []any{"resource", `a"b`, "presented", "1", "current", "2"}},
 		{Refusal{State: fence.MalformedToken, Detail: "Something else."}, Verdict{}, []any{"detail", "Something else."}},

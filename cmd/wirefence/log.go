@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"io"
 	"log/slog"
 	"os"
 	"strings"
@@ -13,17 +14,37 @@ func newLogger(level, format string) (*slog.Logger, error) {
 	if err := l.UnmarshalText([]byte(level)); err != nil {
 		return nil, usageError{fmt.Errorf("log level %q is none of debug, info, warn, error", level)}
 	}
-	options := &slog.HandlerOptions{Level: l}
-	switch strings.ToLower(format) {
-	case "text":
-		return slog.New(slog.NewTextHandler(os.Stderr, options)), nil
-	case "json":
-		return slog.New(slog.NewJSONHandler(os.Stderr, options)), nil
-	case "auto":
+	format = strings.ToLower(format)
+	if format == "auto" {
+		format = "json"
 		if info, err := os.Stderr.Stat(); err == nil && info.Mode()&os.ModeCharDevice != 0 {
-			return slog.New(slog.NewTextHandler(os.Stderr, options)), nil
+			format = "text"
 		}
-		return slog.New(slog.NewJSONHandler(os.Stderr, options)), nil
 	}
-	return nil, usageError{fmt.Errorf("log format %q is none of auto, text, json", format)}
+	handler := logHandler(os.Stderr, l, format)
+	if handler == nil {
+		return nil, usageError{fmt.Errorf("log format %q is none of auto, text, json", format)}
+	}
+	return slog.New(handler), nil
+}
+
+// logHandler writes lines of a format, text or json; nil for any other.
+func logHandler(w io.Writer, level slog.Level, format string) slog.Handler {
+	options := &slog.HandlerOptions{Level: level, ReplaceAttr: withUnits}
+	switch format {
+	case "text":
+		return slog.NewTextHandler(w, options)
+	case "json":
+		return slog.NewJSONHandler(w, options)
+	}
+	return nil
+}
+
+// withUnits writes durations as in 1.5s, also in JSON, which would have them as a number
+// of nanoseconds.
+func withUnits(_ []string, a slog.Attr) slog.Attr {
+	if a.Value.Kind() == slog.KindDuration {
+		a.Value = slog.StringValue(a.Value.Duration().String())
+	}
+	return a
 }
