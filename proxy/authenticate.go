@@ -26,7 +26,9 @@ func (e *entrance) authenticate(ctx context.Context) error {
 		e.log.Warn("a user can't log in", "reason", unusable.Why)
 		entry = e.server.users.Mock(user)
 	default:
-		e.log.Error("a user can't be looked up", "error", err)
+		if e.server.unknowable.note(err) {
+			e.log.Error("a user can't be looked up", "error", err)
+		}
 		return e.tell(wire.Error{Code: "08006", Message: "the proxy could not look up the user's password", Hint: "The proxy's log says why."}, err)
 	}
 	exchange := scram.NewServer(entry.Secret, err != nil, e.client.binding)
@@ -42,7 +44,7 @@ func (e *entrance) authenticate(ctx context.Context) error {
 // exchange speaks SCRAM with the client (documentation, "SASL Authentication").
 func (e *entrance) exchange(ctx context.Context, s *scram.Server) (scram.Key, error) {
 	if _, err := e.client.Write(wire.AppendAuthSASL(nil, s.Mechanisms())); err != nil {
-		return scram.Key{}, errors.Join(errTold, err)
+		return scram.Key{}, &endedLogin{why: err}
 	}
 	msg, err := e.answer(ctx)
 	if err != nil {
@@ -57,7 +59,7 @@ func (e *entrance) exchange(ctx context.Context, s *scram.Server) (scram.Key, er
 		return scram.Key{}, e.failed(err)
 	}
 	if _, err := e.client.Write(wire.AppendAuthData(nil, wire.AuthSASLContinue, first)); err != nil {
-		return scram.Key{}, errors.Join(errTold, err)
+		return scram.Key{}, &endedLogin{why: err}
 	}
 	if msg, err = e.answer(ctx); err != nil {
 		return scram.Key{}, err
@@ -68,7 +70,7 @@ func (e *entrance) exchange(ctx context.Context, s *scram.Server) (scram.Key, er
 	}
 	_, err = e.client.Write(wire.AppendAuthData(nil, wire.AuthSASLFinal, final))
 	if err != nil {
-		return scram.Key{}, errors.Join(errTold, err)
+		return scram.Key{}, &endedLogin{why: err}
 	}
 	return key, nil
 }
@@ -101,7 +103,7 @@ func (e *entrance) answer(ctx context.Context) ([]byte, error) {
 			if errors.Is(err, os.ErrDeadlineExceeded) {
 				return nil, e.tell(tooLate, err)
 			}
-			return nil, errors.Join(errTold, err)
+			return nil, &endedLogin{why: err}
 		}
 	}
 }
@@ -119,7 +121,7 @@ func (e *entrance) failed(err error) error {
 
 func (e *entrance) tell(said wire.Error, err error) error {
 	refuse(e.client, said)
-	return errors.Join(errTold, err)
+	return &endedLogin{said: &said, why: err}
 }
 
 // logIn logs the client in to a server with what it has proved. What the server

@@ -81,7 +81,7 @@ func (c *conn) run(began time.Time, a *arrival, fromClient *buffer) {
 		} else {
 			c.server.metrics.rejected.WithLabelValues("login").Inc()
 		}
-		c.log.Info("login ended", "error", err, "after", time.Since(began))
+		logFailedLogin(c.log, err, time.Since(began))
 		c.sayWhy(err)
 		c.hangUp()
 		return

@@ -46,10 +46,7 @@ type arrival struct {
 	noBinding bool
 }
 
-var (
-	errTold = errors.New("the client has been told") // why its login ended
-	errNone = errors.New("no upstream server takes the client")
-)
+var errNone = errors.New("no upstream server takes the client")
 
 // find returns a server that takes the client. Else the client has been told why
 // there is none.
@@ -106,7 +103,7 @@ func (e *entrance) try(ctx context.Context, target upstream.Target) (*arrival, e
 			return a, nil
 		}
 		_ = link.Close()
-		if errors.Is(err, errTold) {
+		if isEnded(err) {
 			return nil, err
 		}
 		e.failures = append(e.failures, fmt.Errorf("%s: %w", r.Host, err))
@@ -207,7 +204,7 @@ func (e *entrance) authentication(ctx context.Context, a *arrival, msg []byte, a
 	// From here on the client hears the proxy, so what came before goes first.
 	if !e.told && at > 0 {
 		if _, err := e.client.Write(a.from.bytes()[:at]); err != nil {
-			return errors.Join(errTold, err)
+			return &endedLogin{why: err}
 		}
 		e.told = true
 		// The next server must not speak another version, nor say so again.
@@ -342,13 +339,15 @@ func (e *entrance) giveUp(ctx context.Context) error {
 	if e.refusal != nil {
 		_ = e.client.SetWriteDeadline(time.Now().Add(time.Second))
 		_, _ = e.client.Write(e.refusal)
-		return err
+		return &endedLogin{said: wire.ReadError(e.refusal), why: err}
 	}
 	e.server.metrics.rejected.WithLabelValues("upstream").Inc()
-	e.log.Error("no upstream server takes the client", "upstream", e.server.upstream.String(), "error", err)
+	if e.server.unreachable.note(err) {
+		e.log.Error("no upstream server takes the client", "upstream", e.server.upstream.String(), "error", err)
+	}
 	refuse(e.client, wire.Error{Code: "08006", Message: "could not connect to the upstream server", Detail: lines(e.failures),
 		Hint: "Is PostgreSQL running there, and does WIREFENCE_UPSTREAM name it?"})
-	return err
+	return errUnreachable
 }
 
 // lines words failures for a client.

@@ -10,8 +10,7 @@ import (
 )
 
 var (
-	errLoginRefused = errors.New("the server ended the connection")
-	errBabble       = errors.New("the server does not speak the protocol: a message of its login is too long")
+	errBabble = errors.New("the server does not speak the protocol: a message of its login is too long")
 )
 
 // login passes messages in turn until the client may send queries. The server
@@ -21,8 +20,8 @@ func (c *conn) login(a *arrival, fromClient *buffer) error {
 	toClient.conn, toServer.conn = c.client, c.up
 	var out session.Out
 	for {
-		if c.roleDiffers(a) {
-			return a.mismatch()
+		if err := c.roleDiffers(a); err != nil {
+			return err
 		}
 		// A drain looks at the core meanwhile.
 		used, done := 0, false
@@ -44,16 +43,32 @@ func (c *conn) login(a *arrival, fromClient *buffer) error {
 			return err
 		}
 		if len(a.from.bytes()) > maxLogin {
-			refuse(c.client, wire.Error{Code: "08P01", Message: errBabble.Error()})
-			return errBabble
+			return c.endLogin(wire.Error{Code: "08P01", Message: errBabble.Error()}, errBabble)
 		}
 		if _, err := a.from.read(c.up); err != nil {
-			if errors.Is(err, io.EOF) {
-				return errLoginRefused // it has said why to the client
-			}
-			return err
+			return c.refusedBy(err)
 		}
 	}
+}
+
+// refusedBy is why a login has ended whose server says no more: its last error, which
+// the client has got.
+func (c *conn) refusedBy(err error) error {
+	var said *wire.Error
+	c.withCore(func(core *session.Session) { said = core.LoginError() })
+	switch {
+	case said != nil:
+		return &endedLogin{said: said, why: errors.New(said.Message)}
+	case errors.Is(err, io.EOF):
+		return errors.New("the server ended the connection without a word")
+	}
+	return err
+}
+
+// endLogin tells the client why its login ends.
+func (c *conn) endLogin(said wire.Error, why error) error {
+	refuse(c.client, said)
+	return &endedLogin{said: &said, why: why}
 }
 
 // dismissed returns an error if the core has ended the session, of which the
@@ -63,8 +78,7 @@ func (c *conn) dismissed() error {
 	if over == nil {
 		return nil
 	}
-	refuse(c.client, *over)
-	return errors.New(over.Message)
+	return c.endLogin(*over, errors.New(over.Message))
 }
 
 // passPasswords passes what the client says while the server waits for it, and
@@ -72,7 +86,7 @@ func (c *conn) dismissed() error {
 func (c *conn) passPasswords(a *arrival, fromClient *buffer, toServer *writer, out *session.Out) error {
 	for {
 		if c.wantsPassword() && c.bindsInVain(a, fromClient) {
-			return errors.New("the client binds its login to the proxy's certificate, which is not the server's")
+			return c.endLogin(boundInVain, errors.New("the client binds its login to the proxy's certificate, which is not the server's"))
 		}
 		wanted, more := false, false
 		c.withCore(func(core *session.Session) {
@@ -110,31 +124,29 @@ func (c *conn) wantsPassword() (wants bool) {
 	return wants
 }
 
-// bindsInVain tells a client that logs in by channel binding why it can't, once
-// it does: its end of the channel is the proxy's, the server's is another.
+// boundInVain tells a client that logs in by channel binding why it can't.
+var boundInVain = wire.Error{Code: "28000",
+	Message: "SCRAM channel binding can't reach through the proxy, which ends TLS on both sides",
+	Detail:  "The client binds its login to the proxy's certificate, but the server expects its own.",
+	Hint:    "Let the proxy authenticate clients: set WIREFENCE_AUTH_FILE or WIREFENCE_AUTH_QUERY. Or connect with channel_binding=disable, or give the proxy the server's certificate."}
+
+// bindsInVain reports whether a client logs in by channel binding that can't succeed,
+// once it does: its end of the channel is the proxy's, the server's is another.
 func (c *conn) bindsInVain(a *arrival, fromClient *buffer) bool {
 	b := fromClient.bytes()
 	if !a.noBinding || len(b) < wire.HeaderSize+len(scram.MechanismPlus)+1 {
 		return false
 	}
 	a.noBinding = false // only the first answer names a mechanism
-	if b[0] != wire.Password || !wire.IsSASLInitial(b, scram.MechanismPlus) {
-		return false
-	}
-	refuse(c.client, wire.Error{Code: "28000",
-		Message: "SCRAM channel binding can't reach through the proxy, which ends TLS on both sides",
-		Detail:  "The client binds its login to the proxy's certificate, but the server expects its own.",
-		Hint:    "Let the proxy authenticate clients: set WIREFENCE_AUTH_FILE or WIREFENCE_AUTH_QUERY. Or connect with channel_binding=disable, or give the proxy the server's certificate."})
-	return true
+	return b[0] == wire.Password && wire.IsSASLInitial(b, scram.MechanismPlus)
 }
 
 // roleDiffers tells the client that its server does not have the role that
 // sessions want, if the login's end shows it. The next client goes elsewhere.
-func (c *conn) roleDiffers(a *arrival) bool {
+func (c *conn) roleDiffers(a *arrival) error {
 	if a.wanted == "" || !a.report() || a.admits() {
-		return false
+		return nil
 	}
-	refuse(c.client, wire.Error{Code: "57P03", Message: a.mismatch().Error(),
-		Hint: "Connect again. With WIREFENCE_DATABASE_URL set, the proxy finds the right server at once."})
-	return true
+	return c.endLogin(wire.Error{Code: "57P03", Message: a.mismatch().Error(),
+		Hint: "Connect again. With WIREFENCE_DATABASE_URL set, the proxy finds the right server at once."}, a.mismatch())
 }

@@ -45,6 +45,8 @@ type Server struct {
 	resigned  chan struct{} // closed when no lease is waited for any more
 
 	standbyRefusals standbyLog
+	unreachable     flood // clients that no upstream server takes
+	unknowable      flood // clients whose user can't be looked up
 
 	shutdown chan struct{} // closed by the first Shutdown
 	over     chan struct{} // closed when Serve has returned
@@ -91,6 +93,12 @@ func New(o Options) (*Server, error) {
 		databases: session.NewDatabases(time.Now), keeper: newKeeper(), conns: map[*conn]struct{}{}, left: map[*upstream.Host]bool{},
 		abort: make(chan struct{}), resigned: make(chan struct{}), shutdown: make(chan struct{}), over: make(chan struct{}),
 	}
+	s.unreachable.report = func(n int, last error) {
+		o.Logger.Error("no upstream server takes clients", "upstream", up.String(), "clients", n, "within", floodPeriod, "error", last)
+	}
+	s.unknowable.report = func(n int, last error) {
+		o.Logger.Error("users can't be looked up", "clients", n, "within", floodPeriod, "error", last)
+	}
 	s.entering, s.enough = context.WithCancelCause(context.Background())
 	return s, nil
 }
@@ -111,6 +119,8 @@ func (s *Server) Serve() error {
 	if err := s.loops.start(); err != nil {
 		return err
 	}
+	defer s.unreachable.stop()
+	defer s.unknowable.stop()
 	defer s.startSweeping()()
 	defer s.startKeeping()()
 	defer s.startAsking()()
@@ -252,11 +262,11 @@ func (s *Server) open(raw net.Conn, p *pending, in *buffer, began time.Time) (c 
 	if ctx.Err() != nil {
 		_ = raw.SetReadDeadline(past) // it may have been set just before
 	}
-	return s.connect(ctx, client, p, startup, in, deadline)
+	return s.connect(ctx, client, p, startup, in, began, deadline)
 }
 
 // connect connects a client to a server.
-func (s *Server) connect(ctx context.Context, client *client, p *pending, startup *wire.Startup, in *buffer, deadline time.Time) (c *conn, a *arrival) {
+func (s *Server) connect(ctx context.Context, client *client, p *pending, startup *wire.Startup, in *buffer, began, deadline time.Time) (c *conn, a *arrival) {
 	log := s.options.Logger.With(attrs(startup, client)...)
 	e := &entrance{server: s, client: client, pending: p, startup: startup, fromClient: in, deadline: deadline, log: log}
 	defer func() {
@@ -269,7 +279,7 @@ func (s *Server) connect(ctx context.Context, client *client, p *pending, startu
 		if limit := s.limits.gaveWay(p); limit != nil {
 			s.limited(log, limit)
 		}
-		log.Info("no session began", "error", err)
+		logFailedLogin(log, err, time.Since(began))
 		return nil, nil
 	}
 	c = &conn{

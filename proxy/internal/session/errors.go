@@ -13,6 +13,9 @@ import (
 func (s *Session) error(msg []byte, out *Out) bool {
 	front := s.q.Front()
 	if s.phase == login || front == nil {
+		if s.phase == login {
+			s.loginError = wire.ReadError(msg)
+		}
 		s.failed = s.failed || fatal(msg)
 		return true
 	}

@@ -56,6 +56,8 @@ type Session struct {
 	failed   bool   // a FATAL has passed: the server closes by itself
 	farewell *wire.Error
 
+	loginError *wire.Error // with which the server has refused the login
+
 	// The client's direction.
 	scanner  sqltext.Scanner
 	facts    policy.Facts         // scratch of judge
@@ -193,6 +195,10 @@ func (s *Session) LoggedIn() bool { return s.phase == serving }
 // WantsPassword reports whether the login waits for a message of the client's,
 // or for the rest of one.
 func (s *Session) WantsPassword() bool { return s.phase == login && (s.password || s.skip > 0) }
+
+// LoginError is the error with which the server has refused the login, nil if it has
+// sent none.
+func (s *Session) LoginError() *wire.Error { return s.loginError }
 
 // Proved says that the proxy has authenticated the client and logged it in: the
 // server may not ask it for anything more. Otherwise a man in the middle upstream

@@ -36,6 +36,16 @@ func DecodeError(msg []byte) (*pgproto3.ErrorResponse, error) {
 	return &e, nil
 }
 
+// ReadError is what a whole ErrorResponse says of what Error has; nil if it can't be
+// read.
+func ReadError(msg []byte) *Error {
+	e, err := DecodeError(msg)
+	if err != nil {
+		return nil
+	}
+	return &Error{Severity: e.SeverityUnlocalized, Code: e.Code, Message: e.Message, Detail: e.Detail, Hint: e.Hint}
+}
+
 // ErrorCode returns the SQLSTATE of a whole ErrorResponse without decoding the
 // rest of it.
 func ErrorCode(msg []byte) string { return ErrorField(msg, 'C') }
