@@ -53,6 +53,10 @@ func (l *standbyLog) due(now time.Time) (left int, ok bool) {
 }
 
 func (e *events) Refused(r session.Refusal) {
+	if fence.IsProbe(r.State, r.Message, r.Detail) {
+		e.server.probes.WithLabelValues(strconv.FormatBool(r.Shadow)).Inc()
+		return
+	}
 	e.server.metrics.refusals.WithLabelValues(string(r.State), r.State.Condition(), strconv.FormatBool(r.Shadow)).Inc()
 	if e.server.options.Refusals != nil && !r.Noted {
 		e.server.options.Refusals.Refused(Refusal{

@@ -9,6 +9,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	"github.com/wirefence/wirefence/proxy/internal/session"
 	"github.com/wirefence/wirefence/proxy/internal/upstream"
 	"github.com/wirefence/wirefence/proxy/internal/users"
@@ -26,6 +28,7 @@ type Server struct {
 	databases *session.Databases
 	keeper    *keeper
 	metrics   *metrics
+	probes    *prometheus.CounterVec
 
 	listeners []net.Listener
 	admin     net.Listener // nil if there is none
@@ -83,13 +86,17 @@ func New(o Options) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
+	probes, err := newProbes(o.Registerer)
+	if err != nil {
+		return nil, err
+	}
 	if o.Registerer != nil && up.Watches() {
 		if err := o.Registerer.Register(newStandings(up)); err != nil {
 			return nil, err
 		}
 	}
 	s := &Server{
-		options: o, upstream: up, tls: secure, users: directory, metrics: m, config: o.sessionConfig(up.Pooling),
+		options: o, upstream: up, tls: secure, users: directory, metrics: m, probes: probes, config: o.sessionConfig(up.Pooling),
 		databases: session.NewDatabases(time.Now), keeper: newKeeper(), conns: map[*conn]struct{}{}, left: map[*upstream.Host]bool{},
 		abort: make(chan struct{}), resigned: make(chan struct{}), shutdown: make(chan struct{}), over: make(chan struct{}),
 	}

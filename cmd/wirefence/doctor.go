@@ -141,7 +141,7 @@ func (cfg doctorSettings) nameProxy(in *doctor.Input) (err error) {
 func (cfg doctorSettings) proxySession(listen string, as *pgx.ConnConfig) (session *pgx.ConnConfig, err error) {
 	switch {
 	case cfg.ProxyURL != "":
-		if session, err = doctor.ParseSession(cfg.ProxyURL); err != nil {
+		if session, err = doctor.ProxySession(cfg.ProxyURL); err != nil {
 			return nil, fmt.Errorf("WIREFENCE_PROXY_URL: %w", err)
 		}
 	case listen != "" && listen != "off":

@@ -4,6 +4,7 @@ import (
 	"net"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/jackc/pgx/v5"
@@ -84,4 +85,41 @@ func TestDoctorWithoutItsProxy(t *testing.T) {
 	proxy.stderr.Await(t, `"msg":"serving"`)
 	examine(t, p.settings("WIREFENCE_LISTEN="+listen, "WIREFENCE_ADMIN_LISTEN="+admin)).
 		finds(t, "proxy.ready", "problem", "the proxy is not ready", "log").ends(t, exitProblem, "proxy.ready", "proxy.reachable", "proxy.database", "proxy.fences")
+}
+
+// An alert on refusals must not be about the doctor, which may run each minute.
+func TestDoctorLeavesNoTrace(t *testing.T) {
+	t.Parallel()
+	for _, mode := range []string{"enforce", "shadow"} {
+		t.Run(mode, func(t *testing.T) {
+			t.Parallel()
+			p := newPatient(t)
+			proxy := startProxy(t, p.URLFor("issuer", p.name), "WIREFENCE_MODE="+mode)
+			for range 2 {
+				r := examine(t, p.proxied(t, proxy))
+				r.finds(t, "proxy.fences", map[string]string{"enforce": "ok", "shadow": "warning"}[mode], "", "")
+				if strings.Contains(r.text, "without a resource") {
+					t.Errorf("the doctor tells of itself: %s", r.text)
+				}
+			}
+			_, metrics := get(t, "http://"+proxy.admin+"/metrics")
+			for line := range strings.Lines(metrics) {
+				if (strings.HasPrefix(line, "wirefence_refusals_total{") || strings.HasPrefix(line, "wirefence_rejected_connections_total{")) && !strings.HasSuffix(line, " 0\n") {
+					t.Errorf("counted: %s", line)
+				}
+			}
+			if probes := `wirefence_doctor_probes_total{shadow="` + strconv.FormatBool(mode == "shadow") + `"} `; !strings.Contains(metrics, probes) || strings.Contains(metrics, probes+"0\n") {
+				t.Errorf("no %s in\n%s", probes, metrics)
+			}
+			if log := proxy.stderr.String(); strings.Contains(log, "refused") || strings.Contains(log, "WARN") {
+				t.Errorf("logged %s", log)
+			}
+			proxy.signal(t, syscall.SIGTERM)
+			proxy.end(t).expect(t, 0) // what is to be recorded, is
+			var rows, raised int
+			if err := stack.Connect(t, p.URL(p.name)).QueryRow(t.Context(), "SELECT kept, raised FROM wirefence.history_totals()").Scan(&rows, &raised); err != nil || rows+raised > 0 {
+				t.Errorf("%d rows of history, %d refusals counted, %v", rows, raised, err)
+			}
+		})
+	}
 }

@@ -38,7 +38,22 @@ func ListenSession(listen string, as *pgx.ConnConfig) (*pgx.ConnConfig, error) {
 		host = reachable(host)
 	}
 	query := url.Values{"host": {host}, "port": {port}, "sslmode": {"prefer"}}
-	return sessionAs("postgres:///?"+query.Encode(), as)
+	cfg, err := sessionAs("postgres:///?"+query.Encode(), as)
+	if err != nil {
+		return nil, err
+	}
+	preferTLS(cfg)
+	return cfg, nil
+}
+
+// ProxySession is a session by a connection string that leads through a proxy.
+func ProxySession(url string) (*pgx.ConnConfig, error) {
+	cfg, err := ParseSession(url)
+	if err != nil {
+		return nil, err
+	}
+	preferTLS(cfg)
+	return cfg, nil
 }
 
 // UpstreamSession is a session at the servers that a proxy is given, with the

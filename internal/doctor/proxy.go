@@ -123,9 +123,9 @@ func (in *Input) sameDatabase(ctx context.Context, other *pgx.ConnConfig) (same 
 	return same, err
 }
 
-// notAFence is what no check accepts. It is a setting of the session rather than
-// a comment, so that it is the database that refuses it.
-const notAFence = "SET LOCAL wirefence.token = 'wirefence-doctor'"
+// setProbe is a setting of the session rather than a comment, so that it is the database
+// that refuses it.
+const setProbe = "SET LOCAL wirefence.token = '" + fence.Probe + "'"
 
 // harmlessWrite is checked as a write, also in shadow mode, and does nothing, whoever
 // lets it through: nobody is notified by a transaction that is rolled back.
@@ -166,7 +166,7 @@ func refuses(ctx context.Context, conn *pgx.Conn, send func(tx pgx.Tx) error) (b
 		return false, err
 	}
 	defer func() { _ = tx.Rollback(context.WithoutCancel(ctx)) }()
-	if _, err := tx.Exec(ctx, notAFence); err != nil {
+	if _, err := tx.Exec(ctx, setProbe); err != nil {
 		return false, err
 	}
 	err = send(tx)
@@ -191,14 +191,12 @@ func (in *Input) unfenced(ctx context.Context) Finding {
 	return f
 }
 
-// wouldHaveRefused reports whether the metrics count a refusal of this kind in
-// shadow mode.
+// wouldHaveRefused reports whether the metrics count a probe in shadow mode.
 func wouldHaveRefused(metrics string) bool {
 	lines := bufio.NewScanner(strings.NewReader(metrics))
 	for lines.Scan() {
 		series, count, _ := strings.Cut(lines.Text(), "} ")
-		if strings.HasPrefix(series, "wirefence_refusals_total{") && strings.Contains(series, `shadow="true"`) &&
-			strings.Contains(series, string(fence.MalformedToken)) && count != "0" {
+		if series == `wirefence_doctor_probes_total{shadow="true"` && count != "0" {
 			return true
 		}
 	}

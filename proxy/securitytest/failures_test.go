@@ -58,7 +58,9 @@ func TestAnUnreachableUpstreamIsToldOnce(t *testing.T) {
 	}
 	var clients sync.WaitGroup
 	for range 20 {
-		clients.Go(func() { wants(t, "a client", outcome(t, r.Addr, "sslmode=disable user=alice"), "could not connect to the upstream server") })
+		clients.Go(func() {
+			wants(t, "a client", outcome(t, r.Addr, "sslmode=disable user=alice"), "could not connect to the upstream server")
+		})
 	}
 	clients.Wait()
 	if err := r.Stop(); err != nil {
