@@ -44,15 +44,15 @@ func TestStatus(t *testing.T) {
 	t.Parallel()
 	url := database(t, true)
 	stack.Exec(t, url, "SELECT wirefence.seal('orders', 34, 'worker-B')", "SELECT wirefence.check('used=7')")
-	r := wirefence(t, issuer(url), "status").expect(t, 0).says(t, "RESOURCE", "TOKEN", "HOLDER", "WRITERS")
+	r := wirefence(t, issuer(url), "status").expect(t, 0).says(t, "RESOURCE", "TOKEN", "LEASE", "LAST HOLDER", "WRITERS")
 	lines := strings.Split(strings.TrimSpace(r.stdout), "\n")
 	if len(lines) != 3 {
 		t.Fatalf("a heading and two rows were expected:\n%s", r.stdout)
 	}
-	if got := strings.Fields(lines[1]); got[0] != "orders" || got[1] != "34" || got[2] != "worker-B" || got[4] != "grant" || got[6] != "5s" || got[7] != "enforce" || got[8] != "0" {
+	if got := strings.Fields(lines[1]); got[0] != "orders" || got[1] != "34" || got[2] != "unknown" || got[3] != "worker-B" || got[5] != "grant" || got[7] != "5s" || got[8] != "enforce" || got[9] != "0" {
 		t.Errorf("the row is %q", got)
 	}
-	if got := strings.Fields(lines[2]); got[0] != "used" || got[1] != "7" || got[2] != "-" || got[4] != "use" {
+	if got := strings.Fields(lines[2]); got[0] != "used" || got[1] != "7" || got[2] != "unknown" || got[3] != "-" || got[5] != "use" {
 		t.Errorf("the row is %q", got)
 	}
 

@@ -90,7 +90,7 @@ func TestTablesHoldWhatIsInThem(t *testing.T) {
 	for _, c := range []struct {
 		args  string
 		lines int
-	}{{"history", 3}, {"status", 2}, {"resource list", 2}, {"resource show", 13}, {"revoke", 2}} {
+	}{{"history", 3}, {"status", 2}, {"resource list", 2}, {"resource show", 14}, {"revoke", 2}} {
 		words := strings.Fields(c.args)
 		if words[len(words)-1] == "show" || words[0] == "revoke" {
 			words = append(words, evil)

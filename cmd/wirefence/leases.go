@@ -45,6 +45,7 @@ type leases struct {
 	store    lockclient.Store
 	sealer   lockclient.Sealer // nil where the store seals by itself, or nobody does
 	source   fence.Source      // for fences, where no seal says where their tokens come from
+	counts   fence.Source      // what counts the store's tokens
 	database *pgxpool.Pool     // nil if none is set
 	closers  []func()          // the last one first
 }
@@ -115,7 +116,7 @@ func openLeases(ctx context.Context, cfg StoreSettings, databaseURL string) (*le
 	if cfg.RedisReplicas != 0 && cfg.RedisURL == "" {
 		return nil, errors.New("WIREFENCE_REDIS_WAIT_REPLICAS is set, but not WIREFENCE_REDIS_URL")
 	}
-	l := &leases{}
+	l := &leases{counts: fence.SourcePostgres}
 	if databaseURL != "" {
 		pool, err := openPool(ctx, databaseURL)
 		if err != nil {
@@ -135,7 +136,7 @@ func openLeases(ctx context.Context, cfg StoreSettings, databaseURL string) (*le
 		l.close()
 		return nil, fmt.Errorf("%s: %w", named[0].setting, err)
 	}
-	l.store = store
+	l.store, l.counts = store, named[0].counts
 	l.closers = append(l.closers, func() { _ = store.Close() })
 	if l.database != nil {
 		l.sealer = lockclient.PostgresSealer{Querier: l.database, Source: named[0].counts}

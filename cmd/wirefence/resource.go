@@ -38,6 +38,11 @@ type PolicySettings struct {
 	Failover       string `env:"WIREFENCE_FAILOVER" help:"reacquire: tokens from before a promotion of the database don't count; trust: they do, since the storage keeps every commit"`
 }
 
+type showSettings struct {
+	ResourceSettings
+	StoreSettings
+}
+
 type declareSettings struct {
 	ResourceSettings
 	PolicySettings
@@ -124,10 +129,10 @@ func failoverText(r fence.ResourceStatus) string {
 func resourceShowCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "show RESOURCE",
-		Short: "Show a resource, and what operators said about it",
+		Short: "Show a resource, whether its lease is held now, and what operators said about it",
 		Args:  exactly(1, "one resource"),
 		RunE: func(c *cobra.Command, args []string) error {
-			cfg, err := read[ResourceSettings](c)
+			cfg, err := read[showSettings](c)
 			if err != nil {
 				return err
 			}
@@ -136,15 +141,15 @@ func resourceShowCommand() *cobra.Command {
 				return usageError{err}
 			}
 			return onSchema(c.Context(), cfg.DatabaseURL, func(conn *pgx.Conn) error {
-				return showResource(c.Context(), conn, resource, cfg.JSON, c.OutOrStdout())
+				return showResource(c.Context(), conn, resource, cfg, c.OutOrStdout(), c.ErrOrStderr())
 			})
 		},
 	}
-	settings[ResourceSettings](c)
+	settings[showSettings](c)
 	return c
 }
 
-func showResource(ctx context.Context, conn *pgx.Conn, resource fence.Resource, asJSON bool, w io.Writer) error {
+func showResource(ctx context.Context, conn *pgx.Conn, resource fence.Resource, cfg showSettings, w, stderr io.Writer) error {
 	r, known, err := fence.StatusOf(ctx, conn, resource)
 	if err != nil {
 		return err
@@ -156,7 +161,11 @@ func showResource(ctx context.Context, conn *pgx.Conn, resource fence.Resource, 
 	if err != nil {
 		return err
 	}
-	if asJSON {
+	leases, err := lookAtLeases(ctx, cfg.StoreSettings, cfg.DatabaseURL, []fence.ResourceStatus{r}, stderr)
+	if err != nil {
+		return err
+	}
+	if cfg.JSON {
 		type change struct {
 			At          time.Time `json:"at"`
 			By          string    `json:"by"`
@@ -166,8 +175,9 @@ func showResource(ctx context.Context, conn *pgx.Conn, resource fence.Resource, 
 		}
 		out := struct {
 			statusJSON
+			Lease   lease    `json:"lease"`
 			Changes []change `json:"changes"`
-		}{inJSON(r), make([]change, len(changes))}
+		}{inJSON(r), leases[0], make([]change, len(changes))}
 		for i, c := range changes {
 			out.Changes[i] = change{c.At, c.By, c.Application, c.Reason, c.Settings}
 		}
@@ -176,7 +186,7 @@ func showResource(ctx context.Context, conn *pgx.Conn, resource fence.Resource, 
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	for _, row := range [][2]string{
 		{"resource", cell(string(r.Resource))}, {"last token", r.LastToken.String()}, {"source", sourceText(r)},
-		{"holder", cellOrDash(r.Holder)}, {"since", sinceText(r)}, {"advance", string(r.Advance)}, {"reuse", string(r.Reuse)},
+		{"lease", leases[0].longText()}, {"last holder", cellOrDash(r.Holder)}, {"granted", sinceText(r)}, {"advance", string(r.Advance)}, {"reuse", string(r.Reuse)},
 		{"preempt after", preemptText(r)}, {"mode", string(r.Mode)}, {"failover", failoverText(r)}, {"writers", fmt.Sprint(r.Writers)},
 	} {
 		fmt.Fprintf(t, "%s\t%s\n", row[0], row[1])

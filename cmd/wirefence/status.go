@@ -18,6 +18,7 @@ import (
 )
 
 type statusSettings struct {
+	StoreSettings
 	DatabaseURL string `env:"WIREFENCE_DATABASE_URL" help:"connection string of the issuer's role (required, but for --ready)"`
 	AdminListen string `env:"WIREFENCE_ADMIN_LISTEN" envDefault:"127.0.0.1:9433" help:"with --ready: where the proxy's probes are"`
 	Ready       bool   `env:"WIREFENCE_READY" help:"ask the proxy on this machine whether it is ready, for health checks: exit status 0 or 1"`
@@ -28,10 +29,13 @@ type statusSettings struct {
 func statusCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "status",
-		Short: "List the resources: last token, holder, policy, open writers, refusals",
-		Long: `Prints a line for each resource: its last token, who was granted it and when, its
-policy, how many open transactions hold it, and how many writes were refused, or let
-pass in shadow mode, in the last hour, as far as the history was told of them.`,
+		Short: "List the resources: last token, lease, holder, policy, open writers, refusals",
+		Long: `Prints a line for each resource: its last token, whether the lease is held now, who
+was granted it last and when, its policy, how many open transactions hold it, and how many writes were refused, or let
+pass in shadow mode, in the last hour, as far as the history was told of them.
+
+Whether a lease is held, its store tells: name it as for the proxy. Of a resource
+whose tokens come from elsewhere it is unknown.`,
 		Args: exactly(0, "no arguments"),
 		RunE: func(c *cobra.Command, _ []string) error {
 			cfg, err := read[statusSettings](c)
@@ -44,23 +48,23 @@ pass in shadow mode, in the last hour, as far as the history was told of them.`,
 			if cfg.Ready {
 				return askReady(c.Context(), cfg.AdminListen)
 			}
-			return printStatus(c.Context(), cfg, c.OutOrStdout())
+			return printStatus(c.Context(), cfg, c.OutOrStdout(), c.ErrOrStderr())
 		},
 	}
 	settings[statusSettings](c)
 	return c
 }
 
-func printStatus(ctx context.Context, cfg statusSettings, w io.Writer) error {
+func printStatus(ctx context.Context, cfg statusSettings, w, stderr io.Writer) error {
 	return onSchema(ctx, cfg.DatabaseURL, func(conn *pgx.Conn) error {
 		if cfg.Guards {
 			return printGuards(ctx, conn, cfg.JSON, w)
 		}
-		return listStatus(ctx, conn, cfg.JSON, w)
+		return listStatus(ctx, conn, cfg, w, stderr)
 	})
 }
 
-func listStatus(ctx context.Context, conn *pgx.Conn, asJSON bool, w io.Writer) error {
+func listStatus(ctx context.Context, conn *pgx.Conn, cfg statusSettings, w, stderr io.Writer) error {
 	all, err := fence.Status(ctx, conn)
 	if err != nil {
 		return err
@@ -69,12 +73,16 @@ func listStatus(ctx context.Context, conn *pgx.Conn, asJSON bool, w io.Writer) e
 	if err != nil {
 		return err
 	}
-	if asJSON {
-		return printJSON(w, withRefusals(all, refusals))
+	leases, err := lookAtLeases(ctx, cfg.StoreSettings, cfg.DatabaseURL, all, stderr)
+	if err != nil {
+		return err
+	}
+	if cfg.JSON {
+		return printJSON(w, inFull(all, leases, refusals))
 	}
 	if len(all) == 0 {
 		fmt.Fprintln(w, "No resource has been fenced yet.")
-	} else if err := printResources(w, all, refusals); err != nil {
+	} else if err := printResources(w, all, leases, refusals); err != nil {
 		return err
 	}
 	var others fence.RefusalCount
@@ -93,11 +101,11 @@ func listStatus(ctx context.Context, conn *pgx.Conn, asJSON bool, w io.Writer) e
 	return nil
 }
 
-func printResources(w io.Writer, all []fence.ResourceStatus, refusals map[fence.Resource]fence.RefusalCount) error {
+func printResources(w io.Writer, all []fence.ResourceStatus, leases []lease, refusals map[fence.Resource]fence.RefusalCount) error {
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(t, "RESOURCE\tTOKEN\tHOLDER\tSINCE\tADVANCE\tREUSE\tPREEMPT AFTER\tMODE\tWRITERS\tREFUSED 1H\tLET PASS 1H")
-	for _, r := range all {
-		fmt.Fprintf(t, "%s\t%d\t%s\t%s\t%s\t%s\t%s\t%s\t%d\t%d\t%d\n", cell(string(r.Resource)), r.LastToken, cellOrDash(holderName(r.Holder)), sinceText(r), r.Advance, r.Reuse,
+	fmt.Fprintln(t, "RESOURCE\tTOKEN\tLEASE\tLAST HOLDER\tGRANTED\tADVANCE\tREUSE\tPREEMPT AFTER\tMODE\tWRITERS\tREFUSED 1H\tLET PASS 1H")
+	for i, r := range all {
+		fmt.Fprintf(t, "%s\t%d\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%d\t%d\t%d\n", cell(string(r.Resource)), r.LastToken, leases[i].text(), cellOrDash(holderName(r.Holder)), sinceText(r), r.Advance, r.Reuse,
 			preemptText(r), r.Mode, r.Writers, refusals[r.Resource].Refused, refusals[r.Resource].LetPass)
 	}
 	return t.Flush()
@@ -158,16 +166,18 @@ func allInJSON(all []fence.ResourceStatus) []statusJSON {
 	return rows
 }
 
-type refusalsJSON struct {
+// fullStatusJSON adds what isn't in the row of the resource.
+type fullStatusJSON struct {
 	statusJSON
+	Lease   lease `json:"lease"`
 	Refused int64 `json:"refused_last_hour"`
 	LetPass int64 `json:"let_pass_last_hour"`
 }
 
-func withRefusals(all []fence.ResourceStatus, refusals map[fence.Resource]fence.RefusalCount) []refusalsJSON {
-	rows := make([]refusalsJSON, len(all))
+func inFull(all []fence.ResourceStatus, leases []lease, refusals map[fence.Resource]fence.RefusalCount) []fullStatusJSON {
+	rows := make([]fullStatusJSON, len(all))
 	for i, r := range all {
-		rows[i] = refusalsJSON{inJSON(r), refusals[r.Resource].Refused, refusals[r.Resource].LetPass}
+		rows[i] = fullStatusJSON{inJSON(r), leases[i], refusals[r.Resource].Refused, refusals[r.Resource].LetPass}
 	}
 	return rows
 }
