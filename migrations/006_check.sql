@@ -47,6 +47,25 @@ BEGIN
 END
 $$;
 
+-- last_grant words for DETAIL who was granted the current token, and when. Whether the
+-- lease is held still is known here only of leases that are kept here, and in a snapshot
+-- that may be old not even of those.
+CREATE FUNCTION wirefence.last_grant(known wirefence.resource_locks) RETURNS text
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    holder CONSTANT text := wirefence.quoted(known.holder);
+    granted CONSTANT text := to_char(known.granted_at AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI:SS.US') || '+00';
+BEGIN
+    IF known.source IS DISTINCT FROM 'postgres' OR current_setting('transaction_isolation') IN ('repeatable read', 'serializable') THEN
+        RETURN coalesce(', granted to ' || holder || coalesce(' at ' || granted, ''), '');
+    ELSIF EXISTS (SELECT FROM wirefence.leases AS l WHERE l.resource_id = known.resource_id AND l.expires_at > clock_timestamp()) THEN
+        RETURN coalesce(', held by ' || holder || coalesce(' since ' || granted, ''), '');
+    END IF;
+    RETURN coalesce(', last held by ' || holder || coalesce(', granted at ' || granted, ''), '');
+END
+$$;
+
 -- refuse raises a verdict of class WF. The form of DETAIL's first sentence is
 -- fixed: programs read it.
 CREATE FUNCTION wirefence.refuse(state text, resource text, token bigint, source text, known wirefence.resource_locks) RETURNS void
@@ -72,10 +91,7 @@ BEGIN
                coalesce(': it comes from ' || wirefence.quoted(source) || ', not from ', ': it does not say that it comes from ')
                || wirefence.quoted(known.source) END,
         DETAIL = 'Resource ' || name || ': presented token ' || token || ', current token ' || coalesce(known.last_token::text, 'none')
-            || coalesce(', held by ' || wirefence.quoted(known.holder), '')
-            || CASE WHEN known.holder IS NULL THEN '' ELSE
-               coalesce(' since ' || to_char(known.granted_at AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI:SS.US') || '+00', '') END
-            || '.'
+            || wirefence.last_grant(known) || '.'
             || CASE reason WHEN 'foreign' THEN ' Tokens of different sources do not compare.'
                WHEN 'former' THEN ' The database was promoted or restored since: no token that was granted before counts.' ELSE '' END,
         HINT = CASE reason

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/wirefence/wirefence/internal/servers"
 	"github.com/wirefence/wirefence/internal/stack"
@@ -317,5 +318,45 @@ func TestALateRenewalIsNotOvertaken(t *testing.T) {
 		if got := db.lastToken(t, "orders"); got != 1 {
 			t.Errorf("token %d was sealed", got)
 		}
+	})
+}
+
+// DETAIL claims of a lease that is kept here what is so: that it is held, or that it was.
+func TestRefusalsTellWhetherALeaseIsHeld(t *testing.T) {
+	onEach(t, func(t *testing.T, db database) {
+		issuer, app := db.as(t, "issuer"), db.app(t)
+		detail := func() string {
+			t.Helper()
+			pgErr, ok := exec(app, "SELECT wirefence.check('orders=1')").(*pgconn.PgError)
+			if !ok || pgErr.Code != "WF001" {
+				t.Fatalf("not refused: %v", pgErr)
+			}
+			return pgErr.Detail
+		}
+		wants := func(what, text string) {
+			t.Helper()
+			if got := detail(); !contains(got, text) {
+				t.Errorf("%s: %s, want %s", what, got, text)
+			}
+		}
+		acquire := func(ttl string) (grant string) {
+			t.Helper()
+			mustExec(t, issuer, "SELECT wirefence.release('orders', grant_id) FROM wirefence.leases WHERE resource_id = 'orders'")
+			return value[string](t, issuer, "SELECT grant_id FROM wirefence.acquire('orders', 'worker-b', $1::text::interval)", ttl)
+		}
+		acquire("1 h")
+		grant := acquire("1 h")
+		wants("while it is held", `current token 2, held by "worker-b" since 20`)
+		mustExec(t, app, "BEGIN ISOLATION LEVEL REPEATABLE READ")
+		wants("in a snapshot", `current token 2, granted to "worker-b" at 20`)
+		mustExec(t, app, "ROLLBACK")
+		mustExec(t, issuer, "SELECT wirefence.release('orders', $1)", grant)
+		wants("after its release", `current token 2, last held by "worker-b", granted at 20`)
+		acquire("1 ms")
+		mustExec(t, issuer, "SELECT pg_sleep(0.01)")
+		wants("after its end", `current token 3, last held by "worker-b", granted at 20`)
+		mustExec(t, issuer, "SELECT wirefence.set_resource('orders', 'another store', source => 'redis')")
+		mustExec(t, issuer, "SELECT wirefence.seal('orders', wirefence.revoke('orders') + 1, 'worker-c', 'redis')")
+		wants("in another store", `granted to "worker-c" at 20`)
 	})
 }

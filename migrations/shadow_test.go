@@ -45,7 +45,7 @@ func TestAResourceInShadowModeRefusesNothing(t *testing.T) {
 		if got := value[*string](t, app, "SELECT wirefence.check('orders=34', NULL, false, false)"); got != nil {
 			t.Errorf("a current token: %s", *got)
 		}
-		if got := value[string](t, app, "SELECT wirefence.check('orders=33', NULL, false, false)"); !strings.HasPrefix(got, `WF001: stale fencing token for resource "orders". Resource "orders": presented token 33, current token 34, held by`) {
+		if got := value[string](t, app, "SELECT wirefence.check('orders=33', NULL, false, false)"); !strings.HasPrefix(got, `WF001: stale fencing token for resource "orders". Resource "orders": presented token 33, current token 34, granted to`) {
 			t.Errorf("a former token: %s", got)
 		}
 		// Nobody waits for who isn't fenced, or ends it.

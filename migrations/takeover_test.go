@@ -248,7 +248,7 @@ func TestRevokeLocksOutAtOnce(t *testing.T) {
 		}
 		err := exec(issuer, "SELECT wirefence.check('orders=34')")
 		wantCode(t, err, "WF001")
-		if pgErr, ok := err.(*pgconn.PgError); ok && strings.Contains(pgErr.Detail, "held by") {
+		if pgErr, ok := err.(*pgconn.PgError); ok && strings.Contains(pgErr.Detail, "granted") {
 			t.Errorf("after a revocation: %s", pgErr.Detail)
 		}
 	})

@@ -124,11 +124,11 @@ func TestRefusalsSayWhatAndWhatToDo(t *testing.T) {
 		mustExec(t, db.admin(t), known)
 		for _, c := range []struct{ sql, state, message, detail string }{
 			{"SELECT wirefence.check('granted=33')", "WF001", `stale fencing token for resource "granted"`,
-				`Resource "granted": presented token 33, current token 34, held by "worker-b" since 2026-11-20 17:00:00.123456+00.`},
+				`Resource "granted": presented token 33, current token 34, granted to "worker-b" at 2026-11-20 17:00:00.123456+00.`},
 			{"SELECT wirefence.check('used=33')", "WF001", `stale fencing token for resource "used"`,
 				`Resource "used": presented token 33, current token 34.`},
 			{"SELECT wirefence.check('we%22ird=35')", "WF003", `unknown fencing token for resource "we""ird"`,
-				`Resource "we""ird": presented token 35, current token 34, held by "a ""b""" since 2026-11-20 17:00:00.000000+00.`},
+				`Resource "we""ird": presented token 35, current token 34, granted to "a ""b""" at 2026-11-20 17:00:00.000000+00.`},
 			{"SELECT wirefence.check('spent=34')", "WF005", `fencing token already used for resource "spent"`,
 				`Resource "spent": presented token 34, current token 34.`},
 			{"SELECT wirefence.check('etcd=34@zk')", "WF003", `unknown fencing token for resource "etcd": it comes from "zk", not from "etcd"`,

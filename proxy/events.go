@@ -100,6 +100,9 @@ func verdict(r Refusal) []any {
 	}
 	if v.Holder != "" {
 		args = append(args, "holder", v.Holder, "since", since(v.Since))
+		if v.Free {
+			args = append(args, "lease", "free")
+		}
 	}
 	if v.Table != "" {
 		args = append(args, "table", v.Table)

@@ -48,8 +48,10 @@ type Verdict struct {
 	Resource fence.Resource
 	// Token was presented, while CurrentToken was the last one.
 	Token, CurrentToken fence.Token
-	// Holder is who has the resource, since Since, as the server writes times.
+	// Holder is who was granted CurrentToken, at Since, as the server writes times, and
+	// Free that the lease is known to be held no more.
 	Holder, Since string
+	Free          bool
 	// Table is the guarded one that the statement wrote to.
 	Table string
 }
@@ -57,7 +59,7 @@ type Verdict struct {
 // The forms that the SQL functions give to DETAIL, which in shadow mode is behind
 // the message, and to the message of a guard.
 var (
-	detail       = regexp.MustCompile(`Resource "((?:[^"]|"")*)": presented token (\d+), current token (\d+)(?:, held by "((?:[^"]|"")*)" since ([^.]+(?:\.\d+)?[^.]*))?\.`)
+	detail       = regexp.MustCompile(`Resource "((?:[^"]|"")*)": presented token (\d+), current token (\d+)(?:, (granted to|held by|last held by) "((?:[^"]|"")*)"(?: at|,? granted at| since) ([^.]+(?:\.\d+)?[^.]*))?\.`)
 	guardsTable  = regexp.MustCompile(`Table ((?:[^ "]|"(?:[^"]|"")*")+) is guarded`)
 	guardsDemand = regexp.MustCompile(`for resource "((?:[^"]|"")*)"`)
 	undeclared   = regexp.MustCompile(`unknown fenced resource "((?:[^"]|"")*)"`)
@@ -76,7 +78,8 @@ func (r Refusal) Verdict() Verdict {
 		presented, _ := strconv.ParseInt(m[2], 10, 64)
 		current, _ := strconv.ParseInt(m[3], 10, 64)
 		v = Verdict{
-			Resource: fence.Resource(unquoted(m[1])), Token: fence.Token(presented), CurrentToken: fence.Token(current), Holder: unquoted(m[4]), Since: m[5],
+			Resource: fence.Resource(unquoted(m[1])), Token: fence.Token(presented), CurrentToken: fence.Token(current), Holder: unquoted(m[5]), Since: m[6],
+			Free: m[4] == "last held by",
 		}
 	}
 	if m := guardsTable.FindStringSubmatch(text); m != nil {

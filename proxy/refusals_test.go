@@ -9,7 +9,11 @@ import (
 )
 
 func TestTheVerdictIsTakenApart(t *testing.T) {
-	const held = `Resource "orders": presented token 33, current token 34, held by "worker-b" since 2026-11-20 17:00:00.123456+00.`
+	const (
+		held    = `Resource "orders": presented token 33, current token 34, held by "worker-b" since 2026-11-20 17:00:00.123456+00.`
+		granted = `Resource "orders": presented token 33, current token 34, granted to "worker-b" at 2026-11-20 17:00:00.123456+00.`
+		free    = `Resource "orders": presented token 33, current token 34, last held by "worker-b", granted at 2026-11-20 17:00:00.123456+00.`
+	)
 	for _, c := range []struct {
 		refusal Refusal
 		want    Verdict
@@ -18,6 +22,12 @@ func TestTheVerdictIsTakenApart(t *testing.T) {
 		{Refusal{State: fence.StaleToken, Message: "stale", Detail: held},
 			Verdict{Resource: "orders", Token: 33, CurrentToken: 34, Holder: "worker-b", Since: "2026-11-20 17:00:00.123456+00"},
 			[]any{"resource", "orders", "presented", "33", "current", "34", "holder", "worker-b", "since", "2026-11-20T17:00:00.123456Z"}},
+		{Refusal{State: fence.StaleToken, Message: "stale", Detail: granted},
+			Verdict{Resource: "orders", Token: 33, CurrentToken: 34, Holder: "worker-b", Since: "2026-11-20 17:00:00.123456+00"},
+			[]any{"resource", "orders", "presented", "33", "current", "34", "holder", "worker-b", "since", "2026-11-20T17:00:00.123456Z"}},
+		{Refusal{State: fence.StaleToken, Message: "stale", Detail: free},
+			Verdict{Resource: "orders", Token: 33, CurrentToken: 34, Holder: "worker-b", Since: "2026-11-20 17:00:00.123456+00", Free: true},
+			[]any{"resource", "orders", "presented", "33", "current", "34", "holder", "worker-b", "since", "2026-11-20T17:00:00.123456Z", "lease", "free"}},
 		{Refusal{State: fence.StaleToken, Detail: `Resource "a""b": presented token 1, current token 2.`},
 			Verdict{Resource: `a"b`, Token: 1, CurrentToken: 2}, []any{"resource", `a"b`, "presented", "1", "current", "2"}},
 		{Refusal{State: fence.MalformedToken, Detail: "Something else."}, Verdict{}, []any{"detail", "Something else."}},

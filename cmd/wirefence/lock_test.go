@@ -134,7 +134,7 @@ func TestLockFencesPsql(t *testing.T) {
 	wirefence(t, settings, "lock", "jobs:night", "--", "sh", "-c", insert("current")).expect(t, 0).says(t, "INSERT 0 1")
 	rival := fmt.Sprintf(`psql -X '%s' -c "SELECT wirefence.seal('jobs:night', 1000, 'rival')"`, url)
 	wirefence(t, settings, "lock", "jobs:night", "--", "sh", "-ec", rival+"; "+insert("zombie")).
-		expect(t, 1, `stale fencing token for resource "jobs:night"`, "presented token 2, current token 1000", `held by "rival"`)
+		expect(t, 1, `stale fencing token for resource "jobs:night"`, "presented token 2, current token 1000", `granted to "rival"`)
 	var all []string
 	if err := stack.Connect(t, url).QueryRow(t.Context(), "SELECT array_agg(worker) FROM jobs").Scan(&all); err != nil || fmt.Sprint(all) != "[current]" {
 		t.Errorf("the table has %v, %v", all, err)

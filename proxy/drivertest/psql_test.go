@@ -46,7 +46,7 @@ func startPsql(*testing.T, []string) runner {
 }
 
 var detailed = regexp.MustCompile(`ERROR:  stale fencing token for resource "orders"
-DETAIL:  Resource "orders": presented token 33, current token 34, held by "holder" since .*
+DETAIL:  Resource "orders": presented token 33, current token 34, granted to "holder" at .*
 HINT:  `)
 
 // psqlLines returns the lines that the script prints. What psql prints between
