@@ -21,6 +21,23 @@ func (e *events) Trouble(err error) {
 	e.log.Error("trouble in a session", "error", err)
 }
 
+// Ended logs one end a second of all sessions, since a shutdown of the server ends them
+// all.
+func (e *events) Ended(end session.Ending) {
+	left, ok := e.server.endings.due(time.Now())
+	if !ok {
+		return
+	}
+	args := []any{"sqlstate", end.State, "reason", cut(end.Message, logged), "pid", e.origin.PID}
+	if len(end.Resources) > 0 {
+		args = append(args, "resources", end.Resources)
+	}
+	if left > 0 {
+		args = append(args, "left_out", left)
+	}
+	e.log.Warn("a session under a fence was ended by the server, as a takeover or a revocation does; wirefence history tells whether it was one", args...)
+}
+
 // refusalLog keeps a zombie that tries again and again from filling the log: a
 // session logs its first refusal and then one a second, with the number that
 // were left out. Of those that come of standing by all sessions together log one.

@@ -48,6 +48,7 @@ type Server struct {
 	resigned  chan struct{} // closed when no lease is waited for any more
 
 	standbyRefusals standbyLog
+	endings         standbyLog
 	unreachable     flood // clients that no upstream server takes
 	unknowable      flood // clients whose user can't be looked up
 

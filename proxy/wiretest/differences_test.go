@@ -28,6 +28,13 @@ func instead(lines []string, text, by string) []string {
 
 const unfenceableError = `E SERROR | VERROR | CWF006 | M`
 
+// A takeover ends what is in its way with the words of an administrator: the proxy says
+// that it may have been one.
+func endExplained(direct []string, _ carrier, _ int) []string {
+	const end = "E SFATAL | VFATAL | C57P01 | Mterminating connection due to administrator command | "
+	return instead(direct, end, end+"DThe session was under a fence of \"orders\", and may have been in the way of a newer token*")
+}
+
 // A prepared transaction outlives the locks of its check, and those of a hold stay
 // behind with the session.
 func twoPhase(direct []string, _ carrier, _ int) []string {

@@ -30,14 +30,14 @@ var sessionScripts = []script{
 	{name: "12 replication sessions", with: []string{"replication", "database"}, steps: []step{
 		ready(1), simple("SELECT 1"), simple("SHOW wal_level"), simple("READ_REPLICATION_SLOT none"), send(terminate), ends,
 	}},
-	{name: "13 a session that ends itself", steps: []step{
+	{name: "13 a session that ends itself", checked: endExplained, held: endExplained, steps: []step{
 		ready(1), send(q("SELECT pg_terminate_backend(pg_backend_pid())")), ends,
 	}},
-	{name: "13 an administrator ends an idle session", steps: []step{ready(1), simple("SELECT 1"), killed, ends}},
-	{name: "13 an administrator ends a session in a block", steps: []step{
+	{name: "13 an administrator ends an idle session", held: endExplained, steps: []step{ready(1), simple("SELECT 1"), killed, ends}},
+	{name: "13 an administrator ends a session in a block", checked: endExplained, held: endExplained, steps: []step{
 		ready(1), simple("BEGIN"), simple("INSERT INTO t VALUES (1, 'a')"), killed, ends,
 	}},
-	{name: "13 an administrator ends a batch", steps: []step{
+	{name: "13 an administrator ends a batch", checked: endExplained, held: endExplained, steps: []step{
 		ready(1), send(run("INSERT INTO t VALUES (1, 'a')"), flush), until('C'), killed, ends,
 	}},
 	{name: "13 an idle session that is timed out", from: 14, steps: []step{ready(1), simple("SET idle_session_timeout = '30ms'"), ends}},

@@ -97,7 +97,7 @@ func (s *Session) renames(st *sqltext.Statement, body []byte) {
 // may notes what a statement names.
 func (s *Session) may(flags sqltext.Flags) {
 	if flags.Has(sqltext.SetsVariable) {
-		s.armed = true
+		s.armed, s.startupFence = true, ""
 		if s.hold.by.Comment == "" {
 			s.uncount()
 		}

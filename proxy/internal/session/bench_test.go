@@ -21,6 +21,7 @@ type discard struct{}
 func (discard) Checked()        {}
 func (discard) Refused(Refusal) {}
 func (discard) Trouble(error)   {}
+func (discard) Ended(Ending)    {}
 
 func message(typ byte, body string) []byte {
 	msg := append([]byte{typ}, binary.BigEndian.AppendUint32(nil, uint32(len(body)+4))...)

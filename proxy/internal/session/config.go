@@ -104,6 +104,9 @@ type Events interface {
 	Checked()
 	// Refused is called for each refusal that the client sees, or would see.
 	Refused(Refusal)
+	// Ended is called when the server ends a session that is under a fence, as a takeover
+	// does with what is in its way.
+	Ended(Ending)
 	// Trouble is called for what an operator should know of: err says what.
 	Trouble(err error)
 }

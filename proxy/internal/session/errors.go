@@ -16,12 +16,10 @@ func (s *Session) error(msg []byte, out *Out) bool {
 		if s.phase == login {
 			s.loginError = wire.ReadError(msg)
 		}
-		s.failed = s.failed || fatal(msg)
-		return true
+		return !fatal(msg) || s.ended(msg, out)
 	}
 	if fatal(msg) {
-		s.failed = true
-		return true
+		return s.ended(msg, out)
 	}
 	code := wire.ErrorCode(msg)
 	passes := s.translate(msg, code, front, out)

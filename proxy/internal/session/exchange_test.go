@@ -16,6 +16,7 @@ type noted struct{ refused []Refusal }
 func (n *noted) Checked()          {}
 func (n *noted) Refused(r Refusal) { n.refused = append(n.refused, r) }
 func (n *noted) Trouble(err error) { panic(err) }
+func (n *noted) Ended(Ending)      {}
 
 // talk gives the session what the client sends and what a server answers, and
 // returns what either side gets.

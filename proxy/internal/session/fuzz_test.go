@@ -12,6 +12,7 @@ type silent struct{}
 func (silent) Checked()        {}
 func (silent) Refused(Refusal) {}
 func (silent) Trouble(error)   {}
+func (silent) Ended(Ending)    {}
 
 // login brings a session to where the client may send queries.
 func logIn(s *Session) {

@@ -15,11 +15,9 @@ package session
 import (
 	"errors"
 	"fmt"
-	"regexp"
 	"strings"
 	"time"
 
-	"github.com/wirefence/wirefence/fence"
 	"github.com/wirefence/wirefence/proxy/internal/ledger"
 	"github.com/wirefence/wirefence/proxy/internal/policy"
 	"github.com/wirefence/wirefence/proxy/internal/sqltext"
@@ -98,6 +96,10 @@ type Session struct {
 	asked      policy.Carrier // what that was about
 	answerErr  *wire.Error
 
+	// startupFence is the fence of the startup packet, while nothing may have set the
+	// variable to another.
+	startupFence string
+
 	readOnly   bool // a check has made the transaction READ ONLY
 	unfenced   bool // in shadow mode: it would have
 	callFailed bool // the check ahead of a FunctionCall did
@@ -171,23 +173,10 @@ func New(cfg *Config, databases *Databases, startup *wire.Startup, events Events
 	s.options.DefaultResource = cfg.DefaultResource
 	s.walsender = startup.Replication() && strings.EqualFold(startup.Params["replication"], "database")
 	s.tracked = cfg.Mode != Off && (s.walsender || !startup.Replication())
-	s.startup = carriesFence(startup.Params)
+	s.startupFence = startupFenceOf(startup.Params)
+	s.startup = s.startupFence != ""
 	return s
 }
-
-// carriesFence reports whether a startup packet sets the session variable to
-// something. In options a backslash takes the next character as it is.
-func carriesFence(params map[string]string) bool {
-	for name, value := range params {
-		if strings.EqualFold(name, fence.Variable) && value != "" || name == "options" && setsFence.MatchString(strings.ReplaceAll(value, `\`, "")) {
-			return true
-		}
-	}
-	return false
-}
-
-// setsFence finds the session variable, with a value, among startup options.
-var setsFence = regexp.MustCompile(`(?i)wirefence\.token\s*=\s*[^\s]`)
 
 // LoggedIn reports whether the client has been told that it may send queries.
 func (s *Session) LoggedIn() bool { return s.phase == serving }
