@@ -47,12 +47,25 @@ func (c *Client) seal(ctx context.Context, lease *Lease) (*Lease, error) {
 		if last == 0 {
 			return lease, nil
 		}
-		c.opts.Logger.Warn("the lease store's token counter is behind", "resource", lease.resource, "counted", lease.token, "sealed", last)
+		c.logBehind(ctx, lease, last)
 		if lease, err = c.higher(ctx, lease, last); err != nil {
 			return nil, err
 		}
 	}
 	return nil, &SealError{lease.resource, lease.token, fmt.Errorf("another token was recorded meanwhile, %d times", sealRounds)}
+}
+
+// logBehind tells that a token was too low. A revocation makes it so in the normal course of
+// things; otherwise the store has lost its counter, or others seal the resource, too.
+func (c *Client) logBehind(ctx context.Context, lease *Lease, last fence.Token) {
+	log := c.opts.Logger.With("resource", lease.resource, "counted", lease.token, "sealed", last)
+	if record, ok := c.opts.Sealer.(Record); ok {
+		if grant, err := record.LastGrant(ctx, lease.resource); err == nil && grant.Holder == "" && grant.Token == last {
+			log.Debug("the lease store's token counter is raised past a revocation")
+			return
+		}
+	}
+	log.Warn("the lease store's token counter is behind")
 }
 
 // sealOnce returns 0 if the lease was sealed, else the token that is to be
