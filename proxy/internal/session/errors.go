@@ -1,6 +1,8 @@
 package session
 
 import (
+	"strings"
+
 	"github.com/jackc/pgx/v5/pgproto3"
 
 	"github.com/wirefence/wirefence/fence"
@@ -96,7 +98,11 @@ func (s *Session) translate(msg []byte, code string, front *ledger.Entry[note], 
 	if refused {
 		s.events.Refused(Refusal{State: fence.SQLState(code), Message: e.Message, Detail: e.Detail, Raised: e.SchemaName == counted})
 	}
-	if !ours && !woven {
+	where := e.Where
+	if refused && s.tracked && (code != string(fence.TokenRequired) || s.mayCarry()) {
+		e.Where = withoutOwnContext(e.Where)
+	}
+	if !ours && !woven && e.Where == where {
 		return true
 	}
 	switch {
@@ -117,6 +123,26 @@ func (s *Session) translate(msg []byte, code string, front *ledger.Entry[note], 
 	}
 	return true
 }
+
+// withoutOwnContext takes the lines of Wirefence's functions from the CONTEXT of an error
+// that one of them has raised, and leaves those of the client's own that called it. They
+// stand at the beginning, in the language of the server.
+func withoutOwnContext(where string) string {
+	first, _, _ := strings.Cut(where, "\n")
+	if !strings.Contains(first, ownFunctions) {
+		return where
+	}
+	last := strings.LastIndex(where, ownFunctions)
+	_, rest, _ := strings.Cut(where[last:], "\n")
+	return strings.TrimPrefix(strings.TrimPrefix(rest, checkOfOneArgument), "\n")
+}
+
+// ownFunctions begins the names of Wirefence's functions in a CONTEXT, but for those in
+// SQL, which have no schema there.
+const (
+	ownFunctions       = " wirefence."
+	checkOfOneArgument = `SQL function "check" statement 1`
+)
 
 // readOnlyTransaction is the SQLSTATE of what a READ ONLY transaction refuses.
 const readOnlyTransaction = "25006"
