@@ -76,6 +76,9 @@ type Event struct {
 	Proxy string `json:"proxy,omitempty"`
 	// Database is the session's, if another of the server than keeps this history.
 	Database string `json:"database,omitempty"`
+	// TraceParent is that of the statement's comment, of the first of Count refusals (W3C
+	// Trace Context).
+	TraceParent string `json:"traceparent,omitempty"`
 }
 
 // EventFilter says which events are wanted. The zero value wants the newest 100.

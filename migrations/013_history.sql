@@ -26,6 +26,7 @@ CREATE TABLE wirefence.history (
     pid           integer,
     proxy         text,
     database      text,
+    traceparent   text COLLATE "C",
     count         bigint NOT NULL DEFAULT 1 CHECK (count >= 1),
     last_at       timestamptz,
     issued        boolean NOT NULL DEFAULT false,
@@ -44,6 +45,7 @@ COMMENT ON COLUMN wirefence.history.login IS 'Who was logged in: the session tha
 COMMENT ON COLUMN wirefence.history.pid IS 'The process that served that session.';
 COMMENT ON COLUMN wirefence.history.proxy IS 'The proxy that told of it.';
 COMMENT ON COLUMN wirefence.history.database IS 'The database of the session, where that is another one of this server: a proxy tells its own database of all.';
+COMMENT ON COLUMN wirefence.history.traceparent IS 'The traceparent in a comment of the refused statement, of the first of repeats.';
 COMMENT ON COLUMN wirefence.history.issued IS 'Whether only an issuer could bring it about: a grant, a revocation, and what these ended. Clients cause the rest, which must not push that out.';
 COMMENT ON COLUMN wirefence.history.count IS 'How often it happened between at and last_at; how many rows were dropped.';
 
@@ -69,7 +71,7 @@ GRANT SELECT ON wirefence.history TO wirefence_issuer;
 CREATE VIEW wirefence.bypass_history AS
 SELECT b.written_at AS at, md5(concat(b.xid, ' ', extract(epoch FROM b.began_at)))::uuid AS id, 'bypass' COLLATE "C" AS kind, NULL::text COLLATE "C" AS state,
        b.resource, NULL::bigint AS token, NULL::bigint AS current_token, NULL::text COLLATE "C" AS source, NULL::text AS holder, NULL::text AS former_holder,
-       b.relation, NULL::text AS reason, b.login, b.application, b.address, NULL::integer AS pid, NULL::text AS proxy, NULL::text AS database,
+       b.relation, NULL::text AS reason, b.login, b.application, b.address, NULL::integer AS pid, NULL::text AS proxy, NULL::text AS database, NULL::text COLLATE "C" AS traceparent,
        1::bigint AS count, NULL::timestamptz AS last_at, false AS issued
 FROM wirefence.bypasses AS b;
 
@@ -371,14 +373,14 @@ LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lock
 AS $$
 BEGIN
     INSERT INTO wirefence.history (at, last_at, kind, state, resource, token, current_token, source, holder, relation, reason,
-                                   login, application, address, pid, proxy, database, count)
+                                   login, application, address, pid, proxy, database, traceparent, count)
     SELECT statement_timestamp() - make_interval(secs => greatest(e.age, 0)),
            CASE WHEN e.count > 1 THEN statement_timestamp() - make_interval(secs => greatest(e.last_age, 0)) END,
            e.kind, e.state, e.resource, e.token, e.current_token, e.source, e.holder, e.relation, left(e.reason, 1000),
-           e.login, e.application, e.address, e.pid, record_refusals.proxy, nullif(e.database, current_database()), e.count
+           e.login, e.application, e.address, e.pid, record_refusals.proxy, nullif(e.database, current_database()), left(e.traceparent, 55), e.count
     FROM jsonb_to_recordset(entries) AS e(age double precision, last_age double precision, kind text, state text, resource text,
          token bigint, current_token bigint, source text, holder text, relation text, reason text,
-         login text, application text, address inet, pid integer, database text, count bigint);
+         login text, application text, address inet, pid integer, database text, traceparent text, count bigint);
     UPDATE wirefence.history_bounds AS b SET recorded = b.recorded + raised.count
     FROM (SELECT sum(e.count) AS count FROM jsonb_to_recordset(entries) AS e(raised boolean, count bigint, database text)
           WHERE e.raised AND coalesce(e.database, current_database()) = current_database()) AS raised

@@ -77,7 +77,7 @@ func (e *events) Refused(r session.Refusal) {
 	e.server.metrics.refusals.WithLabelValues(string(r.State), r.State.Condition(), strconv.FormatBool(r.Shadow)).Inc()
 	if e.server.options.Refusals != nil && !r.Noted {
 		e.server.options.Refusals.Refused(Refusal{
-			Origin: e.origin, State: r.State, Message: r.Message, Detail: r.Detail, Shadow: r.Shadow, Raised: r.Raised,
+			Origin: e.origin, State: r.State, Message: r.Message, Detail: r.Detail, TraceParent: r.TraceParent, Shadow: r.Shadow, Raised: r.Raised,
 		})
 	}
 	due := e.refusals.due
@@ -88,7 +88,7 @@ func (e *events) Refused(r session.Refusal) {
 	if !ok {
 		return
 	}
-	args := append([]any{"sqlstate", string(r.State)}, verdict(Refusal{State: r.State, Message: r.Message, Detail: r.Detail})...)
+	args := append([]any{"sqlstate", string(r.State)}, verdict(Refusal{State: r.State, Message: r.Message, Detail: r.Detail, TraceParent: r.TraceParent})...)
 	if left > 0 {
 		args = append(args, "left_out", left)
 	}
@@ -126,6 +126,9 @@ func verdict(r Refusal) []any {
 	}
 	if v.CurrentToken == 0 && v.Table == "" && r.Detail != "" {
 		args = append(args, "detail", r.Detail)
+	}
+	if traceID, spanID := r.Trace(); traceID != "" {
+		args = append(args, "trace_id", traceID, "span_id", spanID)
 	}
 	return args
 }

@@ -36,6 +36,8 @@ type Refusal struct {
 	Origin
 	State           fence.SQLState
 	Message, Detail string
+	// TraceParent is that of the statement's comment (W3C Trace Context), "" without one.
+	TraceParent string
 	// Shadow says that the statement was let through all the same.
 	Shadow bool
 	// Raised says that a function of the schema has raised it, and not the proxy, and
@@ -97,6 +99,16 @@ func (r Refusal) Verdict() Verdict {
 		v.Resource = fence.Resource(session.UnheldResource(r.Message))
 	}
 	return v
+}
+
+// Trace returns the ids of the trace and of the span that TraceParent names, "" without
+// one.
+func (r Refusal) Trace() (traceID, spanID string) {
+	parts := strings.Split(r.TraceParent, "-")
+	if len(parts) != 4 {
+		return "", ""
+	}
+	return parts[1], parts[2]
 }
 
 // Cut returns the refusal with texts of at most so many bytes each, which share no

@@ -32,6 +32,8 @@ func TestTheVerdictIsTakenApart(t *testing.T) {
 			Verdict{Resource: `a"b`, Token: 1, CurrentToken: 2}, []any{"resource", `a"b`, "presented", "1", "current", "2"}},
 		{Refusal{State: fence.MalformedToken, Detail: "Something else."}, Verdict{}, []any{"detail", "Something else."}},
 		{Refusal{State: fence.MalformedToken}, Verdict{}, nil},
+		{Refusal{State: fence.MalformedToken, TraceParent: "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"}, Verdict{},
+			[]any{"trace_id", "4bf92f3577b34da6a3ce929d0e0e4736", "span_id", "00f067aa0ba902b7"}},
 		{Refusal{State: fence.TokenRequired, Message: `a fencing token is required for resource "pay""roll"`, Detail: `Table public."Big Table" is guarded, and no fence was given.`},
 			Verdict{Resource: `pay"roll`, Table: `public."Big Table"`}, []any{"resource", `pay"roll`, "table", `public."Big Table"`}},
 		{Refusal{State: fence.ResourceUnknown, Message: `unknown fenced resource "ord""res"`, Detail: "No token of it was ever recorded."},

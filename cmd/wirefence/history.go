@@ -207,5 +207,8 @@ func whatText(e fence.Event) string {
 	if e.PID != 0 {
 		all = append(all, fmt.Sprint("process ", e.PID))
 	}
+	if e.TraceParent != "" {
+		all = append(all, "traceparent "+cell(e.TraceParent))
+	}
 	return cmp.Or(strings.Join(all, ", "), "-")
 }

@@ -118,6 +118,7 @@ func (k kind) size() int {
 type entry struct {
 	kind        kind
 	pid         uint32 // of the first
+	trace       string // the traceparent of the first
 	first, last time.Time
 	count       int64
 	due         time.Time
@@ -168,7 +169,7 @@ func (j *Journal) Refused(r proxy.Refusal) {
 		j.drop(1)
 		return
 	}
-	e := &entry{kind: k, pid: r.PID, first: now, last: now, count: 1, due: now.Add(j.options.Pause)}
+	e := &entry{kind: k, pid: r.PID, trace: r.TraceParent, first: now, last: now, count: 1, due: now.Add(j.options.Pause)}
 	if at, ok := j.written[k]; ok && now.Sub(at) < j.options.RepeatPause {
 		e.due = at.Add(j.options.RepeatPause)
 	}

@@ -147,13 +147,17 @@ func TestRefusalsAreRecordedThoughTheirTransactionsAreNot(t *testing.T) {
 	}
 	w.refused(t, "/*wirefence.token='orders=33'*/ INSERT INTO writes VALUES (1)", "WF001")
 	w.refused(t, "INSERT INTO writes VALUES (1)", "WF002")
-	w.refused(t, "/*wirefence.token='orders=34,'*/ INSERT INTO writes VALUES (1)", "WF004")
+	const trace = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
+	w.refused(t, "/*wirefence.token='orders=34,',traceparent='"+trace+"'*/ INSERT INTO writes VALUES (1)", "WF004")
 	all := w.told(t, 3)
 	var lines []string
 	for _, e := range all {
 		lines = append(lines, line(e))
 		if e.PID != pid || e.LastAt != nil || time.Since(e.At) > time.Hour || e.Reason == "" {
 			t.Errorf("recorded %+v, pid %d", e, pid)
+		}
+		if traced := e.State == "WF004"; traced != (e.TraceParent == trace) || !traced && e.TraceParent != "" {
+			t.Errorf("recorded %+v", e)
 		}
 	}
 	slices.Sort(lines) // a time is known to what the way to the database took

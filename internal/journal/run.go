@@ -146,7 +146,7 @@ func (j *Journal) told(batch []*entry, dropped int64) []fence.SeenRefusal {
 		s.Event = fence.Event{
 			Kind: fence.RefusalEvent, Count: e.count, State: k.state, Resource: fence.Resource(j.clean(string(v.Resource))),
 			Token: v.Token, CurrentToken: v.CurrentToken, Holder: j.clean(v.Holder), Table: j.clean(v.Table), Reason: j.clean(k.message),
-			Login: j.clean(k.user), Application: asciiName(k.application), Address: k.address, PID: int(int32(e.pid)), Database: j.clean(k.database),
+			Login: j.clean(k.user), Application: asciiName(k.application), Address: k.address, PID: int(int32(e.pid)), Database: j.clean(k.database), TraceParent: e.trace,
 		}
 		if k.shadow {
 			s.Kind = fence.ShadowEvent

@@ -182,7 +182,7 @@ func (s *Session) weave(body []byte, m *policy.Message, a *policy.Action, has *s
 	out.own = wire.EndQuery(dst, head)
 	out.put(mark)
 	n := &s.q.Push(ledger.Query).Note
-	n.woven, n.takes = w, a.Takes
+	n.woven, n.takes, n.trace = w, a.Takes, s.tracing
 }
 
 // weaveCheck appends a check to a text, in front of a statement that begins behind so
@@ -262,7 +262,8 @@ func (s *Session) putCheck(by policy.Carrier, kind checkKind, has *string, out *
 	out.own = wire.AppendBind(out.own, portalName, name, params[:n]...)
 	s.push(ledger.Bind, ours)
 	out.own = wire.AppendExecute(out.own, portalName)
-	s.push(ledger.Execute, oursCheck).takes = kind == holdingCheck
+	e := s.push(ledger.Execute, oursCheck)
+	e.takes, e.trace = kind == holdingCheck, s.tracing
 	out.own = wire.AppendClose(out.own, 'P', portalName)
 	s.push(ledger.Close, ours)
 	out.put(mark)

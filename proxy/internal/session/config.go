@@ -88,6 +88,8 @@ type Refusal struct {
 	Message  string
 	Detail   string
 	Resource fence.Resource // where the proxy itself knows it
+	// TraceParent is that of the statement's comment, "" without one.
+	TraceParent string
 	// Shadow says that the statement was let through all the same.
 	Shadow bool
 	// Noted says that the database's history tells of it.

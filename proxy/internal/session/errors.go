@@ -77,14 +77,14 @@ func (s *Session) translate(msg []byte, code string, front *ledger.Entry[note], 
 		return false // 25P02 behind the check's own error
 	}
 	if n.refusal != nil && (code == "42601" || code == "08P01") {
-		return s.answerRefusal(n.refusal, false, out)
+		return s.answerRefusal(n.refusal, n.trace, out)
 	}
 	ours := n.role != client || n.woven != nil && n.woven.Ours()
 	switch {
 	case ours && code == missingSchema && !s.hasSchema():
-		return s.answerRefusal(s.noSchema(), false, out)
+		return s.answerRefusal(s.noSchema(), n.trace, out)
 	case s.readOnly && code == readOnlyTransaction && !ours:
-		return s.answerRefusal(s.noFence(), false, out)
+		return s.answerRefusal(s.noFence(), n.trace, out)
 	}
 	woven := n.woven != nil
 	refused := fence.SQLState(code).Condition() != ""
@@ -96,7 +96,7 @@ func (s *Session) translate(msg []byte, code string, front *ledger.Entry[note], 
 		return true
 	}
 	if refused {
-		s.events.Refused(Refusal{State: fence.SQLState(code), Message: e.Message, Detail: e.Detail, Raised: e.SchemaName == counted})
+		s.refused(Refusal{State: fence.SQLState(code), Message: e.Message, Detail: e.Detail, Raised: e.SchemaName == counted}, n.trace)
 	}
 	where := e.Where
 	if refused && s.tracked && (code != string(fence.TokenRequired) || s.mayCarry()) {
@@ -198,9 +198,9 @@ func (s *Session) notice(msg []byte, out *Out) (passes bool) {
 const counted = "wirefence"
 
 // answerRefusal puts a refusal of the proxy's own in the place of the server's
-// error, which doesn't pass; raised says that it was one of the schema's.
-func (s *Session) answerRefusal(e *wire.Error, raised bool, out *Out) (passes bool) {
-	s.events.Refused(Refusal{State: fence.SQLState(e.Code), Message: e.Message, Detail: e.Detail, Raised: raised})
+// error, which doesn't pass.
+func (s *Session) answerRefusal(e *wire.Error, of *trace, out *Out) (passes bool) {
+	s.refused(Refusal{State: fence.SQLState(e.Code), Message: e.Message, Detail: e.Detail}, of)
 	mark := len(out.own)
 	out.own = e.Append(out.own)
 	out.put(mark)

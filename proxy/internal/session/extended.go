@@ -21,7 +21,8 @@ func (s *Session) parse(msg []byte, at int, out *Out) int {
 	bySettings := s.readsDifferently(body)
 	result := s.scanner.Scan(body, s.options)
 	s.inherit(result.Statements)
-	st := statement{fence: result.Fence, empty: len(result.Statements) == 0}
+	s.tracing = s.traceOf(body)
+	st := statement{fence: result.Fence, empty: len(result.Statements) == 0, trace: s.tracing}
 	if !st.empty {
 		st.text = result.Statements[0]
 	}
@@ -147,7 +148,9 @@ func (s *Session) opens(kind policy.Kind, st *statement, size int, in []byte, ou
 		return -1
 	}
 	m := policy.Message{Kind: kind}
+	s.tracing = nil
 	if st != nil {
+		s.tracing = st.trace
 		m.Fence, m.Doubtful = st.fence, st.doubt
 		if !st.empty {
 			m.Statements = s.one(st)
@@ -194,6 +197,7 @@ func (s *Session) execute(msg []byte, at int, out *Out) int {
 		s.q.Push(ledger.Execute)
 		return s.pass(len(msg), len(msg), at, out)
 	}
+	s.tracing = st.trace
 	m := policy.Message{Kind: policy.Execute, Fence: st.fence, Doubtful: st.doubt}
 	if !st.empty {
 		m.Statements = s.one(&st)
@@ -214,7 +218,7 @@ func (s *Session) execute(msg []byte, at int, out *Out) int {
 	s.putChecks(&a, out)
 	s.follow(&m, &a, nil)
 	s.executed(&m, &a)
-	s.q.Push(ledger.Execute)
+	s.q.Push(ledger.Execute).Note.trace = st.trace
 	return s.pass(len(msg), len(msg), at, out)
 }
 

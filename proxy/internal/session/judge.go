@@ -55,6 +55,7 @@ func (s *Session) query(msg []byte, at int, out *Out) int {
 	}
 	result := s.scanner.Scan(body, s.options)
 	s.inherit(result.Statements)
+	s.tracing = s.traceOf(body)
 	m := policy.Message{Kind: policy.Query, Statements: result.Statements, Fence: result.Fence, FenceErr: result.FenceErr, BySettings: result.BySettings, DropsUnnamed: true}
 	a, ok := s.decide(&m, out)
 	if !ok {
@@ -75,7 +76,7 @@ func (s *Session) query(msg []byte, at int, out *Out) int {
 	s.follow(&m, &a, body)
 	s.batch.Open = false
 	if len(a.Checks) == 0 && !a.Guards {
-		s.q.Push(ledger.Query)
+		s.q.Push(ledger.Query).Note.trace = s.tracing
 		return s.pass(len(msg), len(msg), at, out)
 	}
 	s.weave(body, &m, &a, has, out)
@@ -97,6 +98,7 @@ func (s *Session) functionCall(in []byte, size, at int, out *Out) int {
 	if len(in) < min(head, size) {
 		return 0
 	}
+	s.tracing = nil
 	m := policy.Message{Kind: policy.FunctionCall}
 	if size < head || binary.BigEndian.Uint32(in[wire.HeaderSize:]) == setConfigOID {
 		m.Statements = s.one(&setterCall)

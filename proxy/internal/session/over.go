@@ -29,6 +29,7 @@ var large = statement{text: sqltext.Statement{Class: sqltext.Alone, Flags: sqlte
 
 // beginOver handles the head of a Query or Parse above MaxStatement.
 func (s *Session) beginOver(typ byte, size int, in []byte, at int, out *Out) int {
+	s.tracing = nil
 	kind := ledger.Query
 	var name []byte
 	if typ == wire.Parse {

@@ -29,7 +29,8 @@ func (s *Session) refuseQuery(e *wire.Error, out *Out) {
 	mark := len(out.own)
 	out.own = wire.AppendQuery(out.own, bait(e))
 	out.put(mark)
-	s.q.Push(ledger.Query).Note.refusal = e
+	n := &s.q.Push(ledger.Query).Note
+	n.refusal, n.trace = e, s.tracing
 }
 
 // refuseBatch puts the bait into an extended batch, of which the server discards the
@@ -39,7 +40,8 @@ func (s *Session) refuseBatch(e *wire.Error, out *Out) {
 	mark := len(out.own)
 	out.own = wire.AppendParse(out.own, refusalName, bait(e))
 	out.put(mark)
-	s.q.Push(ledger.Parse).Note.refusal = e
+	n := &s.q.Push(ledger.Parse).Note
+	n.refusal, n.trace = e, s.tracing
 	s.skipping = true
 }
 
@@ -48,7 +50,7 @@ func (s *Session) shadowed(e *wire.Error) bool {
 	if s.cfg.Mode != Shadow {
 		return false
 	}
-	s.events.Refused(Refusal{State: fence.SQLState(e.Code), Message: e.Message, Detail: e.Detail, Shadow: true})
+	s.refused(Refusal{State: fence.SQLState(e.Code), Message: e.Message, Detail: e.Detail, Shadow: true}, s.tracing)
 	return true
 }
 

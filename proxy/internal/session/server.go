@@ -247,7 +247,7 @@ func (s *Session) checked(msg []byte) {
 	if !found {
 		return
 	}
-	s.events.Refused(Refusal{State: fence.SQLState(state), Message: message, Shadow: true, Noted: s.cfg.Mode == Enforce})
+	s.refused(Refusal{State: fence.SQLState(state), Message: message, Shadow: true, Noted: s.cfg.Mode == Enforce}, s.answeredTrace())
 }
 
 // completed looks at the tag of a command.
@@ -258,7 +258,8 @@ func (s *Session) completed(tag []byte) {
 		s.prepared.Cleared()
 	}
 	if s.unfenced && writes(name) {
-		s.shadowed(s.noFence())
+		e := s.noFence()
+		s.refused(Refusal{State: fence.SQLState(e.Code), Message: e.Message, Detail: e.Detail, Shadow: true}, s.answeredTrace())
 		s.unfenced = false
 	}
 }
@@ -332,6 +333,9 @@ func (s *Session) ready(msg []byte) bool {
 	case ledger.FunctionCall:
 		s.callFailed = false
 	case ledger.Query:
+		if e.Note.trace != nil {
+			s.spareTrace = e.Note.trace
+		}
 		s.prepared.Closed("") // a simple query drops the unnamed statement
 	}
 	return true

@@ -100,6 +100,9 @@ type Session struct {
 	// variable to another.
 	startupFence string
 
+	tracing    *trace // of the message that is being judged
+	spareTrace *trace // for the next one
+
 	readOnly   bool // a check has made the transaction READ ONLY
 	unfenced   bool // in shadow mode: it would have
 	callFailed bool // the check ahead of a FunctionCall did
@@ -130,6 +133,7 @@ type statement struct {
 	empty bool // there is no statement in its text
 	doubt bool // SQL may have given its name to another
 	fence string
+	trace *trace
 }
 
 // unseen stands for a statement whose text never came by as one of the extended
@@ -162,6 +166,7 @@ type note struct {
 	name    string
 	woven   *ledger.Woven
 	refusal *wire.Error
+	trace   *trace
 }
 
 // New starts a session for a client's startup packet.

@@ -1,0 +1,82 @@
+package fencingtest
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/jackc/pgx/v5/pgproto3"
+
+	"github.com/wirefence/wirefence/internal/stack"
+	"github.com/wirefence/wirefence/proxy"
+)
+
+// traces are the traceparents of refusals, as the journal gets them.
+type traces struct {
+	mu  sync.Mutex
+	all []string
+}
+
+func (r *traces) Refused(refusal proxy.Refusal) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.all = append(r.all, refusal.TraceParent)
+}
+
+func (r *traces) take() []string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	defer func() { r.all = nil }()
+	return r.all
+}
+
+// A zombie's write is found in its program's trace.
+func TestRefusalsHaveTheTraceOfTheirStatement(t *testing.T) {
+	onEach(t, stack.OldAndNew, func(t *testing.T, db *database) {
+		stack.MustExec(t, db.Admin, "select wirefence.seal('orders', 34, 'holder')")
+		trace := func(n int) string {
+			return fmt.Sprintf("00-4bf92f3577b34da6a3ce929d0e0e%04x-00f067aa0ba9%04x-01", n, n)
+		}
+		note := func(n int) string { return "/*action='pay',traceparent='" + trace(n) + "'*/" }
+		const stale = "/*wirefence.token='orders=33'*/"
+		for _, mode := range []proxy.Mode{proxy.Enforce, proxy.Shadow} {
+			var seen traces
+			var log stack.Log
+			addr := db.proxyWith(t, proxy.Options{Mode: mode, UnfencedWrites: proxy.Reject, Refusals: &seen, Logger: log.Logger()})
+			wants := func(name string, want ...string) {
+				t.Helper()
+				if got := seen.take(); !slices.Equal(got, want) {
+					t.Errorf("%s, %s: traces %q, want %q", mode, name, got, want)
+				}
+			}
+			client := db.connectTo(t, addr)
+			_ = client.Simple(insert + stale + note(1))
+			wants("a check of a simple query", trace(1))
+			_ = client.Simple(insert + stale)
+			wants("none", "")
+			_ = client.Simple(insert + note(2))
+			wants("no fence", trace(2))
+			_ = client.Simple("prepare p as select 1" + stale + note(3))
+			wants("a refusal of the proxy's own", trace(3))
+			_ = client.Extended(insert + stale + note(4))
+			wants("an extended query", trace(4))
+			client.Exchange(2, &pgproto3.Query{String: insert + stale + note(5)}, &pgproto3.Query{String: insert + stale + note(6)})
+			wants("a pipeline", trace(5), trace(6))
+			other := fmt.Sprintf("other:%s", mode)
+			stack.MustExec(t, db.Admin, "select wirefence.seal($1, 33, 'holder')", other)
+			client.Exchange(1, &pgproto3.Parse{Name: "named", Query: insert + "/*wirefence.token='" + other + "=33'*/" + note(7)}, &pgproto3.Sync{})
+			stack.MustExec(t, db.Admin, "select wirefence.seal($1, 34, 'holder')", other)
+			wants("a prepared statement that is current")
+			for range 2 {
+				client.Exchange(1, &pgproto3.Bind{PreparedStatement: "named"}, &pgproto3.Execute{}, &pgproto3.Sync{})
+				wants("a prepared statement", trace(7))
+			}
+			log.Await(t, "trace_id=4bf92f3577b34da6a3ce929d0e0e0001 span_id=00f067aa0ba90001")
+			if text := log.String(); strings.Contains(text, "traceparent") {
+				t.Errorf("logged %s", text)
+			}
+		}
+	})
+}

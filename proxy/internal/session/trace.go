@@ -1,0 +1,43 @@
+package session
+
+import "github.com/wirefence/wirefence/proxy/internal/sqltext"
+
+// trace is the traceparent in a comment of a message, by which a refusal is found in the
+// trace of the program that has sent it. It is looked for only in texts that are read
+// anyway, and kept until the answer has come.
+type trace [sqltext.TraceParentSize]byte
+
+func (t *trace) String() string {
+	if t == nil {
+		return ""
+	}
+	return string(t[:])
+}
+
+// traceOf is the trace of a text, nil without one.
+func (s *Session) traceOf(text []byte) *trace {
+	found := sqltext.TraceParent(text)
+	if found == nil {
+		return nil
+	}
+	t := s.spareTrace
+	if s.spareTrace = nil; t == nil {
+		t = new(trace)
+	}
+	copy(t[:], found)
+	return t
+}
+
+// answeredTrace is the trace of the message that is being answered.
+func (s *Session) answeredTrace() *trace {
+	if front := s.q.Front(); front != nil {
+		return front.Note.trace
+	}
+	return nil
+}
+
+// refused tells of a refusal of a message with that trace.
+func (s *Session) refused(r Refusal, t *trace) {
+	r.TraceParent = t.String()
+	s.events.Refused(r)
+}
