@@ -146,9 +146,11 @@ type HistoryTotals struct {
 	MaxAge  time.Duration
 	// Oldest is zero where nothing is kept.
 	Oldest time.Time
-	// Raised is how many refusals the database has raised. Of these Unrecorded
-	// were recorded by no proxy, or not yet.
+	// Raised is how many refusals the database has raised. Of these Unrecorded were
+	// recorded by no proxy. Where a proxy records, that leaves out those of the last one
+	// or two minutes, and UnrecordedAt is when the number last rose; otherwise it is zero.
 	Raised, Unrecorded int64
+	UnrecordedAt       time.Time
 	// Dropped is how many handoffs, ended transactions or notes of shadow mode could
 	// not be recorded, since the database was prepared.
 	Dropped int64
@@ -158,13 +160,16 @@ type HistoryTotals struct {
 func TotalsOfHistory(ctx context.Context, q Querier) (HistoryTotals, error) {
 	var t HistoryTotals
 	var age int64
-	var oldest *time.Time
-	if err := q.QueryRow(ctx, historyTotalsSQL).Scan(&t.Kept, &t.MaxRows, &age, &oldest, &t.Raised, &t.Unrecorded, &t.Dropped); err != nil {
+	var oldest, unrecorded *time.Time
+	if err := q.QueryRow(ctx, historyTotalsSQL).Scan(&t.Kept, &t.MaxRows, &age, &oldest, &t.Raised, &t.Unrecorded, &t.Dropped, &unrecorded); err != nil {
 		return t, fmt.Errorf("read totals of the history: %w", err)
 	}
 	t.MaxAge = time.Duration(age) * time.Microsecond
 	if oldest != nil {
 		t.Oldest = *oldest
+	}
+	if unrecorded != nil {
+		t.UnrecordedAt = *unrecorded
 	}
 	return t, nil
 }

@@ -89,7 +89,7 @@ BEGIN
     IF FOUND THEN
         IF NOT wirefence.source_is_open(known) THEN
             IF wirefence.is_foreign(source, known) THEN
-                PERFORM wirefence.refuse('WF003', resource, token, source, known);
+                PERFORM wirefence.observing(true), wirefence.refuse('WF003', resource, token, source, known);
             END IF;
             expected := source;
         END IF;
@@ -125,7 +125,7 @@ BEGIN
     END IF;
     SELECT * INTO known FROM wirefence.resource_locks AS l WHERE l.resource_id = resource;
     IF wirefence.is_foreign(source, known) AND NOT wirefence.source_is_open(known) THEN
-        PERFORM wirefence.refuse('WF003', resource, token, source, known);
+        PERFORM wirefence.observing(true), wirefence.refuse('WF003', resource, token, source, known);
     END IF;
     RETURN false;
 END

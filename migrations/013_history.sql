@@ -54,11 +54,19 @@ CREATE TABLE wirefence.history_bounds (
     only_one boolean PRIMARY KEY DEFAULT true CHECK (only_one),
     max_rows bigint NOT NULL DEFAULT 100000 CHECK (max_rows BETWEEN 100 AND 1000000),
     max_age  interval NOT NULL DEFAULT '30 days' CHECK (max_age BETWEEN interval '1 minute' AND interval '100 years'),
-    recorded bigint NOT NULL DEFAULT 0
+    recorded bigint NOT NULL DEFAULT 0,
+    marked     bigint NOT NULL DEFAULT 0,
+    marked_at  timestamptz,
+    overdue    bigint NOT NULL DEFAULT 0,
+    overdue_at timestamptz
 );
 INSERT INTO wirefence.history_bounds DEFAULT VALUES;
 
 COMMENT ON COLUMN wirefence.history_bounds.recorded IS 'How many of the refusals that wirefence.refusals counts were recorded.';
+
+COMMENT ON COLUMN wirefence.history_bounds.marked IS 'How many refusals had been raised at marked_at, which a proxy notes every minute.';
+COMMENT ON COLUMN wirefence.history_bounds.overdue IS 'How many of those that were marked before had not been recorded by then.';
+COMMENT ON COLUMN wirefence.history_bounds.overdue_at IS 'When overdue last rose.';
 
 -- A sequence counts also for a transaction that is rolled back.
 CREATE SEQUENCE wirefence.history_dropped MINVALUE 0 START 0;
@@ -290,6 +298,18 @@ FOR EACH ROW WHEN (NEW.last_token > 0) EXECUTE FUNCTION wirefence.note_handoff()
 CREATE TRIGGER note_handoff AFTER UPDATE ON wirefence.resource_locks
 FOR EACH ROW WHEN (OLD.last_token <> NEW.last_token) EXECUTE FUNCTION wirefence.note_handoff();
 
+-- mark_unrecorded counts the refusals that were raised a minute ago at least and that no
+-- proxy has recorded since. A proxy records what it has seen within some seconds.
+CREATE FUNCTION wirefence.mark_unrecorded() RETURNS void
+LANGUAGE sql SET search_path = pg_catalog, pg_temp
+AS $$
+    UPDATE wirefence.history_bounds AS b
+    SET overdue = greatest(b.marked - b.recorded, 0),
+        overdue_at = CASE WHEN b.marked - b.recorded > b.overdue THEN clock_timestamp() ELSE b.overdue_at END,
+        marked = (SELECT r.last_value FROM wirefence.refusals AS r), marked_at = clock_timestamp()
+    WHERE (b.marked_at > clock_timestamp() - interval '50 s') IS NOT TRUE
+$$;
+
 -- prune_history deletes rows that are past a bound, up to 10,000, and returns how
 -- many. As many bypasses go, by age alone: refusals, which anybody can cause, must not
 -- push them out. A proxy calls it now and then.
@@ -300,6 +320,7 @@ DECLARE
     pruned bigint := 0;
 BEGIN
     IF current_setting('transaction_isolation') NOT IN ('repeatable read', 'serializable') THEN
+        PERFORM wirefence.mark_unrecorded();
         DELETE FROM wirefence.bypasses AS b
         WHERE b.ctid = ANY (ARRAY(SELECT d.ctid FROM wirefence.bypasses AS d
                                   WHERE d.written_at <= (SELECT clock_timestamp() - max_age FROM wirefence.history_bounds)
@@ -391,14 +412,17 @@ $$;
 
 -- history_totals returns what is kept and what isn't. max_rows counts for rows that
 -- issuers bring about and for others each. unrecorded are refusals that
--- this database raised and no proxy has recorded, or not yet; dropped are handoffs,
--- endings and notes that could not be written.
+-- this database raised and no proxy has recorded: where one marks them, as of its last mark,
+-- and unrecorded_at is when their number last rose; otherwise also those that a proxy may
+-- be about to record. dropped are handoffs, endings and notes that could not be written.
 CREATE FUNCTION wirefence.history_totals(OUT kept bigint, OUT max_rows bigint, OUT max_age interval, OUT oldest timestamptz,
-                                         OUT raised bigint, OUT unrecorded bigint, OUT dropped bigint)
+                                         OUT raised bigint, OUT unrecorded bigint, OUT dropped bigint, OUT unrecorded_at timestamptz)
 LANGUAGE sql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
     SELECT (SELECT count(*) FROM wirefence.history), b.max_rows, b.max_age, (SELECT min(h.at) FROM wirefence.history AS h),
-           r.last_value, greatest(r.last_value - b.recorded, 0), d.last_value
+           r.last_value, CASE WHEN b.marked_at > clock_timestamp() - interval '5 min' THEN least(b.overdue, greatest(r.last_value - b.recorded, 0))
+                              ELSE greatest(r.last_value - b.recorded, 0) END,
+           d.last_value, CASE WHEN b.marked_at > clock_timestamp() - interval '5 min' THEN b.overdue_at END
     FROM wirefence.history_bounds AS b, wirefence.refusals AS r, wirefence.history_dropped AS d
 $$;
 

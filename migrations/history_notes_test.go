@@ -148,3 +148,43 @@ func TestBypassesAreInTheHistory(t *testing.T) {
 		}
 	})
 }
+
+// What a proxy is about to record is not missing, nor is a seal that was refused.
+func TestUnrecordedRefusalsAreThoseOfAMinuteAgo(t *testing.T) {
+	onEach(t, func(t *testing.T, db database) {
+		issuer, app, admin := db.as(t, "issuer"), db.app(t), db.admin(t)
+		mustExec(t, issuer, "SELECT wirefence.seal('orders', 34, 'worker-b', 'redis')")
+		wantCode(t, exec(issuer, "SELECT wirefence.seal('orders', 35, 'worker-b', 'etcd')"), "WF003")
+		wants := func(what string, raised, unrecorded int, dated bool) {
+			t.Helper()
+			var r, u int
+			var d bool
+			if err := issuer.QueryRow(t.Context(), "SELECT raised, unrecorded, unrecorded_at IS NOT NULL FROM wirefence.history_totals()").Scan(&r, &u, &d); err != nil {
+				t.Fatal(err)
+			}
+			if r != raised || u != unrecorded || d != dated {
+				t.Errorf("%s: %d raised, %d unrecorded, dated %v; want %d, %d, %v", what, r, u, d, raised, unrecorded, dated)
+			}
+		}
+		minuteLater := func() {
+			t.Helper()
+			mustExec(t, admin, "UPDATE wirefence.history_bounds SET marked_at = marked_at - interval '1 min'")
+			mustExec(t, issuer, "SELECT wirefence.prune_history()")
+		}
+		refuse := func() { t.Helper(); wantCode(t, exec(app, "SELECT wirefence.check('orders=33')"), "WF001") }
+		wants("a seal that was refused", 0, 0, false)
+		refuse()
+		wants("where nobody records", 1, 1, false)
+		mustExec(t, issuer, "SELECT wirefence.prune_history()")
+		refuse()
+		wants("at once", 2, 0, false)
+		mustExec(t, issuer, "SELECT wirefence.prune_history()") // which marks no earlier than after a minute
+		minuteLater()
+		wants("a minute later", 2, 1, true)
+		mustExec(t, issuer, `SELECT wirefence.record_refusals('proxy', '[{"kind": "refusal", "count": 1, "age": 1, "last_age": 1, "raised": true}]')`)
+		minuteLater()
+		wants("one of them recorded", 2, 1, true)
+		mustExec(t, admin, "UPDATE wirefence.history_bounds SET marked_at = marked_at - interval '6 min'")
+		wants("when nobody records any more", 2, 1, false)
+	})
+}

@@ -132,9 +132,13 @@ func printHistory(ctx context.Context, conn *pgx.Conn, f fence.EventFilter, asJS
 	if f.Resource != "" {
 		missing += ", of whatever resource"
 	}
-	if totals.Unrecorded > 0 {
-		fmt.Fprintf(w, "%s: %d of %d refusals that the database has raised, for writes around the proxies or ones whose proxy could not record them.\n",
-			missing, totals.Unrecorded, totals.Raised)
+	switch {
+	case totals.Unrecorded == 0:
+	case totals.UnrecordedAt.IsZero():
+		fmt.Fprintf(w, "%s: %d of %d refusals that the database has raised. No proxy records them here, or not yet.\n", missing, totals.Unrecorded, totals.Raised)
+	case totals.UnrecordedAt.After(f.Since): // otherwise it is old news
+		fmt.Fprintf(w, "%s: %d of %d refusals that the database has raised, the last before %s: for writes around the proxies, or ones whose proxy could not record them.\n",
+			missing, totals.Unrecorded, totals.Raised, totals.UnrecordedAt.UTC().Format(time.RFC3339))
 	}
 	if totals.Dropped > 0 {
 		fmt.Fprintf(w, "%s: %d handoffs, ended transactions or notes of shadow mode, ever, for the history was locked or could not be written.\n", missing, totals.Dropped)

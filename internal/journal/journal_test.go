@@ -109,6 +109,15 @@ func (w *world) refused(t *testing.T, sql, state string) {
 	}
 }
 
+// minutesLater has the refusals counted that nobody has recorded within a minute.
+func (w *world) minutesLater(t *testing.T) {
+	t.Helper()
+	for range 2 {
+		w.exec(t, w.admin, "UPDATE wirefence.history_bounds SET marked_at = marked_at - interval '1 min'")
+		w.exec(t, w.admin, "SELECT wirefence.prune_history()")
+	}
+}
+
 // told waits until so many refusals are in the history, and returns its rows that
 // are no handoffs.
 func (w *world) told(t *testing.T, count int64) (all []fence.Event) {
@@ -173,6 +182,7 @@ func TestRefusalsAreRecordedThoughTheirTransactionsAreNot(t *testing.T) {
 	if _, err := w.admin.Exec(t.Context(), "INSERT INTO writes VALUES (1)"); err == nil {
 		t.Error("an unfenced write to a guarded table passed")
 	}
+	w.minutesLater(t)
 	totals, err := fence.TotalsOfHistory(t.Context(), w.admin)
 	if err != nil || totals.Raised != 3 || totals.Unrecorded != 1 || totals.Dropped != 0 || totals.Kept != 5 {
 		t.Errorf("totals are %+v, %v", totals, err)
@@ -198,6 +208,7 @@ func TestUncountedRefusalsHideNone(t *testing.T) {
 	w.exec(t, w.app, "ROLLBACK")
 	w.refused(t, "DO $$ BEGIN RAISE EXCEPTION 'made up' USING ERRCODE = 'WF001'; END $$", "WF001")
 	w.told(t, 2)
+	w.minutesLater(t)
 	if totals, err := fence.TotalsOfHistory(t.Context(), w.admin); err != nil || totals.Raised != 1 || totals.Unrecorded != 1 {
 		t.Errorf("totals are %+v, %v", totals, err)
 	}
@@ -233,6 +244,7 @@ func TestRefusalsOfAnotherDatabaseHideNone(t *testing.T) {
 	if len(databases) != 2 || databases[other] != 2 || databases[""] != 1 {
 		t.Errorf("refusals of %v", databases)
 	}
+	w.minutesLater(t)
 	if totals, err := fence.TotalsOfHistory(t.Context(), w.admin); err != nil || totals.Raised != 2 || totals.Unrecorded != 1 {
 		t.Errorf("totals are %+v, %v", totals, err)
 	}

@@ -122,7 +122,7 @@ func TestOlderTokenGetsExpectedError(t *testing.T) {
 			if e.Severity != "ERROR" || e.Code != "WF001" || e.Hint == "" || e.Position != 0 || e.Where != "" {
 				t.Errorf("%s: %+v", p.name, e)
 			}
-			for _, part := range []string{`"orders"`, fmt.Sprintf("presented token %d", old.Token()), fmt.Sprintf("current token %d", current.Token()), current.Holder(), "since "} {
+			for _, part := range []string{`"orders"`, fmt.Sprintf("presented token %d", old.Token()), fmt.Sprintf("current token %d", current.Token()), "granted to", current.Holder(), " at "} {
 				if !strings.Contains(e.Detail, part) {
 					t.Errorf("%s: %q lacks %q", p.name, e.Detail, part)
 				}
