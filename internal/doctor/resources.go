@@ -38,7 +38,7 @@ func (in *Input) resources(ctx context.Context) (all []fence.ResourceStatus, err
 // mostNamed is how many resources are told of one by one.
 const mostNamed = 10
 
-// checkHolders tells who holds what at this moment.
+// checkHolders tells which resources are written under, and who was granted them last.
 func checkHolders(ctx context.Context, in *Input) (found []Finding, err error) {
 	all, err := in.resources(ctx)
 	if err != nil {
@@ -54,9 +54,9 @@ func checkHolders(ctx context.Context, in *Input) (found []Finding, err error) {
 		}
 		holder := "nobody that is known"
 		if r.Holder != "" {
-			holder = fmt.Sprintf("%s since %s", r.Holder, r.Since.UTC().Format(time.RFC3339))
+			holder = fmt.Sprintf("%s at %s", r.Holder, r.Since.UTC().Format(time.RFC3339))
 		}
-		found = append(found, Finding{Grade: Note, Says: fmt.Sprintf("%s: token %d, held by %s, open transactions: %d", r.Resource, r.LastToken, holder, r.Writers)})
+		found = append(found, Finding{Grade: Note, Says: fmt.Sprintf("%s: token %d, last granted to %s, open transactions: %d", r.Resource, r.LastToken, holder, r.Writers)})
 	}
 	if busy > mostNamed {
 		found = append(found, Finding{Grade: Note, Says: fmt.Sprintf("and %d more resources with open transactions", busy-mostNamed), Remedy: []string{"wirefence status"}})
