@@ -78,4 +78,6 @@ func TestStatusOfALeaseThatNoConfiguredStoreKnows(t *testing.T) {
 		t.Errorf("a lease that isn't sealed: %+v", l)
 	}
 	wirefence(t, settings, "status").expect(t, 0).says(t, "held by worker-U ")
+	unsealed.signal(t, os.Interrupt)
+	unsealed.end(t)
 }
