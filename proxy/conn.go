@@ -33,6 +33,7 @@ type conn struct {
 	driver  driver
 	ticks   bool          // the keeper comes back to it
 	turns   chan struct{} // closed when a question of the proxy's own has been answered; nil: nobody waits
+	traffic traffic
 
 	once  sync.Once     // finish
 	ended chan struct{} // closed when the session has ended
@@ -103,7 +104,7 @@ func (c *conn) run(began time.Time, a *arrival, fromClient *buffer) {
 			c.origin.Database = name
 		}
 	})
-	c.server.metrics.accepted.Inc()
+	c.server.metrics.logins.Inc()
 	c.server.metrics.loginSeconds.Observe(time.Since(began).Seconds())
 	c.log.Debug("session began", "login", time.Since(began))
 
@@ -181,6 +182,7 @@ func (c *conn) takeToServer() (b []byte) {
 func (c *conn) fromClient(in []byte, out *session.Out) (used int, held, over, done bool) {
 	c.withCore(func(core *session.Session) {
 		used = core.FromClient(in, out)
+		c.traffic.fromClient += uint64(used)
 		held, over, done = core.Held(), core.Farewell() != nil, core.Done()
 	})
 	return used, held, over, done
@@ -191,6 +193,7 @@ func (c *conn) fromClient(in []byte, out *session.Out) (used int, held, over, do
 func (c *conn) fromServer(in []byte, out *session.Out) (used int, wake, over bool) {
 	c.withCore(func(core *session.Session) {
 		used, wake = core.FromServer(in, out)
+		c.traffic.fromServer += uint64(used)
 		if c.leaving != nil && core.MayEnd() {
 			core.End(*c.leaving)
 		}

@@ -5,15 +5,13 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/prometheus/client_golang/prometheus"
-
 	"github.com/wirefence/wirefence/proxy/internal/session"
 )
 
 // A core that has panicked is not called again, since what it would send can't be
 // trusted. The bug is reported once, and the driver ends the session.
 func TestAFailedCoreIsLeftAlone(t *testing.T) {
-	metrics, err := newMetrics(prometheus.NewRegistry())
+	metrics, err := newMetrics(&Options{})
 	if err != nil {
 		t.Fatal(err)
 	}

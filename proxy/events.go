@@ -16,6 +16,12 @@ type events conn
 
 func (e *events) Checked() { e.server.metrics.checks.Inc() }
 
+func (e *events) Waited(by session.Wait, d time.Duration) {
+	e.server.metrics.waitSeconds[by].Observe(d.Seconds())
+}
+
+func (e *events) Ran(d time.Duration) { e.server.metrics.groupSeconds.Observe(d.Seconds()) }
+
 func (e *events) Trouble(err error) {
 	e.server.metrics.trouble.Inc()
 	e.log.Error("trouble in a session", "error", err)
@@ -74,7 +80,7 @@ func (e *events) Refused(r session.Refusal) {
 		e.server.probes.WithLabelValues(strconv.FormatBool(r.Shadow)).Inc()
 		return
 	}
-	e.server.metrics.refusals.WithLabelValues(string(r.State), r.State.Condition(), strconv.FormatBool(r.Shadow)).Inc()
+	e.server.refused(r, Refusal{State: r.State, Message: r.Message, Detail: r.Detail}.Verdict())
 	if e.server.options.Refusals != nil && !r.Noted {
 		e.server.options.Refusals.Refused(Refusal{
 			Origin: e.origin, State: r.State, Message: r.Message, Detail: r.Detail, TraceParent: r.TraceParent, Shadow: r.Shadow, Raised: r.Raised,

@@ -146,6 +146,10 @@ type Options struct {
 	Logger *slog.Logger
 	// Registerer gets the metrics. By default there are none.
 	Registerer prometheus.Registerer
+	// ResourceLabel is the value of the metrics' label resource for a name, of a bounded
+	// number of values; for an empty name it is the one for all that have none of their
+	// own. By default no metric has that label. Safe for concurrent use.
+	ResourceLabel func(fence.Resource) string
 }
 
 // Validate fills in the defaults and reports what can't work.

@@ -60,6 +60,7 @@ type Server struct {
 	stopped bool // Shutdown was called
 	ending  bool // the grace of a drain is over
 	conns   map[*conn]struct{}
+	past    traffic                 // of sessions that have ended
 	left    map[*upstream.Host]bool // primaries that were left behind; standingNews' alone
 }
 
@@ -83,7 +84,7 @@ func New(o Options) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	m, err := newMetrics(o.Registerer)
+	m, err := newMetrics(&o)
 	if err != nil {
 		return nil, err
 	}
@@ -91,8 +92,8 @@ func New(o Options) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	if o.Registerer != nil && up.Watches() {
-		if err := o.Registerer.Register(newStandings(up)); err != nil {
+	if up.Watches() {
+		if err := register(o.Registerer, newStandings(up)); err != nil {
 			return nil, err
 		}
 	}
@@ -108,7 +109,7 @@ func New(o Options) (*Server, error) {
 		o.Logger.Error("users can't be looked up", "clients", n, "within", floodPeriod, "error", last)
 	}
 	s.entering, s.enough = context.WithCancelCause(context.Background())
-	return s, nil
+	return s, register(o.Registerer, newTrafficMetrics(s))
 }
 
 // Serve accepts clients until Shutdown or Abort is called. It returns when all of
@@ -328,8 +329,10 @@ func (s *Server) forget(c *conn) {
 	c.mu.Lock()
 	s.keys.Delete(c.core.Key()) // also of a core that has failed
 	c.mu.Unlock()
+	counted := c.counted()
 	s.mu.Lock()
 	delete(s.conns, c)
+	s.past.add(counted)
 	s.mu.Unlock()
 	s.metrics.sessions.Dec()
 	s.limits.leave(c.pending)

@@ -65,6 +65,10 @@ var imports = []struct {
 	{"internal/journal/a.go", module + "/proxy", ""},
 	{"internal/journal/a.go", module + "/lockclient", "journal"},
 
+	{"internal/metrics/a.go", module + "/lockclient", ""},
+	{"internal/metrics/a.go", module + "/lockclient/redis", "metrics"},
+	{"internal/metrics/a.go", module + "/proxy", "metrics"},
+
 	{"internal/campaign/a.go", module + "/lockclient", ""},
 	{"internal/campaign/a.go", module + "/proxy", "holders"},
 	{"internal/runner/a.go", module + "/fence", ""},

@@ -13,8 +13,6 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
-	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/spf13/cobra"
 
 	"github.com/wirefence/wirefence/migrations"
@@ -60,6 +58,7 @@ type proxySettings struct {
 	DrainGrace               time.Duration `env:"WIREFENCE_DRAIN_GRACE" envDefault:"0s" help:"time after SIGTERM in which new clients are still served"`
 	DrainTimeout             time.Duration `env:"WIREFENCE_DRAIN_TIMEOUT" envDefault:"30s" help:"time that transactions have to end after SIGTERM"`
 	History                  bool          `env:"WIREFENCE_HISTORY" envDefault:"true" help:"record refusals in the history that the database keeps, with WIREFENCE_DATABASE_URL"`
+	MetricsResources         int           `env:"WIREFENCE_METRICS_RESOURCES" envDefault:"100" help:"resources that metrics tell apart by their names, those met first; the rest is other"`
 	LogLevel                 string        `env:"WIREFENCE_LOG_LEVEL" envDefault:"info" help:"debug, info, warn or error"`
 	LogFormat                string        `env:"WIREFENCE_LOG_FORMAT" envDefault:"auto" help:"text, json, or auto: text on a terminal, else JSON"`
 }
@@ -101,8 +100,11 @@ func runProxy(ctx context.Context, cfg proxySettings, signals *signals) error {
 	if cfg.Hold < 0 {
 		return usageError{errors.New("WIREFENCE_HOLD is negative")}
 	}
-	registry := prometheus.NewRegistry()
-	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	names, err := resourceNames(cfg)
+	if err != nil {
+		return usageError{err}
+	}
+	registry := newRegistry()
 	sidecar, err := newSidecar(ctx, cfg, registry, log)
 	if err != nil {
 		return usageError{err}
@@ -125,7 +127,7 @@ func runProxy(ctx context.Context, cfg proxySettings, signals *signals) error {
 		Lease: sidecar.lease(), Standby: proxy.Standby(cfg.Standby), StandbyWait: cfg.StandbyWait,
 		MaxConnections: cfg.MaxConnections, StartupTimeout: cfg.StartupTimeout, ConnectTimeout: cfg.ConnectTimeout,
 		Hold: cmp.Or(cfg.Hold, -1), MaxStatement: cfg.MaxStatement, DrainGrace: cfg.DrainGrace, DrainTimeout: cfg.DrainTimeout,
-		Refusals: recording.refusals(), Timelines: see, Logger: log, Registerer: registry,
+		Refusals: recording.refusals(), Timelines: see, Logger: log, Registerer: registry, ResourceLabel: names.Label,
 	})
 	if err != nil {
 		return usageError{err}

@@ -162,7 +162,7 @@ func TestProxyServesProbesAndMetrics(t *testing.T) {
 	}
 	_, metrics := get(t, "http://"+p.admin+"/metrics")
 	for _, line := range []string{
-		`wirefence_sessions 1`, `wirefence_sessions_total 1`, `wirefence_checks_total 2`, `go_goroutines \d+`,
+		`wirefence_sessions 1`, `wirefence_logins_total 1`, `wirefence_checks_total 2`, `go_goroutines \d+`,
 		`wirefence_refusals_total\{condition="stale_fencing_token",shadow="false",sqlstate="WF001"\} 1`,
 	} {
 		if !regexp.MustCompile(`(?m)^` + line + `$`).MatchString(metrics) {

@@ -120,7 +120,7 @@ func TestTakeover(t *testing.T) {
 	if n := all.failed.Load(); n > 0 {
 		t.Errorf("%d of %d clients were not served; the first: %v", n, all.served.Load(), all.first.Load())
 	}
-	if _, metrics := get(t, "http://"+admin+"/metrics"); !strings.Contains(metrics, "wirefence_sessions_total") || strings.Contains(metrics, "wirefence_sessions_total 0\n") {
+	if _, metrics := get(t, "http://"+admin+"/metrics"); !strings.Contains(metrics, "wirefence_logins_total") || strings.Contains(metrics, "wirefence_logins_total 0\n") {
 		t.Error("the last process has served nobody")
 	}
 	// Who doesn't share isn't let in.

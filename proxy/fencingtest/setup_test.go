@@ -30,7 +30,8 @@ func (db *database) counted(t *testing.T, o proxy.Options) *database {
 // checks is how many checks the proxy has put in.
 func (db *database) checks(t *testing.T) int { return db.metric(t, "wirefence_checks_total", nil) }
 
-// metric sums a counter over the series that have all the labels.
+// metric sums a counter, a gauge or a histogram's count over the series that have all the
+// labels.
 func (db *database) metric(t *testing.T, name string, labels map[string]string) (sum int) {
 	t.Helper()
 	families, err := db.metrics.Gather()
@@ -49,7 +50,7 @@ func (db *database) metric(t *testing.T, name string, labels map[string]string) 
 				}
 			}
 			if matches == len(labels) {
-				sum += int(m.GetCounter().GetValue())
+				sum += int(m.GetCounter().GetValue()+m.GetGauge().GetValue()) + int(m.GetHistogram().GetSampleCount())
 			}
 		}
 	}

@@ -200,7 +200,7 @@ func (s *soak) quiet(t *testing.T) {
 func (s *soak) counted(t *testing.T) {
 	t.Helper()
 	for name, least := range map[string]int64{
-		"wirefence_sessions_total": s.logins.Load(), "wirefence_checks_total": s.fenced.Load(), "wirefence_cancel_requests_total": 1,
+		"wirefence_logins_total": s.logins.Load(), "wirefence_checks_total": s.fenced.Load(), "wirefence_cancel_requests_total": 1,
 	} {
 		if got := s.metric(t, name); got < float64(least) {
 			t.Errorf("%s is %v, but clients have seen %d", name, got, least)

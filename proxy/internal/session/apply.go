@@ -124,6 +124,8 @@ func (s *Session) parses(name []byte, st *statement) {
 func (s *Session) executed(m *policy.Message, a *policy.Action) {
 	b := &s.batch
 	b.Ran = true
+	b.under = max(b.under, coverOf(a))
+	b.timed = b.timed || s.timesGroup(b.under)
 	for _, st := range m.Statements {
 		if st.Class.Controls() || m.Doubtful || st.Flags&(sqltext.SetsVariable|sqltext.Resets) != 0 && b.By.Comment == "" {
 			b.Checked, b.Taken = false, false
@@ -157,7 +159,7 @@ func (s *Session) executed(m *policy.Message, a *policy.Action) {
 
 // weave forwards a Query with the checks that it needs. has is what the session has of
 // the hold that they ask for.
-func (s *Session) weave(body []byte, m *policy.Message, a *policy.Action, has *string, out *Out) {
+func (s *Session) weave(body []byte, m *policy.Message, a *policy.Action, has *string, out *Out) *note {
 	w := s.newWoven()
 	mark := len(out.own)
 	dst, head := wire.BeginQuery(out.own)
@@ -182,7 +184,8 @@ func (s *Session) weave(body []byte, m *policy.Message, a *policy.Action, has *s
 	out.own = wire.EndQuery(dst, head)
 	out.put(mark)
 	n := &s.q.Push(ledger.Query).Note
-	n.woven, n.takes, n.trace = w, a.Takes, s.tracing
+	n.woven, n.takes, n.tested, n.trace = w, a.Takes, s.timesCheck(), s.tracing
+	return n
 }
 
 // weaveCheck appends a check to a text, in front of a statement that begins behind so
@@ -258,12 +261,12 @@ func (s *Session) putCheck(by policy.Carrier, kind checkKind, has *string, out *
 		s.check.ready[kind] = false // the Close may succeed where the Parse is skipped
 		s.check.sent[kind]++
 	}
-	params, n := s.cfg.call.parameters(kind, &by, has)
-	out.own = wire.AppendBind(out.own, portalName, name, params[:n]...)
+	params, count := s.cfg.call.parameters(kind, &by, has)
+	out.own = wire.AppendBind(out.own, portalName, name, params[:count]...)
 	s.push(ledger.Bind, ours)
 	out.own = wire.AppendExecute(out.own, portalName)
-	e := s.push(ledger.Execute, oursCheck)
-	e.takes, e.trace = kind == holdingCheck, s.tracing
+	n := s.push(ledger.Execute, oursCheck)
+	n.takes, n.tested, n.trace = kind == holdingCheck, s.timesCheck(), s.tracing
 	out.own = wire.AppendClose(out.own, 'P', portalName)
 	s.push(ledger.Close, ours)
 	out.put(mark)

@@ -175,7 +175,9 @@ func (s *Session) plain(typ byte, size, have, at int, out *Out) int {
 		s.skipping = false
 		s.batch.Open = false
 		s.batch.id++ // what follows comes even if something in this batch has failed
-		s.q.Push(ledger.Sync)
+		s.tally[s.batch.under]++
+		s.q.Push(ledger.Sync).Note.timed = s.batch.timed
+		s.batch.under, s.batch.timed = uncounted, false
 	case wire.CopyData:
 		s.q.MarkCopyData()
 	case wire.CopyDone, wire.CopyFail:
@@ -215,6 +217,12 @@ func (s *Session) wait() int {
 // untracked forwards a message of a session whose statements nobody judges. The
 // queue is kept all the same: it tells when the session is idle.
 func (s *Session) untracked(typ byte, size, have, at int, out *Out) int {
+	switch typ {
+	case wire.Query, wire.FunctionCall:
+		s.tally[underNothing]++
+	case wire.Execute:
+		s.batch.under = underNothing
+	}
 	s.q.Push(kindOf(typ))
 	return s.pass(size, have, at, out)
 }

@@ -109,6 +109,12 @@ type Events interface {
 	// Ended is called when the server ends a session that is under a fence, as a takeover
 	// does with what is in its way.
 	Ended(Ending)
+	// Waited is called with how long a client's message waited for a check or an
+	// exchange: of checks for one in 16.
+	Waited(by Wait, d time.Duration)
+	// Ran is called with how long a group under a fence took, for one in 16: from when it
+	// was sent on until the server was ready for the next, or had refused it.
+	Ran(d time.Duration)
 	// Trouble is called for what an operator should know of: err says what.
 	Trouble(err error)
 }

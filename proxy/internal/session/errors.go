@@ -23,6 +23,7 @@ func (s *Session) error(msg []byte, out *Out) bool {
 	if fatal(msg) {
 		return s.ended(msg, out)
 	}
+	s.checkEnds(&front.Note)
 	code := wire.ErrorCode(msg)
 	passes := s.translate(msg, code, front, out)
 	if (front.Note.role == oursCheck || front.Note.role == ours) && code == "26000" {

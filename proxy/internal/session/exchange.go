@@ -126,7 +126,7 @@ func (s *Session) exchanging() bool {
 // exchangeFor puts the exchange that an action asks for ahead of the message.
 func (s *Session) exchangeFor(a policy.Action, out *Out) {
 	mark := len(out.own)
-	s.asked = a.By
+	s.asked, s.timing.exchange = a.By, s.cfg.Clock()
 	switch a.Do {
 	case policy.Take:
 		out.own = s.appendTake(out.own, a.By)
@@ -204,6 +204,7 @@ func (s *Session) told(by role, msg []byte) {
 // client is to see it: that is the end of its login.
 func (s *Session) exchanged(by role) bool {
 	s.own.by = client
+	s.exchangeEnds()
 	switch by {
 	case takes:
 		s.taken()

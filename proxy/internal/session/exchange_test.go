@@ -11,12 +11,18 @@ import (
 )
 
 // noted remembers refusals.
-type noted struct{ refused []Refusal }
+type noted struct {
+	refused []Refusal
+	waits   [2][]time.Duration // by what was waited for
+	ran     []time.Duration
+}
 
-func (n *noted) Checked()          {}
-func (n *noted) Refused(r Refusal) { n.refused = append(n.refused, r) }
-func (n *noted) Trouble(err error) { panic(err) }
-func (n *noted) Ended(Ending)      {}
+func (n *noted) Checked()                        {}
+func (n *noted) Waited(by Wait, d time.Duration) { n.waits[by] = append(n.waits[by], d) }
+func (n *noted) Ran(d time.Duration)             { n.ran = append(n.ran, d) }
+func (n *noted) Refused(r Refusal)               { n.refused = append(n.refused, r) }
+func (n *noted) Trouble(err error)               { panic(err) }
+func (n *noted) Ended(Ending)                    {}
 
 // talk gives the session what the client sends and what a server answers, and
 // returns what either side gets.

@@ -193,7 +193,7 @@ func (s *Session) execute(msg []byte, at int, out *Out) int {
 		st = s.unseen()
 	}
 	if s.batch.Open && s.carriesNothing(&st) {
-		s.batch.Ran = true
+		s.batch.Ran, s.batch.under = true, max(s.batch.under, underNothing)
 		s.q.Push(ledger.Execute)
 		return s.pass(len(msg), len(msg), at, out)
 	}

@@ -50,6 +50,7 @@ func (s *Session) query(msg []byte, at int, out *Out) int {
 	if !ok || s.untouched(body) || s.walsender && replicationCommand(body) {
 		s.check.doubt = true // it may be a DISCARD ALL
 		s.batch.Open = false
+		s.tally[underNothing]++
 		s.q.Push(ledger.Query)
 		return s.pass(len(msg), len(msg), at, out)
 	}
@@ -75,11 +76,15 @@ func (s *Session) query(msg []byte, at int, out *Out) int {
 	}
 	s.follow(&m, &a, body)
 	s.batch.Open = false
+	under := coverOf(&a)
+	s.tally[under]++
+	timed := s.timesGroup(under)
 	if len(a.Checks) == 0 && !a.Guards {
-		s.q.Push(ledger.Query).Note.trace = s.tracing
+		n := &s.q.Push(ledger.Query).Note
+		n.timed, n.trace = timed, s.tracing
 		return s.pass(len(msg), len(msg), at, out)
 	}
-	s.weave(body, &m, &a, has, out)
+	s.weave(body, &m, &a, has, out).timed = timed
 	return len(msg)
 }
 
@@ -121,10 +126,14 @@ func (s *Session) functionCall(in []byte, size, at int, out *Out) int {
 		mark := len(out.own)
 		out.own = s.appendExchange(out.own, string(s.cfg.call.appendCheck(nil, s.checkFor(&a.By), &a.By)), beforeCall)
 		out.put(mark)
+		s.timing.exchange = s.cfg.Clock()
 		s.events.Checked()
 	}
 	s.follow(&m, &a, nil)
-	s.q.Push(ledger.FunctionCall).Note.checked = len(a.Checks) > 0
+	under := coverOf(&a)
+	s.tally[under]++
+	n := &s.q.Push(ledger.FunctionCall).Note
+	n.checked, n.timed = len(a.Checks) > 0, s.timesGroup(under)
 	return s.pass(size, len(in), at, out)
 }
 

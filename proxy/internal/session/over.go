@@ -68,6 +68,7 @@ func (s *Session) beginOver(typ byte, size int, in []byte, at int, out *Out) int
 	s.renames(&sqltext.Statement{}, nil)
 	if kind == ledger.Query {
 		s.batch.Open = false
+		s.tally[underNothing]++
 	} else {
 		s.openBatch()
 		s.touches(name)

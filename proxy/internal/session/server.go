@@ -3,6 +3,7 @@ package session
 import (
 	"bytes"
 	"strings"
+	"time"
 
 	"github.com/wirefence/wirefence/fence"
 	"github.com/wirefence/wirefence/proxy/internal/ledger"
@@ -216,6 +217,7 @@ func (s *Session) row(msg []byte) bool {
 	}
 	switch e.Note.role {
 	case client, oursCheck:
+		s.checkEnds(&e.Note)
 		if e.Note.takes {
 			e.Note.takes = false
 			s.takenWithin(msg)
@@ -322,8 +324,12 @@ func (s *Session) ready(msg []byte) bool {
 			s.fenced, s.localSet = false, false
 		}
 	}
+	if e.Note.timed {
+		s.groupEnds()
+	}
 	if s.q.Ready() == 0 && !s.batch.Open {
 		s.check.doubt, s.check.sent = false, [kinds]int{}
+		s.timing.group, s.timing.check = time.Time{}, time.Time{} // a sample whose answer was skipped
 	}
 	s.free(e.Note.woven)
 	if e.Note.role != client {

@@ -110,6 +110,9 @@ type Session struct {
 
 	activity, transactions uint32 // see Standing
 	answers                uint32 // ReadyForQuery that have come
+
+	tally  Tally
+	timing timing
 }
 
 type phase uint8
@@ -124,6 +127,8 @@ const (
 type batch struct {
 	id    uint32
 	ended bool // a transaction of the client's
+	under cover
+	timed bool // it is a sample of timing
 	policy.Batch
 }
 
@@ -163,6 +168,8 @@ type note struct {
 	checked bool // a FunctionCall behind a check of its own
 	takes   bool // its first result is that of a check that asks for the hold
 	gives   bool // a Parse or Bind of which the ledger of names waits for the outcome
+	timed   bool // its ReadyForQuery ends the sample of a group
+	tested  bool // the answer to its check ends the sample of a check
 	name    string
 	woven   *ledger.Woven
 	refusal *wire.Error
