@@ -57,6 +57,13 @@ func newMetrics(o *Options) (*metrics, error) {
 		Buckets: prometheus.ExponentialBuckets(0.0001, 4, 10)}, []string{"kind"})
 	m.waitSeconds = [...]prometheus.Observer{
 		session.WaitCheck: waits.WithLabelValues("check"), session.WaitExchange: waits.WithLabelValues("exchange")}
+	// Series that are there from the start tell the first event.
+	for _, reason := range []string{"startup", "arriving", "address_limit", "limit", "user_limit", "upstream", "login", "standby"} {
+		m.rejected.WithLabelValues(reason)
+	}
+	for _, t := range []timeout{idleTimeout, inTransactionTimeout, transactionTimeout} {
+		m.timeouts.WithLabelValues(t.name)
+	}
 	for state, condition := range fence.States() {
 		for _, shadow := range []string{"false", "true"} {
 			m.refusals.WithLabelValues(string(state), condition, shadow)

@@ -66,6 +66,7 @@ var imports = []struct {
 	{"internal/journal/a.go", module + "/lockclient", "journal"},
 
 	{"internal/metrics/a.go", module + "/lockclient", ""},
+	{"internal/metrics/a.go", module + "/internal/timelines", ""},
 	{"internal/metrics/a.go", module + "/lockclient/redis", "metrics"},
 	{"internal/metrics/a.go", module + "/proxy", "metrics"},
 

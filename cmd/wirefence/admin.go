@@ -40,7 +40,7 @@ func serveAdmin(ctx context.Context, cfg proxySettings, files adminFiles, server
 	}
 	a := &admin{}
 	if cfg.storeNamed(cfg.DatabaseURL) {
-		leases, err := openLeases(context.WithoutCancel(ctx), cfg.StoreSettings, cfg.DatabaseURL)
+		leases, err := openMeasuredLeases(context.WithoutCancel(ctx), cfg.StoreSettings, cfg.DatabaseURL, registry)
 		if err != nil {
 			return nil, usageError{err}
 		}

@@ -1,14 +1,19 @@
 package main
 
 import (
+	"context"
 	"errors"
+	"log/slog"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 
 	"github.com/wirefence/wirefence/fence"
 	"github.com/wirefence/wirefence/internal/metrics"
+	"github.com/wirefence/wirefence/lockclient"
 	"github.com/wirefence/wirefence/migrations"
+	"github.com/wirefence/wirefence/proxy"
 )
 
 // newRegistry makes the registry of a proxy, with what tells of the process.
@@ -24,4 +29,67 @@ func resourceNames(cfg proxySettings) (*metrics.Names, error) {
 		return nil, errors.New("WIREFENCE_METRICS_RESOURCES is negative")
 	}
 	return metrics.NewNames(cfg.MetricsResources, fence.Resource(cfg.Lease), fence.Resource(cfg.Resource)), nil
+}
+
+// figures are the metrics of what the proxy's database and lease store know; a nil one
+// reads nothing.
+type figures struct {
+	resources *metrics.Resources
+	leases    *leases
+	stop      context.CancelFunc
+	over      chan struct{} // nil until run
+}
+
+// newFigures makes ready what the settings name, without connecting yet.
+func newFigures(cfg proxySettings, names *metrics.Names, registry prometheus.Registerer, log *slog.Logger) (*figures, error) {
+	if cfg.DatabaseURL == "" || cfg.Mode == string(proxy.Off) {
+		return nil, nil
+	}
+	f := &figures{}
+	var err error
+	if f.leases, err = openMeasuredLeases(context.Background(), cfg.StoreSettings, cfg.DatabaseURL, registry); err != nil {
+		return nil, err
+	}
+	o := metrics.Options{
+		Connect: func(ctx context.Context) (*pgx.Conn, error) { return connect(ctx, cfg.DatabaseURL) },
+		Names:   names, Logger: log,
+	}
+	o.Looker, _ = f.leases.store.(lockclient.Looker)
+	for _, store := range cfg.openers() {
+		o.Source = store.counts
+	}
+	if f.resources, err = metrics.NewResources(o); err == nil {
+		err = registry.Register(f.resources)
+	}
+	if err != nil {
+		f.leases.close()
+		return nil, err
+	}
+	return f, nil
+}
+
+// run reads until end is called.
+func (f *figures) run() {
+	if f == nil {
+		return
+	}
+	var ctx context.Context
+	ctx, f.stop = context.WithCancel(context.Background())
+	f.over = make(chan struct{})
+	go func() {
+		defer close(f.over)
+		f.resources.Run(ctx)
+	}()
+}
+
+// end may be called without run.
+func (f *figures) end() {
+	if f == nil {
+		return
+	}
+	if f.over != nil {
+		f.stop()
+		<-f.over
+	}
+	f.leases.close()
 }

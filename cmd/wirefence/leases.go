@@ -10,10 +10,12 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/prometheus/client_golang/prometheus"
 	goredis "github.com/redis/go-redis/v9"
 
 	"github.com/wirefence/wirefence/fence"
 	"github.com/wirefence/wirefence/internal/api"
+	"github.com/wirefence/wirefence/internal/metrics"
 	"github.com/wirefence/wirefence/lockclient"
 	"github.com/wirefence/wirefence/lockclient/etcd"
 	pgleases "github.com/wirefence/wirefence/lockclient/postgres"
@@ -142,6 +144,25 @@ func openLeases(ctx context.Context, cfg StoreSettings, databaseURL string) (*le
 		l.sealer = lockclient.PostgresSealer{Querier: l.database, Source: named[0].counts}
 	} else {
 		l.source = named[0].counts
+	}
+	return l, nil
+}
+
+// openMeasuredLeases is openLeases for a proxy, with metrics.
+func openMeasuredLeases(ctx context.Context, cfg StoreSettings, databaseURL string, registry prometheus.Registerer) (*leases, error) {
+	stores, err := metrics.NewStores(registry)
+	if err != nil {
+		return nil, err
+	}
+	l, err := openLeases(ctx, cfg, databaseURL)
+	if err != nil {
+		return nil, err
+	}
+	if store, ok := l.store.(metrics.Whole); ok {
+		l.store = stores.Store(store)
+	}
+	if sealer, ok := l.sealer.(lockclient.PostgresSealer); ok {
+		l.sealer = stores.Sealer(sealer)
 	}
 	return l, nil
 }

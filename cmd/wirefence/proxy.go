@@ -113,6 +113,11 @@ func runProxy(ctx context.Context, cfg proxySettings, signals *signals) error {
 	if err != nil {
 		return err
 	}
+	figures, err := newFigures(cfg, names, registry, log)
+	if err != nil {
+		return usageError{err}
+	}
+	defer figures.end()
 	server, err := proxy.New(proxy.Options{
 		Listen: cfg.Listen, Upstream: cfg.Upstream, DatabaseURL: cfg.DatabaseURL,
 		TLS: proxy.TLS{
@@ -156,6 +161,7 @@ func runProxy(ctx context.Context, cfg proxySettings, signals *signals) error {
 		"unfenced_writes", cfg.UnfencedWrites, "admin", cfg.AdminListen)
 	recording.run()
 	defer recording.end()
+	figures.run()
 	sidecar.run(ctx)
 	if err := signals.serve(ctx, server, log); err != nil {
 		sidecar.release(releaseAtOnce, log)

@@ -39,7 +39,7 @@ func newSidecar(ctx context.Context, cfg proxySettings, registry prometheus.Regi
 			"doesn't keep its former holder from committing until the next one's first write")
 	}
 	s := &sidecar{over: make(chan struct{})}
-	if s.leases, err = openLeases(ctx, cfg.StoreSettings, cfg.DatabaseURL); err != nil {
+	if s.leases, err = openMeasuredLeases(ctx, cfg.StoreSettings, cfg.DatabaseURL, registry); err != nil {
 		return nil, err
 	}
 	// What becomes of the lease the campaign logs.

@@ -1,7 +1,7 @@
 // Package metrics measures what stands around a proxy: the resources in its database,
 // handoffs, and the lease store.
 //
-// The package imports fence and lockclient.
+// The package imports fence, lockclient and internal/timelines.
 package metrics
 
 import (

@@ -1,0 +1,281 @@
+package metrics
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"maps"
+	"sync"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/wirefence/wirefence/fence"
+	"github.com/wirefence/wirefence/lockclient"
+)
+
+// Options of Resources. The zero value of a field means its default.
+type Options struct {
+	// Connect opens a connection with the rights of wirefence_issuer. Required.
+	Connect func(ctx context.Context) (*pgx.Conn, error)
+	// Names are the resources that are told apart. Required.
+	Names *Names
+	// Looker tells whether a lease is held; by default the database alone is asked, which
+	// knows the leases that it keeps itself. It is asked even where there is no resource
+	// to ask for, so that its own metrics tell whether it answers.
+	Looker lockclient.Looker
+	// Source is what counts the tokens of the leases that the Looker knows; "" where they
+	// are kept in the database.
+	Source fence.Source
+	// Interval is how often the database is read. Default 10s.
+	Interval time.Duration
+	// Logger gets an error once. By default nothing is logged.
+	Logger *slog.Logger
+}
+
+// Resources reads resources and handoffs of the database again and again. It implements
+// prometheus.Collector.
+type Resources struct {
+	options  Options
+	known    map[fence.Resource]bool // that the database has; Run's alone, as what follows
+	trouble  string                  // the error that was logged last
+	handoffs handoffs
+
+	mu     sync.Mutex
+	asked  bool
+	last   *reading // nil: the last reading failed
+	held   map[fence.Resource]bool
+	events map[event]int64
+}
+
+// NewResources makes what reads, when it is run.
+func NewResources(o Options) (*Resources, error) {
+	if o.Connect == nil || o.Names == nil {
+		return nil, errors.New("resources need a connection and names")
+	}
+	if o.Interval == 0 {
+		o.Interval = 10 * time.Second
+	}
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.DiscardHandler)
+	}
+	return &Resources{options: o, known: map[fence.Resource]bool{}}, nil
+}
+
+// Run reads until ctx ends. It is called once.
+func (r *Resources) Run(ctx context.Context) {
+	ticks := time.NewTicker(r.options.Interval)
+	defer ticks.Stop()
+	var conn *pgx.Conn
+	defer func() { disconnect(conn) }()
+	for ctx.Err() == nil {
+		conn = r.round(ctx, conn)
+		select {
+		case <-ticks.C:
+		case <-ctx.Done():
+		}
+	}
+}
+
+// roundTime bounds one round: reading the database, and as long again asking for leases.
+const roundTime = 5 * time.Second
+
+// round reads on a connection, nil for a new one, and returns it while it is good.
+func (r *Resources) round(ctx context.Context, conn *pgx.Conn) *pgx.Conn {
+	conn, last, err := r.read(ctx, conn)
+	if ctx.Err() != nil {
+		return conn
+	}
+	r.note(err)
+	held := r.look(ctx, last)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.asked, r.last, r.held, r.events = true, last, held, maps.Clone(r.handoffs.total)
+	return conn
+}
+
+func (r *Resources) read(ctx context.Context, conn *pgx.Conn) (*pgx.Conn, *reading, error) {
+	ctx, cancel := context.WithTimeout(ctx, roundTime)
+	defer cancel()
+	if conn == nil {
+		var err error
+		if conn, err = r.options.Connect(ctx); err != nil {
+			return nil, nil, err
+		}
+	}
+	met, room := r.options.Names.all()
+	last, err := read(ctx, conn, r.askable(conn, met), room)
+	if err == nil {
+		for _, one := range last.resources {
+			r.known[one.name] = true
+			r.options.Names.Label(one.name)
+		}
+		met, _ = r.options.Names.all()
+		err = r.handoffs.count(ctx, conn, r.askable(conn, met))
+	}
+	if err != nil {
+		disconnect(conn)
+		return nil, nil, err
+	}
+	return conn, last, nil
+}
+
+// askable are the names that the database can be asked for, whatever its encoding is.
+func (r *Resources) askable(conn *pgx.Conn, names []fence.Resource) (all []fence.Resource) {
+	anything := conn.PgConn().ParameterStatus("server_encoding") == "UTF8"
+	for _, name := range names {
+		if anything || r.known[name] || isASCII(name) {
+			all = append(all, name)
+		}
+	}
+	return all
+}
+
+func isASCII(name fence.Resource) bool {
+	for _, c := range []byte(name) {
+		if c >= 0x80 {
+			return false
+		}
+	}
+	return true
+}
+
+// probed is the name that the lease store is asked for where no other is known.
+const probed fence.Resource = "wirefence"
+
+// look tells of each resource whether its lease is held, as far as that is known.
+func (r *Resources) look(ctx context.Context, last *reading) map[fence.Resource]bool {
+	ctx, cancel := context.WithTimeout(ctx, roundTime)
+	defer cancel()
+	held := map[fence.Resource]bool{}
+	looks := r.options.Looker != nil
+	looked := false
+	for _, one := range last.all() {
+		switch {
+		case one.source == fence.SourcePostgres:
+			held[one.name] = one.leased
+		case one.source != "" && one.source == r.options.Source && looks:
+			looked = true
+			attempt, err := r.options.Looker.Look(ctx, one.name)
+			if looks = err == nil; looks {
+				held[one.name] = attempt.Holder != ""
+			}
+		}
+	}
+	if looks && !looked {
+		_, _ = r.options.Looker.Look(ctx, probed)
+	}
+	return held
+}
+
+func (r *reading) all() []resource {
+	if r == nil {
+		return nil
+	}
+	return r.resources
+}
+
+// note logs an error unless it is the last one's.
+func (r *Resources) note(err error) {
+	text := ""
+	if err != nil {
+		text = err.Error()
+	}
+	if text != "" && text != r.trouble {
+		r.options.Logger.Error("cannot read the metrics of resources, retrying", "error", err)
+	}
+	r.trouble = text
+}
+
+func disconnect(conn *pgx.Conn) {
+	if conn == nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	defer cancel()
+	_ = conn.Close(ctx)
+}
+
+// What is told of resources and of the database.
+var (
+	byResource = []string{"resource"}
+
+	tokenDesc    = prometheus.NewDesc("wirefence_resource_token", "The last token of a resource.", byResource, nil)
+	grantedDesc  = prometheus.NewDesc("wirefence_resource_granted_timestamp_seconds", "When the last token was recorded, by the database's clock.", byResource, nil)
+	heldDesc     = prometheus.NewDesc("wirefence_resource_held", "1 while the lease of a resource is held, by whichever process.", byResource, nil)
+	writersDesc  = prometheus.NewDesc("wirefence_resource_writers", "Sessions that keep a takeover of a resource waiting, by an open transaction or a hold.", byResource, nil)
+	handoffsDesc = prometheus.NewDesc("wirefence_resource_handoffs_total", "Times that a resource went to another holder, seen in the history since this process began.", byResource, nil)
+	revokedDesc  = prometheus.NewDesc("wirefence_resource_revocations_total", "Times that an operator revoked a resource, seen in the history since this process began.", byResource, nil)
+	endedDesc    = prometheus.NewDesc("wirefence_resource_ended_sessions_total", "Sessions that a takeover of a resource ended, with their transactions, seen in the history since this process began.", byResource, nil)
+
+	upDesc       = prometheus.NewDesc("wirefence_database_up", "1 if the last reading of the database's resources succeeded.", nil, nil)
+	primaryDesc  = prometheus.NewDesc("wirefence_database_primary", "1 if the server of that database is a primary, 0 for a standby.", nil, nil)
+	timelineDesc = prometheus.NewDesc("wirefence_database_timeline", "The timeline of that server, if it is a primary.", nil, nil)
+
+	counted = map[fence.EventKind]*prometheus.Desc{fence.Handoff: handoffsDesc, fence.Revocation: revokedDesc, fence.HolderEnded: endedDesc}
+)
+
+// Describe implements prometheus.Collector.
+func (r *Resources) Describe(out chan<- *prometheus.Desc) {
+	for _, d := range []*prometheus.Desc{tokenDesc, grantedDesc, heldDesc, writersDesc, handoffsDesc, revokedDesc, endedDesc, upDesc, primaryDesc, timelineDesc} {
+		out <- d
+	}
+}
+
+// Collect implements prometheus.Collector.
+func (r *Resources) Collect(out chan<- prometheus.Metric) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if !r.asked {
+		return
+	}
+	gauge := func(d *prometheus.Desc, value float64, labels ...string) {
+		out <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, value, labels...)
+	}
+	gauge(upDesc, truth(r.last != nil))
+	labels := map[string]bool{Other: true}
+	for _, one := range r.last.all() {
+		label := r.options.Names.Label(one.name)
+		if label == Other {
+			continue
+		}
+		labels[label] = true
+		gauge(tokenDesc, float64(one.token), label)
+		gauge(writersDesc, float64(one.writers), label)
+		if one.granted != nil {
+			gauge(grantedDesc, float64(one.granted.UnixMicro())/1e6, label)
+		}
+		if held, known := r.held[one.name]; known {
+			gauge(heldDesc, truth(held), label)
+		}
+	}
+	r.collectHandoffs(out, labels)
+	if r.last == nil || r.last.place == nil {
+		return
+	}
+	gauge(primaryDesc, truth(r.last.place.Primary))
+	if r.last.place.Primary {
+		gauge(timelineDesc, float64(r.last.place.Timeline))
+	}
+}
+
+// collectHandoffs tells a zero, too, of all labels that there are, so that the first event
+// is seen to come.
+func (r *Resources) collectHandoffs(out chan<- prometheus.Metric, labels map[string]bool) {
+	for e := range r.events {
+		labels[e.label] = true
+	}
+	for label := range labels {
+		for kind, desc := range counted {
+			out <- prometheus.MustNewConstMetric(desc, prometheus.CounterValue, float64(r.events[event{label, kind}]), label)
+		}
+	}
+}
+
+func truth(is bool) float64 {
+	if is {
+		return 1
+	}
+	return 0
+}

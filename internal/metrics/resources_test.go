@@ -1,0 +1,361 @@
+package metrics
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/prometheus/client_golang/prometheus"
+	"go.uber.org/goleak"
+
+	"github.com/wirefence/wirefence/fence"
+	"github.com/wirefence/wirefence/internal/servers"
+	"github.com/wirefence/wirefence/internal/stack"
+	"github.com/wirefence/wirefence/lockclient"
+	"github.com/wirefence/wirefence/lockclient/postgres"
+	"github.com/wirefence/wirefence/lockclient/redis"
+	"github.com/wirefence/wirefence/migrations"
+)
+
+var (
+	suite      = stack.Suite{Objects: "CREATE ROLE issuer LOGIN IN ROLE wirefence_issuer"}
+	leaseStore *servers.Redis
+)
+
+func TestMain(m *testing.M) { os.Exit(testMain(m)) }
+
+func testMain(m *testing.M) (status int) {
+	var err error
+	if leaseStore, err = servers.StartRedis(context.Background()); err == nil {
+		status = suite.Run(m)
+		leaseStore.Close()
+		err = goleak.Find()
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	return status
+}
+
+// scrape returns what a registry tells, by names with labels; of histograms, how much was
+// observed.
+func scrape(t *testing.T, r prometheus.Gatherer) map[string]float64 {
+	t.Helper()
+	families, err := r.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := map[string]float64{}
+	for _, f := range families {
+		for _, m := range f.Metric {
+			name := f.GetName()
+			for _, l := range m.Label {
+				name += " " + l.GetValue()
+			}
+			all[strings.TrimPrefix(name, "wirefence_")] = m.GetGauge().GetValue() + m.GetCounter().GetValue() + float64(m.GetHistogram().GetSampleCount())
+		}
+	}
+	return all
+}
+
+// want fails unless the figures are there, and none besides of the same metrics.
+func want(t *testing.T, when string, got, wanted map[string]float64) {
+	t.Helper()
+	metrics := map[string]bool{}
+	for name, value := range wanted {
+		family, _, _ := strings.Cut(name, " ")
+		metrics[family] = true
+		if is, ok := got[name]; !ok || is != value {
+			t.Errorf("%s: %s is %v (%v), not %v", when, name, is, ok, value)
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(got)) {
+		family, _, _ := strings.Cut(name, " ")
+		if _, ok := wanted[name]; metrics[family] && !ok {
+			t.Errorf("%s: %s is there", when, name)
+		}
+	}
+}
+
+// world is a database whose resources are read by hand, as an issuer.
+type world struct {
+	*stack.DB
+	*Resources
+	t        *testing.T
+	conn     *pgx.Conn
+	registry *prometheus.Registry
+	log      *stack.Log
+	away     bool
+}
+
+var errAway = errors.New("the database is away")
+
+func newWorld(t *testing.T, major int, o Options) *world {
+	t.Helper()
+	w := &world{DB: suite.Database(t, major), t: t, registry: prometheus.NewRegistry(), log: &stack.Log{}}
+	o.Logger = w.log.Logger()
+	o.Connect = func(ctx context.Context) (*pgx.Conn, error) {
+		if w.away {
+			return nil, errAway
+		}
+		return pgx.Connect(ctx, w.URLFor("issuer", w.Name))
+	}
+	var err error
+	if w.Resources, err = NewResources(o); err != nil {
+		t.Fatal(err)
+	}
+	w.registry.MustRegister(w.Resources)
+	t.Cleanup(func() { disconnect(w.conn) })
+	return w
+}
+
+// reads reads once and returns what is told then.
+func (w *world) reads() map[string]float64 {
+	w.t.Helper()
+	w.conn = w.round(w.t.Context(), w.conn)
+	return scrape(w.t, w.registry)
+}
+
+func TestResourcesAreTold(t *testing.T) {
+	stack.OnEach(t, stack.OldAndNew, func(t *testing.T, major int) {
+		w := newWorld(t, major, Options{Names: NewNames(4, "met", "Größe")})
+		if all := scrape(t, w.registry); len(all) != 0 {
+			t.Errorf("before the first reading there is %v", all)
+		}
+		w.Exec(t, `SELECT wirefence.seal('orders', 33, 'a/1', 'redis'), wirefence.seal('a', 7, 'a/1'), wirefence.seal('other', 1), wirefence.seal('zz', 1)`)
+		w.Exec(t, `SELECT wirefence.acquire('Größe', 'w', '1 hour')`)
+		all := w.reads()
+		want(t, "at first", all, map[string]float64{
+			"resource_token orders": 33, "resource_token a": 7, "resource_token Größe": 1,
+			"resource_held Größe": 1, "resource_writers orders": 0, "resource_writers a": 0, "resource_writers Größe": 0,
+			"database_up": 1, "database_primary": 1, "database_timeline": 1,
+			"resource_handoffs_total orders": 0, "resource_handoffs_total a": 0, "resource_handoffs_total Größe": 0, "resource_handoffs_total other": 0,
+		})
+		if age := float64(time.Now().UnixMicro())/1e6 - all["resource_granted_timestamp_seconds orders"]; age < 0 || age > 60 {
+			t.Errorf("the grant is %v s old", age)
+		}
+
+		writer := stack.Connect(t, w.URLFor("issuer", w.Name))
+		stack.MustExec(t, writer, "BEGIN")
+		stack.MustExec(t, writer, "SELECT wirefence.check('a=7,orders=33@redis')")
+		idle := stack.Connect(t, w.URLFor("issuer", w.Name))
+		stack.MustExec(t, idle, "SELECT wirefence.hold('a=7')")
+		w.Exec(t, `UPDATE wirefence.leases SET expires_at = now()`)
+		want(t, "with writers", w.reads(), map[string]float64{
+			"resource_writers orders": 1, "resource_writers a": 2, "resource_writers Größe": 0, "resource_held Größe": 0,
+		})
+
+		w.Exec(t, `UPDATE wirefence.resource_locks SET preempt_after = '0 s'`)
+		w.Exec(t, `SELECT wirefence.seal('a', 8, 'b/2')`)
+		w.Exec(t, `SELECT wirefence.seal('zz', 2, 'c/3')`, `SELECT wirefence.revoke('orders')`)
+		all = w.reads()
+		want(t, "behind a takeover", all, map[string]float64{
+			"resource_handoffs_total a": 1, "resource_handoffs_total orders": 0, "resource_handoffs_total Größe": 0, "resource_handoffs_total other": 1,
+			"resource_ended_sessions_total a": 2, "resource_ended_sessions_total orders": 0, "resource_ended_sessions_total Größe": 0, "resource_ended_sessions_total other": 0,
+			"resource_revocations_total a": 0, "resource_revocations_total orders": 1, "resource_revocations_total Größe": 0, "resource_revocations_total other": 0,
+		})
+		if _, told := all["resource_granted_timestamp_seconds orders"]; told {
+			t.Error("a revoked resource was granted")
+		}
+
+		w.away = true
+		disconnect(w.conn)
+		all = w.reads()
+		want(t, "with the database away", all, map[string]float64{"database_up": 0})
+		if all["resource_handoffs_total a"] != 1 {
+			t.Error("counts are lost with the database away")
+		}
+		for name := range w.reads() {
+			if strings.HasPrefix(name, "resource_token") || strings.HasPrefix(name, "database_timeline") {
+				t.Errorf("with the database away there is %s", name)
+			}
+		}
+		w.away = false
+		want(t, "with the database back", w.reads(), map[string]float64{
+			"database_up": 1, "resource_token a": 8, "resource_token orders": 34, "resource_token Größe": 1,
+		})
+		if n := strings.Count(w.log.String(), "cannot read the metrics of resources"); n != 2 { // a closed connection, and no other
+			t.Errorf("told %d times:\n%s", n, w.log.String())
+		}
+	})
+}
+
+// Rows that are committed late are counted, and none twice.
+func TestLateHandoffsAreCounted(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 0, Options{Names: NewNames(5)})
+	w.Exec(t, `SELECT wirefence.seal('orders', 1, 'a/1')`)
+	w.reads()
+	w.handoffs.settled = w.handoffs.settled.Add(-10 * time.Minute)
+	happened := func(ago string) {
+		w.Exec(t, `INSERT INTO wirefence.history (at, kind, resource, issued) SELECT clock_timestamp() - interval '`+ago+`', 'handoff', 'orders', random() < 0.5`)
+	}
+	happened("5 minutes")
+	// The seal's own row counts, since the time before it was made to.
+	for want, ago := range []string{"0", "2 seconds", "30 seconds"} {
+		if n := w.reads()["resource_handoffs_total orders"]; n != float64(want+2) {
+			t.Errorf("%v handoffs are counted, not %d", n, want+2)
+		}
+		happened(ago)
+	}
+	if n := w.reads()["resource_handoffs_total orders"]; n != 5 {
+		t.Errorf("%v handoffs are counted, not 5", n)
+	}
+	happened("3 minutes")
+	w.Exec(t, `DELETE FROM wirefence.history`)
+	if n := w.reads()["resource_handoffs_total orders"]; n != 5 {
+		t.Errorf("behind a deletion %v handoffs are counted", n)
+	}
+}
+
+// A database that doesn't know a name's letters is not asked for it.
+func TestNamesBeyondTheDatabasesEncoding(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 0, Options{Names: NewNames(10, "漢字", "orders")})
+	latin := w.Name + "_latin"
+	w.Exec(t, `CREATE DATABASE `+latin+` TEMPLATE template0 ENCODING 'LATIN1' LOCALE 'C'`)
+	w.Name = latin
+	if err := migrations.Apply(t.Context(), stack.Connect(t, w.URL(latin)), func(string) {}); err != nil {
+		t.Fatal(err)
+	}
+	stack.Exec(t, w.URL(latin)+"&client_encoding=UTF8", `SELECT wirefence.seal('orders', 1), wirefence.seal('Größe', 1)`)
+	for range 2 {
+		want(t, "in LATIN1", w.reads(), map[string]float64{"resource_token orders": 1, "resource_token Größe": 1, "database_up": 1})
+	}
+}
+
+// The store tells of leases that it knows, and its calls are measured.
+func TestStoresAreMeasured(t *testing.T) {
+	t.Parallel()
+	db := suite.Database(t, 0)
+	pool, err := pgxpool.New(t.Context(), db.URLFor("issuer", db.Name))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(pool.Close)
+	own := postgres.New(pool)
+	t.Cleanup(func() { _ = own.Close() })
+	remote, err := redis.Open(leaseStore.URL())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = remote.Close() })
+	for name, backend := range map[string]struct {
+		store  Whole
+		sealer lockclient.PostgresSealer
+		source fence.Source
+	}{
+		"PostgreSQL": {own, lockclient.PostgresSealer{}, ""},
+		"Redis":      {remote, lockclient.PostgresSealer{Querier: pool, Source: fence.SourceRedis}, fence.SourceRedis},
+	} {
+		t.Run(name, func(t *testing.T) {
+			registry := prometheus.NewRegistry()
+			stores, err := NewStores(registry)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if again, err := NewStores(registry); err != nil || again != stores {
+				t.Errorf("a second time it is another one, %v", err)
+			}
+			if _, known := scrape(t, registry)["store_up"]; known {
+				t.Error("a store that nobody called is up or down")
+			}
+			store := stores.Store(backend.store)
+			o := lockclient.Options{TTL: 10 * time.Second}
+			if backend.source != "" {
+				o.Sealer = stores.Sealer(backend.sealer)
+			}
+			client, err := lockclient.New(store, o)
+			if err != nil {
+				t.Fatal(err)
+			}
+			resource := fence.Resource("by-" + name)
+			lease, err := client.Acquire(t.Context(), resource)
+			if err != nil {
+				t.Fatal(err)
+			}
+			r, err := NewResources(Options{
+				Connect: func(ctx context.Context) (*pgx.Conn, error) { return pgx.Connect(ctx, db.URLFor("issuer", db.Name)) },
+				Names:   NewNames(10), Looker: store, Source: backend.source,
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			registry.MustRegister(r)
+			conn := r.round(t.Context(), nil)
+			defer func() { disconnect(conn) }()
+			held := "resource_held by-" + name
+			all := scrape(t, registry)
+			for series, value := range map[string]float64{
+				held: 1, "store_up": 1, "handoff_seconds": 1, "store_request_seconds acquire": 1, "store_request_seconds look": 1, "store_errors_total acquire": 0,
+			} {
+				if all[series] != value {
+					t.Errorf("%s is %v, not %v", series, all[series], value)
+				}
+			}
+			if err := lease.Release(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			conn = r.round(t.Context(), conn)
+			if all := scrape(t, registry); all[held] != 0 || all["store_request_seconds release"] != 1 {
+				t.Errorf("released, it is held %v, after %v releases", all[held], all["store_request_seconds release"])
+			}
+			if err := client.Close(t.Context()); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+// A store that is away is down, one that refuses isn't, and a caller who gives up tells
+// nothing.
+func TestAStoreIsDown(t *testing.T) {
+	t.Parallel()
+	server, err := servers.StartRedis(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(server.Close)
+	remote, err := redis.Open(server.URL())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = remote.Close() })
+	registry := prometheus.NewRegistry()
+	stores, err := NewStores(registry)
+	if err != nil {
+		t.Fatal(err)
+	}
+	store := stores.Store(remote)
+	if _, err := store.Look(t.Context(), "a"); err != nil {
+		t.Fatal(err)
+	}
+	gone, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := store.Look(gone, "a"); err == nil {
+		t.Error("a call without time succeeds")
+	}
+	want(t, "with the store", scrape(t, registry), map[string]float64{"store_up": 1})
+	server.Stop()
+	if _, err := store.Renew(t.Context(), "a", "h", time.Second); err == nil {
+		t.Fatal("a store that is away renews")
+	}
+	all := scrape(t, registry)
+	if all["store_up"] != 0 || all["store_errors_total renew"] != 1 || all["store_errors_total look"] != 0 {
+		t.Errorf("without the store: %v", all)
+	}
+	stores.called("look", time.Now(), &pgconn.PgError{Code: "WF008"})
+	want(t, "with a store that refuses", scrape(t, registry), map[string]float64{"store_up": 1})
+	stores.called("look", time.Now(), &pgconn.PgError{Code: "57P01"})
+	want(t, "with a store that ends", scrape(t, registry), map[string]float64{"store_up": 0})
+}

@@ -1,0 +1,191 @@
+package metrics
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/wirefence/wirefence/fence"
+	"github.com/wirefence/wirefence/lockclient"
+)
+
+// Stores measures the calls of a process's lease stores, which are one and the same
+// server, and how long its grants take to be sealed. It implements prometheus.Collector.
+type Stores struct {
+	state    atomic.Int32 // of the last call
+	up       *prometheus.Desc
+	seconds  *prometheus.HistogramVec
+	errors   *prometheus.CounterVec
+	handoffs prometheus.Histogram
+}
+
+// The states of a store. As long as it was not called it has none.
+const (
+	isUp int32 = iota + 1
+	isDown
+)
+
+// NewStores returns the registry's Stores, which it makes and registers once.
+func NewStores(r prometheus.Registerer) (*Stores, error) {
+	s := &Stores{
+		up: prometheus.NewDesc("wirefence_store_up", "1 if the lease store answered the last call.", nil, nil),
+		seconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name: "wirefence_store_request_seconds", Help: "Time that calls of the lease store took, by operation.",
+			Buckets: prometheus.ExponentialBuckets(0.0005, 4, 8)}, []string{"operation"}),
+		errors: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "wirefence_store_errors_total", Help: "Calls of the lease store that failed, by operation."}, []string{"operation"}),
+		handoffs: prometheus.NewHistogram(prometheus.HistogramOpts{
+			Name: "wirefence_handoff_seconds", Help: "Time that a grant of this process took to be sealed in the database, waiting for older transactions included.",
+			Buckets: []float64{0.001, 0.005, 0.025, 0.1, 0.25, 0.5, 1, 2.5, 5, 6, 10, 30, 60}}),
+	}
+	for _, operation := range []string{"acquire", "renew", "release", "raise", "look"} {
+		s.seconds.WithLabelValues(operation)
+		s.errors.WithLabelValues(operation)
+	}
+	err := r.Register(s)
+	if already := (prometheus.AlreadyRegisteredError{}); errors.As(err, &already) {
+		if former, ok := already.ExistingCollector.(*Stores); ok {
+			return former, nil
+		}
+	}
+	return s, err
+}
+
+// Describe implements prometheus.Collector.
+func (s *Stores) Describe(out chan<- *prometheus.Desc) {
+	out <- s.up
+	s.seconds.Describe(out)
+	s.errors.Describe(out)
+	s.handoffs.Describe(out)
+}
+
+// Collect implements prometheus.Collector.
+func (s *Stores) Collect(out chan<- prometheus.Metric) {
+	if state := s.state.Load(); state != 0 {
+		out <- prometheus.MustNewConstMetric(s.up, prometheus.GaugeValue, truth(state == isUp))
+	}
+	s.seconds.Collect(out)
+	s.errors.Collect(out)
+	s.handoffs.Collect(out)
+}
+
+// called takes in a call that has ended. One that the caller gave up tells nothing.
+func (s *Stores) called(operation string, began time.Time, err error) {
+	if errors.Is(err, context.Canceled) {
+		return
+	}
+	s.seconds.WithLabelValues(operation).Observe(time.Since(began).Seconds())
+	if err == nil || refuses(err) {
+		s.state.Store(isUp)
+	} else {
+		s.state.Store(isDown)
+	}
+	if err != nil {
+		s.errors.WithLabelValues(operation).Inc()
+	}
+}
+
+// refuses reports whether an error is the answer of a PostgreSQL server that works.
+func refuses(err error) bool {
+	answer := (*pgconn.PgError)(nil)
+	if !errors.As(err, &answer) {
+		return false
+	}
+	for _, class := range []string{"08", "53", "57", "58", "XX"} { // connections, resources, intervention, the system, bugs
+		if strings.HasPrefix(answer.Code, class) {
+			return false
+		}
+	}
+	return true
+}
+
+// Whole is what every store is that this repository has.
+type Whole interface {
+	lockclient.Store
+	lockclient.Notifier
+	lockclient.Looker
+}
+
+// Store is the store with its calls measured. What it can do besides it can still do, but
+// for being asked how far it has counted.
+func (s *Stores) Store(store Whole) Whole {
+	m := measured{Whole: store, stores: s}
+	if record, seals := store.(lockclient.Record); seals {
+		m.seals = true
+		return recording{m, record}
+	}
+	return m
+}
+
+type measured struct {
+	Whole
+	stores *Stores
+	seals  bool // by itself, in its Acquire
+}
+
+type recording struct {
+	measured
+	lockclient.Record
+}
+
+func (m measured) Acquire(ctx context.Context, resource fence.Resource, holder string, ttl time.Duration) (lockclient.Attempt, error) {
+	began := time.Now()
+	attempt, err := m.Whole.Acquire(ctx, resource, holder, ttl)
+	m.stores.called("acquire", began, err)
+	if m.seals && attempt.Won() {
+		m.stores.handoffs.Observe(time.Since(began).Seconds())
+	}
+	return attempt, err
+}
+
+func (m measured) Renew(ctx context.Context, resource fence.Resource, holder string, ttl time.Duration) (held bool, err error) {
+	began := time.Now()
+	held, err = m.Whole.Renew(ctx, resource, holder, ttl)
+	m.stores.called("renew", began, err)
+	return held, err
+}
+
+func (m measured) Release(ctx context.Context, resource fence.Resource, holder string) (held bool, err error) {
+	began := time.Now()
+	held, err = m.Whole.Release(ctx, resource, holder)
+	m.stores.called("release", began, err)
+	return held, err
+}
+
+func (m measured) Raise(ctx context.Context, resource fence.Resource, token fence.Token) error {
+	began := time.Now()
+	err := m.Whole.Raise(ctx, resource, token)
+	m.stores.called("raise", began, err)
+	return err
+}
+
+func (m measured) Look(ctx context.Context, resource fence.Resource) (lockclient.Attempt, error) {
+	began := time.Now()
+	attempt, err := m.Whole.Look(ctx, resource)
+	m.stores.called("look", began, err)
+	return attempt, err
+}
+
+// Sealer is the sealer with its seals measured. It tells the last grant.
+func (s *Stores) Sealer(sealer lockclient.PostgresSealer) lockclient.Sealer {
+	return measuredSealer{sealer, s}
+}
+
+type measuredSealer struct {
+	lockclient.PostgresSealer
+	stores *Stores
+}
+
+func (m measuredSealer) Seal(ctx context.Context, resource fence.Resource, token fence.Token, holder string) (bool, error) {
+	began := time.Now()
+	sealed, err := m.PostgresSealer.Seal(ctx, resource, token, holder)
+	if sealed {
+		m.stores.handoffs.Observe(time.Since(began).Seconds())
+	}
+	return sealed, err
+}
