@@ -126,7 +126,8 @@ func (s *Session) exchanging() bool {
 // exchangeFor puts the exchange that an action asks for ahead of the message.
 func (s *Session) exchangeFor(a policy.Action, out *Out) {
 	mark := len(out.own)
-	s.asked, s.timing.exchange = a.By, s.cfg.Clock()
+	s.asked = a.By
+	s.timing.exchange.begin(s.cfg.Clock())
 	switch a.Do {
 	case policy.Take:
 		out.own = s.appendTake(out.own, a.By)

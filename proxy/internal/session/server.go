@@ -3,7 +3,6 @@ package session
 import (
 	"bytes"
 	"strings"
-	"time"
 
 	"github.com/wirefence/wirefence/fence"
 	"github.com/wirefence/wirefence/proxy/internal/ledger"
@@ -329,7 +328,7 @@ func (s *Session) ready(msg []byte) bool {
 	}
 	if s.q.Ready() == 0 && !s.batch.Open {
 		s.check.doubt, s.check.sent = false, [kinds]int{}
-		s.timing.group, s.timing.check = time.Time{}, time.Time{} // a sample whose answer was skipped
+		s.timing.group.open, s.timing.check.open = false, false // their answers were skipped
 	}
 	s.free(e.Note.woven)
 	if e.Note.role != client {

@@ -69,50 +69,63 @@ const (
 // session is.
 const sampleEvery = 16
 
-// timing holds the samples that are under way, at most one of each kind, by the time at
-// which they began; a zero time is none.
+// timing holds the samples that are under way, at most one of each kind.
 type timing struct {
-	group, check, exchange time.Time
-	groups, checks         uint8 // how many there were since the last sample
+	group, check, exchange sample
+}
+
+// sample is one that is timed.
+type sample struct {
+	open  bool
+	count uint8 // how many there were since the last
+	began time.Time
+}
+
+func (p *sample) begin(now time.Time) { p.open, p.began = true, now }
+
+// due counts one that is being sent, and reports whether it is to be timed.
+func (p *sample) due() bool {
+	due := p.count == 0 && !p.open
+	if p.count++; p.count == sampleEvery {
+		p.count = 0
+	}
+	return due
 }
 
 // timesGroup reports whether a group that is being sent is a sample.
 func (s *Session) timesGroup(under cover) bool {
-	return under > underNothing && s.samples(&s.timing.groups, &s.timing.group)
+	return under > underNothing && s.times(&s.timing.group)
 }
 
 // timesCheck reports whether a check that is being sent is a sample.
-func (s *Session) timesCheck() bool { return s.samples(&s.timing.checks, &s.timing.check) }
+func (s *Session) timesCheck() bool { return s.times(&s.timing.check) }
 
-func (s *Session) samples(count *uint8, began *time.Time) bool {
-	sample := *count == 0 && began.IsZero()
-	if *count++; *count == sampleEvery {
-		*count = 0
+func (s *Session) times(p *sample) bool {
+	if !p.due() {
+		return false
 	}
-	if sample {
-		*began = s.cfg.Clock()
-	}
-	return sample
+	p.begin(s.cfg.Clock())
+	return true
 }
 
 func (s *Session) groupEnds() {
-	if t := &s.timing; !t.group.IsZero() {
-		s.events.Ran(s.cfg.Clock().Sub(t.group))
-		t.group = time.Time{}
+	if g := &s.timing.group; g.open {
+		g.open = false
+		s.events.Ran(s.cfg.Clock().Sub(g.began))
 	}
 }
 
 // checkEnds takes in the answer to a check, if it is the sample's.
 func (s *Session) checkEnds(n *note) {
-	if t := &s.timing; n.tested && !t.check.IsZero() {
-		s.events.Waited(WaitCheck, s.cfg.Clock().Sub(t.check))
-		t.check, n.tested = time.Time{}, false
+	if c := &s.timing.check; n.tested && c.open {
+		c.open, n.tested = false, false
+		s.events.Waited(WaitCheck, s.cfg.Clock().Sub(c.began))
 	}
 }
 
 func (s *Session) exchangeEnds() {
-	if t := &s.timing; !t.exchange.IsZero() {
-		s.events.Waited(WaitExchange, s.cfg.Clock().Sub(t.exchange))
-		t.exchange = time.Time{}
+	if x := &s.timing.exchange; x.open {
+		x.open = false
+		s.events.Waited(WaitExchange, s.cfg.Clock().Sub(x.began))
 	}
 }

@@ -104,7 +104,7 @@ func TestSamplesOfFailuresEnd(t *testing.T) {
 	if waits, ran := events.waits[WaitCheck], events.ran; len(waits) != 1 || waits[0] != time.Second || len(ran) != 1 || ran[0] != time.Second {
 		t.Errorf("the check took %v, the group %v", waits, ran)
 	}
-	if s.timing.check != (time.Time{}) || s.timing.group != (time.Time{}) {
+	if s.timing.check.open || s.timing.group.open {
 		t.Error("a sample is still under way")
 	}
 }
