@@ -113,6 +113,11 @@ func runProxy(ctx context.Context, cfg proxySettings, signals *signals) error {
 	if err != nil {
 		return err
 	}
+	endPushing, err := pushMetrics(ctx, registry, log)
+	if err != nil {
+		return usageError{err}
+	}
+	defer endPushing()
 	figures, err := newFigures(cfg, names, registry, log)
 	if err != nil {
 		return usageError{err}
