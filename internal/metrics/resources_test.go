@@ -132,7 +132,7 @@ func TestResourcesAreTold(t *testing.T) {
 		if all := scrape(t, w.registry); len(all) != 0 {
 			t.Errorf("before the first reading there is %v", all)
 		}
-		w.Exec(t, `SELECT wirefence.seal('orders', 33, 'a/1', 'redis'), wirefence.seal('a', 7, 'a/1'), wirefence.seal('other', 1), wirefence.seal('zz', 1)`)
+		w.Exec(t, `SELECT wirefence.seal('zz', 1)`, `SELECT wirefence.seal('aa', 1)`, `SELECT wirefence.seal('orders', 33, 'a/1', 'redis')`, `SELECT wirefence.seal('a', 7, 'a/1')`)
 		w.Exec(t, `SELECT wirefence.acquire('Größe', 'w', '1 hour')`)
 		all := w.reads()
 		want(t, "at first", all, map[string]float64{

@@ -1,6 +1,7 @@
--- The resources with the names $1 and, by name, up to $2 more: the last token, what counts
--- it, when it was recorded, how many sessions keep a takeover waiting, as
--- wirefence.status() has it, and whether a lease that is kept in this database is held.
+-- The resources with the names $1 and up to $2 more, those that were granted last: the
+-- last token, what counts it, when it was recorded, how many sessions keep a takeover
+-- waiting, as wirefence.status() has it, and whether a lease that is kept in this database
+-- is held.
 WITH asked AS (
     SELECT convert_from(n.name, 'UTF8') AS name FROM unnest($1::bytea[]) AS n(name)
 ), wanted AS (
@@ -9,7 +10,7 @@ WITH asked AS (
     UNION ALL
     (SELECT l.resource_id, l.last_token, l.source, l.granted_at
      FROM wirefence.resource_locks AS l WHERE l.resource_id <> ALL (ARRAY(SELECT a.name FROM asked AS a))
-     ORDER BY l.resource_id LIMIT $2)
+     ORDER BY l.granted_at DESC NULLS LAST, l.resource_id LIMIT $2)
 ), writers AS (
     SELECT (a.classid::bigint << 32) | a.objid::bigint AS key, count(DISTINCT (a.pid, a.virtualtransaction)) AS number
     FROM pg_locks AS a
