@@ -58,6 +58,7 @@ var imports = []struct {
 	{"internal/api/a.go", module + "/proxy", "api"},
 	{"internal/api/a_test.go", module + "/lockclient/redis", ""},
 
+	{"internal/console/a.go", module + "/fence", "console"},
 	{"internal/follow/a.go", module + "/fence", ""},
 	{"internal/follow/a.go", module + "/lockclient", "follow"},
 

@@ -16,6 +16,7 @@ import (
 	goredis "github.com/redis/go-redis/v9"
 
 	"github.com/wirefence/wirefence/internal/api"
+	"github.com/wirefence/wirefence/internal/console"
 	"github.com/wirefence/wirefence/internal/series"
 	"github.com/wirefence/wirefence/proxy"
 )
@@ -66,6 +67,7 @@ func serveAdmin(ctx context.Context, cfg proxySettings, files adminFiles, server
 	}
 	mux := http.NewServeMux()
 	mux.Handle("/", server.Handler())
+	mux.Handle(console.Prefix, console.Handler())
 	mux.Handle("GET /metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{Registry: registry}))
 	a.http = &http.Server{
 		Handler: a.route(mux), TLSConfig: files.tls(), ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelDebug),

@@ -180,13 +180,24 @@ func TestDemoKeeps(t *testing.T) {
 	if err := client.Ping(t.Context()).Err(); err != nil {
 		t.Error(err)
 	}
-	resp, err := http.Get(place(t, text, "admin"))
-	if err != nil {
-		t.Fatal(err)
+	console, token, ok := strings.Cut(place(t, text, "console"), "#token=")
+	if !ok || strings.Count(text, console) != 2 {
+		t.Errorf("the console's address isn't told before the play and behind it, with a token: %s", console)
 	}
-	resp.Body.Close()
-	if resp.StatusCode != http.StatusOK {
-		t.Error(resp.Status)
+	for _, url := range []string{place(t, text, "metrics"), console, strings.Replace(console, "/console/", "/v1/whoami", 1)} {
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.Header.Set("Authorization", "Bearer "+token)
+		resp, err := http.DefaultClient.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp.Body.Close()
+		if resp.StatusCode != http.StatusOK {
+			t.Errorf("%s: %s", url, resp.Status)
+		}
 	}
 	r.signal(t, os.Interrupt)
 	r.end(t).expect(t, 0)

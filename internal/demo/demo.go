@@ -70,6 +70,9 @@ func Run(ctx context.Context, o Options) error {
 		return unlessInterrupted(ctx, err)
 	}
 	defer s.close()
+	if o.Keep {
+		t.line("", "watch it at "+s.console(), 0)
+	}
 	without, with, err := play(ctx, s, t)
 	if err != nil {
 		return unlessInterrupted(ctx, err)

@@ -10,7 +10,8 @@ func (s *stage) invite(t *timeline, o Options) {
 		{"PostgreSQL", s.direct("app")},
 		{"issuer", s.direct("issuer")},
 		{"Redis", s.redisURL(0)},
-		{"admin", "http://" + s.admin + "/metrics"},
+		{"console", s.console()},
+		{"metrics", "http://" + s.admin + "/metrics"},
 		{"proxy's log", s.proxyLog()},
 	} {
 		fmt.Fprintf(t.w, "  %-12s %s\n", place[0], place[1])

@@ -2,6 +2,7 @@ package demo
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"net"
@@ -31,7 +32,8 @@ type stage struct {
 	proxy    *process
 	listen   string
 	admin    string
-	dir      string // holds the proxy's log
+	token    string // of the admin listener's API, which may do everything
+	dir      string // holds the proxy's log, and a file with the token
 }
 
 // build sets the stage. The caller closes it.
@@ -103,6 +105,11 @@ func (s *stage) startProxy(ctx context.Context, mode string) (err error) {
 	if s.dir, err = os.MkdirTemp("", "wf-demo-"); err != nil {
 		return err
 	}
+	s.token = rand.Text()
+	tokens := filepath.Join(s.dir, "tokens")
+	if err := os.WriteFile(tokens, []byte("you operate "+s.token+"\n"), 0o600); err != nil {
+		return err
+	}
 	log, err := os.Create(s.proxyLog())
 	if err != nil {
 		return err
@@ -112,7 +119,7 @@ func (s *stage) startProxy(ctx context.Context, mode string) (err error) {
 	cmd.Env = append(os.Environ(),
 		"WIREFENCE_LISTEN="+s.listen, "WIREFENCE_ADMIN_LISTEN="+s.admin, "WIREFENCE_MODE="+mode,
 		"WIREFENCE_UPSTREAM=postgres://"+s.postgres.Addr()+"/?sslmode=disable",
-		"WIREFENCE_DATABASE_URL="+s.direct("issuer"),
+		"WIREFENCE_DATABASE_URL="+s.direct("issuer"), "WIREFENCE_REDIS_URL="+s.redisURL(0), "WIREFENCE_ADMIN_TOKEN_FILE="+tokens,
 		"WIREFENCE_DRAIN_TIMEOUT=1s", "WIREFENCE_LOG_FORMAT=json")
 	cmd.Stdout, cmd.Stderr = log, log
 	if s.proxy, err = launch(cmd); err != nil {
@@ -191,6 +198,10 @@ func (s *stage) proxied(role string) string {
 func (s *stage) redisURL(number int) string {
 	return "redis://" + s.redis.Addr() + "/" + strconv.Itoa(number)
 }
+
+// console is the address of the console, with the token in the part of it that no server
+// and no log gets.
+func (s *stage) console() string { return "http://" + s.admin + "/console/#token=" + s.token }
 
 func (s *stage) proxyLog() string { return filepath.Join(s.dir, "proxy.log") }
 

@@ -31,7 +31,6 @@ type source struct {
 // sources are all that is kept. To keep more, add a line here, and to docs/api.md.
 var sources = []source{
 	{name: "sessions", metric: "wirefence_sessions", unit: Number},
-	{name: "logins", metric: "wirefence_sessions_total", unit: PerSecond},
 	{name: "logins", metric: "wirefence_logins_total", unit: PerSecond},
 	{name: "rejected_connections", metric: "wirefence_rejected_connections_total", unit: PerSecond},
 	{name: "checks", metric: "wirefence_checks_total", unit: PerSecond},
