@@ -264,7 +264,8 @@ AS $$
 $$;
 
 -- note_handoff is the trigger that sees every way in which a last token moves. Who
--- gets a resource again, with nobody in between, has not taken it from anyone.
+-- gets a resource again, with nobody in between, has not taken it from anyone. The
+-- variable wirefence.reason is what an operator gives as the reason of a revocation.
 CREATE FUNCTION wirefence.note_handoff() RETURNS trigger
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET lock_timeout = '20ms'
 AS $$
