@@ -90,10 +90,12 @@ func register(r prometheus.Registerer, all ...prometheus.Collector) error {
 	return nil
 }
 
-// refused counts a refusal. v is its verdict.
+// refused counts a refusal. v is its verdict. The trace of the statement goes along as an
+// exemplar, so that one finds in the traces what a graph shows.
 func (s *Server) refused(r session.Refusal, v Verdict) {
+	traceID, _ := Refusal{TraceParent: r.TraceParent}.Trace()
 	state, shadow := string(r.State), strconv.FormatBool(r.Shadow)
-	s.metrics.refusals.WithLabelValues(state, r.State.Condition(), shadow).Inc()
+	count(s.metrics.refusals.WithLabelValues(state, r.State.Condition(), shadow), traceID)
 	if s.metrics.resourceRefusals == nil || v.Resource == "" {
 		return
 	}
@@ -101,5 +103,13 @@ func (s *Server) refused(r session.Refusal, v Verdict) {
 	if r.State != fence.ResourceUnknown {
 		label = s.options.ResourceLabel(v.Resource)
 	}
-	s.metrics.resourceRefusals.WithLabelValues(label, state, shadow).Inc()
+	count(s.metrics.resourceRefusals.WithLabelValues(label, state, shadow), traceID)
+}
+
+func count(c prometheus.Counter, traceID string) {
+	if with, ok := c.(prometheus.ExemplarAdder); ok && traceID != "" {
+		with.AddWithExemplar(1, prometheus.Labels{"trace_id": traceID})
+		return
+	}
+	c.Inc()
 }

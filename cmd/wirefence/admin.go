@@ -68,7 +68,7 @@ func serveAdmin(ctx context.Context, cfg proxySettings, files adminFiles, server
 	mux := http.NewServeMux()
 	mux.Handle("/", server.Handler())
 	mux.Handle(console.Prefix, console.Handler())
-	mux.Handle("GET /metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{Registry: registry}))
+	mux.Handle("GET /metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{Registry: registry, EnableOpenMetrics: true}))
 	a.http = &http.Server{
 		Handler: a.route(mux), TLSConfig: files.tls(), ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelDebug),
 		ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 10 * time.Second, WriteTimeout: 30 * time.Second,

@@ -6,8 +6,10 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5/pgproto3"
+	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/wirefence/wirefence/internal/stack"
 	"github.com/wirefence/wirefence/proxy"
@@ -44,7 +46,8 @@ func TestRefusalsHaveTheTraceOfTheirStatement(t *testing.T) {
 		for _, mode := range []proxy.Mode{proxy.Enforce, proxy.Shadow} {
 			var seen traces
 			var log stack.Log
-			addr := db.proxyWith(t, proxy.Options{Mode: mode, UnfencedWrites: proxy.Reject, Refusals: &seen, Logger: log.Logger()})
+			registry := prometheus.NewRegistry()
+			addr := db.proxyWith(t, proxy.Options{Mode: mode, UnfencedWrites: proxy.Reject, Refusals: &seen, Logger: log.Logger(), Registerer: registry})
 			wants := func(name string, want ...string) {
 				t.Helper()
 				if got := seen.take(); !slices.Equal(got, want) {
@@ -77,6 +80,30 @@ func TestRefusalsHaveTheTraceOfTheirStatement(t *testing.T) {
 			if text := log.String(); strings.Contains(text, "traceparent") {
 				t.Errorf("logged %s", text)
 			}
+			if got := exemplar(t, registry, "wirefence_refusals_total"); got != "4bf92f3577b34da6a3ce929d0e0e0007" {
+				t.Errorf("%s: the last refusal that is counted is of the trace %q", mode, got)
+			}
 		}
 	})
+}
+
+// exemplar is the trace of the latest exemplar of a metric.
+func exemplar(t *testing.T, registry *prometheus.Registry, metric string) (traceID string) {
+	t.Helper()
+	families, err := registry.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var at time.Time
+	for _, f := range families {
+		if f.GetName() != metric {
+			continue
+		}
+		for _, m := range f.GetMetric() {
+			if e := m.GetCounter().GetExemplar(); e != nil && e.GetTimestamp().AsTime().After(at) {
+				at, traceID = e.GetTimestamp().AsTime(), e.GetLabel()[0].GetValue()
+			}
+		}
+	}
+	return traceID
 }
