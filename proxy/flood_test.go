@@ -17,6 +17,8 @@ func TestAFloodIsCounted(t *testing.T) {
 		wants := func(what string, want ...int) {
 			t.Helper()
 			synctest.Wait()
+			f.mu.Lock() // it is reported under it
+			defer f.mu.Unlock()
 			if !slices.Equal(reports, want) {
 				t.Errorf("%s: reported %v, want %v", what, reports, want)
 			}
