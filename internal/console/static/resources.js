@@ -8,8 +8,9 @@ import { Sheet, Trouble, When, useNow } from './parts.js';
 // shown is how many rows are drawn before one asks for more.
 const shown = 200;
 
-// every is how often the list is read anew in milliseconds; a long one is read less often.
-const every = (n) => (n > 2000 ? 30_000 : 5_000);
+// every is how often the list is read anew in milliseconds, apart from when something has
+// happened. A long one is read less often: the store is asked for each lease.
+const every = (n) => (n <= 200 ? 5_000 : n <= 2000 ? 15_000 : 60_000);
 
 export const address = (resource) => '#/resources/' + encodeURIComponent(resource);
 
@@ -42,7 +43,7 @@ export function useResources() {
   const most = useRef({});
   useEffect(() => {
     const over = new AbortController();
-    let timer, due = false, reading = false;
+    let timer, due = false, reading = false, many = 0;
     const read = async () => {
       clearTimeout(timer);
       reading = true;
@@ -64,7 +65,8 @@ export function useResources() {
         set((before) => ({ ...before, problem }));
       }
       reading = false;
-      timer = setTimeout(read, due ? 500 : every(all.length));
+      many = all.length;
+      timer = setTimeout(read, due ? Math.min(3_000, every(many)) : every(many));
     };
     read();
     const unwatch = watch((kind) => {
@@ -72,7 +74,7 @@ export function useResources() {
       due = true;
       if (reading) return;
       clearTimeout(timer);
-      timer = setTimeout(read, 300);
+      timer = setTimeout(read, many <= 200 ? 300 : 3_000);
     });
     return () => {
       over.abort();
