@@ -43,11 +43,11 @@ export function useResources() {
   const most = useRef({});
   useEffect(() => {
     const over = new AbortController();
-    let timer, due = false, reading = false, many = 0;
+    let timer, due = false, soon = false, reading = false, many = 0;
     const read = async () => {
       clearTimeout(timer);
       reading = true;
-      due = false;
+      due = soon = false;
       const all = [];
       try {
         await allResources((page) => {
@@ -72,7 +72,8 @@ export function useResources() {
     const unwatch = watch((kind) => {
       if (kind !== 'history' && kind !== 'resource' && kind !== 'gap') return;
       due = true;
-      if (reading) return;
+      if (reading || soon) return; // or many events would put it off for ever
+      soon = true;
       clearTimeout(timer);
       timer = setTimeout(read, many <= 200 ? 300 : 3_000);
     });
