@@ -79,6 +79,9 @@ type Event struct {
 	// TraceParent is that of the statement's comment, of the first of Count refusals (W3C
 	// Trace Context).
 	TraceParent string `json:"traceparent,omitempty"`
+	// WaitedSeconds is, of a handoff or a revocation, how long the message that asked for it
+	// was under way in the server, which is mostly the wait for older transactions.
+	WaitedSeconds float64 `json:"waited_seconds,omitempty"`
 }
 
 // EventFilter says which events are wanted. The zero value wants the newest 100.

@@ -27,6 +27,7 @@ CREATE TABLE wirefence.history (
     proxy         text,
     database      text,
     traceparent   text COLLATE "C",
+    waited_seconds double precision,
     count         bigint NOT NULL DEFAULT 1 CHECK (count >= 1),
     last_at       timestamptz,
     issued        boolean NOT NULL DEFAULT false,
@@ -46,6 +47,7 @@ COMMENT ON COLUMN wirefence.history.pid IS 'The process that served that session
 COMMENT ON COLUMN wirefence.history.proxy IS 'The proxy that told of it.';
 COMMENT ON COLUMN wirefence.history.database IS 'The database of the session, where that is another one of this server: a proxy tells its own database of all.';
 COMMENT ON COLUMN wirefence.history.traceparent IS 'The traceparent in a comment of the refused statement, of the first of repeats.';
+COMMENT ON COLUMN wirefence.history.waited_seconds IS 'Of a handoff or a revocation: how long the message that asked for it was under way in the server by then, which is mostly the wait for older transactions.';
 COMMENT ON COLUMN wirefence.history.issued IS 'Whether only an issuer could bring it about: a grant, a revocation, and what these ended. Clients cause the rest, which must not push that out.';
 COMMENT ON COLUMN wirefence.history.count IS 'How often it happened between at and last_at; how many rows were dropped.';
 
@@ -80,7 +82,7 @@ CREATE VIEW wirefence.bypass_history AS
 SELECT b.written_at AS at, md5(concat(b.xid, ' ', extract(epoch FROM b.began_at)))::uuid AS id, 'bypass' COLLATE "C" AS kind, NULL::text COLLATE "C" AS state,
        b.resource, NULL::bigint AS token, NULL::bigint AS current_token, NULL::text COLLATE "C" AS source, NULL::text AS holder, NULL::text AS former_holder,
        b.relation, NULL::text AS reason, b.login, b.application, b.address, NULL::integer AS pid, NULL::text AS proxy, NULL::text AS database, NULL::text COLLATE "C" AS traceparent,
-       1::bigint AS count, NULL::timestamptz AS last_at, false AS issued
+       NULL::double precision AS waited_seconds, 1::bigint AS count, NULL::timestamptz AS last_at, false AS issued
 FROM wirefence.bypasses AS b;
 
 -- What follows the history reads it by its index, which the function's condition can't use.
@@ -277,12 +279,13 @@ BEGIN
         RETURN NULL;
     END IF;
     INSERT INTO wirefence.history (id, kind, reason, resource, token, current_token, source, holder, former_holder,
-                                   login, application, address, pid, issued)
+                                   login, application, address, pid, waited_seconds, issued)
     VALUES (new_id, CASE WHEN NEW.granted_at IS NULL THEN 'revocation' ELSE 'handoff' END,
             CASE WHEN NEW.granted_at IS NULL THEN coalesce(nullif(left(current_setting('wirefence.reason', true), 1000), ''), 'by an operator')
                  WHEN is_granted THEN 'granted' ELSE 'first use' END,
             NEW.resource_id, NEW.last_token, OLD.last_token, NEW.source, NEW.holder, OLD.holder,
-            session_user, current_setting('application_name'), inet_client_addr(), pg_backend_pid(), is_granted OR NEW.granted_at IS NULL);
+            session_user, current_setting('application_name'), inet_client_addr(), pg_backend_pid(),
+            extract(epoch FROM clock_timestamp() - statement_timestamp()), is_granted OR NEW.granted_at IS NULL);
     IF get_byte(uuid_send(new_id), 0) = 0 THEN
         PERFORM wirefence.prune(512, true);
     END IF;

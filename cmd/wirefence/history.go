@@ -194,6 +194,9 @@ func sessionText(e fence.Event) string {
 	return cmp.Or(text, "-")
 }
 
+// noticed is how long a handoff must have waited to be told of it.
+const noticed = 10 * time.Millisecond
+
 // whatText is what else is known of an event. The process is what one looks for in
 // the server's log.
 func whatText(e fence.Event) string {
@@ -207,6 +210,9 @@ func whatText(e fence.Event) string {
 		if part.text != "" {
 			all = append(all, part.label+cell(part.text))
 		}
+	}
+	if waited := time.Duration(e.WaitedSeconds * float64(time.Second)); waited >= noticed {
+		all = append(all, "after "+waited.Round(time.Millisecond).String())
 	}
 	if e.PID != 0 {
 		all = append(all, fmt.Sprint("process ", e.PID))

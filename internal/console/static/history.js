@@ -1,7 +1,7 @@
 // What the database has recorded, and what happens now.
 import { html, useEffect, useMemo, useState } from './vendor/preact-htm.js';
 import { get, query } from './api.js';
-import { count, holder, moment, name, tokenOf } from './format.js';
+import { count, holder, moment, name, span, tokenOf } from './format.js';
 import { live, watch } from './live.js';
 import { Asked, Kind, Sheet, kinds, useAsked } from './parts.js';
 import { Link } from './resources.js';
@@ -14,12 +14,13 @@ export function says(e) {
   const session = e.login && html` <span class="note">by ${name(e.login)}${e.application ? ` (${name(e.application)})` : ''}${e.address ? ` from ${name(e.address)}` : ''}</span>`;
   const told = e.reason === 'granted' || e.kind === 'refusal' && e.token; // by the rest
   const why = e.reason && !told && html` <span class="note">“${name(e.reason)}”</span>`;
-  const trace = e.trace_id && html` <span class="note mono">trace ${name(e.trace_id)}</span>`;
+  const trace = e.traceparent && html` <span class="note mono">trace ${name(e.traceparent.split('-')[1])}</span>`;
+  const waited = e.waited_seconds >= 0.01 && html` <span class="note">after ${span(e.waited_seconds)}</span>`;
   switch (e.kind) {
     case 'handoff':
-      return html`${who} took over${e.former_holder ? html` from <bdi>${holder(e.former_holder)}</bdi>` : ''} with token ${tokenOf(e)}${why}`;
+      return html`${who} took over${e.former_holder ? html` from <bdi>${holder(e.former_holder)}</bdi>` : ''} with token ${tokenOf(e)}${waited}${why}`;
     case 'revocation':
-      return html`locked out${e.former_holder ? html` <bdi>${holder(e.former_holder)}</bdi>` : ' whoever had it'}; token ${tokenOf(e)}${session}${why}`;
+      return html`locked out${e.former_holder ? html` <bdi>${holder(e.former_holder)}</bdi>` : ' whoever had it'}; token ${tokenOf(e)}${waited}${session}${why}`;
     case 'ended':
       return html`a transaction was ended for a takeover${session}${why}`;
     case 'refusal':
@@ -63,20 +64,20 @@ const spans = { hour: 3600, day: 86400, week: 604800 };
 
 export function History({ search }) {
   const [kind, setKind] = useState(search.get('kind') || '');
-  const [span, setSpan] = useState('all');
+  const [reach, setReach] = useState('all');
   const [filter, setFilter] = useState('');
   const [most, setMost] = useState(shown);
-  const since = useMemo(() => (spans[span] ? new Date(Date.now() - spans[span] * 1000).toISOString() : ''), [span]);
+  const since = useMemo(() => (spans[reach] ? new Date(Date.now() - spans[reach] * 1000).toISOString() : ''), [reach]);
   const { asked, events } = useEvents({ kind, since });
   const wanted = filter.trim().toLowerCase();
-  const fits = wanted ? events.filter((e) => JSON.stringify([e.resource, e.holder, e.former_holder, e.login, e.application, e.reason, e.state, e.relation, e.trace_id]).toLowerCase().includes(wanted)) : events;
+  const fits = wanted ? events.filter((e) => JSON.stringify([e.resource, e.holder, e.former_holder, e.login, e.application, e.reason, e.state, e.relation, e.traceparent]).toLowerCase().includes(wanted)) : events;
   return html`
     <div class="bar">
       <label>What<select value=${kind} onChange=${(e) => setKind(e.target.value)}>
         <option value="">everything</option><option value="refusal,shadow">refused, or let pass in shadow mode</option>
         ${Object.entries(kinds).map(([value, text]) => html`<option key=${value} value=${value}>${text}</option>`)}
       </select></label>
-      <label>Since<select value=${span} onChange=${(e) => setSpan(e.target.value)}>
+      <label>Since<select value=${reach} onChange=${(e) => setReach(e.target.value)}>
         <option value="all">ever</option><option value="hour">an hour ago</option><option value="day">a day ago</option><option value="week">a week ago</option>
       </select></label>
       <label>Text<input type="search" value=${filter} onInput=${(e) => setFilter(e.target.value)} /></label>

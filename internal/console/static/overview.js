@@ -17,6 +17,11 @@ function notable(all) {
   return [...all].sort((a, b) => weight(b) - weight(a) || Date.parse(b.since || 0) - Date.parse(a.since || 0)).slice(0, held);
 }
 
+// slowest is the 99th percentile; null of nothing.
+function slowest(all) {
+  return all.length ? all.sort((a, b) => a - b)[Math.ceil(all.length * 0.99) - 1] : null;
+}
+
 // values are the points of a series, or of all of its name added up; null where there is none.
 function values(told, name, scale = 1) {
   const all = (told?.series ?? []).filter((s) => s.name === name);
@@ -69,17 +74,17 @@ export function Overview() {
   const doctor = useDoctor(60_000);
   const series = useAsked((signal) => get('/series' + query({ limit: 12 }), signal), 5000);
   const about = useAsked((signal) => get('/about', signal), 15_000);
-  const { asked: history, events } = useEvents({ limit: 200 });
+  const { asked: history, events } = useEvents({ limit: 1000 });
   const all = of.all || [];
   const known = all.filter((r) => r.held !== undefined).length;
   const refusals = last(series.told, 'refusals', 12);
-  const p99 = last(series.told, 'handoff_p99', 12);
+  const p99 = slowest(events.filter((e) => e.kind === 'handoff' && e.waited_seconds != null && now - Date.parse(e.at) < 3_600_000).map((e) => e.waited_seconds));
   return html`
     <dl class="figures">
       <${Figure} title="Doctor" state=${doctor.told ? stateOf(doctor.told.grade) : ''} note=${doctor.problem ? doctor.problem.message : html`<a href="#/doctor">all checks</a>`}>${doctor.told ? doctor.told.grade : '…'}<//>
       <${Figure} title="Held now" note=${known < all.length ? `of ${count(all.length)}; the store tells of ${count(known)}` : `of ${count(all.length)} resources`}>${of.all ? count(all.filter((r) => r.held).length) : '…'}<//>
       <${Figure} title="Refused in the last minute" state=${refusals ? 'bad' : ''} note="by this proxy">${refusals === null ? '–' : count(Math.round(refusals * 60))}<//>
-      <${Figure} title="Handoff, p99" note="of the last minute">${p99 === null ? '–' : span(p99)}<//>
+      <${Figure} title="Handoff, p99" note="of the last hour">${p99 === null ? '–' : span(p99)}<//>
       <${Figure} title="Sessions" note="of this proxy">${last(series.told, 'sessions') === null ? '–' : count(last(series.told, 'sessions'))}<//>
     </dl>
     <h2>Who has what</h2>
