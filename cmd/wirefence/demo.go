@@ -23,7 +23,8 @@ its successor's work, and once with it, where PostgreSQL refuses. Takes a few
 seconds and leaves nothing behind.
 
 The exit status is 0 only if both rounds went so.`,
-		Args: exactly(0, "no arguments"),
+		Args:        exactly(0, "no arguments"),
+		Annotations: map[string]string{anyEnvironment: "yes"},
 		RunE: func(c *cobra.Command, _ []string) error {
 			executable, err := os.Executable()
 			if err != nil {
@@ -38,7 +39,7 @@ The exit status is 0 only if both rounds went so.`,
 	}
 	c.Flags().BoolVar(&keep, "keep", false, "leave servers and proxy running after the play, and print how to reach them, until Ctrl-C")
 	c.AddCommand(&cobra.Command{
-		Use: "worker NAME", Hidden: true, Short: "A worker of the play, told what to do on standard input",
+		Use: "worker NAME", Hidden: true, Annotations: map[string]string{anyEnvironment: "yes"}, Short: "A worker of the play, told what to do on standard input",
 		Args: exactly(1, "a name"),
 		RunE: func(c *cobra.Command, _ []string) error { return demo.Work(c.Context(), os.Stdin, os.Stdout) },
 	})

@@ -62,6 +62,12 @@ wins over its variable.`,
 			return nil
 		},
 		RunE: func(c *cobra.Command, _ []string) error { return c.Help() },
+		PersistentPreRunE: func(c *cobra.Command, _ []string) error {
+			if c.Annotations[anyEnvironment] != "" {
+				return nil
+			}
+			return checkVariables(c.Root(), os.Environ())
+		},
 	}
 	root.CompletionOptions.HiddenDefaultCmd = true
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })

@@ -24,15 +24,15 @@ func settings[T any](c *cobra.Command) {
 	for _, f := range fields[T]() {
 		help := fmt.Sprintf("%s [%s]", f.Tag.Get("help"), f.Tag.Get("env"))
 		fallback := f.Tag.Get("envDefault")
-		if f.Type.Kind() == reflect.Bool {
+		switch f.Type.Kind() {
+		case reflect.Bool:
 			c.Flags().Bool(flagName(f), fallback == "true", help)
-			continue
-		}
-		if f.Type.Kind() == reflect.Slice { // which may be given several times
+		case reflect.Slice: // which may be given several times
 			c.Flags().Var(&list{text: fallback}, flagName(f), help)
-			continue
+		default:
+			c.Flags().String(flagName(f), fallback, help)
 		}
-		c.Flags().String(flagName(f), fallback, help)
+		_ = c.Flags().SetAnnotation(flagName(f), variableOf, []string{f.Tag.Get("env")})
 	}
 	c.Flags().SortFlags = false
 }

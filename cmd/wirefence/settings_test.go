@@ -35,7 +35,7 @@ func TestFlagsWinOverVariablesOverDefaults(t *testing.T) {
 		{"hold's default", nil, nil, "Hold", 50 * time.Millisecond},
 		{"hold", map[string]string{"WIREFENCE_HOLD": "20ms"}, nil, "Hold", 20 * time.Millisecond},
 		{"no hold", map[string]string{"WIREFENCE_HOLD": "20ms"}, []string{"--hold=0"}, "Hold", time.Duration(0)},
-		{"other variables", map[string]string{"WIREFENCE_NO_SUCH_THING": "x"}, nil, "UnfencedWrites", "allow"},
+		{"no variable", nil, nil, "UnfencedWrites", "allow"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			for name, value := range c.variables {
@@ -147,5 +147,32 @@ func TestWrongUsage(t *testing.T) {
 				t.Errorf("the password is shown: %s", r.stderr)
 			}
 		})
+	}
+}
+
+// A misspelt setting is refused, and not what others put into the environment.
+func TestUnknownVariablesAreRefused(t *testing.T) {
+	for _, c := range []struct{ variable, want string }{
+		{"WIREFENCE_MOOD=shadow", "the environment has WIREFENCE_MOOD, which is no setting; WIREFENCE_MODE is one"},
+		{"WIREFENCE_UNFENCED_WRITE=reject", "no setting; WIREFENCE_UNFENCED_WRITES is one"},
+		{"WIREFENCE_NO_SUCH_THING_AT_ALL=x", "which is no setting"},
+		{"WIREFENCE_MODE=shadow", ""},
+		{"WIREFENCE_ADVANCE=grant", ""}, // another command's
+		{"WIREFENCE_FENCE=orders=1", ""},
+		{"WIREFENCE_SERVICE_HOST=10.0.0.1", ""},
+		{"WIREFENCE_SERVICE_PORT_ADMIN=9433", ""},
+		{"WIREFENCE_PORT=tcp://10.0.0.1:6433", ""},
+		{"WIREFENCE_ADMIN_PORT_9433_TCP_ADDR=10.0.0.1", ""},
+		{"WIREFENCE=x", ""},
+	} {
+		t.Run(c.variable, func(t *testing.T) {
+			r := wirefence(t, []string{c.variable}, "status")
+			if got := strings.Contains(r.stderr, "no setting"); got != (c.want != "") || !strings.Contains(r.stderr, c.want) || r.status == 0 {
+				t.Errorf("status %d, %s", r.status, r.stderr)
+			}
+		})
+	}
+	if r := wirefence(t, []string{"WIREFENCE_MOOD=shadow"}, "version"); r.status != 0 {
+		t.Errorf("the version isn't told: %s", r.stderr)
 	}
 }

@@ -153,11 +153,11 @@ func (v *visitor) look(s size, theme string) {
 		emulation.SetEmulatedMedia().WithFeatures([]*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: theme}}))
 }
 
-// keep writes a screenshot to the folder that WIREFENCE_SCREENSHOTS names, for a person to
+// keep writes a screenshot to the folder that WIREFENCE_TEST_SCREENSHOTS names, for a person to
 // look at.
 func (v *visitor) keep(name string) {
 	v.t.Helper()
-	dir := os.Getenv("WIREFENCE_SCREENSHOTS")
+	dir := os.Getenv("WIREFENCE_TEST_SCREENSHOTS")
 	if dir == "" {
 		return
 	}

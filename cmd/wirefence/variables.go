@@ -1,0 +1,65 @@
+package main
+
+import (
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+)
+
+// anyEnvironment is the annotation of a command that reads no settings.
+const anyEnvironment = "any environment"
+
+// variableOf is the annotation of a flag with the variable that it wins over.
+const variableOf = "variable"
+
+// otherVariables are those that are no command's setting: what `wirefence lock` gives the
+// command that it runs, and where servers for the demo and for tests are kept.
+var otherVariables = []string{"WIREFENCE_TOKEN", "WIREFENCE_FENCE", "WIREFENCE_CACHE"}
+
+// ofServices are the variables that Kubernetes makes for a Service, here one whose name
+// begins with wirefence (documentation, "Accessing the Service", and Docker's links).
+var ofServices = regexp.MustCompile(`^WIREFENCE_(.*_)?(SERVICE_(HOST|PORT(_.*)?)|PORT(_[0-9]+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)?)$`)
+
+// ofTests are read by tests, and passed on to what they start.
+const ofTests = "WIREFENCE_TEST_"
+
+// checkVariables refuses an environment with a variable that looks like a setting and is
+// none: a mode or a limit that is misspelt would be ignored.
+func checkVariables(root *cobra.Command, environment []string) error {
+	known := slices.Clone(otherVariables)
+	collectVariables(root, &known)
+	for _, entry := range environment {
+		name, _, _ := strings.Cut(entry, "=")
+		if !strings.HasPrefix(name, prefix) || slices.Contains(known, name) || ofServices.MatchString(name) || strings.HasPrefix(name, ofTests) {
+			continue
+		}
+		return usageError{fmt.Errorf("the environment has %s, which is no setting%s", name, meant(name, known))}
+	}
+	return nil
+}
+
+func collectVariables(c *cobra.Command, known *[]string) {
+	c.Flags().VisitAll(func(f *pflag.Flag) { *known = append(*known, f.Annotations[variableOf]...) })
+	for _, below := range c.Commands() {
+		collectVariables(below, known)
+	}
+}
+
+// meant names the setting that is spelt most alike, if one is.
+func meant(name string, known []string) string {
+	names := &cobra.Command{}
+	for _, k := range known {
+		names.AddCommand(&cobra.Command{Use: k, Run: func(*cobra.Command, []string) {}})
+	}
+	for range 3 { // letters that differ
+		names.SuggestionsMinimumDistance++
+		if alike := names.SuggestionsFor(name); len(alike) > 0 {
+			return "; " + alike[0] + " is one"
+		}
+	}
+	return ""
+}
