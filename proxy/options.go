@@ -142,6 +142,9 @@ type Options struct {
 	// its system identifier, each time when it was asked, a second apart. It must not block. By
 	// default nobody is.
 	Timelines func(system string, timeline uint32)
+	// Ready returns why clients shouldn't come yet for a reason that is not the server's to
+	// know, nil where they may. By default there is none.
+	Ready func() error
 	// Logger gets what an operator should know. By default nothing is logged.
 	Logger *slog.Logger
 	// Registerer gets the metrics. By default there are none.

@@ -347,5 +347,10 @@ func (s *Server) Ready(ctx context.Context) error {
 	if s.draining.Load() {
 		return errDraining
 	}
+	if s.options.Ready != nil {
+		if err := s.options.Ready(); err != nil {
+			return err
+		}
+	}
 	return s.upstream.Reachable(ctx)
 }

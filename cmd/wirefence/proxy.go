@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"net"
 	"os"
 	"os/user"
@@ -15,7 +14,6 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/spf13/cobra"
 
-	"github.com/wirefence/wirefence/migrations"
 	"github.com/wirefence/wirefence/proxy"
 )
 
@@ -123,6 +121,7 @@ func runProxy(ctx context.Context, cfg proxySettings, signals *signals) error {
 		return usageError{err}
 	}
 	defer figures.end()
+	schema := &schemaWatch{cfg: cfg, log: log}
 	server, err := proxy.New(proxy.Options{
 		Listen: cfg.Listen, Upstream: cfg.Upstream, DatabaseURL: cfg.DatabaseURL,
 		TLS: proxy.TLS{
@@ -137,7 +136,7 @@ func runProxy(ctx context.Context, cfg proxySettings, signals *signals) error {
 		Lease: sidecar.lease(), Standby: proxy.Standby(cfg.Standby), StandbyWait: cfg.StandbyWait,
 		MaxConnections: cfg.MaxConnections, StartupTimeout: cfg.StartupTimeout, ConnectTimeout: cfg.ConnectTimeout,
 		Hold: cmp.Or(cfg.Hold, -1), MaxStatement: cfg.MaxStatement, DrainGrace: cfg.DrainGrace, DrainTimeout: cfg.DrainTimeout,
-		Refusals: recording.refusals(), Timelines: see, Logger: log, Registerer: registry, ResourceLabel: names.Label,
+		Refusals: recording.refusals(), Timelines: see, Logger: log, Registerer: registry, ResourceLabel: names.Label, Ready: schema.ready,
 	})
 	if err != nil {
 		return usageError{err}
@@ -147,7 +146,9 @@ func runProxy(ctx context.Context, cfg proxySettings, signals *signals) error {
 		return usageError{err}
 	}
 	signals.reload(log, server.Reload, func() error { return files.reload(log) })
-	if err := verifySchema(ctx, cfg, log); err != nil {
+	ctx, end := context.WithCancel(ctx)
+	defer end()
+	if err := schema.begin(ctx, end); err != nil {
 		if ctx.Err() != nil {
 			log.Info("ended by a signal before it served")
 			return nil
@@ -174,7 +175,7 @@ func runProxy(ctx context.Context, cfg proxySettings, signals *signals) error {
 	}
 	log.Info("drained")
 	sidecar.release(releaseTime, log)
-	return nil
+	return schema.failed()
 }
 
 func addrs(all []net.Addr) []string {
@@ -183,24 +184,6 @@ func addrs(all []net.Addr) []string {
 		names = append(names, a.String())
 	}
 	return names
-}
-
-// verifySchema refuses to run before a database that is behind or ahead of this
-// binary.
-func verifySchema(ctx context.Context, cfg proxySettings, log *slog.Logger) error {
-	if cfg.Mode == string(proxy.Off) {
-		return nil
-	}
-	if cfg.DatabaseURL == "" {
-		log.Warn("the schema is not verified, since WIREFENCE_DATABASE_URL is not set")
-		return nil
-	}
-	conn, err := connect(ctx, cfg.DatabaseURL)
-	if err != nil {
-		return err
-	}
-	defer conn.Close(context.Background())
-	return migrations.Verify(ctx, conn)
 }
 
 // speakUTF8 has the server send and take texts as Go has them, whatever the database's

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"os"
 	"regexp"
 	"strings"
 	"syscall"
@@ -74,15 +75,61 @@ func get(t *testing.T, url string) (status int, body string) {
 
 func TestProxyRefusesADatabaseItDoesNotKnow(t *testing.T) {
 	t.Parallel()
-	bare, ahead := database(t, false), database(t, true)
+	ahead := database(t, true)
 	stack.Exec(t, ahead, fmt.Sprintf(
 		"CREATE OR REPLACE FUNCTION wirefence.schema_version() RETURNS integer LANGUAGE sql AS 'SELECT %d'", migrations.Version()+1))
-	settings, _, _ := proxySettingsFor(t, bare)
-	wirefence(t, settings, "proxy").expect(t, 1, noSchema, "wirefence migrate")
-	settings, _, _ = proxySettingsFor(t, ahead)
+	settings, _, _ := proxySettingsFor(t, ahead)
 	wirefence(t, settings, "proxy").expect(t, 1, "upgrade the binary")
-	settings, _, _ = proxySettingsFor(t, "postgres://postgres@127.0.0.1:1/x?sslmode=disable")
-	wirefence(t, settings, "proxy").expect(t, 1, "127.0.0.1:1")
+	settings, _, _ = proxySettingsFor(t, strings.Replace(ahead, "postgres@", "nobody@", 1))
+	wirefence(t, settings, "proxy").expect(t, 1, "nobody")
+}
+
+// A database that is away, or that is yet to be migrated, keeps the proxy from being ready
+// and not from starting. What it finds then may end it.
+func TestProxyWaitsForItsDatabase(t *testing.T) {
+	t.Parallel()
+	pg, err := servers.StartPostgres(t.Context(), servers.PostgresConfig{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(pg.Close)
+	url := pg.URL("postgres")
+	pg.Stop()
+	settings, _, admin := proxySettingsFor(t, url)
+	stands := func(want string) {
+		t.Helper()
+		stack.Eventually(t, "readiness is "+want, func() bool {
+			resp, err := http.Get("http://" + admin + "/readyz")
+			if err != nil {
+				return false
+			}
+			defer resp.Body.Close()
+			text, _ := io.ReadAll(resp.Body)
+			return strings.Contains(string(text), want)
+		})
+	}
+	p := start(t, settings, "proxy")
+	stands("not ready: failed to connect")
+	if err := pg.Start(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	stands(noSchema)
+	if err := migrations.Apply(t.Context(), stack.Connect(t, url), nil); err != nil {
+		t.Fatal(err)
+	}
+	stands("ok")
+	p.signal(t, os.Interrupt)
+	p.end(t).expect(t, 0)
+
+	pg.Stop()
+	p = start(t, settings, "proxy")
+	stands("not ready")
+	if err := pg.Start(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	stack.Exec(t, url, fmt.Sprintf(
+		"CREATE OR REPLACE FUNCTION wirefence.schema_version() RETURNS integer LANGUAGE sql AS 'SELECT %d'", migrations.Version()+1))
+	p.end(t).expect(t, 1, "upgrade the binary")
 }
 
 func TestProxyWithoutItsPort(t *testing.T) {

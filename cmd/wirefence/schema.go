@@ -1,0 +1,134 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/wirefence/wirefence/migrations"
+	"github.com/wirefence/wirefence/proxy"
+)
+
+// schemaWatch waits until the database can be asked and has the schema: the proxy isn't
+// ready before. A proxy that ended instead would be restarted ever more seldom, and stay
+// away when the database is back.
+type schemaWatch struct {
+	cfg proxySettings
+	log *slog.Logger
+
+	mu      sync.Mutex
+	why     error // the proxy isn't ready; nil once it is
+	useless error // it never will be
+}
+
+// schemaPause is what lies between two looks.
+const schemaPause = 2 * time.Second
+
+// begin looks for the schema. If it may come yet, that goes on until ctx ends; where it
+// turns out that it won't, end is called.
+func (w *schemaWatch) begin(ctx context.Context, end func()) error {
+	err := w.look(ctx)
+	if err == nil {
+		return nil
+	}
+	if !mayComeYet(err) || ctx.Err() != nil {
+		return err
+	}
+	w.set(err, nil)
+	w.log.Error("not ready until the database can be asked and has the schema; retrying", "every", schemaPause, "error", err)
+	go func() {
+		if err := w.wait(ctx); err != nil && ctx.Err() == nil {
+			w.set(err, err)
+			end()
+		}
+	}()
+	return nil
+}
+
+func (w *schemaWatch) set(why, useless error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.why, w.useless = why, useless
+}
+
+// failed returns why the proxy ends, if that is for the schema.
+func (w *schemaWatch) failed() error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.useless
+}
+
+// ready returns why the proxy isn't.
+func (w *schemaWatch) ready() error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.why
+}
+
+// wait looks until the schema is there, or won't come.
+func (w *schemaWatch) wait(ctx context.Context) error {
+	ticks := time.NewTicker(schemaPause)
+	defer ticks.Stop()
+	for {
+		select {
+		case <-ticks.C:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+		err := w.look(ctx)
+		if err != nil && !mayComeYet(err) {
+			return err
+		}
+		before := w.ready()
+		w.set(err, nil)
+		switch {
+		case err == nil:
+			w.log.Info("the database can be asked and has the schema: ready")
+			return nil
+		case err.Error() != before.Error():
+			w.log.Error("not ready still", "error", err)
+		}
+	}
+}
+
+// look refuses a database that is behind or ahead of this binary.
+func (w *schemaWatch) look(ctx context.Context) error {
+	if w.cfg.Mode == string(proxy.Off) {
+		return nil
+	}
+	if w.cfg.DatabaseURL == "" {
+		w.log.Warn("the schema is not verified, since WIREFENCE_DATABASE_URL is not set")
+		return nil
+	}
+	conn, err := connect(ctx, w.cfg.DatabaseURL)
+	if err != nil {
+		return err
+	}
+	defer conn.Close(context.Background())
+	return migrations.Verify(ctx, conn)
+}
+
+// mayComeYet reports whether time alone may mend it: the server is away or about to
+// start, or the database is yet to be migrated.
+func mayComeYet(err error) bool {
+	if errors.As(err, new(usageError)) {
+		return false
+	}
+	version := (*migrations.VersionError)(nil)
+	if errors.As(err, &version) {
+		return version.Behind()
+	}
+	refusal := (*pgconn.PgError)(nil)
+	if errors.As(err, &refusal) {
+		const tooManyConnections = "53300"
+		return refusal.Code == tooManyConnections || strings.HasPrefix(refusal.Code, "57P0") || strings.HasPrefix(refusal.Code, "08")
+	}
+	network := net.Error(nil)
+	return errors.As(err, &network) || errors.As(err, new(*pgconn.ConnectError)) || pgconn.Timeout(err)
+}
