@@ -206,3 +206,26 @@ func TestZooKeeperKeepsItsData(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+func TestPrometheusAndAlertmanagerStart(t *testing.T) {
+	ctx := context.Background()
+	p, err := StartPrometheus(ctx, "global: {scrape_interval: 1s}\n")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(p.Close)
+	a, err := StartAlertmanager(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(a.Close)
+	if !p.ready(ctx) || !a.ready(ctx) {
+		t.Error("a server that has started doesn't answer")
+	}
+	if other, err := StartPrometheus(ctx, "no configuration"); err == nil {
+		other.Close()
+		t.Error("Prometheus started without a configuration")
+	} else if !strings.Contains(err.Error(), "ended while starting") {
+		t.Error(err)
+	}
+}
