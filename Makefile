@@ -126,6 +126,11 @@ contend: ## Let writers of many resources meet takeovers for CONTENTION (10m)
 	scripts/install-servers --all
 	$(GO) test -count=1 -timeout 0 -v ./proxy/contentiontest -run TestContention -contention $(CONTENTION) -seed $(SEED)
 
+.PHONY: incident
+incident: ## Play incidents that alerts are for, before a real Prometheus and Alertmanager
+	scripts/install-servers --test
+	$(GO) test -race -count=1 -timeout 20m $(TESTFLAGS) ./deploy/mixin/incidenttest
+
 .PHONY: faults
 faults: ## The same as verify-faults, and write docs/availability.md
 	scripts/install-servers --all
