@@ -53,5 +53,7 @@ func TestHangupBeforeServing(t *testing.T) {
 	p.signal(t, syscall.SIGHUP)
 	p.stderr.Await(t, "SIGHUP: other settings")
 	_ = conn.Close()
-	p.end(t).expect(t, 1)
+	p.stderr.Await(t, `"msg":"serving"`)
+	p.signal(t, syscall.SIGTERM)
+	p.end(t).expect(t, 0)
 }
