@@ -57,6 +57,7 @@ type proxySettings struct {
 	DrainTimeout             time.Duration `env:"WIREFENCE_DRAIN_TIMEOUT" envDefault:"30s" help:"time that transactions have to end after SIGTERM"`
 	History                  bool          `env:"WIREFENCE_HISTORY" envDefault:"true" help:"record refusals in the history that the database keeps, with WIREFENCE_DATABASE_URL"`
 	MetricsResources         int           `env:"WIREFENCE_METRICS_RESOURCES" envDefault:"100" help:"resources that metrics tell apart by their names, those met first; the rest is other"`
+	DoctorInterval           time.Duration `env:"WIREFENCE_DOCTOR_INTERVAL" envDefault:"0s" help:"how often the proxy examines the deployment as wirefence doctor does, for the metric wirefence_doctor_grade; 0: never"`
 	LogLevel                 string        `env:"WIREFENCE_LOG_LEVEL" envDefault:"info" help:"debug, info, warn or error"`
 	LogFormat                string        `env:"WIREFENCE_LOG_FORMAT" envDefault:"auto" help:"text, json, or auto: text on a terminal, else JSON"`
 }
@@ -121,6 +122,11 @@ func runProxy(ctx context.Context, cfg proxySettings, signals *signals) error {
 		return usageError{err}
 	}
 	defer figures.end()
+	checkup, err := newCheckup(cfg, registry, log)
+	if err != nil {
+		return usageError{err}
+	}
+	defer checkup.end()
 	schema := &schemaWatch{cfg: cfg, log: log}
 	server, err := proxy.New(proxy.Options{
 		Listen: cfg.Listen, Upstream: cfg.Upstream, DatabaseURL: cfg.DatabaseURL,
@@ -168,6 +174,7 @@ func runProxy(ctx context.Context, cfg proxySettings, signals *signals) error {
 	recording.run()
 	defer recording.end()
 	figures.run()
+	checkup.run()
 	sidecar.run(ctx)
 	if err := signals.serve(ctx, server, log); err != nil {
 		sidecar.release(releaseAtOnce, log)

@@ -32,6 +32,24 @@ var gradeNames = [...]string{"ok", "note", "warning", "unchecked", "problem"}
 
 func (g Grade) String() string { return gradeNames[g] }
 
+// Grades returns all grades, the best first.
+func Grades() (all []Grade) {
+	for g := range gradeNames {
+		all = append(all, Grade(g))
+	}
+	return all
+}
+
+// UnmarshalText reads the grade's name.
+func (g *Grade) UnmarshalText(text []byte) error {
+	at := slices.Index(gradeNames[:], string(text))
+	if at < 0 {
+		return fmt.Errorf("%q is no grade", text)
+	}
+	*g = Grade(at)
+	return nil
+}
+
 // MarshalText writes the grade's name.
 func (g Grade) MarshalText() ([]byte, error) { return []byte(g.String()), nil }
 

@@ -282,13 +282,14 @@ func (w *world) cutDatabase(t *testing.T) {
 // A sidecar with another database and another store leads there.
 func (w *world) leadTwice(t *testing.T) {
 	elsewhere := w.primary.URL("elsewhere")
-	d := newProxy(t, "d", "WIREFENCE_UPSTREAM=postgres://"+w.primary.Addr()+"/?sslmode=disable", "WIREFENCE_DATABASE_URL="+elsewhere, "WIREFENCE_LEASE=orders")
+	d := newProxy(t, "d", "WIREFENCE_UPSTREAM=postgres://"+w.primary.Addr()+"/?sslmode=disable", "WIREFENCE_DATABASE_URL="+elsewhere, "WIREFENCE_LEASE=orders",
+		"WIREFENCE_DOCTOR_INTERVAL=1s") // which finds that fsync is off
 	d.awaitLead(t)
 	w.monitor.scrape(t, append(w.proxies(), d)...)
-	w.monitor.fire(t, "WirefenceManyHold orders")
+	w.monitor.fire(t, "WirefenceManyHold orders", "WirefenceDoctorProblem d")
 	d.kill()
 	w.monitor.scrape(t, w.proxies()...)
-	w.monitor.resolve(t, "WirefenceManyHold orders")
+	w.monitor.resolve(t, "WirefenceManyHold orders", "WirefenceDoctorProblem d")
 }
 
 // The old primary goes on for a while.
