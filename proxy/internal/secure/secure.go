@@ -48,8 +48,8 @@ func fullRecords(config *tls.Config) *tls.Config {
 func (c *Conn) Socket() net.Conn { return c.t.Conn }
 
 // computing bounds the processors that handshakes take at once, to half of those that
-// there are, so that sessions go on in a flood of logins. One waits for its turn whenever
-// it has heard from its peer.
+// there are, so that sessions go on in a flood of logins. One has no place while it waits
+// for its peer.
 var computing = make(chan struct{}, max(1, runtime.GOMAXPROCS(0)/2))
 
 // Shake makes the handshake.
@@ -115,7 +115,7 @@ type transport struct {
 	net.Conn
 	in      []byte // what TLS has not taken
 	out     []byte // what is to be sent
-	shaking bool   // has a place in computing, but while it reads
+	shaking bool   // has a place in computing, but while it reads or writes
 }
 
 func (t *transport) Read(b []byte) (int, error) {
@@ -126,15 +126,24 @@ func (t *transport) Read(b []byte) (int, error) {
 		return n, nil
 	case t.Conn == nil:
 		return 0, errNoBytes
-	case t.shaking:
-		<-computing
-		defer func() { computing <- struct{}{} }()
 	}
+	defer t.waits()()
 	return t.Conn.Read(b)
+}
+
+// waits gives the place in computing back while the peer is waited for, until the function
+// that it returns is called.
+func (t *transport) waits() (over func()) {
+	if !t.shaking {
+		return func() {}
+	}
+	<-computing
+	return func() { computing <- struct{}{} }
 }
 
 func (t *transport) Write(b []byte) (int, error) {
 	if t.Conn != nil {
+		defer t.waits()() // a peer may take nothing
 		return t.Conn.Write(b)
 	}
 	t.out = append(t.out, b...)

@@ -287,7 +287,18 @@ func FuzzOpen(f *testing.F) {
 	})
 }
 
-// A peer that says nothing keeps no place from another's handshake.
+// deaf is a connection of which nothing is read.
+type deaf struct {
+	net.Conn
+	over <-chan struct{}
+}
+
+func (d deaf) Read([]byte) (int, error) {
+	<-d.over
+	return 0, io.EOF
+}
+
+// A peer that says nothing, or takes nothing, keeps no place from another's handshake.
 func TestHandshakesWithTheSilent(t *testing.T) {
 	forClient, forServer := configs(t, tls.VersionTLS13)
 	ctx, cancel := context.WithTimeout(t.Context(), stack.Patience)
@@ -305,6 +316,9 @@ func TestHandshakesWithTheSilent(t *testing.T) {
 			}
 		})
 		defer d.Close()
+		e, f := net.Pipe() // which keeps nothing on the way
+		silent.Go(func() { _ = secure.Client(deaf{e, ctx.Done()}, forClient.Clone()).Shake(ctx) })
+		silent.Go(func() { _ = secure.Server(f, nil, forServer.Clone()).Shake(ctx) })
 	}
 	a, b := sockets(t)
 	done := make(chan error, 1)
