@@ -83,52 +83,8 @@ func run(ctx context.Context, f flags) error {
 	if b.versions, err = w.versions(ctx); err != nil {
 		return err
 	}
-	if only.MatchString("sessions") {
-		log.Print("sessions")
-		if b.sessions, err = w.measureSessions(ctx); err != nil {
-			return err
-		}
-	}
-	if err := b.measure(ctx, w, groups(slices.Concat(workloads, guardWorkloads()), clients, only.MatchString)); err != nil {
+	if err := b.measureAll(ctx, w, clients, only.MatchString); err != nil {
 		return err
-	}
-	if only.MatchString("isolated") {
-		if err := b.measureIsolated(ctx, w); err != nil {
-			return err
-		}
-	}
-	if only.MatchString("takeover") {
-		if b.takeovers, err = w.measureTakeovers(ctx, f.rounds, f.seconds); err != nil {
-			return err
-		}
-	}
-	if only.MatchString("logins") {
-		if b.logins, err = w.measureLogins(ctx, f.rounds, f.seconds); err != nil {
-			return err
-		}
-	}
-	if only.MatchString("copy") {
-		if b.copies, err = w.measureCopies(ctx, min(f.rounds, 3)); err != nil {
-			return err
-		}
-	}
-	if only.MatchString("bounds") {
-		log.Print("bounds")
-		if b.bounds, err = w.measureBounds(ctx); err != nil {
-			return err
-		}
-	}
-	if only.MatchString("leases") {
-		log.Print("leases")
-		if b.leases, err = measureLeases(ctx, f.rounds, f.seconds); err != nil {
-			return err
-		}
-	}
-	if only.MatchString("core") {
-		log.Print("core")
-		if b.core, err = measureCore(ctx); err != nil {
-			return err
-		}
 	}
 	text := b.markdown()
 	fmt.Print(text)
@@ -136,6 +92,59 @@ func run(ctx context.Context, f flags) error {
 		return nil
 	}
 	return os.WriteFile(f.out, []byte(text), 0o644)
+}
+
+// measureAll measures what only matches.
+func (b *book) measureAll(ctx context.Context, w *world, clients []int, only func(string) bool) (err error) {
+	f := b.flags
+	if only("sessions") {
+		log.Print("sessions")
+		if b.sessions, err = w.measureSessions(ctx); err != nil {
+			return err
+		}
+	}
+	if err := b.measure(ctx, w, groups(slices.Concat(workloads, guardWorkloads()), clients, only)); err != nil {
+		return err
+	}
+	if only("isolated") {
+		if err := b.measureIsolated(ctx, w); err != nil {
+			return err
+		}
+	}
+	if only("takeover") {
+		if b.takeovers, err = w.measureTakeovers(ctx, f.rounds, f.seconds); err != nil {
+			return err
+		}
+	}
+	if only("logins") {
+		if b.logins, err = w.measureLogins(ctx, f.rounds, f.seconds); err != nil {
+			return err
+		}
+	}
+	if only("copy") {
+		if b.copies, err = w.measureCopies(ctx, min(f.rounds, 3)); err != nil {
+			return err
+		}
+	}
+	if only("bounds") {
+		log.Print("bounds")
+		if b.bounds, err = w.measureBounds(ctx); err != nil {
+			return err
+		}
+	}
+	if only("leases") {
+		log.Print("leases")
+		if b.leases, err = measureLeases(ctx, f.rounds, f.seconds); err != nil {
+			return err
+		}
+	}
+	if only("core") {
+		log.Print("core")
+		if b.core, err = measureCore(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // measure makes all rounds. The order within a group turns, so that none always

@@ -128,22 +128,10 @@ func runProxy(ctx context.Context, cfg proxySettings, signals *signals) error {
 	}
 	defer checkup.end()
 	schema := &schemaWatch{cfg: cfg, log: log}
-	server, err := proxy.New(proxy.Options{
-		Listen: cfg.Listen, Upstream: cfg.Upstream, DatabaseURL: cfg.DatabaseURL,
-		TLS: proxy.TLS{
-			CertFile: cfg.TLSCert, KeyFile: cfg.TLSKey, Mode: proxy.TLSMode(cfg.TLSMode), MinVersion: cfg.TLSMinVersion,
-			ClientCAFile: cfg.TLSClientCA, ClientCert: proxy.ClientCert(cfg.TLSClientCert),
-		},
-		AuthFile: cfg.AuthFile, AuthQuery: cfg.AuthQuery, Mode: proxy.Mode(cfg.Mode),
-		UnfencedWrites: proxy.UnfencedWrites(cfg.UnfencedWrites), Resource: cfg.Resource,
-		ReusePort: cfg.ReusePort, TCPKeepalive: cmp.Or(cfg.TCPKeepalive, -1), TCPUserTimeout: cfg.TCPUserTimeout,
-		MaxUserConnections: cfg.MaxUserConnections, MaxAddressLogins: cfg.MaxAddressLogins, IdleTimeout: cfg.IdleTimeout,
-		IdleInTransactionTimeout: cfg.IdleInTransactionTimeout, TransactionTimeout: cfg.TransactionTimeout,
-		Lease: sidecar.lease(), Standby: proxy.Standby(cfg.Standby), StandbyWait: cfg.StandbyWait,
-		MaxConnections: cfg.MaxConnections, StartupTimeout: cfg.StartupTimeout, ConnectTimeout: cfg.ConnectTimeout,
-		Hold: cmp.Or(cfg.Hold, -1), MaxStatement: cfg.MaxStatement, DrainGrace: cfg.DrainGrace, DrainTimeout: cfg.DrainTimeout,
-		Refusals: recording.refusals(), Timelines: see, Logger: log, Registerer: registry, ResourceLabel: names.Label, Ready: schema.ready,
-	})
+	o := cfg.serverOptions()
+	o.Lease, o.Refusals, o.Ready = sidecar.lease(), recording.refusals(), schema.ready
+	o.Logger, o.Registerer, o.ResourceLabel = log, registry, names.Label
+	server, err := proxy.New(o)
 	if err != nil {
 		return usageError{err}
 	}
@@ -183,6 +171,26 @@ func runProxy(ctx context.Context, cfg proxySettings, signals *signals) error {
 	log.Info("drained")
 	sidecar.release(releaseTime, log)
 	return schema.failed()
+}
+
+// serverOptions are the options that settings alone decide.
+func (cfg proxySettings) serverOptions() proxy.Options {
+	return proxy.Options{
+		Listen: cfg.Listen, Upstream: cfg.Upstream, DatabaseURL: cfg.DatabaseURL,
+		TLS: proxy.TLS{
+			CertFile: cfg.TLSCert, KeyFile: cfg.TLSKey, Mode: proxy.TLSMode(cfg.TLSMode), MinVersion: cfg.TLSMinVersion,
+			ClientCAFile: cfg.TLSClientCA, ClientCert: proxy.ClientCert(cfg.TLSClientCert),
+		},
+		AuthFile: cfg.AuthFile, AuthQuery: cfg.AuthQuery, Mode: proxy.Mode(cfg.Mode),
+		UnfencedWrites: proxy.UnfencedWrites(cfg.UnfencedWrites), Resource: cfg.Resource,
+		ReusePort: cfg.ReusePort, TCPKeepalive: cmp.Or(cfg.TCPKeepalive, -1), TCPUserTimeout: cfg.TCPUserTimeout,
+		MaxUserConnections: cfg.MaxUserConnections, MaxAddressLogins: cfg.MaxAddressLogins, IdleTimeout: cfg.IdleTimeout,
+		IdleInTransactionTimeout: cfg.IdleInTransactionTimeout, TransactionTimeout: cfg.TransactionTimeout,
+		Standby: proxy.Standby(cfg.Standby), StandbyWait: cfg.StandbyWait,
+		MaxConnections: cfg.MaxConnections, StartupTimeout: cfg.StartupTimeout, ConnectTimeout: cfg.ConnectTimeout,
+		Hold: cmp.Or(cfg.Hold, -1), MaxStatement: cfg.MaxStatement, DrainGrace: cfg.DrainGrace, DrainTimeout: cfg.DrainTimeout,
+		Timelines: see,
+	}
 }
 
 func addrs(all []net.Addr) []string {
