@@ -161,9 +161,6 @@ func openMeasuredLeases(ctx context.Context, cfg StoreSettings, databaseURL stri
 	if store, ok := l.store.(metrics.Whole); ok {
 		l.store = stores.Store(store)
 	}
-	if sealer, ok := l.sealer.(lockclient.PostgresSealer); ok {
-		l.sealer = stores.Sealer(sealer)
-	}
 	return l, nil
 }
 

@@ -46,7 +46,7 @@ type Resources struct {
 	asked  bool
 	last   *reading // nil: the last reading failed
 	held   map[fence.Resource]bool
-	events map[event]int64
+	events map[event]tally
 }
 
 // NewResources makes what reads, when it is run.
@@ -207,6 +207,7 @@ var (
 	writersDesc  = prometheus.NewDesc("wirefence_resource_writers", "Sessions that keep a takeover of a resource waiting, by an open transaction or a hold.", byResource, nil)
 	handoffsDesc = prometheus.NewDesc("wirefence_resource_handoffs_total", "Times that a resource went to another holder, seen in the history since this process began.", byResource, nil)
 	revokedDesc  = prometheus.NewDesc("wirefence_resource_revocations_total", "Times that an operator revoked a resource, seen in the history since this process began.", byResource, nil)
+	waitsDesc    = prometheus.NewDesc("wirefence_handoff_seconds", "Time that handoffs took in the database, which is mostly the wait for older transactions, seen in the history since this process began.", nil, nil)
 	endedDesc    = prometheus.NewDesc("wirefence_resource_ended_sessions_total", "Sessions that a takeover of a resource ended, with their transactions, seen in the history since this process began.", byResource, nil)
 
 	upDesc       = prometheus.NewDesc("wirefence_database_up", "1 if the last reading of the database's resources succeeded.", nil, nil)
@@ -218,7 +219,7 @@ var (
 
 // Describe implements prometheus.Collector.
 func (r *Resources) Describe(out chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{tokenDesc, grantedDesc, heldDesc, writersDesc, handoffsDesc, revokedDesc, endedDesc, upDesc, primaryDesc, timelineDesc} {
+	for _, d := range []*prometheus.Desc{tokenDesc, grantedDesc, heldDesc, writersDesc, handoffsDesc, revokedDesc, endedDesc, waitsDesc, upDesc, primaryDesc, timelineDesc} {
 		out <- d
 	}
 }
@@ -263,14 +264,21 @@ func (r *Resources) Collect(out chan<- prometheus.Metric) {
 // collectHandoffs tells a zero, too, of all labels that there are, so that the first event
 // is seen to come.
 func (r *Resources) collectHandoffs(out chan<- prometheus.Metric, labels map[string]bool) {
-	for e := range r.events {
+	type series struct {
+		label string
+		kind  fence.EventKind
+	}
+	rows := map[series]int64{}
+	for e, n := range r.events {
 		labels[e.label] = true
+		rows[series{e.label, e.kind}] += n.rows
 	}
 	for label := range labels {
 		for kind, desc := range counted {
-			out <- prometheus.MustNewConstMetric(desc, prometheus.CounterValue, float64(r.events[event{label, kind}]), label)
+			out <- prometheus.MustNewConstMetric(desc, prometheus.CounterValue, float64(rows[series{label, kind}]), label)
 		}
 	}
+	out <- waits(r.events)
 }
 
 func truth(is bool) float64 {

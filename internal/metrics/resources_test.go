@@ -218,6 +218,42 @@ func TestLateHandoffsAreCounted(t *testing.T) {
 	}
 }
 
+// Handoffs tell how long they waited, one that ended a transaction beside those that didn't,
+// whoever asked for them; a revocation is none.
+func TestWaitsOfHandoffs(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 0, Options{Names: NewNames(1, "orders")})
+	w.reads()
+	w.Exec(t, `INSERT INTO wirefence.history (kind, resource, issued, waited_seconds) VALUES ('handoff', 'orders', true, 0.1), ('handoff', 'orders', false, 5.5),
+	    ('handoff', 'x', true, 5.25), ('handoff', 'y', true, 99), ('handoff', 'y', true, -1), ('revocation', 'orders', true, 50)`)
+	for range 2 {
+		if all := w.reads(); all["handoff_seconds"] != 5 || all["resource_handoffs_total orders"] != 2 || all["resource_handoffs_total other"] != 3 {
+			t.Errorf("%v", all)
+		}
+	}
+	families, err := w.registry.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range families {
+		if f.GetName() != "wirefence_handoff_seconds" {
+			continue
+		}
+		got := map[float64]uint64{}
+		for _, b := range f.Metric[0].GetHistogram().Bucket {
+			got[b.GetUpperBound()] = b.GetCumulativeCount()
+		}
+		for bound, n := range map[float64]uint64{0.001: 1, 0.025: 1, 0.1: 2, 5: 2, 6: 4, 60: 4} {
+			if got[bound] != n {
+				t.Errorf("%d took up to %v s, not %d", got[bound], bound, n)
+			}
+		}
+		if sum := f.Metric[0].GetHistogram().GetSampleSum(); sum < 109.8 || sum > 109.9 {
+			t.Errorf("they took %v s in all, not 109.85", sum)
+		}
+	}
+}
+
 // A database that doesn't know a name's letters is not asked for it.
 func TestNamesBeyondTheDatabasesEncoding(t *testing.T) {
 	t.Parallel()
@@ -273,7 +309,7 @@ func TestStoresAreMeasured(t *testing.T) {
 			store := stores.Store(backend.store)
 			o := lockclient.Options{TTL: 10 * time.Second}
 			if backend.source != "" {
-				o.Sealer = stores.Sealer(backend.sealer)
+				o.Sealer = backend.sealer
 			}
 			client, err := lockclient.New(store, o)
 			if err != nil {
@@ -297,7 +333,7 @@ func TestStoresAreMeasured(t *testing.T) {
 			held := "resource_held by-" + name
 			all := scrape(t, registry)
 			for series, value := range map[string]float64{
-				held: 1, "store_up": 1, "handoff_seconds": 1, "store_request_seconds acquire": 1, "store_request_seconds look": 1, "store_errors_total acquire": 0,
+				held: 1, "store_up": 1, "store_request_seconds acquire": 1, "store_request_seconds look": 1, "store_errors_total acquire": 0,
 			} {
 				if all[series] != value {
 					t.Errorf("%s is %v, not %v", series, all[series], value)

@@ -15,13 +15,12 @@ import (
 )
 
 // Stores measures the calls of a process's lease stores, which are one and the same
-// server, and how long its grants take to be sealed. It implements prometheus.Collector.
+// server. It implements prometheus.Collector.
 type Stores struct {
-	state    atomic.Int32 // of the last call
-	up       *prometheus.Desc
-	seconds  *prometheus.HistogramVec
-	errors   *prometheus.CounterVec
-	handoffs prometheus.Histogram
+	state   atomic.Int32 // of the last call
+	up      *prometheus.Desc
+	seconds *prometheus.HistogramVec
+	errors  *prometheus.CounterVec
 }
 
 // The states of a store. As long as it was not called it has none.
@@ -39,9 +38,6 @@ func NewStores(r prometheus.Registerer) (*Stores, error) {
 			Buckets: prometheus.ExponentialBuckets(0.0005, 4, 8)}, []string{"operation"}),
 		errors: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "wirefence_store_errors_total", Help: "Calls of the lease store that failed, by operation."}, []string{"operation"}),
-		handoffs: prometheus.NewHistogram(prometheus.HistogramOpts{
-			Name: "wirefence_handoff_seconds", Help: "Time that a grant of this process took to be sealed in the database, waiting for older transactions included.",
-			Buckets: []float64{0.001, 0.005, 0.025, 0.1, 0.25, 0.5, 1, 2.5, 5, 6, 10, 30, 60}}),
 	}
 	for _, operation := range []string{"acquire", "renew", "release", "raise", "look"} {
 		s.seconds.WithLabelValues(operation)
@@ -61,7 +57,6 @@ func (s *Stores) Describe(out chan<- *prometheus.Desc) {
 	out <- s.up
 	s.seconds.Describe(out)
 	s.errors.Describe(out)
-	s.handoffs.Describe(out)
 }
 
 // Collect implements prometheus.Collector.
@@ -71,7 +66,6 @@ func (s *Stores) Collect(out chan<- prometheus.Metric) {
 	}
 	s.seconds.Collect(out)
 	s.errors.Collect(out)
-	s.handoffs.Collect(out)
 }
 
 // called takes in a call that has ended. One that the caller gave up tells nothing.
@@ -115,8 +109,7 @@ type Whole interface {
 // for being asked how far it has counted.
 func (s *Stores) Store(store Whole) Whole {
 	m := measured{Whole: store, stores: s}
-	if record, seals := store.(lockclient.Record); seals {
-		m.seals = true
+	if record, ok := store.(lockclient.Record); ok {
 		return recording{m, record}
 	}
 	return m
@@ -125,7 +118,6 @@ func (s *Stores) Store(store Whole) Whole {
 type measured struct {
 	Whole
 	stores *Stores
-	seals  bool // by itself, in its Acquire
 }
 
 type recording struct {
@@ -137,9 +129,6 @@ func (m measured) Acquire(ctx context.Context, resource fence.Resource, holder s
 	began := time.Now()
 	attempt, err := m.Whole.Acquire(ctx, resource, holder, ttl)
 	m.stores.called("acquire", began, err)
-	if m.seals && attempt.Won() {
-		m.stores.handoffs.Observe(time.Since(began).Seconds())
-	}
 	return attempt, err
 }
 
@@ -169,23 +158,4 @@ func (m measured) Look(ctx context.Context, resource fence.Resource) (lockclient
 	attempt, err := m.Whole.Look(ctx, resource)
 	m.stores.called("look", began, err)
 	return attempt, err
-}
-
-// Sealer is the sealer with its seals measured. It tells the last grant.
-func (s *Stores) Sealer(sealer lockclient.PostgresSealer) lockclient.Sealer {
-	return measuredSealer{sealer, s}
-}
-
-type measuredSealer struct {
-	lockclient.PostgresSealer
-	stores *Stores
-}
-
-func (m measuredSealer) Seal(ctx context.Context, resource fence.Resource, token fence.Token, holder string) (bool, error) {
-	began := time.Now()
-	sealed, err := m.PostgresSealer.Seal(ctx, resource, token, holder)
-	if sealed {
-		m.stores.handoffs.Observe(time.Since(began).Seconds())
-	}
-	return sealed, err
 }
