@@ -16,8 +16,9 @@ type events conn
 
 func (e *events) Checked() { e.server.metrics.checks.Inc() }
 
-func (e *events) Waited(by session.Wait, d time.Duration) {
+func (e *events) Waited(by session.Wait, d time.Duration, traceParent string) {
 	e.server.metrics.waitSeconds[by].Observe(d.Seconds())
+	e.traced(by, d, traceParent)
 }
 
 func (e *events) Ran(d time.Duration) { e.server.metrics.groupSeconds.Observe(d.Seconds()) }

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"go.opentelemetry.io/otel/trace"
 
 	"github.com/wirefence/wirefence/fence"
 	"github.com/wirefence/wirefence/proxy/internal/session"
@@ -153,6 +154,10 @@ type Options struct {
 	// number of values; for an empty name it is the one for all that have none of their
 	// own. By default no metric has that label. Safe for concurrent use.
 	ResourceLabel func(fence.Resource) string
+	// Tracer makes a span of each check and each hold that a statement waited for, from
+	// 10 ms on, in the trace that the traceparent in the statement's comment names, if that
+	// has the flag "sampled". By default there are none.
+	Tracer trace.Tracer
 }
 
 // Validate fills in the defaults and reports what can't work.
@@ -248,5 +253,6 @@ func (o *Options) sessionConfig(pooling string) *session.Config {
 		MaxStatement:    o.MaxStatement,
 		Pooling:         poolings[pooling],
 		Hold:            o.Hold,
+		Traces:          o.Tracer != nil,
 	})
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
@@ -15,43 +16,81 @@ import (
 	"go.opentelemetry.io/otel/attribute"
 	sdk "go.opentelemetry.io/otel/sdk/metric"
 	"go.opentelemetry.io/otel/sdk/resource"
+	sdktrace "go.opentelemetry.io/otel/sdk/trace"
+	"go.opentelemetry.io/otel/trace"
 )
 
 // pushTime is what the last push has to end in when the proxy ends.
 const pushTime = time.Second
 
-// pushesMetrics reports whether OpenTelemetry's own variables ask for metrics by OTLP.
-func pushesMetrics() bool {
-	return os.Getenv("OTEL_SDK_DISABLED") != "true" &&
-		(os.Getenv("OTEL_EXPORTER_OTLP_ENDPOINT") != "" || os.Getenv("OTEL_EXPORTER_OTLP_METRICS_ENDPOINT") != "")
+// pushes reports whether OpenTelemetry's own variables ask for a signal by OTLP: METRICS or
+// TRACES.
+func pushes(signal string) bool {
+	return os.Getenv("OTEL_SDK_DISABLED") != "true" && os.Getenv("OTEL_"+signal+"_EXPORTER") != "none" &&
+		cmp.Or(os.Getenv("OTEL_EXPORTER_OTLP_ENDPOINT"), os.Getenv("OTEL_EXPORTER_OTLP_"+signal+"_ENDPOINT")) != ""
 }
 
-// pushMetrics pushes what is gathered again and again, as OpenTelemetry's variables say,
-// where they ask for it. It returns what pushes once more and ends that.
-func pushMetrics(ctx context.Context, all prometheus.Gatherer, log *slog.Logger) (end func(), err error) {
-	if !pushesMetrics() {
-		return func() {}, nil
-	}
-	autoexport.WithFallbackMetricProducer(func(context.Context) (sdk.Producer, error) {
-		return bridge.NewMetricProducer(bridge.WithGatherer(all)), nil
-	})
-	reader, err := autoexport.NewMetricReader(ctx)
-	if err != nil {
-		return nil, fmt.Errorf("metrics by OTLP: %w", err)
+// telemetry pushes by OTLP what OpenTelemetry's variables ask for.
+type telemetry struct {
+	metrics *sdk.MeterProvider       // nil: not asked for
+	traces  *sdktrace.TracerProvider // nil: not asked for
+	log     *slog.Logger
+}
+
+// pushTelemetry pushes what is gathered again and again, and the spans of the telemetry's
+// tracer.
+func pushTelemetry(ctx context.Context, all prometheus.Gatherer, log *slog.Logger) (*telemetry, error) {
+	t := &telemetry{log: log}
+	if !pushes("METRICS") && !pushes("TRACES") {
+		return t, nil
 	}
 	from, err := resource.Merge(resource.NewSchemaless(serviceName), resource.Environment())
 	if err != nil {
-		return nil, fmt.Errorf("metrics by OTLP: %w", err)
+		return nil, fmt.Errorf("telemetry by OTLP: %w", err)
 	}
 	otel.SetErrorHandler(&pushLog{log: log})
-	provider := sdk.NewMeterProvider(sdk.WithReader(reader), sdk.WithResource(from))
-	return func() {
-		ctx, cancel := context.WithTimeout(context.Background(), pushTime)
-		defer cancel()
-		if err := provider.Shutdown(ctx); err != nil {
-			log.Warn("the last metrics were not pushed", "error", err)
+	if pushes("METRICS") {
+		autoexport.WithFallbackMetricProducer(func(context.Context) (sdk.Producer, error) {
+			return bridge.NewMetricProducer(bridge.WithGatherer(all)), nil
+		})
+		reader, err := autoexport.NewMetricReader(ctx)
+		if err != nil {
+			return nil, fmt.Errorf("metrics by OTLP: %w", err)
 		}
-	}, nil
+		t.metrics = sdk.NewMeterProvider(sdk.WithReader(reader), sdk.WithResource(from))
+	}
+	if pushes("TRACES") {
+		exporter, err := autoexport.NewSpanExporter(ctx)
+		if err != nil {
+			return nil, fmt.Errorf("traces by OTLP: %w", err)
+		}
+		t.traces = sdktrace.NewTracerProvider(sdktrace.WithBatcher(exporter), sdktrace.WithResource(from))
+	}
+	return t, nil
+}
+
+// tracer makes spans that are pushed, nil where traces aren't asked for.
+func (t *telemetry) tracer() trace.Tracer {
+	if t.traces == nil {
+		return nil
+	}
+	return t.traces.Tracer("github.com/wirefence/wirefence/proxy")
+}
+
+// end pushes once more, and ends.
+func (t *telemetry) end() {
+	ctx, cancel := context.WithTimeout(context.Background(), pushTime)
+	defer cancel()
+	if t.metrics != nil {
+		if err := t.metrics.Shutdown(ctx); err != nil {
+			t.log.Warn("the last metrics were not pushed", "error", err)
+		}
+	}
+	if t.traces != nil {
+		if err := t.traces.Shutdown(ctx); err != nil {
+			t.log.Warn("the last spans were not pushed", "error", err)
+		}
+	}
 }
 
 // pushLog logs an error of a push, and the next in a minute at the earliest.
@@ -68,7 +107,7 @@ func (l *pushLog) Handle(err error) {
 	defer l.mu.Unlock()
 	if time.Since(l.last) >= repeatPushErrors {
 		l.last = time.Now()
-		l.log.Warn("cannot push metrics, retrying", "error", err)
+		l.log.Warn("cannot push telemetry, retrying", "error", err)
 	}
 }
 

@@ -2,14 +2,22 @@ package main
 
 import (
 	"compress/gzip"
+	"context"
+	"encoding/hex"
+	"errors"
+	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
 	"sync"
 	"syscall"
 	"testing"
+	"time"
 
+	"github.com/jackc/pgx/v5"
 	collector "go.opentelemetry.io/proto/otlp/collector/metrics/v1"
+	traces "go.opentelemetry.io/proto/otlp/collector/trace/v1"
+	span "go.opentelemetry.io/proto/otlp/trace/v1"
 	"google.golang.org/protobuf/proto"
 
 	"github.com/wirefence/wirefence/internal/stack"
@@ -99,7 +107,7 @@ func TestMetricsThatCannotBePushed(t *testing.T) {
 	for _, endpoint := range []string{"http://127.0.0.1:1", server.URL} {
 		p := startProxy(t, url, "OTEL_EXPORTER_OTLP_ENDPOINT="+endpoint, "OTEL_METRIC_EXPORT_INTERVAL=100", "OTEL_EXPORTER_OTLP_TIMEOUT=500")
 		stack.Exec(t, p.url, "SELECT 1")
-		p.stderr.Await(t, "cannot push metrics")
+		p.stderr.Await(t, "cannot push telemetry")
 		p.signal(t, syscall.SIGTERM)
 		p.end(t).expect(t, 0, "drained", "the last metrics were not pushed")
 	}
@@ -112,4 +120,107 @@ func TestMetricsThatCannotBePushed(t *testing.T) {
 	}
 	settings, _, _ := proxySettingsFor(t, url)
 	wirefence(t, append(settings, "OTEL_EXPORTER_OTLP_ENDPOINT="+server.URL, "OTEL_EXPORTER_OTLP_PROTOCOL=carrier pigeon"), "proxy").expect(t, exitUsage, "metrics by OTLP: invalid OTLP protocol")
+}
+
+// spans is a receiver of spans.
+type spans struct {
+	mu  sync.Mutex
+	all []*span.Span
+}
+
+func (s *spans) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	text, err := io.ReadAll(r.Body)
+	request := &traces.ExportTraceServiceRequest{}
+	if err != nil || r.URL.Path != "/v1/traces" || proto.Unmarshal(text, request) != nil {
+		http.Error(w, "no", http.StatusBadRequest)
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, from := range request.ResourceSpans {
+		for _, scope := range from.ScopeSpans {
+			s.all = append(s.all, scope.Spans...)
+		}
+	}
+}
+
+func (s *spans) got() []*span.Span {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.all
+}
+
+// A check that waits for a takeover has a span in the trace of its statement, one that waits
+// for nothing has none.
+func TestChecksThatWaitHaveSpans(t *testing.T) {
+	t.Parallel()
+	url := database(t, true)
+	stack.Exec(t, url, "SELECT wirefence.seal('orders', 33)")
+	receiver := &spans{}
+	server := httptest.NewServer(receiver)
+	t.Cleanup(server.Close)
+	p := startProxy(t, url, "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT="+server.URL+"/v1/traces", "OTEL_BSP_SCHEDULE_DELAY=100")
+	const id = "0af7651916cd43dd8448eb211c80319c"
+	traced := func(flags string) string {
+		return "SELECT 1 /*wirefence.token='orders=33',traceparent='00-" + id + "-b7ad6b7169203331-" + flags + "'*/"
+	}
+	conns := [3]*pgx.Conn{stack.Connect(t, p.url), stack.Connect(t, p.url), stack.Connect(t, p.url)}
+	for _, c := range conns {
+		if _, err := c.Exec(t.Context(), traced("01")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	holder := conns[2]
+	if _, err := holder.Exec(t.Context(), "BEGIN; SELECT 1 /*wirefence.token='orders=33'*/"); err != nil {
+		t.Fatal(err)
+	}
+	sealed := make(chan error, 1)
+	go func() {
+		conn, err := pgx.Connect(t.Context(), url)
+		if err == nil {
+			_, err = conn.Exec(t.Context(), "SELECT wirefence.seal('orders', 34)")
+			err = errors.Join(err, conn.Close(context.Background()))
+		}
+		sealed <- err
+	}()
+	watcher := stack.Connect(t, url)
+	waiters := func(n int) {
+		stack.Eventually(t, fmt.Sprintf("%d wait", n), func() bool {
+			var waiting int
+			err := watcher.QueryRow(t.Context(), `SELECT count(*) FROM pg_locks AS l JOIN pg_database AS d ON d.oid = l.database
+				WHERE d.datname = current_database() AND l.locktype = 'advisory' AND NOT l.granted`).Scan(&waiting)
+			return err == nil && waiting == n
+		})
+	}
+	waiters(1)
+	refused := make(chan error, 2)
+	for i, flags := range []string{"01", "00"} {
+		go func() {
+			_, err := conns[i].Exec(t.Context(), traced(flags))
+			refused <- err
+		}()
+	}
+	waiters(3)
+	if _, err := holder.Exec(t.Context(), "COMMIT"); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-sealed; err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		stack.WantState(t, <-refused, "WF001")
+	}
+	p.signal(t, syscall.SIGTERM)
+	p.end(t).expect(t, 0, "drained")
+	all := receiver.got()
+	if len(all) != 1 {
+		t.Fatalf("there are %d spans: %v", len(all), all)
+	}
+	got := all[0]
+	if got.Name != "wirefence check" || hex.EncodeToString(got.TraceId) != id || hex.EncodeToString(got.ParentSpanId) != "b7ad6b7169203331" {
+		t.Errorf("the span is %v", got)
+	}
+	if took := time.Duration(got.EndTimeUnixNano - got.StartTimeUnixNano); took < 10*time.Millisecond {
+		t.Errorf("it took %v", took)
+	}
 }

@@ -112,11 +112,11 @@ func runProxy(ctx context.Context, cfg proxySettings, signals *signals) error {
 	if err != nil {
 		return err
 	}
-	endPushing, err := pushMetrics(ctx, registry, log)
+	telemetry, err := pushTelemetry(ctx, registry, log)
 	if err != nil {
 		return usageError{err}
 	}
-	defer endPushing()
+	defer telemetry.end()
 	figures, err := newFigures(cfg, names, registry, log)
 	if err != nil {
 		return usageError{err}
@@ -130,7 +130,7 @@ func runProxy(ctx context.Context, cfg proxySettings, signals *signals) error {
 	schema := &schemaWatch{cfg: cfg, log: log}
 	o := cfg.serverOptions()
 	o.Lease, o.Refusals, o.Ready = sidecar.lease(), recording.refusals(), schema.ready
-	o.Logger, o.Registerer, o.ResourceLabel = log, registry, names.Label
+	o.Logger, o.Registerer, o.ResourceLabel, o.Tracer = log, registry, names.Label, telemetry.tracer()
 	server, err := proxy.New(o)
 	if err != nil {
 		return usageError{err}

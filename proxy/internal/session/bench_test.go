@@ -18,12 +18,12 @@ import (
 
 type discard struct{}
 
-func (discard) Checked()                   {}
-func (discard) Waited(Wait, time.Duration) {}
-func (discard) Ran(time.Duration)          {}
-func (discard) Refused(Refusal)            {}
-func (discard) Trouble(error)              {}
-func (discard) Ended(Ending)               {}
+func (discard) Checked()                           {}
+func (discard) Waited(Wait, time.Duration, string) {}
+func (discard) Ran(time.Duration)                  {}
+func (discard) Refused(Refusal)                    {}
+func (discard) Trouble(error)                      {}
+func (discard) Ended(Ending)                       {}
 
 func message(typ byte, body string) []byte {
 	msg := append([]byte{typ}, binary.BigEndian.AppendUint32(nil, uint32(len(body)+4))...)

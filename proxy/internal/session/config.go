@@ -47,6 +47,9 @@ type Config struct {
 	// Hold is how long a busy session keeps its hold before it is taken anew or given
 	// back; 0 checks every transaction.
 	Hold time.Duration
+	// Traces has Events told of each wait of a message whose traceparent says that it is
+	// recorded, besides the samples.
+	Traces bool
 	// Clock tells the time, time.Now outside tests.
 	Clock func() time.Time
 
@@ -110,8 +113,9 @@ type Events interface {
 	// does with what is in its way.
 	Ended(Ending)
 	// Waited is called with how long a client's message waited for a check or an
-	// exchange: of checks for one in 16.
-	Waited(by Wait, d time.Duration)
+	// exchange: of checks for one in 16, and with Config.Traces for each of a recorded
+	// trace. traceParent is "" unless Config.Traces is set and the trace is recorded.
+	Waited(by Wait, d time.Duration, traceParent string)
 	// Ran is called with how long a group under a fence took, for one in 16: from when it
 	// was sent on until the server was ready for the next, or had refused it.
 	Ran(d time.Duration)

@@ -127,7 +127,7 @@ func (s *Session) exchanging() bool {
 func (s *Session) exchangeFor(a policy.Action, out *Out) {
 	mark := len(out.own)
 	s.asked = a.By
-	s.timing.exchange.begin(s.cfg.Clock())
+	s.timeExchange()
 	switch a.Do {
 	case policy.Take:
 		out.own = s.appendTake(out.own, a.By)

@@ -14,15 +14,19 @@ import (
 type noted struct {
 	refused []Refusal
 	waits   [2][]time.Duration // by what was waited for
+	traces  []string           // of the waits
 	ran     []time.Duration
 }
 
-func (n *noted) Checked()                        {}
-func (n *noted) Waited(by Wait, d time.Duration) { n.waits[by] = append(n.waits[by], d) }
-func (n *noted) Ran(d time.Duration)             { n.ran = append(n.ran, d) }
-func (n *noted) Refused(r Refusal)               { n.refused = append(n.refused, r) }
-func (n *noted) Trouble(err error)               { panic(err) }
-func (n *noted) Ended(Ending)                    {}
+func (n *noted) Checked()            {}
+func (n *noted) Ran(d time.Duration) { n.ran = append(n.ran, d) }
+func (n *noted) Refused(r Refusal)   { n.refused = append(n.refused, r) }
+func (n *noted) Trouble(err error)   { panic(err) }
+func (n *noted) Ended(Ending)        {}
+
+func (n *noted) Waited(by Wait, d time.Duration, traceParent string) {
+	n.waits[by], n.traces = append(n.waits[by], d), append(n.traces, traceParent)
+}
 
 // talk gives the session what the client sends and what a server answers, and
 // returns what either side gets.

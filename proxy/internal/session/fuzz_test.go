@@ -9,12 +9,12 @@ import (
 
 type silent struct{}
 
-func (silent) Checked()                   {}
-func (silent) Waited(Wait, time.Duration) {}
-func (silent) Ran(time.Duration)          {}
-func (silent) Refused(Refusal)            {}
-func (silent) Trouble(error)              {}
-func (silent) Ended(Ending)               {}
+func (silent) Checked()                           {}
+func (silent) Waited(Wait, time.Duration, string) {}
+func (silent) Ran(time.Duration)                  {}
+func (silent) Refused(Refusal)                    {}
+func (silent) Trouble(error)                      {}
+func (silent) Ended(Ending)                       {}
 
 // login brings a session to where the client may send queries.
 func logIn(s *Session) {

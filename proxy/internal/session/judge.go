@@ -126,7 +126,7 @@ func (s *Session) functionCall(in []byte, size, at int, out *Out) int {
 		mark := len(out.own)
 		out.own = s.appendExchange(out.own, string(s.cfg.call.appendCheck(nil, s.checkFor(&a.By), &a.By)), beforeCall)
 		out.put(mark)
-		s.timing.exchange.begin(s.cfg.Clock())
+		s.timeExchange()
 		s.events.Checked()
 	}
 	s.follow(&m, &a, nil)

@@ -79,6 +79,7 @@ type sample struct {
 	open  bool
 	count uint8 // how many there were since the last
 	began time.Time
+	trace *trace // of the message that waits
 }
 
 func (p *sample) begin(now time.Time) { p.open, p.began = true, now }
@@ -97,8 +98,26 @@ func (s *Session) timesGroup(under cover) bool {
 	return under > underNothing && s.times(&s.timing.group)
 }
 
-// timesCheck reports whether a check that is being sent is a sample.
-func (s *Session) timesCheck() bool { return s.times(&s.timing.check) }
+// timesCheck reports whether a check that is being sent is timed: it is a sample, or its
+// trace is recorded.
+func (s *Session) timesCheck() bool {
+	c := &s.timing.check
+	timed := s.times(c)
+	if !timed && !c.open && s.recorded(s.tracing) {
+		c.begin(s.cfg.Clock())
+		timed = true
+	}
+	if timed {
+		c.trace = s.tracing
+	}
+	return timed
+}
+
+// timeExchange times an exchange that a message waits for.
+func (s *Session) timeExchange() {
+	s.timing.exchange.begin(s.cfg.Clock())
+	s.timing.exchange.trace = s.tracing
+}
 
 func (s *Session) times(p *sample) bool {
 	if !p.due() {
@@ -119,13 +138,22 @@ func (s *Session) groupEnds() {
 func (s *Session) checkEnds(n *note) {
 	if c := &s.timing.check; n.tested && c.open {
 		c.open, n.tested = false, false
-		s.events.Waited(WaitCheck, s.cfg.Clock().Sub(c.began))
+		s.waited(WaitCheck, c)
 	}
 }
 
 func (s *Session) exchangeEnds() {
 	if x := &s.timing.exchange; x.open {
 		x.open = false
-		s.events.Waited(WaitExchange, s.cfg.Clock().Sub(x.began))
+		s.waited(WaitExchange, x)
 	}
+}
+
+func (s *Session) waited(by Wait, p *sample) {
+	traceParent := ""
+	if s.recorded(p.trace) {
+		traceParent = p.trace.String()
+	}
+	p.trace = nil
+	s.events.Waited(by, s.cfg.Clock().Sub(p.began), traceParent)
 }

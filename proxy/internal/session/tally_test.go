@@ -1,6 +1,7 @@
 package session
 
 import (
+	"slices"
 	"testing"
 	"time"
 
@@ -106,5 +107,31 @@ func TestSamplesOfFailuresEnd(t *testing.T) {
 	}
 	if s.timing.check.open || s.timing.group.open {
 		t.Error("a sample is still under way")
+	}
+}
+
+// With Traces every wait of a message of a recorded trace is told, with its traceparent, and
+// no other trace.
+func TestWaitsOfRecordedTracesAreTold(t *testing.T) {
+	const id = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-"
+	for _, c := range []struct {
+		traces bool
+		flags  string
+		told   bool
+	}{{true, "01", true}, {true, "00", false}, {true, "0b", true}, {true, "0a", false}, {false, "01", false}} {
+		events := &noted{}
+		s := begunWith(t, Config{Traces: c.traces}, "", events)
+		var out Out
+		for range 3 {
+			s.FromClient(simple("SELECT 1 /*wirefence.token='orders=33',traceparent='"+id+c.flags+"'*/"), &out)
+			answered(t, s, passing(), done("SELECT 1"), ready("I"))
+		}
+		want := []string{""} // the sample
+		if c.told {
+			want = []string{id + c.flags, id + c.flags, id + c.flags}
+		}
+		if !slices.Equal(events.traces, want) {
+			t.Errorf("traces %v, flags %s: told %q, not %q", c.traces, c.flags, events.traces, want)
+		}
 	}
 }

@@ -1,6 +1,10 @@
 package session
 
-import "github.com/wirefence/wirefence/proxy/internal/sqltext"
+import (
+	"bytes"
+
+	"github.com/wirefence/wirefence/proxy/internal/sqltext"
+)
 
 // trace is the traceparent in a comment of a message, by which a refusal is found in the
 // trace of the program that has sent it. It is looked for only in texts that are read
@@ -12,6 +16,12 @@ func (t *trace) String() string {
 		return ""
 	}
 	return string(t[:])
+}
+
+// recorded reports whether waits of a message with that trace are told: it has the flag
+// "sampled" (W3C Trace Context, section 3.2.2.5).
+func (s *Session) recorded(t *trace) bool {
+	return s.cfg.Traces && t != nil && bytes.IndexByte([]byte("13579bdf"), t[len(t)-1]) >= 0
 }
 
 // traceOf is the trace of a text, nil without one.
