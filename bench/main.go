@@ -40,7 +40,7 @@ func main() {
 	flag.IntVar(&f.rounds, "rounds", 4, "how often each measurement is made")
 	flag.IntVar(&f.seconds, "seconds", 2, "how long one measurement lasts, in seconds; pgbench runs half as long again before")
 	flag.StringVar(&f.clients, "clients", wholeClients, "numbers of clients, separated by commas")
-	flag.StringVar(&f.only, "only", "", "regular expression: measure only what it matches, of names such as insert/prepared/16/PgBouncer, guards/prepared/16/direct, isolated, takeover, sessions, logins, copy, bounds, leases and core")
+	flag.StringVar(&f.only, "only", "", "regular expression: measure only what it matches, of names such as insert/prepared/16/PgBouncer, guards/prepared/16/direct, isolated, takeover, sessions, logins, streams, copy, bounds, leases and core")
 	flag.StringVar(&f.out, "out", "", "file to write, of a whole run; none if empty")
 	flag.StringVar(&f.compare, "compare", "", "commit: compare this tree's proxy with that commit's, and nothing else")
 	flag.StringVar(&f.binary, "binary", "", "wirefence binary to measure, instead of building ./cmd/wirefence")
@@ -118,6 +118,11 @@ func (b *book) measureAll(ctx context.Context, w *world, clients []int, only fun
 	}
 	if only("logins") {
 		if b.logins, err = w.measureLogins(ctx, f.rounds, f.seconds); err != nil {
+			return err
+		}
+	}
+	if only("streams") {
+		if b.streams, err = w.measureStreams(ctx, f.rounds, f.seconds); err != nil {
 			return err
 		}
 	}

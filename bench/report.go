@@ -21,6 +21,7 @@ type book struct {
 	takeovers *takeovers
 	copies    map[string]*copyCost
 	logins    map[string]*loginCost
+	streams   *streamCost
 	bounds    map[string]map[string]int64
 	leases    *figures.Leases
 	core      []coreResult
@@ -69,6 +70,7 @@ func (b *book) markdown() string {
 	b.guardTables(&p)
 	b.sessionTable(&p)
 	b.loginTable(&p)
+	b.streamTable(&p)
 	b.copyTable(&p)
 	b.boundTable(&p)
 	b.leaseTables(&p)
@@ -198,6 +200,32 @@ func (b *book) loginTable(p *page) {
 			rate(calm.spread(tps)), ms(calm.median(func(s sample) time.Duration { return s.p50 })), ms(calm.median(func(s sample) time.Duration { return s.p99 })),
 			rate(flooded.spread(tps)), ms(flooded.median(func(s sample) time.Duration { return s.p50 })), ms(flooded.median(func(s sample) time.Duration { return s.p99 })),
 			rate(spreadOf(c.rate)))
+	}
+}
+
+func (b *book) streamTable(p *page) {
+	if b.streams == nil {
+		return
+	}
+	p.line("")
+	p.line("## Streams of events")
+	p.line("")
+	p.line("8 clients run selects, prepared, through a proxy that serves %d [streams of events](api.md#streaming-what-happens) or none, while a resource is taken over every %v; each takeover is told by every stream. A stream makes the process grow by %.0f KiB at most.",
+		openStreams, takeoverPause, float64(b.streams.streamBytes)/1024)
+	p.line("")
+	p.line("| streams | transactions/s | p50 ms | p99 ms | proxy's CPU, cores | events/s and stream |")
+	p.line("|---|---:|---:|---:|---:|---:|")
+	for _, way := range []struct {
+		streams int
+		samples []sample
+		events  []float64
+	}{{0, b.streams.alone, nil}, {openStreams, b.streams.watched, b.streams.events}} {
+		res, events := &result{samples: way.samples}, ""
+		if way.events != nil {
+			events = fmt.Sprintf("%.1f", spreadOf(way.events).median)
+		}
+		p.line("| %d | %s | %s | %s | %.2f | %s |", way.streams, rate(res.spread(tps)), ms(res.median(func(s sample) time.Duration { return s.p50 })),
+			ms(res.median(func(s sample) time.Duration { return s.p99 })), res.median(func(s sample) time.Duration { return s.cpu }).Seconds(), events)
 	}
 }
 
