@@ -64,8 +64,10 @@ func (s *Server) Shutdown(ctx context.Context) error {
 func (s *Server) drain() {
 	log := s.options.Logger
 	s.draining.Store(true)
-	if s.options.ReusePort && s.admin != nil {
-		_ = s.admin.Close() // probes are for the process that takes over
+	if s.options.ReusePort {
+		for _, l := range s.http {
+			_ = l.Close() // probes and requests are for the process that takes over
+		}
 	}
 	if s.options.DrainGrace > 0 {
 		log.Info("draining: still accepting clients", "for", s.options.DrainGrace)

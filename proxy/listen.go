@@ -29,10 +29,19 @@ func (s *Server) Listen() error {
 // ListenAdmin opens another address, host:port, in the same way, so that a
 // process that takes over from this one can have it, too. The caller serves and
 // closes it; where the port is to be reused, the server closes it when it drains.
+// It must not be called once the server serves.
 func (s *Server) ListenAdmin(at string) (net.Listener, error) {
-	l, err := s.options.listenTCP(at)
+	return s.keepHTTP(s.options.listenTCP(at))
+}
+
+// ListenAPI is ListenAdmin for an address that may be a Unix socket, too.
+func (s *Server) ListenAPI(at string) (net.Listener, error) {
+	return s.keepHTTP(s.options.listen(strings.TrimSpace(at)))
+}
+
+func (s *Server) keepHTTP(l net.Listener, err error) (net.Listener, error) {
 	if err == nil {
-		s.admin = l
+		s.http = append(s.http, l)
 	}
 	return l, err
 }

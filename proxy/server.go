@@ -31,8 +31,8 @@ type Server struct {
 	probes    *prometheus.CounterVec
 
 	listeners []net.Listener
-	admin     net.Listener // nil if there is none
-	keys      sync.Map     // cancel key → *conn
+	http      []net.Listener // what the caller serves
+	keys      sync.Map       // cancel key → *conn
 	limits    limits
 	draining  atomic.Bool
 	closing   atomic.Bool     // the listeners, that is

@@ -21,9 +21,10 @@ import (
 	"github.com/wirefence/wirefence/proxy"
 )
 
-// admin is what the proxy serves at WIREFENCE_ADMIN_LISTEN.
+// admin is what the proxy serves by HTTP: at WIREFENCE_ADMIN_LISTEN for operators, and at
+// WIREFENCE_API_LISTEN for applications.
 type admin struct {
-	http   *http.Server
+	http   []*http.Server
 	api    *api.Server
 	leases *leases // nil where no store is named
 	stop   func() bool
@@ -36,7 +37,7 @@ type admin struct {
 // closed. The API's waits end with the context, which ends when the proxy begins
 // to drain.
 func serveAdmin(ctx context.Context, cfg proxySettings, files adminFiles, server *proxy.Server, registry *prometheus.Registry, log *slog.Logger) (*admin, error) {
-	if cfg.AdminListen == "off" {
+	if cfg.AdminListen == "off" && len(cfg.apiListen()) == 0 {
 		return &admin{}, nil
 	}
 	a := &admin{}
@@ -49,38 +50,109 @@ func serveAdmin(ctx context.Context, cfg proxySettings, files adminFiles, server
 		a.leases = leases
 	}
 	a.recorder = series.New(registry)
-	l, err := server.ListenAdmin(cfg.AdminListen)
+	listeners, err := listenHTTP(cfg, server)
 	if err != nil {
-		a.close()
-		return nil, fmt.Errorf("admin listener: %w", err)
-	}
-	if a.api, err = api.New(a.options(cfg, files, server, l.Addr(), registry, log)); err != nil {
-		_ = l.Close()
 		a.close()
 		return nil, err
 	}
-	if why := a.api.Refusal(); why != "" {
-		log.Warn("requests to /v1 are refused: " + why)
+	if a.api, err = api.New(a.options(cfg, files, server, listeners.admin, registry, log)); err == nil {
+		err = a.serveAll(listeners, files, server, registry, log)
 	}
-	if files.token != nil && files.pair == nil && !isLoopback(l.Addr()) {
-		log.Warn("tokens of /v1 travel in clear: set WIREFENCE_ADMIN_TLS_CERT_FILE and WIREFENCE_ADMIN_TLS_KEY_FILE, or have something before the admin listener that has TLS")
-	}
-	mux := http.NewServeMux()
-	mux.Handle("/", server.Handler())
-	mux.Handle(console.Prefix, console.Handler())
-	mux.Handle("GET /metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{Registry: registry, EnableOpenMetrics: true}))
-	a.http = &http.Server{
-		Handler: a.route(mux), TLSConfig: files.tls(), ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelDebug),
-		ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 10 * time.Second, WriteTimeout: 30 * time.Second,
+	if err != nil {
+		listeners.close()
+		a.close()
+		return nil, err
 	}
 	a.stop = context.AfterFunc(ctx, a.api.Drain)
 	a.record(ctx)
+	return a, nil
+}
+
+// httpListeners are what HTTP is served at.
+type httpListeners struct {
+	admin net.Listener   // nil where WIREFENCE_ADMIN_LISTEN is off
+	api   []net.Listener // for applications
+}
+
+func listenHTTP(cfg proxySettings, server *proxy.Server) (all httpListeners, err error) {
+	if cfg.AdminListen != "off" {
+		if all.admin, err = server.ListenAdmin(cfg.AdminListen); err != nil {
+			return all, fmt.Errorf("admin listener: %w", err)
+		}
+	}
+	for _, at := range cfg.apiListen() {
+		l, err := server.ListenAPI(at)
+		if err != nil {
+			all.close()
+			return all, fmt.Errorf("WIREFENCE_API_LISTEN: %w", err)
+		}
+		all.api = append(all.api, l)
+	}
+	return all, nil
+}
+
+func (all httpListeners) close() {
+	if all.admin != nil {
+		_ = all.admin.Close()
+	}
+	for _, l := range all.api {
+		_ = l.Close()
+	}
+}
+
+// serveAll serves all listeners, or none.
+func (a *admin) serveAll(all httpListeners, files adminFiles, server *proxy.Server, registry *prometheus.Registry, log *slog.Logger) error {
+	applications := make([]http.Handler, len(all.api))
+	for i, l := range all.api {
+		var err error
+		if applications[i], err = a.api.Application(l.Addr()); err != nil {
+			return usageError{fmt.Errorf("WIREFENCE_API_LISTEN: %w", err)}
+		}
+	}
+	if all.admin != nil {
+		if why := a.api.Refusal(); why != "" {
+			log.Warn("requests to /v1 are refused: " + why)
+		}
+		mux := http.NewServeMux()
+		mux.Handle("/", server.Handler())
+		mux.Handle(console.Prefix, console.Handler())
+		mux.Handle("GET /metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{Registry: registry, EnableOpenMetrics: true}))
+		a.serve(all.admin, "admin listener", a.route(mux), files, log)
+	}
+	for i, l := range all.api {
+		a.serve(l, "API listener", applications[i], files, log)
+	}
+	return nil
+}
+
+// serve serves a listener. A Unix socket has no TLS, as for PostgreSQL's clients.
+func (a *admin) serve(l net.Listener, name string, handler http.Handler, files adminFiles, log *slog.Logger) {
+	socket := l.Addr().Network() == "unix"
+	if files.token != nil && files.pair == nil && !socket && !api.IsLoopback(l.Addr()) {
+		log.Warn("tokens of /v1 travel in clear: set WIREFENCE_ADMIN_TLS_CERT_FILE and WIREFENCE_ADMIN_TLS_KEY_FILE, or have something before the " + name + " that has TLS")
+	}
+	s := &http.Server{
+		Handler: handler, ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelDebug),
+		ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 10 * time.Second, WriteTimeout: 30 * time.Second,
+	}
+	serve := s.Serve
+	if s.TLSConfig = files.tls(); s.TLSConfig != nil && !socket {
+		serve = func(l net.Listener) error { return s.ServeTLS(l, "", "") }
+	}
+	a.http = append(a.http, s)
 	go func() {
-		if err := a.serve(l); !errors.Is(err, http.ErrServerClosed) && !errors.Is(err, net.ErrClosed) {
-			log.Error("the admin listener failed", "error", err)
+		if err := serve(l); !errors.Is(err, http.ErrServerClosed) && !errors.Is(err, net.ErrClosed) {
+			log.Error("the "+name+" failed", "error", err)
 		}
 	}()
-	return a, nil
+}
+
+// apiListen are the addresses for applications, none where that is off.
+func (cfg proxySettings) apiListen() []string {
+	if len(cfg.APIListen) == 1 && strings.TrimSpace(cfg.APIListen[0]) == "off" {
+		return nil
+	}
+	return cfg.APIListen
 }
 
 // record keeps series until close, for a proxy that drains is looked at, too.
@@ -92,18 +164,6 @@ func (a *admin) record(ctx context.Context) {
 		cancel()
 		recording.Wait()
 	}
-}
-
-func (a *admin) serve(l net.Listener) error {
-	if a.http.TLSConfig != nil {
-		return a.http.ServeTLS(l, "", "")
-	}
-	return a.http.Serve(l)
-}
-
-func isLoopback(at net.Addr) bool {
-	tcp, ok := at.(*net.TCPAddr)
-	return ok && tcp.IP.IsLoopback()
 }
 
 // route hands the API its requests as they came: a mux before it would redirect
@@ -119,9 +179,9 @@ func (a *admin) route(others http.Handler) http.Handler {
 	})
 }
 
-func (a *admin) options(cfg proxySettings, files adminFiles, server *proxy.Server, at net.Addr, registry *prometheus.Registry, log *slog.Logger) api.Options {
+func (a *admin) options(cfg proxySettings, files adminFiles, server *proxy.Server, at net.Listener, registry *prometheus.Registry, log *slog.Logger) api.Options {
 	o := api.Options{
-		Token: files.token, Series: a.recorder, Loopback: isLoopback(at),
+		Token: files.token, Series: a.recorder, Loopback: at != nil && api.IsLoopback(at.Addr()),
 		TTL: max(api.MinTTL, min(api.MaxTTL, cfg.TTL)), Logger: log, Registerer: registry,
 	}
 	began := time.Now()
@@ -141,16 +201,27 @@ func (a *admin) options(cfg proxySettings, files adminFiles, server *proxy.Serve
 // adminCloseTime is what requests have to end in when the proxy ends.
 const adminCloseTime = 2 * time.Second
 
+// shutDown ends the listeners when their requests are over, or the context is.
+func (a *admin) shutDown(ctx context.Context) {
+	var ending sync.WaitGroup
+	for _, s := range a.http {
+		ending.Go(func() {
+			if s.Shutdown(ctx) != nil {
+				_ = s.Close()
+			}
+		})
+	}
+	ending.Wait()
+}
+
 func (a *admin) close() {
 	ctx, cancel := context.WithTimeout(context.Background(), adminCloseTime)
 	defer cancel()
-	if a.http != nil {
+	if len(a.http) > 0 {
 		a.stop()
 		a.api.Drain()
 		a.api.EndStreams()
-		if a.http.Shutdown(ctx) != nil {
-			_ = a.http.Close()
-		}
+		a.shutDown(ctx)
 		_ = a.api.Close(ctx)
 		a.recorded()
 	}

@@ -37,6 +37,7 @@ type proxySettings struct {
 	Standby                  string        `env:"WIREFENCE_STANDBY" envDefault:"read-only" help:"without the lease: read-only; refuse clients with 57P03; or let them wait"`
 	StandbyWait              time.Duration `env:"WIREFENCE_STANDBY_WAIT" envDefault:"30s" help:"time that a client waits for the lease before it gets 57P03; part of the startup timeout"`
 	AdminListen              string        `env:"WIREFENCE_ADMIN_LISTEN" envDefault:"127.0.0.1:9433" help:"address of /livez, /readyz, /metrics and the HTTP API of leases, /v1; off for none"`
+	APIListen                []string      `env:"WIREFENCE_API_LISTEN" help:"addresses of the HTTP API for applications, separated by commas: host:port, unix:/dir/api.sock, or unix:@name; they have the operations on leases, and none of operators. With the tokens and the certificate of the admin listener. Without, or with off, there is none"`
 	AdminTokenFile           string        `env:"WIREFENCE_ADMIN_TOKEN_FILE" help:"file with the bearer tokens of /v1, each line a name, a scope (read, lease or operate) and a token; read again when it changes. Without, /v1 is served at loopback addresses only"`
 	AdminTLSCert             string        `env:"WIREFENCE_ADMIN_TLS_CERT_FILE" help:"certificate with its chain, in PEM form, for TLS on the admin listener; read again when it changes. Without, there is none"`
 	AdminTLSKey              string        `env:"WIREFENCE_ADMIN_TLS_KEY_FILE" help:"the certificate's key, in PEM form"`
@@ -95,6 +96,9 @@ func runProxy(ctx context.Context, cfg proxySettings, signals *signals) error {
 	log, err := newLogger(cfg.LogLevel, cfg.LogFormat)
 	if err != nil {
 		return err
+	}
+	if len(cfg.apiListen()) > 0 && !cfg.storeNamed(cfg.DatabaseURL) {
+		return usageError{errors.New("WIREFENCE_API_LISTEN needs a lease store: set WIREFENCE_DATABASE_URL, or one of the settings of other lease stores")}
 	}
 	if cfg.Hold < 0 {
 		return usageError{errors.New("WIREFENCE_HOLD is negative")}
@@ -158,7 +162,7 @@ func runProxy(ctx context.Context, cfg proxySettings, signals *signals) error {
 	}
 	defer admin.close()
 	log.Info("serving", "version", version, "listen", addrs(server.Addrs()), "upstream", cfg.Upstream, "mode", cfg.Mode,
-		"unfenced_writes", cfg.UnfencedWrites, "admin", cfg.AdminListen)
+		"unfenced_writes", cfg.UnfencedWrites, "admin", cfg.AdminListen, "api", cfg.apiListen())
 	recording.run()
 	defer recording.end()
 	figures.run()

@@ -9,14 +9,21 @@ import (
 	"strings"
 )
 
-const noTokenFile = "the listener isn't on loopback: set WIREFENCE_ADMIN_TOKEN_FILE to a file with a bearer token, or WIREFENCE_ADMIN_LISTEN to a loopback address"
+// refusal says why every request at an endpoint will be refused, or nothing.
+func (s *Server) refusal(at endpoint) string {
+	if at.loopback || at.socket || s.options.Token != nil {
+		return ""
+	}
+	return "the listener isn't on loopback: set WIREFENCE_ADMIN_TOKEN_FILE to a file with a bearer token, or " + at.setting + " to a loopback address"
+}
 
 // admit returns who calls, or refuses it. On loopback without a token it is the machine's
 // border that keeps others out, so it must not be crossed by a browser on this
 // machine: its pages send simple requests anywhere, and reach loopback under a
 // name of their own if its owner has that resolve to loopback.
-func (s *Server) admit(w http.ResponseWriter, r *http.Request) (c caller, err error) {
+func (s *Server) admit(at endpoint, w http.ResponseWriter, r *http.Request) (c caller, err error) {
 	c.scope = ScopeOperate
+	refusal := s.refusal(at)
 	switch {
 	case s.options.Token != nil:
 		var known bool
@@ -24,9 +31,9 @@ func (s *Server) admit(w http.ResponseWriter, r *http.Request) (c caller, err er
 			w.Header().Set("WWW-Authenticate", `Bearer realm="wirefence"`)
 			return c, &problem{Status: http.StatusUnauthorized, Type: "token-required", Detail: "Send Authorization: Bearer with a token of the file that WIREFENCE_ADMIN_TOKEN_FILE names."}
 		}
-	case !s.options.Loopback:
-		return c, &problem{Status: http.StatusForbidden, Type: "token-file-required", Detail: noTokenFile}
-	case !isLoopback(r.Host):
+	case refusal != "":
+		return c, &problem{Status: http.StatusForbidden, Type: "token-file-required", Detail: refusal}
+	case !at.socket && !isLoopback(r.Host):
 		return c, &problem{Status: http.StatusForbidden, Type: "cross-origin", Detail: "Without a token, the Host must be localhost or a loopback address."}
 	}
 	if err := checkOrigin(r); err != nil {
@@ -74,8 +81,12 @@ func checkOrigin(r *http.Request) error {
 // and asks no token for: on loopback, requests must name a loopback address, unless they
 // name none, as HTTP/1.0 allows and no browser does.
 func (s *Server) Guard(next http.Handler) http.Handler {
+	return ownHost(endpoint{loopback: s.options.Loopback}, next)
+}
+
+func ownHost(at endpoint, next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if s.options.Loopback && r.Host != "" && !isLoopback(r.Host) {
+		if at.loopback && r.Host != "" && !isLoopback(r.Host) {
 			http.Error(w, "The Host must be localhost or a loopback address.", http.StatusForbidden)
 			return
 		}

@@ -37,7 +37,7 @@ type Options struct {
 	// Token is what callers must present. With none, whoever reaches a loopback
 	// address may call; elsewhere all is refused.
 	Token *Token
-	// Loopback says that the server listens at a loopback address only.
+	// Loopback says that the admin listener is at a loopback address only.
 	Loopback bool
 	// About tells of the process. With none, little is told.
 	About func() About
@@ -114,19 +114,16 @@ func New(o Options) (*Server, error) {
 	s.open, s.shut = context.WithCancel(context.Background())
 	s.streaming, s.endStreams = context.WithCancel(s.open)
 	s.serving, s.drain = context.WithCancel(context.Background())
-	s.routes = s.mux()
+	s.routes = s.mux(endpoint{setting: "WIREFENCE_ADMIN_LISTEN", loopback: o.Loopback})
 	return s, nil
 }
 
-// ServeHTTP implements http.Handler.
+// ServeHTTP serves all operations, for the admin listener.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) { s.routes.ServeHTTP(w, r) }
 
-// Refusal says why every request will be refused, or nothing.
+// Refusal says why every request of the admin listener will be refused, or nothing.
 func (s *Server) Refusal() string {
-	if !s.options.Loopback && s.options.Token == nil {
-		return noTokenFile
-	}
-	return ""
+	return s.refusal(endpoint{setting: "WIREFENCE_ADMIN_LISTEN", loopback: s.options.Loopback})
 }
 
 // Drain ends the acquires that wait, with 503, and refuses further ones: their

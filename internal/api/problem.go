@@ -36,6 +36,7 @@ var titles = map[string]string{
 	"token-file-required":    "No bearer token is set",
 	"scope-required":         "The token doesn't allow it",
 	"cross-origin":           "The request comes from elsewhere",
+	"admin-only":             "The listener is for applications",
 	"no-such-path":           "There is no such path",
 	"no-such-resource":       "The resource is not known",
 	"method-not-allowed":     "The method is not for this path",

@@ -21,26 +21,28 @@ var openAPI []byte
 type route struct {
 	operation, method, path string
 	needs                   Scope
-	serve                   func(s *Server, w http.ResponseWriter, r *http.Request, resource fence.Resource) error
+	// application says that the operation is served to applications, too.
+	application bool
+	serve       func(s *Server, w http.ResponseWriter, r *http.Request, resource fence.Resource) error
 }
 
 var routes = []route{
-	{"acquire", http.MethodPost, "/v1/resources/{resource}/acquire", ScopeLease, (*Server).acquire},
-	{"renew", http.MethodPost, "/v1/resources/{resource}/renew", ScopeLease, (*Server).renew},
-	{"release", http.MethodPost, "/v1/resources/{resource}/release", ScopeLease, (*Server).release},
-	{"revoke", http.MethodPost, "/v1/resources/{resource}/revoke", ScopeOperate, (*Server).revoke},
-	{"declare", http.MethodPost, "/v1/resources/{resource}/declare", ScopeOperate, (*Server).declare},
-	{"change", http.MethodPatch, "/v1/resources/{resource}", ScopeOperate, (*Server).change},
-	{"list", http.MethodGet, "/v1/resources", ScopeRead, (*Server).list},
-	{"show", http.MethodGet, "/v1/resources/{resource}", ScopeRead, (*Server).show},
-	{"history", http.MethodGet, "/v1/history", ScopeRead, (*Server).history},
-	{"events", http.MethodGet, "/v1/events", ScopeRead, (*Server).events},
-	{"series", http.MethodGet, "/v1/series", ScopeRead, (*Server).series},
-	{"guards", http.MethodGet, "/v1/guards", ScopeRead, (*Server).guards},
-	{"doctor", http.MethodGet, "/v1/doctor", ScopeRead, (*Server).doctor},
-	{"whoami", http.MethodGet, "/v1/whoami", ScopeRead, (*Server).whoami},
-	{"about", http.MethodGet, "/v1/about", ScopeRead, (*Server).about},
-	{"openapi", http.MethodGet, "/v1/openapi.yaml", ScopeRead, (*Server).file},
+	{"acquire", http.MethodPost, "/v1/resources/{resource}/acquire", ScopeLease, true, (*Server).acquire},
+	{"renew", http.MethodPost, "/v1/resources/{resource}/renew", ScopeLease, true, (*Server).renew},
+	{"release", http.MethodPost, "/v1/resources/{resource}/release", ScopeLease, true, (*Server).release},
+	{"revoke", http.MethodPost, "/v1/resources/{resource}/revoke", ScopeOperate, false, (*Server).revoke},
+	{"declare", http.MethodPost, "/v1/resources/{resource}/declare", ScopeOperate, false, (*Server).declare},
+	{"change", http.MethodPatch, "/v1/resources/{resource}", ScopeOperate, false, (*Server).change},
+	{"list", http.MethodGet, "/v1/resources", ScopeRead, false, (*Server).list},
+	{"show", http.MethodGet, "/v1/resources/{resource}", ScopeRead, true, (*Server).show},
+	{"history", http.MethodGet, "/v1/history", ScopeRead, false, (*Server).history},
+	{"events", http.MethodGet, "/v1/events", ScopeRead, false, (*Server).events},
+	{"series", http.MethodGet, "/v1/series", ScopeRead, false, (*Server).series},
+	{"guards", http.MethodGet, "/v1/guards", ScopeRead, false, (*Server).guards},
+	{"doctor", http.MethodGet, "/v1/doctor", ScopeRead, false, (*Server).doctor},
+	{"whoami", http.MethodGet, "/v1/whoami", ScopeRead, true, (*Server).whoami},
+	{"about", http.MethodGet, "/v1/about", ScopeRead, false, (*Server).about},
+	{"openapi", http.MethodGet, "/v1/openapi.yaml", ScopeRead, true, (*Server).file},
 }
 
 // answerTime is what an answer may take besides a wait: the store, the seal and
@@ -48,11 +50,14 @@ var routes = []route{
 // transactions, unless a resource has a longer one.
 const answerTime = 20 * time.Second
 
-func (s *Server) mux() http.Handler {
+func (s *Server) mux(at endpoint) http.Handler {
 	mux := http.NewServeMux()
 	methods := map[string][]string{}
 	for _, route := range routes {
-		mux.Handle(route.method+" "+route.path, s.handler(route.operation, route.needs, func(w http.ResponseWriter, r *http.Request) error {
+		mux.Handle(route.method+" "+route.path, s.handler(at, route.operation, at.needs(route), func(w http.ResponseWriter, r *http.Request) error {
+			if at.applications && !route.application {
+				return &problem{Status: http.StatusForbidden, Type: "admin-only", Detail: "This listener is for applications. Ask the admin listener, WIREFENCE_ADMIN_LISTEN, for this."}
+			}
 			resource := fence.Resource("")
 			if strings.Contains(route.path, "{resource}") {
 				var err error
@@ -65,15 +70,18 @@ func (s *Server) mux() http.Handler {
 		methods[route.path] = append(methods[route.path], route.method)
 	}
 	for path, allowed := range methods {
-		mux.Handle(path, s.handler("none", ScopeRead, func(w http.ResponseWriter, r *http.Request) error {
+		mux.Handle(path, s.handler(at, "none", at.needs(route{}), func(w http.ResponseWriter, r *http.Request) error {
 			w.Header().Set("Allow", strings.Join(slices.Sorted(slices.Values(allowed)), ", "))
 			return &problem{Status: http.StatusMethodNotAllowed, Type: "method-not-allowed", Detail: r.Method + " is not for this path."}
 		}))
 	}
-	nowhere := s.handler("none", ScopeRead, func(http.ResponseWriter, *http.Request) error {
+	nowhere := s.handler(at, "none", at.needs(route{}), func(http.ResponseWriter, *http.Request) error {
 		return &problem{Status: http.StatusNotFound, Type: "no-such-path", Detail: "GET /v1/openapi.yaml has the paths. A slash in a resource's name is %2F there."}
 	})
 	mux.Handle("/v1/", nowhere)
+	if at.applications {
+		mux.Handle("/", nowhere)
+	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		// The mux would redirect what has an empty segment, as where a name is missing.
 		if at := r.URL.EscapedPath(); urlpath.Clean(at) != strings.TrimSuffix(at, "/") {
@@ -85,13 +93,13 @@ func (s *Server) mux() http.Handler {
 }
 
 // handler admits, serves, answers errors with their problem, and counts.
-func (s *Server) handler(operation string, needs Scope, serve func(http.ResponseWriter, *http.Request) error) http.Handler {
+func (s *Server) handler(at endpoint, operation string, needs Scope, serve func(http.ResponseWriter, *http.Request) error) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		extend(w, answerTime)
 		w.Header().Set("Cache-Control", "no-store")
 		w.Header().Set("X-Content-Type-Options", "nosniff")
 		status := http.StatusOK
-		c, err := s.admit(w, r)
+		c, err := s.admit(at, w, r)
 		if err == nil {
 			r = withCaller(r, c)
 			err = s.allow(r, operation, needs)
