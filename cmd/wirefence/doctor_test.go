@@ -252,6 +252,20 @@ func TestDoctorTellsAllOfAPolicy(t *testing.T) {
 	}
 }
 
+// What a role or a database sets never passes by the proxy, which refuses it elsewhere.
+func TestDoctorFindsUnknownSettings(t *testing.T) {
+	t.Parallel()
+	p := newPatient(t)
+	role := "settings_" + p.name
+	p.exec(t, "CREATE ROLE "+role, "ALTER DATABASE "+p.name+" SET wirefence.reason = 'x'", "ALTER ROLE "+role+" IN DATABASE "+p.name+" SET wirefence.token = 'orders=1'")
+	defer func() { p.exec(t, "ALTER ROLE "+role+" IN DATABASE "+p.name+" RESET ALL", "DROP ROLE "+role) }()
+	examine(t, p.settings()).finds(t, "sessions.settings", "ok", "", "")
+	p.exec(t, "ALTER ROLE "+role+" IN DATABASE "+p.name+" SET Wirefence.Tokem = 'orders=1'")
+	r := examine(t, p.settings())
+	r.finds(t, "sessions.settings", "problem", `unknown setting "wirefence.tokem" for role `+role+" in database "+p.name, "ALTER ROLE "+role+" IN DATABASE "+p.name+" RESET ")
+	r.ends(t, 3, "sessions.settings")
+}
+
 func TestDoctorCountsAllSessions(t *testing.T) {
 	t.Parallel()
 	p := newPatient(t)

@@ -5,6 +5,8 @@ import (
 	_ "embed"
 	"fmt"
 	"time"
+
+	"github.com/wirefence/wirefence/fence"
 )
 
 // sessionChecks look for transactions that hold a resource, and would be in the
@@ -12,6 +14,7 @@ import (
 var sessionChecks = []Check{
 	{"sessions.prepared", []string{schemaVersion}, checkPreparedTransactions},
 	{"sessions.idle", []string{schemaVersion}, checkIdleSessions},
+	{"sessions.settings", []string{databaseReachable}, checkSettings},
 }
 
 //go:embed sql/prepared.sql
@@ -110,6 +113,32 @@ func checkIdleSessions(ctx context.Context, in *Input) (found []Finding, err err
 		}
 	}
 	return orFine(found, "sessions that hold a resource: %d, and none is stuck", len(pids)), nil
+}
+
+//go:embed sql/presets.sql
+var presetsSQL string
+
+// preset is a setting that sessions begin with.
+type preset struct{ Name, Whose, Remedy string }
+
+// checkSettings looks for settings of Wirefence that a role or a database has under a name
+// that nothing reads. The proxy refuses those in texts and startup packets, and can't see
+// these.
+func checkSettings(ctx context.Context, in *Input) (found []Finding, err error) {
+	all, err := rows[preset](ctx, in, presetsSQL)
+	if err != nil {
+		return nil, err
+	}
+	for _, p := range all {
+		if fence.IsSetting(p.Name) {
+			continue
+		}
+		found = append(found, Finding{Grade: Problem,
+			Says:   fmt.Sprintf("unknown setting %q for %s", p.Name, p.Whose),
+			Means:  "Nothing reads it: if it is meant as a fence, those sessions write without one. The fence is " + fence.Variable + ".",
+			Remedy: []string{p.Remedy}})
+	}
+	return orFine(found, "no role and no database has a setting of Wirefence that nothing reads"), nil
 }
 
 // waits are how long each resource's next holder waits for older transactions.

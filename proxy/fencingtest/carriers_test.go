@@ -173,6 +173,45 @@ func TestVariableFromTheStart(t *testing.T) {
 	})
 }
 
+// A setting of Wirefence's that nothing reads is refused where it would be set, so that a
+// misspelt fence is no fence that is ignored.
+func TestUnknownSettings(t *testing.T) {
+	onBoth(t, oldAndNew, func(t *testing.T, db *database) {
+		c := db.connect(t)
+		for _, sql := range []string{
+			"set wirefence.tokem = 'orders=34'", "set local wirefence.fence = 'orders=34'",
+			"select set_config('wirefence.tokem', 'orders=34', false)",
+			"alter role postgres in database " + db.Name + " set wirefence.tokem = 'orders=34'",
+			"insert into jobs values (34) /*wirefence.tokn='orders=34'*/",
+		} {
+			for _, p := range protocols {
+				stack.WantState(t, p.run(c, sql), "WF004", p.name+": "+sql)
+			}
+		}
+		c.accepted()
+		c.Must("set wirefence.reason = 'maintenance'", "select wirefence.check()", "select count(*) from wirefence.resource_locks")
+		for _, settings := range [][]string{
+			{"options", "-c wirefence.tokem=orders=34"}, {"options", "-c wirefence.token=orders=34 --wirefence.tokn=orders=34"}, {"wirefence.fence", "orders=34"},
+		} {
+			_, err := stack.TryLogin(t, db.proxy, db.Name, settings...)
+			if err == nil || !strings.Contains(err.Error(), "WF004") || !strings.Contains(err.Error(), "unknown setting") {
+				t.Errorf("%v: %v", settings, err)
+			}
+		}
+	})
+}
+
+func TestUnknownSettingsInShadowMode(t *testing.T) {
+	onBoth(t, oldAndNew, func(t *testing.T, shared *database) {
+		db := shared.counted(t, proxy.Options{Mode: proxy.Shadow})
+		c := db.connect(t, "options", "-c wirefence.tokem=orders=34")
+		c.Must("set wirefence.tokem = 'orders=34'")
+		if n := db.metric(t, "wirefence_refusals_total", map[string]string{"sqlstate": "WF004", "shadow": "true"}); n != 2 {
+			t.Errorf("%d are told of, not 2", n)
+		}
+	})
+}
+
 func TestComments(t *testing.T) {
 	var pairs []string
 	for i := range 33 {

@@ -2,7 +2,6 @@ package session
 
 import (
 	"fmt"
-	"regexp"
 	"strings"
 
 	"github.com/wirefence/wirefence/fence"
@@ -90,19 +89,3 @@ func (s *Session) fencedResources() (all []fence.Resource) {
 	}
 	return all
 }
-
-// startupFenceOf is the fence that a startup packet sets, "" if it sets none. The last one
-// counts. In options a backslash takes the next character as it is.
-func startupFenceOf(params map[string]string) (text string) {
-	for _, m := range startupOption.FindAllStringSubmatch(strings.ReplaceAll(params["options"], `\`, ""), -1) {
-		text = m[1]
-	}
-	for name, value := range params { // which PostgreSQL sets behind the options
-		if strings.EqualFold(name, fence.Variable) && value != "" {
-			text = value
-		}
-	}
-	return text
-}
-
-var startupOption = regexp.MustCompile(`(?i)wirefence\.token\s*=\s*(\S+)`)

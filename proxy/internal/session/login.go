@@ -120,7 +120,7 @@ func (s *Session) loginAnswered() bool {
 		s.schema = s.cfg.Mode != Shadow
 	}
 	if x.err != nil && s.pooled && s.turnAway(wire.Error{
-		Message: "whether a fence is set for the role or the database could not be read", Detail: x.err.Message,
+		Code: string(fence.CannotBeFenced), Message: "whether a fence is set for the role or the database could not be read", Detail: x.err.Message,
 		Hint: "Log in again. If no pooler gives server connections to other clients, say pooling=session in WIREFENCE_UPSTREAM: then this isn't asked.",
 	}) {
 		return false
@@ -157,26 +157,28 @@ func (s *Session) loginTold() bool {
 	return s.farewell == nil
 }
 
-// admit ends a session that began with a fence which doesn't count: behind a
-// transaction pooler its next transaction may run without; and a pooler may have kept
-// startup options to itself.
+// admit ends a session that began with a fence which doesn't count: under a name that
+// nothing reads; behind a transaction pooler its next transaction may run without; and a
+// pooler may have kept startup options to itself.
 func (s *Session) admit(carried bool) {
+	if s.unknown != nil && s.turnAway(*malformed(s.unknown)) {
+		return
+	}
 	if !s.startup || !s.pooled && carried {
 		return
 	}
 	s.turnAway(wire.Error{
-		Message: "a fence in the startup packet, or set for a role or database, does not reach each transaction",
-		Detail:  pooledDetail, Hint: pooledHint,
+		Code: string(fence.CannotBeFenced), Message: "a fence in the startup packet, or set for a role or database, does not reach each transaction",
+		Detail: pooledDetail, Hint: pooledHint,
 	})
 }
 
-// turnAway ends a login with WF006, except in shadow mode.
+// turnAway ends a login with an error, except in shadow mode.
 func (s *Session) turnAway(e wire.Error) bool {
-	e.Code = string(fence.CannotBeFenced)
 	if s.shadowed(&e) {
 		return false
 	}
-	s.events.Refused(Refusal{State: fence.CannotBeFenced, Message: e.Message, Detail: e.Detail})
+	s.events.Refused(Refusal{State: fence.SQLState(e.Code), Message: e.Message, Detail: e.Detail})
 	s.End(e)
 	return true
 }

@@ -129,6 +129,9 @@ const (
 )
 
 func malformed(err error) *wire.Error {
+	if unknown := (*sqltext.UnknownSettingError)(nil); errors.As(err, &unknown) {
+		return unknownSetting(unknown)
+	}
 	detail := err.Error()
 	if syntax := (*fence.SyntaxError)(nil); errors.As(err, &syntax) {
 		detail = syntax.Reason
@@ -138,6 +141,17 @@ func malformed(err error) *wire.Error {
 		Message: "malformed fencing token in an SQL comment",
 		Detail:  "The fence can't be read: " + detail + ".",
 		Hint:    "A fence is resource=token[@source][,resource=token[@source]...], as in /*wirefence.token='orders=34'*/.",
+	}
+}
+
+// unknownSetting words the refusal of a setting that would be taken for a fence and never
+// checked.
+func unknownSetting(e *sqltext.UnknownSettingError) *wire.Error {
+	return &wire.Error{
+		Severity: "ERROR", Code: e.SQLState(),
+		Message: e.Error(),
+		Detail:  "Nothing reads it, so a fence in it would not be checked. The fence is wirefence.token; wirefence.reason is what the history gives as the reason for a change.",
+		Hint:    "Set the fence as in SET wirefence.token = 'orders=34'.",
 	}
 }
 

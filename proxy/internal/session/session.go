@@ -99,6 +99,8 @@ type Session struct {
 	// startupFence is the fence of the startup packet, while nothing may have set the
 	// variable to another.
 	startupFence string
+	// unknown is an *sqltext.UnknownSettingError if the startup packet names such a setting.
+	unknown error
 
 	tracing    *trace // of the message that is being judged
 	spareTrace *trace // for the next one
@@ -185,8 +187,7 @@ func New(cfg *Config, databases *Databases, startup *wire.Startup, events Events
 	s.options.DefaultResource = cfg.DefaultResource
 	s.walsender = startup.Replication() && strings.EqualFold(startup.Params["replication"], "database")
 	s.tracked = cfg.Mode != Off && (s.walsender || !startup.Replication())
-	s.startupFence = startupFenceOf(startup.Params)
-	s.startup = s.startupFence != ""
+	s.begin(startup.Params)
 	return s
 }
 

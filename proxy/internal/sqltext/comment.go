@@ -2,6 +2,7 @@ package sqltext
 
 import (
 	"bytes"
+	"fmt"
 
 	"github.com/wirefence/wirefence/fence"
 )
@@ -28,7 +29,7 @@ func (s *Scanner) comment(text []byte) {
 		value := skipBlanks(text, end)
 		i = end
 		if misspelt(key, text[end:]) {
-			s.result.FenceErr = malformed("a comment names wirefence and holds what looks like a fence, but not as wirefence.token='resource=token'")
+			s.result.FenceErr = malformed(fmt.Sprintf("the key %q in a comment looks like a fence's, which is wirefence.token and stands as wirefence.token='resource=token'", shown(key)))
 			return
 		}
 		if value >= len(text) || text[value] != '=' {
@@ -89,6 +90,9 @@ func misspelt(key, behind []byte) bool {
 	}
 	return bytes.IndexByte(value, '=') >= 0
 }
+
+// shown is a key as an error shows it.
+func shown(key []byte) []byte { return key[:min(len(key), 63)] }
 
 // pad makes a short key long enough to be compared.
 func pad(key []byte) []byte {

@@ -82,7 +82,8 @@ type Result struct {
 	// Fence is the text of the sum of the fences in all comments, "" if there is none.
 	Fence string
 	// FenceErr is a *fence.SyntaxError if a comment's fence is malformed or two
-	// of them disagree.
+	// of them disagree, and an *UnknownSettingError if a setting is named that
+	// looks like a fence and isn't.
 	FenceErr error
 	// BySettings says that the text may read differently under another
 	// standard_conforming_strings or client_encoding: a plain literal holds a
@@ -104,6 +105,7 @@ type Scanner struct {
 	st        state
 	found     mention // what the text mentions anywhere
 	value     []byte  // unescaped value of a fence comment
+	setting   []byte  // name of what a statement sets
 	last      struct {
 		value    []byte
 		resource fence.Resource

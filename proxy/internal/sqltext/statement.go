@@ -24,10 +24,11 @@ type state struct {
 	update       bool  // the word UPDATE
 	settings     bool  // the name pg_settings
 	setConfig    uint8 // 1 behind the name set_config, 2 behind its parenthesis, 3 behind a literal there, 4 behind the comma
-	calls        int   // of set_config
-	opens        int   // parentheses
-	other        bool  // a token that SELECT set_config('…', …, …) doesn't have
-	localCalls   int   // of those, with true as the last argument, as far as can be told
+	setting      settingStage
+	calls        int  // of set_config
+	opens        int  // parentheses
+	other        bool // a token that SELECT set_config('…', …, …) doesn't have
+	localCalls   int  // of those, with true as the last argument, as far as can be told
 }
 
 // maxWord is the length of the longest leading word that means something.
@@ -164,7 +165,10 @@ func (s *Scanner) begin(k kind, start, end int) {
 	}
 	st.end = end
 	if st.setConfig != 0 {
-		st.setConfigNext(k, s.text[start:end])
+		s.setConfigNext(k, s.text[start:end])
+	}
+	if s.found&mentionsFence != 0 {
+		s.settingNext(k, s.text[start:end])
 	}
 }
 
@@ -175,7 +179,8 @@ func (s *Scanner) advance(k kind, w leadingWord) {
 
 // setConfigNext looks at what stands behind the name set_config: only a plain
 // literal as its first argument says which variable it sets.
-func (st *state) setConfigNext(k kind, text []byte) {
+func (s *Scanner) setConfigNext(k kind, text []byte) {
+	st := &s.st
 	switch {
 	case st.setConfig == 1 && k == open:
 		st.setConfig = 2
@@ -183,8 +188,10 @@ func (st *state) setConfigNext(k kind, text []byte) {
 		if mentioned(text)&mentionsFence != 0 {
 			st.flags |= SetsVariable
 		}
+		s.setting = append(s.setting[:0], bytes.Trim(text, "'")...)
 		st.setConfig = 3
 	case st.setConfig == 3 && k == comma:
+		s.known(s.setting)
 		st.setConfig = 4
 	case st.setConfig == 4:
 		if k == closing {
@@ -230,6 +237,9 @@ func (st *state) createsRoutine() bool {
 // finish ends the statement that is being read, if there is one.
 func (s *Scanner) finish() {
 	st := &s.st
+	if st.setting != noSetting {
+		s.known(s.setting)
+	}
 	if st.n > 0 {
 		class := st.class()
 		if st.words[0].is("select") && st.calls == 1 && st.opens == 1 && !st.other {

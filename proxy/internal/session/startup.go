@@ -1,0 +1,90 @@
+package session
+
+import (
+	"strings"
+
+	"github.com/wirefence/wirefence/fence"
+	"github.com/wirefence/wirefence/proxy/internal/sqltext"
+)
+
+// startupSetting is a setting of a startup packet.
+type startupSetting struct{ name, value string }
+
+// startupSettings returns what a startup packet sets by name and by its options; of those
+// that have one name the last one counts. Names are as PostgreSQL reads them, but for their
+// case.
+func startupSettings(params map[string]string) (all []startupSetting) {
+	words := splitOptions(params["options"])
+	for i := 0; i < len(words); i++ {
+		text, ok := strings.CutPrefix(words[i], "--")
+		if !ok {
+			if text, ok = strings.CutPrefix(words[i], "-c"); !ok {
+				continue
+			}
+			if text == "" && i+1 < len(words) {
+				i++
+				text = words[i]
+			}
+		}
+		name, value, _ := strings.Cut(text, "=")
+		all = append(all, startupSetting{strings.ReplaceAll(name, "-", "_"), value})
+	}
+	for name, value := range params { // which PostgreSQL sets behind the options
+		all = append(all, startupSetting{name, value})
+	}
+	return all
+}
+
+// splitOptions parts options at white space, as PostgreSQL does. A backslash takes the next
+// character as it is.
+func splitOptions(options string) (words []string) {
+	var word strings.Builder
+	inWord := false
+	for i := 0; i < len(options); i++ {
+		switch c := options[i]; {
+		case strings.IndexByte(" \t\n\v\f\r", c) >= 0:
+			if inWord {
+				words, inWord = append(words, word.String()), false
+				word.Reset()
+			}
+		default:
+			if c == '\\' && i+1 < len(options) {
+				i++
+			}
+			word.WriteByte(options[i])
+			inWord = true
+		}
+	}
+	if inWord {
+		words = append(words, word.String())
+	}
+	return words
+}
+
+// begin takes in what the startup packet sets: its fence, and a setting that only looks
+// like one.
+func (s *Session) begin(params map[string]string) {
+	if !namesWirefence(params) {
+		return
+	}
+	for _, set := range startupSettings(params) {
+		if strings.EqualFold(set.name, fence.Variable) {
+			if set.value != "" {
+				s.startupFence = set.value
+			}
+		} else if err := sqltext.CheckSetting(set.name); err != nil {
+			s.unknown = err
+		}
+	}
+	s.startup = s.startupFence != ""
+}
+
+// namesWirefence spares most packets the rest.
+func namesWirefence(params map[string]string) bool {
+	for name := range params {
+		if strings.HasPrefix(strings.ToLower(name), "wirefence.") {
+			return true
+		}
+	}
+	return params["options"] != ""
+}
