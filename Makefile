@@ -136,6 +136,12 @@ faults: ## The same as verify-faults, and write docs/availability.md
 	scripts/install-servers --all
 	$(GO) test -count=1 -timeout 0 -v ./lockclient/faulttest -faults $(FAULTS) -failovers $(FAILOVERS) -seed $(SEED) -page $(CURDIR)/docs/availability.md
 
+.PHONY: docs
+docs: ## Build the documentation as a site, .cache/site, and check its links
+	scripts/install-servers --docs
+	PYTHONDONTWRITEBYTECODE=1 mkdocs build --strict --quiet
+	@echo "The site is in .cache/site; python3 -m http.server -d .cache/site serves it."
+
 .PHONY: lint
 lint: $(TOOLS)/.installed ## Check formatting, vet, staticcheck, import rules and scripts
 	@unformatted=$$(gofmt -l $(GOFILES)); \
