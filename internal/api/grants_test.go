@@ -53,7 +53,9 @@ func TestALeaseFromAcquireToRelease(t *testing.T) {
 				t.Errorf("released: %s", released.text)
 			}
 		}
-		w.post(t, path(name, "renew"), `{"grant_id":"`+id+`"}`).want(409, "lease-lost")
+		if lost := w.post(t, path(name, "renew"), `{"grant_id":"`+id+`"}`).want(409, "lease-lost"); lost.string("cause") != "lost" {
+			t.Errorf("released, and told: %s", lost.text)
+		}
 		second := w.post(t, path(name, "acquire"), `{"holder":"worker-b"}`).want(200, "")
 		if second.number("token") <= first.number("token") || second.number("ttl_seconds") != 15 {
 			t.Errorf("%s after %s", second.text, first.text)

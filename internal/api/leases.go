@@ -59,46 +59,67 @@ func (s *Server) renew(w http.ResponseWriter, r *http.Request, resource fence.Re
 	if err != nil {
 		return err
 	}
-	if !held {
-		return lost("it has expired, was released or was revoked")
-	}
-	if err := s.compare(ctx, resource, request.GrantID); err != nil {
+	if err := s.compare(ctx, resource, request.GrantID, held); err != nil {
 		return err
+	}
+	if !held {
+		return lost(causeLost, "it has expired, was released or was revoked")
 	}
 	return write(w, renewal{string(resource), request.GrantID, termOf(ttl, ttl, after)})
 }
 
-func lost(how string) error {
+// causeTime is what a holder whose lease is gone waits at most to learn why.
+const causeTime = 500 * time.Millisecond
+
+// Why a lease was lost, for programs.
+const (
+	causeLost     = "lost" // another has it, or the lease store has it no more
+	causeRevoked  = "revoked"
+	causeFailover = "failover"
+)
+
+func lost(cause, how string) error {
 	return &problem{
-		Status: http.StatusConflict, Type: "lease-lost",
+		Status: http.StatusConflict, Type: "lease-lost", Cause: cause,
 		Detail: "The lease is lost and never comes back: " + how + ". Stop the work; to go on, acquire anew.",
 	}
 }
 
 // compare fails if another grant than the one that was renewed was recorded last
 // where writes are judged, and frees the lease of one that was. A store that seals
-// by itself knows. Where it can't be asked, the store's word counts.
-func (s *Server) compare(ctx context.Context, resource fence.Resource, grantID string) error {
+// by itself knows, and is asked only why it doesn't have a lease any more. Where it
+// can't be asked, the store's word counts.
+func (s *Server) compare(ctx context.Context, resource fence.Resource, grantID string, held bool) error {
 	record, ok := s.options.Sealer.(lockclient.Record)
+	if !ok && !held {
+		record, ok = s.options.Store.(lockclient.Record)
+	}
 	if !ok {
 		return nil
+	}
+	if !held {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, causeTime)
+		defer cancel()
 	}
 	last, err := record.LastGrant(ctx, resource)
 	if err != nil {
 		s.options.Logger.Warn("lease not compared with the last grant", "resource", resource, "holder", grantID, "error", err)
 		return nil
 	}
-	if last.Holder == grantID && !last.Former {
+	if last.Holder == grantID && !last.Former || last.Token == 0 && !held {
 		return nil
 	}
-	s.giveBack(ctx, resource, grantID)
+	if held {
+		s.giveBack(ctx, resource, grantID)
+	}
 	if last.Former {
-		return lost("the database was promoted or restored, and no token that was granted before counts")
+		return lost(causeFailover, "the database was promoted or restored, and no token that was granted before counts")
 	}
 	if last.Holder == "" {
-		return lost("it was revoked")
+		return lost(causeRevoked, "it was revoked")
 	}
-	return lost(fmt.Sprintf("token %d was granted to %s", last.Token, last.Holder))
+	return lost(causeLost, fmt.Sprintf("token %d was granted to %s", last.Token, last.Holder))
 }
 
 type releaseRequest struct {

@@ -21,6 +21,8 @@ type problem struct {
 	// Of a lease that another has.
 	HeldBy  string   `json:"held_by,omitempty"`
 	HeldFor *seconds `json:"held_for_seconds,omitempty"`
+	// Of a lease that is lost.
+	Cause string `json:"cause,omitempty"`
 	// Of a token that may not do it.
 	RequiredScope string `json:"required_scope,omitempty"`
 	// Retry tells how soon to try again, in seconds.

@@ -33,7 +33,9 @@ func TestRevokeLocksTheHolderOut(t *testing.T) {
 		if err := checkFence(t, w.admin(t), granted); !fence.IsStale(err) {
 			t.Errorf("the revoked token: %v", err)
 		}
-		w.post(t, path(name, "renew"), `{"grant_id":"`+granted.string("grant_id")+`"}`).want(409, "lease-lost")
+		if lost := w.post(t, path(name, "renew"), `{"grant_id":"`+granted.string("grant_id")+`"}`).want(409, "lease-lost"); lost.string("cause") != "revoked" {
+			t.Errorf("revoked, and told: %s", lost.text)
+		}
 		if next := w.post(t, path(name, "acquire"), `{"holder":"worker-b"}`).want(200, ""); next.number("token") <= gone.number("token") {
 			t.Errorf("the next: %s", next.text)
 		}
@@ -59,7 +61,9 @@ func TestARenewalNoticesARevocation(t *testing.T) {
 		if _, err := fence.Revoke(t.Context(), w.pool, fence.Resource(name)); err != nil {
 			t.Fatal(err)
 		}
-		w.post(t, path(name, "renew"), renewal).want(409, "lease-lost")
+		if lost := w.post(t, path(name, "renew"), renewal).want(409, "lease-lost"); lost.string("cause") != "revoked" {
+			t.Errorf("revoked, and told: %s", lost.text)
+		}
 		w.post(t, path(name, "acquire"), `{"holder":"worker-b"}`).want(200, "")
 	})
 }
@@ -75,7 +79,7 @@ func TestARenewalNoticesASuccessor(t *testing.T) {
 		t.Fatal(err)
 	}
 	lost := w.post(t, path(name, "renew"), `{"grant_id":"`+granted.string("grant_id")+`"}`).want(409, "lease-lost")
-	if !strings.Contains(lost.string("detail"), "worker-b/1") {
+	if !strings.Contains(lost.string("detail"), "worker-b/1") || lost.string("cause") != "lost" {
 		t.Errorf("it isn't said by whom: %s", lost.text)
 	}
 }
