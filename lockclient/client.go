@@ -39,10 +39,14 @@ type Client struct {
 }
 
 // New makes a client on a store, which stays the caller's: Close ends the
-// client's leases and goroutines, then the store may be closed.
+// client's leases and goroutines, then the store may be closed. The error is
+// ErrUnsealed if nothing would seal the grants and Options.Unsealed doesn't permit that.
 func New(store Store, opts Options) (*Client, error) {
 	if err := opts.Validate(); err != nil {
 		return nil, fmt.Errorf("lock client options: %w", err)
+	}
+	if !opts.Unsealed && !Sealed(store, opts.Sealer) {
+		return nil, ErrUnsealed
 	}
 	return &Client{
 		store: store, opts: opts.withDefaults(),

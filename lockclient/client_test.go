@@ -39,11 +39,38 @@ func TestOptions(t *testing.T) {
 		{lockclient.Options{Source: "Etcd"}, "Source"},
 		{lockclient.Options{Holder: "\xff"}, "Holder"},
 	} {
+		c.opts.Unsealed = true
 		_, err := lockclient.New(newMemory(), c.opts)
 		if (err == nil) != (c.want == "") || err != nil && !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%+v: %v, want %q", c.opts, err, c.want)
 		}
 	}
+}
+
+// Nobody gets leases that nothing seals without having asked for them.
+func TestUnsealedClientsAreAskedFor(t *testing.T) {
+	if _, err := lockclient.New(newMemory(), lockclient.Options{}); !errors.Is(err, lockclient.ErrUnsealed) {
+		t.Errorf("without a sealer: %v", err)
+	}
+	for name, made := range map[string]struct {
+		store lockclient.Store
+		opts  lockclient.Options
+	}{
+		"permitted":             {newMemory(), lockclient.Options{Unsealed: true}},
+		"a sealer":              {newMemory(), lockclient.Options{Sealer: lockclient.PostgresSealer{}}},
+		"a store that seals":    {selfSealing{newMemory(), &record{}}, lockclient.Options{}},
+		"permitted, for naught": {newMemory(), lockclient.Options{Sealer: lockclient.PostgresSealer{}, Unsealed: true}},
+	} {
+		if _, err := lockclient.New(made.store, made.opts); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// selfSealing is a store that tells which grant was recorded last.
+type selfSealing struct {
+	lockclient.Store
+	lockclient.Record
 }
 
 func TestTryAcquireTellsWhoHolds(t *testing.T) {

@@ -22,6 +22,10 @@ var (
 	ErrCounter = errors.New("token counter can't be increased")
 )
 
+// ErrUnsealed is why New makes no client whose grants nothing would seal.
+var ErrUnsealed = errors.New("nothing seals this store's grants, so a former holder could go on to commit: " +
+	"set Options.Sealer, or Options.Unsealed to do without")
+
 // Why a lease ended. The cause of Lease.Context is an *EndError that carries
 // exactly one of them.
 var (

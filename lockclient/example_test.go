@@ -80,10 +80,10 @@ func Example() {
 func ExampleClient_TryAcquire() {
 	ctx := context.Background()
 	store := newMemory()
-	first, err := lockclient.New(store, lockclient.Options{})
+	first, err := lockclient.New(store, lockclient.Options{Unsealed: true})
 	check(err)
 	defer first.Close(ctx)
-	second, err := lockclient.New(store, lockclient.Options{})
+	second, err := lockclient.New(store, lockclient.Options{Unsealed: true})
 	check(err)
 	defer second.Close(ctx)
 
@@ -108,7 +108,7 @@ func ExampleClient_TryAcquire() {
 func ExampleLease_Context() {
 	ctx := context.Background()
 	store := newMemory()
-	client, err := lockclient.New(store, lockclient.Options{TTL: 100 * time.Millisecond})
+	client, err := lockclient.New(store, lockclient.Options{Unsealed: true, TTL: 100 * time.Millisecond})
 	check(err)
 	defer client.Close(ctx)
 	lease, err := client.Acquire(ctx, "orders")
@@ -158,7 +158,7 @@ func ExampleLease_Guard() {
 
 func ExampleLease_Annotate() {
 	ctx := context.Background()
-	client, err := lockclient.New(newMemory(), lockclient.Options{})
+	client, err := lockclient.New(newMemory(), lockclient.Options{Unsealed: true})
 	check(err)
 	defer client.Close(ctx)
 	lease, err := client.Acquire(ctx, "orders")

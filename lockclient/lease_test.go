@@ -37,6 +37,7 @@ var errDown = errors.New("store down")
 
 func newClient(t testing.TB, store lockclient.Store, opts lockclient.Options) *lockclient.Client {
 	t.Helper()
+	opts.Unsealed = true // which changes nothing where there is a sealer
 	client, err := lockclient.New(store, opts)
 	if err != nil {
 		t.Fatal(err)

@@ -19,13 +19,16 @@ import (
 // NoMaxHold as Options.MaxHold lets a lease be renewed for ever.
 const NoMaxHold time.Duration = -1
 
-// Options of a Client. The zero value is ready to use: a lease and token client
-// without a seal.
+// Options of a Client. The zero value is ready to use on a store that seals by itself,
+// which PostgreSQL's does; on another either Sealer or Unsealed must be set.
 type Options struct {
 	// Sealer records each grant where writes are judged, before Acquire
-	// returns. With none, grants are not sealed and the resource advances on
-	// the new token's first use.
+	// returns. Default: none, for a store that seals by itself.
 	Sealer Sealer
+	// Unsealed permits grants that nothing seals: a former holder can commit until the
+	// new token's first use, and a store that forgets may grant a token twice. It changes
+	// nothing where there is a Sealer, or a store that seals by itself.
+	Unsealed bool
 	// Source, if any, is named in the fences of the leases, so that a resource
 	// tells this store's tokens from another's. Where grants are sealed the
 	// Sealer says it, and fences can do without.

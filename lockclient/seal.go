@@ -18,7 +18,7 @@ type Sealer interface {
 	LastToken(ctx context.Context, resource fence.Resource) (fence.Token, error)
 }
 
-// Record is implemented by a Sealer, or by a Store that seals by itself, that
+// Record is implemented by every Store that seals by itself, and by a Sealer that
 // can tell which grant it recorded last. So a holder learns that it was revoked,
 // and who succeeded it.
 type Record interface {
@@ -26,6 +26,13 @@ type Record interface {
 	// the resource: token 0 if there is none, no holder if that token was
 	// recorded to revoke the one before.
 	LastGrant(ctx context.Context, resource fence.Resource) (fence.Grant, error)
+}
+
+// Sealed reports whether the grants of a store are sealed: by a sealer, which may be nil, or
+// by the store itself.
+func Sealed(store Store, sealer Sealer) bool {
+	_, itself := store.(Record)
+	return sealer != nil || itself
 }
 
 // sealRounds bounds how often a token may turn out too low. One round heals a

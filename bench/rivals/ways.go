@@ -75,7 +75,7 @@ func openBare(addr string, _ time.Duration) (locker, error) {
 
 func openWirefence(addr string, renewEvery time.Duration) (locker, error) {
 	store := redis.New(connect(addr))
-	client, err := lockclient.New(store, lockclient.Options{TTL: ttl, RenewEvery: renewEvery})
+	client, err := lockclient.New(store, lockclient.Options{Unsealed: true, TTL: ttl, RenewEvery: renewEvery})
 	if err != nil {
 		return locker{}, err
 	}

@@ -48,6 +48,10 @@ func serveAdmin(ctx context.Context, cfg proxySettings, files adminFiles, server
 		}
 		goredis.SetLogger(redisLog{log}) // go-redis has one for all clients
 		a.leases = leases
+		if err := cfg.sealing(cfg.DatabaseURL, log); err != nil {
+			a.close()
+			return nil, err
+		}
 	}
 	a.recorder = series.New(registry)
 	listeners, err := listenHTTP(cfg, server)
@@ -190,7 +194,7 @@ func (a *admin) options(cfg proxySettings, files adminFiles, server *proxy.Serve
 		o.Doctor = cfg.examine
 	}
 	if a.leases != nil {
-		o.Store, o.Sealer, o.Source = a.leases.store, a.leases.sealer, a.leases.source
+		o.Store, o.Sealer, o.Unsealed, o.Source = a.leases.store, a.leases.sealer, cfg.Unsealed, a.leases.source
 		if a.leases.database != nil {
 			o.Database = a.leases.database
 		}

@@ -72,7 +72,7 @@ func TestStatusOfALeaseThatNoConfiguredStoreKnows(t *testing.T) {
 	wirefence(t, append(away, "WIREFENCE_ETCD_URL=etcd://127.0.0.1:1"), "status").expect(t, 2, "leases are in one store")
 	// A lease whose grant PostgreSQL doesn't know.
 	stack.Exec(t, url, "SELECT wirefence.declare_resource('"+resource+":unsealed', 'a test', source => 'redis')")
-	unsealed := start(t, append(settings[:1:1], "WIREFENCE_HOLDER=worker-U"), "lock", resource+":unsealed", "--", "sh", "-c", "echo begun; sleep 60")
+	unsealed := start(t, append(settings[:1:1], "WIREFENCE_HOLDER=worker-U", "WIREFENCE_UNSEALED=true"), "lock", resource+":unsealed", "--", "sh", "-c", "echo begun; sleep 60")
 	unsealed.stdout.Await(t, "begun")
 	if l := leaseState(t, settings, resource+":unsealed"); l.State != leaseHeld || !strings.HasPrefix(l.Holder, "worker-U/") {
 		t.Errorf("a lease that isn't sealed: %+v", l)

@@ -40,6 +40,8 @@ type LeaseSettings struct {
 	TTL     time.Duration `env:"WIREFENCE_TTL" envDefault:"15s" help:"how long the store keeps a lease that isn't renewed"`
 	MaxHold time.Duration `env:"WIREFENCE_MAX_HOLD" envDefault:"24h" help:"cap on the hold, renewals included"`
 	Holder  string        `env:"WIREFENCE_HOLDER" help:"readable name of the holder (default the host's name and the process id)"`
+	// Unsealed permits what the first promise of the README excludes.
+	Unsealed bool `env:"WIREFENCE_UNSEALED" envDefault:"false" help:"permit leases in another store than PostgreSQL without WIREFENCE_DATABASE_URL: nothing seals them, and a former holder can commit until the new token's first write"`
 }
 
 // leases are a lease store and the database that seals its grants.
@@ -91,6 +93,21 @@ func (cfg StoreSettings) storeNamed(databaseURL string) bool {
 // mostConnections bounds those that leases take. A grant holds one while it waits
 // for older transactions, and renewals must not wait for grants.
 const mostConnections = 32
+
+// sealing refuses settings under which nothing would seal the leases, unless they are
+// permitted.
+func (cfg LeaseSettings) sealing(databaseURL string, log *slog.Logger) error {
+	named := cfg.openers()
+	if databaseURL != "" || len(named) == 0 {
+		return nil
+	}
+	if !cfg.Unsealed {
+		return usageError{fmt.Errorf("%s is set without WIREFENCE_DATABASE_URL, so nothing would seal the leases: a former holder could commit until the new token's first write. "+
+			"Set WIREFENCE_DATABASE_URL to the issuer's connection string, or WIREFENCE_UNSEALED=true to do without", named[0].setting)}
+	}
+	log.Warn("leases are not sealed: a former holder can commit until the new token's first write; set WIREFENCE_DATABASE_URL to seal them", "store", named[0].setting)
+	return nil
+}
 
 // openPool makes a pool of connections, which are made when they are needed.
 func openPool(ctx context.Context, url string) (*pgxpool.Pool, error) {
@@ -174,6 +191,6 @@ func (l *leases) close() {
 func (l *leases) client(cfg LeaseSettings, log *slog.Logger) (*lockclient.Client, error) {
 	goredis.SetLogger(redisLog{cmp.Or(log, slog.New(slog.DiscardHandler))}) // go-redis has one for all clients
 	return lockclient.New(l.store, lockclient.Options{
-		Sealer: l.sealer, Source: l.source, TTL: cfg.TTL, MaxHold: cfg.MaxHold, Holder: cfg.Holder, Logger: log,
+		Sealer: l.sealer, Unsealed: cfg.Unsealed, Source: l.source, TTL: cfg.TTL, MaxHold: cfg.MaxHold, Holder: cfg.Holder, Logger: log,
 	})
 }

@@ -16,7 +16,7 @@ import (
 
 type lockSettings struct {
 	LeaseSettings
-	DatabaseURL string        `env:"WIREFENCE_DATABASE_URL" help:"connection string of the issuer's role, to seal the grant, and for the lease where there is no Redis; with Redis alone the new token counts from its first write"`
+	DatabaseURL string        `env:"WIREFENCE_DATABASE_URL" help:"connection string of the issuer's role, to seal the grant, and for the lease where no other store is named"`
 	Wait        time.Duration `env:"WIREFENCE_WAIT" envDefault:"0s" help:"how long to wait for the lease; 0 tries once"`
 	TermGrace   time.Duration `env:"WIREFENCE_TERM_GRACE" envDefault:"10s" help:"time from SIGTERM to SIGKILL when the command is ended; a lease that ends earlier cuts it short"`
 	LogLevel    string        `env:"WIREFENCE_LOG_LEVEL" envDefault:"warn" help:"debug, info, warn or error"`
@@ -119,6 +119,10 @@ func lockClient(ctx context.Context, cfg lockSettings) (*lockclient.Client, func
 	leases, err := openLeases(ctx, cfg.StoreSettings, cfg.DatabaseURL)
 	if err != nil {
 		return nil, nil, usageError{err}
+	}
+	if err := cfg.sealing(cfg.DatabaseURL, log); err != nil {
+		leases.close()
+		return nil, nil, err
 	}
 	client, err := leases.client(cfg.LeaseSettings, log)
 	if err != nil {

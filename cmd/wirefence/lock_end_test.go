@@ -24,7 +24,7 @@ func rivalOf(t *testing.T, server *servers.Redis) {
 		t.Fatal(err)
 	}
 	defer store.Close()
-	client, err := lockclient.New(store, lockclient.Options{})
+	client, err := lockclient.New(store, lockclient.Options{Unsealed: true})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -66,7 +66,7 @@ func lockScript(t *testing.T, script string) *locked {
 	t.Cleanup(link.Close)
 	dir := t.TempDir()
 	r := start(t, []string{
-		"WIREFENCE_REDIS_URL=redis://" + link.Addr() + "/0", "WIREFENCE_TTL=6s", "WIREFENCE_TERM_GRACE=100ms", "TMPDIR=" + dir,
+		"WIREFENCE_REDIS_URL=redis://" + link.Addr() + "/0", "WIREFENCE_TTL=6s", "WIREFENCE_TERM_GRACE=100ms", "TMPDIR=" + dir, "WIREFENCE_UNSEALED=true",
 	}, "lock", "orders", "--", "sh", "-c", script)
 	t.Cleanup(func() { // of what should not have been left
 		for _, process := range processesOf(dir) {

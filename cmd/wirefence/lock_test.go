@@ -64,7 +64,10 @@ func lockPassesTheExitStatus(t *testing.T, settings []string, resource string) {
 func TestLockWithoutADatabase(t *testing.T) {
 	t.Parallel()
 	settings, resource := lockSettingsFor(t, "")
-	wirefence(t, settings[:1], "lock", resource, "--", "sh", "-c", "echo $WIREFENCE_FENCE").expect(t, 0).says(t, resource+"=1@redis")
+	wirefence(t, settings[:1], "lock", resource, "--", "echo", "ran").expect(t, exitUsage, "WIREFENCE_REDIS_URL is set without WIREFENCE_DATABASE_URL", "WIREFENCE_UNSEALED=true")
+	wirefence(t, append(settings[:1:1], "WIREFENCE_UNSEALED=true"), "lock", resource, "--", "sh", "-c", "echo $WIREFENCE_FENCE").
+		expect(t, 0, "leases are not sealed").says(t, resource+"=1@redis")
+	wirefence(t, settings[:1], "lock", "--unsealed", resource, "--", "sh", "-c", "echo $WIREFENCE_FENCE").expect(t, 0, "leases are not sealed").says(t, resource+"=2@redis")
 }
 
 func TestLockHeldByAnother(t *testing.T) { onEachStore(t, lockHeldByAnother) }
@@ -152,9 +155,9 @@ func TestLockFencesPsql(t *testing.T) {
 
 func TestLockNamesWhatIsDown(t *testing.T) {
 	t.Parallel()
-	wirefence(t, []string{"WIREFENCE_REDIS_URL=redis://u:geheim@127.0.0.1:1/0"}, "lock", "orders", "--", "true").
+	wirefence(t, []string{"WIREFENCE_REDIS_URL=redis://u:geheim@127.0.0.1:1/0", "WIREFENCE_UNSEALED=true"}, "lock", "orders", "--", "true").
 		expect(t, 75, "127.0.0.1:1")
-	r := wirefence(t, []string{"WIREFENCE_ETCD_URL=etcd://u:geheim@127.0.0.1:1", "WIREFENCE_TTL=1s"}, "lock", "orders", "--", "true").
+	r := wirefence(t, []string{"WIREFENCE_ETCD_URL=etcd://u:geheim@127.0.0.1:1", "WIREFENCE_TTL=1s", "WIREFENCE_UNSEALED=true"}, "lock", "orders", "--", "true").
 		expect(t, 75, "127.0.0.1:1")
 	if strings.Contains(r.stderr, "geheim") {
 		t.Errorf("the password is shown: %s", r.stderr)
@@ -186,7 +189,7 @@ func TestLockLosesItsLease(t *testing.T) {
 				t.Fatal(err)
 			}
 			t.Cleanup(store.Close)
-			r := start(t, []string{setting + "=" + store.URL(), "WIREFENCE_TTL=2s"}, "lock", "orders", "--", "sh", "-c", "echo held; exec sleep 60")
+			r := start(t, []string{setting + "=" + store.URL(), "WIREFENCE_TTL=2s", "WIREFENCE_UNSEALED=true"}, "lock", "orders", "--", "sh", "-c", "echo held; exec sleep 60")
 			r.stdout.Await(t, "held")
 			store.Kill()
 			r.end(t).expect(t, 76, "orders")
@@ -198,9 +201,10 @@ func TestLockLosesItsLease(t *testing.T) {
 func TestLockIsInterruptedWhileItWaits(t *testing.T) {
 	t.Parallel()
 	settings, resource := lockSettingsFor(t, "")
-	first := start(t, settings[:1], "lock", resource, "--", "sh", "-c", "echo held; exec sleep 60")
+	settings = append(settings[:1:1], "WIREFENCE_UNSEALED=true")
+	first := start(t, settings, "lock", resource, "--", "sh", "-c", "echo held; exec sleep 60")
 	first.stdout.Await(t, "held")
-	waiting := start(t, settings[:1], "lock", "--wait=60s", resource, "--", "echo", "ran")
+	waiting := start(t, settings, "lock", "--wait=60s", resource, "--", "echo", "ran")
 	awaitSubscriber(t, settings[0], resource)
 	waiting.signal(t, os.Interrupt)
 	if r := waiting.end(t).expect(t, 75); r.stdout != "" {
@@ -236,11 +240,11 @@ func TestLockBehindSentinel(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(s.Close)
-	r := wirefence(t, []string{"WIREFENCE_REDIS_URL=" + s.URL()}, "lock", "orders", "--", "sh", "-c", "echo mine >&2").expect(t, 0)
+	r := wirefence(t, []string{"WIREFENCE_REDIS_URL=" + s.URL(), "WIREFENCE_UNSEALED=true", "WIREFENCE_LOG_LEVEL=error"}, "lock", "orders", "--", "sh", "-c", "echo mine >&2").expect(t, 0)
 	if r.stderr != "mine\n" {
 		t.Errorf("standard error %q", r.stderr)
 	}
-	waits := []string{"WIREFENCE_REDIS_URL=" + s.URL(), "WIREFENCE_REDIS_WAIT_REPLICAS=1", "WIREFENCE_REDIS_WAIT_TIMEOUT=4s"}
+	waits := []string{"WIREFENCE_REDIS_URL=" + s.URL(), "WIREFENCE_REDIS_WAIT_REPLICAS=1", "WIREFENCE_REDIS_WAIT_TIMEOUT=4s", "WIREFENCE_UNSEALED=true"}
 	wirefence(t, waits, "lock", "orders", "--", "true").expect(t, 0)
 	wirefence(t, append(waits, "WIREFENCE_REDIS_WAIT_REPLICAS=2", "WIREFENCE_REDIS_WAIT_TIMEOUT=100ms"), "lock", "orders", "--", "true").
 		expect(t, 75, "1 of 2")

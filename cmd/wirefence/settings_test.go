@@ -138,6 +138,8 @@ func TestWrongUsage(t *testing.T) {
 		{nil, []string{"lock", "orders", "--redis-url=redis://u:geheim@h:port/", "--", "true"}, "WIREFENCE_REDIS_URL"},
 		{nil, []string{"lock", "orders", "--redis-url=redis://u:geheim@h", "--redis-wait-replicas=-1", "--", "true"}, "WIREFENCE_REDIS_WAIT_REPLICAS"},
 		{nil, []string{"lock", "orders", "--redis-url=redis://u:geheim@h", "--redis-wait-replicas=1", "--redis-wait-timeout=5s", "--", "true"}, "less than the client's ReadTimeout"},
+		{nil, []string{"lock", "orders", "--redis-url=redis://u:geheim@h", "--", "true"}, "WIREFENCE_REDIS_URL is set without WIREFENCE_DATABASE_URL"},
+		{[]string{"WIREFENCE_UPSTREAM=postgres://h"}, []string{"proxy", "--listen=127.0.0.1:0", "--admin-listen=127.0.0.1:0", "--etcd-url=etcd://u:geheim@h"}, "WIREFENCE_ETCD_URL is set without WIREFENCE_DATABASE_URL"},
 		{[]string{"WIREFENCE_DATABASE_URL=postgres:///"}, []string{"lock", "orders", "--redis-wait-replicas=1", "--", "true"}, "but not WIREFENCE_REDIS_URL"},
 	} {
 		t.Run(strings.Join(c.args, " "), func(t *testing.T) {

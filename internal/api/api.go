@@ -29,6 +29,8 @@ type Options struct {
 	Store lockclient.Store
 	// Sealer seals grants, where the store doesn't do so itself.
 	Sealer lockclient.Sealer
+	// Unsealed permits grants that nothing seals.
+	Unsealed bool
 	// Source is named in fences, where no seal tells where their tokens come from.
 	Source fence.Source
 	// Database is asked for the status of resources, the history and revocations,
@@ -106,6 +108,9 @@ func New(o Options) (*Server, error) {
 	}
 	if o.TTL < MinTTL || o.TTL > MaxTTL {
 		return nil, errors.New("the time to live of leases over HTTP must be from 1s to 1h")
+	}
+	if o.Store != nil && !o.Unsealed && !lockclient.Sealed(o.Store, o.Sealer) {
+		return nil, lockclient.ErrUnsealed
 	}
 	s := &Server{
 		options: o, metrics: newMetrics(o.Registerer),

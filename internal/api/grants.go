@@ -44,6 +44,8 @@ type grant struct {
 	Fence     string `json:"fence"`
 	Holder    string `json:"holder"`
 	GrantID   string `json:"grant_id"`
+	// Sealed says that no lower token can be committed any more.
+	Sealed bool `json:"sealed"`
 	term
 }
 
@@ -88,7 +90,8 @@ func (s *Server) acquire(w http.ResponseWriter, r *http.Request, resource fence.
 	}
 	s.logOf(r).Info("lease granted over HTTP", "resource", resource, "token", lease.Token(), "holder", lease.Holder(), "ttl", ttl)
 	err = write(w, grant{
-		string(resource), lease.Token(), lease.Token().String(), lease.Fence().String(), request.Holder, lease.Holder(), termOf(ttl, left, after),
+		string(resource), lease.Token(), lease.Token().String(), lease.Fence().String(), request.Holder, lease.Holder(),
+		lockclient.Sealed(s.options.Store, s.options.Sealer), termOf(ttl, left, after),
 	})
 	if err != nil {
 		s.giveBack(r.Context(), resource, lease.Holder())
@@ -108,7 +111,7 @@ const keyBytes = letters + "-_"
 // client makes the lock client of one acquire. done ends it in its own time: it
 // gives back what was won for nobody.
 func (s *Server) client(ctx context.Context, resource fence.Resource, request acquireRequest, ttl time.Duration) (client *lockclient.Client, done func(), err error) {
-	options := lockclient.Options{Sealer: s.options.Sealer, Source: s.options.Source, TTL: ttl, Holder: request.Holder, Logger: s.options.Logger}
+	options := lockclient.Options{Sealer: s.options.Sealer, Unsealed: s.options.Unsealed, Source: s.options.Source, TTL: ttl, Holder: request.Holder, Logger: s.options.Logger}
 	free := func() {}
 	if request.Key != "" {
 		options.NewID = func() string { return request.Key }

@@ -2,6 +2,7 @@ package api
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
@@ -16,6 +17,7 @@ import (
 
 	"github.com/wirefence/wirefence/fence"
 	"github.com/wirefence/wirefence/internal/stack"
+	"github.com/wirefence/wirefence/lockclient"
 )
 
 func TestALeaseFromAcquireToRelease(t *testing.T) {
@@ -23,6 +25,9 @@ func TestALeaseFromAcquireToRelease(t *testing.T) {
 		name := fresh(t)
 		first := w.post(t, path(name, "acquire"), `{"holder":"worker-a","ttl_seconds":30}`).want(200, "")
 		id := first.string("grant_id")
+		if first.fields["sealed"] != true {
+			t.Errorf("not said to be sealed: %s", first.text)
+		}
 		if first.string("resource") != name || first.string("holder") != "worker-a" || !strings.HasPrefix(id, "worker-a/") ||
 			first.string("fence") != fmt.Sprintf("%s=%.0f", fence.Resource(name).Encode(), first.number("token")) {
 			t.Errorf("granted %s", first.text)
@@ -67,6 +72,18 @@ func TestALeaseFromAcquireToRelease(t *testing.T) {
 			t.Errorf("the grant is not in the log:\n%s", w.log)
 		}
 	})
+}
+
+// Grants that nothing seals say so, and have to be permitted.
+func TestUnsealedGrants(t *testing.T) {
+	if _, err := New(Options{Store: openRedis(t, store.URL())}); !errors.Is(err, lockclient.ErrUnsealed) {
+		t.Errorf("not permitted: %v", err)
+	}
+	w := serve(t, "redis", func(o *Options) { o.Sealer, o.Unsealed = nil, true })
+	granted := w.post(t, path("unsealed", "acquire"), `{"holder":"worker-a"}`).want(200, "")
+	if sealed, said := granted.fields["sealed"]; !said || sealed != false {
+		t.Errorf("said to be sealed: %s", granted.text)
+	}
 }
 
 // checkFence puts a grant's fence to the database.

@@ -57,7 +57,7 @@ func contend(t *testing.T, url, name string) *contender {
 		t.Fatal(err)
 	}
 	c := &contender{t: t, log: &stack.Log{}, metrics: prometheus.NewRegistry(), over: make(chan struct{})}
-	if c.client, err = lockclient.New(store, lockclient.Options{Holder: name, TTL: 3 * time.Second}); err != nil {
+	if c.client, err = lockclient.New(store, lockclient.Options{Unsealed: true, Holder: name, TTL: 3 * time.Second}); err != nil {
 		t.Fatal(err)
 	}
 	c.Campaign, err = New(Options{

@@ -126,7 +126,7 @@ func newWorker(ctx context.Context, p part) (w *worker, done func(), err error) 
 		return nil, nil, err
 	}
 	closers = append(closers, func(ctx context.Context) { _ = conn.Close(ctx) })
-	options := lockclient.Options{TTL: p.TTL, Holder: "worker-" + p.Name, RetryMax: 100 * time.Millisecond}
+	options := lockclient.Options{TTL: p.TTL, Holder: "worker-" + p.Name, RetryMax: 100 * time.Millisecond, Unsealed: p.Issuer == ""}
 	if p.Issuer != "" {
 		issuer, err := pgx.Connect(ctx, p.Issuer)
 		if err != nil {

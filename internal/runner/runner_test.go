@@ -356,7 +356,7 @@ func TestRunUnderALeaseInRedis(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer store.Close()
-	client, err := lockclient.New(store, lockclient.Options{TTL: time.Second, Margin: 500 * time.Millisecond})
+	client, err := lockclient.New(store, lockclient.Options{Unsealed: true, TTL: time.Second, Margin: 500 * time.Millisecond})
 	if err != nil {
 		t.Fatal(err)
 	}

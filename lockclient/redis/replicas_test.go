@@ -195,7 +195,7 @@ func TestAFailoverBetweenAGrantAndItsReplicas(t *testing.T) {
 
 func TestAGrantThatIsNotReplicatedIsGivenBack(t *testing.T) {
 	ctx, s := t.Context(), ownSentinel(t)
-	client, err := lockclient.New(openReplicated(t, s.URL(), brief), lockclient.Options{TTL: time.Minute})
+	client, err := lockclient.New(openReplicated(t, s.URL(), brief), lockclient.Options{Unsealed: true, TTL: time.Minute})
 	if err != nil {
 		t.Fatal(err)
 	}

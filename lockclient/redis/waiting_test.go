@@ -42,7 +42,7 @@ func TestWaitersDoNotStormRedis(t *testing.T) {
 	ctx := t.Context()
 	var all sync.WaitGroup
 	for i := range clients {
-		client, err := lockclient.New(open(t, server), lockclient.Options{Holder: fmt.Sprint("process", i)})
+		client, err := lockclient.New(open(t, server), lockclient.Options{Unsealed: true, Holder: fmt.Sprint("process", i)})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -36,7 +36,7 @@ func (s suite) hundredWaiters(t *testing.T) {
 		if notifier, ok := store.(lockclient.Notifier); ok {
 			store = counted{store, notifier, &acquires}
 		}
-		client, err := lockclient.New(store, lockclient.Options{TTL: long, Holder: fmt.Sprint("client", i)})
+		client, err := lockclient.New(store, lockclient.Options{Unsealed: true, TTL: long, Holder: fmt.Sprint("client", i)})
 		if err != nil {
 			t.Fatal(err)
 		}
