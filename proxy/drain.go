@@ -74,7 +74,7 @@ func (s *Server) drain() {
 		s.wait(s.options.DrainGrace, nil)
 	}
 	s.closeListeners()
-	if s.options.ReusePort {
+	if s.sharesListeners() {
 		log.Info("draining: another process may accept clients; the last to come here have time for what they want", "for", handoverTime)
 		s.wait(handoverTime, nil)
 	}

@@ -16,34 +16,59 @@ import (
 func (s *Server) Listen() error {
 	s.warnOfDescriptors()
 	for _, at := range s.options.Listen {
-		l, err := s.options.listen(strings.TrimSpace(at))
+		opened, err := s.options.open(strings.TrimSpace(at))
+		s.listeners = append(s.listeners, opened...)
 		if err != nil {
 			s.closeListeners()
 			return err
 		}
-		s.listeners = append(s.listeners, l)
 	}
 	return nil
 }
 
-// ListenAdmin opens another address, host:port, in the same way, so that a
+// ListenAdmin opens another address, host:port or fd:NAME, in the same way, so that a
 // process that takes over from this one can have it, too. The caller serves and
 // closes it; where the port is to be reused, the server closes it when it drains.
 // It must not be called once the server serves.
 func (s *Server) ListenAdmin(at string) (net.Listener, error) {
-	return s.keepHTTP(s.options.listenTCP(at))
+	return s.listenHTTP(at, s.options.listenTCP)
 }
 
 // ListenAPI is ListenAdmin for an address that may be a Unix socket, too.
 func (s *Server) ListenAPI(at string) (net.Listener, error) {
-	return s.keepHTTP(s.options.listen(strings.TrimSpace(at)))
+	return s.listenHTTP(strings.TrimSpace(at), s.options.listen)
 }
 
-func (s *Server) keepHTTP(l net.Listener, err error) (net.Listener, error) {
+// listenHTTP opens an address by listen, unless a socket was passed for it.
+func (s *Server) listenHTTP(at string, listen func(string) (net.Listener, error)) (net.Listener, error) {
+	if name, passed := passedName(at); passed {
+		all, err := s.options.passedSockets(name)
+		if err == nil && len(all) > 1 {
+			err = fmt.Errorf("listen %s: %d sockets of that name were passed; HTTP is served at one", at, len(all))
+		}
+		if err != nil {
+			return nil, err
+		}
+		return all[0], nil
+	}
+	l, err := listen(at)
 	if err == nil {
 		s.http = append(s.http, l)
 	}
 	return l, err
+}
+
+// open opens what an address means: one listener, or as many as were passed by a name.
+// Where it fails, the listeners that it returns all the same are to be closed.
+func (o *Options) open(at string) ([]net.Listener, error) {
+	if name, passed := passedName(at); passed {
+		return o.listenPassed(name)
+	}
+	l, err := o.listen(at)
+	if err != nil {
+		return nil, err
+	}
+	return []net.Listener{l}, nil
 }
 
 func (o *Options) listen(at string) (net.Listener, error) {
@@ -133,7 +158,7 @@ func (s *Server) Addrs() []net.Addr {
 }
 
 // closeListeners closes the listeners after those who wait there have been let
-// in. It may be called twice.
+// in; at passed sockets they go on waiting, for the next process. It may be called twice.
 func (s *Server) closeListeners() {
 	s.closing.Store(true)
 	for _, l := range s.listeners {

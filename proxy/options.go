@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"net"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -41,9 +42,14 @@ const (
 // Options configure a Server. The zero value of a field means its default.
 type Options struct {
 	// Listen are the addresses to accept clients at: host:port,
-	// unix:/path/of/the/socket, or unix:@name for an abstract socket of Linux.
-	// Default 127.0.0.1:6433.
+	// unix:/path/of/the/socket, unix:@name for an abstract socket of Linux, or
+	// fd:NAME for Sockets. Default 127.0.0.1:6433.
 	Listen []string
+	// Sockets are listening sockets that another process has opened and passed to this
+	// one, by name, as systemd does. Their clients wait, rather than being refused, from
+	// when a server drains until the next one accepts. Those that Listen or ListenAdmin
+	// name are the server's to close.
+	Sockets map[string][]net.Listener
 	// ReusePort lets a new process listen at the addresses of an old one that was
 	// given the same option, and take over from it: once the old one drains, all
 	// new clients come to the new one. Linux only.

@@ -66,6 +66,12 @@ func (o *Options) checkSockets() error {
 		return errors.New("TCP user timeout is less than a millisecond")
 	}
 	for _, at := range o.Listen {
+		if name, passed := passedName(at); passed {
+			if _, err := o.passedSockets(name); err != nil {
+				return err
+			}
+			continue
+		}
 		name, isUnix := strings.CutPrefix(strings.TrimSpace(at), "unix:")
 		if isUnix && o.ReusePort && abstract(name) {
 			return fmt.Errorf("listen %s: an abstract socket can't be taken over by another process; name a path, or don't reuse the port", at)

@@ -150,3 +150,54 @@ func TestUnixSocketsAreReplacedWithCare(t *testing.T) {
 		t.Errorf("a file that is no socket is replaced: %v", err)
 	}
 }
+
+// Clients of a passed socket have the settings of the process that accepts them, whatever
+// an earlier one has set on the socket.
+func TestPassedSocketsHaveOptions(t *testing.T) {
+	plain := net.ListenConfig{}
+	plain.SetMultipathTCP(false) // as systemd's
+	socket, err := plain.Listen(t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer socket.Close()
+	for _, c := range []struct {
+		keepalive, user time.Duration
+		want            [5]int
+	}{
+		{12 * time.Second, 90 * time.Second, [5]int{1, 12, 2, 6, 90_000}},
+		{0, 0, [5]int{1, 60, 10, 6, 0}},
+		{-1, 0, [5]int{}},
+	} {
+		o := Options{Upstream: "postgres://db/", Listen: []string{"fd:clients"}, TCPKeepalive: c.keepalive, TCPUserTimeout: c.user,
+			Sockets: map[string][]net.Listener{"clients": {socket}}}
+		if err := o.Validate(); err != nil {
+			t.Fatal(err)
+		}
+		all, err := o.open("fd:clients")
+		if err != nil || len(all) != 1 {
+			t.Fatal(all, err)
+		}
+		server, err := net.Dial("tcp", socket.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		client, err := all[0].Accept()
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := socketOptions(t, client)
+		if c.want[0] == 0 {
+			got[1], got[2], got[3] = 0, 0, 0
+		}
+		if got != c.want {
+			t.Errorf("the client's socket has %v, not %v", got, c.want)
+		}
+		_ = client.Close()
+		_ = server.Close()
+	}
+	o := Options{Upstream: "postgres://db/", Listen: []string{"fd:others"}, Sockets: map[string][]net.Listener{"clients": {socket}}}
+	if err := o.Validate(); err == nil || !strings.Contains(err.Error(), "FileDescriptorName=others") {
+		t.Errorf("a name that nobody passed: %v", err)
+	}
+}

@@ -13,6 +13,8 @@ const hasSocketOptions = false
 
 func setUserTimeout(int, time.Duration) error { return errors.ErrUnsupported }
 
+func userTimeout(int) time.Duration { return 0 }
+
 func setReusePort(int) error { return errors.ErrUnsupported }
 
 // takeBacklog takes nothing: only on Linux is it worth the effort.

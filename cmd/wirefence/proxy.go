@@ -19,7 +19,7 @@ import (
 
 type proxySettings struct {
 	LeaseSettings
-	Listen                   []string      `env:"WIREFENCE_LISTEN" envDefault:"127.0.0.1:6433" help:"addresses to accept clients at, separated by commas: host:port, unix:/dir/.s.PGSQL.6433, or unix:@name"`
+	Listen                   []string      `env:"WIREFENCE_LISTEN" envDefault:"127.0.0.1:6433" help:"addresses to accept clients at, separated by commas: host:port, unix:/dir/.s.PGSQL.6433, unix:@name, or fd:NAME for a socket that systemd passes"`
 	Upstream                 string        `env:"WIREFENCE_UPSTREAM" help:"PostgreSQL servers, tried in order: postgres://host1:5432,host2:5432/?sslmode=verify-full&sslrootcert=ca.pem&target_session_attrs=read-write (required)"`
 	DatabaseURL              string        `env:"WIREFENCE_DATABASE_URL" help:"connection string of the proxy's own role, with which it verifies the schema at start, asks for users' secrets and for servers' roles, and seals its leases"`
 	TLSCert                  string        `env:"WIREFENCE_TLS_CERT_FILE" help:"certificate with its chain, in PEM form, for TLS with clients; read again when it changes"`
@@ -36,8 +36,8 @@ type proxySettings struct {
 	Lease                    string        `env:"WIREFENCE_LEASE" help:"the resource whose lease this proxy holds, or waits for: writes without a fence are checked with the lease's, and get WF007 without it"`
 	Standby                  string        `env:"WIREFENCE_STANDBY" envDefault:"read-only" help:"without the lease: read-only; refuse clients with 57P03; or let them wait"`
 	StandbyWait              time.Duration `env:"WIREFENCE_STANDBY_WAIT" envDefault:"30s" help:"time that a client waits for the lease before it gets 57P03; part of the startup timeout"`
-	AdminListen              string        `env:"WIREFENCE_ADMIN_LISTEN" envDefault:"127.0.0.1:9433" help:"address of /livez, /readyz, /metrics and the HTTP API of leases, /v1; off for none"`
-	APIListen                []string      `env:"WIREFENCE_API_LISTEN" help:"addresses of the HTTP API for applications, separated by commas: host:port, unix:/dir/api.sock, or unix:@name; they have the operations on leases, and none of operators. With the tokens and the certificate of the admin listener. Without, or with off, there is none"`
+	AdminListen              string        `env:"WIREFENCE_ADMIN_LISTEN" envDefault:"127.0.0.1:9433" help:"address of /livez, /readyz, /metrics and the HTTP API of leases, /v1; fd:NAME for a socket that systemd passes; off for none"`
+	APIListen                []string      `env:"WIREFENCE_API_LISTEN" help:"addresses of the HTTP API for applications, separated by commas: host:port, unix:/dir/api.sock, unix:@name, or fd:NAME for a socket that systemd passes; they have the operations on leases, and none of operators. With the tokens and the certificate of the admin listener. Without, or with off, there is none"`
 	AdminTokenFile           string        `env:"WIREFENCE_ADMIN_TOKEN_FILE" help:"file with the bearer tokens of /v1, each line a name, a scope (read, lease or operate) and a token; read again when it changes. Without, /v1 is served at loopback addresses only"`
 	AdminTLSCert             string        `env:"WIREFENCE_ADMIN_TLS_CERT_FILE" help:"certificate with its chain, in PEM form, for TLS on the admin listener; read again when it changes. Without, there is none"`
 	AdminTLSKey              string        `env:"WIREFENCE_ADMIN_TLS_KEY_FILE" help:"the certificate's key, in PEM form"`
@@ -132,7 +132,13 @@ func runProxy(ctx context.Context, cfg proxySettings, signals *signals) error {
 	}
 	defer checkup.end()
 	schema := &schemaWatch{cfg: cfg, log: log}
+	manager := newServiceManager(log)
+	sockets, err := passedSockets()
+	if err != nil {
+		return err
+	}
 	o := cfg.serverOptions()
+	o.Sockets = sockets
 	o.Lease, o.Refusals, o.Ready = sidecar.lease(), recording.refusals(), schema.ready
 	o.Logger, o.Registerer, o.ResourceLabel, o.Tracer = log, registry, names.Label, telemetry.tracer()
 	server, err := proxy.New(o)
@@ -143,7 +149,8 @@ func runProxy(ctx context.Context, cfg proxySettings, signals *signals) error {
 	if err != nil {
 		return usageError{err}
 	}
-	signals.reload(log, server.Reload, func() error { return files.reload(log) })
+	warnOfUnused(sockets, cfg, log)
+	signals.reload(log, manager.reloading, server.Reload, func() error { return files.reload(log) }, manager.reloaded)
 	ctx, end := context.WithCancel(ctx)
 	defer end()
 	if err := schema.begin(ctx, end); err != nil {
@@ -168,6 +175,8 @@ func runProxy(ctx context.Context, cfg proxySettings, signals *signals) error {
 	figures.run()
 	checkup.run()
 	sidecar.run(ctx)
+	manager.ready(addrs(server.Addrs()))
+	defer context.AfterFunc(ctx, func() { manager.stopping(cfg) })()
 	if err := signals.serve(ctx, server, log); err != nil {
 		sidecar.release(releaseAtOnce, log)
 		return err

@@ -1,0 +1,146 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"time"
+)
+
+// firstPassed is the first descriptor that systemd passes (sd_listen_fds(3)).
+const firstPassed = 3
+
+// passedSockets returns the listening sockets that systemd has opened for this process,
+// by the names that their units give them; none where there is no systemd. It may be
+// called once.
+func passedSockets() (map[string][]net.Listener, error) {
+	pid, count, names := os.Getenv("LISTEN_PID"), os.Getenv("LISTEN_FDS"), os.Getenv("LISTEN_FDNAMES")
+	for _, name := range []string{"LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES"} {
+		_ = os.Unsetenv(name)
+	}
+	if pid != strconv.Itoa(os.Getpid()) {
+		return nil, nil // they were for another process
+	}
+	n, err := strconv.Atoi(count)
+	if err != nil || n < 0 {
+		return nil, fmt.Errorf("LISTEN_FDS is %q: it is no number of descriptors", count)
+	}
+	all := map[string][]net.Listener{}
+	for i, name := range socketNames(names, n) {
+		l, err := passedSocket(firstPassed+i, name)
+		if err != nil {
+			return nil, err
+		}
+		all[name] = append(all[name], l)
+	}
+	return all, nil
+}
+
+// socketNames returns n names; systemd's word for a descriptor without one is unknown.
+func socketNames(list string, n int) []string {
+	names := make([]string, n)
+	given := strings.Split(list, ":")
+	for i := range names {
+		names[i] = "unknown"
+		if i < len(given) && given[i] != "" {
+			names[i] = given[i]
+		}
+	}
+	return names
+}
+
+func passedSocket(fd int, name string) (net.Listener, error) {
+	syscall.CloseOnExec(fd)
+	listens, err := syscall.GetsockoptInt(fd, syscall.SOL_SOCKET, syscall.SO_ACCEPTCONN)
+	if err == nil && listens == 0 {
+		err = errors.New("it doesn't listen: the socket unit must have ListenStream= and Accept=no")
+	}
+	if err != nil {
+		return nil, fmt.Errorf("the socket %s that was passed as descriptor %d can't be used: %w", name, fd, err)
+	}
+	file := os.NewFile(uintptr(fd), name)
+	defer file.Close()
+	return net.FileListener(file)
+}
+
+// warnOfUnused tells of sockets at which clients would wait for ever.
+func warnOfUnused(sockets map[string][]net.Listener, cfg proxySettings, log *slog.Logger) {
+	named := map[string]bool{}
+	for _, at := range append([]string{cfg.AdminListen}, cfg.Listen...) {
+		named[strings.TrimSpace(at)] = true
+	}
+	for name, all := range sockets {
+		if named["fd:"+name] {
+			continue
+		}
+		for _, l := range all {
+			log.Warn("nothing accepts at a socket that was passed: name it in WIREFENCE_LISTEN, or stop its unit", "socket", "fd:"+name, "address", l.Addr().String())
+		}
+	}
+}
+
+// serviceManager is told the state of the service, as systemd wants it with Type=notify
+// (sd_notify(3)). Where there is none, nothing is told.
+type serviceManager struct {
+	address string
+	log     *slog.Logger
+	serving atomic.Bool
+}
+
+func newServiceManager(log *slog.Logger) *serviceManager {
+	m := &serviceManager{address: os.Getenv("NOTIFY_SOCKET"), log: log}
+	_ = os.Unsetenv("NOTIFY_SOCKET")
+	return m
+}
+
+func (m *serviceManager) tell(lines ...string) {
+	if m.address == "" {
+		return
+	}
+	conn, err := net.Dial("unixgram", m.address)
+	if err == nil {
+		_, err = conn.Write([]byte(strings.Join(lines, "\n")))
+		_ = conn.Close()
+	}
+	if err != nil {
+		m.log.Warn("the service manager could not be told the state of the service", "state", lines[0], "error", err)
+	}
+}
+
+func (m *serviceManager) ready(addresses []string) {
+	m.serving.Store(true)
+	m.tell("READY=1", "STATUS=Serving at "+strings.Join(addresses, ", "))
+}
+
+// reloading and reloaded are the first and the last of what a SIGHUP does.
+func (m *serviceManager) reloading() error {
+	if m.serving.Load() {
+		m.tell("RELOADING=1", "MONOTONIC_USEC="+strconv.FormatInt(monotonic().Microseconds(), 10))
+	}
+	return nil
+}
+
+func (m *serviceManager) reloaded() error {
+	if m.serving.Load() {
+		m.tell("READY=1")
+	}
+	return nil
+}
+
+// endTime is what a proxy needs besides its drain: for the second in which another process
+// takes over, for cancelling what is left, and for giving the lease back.
+const endTime = 15 * time.Second
+
+// stopping asks for the time that a drain may take by the settings, whatever the unit
+// allows.
+func (m *serviceManager) stopping(cfg proxySettings) {
+	m.serving.Store(false)
+	most := cfg.DrainGrace + cfg.DrainTimeout + endTime
+	m.tell("STOPPING=1", "STATUS=Draining", "EXTEND_TIMEOUT_USEC="+strconv.FormatInt(most.Microseconds(), 10))
+}

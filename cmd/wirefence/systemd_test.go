@@ -1,0 +1,223 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/wirefence/wirefence/internal/stack"
+)
+
+// unit is what systemd does for a service with a socket unit: it keeps the sockets open,
+// passes them to each process, and hears of its state.
+type unit struct {
+	settings []string
+	names    string
+	sockets  []*os.File
+	states   *net.UnixConn
+	last     *running
+}
+
+func newUnit(t *testing.T, settings []string, names string, sockets ...net.Listener) *unit {
+	t.Helper()
+	u := &unit{names: names}
+	for _, l := range sockets {
+		file, err := l.(interface{ File() (*os.File, error) }).File()
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = l.Close()
+		t.Cleanup(func() { _ = file.Close() })
+		u.sockets = append(u.sockets, file)
+	}
+	path := filepath.Join(folder(t), "notify")
+	var err error
+	if u.states, err = net.ListenUnixgram("unixgram", &net.UnixAddr{Name: path, Net: "unixgram"}); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = u.states.Close() })
+	u.settings = append(settings, "NOTIFY_SOCKET="+path, "LISTEN_FDNAMES="+names, fmt.Sprint("LISTEN_FDS=", len(sockets)))
+	return u
+}
+
+// folder has a short name: a socket's is bounded.
+func folder(t *testing.T) string {
+	t.Helper()
+	name, err := os.MkdirTemp("", "wf-unit-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(name) })
+	return name
+}
+
+// start starts a process with the sockets. Only a process itself knows LISTEN_PID
+// beforehand.
+func (u *unit) start(t *testing.T) *running {
+	t.Helper()
+	r := &running{cmd: exec.Command("sh", "-c", `LISTEN_PID=$$ exec "$0" "$@"`, os.Args[0], "proxy"), exited: make(chan struct{})}
+	u.last = r
+	r.cmd.Env = append(os.Environ(), u.settings...)
+	r.cmd.ExtraFiles = u.sockets
+	r.cmd.Stdout, r.cmd.Stderr = &r.stdout, &r.stderr
+	if err := r.cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	go func() {
+		_ = r.cmd.Wait()
+		close(r.exited)
+	}()
+	t.Cleanup(func() {
+		_ = r.cmd.Process.Kill()
+		<-r.exited
+	})
+	return r
+}
+
+// hears waits for the next state, which must have the lines.
+func (u *unit) hears(t *testing.T, lines ...string) {
+	t.Helper()
+	_ = u.states.SetReadDeadline(time.Now().Add(time.Minute))
+	text := make([]byte, 4096)
+	n, err := u.states.Read(text)
+	if err != nil {
+		t.Fatalf("no state was told; expected %q: %v\n%s", lines, err, &u.last.stderr)
+	}
+	told := strings.Split(string(text[:n]), "\n")
+	for _, line := range lines {
+		if !strings.Contains("\n"+string(text[:n]), "\n"+line) {
+			t.Errorf("told %q; expected %q", told, line)
+		}
+	}
+}
+
+func listenAt(t *testing.T, network, address string) net.Listener {
+	t.Helper()
+	l, err := net.Listen(network, address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if file, ok := l.(*net.UnixListener); ok {
+		file.SetUnlinkOnClose(false)
+	}
+	return l
+}
+
+// With sockets that systemd keeps, a service is restarted again and again, and clients
+// that connect meanwhile wait but are served, by TCP and by a Unix socket.
+func TestRestartWithPassedSockets(t *testing.T) {
+	t.Parallel()
+	url := database(t, true)
+	settings, _, _ := proxySettingsFor(t, url)
+	settings = append(settings, "WIREFENCE_LISTEN=fd:clients", "WIREFENCE_ADMIN_LISTEN=fd:admin", "WIREFENCE_DRAIN_TIMEOUT=7s")
+	dir := folder(t)
+	tcp, unix, admin := listenAt(t, "tcp", "127.0.0.1:0"), listenAt(t, "unix", dir+"/.s.PGSQL.6433"), listenAt(t, "tcp", "127.0.0.1:0")
+	at, adminAt := tcp.Addr().String(), admin.Addr().String()
+	u := newUnit(t, settings, "clients:clients:admin", tcp, unix, admin)
+	name := url[strings.LastIndex(url, "/")+1 : strings.Index(url, "?")]
+
+	process := u.start(t)
+	u.hears(t, "READY=1", "STATUS=Serving at "+at+", "+dir+"/.s.PGSQL.6433")
+	all := startComers(t, stack.URL(at, name), "postgres://postgres@/"+name+"?port=6433&host="+dir)
+	for range 3 {
+		all.more(t)
+		process.signal(t, syscall.SIGHUP)
+		u.hears(t, "RELOADING=1", "MONOTONIC_USEC=")
+		u.hears(t, "READY=1")
+		process.signal(t, syscall.SIGTERM)
+		u.hears(t, "STOPPING=1", "EXTEND_TIMEOUT_USEC=22000000")
+		process.end(t).expect(t, 0, "drained")
+		process = u.start(t)
+		u.hears(t, "READY=1")
+	}
+	all.more(t)
+	all.end()
+	if n := all.failed.Load(); n > 0 {
+		t.Errorf("%d of %d clients were not served; the first: %v", n, all.served.Load(), all.first.Load())
+	}
+	get(t, "http://"+adminAt+"/readyz")
+	process.signal(t, syscall.SIGTERM)
+	process.end(t).expect(t, 0)
+}
+
+// A session in a transaction ends with it, and one that is idle is told so, as with any
+// other end: a restart is not hidden from them.
+func TestRestartEndsSessionsInOrder(t *testing.T) {
+	t.Parallel()
+	url := database(t, true)
+	settings, _, _ := proxySettingsFor(t, url)
+	tcp := listenAt(t, "tcp", "127.0.0.1:0")
+	at := tcp.Addr().String()
+	u := newUnit(t, append(settings, "WIREFENCE_LISTEN=fd:clients"), "clients", tcp)
+	name := url[strings.LastIndex(url, "/")+1 : strings.Index(url, "?")]
+	ctx := t.Context()
+	process := u.start(t)
+	u.hears(t, "READY=1")
+	busy := stack.Connect(t, stack.URL(at, name))
+	tx, err := busy.Begin(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := tx.Exec(ctx, "CREATE TABLE kept ()"); err != nil {
+		t.Fatal(err)
+	}
+	idle := stack.Connect(t, stack.URL(at, name))
+	process.signal(t, syscall.SIGTERM)
+	process.stderr.Await(t, "sessions end with their transactions")
+	if _, err := idle.Exec(ctx, "SELECT 1"); err == nil {
+		t.Error("an idle session goes on")
+	}
+	// It comes while the old process waits for the transaction.
+	served := make(chan error, 1)
+	go func() { served <- visit(stack.URL(at, name)) }()
+	if err := tx.Commit(ctx); err != nil {
+		t.Errorf("the transaction was not committed: %v", err)
+	}
+	process.end(t).expect(t, 0)
+	u.start(t)
+	u.hears(t, "STOPPING=1")
+	u.hears(t, "READY=1")
+	if err := <-served; err != nil {
+		t.Errorf("a client that came during the drain was not served: %v", err)
+	}
+}
+
+// What can't work is said before anything is served.
+func TestPassedSocketsThatCantBeUsed(t *testing.T) {
+	t.Parallel()
+	settings := []string{"WIREFENCE_UPSTREAM=postgres://127.0.0.1:1/", "WIREFENCE_ADMIN_LISTEN=off"}
+	wirefence(t, append(settings, "WIREFENCE_LISTEN=fd:clients"), "proxy").expect(t, 2, "fd:clients", "FileDescriptorName=clients")
+	// They are another process's.
+	wirefence(t, append(settings, "WIREFENCE_LISTEN=fd:clients", "LISTEN_PID=1", "LISTEN_FDS=1", "LISTEN_FDNAMES=clients"), "proxy").expect(t, 2, "fd:clients")
+
+	u := newUnit(t, append(settings, "WIREFENCE_LISTEN=fd:clients"), "others", listenAt(t, "tcp", "127.0.0.1:0"))
+	u.start(t).end(t).expect(t, 2, "fd:clients")
+
+	u = newUnit(t, append(settings, "WIREFENCE_LISTEN=127.0.0.1:0"), "clients", listenAt(t, "tcp", "127.0.0.1:0"))
+	process := u.start(t)
+	process.stderr.Await(t, "nothing accepts at a socket that was passed")
+	u.hears(t, "READY=1")
+	process.signal(t, syscall.SIGTERM)
+	process.end(t).expect(t, 0)
+
+	dgram, err := (&net.ListenConfig{}).ListenPacket(context.Background(), "udp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	file, err := dgram.(*net.UDPConn).File()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	_ = dgram.Close()
+	u = newUnit(t, append(settings, "WIREFENCE_LISTEN=fd:clients"), "clients", listenAt(t, "tcp", "127.0.0.1:0"))
+	u.sockets = []*os.File{file}
+	u.start(t).end(t).expect(t, 1, "it doesn't listen", "ListenStream=")
+}
