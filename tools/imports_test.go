@@ -54,10 +54,13 @@ var imports = []struct {
 	{"internal/api/a.go", module + "/internal/watched", ""},
 	{"internal/api/a.go", module + "/internal/follow", ""},
 	{"internal/api/a.go", module + "/internal/series", ""},
+	{"internal/api/a.go", module + "/internal/effect", ""},
 	{"internal/api/a.go", module + "/lockclient/redis", "api"},
 	{"internal/api/a.go", module + "/proxy", "api"},
 	{"internal/api/a_test.go", module + "/lockclient/redis", ""},
 
+	{"internal/effect/a.go", module + "/fence", ""},
+	{"internal/effect/a.go", module + "/lockclient", "effect"},
 	{"internal/console/a.go", module + "/fence", "console"},
 	{"internal/follow/a.go", module + "/fence", ""},
 	{"internal/follow/a.go", module + "/lockclient", "follow"},

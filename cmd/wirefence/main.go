@@ -71,7 +71,7 @@ wins over its variable.`,
 	}
 	root.CompletionOptions.HiddenDefaultCmd = true
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
-	root.AddCommand(proxyCommand(), migrateCommand(), lockCommand(), statusCommand(), revokeCommand(), historyCommand(), resourceCommand(),
+	root.AddCommand(proxyCommand(), migrateCommand(), lockCommand(), checkCommand(), guardCommand(), statusCommand(), revokeCommand(), historyCommand(), resourceCommand(),
 		protectCommand(), unprotectCommand(), doctorCommand(), demoCommand(), versionCommand())
 	root.SetArgs(args)
 	command, err := root.ExecuteContextC(ctx)

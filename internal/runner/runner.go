@@ -1,5 +1,5 @@
 // Package runner runs a command under a lease, and ends it before the lease can
-// be another's. The command runs in a process group of its own, which is what
+// be another's; or within the check of a fence, and ends it when that is lost. The command runs in a process group of its own, which is what
 // gets the signals and what is ended.
 //
 // What leaves the group, by setsid or setpgid as daemons and the jobs of an
@@ -35,13 +35,20 @@ const (
 	ExitNotFound      = 127
 )
 
-// Lease is what a command runs under: a *lockclient.Lease.
-type Lease interface {
+// Term is what a command runs within.
+type Term interface {
+	// Context ends when the command must end.
 	Context() context.Context
-	Token() fence.Token
-	Fence() fence.Fence
+	// Remaining is how long, from now on, the command may take to end.
 	Remaining() time.Duration
 	Release(ctx context.Context) error
+}
+
+// Lease is what a command runs under: a *lockclient.Lease.
+type Lease interface {
+	Term
+	Token() fence.Token
+	Fence() fence.Fence
 }
 
 var _ Lease = (*lockclient.Lease)(nil)
@@ -97,6 +104,15 @@ func (o Options) withDefaults() Options {
 // Signals that come to this process meanwhile go to the group. Only one Run of
 // a process should have a terminal.
 func Run(ctx context.Context, lease Lease, command []string, options Options) (exit int, err error) {
+	return runWithin(ctx, lease, command, options, func(env []string) ([]string, error) { return withFence(env, lease) })
+}
+
+// RunWithin is Run for a command that carries no fence: its environment is as it was.
+func RunWithin(ctx context.Context, term Term, command []string, options Options) (exit int, err error) {
+	return runWithin(ctx, term, command, options, func(env []string) ([]string, error) { return env, nil })
+}
+
+func runWithin(ctx context.Context, lease Term, command []string, options Options, environment func([]string) ([]string, error)) (exit int, err error) {
 	options = options.withDefaults()
 	defer func() {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), options.ReleaseTimeout)
@@ -110,7 +126,7 @@ func Run(ctx context.Context, lease Lease, command []string, options Options) (e
 	if err != nil {
 		return notStarted(err), err
 	}
-	env, err := withFence(options.Env, lease)
+	env, err := environment(options.Env)
 	if err != nil {
 		return ExitNotExecutable, err
 	}
@@ -147,7 +163,7 @@ func notStarted(err error) int {
 // run is one run of a command.
 type run struct {
 	*group
-	lease   Lease
+	lease   Term
 	options Options
 	signals *signals
 }
@@ -219,7 +235,7 @@ const killPatience = 30 * time.Second
 
 // lastMoment is how long to wait with SIGKILL: to the end of the lease, less
 // what the kernel needs to end the processes.
-func lastMoment(lease Lease) time.Duration {
+func lastMoment(lease Term) time.Duration {
 	left := lease.Remaining()
 	return left - min(left/2, 250*time.Millisecond)
 }

@@ -1,0 +1,118 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/spf13/cobra"
+
+	"github.com/wirefence/wirefence/fence"
+	"github.com/wirefence/wirefence/internal/effect"
+)
+
+// Exit statuses of `wirefence check` and `wirefence guard`.
+const (
+	exitRefused     = 10
+	exitUnavailable = 69 // EX_UNAVAILABLE of sysexits.h
+)
+
+type checkSettings struct {
+	DatabaseURL string        `env:"WIREFENCE_DATABASE_URL" help:"connection string of the database in which grants are recorded; any role may check"`
+	Timeout     time.Duration `env:"WIREFENCE_TIMEOUT" envDefault:"10s" help:"how long the database has to answer"`
+}
+
+func checkCommand() *cobra.Command {
+	c := &cobra.Command{
+		Use:   "check [FENCE]",
+		Short: "Ask the database whether a fence is current",
+		Long: `Has the database check a fence, as in orders=34, or that of WIREFENCE_FENCE, which
+wirefence lock sets. It counts as a use of the token, as each check does.
+
+The answer is of the past when it comes: a handoff may follow at once. Where an
+effect follows, have it guarded: wirefence guard.
+
+The exit status is 0 if the fence is current, and 10 if it is refused; 69 if the
+database could not be asked.`,
+		Example: "  wirefence check orders=34",
+		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) > 1 {
+				return usageError{errors.New("wants one fence: wirefence check orders=34")}
+			}
+			return nil
+		},
+		RunE: func(c *cobra.Command, args []string) error {
+			cfg, err := read[checkSettings](c)
+			if err != nil {
+				return err
+			}
+			f, err := fenceOf(args)
+			if err != nil {
+				return err
+			}
+			if cfg.Timeout <= 0 {
+				return usageError{fmt.Errorf("WIREFENCE_TIMEOUT is %v: the database needs some time to answer", cfg.Timeout)}
+			}
+			return runCheck(c.Context(), cfg, f, c.OutOrStdout())
+		},
+	}
+	settings[checkSettings](c)
+	return c
+}
+
+func runCheck(ctx context.Context, cfg checkSettings, f fence.Fence, out io.Writer) error {
+	ctx, cancel := context.WithTimeout(ctx, cfg.Timeout)
+	defer cancel()
+	conn, err := connect(ctx, cfg.DatabaseURL)
+	if err != nil {
+		return unanswered(err)
+	}
+	defer closeConn(conn)
+	if err := effect.Once(ctx, conn, f); err != nil {
+		return unanswered(err)
+	}
+	return printCurrent(out, f)
+}
+
+// printCurrent prints what a check has found that refused nothing.
+func printCurrent(w io.Writer, f fence.Fence) error {
+	_, err := fmt.Fprintf(w, "%s is current\n", f)
+	return err
+}
+
+// unanswered gives what keeps a check from passing its exit status.
+func unanswered(err error) error {
+	switch {
+	case errors.As(err, new(usageError)):
+		return err
+	case fence.IsRefusal(err):
+		return &exitStatus{exitRefused, err}
+	}
+	return &exitStatus{exitUnavailable, err}
+}
+
+// fenceOf is the fence that is given, or that of the environment.
+func fenceOf(args []string) (f fence.Fence, err error) {
+	text := os.Getenv("WIREFENCE_FENCE")
+	if len(args) > 0 {
+		text = args[0]
+	}
+	if text == "" {
+		return f, usageError{errors.New("no fence: give one, as in orders=34, or set WIREFENCE_FENCE, as wirefence lock does")}
+	}
+	if f, err = fence.Parse(text); err != nil {
+		return f, usageError{err}
+	}
+	return f, nil
+}
+
+// closeConn takes no time from what has been decided.
+func closeConn(conn *pgx.Conn) {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	defer cancel()
+	_ = conn.Close(ctx)
+}

@@ -1,0 +1,135 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/wirefence/wirefence/fence"
+	"github.com/wirefence/wirefence/internal/effect"
+	"github.com/wirefence/wirefence/internal/runner"
+)
+
+type guardSettings struct {
+	DatabaseURL string        `env:"WIREFENCE_DATABASE_URL" help:"connection string of the database in which grants are recorded; any role may check"`
+	Timeout     time.Duration `env:"WIREFENCE_TIMEOUT" envDefault:"0s" help:"how long the command may run before it is ended; 0: until a handoff has waited for preempt_after"`
+	TermGrace   time.Duration `env:"WIREFENCE_TERM_GRACE" envDefault:"10s" help:"time from SIGTERM to SIGKILL when the command is ended; at most a second if the check is lost"`
+}
+
+// exitTimedOut is that of timeout(1).
+const exitTimedOut = 124
+
+func guardCommand() *cobra.Command {
+	c := &cobra.Command{
+		Use:   "guard [FENCE] -- COMMAND [ARG...]",
+		Short: "Run a command that has an effect outside of the database, behind a check of a fence",
+		Long: `Has the database check a fence, as in orders=34, or that of WIREFENCE_FENCE, which
+wirefence lock sets, and runs the command while the check is held: the next
+holder's grant is not sealed before the command has ended.
+
+A handoff waits for preempt_after of the resource, 5s unless set otherwise, and a
+revocation doesn't wait. Then the check is lost and the next holder may begin: the
+command's process group gets SIGTERM at once and SIGKILL a second later, and the
+exit status is 76. What it did by then is in doubt. Keep the command short, or set
+--timeout below preempt_after.
+
+The exit status is the command's; 10 if the fence is refused and 69 if the database
+could not be asked, and the command was not started; 76 if the check was lost while
+the command ran; 124 if it was ended for --timeout.`,
+		Example: "  wirefence guard orders=34 -- git push origin release\n  wirefence lock orders -- sh -c 'make report && wirefence guard --timeout 4s -- ./publish'",
+		Args: func(c *cobra.Command, args []string) error {
+			if at := c.ArgsLenAtDash(); at < 0 || at > 1 || len(args) == at {
+				return usageError{errors.New("wants a fence, two dashes and a command: wirefence guard orders=34 -- git push")}
+			}
+			return nil
+		},
+		RunE: func(c *cobra.Command, args []string) error {
+			cfg, err := read[guardSettings](c)
+			if err != nil {
+				return err
+			}
+			at := c.ArgsLenAtDash()
+			f, err := fenceOf(args[:at])
+			if err != nil {
+				return err
+			}
+			if err := cfg.inRange(); err != nil {
+				return usageError{err}
+			}
+			return runGuarded(c.Context(), cfg, f, args[at:])
+		},
+	}
+	settings[guardSettings](c)
+	return c
+}
+
+// inRange reports a time that can't be one.
+func (cfg guardSettings) inRange() error {
+	if cfg.Timeout < 0 {
+		return fmt.Errorf("WIREFENCE_TIMEOUT is %v: it may be 0s, which sets no limit, or more", cfg.Timeout)
+	}
+	if cfg.TermGrace <= 0 {
+		return fmt.Errorf("WIREFENCE_TERM_GRACE is %v: processes need some time to end in; 1ms is next to none", cfg.TermGrace)
+	}
+	return nil
+}
+
+// checkTime is how long the database has to answer before the command starts.
+const checkTime = 10 * time.Second
+
+func runGuarded(ctx context.Context, cfg guardSettings, f fence.Fence, command []string) error {
+	starting, cancel := context.WithTimeout(ctx, checkTime)
+	defer cancel()
+	conn, err := connect(starting, cfg.DatabaseURL)
+	if err != nil {
+		return unanswered(err)
+	}
+	defer closeConn(conn)
+	guard, err := effect.Begin(starting, conn, f)
+	if err != nil {
+		return unanswered(err)
+	}
+	timedOut := fmt.Errorf("it has run for %v", cfg.Timeout)
+	if cfg.Timeout > 0 {
+		var end context.CancelFunc
+		ctx, end = context.WithTimeoutCause(ctx, cfg.Timeout, timedOut)
+		defer end()
+	}
+	status, err := runner.RunWithin(ctx, guardTerm{guard}, command, runner.Options{
+		Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr, TermGrace: cfg.TermGrace, OnlyChild: true,
+	})
+	switch lost := guard.End(); {
+	case lost != nil && errors.Is(err, effect.ErrLost):
+		status = runner.ExitLost
+	case lost != nil: // noticed when the command had ended
+		status, err = runner.ExitLost, errors.Join(err, lost)
+	case errors.Is(err, timedOut):
+		status = exitTimedOut
+	}
+	if status == 0 && err == nil {
+		return nil
+	}
+	return &exitStatus{status, err}
+}
+
+// guardTerm has a command run while a check is held.
+type guardTerm struct{ guard *effect.Guard }
+
+func (t guardTerm) Context() context.Context { return t.guard.Context() }
+
+// lostGrace is the runner's limit for a command whose check is lost: a second from SIGTERM
+// to SIGKILL, and what the kernel needs. The next holder may be at work by then, so a
+// longer one would do harm, and with none a command couldn't undo what it has half done.
+const lostGrace = time.Second + 250*time.Millisecond
+
+func (guardTerm) Remaining() time.Duration { return lostGrace }
+
+// Release closes the check. That it was lost is for the caller to say.
+func (t guardTerm) Release(context.Context) error {
+	_ = t.guard.End()
+	return nil
+}
