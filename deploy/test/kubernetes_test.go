@@ -12,6 +12,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	policyv1 "k8s.io/api/policy/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 )
@@ -261,7 +262,12 @@ func containerMisses(container corev1.Container) (misses []string) {
 	if _, tag, found := strings.Cut(container.Image, ":"); !found || tag == "latest" {
 		misses = append(misses, "has an image of no fixed version")
 	}
+	seen := map[string]bool{}
 	for _, variable := range container.Env {
+		if seen[variable.Name] {
+			misses = append(misses, "has "+variable.Name+" twice")
+		}
+		seen[variable.Name] = true
 		secret := strings.HasSuffix(variable.Name, "PASSWORD") || variable.Name == "WIREFENCE_DATABASE_URL" || variable.Name == "WIREFENCE_REDIS_URL"
 		if secret && (variable.ValueFrom == nil || variable.ValueFrom.SecretKeyRef == nil) {
 			misses = append(misses, "has a "+variable.Name+" that is not from a secret")
@@ -316,4 +322,56 @@ func value(container corev1.Container, name string) string { return environment(
 func selects(selector *metav1.LabelSelector, set labels.Set) bool {
 	s, err := metav1.LabelSelectorAsSelector(selector)
 	return err == nil && !s.Empty() && s.Matches(set)
+}
+
+// memoryMisses holds Go's soft limit of memory to the container's hard one, in every
+// container of a proxy.
+func memoryMisses(pod corev1.PodSpec) (misses []string) {
+	for _, container := range slices.Concat(pod.InitContainers, pod.Containers) {
+		if !strings.HasPrefix(container.Image, wirefenceImage) || !slices.Equal(container.Args, []string{"proxy"}) {
+			continue
+		}
+		soft, err := resource.ParseQuantity(strings.TrimSuffix(value(container, "GOMEMLIMIT"), "B"))
+		hard := container.Resources.Limits.Memory().Value()
+		if err != nil || soft.Value() >= hard || soft.Value() < hard*3/4 {
+			misses = append(misses, fmt.Sprintf("container %s: GOMEMLIMIT is %q of %d bytes", container.Name, value(container, "GOMEMLIMIT"), hard))
+		}
+	}
+	return misses
+}
+
+// clientPolicyMisses holds the proxy's policy to: clients on the session port and on the
+// API's, and monitoring alone on the admin port.
+func clientPolicyMisses(policy *networkingv1.NetworkPolicy) (misses []string) {
+	admitted := map[int]string{}
+	for _, rule := range policy.Spec.Ingress {
+		for _, port := range rule.Ports {
+			for _, peer := range rule.From {
+				switch {
+				case peer.NamespaceSelector != nil && peer.PodSelector == nil && peer.NamespaceSelector.MatchLabels["kubernetes.io/metadata.name"] == "monitoring":
+					admitted[port.Port.IntValue()] += "monitoring "
+				case peer.NamespaceSelector == nil && peer.PodSelector != nil && peer.PodSelector.MatchLabels["wirefence.client"] == "true":
+					admitted[port.Port.IntValue()] += "clients "
+				default:
+					admitted[port.Port.IntValue()] += "others "
+				}
+			}
+			if len(rule.From) == 0 {
+				admitted[port.Port.IntValue()] += "everybody "
+			}
+		}
+		if len(rule.Ports) == 0 {
+			misses = append(misses, "a rule is for every port")
+		}
+	}
+	for port, want := range map[int]string{6433: "clients ", 9434: "clients ", 9433: "monitoring "} {
+		if admitted[port] != want {
+			misses = append(misses, fmt.Sprintf("port %d admits %q, not %q", port, admitted[port], want))
+		}
+		delete(admitted, port)
+	}
+	if len(admitted) > 0 {
+		misses = append(misses, fmt.Sprintf("other ports admit %v", admitted))
+	}
+	return misses
 }

@@ -22,8 +22,8 @@ func documented(t *testing.T) map[string]bool {
 	return names
 }
 
-// proxyNeeds are the settings without which a deployed proxy is of no use:
-// where clients connect, what is probed, what is before it, and who issues.
+// proxyNeeds are the settings without which a deployed proxy is of no use: where clients
+// connect, what is probed, what is before it, and who issues.
 var proxyNeeds = []string{
 	"WIREFENCE_LISTEN", "WIREFENCE_ADMIN_LISTEN", "WIREFENCE_UPSTREAM",
 	"WIREFENCE_DATABASE_URL",
@@ -33,16 +33,19 @@ var proxyNeeds = []string{
 // runs `wirefence command`. A value that comes from a secret is "".
 func settingsMisses(command string, env map[string]string, known map[string]bool) (misses []string) {
 	for _, name := range slices.Sorted(maps.Keys(env)) {
-		if !known[name] {
+		if !known[name] && name != "GOMEMLIMIT" {
 			misses = append(misses, name+" is no setting of Wirefence")
 		}
 	}
-	needs := []string{"WIREFENCE_DATABASE_URL"}
-	if command == "proxy" {
-		needs = proxyNeeds
+	needs := proxyNeeds
+	if command == "migrate" {
+		needs = []string{"WIREFENCE_DATABASE_URL"}
+		if has(env, "WIREFENCE_OWNER_URL") {
+			needs = nil
+		}
 	}
 	for _, name := range needs {
-		if _, set := env[name]; !set {
+		if !has(env, name) {
 			misses = append(misses, name+" is not set")
 		}
 	}
@@ -50,6 +53,13 @@ func settingsMisses(command string, env map[string]string, known map[string]bool
 		misses = append(misses, "probes can't reach WIREFENCE_ADMIN_LISTEN")
 	}
 	return misses
+}
+
+// has says that a setting is there, by itself or as the name of a file with its value.
+func has(env map[string]string, name string) bool {
+	_, value := env[name]
+	_, file := env[name+"_FILE"]
+	return value || file
 }
 
 func read(t *testing.T, file string) string {

@@ -1,0 +1,107 @@
+// Command generate brings the chart up to date with the rules, the dashboards and the
+// settings of this repository. It is run by `go generate ./deploy/helm`.
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+)
+
+func main() {
+	files, err := generated("../..")
+	for _, name := range slices.Sorted(maps.Keys(files)) {
+		if err == nil {
+			err = os.WriteFile(filepath.Join("../..", name), []byte(files[name]), 0o644)
+		}
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "generate:", err)
+		os.Exit(1)
+	}
+}
+
+const (
+	chart  = "deploy/helm/wirefence/"
+	mixin  = "deploy/mixin/"
+	schema = chart + "values.schema.json"
+)
+
+// generated returns the chart's files that are made, by their names from root.
+func generated(root string) (map[string]string, error) {
+	files := map[string]string{}
+	dashboards, err := filepath.Glob(filepath.Join(root, mixin, "dashboards", "*.json"))
+	if err != nil {
+		return nil, err
+	}
+	copied := []string{"alerts.yaml", "recording.yaml"}
+	for _, path := range dashboards {
+		copied = append(copied, "dashboards/"+filepath.Base(path))
+	}
+	for _, name := range copied {
+		text, err := os.ReadFile(filepath.Join(root, mixin, name))
+		if err != nil {
+			return nil, err
+		}
+		files[chart+"files/"+name] = string(text)
+	}
+	page, err := os.ReadFile(filepath.Join(root, "docs/operations.md"))
+	if err != nil {
+		return nil, err
+	}
+	text, err := os.ReadFile(filepath.Join(root, schema))
+	if err != nil {
+		return nil, err
+	}
+	files[schema], err = withSettings(string(text), settings(string(page)))
+	return files, err
+}
+
+// ofChart are settings that the chart makes from values of its own.
+var ofChart = []string{
+	"WIREFENCE_ADMIN_LISTEN", "WIREFENCE_ADMIN_TLS_CERT_FILE", "WIREFENCE_ADMIN_TLS_KEY_FILE",
+	"WIREFENCE_ADMIN_TOKEN_FILE", "WIREFENCE_API_LISTEN", "WIREFENCE_AUTH_FILE",
+	"WIREFENCE_DATABASE_URL", "WIREFENCE_DATABASE_URL_FILE", "WIREFENCE_LEASE",
+	"WIREFENCE_LISTEN", "WIREFENCE_MODE", "WIREFENCE_OWNER_URL", "WIREFENCE_OWNER_URL_FILE",
+	"WIREFENCE_REDIS_URL", "WIREFENCE_REDIS_URL_FILE", "WIREFENCE_STANDBY",
+	"WIREFENCE_TLS_CERT_FILE", "WIREFENCE_TLS_CLIENT_CA_FILE", "WIREFENCE_TLS_CLIENT_CERT",
+	"WIREFENCE_TLS_KEY_FILE", "WIREFENCE_TLS_MIN_VERSION", "WIREFENCE_TLS_MODE",
+	"WIREFENCE_UPSTREAM",
+}
+
+var row = regexp.MustCompile("(?m)^\\| `(WIREFENCE_[A-Z_]+)` \\|")
+
+// settings are those of `wirefence proxy` that a page lists, without the chart's own.
+func settings(page string) (names []string) {
+	page, _, _ = strings.Cut(page, "\nOf `wirefence lock` alone:\n")
+	for _, match := range row.FindAllStringSubmatch(page, -1) {
+		if !slices.Contains(ofChart, match[1]) {
+			names = append(names, match[1])
+		}
+	}
+	slices.Sort(names)
+	return slices.Compact(names)
+}
+
+var enum = regexp.MustCompile(`("propertyNames": \{\n\s+"enum": )\[[^\]]*\]`)
+
+// withSettings puts the names into the schema, as those that `settings` of the values may
+// have.
+func withSettings(schema string, names []string) (string, error) {
+	if len(names) == 0 {
+		return "", fmt.Errorf("docs/operations.md has no table of settings")
+	}
+	if found := enum.FindAllString(schema, -1); len(found) != 1 {
+		return "", fmt.Errorf("the schema has %d places for the names of settings", len(found))
+	}
+	list, err := json.MarshalIndent(names, "        ", "  ")
+	if err != nil {
+		return "", err
+	}
+	return enum.ReplaceAllString(schema, "${1}"+string(list)), nil
+}

@@ -1,0 +1,76 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+)
+
+const root = "../../.."
+
+func TestChartIsGenerated(t *testing.T) {
+	t.Parallel()
+	files, err := generated(root)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, want := range files {
+		got, err := os.ReadFile(filepath.Join(root, name))
+		if err != nil {
+			t.Error(err)
+		} else if string(got) != want {
+			t.Errorf("%s is not what is generated: run go generate ./deploy/helm", name)
+		}
+	}
+	err = filepath.WalkDir(filepath.Join(root, chart, "files"), func(path string, entry os.DirEntry, err error) error {
+		if err != nil || entry.IsDir() {
+			return err
+		}
+		name, err := filepath.Rel(root, path)
+		if _, known := files[filepath.ToSlash(name)]; !known {
+			t.Errorf("%s is not generated", name)
+		}
+		return err
+	})
+	if err != nil {
+		t.Error(err)
+	}
+}
+
+func TestSettings(t *testing.T) {
+	t.Parallel()
+	page, err := os.ReadFile(filepath.Join(root, "docs/operations.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	names := settings(string(page))
+	for _, name := range []string{"WIREFENCE_HOLD", "WIREFENCE_ETCD_URL", "WIREFENCE_TTL"} {
+		if !slices.Contains(names, name) {
+			t.Errorf("%s is left out", name)
+		}
+	}
+	for _, name := range []string{"WIREFENCE_LISTEN", "WIREFENCE_WAIT"} {
+		if slices.Contains(names, name) {
+			t.Errorf("%s is the chart's own, or no setting of the proxy", name)
+		}
+	}
+}
+
+func TestWithSettings(t *testing.T) {
+	t.Parallel()
+	schema := "{\"propertyNames\": {\n  \"enum\": [\"OLD\"]\n}}"
+	got, err := withSettings(schema, []string{"A", "B"})
+	if err != nil || strings.Contains(got, "OLD") || !strings.Contains(got, `"B"`) {
+		t.Errorf("%s, %v", got, err)
+	}
+	for _, broken := range []string{"{}", schema + schema} {
+		if _, err := withSettings(broken, []string{"A"}); err == nil {
+			t.Errorf("%s is accepted", broken)
+		}
+	}
+	if _, err := withSettings(schema, nil); err == nil {
+		t.Error("no settings are accepted")
+	}
+}
