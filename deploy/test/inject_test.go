@@ -1,0 +1,264 @@
+package deploy
+
+import (
+	"context"
+	"slices"
+	"strings"
+	"testing"
+
+	admissionv1 "k8s.io/api/admissionregistration/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apiserver/pkg/admission"
+	"k8s.io/apiserver/pkg/admission/plugin/cel"
+	"k8s.io/apiserver/pkg/admission/plugin/policy/mutating/patch"
+	"k8s.io/apiserver/pkg/admission/plugin/webhook/matchconditions"
+	celconfig "k8s.io/apiserver/pkg/apis/cel"
+	celenvironment "k8s.io/apiserver/pkg/cel/environment"
+)
+
+// injector applies a MutatingAdmissionPolicy to pods with the packages of Kubernetes'
+// own API server, as its admission plugin does.
+type injector struct {
+	policy  *admissionv1.MutatingAdmissionPolicy
+	matcher matchconditions.Matcher
+	patches []patch.Patcher
+}
+
+// newInjector compiles a policy whose mutations are JSON patches.
+func newInjector(policy *admissionv1.MutatingAdmissionPolicy) (*injector, error) {
+	compiler, err := cel.NewCompositedCompiler(celenvironment.MustBaseEnvSet(celenvironment.DefaultCompatibilityVersion()))
+	if err != nil {
+		return nil, err
+	}
+	options := cel.OptionalVariableDeclarations{HasAuthorizer: true}
+	var conditions []cel.ExpressionAccessor
+	for i := range policy.Spec.MatchConditions {
+		conditions = append(conditions, (*matchconditions.MatchCondition)(&policy.Spec.MatchConditions[i]))
+	}
+	condition := compiler.CompileCondition(conditions, options, celenvironment.StoredExpressions)
+	for _, err := range condition.CompilationErrors() {
+		return nil, err
+	}
+	in := &injector{policy: policy, matcher: matchconditions.NewMatcher(condition, policy.Spec.FailurePolicy, "policy", "mutate", policy.Name)}
+	options.HasPatchTypes = true
+	for _, mutation := range policy.Spec.Mutations {
+		expression := &patch.JSONPatchCondition{Expression: mutation.JSONPatch.Expression}
+		evaluator := compiler.CompileMutatingEvaluator(expression, options, celenvironment.StoredExpressions)
+		for _, err := range evaluator.CompilationErrors() {
+			return nil, err
+		}
+		in.patches = append(in.patches, patch.NewJSONPatcher(evaluator))
+	}
+	return in, nil
+}
+
+// admit returns the pod that the policy makes of one. The constraints and the conditions
+// are told apart: whether each lets the pod through to the patches.
+func (in *injector) admit(t *testing.T, pod *corev1.Pod) (admitted *corev1.Pod, selected, matched bool) {
+	t.Helper()
+	selected = selects(in.policy.Spec.MatchConstraints.ObjectSelector, labels.Set(pod.Labels))
+	scheme := runtime.NewScheme()
+	if err := corev1.AddToScheme(scheme); err != nil {
+		t.Fatal(err)
+	}
+	kind, pods := corev1.SchemeGroupVersion.WithKind("Pod"), corev1.SchemeGroupVersion.WithResource("pods")
+	attributes := func(pod *corev1.Pod) *admission.VersionedAttributes {
+		record := admission.NewAttributesRecord(pod, nil, kind, pod.Namespace, pod.Name, pods, "", admission.Create, &metav1.CreateOptions{}, false, nil)
+		return &admission.VersionedAttributes{Attributes: record, VersionedKind: kind,
+			VersionedObject: admission.NewLazyObject(pod), VersionedOldObject: admission.NewLazyObject(nil)}
+	}
+	admitted = pod.DeepCopy()
+	result := in.matcher.Match(context.Background(), attributes(admitted), nil, nil)
+	if result.Error != nil {
+		t.Fatal(result.Error)
+	}
+	if !result.Matches {
+		return admitted, selected, false
+	}
+	for _, patcher := range in.patches {
+		object, err := patcher.Patch(context.Background(), patch.Request{
+			MatchedResource:     pods,
+			VersionedAttributes: attributes(admitted),
+			ObjectInterfaces:    admission.NewObjectInterfacesFromScheme(scheme),
+		}, celconfig.RuntimeCELCostBudget)
+		if err != nil {
+			t.Fatal(err)
+		}
+		admitted = object.(*corev1.Pod)
+	}
+	return admitted, selected, true
+}
+
+func injection(t *testing.T) *injector {
+	t.Helper()
+	in, err := newInjector(one[admissionv1.MutatingAdmissionPolicy](manifest(t, "injection.yaml")))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return in
+}
+
+// application is a pod as its author wrote it, with more to it.
+func application(more func(*corev1.Pod)) *corev1.Pod {
+	pod := &corev1.Pod{
+		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Pod"},
+		ObjectMeta: metav1.ObjectMeta{GenerateName: "reports-", Namespace: "shop", Labels: map[string]string{"app": "reports", "wirefence.io/lease": "reports.eu-1"}},
+		Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "reports", Image: "example/reports:1.0.0", Env: []corev1.EnvVar{{Name: "A", Value: "b"}}}}},
+	}
+	if more != nil {
+		more(pod)
+	}
+	return pod
+}
+
+func migrations(pod *corev1.Pod) {
+	pod.Spec.InitContainers = []corev1.Container{{Name: "schema", Image: "example/schema:1.0.0"}, {Name: "warm", Image: "example/warm:1.0.0"}}
+}
+
+func cacheVolume(pod *corev1.Pod) {
+	pod.Spec.Volumes = []corev1.Volume{{Name: "cache", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}}}
+	pod.Spec.Containers[0].VolumeMounts = []corev1.VolumeMount{{Name: "cache", MountPath: "/cache"}}
+}
+
+// A pod that asks for a lease gets the sidecar ahead of its init containers, with the
+// secret, and is otherwise as its author wrote it.
+func TestInjection(t *testing.T) {
+	t.Parallel()
+	in, known := injection(t), documented(t)
+	for name, more := range map[string]func(*corev1.Pod){
+		"bare":                 nil,
+		"with init containers": migrations,
+		"with volumes":         cacheVolume,
+		"with both":            func(pod *corev1.Pod) { migrations(pod); cacheVolume(pod) },
+		"with empty lists": func(pod *corev1.Pod) {
+			pod.Spec.InitContainers, pod.Spec.Volumes = []corev1.Container{}, []corev1.Volume{}
+		},
+		"with the secret there": func(pod *corev1.Pod) { cacheVolume(pod); pod.Spec.Volumes[0] = issuerVolume },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			before := application(more)
+			after, selected, matched := in.admit(t, before)
+			if !selected || !matched || len(after.Spec.InitContainers) == 0 {
+				t.Fatalf("selected: %v, matched: %v, init containers: %d", selected, matched, len(after.Spec.InitContainers))
+			}
+			sidecar := after.Spec.InitContainers[0]
+			for _, miss := range injectedMisses(after, known) {
+				t.Error(miss)
+			}
+			if lease := value(sidecar, "WIREFENCE_LEASE"); lease != "reports.eu-1" {
+				t.Errorf("it holds the lease of %q", lease)
+			}
+			rest := after.DeepCopy()
+			rest.Spec.InitContainers = rest.Spec.InitContainers[1:]
+			if !slices.ContainsFunc(before.Spec.Volumes, func(v corev1.Volume) bool { return v.Name == issuerVolume.Name }) {
+				rest.Spec.Volumes = rest.Spec.Volumes[:len(rest.Spec.Volumes)-1]
+			}
+			if !equality.Semantic.DeepEqual(before.Spec, rest.Spec) || !equality.Semantic.DeepEqual(before.ObjectMeta, rest.ObjectMeta) {
+				t.Errorf("something else was changed:\n%s", asYAML(t, rest))
+			}
+			again, _, matched := in.admit(t, after)
+			if matched || !equality.Semantic.DeepEqual(after, again) {
+				t.Error("a second time changes it again")
+			}
+		})
+	}
+}
+
+// Pods that ask for no lease, or have the container, stay as they are.
+func TestInjectionLeavesAlone(t *testing.T) {
+	t.Parallel()
+	in := injection(t)
+	for name, c := range map[string]struct {
+		more     func(*corev1.Pod)
+		selected bool
+	}{
+		"no labels":          {func(pod *corev1.Pod) { pod.Labels = nil }, false},
+		"another label":      {func(pod *corev1.Pod) { pod.Labels = map[string]string{"wirefence.client": "true"} }, false},
+		"an empty lease":     {func(pod *corev1.Pod) { pod.Labels["wirefence.io/lease"] = "" }, true},
+		"its own sidecar":    {func(pod *corev1.Pod) { migrations(pod); pod.Spec.InitContainers[1].Name = "wirefence" }, true},
+		"a container of its": {func(pod *corev1.Pod) { pod.Spec.Containers[0].Name = "wirefence" }, true},
+	} {
+		before := application(c.more)
+		after, selected, matched := in.admit(t, before)
+		if selected != c.selected || matched || !equality.Semantic.DeepEqual(before, after) {
+			t.Errorf("%s: selected: %v, matched: %v, and it is\n%s", name, selected, matched, asYAML(t, after))
+		}
+	}
+}
+
+func TestInjectionPolicy(t *testing.T) {
+	t.Parallel()
+	objects := manifest(t, "injection.yaml")
+	policy, binding := one[admissionv1.MutatingAdmissionPolicy](objects), one[admissionv1.MutatingAdmissionPolicyBinding](objects)
+	if binding.Spec.PolicyName != policy.Name {
+		t.Errorf("the binding is of %s", binding.Spec.PolicyName)
+	}
+	if policy.Spec.FailurePolicy == nil || *policy.Spec.FailurePolicy != admissionv1.Fail {
+		t.Error("a pod may start without the sidecar that it asked for")
+	}
+	rule := policy.Spec.MatchConstraints.ResourceRules[0].RuleWithOperations
+	if !slices.Equal(rule.Resources, []string{"pods"}) || !slices.Equal(rule.Operations, []admissionv1.OperationType{admissionv1.Create}) {
+		t.Errorf("it is for %+v", rule)
+	}
+}
+
+// What is wrong in the policy is noticed: by its compilation, or in the pod.
+func TestInjectionBroken(t *testing.T) {
+	t.Parallel()
+	text, known := read(t, manifestDir+"/injection.yaml"), documented(t)
+	for _, c := range []struct{ old, replacement, noticed string }{
+		{"c.name == 'wirefence')", "c.nam = 'wirefence')", "Syntax error"},
+		{"value: object.metadata.labels", "value: objekt.metadata.labels", "undeclared reference"},
+		{"op: 'add', path: '/spec/initContainers/0'", "operation: 'add', path: '/spec/initContainers/0'", "operation"},
+		{"              restartPolicy: 'Always',\n", "", "is no native sidecar"},
+		{"'WIREFENCE_LEASE'", "'WIREFENCE_LEASES'", "WIREFENCE_LEASES is no setting"},
+		{"runAsNonRoot: true", "runAsNonRoot: false", "may run as root"},
+		{"path: '/livez'", "path: '/readyz'", "liveness probe"},
+		{"'127.0.0.1:6433'", "'0.0.0.0:6433'", "listens beyond its pod"},
+		{"name: 'wirefence-issuer', mountPath", "name: 'wirefence-owner', mountPath", "has no volume"},
+	} {
+		t.Run(c.noticed, func(t *testing.T) {
+			t.Parallel()
+			objects, err := decode(broken(t, text, c.old, c.replacement))
+			if err != nil {
+				t.Fatal(err)
+			}
+			in, err := newInjector(one[admissionv1.MutatingAdmissionPolicy](objects))
+			if err != nil {
+				expect(t, []string{err.Error()}, c.noticed)
+				return
+			}
+			pod, _, _ := in.admit(t, application(nil))
+			expect(t, injectedMisses(pod, known), c.noticed)
+		})
+	}
+}
+
+var issuerVolume = corev1.Volume{Name: "wirefence-issuer", VolumeSource: corev1.VolumeSource{Secret: &corev1.SecretVolumeSource{SecretName: "wirefence-issuer"}}}
+
+// injectedMisses checks the first init container of a pod. The upstream comes from the
+// ConfigMap.
+func injectedMisses(pod *corev1.Pod, known map[string]bool) (misses []string) {
+	sidecar := *pod.Spec.InitContainers[0].DeepCopy()
+	misses = append(containerMisses(sidecar), memoryMisses(corev1.PodSpec{InitContainers: []corev1.Container{sidecar}})...)
+	if len(sidecar.EnvFrom) != 1 || sidecar.EnvFrom[0].ConfigMapRef == nil || sidecar.EnvFrom[0].ConfigMapRef.Name != "wirefence-sidecar" {
+		misses = append(misses, "its settings are not from the ConfigMap")
+	}
+	for _, mount := range sidecar.VolumeMounts {
+		if !slices.ContainsFunc(pod.Spec.Volumes, func(v corev1.Volume) bool {
+			return v.Name == mount.Name && v.Secret != nil && v.Secret.SecretName == mount.Name
+		}) {
+			misses = append(misses, "the pod has no volume "+mount.Name)
+		}
+		if file := value(sidecar, "WIREFENCE_DATABASE_URL_FILE"); !strings.HasPrefix(file, mount.MountPath+"/") {
+			misses = append(misses, "WIREFENCE_DATABASE_URL_FILE is "+file)
+		}
+	}
+	sidecar.Env = append(sidecar.Env, corev1.EnvVar{Name: "WIREFENCE_UPSTREAM"})
+	return append(misses, sidecarContainerMisses(sidecar, known)...)
+}
