@@ -37,14 +37,25 @@ var driftRelationsSQL string
 //go:embed drift_rights.sql
 var driftRightsSQL string
 
-var expected = sync.OnceValues(func() (*installed, error) {
+var expected = sync.OnceValues(func() (*installed, error) { return readInstalled(sourcesTo(Version())) })
+
+// expectedAt is what the migrations up to a version make.
+func expectedAt(version int) (*installed, error) {
+	if version == Version() {
+		return expected()
+	}
+	return readInstalled(sourcesTo(version))
+}
+
+// sourcesTo is the text of the migrations up to a version.
+func sourcesTo(version int) string {
 	var all strings.Builder
 	all.WriteString(versionTableSQL)
-	for _, name := range numbered() {
+	for _, name := range numbered()[:version] {
 		all.WriteString(source(name) + ";\n")
 	}
-	return readInstalled(all.String())
-})
+	return all.String()
+}
 
 // Drifts compares the database with what the migrations make: functions with their
 // bodies, settings and owner; tables, views and sequences; and everybody's rights.

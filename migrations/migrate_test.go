@@ -146,8 +146,8 @@ func TestVerifySaysBehindAheadAndMissing(t *testing.T) {
 			is     func(*migrations.VersionError) bool
 			advice string
 		}{
-			{"UPDATE wirefence.applied_version SET version = version - 1", (*migrations.VersionError).Behind, "wirefence migrate"},
-			{"UPDATE wirefence.applied_version SET version = version + 2", (*migrations.VersionError).Ahead, "upgrade the binary"},
+			{"UPDATE wirefence.applied_version SET version = version - 2", (*migrations.VersionError).Behind, "wirefence migrate"},
+			{"UPDATE wirefence.applied_version SET version = version + 4", (*migrations.VersionError).Ahead, "upgrade the binary"},
 			{"DROP SCHEMA wirefence CASCADE", (*migrations.VersionError).Missing, "wirefence migrate"},
 		} {
 			mustExec(t, admin, c.change)

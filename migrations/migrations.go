@@ -50,6 +50,8 @@ type Options struct {
 	// the default, or trust. On a server that doesn't tell its timeline only trust
 	// will do. It counts when the schema is made, and changes nothing afterwards.
 	Failover fence.Failover
+
+	to int // a version to stop at, for tests; 0 is the last
 }
 
 // Validate says what is wrong with the options.
@@ -74,8 +76,8 @@ func Apply(ctx context.Context, conn *pgx.Conn, report func(line string)) error 
 // Before it makes anything it probes the server, for which it opens a second connection: a
 // server that can't carry fences gives an *UnfitError. It needs no superuser where the
 // rights were granted before; otherwise it changes nothing and returns a
-// *MissingRightsError. A database that is ahead of this binary is left alone, with a
-// *VersionError, and one that was restored without its data with ErrNoVersion. The
+// *MissingRightsError. A database that is ahead of this binary is left alone, by more than
+// one version with a *VersionError, and one that was restored without its data with ErrNoVersion. The
 // connection must be outside a transaction and not be used meanwhile; its settings are
 // reset.
 func (o Options) Apply(ctx context.Context, conn *pgx.Conn, report func(line string)) (err error) {
@@ -121,15 +123,22 @@ func (o Options) applyPending(ctx context.Context, conn *pgx.Conn, report func(l
 	if err != nil {
 		return fmt.Errorf("read the schema version: %w", err)
 	}
-	if int(before) > Version() {
-		return &VersionError{Have: int(before), Need: Version()}
+	if ahead := (&VersionError{Have: int(before), Need: Version()}); ahead.Ahead() && ahead.Served() {
+		report(fmt.Sprintf("nothing to apply: the schema is at version %d, one above this binary's, which works with it", before))
+		return nil
+	} else if ahead.Ahead() {
+		return ahead
 	}
 	if _, err := conn.Exec(ctx, "SELECT pg_catalog.set_config('wirefence.failover', $1, false)", string(o.Failover)); err != nil {
 		return err
 	}
 	m.OnStart = func(_ int32, name, _, _ string) { report("apply " + name) }
-	if err := m.Migrate(ctx); err != nil {
-		return fmt.Errorf("migrate from version %d to %d: %w", before, Version(), err)
+	target := Version()
+	if o.to > 0 {
+		target = o.to
+	}
+	if err := m.MigrateTo(ctx, int32(target)); err != nil {
+		return fmt.Errorf("migrate from version %d to %d: %w", before, target, err)
 	}
 	if int(before) == Version() {
 		report(fmt.Sprintf("nothing to apply: the schema is at version %d", before))

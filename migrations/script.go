@@ -28,14 +28,16 @@ func Pending(ctx context.Context, conn *pgx.Conn) (string, error) {
 
 // Pending returns the SQL that Apply would run on this database, "" if there is
 // nothing to do, and changes nothing. Rights are not judged. A database that is
-// ahead of this binary gives a *VersionError, one that isn't fit an *UnfitError.
+// ahead of this binary by more than one version gives a *VersionError, one that isn't fit an *UnfitError.
 func (o Options) Pending(ctx context.Context, conn *pgx.Conn) (string, error) {
 	have, err := current(ctx, conn)
 	if err != nil {
 		return "", err
 	}
-	if have > Version() {
-		return "", &VersionError{Have: have, Need: Version()}
+	if ahead := (&VersionError{Have: have, Need: Version()}); ahead.Ahead() && ahead.Served() {
+		return "", nil
+	} else if ahead.Ahead() {
+		return "", ahead
 	}
 	if err := o.probe(ctx, conn, have); err != nil {
 		return "", err

@@ -19,10 +19,21 @@ func (e *VersionError) Error() string {
 	switch {
 	case e.Missing():
 		return fmt.Sprintf("the database has no wirefence schema, version %d is needed: run `wirefence migrate`", e.Need)
+	case e.Served():
+		return fmt.Sprintf("the wirefence schema is at version %d, one from this binary's, %d", e.Have, e.Need)
 	case e.Behind():
-		return fmt.Sprintf("the wirefence schema is at version %d, version %d is needed: run `wirefence migrate`", e.Have, e.Need)
+		return fmt.Sprintf("the wirefence schema is at version %d, at least version %d is needed: run `wirefence migrate`", e.Have, e.Need-served)
 	}
-	return fmt.Sprintf("the wirefence schema is at version %d, this binary knows version %d: upgrade the binary", e.Have, e.Need)
+	return fmt.Sprintf("the wirefence schema is at version %d, this binary works with versions up to %d: upgrade the binary", e.Have, e.Need+served)
+}
+
+// served is how far a schema's version may be from a binary's, so that a rollout and its
+// rollback work. Every migration and every release keeps the rules of docs/upgrades.md for it.
+const served = 1
+
+// Served reports whether this binary works with that version all the same.
+func (e *VersionError) Served() bool {
+	return !e.Missing() && e.Have >= e.Need-served && e.Have <= e.Need+served
 }
 
 // Missing reports whether the database was never migrated.
@@ -45,8 +56,8 @@ var ErrNoVersion = errors.New("the wirefence schema has no version, as after the
 type ContentError struct{ Missing []string } // signatures
 
 func (e *ContentError) Error() string {
-	return fmt.Sprintf("the wirefence schema is at version %d but has no function %s: run `wirefence doctor`, which says how to make it, "+
-		"or DROP SCHEMA wirefence CASCADE, which removes all tokens and guards, and run `wirefence migrate`", Version(), e.Missing[0])
+	return fmt.Sprintf("the wirefence schema has no function %s, which its version has: run `wirefence doctor`, which says how to make it, "+
+		"or DROP SCHEMA wirefence CASCADE, which removes all tokens and guards, and run `wirefence migrate`", e.Missing[0])
 }
 
 //go:embed verify.sql
@@ -57,14 +68,32 @@ var verifySQL string
 // ErrNoVersion if it can't be told, and a *ContentError if functions are missing. Any
 // role may ask.
 func Verify(ctx context.Context, conn *pgx.Conn) error {
+	differs, err := Usable(ctx, conn)
+	if err == nil && differs != nil {
+		return differs
+	}
+	return err
+}
+
+// Usable is Verify for a binary that is to work while a rollout or a rollback is under way:
+// a schema one version older or newer than its own will do, if it has the functions of the
+// older of the two. Then differs says so.
+func Usable(ctx context.Context, conn *pgx.Conn) (differs *VersionError, err error) {
 	have, err := current(ctx, conn)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	if have != Version() {
-		return &VersionError{Have: have, Need: Version()}
+		if differs = (&VersionError{Have: have, Need: Version()}); !differs.Served() {
+			return nil, differs
+		}
 	}
-	want, err := expected()
+	return differs, hasFunctions(ctx, conn, min(have, Version()))
+}
+
+// hasFunctions returns a *ContentError if the database lacks functions of a version.
+func hasFunctions(ctx context.Context, conn *pgx.Conn, version int) error {
+	want, err := expectedAt(version)
 	if err != nil {
 		return err
 	}

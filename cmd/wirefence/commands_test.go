@@ -18,7 +18,7 @@ func TestMigrate(t *testing.T) {
 	t.Parallel()
 	url := database(t, false)
 	wirefence(t, issuer(url), "migrate", "--dry-run").expect(t, 0).says(t, "CREATE FUNCTION wirefence.")
-	wirefence(t, issuer(url), "status").expect(t, 1, noSchema, "wirefence migrate") // the dry run changed nothing
+	wirefence(t, issuer(url), "status").expect(t, exitConfig, noSchema, "wirefence migrate") // the dry run changed nothing
 	if r := wirefence(t, issuer(url), "migrate").expect(t, 0); r.stdout == "" {
 		t.Error("migrate doesn't say what it did")
 	}

@@ -291,7 +291,14 @@ func TestDoctorOfAnotherSchemaVersion(t *testing.T) {
 		t.Errorf("status %d", r.status)
 	}
 	r.finds(t, "guards.tables", "unchecked", "because of schema.version", "")
-	for says, version := range map[string]int{"this binary needs version": migrations.Version() - 1, "this binary knows version": migrations.Version() + 1} {
+	for _, apart := range []int{-1, 1} {
+		p := newPatient(t)
+		p.exec(t, fmt.Sprintf("UPDATE wirefence.applied_version SET version = version + %d", apart))
+		r := examine(t, p.settings()).finds(t, "schema.version", "warning", "one from this binary's", map[bool]string{true: "upgrade this binary", false: "wirefence migrate"}[apart > 0])
+		r.finds(t, "schema.objects", "note", "not compared", "")
+		r.ends(t, 0, "schema.version")
+	}
+	for says, version := range map[string]int{"this binary needs version": migrations.Version() - 2, "this binary knows version": migrations.Version() + 2} {
 		p := newPatient(t)
 		p.exec(t, fmt.Sprintf("UPDATE wirefence.applied_version SET version = %d", version))
 		examine(t, p.settings()).finds(t, "schema.version", "problem", says, map[bool]string{true: "upgrade this binary", false: "wirefence migrate"}[version > migrations.Version()])

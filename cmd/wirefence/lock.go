@@ -11,13 +11,12 @@ import (
 
 	"github.com/wirefence/wirefence/fence"
 	"github.com/wirefence/wirefence/internal/runner"
-	"github.com/wirefence/wirefence/lockclient"
 )
 
 type lockSettings struct {
 	LeaseSettings
 	DatabaseURL string        `env:"WIREFENCE_DATABASE_URL" help:"connection string of the issuer's role, to seal the grant, and for the lease where no other store is named"`
-	Wait        time.Duration `env:"WIREFENCE_WAIT" envDefault:"0s" help:"how long to wait for the lease; 0 tries once"`
+	Wait        time.Duration `env:"WIREFENCE_WAIT" envDefault:"0s" help:"how long to wait for the lease, and for a store or a database that is down; 0 tries once"`
 	TermGrace   time.Duration `env:"WIREFENCE_TERM_GRACE" envDefault:"10s" help:"time from SIGTERM to SIGKILL when the command is ended; a lease that ends earlier cuts it short"`
 	LogLevel    string        `env:"WIREFENCE_LOG_LEVEL" envDefault:"warn" help:"debug, info, warn or error"`
 	LogFormat   string        `env:"WIREFENCE_LOG_FORMAT" envDefault:"auto" help:"text, json, or auto: text on a terminal, else JSON"`
@@ -38,8 +37,10 @@ Leases are in the database of WIREFENCE_DATABASE_URL, or in Redis, etcd or
 ZooKeeper if WIREFENCE_REDIS_URL, WIREFENCE_ETCD_URL or WIREFENCE_ZOOKEEPER_URL is
 set. All who compete for a resource must use the same store.
 
-The exit status is the command's; 75 if the lease was not to be had, 76 if it
-was lost.`,
+The exit status is the command's; 75 if another holds the lease, 69 if the lease
+store or the database is down, 78 if they are set up wrongly, such as without the
+schema, and 76 if the lease was lost. --wait waits for a store and a database that
+are down, too.`,
 		Example: "  wirefence lock orders -- ./job.sh",
 		Args: func(c *cobra.Command, args []string) error {
 			if len(args) < 2 || c.ArgsLenAtDash() != 1 {
@@ -78,14 +79,14 @@ func (cfg lockSettings) inRange() error {
 }
 
 func runLocked(ctx context.Context, cfg lockSettings, resource fence.Resource, command []string) error {
-	client, closeAll, err := lockClient(ctx, cfg)
+	a, closeAll, err := newAcquirer(ctx, cfg, resource)
 	if err != nil {
 		return err
 	}
 	defer closeAll()
-	lease, err := acquire(ctx, client, resource, cfg.Wait)
+	lease, err := a.acquire(ctx, cfg.Wait)
 	if err != nil {
-		return &exitStatus{runner.ExitNotAcquired, err}
+		return err
 	}
 	status, err := runner.Run(context.WithoutCancel(ctx), lease, command, runner.Options{
 		Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr, TermGrace: cfg.TermGrace, OnlyChild: true,
@@ -96,22 +97,8 @@ func runLocked(ctx context.Context, cfg lockSettings, resource fence.Resource, c
 	return &exitStatus{status, err}
 }
 
-func acquire(ctx context.Context, client *lockclient.Client, resource fence.Resource, wait time.Duration) (*lockclient.Lease, error) {
-	if wait <= 0 {
-		return client.TryAcquire(ctx, resource)
-	}
-	ctx, cancel := context.WithTimeout(ctx, wait)
-	defer cancel()
-	lease, err := client.Acquire(ctx, resource)
-	if errors.Is(err, context.DeadlineExceeded) {
-		err = fmt.Errorf("the lease of %q was not to be had within %v: %w", resource, wait, err)
-	}
-	return lease, err
-}
-
-// lockClient makes a client on the lease store that the settings name, and a
-// function that ends both.
-func lockClient(ctx context.Context, cfg lockSettings) (*lockclient.Client, func(), error) {
+// newAcquirer makes ready what the settings name, and a function that ends it.
+func newAcquirer(ctx context.Context, cfg lockSettings, resource fence.Resource) (*acquirer, func(), error) {
 	log, err := newLogger(cfg.LogLevel, cfg.LogFormat)
 	if err != nil {
 		return nil, nil, err
@@ -129,7 +116,7 @@ func lockClient(ctx context.Context, cfg lockSettings) (*lockclient.Client, func
 		leases.close()
 		return nil, nil, usageError{err}
 	}
-	return client, func() {
+	return &acquirer{client: client, database: leases.database, resource: resource, log: log}, func() {
 		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 		defer cancel()
 		_ = client.Close(ctx)

@@ -13,6 +13,7 @@ import (
 
 	"github.com/wirefence/wirefence/internal/servers"
 	"github.com/wirefence/wirefence/internal/stack"
+	"github.com/wirefence/wirefence/migrations"
 )
 
 // lockSettingsFor are settings of `wirefence lock` on the shared servers, and a
@@ -76,7 +77,7 @@ func lockHeldByAnother(t *testing.T, settings []string, resource string) {
 	first := start(t, append(settings, "WIREFENCE_HOLDER=first"), "lock", resource, "--", "sh", "-c", "echo held; exec sleep 60")
 	first.stdout.Await(t, "held")
 	wirefence(t, settings, "lock", resource, "--", "echo", "ran").expect(t, 75, "first/")
-	if r := wirefence(t, settings, "lock", "--wait=300ms", resource, "--", "echo", "ran").expect(t, 75, "300ms"); r.stdout != "" {
+	if r := wirefence(t, settings, "lock", "--wait=300ms", resource, "--", "echo", "ran").expect(t, 75, "300ms", "first/"); r.stdout != "" {
 		t.Errorf("the command ran: %s", r.stdout)
 	}
 	waiting := start(t, settings, "lock", "--wait=30s", resource, "--", "sh", "-c", "echo token $WIREFENCE_TOKEN")
@@ -106,7 +107,7 @@ func TestLockWithPostgreSQLAlone(t *testing.T) {
 	held.end(t).expect(t, 76, "jobs:night")
 
 	wirefence(t, []string{"WIREFENCE_DATABASE_URL=" + database(t, false)}, "lock", "jobs:night", "--", "true").
-		expect(t, 75, "wirefence migrate")
+		expect(t, exitConfig, "wirefence migrate")
 }
 
 // Two who compete for a resource in different stores by mistake are told, by
@@ -117,9 +118,9 @@ func TestLockInAnotherStore(t *testing.T) {
 	settings, resource := lockSettingsFor(t, url)
 	alone := []string{"WIREFENCE_DATABASE_URL=" + url}
 	wirefence(t, settings, "lock", resource, "--", "true").expect(t, 0)
-	wirefence(t, alone, "lock", resource, "--", "true").expect(t, 75, `it comes from "postgres", not from "redis"`, "WF003")
+	wirefence(t, alone, "lock", resource, "--", "true").expect(t, exitConfig, `it comes from "postgres", not from "redis"`, "WF003")
 	wirefence(t, alone, "lock", "other", "--", "true").expect(t, 0)
-	wirefence(t, settings, "lock", "other", "--", "true").expect(t, 75, `it comes from "redis", not from "postgres"`, "WF003")
+	wirefence(t, settings, "lock", "other", "--", "true").expect(t, exitConfig, `it comes from "redis", not from "postgres"`, "WF003")
 	wirefence(t, settings, "lock", resource, "--", "true").expect(t, 0) // nothing of the refused one is left
 }
 
@@ -156,15 +157,15 @@ func TestLockFencesPsql(t *testing.T) {
 func TestLockNamesWhatIsDown(t *testing.T) {
 	t.Parallel()
 	wirefence(t, []string{"WIREFENCE_REDIS_URL=redis://u:geheim@127.0.0.1:1/0", "WIREFENCE_UNSEALED=true"}, "lock", "orders", "--", "true").
-		expect(t, 75, "127.0.0.1:1")
+		expect(t, exitUnavailable, "127.0.0.1:1")
 	r := wirefence(t, []string{"WIREFENCE_ETCD_URL=etcd://u:geheim@127.0.0.1:1", "WIREFENCE_TTL=1s", "WIREFENCE_UNSEALED=true"}, "lock", "orders", "--", "true").
-		expect(t, 75, "127.0.0.1:1")
+		expect(t, exitUnavailable, "127.0.0.1:1")
 	if strings.Contains(r.stderr, "geheim") {
 		t.Errorf("the password is shown: %s", r.stderr)
 	}
 	r = wirefence(t, []string{
 		"WIREFENCE_REDIS_URL=" + redisServer(t).URL(), "WIREFENCE_DATABASE_URL=postgres://u:geheim@127.0.0.1:2/x?sslmode=disable",
-	}, "lock", "down", "--", "true").expect(t, 75, "127.0.0.1:2")
+	}, "lock", "down", "--", "true").expect(t, exitUnavailable, "127.0.0.1:2")
 	if strings.Contains(r.stderr, "geheim") {
 		t.Errorf("the password is shown: %s", r.stderr)
 	}
@@ -207,7 +208,7 @@ func TestLockIsInterruptedWhileItWaits(t *testing.T) {
 	waiting := start(t, settings, "lock", "--wait=60s", resource, "--", "echo", "ran")
 	awaitSubscriber(t, settings[0], resource)
 	waiting.signal(t, os.Interrupt)
-	if r := waiting.end(t).expect(t, 75); r.stdout != "" {
+	if r := waiting.end(t).expect(t, 128+int(syscall.SIGINT)); r.stdout != "" {
 		t.Errorf("the command ran: %s", r.stdout)
 	}
 }
@@ -247,5 +248,49 @@ func TestLockBehindSentinel(t *testing.T) {
 	waits := []string{"WIREFENCE_REDIS_URL=" + s.URL(), "WIREFENCE_REDIS_WAIT_REPLICAS=1", "WIREFENCE_REDIS_WAIT_TIMEOUT=4s", "WIREFENCE_UNSEALED=true"}
 	wirefence(t, waits, "lock", "orders", "--", "true").expect(t, 0)
 	wirefence(t, append(waits, "WIREFENCE_REDIS_WAIT_REPLICAS=2", "WIREFENCE_REDIS_WAIT_TIMEOUT=100ms"), "lock", "orders", "--", "true").
-		expect(t, 75, "1 of 2")
+		expect(t, exitUnavailable, "1 of 2")
+}
+
+// An outage is told from a holder, and --wait waits it out: that of the store, and that of
+// the database.
+func TestLockWaitsOutAnOutage(t *testing.T) {
+	t.Parallel()
+	pg, err := servers.StartPostgres(t.Context(), servers.PostgresConfig{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(pg.Close)
+	if err := migrations.Apply(t.Context(), stack.Connect(t, pg.URL("postgres")), nil); err != nil {
+		t.Fatal(err)
+	}
+	redis, err := servers.StartRedis(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(redis.Close)
+	settings := []string{"WIREFENCE_REDIS_URL=" + redis.URL(), "WIREFENCE_DATABASE_URL=" + pg.URL("postgres")}
+	run := func(flags ...string) *running {
+		t.Helper()
+		return start(t, settings, append(append([]string{"lock"}, flags...), "orders", "--", "sh", "-c", "echo token $WIREFENCE_TOKEN")...)
+	}
+	outages := map[string]struct {
+		stop  func()
+		start func() error
+	}{
+		"the store":    {redis.Kill, func() error { return redis.Start(t.Context()) }},
+		"the database": {pg.Stop, func() error { return pg.Start(t.Context()) }},
+	}
+	for what, outage := range outages {
+		outage.stop()
+		run().end(t).expect(t, exitUnavailable)
+		if r := run("--wait=2s").end(t).expect(t, exitUnavailable, "not acquired within 2s", "cannot acquire the lease, retrying"); r.stdout != "" {
+			t.Errorf("%s is down, and the command ran: %s", what, r.stdout)
+		}
+		waiting := run("--wait=60s")
+		waiting.stderr.Await(t, "cannot acquire the lease, retrying")
+		if err := outage.start(); err != nil {
+			t.Fatal(err)
+		}
+		waiting.end(t).expect(t, 0).says(t, "token ")
+	}
 }

@@ -23,8 +23,10 @@ var version = "dev"
 
 // Exit statuses besides 0. The runner of `wirefence lock` has some of its own.
 const (
-	exitFailure = 1
-	exitUsage   = 2
+	exitFailure     = 1
+	exitUsage       = 2
+	exitUnavailable = 69 // EX_UNAVAILABLE of sysexits.h
+	exitConfig      = 78 // EX_CONFIG
 )
 
 func main() {
@@ -91,6 +93,9 @@ wins over its variable.`,
 	if errors.As(err, new(usageError)) {
 		fmt.Fprintf(os.Stderr, "See `%s --help`.\n", command.CommandPath())
 		return exitUsage
+	}
+	if wrongSchema(err) {
+		return exitConfig
 	}
 	return exitFailure
 }

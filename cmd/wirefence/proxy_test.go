@@ -75,17 +75,43 @@ func get(t *testing.T, url string) (status int, body string) {
 
 func TestProxyRefusesADatabaseItDoesNotKnow(t *testing.T) {
 	t.Parallel()
-	ahead := database(t, true)
-	stack.Exec(t, ahead, fmt.Sprintf(
-		"CREATE OR REPLACE FUNCTION wirefence.schema_version() RETURNS integer LANGUAGE sql AS 'SELECT %d'", migrations.Version()+1))
-	settings, _, _ := proxySettingsFor(t, ahead)
-	wirefence(t, settings, "proxy").expect(t, 1, "upgrade the binary")
-	settings, _, _ = proxySettingsFor(t, strings.Replace(ahead, "postgres@", "nobody@", 1))
+	url := database(t, true)
+	settings, _, _ := proxySettingsFor(t, strings.Replace(url, "postgres@", "nobody@", 1))
 	wirefence(t, settings, "proxy").expect(t, 1, "nobody")
+	stack.Exec(t, url, "DELETE FROM wirefence.applied_version")
+	settings, _, _ = proxySettingsFor(t, url)
+	wirefence(t, settings, "proxy").expect(t, exitConfig, "has no version")
+}
+
+// A rollout and its rollback meet schemas one version from the binary's.
+func TestASchemaOneVersionApart(t *testing.T) {
+	t.Parallel()
+	url := database(t, true)
+	for _, apart := range []int{1, -1} {
+		stack.Exec(t, url, fmt.Sprintf("UPDATE wirefence.applied_version SET version = %d", migrations.Version()+apart))
+		p := startProxy(t, url)
+		p.stderr.Await(t, "one version apart")
+		if status, text := get(t, "http://"+p.admin+"/readyz"); status != http.StatusOK {
+			t.Errorf("%d apart: %d, %s", apart, status, text)
+		}
+		settings := []string{"WIREFENCE_DATABASE_URL=" + url}
+		wirefence(t, settings, "lock", "orders", "--", "psql", "-X", p.url, "-c", "SELECT 1").expect(t, 0)
+		for _, command := range []string{"status", "history", "resource list", "revoke orders"} {
+			wirefence(t, issuer(url), strings.Fields(command)...).expect(t, 0)
+		}
+		p.signal(t, os.Interrupt)
+		p.end(t).expect(t, 0)
+	}
+	for apart, says := range map[int]string{2: "upgrade the binary", -2: "wirefence migrate"} {
+		stack.Exec(t, url, fmt.Sprintf("UPDATE wirefence.applied_version SET version = %d", migrations.Version()+apart))
+		for _, command := range []string{"lock orders -- true", "status", "history", "resource list"} {
+			wirefence(t, issuer(url), strings.Fields(command)...).expect(t, exitConfig, says)
+		}
+	}
 }
 
 // A database that is away, or that is yet to be migrated, keeps the proxy from being ready
-// and not from starting. What it finds then may end it.
+// and not from starting.
 func TestProxyWaitsForItsDatabase(t *testing.T) {
 	t.Parallel()
 	pg, err := servers.StartPostgres(t.Context(), servers.PostgresConfig{})
@@ -127,9 +153,28 @@ func TestProxyWaitsForItsDatabase(t *testing.T) {
 	if err := pg.Start(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	stack.Exec(t, url, fmt.Sprintf(
-		"CREATE OR REPLACE FUNCTION wirefence.schema_version() RETURNS integer LANGUAGE sql AS 'SELECT %d'", migrations.Version()+1))
-	p.end(t).expect(t, 1, "upgrade the binary")
+	stands("ok")
+	p.signal(t, os.Interrupt)
+	p.end(t).expect(t, 0)
+
+	// A rollout that went further than this binary may be taken back.
+	stack.Exec(t, url, fmt.Sprintf("UPDATE wirefence.applied_version SET version = %d", migrations.Version()+2))
+	p = start(t, settings, "proxy")
+	stands("upgrade the binary")
+	stack.Exec(t, url, fmt.Sprintf("UPDATE wirefence.applied_version SET version = %d", migrations.Version()+1))
+	stands("ok")
+	p.signal(t, os.Interrupt)
+	p.end(t).expect(t, 0)
+
+	// What it finds then may end it.
+	pg.Stop()
+	p = start(t, settings, "proxy")
+	stands("not ready")
+	if err := pg.Start(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	stack.Exec(t, url, "DELETE FROM wirefence.applied_version")
+	p.end(t).expect(t, exitConfig, "has no version")
 }
 
 func TestProxyWithoutItsPort(t *testing.T) {

@@ -382,15 +382,14 @@ func (v values) print(w io.Writer) {
 	}
 }
 
-// onSchema connects to the database, which must have the schema that this binary
-// knows.
+// onSchema connects to the database, which must have a schema that this binary works with.
 func onSchema(ctx context.Context, url string, do func(conn *pgx.Conn) error) error {
 	conn, err := connect(ctx, url)
 	if err != nil {
 		return err
 	}
 	defer conn.Close(context.Background())
-	if err := migrations.Verify(ctx, conn); err != nil {
+	if _, err := migrations.Usable(ctx, conn); err != nil {
 		return err
 	}
 	return do(conn)

@@ -97,7 +97,7 @@ func (w *schemaWatch) wait(ctx context.Context) error {
 	}
 }
 
-// look refuses a database that is behind or ahead of this binary.
+// look refuses a database that is too far behind or ahead of this binary.
 func (w *schemaWatch) look(ctx context.Context) error {
 	if w.cfg.Mode == string(proxy.Off) {
 		return nil
@@ -111,18 +111,23 @@ func (w *schemaWatch) look(ctx context.Context) error {
 		return err
 	}
 	defer conn.Close(context.Background())
-	return migrations.Verify(ctx, conn)
+	differs, err := migrations.Usable(ctx, conn)
+	if differs != nil && err == nil {
+		w.log.Warn("the schema and this binary are one version apart, as during a rollout: run `wirefence migrate`, or upgrade the binary, to end it",
+			"schema", differs.Have, "binary", differs.Need)
+	}
+	return err
 }
 
 // mayComeYet reports whether time alone may mend it: the server is away or about to
-// start, or the database is yet to be migrated.
+// start, or the database is yet to be migrated, or was migrated too far by a rollout that is
+// taken back.
 func mayComeYet(err error) bool {
 	if errors.As(err, new(usageError)) {
 		return false
 	}
-	version := (*migrations.VersionError)(nil)
-	if errors.As(err, &version) {
-		return version.Behind()
+	if errors.As(err, new(*migrations.VersionError)) {
+		return true
 	}
 	refusal := (*pgconn.PgError)(nil)
 	if errors.As(err, &refusal) {

@@ -29,8 +29,14 @@ func (in *Input) onConnection(ctx context.Context, do func(conn *pgx.Conn) error
 }
 
 func checkSchemaVersion(ctx context.Context, in *Input) ([]Finding, error) {
-	err := in.onConnection(ctx, func(conn *pgx.Conn) error { return migrations.Verify(ctx, conn) })
 	var differs *migrations.VersionError
+	err := in.onConnection(ctx, func(conn *pgx.Conn) (err error) {
+		differs, err = migrations.Usable(ctx, conn)
+		return err
+	})
+	if differs != nil && (err == nil || errors.As(err, new(*migrations.ContentError))) {
+		return oneApart(differs), nil
+	}
 	switch lacks := (*migrations.ContentError)(nil); {
 	case err == nil, errors.As(err, &lacks): // schema.objects names what is missing
 		return fine("the schema is at version %d, as this binary needs it", migrations.Version()), nil
@@ -46,12 +52,24 @@ func checkSchemaVersion(ctx context.Context, in *Input) ([]Finding, error) {
 		f.Says, f.Means = "the database has no wirefence schema", "Checks fail there, and so does every fenced write."
 	case differs.Behind():
 		f.Says = fmt.Sprintf("the schema is at version %d, this binary needs version %d", differs.Have, differs.Need)
-		f.Means = "The proxy refuses to run with another version than its own."
+		f.Means = tooFar
 	default:
 		f.Says = fmt.Sprintf("the schema is at version %d, this binary knows version %d", differs.Have, differs.Need)
-		f.Means, f.Remedy = "The proxy refuses to run with another version than its own.", []string{"upgrade this binary to the release that migrated the database"}
+		f.Means, f.Remedy = tooFar, []string{"upgrade this binary to the release that migrated the database"}
 	}
 	return []Finding{f}, nil
+}
+
+const tooFar = "The proxy isn't ready with a schema that is more than one version from its own."
+
+// oneApart tells of what is in order while a rollout or a rollback is under way.
+func oneApart(differs *migrations.VersionError) []Finding {
+	f := Finding{Grade: Warning, Says: differs.Error(), Means: "All works, as it does during a rollout. The next release but one won't.",
+		Remedy: []string{"wirefence migrate, with the newer release"}}
+	if differs.Ahead() {
+		f.Remedy = []string{"upgrade this binary to the release that migrated the database"}
+	}
+	return []Finding{f}
 }
 
 // schemaRight says what else than wirefence_issuer an error may speak of: that the
@@ -67,10 +85,20 @@ func schemaRight(err error) error {
 // installs.
 func checkSchemaObjects(ctx context.Context, in *Input) ([]Finding, error) {
 	var drifts []migrations.Drift
+	var differs *migrations.VersionError
 	err := in.onConnection(ctx, func(conn *pgx.Conn) (err error) {
-		drifts, err = migrations.Drifts(ctx, conn)
+		if differs, err = migrations.Usable(ctx, conn); differs == nil {
+			drifts, err = migrations.Drifts(ctx, conn)
+		}
 		return err
 	})
+	if differs != nil {
+		if lacks := (*migrations.ContentError)(nil); errors.As(err, &lacks) {
+			return []Finding{{Grade: Problem, Says: "function " + lacks.Missing[0] + " is missing", Means: "Calls that need it fail.",
+				Remedy: []string{"wirefence doctor, of the release that migrated the database, which says how to make it"}}}, nil
+		}
+		return []Finding{{Grade: Note, Says: "not compared: the schema is another version's"}}, nil
+	}
 	if err != nil {
 		return nil, schemaRight(err)
 	}

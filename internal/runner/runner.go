@@ -27,7 +27,7 @@ import (
 )
 
 // Exit statuses of a run that are not the command's own. The first two are for
-// callers to tell of a lease that was not to be had, or was lost.
+// callers to tell of a lease that another holds, or that was lost.
 const (
 	ExitNotAcquired   = 75
 	ExitLost          = 76

@@ -1,0 +1,198 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/go-zookeeper/zk"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
+	goredis "github.com/redis/go-redis/v9"
+	"google.golang.org/grpc/codes"
+
+	"github.com/wirefence/wirefence/fence"
+	"github.com/wirefence/wirefence/internal/runner"
+	"github.com/wirefence/wirefence/lockclient"
+	"github.com/wirefence/wirefence/migrations"
+)
+
+// acquirer takes the lease for a command. It tells apart why it can't, so that a caller can
+// tell a colleague who has the lease from a service that is down.
+type acquirer struct {
+	client   *lockclient.Client
+	database *pgxpool.Pool // whose schema is verified first; nil for none
+	resource fence.Resource
+	log      *slog.Logger
+	verified bool
+}
+
+// Between two tries while the store or the database is down.
+const (
+	outagePauseMin = 100 * time.Millisecond
+	outagePauseMax = 5 * time.Second
+)
+
+// verifyTime is how long a database may take to tell the version of its schema.
+const verifyTime = 10 * time.Second
+
+// lastLook is how long the look may take, at the end of a wait, that tells who has the lease.
+const lastLook = 3 * time.Second
+
+// acquire takes the lease, waiting for its holder, and for a store and a database that are
+// down, as long as told. Its error is an *exitStatus.
+func (a *acquirer) acquire(ctx context.Context, wait time.Duration) (*lockclient.Lease, error) {
+	take := a.try
+	if wait > 0 {
+		take = func(ctx context.Context) (*lockclient.Lease, error) { return a.await(ctx, wait) }
+	}
+	lease, err := take(ctx)
+	if err == nil {
+		return lease, nil
+	}
+	if ctx.Err() != nil {
+		return nil, &exitStatus{interrupted(ctx), fmt.Errorf("interrupted before the lease of %q was acquired", a.resource)}
+	}
+	return nil, &exitStatus{statusOf(err), err}
+}
+
+// await waits for the lease. While the store or the database is down it tries again.
+func (a *acquirer) await(ctx context.Context, wait time.Duration) (*lockclient.Lease, error) {
+	waiting, cancel := context.WithTimeout(ctx, wait)
+	defer cancel()
+	for pause := outagePauseMin; ; pause = min(2*pause, outagePauseMax) {
+		lease, err := a.queue(waiting)
+		if err == nil || ctx.Err() != nil || statusOf(err) == exitConfig {
+			return lease, err
+		}
+		if waiting.Err() != nil {
+			return a.look(ctx, wait)
+		}
+		a.log.Warn("cannot acquire the lease, retrying", "resource", a.resource, "pause", pause, "error", err)
+		sleep(waiting, pause/2+rand.N(pause/2))
+	}
+}
+
+// queue waits for a holder.
+func (a *acquirer) queue(ctx context.Context) (*lockclient.Lease, error) {
+	if err := a.verify(ctx); err != nil {
+		return nil, err
+	}
+	return a.client.Acquire(ctx, a.resource)
+}
+
+// look tries once more when the wait is over, which tells who has the lease, or what is down.
+func (a *acquirer) look(ctx context.Context, waited time.Duration) (*lockclient.Lease, error) {
+	ctx, cancel := context.WithTimeout(ctx, lastLook)
+	defer cancel()
+	lease, err := a.try(ctx)
+	if err != nil {
+		err = fmt.Errorf("not acquired within %v: %w", waited, err)
+	}
+	return lease, err
+}
+
+func (a *acquirer) try(ctx context.Context) (*lockclient.Lease, error) {
+	if err := a.verify(ctx); err != nil {
+		return nil, err
+	}
+	return a.client.TryAcquire(ctx, a.resource)
+}
+
+// verify looks once whether this binary works with the schema.
+func (a *acquirer) verify(ctx context.Context) error {
+	if a.verified || a.database == nil {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, verifyTime)
+	defer cancel()
+	err := a.database.AcquireFunc(ctx, func(c *pgxpool.Conn) error {
+		differs, err := migrations.Usable(ctx, c.Conn())
+		if err == nil && differs != nil {
+			a.log.Info("the schema and this binary are one version apart", "schema", differs.Have, "binary", differs.Need)
+		}
+		return err
+	})
+	a.verified = err == nil
+	return err
+}
+
+func sleep(ctx context.Context, d time.Duration) {
+	select {
+	case <-time.After(d):
+	case <-ctx.Done():
+	}
+}
+
+// interrupted is the exit status of a process that a signal has ended, as a shell's.
+func interrupted(ctx context.Context) int {
+	signal := syscall.SIGINT
+	if cause := context.Cause(ctx); strings.HasPrefix(cause.Error(), syscall.SIGTERM.String()) {
+		signal = syscall.SIGTERM
+	}
+	return 128 + int(signal)
+}
+
+// statusOf is the exit status of a lease that could not be acquired.
+func statusOf(err error) int {
+	switch {
+	case errors.Is(err, lockclient.ErrNotAcquired):
+		return runner.ExitNotAcquired
+	case wrongSchema(err), wrongDatabase(err), wrongStore(err):
+		return exitConfig
+	}
+	return exitUnavailable
+}
+
+// wrongSchema reports a schema that this binary doesn't work with.
+func wrongSchema(err error) bool {
+	return errors.As(err, new(*migrations.VersionError)) || errors.As(err, new(*migrations.ContentError)) || errors.Is(err, migrations.ErrNoVersion)
+}
+
+// wrongDatabase reports an error of PostgreSQL that waiting doesn't mend.
+func wrongDatabase(err error) bool {
+	refusal := (*pgconn.PgError)(nil)
+	if !errors.As(err, &refusal) {
+		return false
+	}
+	if fence.SQLState(refusal.Code).Condition() != "" {
+		return true // such as a resource whose tokens come from another store
+	}
+	switch refusal.Code {
+	case "3D000", "3F000", "42501", "42883", "42P01", "42703": // no such database, schema, right, function, table, column
+		return true
+	}
+	return strings.HasPrefix(refusal.Code, "28") // a user who may not log in
+}
+
+// wrongStore reports an error of a lease store that waiting doesn't mend.
+func wrongStore(err error) bool {
+	if errors.Is(err, lockclient.ErrCounter) || errors.Is(err, zk.ErrNoAuth) || errors.Is(err, zk.ErrAuthFailed) {
+		return true
+	}
+	reply := goredis.Error(nil)
+	if errors.As(err, &reply) {
+		for _, prefix := range []string{"NOAUTH", "WRONGPASS", "NOPERM", "WRONGTYPE", "ERR unknown command"} {
+			if strings.HasPrefix(reply.Error(), prefix) {
+				return true
+			}
+		}
+	}
+	var etcd interface {
+		error
+		Code() codes.Code
+	}
+	if !errors.As(err, &etcd) {
+		return false
+	}
+	switch etcd.Code() {
+	case codes.Unauthenticated, codes.PermissionDenied, codes.InvalidArgument:
+		return true
+	}
+	return false
+}

@@ -1,0 +1,121 @@
+package migrations_test
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/wirefence/wirefence/migrations"
+)
+
+// A schema one version from the binary's serves it, if the older one's functions are there.
+func TestSchemasOneVersionApartAreServed(t *testing.T) {
+	onEach(t, func(t *testing.T, db database) {
+		ctx := context.Background()
+		admin, app := db.admin(t), db.app(t)
+		for _, c := range []struct {
+			apart  int
+			served bool
+			advice string
+		}{
+			{0, true, ""}, {1, true, ""}, {-1, true, ""},
+			{2, false, "upgrade the binary"}, {-2, false, "wirefence migrate"}, {40, false, "upgrade the binary"},
+		} {
+			mustExec(t, admin, "UPDATE wirefence.applied_version SET version = $1", migrations.Version()+c.apart)
+			differs, err := migrations.Usable(ctx, app)
+			switch {
+			case c.served && (err != nil || (differs != nil) != (c.apart != 0)):
+				t.Errorf("%d apart: %v, %v", c.apart, differs, err)
+			case !c.served && (err == nil || !contains(err.Error(), c.advice)):
+				t.Errorf("%d apart: %v", c.apart, err)
+			}
+			if c.apart != 1 {
+				continue
+			}
+			// A rollback migrates, too: with the release before.
+			if lines := apply(t, admin); len(lines) != 1 || !contains(lines[0], "one above this binary's") {
+				t.Errorf("migrating reports %q", lines)
+			}
+			if sql, err := migrations.Pending(ctx, admin); sql != "" || err != nil {
+				t.Errorf("pending: %q, %v", sql, err)
+			}
+		}
+		mustExec(t, admin, "UPDATE wirefence.applied_version SET version = $1", migrations.Version()+1)
+		mustExec(t, admin, "DROP FUNCTION wirefence.stored_code_interferes()")
+		var lacks *migrations.ContentError
+		if _, err := migrations.Usable(ctx, app); !errors.As(err, &lacks) {
+			t.Errorf("a newer schema that has lost a function: %v", err)
+		}
+	})
+}
+
+// The version before is really made, and migrated.
+func TestTheVersionBefore(t *testing.T) {
+	onEach(t, func(t *testing.T, db database) {
+		ctx := context.Background()
+		admin := create(t, db.Postgres, "").admin(t)
+		if err := (migrations.Options{}).To(migrations.Version()-1).Apply(ctx, admin, nil); err != nil {
+			t.Fatal(err)
+		}
+		differs, err := migrations.Usable(ctx, admin)
+		if err != nil || differs == nil || !differs.Behind() || !differs.Served() {
+			t.Fatalf("%v, %v", differs, err)
+		}
+		apply(t, admin)
+		if err := migrations.Verify(ctx, admin); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// Each SQL text of the programs runs on the oldest schema that they serve: a release may be
+// rolled out before its migration.
+func TestProgramsRunOnTheVersionBefore(t *testing.T) {
+	onEach(t, func(t *testing.T, db database) {
+		conn := create(t, db.Postgres, "").admin(t)
+		if err := (migrations.Options{}).To(max(migrations.Version()-1, migrations.Released)).Apply(t.Context(), conn, nil); err != nil {
+			t.Fatal(err)
+		}
+		found := 0
+		for path, sql := range programSQL(t) {
+			found++
+			if _, err := conn.Prepare(t.Context(), "", sql); err != nil {
+				t.Errorf("%s: %v", path, err)
+			}
+		}
+		if found < 30 {
+			t.Errorf("only %d texts of SQL were found", found)
+		}
+	})
+}
+
+// programSQL are the texts that the programs send, by their paths.
+func programSQL(t *testing.T) map[string]string {
+	t.Helper()
+	all := map[string]string{}
+	for _, root := range []string{"../fence", "../lockclient", "../internal", "../proxy"} {
+		err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
+			switch {
+			case err != nil:
+				return err
+			case d.IsDir() && d.Name() == "testdata":
+				return fs.SkipDir
+			case filepath.Ext(path) != ".sql":
+				return nil
+			}
+			text, err := os.ReadFile(path)
+			if strings.Contains(string(text), "wirefence.") {
+				all[path] = string(text)
+			}
+			return err
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	return all
+}
