@@ -7,10 +7,13 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"os"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
+	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 	goredis "github.com/redis/go-redis/v9"
@@ -27,7 +30,12 @@ type admin struct {
 	http   []*http.Server
 	api    *api.Server
 	leases *leases // nil where no store is named
-	stop   func() bool
+	// effects is where fences are checked for applications; nil without a database. A pool
+	// of its own, so that effects that are open keep no renewal waiting.
+	effects *pgxpool.Pool
+	stop    func() bool
+	// drainEnd is by when the proxy must have drained, in nanoseconds; 0 before it drains.
+	drainEnd atomic.Int64
 	// What keeps series of the metrics.
 	recorder *series.Recorder
 	recorded func() // ends it, and returns when it has ended
@@ -53,6 +61,13 @@ func serveAdmin(ctx context.Context, cfg proxySettings, files adminFiles, server
 			return nil, err
 		}
 	}
+	if cfg.DatabaseURL != "" {
+		var err error
+		if a.effects, err = openPool(context.WithoutCancel(ctx), cfg.DatabaseURL, effectConnections); err != nil {
+			a.close()
+			return nil, usageError{fmt.Errorf("WIREFENCE_DATABASE_URL: %w", err)}
+		}
+	}
 	a.recorder = series.New(registry)
 	listeners, err := listenHTTP(cfg, server)
 	if err != nil {
@@ -67,7 +82,10 @@ func serveAdmin(ctx context.Context, cfg proxySettings, files adminFiles, server
 		a.close()
 		return nil, err
 	}
-	a.stop = context.AfterFunc(ctx, a.api.Drain)
+	a.stop = context.AfterFunc(ctx, func() {
+		a.drainEnd.Store(time.Now().Add(cfg.DrainTimeout).UnixNano())
+		a.api.Drain()
+	})
 	a.record(ctx)
 	return a, nil
 }
@@ -193,6 +211,9 @@ func (a *admin) options(cfg proxySettings, files adminFiles, server *proxy.Serve
 	if cfg.DatabaseURL != "" {
 		o.Doctor = cfg.examine
 	}
+	if a.effects != nil {
+		o.Effects = a.effects
+	}
 	if a.leases != nil {
 		o.Store, o.Sealer, o.Unsealed, o.Source = a.leases.store, a.leases.sealer, cfg.Unsealed, a.leases.source
 		if a.leases.database != nil {
@@ -200,6 +221,30 @@ func (a *admin) options(cfg proxySettings, files adminFiles, server *proxy.Serve
 		}
 	}
 	return o
+}
+
+// effectConnections are more than effects may be open, for checks.
+const effectConnections = api.StandardEffects + 8
+
+// awaitEffects returns when the effects that are open have ended, or the time to drain is
+// over, or another signal comes.
+func (a *admin) awaitEffects(signals <-chan os.Signal) {
+	if a.api == nil {
+		return
+	}
+	ctx, cancel := context.WithDeadline(context.Background(), time.Unix(0, a.drainEnd.Load()))
+	defer cancel()
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		_ = a.api.AwaitEffects(ctx)
+	}()
+	select {
+	case <-ended:
+	case <-signals:
+		cancel()
+		<-ended
+	}
 }
 
 // adminCloseTime is what requests have to end in when the proxy ends.
@@ -234,6 +279,9 @@ func (a *admin) close() {
 	}
 	closed := make(chan struct{})
 	go func() { // which waits for calls that are under way
+		if a.effects != nil {
+			a.effects.Close()
+		}
 		a.leases.close()
 		close(closed)
 	}()

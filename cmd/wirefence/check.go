@@ -15,11 +15,9 @@ import (
 	"github.com/wirefence/wirefence/internal/effect"
 )
 
-// Exit statuses of `wirefence check` and `wirefence guard`.
-const (
-	exitRefused     = 10
-	exitUnavailable = 69 // EX_UNAVAILABLE of sysexits.h
-)
+// exitRefused is the exit status of `wirefence check` and `wirefence guard` for a fence that
+// the database refuses.
+const exitRefused = 10
 
 type checkSettings struct {
 	DatabaseURL string        `env:"WIREFENCE_DATABASE_URL" help:"connection string of the database in which grants are recorded; any role may check"`

@@ -109,13 +109,13 @@ func (cfg LeaseSettings) sealing(databaseURL string, log *slog.Logger) error {
 	return nil
 }
 
-// openPool makes a pool of connections, which are made when they are needed.
-func openPool(ctx context.Context, url string) (*pgxpool.Pool, error) {
+// openPool makes a pool of so many connections, which are made when they are needed.
+func openPool(ctx context.Context, url string, most int32) (*pgxpool.Pool, error) {
 	cfg, err := pgxpool.ParseConfig(url)
 	if err != nil {
 		return nil, err
 	}
-	cfg.MaxConns = max(cfg.MaxConns, mostConnections)
+	cfg.MaxConns = max(cfg.MaxConns, most)
 	nameSession(cfg.ConnConfig)
 	speakUTF8(cfg.ConnConfig)
 	keepAbreast(cfg)
@@ -137,7 +137,7 @@ func openLeases(ctx context.Context, cfg StoreSettings, databaseURL string) (*le
 	}
 	l := &leases{counts: fence.SourcePostgres}
 	if databaseURL != "" {
-		pool, err := openPool(ctx, databaseURL)
+		pool, err := openPool(ctx, databaseURL, mostConnections)
 		if err != nil {
 			return nil, fmt.Errorf("WIREFENCE_DATABASE_URL: %w", err)
 		}

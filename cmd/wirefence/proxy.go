@@ -181,6 +181,7 @@ func runProxy(ctx context.Context, cfg proxySettings, signals *signals) error {
 		sidecar.release(releaseAtOnce, log)
 		return err
 	}
+	admin.awaitEffects(signals.ends)
 	log.Info("drained")
 	sidecar.release(releaseTime, log)
 	return schema.failed()

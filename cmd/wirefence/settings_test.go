@@ -61,7 +61,7 @@ func TestEverySettingIsExplained(t *testing.T) {
 	var seen []string
 	for _, all := range [][]reflect.StructField{
 		fields[proxySettings](), fields[lockSettings](), fields[statusSettings](), fields[revokeSettings](), fields[migrateSettings](),
-		fields[doctorSettings](),
+		fields[doctorSettings](), fields[checkSettings](), fields[guardSettings](),
 	} {
 		for _, f := range all {
 			name := f.Tag.Get("env")

@@ -60,6 +60,12 @@ func (s *signals) serve(ctx context.Context, server *proxy.Server, log *slog.Log
 	for range 2 {
 		select {
 		case err := <-served:
+			if last == nil { // the first may have come meanwhile
+				select {
+				case <-s.ends:
+				default:
+				}
+			}
 			return err
 		case last = <-s.ends:
 		}

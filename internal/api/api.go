@@ -18,6 +18,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/wirefence/wirefence/fence"
+	"github.com/wirefence/wirefence/internal/effect"
 	"github.com/wirefence/wirefence/internal/series"
 	"github.com/wirefence/wirefence/lockclient"
 )
@@ -36,6 +37,9 @@ type Options struct {
 	// Database is asked for the status of resources, the history and revocations,
 	// with the rights of wirefence_issuer. With none, these answer 503.
 	Database fence.Querier
+	// Effects is where fences are checked, for checks and effects: a pool of its own, with
+	// more connections than MaxEffects. With none, these answer 503.
+	Effects effect.Database
 	// Token is what callers must present. With none, whoever reaches a loopback
 	// address may call; elsewhere all is refused.
 	Token *Token
@@ -53,6 +57,8 @@ type Options struct {
 	TTL time.Duration
 	// MaxWaits is how many acquires may wait at once for a holder; default 256.
 	MaxWaits int
+	// MaxEffects is how many effects may be open at once; default StandardEffects.
+	MaxEffects int
 	// MaxStreams is how many event streams may be open at once; default 256.
 	MaxStreams int
 	// Logger gets grants and revocations, at info level, and failures.
@@ -83,6 +89,7 @@ type Server struct {
 	shut        context.CancelFunc
 	examination examination
 	feed        *feed
+	effects     *openEffects
 	// streaming ends earlier than open: requests must be over before the server closes.
 	streaming  context.Context
 	endStreams context.CancelFunc
@@ -100,6 +107,9 @@ func New(o Options) (*Server, error) {
 	if o.MaxWaits == 0 {
 		o.MaxWaits = 256
 	}
+	if o.MaxEffects == 0 {
+		o.MaxEffects = StandardEffects
+	}
 	if o.MaxStreams == 0 {
 		o.MaxStreams = standardStreams
 	}
@@ -114,7 +124,7 @@ func New(o Options) (*Server, error) {
 	}
 	s := &Server{
 		options: o, metrics: newMetrics(o.Registerer),
-		waits: make(chan struct{}, o.MaxWaits), turns: newQueues(), named: newQueues(), feed: newFeed(),
+		waits: make(chan struct{}, o.MaxWaits), turns: newQueues(), named: newQueues(), feed: newFeed(), effects: newOpenEffects(o.MaxEffects),
 	}
 	s.open, s.shut = context.WithCancel(context.Background())
 	s.streaming, s.endStreams = context.WithCancel(s.open)
@@ -131,20 +141,21 @@ func (s *Server) Refusal() string {
 	return s.refusal(endpoint{setting: "WIREFENCE_ADMIN_LISTEN", loopback: s.options.Loopback})
 }
 
-// Drain ends the acquires that wait, with 503, and refuses further ones: their
+// Drain ends the acquires that wait, with 503, and refuses further ones, and effects: their
 // callers find another server. The rest is served as before.
 func (s *Server) Drain() { s.drain() }
 
 // EndStreams ends the event streams, which would hold up the end of the listener.
 func (s *Server) EndStreams() { s.endStreams() }
 
-// Close drains, and returns when what was won for callers that have gone has been
-// given back, or with the context's error. No request may come any more.
+// Close drains, ends the effects that are open, and returns when what was won for callers
+// that have gone has been given back, or with the context's error. No request may come any more.
 func (s *Server) Close(ctx context.Context) error {
 	s.Drain()
 	s.shut()
 	over := make(chan struct{})
 	go func() {
+		s.effects.closeAll(errors.New("the process that kept it has ended"))
 		s.running.Wait()
 		close(over)
 	}()

@@ -37,7 +37,7 @@ func (a answer) is(problem string) bool { return a.fields["type"] == problemPref
 // Applications are served what they need, and nothing of operators', whatever their token.
 func TestWhatApplicationsAreServed(t *testing.T) {
 	t.Parallel()
-	served := []string{"acquire", "renew", "release", "show", "whoami", "openapi"}
+	served := []string{"acquire", "renew", "release", "show", "check", "begin_effect", "end_effect", "whoami", "openapi"}
 	_, token := tokenFile(t, namedTokens)
 	for _, presented := range []string{"", leaseSecret, operateSecret, readSecret} {
 		w := serve(t, "postgres", func(o *Options) {

@@ -25,6 +25,9 @@ type problem struct {
 	Cause string `json:"cause,omitempty"`
 	// Of a token that may not do it.
 	RequiredScope string `json:"required_scope,omitempty"`
+	// Of a fence that is refused.
+	SQLState string `json:"sqlstate,omitempty"`
+	Hint     string `json:"hint,omitempty"`
 	// Retry tells how soon to try again, in seconds.
 	Retry string `json:"-"`
 }
@@ -45,6 +48,10 @@ var titles = map[string]string{
 	"already-declared":       "The resource is known with other settings",
 	"lease-held":             "Another has the lease",
 	"lease-lost":             "The lease is lost",
+	"fence-refused":          "The fence is refused",
+	"effect-lost":            "The fence did not hold to the end of the effect",
+	"no-such-effect":         "The effect is not known",
+	"too-many-effects":       "Too many effects are open",
 	"too-large":              "The request is too large",
 	"unsupported-media-type": "The request is not JSON",
 	"too-many-waits":         "Too many acquires wait",

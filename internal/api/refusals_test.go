@@ -29,13 +29,16 @@ var valid = map[string]string{
 	"revoke":  `{}`,
 	"declare": `{"reason":"why"}`,
 	"change":  `{"reason":"why","mode":"shadow"}`,
+	"check":   `{"fence":"checked=1"}`,
+
+	"begin_effect": `{"fence":"checked=1","max_seconds":0.1}`,
 }
 
 // each makes the valid request of each operation.
 func each(t *testing.T, do func(t *testing.T, operation string, q request)) {
 	for _, route := range routes {
 		t.Run(route.operation, func(t *testing.T) {
-			do(t, route.operation, request{method: route.method, path: strings.ReplaceAll(route.path, "{resource}", "orders"), body: valid[route.operation]})
+			do(t, route.operation, request{method: route.method, path: strings.NewReplacer("{resource}", "orders", "{effect}", "none").Replace(route.path), body: valid[route.operation]})
 		})
 	}
 }
@@ -229,7 +232,7 @@ func TestBrowsersAreRefused(t *testing.T) {
 			q.header = map[string]string{header[0]: header[1]}
 			w.send(t, q).want(403, "cross-origin")
 		}
-		if q.method == http.MethodGet {
+		if q.body == "" {
 			return
 		}
 		for _, kind := range []string{"text/plain", "application/x-www-form-urlencoded", "multipart/form-data; boundary=x", "application/json2", ""} {
@@ -262,11 +265,21 @@ func TestInvalidRequests(t *testing.T) {
 			`{"reason":"a","last_token":-1}`, `{"reason":"a","last_token":"-1"}`, `{"reason":"a","last_token":1.5}`, `{"reason":"a","last_token":""}`,
 			`{"reason":"a","must_name_source":"yes"}`, `{"reason":"a","source":""}`, `{"reason":"` + strings.Repeat("x", 1001) + `","mode":"shadow"}`,
 		},
+		"check": {`{}`, `{"fence":""}`, `{"fence":7}`, `{"fence":"orders=1","max_seconds":1}`},
+		"begin_effect": {
+			`{}`, `{"fence":""}`, `{"fence":["orders=1"]}`, `{"fence":"orders=1","max_seconds":0.099}`, `{"fence":"orders=1","max_seconds":60.001}`,
+			`{"fence":"orders=1","max_seconds":"3s"}`,
+		},
 		"revoke": {`{"reason":1}`, `{"reason":"` + long + `"}`, `{"holder":"a"}`},
 	} {
 		for _, body := range append(bodies, ``, `[]`, `"a"`, `{`, `null`, `7`) {
 			q := request{method: http.MethodPost, path: path("orders", operation), body: body}
-			if operation == "change" {
+			switch operation {
+			case "check":
+				q.path = "/v1/check"
+			case "begin_effect":
+				q.path = "/v1/effects"
+			case "change":
 				q.method, q.path = http.MethodPatch, path("orders", "")
 			}
 			if refused := w.send(t, q).want(400, "invalid-request"); refused.string("detail") == "" {
@@ -274,12 +287,23 @@ func TestInvalidRequests(t *testing.T) {
 			}
 		}
 	}
+	for _, text := range []string{"34", "orders", "orders=0", "orders=34,orders=35", " "} {
+		for _, path := range []string{"/v1/check", "/v1/effects"} {
+			w.send(t, request{method: "POST", path: path, body: `{"fence":"` + text + `"}`, beyond: true}).want(400, "invalid-request")
+		}
+	}
+	w.send(t, request{method: "POST", path: "/v1/effects", body: `{"fence":"orders=1","max_seconds":null}`, beyond: true}).want(400, "invalid-request")
 	for _, body := range []string{
 		`{"holder":"line\nfeed"}`, `{"holder":"a"} {}`, "{\"holder\":\"\xff\xfe\"}", `{"holder":"` + strings.Repeat("ä", 81) + `"}`,
 	} {
 		w.send(t, request{method: "POST", path: path("orders", "acquire"), body: body, beyond: true}).want(400, "invalid-request")
 	}
 	each(t, func(t *testing.T, _ string, q request) {
+		if q.body != "" {
+			large := q
+			large.body = `{"holder":"` + strings.Repeat("x", maxBody) + `"}`
+			w.send(t, large).want(413, "too-large")
+		}
 		if !strings.Contains(q.path, "orders") {
 			return
 		}
@@ -287,10 +311,6 @@ func TestInvalidRequests(t *testing.T) {
 			bad := q
 			bad.path, bad.beyond = strings.Replace(q.path, "orders", name, 1), true
 			w.send(t, bad).want(400, "invalid-request")
-		}
-		if q.method != http.MethodGet {
-			q.body = `{"holder":"` + strings.Repeat("x", maxBody) + `"}`
-			w.send(t, q).want(413, "too-large")
 		}
 	})
 }
@@ -312,7 +332,7 @@ func TestWhatIsNotThere(t *testing.T) {
 // With no store and no database, what is missing is named.
 func TestMissingSettingsAreNamed(t *testing.T) {
 	t.Parallel()
-	w := serve(t, "", func(o *Options) { o.Database = nil })
+	w := serve(t, "", func(o *Options) { o.Database, o.Effects = nil, nil })
 	each(t, func(t *testing.T, operation string, q request) {
 		if slices.Contains(ofTheProcess, operation) {
 			w.send(t, q).want(200, "")
@@ -342,11 +362,11 @@ func TestAnUnreachableStore(t *testing.T) {
 	defer nowhere.Close()
 	own.Kill()
 	w := serve(t, "", func(o *Options) {
-		o.Store, o.Database = leases, nowhere
+		o.Store, o.Database, o.Effects = leases, nowhere, nowhere
 		o.Doctor = func(context.Context) (json.RawMessage, error) { return nil, errors.New("no pool") }
 	})
 	each(t, func(t *testing.T, operation string, q request) {
-		if slices.Contains(ofTheProcess, operation) || operation == "events" {
+		if slices.Contains(ofTheProcess, operation) || operation == "events" || operation == "end_effect" {
 			return
 		}
 		refused := w.send(t, q).want(503, "unavailable")

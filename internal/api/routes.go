@@ -33,6 +33,9 @@ var routes = []route{
 	{"revoke", http.MethodPost, "/v1/resources/{resource}/revoke", ScopeOperate, false, (*Server).revoke},
 	{"declare", http.MethodPost, "/v1/resources/{resource}/declare", ScopeOperate, false, (*Server).declare},
 	{"change", http.MethodPatch, "/v1/resources/{resource}", ScopeOperate, false, (*Server).change},
+	{"check", http.MethodPost, "/v1/check", ScopeLease, true, (*Server).check},
+	{"begin_effect", http.MethodPost, "/v1/effects", ScopeLease, true, (*Server).beginEffect},
+	{"end_effect", http.MethodDelete, "/v1/effects/{effect}", ScopeLease, true, (*Server).endEffect},
 	{"list", http.MethodGet, "/v1/resources", ScopeRead, false, (*Server).list},
 	{"show", http.MethodGet, "/v1/resources/{resource}", ScopeRead, true, (*Server).show},
 	{"history", http.MethodGet, "/v1/history", ScopeRead, false, (*Server).history},
@@ -132,6 +135,7 @@ type metrics struct {
 	requests *prometheus.CounterVec
 	waits    prometheus.Gauge
 	streams  prometheus.Gauge
+	effects  prometheus.Gauge
 }
 
 func newMetrics(r prometheus.Registerer) metrics {
@@ -146,9 +150,12 @@ func newMetrics(r prometheus.Registerer) metrics {
 		streams: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "wirefence_api_streams", Help: "Event streams that are open now.",
 		}),
+		effects: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "wirefence_api_effects", Help: "Effects over HTTP that are open now.",
+		}),
 	}
 	if r != nil {
-		r.MustRegister(m.requests, m.waits, m.streams)
+		r.MustRegister(m.requests, m.waits, m.streams, m.effects)
 	}
 	return m
 }

@@ -99,7 +99,7 @@ func serve(t *testing.T, backend string, edit func(*Options)) *world {
 	t.Cleanup(pool.Close)
 	w := &world{database: db.URL(db.Name), pool: pool, log: &stack.Log{}, registry: prometheus.NewRegistry()}
 	options := Options{
-		Database: pool, Loopback: true, Registerer: w.registry,
+		Database: pool, Effects: pool, Loopback: true, Registerer: w.registry,
 		Logger: w.log.Logger(),
 	}
 	switch backend {

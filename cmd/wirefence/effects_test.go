@@ -1,0 +1,216 @@
+package main
+
+import (
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/wirefence/wirefence/internal/stack"
+)
+
+// applications is a proxy with a listener for applications.
+type applications struct {
+	*proxyProcess
+	database, api string
+}
+
+func serveApplications(t *testing.T, settings ...string) *applications {
+	t.Helper()
+	url, _ := fenced(t)
+	at := freeAddress(t)
+	issued := strings.Replace(url, "postgres@", "checker@", 1)
+	stack.Exec(t, url, "GRANT wirefence_issuer TO checker")
+	p := startProxy(t, issued, append(settings, "WIREFENCE_API_LISTEN="+at)...)
+	return &applications{p, url, "http://" + at}
+}
+
+func (a *applications) begin(t *testing.T, fence string, max float64) (status int, fields map[string]any) {
+	t.Helper()
+	return ask(t, "POST", a.api+"/v1/effects", "", fmt.Sprintf(`{"fence":%q,"max_seconds":%v}`, fence, max))
+}
+
+func (a *applications) end(t *testing.T, effect map[string]any) (status int, fields map[string]any) {
+	t.Helper()
+	return ask(t, "DELETE", fmt.Sprint(a.api, "/v1/effects/", effect["effect_id"]), "", "")
+}
+
+// An effect that is open holds up an acquire over HTTP, and a stale fence begins none.
+func TestEffectsOverHTTP(t *testing.T) {
+	t.Parallel()
+	for name, settings := range map[string][]string{"postgres": nil, "redis": {"WIREFENCE_REDIS_URL=" + redisServer(t).URL()}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			a := serveApplications(t, settings...)
+			resource := a.api + "/v1/resources/" + fmt.Sprintf("effects-%d", time.Now().UnixNano())
+			_, granted := ask(t, "POST", resource+"/acquire", "", `{"holder":"worker-a"}`)
+			fence := fmt.Sprint(granted["fence"])
+			status, effect := a.begin(t, fence, 60)
+			if status != 200 {
+				t.Fatalf("%d: %v", status, effect)
+			}
+			ask(t, "POST", resource+"/release", "", fmt.Sprintf(`{"grant_id":%q}`, granted["grant_id"]))
+			acquired := make(chan int, 1)
+			go func() {
+				status, _ := ask(t, "POST", resource+"/acquire", "", `{"holder":"worker-b"}`)
+				acquired <- status
+			}()
+			awaitSeal(t, stack.Connect(t, a.database))
+			select {
+			case status := <-acquired:
+				t.Errorf("acquired while the effect is open: %d", status)
+			default:
+			}
+			if status, ended := a.end(t, effect); status != 200 {
+				t.Errorf("%d: %v", status, ended)
+			}
+			if status := <-acquired; status != 200 {
+				t.Errorf("not acquired: %d", status)
+			}
+			if status, refused := a.begin(t, fence, 60); status != 409 || refused["sqlstate"] != "WF001" {
+				t.Errorf("%d: %v", status, refused)
+			}
+			if status, refused := ask(t, "POST", a.api+"/v1/check", "", fmt.Sprintf(`{"fence":%q}`, fence)); status != 409 || refused["sqlstate"] != "WF001" {
+				t.Errorf("%d: %v", status, refused)
+			}
+		})
+	}
+}
+
+// A proxy that is killed holds up nobody, and no other one says that the fence has held.
+func TestAKilledProxyEndsItsEffects(t *testing.T) {
+	t.Parallel()
+	a := serveApplications(t)
+	preemptAfter(t, a.database, "1 minute")
+	status, effect := a.begin(t, "orders=34", 60)
+	if status != 200 {
+		t.Fatalf("%d: %v", status, effect)
+	}
+	a.signal(t, syscall.SIGKILL)
+	began := time.Now()
+	if err := <-sealing(t, a.database); err != nil {
+		t.Error(err)
+	}
+	if took := time.Since(began); took > 30*time.Second {
+		t.Errorf("the takeover took %v", took)
+	}
+	other := serveApplications(t)
+	if status, problem := other.end(t, effect); status != 404 || problem["type"] != "urn:wirefence:problem:no-such-effect" {
+		t.Errorf("%d: %v", status, problem)
+	}
+}
+
+// A proxy that drains ends when the effects that are open have ended.
+func TestDrainingWaitsForEffects(t *testing.T) {
+	t.Parallel()
+	a := serveApplications(t)
+	status, effect := a.begin(t, "orders=34", 60)
+	if status != 200 {
+		t.Fatalf("%d: %v", status, effect)
+	}
+	a.signal(t, syscall.SIGTERM)
+	stack.Eventually(t, "the proxy drains", func() bool {
+		status, _ := get(t, a.api+"/readyz")
+		return status == 503
+	})
+	select {
+	case <-a.exited:
+		t.Error("it didn't wait")
+	case <-time.After(time.Second):
+	}
+	if status, ended := a.end(t, effect); status != 200 {
+		t.Errorf("%d: %v", status, ended)
+	}
+	<-a.exited
+	if status := a.cmd.ProcessState.ExitCode(); status != 0 {
+		t.Errorf("exit status %d", status)
+	}
+}
+
+// A second signal ends it without them, and so does the end of its time.
+func TestDrainingDoesNotWaitForever(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		timeout string
+		signals int
+	}{"a second signal": {"1m", 2}, "its time": {"300ms", 1}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			a := serveApplications(t, "WIREFENCE_DRAIN_TIMEOUT="+c.timeout)
+			if status, effect := a.begin(t, "orders=34", 60); status != 200 {
+				t.Fatalf("%d: %v", status, effect)
+			}
+			for range c.signals {
+				a.signal(t, syscall.SIGTERM)
+				time.Sleep(500 * time.Millisecond) // two at once may be one
+			}
+			select {
+			case <-a.exited:
+			case <-time.After(30 * time.Second):
+				t.Error("it waits on")
+			}
+		})
+	}
+}
+
+// The script of docs/effects.md says of each outcome what is said there.
+func TestTheDocumentedEffectOverHTTP(t *testing.T) {
+	t.Parallel()
+	page, err := os.ReadFile("../../docs/effects.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, rest, _ := strings.Cut(string(page), "```bash\n")
+	script, _, found := strings.Cut(rest, "```\n")
+	if !found {
+		t.Fatal("docs/effects.md has no script")
+	}
+	report := filepath.Join(t.TempDir(), "report")
+	if err := os.WriteFile(report, []byte("report"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for name, c := range map[string]struct {
+		fence, put string // what the target does when it is written to
+		status     int
+		says       []string
+	}{
+		"held":      {"orders=34", "", 0, []string{"done", "the fence held"}},
+		"failed":    {"orders=34", "fail", 0, []string{"failed", "the fence held"}},
+		"not begun": {"orders=33", "", 10, []string{"not begun", "WF001"}},
+		"in doubt":  {"orders=34", "revoke", 76, []string{"done", "in doubt"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			a := serveApplications(t)
+			target := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+				switch c.put {
+				case "fail":
+					w.WriteHeader(http.StatusForbidden)
+				case "revoke":
+					stack.Exec(t, a.database, "SELECT wirefence.revoke('orders')")
+				}
+			}))
+			defer target.Close()
+			cmd := exec.CommandContext(t.Context(), "bash", "-c", script)
+			cmd.Env = append(os.Environ(), "API="+a.api, "WIREFENCE_FENCE="+c.fence, "REPORT="+report, "TARGET="+target.URL+"/report")
+			text, _ := cmd.CombinedOutput()
+			if got := cmd.ProcessState.ExitCode(); got != c.status {
+				t.Errorf("exit status %d\n%s", got, text)
+			}
+			for _, word := range c.says {
+				if !strings.Contains(string(text), word) {
+					t.Errorf("%q is missing in:\n%s", word, text)
+				}
+			}
+			if held := strings.Contains(string(text), "the fence held"); held != (c.status == 0) {
+				t.Errorf("the fence held: %v\n%s", held, text)
+			}
+		})
+	}
+}
