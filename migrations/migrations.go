@@ -91,6 +91,9 @@ func (o Options) Apply(ctx context.Context, conn *pgx.Conn, report func(line str
 	if err != nil {
 		return err
 	}
+	if have > Version() { // whatever rights the role has
+		return &VersionError{Have: have, Need: Version()}
+	}
 	if err := o.probe(ctx, conn, have); err != nil {
 		return err
 	}

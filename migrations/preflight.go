@@ -15,6 +15,9 @@ import (
 //go:embed preflight.sql
 var preflightSQL string
 
+//go:embed migrating.sql
+var migratingSQL string
+
 // step is a statement that must be run before the migrations.
 type step struct {
 	Statement string
@@ -31,9 +34,16 @@ func (s step) leftOut() bool { return s.Optional && !s.Permitted }
 type MissingRightsError struct {
 	Role       string
 	Statements []string
+	// Issuer says that the role has wirefence_issuer, as the proxy's has. It must not get
+	// the rights, for with them it could change tokens and what judges them: Statements are
+	// none.
+	Issuer bool
 }
 
 func (e *MissingRightsError) Error() string {
+	if e.Issuer {
+		return fmt.Sprintf("role %q has wirefence_issuer and lacks the rights to migrate, which no issuer may have: use another, owning role", e.Role)
+	}
 	return fmt.Sprintf("role %q lacks rights to migrate; let a superuser run in this database:\n%s;",
 		e.Role, strings.Join(e.Statements, ";\n"))
 }
@@ -94,8 +104,11 @@ func refuseUnpermitted(ctx context.Context, conn *pgx.Conn, steps []step) error 
 	if !refused {
 		return nil
 	}
-	if err := conn.QueryRow(ctx, "SELECT current_user::text").Scan(&missing.Role); err != nil {
+	if err := conn.QueryRow(ctx, migratingSQL).Scan(&missing.Role, &missing.Issuer); err != nil {
 		return err
+	}
+	if missing.Issuer {
+		missing.Statements = nil
 	}
 	return missing
 }
