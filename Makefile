@@ -2,6 +2,9 @@
 
 GO ?= go
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
+COMMIT ?= $(shell git rev-parse HEAD 2>/dev/null)
+COMMIT_DATE ?= $(shell git show -s --format=%cI HEAD 2>/dev/null)
+LDFLAGS = -s -w -X main.version=$(VERSION) -X main.commit=$(COMMIT) -X main.commitDate=$(COMMIT_DATE)
 # How long one fuzz target runs, and how long the tests of one package may take.
 FUZZTIME ?= 20s
 # How long the soak test goes on, and with how many clients at once; make verify-tests
@@ -21,7 +24,7 @@ TIMEOUT ?= 10m
 TESTFLAGS ?=
 BENCHFLAGS ?=
 
-# The version comes by -ldflags. Asking git for more would fail where the checkout
+# The version and the commit come by -ldflags. Asking git for more would fail where the checkout
 # belongs to another user.
 export GOFLAGS += -buildvcs=false
 
@@ -163,11 +166,19 @@ fmt: ## Format all Go files
 
 .PHONY: build
 build: ## Build the static binary bin/wirefence
-	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '-s -w -X main.version=$(VERSION)' -o bin/wirefence ./cmd/wirefence
+	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '$(LDFLAGS)' -o bin/wirefence ./cmd/wirefence
+
+.PHONY: man
+man: ## Write the manual pages of the commands to bin/man
+	CGO_ENABLED=0 $(GO) run -tags manual -ldflags '$(LDFLAGS)' ./cmd/wirefence manual --man bin/man
+
+.PHONY: cli
+cli: ## Write docs/cli.md, the reference of the commands
+	CGO_ENABLED=0 $(GO) run -tags manual ./cmd/wirefence manual --reference docs/cli.md
 
 .PHONY: image
 image: ## Build the container image wirefence/wirefence:VERSION
-	docker build -f deploy/Dockerfile --build-arg VERSION=$(VERSION) -t wirefence/wirefence:$(VERSION) .
+	docker build -f deploy/Dockerfile --build-arg VERSION=$(VERSION) --build-arg COMMIT=$(COMMIT) --build-arg COMMIT_DATE=$(COMMIT_DATE) -t wirefence/wirefence:$(VERSION) .
 
 .PHONY: clean
 clean: ## Remove what was built

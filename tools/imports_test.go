@@ -80,6 +80,9 @@ var imports = []struct {
 	{"internal/runner/a.go", module + "/lockclient/redis", "holders"},
 	{"internal/runner/a_test.go", module + "/lockclient/redis", ""},
 
+	{"internal/manual/a.go", module + "/internal/manual", ""},
+	{"internal/manual/a.go", module + "/fence", "manual"},
+
 	{"internal/servers/a.go", module + "/migrations", "servers"},
 	{"internal/authority/a.go", module + "/proxy", "servers"},
 

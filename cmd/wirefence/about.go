@@ -20,7 +20,7 @@ import (
 // about tells of this process.
 func (cfg proxySettings) about(server *proxy.Server, began time.Time) api.About {
 	a := api.About{
-		Version: version, Schema: migrations.Version(), StartedAt: began, Process: cfg.processName(), Mode: cfg.Mode, UnfencedWrites: cfg.UnfencedWrites,
+		Version: thisBuild().Version, Schema: migrations.Version(), StartedAt: began, Process: cfg.processName(), Mode: cfg.Mode, UnfencedWrites: cfg.UnfencedWrites,
 		Settings: cfg.withoutSecrets(),
 	}
 	if cfg.Lease != "" {
@@ -49,12 +49,15 @@ func (cfg proxySettings) withoutSecrets() map[string]string {
 	all := map[string]string{}
 	value := reflect.ValueOf(cfg)
 	for _, f := range fields[proxySettings]() {
+		if variable(f) == "" {
+			continue // the argument of one invocation
+		}
 		name, field := f.Tag.Get("env"), value.FieldByName(f.Name).Interface()
 		text := fmt.Sprint(field)
 		if list, ok := field.([]string); ok {
 			text = strings.Join(list, ",")
 		}
-		if strings.HasSuffix(name, "_URL") || name == "WIREFENCE_UPSTREAM" {
+		if mayBeFile(f) {
 			text = withoutPassword(text)
 		}
 		all[name] = text

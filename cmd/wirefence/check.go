@@ -20,8 +20,9 @@ import (
 const exitRefused = 10
 
 type checkSettings struct {
-	DatabaseURL string        `env:"WIREFENCE_DATABASE_URL" help:"connection string of the database in which grants are recorded; any role may check"`
-	Timeout     time.Duration `env:"WIREFENCE_TIMEOUT" envDefault:"10s" help:"how long the database has to answer"`
+	DatabaseURL string        `env:"WIREFENCE_DATABASE_URL" group:"Connections" file:"yes" help:"connection string of the database in which grants are recorded; any role may check (required)"`
+	Timeout     time.Duration `env:"--timeout" envDefault:"10s" help:"how long the database has to answer"`
+	OutputSettings
 }
 
 func checkCommand() *cobra.Command {
@@ -53,7 +54,7 @@ database could not be asked.`,
 				return err
 			}
 			if cfg.Timeout <= 0 {
-				return usageError{fmt.Errorf("WIREFENCE_TIMEOUT is %v: the database needs some time to answer", cfg.Timeout)}
+				return usageError{fmt.Errorf("--timeout is %v: the database needs some time to answer", cfg.Timeout)}
 			}
 			return runCheck(c.Context(), cfg, f, c.OutOrStdout())
 		},
@@ -70,16 +71,21 @@ func runCheck(ctx context.Context, cfg checkSettings, f fence.Fence, out io.Writ
 		return unanswered(err)
 	}
 	defer closeConn(conn)
-	if err := effect.Once(ctx, conn, f); err != nil {
+	err = effect.Once(ctx, conn, f)
+	if err != nil && !fence.IsRefusal(err) {
 		return unanswered(err)
 	}
-	return printCurrent(out, f)
-}
-
-// printCurrent prints what a check has found that refused nothing.
-func printCurrent(w io.Writer, f fence.Fence) error {
-	_, err := fmt.Fprintf(w, "%s is current\n", f)
-	return err
+	if cfg.inJSON() {
+		if err := printJSON(out, checked(f, err)); err != nil {
+			return err
+		}
+	} else if err == nil {
+		fmt.Fprintf(out, "%s is current\n", f)
+	}
+	if err != nil {
+		return unanswered(err)
+	}
+	return nil
 }
 
 // unanswered gives what keeps a check from passing its exit status.

@@ -149,7 +149,7 @@ func TestProtect(t *testing.T) {
 	url := database(t, true)
 	stack.Exec(t, url, "CREATE TABLE orders (id int)", `CREATE TABLE "Reports" (id int, tenant text)`, "SELECT wirefence.seal('orders', 34)")
 	wirefence(t, issuer(url), "status", "--guards").expect(t, 0).says(t, "No table is guarded.")
-	wirefence(t, issuer(url), "protect", "orders").expect(t, 2, "wants a resource")
+	wirefence(t, issuer(url), "protect", "orders").expect(t, 2, "--resource is missing")
 	wirefence(t, issuer(url), "protect", "--resource", "orders").expect(t, 2, "wants one table")
 	wirefence(t, issuer(url), "protect", "nowhere", "--resource", "orders").expect(t, 1, `relation "nowhere" does not exist`)
 	wirefence(t, issuer(url), "protect", "Plain Table", "--resource", "orders").expect(t, 1, "HINT: Write the name as in SQL")

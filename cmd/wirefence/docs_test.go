@@ -2,6 +2,7 @@ package main
 
 import (
 	"os"
+	"reflect"
 	"strings"
 	"testing"
 )
@@ -21,8 +22,15 @@ func TestSettingsAreDocumented(t *testing.T) {
 		}
 	}
 	seen := map[string]bool{}
-	for _, f := range append(fields[proxySettings](), fields[lockSettings]()...) {
-		name, fallback := f.Tag.Get("env"), f.Tag.Get("envDefault")
+	all := append(fields[proxySettings](), fields[lockSettings]()...) // whose defaults count, in this order
+	for _, others := range [][]reflect.StructField{fields[migrateSettings](), fields[protectSettings](), fields[doctorSettings](), fields[statusSettings]()} {
+		all = append(all, others...)
+	}
+	for _, f := range all {
+		name, fallback := variable(f), f.Tag.Get("envDefault")
+		if name == "" {
+			continue // docs/cli.md has it
+		}
 		row, documented := rows[name]
 		if !documented {
 			t.Errorf("%s is not documented", name)

@@ -3,7 +3,6 @@ package main
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -22,15 +21,15 @@ const exitProblem = 3
 
 type doctorSettings struct {
 	StoreSettings
-	DatabaseURL    string        `env:"WIREFENCE_DATABASE_URL" help:"connection string of the issuer's role (required)"`
-	Upstream       string        `env:"WIREFENCE_UPSTREAM" help:"the proxy's PostgreSQL servers; where they are set, the proxy on this machine is looked at, too"`
-	Listen         []string      `env:"WIREFENCE_LISTEN" help:"where the proxy listens, of which the first counts; off for none (default 127.0.0.1:6433 where the upstream is set)"`
-	ProxyURL       string        `env:"WIREFENCE_PROXY_URL" help:"connection string of a session through the proxy (default: at WIREFENCE_LISTEN with the user, password and database of WIREFENCE_DATABASE_URL)"`
-	AdminListen    string        `env:"WIREFENCE_ADMIN_LISTEN" help:"where the proxy's probes are; off for none (default 127.0.0.1:9433 where the upstream is set)"`
-	MaxConnections int           `env:"WIREFENCE_MAX_CONNECTIONS" envDefault:"0" help:"the proxy's limit of clients, to be compared with the server's; 0 compares nothing"`
-	Timeout        time.Duration `env:"WIREFENCE_TIMEOUT" envDefault:"10s" help:"how long each check may take"`
-	Strict         bool          `env:"WIREFENCE_STRICT" help:"let warnings count as problems"`
-	JSON           bool          `env:"WIREFENCE_JSON" help:"print JSON"`
+	DatabaseURL    string        `env:"WIREFENCE_DATABASE_URL" group:"Connections" file:"yes" help:"connection string of the issuer's role (required)"`
+	Upstream       string        `env:"WIREFENCE_UPSTREAM" group:"Connections" type:"url" file:"yes" help:"the proxy's PostgreSQL servers; where they are set, the proxy on this machine is looked at, too"`
+	Listen         []string      `env:"WIREFENCE_LISTEN" group:"Connections" type:"address,..." help:"where the proxy listens, of which the first counts; off for none (default 127.0.0.1:6433 where the upstream is set)"`
+	ProxyURL       string        `env:"WIREFENCE_PROXY_URL" group:"Connections" file:"yes" help:"connection string of a session through the proxy (default: at WIREFENCE_LISTEN with the user, password and database of WIREFENCE_DATABASE_URL)"`
+	AdminListen    string        `env:"WIREFENCE_ADMIN_LISTEN" group:"Connections" type:"address" help:"where the proxy's probes are; off for none (default 127.0.0.1:9433 where the upstream is set)"`
+	MaxConnections int           `env:"WIREFENCE_MAX_CONNECTIONS" group:"Limits and timeouts" envDefault:"0" help:"the proxy's limit of clients, to be compared with the server's; 0 compares nothing"`
+	Timeout        time.Duration `env:"--timeout" envDefault:"10s" help:"how long each check may take"`
+	Strict         bool          `env:"--strict" help:"let warnings count as problems"`
+	OutputSettings
 }
 
 func doctorCommand() *cobra.Command {
@@ -47,7 +46,7 @@ changed anywhere.
 Exit status: 0 if all is well, warnings included unless --strict is given; 3 if a
 problem was found; else 1 if a check could not be made, for lack of a right or of
 an answer; 2 for wrong usage.`,
-		Example: "  wirefence doctor --database-url postgres://issuer@db/app\n  wirefence doctor --strict --json",
+		Example: "  wirefence doctor --database-url postgres://issuer@db/app\n  wirefence doctor --strict -o json",
 		Args:    exactly(0, "no arguments"),
 		RunE: func(c *cobra.Command, _ []string) error {
 			cfg, err := read[doctorSettings](c)
@@ -70,7 +69,7 @@ func runDoctor(ctx context.Context, cfg doctorSettings, w io.Writer) error {
 	goredis.SetLogger(redisLog{slog.New(slog.DiscardHandler)}) // what fails is told
 	results := doctor.Run(ctx, in, cfg.Timeout)
 	print := doctor.Print
-	if cfg.JSON {
+	if cfg.inJSON() {
 		print = doctor.PrintJSON
 	}
 	if err := print(w, results); err != nil {
@@ -89,9 +88,9 @@ func runDoctor(ctx context.Context, cfg doctorSettings, w io.Writer) error {
 func (cfg doctorSettings) input(ctx context.Context) (in *doctor.Input, closeAll func(), err error) {
 	switch {
 	case cfg.DatabaseURL == "":
-		return nil, nil, errors.New("WIREFENCE_DATABASE_URL is not set: it is the connection string of the issuer's role, as in postgres://issuer@db.internal/app")
+		return nil, nil, errNoDatabase
 	case cfg.Timeout <= 0:
-		return nil, nil, fmt.Errorf("WIREFENCE_TIMEOUT is %v: more than 0", cfg.Timeout)
+		return nil, nil, fmt.Errorf("--timeout is %v: more than 0", cfg.Timeout)
 	}
 	leases, err := openLeases(ctx, cfg.StoreSettings, cfg.DatabaseURL)
 	if err != nil {

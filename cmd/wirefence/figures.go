@@ -19,7 +19,7 @@ import (
 // newRegistry makes the registry of a proxy, with what tells of the process.
 func newRegistry() *prometheus.Registry {
 	r := prometheus.NewRegistry()
-	r.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), metrics.Build(version, migrations.Version()))
+	r.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), metrics.Build(thisBuild().Version, migrations.Version()))
 	return r
 }
 

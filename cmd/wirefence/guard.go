@@ -15,9 +15,9 @@ import (
 )
 
 type guardSettings struct {
-	DatabaseURL string        `env:"WIREFENCE_DATABASE_URL" help:"connection string of the database in which grants are recorded; any role may check"`
-	Timeout     time.Duration `env:"WIREFENCE_TIMEOUT" envDefault:"0s" help:"how long the command may run before it is ended; 0: until a handoff has waited for preempt_after"`
-	TermGrace   time.Duration `env:"WIREFENCE_TERM_GRACE" envDefault:"10s" help:"time from SIGTERM to SIGKILL when the command is ended; at most a second if the check is lost"`
+	DatabaseURL string        `env:"WIREFENCE_DATABASE_URL" group:"Connections" file:"yes" help:"connection string of the database in which grants are recorded; any role may check (required)"`
+	Timeout     time.Duration `env:"--timeout" envDefault:"0s" help:"how long the command may run before it is ended; 0: until a handoff has waited for preempt_after"`
+	TermGrace   time.Duration `env:"WIREFENCE_TERM_GRACE" group:"Leases" envDefault:"10s" help:"time from SIGTERM to SIGKILL when the command is ended; at most a second if the check is lost"`
 }
 
 // exitTimedOut is that of timeout(1).
@@ -70,7 +70,7 @@ the command ran; 124 if it was ended for --timeout.`,
 // inRange reports a time that can't be one.
 func (cfg guardSettings) inRange() error {
 	if cfg.Timeout < 0 {
-		return fmt.Errorf("WIREFENCE_TIMEOUT is %v: it may be 0s, which sets no limit, or more", cfg.Timeout)
+		return fmt.Errorf("--timeout is %v: it may be 0s, which sets no limit, or more", cfg.Timeout)
 	}
 	if cfg.TermGrace <= 0 {
 		return fmt.Errorf("WIREFENCE_TERM_GRACE is %v: processes need some time to end in; 1ms is next to none", cfg.TermGrace)

@@ -43,13 +43,16 @@ func TestCheck(t *testing.T) {
 	if stale.stdout != "" {
 		t.Errorf("it printed %q", stale.stdout)
 	}
+	wirefence(t, settings, "check", "-o", "json", "orders=34").expect(t, 0).says(t, `"current": true`)
+	refused := wirefence(t, settings, "check", "-o", "json", "orders=33").expect(t, 10, "WF001").says(t, `"current": false`, `"sqlstate": "WF001"`)
+	documented(t, "wirefence check", 0, refused.stdout)
 	wirefence(t, settings, "check", "orders=35").expect(t, 10, "WF003")
 	wirefence(t, append(settings, "WIREFENCE_FENCE=orders=33"), "check").expect(t, 10, "WF001")
 	wirefence(t, append(settings, "WIREFENCE_FENCE=orders=33"), "check", "orders=34").expect(t, 0)
 	wirefence(t, settings, "check").expect(t, 2, "WIREFENCE_FENCE")
 	wirefence(t, settings, "check", "34").expect(t, 2, "resource=token")
 	wirefence(t, settings, "check", "orders=34", "parts=1").expect(t, 2, "one fence")
-	wirefence(t, settings, "check", "--timeout=0s", "orders=34").expect(t, 2, "WIREFENCE_TIMEOUT")
+	wirefence(t, settings, "check", "--timeout=0s", "orders=34").expect(t, 2, "--timeout is")
 	wirefence(t, nil, "check", "orders=34").expect(t, 2, "WIREFENCE_DATABASE_URL")
 	wirefence(t, []string{"WIREFENCE_DATABASE_URL=postgres://127.0.0.1:1/x?sslmode=disable"}, "check", "orders=34").expect(t, 69)
 	wirefence(t, []string{"WIREFENCE_DATABASE_URL=" + database(t, false)}, "check", "orders=34").expect(t, 69)
@@ -93,7 +96,7 @@ func TestGuardPassesTheExitStatus(t *testing.T) {
 		{2, []string{"orders=34", "parts=1", "--", "true"}, "two dashes"},
 		{2, []string{"orders=34", "--"}, "two dashes"},
 		{2, []string{"--", "true"}, "WIREFENCE_FENCE"},
-		{2, []string{"--timeout=-1s", "orders=34", "--", "true"}, "WIREFENCE_TIMEOUT"},
+		{2, []string{"--timeout=-1s", "orders=34", "--", "true"}, "--timeout is"},
 		{2, []string{"--term-grace=0s", "orders=34", "--", "true"}, "WIREFENCE_TERM_GRACE"},
 		{69, []string{"--database-url=postgres://127.0.0.1:1/x?sslmode=disable", "orders=34", "--", "true"}, ""},
 	} {

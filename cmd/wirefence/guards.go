@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"io"
 	"text/tabwriter"
@@ -39,23 +38,13 @@ func printGuards(ctx context.Context, conn *pgx.Conn, asJSON bool, w io.Writer) 
 }
 
 func printGuardsJSON(w io.Writer, all []fence.Guard) error {
-	type row struct {
-		Table    string     `json:"table"`
-		Resource string     `json:"resource"`
-		Mode     string     `json:"mode"`
-		By       string     `json:"by,omitempty"`
-		Since    *time.Time `json:"since,omitempty"`
-		Fault    string     `json:"fault,omitempty"`
-	}
-	rows := []row{}
+	rows := []guardJSON{}
 	for _, g := range all {
-		out := row{Table: g.Table, Resource: g.Resource, Mode: string(g.Mode), By: g.By, Fault: g.Fault}
+		out := guardJSON{Table: g.Table, Resource: g.Resource, Mode: string(g.Mode), By: g.By, Fault: g.Fault}
 		if !g.Since.IsZero() {
 			out.Since = &g.Since
 		}
 		rows = append(rows, out)
 	}
-	enc := json.NewEncoder(w)
-	enc.SetIndent("", "  ")
-	return enc.Encode(rows)
+	return printJSON(w, rows)
 }

@@ -24,11 +24,11 @@ const (
 
 // lease is a lease at this moment. What isn't known is zero.
 type lease struct {
-	State   string   `json:"state"`
-	HeldFor *float64 `json:"held_for_seconds,omitempty"` // if it isn't renewed
+	State   string   `json:"state" says:"held, free, or unknown: its store isn't configured here, or doesn't answer"`
+	HeldFor *float64 `json:"held_for_seconds,omitempty" says:"how long it is held if it isn't renewed"`
 	// Holder has it where that is not the holder of the last grant: one who waits for
 	// older transactions, or whose grants aren't sealed.
-	Holder string `json:"holder,omitempty"`
+	Holder string `json:"holder,omitempty" says:"who has it, where that isn't who was granted the resource last"`
 }
 
 // text is the lease for a cell of a table.

@@ -17,12 +17,12 @@ import (
 )
 
 type historySettings struct {
-	DatabaseURL string   `env:"WIREFENCE_DATABASE_URL" help:"connection string of the issuer's role (required)"`
-	Since       string   `env:"WIREFENCE_SINCE" help:"only what happened since: a duration such as 2h or 30d, or a time in UTC such as 2006-01-02, '2006-01-02 15:04' or 2006-01-02T15:04:05Z"`
-	Kinds       []string `env:"WIREFENCE_KIND" help:"only these kinds, separated by commas: handoff, revocation, ended, refusal, shadow, bypass, dropped"`
-	Limit       int      `env:"WIREFENCE_LIMIT" envDefault:"100" help:"the newest so many"`
-	Follow      bool     `env:"WIREFENCE_FOLLOW" help:"go on and print what happens, each event once, until a signal"`
-	JSON        bool     `env:"WIREFENCE_JSON" help:"print JSON: a list, or with --follow an object a line"`
+	DatabaseURL string   `env:"WIREFENCE_DATABASE_URL" group:"Connections" file:"yes" help:"connection string of the issuer's role (required)"`
+	Since       string   `env:"--since" type:"when" help:"only what happened since: a duration such as 2h or 30d, or a time in UTC such as 2006-01-02, '2006-01-02 15:04' or 2006-01-02T15:04:05Z"`
+	Kinds       []string `env:"--kind" type:"kind,..." help:"only these kinds, separated by commas: handoff, revocation, ended, refusal, shadow, bypass, dropped"`
+	Limit       int      `env:"--limit" envDefault:"100" help:"the newest so many"`
+	Follow      bool     `env:"--follow" help:"go on and print what happens, each event once, until a signal"`
+	OutputSettings
 }
 
 func historyCommand() *cobra.Command {
@@ -32,12 +32,7 @@ func historyCommand() *cobra.Command {
 		Long: `Prints the history that the database keeps, the newest last: handoffs and
 revocations, and the refusals that proxies have seen. What could not be recorded
 is counted below.`,
-		Args: func(_ *cobra.Command, args []string) error {
-			if len(args) > 1 {
-				return usageError{fmt.Errorf("wants one resource or none")}
-			}
-			return nil
-		},
+		Args: atMostOne("one resource or none"),
 		RunE: func(c *cobra.Command, args []string) error {
 			cfg, err := read[historySettings](c)
 			if err != nil {
@@ -49,9 +44,9 @@ is counted below.`,
 			}
 			return onSchema(c.Context(), cfg.DatabaseURL, func(conn *pgx.Conn) error {
 				if cfg.Follow {
-					return followHistory(c.Context(), conn, filter, cfg.JSON, c.OutOrStdout())
+					return followHistory(c.Context(), conn, filter, cfg.inJSON(), c.OutOrStdout())
 				}
-				return printHistory(c.Context(), conn, filter, cfg.JSON, c.OutOrStdout())
+				return printHistory(c.Context(), conn, filter, cfg.inJSON(), c.OutOrStdout())
 			})
 		},
 	}

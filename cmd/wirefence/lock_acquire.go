@@ -58,7 +58,7 @@ func (a *acquirer) acquire(ctx context.Context, wait time.Duration) (*lockclient
 	if ctx.Err() != nil {
 		return nil, &exitStatus{interrupted(ctx), fmt.Errorf("interrupted before the lease of %q was acquired", a.resource)}
 	}
-	return nil, &exitStatus{statusOf(err), err}
+	return nil, &exitStatus{leaseExitStatus(err), err}
 }
 
 // await waits for the lease. While the store or the database is down it tries again.
@@ -67,7 +67,7 @@ func (a *acquirer) await(ctx context.Context, wait time.Duration) (*lockclient.L
 	defer cancel()
 	for pause := outagePauseMin; ; pause = min(2*pause, outagePauseMax) {
 		lease, err := a.queue(waiting)
-		if err == nil || ctx.Err() != nil || statusOf(err) == exitConfig {
+		if err == nil || ctx.Err() != nil || leaseExitStatus(err) == exitConfig {
 			return lease, err
 		}
 		if waiting.Err() != nil {
@@ -138,8 +138,8 @@ func interrupted(ctx context.Context) int {
 	return 128 + int(signal)
 }
 
-// statusOf is the exit status of a lease that could not be acquired.
-func statusOf(err error) int {
+// leaseExitStatus is the exit status of a lease that could not be acquired.
+func leaseExitStatus(err error) int {
 	switch {
 	case errors.Is(err, lockclient.ErrNotAcquired):
 		return runner.ExitNotAcquired

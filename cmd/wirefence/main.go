@@ -18,9 +18,6 @@ import (
 	"github.com/wirefence/wirefence/fence"
 )
 
-// version is set by the linker.
-var version = "dev"
-
 // Exit statuses besides 0. The runner of `wirefence lock` has some of its own.
 const (
 	exitFailure     = 1
@@ -47,7 +44,8 @@ func (e *exitStatus) Unwrap() error { return e.err }
 // usageError says that the command line or the environment is wrong.
 type usageError struct{ error }
 
-func run(ctx context.Context, args []string) int {
+// newRoot makes the tree of commands.
+func newRoot() *cobra.Command {
 	root := &cobra.Command{
 		Use:   "wirefence",
 		Short: "A fencing proxy for PostgreSQL: a former lock holder's writes are refused by the database",
@@ -55,7 +53,8 @@ func run(ctx context.Context, args []string) int {
 refuse the writes of a lock holder that has been superseded.
 
 Settings are environment variables, each with a flag of the same name; a flag
-wins over its variable.`,
+wins over its variable. A setting that may hold a password can also be read from
+a file, which the variable or flag with _FILE or -file behind its name names.`,
 		SilenceUsage: true, SilenceErrors: true,
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) > 0 {
@@ -63,18 +62,36 @@ wins over its variable.`,
 			}
 			return nil
 		},
-		RunE: func(c *cobra.Command, _ []string) error { return c.Help() },
+		RunE: func(c *cobra.Command, _ []string) error {
+			if c.Flags().Changed("version") {
+				thisBuild().print(c.OutOrStdout())
+				return nil
+			}
+			return c.Help()
+		},
 		PersistentPreRunE: func(c *cobra.Command, _ []string) error {
-			if c.Annotations[anyEnvironment] != "" {
+			if readsNoSettings(c) {
 				return nil
 			}
 			return checkVariables(c.Root(), os.Environ())
 		},
 	}
-	root.CompletionOptions.HiddenDefaultCmd = true
+	root.Flags().Bool("version", false, "print the version, as the command version does")
+	root.SetHelpFunc(printHelp)
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
-	root.AddCommand(proxyCommand(), migrateCommand(), lockCommand(), checkCommand(), guardCommand(), statusCommand(), revokeCommand(), historyCommand(), resourceCommand(),
-		protectCommand(), unprotectCommand(), doctorCommand(), demoCommand(), versionCommand())
+	root.CompletionOptions.DisableDefaultCmd = true // ours says what to do with it
+	root.AddGroup(commandGroups...)
+	root.AddCommand(in(groupRun, proxyCommand(), lockCommand(), checkCommand(), guardCommand(), demoCommand())...)
+	root.AddCommand(in(groupSetUp, migrateCommand(), protectCommand(), unprotectCommand())...)
+	root.AddCommand(in(groupOperate, statusCommand(), historyCommand(), resourceCommand(), revokeCommand(), doctorCommand())...)
+	root.AddCommand(completionCommand(), versionCommand())
+	root.AddCommand(manualCommands()...)
+	complete(root)
+	return root
+}
+
+func run(ctx context.Context, args []string) int {
+	root := newRoot()
 	root.SetArgs(args)
 	command, err := root.ExecuteContextC(ctx)
 	if err == nil {
@@ -84,12 +101,12 @@ wins over its variable.`,
 	if errors.As(err, &status) {
 		if status.err != nil {
 			fmt.Fprintf(os.Stderr, "%s: %v\n", command.CommandPath(), status.err)
-			printServersAdvice(os.Stderr, status.err)
+			printServersAdvice(os.Stderr, command, status.err)
 		}
 		return status.status
 	}
 	fmt.Fprintf(os.Stderr, "%s: %v\n", command.CommandPath(), err)
-	printServersAdvice(os.Stderr, err)
+	printServersAdvice(os.Stderr, command, err)
 	if errors.As(err, new(usageError)) {
 		fmt.Fprintf(os.Stderr, "See `%s --help`.\n", command.CommandPath())
 		return exitUsage
@@ -102,7 +119,7 @@ wins over its variable.`,
 
 // printServersAdvice prints what PostgreSQL says of an error besides its message; of
 // a right that is lacking it says nothing, and where we ask, it is the issuer's.
-func printServersAdvice(w io.Writer, err error) {
+func printServersAdvice(w io.Writer, c *cobra.Command, err error) {
 	refusal := (*pgconn.PgError)(nil)
 	if !errors.As(err, &refusal) {
 		return
@@ -110,8 +127,14 @@ func printServersAdvice(w io.Writer, err error) {
 	if refusal.Detail != "" {
 		fmt.Fprintln(w, "DETAIL: "+refusal.Detail)
 	}
+	asOwner, setting := c.Flags().Lookup(flagOf(ownerSetting)) != nil, "WIREFENCE_DATABASE_URL"
+	if asOwner {
+		setting = ownerSetting
+	}
 	const insufficientPrivilege, invalidName, readOnlyTransaction = "42501", "42602", "25006"
 	switch {
+	case asOwner && refusal.Code == insufficientPrivilege:
+		fmt.Fprintln(w, "HINT: "+strings.TrimSpace(refusal.Hint+" Set "+ownerSetting+" to a role that has the right."))
 	case refusal.Hint != "":
 		fmt.Fprintln(w, "HINT: "+strings.Replace(refusal.Hint, "SELECT * FROM wirefence.status()", "wirefence status", 1))
 	case refusal.Code == invalidName:
@@ -119,7 +142,7 @@ func printServersAdvice(w io.Writer, err error) {
 	case refusal.Code == insufficientPrivilege:
 		fmt.Fprintln(w, "HINT: The role that WIREFENCE_DATABASE_URL names needs the rights of wirefence_issuer: GRANT wirefence_issuer TO it.")
 	case refusal.Code == readOnlyTransaction:
-		fmt.Fprintln(w, "HINT: WIREFENCE_DATABASE_URL leads to a standby server, or to what is read-only by default. Name the primary, or all hosts with target_session_attrs=read-write.")
+		fmt.Fprintln(w, "HINT: "+setting+" leads to a standby server, or to what is read-only by default. Name the primary, or all hosts with target_session_attrs=read-write.")
 	}
 }
 
@@ -130,6 +153,16 @@ func parseResource(name string) (fence.Resource, error) {
 		err = errors.New(wrong.Reason)
 	}
 	return resource, err
+}
+
+// atMostOne is cobra.MaximumNArgs(1) with an error that counts as wrong usage.
+func atMostOne(what string) cobra.PositionalArgs {
+	return func(_ *cobra.Command, args []string) error {
+		if len(args) > 1 {
+			return usageError{fmt.Errorf("wants %s", what)}
+		}
+		return nil
+	}
 }
 
 // exactly is cobra.ExactArgs with an error that counts as wrong usage.

@@ -2,8 +2,11 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/spf13/cobra"
 
 	"github.com/wirefence/wirefence/fence"
@@ -11,9 +14,10 @@ import (
 )
 
 type migrateSettings struct {
-	DatabaseURL string `env:"WIREFENCE_DATABASE_URL" help:"connection string of a role that may create the schema (required)"`
-	Failover    string `env:"WIREFENCE_FAILOVER" help:"the policy of all resources when the schema is made: reacquire (the default), or trust, for storage that keeps every commit across a failover; a server that doesn't tell its timeline needs trust"`
-	DryRun      bool   `env:"WIREFENCE_DRY_RUN" help:"print the SQL that would run, and change nothing"`
+	OwnerSettings
+	Failover string `env:"WIREFENCE_FAILOVER" oneof:"reacquire|trust" help:"the policy of all resources when the schema is made: reacquire (the default), or trust, for storage that keeps every commit across a failover; a server that doesn't tell its timeline needs trust"`
+	DryRun   bool   `env:"--dry-run" help:"print the SQL that would run, and change nothing"`
+	OutputSettings
 }
 
 func migrateCommand() *cobra.Command {
@@ -25,6 +29,9 @@ wirefence_issuer and wirefence_bypass, or brings them to this version. It may be
 run again, and by several at once. Where the role lacks a right, the error names
 the statements that grant it.
 
+The role is another than the proxy's, which must not have wirefence_owner: name it
+with WIREFENCE_OWNER_URL.
+
 Before it makes anything, it probes whether the server behaves as PostgreSQL does in
 what a fence rests on, and refuses one that doesn't.`,
 		Args: exactly(0, "no arguments"),
@@ -33,26 +40,54 @@ what a fence rests on, and refuses one that doesn't.`,
 			if err != nil {
 				return err
 			}
-			options := migrations.Options{Failover: fence.Failover(cfg.Failover)}
-			if err := options.Validate(); err != nil {
-				return usageError{fmt.Errorf("WIREFENCE_FAILOVER is %q: reacquire or trust", cfg.Failover)}
-			}
-			conn, err := connect(c.Context(), cfg.DatabaseURL)
+			conn, err := cfg.connect(c.Context(), "a role that may create the schema")
 			if err != nil {
 				return err
 			}
 			defer conn.Close(context.Background())
-			if !cfg.DryRun {
-				return options.Apply(c.Context(), conn, func(line string) { fmt.Fprintln(c.OutOrStdout(), line) })
-			}
-			sql, err := options.Pending(c.Context(), conn)
-			if err == nil && sql == "" {
-				sql = fmt.Sprintf("-- The schema is at version %d: nothing to do.\n", migrations.Version())
-			}
-			fmt.Fprint(c.OutOrStdout(), sql)
-			return err
+			return namingOwner(cfg.migrate(c.Context(), conn, c.OutOrStdout()))
 		},
 	}
 	settings[migrateSettings](c)
 	return c
+}
+
+func (cfg migrateSettings) migrate(ctx context.Context, conn *pgx.Conn, w io.Writer) (err error) {
+	options := migrations.Options{Failover: fence.Failover(cfg.Failover)}
+	done := migratedJSON{After: migrations.Version(), DryRun: cfg.DryRun, Steps: []string{}}
+	if done.Before, err = schemaVersion(ctx, conn); err != nil {
+		return err
+	}
+	if cfg.DryRun {
+		done.SQL, err = options.Pending(ctx, conn)
+	} else {
+		err = options.Apply(ctx, conn, func(line string) {
+			done.Steps = append(done.Steps, line)
+			if !cfg.inJSON() {
+				fmt.Fprintln(w, line)
+			}
+		})
+	}
+	switch {
+	case err != nil:
+		return err
+	case cfg.inJSON():
+		return printJSON(w, done)
+	case cfg.DryRun && done.SQL == "":
+		fmt.Fprintf(w, "-- The schema is at version %d: nothing to do.\n", migrations.Version())
+	}
+	_, err = io.WriteString(w, done.SQL)
+	return err
+}
+
+// schemaVersion is that of a database, 0 for none.
+func schemaVersion(ctx context.Context, conn *pgx.Conn) (int, error) {
+	err := migrations.Verify(ctx, conn)
+	if other := (*migrations.VersionError)(nil); errors.As(err, &other) {
+		return other.Have, nil
+	}
+	if lacks := (*migrations.ContentError)(nil); errors.As(err, &lacks) {
+		return migrations.Version(), nil
+	}
+	return migrations.Version(), err
 }

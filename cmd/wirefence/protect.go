@@ -11,12 +11,11 @@ import (
 )
 
 type protectSettings struct {
-	DatabaseURL string `env:"WIREFENCE_DATABASE_URL" help:"connection string of the table's owner (required)"`
-	Resource    string `env:"WIREFENCE_RESOURCE" help:"the resource that a write needs a token of, or a template over columns: report:{tenant}:{id} (required)"`
-	Shadow      bool   `env:"WIREFENCE_SHADOW" help:"let everything pass, and note in the history what would be refused"`
+	OwnerSettings
+	Resource string `env:"--resource" type:"resource" help:"the resource that a write needs a token of, or a template over columns: report:{tenant}:{id} (required)"`
+	Shadow   bool   `env:"--shadow" help:"let everything pass, and note in the history what would be refused"`
+	OutputSettings
 }
-
-var errNoOwner = usageError{errors.New("WIREFENCE_DATABASE_URL is not set: it is the connection string of the table's owner, as in postgres://owner@db.internal/app")}
 
 func protectCommand() *cobra.Command {
 	c := &cobra.Command{
@@ -40,21 +39,22 @@ have refused. Run it again without to have it refuse.`,
 				return err
 			}
 			if cfg.Resource == "" {
-				return usageError{errors.New("wants a resource: wirefence protect public.orders --resource orders")}
+				return usageError{errors.New("--resource is missing, the resource that a write needs a token of: wirefence protect public.orders --resource orders")}
 			}
-			if cfg.DatabaseURL == "" {
-				return errNoOwner
-			}
-			return onSchema(c.Context(), cfg.DatabaseURL, func(conn *pgx.Conn) error {
+			return cfg.onSchema(c.Context(), func(conn *pgx.Conn) error {
 				mode, text := fence.ModeEnforce, "%s is guarded for %s\n"
 				if cfg.Shadow {
 					mode, text = fence.ModeShadow, "%s is guarded for %s in shadow mode: nothing is refused\n"
 				}
 				err := fence.Protect(c.Context(), conn, args[0], cfg.Resource, mode)
-				if err == nil {
-					fmt.Fprintf(c.OutOrStdout(), text, args[0], cfg.Resource)
+				switch {
+				case err != nil:
+					return err
+				case cfg.inJSON():
+					return printJSON(c.OutOrStdout(), protectedJSON{args[0], cfg.Resource, string(mode)})
 				}
-				return err
+				fmt.Fprintf(c.OutOrStdout(), text, args[0], cfg.Resource)
+				return nil
 			})
 		},
 	}
@@ -63,7 +63,8 @@ have refused. Run it again without to have it refuse.`,
 }
 
 type unprotectSettings struct {
-	DatabaseURL string `env:"WIREFENCE_DATABASE_URL" help:"connection string of the table's owner (required)"`
+	OwnerSettings
+	OutputSettings
 }
 
 func unprotectCommand() *cobra.Command {
@@ -76,15 +77,16 @@ func unprotectCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			if cfg.DatabaseURL == "" {
-				return errNoOwner
-			}
-			return onSchema(c.Context(), cfg.DatabaseURL, func(conn *pgx.Conn) error {
+			return cfg.onSchema(c.Context(), func(conn *pgx.Conn) error {
 				err := fence.Unprotect(c.Context(), conn, args[0])
-				if err == nil {
-					fmt.Fprintf(c.OutOrStdout(), "%s is not guarded any more\n", args[0])
+				switch {
+				case err != nil:
+					return err
+				case cfg.inJSON():
+					return printJSON(c.OutOrStdout(), unprotectedJSON{args[0]})
 				}
-				return err
+				fmt.Fprintf(c.OutOrStdout(), "%s is not guarded any more\n", args[0])
+				return nil
 			})
 		},
 	}

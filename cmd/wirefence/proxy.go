@@ -19,48 +19,48 @@ import (
 
 type proxySettings struct {
 	LeaseSettings
-	Listen                   []string      `env:"WIREFENCE_LISTEN" envDefault:"127.0.0.1:6433" help:"addresses to accept clients at, separated by commas: host:port, unix:/dir/.s.PGSQL.6433, unix:@name, or fd:NAME for a socket that systemd passes"`
-	Upstream                 string        `env:"WIREFENCE_UPSTREAM" help:"PostgreSQL servers, tried in order: postgres://host1:5432,host2:5432/?sslmode=verify-full&sslrootcert=ca.pem&target_session_attrs=read-write (required)"`
-	DatabaseURL              string        `env:"WIREFENCE_DATABASE_URL" help:"connection string of the proxy's own role, with which it verifies the schema at start, asks for users' secrets and for servers' roles, and seals its leases"`
-	TLSCert                  string        `env:"WIREFENCE_TLS_CERT_FILE" help:"certificate with its chain, in PEM form, for TLS with clients; read again when it changes"`
-	TLSKey                   string        `env:"WIREFENCE_TLS_KEY_FILE" help:"the certificate's key, in PEM form"`
-	TLSMode                  string        `env:"WIREFENCE_TLS_MODE" help:"allow (with a certificate, the default), or require (the default where clients must show one): TCP clients without TLS get 28000"`
-	TLSMinVersion            string        `env:"WIREFENCE_TLS_MIN_VERSION" help:"oldest TLS version for clients: 1.2 (with a certificate, the default) or 1.3"`
-	TLSClientCA              string        `env:"WIREFENCE_TLS_CLIENT_CA_FILE" help:"authorities of clients' certificates, in PEM form; by default none are asked for"`
-	TLSClientCert            string        `env:"WIREFENCE_TLS_CLIENT_CERT" help:"optional, verify-ca (with a CA, the default), or verify-full: its common name must be the user"`
-	AuthFile                 string        `env:"WIREFENCE_AUTH_FILE" help:"user file in PgBouncer's format, by which the proxy authenticates clients with SCRAM; by default servers do"`
-	AuthQuery                string        `env:"WIREFENCE_AUTH_QUERY" help:"SQL that returns name and SCRAM secret of the user $1, asked by WIREFENCE_DATABASE_URL for users that are not in the file"`
-	Mode                     string        `env:"WIREFENCE_MODE" envDefault:"enforce" help:"enforce; shadow counts and logs what it would refuse; off forwards everything untouched"`
-	UnfencedWrites           string        `env:"WIREFENCE_UNFENCED_WRITES" envDefault:"allow" help:"allow; reject refuses a write without a fence with WF002"`
-	Resource                 string        `env:"WIREFENCE_RESOURCE" help:"the resource that a bare token means"`
-	Lease                    string        `env:"WIREFENCE_LEASE" help:"the resource whose lease this proxy holds, or waits for: writes without a fence are checked with the lease's, and get WF007 without it"`
-	Standby                  string        `env:"WIREFENCE_STANDBY" envDefault:"read-only" help:"without the lease: read-only; refuse clients with 57P03; or let them wait"`
-	StandbyWait              time.Duration `env:"WIREFENCE_STANDBY_WAIT" envDefault:"30s" help:"time that a client waits for the lease before it gets 57P03; part of the startup timeout"`
-	AdminListen              string        `env:"WIREFENCE_ADMIN_LISTEN" envDefault:"127.0.0.1:9433" help:"address of /livez, /readyz, /metrics and the HTTP API of leases, /v1; fd:NAME for a socket that systemd passes; off for none"`
-	APIListen                []string      `env:"WIREFENCE_API_LISTEN" help:"addresses of the HTTP API for applications, separated by commas: host:port, unix:/dir/api.sock, unix:@name, or fd:NAME for a socket that systemd passes; they have the operations on leases, and none of operators. With the tokens and the certificate of the admin listener. Without, or with off, there is none"`
-	AdminTokenFile           string        `env:"WIREFENCE_ADMIN_TOKEN_FILE" help:"file with the bearer tokens of /v1, each line a name, a scope (read, lease or operate) and a token; read again when it changes. Without, /v1 is served at loopback addresses only"`
-	AdminTLSCert             string        `env:"WIREFENCE_ADMIN_TLS_CERT_FILE" help:"certificate with its chain, in PEM form, for TLS on the admin listener; read again when it changes. Without, there is none"`
-	AdminTLSKey              string        `env:"WIREFENCE_ADMIN_TLS_KEY_FILE" help:"the certificate's key, in PEM form"`
-	ReusePort                bool          `env:"WIREFENCE_REUSE_PORT" envDefault:"false" help:"let a new process that has this set, too, listen at the same addresses and take over"`
-	TCPKeepalive             time.Duration `env:"WIREFENCE_TCP_KEEPALIVE" envDefault:"60s" help:"quiet time after which the other end of a connection is probed, on both sides; 0 for never"`
-	TCPUserTimeout           time.Duration `env:"WIREFENCE_TCP_USER_TIMEOUT" envDefault:"0s" help:"time that sent bytes may stay unacknowledged before a connection is given up; 0 lets the system decide"`
-	MaxConnections           int           `env:"WIREFENCE_MAX_CONNECTIONS" envDefault:"1000" help:"clients served at once; more get 53300"`
-	MaxUserConnections       int           `env:"WIREFENCE_MAX_USER_CONNECTIONS" envDefault:"0" help:"clients of one user served at once; more get 53300; 0 for no limit of its own"`
-	MaxAddressLogins         int           `env:"WIREFENCE_MAX_ADDRESS_LOGINS" envDefault:"0" help:"connections from one IPv4 address or IPv6 /64 that have not logged in; beyond, the oldest silent one gets 53300; 0 for half of the clients served at once, at least 100"`
-	IdleTimeout              time.Duration `env:"WIREFENCE_IDLE_TIMEOUT" envDefault:"0s" help:"time that a session may be idle outside of a transaction; 0 for ever"`
-	IdleInTransactionTimeout time.Duration `env:"WIREFENCE_IDLE_IN_TRANSACTION_TIMEOUT" envDefault:"0s" help:"time that the server may wait for the client in a transaction; 0 for ever"`
-	TransactionTimeout       time.Duration `env:"WIREFENCE_TRANSACTION_TIMEOUT" envDefault:"0s" help:"time that a transaction may take; 0 for ever"`
-	StartupTimeout           time.Duration `env:"WIREFENCE_STARTUP_TIMEOUT" envDefault:"60s" help:"time from accepting a client to the end of its login"`
-	ConnectTimeout           time.Duration `env:"WIREFENCE_CONNECT_TIMEOUT" envDefault:"5s" help:"time to reach one upstream host"`
-	Hold                     time.Duration `env:"WIREFENCE_HOLD" envDefault:"50ms" help:"how long a busy session keeps the locks of its fence between transactions, at most 10s; 0 checks every transaction, and refuses with WF006 what a check can't cover"`
-	MaxStatement             int           `env:"WIREFENCE_MAX_STATEMENT" envDefault:"16777216" help:"largest statement that is scanned, in bytes; a larger one passes if nothing in it could be a fence, else it is refused"`
-	DrainGrace               time.Duration `env:"WIREFENCE_DRAIN_GRACE" envDefault:"0s" help:"time after SIGTERM in which new clients are still served"`
-	DrainTimeout             time.Duration `env:"WIREFENCE_DRAIN_TIMEOUT" envDefault:"30s" help:"time that transactions have to end after SIGTERM"`
-	History                  bool          `env:"WIREFENCE_HISTORY" envDefault:"true" help:"record refusals in the history that the database keeps, with WIREFENCE_DATABASE_URL"`
-	MetricsResources         int           `env:"WIREFENCE_METRICS_RESOURCES" envDefault:"100" help:"resources that metrics tell apart by their names, those met first; the rest is other"`
-	DoctorInterval           time.Duration `env:"WIREFENCE_DOCTOR_INTERVAL" envDefault:"0s" help:"how often the proxy examines the deployment as wirefence doctor does, for the metric wirefence_doctor_grade; 0: never"`
-	LogLevel                 string        `env:"WIREFENCE_LOG_LEVEL" envDefault:"info" help:"debug, info, warn or error"`
-	LogFormat                string        `env:"WIREFENCE_LOG_FORMAT" envDefault:"auto" help:"text, json, or auto: text on a terminal, else JSON"`
+	Listen                   []string      `env:"WIREFENCE_LISTEN" group:"Connections" type:"address,..." envDefault:"127.0.0.1:6433" help:"addresses to accept clients at, separated by commas: host:port, unix:/dir/.s.PGSQL.6433, unix:@name, or fd:NAME for a socket that systemd passes"`
+	Upstream                 string        `env:"WIREFENCE_UPSTREAM" group:"Connections" type:"url" file:"yes" help:"PostgreSQL servers, tried in order: postgres://host1:5432,host2:5432/?sslmode=verify-full&sslrootcert=ca.pem&target_session_attrs=read-write (required)"`
+	DatabaseURL              string        `env:"WIREFENCE_DATABASE_URL" group:"Connections" file:"yes" help:"connection string of the proxy's own role, with which it verifies the schema at start, asks for users' secrets and for servers' roles, and seals its leases"`
+	TLSCert                  string        `env:"WIREFENCE_TLS_CERT_FILE" group:"TLS and authentication" help:"certificate with its chain, in PEM form, for TLS with clients; read again when it changes"`
+	TLSKey                   string        `env:"WIREFENCE_TLS_KEY_FILE" group:"TLS and authentication" help:"the certificate's key, in PEM form"`
+	TLSMode                  string        `env:"WIREFENCE_TLS_MODE" group:"TLS and authentication" oneof:"allow|require" help:"allow (with a certificate, the default), or require (the default where clients must show one): TCP clients without TLS get 28000"`
+	TLSMinVersion            string        `env:"WIREFENCE_TLS_MIN_VERSION" group:"TLS and authentication" oneof:"1.2|1.3" help:"oldest TLS version for clients: 1.2 (with a certificate, the default) or 1.3"`
+	TLSClientCA              string        `env:"WIREFENCE_TLS_CLIENT_CA_FILE" group:"TLS and authentication" help:"authorities of clients' certificates, in PEM form; by default none are asked for"`
+	TLSClientCert            string        `env:"WIREFENCE_TLS_CLIENT_CERT" group:"TLS and authentication" oneof:"optional|verify-ca|verify-full" help:"optional, verify-ca (with a CA, the default), or verify-full: its common name must be the user"`
+	AuthFile                 string        `env:"WIREFENCE_AUTH_FILE" group:"TLS and authentication" help:"user file in PgBouncer's format, by which the proxy authenticates clients with SCRAM; by default servers do"`
+	AuthQuery                string        `env:"WIREFENCE_AUTH_QUERY" group:"TLS and authentication" type:"sql" help:"SQL that returns name and SCRAM secret of the user $1, asked by WIREFENCE_DATABASE_URL for users that are not in the file"`
+	Mode                     string        `env:"WIREFENCE_MODE" group:"Fencing" oneof:"enforce|shadow|off" envDefault:"enforce" help:"enforce; shadow counts and logs what it would refuse; off forwards everything untouched"`
+	UnfencedWrites           string        `env:"WIREFENCE_UNFENCED_WRITES" group:"Fencing" oneof:"allow|reject" envDefault:"allow" help:"allow; reject refuses a write without a fence with WF002"`
+	Resource                 string        `env:"WIREFENCE_RESOURCE" group:"Fencing" type:"resource" help:"the resource that a bare token means"`
+	Lease                    string        `env:"WIREFENCE_LEASE" group:"Leases" type:"resource" help:"the resource whose lease this proxy holds, or waits for: writes without a fence are checked with the lease's, and get WF007 without it"`
+	Standby                  string        `env:"WIREFENCE_STANDBY" group:"Leases" oneof:"read-only|refuse|wait" envDefault:"read-only" help:"without the lease: read-only; refuse clients with 57P03; or let them wait"`
+	StandbyWait              time.Duration `env:"WIREFENCE_STANDBY_WAIT" group:"Leases" envDefault:"30s" help:"time that a client waits for the lease before it gets 57P03; part of the startup timeout"`
+	AdminListen              string        `env:"WIREFENCE_ADMIN_LISTEN" group:"Connections" type:"address" envDefault:"127.0.0.1:9433" help:"address of /livez, /readyz, /metrics and the HTTP API of leases, /v1; fd:NAME for a socket that systemd passes; off for none"`
+	APIListen                []string      `env:"WIREFENCE_API_LISTEN" group:"Connections" type:"address,..." help:"addresses of the HTTP API for applications, separated by commas: host:port, unix:/dir/api.sock, or unix:@name; they have the operations on leases, and none of operators. With the tokens and the certificate of the admin listener. Without, or with off, there is none"`
+	AdminTokenFile           string        `env:"WIREFENCE_ADMIN_TOKEN_FILE" group:"TLS and authentication" help:"file with the bearer tokens of /v1, each line a name, a scope (read, lease or operate) and a token; read again when it changes. Without, /v1 is served at loopback addresses only"`
+	AdminTLSCert             string        `env:"WIREFENCE_ADMIN_TLS_CERT_FILE" group:"TLS and authentication" help:"certificate with its chain, in PEM form, for TLS on the admin listener; read again when it changes. Without, there is none"`
+	AdminTLSKey              string        `env:"WIREFENCE_ADMIN_TLS_KEY_FILE" group:"TLS and authentication" help:"the certificate's key, in PEM form"`
+	ReusePort                bool          `env:"WIREFENCE_REUSE_PORT" group:"Connections" envDefault:"false" help:"let a new process that has this set, too, listen at the same addresses and take over"`
+	TCPKeepalive             time.Duration `env:"WIREFENCE_TCP_KEEPALIVE" group:"Limits and timeouts" envDefault:"60s" help:"quiet time after which the other end of a connection is probed, on both sides; 0 for never"`
+	TCPUserTimeout           time.Duration `env:"WIREFENCE_TCP_USER_TIMEOUT" group:"Limits and timeouts" envDefault:"0s" help:"time that sent bytes may stay unacknowledged before a connection is given up; 0 lets the system decide"`
+	MaxConnections           int           `env:"WIREFENCE_MAX_CONNECTIONS" group:"Limits and timeouts" envDefault:"1000" help:"clients served at once; more get 53300"`
+	MaxUserConnections       int           `env:"WIREFENCE_MAX_USER_CONNECTIONS" group:"Limits and timeouts" envDefault:"0" help:"clients of one user served at once; more get 53300; 0 for no limit of its own"`
+	MaxAddressLogins         int           `env:"WIREFENCE_MAX_ADDRESS_LOGINS" group:"Limits and timeouts" envDefault:"0" help:"connections from one IPv4 address or IPv6 /64 that have not logged in; beyond, the oldest silent one gets 53300; 0 for half of the clients served at once, at least 100"`
+	IdleTimeout              time.Duration `env:"WIREFENCE_IDLE_TIMEOUT" group:"Limits and timeouts" envDefault:"0s" help:"time that a session may be idle outside of a transaction; 0 for ever"`
+	IdleInTransactionTimeout time.Duration `env:"WIREFENCE_IDLE_IN_TRANSACTION_TIMEOUT" group:"Limits and timeouts" envDefault:"0s" help:"time that the server may wait for the client in a transaction; 0 for ever"`
+	TransactionTimeout       time.Duration `env:"WIREFENCE_TRANSACTION_TIMEOUT" group:"Limits and timeouts" envDefault:"0s" help:"time that a transaction may take; 0 for ever"`
+	StartupTimeout           time.Duration `env:"WIREFENCE_STARTUP_TIMEOUT" group:"Limits and timeouts" envDefault:"60s" help:"time from accepting a client to the end of its login"`
+	ConnectTimeout           time.Duration `env:"WIREFENCE_CONNECT_TIMEOUT" group:"Limits and timeouts" envDefault:"5s" help:"time to reach one upstream host"`
+	Hold                     time.Duration `env:"WIREFENCE_HOLD" group:"Fencing" envDefault:"50ms" help:"how long a busy session keeps the locks of its fence between transactions, at most 10s; 0 checks every transaction, and refuses with WF006 what a check can't cover"`
+	MaxStatement             int           `env:"WIREFENCE_MAX_STATEMENT" group:"Limits and timeouts" type:"bytes" envDefault:"16777216" help:"largest statement that is scanned, in bytes; a larger one passes if nothing in it could be a fence, else it is refused"`
+	DrainGrace               time.Duration `env:"WIREFENCE_DRAIN_GRACE" group:"Limits and timeouts" envDefault:"0s" help:"time after SIGTERM in which new clients are still served"`
+	DrainTimeout             time.Duration `env:"WIREFENCE_DRAIN_TIMEOUT" group:"Limits and timeouts" envDefault:"30s" help:"time that transactions have to end after SIGTERM"`
+	History                  bool          `env:"WIREFENCE_HISTORY" group:"Observability" envDefault:"true" help:"record refusals in the history that the database keeps, with WIREFENCE_DATABASE_URL"`
+	MetricsResources         int           `env:"WIREFENCE_METRICS_RESOURCES" group:"Observability" envDefault:"100" help:"resources that metrics tell apart by their names, those met first; the rest is other"`
+	DoctorInterval           time.Duration `env:"WIREFENCE_DOCTOR_INTERVAL" group:"Observability" envDefault:"0s" help:"how often the proxy examines the deployment as wirefence doctor does, for the metric wirefence_doctor_grade; 0: never"`
+	LogLevel                 string        `env:"WIREFENCE_LOG_LEVEL" group:"Observability" type:"debug|info|warn|error" envDefault:"info" help:"debug, info, warn or error"`
+	LogFormat                string        `env:"WIREFENCE_LOG_FORMAT" group:"Observability" type:"text|json|auto" envDefault:"auto" help:"text, json, or auto: text on a terminal, else JSON"`
 }
 
 func proxyCommand() *cobra.Command {
@@ -72,8 +72,8 @@ credentials, and has the fences of their writes checked by the database, in
 their own transactions.
 
 SIGTERM or SIGINT drains it: sessions end with their transactions, the lease of
-WIREFENCE_LEASE is released, and the exit status is 0. A second one ends it at once, with status 143 or 130. SIGHUP reloads
-what can be reloaded.`,
+WIREFENCE_LEASE is released, and the exit status is 0. A second one ends it at once,
+with status 143 or 130. SIGHUP reloads what can be reloaded.`,
 		Args: exactly(0, "no arguments"),
 		RunE: func(c *cobra.Command, _ []string) error {
 			signals := catchSignals()
@@ -91,7 +91,7 @@ what can be reloaded.`,
 
 func runProxy(ctx context.Context, cfg proxySettings, signals *signals) error {
 	if cfg.Upstream == "" {
-		return usageError{errors.New("WIREFENCE_UPSTREAM is not set: it names the PostgreSQL server, as in postgres://db.internal:5432/")}
+		return usageError{errors.New("WIREFENCE_UPSTREAM is not set (--upstream): it names the PostgreSQL server, as in postgres://db.internal:5432/")}
 	}
 	log, err := newLogger(cfg.LogLevel, cfg.LogFormat)
 	if err != nil {
@@ -168,7 +168,7 @@ func runProxy(ctx context.Context, cfg proxySettings, signals *signals) error {
 		return err
 	}
 	defer admin.close()
-	log.Info("serving", "version", version, "listen", addrs(server.Addrs()), "upstream", cfg.Upstream, "mode", cfg.Mode,
+	log.Info("serving", "version", thisBuild().Version, "listen", addrs(server.Addrs()), "upstream", cfg.Upstream, "mode", cfg.Mode,
 		"unfenced_writes", cfg.UnfencedWrites, "admin", cfg.AdminListen, "api", cfg.apiListen())
 	recording.run()
 	defer recording.end()
@@ -242,11 +242,18 @@ func nameSession(cfg *pgx.ConnConfig) {
 // connect opens the issuer's own connection.
 func connect(ctx context.Context, url string) (*pgx.Conn, error) {
 	if url == "" {
-		return nil, usageError{errors.New("WIREFENCE_DATABASE_URL is not set: it is the connection string of the issuer's role, as in postgres://issuer@db.internal/app")}
+		return nil, usageError{errNoDatabase}
 	}
+	return connectBy(ctx, "WIREFENCE_DATABASE_URL", url)
+}
+
+var errNoDatabase = errors.New("WIREFENCE_DATABASE_URL is not set (--database-url): it is the connection string of the issuer's role, as in postgres://issuer@db.internal/app")
+
+// connectBy connects with what a setting names.
+func connectBy(ctx context.Context, setting, url string) (*pgx.Conn, error) {
 	pool, err := pgxpool.ParseConfig(url) // pools take the same setting, with parameters of their own
 	if err != nil {
-		return nil, usageError{fmt.Errorf("WIREFENCE_DATABASE_URL: %w", err)}
+		return nil, usageError{fmt.Errorf("%s: %w", setting, err)}
 	}
 	cfg := pool.ConnConfig
 	if cfg.ConnectTimeout == 0 {

@@ -21,21 +21,21 @@ import (
 
 // ResourceSettings are those of every command on resources.
 type ResourceSettings struct {
-	DatabaseURL string `env:"WIREFENCE_DATABASE_URL" help:"connection string of the issuer's role (required)"`
-	JSON        bool   `env:"WIREFENCE_JSON" help:"print JSON"`
+	DatabaseURL string `env:"WIREFENCE_DATABASE_URL" group:"Connections" file:"yes" help:"connection string of the issuer's role (required)"`
+	OutputSettings
 }
 
 // PolicySettings are what can be said of a resource. What is empty is left as it
 // is.
 type PolicySettings struct {
-	Reason         string `env:"WIREFENCE_REASON" help:"why it is so; recorded (required)"`
-	Source         string `env:"WIREFENCE_SOURCE" help:"what counts the tokens: redis, etcd, zookeeper, postgres, or a name for a lock service of your own"`
-	MustNameSource *bool  `env:"WIREFENCE_MUST_NAME_SOURCE" help:"true: a token that doesn't name its source is refused; false"`
-	Advance        string `env:"WIREFENCE_ADVANCE" help:"use: a higher token below 2^62 counts from its first use; grant: only after a seal"`
-	Reuse          string `env:"WIREFENCE_REUSE" help:"allow: a token is good for any number of transactions; once: for one"`
-	PreemptAfter   string `env:"WIREFENCE_PREEMPT_AFTER" help:"how long a newer token waits before it ends older transactions, as in 5s, or never"`
-	ResourceMode   string `env:"WIREFENCE_RESOURCE_MODE" help:"enforce; shadow: let pass, and note in the history what would be refused"`
-	Failover       string `env:"WIREFENCE_FAILOVER" help:"reacquire: tokens from before a promotion of the database don't count; trust: they do, since the storage keeps every commit"`
+	Reason         string `env:"--reason" type:"why" help:"why it is so; recorded (required)"`
+	Source         string `env:"--source" type:"name" help:"what counts the tokens: redis, etcd, zookeeper, postgres, or a name for a lock service of your own"`
+	MustNameSource *bool  `env:"--must-name-source" help:"true: a token that doesn't name its source is refused; false"`
+	Advance        string `env:"--advance" oneof:"use|grant" help:"use: a higher token below 2^62 counts from its first use; grant: only after a seal"`
+	Reuse          string `env:"--reuse" oneof:"allow|once" help:"allow: a token is good for any number of transactions; once: for one"`
+	PreemptAfter   string `env:"--preempt-after" type:"duration" help:"how long a newer token waits before it ends older transactions, as in 5s, or never"`
+	ResourceMode   string `env:"--resource-mode" oneof:"enforce|shadow" help:"enforce; shadow: let pass, and note in the history what would be refused"`
+	Failover       string `env:"--failover" oneof:"reacquire|trust" help:"reacquire: tokens from before a promotion of the database don't count; trust: they do, since the storage keeps every commit"`
 }
 
 type showSettings struct {
@@ -51,14 +51,14 @@ type declareSettings struct {
 type setSettings struct {
 	ResourceSettings
 	PolicySettings
-	LastToken  *int64 `env:"WIREFENCE_LAST_TOKEN" help:"the number that tokens count from, for a source that counts lower than the one before"`
-	Undeclared string `env:"WIREFENCE_UNDECLARED" help:"without a RESOURCE: refuse tokens of resources that are not known (WF008), or allow them"`
+	LastToken  *int64 `env:"--last-token" type:"token" help:"the number that tokens count from, for a source that counts lower than the one before"`
+	Undeclared string `env:"--undeclared" oneof:"allow|refuse" help:"without a RESOURCE: refuse tokens of resources that are not known (WF008), or allow them"`
 }
 
 func resourceCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "resource",
-		Short: "List, show, declare and change resources: where their tokens come from, and their policy",
+		Short: "List, show, declare and change resources and their policies",
 		Long: `A resource remembers which lock service counts its tokens: the first that a token
 or a seal names. Numbers of two services don't compare, so that a token of another
 is refused. Here an operator says it beforehand, or changes it, with the reason.`,
@@ -84,7 +84,7 @@ func resourceListCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return onSchema(c.Context(), cfg.DatabaseURL, func(conn *pgx.Conn) error { return listResources(c.Context(), conn, cfg.JSON, c.OutOrStdout()) })
+			return onSchema(c.Context(), cfg.DatabaseURL, func(conn *pgx.Conn) error { return listResources(c.Context(), conn, cfg.inJSON(), c.OutOrStdout()) })
 		},
 	}
 	settings[ResourceSettings](c)
@@ -155,7 +155,7 @@ func showResource(ctx context.Context, conn *pgx.Conn, resource fence.Resource, 
 		return err
 	}
 	if !known {
-		return fmt.Errorf("unknown fenced resource %q: no token of it was ever recorded, and it was not declared (SQLSTATE %s); wirefence status lists those that are known", resource, fence.ResourceUnknown)
+		return unknownResource(resource)
 	}
 	changes, err := fence.Changes(ctx, conn, resource)
 	if err != nil {
@@ -165,21 +165,10 @@ func showResource(ctx context.Context, conn *pgx.Conn, resource fence.Resource, 
 	if err != nil {
 		return err
 	}
-	if cfg.JSON {
-		type change struct {
-			At          time.Time `json:"at"`
-			By          string    `json:"by"`
-			Application string    `json:"application,omitempty"`
-			Reason      string    `json:"reason"`
-			Settings    values    `json:"settings"`
-		}
-		out := struct {
-			statusJSON
-			Lease   lease    `json:"lease"`
-			Changes []change `json:"changes"`
-		}{inJSON(r), leases[0], make([]change, len(changes))}
+	if cfg.inJSON() {
+		out := shownJSON{inJSON(r), leases[0], make([]changeJSON, len(changes))}
 		for i, c := range changes {
-			out.Changes[i] = change{c.At, c.By, c.Application, c.Reason, c.Settings}
+			out.Changes[i] = changeJSON{c.At, c.By, c.Application, c.Reason, c.Settings}
 		}
 		return printJSON(w, out)
 	}
@@ -207,7 +196,7 @@ func showResource(ctx context.Context, conn *pgx.Conn, resource fence.Resource, 
 
 func resourceDeclareCommand() *cobra.Command {
 	c := &cobra.Command{
-		Use:   "declare RESOURCE --reason WHY",
+		Use:   "declare --reason WHY RESOURCE",
 		Short: "Make a resource known before its first token",
 		Long: `Makes a resource known before its first token, with a source and a policy. Done
 again with the same settings it changes nothing; with others it is refused.`,
@@ -229,8 +218,8 @@ again with the same settings it changes nothing; with others it is refused.`,
 					return fmt.Errorf("%w; to change it: wirefence resource set", err)
 				case err != nil:
 					return err
-				case cfg.JSON:
-					return printJSON(c.OutOrStdout(), map[string]any{"resource": resource, "declared": made})
+				case cfg.inJSON():
+					return printJSON(c.OutOrStdout(), declaredJSON{string(resource), made})
 				case made:
 					fmt.Fprintf(c.OutOrStdout(), "%s is declared\n", cell(string(resource)))
 				default:
@@ -246,7 +235,7 @@ again with the same settings it changes nothing; with others it is refused.`,
 
 func resourceSetCommand() *cobra.Command {
 	c := &cobra.Command{
-		Use:   "set [RESOURCE] --reason WHY",
+		Use:   "set --reason WHY [RESOURCE]",
 		Short: "Change a resource's source or policy, or what becomes of unknown ones",
 		Long: `Changes what is named and leaves the rest.
 
@@ -260,15 +249,10 @@ not known: all those in wirefence resource list are. --failover says for all whe
 tokens count that were granted before a promotion of the database, except for
 resources of which it was said. See docs/policies.md.`,
 		Example: `  wirefence resource set orders --source etcd-revision --reason 'moved from Redisson'
-  wirefence resource set orders --reuse once --preempt-after 1s --reason 'a payment run is done once'
+  wirefence resource set orders --reuse once --preempt-after 1s --reason 'paid once'
   wirefence resource set --undeclared refuse --reason 'all are declared by the deployment'
   wirefence resource set --failover trust --reason 'Aurora keeps every commit'`,
-		Args: func(c *cobra.Command, args []string) error {
-			if len(args) > 1 {
-				return usageError{errors.New("wants one resource, or none with --undeclared or --failover")}
-			}
-			return nil
-		},
+		Args: atMostOne("one resource, or none with --undeclared or --failover"),
 		RunE: func(c *cobra.Command, args []string) error {
 			cfg, err := read[setSettings](c)
 			if err != nil {
@@ -296,9 +280,9 @@ func (cfg setSettings) setPolicy(name string) (func(context.Context, *pgx.Conn, 
 	case err != nil:
 		return nil, err
 	case cfg.Undeclared != "":
-		return nil, errors.New("WIREFENCE_UNDECLARED is for all resources: name none")
+		return nil, errors.New("--undeclared is for all resources: name none")
 	case cfg.LastToken != nil && *cfg.LastToken < 0:
-		return nil, errors.New("WIREFENCE_LAST_TOKEN must be at least 0")
+		return nil, errors.New("--last-token must be at least 0")
 	}
 	policy.LastToken = (*fence.Token)(cfg.LastToken)
 	if policy == (fence.Policy{}) {
@@ -309,8 +293,8 @@ func (cfg setSettings) setPolicy(name string) (func(context.Context, *pgx.Conn, 
 		switch {
 		case err != nil:
 			return err
-		case cfg.JSON:
-			return printJSON(w, map[string]any{"resource": resource, "settings": changed})
+		case cfg.inJSON():
+			return printJSON(w, setJSON{string(resource), changed})
 		}
 		fmt.Fprintf(w, "%s is set\n", cell(string(resource)))
 		values(changed).print(w)
@@ -320,7 +304,7 @@ func (cfg setSettings) setPolicy(name string) (func(context.Context, *pgx.Conn, 
 
 func (cfg PolicySettings) checkReason() error {
 	if strings.TrimSpace(cfg.Reason) == "" {
-		return errors.New("WIREFENCE_REASON is not set: why it is so will be recorded")
+		return errors.New("--reason is missing: why it is so, which will be recorded")
 	}
 	return nil
 }
@@ -338,18 +322,9 @@ func (cfg PolicySettings) policy(name string) (fence.Resource, fence.Policy, err
 	switch {
 	case err != nil:
 		return "", p, err
-	case !slices.Contains([]fence.Advance{"", fence.AdvanceOnUse, fence.AdvanceOnGrant}, p.Advance):
-		return "", p, fmt.Errorf("WIREFENCE_ADVANCE is %q: use or grant", p.Advance)
-	case p.Failover != "" && cfg.checkFailover() != nil:
-		return "", p, cfg.checkFailover()
-	case !slices.Contains([]fence.Reuse{"", fence.ReuseAllowed, fence.ReuseOnce}, p.Reuse):
-		return "", p, fmt.Errorf("WIREFENCE_REUSE is %q: allow or once", p.Reuse)
-	case !slices.Contains([]fence.Mode{"", fence.ModeEnforce, fence.ModeShadow}, p.Mode):
-		return "", p, fmt.Errorf("WIREFENCE_RESOURCE_MODE is %q: enforce or shadow", p.Mode)
-	}
-	if p.Source != "" {
+	case p.Source != "":
 		if _, err := fence.ParseSource(cfg.Source); err != nil {
-			return "", p, fmt.Errorf("WIREFENCE_SOURCE: %w", err)
+			return "", p, fmt.Errorf("--source: %w", err)
 		}
 	}
 	switch cfg.PreemptAfter {
@@ -360,7 +335,7 @@ func (cfg PolicySettings) policy(name string) (fence.Resource, fence.Policy, err
 	default:
 		wait, err := time.ParseDuration(cfg.PreemptAfter)
 		if err != nil || wait < 0 {
-			return "", p, fmt.Errorf("WIREFENCE_PREEMPT_AFTER is %q: 0 or more, as in 5s, or never", cfg.PreemptAfter)
+			return "", p, fmt.Errorf("--preempt-after is %q: 0 or more, as in 5s, or never", cfg.PreemptAfter)
 		}
 		p.PreemptAfter = &wait
 	}

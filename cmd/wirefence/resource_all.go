@@ -23,19 +23,8 @@ func (cfg setSettings) checkForAll() error {
 		return errors.New("set --undeclared and --failover one after the other")
 	case others != (PolicySettings{}) || cfg.LastToken != nil:
 		return errors.New("wants one resource: only --undeclared and --failover can be for all")
-	case cfg.Failover != "" && cfg.checkFailover() != nil:
-		return cfg.checkFailover()
-	case cfg.Undeclared != "" && fence.Undeclared(cfg.Undeclared) != fence.AllowUndeclared && fence.Undeclared(cfg.Undeclared) != fence.RefuseUndeclared:
-		return fmt.Errorf("WIREFENCE_UNDECLARED is %q: allow or refuse", cfg.Undeclared)
 	}
 	return cfg.checkReason()
-}
-
-func (cfg PolicySettings) checkFailover() error {
-	if f := fence.Failover(cfg.Failover); f != fence.FailoverReacquire && f != fence.FailoverTrust {
-		return fmt.Errorf("WIREFENCE_FAILOVER is %q: reacquire or trust", cfg.Failover)
-	}
-	return nil
 }
 
 // setForAll is the work of the command that names no resource.
@@ -52,8 +41,8 @@ func (cfg setSettings) setForAll(ctx context.Context, conn *pgx.Conn, w io.Write
 	switch {
 	case err != nil:
 		return err
-	case cfg.JSON:
-		return printJSON(w, map[string]any{"settings": changed})
+	case cfg.inJSON():
+		return printJSON(w, setJSON{Settings: changed})
 	}
 	fmt.Fprintln(w, done)
 	values(changed).print(w)

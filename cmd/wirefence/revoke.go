@@ -17,14 +17,14 @@ import (
 
 type revokeSettings struct {
 	StoreSettings
-	DatabaseURL string `env:"WIREFENCE_DATABASE_URL" help:"connection string of the issuer's role (required)"`
-	Reason      string `env:"WIREFENCE_REASON" help:"why, for the history"`
-	JSON        bool   `env:"WIREFENCE_JSON" help:"print JSON"`
+	DatabaseURL string `env:"WIREFENCE_DATABASE_URL" group:"Connections" file:"yes" help:"connection string of the issuer's role (required)"`
+	Reason      string `env:"--reason" type:"why" help:"why, for the history"`
+	OutputSettings
 }
 
 func revokeCommand() *cobra.Command {
 	c := &cobra.Command{
-		Use:   "revoke RESOURCE [--reason WHY]",
+		Use:   "revoke RESOURCE",
 		Short: "Lock the present holder of a resource out at once",
 		Long: `Raises the last token of a resource by one and ends the open transactions that
 hold it: no write with the present holder's token can commit any more. Then it
@@ -75,8 +75,8 @@ func runRevoke(ctx context.Context, cfg revokeSettings, resource fence.Resource,
 		fmt.Fprintf(stderr, "its tokens come from %s, and no lease store is named here (%s): its lease was not freed, and ends when its holder renews it in vain\n",
 			source, storeSettings[source])
 	}
-	if cfg.JSON {
-		return printRevocationJSON(stdout, resource, done)
+	if cfg.inJSON() {
+		return printJSON(stdout, revoked(resource, done))
 	}
 	fmt.Fprintf(stdout, "%s is revoked: tokens below %d are stale\n", cell(string(resource)), done.Token)
 	if done.LockedOut.Holder != "" {
@@ -94,23 +94,4 @@ func runRevoke(ctx context.Context, cfg revokeSettings, resource fence.Resource,
 // storeSettings name the stores that count tokens, apart from the database.
 var storeSettings = map[fence.Source]string{
 	fence.SourceRedis: "WIREFENCE_REDIS_URL", fence.SourceEtcd: "WIREFENCE_ETCD_URL", fence.SourceZooKeeper: "WIREFENCE_ZOOKEEPER_URL",
-}
-
-func printRevocationJSON(w io.Writer, resource fence.Resource, done lockclient.Revocation) error {
-	out := struct {
-		Resource  fence.Resource `json:"resource"`
-		Token     fence.Token    `json:"token"`
-		LockedOut string         `json:"locked_out,omitempty"`
-		Former    fence.Token    `json:"locked_out_token,omitempty"`
-		Ended     []fence.Ended  `json:"ended"`
-		Freed     string         `json:"freed,omitempty"`
-		NotFreed  string         `json:"not_freed,omitempty"`
-	}{Resource: resource, Token: done.Token, LockedOut: done.LockedOut.Holder, Ended: append([]fence.Ended{}, done.Ended...), Freed: done.Freed}
-	if out.LockedOut != "" {
-		out.Former = done.LockedOut.Token
-	}
-	if done.NotFreed != nil {
-		out.NotFreed = done.NotFreed.Error()
-	}
-	return printJSON(w, out)
 }

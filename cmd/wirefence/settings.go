@@ -5,70 +5,104 @@ import (
 	"fmt"
 	"os"
 	"reflect"
+	"slices"
 	"strings"
 	"time"
 
 	"github.com/caarlos0/env/v10"
 	"github.com/spf13/cobra"
+
+	"github.com/wirefence/wirefence/internal/manual"
 )
 
-// A command's settings are a struct whose fields have the tags env (the
-// variable), envDefault and help. settings gives each a flag: WIREFENCE_LISTEN
-// is --listen. An embedded struct adds its own; it is filled only if its type is
-// exported.
+// A command's settings are a struct whose fields have these tags:
+//
+//	env         the variable. WIREFENCE_LISTEN has the flag --listen, too. A name that
+//	            begins with two dashes is a flag alone: the argument of one invocation,
+//	            which no environment may decide for another.
+//	envDefault  the default
+//	help        one sentence or two
+//	type        what the value is, for the help; by default what the field's type tells
+//	oneof       the values that are allowed, as in "text|json"; the type, too
+//	group       the heading in the help
+//	short       the flag's one letter
+//	file        "yes": it may hold a password, and may be read from a file (secret_files.go)
+//	hidden      "yes": the help leaves it out
+//
+// An embedded struct adds its own; it is filled only if its type is exported.
 
 const prefix = "WIREFENCE_"
 
 // settings adds the flags of a settings struct to a command.
 func settings[T any](c *cobra.Command) {
-	for _, f := range fields[T]() {
-		help := fmt.Sprintf("%s [%s]", f.Tag.Get("help"), f.Tag.Get("env"))
-		fallback := f.Tag.Get("envDefault")
-		switch f.Type.Kind() {
-		case reflect.Bool:
-			c.Flags().Bool(flagName(f), fallback == "true", help)
-		case reflect.Slice: // which may be given several times
-			c.Flags().Var(&list{text: fallback}, flagName(f), help)
-		default:
-			c.Flags().String(flagName(f), fallback, help)
-		}
-		_ = c.Flags().SetAnnotation(flagName(f), variableOf, []string{f.Tag.Get("env")})
-	}
 	c.Flags().SortFlags = false
+	for _, f := range fields[T]() {
+		name, fallback := flagName(f), f.Tag.Get("envDefault")
+		if f.Type.Kind() == reflect.Bool {
+			c.Flags().BoolP(name, f.Tag.Get("short"), fallback == "true", f.Tag.Get("help"))
+		} else {
+			c.Flags().VarP(&flagValue{text: fallback, kind: typeName(f), many: f.Type.Kind() == reflect.Slice}, name, f.Tag.Get("short"), f.Tag.Get("help"))
+		}
+		flag := c.Flags().Lookup(name)
+		flag.Hidden = f.Tag.Get("hidden") != ""
+		manual.Describe(flag, f.Tag.Get("group"), variable(f))
+		if mayBeFile(f) {
+			addFileFlag(c, f)
+		}
+	}
 }
 
 // read returns the settings from flags, environment and defaults, in this
 // order.
 func read[T any](c *cobra.Command) (T, error) {
-	values := env.ToMap(os.Environ())
-	for _, f := range fields[T]() {
-		flag := c.Flags().Lookup(flagName(f))
-		if !flag.Changed {
-			continue
-		}
-		values[f.Tag.Get("env")] = flag.Value.String()
-	}
 	var cfg T
+	values := env.ToMap(os.Environ())
+	for name := range values {
+		if strings.HasPrefix(name, flagOnly) {
+			delete(values, name)
+		}
+	}
+	for _, f := range fields[T]() {
+		if mayBeFile(f) {
+			if err := readFile(c, f, values); err != nil {
+				return cfg, usageError{err}
+			}
+		}
+		if flag := c.Flags().Lookup(flagName(f)); flag.Changed {
+			values[f.Tag.Get("env")] = flag.Value.String()
+		}
+	}
 	if err := env.ParseWithOptions(&cfg, env.Options{Environment: values}); err != nil {
 		return cfg, usageError{settingError[T](c, values, err)}
 	}
-	return cfg, nil
+	return cfg, refuseOthers[T](c, values)
 }
 
-// list is a flag for several values, in one text with commas or one by one.
-type list struct {
-	text  string
-	given bool
-}
-
-func (l *list) String() string { return l.text }
-func (l *list) Type() string   { return "string" }
-
-func (l *list) Set(text string) error {
-	if l.given {
-		text = l.text + "," + text
+// refuseOthers refuses a value that is none of those that are allowed.
+func refuseOthers[T any](c *cobra.Command, values map[string]string) error {
+	for _, f := range fields[T]() {
+		value, allowed := values[f.Tag.Get("env")], f.Tag.Get("oneof")
+		if value != "" && allowed != "" && !slices.Contains(strings.Split(allowed, "|"), value) {
+			return usageError{fmt.Errorf("%s is %q: %s", givenAs(c, f), value, manual.Alternatives(allowed))}
+		}
 	}
-	l.text, l.given = text, true
+	return nil
+}
+
+// flagValue is the flag of a setting, whose text is read with those of the environment.
+type flagValue struct {
+	text, kind  string
+	many, given bool // which may be given several times: in one text with commas, or one by one
+}
+
+func (v *flagValue) String() string { return v.text }
+func (v *flagValue) Type() string   { return v.kind }
+
+func (v *flagValue) Set(text string) error {
+	if v.many && v.given {
+		text = v.text + "," + text
+	}
+	v.text, v.given = text, true
 	return nil
 }
 
@@ -84,24 +118,24 @@ func settingError[T any](c *cobra.Command, values map[string]string, err error) 
 		if f.Name != wrong.Name {
 			continue
 		}
-		name, variable := f.Tag.Get("env"), f.Tag.Get("env")
-		if c.Flags().Lookup(flagName(f)).Changed {
-			name = "--" + flagName(f)
-		}
 		form := "true or false"
-		kind := wrong.Type
-		if kind.Kind() == reflect.Pointer {
-			kind = kind.Elem()
-		}
-		switch {
-		case kind == reflect.TypeFor[time.Duration]():
+		switch plainType(f) {
+		case "duration":
 			form = "a duration, as in 30s"
-		case kind.Kind() == reflect.Int || kind.Kind() == reflect.Int64:
+		case "int":
 			form = "a whole number, as in 100"
 		}
-		return fmt.Errorf("%s is %q: %s", name, values[variable], form)
+		return fmt.Errorf("%s is %q: %s", givenAs(c, f), values[f.Tag.Get("env")], form)
 	}
 	return err
+}
+
+// givenAs is the name under which a value was given: the flag's, or the variable's.
+func givenAs(c *cobra.Command, f reflect.StructField) string {
+	if name := f.Tag.Get("env"); !c.Flags().Lookup(flagName(f)).Changed && variable(f) != "" {
+		return name
+	}
+	return flagOnly + flagName(f)
 }
 
 func fields[T any]() []reflect.StructField {
@@ -114,7 +148,56 @@ func fields[T any]() []reflect.StructField {
 	return all
 }
 
+// flagOnly is what the name of a setting without a variable begins with.
+const flagOnly = "--"
+
+// variable is the setting's variable, "" for one that is a flag alone.
+func variable(f reflect.StructField) string {
+	if name := f.Tag.Get("env"); !strings.HasPrefix(name, flagOnly) {
+		return name
+	}
+	return ""
+}
+
 func flagName(f reflect.StructField) string {
-	name := strings.TrimPrefix(f.Tag.Get("env"), prefix)
-	return strings.ReplaceAll(strings.ToLower(name), "_", "-")
+	if variable(f) == "" {
+		return strings.TrimPrefix(f.Tag.Get("env"), flagOnly)
+	}
+	return flagOf(variable(f))
+}
+
+// flagOf is the name of a variable's flag.
+func flagOf(variable string) string {
+	return strings.ReplaceAll(strings.ToLower(strings.TrimPrefix(variable, prefix)), "_", "-")
+}
+
+// typeName is what the value is.
+func typeName(f reflect.StructField) string {
+	for _, tag := range []string{"type", "oneof"} {
+		if name := f.Tag.Get(tag); name != "" {
+			return name
+		}
+	}
+	return plainType(f)
+}
+
+// plainType is what the value is where no tag says it.
+func plainType(f reflect.StructField) string {
+	of := f.Type
+	if of.Kind() == reflect.Pointer {
+		of = of.Elem()
+	}
+	switch {
+	case of == reflect.TypeFor[time.Duration]():
+		return "duration"
+	case of.Kind() == reflect.Int, of.Kind() == reflect.Int64:
+		return "int"
+	case of.Kind() == reflect.Bool:
+		return "true|false"
+	case strings.HasSuffix(f.Tag.Get("env"), "_URL"):
+		return "url"
+	case strings.HasSuffix(f.Tag.Get("env"), "_FILE"):
+		return "file"
+	}
+	return "text"
 }

@@ -65,7 +65,7 @@ func TestEverySettingIsExplained(t *testing.T) {
 	} {
 		for _, f := range all {
 			name := f.Tag.Get("env")
-			if !strings.HasPrefix(name, prefix) || f.Tag.Get("help") == "" {
+			if !strings.HasPrefix(name, prefix) && !strings.HasPrefix(name, flagOnly) || f.Tag.Get("help") == "" {
 				t.Errorf("%s has the variable %q and the help %q", f.Name, name, f.Tag.Get("help"))
 			}
 			seen = append(seen, name)
@@ -81,7 +81,7 @@ func TestEverySettingIsExplained(t *testing.T) {
 
 func TestHelpListsSettings(t *testing.T) {
 	t.Parallel()
-	wirefence(t, nil, "proxy", "--help").expect(t, 0).says(t, "--upstream", "[WIREFENCE_UPSTREAM]", `(default "127.0.0.1:6433")`)
+	wirefence(t, nil, "proxy", "--help").expect(t, 0).says(t, "--upstream", "[WIREFENCE_UPSTREAM]", "(default 127.0.0.1:6433)")
 	all := wirefence(t, nil, "--help").expect(t, 0).says(t, "proxy", "migrate", "lock", "status", "revoke", "doctor", "demo", "version")
 	if strings.Contains(all.stdout, "worker") {
 		t.Error("the demo's worker is listed")
@@ -116,11 +116,16 @@ func TestWrongUsage(t *testing.T) {
 		{[]string{upstream, database, "WIREFENCE_LEASE=orders", "WIREFENCE_STANDBY=wait", "WIREFENCE_STANDBY_WAIT=2m"}, []string{"proxy"}, "startup timeout"},
 		{[]string{upstream, database, "WIREFENCE_LEASE=orders", "WIREFENCE_TTL=1ms"}, []string{"proxy"}, "TTL"},
 		{nil, []string{"history", "--limit=abc"}, `--limit is "abc": a whole number, as in 100`},
-		{[]string{"WIREFENCE_JSON=yes"}, []string{"status"}, `WIREFENCE_JSON is "yes": true or false`},
-		{[]string{"WIREFENCE_TIMEOUT=soon"}, []string{"doctor"}, `WIREFENCE_TIMEOUT is "soon": a duration, as in 30s`},
+		{[]string{"WIREFENCE_REUSE_PORT=yes"}, []string{"proxy"}, `WIREFENCE_REUSE_PORT is "yes": true or false`},
+		{[]string{"WIREFENCE_TTL=soon"}, []string{"proxy"}, `WIREFENCE_TTL is "soon": a duration, as in 30s`},
+		{nil, []string{"doctor", "--timeout=soon"}, `--timeout is "soon": a duration, as in 30s`},
+		{nil, []string{"status", "--output=xml"}, `--output is "xml": text or json`},
+		{[]string{"WIREFENCE_DRY_RUN=true"}, []string{"migrate"}, "WIREFENCE_DRY_RUN, which is no setting: --dry-run is given on the command line only"},
+		{nil, []string{"status", "orders", "--guards"}, "name none"},
+		{nil, []string{"status", "orders", "lines"}, "wants one resource or none"},
 		{nil, []string{"resource", "set", "orders", "--last-token=x", "--reason=y"}, `--last-token is "x": a whole number`},
 		{nil, []string{"status", "--ready", "--guards"}, "give one"},
-		{nil, []string{"migrate"}, "WIREFENCE_DATABASE_URL is not set"},
+		{nil, []string{"migrate"}, "WIREFENCE_OWNER_URL is not set (--owner-url)"},
 		{nil, []string{"status"}, "WIREFENCE_DATABASE_URL is not set"},
 		{nil, []string{"status", "--ready", "--admin-listen=nowhere"}, "WIREFENCE_ADMIN_LISTEN"},
 		{nil, []string{"revoke"}, "wants one resource"},
@@ -159,7 +164,10 @@ func TestUnknownVariablesAreRefused(t *testing.T) {
 		{"WIREFENCE_UNFENCED_WRITE=reject", "no setting; WIREFENCE_UNFENCED_WRITES is one"},
 		{"WIREFENCE_NO_SUCH_THING_AT_ALL=x", "which is no setting"},
 		{"WIREFENCE_MODE=shadow", ""},
-		{"WIREFENCE_ADVANCE=grant", ""}, // another command's
+		{"WIREFENCE_WAIT=1s", ""}, // another command's
+		{"WIREFENCE_REDIS_URL_FILE=/redis", ""},
+		{"WIREFENCE_JSON=true", "no setting: --json is given on the command line only"},
+		{"WIREFENCE_MODE_FILE=x", "which is no setting"},
 		{"WIREFENCE_FENCE=orders=1", ""},
 		{"WIREFENCE_SERVICE_HOST=10.0.0.1", ""},
 		{"WIREFENCE_SERVICE_PORT_ADMIN=9433", ""},

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -19,53 +18,81 @@ import (
 
 type statusSettings struct {
 	StoreSettings
-	DatabaseURL string `env:"WIREFENCE_DATABASE_URL" help:"connection string of the issuer's role (required, but for --ready)"`
-	AdminListen string `env:"WIREFENCE_ADMIN_LISTEN" envDefault:"127.0.0.1:9433" help:"with --ready: where the proxy's probes are"`
-	Ready       bool   `env:"WIREFENCE_READY" help:"ask the proxy on this machine whether it is ready, for health checks: exit status 0 or 1"`
-	Guards      bool   `env:"WIREFENCE_GUARDS" help:"list the guarded tables instead, and what is wrong with any"`
-	JSON        bool   `env:"WIREFENCE_JSON" help:"print JSON"`
+	DatabaseURL string `env:"WIREFENCE_DATABASE_URL" group:"Connections" file:"yes" help:"connection string of the issuer's role (required, but for --ready)"`
+	AdminListen string `env:"WIREFENCE_ADMIN_LISTEN" group:"Connections" type:"address" envDefault:"127.0.0.1:9433" help:"with --ready: where the proxy's probes are"`
+	Ready       bool   `env:"--ready" help:"ask the proxy on this machine whether it is ready, for health checks: exit status 0 or 1"`
+	Guards      bool   `env:"--guards" help:"list the guarded tables instead, and what is wrong with any"`
+	OutputSettings
 }
 
 func statusCommand() *cobra.Command {
 	c := &cobra.Command{
-		Use:   "status",
-		Short: "List the resources: last token, lease, holder, policy, open writers, refusals",
-		Long: `Prints a line for each resource: its last token, whether the lease is held now, who
-was granted it last and when, its policy, how many open transactions hold it, and how many writes were refused, or let
-pass in shadow mode, in the last hour, as far as the history was told of them.
+		Use:   "status [RESOURCE]",
+		Short: "List the resources, or one: last token, lease, holder, policy, open writers, refusals",
+		Long: `Prints a line for each resource, or for the one that is named: its last token, whether
+the lease is held now, who was granted it last and when, its policy, how many open
+transactions hold it, and how many writes were refused, or let pass in shadow mode, in
+the last hour, as far as the history was told of them.
 
 Whether a lease is held, its store tells: name it as for the proxy. Of a resource
 whose tokens come from elsewhere it is unknown.`,
-		Args: exactly(0, "no arguments"),
-		RunE: func(c *cobra.Command, _ []string) error {
+		Args: atMostOne("one resource or none"),
+		RunE: func(c *cobra.Command, args []string) error {
 			cfg, err := read[statusSettings](c)
 			if err != nil {
 				return err
 			}
-			if cfg.Ready && cfg.Guards {
+			switch {
+			case cfg.Ready && cfg.Guards:
 				return usageError{errors.New("--ready and --guards ask for different things: give one")}
+			case len(args) > 0 && (cfg.Ready || cfg.Guards):
+				return usageError{errors.New("--ready and --guards ask for nothing of one resource: name none")}
+			case cfg.Ready:
+				return printReady(c.Context(), cfg, c.OutOrStdout())
 			}
-			if cfg.Ready {
-				return askReady(c.Context(), cfg.AdminListen)
+			resource := fence.Resource("")
+			if len(args) > 0 {
+				if resource, err = parseResource(args[0]); err != nil {
+					return usageError{err}
+				}
 			}
-			return printStatus(c.Context(), cfg, c.OutOrStdout(), c.ErrOrStderr())
+			return printStatus(c.Context(), cfg, resource, c.OutOrStdout(), c.ErrOrStderr())
 		},
 	}
 	settings[statusSettings](c)
 	return c
 }
 
-func printStatus(ctx context.Context, cfg statusSettings, w, stderr io.Writer) error {
+func printStatus(ctx context.Context, cfg statusSettings, resource fence.Resource, w, stderr io.Writer) error {
 	return onSchema(ctx, cfg.DatabaseURL, func(conn *pgx.Conn) error {
 		if cfg.Guards {
-			return printGuards(ctx, conn, cfg.JSON, w)
+			return printGuards(ctx, conn, cfg.inJSON(), w)
 		}
-		return listStatus(ctx, conn, cfg, w, stderr)
+		return listStatus(ctx, conn, cfg, resource, w, stderr)
 	})
 }
 
-func listStatus(ctx context.Context, conn *pgx.Conn, cfg statusSettings, w, stderr io.Writer) error {
-	all, err := fence.Status(ctx, conn)
+// statusOf returns one resource, or all for none.
+func statusOf(ctx context.Context, conn *pgx.Conn, resource fence.Resource) ([]fence.ResourceStatus, error) {
+	if resource == "" {
+		return fence.Status(ctx, conn)
+	}
+	r, known, err := fence.StatusOf(ctx, conn, resource)
+	switch {
+	case err != nil:
+		return nil, err
+	case !known:
+		return nil, unknownResource(resource)
+	}
+	return []fence.ResourceStatus{r}, nil
+}
+
+func unknownResource(resource fence.Resource) error {
+	return fmt.Errorf("unknown fenced resource %q: no token of it was ever recorded, and it was not declared (SQLSTATE %s); wirefence status lists those that are known", resource, fence.ResourceUnknown)
+}
+
+func listStatus(ctx context.Context, conn *pgx.Conn, cfg statusSettings, resource fence.Resource, w, stderr io.Writer) error {
+	all, err := statusOf(ctx, conn, resource)
 	if err != nil {
 		return err
 	}
@@ -77,7 +104,7 @@ func listStatus(ctx context.Context, conn *pgx.Conn, cfg statusSettings, w, stde
 	if err != nil {
 		return err
 	}
-	if cfg.JSON {
+	if cfg.inJSON() {
 		return printJSON(w, inFull(all, leases, refusals))
 	}
 	if len(all) == 0 {
@@ -85,6 +112,14 @@ func listStatus(ctx context.Context, conn *pgx.Conn, cfg statusSettings, w, stde
 	} else if err := printResources(w, all, leases, refusals); err != nil {
 		return err
 	}
+	if resource != "" {
+		return nil
+	}
+	return printOthers(w, all, refusals)
+}
+
+// printOthers tells of refusals that are of none of the resources.
+func printOthers(w io.Writer, all []fence.ResourceStatus, refusals map[fence.Resource]fence.RefusalCount) error {
 	var others fence.RefusalCount
 	for _, n := range refusals {
 		others.Refused += n.Refused
@@ -125,67 +160,19 @@ func preemptText(r fence.ResourceStatus) string {
 	return r.PreemptAfter.String()
 }
 
-// statusJSON is how a resource is printed in JSON.
-type statusJSON struct {
-	Resource       string     `json:"resource"`
-	Token          int64      `json:"token"`
-	Source         string     `json:"source,omitempty"`
-	MustNameSource bool       `json:"must_name_source"`
-	Holder         string     `json:"holder,omitempty"`
-	Since          *time.Time `json:"since,omitempty"`
-	Advance        string     `json:"advance"`
-	Reuse          string     `json:"reuse"`
-	PreemptAfter   *float64   `json:"preempt_after_seconds"`
-	Writers        int        `json:"writers"`
-	Mode           string     `json:"mode"`
-	Failover       string     `json:"failover"`
-	Former         bool       `json:"former"`
-}
-
-func inJSON(r fence.ResourceStatus) statusJSON {
-	out := statusJSON{
-		Resource: string(r.Resource), Token: int64(r.LastToken), Source: string(r.Source), MustNameSource: r.MustNameSource,
-		Holder: r.Holder, Advance: string(r.Advance), Reuse: string(r.Reuse), Writers: r.Writers, Mode: string(r.Mode),
-		Failover: string(r.Failover), Former: r.Former,
+func printReady(ctx context.Context, cfg statusSettings, w io.Writer) error {
+	err := askReady(ctx, cfg.AdminListen)
+	if !cfg.inJSON() || errors.As(err, new(usageError)) {
+		return err
 	}
-	if !r.Since.IsZero() {
-		out.Since = &r.Since
+	answer := readyJSON{Ready: err == nil}
+	if err != nil {
+		answer.Reason = err.Error()
 	}
-	if r.PreemptAfter != nil {
-		seconds := r.PreemptAfter.Seconds()
-		out.PreemptAfter = &seconds
+	if printed := printJSON(w, answer); err == nil || printed != nil {
+		return printed
 	}
-	return out
-}
-
-func allInJSON(all []fence.ResourceStatus) []statusJSON {
-	rows := make([]statusJSON, len(all))
-	for i, r := range all {
-		rows[i] = inJSON(r)
-	}
-	return rows
-}
-
-// fullStatusJSON adds what isn't in the row of the resource.
-type fullStatusJSON struct {
-	statusJSON
-	Lease   lease `json:"lease"`
-	Refused int64 `json:"refused_last_hour"`
-	LetPass int64 `json:"let_pass_last_hour"`
-}
-
-func inFull(all []fence.ResourceStatus, leases []lease, refusals map[fence.Resource]fence.RefusalCount) []fullStatusJSON {
-	rows := make([]fullStatusJSON, len(all))
-	for i, r := range all {
-		rows[i] = fullStatusJSON{inJSON(r), leases[i], refusals[r.Resource].Refused, refusals[r.Resource].LetPass}
-	}
-	return rows
-}
-
-func printJSON(w io.Writer, value any) error {
-	enc := json.NewEncoder(w)
-	enc.SetIndent("", "  ")
-	return enc.Encode(value)
+	return &exitStatus{status: exitFailure}
 }
 
 // askReady asks the proxy on this machine for /readyz.

@@ -8,13 +8,22 @@ import (
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+
+	"github.com/wirefence/wirefence/internal/manual"
 )
 
 // anyEnvironment is the annotation of a command that reads no settings.
 const anyEnvironment = "any environment"
 
-// variableOf is the annotation of a flag with the variable that it wins over.
-const variableOf = "variable"
+// readsNoSettings says of which commands the environment doesn't matter.
+func readsNoSettings(c *cobra.Command) bool {
+	for at := c; at != nil; at = at.Parent() {
+		if at.Annotations[anyEnvironment] != "" || at.Name() == cobra.ShellCompRequestCmd || at.Name() == "help" {
+			return true
+		}
+	}
+	return c.Flags().Changed("version") && !c.HasParent()
+}
 
 // otherVariables are those that are no command's setting: what `wirefence lock` gives the
 // command that it runs, and where servers for the demo and for tests are kept.
@@ -37,16 +46,29 @@ func checkVariables(root *cobra.Command, environment []string) error {
 		if !strings.HasPrefix(name, prefix) || slices.Contains(known, name) || ofServices.MatchString(name) || strings.HasPrefix(name, ofTests) {
 			continue
 		}
+		if hasFlag(root, flagOf(name)) {
+			return usageError{fmt.Errorf("the environment has %s, which is no setting: --%s is given on the command line only", name, flagOf(name))}
+		}
 		return usageError{fmt.Errorf("the environment has %s, which is no setting%s", name, meant(name, known))}
 	}
 	return nil
 }
 
 func collectVariables(c *cobra.Command, known *[]string) {
-	c.Flags().VisitAll(func(f *pflag.Flag) { *known = append(*known, f.Annotations[variableOf]...) })
+	c.Flags().VisitAll(func(f *pflag.Flag) {
+		if variable := manual.Variable(f); variable != "" {
+			*known = append(*known, variable)
+		}
+	})
 	for _, below := range c.Commands() {
 		collectVariables(below, known)
 	}
+}
+
+// hasFlag reports whether any command has a flag that no variable sets. A variable of its
+// name is refused rather than ignored: who has set WIREFENCE_DRY_RUN doesn't want to migrate.
+func hasFlag(c *cobra.Command, name string) bool {
+	return c.Flags().Lookup(name) != nil || slices.ContainsFunc(c.Commands(), func(below *cobra.Command) bool { return hasFlag(below, name) })
 }
 
 // meant names the setting that is spelt most alike, if one is.

@@ -25,7 +25,7 @@ func TestWrongInput(t *testing.T) {
 		status    int
 		says      string
 	}{
-		{url, "protect orders", 2, "wants a resource"},
+		{url, "protect orders", 2, "--resource is missing"},
 		{url, "protect orders --resource=" + long, 1, "It has 256 bytes"},
 		{url, "protect orders --resource={tenant}", 1, "HINT: It has id."},
 		{url, "protect orders --resource={id", 1, "double a brace"},
@@ -65,7 +65,7 @@ func TestWrongInput(t *testing.T) {
 		{bare, "revoke orders", exitConfig, noSchema},
 		{bare, "status --guards", exitConfig, noSchema},
 		{bare, "lock orders -- true", exitConfig, "run `wirefence migrate`"},
-		{"", "protect orders --resource=x", 2, "WIREFENCE_DATABASE_URL is not set: it is the connection string of the table's owner"},
+		{"", "protect orders --resource=x", 2, "WIREFENCE_OWNER_URL is not set (--owner-url), nor WIREFENCE_DATABASE_URL: it is the connection string of the table's owner"},
 		{"", "unprotect orders", 2, "the table's owner"},
 		{url, "history " + long, 2, "history: a resource name has 256 bytes"},
 		{"not a url", "status", 2, "WIREFENCE_DATABASE_URL"},

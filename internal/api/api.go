@@ -47,7 +47,7 @@ type Options struct {
 	Loopback bool
 	// About tells of the process. With none, little is told.
 	About func() About
-	// Doctor examines the deployment and returns its report, as `wirefence doctor --json`
+	// Doctor examines the deployment and returns its report, as `wirefence doctor -o json`
 	// prints it. With none, the API answers 503.
 	Doctor func(ctx context.Context) (json.RawMessage, error)
 	// Series are what the process's metrics were. With none, there are none.

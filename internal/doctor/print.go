@@ -83,20 +83,25 @@ func total(counts map[string]int) (n int) {
 	return n
 }
 
+// Report is what PrintJSON writes.
+type Report struct {
+	Grade  Grade          `json:"grade" says:"the worst of all checks: ok, note, warning, unchecked or problem"`
+	Counts map[string]int `json:"counts" says:"how many checks have each grade"`
+	Checks []TimedResult  `json:"checks" says:"the checks in a fixed order"`
+}
+
+// TimedResult is what became of a check, and how long it took.
+type TimedResult struct {
+	Result
+	Milliseconds float64 `json:"milliseconds" says:"how long the check took"`
+}
+
 // PrintJSON writes the results for programs. Fields may be added; those that are
 // there keep their names and meanings.
 func PrintJSON(w io.Writer, results []Result) error {
-	type check struct {
-		Result
-		Milliseconds float64 `json:"milliseconds"`
-	}
-	out := struct {
-		Grade  Grade          `json:"grade"`
-		Counts map[string]int `json:"counts"`
-		Checks []check        `json:"checks"`
-	}{Worst(results), Counts(results), make([]check, len(results))}
+	out := Report{Worst(results), Counts(results), make([]TimedResult, len(results))}
 	for i, r := range results {
-		out.Checks[i] = check{r, float64(r.Took.Round(10*time.Microsecond)) / float64(time.Millisecond)}
+		out.Checks[i] = TimedResult{r, float64(r.Took.Round(10*time.Microsecond)) / float64(time.Millisecond)}
 	}
 	enc := json.NewEncoder(w)
 	enc.SetIndent("", "  ")

@@ -1,0 +1,182 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+	"unicode"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/wirefence/wirefence/fence"
+)
+
+func completionCommand() *cobra.Command {
+	shells := []string{"bash", "zsh", "fish", "powershell"}
+	return &cobra.Command{
+		Use:   "completion bash|zsh|fish|powershell",
+		Short: "Print a script by which a shell completes commands, flags, values and resources",
+		Long: `Prints a script for a shell. With it, the shell completes commands, flags and their
+values, and the names of resources, for which it asks the database that the settings
+name, and goes without when that doesn't answer within two seconds.`,
+		Example: `  source <(wirefence completion bash)
+  wirefence completion bash > /etc/bash_completion.d/wirefence
+  wirefence completion zsh > "${fpath[1]}/_wirefence"
+  wirefence completion fish > ~/.config/fish/completions/wirefence.fish
+  wirefence completion powershell | Out-String | Invoke-Expression`,
+		Annotations: map[string]string{anyEnvironment: "yes"},
+		ValidArgs:   shells,
+		Args:        exactly(1, "one shell: bash, zsh, fish or powershell"),
+		RunE: func(c *cobra.Command, args []string) error {
+			return printCompletion(c.Root(), args[0], c.OutOrStdout())
+		},
+	}
+}
+
+func printCompletion(root *cobra.Command, shell string, w io.Writer) error {
+	switch shell {
+	case "bash":
+		return root.GenBashCompletionV2(w, true)
+	case "zsh":
+		return root.GenZshCompletion(w)
+	case "fish":
+		return root.GenFishCompletion(w, true)
+	case "powershell":
+		return root.GenPowerShellCompletionWithDesc(w)
+	}
+	return usageError{fmt.Errorf("there is no completion for %q; wants bash, zsh, fish or powershell", shell)}
+}
+
+// complete says of each command and flag what completes it, by what they take. Names of
+// files are for flags of files, and for the command that `wirefence lock` runs.
+func complete(c *cobra.Command) {
+	switch {
+	case c.ValidArgs != nil || c.ValidArgsFunction != nil || c.HasSubCommands():
+	case strings.Contains(c.Use, " -- "):
+		c.ValidArgsFunction = completeLocked
+	case strings.Contains(c.Use, "RESOURCE"):
+		c.ValidArgsFunction = completeResource
+	case c.Name() == "unprotect":
+		c.ValidArgsFunction = completeGuarded
+	default:
+		c.ValidArgsFunction = cobra.NoFileCompletions
+	}
+	c.Flags().VisitAll(func(f *pflag.Flag) {
+		if by := completionOf(f); by != nil {
+			_ = c.RegisterFlagCompletionFunc(f.Name, by) // which fails for a flag that has one
+		}
+	})
+	for _, below := range c.Commands() {
+		complete(below)
+	}
+}
+
+func completionOf(f *pflag.Flag) cobra.CompletionFunc {
+	switch kind := f.Value.Type(); {
+	case kind == "bool", kind == "file":
+		return nil
+	case kind == "resource":
+		return func(c *cobra.Command, _ []string, begun string) ([]string, cobra.ShellCompDirective) {
+			return completeResource(c, nil, begun)
+		}
+	case kind == "kind,...":
+		return completeKinds
+	case strings.Contains(kind, "|"):
+		return cobra.FixedCompletions(strings.Split(kind, "|"), cobra.ShellCompDirectiveNoFileComp)
+	}
+	return cobra.NoFileCompletions
+}
+
+// completeKinds completes the last of several.
+func completeKinds(_ *cobra.Command, _ []string, begun string) (all []string, _ cobra.ShellCompDirective) {
+	before := begun[:strings.LastIndex(begun, ",")+1]
+	for _, kind := range fence.EventKinds() {
+		if offer := before + string(kind); strings.HasPrefix(offer, begun) {
+			all = append(all, offer)
+		}
+	}
+	return all, cobra.ShellCompDirectiveNoFileComp | cobra.ShellCompDirectiveNoSpace
+}
+
+func completeLocked(c *cobra.Command, args []string, begun string) ([]string, cobra.ShellCompDirective) {
+	if len(args) > 0 {
+		return nil, cobra.ShellCompDirectiveDefault
+	}
+	return completeResource(c, args, begun)
+}
+
+func completeResource(c *cobra.Command, args []string, begun string) ([]string, cobra.ShellCompDirective) {
+	if len(args) > 0 {
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	return askForNames(c, begun, func(ctx context.Context, conn *pgx.Conn) (names []string, err error) {
+		all, err := fence.Status(ctx, conn)
+		for _, r := range all {
+			names = append(names, string(r.Resource))
+		}
+		return names, err
+	})
+}
+
+func completeGuarded(c *cobra.Command, args []string, begun string) ([]string, cobra.ShellCompDirective) {
+	if len(args) > 0 {
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	return askForNames(c, begun, func(ctx context.Context, conn *pgx.Conn) (names []string, err error) {
+		all, err := fence.Guards(ctx, conn)
+		for _, g := range all {
+			names = append(names, g.Table)
+		}
+		return names, err
+	})
+}
+
+// Completion waits for a database, and lists names, within these bounds.
+const (
+	completionTime = 2 * time.Second
+	mostCompleted  = 500
+)
+
+// askForNames asks the database for names. A shell that completes has no place for errors:
+// there are none, then.
+func askForNames(c *cobra.Command, begun string, ask func(context.Context, *pgx.Conn) ([]string, error)) (found []string, _ cobra.ShellCompDirective) {
+	const only = cobra.ShellCompDirectiveNoFileComp
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(c.Context()), completionTime)
+	defer cancel()
+	conn, err := connectForNames(ctx, c)
+	if err != nil {
+		return nil, only
+	}
+	defer conn.Close(context.Background())
+	names, err := ask(ctx, conn)
+	if err != nil {
+		return nil, only
+	}
+	for _, name := range names {
+		if strings.HasPrefix(name, begun) && !strings.ContainsFunc(name, unicode.IsControl) && len(found) < mostCompleted {
+			found = append(found, name)
+		}
+	}
+	return found, only
+}
+
+func connectForNames(ctx context.Context, c *cobra.Command) (*pgx.Conn, error) {
+	if c.Flags().Lookup(flagOf(ownerSetting)) != nil {
+		cfg, err := read[OwnerSettings](c)
+		if err != nil {
+			return nil, err
+		}
+		return cfg.connect(ctx, "")
+	}
+	cfg, err := read[struct {
+		DatabaseURL string `env:"WIREFENCE_DATABASE_URL" file:"yes"`
+	}](c)
+	if err != nil {
+		return nil, err
+	}
+	return connect(ctx, cfg.DatabaseURL)
+}

@@ -1,0 +1,181 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/wirefence/wirefence/fence"
+	"github.com/wirefence/wirefence/lockclient"
+)
+
+// What commands print as JSON. Fields may be added; those that are here keep their names,
+// types and meanings. The tag says is the meaning in docs/cli.md.
+
+// statusJSON is a resource with its policy.
+type statusJSON struct {
+	Resource       string     `json:"resource" says:"its name"`
+	Token          int64      `json:"token" says:"the highest token that was recorded"`
+	Source         string     `json:"source,omitempty" says:"what counts its tokens"`
+	MustNameSource bool       `json:"must_name_source" says:"whether tokens that don't name their source are refused"`
+	Holder         string     `json:"holder,omitempty" says:"who was granted it last, which isn't who holds it now"`
+	Since          *time.Time `json:"since,omitempty" says:"when that was"`
+	Advance        string     `json:"advance" says:"policy: use or grant"`
+	Reuse          string     `json:"reuse" says:"policy: allow or once"`
+	PreemptAfter   *float64   `json:"preempt_after_seconds" says:"policy: how long a newer token waits before it ends older transactions; null: for ever"`
+	Writers        int        `json:"writers" says:"open transactions that hold it"`
+	Mode           string     `json:"mode" says:"policy: enforce or shadow"`
+	Failover       string     `json:"failover" says:"policy: reacquire or trust"`
+	Former         bool       `json:"former" says:"whether the database was promoted or restored since the last grant, so that no token counts before the next"`
+}
+
+func inJSON(r fence.ResourceStatus) statusJSON {
+	out := statusJSON{
+		Resource: string(r.Resource), Token: int64(r.LastToken), Source: string(r.Source), MustNameSource: r.MustNameSource,
+		Holder: r.Holder, Advance: string(r.Advance), Reuse: string(r.Reuse), Writers: r.Writers, Mode: string(r.Mode),
+		Failover: string(r.Failover), Former: r.Former,
+	}
+	if !r.Since.IsZero() {
+		out.Since = &r.Since
+	}
+	if r.PreemptAfter != nil {
+		seconds := r.PreemptAfter.Seconds()
+		out.PreemptAfter = &seconds
+	}
+	return out
+}
+
+func allInJSON(all []fence.ResourceStatus) []statusJSON {
+	rows := make([]statusJSON, len(all))
+	for i, r := range all {
+		rows[i] = inJSON(r)
+	}
+	return rows
+}
+
+// fullStatusJSON adds what isn't in the row of the resource.
+type fullStatusJSON struct {
+	statusJSON
+	Lease   lease `json:"lease" says:"whether the lease is held now"`
+	Refused int64 `json:"refused_last_hour" says:"writes that were refused in the last hour, as far as the history was told"`
+	LetPass int64 `json:"let_pass_last_hour" says:"writes that shadow mode let pass in the last hour"`
+}
+
+func inFull(all []fence.ResourceStatus, leases []lease, refusals map[fence.Resource]fence.RefusalCount) []fullStatusJSON {
+	rows := make([]fullStatusJSON, len(all))
+	for i, r := range all {
+		rows[i] = fullStatusJSON{inJSON(r), leases[i], refusals[r.Resource].Refused, refusals[r.Resource].LetPass}
+	}
+	return rows
+}
+
+// readyJSON is the answer of a proxy's probe.
+type readyJSON struct {
+	Ready  bool   `json:"ready" says:"whether the proxy is ready"`
+	Reason string `json:"reason,omitempty" says:"why not"`
+}
+
+// guardJSON is a guarded table.
+type guardJSON struct {
+	Table    string     `json:"table" says:"the table, as in SQL"`
+	Resource string     `json:"resource" says:"the resource, or the template, that a write needs a token of"`
+	Mode     string     `json:"mode" says:"enforce or shadow"`
+	By       string     `json:"by,omitempty" says:"the role that protected it"`
+	Since    *time.Time `json:"since,omitempty" says:"when that was"`
+	Fault    string     `json:"fault,omitempty" says:"what is wrong with the guard"`
+}
+
+// shownJSON is all that is known of a resource.
+type shownJSON struct {
+	statusJSON
+	Lease   lease        `json:"lease" says:"whether the lease is held now"`
+	Changes []changeJSON `json:"changes" says:"what operators declared and changed, the oldest first"`
+}
+
+// changeJSON is what an operator has changed.
+type changeJSON struct {
+	At          time.Time `json:"at" says:"when"`
+	By          string    `json:"by" says:"the role"`
+	Application string    `json:"application,omitempty" says:"the session's application_name"`
+	Reason      string    `json:"reason" says:"why"`
+	Settings    values    `json:"settings" says:"by their names, each with its value before and after"`
+}
+
+// declaredJSON is a resource that was declared.
+type declaredJSON struct {
+	Resource string `json:"resource" says:"its name"`
+	Declared bool   `json:"declared" says:"false: it was declared so before"`
+}
+
+// setJSON is what was changed.
+type setJSON struct {
+	Resource string                        `json:"resource,omitempty" says:"the resource; absent where all are meant"`
+	Settings map[string][2]json.RawMessage `json:"settings" says:"by their names, each with its value before and after"`
+}
+
+// checkJSON is the answer to a check.
+type checkJSON struct {
+	Fence    string `json:"fence" says:"what was checked"`
+	Current  bool   `json:"current" says:"whether the database accepts it"`
+	SQLState string `json:"sqlstate,omitempty" says:"why not: a code of class WF"`
+	Message  string `json:"message,omitempty" says:"the refusal's message"`
+	Detail   string `json:"detail,omitempty" says:"its DETAIL"`
+	Hint     string `json:"hint,omitempty" says:"its HINT"`
+}
+
+// checked words the answer to a check, which err refuses unless it is nil.
+func checked(f fence.Fence, err error) checkJSON {
+	out := checkJSON{Fence: f.String(), Current: err == nil, SQLState: string(fence.StateOf(err))}
+	if refusal := (*pgconn.PgError)(nil); errors.As(err, &refusal) {
+		out.Message, out.Detail, out.Hint = refusal.Message, refusal.Detail, refusal.Hint
+	}
+	return out
+}
+
+// revokedJSON is what a revocation has done.
+type revokedJSON struct {
+	Resource  string        `json:"resource" says:"its name"`
+	Token     int64         `json:"token" says:"the new last token, which is nobody's"`
+	LockedOut string        `json:"locked_out,omitempty" says:"who was granted it last"`
+	Former    int64         `json:"locked_out_token,omitempty" says:"with which token"`
+	Ended     []fence.Ended `json:"ended" says:"transactions that were ended"`
+	Freed     string        `json:"freed,omitempty" says:"whose lease was freed in the store"`
+	NotFreed  string        `json:"not_freed,omitempty" says:"why the lease could not be freed"`
+}
+
+func revoked(resource fence.Resource, done lockclient.Revocation) revokedJSON {
+	out := revokedJSON{
+		Resource: string(resource), Token: int64(done.Token), LockedOut: done.LockedOut.Holder,
+		Ended: append([]fence.Ended{}, done.Ended...), Freed: done.Freed,
+	}
+	if out.LockedOut != "" {
+		out.Former = int64(done.LockedOut.Token)
+	}
+	if done.NotFreed != nil {
+		out.NotFreed = done.NotFreed.Error()
+	}
+	return out
+}
+
+// migratedJSON is what a migration has done, or would do.
+type migratedJSON struct {
+	Before int      `json:"before" says:"the schema's version before; 0: there was none"`
+	After  int      `json:"after" says:"its version afterwards"`
+	DryRun bool     `json:"dry_run" says:"whether nothing was changed, and only the SQL is told"`
+	Steps  []string `json:"steps" says:"what was done, for people"`
+	SQL    string   `json:"sql,omitempty" says:"with --dry-run: what would run"`
+}
+
+// protectedJSON is a table that was protected.
+type protectedJSON struct {
+	Table    string `json:"table" says:"the table, as it was named"`
+	Resource string `json:"resource" says:"the resource, or the template, that a write needs a token of"`
+	Mode     string `json:"mode" says:"enforce or shadow"`
+}
+
+// unprotectedJSON is a table whose guards were removed.
+type unprotectedJSON struct {
+	Table string `json:"table" says:"the table, as it was named"`
+}

@@ -1,0 +1,55 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/wirefence/wirefence/migrations"
+)
+
+// OwnerSettings are those of commands that change what the schema or a table is. They want
+// another role than the proxy's: with these rights, tokens and guards can be changed.
+type OwnerSettings struct {
+	OwnerURL    string `env:"WIREFENCE_OWNER_URL" group:"Connections" file:"yes" help:"connection string of the owning role, which migrates, or owns the table (required, unless WIREFENCE_DATABASE_URL is set)"`
+	DatabaseURL string `env:"WIREFENCE_DATABASE_URL" group:"Connections" file:"yes" help:"the same where WIREFENCE_OWNER_URL is not set"`
+}
+
+// ownerSetting is the one that messages name.
+const ownerSetting = "WIREFENCE_OWNER_URL"
+
+// connect opens a connection of the owning role. What for completes the error where no
+// setting names one.
+func (cfg OwnerSettings) connect(ctx context.Context, whatFor string) (*pgx.Conn, error) {
+	switch {
+	case cfg.OwnerURL != "":
+		return connectBy(ctx, ownerSetting, cfg.OwnerURL)
+	case cfg.DatabaseURL != "":
+		return connect(ctx, cfg.DatabaseURL)
+	}
+	return nil, usageError{fmt.Errorf("%s is not set (--owner-url), nor WIREFENCE_DATABASE_URL: it is the connection string of %s, as in postgres://owner@db.internal/app", ownerSetting, whatFor)}
+}
+
+// onSchema is onSchema as the owning role.
+func (cfg OwnerSettings) onSchema(ctx context.Context, do func(conn *pgx.Conn) error) error {
+	conn, err := cfg.connect(ctx, "the table's owner")
+	if err != nil {
+		return err
+	}
+	defer conn.Close(context.Background())
+	if err := migrations.Verify(ctx, conn); err != nil {
+		return err
+	}
+	return do(conn)
+}
+
+// namingOwner says to which setting an issuer that can't migrate leads.
+func namingOwner(err error) error {
+	lacking := (*migrations.MissingRightsError)(nil)
+	if errors.As(err, &lacking) && lacking.Issuer {
+		return fmt.Errorf("%w: set %s", err, ownerSetting)
+	}
+	return err
+}
