@@ -2,6 +2,7 @@ package deploy
 
 import (
 	"context"
+	"fmt"
 	"maps"
 	"slices"
 	"strings"
@@ -57,6 +58,12 @@ func TestComposeBroken(t *testing.T) {
 		{"postgres:/var/lib/postgresql\n", "/tmp/postgres:/var/lib/postgresql\n", "postgres keeps its data in no named volume"},
 		{"    restart: \"no\"\n", "", "migrate doesn't run just once"},
 		{"\"127.0.0.1:${WIREFENCE_PORT", "\"${WIREFENCE_PORT", "published beyond loopback"},
+		{"      WIREFENCE_REDIS_URL: redis://redis:6379/0\n", "", "keep their leases in another store"},
+		{":/admin-tokens:ro", ":/tokens:ro", "proxy has no /admin-tokens"},
+		{":/admin-tokens:ro", ":/admin-tokens", "proxy has no /admin-tokens"},
+		{"profiles: [tools]", "profiles: []", "tools is started with the others"},
+		{"      target: tools\n", "", "tools is not built from the stage tools"},
+		{"PGHOST: proxy", "PGHOST: postgres", "psql bypasses the proxy"},
 		{"postgres://wirefence:", "postgres://postgres:", "proxy connects as another role than the issuer's"},
 		{"    networks: [data]\n", "    networks: [data]\n    ports: [\"127.0.0.1:5432:5432\"]\n", "postgres publishes a port"},
 	} {
@@ -79,12 +86,12 @@ func loadCompose(text string, env types.Mapping) (*types.Project, error) {
 		WorkingDir:  "../..",
 		ConfigFiles: []types.ConfigFile{{Filename: composeFile, Content: []byte(text)}},
 		Environment: env,
-	})
+	}, func(o *loader.Options) { o.Profiles = []string{"*"} })
 }
 
 func composeMisses(project *types.Project, known map[string]bool) (misses []string) {
 	miss := func(text string) { misses = append(misses, text) }
-	if names := slices.Sorted(maps.Keys(project.Services)); !slices.Equal(names, []string{"migrate", "postgres", "proxy", "redis"}) {
+	if names := slices.Sorted(maps.Keys(project.Services)); !slices.Equal(names, []string{"migrate", "postgres", "proxy", "redis", "tools"}) {
 		miss("services are " + strings.Join(names, ", "))
 	}
 	health := map[string]string{"postgres": "pg_isready", "redis": "redis-cli", "proxy": "/wirefence"}
@@ -100,6 +107,7 @@ func composeMisses(project *types.Project, known map[string]bool) (misses []stri
 		{"proxy", "postgres", types.ServiceConditionHealthy},
 		{"proxy", "redis", types.ServiceConditionHealthy},
 		{"proxy", "migrate", types.ServiceConditionCompletedSuccessfully},
+		{"tools", "proxy", types.ServiceConditionHealthy},
 	} {
 		if project.Services[w.who].DependsOn[w.whom].Condition != w.until {
 			miss(w.who + " doesn't wait until " + w.whom + " is " + w.until)
@@ -135,6 +143,7 @@ func composeMisses(project *types.Project, known map[string]bool) (misses []stri
 	if url := project.Services["proxy"].Environment["WIREFENCE_DATABASE_URL"]; url == nil || !strings.HasPrefix(*url, "postgres://wirefence:") {
 		miss("proxy connects as another role than the issuer's")
 	}
+	misses = append(misses, leaseMisses(project)...)
 	for _, port := range project.Services["proxy"].Ports {
 		if port.HostIP != "127.0.0.1" {
 			miss("proxy's port " + port.Published + " is published beyond loopback")
@@ -160,6 +169,42 @@ func composeMisses(project *types.Project, known map[string]bool) (misses []stri
 		for _, m := range settingsMisses(command, env, known) {
 			miss(command + ": " + m)
 		}
+	}
+	return misses
+}
+
+// leaseMisses says why leases can't be taken, over HTTP and by the tools.
+func leaseMisses(project *types.Project) (misses []string) {
+	miss := func(text string) { misses = append(misses, text) }
+	proxy, tools := project.Services["proxy"], project.Services["tools"]
+	set := func(service types.ServiceConfig, name string) string {
+		if value := service.Environment[name]; value != nil {
+			return *value
+		}
+		return ""
+	}
+	for _, name := range []string{"WIREFENCE_REDIS_URL", "WIREFENCE_DATABASE_URL"} {
+		if set(proxy, name) == "" || set(proxy, name) != set(tools, name) {
+			miss("proxy and tools keep their leases in another store, or seal them in another database: " + name)
+		}
+	}
+	tokens := set(proxy, "WIREFENCE_ADMIN_TOKEN_FILE")
+	if !slices.ContainsFunc(proxy.Volumes, func(v types.ServiceVolumeConfig) bool { return v.Target == tokens && v.ReadOnly }) {
+		miss("proxy has no " + tokens + ", or may write it")
+	}
+	for _, name := range []string{"WIREFENCE_LISTEN", "WIREFENCE_ADMIN_LISTEN", "WIREFENCE_API_LISTEN"} {
+		if !slices.ContainsFunc(proxy.Ports, func(p types.ServicePortConfig) bool { return set(proxy, name) == fmt.Sprint("0.0.0.0:", p.Target) }) {
+			miss("the port of " + name + " is not published")
+		}
+	}
+	if !slices.Equal(tools.Profiles, []string{"tools"}) {
+		miss("tools is started with the others")
+	}
+	if tools.Build == nil || tools.Build.Dockerfile != "deploy/Dockerfile" || tools.Build.Target != "tools" {
+		miss("tools is not built from the stage tools")
+	}
+	if set(tools, "PGHOST") != "proxy" || ":"+set(tools, "PGPORT") != strings.TrimPrefix(set(proxy, "WIREFENCE_LISTEN"), "0.0.0.0") {
+		miss("psql bypasses the proxy")
 	}
 	return misses
 }
