@@ -14,20 +14,16 @@ import (
 	"time"
 
 	"github.com/wirefence/wirefence/fence"
+	"github.com/wirefence/wirefence/internal/pages"
 	"github.com/wirefence/wirefence/internal/stack"
 )
 
 // documented is the text of the first block of docs/effects.md in a language.
 func documented(t *testing.T, language string) string {
 	t.Helper()
-	page, err := os.ReadFile("../docs/effects.md")
+	text, err := pages.First("../docs/effects.md", "", language)
 	if err != nil {
 		t.Fatal(err)
-	}
-	_, rest, _ := strings.Cut(string(page), "```"+language+"\n")
-	text, _, found := strings.Cut(rest, "```\n")
-	if !found {
-		t.Fatalf("the page has no block of %s", language)
 	}
 	return text
 }

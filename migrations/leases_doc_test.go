@@ -2,24 +2,20 @@ package migrations_test
 
 import (
 	"context"
-	"os"
 	osexec "os/exec"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/wirefence/wirefence/internal/pages"
 )
 
 // documentedScript is the first SQL text of a page.
 func documentedScript(t *testing.T, page string) string {
 	t.Helper()
-	text, err := os.ReadFile("../docs/" + page)
+	script, err := pages.First("../docs/"+page, "", "sql")
 	if err != nil {
 		t.Fatal(err)
-	}
-	_, rest, _ := strings.Cut(string(text), "```sql\n")
-	script, _, found := strings.Cut(rest, "```\n")
-	if !found {
-		t.Fatal(page + " has no script")
 	}
 	return script
 }

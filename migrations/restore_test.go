@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/wirefence/wirefence/internal/pages"
 	"github.com/wirefence/wirefence/internal/servers"
 	"github.com/wirefence/wirefence/migrations"
 )
@@ -181,15 +182,9 @@ func TestADumpWithoutData(t *testing.T) {
 // docs/operations.md says then makes the tokens of all of them stale.
 func TestARestoreToAnEarlierState(t *testing.T) {
 	t.Parallel()
-	page, err := os.ReadFile("../docs/operations.md")
+	script, err := pages.First("../docs/operations.md", "Restoring a database", "sql")
 	if err != nil {
 		t.Fatal(err)
-	}
-	_, section, _ := strings.Cut(string(page), "\n## Restoring a database\n")
-	_, script, _ := strings.Cut(section, "```sql\n")
-	script, _, found := strings.Cut(script, "```\n")
-	if !found {
-		t.Fatal("docs/operations.md has no script for restoring")
 	}
 	db := toDump(t)
 	issuer := db.as(t, "issuer")

@@ -82,6 +82,7 @@ var imports = []struct {
 
 	{"internal/manual/a.go", module + "/internal/manual", ""},
 	{"internal/manual/a.go", module + "/fence", "manual"},
+	{"internal/pages/a_test.go", module + "/internal/servers", "pages"},
 
 	{"internal/servers/a.go", module + "/migrations", "servers"},
 	{"internal/authority/a.go", module + "/proxy", "servers"},

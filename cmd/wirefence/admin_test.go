@@ -16,6 +16,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/wirefence/wirefence/internal/pages"
 	"github.com/wirefence/wirefence/internal/stack"
 )
 
@@ -286,14 +287,9 @@ func TestAStreamEndsWithTheProxy(t *testing.T) {
 // The script in docs/api.md does what is said there.
 func TestTheDocumentedScript(t *testing.T) {
 	t.Parallel()
-	text, err := os.ReadFile("../../docs/api.md")
+	script, err := pages.First("../../docs/api.md", "", "bash")
 	if err != nil {
 		t.Fatal(err)
-	}
-	_, rest, _ := strings.Cut(string(text), "```bash\n")
-	script, _, found := strings.Cut(rest, "```\n")
-	if !found {
-		t.Fatal("docs/api.md has no script")
 	}
 	dir := t.TempDir()
 	file, header := filepath.Join(dir, "work.sh"), filepath.Join(dir, "header")
