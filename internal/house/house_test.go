@@ -82,10 +82,10 @@ func docs(texts map[string]string) (all string) {
 
 func TestEverySQLStateIsDocumented(t *testing.T) {
 	t.Parallel()
-	readme := files(t)["README.md"]
+	page := files(t)["docs/reference-errors.md"]
 	for state, condition := range fence.States() {
-		if !strings.Contains(readme, "| `"+string(state)+"` | `"+condition+"` |") {
-			t.Errorf("README.md has no row for %s, %s", state, condition)
+		if !strings.Contains(page, "| `"+string(state)+"` | `"+condition+"` |") {
+			t.Errorf("docs/reference-errors.md has no row for %s, %s", state, condition)
 		}
 	}
 	for _, code := range regexp.MustCompile(`\bWF\d{3}\b`).FindAllString(docs(files(t)), -1) {
@@ -133,13 +133,13 @@ func settings(text string) map[string]string {
 func TestSettingsTablesAgree(t *testing.T) {
 	t.Parallel()
 	texts := files(t)
-	short, long := settings(texts["README.md"]), settings(texts["docs/operations.md"])
+	short, long := settings(texts["docs/reference-settings.md"]), settings(texts["docs/operations.md"])
 	if len(short) == 0 {
-		t.Error("README.md has no table of settings")
+		t.Error("docs/reference-settings.md has no table of settings")
 	}
 	for name, value := range short {
 		if long[name] != value {
-			t.Errorf("%s is %q in README.md and %q in docs/operations.md", name, value, long[name])
+			t.Errorf("%s is %q in docs/reference-settings.md and %q in docs/operations.md", name, value, long[name])
 		}
 	}
 	for _, v := range variable.FindAllString(docs(texts), -1) {
@@ -237,6 +237,49 @@ func TestEveryDecisionIsListed(t *testing.T) {
 		page, found := strings.CutPrefix(name, "docs/decisions/")
 		if found && page != "README.md" && !strings.Contains(texts["docs/decisions/README.md"], "("+page+")") {
 			t.Errorf("%s is not listed in docs/decisions/README.md", name)
+		}
+	}
+}
+
+// A page that isn't in the index of docs/ and in the site's navigation is found by nobody.
+func TestEveryPageIsListed(t *testing.T) {
+	t.Parallel()
+	texts := files(t)
+	for name := range texts {
+		page, found := strings.CutPrefix(name, "docs/")
+		if !found || path.Ext(page) != ".md" || path.Dir(page) != "." || page == "README.md" {
+			continue
+		}
+		if !strings.Contains(texts["docs/README.md"], "("+page+")") {
+			t.Errorf("%s is not listed in docs/README.md", name)
+		}
+		if !strings.Contains(texts["mkdocs.yml"], ": "+page+"\n") {
+			t.Errorf("%s is not in the nav of mkdocs.yml", name)
+		}
+	}
+}
+
+// What docs/troubleshooting.md shows as a message of the product is one: it finds those who
+// search for the words of theirs.
+func TestMessagesArePrinted(t *testing.T) {
+	t.Parallel()
+	texts := files(t)
+	var sources strings.Builder
+	for name, text := range texts {
+		if path.Ext(name) == ".sql" || path.Ext(name) == ".go" && !strings.HasSuffix(name, "_test.go") {
+			sources.WriteString(strings.ReplaceAll(text, "''", "'"))
+		}
+	}
+	shown := regexp.MustCompile(`(?m)^(?:ERROR|FATAL|HINT):  (.*)$|^\| `+"`"+`([^`+"`"+`]+)`+"`"+`,? .*\|$`).FindAllStringSubmatch(texts["docs/troubleshooting.md"], -1)
+	if len(shown) < 20 {
+		t.Errorf("docs/troubleshooting.md shows only %d messages", len(shown))
+	}
+	quoted := regexp.MustCompile(`"[^"]*"|(?:WIREFENCE_)?…|--source [a-z]+|^(?:PREPARE TRANSACTION|VACUUM|PREPARE) | (?:PREPARE|VACUUM|CALL) `)
+	for _, message := range shown {
+		for _, part := range quoted.Split(message[1]+message[2], -1) {
+			if part = strings.TrimSpace(part); !strings.Contains(sources.String(), part) {
+				t.Errorf("docs/troubleshooting.md shows %q, of which nothing in the code says %q", message[1]+message[2], part)
+			}
 		}
 	}
 }
