@@ -142,6 +142,7 @@ faults: ## The same as verify-faults, and write docs/availability.md
 .PHONY: docs
 docs: ## Build the documentation as a site, .cache/site, and check its links
 	scripts/install-servers --docs
+	PYTHONDONTWRITEBYTECODE=1 /usr/bin/python3 tools/site/test_site.py --buffer
 	PYTHONDONTWRITEBYTECODE=1 mkdocs build --strict --quiet
 	@echo "The site is in .cache/site; python3 -m http.server -d .cache/site serves it."
 

@@ -35,7 +35,7 @@ func TestTheTutorial(t *testing.T) {
 	if says := fmt.Sprintf("There are %d commands.", len(steps)); !strings.Contains(string(page), says) {
 		t.Errorf("the page doesn't say %q", says)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 6*time.Minute)
 	defer cancel()
 	pg, err := servers.StartPostgres(ctx, servers.PostgresConfig{})
 	if err != nil {
@@ -57,7 +57,7 @@ func TestTheTutorial(t *testing.T) {
 			"HOME="+t.TempDir(), "PATH="+toolsOnly(t, tutorialTools),
 			"WIREFENCE_LISTEN=127.0.0.1:"+ports["6433"], "WIREFENCE_ADMIN_LISTEN=127.0.0.1:"+ports["9433"]),
 	}
-	began := time.Now()
+	began := time.Now() // with the build, which may have to compile everything
 	if err := walk.Run(ctx, steps); err != nil {
 		t.Error(err)
 	}

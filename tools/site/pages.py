@@ -5,6 +5,7 @@ links may lead out of docs/, headings have the fragments that code hosts make, a
 are indented by the width of their marker, not by four columns.
 """
 
+import html
 import os
 import posixpath
 import re
@@ -23,6 +24,7 @@ OUTSIDE = {
 
 FENCE = re.compile(r"^( *)(`{3,}|~{3,})")
 MARKER = re.compile(r"^( *)([-*+]|\d{1,9}[.)])( +)(?=\S)")
+PROMPT = re.compile(r"^([A-Z](?:\$|=>) |> )(.*)$")
 LINK = re.compile(r"(\]\()([^)\s]+)(\))")
 
 
@@ -33,7 +35,22 @@ def slug(text, separator):
 
 def on_config(config):
     config["mdx_configs"].setdefault("toc", {})["slugify"] = slug
+    config["mdx_configs"].setdefault("pymdownx.superfences", {})["custom_fences"] = [
+        {"name": "console", "class": "highlight", "format": console},
+    ]
     return config
+
+
+def console(source, language, css_class, options, md, **kwargs):
+    """Returns the HTML of commands with their output; internal/pages says what a prompt is."""
+    lines = []
+    for line in source.split("\n"):
+        prompt = PROMPT.match(line)
+        if prompt:
+            lines.append(f'<span class="gp">{html.escape(prompt[1])}</span><strong>{html.escape(prompt[2])}</strong>')
+        else:
+            lines.append(f'<span class="go">{html.escape(line)}</span>')
+    return f'<div class="{css_class}"><pre><code>' + "\n".join(lines) + "</code></pre></div>"
 
 
 def on_files(files, config):

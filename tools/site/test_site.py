@@ -1,0 +1,78 @@
+"""What `make docs` runs before it builds: the hooks on small inputs, and on broken sites."""
+
+import os
+import tempfile
+import unittest
+
+import check
+import pages
+
+
+def adapted(text, link=lambda target: target):
+    return "\n".join(pages.adapt(text.split("\n"), link))
+
+
+class Pages(unittest.TestCase):
+    def test_fragments_are_those_of_code_hosts(self):
+        for heading, fragment in {
+            "What isn't guaranteed": "what-isnt-guaranteed",
+            "SELECT … FOR UPDATE": "select--for-update",
+            "`wirefence lock`": "wirefence-lock",
+            "WF001, stale_fencing_token": "wf001-stale_fencing_token",
+        }.items():
+            self.assertEqual(pages.slug(heading, "-"), fragment)
+
+    def test_lists_are_indented_by_four(self):
+        self.assertEqual(adapted("1. a\n   b\n\n   ```sh\n   c\n     d\n   ```\n2. e\n\nf"),
+                         "1.  a\n    b\n\n    ```sh\n    c\n      d\n    ```\n2.  e\n\nf")
+        self.assertEqual(adapted("- a\n  - b\n    c\n- d"), "-   a\n    -   b\n        c\n-   d")
+
+    def test_code_is_left_alone(self):
+        code = "```\n- a\n  - b ](c)\n```"
+        self.assertEqual(adapted(code, lambda target: "x"), code)
+
+    def test_links_lead_into_the_site_or_to_the_source(self):
+        for target, want in {
+            "https://example.com/a.md": "https://example.com/a.md",
+            "#a": "#a",
+            "guards.md#shadow-mode": "guards.md#shadow-mode",
+            "../model/README.md#holds": "model.md#holds",
+            "../README.md": "README.md",
+            "../deploy/mixin": pages.SOURCE + "deploy/mixin",
+            "../nothing": "../nothing",
+        }.items():
+            self.assertEqual(pages.resolve(target, "docs/api.md", "api.md"), want)
+        self.assertEqual(pages.resolve("../guards.md", "docs/decisions/0016-holds.md", "decisions/0016-holds.md"), "../guards.md")
+        self.assertEqual(pages.resolve("docs/guards.md", "CONTRIBUTING.md", "contributing.md"), "guards.md")
+
+    def test_a_console_is_escaped(self):
+        drawn = pages.console("A$ a <b>\n> c\n<d>", "console", "highlight", {}, None)
+        for part in ("<strong>a &lt;b&gt;</strong>", "<strong>c</strong>", '<span class="go">&lt;d&gt;</span>'):
+            self.assertIn(part, drawn)
+
+
+class Check(unittest.TestCase):
+    def problems(self, **files):
+        with tempfile.TemporaryDirectory() as site:
+            for name, text in files.items():
+                with open(os.path.join(site, name.replace("_", ".")), "w", encoding="utf-8") as file:
+                    file.write(text)
+            return check.problems(site)
+
+    def test_a_good_site_passes(self):
+        page = '<link rel="canonical" href="https://a/"><h1 id="x">a</h1><a href="https://b/">b</a><a href="a.html#x">c</a><img src="a.svg">'
+        self.assertEqual(self.problems(a_html=page, a_svg="<svg/>"), [])
+
+    def test_what_is_wrong_is_found(self):
+        for page in (
+            '<a href="b.html">a</a>', '<a href="#b">a</a>', '<a href="a.html#b">a</a>', '<img src="b.png">',
+            '<img src="https://b/c.png">', '<script src="//b/c.js"></script>', '<link rel="stylesheet" href="http://b/c.css">',
+            "<style>@import 'https://b/c.css';</style>", '<p style="background: url(https://b/c.png)">', '<pre class="mermaid">a</pre>',
+        ):
+            self.assertEqual(len(self.problems(a_html=page)), 1, page)
+        self.assertEqual(len(self.problems(a_html="", a_css="a { src: url('https://b/c.woff') }")), 1)
+        self.assertEqual(self.problems(a_css=""), ["no page was built"])
+
+
+if __name__ == "__main__":
+    unittest.main()
