@@ -108,7 +108,7 @@ func TestDoctorFindsWhatACrashCouldUndo(t *testing.T) {
 	t.Parallel()
 	r := examine(t, issuer(database(t, true)))
 	r.finds(t, "server.durability", "problem", "fsync is off", "ALTER SYSTEM SET fsync = on").finds(t, "server.durability", "warning", "synchronous_commit is off", "ALTER SYSTEM RESET synchronous_commit")
-	r.finds(t, "roles.issuer", "note", "postgres is a superuser", "IN ROLE wirefence_issuer")
+	r.finds(t, "roles.issuer", "warning", "postgres is a superuser", "IN ROLE wirefence_issuer")
 	r.ends(t, exitProblem, "server.durability")
 }
 

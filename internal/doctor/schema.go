@@ -168,6 +168,7 @@ type issuer struct {
 	Role      string
 	Superuser bool
 	Issuer    bool
+	Owner     bool
 }
 
 func checkIssuer(ctx context.Context, in *Input) ([]Finding, error) {
@@ -181,14 +182,18 @@ func checkIssuer(ctx context.Context, in *Input) ([]Finding, error) {
 			Means:  "The role of WIREFENCE_DATABASE_URL can't seal grants, revoke, or see resources: no lease is granted.",
 			Remedy: []string{"GRANT wirefence_issuer TO " + in.role()},
 		}}, nil
-	case me.Superuser:
-		return []Finding{{
-			Grade: Note, Says: fmt.Sprintf("%s is a superuser", me.Role),
-			Means:  "wirefence_issuer is all that the proxy and lock clients need.",
-			Remedy: []string{"CREATE ROLE wirefence LOGIN PASSWORD '…' IN ROLE wirefence_issuer, and set WIREFENCE_DATABASE_URL to it"},
-		}}, nil
+	case me.Superuser, me.Owner:
+		f := Finding{
+			Grade: Warning, Says: fmt.Sprintf("%s is a superuser", me.Role),
+			Means:  "The proxy and lock clients can change tokens, functions and guards with it. wirefence_issuer is all that they need.",
+			Remedy: []string{"CREATE ROLE wirefence LOGIN PASSWORD '…' IN ROLE wirefence_issuer, and set WIREFENCE_DATABASE_URL to it; WIREFENCE_OWNER_URL is for migrations"},
+		}
+		if !me.Superuser {
+			f.Says = fmt.Sprintf("%s has wirefence_owner", me.Role)
+		}
+		return []Finding{f}, nil
 	}
-	return fine("%s has wirefence_issuer, and is no superuser", me.Role), nil
+	return fine("%s has wirefence_issuer, and is neither a superuser nor wirefence_owner", me.Role), nil
 }
 
 //go:embed sql/members.sql
