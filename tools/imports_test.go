@@ -80,7 +80,7 @@ var imports = []struct {
 	{"internal/runner/a.go", module + "/lockclient/redis", "holders"},
 	{"internal/runner/a_test.go", module + "/lockclient/redis", ""},
 
-	{"internal/manual/a.go", module + "/internal/manual", ""},
+	{"internal/manual/a.go", "text/tabwriter", ""},
 	{"internal/manual/a.go", module + "/fence", "manual"},
 	{"internal/pages/a_test.go", module + "/internal/servers", "pages"},
 

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"os"
 	"os/user"
@@ -18,6 +19,8 @@ import (
 )
 
 type proxySettings struct {
+	CheckConfig bool `env:"--check-config" help:"read all settings and the files that they name, print the settings in effect without passwords, and end: neither listen nor connect"`
+	OutputSettings
 	LeaseSettings
 	Listen                   []string      `env:"WIREFENCE_LISTEN" group:"Connections" type:"address,..." envDefault:"127.0.0.1:6433" help:"addresses to accept clients at, separated by commas: host:port, unix:/dir/.s.PGSQL.6433, unix:@name, or fd:NAME for a socket that systemd passes"`
 	Upstream                 string        `env:"WIREFENCE_UPSTREAM" group:"Connections" type:"url" file:"yes" help:"PostgreSQL servers, tried in order: postgres://host1:5432,host2:5432/?sslmode=verify-full&sslrootcert=ca.pem&target_session_attrs=read-write (required)"`
@@ -73,7 +76,10 @@ their own transactions.
 
 SIGTERM or SIGINT drains it: sessions end with their transactions, the lease of
 WIREFENCE_LEASE is released, and the exit status is 0. A second one ends it at once,
-with status 143 or 130. SIGHUP reloads what can be reloaded.`,
+with status 143 or 130. SIGHUP reloads what can be reloaded.
+
+With --check-config it reads the settings and the files that they name, and ends with
+status 0 if all are good, or 2.`,
 		Args: exactly(0, "no arguments"),
 		RunE: func(c *cobra.Command, _ []string) error {
 			signals := catchSignals()
@@ -82,14 +88,14 @@ with status 143 or 130. SIGHUP reloads what can be reloaded.`,
 			if err != nil {
 				return err
 			}
-			return runProxy(c.Context(), cfg, signals)
+			return runProxy(c.Context(), cfg, signals, c.OutOrStdout())
 		},
 	}
 	settings[proxySettings](c)
 	return c
 }
 
-func runProxy(ctx context.Context, cfg proxySettings, signals *signals) error {
+func runProxy(ctx context.Context, cfg proxySettings, signals *signals, stdout io.Writer) error {
 	if cfg.Upstream == "" {
 		return usageError{errors.New("WIREFENCE_UPSTREAM is not set (--upstream): it names the PostgreSQL server, as in postgres://db.internal:5432/")}
 	}
@@ -107,6 +113,9 @@ func runProxy(ctx context.Context, cfg proxySettings, signals *signals) error {
 	if err != nil {
 		return usageError{err}
 	}
+	if err := cfg.checkNames(ctx); err != nil {
+		return usageError{err}
+	}
 	registry := newRegistry()
 	sidecar, err := newSidecar(ctx, cfg, registry, log)
 	if err != nil {
@@ -116,7 +125,7 @@ func runProxy(ctx context.Context, cfg proxySettings, signals *signals) error {
 	if err != nil {
 		return err
 	}
-	telemetry, err := pushTelemetry(ctx, registry, log)
+	telemetry, err := cfg.telemetry(ctx, registry, log)
 	if err != nil {
 		return usageError{err}
 	}
@@ -148,6 +157,9 @@ func runProxy(ctx context.Context, cfg proxySettings, signals *signals) error {
 	files, err := readAdminFiles(cfg, log)
 	if err != nil {
 		return usageError{err}
+	}
+	if cfg.CheckConfig {
+		return cfg.printSettings(stdout)
 	}
 	warnOfUnused(sockets, cfg, log)
 	signals.reload(log, manager.reloading, server.Reload, func() error { return files.reload(log) }, manager.reloaded)

@@ -13,6 +13,7 @@ func reference(root *cobra.Command) *manual.Reference {
 	return &manual.Reference{
 		Root: root, Statuses: statuses, Meanings: meanings, Outputs: map[string][]manual.Output{
 			"wirefence version":          {{Value: build{}}},
+			"wirefence proxy":            {{When: "and `--check-config`", Value: checkedJSON{}}},
 			"wirefence migrate":          {{Value: migratedJSON{}}},
 			"wirefence protect":          {{Value: protectedJSON{}}},
 			"wirefence unprotect":        {{Value: unprotectedJSON{}}},
