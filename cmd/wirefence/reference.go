@@ -107,7 +107,7 @@ var statuses = map[string][]manual.Status{
 
 // meanings are those of fields of other packages' structs.
 var meanings = map[string]string{
-	"fence.Event.id":             "the event's number; later ones are higher",
+	"fence.Event.id":             "the event's id, a UUID",
 	"fence.Event.at":             "when it happened, the first of `count`",
 	"fence.Event.last_at":        "when the last of `count` happened",
 	"fence.Event.count":          "how many alike happened",

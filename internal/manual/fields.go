@@ -64,8 +64,11 @@ func (w *walk) object(t reflect.Type, path string) error {
 		if meaning == "" {
 			return fmt.Errorf("nothing is said of %s.%s", t, name)
 		}
-		at := strings.TrimPrefix(path+"."+name, ".")
-		w.fields = append(w.fields, Field{Path: at, Type: typeOf(f.Type), Meaning: meaning, Absent: strings.Contains(options, "omitempty")})
+		at, kind, absent := strings.TrimPrefix(path+"."+name, "."), typeOf(f.Type), strings.Contains(options, "omitempty")
+		if absent {
+			kind = strings.TrimSuffix(kind, orNull)
+		}
+		w.fields = append(w.fields, Field{Path: at, Type: kind, Meaning: meaning, Absent: absent})
 		if err := w.value(f.Type, at); err != nil {
 			return err
 		}
@@ -87,10 +90,12 @@ func target(t reflect.Type) reflect.Type {
 	return t
 }
 
+const orNull = " or null"
+
 // typeOf names a type in the terms of JSON.
 func typeOf(t reflect.Type) string {
 	if t.Kind() == reflect.Pointer {
-		return typeOf(t.Elem()) + " or null"
+		return typeOf(t.Elem()) + orNull
 	}
 	switch {
 	case t == reflect.TypeFor[time.Time]():
@@ -110,7 +115,7 @@ func typeOf(t reflect.Type) string {
 	case reflect.Struct, reflect.Map:
 		return "object"
 	case reflect.Slice, reflect.Array:
-		return "list of " + strings.TrimSuffix(typeOf(t.Elem()), " or null") + "s"
+		return "list of " + strings.TrimSuffix(typeOf(t.Elem()), orNull) + "s"
 	}
 	return "integer"
 }
