@@ -33,7 +33,7 @@ func TestTheProxyTellsOfItself(t *testing.T) {
 	status, about := ask(t, "GET", "http://"+p.admin+"/v1/about", "", "")
 	settings, _ := about["settings"].(map[string]any)
 	upstream, _ := about["upstream"].([]any)
-	if status != 200 || about["mode"] != "enforce" || about["unfenced_writes"] != "reject" || about["version"] != version || len(upstream) != 1 ||
+	if status != 200 || about["mode"] != "enforce" || about["unfenced_writes"] != "reject" || about["version"] != thisBuild().Version || len(upstream) != 1 ||
 		settings["WIREFENCE_MAX_CONNECTIONS"] != "1000" || settings["WIREFENCE_REDIS_URL"] != "redis://@127.0.0.1:1/0" || settings["WIREFENCE_LISTEN"] == "" {
 		t.Errorf("%d: %v", status, about)
 	}

@@ -109,7 +109,7 @@ func TestDoctorFindsWhatACrashCouldUndo(t *testing.T) {
 	r := examine(t, issuer(database(t, true)))
 	r.finds(t, "server.durability", "problem", "fsync is off", "ALTER SYSTEM SET fsync = on").finds(t, "server.durability", "warning", "synchronous_commit is off", "ALTER SYSTEM RESET synchronous_commit")
 	r.finds(t, "roles.issuer", "warning", "postgres is a superuser", "IN ROLE wirefence_issuer")
-	r.ends(t, exitProblem, "server.durability")
+	r.ends(t, exitProblem, "server.durability", "roles.issuer")
 }
 
 func TestDoctorOfAStandby(t *testing.T) {
@@ -150,7 +150,9 @@ func TestDoctorOfRoles(t *testing.T) {
 	examine(t, p.settings()).finds(t, "roles.prepared", "problem", "wirefence_owner may not end backends", "GRANT pg_signal_backend TO wirefence_owner").ends(t, exitProblem, "roles.prepared")
 	p.exec(t, "GRANT pg_signal_backend TO wirefence_owner", "REVOKE pg_read_all_stats FROM wirefence_owner")
 	examine(t, p.settings()).finds(t, "roles.prepared", "warning", "wirefence_owner may not see which backends are idle", "GRANT pg_read_all_stats TO wirefence_owner").ends(t, 0, "roles.prepared")
-	p.exec(t, "GRANT pg_read_all_stats TO wirefence_owner", "CREATE ROLE deployer LOGIN IN ROLE wirefence_owner", "CREATE ROLE maintenance LOGIN IN ROLE wirefence_bypass",
+	p.exec(t, "GRANT pg_read_all_stats TO wirefence_owner", "GRANT wirefence_owner TO issuer")
+	examine(t, p.settings()).finds(t, "roles.issuer", "warning", "issuer has wirefence_owner", "WIREFENCE_OWNER_URL is for migrations").ends(t, 0, "roles.issuer")
+	p.exec(t, "REVOKE wirefence_owner FROM issuer", "CREATE ROLE deployer LOGIN IN ROLE wirefence_owner", "CREATE ROLE maintenance LOGIN IN ROLE wirefence_bypass",
 		"CREATE TABLE orders (id int)", "SELECT wirefence.protect('orders', 'orders')", "GRANT INSERT ON orders TO maintenance",
 		"ALTER ROLE maintenance SET session_replication_role = replica", "GRANT SET ON PARAMETER session_replication_role TO app")
 	r := examine(t, p.settings()).finds(t, "roles.owner", "note", "can act as wirefence_owner: deployer", "REVOKE wirefence_owner FROM").
