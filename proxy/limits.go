@@ -16,7 +16,7 @@ import (
 type limits struct {
 	mu        sync.Mutex
 	pending   list.List // of *pending, the oldest first
-	byAddress map[string]int
+	byAddress map[string]*origin
 	clients   int
 	byUser    map[string]int
 	logged    time.Time // when a refusal was last logged

@@ -20,6 +20,7 @@ type pending struct {
 
 	// The limits' lock guards what follows.
 	address string            // that is bounded; "" for a Unix socket
+	origin  *origin           // of those that have this address; set where place is
 	place   *list.Element     // in the limits' list; nil once it has logged in, ended or given way
 	silent  bool              // the proxy waits for the client: it may have to give way
 	counted bool              // it is one of the clients
@@ -27,6 +28,9 @@ type pending struct {
 	giveWay func(*limitError) // ends it; called without the lock
 	gave    *limitError       // for which it gave way
 }
+
+// origin counts the pending connections of one address.
+type origin struct{ pending int }
 
 func newPending(entering context.Context, client net.Conn) *pending {
 	p := &pending{address: addressOf(client.RemoteAddr()), silent: true}
@@ -64,14 +68,14 @@ func dismissal(ctx context.Context) *wire.Error {
 }
 
 // arrive adds a connection that was accepted to those that are pending. Where a
-// bound is reached, the oldest one that keeps the proxy waiting gives way to it,
-// so that silence keeps nobody out; if there is none, the new one is refused.
+// bound is reached, one that keeps the proxy waiting gives way to it, so that
+// silence keeps nobody out; if there is none, the new one is refused.
 func (l *limits) arrive(o *Options, p *pending) *limitError {
 	var ends ending
 	defer ends.run() // behind the unlock
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if of := l.byAddress[p.address]; p.address != "" && of >= o.MaxAddressLogins {
+	if of := l.byAddress[p.address]; p.address != "" && of != nil && of.pending >= o.MaxAddressLogins {
 		limit := &limitError{"address_limit", o.MaxAddressLogins, wire.Error{
 			Code: "53300", Message: "too many connections from one address that have not logged in",
 			Hint: "The limit is WIREFENCE_MAX_ADDRESS_LOGINS."}}
@@ -88,9 +92,13 @@ func (l *limits) arrive(o *Options, p *pending) *limitError {
 		}
 	}
 	if l.byAddress == nil {
-		l.byAddress = map[string]int{}
+		l.byAddress = map[string]*origin{}
 	}
-	l.byAddress[p.address]++
+	if p.origin = l.byAddress[p.address]; p.origin == nil {
+		p.origin = &origin{}
+		l.byAddress[p.address] = p.origin
+	}
+	p.origin.pending++
 	p.place = l.pending.PushBack(p)
 	return nil
 }
@@ -127,23 +135,26 @@ func (l *limits) gaveWay(p *pending) *limitError {
 	return p.gave
 }
 
-// makeWay ends the oldest pending connection that keeps the proxy waiting, of those
-// that match. It reports whether there was one. The caller holds the lock, and
-// lets ends run without it.
+// makeWay ends a pending connection that keeps the proxy waiting, of those that match:
+// the oldest of the address that has the most, so that no address crowds out others. It
+// reports whether there was one. The caller holds the lock, and lets ends run without it.
 func (l *limits) makeWay(limit *limitError, ends *ending, match func(*pending) bool) bool {
+	var most *pending
 	for e := l.pending.Front(); e != nil; e = e.Next() {
 		p := e.Value.(*pending)
-		if !p.silent || !match(p) {
-			continue
+		if p.silent && match(p) && (most == nil || p.origin.pending > most.origin.pending) {
+			most = p
 		}
-		p.gave = limit
-		l.settle(p)
-		l.discount(p)
-		giveWay := p.giveWay
-		*ends = append(*ends, func() { giveWay(limit) })
-		return true
 	}
-	return false
+	if most == nil {
+		return false
+	}
+	most.gave = limit
+	l.settle(most)
+	l.discount(most)
+	giveWay := most.giveWay
+	*ends = append(*ends, func() { giveWay(limit) })
+	return true
 }
 
 // settle takes a connection out of those that are pending, if it is one.
@@ -153,7 +164,7 @@ func (l *limits) settle(p *pending) {
 	}
 	l.pending.Remove(p.place)
 	p.place = nil
-	if l.byAddress[p.address]--; l.byAddress[p.address] == 0 {
+	if p.origin.pending--; p.origin.pending == 0 {
 		delete(l.byAddress, p.address)
 	}
 }

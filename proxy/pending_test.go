@@ -2,6 +2,7 @@ package proxy
 
 import (
 	"context"
+	"fmt"
 	"net"
 	"testing"
 )
@@ -59,7 +60,8 @@ func reasonOf(e *limitError) string {
 }
 
 // The oldest silent connection of an address gives way to a new one of it, and the
-// oldest of all where there are too many; one that the proxy works for never does.
+// oldest of the address that has the most where there are too many; one that the proxy
+// works for never does.
 func TestSilenceGivesWay(t *testing.T) {
 	a := &arrivals{T: t, o: Options{MaxConnections: 5 - loginsBeside, MaxAddressLogins: 2}, all: map[string]*pending{}}
 	expect := func(what, got, want string) {
@@ -93,6 +95,30 @@ func TestSilenceGivesWay(t *testing.T) {
 	}
 	if a.pending.Len() != 0 || len(a.byAddress) != 0 || a.clients != 0 || len(a.byUser) != 0 {
 		t.Errorf("left over: %d, %v, %d, %v", a.pending.Len(), a.byAddress, a.clients, a.byUser)
+	}
+}
+
+// However fast one address opens connections, those of others keep their places: it
+// only hurts itself.
+func TestOneAddressOnlyHurtsItself(t *testing.T) {
+	a := &arrivals{T: t, o: Options{MaxConnections: 20 - loginsBeside, MaxAddressLogins: 18}, all: map[string]*pending{}}
+	a.arrives("first", "a")
+	a.arrives("local", "")
+	for i := range 50 {
+		a.arrives(fmt.Sprint("flood", i), "b")
+	}
+	a.arrives("second", "a")
+	a.arrives("third", "c")
+	for i := range 200 {
+		a.arrives(fmt.Sprint("again", i), "b")
+	}
+	for _, name := range []string{"first", "second", "third", "local"} {
+		if err := context.Cause(a.all[name].ctx); err != nil {
+			t.Errorf("%s gave way: %v", name, err)
+		}
+	}
+	if len(a.byAddress) != 4 || a.pending.Len() != 20 {
+		t.Errorf("%d addresses and %d connections are pending", len(a.byAddress), a.pending.Len())
 	}
 }
 

@@ -96,6 +96,35 @@ func TestSilentConnections(t *testing.T) {
 	}
 }
 
+// With the default limits, 1,600 silent connections from a few addresses keep neither another
+// address out nor those addresses themselves, and a client that was slow before them keeps
+// its place.
+func TestAFloodFromAFewAddresses(t *testing.T) {
+	t.Parallel()
+	w := start(t, 15)
+	addr := stack.Proxy(t, w.Postgres, proxy.Options{Upstream: w.upstream("sslmode=disable"), StartupTimeout: time.Hour})
+	slow := silent(t, addr, "127.0.0.9", 1, "\x00\x00")[0]
+	for i := range 4 {
+		silent(t, addr, fmt.Sprintf("127.0.0.%d", 2+i), 400, "\x00\x00")
+	}
+	startup := string(stack.Startup(pgproto3.ProtocolVersion30, "postgres", "user", "alice"))
+	served := func(conn net.Conn, who string) {
+		t.Helper()
+		_ = conn.SetReadDeadline(time.Now().Add(stack.Patience))
+		var first [1]byte
+		if _, err := io.ReadFull(conn, first[:]); err != nil || first[0] != 'R' {
+			t.Errorf("%s: %q, %v", who, first, err)
+		}
+	}
+	for _, from := range []string{"127.0.0.1", "127.0.0.2", "127.0.0.5"} {
+		served(silent(t, addr, from, 1, startup)[0], "a client at "+from)
+	}
+	if _, err := io.WriteString(slow, startup[2:]); err != nil {
+		t.Fatal(err)
+	}
+	served(slow, "the slow client")
+}
+
 // A burst of logins from one address passes, beyond the bound of its silent ones,
 // where the proxy and not the clients take the time.
 func TestLoginsThatGoOnDontGiveWay(t *testing.T) {
