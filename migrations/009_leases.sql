@@ -67,7 +67,25 @@ BEGIN
 END
 $$;
 
--- acquire tries once to win the lease, and seals the grant in the same
+-- acquire, renew and release are what clients call. They run with the caller's rights, refuse
+-- those who are no issuers, and call the functions that do the work.
+--
+-- want_issuer refuses a caller without the rights of wirefence_issuer, as PostgreSQL does by
+-- itself, and says how to give them. It gives no right: what its callers call is granted to the
+-- issuer alone.
+CREATE FUNCTION wirefence.want_issuer(called text) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    IF NOT has_function_privilege('wirefence.acquire_lease(text, text, interval, text)', 'EXECUTE') THEN
+        RAISE insufficient_privilege USING
+            MESSAGE = 'permission denied for function ' || called,
+            HINT = format('GRANT wirefence_issuer TO %I, which may then also seal and revoke the tokens of every resource. Over HTTP, leases need no role in the database.', current_user);
+    END IF;
+END
+$$;
+
+-- acquire_lease tries once to win the lease, and seals the grant in the same
 -- transaction: call it outside of any other. It waits for no holder, but where
 -- it wins it waits, as a seal does, for transactions with an older token. The
 -- ttl begins when that wait is over.
@@ -77,8 +95,8 @@ $$;
 -- somebody is just about to get it. With the grant_id of a former call, whose
 -- answer was lost, it is that grant's own lease that is won anew, with a higher
 -- token; a grant_id must never be used for two grants.
-CREATE FUNCTION wirefence.acquire(resource text, holder text, ttl interval, INOUT grant_id text DEFAULT NULL,
-                                  OUT token bigint, OUT expires_at timestamptz, OUT held_by text)
+CREATE FUNCTION wirefence.acquire_lease(resource text, holder text, ttl interval, INOUT grant_id text,
+                                        OUT token bigint, OUT expires_at timestamptz, OUT held_by text)
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
@@ -101,7 +119,7 @@ BEGIN
     -- The row comes first: a late renewal of the former holder either counts,
     -- and nothing is sealed over its head, or finds the lease gone.
     INSERT INTO wirefence.leases AS l (resource_id, grant_id, holder, expires_at)
-    VALUES (resource, wanted, acquire.holder, clock_timestamp() + ttl)
+    VALUES (resource, wanted, acquire_lease.holder, clock_timestamp() + ttl)
     ON CONFLICT (resource_id) DO UPDATE
     SET grant_id = excluded.grant_id, holder = excluded.holder, expires_at = excluded.expires_at
     WHERE l.grant_id = excluded.grant_id OR l.expires_at <= clock_timestamp();
@@ -109,16 +127,26 @@ BEGIN
         SELECT l.holder, l.expires_at INTO held_by, expires_at FROM wirefence.leases AS l WHERE l.resource_id = resource;
         RETURN;
     END IF;
-    token := wirefence.next_grant(resource, acquire.holder);
+    token := wirefence.next_grant(resource, acquire_lease.holder);
     grant_id := wanted;
     UPDATE wirefence.leases AS l SET expires_at = clock_timestamp() + ttl WHERE l.resource_id = resource
-    RETURNING l.expires_at INTO acquire.expires_at;
+    RETURNING l.expires_at INTO acquire_lease.expires_at;
 END
 $$;
 
--- renew starts the ttl again and reports whether the lease was still held. It
+CREATE FUNCTION wirefence.acquire(resource text, holder text, ttl interval, INOUT grant_id text DEFAULT NULL,
+                                  OUT token bigint, OUT expires_at timestamptz, OUT held_by text)
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    PERFORM wirefence.want_issuer('acquire');
+    SELECT a.* INTO grant_id, token, expires_at, held_by FROM wirefence.acquire_lease(resource, holder, ttl, grant_id) AS a;
+END
+$$;
+
+-- renew_lease starts the ttl again and reports whether the lease was still held. It
 -- never brings back one that has expired.
-CREATE FUNCTION wirefence.renew(resource text, grant_id text, ttl interval) RETURNS boolean
+CREATE FUNCTION wirefence.renew_lease(resource text, grant_id text, ttl interval) RETURNS boolean
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
@@ -126,8 +154,17 @@ BEGIN
     PERFORM wirefence.check_lease_text('a grant id', grant_id);
     PERFORM wirefence.check_ttl(ttl);
     UPDATE wirefence.leases AS l SET expires_at = clock_timestamp() + ttl
-    WHERE l.resource_id = resource AND l.grant_id = renew.grant_id AND l.expires_at > clock_timestamp();
+    WHERE l.resource_id = resource AND l.grant_id = renew_lease.grant_id AND l.expires_at > clock_timestamp();
     RETURN FOUND;
+END
+$$;
+
+CREATE FUNCTION wirefence.renew(resource text, grant_id text, ttl interval) RETURNS boolean
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    PERFORM wirefence.want_issuer('renew');
+    RETURN wirefence.renew_lease(resource, grant_id, ttl);
 END
 $$;
 
@@ -137,9 +174,9 @@ CREATE FUNCTION wirefence.release_notice(resource text) RETURNS text
 LANGUAGE sql STABLE STRICT SET search_path = pg_catalog, pg_temp
 AS $$ SELECT encode(sha256(convert_to(resource, 'UTF8')), 'hex') $$;
 
--- release frees the resource, wakes who listens on the channel
+-- release_lease frees the resource, wakes who listens on the channel
 -- wirefence_released, and reports whether the lease was still held.
-CREATE FUNCTION wirefence.release(resource text, grant_id text) RETURNS boolean
+CREATE FUNCTION wirefence.release_lease(resource text, grant_id text) RETURNS boolean
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
@@ -147,12 +184,21 @@ DECLARE
 BEGIN
     PERFORM wirefence.check_lease_text('a resource name', resource);
     PERFORM wirefence.check_lease_text('a grant id', grant_id);
-    DELETE FROM wirefence.leases AS l WHERE l.resource_id = resource AND l.grant_id = release.grant_id
+    DELETE FROM wirefence.leases AS l WHERE l.resource_id = resource AND l.grant_id = release_lease.grant_id
     RETURNING l.expires_at > clock_timestamp() INTO was_held;
     IF was_held THEN
         PERFORM pg_notify('wirefence_released', wirefence.release_notice(resource));
     END IF;
     RETURN coalesce(was_held, false);
+END
+$$;
+
+CREATE FUNCTION wirefence.release(resource text, grant_id text) RETURNS boolean
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    PERFORM wirefence.want_issuer('release');
+    RETURN wirefence.release_lease(resource, grant_id);
 END
 $$;
 
@@ -217,6 +263,10 @@ BEGIN
 END
 $$;
 
-GRANT EXECUTE ON FUNCTION wirefence.acquire(text, text, interval, text), wirefence.renew(text, text, interval),
-    wirefence.release(text, text), wirefence.release_notice(text),
+GRANT EXECUTE ON FUNCTION wirefence.acquire_lease(text, text, interval, text), wirefence.renew_lease(text, text, interval),
+    wirefence.release_lease(text, text), wirefence.release_notice(text),
     wirefence.revoke(text) TO wirefence_issuer;
+
+-- Everybody may call what refuses those who are no issuers.
+GRANT EXECUTE ON FUNCTION wirefence.want_issuer(text), wirefence.acquire(text, text, interval, text),
+    wirefence.renew(text, text, interval), wirefence.release(text, text) TO PUBLIC;

@@ -58,7 +58,7 @@ func TestTheDocumentedLeaseScript(t *testing.T) {
 		mustExec(t, db.admin(t), "CREATE TABLE public.orders (item text); GRANT INSERT ON public.orders TO issuer")
 		run := func() string {
 			t.Helper()
-			out, err := db.psql(t, "issuer", script, "-v", "ON_ERROR_STOP=1")
+			out, err := db.psql(t, "issuer", script)
 			if err != nil {
 				t.Fatalf("%v: %s", err, out)
 			}
@@ -75,6 +75,10 @@ func TestTheDocumentedLeaseScript(t *testing.T) {
 		}
 		if n := value[int](t, db.admin(t), "SELECT count(*) FROM public.orders"); n != 2 {
 			t.Errorf("%d orders", n)
+		}
+		// An error says what to do, and the script claims nothing behind it.
+		if out, err := db.psql(t, "app", script); err == nil || !strings.Contains(out, "GRANT wirefence_issuer TO app") || strings.Contains(out, "is held by") {
+			t.Errorf("without the right the script says %q, %v", out, err)
 		}
 	})
 }

@@ -2,10 +2,13 @@ package migrations_test
 
 import (
 	"context"
+	"errors"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 )
 
 func column[T any](t *testing.T, conn *pgx.Conn, sql string) []T {
@@ -27,20 +30,21 @@ func TestRightsAreTheFewGranted(t *testing.T) {
 		const granted = `SELECT p.oid::regprocedure::text FROM pg_proc p, aclexplode(coalesce(p.proacl, acldefault('f', p.proowner))) a
 			WHERE p.pronamespace = 'wirefence'::regnamespace AND a.grantee = `
 		if got := column[string](t, admin, granted+"0 ORDER BY 1"); !slices.Equal(got, []string{
-			"wirefence.\"check\"(text)", "wirefence.\"check\"(text,text,boolean,boolean)", "wirefence.before_hold(text,text)", "wirefence.declare_guard(regclass,text,boolean)", "wirefence.forget_guard(text)",
+			"wirefence.\"check\"(text)", "wirefence.\"check\"(text,text,boolean,boolean)", "wirefence.acquire(text,text,interval,text)", "wirefence.before_hold(text,text)", "wirefence.declare_guard(regclass,text,boolean)", "wirefence.forget_guard(text)",
 			"wirefence.guard()", "wirefence.guard_row()", "wirefence.guard_row_unchecked(regclass,text,text,boolean)", "wirefence.guard_shadowed(regclass,text,text)", "wirefence.guard_statement()",
 			"wirefence.guard_truncate(regclass,text,boolean)", "wirefence.guard_unchecked(regclass,text)", "wirefence.hold(text)", "wirefence.hold(text,text,text)", "wirefence.hold_or_check(text,text,text,boolean)", "wirefence.lock_family(regclass)", "wirefence.plan_locks(regclass,name)", "wirefence.plan_protect(regclass,text,boolean,name)",
-			"wirefence.plan_unprotect(regclass,name)", "wirefence.protect(regclass,text,boolean)", "wirefence.retract_guard(regclass)", "wirefence.row_query(text)",
+			"wirefence.plan_unprotect(regclass,name)", "wirefence.protect(regclass,text,boolean)", "wirefence.release(text,text)", "wirefence.renew(text,text,interval)", "wirefence.retract_guard(regclass)", "wirefence.row_query(text)",
 			"wirefence.schema_version()", "wirefence.stored_code_interferes()", "wirefence.unhold()", "wirefence.unhold(text,text)", "wirefence.unprotect(regclass)",
+			"wirefence.want_issuer(text)",
 		}) {
 			t.Errorf("everybody may call %q", got)
 		}
 		if got := column[string](t, admin, granted+"'wirefence_issuer'::regrole ORDER BY 1"); !slices.Equal(got, []string{
-			"wirefence.acquire(text,text,interval,text)", "wirefence.declare_resource(text,text,text,boolean,text,text,text,text,text)", "wirefence.guarded()",
+			"wirefence.acquire_lease(text,text,interval,text)", "wirefence.declare_resource(text,text,text,boolean,text,text,text,text,text)", "wirefence.guarded()",
 			"wirefence.history(text,timestamp with time zone,text[],integer)", "wirefence.history_totals()", "wirefence.identity()", "wirefence.prune_history()",
 			"wirefence.record_refusals(text,jsonb)",
-			"wirefence.release(text,text)", "wirefence.release_notice(text)",
-			"wirefence.renew(text,text,interval)", "wirefence.revoke(text)", "wirefence.seal(text,bigint,text)", "wirefence.seal(text,bigint,text,text)",
+			"wirefence.release_lease(text,text)", "wirefence.release_notice(text)",
+			"wirefence.renew_lease(text,text,interval)", "wirefence.revoke(text)", "wirefence.seal(text,bigint,text)", "wirefence.seal(text,bigint,text,text)",
 			"wirefence.set_failover(text,text)", "wirefence.set_history(bigint,interval)",
 			"wirefence.set_resource(text,text,text,boolean,text,text,text,bigint,text,text)", "wirefence.set_undeclared(text,text)", "wirefence.status()",
 		}) {
@@ -90,6 +94,13 @@ func TestAnApplicationMayOnlyCheck(t *testing.T) {
 			"SELECT wirefence.record('a', 1, NULL)", "SET ROLE wirefence_owner",
 		} {
 			wantCode(t, exec(issuer, sql), "42501")
+		}
+		for _, sql := range []string{"SELECT wirefence.acquire('a', 'b', '1 s', 'c')", "SELECT wirefence.renew('a', 'b', '1 s')", "SELECT wirefence.release('a', 'b')"} {
+			err, refusal := exec(app, sql), (*pgconn.PgError)(nil)
+			if !errors.As(err, &refusal) || refusal.Code != "42501" || !contains(refusal.Hint, "GRANT wirefence_issuer TO app") {
+				t.Errorf("%s: %v, %+v", sql, err, refusal)
+			}
+			wantCode(t, exec(app, strings.Replace(sql, "(", "_lease(", 1)), "42501")
 		}
 		mustExec(t, issuer, "SELECT last_token FROM wirefence.resource_locks")
 		mustExec(t, issuer, "SELECT * FROM wirefence.status()")
