@@ -1,0 +1,107 @@
+import { randomUUID } from "node:crypto";
+import { hostname } from "node:os";
+import { setTimeout as sleep } from "node:timers/promises";
+
+import { Api, type BearerToken, type Grant } from "./api.js";
+import { steadyClock, type Clock } from "./clock.js";
+import { LeaseHeld, Unavailable } from "./errors.js";
+import { Lease } from "./lease.js";
+
+const maxWait = 60; // seconds that one request may wait
+
+/** Options of a Client. Times are in seconds. */
+export interface ClientOptions {
+  /** Bearer token, or a function that returns it, asked for each request. */
+  token?: BearerToken;
+  /** Readable name of this process; default host:pid. */
+  holder?: string;
+  /** How long the lease store keeps a lease that isn't renewed, 1 to 3600; default: the proxy's. */
+  ttl?: number;
+  /** How long before that the work must end; default a fifth of the ttl. */
+  margin?: number;
+  /** How long a lease may be kept, renewals included; default a day, Infinity: no limit. */
+  maxHold?: number;
+  /** How long a request may take, besides the time that the server waits; default 30. */
+  timeout?: number;
+  /** Sends requests; default: the global fetch. */
+  fetch?: typeof fetch;
+  /** Default: a clock that never jumps. */
+  clock?: Clock;
+}
+
+/** Options of one acquire. */
+export interface AcquireOptions {
+  /** Seconds to wait for another holder, and for a server that doesn't serve; default 0: try once. */
+  wait?: number;
+  /** A fresh random text of 16 to 39 letters, digits, - and _; default one that is made up. */
+  idempotencyKey?: string;
+  /** Ends the waiting. It doesn't end a lease that was won. */
+  signal?: AbortSignal;
+}
+
+/** Takes leases from the HTTP API of a Wirefence proxy. */
+export class Client {
+  readonly #api: Api;
+  readonly #holder: string;
+  readonly #ttl: number | undefined;
+  readonly #keeping: { margin: number | undefined; maxHold: number; timeout: number; clock: Clock };
+
+  constructor(url: string | URL, options: ClientOptions = {}) {
+    const { ttl, margin, maxHold = 86400 } = options;
+    if (ttl !== undefined && !(ttl >= 1 && ttl <= 3600)) throw new RangeError(`ttl is ${ttl}, must be from 1 to 3600 seconds`);
+    if (margin !== undefined && !(margin > 0)) throw new RangeError(`margin is ${margin}, must be more than 0 seconds`);
+    if (margin !== undefined && ttl !== undefined && margin > ttl / 2) {
+      throw new RangeError(`margin is ${margin}, must be at most half of the ttl`);
+    }
+    if (!(maxHold > 0)) throw new RangeError(`maxHold is ${maxHold}, must be more than 0 seconds`);
+    this.#api = new Api(url, options.token, options.fetch ?? fetch);
+    this.#holder = options.holder ?? `${hostname()}:${process.pid}`;
+    this.#ttl = ttl;
+    this.#keeping = { margin, maxHold, timeout: options.timeout ?? 30, clock: options.clock ?? steadyClock() };
+  }
+
+  /** Wins the lease of a resource, or throws. Release it, or use it by `await using`. */
+  async acquire(resource: string, options: AcquireOptions = {}): Promise<Lease> {
+    if (/^\.{0,2}$/.test(resource)) throw new RangeError(`${JSON.stringify(resource)} can't be a resource in a URL`);
+    const request = { holder: this.#holder, idempotency_key: options.idempotencyKey ?? randomUUID(), ttl_seconds: this.#ttl };
+    const { grant, sent } = await this.#win(resource, request, options);
+    try {
+      return new Lease(grant, { ...this.#keeping, api: this.#api, sent });
+    } catch (late) {
+      const body = { grant_id: grant.grant_id };
+      await this.#api.call(resource, "release", body, 1).catch(() => undefined);
+      throw late;
+    }
+  }
+
+  /** Runs work with the lease of a resource, and gives the lease back. If the lease was lost
+   * while the work ran, it throws the LeaseLost when the work has ended. */
+  async withLease<T>(resource: string, options: AcquireOptions, work: (lease: Lease) => Promise<T>): Promise<T> {
+    await using lease = await this.acquire(resource, options);
+    const result = await work(lease);
+    if (!lease.signal.aborted || lease.signal.reason.reason !== "released") lease.check();
+    return result;
+  }
+
+  /** Asks until the lease is won or the wait is over. Returns the answer, and when the request
+   * that it answers was sent. */
+  async #win(resource: string, request: object, options: AcquireOptions): Promise<{ grant: Grant; sent: number }> {
+    const { clock, timeout } = this.#keeping;
+    const until = clock() + (options.wait ?? 0);
+    for (let pause = 0.1; ; pause = Math.min(2 * pause, 2)) {
+      options.signal?.throwIfAborted();
+      const sent = clock();
+      const asked = Math.floor(Math.min(Math.max(0, until - sent), maxWait) * 1000) / 1000;
+      try {
+        const body = { ...request, wait_seconds: asked };
+        return { grant: await this.#api.call<Grant>(resource, "acquire", body, asked + timeout, options.signal), sent };
+      } catch (error) {
+        if (error instanceof LeaseHeld && asked > 0) continue;
+        if (!(error instanceof Unavailable)) throw error;
+        const delay = Math.max(pause, error.retryAfter);
+        if (clock() + delay >= until) throw error;
+        await sleep(delay * 1000, undefined, options.signal ? { signal: options.signal } : {});
+      }
+    }
+  }
+}

@@ -1,0 +1,63 @@
+/** Fences for node-postgres (`pg`). */
+import { refusals } from "./errors.js";
+import type { Lease } from "./lease.js";
+
+/** What is used of a Client of `pg`, whose own types fit. */
+export interface Queryable {
+  query(text: any, values?: any): Promise<any>;
+}
+
+/** A query as `pg` takes it. */
+export interface QueryConfig {
+  text: string;
+  values?: unknown[];
+  name?: string;
+  [option: string]: unknown;
+}
+
+/**
+ * Returns what runs queries on a client or a pool with the fence of a lease behind each, as a
+ * comment. Refusals are thrown as Refused. A named statement gets the token behind its name:
+ * each grant prepares its own.
+ */
+export function fenced<T extends Queryable>(target: T, lease: Lease): { query: T["query"] } {
+  const comment = `\n${lease.comment()}`;
+  const query = (text: string | QueryConfig, values?: unknown[]): Promise<unknown> => {
+    if (typeof text === "string") return refusals(() => target.query(text + comment, values));
+    if (typeof text?.text !== "string") throw new TypeError("fenced takes a text, or an object with a text, and returns a promise");
+    const config = { ...text, text: text.text + comment };
+    if (config.name) config.name += `/${lease.token}`;
+    return refusals(() => target.query(config, values));
+  };
+  return { query: query as T["query"] };
+}
+
+/**
+ * Runs work in a transaction that carries the fence of a lease. It throws a LeaseLost, and
+ * begins nothing, if the lease has ended.
+ */
+export async function transaction<C extends Queryable & { release(error?: boolean | Error): void }, T>(
+  pool: { connect(): Promise<C> },
+  lease: Lease,
+  work: (client: C) => Promise<T>,
+): Promise<T> {
+  lease.check();
+  const client = await pool.connect();
+  let broken: Error | undefined;
+  try {
+    return await refusals(async () => {
+      await client.query("BEGIN");
+      try {
+        await client.query("SELECT set_config('wirefence.token', $1, true)", [lease.fence]);
+        const result = await work(client);
+        await client.query("COMMIT");
+        return result;
+      } catch (error) {
+        await client.query("ROLLBACK").catch((failed: Error) => (broken = failed));
+        throw error;
+      }
+    });
+  } finally {
+    client.release(broken);
+  }
+}
