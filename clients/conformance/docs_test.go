@@ -1,0 +1,190 @@
+package conformance
+
+import (
+	"context"
+	"fmt"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/wirefence/wirefence/fence"
+	"github.com/wirefence/wirefence/internal/stack"
+	"github.com/wirefence/wirefence/lockclient"
+	"github.com/wirefence/wirefence/lockclient/redis"
+)
+
+const page = "../../docs/clients.md"
+
+// blocks are the texts of a file's blocks in a language.
+func blocks(file, language string) (all []string, err error) {
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return nil, err
+	}
+	for _, part := range strings.Split(string(text), "\n```"+language+"\n")[1:] {
+		block, _, _ := strings.Cut(part, "\n```")
+		all = append(all, block+"\n")
+	}
+	if len(all) == 0 {
+		return nil, fmt.Errorf("%s has no block of %s", file, language)
+	}
+	return all, nil
+}
+
+// What the page takes for given.
+const (
+	pageAPI      = "http://127.0.0.1:9433"
+	pageDatabase = "app@127.0.0.1:6433/app"
+	djangoModel  = `
+import django
+from django.conf import settings
+settings.configure(DATABASES={"default": {"ENGINE": "django.db.backends.postgresql", "NAME": "%s", "USER": "app", "HOST": "%s", "PORT": "%s"}})
+django.setup()
+from django.db import models
+class Order(models.Model):
+    item = models.TextField()
+    class Meta:
+        app_label = "shop"
+        db_table = "orders"
+`
+)
+
+// here puts the addresses of a world into a program of the page.
+func (w *world) here(program string) string {
+	return strings.NewReplacer(pageAPI, "http://"+w.admin, pageDatabase, strings.TrimPrefix(strings.TrimSuffix(w.url, "?sslmode=disable"), "postgres://")).Replace(program)
+}
+
+// writes runs a program of the page, which must have written.
+func (w *world) writes(t *testing.T, command ...string) {
+	t.Helper()
+	before := stack.Value[int](t, w.DB, "SELECT count(*) FROM orders")
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, command[0], command[1:]...)
+	cmd.Env = w.environment("docs", w.admin)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	if after := stack.Value[int](t, w.DB, "SELECT count(*) FROM orders"); after == before {
+		t.Error("it has written nothing")
+	}
+}
+
+// The programs on the page run where unfenced writes are refused.
+func TestTheDocumentedPrograms(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "WIREFENCE_UNFENCED_WRITES=reject", "WIREFENCE_ADMIN_TOKEN_FILE=")
+	programs, err := blocks(page, "python")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, program := range programs {
+		t.Run(fmt.Sprintf("python %d", i), func(t *testing.T) {
+			if strings.Contains(program, "wirefence.django") {
+				at, err := url.Parse(w.url)
+				if err != nil {
+					t.Fatal(err)
+				}
+				program = fmt.Sprintf(djangoModel, w.Name, at.Hostname(), at.Port()) + program
+			}
+			w.writes(t, python, "-c", w.here(program))
+		})
+	}
+	compiled, err := filepath.Glob(filepath.Join(folder, "page-*.js"))
+	if err != nil || len(compiled) == 0 {
+		t.Fatalf("the page's programs were not compiled: %v", err)
+	}
+	for i, file := range compiled {
+		t.Run(fmt.Sprintf("typescript %d", i), func(t *testing.T) {
+			program, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := os.WriteFile(file, []byte(w.here(string(program))), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			w.writes(t, "node", file)
+		})
+	}
+	t.Run("go", func(t *testing.T) {
+		store, err := redis.Open(w.redis.URL())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer store.Close()
+		client, err := lockclient.New(store, lockclient.Options{Sealer: lockclient.PostgresSealer{Querier: w.Admin, Source: fence.SourceRedis}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer client.Close(context.Background())
+		if err := documented(t.Context(), client, stack.Connect(t, w.url)); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// documented is the program in Go on the page.
+func documented(ctx context.Context, client *lockclient.Client, db *pgx.Conn) error {
+	lease, err := client.Acquire(ctx, "orders")
+	if err != nil {
+		return err
+	}
+	defer lease.Release(context.Background())
+	_, err = db.Exec(lease.Context(), lease.Annotate("INSERT INTO orders (item) VALUES ('book')"))
+	return err
+}
+
+func TestTheDocumentedGoIsTested(t *testing.T) {
+	t.Parallel()
+	programs, err := blocks(page, "go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	source, err := os.ReadFile("docs_test.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, program := range programs {
+		indented := "\t" + strings.ReplaceAll(strings.TrimSpace(program), "\n", "\n\t")
+		if !strings.Contains(string(source), indented) {
+			t.Errorf("this is not in docs_test.go:\n%s", program)
+		}
+	}
+}
+
+// The packages' own pages begin with a program of the page.
+func TestTheReadmesAgree(t *testing.T) {
+	t.Parallel()
+	for folder, language := range map[string]string{"python": "python", "typescript": "ts"} {
+		short, err := blocks(filepath.Join("..", folder, "README.md"), language)
+		if err != nil {
+			t.Fatal(err)
+		}
+		long, err := blocks(page, language)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if short[0] != long[0] {
+			t.Errorf("%s has\n%s, the page\n%s", folder, short[0], long[0])
+		}
+	}
+}
+
+func TestErrorsAreDocumented(t *testing.T) {
+	t.Parallel()
+	text, err := os.ReadFile(page)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for state, condition := range fence.States() {
+		if row := fmt.Sprintf("| `%s` | `%s` | `%s` |", state, condition, names[state]); !strings.Contains(string(text), row) {
+			t.Errorf("the page has no row %s", row)
+		}
+	}
+}

@@ -1,0 +1,267 @@
+package conformance
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/wirefence/wirefence/fence"
+	"github.com/wirefence/wirefence/internal/stack"
+	"github.com/wirefence/wirefence/lockclient"
+	"github.com/wirefence/wirefence/lockclient/redis"
+)
+
+// goClient is lockclient, which asks Redis and PostgreSQL itself.
+type goClient struct {
+	name     string
+	url      string // of the database through the proxy
+	store    *redis.Store
+	pool     *pgxpool.Pool
+	outcomes chan map[string]any
+
+	lease  *lockclient.Lease
+	margin time.Duration
+	began  time.Time
+}
+
+func launchGo(t *testing.T, w *world, name string) client {
+	t.Helper()
+	w.links[name] = link(t, w.redis.Addr())
+	store, err := redis.Open("redis://" + w.links[name].Addr() + "/0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = store.Close() })
+	pool, err := pgxpool.New(t.Context(), w.URL(w.Name))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(pool.Close)
+	return &goClient{name: name, url: w.url, store: store, pool: pool, outcomes: make(chan map[string]any, 1)}
+}
+
+func (g *goClient) begin(t *testing.T, s step) {
+	steps := map[string]func(*testing.T, context.Context, step) (map[string]any, error){
+		"acquire": g.acquire, "check": g.check, "remaining": g.remaining, "await_end": g.awaitEnd,
+		"release": g.release, "write": g.write, "sql": g.sql,
+	}
+	do := steps[s.Do]
+	if do == nil {
+		t.Fatalf("lockclient is told to %q", s.Do)
+	}
+	go func() {
+		ctx, cancel := context.WithTimeout(context.Background(), stack.Patience)
+		defer cancel()
+		began := time.Now()
+		outcome, err := do(t, ctx, s)
+		if err != nil {
+			outcome = failure(err)
+		}
+		outcome["took"] = time.Since(began).Seconds()
+		g.outcomes <- outcome
+	}()
+}
+
+func (g *goClient) finish(t *testing.T) map[string]any {
+	t.Helper()
+	select {
+	case outcome := <-g.outcomes:
+		return outcome
+	case <-time.After(2 * stack.Patience):
+		t.Fatalf("client %s doesn't answer", g.name)
+		return nil
+	}
+}
+
+func seconds(n float64) time.Duration { return time.Duration(n * float64(time.Second)) }
+
+func (g *goClient) acquire(t *testing.T, ctx context.Context, s step) (map[string]any, error) {
+	options := lockclient.Options{
+		Sealer: lockclient.PostgresSealer{Querier: g.pool, Source: fence.SourceRedis}, Holder: g.name,
+		TTL: max(time.Second, seconds(s.number("ttl"))), MaxHold: seconds(s.number("max_hold")),
+	}
+	if key := s.text("key"); key != "" {
+		options.NewID = func() string { return key }
+	}
+	client, err := lockclient.New(g.store, options)
+	if err != nil {
+		return nil, err
+	}
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), stack.Patience)
+		defer cancel()
+		_ = client.Close(ctx)
+	})
+	g.margin, g.began = options.TTL/5, time.Now()
+	lease, err := win(ctx, client, fence.Resource(s.text("resource")), seconds(s.number("wait")))
+	if err != nil {
+		return nil, err
+	}
+	g.lease = lease
+	return map[string]any{
+		"granted": true, "token": lease.Token().String(), "fence": lease.Fence().String(), "comment": lease.Comment(),
+		"grant_id": lease.Holder(), "remaining": min(lease.Remaining()-g.margin, cap(options.MaxHold)).Seconds(),
+	}, nil
+}
+
+// cap is a maximum hold as a bound.
+func cap(hold time.Duration) time.Duration {
+	if hold == 0 {
+		return 24 * time.Hour
+	}
+	return hold
+}
+
+// win waits for a holder as Acquire does, and beyond a failing store, which ends an
+// Acquire.
+func win(ctx context.Context, client *lockclient.Client, resource fence.Resource, wait time.Duration) (*lockclient.Lease, error) {
+	if wait == 0 {
+		return client.TryAcquire(ctx, resource)
+	}
+	waiting, cancel := context.WithTimeout(ctx, wait)
+	defer cancel()
+	for {
+		lease, err := client.Acquire(waiting, resource)
+		switch {
+		case err == nil:
+			return lease, nil
+		case waiting.Err() != nil:
+			return client.TryAcquire(ctx, resource) // which tells who has it
+		}
+		select {
+		case <-time.After(50 * time.Millisecond):
+		case <-waiting.Done():
+		}
+	}
+}
+
+var causes = map[error]string{
+	lockclient.ErrExpired: "expired", lockclient.ErrUnreachable: "unreachable", lockclient.ErrLost: "lost", lockclient.ErrRevoked: "revoked",
+	lockclient.ErrFailover: "failover", lockclient.ErrMaxHold: "max_hold", lockclient.ErrReleased: "released",
+}
+
+func causeOf(err error) string {
+	if end, ok := errors.AsType[*lockclient.EndError](err); ok {
+		return causes[end.Reason]
+	}
+	return ""
+}
+
+func (g *goClient) check(*testing.T, context.Context, step) (map[string]any, error) {
+	if err := g.lease.Err(); err != nil {
+		return map[string]any{"held": false, "cause": causeOf(err)}, nil
+	}
+	return map[string]any{"held": true}, nil
+}
+
+// remaining is the time until the context ends, which lockclient doesn't tell: a lease that
+// has ended has none.
+func (g *goClient) remaining(*testing.T, context.Context, step) (map[string]any, error) {
+	if g.lease.Err() != nil {
+		return map[string]any{"remaining": 0.0}, nil
+	}
+	return map[string]any{"remaining": (g.lease.Remaining() - g.margin).Seconds()}, nil
+}
+
+func (g *goClient) awaitEnd(_ *testing.T, ctx context.Context, s step) (map[string]any, error) {
+	select {
+	case <-g.lease.Context().Done():
+		return map[string]any{"cause": causeOf(context.Cause(g.lease.Context())), "at": time.Since(g.began).Seconds()}, nil
+	case <-time.After(seconds(s.number("within"))):
+		return map[string]any{"error": "not ended"}, nil
+	}
+}
+
+func (g *goClient) release(_ *testing.T, ctx context.Context, _ step) (map[string]any, error) {
+	return map[string]any{"released": true}, g.lease.Release(ctx)
+}
+
+const insert = "INSERT INTO orders (item) VALUES ('book')"
+
+func (g *goClient) write(_ *testing.T, ctx context.Context, s step) (map[string]any, error) {
+	return map[string]any{"written": true}, g.session(ctx, s.text("via") == "options", func(conn *pgx.Conn) error {
+		if s.text("via") != "set_local" {
+			text := insert
+			if s.text("via") != "options" {
+				text = g.lease.Annotate(text)
+			}
+			_, err := conn.Exec(ctx, text)
+			return err
+		}
+		tx, err := conn.Begin(ctx)
+		if err != nil {
+			return err
+		}
+		defer func() { _ = tx.Rollback(ctx) }()
+		if err := g.lease.SetLocal(ctx, tx); err != nil {
+			return err
+		}
+		if _, err := tx.Exec(ctx, insert); err != nil {
+			return err
+		}
+		return tx.Commit(ctx)
+	})
+}
+
+func (g *goClient) sql(_ *testing.T, ctx context.Context, s step) (map[string]any, error) {
+	return map[string]any{}, g.session(ctx, false, func(conn *pgx.Conn) error {
+		_, err := conn.Exec(ctx, s.text("sql"), pgx.QueryExecModeSimpleProtocol)
+		return err
+	})
+}
+
+func (g *goClient) session(ctx context.Context, fenced bool, work func(*pgx.Conn) error) error {
+	cfg, err := pgx.ParseConfig(g.url)
+	if err != nil {
+		return err
+	}
+	if fenced {
+		cfg.RuntimeParams["options"] = "-c " + fence.Variable + "=" + g.lease.Fence().String()
+	}
+	conn, err := pgx.ConnectConfig(ctx, cfg)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = conn.Close(context.WithoutCancel(ctx)) }()
+	return work(conn)
+}
+
+// names are what the other clients call the predicates of package fence.
+var names = map[fence.SQLState]string{
+	fence.StaleToken: "StaleToken", fence.TokenRequired: "TokenRequired", fence.UnknownToken: "UnknownToken",
+	fence.MalformedToken: "MalformedToken", fence.TokenReused: "TokenReused", fence.CannotBeFenced: "CannotBeFenced",
+	fence.LeaseNotHeld: "LeaseNotHeld", fence.ResourceUnknown: "ResourceUnknown",
+}
+
+func failure(err error) map[string]any {
+	if state := fence.StateOf(err); state == fence.MalformedToken && !isServers(err) {
+		return map[string]any{"error": "invalid"}
+	} else if state != "" {
+		told := map[string]any{"error": names[state], "sqlstate": string(state), "condition": state.Condition()}
+		if pg, ok := errors.AsType[*pgconn.PgError](err); ok {
+			told["message"], told["detail"], told["hint"] = pg.Message, pg.Detail, pg.Hint
+		}
+		return told
+	}
+	if pg, ok := errors.AsType[*pgconn.PgError](err); ok {
+		return map[string]any{"error": "other", "sqlstate": pg.Code}
+	}
+	if held, ok := errors.AsType[*lockclient.HeldError](err); ok {
+		return map[string]any{"error": "held", "held_by": held.Holder}
+	}
+	if cause := causeOf(err); cause != "" {
+		return map[string]any{"error": "lost", "cause": cause}
+	}
+	return map[string]any{"error": "unavailable", "about": err.Error()}
+}
+
+// isServers reports that the server has told of an error, not this process.
+func isServers(err error) bool {
+	_, ok := errors.AsType[*pgconn.PgError](err)
+	return ok
+}

@@ -1,0 +1,157 @@
+"""Uses leases of the client for Python in `with` and `async with`. It ends with 0 if all is as it
+is documented."""
+
+import asyncio
+import json
+import os
+import sys
+import threading
+import time
+import urllib.request
+
+import wirefence
+
+API, TOKEN = os.environ["API"], os.environ["API_TOKEN"]
+client = wirefence.Client(API, token=lambda: TOKEN, holder="blocks", ttl=1)
+
+
+def revoke(resource):
+    headers = {"Content-Type": "application/json", "Authorization": "Bearer " + TOKEN}
+    with urllib.request.urlopen(urllib.request.Request(f"{API}/v1/resources/{resource}/revoke", b"{}", headers)) as answer:
+        assert json.load(answer)["lease_freed"]
+
+
+def is_free(resource):
+    with client.lease(resource):
+        return True
+
+
+def raises(kind, work, *args):
+    try:
+        work(*args)
+    except kind as error:
+        return error
+    raise AssertionError(f"{work} raised no {kind}")
+
+
+def a_block_frees_the_resource():
+    with client.lease("with") as lease:
+        assert raises(wirefence.LeaseHeld, is_free, "with").held_by == lease.grant_id
+    assert is_free("with")
+    assert raises(wirefence.LeaseLost, lease.check).cause == "released"
+
+    def fails():
+        with client.lease("with"):
+            raise KeyError("mine")
+
+    raises(KeyError, fails)
+    assert is_free("with")
+
+
+def a_block_tells_of_a_loss():
+    told = []
+
+    def work():
+        with client.lease("lost", on_lost=told.append) as lease:
+            lease.check()
+            revoke("lost")
+            assert lease.ended.wait(10)
+            assert raises(wirefence.LeaseLost, lease.check).cause == "revoked"
+            assert lease.remaining() == 0
+
+    assert raises(wirefence.LeaseLost, work).cause == "revoked"
+    assert [error.cause for error in told] == ["revoked"], told
+
+
+def a_released_lease_keeps_no_thread():
+    end = time.monotonic() + 10
+    while any(thread.name.startswith("wirefence") for thread in threading.enumerate()):
+        assert time.monotonic() < end, threading.enumerate()
+        time.sleep(0.01)
+
+
+async def a_loss_cancels_the_block():
+    began = time.monotonic()
+    try:
+        async with client.lease("async"):
+            await asyncio.to_thread(revoke, "async")
+            await asyncio.sleep(30)
+    except wirefence.LeaseLost as lost:
+        assert lost.cause == "revoked"
+    else:
+        raise AssertionError("the block went on")
+    assert time.monotonic() - began < 10
+    await asyncio.sleep(0)  # nothing is left of the cancellation
+    async with client.lease("async") as lease:
+        lease.check()
+    assert is_free("async")
+
+
+async def a_block_that_ends_by_itself_tells_of_a_loss():
+    try:
+        async with client.lease("ends") as lease:
+            revoke("ends")
+            assert lease.ended.wait(10)  # the loop stands still, so no cancellation comes
+    except wirefence.LeaseLost as lost:
+        assert lost.cause == "revoked"
+    else:
+        raise AssertionError("the loss was not told")
+    await asyncio.sleep(0.01)
+
+
+async def a_cancelled_block_stays_cancelled():
+    async def work():
+        async with client.lease("cancelled"):
+            await asyncio.sleep(30)
+
+    task = asyncio.ensure_future(work())
+    while not task.done():
+        await asyncio.sleep(0.2)
+        task.cancel()
+    assert task.cancelled()
+    assert is_free("cancelled")
+
+
+async def a_cancelled_wait_leaves_no_lease():
+    with client.lease("waited"):
+
+        async def work():
+            async with client.lease("waited", wait=30):
+                raise AssertionError("won")
+
+        waiting = asyncio.ensure_future(work())
+        await asyncio.sleep(0.3)
+        waiting.cancel()
+        try:
+            await waiting
+        except asyncio.CancelledError:
+            pass
+    with client.lease("waited", wait=5) as lease:  # the proxy may give back what it won
+        lease.check()
+
+
+def many_wait_in_tasks_and_all_get_it():
+    """More than the threads of the loop's executor wait, and the holder still releases."""
+
+    async def work():
+        async with client.lease("many", wait=30):
+            await asyncio.sleep(0)
+
+    async def all_of_them():
+        await asyncio.gather(*[work() for _ in range(40)])
+
+    asyncio.run(all_of_them())
+
+
+a_block_frees_the_resource()
+a_block_tells_of_a_loss()
+for block in (
+    a_loss_cancels_the_block,
+    a_block_that_ends_by_itself_tells_of_a_loss,
+    a_cancelled_block_stays_cancelled,
+    a_cancelled_wait_leaves_no_lease,
+):
+    asyncio.run(block())
+many_wait_in_tasks_and_all_get_it()
+a_released_lease_keeps_no_thread()
+sys.stdout.write("all as documented\n")

@@ -1,0 +1,65 @@
+// Uses leases of the client for TypeScript in blocks. It ends with 0 if all is as it is
+// documented.
+import assert from "node:assert/strict";
+import { setTimeout as sleep } from "node:timers/promises";
+
+import { Client, LeaseHeld, LeaseLost } from "wirefence";
+
+const api = process.env["API"]!;
+const token = process.env["API_TOKEN"]!;
+const client = new Client(api, { token: async () => token, holder: "blocks", ttl: 1 });
+
+async function revoke(resource: string): Promise<void> {
+  const headers = { "Content-Type": "application/json", Authorization: `Bearer ${token}` };
+  const answer = await fetch(`${api}/v1/resources/${resource}/revoke`, { method: "POST", headers, body: "{}" });
+  assert.equal(answer.status, 200);
+}
+
+async function isFree(resource: string): Promise<boolean> {
+  await using lease = await client.acquire(resource);
+  lease.check();
+  return true;
+}
+
+const lostBy = (reason: string) => (error: unknown) => error instanceof LeaseLost && error.reason === reason;
+
+// A block frees the resource, whatever its end.
+{
+  await using lease = await client.acquire("using");
+  await assert.rejects(isFree("using"), (error: unknown) => error instanceof LeaseHeld && error.heldBy === lease.grantId);
+}
+assert(await isFree("using"));
+assert.equal(await client.withLease("with", {}, async (lease) => lease.token), 1n);
+await assert.rejects(client.withLease("with", {}, () => Promise.reject(new Error("mine"))), /mine/);
+assert(await isFree("with"));
+
+// A loss ends what heeds the signal, and is told.
+const began = performance.now();
+await assert.rejects(
+  client.withLease("lost", {}, async (lease) => {
+    await revoke("lost");
+    await sleep(30_000, undefined, { signal: lease.signal });
+  }),
+  (error: unknown) => error instanceof Error && lostBy("revoked")(error.cause),
+);
+assert(performance.now() - began < 10_000);
+await assert.rejects(
+  client.withLease("told", {}, async (lease) => {
+    await revoke("told");
+    await new Promise((done) => lease.signal.addEventListener("abort", done));
+    assert.throws(() => lease.check(), lostBy("revoked"));
+    assert.equal(lease.remaining(), 0);
+  }),
+  lostBy("revoked"),
+);
+
+// A wait that is aborted leaves no lease.
+await client.withLease("waited", {}, async () => {
+  const abort = new AbortController();
+  const waiting = client.acquire("waited", { wait: 30, signal: abort.signal });
+  setTimeout(() => abort.abort(new Error("no longer")), 300);
+  await assert.rejects(waiting, /no longer/);
+});
+await client.withLease("waited", { wait: 5 }, async (lease) => lease.check());
+
+console.log("all as documented");

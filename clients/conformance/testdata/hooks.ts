@@ -1,0 +1,54 @@
+// Writes by each hook of the client for TypeScript, each time that it is told to. Each line that
+// it prints is a hook with what came of its write.
+import assert from "node:assert/strict";
+import { createInterface } from "node:readline";
+
+import pg from "pg";
+import postgres from "postgres";
+import { Client, Refused, refusals, type Lease } from "wirefence";
+import { fenced, transaction } from "wirefence/pg";
+import * as fencedPostgres from "wirefence/postgres";
+
+const url = process.env["DATABASE_URL"]!;
+const pool = new pg.Pool({ connectionString: url, max: 1 });
+const sql = postgres(url, { max: 1, ssl: false, onnotice: () => undefined });
+const insert = "INSERT INTO orders (item) VALUES ($1)";
+
+const hooks: Record<string, (lease: Lease) => Promise<unknown>> = {
+  pg_text: (lease) => fenced(pool, lease).query("INSERT INTO orders (item) VALUES ('100%') -- said"),
+  pg_values: (lease) => fenced(pool, lease).query(insert, ["book"]),
+  pg_config: (lease) => fenced(pool, lease).query({ text: insert, values: ["book"], rowMode: "array" }),
+  pg_named: (lease) => fenced(pool, lease).query({ name: "insert", text: insert, values: ["book"] }),
+  pg_named_again: (lease) => fenced(pool, lease).query({ name: "insert", text: insert, values: ["book"] }),
+  pg_transaction: (lease) => transaction(pool, lease, (client) => client.query(insert, ["book"])),
+  postgres_transaction: (lease) =>
+    fencedPostgres.transaction(sql, lease, (open) => open`INSERT INTO orders (item) VALUES (${"book"})`),
+  postgres_comment: (lease) =>
+    refusals(() => sql`INSERT INTO orders (item) VALUES (${"book"}) ${fencedPostgres.comment(sql, lease)}`),
+};
+
+async function unfenced(): Promise<void> {
+  await pool.query(insert, ["unfenced"]);
+  await sql`INSERT INTO orders (item) VALUES ('unfenced')`;
+}
+
+const client = new Client(process.env["API"]!, { token: process.env["API_TOKEN"]!, holder: "hooks", ttl: 600 });
+await client.withLease("hook ä%", {}, async (lease) => {
+  for await (const _ of createInterface({ input: process.stdin })) {
+    for (const [hook, write] of Object.entries(hooks)) {
+      let came = "written";
+      try {
+        await write(lease);
+      } catch (error) {
+        if (!(error instanceof Refused)) throw error;
+        assert(error.cause instanceof Error && error.detail.includes("hook"), error.detail);
+        came = error.name;
+      }
+      console.log(JSON.stringify({ hook, came }));
+    }
+    await unfenced();
+    console.log(JSON.stringify({ hook: "unfenced", came: "written" }));
+  }
+});
+await pool.end();
+await sql.end();
