@@ -182,9 +182,41 @@ cli: ## Write docs/cli.md, the reference of the commands
 image: ## Build the container image wirefence/wirefence:VERSION
 	docker build -f deploy/Dockerfile --build-arg VERSION=$(VERSION) --build-arg COMMIT=$(COMMIT) --build-arg COMMIT_DATE=$(COMMIT_DATE) -t wirefence/wirefence:$(VERSION) .
 
+.PHONY: man
+man: build ## Write the manual pages of the commands to bin/man
+	scripts/manual-pages bin/wirefence bin/man
+
+.PHONY: package-files
+package-files: build man ## Write what packages have besides the binary: manual pages and completions
+	gzip -9nkf bin/man/*.1
+	mkdir -p bin/completions
+	bin/wirefence completion bash >bin/completions/wirefence.bash
+	bin/wirefence completion zsh >bin/completions/_wirefence
+	bin/wirefence completion fish >bin/completions/wirefence.fish
+
+.PHONY: snapshot
+snapshot: $(TOOLS)/goreleaser ## Build what a release has, but for the image, into dist/
+	$(TOOLS)/goreleaser release --snapshot --clean --skip=docker
+
+# These two are for .github/workflows/release.yml, on a tag.
+.PHONY: release-files
+release-files: $(TOOLS)/goreleaser ## Build the files of the release that HEAD is tagged as into dist/
+	$(TOOLS)/goreleaser release --clean --skip=docker,publish,announce
+
+.PHONY: release
+release: $(TOOLS)/goreleaser ## Build and upload the release that HEAD is tagged as: a draft, and the image
+	awk '/^## \[/ { on = index($$2, "[$(VERSION:v%=%)]") } on' CHANGELOG.md >.cache/notes.md
+	@test -s .cache/notes.md || { echo "CHANGELOG.md has no part for $(VERSION:v%=%)"; exit 1; }
+	$(TOOLS)/goreleaser release --clean --release-notes=.cache/notes.md
+
+.PHONY: packages
+packages: snapshot ## Build it twice, compare, install the package, and restart its service under load
+	scripts/reproduce
+	$(GO) test -count=1 -timeout 10m -v $(TESTFLAGS) ./deploy/packages/packagetest
+
 .PHONY: clean
 clean: ## Remove what was built
-	rm -rf bin .cache
+	rm -rf bin dist .cache
 
 # What tells of the tests, in the version that tools/go.mod names. It is the first
 # thing that a fresh clone needs.
@@ -192,6 +224,12 @@ $(TOOLS)/gotestsum: tools/go.mod tools/go.sum
 	@echo "The first run fetches Go modules and test servers, and builds for the race detector: about 10 minutes, once."
 	mkdir -p $(TOOLS)
 	GOBIN=$(TOOLS) $(GO) install -C tools gotest.tools/gotestsum
+	@touch $@
+
+# What makes releases, in the versions that tools/release/go.mod names.
+$(TOOLS)/goreleaser: tools/release/go.mod tools/release/go.sum tools/release/sbom/main.go
+	mkdir -p $(TOOLS)
+	GOBIN=$(TOOLS) $(GO) install -C tools/release -ldflags=-w github.com/goreleaser/goreleaser/v2 ./sbom
 	@touch $@
 
 # The linters, in the versions that tools/go.mod names.

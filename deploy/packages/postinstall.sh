@@ -1,0 +1,17 @@
+#!/bin/sh
+# deb: configure [old version]; rpm: 1 for an installation, 2 for an upgrade.
+set -e
+
+if [ -d /run/systemd/system ]; then
+  systemctl daemon-reload
+  # Does nothing where the service doesn't run. Clients wait meanwhile.
+  systemctl try-restart wirefence.service || true
+fi
+
+if { [ "$1" = configure ] && [ -z "$2" ]; } || [ "$1" = 1 ]; then
+  cat <<'EOF'
+Wirefence is installed and not started yet:
+  1. Name the PostgreSQL server in /etc/wirefence/wirefence.env
+  2. systemctl enable --now wirefence
+EOF
+fi
