@@ -155,7 +155,7 @@ func (a *admin) serve(l net.Listener, name string, handler http.Handler, files a
 	}
 	s := &http.Server{
 		Handler: handler, ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelDebug),
-		ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 10 * time.Second, WriteTimeout: 30 * time.Second,
+		ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 10 * time.Second, WriteTimeout: 30 * time.Second, IdleTimeout: 2 * time.Minute,
 	}
 	serve := s.Serve
 	if s.TLSConfig = files.tls(); s.TLSConfig != nil && !socket {

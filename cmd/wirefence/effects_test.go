@@ -182,7 +182,7 @@ func TestTheDocumentedEffectOverHTTP(t *testing.T) {
 	}{
 		"held":      {"orders=34", "", 0, []string{"done", "the fence held"}},
 		"failed":    {"orders=34", "fail", 0, []string{"failed", "the fence held"}},
-		"not begun": {"orders=33", "", 10, []string{"not begun", "WF001"}},
+		"not begun": {"orders=33", "", 1, []string{"not begun", "WF001"}},
 		"in doubt":  {"orders=34", "revoke", 76, []string{"done", "in doubt"}},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -3,7 +3,8 @@
 // describes it, and the tests hold the two against each other.
 //
 // It keeps no lease. Who has acquired renews it by the next call, which any
-// process on the same lease store can serve.
+// process on the same lease store can serve. It keeps the effects that callers have
+// begun: they end where they were begun.
 package api
 
 import (
