@@ -185,7 +185,7 @@ func TestAGuardedCommandIsEndedWhenItsCheckIsLost(t *testing.T) {
 			r := startEffect(t, append(settings, "TMPDIR="+dir), "trap '' TERM; (setsid sleep 60 &); sleep 60 & while :; do sleep 60; done")
 			lose(t, url)
 			lost := time.Now()
-			r.end(t).expect(t, 76, "lost", "57P01")
+			r.end(t).expect(t, 76, "lost", "preempt_after", "57P01")
 			if took := time.Since(lost); took > 10*time.Second { // SIGKILL comes after one
 				t.Errorf("it took %v to end the command", took)
 			}

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/wirefence/wirefence/fence"
 )
@@ -75,7 +76,7 @@ func Begin(ctx context.Context, db Database, f fence.Fence) (*Guard, error) {
 	go func() {
 		err := g.watch(watching)
 		if err != nil {
-			err = fmt.Errorf("%w: %w", ErrLost, err)
+			err = lost(err)
 			g.cancel(err)
 		}
 		g.watched <- err
@@ -121,14 +122,23 @@ func (g *Guard) End() error { return g.end() }
 
 func (g *Guard) commit() error {
 	g.stop()
-	lost := <-g.watched
+	why := <-g.watched
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
-	if err := g.tx.Commit(ctx); err != nil && lost == nil {
-		lost = fmt.Errorf("%w: %w", ErrLost, err)
+	if err := g.tx.Commit(ctx); err != nil && why == nil {
+		why = lost(err)
 	}
-	g.cancel(lost)
-	return lost
+	g.cancel(why)
+	return why
+}
+
+// lost says what ended the transaction of a check, as far as the server tells.
+func lost(err error) error {
+	const adminShutdown = "57P01"
+	if ended := (*pgconn.PgError)(nil); errors.As(err, &ended) && ended.Code == adminShutdown {
+		return fmt.Errorf("%w: a handoff that has waited for preempt_after, a revocation or an administrator has ended its transaction: %w", ErrLost, err)
+	}
+	return fmt.Errorf("%w: %w", ErrLost, err)
 }
 
 // watch returns an error when the transaction is lost, and nil when ctx ends. In an idle
