@@ -3,7 +3,6 @@ package deploy
 import (
 	"fmt"
 	"maps"
-	"path"
 	"slices"
 	"strconv"
 	"strings"
@@ -212,15 +211,12 @@ func TestChartOneReplica(t *testing.T) {
 // else of a release and so finds only secrets that are there before.
 func chartMigrateMisses(objects []any, known map[string]bool) (misses []string) {
 	job := one[batchv1.Job](objects)
-	misses = podMisses(job.Spec.Template.Spec)
+	misses = migrateMisses(objects, known)
 	if job.Annotations["helm.sh/hook"] != "pre-install,pre-upgrade" || !strings.Contains(job.Annotations["helm.sh/hook-delete-policy"], "before-hook-creation") {
 		misses = append(misses, fmt.Sprintf("the migration has the annotations %v", job.Annotations))
 	}
-	container := job.Spec.Template.Spec.Containers[0]
-	misses = append(misses, runs(container, "migrate")...)
-	misses = append(misses, settingsMisses("migrate", environment(container), known)...)
 	weight, _ := strconv.Atoi(job.Annotations["helm.sh/hook-weight"])
-	for _, source := range sources(job.Spec.Template.Spec) {
+	for _, source := range sources(job.Spec.Template.Spec.Volumes[0]) {
 		for _, object := range objects {
 			secret, ok := object.(*corev1.Secret)
 			if !ok || secret.Name != source.Name {
@@ -259,48 +255,6 @@ func secretsOf(objects []any, existing ...string) map[string][]string {
 		}
 	}
 	return all
-}
-
-// sources are the secrets that a pod's volumes are made of.
-func sources(pod corev1.PodSpec) (all []*corev1.SecretProjection) {
-	for _, volume := range pod.Volumes {
-		if volume.Projected != nil {
-			for _, source := range volume.Projected.Sources {
-				all = append(all, source.Secret)
-			}
-		}
-	}
-	return all
-}
-
-// mountMisses holds each setting that names a file to the files that the pod has, and
-// each file to the secrets that there are.
-func mountMisses(pod corev1.PodSpec, secrets map[string][]string) (misses []string) {
-	files := map[string]bool{}
-	for _, source := range sources(pod) {
-		keys, there := secrets[source.Name]
-		if !there {
-			misses = append(misses, "there is no secret "+source.Name)
-		}
-		for _, item := range source.Items {
-			if keys != nil && !slices.Contains(keys, item.Key) {
-				misses = append(misses, "the secret "+source.Name+" has no "+item.Key)
-			}
-			files[path.Join("/etc/wirefence", item.Path)] = true
-		}
-	}
-	for _, container := range slices.Concat(pod.InitContainers, pod.Containers) {
-		mounted := slices.ContainsFunc(container.VolumeMounts, func(m corev1.VolumeMount) bool { return m.MountPath == "/etc/wirefence" && m.ReadOnly })
-		for name, value := range environment(container) {
-			if strings.HasSuffix(name, "_FILE") && (!mounted || !files[value]) {
-				misses = append(misses, name+" is "+value+", which is not there")
-			}
-			if _, file, has := strings.Cut(value, "sslrootcert="); has && !files[file] {
-				misses = append(misses, name+" names "+file+", which is not there")
-			}
-		}
-	}
-	return misses
 }
 
 func deployed(objects []any) *appsv1.Deployment { return one[appsv1.Deployment](objects) }

@@ -12,8 +12,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	policyv1 "k8s.io/api/policy/v1"
-	"k8s.io/apimachinery/pkg/api/resource"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 )
 
@@ -22,9 +20,10 @@ const wirefenceImage = "wirefence/wirefence:"
 // checks says what the objects of each file must have.
 var checks = map[string]func(objects []any, known map[string]bool) []string{
 	"sidecar.yaml":       sidecarMisses,
-	"standalone.yaml":    standaloneMisses,
-	"migrate.yaml":       migrateMisses,
+	"standalone.yaml":    plainStandaloneMisses,
+	"migrate.yaml":       plainMigrateMisses,
 	"networkpolicy.yaml": policyMisses,
+	"injection.yaml":     func([]any, map[string]bool) []string { return nil }, // inject_test.go
 }
 
 func TestKubernetes(t *testing.T) {
@@ -54,21 +53,32 @@ func TestKubernetesBroken(t *testing.T) {
 		{"sidecar.yaml", "readOnlyRootFilesystem: true", "readOnlyRootFilesystem: false", "writes to its root"},
 		{"sidecar.yaml", "drop: [\"ALL\"]", "drop: [\"NET_RAW\"]", "capabilities"},
 		{"sidecar.yaml", "              memory: 128Mi\n", "              cpu: 1\n", "no limit of memory"},
-		{"sidecar.yaml", "              valueFrom:\n                secretKeyRef:\n                  name: wirefence-issuer\n                  key: database-url\n", "              value: postgres://issuer:secret@postgres/app\n", "is not from a secret"},
+		{"sidecar.yaml", "WIREFENCE_DATABASE_URL_FILE\n              value: /etc/wirefence/issuer/database-url", "WIREFENCE_DATABASE_URL\n              value: postgres://issuer:secret@postgres/app", "is not from a secret"},
+		{"sidecar.yaml", "path: issuer/database-url", "path: issuer/url", "which is not there"},
+		{"sidecar.yaml", "value: 115MiB", "value: 128MiB", "GOMEMLIMIT"},
+		{"sidecar.yaml", "          volumeMounts:\n            - name: wirefence\n", "          volumeMounts:\n            - name: issuer\n", "there is no volume issuer"},
 		{"sidecar.yaml", "automountServiceAccountToken: false", "automountServiceAccountToken: true", "token of Kubernetes"},
 		{"standalone.yaml", "replicas: 2", "replicas: 1", "replicas"},
 		{"standalone.yaml", "minAvailable: 1", "minAvailable: 2", "can't be drained"},
 		{"standalone.yaml", "terminationGracePeriodSeconds: 60", "terminationGracePeriodSeconds: 5", "no time to drain"},
 		{"standalone.yaml", "targetPort: postgres", "targetPort: postgresql", "service's port"},
+		{"standalone.yaml", "targetPort: api", "targetPort: admin", "offers the admin port"},
+		{"standalone.yaml", "    - name: api\n      port: 9434\n      targetPort: api\n", "", "service offers no API"},
+		{"standalone.yaml", "value: 0.0.0.0:9434", "value: 0.0.0.0:9435", "API's port"},
+		{"standalone.yaml", "          name: wirefence-tokens\n", "          name: tokens\n", "there is no secret tokens"},
+		{"standalone.yaml", "value: 230MiB", "value: 2GiB", "GOMEMLIMIT"},
+		{"standalone.yaml", "prometheus.io/port: \"9433\"", "prometheus.io/port: \"6433\"", "scrapes port 6433"},
 		{"standalone.yaml", "    app.kubernetes.io/component: proxy\n  # The admin", "    app.kubernetes.io/component: proxies\n  # The admin", "service selects"},
 		{"standalone.yaml", "wirefence:0.1.0", "wirefence:latest", "image"},
 		{"standalone.yaml", "          livenessProbe:\n            httpGet:\n              path: /livez\n              port: admin\n", "          livenessProbe:\n            httpGet:\n              path: /livez\n              port: postgres\n", "liveness probe"},
 		{"migrate.yaml", "restartPolicy: Never", "restartPolicy: Always", "job restarts"},
 		{"migrate.yaml", "args: [\"migrate\"]", "args: [\"proxy\"]", "runs proxy"},
-		{"migrate.yaml", "name: wirefence-owner\n", "name: wirefence-issuer\n", "owner's secret"},
+		{"migrate.yaml", "name: wirefence-owner\n", "name: wirefence-issuer\n", "there is no secret wirefence-issuer"},
+		{"migrate.yaml", "  ttlSecondsAfterFinished: 600\n", "", "job stays for ever"},
 		{"networkpolicy.yaml", "              app.kubernetes.io/component: proxy\n        - podSelector", "              app.kubernetes.io/component: web\n        - podSelector", "doesn't admit the proxy"},
 		{"networkpolicy.yaml", "          port: 5432", "          port: 6432", "port 5432"},
 		{"networkpolicy.yaml", "    - from:\n", "    - {}\n    - from:\n", "admits others"},
+		{"networkpolicy.yaml", "          port: 9434\n", "          port: 9433\n", "port 9433 admits"},
 		{"networkpolicy.yaml", "policyTypes: [\"Ingress\"]", "policyTypes: [\"Egress\"]", "isn't of ingress"},
 	} {
 		t.Run(c.file+" "+c.noticed, func(t *testing.T) {
@@ -104,6 +114,7 @@ func sidecarMisses(objects []any, known map[string]bool) (misses []string) {
 		misses = append(misses, "it is no native sidecar")
 	}
 	misses = append(misses, proxyMisses(sidecar, known)...)
+	misses = append(misses, slices.Concat(memoryMisses(pod), mountMisses(pod, map[string][]string{"wirefence-issuer": {"database-url"}}))...)
 	env := environment(sidecar)
 	if !strings.HasPrefix(env["WIREFENCE_LISTEN"], "127.0.0.1:") {
 		misses = append(misses, "the sidecar listens beyond its pod")
@@ -121,8 +132,8 @@ func standaloneMisses(objects []any, known map[string]bool) (misses []string) {
 	if len(pod.Containers) != 1 {
 		return append(misses, "it is not one container")
 	}
-	proxy := pod.Containers[0]
-	misses = append(misses, proxyMisses(proxy, known)...)
+	proxy, env := pod.Containers[0], environment(pod.Containers[0])
+	misses = append(misses, slices.Concat(proxyMisses(proxy, known), memoryMisses(pod))...)
 	if r := deployment.Spec.Replicas; r == nil || *r < 2 {
 		misses = append(misses, "fewer than two replicas")
 	}
@@ -133,6 +144,17 @@ func standaloneMisses(objects []any, known map[string]bool) (misses []string) {
 	service := one[corev1.Service](objects)
 	if len(service.Spec.Selector) == 0 || !labels.SelectorFromSet(service.Spec.Selector).Matches(template) {
 		misses = append(misses, "the service selects other pods")
+	}
+	if api := env["WIREFENCE_API_LISTEN"]; !slices.ContainsFunc(proxy.Ports, func(p corev1.ContainerPort) bool {
+		return p.Name == "api" && api == fmt.Sprint("0.0.0.0:", p.ContainerPort)
+	}) {
+		misses = append(misses, "the API's port is none of the container's")
+	}
+	if !slices.ContainsFunc(service.Spec.Ports, func(p corev1.ServicePort) bool { return p.TargetPort.String() == "api" }) {
+		misses = append(misses, "the service offers no API")
+	}
+	if port := deployment.Spec.Template.Annotations["prometheus.io/port"]; port != "9433" {
+		misses = append(misses, "Prometheus scrapes port "+port)
 	}
 	for _, port := range service.Spec.Ports {
 		if !slices.ContainsFunc(proxy.Ports, func(p corev1.ContainerPort) bool { return p.Name == port.TargetPort.String() }) {
@@ -166,12 +188,23 @@ func migrateMisses(objects []any, known map[string]bool) (misses []string) {
 	container := pod.Containers[0]
 	misses = append(misses, runs(container, "migrate")...)
 	misses = append(misses, settingsMisses("migrate", environment(container), known)...)
-	for _, variable := range container.Env {
-		if variable.ValueFrom == nil || variable.ValueFrom.SecretKeyRef == nil || variable.ValueFrom.SecretKeyRef.Name != "wirefence-owner" {
-			misses = append(misses, variable.Name+" is not from the owner's secret")
-		}
+	return misses
+}
+
+// plainMigrateMisses checks the job of the plain manifests.
+func plainMigrateMisses(objects []any, known map[string]bool) []string {
+	job := one[batchv1.Job](objects)
+	misses := append(migrateMisses(objects, known), mountMisses(job.Spec.Template.Spec, map[string][]string{"wirefence-owner": {"database-url"}})...)
+	if job.Spec.TTLSecondsAfterFinished == nil || *job.Spec.TTLSecondsAfterFinished > 3600 {
+		misses = append(misses, "the job stays for ever, and can't be applied again")
 	}
 	return misses
+}
+
+// plainStandaloneMisses checks the proxy of the plain manifests.
+func plainStandaloneMisses(objects []any, known map[string]bool) []string {
+	pod := one[appsv1.Deployment](objects).Spec.Template.Spec
+	return append(standaloneMisses(objects, known), mountMisses(pod, map[string][]string{"wirefence-issuer": {"database-url"}, "wirefence-tokens": {"tokens"}})...)
 }
 
 // policyMisses holds the database's policy to: the proxy and the migration, on
@@ -208,170 +241,14 @@ func policyMisses(objects []any, _ map[string]bool) (misses []string) {
 			misses = append(misses, "it is not for port 5432 alone")
 		}
 	}
+	if len(objects) != 2 {
+		return append(misses, "there is no policy for clients")
+	}
+	misses = append(misses, clientPolicyMisses(objects[1].(*networkingv1.NetworkPolicy))...)
 	for component, in := range admitted {
 		if !in {
 			misses = append(misses, "it doesn't admit the "+component)
 		}
-	}
-	return misses
-}
-
-// podMisses checks what every pod must have, in all its containers.
-func podMisses(pod corev1.PodSpec) (misses []string) {
-	if pod.AutomountServiceAccountToken == nil || *pod.AutomountServiceAccountToken {
-		misses = append(misses, "the pod is given a token of Kubernetes")
-	}
-	security := pod.SecurityContext
-	if security == nil || security.RunAsNonRoot == nil || !*security.RunAsNonRoot || security.RunAsUser == nil || *security.RunAsUser == 0 {
-		misses = append(misses, "the pod may run as root")
-	}
-	if security == nil || security.SeccompProfile == nil || security.SeccompProfile.Type != corev1.SeccompProfileTypeRuntimeDefault {
-		misses = append(misses, "the pod has no seccomp profile")
-	}
-	for _, container := range slices.Concat(pod.InitContainers, pod.Containers) {
-		for _, miss := range containerMisses(container) {
-			misses = append(misses, "container "+container.Name+" "+miss)
-		}
-	}
-	return misses
-}
-
-func containerMisses(container corev1.Container) (misses []string) {
-	security := container.SecurityContext
-	if security == nil {
-		return []string{"has no security context"}
-	}
-	if security.RunAsNonRoot != nil && !*security.RunAsNonRoot || security.RunAsUser != nil && *security.RunAsUser == 0 {
-		misses = append(misses, "may run as root")
-	}
-	if security.Privileged != nil && *security.Privileged || security.AllowPrivilegeEscalation == nil || *security.AllowPrivilegeEscalation {
-		misses = append(misses, "may escalate its privileges")
-	}
-	if security.ReadOnlyRootFilesystem == nil || !*security.ReadOnlyRootFilesystem {
-		misses = append(misses, "writes to its root file system")
-	}
-	if c := security.Capabilities; c == nil || !slices.Equal(c.Drop, []corev1.Capability{"ALL"}) || len(c.Add) > 0 {
-		misses = append(misses, "keeps capabilities")
-	}
-	if container.Resources.Requests.Cpu().IsZero() || container.Resources.Requests.Memory().IsZero() {
-		misses = append(misses, "requests no resources")
-	}
-	if container.Resources.Limits.Memory().IsZero() {
-		misses = append(misses, "has no limit of memory")
-	}
-	if _, tag, found := strings.Cut(container.Image, ":"); !found || tag == "latest" {
-		misses = append(misses, "has an image of no fixed version")
-	}
-	seen := map[string]bool{}
-	for _, variable := range container.Env {
-		if seen[variable.Name] {
-			misses = append(misses, "has "+variable.Name+" twice")
-		}
-		seen[variable.Name] = true
-		secret := strings.HasSuffix(variable.Name, "PASSWORD") || variable.Name == "WIREFENCE_DATABASE_URL" || variable.Name == "WIREFENCE_REDIS_URL"
-		if secret && (variable.ValueFrom == nil || variable.ValueFrom.SecretKeyRef == nil) {
-			misses = append(misses, "has a "+variable.Name+" that is not from a secret")
-		}
-	}
-	return misses
-}
-
-// proxyMisses checks a container that runs the proxy.
-func proxyMisses(proxy corev1.Container, known map[string]bool) []string {
-	misses := runs(proxy, "proxy")
-	misses = append(misses, settingsMisses("proxy", environment(proxy), known)...)
-	for _, p := range []struct {
-		name, path string
-		probe      *corev1.Probe
-	}{
-		{"startup", "/readyz", proxy.StartupProbe},
-		{"readiness", "/readyz", proxy.ReadinessProbe},
-		{"liveness", "/livez", proxy.LivenessProbe},
-	} {
-		if p.probe == nil || p.probe.HTTPGet == nil || p.probe.HTTPGet.Path != p.path || p.probe.HTTPGet.Port.String() != "admin" {
-			misses = append(misses, "the "+p.name+" probe doesn't get "+p.path+" of the admin port")
-		}
-	}
-	admin := slices.IndexFunc(proxy.Ports, func(p corev1.ContainerPort) bool { return p.Name == "admin" })
-	if admin < 0 || !strings.HasSuffix(environment(proxy)["WIREFENCE_ADMIN_LISTEN"], fmt.Sprintf(":%d", proxy.Ports[admin].ContainerPort)) {
-		misses = append(misses, "the admin port is not that of WIREFENCE_ADMIN_LISTEN")
-	}
-	return misses
-}
-
-func runs(container corev1.Container, command string) (misses []string) {
-	if !strings.HasPrefix(container.Image, wirefenceImage) {
-		misses = append(misses, "its image is not Wirefence's")
-	}
-	if len(container.Command) > 0 || !slices.Equal(container.Args, []string{command}) {
-		misses = append(misses, "it runs "+strings.Join(append(container.Command, container.Args...), " "))
-	}
-	return misses
-}
-
-func environment(container corev1.Container) map[string]string {
-	env := map[string]string{}
-	for _, variable := range container.Env {
-		env[variable.Name] = variable.Value
-	}
-	return env
-}
-
-func value(container corev1.Container, name string) string { return environment(container)[name] }
-
-func selects(selector *metav1.LabelSelector, set labels.Set) bool {
-	s, err := metav1.LabelSelectorAsSelector(selector)
-	return err == nil && !s.Empty() && s.Matches(set)
-}
-
-// memoryMisses holds Go's soft limit of memory to the container's hard one, in every
-// container of a proxy.
-func memoryMisses(pod corev1.PodSpec) (misses []string) {
-	for _, container := range slices.Concat(pod.InitContainers, pod.Containers) {
-		if !strings.HasPrefix(container.Image, wirefenceImage) || !slices.Equal(container.Args, []string{"proxy"}) {
-			continue
-		}
-		soft, err := resource.ParseQuantity(strings.TrimSuffix(value(container, "GOMEMLIMIT"), "B"))
-		hard := container.Resources.Limits.Memory().Value()
-		if err != nil || soft.Value() >= hard || soft.Value() < hard*3/4 {
-			misses = append(misses, fmt.Sprintf("container %s: GOMEMLIMIT is %q of %d bytes", container.Name, value(container, "GOMEMLIMIT"), hard))
-		}
-	}
-	return misses
-}
-
-// clientPolicyMisses holds the proxy's policy to: clients on the session port and on the
-// API's, and monitoring alone on the admin port.
-func clientPolicyMisses(policy *networkingv1.NetworkPolicy) (misses []string) {
-	admitted := map[int]string{}
-	for _, rule := range policy.Spec.Ingress {
-		for _, port := range rule.Ports {
-			for _, peer := range rule.From {
-				switch {
-				case peer.NamespaceSelector != nil && peer.PodSelector == nil && peer.NamespaceSelector.MatchLabels["kubernetes.io/metadata.name"] == "monitoring":
-					admitted[port.Port.IntValue()] += "monitoring "
-				case peer.NamespaceSelector == nil && peer.PodSelector != nil && peer.PodSelector.MatchLabels["wirefence.client"] == "true":
-					admitted[port.Port.IntValue()] += "clients "
-				default:
-					admitted[port.Port.IntValue()] += "others "
-				}
-			}
-			if len(rule.From) == 0 {
-				admitted[port.Port.IntValue()] += "everybody "
-			}
-		}
-		if len(rule.Ports) == 0 {
-			misses = append(misses, "a rule is for every port")
-		}
-	}
-	for port, want := range map[int]string{6433: "clients ", 9434: "clients ", 9433: "monitoring "} {
-		if admitted[port] != want {
-			misses = append(misses, fmt.Sprintf("port %d admits %q, not %q", port, admitted[port], want))
-		}
-		delete(admitted, port)
-	}
-	if len(admitted) > 0 {
-		misses = append(misses, fmt.Sprintf("other ports admit %v", admitted))
 	}
 	return misses
 }

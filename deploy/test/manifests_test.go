@@ -47,7 +47,10 @@ var kinds = map[metav1.TypeMeta]func() any{
 type kustomization struct {
 	metav1.TypeMeta `json:",inline"`
 	Resources       []string `json:"resources"`
-	Images          []struct {
+	Patches         []struct {
+		Path string `json:"path"`
+	} `json:"patches"`
+	Images []struct {
 		Name   string `json:"name"`
 		NewTag string `json:"newTag"`
 	} `json:"images"`
