@@ -101,7 +101,7 @@ var variable = regexp.MustCompile(`\bWIREFENCE_[A-Z][A-Z_]*[A-Z]\b`)
 // gives its command, and the ones of scripts and of the compose file.
 var notSettings = []string{
 	"WIREFENCE_TOKEN", "WIREFENCE_FENCE",
-	"WIREFENCE_CACHE", "WIREFENCE_VERSION", "WIREFENCE_PORT", "WIREFENCE_ADMIN_PORT",
+	"WIREFENCE_CACHE", "WIREFENCE_VERSION", "WIREFENCE_PORT", "WIREFENCE_ADMIN_PORT", "WIREFENCE_API_PORT",
 }
 
 func TestDeployedVariablesAreDocumented(t *testing.T) {
