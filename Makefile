@@ -211,6 +211,7 @@ release: $(TOOLS)/goreleaser ## Build and upload the release that HEAD is tagged
 
 .PHONY: packages
 packages: snapshot ## Build it twice, compare, install the package, and restart its service under load
+	scripts/install-servers --all
 	scripts/reproduce
 	$(GO) test -count=1 -timeout 10m -v $(TESTFLAGS) ./deploy/packages/packagetest
 
