@@ -182,10 +182,6 @@ cli: ## Write docs/cli.md, the reference of the commands
 image: ## Build the container image wirefence/wirefence:VERSION
 	docker build -f deploy/Dockerfile --build-arg VERSION=$(VERSION) --build-arg COMMIT=$(COMMIT) --build-arg COMMIT_DATE=$(COMMIT_DATE) -t wirefence/wirefence:$(VERSION) .
 
-.PHONY: man
-man: build ## Write the manual pages of the commands to bin/man
-	scripts/manual-pages bin/wirefence bin/man
-
 .PHONY: package-files
 package-files: build man ## Write what packages have besides the binary: manual pages and completions
 	gzip -9nkf bin/man/*.1
