@@ -50,14 +50,14 @@ func TestChartTLS(t *testing.T) {
 	proxy := deployed(objects).Spec.Template.Spec.Containers[0]
 	env := environment(proxy)
 	for name, want := range map[string]string{
-		"WIREFENCE_UPSTREAM":            "postgres://db-1.example.com:5432,db-2.example.com:5432/?sslmode=verify-full&target_session_attrs=read-write&sslrootcert=/etc/wirefence/upstream/ca.crt",
-		"WIREFENCE_TLS_MODE":            "require",
-		"WIREFENCE_TLS_CLIENT_CERT":     "optional",
-		"WIREFENCE_UNFENCED_WRITES":     "reject",
-		"WIREFENCE_MAX_CONNECTIONS":     "2000",
-		"WIREFENCE_REDIS_WAIT_REPLICAS": "1",
-		"WIREFENCE_API_LISTEN":          "0.0.0.0:9434",
-		"GOMEMLIMIT":                    "921MiB",
+		"WIREFENCE_UPSTREAM":        "postgres://db-1.example.com:5432,db-2.example.com:5432/?sslmode=verify-full&target_session_attrs=read-write&sslrootcert=/etc/wirefence/upstream/ca.crt",
+		"WIREFENCE_TLS_MODE":        "require",
+		"WIREFENCE_TLS_CLIENT_CERT": "optional",
+		"WIREFENCE_UNFENCED_WRITES": "reject",
+		"WIREFENCE_MAX_CONNECTIONS": "2000",
+		"WIREFENCE_TTL":             "20s",
+		"WIREFENCE_API_LISTEN":      "0.0.0.0:9434",
+		"GOMEMLIMIT":                "921MiB",
 	} {
 		if env[name] != want {
 			t.Errorf("%s is %q, want %q", name, env[name], want)
