@@ -88,7 +88,7 @@ func TestTheAPIListenersSettings(t *testing.T) {
 		{[]string{"WIREFENCE_API_LISTEN=0.0.0.0:0"}, 2, "WIREFENCE_ADMIN_TOKEN_FILE"},
 		{[]string{"WIREFENCE_API_LISTEN=127.0.0.1:0", "WIREFENCE_DATABASE_URL="}, 2, "WIREFENCE_API_LISTEN needs a lease store"},
 		{[]string{"WIREFENCE_API_LISTEN=" + admin}, 1, "WIREFENCE_API_LISTEN"},
-		{[]string{"WIREFENCE_API_LISTEN=nowhere"}, 1, "WIREFENCE_API_LISTEN"},
+		{[]string{"WIREFENCE_API_LISTEN=nowhere"}, 2, "WIREFENCE_API_LISTEN"},
 	} {
 		wirefence(t, append(base, c.settings...), "proxy").expect(t, c.status, c.says)
 	}
