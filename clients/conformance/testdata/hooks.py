@@ -151,11 +151,17 @@ hooks = [
 
 
 def unfenced():
-    """What ran behind the hooks is as it was before: nothing has stayed on a connection."""
+    """What runs behind the hooks is as it was before: nothing has stayed on a connection."""
     session.execute(INSERT, ["unfenced"])
     with engine.begin() as connection:
         connection.execute(table.insert(), {"item": "unfenced"})
     Order(item="unfenced").save()
+    variable = "SELECT current_setting('wirefence.token', true)"
+    assert not session.execute(variable).fetchone()[0]
+    with engine.begin() as connection, django.db.connection.cursor() as cursor:
+        assert not connection.exec_driver_sql(variable).scalar()
+        cursor.execute(variable)
+        assert not cursor.fetchone()[0]
 
 
 client = wirefence.Client(os.environ["API"], token=os.environ["API_TOKEN"], holder="hooks", ttl=600)

@@ -27,9 +27,14 @@ const hooks: Record<string, (lease: Lease) => Promise<unknown>> = {
     refusals(() => sql`INSERT INTO orders (item) VALUES (${"book"}) ${fencedPostgres.comment(sql, lease)}`),
 };
 
+// What runs behind the hooks is as it was before: nothing has stayed on a connection.
 async function unfenced(): Promise<void> {
   await pool.query(insert, ["unfenced"]);
   await sql`INSERT INTO orders (item) VALUES ('unfenced')`;
+  const variable = "SELECT current_setting('wirefence.token', true) AS carried";
+  for (const rows of [(await pool.query(variable)).rows, await sql.unsafe(variable)]) {
+    assert(!rows[0].carried, rows[0].carried);
+  }
 }
 
 const client = new Client(process.env["API"]!, { token: process.env["API_TOKEN"]!, holder: "hooks", ttl: 600 });
