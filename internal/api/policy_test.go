@@ -94,7 +94,7 @@ func TestLeasesAreListed(t *testing.T) {
 	t.Run("gone", func(t *testing.T) {
 		t.Parallel()
 		leases := openRedis(t, own.URL())
-		w := serve(t, "postgres", func(o *Options) { o.Store = leases })
+		w := serve(t, "postgres", func(o *Options) { o.Store, o.Unsealed = leases, true })
 		own.Kill()
 		if _, err := fence.Seal(t.Context(), w.pool, fence.Grant{Resource: "orders", Token: 1, Holder: "b/1"}); err != nil {
 			t.Fatal(err)

@@ -362,7 +362,7 @@ func TestAnUnreachableStore(t *testing.T) {
 	defer nowhere.Close()
 	own.Kill()
 	w := serve(t, "", func(o *Options) {
-		o.Store, o.Database, o.Effects = leases, nowhere, nowhere
+		o.Store, o.Unsealed, o.Database, o.Effects = leases, true, nowhere, nowhere
 		o.Doctor = func(context.Context) (json.RawMessage, error) { return nil, errors.New("no pool") }
 	})
 	each(t, func(t *testing.T, operation string, q request) {
