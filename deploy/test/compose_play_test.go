@@ -25,7 +25,7 @@ import (
 // the environment of their service.
 func TestComposePage(t *testing.T) {
 	t.Parallel()
-	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()
 	project, err := loadCompose(read(t, composeFile), nil)
 	if err != nil {

@@ -65,7 +65,7 @@ type cluster struct {
 
 func startCluster(t *testing.T) *cluster {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
 	t.Cleanup(cancel)
 	certificates := authority.New(t)
 	pair, ca := certificates.Issue(t, "wirefence", "127.0.0.1"), read(t, certificates.CAFile)

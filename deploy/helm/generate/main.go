@@ -71,19 +71,24 @@ var ofChart = []string{
 	"WIREFENCE_REDIS_URL", "WIREFENCE_REDIS_URL_FILE", "WIREFENCE_STANDBY",
 	"WIREFENCE_TLS_CERT_FILE", "WIREFENCE_TLS_CLIENT_CA_FILE", "WIREFENCE_TLS_CLIENT_CERT",
 	"WIREFENCE_TLS_KEY_FILE", "WIREFENCE_TLS_MIN_VERSION", "WIREFENCE_TLS_MODE",
-	"WIREFENCE_UPSTREAM",
+	"WIREFENCE_UPSTREAM", "WIREFENCE_UPSTREAM_FILE",
 }
 
 var row = regexp.MustCompile("(?m)^\\| `(WIREFENCE_[A-Z_]+)` \\|")
 
-// settings are those of `wirefence proxy` that a page lists, without the chart's own.
+// settings are those of `wirefence proxy` that a page lists, without the chart's own. Those
+// of its section on files may also be the names of files.
 func settings(page string) (names []string) {
 	page, _, _ = strings.Cut(page, "\nOf `wirefence lock` alone:\n")
+	_, files, _ := strings.Cut(page, "\n### Passwords in files\n")
+	files, _, _ = strings.Cut(files, "\n#")
 	for _, match := range row.FindAllStringSubmatch(page, -1) {
-		if !slices.Contains(ofChart, match[1]) {
-			names = append(names, match[1])
+		names = append(names, match[1])
+		if strings.Contains(files, match[0][2:len(match[0])-2]) {
+			names = append(names, match[1]+"_FILE")
 		}
 	}
+	names = slices.DeleteFunc(names, func(n string) bool { return slices.Contains(ofChart, n) })
 	slices.Sort(names)
 	return slices.Compact(names)
 }

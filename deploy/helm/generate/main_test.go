@@ -46,12 +46,12 @@ func TestSettings(t *testing.T) {
 		t.Fatal(err)
 	}
 	names := settings(string(page))
-	for _, name := range []string{"WIREFENCE_HOLD", "WIREFENCE_ETCD_URL", "WIREFENCE_TTL"} {
+	for _, name := range []string{"WIREFENCE_HOLD", "WIREFENCE_ETCD_URL", "WIREFENCE_ETCD_URL_FILE", "WIREFENCE_TTL"} {
 		if !slices.Contains(names, name) {
 			t.Errorf("%s is left out", name)
 		}
 	}
-	for _, name := range []string{"WIREFENCE_LISTEN", "WIREFENCE_WAIT"} {
+	for _, name := range []string{"WIREFENCE_LISTEN", "WIREFENCE_WAIT", "WIREFENCE_UPSTREAM_FILE", "WIREFENCE_TTL_FILE"} {
 		if slices.Contains(names, name) {
 			t.Errorf("%s is the chart's own, or no setting of the proxy", name)
 		}
