@@ -26,7 +26,7 @@ func (cfg proxySettings) checkNames(ctx context.Context) error {
 		"WIREFENCE_LISTEN": cfg.Listen, "WIREFENCE_ADMIN_LISTEN": {cfg.AdminListen}, "WIREFENCE_API_LISTEN": cfg.apiListen(),
 	} {
 		for _, at := range all {
-			if err := checkListen(strings.TrimSpace(at)); err != nil && at != "off" {
+			if err := checkListen(strings.TrimSpace(at)); err != nil && (at != "off" || setting != "WIREFENCE_ADMIN_LISTEN") {
 				return fmt.Errorf("%s: %w", setting, err)
 			}
 		}
