@@ -91,8 +91,8 @@ func (o Options) Apply(ctx context.Context, conn *pgx.Conn, report func(line str
 	if err != nil {
 		return err
 	}
-	if have > Version() { // whatever rights the role has
-		return &VersionError{Have: have, Need: Version()}
+	if ahead, err := isAhead(have, report); ahead { // whatever rights the role has
+		return err
 	}
 	if err := o.probe(ctx, conn, have); err != nil {
 		return err
@@ -113,6 +113,20 @@ func (o Options) Apply(ctx context.Context, conn *pgx.Conn, report func(line str
 	return o.applyPending(ctx, conn, report)
 }
 
+// isAhead reports whether a schema is newer than this binary, so that there is nothing to
+// apply. The error says that the binary doesn't work with it.
+func isAhead(have int, report func(line string)) (bool, error) {
+	ahead := &VersionError{Have: have, Need: Version()}
+	switch {
+	case !ahead.Ahead():
+		return false, nil
+	case !ahead.Served():
+		return true, ahead
+	}
+	report(fmt.Sprintf("nothing to apply: the schema is at version %d, one above this binary's, which works with it", have))
+	return true, nil
+}
+
 // applyPending runs as wirefence_owner.
 func (o Options) applyPending(ctx context.Context, conn *pgx.Conn, report func(line string)) error {
 	m, err := migrate.NewMigrator(ctx, conn, versionTable)
@@ -126,11 +140,8 @@ func (o Options) applyPending(ctx context.Context, conn *pgx.Conn, report func(l
 	if err != nil {
 		return fmt.Errorf("read the schema version: %w", err)
 	}
-	if ahead := (&VersionError{Have: int(before), Need: Version()}); ahead.Ahead() && ahead.Served() {
-		report(fmt.Sprintf("nothing to apply: the schema is at version %d, one above this binary's, which works with it", before))
-		return nil
-	} else if ahead.Ahead() {
-		return ahead
+	if ahead, err := isAhead(int(before), report); ahead {
+		return err
 	}
 	if _, err := conn.Exec(ctx, "SELECT pg_catalog.set_config('wirefence.failover', $1, false)", string(o.Failover)); err != nil {
 		return err

@@ -34,10 +34,8 @@ func (o Options) Pending(ctx context.Context, conn *pgx.Conn) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	if ahead := (&VersionError{Have: have, Need: Version()}); ahead.Ahead() && ahead.Served() {
-		return "", nil
-	} else if ahead.Ahead() {
-		return "", ahead
+	if ahead, err := isAhead(have, func(string) {}); ahead {
+		return "", err
 	}
 	if err := o.probe(ctx, conn, have); err != nil {
 		return "", err

@@ -34,12 +34,14 @@ func TestMigratingAsTheIssuer(t *testing.T) {
 		t.Errorf("it is advised to grant: %s", r.stderr)
 	}
 	wirefence(t, issuer(as), "protect", "t", "--resource", "orders").expect(t, 1, "Set WIREFENCE_OWNER_URL to a role that has the right.")
-	stack.Exec(t, url, "UPDATE wirefence.applied_version SET version = version + 1",
+	stack.Exec(t, url, "UPDATE wirefence.applied_version SET version = version + 2",
 		"CREATE OR REPLACE FUNCTION wirefence.schema_version() RETURNS int LANGUAGE sql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS 'SELECT version FROM wirefence.applied_version'")
 	for _, url := range []string{as, url} {
-		r := wirefence(t, issuer(url), "migrate").expect(t, 1, "upgrade the binary")
+		r := wirefence(t, issuer(url), "migrate").expect(t, exitConfig, "upgrade the binary")
 		if strings.Contains(r.stderr, "WIREFENCE_OWNER_URL") || strings.Contains(r.stderr, "GRANT") {
 			t.Errorf("it speaks of rights: %s", r.stderr)
 		}
 	}
+	stack.Exec(t, url, "UPDATE wirefence.applied_version SET version = version - 1")
+	wirefence(t, issuer(as), "migrate").expect(t, 0).says(t, "nothing to apply", "one above this binary's")
 }

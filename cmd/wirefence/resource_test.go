@@ -142,5 +142,5 @@ func TestResourceRefusals(t *testing.T) {
 	if got := show(t, url, "orders"); got.Token != 7 || got.Source != "" || len(got.Changes) != 0 {
 		t.Errorf("changed to %+v", got)
 	}
-	wirefence(t, issuer(database(t, false)), "resource", "list").expect(t, 1, noSchema)
+	wirefence(t, issuer(database(t, false)), "resource", "list").expect(t, exitConfig, noSchema)
 }
