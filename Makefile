@@ -172,6 +172,7 @@ build: ## Build the static binary bin/wirefence
 
 .PHONY: man
 man: ## Write the manual pages of the commands to bin/man
+	rm -rf bin/man
 	CGO_ENABLED=0 $(GO) run -tags manual -ldflags '$(LDFLAGS)' ./cmd/wirefence manual --man bin/man
 
 .PHONY: cli
