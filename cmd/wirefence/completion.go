@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"os"
+	"slices"
 	"strings"
 	"time"
 	"unicode"
@@ -57,7 +59,7 @@ func complete(c *cobra.Command) {
 	switch {
 	case c.ValidArgs != nil || c.ValidArgsFunction != nil || c.HasSubCommands():
 	case strings.Contains(c.Use, " -- "):
-		c.ValidArgsFunction = completeLocked
+		c.ValidArgsFunction = completeWrapped
 	case strings.Contains(c.Use, "RESOURCE"):
 		c.ValidArgsFunction = completeResource
 	case c.Name() == "unprotect":
@@ -102,11 +104,16 @@ func completeKinds(_ *cobra.Command, _ []string, begun string) (all []string, _ 
 	return all, cobra.ShellCompDirectiveNoFileComp | cobra.ShellCompDirectiveNoSpace
 }
 
-func completeLocked(c *cobra.Command, args []string, begun string) ([]string, cobra.ShellCompDirective) {
-	if len(args) > 0 {
+// completeWrapped completes what stands before a command, and leaves the command to the
+// shell. Cobra doesn't tell where the two dashes were.
+func completeWrapped(c *cobra.Command, args []string, begun string) ([]string, cobra.ShellCompDirective) {
+	switch {
+	case len(args) > 0 || slices.Contains(os.Args, "--"):
 		return nil, cobra.ShellCompDirectiveDefault
+	case strings.Contains(c.Use, "RESOURCE"):
+		return completeResource(c, args, begun)
 	}
-	return completeResource(c, args, begun)
+	return nil, cobra.ShellCompDirectiveNoFileComp
 }
 
 func completeResource(c *cobra.Command, args []string, begun string) ([]string, cobra.ShellCompDirective) {
