@@ -119,3 +119,6 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS 'SELECT version FROM wirefence.applied_version';
 
 GRANT EXECUTE ON FUNCTION wirefence.schema_version() TO PUBLIC;
+
+COMMENT ON FUNCTION wirefence.schema_version() IS 'Returns the version of the schema.';
+COMMENT ON FUNCTION wirefence.identity() IS 'Returns the system identifier and the timeline of the server, by which a promotion or a restore is noticed; unknown where the server does not tell them.';

@@ -455,3 +455,5 @@ LANGUAGE sql VOLATILE
 RETURN wirefence.check(fence, NULL::text, false, false);
 
 GRANT EXECUTE ON FUNCTION wirefence.check(text, text, boolean, boolean), wirefence.check(text) TO PUBLIC;
+
+COMMENT ON FUNCTION wirefence.check(text) IS 'Checks every pair of a fence for this transaction, by default of the fence in wirefence.token, and keeps takeovers of its resources waiting until the transaction ends. It raises WF001 to WF008. With no fence it does nothing. In a savepoint it counts until ROLLBACK TO.';

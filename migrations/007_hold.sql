@@ -245,3 +245,6 @@ $$;
 
 GRANT EXECUTE ON FUNCTION wirefence.hold(text, text, text), wirefence.hold(text), wirefence.unhold(), wirefence.unhold(text, text),
     wirefence.hold_or_check(text, text, text, boolean), wirefence.before_hold(text, text) TO PUBLIC;
+
+COMMENT ON FUNCTION wirefence.hold(text) IS 'Checks a fence for the session, by default that in wirefence.token, and keeps takeovers waiting until unhold() or the end of the session. Call it outside a transaction, in READ COMMITTED, and at least every 200 ms anew, so that takeovers get in between. It returns false where the fence cannot be held: each token is for one transaction, or a check has to record it first.';
+COMMENT ON FUNCTION wirefence.unhold() IS 'Gives back every hold of the session.';

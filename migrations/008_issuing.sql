@@ -167,3 +167,7 @@ $$;
 
 GRANT SELECT ON wirefence.resource_changes TO wirefence_issuer;
 GRANT EXECUTE ON FUNCTION wirefence.seal(text, bigint, text), wirefence.seal(text, bigint, text, text), wirefence.status(), wirefence.identity() TO wirefence_issuer;
+
+COMMENT ON FUNCTION wirefence.seal(text, bigint, text) IS 'Records a grant: the token, and who was granted it. It waits for transactions with older tokens, ends them after preempt_after of the resource, and returns false if the token is not higher than the last one. Once it has committed, no older token can commit.';
+COMMENT ON FUNCTION wirefence.seal(text, bigint, text, text) IS 'The same, with the lock service that counts the tokens, such as redis. A resource remembers it, and refuses another with WF003.';
+COMMENT ON FUNCTION wirefence.status() IS 'Returns each resource with its last token, who was granted it and when, its policy, and how many sessions would keep a takeover waiting.';

@@ -270,3 +270,9 @@ GRANT EXECUTE ON FUNCTION wirefence.acquire_lease(text, text, interval, text), w
 -- Everybody may call what refuses those who are no issuers.
 GRANT EXECUTE ON FUNCTION wirefence.want_issuer(text), wirefence.acquire(text, text, interval, text),
     wirefence.renew(text, text, interval), wirefence.release(text, text) TO PUBLIC;
+
+COMMENT ON FUNCTION wirefence.acquire(text, text, interval, text) IS 'Tries once to win the lease of a resource that is kept here, for a time to live from more than 0 to 366 days, and seals its token. token is null if another holds it. The same grant_id again wins the same lease with a higher token.';
+COMMENT ON FUNCTION wirefence.renew(text, text, interval) IS 'Starts the time to live of a lease again. False: the lease is lost and does not come back.';
+COMMENT ON FUNCTION wirefence.release(text, text) IS 'Frees a lease. False: it was not held any more.';
+COMMENT ON FUNCTION wirefence.release_notice(text) IS 'Returns the payload on the channel wirefence_released that tells of a resource.';
+COMMENT ON FUNCTION wirefence.revoke(text) IS 'Raises the last token by one, which is nobody''s, ends the transactions that hold the resource at once, and frees a lease that is kept here. It returns the new last token. wirefence.reason is recorded in the history.';

@@ -252,3 +252,8 @@ $$;
 GRANT EXECUTE ON FUNCTION wirefence.declare_resource(text, text, text, boolean, text, text, text, text, text),
     wirefence.set_resource(text, text, text, boolean, text, text, text, bigint, text, text),
     wirefence.set_undeclared(text, text), wirefence.set_failover(text, text) TO wirefence_issuer;
+
+COMMENT ON FUNCTION wirefence.declare_resource(text, text, text, boolean, text, text, text, text, text) IS 'Makes a resource known before its first token, with a reason and a policy; null keeps a default. False: it was declared so before.';
+COMMENT ON FUNCTION wirefence.set_resource(text, text, text, boolean, text, text, text, bigint, text, text) IS 'Changes the policy of a resource, with a reason; null keeps what is. preempt_after is an interval or never. It returns each setting that was named, with its value before and after.';
+COMMENT ON FUNCTION wirefence.set_undeclared(text, text) IS 'Says what becomes of tokens of resources that are not known: allow, or refuse with WF008.';
+COMMENT ON FUNCTION wirefence.set_failover(text, text) IS 'Says what becomes of tokens across a promotion, for every resource that has no setting of its own: reacquire or trust.';

@@ -391,3 +391,8 @@ GRANT EXECUTE ON FUNCTION wirefence.guarded() TO wirefence_issuer;
 
 GRANT EXECUTE ON FUNCTION wirefence.protect(regclass, text, boolean), wirefence.unprotect(regclass), wirefence.plan_protect(regclass, text, boolean, name),
     wirefence.plan_unprotect(regclass, name), wirefence.plan_locks(regclass, name), wirefence.lock_family(regclass), wirefence.declare_guard(regclass, text, boolean), wirefence.retract_guard(regclass), wirefence.forget_guard(text) TO PUBLIC;
+
+COMMENT ON FUNCTION wirefence.protect(regclass, text, boolean) IS 'Guards a table by triggers: a write needs a current token of the resource, whatever path it took. The resource may be a template over columns, as in report:{tenant}:{id}. With shadow the guard refuses nothing and records. The caller must own the table.';
+COMMENT ON FUNCTION wirefence.unprotect(regclass) IS 'Removes the guards of a table, of its partitions and of tables that inherit from it.';
+COMMENT ON FUNCTION wirefence.forget_guard(text) IS 'Withdraws that a table was to be guarded which does not exist any more; its name is as in guarded().';
+COMMENT ON FUNCTION wirefence.guarded() IS 'Returns the tables that are guarded or were to be, and in fault what is wrong with each guard, null if nothing.';

@@ -432,3 +432,8 @@ $$;
 
 GRANT EXECUTE ON FUNCTION wirefence.record_refusals(text, jsonb), wirefence.history_totals(), wirefence.prune_history(), wirefence.set_history(bigint, interval),
     wirefence.history(text, timestamptz, text[], integer) TO wirefence_issuer;
+
+COMMENT ON FUNCTION wirefence.history(text, timestamptz, text[], integer) IS 'Returns the newest rows of the history, the newest last: of a resource, since a time, of kinds, so many at most. Null is all.';
+COMMENT ON FUNCTION wirefence.history_totals() IS 'Returns how much the history keeps, its bounds, and how many refusals were raised and not recorded.';
+COMMENT ON FUNCTION wirefence.set_history(bigint, interval) IS 'Changes how many rows the history keeps, from 100 to 1,000,000, and for how long, from 1 minute to 100 years; null keeps what is. It returns both.';
+COMMENT ON FUNCTION wirefence.prune_history() IS 'Removes up to 10,000 rows of the history beyond its bounds, and returns how many. Proxies call it now and then.';
