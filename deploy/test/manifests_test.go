@@ -22,6 +22,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
 	"sigs.k8s.io/yaml"
+
+	"github.com/wirefence/wirefence/internal/pages"
 )
 
 const manifestDir = "../kubernetes"
@@ -30,6 +32,7 @@ const manifestDir = "../kubernetes"
 var kinds = map[metav1.TypeMeta]func() any{
 	{APIVersion: "apps/v1", Kind: "Deployment"}:                                             func() any { return new(appsv1.Deployment) },
 	{APIVersion: "batch/v1", Kind: "Job"}:                                                   func() any { return new(batchv1.Job) },
+	{APIVersion: "batch/v1", Kind: "CronJob"}:                                               func() any { return new(batchv1.CronJob) },
 	{APIVersion: "v1", Kind: "Service"}:                                                     func() any { return new(corev1.Service) },
 	{APIVersion: "policy/v1", Kind: "PodDisruptionBudget"}:                                  func() any { return new(policyv1.PodDisruptionBudget) },
 	{APIVersion: "networking.k8s.io/v1", Kind: "NetworkPolicy"}:                             func() any { return new(networkingv1.NetworkPolicy) },
@@ -120,6 +123,23 @@ func TestManifestsDecodeStrictly(t *testing.T) {
 		if len(manifest(t, filepath.Base(file))) == 0 {
 			t.Errorf("%s is empty", file)
 		}
+	}
+}
+
+// The CronJob that the documentation shows.
+func TestTheCronJobDecodesStrictly(t *testing.T) {
+	t.Parallel()
+	text, err := pages.First("../../docs/howto-cron.md", "4. Decide by the exit status", "yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	objects, err := decode(text)
+	if err != nil || len(objects) != 1 {
+		t.Fatal(objects, err)
+	}
+	spec := objects[0].(*batchv1.CronJob).Spec.JobTemplate.Spec
+	if spec.PodFailurePolicy == nil || spec.Template.Spec.RestartPolicy != corev1.RestartPolicyNever {
+		t.Error("a policy for failed pods needs restartPolicy: Never")
 	}
 }
 

@@ -81,3 +81,11 @@ func TestWalk(t *testing.T) {
 		}
 	}
 }
+
+func TestFiles(t *testing.T) {
+	files := Files("```python\n# work.py\nimport os\n```\n```java\n// a/B.java\nclass B {}\n```\n" +
+		"```sql\n-- What follows is no file.\nSELECT 1;\n```\n```sh\n# ../up.sh\n```\n```console\n# c.py\n```\n")
+	if len(files) != 2 || files["work.py"] != "# work.py\nimport os\n" || files["a/B.java"] != "// a/B.java\nclass B {}\n" {
+		t.Errorf("got %q", files)
+	}
+}

@@ -1,0 +1,176 @@
+package howto
+
+import (
+	"context"
+	"maps"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/wirefence/wirefence/internal/pages"
+	"github.com/wirefence/wirefence/internal/servers"
+	"github.com/wirefence/wirefence/internal/stack"
+)
+
+// guide is a page that is followed, and what it says that its reader has.
+type guide struct {
+	page   string
+	proxy  bool // on port 6433, with the API on 9433
+	pooler bool // PgBouncer on port 6432, before the proxy, with the page's settings
+}
+
+var guides = []guide{
+	{page: "howto-cron.md", proxy: true},
+}
+
+// Each page is followed as its reader would, in an empty folder: each command prints what
+// the page shows.
+func TestPages(t *testing.T) {
+	t.Parallel()
+	for _, g := range guides {
+		t.Run(strings.TrimSuffix(g.page, ".md"), func(t *testing.T) {
+			t.Parallel()
+			g.follow(t)
+		})
+	}
+}
+
+// No page is left out.
+func TestAllPagesAreFollowed(t *testing.T) {
+	t.Parallel()
+	found, err := filepath.Glob("../../docs/howto-*.md")
+	if err != nil || len(found) == 0 {
+		t.Fatal(found, err)
+	}
+	followed := map[string]bool{}
+	for _, g := range guides {
+		followed[g.page] = true
+	}
+	for _, file := range found {
+		if !followed[filepath.Base(file)] {
+			t.Errorf("%s is not followed", file)
+		}
+	}
+	if len(found) != len(guides) {
+		t.Errorf("there are %d pages, and %d are followed", len(found), len(guides))
+	}
+}
+
+func (g guide) follow(t *testing.T) {
+	text, err := os.ReadFile("../../docs/" + g.page)
+	if err != nil {
+		t.Fatal(err)
+	}
+	page := string(text)
+	steps, err := pages.Steps(page)
+	if err != nil || len(steps) == 0 {
+		t.Fatalf("%d steps, %v", len(steps), err)
+	}
+	db := suite.Database(t, 0)
+	replace := map[string]string{"shop": db.Name, "5432": strconv.Itoa(db.Port)}
+	for _, port := range []string{"6433", "9433", "6434", "9434"} {
+		free, err := servers.FreePort()
+		if err != nil {
+			t.Fatal(err)
+		}
+		replace[port] = strconv.Itoa(free)
+	}
+	if g.proxy {
+		startProxy(t, db, replace)
+	}
+	if g.pooler {
+		replace["6432"] = strconv.Itoa(startPooler(t, page, "127.0.0.1:"+replace["6433"]))
+	}
+	folder := t.TempDir()
+	writeFiles(t, folder, page, replace)
+	ctx, cancel := context.WithTimeout(t.Context(), 45*time.Second)
+	defer cancel()
+	clients, err := filepath.Abs("../../clients/python")
+	if err != nil {
+		t.Fatal(err)
+	}
+	walk := pages.Walk{Dir: folder, Replace: replace, Env: []string{
+		"PATH=" + tools + ":/usr/bin:/bin:/usr/sbin", "HOME=" + folder, "LC_ALL=C.UTF-8",
+		// The clients are installed from a clone, as docs/clients.md says.
+		"PYTHONPATH=" + clients, "PYTHONDONTWRITEBYTECODE=1",
+	}}
+	began := time.Now()
+	if err := walk.Run(ctx, steps); err != nil {
+		t.Error(err)
+	}
+	t.Logf("%d commands ran for %v", len(steps), time.Since(began).Round(100*time.Millisecond))
+}
+
+func writeFiles(t *testing.T, folder, page string, replace map[string]string) {
+	t.Helper()
+	var pairs []string
+	for from, to := range replace {
+		pairs = append(pairs, from, to)
+	}
+	replacer := strings.NewReplacer(pairs...)
+	for name, text := range pages.Files(page) {
+		file := filepath.Join(folder, name)
+		if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		mode := os.FileMode(0o644)
+		if strings.HasSuffix(name, ".sh") {
+			mode = 0o755
+		}
+		if err := os.WriteFile(file, []byte(replacer.Replace(text)), mode); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// startProxy starts the proxy that the reader has, ended with the test.
+func startProxy(t *testing.T, db *stack.DB, ports map[string]string) {
+	t.Helper()
+	log := &stack.Log{}
+	cmd := exec.Command(filepath.Join(tools, "wirefence"), "proxy")
+	cmd.Env = append(os.Environ(), "WIREFENCE_LISTEN=127.0.0.1:"+ports["6433"], "WIREFENCE_ADMIN_LISTEN=127.0.0.1:"+ports["9433"],
+		"WIREFENCE_UPSTREAM=postgres://"+db.Addr()+"/?sslmode=disable", "WIREFENCE_DATABASE_URL="+db.URL(db.Name), "WIREFENCE_LOG_FORMAT=json")
+	cmd.Stdout, cmd.Stderr = log, log
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+		if t.Failed() {
+			t.Logf("the proxy:\n%s", log)
+		}
+	})
+	log.Await(t, `"msg":"serving"`)
+}
+
+// startPooler starts PgBouncer with the settings that the page shows, ended with the test.
+func startPooler(t *testing.T, page, proxy string) (port int) {
+	t.Helper()
+	settings, inSection := map[string]string{}, false
+	for line := range strings.Lines(pages.Files(page)["pgbouncer.ini"]) {
+		name, value, found := strings.Cut(line, " = ")
+		if strings.HasPrefix(line, "[") {
+			inSection = strings.TrimSpace(line) == "[pgbouncer]"
+		} else if found && inSection && name != "listen_port" {
+			settings[name] = strings.TrimSpace(value)
+		}
+	}
+	if settings["pool_mode"] != "transaction" {
+		t.Fatalf("the page's pgbouncer.ini has %v", settings)
+	}
+	cfg := servers.PgBouncerConfig{Upstream: proxy, Clients: 20, PoolSize: 3, Passwords: map[string]string{"app": ""}, Settings: map[string]string{}}
+	maps.Copy(cfg.Settings, settings)
+	pooler, err := servers.StartPgBouncer(t.Context(), cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(pooler.Close)
+	return pooler.Port
+}
