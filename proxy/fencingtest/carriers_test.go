@@ -147,7 +147,7 @@ func TestVariableFromTheStart(t *testing.T) {
 	onBoth(t, oldAndNew, func(t *testing.T, db *database) {
 		db.Seal(t, "orders", 34)
 		for _, settings := range [][]string{
-			{"options", "-c wirefence.token=" + stale}, {"options", "-cwirefence.token=" + stale}, {"options", "--wirefence.token=" + stale},
+			{"options", "-c wirefence.token=" + stale}, {"options", "-cwirefence.token=" + stale}, {"options", "--wirefence.token=" + stale}, {"options", "-ec wirefence.token=" + stale},
 			{"wirefence.token", stale}, {"WireFence.Token", stale},
 		} {
 			c := db.connect(t, settings...)
@@ -191,7 +191,7 @@ func TestUnknownSettings(t *testing.T) {
 		c.accepted()
 		c.Must("set wirefence.reason = 'maintenance'", "select wirefence.check()", "select count(*) from wirefence.resource_locks")
 		for _, settings := range [][]string{
-			{"options", "-c wirefence.tokem=orders=34"}, {"options", "-c wirefence.token=orders=34 --wirefence.tokn=orders=34"}, {"wirefence.fence", "orders=34"},
+			{"options", "-c wirefence.tokem=orders=34"}, {"options", "-ec wirefence.tokem=orders=34"}, {"options", "-c wirefence.token=orders=34 --wirefence.tokn=orders=34"}, {"wirefence.fence", "orders=34"},
 		} {
 			_, err := stack.TryLogin(t, db.proxy, db.Name, settings...)
 			if err == nil || !strings.Contains(err.Error(), "WF004") || !strings.Contains(err.Error(), "unknown setting") {

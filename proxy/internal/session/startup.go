@@ -15,24 +15,45 @@ type startupSetting struct{ name, value string }
 // case.
 func startupSettings(params map[string]string) (all []startupSetting) {
 	words := splitOptions(params["options"])
-	for i := 0; i < len(words); i++ {
-		text, ok := strings.CutPrefix(words[i], "--")
-		if !ok {
-			if text, ok = strings.CutPrefix(words[i], "-c"); !ok {
-				continue
-			}
-			if text == "" && i+1 < len(words) {
-				i++
-				text = words[i]
-			}
+	for len(words) > 0 {
+		var text string
+		if text, words = nextSetting(words); text != "" {
+			name, value, _ := strings.Cut(text, "=")
+			all = append(all, startupSetting{strings.ReplaceAll(name, "-", "_"), value})
 		}
-		name, value, _ := strings.Cut(text, "=")
-		all = append(all, startupSetting{strings.ReplaceAll(name, "-", "_"), value})
 	}
 	for name, value := range params { // which PostgreSQL sets behind the options
 		all = append(all, startupSetting{name, value})
 	}
 	return all
+}
+
+// valueSwitches are the switches of process_postgres_switches, on 14 to 18, that have a
+// value: the rest of the word, or the next word.
+const valueSwitches = "BcCDdfhkNrStvW-"
+
+// nextSetting reads one word of options as getopt does, and its value: switches without a
+// value may stand before the last one in a word, as in -ec name=value. It returns the text
+// of a setting, "" if there is none, and the words behind it.
+func nextSetting(words []string) (setting string, rest []string) {
+	word, rest := words[0], words[1:]
+	if !strings.HasPrefix(word, "-") {
+		return "", rest
+	}
+	for i := 1; i < len(word); i++ {
+		if strings.IndexByte(valueSwitches, word[i]) < 0 {
+			continue
+		}
+		value := word[i+1:]
+		if value == "" && len(rest) > 0 {
+			value, rest = rest[0], rest[1:]
+		}
+		if word[i] != 'c' && word[i] != '-' {
+			value = ""
+		}
+		return value, rest
+	}
+	return "", rest
 }
 
 // splitOptions parts options at white space, as PostgreSQL does. A backslash takes the next
@@ -69,9 +90,7 @@ func (s *Session) begin(params map[string]string) {
 	}
 	for _, set := range startupSettings(params) {
 		if strings.EqualFold(set.name, fence.Variable) {
-			if set.value != "" {
-				s.startupFence = set.value
-			}
+			s.startupFence = set.value
 		} else if err := sqltext.CheckSetting(set.name); err != nil {
 			s.unknown = err
 		}

@@ -26,6 +26,12 @@ func TestStartupSettings(t *testing.T) {
 		{"unknown beside the fence", map[string]string{"options": "-c wirefence.token=orders=34 -c wirefence.tokn=orders=34"}, "orders=34", "wirefence.tokn"},
 		{"unknown, by name", map[string]string{"WIREFENCE.TOKN": "orders=34"}, "", "wirefence.tokn"},
 		{"escaped", map[string]string{"options": `-c wire\fence.tokn=1`}, "", "wirefence.tokn"},
+		{"behind other switches", map[string]string{"options": "-ec wirefence.token=orders=34"}, "orders=34", ""},
+		{"behind other switches, without a space", map[string]string{"options": "-Fecwirefence.token=orders=34"}, "orders=34", ""},
+		{"two dashes behind another switch", map[string]string{"options": "-e-wirefence.tokem=orders=34"}, "", "wirefence.tokem"},
+		{"the value of another switch", map[string]string{"options": "-S -cwirefence.tokem=1 -d5 -cwirefence.token=orders=34"}, "orders=34", ""},
+		{"taken back", map[string]string{"options": "-c wirefence.token=orders=33 -c wirefence.token="}, "", ""},
+		{"taken back by name", map[string]string{"options": "-c wirefence.token=orders=33", "wirefence.token": ""}, "", ""},
 		{"cut off", map[string]string{"options": "-c"}, "", ""},
 	} {
 		s := &Session{}
