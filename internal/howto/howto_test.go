@@ -26,6 +26,8 @@ type guide struct {
 
 var guides = []guide{
 	{page: "howto-cron.md", proxy: true},
+	{page: "howto-queue.md", proxy: true},
+	{page: "howto-django.md", proxy: true, pooler: true},
 }
 
 // Each page is followed as its reader would, in an empty folder: each command prints what
