@@ -28,6 +28,7 @@ var guides = []guide{
 	{page: "howto-cron.md", proxy: true},
 	{page: "howto-queue.md", proxy: true},
 	{page: "howto-django.md", proxy: true, pooler: true},
+	{page: "howto-leader.md"},
 }
 
 // Each page is followed as its reader would, in an empty folder: each command prints what
