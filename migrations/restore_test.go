@@ -179,10 +179,10 @@ func TestADumpWithoutData(t *testing.T) {
 }
 
 // A database that goes back to an earlier state has forgotten grants. What
-// docs/operations.md says then makes the tokens of all of them stale.
+// docs/restoring.md says then makes the tokens of all of them stale.
 func TestARestoreToAnEarlierState(t *testing.T) {
 	t.Parallel()
-	script, err := pages.First("../docs/operations.md", "Restoring a database", "sql")
+	script, err := pages.First("../docs/restoring.md", "Restoring an older state", "sql")
 	if err != nil {
 		t.Fatal(err)
 	}
