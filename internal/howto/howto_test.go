@@ -29,6 +29,8 @@ var guides = []guide{
 	{page: "howto-queue.md", proxy: true},
 	{page: "howto-django.md", proxy: true, pooler: true},
 	{page: "howto-leader.md"},
+	{page: "howto-rails.md", proxy: true, pooler: true},
+	{page: "howto-spring.md", proxy: true, pooler: true},
 }
 
 // Each page is followed as its reader would, in an empty folder: each command prints what
