@@ -31,6 +31,7 @@ var guides = []guide{
 	{page: "howto-leader.md"},
 	{page: "howto-rails.md", proxy: true, pooler: true},
 	{page: "howto-spring.md", proxy: true, pooler: true},
+	{page: "howto-redisson-shedlock.md", proxy: true},
 }
 
 // Each page is followed as its reader would, in an empty folder: each command prints what
