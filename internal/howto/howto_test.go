@@ -32,6 +32,7 @@ var guides = []guide{
 	{page: "howto-rails.md", proxy: true, pooler: true},
 	{page: "howto-spring.md", proxy: true, pooler: true},
 	{page: "howto-redisson-shedlock.md", proxy: true},
+	{page: "howto-backup.md"},
 }
 
 // Each page is followed as its reader would, in an empty folder: each command prints what
