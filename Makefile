@@ -51,8 +51,9 @@ help: ## List what can be made
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 .PHONY: demo
-demo: build ## See a zombie's write refused, on servers that are started for it
+demo: ## See a zombie's write refused, on servers that are started for it
 	scripts/install-servers
+	@$(MAKE) --no-print-directory build
 	bin/wirefence demo
 
 .PHONY: test
