@@ -89,8 +89,11 @@ func runLocked(ctx context.Context, cfg lockSettings, resource fence.Resource, c
 		return err
 	}
 	status, err := runner.Run(context.WithoutCancel(ctx), lease, command, runner.Options{
-		Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr, TermGrace: cfg.TermGrace, OnlyChild: true,
+		Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr, TermGrace: cfg.TermGrace, OnlyChild: true, Wanted: ctx,
 	})
+	if errors.Is(err, runner.ErrNotWanted) {
+		status = interrupted(ctx)
+	}
 	if status == 0 && err == nil {
 		return nil
 	}

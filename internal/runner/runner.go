@@ -35,6 +35,9 @@ const (
 	ExitNotFound      = 127
 )
 
+// ErrNotWanted says that a command wasn't started since Options.Wanted had ended.
+var ErrNotWanted = errors.New("command not started")
+
 // Term is what a command runs within.
 type Term interface {
 	// Context ends when the command must end.
@@ -70,6 +73,10 @@ type Options struct {
 	// runs. Then, on Linux, what leaves the group by setsid or setpgid is ended
 	// with it, unless this process has children already.
 	OnlyChild bool
+	// Wanted, where it has ended before the command starts, has Run start none. A signal
+	// that comes earlier than Run passes signals on ends a context, and would be lost
+	// otherwise. When the command runs, its end means nothing.
+	Wanted context.Context
 	// ReleaseTimeout bounds the release at the end: default 5s.
 	ReleaseTimeout time.Duration
 }
@@ -80,6 +87,9 @@ func (o Options) withDefaults() Options {
 	}
 	if o.TermGrace <= 0 {
 		o.TermGrace = 10 * time.Second
+	}
+	if o.Wanted == nil {
+		o.Wanted = context.Background()
 	}
 	if o.ReleaseTimeout <= 0 {
 		o.ReleaseTimeout = 5 * time.Second
@@ -96,6 +106,8 @@ func (o Options) withDefaults() Options {
 //     lease, the status is ExitLost, the error wraps the cause.
 //   - ctx ended first: the group is ended within TermGrace, the error wraps the
 //     cause.
+//   - Options.Wanted had ended: ExitNotExecutable, the error wraps ErrNotWanted and
+//     the cause.
 //   - The command was not found or can't be executed: ExitNotFound or
 //     ExitNotExecutable. The latter also where WIREFENCE_FENCE in its environment,
 //     the fence of a run that this one is part of, is no fence or leaves no room.
@@ -132,6 +144,9 @@ func runWithin(ctx context.Context, lease Term, command []string, options Option
 	}
 	signals := catch()
 	defer signals.stop()
+	if options.Wanted.Err() != nil {
+		return ExitNotExecutable, fmt.Errorf("%w: %w", ErrNotWanted, context.Cause(options.Wanted))
+	}
 	g, err := startGroup(path, command, env, options)
 	if err != nil {
 		err = fmt.Errorf("start %s: %w", command[0], err)

@@ -321,6 +321,38 @@ func TestAnEndedContextEndsTheCommand(t *testing.T) {
 	wantGone(t, pid)
 }
 
+// A signal that came when the lease was just won must not be lost.
+func TestWhatIsNoLongerWantedIsNotStarted(t *testing.T) {
+	lease := newHeld()
+	wanted, cancel := context.WithCancelCause(t.Context())
+	signalled := errors.New("a signal")
+	cancel(signalled)
+	mark := filepath.Join(t.TempDir(), "mark")
+	j := start(t, t.Context(), lease, Options{Wanted: wanted}, "touch", mark)
+	if err := j.wantExit(ExitNotExecutable); !errors.Is(err, ErrNotWanted) || !errors.Is(err, signalled) {
+		t.Error(err)
+	}
+	if _, err := os.Stat(mark); err == nil {
+		t.Error("the command ran")
+	}
+	if lease.releases != 1 {
+		t.Errorf("%d releases", lease.releases)
+	}
+}
+
+// While the command runs, it decides what a signal means.
+func TestACommandGoesOnThatIsNoLongerWanted(t *testing.T) {
+	wanted, cancel := context.WithCancel(t.Context())
+	j := start(t, t.Context(), newHeld(), Options{Wanted: wanted}, "sh", "-c", "echo runs; sleep 0.2; exit 3")
+	if line, err := j.lines.ReadString('\n'); line != "runs\n" {
+		t.Fatal(line, err)
+	}
+	cancel()
+	if err := j.wantExit(3); err != nil {
+		t.Error(err)
+	}
+}
+
 func TestAnEndedLeaseStartsNothing(t *testing.T) {
 	lease := newHeld()
 	lease.lose(time.Minute)
