@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"net"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -72,7 +73,7 @@ func passedSocket(fd int, name string) (net.Listener, error) {
 // warnOfUnused tells of sockets at which clients would wait for ever.
 func warnOfUnused(sockets map[string][]net.Listener, cfg proxySettings, log *slog.Logger) {
 	named := map[string]bool{}
-	for _, at := range append([]string{cfg.AdminListen}, cfg.Listen...) {
+	for _, at := range slices.Concat([]string{cfg.AdminListen}, cfg.apiListen(), cfg.Listen) {
 		named[strings.TrimSpace(at)] = true
 	}
 	for name, all := range sockets {
@@ -80,7 +81,7 @@ func warnOfUnused(sockets map[string][]net.Listener, cfg proxySettings, log *slo
 			continue
 		}
 		for _, l := range all {
-			log.Warn("nothing accepts at a socket that was passed: name it in WIREFENCE_LISTEN, or stop its unit", "socket", "fd:"+name, "address", l.Addr().String())
+			log.Warn("nothing accepts at a socket that was passed: name it in WIREFENCE_LISTEN, WIREFENCE_API_LISTEN or WIREFENCE_ADMIN_LISTEN, or stop its unit", "socket", "fd:"+name, "address", l.Addr().String())
 		}
 	}
 }
