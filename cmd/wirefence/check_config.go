@@ -10,7 +10,6 @@ import (
 	"path/filepath"
 	"strings"
 
-	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/prometheus/client_golang/prometheus"
 )
 
@@ -32,7 +31,7 @@ func (cfg proxySettings) checkNames(ctx context.Context) error {
 		}
 	}
 	if cfg.DatabaseURL != "" {
-		if _, err := pgxpool.ParseConfig(cfg.DatabaseURL); err != nil {
+		if _, err := parsePool(cfg.DatabaseURL); err != nil {
 			return fmt.Errorf("WIREFENCE_DATABASE_URL: %w", err)
 		}
 	}

@@ -111,7 +111,7 @@ func (cfg LeaseSettings) sealing(databaseURL string, log *slog.Logger) error {
 
 // openPool makes a pool of so many connections, which are made when they are needed.
 func openPool(ctx context.Context, url string, most int32) (*pgxpool.Pool, error) {
-	cfg, err := pgxpool.ParseConfig(url)
+	cfg, err := parsePool(url)
 	if err != nil {
 		return nil, err
 	}

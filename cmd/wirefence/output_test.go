@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/wirefence/wirefence/internal/stack"
@@ -109,6 +110,8 @@ func TestSettingsInFiles(t *testing.T) {
 		{"no file of the flag", nil, []string{"--database-url-file=" + dir + "/none"}, 2, "--database-url-file: open " + dir + "/none: no such file"},
 		{"a folder", []string{fileVariable + dir}, nil, 2, "is a directory"},
 		{"empty", []string{fileVariable + empty}, nil, 2, empty + " is empty"},
+		{"a password alone", []string{fileVariable + file("password", "geheim\n")}, nil, 2, "is no connection string"},
+		{"a file without an end", []string{fileVariable + "/dev/zero"}, nil, 2, "/dev/zero has more than 65536 bytes"},
 		{"two lines", []string{fileVariable + two}, nil, 2, two + " has more than one line"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -119,6 +122,29 @@ func TestSettingsInFiles(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A named pipe is read when somebody writes to it. Until then a signal ends the wait.
+func TestSecretInANamedPipe(t *testing.T) {
+	t.Parallel()
+	url, pipe := database(t, true), filepath.Join(t.TempDir(), "pipe")
+	if err := syscall.Mkfifo(pipe, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	waiting := start(t, []string{"WIREFENCE_DATABASE_URL_FILE=" + pipe}, "status")
+	// Open returns when it is read.
+	file, err := os.OpenFile(pipe, os.O_WRONLY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	waiting.signal(t, syscall.SIGTERM)
+	waiting.end(t).expect(t, 2, "WIREFENCE_DATABASE_URL_FILE: read "+pipe)
+	_ = file.Close()
+	served := start(t, []string{"WIREFENCE_DATABASE_URL_FILE=" + pipe}, "status")
+	if err := os.WriteFile(pipe, []byte(url+"\n"), 0); err != nil {
+		t.Fatal(err)
+	}
+	served.end(t).expect(t, 0)
 }
 
 // Every setting that may hold a password can be in a file.

@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/spf13/cobra"
 
 	"github.com/wirefence/wirefence/proxy"
@@ -263,7 +262,7 @@ var errNoDatabase = errors.New("WIREFENCE_DATABASE_URL is not set (--database-ur
 
 // connectBy connects with what a setting names.
 func connectBy(ctx context.Context, setting, url string) (*pgx.Conn, error) {
-	pool, err := pgxpool.ParseConfig(url) // pools take the same setting, with parameters of their own
+	pool, err := parsePool(url) // pools take the same setting, with parameters of their own
 	if err != nil {
 		return nil, usageError{fmt.Errorf("%s: %w", setting, err)}
 	}

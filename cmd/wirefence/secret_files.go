@@ -1,11 +1,15 @@
 package main
 
 import (
+	"context"
+	"errors"
 	"fmt"
+	"io"
 	"os"
 	"reflect"
 	"strings"
 
+	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/spf13/cobra"
 
 	"github.com/wirefence/wirefence/internal/manual"
@@ -41,7 +45,7 @@ func readFile(c *cobra.Command, f reflect.StructField, values map[string]string)
 	case values[name] != "":
 		return fmt.Errorf("%s and %s are both set: set one", name, from)
 	}
-	text, err := os.ReadFile(path)
+	text, err := readSecret(c.Context(), path)
 	if err != nil {
 		return fmt.Errorf("%s: %w", from, err)
 	}
@@ -53,4 +57,41 @@ func readFile(c *cobra.Command, f reflect.StructField, values map[string]string)
 		return fmt.Errorf("%s: %s has more than one line", from, path)
 	}
 	return nil
+}
+
+// mostSecret is more than any setting is long, in bytes.
+const mostSecret = 64 << 10
+
+// readSecret reads a file until the context ends: a named pipe can be without a writer.
+func readSecret(ctx context.Context, path string) ([]byte, error) {
+	var text []byte
+	var err error
+	over := make(chan struct{})
+	go func() {
+		defer close(over)
+		var file *os.File
+		if file, err = os.Open(path); err != nil {
+			return
+		}
+		defer file.Close()
+		text, err = io.ReadAll(io.LimitReader(file, mostSecret+1))
+	}()
+	select {
+	case <-over:
+	case <-ctx.Done():
+		return nil, fmt.Errorf("read %s: %w", path, context.Cause(ctx))
+	}
+	if len(text) > mostSecret {
+		return nil, fmt.Errorf("%s has more than %d bytes, and holds no setting", path, mostSecret)
+	}
+	return text, err
+}
+
+// parsePool reads a connection string. An error doesn't show a text that is none at all: it
+// may be a password, whose file was named in the place of the connection string's.
+func parsePool(text string) (*pgxpool.Config, error) {
+	if text != "" && !strings.Contains(text, "://") && !strings.Contains(text, "=") {
+		return nil, errors.New("it is no connection string: give one as in postgres://issuer@db.internal/app")
+	}
+	return pgxpool.ParseConfig(text)
 }
