@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import math
 import socket
 import ssl
 import threading
@@ -105,6 +106,15 @@ class Api:
         if response.status == 200:
             return answer
         raise problem(response.status, answer, response.getheader("Retry-After"))
+
+
+def want_term(answer: Dict[str, Any]) -> None:
+    """Raise where an answer doesn't say how long a lease lasts, as when something else than the
+    API has answered."""
+    for field in ("ttl_seconds", "expires_in_seconds", "renew_after_seconds"):
+        value = answer.get(field)
+        if not isinstance(value, (int, float)) or not math.isfinite(value):
+            raise Unavailable(f"the answer is not of the API: it has no {field}", status=200)
 
 
 class Lost(ApiError):

@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import Any, Callable, Dict, Optional, Type, TypeVar
 
 from . import clock as clocks
-from .api import Abort, Api, Token
+from .api import Abort, Api, Token, want_term
 from .errors import ApiError, LeaseHeld, LeaseLost, Unavailable
 from .lease import Lease, log
 
@@ -132,7 +132,9 @@ class Client:
             asked = min(max(0.0, until - sent), MAX_WAIT)
             request["wait_seconds"] = int(asked * 1000) / 1000
             try:
-                return self._api.call(resource, "acquire", request, asked + self._timeout, abort), sent
+                answer = self._api.call(resource, "acquire", request, asked + self._timeout, abort)
+                want_term(answer)
+                return answer, sent
             except LeaseHeld:
                 if asked <= 0.001:
                     raise

@@ -7,8 +7,8 @@ import random
 import threading
 from typing import Any, Callable, Dict, Optional
 
-from .api import Api, Lost
-from .errors import ApiError, LeaseLost
+from .api import Api, Lost, want_term
+from .errors import ApiError, LeaseLost, Unavailable
 
 log = logging.getLogger("wirefence")
 
@@ -192,11 +192,16 @@ class Lease:
         answer: Optional[Dict[str, Any]] = None
         failure: Optional[ApiError] = None
         try:
-            answer = self._api.call(
+            said = self._api.call(
                 self.resource, "renew", {"grant_id": self.grant_id, "ttl_seconds": self.ttl}, min(patience, self._timeout)
             )
+            want_term(said)
+            answer = said
         except ApiError as error:
             failure = error
+        except Exception as error:  # such as of the function that returns the token
+            failure = Unavailable(f"no renewal was sent: {error or type(error).__name__}")
+            failure.__cause__ = error
         return self._answered(sent, answer, failure)
 
     def _answered(self, sent: float, answer: Optional[Dict[str, Any]], failure: Optional[ApiError]) -> bool:

@@ -21,6 +21,14 @@ export interface Term {
   renew_after_seconds: number;
 }
 
+/** Throws where an answer doesn't say how long a lease lasts, as when something else than the
+ * API has answered: a deadline that is no number would never pass. */
+export function wantTerm(term: Term): void {
+  for (const field of ["ttl_seconds", "expires_in_seconds", "renew_after_seconds"] as const) {
+    if (!Number.isFinite(term[field])) throw new Unavailable(`the answer is not of the API: it has no ${field}`, { status: 200 });
+  }
+}
+
 /** A renewal's answer that the lease is lost. */
 export class Lost extends ApiError {
   readonly why: Cause;

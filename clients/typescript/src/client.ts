@@ -2,7 +2,7 @@ import { randomUUID } from "node:crypto";
 import { hostname } from "node:os";
 import { setTimeout as sleep } from "node:timers/promises";
 
-import { Api, type BearerToken, type Grant } from "./api.js";
+import { Api, wantTerm, type BearerToken, type Grant } from "./api.js";
 import { steadyClock, type Clock } from "./clock.js";
 import { LeaseHeld, Unavailable } from "./errors.js";
 import { Lease } from "./lease.js";
@@ -94,7 +94,9 @@ export class Client {
       const asked = Math.floor(Math.min(Math.max(0, until - sent), maxWait) * 1000) / 1000;
       try {
         const body = { ...request, wait_seconds: asked };
-        return { grant: await this.#api.call<Grant>(resource, "acquire", body, asked + timeout, options.signal), sent };
+        const grant = await this.#api.call<Grant>(resource, "acquire", body, asked + timeout, options.signal);
+        wantTerm(grant);
+        return { grant, sent };
       } catch (error) {
         if (error instanceof LeaseHeld && asked > 0) continue;
         if (!(error instanceof Unavailable)) throw error;

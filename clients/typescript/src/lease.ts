@@ -1,4 +1,4 @@
-import { Lost, type Api, type Grant, type Term } from "./api.js";
+import { Lost, wantTerm, type Api, type Grant, type Term } from "./api.js";
 import type { Clock } from "./clock.js";
 import { LeaseLost, type Cause } from "./errors.js";
 
@@ -171,7 +171,9 @@ export class Lease implements AsyncDisposable {
     let failure: unknown;
     try {
       const body = { grant_id: this.grantId, ttl_seconds: this.ttl };
-      term = await api.call<Term>(this.resource, "renew", body, patience);
+      const answer = await api.call<Term>(this.resource, "renew", body, patience);
+      wantTerm(answer);
+      term = answer;
     } catch (error) {
       failure = error;
     }
