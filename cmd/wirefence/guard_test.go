@@ -35,6 +35,38 @@ func preemptAfter(t *testing.T, url, interval string) {
 	stack.Exec(t, url, "UPDATE wirefence.resource_locks SET preempt_after = '"+interval+"' WHERE resource_id = 'orders'")
 }
 
+// A pooler that gives each transaction a server connection may stand before the database.
+func TestChecksThroughATransactionPooler(t *testing.T) {
+	t.Parallel()
+	url, _ := fenced(t)
+	cfg, err := pgx.ParseConfig(url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	pooler, err := servers.StartPgBouncer(t.Context(), servers.PgBouncerConfig{
+		Upstream: fmt.Sprintf("%s:%d", cfg.Host, cfg.Port), Clients: 10, PoolSize: 2, PoolMode: "transaction"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(pooler.Close)
+	settings := []string{"WIREFENCE_DATABASE_URL=" + pooler.URL(cfg.Database)}
+	for range 3 {
+		wirefence(t, settings, "check", "orders=34").expect(t, 0)
+		wirefence(t, settings, "check", "orders=33").expect(t, 10, "WF001")
+	}
+	effect := startEffect(t, settings, "sleep 3; echo done")
+	for range 2 {
+		wirefence(t, settings, "check", "orders=34").expect(t, 0)
+	}
+	before := time.Now()
+	seal(t, url, 35)
+	if waited := time.Since(before); waited < 500*time.Millisecond {
+		t.Errorf("the next grant waited %v for the effect", waited)
+	}
+	effect.end(t).expect(t, 0)
+	wirefence(t, settings, "guard", "orders=34", "--", "true").expect(t, 10, "WF001")
+}
+
 func TestCheck(t *testing.T) {
 	t.Parallel()
 	_, settings := fenced(t)

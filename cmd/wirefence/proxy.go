@@ -270,6 +270,10 @@ func connectBy(ctx context.Context, setting, url string) (*pgx.Conn, error) {
 	if cfg.ConnectTimeout == 0 {
 		cfg.ConnectTimeout = 10 * time.Second
 	}
+	if cfg.DefaultQueryExecMode == pgx.QueryExecModeCacheStatement {
+		// A pooler may stand before the database: nothing is prepared by name.
+		cfg.DefaultQueryExecMode = pgx.QueryExecModeDescribeExec
+	}
 	nameSession(cfg)
 	speakUTF8(cfg)
 	return pgx.ConnectConfig(ctx, cfg)
