@@ -95,7 +95,7 @@ func (g guide) follow(t *testing.T) {
 	}
 	folder := t.TempDir()
 	writeFiles(t, folder, page, replace)
-	ctx, cancel := context.WithTimeout(t.Context(), 45*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 	defer cancel()
 	clients, err := filepath.Abs("../../clients/python")
 	if err != nil {
