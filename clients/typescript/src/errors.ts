@@ -1,3 +1,4 @@
+/// <reference lib="es2022.error" preserve="true" />
 /** Base of all errors of this package. */
 export class WirefenceError extends Error {
   constructor(message: string, options?: ErrorOptions) {

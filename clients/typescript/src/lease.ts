@@ -1,3 +1,4 @@
+/// <reference lib="esnext.disposable" preserve="true" />
 import { Lost, wantTerm, type Api, type Grant, type Term } from "./api.js";
 import type { Clock } from "./clock.js";
 import { LeaseLost, type Cause } from "./errors.js";
