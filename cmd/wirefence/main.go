@@ -56,12 +56,7 @@ Settings are environment variables, each with a flag of the same name; a flag
 wins over its variable. A setting that may hold a password can also be read from
 a file, which the variable or flag with _FILE or -file behind its name names.`,
 		SilenceUsage: true, SilenceErrors: true,
-		Args: func(_ *cobra.Command, args []string) error {
-			if len(args) > 0 {
-				return usageError{fmt.Errorf("unknown command %q", args[0])}
-			}
-			return nil
-		},
+		Args: knownCommand,
 		RunE: func(c *cobra.Command, _ []string) error {
 			if c.Flags().Changed("version") {
 				thisBuild().print(c.OutOrStdout())
@@ -78,7 +73,7 @@ a file, which the variable or flag with _FILE or -file behind its name names.`,
 	}
 	root.Flags().Bool("version", false, "print the version, as the command version does")
 	root.SetHelpFunc(printHelp)
-	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
+	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error { return usageError{nameMeantFlag(c, err)} })
 	root.CompletionOptions.DisableDefaultCmd = true // ours says what to do with it
 	root.AddGroup(commandGroups...)
 	root.AddCommand(in(groupRun, proxyCommand(), lockCommand(), checkCommand(), guardCommand(), demoCommand())...)

@@ -62,12 +62,7 @@ func resourceCommand() *cobra.Command {
 		Long: `A resource remembers which lock service counts its tokens: the first that a token
 or a seal names. Numbers of two services don't compare, so that a token of another
 is refused. Here an operator says it beforehand, or changes it, with the reason.`,
-		Args: func(_ *cobra.Command, args []string) error {
-			if len(args) > 0 {
-				return usageError{fmt.Errorf("unknown command %q", args[0])}
-			}
-			return nil
-		},
+		Args: knownCommand,
 		RunE: func(c *cobra.Command, _ []string) error { return c.Help() },
 	}
 	c.AddCommand(resourceListCommand(), resourceShowCommand(), resourceDeclareCommand(), resourceSetCommand())

@@ -97,9 +97,11 @@ func TestWrongUsage(t *testing.T) {
 		args     []string
 		says     string
 	}{
-		{nil, []string{"proxy", "--lisen=a:1"}, "unknown flag: --lisen"},
+		{nil, []string{"proxy", "--lisen=a:1"}, "unknown flag: --lisen; --listen is one"},
 		{nil, []string{"proxy"}, "WIREFENCE_UPSTREAM"},
-		{nil, []string{"prox"}, "unknown command"},
+		{nil, []string{"prox"}, "unknown command \"prox\"; proxy is one"},
+		{nil, []string{"lokc"}, "unknown command \"lokc\"; lock is one"},
+		{nil, []string{"lock", "--wiat=3s", "orders", "--", "true"}, "unknown flag: --wiat; --wait is one"},
 		{[]string{upstream}, []string{"proxy", "stray"}, "wants no arguments"},
 		{[]string{upstream, "WIREFENCE_MODE=loose"}, []string{"proxy"}, "loose"},
 		{[]string{upstream, "WIREFENCE_UNFENCED_WRITES=maybe"}, []string{"proxy"}, "maybe"},

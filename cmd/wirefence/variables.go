@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"regexp"
 	"slices"
@@ -77,11 +78,36 @@ func meant(name string, known []string) string {
 	for _, k := range known {
 		names.AddCommand(&cobra.Command{Use: k, Run: func(*cobra.Command, []string) {}})
 	}
-	for range 3 { // letters that differ
+	for range min(3, len(name)/2) { // letters that differ
 		names.SuggestionsMinimumDistance++
 		if alike := names.SuggestionsFor(name); len(alike) > 0 {
 			return "; " + alike[0] + " is one"
 		}
 	}
 	return ""
+}
+
+// knownCommand refuses what stands where one of c's commands would.
+func knownCommand(c *cobra.Command, args []string) error {
+	if len(args) == 0 {
+		return nil
+	}
+	var known []string
+	for _, below := range c.Commands() {
+		if below.IsAvailableCommand() {
+			known = append(known, below.Name())
+		}
+	}
+	return usageError{fmt.Errorf("unknown command %q%s", args[0], meant(args[0], known))}
+}
+
+// nameMeantFlag adds to the error about an unknown flag of c the one that is spelt most alike.
+func nameMeantFlag(c *cobra.Command, err error) error {
+	var unknown *pflag.NotExistError
+	if !errors.As(err, &unknown) || unknown.GetSpecifiedShortnames() != "" {
+		return err
+	}
+	var known []string
+	c.Flags().VisitAll(func(f *pflag.Flag) { known = append(known, "--"+f.Name) })
+	return fmt.Errorf("%w%s", err, meant("--"+unknown.GetSpecifiedName(), known))
 }
