@@ -16,6 +16,8 @@ func TestUnknownSettings(t *testing.T) {
 		{"begin; set local wirefence.tokem = 'orders=1'; insert into t values (1)", "wirefence.tokem"},
 		{"select set_config('wirefence.tokem', 'orders=1', true)", "wirefence.tokem"},
 		{"select pg_catalog.set_config('wirefence.tokem', $1, false), 1", "wirefence.tokem"},
+		{"select set_config('wirefence.tokem'::text, $1::text, false)", "wirefence.tokem"},
+		{"select set_config('wirefence.token'::text, $1::text, false)", ""},
 		{"alter role app set wirefence.tokem = 'orders=1'", "wirefence.tokem"},
 		{"alter role app in database shop set wirefence.tokem to 'orders=1'", "wirefence.tokem"},
 		{"alter database shop set wirefence.tokem = 'orders=1'", "wirefence.tokem"},

@@ -193,6 +193,10 @@ func (s *Scanner) setConfigNext(k kind, text []byte) {
 	case st.setConfig == 3 && k == comma:
 		s.known(s.setting)
 		st.setConfig = 4
+	case st.setConfig == 3 && k == cast: // 'wirefence.token'::text, as drivers write it
+		s.known(s.setting)
+		st.flags |= SetsVariable
+		st.setConfig = 0
 	case st.setConfig == 4:
 		if k == closing {
 			st.setConfig = 0
