@@ -140,7 +140,10 @@ func (cfg doctorSettings) nameProxy(in *doctor.Input) (err error) {
 func (cfg doctorSettings) proxySession(listen string, as *pgx.ConnConfig) (session *pgx.ConnConfig, err error) {
 	switch {
 	case cfg.ProxyURL != "":
-		if session, err = doctor.ProxySession(cfg.ProxyURL); err != nil {
+		if _, err = parsePool(cfg.ProxyURL); err == nil {
+			session, err = doctor.ProxySession(cfg.ProxyURL)
+		}
+		if err != nil {
 			return nil, fmt.Errorf("WIREFENCE_PROXY_URL: %w", err)
 		}
 	case listen != "" && listen != "off":

@@ -313,7 +313,7 @@ func TestDoctorWithoutADatabase(t *testing.T) {
 		t.Errorf("status %d:\n%s", r.status, r.text)
 	}
 	wirefence(t, nil, "doctor").expect(t, exitUsage, "WIREFENCE_DATABASE_URL is not set")
-	for _, setting := range []string{"WIREFENCE_DATABASE_URL=postgres://u:geheim@h:port/", "WIREFENCE_TIMEOUT=0s", "WIREFENCE_UPSTREAM=postgres://h:port/",
+	for _, setting := range []string{"WIREFENCE_DATABASE_URL=postgres://u:geheim@h:port/", "WIREFENCE_TIMEOUT=0s", "WIREFENCE_UPSTREAM=postgres://h:port/", "WIREFENCE_UPSTREAM=geheim", "WIREFENCE_PROXY_URL=geheim",
 		"WIREFENCE_LISTEN=nowhere", "WIREFENCE_ADMIN_LISTEN=nowhere", "WIREFENCE_PROXY_URL=postgres://u:geheim@h:port/", "WIREFENCE_REDIS_URL=redis://u:geheim@h:port/"} {
 		name, _, _ := strings.Cut(setting, "=")
 		r := wirefence(t, []string{"WIREFENCE_DATABASE_URL=postgres://127.0.0.1:1/x", setting}, "doctor").expect(t, exitUsage, name)

@@ -61,7 +61,7 @@ func ProxySession(url string) (*pgx.ConnConfig, error) {
 func UpstreamSession(upstream string, as *pgx.ConnConfig) (*pgx.ConnConfig, error) {
 	address, query, _ := strings.Cut(upstream, "?")
 	settings, err := url.ParseQuery(query)
-	if err != nil {
+	if err != nil || !strings.Contains(address, "://") { // which may be a password
 		return nil, errors.New("not a URL")
 	}
 	settings.Del("pooling") // the proxy's own
