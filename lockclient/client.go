@@ -144,7 +144,7 @@ func (c *Client) grant(ctx context.Context, resource fence.Resource) (*Lease, er
 		err = c.start(ctx, lease)
 	}
 	if err != nil {
-		c.giveBack(ctx, resource, holder, "lease not given back, it will expire")
+		c.giveBack(ctx, resource, holder, "lease not released, it will expire")
 		return nil, err
 	}
 	c.opts.Logger.Debug("lease acquired", "resource", resource, "token", lease.token, "holder", holder)

@@ -27,7 +27,7 @@ func (e *entrance) authenticate(ctx context.Context) error {
 		entry = e.server.users.Mock(user)
 	default:
 		if e.server.unknowable.note(err) {
-			e.log.Error("a user can't be looked up", "error", err)
+			e.log.Error("cannot look up a user", "error", err)
 		}
 		return e.tell(wire.Error{Code: "08006", Message: "the proxy could not look up the user's password", Hint: "The proxy's log says why."}, err)
 	}

@@ -75,7 +75,7 @@ func (s *Server) drain() {
 	}
 	s.closeListeners()
 	if s.sharesListeners() {
-		log.Info("draining: another process may accept clients; the last to come here have time for what they want", "for", handoverTime)
+		log.Info("draining: another process may accept clients; the last clients of this one may begin their work", "for", handoverTime)
 		s.wait(handoverTime, nil)
 	}
 	s.mu.Lock()
@@ -191,7 +191,7 @@ func (c *conn) abort(ctx context.Context, why wire.Error) {
 	})
 	if running && key != "" {
 		if err := c.server.upstream.Cancel(ctx, c.route, wire.AppendCancel(nil, key)); err != nil {
-			c.log.Warn("what a session was running could not be cancelled; the server ends it when it notices", "error", err)
+			c.log.Warn("cannot cancel the statement of a closed session; the server ends it when it notices the closed connection", "error", err)
 		}
 	}
 	c.withCore(func(*session.Session) {

@@ -25,7 +25,7 @@ func (e *events) Ran(d time.Duration) { e.server.metrics.groupSeconds.Observe(d.
 
 func (e *events) Trouble(err error) {
 	e.server.metrics.trouble.Inc()
-	e.log.Error("trouble in a session", "error", err)
+	e.log.Error("error in a session", "error", err)
 }
 
 // Ended logs one end a second of all sessions, since a shutdown of the server ends them

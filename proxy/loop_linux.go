@@ -194,7 +194,7 @@ func (c *conn) carry(fromClient, fromServer *buffer) {
 	ls := &c.server.loops
 	l := ls.all[int(ls.next.Add(1))%len(ls.all)]
 	if err := l.adopt(c, fromClient, fromServer); err != nil {
-		c.log.Error("a session can't go on: there are not enough file descriptors; raise their limit (ulimit -n, LimitNOFILE=)", "error", err)
+		c.log.Error("cannot continue a session: too few file descriptors; raise their limit (ulimit -n, LimitNOFILE=)", "error", err)
 		refuse(c.client, wire.Error{Code: "53000", Message: "the proxy has not enough file descriptors", Hint: "The proxy's log says more."})
 		c.hangUp()
 	}

@@ -308,7 +308,7 @@ func (p *pair) setEvents(s *side, events uint32) {
 	}
 	s.events = events
 	if err := unix.EpollCtl(p.loop.epoll, op, s.fd, &unix.EpollEvent{Events: events, Fd: int32(s.fd)}); err != nil {
-		p.c.log.Error("a socket can't be watched", "error", os.NewSyscallError("epoll_ctl", err))
+		p.c.log.Error("cannot watch a socket", "error", os.NewSyscallError("epoll_ctl", err))
 		p.hangUp()
 	}
 }

@@ -70,7 +70,7 @@ func New(o Options) (*Server, error) {
 		return nil, err
 	}
 	failed := func(err error) {
-		o.Logger.Error("a file that has changed can't be used; the last good one counts", "error", err)
+		o.Logger.Error("cannot use a file that has changed; the last good one stays in use", "error", err)
 	}
 	up, err := o.newUpstream(failed)
 	if err != nil {
@@ -106,7 +106,7 @@ func New(o Options) (*Server, error) {
 		o.Logger.Error("no upstream server takes clients", "upstream", up.String(), "clients", n, "within", floodPeriod, "error", last)
 	}
 	s.unknowable.report = func(n int, last error) {
-		o.Logger.Error("users can't be looked up", "clients", n, "within", floodPeriod, "error", last)
+		o.Logger.Error("cannot look up users", "clients", n, "within", floodPeriod, "error", last)
 	}
 	s.entering, s.enough = context.WithCancelCause(context.Background())
 	return s, register(o.Registerer, newTrafficMetrics(s))
@@ -167,7 +167,7 @@ func (s *Server) accept(l net.Listener) error {
 			return nil
 		case err != nil:
 			// Out of file descriptors, most likely: it may pass.
-			s.options.Logger.Error("accepting a client failed", "error", err, "retry", pause)
+			s.options.Logger.Error("cannot accept a client, retrying", "error", err, "retry", pause)
 			time.Sleep(pause)
 			pause = min(2*pause, time.Second)
 			continue
@@ -251,7 +251,7 @@ func (s *Server) open(raw net.Conn, p *pending, in *buffer, began time.Time) (c 
 	if startup.Kind == wire.StartupCancel {
 		s.limits.waits(p, false)
 		if err := s.forwardCancel(ctx, startup.Raw); err != nil {
-			log.Warn("a cancel request could not be forwarded", "error", err)
+			log.Warn("cannot forward a cancel request", "error", err)
 		}
 		_ = client.Close()
 		return nil, nil

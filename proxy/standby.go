@@ -81,12 +81,12 @@ func (s *Server) awaitLease(ctx context.Context, client net.Conn, in *buffer, lo
 			refuse(client, shutdownError)
 			return err
 		case !errors.Is(err, errStandby):
-			log.Debug("a client went while it waited for the lease", "error", err)
+			log.Debug("a client disconnected while it waited for the lease", "error", err)
 			return err
 		}
 	}
 	s.metrics.rejected.WithLabelValues("standby").Inc()
-	log.Debug("on standby: a client is refused")
+	log.Debug("client refused: the proxy is on standby")
 	refusal := wire.Error{Code: "57P03", Message: fmt.Sprintf("Wirefence is on standby: the lease of %q is not held here", s.options.Lease.Resource()),
 		Hint: "Connect to the one that holds the lease; its /readyz?role=leader answers 200."}
 	if holder := s.options.Lease.Holder(); holder != "" {

@@ -22,7 +22,7 @@ const abortPatience = 2 * time.Second
 func (s *Server) startFollowing() (stop func()) {
 	if !s.upstream.Watches() {
 		if len(s.upstream.Hosts) > 1 {
-			s.options.Logger.Warn("the timelines of the upstream's servers aren't known without WIREFENCE_DATABASE_URL: an old primary that goes on beside a new one isn't noticed")
+			s.options.Logger.Warn("the timelines of the upstream's servers aren't known without WIREFENCE_DATABASE_URL: an old primary that still runs beside a new one isn't noticed")
 		}
 		return func() {}
 	}
@@ -41,9 +41,9 @@ func (s *Server) standingNews(h *upstream.Host, was, is upstream.Standing) {
 	log := s.options.Logger.With("host", h.String(), "standing", is.String())
 	switch {
 	case is.Err != nil && was.Err == nil:
-		log.Warn("an upstream server can't be asked for its timeline", "error", is.Err)
+		log.Warn("cannot ask an upstream server for its timeline", "error", is.Err)
 	case is.Err == nil && (was.String() != is.String() || !was.Known):
-		log.Info("an upstream server is known")
+		log.Info("the timeline of an upstream server is known")
 	}
 	if is.Primary && is.Err == nil && s.options.Timelines != nil {
 		s.options.Timelines(is.System, is.Timeline)
@@ -51,7 +51,7 @@ func (s *Server) standingNews(h *upstream.Host, was, is upstream.Standing) {
 	for _, each := range s.upstream.Hosts {
 		behind := s.upstream.Behind(each)
 		if behind != nil && !s.left[each] {
-			s.options.Logger.Warn("an upstream server was left behind by a promotion: its sessions end, and none is opened there", "error", behind)
+			s.options.Logger.Warn("an upstream server was left behind by a promotion: its sessions are ended, and no new ones are opened there", "error", behind)
 		}
 		s.left[each] = behind != nil
 		if behind == nil {

@@ -151,7 +151,7 @@ func (a *admin) serveAll(all httpListeners, files adminFiles, server *proxy.Serv
 func (a *admin) serve(l net.Listener, name string, handler http.Handler, files adminFiles, log *slog.Logger) {
 	socket := l.Addr().Network() == "unix"
 	if files.token != nil && files.pair == nil && !socket && !api.IsLoopback(l.Addr()) {
-		log.Warn("tokens of /v1 travel in clear: set WIREFENCE_ADMIN_TLS_CERT_FILE and WIREFENCE_ADMIN_TLS_KEY_FILE, or have something before the " + name + " that has TLS")
+		log.Warn("tokens of /v1 are sent in clear: set WIREFENCE_ADMIN_TLS_CERT_FILE and WIREFENCE_ADMIN_TLS_KEY_FILE, or put a TLS terminator before the " + name)
 	}
 	s := &http.Server{
 		Handler: handler, ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelDebug),

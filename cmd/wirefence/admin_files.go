@@ -30,7 +30,7 @@ func readAdminFiles(cfg proxySettings, log *slog.Logger) (f adminFiles, err erro
 		return f, errors.New("TLS on the admin listener takes both WIREFENCE_ADMIN_TLS_CERT_FILE and WIREFENCE_ADMIN_TLS_KEY_FILE")
 	}
 	f.pair, err = watched.KeyPair(cfg.AdminTLSCert, cfg.AdminTLSKey, func(err error) {
-		log.Error("the admin listener's certificate can't be used; the last good one counts on", "error", err)
+		log.Error("cannot use the admin listener's certificate; the last good one stays in use", "error", err)
 	})
 	if err != nil {
 		return f, fmt.Errorf("WIREFENCE_ADMIN_TLS_CERT_FILE, WIREFENCE_ADMIN_TLS_KEY_FILE: %w", err)

@@ -116,7 +116,7 @@ func TestTokensInClearAreWarnedOf(t *testing.T) {
 				settings = append(settings, secured...)
 			}
 			p := startProxy(t, database(t, true), settings...)
-			if warned := strings.Contains(p.stderr.String(), "tokens of /v1 travel in clear"); warned != c.warned {
+			if warned := strings.Contains(p.stderr.String(), "tokens of /v1 are sent in clear"); warned != c.warned {
 				t.Errorf("warned: %v\n%s", warned, p.stderr.String())
 			}
 		})

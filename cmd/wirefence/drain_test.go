@@ -119,7 +119,7 @@ func TestSecondSignal(t *testing.T) {
 			p.signal(t, syscall.SIGTERM)
 			p.stderr.Await(t, "still accepting")
 			p.signal(t, second)
-			p.end(t).expect(t, status, "a second signal")
+			p.end(t).expect(t, status, "second signal")
 			if err := <-over; !strings.Contains(fmt.Sprint(err), "57P01") {
 				t.Errorf("the running query got %v", err)
 			}

@@ -41,7 +41,7 @@ func (w *schemaWatch) begin(ctx context.Context, end func()) error {
 		return err
 	}
 	w.set(err, nil)
-	w.log.Error("not ready until the database can be asked and has the schema; retrying", "every", schemaPause, "error", err)
+	w.log.Error("not ready: the database can't be queried or lacks the schema, retrying", "every", schemaPause, "error", err)
 	go func() {
 		if err := w.wait(ctx); err != nil && ctx.Err() == nil {
 			w.set(err, err)
@@ -89,10 +89,10 @@ func (w *schemaWatch) wait(ctx context.Context) error {
 		w.set(err, nil)
 		switch {
 		case err == nil:
-			w.log.Info("the database can be asked and has the schema: ready")
+			w.log.Info("ready: the database can be queried and has the schema")
 			return nil
 		case err.Error() != before.Error():
-			w.log.Error("not ready still", "error", err)
+			w.log.Error("still not ready", "error", err)
 		}
 	}
 }

@@ -91,7 +91,7 @@ func (s *sidecar) release(patience time.Duration, log *slog.Logger) {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	if err := s.client.Close(ctx); err != nil {
-		log.Warn("the lease was not given back; it expires", "error", err)
+		log.Warn("lease not released, it will expire", "error", err)
 		return
 	}
 	<-s.over

@@ -329,7 +329,7 @@ func TestSidecarWithoutItsStore(t *testing.T) {
 	url := database(t, true)
 	stack.Exec(t, url, "CREATE TABLE jobs (worker text)")
 	p := startProxy(t, url, "WIREFENCE_LEASE=orders", "WIREFENCE_REDIS_URL=redis://127.0.0.1:1/0")
-	p.stderr.Await(t, "the lease can't be had")
+	p.stderr.Await(t, "cannot acquire the lease")
 	awaitRole(t, p, "standby")
 	conn := stack.Connect(t, p.url)
 	runs(t, conn, "SELECT count(*) FROM jobs")

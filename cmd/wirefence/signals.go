@@ -35,7 +35,7 @@ func (s *signals) reload(log *slog.Logger, reloads ...func() error) {
 		for range s.hangups {
 			for _, reload := range reloads {
 				if err := reload(); err != nil {
-					log.Error("not all could be reloaded; what could not stays as it was", "error", err)
+					log.Error("some files could not be reloaded; their last good state stays in use", "error", err)
 				}
 			}
 			log.Info("SIGHUP: other settings come from flags and the environment; to change them without losing clients, " +
@@ -70,7 +70,7 @@ func (s *signals) serve(ctx context.Context, server *proxy.Server, log *slog.Log
 		case last = <-s.ends:
 		}
 	}
-	log.Warn("a second signal: all sessions end now, whatever they are doing", "signal", last.String())
+	log.Warn("second signal: ending all sessions now", "signal", last.String())
 	server.Abort()
 	select {
 	case <-served:

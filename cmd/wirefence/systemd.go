@@ -81,7 +81,7 @@ func warnOfUnused(sockets map[string][]net.Listener, cfg proxySettings, log *slo
 			continue
 		}
 		for _, l := range all {
-			log.Warn("nothing accepts at a socket that was passed: name it in WIREFENCE_LISTEN, WIREFENCE_API_LISTEN or WIREFENCE_ADMIN_LISTEN, or stop its unit", "socket", "fd:"+name, "address", l.Addr().String())
+			log.Warn("systemd passed a socket that no setting names: name it in WIREFENCE_LISTEN, WIREFENCE_API_LISTEN or WIREFENCE_ADMIN_LISTEN, or stop its unit", "socket", "fd:"+name, "address", l.Addr().String())
 		}
 	}
 }
@@ -110,7 +110,7 @@ func (m *serviceManager) tell(lines ...string) {
 		_ = conn.Close()
 	}
 	if err != nil {
-		m.log.Warn("the service manager could not be told the state of the service", "state", lines[0], "error", err)
+		m.log.Warn("cannot report the state of the service to the service manager", "state", lines[0], "error", err)
 	}
 }
 

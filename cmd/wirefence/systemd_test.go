@@ -203,7 +203,7 @@ func TestPassedSocketsThatCantBeUsed(t *testing.T) {
 	u = newUnit(t, append(settings, "WIREFENCE_LISTEN=127.0.0.1:0", "WIREFENCE_API_LISTEN=fd:api", "WIREFENCE_DATABASE_URL=postgres://127.0.0.1:1/none"), "clients:api",
 		listenAt(t, "tcp", "127.0.0.1:0"), listenAt(t, "tcp", "127.0.0.1:0"))
 	process := u.start(t)
-	process.stderr.Await(t, "nothing accepts at a socket that was passed")
+	process.stderr.Await(t, "systemd passed a socket that no setting names")
 	u.hears(t, "READY=1")
 	if told := process.stderr.String(); strings.Contains(told, `"socket":"fd:api"`) {
 		t.Errorf("a socket of the API is told of: %s", told)

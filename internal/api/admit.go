@@ -62,7 +62,7 @@ func (s *Server) allow(r *http.Request, operation string, needs Scope) error {
 	if c.scope >= needs {
 		return nil
 	}
-	s.logOf(r).Info("a request of the API was refused: its token lacks the scope", "operation", operation, "scope", c.scope.String(), "needs", needs.String())
+	s.logOf(r).Info("API request refused: its token lacks the scope", "operation", operation, "scope", c.scope.String(), "needs", needs.String())
 	return &problem{
 		Status: http.StatusForbidden, Type: "scope-required", RequiredScope: needs.String(),
 		Detail: fmt.Sprintf("The token of %s has the scope %s; this needs %s.", c.name, c.scope, needs),

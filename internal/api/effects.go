@@ -229,7 +229,7 @@ func (s *Server) beginEffect(w http.ResponseWriter, r *http.Request, _ fence.Res
 		return errDraining
 	}
 	if !s.effects.take() {
-		return &problem{Status: http.StatusTooManyRequests, Type: "too-many-effects", Detail: "As many effects are open here as may. Try again later.", Retry: "1"}
+		return &problem{Status: http.StatusTooManyRequests, Type: "too-many-effects", Detail: "This proxy has the maximum number of effects open. Try again later.", Retry: "1"}
 	}
 	ctx, cancel := toStore(r)
 	defer cancel()
@@ -263,7 +263,7 @@ func (s *Server) endEffect(w http.ResponseWriter, r *http.Request, _ fence.Resou
 	}
 	o := s.effects.find(r.PathValue("effect"))
 	if o == nil {
-		return &problem{Status: http.StatusNotFound, Type: "no-such-effect", Detail: "This process knows no such effect: another may have begun it, or it has ended long ago. Whether the fence held until the effect had ended isn't known."}
+		return &problem{Status: http.StatusNotFound, Type: "no-such-effect", Detail: "This proxy has no such effect: another proxy began it, or it ended too long ago. It isn't known whether the fence held until the effect had ended."}
 	}
 	end := o.close(nil)
 	if end.lost != nil {

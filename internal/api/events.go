@@ -28,7 +28,7 @@ func (s *Server) events(w http.ResponseWriter, r *http.Request, _ fence.Resource
 	}
 	news, begin, start := s.feed.join(s.options.MaxStreams, r.Header.Get("Last-Event-ID"))
 	if news == nil {
-		return &problem{Status: http.StatusTooManyRequests, Type: "too-many-streams", Detail: "As many event streams are open here as may be. Try again later.", Retry: "10"}
+		return &problem{Status: http.StatusTooManyRequests, Type: "too-many-streams", Detail: "This proxy has the maximum number of event streams open. Try again later.", Retry: "10"}
 	}
 	defer s.feed.leave(news)
 	if start {
@@ -58,7 +58,7 @@ func (s *Server) events(w http.ResponseWriter, r *http.Request, _ fence.Resource
 			return nil
 		}
 	}
-	s.logOf(r).Info("an event stream was ended, since its reader does not keep up")
+	s.logOf(r).Info("event stream ended: its reader does not keep up")
 	return nil
 }
 

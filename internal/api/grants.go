@@ -167,7 +167,7 @@ func (s *Server) await(ctx context.Context, client *lockclient.Client, resource 
 	case s.waits <- struct{}{}:
 		defer func() { <-s.waits }()
 	default:
-		return nil, &problem{Status: http.StatusTooManyRequests, Type: "too-many-waits", Detail: "As many acquires wait here as may. Try again later, or without wait_seconds.", Retry: "1"}
+		return nil, &problem{Status: http.StatusTooManyRequests, Type: "too-many-waits", Detail: "This proxy has the maximum number of waiting acquires. Try again later, or without wait_seconds.", Retry: "1"}
 	}
 	s.metrics.waits.Inc()
 	defer s.metrics.waits.Dec()
@@ -195,6 +195,6 @@ func (s *Server) giveBack(ctx context.Context, resource fence.Resource, grantID 
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), answerTime)
 	defer cancel()
 	if _, err := s.options.Store.Release(ctx, resource, grantID); err != nil {
-		s.options.Logger.Warn("lease not given back, it will expire", "resource", resource, "holder", grantID, "error", err)
+		s.options.Logger.Warn("lease not released, it will expire", "resource", resource, "holder", grantID, "error", err)
 	}
 }

@@ -13,7 +13,7 @@ import (
 
 var errNoStore = &problem{
 	Status: http.StatusServiceUnavailable, Type: "not-configured",
-	Detail: "There is no lease store: set WIREFENCE_DATABASE_URL, or one of the settings of other lease stores, and start the process anew.",
+	Detail: "There is no lease store: set WIREFENCE_DATABASE_URL, or one of the settings of other lease stores, and restart the process.",
 }
 
 // storeTime is what a store and a database have to answer a renewal, a release, a
@@ -81,7 +81,7 @@ const (
 func lost(cause, how string) error {
 	return &problem{
 		Status: http.StatusConflict, Type: "lease-lost", Cause: cause,
-		Detail: "The lease is lost and never comes back: " + how + ". Stop the work; to go on, acquire anew.",
+		Detail: "The lease is lost and never comes back: " + how + ". Stop the work; acquire again to continue.",
 	}
 }
 

@@ -77,7 +77,7 @@ func (s *Server) fail(w http.ResponseWriter, r *http.Request, operation string, 
 	}
 	p := problemOf(err)
 	if p.Status >= 500 && p.Type == "unavailable" {
-		s.logOf(r).Error("a request of the API failed", "operation", operation, "error", err)
+		s.logOf(r).Error("API request failed", "operation", operation, "error", err)
 	}
 	if p.Retry != "" {
 		w.Header().Set("Retry-After", p.Retry)

@@ -374,7 +374,7 @@ func TestAnUnreachableStore(t *testing.T) {
 			t.Errorf("got %s", refused.text)
 		}
 	})
-	if log := w.log.String(); !strings.Contains(log, "a request of the API failed") || strings.Contains(log, "geheim-77") {
+	if log := w.log.String(); !strings.Contains(log, "API request failed") || strings.Contains(log, "geheim-77") {
 		t.Errorf("the log:\n%s", log)
 	}
 }

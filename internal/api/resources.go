@@ -15,7 +15,7 @@ import (
 
 var errNoDatabase = &problem{
 	Status: http.StatusServiceUnavailable, Type: "not-configured",
-	Detail: "Tokens and their holders are in PostgreSQL: set WIREFENCE_DATABASE_URL, and start the process anew.",
+	Detail: "Tokens and their holders are in PostgreSQL: set WIREFENCE_DATABASE_URL, and restart the process.",
 }
 
 var errNoResource = &problem{Status: http.StatusNotFound, Type: "no-such-resource", Detail: "No token of it was ever recorded."}
@@ -246,7 +246,7 @@ func (s *Server) lookAtAll(ctx context.Context, r *http.Request, all []resourceS
 	close(next)
 	looking.Wait()
 	if err := context.Cause(ctx); err != nil && r.Context().Err() == nil {
-		s.logOf(r).Warn("leases can't be listed", "error", err)
+		s.logOf(r).Warn("cannot list leases", "error", err)
 	}
 }
 

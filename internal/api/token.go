@@ -41,7 +41,7 @@ var defaultCaller = caller{"default", ScopeOperate}
 // and the last good one counts on.
 func ReadToken(file string, log *slog.Logger) (*Token, error) {
 	value, err := watched.New(func() ([]known, error) { return readTokens(file) }, func(err error) {
-		log.Error("the file of the admin token can't be used; the last good one counts on", "error", err)
+		log.Error("cannot use the file of admin tokens; the last good one stays in use", "error", err)
 	}, file)
 	if err != nil {
 		return nil, err

@@ -226,7 +226,7 @@ func (c *Campaign) giveUp(lease *lockclient.Lease) {
 	ctx, cancel := context.WithTimeout(context.Background(), giveUpTime)
 	defer cancel()
 	if err := lease.Release(ctx); err != nil {
-		c.options.Logger.Debug("a lost lease was not given back, it expires", "error", err)
+		c.options.Logger.Debug("lost lease not released, it will expire", "error", err)
 	}
 }
 
@@ -235,7 +235,7 @@ func (c *Campaign) failed(err error) {
 	c.metrics.errors.Inc()
 	text := err.Error()
 	if c.trouble == "" || c.trouble != text && time.Since(c.logged) > repeatTrouble {
-		c.options.Logger.Error("the lease can't be had; trying on", "resource", c.options.Resource, "error", err)
+		c.options.Logger.Error("cannot acquire the lease, retrying", "resource", c.options.Resource, "error", err)
 		c.trouble, c.logged = text, time.Now()
 	}
 }
@@ -243,7 +243,7 @@ func (c *Campaign) failed(err error) {
 // recovered notes that the store answers.
 func (c *Campaign) recovered() {
 	if c.trouble != "" {
-		c.options.Logger.Info("leases can be had again", "resource", c.options.Resource)
+		c.options.Logger.Info("leases can be acquired again", "resource", c.options.Resource)
 		c.trouble = ""
 	}
 }

@@ -195,7 +195,7 @@ func TestAStoreThatIsAway(t *testing.T) {
 	}
 	link.Restore()
 	a.await(true)
-	if strings.Count(a.log.String(), "leases can be had again") != 1 {
+	if strings.Count(a.log.String(), "leases can be acquired again") != 1 {
 		t.Errorf("it is not said that all is well:\n%s", a.log)
 	}
 	link.Cut()

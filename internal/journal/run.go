@@ -68,7 +68,7 @@ func (j *Journal) failed(err error) {
 func (j *Journal) note(err error) {
 	if text := err.Error(); text != j.trouble {
 		j.trouble = text
-		j.options.Logger.Error("the history of refusals can't be written", "error", err)
+		j.options.Logger.Error("cannot write refusals to the history, retrying", "error", err)
 	}
 }
 

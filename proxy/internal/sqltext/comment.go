@@ -29,7 +29,7 @@ func (s *Scanner) comment(text []byte) {
 		value := skipBlanks(text, end)
 		i = end
 		if misspelt(key, text[end:]) {
-			s.result.FenceErr = malformed(fmt.Sprintf("the key %q in a comment looks like a fence's, which is wirefence.token and stands as wirefence.token='resource=token'", shown(key)))
+			s.result.FenceErr = malformed(fmt.Sprintf("the key %q in a comment looks like a fence's; write wirefence.token='resource=token'", shown(key)))
 			return
 		}
 		if value >= len(text) || text[value] != '=' {
