@@ -51,10 +51,10 @@ func TestDoctorOfAProxyThatDoesNotFence(t *testing.T) {
 	examine(t, p.proxied(t, shadow)).finds(t, "proxy.fences", "warning", "in shadow mode", "WIREFENCE_MODE=enforce").ends(t, 0, "proxy.fences")
 	examine(t, p.proxied(t, shadow), "--strict").ends(t, exitProblem, "proxy.fences")
 	off := startProxy(t, p.URLFor("issuer", p.name), "WIREFENCE_MODE=off")
-	examine(t, p.proxied(t, off)).finds(t, "proxy.fences", "problem", "what is no fence was not refused", "WIREFENCE_MODE=enforce").ends(t, exitProblem, "proxy.fences")
+	examine(t, p.proxied(t, off)).finds(t, "proxy.fences", "problem", "a malformed fence was not refused", "WIREFENCE_MODE=enforce").ends(t, exitProblem, "proxy.fences")
 	// The database itself is no proxy.
 	examine(t, p.settings("WIREFENCE_PROXY_URL="+p.URLFor("app", p.name))).
-		finds(t, "proxy.fences", "problem", "what is no fence was not refused", "let clients connect to the proxy").ends(t, exitProblem, "proxy.fences")
+		finds(t, "proxy.fences", "problem", "a malformed fence was not refused", "let clients connect to the proxy").ends(t, exitProblem, "proxy.fences")
 }
 
 func TestDoctorOfAProxyOfAnotherDatabase(t *testing.T) {
@@ -62,14 +62,14 @@ func TestDoctorOfAProxyOfAnotherDatabase(t *testing.T) {
 	p, other := newPatient(t), database(t, true)
 	proxy := startProxy(t, other)
 	settings := append(p.proxied(t, proxy), "WIREFENCE_PROXY_URL="+proxy.url)
-	examine(t, settings).finds(t, "proxy.database", "problem", "comes to another database", "name the same server").ends(t, exitProblem, "proxy.database")
+	examine(t, settings).finds(t, "proxy.database", "problem", "leads to another database", "name the same server").ends(t, exitProblem, "proxy.database")
 	cfg, err := pgx.ParseConfig(other)
 	if err != nil {
 		t.Fatal(err)
 	}
 	stack.Exec(t, p.URL("postgres"), "CREATE DATABASE "+cfg.Database) // of the same name
 	settings = []string{"WIREFENCE_DATABASE_URL=" + p.URL(cfg.Database), "WIREFENCE_UPSTREAM=postgres://" + postgres(t).Addr() + "/?sslmode=disable", "WIREFENCE_LISTEN=off", "WIREFENCE_ADMIN_LISTEN=off"}
-	examine(t, settings).finds(t, "proxy.upstream", "problem", "comes to another database", "name the same server")
+	examine(t, settings).finds(t, "proxy.upstream", "problem", "leads to another database", "name the same server")
 }
 
 func TestDoctorWithoutItsProxy(t *testing.T) {

@@ -129,7 +129,7 @@ func TestDoctorOfAHealthyDatabase(t *testing.T) {
 	p := newPatient(t)
 	p.exec(t, "CREATE TABLE orders (id int)", "SELECT wirefence.seal('orders', 34, 'worker-B')", "SELECT wirefence.protect('orders', 'orders')")
 	r := wirefence(t, p.settings(), "doctor").expect(t, 0)
-	r.says(t, "ok         database.reachable", "schema is at version", "guarded tables: 1, and all guards stand", "All is well")
+	r.says(t, "ok         database.reachable", "schema is at version", "guarded tables: 1, and all guards are in place", "All is well")
 	for line := range strings.Lines(r.stdout) {
 		if text := strings.TrimSpace(line); text != "" && !strings.HasPrefix(line, "ok ") && !strings.HasPrefix(line, "All is well") {
 			t.Errorf("besides: %s", text)
@@ -201,9 +201,9 @@ func TestDoctorFindsDrift(t *testing.T) {
 		{"a token that nobody counted", []string{"SELECT wirefence.seal('orders', 5000000000000000000)"},
 			0, "resources.tokens", "warning", "its last token is 5000000000000000000", "--last-token N"},
 		{"an expired lease", []string{"SELECT wirefence.acquire('orders', 'worker-A', '1 microsecond')"},
-			0, "resources.leases", "note", "have expired and were taken by nobody since: 1", ""},
+			0, "resources.leases", "note", "have expired and were not acquired again: 1", ""},
 		{"a refusal", []string{"INSERT INTO wirefence.history (kind, resource, count) VALUES ('refusal', 'orders', 3), ('shadow', 'orders', 2)"},
-			0, "history.refusals", "note", "orders: refused in the last hour: 3, let pass in shadow mode: 2", "wirefence history --since 1h"},
+			0, "history.refusals", "note", "orders: refused in the last hour: 3, passed in shadow mode: 2", "wirefence history --since 1h"},
 		{"a refusal without a resource", []string{"INSERT INTO wirefence.history (kind) VALUES ('refusal')"},
 			0, "history.refusals", "note", "without a resource: refused in the last hour: 1", "wirefence history --since 1h"},
 		{"a refusal that no proxy saw", []string{"SELECT nextval('wirefence.refusals')"},

@@ -153,7 +153,7 @@ func (c Check) make(ctx context.Context, in *Input, timeout time.Duration) Resul
 	case err != nil:
 		r.Findings = append(r.Findings, in.notMade(ctx, err, timeout))
 	case len(found) == 0:
-		r.Findings = []Finding{{Grade: Unchecked, Says: "the check said nothing"}}
+		r.Findings = []Finding{{Grade: Unchecked, Says: "the check returned no finding"}}
 	}
 	for _, f := range r.Findings {
 		r.Grade = max(r.Grade, f.Grade)

@@ -57,7 +57,7 @@ func TestChecksDontStopEachOther(t *testing.T) {
 		}{
 			{"a.reachable", OK, "it answers"}, {"a.worst", Warning, "a warning"}, {"b.reachable", Problem, "it doesn't"},
 			{"b.settings", Unchecked, "because of b.reachable"}, {"b.more", Unchecked, "because of b.settings"},
-			{"c.hangs", Unchecked, "no answer within 1m0s"}, {"c.fails", Unchecked, "broken off"}, {"c.silent", Unchecked, "said nothing"},
+			{"c.hangs", Unchecked, "no answer within 1m0s"}, {"c.fails", Unchecked, "broken off"}, {"c.silent", Unchecked, "returned no finding"},
 			{"c.right", Unchecked, "not allowed"}, {"c.asks", Unchecked, "because of d.unknown"},
 		}
 		if len(results) != len(want) {

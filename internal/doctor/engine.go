@@ -82,7 +82,7 @@ func checkTimeline(ctx context.Context, in *Input) ([]Finding, error) {
 }
 
 func timelineFindings(faults []engine.Fault, id identity) ([]Finding, error) {
-	const trusted = "A promotion isn't noticed: tokens count on behind it, as failover = trust says. That is right where the storage keeps every commit across a failover."
+	const trusted = "A promotion isn't noticed: tokens still count after it, as failover = trust says. That is right where the storage keeps every commit across a failover."
 	asks, err := migrations.IdentitySQL()
 	if err != nil {
 		return nil, err

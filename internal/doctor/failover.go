@@ -47,7 +47,7 @@ func checkLost(ctx context.Context, in *Input) (found []Finding, err error) {
 	}
 	if s.Asynchronous > 0 && len(elsewhere) > 0 {
 		found = append(found, Finding{Grade: Note, Says: "resources take tokens that are counted elsewhere: " + some(elsewhere),
-			Means: "Behind a failover that loses the last of them, a former holder's token counts until the present holder writes. Wirefence can't renumber them."})
+			Means: "After a failover that loses the last of them, a former holder's token counts until the present holder writes. Wirefence can't renumber them."})
 	}
 	return orFine(found, "no token counts that a failover may have lost"), nil
 }

@@ -44,13 +44,13 @@ func checkGuards(ctx context.Context, in *Input) (found []Finding, err error) {
 		}
 		switch {
 		case strings.HasPrefix(g.Fault, "the table has gone"):
-			f.Grade, f.Means = Warning, "There is nothing to write to; a table that takes its name is not guarded."
+			f.Grade, f.Means = Warning, "The table is gone; a new table of that name is not guarded."
 		case strings.HasPrefix(g.Fault, "guarded, but not declared"):
-			f.Grade, f.Means = Warning, "Its triggers work. Should they go, nobody is told."
+			f.Grade, f.Means = Warning, "Its triggers work. If they are dropped, nothing reports it."
 		case strings.HasPrefix(g.Fault, "a later partition"):
 			f.Means = "TRUNCATE of that partition needs no token."
 		case strings.HasPrefix(g.Fault, "a column of the template"):
-			f.Grade, f.Means = Warning, "Writes to it are refused that should pass."
+			f.Grade, f.Means = Warning, "It refuses writes that should pass."
 		}
 		found = append(found, f)
 	}
@@ -65,14 +65,14 @@ func checkGuards(ctx context.Context, in *Input) (found []Finding, err error) {
 		}
 		found = append(found, Finding{
 			Grade: Warning, Says: says,
-			Means:  "They note what they would refuse, and let it pass.",
-			Remedy: []string{fmt.Sprintf("wirefence protect %s --resource %s", quoted(shadows[0].Table), quoted(shadows[0].Resource)) + ", when nothing is noted any more that should pass"},
+			Means:  "They record what they would refuse, and refuse nothing.",
+			Remedy: []string{fmt.Sprintf("wirefence protect %s --resource %s", quoted(shadows[0].Table), quoted(shadows[0].Resource)) + ", when the history records no more writes that should pass"},
 		})
 	}
 	if len(all) == 0 {
 		return fine("no table is guarded: writes that bypass the proxy are not checked"), nil
 	}
-	return orFine(found, "guarded tables: %d, and all guards stand", len(all)), nil
+	return orFine(found, "guarded tables: %d, and all guards are in place", len(all)), nil
 }
 
 //go:embed sql/guard_root.sql
@@ -147,7 +147,7 @@ func checkBypass(ctx context.Context, in *Input) (found []Finding, err error) {
 		found = append(found, Finding{
 			Grade: Note, Says: fmt.Sprintf("%s wrote past guards in the last %s, in transactions: %d, last to %s at %s",
 				b.Login, recentText, b.Transactions, b.Table, b.Last.UTC().Format(time.RFC3339)),
-			Means: "Whoever held the lease then was not asked.",
+			Means: "These writes were not checked against the holder of the lease.",
 		})
 	}
 	return orFine(found, "nobody is a member of wirefence_bypass, and nobody has bypassed a guard in the last %s", recentText), nil
@@ -207,7 +207,7 @@ func checkReplicaRole(ctx context.Context, in *Input) (found []Finding, err erro
 	for _, s := range subscriptions {
 		found = append(found, Finding{
 			Grade: Note, Says: "the subscription " + s.Name + " writes here",
-			Means: "What it applies fires no guards: it was to be checked where it was written.",
+			Means: "Replicated rows fire no guards: they must be checked where they were written.",
 		})
 	}
 	return orFine(found, "session_replication_role is set nowhere, and nothing is replicated to here"), nil

@@ -125,11 +125,11 @@ func judgeHosts(all []standing) (found []Finding) {
 	for _, s := range all {
 		switch {
 		case s.away != nil:
-			found = append(found, Finding{Grade: Note, Says: s.host + " can't be asked", Means: "If it still runs as a primary, nobody here would know. " + s.away.Error()})
+			found = append(found, Finding{Grade: Note, Says: s.host + " can't be asked", Means: "If it still runs as a primary, that isn't noticed here. " + s.away.Error()})
 			continue
 		case s.mute != nil:
 			found = append(found, Finding{Grade: Warning, Says: s.host + " is one of several hosts, and doesn't tell its timeline",
-				Means:  "An old primary that goes on beside the new one isn't recognised: sessions stay there, and grants may be sealed there. " + s.mute.Error(),
+				Means:  "An old primary that still runs beside the new one isn't recognised: sessions stay there, and grants may be sealed there. " + s.mute.Error(),
 				Remedy: []string{"let the cluster manager end old primaries, and name the address that it moves, alone"}})
 			continue
 		}
@@ -156,7 +156,7 @@ func judgeHosts(all []standing) (found []Finding) {
 
 // besides tells of a primary that isn't the newest one.
 func besides(s, newest standing) []Finding {
-	f := Finding{Grade: Problem, Means: "What is committed there, the other never has, and former holders' tokens count there. " +
+	f := Finding{Grade: Problem, Means: "The other server never gets what is committed there, and former holders' tokens count there. " +
 		"A proxy that knows both leaves the lower timeline; of two on the same it can't tell.",
 		Remedy: []string{"end the server at " + s.host + ", or make it a standby again by pg_rewind"}}
 	switch {

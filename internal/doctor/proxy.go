@@ -88,10 +88,10 @@ func checkProxyDatabase(ctx context.Context, in *Input) ([]Finding, error) {
 
 func databaseFinding(by string, same bool) []Finding {
 	if same {
-		return fine("by %s one comes to the database of WIREFENCE_DATABASE_URL", by)
+		return fine("%s leads to the database of WIREFENCE_DATABASE_URL", by)
 	}
 	return []Finding{{
-		Grade: Problem, Says: "by " + by + " one comes to another database than that of WIREFENCE_DATABASE_URL",
+		Grade: Problem, Says: by + " leads to another database than WIREFENCE_DATABASE_URL",
 		Means:  "Grants are sealed in one and writes checked in the other: a former holder's writes are accepted.",
 		Remedy: []string{"let WIREFENCE_UPSTREAM and WIREFENCE_DATABASE_URL name the same server, and clients the same database"},
 	}}
@@ -179,14 +179,14 @@ func refuses(ctx context.Context, conn *pgx.Conn, send func(tx pgx.Tx) error) (b
 // unfenced says what it means that nothing was refused.
 func (in *Input) unfenced(ctx context.Context) Finding {
 	f := Finding{
-		Grade: Problem, Says: "what is no fence was not refused", Means: "Writes go through unchecked: the proxy is off, or this is no proxy.",
+		Grade: Problem, Says: "a malformed fence was not refused", Means: "Writes go through unchecked: the proxy is off, or this is no proxy.",
 		Remedy: []string{"WIREFENCE_MODE=enforce", "let clients connect to the proxy, not to the database"},
 	}
 	if in.Admin == "" {
 		f.Means = "Writes go through unchecked: the proxy is in shadow mode or off, or this is no proxy."
 	} else if _, metrics, err := Probe(ctx, in.Admin, "/metrics"); err == nil && wouldHaveRefused(metrics) {
 		f.Grade, f.Says = Warning, "the proxy is in shadow mode"
-		f.Means, f.Remedy = "It reports what it would refuse, and refuses nothing.", []string{"WIREFENCE_MODE=enforce, when nothing is reported any more that should pass"}
+		f.Means, f.Remedy = "It reports what it would refuse, and refuses nothing.", []string{"WIREFENCE_MODE=enforce, when it reports no more writes that should pass"}
 	}
 	return f
 }

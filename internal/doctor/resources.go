@@ -83,11 +83,11 @@ func checkTokens(ctx context.Context, in *Input) (found []Finding, err error) {
 			continue
 		}
 		f := Finding{Grade: Warning, Says: fmt.Sprintf("%s: its last token is %d", r.Resource, r.LastToken),
-			Means: "No counter gets there by counting: a client may have made it up. Tokens end at 9223372036854775807.",
+			Means: "No counter reaches that number: a client may have made it up. Tokens end at 9223372036854775807.",
 			Remedy: []string{fmt.Sprintf("wirefence resource set %s --last-token N --advance grant --source SOURCE --reason 'its tokens had run up', "+
 				"with N the last token that was really granted", quoted(string(r.Resource)))}}
 		if r.LastToken > exhausted {
-			f.Grade, f.Means = Problem, fmt.Sprintf("Only %d tokens are left, then nobody can be granted it. Tokens end at 9223372036854775807.", math.MaxInt64-r.LastToken)
+			f.Grade, f.Means = Problem, fmt.Sprintf("Only %d tokens are left; after them, the resource can't be granted. Tokens end at 9223372036854775807.", math.MaxInt64-r.LastToken)
 		}
 		found = append(found, f)
 		if len(found) == mostNamed {
@@ -109,8 +109,8 @@ func checkPolicies(ctx context.Context, in *Input) (found []Finding, err error) 
 		name := quoted(string(r.Resource))
 		if r.Mode == fence.ModeShadow {
 			found = append(found, Finding{Grade: Warning, Says: fmt.Sprintf("%s: it is in shadow mode", r.Resource),
-				Means:  "What is to be refused is noted in the history, and passes.",
-				Remedy: []string{fmt.Sprintf("wirefence resource set %s --resource-mode enforce --reason 'nothing is noted any more that should pass'", name)}})
+				Means:  "Writes that should be refused are recorded in the history, and pass.",
+				Remedy: []string{fmt.Sprintf("wirefence resource set %s --resource-mode enforce --reason 'the history records no more writes that should pass'", name)}})
 		}
 		if r.PreemptAfter == nil || *r.PreemptAfter > longPreempt {
 			says := "never"
@@ -118,7 +118,7 @@ func checkPolicies(ctx context.Context, in *Input) (found []Finding, err error) 
 				says = r.PreemptAfter.String()
 			}
 			found = append(found, Finding{Grade: Warning, Says: fmt.Sprintf("%s: preempt_after is %s", r.Resource, says),
-				Means:  "A transaction of a former holder that is stuck holds up the next one as long.",
+				Means:  "A stuck transaction of a former holder delays the next holder for that long.",
 				Remedy: []string{fmt.Sprintf("wirefence resource set %s --preempt-after 5s --reason 'takeovers must not wait for stuck transactions'", name)}})
 		}
 		if r.Advance == fence.AdvanceOnUse && r.Holder != "" {
@@ -152,7 +152,7 @@ func checkRefusals(ctx context.Context, in *Input) (found []Finding, err error) 
 		if name == "" {
 			label = "without a resource"
 		}
-		found = append(found, Finding{Grade: Note, Says: fmt.Sprintf("%s: refused in the last hour: %d, let pass in shadow mode: %d",
+		found = append(found, Finding{Grade: Note, Says: fmt.Sprintf("%s: refused in the last hour: %d, passed in shadow mode: %d",
 			label, counts[name].Refused, counts[name].LetPass), Remedy: []string{"wirefence history --since 1h"}})
 	}
 	return orFine(found, "the history has no refusal of the last hour"), nil
@@ -181,7 +181,7 @@ func checkHistory(ctx context.Context, in *Input) (found []Finding, err error) {
 	if excess := totals.Kept - bound; excess > bound/10+500 {
 		found = append(found, Finding{Grade: Warning,
 			Says:   fmt.Sprintf("the history has %d rows, more than the %d that it is to keep", totals.Kept, bound),
-			Means:  "It grows: whoever writes rows prunes a few, and proxies with WIREFENCE_DATABASE_URL the rest, every minute.",
+			Means:  "It grows: each write to it prunes a few rows, and proxies with WIREFENCE_DATABASE_URL prune the rest every minute.",
 			Remedy: []string{"run a proxy with WIREFENCE_DATABASE_URL, and look into its log", "SELECT wirefence.prune_history(), which deletes up to 10,000 at READ COMMITTED"}})
 	}
 	return orFine(found, "rows: %d of at most %d, kept for %s", totals.Kept, bound, daysText(totals.MaxAge)), nil
@@ -211,8 +211,8 @@ func checkExpiredLeases(ctx context.Context, in *Input) ([]Finding, error) {
 		return nil, err
 	}
 	if n.Expired > 0 {
-		return []Finding{{Grade: Note, Says: fmt.Sprintf("leases in PostgreSQL that have expired and were taken by nobody since: %d; held: %d", n.Expired, n.Live),
-			Means: "Their holders ended without a release, or were cut off. The next who asks gets them."}}, nil
+		return []Finding{{Grade: Note, Says: fmt.Sprintf("leases in PostgreSQL that have expired and were not acquired again: %d; held: %d", n.Expired, n.Live),
+			Means: "Their holders ended without a release, or were cut off. The next acquire gets them."}}, nil
 	}
 	return fine("leases in PostgreSQL that are held: %d; none has expired", n.Live), nil
 }

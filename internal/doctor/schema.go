@@ -104,17 +104,17 @@ func checkSchemaObjects(ctx context.Context, in *Input) ([]Finding, error) {
 	}
 	var found []Finding
 	for _, d := range drifts {
-		f := Finding{Grade: Problem, Says: d.Object + ": " + d.Fault, Means: "What is fenced is judged by other rules than this binary's.", Remedy: d.Remedy}
+		f := Finding{Grade: Problem, Says: d.Object + ": " + d.Fault, Means: "Fences are checked by other rules than this binary's.", Remedy: d.Remedy}
 		switch {
 		case d.Harmless:
 			f.Grade, f.Means = Warning, "It changes no verdict; Wirefence didn't grant or make it."
 		case strings.Contains(d.Fault, " has "):
-			f.Means = "Whoever has that right can change tokens or verdicts, and so let a former holder write."
+			f.Means = "A role with that right can change tokens or verdicts, so that a former holder can write."
 		case strings.Contains(d.Fault, " lacks "):
 			f.Means = "Calls that need it fail: checks, and with them fenced writes, or grants."
 		}
 		if onlyOfHistory(d) {
-			f.Grade, f.Means = Warning, "Handoffs are not recorded in the history. What is fenced is judged as ever."
+			f.Grade, f.Means = Warning, "Handoffs are not recorded in the history. Fences are checked as before."
 		}
 		found = append(found, f)
 	}
@@ -149,11 +149,11 @@ func checkPrepared(ctx context.Context, in *Input) ([]Finding, error) {
 			f.Means = "A takeover waits for the idle session of a frozen proxy for preempt_after, instead of for less than half a second."
 		case strings.HasPrefix(step, "CREATE ROLE "):
 			f.Says = "the role " + strings.Fields(step)[2] + " doesn't exist"
-			f.Means, f.Remedy = "What is granted to it can't be had.", []string{"wirefence migrate"}
+			f.Means, f.Remedy = "Nobody can use the rights that are granted to it.", []string{"wirefence migrate"}
 		case strings.HasPrefix(step, "CREATE SCHEMA"):
 			continue // the version's check tells of it
 		default:
-			f.Means = "Somebody else can replace what judges."
+			f.Means = "Another role can replace the functions that check fences."
 		}
 		found = append(found, f)
 	}
@@ -226,7 +226,7 @@ func checkOwner(ctx context.Context, in *Input) ([]Finding, error) {
 	}
 	return []Finding{{
 		Grade: Note, Says: "can act as wirefence_owner: " + strings.Join(names, ", "),
-		Means:  "They can change tokens and functions at will. Who migrates must be among them; no application may be.",
+		Means:  "They can change tokens and functions. The migrating role must be among them, and no application's role.",
 		Remedy: []string{"REVOKE wirefence_owner FROM " + pgx.Identifier{names[0]}.Sanitize() + ", unless it migrates"},
 	}}, nil
 }

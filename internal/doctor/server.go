@@ -80,7 +80,7 @@ func checkTimeouts(ctx context.Context, in *Input) (found []Finding, err error) 
 	if wanted := longest + time.Second; statement > 0 && statement < wanted {
 		found = append(found, Finding{Grade: Warning,
 			Says:   fmt.Sprintf("statement_timeout of %s is %v, by %s; a resource's preempt_after is %v", in.role(), statement, s.StatementBy, longest),
-			Means:  "A seal is cancelled before it may end a stuck transaction, so that nobody takes over.",
+			Means:  "A seal is cancelled before it may end a stuck transaction, so no takeover succeeds.",
 			Remedy: []string{fmt.Sprintf("ALTER ROLE %s SET statement_timeout = 0", in.role())}})
 	}
 	return orFine(found, "a seal can wait for preempt_after: statement_timeout is %s, lock_timeout %s, idle_in_transaction_session_timeout %s",
@@ -113,7 +113,7 @@ func checkLocks(ctx context.Context, in *Input) (found []Finding, err error) {
 	}
 	if s.LocksHeld*10 > room*7 {
 		found = append(found, Finding{Grade: Warning, Says: fmt.Sprintf("locks: %d of about %d are held", s.LocksHeld, room),
-			Means: "When there are no more, writes and grants fail with 53200.", Remedy: remedy})
+			Means: "When none is left, writes and grants fail with 53200.", Remedy: remedy})
 	}
 	return orFine(found, "locks: %d of about %d are held", s.LocksHeld, room), nil
 }
@@ -126,7 +126,7 @@ func checkConnections(ctx context.Context, in *Input) (found []Finding, err erro
 	room := s.Connections - s.Reserved
 	if s.Backends*10 > room*9 {
 		found = append(found, Finding{Grade: Warning, Says: fmt.Sprintf("connections: %d of %d are taken", s.Backends, room),
-			Means:  "When there are no more, nobody can take over a lease whose grant needs one.",
+			Means:  "When none is left, no lease can be taken over whose grant needs one.",
 			Remedy: []string{"ALTER SYSTEM SET max_connections = …, and restart the server; or let clients come by a pooler"}})
 	}
 	if int64(in.MaxConnections) > room {

@@ -46,7 +46,7 @@ func checkPreparedTransactions(ctx context.Context, in *Input) (found []Finding,
 		gid := literal(p.Gid)
 		found = append(found, Finding{Grade: Problem,
 			Says:   fmt.Sprintf("prepared transaction %s holds resource %q since %s", gid, p.Resource, p.Since.UTC().Format(time.RFC3339)),
-			Means:  "Nobody can take over the resource until it ends; a takeover can't end it.",
+			Means:  "No takeover of the resource is possible until it ends; a takeover can't end it.",
 			Remedy: []string{fmt.Sprintf("COMMIT PREPARED %s or ROLLBACK PREPARED %s, as its coordinator has decided", gid, gid)}})
 	}
 	return orFine(found, "no prepared transaction holds a resource for long"), nil
@@ -92,13 +92,13 @@ func checkIdleSessions(ctx context.Context, in *Input) (found []Finding, err err
 			stuck++
 			found = append(found, Finding{Grade: Problem,
 				Says:   fmt.Sprintf("process %d, of the superuser %s, is idle for %v in a transaction that holds resource %q", s.Pid, s.User, wait, s.Resource),
-				Means:  "wirefence_owner may not end a superuser's session: nobody can take over.",
+				Means:  "wirefence_owner may not end a superuser's session: no takeover is possible.",
 				Remedy: []string{fmt.Sprintf("SELECT pg_terminate_backend(%d)", s.Pid)}})
 		default:
 			stuck++
 			found = append(found, Finding{Grade: Warning,
 				Says:   fmt.Sprintf("process %d, of %s (%s), is idle for %v in a transaction that holds resource %q", s.Pid, s.User, s.Application, wait, s.Resource),
-				Means:  "The next holder has to wait for preempt_after, then it is ended, and what it wrote is undone.",
+				Means:  "The next holder has to wait for preempt_after; then the takeover ends this transaction, and its writes are rolled back.",
 				Remedy: []string{fmt.Sprintf("SELECT pg_terminate_backend(%d), or end the transaction in its application", s.Pid)}})
 		}
 	}

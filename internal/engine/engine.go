@@ -70,7 +70,7 @@ func sqlstate(ctx context.Context, one, _ *pgx.Conn) ([]Fault, error) {
 // abort looks what runs behind an error: in one message, in one pipeline, in one
 // transaction.
 func abort(ctx context.Context, one, _ *pgx.Conn) (found []Fault, err error) {
-	const means = "What stands behind a refused check would be run and committed."
+	const means = "Statements after a refused check would be run and committed."
 	for _, group := range []struct {
 		name     string
 		messages []pgproto3.FrontendMessage
