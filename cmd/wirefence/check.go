@@ -32,8 +32,8 @@ func checkCommand() *cobra.Command {
 		Long: `Has the database check a fence, as in orders=34, or that of WIREFENCE_FENCE, which
 wirefence lock sets. It counts as a use of the token, as each check does.
 
-The answer is of the past when it comes: a handoff may follow at once. Where an
-effect follows, have it guarded: wirefence guard.
+The answer may be out of date when you read it, because a handoff can follow at
+once. If an effect depends on the answer, use wirefence guard.
 
 The exit status is 0 if the fence is current, and 10 if it is refused; 69 if the
 database could not be asked.`,

@@ -91,7 +91,7 @@ func TestStatusCountsRefusalsOfTheLastHour(t *testing.T) {
 	}
 	wirefence(t, issuer(url), "status", "--json").expect(t, 0).says(t, `"refused_last_hour": 512`, `"let_pass_last_hour": 3`, `"let_pass_last_hour": 2`)
 	stack.Exec(t, url, refused("refusal", "NULL", "'0'", "NULL", 4), refused("refusal", "'oders'", "'0'", "NULL", 1), refused("shadow", "NULL", "'0'", "NULL", 6))
-	wirefence(t, issuer(url), "status").expect(t, 0).says(t, "Besides, of no resource of this list, in the last hour: 5 refused, 6 let pass.")
+	wirefence(t, issuer(url), "status").expect(t, 0).says(t, "Not attributed to a resource of this list, in the last hour: 5 refused, 6 passed in shadow mode.")
 }
 
 func TestStatusOfAnEmptyDatabaseInJSON(t *testing.T) {

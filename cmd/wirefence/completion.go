@@ -21,10 +21,10 @@ func completionCommand() *cobra.Command {
 	shells := []string{"bash", "zsh", "fish", "powershell"}
 	return &cobra.Command{
 		Use:   "completion bash|zsh|fish|powershell",
-		Short: "Print a script by which a shell completes commands, flags, values and resources",
+		Short: "Print a script for completion of commands, flags, values and resources in a shell",
 		Long: `Prints a script for a shell. With it, the shell completes commands, flags and their
-values, and the names of resources, for which it asks the database that the settings
-name, and goes without when that doesn't answer within two seconds.`,
+values, and the names of resources. For these it asks the database that the settings
+name; if that doesn't answer within two seconds, it completes no names.`,
 		Example: `  source <(wirefence completion bash)
   wirefence completion bash > /etc/bash_completion.d/wirefence
   wirefence completion zsh > "${fpath[1]}/_wirefence"

@@ -22,7 +22,7 @@ fight over a lease: once without Wirefence, where the former holder overwrites
 its successor's work, and once with it, where PostgreSQL refuses. Takes a few
 seconds and leaves nothing behind.
 
-The exit status is 0 only if both rounds went so.`,
+The exit status is 0 only if both rounds ended like that.`,
 		Args:        exactly(0, "no arguments"),
 		Annotations: map[string]string{anyEnvironment: "yes"},
 		RunE: func(c *cobra.Command, _ []string) error {

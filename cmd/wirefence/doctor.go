@@ -35,17 +35,16 @@ type doctorSettings struct {
 func doctorCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "doctor",
-		Short: "Look whether the fence really holds, and say what to do where it doesn't",
-		Long: `Looks at the database, at the lease store that is named, and at the proxy, if one
-is named: whether the schema, its functions and rights are as this binary installs
-them, whether guards stand, whether something holds up takeovers, whether settings
-of the servers cost safety or leases, and whether fences are checked on the way
-through the proxy. Each finding says what it means and what to do. Nothing is
-changed anywhere.
+		Short: "Examine whether the fence holds, and say how to fix it if not",
+		Long: `Examines the database, the lease store if one is named, and the proxy if one is
+named: whether the schema, its functions and rights are as this binary installs
+them, whether guards are in place, whether a session delays takeovers, whether
+settings of the servers endanger writes or leases, and whether the proxy has fences
+checked. Each finding says what it means and what to do. It changes nothing.
 
 Exit status: 0 if all is well, warnings included unless --strict is given; 3 if a
-problem was found; else 1 if a check could not be made, for lack of a right or of
-an answer; 2 for wrong usage.`,
+problem was found; otherwise 1 if a check could not be made, because a right or an
+answer was missing; 2 for wrong usage.`,
 		Example: "  wirefence doctor --database-url postgres://issuer@db/app\n  wirefence doctor --strict -o json",
 		Args:    exactly(0, "no arguments"),
 		RunE: func(c *cobra.Command, _ []string) error {

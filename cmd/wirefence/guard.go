@@ -34,8 +34,8 @@ holder's grant is not sealed before the command has ended.
 A handoff waits for preempt_after of the resource, 5s unless set otherwise, and a
 revocation doesn't wait. Then the check is lost and the next holder may begin: the
 command's process group gets SIGTERM at once and SIGKILL a second later, and the
-exit status is 76. What it did by then is in doubt. Keep the command short, or set
---timeout below preempt_after.
+exit status is 76. The effect of the command is then in doubt. Keep the command
+short, or set --timeout below preempt_after.
 
 The exit status is the command's; 10 if the fence is refused and 69 if the database
 could not be asked, and the command was not started; 76 if the check was lost while

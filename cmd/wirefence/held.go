@@ -28,7 +28,7 @@ type lease struct {
 	HeldFor *float64 `json:"held_for_seconds,omitempty" says:"how long it is held if it isn't renewed"`
 	// Holder has it where that is not the holder of the last grant: one who waits for
 	// older transactions, or whose grants aren't sealed.
-	Holder string `json:"holder,omitempty" says:"who has it, where that isn't who was granted the resource last"`
+	Holder string `json:"holder,omitempty" says:"the holder of the lease, if it isn't the holder of the last recorded grant"`
 }
 
 // text is the lease for a cell of a table.

@@ -20,8 +20,8 @@ type historySettings struct {
 	DatabaseURL string   `env:"WIREFENCE_DATABASE_URL" group:"Connections" file:"yes" help:"connection string of the issuer's role (required)"`
 	Since       string   `env:"--since" type:"when" help:"only what happened since: a duration such as 2h or 30d, or a time in UTC such as 2006-01-02, '2006-01-02 15:04' or 2006-01-02T15:04:05Z"`
 	Kinds       []string `env:"--kind" type:"kind,..." help:"only these kinds, separated by commas: handoff, revocation, ended, refusal, shadow, bypass, dropped"`
-	Limit       int      `env:"--limit" envDefault:"100" help:"the newest so many"`
-	Follow      bool     `env:"--follow" help:"go on and print what happens, each event once, until a signal"`
+	Limit       int      `env:"--limit" envDefault:"100" help:"print at most this many events, the newest"`
+	Follow      bool     `env:"--follow" help:"keep running and print each new event once, until a signal"`
 	OutputSettings
 }
 
@@ -30,8 +30,8 @@ func historyCommand() *cobra.Command {
 		Use:   "history [RESOURCE]",
 		Short: "Show who took resources over, and whose writes were refused",
 		Long: `Prints the history that the database keeps, the newest last: handoffs and
-revocations, and the refusals that proxies have seen. What could not be recorded
-is counted below.`,
+revocations, and the refusals that proxies have seen. Below them is the number of
+events that could not be recorded, if any.`,
 		Args: atMostOne("one resource or none"),
 		RunE: func(c *cobra.Command, args []string) error {
 			cfg, err := read[historySettings](c)
@@ -149,7 +149,7 @@ func nothingIn(f fence.EventFilter) string {
 	if f.Resource != "" && f.Since.IsZero() && len(f.Kinds) == 0 {
 		return "Nothing is " + of + "."
 	}
-	return "Nothing of the kind is " + of + "."
+	return "No matching events are " + of + "."
 }
 
 var eventHeading = []string{"AT", "KIND", "RESOURCE", "TOKEN", "CURRENT", "HOLDER", "SESSION", "TIMES", "WHAT"}
@@ -200,7 +200,7 @@ func whatText(e fence.Event) string {
 		all = append(all, "ended to let a newer token in")
 	}
 	for _, part := range []struct{ label, text string }{
-		{"", string(e.State)}, {"", e.Reason}, {"from ", holderName(e.FormerHolder)}, {"on ", e.Table}, {"in database ", e.Database}, {"told by ", e.Proxy},
+		{"", string(e.State)}, {"", e.Reason}, {"from ", holderName(e.FormerHolder)}, {"on ", e.Table}, {"in database ", e.Database}, {"reported by ", e.Proxy},
 	} {
 		if part.text != "" {
 			all = append(all, part.label+cell(part.text))

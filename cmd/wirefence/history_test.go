@@ -25,7 +25,7 @@ func events(t *testing.T, r result) (all []fence.Event) {
 func TestHistory(t *testing.T) {
 	t.Parallel()
 	url := database(t, true)
-	wirefence(t, issuer(url), "history").expect(t, 0).says(t, "Nothing of the kind is in the history.")
+	wirefence(t, issuer(url), "history").expect(t, 0).says(t, "No matching events are in the history.")
 	if r := wirefence(t, issuer(url), "history", "--json").expect(t, 0); strings.TrimSpace(r.stdout) != "[]" {
 		t.Errorf("an empty history in JSON: %s", r.stdout)
 	}
@@ -72,7 +72,7 @@ func TestHistorySaysWhatItLeavesOut(t *testing.T) {
 		t.Errorf("got\n%s", r.stdout)
 	}
 	wirefence(t, issuer(url), "history", "unheard").expect(t, 0).says(t, "Nothing is recorded of unheard.", "Not recorded, of whatever resource: 1 of 1 refusals")
-	wirefence(t, issuer(url), "history", "orders", "--kind=refusal").expect(t, 0).says(t, "Nothing of the kind is recorded of orders.")
+	wirefence(t, issuer(url), "history", "orders", "--kind=refusal").expect(t, 0).says(t, "No matching events are recorded of orders.")
 }
 
 // Whoever may write gives names to resources, and applications their own.

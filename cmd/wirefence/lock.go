@@ -19,7 +19,7 @@ type lockSettings struct {
 	Wait        time.Duration `env:"WIREFENCE_WAIT" group:"Leases" envDefault:"0s" help:"how long to wait for the lease, and for a store or a database that is down; 0 tries once"`
 	TermGrace   time.Duration `env:"WIREFENCE_TERM_GRACE" group:"Leases" envDefault:"10s" help:"time from SIGTERM to SIGKILL when the command is ended; a lease that ends earlier cuts it short"`
 	LogLevel    string        `env:"WIREFENCE_LOG_LEVEL" group:"Observability" type:"debug|info|warn|error" envDefault:"warn" help:"debug, info, warn or error"`
-	LogFormat   string        `env:"WIREFENCE_LOG_FORMAT" group:"Observability" type:"text|json|auto" envDefault:"auto" help:"text, json, or auto: text on a terminal, else JSON"`
+	LogFormat   string        `env:"WIREFENCE_LOG_FORMAT" group:"Observability" type:"text|json|auto" envDefault:"auto" help:"text, json, or auto: text on a terminal, otherwise JSON"`
 }
 
 func lockCommand() *cobra.Command {

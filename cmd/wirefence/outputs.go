@@ -60,7 +60,7 @@ type fullStatusJSON struct {
 	statusJSON
 	Lease   lease `json:"lease" says:"whether the lease is held now"`
 	Refused int64 `json:"refused_last_hour" says:"writes that were refused in the last hour, as far as the history was told"`
-	LetPass int64 `json:"let_pass_last_hour" says:"writes that shadow mode let pass in the last hour"`
+	LetPass int64 `json:"let_pass_last_hour" says:"writes in the last hour that passed in shadow mode, and would have been refused"`
 }
 
 func inFull(all []fence.ResourceStatus, leases []lease, refusals map[fence.Resource]fence.RefusalCount) []fullStatusJSON {
@@ -137,7 +137,7 @@ func checked(f fence.Fence, err error) checkJSON {
 // revokedJSON is what a revocation has done.
 type revokedJSON struct {
 	Resource  string        `json:"resource" says:"its name"`
-	Token     int64         `json:"token" says:"the new last token, which is nobody's"`
+	Token     int64         `json:"token" says:"the new last token, which no holder has"`
 	LockedOut string        `json:"locked_out,omitempty" says:"who was granted it last"`
 	Former    int64         `json:"locked_out_token,omitempty" says:"with which token"`
 	Ended     []fence.Ended `json:"ended" says:"transactions that were ended"`
@@ -163,7 +163,7 @@ func revoked(resource fence.Resource, done lockclient.Revocation) revokedJSON {
 type migratedJSON struct {
 	Before int      `json:"before" says:"the schema's version before; 0: there was none"`
 	After  int      `json:"after" says:"its version afterwards"`
-	DryRun bool     `json:"dry_run" says:"whether nothing was changed, and only the SQL is told"`
+	DryRun bool     `json:"dry_run" says:"whether this was a dry run, which changes nothing and prints the SQL"`
 	Steps  []string `json:"steps" says:"what was done, for people"`
 	SQL    string   `json:"sql,omitempty" says:"with --dry-run: what would run"`
 }

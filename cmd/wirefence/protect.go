@@ -13,24 +13,25 @@ import (
 type protectSettings struct {
 	OwnerSettings
 	Resource string `env:"--resource" type:"resource" help:"the resource that a write needs a token of, or a template over columns: report:{tenant}:{id} (required)"`
-	Shadow   bool   `env:"--shadow" help:"let everything pass, and note in the history what would be refused"`
+	Shadow   bool   `env:"--shadow" help:"record in the history what would be refused, and refuse nothing"`
 	OutputSettings
 }
 
 func protectCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "protect TABLE",
-		Short: "Let a table refuse writes that carry no current token",
-		Long: `Installs triggers by which a table checks its writes for itself, whatever way
-they take: past the proxy, in a function, by a cascade. A write wants a current
-token of the resource, from the proxy or in the session variable wirefence.token.
-With a template over columns each row wants the token of its own resource.
+		Short: "Install guards, by which a table refuses writes that carry no current token",
+		Long: `Installs triggers by which a table checks its writes itself, also those that bypass
+the proxy, come from a function, or from a cascade. A write needs a current token of
+the resource, from the proxy or in the session variable wirefence.token. With a
+template over columns, each row needs the token of its own resource.
 
-Partitions and heirs are guarded too. Run it again after adding some: later
-partitions are guarded but for TRUNCATE. It waits for the table's writers.
+Partitions and inheritance children are guarded, too. Run it again after you add
+some: until then, new partitions are guarded except against TRUNCATE. The command
+waits for the table's writers.
 
-With --shadow the table refuses nothing: wirefence history tells what it would
-have refused. Run it again without to have it refuse.`,
+With --shadow the table refuses nothing: wirefence history shows what it would
+have refused. Run it again without --shadow to enforce.`,
 		Example: "  wirefence protect public.orders --resource orders\n  wirefence protect reports --resource 'report:{tenant}:{id}'",
 		Args:    exactly(1, "one table"),
 		RunE: func(c *cobra.Command, args []string) error {
@@ -70,7 +71,7 @@ type unprotectSettings struct {
 func unprotectCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "unprotect TABLE",
-		Short: "Remove the guards of a table, its partitions and its heirs",
+		Short: "Remove the guards of a table, its partitions and its inheritance children",
 		Args:  exactly(1, "one table"),
 		RunE: func(c *cobra.Command, args []string) error {
 			cfg, err := read[unprotectSettings](c)

@@ -55,14 +55,14 @@ type proxySettings struct {
 	StartupTimeout           time.Duration `env:"WIREFENCE_STARTUP_TIMEOUT" group:"Limits and timeouts" envDefault:"60s" help:"time from accepting a client to the end of its login"`
 	ConnectTimeout           time.Duration `env:"WIREFENCE_CONNECT_TIMEOUT" group:"Limits and timeouts" envDefault:"5s" help:"time to reach one upstream host"`
 	Hold                     time.Duration `env:"WIREFENCE_HOLD" group:"Fencing" envDefault:"50ms" help:"how long a busy session keeps the locks of its fence between transactions, at most 10s; 0 checks every transaction, and refuses with WF006 what a check can't cover"`
-	MaxStatement             int           `env:"WIREFENCE_MAX_STATEMENT" group:"Limits and timeouts" type:"bytes" envDefault:"16777216" help:"largest statement that is scanned, in bytes; a larger one passes if nothing in it could be a fence, else it is refused"`
+	MaxStatement             int           `env:"WIREFENCE_MAX_STATEMENT" group:"Limits and timeouts" type:"bytes" envDefault:"16777216" help:"largest statement that is scanned, in bytes; a larger one passes if nothing in it could be a fence, otherwise it is refused"`
 	DrainGrace               time.Duration `env:"WIREFENCE_DRAIN_GRACE" group:"Limits and timeouts" envDefault:"0s" help:"time after SIGTERM in which new clients are still served"`
 	DrainTimeout             time.Duration `env:"WIREFENCE_DRAIN_TIMEOUT" group:"Limits and timeouts" envDefault:"30s" help:"time that transactions have to end after SIGTERM"`
 	History                  bool          `env:"WIREFENCE_HISTORY" group:"Observability" envDefault:"true" help:"record refusals in the history that the database keeps, with WIREFENCE_DATABASE_URL"`
 	MetricsResources         int           `env:"WIREFENCE_METRICS_RESOURCES" group:"Observability" envDefault:"100" help:"resources that metrics tell apart by their names, those met first; the rest is other"`
 	DoctorInterval           time.Duration `env:"WIREFENCE_DOCTOR_INTERVAL" group:"Observability" envDefault:"0s" help:"how often the proxy examines the deployment as wirefence doctor does, for the metric wirefence_doctor_grade; 0: never"`
 	LogLevel                 string        `env:"WIREFENCE_LOG_LEVEL" group:"Observability" type:"debug|info|warn|error" envDefault:"info" help:"debug, info, warn or error"`
-	LogFormat                string        `env:"WIREFENCE_LOG_FORMAT" group:"Observability" type:"text|json|auto" envDefault:"auto" help:"text, json, or auto: text on a terminal, else JSON"`
+	LogFormat                string        `env:"WIREFENCE_LOG_FORMAT" group:"Observability" type:"text|json|auto" envDefault:"auto" help:"text, json, or auto: text on a terminal, otherwise JSON"`
 }
 
 func proxyCommand() *cobra.Command {

@@ -59,7 +59,7 @@ var statuses = map[string][]manual.Status{
 	},
 	"wirefence proxy": {
 		{Code: "0", Meaning: "it has drained after `SIGTERM` or `SIGINT`; with `--check-config`, the settings are good"},
-		{Code: "1", Meaning: "it could not serve, or could not go on"},
+		{Code: "1", Meaning: "it could not start to serve, or failed while it served"},
 		{Code: "2", Meaning: "the command line, the environment or a file that they name is wrong"},
 		{Code: "130, 143", Meaning: "a second `SIGINT` or `SIGTERM` ended it at once"},
 	},
@@ -117,7 +117,7 @@ var meanings = map[string]string{
 	"fence.Event.token":          "the new token of a handoff or a revocation, or the one that was refused",
 	"fence.Event.current_token":  "the last token as it was then; of a handoff or a revocation, before it",
 	"fence.Event.source":         "what counts the token",
-	"fence.Event.holder":         "who has the resource after a handoff",
+	"fence.Event.holder":         "the holder of the resource after a handoff",
 	"fence.Event.former_holder":  "who had it before",
 	"fence.Event.relation":       "the guarded table",
 	"fence.Event.reason":         "why, as an operator said",

@@ -28,13 +28,13 @@ type ResourceSettings struct {
 // PolicySettings are what can be said of a resource. What is empty is left as it
 // is.
 type PolicySettings struct {
-	Reason         string `env:"--reason" type:"why" help:"why it is so; recorded (required)"`
+	Reason         string `env:"--reason" type:"why" help:"why you do this; recorded in the history (required)"`
 	Source         string `env:"--source" type:"name" help:"what counts the tokens: redis, etcd, zookeeper, postgres, or a name for a lock service of your own"`
 	MustNameSource *bool  `env:"--must-name-source" help:"true: a token that doesn't name its source is refused; false"`
 	Advance        string `env:"--advance" oneof:"use|grant" help:"use: a higher token below 2^62 counts from its first use; grant: only after a seal"`
 	Reuse          string `env:"--reuse" oneof:"allow|once" help:"allow: a token is good for any number of transactions; once: for one"`
 	PreemptAfter   string `env:"--preempt-after" type:"duration" help:"how long a newer token waits before it ends older transactions, as in 5s, or never"`
-	ResourceMode   string `env:"--resource-mode" oneof:"enforce|shadow" help:"enforce; shadow: let pass, and note in the history what would be refused"`
+	ResourceMode   string `env:"--resource-mode" oneof:"enforce|shadow" help:"enforce; shadow: record in the history what would be refused, and refuse nothing"`
 	Failover       string `env:"--failover" oneof:"reacquire|trust" help:"reacquire: tokens from before a promotion of the database don't count; trust: they do, since the storage keeps every commit"`
 }
 
@@ -59,9 +59,10 @@ func resourceCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "resource",
 		Short: "List, show, declare and change resources and their policies",
-		Long: `A resource remembers which lock service counts its tokens: the first that a token
-or a seal names. Numbers of two services don't compare, so that a token of another
-is refused. Here an operator says it beforehand, or changes it, with the reason.`,
+		Long: `A resource remembers which lock service counts its tokens: the first one that a
+token or a seal names. Tokens of two services can't be compared, so a token of
+another service is refused. These commands set the service beforehand or change it,
+and record the reason.`,
 		Args: knownCommand,
 		RunE: func(c *cobra.Command, _ []string) error { return c.Help() },
 	}
@@ -193,8 +194,8 @@ func resourceDeclareCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "declare --reason WHY RESOURCE",
 		Short: "Make a resource known before its first token",
-		Long: `Makes a resource known before its first token, with a source and a policy. Done
-again with the same settings it changes nothing; with others it is refused.`,
+		Long: `Makes a resource known before its first token, with a source and a policy. If you
+repeat it with the same settings, it changes nothing; with others, it fails.`,
 		Example: `  wirefence resource declare orders --source etcd-revision --reason 'the order service has its own election'`,
 		Args:    exactly(1, "one resource"),
 		RunE: func(c *cobra.Command, args []string) error {
@@ -231,18 +232,18 @@ again with the same settings it changes nothing; with others it is refused.`,
 func resourceSetCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "set --reason WHY [RESOURCE]",
-		Short: "Change a resource's source or policy, or what becomes of unknown ones",
-		Long: `Changes what is named and leaves the rest.
+		Short: "Change a resource's source or policy, or the policy for unknown resources",
+		Long: `Changes the settings that you name and leaves the others.
 
-Another source locks the present holder out, as revoke does, and its tokens count
-from the last one on. If it counts lower, say from where with --last-token: from
-then on tokens must name their source, lest one from before counts again, unless
---must-name-source=false is given. See docs/sources.md.
+A new source locks the present holder out, as revoke does, and its tokens count
+from the last one on. If the new source counts lower, give its number with
+--last-token: tokens must then name their source, so that no older token counts
+again, unless you give --must-name-source=false. See docs/sources.md.
 
-Without a resource, --undeclared says whether tokens count of resources that are
-not known: all those in wirefence resource list are. --failover says for all whether
-tokens count that were granted before a promotion of the database, except for
-resources of which it was said. See docs/policies.md.`,
+Without a resource, --undeclared sets whether tokens of unknown resources are
+accepted; wirefence resource list shows the known ones. --failover sets whether
+tokens from before a promotion of the database count, for all resources that have
+no setting of their own. See docs/policies.md.`,
 		Example: `  wirefence resource set orders --source etcd-revision --reason 'moved from Redisson'
   wirefence resource set orders --reuse once --preempt-after 1s --reason 'paid once'
   wirefence resource set --undeclared refuse --reason 'all are declared by the deployment'
@@ -299,7 +300,7 @@ func (cfg setSettings) setPolicy(name string) (func(context.Context, *pgx.Conn, 
 
 func (cfg PolicySettings) checkReason() error {
 	if strings.TrimSpace(cfg.Reason) == "" {
-		return errors.New("--reason is missing: why it is so, which will be recorded")
+		return errors.New("--reason is missing: say why you do this; it is recorded in the history")
 	}
 	return nil
 }

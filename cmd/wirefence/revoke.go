@@ -28,9 +28,9 @@ func revokeCommand() *cobra.Command {
 		Short: "Lock the present holder of a resource out at once",
 		Long: `Raises the last token of a resource by one and ends the open transactions that
 hold it: no write with the present holder's token can commit any more. Then it
-frees the lease in the store, if that can tell who has it, so that another can
-acquire it at once, with a higher token. The former holder learns of it when it
-renews; it may do until then what isn't fenced.`,
+frees the lease in the store, if the store knows the holder, so that another holder
+can acquire it at once, with a higher token. The former holder notices at its next
+renewal; until then it can still do unfenced work.`,
 		Args: exactly(1, "one resource"),
 		RunE: func(c *cobra.Command, args []string) error {
 			cfg, err := read[revokeSettings](c)
@@ -69,10 +69,10 @@ func runRevoke(ctx context.Context, cfg revokeSettings, resource fence.Resource,
 		return err
 	}
 	if done.NotFreed != nil {
-		fmt.Fprintf(stderr, "the lease was not freed; it ends when its holder learns of this, or renews it no more: %v\n", done.NotFreed)
+		fmt.Fprintf(stderr, "the lease was not freed; it ends when its holder's next renewal fails, or when it expires: %v\n", done.NotFreed)
 	}
 	if source := done.LockedOut.Source; storeSettings[source] != "" && len(cfg.openers()) == 0 {
-		fmt.Fprintf(stderr, "its tokens come from %s, and no lease store is named here (%s): its lease was not freed, and ends when its holder renews it in vain\n",
+		fmt.Fprintf(stderr, "its tokens come from %s, and no lease store is named here (%s): its lease was not freed, and ends when its holder's next renewal fails, or when it expires\n",
 			source, storeSettings[source])
 	}
 	if cfg.inJSON() {

@@ -31,11 +31,11 @@ func statusCommand() *cobra.Command {
 		Short: "List the resources, or one: last token, lease, holder, policy, open writers, refusals",
 		Long: `Prints a line for each resource, or for the one that is named: its last token, whether
 the lease is held now, who was granted it last and when, its policy, how many open
-transactions hold it, and how many writes were refused, or let pass in shadow mode, in
-the last hour, as far as the history was told of them.
+transactions hold it, and how many writes were refused, or passed in shadow mode, in
+the last hour, as far as the history has them.
 
-Whether a lease is held, its store tells: name it as for the proxy. Of a resource
-whose tokens come from elsewhere it is unknown.`,
+The lease store knows whether a lease is held: name it as for the proxy. For a
+resource whose tokens come from another source, it is unknown.`,
 		Args: atMostOne("one resource or none"),
 		RunE: func(c *cobra.Command, args []string) error {
 			cfg, err := read[statusSettings](c)
@@ -130,7 +130,7 @@ func printOthers(w io.Writer, all []fence.ResourceStatus, refusals map[fence.Res
 		others.LetPass -= refusals[r.Resource].LetPass
 	}
 	if others != (fence.RefusalCount{}) {
-		fmt.Fprintf(w, "Besides, of no resource of this list, in the last hour: %d refused, %d let pass. See wirefence history --since 1h.\n",
+		fmt.Fprintf(w, "Not attributed to a resource of this list, in the last hour: %d refused, %d passed in shadow mode. See wirefence history --since 1h.\n",
 			others.Refused, others.LetPass)
 	}
 	return nil

@@ -24,7 +24,7 @@ func fleet() dashboard {
 	d.row("Now")
 	d.stat("Proxies", "Proxies that Prometheus can scrape.", "", nil, query{`count(wirefence_build_info{job="$job"})`, "proxies"})
 	d.stat("Alerts", "Alerts of Wirefence that fire.", "", nil, query{`count(ALERTS{alertname=~"Wirefence.+", alertstate="firing", job="$job"}) or vector(0)`, "alerts"})
-	d.stat("Nobody holds", "Resources of sidecars whose lease nobody holds.", "", nil,
+	d.stat("Nobody holds", "Resources of sidecars whose lease has no holder.", "", nil,
 		query{`count(job_resource:wirefence_lease_held:sum{job="$job"} == 0) or vector(0)`, "resources"})
 	d.stat("Lease store", "The worst of all proxies.", "", named("down", "up"), query{`min(wirefence_store_up{job="$job"})`, "store"})
 	d.stat("Database", "Whether all proxies can read it.", "", named("unreadable", "up"), query{`min(wirefence_database_up{job="$job"})`, "database"})
@@ -92,7 +92,7 @@ func fleet() dashboard {
 }
 
 func resource() dashboard {
-	d := newDashboard("wirefence-resource", "Wirefence: one resource", "One resource: who has it, since when, and who was refused.",
+	d := newDashboard("wirefence-resource", "Wirefence: one resource", "One resource: its holder, since when, and refused clients.",
 		byLabel("resource", "Resource", `wirefence_resource_token{job="$job"}`))
 	one := `{job="$job", resource="$resource"}`
 	d.row("Now")
@@ -118,7 +118,7 @@ func resource() dashboard {
 
 	d.row("Writers and refusals")
 	d.graph("Sessions that keep a takeover waiting", "By an open transaction or by a hold.", "", query{"max(wirefence_resource_writers" + one + ")", "writers"})
-	d.graph("Refusals per minute", "By SQLSTATE; those in shadow mode were let pass.", "",
+	d.graph("Refusals per minute", "By SQLSTATE; those in shadow mode passed.", "",
 		query{`sum by (sqlstate) (rate(wirefence_resource_refusals_total{job="$job", resource="$resource", shadow="false"}[$__rate_interval])) * 60`, "{{sqlstate}}"},
 		query{`sum by (sqlstate) (rate(wirefence_resource_refusals_total{job="$job", resource="$resource", shadow="true"}[$__rate_interval])) * 60`, "{{sqlstate}} in shadow mode"})
 	return d
