@@ -146,9 +146,9 @@ BEGIN
     IF FOUND THEN
         RAISE EXCEPTION USING
             ERRCODE = 'insufficient_privilege',
-            MESSAGE = 'the holder of resource ' || wirefence.quoted(resource) || ' is not ended, for it may hold another',
+            MESSAGE = 'the holder of resource ' || wirefence.quoted(resource) || ' can''t be ended, because it may hold another resource',
             DETAIL = 'Resource ' || wirefence.quoted(other) || ' has the same lock.',
-            HINT = 'Only issuers end it then. Choose another name.';
+            HINT = 'Only members of wirefence_issuer may end it. Choose another resource name.';
     END IF;
     PERFORM pg_stat_clear_snapshot();
     SELECT a.usename AS login, a.application_name AS application, a.state_change, a.xact_start INTO ended
@@ -266,7 +266,7 @@ BEGIN
             RAISE serialization_failure USING
                 MESSAGE = 'could not serialize access to a fenced resource',
                 DETAIL = 'This transaction waited for resource ' || wirefence.quoted(resource)
-                    || ', and others for what it had before: a deadlock.',
+                    || ', while other transactions waited for this one: a deadlock.',
                 HINT = 'Try the transaction again. With a fence that names all its resources from its first write on, it waits for them in order.';
         END IF;
         IF over IS NOT NULL THEN

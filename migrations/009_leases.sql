@@ -63,7 +63,7 @@ BEGIN
     END LOOP;
     RAISE lock_not_available USING
         MESSAGE = 'the lease of ' || wirefence.quoted(resource) || ' could not be sealed',
-        DETAIL = 'Another token was recorded meanwhile, 8 times.';
+        DETAIL = 'In each of 8 attempts, another session recorded a token first.';
 END
 $$;
 

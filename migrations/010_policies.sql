@@ -120,7 +120,7 @@ BEGIN
     IF differing IS NOT NULL THEN
         RAISE duplicate_object USING
             MESSAGE = 'resource ' || wirefence.quoted(resource) || ' is known already, with other settings',
-            DETAIL = 'What differs: ' || differing || '.',
+            DETAIL = 'These settings differ: ' || differing || '.',
             HINT = 'To change them: wirefence resource set.';
     END IF;
     RETURN false;
@@ -152,7 +152,7 @@ DECLARE
 BEGIN
     PERFORM wirefence.check_settings(resource, reason, source, advance, reuse, preempt_after, mode, failover);
     IF named = '{}' THEN
-        RAISE invalid_parameter_value USING MESSAGE = 'nothing to change was named';
+        RAISE invalid_parameter_value USING MESSAGE = 'no setting to change was given';
     ELSIF last_token < 0 THEN
         RAISE invalid_parameter_value USING MESSAGE = 'last_token must be at least 0';
     END IF;

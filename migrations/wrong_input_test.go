@@ -102,7 +102,7 @@ func TestWrongInputForIssuers(t *testing.T) {
 			{"declare_resource('orders', 'why', reuse => 'once')", "42710", "wirefence resource set"},
 			{"set_resource(NULL, NULL)", "22023", "It is null"},
 			{"set_resource('nothing', 'why', reuse => 'once')", "WF008", "status()"},
-			{"set_resource('orders', 'why')", "22023", "nothing to change was named"},
+			{"set_resource('orders', 'why')", "22023", "no setting to change was given"},
 			{"set_resource('orders', 'why', last_token => -1)", "22023", "at least 0"},
 			{"set_resource('orders', 'why', advance => 'never')", "22023", "use or grant"},
 			{"set_resource('orders', 'why', must_name_source => true)", "22023", "Give the source"},
