@@ -1,126 +1,73 @@
-import { ApiError, LeaseHeld, Unavailable, type Cause } from "./errors.js";
-
-const prefix = "urn:wirefence:problem:";
+import { ApiError, LeaseHeld, Unavailable, type Problem } from "./errors.js";
 
 /** A bearer token, or a function that returns it, asked for each request. */
 export type BearerToken = string | (() => string | Promise<string>);
 
-/** What an acquire answers. */
-export interface Grant extends Term {
-  resource: string;
-  token_text: string;
-  fence: string;
-  holder: string;
-  grant_id: string;
-}
-
-/** How long a lease lasts, counted from before its request was sent. */
-export interface Term {
-  ttl_seconds: number;
-  expires_in_seconds: number;
-  renew_after_seconds: number;
-}
-
-/** Throws where an answer doesn't say how long a lease lasts, as when something else than the
- * API has answered: a deadline that is no number would never pass. */
-export function wantTerm(term: Term): void {
-  for (const field of ["ttl_seconds", "expires_in_seconds", "renew_after_seconds"] as const) {
-    if (!Number.isFinite(term[field])) throw new Unavailable(`the answer is not of the API: it has no ${field}`, { status: 200 });
-  }
-}
-
-/** A renewal's answer that the lease is lost. */
-export class Lost extends ApiError {
-  readonly why: Cause;
-
-  constructor(detail: string, why: Cause) {
-    super(detail, { status: 409, type: "lease-lost" });
-    this.why = why;
-  }
-}
-
-interface Problem {
-  type?: string;
-  detail?: string;
-  held_by?: string;
-  held_for_seconds?: number;
-  cause?: Cause;
-}
-
 /** The HTTP API of one proxy. */
 export class Api {
   readonly #base: URL;
-  readonly #token: BearerToken | undefined;
-  readonly #fetch: typeof fetch;
 
-  constructor(url: string | URL, token: BearerToken | undefined, fetcher: typeof fetch) {
+  constructor(
+    url: string | URL,
+    readonly token: BearerToken | undefined,
+    readonly fetcher: typeof fetch,
+  ) {
     this.#base = new URL(url);
     if (!/^https?:$/.test(this.#base.protocol)) throw new TypeError(`${url} is not an http or https URL`);
     this.#base.pathname = this.#base.pathname.replace(/\/*$/, "/");
-    this.#token = token;
-    this.#fetch = fetcher;
   }
 
   /** Sends one request, which may take so many seconds. */
   async call<T>(resource: string, operation: string, body: object, seconds: number, signal?: AbortSignal): Promise<T> {
     const url = new URL(`v1/resources/${encodeURIComponent(resource)}/${operation}`, this.#base);
-    const headers: Record<string, string> = { "Content-Type": "application/json" };
-    const token = typeof this.#token === "function" ? await this.#token() : this.#token;
-    if (token) headers["Authorization"] = `Bearer ${token}`;
-    const abort = new AbortController();
-    const forward = (): void => abort.abort(signal?.reason);
-    const late = (): void => abort.abort(new Error(`none within ${seconds.toFixed(3)} s`));
-    const timer = setTimeout(late, Math.max(1, Math.ceil(seconds * 1000)));
-    signal?.addEventListener("abort", forward);
-    if (signal?.aborted) forward();
+    const token = typeof this.token === "function" ? await this.token() : this.token;
+    const headers = { "Content-Type": "application/json", ...(token && { Authorization: `Bearer ${token}` }) };
+    const late = AbortSignal.timeout(Math.max(1, Math.ceil(seconds * 1000)));
     let response: Response;
     let text: string;
     try {
-      response = await this.#fetch(url, {
+      response = await this.fetcher(url, {
         method: "POST",
         headers,
         body: JSON.stringify(body),
         redirect: "error",
-        signal: abort.signal,
+        signal: signal ? AbortSignal.any([signal, late]) : late,
       });
       text = await response.text();
     } catch (error) {
-      if (signal?.aborted) throw signal.reason;
-      throw new Unavailable(`no answer from ${this.#base.host}: ${reasonOf(error)}`, {}, { cause: error });
-    } finally {
-      clearTimeout(timer);
-      signal?.removeEventListener("abort", forward);
+      signal?.throwIfAborted();
+      // fetch hides why it failed in the cause of its error.
+      const { message } = error instanceof Error && error.cause instanceof Error ? error.cause : (error as Error);
+      const why = late.aborted ? `none within ${seconds.toFixed(3)} s` : message;
+      throw new Unavailable(`no answer from ${this.#base.host}: ${why}`, 0, {}, { cause: error });
     }
-    return read(response, text) as T;
+    const answer = read(response, text);
+    if (operation !== "release") wantTerm(answer);
+    return answer as T;
   }
 }
 
-/** fetch hides why it failed in the cause of its error. */
-function reasonOf(error: unknown): string {
-  const inner = error instanceof Error && error.cause instanceof Error ? error.cause : error;
-  return inner instanceof Error ? inner.message || inner.name : String(inner);
+/** Throws where an answer doesn't say how long a lease lasts, as when something else than the
+ * API has answered: a deadline that is no number would never pass. */
+function wantTerm(answer: object): void {
+  for (const field of ["ttl_seconds", "expires_in_seconds", "renew_after_seconds"]) {
+    if (!Number.isFinite((answer as Record<string, unknown>)[field])) throw new Unavailable(`the answer is not of the API: it has no ${field}`, 200);
+  }
 }
 
-function read(response: Response, text: string): unknown {
-  let answer: unknown;
+function read({ status, headers }: Response, text: string): object {
+  let answer: Problem;
   try {
     answer = JSON.parse(text);
     if (typeof answer !== "object" || answer === null) throw new SyntaxError("it is not an object");
-  } catch (error) {
-    const status = response.status;
-    throw new Unavailable(`the answer, ${status}, is not of the API: ${reasonOf(error)}`, { status }, { cause: error });
+  } catch (cause) {
+    throw new Unavailable(`the answer, ${status}, is not of the API`, status, {}, { cause });
   }
-  if (response.status === 200) return answer;
-  throw problemOf(response.status, answer as Problem, Number(response.headers.get("Retry-After") ?? 0));
-}
-
-function problemOf(status: number, problem: Problem, retryAfter: number): ApiError {
-  const type = (problem.type ?? "").replace(prefix, "");
-  const detail = problem.detail ?? `status ${status}`;
-  if (type === "lease-held") return new LeaseHeld(detail, problem.held_by ?? "", problem.held_for_seconds);
-  if (type === "lease-lost") return new Lost(detail, problem.cause ?? "lost");
-  if (status === 429 || (status >= 500 && type !== "not-configured")) {
-    return new Unavailable(detail, { status, type, retryAfter: retryAfter || 0 });
-  }
-  return new ApiError(detail, { status, type });
+  if (status === 200) return answer;
+  const error = new ApiError(answer.detail ?? `status ${status}`, status, answer);
+  if (error.type === "lease-held") throw new LeaseHeld(error.message, status, answer);
+  if (status !== 429 && (status < 500 || error.type === "not-configured")) throw error;
+  const unavailable = new Unavailable(error.message, status, answer);
+  unavailable.retryAfter = Number(headers.get("Retry-After")) || 0;
+  throw unavailable;
 }

@@ -2,10 +2,10 @@ import { randomUUID } from "node:crypto";
 import { hostname } from "node:os";
 import { setTimeout as sleep } from "node:timers/promises";
 
-import { Api, wantTerm, type BearerToken, type Grant } from "./api.js";
+import { Api, type BearerToken } from "./api.js";
 import { steadyClock, type Clock } from "./clock.js";
 import { LeaseHeld, Unavailable } from "./errors.js";
-import { Lease } from "./lease.js";
+import { Lease, type Grant, type Keeping } from "./lease.js";
 
 const maxWait = 60; // seconds that one request may wait
 
@@ -41,37 +41,30 @@ export interface AcquireOptions {
 
 /** Takes leases from the HTTP API of a Wirefence proxy. */
 export class Client {
-  readonly #api: Api;
-  readonly #holder: string;
-  readonly #ttl: number | undefined;
-  readonly #keeping: { margin: number | undefined; maxHold: number; timeout: number; clock: Clock };
+  readonly #request: { holder: string; ttl_seconds: number | undefined };
+  readonly #keeping: Keeping;
 
   constructor(url: string | URL, options: ClientOptions = {}) {
-    const { ttl, margin, maxHold = 86400 } = options;
-    if (ttl !== undefined && !(ttl >= 1 && ttl <= 3600)) throw new RangeError(`ttl is ${ttl}, must be from 1 to 3600 seconds`);
-    if (margin !== undefined && !(margin > 0)) throw new RangeError(`margin is ${margin}, must be more than 0 seconds`);
-    if (margin !== undefined && ttl !== undefined && margin > ttl / 2) {
-      throw new RangeError(`margin is ${margin}, must be at most half of the ttl`);
+    const { token, holder, ttl, margin, maxHold = 86400, timeout = 30, clock = steadyClock() } = options;
+    if (margin !== undefined && !(margin > 0 && margin <= (ttl ?? 3600) / 2)) {
+      throw new RangeError(`margin is ${margin}, must be more than 0 seconds and at most half of the ttl`);
     }
-    if (!(maxHold > 0)) throw new RangeError(`maxHold is ${maxHold}, must be more than 0 seconds`);
-    this.#api = new Api(url, options.token, options.fetch ?? fetch);
-    this.#holder = options.holder ?? `${hostname()}:${process.pid}`;
-    this.#ttl = ttl;
-    this.#keeping = { margin, maxHold, timeout: options.timeout ?? 30, clock: options.clock ?? steadyClock() };
+    this.#request = { holder: holder ?? `${hostname()}:${process.pid}`, ttl_seconds: ttl };
+    this.#keeping = { api: new Api(url, token, options.fetch ?? fetch), clock, margin, maxHold, timeout };
   }
 
   /** Wins the lease of a resource, or throws. Release it, or use it by `await using`. */
   async acquire(resource: string, options: AcquireOptions = {}): Promise<Lease> {
     if (/^\.{0,2}$/.test(resource)) throw new RangeError(`${JSON.stringify(resource)} can't be a resource in a URL`);
-    const request = { holder: this.#holder, idempotency_key: options.idempotencyKey ?? randomUUID(), ttl_seconds: this.#ttl };
-    const { grant, sent } = await this.#win(resource, request, options);
+    const { grant, sent } = await this.#win(resource, options);
+    const lease = new Lease(this.#keeping, grant, sent);
     try {
-      return new Lease(grant, { ...this.#keeping, api: this.#api, sent });
+      lease.check();
     } catch (late) {
-      const body = { grant_id: grant.grant_id };
-      await this.#api.call(resource, "release", body, 1).catch(() => undefined);
+      await lease[Symbol.asyncDispose]();
       throw late;
     }
+    return lease;
   }
 
   /** Runs work with the lease of a resource, and gives the lease back. If the lease was lost
@@ -79,30 +72,29 @@ export class Client {
   async withLease<T>(resource: string, options: AcquireOptions, work: (lease: Lease) => Promise<T>): Promise<T> {
     await using lease = await this.acquire(resource, options);
     const result = await work(lease);
-    if (!lease.signal.aborted || lease.signal.reason.reason !== "released") lease.check();
+    if (lease.signal.reason?.reason !== "released") lease.check();
     return result;
   }
 
   /** Asks until the lease is won or the wait is over. Returns the answer, and when the request
    * that it answers was sent. */
-  async #win(resource: string, request: object, options: AcquireOptions): Promise<{ grant: Grant; sent: number }> {
-    const { clock, timeout } = this.#keeping;
-    const until = clock() + (options.wait ?? 0);
+  async #win(resource: string, options: AcquireOptions): Promise<{ grant: Grant; sent: number }> {
+    const { wait = 0, idempotencyKey = randomUUID(), signal } = options;
+    const { api, clock, timeout } = this.#keeping;
+    const until = clock() + wait;
     for (let pause = 0.1; ; pause = Math.min(2 * pause, 2)) {
-      options.signal?.throwIfAborted();
+      signal?.throwIfAborted();
       const sent = clock();
       const asked = Math.floor(Math.min(Math.max(0, until - sent), maxWait) * 1000) / 1000;
+      const request = { ...this.#request, idempotency_key: idempotencyKey, wait_seconds: asked };
       try {
-        const body = { ...request, wait_seconds: asked };
-        const grant = await this.#api.call<Grant>(resource, "acquire", body, asked + timeout, options.signal);
-        wantTerm(grant);
-        return { grant, sent };
+        return { grant: await api.call(resource, "acquire", request, asked + timeout, signal), sent };
       } catch (error) {
         if (error instanceof LeaseHeld && asked > 0) continue;
         if (!(error instanceof Unavailable)) throw error;
         const delay = Math.max(pause, error.retryAfter);
         if (clock() + delay >= until) throw error;
-        await sleep(delay * 1000, undefined, options.signal ? { signal: options.signal } : {});
+        await sleep(delay * 1000, undefined, signal && { signal });
       }
     }
   }

@@ -1,19 +1,30 @@
 /// <reference lib="esnext.disposable" preserve="true" />
-import { Lost, wantTerm, type Api, type Grant, type Term } from "./api.js";
+import type { Api } from "./api.js";
 import type { Clock } from "./clock.js";
-import { LeaseLost, type Cause } from "./errors.js";
+import { ApiError, LeaseLost, type Cause } from "./errors.js";
 
 // A timer stands still while the machine is suspended, so none is longer than this, in seconds.
 const glance = 1;
-const retryMin = 0.025;
-const retryMax = 1;
 
-/** What a lease needs besides its grant; times are in seconds. */
+/** How long a lease lasts, counted from before its request was sent. */
+interface Term {
+  ttl_seconds: number;
+  expires_in_seconds: number;
+  renew_after_seconds: number;
+}
+
+/** What an acquire answers. */
+export interface Grant extends Term {
+  resource: string;
+  token_text: string;
+  fence: string;
+  grant_id: string;
+}
+
+/** How leases of a client are kept, in seconds. */
 export interface Keeping {
   api: Api;
   clock: Clock;
-  /** When the acquire's request was sent. */
-  sent: number;
   margin: number | undefined;
   maxHold: number;
   timeout: number;
@@ -32,7 +43,6 @@ export class Lease implements AsyncDisposable {
   readonly token: bigint;
   /** Such as `orders=34`. */
   readonly fence: string;
-  readonly holder: string;
   readonly grantId: string;
   /** Seconds that the lease store keeps the lease without a renewal. */
   readonly ttl: number;
@@ -43,25 +53,22 @@ export class Lease implements AsyncDisposable {
   readonly #last: number;
   #deadline = 0;
   #renewAt = 0;
-  #failure: unknown;
-  #asking = false;
-  #pause = retryMin;
+  #asking = false; // a renewal waits for its answer
+  #failure: unknown; // of the last renewal, while it waits too
   #timer: NodeJS.Timeout | undefined;
 
   /** @internal */
-  constructor(grant: Grant, keeping: Keeping) {
+  constructor(keeping: Keeping, grant: Grant, sent: number) {
     this.resource = grant.resource;
     this.token = BigInt(grant.token_text);
     this.fence = grant.fence;
-    this.holder = grant.holder;
     this.grantId = grant.grant_id;
     this.ttl = grant.ttl_seconds;
     this.margin = keeping.margin ?? grant.ttl_seconds / 5;
     this.#keeping = keeping;
-    this.#last = keeping.sent + keeping.maxHold;
-    this.#confirmed(grant, keeping.sent);
-    this.check();
-    this.#wait();
+    this.#last = sent + keeping.maxHold;
+    this.#confirmed(grant, sent);
+    this.#wake();
   }
 
   /** Aborted when the lease ends, with a LeaseLost as its reason. */
@@ -90,19 +97,12 @@ export class Lease implements AsyncDisposable {
    * that was stopped a moment ago, whose timers are late.
    */
   check(): void {
-    const { clock } = this.#keeping;
-    if (!this.signal.aborted && clock() >= this.#deadline) {
-      if (clock() >= this.#last) this.#end("max_hold");
-      else if (this.#failure) this.#end("unreachable", String(this.#failure), this.#failure);
-      else if (this.#asking) this.#end("unreachable", "no answer to a renewal");
-      else this.#end("expired");
-    }
-    this.signal.throwIfAborted();
+    if (this.#over()) throw this.signal.reason;
   }
 
   /** Seconds until the lease ends if it isn't renewed; 0 if it has ended. */
   remaining(): number {
-    return this.signal.aborted ? 0 : Math.max(0, this.#deadline - this.#keeping.clock());
+    return this.#over() ? 0 : Math.max(0, this.#deadline - this.#keeping.clock());
   }
 
   /**
@@ -110,15 +110,11 @@ export class Lease implements AsyncDisposable {
    * lease store. A second call does nothing.
    */
   async release(): Promise<boolean> {
-    const before = this.#reason();
-    if (before === "lost" || before === "released") return false;
-    if (!before) this.#end("released");
-    const { api, clock, timeout } = this.#keeping;
-    const left = this.#deadline + this.margin - clock();
+    if (["lost", "released"].includes(this.signal.reason?.reason)) return false;
+    this.#end("released");
+    const left = this.#deadline + this.margin - this.#keeping.clock();
     if (left <= 0) return false; // the lease store has let it go
-    const body = { grant_id: this.grantId };
-    const answer = await api.call<{ was_held: boolean }>(this.resource, "release", body, Math.min(timeout, Math.max(left, 1)));
-    return answer.was_held;
+    return (await this.#call<{ was_held: boolean }>("release", {}, Math.max(left, 1))).was_held;
   }
 
   /** Releases the lease, which expires by itself where that fails. */
@@ -126,13 +122,9 @@ export class Lease implements AsyncDisposable {
     await this.release().catch(() => false);
   }
 
-  #reason(): Cause | undefined {
-    return this.signal.aborted ? (this.signal.reason as LeaseLost).reason : undefined;
-  }
-
-  #end(reason: Cause, detail = "", cause?: unknown): void {
-    clearTimeout(this.#timer);
-    this.#ended.abort(new LeaseLost(this.resource, this.token, reason, detail, { cause }));
+  #call<T>(operation: string, body: object, patience: number): Promise<T> {
+    const { api, timeout } = this.#keeping;
+    return api.call(this.resource, operation, { grant_id: this.grantId, ...body }, Math.min(timeout, patience));
   }
 
   #confirmed(term: Term, sent: number): void {
@@ -140,58 +132,52 @@ export class Lease implements AsyncDisposable {
     this.#renewAt = sent + term.renew_after_seconds * (0.9 + Math.random() / 10);
   }
 
-  #wait(): void {
+  #end(reason: Cause, detail = "", cause?: unknown): void {
+    clearTimeout(this.#timer);
+    this.#ended.abort(new LeaseLost(this.resource, this.token, reason, detail, { cause }));
+  }
+
+  /** Ends the lease if its deadline has passed, and returns whether it has ended. */
+  #over(): boolean {
     const now = this.#keeping.clock();
+    if (!this.signal.aborted && now >= this.#deadline) {
+      if (now >= this.#last) this.#end("max_hold");
+      else if (this.#failure) this.#end("unreachable", String(this.#failure), this.#failure);
+      else this.#end("expired");
+    }
+    return this.signal.aborted;
+  }
+
+  /** Does what is due, and has itself called when more is. */
+  #wake(): void {
+    if (this.#over()) return;
+    const now = this.#keeping.clock();
+    if (!this.#asking && now >= this.#renewAt) void this.#renew(now);
     const next = this.#asking ? this.#deadline : Math.min(this.#deadline, this.#renewAt);
     clearTimeout(this.#timer);
     this.#timer = setTimeout(() => this.#wake(), Math.ceil(Math.min(glance, Math.max(0, next - now)) * 1000));
   }
 
-  #wake(): void {
-    if (this.#over()) return;
-    if (!this.#asking && this.#keeping.clock() >= this.#renewAt) void this.#renew();
-    this.#wait();
-  }
-
-  #over(): boolean {
-    try {
-      this.check();
-      return false;
-    } catch {
-      return true;
-    }
-  }
-
-  /** Asks once, within half of what is left, so that another try fits in. */
-  async #renew(): Promise<void> {
-    const { api, clock, timeout } = this.#keeping;
-    const sent = clock();
-    const patience = Math.min(timeout, (this.#deadline - sent) / 2);
+  /** Asks once, within half of what is left, so that another try fits in. That comes a twentieth
+   * of the ttl after one that failed, or a bit earlier. */
+  async #renew(sent: number): Promise<void> {
     this.#asking = true;
+    this.#failure ??= new Error("no answer to a renewal");
     let term: Term | undefined;
     let failure: unknown;
     try {
-      const body = { grant_id: this.grantId, ttl_seconds: this.ttl };
-      const answer = await api.call<Term>(this.resource, "renew", body, patience);
-      wantTerm(answer);
-      term = answer;
+      term = await this.#call<Term>("renew", { ttl_seconds: this.ttl }, (this.#deadline - sent) / 2);
     } catch (error) {
       failure = error;
     }
     if (this.#over()) return; // an answer that comes too late changes nothing
     this.#asking = false;
     this.#failure = failure;
-    if (failure instanceof Lost) {
-      this.#end(failure.why, failure.message);
-      return;
+    if (failure instanceof ApiError && failure.type === "lease-lost") {
+      return this.#end(failure.problem.cause ?? "lost", failure.message);
     }
-    if (term) {
-      this.#confirmed(term, sent);
-      this.#pause = retryMin;
-    } else {
-      this.#renewAt = clock() + this.#pause * (0.5 + Math.random() / 2);
-      this.#pause = Math.min(2 * this.#pause, retryMax);
-    }
-    this.#wait();
+    if (term) this.#confirmed(term, sent);
+    else this.#renewAt = this.#keeping.clock() + (this.ttl / 20) * (0.5 + Math.random() / 2);
+    this.#wake();
   }
 }
