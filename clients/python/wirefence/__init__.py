@@ -1,54 +1,16 @@
-"""Leases with fencing tokens of a Wirefence proxy.
-
-    client = wirefence.Client("http://127.0.0.1:9433")
-    with client.lease("orders", wait=60) as lease:
-        connection.execute("INSERT INTO orders (item) VALUES ('book') " + lease.comment())
+"""Leases with fencing tokens of a Wirefence proxy: docs/clients.md.
 
 The modules wirefence.psycopg, wirefence.sqlalchemy and wirefence.django put the fence
 into what a driver sends.
 """
 
-from .client import Client, Leasing
-from .errors import (
-    ApiError,
-    CannotBeFenced,
-    LeaseHeld,
-    LeaseLost,
-    LeaseNotHeld,
-    MalformedToken,
-    Refused,
-    ResourceUnknown,
-    StaleToken,
-    TokenRequired,
-    TokenReused,
-    Unavailable,
-    UnknownToken,
-    WirefenceError,
-    refusal,
-    refusals,
-)
-from .lease import Lease
+from .client import Client as Client, Leasing as Leasing
+from .errors import ApiError as ApiError, LeaseHeld as LeaseHeld, Unavailable as Unavailable
+from .errors import CannotBeFenced as CannotBeFenced, LeaseNotHeld as LeaseNotHeld, MalformedToken as MalformedToken
+from .errors import LeaseLost as LeaseLost, WirefenceError as WirefenceError
+from .errors import Refused as Refused, refusal as refusal, refusals as refusals
+from .errors import ResourceUnknown as ResourceUnknown, StaleToken as StaleToken, TokenRequired as TokenRequired
+from .errors import TokenReused as TokenReused, UnknownToken as UnknownToken
+from .lease import Lease as Lease
 
 __version__ = "0.1.0"
-
-__all__ = [
-    "ApiError",
-    "CannotBeFenced",
-    "Client",
-    "Lease",
-    "LeaseHeld",
-    "LeaseLost",
-    "LeaseNotHeld",
-    "Leasing",
-    "MalformedToken",
-    "Refused",
-    "ResourceUnknown",
-    "StaleToken",
-    "TokenRequired",
-    "TokenReused",
-    "Unavailable",
-    "UnknownToken",
-    "WirefenceError",
-    "refusal",
-    "refusals",
-]

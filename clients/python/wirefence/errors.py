@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from typing import Dict, Iterator, Optional, Type
+from typing import Any, Dict, Iterator, Optional, Type
 
 
 class WirefenceError(Exception):
@@ -11,132 +11,79 @@ class WirefenceError(Exception):
 
 
 class ApiError(WirefenceError):
-    """The API answered with a problem. `type` is its name in docs/api.md."""
+    """The API answered with a problem, an object. `type` is its name in docs/api.md."""
 
-    def __init__(self, detail: str, *, status: int = 0, type: str = "") -> None:
+    def __init__(self, detail: str, *, status: int = 0, problem: Optional[Dict[str, Any]] = None) -> None:
         super().__init__(detail)
-        self.detail = detail
-        self.status = status
-        self.type = type
+        self.detail, self.status, self.problem = detail, status, problem or {}
+        self.type = str(self.problem.get("type", "")).removeprefix("urn:wirefence:problem:")
 
 
 class Unavailable(ApiError):
-    """The proxy, its lease store or its database didn't serve the request.
+    """The proxy, its lease store or its database didn't serve the request. It isn't known
+    whether the request was carried out."""
 
-    It isn't known whether the request was carried out.
-    """
-
-    def __init__(self, detail: str, *, status: int = 0, type: str = "", retry_after: float = 0) -> None:
-        super().__init__(detail, status=status, type=type)
-        self.retry_after = retry_after
+    retry_after = 0.0  # seconds
 
 
 class LeaseHeld(ApiError):
     """Another holder has the lease. `held_for` is in seconds, None if unknown."""
 
-    def __init__(self, detail: str, *, held_by: str, held_for: Optional[float] = None) -> None:
-        super().__init__(detail, status=409, type="lease-held")
-        self.held_by = held_by
-        self.held_for = held_for
+    @property
+    def held_by(self) -> str:
+        return str(self.problem.get("held_by", ""))
+
+    @property
+    def held_for(self) -> Optional[float]:
+        return self.problem.get("held_for_seconds")
 
 
 class LeaseLost(WirefenceError):
     """The lease has ended, and never comes back.
 
-    `cause` is one of
-
-    - ``expired``: it was not renewed in time, since the process or its machine stood still
-    - ``unreachable``: it was not renewed in time, since renewals failed; `__cause__` says how
-    - ``lost``: another has it, or the lease store has it no more
-    - ``revoked``: an operator has locked the holder out
-    - ``failover``: the database was promoted or restored
-    - ``max_hold``: it reached the longest time that it may be kept
-    - ``released``: it was given back
+    `cause` is expired, unreachable (`__cause__` is the error of the last renewal), lost,
+    revoked, failover, max_hold or released.
     """
 
     def __init__(self, resource: str, token: int, cause: str, detail: str = "") -> None:
         text = f'lease of "{resource}" with token {token} has ended: {cause}'
         super().__init__(f"{text}: {detail}" if detail else text)
-        self.resource = resource
-        self.token = token
-        self.cause = cause
-        self.detail = detail
+        self.resource, self.token, self.cause, self.detail = resource, token, cause, detail
 
 
 class Refused(WirefenceError):
     """PostgreSQL or the proxy refused a statement for its fence. `__cause__` is the
     driver's error. Don't retry a refused statement with the same token."""
 
-    sqlstate = ""
-    condition = ""
+    sqlstate = condition = ""
+    by_sqlstate: Dict[str, Type[Refused]] = {}
+
+    def __init_subclass__(cls, sqlstate: str = "", condition: str = "") -> None:
+        if sqlstate:
+            cls.sqlstate, cls.condition = sqlstate, condition
+            Refused.by_sqlstate[sqlstate] = cls
 
     def __init__(self, message: str, detail: str = "", hint: str = "") -> None:
         super().__init__(message)
-        self.detail = detail
-        self.hint = hint
+        self.detail, self.hint = detail, hint
 
 
-class StaleToken(Refused):
+class StaleToken(Refused, sqlstate="WF001", condition="stale_fencing_token"):
     """A later holder has superseded the token: stop the work."""
-
-    sqlstate, condition = "WF001", "stale_fencing_token"
-
-
-class TokenRequired(Refused):
+class TokenRequired(Refused, sqlstate="WF002", condition="fencing_token_required"):
     """A guard or the proxy's policy wants a fence, and none came."""
-
-    sqlstate, condition = "WF002", "fencing_token_required"
-
-
-class UnknownToken(Refused):
+class UnknownToken(Refused, sqlstate="WF003", condition="unknown_fencing_token"):
     """The token was never granted, or comes from another lock service."""
-
-    sqlstate, condition = "WF003", "unknown_fencing_token"
-
-
-class MalformedToken(Refused):
+class MalformedToken(Refused, sqlstate="WF004", condition="malformed_fencing_token"):
     """The text is not a fence."""
-
-    sqlstate, condition = "WF004", "malformed_fencing_token"
-
-
-class TokenReused(Refused):
+class TokenReused(Refused, sqlstate="WF005", condition="fencing_token_reused"):
     """A token of single use came again."""
-
-    sqlstate, condition = "WF005", "fencing_token_reused"
-
-
-class CannotBeFenced(Refused):
+class CannotBeFenced(Refused, sqlstate="WF006", condition="statement_cannot_be_fenced"):
     """The statement can't run under its fence."""
-
-    sqlstate, condition = "WF006", "statement_cannot_be_fenced"
-
-
-class LeaseNotHeld(Refused):
+class LeaseNotHeld(Refused, sqlstate="WF007", condition="lease_not_held"):
     """The sidecar doesn't have its lease."""
-
-    sqlstate, condition = "WF007", "lease_not_held"
-
-
-class ResourceUnknown(Refused):
+class ResourceUnknown(Refused, sqlstate="WF008", condition="unknown_fenced_resource"):
     """Resources must be declared, and this one isn't."""
-
-    sqlstate, condition = "WF008", "unknown_fenced_resource"
-
-
-REFUSALS: Dict[str, Type[Refused]] = {
-    kind.sqlstate: kind
-    for kind in (
-        StaleToken,
-        TokenRequired,
-        UnknownToken,
-        MalformedToken,
-        TokenReused,
-        CannotBeFenced,
-        LeaseNotHeld,
-        ResourceUnknown,
-    )
-}
 
 
 def refusal(error: Optional[BaseException]) -> Optional[Refused]:
@@ -145,20 +92,17 @@ def refusal(error: Optional[BaseException]) -> Optional[Refused]:
     It knows psycopg, psycopg2 and asyncpg, and errors that wrap one of theirs, as those of
     SQLAlchemy and Django do.
     """
-    seen = set()
-    while error is not None and id(error) not in seen:
-        seen.add(id(error))
-        if isinstance(error, Refused):
+    for _ in range(10):  # errors may wrap each other in a ring
+        if error is None or isinstance(error, Refused):
             return error
-        state = getattr(error, "sqlstate", None) or getattr(error, "pgcode", None)
-        kind = REFUSALS.get(state) if isinstance(state, str) else None
+        kind = Refused.by_sqlstate.get(getattr(error, "sqlstate", None) or getattr(error, "pgcode", None) or "")
         if kind is not None:
             told = getattr(error, "diag", error)
-            refused = kind(
-                getattr(told, "message_primary", None) or getattr(told, "message", None) or str(error),
-                getattr(told, "message_detail", None) or getattr(told, "detail", None) or "",
-                getattr(told, "message_hint", None) or getattr(told, "hint", None) or "",
+            message, detail, hint = (
+                getattr(told, "message_" + name, None) or getattr(told, other, None) or ""
+                for name, other in (("primary", "message"), ("detail", "detail"), ("hint", "hint"))
             )
+            refused = kind(message or str(error), detail, hint)
             refused.__cause__ = error
             return refused
         error = getattr(error, "orig", None) or error.__cause__
