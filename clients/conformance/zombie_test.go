@@ -77,7 +77,7 @@ func TestAStoppedWorkerIsRefused(t *testing.T) {
 			w := newWorld(t)
 			first := startWorker(t, w, "first", command...)
 			first.write(t, "by the first")
-			first.out.Await(t, "wrote by the first\n")
+			first.out.Await(t, "wrote by the first\nready\n") // it looks at its lease no more before it writes
 
 			if err := first.Process.Signal(syscall.SIGSTOP); err != nil {
 				t.Fatal(err)

@@ -20,6 +20,7 @@ try:
         orders = cursor(session, lease)
         while True:
             lease.check()  # the process may be stopped right behind it: then the fence counts
+            print("ready", flush=True)
             item = sys.stdin.readline().strip()
             if not item:
                 break

@@ -19,6 +19,7 @@ async function work(lease: Lease): Promise<void> {
     const items = createInterface({ input: process.stdin })[Symbol.asyncIterator]();
     for (;;) {
       lease.check(); // the process may be stopped right behind it: then the fence counts
+      console.log("ready");
       const { value: item, done } = await items.next();
       if (done) return;
       await orders.query("INSERT INTO orders (item) VALUES ($1)", [item]);
