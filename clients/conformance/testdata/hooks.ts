@@ -51,6 +51,8 @@ await client.withLease("hook ä%", {}, async (lease) => {
       }
       console.log(JSON.stringify({ hook, came }));
     }
+    const caught = transaction(pool, lease, (open) => open.query("SELECT 1/0").catch(() => undefined));
+    await assert.rejects(caught, /rolled back/);
     await unfenced();
     console.log(JSON.stringify({ hook: "unfenced", came: "written" }));
   }

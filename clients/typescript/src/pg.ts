@@ -1,5 +1,5 @@
 /** Fences for node-postgres (`pg`). */
-import { refusals } from "./errors.js";
+import { refusals, WirefenceError } from "./errors.js";
 import type { Lease } from "./lease.js";
 
 /** What is used of a Client of `pg`, whose own types fit. */
@@ -34,7 +34,8 @@ export function fenced<T extends Queryable>(target: T, lease: Lease): { query: T
 
 /**
  * Runs work in a transaction that carries the fence of a lease. It throws a LeaseLost, and
- * begins nothing, if the lease has ended.
+ * begins nothing, if the lease has ended, and a WirefenceError if work has caught the error of a
+ * statement, so that nothing was committed.
  */
 export async function transaction<C extends Queryable & { release(error?: boolean | Error): void }, T>(
   pool: { connect(): Promise<C> },
@@ -50,7 +51,9 @@ export async function transaction<C extends Queryable & { release(error?: boolea
       try {
         await client.query("SELECT set_config('wirefence.token', $1, true)", [lease.fence]);
         const result = await work(client);
-        await client.query("COMMIT");
+        const { command } = await client.query("COMMIT");
+        // PostgreSQL answers so, without an error, where work has caught one of its own.
+        if (command === "ROLLBACK") throw new WirefenceError("the transaction was rolled back, since a statement in it had failed");
         return result;
       } catch (error) {
         await client.query("ROLLBACK").catch((failed: Error) => (broken = failed));
