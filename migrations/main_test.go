@@ -72,7 +72,8 @@ func testMain(m *testing.M) int {
 }
 
 func startMigrated(ctx context.Context, major int) (*servers.Postgres, error) {
-	server, err := servers.StartPostgres(ctx, servers.PostgresConfig{Major: major})
+	// Six tests at once, some of which open many connections.
+	server, err := servers.StartPostgres(ctx, servers.PostgresConfig{Major: major, Settings: map[string]string{"max_connections": "300"}})
 	if err != nil {
 		return nil, err
 	}
