@@ -90,7 +90,7 @@ func TestCheck(t *testing.T) {
 	wirefence(t, []string{"WIREFENCE_DATABASE_URL=" + database(t, false)}, "check", "orders=34").expect(t, 69)
 }
 
-// Who has been asked in vain for long enough is given up.
+// A database that does not answer within --timeout is given up.
 func TestCheckDoesNotWaitForever(t *testing.T) {
 	t.Parallel()
 	url, settings := fenced(t)

@@ -67,7 +67,7 @@ func collectVariables(c *cobra.Command, known *[]string) {
 }
 
 // hasFlag reports whether any command has a flag that no variable sets. A variable of its
-// name is refused rather than ignored: who has set WIREFENCE_DRY_RUN doesn't want to migrate.
+// name is refused rather than ignored: a leftover WIREFENCE_DRY_RUN would otherwise migrate.
 func hasFlag(c *cobra.Command, name string) bool {
 	return c.Flags().Lookup(name) != nil || slices.ContainsFunc(c.Commands(), func(below *cobra.Command) bool { return hasFlag(below, name) })
 }

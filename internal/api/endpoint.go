@@ -6,7 +6,7 @@ import (
 	"net/http"
 )
 
-// endpoint is a listener as the API sees it: who gets there, and what is served.
+// endpoint is a listener as the API sees it: its callers, and the operations that it serves.
 type endpoint struct {
 	// setting names the listener's address.
 	setting string
