@@ -167,7 +167,7 @@ func (c *client) startProxy() (stop func(), err error) {
 // the holder's name tells which one a grant was sealed for.
 func (c *client) round(ctx context.Context, n int, w *writer, ghosts chan<- fence.Fence) {
 	locks, err := lockclient.New(c.store, lockclient.Options{
-		Holder: fmt.Sprintf("%s.%d", c.Name, n), TTL: c.TTL, Sealer: c.sealer,
+		Holder: fmt.Sprintf("%s.%d", c.Name, n), TTL: c.TTL, Sealer: c.sealer, Unsealed: c.sealer == nil,
 		RetryMin: 5 * time.Millisecond, RetryMax: 100 * time.Millisecond,
 	})
 	if err != nil {
