@@ -79,6 +79,9 @@ func (t *telemetry) tracer() trace.Tracer {
 
 // end pushes once more, and ends.
 func (t *telemetry) end() {
+	if t == nil {
+		return
+	}
 	ctx, cancel := context.WithTimeout(context.Background(), pushTime)
 	defer cancel()
 	if t.metrics != nil {

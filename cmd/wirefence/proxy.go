@@ -95,65 +95,19 @@ status 0 if all are good, or 2.`,
 }
 
 func runProxy(ctx context.Context, cfg proxySettings, signals *signals, stdout io.Writer) error {
-	if cfg.Upstream == "" {
-		return usageError{errors.New("WIREFENCE_UPSTREAM is not set (--upstream): it names the PostgreSQL server, as in postgres://db.internal:5432/")}
-	}
 	log, err := newLogger(cfg.LogLevel, cfg.LogFormat)
 	if err != nil {
 		return err
 	}
-	if len(cfg.apiListen()) > 0 && !cfg.storeNamed(cfg.DatabaseURL) {
-		return usageError{errors.New("WIREFENCE_API_LISTEN needs a lease store: set WIREFENCE_DATABASE_URL, or one of the settings of other lease stores")}
-	}
-	if cfg.Hold < 0 {
-		return usageError{errors.New("WIREFENCE_HOLD is negative")}
-	}
-	names, err := resourceNames(cfg)
-	if err != nil {
+	if err := cfg.validate(ctx); err != nil {
 		return usageError{err}
 	}
-	if err := cfg.checkNames(ctx); err != nil {
-		return usageError{err}
-	}
-	registry := newRegistry()
-	sidecar, err := newSidecar(ctx, cfg, registry, log)
-	if err != nil {
-		return usageError{err}
-	}
-	recording, err := newRecording(cfg, registry, log)
-	if err != nil {
-		return err
-	}
-	telemetry, err := cfg.telemetry(ctx, registry, log)
-	if err != nil {
-		return usageError{err}
-	}
-	defer telemetry.end()
-	figures, err := newFigures(cfg, names, registry, log)
-	if err != nil {
-		return usageError{err}
-	}
-	defer figures.end()
-	checkup, err := newCheckup(cfg, registry, log)
-	if err != nil {
-		return usageError{err}
-	}
-	defer checkup.end()
-	schema := &schemaWatch{cfg: cfg, log: log}
-	manager := newServiceManager(log)
 	sockets, err := passedSockets()
 	if err != nil {
 		return err
 	}
-	o := cfg.serverOptions()
-	o.Sockets = sockets
-	o.Lease, o.Refusals, o.Ready = sidecar.lease(), recording.refusals(), schema.ready
-	o.Logger, o.Registerer, o.ResourceLabel, o.Tracer = log, registry, names.Label, telemetry.tracer()
-	server, err := proxy.New(o)
-	if err != nil {
-		return usageError{err}
-	}
-	files, err := readAdminFiles(cfg, log)
+	d, err := newDaemon(ctx, cfg, sockets, log)
+	defer d.end()
 	if err != nil {
 		return usageError{err}
 	}
@@ -161,41 +115,21 @@ func runProxy(ctx context.Context, cfg proxySettings, signals *signals, stdout i
 		return cfg.printSettings(stdout)
 	}
 	warnOfUnused(sockets, cfg, log)
-	signals.reload(log, manager.reloading, server.Reload, func() error { return files.reload(log) }, manager.reloaded)
-	ctx, end := context.WithCancel(ctx)
-	defer end()
-	if err := schema.begin(ctx, end); err != nil {
-		if ctx.Err() != nil {
-			log.Info("ended by a signal before it served")
-			return nil
-		}
-		return err
+	return d.serve(ctx, signals)
+}
+
+// validate finds what is wrong with the settings themselves, without reading the files
+// that they name.
+func (cfg proxySettings) validate(ctx context.Context) error {
+	switch {
+	case cfg.Upstream == "":
+		return errors.New("WIREFENCE_UPSTREAM is not set (--upstream): it names the PostgreSQL server, as in postgres://db.internal:5432/")
+	case len(cfg.apiListen()) > 0 && !cfg.storeNamed(cfg.DatabaseURL):
+		return errors.New("WIREFENCE_API_LISTEN needs a lease store: set WIREFENCE_DATABASE_URL, or one of the settings of other lease stores")
+	case cfg.Hold < 0:
+		return errors.New("WIREFENCE_HOLD is negative")
 	}
-	if err := server.Listen(); err != nil {
-		return err
-	}
-	admin, err := serveAdmin(ctx, cfg, files, server, registry, log)
-	if err != nil {
-		return err
-	}
-	defer admin.close()
-	log.Info("serving", "version", thisBuild().Version, "listen", addrs(server.Addrs()), "upstream", cfg.Upstream, "mode", cfg.Mode,
-		"unfenced_writes", cfg.UnfencedWrites, "admin", cfg.AdminListen, "api", cfg.apiListen())
-	recording.run()
-	defer recording.end()
-	figures.run()
-	checkup.run()
-	sidecar.run(ctx)
-	manager.ready(addrs(server.Addrs()))
-	defer context.AfterFunc(ctx, func() { manager.stopping(cfg) })()
-	if err := signals.serve(ctx, server, log); err != nil {
-		sidecar.release(releaseAtOnce, log)
-		return err
-	}
-	admin.awaitEffects(signals.ends)
-	log.Info("drained")
-	sidecar.release(releaseTime, log)
-	return schema.failed()
+	return cfg.checkNames(ctx)
 }
 
 // serverOptions are the options that settings alone decide.

@@ -1,0 +1,107 @@
+package main
+
+import (
+	"context"
+	"log/slog"
+	"net"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/wirefence/wirefence/proxy"
+)
+
+// daemon is the proxy's process: the server, and what runs beside it.
+type daemon struct {
+	cfg       proxySettings
+	log       *slog.Logger
+	registry  *prometheus.Registry
+	sidecar   *sidecar
+	recording *recording
+	telemetry *telemetry
+	figures   *figures
+	checkup   *checkup
+	schema    *schemaWatch
+	server    *proxy.Server
+	files     adminFiles
+}
+
+// newDaemon makes ready all that the settings name. It reads the files, but neither
+// listens nor connects. The daemon must be ended, also if there is an error.
+func newDaemon(ctx context.Context, cfg proxySettings, sockets map[string][]net.Listener, log *slog.Logger) (*daemon, error) {
+	d := &daemon{cfg: cfg, log: log, registry: newRegistry(), schema: &schemaWatch{cfg: cfg, log: log}}
+	names, err := resourceNames(cfg)
+	if err != nil {
+		return d, err
+	}
+	if d.sidecar, err = newSidecar(ctx, cfg, d.registry, log); err != nil {
+		return d, err
+	}
+	if d.recording, err = newRecording(cfg, d.registry, log); err != nil {
+		return d, err
+	}
+	if d.telemetry, err = cfg.telemetry(ctx, d.registry, log); err != nil {
+		return d, err
+	}
+	if d.figures, err = newFigures(cfg, names, d.registry, log); err != nil {
+		return d, err
+	}
+	if d.checkup, err = newCheckup(cfg, d.registry, log); err != nil {
+		return d, err
+	}
+	o := cfg.serverOptions()
+	o.Sockets = sockets
+	o.Lease, o.Refusals, o.Ready = d.sidecar.lease(), d.recording.refusals(), d.schema.ready
+	o.Logger, o.Registerer, o.ResourceLabel, o.Tracer = log, d.registry, names.Label, d.telemetry.tracer()
+	if d.server, err = proxy.New(o); err != nil {
+		return d, err
+	}
+	d.files, err = readAdminFiles(cfg, log)
+	return d, err
+}
+
+// end ends what newDaemon began.
+func (d *daemon) end() {
+	d.checkup.end()
+	d.figures.end()
+	d.telemetry.end()
+}
+
+// serve serves clients until a signal has drained the server.
+func (d *daemon) serve(ctx context.Context, signals *signals) error {
+	manager := newServiceManager(d.log)
+	signals.reload(d.log, manager.reloading, d.server.Reload, func() error { return d.files.reload(d.log) }, manager.reloaded)
+	ctx, end := context.WithCancel(ctx)
+	defer end()
+	if err := d.schema.begin(ctx, end); err != nil {
+		if ctx.Err() != nil {
+			d.log.Info("ended by a signal before it served")
+			return nil
+		}
+		return err
+	}
+	if err := d.server.Listen(); err != nil {
+		return err
+	}
+	admin, err := serveAdmin(ctx, d.cfg, d.files, d.server, d.registry, d.log)
+	if err != nil {
+		return err
+	}
+	defer admin.close()
+	d.log.Info("serving", "version", thisBuild().Version, "listen", addrs(d.server.Addrs()), "upstream", d.cfg.Upstream, "mode", d.cfg.Mode,
+		"unfenced_writes", d.cfg.UnfencedWrites, "admin", d.cfg.AdminListen, "api", d.cfg.apiListen())
+	d.recording.run()
+	defer d.recording.end()
+	d.figures.run()
+	d.checkup.run()
+	d.sidecar.run(ctx)
+	manager.ready(addrs(d.server.Addrs()))
+	defer context.AfterFunc(ctx, func() { manager.stopping(d.cfg) })()
+	if err := signals.serve(ctx, d.server, d.log); err != nil {
+		d.sidecar.release(releaseAtOnce, d.log)
+		return err
+	}
+	admin.awaitEffects(signals.ends)
+	d.log.Info("drained")
+	d.sidecar.release(releaseTime, d.log)
+	return d.schema.failed()
+}
