@@ -86,7 +86,7 @@ func TestSoak(t *testing.T) {
 	s.quiet(t)
 	descriptors, heap := openDescriptors(t), heapInUse()
 
-	s.think = min(*length/4, 25*time.Second)
+	s.think = min(*length/10, 25*time.Second) // less than the server stays
 	s.run(t, pg)
 
 	s.lockless(t, pg)
