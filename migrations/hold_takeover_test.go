@@ -13,9 +13,10 @@ import (
 // takeover ends it.
 func (db database) asleep(t *testing.T, conns ...*pgx.Conn) {
 	t.Helper()
+	watching := db.admin(t)
 	for _, conn := range conns {
-		for !value[bool](t, db.admin(t), "SELECT state = 'idle' AND state_change < clock_timestamp() - interval '0.3 s' FROM pg_stat_activity WHERE pid = $1", conn.PgConn().PID()) {
-			mustExec(t, db.admin(t), "SELECT pg_sleep(0.01)")
+		for !value[bool](t, watching, "SELECT state = 'idle' AND state_change < clock_timestamp() - interval '0.3 s' FROM pg_stat_activity WHERE pid = $1", conn.PgConn().PID()) {
+			mustExec(t, watching, "SELECT pg_sleep(0.01)")
 		}
 	}
 }

@@ -177,8 +177,9 @@ func TestATakeoverComesThroughBusyHolds(t *testing.T) {
 				}
 			}()
 		}
+		watching := db.admin(t)
 		for busy.Load() < 24 {
-			mustExec(t, db.admin(t), "SELECT pg_sleep(0.01)")
+			mustExec(t, watching, "SELECT pg_sleep(0.01)")
 		}
 		began := time.Now()
 		db.seal(t, "orders", 35)

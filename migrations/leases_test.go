@@ -163,11 +163,12 @@ func TestOneOfManyAcquiresWins(t *testing.T) {
 		for range 8 {
 			conns = append(conns, db.as(t, "issuer"))
 		}
+		admin := db.admin(t)
 		for round := range 10 {
 			if round > 5 { // also where a former lease has expired
-				mustExec(t, db.admin(t), "UPDATE wirefence.leases SET expires_at = clock_timestamp()")
+				mustExec(t, admin, "UPDATE wirefence.leases SET expires_at = clock_timestamp()")
 			} else {
-				mustExec(t, db.admin(t), "DELETE FROM wirefence.leases")
+				mustExec(t, admin, "DELETE FROM wirefence.leases")
 			}
 			wins := make(chan int64, len(conns))
 			var all sync.WaitGroup

@@ -73,7 +73,7 @@ func testMain(m *testing.M) int {
 
 func startMigrated(ctx context.Context, major int) (*servers.Postgres, error) {
 	// Six tests at once, some of which open many connections.
-	server, err := servers.StartPostgres(ctx, servers.PostgresConfig{Major: major, Settings: map[string]string{"max_connections": "300"}})
+	server, err := servers.StartPostgres(ctx, servers.PostgresConfig{Major: major, Settings: map[string]string{"max_connections": "200"}})
 	if err != nil {
 		return nil, err
 	}
