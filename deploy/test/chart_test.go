@@ -10,15 +10,16 @@ import (
 	"helm.sh/helm/v3/pkg/chart"
 	"helm.sh/helm/v3/pkg/chart/loader"
 	"helm.sh/helm/v3/pkg/chartutil"
-	"helm.sh/helm/v3/pkg/engine"
 	"helm.sh/helm/v3/pkg/lint"
 	"helm.sh/helm/v3/pkg/lint/support"
+
+	"github.com/wirefence/wirefence/deploy/test/template"
 )
 
 const chartDir = "../helm/wirefence"
 
 // chartValues are files of values that users would have.
-var chartValues = []string{"sidecar.yaml", "standalone-tls.yaml", "postgres-only.yaml"}
+var chartValues = []string{"sidecar.yaml", "standalone-tls.yaml", "postgres-only.yaml", "injection.yaml", "injection-all.yaml"}
 
 func loadChart(t *testing.T) *chart.Chart {
 	t.Helper()
@@ -38,29 +39,9 @@ func valuesFile(t *testing.T, name string) chartutil.Values {
 	return values
 }
 
-// renderText returns the files that a chart makes, as `helm template` would: the values
-// go through the schema, and all templates through Helm's own engine.
-func renderText(c *chart.Chart, values chartutil.Values, kubernetes string) (map[string]string, error) {
-	version, err := chartutil.ParseKubeVersion(kubernetes)
-	if err != nil {
-		return nil, err
-	}
-	capabilities := chartutil.DefaultCapabilities.Copy()
-	capabilities.KubeVersion = *version
-	if err := chartutil.ProcessDependenciesWithMerge(c, values); err != nil {
-		return nil, err
-	}
-	release := chartutil.ReleaseOptions{Name: "orders", Namespace: "shop", IsInstall: true, Revision: 1}
-	merged, err := chartutil.ToRenderValues(c, values, release, capabilities)
-	if err != nil {
-		return nil, err
-	}
-	return engine.Render(c, merged)
-}
-
 // render decodes strictly what a chart makes for Kubernetes.
 func render(c *chart.Chart, values chartutil.Values, kubernetes string) (objects []any, err error) {
-	files, err := renderText(c, values, kubernetes)
+	files, err := template.Files(c, values, kubernetes)
 	if err != nil {
 		return nil, err
 	}
@@ -180,9 +161,10 @@ func TestChartNotes(t *testing.T) {
 	for name, want := range map[string][]string{
 		"standalone-tls.yaml": {"orders-wirefence.shop:6433", "https://orders-wirefence.shop:9434/v1", "deployment/orders-wirefence -- /wirefence status"},
 		"postgres-only.yaml":  {"http://orders-wirefence.shop:9434/v1", "Shadow mode refuses nothing", "networkPolicy.database.enabled"},
+		"injection.yaml":      {"wirefence.io/lease=NAME", "ConfigMap wirefence-sidecar", "the secret wirefence-issuer"},
 		"sidecar.yaml":        {`{{- include "wirefence.sidecar" (dict "root" . "values" .Values.wirefence "lease" "reports")`, "127.0.0.1:6433"},
 	} {
-		files, err := renderText(loadChart(t), valuesFile(t, name), "v1.36.0")
+		files, err := template.Files(loadChart(t), valuesFile(t, name), "v1.36.0")
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -93,9 +93,15 @@ func (in *injector) admit(t *testing.T, pod *corev1.Pod) (admitted *corev1.Pod, 
 	return admitted, selected, true
 }
 
-func injection(t *testing.T) *injector {
+// injections are the objects of the policy by the manifest, and by the chart.
+func injections(t *testing.T) map[string][]any {
 	t.Helper()
-	in, err := newInjector(one[admissionv1.MutatingAdmissionPolicy](manifest(t, "injection.yaml")))
+	return map[string][]any{"manifest": manifest(t, "injection.yaml"), "chart": mustRender(t, "injection.yaml", "v1.36.0")}
+}
+
+func mustCompile(t *testing.T, objects []any) *injector {
+	t.Helper()
+	in, err := newInjector(one[admissionv1.MutatingAdmissionPolicy](objects))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -128,82 +134,93 @@ func cacheVolume(pod *corev1.Pod) {
 // secret, and is otherwise as its author wrote it.
 func TestInjection(t *testing.T) {
 	t.Parallel()
-	in, known := injection(t), documented(t)
-	for name, more := range map[string]func(*corev1.Pod){
-		"bare":                 nil,
-		"with init containers": migrations,
-		"with volumes":         cacheVolume,
-		"with both":            func(pod *corev1.Pod) { migrations(pod); cacheVolume(pod) },
-		"with empty lists": func(pod *corev1.Pod) {
-			pod.Spec.InitContainers, pod.Spec.Volumes = []corev1.Container{}, []corev1.Volume{}
-		},
-		"with the secret there": func(pod *corev1.Pod) { cacheVolume(pod); pod.Spec.Volumes[0] = issuerVolume },
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			before := application(more)
-			after, selected, matched := in.admit(t, before)
-			if !selected || !matched || len(after.Spec.InitContainers) == 0 {
-				t.Fatalf("selected: %v, matched: %v, init containers: %d", selected, matched, len(after.Spec.InitContainers))
-			}
-			sidecar := after.Spec.InitContainers[0]
-			for _, miss := range injectedMisses(after, known) {
-				t.Error(miss)
-			}
-			if lease := value(sidecar, "WIREFENCE_LEASE"); lease != "reports.eu-1" {
-				t.Errorf("it holds the lease of %q", lease)
-			}
-			rest := after.DeepCopy()
-			rest.Spec.InitContainers = rest.Spec.InitContainers[1:]
-			if !slices.ContainsFunc(before.Spec.Volumes, func(v corev1.Volume) bool { return v.Name == issuerVolume.Name }) {
-				rest.Spec.Volumes = rest.Spec.Volumes[:len(rest.Spec.Volumes)-1]
-			}
-			if !equality.Semantic.DeepEqual(before.Spec, rest.Spec) || !equality.Semantic.DeepEqual(before.ObjectMeta, rest.ObjectMeta) {
-				t.Errorf("something else was changed:\n%s", asYAML(t, rest))
-			}
-			again, _, matched := in.admit(t, after)
-			if matched || !equality.Semantic.DeepEqual(after, again) {
-				t.Error("a second time changes it again")
-			}
-		})
+	known := documented(t)
+	for from, objects := range injections(t) {
+		in := mustCompile(t, objects)
+		for name, more := range map[string]func(*corev1.Pod){
+			"bare":                 nil,
+			"with init containers": migrations,
+			"with volumes":         cacheVolume,
+			"with both":            func(pod *corev1.Pod) { migrations(pod); cacheVolume(pod) },
+			"with empty lists": func(pod *corev1.Pod) {
+				pod.Spec.InitContainers, pod.Spec.Volumes = []corev1.Container{}, []corev1.Volume{}
+			},
+			"with the secret there": func(pod *corev1.Pod) { cacheVolume(pod); pod.Spec.Volumes[0] = issuerVolume },
+		} {
+			t.Run(from+" "+name, func(t *testing.T) {
+				t.Parallel()
+				injects(t, in, application(more), known)
+			})
+		}
+	}
+}
+
+// injects applies the policy to a pod, and to the pod that it makes of it.
+func injects(t *testing.T, in *injector, before *corev1.Pod, known map[string]bool) {
+	t.Helper()
+	after, selected, matched := in.admit(t, before)
+	if !selected || !matched || len(after.Spec.InitContainers) == 0 {
+		t.Fatalf("selected: %v, matched: %v, init containers: %d", selected, matched, len(after.Spec.InitContainers))
+	}
+	sidecar := after.Spec.InitContainers[0]
+	for _, miss := range injectedMisses(after, known) {
+		t.Error(miss)
+	}
+	if lease := value(sidecar, "WIREFENCE_LEASE"); lease != "reports.eu-1" {
+		t.Errorf("it holds the lease of %q", lease)
+	}
+	rest := after.DeepCopy()
+	rest.Spec.InitContainers = rest.Spec.InitContainers[1:]
+	if !slices.ContainsFunc(before.Spec.Volumes, func(v corev1.Volume) bool { return v.Name == issuerVolume.Name }) {
+		rest.Spec.Volumes = rest.Spec.Volumes[:len(rest.Spec.Volumes)-1]
+	}
+	if !equality.Semantic.DeepEqual(before.Spec, rest.Spec) || !equality.Semantic.DeepEqual(before.ObjectMeta, rest.ObjectMeta) {
+		t.Errorf("something else was changed:\n%s", asYAML(t, rest))
+	}
+	again, _, matched := in.admit(t, after)
+	if matched || !equality.Semantic.DeepEqual(after, again) {
+		t.Error("a second time changes it again")
 	}
 }
 
 // Pods that ask for no lease, or have the container, stay as they are.
 func TestInjectionLeavesAlone(t *testing.T) {
 	t.Parallel()
-	in := injection(t)
-	for name, c := range map[string]struct {
-		more     func(*corev1.Pod)
-		selected bool
-	}{
-		"no labels":          {func(pod *corev1.Pod) { pod.Labels = nil }, false},
-		"another label":      {func(pod *corev1.Pod) { pod.Labels = map[string]string{"wirefence.client": "true"} }, false},
-		"an empty lease":     {func(pod *corev1.Pod) { pod.Labels["wirefence.io/lease"] = "" }, true},
-		"its own sidecar":    {func(pod *corev1.Pod) { migrations(pod); pod.Spec.InitContainers[1].Name = "wirefence" }, true},
-		"a container of its": {func(pod *corev1.Pod) { pod.Spec.Containers[0].Name = "wirefence" }, true},
-	} {
-		before := application(c.more)
-		after, selected, matched := in.admit(t, before)
-		if selected != c.selected || matched || !equality.Semantic.DeepEqual(before, after) {
-			t.Errorf("%s: selected: %v, matched: %v, and it is\n%s", name, selected, matched, asYAML(t, after))
+	for from, objects := range injections(t) {
+		in := mustCompile(t, objects)
+		for name, c := range map[string]struct {
+			more     func(*corev1.Pod)
+			selected bool
+		}{
+			"no labels":          {func(pod *corev1.Pod) { pod.Labels = nil }, false},
+			"another label":      {func(pod *corev1.Pod) { pod.Labels = map[string]string{"wirefence.client": "true"} }, false},
+			"an empty lease":     {func(pod *corev1.Pod) { pod.Labels["wirefence.io/lease"] = "" }, true},
+			"its own sidecar":    {func(pod *corev1.Pod) { migrations(pod); pod.Spec.InitContainers[1].Name = "wirefence" }, true},
+			"a container of its": {func(pod *corev1.Pod) { pod.Spec.Containers[0].Name = "wirefence" }, true},
+		} {
+			before := application(c.more)
+			after, selected, matched := in.admit(t, before)
+			if selected != c.selected || matched || !equality.Semantic.DeepEqual(before, after) {
+				t.Errorf("%s, %s: selected: %v, matched: %v, and it is\n%s", from, name, selected, matched, asYAML(t, after))
+			}
 		}
 	}
 }
 
 func TestInjectionPolicy(t *testing.T) {
 	t.Parallel()
-	objects := manifest(t, "injection.yaml")
-	policy, binding := one[admissionv1.MutatingAdmissionPolicy](objects), one[admissionv1.MutatingAdmissionPolicyBinding](objects)
-	if binding.Spec.PolicyName != policy.Name {
-		t.Errorf("the binding is of %s", binding.Spec.PolicyName)
-	}
-	if policy.Spec.FailurePolicy == nil || *policy.Spec.FailurePolicy != admissionv1.Fail {
-		t.Error("a pod may start without the sidecar that it asked for")
-	}
-	rule := policy.Spec.MatchConstraints.ResourceRules[0].RuleWithOperations
-	if !slices.Equal(rule.Resources, []string{"pods"}) || !slices.Equal(rule.Operations, []admissionv1.OperationType{admissionv1.Create}) {
-		t.Errorf("it is for %+v", rule)
+	for from, objects := range injections(t) {
+		policy, binding := one[admissionv1.MutatingAdmissionPolicy](objects), one[admissionv1.MutatingAdmissionPolicyBinding](objects)
+		if binding.Spec.PolicyName != policy.Name {
+			t.Errorf("%s: the binding is of %s", from, binding.Spec.PolicyName)
+		}
+		if policy.Spec.FailurePolicy == nil || *policy.Spec.FailurePolicy != admissionv1.Fail {
+			t.Errorf("%s: a pod may start without the sidecar that it asked for", from)
+		}
+		rule := policy.Spec.MatchConstraints.ResourceRules[0].RuleWithOperations
+		if !slices.Equal(rule.Resources, []string{"pods"}) || !slices.Equal(rule.Operations, []admissionv1.OperationType{admissionv1.Create}) {
+			t.Errorf("%s: it is for %+v", from, rule)
+		}
 	}
 }
 

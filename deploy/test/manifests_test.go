@@ -14,6 +14,7 @@ import (
 	certmanagerv1 "github.com/cert-manager/cert-manager/pkg/apis/certmanager/v1"
 	monitoringv1 "github.com/prometheus-operator/prometheus-operator/pkg/apis/monitoring/v1"
 	admissionv1 "k8s.io/api/admissionregistration/v1"
+	admissionv1beta1 "k8s.io/api/admissionregistration/v1beta1"
 	appsv1 "k8s.io/api/apps/v1"
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -30,20 +31,22 @@ const manifestDir = "../kubernetes"
 
 // kinds are the manifests that are known; a file with any other is refused.
 var kinds = map[metav1.TypeMeta]func() any{
-	{APIVersion: "apps/v1", Kind: "Deployment"}:                                             func() any { return new(appsv1.Deployment) },
-	{APIVersion: "batch/v1", Kind: "Job"}:                                                   func() any { return new(batchv1.Job) },
-	{APIVersion: "batch/v1", Kind: "CronJob"}:                                               func() any { return new(batchv1.CronJob) },
-	{APIVersion: "v1", Kind: "Service"}:                                                     func() any { return new(corev1.Service) },
-	{APIVersion: "policy/v1", Kind: "PodDisruptionBudget"}:                                  func() any { return new(policyv1.PodDisruptionBudget) },
-	{APIVersion: "networking.k8s.io/v1", Kind: "NetworkPolicy"}:                             func() any { return new(networkingv1.NetworkPolicy) },
-	{APIVersion: "v1", Kind: "Secret"}:                                                      func() any { return new(corev1.Secret) },
-	{APIVersion: "v1", Kind: "ConfigMap"}:                                                   func() any { return new(corev1.ConfigMap) },
-	{APIVersion: "cert-manager.io/v1", Kind: "Certificate"}:                                 func() any { return new(certmanagerv1.Certificate) },
-	{APIVersion: "monitoring.coreos.com/v1", Kind: "PodMonitor"}:                            func() any { return new(monitoringv1.PodMonitor) },
-	{APIVersion: "monitoring.coreos.com/v1", Kind: "PrometheusRule"}:                        func() any { return new(monitoringv1.PrometheusRule) },
-	{APIVersion: "admissionregistration.k8s.io/v1", Kind: "MutatingAdmissionPolicy"}:        func() any { return new(admissionv1.MutatingAdmissionPolicy) },
-	{APIVersion: "admissionregistration.k8s.io/v1", Kind: "MutatingAdmissionPolicyBinding"}: func() any { return new(admissionv1.MutatingAdmissionPolicyBinding) },
-	{APIVersion: "kustomize.config.k8s.io/v1beta1", Kind: "Kustomization"}:                  func() any { return new(kustomization) },
+	{APIVersion: "apps/v1", Kind: "Deployment"}:                                                  func() any { return new(appsv1.Deployment) },
+	{APIVersion: "batch/v1", Kind: "Job"}:                                                        func() any { return new(batchv1.Job) },
+	{APIVersion: "batch/v1", Kind: "CronJob"}:                                                    func() any { return new(batchv1.CronJob) },
+	{APIVersion: "v1", Kind: "Service"}:                                                          func() any { return new(corev1.Service) },
+	{APIVersion: "policy/v1", Kind: "PodDisruptionBudget"}:                                       func() any { return new(policyv1.PodDisruptionBudget) },
+	{APIVersion: "networking.k8s.io/v1", Kind: "NetworkPolicy"}:                                  func() any { return new(networkingv1.NetworkPolicy) },
+	{APIVersion: "v1", Kind: "Secret"}:                                                           func() any { return new(corev1.Secret) },
+	{APIVersion: "v1", Kind: "ConfigMap"}:                                                        func() any { return new(corev1.ConfigMap) },
+	{APIVersion: "cert-manager.io/v1", Kind: "Certificate"}:                                      func() any { return new(certmanagerv1.Certificate) },
+	{APIVersion: "monitoring.coreos.com/v1", Kind: "PodMonitor"}:                                 func() any { return new(monitoringv1.PodMonitor) },
+	{APIVersion: "monitoring.coreos.com/v1", Kind: "PrometheusRule"}:                             func() any { return new(monitoringv1.PrometheusRule) },
+	{APIVersion: "admissionregistration.k8s.io/v1", Kind: "MutatingAdmissionPolicy"}:             func() any { return new(admissionv1.MutatingAdmissionPolicy) },
+	{APIVersion: "admissionregistration.k8s.io/v1", Kind: "MutatingAdmissionPolicyBinding"}:      func() any { return new(admissionv1.MutatingAdmissionPolicyBinding) },
+	{APIVersion: "admissionregistration.k8s.io/v1beta1", Kind: "MutatingAdmissionPolicy"}:        func() any { return new(admissionv1beta1.MutatingAdmissionPolicy) },
+	{APIVersion: "admissionregistration.k8s.io/v1beta1", Kind: "MutatingAdmissionPolicyBinding"}: func() any { return new(admissionv1beta1.MutatingAdmissionPolicyBinding) },
+	{APIVersion: "kustomize.config.k8s.io/v1beta1", Kind: "Kustomization"}:                       func() any { return new(kustomization) },
 }
 
 // kustomization is as much of kustomize's type as the repository uses.

@@ -32,7 +32,7 @@ func TestPodsRun(t *testing.T) {
 	c := startCluster(t)
 	postgresOnly, withTLS := mustRender(t, "postgres-only.yaml", "v1.36.0"), mustRender(t, "standalone-tls.yaml", "v1.36.0")
 	sidecars := mustRender(t, "sidecar.yaml", "v1.36.0")
-	injected, _, _ := injection(t).admit(t, application(nil))
+	injected, _, _ := mustCompile(t, manifest(t, "injection.yaml")).admit(t, application(nil))
 	sidecar := &injected.Spec.InitContainers[0]
 	for name, value := range map[string]string{"WIREFENCE_UPSTREAM": "postgres://postgres:5432/?sslmode=disable", "WIREFENCE_STANDBY": "wait"} {
 		sidecar.Env = append(sidecar.Env, corev1.EnvVar{Name: name, Value: value}) // of the ConfigMap

@@ -15,6 +15,11 @@
 {{- end }}
 {{- end }}
 
+{{/* A setting's value as text. Numbers of a file are floating, and 16777216 is no 1.6777216e+07. */}}
+{{- define "wirefence.setting" -}}
+{{- kindIs "string" . | ternary . (toJson .) }}
+{{- end }}
+
 {{/* The environment of a proxy. With lease it is a sidecar. */}}
 {{- define "wirefence.env" -}}
 {{- $sidecar := ne .values.mode "standalone" }}
@@ -85,7 +90,7 @@
 {{- end }}
 {{- range $name, $value := .values.settings }}
 - name: {{ $name }}
-  value: {{ $value | toString | quote }}
+  value: {{ include "wirefence.setting" $value | quote }}
 {{- end }}
 {{- with .values.extraEnv }}
 {{ toYaml . }}
