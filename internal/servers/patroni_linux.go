@@ -42,10 +42,10 @@ type PatroniMember struct {
 	account *syscall.Credential
 }
 
-// PatroniTTL is how long Patroni takes a silent primary for alive. Patroni 3.1 and later
+// patroniTTL is how long Patroni takes a silent primary for alive. Patroni 3.1 and later
 // takes at least 20 s, older ones what they are told. It must be above the pause between
 // two of its looks and twice its retries of them, 1 s and 3 s here.
-const PatroniTTL = 10 * time.Second
+const patroniTTL = 10 * time.Second
 
 // StartPatroni starts all servers and returns when one leads and the other follows.
 // What is committed is in the log before it is acknowledged, and nothing of the log is
@@ -157,7 +157,7 @@ func (m *PatroniMember) configure(etcd *Etcd) error {
 		*PatroniMember
 		Etcd, Data, Bin, Dir string
 		TTL                  int
-	}{m, etcd.Addr(), m.data(), m.bin, m.dir, int(PatroniTTL.Seconds())}); err != nil {
+	}{m, etcd.Addr(), m.data(), m.bin, m.dir, int(patroniTTL.Seconds())}); err != nil {
 		return err
 	}
 	return os.WriteFile(m.config(), text.Bytes(), 0o644)

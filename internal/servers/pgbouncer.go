@@ -14,7 +14,6 @@ import (
 	"slices"
 	"strconv"
 	"syscall"
-	"time"
 
 	"github.com/jackc/pgx/v5/pgconn"
 )
@@ -46,9 +45,8 @@ type PgBouncerConfig struct {
 type PgBouncer struct {
 	Port int
 
-	dir    string
-	cmd    *exec.Cmd
-	exited chan struct{}
+	child
+	dir string
 }
 
 // StartPgBouncer starts a PgBouncer and returns when it answers.
@@ -68,7 +66,7 @@ func StartPgBouncer(ctx context.Context, cfg PgBouncerConfig) (*PgBouncer, error
 	if b.dir, err = os.MkdirTemp("", "wf-pgb-"); err != nil {
 		return nil, err
 	}
-	if err := b.start(ctx, path, account, cfg); err != nil {
+	if err := b.run(ctx, path, account, cfg); err != nil {
 		b.Close()
 		return nil, err
 	}
@@ -111,7 +109,7 @@ func (b *PgBouncer) files(cfg PgBouncerConfig) (config, logs string, err error) 
 	return config, logs, errors.Join(os.WriteFile(users, []byte(list), 0o644), os.WriteFile(config, []byte(text), 0o644))
 }
 
-func (b *PgBouncer) start(ctx context.Context, path string, account *syscall.Credential, cfg PgBouncerConfig) error {
+func (b *PgBouncer) run(ctx context.Context, path string, account *syscall.Credential, cfg PgBouncerConfig) error {
 	config, logs, err := b.files(cfg)
 	if err != nil {
 		return err
@@ -133,35 +131,20 @@ func (b *PgBouncer) start(ctx context.Context, path string, account *syscall.Cre
 	cmd.Dir = b.dir
 	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: account}
 	endWithParent(cmd.SysProcAttr)
-	if err := cmd.Start(); err != nil {
+	if err := b.start(cmd); err != nil {
 		return err
 	}
-	exited := make(chan struct{})
-	b.cmd, b.exited = cmd, exited
-	go func() {
-		_ = cmd.Wait()
-		close(exited)
-	}()
-	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
-	defer cancel()
-	for {
+	return b.awaitReady(ctx, "PgBouncer", func(ctx context.Context) error {
 		conn, err := pgconn.Connect(ctx, b.url("postgres", cfg.Passwords["postgres"]))
-		if err == nil {
-			return conn.Close(ctx)
+		if err != nil {
+			return err
 		}
-		select {
-		case <-exited:
-			text, _ := os.ReadFile(logs)
-			return fmt.Errorf("PgBouncer ended while starting:\n%s", text)
-		case <-ctx.Done():
-			return fmt.Errorf("PgBouncer did not start: %w", err)
-		case <-time.After(20 * time.Millisecond):
-		}
-	}
+		return conn.Close(ctx)
+	}, func() string {
+		text, _ := os.ReadFile(logs)
+		return string(text)
+	})
 }
-
-// Pid is the process id.
-func (b *PgBouncer) Pid() int { return b.cmd.Process.Pid }
 
 // Addr is host:port of the process.
 func (b *PgBouncer) Addr() string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(b.Port)) }
@@ -182,10 +165,6 @@ func (b *PgBouncer) url(database, password string) string {
 
 // Close ends the process and removes its folder. It may be called twice.
 func (b *PgBouncer) Close() {
-	if b.cmd != nil {
-		_ = b.cmd.Process.Kill()
-		<-b.exited
-		b.cmd = nil
-	}
+	b.end(syscall.SIGKILL)
 	_ = os.RemoveAll(b.dir)
 }

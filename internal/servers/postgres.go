@@ -16,7 +16,6 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
-	"time"
 
 	"github.com/jackc/pgx/v5/pgconn"
 )
@@ -44,11 +43,9 @@ type Postgres struct {
 	Port      int
 	SocketDir string
 
+	child
 	dir     string
 	bin     string
-	cmd     *exec.Cmd
-	log     *os.File
-	exited  chan struct{}
 	account *syscall.Credential
 }
 
@@ -168,34 +165,19 @@ func (p *Postgres) Start(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	p.log = logFile
+	defer logFile.Close()
 	cmd := p.command(context.Background(), "postgres", "-D", filepath.Join(p.dir, "data"))
 	cmd.Stdout, cmd.Stderr = logFile, logFile
-	if err := cmd.Start(); err != nil {
+	if err := p.start(cmd); err != nil {
 		return err
 	}
-	exited := make(chan struct{})
-	p.cmd, p.exited = cmd, exited
-	go func() {
-		_ = cmd.Wait()
-		logFile.Close()
-		close(exited)
-	}()
-	ctx, cancel := context.WithTimeout(ctx, 60*time.Second)
-	defer cancel()
-	for {
+	return p.awaitReady(ctx, fmt.Sprintf("PostgreSQL %d", p.Major), func(ctx context.Context) error {
 		conn, err := pgconn.Connect(ctx, p.URL("postgres"))
-		if err == nil {
-			return conn.Close(ctx)
+		if err != nil {
+			return err
 		}
-		select {
-		case <-exited:
-			return fmt.Errorf("PostgreSQL %d ended while starting:\n%s", p.Major, p.Log())
-		case <-ctx.Done():
-			return fmt.Errorf("PostgreSQL %d did not start: %w\n%s", p.Major, err, p.Log())
-		case <-time.After(50 * time.Millisecond):
-		}
-	}
+		return conn.Close(ctx)
+	}, p.Log)
 }
 
 // Stop ends the server by a fast shutdown and waits for it. It may be called
@@ -204,28 +186,6 @@ func (p *Postgres) Stop() { p.end(syscall.SIGINT) }
 
 // Kill ends the server as a crash would, its backends too, and waits for it.
 func (p *Postgres) Kill() { p.end(syscall.SIGQUIT) }
-
-func (p *Postgres) end(sig syscall.Signal) {
-	if p.cmd == nil {
-		return
-	}
-	_ = p.cmd.Process.Signal(sig)
-	select {
-	case <-p.exited:
-	case <-time.After(30 * time.Second):
-		_ = p.cmd.Process.Kill()
-		<-p.exited
-	}
-	p.cmd = nil
-}
-
-// Pause stops the postmaster's process with SIGSTOP, so that it accepts no new
-// connection; Resume lets it go on.
-func (p *Postgres) Pause() error  { return p.cmd.Process.Signal(syscall.SIGSTOP) }
-func (p *Postgres) Resume() error { return p.cmd.Process.Signal(syscall.SIGCONT) }
-
-// Pid is the process id of the postmaster.
-func (p *Postgres) Pid() int { return p.cmd.Process.Pid }
 
 // Close stops the server and removes its folder. It may be called twice.
 func (p *Postgres) Close() {

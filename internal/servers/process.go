@@ -13,14 +13,82 @@ import (
 	"time"
 )
 
+// child is a process that was started here.
+type child struct {
+	cmd    *exec.Cmd     // nil while it isn't running
+	exited chan struct{} // closed when it has been waited for
+}
+
+// start starts a command.
+func (c *child) start(cmd *exec.Cmd) error {
+	if err := cmd.Start(); err != nil {
+		return err
+	}
+	exited := make(chan struct{})
+	c.cmd, c.exited = cmd, exited
+	go func() {
+		_ = cmd.Wait()
+		close(exited)
+	}()
+	return nil
+}
+
+// awaitReady returns when ready returns no error, within a minute. An error has the log.
+func (c *child) awaitReady(ctx context.Context, name string, ready func(context.Context) error, log func() string) error {
+	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	defer cancel()
+	for {
+		err := ready(ctx)
+		if err == nil {
+			return nil
+		}
+		select {
+		case <-c.exited:
+			return fmt.Errorf("%s ended while starting:\n%s", name, log())
+		case <-ctx.Done():
+			return fmt.Errorf("%s did not start: %w\n%s", name, err, log())
+		case <-time.After(20 * time.Millisecond):
+		}
+	}
+}
+
+// end sends a signal and waits for the process, which gets SIGKILL after 30 s.
+func (c *child) end(sig syscall.Signal) {
+	if c.cmd == nil {
+		return
+	}
+	_ = c.cmd.Process.Signal(sig)
+	_ = c.cmd.Process.Signal(syscall.SIGCONT)
+	select {
+	case <-c.exited:
+	case <-time.After(30 * time.Second):
+		_ = c.cmd.Process.Kill()
+		<-c.exited
+	}
+	c.cmd = nil
+}
+
+// Pid is the process id.
+func (c *child) Pid() int { return c.cmd.Process.Pid }
+
+// Pause stops the process with SIGSTOP and returns when it has stopped; Resume
+// lets it go on.
+func (c *child) Pause() error {
+	if err := c.cmd.Process.Signal(syscall.SIGSTOP); err != nil {
+		return err
+	}
+	return AwaitStopped(c.cmd.Process.Pid)
+}
+
+func (c *child) Resume() error { return c.cmd.Process.Signal(syscall.SIGCONT) }
+
 // process is a server of one process with a folder of its own. What embeds it
 // says how it is started.
 type process struct {
+	child
 	Port int // for clients, on the loopback
 
-	dir    string // holds data and server.log
-	cmd    *exec.Cmd
-	exited chan struct{}
+	dir string // holds data and server.log
 }
 
 // newProcess finds a free port and makes a folder, named after the kind of
@@ -48,59 +116,21 @@ func (p *process) run(ctx context.Context, cmd *exec.Cmd, ready func(context.Con
 		cmd.SysProcAttr = &syscall.SysProcAttr{}
 	}
 	dieWithParent(cmd.SysProcAttr)
-	if err := cmd.Start(); err != nil {
+	if err := p.start(cmd); err != nil {
 		return err
 	}
-	exited := make(chan struct{})
-	p.cmd, p.exited = cmd, exited
-	go func() {
-		_ = cmd.Wait()
-		close(exited)
-	}()
-	ctx, cancel := context.WithTimeout(ctx, time.Minute)
-	defer cancel()
-	for !ready(ctx) {
-		select {
-		case <-exited:
-			return fmt.Errorf("%s ended while starting:\n%s", cmd.Path, p.Log())
-		case <-ctx.Done():
-			return fmt.Errorf("%s did not start: %w\n%s", cmd.Path, ctx.Err(), p.Log())
-		case <-time.After(20 * time.Millisecond):
+	return p.awaitReady(ctx, cmd.Path, func(ctx context.Context) error {
+		if !ready(ctx) {
+			return errors.New("it doesn't answer")
 		}
-	}
-	return nil
+		return nil
+	}, p.Log)
 }
 
 // Stop asks the server to end and waits for it, Kill ends it at once. Both keep
 // its data, and may be called on a server that isn't running.
 func (p *process) Stop() { p.end(syscall.SIGTERM) }
 func (p *process) Kill() { p.end(syscall.SIGKILL) }
-
-func (p *process) end(sig syscall.Signal) {
-	if p.cmd == nil {
-		return
-	}
-	_ = p.cmd.Process.Signal(sig)
-	_ = p.cmd.Process.Signal(syscall.SIGCONT)
-	select {
-	case <-p.exited:
-	case <-time.After(30 * time.Second):
-		_ = p.cmd.Process.Kill()
-		<-p.exited
-	}
-	p.cmd = nil
-}
-
-// Pause stops the process with SIGSTOP and returns when it has stopped; Resume
-// lets it go on.
-func (p *process) Pause() error {
-	if err := p.cmd.Process.Signal(syscall.SIGSTOP); err != nil {
-		return err
-	}
-	return AwaitStopped(p.cmd.Process.Pid)
-}
-
-func (p *process) Resume() error { return p.cmd.Process.Signal(syscall.SIGCONT) }
 
 // SaveData copies the data of a server that isn't running, and returns a folder
 // for RestoreData, which Close removes.
