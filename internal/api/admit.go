@@ -22,7 +22,7 @@ func (s *Server) refusal(at endpoint) string {
 // machine: its pages send simple requests anywhere, and reach loopback under a
 // name of their own if its owner has that resolve to loopback.
 func (s *Server) admit(at endpoint, w http.ResponseWriter, r *http.Request) (c caller, err error) {
-	c.scope = ScopeOperate
+	c.scope = scopeOperate
 	refusal := s.refusal(at)
 	switch {
 	case s.options.Token != nil:
@@ -57,7 +57,7 @@ func (s *Server) knows(r *http.Request) bool {
 }
 
 // allow refuses a caller whose scope is not enough.
-func (s *Server) allow(r *http.Request, operation string, needs Scope) error {
+func (s *Server) allow(r *http.Request, operation string, needs scope) error {
 	c, _ := callerOf(r.Context())
 	if c.scope >= needs {
 		return nil

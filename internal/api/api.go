@@ -70,9 +70,10 @@ type Options struct {
 
 // The bounds of what a caller may ask for.
 const (
-	MinTTL  = time.Second
-	MaxTTL  = time.Hour
-	MaxWait = time.Minute
+	MinTTL = time.Second
+	MaxTTL = time.Hour
+
+	maxWait = time.Minute
 )
 
 // Server serves the API. It is safe for concurrent use.

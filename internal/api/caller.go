@@ -12,33 +12,32 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// Scope says what a caller may do. Each includes those before it.
-type Scope int
+// scope says what a caller may do. Each includes those before it.
+type scope int
 
-// The scopes.
 const (
-	ScopeRead    Scope = iota // look
-	ScopeLease                // and acquire, renew and release leases
-	ScopeOperate              // and revoke, declare, and change policies
+	scopeRead    scope = iota // look
+	scopeLease                // and acquire, renew and release leases
+	scopeOperate              // and revoke, declare, and change policies
 )
 
 var scopeNames = []string{"read", "lease", "operate"}
 
-func (s Scope) String() string { return scopeNames[s] }
+func (s scope) String() string { return scopeNames[s] }
 
-func parseScope(text string) (Scope, error) {
+func parseScope(text string) (scope, error) {
 	at := slices.Index(scopeNames, text)
 	if at < 0 {
 		return 0, fmt.Errorf("a scope is one of %s", strings.Join(scopeNames, ", "))
 	}
-	return Scope(at), nil
+	return scope(at), nil
 }
 
 // caller is who sends a request. Without a token file it has no name, and may do
 // everything.
 type caller struct {
 	name  string
-	scope Scope
+	scope scope
 }
 
 // application is the application_name under which the database hears of a caller.

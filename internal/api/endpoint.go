@@ -20,9 +20,9 @@ type endpoint struct {
 }
 
 // needs is the scope that a route takes.
-func (at endpoint) needs(r route) Scope {
+func (at endpoint) needs(r route) scope {
 	if at.applications {
-		return ScopeLease
+		return scopeLease
 	}
 	return r.needs
 }

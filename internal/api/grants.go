@@ -61,7 +61,7 @@ func (s *Server) acquire(w http.ResponseWriter, r *http.Request, resource fence.
 	}
 	if err := errors.Join(
 		wantText("holder", request.Holder, 1, maxHolder), wantKey(request.Key),
-		wantTime("ttl_seconds", *request.TTL, MinTTL, MaxTTL), wantTime("wait_seconds", request.Wait, 0, MaxWait),
+		wantTime("ttl_seconds", *request.TTL, MinTTL, MaxTTL), wantTime("wait_seconds", request.Wait, 0, maxWait),
 	); err != nil {
 		return err
 	}

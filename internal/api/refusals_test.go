@@ -143,8 +143,8 @@ func TestTokensHaveNamesAndScopes(t *testing.T) {
 	t.Parallel()
 	_, token := tokenFile(t, namedTokens)
 	for presented, want := range map[string]caller{
-		readSecret: {"alice", ScopeRead}, leaseSecret: {"bob", ScopeLease}, operateSecret: {"carol", ScopeOperate}, otherOperate: {"carol", ScopeOperate},
-		secret: {"default", ScopeOperate},
+		readSecret: {"alice", scopeRead}, leaseSecret: {"bob", scopeLease}, operateSecret: {"carol", scopeOperate}, otherOperate: {"carol", scopeOperate},
+		secret: {"default", scopeOperate},
 	} {
 		if got, known := callerWith(token, presented); !known || got != want {
 			t.Errorf("%s: %v, %v", presented, got, known)
@@ -161,7 +161,7 @@ func TestAScopeIsRequired(t *testing.T) {
 	w := serve(t, "postgres", func(o *Options) { o.Token = token })
 	each(t, func(t *testing.T, operation string, q request) {
 		at := slices.IndexFunc(routes, func(r route) bool { return r.operation == operation })
-		for presented, has := range map[string]Scope{readSecret: ScopeRead, leaseSecret: ScopeLease, operateSecret: ScopeOperate, secret: ScopeOperate} {
+		for presented, has := range map[string]scope{readSecret: scopeRead, leaseSecret: scopeLease, operateSecret: scopeOperate, secret: scopeOperate} {
 			q.header = map[string]string{"Authorization": "Bearer " + presented}
 			answer := w.send(t, q)
 			if needs := routes[at].needs; has >= needs {

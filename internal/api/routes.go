@@ -20,32 +20,32 @@ var openAPI []byte
 // A route is one operation of the file openapi.yaml.
 type route struct {
 	operation, method, path string
-	needs                   Scope
+	needs                   scope
 	// application says that the operation is served to applications, too.
 	application bool
 	serve       func(s *Server, w http.ResponseWriter, r *http.Request, resource fence.Resource) error
 }
 
 var routes = []route{
-	{"acquire", http.MethodPost, "/v1/resources/{resource}/acquire", ScopeLease, true, (*Server).acquire},
-	{"renew", http.MethodPost, "/v1/resources/{resource}/renew", ScopeLease, true, (*Server).renew},
-	{"release", http.MethodPost, "/v1/resources/{resource}/release", ScopeLease, true, (*Server).release},
-	{"revoke", http.MethodPost, "/v1/resources/{resource}/revoke", ScopeOperate, false, (*Server).revoke},
-	{"declare", http.MethodPost, "/v1/resources/{resource}/declare", ScopeOperate, false, (*Server).declare},
-	{"change", http.MethodPatch, "/v1/resources/{resource}", ScopeOperate, false, (*Server).change},
-	{"check", http.MethodPost, "/v1/check", ScopeLease, true, (*Server).check},
-	{"begin_effect", http.MethodPost, "/v1/effects", ScopeLease, true, (*Server).beginEffect},
-	{"end_effect", http.MethodDelete, "/v1/effects/{effect}", ScopeLease, true, (*Server).endEffect},
-	{"list", http.MethodGet, "/v1/resources", ScopeRead, false, (*Server).list},
-	{"show", http.MethodGet, "/v1/resources/{resource}", ScopeRead, true, (*Server).show},
-	{"history", http.MethodGet, "/v1/history", ScopeRead, false, (*Server).history},
-	{"events", http.MethodGet, "/v1/events", ScopeRead, false, (*Server).events},
-	{"series", http.MethodGet, "/v1/series", ScopeRead, false, (*Server).series},
-	{"guards", http.MethodGet, "/v1/guards", ScopeRead, false, (*Server).guards},
-	{"doctor", http.MethodGet, "/v1/doctor", ScopeRead, false, (*Server).doctor},
-	{"whoami", http.MethodGet, "/v1/whoami", ScopeRead, true, (*Server).whoami},
-	{"about", http.MethodGet, "/v1/about", ScopeRead, false, (*Server).about},
-	{"openapi", http.MethodGet, "/v1/openapi.yaml", ScopeRead, true, (*Server).file},
+	{"acquire", http.MethodPost, "/v1/resources/{resource}/acquire", scopeLease, true, (*Server).acquire},
+	{"renew", http.MethodPost, "/v1/resources/{resource}/renew", scopeLease, true, (*Server).renew},
+	{"release", http.MethodPost, "/v1/resources/{resource}/release", scopeLease, true, (*Server).release},
+	{"revoke", http.MethodPost, "/v1/resources/{resource}/revoke", scopeOperate, false, (*Server).revoke},
+	{"declare", http.MethodPost, "/v1/resources/{resource}/declare", scopeOperate, false, (*Server).declare},
+	{"change", http.MethodPatch, "/v1/resources/{resource}", scopeOperate, false, (*Server).change},
+	{"check", http.MethodPost, "/v1/check", scopeLease, true, (*Server).check},
+	{"begin_effect", http.MethodPost, "/v1/effects", scopeLease, true, (*Server).beginEffect},
+	{"end_effect", http.MethodDelete, "/v1/effects/{effect}", scopeLease, true, (*Server).endEffect},
+	{"list", http.MethodGet, "/v1/resources", scopeRead, false, (*Server).list},
+	{"show", http.MethodGet, "/v1/resources/{resource}", scopeRead, true, (*Server).show},
+	{"history", http.MethodGet, "/v1/history", scopeRead, false, (*Server).history},
+	{"events", http.MethodGet, "/v1/events", scopeRead, false, (*Server).events},
+	{"series", http.MethodGet, "/v1/series", scopeRead, false, (*Server).series},
+	{"guards", http.MethodGet, "/v1/guards", scopeRead, false, (*Server).guards},
+	{"doctor", http.MethodGet, "/v1/doctor", scopeRead, false, (*Server).doctor},
+	{"whoami", http.MethodGet, "/v1/whoami", scopeRead, true, (*Server).whoami},
+	{"about", http.MethodGet, "/v1/about", scopeRead, false, (*Server).about},
+	{"openapi", http.MethodGet, "/v1/openapi.yaml", scopeRead, true, (*Server).file},
 }
 
 // answerTime is what an answer may take besides a wait: the store, the seal and
@@ -96,7 +96,7 @@ func (s *Server) mux(at endpoint) http.Handler {
 }
 
 // handler admits, serves, answers errors with their problem, and counts.
-func (s *Server) handler(at endpoint, operation string, needs Scope, serve func(http.ResponseWriter, *http.Request) error) http.Handler {
+func (s *Server) handler(at endpoint, operation string, needs scope, serve func(http.ResponseWriter, *http.Request) error) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		extend(w, answerTime)
 		w.Header().Set("Cache-Control", "no-store")

@@ -32,7 +32,7 @@ const minTokenBytes = 16
 const maxTokenFile = 64 << 10
 
 // defaultCaller is the caller of a line that has nothing but a token.
-var defaultCaller = caller{"default", ScopeOperate}
+var defaultCaller = caller{"default", scopeOperate}
 
 // ReadToken reads a file that has on each line a caller's name, a scope and a token, or a
 // token alone, which is that of defaultCaller. A name may come several times: with two

@@ -64,29 +64,17 @@ func paragraphs(c *cobra.Command) (all []paragraph) {
 
 func usage(b *strings.Builder, c *cobra.Command) {
 	b.WriteString("Usage:\n")
-	if c.Runnable() && !c.HasAvailableSubCommands() || c.Annotations[runsAlone] != "" {
-		fmt.Fprintf(b, "  %s\n", UsageLine(c))
+	if c.Runnable() && !c.HasAvailableSubCommands() {
+		fmt.Fprintf(b, "  %s\n", usageLine(c))
 	}
 	if c.HasAvailableSubCommands() {
 		fmt.Fprintf(b, "  %s COMMAND\n", c.CommandPath())
 	}
 }
 
-// runsAlone is the annotation of a command that has commands below it and does something
-// without one, too.
-const runsAlone = "manual.runs-alone"
-
-// RunsAlone says that a command with others below it does something without them.
-func RunsAlone(c *cobra.Command) {
-	if c.Annotations == nil {
-		c.Annotations = map[string]string{}
-	}
-	c.Annotations[runsAlone] = "yes"
-}
-
-// UsageLine is the command with its arguments, flags first: behind them they could be
+// usageLine is the command with its arguments, flags first: behind them they could be
 // another program's.
-func UsageLine(c *cobra.Command) string {
+func usageLine(c *cobra.Command) string {
 	words := strings.SplitN(c.Use, " ", 2)
 	line := c.CommandPath() + " [flags]"
 	if len(words) > 1 {

@@ -40,7 +40,7 @@ func statusTable(b *strings.Builder, all []Status) {
 
 func (r *Reference) section(b *strings.Builder, c *cobra.Command) error {
 	path := c.CommandPath()
-	fmt.Fprintf(b, "## %s\n\n```\n%s\n```\n\n", path, UsageLine(c))
+	fmt.Fprintf(b, "## %s\n\n```\n%s\n```\n\n", path, usageLine(c))
 	for _, p := range paragraphs(c) {
 		if p.asIs {
 			p.text = "```\n" + p.text + "\n```"
