@@ -36,9 +36,9 @@ type admin struct {
 	stop    func() bool
 	// drainEnd is by when the proxy must have drained, in nanoseconds; 0 before it drains.
 	drainEnd atomic.Int64
-	// What keeps series of the metrics.
-	recorder *series.Recorder
-	recorded func() // ends it, and returns when it has ended
+	// recorder keeps series of the metrics.
+	recorder  *series.Recorder
+	recording background
 }
 
 // serveAdmin serves the probes, the metrics and the API of leases until it is
@@ -86,7 +86,8 @@ func serveAdmin(ctx context.Context, cfg proxySettings, files adminFiles, server
 		a.drainEnd.Store(time.Now().Add(cfg.DrainTimeout).UnixNano())
 		a.api.Drain()
 	})
-	a.record(ctx)
+	// Until close: the console also shows a proxy that drains.
+	a.recording.start(context.WithoutCancel(ctx), a.recorder.Run)
 	return a, nil
 }
 
@@ -177,17 +178,6 @@ func (cfg proxySettings) apiListen() []string {
 	return cfg.APIListen
 }
 
-// record keeps series until close, for a proxy that drains is looked at, too.
-func (a *admin) record(ctx context.Context) {
-	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
-	var recording sync.WaitGroup
-	recording.Go(func() { a.recorder.Run(ctx) })
-	a.recorded = func() {
-		cancel()
-		recording.Wait()
-	}
-}
-
 // route hands the API its requests as they came: a mux before it would redirect
 // what has an empty segment.
 func (a *admin) route(others http.Handler) http.Handler {
@@ -272,7 +262,7 @@ func (a *admin) close() {
 		a.api.EndStreams()
 		a.shutDown(ctx)
 		_ = a.api.Close(ctx)
-		a.recorded()
+		a.recording.end()
 	}
 	if a.leases == nil {
 		return

@@ -12,7 +12,7 @@ import (
 	"github.com/wirefence/wirefence/internal/doctor"
 )
 
-// checkup has the doctor examine the deployment again and again, and tells the worst grade
+// checkup has the doctor examine the deployment periodically, and exports the worst grade
 // as a metric; a nil one examines nothing.
 type checkup struct {
 	interval time.Duration
@@ -21,8 +21,7 @@ type checkup struct {
 	grades   *prometheus.GaugeVec
 	at       prometheus.Gauge
 	last     doctor.Grade
-	stop     context.CancelFunc
-	over     chan struct{} // nil until run
+	work     background
 }
 
 // firstCheckup is how long the first examination waits at most: it asks the proxy itself,
@@ -53,11 +52,7 @@ func (c *checkup) run() {
 	if c == nil {
 		return
 	}
-	var ctx context.Context
-	ctx, c.stop = context.WithCancel(context.Background())
-	c.over = make(chan struct{})
-	go func() {
-		defer close(c.over)
+	c.work.start(context.Background(), func(ctx context.Context) {
 		for pause := min(c.interval, firstCheckup); ; pause = c.interval {
 			select {
 			case <-time.After(pause):
@@ -66,10 +61,10 @@ func (c *checkup) run() {
 				return
 			}
 		}
-	}()
+	})
 }
 
-// once examines, and logs a grade that is another than the last one.
+// once examines, and logs a grade that differs from the last one.
 func (c *checkup) once(ctx context.Context) {
 	grade, worst, err := c.grade(ctx)
 	if ctx.Err() != nil {
@@ -119,9 +114,7 @@ func (c *checkup) grade(ctx context.Context) (grade doctor.Grade, worst []string
 }
 
 func (c *checkup) end() {
-	if c == nil || c.over == nil {
-		return
+	if c != nil {
+		c.work.end()
 	}
-	c.stop()
-	<-c.over
 }

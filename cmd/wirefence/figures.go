@@ -31,13 +31,12 @@ func resourceNames(cfg proxySettings) (*metrics.Names, error) {
 	return metrics.NewNames(cfg.MetricsResources, fence.Resource(cfg.Lease), fence.Resource(cfg.Resource)), nil
 }
 
-// figures are the metrics of what the proxy's database and lease store know; a nil one
-// reads nothing.
+// figures are the metrics that the proxy reads from its database and lease store; a nil
+// one reads nothing.
 type figures struct {
 	resources *metrics.Resources
 	leases    *leases
-	stop      context.CancelFunc
-	over      chan struct{} // nil until run
+	work      background
 }
 
 // newFigures makes ready what the settings name, without connecting yet.
@@ -70,16 +69,9 @@ func newFigures(cfg proxySettings, names *metrics.Names, registry prometheus.Reg
 
 // run reads until end is called.
 func (f *figures) run() {
-	if f == nil {
-		return
+	if f != nil {
+		f.work.start(context.Background(), f.resources.Run)
 	}
-	var ctx context.Context
-	ctx, f.stop = context.WithCancel(context.Background())
-	f.over = make(chan struct{})
-	go func() {
-		defer close(f.over)
-		f.resources.Run(ctx)
-	}()
 }
 
 // end may be called without run.
@@ -87,9 +79,6 @@ func (f *figures) end() {
 	if f == nil {
 		return
 	}
-	if f.over != nil {
-		f.stop()
-		<-f.over
-	}
+	f.work.end()
 	f.leases.close()
 }

@@ -15,15 +15,13 @@ import (
 	"github.com/wirefence/wirefence/proxy"
 )
 
-// recording is what the proxy records in the history; a nil one records nothing.
+// recording writes the proxy's refusals to the history; a nil one writes nothing.
 type recording struct {
 	journal *journal.Journal
-	stop    context.CancelFunc
-	over    chan struct{}
+	work    background
 }
 
-// recordingTime is what the last refusals have to be recorded in when the proxy
-// ends.
+// recordingTime bounds the recording of the last refusals when the proxy ends.
 const recordingTime = 2 * time.Second
 
 func newRecording(cfg proxySettings, registry prometheus.Registerer, log *slog.Logger) (*recording, error) {
@@ -43,10 +41,10 @@ func newRecording(cfg proxySettings, registry prometheus.Registerer, log *slog.L
 	if err != nil {
 		return nil, err
 	}
-	return &recording{journal: j, over: make(chan struct{})}, nil
+	return &recording{journal: j}, nil
 }
 
-// processName is what the history calls this process.
+// processName is the name of this process in the history.
 func (cfg proxySettings) processName() string {
 	host, err := os.Hostname()
 	if err != nil {
@@ -55,7 +53,7 @@ func (cfg proxySettings) processName() string {
 	return cmp.Or(cfg.Holder, fmt.Sprintf("%s:%d", host, os.Getpid()))
 }
 
-// refusals is what the proxy is given.
+// refusals returns the proxy's option of that name.
 func (r *recording) refusals() proxy.Refusals {
 	if r == nil {
 		return nil
@@ -65,22 +63,14 @@ func (r *recording) refusals() proxy.Refusals {
 
 // run records until end is called.
 func (r *recording) run() {
-	if r == nil {
-		return
+	if r != nil {
+		r.work.start(context.Background(), func(ctx context.Context) { r.journal.Run(ctx, recordingTime) })
 	}
-	var ctx context.Context
-	ctx, r.stop = context.WithCancel(context.Background())
-	go func() {
-		defer close(r.over)
-		r.journal.Run(ctx, recordingTime)
-	}()
 }
 
 // end waits until the last refusals are recorded, or their time is over.
 func (r *recording) end() {
-	if r == nil {
-		return
+	if r != nil {
+		r.work.end()
 	}
-	r.stop()
-	<-r.over
 }

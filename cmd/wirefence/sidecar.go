@@ -21,11 +21,10 @@ type sidecar struct {
 	*campaign.Campaign
 	leases *leases
 	client *lockclient.Client
-	resign context.CancelFunc
-	over   chan struct{}
+	work   background // the campaign
 }
 
-// newSidecar makes ready what the settings name, without connecting yet.
+// newSidecar prepares the campaign that the settings describe. It doesn't connect yet.
 func newSidecar(ctx context.Context, cfg proxySettings, registry prometheus.Registerer, log *slog.Logger) (*sidecar, error) {
 	if cfg.Lease == "" {
 		return nil, nil
@@ -38,11 +37,11 @@ func newSidecar(ctx context.Context, cfg proxySettings, registry prometheus.Regi
 		return nil, errors.New("WIREFENCE_LEASE needs WIREFENCE_DATABASE_URL: a lease that is not sealed in the database " +
 			"doesn't keep its former holder from committing until the next one's first write")
 	}
-	s := &sidecar{over: make(chan struct{})}
+	s := &sidecar{}
 	if s.leases, err = openMeasuredLeases(ctx, cfg.StoreSettings, cfg.DatabaseURL, registry); err != nil {
 		return nil, err
 	}
-	// What becomes of the lease the campaign logs.
+	// The client logs nothing: the campaign logs when the lease is won and lost.
 	if s.client, err = s.leases.client(cfg.LeaseSettings, slog.New(slog.DiscardHandler)); err == nil {
 		s.Campaign, err = campaign.New(campaign.Options{Client: s.client, Resource: resource, Logger: log, Registerer: registry})
 	}
@@ -53,7 +52,7 @@ func newSidecar(ctx context.Context, cfg proxySettings, registry prometheus.Regi
 	return s, nil
 }
 
-// lease is what the proxy is given.
+// lease returns the proxy's option of that name.
 func (s *sidecar) lease() proxy.Lease {
 	if s == nil {
 		return nil
@@ -64,18 +63,13 @@ func (s *sidecar) lease() proxy.Lease {
 // run campaigns for the lease until ctx ends; a lease that is held then is kept
 // until release.
 func (s *sidecar) run(ctx context.Context) {
-	if s == nil {
-		return
+	if s != nil {
+		s.work.start(ctx, s.Run)
 	}
-	ctx, s.resign = context.WithCancel(ctx)
-	go func() {
-		defer close(s.over)
-		s.Run(ctx)
-	}()
 }
 
-// How long the release of the lease may take: after a drain, and where a second
-// signal or a failure has ended the proxy at once. If it fails the lease expires.
+// How long the release of the lease may take: after a drain, and after a second
+// signal or a failure has ended the proxy at once. If the release fails, the lease expires.
 const (
 	releaseTime   = 5 * time.Second
 	releaseAtOnce = time.Second
@@ -87,13 +81,13 @@ func (s *sidecar) release(patience time.Duration, log *slog.Logger) {
 	if s == nil {
 		return
 	}
-	s.resign()
+	s.work.stop()
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	if err := s.client.Close(ctx); err != nil {
 		log.Warn("lease not released, it will expire", "error", err)
 		return
 	}
-	<-s.over
+	s.work.end()
 	s.leases.close()
 }
