@@ -9,10 +9,9 @@ import (
 	"time"
 )
 
-// Handler serves the probes: /livez answers 200 as long as the process does,
-// /readyz answers 200 if clients can be served and else 503 with the reason. With
-// ?role=leader the server must hold its lease besides, with ?role=standby not hold
-// it.
+// Handler serves the probes. /livez always answers 200. /readyz answers 200 if the
+// server can serve clients, otherwise 503 with the reason. With ?role=leader the server
+// must also hold its lease; with ?role=standby it must not.
 func (s *Server) Handler() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /livez", func(w http.ResponseWriter, _ *http.Request) {
@@ -27,7 +26,7 @@ func (s *Server) Handler() http.Handler {
 			return
 		}
 		if err = cmp.Or(err, s.Ready(ctx)); err != nil {
-			w.Header().Set("Connection", "close") // the next may reach a process that takes over
+			w.Header().Set("Connection", "close") // the next probe may reach a new process at this port
 			http.Error(w, "not ready: "+err.Error(), http.StatusServiceUnavailable)
 			return
 		}
@@ -39,7 +38,7 @@ func (s *Server) Handler() http.Handler {
 
 var errRole = errors.New("a role is leader or standby, where WIREFENCE_LEASE is set")
 
-// hasRole reports whether the server has the role that is asked for, if any.
+// hasRole returns an error if the server doesn't have the role; "" is any role.
 func (s *Server) hasRole(role string) error {
 	switch {
 	case role == "":

@@ -8,18 +8,17 @@ import (
 	"github.com/wirefence/wirefence/proxy/internal/session"
 )
 
-// Sizes of a buffer in bytes: what a quiet session holds, and what one holds
-// while bulk data flows.
+// Sizes of a buffer in bytes: of a quiet session, and during a bulk transfer.
 const (
 	smallBuffer = 4 << 10
 	largeBuffer = 64 << 10
 )
 
-// buffer holds what was read and not yet used. The zero value is empty.
+// buffer holds bytes that were read and not used yet. The zero value is empty.
 type buffer struct {
 	b    []byte
 	r, w int
-	full bool // the last read filled the buffer: more is waiting
+	full bool // the last read filled the buffer, so more bytes are waiting
 }
 
 func (b *buffer) bytes() []byte { return b.b[b.r:b.w] }
@@ -27,9 +26,8 @@ func (b *buffer) bytes() []byte { return b.b[b.r:b.w] }
 // used drops the first n bytes.
 func (b *buffer) used(n int) { b.r += n }
 
-// read reads once, behind what is there, making room first. The size follows
-// what comes: it grows to hold a whole message or to take bulk data in few
-// reads, and shrinks again.
+// read reads once and appends the bytes. The buffer grows to hold a whole message, or
+// to take bulk data in few reads, and shrinks when it is empty.
 func (b *buffer) read(from net.Conn) (int, error) {
 	b.makeRoom()
 	n, err := from.Read(b.b[b.w:])
@@ -65,7 +63,7 @@ func (b *buffer) makeRoom() {
 	b.r, b.w = 0, left
 }
 
-// room returns memory for n bytes at least, behind what is there.
+// room returns memory for at least n bytes behind the unused ones.
 func (b *buffer) room(n int) []byte {
 	b.makeRoom()
 	if len(b.b)-b.w < n {
@@ -76,37 +74,37 @@ func (b *buffer) room(n int) []byte {
 	return b.b[b.w:]
 }
 
-// writer sends what a session puts out.
+// writer sends a session's Out to one side.
 type writer struct {
-	conn net.Conn
-	list [][]byte
-	bufs net.Buffers
-	join []byte // what goes into one TLS record, or a few full ones
-	err  error  // of a flush: the other side may have got a part of it
+	conn    net.Conn
+	buffers [][]byte
+	bufs    net.Buffers
+	join    []byte // the buffers joined, for TLS
+	err     error  // of the last flush: the peer may have received a part of it
 }
 
 func (w *writer) flush(out *session.Out) error {
 	if out.Empty() {
 		return nil
 	}
-	w.list = out.Buffers(w.list[:0])
-	if len(w.list) == 1 {
-		_, w.err = w.conn.Write(w.list[0])
+	w.buffers = out.Buffers(w.buffers[:0])
+	if len(w.buffers) == 1 {
+		_, w.err = w.conn.Write(w.buffers[0])
 		return w.err
 	}
 	if _, vectors := w.conn.(syscall.Conn); !vectors {
 		return w.flushJoined()
 	}
-	w.bufs = w.list
+	w.bufs = w.buffers
 	_, w.err = w.bufs.WriteTo(w.conn)
 	return w.err
 }
 
-// flushJoined sends to a connection that can't take many buffers at once: each
-// would become a record of its own.
+// flushJoined sends the buffers to a TLS connection in one write: otherwise each would
+// become a record of its own.
 func (w *writer) flushJoined() error {
 	w.join = w.join[:0]
-	for _, b := range w.list {
+	for _, b := range w.buffers {
 		w.join = append(w.join, b...)
 	}
 	_, w.err = w.conn.Write(w.join)

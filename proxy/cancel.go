@@ -9,41 +9,40 @@ import (
 	"github.com/wirefence/wirefence/proxy/internal/upstream"
 )
 
-// forwardCancel passes a CancelRequest on to the server of the session that it
-// names, encrypted as the session is. A session that isn't ours may be one of a
-// process that served here before: then every server is told, of which only the
-// right one knows the key. The client's connection stays open until the server
-// has closed its own, which says that the signal is sent: what the client sends
-// next can't be hit.
+// forwardCancel forwards a CancelRequest to the server of its session, encrypted as the
+// session is. An unknown key may belong to a session of a process that served here
+// before, so the request goes to every server; only the right one knows the key. The
+// client's connection stays open until the server has closed its own: PostgreSQL sends
+// the signal before that, so it can't hit the client's next statement.
 func (s *Server) forwardCancel(ctx context.Context, packet []byte) error {
 	s.metrics.cancels.Inc()
 	if c, ok := s.keys.Load(string(packet[8:])); ok {
 		return c.(*conn).cancel(ctx, packet)
 	}
 	var failures []error
-	told := map[*upstream.Host]bool{}
+	sent := map[*upstream.Host]bool{}
 	for _, r := range s.upstream.Routes(upstream.Any, "") {
-		if told[r.Host] {
+		if sent[r.Host] {
 			continue
 		}
 		err := s.upstream.Cancel(ctx, r, packet)
-		told[r.Host] = err == nil
+		sent[r.Host] = err == nil
 		failures = append(failures, err)
 	}
 	return errors.Join(failures...)
 }
 
-// A cancel request behind a hold is sent again and again until the client's statement
-// has been answered, but so often at most.
+// A cancel request that came during a hold's exchange is repeated until the client's
+// statement has been answered, at most maxCancelTries times.
 const (
-	betweenTries = 20 * time.Millisecond
-	mostTries    = 50
+	cancelRetryInterval = 20 * time.Millisecond
+	maxCancelTries      = 50
 )
 
-// cancel passes a CancelRequest on when the server is at work for the client, and
-// not for the proxy: a question of the proxy's own is not the client's to cancel,
-// but for one that waits for a takeover, and the client's statement with it. Where
-// nothing of the client's is under way there is nothing to cancel.
+// cancel forwards a CancelRequest while the server works for the client. It waits for
+// the end of an exchange of the proxy's own, which the client must not cancel, except a
+// hold's: that may wait for a takeover, and the client's statement with it. It does
+// nothing if the server has nothing to answer.
 func (c *conn) cancel(ctx context.Context, packet []byte) error {
 	again, tries, answered := false, 0, uint32(0)
 	for {
@@ -52,10 +51,10 @@ func (c *conn) cancel(ctx context.Context, packet []byte) error {
 		c.withCore(func(core *session.Session) {
 			turn, held, answers = core.Turn(), core.Held(), core.Answers()
 			if turn == session.HoldsTurn || turn == session.ProxysTurn {
-				if c.turns == nil {
-					c.turns = make(chan struct{})
+				if c.exchangeEnded == nil {
+					c.exchangeEnded = make(chan struct{})
 				}
-				turns = c.turns
+				turns = c.exchangeEnded
 			}
 		})
 		var pause <-chan time.Time
@@ -63,14 +62,14 @@ func (c *conn) cancel(ctx context.Context, packet []byte) error {
 		case session.NobodysTurn:
 			return nil
 		case session.ClientsTurn:
-			if tries++; tries > mostTries || answered != 0 && answered != answers {
+			if tries++; tries > maxCancelTries || answered != 0 && answered != answers {
 				return nil
 			}
 			if err := c.server.upstream.Cancel(ctx, c.route, packet); err != nil || !again {
 				return err
 			}
-			// PostgreSQL ignores it while it reads the statement, which it may just do.
-			answered, pause = answers, time.After(betweenTries)
+			// PostgreSQL ignores a cancel signal while it reads the statement.
+			answered, pause = answers, time.After(cancelRetryInterval)
 		case session.HoldsTurn:
 			if err := c.server.upstream.Cancel(ctx, c.route, packet); err != nil || held {
 				return err

@@ -13,57 +13,57 @@ import (
 	"github.com/wirefence/wirefence/proxy/internal/wire"
 )
 
-// conn is one client's session: it owns both sockets. The login is conn's own; then
-// a driver carries what either side sends.
+// conn is one client's session, and owns both sockets. run carries the login; then a
+// driver carries the bytes of either side.
 type conn struct {
 	server *Server
 	client net.Conn
 	up     net.Conn
-	route  upstream.Route // where up leads
+	route  upstream.Route // of up
 	origin Origin         // for Refusals
-	// pending is what the limits count for the session, also when it isn't pending
-	// any more.
+	// pending is the session's entry in the limits, also after its login.
 	pending *pending
 	log     *slog.Logger
 
-	mu      sync.Mutex // guards what follows; withCore takes it
-	core    *session.Session
-	failed  bool        // the core has panicked, and is not called any more
-	leaving *wire.Error // with which the session ends as soon as it may; nil: it stays
-	driver  driver
-	ticks   bool          // the keeper comes back to it
-	turns   chan struct{} // closed when a question of the proxy's own has been answered; nil: nobody waits
-	traffic traffic
+	mu            sync.Mutex // guards the fields below; withCore takes it
+	core          *session.Session
+	coreFailed    bool        // the core has panicked and must not be called
+	endReason     *wire.Error // the FATAL that ends the session once Session.MayEnd; nil while it may stay
+	driver        driver
+	holdScheduled bool          // the holdReleaser's queue has it
+	exchangeEnded chan struct{} // closed when the proxy's exchange has been answered; nil if no cancel waits for that
+	traffic       traffic
 
 	once  sync.Once     // finish
 	ended chan struct{} // closed when the session has ended
-	watch watch         // the sweeper's
+	watch activityWatch // used by the sweeper alone
 
-	refusals refusalLog
+	refusalLog lineLimiter
 }
 
-// driver carries a session. Its methods ask it for something from outside; they are
-// called under the session's lock, and don't wait.
+// driver carries the bytes of a session. Other goroutines call its methods under the
+// session's lock; the methods don't block.
 type driver interface {
-	nudge()  // look at leaving and the farewell
-	send()   // call FromClient, for what the core has for the server
-	hasten() // the session is over: wait for the server no more, and for the client a second
-	close()  // close the connections: there is a bug
+	wakeServerSide() // has it call fromServer, which ends the session if it is to end
+	wakeClientSide() // has it call fromClient, which takes the core's bytes for the server
+	stopWaiting()    // ends reads at once, and writes to the client after a second
+	close()          // closes the connections, after a panic
 }
 
-// entering is the driver during the login, which looks at the core by itself.
-type entering struct{ *conn }
+// loginDriver is the driver during the login. The login calls the core after each read,
+// so nothing has to wake it.
+type loginDriver struct{ *conn }
 
-func (e entering) nudge() {}
-func (e entering) send()  {}
+func (e loginDriver) wakeServerSide() {}
+func (e loginDriver) wakeClientSide() {}
 
-func (e entering) hasten() {
+func (e loginDriver) stopWaiting() {
 	_ = e.up.SetDeadline(past)
 	_ = e.client.SetReadDeadline(past)
 	_ = e.client.SetWriteDeadline(time.Now().Add(time.Second))
 }
 
-func (e entering) close() {
+func (e loginDriver) close() {
 	_ = e.client.Close()
 	_ = e.up.Close()
 }
@@ -73,23 +73,23 @@ var (
 	never time.Time
 )
 
-// run ends the client's login and serves it until either side ends. What the
-// client has sent already is in the buffer; a is the server that has taken it.
-func (c *conn) run(began time.Time, a *arrival, fromClient *buffer) {
-	if err := c.login(a, fromClient); err != nil {
-		if limit := c.server.limits.gaveWay(c.pending); limit != nil {
-			c.server.limited(c.log, limit)
+// run carries the login to its end and hands the session to a driver. fromClient holds
+// bytes that the client has sent already; cand is the server that has accepted it.
+func (c *conn) run(began time.Time, cand *candidate, fromClient *buffer) {
+	if err := c.login(cand, fromClient); err != nil {
+		if limit := c.server.limits.evictedBy(c.pending); limit != nil {
+			c.server.recordLimit(c.log, limit)
 		} else {
 			c.server.metrics.rejected.WithLabelValues("login").Inc()
 		}
 		logFailedLogin(c.log, err, time.Since(began))
-		c.sayWhy(err)
+		c.reportTimeout(err)
 		c.hangUp()
 		return
 	}
-	if limit := c.server.limits.loggedIn(c.pending); limit != nil { // in the last moment
-		c.server.limited(c.log, limit)
-		refuse(c.client, limit.say)
+	if limit := c.server.limits.loggedIn(c.pending); limit != nil { // evicted just before
+		c.server.recordLimit(c.log, limit)
+		refuse(c.client, limit.response)
 		c.hangUp()
 		return
 	}
@@ -108,14 +108,14 @@ func (c *conn) run(began time.Time, a *arrival, fromClient *buffer) {
 	c.server.metrics.loginSeconds.Observe(time.Since(began).Seconds())
 	c.log.Debug("session began", "login", time.Since(began))
 
-	c.carry(fromClient, a.from)
+	c.drive(fromClient, cand.from)
 }
 
-// guard runs what looks at the session from outside. A panic ends the session only.
+// guard calls do. A panic ends this session only, not the caller's loop over sessions.
 func (c *conn) guard(do func()) {
 	defer func() {
 		if r := recover(); r != nil {
-			c.panicked(r)
+			c.reportPanic(r)
 			c.mu.Lock()
 			defer c.mu.Unlock()
 			c.driver.close()
@@ -124,61 +124,62 @@ func (c *conn) guard(do func()) {
 	do()
 }
 
-// withCore calls into the core, under the lock. All calls go through here. After a
-// panic the core can't be trusted with what the session sends: that call and all
-// that follow panic with errFailed, and their guards close the session's connections.
+// withCore calls the core under the lock; every call of the core goes through it. After
+// a panic the core's state is unknown, and it must not judge another message: that call
+// and all later ones panic with errCoreFailed, and their guards close the connections.
 func (c *conn) withCore(call func(core *session.Session)) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.failed {
-		panic(errFailed)
+	if c.coreFailed {
+		panic(errCoreFailed)
 	}
 	defer func() {
 		if r := recover(); r != nil {
-			c.failed = true
-			c.panicked(r)
-			c.driver.nudge() // if it was not the driver that called
-			panic(errFailed)
+			c.coreFailed = true
+			c.reportPanic(r)
+			c.driver.wakeServerSide() // so that the driver fails, too, if it was not the caller
+			panic(errCoreFailed)
 		}
 	}()
 	call(c.core)
 }
 
-// errFailed is the panic of a call into a core that has failed. It has been
-// reported.
-var errFailed = errors.New("the session has failed")
+// errCoreFailed is the panic of withCore after the core has panicked, which has been
+// logged.
+var errCoreFailed = errors.New("the session has failed")
 
-// hangUp ends a session that no driver carries.
+// hangUp closes both connections and ends a session that no driver carries.
 func (c *conn) hangUp() {
-	entering{c}.close()
+	loginDriver{c}.close()
 	c.finish()
 }
 
-// finish forgets the session, whose connections are closed. It may be called more
-// than once.
+// finish unregisters the session after its connections were closed. It may be called
+// more than once.
 func (c *conn) finish() {
 	c.once.Do(func() {
 		close(c.ended)
 		c.log.Debug("session ended")
-		c.server.forget(c)
+		c.server.unregister(c)
 	})
 }
 
-// panicked reports a bug, once; the session is ended by the caller.
-func (c *conn) panicked(reason any) {
-	if reason == errFailed {
+// reportPanic logs and counts a panic; the caller ends the session. It is silent for
+// errCoreFailed, whose cause was logged.
+func (c *conn) reportPanic(reason any) {
+	if reason == errCoreFailed {
 		return
 	}
-	c.server.metrics.trouble.Inc()
+	c.server.metrics.protocolErrors.Inc()
 	c.log.Error("a session failed", "panic", reason, "stack", string(debug.Stack()))
 }
 
-func (c *conn) takeToServer() (b []byte) {
+func (c *conn) takeServerBytes() (b []byte) {
 	c.withCore(func(core *session.Session) { b = core.TakeToServer() })
 	return b
 }
 
-// fromClient gives the core what the client has sent.
+// fromClient passes bytes of the client to the core.
 func (c *conn) fromClient(in []byte, out *session.Out) (used int, held, over, done bool) {
 	c.withCore(func(core *session.Session) {
 		used = core.FromClient(in, out)
@@ -188,57 +189,57 @@ func (c *conn) fromClient(in []byte, out *session.Out) (used int, held, over, do
 	return used, held, over, done
 }
 
-// fromServer gives the core what the server has sent, and ends the session if it
-// is to leave and may.
+// fromServer passes bytes of the server to the core, and ends the session if it has an
+// endReason and may end now.
 func (c *conn) fromServer(in []byte, out *session.Out) (used int, wake, over bool) {
 	c.withCore(func(core *session.Session) {
 		used, wake = core.FromServer(in, out)
 		c.traffic.fromServer += uint64(used)
-		if c.leaving != nil && core.MayEnd() {
-			core.End(*c.leaving)
+		if c.endReason != nil && core.MayEnd() {
+			core.End(*c.endReason)
 		}
 		over = core.Farewell() != nil
-		c.noteHold(core)
+		c.updateHold(core)
 	})
 	return used, wake, over
 }
 
-// noteHold has the keeper come back to a session that holds, and lets those go on
-// who waited for the end of a question of the proxy's own.
-func (c *conn) noteHold(core *session.Session) {
-	if !c.ticks {
+// updateHold schedules the release of the session's hold, and wakes the cancel requests
+// that wait for the end of an exchange.
+func (c *conn) updateHold(core *session.Session) {
+	if !c.holdScheduled {
 		if until := core.HoldUntil(); !until.IsZero() {
-			c.ticks = true
-			c.server.keeper.add(c, until)
+			c.holdScheduled = true
+			c.server.holdReleaser.schedule(c, until)
 		}
 	}
-	if c.turns != nil && core.Turn() != session.HoldsTurn && core.Turn() != session.ProxysTurn {
-		close(c.turns)
-		c.turns = nil
+	if c.exchangeEnded != nil && core.Turn() != session.HoldsTurn && core.Turn() != session.ProxysTurn {
+		close(c.exchangeEnded)
+		c.exchangeEnded = nil
 	}
 }
 
-// lastWords appends the FATAL that is due to the client, if any.
-func (c *conn) lastWords(dst []byte) []byte {
+// appendFatal appends the FATAL that the client has to get, if any.
+func (c *conn) appendFatal(dst []byte) []byte {
 	c.withCore(func(core *session.Session) { dst = core.LastWords(dst) })
 	return dst
 }
 
-// farewell is the error with which the core has ended the session, or nil.
-func (c *conn) farewell() (why *wire.Error) {
+// fatal returns the FATAL with which the core has ended the session, or nil.
+func (c *conn) fatal() (why *wire.Error) {
 	c.withCore(func(core *session.Session) { why = core.Farewell() })
 	return why
 }
 
-// attrs describe the session in logs.
-func attrs(startup *wire.Startup, client net.Conn) []any {
+// logAttrs returns the attributes that identify a session in the log.
+func logAttrs(startup *wire.Startup, client net.Conn) []any {
 	return []any{
 		"client", client.RemoteAddr().String(), "user", startup.User(),
 		"database", startup.Database(), "application", startup.Params["application_name"],
 	}
 }
 
-// refuse tells a client that it can't be served, and why.
+// refuse sends a client the error as a FATAL.
 func refuse(client net.Conn, e wire.Error) {
 	e.Severity = "FATAL"
 	_ = client.SetWriteDeadline(time.Now().Add(time.Second))

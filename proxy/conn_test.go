@@ -16,7 +16,7 @@ func TestAFailedCoreIsLeftAlone(t *testing.T) {
 		t.Fatal(err)
 	}
 	var log strings.Builder
-	d := &nudged{}
+	d := &wakeCounter{}
 	c := &conn{server: &Server{metrics: metrics}, log: slog.New(slog.NewTextHandler(&log, nil)), driver: d}
 	call := func(do func(*session.Session)) (failed bool) {
 		defer func() { failed = recover() != nil }()
@@ -31,17 +31,17 @@ func TestAFailedCoreIsLeftAlone(t *testing.T) {
 		t.Error("a core that has failed is called again")
 	}
 	if d.times != 1 {
-		t.Errorf("the driver was told %d times, want once", d.times)
+		t.Errorf("the driver was woken %d times, want once", d.times)
 	}
 	if n := strings.Count(log.String(), "a session failed"); n != 1 {
 		t.Errorf("reported %d times, want once: %s", n, log.String())
 	}
 }
 
-// nudged is a driver that counts.
-type nudged struct {
+// wakeCounter is a driver that counts the calls of wakeServerSide.
+type wakeCounter struct {
 	driver
 	times int
 }
 
-func (n *nudged) nudge() { n.times++ }
+func (w *wakeCounter) wakeServerSide() { w.times++ }

@@ -7,8 +7,8 @@ import (
 	"syscall"
 )
 
-// maxDescriptors is how many files the process may open. At start Go has raised
-// the soft limit to the hard one.
+// maxDescriptors returns how many files the process may open. The Go runtime has raised
+// the soft limit to the hard one at the start.
 func maxDescriptors() uint64 {
 	var limit syscall.Rlimit
 	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &limit); err != nil {

@@ -12,30 +12,28 @@ import (
 )
 
 const (
-	// handoverTime is how long after another process has taken over a session may
-	// still be idle: a client that has just come would take its end for a refusal.
+	// handoverTime is how long idle sessions stay after another process has taken over:
+	// a client that has just connected would take a FATAL for a refusal.
 	handoverTime = time.Second
-	// greetTime is how long a client that was accepted just before a drain has to
+	// lateLoginTime is how long a client that was accepted just before a drain has to
 	// log in.
-	greetTime = 5 * time.Second
-	// cancelTime bounds asking servers to cancel what the sessions that are
-	// aborted together have running, and cancelsAtOnce how many are asked at a
-	// time.
+	lateLoginTime = 5 * time.Second
+	// cancelTime bounds the cancel requests for sessions that are aborted together;
+	// cancelsAtOnce bounds how many run at a time.
 	cancelTime    = time.Second
 	cancelsAtOnce = 16
 )
 
 var (
-	shutdownError = wire.Error{Code: "57P01", Message: "terminating connection due to administrator command"}
-	tooLate       = wire.Error{Code: "57014", Message: "canceling authentication due to timeout"}
+	shutdownError     = wire.Error{Code: "57P01", Message: "terminating connection due to administrator command"}
+	loginTimeoutError = wire.Error{Code: "57014", Message: "canceling authentication due to timeout"}
 )
 
-// Shutdown ends the server without breaking transactions, and returns when Serve
-// is about to. For DrainGrace new clients are still accepted; then each session is
-// ended with 57P01 at the end of its transaction; those that have not ended after
-// DrainTimeout are closed. If ctx ends before all that, Shutdown calls Abort and
-// returns ctx's error. It may be called at any time and more than once; before
-// Serve it closes the listeners.
+// Shutdown ends the server without breaking transactions, and returns just before Serve
+// does. For DrainGrace the server still accepts clients; then it ends each session with
+// 57P01 at the end of its transaction; after DrainTimeout it closes the rest. If ctx
+// ends first, Shutdown calls Abort and returns ctx's error. It may be called at any time
+// and more than once; before Serve it closes the listeners.
 func (s *Server) Shutdown(ctx context.Context) error {
 	s.mu.Lock()
 	first, serving := !s.stopped, s.serving
@@ -51,22 +49,22 @@ func (s *Server) Shutdown(ctx context.Context) error {
 		return nil
 	}
 	select {
-	case <-s.over:
+	case <-s.serveEnded:
 		return nil
 	case <-ctx.Done():
 	}
 	s.Abort()
-	<-s.over
+	<-s.serveEnded
 	return ctx.Err()
 }
 
-// drain ends all sessions in order.
+// drain ends all sessions at the end of their transactions.
 func (s *Server) drain() {
 	log := s.options.Logger
 	s.draining.Store(true)
 	if s.options.ReusePort {
-		for _, l := range s.http {
-			_ = l.Close() // probes and requests are for the process that takes over
+		for _, l := range s.httpListeners {
+			_ = l.Close() // the process that takes over answers probes and requests
 		}
 	}
 	if s.options.DrainGrace > 0 {
@@ -79,29 +77,29 @@ func (s *Server) drain() {
 		s.wait(handoverTime, nil)
 	}
 	s.mu.Lock()
-	s.ending = true
+	s.endingSessions = true
 	s.mu.Unlock()
-	left := s.each(func(c *conn) { c.leave(shutdownError) })
+	left := s.eachConn(func(c *conn) { c.endWhenIdle(shutdownError) })
 	log.Info("draining: no new clients; sessions end with their transactions", "sessions", left, "timeout", s.options.DrainTimeout)
 	over := make(chan struct{})
-	go func() { // Serve waits for the same
+	go func() { // ends before Serve, which waits for the handlers, too
 		s.handlers.Wait()
 		close(over)
 	}()
 	defer func() { <-over }()
-	greeting := min(greetTime, s.options.DrainTimeout)
+	greeting := min(lateLoginTime, s.options.DrainTimeout)
 	if s.wait(greeting, over) {
 		return
 	}
-	s.enough(errDraining)
-	s.each(func(c *conn) { c.hurry(shutdownError) })
+	s.endLogins(errDraining)
+	s.eachConn(func(c *conn) { c.endLoginPhase(shutdownError) })
 	if !s.wait(s.options.DrainTimeout-greeting, over) {
 		log.Warn("draining: closing sessions whose transactions did not end", "sessions", s.abortAll())
 	}
 }
 
-// wait waits until something is over, but no longer than d, and not after Abort.
-// It reports whether it is over.
+// wait waits for over, for at most d, and until Abort. It reports whether over was
+// closed.
 func (s *Server) wait(d time.Duration, over <-chan struct{}) bool {
 	timeout := time.NewTimer(d)
 	defer timeout.Stop()
@@ -114,22 +112,22 @@ func (s *Server) wait(d time.Duration, over <-chan struct{}) bool {
 	return false
 }
 
-// Abort makes Serve return soon: all sessions are ended now, whatever they are
-// doing, with 57P01, and what their servers are running is cancelled. It doesn't
-// wait for that, and may be called at any time and more than once.
+// Abort makes Serve return soon: it ends all sessions with 57P01, in transactions too,
+// and cancels their running statements. Abort doesn't wait for that. It may be called at
+// any time and more than once.
 func (s *Server) Abort() { s.abortOnce.Do(func() { close(s.abort) }) }
 
 // abortAll ends all sessions and returns how many there were.
 func (s *Server) abortAll() int {
-	s.enough(errDraining)
+	s.endLogins(errDraining)
 	s.mu.Lock()
-	s.ending = true // for those whose session is about to begin
+	s.endingSessions = true // ends those that register sees from now on
 	s.mu.Unlock()
 	ctx, stop := context.WithTimeout(context.Background(), cancelTime)
 	defer stop()
 	var ending sync.WaitGroup
 	slots := make(chan struct{}, cancelsAtOnce)
-	n := s.each(func(c *conn) {
+	n := s.eachConn(func(c *conn) {
 		slots <- struct{}{}
 		ending.Go(func() {
 			c.guard(func() { c.abort(ctx, shutdownError) })
@@ -140,9 +138,9 @@ func (s *Server) abortAll() int {
 	return n
 }
 
-// each calls do for every session and returns how many there are. A panic in one
-// leaves the others alone.
-func (s *Server) each(do func(*conn)) int {
+// eachConn calls do for every session and returns how many there are. A panic ends that
+// session only.
+func (s *Server) eachConn(do func(*conn)) int {
 	s.mu.Lock()
 	all := make([]*conn, 0, len(s.conns))
 	for c := range s.conns {
@@ -155,37 +153,36 @@ func (s *Server) each(do func(*conn)) int {
 	return len(all)
 }
 
-// leave ends the session now if it may end, else as soon as it may. The first
-// reason counts.
-func (c *conn) leave(why wire.Error) {
+// endWhenIdle ends the session as soon as Session.MayEnd. The first reason counts.
+func (c *conn) endWhenIdle(why wire.Error) {
 	c.withCore(func(core *session.Session) {
-		if c.leaving == nil {
-			c.leaving = &why
+		if c.endReason == nil {
+			c.endReason = &why
 		}
 		if core.MayEnd() {
-			c.driver.nudge()
+			c.driver.wakeServerSide()
 		}
 	})
 }
 
-// hurry ends the session if the client has not logged in yet.
-func (c *conn) hurry(why wire.Error) {
+// endLoginPhase ends the session if the client has not logged in yet.
+func (c *conn) endLoginPhase(why wire.Error) {
 	c.withCore(func(core *session.Session) {
 		if core.LoggedIn() {
 			return
 		}
 		core.End(why)
-		c.driver.hasten()
+		c.driver.stopWaiting()
 	})
 }
 
-// abort ends the session whatever it is doing, and cancels what its server is
-// running: else the server would go on, and commit, before it noticed that
-// nobody is there. ctx bounds asking for that.
+// abort ends the session at once and cancels its running statement: otherwise the server
+// would finish and commit it before it noticed the closed connection. ctx bounds the
+// cancel request.
 func (c *conn) abort(ctx context.Context, why wire.Error) {
 	running, key := false, ""
 	c.withCore(func(core *session.Session) {
-		c.leaving = &why
+		c.endReason = &why
 		core.End(why)
 		running, key = core.Running(), core.Key()
 	})
@@ -195,20 +192,20 @@ func (c *conn) abort(ctx context.Context, why wire.Error) {
 		}
 	}
 	c.withCore(func(*session.Session) {
-		c.driver.nudge()
-		c.driver.hasten()
+		c.driver.wakeServerSide()
+		c.driver.stopWaiting()
 	})
 }
 
-// sayWhy tells the client why its login ended, if it is the proxy that lost
-// patience.
-func (c *conn) sayWhy(err error) {
+// reportTimeout tells the client that its login took too long, or why the core has ended
+// the session. Other failures come from the client, or it has got the server's error.
+func (c *conn) reportTimeout(err error) {
 	if !errors.Is(err, os.ErrDeadlineExceeded) {
-		return // the client knows, or is gone
+		return
 	}
-	why := c.farewell()
+	why := c.fatal()
 	if why == nil {
-		why = &tooLate
+		why = &loginTimeoutError
 	}
 	refuse(c.client, *why)
 }

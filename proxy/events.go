@@ -11,31 +11,31 @@ import (
 	"github.com/wirefence/wirefence/proxy/internal/session"
 )
 
-// events turns what a session reports into metrics and log lines.
+// events implements session.Events by metrics and log lines.
 type events conn
 
 func (e *events) Checked() { e.server.metrics.checks.Inc() }
 
 func (e *events) Waited(by session.Wait, d time.Duration, traceParent string) {
 	e.server.metrics.waitSeconds[by].Observe(d.Seconds())
-	e.traced(by, d, traceParent)
+	e.addSpan(by, d, traceParent)
 }
 
 func (e *events) Ran(d time.Duration) { e.server.metrics.groupSeconds.Observe(d.Seconds()) }
 
 func (e *events) Trouble(err error) {
-	e.server.metrics.trouble.Inc()
+	e.server.metrics.protocolErrors.Inc()
 	e.log.Error("error in a session", "error", err)
 }
 
-// Ended logs one end a second of all sessions, since a shutdown of the server ends them
-// all.
+// Ended logs at most one line a second for all sessions together, since a shutdown of the
+// server ends them all.
 func (e *events) Ended(end session.Ending) {
-	left, ok := e.server.endings.due(time.Now())
+	left, ok := e.server.endedSessionLog.due(time.Now())
 	if !ok {
 		return
 	}
-	args := []any{"sqlstate", end.State, "reason", cut(end.Message, logged), "pid", e.origin.PID}
+	args := []any{"sqlstate", end.State, "reason", truncate(end.Message, maxLoggedText), "pid", e.origin.PID}
 	if len(end.Resources) > 0 {
 		args = append(args, "resources", end.Resources)
 	}
@@ -45,35 +45,36 @@ func (e *events) Ended(end session.Ending) {
 	e.log.Warn("a session under a fence was ended by the server, as a takeover or a revocation does; wirefence history tells whether it was one", args...)
 }
 
-// refusalLog keeps a zombie that tries again and again from filling the log: a
-// session logs its first refusal and then one a second, with the number that
-// were left out. Of those that come of standing by all sessions together log one.
-type refusalLog struct {
-	last time.Time
-	left int
+// lineLimiter lets one log line a second pass, and counts the others, so that a stale
+// writer that retries doesn't fill the log. Each session has one for its refusals. It is
+// not safe for concurrent use.
+type lineLimiter struct {
+	last    time.Time
+	omitted int
 }
 
-// standbyLog is a refusalLog for all sessions of a server.
-type standbyLog struct {
+// sharedLineLimiter is a lineLimiter that all sessions of a server share. It is safe for
+// concurrent use.
+type sharedLineLimiter struct {
 	mu sync.Mutex
-	refusalLog
+	lineLimiter
 }
 
-// due reports whether a refusal is to be logged, and how many were left out.
-func (l *refusalLog) due(now time.Time) (left int, ok bool) {
+// due reports whether a line is to be logged, and how many were omitted before it.
+func (l *lineLimiter) due(now time.Time) (left int, ok bool) {
 	if now.Sub(l.last) < time.Second {
-		l.left++
+		l.omitted++
 		return 0, false
 	}
-	left = l.left
-	l.last, l.left = now, 0
+	left = l.omitted
+	l.last, l.omitted = now, 0
 	return left, true
 }
 
-func (l *standbyLog) due(now time.Time) (left int, ok bool) {
+func (l *sharedLineLimiter) due(now time.Time) (left int, ok bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.refusalLog.due(now)
+	return l.lineLimiter.due(now)
 }
 
 func (e *events) Refused(r session.Refusal) {
@@ -81,21 +82,21 @@ func (e *events) Refused(r session.Refusal) {
 		e.server.probes.WithLabelValues(strconv.FormatBool(r.Shadow)).Inc()
 		return
 	}
-	e.server.refused(r, Refusal{State: r.State, Message: r.Message, Detail: r.Detail}.Verdict())
+	e.server.countRefusal(r, Refusal{State: r.State, Message: r.Message, Detail: r.Detail}.Verdict())
 	if e.server.options.Refusals != nil && !r.Noted {
 		e.server.options.Refusals.Refused(Refusal{
 			Origin: e.origin, State: r.State, Message: r.Message, Detail: r.Detail, TraceParent: r.TraceParent, Shadow: r.Shadow, Raised: r.Raised,
 		})
 	}
-	due := e.refusals.due
+	due := e.refusalLog.due
 	if r.State == fence.LeaseNotHeld {
-		due = e.server.standbyRefusals.due
+		due = e.server.standbyRefusalLog.due
 	}
 	left, ok := due(time.Now())
 	if !ok {
 		return
 	}
-	args := append([]any{"sqlstate", string(r.State)}, verdict(Refusal{State: r.State, Message: r.Message, Detail: r.Detail, TraceParent: r.TraceParent})...)
+	args := append([]any{"sqlstate", string(r.State)}, verdictAttrs(Refusal{State: r.State, Message: r.Message, Detail: r.Detail, TraceParent: r.TraceParent})...)
 	if left > 0 {
 		args = append(args, "left_out", left)
 	}
@@ -106,15 +107,15 @@ func (e *events) Refused(r session.Refusal) {
 	e.log.Log(context.Background(), level, text, args...)
 }
 
-// logged is how much of a refusal's text a line of the log has, in bytes. A client
-// can raise an error of its own with a text of any length.
-const logged = 1000
+// maxLoggedText bounds a refusal's text in a log line, in bytes. A client can raise an
+// error with a text of any length.
+const maxLoggedText = 1000
 
-// verdict takes a refusal apart into attributes of a log line: its reason, and what
-// it is about, or its DETAIL where that says something else.
-func verdict(r Refusal) []any {
+// verdictAttrs returns the attributes of a refusal's log line. DETAIL is among them only
+// where the other attributes don't tell the same.
+func verdictAttrs(r Refusal) []any {
 	v := r.Verdict()
-	r = r.Cut(logged)
+	r = r.Cut(maxLoggedText)
 	args := []any{"reason", r.Message}
 	if v.Resource != "" {
 		args = append(args, "resource", string(v.Resource))
@@ -123,7 +124,7 @@ func verdict(r Refusal) []any {
 		args = append(args, "presented", v.Token.String(), "current", v.CurrentToken.String())
 	}
 	if v.Holder != "" {
-		args = append(args, "holder", v.Holder, "since", since(v.Since))
+		args = append(args, "holder", v.Holder, "since", formatSince(v.Since))
 		if v.Free {
 			args = append(args, "lease", "free")
 		}
@@ -140,8 +141,8 @@ func verdict(r Refusal) []any {
 	return args
 }
 
-// since writes a time of DETAIL as the other times of the log are written.
-func since(text string) string {
+// formatSince converts a time of DETAIL to the log's format.
+func formatSince(text string) string {
 	at, err := time.Parse("2006-01-02 15:04:05.999999-07", text)
 	if err != nil {
 		return text

@@ -8,35 +8,34 @@ import (
 	"github.com/wirefence/wirefence/proxy/internal/wire"
 )
 
-// endedLogin says that a login has ended, and no other server is to be tried: the
-// client has been told, or is gone.
-type endedLogin struct {
-	said *wire.Error // to the client, nil where nothing could be said
-	why  error
+// endedLoginError is the error of a login for which no other server may be tried: the
+// client has got an ErrorResponse, or has disconnected.
+type endedLoginError struct {
+	sent  *wire.Error // to the client; nil if it has disconnected
+	cause error
 }
 
-func (e *endedLogin) Error() string { return e.why.Error() }
-func (e *endedLogin) Unwrap() error { return e.why }
+func (e *endedLoginError) Error() string { return e.cause.Error() }
+func (e *endedLoginError) Unwrap() error { return e.cause }
 
-// isEnded reports whether a login has ended.
-func isEnded(err error) bool { return errors.As(err, new(*endedLogin)) }
+// isEnded reports whether the error is an endedLoginError.
+func isEnded(err error) bool { return errors.As(err, new(*endedLoginError)) }
 
-// errUnreachable says that no server takes the client, which has been logged.
-var errUnreachable = errors.New("could not connect to the upstream server")
+// errUnreachableLogged says that no server accepts the client. It has been logged.
+var errUnreachableLogged = errors.New("could not connect to the upstream server")
 
-// logFailedLogin says why a client could not log in: in the words of the error that it
-// got, and by what the proxy knows beyond that.
+// logFailedLogin logs the error that the client got, and the cause if that says more.
 func logFailedLogin(log *slog.Logger, err error, after time.Duration) {
-	if errors.Is(err, errUnreachable) {
+	if errors.Is(err, errUnreachableLogged) {
 		return
 	}
 	var args []any
-	ended := (*endedLogin)(nil)
-	if errors.As(err, &ended) && ended.said != nil {
-		said := *ended.said
-		args = append(args, "sqlstate", said.Code, "reason", cut(said.Message, logged))
+	ended := (*endedLoginError)(nil)
+	if errors.As(err, &ended) && ended.sent != nil {
+		said := *ended.sent
+		args = append(args, "sqlstate", said.Code, "reason", truncate(said.Message, maxLoggedText))
 		if said.Detail != "" {
-			args = append(args, "detail", cut(said.Detail, logged))
+			args = append(args, "detail", truncate(said.Detail, maxLoggedText))
 		}
 		if text := err.Error(); text != said.Message {
 			args = append(args, "error", err)

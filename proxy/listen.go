@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// Listen opens the addresses. It must be called once, before Serve.
+// Listen opens the addresses of Options.Listen. It must be called once, before Serve.
 func (s *Server) Listen() error {
 	s.warnOfDescriptors()
 	for _, at := range s.options.Listen {
@@ -26,10 +26,10 @@ func (s *Server) Listen() error {
 	return nil
 }
 
-// ListenAdmin opens another address, host:port or fd:NAME, in the same way, so that a
-// process that takes over from this one can have it, too. The caller serves and
-// closes it; where the port is to be reused, the server closes it when it drains.
-// It must not be called once the server serves.
+// ListenAdmin opens another address, host:port or fd:NAME, with the same options, so that
+// a process that takes over from this one can open it, too. The caller serves and closes
+// it; with ReusePort the server closes it when it drains. It must not be called after
+// Serve.
 func (s *Server) ListenAdmin(at string) (net.Listener, error) {
 	return s.listenHTTP(at, s.options.listenTCP)
 }
@@ -39,10 +39,10 @@ func (s *Server) ListenAPI(at string) (net.Listener, error) {
 	return s.listenHTTP(strings.TrimSpace(at), s.options.listen)
 }
 
-// listenHTTP opens an address by listen, unless a socket was passed for it.
+// listenHTTP opens an address by listen, or returns the inherited socket that it names.
 func (s *Server) listenHTTP(at string, listen func(string) (net.Listener, error)) (net.Listener, error) {
-	if name, passed := passedName(at); passed {
-		all, err := s.options.passedSockets(name)
+	if name, passed := inheritedName(at); passed {
+		all, err := s.options.inheritedSockets(name)
 		if err == nil && len(all) > 1 {
 			err = fmt.Errorf("listen %s: %d sockets of that name were passed; HTTP is served at one", at, len(all))
 		}
@@ -53,16 +53,16 @@ func (s *Server) listenHTTP(at string, listen func(string) (net.Listener, error)
 	}
 	l, err := listen(at)
 	if err == nil {
-		s.http = append(s.http, l)
+		s.httpListeners = append(s.httpListeners, l)
 	}
 	return l, err
 }
 
-// open opens what an address means: one listener, or as many as were passed by a name.
-// Where it fails, the listeners that it returns all the same are to be closed.
+// open opens the listeners of an address: one, or all inherited ones of a name. On an
+// error the caller closes the listeners that it returns.
 func (o *Options) open(at string) ([]net.Listener, error) {
-	if name, passed := passedName(at); passed {
-		return o.listenPassed(name)
+	if name, passed := inheritedName(at); passed {
+		return o.listenInherited(name)
 	}
 	l, err := o.listen(at)
 	if err != nil {
@@ -90,20 +90,19 @@ func (o *Options) listenTCP(at string) (net.Listener, error) {
 	return l, err
 }
 
-// unixListener knows its socket's file, which another process may replace.
+// unixListener remembers its socket's file, which another process may replace.
 type unixListener struct {
 	*net.UnixListener
 	path string
 	file os.FileInfo
 }
 
-// socketMode lets every user connect, as PostgreSQL's unix_socket_permissions:
-// the folder's permissions say who can get there.
+// socketMode lets every user connect, as PostgreSQL's unix_socket_permissions does. The
+// folder's permissions restrict access.
 const socketMode = 0o777
 
-// listenUnix opens a socket in the file system. One that a process left behind
-// which is gone is replaced; one that is served is replaced, without a moment in
-// between, only where the port is to be reused.
+// listenUnix opens a socket in the file system. It replaces the socket of a process that
+// has ended; with ReusePort also that of a running process, by an atomic rename.
 func (o *Options) listenUnix(path string) (net.Listener, error) {
 	if c, err := net.DialTimeout("unix", path, time.Second); err == nil {
 		_ = c.Close()
@@ -114,7 +113,7 @@ func (o *Options) listenUnix(path string) (net.Listener, error) {
 	if file, err := os.Lstat(path); err == nil && file.Mode().Type() != os.ModeSocket {
 		return nil, fmt.Errorf("listen unix:%s: the file is no socket", path)
 	}
-	// In the same folder, and no longer than most names are.
+	// In the same folder, for the rename, and short: the path of a socket is limited.
 	temporary := filepath.Join(filepath.Dir(path), fmt.Sprintf(".wf-%d", os.Getpid()))
 	_ = os.Remove(temporary)
 	bound, err := net.ListenUnix("unix", &net.UnixAddr{Name: temporary, Net: "unix"})
@@ -140,7 +139,7 @@ func (o *Options) listenUnix(path string) (net.Listener, error) {
 
 func (l *unixListener) Addr() net.Addr { return &net.UnixAddr{Name: l.path, Net: "unix"} }
 
-// Close closes the socket, and removes its file unless that is another's by now.
+// Close closes the socket, and removes its file unless another process has replaced it.
 func (l *unixListener) Close() error {
 	if file, err := os.Stat(l.path); err == nil && os.SameFile(file, l.file) {
 		_ = os.Remove(l.path)
@@ -157,10 +156,10 @@ func (s *Server) Addrs() []net.Addr {
 	return all
 }
 
-// closeListeners closes the listeners after those who wait there have been let
-// in; at passed sockets they go on waiting, for the next process. It may be called twice.
+// closeListeners serves the clients in the backlogs, and closes the listeners. Clients in
+// the backlog of an inherited socket wait for the next process. It may be called twice.
 func (s *Server) closeListeners() {
-	s.closing.Store(true)
+	s.closingListeners.Store(true)
 	for _, l := range s.listeners {
 		if quiet, ok := l.(interface{ SetDeadline(time.Time) error }); ok {
 			_ = quiet.SetDeadline(past)
@@ -173,7 +172,7 @@ func (s *Server) closeListeners() {
 				if tcp, ok := client.(*net.TCPConn); ok {
 					_ = tcp.SetKeepAliveConfig(s.options.keepalive())
 				}
-				s.take(client)
+				s.startHandling(client)
 			})
 		}
 		_ = l.Close()

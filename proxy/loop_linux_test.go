@@ -52,7 +52,7 @@ func TestALingeringSessionIsClosed(t *testing.T) {
 	}
 	c := &conn{}
 	c.once.Do(func() {}) // no server has counted it
-	p := &pair{c: c, loop: l, over: true, lingers: time.Now().Add(20 * time.Millisecond)}
+	p := &pair{c: c, loop: l, closing: true, lingersUntil: time.Now().Add(20 * time.Millisecond)}
 	p.client, p.server = side{p: p, fd: ends[0][0]}, side{p: p, fd: ends[1][0], server: true}
 	l.post(func() { l.lingering = append(l.lingering, p) })
 	for _, end := range ends {
@@ -65,7 +65,7 @@ func TestALingeringSessionIsClosed(t *testing.T) {
 			t.Errorf("a side is left open: %v", err)
 		}
 	}
-	if left := time.Until(p.lingers); left > 0 {
+	if left := time.Until(p.lingersUntil); left > 0 {
 		t.Errorf("it was closed %v before its time", left)
 	}
 }
@@ -86,8 +86,8 @@ func TestBehindAClientsEnd(t *testing.T) {
 		if encrypted {
 			p.server.tls = detached(t)
 		}
-		p.server.half = true
-		p.server.conclude(nil)
+		p.server.closesWrite = true
+		p.server.appendFinal(nil)
 		due := bytes.Clone(p.server.unsent)
 		more.FromClient(query, &l.out)
 		l.send(&p.server)

@@ -16,9 +16,9 @@ type metrics struct {
 	rejected         *prometheus.CounterVec
 	checks           prometheus.Counter
 	refusals         *prometheus.CounterVec
-	resourceRefusals *prometheus.CounterVec // nil: they aren't told apart
+	resourceRefusals *prometheus.CounterVec // nil without Options.ResourceLabel
 	cancels          prometheus.Counter
-	trouble          prometheus.Counter
+	protocolErrors   prometheus.Counter
 	loginSeconds     prometheus.Histogram
 	waitSeconds      [2]prometheus.Observer // by session.Wait
 	groupSeconds     prometheus.Histogram
@@ -41,7 +41,7 @@ func newMetrics(o *Options) (*metrics, error) {
 			Name: "wirefence_refusals_total", Help: "Statements that were refused, or in shadow mode would have been, by SQLSTATE."}, []string{"sqlstate", "condition", "shadow"}),
 		cancels: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "wirefence_cancel_requests_total", Help: "Cancel requests that were forwarded."}),
-		trouble: prometheus.NewCounter(prometheus.CounterOpts{
+		protocolErrors: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "wirefence_protocol_errors_total", Help: "Messages that broke the protocol, or answers that did not match."}),
 		timeouts: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "wirefence_timeouts_total", Help: "Sessions that were ended by a timeout, by timeout."}, []string{"timeout"}),
@@ -57,7 +57,7 @@ func newMetrics(o *Options) (*metrics, error) {
 		Buckets: prometheus.ExponentialBuckets(0.0001, 4, 10)}, []string{"kind"})
 	m.waitSeconds = [...]prometheus.Observer{
 		session.WaitCheck: waits.WithLabelValues("check"), session.WaitExchange: waits.WithLabelValues("exchange")}
-	// Series that are there from the start tell the first event.
+	// Series must exist before their first event, or rate() misses it.
 	for _, reason := range []string{"startup", "arriving", "address_limit", "limit", "user_limit", "upstream", "login", "standby"} {
 		m.rejected.WithLabelValues(reason)
 	}
@@ -69,7 +69,7 @@ func newMetrics(o *Options) (*metrics, error) {
 			m.refusals.WithLabelValues(string(state), condition, shadow)
 		}
 	}
-	all := []prometheus.Collector{m.sessions, m.waiting, m.logins, m.rejected, m.checks, m.refusals, m.cancels, m.trouble, m.loginSeconds, waits, m.groupSeconds, m.timeouts}
+	all := []prometheus.Collector{m.sessions, m.waiting, m.logins, m.rejected, m.checks, m.refusals, m.cancels, m.protocolErrors, m.loginSeconds, waits, m.groupSeconds, m.timeouts}
 	if o.ResourceLabel != nil {
 		m.resourceRefusals = prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "wirefence_resource_refusals_total", Help: "Refusals that name a resource, by resource and SQLSTATE."}, []string{"resource", "sqlstate", "shadow"})
@@ -90,16 +90,15 @@ func register(r prometheus.Registerer, all ...prometheus.Collector) error {
 	return nil
 }
 
-// refused counts a refusal. v is its verdict. The trace of the statement goes along as an
-// exemplar, so that one finds in the traces what a graph shows.
-func (s *Server) refused(r session.Refusal, v Verdict) {
+// countRefusal counts a refusal; v is its verdict. The statement's trace is the exemplar.
+func (s *Server) countRefusal(r session.Refusal, v Verdict) {
 	traceID, _ := Refusal{TraceParent: r.TraceParent}.Trace()
 	state, shadow := string(r.State), strconv.FormatBool(r.Shadow)
 	count(s.metrics.refusals.WithLabelValues(state, r.State.Condition(), shadow), traceID)
 	if s.metrics.resourceRefusals == nil || v.Resource == "" {
 		return
 	}
-	label := s.options.ResourceLabel("") // a name that no resource has must not take up room
+	label := s.options.ResourceLabel("") // an unknown resource must not take one of the bounded labels
 	if r.State != fence.ResourceUnknown {
 		label = s.options.ResourceLabel(v.Resource)
 	}

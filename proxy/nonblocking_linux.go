@@ -8,10 +8,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// System calls on sockets that don't block return at once, so the scheduler need
-// not be told of them: that it takes the loop's processor away and hands it to
-// another thread is most of what such a call costs beside the kernel's work. The calls
-// for sockets are a little cheaper than those for all files.
+// Non-blocking system calls return at once, so they are raw: without telling the
+// scheduler, which would otherwise hand the loop's P to another thread. That hand-over is
+// most of such a call's cost outside the kernel. recvfrom and sendto are a little cheaper
+// than read and write.
 
 func readNow(fd int, into []byte) (int, error) {
 	n, _, errno := unix.RawSyscall6(unix.SYS_RECVFROM, uintptr(fd), uintptr(unsafe.Pointer(unsafe.SliceData(into))), uintptr(len(into)), unix.MSG_DONTWAIT, 0, 0)
@@ -26,8 +26,7 @@ func writeNow(fd int, from []byte) (int, error) {
 // maxVectors is how many buffers one writev takes (IOV_MAX).
 const maxVectors = 1024
 
-// writevNow writes many buffers, at most maxVectors of them. vectors is room that
-// is used anew each time.
+// writevNow writes many buffers, at most maxVectors of them. vectors is scratch memory.
 func writevNow(fd int, from [][]byte, vectors *[]unix.Iovec) (int, error) {
 	all := (*vectors)[:0]
 	for _, b := range from[:min(len(from), maxVectors)] {
@@ -39,7 +38,7 @@ func writevNow(fd int, from [][]byte, vectors *[]unix.Iovec) (int, error) {
 		all = append(all, v)
 	}
 	n, _, errno := unix.RawSyscall(unix.SYS_WRITEV, uintptr(fd), uintptr(unsafe.Pointer(unsafe.SliceData(all))), uintptr(len(all)))
-	clear(all) // keeps no buffer alive
+	clear(all) // so that it keeps no buffer alive
 	*vectors = all
 	return result(n, errno)
 }

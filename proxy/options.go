@@ -1,8 +1,7 @@
-// Package proxy is the fencing proxy: it accepts PostgreSQL clients, connects
-// each to a PostgreSQL server, and makes the server check the fences that their
-// statements carry. What a session does with the bytes of either side is decided
-// in internal/session, which does no I/O; here are the sockets, the timers and
-// the goroutines around it.
+// Package proxy is the fencing proxy: it accepts PostgreSQL clients, connects each to a
+// PostgreSQL server, and makes the server check the fences of their statements. This
+// package has the sockets, timers and goroutines. internal/session, which does no I/O,
+// decides which bytes go to which side.
 package proxy
 
 import (
@@ -20,7 +19,7 @@ import (
 	"github.com/wirefence/wirefence/proxy/internal/session"
 )
 
-// Mode is what the proxy does with a verdict.
+// Mode says what the proxy does with a verdict.
 type Mode string
 
 // The modes.
@@ -30,7 +29,7 @@ const (
 	Off     Mode = "off"     // forward everything untouched
 )
 
-// UnfencedWrites is what becomes of a write that carries no fence.
+// UnfencedWrites says whether a write may carry no fence.
 type UnfencedWrites string
 
 // The policies for unfenced writes.
@@ -46,9 +45,9 @@ type Options struct {
 	// fd:NAME for Sockets. Default 127.0.0.1:6433.
 	Listen []string
 	// Sockets are listening sockets that another process has opened and passed to this
-	// one, by name, as systemd does. Their clients wait, rather than being refused, from
-	// when a server drains until the next one accepts. Those that Listen or ListenAdmin
-	// name are the server's to close.
+	// one, by name, as systemd does. Between the drain of one server and the start of the
+	// next their clients wait instead of being refused. The server closes those that
+	// Listen or ListenAdmin names.
 	Sockets map[string][]net.Listener
 	// ReusePort lets a new process listen at the addresses of an old one that was
 	// given the same option, and take over from it: once the old one drains, all
@@ -58,42 +57,41 @@ type Options struct {
 	// system probes whether the other end is still there; a dead one is noticed
 	// after twice that time. Default 60s, at least 1s; negative for no probes.
 	TCPKeepalive time.Duration
-	// TCPUserTimeout is how long what was sent may stay unacknowledged, or a peer
-	// refuse to take more, before a connection of either side is given up. By
-	// default the system decides, about 15 minutes on Linux. Linux only.
+	// TCPUserTimeout is how long sent bytes may stay unacknowledged, or a peer's receive
+	// window closed, before the system closes a connection of either side. Default: the
+	// system's, about 15 minutes on Linux. Linux only.
 	TCPUserTimeout time.Duration
 	// Upstream are the servers to connect to, in the terms of libpq:
 	// postgres://host1:5432,host2:5432/?sslmode=verify-full&sslrootcert=ca.pem.
-	// Required. Hosts are tried in order. Behind a connection pooler,
-	// pooling=session says that it leaves a server connection to one client until
-	// it goes, pooling=transaction that it doesn't; by default a session finds out
-	// whether there is a pooler, and trusts none.
+	// Required. Hosts are tried in order. Of a connection pooler pooling=session says that
+	// a client keeps its server connection until it disconnects, pooling=transaction that
+	// it doesn't; by default each session detects a pooler, and assumes transaction.
 	Upstream string
-	// DatabaseURL is the connection string of the proxy's own role. It asks by
-	// AuthQuery, and where Upstream has a target_session_attrs its user, password
-	// and database serve to ask each server for its role.
+	// DatabaseURL is the connection string of the proxy's own role, for AuthQuery and for
+	// stored code. With several hosts or a target_session_attrs in Upstream the proxy asks
+	// each server for its role with the URL's user, password and database.
 	DatabaseURL string
-	// TLS is how clients' connections are encrypted. By default they can't be.
+	// TLS configures the encryption of clients' connections. By default there is none.
 	TLS TLS
-	// AuthFile is a user file in PgBouncer's format. With it, or AuthQuery, the
-	// proxy authenticates clients by SCRAM-SHA-256 and logs them in upstream with
-	// what it learnt; by default servers authenticate clients through it.
+	// AuthFile is a user file in PgBouncer's format. With it, or AuthQuery, the proxy
+	// authenticates clients by SCRAM-SHA-256 and logs in to servers with their keys. By
+	// default servers authenticate clients through the proxy.
 	AuthFile string
-	// AuthQuery is SQL that takes a user's name as $1 and returns the name and the
-	// stored password, as in pg_authid. It is asked for users that AuthFile
-	// doesn't have, by DatabaseURL.
+	// AuthQuery is SQL that takes a user's name as $1 and returns the name and the stored
+	// password, as in pg_authid. The proxy runs it by DatabaseURL, for users that AuthFile
+	// doesn't have.
 	AuthQuery string
 	// Mode is Enforce by default.
 	Mode Mode
 	// UnfencedWrites is Allow by default.
 	UnfencedWrites UnfencedWrites
-	// Resource is what a bare token means. By default a bare token is malformed.
+	// Resource is the resource of a bare token. By default a bare token is malformed.
 	Resource string
-	// Lease is the lease that the proxy holds, or waits for, for its clients: writes
-	// that carry no fence are checked with its fence, and refused with WF007 while it
+	// Lease is the lease that the proxy holds, or waits for, for its clients. Writes
+	// without a fence are checked with the lease's fence, and refused with WF007 while it
 	// isn't held. By default there is none.
 	Lease Lease
-	// Standby is what clients get while the Lease isn't held. Default ReadOnly.
+	// Standby says how clients are served while the Lease isn't held. Default ReadOnly.
 	Standby Standby
 	// StandbyWait is how long a client waits for the Lease with Standby Wait, before
 	// it is refused with 57P03. It counts towards StartupTimeout and must be shorter.
@@ -107,66 +105,65 @@ type Options struct {
 	// MaxConnections counts.
 	MaxUserConnections int
 	// MaxAddressLogins bounds the connections of one client's address whose clients
-	// have not logged in: of an IPv4 address, or of an IPv6 /64. Beyond it the oldest
-	// that keeps the proxy waiting gives way with 53300; if none does, the new one
-	// gets it. Unix sockets have no address. Default half of MaxConnections, at
-	// least 100.
+	// have not logged in: of an IPv4 address, or of an IPv6 /64. At the limit the proxy
+	// closes the oldest one for which it waits, with 53300; if there is none, it refuses
+	// the new one. Unix sockets have no address. Default half of MaxConnections, at least
+	// 100.
 	MaxAddressLogins int
 	// IdleTimeout is how long a session may be idle outside of a transaction before
-	// it is ended with 57P05. By default for ever.
+	// it is ended with 57P05. Default: no limit.
 	IdleTimeout time.Duration
 	// IdleInTransactionTimeout is how long the server may wait for the client in a
-	// transaction before the session is ended with 25P03. By default for ever.
+	// transaction before the session is ended with 25P03. Default: no limit.
 	IdleInTransactionTimeout time.Duration
-	// TransactionTimeout is how long a transaction may be open, one of a single
-	// statement too, before it is cancelled and the session ended with 25P04. By
-	// default for ever.
+	// TransactionTimeout is how long a transaction may be open, also one of a single
+	// statement, before it is cancelled and the session ended with 25P04. Default: no
+	// limit.
 	TransactionTimeout time.Duration
 	// StartupTimeout bounds the time from accepting a client to the end of its
 	// login. Default 60s, as PostgreSQL's authentication_timeout.
 	StartupTimeout time.Duration
 	// ConnectTimeout bounds connecting to one upstream host. Default 5s.
 	ConnectTimeout time.Duration
-	// Hold is how long a busy session keeps the locks of its fence from one
-	// transaction to the next, before it lets a waiting takeover in between. It
-	// decides cost and latency, never safety. Default 50ms, at most 10s, and above 200ms
-	// a takeover may end a session that has just fallen idle; negative
-	// checks every transaction instead, and refuses with WF006 what a check can't cover.
+	// Hold is how long a busy session keeps the locks of its fence across transactions
+	// before it lets a waiting takeover in between. It decides cost and latency, never
+	// safety. Default 50ms, at most 10s. Above 200ms a takeover may end a session that has
+	// just become idle. A negative value checks every transaction instead, and refuses
+	// statements that no check can cover with WF006.
 	Hold time.Duration
-	// MaxStatement is the largest statement in bytes that is read. A larger
-	// one streams through if nothing in it could be a fence, else it is refused.
-	// Default 16 MiB, at least 1 KiB.
+	// MaxStatement is the largest statement in bytes that the proxy reads. It forwards a
+	// larger one in parts, and refuses it if any part could be a fence. Default 16 MiB, at
+	// least 1 KiB.
 	MaxStatement int
-	// DrainGrace is how long after a call of Shutdown new clients are still served,
-	// since applications reconnect while they shut down. Default 0.
+	// DrainGrace is how long Shutdown still accepts clients, since applications reconnect
+	// while they shut down. Default 0.
 	DrainGrace time.Duration
 	// DrainTimeout is how long Shutdown then waits for transactions to end before it
 	// closes their connections. Default 30s.
 	DrainTimeout time.Duration
-	// Refusals is told of each refusal. By default nobody is.
+	// Refusals gets each refusal. Optional.
 	Refusals Refusals
-	// Timelines is told the timeline of each primary among several hosts of the upstream, with
-	// its system identifier, each time when it was asked, a second apart. It must not block. By
-	// default nobody is.
+	// Timelines gets the system identifier and timeline of each primary, each time the
+	// proxy has asked it: every second, with several hosts. It must not block. Optional.
 	Timelines func(system string, timeline uint32)
-	// Ready returns why clients shouldn't come yet for a reason that is not the server's to
-	// know, nil where they may. By default there is none.
+	// Ready returns an error while clients shouldn't connect yet, for a reason outside the
+	// server. Optional.
 	Ready func() error
-	// Logger gets what an operator should know. By default nothing is logged.
+	// Logger gets log lines for operators. By default nothing is logged.
 	Logger *slog.Logger
 	// Registerer gets the metrics. By default there are none.
 	Registerer prometheus.Registerer
-	// ResourceLabel is the value of the metrics' label resource for a name, of a bounded
-	// number of values; for an empty name it is the one for all that have none of their
-	// own. By default no metric has that label. Safe for concurrent use.
+	// ResourceLabel returns the value of the label resource for a resource, one of a
+	// bounded number; for "" it returns the value that the others share. It must be safe
+	// for concurrent use. By default no metric has that label.
 	ResourceLabel func(fence.Resource) string
-	// Tracer makes a span of each check and each hold that a statement waited for, from
-	// 10 ms on, in the trace that the traceparent in the statement's comment names, if that
-	// has the flag "sampled". By default there are none.
+	// Tracer records a span for each check or hold for which a statement waited 10 ms or
+	// longer, in the trace of the traceparent in the statement's comment, if that has the
+	// flag "sampled". By default there are none.
 	Tracer trace.Tracer
 }
 
-// Validate fills in the defaults and reports what can't work.
+// Validate sets the defaults, and returns an error for invalid options.
 func (o *Options) Validate() error {
 	if len(o.Listen) == 0 {
 		o.Listen = []string{"127.0.0.1:6433"}

@@ -12,18 +12,18 @@ import (
 	"github.com/wirefence/wirefence/proxy/internal/secure"
 )
 
-// side is one socket of a session in a loop. All is used by the loop alone.
+// side is one socket of a session in a loop. Only the loop uses it.
 type side struct {
-	p      *pair
-	fd     int
-	server bool
-	tls    *secure.Conn // nil: the side is not encrypted
-	kept   buffer       // input of which a message was not complete, or that is held
-	unsent []byte       // output that the socket didn't take
-	events uint32       // what the loop waits for
-	eof    bool         // nothing more is read
-	half   bool         // nothing more is sent, once unsent is
-	over   error        // nothing more comes, says TLS: io.EOF, or what is wrong
+	p           *pair
+	fd          int
+	server      bool
+	tls         *secure.Conn // nil without TLS
+	unused      buffer       // input: an incomplete message, or one that the core holds back
+	unsent      []byte       // output that the socket hasn't taken
+	watched     uint32       // epoll events that the loop waits for
+	eof         bool         // the stream has ended: nothing more is read
+	closesWrite bool         // the socket's write side closes once unsent is empty
+	tlsErr      error        // the end of the TLS stream: io.EOF, or an error
 }
 
 // pair is a session in a loop.
@@ -31,144 +31,144 @@ type pair struct {
 	c              *conn
 	loop           *loop
 	client, server side
-	over           bool      // both are closed when the client has got the rest
-	lingers        time.Time // until when the client may take the rest
+	closing        bool      // both sockets close once client.unsent is empty
+	lingersUntil   time.Time // when both sockets close in any case
 }
 
-// guard runs f; a panic ends the session only.
+// guard calls f. A panic ends this session only.
 func (p *pair) guard(f func()) {
 	defer func() {
 		if r := recover(); r != nil {
-			p.c.panicked(r)
+			p.c.reportPanic(r)
 			p.hangUp()
 		}
 	}()
 	f()
 }
 
-// begin runs in the loop.
+// begin handles the bytes that were read before the loop adopted the session. It runs in
+// the loop.
 func (p *pair) begin() {
-	p.loop.watches(&p.client)
-	p.loop.watches(&p.server)
-	p.fromServer(p.ahead(&p.server))
-	p.fromClient(p.ahead(&p.client))
+	p.loop.registerSide(&p.client)
+	p.loop.registerSide(&p.server)
+	p.fromServer(p.decryptBuffered(&p.server))
+	p.fromClient(p.decryptBuffered(&p.client))
 }
 
-// ahead returns what TLS has read before the loop took the side over.
-func (p *pair) ahead(s *side) []byte {
-	if s.tls == nil || p.over {
+// decryptBuffered returns bytes that TLS has read before the loop adopted the side.
+func (p *pair) decryptBuffered(s *side) []byte {
+	if s.tls == nil || p.closing {
 		return nil
 	}
-	return p.loop.open(s, nil)
+	return p.loop.decrypt(s, nil)
 }
 
-func (p *pair) nudge()  { p.post(func() { p.fromServer(nil) }) }
-func (p *pair) send()   { p.post(func() { p.fromClient(nil) }) }
-func (p *pair) hasten() {} // the loop waits for no side
-func (p *pair) close()  { p.post(p.hangUp) }
+func (p *pair) wakeServerSide() { p.post(func() { p.fromServer(nil) }) }
+func (p *pair) wakeClientSide() { p.post(func() { p.fromClient(nil) }) }
+func (p *pair) stopWaiting()    {} // the loop waits for no side
+func (p *pair) close()          { p.post(p.hangUp) }
 
 func (p *pair) post(f func()) { p.loop.post(func() { p.guard(f) }) }
 
-// input returns all that the side has sent and that was not used: what was
-// kept, with what was read behind it.
+// input returns the side's unused input, with the bytes that were read behind it.
 func (s *side) input(read []byte) []byte {
-	if s.kept.b == nil || len(s.kept.bytes()) == 0 {
+	if s.unused.b == nil || len(s.unused.bytes()) == 0 {
 		return read
 	}
-	s.kept.w += len(read)
-	return s.kept.bytes()
+	s.unused.w += len(read)
+	return s.unused.bytes()
 }
 
-// keep keeps what was not used of the input.
-func (s *side) keep(input []byte, used int) {
-	if len(s.kept.bytes()) > 0 {
-		s.kept.used(used)
-		if len(s.kept.bytes()) == 0 {
-			s.kept = buffer{}
+// keepUnused keeps the input behind its first used bytes.
+func (s *side) keepUnused(input []byte, used int) {
+	if len(s.unused.bytes()) > 0 {
+		s.unused.used(used)
+		if len(s.unused.bytes()) == 0 {
+			s.unused = buffer{}
 		}
 		return
 	}
 	if rest := input[used:]; len(rest) > 0 {
-		s.kept = buffer{b: make([]byte, max(len(rest), smallBuffer)), w: len(rest)}
-		copy(s.kept.b, rest)
-	} else if s.kept.b != nil {
-		s.kept = buffer{}
+		s.unused = buffer{b: make([]byte, max(len(rest), smallBuffer)), w: len(rest)}
+		copy(s.unused.b, rest)
+	} else if s.unused.b != nil {
+		s.unused = buffer{}
 	}
 }
 
-// fromClient takes what the client sent to the server.
+// fromClient passes bytes of the client to the core, and sends its output to the server.
 func (p *pair) fromClient(read []byte) {
-	if p.over {
+	if p.closing {
 		return
 	}
 	in := p.client.input(read)
 	used, held, ended, done := p.c.fromClient(in, &p.loop.out)
 	p.loop.send(&p.server)
-	p.client.keep(in, used)
+	p.client.keepUnused(in, used)
 	if ended {
 		p.end()
 		return
 	}
 	if done {
-		p.clientEnded()
+		p.handleClientEnd()
 		return
 	}
 	reading := !held && !p.client.eof && len(p.server.unsent) == 0
 	if p.client.tls != nil {
-		// What it sends may make TLS answer. PostgreSQL, too, reads nothing of a client that
-		// doesn't take what it is sent. A server is read on: it may be waiting for just that.
+		// The client's bytes may make TLS answer, so don't read them while it takes none.
+		// PostgreSQL doesn't either. Servers are read on, since they may wait for that.
 		reading = reading && len(p.client.unsent) == 0
 	}
-	p.watch(&p.client, reading)
-	if reading && p.client.over != nil {
-		p.gone(&p.client, p.client.over)
+	p.watchRead(&p.client, reading)
+	if reading && p.client.tlsErr != nil {
+		p.handleReadEnd(&p.client, p.client.tlsErr)
 	}
 }
 
-// fromServer takes what the server sent to the client.
+// fromServer passes bytes of the server to the core, and sends its output to the client.
 func (p *pair) fromServer(read []byte) {
-	if p.over {
+	if p.closing {
 		return
 	}
 	in := p.server.input(read)
 	used, wake, ended := p.c.fromServer(in, &p.loop.out)
 	p.loop.send(&p.client)
-	p.server.keep(in, used)
+	p.server.keepUnused(in, used)
 	if ended {
 		p.end()
 		return
 	}
 	reading := len(p.client.unsent) == 0
-	p.watch(&p.server, reading)
+	p.watchRead(&p.server, reading)
 	if wake {
 		p.fromClient(nil)
 	}
-	if reading && p.server.over != nil {
-		p.gone(&p.server, p.server.over)
+	if reading && p.server.tlsErr != nil {
+		p.handleReadEnd(&p.server, p.server.tlsErr)
 	}
 }
 
-// resume sends on to a side that takes bytes again.
-func (p *pair) resume(s *side) {
-	if !p.push(s) {
+// handleWritable sends the unsent bytes of a side, and continues with the other one.
+func (p *pair) handleWritable(s *side) {
+	if !p.flushUnsent(s) {
 		return
 	}
-	if p.over {
+	if p.closing {
 		p.hangUp()
 		return
 	}
 	if !s.server {
 		p.fromServer(nil)
 	}
-	p.fromClient(nil) // what was held back meanwhile
+	p.fromClient(nil) // input may wait since the server took no bytes
 }
 
-// push sends what was kept for a side, and reports whether all is sent.
-func (p *pair) push(s *side) bool {
+// flushUnsent sends the unsent bytes of a side, and reports whether none are left.
+func (p *pair) flushUnsent(s *side) bool {
 	if len(s.unsent) > 0 {
 		n, err := writeNow(s.fd, s.unsent)
 		if err != nil && err != unix.EAGAIN && err != unix.EINTR {
-			p.lost(s)
+			p.handleWriteError(s)
 			return false
 		}
 		s.unsent = s.unsent[max(n, 0):]
@@ -179,27 +179,27 @@ func (p *pair) push(s *side) bool {
 	}
 	s.unsent = nil
 	p.watchWrite(s, false)
-	if s.half {
+	if s.closesWrite {
 		_ = unix.Shutdown(s.fd, unix.SHUT_WR)
 	}
 	return true
 }
 
-// conclude keeps the last that a side is sent, and that it is the last.
-func (s *side) conclude(words []byte) {
+// appendFinal appends the last bytes of a side's stream to unsent, with TLS's close_notify.
+func (s *side) appendFinal(words []byte) {
 	if s.tls == nil {
 		s.unsent = append(s.unsent, words...)
 		return
 	}
-	// What can't be sealed can't be sent: TLS has failed, of which the peer was told.
+	// If TLS has failed, the peer has got an alert, and nothing more can be sent.
 	if sealed, err := s.tls.Seal(s.unsent, words); err == nil {
 		s.unsent, _ = s.tls.SealClose(sealed)
 	}
 }
 
-// lost handles a side that takes no more bytes. A server may have said why:
-// that is read on.
-func (p *pair) lost(s *side) {
+// handleWriteError handles a side that takes no more bytes. The server may have sent an
+// error before, so it is read on.
+func (p *pair) handleWriteError(s *side) {
 	s.unsent = nil
 	if !s.server {
 		p.hangUp()
@@ -207,52 +207,50 @@ func (p *pair) lost(s *side) {
 	}
 	p.client.eof = true
 	p.watchWrite(s, false)
-	p.watch(&p.client, false)
+	p.watchRead(&p.client, false)
 }
 
-// gone handles the end of what a side sends: io.EOF, or an error.
-func (p *pair) gone(s *side, err error) {
+// handleReadEnd handles the end of a side's stream: io.EOF, or an error.
+func (p *pair) handleReadEnd(s *side, err error) {
 	switch {
 	case s.server:
 		p.end()
-	case err != io.EOF || p.over:
+	case err != io.EOF || p.closing:
 		p.hangUp()
 	default:
-		p.clientEnded()
+		p.handleClientEnd()
 	}
 }
 
-// clientEnded handles a client that sends no more, by its Terminate or the end of
-// its stream: the server gets the end of the stream, too, behind what is under
-// way to it. What the client asked for is still answered. A server that is told by
-// a Terminate alone would wait for ever for the rest of one that is too long.
-func (p *pair) clientEnded() {
+// handleClientEnd handles the client's Terminate or the end of its stream: it ends the
+// server's stream behind the unsent bytes. The client still gets its answers. Terminate
+// alone doesn't end a server that waits for the rest of one with a too large length.
+func (p *pair) handleClientEnd() {
 	p.client.eof = true
-	p.watch(&p.client, false)
-	p.server.half = true
-	p.server.conclude(nil)
-	p.push(&p.server)
+	p.watchRead(&p.client, false)
+	p.server.closesWrite = true
+	p.server.appendFinal(nil)
+	p.flushUnsent(&p.server)
 }
 
-// end ends the session: the client gets what was on its way to it and the
-// FATAL that is due, if any.
+// end ends the session: the client gets the unsent bytes and the FATAL, if there is one.
 func (p *pair) end() {
-	if p.over {
+	if p.closing {
 		return
 	}
-	p.over = true
-	p.client.conclude(p.c.lastWords(nil))
-	p.watch(&p.server, false)
-	p.watch(&p.client, false)
-	if p.push(&p.client) {
+	p.closing = true
+	p.client.appendFinal(p.c.appendFatal(nil))
+	p.watchRead(&p.server, false)
+	p.watchRead(&p.client, false)
+	if p.flushUnsent(&p.client) {
 		p.hangUp()
 		return
 	}
-	p.lingers = time.Now().Add(lingerTime)
+	p.lingersUntil = time.Now().Add(lingerTime)
 	p.loop.lingering = append(p.loop.lingering, p)
 }
 
-// lingerTime is how long a client has to take the last bytes of its session.
+// lingerTime bounds how long a client may take to read the last bytes of its session.
 const lingerTime = 10 * time.Second
 
 // hangUp closes both sockets. It may be called twice.
@@ -264,49 +262,50 @@ func (p *pair) hangUp() {
 		if s.fd < len(p.loop.sides) {
 			p.loop.sides[s.fd] = nil
 		}
-		if len(s.unsent) == 0 { // in the middle of a record nothing can be said
-			if s.conclude(nil); len(s.unsent) > 0 {
+		if len(s.unsent) == 0 { // otherwise close_notify would stand within a record
+			if s.appendFinal(nil); len(s.unsent) > 0 {
 				_, _ = writeNow(s.fd, s.unsent)
 			}
 		}
 		_ = unix.Close(s.fd)
-		s.fd, s.events, s.kept, s.unsent, s.tls = -1, 0, buffer{}, nil, nil
+		s.fd, s.watched, s.unused, s.unsent, s.tls = -1, 0, buffer{}, nil, nil
 	}
-	p.over = true
+	p.closing = true
 	p.c.finish()
 }
 
-// watch says whether a side is to be read.
-func (p *pair) watch(s *side, read bool) {
+// watchRead sets whether the loop reads a side.
+func (p *pair) watchRead(s *side, read bool) {
 	if read {
-		p.setEvents(s, s.events|unix.EPOLLIN)
+		p.setEvents(s, s.watched|unix.EPOLLIN)
 	} else {
-		p.setEvents(s, s.events&^unix.EPOLLIN)
+		p.setEvents(s, s.watched&^unix.EPOLLIN)
 	}
 }
 
+// watchWrite sets whether the loop waits until a side takes bytes.
 func (p *pair) watchWrite(s *side, write bool) {
 	if write {
-		p.setEvents(s, s.events|unix.EPOLLOUT)
+		p.setEvents(s, s.watched|unix.EPOLLOUT)
 	} else {
-		p.setEvents(s, s.events&^unix.EPOLLOUT)
+		p.setEvents(s, s.watched&^unix.EPOLLOUT)
 	}
 }
 
-// setEvents tells the kernel what is waited for. A socket of which nothing is
-// wanted is taken out: it would be reported again and again once it is broken.
+// setEvents sets the epoll events of a side. A socket without any is removed: epoll would
+// report it in every round once it is broken.
 func (p *pair) setEvents(s *side, events uint32) {
-	if events == s.events || s.fd < 0 {
+	if events == s.watched || s.fd < 0 {
 		return
 	}
 	op := unix.EPOLL_CTL_MOD
 	switch {
 	case events == 0:
 		op = unix.EPOLL_CTL_DEL
-	case s.events == 0:
+	case s.watched == 0:
 		op = unix.EPOLL_CTL_ADD
 	}
-	s.events = events
+	s.watched = events
 	if err := unix.EpollCtl(p.loop.epoll, op, s.fd, &unix.EpollEvent{Events: events, Fd: int32(s.fd)}); err != nil {
 		p.c.log.Error("cannot watch a socket", "error", os.NewSyscallError("epoll_ctl", err))
 		p.hangUp()

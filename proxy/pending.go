@@ -10,37 +10,36 @@ import (
 	"github.com/wirefence/wirefence/proxy/internal/wire"
 )
 
-// pending is a connection whose client has not logged in yet. It ends when the
-// login has succeeded or failed, or when it gives way to another.
+// pending is a connection whose client has not logged in yet. It ends with its login, or
+// when it is evicted for another connection.
 type pending struct {
-	// ctx ends with the server's readiness for logins, and when this one gives
-	// way: then its cause is the *limitError.
+	// ctx ends with Server.loginCtx, and with the cause *limitError by an eviction.
 	ctx    context.Context
 	cancel context.CancelCauseFunc
 
-	// The limits' lock guards what follows.
-	address string            // that is bounded; "" for a Unix socket
-	origin  *origin           // of those that have this address; set where place is
-	place   *list.Element     // in the limits' list; nil once it has logged in, ended or given way
-	silent  bool              // the proxy waits for the client: it may have to give way
-	counted bool              // it is one of the clients
-	user    string            // of a counted one
-	giveWay func(*limitError) // ends it; called without the lock
-	gave    *limitError       // for which it gave way
+	// The limits' lock guards the fields below.
+	address      string            // see addressOf; "" for a Unix socket
+	sameAddress  *addressLogins    // counts this address; set where element is
+	element      *list.Element     // in limits.pending; nil once it has logged in, ended or was evicted
+	awaitsClient bool              // the proxy waits for the client, so it may be evicted
+	counted      bool              // limits.clients counts it
+	user         string            // of a counted client
+	evict        func(*limitError) // ends the connection; called without the lock
+	evictedBy    *limitError       // the limit for which it was evicted
 }
 
-// origin counts the pending connections of one address.
-type origin struct{ pending int }
+// addressLogins counts the pending connections of one address.
+type addressLogins struct{ pending int }
 
 func newPending(entering context.Context, client net.Conn) *pending {
-	p := &pending{address: addressOf(client.RemoteAddr()), silent: true}
+	p := &pending{address: addressOf(client.RemoteAddr()), awaitsClient: true}
 	p.ctx, p.cancel = context.WithCancelCause(entering)
-	p.giveWay = func(limit *limitError) { p.cancel(limit) }
+	p.evict = func(limit *limitError) { p.cancel(limit) }
 	return p
 }
 
-// addressOf is what connections that a client can open at will have in common: an
-// IPv4 address, or the /64 that an IPv6 host has to itself.
+// addressOf returns the unit by which connections are limited: an IPv4 address, or the
+// /64 of an IPv6 address, since one host may have all of it.
 func addressOf(addr net.Addr) string {
 	tcp, ok := addr.(*net.TCPAddr)
 	if !ok {
@@ -54,12 +53,12 @@ func addressOf(addr net.Addr) string {
 	return ip.String()
 }
 
-// dismissal is what a client is told whose login was ended from outside; nil if
-// it was not.
-func dismissal(ctx context.Context) *wire.Error {
+// loginEndError returns the FATAL for a login that an eviction or a drain has ended, nil
+// if neither has.
+func loginEndError(ctx context.Context) *wire.Error {
 	cause := context.Cause(ctx)
 	if limit := (*limitError)(nil); errors.As(cause, &limit) {
-		return &limit.say
+		return &limit.response
 	}
 	if errors.Is(cause, errDraining) {
 		return &shutdownError
@@ -67,11 +66,11 @@ func dismissal(ctx context.Context) *wire.Error {
 	return nil
 }
 
-// arrive adds a connection that was accepted to those that are pending. Where a
-// bound is reached, one that keeps the proxy waiting gives way to it, so that
-// silence keeps nobody out; if there is none, the new one is refused.
-func (l *limits) arrive(o *Options, p *pending) *limitError {
-	var ends ending
+// addPending adds an accepted connection. At a limit it evicts one for which the proxy
+// waits, so that silent connections keep nobody out; if there is none, it returns the
+// limit.
+func (l *limits) addPending(o *Options, p *pending) *limitError {
+	var ends evictions
 	defer ends.run() // behind the unlock
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -79,100 +78,100 @@ func (l *limits) arrive(o *Options, p *pending) *limitError {
 		limit := &limitError{"address_limit", o.MaxAddressLogins, wire.Error{
 			Code: "53300", Message: "too many connections from one address that have not logged in",
 			Hint: "The limit is WIREFENCE_MAX_ADDRESS_LOGINS."}}
-		if !l.makeWay(limit, &ends, func(other *pending) bool { return other.address == p.address }) {
+		if !l.evictOldest(limit, &ends, func(other *pending) bool { return other.address == p.address }) {
 			return limit
 		}
 	}
-	if total := o.MaxConnections + loginsBeside; l.pending.Len() >= total {
+	if total := o.MaxConnections + extraLogins; l.pending.Len() >= total {
 		limit := &limitError{"arriving", total, wire.Error{
 			Code: "53300", Message: "too many connections that have not logged in",
 			Hint: "The limit is a hundred more than WIREFENCE_MAX_CONNECTIONS."}}
-		if !l.makeWay(limit, &ends, func(*pending) bool { return true }) {
+		if !l.evictOldest(limit, &ends, func(*pending) bool { return true }) {
 			return limit
 		}
 	}
 	if l.byAddress == nil {
-		l.byAddress = map[string]*origin{}
+		l.byAddress = map[string]*addressLogins{}
 	}
-	if p.origin = l.byAddress[p.address]; p.origin == nil {
-		p.origin = &origin{}
-		l.byAddress[p.address] = p.origin
+	if p.sameAddress = l.byAddress[p.address]; p.sameAddress == nil {
+		p.sameAddress = &addressLogins{}
+		l.byAddress[p.address] = p.sameAddress
 	}
-	p.origin.pending++
-	p.place = l.pending.PushBack(p)
+	p.sameAddress.pending++
+	p.element = l.pending.PushBack(p)
 	return nil
 }
 
-// waits notes whether the proxy waits for the client of a pending connection.
-func (l *limits) waits(p *pending, silent bool) {
+// setAwaitsClient sets whether the proxy waits for the client of a pending connection.
+func (l *limits) setAwaitsClient(p *pending, silent bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	p.silent = silent
+	p.awaitsClient = silent
 }
 
-// handOver says how a pending connection is ended from now on. It returns the
-// bound for which the connection has given way already, if it has.
-func (l *limits) handOver(p *pending, giveWay func(*limitError)) *limitError {
+// setEvict replaces the function that ends a pending connection. It returns the limit for
+// which the connection was evicted before, if it was.
+func (l *limits) setEvict(p *pending, giveWay func(*limitError)) *limitError {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	p.giveWay = giveWay
-	return p.gave
+	p.evict = giveWay
+	return p.evictedBy
 }
 
-// loggedIn ends the login of a connection, which goes on to be counted as a client.
-// It returns the bound for which the connection has given way, if it has.
+// loggedIn ends the login of a connection, which still counts as a client. It returns the
+// limit for which the connection was evicted, if it was.
 func (l *limits) loggedIn(p *pending) *limitError {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.settle(p)
-	return p.gave
+	l.removePending(p)
+	return p.evictedBy
 }
 
-// gaveWay returns the bound for which a connection has given way, if it has.
-func (l *limits) gaveWay(p *pending) *limitError {
+// evictedBy returns the limit for which a connection was evicted, nil if it wasn't.
+func (l *limits) evictedBy(p *pending) *limitError {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return p.gave
+	return p.evictedBy
 }
 
-// makeWay ends a pending connection that keeps the proxy waiting, of those that match:
-// the oldest of the address that has the most, so that no address crowds out others. It
-// reports whether there was one. The caller holds the lock, and lets ends run without it.
-func (l *limits) makeWay(limit *limitError, ends *ending, match func(*pending) bool) bool {
+// evictOldest evicts a pending connection that matches and for which the proxy waits: the
+// oldest one of the address that has the most, so that no address crowds out others. It
+// reports whether there was one. The caller holds the lock, and runs ends after it.
+func (l *limits) evictOldest(limit *limitError, ends *evictions, match func(*pending) bool) bool {
 	var most *pending
 	for e := l.pending.Front(); e != nil; e = e.Next() {
 		p := e.Value.(*pending)
-		if p.silent && match(p) && (most == nil || p.origin.pending > most.origin.pending) {
+		if p.awaitsClient && match(p) && (most == nil || p.sameAddress.pending > most.sameAddress.pending) {
 			most = p
 		}
 	}
 	if most == nil {
 		return false
 	}
-	most.gave = limit
-	l.settle(most)
-	l.discount(most)
-	giveWay := most.giveWay
+	most.evictedBy = limit
+	l.removePending(most)
+	l.uncountClient(most)
+	giveWay := most.evict
 	*ends = append(*ends, func() { giveWay(limit) })
 	return true
 }
 
-// settle takes a connection out of those that are pending, if it is one.
-func (l *limits) settle(p *pending) {
-	if p.place == nil {
+// removePending removes a connection from the pending ones. The caller holds the lock.
+func (l *limits) removePending(p *pending) {
+	if p.element == nil {
 		return
 	}
-	l.pending.Remove(p.place)
-	p.place = nil
-	if p.origin.pending--; p.origin.pending == 0 {
+	l.pending.Remove(p.element)
+	p.element = nil
+	if p.sameAddress.pending--; p.sameAddress.pending == 0 {
 		delete(l.byAddress, p.address)
 	}
 }
 
-// ending ends connections that give way.
-type ending []func()
+// evictions are the functions that end evicted connections.
+type evictions []func()
 
-func (e *ending) run() {
+func (e *evictions) run() {
 	for _, end := range *e {
 		end()
 	}

@@ -30,15 +30,15 @@ type arrivals struct {
 }
 
 func (a *arrivals) arrives(name, address string) string {
-	p := &pending{address: address, silent: true}
+	p := &pending{address: address, awaitsClient: true}
 	p.ctx, p.cancel = context.WithCancelCause(context.Background())
-	p.giveWay = func(limit *limitError) { p.cancel(limit) }
+	p.evict = func(limit *limitError) { p.cancel(limit) }
 	a.all[name] = p
-	return reasonOf(a.arrive(&a.o, p))
+	return reasonOf(a.addPending(&a.o, p))
 }
 
 func (a *arrivals) enters(name, user string) string {
-	return reasonOf(a.enter(&a.o, a.all[name], user))
+	return reasonOf(a.countClient(&a.o, a.all[name], user))
 }
 
 // gone fails the test unless just these have given way, for which reason.
@@ -63,7 +63,7 @@ func reasonOf(e *limitError) string {
 // oldest of the address that has the most where there are too many; one that the proxy
 // works for never does.
 func TestSilenceGivesWay(t *testing.T) {
-	a := &arrivals{T: t, o: Options{MaxConnections: 5 - loginsBeside, MaxAddressLogins: 2}, all: map[string]*pending{}}
+	a := &arrivals{T: t, o: Options{MaxConnections: 5 - extraLogins, MaxAddressLogins: 2}, all: map[string]*pending{}}
 	expect := func(what, got, want string) {
 		t.Helper()
 		if got != want {
@@ -82,16 +82,16 @@ func TestSilenceGivesWay(t *testing.T) {
 	a.gone(map[string]string{"a1": "address_limit"})
 	expect("c1", a.arrives("c1", "c"), "")
 	a.gone(map[string]string{"a1": "address_limit", "a2": "arriving"})
-	a.waits(a.all["b1"], false)
+	a.setAwaitsClient(a.all["b1"], false)
 	expect("c2", a.arrives("c2", "c"), "") // Unix sockets, too, where it is all of them
 	a.gone(map[string]string{"a1": "address_limit", "a2": "arriving", "u1": "arriving"})
-	a.waits(a.all["c1"], false)
-	a.waits(a.all["c2"], false)
+	a.setAwaitsClient(a.all["c1"], false)
+	a.setAwaitsClient(a.all["c2"], false)
 	expect("c3, beside two that log in", a.arrives("c3", "c"), "address_limit")
 	a.loggedIn(a.all["c1"])
 	expect("c3 again", a.arrives("c3", "c"), "")
 	for _, p := range a.all {
-		a.leave(p)
+		a.remove(p)
 	}
 	if a.pending.Len() != 0 || len(a.byAddress) != 0 || a.clients != 0 || len(a.byUser) != 0 {
 		t.Errorf("left over: %d, %v, %d, %v", a.pending.Len(), a.byAddress, a.clients, a.byUser)
@@ -101,7 +101,7 @@ func TestSilenceGivesWay(t *testing.T) {
 // However fast one address opens connections, those of others keep their places: it
 // only hurts itself.
 func TestOneAddressOnlyHurtsItself(t *testing.T) {
-	a := &arrivals{T: t, o: Options{MaxConnections: 20 - loginsBeside, MaxAddressLogins: 18}, all: map[string]*pending{}}
+	a := &arrivals{T: t, o: Options{MaxConnections: 20 - extraLogins, MaxAddressLogins: 18}, all: map[string]*pending{}}
 	a.arrives("first", "a")
 	a.arrives("local", "")
 	for i := range 50 {
@@ -137,18 +137,18 @@ func TestSilenceAtThePasswordGivesWay(t *testing.T) {
 	a.loggedIn(a.all["1"])
 	enter("2", "app", "")
 	enter("3", "app", "user_limit") // the proxy works for the second
-	a.waits(a.all["2"], true)
+	a.setAwaitsClient(a.all["2"], true)
 	enter("4", "app", "")
 	a.gone(map[string]string{"2": "user_limit"})
 	if got := a.enters("2", "app"); got != "user_limit" {
 		t.Errorf("one that has given way enters: %q", got)
 	}
 	enter("5", "b", "")
-	a.waits(a.all["5"], true)
+	a.setAwaitsClient(a.all["5"], true)
 	enter("6", "c", "")
 	a.gone(map[string]string{"2": "user_limit", "5": "limit"})
 	enter("7", "d", "limit")
-	if gave := a.handOver(a.all["5"], nil); gave == nil {
+	if gave := a.setEvict(a.all["5"], nil); gave == nil {
 		t.Error("one that has given way becomes a session")
 	}
 	if a.clients != 3 {

@@ -6,9 +6,9 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// newProbes makes the counter of what wirefence doctor sends to be refused. Nothing else
-// of the proxy counts, logs or records that: an alert on refusals would be about the
-// doctor.
+// newProbes returns the counter of wirefence doctor's probes, statements that must be
+// refused. The proxy doesn't log, record or count them otherwise, so that they trigger no
+// alert on refusals.
 func newProbes(reg prometheus.Registerer) (*prometheus.CounterVec, error) {
 	probes := prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "wirefence_doctor_probes_total", Help: "Probes of wirefence doctor that were refused, or in shadow mode would have been."}, []string{"shadow"})

@@ -12,24 +12,24 @@ import (
 	"github.com/wirefence/wirefence/proxy/internal/session"
 )
 
-// pumps drive a session where there is no loop, with two goroutines: clientPump reads
-// the client and writes to the server, serverPump the other way round.
+// pumps is the driver without epoll, with two goroutines: clientPump reads the client and
+// writes to the server, serverPump reads the server and writes to the client.
 type pumps struct {
-	entering
-	wake  chan struct{} // asks clientPump to call the core although nothing was read
+	loginDriver
+	wake  chan struct{} // has clientPump call the core without new bytes
 	ended chan struct{} // closed when serverPump has ended
 }
 
-// loops are there on Linux only.
+// loops is a stub: only Linux has loops.
 type loops struct{}
 
 func (*loops) start() error { return nil }
 func (*loops) stop()        {}
 
-// carry serves the session until either side ends. What the client and the server
-// have sent already is in the buffers.
-func (c *conn) carry(fromClient, fromServer *buffer) {
-	p := &pumps{entering: entering{c}, wake: make(chan struct{}, 1), ended: make(chan struct{})}
+// drive carries the session until either side ends. The buffers hold bytes that the
+// client and the server have sent already.
+func (c *conn) drive(fromClient, fromServer *buffer) {
+	p := &pumps{loginDriver: loginDriver{c}, wake: make(chan struct{}, 1), ended: make(chan struct{})}
 	c.withCore(func(*session.Session) { c.driver = p })
 	var both sync.WaitGroup
 	both.Go(func() { c.guard(func() { p.serverPump(fromServer) }) })
@@ -38,12 +38,12 @@ func (c *conn) carry(fromClient, fromServer *buffer) {
 	c.hangUp()
 }
 
-func (p *pumps) nudge() { _ = p.up.SetReadDeadline(past) }
+func (p *pumps) wakeServerSide() { _ = p.up.SetReadDeadline(past) }
 
-// send makes clientPump call the core, whether it waits for the client's bytes
-// or for replies. The order of the two steps matters: the deadline is lifted
-// only after the channel was read.
-func (p *pumps) send() {
+// wakeClientSide makes clientPump call the core, whether it waits for the client's bytes
+// or for replies. The order of the two steps matters: clientPump resets the deadline only
+// after it has read the channel.
+func (p *pumps) wakeClientSide() {
 	select {
 	case p.wake <- struct{}{}:
 	default:
@@ -51,8 +51,8 @@ func (p *pumps) send() {
 	_ = p.client.SetReadDeadline(past)
 }
 
-// clientPump carries what the client sends to the server until either ends. It
-// is the only one to write to the server.
+// clientPump carries the client's bytes to the server until either ends. No other
+// goroutine writes to the server.
 func (p *pumps) clientPump(in *buffer) {
 	out := session.Out{}
 	to := writer{conn: p.up}
@@ -62,10 +62,10 @@ func (p *pumps) clientPump(in *buffer) {
 		in.used(used)
 		switch {
 		case over:
-			p.nudge() // serverPump says goodbye
+			p.wakeServerSide() // serverPump sends the FATAL
 			return
 		case err != nil:
-			return // serverPump finds the same, and perhaps the server's last words
+			return // serverPump fails, too, after it has read the server's last error
 		case done:
 			closeWrite(p.up)
 			return
@@ -94,16 +94,16 @@ func (p *pumps) clientPump(in *buffer) {
 	}
 }
 
-// serverPump carries what the server sends to the client until either ends. It
-// is the only one to write to the client.
+// serverPump carries the server's bytes to the client until either ends. No other
+// goroutine writes to the client.
 func (p *pumps) serverPump(in *buffer) {
 	out := session.Out{}
 	to := writer{conn: p.client}
-	defer p.goodbye(&to)
+	defer p.end(&to)
 	for {
 		used, wake, over := p.fromServer(in.bytes(), &out)
 		if wake {
-			p.send()
+			p.wakeClientSide()
 		}
 		if err := to.flush(&out); err != nil {
 			return
@@ -119,14 +119,13 @@ func (p *pumps) serverPump(in *buffer) {
 	}
 }
 
-// goodbye ends the session from the server's side: the client gets the FATAL
-// that is due, if any, and both connections are closed.
-func (p *pumps) goodbye(to *writer) {
+// end sends the client the FATAL, if there is one, and closes both connections.
+func (p *pumps) end(to *writer) {
 	defer func() {
 		close(p.ended)
 		p.close()
 	}()
-	if words := p.lastWords(nil); len(words) > 0 && to.err == nil {
+	if words := p.appendFatal(nil); len(words) > 0 && to.err == nil {
 		_ = p.client.SetWriteDeadline(time.Now().Add(time.Second))
 		_, _ = p.client.Write(words)
 	}

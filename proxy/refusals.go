@@ -14,17 +14,16 @@ import (
 	"github.com/wirefence/wirefence/proxy/internal/wire"
 )
 
-// Refusals is told of each refusal that a client sees, or in shadow mode would
-// see. Refused is called while the session waits: it must not block. It is safe for
-// concurrent use.
+// Refusals gets each refusal that a client sees, or in shadow mode would see. The session
+// waits for Refused: it must not block. It must be safe for concurrent use.
 type Refusals interface {
 	Refused(Refusal)
 }
 
-// Origin is where a session comes from and goes to, in its own words.
+// Origin identifies a session: by its startup packet, its address and its server process.
 type Origin struct {
 	User, Database, Application string
-	// Address is the client's; not valid for a Unix socket.
+	// Address is the client's; the zero Addr for a Unix socket.
 	Address netip.Addr
 	// PID is the server process's, 0 before the login has ended.
 	PID uint32
@@ -38,28 +37,28 @@ type Refusal struct {
 	Message, Detail string
 	// TraceParent is that of the statement's comment (W3C Trace Context), "" without one.
 	TraceParent string
-	// Shadow says that the statement was let through all the same.
+	// Shadow says that the statement ran all the same.
 	Shadow bool
-	// Raised says that a function of the schema has raised it, and not the proxy, and
-	// has counted it, which it can't in a READ ONLY transaction.
+	// Raised says that a function of the schema, not the proxy, has raised and counted
+	// the refusal. It can't count one in a READ ONLY transaction.
 	Raised bool
 }
 
-// Verdict is what the texts of a refusal say. What they don't is zero.
+// Verdict holds the parts of a refusal's texts. A part that they don't have is zero.
 type Verdict struct {
 	Resource fence.Resource
-	// Token was presented, while CurrentToken was the last one.
+	// Token is the presented token, CurrentToken the highest one of the resource.
 	Token, CurrentToken fence.Token
-	// Holder is who was granted CurrentToken, at Since, as the server writes times, and
-	// Free that the lease is known to be held no more.
+	// Holder was granted CurrentToken at Since, a time in the server's format. Free says
+	// that the holder is known to have lost or released the lease.
 	Holder, Since string
 	Free          bool
-	// Table is the guarded one that the statement wrote to.
+	// Table is the guarded table that the statement wrote to.
 	Table string
 }
 
-// The forms that the SQL functions give to DETAIL, which in shadow mode is behind
-// the message, and to the message of a guard.
+// The formats of the SQL functions' texts: of DETAIL, which stands behind the message in
+// shadow mode, and of the messages about guards and unknown resources.
 var (
 	detail       = regexp.MustCompile(`Resource "((?:[^"]|"")*)": presented token (\d+), current token (\d+)(?:, (granted to|held by|last held by) "((?:[^"]|"")*)"(?: at|,? granted at| since) ([^.]+(?:\.\d+)?[^.]*))?\.`)
 	guardsTable  = regexp.MustCompile(`Table ((?:[^ "]|"(?:[^"]|"")*")+) is guarded`)
@@ -67,14 +66,14 @@ var (
 	undeclared   = regexp.MustCompile(`unknown fenced resource "((?:[^"]|"")*)"`)
 )
 
-// legible is how much of a text Verdict reads, in bytes. The forms are shorter; a
-// client can raise an error of its own with a text of any length.
-const legible = 4096
+// maxParsedText bounds how much of a text Verdict reads, in bytes. The formats are
+// shorter; a client can raise an error with a text of any length.
+const maxParsedText = 4096
 
-// Verdict reads the texts of the refusal, of each its first 4,096 bytes.
+// Verdict parses the texts of the refusal, the first 4,096 bytes of each.
 func (r Refusal) Verdict() Verdict {
 	var v Verdict
-	r = r.Cut(legible)
+	r = r.Cut(maxParsedText)
 	text := r.Message + "\n" + r.Detail
 	if m := detail.FindStringSubmatch(text); m != nil {
 		presented, _ := strconv.ParseInt(m[2], 10, 64)
@@ -101,8 +100,7 @@ func (r Refusal) Verdict() Verdict {
 	return v
 }
 
-// Trace returns the ids of the trace and of the span that TraceParent names, "" without
-// one.
+// Trace returns the trace id and the span id in TraceParent, "" without one.
 func (r Refusal) Trace() (traceID, spanID string) {
 	parts := strings.Split(r.TraceParent, "-")
 	if len(parts) != 4 {
@@ -111,18 +109,17 @@ func (r Refusal) Trace() (traceID, spanID string) {
 	return parts[1], parts[2]
 }
 
-// Cut returns the refusal with texts of at most so many bytes each, which share no
-// memory with its own.
+// Cut returns the refusal with texts of at most size bytes each. They share no memory
+// with the original ones.
 func (r Refusal) Cut(size int) Refusal {
 	for _, text := range []*string{&r.User, &r.Database, &r.Application, &r.Message, &r.Detail} {
-		*text = cut(*text, size)
+		*text = truncate(*text, size)
 	}
 	return r
 }
 
-// cut returns a copy of the text, or of its first so many bytes to the end of a
-// rune.
-func cut(text string, size int) string {
+// truncate returns a copy of the text's first size bytes, without a partial rune.
+func truncate(text string, size int) string {
 	if len(text) <= size {
 		return strings.Clone(text)
 	}
@@ -131,12 +128,12 @@ func cut(text string, size int) string {
 			return strings.Clone(text[:end])
 		}
 	}
-	return strings.Clone(text[:size]) // which is no UTF-8
+	return strings.Clone(text[:size]) // not UTF-8
 }
 
 func unquoted(name string) string { return strings.ReplaceAll(name, `""`, `"`) }
 
-// originOf is the origin of a client that has not logged in yet.
+// originOf returns the origin of a client by its startup packet; the PID is still 0.
 func originOf(startup *wire.Startup, client net.Conn) Origin {
 	o := Origin{User: startup.User(), Database: startup.Database(), Application: startup.Params["application_name"]}
 	if tcp, ok := client.RemoteAddr().(*net.TCPAddr); ok {
@@ -145,7 +142,7 @@ func originOf(startup *wire.Startup, client net.Conn) Origin {
 	return o
 }
 
-// pidOf is the process id in a session's BackendKeyData, 0 without.
+// pidOf returns the process id in BackendKeyData, 0 if there was none.
 func pidOf(key string) uint32 {
 	if len(key) < 4 {
 		return 0

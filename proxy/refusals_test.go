@@ -44,7 +44,7 @@ func TestTheVerdictIsTakenApart(t *testing.T) {
 		if got := c.refusal.Verdict(); got != c.want {
 			t.Errorf("%+v: %+v, want %+v", c.refusal, got, c.want)
 		}
-		if got, want := verdict(c.refusal), append([]any{"reason", c.refusal.Message}, c.log...); !slices.Equal(got, want) {
+		if got, want := verdictAttrs(c.refusal), append([]any{"reason", c.refusal.Message}, c.log...); !slices.Equal(got, want) {
 			t.Errorf("%+v is logged as %v, want %v", c.refusal, got, want)
 		}
 	}
@@ -54,15 +54,15 @@ func TestTheVerdictIsTakenApart(t *testing.T) {
 func TestRefusalsAreCut(t *testing.T) {
 	long := strings.Repeat("xyzä", 1_000_000)
 	r := Refusal{Origin: Origin{User: "ü", Database: long, Application: long}, State: fence.StaleToken, Message: long, Detail: long}
-	for i, attribute := range verdict(r) {
-		if text := attribute.(string); len(text) > logged || !strings.HasPrefix(long, text) && i%2 == 1 {
+	for i, attribute := range verdictAttrs(r) {
+		if text := attribute.(string); len(text) > maxLoggedText || !strings.HasPrefix(long, text) && i%2 == 1 {
 			t.Errorf("%d bytes are logged, %.20s", len(text), text)
 		}
 	}
 	if got := r.Cut(14); got.User != "ü" || got.Database != "xyzäxyzäxyz" || got.Message != got.Database || got.Detail != got.Database || got.Application != got.Database {
 		t.Errorf("cut to %+v", got)
 	}
-	if got := cut(strings.Repeat("\x80", 20), 10); len(got) != 10 {
+	if got := truncate(strings.Repeat("\x80", 20), 10); len(got) != 10 {
 		t.Errorf("a text in no encoding is cut to %d bytes", len(got))
 	}
 	r.Detail = `Resource "orders": presented token 1, current token 2.` + long

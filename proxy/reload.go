@@ -5,9 +5,9 @@ import (
 	"fmt"
 )
 
-// A reload is something that can be read anew while clients are served.
+// reload is one thing that Reload reads again.
 type reload struct {
-	what string // for the log
+	name string // for the log
 	do   func() error
 }
 
@@ -25,19 +25,19 @@ func (s *Server) reloads() []reload {
 	return all
 }
 
-// Reload reads anew what can be while clients are served: whether code
-// stored in the databases interferes with fences, certificates, the user file. It logs what it has
-// done. What can't be reloaded stays as it was and is in the error; the rest is
-// reloaded all the same. It may be called at any time, before Serve too.
+// Reload reads certificates and the user file again, and has databases asked again whether
+// their stored code interferes with fences. It logs the names of what it has reloaded. If
+// one fails, the old value stays in use, the error names it, and the others are reloaded
+// all the same. It may be called at any time, before Serve too.
 func (s *Server) Reload() error {
 	var done []string
 	var failures []error
 	for _, r := range s.reloads() {
 		if err := r.do(); err != nil {
-			failures = append(failures, fmt.Errorf("reloading the %s: %w", r.what, err))
+			failures = append(failures, fmt.Errorf("reloading the %s: %w", r.name, err))
 			continue
 		}
-		done = append(done, r.what)
+		done = append(done, r.name)
 	}
 	s.options.Logger.Info("reloaded", "what", done)
 	return errors.Join(failures...)

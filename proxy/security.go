@@ -20,33 +20,33 @@ type TLSMode string
 
 // The modes. Clients at Unix sockets never use TLS, as with PostgreSQL.
 const (
-	TLSAllow   TLSMode = "allow"   // who asks for TLS gets it
+	TLSAllow   TLSMode = "allow"   // clients may use TLS
 	TLSRequire TLSMode = "require" // sessions without TLS are refused with 28000
 )
 
-// ClientCert says what is asked of a client's certificate.
+// ClientCert says whether a client must present a certificate.
 type ClientCert string
 
 // The demands, in the terms of pg_hba.conf's clientcert.
 const (
-	CertOptional   ClientCert = "optional"    // one that is shown must be valid
-	CertVerifyCA   ClientCert = "verify-ca"   // a valid one must be shown
-	CertVerifyFull ClientCert = "verify-full" // and its common name must be the user
+	CertOptional   ClientCert = "optional"    // a certificate that is presented must be valid
+	CertVerifyCA   ClientCert = "verify-ca"   // a valid certificate is required
+	CertVerifyFull ClientCert = "verify-full" // and its common name must be the user's name
 )
 
-// TLS is how clients' connections are encrypted. Without CertFile they can't be.
+// TLS configures the encryption of clients' connections. Without CertFile there is none.
 // The files are read again when they change.
 type TLS struct {
 	// CertFile and KeyFile are the proxy's certificate, with its chain, and key,
 	// in PEM form.
 	CertFile, KeyFile string
-	// Mode is TLSAllow by default, and TLSRequire where certificates are demanded of
-	// clients: who comes without TLS shows none.
+	// Mode is TLSAllow by default, and TLSRequire if ClientCert demands certificates: a
+	// client without TLS presents none.
 	Mode TLSMode
 	// MinVersion is 1.2 or 1.3. Default 1.2.
 	MinVersion string
-	// ClientCAFile holds the authorities of clients' certificates. By default
-	// none are asked for.
+	// ClientCAFile holds the authorities of clients' certificates. By default the proxy
+	// requests none.
 	ClientCAFile string
 	// ClientCert is CertVerifyCA by default where ClientCAFile is set.
 	ClientCert ClientCert
@@ -93,14 +93,14 @@ func (t *TLS) validate() error {
 	return nil
 }
 
-// clientTLS is the proxy's side of clients' TLS.
+// clientTLS holds the certificates for clients' TLS.
 type clientTLS struct {
 	TLS
 	pair  *watched.Value[*tls.Certificate]
-	roots *watched.Value[*x509.CertPool] // nil: no certificates are asked for
+	roots *watched.Value[*x509.CertPool] // nil: no client certificates are requested
 }
 
-// newClientTLS returns nil where no certificate is configured.
+// newClientTLS returns nil without CertFile. failed gets errors of later reads.
 func newClientTLS(t TLS, failed func(error)) (*clientTLS, error) {
 	if t.CertFile == "" {
 		return nil, nil
@@ -128,9 +128,8 @@ func (c *clientTLS) reload() error {
 	return errors.Join(c.pair.Reload(), c.roots.Reload())
 }
 
-// handshake makes a connection a secure one, of which something was read already.
-// Direct TLS, that no SSLRequest came before, must name the protocol (documentation,
-// "SSL Session Encryption").
+// handshake begins TLS on a connection; read are bytes that were read from it before.
+// Direct TLS, without an SSLRequest, needs ALPN (documentation, "SSL Session Encryption").
 func (c *clientTLS) handshake(raw net.Conn, read []byte, direct bool) (*client, error) {
 	pair := c.pair.Get()
 	cfg := &tls.Config{
@@ -167,10 +166,10 @@ type client struct {
 	net.Conn
 	encrypted bool
 	binding   []byte // the proxy's tls-server-end-point; nil without TLS
-	name      string // the common name of the client's certificate, if it showed one
+	name      string // the common name of the client's certificate, "" without one
 }
 
-// newDirectory returns nil where the proxy doesn't authenticate clients.
+// newDirectory returns nil if the proxy doesn't authenticate clients.
 func (o *Options) newDirectory(failed func(error)) (*users.Directory, error) {
 	if o.AuthFile == "" && o.AuthQuery == "" {
 		return nil, nil
@@ -191,7 +190,8 @@ func (o *Options) newDirectory(failed func(error)) (*users.Directory, error) {
 	return users.NewDirectory(file, query)
 }
 
-// newUpstream makes the way to the servers.
+// newUpstream returns the connections to the servers. failed gets errors of later reads
+// of certificates.
 func (o *Options) newUpstream(failed func(error)) (*upstream.Upstream, error) {
 	return upstream.New(o.Upstream, upstream.Options{
 		Dialer: o.dialer(), Timeout: o.ConnectTimeout, ProbeURL: o.DatabaseURL, Failed: failed,

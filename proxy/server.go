@@ -17,54 +17,54 @@ import (
 	"github.com/wirefence/wirefence/proxy/internal/wire"
 )
 
-// Server accepts clients and serves each on a connection of its own to the
-// upstream. Its methods are safe for concurrent use.
+// Server accepts clients and gives each one its own connection to a server. Its methods
+// are safe for concurrent use.
 type Server struct {
-	options   Options
-	upstream  *upstream.Upstream
-	tls       *clientTLS       // nil: clients can't use TLS
-	users     *users.Directory // nil: servers authenticate clients
-	config    *session.Config
-	databases *session.Databases
-	keeper    *keeper
-	metrics   *metrics
-	probes    *prometheus.CounterVec
+	options      Options
+	upstream     *upstream.Upstream
+	tls          *clientTLS       // nil: clients can't use TLS
+	users        *users.Directory // nil: servers authenticate clients
+	config       *session.Config
+	databases    *session.Databases
+	holdReleaser *holdReleaser
+	metrics      *metrics
+	probes       *prometheus.CounterVec
 
-	listeners []net.Listener
-	http      []net.Listener // what the caller serves
-	keys      sync.Map       // cancel key → *conn
-	limits    limits
-	draining  atomic.Bool
-	closing   atomic.Bool     // the listeners, that is
-	entering  context.Context // what comes before a session; ends with errDraining
-	enough    context.CancelCauseFunc
-	accepting sync.WaitGroup
-	handlers  sync.WaitGroup
+	listeners        []net.Listener
+	httpListeners    []net.Listener // served by the caller: ListenAdmin, ListenAPI
+	keys             sync.Map       // cancel key → *conn
+	limits           limits
+	draining         atomic.Bool
+	closingListeners atomic.Bool     // accept returns nil from now on
+	loginCtx         context.Context // of connections before their session; ends with the cause errDraining
+	endLogins        context.CancelCauseFunc
+	accepting        sync.WaitGroup
+	handlers         sync.WaitGroup
 
 	loops loops
 
-	abort     chan struct{} // closed by Abort
-	abortOnce sync.Once
-	resigned  chan struct{} // closed when no lease is waited for any more
+	abort          chan struct{} // closed by Abort
+	abortOnce      sync.Once
+	leaseAbandoned chan struct{} // closed when clients no longer wait for the lease
 
-	standbyRefusals standbyLog
-	endings         standbyLog
-	unreachable     flood // clients that no upstream server takes
-	unknowable      flood // clients whose user can't be looked up
+	standbyRefusalLog sharedLineLimiter
+	endedSessionLog   sharedLineLimiter
+	noUpstreamLog     burstLog // clients that no upstream server accepts
+	lookupFailureLog  burstLog // clients whose user can't be looked up
 
-	shutdown chan struct{} // closed by the first Shutdown
-	over     chan struct{} // closed when Serve has returned
+	shutdown   chan struct{} // closed by the first Shutdown
+	serveEnded chan struct{} // closed when Serve has returned
 
-	mu      sync.Mutex
-	serving bool // Serve was called
-	stopped bool // Shutdown was called
-	ending  bool // the grace of a drain is over
-	conns   map[*conn]struct{}
-	past    traffic                 // of sessions that have ended
-	left    map[*upstream.Host]bool // primaries that were left behind; standingNews' alone
+	mu             sync.Mutex
+	serving        bool // Serve was called
+	stopped        bool // Shutdown was called
+	endingSessions bool // a new session ends at once: the drain's grace is over
+	conns          map[*conn]struct{}
+	endedTraffic   traffic                 // of sessions that have ended
+	leftBehind     map[*upstream.Host]bool // primaries that were left behind; used by handleStanding alone
 }
 
-// New makes a server. It reports options that can't work.
+// New returns a server. It validates the options.
 func New(o Options) (*Server, error) {
 	if err := o.Validate(); err != nil {
 		return nil, err
@@ -93,28 +93,28 @@ func New(o Options) (*Server, error) {
 		return nil, err
 	}
 	if up.Watches() {
-		if err := register(o.Registerer, newStandings(up)); err != nil {
+		if err := register(o.Registerer, newStandingMetrics(up)); err != nil {
 			return nil, err
 		}
 	}
 	s := &Server{
 		options: o, upstream: up, tls: secure, users: directory, metrics: m, probes: probes, config: o.sessionConfig(up.Pooling),
-		databases: session.NewDatabases(time.Now), keeper: newKeeper(), conns: map[*conn]struct{}{}, left: map[*upstream.Host]bool{},
-		abort: make(chan struct{}), resigned: make(chan struct{}), shutdown: make(chan struct{}), over: make(chan struct{}),
+		databases: session.NewDatabases(time.Now), holdReleaser: newHoldReleaser(), conns: map[*conn]struct{}{}, leftBehind: map[*upstream.Host]bool{},
+		abort: make(chan struct{}), leaseAbandoned: make(chan struct{}), shutdown: make(chan struct{}), serveEnded: make(chan struct{}),
 	}
-	s.unreachable.report = func(n int, last error) {
-		o.Logger.Error("no upstream server takes clients", "upstream", up.String(), "clients", n, "within", floodPeriod, "error", last)
+	s.noUpstreamLog.report = func(n int, last error) {
+		o.Logger.Error("no upstream server takes clients", "upstream", up.String(), "clients", n, "within", burstPeriod, "error", last)
 	}
-	s.unknowable.report = func(n int, last error) {
-		o.Logger.Error("cannot look up users", "clients", n, "within", floodPeriod, "error", last)
+	s.lookupFailureLog.report = func(n int, last error) {
+		o.Logger.Error("cannot look up users", "clients", n, "within", burstPeriod, "error", last)
 	}
-	s.entering, s.enough = context.WithCancelCause(context.Background())
+	s.loginCtx, s.endLogins = context.WithCancelCause(context.Background())
 	return s, register(o.Registerer, newTrafficMetrics(s))
 }
 
-// Serve accepts clients until Shutdown or Abort is called. It returns when all of
-// its sessions and goroutines have ended: nil after Shutdown or Abort, otherwise
-// why it could not go on. It may be called once.
+// Serve accepts clients until Shutdown or Abort is called. It returns after all of its
+// sessions and goroutines have ended: nil after Shutdown or Abort, otherwise the error of
+// a listener. It may be called once.
 func (s *Server) Serve() error {
 	s.mu.Lock()
 	stopped := s.stopped
@@ -123,18 +123,18 @@ func (s *Server) Serve() error {
 	if stopped {
 		return nil
 	}
-	defer close(s.over)
+	defer close(s.serveEnded)
 	defer s.loops.stop()
 	if err := s.loops.start(); err != nil {
 		return err
 	}
-	defer s.unreachable.stop()
-	defer s.unknowable.stop()
-	defer s.startSweeping()()
-	defer s.startKeeping()()
-	defer s.startAsking()()
-	defer s.startWatching()()
-	defer s.startFollowing()()
+	defer s.noUpstreamLog.stop()
+	defer s.lookupFailureLog.stop()
+	defer s.startSweeper()()
+	defer s.startHoldReleaser()()
+	defer s.startStoredCodePolling()()
+	defer s.startLeaseWatch()()
+	defer s.startTimelineWatch()()
 	failed := make(chan error, len(s.listeners))
 	for _, l := range s.listeners {
 		s.accepting.Go(func() { failed <- s.accept(l) })
@@ -142,7 +142,7 @@ func (s *Server) Serve() error {
 	var err error
 	select {
 	case <-s.shutdown:
-		close(s.resigned)
+		close(s.leaseAbandoned)
 		s.drain()
 	case <-s.abort:
 		s.closeListeners()
@@ -163,31 +163,31 @@ func (s *Server) accept(l net.Listener) error {
 	for {
 		client, err := l.Accept()
 		switch {
-		case errors.Is(err, net.ErrClosed) || err != nil && s.closing.Load():
+		case errors.Is(err, net.ErrClosed) || err != nil && s.closingListeners.Load():
 			return nil
 		case err != nil:
-			// Out of file descriptors, most likely: it may pass.
+			// Most likely there are too few file descriptors, which may pass.
 			s.options.Logger.Error("cannot accept a client, retrying", "error", err, "retry", pause)
 			time.Sleep(pause)
 			pause = min(2*pause, time.Second)
 			continue
 		}
 		pause = 5 * time.Millisecond
-		s.take(client)
+		s.startHandling(client)
 	}
 }
 
-// loginsBeside is how many more connections than sessions there may be whose
-// clients have not logged in: to be refused, to cancel, to probe.
-const loginsBeside = 100
+// extraLogins is how many more connections than MaxConnections may be pending: to be
+// refused, to cancel, to probe.
+const extraLogins = 100
 
-// take serves a client that was accepted.
-func (s *Server) take(client net.Conn) {
-	p := newPending(s.entering, client)
-	if limit := s.limits.arrive(&s.options, p); limit != nil {
+// startHandling starts to serve an accepted client, or refuses it at a limit.
+func (s *Server) startHandling(client net.Conn) {
+	p := newPending(s.loginCtx, client)
+	if limit := s.limits.addPending(&s.options, p); limit != nil {
 		p.cancel(nil)
-		s.limited(s.options.Logger, limit, "client", client.RemoteAddr().String())
-		refuse(client, limit.say)
+		s.recordLimit(s.options.Logger, limit, "client", client.RemoteAddr().String())
+		refuse(client, limit.response)
 		_ = client.Close()
 		return
 	}
@@ -195,12 +195,11 @@ func (s *Server) take(client net.Conn) {
 	go s.handle(client, p)
 }
 
-// handle takes a connection over: it becomes a session, which is forgotten when
-// it ends, or it is closed.
+// handle takes ownership of a connection. It becomes a session, or is closed.
 func (s *Server) handle(raw net.Conn, p *pending) {
 	began := time.Now()
 	in := &buffer{}
-	c, a := s.open(raw, p, in, began)
+	c, cand := s.openSession(raw, p, in, began)
 	if c == nil {
 		_ = raw.Close()
 		s.handlers.Done()
@@ -208,27 +207,27 @@ func (s *Server) handle(raw net.Conn, p *pending) {
 	}
 	defer func() {
 		if r := recover(); r != nil {
-			c.panicked(r)
+			c.reportPanic(r)
 			c.hangUp()
 		}
 	}()
-	c.run(began, a, in)
+	c.run(began, cand, in)
 }
 
-// open reads the client's startup packet and finds a server for it. It returns
-// nil if no session came of it; the client has been told why, and the connection
-// is no longer counted, even if open panics.
-func (s *Server) open(raw net.Conn, p *pending, in *buffer, began time.Time) (c *conn, a *arrival) {
+// openSession reads the client's startup packet and finds a server for it. It returns nil
+// if there is no session: the client has been told, and the connection isn't counted any
+// more, even after a panic.
+func (s *Server) openSession(raw net.Conn, p *pending, in *buffer, began time.Time) (c *conn, cand *candidate) {
 	log := s.options.Logger.With("client", raw.RemoteAddr().String())
 	defer func() {
 		if r := recover(); r != nil {
-			s.metrics.trouble.Inc()
+			s.metrics.protocolErrors.Inc()
 			log.Error("a login failed", "panic", r, "stack", string(debug.Stack()))
 		}
 	}()
 	defer func() {
 		if c == nil {
-			s.limits.leave(p)
+			s.limits.remove(p)
 		}
 	}()
 	deadline := began.Add(s.options.StartupTimeout)
@@ -240,8 +239,8 @@ func (s *Server) open(raw net.Conn, p *pending, in *buffer, began time.Time) (c 
 	defer stop()
 	client, startup, err := s.readStartup(ctx, raw, in)
 	if err != nil {
-		if limit := s.limits.gaveWay(p); limit != nil {
-			s.limited(log, limit)
+		if limit := s.limits.evictedBy(p); limit != nil {
+			s.recordLimit(log, limit)
 		} else {
 			s.metrics.rejected.WithLabelValues("startup").Inc()
 		}
@@ -249,7 +248,7 @@ func (s *Server) open(raw net.Conn, p *pending, in *buffer, began time.Time) (c 
 		return nil, nil
 	}
 	if startup.Kind == wire.StartupCancel {
-		s.limits.waits(p, false)
+		s.limits.setAwaitsClient(p, false)
 		if err := s.forwardCancel(ctx, startup.Raw); err != nil {
 			log.Warn("cannot forward a cancel request", "error", err)
 		}
@@ -261,7 +260,7 @@ func (s *Server) open(raw net.Conn, p *pending, in *buffer, began time.Time) (c 
 			_ = client.Close()
 		}
 	}()
-	if !s.admitted(client, p, startup.User(), log) {
+	if !s.admitClient(client, p, startup.User(), log) {
 		return nil, nil
 	}
 	if s.awaitLease(ctx, client, in, log) != nil {
@@ -269,80 +268,83 @@ func (s *Server) open(raw net.Conn, p *pending, in *buffer, began time.Time) (c 
 	}
 	_ = raw.SetReadDeadline(deadline)
 	if ctx.Err() != nil {
-		_ = raw.SetReadDeadline(past) // it may have been set just before
+		_ = raw.SetReadDeadline(past) // AfterFunc may have set it just before
 	}
 	return s.connect(ctx, client, p, startup, in, began, deadline)
 }
 
-// connect connects a client to a server.
-func (s *Server) connect(ctx context.Context, client *client, p *pending, startup *wire.Startup, in *buffer, began, deadline time.Time) (c *conn, a *arrival) {
-	log := s.options.Logger.With(attrs(startup, client)...)
-	e := &entrance{server: s, client: client, pending: p, startup: startup, fromClient: in, deadline: deadline, log: log}
+// connect finds a server for the client and registers the session. On a failure it has
+// told the client, and returns nil.
+func (s *Server) connect(ctx context.Context, client *client, p *pending, startup *wire.Startup, in *buffer, began, deadline time.Time) (c *conn, cand *candidate) {
+	log := s.options.Logger.With(logAttrs(startup, client)...)
+	search := &connector{server: s, client: client, pending: p, startup: startup, fromClient: in, deadline: deadline, log: log}
 	defer func() {
-		if c == nil && e.link != nil {
-			_ = e.link.Close()
+		if c == nil && search.link != nil {
+			_ = search.link.Close()
 		}
 	}()
-	a, err := e.find(ctx)
+	cand, err := search.findServer(ctx)
 	if err != nil {
-		if limit := s.limits.gaveWay(p); limit != nil {
-			s.limited(log, limit)
+		if limit := s.limits.evictedBy(p); limit != nil {
+			s.recordLimit(log, limit)
 		}
 		logFailedLogin(log, err, time.Since(began))
 		return nil, nil
 	}
 	c = &conn{
-		server: s, client: client.Conn, up: a.link.Conn, route: a.link.Route, pending: p, log: log,
+		server: s, client: client.Conn, up: cand.link.Conn, route: cand.link.Route, pending: p, log: log,
 		ended: make(chan struct{}),
 	}
-	c.driver = entering{c}
+	c.driver = loginDriver{c}
 	if s.options.Refusals != nil {
 		c.origin = originOf(startup, client)
 	}
 	c.core = session.New(s.config, s.databases, startup, (*events)(c))
-	if e.proved != nil {
+	if search.credentials != nil {
 		c.core.Proved()
 	}
 	s.register(c)
-	s.limits.handOver(p, func(limit *limitError) { c.hurry(limit.say) })
-	if why := dismissal(ctx); why != nil {
-		c.hurry(*why) // whoever ended the others didn't know of this one
+	s.limits.setEvict(p, func(limit *limitError) { c.endLoginPhase(limit.response) })
+	if why := loginEndError(ctx); why != nil {
+		c.endLoginPhase(*why) // eachConn and evict may have missed this session
 	}
-	return c, a
+	return c, cand
 }
 
+// register enters a session, which ends at once if a drain or the lost lease has ended
+// the others.
 func (s *Server) register(c *conn) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.conns[c] = struct{}{}
 	s.metrics.sessions.Inc()
 	switch {
-	case s.ending:
-		c.leaving = &shutdownError
-	case !s.leads():
-		c.leaving = &leaseLost // who watches the lease looks again only when it changes
+	case s.endingSessions:
+		c.endReason = &shutdownError
+	case !s.allowsSessions():
+		c.endReason = &leaseLost // startLeaseWatch looks again only when the lease changes
 	}
 }
 
-// forget ends what was counted for a session.
-func (s *Server) forget(c *conn) {
+// unregister removes a session that has ended.
+func (s *Server) unregister(c *conn) {
 	c.mu.Lock()
-	s.keys.Delete(c.core.Key()) // also of a core that has failed
+	s.keys.Delete(c.core.Key()) // a core that has failed has its key, too
 	c.mu.Unlock()
-	counted := c.counted()
+	counted := c.countTraffic() // takes c.mu, so before s.mu
 	s.mu.Lock()
 	delete(s.conns, c)
-	s.past.add(counted)
+	s.endedTraffic.add(counted)
 	s.mu.Unlock()
 	s.metrics.sessions.Dec()
-	s.limits.leave(c.pending)
+	s.limits.remove(c.pending)
 	s.handlers.Done()
 }
 
 var errDraining = errors.New("draining")
 
-// Ready reports why the server is not ready for clients: it drains, or the
-// upstream can't be reached. It returns nil if it is.
+// Ready returns an error if the server isn't ready for clients: it drains, Options.Ready
+// says so, or no upstream server can be reached.
 func (s *Server) Ready(ctx context.Context) error {
 	if s.draining.Load() {
 		return errDraining

@@ -9,12 +9,11 @@ import (
 	"time"
 )
 
-// keepaliveProbes is how many probes a peer may leave unanswered. They are sent
-// at a sixth of the time that the connection was quiet before the first one, so
-// a dead peer is noticed after twice that time.
+// keepaliveProbes is how many probes a peer may leave unanswered. Their interval is a
+// sixth of TCPKeepalive, so a dead peer is noticed after twice TCPKeepalive.
 const keepaliveProbes = 6
 
-// keepalive says when the system probes a quiet connection.
+// keepalive returns the keepalive settings of both sides' connections.
 func (o *Options) keepalive() net.KeepAliveConfig {
 	if o.TCPKeepalive < 0 {
 		return net.KeepAliveConfig{}
@@ -24,18 +23,18 @@ func (o *Options) keepalive() net.KeepAliveConfig {
 	}
 }
 
-// dialer opens connections to servers.
+// dialer returns the dialer for connections to servers.
 func (o *Options) dialer() *net.Dialer {
 	return &net.Dialer{KeepAlive: -1, KeepAliveConfig: o.keepalive(), Control: o.controlSocket(false)}
 }
 
-// listenConfig opens sockets that clients connect to.
+// listenConfig returns the settings of listening sockets.
 func (o *Options) listenConfig() *net.ListenConfig {
 	return &net.ListenConfig{KeepAlive: -1, KeepAliveConfig: o.keepalive(), Control: o.controlSocket(true)}
 }
 
-// controlSocket sets what has to be set before a socket is bound or connected.
-// Accepted sockets inherit it.
+// controlSocket returns a function that sets options before a socket is bound or
+// connected. Accepted sockets inherit them.
 func (o *Options) controlSocket(listens bool) func(network, address string, c syscall.RawConn) error {
 	return func(network, _ string, c syscall.RawConn) error {
 		if !strings.HasPrefix(network, "tcp") {
@@ -54,7 +53,7 @@ func (o *Options) controlSocket(listens bool) func(network, address string, c sy
 	}
 }
 
-// checkSockets reports what can't work.
+// checkSockets validates the options of sockets and addresses.
 func (o *Options) checkSockets() error {
 	if !hasSocketOptions && (o.ReusePort || o.TCPUserTimeout != 0) {
 		return errors.New("this system has no SO_REUSEPORT or TCP_USER_TIMEOUT as Linux knows it")
@@ -66,8 +65,8 @@ func (o *Options) checkSockets() error {
 		return errors.New("TCP user timeout is less than a millisecond")
 	}
 	for _, at := range o.Listen {
-		if name, passed := passedName(at); passed {
-			if _, err := o.passedSockets(name); err != nil {
+		if name, passed := inheritedName(at); passed {
+			if _, err := o.inheritedSockets(name); err != nil {
 				return err
 			}
 			continue
@@ -83,6 +82,6 @@ func (o *Options) checkSockets() error {
 	return nil
 }
 
-// abstract reports whether a socket's name is one of Linux' abstract ones, which
-// are in no file system.
+// abstract reports whether a socket has one of Linux' abstract names, which are in no
+// file system.
 func abstract(name string) bool { return strings.HasPrefix(name, "@") }

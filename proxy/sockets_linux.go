@@ -15,7 +15,7 @@ func setUserTimeout(fd int, d time.Duration) error {
 	return os.NewSyscallError("setsockopt TCP_USER_TIMEOUT", unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT, int(d.Milliseconds())))
 }
 
-// userTimeout is 0 where the system decides.
+// userTimeout returns the socket's TCP_USER_TIMEOUT, 0 for the system's default.
 func userTimeout(fd int) time.Duration {
 	ms, err := unix.GetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT)
 	if err != nil {
@@ -28,8 +28,8 @@ func setReusePort(fd int) error {
 	return os.NewSyscallError("setsockopt SO_REUSEPORT", unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEPORT, 1))
 }
 
-// takeBacklog takes the connections that wait to be accepted, which closing the
-// listener would reset, and lets no more come. Nobody may be accepting meanwhile.
+// takeBacklog accepts the connections in the backlog, which closing the listener would
+// reset, and shuts the listener down. No other goroutine may accept meanwhile.
 func takeBacklog(l syscall.Conn, take func(net.Conn)) error {
 	raw, err := l.SyscallConn()
 	if err != nil {
@@ -42,7 +42,7 @@ func takeBacklog(l syscall.Conn, take func(net.Conn)) error {
 				continue
 			}
 			if err != nil {
-				// EAGAIN: there is none. Who comes between the two calls is reset.
+				// EAGAIN: the backlog is empty. A connection between the two calls is reset.
 				_ = unix.Shutdown(int(fd), unix.SHUT_RD)
 				return
 			}

@@ -17,5 +17,5 @@ func userTimeout(int) time.Duration { return 0 }
 
 func setReusePort(int) error { return errors.ErrUnsupported }
 
-// takeBacklog takes nothing: only on Linux is it worth the effort.
+// takeBacklog accepts nothing: closing the listener resets the backlog.
 func takeBacklog(syscall.Conn, func(net.Conn)) error { return nil }

@@ -11,18 +11,18 @@ import (
 	"github.com/wirefence/wirefence/proxy/internal/session"
 )
 
-// spanFrom is the shortest wait that gets a span. A check that waits for nothing takes a
-// round trip to the server.
-const spanFrom = 10 * time.Millisecond
+// minSpan is the shortest wait that gets a span. A check that waits for no lock takes only
+// a round trip.
+const minSpan = 10 * time.Millisecond
 
-// spanNames are by what was waited for.
+// spanNames are the names of spans, by the kind of wait.
 var spanNames = [...]string{session.WaitCheck: "wirefence check", session.WaitExchange: "wirefence hold"}
 
-// traced makes a span of a wait that has just ended, in the trace of the client's statement.
-// traceParent is "" where that isn't recorded.
-func (e *events) traced(by session.Wait, d time.Duration, traceParent string) {
+// addSpan records a wait that has just ended as a span in the trace of the client's
+// statement. traceParent is "" if that trace isn't recorded.
+func (e *events) addSpan(by session.Wait, d time.Duration, traceParent string) {
 	tracer := e.server.options.Tracer
-	if tracer == nil || traceParent == "" || d < spanFrom {
+	if tracer == nil || traceParent == "" || d < minSpan {
 		return
 	}
 	parent := propagation.TraceContext{}.Extract(context.Background(), propagation.MapCarrier{"traceparent": traceParent})

@@ -15,14 +15,14 @@ func TestShortWaitsHaveNoSpans(t *testing.T) {
 	recorder := tracetest.NewSpanRecorder()
 	e := &events{server: &Server{options: Options{Tracer: sdk.NewTracerProvider(sdk.WithSpanProcessor(recorder)).Tracer("")}}}
 	const parent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
-	e.traced(session.WaitCheck, spanFrom-1, parent)
-	e.traced(session.WaitCheck, time.Second, "")
-	e.traced(session.WaitExchange, spanFrom, parent)
+	e.addSpan(session.WaitCheck, minSpan-1, parent)
+	e.addSpan(session.WaitCheck, time.Second, "")
+	e.addSpan(session.WaitExchange, minSpan, parent)
 	ended := recorder.Ended()
 	if len(ended) != 1 || ended[0].Name() != "wirefence hold" {
 		t.Fatalf("there are %d spans", len(ended))
 	}
-	if took := ended[0].EndTime().Sub(ended[0].StartTime()); took != spanFrom {
+	if took := ended[0].EndTime().Sub(ended[0].StartTime()); took != minSpan {
 		t.Errorf("it took %v", took)
 	}
 	if got := ended[0].Parent().TraceID().String(); got != "0af7651916cd43dd8448eb211c80319c" || !ended[0].Parent().IsRemote() {

@@ -13,32 +13,32 @@ import (
 	"github.com/wirefence/wirefence/proxy/internal/wire"
 )
 
-// Lease is the lease that a proxy holds for its clients, or waits for. It is safe
-// for concurrent use.
+// Lease is the lease that a proxy holds for its clients, or waits for. It must be safe for
+// concurrent use.
 type Lease interface {
 	session.Lease
 	// Changed returns a channel that is closed when the lease is next won or lost.
 	Changed() <-chan struct{}
 }
 
-// Standby is what clients get while the proxy's lease isn't held. Sessions that
-// carry a fence of their own write in any case, where there are sessions.
+// Standby says how clients are served while the proxy doesn't hold its lease. In a session
+// statements with a fence of their own may always write.
 type Standby string
 
-// The ways to stand by. With Refuse and Wait there are sessions only while the
-// lease is held: when it is lost, each is ended with 57P01 at the end of its
-// transaction, so that its client connects anew.
+// The ways to stand by. Refuse and Wait allow sessions only while the proxy holds the
+// lease: when it is lost, each session ends with 57P01 at the end of its transaction, so
+// that its client connects again.
 const (
-	ReadOnly Standby = "read-only" // reads flow, writes get WF007
+	ReadOnly Standby = "read-only" // clients may read; writes get WF007
 	Refuse   Standby = "refuse"    // clients get 57P03
 	Wait     Standby = "wait"      // clients wait for the lease, then get 57P03
 )
 
-// leaseLost ends a session that there is only while the lease is held.
+// leaseLost is the FATAL of sessions that need the lease, after it is lost.
 var leaseLost = wire.Error{Code: "57P01", Message: "terminating connection: Wirefence no longer holds its lease",
 	Hint: "Connect again."}
 
-// checkStandby reports what can't work without the lease, or with it.
+// checkStandby validates the options of the lease.
 func (o *Options) checkStandby() error {
 	switch {
 	case o.Standby != ReadOnly && o.Standby != Refuse && o.Standby != Wait:
@@ -55,22 +55,22 @@ func (o *Options) checkStandby() error {
 	return nil
 }
 
-// Leading reports whether the server holds its lease.
+// Leading reports whether the server holds its lease; false without one.
 func (s *Server) Leading() bool { return s.options.Lease != nil && s.options.Lease.Fence() != "" }
 
-// leads reports whether there may be sessions.
-func (s *Server) leads() bool {
+// allowsSessions reports whether the lease, or its absence, allows sessions.
+func (s *Server) allowsSessions() bool {
 	return s.options.Lease == nil || s.options.Standby == ReadOnly || s.options.Lease.Fence() != ""
 }
 
 var errStandby = errors.New("on standby")
 
-// awaitLease lets a client wait until there may be sessions, as long as the
-// settings say, or tells it why there are none. What the client sends meanwhile
-// stays in the buffer.
+// awaitLease returns nil when sessions are allowed. With Wait it waits up to StandbyWait
+// for that; otherwise it refuses the client. Bytes that the client sends meanwhile stay
+// in the buffer.
 func (s *Server) awaitLease(ctx context.Context, client net.Conn, in *buffer, log *slog.Logger) error {
-	changed := s.change()
-	if s.leads() {
+	changed := s.leaseChanged()
+	if s.allowsSessions() {
 		return nil
 	}
 	if s.options.Standby == Wait {
@@ -96,20 +96,20 @@ func (s *Server) awaitLease(ctx context.Context, client net.Conn, in *buffer, lo
 	return errStandby
 }
 
-// change is Lease.Changed, or nil without a lease.
-func (s *Server) change() <-chan struct{} {
+// leaseChanged returns Lease.Changed, or nil without a lease.
+func (s *Server) leaseChanged() <-chan struct{} {
 	if s.options.Lease == nil {
 		return nil
 	}
 	return s.options.Lease.Changed()
 }
 
-// waitForLease returns nil when the lease is held, errStandby when that took too
-// long, errDraining when the server won't get it any more, or why the client went.
+// waitForLease returns nil once the lease is held, errStandby after StandbyWait,
+// errDraining once the server drains, or the client's error.
 func (s *Server) waitForLease(ctx context.Context, client net.Conn, in *buffer, changed <-chan struct{}) error {
 	s.metrics.waiting.Inc()
 	defer s.metrics.waiting.Dec()
-	gone, stop := overhear(client, in)
+	gone, stop := readWhileWaiting(client, in)
 	defer stop()
 	timeout := time.NewTimer(s.options.StandbyWait)
 	defer timeout.Stop()
@@ -117,14 +117,14 @@ func (s *Server) waitForLease(ctx context.Context, client net.Conn, in *buffer, 
 		select {
 		case <-changed:
 			changed = s.options.Lease.Changed()
-			if s.leads() {
+			if s.allowsSessions() {
 				return nil
 			}
 		case <-timeout.C:
 			return errStandby
 		case err := <-gone:
 			return fmt.Errorf("the client has gone: %w", err)
-		case <-s.resigned:
+		case <-s.leaseAbandoned:
 			return errDraining
 		case <-ctx.Done():
 			if errors.Is(context.Cause(ctx), errDraining) {
@@ -135,10 +135,10 @@ func (s *Server) waitForLease(ctx context.Context, client net.Conn, in *buffer, 
 	}
 }
 
-// overhear reads what a client sends that should be waiting, so that its end is
-// noticed, which gone tells. stop ends that; the client's read deadline is then
-// to be set anew. It reads once: a client that speaks is there.
-func overhear(client net.Conn, in *buffer) (gone <-chan error, stop func()) {
+// readWhileWaiting reads once from a client that should be waiting, to notice that it
+// disconnects; then gone gets the error. stop ends the read and waits for it; the caller
+// sets the read deadline again.
+func readWhileWaiting(client net.Conn, in *buffer) (gone <-chan error, stop func()) {
 	ended, over := make(chan error, 1), make(chan struct{})
 	go func() {
 		defer close(over)
@@ -152,9 +152,9 @@ func overhear(client net.Conn, in *buffer) (gone <-chan error, stop func()) {
 	}
 }
 
-// startWatching ends sessions when the lease is lost, where there are to be none
-// then. It returns what stops that.
-func (s *Server) startWatching() (stop func()) {
+// startLeaseWatch ends the sessions when the lease is lost, if they need it. It returns
+// the function that stops that.
+func (s *Server) startLeaseWatch() (stop func()) {
 	if s.options.Lease == nil || s.options.Standby == ReadOnly {
 		return func() {}
 	}
@@ -162,9 +162,9 @@ func (s *Server) startWatching() (stop func()) {
 	go func() {
 		defer close(ended)
 		for {
-			changed := s.change()
-			if !s.leads() {
-				if n := s.each(func(c *conn) { c.leave(leaseLost) }); n > 0 {
+			changed := s.leaseChanged()
+			if !s.allowsSessions() {
+				if n := s.eachConn(func(c *conn) { c.endWhenIdle(leaseLost) }); n > 0 {
 					s.options.Logger.Info("the lease is not held: sessions end with their transactions", "sessions", n)
 				}
 			}

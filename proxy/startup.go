@@ -9,19 +9,19 @@ import (
 	"github.com/wirefence/wirefence/proxy/internal/wire"
 )
 
-// readStartup reads the client's first packets up to the one that asks for a
-// session or a cancellation. What comes behind it stays in the buffer. The
-// client that it returns is to be used from then on: it may speak TLS.
+// readStartup reads packets until the StartupMessage or the CancelRequest, and answers
+// encryption requests. Later bytes stay in the buffer. The returned client replaces raw:
+// it may use TLS.
 func (s *Server) readStartup(ctx context.Context, raw net.Conn, in *buffer) (*client, *wire.Startup, error) {
 	c := &client{Conn: raw}
-	asked := map[wire.StartupKind]bool{}
+	requested := map[wire.StartupKind]bool{}
 	for {
 		packet, err := s.readPacket(c, in, !c.encrypted)
 		if errors.Is(err, errHandshake) {
 			if c, err = s.secure(c.Conn, in, true); err != nil {
 				return nil, nil, err
 			}
-			asked[wire.StartupSSL], asked[wire.StartupGSS] = true, true
+			requested[wire.StartupSSL], requested[wire.StartupGSS] = true, true
 			continue
 		}
 		if err != nil {
@@ -33,24 +33,24 @@ func (s *Server) readStartup(ctx context.Context, raw net.Conn, in *buffer) (*cl
 		}
 		switch startup.Kind {
 		case wire.StartupSession:
-			return c, startup, s.admit(c, startup)
+			return c, startup, s.checkStartup(c, startup)
 		case wire.StartupCancel:
 			return c, startup, nil
 		}
-		if asked[startup.Kind] {
+		if requested[startup.Kind] {
 			return nil, nil, reject(ctx, c, errors.New("encryption was asked for twice"))
 		}
-		asked[startup.Kind] = true
+		requested[startup.Kind] = true
 		if len(in.bytes()) > 0 {
-			// What somebody in the middle put behind the request must not be
-			// taken for the client's (CVE-2021-3935).
+			// A man in the middle may have injected these bytes; they must not count as
+			// the client's (CVE-2021-3935).
 			return nil, nil, reject(ctx, c, errors.New("received unencrypted data after an encryption request"))
 		}
 		if c, err = s.answerEncryption(c, in, startup.Kind); err != nil {
 			return nil, nil, err
 		}
 		if c.encrypted {
-			asked[wire.StartupSSL], asked[wire.StartupGSS] = true, true
+			requested[wire.StartupSSL], requested[wire.StartupGSS] = true, true
 		}
 	}
 }
@@ -67,16 +67,16 @@ func (s *Server) answerEncryption(c *client, in *buffer, kind wire.StartupKind) 
 	return s.secure(c.Conn, in, false)
 }
 
-// secure lets the client begin TLS. What was read of its handshake already is in
-// the buffer.
+// secure runs the TLS handshake. Its first bytes may be in the buffer already.
 func (s *Server) secure(raw net.Conn, in *buffer, direct bool) (*client, error) {
 	read := append([]byte(nil), in.bytes()...)
 	in.used(len(read))
 	return s.tls.handshake(raw, read, direct)
 }
 
-// admit refuses sessions that the proxy's settings don't allow.
-func (s *Server) admit(c *client, startup *wire.Startup) error {
+// checkStartup refuses a session without a user name, TLS or certificate that the
+// settings demand.
+func (s *Server) checkStartup(c *client, startup *wire.Startup) error {
 	user := startup.User()
 	switch {
 	case user == "":
@@ -94,11 +94,11 @@ func (s *Server) admit(c *client, startup *wire.Startup) error {
 	return nil
 }
 
-// reject tells the client why its startup packet is refused. A connection that
-// sent nothing at all, as a health check does, gets nothing, unless it gives way.
+// reject sends the client the error of its startup packet, or the limit for which it was
+// evicted. A connection that failed or sent nothing, as a health check, gets no answer.
 func reject(ctx context.Context, client net.Conn, err error) error {
 	if limit := (*limitError)(nil); errors.As(context.Cause(ctx), &limit) {
-		refuse(client, limit.say)
+		refuse(client, limit.response)
 		return limit
 	}
 	var network net.Error
@@ -122,8 +122,8 @@ var (
 // begins with it: its length would be over MaxStartup.
 const tlsHandshake = 0x16
 
-// readPacket reads one packet. Where TLS may begin without a request, and does,
-// the error is errHandshake and the buffer holds what was read of it.
+// readPacket reads one packet. With direct it returns errHandshake if a TLS handshake
+// begins without an SSLRequest; its bytes stay in the buffer.
 func (s *Server) readPacket(client net.Conn, in *buffer, direct bool) ([]byte, error) {
 	for {
 		if b := in.bytes(); direct && s.tls != nil && len(b) > 0 && b[0] == tlsHandshake && client.LocalAddr().Network() != "unix" {

@@ -13,13 +13,13 @@ import (
 	"github.com/wirefence/wirefence/proxy/internal/wire"
 )
 
-// abortPatience bounds cancelling what a session runs on a server that is to be left.
-const abortPatience = 2 * time.Second
+// abortTimeout bounds the cancel requests to a server that was left behind.
+const abortTimeout = 2 * time.Second
 
-// startFollowing follows the timelines of several servers, and ends the sessions of a
-// primary that was left behind by a promotion: it may go on accepting what no other
-// server will ever see. It returns what stops that.
-func (s *Server) startFollowing() (stop func()) {
+// startTimelineWatch watches the timelines of several servers, and ends the sessions of a
+// primary that a promotion left behind: it may still accept writes that no other server
+// will ever have. It returns the function that stops that.
+func (s *Server) startTimelineWatch() (stop func()) {
 	if !s.upstream.Watches() {
 		if len(s.upstream.Hosts) > 1 {
 			s.options.Logger.Warn("the timelines of the upstream's servers aren't known without WIREFENCE_DATABASE_URL: an old primary that still runs beside a new one isn't noticed")
@@ -27,17 +27,17 @@ func (s *Server) startFollowing() (stop func()) {
 		return func() {}
 	}
 	ctx, cancel := context.WithCancel(context.Background())
-	var following sync.WaitGroup
-	following.Go(func() { s.upstream.Watch(ctx, s.standingNews) })
+	var watching sync.WaitGroup
+	watching.Go(func() { s.upstream.Watch(ctx, s.handleStanding) })
 	return func() {
 		cancel()
-		following.Wait()
+		watching.Wait()
 	}
 }
 
-// standingNews logs what has changed, and ends the sessions of hosts that are behind. It is
-// called by one goroutine at a time.
-func (s *Server) standingNews(h *upstream.Host, was, is upstream.Standing) {
+// handleStanding logs a change of a host's standing, and ends the sessions of hosts that
+// were left behind. It is called by one goroutine at a time.
+func (s *Server) handleStanding(h *upstream.Host, was, is upstream.Standing) {
 	log := s.options.Logger.With("host", h.String(), "standing", is.String())
 	switch {
 	case is.Err != nil && was.Err == nil:
@@ -50,37 +50,37 @@ func (s *Server) standingNews(h *upstream.Host, was, is upstream.Standing) {
 	}
 	for _, each := range s.upstream.Hosts {
 		behind := s.upstream.Behind(each)
-		if behind != nil && !s.left[each] {
+		if behind != nil && !s.leftBehind[each] {
 			s.options.Logger.Warn("an upstream server was left behind by a promotion: its sessions are ended, and no new ones are opened there", "error", behind)
 		}
-		s.left[each] = behind != nil
+		s.leftBehind[each] = behind != nil
 		if behind == nil {
 			continue
 		}
-		if n := s.leaveHost(each, behind); n > 0 {
+		if n := s.abortSessionsAt(each, behind); n > 0 {
 			s.options.Logger.Info("sessions were ended on a server that was left behind", "host", each.String(), "sessions", n)
 		}
 	}
 }
 
-// leaveHost ends all sessions at a host at once, and returns how many there were.
-func (s *Server) leaveHost(h *upstream.Host, behind error) (n int) {
+// abortSessionsAt aborts all sessions at a host, and returns how many there were.
+func (s *Server) abortSessionsAt(h *upstream.Host, behind error) (n int) {
 	why := wire.Error{Code: "57P01", Message: "terminating connection: another server was promoted",
 		Detail: behind.Error() + ".", Hint: "Connect again. Whether a transaction that was being committed is kept, only the new primary can tell."}
-	ctx, cancel := context.WithTimeout(context.Background(), abortPatience)
+	ctx, cancel := context.WithTimeout(context.Background(), abortTimeout)
 	defer cancel()
-	var leaving sync.WaitGroup
-	s.each(func(c *conn) {
+	var aborting sync.WaitGroup
+	s.eachConn(func(c *conn) {
 		if c.route.Host == h {
 			n++
-			leaving.Go(func() { c.guard(func() { c.abort(ctx, why) }) })
+			aborting.Go(func() { c.guard(func() { c.abort(ctx, why) }) })
 		}
 	})
-	leaving.Wait()
+	aborting.Wait()
 	return n
 }
 
-// writeStandings tells of several servers what is known.
+// writeStandings writes the standing of each server, if there are several.
 func (s *Server) writeStandings(w io.Writer) {
 	if !s.upstream.Watches() {
 		return
@@ -94,18 +94,18 @@ func (s *Server) writeStandings(w io.Writer) {
 	}
 }
 
-// HostStanding is what is known of a server of the upstream.
+// HostStanding is the role and timeline of an upstream server, as it was seen last.
 type HostStanding struct {
 	Host string
-	// Known says that the server has told its role. Servers are asked where there are
-	// several, and a way to ask.
+	// Known says that the server has reported its role. The proxy asks for it only with
+	// several servers and DatabaseURL.
 	Known, Primary bool
 	Timeline       uint32 // of a primary
 	Behind         bool   // a promotion has left it behind
 	Err            error  // why it can't be asked now
 }
 
-// Hosts are the servers of the upstream, in order.
+// Hosts returns the upstream servers, in order.
 func (s *Server) Hosts() []HostStanding {
 	all := make([]HostStanding, len(s.upstream.Hosts))
 	for i, h := range s.upstream.Hosts {
@@ -117,15 +117,16 @@ func (s *Server) Hosts() []HostStanding {
 	return all
 }
 
-// standings are metrics of several servers.
-type standings struct {
+// standingMetrics are the metrics of several servers. It implements
+// prometheus.Collector.
+type standingMetrics struct {
 	upstream                  *upstream.Upstream
 	timeline, primary, behind *prometheus.Desc
 }
 
-func newStandings(u *upstream.Upstream) *standings {
+func newStandingMetrics(u *upstream.Upstream) *standingMetrics {
 	host := []string{"host"}
-	return &standings{upstream: u,
+	return &standingMetrics{upstream: u,
 		timeline: prometheus.NewDesc("wirefence_upstream_timeline", "The timeline of a primary, as it was seen last.", host, nil),
 		primary:  prometheus.NewDesc("wirefence_upstream_primary", "1 for a primary, 0 for a standby, as it was seen last.", host, nil),
 		behind:   prometheus.NewDesc("wirefence_upstream_behind", "1 for a primary that was left behind by a promotion: no session is opened there.", host, nil),
@@ -133,14 +134,14 @@ func newStandings(u *upstream.Upstream) *standings {
 }
 
 // Describe implements prometheus.Collector.
-func (s *standings) Describe(out chan<- *prometheus.Desc) {
+func (s *standingMetrics) Describe(out chan<- *prometheus.Desc) {
 	out <- s.timeline
 	out <- s.primary
 	out <- s.behind
 }
 
 // Collect implements prometheus.Collector.
-func (s *standings) Collect(out chan<- prometheus.Metric) {
+func (s *standingMetrics) Collect(out chan<- prometheus.Metric) {
 	gauge := func(d *prometheus.Desc, value float64, host string) {
 		out <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, value, host)
 	}

@@ -9,13 +9,13 @@ import (
 	"github.com/wirefence/wirefence/proxy/internal/wire"
 )
 
-// timeouts are how long a session may stay where it is; 0 is for ever.
+// timeouts bound how long a session may stay in a state; 0 is no limit.
 type timeouts struct{ idle, inTransaction, transaction time.Duration }
 
-// A timeout that can end a session. The words are PostgreSQL's.
+// timeout is a timeout that can end a session. The messages are PostgreSQL's.
 type timeout struct {
 	name string // in metrics and logs
-	why  wire.Error
+	err  wire.Error
 }
 
 var (
@@ -24,42 +24,42 @@ var (
 	transactionTimeout   = timeout{"transaction", wire.Error{Code: "25P04", Message: "terminating connection due to transaction timeout"}}
 )
 
-// watch is what the sweeper remembers of a session. Times are those at which it
-// looked, so a session gets its time in full, and up to one round more.
-type watch struct {
-	last  session.Standing
-	still time.Time // since when nothing has changed
-	began time.Time // since when the transaction has been open; zero if none is
+// activityWatch is the sweeper's record of a session. Times are those of its rounds, so a
+// session gets the full timeout, and up to one round more.
+type activityWatch struct {
+	last           session.Standing
+	unchangedSince time.Time // since when last is the session's standing
+	openSince      time.Time // since when the transaction has been open; zero if none is
 }
 
-// judge takes in where a session stands now, and returns the timeout that it has
-// exceeded, or nil.
-func (t timeouts) judge(w *watch, at session.Standing, now time.Time) *timeout {
-	if w.still.IsZero() || at != w.last {
-		w.still = now
+// exceeded updates w by the session's standing now. It returns the timeout that the
+// session has exceeded, or nil.
+func (t timeouts) exceeded(w *activityWatch, at session.Standing, now time.Time) *timeout {
+	if w.unchangedSince.IsZero() || at != w.last {
+		w.unchangedSince = now
 	}
 	open := at.Where == session.Waiting || at.Where == session.Running
 	switch {
 	case !open:
-		w.began = time.Time{}
-	case w.began.IsZero() || at.Transactions != w.last.Transactions:
-		w.began = now
+		w.openSince = time.Time{}
+	case w.openSince.IsZero() || at.Transactions != w.last.Transactions:
+		w.openSince = now
 	}
 	w.last = at
 	exceeded := func(limit time.Duration, since time.Time) bool { return limit > 0 && now.Sub(since) >= limit }
 	switch {
-	case at.Where == session.Between && exceeded(t.idle, w.still):
+	case at.Where == session.Between && exceeded(t.idle, w.unchangedSince):
 		return &idleTimeout
-	case at.Where == session.Waiting && exceeded(t.inTransaction, w.still):
+	case at.Where == session.Waiting && exceeded(t.inTransaction, w.unchangedSince):
 		return &inTransactionTimeout
-	case open && exceeded(t.transaction, w.began):
+	case open && exceeded(t.transaction, w.openSince):
 		return &transactionTimeout
 	}
 	return nil
 }
 
-// period is how often sessions are looked at, 0 for never: a fraction of the
-// shortest timeout, so that none is exceeded by much.
+// period returns the interval of the sweeper's rounds, 0 without a timeout. It is a
+// fraction of the shortest timeout, so that sessions exceed none by much.
 func (t timeouts) period() time.Duration {
 	var shortest time.Duration
 	for _, d := range []time.Duration{t.idle, t.inTransaction, t.transaction} {
@@ -73,9 +73,9 @@ func (t timeouts) period() time.Duration {
 	return min(max(shortest/8, 10*time.Millisecond), time.Second)
 }
 
-// startSweeping starts the sweeper if there is a timeout, and returns what stops
-// it.
-func (s *Server) startSweeping() (stop func()) {
+// startSweeper starts the sweeper if there is a timeout, and returns the function that
+// stops it.
+func (s *Server) startSweeper() (stop func()) {
 	t := timeouts{s.options.IdleTimeout, s.options.IdleInTransactionTimeout, s.options.TransactionTimeout}
 	if t.period() == 0 {
 		return func() {}
@@ -89,9 +89,8 @@ func (s *Server) startSweeping() (stop func()) {
 	}
 }
 
-// sweep ends the sessions that exceed a timeout, until stop is closed. One
-// goroutine looks at all of them, so that a session has no timer and its
-// messages cost no look at the clock.
+// sweep ends sessions that exceed a timeout, until stop is closed. One goroutine checks
+// all of them, so that sessions need no timers and messages don't read the clock.
 func (s *Server) sweep(t timeouts, stop <-chan struct{}) {
 	ticks := time.NewTicker(t.period())
 	defer ticks.Stop()
@@ -110,31 +109,31 @@ func (s *Server) sweepOnce(t timeouts, now time.Time) {
 	defer stop()
 	var ending sync.WaitGroup
 	slots := make(chan struct{}, cancelsAtOnce)
-	s.each(func(c *conn) {
+	s.eachConn(func(c *conn) {
 		exceeded := c.expire(t, now)
 		if exceeded == nil {
 			return
 		}
 		s.metrics.timeouts.WithLabelValues(exceeded.name).Inc()
-		c.log.Warn("a session is ended by a timeout", "timeout", exceeded.name, "sqlstate", exceeded.why.Code)
+		c.log.Warn("a session is ended by a timeout", "timeout", exceeded.name, "sqlstate", exceeded.err.Code)
 		slots <- struct{}{}
 		ending.Go(func() {
-			c.guard(func() { c.abort(ctx, exceeded.why) })
+			c.guard(func() { c.abort(ctx, exceeded.err) })
 			<-slots
 		})
 	})
 	ending.Wait()
 }
 
-// expire dooms the session if it exceeds a timeout, which it returns. Its end is
-// then the caller's to bring about.
+// expire ends the core if the session exceeds a timeout, and returns that. The caller then
+// aborts the session.
 func (c *conn) expire(t timeouts, now time.Time) (exceeded *timeout) {
 	c.withCore(func(core *session.Session) {
 		if core.Farewell() != nil {
 			return
 		}
-		if exceeded = t.judge(&c.watch, core.Standing(), now); exceeded != nil {
-			core.End(exceeded.why)
+		if exceeded = t.exceeded(&c.watch, core.Standing(), now); exceeded != nil {
+			core.End(exceeded.err)
 		}
 	})
 	return exceeded

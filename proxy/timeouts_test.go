@@ -44,10 +44,10 @@ func TestTimeouts(t *testing.T) {
 		"only what is set": {timeouts{transaction: time.Second}, []look{{0, between(1, 1)}, {1000, between(1, 1)}}, nil},
 		"none is set":      {timeouts{}, []look{{0, waiting(1, 1)}, {1000, waiting(1, 1)}}, nil},
 	} {
-		var w watch
+		var w activityWatch
 		var got *timeout
 		for i, l := range c.looks {
-			got = c.limits.judge(&w, l.at, time.Unix(int64(1000+l.second), 0))
+			got = c.limits.exceeded(&w, l.at, time.Unix(int64(1000+l.second), 0))
 			if got != nil && i < len(c.looks)-1 {
 				t.Errorf("%s: %s already at %d", name, got.name, l.second)
 			}
@@ -77,7 +77,7 @@ func TestLimits(t *testing.T) {
 	in := map[string][]*pending{} // logged in, by user
 	reason := func(user string) string {
 		p := &pending{}
-		if refused := l.enter(o, p, user); refused != nil {
+		if refused := l.countClient(o, p, user); refused != nil {
 			return refused.reason
 		}
 		in[user] = append(in[user], p)
@@ -88,8 +88,8 @@ func TestLimits(t *testing.T) {
 		{"a", "a", ""}, {"b", "a", ""}, {"b", "a", "user_limit"}, {"c", "", ""},
 	} {
 		if c.leaves != "" {
-			l.leave(in[c.leaves][0])
-			l.leave(in[c.leaves][0]) // which changes nothing
+			l.remove(in[c.leaves][0])
+			l.remove(in[c.leaves][0]) // which changes nothing
 			in[c.leaves] = in[c.leaves][1:]
 		}
 		if got := reason(c.enters); got != c.want {

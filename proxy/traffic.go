@@ -9,8 +9,8 @@ import (
 	"github.com/wirefence/wirefence/proxy/internal/session"
 )
 
-// traffic is what was counted of sessions: the bytes that were read of either side behind
-// the login, without TLS, and the groups of messages.
+// traffic counts the bytes that were read from either side after the login, without TLS,
+// and the groups of messages.
 type traffic struct {
 	fromClient, fromServer uint64
 	groups                 session.Tally
@@ -22,24 +22,24 @@ func (t *traffic) add(other traffic) {
 	t.groups.Add(other.groups)
 }
 
-// counted is what the session has counted. It doesn't call the core, which may have
-// failed. It takes the session's lock.
-func (c *conn) counted() traffic {
+// countTraffic returns the session's counts, also after the core has failed. It takes the
+// session's lock.
+func (c *conn) countTraffic() traffic {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.traffic.groups = c.core.Tally()
 	return c.traffic
 }
 
-// traffic adds up what all sessions have counted. They count by themselves, so that it
-// costs them nothing, and are asked when the metrics are.
+// traffic sums up the counts of all sessions. Sessions share no counter, since that would
+// cost each message; they are summed up at each scrape.
 func (s *Server) traffic() traffic {
 	s.mu.Lock()
-	sum := s.past
-	now := slices.Collect(maps.Keys(s.conns))
+	sum := s.endedTraffic
+	conns := slices.Collect(maps.Keys(s.conns))
 	s.mu.Unlock()
-	for _, c := range now {
-		sum.add(c.counted())
+	for _, c := range conns {
+		sum.add(c.countTraffic())
 	}
 	return sum
 }
