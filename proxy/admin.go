@@ -36,7 +36,7 @@ func (s *Server) Handler() http.Handler {
 	return mux
 }
 
-var errRole = errors.New("a role is leader or standby, where WIREFENCE_LEASE is set")
+var errRole = errors.New("the role must be leader or standby, and needs WIREFENCE_LEASE")
 
 // hasRole returns an error if the server doesn't have the role; "" is any role.
 func (s *Server) hasRole(role string) error {

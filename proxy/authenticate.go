@@ -28,7 +28,7 @@ func (c *connector) authenticate(ctx context.Context) error {
 		if c.server.lookupFailureLog.record(err) {
 			c.log.Error("cannot look up a user", "error", err)
 		}
-		return c.endLogin(wire.Error{Code: "08006", Message: "the proxy could not look up the user's password", Hint: "The proxy's log says why."}, err)
+		return c.endLogin(wire.Error{Code: "08006", Message: "the proxy could not look up the user's password", Hint: "See the proxy's log for the cause."}, err)
 	}
 	exchange := scram.NewServer(entry.Secret, err != nil, c.client.binding)
 	key, err := c.runServerSCRAM(ctx, exchange)
@@ -85,7 +85,7 @@ func (c *connector) readPassword(ctx context.Context) ([]byte, error) {
 		typ, size, ok := wire.Header(c.fromClient.bytes())
 		if ok && (typ != wire.Password || size == 0 || size > maxSASLResponse) {
 			return nil, c.endLogin(wire.Error{Code: "08P01", Message: fmt.Sprintf("expected SASL response, got message type %d", typ)},
-				errors.New("the client broke the protocol of authentication"))
+				errors.New("the client sent another message than a SASL response, or one too long"))
 		}
 		if ok && size <= len(c.fromClient.bytes()) {
 			msg := append([]byte(nil), c.fromClient.bytes()[:size]...)
@@ -137,15 +137,15 @@ func (c *connector) logInUpstream(cand *candidate) error {
 	case wire.AuthSASL:
 	default:
 		return c.endLogin(wire.Error{Code: "28000",
-			Message: "the upstream server asks for an authentication that the proxy can't do for the client",
-			Detail:  fmt.Sprintf("It asks by message R with code %d.", wire.AuthKind(msg)),
-			Hint:    "Where the proxy authenticates clients (WIREFENCE_AUTH_FILE, WIREFENCE_AUTH_QUERY), the server's pg_hba.conf must say scram-sha-256 for it."},
-			errors.New("the upstream asks for another authentication than SCRAM"))
+			Message: "the upstream server demands an authentication method that the proxy does not support",
+			Detail:  fmt.Sprintf("The server sent an Authentication message with code %d.", wire.AuthKind(msg)),
+			Hint:    "With WIREFENCE_AUTH_FILE or WIREFENCE_AUTH_QUERY the server's pg_hba.conf must say scram-sha-256 for the proxy's connections."},
+			errors.New("the upstream server demands another authentication method than SCRAM"))
 	}
 	login, ok := scram.NewClient(*c.credentials, wire.Mechanisms(msg), cand.link.Binding)
 	if !ok {
 		return c.endLogin(wire.Error{Code: "28000", Message: "the upstream server offers no SCRAM-SHA-256"},
-			errors.New("the upstream offers no mechanism that the proxy knows"))
+			errors.New("the upstream server offers no SASL mechanism that the proxy supports"))
 	}
 	cand.from.used(len(msg))
 	err := c.runClientSCRAM(cand, login)

@@ -357,7 +357,7 @@ func failureLines(errs []error) string {
 	for _, err := range errs {
 		text := err.Error()
 		if asked := (*upstream.RoleError)(nil); errors.As(err, &asked) && unreachable(err) == nil {
-			text = asked.Host.String() + ": the server could not be asked for its role; the proxy's log says why"
+			text = asked.Host.String() + ": the proxy could not ask the server for its role; see the proxy's log"
 		}
 		all = append(all, text)
 	}

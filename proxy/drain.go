@@ -73,7 +73,7 @@ func (s *Server) drain() {
 	}
 	s.closeListeners()
 	if s.sharesListeners() {
-		log.Info("draining: another process may accept clients; the last clients of this one may begin their work", "for", handoverTime)
+		log.Info("draining: another process may accept new clients; idle sessions stay for a moment", "for", handoverTime)
 		s.wait(handoverTime, nil)
 	}
 	s.mu.Lock()

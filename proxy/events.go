@@ -42,7 +42,7 @@ func (e *events) Ended(end session.Ending) {
 	if left > 0 {
 		args = append(args, "left_out", left)
 	}
-	e.log.Warn("a session under a fence was ended by the server, as a takeover or a revocation does; wirefence history tells whether it was one", args...)
+	e.log.Warn("the server ended a session under a fence, maybe for a takeover or a revocation; see wirefence history", args...)
 }
 
 // lineLimiter lets one log line a second pass, and counts the others, so that a stale

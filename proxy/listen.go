@@ -85,7 +85,7 @@ func (o *Options) listen(at string) (net.Listener, error) {
 func (o *Options) listenTCP(at string) (net.Listener, error) {
 	l, err := o.listenConfig().Listen(context.Background(), "tcp", at)
 	if errors.Is(err, syscall.EADDRINUSE) && o.ReusePort {
-		return nil, fmt.Errorf("%w (another process has it that was not started with WIREFENCE_REUSE_PORT=true, or by another user)", err)
+		return nil, fmt.Errorf("%w (by a process that was started without WIREFENCE_REUSE_PORT=true, or by another user)", err)
 	}
 	return l, err
 }

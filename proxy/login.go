@@ -58,7 +58,7 @@ func (c *conn) serverLoginError(err error) error {
 	case said != nil:
 		return &endedLoginError{sent: said, cause: errors.New(said.Message)}
 	case errors.Is(err, io.EOF):
-		return errors.New("the server ended the connection without a word")
+		return errors.New("the server closed the connection without an error message")
 	}
 	return err
 }
@@ -83,7 +83,7 @@ func (c *conn) checkEnded() error {
 func (c *conn) forwardPasswords(cand *candidate, fromClient *buffer, toServer *writer, out *session.Out) error {
 	for {
 		if c.wantsPassword() && c.bindsToProxy(cand, fromClient) {
-			return c.endLogin(bindingError, errors.New("the client binds its login to the proxy's certificate, which is not the server's"))
+			return c.endLogin(bindingError, errors.New("the client uses channel binding, but the proxy's certificate differs from the server's"))
 		}
 		wanted, more := false, false
 		c.withCore(func(core *session.Session) {
@@ -123,7 +123,7 @@ func (c *conn) wantsPassword() (wants bool) {
 
 // bindingError is the refusal of a login by channel binding.
 var bindingError = wire.Error{Code: "28000",
-	Message: "SCRAM channel binding can't reach through the proxy, which ends TLS on both sides",
+	Message: "SCRAM channel binding is not possible through the proxy, which ends TLS on both sides",
 	Detail:  "The client binds its login to the proxy's certificate, but the server expects its own.",
 	Hint:    "Let the proxy authenticate clients: set WIREFENCE_AUTH_FILE or WIREFENCE_AUTH_QUERY. Or connect with channel_binding=disable, or give the proxy the server's certificate."}
 
@@ -145,5 +145,5 @@ func (c *conn) checkRole(cand *candidate) error {
 		return nil
 	}
 	return c.endLogin(wire.Error{Code: "57P03", Message: cand.mismatch().Error(),
-		Hint: "Connect again. With WIREFENCE_DATABASE_URL set, the proxy finds the right server at once."}, cand.mismatch())
+		Hint: "Connect again. Set WIREFENCE_DATABASE_URL so that the proxy knows the servers' roles before a login."}, cand.mismatch())
 }

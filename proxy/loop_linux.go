@@ -194,7 +194,7 @@ func (c *conn) drive(fromClient, fromServer *buffer) {
 	l := ls.all[int(ls.next.Add(1))%len(ls.all)]
 	if err := l.adopt(c, fromClient, fromServer); err != nil {
 		c.log.Error("cannot continue a session: too few file descriptors; raise their limit (ulimit -n, LimitNOFILE=)", "error", err)
-		refuse(c.client, wire.Error{Code: "53000", Message: "the proxy has not enough file descriptors", Hint: "The proxy's log says more."})
+		refuse(c.client, wire.Error{Code: "53000", Message: "the proxy has too few file descriptors", Hint: "See the proxy's log."})
 		c.hangUp()
 	}
 }

@@ -216,7 +216,7 @@ func (o *Options) Validate() error {
 		return errors.New("the limit of a user's connections is negative")
 	}
 	if o.Hold > 10*time.Second {
-		return errors.New("a hold of more than 10s would keep takeovers waiting")
+		return errors.New("the hold is longer than 10s, which would delay takeovers")
 	}
 	if o.MaxAddressLogins < 1 {
 		return errors.New("the limit of an address's connections that have not logged in is less than 1")

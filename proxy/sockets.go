@@ -56,7 +56,7 @@ func (o *Options) controlSocket(listens bool) func(network, address string, c sy
 // checkSockets validates the options of sockets and addresses.
 func (o *Options) checkSockets() error {
 	if !hasSocketOptions && (o.ReusePort || o.TCPUserTimeout != 0) {
-		return errors.New("this system has no SO_REUSEPORT or TCP_USER_TIMEOUT as Linux knows it")
+		return errors.New("WIREFENCE_REUSE_PORT and WIREFENCE_TCP_USER_TIMEOUT need Linux")
 	}
 	if o.TCPKeepalive >= 0 && o.TCPKeepalive < time.Second {
 		return errors.New("TCP keepalive is less than a second")

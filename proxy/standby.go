@@ -48,7 +48,7 @@ func (o *Options) checkStandby() error {
 	case o.Lease == nil:
 		return nil
 	case o.Mode == Off:
-		return errors.New("mode off checks nothing, so a lease would fence nothing: take enforce or shadow, or no lease")
+		return errors.New("mode off checks no fences, so it can't use a lease: set mode enforce or shadow, or no lease")
 	case o.Standby == Wait && o.StandbyWait >= o.StartupTimeout:
 		return fmt.Errorf("the standby wait of %v is not less than the startup timeout of %v, which bounds the wait and the login", o.StandbyWait, o.StartupTimeout)
 	}
@@ -88,7 +88,7 @@ func (s *Server) awaitLease(ctx context.Context, client net.Conn, in *buffer, lo
 	s.metrics.rejected.WithLabelValues("standby").Inc()
 	log.Debug("client refused: the proxy is on standby")
 	refusal := wire.Error{Code: "57P03", Message: fmt.Sprintf("Wirefence is on standby: the lease of %q is not held here", s.options.Lease.Resource()),
-		Hint: "Connect to the one that holds the lease; its /readyz?role=leader answers 200."}
+		Hint: "Connect to the proxy that holds the lease: its /readyz?role=leader answers 200."}
 	if holder := s.options.Lease.Holder(); holder != "" {
 		refusal.Detail = fmt.Sprintf("The lease was last seen held by %q.", holder)
 	}
@@ -123,7 +123,7 @@ func (s *Server) waitForLease(ctx context.Context, client net.Conn, in *buffer, 
 		case <-timeout.C:
 			return errStandby
 		case err := <-gone:
-			return fmt.Errorf("the client has gone: %w", err)
+			return fmt.Errorf("the client disconnected: %w", err)
 		case <-s.leaseAbandoned:
 			return errDraining
 		case <-ctx.Done():

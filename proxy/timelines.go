@@ -22,7 +22,7 @@ const abortTimeout = 2 * time.Second
 func (s *Server) startTimelineWatch() (stop func()) {
 	if !s.upstream.Watches() {
 		if len(s.upstream.Hosts) > 1 {
-			s.options.Logger.Warn("the timelines of the upstream's servers aren't known without WIREFENCE_DATABASE_URL: an old primary that still runs beside a new one isn't noticed")
+			s.options.Logger.Warn("cannot detect an old primary that still runs beside a new one; set WIREFENCE_DATABASE_URL, so that servers can be asked for their timelines")
 		}
 		return func() {}
 	}
@@ -66,7 +66,7 @@ func (s *Server) handleStanding(h *upstream.Host, was, is upstream.Standing) {
 // abortSessionsAt aborts all sessions at a host, and returns how many there were.
 func (s *Server) abortSessionsAt(h *upstream.Host, behind error) (n int) {
 	why := wire.Error{Code: "57P01", Message: "terminating connection: another server was promoted",
-		Detail: behind.Error() + ".", Hint: "Connect again. Whether a transaction that was being committed is kept, only the new primary can tell."}
+		Detail: behind.Error() + ".", Hint: "Connect again. If a commit was under way, look on the new primary whether it was kept."}
 	ctx, cancel := context.WithTimeout(context.Background(), abortTimeout)
 	defer cancel()
 	var aborting sync.WaitGroup

@@ -129,7 +129,7 @@ func TestRolesAreAskedForByEveryRoute(t *testing.T) {
 	alice := "user=alice password='open sesame'"
 	for _, c := range []struct{ mode, asker, want string }{
 		{"allow", "onlytls", fmt.Sprint(w.Port)}, {"prefer", "onlyplain", fmt.Sprint(w.Port)},
-		{"require", "onlyplain", "the proxy's log says why"},
+		{"require", "onlyplain", "see the proxy's log"},
 	} {
 		var log stack.Log
 		addr := stack.Proxy(t, w.Postgres, proxy.Options{

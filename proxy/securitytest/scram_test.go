@@ -152,7 +152,7 @@ func TestKnownUsersThatCannotLogIn(t *testing.T) {
 	w := start(t, 15)
 	file := w.userFile(t, nil, `"hashed" "open sesame"`)
 	addr := stack.Proxy(t, w.Postgres, proxy.Options{Upstream: w.upstream("sslmode=disable"), AuthFile: file})
-	wants(t, "md5", psql(t, addr, "user=hashed password='open sesame'", "SELECT 1"), "asks for an authentication that the proxy can't do", "scram-sha-256")
+	wants(t, "md5", psql(t, addr, "user=hashed password='open sesame'", "SELECT 1"), "demands an authentication method that the proxy does not support", "scram-sha-256")
 
 	broken := stack.Proxy(t, w.Postgres, proxy.Options{Upstream: w.upstream("sslmode=disable"), AuthQuery: "SELECT * FROM nowhere WHERE x = $1", DatabaseURL: w.admin()})
 	got := psql(t, broken, "user=alice password='open sesame'", "SELECT 1")
