@@ -27,6 +27,7 @@ type doctorSettings struct {
 	ProxyURL       string        `env:"WIREFENCE_PROXY_URL" group:"Connections" file:"yes" help:"connection string of a session through the proxy (default: at WIREFENCE_LISTEN with the user, password and database of WIREFENCE_DATABASE_URL)"`
 	AdminListen    string        `env:"WIREFENCE_ADMIN_LISTEN" group:"Connections" type:"address" help:"where the proxy's probes are; off for none (default 127.0.0.1:9433 where the upstream is set)"`
 	MaxConnections int           `env:"WIREFENCE_MAX_CONNECTIONS" group:"Limits and timeouts" envDefault:"0" help:"the proxy's limit of clients, to be compared with the server's; 0 compares nothing"`
+	TTL            time.Duration `env:"WIREFENCE_TTL" group:"Leases" envDefault:"15s" help:"the TTL of the leases, to be compared with how long a takeover may take"`
 	Timeout        time.Duration `env:"--timeout" envDefault:"10s" help:"how long each check may take"`
 	Strict         bool          `env:"--strict" help:"let warnings count as problems"`
 	OutputSettings
@@ -90,12 +91,14 @@ func (cfg doctorSettings) input(ctx context.Context) (in *doctor.Input, closeAll
 		return nil, nil, errNoDatabase
 	case cfg.Timeout <= 0:
 		return nil, nil, fmt.Errorf("--timeout is %v: more than 0", cfg.Timeout)
+	case cfg.TTL <= 0:
+		return nil, nil, fmt.Errorf("WIREFENCE_TTL is %v: more than 0", cfg.TTL)
 	}
 	leases, err := openLeases(ctx, cfg.StoreSettings, cfg.DatabaseURL)
 	if err != nil {
 		return nil, nil, err
 	}
-	in = &doctor.Input{Replicas: cfg.RedisReplicas, MaxConnections: cfg.MaxConnections}
+	in = &doctor.Input{Replicas: cfg.RedisReplicas, MaxConnections: cfg.MaxConnections, TTL: cfg.TTL}
 	if named := cfg.openers(); len(named) > 0 {
 		in.Store, in.StoreSetting = leases.store, named[0].setting
 	}

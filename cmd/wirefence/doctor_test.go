@@ -196,6 +196,9 @@ func TestDoctorFindsDrift(t *testing.T) {
 			0, "resources.policies", "warning", "orders: preempt_after is never", "wirefence resource set orders --preempt-after 5s"},
 		{"sealed, and open to any token", []string{"SELECT wirefence.declare_resource('orders', 'why', advance => 'use')", "SELECT wirefence.seal('orders', 1, 'worker-A')"},
 			0, "resources.policies", "warning", "counts from its first use", "--advance grant"},
+		{"a takeover that outlasts the lease", []string{"SELECT wirefence.declare_resource('orders', 'why', preempt_after => '12s')", "SELECT wirefence.declare_resource('in time', 'why', preempt_after => '11.9s')",
+			"SELECT wirefence.declare_resource('foreign', 'why', preempt_after => '1h', advance => 'use')"},
+			0, "resources.takeovers", "warning", "orders: preempt_after is 12s, and with WIREFENCE_TTL=15s a grant must be sealed within 12s", "WIREFENCE_TTL=17s or longer"},
 		{"no tokens left", []string{"SELECT wirefence.seal('orders', 9223372036854775000)"},
 			3, "resources.tokens", "problem", "orders: its last token is 9223372036854775000", "wirefence resource set orders --last-token N"},
 		{"a token that nobody counted", []string{"SELECT wirefence.seal('orders', 5000000000000000000)"},
@@ -235,6 +238,19 @@ func TestDoctorFindsDrift(t *testing.T) {
 			}
 		})
 	}
+}
+
+// The TTL is that of the environment, and of many resources only some are named.
+func TestDoctorComparesTakeoversWithTheTTL(t *testing.T) {
+	t.Parallel()
+	p := newPatient(t)
+	p.exec(t, "SELECT wirefence.seal('orders:' || n, 1, 'worker-A') FROM generate_series(10, 21) AS n")
+	examine(t, p.settings()).ends(t, 0)
+	r := examine(t, p.settings("WIREFENCE_TTL=6s"))
+	r.finds(t, "resources.takeovers", "warning", "orders:10: preempt_after is 5s, and with WIREFENCE_TTL=6s a grant must be sealed within 4.8s", "wirefence resource set orders:10 --preempt-after 3s").
+		finds(t, "resources.takeovers", "warning", "the same is true of 2 more", "wirefence resource list")
+	r.ends(t, 0, "resources.takeovers")
+	wirefence(t, p.settings("WIREFENCE_TTL=0s"), "doctor").expect(t, exitUsage, "WIREFENCE_TTL is 0s")
 }
 
 // A resource in shadow mode that waits for ever is both, and names of resources move

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -31,6 +32,8 @@ type Input struct {
 	Admin string
 	// MaxConnections is the proxy's limit of clients, 0 where that is not named.
 	MaxConnections int
+	// TTL is that of the leases. It is required.
+	TTL time.Duration
 }
 
 // checks are those that the input has something for.

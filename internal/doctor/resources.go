@@ -22,6 +22,7 @@ var resourceChecks = []Check{
 	{"resources.holders", []string{schemaVersion}, checkHolders},
 	{"resources.tokens", []string{schemaVersion}, checkTokens},
 	{"resources.policies", []string{schemaVersion}, checkPolicies},
+	{"resources.takeovers", []string{schemaVersion}, checkTakeovers},
 	{"resources.leases", []string{schemaVersion}, checkExpiredLeases},
 	{"history.refusals", []string{schemaVersion}, checkRefusals},
 	{"history.complete", []string{schemaVersion}, checkHistory},
