@@ -16,7 +16,6 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
-	goredis "github.com/redis/go-redis/v9"
 
 	"github.com/wirefence/wirefence/internal/api"
 	"github.com/wirefence/wirefence/internal/console"
@@ -54,7 +53,7 @@ func serveAdmin(ctx context.Context, cfg proxySettings, files adminFiles, server
 		if err != nil {
 			return nil, usageError{err}
 		}
-		goredis.SetLogger(redisLog{log}) // go-redis has one for all clients
+		logRedisTo(log)
 		a.leases = leases
 		if err := cfg.sealing(cfg.DatabaseURL, log); err != nil {
 			a.close()

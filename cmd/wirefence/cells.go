@@ -1,13 +1,18 @@
 package main
 
 import (
+	"io"
 	"regexp"
 	"strconv"
+	"text/tabwriter"
 	"unicode/utf8"
 )
 
-// cell is a text of somebody else's for a cell of a table: one that could end the
-// line, move the cursor or shift the columns is quoted.
+// newTable makes a table whose cells are separated by tabs.
+func newTable(w io.Writer) *tabwriter.Writer { return tabwriter.NewWriter(w, 0, 0, 2, ' ', 0) }
+
+// cell is a text from outside for a cell of a table. It quotes one that could end the
+// line, move the cursor or shift the columns.
 func cell(text string) string {
 	if !utf8.ValidString(text) {
 		return strconv.Quote(text)
@@ -28,7 +33,7 @@ func cellOrDash(text string) string {
 	return cell(text)
 }
 
-// grantID is what follows a holder's name, of a lock client's grant or of
+// grantID matches the id behind a holder's name, from a lock client or from
 // wirefence.acquire.
 var grantID = regexp.MustCompile(`/(?:[A-Z2-7]{26}|[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})$`)
 

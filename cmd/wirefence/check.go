@@ -38,12 +38,7 @@ once. If an effect depends on the answer, use wirefence guard.
 The exit status is 0 if the fence is current, and 10 if it is refused; 69 if the
 database could not be asked.`,
 		Example: "  wirefence check orders=34",
-		Args: func(_ *cobra.Command, args []string) error {
-			if len(args) > 1 {
-				return usageError{errors.New("wants one fence: wirefence check orders=34")}
-			}
-			return nil
-		},
+		Args:    atMostOne("one fence: wirefence check orders=34"),
 		RunE: func(c *cobra.Command, args []string) error {
 			cfg, err := read[checkSettings](c)
 			if err != nil {
@@ -68,30 +63,26 @@ func runCheck(ctx context.Context, cfg checkSettings, f fence.Fence, out io.Writ
 	defer cancel()
 	conn, err := connect(ctx, cfg.DatabaseURL)
 	if err != nil {
-		return unanswered(err)
+		return notCurrent(err)
 	}
 	defer closeConn(conn)
 	err = effect.Once(ctx, conn, f)
-	if err != nil && !fence.IsRefusal(err) {
-		return unanswered(err)
-	}
-	if cfg.inJSON() {
+	switch answered := err == nil || fence.IsRefusal(err); {
+	case answered && cfg.inJSON():
 		if err := printJSON(out, checked(f, err)); err != nil {
 			return err
 		}
-	} else if err == nil {
+	case err == nil:
 		fmt.Fprintf(out, "%s is current\n", f)
 	}
-	if err != nil {
-		return unanswered(err)
-	}
-	return nil
+	return notCurrent(err)
 }
 
-// unanswered gives what keeps a check from passing its exit status.
-func unanswered(err error) error {
+// notCurrent adds the exit status to the error of a check: the fence is refused, or the
+// database could not be asked.
+func notCurrent(err error) error {
 	switch {
-	case errors.As(err, new(usageError)):
+	case err == nil, errors.As(err, new(usageError)):
 		return err
 	case fence.IsRefusal(err):
 		return &exitStatus{exitRefused, err}
@@ -99,7 +90,7 @@ func unanswered(err error) error {
 	return &exitStatus{exitUnavailable, err}
 }
 
-// fenceOf is the fence that is given, or that of the environment.
+// fenceOf returns the fence of the arguments, or that of the environment.
 func fenceOf(args []string) (f fence.Fence, err error) {
 	text := os.Getenv("WIREFENCE_FENCE")
 	if len(args) > 0 {
@@ -114,7 +105,7 @@ func fenceOf(args []string) (f fence.Fence, err error) {
 	return f, nil
 }
 
-// closeConn takes no time from what has been decided.
+// closeConn closes a connection within a second, so that it doesn't delay the exit.
 func closeConn(conn *pgx.Conn) {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()

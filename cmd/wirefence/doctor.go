@@ -5,18 +5,16 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"log/slog"
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	goredis "github.com/redis/go-redis/v9"
 	"github.com/spf13/cobra"
 
 	"github.com/wirefence/wirefence/internal/doctor"
 )
 
-// exitProblem is the status of a doctor that has found something, besides
-// exitFailure, by which something could not be looked at.
+// exitProblem is the status of a doctor that has found a problem. exitFailure says that a
+// check could not be made.
 const exitProblem = 3
 
 type doctorSettings struct {
@@ -66,7 +64,7 @@ func runDoctor(ctx context.Context, cfg doctorSettings, w io.Writer) error {
 		return usageError{err}
 	}
 	defer closeAll()
-	goredis.SetLogger(redisLog{slog.New(slog.DiscardHandler)}) // what fails is told
+	logRedisTo(nil)
 	results := doctor.Run(ctx, in, cfg.Timeout)
 	print := doctor.Print
 	if cfg.inJSON() {

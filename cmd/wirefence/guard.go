@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -57,7 +56,7 @@ the command ran; 124 if it was ended for --timeout.`,
 			if err != nil {
 				return err
 			}
-			if err := cfg.inRange(); err != nil {
+			if err := cfg.check(); err != nil {
 				return usageError{err}
 			}
 			return runGuarded(c.Context(), cfg, f, args[at:])
@@ -67,15 +66,12 @@ the command ran; 124 if it was ended for --timeout.`,
 	return c
 }
 
-// inRange reports a time that can't be one.
-func (cfg guardSettings) inRange() error {
+// check refuses times that are out of range.
+func (cfg guardSettings) check() error {
 	if cfg.Timeout < 0 {
 		return fmt.Errorf("--timeout is %v: it may be 0s, which sets no limit, or more", cfg.Timeout)
 	}
-	if cfg.TermGrace <= 0 {
-		return fmt.Errorf("WIREFENCE_TERM_GRACE is %v: processes need some time to end in; 1ms is next to none", cfg.TermGrace)
-	}
-	return nil
+	return checkTermGrace(cfg.TermGrace)
 }
 
 // checkTime is how long the database has to answer before the command starts.
@@ -86,12 +82,12 @@ func runGuarded(ctx context.Context, cfg guardSettings, f fence.Fence, command [
 	defer cancel()
 	conn, err := connect(starting, cfg.DatabaseURL)
 	if err != nil {
-		return unanswered(err)
+		return notCurrent(err)
 	}
 	defer closeConn(conn)
 	guard, err := effect.Begin(starting, conn, f)
 	if err != nil {
-		return unanswered(err)
+		return notCurrent(err)
 	}
 	timedOut := fmt.Errorf("it has run for %v", cfg.Timeout)
 	if cfg.Timeout > 0 {
@@ -99,9 +95,7 @@ func runGuarded(ctx context.Context, cfg guardSettings, f fence.Fence, command [
 		ctx, end = context.WithTimeoutCause(ctx, cfg.Timeout, timedOut)
 		defer end()
 	}
-	status, err := runner.RunWithin(ctx, guardTerm{guard}, command, runner.Options{
-		Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr, TermGrace: cfg.TermGrace, OnlyChild: true,
-	})
+	status, err := runner.RunWithin(ctx, guardTerm{guard}, command, inForeground(cfg.TermGrace))
 	switch lost := guard.End(); {
 	case lost != nil && errors.Is(err, effect.ErrLost):
 		status = runner.ExitLost
@@ -110,25 +104,22 @@ func runGuarded(ctx context.Context, cfg guardSettings, f fence.Fence, command [
 	case errors.Is(err, timedOut):
 		status = exitTimedOut
 	}
-	if status == 0 && err == nil {
-		return nil
-	}
-	return &exitStatus{status, err}
+	return exitAs(status, err)
 }
 
-// guardTerm has a command run while a check is held.
+// guardTerm is the time within which a command runs: while its check is held.
 type guardTerm struct{ guard *effect.Guard }
 
 func (t guardTerm) Context() context.Context { return t.guard.Context() }
 
 // lostGrace is the runner's limit for a command whose check is lost: a second from SIGTERM
-// to SIGKILL, and what the kernel needs. The next holder may be at work by then, so a
-// longer one would do harm, and with none a command couldn't undo what it has half done.
+// to SIGKILL, and what the kernel needs. The next holder may be at work already, so a
+// longer one would do harm; with none, a command couldn't undo what it has half done.
 const lostGrace = time.Second + 250*time.Millisecond
 
 func (guardTerm) Remaining() time.Duration { return lostGrace }
 
-// Release closes the check. That it was lost is for the caller to say.
+// Release closes the check. runGuarded reports a lost one.
 func (t guardTerm) Release(context.Context) error {
 	_ = t.guard.End()
 	return nil

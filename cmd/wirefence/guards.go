@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"text/tabwriter"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -25,7 +24,7 @@ func printGuards(ctx context.Context, conn *pgx.Conn, asJSON bool, w io.Writer) 
 		fmt.Fprintln(w, "No table is guarded.")
 		return nil
 	}
-	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	t := newTable(w)
 	fmt.Fprintln(t, "TABLE\tRESOURCE\tMODE\tBY\tSINCE\tFAULT")
 	for _, g := range all {
 		since := "-"

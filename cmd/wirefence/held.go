@@ -4,29 +4,27 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"log/slog"
-	"sync"
 	"time"
 
-	goredis "github.com/redis/go-redis/v9"
+	"golang.org/x/sync/errgroup"
 
 	"github.com/wirefence/wirefence/fence"
 	"github.com/wirefence/wirefence/lockclient"
 )
 
-// What the lease store says of a resource's lease. PostgreSQL has the last grant, and
+// The state of a lease, which the lease store knows. PostgreSQL has the last grant, but
 // not whether it was given back, or has expired in another store.
 const (
 	leaseHeld    = "held"
 	leaseFree    = "free"
-	leaseUnknown = "unknown" // its tokens are another store's than the configured one's, or that doesn't answer
+	leaseUnknown = "unknown" // another store counts its tokens, or the configured one doesn't answer
 )
 
 // lease is a lease at this moment. What isn't known is zero.
 type lease struct {
 	State   string   `json:"state" says:"held, free, or unknown: its store isn't configured here, or doesn't answer"`
 	HeldFor *float64 `json:"held_for_seconds,omitempty" says:"how long it is held if it isn't renewed"`
-	// Holder has it where that is not the holder of the last grant: one who waits for
+	// Holder is set where it isn't the holder of the last grant: one that waits for
 	// older transactions, or whose grants aren't sealed.
 	Holder string `json:"holder,omitempty" says:"the holder of the lease, if it isn't the holder of the last recorded grant"`
 }
@@ -39,7 +37,7 @@ func (l lease) text() string {
 	return l.State
 }
 
-// longText adds what a list has no room for.
+// longText adds the remaining time, or why the lease is unknown.
 func (l lease) longText() string {
 	switch {
 	case l.HeldFor != nil:
@@ -52,12 +50,12 @@ func (l lease) longText() string {
 }
 
 const (
-	lookers  = 16               // that ask a store at the same time
-	lookTime = 10 * time.Second // for all leases
+	looksAtOnce = 16
+	lookTime    = 10 * time.Second // for all leases
 )
 
-// lookAtLeases asks the configured store who has the leases of some resources. It tells
-// on stderr why it can't.
+// lookAtLeases asks the configured store who has the leases of some resources. If it can't
+// be asked, it says why on stderr, and the leases are unknown.
 func lookAtLeases(ctx context.Context, cfg StoreSettings, databaseURL string, of []fence.ResourceStatus, stderr io.Writer) ([]lease, error) {
 	seen := make([]lease, len(of))
 	for i := range seen {
@@ -68,40 +66,39 @@ func lookAtLeases(ctx context.Context, cfg StoreSettings, databaseURL string, of
 		return nil, usageError{err}
 	}
 	defer store.close()
-	goredis.SetLogger(redisLog{slog.New(slog.DiscardHandler)}) // what fails is told
-	looker, ok := store.store.(lockclient.Looker)
-	if !ok {
-		return seen, nil
-	}
-	ctx, cancel := context.WithTimeoutCause(ctx, lookTime, fmt.Errorf("no answer within %v", lookTime))
-	defer cancel()
-	ctx, fail := context.WithCancelCause(ctx)
-	defer fail(nil)
-	indices := make(chan int)
-	var asking sync.WaitGroup
-	for range min(lookers, len(of)) {
-		asking.Go(func() {
-			for i := range indices {
-				attempt, err := looker.Look(ctx, of[i].Resource)
-				if err != nil {
-					fail(err) // the first one counts, and nobody waits for the others
-					continue
-				}
-				seen[i] = leaseOf(attempt, of[i], store.counts)
-			}
-		})
-	}
-	for i, r := range of {
-		if r.Source == store.counts {
-			indices <- i
+	logRedisTo(nil)
+	if looker, ok := store.store.(lockclient.Looker); ok {
+		if err := lookAtAll(ctx, looker, store.counts, of, seen); err != nil {
+			fmt.Fprintf(stderr, "wirefence: the lease store could not be asked who holds what: %v\n", err)
 		}
 	}
-	close(indices)
-	asking.Wait()
-	if cause := context.Cause(ctx); cause != nil {
-		fmt.Fprintf(stderr, "wirefence: the lease store could not be asked who holds what: %v\n", cause)
-	}
 	return seen, nil
+}
+
+// lookAtAll fills in the leases of the resources whose tokens the looker's store counts. The
+// first error ends it.
+func lookAtAll(ctx context.Context, looker lockclient.Looker, counts fence.Source, of []fence.ResourceStatus, seen []lease) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, lookTime, fmt.Errorf("no answer within %v", lookTime))
+	defer cancel()
+	looks, asking := errgroup.WithContext(ctx)
+	looks.SetLimit(looksAtOnce)
+	for i, r := range of {
+		if r.Source != counts {
+			continue
+		}
+		looks.Go(func() error {
+			attempt, err := looker.Look(asking, r.Resource)
+			if err == nil {
+				seen[i] = leaseOf(attempt, r, counts)
+			}
+			return err
+		})
+	}
+	err := looks.Wait()
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	return err
 }
 
 func leaseOf(seen lockclient.Attempt, r fence.ResourceStatus, counts fence.Source) lease {

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -11,7 +10,6 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/prometheus/client_golang/prometheus"
-	goredis "github.com/redis/go-redis/v9"
 
 	"github.com/wirefence/wirefence/fence"
 	"github.com/wirefence/wirefence/internal/api"
@@ -189,7 +187,7 @@ func (l *leases) close() {
 
 // client makes a client that takes leases in the store.
 func (l *leases) client(cfg LeaseSettings, log *slog.Logger) (*lockclient.Client, error) {
-	goredis.SetLogger(redisLog{cmp.Or(log, slog.New(slog.DiscardHandler))}) // go-redis has one for all clients
+	logRedisTo(log)
 	return lockclient.New(l.store, lockclient.Options{
 		Sealer: l.sealer, Unsealed: cfg.Unsealed, Source: l.source, TTL: cfg.TTL, MaxHold: cfg.MaxHold, Holder: cfg.Holder, Logger: log,
 	})

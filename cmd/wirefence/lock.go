@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -55,9 +54,9 @@ are down, too.`,
 			}
 			resource, err := parseResource(args[0])
 			if err != nil {
-				return usageError{err}
+				return err
 			}
-			if err := cfg.inRange(); err != nil {
+			if err := cfg.check(); err != nil {
 				return usageError{err}
 			}
 			return runLocked(c.Context(), cfg, resource, args[1:])
@@ -67,15 +66,12 @@ are down, too.`,
 	return c
 }
 
-// inRange reports a time that can't be one.
-func (cfg lockSettings) inRange() error {
+// check refuses times that are out of range.
+func (cfg lockSettings) check() error {
 	if cfg.Wait < 0 {
 		return fmt.Errorf("WIREFENCE_WAIT is %v: it may be 0s, which tries once, or more", cfg.Wait)
 	}
-	if cfg.TermGrace <= 0 {
-		return fmt.Errorf("WIREFENCE_TERM_GRACE is %v: processes need some time to end in; 1ms is next to none", cfg.TermGrace)
-	}
-	return nil
+	return checkTermGrace(cfg.TermGrace)
 }
 
 func runLocked(ctx context.Context, cfg lockSettings, resource fence.Resource, command []string) error {
@@ -88,20 +84,17 @@ func runLocked(ctx context.Context, cfg lockSettings, resource fence.Resource, c
 	if err != nil {
 		return err
 	}
-	status, err := runner.Run(context.WithoutCancel(ctx), lease, command, runner.Options{
-		Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr, TermGrace: cfg.TermGrace, OnlyChild: true, Wanted: ctx,
-	})
+	options := inForeground(cfg.TermGrace)
+	options.Wanted = ctx
+	status, err := runner.Run(context.WithoutCancel(ctx), lease, command, options)
 	if errors.Is(err, runner.ErrNotWanted) {
 		status = interrupted(ctx)
 	}
-	if status == 0 && err == nil {
-		return nil
-	}
-	return &exitStatus{status, err}
+	return exitAs(status, err)
 }
 
-// newAcquirer makes ready what the settings name, and a function that ends it.
-func newAcquirer(ctx context.Context, cfg lockSettings, resource fence.Resource) (*acquirer, func(), error) {
+// newAcquirer prepares to acquire what the settings name. The caller calls closeAll.
+func newAcquirer(ctx context.Context, cfg lockSettings, resource fence.Resource) (a *acquirer, closeAll func(), err error) {
 	log, err := newLogger(cfg.LogLevel, cfg.LogFormat)
 	if err != nil {
 		return nil, nil, err

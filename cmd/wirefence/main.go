@@ -112,8 +112,8 @@ func run(ctx context.Context, args []string) int {
 	return exitFailure
 }
 
-// printServersAdvice prints what PostgreSQL says of an error besides its message; of
-// a right that is lacking it says nothing, and where we ask, it is the issuer's.
+// printServersAdvice prints DETAIL and HINT of PostgreSQL's error. PostgreSQL gives no hint
+// for a missing right; then the hint names the setting of the role that lacks it.
 func printServersAdvice(w io.Writer, c *cobra.Command, err error) {
 	refusal := (*pgconn.PgError)(nil)
 	if !errors.As(err, &refusal) {
@@ -141,13 +141,17 @@ func printServersAdvice(w io.Writer, c *cobra.Command, err error) {
 	}
 }
 
-// parseResource is fence.ParseResource for a name that doesn't stand in a fence.
+// parseResource is fence.ParseResource for an argument: its error counts as wrong usage, and
+// names no position in a fence.
 func parseResource(name string) (fence.Resource, error) {
 	resource, err := fence.ParseResource(name)
 	if wrong := (*fence.SyntaxError)(nil); errors.As(err, &wrong) {
 		err = errors.New(wrong.Reason)
 	}
-	return resource, err
+	if err != nil {
+		return "", usageError{err}
+	}
+	return resource, nil
 }
 
 // atMostOne is cobra.MaximumNArgs(1) with an error that counts as wrong usage.

@@ -9,7 +9,6 @@ import (
 	"maps"
 	"slices"
 	"strings"
-	"text/tabwriter"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -99,7 +98,7 @@ func listResources(ctx context.Context, conn *pgx.Conn, inJSON bool, w io.Writer
 		fmt.Fprintln(w, "No resource has been fenced or declared yet.")
 		return nil
 	}
-	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	t := newTable(w)
 	fmt.Fprintln(t, "RESOURCE\tTOKEN\tSOURCE\tADVANCE\tREUSE\tPREEMPT AFTER\tMODE\tFAILOVER")
 	for _, r := range all {
 		fmt.Fprintf(t, "%s\t%d\t%s\t%s\t%s\t%s\t%s\t%s\n", cell(string(r.Resource)), r.LastToken, sourceText(r), r.Advance, r.Reuse, preemptText(r), r.Mode,
@@ -134,7 +133,7 @@ func resourceShowCommand() *cobra.Command {
 			}
 			resource, err := parseResource(args[0])
 			if err != nil {
-				return usageError{err}
+				return err
 			}
 			return onSchema(c.Context(), cfg.DatabaseURL, func(conn *pgx.Conn) error {
 				return showResource(c.Context(), conn, resource, cfg, c.OutOrStdout(), c.ErrOrStderr())
@@ -168,7 +167,7 @@ func showResource(ctx context.Context, conn *pgx.Conn, resource fence.Resource, 
 		}
 		return printJSON(w, out)
 	}
-	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	t := newTable(w)
 	for _, row := range [][2]string{
 		{"resource", cell(string(r.Resource))}, {"last token", r.LastToken.String()}, {"source", sourceText(r)},
 		{"lease", leases[0].longText()}, {"last holder", cellOrDash(r.Holder)}, {"granted", sinceText(r)}, {"advance", string(r.Advance)}, {"reuse", string(r.Reuse)},

@@ -5,9 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"log/slog"
 
-	goredis "github.com/redis/go-redis/v9"
 	"github.com/spf13/cobra"
 
 	"github.com/wirefence/wirefence/fence"
@@ -39,7 +37,7 @@ renewal; until then it can still do unfenced work.`,
 			}
 			resource, err := parseResource(args[0])
 			if err != nil {
-				return usageError{err}
+				return err
 			}
 			return runRevoke(c.Context(), cfg, resource, c.OutOrStdout(), c.ErrOrStderr())
 		},
@@ -54,7 +52,7 @@ func runRevoke(ctx context.Context, cfg revokeSettings, resource fence.Resource,
 		return err
 	}
 	defer conn.Close(context.Background())
-	// Another version is no reason to leave a holder in.
+	// A schema of another version can lock the holder out, too.
 	if missing := (*migrations.VersionError)(nil); errors.As(migrations.Verify(ctx, conn), &missing) && missing.Missing() {
 		return missing
 	}
@@ -63,11 +61,21 @@ func runRevoke(ctx context.Context, cfg revokeSettings, resource fence.Resource,
 		return usageError{err}
 	}
 	defer leases.close()
-	goredis.SetLogger(redisLog{slog.New(slog.DiscardHandler)}) // what fails is told below
+	logRedisTo(nil)
 	done, err := lockclient.Revoke(ctx, conn, leases.store, resource, cfg.Reason)
 	if err != nil {
 		return err
 	}
+	warnNotFreed(stderr, cfg.StoreSettings, done)
+	if cfg.inJSON() {
+		return printJSON(stdout, revoked(resource, done))
+	}
+	printRevocation(stdout, resource, done)
+	return nil
+}
+
+// warnNotFreed warns that the former holder's lease is still in the lease store.
+func warnNotFreed(stderr io.Writer, cfg StoreSettings, done lockclient.Revocation) {
 	if done.NotFreed != nil {
 		fmt.Fprintf(stderr, "the lease was not freed; it ends when its holder's next renewal fails, or when it expires: %v\n", done.NotFreed)
 	}
@@ -75,9 +83,9 @@ func runRevoke(ctx context.Context, cfg revokeSettings, resource fence.Resource,
 		fmt.Fprintf(stderr, "its tokens come from %s, and no lease store is named here (%s): its lease was not freed, and ends when its holder's next renewal fails, or when it expires\n",
 			source, storeSettings[source])
 	}
-	if cfg.inJSON() {
-		return printJSON(stdout, revoked(resource, done))
-	}
+}
+
+func printRevocation(stdout io.Writer, resource fence.Resource, done lockclient.Revocation) {
 	fmt.Fprintf(stdout, "%s is revoked: tokens below %d are stale\n", cell(string(resource)), done.Token)
 	if done.LockedOut.Holder != "" {
 		fmt.Fprintf(stdout, "locked out: %s, with token %d\n", cell(done.LockedOut.Holder), done.LockedOut.Token)
@@ -88,7 +96,6 @@ func runRevoke(ctx context.Context, cfg revokeSettings, resource fence.Resource,
 	if done.Freed != "" {
 		fmt.Fprintf(stdout, "the lease of %s is free\n", cell(done.Freed))
 	}
-	return nil
 }
 
 // storeSettings name the stores that count tokens, apart from the database.

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"text/tabwriter"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -53,7 +52,7 @@ resource whose tokens come from another source, it is unknown.`,
 			resource := fence.Resource("")
 			if len(args) > 0 {
 				if resource, err = parseResource(args[0]); err != nil {
-					return usageError{err}
+					return err
 				}
 			}
 			return printStatus(c.Context(), cfg, resource, c.OutOrStdout(), c.ErrOrStderr())
@@ -137,7 +136,7 @@ func printOthers(w io.Writer, all []fence.ResourceStatus, refusals map[fence.Res
 }
 
 func printResources(w io.Writer, all []fence.ResourceStatus, leases []lease, refusals map[fence.Resource]fence.RefusalCount) error {
-	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	t := newTable(w)
 	fmt.Fprintln(t, "RESOURCE\tTOKEN\tLEASE\tLAST HOLDER\tGRANTED\tADVANCE\tREUSE\tPREEMPT AFTER\tMODE\tWRITERS\tREFUSED 1H\tLET PASS 1H")
 	for i, r := range all {
 		fmt.Fprintf(t, "%s\t%d\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%d\t%d\t%d\n", cell(string(r.Resource)), r.LastToken, leases[i].text(), cellOrDash(holderName(r.Holder)), sinceText(r), r.Advance, r.Reuse,
