@@ -7,7 +7,7 @@ import (
 	"github.com/wirefence/wirefence/fence"
 )
 
-// About is what a process tells of itself. It holds no secrets.
+// About describes a process. It holds no secrets.
 type About struct {
 	Version string `json:"version"`
 	// Schema is the version of the schema that the binary needs.
@@ -16,7 +16,7 @@ type About struct {
 	// Process is the name under which the process writes to the history.
 	Process string `json:"process"`
 	Mode    string `json:"mode"`
-	// UnfencedWrites says what becomes of a write without a fence: allow or reject.
+	// UnfencedWrites says whether a write without a fence passes: allow or reject.
 	UnfencedWrites string `json:"unfenced_writes"`
 	// Lease is the sidecar's, absent where there is none.
 	Lease *OwnLease `json:"lease,omitempty"`
@@ -54,7 +54,8 @@ func (s *Server) about(w http.ResponseWriter, _ *http.Request, _ fence.Resource)
 	return write(w, about)
 }
 
-// identity is whom a token is of, so that a page can leave out what it may not do.
+// identity is the caller that a token belongs to. By it, a page leaves out what the caller
+// may not do.
 type identity struct {
 	Name  string `json:"name,omitempty"`
 	Scope string `json:"scope"`
@@ -91,11 +92,7 @@ func (s *Server) guards(w http.ResponseWriter, r *http.Request, _ fence.Resource
 		Guards []guard `json:"guards"`
 	}{make([]guard, len(all))}
 	for i, g := range all {
-		answer.Guards[i] = guard{Table: g.Table, Resource: g.Resource, Mode: string(g.Mode), By: g.By, Fault: g.Fault}
-		if !g.Since.IsZero() {
-			since := g.Since.UTC()
-			answer.Guards[i].Since = &since
-		}
+		answer.Guards[i] = guard{g.Table, g.Resource, string(g.Mode), g.By, utc(g.Since), g.Fault}
 	}
 	return write(w, answer)
 }

@@ -16,8 +16,8 @@ import (
 	"github.com/wirefence/wirefence/internal/effect"
 )
 
-// The bounds of how long an effect may take, and what it may take where the caller names
-// no time: less than the standard preempt_after.
+// The bounds of how long an effect may take, and the default: less than the standard
+// preempt_after.
 const (
 	minEffect      = 100 * time.Millisecond
 	maxEffect      = time.Minute
@@ -28,21 +28,21 @@ const (
 // takes a connection of Options.Effects.
 const StandardEffects = 32
 
-// What came of an effect is told for some time after its end, of the last ones only, so
-// that a caller who got no answer can ask again.
+// The outcomes of the last effects are kept for some time, so that a caller who got no
+// answer can ask again.
 const (
-	toldFor  = 5 * time.Minute
-	toldLast = 10_000
+	keptFor  = 5 * time.Minute
+	keptLast = 10_000
 )
 
-// openEffects are the effects that are open, and what came of those that have ended.
+// openEffects are the effects that are open, and the outcomes of the last ones.
 type openEffects struct {
 	places chan struct{} // holds one element for each that is open or begins
 
 	mu    sync.Mutex
 	all   map[string]*openEffect
 	ended []*openEffect // in the order of their ends
-	idle  chan struct{} // closed when none is open; nil while nobody waits for that
+	idle  chan struct{} // closed when none is open; nil until somebody waits for that
 }
 
 // openEffect is an effect that a caller has begun.
@@ -112,12 +112,12 @@ func (e *openEffects) add(f fence.Fence, guard *effect.Guard, within time.Durati
 	return o
 }
 
-// note keeps what came of an effect, and forgets the oldest.
+// note keeps an effect that has ended, and forgets the oldest.
 func (e *openEffects) note(o *openEffect) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.ended = append(e.ended, o)
-	for len(e.ended) > toldLast || len(e.ended) > 0 && time.Since(e.ended[0].began) > toldFor+maxEffect {
+	for len(e.ended) > keptLast || len(e.ended) > 0 && time.Since(e.ended[0].began) > keptFor+maxEffect {
 		delete(e.all, e.ended[0].id)
 		e.ended = e.ended[1:]
 	}
@@ -210,16 +210,8 @@ type begunEffect struct {
 
 func (s *Server) beginEffect(w http.ResponseWriter, r *http.Request, _ fence.Resource) error {
 	came := time.Now()
-	request, err := read[effectRequest](w, r)
+	f, within, err := readEffect(w, r)
 	if err != nil {
-		return err
-	}
-	within := standardEffect
-	if request.Max != nil {
-		within = time.Duration(*request.Max)
-	}
-	f, err := wantFence(request.Fence)
-	if err := errors.Join(err, wantTime("max_seconds", seconds(within), minEffect, maxEffect)); err != nil {
 		return err
 	}
 	if s.options.Effects == nil {
@@ -245,10 +237,24 @@ func (s *Server) beginEffect(w http.ResponseWriter, r *http.Request, _ fence.Res
 	if err = r.Context().Err(); err == nil {
 		err = write(w, begunEffect{o.id, f.String(), seconds(within), seconds(after + within)})
 	}
-	if err != nil { // nobody knows of it
+	if err != nil { // the caller doesn't know the effect's id
 		o.close(err)
 	}
 	return err
+}
+
+// readEffect reads the request of an effect: its fence, and how long it may take.
+func readEffect(w http.ResponseWriter, r *http.Request) (f fence.Fence, within time.Duration, err error) {
+	request, err := read[effectRequest](w, r)
+	if err != nil {
+		return f, 0, err
+	}
+	within = standardEffect
+	if request.Max != nil {
+		within = time.Duration(*request.Max)
+	}
+	f, err = wantFence(request.Fence)
+	return f, within, errors.Join(err, wantTime("max_seconds", seconds(within), minEffect, maxEffect))
 }
 
 type endedEffect struct {

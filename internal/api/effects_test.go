@@ -180,15 +180,15 @@ func TestAnEffectThatIsNotKnown(t *testing.T) {
 func TestOldEffectsAreForgotten(t *testing.T) {
 	t.Parallel()
 	e := newOpenEffects(1)
-	for i := range toldLast + 5 {
+	for i := range keptLast + 5 {
 		o := &openEffect{id: fmt.Sprint(i), began: time.Now()}
 		e.all[o.id] = o
 		e.note(o)
 	}
-	if e.find("4") != nil || e.find("5") == nil || len(e.all) != toldLast || len(e.ended) != toldLast {
+	if e.find("4") != nil || e.find("5") == nil || len(e.all) != keptLast || len(e.ended) != keptLast {
 		t.Errorf("%d are kept", len(e.all))
 	}
-	old := &openEffect{id: "old", began: time.Now().Add(-toldFor - maxEffect - time.Second)}
+	old := &openEffect{id: "old", began: time.Now().Add(-keptFor - maxEffect - time.Second)}
 	e = newOpenEffects(1)
 	e.all["old"] = old
 	e.note(old)

@@ -20,7 +20,7 @@ const (
 	replayed = 2 * feedLimit
 	// queued is how many looks a stream may be behind.
 	queued = 16
-	// lingering is how long the database is asked on when the last stream has gone, so that
+	// lingering is how long the feed goes on asking when the last stream has gone, so that
 	// a page that comes back has missed nothing.
 	lingering = time.Minute
 )
@@ -29,7 +29,7 @@ const (
 // closed when it falls behind.
 type stream chan []byte
 
-// feed asks the database for what is new, once for all streams, while there are any.
+// feed asks the database for new events and changes, once for all streams, while there are any.
 type feed struct {
 	// heartbeats is how often a stream is written to at least, and its caller's token looked
 	// at again.
@@ -47,7 +47,7 @@ type feed struct {
 	state health
 }
 
-// health is what streams are told of the database.
+// health is the state of the database, as streams get it.
 type health struct {
 	At       time.Time `json:"at"`
 	Database string    `json:"database"` // ok or unavailable, "" before the first look
@@ -58,9 +58,9 @@ func newFeed() *feed {
 	return &feed{pause: follow.Pause, heartbeats: 15 * time.Second, streams: map[stream]bool{}}
 }
 
-// join adds a stream, or returns nil if there are as many as may be. begin is what it is to
-// be told first: what came after the event of the id lastSeen, or that this isn't known. If
-// start, the caller must run the feed.
+// join adds a stream, or returns nil if most streams are open. begin is to be written first:
+// the events after the one with the id lastSeen, or a gap if they may not be kept. If start
+// is set, the caller must run the feed.
 func (f *feed) join(most int, lastSeen string) (joined stream, begin []byte, start bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -162,7 +162,7 @@ func (f *feed) heartbeat() []byte {
 	return f.beat()
 }
 
-// run asks until nobody has listened for a while, or ctx ends.
+// run asks the database until there was no stream for a while, or ctx ends.
 func (f *feed) run(ctx context.Context, database fence.Querier) {
 	follower := follow.Follower{Filter: fence.EventFilter{Limit: feedLimit}}
 	tick := time.NewTicker(f.pause)
@@ -190,7 +190,7 @@ func (f *feed) stopped(ctx context.Context) bool {
 	return over
 }
 
-// look tells what is new; the first one takes what is there as known.
+// look sends what is new to all streams; the first one only notes what is there.
 func (f *feed) look(ctx context.Context, follower *follow.Follower, database fence.Querier, first bool) error {
 	ctx, cancel := context.WithTimeout(ctx, storeTime)
 	defer cancel()
@@ -231,7 +231,7 @@ func (f *feed) tell(events []fence.Event, changes []follow.Change) {
 	}
 }
 
-// report notes how the database is, and tells it where that is new.
+// report notes the state of the database, and sends a new one to all streams.
 func (f *feed) report(is health) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -252,10 +252,5 @@ type resourceChange struct {
 }
 
 func changeOf(c follow.Change) resourceChange {
-	out := resourceChange{Resource: string(c.Resource), Token: c.Token, TokenText: c.Token.String(), Holder: c.Holder, Mode: string(c.Mode)}
-	if !c.GrantedAt.IsZero() {
-		since := c.GrantedAt.UTC()
-		out.Since = &since
-	}
-	return out
+	return resourceChange{string(c.Resource), c.Token, c.Token.String(), c.Holder, utc(c.GrantedAt), string(c.Mode)}
 }

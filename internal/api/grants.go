@@ -20,17 +20,17 @@ type acquireRequest struct {
 	Key    string   `json:"idempotency_key"`
 }
 
-// term is a lease's time. What it counts from is the moment at which its holder
-// sent the request: the server counts from when it came in, which is later, and
-// from before it asked the store, so the holder is never told too much.
+// term is a lease's time, from the moment at which its holder sent the request. The
+// server counts from when the request came in, which is later, and the store's time from
+// before it asked the store, so the numbers are never too high.
 type term struct {
 	TTL        seconds `json:"ttl_seconds"`
 	ExpiresIn  seconds `json:"expires_in_seconds"`
 	RenewAfter seconds `json:"renew_after_seconds"`
 }
 
-// termOf is the time of a lease that has something left, that long after the
-// request came in.
+// termOf returns the term of a lease that still has left. That counts from a moment which
+// lies after behind the request's arrival.
 func termOf(ttl, left, after time.Duration) term {
 	expires := after + left
 	return term{seconds(ttl), seconds(expires), seconds(max(0, expires-ttl+ttl/3))}
@@ -55,20 +55,13 @@ func (s *Server) acquire(w http.ResponseWriter, r *http.Request, resource fence.
 	if err != nil {
 		return err
 	}
-	if request.TTL == nil {
-		standard := seconds(s.options.TTL)
-		request.TTL = &standard
-	}
-	if err := errors.Join(
-		wantText("holder", request.Holder, 1, maxHolder), wantKey(request.Key),
-		wantTime("ttl_seconds", *request.TTL, MinTTL, MaxTTL), wantTime("wait_seconds", request.Wait, 0, maxWait),
-	); err != nil {
+	if err := request.check(); err != nil {
 		return err
 	}
 	if s.options.Store == nil {
 		return errNoStore
 	}
-	wait, ttl := time.Duration(request.Wait), time.Duration(*request.TTL)
+	wait, ttl := time.Duration(request.Wait), s.ttl(request.TTL)
 	extend(w, wait+3*answerTime)
 	client, done, err := s.client(r.Context(), resource, request, ttl)
 	if err != nil {
@@ -79,7 +72,7 @@ func (s *Server) acquire(w http.ResponseWriter, r *http.Request, resource fence.
 	if err != nil {
 		return err
 	}
-	// A caller that has gone would never free it: from here on it is theirs.
+	// From here on the caller must free the lease, and one that has gone never would.
 	if r.Context().Err() != nil {
 		return errors.Join(r.Context().Err(), lease.Release(context.WithoutCancel(r.Context())))
 	}
@@ -99,6 +92,29 @@ func (s *Server) acquire(w http.ResponseWriter, r *http.Request, resource fence.
 	return err
 }
 
+// check refuses fields that are out of range.
+func (q acquireRequest) check() error {
+	return errors.Join(
+		wantText("holder", q.Holder, 1, maxHolder), wantKey(q.Key),
+		wantTTL(q.TTL), wantTime("wait_seconds", q.Wait, 0, maxWait),
+	)
+}
+
+// ttl returns the time that a caller names for a lease, or the default.
+func (s *Server) ttl(given *seconds) time.Duration {
+	if given == nil {
+		return s.options.TTL
+	}
+	return time.Duration(*given)
+}
+
+func wantTTL(given *seconds) error {
+	if given == nil {
+		return nil
+	}
+	return wantTime("ttl_seconds", *given, MinTTL, MaxTTL)
+}
+
 func wantKey(key string) error {
 	if key != "" && (len(key) < 16 || len(key) > maxKey || strings.Trim(key, keyBytes) != "") {
 		return badRequest("the field idempotency_key must have 16 to %d letters, digits, or any of -_", maxKey)
@@ -108,8 +124,8 @@ func wantKey(key string) error {
 
 const keyBytes = letters + "-_"
 
-// client makes the lock client of one acquire. done ends it in its own time: it
-// gives back what was won for nobody.
+// client makes the lock client of one acquire. done closes it in the background, which
+// releases a lease that no caller got.
 func (s *Server) client(ctx context.Context, resource fence.Resource, request acquireRequest, ttl time.Duration) (client *lockclient.Client, done func(), err error) {
 	options := lockclient.Options{Sealer: s.options.Sealer, Unsealed: s.options.Unsealed, Source: s.options.Source, TTL: ttl, Holder: request.Holder, Logger: s.options.Logger}
 	free := func() {}
@@ -136,8 +152,8 @@ func (s *Server) client(ctx context.Context, resource fence.Resource, request ac
 	}, nil
 }
 
-// win acquires, waiting for a holder no longer than told. Whether it waited or
-// not, the last try has time to seal.
+// win acquires the lease, and waits for a holder no longer than wait. The last try always
+// has time to seal.
 func (s *Server) win(ctx context.Context, client *lockclient.Client, resource fence.Resource, wait time.Duration) (*lockclient.Lease, error) {
 	ctx, stop := s.untilDraining(ctx)
 	defer stop()
@@ -145,7 +161,7 @@ func (s *Server) win(ctx context.Context, client *lockclient.Client, resource fe
 	if held := (*lockclient.HeldError)(nil); wait > 0 && errors.As(err, &held) {
 		lease, err = s.await(ctx, client, resource, wait)
 		if errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil {
-			lease, err = s.try(ctx, client, resource) // which tells who has it now
+			lease, err = s.try(ctx, client, resource) // its error names the holder
 		}
 	}
 	if errors.Is(context.Cause(ctx), errDraining) {
@@ -190,7 +206,7 @@ func (s *Server) untilDraining(ctx context.Context) (context.Context, func()) {
 	return ctx, func() { stop(); cancel(nil) }
 }
 
-// giveBack frees a lease whose caller could not be told of it.
+// giveBack frees a lease that its caller doesn't know of.
 func (s *Server) giveBack(ctx context.Context, resource fence.Resource, grantID string) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), answerTime)
 	defer cancel()

@@ -16,11 +16,11 @@ var errNoStore = &problem{
 	Detail: "There is no lease store: set WIREFENCE_DATABASE_URL, or one of the settings of other lease stores, and restart the process.",
 }
 
-// storeTime is what a store and a database have to answer a renewal, a release, a
+// storeTime bounds the answer of a store and a database to a renewal, a release, a
 // look or a revocation.
 const storeTime = 10 * time.Second
 
-// toStore is a request's context, with that bound.
+// toStore returns a request's context, bounded by storeTime.
 func toStore(r *http.Request) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(r.Context(), storeTime)
 }
@@ -42,11 +42,7 @@ func (s *Server) renew(w http.ResponseWriter, r *http.Request, resource fence.Re
 	if err != nil {
 		return err
 	}
-	ttl := s.options.TTL
-	if request.TTL != nil {
-		ttl = time.Duration(*request.TTL)
-	}
-	if err := errors.Join(wantText("grant_id", request.GrantID, 1, maxGrant), wantTime("ttl_seconds", seconds(ttl), MinTTL, MaxTTL)); err != nil {
+	if err := errors.Join(wantText("grant_id", request.GrantID, 1, maxGrant), wantTTL(request.TTL)); err != nil {
 		return err
 	}
 	if s.options.Store == nil {
@@ -54,7 +50,7 @@ func (s *Server) renew(w http.ResponseWriter, r *http.Request, resource fence.Re
 	}
 	ctx, cancel := toStore(r)
 	defer cancel()
-	after := time.Since(came)
+	after, ttl := time.Since(came), s.ttl(request.TTL)
 	held, err := s.options.Store.Renew(ctx, resource, request.GrantID, ttl)
 	if err != nil {
 		return err
@@ -68,7 +64,7 @@ func (s *Server) renew(w http.ResponseWriter, r *http.Request, resource fence.Re
 	return write(w, renewal{string(resource), request.GrantID, termOf(ttl, ttl, after)})
 }
 
-// causeTime is what a holder whose lease is gone waits at most to learn why.
+// causeTime bounds the wait for the reason why a lease was lost.
 const causeTime = 500 * time.Millisecond
 
 // Why a lease was lost, for programs.
@@ -85,10 +81,9 @@ func lost(cause, how string) error {
 	}
 }
 
-// compare fails if another grant than the one that was renewed was recorded last
-// where writes are judged, and frees the lease of one that was. A store that seals
-// by itself knows, and is asked only why it doesn't have a lease any more. Where it
-// can't be asked, the store's word counts.
+// compare fails if the database has recorded another grant since the one that was renewed,
+// and frees the renewed lease. A store that seals by itself refuses such a renewal, and is
+// asked only why a lease was lost. If the record can't be read, the store's answer counts.
 func (s *Server) compare(ctx context.Context, resource fence.Resource, grantID string, held bool) error {
 	record, ok := s.options.Sealer.(lockclient.Record)
 	if !ok && !held {

@@ -15,7 +15,7 @@ import (
 	"unicode/utf8"
 )
 
-// maxBody is the largest request, in bytes: several times what any can need.
+// maxBody is the largest request, in bytes: several times what any needs.
 const maxBody = 16 << 10
 
 // seconds is a time in messages: a number of seconds, to the millisecond.
@@ -93,6 +93,15 @@ func kindOf(field reflect.Value) string {
 		return "an integer, or its digits in a string"
 	}
 	return "a number of seconds"
+}
+
+// utc is a time for a message, nil for the zero time.
+func utc(t time.Time) *time.Time {
+	if t.IsZero() {
+		return nil
+	}
+	t = t.UTC()
+	return &t
 }
 
 // write answers 200 with a message.

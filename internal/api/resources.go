@@ -6,8 +6,9 @@ import (
 	"net/url"
 	"slices"
 	"strconv"
-	"sync"
 	"time"
+
+	"golang.org/x/sync/errgroup"
 
 	"github.com/wirefence/wirefence/fence"
 	"github.com/wirefence/wirefence/lockclient"
@@ -73,11 +74,7 @@ func statusOf(s fence.ResourceStatus) resourceStatus {
 		Resource: string(s.Resource), Token: s.LastToken, TokenText: s.LastToken.String(),
 		Source: string(s.Source), MustNameSource: s.MustNameSource, Holder: s.Holder,
 		Advance: string(s.Advance), Reuse: string(s.Reuse), Writers: s.Writers, Mode: string(s.Mode),
-		Failover: string(s.Failover), Former: s.Former,
-	}
-	if !s.Since.IsZero() {
-		since := s.Since.UTC()
-		out.Since = &since
+		Failover: string(s.Failover), Former: s.Former, Since: utc(s.Since),
 	}
 	if s.PreemptAfter != nil {
 		after := seconds(*s.PreemptAfter)
@@ -212,8 +209,8 @@ func (s *Server) look(ctx context.Context, status *resourceStatus) error {
 	}
 	status.Lease = &leaseSeen{GrantID: seen.Holder}
 	if seen.Remaining > 0 {
-		left, end := seconds(seen.Remaining), time.Now().Add(seen.Remaining).UTC()
-		status.Lease.HeldFor, status.Lease.ExpiresAt = &left, &end
+		left := seconds(seen.Remaining)
+		status.Lease.HeldFor, status.Lease.ExpiresAt = &left, utc(time.Now().Add(seen.Remaining))
 	}
 	return nil
 }
@@ -221,31 +218,20 @@ func (s *Server) look(ctx context.Context, status *resourceStatus) error {
 // looksAtOnce is how many resources the store is asked for at a time.
 const looksAtOnce = 8
 
-// lookAtAll looks at each resource of a page. Once the store doesn't answer, it isn't asked
-// for the rest, of which it is not known who has them.
+// lookAtAll looks at each resource of a page. When the store fails once, the leases of the
+// remaining resources stay unknown.
 func (s *Server) lookAtAll(ctx context.Context, r *http.Request, all []resourceStatus) {
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
-	next := make(chan *resourceStatus)
-	var looking sync.WaitGroup
-	for range min(looksAtOnce, len(all)) {
-		looking.Go(func() {
-			for status := range next {
-				if ctx.Err() != nil {
-					continue
-				}
-				if err := s.look(ctx, status); err != nil {
-					cancel(err)
-				}
+	looks, ctx := errgroup.WithContext(ctx)
+	looks.SetLimit(looksAtOnce)
+	for i := range all {
+		looks.Go(func() error {
+			if ctx.Err() != nil {
+				return ctx.Err()
 			}
+			return s.look(ctx, &all[i])
 		})
 	}
-	for i := range all {
-		next <- &all[i]
-	}
-	close(next)
-	looking.Wait()
-	if err := context.Cause(ctx); err != nil && r.Context().Err() == nil {
+	if err := looks.Wait(); err != nil && r.Context().Err() == nil {
 		s.logOf(r).Warn("cannot list leases", "error", err)
 	}
 }
@@ -259,13 +245,13 @@ type revoked struct {
 	Token     fence.Token `json:"token"`
 	TokenText string      `json:"token_text"`
 	LockedOut *lockedOut  `json:"locked_out,omitempty"`
-	// Ended are the transactions that it has ended.
+	// Ended are the transactions that the revocation ended.
 	Ended []fence.Ended `json:"ended"`
 	// LeaseFreed says that the lease store had the lease and has it no more.
 	LeaseFreed bool `json:"lease_freed"`
 }
 
-// lockedOut is the holder whom a revocation hit.
+// lockedOut is the holder that a revocation locked out.
 type lockedOut struct {
 	Holder    string      `json:"holder"`
 	Token     fence.Token `json:"token"`

@@ -48,9 +48,8 @@ var routes = []route{
 	{"openapi", http.MethodGet, "/v1/openapi.yaml", scopeRead, true, (*Server).file},
 }
 
-// answerTime is what an answer may take besides a wait: the store, the seal and
-// the caller's network. It is more than a seal's patience with older
-// transactions, unless a resource has a longer one.
+// answerTime bounds an answer, apart from a wait: the store, the seal and the
+// caller's network. It is longer than preempt_after, unless a resource has a long one.
 const answerTime = 20 * time.Second
 
 func (s *Server) mux(at endpoint) http.Handler {
@@ -58,17 +57,7 @@ func (s *Server) mux(at endpoint) http.Handler {
 	methods := map[string][]string{}
 	for _, route := range routes {
 		mux.Handle(route.method+" "+route.path, s.handler(at, route.operation, at.needs(route), func(w http.ResponseWriter, r *http.Request) error {
-			if at.applications && !route.application {
-				return &problem{Status: http.StatusForbidden, Type: "admin-only", Detail: "This listener is for applications. Ask the admin listener, WIREFENCE_ADMIN_LISTEN, for this."}
-			}
-			resource := fence.Resource("")
-			if strings.Contains(route.path, "{resource}") {
-				var err error
-				if resource, err = fence.ParseResource(r.PathValue("resource")); err != nil {
-					return badRequest("the path names no resource: %s", nameFault(err))
-				}
-			}
-			return route.serve(s, w, r, resource)
+			return s.serve(at, route, w, r)
 		}))
 		methods[route.path] = append(methods[route.path], route.method)
 	}
@@ -95,7 +84,21 @@ func (s *Server) mux(at endpoint) http.Handler {
 	})
 }
 
-// handler admits, serves, answers errors with their problem, and counts.
+// serve serves a request that was admitted to a route.
+func (s *Server) serve(at endpoint, route route, w http.ResponseWriter, r *http.Request) (err error) {
+	if at.applications && !route.application {
+		return &problem{Status: http.StatusForbidden, Type: "admin-only", Detail: "This listener is for applications. Ask the admin listener, WIREFENCE_ADMIN_LISTEN, for this."}
+	}
+	var resource fence.Resource
+	if strings.Contains(route.path, "{resource}") {
+		if resource, err = fence.ParseResource(r.PathValue("resource")); err != nil {
+			return badRequest("the path names no resource: %s", nameFault(err))
+		}
+	}
+	return route.serve(s, w, r, resource)
+}
+
+// handler admits a request, serves it, answers errors with their problem, and counts it.
 func (s *Server) handler(at endpoint, operation string, needs scope, serve func(http.ResponseWriter, *http.Request) error) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		extend(w, answerTime)
@@ -117,8 +120,8 @@ func (s *Server) handler(at endpoint, operation string, needs scope, serve func(
 	})
 }
 
-// extend gives a request some time from now on. The listener's own timeouts are
-// for probes, and that for reading would end the context of a request that waits.
+// extend sets a request's deadlines from now on. The listener's own timeouts are
+// for probes, and its read timeout would end the context of a request that waits.
 func extend(w http.ResponseWriter, d time.Duration) {
 	deadlines := http.NewResponseController(w)
 	_ = deadlines.SetReadDeadline(time.Now().Add(d))

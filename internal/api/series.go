@@ -47,11 +47,7 @@ func (s *Server) series(w http.ResponseWriter, r *http.Request, _ fence.Resource
 	if s.options.Series != nil {
 		window = s.options.Series.Read(step, limit)
 	}
-	answer := seriesAnswer{Step: seconds(step), Series: make([]namedSeries, len(window.Series))}
-	if !window.End.IsZero() {
-		end := window.End.UTC()
-		answer.End = &end
-	}
+	answer := seriesAnswer{seconds(step), utc(window.End), make([]namedSeries, len(window.Series))}
 	for i, one := range window.Series {
 		named := namedSeries{Name: one.Name, Unit: one.Unit, Points: make([]point, len(one.Points))}
 		if one.Label != "" {
