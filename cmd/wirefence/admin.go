@@ -23,17 +23,17 @@ import (
 	"github.com/wirefence/wirefence/proxy"
 )
 
-// admin is what the proxy serves by HTTP: at WIREFENCE_ADMIN_LISTEN for operators, and at
+// admin serves the proxy's HTTP: at WIREFENCE_ADMIN_LISTEN for operators, and at
 // WIREFENCE_API_LISTEN for applications.
 type admin struct {
 	http   []*http.Server
 	api    *api.Server
 	leases *leases // nil where no store is named
-	// effects is where fences are checked for applications; nil without a database. A pool
-	// of its own, so that effects that are open keep no renewal waiting.
+	// effects checks fences for applications; nil without a database. It is a pool
+	// of its own, so that open effects don't delay renewals.
 	effects *pgxpool.Pool
 	stop    func() bool
-	// drainEnd is by when the proxy must have drained, in nanoseconds; 0 before it drains.
+	// drainEnd is the end of the time to drain, in nanoseconds; 0 before the drain.
 	drainEnd atomic.Int64
 	// recorder keeps series of the metrics.
 	recorder  *series.Recorder
@@ -47,27 +47,11 @@ func serveAdmin(ctx context.Context, cfg proxySettings, files adminFiles, server
 	if cfg.AdminListen == "off" && len(cfg.apiListen()) == 0 {
 		return &admin{}, nil
 	}
-	a := &admin{}
-	if cfg.storeNamed(cfg.DatabaseURL) {
-		leases, err := openMeasuredLeases(context.WithoutCancel(ctx), cfg.StoreSettings, cfg.DatabaseURL, registry)
-		if err != nil {
-			return nil, usageError{err}
-		}
-		logRedisTo(log)
-		a.leases = leases
-		if err := cfg.sealing(cfg.DatabaseURL, log); err != nil {
-			a.close()
-			return nil, err
-		}
+	a := &admin{recorder: series.New(registry)}
+	if err := a.open(context.WithoutCancel(ctx), cfg, registry, log); err != nil {
+		a.close()
+		return nil, err
 	}
-	if cfg.DatabaseURL != "" {
-		var err error
-		if a.effects, err = openPool(context.WithoutCancel(ctx), cfg.DatabaseURL, effectConnections); err != nil {
-			a.close()
-			return nil, usageError{fmt.Errorf("WIREFENCE_DATABASE_URL: %w", err)}
-		}
-	}
-	a.recorder = series.New(registry)
 	listeners, err := listenHTTP(cfg, server)
 	if err != nil {
 		a.close()
@@ -90,7 +74,26 @@ func serveAdmin(ctx context.Context, cfg proxySettings, files adminFiles, server
 	return a, nil
 }
 
-// httpListeners are what HTTP is served at.
+// open opens the lease store and the pool for effects, if they are named. It doesn't connect yet.
+func (a *admin) open(ctx context.Context, cfg proxySettings, registry prometheus.Registerer, log *slog.Logger) (err error) {
+	if cfg.storeNamed(cfg.DatabaseURL) {
+		if a.leases, err = openMeasuredLeases(ctx, cfg.StoreSettings, cfg.DatabaseURL, registry); err != nil {
+			return usageError{err}
+		}
+		logRedisTo(log)
+		if err := cfg.sealing(cfg.DatabaseURL, log); err != nil {
+			return err
+		}
+	}
+	if cfg.DatabaseURL != "" {
+		if a.effects, err = openPool(ctx, cfg.DatabaseURL, effectConnections); err != nil {
+			return usageError{fmt.Errorf("WIREFENCE_DATABASE_URL: %w", err)}
+		}
+	}
+	return nil
+}
+
+// httpListeners are the listeners for HTTP.
 type httpListeners struct {
 	admin net.Listener   // nil where WIREFENCE_ADMIN_LISTEN is off
 	api   []net.Listener // for applications
@@ -177,8 +180,8 @@ func (cfg proxySettings) apiListen() []string {
 	return cfg.APIListen
 }
 
-// route hands the API its requests as they came: a mux before it would redirect
-// what has an empty segment.
+// route passes requests for /v1 on unchanged: a mux would redirect a path with an empty
+// segment.
 func (a *admin) route(others http.Handler) http.Handler {
 	others = a.api.Guard(others)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -212,11 +215,11 @@ func (a *admin) options(cfg proxySettings, files adminFiles, server *proxy.Serve
 	return o
 }
 
-// effectConnections are more than effects may be open, for checks.
+// effectConnections leaves some connections for checks when all effects are open.
 const effectConnections = api.StandardEffects + 8
 
-// awaitEffects returns when the effects that are open have ended, or the time to drain is
-// over, or another signal comes.
+// awaitEffects returns when the open effects have ended, when the time to drain is
+// over, or at another signal.
 func (a *admin) awaitEffects(signals <-chan os.Signal) {
 	if a.api == nil {
 		return
@@ -236,7 +239,7 @@ func (a *admin) awaitEffects(signals <-chan os.Signal) {
 	}
 }
 
-// adminCloseTime is what requests have to end in when the proxy ends.
+// adminCloseTime bounds the end of requests when the proxy ends.
 const adminCloseTime = 2 * time.Second
 
 // shutDown ends the listeners when their requests are over, or the context is.
@@ -267,7 +270,7 @@ func (a *admin) close() {
 		return
 	}
 	closed := make(chan struct{})
-	go func() { // which waits for calls that are under way
+	go func() { // closing waits for calls that are under way
 		if a.effects != nil {
 			a.effects.Close()
 		}

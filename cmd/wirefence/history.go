@@ -78,7 +78,7 @@ func (cfg historySettings) filter(args []string) (f fence.EventFilter, err error
 	return f, err
 }
 
-// sinceWhen reads a time, or how long ago it was.
+// sinceWhen parses a time, or a duration before now.
 func sinceWhen(text string, now time.Time) (time.Time, error) {
 	if d, err := time.ParseDuration(text); err == nil && d > 0 {
 		return now.Add(-d), nil
@@ -106,10 +106,7 @@ func printHistory(ctx context.Context, conn *pgx.Conn, f fence.EventFilter, asJS
 		return err
 	}
 	if asJSON {
-		if all == nil {
-			all = []fence.Event{}
-		}
-		return printJSON(w, all)
+		return printJSON(w, append([]fence.Event{}, all...))
 	}
 	if len(all) == 0 {
 		fmt.Fprintln(w, nothingIn(f))
@@ -123,6 +120,12 @@ func printHistory(ctx context.Context, conn *pgx.Conn, f fence.EventFilter, asJS
 	if err != nil {
 		return err
 	}
+	printMissing(w, f, totals)
+	return nil
+}
+
+// printMissing prints how many events the history lacks.
+func printMissing(w io.Writer, f fence.EventFilter, totals fence.HistoryTotals) {
 	missing := "Not recorded"
 	if f.Resource != "" {
 		missing += ", of whatever resource"
@@ -131,14 +134,13 @@ func printHistory(ctx context.Context, conn *pgx.Conn, f fence.EventFilter, asJS
 	case totals.Unrecorded == 0:
 	case totals.UnrecordedAt.IsZero():
 		fmt.Fprintf(w, "%s: %d of %d refusals that the database has raised. No proxy records them here, or not yet.\n", missing, totals.Unrecorded, totals.Raised)
-	case totals.UnrecordedAt.After(f.Since): // otherwise it is old news
+	case totals.UnrecordedAt.After(f.Since):
 		fmt.Fprintf(w, "%s: %d of %d refusals that the database has raised, the last before %s: for writes around the proxies, or ones whose proxy could not record them.\n",
 			missing, totals.Unrecorded, totals.Raised, totals.UnrecordedAt.UTC().Format(time.RFC3339))
 	}
 	if totals.Dropped > 0 {
 		fmt.Fprintf(w, "%s: %d handoffs, ended transactions or notes of shadow mode, ever, for the history was locked or could not be written.\n", missing, totals.Dropped)
 	}
-	return nil
 }
 
 func nothingIn(f fence.EventFilter) string {
@@ -177,7 +179,7 @@ func tokenText(token fence.Token) string {
 	return token.String()
 }
 
-// sessionText is who was logged in, from where, under which name.
+// sessionText is the login, the client's address and the application's name.
 func sessionText(e fence.Event) string {
 	text := cell(e.Login)
 	if e.Address != "" {
@@ -189,11 +191,10 @@ func sessionText(e fence.Event) string {
 	return cmp.Or(text, "-")
 }
 
-// noticed is how long a handoff must have waited to be told of it.
+// noticed is the shortest wait of a handoff that is printed.
 const noticed = 10 * time.Millisecond
 
-// whatText is what else is known of an event. The process is what one looks for in
-// the server's log.
+// whatText has the remaining fields of an event. The server's log names the process, too.
 func whatText(e fence.Event) string {
 	var all []string
 	if e.Kind == fence.HolderEnded {

@@ -11,7 +11,7 @@ import (
 	"github.com/wirefence/wirefence/lockclient"
 )
 
-// What commands print as JSON. Fields may be added; those that are here keep their names,
+// The output of commands as JSON. Fields may be added; those that are here keep their names,
 // types and meanings. The tag says is the meaning in docs/cli.md.
 
 // statusJSON is a resource with its policy.
@@ -94,7 +94,15 @@ type shownJSON struct {
 	Changes []changeJSON `json:"changes" says:"what operators declared and changed, the oldest first"`
 }
 
-// changeJSON is what an operator has changed.
+func shown(r fence.ResourceStatus, l lease, changes []fence.ResourceChange) shownJSON {
+	out := shownJSON{inJSON(r), l, make([]changeJSON, len(changes))}
+	for i, c := range changes {
+		out.Changes[i] = changeJSON{c.At, c.By, c.Application, c.Reason, c.Settings}
+	}
+	return out
+}
+
+// changeJSON is a change that an operator made.
 type changeJSON struct {
 	At          time.Time `json:"at" says:"when"`
 	By          string    `json:"by" says:"the role"`

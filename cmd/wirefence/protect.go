@@ -1,8 +1,10 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"io"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/spf13/cobra"
@@ -43,24 +45,27 @@ have refused. Run it again without --shadow to enforce.`,
 				return usageError{errors.New("--resource is missing, the resource that a write needs a token of: wirefence protect public.orders --resource orders")}
 			}
 			return cfg.onSchema(c.Context(), func(conn *pgx.Conn) error {
-				mode, text := fence.ModeEnforce, "%s is guarded for %s\n"
-				if cfg.Shadow {
-					mode, text = fence.ModeShadow, "%s is guarded for %s in shadow mode: nothing is refused\n"
-				}
-				err := fence.Protect(c.Context(), conn, args[0], cfg.Resource, mode)
-				switch {
-				case err != nil:
-					return err
-				case cfg.inJSON():
-					return printJSON(c.OutOrStdout(), protectedJSON{args[0], cfg.Resource, string(mode)})
-				}
-				fmt.Fprintf(c.OutOrStdout(), text, args[0], cfg.Resource)
-				return nil
+				return protect(c.Context(), conn, args[0], cfg, c.OutOrStdout())
 			})
 		},
 	}
 	settings[protectSettings](c)
 	return c
+}
+
+func protect(ctx context.Context, conn *pgx.Conn, table string, cfg protectSettings, w io.Writer) error {
+	mode, text := fence.ModeEnforce, "%s is guarded for %s\n"
+	if cfg.Shadow {
+		mode, text = fence.ModeShadow, "%s is guarded for %s in shadow mode: nothing is refused\n"
+	}
+	if err := fence.Protect(ctx, conn, table, cfg.Resource, mode); err != nil {
+		return err
+	}
+	if cfg.inJSON() {
+		return printJSON(w, protectedJSON{table, cfg.Resource, string(mode)})
+	}
+	fmt.Fprintf(w, text, table, cfg.Resource)
+	return nil
 }
 
 type unprotectSettings struct {

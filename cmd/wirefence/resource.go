@@ -24,8 +24,7 @@ type ResourceSettings struct {
 	OutputSettings
 }
 
-// PolicySettings are what can be said of a resource. What is empty is left as it
-// is.
+// PolicySettings are the policy of a resource. An empty field changes nothing.
 type PolicySettings struct {
 	Reason         string `env:"--reason" type:"why" help:"why you do this; recorded in the history (required)"`
 	Source         string `env:"--source" type:"name" help:"what counts the tokens: redis, etcd, zookeeper, postgres, or a name for a lock service of your own"`
@@ -161,23 +160,28 @@ func showResource(ctx context.Context, conn *pgx.Conn, resource fence.Resource, 
 		return err
 	}
 	if cfg.inJSON() {
-		out := shownJSON{inJSON(r), leases[0], make([]changeJSON, len(changes))}
-		for i, c := range changes {
-			out.Changes[i] = changeJSON{c.At, c.By, c.Application, c.Reason, c.Settings}
-		}
-		return printJSON(w, out)
+		return printJSON(w, shown(r, leases[0], changes))
 	}
+	if err := printResource(w, r, leases[0]); err != nil {
+		return err
+	}
+	printChanges(w, changes)
+	return nil
+}
+
+func printResource(w io.Writer, r fence.ResourceStatus, l lease) error {
 	t := newTable(w)
 	for _, row := range [][2]string{
 		{"resource", cell(string(r.Resource))}, {"last token", r.LastToken.String()}, {"source", sourceText(r)},
-		{"lease", leases[0].longText()}, {"last holder", cellOrDash(r.Holder)}, {"granted", sinceText(r)}, {"advance", string(r.Advance)}, {"reuse", string(r.Reuse)},
+		{"lease", l.longText()}, {"last holder", cellOrDash(r.Holder)}, {"granted", sinceText(r)}, {"advance", string(r.Advance)}, {"reuse", string(r.Reuse)},
 		{"preempt after", preemptText(r)}, {"mode", string(r.Mode)}, {"failover", failoverText(r)}, {"writers", fmt.Sprint(r.Writers)},
 	} {
 		fmt.Fprintf(t, "%s\t%s\n", row[0], row[1])
 	}
-	if err := t.Flush(); err != nil {
-		return err
-	}
+	return t.Flush()
+}
+
+func printChanges(w io.Writer, changes []fence.ResourceChange) {
 	for _, c := range changes {
 		by := cell(c.By)
 		if c.Application != "" {
@@ -186,7 +190,6 @@ func showResource(ctx context.Context, conn *pgx.Conn, resource fence.Resource, 
 		fmt.Fprintf(w, "\n%s by %s: %s\n", c.At.UTC().Format(time.RFC3339), by, cell(c.Reason))
 		values(c.Settings).print(w)
 	}
-	return nil
 }
 
 func resourceDeclareCommand() *cobra.Command {
@@ -207,25 +210,29 @@ repeat it with the same settings, it changes nothing; with others, it fails.`,
 				return usageError{err}
 			}
 			return onSchema(c.Context(), cfg.DatabaseURL, func(conn *pgx.Conn) error {
-				made, err := fence.Declare(c.Context(), conn, resource, policy, cfg.Reason)
-				switch {
-				case fence.IsDeclared(err):
-					return fmt.Errorf("%w; to change it: wirefence resource set", err)
-				case err != nil:
-					return err
-				case cfg.inJSON():
-					return printJSON(c.OutOrStdout(), declaredJSON{string(resource), made})
-				case made:
-					fmt.Fprintf(c.OutOrStdout(), "%s is declared\n", cell(string(resource)))
-				default:
-					fmt.Fprintf(c.OutOrStdout(), "%s was declared so before\n", cell(string(resource)))
-				}
-				return nil
+				return declareResource(c.Context(), conn, resource, policy, cfg, c.OutOrStdout())
 			})
 		},
 	}
 	settings[declareSettings](c)
 	return c
+}
+
+func declareResource(ctx context.Context, conn *pgx.Conn, resource fence.Resource, policy fence.Policy, cfg declareSettings, w io.Writer) error {
+	made, err := fence.Declare(ctx, conn, resource, policy, cfg.Reason)
+	switch {
+	case fence.IsDeclared(err):
+		return fmt.Errorf("%w; to change it: wirefence resource set", err)
+	case err != nil:
+		return err
+	case cfg.inJSON():
+		return printJSON(w, declaredJSON{string(resource), made})
+	case made:
+		fmt.Fprintf(w, "%s is declared\n", cell(string(resource)))
+	default:
+		fmt.Fprintf(w, "%s was declared so before\n", cell(string(resource)))
+	}
+	return nil
 }
 
 func resourceSetCommand() *cobra.Command {
@@ -268,7 +275,7 @@ no setting of their own. See docs/policies.md.`,
 	return c
 }
 
-// setPolicy reads what is to be changed of a resource.
+// setPolicy returns the function that changes a resource as the flags say.
 func (cfg setSettings) setPolicy(name string) (func(context.Context, *pgx.Conn, io.Writer) error, error) {
 	resource, policy, err := cfg.policy(name)
 	switch {
@@ -304,7 +311,7 @@ func (cfg PolicySettings) checkReason() error {
 	return nil
 }
 
-// policy reads what is said of the resource.
+// policy parses the resource's name and the flags of its policy.
 func (cfg PolicySettings) policy(name string) (fence.Resource, fence.Policy, error) {
 	resource, err := parseResource(name)
 	if err == nil {

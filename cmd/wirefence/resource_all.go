@@ -12,7 +12,7 @@ import (
 	"github.com/wirefence/wirefence/fence"
 )
 
-// checkForAll says what is wrong with a command that names no resource.
+// checkForAll checks the flags of a command that names no resource.
 func (cfg setSettings) checkForAll() error {
 	others := cfg.PolicySettings
 	others.Reason, others.Failover = "", ""
@@ -27,7 +27,7 @@ func (cfg setSettings) checkForAll() error {
 	return cfg.checkReason()
 }
 
-// setForAll is the work of the command that names no resource.
+// setForAll changes the settings of all resources.
 func (cfg setSettings) setForAll(ctx context.Context, conn *pgx.Conn, w io.Writer) error {
 	var changed map[string][2]json.RawMessage
 	var err error
