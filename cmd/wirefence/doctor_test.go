@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 
 	"github.com/wirefence/wirefence/internal/servers"
@@ -14,21 +13,11 @@ import (
 	"github.com/wirefence/wirefence/migrations"
 )
 
-// healthy is a server as an operator should run it: what the other tests' server
-// gives up for speed, a doctor finds.
-var healthy struct {
-	sync.Mutex
-	*servers.Postgres
-}
-
+// healthyServer is a server as an operator should run it. The doctor would find problems on
+// the other tests' server, which gives up durability for speed.
 func healthyServer(t *testing.T) *servers.Postgres {
 	t.Helper()
-	healthy.Lock()
-	defer healthy.Unlock()
-	if healthy.Postgres == nil {
-		healthy.Postgres = startHealthy(t)
-	}
-	return healthy.Postgres
+	return share(t, &shared.healthy, func(context.Context) (*servers.Postgres, error) { return startHealthy(t), nil })
 }
 
 func startHealthy(t *testing.T) *servers.Postgres {

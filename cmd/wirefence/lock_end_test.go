@@ -151,9 +151,5 @@ func TestLockKilled(t *testing.T) {
 	l.stdout.Await(t, "held")
 	l.signal(t, syscall.SIGKILL)
 	<-l.exited
-	for deadline := time.Now().Add(time.Minute); len(processesOf(l.dir)) > 0; time.Sleep(10 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("left: %q", processesOf(l.dir))
-		}
-	}
+	stack.Eventually(t, "the command has ended", func() bool { return len(processesOf(l.dir)) == 0 })
 }

@@ -223,13 +223,10 @@ func awaitSubscriber(t *testing.T, setting, resource string) {
 	}
 	client := goredis.NewClient(options)
 	defer client.Close()
-	for range 3000 {
-		if names, err := client.PubSubChannels(t.Context(), "*"+resource+"*").Result(); err != nil || len(names) > 0 {
-			return
-		}
-		time.Sleep(10 * time.Millisecond)
-	}
-	t.Fatal("nobody waits for the lease")
+	stack.Eventually(t, "a client waits for the lease", func() bool {
+		names, err := client.PubSubChannels(t.Context(), "*"+resource+"*").Result()
+		return err == nil && len(names) > 0
+	})
 }
 
 // The standard error is the command's, whatever go-redis has to say of masters.

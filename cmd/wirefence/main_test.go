@@ -37,94 +37,63 @@ func TestMain(m *testing.M) {
 		signal.Notify(make(chan os.Signal, 1), syscall.SIGHUP)
 	}
 	status := m.Run()
-	shared.close()
-	if healthy.Postgres != nil {
-		healthy.Close()
+	for _, end := range shared.closers {
+		end()
 	}
 	os.Exit(status)
 }
 
 // shared are the servers that the tests have in common, started by the first
 // that wants them.
-var shared commonServers
-
-type commonServers struct {
+var shared struct {
 	mu        sync.Mutex
 	postgres  *servers.Postgres
 	redis     *servers.Redis
 	etcd      *servers.Etcd
 	zookeeper *servers.ZooKeeper
+	healthy   *servers.Postgres // see healthyServer
+	closers   []func()
 }
 
-func (s *commonServers) close() {
-	if s.postgres != nil {
-		s.postgres.Close()
+// share returns one of the shared servers, and starts it if it doesn't run yet.
+func share[S interface {
+	comparable
+	Close()
+}](t *testing.T, server *S, start func(context.Context) (S, error)) S {
+	t.Helper()
+	shared.mu.Lock()
+	defer shared.mu.Unlock()
+	if none := *new(S); *server == none {
+		started, err := start(context.Background())
+		if err != nil {
+			t.Fatal(err)
+		}
+		*server = started
+		shared.closers = append(shared.closers, started.Close)
 	}
-	if s.redis != nil {
-		s.redis.Close()
-	}
-	if s.etcd != nil {
-		s.etcd.Close()
-	}
-	if s.zookeeper != nil {
-		s.zookeeper.Close()
-	}
+	return *server
 }
 
 func postgres(t *testing.T) *servers.Postgres {
 	t.Helper()
-	shared.mu.Lock()
-	defer shared.mu.Unlock()
-	if shared.postgres == nil {
-		pg, err := servers.StartPostgres(context.Background(), servers.PostgresConfig{})
-		if err != nil {
-			t.Fatal(err)
-		}
-		shared.postgres = pg
-	}
-	return shared.postgres
+	return share(t, &shared.postgres, func(ctx context.Context) (*servers.Postgres, error) {
+		return servers.StartPostgres(ctx, servers.PostgresConfig{})
+	})
 }
 
 func redisServer(t *testing.T) *servers.Redis {
 	t.Helper()
-	shared.mu.Lock()
-	defer shared.mu.Unlock()
-	if shared.redis == nil {
-		redis, err := servers.StartRedis(context.Background())
-		if err != nil {
-			t.Fatal(err)
-		}
-		shared.redis = redis
-	}
-	return shared.redis
+	return share(t, &shared.redis, func(ctx context.Context) (*servers.Redis, error) { return servers.StartRedis(ctx) })
 }
 
 func etcdServer(t *testing.T) *servers.Etcd {
 	t.Helper()
-	shared.mu.Lock()
-	defer shared.mu.Unlock()
-	if shared.etcd == nil {
-		etcd, err := servers.StartEtcd(context.Background())
-		if err != nil {
-			t.Fatal(err)
-		}
-		shared.etcd = etcd
-	}
-	return shared.etcd
+	return share(t, &shared.etcd, func(ctx context.Context) (*servers.Etcd, error) { return servers.StartEtcd(ctx) })
 }
 
 func zookeeperServer(t *testing.T) *servers.ZooKeeper {
 	t.Helper()
-	shared.mu.Lock()
-	defer shared.mu.Unlock()
-	if shared.zookeeper == nil {
-		zookeeper, err := servers.StartZooKeeper(context.Background())
-		if err != nil {
-			t.Fatal(err)
-		}
-		shared.zookeeper = zookeeper
-	}
-	return shared.zookeeper
+	return share(t, &shared.zookeeper, func(ctx context.Context) (*servers.ZooKeeper, error) { return servers.StartZooKeeper(ctx) })
 }
 
 // database makes a database, with the schema or without, and returns the
@@ -202,7 +171,12 @@ type running struct {
 // start starts a command that is killed with the test at the latest.
 func start(t *testing.T, settings []string, args ...string) *running {
 	t.Helper()
-	r := &running{cmd: command(context.Background(), settings, args...), exited: make(chan struct{})}
+	return startCommand(t, command(context.Background(), settings, args...))
+}
+
+func startCommand(t *testing.T, cmd *exec.Cmd) *running {
+	t.Helper()
+	r := &running{cmd: cmd, exited: make(chan struct{})}
 	r.cmd.Stdout, r.cmd.Stderr = &r.stdout, &r.stderr
 	r.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	if err := r.cmd.Start(); err != nil {

@@ -62,23 +62,11 @@ func folder(t *testing.T) string {
 // beforehand.
 func (u *unit) start(t *testing.T) *running {
 	t.Helper()
-	r := &running{cmd: exec.Command("sh", "-c", `LISTEN_PID=$$ exec "$0" "$@"`, os.Args[0], "proxy"), exited: make(chan struct{})}
-	u.last = r
-	r.cmd.Env = append(os.Environ(), u.settings...)
-	r.cmd.ExtraFiles = u.sockets
-	r.cmd.Stdout, r.cmd.Stderr = &r.stdout, &r.stderr
-	if err := r.cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	go func() {
-		_ = r.cmd.Wait()
-		close(r.exited)
-	}()
-	t.Cleanup(func() {
-		_ = r.cmd.Process.Kill()
-		<-r.exited
-	})
-	return r
+	cmd := exec.Command("sh", "-c", `LISTEN_PID=$$ exec "$0" "$@"`, os.Args[0], "proxy")
+	cmd.Env = append(os.Environ(), u.settings...)
+	cmd.ExtraFiles = u.sockets
+	u.last = startCommand(t, cmd)
+	return u.last
 }
 
 // hears waits for the next state, which must have the lines.
