@@ -17,7 +17,7 @@ import (
 	"github.com/wirefence/wirefence/proxy"
 )
 
-// about tells of this process.
+// about describes this process.
 func (cfg proxySettings) about(server *proxy.Server, began time.Time) api.About {
 	a := api.About{
 		Version: thisBuild().Version, Schema: migrations.Version(), StartedAt: began, Process: cfg.processName(), Mode: cfg.Mode, UnfencedWrites: cfg.UnfencedWrites,
@@ -43,8 +43,8 @@ func (cfg proxySettings) about(server *proxy.Server, began time.Time) api.About 
 	return a
 }
 
-// withoutSecrets are the settings by the names of their variables. Connection strings are
-// there without passwords.
+// withoutSecrets returns the settings by the names of their variables. Connection strings
+// lack their passwords.
 func (cfg proxySettings) withoutSecrets() map[string]string {
 	all := map[string]string{}
 	value := reflect.ValueOf(cfg)
@@ -67,8 +67,8 @@ func (cfg proxySettings) withoutSecrets() map[string]string {
 
 var secretParameter = regexp.MustCompile(`(?i)pass|secret|token`)
 
-// withoutPassword leaves of a connection string what tells where it leads. One that can't
-// be read may have its password anywhere.
+// withoutPassword removes the password from a connection string. One that can't be parsed
+// may have it anywhere, and becomes "(set)".
 func withoutPassword(text string) string {
 	if text == "" {
 		return ""
@@ -111,7 +111,7 @@ func cutLast(text, separator string) (before, after string, found bool) {
 	return text[:at], text[at+len(separator):], true
 }
 
-// examine looks at the deployment as `wirefence doctor` does in the proxy's environment.
+// examine returns the report of `wirefence doctor -o json` in the proxy's environment.
 func (cfg proxySettings) examine(ctx context.Context) (json.RawMessage, error) {
 	settings := doctorSettings{
 		StoreSettings: cfg.StoreSettings, DatabaseURL: cfg.DatabaseURL, Upstream: cfg.Upstream, Listen: cfg.Listen,

@@ -10,7 +10,7 @@ import (
 	"github.com/wirefence/wirefence/internal/watched"
 )
 
-// adminFiles are what the admin listener is given in files, which are read again when
+// adminFiles are the admin listener's token file and certificate, which are read again when
 // they change.
 type adminFiles struct {
 	token *api.Token                       // nil where no file is named

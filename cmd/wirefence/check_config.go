@@ -18,8 +18,8 @@ type checkedJSON struct {
 	Settings map[string]string `json:"settings" says:"the settings in effect by the names of their variables, without passwords"`
 }
 
-// checkNames finds what is wrong with addresses and connection strings without making use
-// of them. All else is found where it is read.
+// checkNames checks addresses and connection strings without using them. Other settings are
+// checked where they are read.
 func (cfg proxySettings) checkNames(ctx context.Context) error {
 	for setting, all := range map[string][]string{
 		"WIREFENCE_LISTEN": cfg.Listen, "WIREFENCE_ADMIN_LISTEN": {cfg.AdminListen}, "WIREFENCE_API_LISTEN": cfg.apiListen(),
@@ -46,10 +46,10 @@ func (cfg proxySettings) checkNames(ctx context.Context) error {
 	return nil
 }
 
-// checkListen looks whether a proxy could listen at an address, but for whether it is free.
+// checkListen checks that a proxy could listen at an address, if it is free.
 func checkListen(at string) error {
 	if strings.HasPrefix(at, "fd:") {
-		return nil // who checks isn't passed the socket
+		return nil // systemd passes the socket only to the service
 	}
 	if path, found := strings.CutPrefix(at, "unix:"); found {
 		if strings.HasPrefix(path, "@") {

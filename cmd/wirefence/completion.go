@@ -53,8 +53,8 @@ func printCompletion(root *cobra.Command, shell string, w io.Writer) error {
 	return usageError{fmt.Errorf("there is no completion for %q; wants bash, zsh, fish or powershell", shell)}
 }
 
-// complete says of each command and flag what completes it, by what they take. Names of
-// files are for flags of files, and for the command that `wirefence lock` runs.
+// complete sets the completion of each command and flag, by the arguments that they take.
+// Only flags of files, and the command that `wirefence lock` runs, complete names of files.
 func complete(c *cobra.Command) {
 	switch {
 	case c.ValidArgs != nil || c.ValidArgsFunction != nil || c.HasSubCommands():
@@ -93,7 +93,7 @@ func completionOf(f *pflag.Flag) cobra.CompletionFunc {
 	return cobra.NoFileCompletions
 }
 
-// completeKinds completes the last of several.
+// completeKinds completes the last kind of a list.
 func completeKinds(_ *cobra.Command, _ []string, begun string) (all []string, _ cobra.ShellCompDirective) {
 	before := begun[:strings.LastIndex(begun, ",")+1]
 	for _, kind := range fence.EventKinds() {
@@ -104,7 +104,7 @@ func completeKinds(_ *cobra.Command, _ []string, begun string) (all []string, _ 
 	return all, cobra.ShellCompDirectiveNoFileComp | cobra.ShellCompDirectiveNoSpace
 }
 
-// completeWrapped completes what stands before a command, and leaves the command to the
+// completeWrapped completes the arguments before a command, and leaves the command to the
 // shell. Cobra doesn't tell where the two dashes were.
 func completeWrapped(c *cobra.Command, args []string, begun string) ([]string, cobra.ShellCompDirective) {
 	switch {
@@ -148,8 +148,8 @@ const (
 	mostCompleted  = 500
 )
 
-// askForNames asks the database for names. A shell that completes has no place for errors:
-// there are none, then.
+// askForNames asks the database for names. After an error it offers none, since a shell that
+// completes can't show it.
 func askForNames(c *cobra.Command, begun string, ask func(context.Context, *pgx.Conn) ([]string, error)) (found []string, _ cobra.ShellCompDirective) {
 	const only = cobra.ShellCompDirectiveNoFileComp
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(c.Context()), completionTime)

@@ -30,7 +30,7 @@ The exit status is 0 only if both rounds ended like that.`,
 			if err != nil {
 				return err
 			}
-			ctx, stop := ownServers(c.Context())
+			ctx, stop := isolate(c.Context())
 			defer stop()
 			return demo.Run(ctx, demo.Options{
 				Executable: executable, Command: os.Args[0], Output: os.Stdout, Colour: colourful(os.Stdout), Keep: keep,
@@ -46,10 +46,10 @@ The exit status is 0 only if both rounds ended like that.`,
 	return c
 }
 
-// ownServers keeps settings that are meant for other servers from the demo's, and
-// ends it where main's signals don't but the process would die: a closed
-// terminal, or a reader of the timeline that has gone.
-func ownServers(ctx context.Context) (context.Context, context.CancelFunc) {
+// isolate removes settings that are meant for other servers from the environment. Its
+// context also ends at signals that main doesn't handle and that would kill the process: a
+// closed terminal, or a closed pipe behind the timeline.
+func isolate(ctx context.Context) (context.Context, context.CancelFunc) {
 	for _, setting := range os.Environ() {
 		name, _, _ := strings.Cut(setting, "=")
 		if strings.HasPrefix(name, "PG") || strings.HasPrefix(name, prefix) && name != "WIREFENCE_CACHE" {

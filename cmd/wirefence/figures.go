@@ -16,7 +16,7 @@ import (
 	"github.com/wirefence/wirefence/proxy"
 )
 
-// newRegistry makes the registry of a proxy, with what tells of the process.
+// newRegistry makes the registry of a proxy, with the metrics of the process.
 func newRegistry() *prometheus.Registry {
 	r := prometheus.NewRegistry()
 	r.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), metrics.Build(thisBuild().Version, migrations.Version()))
@@ -39,7 +39,7 @@ type figures struct {
 	work      background
 }
 
-// newFigures makes ready what the settings name, without connecting yet.
+// newFigures prepares the metrics of what the settings name. It doesn't connect yet.
 func newFigures(cfg proxySettings, names *metrics.Names, registry prometheus.Registerer, log *slog.Logger) (*figures, error) {
 	if cfg.DatabaseURL == "" || cfg.Mode == string(proxy.Off) {
 		return nil, nil

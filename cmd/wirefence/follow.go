@@ -14,7 +14,7 @@ import (
 	"github.com/wirefence/wirefence/internal/follow"
 )
 
-// followLimit bounds what one look finds.
+// followLimit bounds the events of one look.
 const followLimit = 1_000_000
 
 // follower prints each event once.
@@ -24,7 +24,7 @@ type follower struct {
 	w      io.Writer
 }
 
-// followHistory prints what is there and what comes until ctx ends.
+// followHistory prints the recorded events, and each new one until ctx ends.
 func followHistory(ctx context.Context, conn *pgx.Conn, filter fence.EventFilter, asJSON bool, w io.Writer) error {
 	f := &follower{Follower: follow.Follower{Filter: filter}, asJSON: asJSON, w: w}
 	f.Filter.Limit = followLimit
@@ -34,7 +34,7 @@ func followHistory(ctx context.Context, conn *pgx.Conn, filter fence.EventFilter
 		if err == nil {
 			fresh, err = f.Events(ctx, conn, since)
 		}
-		if first && err == nil { // of what is there, what is asked for
+		if first && err == nil { // the filter's limit counts for the events that are there
 			if fresh, err = fence.History(ctx, conn, filter); err == nil {
 				f.Saw(fresh)
 			}

@@ -45,9 +45,9 @@ type LeaseSettings struct {
 // leases are a lease store and the database that seals its grants.
 type leases struct {
 	store    lockclient.Store
-	sealer   lockclient.Sealer // nil where the store seals by itself, or nobody does
-	source   fence.Source      // for fences, where no seal says where their tokens come from
-	counts   fence.Source      // what counts the store's tokens
+	sealer   lockclient.Sealer // nil where the store seals by itself, or grants aren't sealed
+	source   fence.Source      // named in fences, where no seal records the source of tokens
+	counts   fence.Source      // the source of the store's tokens
 	database *pgxpool.Pool     // nil if none is set
 	closers  []func()          // the last one first
 }
@@ -58,10 +58,10 @@ type closingStore interface {
 	Close() error
 }
 
-// opener makes a store ready for a connection string, without connecting yet.
+// opener opens a store by its connection string. It doesn't connect yet.
 type opener struct {
 	setting, url string
-	counts       fence.Source // what counts the tokens
+	counts       fence.Source // the source of its tokens
 	open         func(url string) (closingStore, error)
 }
 
@@ -88,8 +88,8 @@ func (cfg StoreSettings) storeNamed(databaseURL string) bool {
 	return databaseURL != "" || len(cfg.openers()) > 0
 }
 
-// mostConnections bounds those that leases take. A grant holds one while it waits
-// for older transactions, and renewals must not wait for grants.
+// mostConnections is the size of the pool for leases. A grant holds a connection while it
+// waits for older transactions, and renewals must not wait for grants.
 const mostConnections = 32
 
 // sealing refuses settings under which nothing would seal the leases, unless they are
@@ -107,7 +107,7 @@ func (cfg LeaseSettings) sealing(databaseURL string, log *slog.Logger) error {
 	return nil
 }
 
-// openPool makes a pool of so many connections, which are made when they are needed.
+// openPool makes a pool with room for at least most connections. It doesn't connect yet.
 func openPool(ctx context.Context, url string, most int32) (*pgxpool.Pool, error) {
 	cfg, err := parsePool(url)
 	if err != nil {
@@ -116,12 +116,13 @@ func openPool(ctx context.Context, url string, most int32) (*pgxpool.Pool, error
 	cfg.MaxConns = max(cfg.MaxConns, most)
 	nameSession(cfg.ConnConfig)
 	speakUTF8(cfg.ConnConfig)
-	keepAbreast(cfg)
+	refuseFormerPrimary(cfg)
 	api.NameCallers(cfg)
 	return pgxpool.NewWithConfig(ctx, cfg)
 }
 
-// openLeases makes ready what the settings name. It does not connect yet.
+// openLeases opens the lease store and the database that the settings name. It does not
+// connect yet.
 func openLeases(ctx context.Context, cfg StoreSettings, databaseURL string) (*leases, error) {
 	named := cfg.openers()
 	switch {

@@ -22,30 +22,30 @@ import (
 	"github.com/wirefence/wirefence/migrations"
 )
 
-// acquirer takes the lease for a command. It tells apart why it can't, so that a caller can
-// tell a colleague who has the lease from a service that is down.
+// acquirer takes the lease for a command. Its errors tell a caller whether another holds the
+// lease, a service is down, or the set-up is wrong.
 type acquirer struct {
 	client   *lockclient.Client
-	database *pgxpool.Pool // whose schema is verified first; nil for none
+	database *pgxpool.Pool // its schema is verified first; nil for none
 	resource fence.Resource
 	log      *slog.Logger
 	verified bool
 }
 
-// Between two tries while the store or the database is down.
+// The pause between two tries while the store or the database is down.
 const (
 	outagePauseMin = 100 * time.Millisecond
 	outagePauseMax = 5 * time.Second
 )
 
-// verifyTime is how long a database may take to tell the version of its schema.
+// verifyTime bounds the question for the version of the schema.
 const verifyTime = 10 * time.Second
 
-// lastLook is how long the look may take, at the end of a wait, that tells who has the lease.
-const lastLook = 3 * time.Second
+// lastTryTime bounds the last try, after a wait.
+const lastTryTime = 3 * time.Second
 
-// acquire takes the lease, waiting for its holder, and for a store and a database that are
-// down, as long as told. Its error is an *exitStatus.
+// acquire takes the lease. For as long as wait, it waits for the holder, and for a store and
+// a database that are down. Its error is an *exitStatus.
 func (a *acquirer) acquire(ctx context.Context, wait time.Duration) (*lockclient.Lease, error) {
 	take := a.try
 	if wait > 0 {
@@ -71,14 +71,14 @@ func (a *acquirer) await(ctx context.Context, wait time.Duration) (*lockclient.L
 			return lease, err
 		}
 		if waiting.Err() != nil {
-			return a.look(ctx, wait)
+			return a.lastTry(ctx, wait)
 		}
 		a.log.Warn("cannot acquire the lease, retrying", "resource", a.resource, "pause", pause, "error", err)
 		sleep(waiting, pause/2+rand.N(pause/2))
 	}
 }
 
-// queue waits for a holder.
+// queue waits until the holder gives the lease up.
 func (a *acquirer) queue(ctx context.Context) (*lockclient.Lease, error) {
 	if err := a.verify(ctx); err != nil {
 		return nil, err
@@ -86,9 +86,10 @@ func (a *acquirer) queue(ctx context.Context) (*lockclient.Lease, error) {
 	return a.client.Acquire(ctx, a.resource)
 }
 
-// look tries once more when the wait is over, which tells who has the lease, or what is down.
-func (a *acquirer) look(ctx context.Context, waited time.Duration) (*lockclient.Lease, error) {
-	ctx, cancel := context.WithTimeout(ctx, lastLook)
+// lastTry tries once more when the wait is over: its error names the holder, or the service
+// that is down.
+func (a *acquirer) lastTry(ctx context.Context, waited time.Duration) (*lockclient.Lease, error) {
+	ctx, cancel := context.WithTimeout(ctx, lastTryTime)
 	defer cancel()
 	lease, err := a.try(ctx)
 	if err != nil {
@@ -104,7 +105,7 @@ func (a *acquirer) try(ctx context.Context) (*lockclient.Lease, error) {
 	return a.client.TryAcquire(ctx, a.resource)
 }
 
-// verify looks once whether this binary works with the schema.
+// verify checks once that this binary works with the schema.
 func (a *acquirer) verify(ctx context.Context) error {
 	if a.verified || a.database == nil {
 		return nil
@@ -154,7 +155,7 @@ func wrongSchema(err error) bool {
 	return errors.As(err, new(*migrations.VersionError)) || errors.As(err, new(*migrations.ContentError)) || errors.Is(err, migrations.ErrNoVersion)
 }
 
-// wrongDatabase reports an error of PostgreSQL that waiting doesn't mend.
+// wrongDatabase reports an error of PostgreSQL that doesn't pass by waiting.
 func wrongDatabase(err error) bool {
 	refusal := (*pgconn.PgError)(nil)
 	if !errors.As(err, &refusal) {
@@ -170,7 +171,7 @@ func wrongDatabase(err error) bool {
 	return strings.HasPrefix(refusal.Code, "28") // a user who may not log in
 }
 
-// wrongStore reports an error of a lease store that waiting doesn't mend.
+// wrongStore reports an error of a lease store that doesn't pass by waiting.
 func wrongStore(err error) bool {
 	if errors.Is(err, lockclient.ErrCounter) || errors.Is(err, zk.ErrNoAuth) || errors.Is(err, zk.ErrAuthFailed) {
 		return true

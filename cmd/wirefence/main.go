@@ -73,8 +73,8 @@ a file, which the variable or flag with _FILE or -file behind its name names.`,
 	}
 	root.Flags().Bool("version", false, "print the version, as the command version does")
 	root.SetHelpFunc(printHelp)
-	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error { return usageError{nameMeantFlag(c, err)} })
-	root.CompletionOptions.DisableDefaultCmd = true // ours says what to do with it
+	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error { return usageError{suggestFlag(c, err)} })
+	root.CompletionOptions.DisableDefaultCmd = true // completionCommand replaces it
 	root.AddGroup(commandGroups...)
 	root.AddCommand(in(groupRun, proxyCommand(), lockCommand(), checkCommand(), guardCommand(), demoCommand())...)
 	root.AddCommand(in(groupSetUp, migrateCommand(), protectCommand(), unprotectCommand())...)

@@ -45,7 +45,7 @@ what a fence rests on, and refuses one that doesn't.`,
 				return err
 			}
 			defer conn.Close(context.Background())
-			return namingOwner(cfg.migrate(c.Context(), conn, c.OutOrStdout()))
+			return suggestOwner(cfg.migrate(c.Context(), conn, c.OutOrStdout()))
 		},
 	}
 	settings[migrateSettings](c)

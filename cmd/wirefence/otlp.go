@@ -20,7 +20,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 )
 
-// pushTime is what the last push has to end in when the proxy ends.
+// pushTime bounds the last push when the proxy ends.
 const pushTime = time.Second
 
 // pushes reports whether OpenTelemetry's own variables ask for a signal by OTLP: METRICS or
@@ -37,7 +37,7 @@ type telemetry struct {
 	log     *slog.Logger
 }
 
-// pushTelemetry pushes what is gathered again and again, and the spans of the telemetry's
+// pushTelemetry pushes the gathered metrics periodically, and the spans of the telemetry's
 // tracer.
 func pushTelemetry(ctx context.Context, all prometheus.Gatherer, log *slog.Logger) (*telemetry, error) {
 	t := &telemetry{log: log}

@@ -10,18 +10,18 @@ import (
 	"github.com/wirefence/wirefence/migrations"
 )
 
-// OwnerSettings are those of commands that change what the schema or a table is. They want
-// another role than the proxy's: with these rights, tokens and guards can be changed.
+// OwnerSettings are the settings of commands that change the schema or a table. They need
+// another role than the proxy's, since its rights can change tokens and guards.
 type OwnerSettings struct {
 	OwnerURL    string `env:"WIREFENCE_OWNER_URL" group:"Connections" file:"yes" help:"connection string of the owning role, which migrates, or owns the table (required, unless WIREFENCE_DATABASE_URL is set)"`
 	DatabaseURL string `env:"WIREFENCE_DATABASE_URL" group:"Connections" file:"yes" help:"the same where WIREFENCE_OWNER_URL is not set"`
 }
 
-// ownerSetting is the one that messages name.
+// ownerSetting is the setting that messages name.
 const ownerSetting = "WIREFENCE_OWNER_URL"
 
-// connect opens a connection of the owning role. What for completes the error where no
-// setting names one.
+// connect opens a connection of the owning role. The error for a missing setting says
+// whatFor.
 func (cfg OwnerSettings) connect(ctx context.Context, whatFor string) (*pgx.Conn, error) {
 	switch {
 	case cfg.OwnerURL != "":
@@ -32,7 +32,7 @@ func (cfg OwnerSettings) connect(ctx context.Context, whatFor string) (*pgx.Conn
 	return nil, usageError{fmt.Errorf("%s is not set (--owner-url), nor WIREFENCE_DATABASE_URL: it is the connection string of %s, as in postgres://owner@db.internal/app", ownerSetting, whatFor)}
 }
 
-// onSchema is onSchema as the owning role.
+// onSchema is the function onSchema as the owning role, with a schema of this very version.
 func (cfg OwnerSettings) onSchema(ctx context.Context, do func(conn *pgx.Conn) error) error {
 	conn, err := cfg.connect(ctx, "the table's owner")
 	if err != nil {
@@ -45,8 +45,8 @@ func (cfg OwnerSettings) onSchema(ctx context.Context, do func(conn *pgx.Conn) e
 	return do(conn)
 }
 
-// namingOwner says to which setting an issuer that can't migrate leads.
-func namingOwner(err error) error {
+// suggestOwner adds the owner's setting to the error of an issuer that can't migrate.
+func suggestOwner(err error) error {
 	lacking := (*migrations.MissingRightsError)(nil)
 	if errors.As(err, &lacking) && lacking.Issuer {
 		return fmt.Errorf("%w: set %s", err, ownerSetting)

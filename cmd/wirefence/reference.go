@@ -8,7 +8,7 @@ import (
 	"github.com/wirefence/wirefence/internal/manual"
 )
 
-// reference is what docs/cli.md and the manual pages are made of.
+// reference is the source of docs/cli.md and of the manual pages.
 func reference(root *cobra.Command) *manual.Reference {
 	return &manual.Reference{
 		Root: root, Statuses: statuses, Meanings: meanings, Outputs: map[string][]manual.Output{

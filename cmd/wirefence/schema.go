@@ -15,23 +15,23 @@ import (
 	"github.com/wirefence/wirefence/proxy"
 )
 
-// schemaWatch waits until the database can be asked and has the schema: the proxy isn't
-// ready before. A proxy that ended instead would be restarted ever more seldom, and stay
-// away when the database is back.
+// schemaWatch waits until the database can be queried and has the schema: the proxy isn't
+// ready before. If the proxy ended instead, its supervisor would restart it after growing
+// pauses, and it would still be away when the database is back.
 type schemaWatch struct {
 	cfg proxySettings
 	log *slog.Logger
 
 	mu      sync.Mutex
-	why     error // the proxy isn't ready; nil once it is
-	useless error // it never will be
+	why     error // why the proxy isn't ready; nil once it is
+	useless error // why it never will be
 }
 
-// schemaPause is what lies between two looks.
+// schemaPause is the time between two looks.
 const schemaPause = 2 * time.Second
 
-// begin looks for the schema. If it may come yet, that goes on until ctx ends; where it
-// turns out that it won't, end is called.
+// begin looks for the schema. If it may still come, begin looks again and again until ctx
+// ends, in a goroutine, which calls end when the schema can't come any more.
 func (w *schemaWatch) begin(ctx context.Context, end func()) error {
 	err := w.look(ctx)
 	if err == nil {
@@ -57,21 +57,21 @@ func (w *schemaWatch) set(why, useless error) {
 	w.why, w.useless = why, useless
 }
 
-// failed returns why the proxy ends, if that is for the schema.
+// failed returns the fault of the schema that ends the proxy, if any.
 func (w *schemaWatch) failed() error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.useless
 }
 
-// ready returns why the proxy isn't.
+// ready returns why the proxy isn't ready, or nil.
 func (w *schemaWatch) ready() error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.why
 }
 
-// wait looks until the schema is there, or won't come.
+// wait looks until the schema is there, or can't come any more.
 func (w *schemaWatch) wait(ctx context.Context) error {
 	ticks := time.NewTicker(schemaPause)
 	defer ticks.Stop()
@@ -119,9 +119,8 @@ func (w *schemaWatch) look(ctx context.Context) error {
 	return err
 }
 
-// mayComeYet reports whether time alone may mend it: the server is away or about to
-// start, or the database is yet to be migrated, or was migrated too far by a rollout that is
-// taken back.
+// mayComeYet reports whether waiting can help: the server is away or about to start, or the
+// database is not migrated yet, or a rollout that is being taken back migrated it too far.
 func mayComeYet(err error) bool {
 	if errors.As(err, new(usageError)) {
 		return false

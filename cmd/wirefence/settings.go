@@ -19,10 +19,10 @@ import (
 //
 //	env         the variable. WIREFENCE_LISTEN has the flag --listen, too. A name that
 //	            begins with two dashes is a flag alone: the argument of one invocation,
-//	            which no environment may decide for another.
+//	            which an environment must not set for all.
 //	envDefault  the default
 //	help        one sentence or two
-//	type        what the value is, for the help; by default what the field's type tells
+//	type        the kind of value, for the help; by default that of the field's type
 //	oneof       the values that are allowed, as in "text|json"; the type, too
 //	group       the heading in the help
 //	short       the flag's one letter
@@ -75,11 +75,11 @@ func read[T any](c *cobra.Command) (T, error) {
 	if err := env.ParseWithOptions(&cfg, env.Options{Environment: values}); err != nil {
 		return cfg, usageError{settingError[T](c, values, err)}
 	}
-	return cfg, refuseOthers[T](c, values)
+	return cfg, checkAlternatives[T](c, values)
 }
 
-// refuseOthers refuses a value that is none of those that are allowed.
-func refuseOthers[T any](c *cobra.Command, values map[string]string) error {
+// checkAlternatives refuses a value that its setting doesn't allow.
+func checkAlternatives[T any](c *cobra.Command, values map[string]string) error {
 	for _, f := range fields[T]() {
 		value, allowed := values[f.Tag.Get("env")], f.Tag.Get("oneof")
 		if value != "" && allowed != "" && !slices.Contains(strings.Split(allowed, "|"), value) {
@@ -92,7 +92,7 @@ func refuseOthers[T any](c *cobra.Command, values map[string]string) error {
 // flagValue is the flag of a setting, whose text is read with those of the environment.
 type flagValue struct {
 	text, kind  string
-	many, given bool // which may be given several times: in one text with commas, or one by one
+	many, given bool // many: a list, given in one text with commas or by several flags
 }
 
 func (v *flagValue) String() string { return v.text }
@@ -106,8 +106,7 @@ func (v *flagValue) Set(text string) error {
 	return nil
 }
 
-// settingError words what is wrong with a value, by the name under which it was
-// given.
+// settingError describes a wrong value, by the name under which it was given.
 func settingError[T any](c *cobra.Command, values map[string]string, err error) error {
 	var all env.AggregateError
 	var wrong env.ParseError
@@ -148,7 +147,7 @@ func fields[T any]() []reflect.StructField {
 	return all
 }
 
-// flagOnly is what the name of a setting without a variable begins with.
+// flagOnly begins the name of a setting without a variable.
 const flagOnly = "--"
 
 // variable is the setting's variable, "" for one that is a flag alone.
@@ -171,7 +170,7 @@ func flagOf(variable string) string {
 	return strings.ReplaceAll(strings.ToLower(strings.TrimPrefix(variable, prefix)), "_", "-")
 }
 
-// typeName is what the value is.
+// typeName is the kind of value that the help shows.
 func typeName(f reflect.StructField) string {
 	for _, tag := range []string{"type", "oneof"} {
 		if name := f.Tag.Get(tag); name != "" {
@@ -181,7 +180,7 @@ func typeName(f reflect.StructField) string {
 	return plainType(f)
 }
 
-// plainType is what the value is where no tag says it.
+// plainType is the kind of value without the tags type and oneof.
 func plainType(f reflect.StructField) string {
 	of := f.Type
 	if of.Kind() == reflect.Pointer {

@@ -11,13 +11,13 @@ import (
 	"github.com/wirefence/wirefence/proxy"
 )
 
-// signals are what the proxy answers to, besides the first SIGTERM or SIGINT,
+// signals are those that the proxy handles, besides the first SIGTERM or SIGINT,
 // which ends the command's context. They are caught from the beginning on and
-// wait until something answers them.
+// wait until they are handled.
 type signals struct {
 	hangups chan os.Signal
 	ends    chan os.Signal // the first one, too
-	over    chan struct{}  // closed when no more hangups are answered
+	over    chan struct{}  // closed when no more hangups are handled
 }
 
 func catchSignals() *signals {
@@ -27,7 +27,7 @@ func catchSignals() *signals {
 	return s
 }
 
-// reload answers each SIGHUP until stop.
+// reload calls all reloads at each SIGHUP, until stop.
 func (s *signals) reload(log *slog.Logger, reloads ...func() error) {
 	s.over = make(chan struct{})
 	go func() {
@@ -44,8 +44,7 @@ func (s *signals) reload(log *slog.Logger, reloads ...func() error) {
 	}()
 }
 
-// abortTime is how long the sessions have to be told of their end when a second
-// signal ends the proxy at once.
+// abortTime bounds the end of the sessions after a second signal.
 const abortTime = 2 * time.Second
 
 // serve serves until the context is done and the server has drained, or until a

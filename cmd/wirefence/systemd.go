@@ -70,7 +70,7 @@ func passedSocket(fd int, name string) (net.Listener, error) {
 	return net.FileListener(file)
 }
 
-// warnOfUnused tells of sockets at which clients would wait for ever.
+// warnOfUnused warns of sockets that nothing accepts from: clients would wait for ever.
 func warnOfUnused(sockets map[string][]net.Listener, cfg proxySettings, log *slog.Logger) {
 	named := map[string]bool{}
 	for _, at := range slices.Concat([]string{cfg.AdminListen}, cfg.apiListen(), cfg.Listen) {
@@ -86,8 +86,8 @@ func warnOfUnused(sockets map[string][]net.Listener, cfg proxySettings, log *slo
 	}
 }
 
-// serviceManager is told the state of the service, as systemd wants it with Type=notify
-// (sd_notify(3)). Where there is none, nothing is told.
+// serviceManager sends the state of the service to systemd, for Type=notify
+// (sd_notify(3)). Without systemd it sends nothing.
 type serviceManager struct {
 	address string
 	log     *slog.Logger
@@ -119,7 +119,7 @@ func (m *serviceManager) ready(addresses []string) {
 	m.tell("READY=1", "STATUS=Serving at "+strings.Join(addresses, ", "))
 }
 
-// reloading and reloaded are the first and the last of what a SIGHUP does.
+// reloading and reloaded enclose the reloads of a SIGHUP.
 func (m *serviceManager) reloading() error {
 	if m.serving.Load() {
 		m.tell("RELOADING=1", "MONOTONIC_USEC="+strconv.FormatInt(monotonic().Microseconds(), 10))
@@ -134,12 +134,12 @@ func (m *serviceManager) reloaded() error {
 	return nil
 }
 
-// endTime is what a proxy needs besides its drain: for the second in which another process
-// takes over, for cancelling what is left, and for giving the lease back.
+// endTime is the time that a proxy needs besides its drain: a second in which another
+// process takes over, cancelling the remaining statements, and releasing the lease.
 const endTime = 15 * time.Second
 
-// stopping asks for the time that a drain may take by the settings, whatever the unit
-// allows.
+// stopping asks for the time that the settings give a drain, which may be longer than the
+// unit's.
 func (m *serviceManager) stopping(cfg proxySettings) {
 	m.serving.Store(false)
 	most := cfg.DrainGrace + cfg.DrainTimeout + endTime

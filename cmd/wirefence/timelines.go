@@ -14,17 +14,17 @@ import (
 // connections.
 var seen timelines.Seen
 
-// see is told of the proxy's watch.
+// see records a timeline that the proxy's watch has seen.
 func see(system string, timeline uint32) {
 	seen.See(timelines.Place{System: system, Primary: true, Timeline: timeline})
 }
 
-// placeKey is where a connection's own data has its timelines.Place.
+// placeKey is the key of a connection's timelines.Place in its custom data.
 const placeKey = "wirefence place"
 
-// keepAbreast lets a pool of several hosts make and keep no connection to a primary that
-// was left behind. Of a service that doesn't tell its timeline it knows nothing.
-func keepAbreast(cfg *pgxpool.Config) {
+// refuseFormerPrimary lets a pool of several hosts make and keep no connection to a primary
+// that a promotion left behind. It accepts a server that doesn't tell its timeline.
+func refuseFormerPrimary(cfg *pgxpool.Config) {
 	others := false
 	for _, f := range cfg.ConnConfig.Fallbacks {
 		others = others || f.Host != cfg.ConnConfig.Host || f.Port != cfg.ConnConfig.Port

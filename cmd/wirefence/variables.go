@@ -16,7 +16,7 @@ import (
 // anyEnvironment is the annotation of a command that reads no settings.
 const anyEnvironment = "any environment"
 
-// readsNoSettings says of which commands the environment doesn't matter.
+// readsNoSettings reports whether a command works with any environment.
 func readsNoSettings(c *cobra.Command) bool {
 	for at := c; at != nil; at = at.Parent() {
 		if at.Annotations[anyEnvironment] != "" || at.Name() == cobra.ShellCompRequestCmd || at.Name() == "help" {
@@ -26,19 +26,19 @@ func readsNoSettings(c *cobra.Command) bool {
 	return c.Flags().Changed("version") && !c.HasParent()
 }
 
-// otherVariables are those that are no command's setting: what `wirefence lock` gives the
-// command that it runs, and where servers for the demo and for tests are kept.
+// otherVariables are no command's settings: `wirefence lock` sets the first two for the
+// command that it runs, and the last names the folder of servers for the demo and for tests.
 var otherVariables = []string{"WIREFENCE_TOKEN", "WIREFENCE_FENCE", "WIREFENCE_CACHE"}
 
 // ofServices are the variables that Kubernetes makes for a Service, here one whose name
 // begins with wirefence (documentation, "Accessing the Service", and Docker's links).
 var ofServices = regexp.MustCompile(`^WIREFENCE_(.*_)?(SERVICE_(HOST|PORT(_.*)?)|PORT(_[0-9]+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)?)$`)
 
-// ofTests are read by tests, and passed on to what they start.
+// ofTests begins variables that tests read, and pass on to processes that they start.
 const ofTests = "WIREFENCE_TEST_"
 
 // checkVariables refuses an environment with a variable that looks like a setting and is
-// none: a mode or a limit that is misspelt would be ignored.
+// none: a misspelt mode or limit would be ignored.
 func checkVariables(root *cobra.Command, environment []string) error {
 	known := slices.Clone(otherVariables)
 	collectVariables(root, &known)
@@ -50,7 +50,7 @@ func checkVariables(root *cobra.Command, environment []string) error {
 		if hasFlag(root, flagOf(name)) {
 			return usageError{fmt.Errorf("the environment has %s, which is no setting: --%s is given on the command line only", name, flagOf(name))}
 		}
-		return usageError{fmt.Errorf("the environment has %s, which is no setting%s", name, meant(name, known))}
+		return usageError{fmt.Errorf("the environment has %s, which is no setting%s", name, suggestion(name, known))}
 	}
 	return nil
 }
@@ -72,8 +72,8 @@ func hasFlag(c *cobra.Command, name string) bool {
 	return c.Flags().Lookup(name) != nil || slices.ContainsFunc(c.Commands(), func(below *cobra.Command) bool { return hasFlag(below, name) })
 }
 
-// meant names the setting that is spelt most alike, if one is.
-func meant(name string, known []string) string {
+// suggestion names the known word with the most similar spelling, if there is one.
+func suggestion(name string, known []string) string {
 	names := &cobra.Command{}
 	for _, k := range known {
 		names.AddCommand(&cobra.Command{Use: k, Run: func(*cobra.Command, []string) {}})
@@ -87,7 +87,7 @@ func meant(name string, known []string) string {
 	return ""
 }
 
-// knownCommand refuses what stands where one of c's commands would.
+// knownCommand refuses an argument where one of c's commands is expected.
 func knownCommand(c *cobra.Command, args []string) error {
 	if len(args) == 0 {
 		return nil
@@ -98,16 +98,16 @@ func knownCommand(c *cobra.Command, args []string) error {
 			known = append(known, below.Name())
 		}
 	}
-	return usageError{fmt.Errorf("unknown command %q%s", args[0], meant(args[0], known))}
+	return usageError{fmt.Errorf("unknown command %q%s", args[0], suggestion(args[0], known))}
 }
 
-// nameMeantFlag adds to the error about an unknown flag of c the one that is spelt most alike.
-func nameMeantFlag(c *cobra.Command, err error) error {
+// suggestFlag adds the flag with the most similar spelling to an error about an unknown one.
+func suggestFlag(c *cobra.Command, err error) error {
 	var unknown *pflag.NotExistError
 	if !errors.As(err, &unknown) || unknown.GetSpecifiedShortnames() != "" {
 		return err
 	}
 	var known []string
 	c.Flags().VisitAll(func(f *pflag.Flag) { known = append(known, "--"+f.Name) })
-	return fmt.Errorf("%w%s", err, meant("--"+unknown.GetSpecifiedName(), known))
+	return fmt.Errorf("%w%s", err, suggestion("--"+unknown.GetSpecifiedName(), known))
 }
