@@ -17,10 +17,9 @@ func (s *Server) refusal(at endpoint) string {
 	return "the listener isn't on loopback: set WIREFENCE_ADMIN_TOKEN_FILE to a file with a bearer token, or " + at.setting + " to a loopback address"
 }
 
-// admit returns who calls, or refuses it. On loopback without a token it is the machine's
-// border that keeps others out, so it must not be crossed by a browser on this
-// machine: its pages send simple requests anywhere, and reach loopback under a
-// name of their own if its owner has that resolve to loopback.
+// admit returns the caller, or refuses the request. On loopback without a token only the
+// machine's border keeps others out. A browser on this machine must not cross it: its pages
+// send simple requests anywhere, and reach loopback by any name that resolves to it.
 func (s *Server) admit(at endpoint, w http.ResponseWriter, r *http.Request) (c caller, err error) {
 	c.scope = scopeOperate
 	refusal := s.refusal(at)
@@ -47,8 +46,8 @@ func (s *Server) admit(at endpoint, w http.ResponseWriter, r *http.Request) (c c
 	return c, nil
 }
 
-// knows reports whether the token of a request that was admitted counts still.
-func (s *Server) knows(r *http.Request) bool {
+// stillAdmits reports whether the token of an admitted request is still in the file.
+func (s *Server) stillAdmits(r *http.Request) bool {
 	if s.options.Token == nil {
 		return true
 	}
@@ -69,17 +68,17 @@ func (s *Server) allow(r *http.Request, operation string, needs scope) error {
 	}
 }
 
-// checkOrigin refuses what a browser sends for a page of another origin. What only looks
-// isn't spared: a page can't read the answer, but it could take up all event streams.
+// checkOrigin refuses a browser's request for a page of another origin. It refuses a GET,
+// too: a page can't read the answer, but it could take up all event streams.
 func checkOrigin(r *http.Request) error {
 	changing := *r
 	changing.Method = http.MethodPost
 	return new(http.CrossOriginProtection).Check(&changing)
 }
 
-// Guard has a page in a browser on this machine not use what else the listener serves,
-// and asks no token for: on loopback, requests must name a loopback address, unless they
-// name none, as HTTP/1.0 allows and no browser does.
+// Guard protects the paths that need no token against pages in a browser on this machine: on
+// loopback, requests must name a loopback address, or none, as HTTP/1.0 allows and no
+// browser does.
 func (s *Server) Guard(next http.Handler) http.Handler {
 	return ownHost(endpoint{loopback: s.options.Loopback}, next)
 }

@@ -2,9 +2,8 @@
 // renew, release, list and revoke, under /v1, and the history of them. openapi.yaml
 // describes it, and the tests hold the two against each other.
 //
-// It keeps no lease. Who has acquired renews it by the next call, which any
-// process on the same lease store can serve. It keeps the effects that callers have
-// begun: they end where they were begun.
+// It keeps no lease: its holder renews it by further calls, which any process on the same
+// lease store can serve. It does keep open effects, which end where they were begun.
 package api
 
 import (
@@ -33,25 +32,25 @@ type Options struct {
 	Sealer lockclient.Sealer
 	// Unsealed permits grants that nothing seals.
 	Unsealed bool
-	// Source is named in fences, where no seal tells where their tokens come from.
+	// Source is named in fences, where no seal records the source of their tokens.
 	Source fence.Source
 	// Database is asked for the status of resources, the history and revocations,
 	// with the rights of wirefence_issuer. With none, these answer 503.
 	Database fence.Querier
-	// Effects is where fences are checked, for checks and effects: a pool of its own, with
-	// more connections than MaxEffects. With none, these answer 503.
+	// Effects checks fences, for checks and effects: a pool of its own, with more
+	// connections than MaxEffects. With none, these operations answer 503.
 	Effects effect.Database
-	// Token is what callers must present. With none, whoever reaches a loopback
-	// address may call; elsewhere all is refused.
+	// Token has the bearer tokens of callers. With none, every process that reaches a
+	// loopback address may call, and requests at other addresses are refused.
 	Token *Token
 	// Loopback says that the admin listener is at a loopback address only.
 	Loopback bool
-	// About tells of the process. With none, little is told.
+	// About describes the process. With none, the answer is almost empty.
 	About func() About
 	// Doctor examines the deployment and returns its report, as `wirefence doctor -o json`
 	// prints it. With none, the API answers 503.
 	Doctor func(ctx context.Context) (json.RawMessage, error)
-	// Series are what the process's metrics were. With none, there are none.
+	// Series has recent values of the process's metrics. With none, there are none.
 	Series *series.Recorder
 	// TTL is how long a lease lasts for which the caller names no time: between
 	// MinTTL and MaxTTL, default 15 s.
@@ -86,7 +85,7 @@ type Server struct {
 	drain   context.CancelFunc
 	waits   chan struct{} // holds one element for each acquire that waits
 	running sync.WaitGroup
-	// open ends when the server closes, and with it what runs for no single request.
+	// open ends when the server closes. It is the context of work that outlives a request.
 	open        context.Context
 	shut        context.CancelFunc
 	examination examination
@@ -95,9 +94,9 @@ type Server struct {
 	// streaming ends earlier than open: requests must be over before the server closes.
 	streaming  context.Context
 	endStreams context.CancelFunc
-	// turns are the acquires that wait for a resource. named are those under a
-	// name of the caller's: a repeated one waits for the end of the first, which
-	// would give back, at its end, what the second has won.
+	// turns are the acquires that wait for a resource. named are those with an idempotency
+	// key: a repeated request waits for the end of the first, which could otherwise release
+	// the lease that the second has won.
 	turns, named *queues
 }
 
@@ -150,8 +149,8 @@ func (s *Server) Drain() { s.drain() }
 // EndStreams ends the event streams, which would hold up the end of the listener.
 func (s *Server) EndStreams() { s.endStreams() }
 
-// Close drains, ends the effects that are open, and returns when what was won for callers
-// that have gone has been given back, or with the context's error. No request may come any more.
+// Close drains, ends the open effects, and returns when leases that no caller got have been
+// released, or with the context's error. No request may come any more.
 func (s *Server) Close(ctx context.Context) error {
 	s.Drain()
 	s.shut()

@@ -33,14 +33,14 @@ func parseScope(text string) (scope, error) {
 	return scope(at), nil
 }
 
-// caller is who sends a request. Without a token file it has no name, and may do
+// caller is the sender of a request. Without a token file it has no name, and may do
 // everything.
 type caller struct {
 	name  string
 	scope scope
 }
 
-// application is the application_name under which the database hears of a caller.
+// application is a caller's application_name in the database.
 func (c caller) application() string {
 	if c.name == "" {
 		return "wirefence-api"
@@ -54,7 +54,7 @@ func withCaller(r *http.Request, c caller) *http.Request {
 	return r.WithContext(context.WithValue(r.Context(), callerKey{}, c))
 }
 
-// callerOf returns who sent the request of a context.
+// callerOf returns the caller of a request's context.
 func callerOf(ctx context.Context) (caller, bool) {
 	c, ok := ctx.Value(callerKey{}).(caller)
 	return c, ok
@@ -69,13 +69,13 @@ func (s *Server) logOf(r *http.Request) *slog.Logger {
 	return log
 }
 
-// applicationKey is where a connection's own data has its present application_name.
+// applicationKey is the key of a connection's present application_name in its custom data.
 const applicationKey = "wirefence application"
 
-// NameCallers has a pool's connections bear, as application_name, the name of the caller
-// for whom they are used, so that the history and the changes of policies record it. What
-// is done for no caller is done under the pool's own name. A round trip is added where a
-// connection goes from one caller to another.
+// NameCallers sets the application_name of a pool's connections to the name of the caller
+// that uses them, so that the history and the changes of policies record it. Without a
+// caller it is the pool's own. It adds a round trip where a connection goes from one caller
+// to another.
 func NameCallers(cfg *pgxpool.Config) {
 	own, prepare := cfg.ConnConfig.RuntimeParams["application_name"], cfg.PrepareConn
 	cfg.PrepareConn = func(ctx context.Context, conn *pgx.Conn) (bool, error) {

@@ -10,12 +10,12 @@ import (
 type endpoint struct {
 	// setting names the listener's address.
 	setting string
-	// applications says that only what applications need is served, with the scope lease
-	// where a token is asked for.
+	// applications: only the operations for applications are served, and tokens need the
+	// scope lease.
 	applications bool
-	// loopback says that only this machine gets there.
+	// loopback: only this machine reaches it.
 	loopback bool
-	// socket says that it is a Unix socket, which no browser reaches.
+	// socket: it is a Unix socket, which no browser reaches.
 	socket bool
 }
 

@@ -10,15 +10,15 @@ import (
 const (
 	// standardStreams is how many event streams there may be at once.
 	standardStreams = 256
-	// writeTime is what a reader has to take what is written.
+	// writeTime bounds one write to a reader.
 	writeTime = 10 * time.Second
-	// retryAfter is how soon a browser is to come back.
+	// retryAfter is the pause before a browser connects again.
 	retryAfter = 2 * time.Second
 )
 
-// events streams what happens as server-sent events (WHATWG HTML, "Server-sent events"),
-// until the reader goes, falls behind, or the server ends. Since it begins with 200, what
-// fails then can't be told.
+// events streams the feed as server-sent events (WHATWG HTML, "Server-sent events"), until
+// the reader goes, falls behind, or the server ends. The status, 200, is sent at once, so
+// later errors can't be reported.
 func (s *Server) events(w http.ResponseWriter, r *http.Request, _ fence.Resource) error {
 	if _, err := parameters(r.URL.RawQuery); err != nil {
 		return err
@@ -48,7 +48,7 @@ func (s *Server) events(w http.ResponseWriter, r *http.Request, _ fence.Resource
 		select {
 		case text, open = <-news:
 		case <-beat.C:
-			if !s.knows(r) {
+			if !s.stillAdmits(r) {
 				return nil
 			}
 			text = s.feed.heartbeat()
@@ -62,7 +62,7 @@ func (s *Server) events(w http.ResponseWriter, r *http.Request, _ fence.Resource
 	return nil
 }
 
-// send writes what a reader must take in its time.
+// send writes to a reader, within writeTime.
 func send(w http.ResponseWriter, text []byte) error {
 	control := http.NewResponseController(w)
 	if err := control.SetWriteDeadline(time.Now().Add(writeTime)); err != nil {

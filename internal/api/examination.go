@@ -11,14 +11,14 @@ import (
 	"github.com/wirefence/wirefence/fence"
 )
 
-// An examination asks servers a good deal, so one runs at a time, and its report is told
-// for as long as examinationAge. It is given examinationTime.
+// An examination is costly for the servers, so only one runs at a time, and its report is
+// used for examinationAge. It is bounded by examinationTime.
 const (
 	examinationAge  = 10 * time.Second
 	examinationTime = time.Minute
 )
 
-// examination is what the doctor has found last, or is finding.
+// examination has the doctor's last run, or the one that is going on.
 type examination struct {
 	mu   sync.Mutex
 	last *finding
@@ -75,7 +75,7 @@ func (s *Server) doctor(w http.ResponseWriter, r *http.Request, _ fence.Resource
 	return write(w, examined{f.at.UTC(), f.report})
 }
 
-// examine runs to its end, whether its caller stays or not: others may wait for it.
+// examine runs to its end even if its caller goes: others may wait for it.
 func (s *Server) examine(f *finding) {
 	s.running.Go(func() {
 		defer close(f.done)

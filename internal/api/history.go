@@ -8,15 +8,14 @@ import (
 	"github.com/wirefence/wirefence/fence"
 )
 
-// history is what the database keeps of handoffs and refusals, and how much it
-// doesn't.
+// history has the recorded events, and the number of those that were not recorded.
 type history struct {
 	Events     []event `json:"events"`
 	Unrecorded int64   `json:"unrecorded_refusals"`
 	Dropped    int64   `json:"dropped"`
 }
 
-// event is one of the history, with its tokens as texts besides.
+// event is an event of the history, with its tokens also as texts.
 type event struct {
 	fence.Event
 	TokenText        string `json:"token_text,omitempty"`

@@ -20,8 +20,8 @@ const (
 	maxPreemptAfter = 24 * 24 * time.Hour
 )
 
-// policyRequest is what an operator says about a resource. What is left out stays as it
-// is, or as a new resource has it.
+// policyRequest sets the policy of a resource. An absent field leaves the setting as it is,
+// or gives a new resource the default.
 type policyRequest struct {
 	Reason         string   `json:"reason"`
 	Source         *string  `json:"source"`
@@ -56,7 +56,7 @@ func (p *patience) UnmarshalJSON(text []byte) error {
 	return nil
 }
 
-// givenToken is a token as a number or, since JavaScript's don't reach as far, as a text.
+// givenToken is a token as a number, or as a text, since JavaScript's numbers are too small.
 type givenToken fence.Token
 
 func (g *givenToken) UnmarshalJSON(text []byte) error {
@@ -72,7 +72,7 @@ func (g *givenToken) UnmarshalJSON(text []byte) error {
 	return nil
 }
 
-// policy checks the request, and returns what it says.
+// policy checks the request, and returns its policy.
 func (q policyRequest) policy() (p fence.Policy, err error) {
 	p = fence.Policy{MustNameSource: q.MustNameSource, PreemptAfter: q.PreemptAfter.given}
 	faults := []error{wantText("reason", q.Reason, 1, maxPolicyReason)}
@@ -195,7 +195,7 @@ func (s *Server) declare(w http.ResponseWriter, r *http.Request, resource fence.
 	return write(w, declared{string(resource), made})
 }
 
-// policyFault tells what the database refuses, for the caller to mend, from what fails.
+// policyFault turns a refusal of the database, which the caller can correct, into a problem.
 func policyFault(err error) error {
 	refusal, ok := errors.AsType[*pgconn.PgError](err)
 	const invalidValue, notSupported = "22023", "0A000"

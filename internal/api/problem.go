@@ -11,8 +11,7 @@ import (
 	"github.com/wirefence/wirefence/lockclient"
 )
 
-// problem is an answer that is not what the caller asked for, as RFC 9457 has
-// it.
+// problem is the answer to a request that failed, in the form of RFC 9457.
 type problem struct {
 	Type   string `json:"type"` // written with problemPrefix
 	Title  string `json:"title"`
@@ -28,7 +27,7 @@ type problem struct {
 	// Of a fence that is refused.
 	SQLState string `json:"sqlstate,omitempty"`
 	Hint     string `json:"hint,omitempty"`
-	// Retry tells how soon to try again, in seconds.
+	// Retry is the pause before another try, in seconds.
 	Retry string `json:"-"`
 }
 
@@ -90,7 +89,7 @@ func (s *Server) fail(w http.ResponseWriter, r *http.Request, operation string, 
 	return answer.Status
 }
 
-// problemOf translates what leases and fences fail with.
+// problemOf translates errors of leases and fences.
 func problemOf(err error) *problem {
 	if p, ok := errors.AsType[*problem](err); ok {
 		return p
@@ -113,7 +112,7 @@ func problemOf(err error) *problem {
 	return p
 }
 
-// nameFault is what is wrong with a resource's name that stands in no fence.
+// nameFault describes the fault of a resource's name outside of a fence.
 func nameFault(err error) string {
 	if wrong := (*fence.SyntaxError)(nil); errors.As(err, &wrong) {
 		return wrong.Reason

@@ -6,16 +6,15 @@ import (
 	"sync"
 )
 
-// queues have those who want the same thing take it one after the other, in the
-// order in which they came.
+// queues give each name to one taker at a time, in the order of arrival.
 type queues struct {
 	mu    sync.Mutex
-	lines map[string]*list.List // of chan struct{}, closed when it is its turn: the first's is
+	lines map[string]*list.List // of chan struct{}, closed when it is the first
 }
 
 func newQueues() *queues { return &queues{lines: map[string]*list.List{}} }
 
-// take waits for its turn at what has the name, which lasts until it is freed.
+// take waits for its turn at a name, which lasts until free is called.
 func (q *queues) take(ctx context.Context, name string) (free func(), err error) {
 	q.mu.Lock()
 	line := q.lines[name]

@@ -42,14 +42,14 @@ type resourceStatus struct {
 	Mode           string      `json:"mode"`
 	Failover       string      `json:"failover"`
 	Former         bool        `json:"former"`
-	// Held says whether somebody has the lease now; nil where it isn't known.
+	// Held says whether the lease is held now; nil where it isn't known.
 	Held  *bool      `json:"held,omitempty"`
 	Lease *leaseSeen `json:"lease,omitempty"`
 	// Changes are of one resource only.
 	Changes []policyChange `json:"changes,omitempty"`
 }
 
-// policyChange is what an operator said about a resource.
+// policyChange is a change of a resource that an operator made.
 type policyChange struct {
 	At          time.Time `json:"at"`
 	By          string    `json:"by"`
@@ -61,7 +61,7 @@ type policyChange struct {
 // maxChanges is how many of them are told, the newest.
 const maxChanges = 100
 
-// leaseSeen is what the lease store tells of a lease.
+// leaseSeen is a lease as the lease store has it.
 type leaseSeen struct {
 	GrantID string   `json:"grant_id"`
 	HeldFor *seconds `json:"held_for_seconds,omitempty"`

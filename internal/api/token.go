@@ -13,7 +13,7 @@ import (
 	"github.com/wirefence/wirefence/internal/watched"
 )
 
-// Token is what callers present as `Authorization: Bearer …`. It is kept in a
+// Token has the tokens that callers send as `Authorization: Bearer …`. They are kept in a
 // file, which is read again when it changes. It is safe for concurrent use.
 type Token struct {
 	file *watched.Value[[]known]
@@ -25,10 +25,10 @@ type known struct {
 	caller
 }
 
-// minTokenBytes is what can't be guessed, if it is random.
+// minTokenBytes is the length of a random token that can't be guessed.
 const minTokenBytes = 16
 
-// maxTokenFile bounds what is read by mistake.
+// maxTokenFile refuses a file that is named by mistake.
 const maxTokenFile = 64 << 10
 
 // defaultCaller is the caller of a line that has nothing but a token.
@@ -108,8 +108,8 @@ func readKnown(fields []string) (k known, err error) {
 	return k, nil
 }
 
-// maxCaller is what PostgreSQL keeps of an application_name, less what stands before the
-// caller's.
+// maxCaller is the length of an application_name in PostgreSQL, less the prefix of the
+// caller's name.
 const maxCaller = 63 - len("wirefence-api/")
 
 const callerBytes = letters + "._@-"
@@ -118,8 +118,8 @@ const letters = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789"
 
 const tokenBytes = letters + "-._~+/="
 
-// caller returns whose token of the file the request presents, if any. How long it
-// takes tells nothing of the tokens.
+// caller returns the caller whose token the request has, if any. The time that it takes
+// reveals nothing about the tokens.
 func (t *Token) caller(r *http.Request) (found caller, ok bool) {
 	scheme, presented, _ := strings.Cut(r.Header.Get("Authorization"), " ")
 	if !strings.EqualFold(scheme, "bearer") {

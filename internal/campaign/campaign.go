@@ -31,7 +31,7 @@ type Options struct {
 	// acquire that failed, which doubles from the one to the other. Defaults 100ms
 	// and 5s.
 	RetryMin, RetryMax time.Duration
-	// Logger gets what becomes of the lease, and errors once for each change. By
+	// Logger gets a message when the lease is won or lost, and each new error once. By
 	// default nothing is logged.
 	Logger *slog.Logger
 	// Registerer gets the metrics. By default there are none.
@@ -58,11 +58,11 @@ type term struct {
 	fence string
 }
 
-// lookAgain is how often a contender asks anew who has the lease, to tell others.
+// lookAgain is how often a contender asks anew who has the lease, for Holder.
 const lookAgain = 15 * time.Second
 
-// othersFirst is the least pause after a revocation: whoever revokes wants another
-// holder, if there is one.
+// othersFirst is the shortest pause after a revocation, in which another holder can acquire
+// the lease.
 const othersFirst = time.Second
 
 // repeatTrouble is how often an error may be logged that differs from the last.
@@ -101,7 +101,7 @@ func (c *Campaign) Fence() string {
 	return t.fence
 }
 
-// Holder is who else had the lease when that was last looked at, or "".
+// Holder is the other holder of the lease, as last seen, or "".
 func (c *Campaign) Holder() string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -137,7 +137,7 @@ func (c *Campaign) Run(ctx context.Context) {
 		case ctx.Err() == nil:
 			c.failed(err)
 		}
-		if !rest(ctx, max(least, pause/2+rand.N(pause/2+1))) {
+		if !sleep(ctx, max(least, pause/2+rand.N(pause/2+1))) {
 			return
 		}
 		if err != nil {
@@ -146,8 +146,8 @@ func (c *Campaign) Run(ctx context.Context) {
 	}
 }
 
-// rest reports false if ctx ends first.
-func rest(ctx context.Context, d time.Duration) bool {
+// sleep reports false if ctx ends first.
+func sleep(ctx context.Context, d time.Duration) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
 	select {
@@ -158,7 +158,7 @@ func rest(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// acquire waits for the lease, and notes meanwhile who has it.
+// acquire waits for the lease, and meanwhile notes its holder.
 func (c *Campaign) acquire(ctx context.Context) (*lockclient.Lease, error) {
 	for {
 		lease, err := c.options.Client.TryAcquire(ctx, c.options.Resource)
@@ -178,7 +178,7 @@ func (c *Campaign) acquire(ctx context.Context) (*lockclient.Lease, error) {
 	}
 }
 
-// standBy notes who has the lease.
+// standBy notes the holder of the lease, and logs a new one.
 func (c *Campaign) standBy(rival string) {
 	c.mu.Lock()
 	news := c.rival != rival
@@ -192,10 +192,10 @@ func (c *Campaign) standBy(rival string) {
 // serve keeps a lease until it ends, and returns why it did.
 func (c *Campaign) serve(lease *lockclient.Lease) error {
 	log := c.options.Logger.With("resource", lease.Resource(), "token", lease.Token(), "holder", lease.Holder())
-	c.turn(&term{lease, lease.Fence().String()})
+	c.setTerm(&term{lease, lease.Fence().String()})
 	log.Info("holding the lease")
 	<-lease.Context().Done()
-	c.turn(nil)
+	c.setTerm(nil)
 	cause := context.Cause(lease.Context())
 	if errors.Is(cause, lockclient.ErrReleased) {
 		log.Info("the lease was released")
@@ -206,8 +206,8 @@ func (c *Campaign) serve(lease *lockclient.Lease) error {
 	return cause
 }
 
-// turn notes that the lease was won or lost.
-func (c *Campaign) turn(t *term) {
+// setTerm notes that the lease was won, or lost if t is nil.
+func (c *Campaign) setTerm(t *term) {
 	c.held.Store(t)
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -217,11 +217,11 @@ func (c *Campaign) turn(t *term) {
 	c.changed = make(chan struct{})
 }
 
-// giveUpTime bounds giving back what a store may still have of a lost lease.
+// giveUpTime bounds the release of a lost lease.
 const giveUpTime = 2 * time.Second
 
-// giveUp frees what the store may still have of a lease that has ended here, so
-// that nobody has to wait for its expiry.
+// giveUp releases a lease that has ended here and that the store may still have, so that
+// others don't have to wait for its expiry.
 func (c *Campaign) giveUp(lease *lockclient.Lease) {
 	ctx, cancel := context.WithTimeout(context.Background(), giveUpTime)
 	defer cancel()
@@ -230,7 +230,7 @@ func (c *Campaign) giveUp(lease *lockclient.Lease) {
 	}
 }
 
-// failed logs an error, unless it goes on like this.
+// failed logs an error, unless it was the last one, or the last one is recent.
 func (c *Campaign) failed(err error) {
 	c.metrics.errors.Inc()
 	text := err.Error()

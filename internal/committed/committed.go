@@ -25,7 +25,7 @@ import (
 var ErrNotReplicated = errors.New("committed on the primary, but the wait for a synchronous standby was cancelled")
 
 // Conn returns the connection that runs a statement, and a function that gives it
-// back. What is neither a connection nor a pool nor a transaction is an error.
+// back. from is a connection, a pool or a transaction; anything else is an error.
 func Conn(ctx context.Context, from any) (*pgx.Conn, func(), error) {
 	switch from := from.(type) {
 	case *pgx.Conn:

@@ -1,6 +1,6 @@
-// Package effect keeps the check of a fence open while something is done outside of the
-// database: by the command of `wirefence guard`, or by a client of the HTTP API. Where a
-// program of Go has the lease, lockclient.Lease.Guard does the same.
+// Package effect keeps the check of a fence open during an effect outside of the database:
+// that of the command of `wirefence guard`, or of a client of the HTTP API. In a Go program
+// that has the lease, lockclient.Lease.Guard does the same.
 //
 // As long as the check is open, no later grant of its resources can be sealed. A handoff
 // waits for it up to preempt_after; then it ends the transaction of the check, and so
@@ -21,16 +21,15 @@ import (
 	"github.com/wirefence/wirefence/fence"
 )
 
-// Database is where fences are checked: a *pgxpool.Pool, or a *pgx.Conn that nobody else
-// uses meanwhile. It must be the primary of the database in which grants are recorded. No
-// special role is needed.
+// Database checks fences: a *pgxpool.Pool, or a *pgx.Conn without other use meanwhile. It
+// must be the primary of the database in which grants are recorded. Any role will do.
 type Database interface {
 	BeginTx(ctx context.Context, options pgx.TxOptions) (pgx.Tx, error)
 }
 
 const (
-	// pingEvery is how often the server is asked whether it is there. That it ends the
-	// transaction is noticed at once; this is for a network that swallows everything.
+	// pingEvery is how often the server is pinged. Guard notices at once that the server
+	// ends the transaction; the ping finds a network that drops all packets.
 	pingEvery = time.Second
 	// patience bounds how long the server may take to answer while an effect runs, and
 	// when it has ended.
@@ -38,8 +37,8 @@ const (
 )
 
 // The session's own bound, in open.sql, ends the transaction of a process that is stopped
-// or cut off, so that it blocks nobody where preempt_after is never. It is longer than
-// pingEvery and patience together.
+// or cut off, so that it doesn't block takeovers where preempt_after is never. It is longer
+// than pingEvery and patience together.
 //
 //go:embed open.sql
 var openSQL string
@@ -84,8 +83,7 @@ func Begin(ctx context.Context, db Database, f fence.Fence) (*Guard, error) {
 	return g, nil
 }
 
-// Once checks a fence, as one that writes by itself does: by the time it returns, a
-// handoff may have begun.
+// Once checks a fence for this moment only: when it returns, a handoff may have begun.
 func Once(ctx context.Context, db Database, f fence.Fence) error {
 	tx, err := check(ctx, db, f)
 	if err != nil {
@@ -116,8 +114,8 @@ func check(ctx context.Context, db Database, f fence.Fence) (pgx.Tx, error) {
 // Context ends when the check is lost, with ErrLost as its cause, and at the End.
 func (g *Guard) Context() context.Context { return g.held }
 
-// End closes the check. Without an error, the fence has held from Begin to here; else the
-// error wraps ErrLost. It may be called again, and returns the same.
+// End closes the check. Without an error, the fence has held since Begin; otherwise the
+// error wraps ErrLost. Further calls return the same.
 func (g *Guard) End() error { return g.end() }
 
 func (g *Guard) commit() error {
@@ -132,7 +130,7 @@ func (g *Guard) commit() error {
 	return why
 }
 
-// lost says what ended the transaction of a check, as far as the server tells.
+// lost says why the transaction of a check ended, if the server tells.
 func lost(err error) error {
 	const adminShutdown = "57P01"
 	if ended := (*pgconn.PgError)(nil); errors.As(err, &ended) && ended.Code == adminShutdown {
@@ -162,7 +160,7 @@ func (g *Guard) listen(ctx context.Context) error {
 	return g.tx.Conn().PgConn().WaitForNotification(ctx)
 }
 
-// ping has no other end than its patience: to cancel it is to lose the transaction.
+// ping ends only by its own patience: cancelling it would lose the transaction.
 func (g *Guard) ping() error {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()

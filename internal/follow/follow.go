@@ -1,8 +1,7 @@
-// Package follow sees each row of the history once, and each change of a resource, by
-// looking again and again.
+// Package follow reports each row of the history once, and each change of a resource, by
+// polling.
 //
-// A row is seen when its transaction has committed, which may be long after the time that
-// it bears.
+// A row becomes visible when its transaction commits, which may be long after the row's time.
 package follow
 
 import (
@@ -17,16 +16,16 @@ import (
 	"github.com/wirefence/wirefence/fence"
 )
 
-// Pause is what lies between two looks.
+// Pause is the time between two looks.
 const Pause = time.Second
 
-// How far a look goes back at least: a proxy that couldn't write tells of refusals later,
-// with the time at which they were. The first one, which doesn't know since when
-// transactions are open, goes back further.
+// How far a look goes back at least: a proxy that couldn't write records refusals later,
+// with their own time. The first look goes back further, since it doesn't know the age of
+// open transactions.
 const (
 	lookback   = 10 * time.Minute
 	firstsBack = time.Hour
-	slack      = time.Minute // a row has a time from before its transaction is seen to write
+	slack      = time.Minute // a row's time is earlier than its transaction's first write
 )
 
 // Follower looks at the history, and at the resources. It is for one goroutine.
@@ -49,9 +48,9 @@ var eventsSQL string
 //go:embed sql/resources.sql
 var resourcesSQL string
 
-// Since returns from when on there may be rows that no look has seen: of the transactions
-// that were open at the last call, or have begun since. A transaction that writes holds a
-// lock on its own number. It is called once for each look.
+// Since returns the time from which on there may be rows that no look has seen: those of
+// transactions that were open at the last call, or have begun since. A transaction that
+// writes holds a lock on its own number. Call it once for each look.
 func (f *Follower) Since(ctx context.Context, q fence.Querier) (time.Time, error) {
 	var now time.Time
 	var open []string
@@ -89,8 +88,7 @@ func earlier(a, b time.Time) time.Time {
 	return a
 }
 
-// Events returns the events that there are since a moment, and that the last look didn't
-// see.
+// Events returns the events since a moment that the last look didn't see.
 func (f *Follower) Events(ctx context.Context, q fence.Querier, since time.Time) (fresh []fence.Event, err error) {
 	var resource []byte
 	if f.Filter.Resource != "" {
@@ -122,14 +120,14 @@ func (f *Follower) Events(ctx context.Context, q fence.Querier, since time.Time)
 	return fresh, nil
 }
 
-// Saw takes events that were had by other means as seen.
+// Saw notes events that were read by other means as seen.
 func (f *Follower) Saw(all []fence.Event) {
 	for _, e := range all {
 		f.events[e.ID] = true
 	}
 }
 
-// Change is a resource as it is after its token, its holder or its policy has changed.
+// Change is the state of a resource after a change of its token, its holder or its policy.
 type Change struct {
 	Resource  fence.Resource
 	Token     fence.Token
@@ -139,8 +137,8 @@ type Change struct {
 	At        time.Time
 }
 
-// Resources returns the resources that have changed since a moment, and that the last look
-// didn't see so, the latest last and no more than the limit.
+// Resources returns the changes of resources since a moment that the last look didn't see,
+// the latest last and no more than the limit.
 func (f *Follower) Resources(ctx context.Context, q fence.Querier, since time.Time, limit int) (fresh []Change, err error) {
 	rows, err := q.Query(ctx, resourcesSQL, since, limit)
 	if err != nil {
