@@ -46,11 +46,11 @@ const (
 func (c *conn) cancel(ctx context.Context, packet []byte) error {
 	again, tries, answered := false, 0, uint32(0)
 	for {
-		turn, held, answers := session.NobodysTurn, false, uint32(0)
+		turn, held, answers := session.AwaitsNothing, false, uint32(0)
 		var turns chan struct{}
 		c.withCore(func(core *session.Session) {
-			turn, held, answers = core.Turn(), core.Held(), core.Answers()
-			if turn == session.HoldsTurn || turn == session.ProxysTurn {
+			turn, held, answers = core.Awaited(), core.InputWaits(), core.ReadyCount()
+			if turn == session.AwaitsHold || turn == session.AwaitsExchange {
 				if c.exchangeEnded == nil {
 					c.exchangeEnded = make(chan struct{})
 				}
@@ -59,9 +59,9 @@ func (c *conn) cancel(ctx context.Context, packet []byte) error {
 		})
 		var pause <-chan time.Time
 		switch turn {
-		case session.NobodysTurn:
+		case session.AwaitsNothing:
 			return nil
-		case session.ClientsTurn:
+		case session.AwaitsClientAnswer:
 			if tries++; tries > maxCancelTries || answered != 0 && answered != answers {
 				return nil
 			}
@@ -70,7 +70,7 @@ func (c *conn) cancel(ctx context.Context, packet []byte) error {
 			}
 			// PostgreSQL ignores a cancel signal while it reads the statement.
 			answered, pause = answers, time.After(cancelRetryInterval)
-		case session.HoldsTurn:
+		case session.AwaitsHold:
 			if err := c.server.upstream.Cancel(ctx, c.route, packet); err != nil || held {
 				return err
 			}

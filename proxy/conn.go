@@ -100,7 +100,7 @@ func (c *conn) run(began time.Time, cand *candidate, fromClient *buffer) {
 			c.server.keys.Store(key, c)
 			c.origin.PID = pidOf(key)
 		}
-		if name := core.Reached(); name != "" {
+		if name := core.ActualDatabase(); name != "" {
 			c.origin.Database = name
 		}
 	})
@@ -184,7 +184,7 @@ func (c *conn) fromClient(in []byte, out *session.Out) (used int, held, over, do
 	c.withCore(func(core *session.Session) {
 		used = core.FromClient(in, out)
 		c.traffic.fromClient += uint64(used)
-		held, over, done = core.Held(), core.Farewell() != nil, core.Done()
+		held, over, done = core.InputWaits(), core.Fatal() != nil, core.Terminated()
 	})
 	return used, held, over, done
 }
@@ -198,7 +198,7 @@ func (c *conn) fromServer(in []byte, out *session.Out) (used int, wake, over boo
 		if c.endReason != nil && core.MayEnd() {
 			core.End(*c.endReason)
 		}
-		over = core.Farewell() != nil
+		over = core.Fatal() != nil
 		c.updateHold(core)
 	})
 	return used, wake, over
@@ -208,12 +208,12 @@ func (c *conn) fromServer(in []byte, out *session.Out) (used int, wake, over boo
 // that wait for the end of an exchange.
 func (c *conn) updateHold(core *session.Session) {
 	if !c.holdScheduled {
-		if until := core.HoldUntil(); !until.IsZero() {
+		if until := core.HoldDeadline(); !until.IsZero() {
 			c.holdScheduled = true
 			c.server.holdReleaser.schedule(c, until)
 		}
 	}
-	if c.exchangeEnded != nil && core.Turn() != session.HoldsTurn && core.Turn() != session.ProxysTurn {
+	if c.exchangeEnded != nil && core.Awaited() != session.AwaitsHold && core.Awaited() != session.AwaitsExchange {
 		close(c.exchangeEnded)
 		c.exchangeEnded = nil
 	}
@@ -221,13 +221,13 @@ func (c *conn) updateHold(core *session.Session) {
 
 // appendFatal appends the FATAL that the client has to get, if any.
 func (c *conn) appendFatal(dst []byte) []byte {
-	c.withCore(func(core *session.Session) { dst = core.LastWords(dst) })
+	c.withCore(func(core *session.Session) { dst = core.AppendFatal(dst) })
 	return dst
 }
 
 // fatal returns the FATAL with which the core has ended the session, or nil.
 func (c *conn) fatal() (why *wire.Error) {
-	c.withCore(func(core *session.Session) { why = core.Farewell() })
+	c.withCore(func(core *session.Session) { why = core.Fatal() })
 	return why
 }
 

@@ -91,7 +91,7 @@ func (r *holdReleaser) run(stop <-chan struct{}) {
 // releaseHold has the core give its hold back, or schedules the session again.
 func (c *conn) releaseHold(r *holdReleaser) {
 	c.withCore(func(core *session.Session) {
-		send, next := core.Tick()
+		send, next := core.ReleaseHold()
 		c.holdScheduled = !next.IsZero()
 		if c.holdScheduled {
 			r.schedule(c, next)

@@ -91,7 +91,7 @@ func (c *conn) forwardPasswords(cand *candidate, fromClient *buffer, toServer *w
 			if wanted {
 				fromClient.used(core.FromClient(fromClient.bytes(), out))
 			}
-			more = core.WantsPassword() && core.Farewell() == nil
+			more = core.WantsPassword() && core.Fatal() == nil
 		})
 		if !wanted {
 			break

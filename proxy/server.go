@@ -301,7 +301,7 @@ func (s *Server) connect(ctx context.Context, client *client, p *pending, startu
 	}
 	c.core = session.New(s.config, s.databases, startup, (*events)(c))
 	if search.credentials != nil {
-		c.core.Proved()
+		c.core.MarkAuthenticated()
 	}
 	s.register(c)
 	s.limits.setEvict(p, func(limit *limitError) { c.endLoginPhase(limit.response) })

@@ -38,7 +38,7 @@ func (t timeouts) exceeded(w *activityWatch, at session.Standing, now time.Time)
 	if w.unchangedSince.IsZero() || at != w.last {
 		w.unchangedSince = now
 	}
-	open := at.Where == session.Waiting || at.Where == session.Running
+	open := at.State == session.StateIdleInTransaction || at.State == session.StateRunning
 	switch {
 	case !open:
 		w.openSince = time.Time{}
@@ -48,9 +48,9 @@ func (t timeouts) exceeded(w *activityWatch, at session.Standing, now time.Time)
 	w.last = at
 	exceeded := func(limit time.Duration, since time.Time) bool { return limit > 0 && now.Sub(since) >= limit }
 	switch {
-	case at.Where == session.Between && exceeded(t.idle, w.unchangedSince):
+	case at.State == session.StateIdle && exceeded(t.idle, w.unchangedSince):
 		return &idleTimeout
-	case at.Where == session.Waiting && exceeded(t.inTransaction, w.unchangedSince):
+	case at.State == session.StateIdleInTransaction && exceeded(t.inTransaction, w.unchangedSince):
 		return &inTransactionTimeout
 	case open && exceeded(t.transaction, w.openSince):
 		return &transactionTimeout
@@ -129,7 +129,7 @@ func (s *Server) sweepOnce(t timeouts, now time.Time) {
 // aborts the session.
 func (c *conn) expire(t timeouts, now time.Time) (exceeded *timeout) {
 	c.withCore(func(core *session.Session) {
-		if core.Farewell() != nil {
+		if core.Fatal() != nil {
 			return
 		}
 		if exceeded = t.exceeded(&c.watch, core.Standing(), now); exceeded != nil {

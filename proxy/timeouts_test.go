@@ -13,13 +13,13 @@ func TestTimeouts(t *testing.T) {
 		second int
 		at     session.Standing
 	}
-	standing := func(where session.Where) func(activity, transactions uint32) session.Standing {
+	standing := func(where session.State) func(activity, transactions uint32) session.Standing {
 		return func(activity, transactions uint32) session.Standing {
-			return session.Standing{Where: where, Activity: activity, Transactions: transactions}
+			return session.Standing{State: where, Activity: activity, Transactions: transactions}
 		}
 	}
-	elsewhere, between := standing(session.Elsewhere), standing(session.Between)
-	waiting, running := standing(session.Waiting), standing(session.Running)
+	elsewhere, between := standing(session.StateOther), standing(session.StateIdle)
+	waiting, running := standing(session.StateIdleInTransaction), standing(session.StateRunning)
 	all := timeouts{idle: 10 * time.Second, inTransaction: 10 * time.Second, transaction: 20 * time.Second}
 	for name, c := range map[string]struct {
 		limits timeouts

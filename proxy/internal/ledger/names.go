@@ -14,11 +14,11 @@ type Names[T any] struct {
 type meaning[T any] struct {
 	known  T
 	exists bool
-	sent   []given[T] // not answered, oldest at head
+	sent   []assignment[T] // not answered, oldest at head
 	head   int
 }
 
-type given[T any] struct {
+type assignment[T any] struct {
 	batch uint32
 	what  T
 }
@@ -27,7 +27,7 @@ type given[T any] struct {
 // agree in these are one.
 const maxName = 63
 
-func cut[S ~string | ~[]byte](name S) S {
+func truncate[S ~string | ~[]byte](name S) S {
 	if len(name) > maxName {
 		return name[:maxName]
 	}
@@ -38,7 +38,7 @@ func (n *Names[T]) find(name []byte) *meaning[T] {
 	if len(name) == 0 {
 		return &n.unnamed
 	}
-	return n.named[string(cut(name))]
+	return n.named[string(truncate(name))]
 }
 
 // Sent notes a message that gives a name a meaning. batch tells the messages
@@ -50,13 +50,13 @@ func (n *Names[T]) Sent(name []byte, batch uint32, what T) {
 			n.named = map[string]*meaning[T]{}
 		}
 		m = &meaning[T]{}
-		n.named[string(cut(name))] = m
+		n.named[string(truncate(name))] = m
 	}
 	if m.head > len(m.sent)/2 && len(m.sent) == cap(m.sent) {
 		m.sent = append(m.sent[:0], m.sent[m.head:]...)
 		m.head = 0
 	}
-	m.sent = append(m.sent, given[T]{batch, what})
+	m.sent = append(m.sent, assignment[T]{batch, what})
 	n.pending++
 }
 
@@ -89,7 +89,7 @@ func (n *Names[T]) Answered(name string, succeeded bool) {
 	if succeeded {
 		m.known, m.exists = m.sent[m.head].what, true
 	}
-	m.sent[m.head] = given[T]{}
+	m.sent[m.head] = assignment[T]{}
 	m.head++
 	n.pending--
 	if m.head == len(m.sent) {
@@ -140,6 +140,6 @@ func (n *Names[T]) Cleared() {
 
 func (n *Names[T]) forget(name string, m *meaning[T]) {
 	if !m.exists && m.head == len(m.sent) && name != "" {
-		delete(n.named, cut(name))
+		delete(n.named, truncate(name))
 	}
 }

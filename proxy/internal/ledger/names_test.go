@@ -104,7 +104,7 @@ func TestALongPipelineIsLinear(t *testing.T) {
 		var n Names[int]
 		moved, sent := 0, 0
 		send := func() {
-			before := []given[int]{}
+			before := []assignment[int]{}
 			if m := n.find([]byte(name)); m != nil {
 				before = m.sent
 			}

@@ -20,14 +20,14 @@ func Decide(f *Facts, m *Message, checks []int) Action {
 	if r, refused := f.forbidden(m, by); refused {
 		return Action{Do: Refuse, By: by, Refusal: r}
 	}
-	a, ahead := f.ahead(m, by)
-	if ahead && a.Do == Take && f.joins(m, by) {
-		return Action{By: by, Checks: firstOnly, Takes: true, Covers: true}
+	a, ahead := f.beforeGroup(m, by)
+	if ahead && a.Do == Take && f.canJoinGroup(m, by) {
+		return Action{By: by, Checks: firstOnly, TakesHold: true, Covers: true}
 	}
 	if ahead {
 		return a
 	}
-	if f.Shadow && !f.Schema || m.Kind == Opens {
+	if f.Shadow && !f.Schema || m.Kind == OtherFirst {
 		return Action{By: by}
 	}
 	guard, guards := f.guard(m, by)
@@ -43,13 +43,13 @@ func Decide(f *Facts, m *Message, checks []int) Action {
 	case f.block() == FailedBlock && !endsBlock(m):
 		return Action{By: by} // nothing runs
 	case m.Kind == FunctionCall:
-		return f.functionCall(m, by, guards)
+		return f.decideFunctionCall(m, by, guards)
 	case f.standsAlone(m) && f.block() != InBlock:
 		if f.Batch.Open && (m.Kind == Parse || m.Kind == Bind) {
 			return Action{By: by} // its Execute is judged
 		}
-		return f.alone(m, by)
-	case f.Counts(by) && discards(m) && f.block() == BlockUnknown && f.Outstanding > 0:
+		return f.decideAlone(m, by)
+	case f.HoldCovers(by) && discards(m) && f.block() == BlockUnknown && f.Outstanding > 0:
 		return Action{Do: Wait} // whether it begins a transaction decides
 	}
 	a = f.weave(m, by, setter, checks)
@@ -116,7 +116,7 @@ func (f *Facts) forbidden(m *Message, by Carrier) (Refusal, bool) {
 // ahead decides what goes in front of the first message of a group. A hold is
 // taken, taken anew and given back only when nothing is outstanding and no
 // transaction is open.
-func (f *Facts) ahead(m *Message, by Carrier) (Action, bool) {
+func (f *Facts) beforeGroup(m *Message, by Carrier) (Action, bool) {
 	if f.Batch.Open {
 		return Action{}, false
 	}
@@ -125,7 +125,7 @@ func (f *Facts) ahead(m *Message, by Carrier) (Action, bool) {
 	if begins(m) && !by.Carries() {
 		target = f.Last // which most likely comes next
 	}
-	if f.Fresh && f.Hold.State == Doubtful && !precedes(m) {
+	if f.FreshChain && f.Hold.State == Doubtful && !precedes(m) {
 		// A session that chains its transactions is never outside of one.
 		switch {
 		case f.Outstanding > 0:
@@ -136,13 +136,13 @@ func (f *Facts) ahead(m *Message, by Carrier) (Action, bool) {
 	}
 	if !f.Quiet || f.Block != NoBlock {
 		// A client that pipelines without a pause is held back for a round trip.
-		wait := f.Counts(target) && f.Hold.Over && f.Outstanding > 0 && f.Block == NoBlock
+		wait := f.HoldCovers(target) && f.Hold.Over && f.Outstanding > 0 && f.Block == NoBlock
 		return Action{Do: Wait}, wait
 	}
-	counts := f.Counts(target) && (!f.Hold.Over || f.Answer == Granted)
-	takes := f.Holds && (f.Answer == NoAnswer || f.Answer == Recorded) && target.Carries() && (target == f.Last || alone && by.Carries())
+	counts := f.HoldCovers(target) && (!f.Hold.Over || f.Answer == Granted)
+	takes := f.CanHold && (f.Answer == NoAnswer || f.Answer == Recorded) && target.Carries() && (target == f.Last || alone && by.Carries())
 	switch {
-	case names(m):
+	case setsVariable(m):
 		// It may seal or revoke what this session itself holds, or change the fence.
 		if f.Hold.State != NoHold && f.Answer != Granted {
 			return Action{Do: GiveBack}, true
@@ -159,9 +159,9 @@ func (f *Facts) ahead(m *Message, by Carrier) (Action, bool) {
 	switch {
 	case !alone:
 	case f.Answer == NoAnswer && f.Shadow && (by.Carries() || f.Required), f.Answer == Unheld,
-		f.Answer == NoAnswer && !f.Holds && !f.Counts(by) && f.Schema && by.Carries() && !f.Shadow && !f.Pooled:
+		f.Answer == NoAnswer && !f.CanHold && !f.HoldCovers(by) && f.Schema && by.Carries() && !f.Shadow && !f.Pooled:
 		return Action{Do: Observe, By: by}, true
-	case f.Answer == NoAnswer && !f.Counts(by) && by.Variable && by.Stamp == "":
+	case f.Answer == NoAnswer && !f.HoldCovers(by) && by.Variable && by.Stamp == "":
 		return Action{Do: Ask, By: by}, true
 	}
 	return Action{}, false
@@ -170,12 +170,12 @@ func (f *Facts) ahead(m *Message, by Carrier) (Action, bool) {
 // joins reports whether the hold can be asked for in the message's own group, ahead of its
 // first statement: if that raises, the group is skipped. What may end either a hold or a
 // check in the middle is no part of such a group's first message.
-func (f *Facts) joins(m *Message, by Carrier) bool {
-	if f.Apart || !by.Carries() || m.Kind == FunctionCall || m.Kind == Opens || len(m.Statements) == 0 {
+func (f *Facts) canJoinGroup(m *Message, by Carrier) bool {
+	if f.HoldNeedsExchange || !by.Carries() || m.Kind == FunctionCall || m.Kind == OtherFirst || len(m.Statements) == 0 {
 		return false
 	}
 	for i := range m.Statements {
-		if st := &m.Statements[i]; st.Class != sqltext.Ordinary || loses(st, by) || changesFence(st) || st.Flags.Has(sqltext.Imports) {
+		if st := &m.Statements[i]; st.Class != sqltext.Ordinary || endsHold(st, by) || changesFence(st) || st.Flags.Has(sqltext.Imports) {
 			return false
 		}
 	}
@@ -183,7 +183,7 @@ func (f *Facts) joins(m *Message, by Carrier) bool {
 }
 
 // names reports whether a message names wirefence, or what may set its variable.
-func names(m *Message) bool {
+func setsVariable(m *Message) bool {
 	for i := range m.Statements {
 		if m.Statements[i].Flags.Has(sqltext.SetsVariable) {
 			return true
@@ -230,7 +230,7 @@ func (f *Facts) block() Block {
 	switch {
 	case f.Batch.Open && f.Batch.Block != BlockUnknown:
 		return f.Batch.Block
-	case f.Outstanding > 0 && !f.Exchanging:
+	case f.Outstanding > 0 && !f.OnlyExchangePending:
 		return BlockUnknown
 	case f.Batch.Open && f.Batch.Ran:
 		return BlockUnknown
@@ -240,18 +240,18 @@ func (f *Facts) block() Block {
 
 // alone judges what can't share a transaction with a check, and isn't known to be
 // in a block: it runs under a hold.
-func (f *Facts) alone(m *Message, by Carrier) Action {
+func (f *Facts) decideAlone(m *Message, by Carrier) Action {
 	answer := f.Answer
 	if f.Batch.Open {
 		answer = f.Batch.answer(by)
 	}
-	unlocks := f.Releases || len(m.Statements) == 1 && m.Statements[0].Flags.Has(sqltext.Unlocks)
+	unlocks := f.HoldMayEnd || len(m.Statements) == 1 && m.Statements[0].Flags.Has(sqltext.Unlocks)
 	switch {
-	case f.Counts(by) && unlocks:
+	case f.HoldCovers(by) && unlocks:
 		return refuse(fence.CannotBeFenced, NotShared, 0) // it would release what covers it
-	case f.Counts(by):
+	case f.HoldCovers(by):
 		return Action{By: by, Covers: true}
-	case f.Outstanding > 0 || f.Hold.State == Taking && !(f.Batch.Open && f.Batch.Took):
+	case f.Outstanding > 0 || f.Hold.State == Taking && !(f.Batch.Open && f.Batch.TakenHere):
 		return Action{Do: Wait}
 	case !by.Carries() || answer == Empty:
 		if f.Required {
@@ -262,7 +262,7 @@ func (f *Facts) alone(m *Message, by Carrier) Action {
 		return Action{By: by}
 	case answer == TakeFails:
 		return refuse(fence.CannotBeFenced, ByTake, 0)
-	case f.Batch.Open && f.Holds:
+	case f.Batch.Open && f.CanHold:
 		return refuse(fence.CannotBeFenced, NotFirst, 0)
 	}
 	return refuse(fence.CannotBeFenced, NotShared, 0)
@@ -270,7 +270,7 @@ func (f *Facts) alone(m *Message, by Carrier) Action {
 
 // functionCall judges a FunctionCall. Ahead of one in a block goes a check, since
 // the function may release what is held.
-func (f *Facts) functionCall(m *Message, by Carrier, guards bool) Action {
+func (f *Facts) decideFunctionCall(m *Message, by Carrier, guards bool) Action {
 	switch {
 	case guards && f.block() == InBlock:
 		// It can have one check ahead, and would need two.
@@ -282,7 +282,7 @@ func (f *Facts) functionCall(m *Message, by Carrier, guards bool) Action {
 	case f.block() == InBlock:
 		return Action{By: by, Checks: firstOnly, Covers: true}
 	}
-	return f.alone(m, by)
+	return f.decideAlone(m, by)
 }
 
 var firstOnly = []int{0}

@@ -22,7 +22,7 @@ var (
 // situation are facts of a session in enforce mode that is idle, may hold, and whose
 // session variable may hold a fence, with changes.
 func situation(changes ...func(*Facts)) *Facts {
-	f := &Facts{Schema: true, Holds: true, Major: 18, Variable: true, Quiet: true, Block: NoBlock}
+	f := &Facts{Schema: true, CanHold: true, Major: 18, Variable: true, Quiet: true, Block: NoBlock}
 	for _, change := range changes {
 		change(f)
 	}
@@ -31,20 +31,20 @@ func situation(changes ...func(*Facts)) *Facts {
 
 func unfenced(f *Facts)    { f.Variable = false }
 func required(f *Facts)    { f.Required = true }
-func pooled(f *Facts)      { f.Pooled, f.Holds, f.Variable = true, false, false }
-func shadow(f *Facts)      { f.Shadow, f.Holds = true, false }
-func noSchema(f *Facts)    { f.Schema, f.Holds = false, false }
-func neverHolds(f *Facts)  { f.Holds = false }
+func pooled(f *Facts)      { f.Pooled, f.CanHold, f.Variable = true, false, false }
+func shadow(f *Facts)      { f.Shadow, f.CanHold = true, false }
+func noSchema(f *Facts)    { f.Schema, f.CanHold = false, false }
+func neverHolds(f *Facts)  { f.CanHold = false }
 func leased(f *Facts)      { f.Variable, f.Stamp, f.Required = false, "lease=1", true }
 func busy(f *Facts)        { f.Last = f.Carrier("") }
 func inBlock(f *Facts)     { f.Block = InBlock }
 func failedBlock(f *Facts) { f.Block = FailedBlock }
-func interferes(f *Facts)  { f.Unsteady, f.Holds = true, false }
+func interferes(f *Facts)  { f.FenceMayChange, f.CanHold = true, false }
 func old(f *Facts)         { f.Major = 15 }
 func fenced(f *Facts)      { f.Fenced = true }
 func named(f *Facts)       { f.NamedFence = true }
 func over(f *Facts)        { f.Hold.Over = true }
-func apart(f *Facts)       { f.Apart = true }
+func apart(f *Facts)       { f.HoldNeedsExchange = true }
 
 func last(by Carrier) func(*Facts)     { return func(f *Facts) { f.Last = by } }
 func told(answer Answer) func(*Facts)  { return func(f *Facts) { f.Answer = answer } }
@@ -67,7 +67,7 @@ func batchRan(f *Facts) { batched(f); f.Batch.Ran, f.Batch.Block = true, BlockUn
 func batchTook(by Carrier) func(*Facts) {
 	return func(f *Facts) {
 		batchRan(f)
-		f.Batch.Took, f.Batch.Taken, f.Batch.By = true, true, by
+		f.Batch.TakenHere, f.Batch.Taken, f.Batch.By = true, true, by
 		taking(by)(f)
 	}
 }
@@ -110,7 +110,7 @@ func outcome(a Action) string {
 	if a.Guards {
 		text += fmt.Sprintf(", guard %d", a.Guard)
 	}
-	if a.Takes {
+	if a.TakesHold {
 		text += ", takes"
 	}
 	if a.Covers {
@@ -221,7 +221,7 @@ func TestBatches(t *testing.T) {
 	judge(t, map[string]row{
 		"a Parse":                             {f(), as(Parse, insert), "forward, checks 0, covered"},
 		"a Bind":                              {f(), as(Bind, insert), "forward, checks 0, covered"},
-		"a Describe":                          {f(), &Message{Kind: Opens}, "forward"},
+		"a Describe":                          {f(), &Message{Kind: OtherFirst}, "forward"},
 		"an Execute":                          {f(batched), as(Execute, insert), "forward, checks 0, covered"},
 		"an Execute behind a check":           {f(batchChecked(variable)), as(Execute, insert), "forward"},
 		"behind the check of another fence":   {f(batchChecked(comment)), as(Execute, insert), "forward, checks 0, covered"},
@@ -255,7 +255,7 @@ func TestHolds(t *testing.T) {
 		"not while something is outstanding":       {situation(busy, pipelined), saying(insert), "forward, checks 0, covered"},
 		"not in a batch":                           {situation(busy, batched), as(Execute, insert), "forward, checks 0, covered"},
 		"ahead of a batch":                         {situation(busy), as(Bind, insert), "forward, checks 0, takes, covered"},
-		"ahead of a Describe":                      {situation(busy), &Message{Kind: Opens}, "take"},
+		"ahead of a Describe":                      {situation(busy), &Message{Kind: OtherFirst}, "take"},
 		"apart, where the isolation level asks it": {situation(busy, apart), saying(insert), "take"},
 		"apart ahead of what it can't share":       {situation(busy), saying("SELECT 1; SAVEPOINT s"), "take"},
 		"or of what may end it":                    {situation(busy), saying("SELECT 1; " + unlock), "take"},

@@ -87,7 +87,7 @@ type Batch struct {
 	// check where that can't be had, and that nothing since may have ended either.
 	Taken bool
 	// Took says that it was asked for in this batch, whose answers come with its Sync.
-	Took bool
+	TakenHere bool
 	By   Carrier
 	// Answer is what was told ahead of its first message, about this carrier and no other.
 	Answer Answer
@@ -113,15 +113,15 @@ type Facts struct {
 	// Schema says that the database has wirefence's functions.
 	Schema bool
 	// Holds says that this session may hold.
-	Holds bool
+	CanHold bool
 	// Apart says that a hold must be asked for in an exchange of its own.
-	Apart bool
+	HoldNeedsExchange bool
 	// Unsteady says that any statement may set the session variable, by code that is
 	// stored in the database or in the session.
-	Unsteady bool
+	FenceMayChange bool
 	// Releases says that any statement may release the hold, by code that is stored in
 	// the database.
-	Releases bool
+	HoldMayEnd bool
 	// Major is the server's version; 0 is unknown.
 	Major int
 
@@ -136,13 +136,13 @@ type Facts struct {
 	Quiet       bool
 	// Exchanging says that all that is outstanding is an exchange of the proxy's own,
 	// which leaves no block open.
-	Exchanging bool
+	OnlyExchangePending bool
 	// Block is as of the last ReadyForQuery.
 	Block Block
 	Batch Batch
 	// Fresh says that a text which ended the last transaction has begun this one, and
 	// nothing has run in it.
-	Fresh bool
+	FreshChain bool
 	// Fenced says that a group of the open transaction ran under a fence.
 	Fenced bool
 
@@ -169,7 +169,7 @@ const (
 	Bind
 	Execute
 	FunctionCall
-	Opens
+	OtherFirst
 )
 
 // Message is a message of the client's, as far as it must be known.
@@ -198,7 +198,7 @@ func (f *Facts) Carrier(comment string) Carrier {
 }
 
 // Counts reports whether the hold covers what carries by.
-func (f *Facts) Counts(by Carrier) bool { return f.Hold.State == Held && f.Hold.By == by }
+func (f *Facts) HoldCovers(by Carrier) bool { return f.Hold.State == Held && f.Hold.By == by }
 
 // Do is what is to be done.
 type Do uint8
@@ -227,7 +227,7 @@ type Action struct {
 	Guards bool
 	Guard  int
 	// Takes says that the one check asks for the hold.
-	Takes bool
+	TakesHold bool
 	// Covers says that the message runs under a fence.
 	Covers  bool
 	Refusal Refusal

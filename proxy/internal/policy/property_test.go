@@ -25,7 +25,7 @@ func drawFacts(t *rapid.T) *Facts {
 	yes := func(name string) bool { return rapid.Bool().Draw(t, name) }
 	f := &Facts{
 		Required: yes("required"), Schema: rapid.IntRange(0, 3).Draw(t, "schema") > 0, Pooled: rapid.IntRange(0, 7).Draw(t, "pooled") == 7,
-		Unsteady: rapid.IntRange(0, 7).Draw(t, "interferes") == 7, Major: rapid.IntRange(14, 18).Draw(t, "major"),
+		FenceMayChange: rapid.IntRange(0, 7).Draw(t, "interferes") == 7, Major: rapid.IntRange(14, 18).Draw(t, "major"),
 		Variable: yes("variable"), Stamp: rapid.SampledFrom([]string{"", "", "lease=1"}).Draw(t, "stamp"),
 		Outstanding: rapid.SampledFrom([]int{0, 0, 1, 2}).Draw(t, "outstanding"), Block: Block(rapid.IntRange(1, 3).Draw(t, "block")),
 		Fenced: yes("fenced"), Last: drawCarrier(t, "last"), Answer: Answer(rapid.IntRange(0, int(TakeFails)).Draw(t, "answer")),
@@ -33,26 +33,26 @@ func drawFacts(t *rapid.T) *Facts {
 	}
 	f.Required = f.Required || f.Stamp != "" // where there is a lease, a fence is required
 	f.Hold = Hold{State: HoldState(rapid.IntRange(0, 3).Draw(t, "hold")), By: drawCarrier(t, "held"), Over: yes("over")}
-	f.Holds = f.Schema && !f.Pooled && !f.Shadow && yes("holds")
+	f.CanHold = f.Schema && !f.Pooled && !f.Shadow && yes("holds")
 	if yes("batch") {
 		f.Batch = Batch{
 			Open: yes("open"), Ran: yes("ran"), Block: Block(rapid.IntRange(0, 3).Draw(t, "batch's block")),
-			Checked: yes("checked"), Took: yes("took"), By: drawCarrier(t, "by"), Answer: Answer(rapid.IntRange(0, int(TakeFails)).Draw(t, "batch's answer")), About: drawCarrier(t, "about"),
+			Checked: yes("checked"), TakenHere: yes("took"), By: drawCarrier(t, "by"), Answer: Answer(rapid.IntRange(0, int(TakeFails)).Draw(t, "batch's answer")), About: drawCarrier(t, "about"),
 		}
-		f.Batch.Taken = f.Batch.Took && yes("taken")
+		f.Batch.Taken = f.Batch.TakenHere && yes("taken")
 	}
-	f.Apart = yes("apart")
+	f.HoldNeedsExchange = yes("apart")
 	f.Quiet = f.Outstanding == 0 && !f.Batch.Open && f.Hold.State != Taking
 	return f
 }
 
 func drawMessage(t *rapid.T) *Message {
-	m := &Message{Kind: Kind(rapid.IntRange(0, int(Opens)).Draw(t, "kind"))}
+	m := &Message{Kind: Kind(rapid.IntRange(0, int(OtherFirst)).Draw(t, "kind"))}
 	most := 1
 	switch m.Kind {
 	case Query:
 		most = 5
-	case FunctionCall, Opens:
+	case FunctionCall, OtherFirst:
 		return m
 	}
 	text := ""
@@ -95,7 +95,7 @@ func TestDecideProperties(t *testing.T) {
 				judgeTake(t, f, a)
 			}
 		default:
-			if a.Takes {
+			if a.TakesHold {
 				judgeTake(t, f, a)
 				judgeJoint(t, f, m, a)
 			}
@@ -106,7 +106,7 @@ func TestDecideProperties(t *testing.T) {
 
 // judgeTake checks that a hold is asked for in a quiet moment, and may be had.
 func judgeTake(t *rapid.T, f *Facts, a Action) {
-	if !f.Holds || !a.By.Carries() || f.Answer != NoAnswer && f.Answer != Recorded || !f.Quiet || f.Block != NoBlock {
+	if !f.CanHold || !a.By.Carries() || f.Answer != NoAnswer && f.Answer != Recorded || !f.Quiet || f.Block != NoBlock {
 		t.Fatal("it takes a hold that can't be had")
 	}
 }
@@ -114,7 +114,7 @@ func judgeTake(t *rapid.T, f *Facts, a Action) {
 // judgeJoint checks that nothing in a message that asks for the hold itself ends what a
 // hold or a check covers.
 func judgeJoint(t *rapid.T, f *Facts, m *Message, a Action) {
-	if f.Apart || m.Kind == Opens || m.Kind == FunctionCall || !slices.Equal(a.Checks, []int{0}) || a.Guards {
+	if f.HoldNeedsExchange || m.Kind == OtherFirst || m.Kind == FunctionCall || !slices.Equal(a.Checks, []int{0}) || a.Guards {
 		t.Fatalf("it takes a hold with %s", outcome(a))
 	}
 	for _, st := range m.Statements {
@@ -126,7 +126,7 @@ func judgeJoint(t *rapid.T, f *Facts, m *Message, a Action) {
 
 // judgeForward checks what a forwarded message runs under.
 func judgeForward(t *rapid.T, f *Facts, m *Message, a Action) {
-	if !slices.IsSorted(a.Checks) || m.Kind == Opens && len(a.Checks) > 0 {
+	if !slices.IsSorted(a.Checks) || m.Kind == OtherFirst && len(a.Checks) > 0 {
 		t.Fatalf("checks at %v", a.Checks)
 	}
 	by, setter := f.carrier(m)
@@ -134,7 +134,7 @@ func judgeForward(t *rapid.T, f *Facts, m *Message, a Action) {
 	if f.Shadow || !carries && !f.Required && setter < 0 {
 		return
 	}
-	counts, failed := f.Counts(a.By), f.block() == FailedBlock
+	counts, failed := f.HoldCovers(a.By), f.block() == FailedBlock
 	if f.standsAlone(m) && f.block() != InBlock && !failed {
 		answer := f.Answer
 		if f.Batch.Open && f.Batch.About != by {
@@ -152,8 +152,8 @@ func judgeForward(t *rapid.T, f *Facts, m *Message, a Action) {
 		return
 	}
 	inBatch := f.Batch.Open && m.Kind == Execute && f.Batch.By == a.By
-	checked := inBatch && f.Batch.Checked && !(f.Unsteady && a.By.Comment == "")
-	taken := inBatch && f.Batch.Taken && !f.Unsteady && !f.Releases
+	checked := inBatch && f.Batch.Checked && !(f.FenceMayChange && a.By.Comment == "")
+	taken := inBatch && f.Batch.Taken && !f.FenceMayChange && !f.HoldMayEnd
 	fenced := carries && setter < 0 || f.Required
 	for i, st := range m.Statements {
 		if slices.Contains(a.Checks, i) {

@@ -4,7 +4,7 @@ import "github.com/wirefence/wirefence/proxy/internal/sqltext"
 
 // loses reports whether a hold that is for by stops counting behind a statement: it
 // may release the lock, or change the fence.
-func loses(st *sqltext.Statement, by Carrier) bool {
+func endsHold(st *sqltext.Statement, by Carrier) bool {
 	return st.Flags.Has(sqltext.Unlocks) || st.Class == sqltext.Discards || by.Comment == "" && changesFence(st)
 }
 
@@ -22,7 +22,7 @@ func (f *Facts) guard(m *Message, by Carrier) (statement int, guards bool) {
 		return 0, false
 	}
 	for i := range m.Statements {
-		if st := &m.Statements[i]; st.Class == sqltext.Savepoint || loses(st, f.Hold.By) || f.Releases {
+		if st := &m.Statements[i]; st.Class == sqltext.Savepoint || endsHold(st, f.Hold.By) || f.HoldMayEnd {
 			return i, true
 		}
 	}
@@ -35,9 +35,9 @@ func (f *Facts) guard(m *Message, by Carrier) (statement int, guards bool) {
 // they evaluate constants and the checks of domains. Statements up to the one with the
 // index setter carry nothing.
 func (f *Facts) weave(m *Message, by Carrier, setter int, checks []int) Action {
-	taken := f.Batch.Open && m.Kind != Query && f.Batch.Taken && f.Batch.By == by && !f.Unsteady && !f.Releases
-	counts := f.Counts(by) || taken
-	unsteady := f.Unsteady && by.Comment == "" // any statement may change the fence
+	taken := f.Batch.Open && m.Kind != Query && f.Batch.Taken && f.Batch.By == by && !f.FenceMayChange && !f.HoldMayEnd
+	counts := f.HoldCovers(by) || taken
+	unsteady := f.FenceMayChange && by.Comment == "" // any statement may change the fence
 	checked := f.Batch.Open && m.Kind != Query && f.Batch.Checked && f.Batch.By == by && !unsteady
 	fenced := f.Fenced || counts || checked
 	ran := f.block() != NoBlock || f.Batch.Open && f.Batch.Ran
@@ -47,7 +47,7 @@ func (f *Facts) weave(m *Message, by Carrier, setter int, checks []int) Action {
 	a := Action{By: by, Checks: checks[:0], Covers: counts}
 	for i := range m.Statements {
 		st := &m.Statements[i]
-		lost := loses(st, by) || f.Releases
+		lost := endsHold(st, by) || f.HoldMayEnd
 		need := false
 		switch {
 		case st.Class == sqltext.Ends && st.Flags.Has(sqltext.Commits):

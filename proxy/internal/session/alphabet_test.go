@@ -113,8 +113,8 @@ var fenceComment = regexp.MustCompile(`/\*wirefence\.token='([^']*)'\*/`)
 // split returns the statements of a text and the pairs of the fences in its
 // comments.
 func (b *backend) split(text string) (statements, carried []string) {
-	if own, ok := strings.CutPrefix(text, inReadCommitted); ok && b.internal(own) != nil {
-		return []string{strings.TrimSuffix(inReadCommitted, ";"), own}, nil
+	if own, ok := strings.CutPrefix(text, readCommittedSQL); ok && b.internal(own) != nil {
+		return []string{strings.TrimSuffix(readCommittedSQL, ";"), own}, nil
 	}
 	if b.internal(text) != nil {
 		return []string{text}, nil

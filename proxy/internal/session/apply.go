@@ -9,10 +9,10 @@ import (
 	"github.com/wirefence/wirefence/proxy/internal/wire"
 )
 
-// What a message that is forwarded changes in what is known is all in this file.
+// This file has all changes of the session's state by a forwarded message.
 
-// one returns a statement of the extended protocol as the statements of a message.
-func (s *Session) one(st *statement) []sqltext.Statement {
+// asStatements returns a statement of the extended protocol as a message's statements.
+func (s *Session) asStatements(st *statement) []sqltext.Statement {
 	s.single[0] = st.text
 	return s.single[:]
 }
@@ -22,106 +22,106 @@ func (s *Session) openBatch() {
 	if s.batch.Open {
 		return
 	}
-	s.batch.Batch, s.batch.ended = policy.Batch{Open: true, Answer: s.answer, About: s.asked}, false
-	if s.q.Ready() == 0 || s.exchanging() {
+	s.batch.Batch, s.batch.ended = policy.Batch{Open: true, Answer: s.answer, About: s.answerAbout}, false
+	if s.q.Ready() == 0 || s.onlyExchangePending() {
 		s.batch.Block = s.block()
 	}
 	s.answer = policy.NoAnswer
 }
 
-// follow notes what a message that is being forwarded may do. body is the text of a
-// Query.
-func (s *Session) follow(m *policy.Message, a *policy.Action, body []byte) {
+// noteEffects records what a message may do that is being forwarded. body is the text of
+// a Query.
+func (s *Session) noteEffects(m *policy.Message, a *policy.Action, body []byte) {
 	s.answer, s.hold.retried = policy.NoAnswer, false
 	ends := false
-	s.fresh = false
+	s.freshChain = false
 	if s.db.interferes.Load() {
-		s.uncount()
+		s.doubtHold()
 	}
 	for i := range m.Statements {
 		st := &m.Statements[i]
-		s.may(st.Flags)
+		s.noteFlags(st.Flags)
 		s.localSet = s.localSet || s.pooled && st.Flags.Has(sqltext.SetsVariable|sqltext.Local)
 		if st.Flags.Has(sqltext.Stores) {
-			s.stored |= st.Flags
+			s.storedFlags |= st.Flags
 		}
 		if st.Flags&(sqltext.Stores|sqltext.Renames) != 0 {
-			s.renames(st, body)
+			s.noteRenames(st, body)
 		}
-		s.fresh = false
+		s.freshChain = false
 		if st.Flags.Has(sqltext.Chains) || ends && st.Class == sqltext.Begins {
-			s.chains, s.fresh = true, true
-			s.uncount()
+			s.chainsTransactions, s.freshChain = true, true
+			s.doubtHold()
 		}
 		ends = ends || st.Class == sqltext.Ends
 		if st.Flags.Has(sqltext.Imports) || st.Flags.Has(sqltext.Resets) && s.hold.by.Comment == "" {
-			s.uncount()
+			s.doubtHold()
 		}
 		if st.Flags.Has(sqltext.DropsPrepared) {
 			s.check.doubt = true
-			s.check.batch = [kinds]uint32{} // what this batch has prepared is gone, too
+			s.check.batch = [kinds]uint32{} // what this batch has prepared is dropped, too
 		}
 		if st.Flags.Has(sqltext.Defines) && st.Flags&(sqltext.SetsVariable|sqltext.Unlocks) != 0 {
 			s.db.suspect()
 		}
 	}
 	if m.Kind == policy.FunctionCall {
-		s.uncount() // it may release the lock
+		s.doubtHold() // it may release the lock
 	}
 	s.fenced = s.fenced || a.Covers
 	if a.By.Carries() && !s.pooled {
-		s.last, s.lastAt = a.By, s.cfg.Clock()
+		s.lastCarrier, s.lastAt = a.By, s.cfg.Clock()
 	}
 }
 
-// renames notes that SQL gives a name to another statement than the one that was
-// parsed under it.
-func (s *Session) renames(st *sqltext.Statement, body []byte) {
+// noteRenames records that a PREPARE or DECLARE in SQL may replace the statement of a
+// name, or of any name if st doesn't tell it.
+func (s *Session) noteRenames(st *sqltext.Statement, body []byte) {
 	doubt := func(known *statement) {
 		fence := known.fence
-		*known = odd
+		*known = ambiguousName
 		known.fence = fence
 	}
 	if body == nil || st.NameEnd == 0 {
-		s.check.shared = true // it may be one of the proxy's own
+		s.check.shared = true // the name may be one of the proxy's own
 		s.prepared.Change(nil, doubt)
 		s.portals.Change(nil, doubt)
 		return
 	}
 	name := bytes.ToLower(body[st.NameStart:st.NameEnd])
-	s.touches(name)
+	s.noteNameUse(name)
 	s.prepared.Change(name, doubt)
 	s.portals.Change(name, doubt)
 }
 
-// may notes what a statement names.
-func (s *Session) may(flags sqltext.Flags) {
+// noteFlags records that a statement may set the session variable or release locks.
+func (s *Session) noteFlags(flags sqltext.Flags) {
 	if flags.Has(sqltext.SetsVariable) {
-		s.armed, s.startupFence = true, ""
+		s.variableMayCarry, s.startupFence = true, ""
 		if s.hold.by.Comment == "" {
-			s.uncount()
+			s.doubtHold()
 		}
 	}
 	if flags.Has(sqltext.Unlocks) {
-		s.uncount()
+		s.doubtHold()
 	}
 }
 
-// parses notes a Parse.
-func (s *Session) parses(name []byte, st *statement) {
-	if isOdd(name) {
-		*st = odd
+// noteParse records the effects of a Parse.
+func (s *Session) noteParse(name []byte, st *statement) {
+	if hasNonASCII(name) {
+		*st = ambiguousName
 	}
-	s.parsed |= st.text.Flags & (sqltext.SetsVariable | sqltext.Unlocks)
+	s.parsedFlags |= st.text.Flags & (sqltext.SetsVariable | sqltext.Unlocks)
 	s.namedFence = s.namedFence || len(name) > 0 && st.fence != ""
 	if st.text.Flags.Has(sqltext.Stores) {
-		s.stored |= st.text.Flags
+		s.storedFlags |= st.text.Flags
 	}
-	s.touches(name)
+	s.noteNameUse(name)
 }
 
-// executed notes what the Execute of a batch does to its transaction.
-func (s *Session) executed(m *policy.Message, a *policy.Action) {
+// noteExecute records what an Execute does to its batch and transaction.
+func (s *Session) noteExecute(m *policy.Message, a *policy.Action) {
 	b := &s.batch
 	b.Ran = true
 	b.under = max(b.under, coverOf(a))
@@ -134,14 +134,14 @@ func (s *Session) executed(m *policy.Message, a *policy.Action) {
 			b.Taken = false
 		}
 		if st.Flags.Has(sqltext.SetsVariable) || s.db.interferes.Load() {
-			b.Answer = policy.NoAnswer // it was about what the variable held before
+			b.Answer = policy.NoAnswer // the answer was about the variable's earlier value
 		}
 		switch {
 		case st.Class == sqltext.Begins:
 			b.Block = policy.InBlock
 			if s.batch.ended {
-				s.chains, s.fresh = true, true
-				s.uncount()
+				s.chainsTransactions, s.freshChain = true, true
+				s.doubtHold()
 			}
 		case st.Class == sqltext.Ends:
 			// If it fails, the server skips the rest of the batch.
@@ -157,8 +157,8 @@ func (s *Session) executed(m *policy.Message, a *policy.Action) {
 	}
 }
 
-// weave forwards a Query with the checks that it needs. has is what the session has of
-// the hold that they ask for.
+// weave forwards a Query with its checks inserted. has says what the session holds, for a
+// check that asks for the hold.
 func (s *Session) weave(body []byte, m *policy.Message, a *policy.Action, has *string, out *Out) *note {
 	w := s.newWoven()
 	mark := len(out.own)
@@ -173,7 +173,7 @@ func (s *Session) weave(body []byte, m *policy.Message, a *policy.Action, has *s
 		}
 		if next < len(a.Checks) && a.Checks[next] == i {
 			next++
-			dst = s.weaveCheck(dst, w, i, chars, &a.By, a.Takes, has)
+			dst = s.weaveCheck(dst, w, i, chars, &a.By, a.TakesHold, has)
 		}
 		chars += s.countChars(body[st.Start:st.End])
 		dst = append(dst, body[st.Start:st.End]...)
@@ -184,12 +184,12 @@ func (s *Session) weave(body []byte, m *policy.Message, a *policy.Action, has *s
 	out.own = wire.EndQuery(dst, head)
 	out.put(mark)
 	n := &s.q.Push(ledger.Query).Note
-	n.woven, n.takes, n.tested, n.trace = w, a.Takes, s.timesCheck(), s.tracing
+	n.woven, n.takesHold, n.checkSample, n.trace = w, a.TakesHold, s.timesCheck(), s.tracing
 	return n
 }
 
-// weaveCheck appends a check to a text, in front of a statement that begins behind so
-// many characters.
+// weaveCheck appends a check to a text, ahead of the statement with this index, which
+// begins at chars characters of the client's text.
 func (s *Session) weaveCheck(dst []byte, w *ledger.Woven, statement, chars int, by *policy.Carrier, takes bool, has *string) []byte {
 	start := len(dst)
 	if takes {
@@ -210,12 +210,12 @@ type preparedCheck struct {
 	ready [kinds]bool   // the server has confirmed it
 	batch [kinds]uint32 // the batch in which it was last sent
 	sent  [kinds]int    // Parses that are not answered
-	doubt bool          // something under way may have dropped them
-	// shared: the client has touched such a name, so what goes by it is anybody's.
+	doubt bool          // an unanswered message may have dropped them
+	// shared says that the client has used such a name, so any statement may have it.
 	shared bool
 }
 
-// checkFor is the kind of check that a carrier needs.
+// checkFor returns the kind of check that a carrier needs.
 func (s *Session) checkFor(by *policy.Carrier) checkKind {
 	switch {
 	case s.hasSchema() && (by.Carries() || !s.pooled || s.cfg.Mode == Shadow):
@@ -226,16 +226,15 @@ func (s *Session) checkFor(by *policy.Carrier) checkKind {
 	return readOnlyCheck
 }
 
-// putChecks puts the checks that a message of the extended protocol needs into the
-// batch.
+// putChecks inserts the checks of an extended-protocol message into the batch.
 func (s *Session) putChecks(a *policy.Action, out *Out) {
 	if a.Guards {
 		s.putCheck(s.hold.by, s.checkFor(&s.hold.by), nil, out)
 	}
 	switch {
-	case a.Takes:
+	case a.TakesHold:
 		s.putCheck(a.By, holdingCheck, s.beginTake(a.By), out)
-		s.batch.Taken, s.batch.Took, s.batch.By = true, true, a.By
+		s.batch.Taken, s.batch.TakenHere, s.batch.By = true, true, a.By
 		s.fenced = true
 	case len(a.Checks) > 0:
 		s.putCheck(a.By, s.checkFor(&a.By), nil, out)
@@ -245,14 +244,14 @@ func (s *Session) putChecks(a *policy.Action, out *Out) {
 	}
 }
 
-// putCheck puts Bind and Execute of the prepared check into the batch. It uses
-// a portal of its own, since the client may have bound the unnamed one already.
+// putCheck inserts Bind and Execute of a prepared check into the batch. They use a named
+// portal, since the client may have bound the unnamed one.
 func (s *Session) putCheck(by policy.Carrier, kind checkKind, has *string, out *Out) {
 	mark := len(out.own)
 	name := checkNames[kind]
 	sent := s.check.batch[kind] == s.batch.id+1
 	if s.pooled || s.check.shared || !sent && (!s.check.ready[kind] || s.check.doubt) {
-		// Behind a pooler what was prepared may be on another server connection.
+		// Behind a pooler the prepared check may be on another server connection.
 		out.own = wire.AppendClose(out.own, 'S', name)
 		s.push(ledger.Close, ours)
 		out.own = wire.AppendParse(out.own, name, s.cfg.prepared[kind])
@@ -266,7 +265,7 @@ func (s *Session) putCheck(by policy.Carrier, kind checkKind, has *string, out *
 	s.push(ledger.Bind, ours)
 	out.own = wire.AppendExecute(out.own, portalName)
 	n := s.push(ledger.Execute, oursCheck)
-	n.takes, n.tested, n.trace = kind == holdingCheck, s.timesCheck(), s.tracing
+	n.takesHold, n.checkSample, n.trace = kind == holdingCheck, s.timesCheck(), s.tracing
 	out.own = wire.AppendClose(out.own, 'P', portalName)
 	s.push(ledger.Close, ours)
 	out.put(mark)
@@ -275,8 +274,8 @@ func (s *Session) putCheck(by policy.Carrier, kind checkKind, has *string, out *
 	}
 }
 
-// touches notes a message about a prepared statement of this name.
-func (s *Session) touches(name []byte) {
+// noteNameUse records that the client uses the name of a prepared statement.
+func (s *Session) noteNameUse(name []byte) {
 	if bytes.HasPrefix(name, []byte(ownPrefix)) {
 		s.check.shared = true
 	}

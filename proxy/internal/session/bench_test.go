@@ -194,7 +194,7 @@ func steady(tb testing.TB, cfg Config, variable string, prelude, input []byte, c
 	return func() {
 		s.FromClient(input, &toServer)
 		s.FromServer(back, &toClient)
-		if f := s.Farewell(); f != nil {
+		if f := s.Fatal(); f != nil {
 			tb.Fatal(f.Message)
 		}
 	}

@@ -7,13 +7,13 @@ import (
 	"github.com/wirefence/wirefence/proxy/internal/policy"
 )
 
-// checkKind tells the SQL of checks apart.
+// checkKind is a kind of check, by its SQL.
 type checkKind uint8
 
 const (
 	fullCheck     checkKind = iota // by wirefence.check
-	missingCheck                   // where the schema is missing: fails if the session variable holds a fence
-	readOnlyCheck                  // of what surely carries none, and must not write
+	missingCheck                   // without the schema: fails if the session variable holds a fence
+	readOnlyCheck                  // for a transaction without a fence that must not write
 	holdingCheck                   // by wirefence.hold_or_check
 	kinds
 )
@@ -21,8 +21,8 @@ const (
 // checkNames are the names of the prepared checks.
 var checkNames = [kinds]string{"_wirefence_check", "_wirefence_missing", "_wirefence_read_only", "_wirefence_hold"}
 
-// missingSchema is the SQLSTATE with which a missingCheck fails: undefined_object,
-// since it reads a setting that nobody has.
+// missingSchema is the SQLSTATE of a failed missingCheck: undefined_object, since it reads
+// a setting that doesn't exist.
 const missingSchema = "42704"
 
 const (
@@ -34,17 +34,17 @@ const (
 	stampedTail = " END"
 )
 
-// call is the SQL by which the proxy asks the database for a verdict.
+// call builds the SQL that calls wirefence's functions.
 type call struct {
 	tail     string // behind the fence, of a check
 	hold     string // behind what the session holds, of a hold_or_check
-	resource string // what a bare token means
+	resource string // of a bare token, as SQL
 	required bool
 	leased   bool
 }
 
-// newCall returns the calls for a proxy's policy: def is what a bare token means,
-// required lets what carries no fence only read, and shadow only tells.
+// newCall returns the calls for a proxy's policy: def is the resource of a bare token,
+// required makes transactions without a fence READ ONLY, and shadow only reports.
 func newCall(def fence.Resource, required, shadow, leased bool) call {
 	resource := "NULL"
 	if def != "" {
@@ -58,8 +58,8 @@ func newCall(def fence.Resource, required, shadow, leased bool) call {
 	}
 }
 
-// literal returns an SQL expression for the text that means the same under
-// every standard_conforming_strings and client_encoding.
+// literal returns an SQL expression for the text that doesn't depend on
+// standard_conforming_strings or client_encoding.
 func literal(text string) string {
 	plain := true
 	for _, c := range []byte(text) {
@@ -71,7 +71,7 @@ func literal(text string) string {
 	return "pg_catalog.convert_from(pg_catalog.decode('" + hex.EncodeToString([]byte(text)) + "', 'hex'), 'UTF8')"
 }
 
-// other is the SQL of a check that isn't a fullCheck.
+// other returns the SQL of a missingCheck or readOnlyCheck.
 func (c call) other(kind checkKind) string {
 	switch {
 	case kind == readOnlyCheck:
@@ -82,9 +82,9 @@ func (c call) other(kind checkKind) string {
 	return missingHead + "NULL END"
 }
 
-// prepared is the text of a prepared check. The first parameter of a fullCheck is
-// the fence; NULL reads the session variable. With a lease there is a second one,
-// the stamp. The last one of a holdingCheck is what the session holds.
+// prepared returns the text of a prepared check. The first parameter of a fullCheck is the
+// fence; NULL reads the session variable. With a lease the second one is the stamp. The
+// last one of a holdingCheck says what the session holds.
 func (c call) prepared(kind checkKind) string {
 	fence, held := "$1", "$2"
 	if c.leased {
@@ -99,7 +99,7 @@ func (c call) prepared(kind checkKind) string {
 	return c.other(kind)
 }
 
-// parameters are the n parameters of a prepared check, which point into by and held;
+// parameters returns the n parameters of a prepared check. They point into by and held;
 // nil is NULL.
 func (c call) parameters(kind checkKind, by *policy.Carrier, held *string) (params [3]*string, n int) {
 	if kind != fullCheck && kind != holdingCheck {
@@ -133,8 +133,8 @@ func (c call) appendCheck(dst []byte, kind checkKind, by *policy.Carrier) []byte
 	return append(dst, c.tail...)
 }
 
-// appendHold appends the statement that takes a hold beside what the session has, which
-// is nil where pg_locks must tell, and tells whether the session variable holds a fence.
+// appendHold appends the statement that takes a hold and reads the session variable. has
+// says what the session holds; with nil the server looks into pg_locks.
 func (c call) appendHold(dst []byte, by *policy.Carrier, has *string) []byte {
 	dst = c.appendHeld(append(dst, "SELECT wirefence.hold("...), by, has)
 	return append(dst, "), "+carriedSQL...)
@@ -155,13 +155,14 @@ func (c call) appendHeld(dst []byte, by *policy.Carrier, has *string) []byte {
 	return append(append(append(dst, '\''), *has...), '\'')
 }
 
-// appendGiveBack appends the statement that gives back a hold that is surely there.
+// appendGiveBack appends the statement that gives back a hold that the session has for
+// certain.
 func (c call) appendGiveBack(dst []byte, by *policy.Carrier) []byte {
 	dst = appendFence(append(dst, "SELECT wirefence.unhold("...), by)
 	return append(append(append(dst, ", "...), c.resource...), ')')
 }
 
-// appendBeforeHold appends the question why a fence wasn't held.
+// appendBeforeHold appends the query that tells why a fence can't be held.
 func (c call) appendBeforeHold(dst []byte, by *policy.Carrier) []byte {
 	dst = appendFence(append(dst, "SELECT wirefence.before_hold("...), by)
 	return append(append(append(dst, ", "...), c.resource...), ')')

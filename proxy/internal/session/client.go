@@ -8,49 +8,50 @@ import (
 	"github.com/wirefence/wirefence/proxy/internal/wire"
 )
 
-// maxSmall is the largest size in bytes that PostgreSQL accepts for the
-// messages that carry but a name (PQ_SMALL_MESSAGE_LIMIT).
+// maxSmall is the largest size in bytes that PostgreSQL accepts for messages with a name
+// only (PQ_SMALL_MESSAGE_LIMIT).
 const maxSmall = 10000
 
-// A client may send this many messages ahead of their answers; then it waits until
-// no more than resumeAt are outstanding. PostgreSQL keeps back 8 KiB of answers at
-// most, of at least 5 bytes each, so it always gets there.
+// A client may send maxOutstanding messages ahead of their answers; then it waits until
+// at most resumeAt are outstanding. That always happens without a Flush: PostgreSQL
+// buffers at most 8 KiB of answers, each of at least 5 bytes.
 const (
 	maxOutstanding = 4096
 	resumeAt       = 3072
 )
 
-// FromClient takes bytes that the client sent and puts into out what is to be
-// sent to the server. It returns how many bytes it has used. The rest is the
-// beginning of a message: it must come again, with more behind it, or, where
-// Held reports true, after the replies it waits for.
+// FromClient handles bytes of the client and puts the bytes for the server into out. It
+// returns how many bytes it has used. The caller passes the rest, the beginning of a
+// message, again: with more bytes, or, if InputWaits, after the server's replies.
 func (s *Session) FromClient(in []byte, out *Out) int {
 	out.reset(in)
-	s.held, s.full = false, false
-	s.putToward(out)
+	s.inputWaits, s.queueFull = false, false
+	s.flushToServer(out)
 	at := 0
-	for at < len(in) && s.farewell == nil && !s.done {
+	for at < len(in) && s.fatal == nil && !s.terminated {
 		n := s.fromClient(in[at:], at, out)
 		if n == 0 {
 			break
 		}
 		at += n
-		s.putToward(out)
+		s.flushToServer(out)
 	}
 	return at
 }
 
-// putToward sends what FromServer or Tick made as soon as no message is half sent:
-// what the client sends next may have to wait for its answer.
-func (s *Session) putToward(out *Out) {
-	if len(s.toward) > 0 && s.between() {
-		out.insert(s.toward)
-		s.toward = s.toward[:0]
+// flushToServer puts the bytes in s.toServer into out unless a message is half sent. They
+// go ahead of the client's next message, which may have to wait for their answer.
+func (s *Session) flushToServer(out *Out) {
+	if len(s.toServer) > 0 && s.atMessageStart() {
+		out.insert(s.toServer)
+		s.toServer = s.toServer[:0]
 	}
 }
 
-// between reports whether the client's next byte begins a message.
-func (s *Session) between() bool { return s.skip == 0 && s.drop == 0 && s.over.left == 0 }
+// atMessageStart reports whether the client's next byte begins a message.
+func (s *Session) atMessageStart() bool {
+	return s.passLeft == 0 && s.dropLeft == 0 && s.over.left == 0
+}
 
 // quiet reports whether nothing is outstanding and no batch is open.
 func (s *Session) quiet() bool { return s.q.Len() == 0 && !s.batch.Open && !s.skipping }
@@ -59,14 +60,14 @@ func (s *Session) quiet() bool { return s.q.Len() == 0 && !s.batch.Open && !s.sk
 // It returns the bytes used; 0 asks for more, or for replies.
 func (s *Session) fromClient(in []byte, at int, out *Out) int {
 	switch {
-	case s.skip > 0:
-		n := min(s.skip, len(in))
-		s.skip -= n
+	case s.passLeft > 0:
+		n := min(s.passLeft, len(in))
+		s.passLeft -= n
 		out.pass(at, at+n)
 		return n
-	case s.drop > 0:
-		n := min(s.drop, len(in))
-		s.drop -= n
+	case s.dropLeft > 0:
+		n := min(s.dropLeft, len(in))
+		s.dropLeft -= n
 		return n
 	case s.over.left > 0:
 		return s.streamOver(in, at, out)
@@ -80,49 +81,49 @@ func (s *Session) fromClient(in []byte, at int, out *Out) int {
 		return 0
 	}
 	if s.phase != serving && typ != wire.Password && typ != wire.Terminate {
-		if s.password {
-			// To wait for more would be to keep whatever a stranger sends.
+		if s.awaitsPassword {
+			// Don't buffer the bytes of a client that isn't authenticated.
 			s.End(wire.Error{Code: "08P01", Message: fmt.Sprintf("expected password response, got message type %d", typ)})
 			return 0
 		}
 		return s.wait()
 	}
 	if s.phase == login {
-		s.password = false
+		s.awaitsPassword = false
 	}
-	if s.skipping && (asks(typ) || typ == wire.Flush) {
-		// The server would discard it without an answer: so do we.
+	if s.skipping && (isRequest(typ) || typ == wire.Flush) {
+		// The server would discard the message without an answer.
 		n := min(size, len(in))
-		s.drop = size - n
+		s.dropLeft = size - n
 		return n
 	}
-	if s.crowded(typ) {
+	if s.waitsForRoom(typ) {
 		return 0
 	}
-	return s.message(typ, size, in, at, out)
+	return s.handleMessage(typ, size, in, at, out)
 }
 
-// crowded reports whether a message must wait for room in the queue.
-func (s *Session) crowded(typ byte) bool {
-	if s.q.Len() < maxOutstanding || !asks(typ) && typ != wire.Sync {
+// waitsForRoom reports whether a message must wait until the queue is shorter.
+func (s *Session) waitsForRoom(typ byte) bool {
+	if s.q.Len() < maxOutstanding || !isRequest(typ) && typ != wire.Sync {
 		return false
 	}
 	if s.q.CopyIn() {
-		// No answer is due to what is sent now, so the queue would grow for ever.
+		// The server answers none of these, so the queue would only grow.
 		s.violation("more than %d messages other than copy data in a COPY", maxOutstanding)
 		return true
 	}
-	s.held, s.full = true, true
+	s.inputWaits, s.queueFull = true, true
 	return true
 }
 
-// message handles a message by its type.
-func (s *Session) message(typ byte, size int, in []byte, at int, out *Out) int {
+// handleMessage handles a message by its type.
+func (s *Session) handleMessage(typ byte, size int, in []byte, at int, out *Out) int {
 	switch {
 	case typ == wire.Terminate:
 		return s.terminate(size, in, at, out)
-	case s.phase != serving || !asks(typ):
-		return s.plain(typ, size, len(in), at, out)
+	case s.phase != serving || !isRequest(typ):
+		return s.forwardUnjudged(typ, size, len(in), at, out)
 	case !s.tracked:
 		return s.untracked(typ, size, len(in), at, out)
 	}
@@ -156,11 +157,11 @@ func (s *Session) message(typ byte, size int, in []byte, at int, out *Out) int {
 	case wire.Describe:
 		return s.describe(in[:size], at, out)
 	}
-	return s.closes(in[:size], at, out)
+	return s.closeName(in[:size], at, out)
 }
 
-// asks reports whether a message asks PostgreSQL to do something.
-func asks(typ byte) bool {
+// isRequest reports whether a message asks PostgreSQL to do something.
+func isRequest(typ byte) bool {
 	switch typ {
 	case wire.Query, wire.Parse, wire.Bind, wire.Execute, wire.Describe, wire.Close, wire.FunctionCall:
 		return true
@@ -168,15 +169,15 @@ func asks(typ byte) bool {
 	return false
 }
 
-// plain handles the messages that are never judged.
-func (s *Session) plain(typ byte, size, have, at int, out *Out) int {
+// forwardUnjudged forwards the messages that policy doesn't decide on.
+func (s *Session) forwardUnjudged(typ byte, size, have, at int, out *Out) int {
 	switch typ {
 	case wire.Sync:
 		s.skipping = false
 		s.batch.Open = false
-		s.batch.id++ // what follows comes even if something in this batch has failed
+		s.batch.id++ // the server runs the next batch even if this one has failed
 		s.tally[s.batch.under]++
-		s.q.Push(ledger.Sync).Note.timed = s.batch.timed
+		s.q.Push(ledger.Sync).Note.groupSample = s.batch.timed
 		s.batch.under, s.batch.timed = uncounted, false
 	case wire.CopyData:
 		s.q.MarkCopyData()
@@ -186,8 +187,8 @@ func (s *Session) plain(typ byte, size, have, at int, out *Out) int {
 	return s.pass(size, have, at, out)
 }
 
-// terminate handles a Terminate, which has no body: PostgreSQL reads the rest of
-// one that says it has, and so the session must not end before that is there.
+// terminate handles a Terminate. It should have no body; PostgreSQL reads the body of one
+// that has, so the session must not end before the whole message has come.
 func (s *Session) terminate(size int, in []byte, at int, out *Out) int {
 	if size > maxSmall {
 		s.violation("a Terminate of %d bytes", size)
@@ -196,26 +197,26 @@ func (s *Session) terminate(size int, in []byte, at int, out *Out) int {
 	if len(in) < size {
 		return 0
 	}
-	s.done = true
+	s.terminated = true
 	return s.pass(size, size, at, out)
 }
 
-// pass lets the message at offset at through, as much of it as is there.
+// pass forwards the message at offset at, with the bytes that have not come yet.
 func (s *Session) pass(size, have, at int, out *Out) int {
 	n := min(size, have)
-	s.skip = size - n
+	s.passLeft = size - n
 	out.pass(at, at+n)
 	return n
 }
 
-// wait leaves the message where it is until replies have come.
+// wait leaves the message in the input until replies have come.
 func (s *Session) wait() int {
-	s.held = true
+	s.inputWaits = true
 	return 0
 }
 
-// untracked forwards a message of a session whose statements nobody judges. The
-// queue is kept all the same: it tells when the session is idle.
+// untracked forwards a message of an untracked session. The queue gets an entry all the
+// same: it tells when the session is idle.
 func (s *Session) untracked(typ byte, size, have, at int, out *Out) int {
 	switch typ {
 	case wire.Query, wire.FunctionCall:
@@ -227,7 +228,7 @@ func (s *Session) untracked(typ byte, size, have, at int, out *Out) int {
 	return s.pass(size, have, at, out)
 }
 
-// kindOf is the queue's kind of a message that asks.
+// kindOf returns the queue's kind of a request.
 func kindOf(typ byte) ledger.Kind {
 	switch typ {
 	case wire.Query:
@@ -246,8 +247,8 @@ func kindOf(typ byte) ledger.Kind {
 	return ledger.Close
 }
 
-// text returns the NUL-terminated text of a Query. ok is false where the
-// message is not well formed: then PostgreSQL refuses it.
+// text returns the NUL-terminated text of a Query. ok is false if the message is
+// malformed, which PostgreSQL refuses.
 func text(body []byte) ([]byte, bool) {
 	n := bytes.IndexByte(body, 0)
 	if n < 0 || n != len(body)-1 {

@@ -6,46 +6,47 @@ import (
 	"time"
 )
 
-// AskInterval is how often at most a database is asked whether code stored in it
-// interferes with what the proxy sees of the session variable and of locks.
+// AskInterval is the least time between two questions to a database whether its stored
+// code interferes: whether it sets the session variable or releases advisory locks.
 const AskInterval = 15 * time.Second
 
-// keptDatabases is how many databases are remembered before those that were not
-// asked lately are forgotten.
-const keptDatabases = 256
+// maxDatabases is how many databases are remembered before those are dropped that were
+// not asked lately.
+const maxDatabases = 256
 
-// Databases remembers of each database one boolean: whether code stored in it names
-// the session variable, or releases advisory locks. It is safe for concurrent use.
+// Databases remembers one boolean for each database: whether its stored code interferes.
+// It is safe for concurrent use.
 type Databases struct {
 	now func() time.Time
 	mu  sync.Mutex
 	all map[string]*database
-	// era counts what makes answers to questions under way out of date.
+	// era counts the events that outdate answers to questions under way.
 	era uint64
 }
 
-// NewDatabases knows no database. now is the clock, time.Now outside tests.
+// NewDatabases returns an empty Databases. now is the clock, time.Now outside tests.
 func NewDatabases(now func() time.Time) *Databases {
 	return &Databases{now: now, all: map[string]*database{}}
 }
 
-// database is what is known of one.
+// database is what the sessions of one database share.
 type database struct {
 	owner *Databases
-	// interferes: sessions count as carrying what the variable holds, and none holds.
+	// interferes says that stored code interferes: each session's variable may hold a
+	// fence, and no session takes a hold.
 	interferes atomic.Bool
-	schema     atomic.Bool // it has answered, so it has wirefence's functions
-	asked      atomic.Int64
+	schema     atomic.Bool  // it has answered once, so it has wirefence's functions
+	asked      atomic.Int64 // when it was asked last, in Unix nanoseconds; 0 for never
 }
 
-// find returns what is known of a database, by the name that it gives itself.
+// find returns the record of a database, by its own name for itself.
 func (d *Databases) find(name string) *database {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if db := d.all[name]; db != nil {
 		return db
 	}
-	if len(d.all) >= keptDatabases {
+	if len(d.all) >= maxDatabases {
 		for name, db := range d.all {
 			if !db.recent(4 * AskInterval) {
 				delete(d.all, name)
@@ -57,20 +58,21 @@ func (d *Databases) find(name string) *database {
 	return db
 }
 
-// Era is to be taken before a database is asked, and given to Learn with the answer.
+// Era returns the era. Call it before asking a database, and pass it to Learn with the
+// answer.
 func (d *Databases) Era() uint64 {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.era
 }
 
-// Learn takes in the answer of a database, asked on a connection of the proxy's own.
+// Learn records a database's answer that came on the proxy's own connection.
 func (d *Databases) Learn(name string, interferes bool, era uint64) {
 	d.find(name).learn(interferes, era)
 }
 
-// Forget has each database asked again at its next login. Questions that are under way
-// don't count.
+// Forget has each database asked again at its next login. It outdates questions that are
+// under way.
 func (d *Databases) Forget() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -85,17 +87,18 @@ func (db *database) recent(within time.Duration) bool {
 	return at != 0 && db.owner.now().Sub(time.Unix(0, at)) < within
 }
 
-// due reports whether a session in a database of this name should ask along with what
-// else it asks, and notes that it does: the database is known to have the function.
-func (d *Databases) due(name string) bool {
+// dueWithLogin reports whether a login to a database of this name should ask together with
+// its other question, and marks it as asked. It does only if the database is known to have
+// the function.
+func (d *Databases) dueWithLogin(name string) bool {
 	d.mu.Lock()
 	db := d.all[name]
 	d.mu.Unlock()
 	return db != nil && db.schema.Load() && db.due()
 }
 
-// due reports whether this session should ask, and notes that it does. Until there is a
-// first answer each does.
+// due reports whether this session should ask, and marks the database as asked. Each
+// session asks until the first answer.
 func (db *database) due() bool {
 	at := db.asked.Load()
 	now := db.owner.now()
@@ -109,11 +112,11 @@ func (db *database) due() bool {
 	return db.asked.CompareAndSwap(at, now.UnixNano())
 }
 
-// unask has the next session ask: this one's question has failed.
-func (db *database) unask() { db.asked.Store(0) }
+// resetAsked has the next session ask, after a question has failed.
+func (db *database) resetAsked() { db.asked.Store(0) }
 
-// learn takes in an answer. One to a question of a former era may be out of date: then it
-// clears nobody, and the next login asks again.
+// learn records an answer. An answer from a former era may be outdated: it can't clear
+// interferes, and the next login asks again.
 func (db *database) learn(interferes bool, era uint64) {
 	db.owner.mu.Lock()
 	defer db.owner.mu.Unlock()
@@ -129,8 +132,8 @@ func (db *database) learn(interferes bool, era uint64) {
 	db.asked.Store(db.owner.now().UnixNano())
 }
 
-// suspect notes that code which interferes may be stored: a text may just have done
-// that, or the database gave no answer. The next login asks.
+// suspect sets interferes, since a text may have stored such code, or the database gave no
+// answer. The next login asks.
 func (db *database) suspect() {
 	db.owner.mu.Lock()
 	defer db.owner.mu.Unlock()

@@ -7,105 +7,101 @@ import (
 // Idle reports whether the session is between transactions, with nothing
 // outstanding and no message half sent.
 func (s *Session) Idle() bool {
-	return s.phase == serving && s.tx == wire.Idle && s.q.Len() == 0 && !s.batch.Open && len(s.toward) == 0 && s.between()
+	return s.phase == serving && s.txStatus == wire.Idle && s.q.Len() == 0 && !s.batch.Open && len(s.toServer) == 0 && s.atMessageStart()
 }
 
-// MayEnd reports whether the session can be ended without cutting into a
-// transaction: it is idle, or it streams replication, which has no transactions
-// and no end of its own.
-func (s *Session) MayEnd() bool { return s.Idle() || s.streaming && s.skipBack == 0 }
+// MayEnd reports whether the session can end without aborting a transaction: it is idle,
+// or it streams replication, which has neither transactions nor an end.
+func (s *Session) MayEnd() bool { return s.Idle() || s.streaming && s.serverLeft == 0 }
 
-// Running reports whether the server may be at work for the client. It then
-// doesn't notice that its connection is closed before it is done, but for a
-// cancel request.
+// Running reports whether the server may be at work for the client. Then it doesn't notice
+// a closed connection until the statement ends or a cancel request comes.
 func (s *Session) Running() bool { return s.phase == serving && s.q.Len() > 0 }
 
 // InTransaction reports whether a transaction block is open, as of the last
 // ReadyForQuery.
-func (s *Session) InTransaction() bool { return s.tx != wire.Idle }
+func (s *Session) InTransaction() bool { return s.txStatus != wire.Idle }
 
-// End asks the session to end with this error. The first one counts, and none
-// does after a FATAL of the server's own.
+// End ends the session with this error. The first one counts; after a FATAL of the server
+// none does.
 func (s *Session) End(e wire.Error) {
-	if s.farewell == nil && !s.failed {
+	if s.fatal == nil && !s.fatalSeen {
 		e.Severity = "FATAL"
-		s.farewell = &e
+		s.fatal = &e
 	}
 }
 
-// Farewell returns the FATAL with which the session ends: then the driver sends
-// the client its last words and closes both connections. It is nil while the
-// session goes on.
-func (s *Session) Farewell() *wire.Error { return s.farewell }
+// Fatal returns the FATAL with which the session ends: then the driver sends it
+// (AppendFatal) and closes both connections. It is nil before End.
+func (s *Session) Fatal() *wire.Error { return s.fatal }
 
-// LastWords appends the FATAL that is due, if any. A client that has got a part
-// of a message only is told nothing: it would take the FATAL for the rest of a
-// row.
-func (s *Session) LastWords(dst []byte) []byte {
-	if s.farewell == nil || s.skipBack > 0 && !s.dropBack {
+// AppendFatal appends the FATAL, if there is one. It appends none within a message of the
+// server: the client would take it for the rest of that.
+func (s *Session) AppendFatal(dst []byte) []byte {
+	if s.fatal == nil || s.serverLeft > 0 && !s.dropServer {
 		return dst
 	}
-	return s.farewell.Append(dst)
+	return s.fatal.Append(dst)
 }
 
-// Standing is where a session stands, for who watches how long it stays there.
+// Standing is the state of a session, for timeouts.
 type Standing struct {
-	Where Where
-	// Activity changes whenever the client sends something or a transaction ends.
+	State State
+	// Activity changes whenever the client sends a request or a transaction ends.
 	Activity uint32
-	// Transactions counts those that have ended.
+	// Transactions counts the transactions that have ended.
 	Transactions uint32
 }
 
-// Where a session can stand.
-type Where uint8
+// State is the state of a session, as in pg_stat_activity.
+type State uint8
 
-// Elsewhere is what has no transactions: the login, and a replication stream.
+// The states. StateOther has no transactions: the login, or a replication stream.
 const (
-	Elsewhere Where = iota
-	Between         // idle, outside of a transaction
-	Waiting         // the server waits for the client, in a transaction
-	Running         // the server is at work
+	StateOther             State = iota
+	StateIdle                    // idle, outside of a transaction
+	StateIdleInTransaction       // the server waits for the client, in a transaction
+	StateRunning                 // the server is at work
 )
 
-// Standing returns where the session stands.
+// Standing returns the session's state.
 func (s *Session) Standing() Standing {
-	at := Standing{Running, s.activity, s.transactions}
+	at := Standing{StateRunning, s.activity, s.transactions}
 	switch {
 	case s.phase != serving || s.streaming:
-		at.Where = Elsewhere
+		at.State = StateOther
 	case s.Idle():
-		at.Where = Between
+		at.State = StateIdle
 	case s.q.Len() == 0:
-		at.Where = Waiting
+		at.State = StateIdleInTransaction
 	}
 	return at
 }
 
-// Turn says whose the answer is that comes next.
-type Turn uint8
+// Awaited says for what the server's next answer is.
+type Awaited uint8
 
-// The turns. HoldsTurn is that of a hold which is asked for, and may wait for a
-// takeover; ProxysTurn that of another question of the proxy's own.
+// The next answer is for a message of the client, for the exchange that takes a hold,
+// which may wait for a takeover, or for another exchange.
 const (
-	NobodysTurn Turn = iota
-	ClientsTurn
-	HoldsTurn
-	ProxysTurn
+	AwaitsNothing Awaited = iota
+	AwaitsClientAnswer
+	AwaitsHold
+	AwaitsExchange
 )
 
-// Answers counts the ReadyForQuery that have come, from 1 on.
-func (s *Session) Answers() uint32 { return s.answers }
+// ReadyCount returns how many ReadyForQuery have come, from 1 on.
+func (s *Session) ReadyCount() uint32 { return s.readyCount }
 
-// Turn returns whose the answer is that comes next.
-func (s *Session) Turn() Turn {
+// Awaited returns for what the server's next answer is.
+func (s *Session) Awaited() Awaited {
 	switch {
 	case s.q.Len() == 0:
-		return NobodysTurn
-	case s.own.by == client || s.own.by == beforeCall:
-		return ClientsTurn
-	case s.own.by == takes:
-		return HoldsTurn
+		return AwaitsNothing
+	case s.exchange.by == client || s.exchange.by == beforeCall:
+		return AwaitsClientAnswer
+	case s.exchange.by == asksHold:
+		return AwaitsHold
 	}
-	return ProxysTurn
+	return AwaitsExchange
 }

@@ -18,7 +18,7 @@ func TestLastWordsOnlyBetweenMessages(t *testing.T) {
 		t.Fatalf("%d bytes of a row were forwarded", used)
 	}
 	s.End(wire.Error{Code: "57P01"})
-	if words := s.LastWords(nil); len(words) > 0 {
+	if words := s.AppendFatal(nil); len(words) > 0 {
 		t.Errorf("in the middle of a row the client is told %q", words)
 	}
 
@@ -28,11 +28,11 @@ func TestLastWordsOnlyBetweenMessages(t *testing.T) {
 	if s.MayEnd() || !s.Running() {
 		t.Error("a query is under way and the session may end")
 	}
-	if words := s.LastWords(nil); len(words) > 0 {
+	if words := s.AppendFatal(nil); len(words) > 0 {
 		t.Errorf("while the session goes on the client is told %q", words)
 	}
 	s.End(wire.Error{Code: "57P01"})
-	if words := s.LastWords(nil); !bytes.Contains(words, []byte("SFATAL\x00VFATAL\x00C57P01")) {
+	if words := s.AppendFatal(nil); !bytes.Contains(words, []byte("SFATAL\x00VFATAL\x00C57P01")) {
 		t.Errorf("behind a row the client is told %q", words)
 	}
 }

@@ -10,48 +10,48 @@ import (
 	"github.com/wirefence/wirefence/proxy/internal/wire"
 )
 
-// error handles an ErrorResponse: it takes out what the server skips, and puts
-// what the client is to see into out where that differs.
-func (s *Session) error(msg []byte, out *Out) bool {
+// handleError handles an ErrorResponse: it removes the entries that the server skips, and
+// puts the client's error into out if that differs.
+func (s *Session) handleError(msg []byte, out *Out) bool {
 	front := s.q.Front()
 	if s.phase == login || front == nil {
 		if s.phase == login {
 			s.loginError = wire.ReadError(msg)
 		}
-		return !fatal(msg) || s.ended(msg, out)
+		return !isFatal(msg) || s.handleFatal(msg, out)
 	}
-	if fatal(msg) {
-		return s.ended(msg, out)
+	if isFatal(msg) {
+		return s.handleFatal(msg, out)
 	}
-	s.checkEnds(&front.Note)
+	s.finishCheckSample(&front.Note)
 	code := wire.ErrorCode(msg)
 	passes := s.translate(msg, code, front, out)
 	if (front.Note.role == oursCheck || front.Note.role == ours) && code == "26000" {
-		s.check.ready = [kinds]bool{} // somebody dropped it behind our back
+		s.check.ready = [kinds]bool{} // a statement that the proxy couldn't read has dropped it
 	}
 	if code == "57014" && wire.ErrorField(msg, 'R') == copyFailed {
-		s.q.EndCopyIn() // all before the CopyFail was read
+		s.q.EndCopyIn() // the server has read all messages before the CopyFail
 	} else {
 		s.q.FailCopyIn()
 	}
 	switch front.Kind {
 	case ledger.Query, ledger.FunctionCall, ledger.Sync:
 	default:
-		s.q.Skip(s.dropped)
+		s.q.Skip(s.handleSkipped)
 		s.skipping = s.skipping || s.q.Len() == 0
 	}
 	return passes
 }
 
-// copyFailed is the routine of the server that raises what a CopyFail asks for; a
-// statement that is cancelled has the same SQLSTATE.
+// copyFailed is the server's routine that raises the error of a CopyFail. The error of a
+// cancelled statement has the same SQLSTATE.
 const copyFailed = "CopyGetData"
 
-// dropped notes that the server has skipped a message, or failed at it.
-func (s *Session) dropped(e *ledger.Entry[note]) {
+// handleSkipped records that the server has skipped a message, or failed at it.
+func (s *Session) handleSkipped(e *ledger.Entry[note]) {
 	switch e.Note.role {
 	case client:
-		s.given(e, false)
+		s.resolveName(e, false)
 	case oursFull, oursMissing, oursReadOnly, oursHolding:
 		kind := e.Note.role - oursFull
 		s.check.sent[kind]--
@@ -60,22 +60,22 @@ func (s *Session) dropped(e *ledger.Entry[note]) {
 			s.check.batch[kind] = 0
 		}
 	}
-	s.free(e.Note.woven)
+	s.recycle(e.Note.woven)
 }
 
-// translate decides what the client sees of an error. It reports whether the
-// message passes as it is.
+// translate puts the client's form of an error into out. It reports whether the message
+// passes unchanged instead.
 func (s *Session) translate(msg []byte, code string, front *ledger.Entry[note], out *Out) bool {
 	n := &front.Note
 	switch {
-	case s.own.by == beforeCall && n.role != client:
-		s.callFailed = true // and the error is the answer of the call
-	case s.own.by != client && n.role != client:
-		// One among the client's messages is the client's: what it sent is skipped.
+	case s.exchange.by == beforeCall && n.role != client:
+		s.callFailed = true // the client gets this error as the call's answer
+	case s.exchange.by != client && n.role != client:
+		// An error at one of the client's messages goes to the client.
 		s.exchangeFailed(msg)
 		return false
 	case front.Kind == ledger.FunctionCall && n.checked && s.callFailed:
-		return false // 25P02 behind the check's own error
+		return false // the call's 25P02, after the check's own error
 	}
 	if n.refusal != nil && (code == "42601" || code == "08P01") {
 		return s.answerRefusal(n.refusal, n.trace, out)
@@ -84,7 +84,7 @@ func (s *Session) translate(msg []byte, code string, front *ledger.Entry[note], 
 	switch {
 	case ours && code == missingSchema && !s.hasSchema():
 		return s.answerRefusal(s.noSchema(), n.trace, out)
-	case s.readOnly && code == readOnlyTransaction && !ours:
+	case s.madeReadOnly && code == readOnlyTransaction && !ours:
 		return s.answerRefusal(s.noFence(), n.trace, out)
 	}
 	woven := n.woven != nil
@@ -97,7 +97,7 @@ func (s *Session) translate(msg []byte, code string, front *ledger.Entry[note], 
 		return true
 	}
 	if refused {
-		s.refused(Refusal{State: fence.SQLState(code), Message: e.Message, Detail: e.Detail, Raised: e.SchemaName == counted}, n.trace)
+		s.reportRefusal(Refusal{State: fence.SQLState(code), Message: e.Message, Detail: e.Detail, Raised: e.SchemaName == countedSchema}, n.trace)
 	}
 	where := e.Where
 	if refused && s.tracked && (code != string(fence.TokenRequired) || s.mayCarry()) {
@@ -113,7 +113,7 @@ func (s *Session) translate(msg []byte, code string, front *ledger.Entry[note], 
 		e.Position = 0
 	}
 	if ours {
-		// Where in the check it was raised is nothing that the client wrote.
+		// These fields describe the check, not the client's text.
 		e.Where, e.InternalQuery, e.InternalPosition = "", "", 0
 	}
 	mark := len(out.own)
@@ -125,9 +125,9 @@ func (s *Session) translate(msg []byte, code string, front *ledger.Entry[note], 
 	return true
 }
 
-// withoutOwnContext takes the lines of Wirefence's functions from the CONTEXT of an error
-// that one of them has raised, and leaves those of the client's own that called it. They
-// stand at the beginning, in the language of the server.
+// withoutOwnContext removes the lines of Wirefence's functions from an error's CONTEXT,
+// and keeps those of the client's functions that called them. Wirefence's stand first, in
+// the language of the server.
 func withoutOwnContext(where string) string {
 	first, _, _ := strings.Cut(where, "\n")
 	if !strings.Contains(first, ownFunctions) {
@@ -138,31 +138,30 @@ func withoutOwnContext(where string) string {
 	return strings.TrimPrefix(strings.TrimPrefix(rest, checkOfOneArgument), "\n")
 }
 
-// ownFunctions begins the names of Wirefence's functions in a CONTEXT, but for those in
-// SQL, which have no schema there.
+// ownFunctions begins the names of Wirefence's functions in a CONTEXT; those in SQL have
+// no schema there.
 const (
 	ownFunctions       = " wirefence."
 	checkOfOneArgument = `SQL function "check" statement 1`
 )
 
-// readOnlyTransaction is the SQLSTATE of what a READ ONLY transaction refuses.
+// readOnlyTransaction is the SQLSTATE of a write in a READ ONLY transaction.
 const readOnlyTransaction = "25006"
 
-// exchangeFailed takes in the error of an exchange, which the client isn't shown.
+// exchangeFailed records the error of an exchange. The client doesn't get it.
 func (s *Session) exchangeFailed(msg []byte) {
-	if s.own.err != nil {
+	if s.exchange.err != nil {
 		return
 	}
-	s.own.err = &wire.Error{Severity: "ERROR", Code: wire.ErrorCode(msg)}
+	s.exchange.err = &wire.Error{Severity: "ERROR", Code: wire.ErrorCode(msg)}
 	if e, err := wire.DecodeError(msg); err == nil {
-		s.own.err.Message, s.own.err.Detail, s.own.err.Hint = e.Message, e.Detail, e.Hint
-		s.own.raised = e.SchemaName == counted
+		s.exchange.err.Message, s.exchange.err.Detail, s.exchange.err.Hint = e.Message, e.Detail, e.Hint
+		s.exchange.raised = e.SchemaName == countedSchema
 	}
 }
 
-// notice decides what the client sees of a notice. What a check says passes, in its
-// own message or as part of the client's; what the server says of its running
-// them, as a log of durations, does not.
+// notice handles a NoticeResponse. The client gets the warnings and notices that a check
+// raises, but not the server's messages about running it, such as durations.
 func (s *Session) notice(msg []byte, out *Out) (passes bool) {
 	front := s.q.Front()
 	if front == nil || front.Note.role == client && front.Note.woven == nil {
@@ -194,21 +193,20 @@ func (s *Session) notice(msg []byte, out *Out) (passes bool) {
 	return false
 }
 
-// counted is what stands in the field of the schema where the database has counted a
-// refusal as one that it raised: it can't in a READ ONLY transaction.
-const counted = "wirefence"
+// countedSchema is the error's schema field if the database has counted the refusal. It
+// can't count one in a READ ONLY transaction.
+const countedSchema = "wirefence"
 
-// answerRefusal puts a refusal of the proxy's own in the place of the server's
-// error, which doesn't pass.
+// answerRefusal puts the proxy's own refusal into out in place of the server's error.
 func (s *Session) answerRefusal(e *wire.Error, of *trace, out *Out) (passes bool) {
-	s.refused(Refusal{State: fence.SQLState(e.Code), Message: e.Message, Detail: e.Detail}, of)
+	s.reportRefusal(Refusal{State: fence.SQLState(e.Code), Message: e.Message, Detail: e.Detail}, of)
 	mark := len(out.own)
 	out.own = e.Append(out.own)
 	out.put(mark)
 	return false
 }
 
-func fatal(msg []byte) bool {
+func isFatal(msg []byte) bool {
 	severity := wire.ErrorField(msg, 'V')
 	return severity == "FATAL" || severity == "PANIC"
 }

@@ -9,29 +9,28 @@ import (
 	"github.com/wirefence/wirefence/proxy/internal/wire"
 )
 
-// An exchange is a question of the proxy's own, with a ReadyForQuery of its own. It
-// is put only where nothing is outstanding, so its Sync ends nothing of the client's.
-// It is an extended query under names that the proxy keeps to itself: a simple query
-// would drop the client's unnamed statement.
+// An exchange is a query of the proxy's own, with its own ReadyForQuery. The proxy sends
+// it only while nothing is outstanding, so its Sync ends no batch of the client. It is an
+// extended query under the proxy's own names: a simple query would drop the client's
+// unnamed statement.
 
-// loginSQL tells what the proxy must know of a session: the session variable, whether the
-// schema is there, the backend, the database, and whether the variable is set for the
-// role or the database, since behind a pooler another client may have left another value
-// in it. A column can be put behind it.
+// loginSQL reads what the proxy must know of a session: the session variable, whether the
+// schema exists, the backend's process id, the database, and whether the variable is set
+// for the role or the database, since behind a pooler it may hold another client's value.
+// More columns can be appended.
 //
 //go:embed login.sql
 var loginSQL string
 
 const (
-	giveBackSQL = "SELECT wirefence.unhold()" // whatever the session may hold
-	askSQL      = "SELECT " + carriedSQL
+	giveBackSQL    = "SELECT wirefence.unhold()" // all that the session may hold
+	askVariableSQL = "SELECT " + carriedSQL
 	// interferesSQL is a column.
 	interferesSQL = "wirefence.stored_code_interferes()"
-	// inReadCommitted goes before a hold in one simple query.
-	inReadCommitted = "SET TRANSACTION ISOLATION LEVEL READ COMMITTED, READ WRITE;"
-	// untimed goes before a question at login that took longer than the client lets a
-	// statement take.
-	untimed = "SET LOCAL statement_timeout = 0;"
+	// readCommittedSQL precedes a hold in one simple query.
+	readCommittedSQL = "SET TRANSACTION ISOLATION LEVEL READ COMMITTED, READ WRITE;"
+	// noTimeoutSQL precedes loginSQL after the client's statement_timeout has ended it.
+	noTimeoutSQL = "SET LOCAL statement_timeout = 0;"
 )
 
 // Names of the proxy's own statements and portal. They are never the unnamed
@@ -43,38 +42,38 @@ const (
 	portalName  = "_wirefence"
 )
 
-// role says whose message an entry of the queue stands for.
+// role tells the client's messages in the queue from the proxy's own.
 type role uint8
 
 const (
 	client   role = iota
-	ours          // put in by the proxy: its answer is swallowed
+	ours          // inserted by the proxy: its answer is swallowed
 	oursFull      // Parse of a prepared check, by kind
 	oursMissing
 	oursReadOnly
 	oursHolding
-	oursCheck // Execute of a check: its error is the client's
+	oursCheck // Execute of a check: the client gets its error
 	// Of exchanges.
 	asksLogin
 	asksStored
 	asksVariable
-	takes
-	gives
-	observes
+	asksHold
+	givesBack
+	asksObserve
 	beforeCall // the check ahead of a FunctionCall
 )
 
-// exchange is what the one under way has brought so far.
+// exchange is the state of the exchange that is under way.
 type exchange struct {
-	by       role // client: none is under way
-	answered bool
-	outcome  string
-	filled   bool // the session variable holds a fence
-	err      *wire.Error
-	raised   bool   // by a function of the schema, which has counted it
-	again    int    // how often the question was repeated
-	stored   bool   // the question at login asks for stored code, too
-	era      uint64 // in which stored code was asked for
+	by             role // client for none
+	answered       bool
+	outcome        string
+	variableFilled bool // the session variable holds a fence
+	err            *wire.Error
+	raised         bool   // a function of the schema has raised and counted err
+	retries        int    // how often the query was repeated
+	withStored     bool   // the query at login asks for stored code, too
+	era            uint64 // of Databases, when stored code was asked for
 }
 
 func (s *Session) push(kind ledger.Kind, by role) *note {
@@ -83,13 +82,13 @@ func (s *Session) push(kind ledger.Kind, by role) *note {
 	return &e.Note
 }
 
-// appendExchange appends a question with its Sync.
+// appendExchange appends a query as an exchange.
 func (s *Session) appendExchange(dst []byte, sql string, by role) []byte {
 	if s.walsender { // which knows no extended queries
 		return s.appendSimple(dst, sql, by)
 	}
-	s.own = exchange{by: by}
-	// A check that failed has left its portal to the aborted transaction.
+	s.exchange = exchange{by: by}
+	// A failed check may have left the portal open.
 	dst = wire.AppendClose(dst, 'P', portalName)
 	s.push(ledger.Close, ours)
 	dst = wire.AppendClose(dst, 'S', asideName)
@@ -109,24 +108,24 @@ func (s *Session) appendExchange(dst []byte, sql string, by role) []byte {
 	return dst
 }
 
-// appendSimple appends a question as a simple query.
+// appendSimple appends an exchange as a simple query.
 func (s *Session) appendSimple(dst []byte, sql string, by role) []byte {
-	s.own = exchange{by: by}
+	s.exchange = exchange{by: by}
 	dst = wire.AppendQuery(dst, sql)
 	s.push(ledger.Query, by)
 	return dst
 }
 
-// exchanging reports whether all that is outstanding is an exchange that was put where
-// no transaction block is open. It leaves none open either.
-func (s *Session) exchanging() bool {
-	return s.own.by != client && s.own.by != beforeCall && s.q.Ready() == 1
+// onlyExchangePending reports whether only an exchange outside of transaction blocks is
+// outstanding. It leaves no block open.
+func (s *Session) onlyExchangePending() bool {
+	return s.exchange.by != client && s.exchange.by != beforeCall && s.q.Ready() == 1
 }
 
-// exchangeFor puts the exchange that an action asks for ahead of the message.
+// exchangeFor sends the exchange of an action ahead of the message.
 func (s *Session) exchangeFor(a policy.Action, out *Out) {
 	mark := len(out.own)
-	s.asked = a.By
+	s.answerAbout = a.By
 	s.timeExchange()
 	switch a.Do {
 	case policy.Take:
@@ -134,19 +133,19 @@ func (s *Session) exchangeFor(a policy.Action, out *Out) {
 	case policy.GiveBack:
 		out.own = s.appendGiveBack(out.own)
 	case policy.Ask:
-		out.own = s.appendExchange(out.own, askSQL, asksVariable)
+		out.own = s.appendExchange(out.own, askVariableSQL, asksVariable)
 	case policy.Observe:
-		out.own = s.appendExchange(out.own, string(s.appendObserve(nil, &a.By)), observes)
+		out.own = s.appendExchange(out.own, string(s.appendObserve(nil, &a.By)), asksObserve)
 		s.events.Checked()
 	}
 	out.put(mark)
 }
 
-// What the session is known to hold, as wirefence.hold wants to be told.
+// The values of wirefence.hold's parameter for what the session holds.
 var holdsNothing, holdsSame = "nothing", "same"
 
-// beginTake notes that the hold is asked for. It returns what the session holds until
-// then, nil for whatever pg_locks says.
+// beginTake records that the hold is being taken. It returns what the session holds before
+// that; with nil the server looks into pg_locks.
 func (s *Session) beginTake(by policy.Carrier) (has *string) {
 	h := &s.hold
 	switch {
@@ -155,79 +154,81 @@ func (s *Session) beginTake(by policy.Carrier) (has *string) {
 	case h.state == policy.Held && h.by == by:
 		has = &holdsSame
 	}
-	h.state, h.by, h.spoiled, h.since = policy.Taking, by, false, s.cfg.Clock()
+	h.state, h.by, h.invalidated, h.since = policy.Taking, by, false, s.cfg.Clock()
 	s.events.Checked()
 	return has
 }
 
-// appendTake asks for the hold, which gives back one that the session has.
+// appendTake appends the exchange that takes the hold. The server gives back an earlier
+// one.
 func (s *Session) appendTake(dst []byte, by policy.Carrier) []byte {
 	has := s.beginTake(by)
-	if !s.hold.simple {
-		return s.appendExchange(dst, string(s.cfg.call.appendHold(nil, &by, has)), takes)
+	if !s.hold.bySimpleQuery {
+		return s.appendExchange(dst, string(s.cfg.call.appendHold(nil, &by, has)), asksHold)
 	}
-	return s.appendSimple(dst, inReadCommitted+string(s.cfg.call.appendHold(nil, &by, has)), takes)
+	return s.appendSimple(dst, readCommittedSQL+string(s.cfg.call.appendHold(nil, &by, has)), asksHold)
 }
 
-// appendGiveBack gives the hold back. From here on the session holds nothing.
+// appendGiveBack appends the exchange that gives the hold back. From here on the session
+// counts as without.
 func (s *Session) appendGiveBack(dst []byte) []byte {
 	sql := giveBackSQL
 	if s.hold.state == policy.Held {
 		sql = string(s.cfg.call.appendGiveBack(nil, &s.hold.by))
 	}
 	s.hold.state = policy.NoHold
-	return s.appendExchange(dst, sql, gives)
+	return s.appendExchange(dst, sql, givesBack)
 }
 
-// told takes in a row of an exchange.
-func (s *Session) told(by role, msg []byte) {
+// handleExchangeRow handles the row of an exchange.
+func (s *Session) handleExchangeRow(by role, msg []byte) {
 	columns := wire.Columns(msg)
 	if len(columns) == 0 {
 		return
 	}
-	x := &s.own
+	x := &s.exchange
 	x.answered, x.outcome = true, string(columns[0])
 	switch by {
-	case takes:
-		x.filled = len(columns) > 1 && len(columns[1]) > 0
+	case asksHold:
+		x.variableFilled = len(columns) > 1 && len(columns[1]) > 0
 	case asksVariable:
-		x.filled = x.outcome != ""
+		x.variableFilled = x.outcome != ""
 	case asksLogin:
 		s.learnLogin(columns)
-	case observes:
-		s.checked(msg)
+	case asksObserve:
+		s.handleVerdict(msg)
 	case beforeCall:
-		s.checked(msg)
+		s.handleVerdict(msg)
 	}
 }
 
-// exchanged handles the ReadyForQuery of an exchange. It reports whether the
-// client is to see it: that is the end of its login.
-func (s *Session) exchanged(by role) bool {
-	s.own.by = client
-	s.exchangeEnds()
+// finishExchange handles the ReadyForQuery of an exchange. It reports whether the client
+// gets the message, as the end of its login.
+func (s *Session) finishExchange(by role) bool {
+	s.exchange.by = client
+	s.finishExchangeSample()
 	switch by {
-	case takes:
-		s.taken()
-	case gives:
-		s.givenBack()
+	case asksHold:
+		s.finishTake()
+	case givesBack:
+		s.finishGiveBack()
 	case asksVariable:
 		s.answer = policy.Filled
-		if s.own.err == nil && !s.own.filled {
+		if s.exchange.err == nil && !s.exchange.variableFilled {
 			s.answer = policy.Empty
 		}
-	case observes:
-		s.observed()
+	case asksObserve:
+		s.finishObserve()
 	case asksLogin:
 		return s.loginAnswered()
 	case asksStored:
 		return s.storedAnswered()
 	}
-	if !s.held {
+	if !s.inputWaits {
 		s.answer, s.answerErr = policy.NoAnswer, nil // no message waits for it
 	}
 	return false
 }
 
-// trimmed is the text of an embedded question.
+// trimmed returns an embedded query without the white space around it.
 func trimmed(sql string) string { return strings.TrimSpace(sql) }

@@ -48,7 +48,7 @@ func answered(t *testing.T, s *Session, answer ...[]byte) (back string) {
 	if used, _ := s.FromServer(all, &out); used != len(all) {
 		t.Fatalf("%d of %d bytes of answers were used", used, len(all))
 	}
-	if f := s.Farewell(); f != nil {
+	if f := s.Fatal(); f != nil {
 		t.Fatal(f.Message)
 	}
 	return string(joined(&out))
@@ -105,7 +105,7 @@ func TestShadowTellsOnce(t *testing.T) {
 	var out Out
 	s.FromClient(simple("SELECT 1"), &out)
 	for range 3 {
-		if used := s.FromClient(simple(sql), &out); used != 0 || !s.Held() {
+		if used := s.FromClient(simple(sql), &out); used != 0 || !s.InputWaits() {
 			t.Fatalf("a text that depends on a setting is used while an answer is outstanding (%d)", used)
 		}
 	}
@@ -162,15 +162,15 @@ func TestTickGivesBack(t *testing.T) {
 	if !strings.Contains(sent, "wirefence.hold_or_check(NULL, NULL, 'nothing', false);") || back != string(done("INSERT 0 1"))+string(ready("I")) {
 		t.Fatalf("sent %q", sent)
 	}
-	if send, next := s.Tick(); send || !next.Equal(now.Add(50*time.Millisecond)) || !s.HoldUntil().Equal(next) {
+	if send, next := s.ReleaseHold(); send || !next.Equal(now.Add(50*time.Millisecond)) || !s.HoldDeadline().Equal(next) {
 		t.Fatalf("at once: %v, %v", send, next)
 	}
 	now = now.Add(50 * time.Millisecond)
-	send, next := s.Tick()
+	send, next := s.ReleaseHold()
 	if b := string(s.TakeToServer()); !send || !next.IsZero() || !strings.Contains(b, "wirefence.unhold(") {
 		t.Fatalf("%v, %v, sent %q", send, next, b)
 	}
-	if send, _ = s.Tick(); send || !s.HoldUntil().IsZero() || s.Turn() != ProxysTurn {
+	if send, _ = s.ReleaseHold(); send || !s.HoldDeadline().IsZero() || s.Awaited() != AwaitsExchange {
 		t.Error("it gives back twice")
 	}
 	if back := answered(t, s, ownExchange("I", row(""), done("SELECT 1"))); back != "" || !s.Idle() {

@@ -34,23 +34,23 @@ func (s *Session) parse(msg []byte, at int, out *Out) int {
 	e := (*wire.Error)(nil)
 	if a.Do == policy.Refuse {
 		e = s.refusal(a, body, &m)
-	} else if isOdd(name) && st.fence != "" {
+	} else if hasNonASCII(name) && st.fence != "" {
 		e = s.refusal(policy.Action{Refusal: policy.Refusal{State: fence.CannotBeFenced, Reason: policy.HiddenFence}}, body, &m)
 	}
 	s.openBatch()
-	if e != nil && !s.shadowedEarly(e) {
+	if e != nil && !s.reportShadowedEarly(e) {
 		s.refuseBatch(e, out)
 		return len(msg)
 	}
 	s.putChecks(&a, out)
-	s.parses(name, &st)
+	s.noteParse(name, &st)
 	s.prepared.Sent(name, s.batch.id, st)
 	s.pushGiven(ledger.Parse, name)
 	return s.pass(len(msg), len(msg), at, out)
 }
 
 // readsDifferently reports whether the fence or the class of a Parse's text depends on
-// standard_conforming_strings, which a message before it may be about to change.
+// standard_conforming_strings, which an unanswered message may change.
 func (s *Session) readsDifferently(body []byte) bool {
 	if s.quiet() || bytes.IndexByte(body, '\\') < 0 || !sqltext.MayCarry(body) {
 		return false
@@ -74,8 +74,7 @@ func (s *Session) readsDifferently(body []byte) bool {
 	return readings[0] != readings[1]
 }
 
-// bind handles a Bind, of which only the names must be there: its parameters
-// may be large.
+// bind handles a Bind. It needs only the names, not the parameters, which may be large.
 func (s *Session) bind(in []byte, size, at int, out *Out) int {
 	have := in[wire.HeaderSize:min(size, len(in))]
 	portal, rest, ok := wire.CString(have)
@@ -91,12 +90,12 @@ func (s *Session) bind(in []byte, size, at int, out *Out) int {
 		return s.wait()
 	}
 	switch {
-	case isOdd(name) || isOdd(portal):
-		st = odd
+	case hasNonASCII(name) || hasNonASCII(portal):
+		st = ambiguousName
 	case !ok:
 		st = s.unseen()
 	}
-	if taken := s.opens(policy.Bind, &st, size, in, out); taken >= 0 {
+	if taken := s.decideAndOpen(policy.Bind, &st, size, in, out); taken >= 0 {
 		return taken
 	}
 	if len(portal) > 0 && st.fence != "" {
@@ -107,32 +106,32 @@ func (s *Session) bind(in []byte, size, at int, out *Out) int {
 	return s.pass(size, len(in), at, out)
 }
 
-// carriesNothing reports whether a message of the extended protocol needs no
-// judgement: neither the session carries a fence nor the statement, of which nothing
-// is to be remembered. nil is none.
+// carriesNothing reports whether policy need not decide on a message of the extended
+// protocol: neither the session nor the statement carries a fence, and the statement has
+// no effect to record. st is nil for none.
 func (s *Session) carriesNothing(st *statement) bool {
 	if st != nil && (st.doubt || st.fence != "" || st.text.Flags != 0 || st.text.Class.Controls()) {
 		return false
 	}
-	return !s.mayCarry() && !s.cfg.required() && !s.fenced && s.hold.state == policy.NoHold && s.last == (policy.Carrier{})
+	return !s.mayCarry() && !s.cfg.required() && !s.fenced && s.hold.state == policy.NoHold && s.lastCarrier == (policy.Carrier{})
 }
 
-// bindUnread handles a Bind whose names can't be read: they are too long, or the
-// message is malformed, which PostgreSQL will say.
+// bindUnread handles a Bind whose names can't be read: they are too long, or the message is
+// malformed, which PostgreSQL refuses.
 func (s *Session) bindUnread(in []byte, size, at int, out *Out) int {
 	if len(in) >= size { // malformed
 		s.openBatch()
 		s.q.Push(ledger.Bind)
 		return s.pass(size, len(in), at, out)
 	}
-	st := odd
-	if taken := s.opens(policy.Bind, &st, size, in, out); taken >= 0 {
+	st := ambiguousName
+	if taken := s.decideAndOpen(policy.Bind, &st, size, in, out); taken >= 0 {
 		return taken
 	}
-	if refusal := s.longName(); size > s.cfg.MaxStatement && !s.shadowed(refusal) {
+	if refusal := s.longName(); size > s.cfg.MaxStatement && !s.reportShadowed(refusal) {
 		s.refuseBatch(refusal, out)
 		n := min(size, len(in))
-		s.drop = size - n
+		s.dropLeft = size - n
 		return n
 	}
 	s.portals.Sent(nil, s.batch.id, st)
@@ -140,9 +139,9 @@ func (s *Session) bindUnread(in []byte, size, at int, out *Out) int {
 	return s.pass(size, len(in), at, out)
 }
 
-// opens judges a message that may be the first of its batch, and opens that. It
-// returns the bytes used where the message goes no further, else -1.
-func (s *Session) opens(kind policy.Kind, st *statement, size int, in []byte, out *Out) int {
+// decideAndOpen decides on a message that may be the first of its batch, and opens the
+// batch. It returns -1 if the caller is to forward the message, otherwise the bytes used.
+func (s *Session) decideAndOpen(kind policy.Kind, st *statement, size int, in []byte, out *Out) int {
 	if s.carriesNothing(st) {
 		s.openBatch()
 		return -1
@@ -153,7 +152,7 @@ func (s *Session) opens(kind policy.Kind, st *statement, size int, in []byte, ou
 		s.tracing = st.trace
 		m.Fence, m.Doubtful = st.fence, st.doubt
 		if !st.empty {
-			m.Statements = s.one(st)
+			m.Statements = s.asStatements(st)
 		}
 	}
 	a, ok := s.decide(&m, out)
@@ -165,13 +164,13 @@ func (s *Session) opens(kind policy.Kind, st *statement, size int, in []byte, ou
 		s.putChecks(&a, out)
 		return -1
 	}
-	if e := s.refusal(a, nil, &m); s.shadowedEarly(e) {
+	if e := s.refusal(a, nil, &m); s.reportShadowedEarly(e) {
 		return -1
 	} else {
 		s.refuseBatch(e, out)
 	}
 	n := min(size, len(in))
-	s.drop = size - n
+	s.dropLeft = size - n
 	return n
 }
 
@@ -187,8 +186,8 @@ func (s *Session) execute(msg []byte, at int, out *Out) int {
 		return s.wait()
 	}
 	switch {
-	case isOdd(name):
-		st = odd
+	case hasNonASCII(name):
+		st = ambiguousName
 	case !ok:
 		st = s.unseen()
 	}
@@ -200,7 +199,7 @@ func (s *Session) execute(msg []byte, at int, out *Out) int {
 	s.tracing = st.trace
 	m := policy.Message{Kind: policy.Execute, Fence: st.fence, Doubtful: st.doubt}
 	if !st.empty {
-		m.Statements = s.one(&st)
+		m.Statements = s.asStatements(&st)
 	}
 	s.inherit(m.Statements)
 	a, ok := s.decide(&m, out)
@@ -209,46 +208,47 @@ func (s *Session) execute(msg []byte, at int, out *Out) int {
 	}
 	s.openBatch()
 	if a.Do == policy.Refuse {
-		if e := s.refusal(a, nil, &m); !s.shadowed(e) {
+		if e := s.refusal(a, nil, &m); !s.reportShadowed(e) {
 			s.refuseBatch(e, out)
 			return len(msg)
 		}
 		a = policy.Action{By: a.By}
 	}
 	s.putChecks(&a, out)
-	s.follow(&m, &a, nil)
-	s.executed(&m, &a)
+	s.noteEffects(&m, &a, nil)
+	s.noteExecute(&m, &a)
 	s.q.Push(ledger.Execute).Note.trace = st.trace
 	return s.pass(len(msg), len(msg), at, out)
 }
 
-// pushGiven notes a message that gives a name to what the ledger of names was told.
+// pushGiven pushes the entry of a message whose meaning of a name was passed to
+// ledger.Names.
 func (s *Session) pushGiven(kind ledger.Kind, name []byte) *ledger.Entry[note] {
 	e := s.q.Push(kind)
-	e.Note.gives, e.Note.name = true, string(name)
+	e.Note.givesName, e.Note.name = true, string(name)
 	return e
 }
 
 // describe handles a whole Describe.
 func (s *Session) describe(msg []byte, at int, out *Out) int {
-	if taken := s.opens(policy.Opens, nil, len(msg), msg, out); taken >= 0 {
+	if taken := s.decideAndOpen(policy.OtherFirst, nil, len(msg), msg, out); taken >= 0 {
 		return taken
 	}
 	s.q.Push(ledger.Describe)
 	return s.pass(len(msg), len(msg), at, out)
 }
 
-// closes handles a whole Close. What it names is forgotten when the server has
-// confirmed it: after an error it lives on.
-func (s *Session) closes(msg []byte, at int, out *Out) int {
-	if taken := s.opens(policy.Opens, nil, len(msg), msg, out); taken >= 0 {
+// closeName handles a whole Close. Its name keeps its meaning until the server has
+// confirmed the Close: after an error it still exists.
+func (s *Session) closeName(msg []byte, at int, out *Out) int {
+	if taken := s.decideAndOpen(policy.OtherFirst, nil, len(msg), msg, out); taken >= 0 {
 		return taken
 	}
 	e := s.q.Push(ledger.Close)
 	if body := msg[wire.HeaderSize:]; len(body) > 1 {
-		e.Note.closes = body[0]
+		e.Note.closeKind = body[0]
 		e.Note.name = string(bytes.TrimRight(body[1:], "\x00"))
-		s.touches(body[1:])
+		s.noteNameUse(body[1:])
 	}
 	return s.pass(len(msg), len(msg), at, out)
 }

@@ -6,45 +6,45 @@ import (
 	"github.com/wirefence/wirefence/proxy/internal/wire"
 )
 
-// know puts together what is known as a message comes.
-func (s *Session) know(m *policy.Message) *policy.Facts {
+// gatherFacts returns the facts for the decision on a message.
+func (s *Session) gatherFacts(m *policy.Message) *policy.Facts {
 	f := &s.facts
 	stamp := ""
 	if s.cfg.Lease != nil {
 		stamp = s.cfg.Lease.Fence()
 	}
 	*f = policy.Facts{
-		Shadow:   s.cfg.Mode == Shadow,
-		Required: s.cfg.required(),
-		Pooled:   s.pooled,
-		Schema:   s.hasSchema(),
-		Holds:    s.mayHold(m),
-		Apart:    s.hold.simple,
-		Major:    s.major,
+		Shadow:            s.cfg.Mode == Shadow,
+		Required:          s.cfg.required(),
+		Pooled:            s.pooled,
+		Schema:            s.hasSchema(),
+		CanHold:           s.mayHold(m),
+		HoldNeedsExchange: s.hold.bySimpleQuery,
+		Major:             s.major,
 
 		Variable: s.mayCarry(),
 		Stamp:    stamp,
 
-		Outstanding: s.q.Ready(),
-		Quiet:       s.quiet() && !s.q.CopyIn(),
-		Unsteady:    s.db.interferes.Load() || s.stored.Has(sqltext.SetsVariable),
-		Releases:    s.db.interferes.Load(),
-		Exchanging:  s.exchanging(),
-		Block:       s.block(),
-		Batch:       s.batch.Batch,
-		Fresh:       s.fresh,
-		Fenced:      s.fenced,
-		Answer:      s.answer,
-		NamedFence:  s.namedFence,
+		Outstanding:         s.q.Ready(),
+		Quiet:               s.quiet() && !s.q.CopyIn(),
+		FenceMayChange:      s.db.interferes.Load() || s.storedFlags.Has(sqltext.SetsVariable),
+		HoldMayEnd:          s.db.interferes.Load(),
+		OnlyExchangePending: s.onlyExchangePending(),
+		Block:               s.block(),
+		Batch:               s.batch.Batch,
+		FreshChain:          s.freshChain,
+		Fenced:              s.fenced,
+		Answer:              s.answer,
+		NamedFence:          s.namedFence,
 	}
 	if s.q.CopyIn() {
-		f.Outstanding = 0 // none comes before the client has sent its data
+		f.Outstanding = 0 // the server answers nothing before the client has sent its data
 	}
-	if s.hold.state != policy.NoHold || s.last != (policy.Carrier{}) {
+	if s.hold.state != policy.NoHold || s.lastCarrier != (policy.Carrier{}) {
 		now := s.cfg.Clock()
-		f.Hold = s.heldNow(now)
-		if now.Sub(s.lastAt) < s.cfg.Hold && !(s.last == s.hold.pausedBy && now.Before(s.hold.pausedUntil)) {
-			f.Last = s.last
+		f.Hold = s.holdFacts(now)
+		if now.Sub(s.lastAt) < s.cfg.Hold && !(s.lastCarrier == s.hold.pausedFor && now.Before(s.hold.pausedUntil)) {
+			f.Last = s.lastCarrier
 		}
 	}
 	return f
@@ -55,33 +55,33 @@ func (s *Session) mayCarry() bool {
 	if s.pooled {
 		return s.localSet
 	}
-	return s.armed || s.db.interferes.Load()
+	return s.variableMayCarry || s.db.interferes.Load()
 }
 
-// block is the state of the transaction block as of the last ReadyForQuery.
+// block returns the state of the transaction block by the last ReadyForQuery.
 func (s *Session) block() policy.Block {
 	switch {
 	case s.q.CopyIn():
 		return policy.BlockUnknown
-	case s.tx == wire.Idle:
+	case s.txStatus == wire.Idle:
 		return policy.NoBlock
-	case s.tx == wire.Failed:
+	case s.txStatus == wire.Failed:
 		return policy.FailedBlock
 	}
 	return policy.InBlock
 }
 
-// untouched reports whether a text can be forwarded without being read: the session
-// carries nothing, and nothing in the text can be a fence or bring one about.
-func (s *Session) untouched(body []byte) bool {
+// canForwardUnread reports whether a text needs no lexing: the session carries no fence,
+// and the text has no word that could carry or set one.
+func (s *Session) canForwardUnread(body []byte) bool {
 	if s.mayCarry() || s.cfg.required() || s.namedFence || s.fenced || s.pooled || s.hold.state != policy.NoHold || sqltext.Mentions(body) {
 		return false
 	}
-	if s.last == (policy.Carrier{}) {
+	if s.lastCarrier == (policy.Carrier{}) {
 		return true
 	}
 	if s.cfg.Clock().Sub(s.lastAt) >= s.cfg.Hold {
-		s.last = policy.Carrier{}
+		s.lastCarrier = policy.Carrier{}
 		return true
 	}
 	return false

@@ -21,7 +21,7 @@ func logIn(s *Session) {
 	var out Out
 	ready := []byte{'Z', 0, 0, 0, 5, 'I'}
 	s.FromServer(append([]byte{'R', 0, 0, 0, 8, 0, 0, 0, 0}, ready...), &out)
-	for s.q.Len() > 0 || len(s.toward) > 0 {
+	for s.q.Len() > 0 || len(s.toServer) > 0 {
 		s.TakeToServer()
 		s.FromServer(append([]byte{'E', 0, 0, 0, 12, 'C', '4', '2', '5', '0', '1', 0, 0}, ready...), &out)
 	}
@@ -63,7 +63,7 @@ func FuzzSession(f *testing.F) {
 			logIn(s)
 		}
 		if policy&32 != 0 {
-			s.armed = true
+			s.variableMayCarry = true
 		}
 		var toServer, toClient Out
 		var sent []byte
@@ -83,7 +83,7 @@ func FuzzSession(f *testing.F) {
 			if !framed(sent) {
 				t.Fatalf("to the server go %q", sent)
 			}
-			if kept := len(s.toward) + len(s.key) + len(toServer.own) + len(toClient.own); kept > most {
+			if kept := len(s.toServer) + len(s.key) + len(toServer.own) + len(toClient.own); kept > most {
 				t.Fatalf("%d bytes are kept", kept)
 			}
 			toClient.Buffers(nil)

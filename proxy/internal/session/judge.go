@@ -10,29 +10,29 @@ import (
 	"github.com/wirefence/wirefence/proxy/internal/wire"
 )
 
-// decide judges a message until it is to be forwarded, refused or held back, and
-// puts the exchanges that it needs ahead of it. ok is false if the message waits.
+// decide calls policy.Decide until the message is to be forwarded, to be refused or to
+// wait, and sends the exchanges that it asks for. ok is false if the message waits.
 func (s *Session) decide(m *policy.Message, out *Out) (a policy.Action, ok bool) {
 	for {
-		a = policy.Decide(s.know(m), m, s.checks)
+		a = policy.Decide(s.gatherFacts(m), m, s.checks)
 		switch a.Do {
 		case policy.Forward, policy.Refuse:
-			if m.Kind != policy.FunctionCall && !a.Takes && a.Checks != nil {
+			if m.Kind != policy.FunctionCall && !a.TakesHold && a.Checks != nil {
 				s.checks = a.Checks
 			}
 			return a, true
 		case policy.Wait:
-			s.held = true
+			s.inputWaits = true
 			return a, false
 		}
 		s.exchangeFor(a, out)
 	}
 }
 
-// inherit adds to a statement that may run what was prepared what that may do, be it
-// prepared in the same text.
+// inherit adds the flags of prepared statements to a statement that may run one, also
+// those prepared by the same text.
 func (s *Session) inherit(statements []sqltext.Statement) {
-	flags := s.parsed | s.stored
+	flags := s.parsedFlags | s.storedFlags
 	for i := range statements {
 		st := &statements[i]
 		if st.Flags.Has(sqltext.Stores) {
@@ -47,8 +47,8 @@ func (s *Session) inherit(statements []sqltext.Statement) {
 // query handles a whole Query (documentation, "Message Flow", Simple Query).
 func (s *Session) query(msg []byte, at int, out *Out) int {
 	body, ok := text(msg[wire.HeaderSize:])
-	if !ok || s.untouched(body) || s.walsender && replicationCommand(body) {
-		s.check.doubt = true // it may be a DISCARD ALL
+	if !ok || s.canForwardUnread(body) || s.walsender && replicationCommand(body) {
+		s.check.doubt = true // the text may be a DISCARD ALL
 		s.batch.Open = false
 		s.tally[underNothing]++
 		s.q.Push(ledger.Query)
@@ -63,7 +63,7 @@ func (s *Session) query(msg []byte, at int, out *Out) int {
 		return 0
 	}
 	if a.Do == policy.Refuse {
-		if e := s.refusal(a, body, &m); !s.shadowed(e) {
+		if e := s.refusal(a, body, &m); !s.reportShadowed(e) {
 			s.batch.Open = false
 			s.refuseQuery(e, out)
 			return len(msg)
@@ -71,20 +71,20 @@ func (s *Session) query(msg []byte, at int, out *Out) int {
 		a = policy.Action{By: a.By}
 	}
 	var has *string
-	if a.Takes {
+	if a.TakesHold {
 		has = s.beginTake(a.By)
 	}
-	s.follow(&m, &a, body)
+	s.noteEffects(&m, &a, body)
 	s.batch.Open = false
 	under := coverOf(&a)
 	s.tally[under]++
 	timed := s.timesGroup(under)
 	if len(a.Checks) == 0 && !a.Guards {
 		n := &s.q.Push(ledger.Query).Note
-		n.timed, n.trace = timed, s.tracing
+		n.groupSample, n.trace = timed, s.tracing
 		return s.pass(len(msg), len(msg), at, out)
 	}
-	s.weave(body, &m, &a, has, out).timed = timed
+	s.weave(body, &m, &a, has, out).groupSample = timed
 	return len(msg)
 }
 
@@ -92,12 +92,12 @@ func (s *Session) query(msg []byte, at int, out *Out) int {
 // functions that set the variable are stored in the database.
 const setConfigOID = 2078
 
-// setterCall stands for a call of it.
+// setterCall is the statement of a FunctionCall of set_config.
 var setterCall = statement{text: sqltext.Statement{Class: sqltext.Ordinary, Flags: sqltext.SetsVariable}}
 
-// functionCall handles a FunctionCall (documentation, "Message Flow", Function
-// Call). It can't share a message with a check, so in a transaction block an
-// exchange goes ahead of it, and outside of one it runs under a hold.
+// functionCall handles a FunctionCall (documentation, "Message Flow", Function Call). It
+// can't share a message with a check. In a transaction block an exchange checks ahead of
+// it; outside of one it runs under a hold.
 func (s *Session) functionCall(in []byte, size, at int, out *Out) int {
 	const head = wire.HeaderSize + 4
 	if len(in) < min(head, size) {
@@ -106,7 +106,7 @@ func (s *Session) functionCall(in []byte, size, at int, out *Out) int {
 	s.tracing = nil
 	m := policy.Message{Kind: policy.FunctionCall}
 	if size < head || binary.BigEndian.Uint32(in[wire.HeaderSize:]) == setConfigOID {
-		m.Statements = s.one(&setterCall)
+		m.Statements = s.asStatements(&setterCall)
 	}
 	a, ok := s.decide(&m, out)
 	if !ok {
@@ -114,10 +114,10 @@ func (s *Session) functionCall(in []byte, size, at int, out *Out) int {
 	}
 	s.batch.Open = false
 	if a.Do == policy.Refuse {
-		if e := s.refusal(a, nil, &m); !s.shadowed(e) {
+		if e := s.refusal(a, nil, &m); !s.reportShadowed(e) {
 			s.refuseQuery(e, out)
 			n := min(size, len(in))
-			s.drop = size - n
+			s.dropLeft = size - n
 			return n
 		}
 		a = policy.Action{By: a.By}
@@ -129,11 +129,11 @@ func (s *Session) functionCall(in []byte, size, at int, out *Out) int {
 		s.timeExchange()
 		s.events.Checked()
 	}
-	s.follow(&m, &a, nil)
+	s.noteEffects(&m, &a, nil)
 	under := coverOf(&a)
 	s.tally[under]++
 	n := &s.q.Push(ledger.FunctionCall).Note
-	n.checked, n.timed = len(a.Checks) > 0, s.timesGroup(under)
+	n.checked, n.groupSample = len(a.Checks) > 0, s.timesGroup(under)
 	return s.pass(size, len(in), at, out)
 }
 

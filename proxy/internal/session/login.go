@@ -10,17 +10,16 @@ import (
 	"github.com/wirefence/wirefence/proxy/internal/wire"
 )
 
-// needsPassword reports whether the login message msg, which the server sent,
-// waits for an answer of the client's (documentation, "Message Formats",
-// Authentication*).
+// needsPassword reports whether the server's Authentication message msg demands an answer
+// (documentation, "Message Formats", Authentication*).
 func needsPassword(msg []byte) bool {
 	const ok, saslFinal = 0, 12
 	kind := wire.AuthKind(msg)
 	return len(msg) >= wire.HeaderSize+4 && kind != ok && kind != saslFinal
 }
 
-// parameter takes in a ParameterStatus that the session goes by.
-func (s *Session) parameter(msg []byte) {
+// noteParameter records the ParameterStatus settings that the session depends on.
+func (s *Session) noteParameter(msg []byte) {
 	name, rest, ok := wire.CString(msg[wire.HeaderSize:])
 	value, _, ok2 := wire.CString(rest)
 	if !ok || !ok2 {
@@ -42,9 +41,8 @@ func (s *Session) parameter(msg []byte) {
 	}
 }
 
-// beginServing handles the end of the login: before the client hears of it the
-// proxy asks what it must know of the session. That is one question, and one round
-// trip, but for the first session in a database.
+// beginServing handles the server's first ReadyForQuery. Before the client gets it, the
+// proxy sends loginSQL: one round trip, two for the first session in a database.
 func (s *Session) beginServing() bool {
 	if !s.tracked {
 		s.phase = serving
@@ -52,130 +50,130 @@ func (s *Session) beginServing() bool {
 	}
 	s.phase = asking
 	era := s.databases.Era()
-	sql, stored := trimmed(loginSQL), s.databases.due(s.database)
+	sql, stored := trimmed(loginSQL), s.databases.dueWithLogin(s.database)
 	if stored {
 		sql += ", " + interferesSQL
 	}
-	s.toward = s.appendExchange(s.toward, sql, asksLogin)
-	s.own.stored, s.own.era = stored, era
+	s.toServer = s.appendExchange(s.toServer, sql, asksLogin)
+	s.exchange.withStored, s.exchange.era = stored, era
 	return false
 }
 
-// learnLogin takes in the answer to the question at login.
+// learnLogin reads the row of loginSQL.
 func (s *Session) learnLogin(columns [][]byte) {
-	s.armed = len(columns[0]) > 0
+	s.variableMayCarry = len(columns[0]) > 0
 	if len(columns) < 5 {
 		return
 	}
 	s.schema = columns[1] != nil
 	s.pooled = s.cfg.Pooling == PoolingTransaction || s.cfg.Pooling == PoolingUnknown && !s.isOwnBackend(string(columns[2]))
-	s.reached = string(columns[3])
-	s.startup = s.startup || s.pooled && string(columns[4]) == "t"
+	s.actualDatabase = string(columns[3])
+	s.fenceAtStartup = s.fenceAtStartup || s.pooled && string(columns[4]) == "t"
 	if len(columns) > 5 {
-		s.own.outcome = string(columns[5])
+		s.exchange.outcome = string(columns[5])
 	}
 }
 
-// isOwnBackend reports whether the server's process id is the one that the
-// client was given.
+// isOwnBackend reports whether the backend's process id is the one in BackendKeyData. A
+// pooler's differs.
 func (s *Session) isOwnBackend(pid string) bool {
 	return len(s.key) >= 4 && strconv.FormatUint(uint64(binary.BigEndian.Uint32([]byte(s.key))), 10) == pid
 }
 
-// askAgain repeats the question at login: without stored code, if that was a part of it,
-// and without the client's statement_timeout, if that has ended it.
-func (s *Session) askAgain() bool {
+// retryLoginQuery repeats loginSQL after an error: without stored code if that was a part
+// of it, and without the client's statement_timeout if that has cancelled it.
+func (s *Session) retryLoginQuery() bool {
 	const tries = 5 // the timeout still counts for the SET
-	x := s.own
-	if x.err == nil || x.again == tries || !x.stored && x.err.Code != queryCanceled {
+	x := s.exchange
+	if x.err == nil || x.retries == tries || !x.withStored && x.err.Code != queryCanceled {
 		return false
 	}
-	if x.stored {
-		s.databases.find(s.database).unask()
+	if x.withStored {
+		s.databases.find(s.database).resetAsked()
 	}
 	sql := trimmed(loginSQL)
 	if x.err.Code == queryCanceled {
-		sql = untimed + sql
+		sql = noTimeoutSQL + sql
 	}
-	s.toward = s.appendSimple(s.toward, sql, asksLogin)
-	s.own.again = x.again + 1
+	s.toServer = s.appendSimple(s.toServer, sql, asksLogin)
+	s.exchange.retries = x.retries + 1
 	return true
 }
 
 // queryCanceled is the SQLSTATE of a statement that was cancelled, by a timeout too.
 const queryCanceled = "57014"
 
-// loginAnswered handles the end of the question at login, and loginTold what follows:
-// each reports whether the client now hears of the end of its login.
+// loginAnswered handles the end of loginSQL. It reports whether the client now gets the
+// ReadyForQuery.
 func (s *Session) loginAnswered() bool {
-	if s.askAgain() {
+	if s.retryLoginQuery() {
 		return false
 	}
-	x := s.own
-	s.db = s.databases.find(s.reached)
+	x := s.exchange
+	s.db = s.databases.find(s.actualDatabase)
 	if x.err != nil || !x.answered {
-		s.armed = true // for all that is known
+		s.variableMayCarry = true // the safe assumption
 		s.pooled = s.cfg.Pooling != PoolingSession
 		// In shadow mode a check that isn't there must not fail a statement.
 		s.schema = s.cfg.Mode != Shadow
 	}
-	if x.err != nil && s.pooled && s.turnAway(wire.Error{
+	if x.err != nil && s.pooled && s.refuseLogin(wire.Error{
 		Code: string(fence.CannotBeFenced), Message: "whether a fence is set for the role or the database could not be read", Detail: x.err.Message,
 		Hint: "Log in again. If no pooler gives server connections to other clients, say pooling=session in WIREFENCE_UPSTREAM: then this isn't asked.",
 	}) {
 		return false
 	}
-	if x.stored && x.answered && s.schema {
+	if x.withStored && x.answered && s.schema {
 		s.db.learn(x.outcome == "t", x.era)
 	} else if s.schema && s.db.due() {
 		era := s.databases.Era()
-		s.toward = s.appendExchange(s.toward, "SELECT "+interferesSQL, asksStored)
-		s.own.era = era
+		s.toServer = s.appendExchange(s.toServer, "SELECT "+interferesSQL, asksStored)
+		s.exchange.era = era
 		return false
 	}
-	return s.loginTold()
+	return s.finishLogin()
 }
 
-// storedAnswered handles the end of the question about stored code, put by itself. Its
-// answer is safe to assume, and can take long: it isn't asked again.
+// storedAnswered handles the end of the separate query about stored code. After an error
+// it isn't repeated: it may take long, and suspect is safe.
 func (s *Session) storedAnswered() bool {
-	if s.own.err == nil && s.own.answered {
-		s.db.learn(s.own.outcome == "t", s.own.era)
+	if s.exchange.err == nil && s.exchange.answered {
+		s.db.learn(s.exchange.outcome == "t", s.exchange.era)
 	} else {
 		s.db.suspect()
 	}
-	return s.loginTold()
+	return s.finishLogin()
 }
 
-func (s *Session) loginTold() bool {
+func (s *Session) finishLogin() bool {
 	s.phase = serving
-	carried := s.armed
+	carried := s.variableMayCarry
 	if s.pooled {
-		s.armed = false // what the variable holds may be another client's
+		s.variableMayCarry = false // the value may be another client's
 	}
-	s.admit(carried)
-	return s.farewell == nil
+	s.checkStartupFence(carried)
+	return s.fatal == nil
 }
 
-// admit ends a session that began with a fence which doesn't count: under a name that
-// nothing reads; behind a transaction pooler its next transaction may run without; and a
-// pooler may have kept startup options to itself.
-func (s *Session) admit(carried bool) {
-	if s.unknown != nil && s.turnAway(*malformed(s.unknown)) {
+// checkStartupFence ends a session whose startup packet, role or database sets a fence that
+// wouldn't be checked: under an unknown name; or behind a transaction pooler, since the
+// next transaction may run without it and the pooler may have dropped startup options.
+func (s *Session) checkStartupFence(carried bool) {
+	if s.settingErr != nil && s.refuseLogin(*malformed(s.settingErr)) {
 		return
 	}
-	if !s.startup || !s.pooled && carried {
+	if !s.fenceAtStartup || !s.pooled && carried {
 		return
 	}
-	s.turnAway(wire.Error{
+	s.refuseLogin(wire.Error{
 		Code: string(fence.CannotBeFenced), Message: "a fence in the startup packet, or set for a role or database, does not reach each transaction",
 		Detail: pooledDetail, Hint: pooledHint,
 	})
 }
 
-// turnAway ends a login with an error, except in shadow mode.
-func (s *Session) turnAway(e wire.Error) bool {
-	if s.shadowed(&e) {
+// refuseLogin ends a login with an error, except in shadow mode.
+func (s *Session) refuseLogin(e wire.Error) bool {
+	if s.reportShadowed(&e) {
 		return false
 	}
 	s.events.Refused(Refusal{State: fence.SQLState(e.Code), Message: e.Message, Detail: e.Detail})
@@ -183,6 +181,6 @@ func (s *Session) turnAway(e wire.Error) bool {
 	return true
 }
 
-// hasSchema reports whether the database has wirefence's functions: it had them at
-// login, or another session has found them since.
+// hasSchema reports whether the database has wirefence's functions: this session has
+// found them at its login, or another one since.
 func (s *Session) hasSchema() bool { return s.schema || s.db.schema.Load() }

@@ -15,7 +15,7 @@ import (
 // came by.
 func TestTheDatabaseNamesItself(t *testing.T) {
 	s := begun(t, "")
-	if got := s.Reached(); got != "at_home" {
+	if got := s.ActualDatabase(); got != "at_home" {
 		t.Errorf("the session is in %q", got)
 	}
 }
@@ -38,12 +38,12 @@ func TestALoginOfAClientWithoutPatience(t *testing.T) {
 			events := &noted{}
 			s := greeted(Config{Pooling: c.pooling}, events)
 			var out Out
-			for n := 0; !s.LoggedIn() && s.Farewell() == nil; n++ {
+			for n := 0; !s.LoggedIn() && s.Fatal() == nil; n++ {
 				sent := bytes.Clone(s.TakeToServer())
 				if n > 30 || len(sent) == 0 {
 					t.Fatal("the login does not end")
 				}
-				if again := strings.Contains(string(sent), untimed); again != (n > 0 && n <= min(c.fails, 5)) && c.fails <= 5 {
+				if again := strings.Contains(string(sent), noTimeoutSQL); again != (n > 0 && n <= min(c.fails, 5)) && c.fails <= 5 {
 					t.Errorf("question %d: %q", n, sent)
 				}
 				switch {
@@ -56,12 +56,12 @@ func TestALoginOfAClientWithoutPatience(t *testing.T) {
 				}
 			}
 			if c.refused == "" {
-				if s.Farewell() != nil {
-					t.Errorf("refused: %v", s.Farewell())
+				if s.Fatal() != nil {
+					t.Errorf("refused: %v", s.Fatal())
 				}
 				return
 			}
-			if e := s.Farewell(); e == nil || e.Code != string(fence.CannotBeFenced) || !strings.Contains(e.Message, c.refused) || len(events.refused) != 1 {
+			if e := s.Fatal(); e == nil || e.Code != string(fence.CannotBeFenced) || !strings.Contains(e.Message, c.refused) || len(events.refused) != 1 {
 				t.Errorf("got %v, told %v", e, events.refused)
 			}
 		})

@@ -1,8 +1,7 @@
 package session
 
-// Out collects what is to be sent to one side: stretches of the input that pass
-// as they are, and bytes of the proxy's own between them. Nothing that passes is
-// copied.
+// Out collects the bytes for one side: unchanged parts of the input, which are not copied,
+// and bytes of the proxy's own between them.
 type Out struct {
 	in  []byte
 	own []byte
@@ -17,12 +16,12 @@ type segment struct {
 // reset empties the Out for a new input.
 func (o *Out) reset(in []byte) {
 	o.in, o.own, o.seg = in, o.own[:0], o.seg[:0]
-	if cap(o.own) > keepBytes {
+	if cap(o.own) > maxScratch {
 		o.own = nil
 	}
 }
 
-// pass lets in[from:to] through.
+// pass adds in[from:to].
 func (o *Out) pass(from, to int) {
 	if n := len(o.seg); n > 0 && !o.seg[n-1].own && o.seg[n-1].to == from {
 		o.seg[n-1].to = to
@@ -31,7 +30,7 @@ func (o *Out) pass(from, to int) {
 	o.seg = append(o.seg, segment{false, from, to})
 }
 
-// put takes own bytes that were appended to o.own since mark.
+// put adds the bytes that were appended to o.own since mark.
 func (o *Out) put(mark int) {
 	if len(o.own) == mark {
 		return
@@ -43,7 +42,7 @@ func (o *Out) put(mark int) {
 	o.seg = append(o.seg, segment{true, mark, len(o.own)})
 }
 
-// insert appends bytes of the proxy's own.
+// insert adds a copy of b.
 func (o *Out) insert(b []byte) {
 	mark := len(o.own)
 	o.own = append(o.own, b...)
@@ -53,8 +52,8 @@ func (o *Out) insert(b []byte) {
 // Empty reports whether there is nothing to send.
 func (o *Out) Empty() bool { return len(o.seg) == 0 }
 
-// Buffers appends what is to be sent to dst, in order. The buffers are valid
-// until the input or the Out is used again.
+// Buffers appends the collected bytes to dst, in order. The buffers are valid until the
+// input or the Out is used again.
 func (o *Out) Buffers(dst [][]byte) [][]byte {
 	for _, s := range o.seg {
 		if s.own {
@@ -67,4 +66,4 @@ func (o *Out) Buffers(dst [][]byte) [][]byte {
 }
 
 // keepBytes is the most scratch memory that a session keeps between messages.
-const keepBytes = 16 << 10
+const maxScratch = 16 << 10

@@ -18,11 +18,11 @@ func (b *backend) internal(sql string) func(parameters []*string) result {
 			}
 			return columns
 		})
-	case askSQL:
+	case askVariableSQL:
 		return b.answering(func() []string { return []string{b.token.now()} })
 	case "SELECT " + interferesSQL:
 		return b.answering(func() []string { return []string{map[bool]string{true: "t", false: "f"}[b.policy.setters]} })
-	case strings.TrimSuffix(inReadCommitted, ";"):
+	case strings.TrimSuffix(readCommittedSQL, ";"):
 		return func([]*string) result { b.tx.readOnly = false; return result{tag: "SET"} }
 	case giveBackSQL:
 		return func([]*string) result {

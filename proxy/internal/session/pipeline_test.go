@@ -27,8 +27,8 @@ func TestAClientThatSendsAheadIsHeld(t *testing.T) {
 		if len(input) == 0 {
 			break
 		}
-		if !s.Held() || s.q.Len() != maxOutstanding {
-			t.Fatalf("held %v with %d answers outstanding", s.Held(), s.q.Len())
+		if !s.InputWaits() || s.q.Len() != maxOutstanding {
+			t.Fatalf("held %v with %d answers outstanding", s.InputWaits(), s.q.Len())
 		}
 		holds++
 		if _, wake := s.FromServer(message(wire.CloseComplete, ""), &toClient); wake {
@@ -86,7 +86,7 @@ func TestMessagesInACopyAreBounded(t *testing.T) {
 	s.FromClient(simple("COPY t FROM STDIN"), &out)
 	s.FromServer(message(wire.CopyInResponse, "\x00\x00\x00"), &out)
 	s.FromClient(bytes.Repeat(wire.AppendSync(nil), 2*maxOutstanding), &out)
-	if s.Farewell() == nil || s.q.Len() > maxOutstanding {
-		t.Errorf("%d entries, farewell %v", s.q.Len(), s.Farewell())
+	if s.Fatal() == nil || s.q.Len() > maxOutstanding {
+		t.Errorf("%d entries, farewell %v", s.q.Len(), s.Fatal())
 	}
 }

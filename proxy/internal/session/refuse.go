@@ -11,60 +11,59 @@ import (
 	"github.com/wirefence/wirefence/proxy/internal/wire"
 )
 
-// A refusal of the proxy's own is raised by the server: in the place of the
-// client's message goes a text that PostgreSQL can't parse, and the error that
-// comes back is replaced by ours. So the transaction is aborted, the rest of a
-// pipeline is skipped and the refusal takes its place among the answers exactly
-// as with any other error.
+// The server raises the proxy's own refusals: the proxy sends a text that PostgreSQL can't
+// parse instead of the client's message, and replaces the error that comes back. So the
+// server aborts the transaction and skips the rest of a pipeline as after any other error,
+// and the refusal has the right place among the answers.
 
-// bait returns the text that is sent in the place of a refused one. It is what
-// the server's log shows.
-func bait(e *wire.Error) string {
+// refusalText returns the text that the proxy sends instead of a refused one. The server's
+// log shows it.
+func refusalText(e *wire.Error) string {
 	return "wirefence refused this statement: " + e.Code + " " + fence.SQLState(e.Code).Condition()
 }
 
-// refuseQuery puts the bait in the place of a Query.
+// refuseQuery sends the refusalText instead of a Query.
 func (s *Session) refuseQuery(e *wire.Error, out *Out) {
 	s.answer, s.answerErr, s.hold.retried = policy.NoAnswer, nil, false
 	mark := len(out.own)
-	out.own = wire.AppendQuery(out.own, bait(e))
+	out.own = wire.AppendQuery(out.own, refusalText(e))
 	out.put(mark)
 	n := &s.q.Push(ledger.Query).Note
 	n.refusal, n.trace = e, s.tracing
 }
 
-// refuseBatch puts the bait into an extended batch, of which the server discards the
-// rest.
+// refuseBatch sends the refusalText within an extended batch. The server discards the rest
+// of the batch.
 func (s *Session) refuseBatch(e *wire.Error, out *Out) {
 	s.answer, s.answerErr, s.hold.retried = policy.NoAnswer, nil, false
 	mark := len(out.own)
-	out.own = wire.AppendParse(out.own, refusalName, bait(e))
+	out.own = wire.AppendParse(out.own, refusalName, refusalText(e))
 	out.put(mark)
 	n := &s.q.Push(ledger.Parse).Note
 	n.refusal, n.trace = e, s.tracing
 	s.skipping = true
 }
 
-// shadowed reports a refusal that the mode lets pass.
-func (s *Session) shadowed(e *wire.Error) bool {
+// reportShadowed reports a refusal in shadow mode. It returns false in other modes.
+func (s *Session) reportShadowed(e *wire.Error) bool {
 	if s.cfg.Mode != Shadow {
 		return false
 	}
-	s.refused(Refusal{State: fence.SQLState(e.Code), Message: e.Message, Detail: e.Detail, Shadow: true}, s.tracing)
+	s.reportRefusal(Refusal{State: fence.SQLState(e.Code), Message: e.Message, Detail: e.Detail, Shadow: true}, s.tracing)
 	return true
 }
 
-// shadowedEarly lets a Parse or Bind pass where the mode does. It tells of a fence that
-// can't be read; the rest is told when the statement is executed.
-func (s *Session) shadowedEarly(e *wire.Error) bool {
+// reportShadowedEarly is reportShadowed for a Parse or Bind. It reports only a malformed
+// fence; Execute reports the other refusals.
+func (s *Session) reportShadowedEarly(e *wire.Error) bool {
 	if e.Code == string(fence.MalformedToken) {
-		return s.shadowed(e)
+		return s.reportShadowed(e)
 	}
 	return s.cfg.Mode == Shadow
 }
 
-// refusal words what policy has refused. body is the text of the message, nil where
-// it isn't at hand.
+// refusal returns the error for policy's refusal. body is the text of the message, nil if
+// it isn't available.
 func (s *Session) refusal(a policy.Action, body []byte, m *policy.Message) *wire.Error {
 	command := "the statement"
 	if i := a.Refusal.Statement; body != nil && i < len(m.Statements) {
@@ -144,8 +143,8 @@ func malformed(err error) *wire.Error {
 	}
 }
 
-// unknownSetting words the refusal of a setting that would be taken for a fence and never
-// checked.
+// unknownSetting returns the refusal of a setting that could be taken for a fence and that
+// nothing checks.
 func unknownSetting(e *sqltext.UnknownSettingError) *wire.Error {
 	return &wire.Error{
 		Severity: "ERROR", Code: e.SQLState(),
@@ -155,8 +154,8 @@ func unknownSetting(e *sqltext.UnknownSettingError) *wire.Error {
 	}
 }
 
-// noFence words the refusal of a write that carries no fence: the policy wants one,
-// or the proxy's own lease isn't held.
+// noFence returns the refusal of a write without a fence: RequireFence is set, or the
+// proxy's own lease isn't held.
 func (s *Session) noFence() *wire.Error {
 	if s.cfg.Lease != nil {
 		return s.unheld()
@@ -169,10 +168,10 @@ func (s *Session) noFence() *wire.Error {
 	}
 }
 
-// unheldForm is the message of a refusal for want of the lease of a resource.
+// unheldForm is the format of the refusal's message while the lease isn't held.
 const unheldForm = "the lease of %q is not held here"
 
-// UnheldResource is the resource of such a message, "" of another text.
+// UnheldResource returns the resource in such a message, "" for another text.
 func UnheldResource(message string) (resource string) {
 	if _, err := fmt.Sscanf(message, unheldForm, &resource); err != nil {
 		return ""
@@ -180,8 +179,8 @@ func UnheldResource(message string) (resource string) {
 	return resource
 }
 
-// unheld words the refusal of a write that carries no fence while the proxy has
-// none for it.
+// unheld returns the refusal of a write without a fence while the proxy's own lease isn't
+// held.
 func (s *Session) unheld() *wire.Error {
 	lease := s.cfg.Lease
 	e := &wire.Error{
@@ -196,7 +195,7 @@ func (s *Session) unheld() *wire.Error {
 	return e
 }
 
-// noSchema words the refusal of a fence that the database can't check.
+// noSchema returns the refusal of a fence in a database without wirefence's functions.
 func (s *Session) noSchema() *wire.Error {
 	return &wire.Error{
 		Severity: "ERROR", Code: string(fence.CannotBeFenced),
@@ -206,7 +205,7 @@ func (s *Session) noSchema() *wire.Error {
 	}
 }
 
-// longName words the refusal of a Bind whose names nobody has read.
+// longName returns the refusal of a Bind whose names are too long to be read.
 func (s *Session) longName() *wire.Error {
 	e := s.tooLarge()
 	e.Message = "the names in a Bind are too long to be read"
@@ -215,7 +214,7 @@ func (s *Session) longName() *wire.Error {
 	return e
 }
 
-// tooLarge words the refusal of a text that is too large to be read.
+// tooLarge returns the refusal of a text above MaxStatement.
 func (s *Session) tooLarge() *wire.Error {
 	return &wire.Error{
 		Severity: "ERROR", Code: string(fence.CannotBeFenced),

@@ -10,26 +10,27 @@ import (
 	"github.com/wirefence/wirefence/proxy/internal/wire"
 )
 
-// FromServer takes bytes that the server sent and puts into out what is to be
-// sent to the client. It returns how many bytes it has used; the rest is the
-// beginning of a message and must come again with more behind it. wake says
-// that FromClient is to be called even if the client sends nothing: there are
-// bytes for the server, or input that was held may go on.
+// FromServer handles bytes of the server and puts the bytes for the client into out. It
+// returns how many bytes it has used; the caller passes the rest, the beginning of a
+// message, again with more bytes. wake says that the driver must call FromClient, even
+// without new bytes: there are bytes for the server, or the client's input need not wait
+// any longer.
 func (s *Session) FromServer(in []byte, out *Out) (used int, wake bool) {
 	out.reset(in)
-	for used < len(in) && s.farewell == nil {
+	for used < len(in) && s.fatal == nil {
 		n := s.fromServer(in[used:], used, out)
 		if n == 0 {
 			break
 		}
 		used += n
 	}
-	return used, len(s.toward) > 0 || s.held && s.mayGoOn()
+	return used, len(s.toServer) > 0 || s.inputWaits && s.canResume()
 }
 
-// mayGoOn reports whether what the client's message waits for may have come.
-func (s *Session) mayGoOn() bool {
-	if s.full {
+// canResume reports whether the replies may have come for which the client's message
+// waits.
+func (s *Session) canResume() bool {
+	if s.queueFull {
 		return s.q.Len() <= resumeAt
 	}
 	return s.q.Ready() == 0 || s.q.CopyIn()
@@ -37,10 +38,10 @@ func (s *Session) mayGoOn() bool {
 
 // fromServer handles one message, or a part of one, at offset at of the input.
 func (s *Session) fromServer(in []byte, at int, out *Out) int {
-	if s.skipBack > 0 {
-		n := min(s.skipBack, len(in))
-		s.skipBack -= n
-		if !s.dropBack {
+	if s.serverLeft > 0 {
+		n := min(s.serverLeft, len(in))
+		s.serverLeft -= n
+		if !s.dropServer {
 			out.pass(at, at+n)
 		}
 		return n
@@ -53,30 +54,29 @@ func (s *Session) fromServer(in []byte, at int, out *Out) int {
 		s.violation("server message of type %q has an impossible length", typ)
 		return 0
 	}
-	if len(in) < size && s.wantsWhole(typ) {
+	if len(in) < size && s.needsWhole(typ) {
 		return 0
 	}
-	if s.judge(typ, in[:min(size, len(in))], out) {
-		s.dropBack = false
+	if s.handleServerMessage(typ, in[:min(size, len(in))], out) {
+		s.dropServer = false
 		n := min(size, len(in))
-		s.skipBack = size - n
+		s.serverLeft = size - n
 		out.pass(at, at+n)
 		return n
 	}
 	n := min(size, len(in))
-	s.skipBack, s.dropBack = size-n, true
+	s.serverLeft, s.dropServer = size-n, true
 	return n
 }
 
-// wantsWhole reports whether a message must be complete to be judged. Bulk data
-// never must.
-func (s *Session) wantsWhole(typ byte) bool {
+// needsWhole reports whether a message must be complete to be handled. Bulk data need not.
+func (s *Session) needsWhole(typ byte) bool {
 	switch typ {
 	case wire.ReadyForQuery, wire.ErrorResponse, wire.ParameterStatus, wire.CommandComplete, wire.BackendKeyData, wire.Authentication:
 		return true
 	case wire.DataRow:
 		front := s.q.Front()
-		return front != nil && !s.passes(front)
+		return front != nil && !s.isClientResult(front)
 	case wire.NoticeResponse:
 		front := s.q.Front()
 		return front != nil && (front.Note.role != client || front.Note.woven != nil)
@@ -84,23 +84,23 @@ func (s *Session) wantsWhole(typ byte) bool {
 	return false
 }
 
-// judge takes a message in and reports whether it passes as it is. What goes to
-// the client in its place has then been put into out.
-func (s *Session) judge(typ byte, msg []byte, out *Out) bool {
+// handleServerMessage handles a message of the server, and reports whether it passes
+// unchanged. If not, out has the message for the client, if there is one.
+func (s *Session) handleServerMessage(typ byte, msg []byte, out *Out) bool {
 	switch typ {
 	case wire.ReadyForQuery:
-		return s.ready(msg)
+		return s.handleReady(msg)
 	case wire.ErrorResponse:
-		return s.error(msg, out)
+		return s.handleError(msg, out)
 	case wire.ParameterStatus:
-		s.parameter(msg)
+		s.noteParameter(msg)
 		return true
 	case wire.Authentication:
-		if s.proved && wire.AuthKind(msg) != wire.AuthOk {
+		if s.authenticated && wire.AuthKind(msg) != wire.AuthOk {
 			s.violation("the server asks the client for a password behind its login")
 			return false
 		}
-		s.password = needsPassword(msg)
+		s.awaitsPassword = needsPassword(msg)
 		return true
 	case wire.BackendKeyData:
 		s.key = string(msg[wire.HeaderSize:])
@@ -111,28 +111,28 @@ func (s *Session) judge(typ byte, msg []byte, out *Out) bool {
 		return s.parseComplete()
 	case wire.BindComplete:
 		if e := s.q.Expect(ledger.Bind); e != nil {
-			s.given(e, true)
+			s.resolveName(e, true)
 		}
-		return s.answered(ledger.Bind)
+		return s.popAnswered(ledger.Bind)
 	case wire.CloseComplete:
 		return s.closeComplete()
 	case wire.NoData:
-		return s.answered(ledger.Describe)
+		return s.popAnswered(ledger.Describe)
 	case wire.RowDescription:
 		if e := s.q.Expect(ledger.Describe, ledger.Query); e != nil && e.Kind == ledger.Query {
-			return s.passes(e)
+			return s.isClientResult(e)
 		}
-		return s.answered(ledger.Describe)
+		return s.popAnswered(ledger.Describe)
 	case wire.DataRow:
-		return s.row(msg)
+		return s.handleRow(msg)
 	case wire.CommandComplete:
-		s.completed(msg[wire.HeaderSize:])
+		s.handleCommandTag(msg[wire.HeaderSize:])
 		s.q.EndCopyIn()
-		return s.resultEnds()
+		return s.finishResult()
 	case wire.EmptyQueryResponse:
-		return s.resultEnds()
+		return s.finishResult()
 	case wire.PortalSuspended:
-		return s.answered(ledger.Execute)
+		return s.popAnswered(ledger.Execute)
 	case wire.CopyInResponse:
 		s.q.BeginCopyIn()
 	case wire.CopyBothResponse:
@@ -141,21 +141,22 @@ func (s *Session) judge(typ byte, msg []byte, out *Out) bool {
 	return true
 }
 
-// answered takes out the entry that a message answers in full.
-func (s *Session) answered(kind ledger.Kind) bool {
+// popAnswered removes the entry that a message answers completely, and reports whether the
+// message passes.
+func (s *Session) popAnswered(kind ledger.Kind) bool {
 	e := s.q.Expect(kind)
 	if e == nil {
-		return s.unexpected()
+		return s.handleUnexpected()
 	}
 	passes := e.Note.role == client
 	s.q.Pop()
 	return passes
 }
 
-// unexpected handles an answer to nothing that was asked. While answers to the
-// proxy's own messages are outstanding it would be a guess which is which, so
-// the session ends; else the message is the client's.
-func (s *Session) unexpected() bool {
+// handleUnexpected handles an answer that matches no entry. If the front entry is the
+// proxy's own, the answer may be the proxy's or the client's, so the session ends;
+// otherwise it is the client's.
+func (s *Session) handleUnexpected() bool {
 	if front := s.q.Front(); front != nil && (front.Note.role != client || front.Note.woven != nil) {
 		s.violation("the server's answers don't match what it was asked")
 		return false
@@ -166,23 +167,23 @@ func (s *Session) unexpected() bool {
 func (s *Session) parseComplete() bool {
 	e := s.q.Expect(ledger.Parse)
 	if e == nil {
-		return s.unexpected()
+		return s.handleUnexpected()
 	}
 	switch e.Note.role {
 	case client:
-		s.given(e, true)
+		s.resolveName(e, true)
 	case oursFull, oursMissing, oursReadOnly, oursHolding:
 		kind := e.Note.role - oursFull
 		s.check.sent[kind]--
 		s.check.ready[kind] = s.check.sent[kind] == 0
 	}
-	return s.answered(ledger.Parse)
+	return s.popAnswered(ledger.Parse)
 }
 
-// given takes in the outcome of a message that gives a name.
-func (s *Session) given(e *ledger.Entry[note], succeeded bool) {
+// resolveName records the outcome of a message that gives a name.
+func (s *Session) resolveName(e *ledger.Entry[note], succeeded bool) {
 	switch {
-	case !e.Note.gives:
+	case !e.Note.givesName:
 	case e.Kind == ledger.Parse:
 		s.prepared.Answered(e.Note.name, succeeded)
 	default:
@@ -193,75 +194,75 @@ func (s *Session) given(e *ledger.Entry[note], succeeded bool) {
 func (s *Session) closeComplete() bool {
 	e := s.q.Expect(ledger.Close)
 	if e != nil && e.Note.role == client {
-		switch e.Note.closes {
+		switch e.Note.closeKind {
 		case 'S':
 			s.prepared.Closed(e.Note.name)
 		case 'P':
 			s.portals.Closed(e.Note.name)
 		}
 	}
-	return s.answered(ledger.Close)
+	return s.popAnswered(ledger.Close)
 }
 
-// passes reports whether the current result of an entry is the client's.
-func (s *Session) passes(e *ledger.Entry[note]) bool {
+// isClientResult reports whether the current result of an entry is the client's.
+func (s *Session) isClientResult(e *ledger.Entry[note]) bool {
 	return e.Note.role == client && (e.Note.woven == nil || !e.Note.woven.Ours())
 }
 
-// row handles a DataRow, the only message of which there are many.
-func (s *Session) row(msg []byte) bool {
+// handleRow handles a DataRow. Most messages are DataRows, so the first case must be fast.
+func (s *Session) handleRow(msg []byte) bool {
 	e := s.q.Front()
-	if e == nil || s.passes(e) {
+	if e == nil || s.isClientResult(e) {
 		return true
 	}
 	switch e.Note.role {
 	case client, oursCheck:
-		s.checkEnds(&e.Note)
-		if e.Note.takes {
-			e.Note.takes = false
-			s.takenWithin(msg)
+		s.finishCheckSample(&e.Note)
+		if e.Note.takesHold {
+			e.Note.takesHold = false
+			s.finishTakeInGroup(msg)
 		}
-		s.checked(msg)
+		s.handleVerdict(msg)
 	default:
-		s.told(e.Note.role, msg)
+		s.handleExchangeRow(e.Note.role, msg)
 	}
 	return false
 }
 
-// carriesNone is what a check says of a transaction that it has made READ ONLY, or in
-// shadow mode would have.
+// carriesNone is the verdict of a check that has made a transaction without a fence READ
+// ONLY, or in shadow mode would have.
 const carriesNone = "unfenced"
 
-// checked takes in what a check says: nothing, that it carries no fence, or in
-// shadow mode, or of a resource that is, what would have been refused.
-func (s *Session) checked(msg []byte) {
+// handleVerdict handles the answer of a check: nothing, carriesNone, or a refusal that
+// shadow mode, the proxy's or the resource's, has not raised.
+func (s *Session) handleVerdict(msg []byte) {
 	verdict, null := wire.FirstColumn(msg)
 	switch {
 	case null || len(verdict) == 0:
 		return
-	case string(verdict) == carriesNone || string(verdict) == "on": // the latter of other checks
-		s.readOnly = s.cfg.Mode == Enforce && !s.standby
-		s.unfenced = s.cfg.Mode == Shadow
+	case string(verdict) == carriesNone || string(verdict) == "on": // readOnlyCheck and missingCheck say "on"
+		s.madeReadOnly = s.cfg.Mode == Enforce && !s.standby
+		s.shadowReadOnly = s.cfg.Mode == Shadow
 		return
 	}
 	state, message, found := strings.Cut(string(verdict), ": ")
 	if !found {
 		return
 	}
-	s.refused(Refusal{State: fence.SQLState(state), Message: message, Shadow: true, Noted: s.cfg.Mode == Enforce}, s.answeredTrace())
+	s.reportRefusal(Refusal{State: fence.SQLState(state), Message: message, Shadow: true, Noted: s.cfg.Mode == Enforce}, s.answeredTrace())
 }
 
-// completed looks at the tag of a command.
-func (s *Session) completed(tag []byte) {
+// handleCommandTag handles the tag of a CommandComplete.
+func (s *Session) handleCommandTag(tag []byte) {
 	name := string(bytes.TrimRight(tag, "\x00"))
 	if s.tracked && (name == "DISCARD ALL" || name == "DEALLOCATE ALL") {
 		s.check.ready = [kinds]bool{}
 		s.prepared.Cleared()
 	}
-	if s.unfenced && writes(name) {
+	if s.shadowReadOnly && writes(name) {
 		e := s.noFence()
-		s.refused(Refusal{State: fence.SQLState(e.Code), Message: e.Message, Detail: e.Detail, Shadow: true}, s.answeredTrace())
-		s.unfenced = false
+		s.reportRefusal(Refusal{State: fence.SQLState(e.Code), Message: e.Message, Detail: e.Detail, Shadow: true}, s.answeredTrace())
+		s.shadowReadOnly = false
 	}
 }
 
@@ -277,14 +278,13 @@ func writes(tag string) bool {
 	return rest != "0" && rest != "0 0" // rows
 }
 
-// resultEnds handles what ends one result: of a statement of a Query, or of an
-// Execute.
-func (s *Session) resultEnds() bool {
+// finishResult handles the end of one result, of a statement in a Query or of an Execute.
+func (s *Session) finishResult() bool {
 	e := s.q.Expect(ledger.Execute, ledger.Query)
 	if e == nil {
-		return s.unexpected()
+		return s.handleUnexpected()
 	}
-	passes := s.passes(e)
+	passes := s.isClientResult(e)
 	if e.Kind == ledger.Query {
 		if e.Note.woven != nil {
 			e.Note.woven.NextResult()
@@ -295,15 +295,15 @@ func (s *Session) resultEnds() bool {
 	return passes
 }
 
-// ready handles a ReadyForQuery.
-func (s *Session) ready(msg []byte) bool {
+// handleReady handles a ReadyForQuery.
+func (s *Session) handleReady(msg []byte) bool {
 	if len(msg) != 6 {
 		s.violation("ReadyForQuery has a wrong length")
 		return false
 	}
-	s.tx = msg[5]
+	s.txStatus = msg[5]
 	s.streaming = false
-	s.answers++
+	s.readyCount++
 	if s.phase == login {
 		return s.beginServing()
 	}
@@ -311,28 +311,28 @@ func (s *Session) ready(msg []byte) bool {
 	if !ok {
 		return true
 	}
-	if s.hold.state == policy.Taking && e.Note.role != takes {
+	if s.hold.state == policy.Taking && e.Note.role != asksHold {
 		s.hold.state = policy.Doubtful // the group that asked for it has failed
 	}
-	if s.tx == wire.Idle {
+	if s.txStatus == wire.Idle {
 		s.activity++
 		s.transactions++
 		s.portals.Cleared()
-		s.readOnly, s.unfenced = false, false
+		s.madeReadOnly, s.shadowReadOnly = false, false
 		if s.quiet() {
 			s.fenced, s.localSet = false, false
 		}
 	}
-	if e.Note.timed {
-		s.groupEnds()
+	if e.Note.groupSample {
+		s.finishGroupSample()
 	}
 	if s.q.Ready() == 0 && !s.batch.Open {
 		s.check.doubt, s.check.sent = false, [kinds]int{}
 		s.timing.group.open, s.timing.check.open = false, false // their answers were skipped
 	}
-	s.free(e.Note.woven)
+	s.recycle(e.Note.woven)
 	if e.Note.role != client {
-		return s.exchanged(e.Note.role)
+		return s.finishExchange(e.Note.role)
 	}
 	switch e.Kind {
 	case ledger.FunctionCall:

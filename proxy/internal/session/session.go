@@ -1,15 +1,14 @@
-// Package session is the protocol core of one client's session: a state machine
-// that is given the bytes of either side and says what to send to which side. It
-// does no I/O, starts no goroutines and reads no clock but the one it is given, so
-// that it can be driven by whatever reads and writes the sockets, and tested and
-// fuzzed without a server.
+// Package session is the protocol core of one client's session: a state machine that
+// takes the bytes of either side and returns the bytes for either side. It does no I/O,
+// starts no goroutines and reads only the clock in its Config, so that tests and fuzzers
+// need no server, and its driver can change.
 //
 //	client ─► FromClient: frame, read, policy.Decide, apply ─► server
 //	                      │ entries in the ledger's queue
 //	client ◄─ FromServer: match, swallow, translate ◄─ server
 //
-// Judging changes nothing, so a message that has to wait is judged anew when an
-// answer has come. What a message changes is in apply.go.
+// policy.Decide changes nothing, so a message that has to wait is decided again when an
+// answer has come. apply.go has the changes that a forwarded message makes.
 package session
 
 import (
@@ -27,91 +26,91 @@ import (
 // Session is one client's session from the startup packet on. It is not safe
 // for concurrent use; its driver calls it under a lock.
 type Session struct {
-	cfg       *Config
-	databases *Databases
-	events    Events
-	database  string    // as the client has named it
-	reached   string    // as the database names itself, once it has said so
-	db        *database // what is known of it; nil until then
-	phase     phase
-	tracked   bool // messages are judged: not in mode off, not on a physical replication connection
-	walsender bool // a replication connection that runs SQL, by simple queries alone
+	cfg            *Config
+	databases      *Databases
+	events         Events
+	database       string    // the name in the startup packet
+	actualDatabase string    // current_database(), "" before the login's answer; a pooler may choose another
+	db             *database // of actualDatabase; nil until then
+	phase          phase
+	tracked        bool // messages are judged: not in mode off, not on a physical replication connection
+	walsender      bool // a replication connection that runs SQL, by simple queries alone
 
-	q     ledger.Queue[note]
-	freed []*ledger.Woven
-	// toward is bytes for the server that FromServer or Tick made.
-	toward []byte
+	q          ledger.Queue[note]
+	spareWoven []*ledger.Woven
+	// toServer is bytes for the server that FromServer or ReleaseHold made.
+	toServer []byte
 
-	// What the server told.
-	tx       byte // status of the last ReadyForQuery
-	major    int
-	options  sqltext.Options
-	schema   bool   // the database had wirefence's functions at login
-	standby  bool   // the server is in recovery
-	password bool   // it waits for the client's answer to an Authentication message
-	proved   bool   // the client has proved who it is already
-	key      string // process id and cancel key, as in BackendKeyData
-	failed   bool   // a FATAL has passed: the server closes by itself
-	farewell *wire.Error
+	// Told by the server.
+	txStatus       byte // status of the last ReadyForQuery
+	major          int
+	options        sqltext.Options
+	schema         bool   // the database had wirefence's functions at login
+	standby        bool   // the server is in recovery
+	awaitsPassword bool   // the server waits for the client's answer to an Authentication message
+	authenticated  bool   // the proxy has authenticated the client
+	key            string // process id and cancel key, as in BackendKeyData
+	fatalSeen      bool   // the server has sent a FATAL, and closes the connection
+	fatal          *wire.Error
 
-	loginError *wire.Error // with which the server has refused the login
+	loginError *wire.Error // the server's ErrorResponse during the login
 
 	// The client's direction.
-	scanner  sqltext.Scanner
-	facts    policy.Facts         // scratch of judge
-	checks   []int                // scratch of judge
-	single   [1]sqltext.Statement // scratch of judge
-	skip     int                  // bytes of the current message that pass unread
-	drop     int                  // bytes of the current message that are read and dropped
-	over     oversize
-	held     bool // input waits for replies
-	full     bool // it waits for room in the queue
-	skipping bool // after an error the server discards what comes before the next Sync
-	done     bool // the client sent Terminate
+	scanner    sqltext.Scanner
+	facts      policy.Facts         // scratch of decide
+	checks     []int                // scratch of decide
+	single     [1]sqltext.Statement // scratch of decide
+	passLeft   int                  // bytes of the current message that are still to be forwarded
+	dropLeft   int                  // bytes of the current message that are still to be discarded
+	over       oversize
+	inputWaits bool // the client's next message waits for replies
+	queueFull  bool // it waits for room in the queue alone
+	skipping   bool // after an error the server discards messages until the next Sync
+	terminated bool // the client sent Terminate
 
 	// The server's direction.
-	skipBack int
-	dropBack bool
+	serverLeft int
+	dropServer bool
 
 	batch    batch
 	prepared ledger.Names[statement]
 	portals  ledger.Names[statement]
 	check    preparedCheck
 	hold     hold
-	own      exchange
+	exchange exchange
 
-	pooled     bool // a transaction pooler may stand between
-	localSet   bool // and the client has set the variable in the open transaction
-	startup    bool // the startup packet carries a fence
-	armed      bool // the session variable may hold a fence
-	fresh      bool // the last text to be forwarded ended a transaction and began this one
-	chains     bool // the client ends transactions by texts that begin the next
-	namedFence bool // a statement or portal has a name, and a fence in its comments
-	fenced     bool // a group of the open transaction ran under a fence
-	parsed     sqltext.Flags
-	stored     sqltext.Flags // of what PREPARE and DECLARE have stored
-	last       policy.Carrier
-	lastAt     time.Time
-	answer     policy.Answer  // of the last exchange, for the message that waits for it
-	asked      policy.Carrier // what that was about
-	answerErr  *wire.Error
+	pooled             bool // a transaction pooler may stand between
+	localSet           bool // with a pooler: the client has set the variable in the open transaction
+	fenceAtStartup     bool // the startup packet carries a fence
+	variableMayCarry   bool // the session variable may hold a fence
+	freshChain         bool // the last forwarded text ended a transaction and began this one
+	chainsTransactions bool // the client has sent such a text before
+	namedFence         bool // a statement or portal has a name, and a fence in its comments
+	fenced             bool // a group of the open transaction ran under a fence
+	parsedFlags        sqltext.Flags
+	storedFlags        sqltext.Flags // of statements in PREPARE and DECLARE
+	lastCarrier        policy.Carrier
+	lastAt             time.Time
+	answer             policy.Answer  // of the last exchange, for the message that waited for it
+	answerAbout        policy.Carrier // the carrier of that exchange
+	answerErr          *wire.Error
 
-	// startupFence is the fence of the startup packet, while nothing may have set the
-	// variable to another.
+	// startupFence is the fence in the startup packet, "" once the variable may have
+	// changed.
 	startupFence string
-	// unknown is an *sqltext.UnknownSettingError if the startup packet names such a setting.
-	unknown error
+	// unknown is an *sqltext.UnknownSettingError for a setting in the startup packet.
+	settingErr error
 
-	tracing    *trace // of the message that is being judged
+	tracing    *trace // of the message that is being decided
 	spareTrace *trace // for the next one
 
-	readOnly   bool // a check has made the transaction READ ONLY
-	unfenced   bool // in shadow mode: it would have
-	callFailed bool // the check ahead of a FunctionCall did
-	streaming  bool // a replication stream is under way
+	madeReadOnly   bool // a check has made the transaction READ ONLY
+	shadowReadOnly bool // in shadow mode a check would have
+	callFailed     bool // the check ahead of a FunctionCall has failed
+	streaming      bool // a replication stream is under way
 
 	activity, transactions uint32 // see Standing
-	answers                uint32 // ReadyForQuery that have come
+	readyCount             uint32 // ReadyForQuery messages so far
 
 	tally  Tally
 	timing timing
@@ -121,40 +120,40 @@ type phase uint8
 
 const (
 	login   phase = iota // until the server's first ReadyForQuery
-	asking               // the proxy's own questions before the client's first
-	serving              // the client's
+	asking               // until the answers to the proxy's own questions
+	serving              // the client may send queries
 )
 
-// batch is what was sent since the last Sync.
+// batch is the state of the extended protocol since the last Sync.
 type batch struct {
 	id    uint32
-	ended bool // a transaction of the client's
+	ended bool // a statement of the batch has ended a transaction
 	under cover
 	timed bool // it is a sample of timing
 	policy.Batch
 }
 
-// statement is what the name of a prepared statement or a portal means.
+// statement is the meaning of a prepared statement's or portal's name.
 type statement struct {
 	text  sqltext.Statement
-	empty bool // there is no statement in its text
-	doubt bool // SQL may have given its name to another
+	empty bool // its text has no statement
+	doubt bool // SQL may have given its name to another statement
 	fence string
 	trace *trace
 }
 
-// unseen stands for a statement whose text never came by as one of the extended
-// protocol: one that PREPARE or DECLARE has stored, or none. It has no fence in its
-// comments, since those are refused, and can't run a statement that has.
+// unseen returns the meaning of a name that no Parse or Bind has given: of a PREPARE or
+// DECLARE, or of nothing. It has no fence in its comments, since the proxy refuses those
+// in PREPARE and DECLARE.
 func (s *Session) unseen() statement {
-	return statement{text: sqltext.Statement{Class: sqltext.Ordinary, Flags: s.parsed | s.stored&(sqltext.SetsVariable|sqltext.Unlocks)}}
+	return statement{text: sqltext.Statement{Class: sqltext.Ordinary, Flags: s.parsedFlags | s.storedFlags&(sqltext.SetsVariable|sqltext.Unlocks)}}
 }
 
-// odd stands for what has a name beyond ASCII. Which of these are one to PostgreSQL
-// depends on two encodings, so it counts as whatever they may mean.
-var odd = statement{doubt: true, text: sqltext.Statement{Class: sqltext.Alone, Flags: sqltext.Executes | sqltext.SetsVariable | sqltext.Unlocks}}
+// ambiguousName is the meaning of every name beyond ASCII. Which of them are equal to
+// PostgreSQL depends on two encodings, so it has the effects of all.
+var ambiguousName = statement{doubt: true, text: sqltext.Statement{Class: sqltext.Alone, Flags: sqltext.Executes | sqltext.SetsVariable | sqltext.Unlocks}}
 
-func isOdd(name []byte) bool {
+func hasNonASCII(name []byte) bool {
 	for _, c := range name {
 		if c >= 0x80 {
 			return true
@@ -163,31 +162,31 @@ func isOdd(name []byte) bool {
 	return false
 }
 
-// note is what a reply's entry remembers.
+// note is the session's data in an entry of the queue.
 type note struct {
-	role    role
-	closes  byte // what a Close is of: 'S' or 'P'
-	checked bool // a FunctionCall behind a check of its own
-	takes   bool // its first result is that of a check that asks for the hold
-	gives   bool // a Parse or Bind of which the ledger of names waits for the outcome
-	timed   bool // its ReadyForQuery ends the sample of a group
-	tested  bool // the answer to its check ends the sample of a check
-	name    string
-	woven   *ledger.Woven
-	refusal *wire.Error
-	trace   *trace
+	role        role
+	closeKind   byte // of a Close: 'S' or 'P'
+	checked     bool // a FunctionCall with a check ahead
+	takesHold   bool // its first result is that of hold_or_check
+	givesName   bool // a Parse or Bind whose outcome decides the meaning of name
+	groupSample bool // its ReadyForQuery ends the timed group
+	checkSample bool // the answer to its check ends the timed check
+	name        string
+	woven       *ledger.Woven
+	refusal     *wire.Error
+	trace       *trace
 }
 
 // New starts a session for a client's startup packet.
 func New(cfg *Config, databases *Databases, startup *wire.Startup, events Events) *Session {
 	s := &Session{
 		cfg: cfg, databases: databases, events: events,
-		database: startup.Database(), tx: wire.Idle,
+		database: startup.Database(), txStatus: wire.Idle,
 	}
 	s.options.DefaultResource = cfg.DefaultResource
 	s.walsender = startup.Replication() && strings.EqualFold(startup.Params["replication"], "database")
 	s.tracked = cfg.Mode != Off && (s.walsender || !startup.Replication())
-	s.begin(startup.Params)
+	s.readStartupSettings(startup.Params)
 	return s
 }
 
@@ -196,43 +195,46 @@ func (s *Session) LoggedIn() bool { return s.phase == serving }
 
 // WantsPassword reports whether the login waits for a message of the client's,
 // or for the rest of one.
-func (s *Session) WantsPassword() bool { return s.phase == login && (s.password || s.skip > 0) }
+func (s *Session) WantsPassword() bool {
+	return s.phase == login && (s.awaitsPassword || s.passLeft > 0)
+}
 
 // LoginError is the error with which the server has refused the login, nil if it has
 // sent none.
 func (s *Session) LoginError() *wire.Error { return s.loginError }
 
-// Proved says that the proxy has authenticated the client and logged it in: the
-// server may not ask it for anything more. Otherwise a man in the middle upstream
-// could ask for a cleartext password.
-func (s *Session) Proved() { s.proved = true }
+// MarkAuthenticated says that the proxy has authenticated the client and logged in for
+// it. From then on the server must not ask the client for a password: a man in the middle
+// upstream could ask for one in clear.
+func (s *Session) MarkAuthenticated() { s.authenticated = true }
 
-// Held reports whether the client's input waits for replies of the server:
-// the driver must not read on, but call FromClient again with what is left
-// after FromServer has returned true.
-func (s *Session) Held() bool { return s.held }
+// InputWaits reports whether the client's input waits for replies of the server. Then the
+// driver must not read more of it, but call FromClient again with the unused bytes after
+// FromServer has returned wake.
+func (s *Session) InputWaits() bool { return s.inputWaits }
 
 // Key returns the process id and the secret key by which a CancelRequest names
 // this session, as the server sent them; "" if it sent none.
 func (s *Session) Key() string { return s.key }
 
-// Reached returns the name of the database that the session is in, which a pooler may
-// have given another; "" before the login has ended, and where nothing has told it.
-func (s *Session) Reached() string { return s.reached }
+// ActualDatabase returns the name of the session's database. A pooler may map the
+// client's name to another. It is "" before the end of the login, and if it isn't known.
+func (s *Session) ActualDatabase() string { return s.actualDatabase }
 
-// Done reports whether the client has said goodbye.
-func (s *Session) Done() bool { return s.done }
+// Terminated reports whether the client has sent Terminate.
+func (s *Session) Terminated() bool { return s.terminated }
 
-// TakeToServer returns bytes for the server that FromServer or Tick made, for a
-// driver that isn't about to call FromClient. They are valid until the next call.
+// TakeToServer returns the bytes for the server that FromServer or ReleaseHold made, for
+// a driver that doesn't call FromClient next. They are valid until the next call.
 func (s *Session) TakeToServer() []byte {
-	b := s.toward
-	s.toward = s.toward[:0]
+	b := s.toServer
+	s.toServer = s.toServer[:0]
 	return b
 }
 
 var errProtocol = errors.New("protocol violation")
 
+// violation ends the session for a protocol violation of either side.
 func (s *Session) violation(format string, args ...any) {
 	err := fmt.Errorf("%w: "+format, append([]any{errProtocol}, args...)...)
 	s.events.Trouble(err)
@@ -241,17 +243,17 @@ func (s *Session) violation(format string, args ...any) {
 
 // newWoven returns an empty record, one used before if there is one.
 func (s *Session) newWoven() *ledger.Woven {
-	if n := len(s.freed); n > 0 {
-		w := s.freed[n-1]
-		s.freed = s.freed[:n-1]
+	if n := len(s.spareWoven); n > 0 {
+		w := s.spareWoven[n-1]
+		s.spareWoven = s.spareWoven[:n-1]
 		w.Reset()
 		return w
 	}
 	return new(ledger.Woven)
 }
 
-func (s *Session) free(w *ledger.Woven) {
-	if w != nil && len(s.freed) < 4 {
-		s.freed = append(s.freed, w)
+func (s *Session) recycle(w *ledger.Woven) {
+	if w != nil && len(s.spareWoven) < 4 {
+		s.spareWoven = append(s.spareWoven, w)
 	}
 }

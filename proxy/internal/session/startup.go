@@ -10,9 +10,8 @@ import (
 // startupSetting is a setting of a startup packet.
 type startupSetting struct{ name, value string }
 
-// startupSettings returns what a startup packet sets by name and by its options; of those
-// that have one name the last one counts. Names are as PostgreSQL reads them, but for their
-// case.
+// startupSettings returns the settings of a startup packet, by name and in its options. Of
+// equal names the last one counts. Names are as PostgreSQL reads them, except their case.
 func startupSettings(params map[string]string) (all []startupSetting) {
 	words := splitOptions(params["options"])
 	for len(words) > 0 {
@@ -22,14 +21,14 @@ func startupSettings(params map[string]string) (all []startupSetting) {
 			all = append(all, startupSetting{strings.ReplaceAll(name, "-", "_"), value})
 		}
 	}
-	for name, value := range params { // which PostgreSQL sets behind the options
+	for name, value := range params { // PostgreSQL sets them after the options
 		all = append(all, startupSetting{name, value})
 	}
 	return all
 }
 
-// valueSwitches are the switches of process_postgres_switches, on 14 to 18, that have a
-// value: the rest of the word, or the next word.
+// valueSwitches are the switches of process_postgres_switches, in PostgreSQL 14 to 18, that
+// have a value: the rest of the word, or the next word.
 const valueSwitches = "BcCDdfhkNrStvW-"
 
 // nextSetting reads one word of options as getopt does, and its value: switches without a
@@ -56,8 +55,8 @@ func nextSetting(words []string) (setting string, rest []string) {
 	return "", rest
 }
 
-// splitOptions parts options at white space, as PostgreSQL does. A backslash takes the next
-// character as it is.
+// splitOptions splits options at white space, as PostgreSQL does. A backslash escapes the
+// next character.
 func splitOptions(options string) (words []string) {
 	var word strings.Builder
 	inWord := false
@@ -82,9 +81,9 @@ func splitOptions(options string) (words []string) {
 	return words
 }
 
-// begin takes in what the startup packet sets: its fence, and a setting that only looks
-// like one.
-func (s *Session) begin(params map[string]string) {
+// readStartupSettings reads the fence in the startup packet, and an unknown setting that
+// looks like one.
+func (s *Session) readStartupSettings(params map[string]string) {
 	if !namesWirefence(params) {
 		return
 	}
@@ -92,13 +91,14 @@ func (s *Session) begin(params map[string]string) {
 		if strings.EqualFold(set.name, fence.Variable) {
 			s.startupFence = set.value
 		} else if err := sqltext.CheckSetting(set.name); err != nil {
-			s.unknown = err
+			s.settingErr = err
 		}
 	}
-	s.startup = s.startupFence != ""
+	s.fenceAtStartup = s.startupFence != ""
 }
 
-// namesWirefence spares most packets the rest.
+// namesWirefence reports whether a startup packet may set one of Wirefence's settings; most
+// don't.
 func namesWirefence(params map[string]string) bool {
 	for name := range params {
 		if strings.HasPrefix(strings.ToLower(name), "wirefence.") {

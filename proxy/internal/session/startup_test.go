@@ -35,12 +35,12 @@ func TestStartupSettings(t *testing.T) {
 		{"cut off", map[string]string{"options": "-c"}, "", ""},
 	} {
 		s := &Session{}
-		s.begin(c.params)
+		s.readStartupSettings(c.params)
 		unknown, got := (*sqltext.UnknownSettingError)(nil), ""
-		if errors.As(s.unknown, &unknown) {
+		if errors.As(s.settingErr, &unknown) {
 			got = unknown.Name
 		}
-		if s.startupFence != c.fence || s.startup != (c.fence != "") || got != c.unknown {
+		if s.startupFence != c.fence || s.fenceAtStartup != (c.fence != "") || got != c.unknown {
 			t.Errorf("%s: fence %q, unknown %q", c.name, s.startupFence, got)
 		}
 	}

@@ -6,41 +6,40 @@ import (
 	"github.com/wirefence/wirefence/proxy/internal/policy"
 )
 
-// cover is what a group of messages runs under.
+// cover is the protection under which a group of messages runs.
 type cover uint8
 
 const (
-	uncounted cover = iota // it runs nothing that could be fenced
+	uncounted cover = iota // the group runs nothing that could be fenced
 	underNothing
 	underHold
 	underCheck
 	covers
 )
 
-// Tally counts groups of messages, each of which ends in a Query, a FunctionCall or a
-// Sync, by what they ran under. A group that runs nothing isn't counted, nor one that is
-// refused by the proxy, nor one in a fenced session that only begins or ends a transaction
-// or does something else that needs no check.
+// Tally counts groups of messages, each ending in a Query, a FunctionCall or a Sync, by
+// their cover. It leaves out groups that run nothing, that the proxy refuses, or that need
+// no check in a fenced session, such as BEGIN and COMMIT.
 type Tally [covers]uint64
 
-// Unfenced are groups without a fence.
+// Unfenced returns the number of groups without a fence.
 func (t *Tally) Unfenced() uint64 { return t[underNothing] }
 
-// Held are groups under a hold.
+// Held returns the number of groups under a hold.
 func (t *Tally) Held() uint64 { return t[underHold] }
 
-// Checked are groups with a check, also one that asks for the hold, and one that keeps a
-// group without a fence from writing.
+// Checked returns the number of groups with a check, also a check that asks for the hold,
+// or that makes a group without a fence READ ONLY.
 func (t *Tally) Checked() uint64 { return t[underCheck] }
 
-// Add adds what another has counted.
+// Add adds another tally.
 func (t *Tally) Add(other Tally) {
 	for i, n := range other {
 		t[i] += n
 	}
 }
 
-// Tally returns what the session has counted.
+// Tally returns the session's tally.
 func (s *Session) Tally() Tally { return s.tally }
 
 func coverOf(a *policy.Action) cover {
@@ -55,7 +54,7 @@ func coverOf(a *policy.Action) cover {
 	return underNothing
 }
 
-// Wait is what a client's message waited for.
+// Wait is a kind of wait of a client's message.
 type Wait uint8
 
 // The kinds of waits: for a check that travels with the message, a round trip included,
@@ -65,8 +64,8 @@ const (
 	WaitExchange
 )
 
-// sampleEvery is of how many groups, and of how many checks, one is timed. The first of a
-// session is.
+// One in sampleEvery groups and one in sampleEvery checks of a session is timed, the first
+// one included.
 const sampleEvery = 16
 
 // timing holds the samples that are under way, at most one of each kind.
@@ -74,17 +73,17 @@ type timing struct {
 	group, check, exchange sample
 }
 
-// sample is one that is timed.
+// sample is a group, check or exchange that is timed.
 type sample struct {
 	open  bool
-	count uint8 // how many there were since the last
+	count uint8 // how many there were since the last sample
 	began time.Time
 	trace *trace // of the message that waits
 }
 
 func (p *sample) begin(now time.Time) { p.open, p.began = true, now }
 
-// due counts one that is being sent, and reports whether it is to be timed.
+// due counts a group or check that is being sent, and reports whether to time it.
 func (p *sample) due() bool {
 	due := p.count == 0 && !p.open
 	if p.count++; p.count == sampleEvery {
@@ -93,16 +92,16 @@ func (p *sample) due() bool {
 	return due
 }
 
-// timesGroup reports whether a group that is being sent is a sample.
+// timesGroup reports whether a group that is being sent is timed.
 func (s *Session) timesGroup(under cover) bool {
-	return under > underNothing && s.times(&s.timing.group)
+	return under > underNothing && s.startSample(&s.timing.group)
 }
 
 // timesCheck reports whether a check that is being sent is timed: it is a sample, or its
 // trace is recorded.
 func (s *Session) timesCheck() bool {
 	c := &s.timing.check
-	timed := s.times(c)
+	timed := s.startSample(c)
 	if !timed && !c.open && s.recorded(s.tracing) {
 		c.begin(s.cfg.Clock())
 		timed = true
@@ -119,7 +118,7 @@ func (s *Session) timeExchange() {
 	s.timing.exchange.trace = s.tracing
 }
 
-func (s *Session) times(p *sample) bool {
+func (s *Session) startSample(p *sample) bool {
 	if !p.due() {
 		return false
 	}
@@ -127,29 +126,29 @@ func (s *Session) times(p *sample) bool {
 	return true
 }
 
-func (s *Session) groupEnds() {
+func (s *Session) finishGroupSample() {
 	if g := &s.timing.group; g.open {
 		g.open = false
 		s.events.Ran(s.cfg.Clock().Sub(g.began))
 	}
 }
 
-// checkEnds takes in the answer to a check, if it is the sample's.
-func (s *Session) checkEnds(n *note) {
-	if c := &s.timing.check; n.tested && c.open {
-		c.open, n.tested = false, false
-		s.waited(WaitCheck, c)
+// finishCheckSample handles the answer to a check, if the check is timed.
+func (s *Session) finishCheckSample(n *note) {
+	if c := &s.timing.check; n.checkSample && c.open {
+		c.open, n.checkSample = false, false
+		s.reportWait(WaitCheck, c)
 	}
 }
 
-func (s *Session) exchangeEnds() {
+func (s *Session) finishExchangeSample() {
 	if x := &s.timing.exchange; x.open {
 		x.open = false
-		s.waited(WaitExchange, x)
+		s.reportWait(WaitExchange, x)
 	}
 }
 
-func (s *Session) waited(by Wait, p *sample) {
+func (s *Session) reportWait(by Wait, p *sample) {
 	traceParent := ""
 	if s.recorded(p.trace) {
 		traceParent = p.trace.String()

@@ -6,9 +6,9 @@ import (
 	"github.com/wirefence/wirefence/proxy/internal/sqltext"
 )
 
-// trace is the traceparent in a comment of a message, by which a refusal is found in the
-// trace of the program that has sent it. It is looked for only in texts that are read
-// anyway, and kept until the answer has come.
+// trace is the traceparent in a comment of a message. It links a refusal to the trace of
+// the application. The proxy looks for it only in texts that it reads anyway, and keeps it
+// until the answer has come.
 type trace [sqltext.TraceParentSize]byte
 
 func (t *trace) String() string {
@@ -18,13 +18,13 @@ func (t *trace) String() string {
 	return string(t[:])
 }
 
-// recorded reports whether waits of a message with that trace are told: it has the flag
-// "sampled" (W3C Trace Context, section 3.2.2.5).
+// recorded reports whether to report the waits of a message with this trace: it has the
+// flag "sampled" (W3C Trace Context, section 3.2.2.5).
 func (s *Session) recorded(t *trace) bool {
 	return s.cfg.Traces && t != nil && bytes.IndexByte([]byte("13579bdf"), t[len(t)-1]) >= 0
 }
 
-// traceOf is the trace of a text, nil without one.
+// traceOf returns the trace of a text, nil without one.
 func (s *Session) traceOf(text []byte) *trace {
 	found := sqltext.TraceParent(text)
 	if found == nil {
@@ -38,7 +38,7 @@ func (s *Session) traceOf(text []byte) *trace {
 	return t
 }
 
-// answeredTrace is the trace of the message that is being answered.
+// answeredTrace returns the trace of the message that is being answered.
 func (s *Session) answeredTrace() *trace {
 	if front := s.q.Front(); front != nil {
 		return front.Note.trace
@@ -46,8 +46,8 @@ func (s *Session) answeredTrace() *trace {
 	return nil
 }
 
-// refused tells of a refusal of a message with that trace.
-func (s *Session) refused(r Refusal, t *trace) {
+// reportRefusal passes the refusal of a message with this trace to Events.
+func (s *Session) reportRefusal(r Refusal, t *trace) {
 	r.TraceParent = t.String()
 	s.events.Refused(r)
 }

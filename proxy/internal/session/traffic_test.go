@@ -117,14 +117,14 @@ func (t *traffic) tick() {
 	if t.session == nil || !t.session.LoggedIn() {
 		return
 	}
-	if send, _ := t.session.Tick(); send {
+	if send, _ := t.session.ReleaseHold(); send {
 		t.drive()
 	}
 }
 
 // settle lets time pass until nothing is held. It reports whether there is more to do.
 func (t *traffic) settle() bool {
-	if t.session == nil || t.server.dead || t.idle > 20 || !t.session.LoggedIn() || t.session.HoldUntil().IsZero() {
+	if t.session == nil || t.server.dead || t.idle > 20 || !t.session.LoggedIn() || t.session.HoldDeadline().IsZero() {
 		return false
 	}
 	t.idle++
@@ -138,7 +138,7 @@ func (t *traffic) settle() bool {
 func (t *traffic) move(way int) bool {
 	switch way {
 	case 0: // the client sends
-		if len(t.pending) == 0 || t.session != nil && (t.session.Held() || !t.session.LoggedIn() || t.session.Farewell() != nil || t.session.Done()) {
+		if len(t.pending) == 0 || t.session != nil && (t.session.InputWaits() || !t.session.LoggedIn() || t.session.Fatal() != nil || t.session.Terminated()) {
 			return false
 		}
 		n := t.some(t.pending)
@@ -232,16 +232,16 @@ func (t *traffic) verdict() string {
 	}
 	s := t.session
 	switch {
-	case s.Farewell() != nil:
-		return "the session ends: " + s.Farewell().Message
+	case s.Fatal() != nil:
+		return "the session ends: " + s.Fatal().Message
 	case len(t.toClient) > 0:
 		return fmt.Sprintf("%d bytes of the server's are not used", len(t.toClient))
-	case t.leaves && s.Held():
+	case t.leaves && s.InputWaits():
 		return "the session waits for a server that has nothing to say"
 	case t.leaves:
 		return "" // the driver ends it
 	case len(t.pending) > 0 || len(t.inbox) > 0:
-		return fmt.Sprintf("the session hangs with %d bytes of the client's to go, held %v", len(t.pending)+len(t.inbox), s.Held())
+		return fmt.Sprintf("the session hangs with %d bytes of the client's to go, held %v", len(t.pending)+len(t.inbox), s.InputWaits())
 	case !s.Idle() && s.cfg.Mode != Off:
 		return fmt.Sprintf("the session is not idle in the end: %d entries", s.q.Len())
 	case s.prepared.Pending()+s.portals.Pending() > 0:

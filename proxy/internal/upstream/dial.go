@@ -39,7 +39,7 @@ func (u *Upstream) Routes(target Target, whose string) []Route {
 	for _, h := range u.Hosts {
 		to := &good
 		switch {
-		case u.probe == nil && h.unfit(target, whose):
+		case u.probe == nil && h.mismatches(target, whose):
 			to = &unfit
 		case h.avoided():
 			to = &bad
@@ -78,8 +78,8 @@ func (u *Upstream) Dial(caller context.Context, r Route) (*Link, error) {
 	ctx, cancel := context.WithTimeout(caller, u.timeout)
 	defer cancel()
 	conn, err := u.dialer.DialContext(ctx, r.Host.Network, r.Host.Addr)
-	if err == nil || !gaveUp(caller) {
-		r.Host.reached(err == nil)
+	if err == nil || !expired(caller) {
+		r.Host.recordDial(err == nil)
 	}
 	if err != nil {
 		return nil, &UnreachableError{r.Host, err}

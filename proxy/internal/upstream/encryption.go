@@ -44,10 +44,10 @@ func newEncryption(params url.Values, failed func(error)) (encryption, error) {
 	default:
 		return e, fmt.Errorf("the upstream's sslnegotiation %q is none of postgres, direct", n)
 	}
-	if err := e.trust(root, failed); err != nil {
+	if err := e.loadRoots(root, failed); err != nil {
 		return e, err
 	}
-	return e, e.identify(params.Get("sslcert"), params.Get("sslkey"), failed)
+	return e, e.loadCertificate(params.Get("sslcert"), params.Get("sslkey"), failed)
 }
 
 func (e *encryption) required() bool {
@@ -57,7 +57,7 @@ func (e *encryption) required() bool {
 func (e *encryption) verifies() bool { return e.mode == "verify-ca" || e.mode == "verify-full" }
 
 // trust sets whose certificates are believed.
-func (e *encryption) trust(root string, failed func(error)) (err error) {
+func (e *encryption) loadRoots(root string, failed func(error)) (err error) {
 	switch {
 	case root == "system":
 		e.system = true
@@ -79,7 +79,7 @@ func (e *encryption) trust(root string, failed func(error)) (err error) {
 }
 
 // identify sets the certificate that is shown to the server.
-func (e *encryption) identify(cert, key string, failed func(error)) (err error) {
+func (e *encryption) loadCertificate(cert, key string, failed func(error)) (err error) {
 	if cert == "" && key == "" {
 		return nil
 	}

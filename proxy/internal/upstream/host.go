@@ -22,10 +22,10 @@ type Host struct {
 	mu       sync.Mutex
 	failed   time.Time // when it could not be reached last
 	role     Role
-	whose    string        // by whose session role was found; "" if the server was asked
-	unasked  error         // why asking for the role failed
-	learned  time.Time     // when role or unasked was
-	learning chan struct{} // closed when the one who asks has done so
+	roleKey    string        // by whose session role was found; "" if the server was asked
+	probeErr  error         // why asking for the role failed
+	learnedAt  time.Time     // when role or unasked was
+	probing chan struct{} // closed when the one who asks has done so
 	standing Standing
 }
 
@@ -80,9 +80,9 @@ func (h *Host) String() string { return h.Addr }
 
 // avoid is how long a host that could not be reached is tried after the others:
 // a host that is gone answers nothing, and each attempt would wait its time out.
-const avoid = 10 * time.Second
+const avoidFor = 10 * time.Second
 
-func (h *Host) reached(ok bool) {
+func (h *Host) recordDial(ok bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.failed = time.Time{}
@@ -94,5 +94,5 @@ func (h *Host) reached(ok bool) {
 func (h *Host) avoided() bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return !h.failed.IsZero() && time.Since(h.failed) < avoid
+	return !h.failed.IsZero() && time.Since(h.failed) < avoidFor
 }

@@ -42,7 +42,7 @@ type Role struct {
 	Known    bool
 	Standby  bool
 	ReadOnly bool // sessions begin read-only, as on every standby
-	foreign  bool // ReadOnly isn't known: others' sessions say nothing of it
+	readOnlyUnknown  bool // ReadOnly isn't known: others' sessions say nothing of it
 }
 
 // Report takes a ParameterStatus in.
@@ -65,7 +65,7 @@ func (t Target) Admits(r Role) bool {
 	case ReadWrite:
 		return !r.Standby && !r.ReadOnly
 	case ReadOnly:
-		return r.Standby || r.ReadOnly || r.foreign
+		return r.Standby || r.ReadOnly || r.readOnlyUnknown
 	case Primary:
 		return !r.Standby
 	case Standby, PreferStandby:
@@ -93,22 +93,22 @@ func (r Role) String() string {
 func (h *Host) Learn(r Role, whose string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.role, h.whose, h.unasked, h.learned = r, whose, nil, time.Now()
+	h.role, h.roleKey, h.probeErr, h.learnedAt = r, whose, nil, time.Now()
 }
 
 // roleFor is the role as sessions asked for with whose would find it. h.mu is
 // held.
 func (h *Host) roleFor(whose string) Role {
 	role := h.role
-	if h.whose != "" && h.whose != whose {
-		role.ReadOnly, role.foreign = false, true
+	if h.roleKey != "" && h.roleKey != whose {
+		role.ReadOnly, role.readOnlyUnknown = false, true
 	}
 	return role
 }
 
 // unfit reports whether the host had another role when a session last found out,
 // however long ago that was.
-func (h *Host) unfit(target Target, whose string) bool {
+func (h *Host) mismatches(target Target, whose string) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return !target.Admits(h.roleFor(whose))
@@ -118,15 +118,15 @@ func (h *Host) unfit(target Target, whose string) bool {
 // within this time. Where servers can't be asked and another role would do, it
 // is longer: else each client that comes after a while were sent away once more.
 const (
-	believed        = time.Second
-	believedUnasked = time.Minute
+	roleLifetime        = time.Second
+	roleLifetimeUnprobed = time.Minute
 )
 
-func (u *Upstream) believes() time.Duration {
+func (u *Upstream) maxRoleAge() time.Duration {
 	if u.probe == nil && u.Target == PreferStandby {
-		return believedUnasked
+		return roleLifetimeUnprobed
 	}
-	return believed
+	return roleLifetime
 }
 
 // Role returns the host's role, asking the server where it isn't known, or not
@@ -135,9 +135,9 @@ func (u *Upstream) believes() time.Duration {
 func (u *Upstream) Role(ctx context.Context, h *Host, whose string) (Role, error) {
 	for {
 		h.mu.Lock()
-		role, failure, fresh, asking := h.roleFor(whose), h.unasked, time.Since(h.learned) < u.believes(), h.learning
+		role, failure, fresh, asking := h.roleFor(whose), h.probeErr, time.Since(h.learnedAt) < u.maxRoleAge(), h.probing
 		if u.probe != nil && !fresh && asking == nil {
-			h.learning = make(chan struct{})
+			h.probing = make(chan struct{})
 		}
 		h.mu.Unlock()
 		switch {
@@ -146,7 +146,7 @@ func (u *Upstream) Role(ctx context.Context, h *Host, whose string) (Role, error
 		case u.probe == nil || fresh:
 			return role, failure
 		case asking == nil:
-			return u.ask(ctx, h)
+			return u.probeRole(ctx, h)
 		}
 		// Somebody asks already: hundreds of clients that come back after a
 		// failover are one question.
@@ -173,40 +173,40 @@ func (e *RoleError) Unwrap() error { return e.Err }
 // ask asks the server, by each of its routes in turn, for all that wait for
 // h.learning. Who gives up meanwhile says nothing of the server: then the next
 // of those who wait asks again.
-func (u *Upstream) ask(ctx context.Context, h *Host) (role Role, err error) {
+func (u *Upstream) probeRole(ctx context.Context, h *Host) (role Role, err error) {
 	err = errors.New("it was given up")
 	defer func() {
 		h.mu.Lock()
 		defer h.mu.Unlock()
-		close(h.learning)
-		h.learning = nil
-		if err == nil || !gaveUp(ctx) {
-			h.role, h.whose, h.unasked, h.learned = role, "", err, time.Now()
+		close(h.probing)
+		h.probing = nil
+		if err == nil || !expired(ctx) {
+			h.role, h.roleKey, h.probeErr, h.learnedAt = role, "", err, time.Now()
 		}
 	}()
 	var failures []error
 	for _, r := range u.routesTo(h) {
-		role, err := u.askBy(ctx, r)
+		role, err := u.probeRoute(ctx, r)
 		if err == nil {
 			return role, nil
 		}
 		failures = append(failures, err)
-		if down := (*UnreachableError)(nil); errors.As(err, &down) || gaveUp(ctx) {
+		if down := (*UnreachableError)(nil); errors.As(err, &down) || expired(ctx) {
 			break
 		}
 	}
 	return Role{}, &RoleError{h, errors.Join(failures...)}
 }
 
-func (u *Upstream) askBy(ctx context.Context, r Route) (Role, error) {
+func (u *Upstream) probeRoute(ctx context.Context, r Route) (Role, error) {
 	ctx, cancel := context.WithTimeout(ctx, u.timeout)
 	defer cancel()
-	return u.probe.ask(ctx, func(ctx context.Context) (net.Conn, error) { return u.Dial(ctx, r) })
+	return u.probe.role(ctx, func(ctx context.Context) (net.Conn, error) { return u.Dial(ctx, r) })
 }
 
 // gaveUp reports whether whoever asks for something with ctx doesn't want it any
 // more. A socket may notice its deadline before ctx does.
-func gaveUp(ctx context.Context) bool {
+func expired(ctx context.Context) bool {
 	deadline, ok := ctx.Deadline()
 	return ctx.Err() != nil || ok && !time.Now().Before(deadline)
 }
@@ -233,7 +233,7 @@ func (p *probe) connect(ctx context.Context, dial func(context.Context) (net.Con
 	return pgconn.ConnectConfig(ctx, c)
 }
 
-func (p *probe) ask(ctx context.Context, dial func(context.Context) (net.Conn, error)) (Role, error) {
+func (p *probe) role(ctx context.Context, dial func(context.Context) (net.Conn, error)) (Role, error) {
 	conn, err := p.connect(ctx, dial)
 	if err != nil {
 		return Role{}, err

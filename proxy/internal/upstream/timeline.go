@@ -59,7 +59,7 @@ func (u *Upstream) BehindNow(ctx context.Context, h *Host) error {
 		return nil
 	}
 	if s := h.Standing(); !s.Known && s.Err == nil {
-		_ = u.withConn(ctx, h, func(conn *pgconn.PgConn) error { return u.look(ctx, h, conn) })
+		_ = u.withConn(ctx, h, func(conn *pgconn.PgConn) error { return u.updateStanding(ctx, h, conn) })
 	}
 	return u.Behind(h)
 }
@@ -83,28 +83,28 @@ func (u *Upstream) Watch(ctx context.Context, news func(h *Host, was, is Standin
 				err := u.withConn(ctx, h, func(conn *pgconn.PgConn) error {
 					for {
 						was := h.Standing()
-						if err := u.look(ctx, h, conn); err != nil {
+						if err := u.updateStanding(ctx, h, conn); err != nil {
 							return err
 						}
 						tell(was)
-						if !rest(ctx) {
+						if !sleepInterval(ctx) {
 							return ctx.Err()
 						}
 					}
 				})
 				if ctx.Err() == nil {
 					was := h.Standing()
-					h.unknown(err)
+					h.setProbeError(err)
 					tell(was)
 				}
-				rest(ctx)
+				sleepInterval(ctx)
 			}
 		})
 	}
 	asking.Wait()
 }
 
-func rest(ctx context.Context) bool {
+func sleepInterval(ctx context.Context) bool {
 	timer := time.NewTimer(Interval)
 	defer timer.Stop()
 	select {
@@ -115,7 +115,7 @@ func rest(ctx context.Context) bool {
 	}
 }
 
-func (h *Host) unknown(err error) {
+func (h *Host) setProbeError(err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.standing.Err = err
@@ -141,7 +141,7 @@ func (u *Upstream) withConn(ctx context.Context, h *Host, do func(*pgconn.PgConn
 }
 
 // look asks a server, and notes what it says.
-func (u *Upstream) look(ctx context.Context, h *Host, conn *pgconn.PgConn) error {
+func (u *Upstream) updateStanding(ctx context.Context, h *Host, conn *pgconn.PgConn) error {
 	ctx, cancel := context.WithTimeout(ctx, u.timeout)
 	defer cancel()
 	place, err := timelines.Ask(ctx, conn)

@@ -90,7 +90,7 @@ func TestWhoGivesUpBlamesNoServer(t *testing.T) {
 	if _, err := u.Role(ctx, h, ""); err == nil {
 		t.Fatal("a server that doesn't answer has a role")
 	}
-	if !h.learned.IsZero() || h.learning != nil {
+	if !h.learnedAt.IsZero() || h.probing != nil {
 		t.Error("that one client gave up counts as the server's answer")
 	}
 	if _, err := u.Dial(ctx, Route{Host: h}); err == nil || h.avoided() {
@@ -113,12 +113,12 @@ func TestUnfitServersComeLast(t *testing.T) {
 	}
 	first := func(whose string) string { return u.Routes(ReadWrite, whose)[0].Host.Name }
 	a, b := u.Hosts[0], u.Hosts[1]
-	long := func(h *Host) { h.learned = h.learned.Add(-time.Hour) }
+	long := func(h *Host) { h.learnedAt = h.learnedAt.Add(-time.Hour) }
 	a.Learn(Role{Known: true, Standby: true}, "alice")
 	if long(a); first("bob") != "b" {
 		t.Error("a standby is tried first")
 	}
-	b.reached(false)
+	b.recordDial(false)
 	if first("bob") != "b" {
 		t.Error("a standby is tried before a primary that was away")
 	}

@@ -15,15 +15,15 @@ import (
 // password is a SCRAM secret as in pg_authid.rolpassword, or in clear. Empty
 // lines and those that begin with ; or # are skipped.
 type File struct {
-	entries *watched.Value[lines]
+	entries *watched.Value[fileEntries]
 }
 
-type lines struct {
-	byUser     map[string]line
+type fileEntries struct {
+	byUser     map[string]fileEntry
 	iterations int // of most of the secrets; 0 if there is none
 }
 
-type line struct {
+type fileEntry struct {
 	entry *Entry
 	err   error // why the stored password can't be used
 }
@@ -31,7 +31,7 @@ type line struct {
 // OpenFile reads a user file. failed is told when a later change of it can't be
 // read; the last good one counts on.
 func OpenFile(name string, failed func(error)) (*File, error) {
-	entries, err := watched.New(func() (lines, error) { return readFile(name) }, failed, name)
+	entries, err := watched.New(func() (fileEntries, error) { return readFile(name) }, failed, name)
 	if err != nil {
 		return nil, err
 	}
@@ -46,12 +46,12 @@ func (f *File) lookup(user string) (*Entry, error) {
 	return l.entry, l.err
 }
 
-func readFile(name string) (all lines, err error) {
+func readFile(name string) (all fileEntries, err error) {
 	text, err := os.ReadFile(name)
 	if err != nil {
-		return lines{}, err
+		return fileEntries{}, err
 	}
-	all.byUser = map[string]line{}
+	all.byUser = map[string]fileEntry{}
 	counts := map[int]int{}
 	scanner := bufio.NewScanner(bytes.NewReader(text))
 	for n := 1; scanner.Scan(); n++ {
@@ -63,17 +63,17 @@ func readFile(name string) (all lines, err error) {
 		stored, _, ok2 := quoted(strings.TrimSpace(rest))
 		if !ok || !ok2 || user == "" {
 			// The line itself may hold a password: it is not shown.
-			return lines{}, fmt.Errorf(`%s:%d: the line is not of the form "user" "SCRAM secret"`, name, n)
+			return fileEntries{}, fmt.Errorf(`%s:%d: the line is not of the form "user" "SCRAM secret"`, name, n)
 		}
 		if _, twice := all.byUser[user]; twice {
-			return lines{}, fmt.Errorf("%s:%d: user %q is there twice", name, n, user)
+			return fileEntries{}, fmt.Errorf("%s:%d: user %q is there twice", name, n, user)
 		}
 		if stored == "" {
-			all.byUser[user] = line{err: ErrUnknown} // as a role without a password
+			all.byUser[user] = fileEntry{err: ErrUnknown} // as a role without a password
 			continue
 		}
 		e, err := newEntry(stored)
-		all.byUser[user] = line{e, err}
+		all.byUser[user] = fileEntry{e, err}
 		if e != nil {
 			n := e.iterations()
 			counts[n]++
@@ -83,7 +83,7 @@ func readFile(name string) (all lines, err error) {
 		}
 	}
 	if err := scanner.Err(); err != nil {
-		return lines{}, fmt.Errorf("%s: %w", name, err)
+		return fileEntries{}, fmt.Errorf("%s: %w", name, err)
 	}
 	return all, nil
 }

@@ -23,7 +23,7 @@ type Entry struct {
 	Secret   *scram.Secret
 	Password string
 
-	derive sync.Once // Secret of Password
+	deriveSecret sync.Once // Secret of Password
 }
 
 // iterations is the count that a client is shown.
@@ -74,7 +74,7 @@ func (d *Directory) Lookup(ctx context.Context, user string) (*Entry, error) {
 	if err != nil || e.Password == "" {
 		return e, err
 	}
-	e.derive.Do(func() { e.Secret, err = scram.NewSecret(e.Password, d.salt(user)) })
+	e.deriveSecret.Do(func() { e.Secret, err = scram.NewSecret(e.Password, d.salt(user)) })
 	if e.Secret == nil {
 		return nil, fmt.Errorf("no SCRAM secret can be made of a password: %w", err)
 	}

@@ -7,25 +7,23 @@ import (
 	"github.com/wirefence/wirefence/proxy/internal/wire"
 )
 
-// oversize is a text that is too large to be held and read. In a session that
-// carries no fence it streams through, searched on the way. Should it mention
-// something that could be a fence, the rest of it is replaced by zeros: PostgreSQL
-// takes a text with bytes behind its NUL for an invalid message, runs nothing of it
-// and goes on with the next; its error is replaced by ours.
+// oversize is a text above MaxStatement, which isn't buffered and read. In a session
+// without a fence the proxy forwards it in parts, and searches them. Once a part could be
+// a fence, zeros replace the rest: PostgreSQL refuses a text with bytes behind its NUL as
+// an invalid message, runs nothing of it and continues with the next message. The client
+// gets the proxy's refusal instead of that error.
 type oversize struct {
 	left   int // bytes still to come
 	poison bool
 	entry  *ledger.Entry[note] // valid until the next Push, which only the end of the text allows
 }
 
-// tail is how many bytes are held back until the whole text has been searched:
-// enough for a mention that is cut in two, and for zeros that can't be taken
-// for the rest of a well-formed Parse.
-const tail = 64
+// heldBackTail is how many bytes are held back until the whole text has been searched:
+// enough for a word that is cut in two, and for zeros that no Parse could end with.
+const heldBackTail = 64
 
-// large stands for a text that nobody has read. What could be a fence in it has been
-// searched for.
-var large = statement{text: sqltext.Statement{Class: sqltext.Alone, Flags: sqltext.Unlocks}}
+// unread is the meaning of an oversize text, which was searched for fences but not read.
+var unread = statement{text: sqltext.Statement{Class: sqltext.Alone, Flags: sqltext.Unlocks}}
 
 // beginOver handles the head of a Query or Parse above MaxStatement.
 func (s *Session) beginOver(typ byte, size int, in []byte, at int, out *Out) int {
@@ -36,7 +34,7 @@ func (s *Session) beginOver(typ byte, size int, in []byte, at int, out *Out) int
 		kind = ledger.Parse
 		var ok bool
 		if name, _, ok = wire.CString(in[wire.HeaderSize:]); !ok {
-			if name = in[wire.HeaderSize:]; len(name) <= tail && len(in) < size {
+			if name = in[wire.HeaderSize:]; len(name) <= heldBackTail && len(in) < size {
 				return 0
 			}
 		}
@@ -44,11 +42,11 @@ func (s *Session) beginOver(typ byte, size int, in []byte, at int, out *Out) int
 	if s.hold.state != policy.NoHold && s.q.Ready() > 0 && !s.q.CopyIn() {
 		return s.wait()
 	}
-	if s.hold.state != policy.NoHold && s.quiet() && s.tx == wire.Idle {
+	if s.hold.state != policy.NoHold && s.quiet() && s.txStatus == wire.Idle {
 		s.exchangeFor(policy.Action{Do: policy.GiveBack}, out)
 	}
 	if s.mayCarry() || s.cfg.required() || s.namedFence || s.hold.state != policy.NoHold {
-		if e := s.tooLarge(); !s.shadowed(e) {
+		if e := s.tooLarge(); !s.reportShadowed(e) {
 			if kind == ledger.Query {
 				s.batch.Open = false
 				s.refuseQuery(e, out)
@@ -57,25 +55,25 @@ func (s *Session) beginOver(typ byte, size int, in []byte, at int, out *Out) int
 				s.refuseBatch(e, out)
 			}
 			n := min(size, len(in))
-			s.drop = size - n
+			s.dropLeft = size - n
 			return n
 		}
 	}
-	// Nobody reads what it does: what matters later counts as done.
+	// The text isn't read, so it counts as having all effects.
 	s.check.doubt = true
-	s.uncount()
-	s.stored |= sqltext.Unlocks
-	s.renames(&sqltext.Statement{}, nil)
+	s.doubtHold()
+	s.storedFlags |= sqltext.Unlocks
+	s.noteRenames(&sqltext.Statement{}, nil)
 	if kind == ledger.Query {
 		s.batch.Open = false
 		s.tally[underNothing]++
 	} else {
 		s.openBatch()
-		s.touches(name)
-		s.prepared.Sent(name, s.batch.id, large)
+		s.noteNameUse(name)
+		s.prepared.Sent(name, s.batch.id, unread)
 	}
 	e := s.q.Push(kind)
-	e.Note.gives, e.Note.name = kind == ledger.Parse, string(name)
+	e.Note.givesName, e.Note.name = kind == ledger.Parse, string(name)
 	s.over = oversize{left: size - wire.HeaderSize, entry: e}
 	out.pass(at, at+wire.HeaderSize)
 	return wire.HeaderSize
@@ -86,15 +84,15 @@ func (s *Session) streamOver(in []byte, at int, out *Out) int {
 	have := min(s.over.left, len(in))
 	last := have == s.over.left
 	if !s.over.poison && sqltext.MayCarry(in[:have]) {
-		if e := s.tooLarge(); s.shadowed(e) {
-			s.armed = true
+		if e := s.tooLarge(); s.reportShadowed(e) {
+			s.variableMayCarry = true
 		} else {
 			s.over.poison, s.over.entry.Note.refusal = true, e
 		}
 	}
 	n := have
 	if !last {
-		if n = have - tail; n <= 0 {
+		if n = have - heldBackTail; n <= 0 {
 			return 0
 		}
 	}

@@ -9,15 +9,15 @@ import (
 	"github.com/wirefence/wirefence/proxy/internal/wire"
 )
 
-// adminShutdown is the SQLSTATE with which pg_terminate_backend ends a session. A
-// takeover and a revocation call it for what is in their way, but a shutdown of the server
-// and an operator end sessions with the same words: which it was can't be told from them.
+// adminShutdown is the SQLSTATE with which pg_terminate_backend ends a session. Takeovers
+// and revocations call it for sessions in their way; a shutdown of the server or an
+// operator ends sessions with the same SQLSTATE and message.
 const adminShutdown = "57P01"
 
 // Ending is the end of a session by the server while it was under a fence.
 type Ending struct {
 	State, Message string
-	// Resources are those of the fence; none where only the server knows them.
+	// Resources are those of the fence; none if only the server knows them.
 	Resources []fence.Resource
 }
 
@@ -26,11 +26,11 @@ func (s *Session) underFence() bool {
 	return s.cfg.Mode == Enforce && s.phase == serving && (s.fenced || s.hold.state != policy.NoHold)
 }
 
-// ended handles a FATAL. Where a takeover may be its cause, the client is told so, by
-// DETAIL and HINT, which the server leaves empty. It reports whether the message passes
-// as it is.
-func (s *Session) ended(msg []byte, out *Out) (passes bool) {
-	s.failed = true
+// handleFatal handles a FATAL of the server. If a takeover may be its cause, DETAIL and
+// HINT, which the server leaves empty, say so. It reports whether the message passes
+// unchanged.
+func (s *Session) handleFatal(msg []byte, out *Out) (passes bool) {
+	s.fatalSeen = true
 	if wire.ErrorCode(msg) != adminShutdown || !s.underFence() {
 		return true
 	}
@@ -66,10 +66,10 @@ func ofResources(all []fence.Resource) string {
 	return " of " + strings.Join(names, ", ")
 }
 
-// fencedResources are those of the fence that the session was under last. What a
-// variable holds is known from the startup packet, as long as nothing may have set it.
+// fencedResources returns the resources of the last fence that the session was under. The
+// variable's value is known only from the startup packet, while nothing may have set it.
 func (s *Session) fencedResources() (all []fence.Resource) {
-	by := s.last
+	by := s.lastCarrier
 	if s.hold.state != policy.NoHold {
 		by = s.hold.by
 	}
