@@ -119,6 +119,17 @@ var ways = []struct {
 		stack.WantState(t, c.Batch(&pgproto3.Parse{Query: "SELECT $1::noted"}, &pgproto3.Bind{Parameters: [][]byte{[]byte("33")}}), "WF001")
 		c.Must("COMMIT")
 	}},
+	{"a description that is read anew", "orders=34", func(_ *world, t *testing.T, c *stack.Client) {
+		stack.WantState(t, c.Batch(&pgproto3.Parse{Name: "n", Query: "SELECT '{34}'::noted[]"}), "")
+		c.Must("TRUNCATE t", "SET wirefence.token = 'orders=33'", "SET search_path = pg_catalog, public")
+		stack.WantState(t, c.Batch(&pgproto3.Describe{ObjectType: 'S', Name: "n"}), "WF001")
+	}},
+	{"a description of EXECUTE that is read anew", "orders=34", func(_ *world, t *testing.T, c *stack.Client) {
+		c.Must("PREPARE p AS SELECT '{34}'::noted[]")
+		stack.WantState(t, c.Batch(&pgproto3.Parse{Name: "n", Query: "EXECUTE p"}), "")
+		c.Must("TRUNCATE t", "SET wirefence.token = 'orders=33'", "SET search_path = pg_catalog, public")
+		stack.WantState(t, c.Batch(&pgproto3.Describe{ObjectType: 'S', Name: "n"}), "WF001")
+	}},
 	{"a description that is parsed", "", func(_ *world, t *testing.T, c *stack.Client) {
 		stack.WantState(t, c.Batch(&pgproto3.Parse{Name: "n", Query: "SELECT '{33}'::noted[] " + stale}, &pgproto3.Describe{ObjectType: 'S', Name: "n"}), "WF001")
 	}},

@@ -88,7 +88,7 @@ type Batch struct {
 	Taken bool
 	// Took says that it was asked for in this batch, whose answers come with its Sync.
 	TakenHere bool
-	By   Carrier
+	By        Carrier
 	// Answer is what was told ahead of its first message, about this carrier and no other.
 	Answer Answer
 	About  Carrier

@@ -85,15 +85,12 @@ func (s *Session) bind(in []byte, size, at int, out *Out) int {
 		}
 		return s.bindUnread(in, size, at, out)
 	}
-	st, ok, sure := s.prepared.Find(name, s.batch.id)
-	if !sure && s.q.Ready() > 0 && !s.q.CopyIn() {
+	st, ok := s.statementOf(&s.prepared, name)
+	if !ok {
 		return s.wait()
 	}
-	switch {
-	case hasNonASCII(name) || hasNonASCII(portal):
+	if hasNonASCII(portal) {
 		st = ambiguousName
-	case !ok:
-		st = s.unseen()
 	}
 	if taken := s.decideAndOpen(policy.Bind, &st, size, in, out); taken >= 0 {
 		return taken
@@ -104,6 +101,21 @@ func (s *Session) bind(in []byte, size, at int, out *Out) int {
 	s.portals.Sent(portal, s.batch.id, st)
 	s.pushGiven(ledger.Bind, portal)
 	return s.pass(size, len(in), at, out)
+}
+
+// statementOf returns the statement that a name stands for. It returns false if the
+// server must answer first, which decides on the name.
+func (s *Session) statementOf(names *ledger.Names[statement], name []byte) (st statement, ok bool) {
+	st, found, sure := names.Find(name, s.batch.id)
+	switch {
+	case !sure && s.q.Ready() > 0 && !s.q.CopyIn():
+		return st, false
+	case hasNonASCII(name):
+		st = ambiguousName
+	case !found:
+		st = s.unseen()
+	}
+	return st, true
 }
 
 // carriesNothing reports whether policy need not decide on a message of the extended
@@ -181,15 +193,9 @@ func (s *Session) execute(msg []byte, at int, out *Out) int {
 		s.q.Push(ledger.Execute)
 		return s.pass(len(msg), len(msg), at, out)
 	}
-	st, ok, sure := s.portals.Find(name, s.batch.id)
-	if !sure && s.q.Ready() > 0 && !s.q.CopyIn() {
+	st, ok := s.statementOf(&s.portals, name)
+	if !ok {
 		return s.wait()
-	}
-	switch {
-	case hasNonASCII(name):
-		st = ambiguousName
-	case !ok:
-		st = s.unseen()
 	}
 	if s.batch.Open && s.carriesNothing(&st) {
 		s.batch.Ran, s.batch.under = true, max(s.batch.under, underNothing)
@@ -229,9 +235,25 @@ func (s *Session) pushGiven(kind ledger.Kind, name []byte) *ledger.Entry[note] {
 	return e
 }
 
-// describe handles a whole Describe.
+// describe handles a whole Describe, which counts as a Bind of the statement: if the
+// server has dropped the statement's plan, it analyses the text again, and evaluates its
+// constants and the checks of their domains.
 func (s *Session) describe(msg []byte, at int, out *Out) int {
-	if taken := s.decideAndOpen(policy.OtherFirst, nil, len(msg), msg, out); taken >= 0 {
+	names := &s.prepared
+	if bytes.HasPrefix(msg[wire.HeaderSize:], []byte("P")) {
+		names = &s.portals
+	}
+	name, _, ok := wire.CString(msg[min(wire.HeaderSize+1, len(msg)):])
+	if !ok { // malformed
+		s.openBatch()
+		s.q.Push(ledger.Describe)
+		return s.pass(len(msg), len(msg), at, out)
+	}
+	st, ok := s.statementOf(names, name)
+	if !ok {
+		return s.wait()
+	}
+	if taken := s.decideAndOpen(policy.Bind, &st, len(msg), msg, out); taken >= 0 {
 		return taken
 	}
 	s.q.Push(ledger.Describe)

@@ -19,14 +19,14 @@ type Host struct {
 	Addr    string // host:port, or the path of the socket
 	Name    string // the host's name, which its certificate must bear
 
-	mu       sync.Mutex
-	failed   time.Time // when it could not be reached last
-	role     Role
-	roleKey    string        // by whose session role was found; "" if the server was asked
+	mu        sync.Mutex
+	failed    time.Time // when it could not be reached last
+	role      Role
+	roleKey   string        // by whose session role was found; "" if the server was asked
 	probeErr  error         // why asking for the role failed
-	learnedAt  time.Time     // when role or unasked was
-	probing chan struct{} // closed when the one who asks has done so
-	standing Standing
+	learnedAt time.Time     // when role or unasked was
+	probing   chan struct{} // closed when the one who asks has done so
+	standing  Standing
 }
 
 // parseHosts reads host1:5432,host2; ports are for hosts that name none: one

@@ -39,10 +39,10 @@ func parseTarget(text string) (Target, error) {
 // default_transaction_read_only. The zero value is that of a server that told
 // nothing.
 type Role struct {
-	Known    bool
-	Standby  bool
-	ReadOnly bool // sessions begin read-only, as on every standby
-	readOnlyUnknown  bool // ReadOnly isn't known: others' sessions say nothing of it
+	Known           bool
+	Standby         bool
+	ReadOnly        bool // sessions begin read-only, as on every standby
+	readOnlyUnknown bool // ReadOnly isn't known: others' sessions say nothing of it
 }
 
 // Report takes a ParameterStatus in.
@@ -118,7 +118,7 @@ func (h *Host) mismatches(target Target, whose string) bool {
 // within this time. Where servers can't be asked and another role would do, it
 // is longer: else each client that comes after a while were sent away once more.
 const (
-	roleLifetime        = time.Second
+	roleLifetime         = time.Second
 	roleLifetimeUnprobed = time.Minute
 )
 
