@@ -3,13 +3,12 @@ package lockclient
 import (
 	"context"
 	"database/sql"
+	_ "embed"
 	"errors"
 	"fmt"
 	"time"
 
 	"github.com/jackc/pgx/v5"
-
-	"github.com/wirefence/wirefence/fence"
 )
 
 // Database is where effects are guarded: a *pgxpool.Pool, or a *pgx.Conn that
@@ -61,7 +60,7 @@ func (l *Lease) Guard(ctx context.Context, db Database, within time.Duration, ef
 		if err != nil {
 			return nil, fmt.Errorf("begin: %w", err)
 		}
-		return pgxGate{tx}, fence.Check(ctx, tx, l.Fence())
+		return pgxGate{tx}, checked(tx.Exec(ctx, guardCheckSQL+l.Fence().Comment(), l.Fence().String()))
 	})
 }
 
@@ -76,8 +75,22 @@ func (l *Lease) GuardSQL(ctx context.Context, db *sql.DB, within time.Duration, 
 		if _, err = g.tx.ExecContext(ctx, guardTransactionSQL); err != nil {
 			return g, fmt.Errorf("begin: %w", err)
 		}
-		return g, fence.CheckSQL(ctx, g.tx, l.Fence())
+		return g, checked(g.tx.ExecContext(ctx, guardCheckSQL+l.Fence().Comment(), l.Fence().String()))
 	})
+}
+
+// guardCheckSQL goes ahead of the fence in a comment, which a proxy reads. A proxy that lets
+// what carries no fence only read would else keep the check from recording the token, and
+// so from refusing an older one, or a second use.
+//
+//go:embed guard_check.sql
+var guardCheckSQL string
+
+func checked(_ any, err error) error {
+	if err != nil {
+		return fmt.Errorf("check fence: %w", err)
+	}
+	return nil
 }
 
 // guard runs the effect behind a gate that is opened for it.

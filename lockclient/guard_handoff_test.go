@@ -273,3 +273,28 @@ func TestAServerThatFailsDuringTheEffect(t *testing.T) {
 	err = lease.Guard(ctx, pool, within, unexpected(t))
 	wantOutcome(t, err, lockclient.ErrNotBegun)
 }
+
+// A proxy that lets what carries no fence only read keeps no use of a token from being
+// recorded.
+func TestAGuardCountsThroughAProxyThatRejects(t *testing.T) {
+	for way, use := range map[string]func(*guarded, *testing.T){
+		"pgx": (*guarded).usePgx, "lib/pq": func(g *guarded, t *testing.T) { g.useSQL(t, "postgres") },
+	} {
+		t.Run(way, func(t *testing.T) {
+			g := newGuarded(t, "pgx")
+			front := stack.Proxy(t, suite.Server(t, 0), proxy.Options{UnfencedWrites: proxy.Reject})
+			name := g.admin.Config().Database
+			g.url = "postgres://app_" + name + "@" + front + "/" + name + "?sslmode=disable"
+			use(g, t)
+			lease := acquire(t, g.client(t))
+			stack.MustExec(t, g.admin, "UPDATE wirefence.resource_locks SET reuse = 'once'")
+			nothing := func(context.Context) error { return nil }
+			if err := g.guard(t.Context(), lease, within, nothing); err != nil {
+				t.Error(err)
+			}
+			if err := g.guard(t.Context(), lease, within, nothing); !errors.Is(err, lockclient.ErrNotBegun) || !fence.IsReused(err) {
+				t.Error(err)
+			}
+		})
+	}
+}

@@ -16,6 +16,7 @@ import (
 	"github.com/wirefence/wirefence/fence"
 	"github.com/wirefence/wirefence/internal/effect"
 	"github.com/wirefence/wirefence/internal/stack"
+	"github.com/wirefence/wirefence/proxy"
 )
 
 var suite = stack.Suite{Objects: "CREATE ROLE app LOGIN"}
@@ -148,6 +149,33 @@ func TestACheckCounts(t *testing.T) {
 	}
 	if err := effect.Once(t.Context(), w.pool, parse(t, "parts=8")); !fence.IsReused(err) {
 		t.Error(err)
+	}
+}
+
+// A proxy that lets what carries no fence only read keeps no check from being recorded.
+func TestACheckCountsThroughAProxyThatRejects(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	front := stack.Proxy(t, w.Postgres, proxy.Options{UnfencedWrites: proxy.Reject})
+	pool, err := pgxpool.New(t.Context(), strings.Replace(stack.URL(front, w.Name), "postgres@", "app@", 1))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(pool.Close)
+	w.Exec(t, "SELECT wirefence.seal('parts', 7, 'a')", "UPDATE wirefence.resource_locks SET reuse = 'once' WHERE resource_id = 'parts'")
+	for _, c := range []struct {
+		text    string
+		refused func(error) bool
+	}{
+		{"tools=7", nil}, {"tools=6", fence.IsStale}, {"parts=7", nil}, {"parts=7", fence.IsReused}, {"orders=34", nil}, {"orders=33", fence.IsStale},
+	} {
+		g, err := effect.Begin(t.Context(), pool, parse(t, c.text))
+		if err == nil {
+			err = g.End()
+		}
+		if c.refused == nil && err != nil || c.refused != nil && !c.refused(err) {
+			t.Errorf("%s: %v", c.text, err)
+		}
 	}
 }
 

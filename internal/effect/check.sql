@@ -1,0 +1,1 @@
+SELECT wirefence.check($1::text)
