@@ -1,18 +1,17 @@
--- The table that holds the truth, and who may do what with it. Everything
--- belongs to wirefence_owner, as whom this runs; the roles and the schema are
--- made before (preflight.sql).
+-- The table of the highest tokens, and the rights on it. This file runs as wirefence_owner,
+-- which owns everything that it creates. preflight.sql has created the roles and the schema.
 SET LOCAL search_path = pg_catalog, pg_temp;
 
--- The version is updated, which a publication of all tables wants an identity for.
+-- A publication of all tables needs an identity for this table, because its row is updated.
 ALTER TABLE wirefence.applied_version REPLICA IDENTITY FULL;
 
--- A function is nobody's to call until it is granted.
+-- No role may call a function before it is granted.
 ALTER DEFAULT PRIVILEGES REVOKE EXECUTE ON FUNCTIONS FROM PUBLIC;
 
 GRANT USAGE ON SCHEMA wirefence TO PUBLIC;
 
--- The row is narrow, and no index has what a seal or an advance changes, so that it
--- is a heap-only update within the page.
+-- A seal or an advance updates a row heap-only: the row is narrow, its page has free space,
+-- and no index covers a column that they change.
 CREATE TABLE wirefence.resource_locks (
     resource_id   text COLLATE "C" PRIMARY KEY
                   CHECK (octet_length(resource_id) BETWEEN 1 AND 255),
@@ -43,38 +42,39 @@ CREATE TABLE wirefence.resource_locks (
 ) WITH (fillfactor = 70);
 
 COMMENT ON TABLE wirefence.resource_locks IS 'The highest fencing token of each resource, and the resource''s policy.';
-COMMENT ON COLUMN wirefence.resource_locks.source IS 'Which lock service counts the tokens; null as long as none was named.';
-COMMENT ON COLUMN wirefence.resource_locks.must_name_source IS 'Whether a token that names no source is refused.';
+COMMENT ON COLUMN wirefence.resource_locks.source IS 'The lock service that counts the tokens; null until one is named.';
+COMMENT ON COLUMN wirefence.resource_locks.must_name_source IS 'True: a token that names no source is refused.';
 COMMENT ON COLUMN wirefence.resource_locks.granted_at IS 'When last_token was recorded, by a seal or by its first use.';
-COMMENT ON COLUMN wirefence.resource_locks.sealed_at IS 'When a seal last recorded a grant; null if none ever did.';
+COMMENT ON COLUMN wirefence.resource_locks.sealed_at IS 'When a seal last recorded a grant; null if no seal did.';
 COMMENT ON COLUMN wirefence.resource_locks.advance IS 'use: a higher token below 2^62 advances on its first use. grant: only a seal advances.';
 COMMENT ON COLUMN wirefence.resource_locks.reuse IS 'allow: the current token is accepted by any number of transactions. once: by one.';
-COMMENT ON COLUMN wirefence.resource_locks.preempt_after IS 'How long a newer token waits for older transactions before it ends their backends; null waits for ever.';
-COMMENT ON COLUMN wirefence.resource_locks.mode IS 'enforce: refuse. shadow: let pass, and note what would have been refused.';
+COMMENT ON COLUMN wirefence.resource_locks.preempt_after IS 'How long a newer token waits for older transactions before it terminates their backends; null: without limit.';
+COMMENT ON COLUMN wirefence.resource_locks.mode IS 'enforce: a stale token is refused. shadow: it is accepted, and the history records what would have been refused.';
 COMMENT ON COLUMN wirefence.resource_locks.used_token IS 'Under reuse = once, the highest token accepted.';
-COMMENT ON COLUMN wirefence.resource_locks.used_xid IS 'The transaction that used_token was accepted for.';
-COMMENT ON COLUMN wirefence.resource_locks.failover IS 'reacquire: a token that was granted before a promotion or a restore doesn''t count behind it. trust: the storage keeps every commit, and so the tokens too.';
-COMMENT ON COLUMN wirefence.resource_locks.sealed_under IS 'The identity of the server when last_token was last moved on by a seal or an operator; null if it never was.';
-COMMENT ON COLUMN wirefence.resource_locks.pinned_to IS 'The identity that the server must have for a token to count; null where it may have any.';
-COMMENT ON COLUMN wirefence.resource_locks.fence IS 'The fence with the current token, where it is accepted as it stands; null under mode = shadow, reuse = once, must_name_source, and for names that are percent-encoded.';
-COMMENT ON COLUMN wirefence.resource_locks.sourced_fence IS 'The same with the source behind the token.';
+COMMENT ON COLUMN wirefence.resource_locks.used_xid IS 'The transaction that presented used_token.';
+COMMENT ON COLUMN wirefence.resource_locks.failover IS 'reacquire: a token that was granted before a promotion or a restore is refused after it. trust: the storage keeps every commit, so it keeps the tokens too.';
+COMMENT ON COLUMN wirefence.resource_locks.sealed_under IS 'The identity of the server when a seal or an operator last raised last_token; null if none did.';
+COMMENT ON COLUMN wirefence.resource_locks.pinned_to IS 'The identity that the server must have for a token to be accepted; null: any.';
+COMMENT ON COLUMN wirefence.resource_locks.fence IS 'The fence with the current token, where check accepts it without further conditions; null under mode = shadow, reuse = once, must_name_source, and for names that are percent-encoded.';
+COMMENT ON COLUMN wirefence.resource_locks.sourced_fence IS 'The same fence, with the source after the token.';
 
 CREATE INDEX resource_locks_shadow ON wirefence.resource_locks (resource_id) WHERE mode = 'shadow';
 
--- Whether any token is granted here is asked where a resource isn't known.
+-- row_may_be_lost asks whether any resource is granted here.
 CREATE INDEX resource_locks_granted ON wirefence.resource_locks (resource_id) WHERE advance = 'grant';
 
--- identity names what of a cluster's history may differ from that of a copy: the
--- system identifier, which pg_upgrade and a new cluster change, and the timeline, which
--- a promotion and a recovery to a point in time change. It fails in recovery.
+-- identity returns what distinguishes this server from copies of it: the system identifier,
+-- which differs after pg_upgrade and in a new cluster, and the timeline, which differs after
+-- a promotion and after a recovery to a point in time. It fails in recovery.
 --
--- Where a server doesn't tell it, and the operator trusts its storage, it stays this
--- constant, so that no token is ever taken for a former server's.
+-- Where a server does not report them and the operator trusts its storage, identity stays
+-- this constant, so no token is ever attributed to a former server.
 CREATE FUNCTION wirefence.identity() RETURNS text
 LANGUAGE sql
 RETURN 'unknown';
 
--- It is inlined where it is called, so it is VOLATILE as what it calls.
+-- PostgreSQL inlines identity into its callers, so it is VOLATILE as the functions that it
+-- calls.
 DO $$
 BEGIN
     CREATE OR REPLACE FUNCTION wirefence.identity() RETURNS text
@@ -86,17 +86,17 @@ EXCEPTION WHEN OTHERS THEN
         RETURN;
     ELSIF SQLSTATE = '42501' THEN
         RAISE insufficient_privilege USING
-            MESSAGE = 'wirefence_owner may not ask which server this is: ' || SQLERRM,
+            MESSAGE = 'wirefence_owner lacks the right to read the identity of the server: ' || SQLERRM,
             HINT = 'GRANT EXECUTE ON FUNCTION pg_catalog.pg_control_system(), pg_catalog.pg_current_wal_lsn(), pg_catalog.pg_walfile_name(pg_lsn) TO wirefence_owner, wirefence_issuer.';
     END IF;
     RAISE feature_not_supported USING
-        MESSAGE = 'this server does not tell its timeline: ' || SQLERRM,
-        DETAIL = 'By its timeline Wirefence knows that a server was promoted, and that tokens may be lost.',
-        HINT = 'If its storage keeps every commit across a failover: SET wirefence.failover = ''trust'', or wirefence migrate --failover trust.';
+        MESSAGE = 'this server does not report its timeline: ' || SQLERRM,
+        DETAIL = 'Wirefence detects by the timeline that a server was promoted, after which tokens may be lost.',
+        HINT = 'If the storage keeps every commit across a failover, run wirefence migrate --failover trust, or SET wirefence.failover = ''trust''.';
 END
 $$;
 
--- settings has one row: what holds for all resources.
+-- settings has one row: the settings for all resources.
 CREATE TABLE wirefence.settings (
     only_row    boolean PRIMARY KEY DEFAULT true CHECK (only_row),
     undeclared  text COLLATE "C" NOT NULL DEFAULT 'allow' CHECK (undeclared IN ('allow', 'refuse')),
@@ -104,16 +104,16 @@ CREATE TABLE wirefence.settings (
     began_under text COLLATE "C" NOT NULL DEFAULT wirefence.identity()
 );
 
-COMMENT ON COLUMN wirefence.settings.undeclared IS 'What becomes of a token for a resource that is not in resource_locks. allow: it counts, and makes the resource known. refuse: WF008.';
-COMMENT ON COLUMN wirefence.settings.failover IS 'The failover of every resource of which no operator has said another.';
-COMMENT ON COLUMN wirefence.settings.began_under IS 'The identity of the server when the schema was made: that of a resource of which nothing is recorded.';
+COMMENT ON COLUMN wirefence.settings.undeclared IS 'How a token is judged whose resource is not in resource_locks. allow: it is accepted, and the resource is recorded. refuse: WF008.';
+COMMENT ON COLUMN wirefence.settings.failover IS 'The failover policy of every resource for which no operator has set another.';
+COMMENT ON COLUMN wirefence.settings.began_under IS 'The identity of the server when the schema was created; it applies to resources that have no sealed_under.';
 
--- What the operator chooses when the schema is made.
+-- The operator chooses the failover policy when the schema is created.
 INSERT INTO wirefence.settings (failover) VALUES (coalesce(nullif(current_setting('wirefence.failover', true), ''), 'reacquire'));
 
 GRANT SELECT ON wirefence.resource_locks, wirefence.settings TO wirefence_issuer;
 
--- Anybody may ask whether the schema fits the binary.
+-- Every role may ask whether the schema fits the binary.
 CREATE FUNCTION wirefence.schema_version() RETURNS integer
 LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS 'SELECT version FROM wirefence.applied_version';
@@ -121,4 +121,4 @@ AS 'SELECT version FROM wirefence.applied_version';
 GRANT EXECUTE ON FUNCTION wirefence.schema_version() TO PUBLIC;
 
 COMMENT ON FUNCTION wirefence.schema_version() IS 'Returns the version of the schema.';
-COMMENT ON FUNCTION wirefence.identity() IS 'Returns the system identifier and the timeline of the server, by which a promotion or a restore is noticed; unknown where the server does not tell them.';
+COMMENT ON FUNCTION wirefence.identity() IS 'Returns the system identifier and the timeline of the server, by which Wirefence detects a promotion or a restore; unknown where the server does not report them.';

@@ -1,19 +1,20 @@
--- What a transaction was checked for. A guard must know that at little cost, be it
--- by a proxy's check or by another guard: the setting wirefence.passed lists marks until
--- the transaction ends. It is set as by SET LOCAL, so a rollback to a savepoint takes back
--- what was added behind it, as it gives back the locks that were taken there.
+-- Guards read at little cost for which resources the transaction was checked, by a proxy or
+-- by another guard: the setting wirefence.passed lists marks until the transaction ends. It is
+-- set as by SET LOCAL, so ROLLBACK TO SAVEPOINT removes the marks that were added after the
+-- savepoint, as it releases the locks that were taken after it.
 --
 --   ,KEY,    the resource with that lock_key was checked, and its lock is held
---   ,vKEY,   what the session variable held when it was last looked at, by its hash
---   ,sKEY,   a guard in shadow mode has noted the resource, or '' for all further ones
---   ,bKEY,   of '': the session bypasses guards
+--   ,vKEY,   the hash of the session variable when it was last read
+--   ,sKEY,   a guard in shadow mode has noted the resource; for '', all further resources
+--   ,bKEY,   for '': the session bypasses guards
 --
--- This is for programs that err. A session can set the list by hand; but whoever means
--- to write with a token that isn't its own finds the current one in the error.
+-- Guards protect against programs that err, not against malice. A session can set the list by
+-- hand, but a program that wants to write with the token of another finds the current token
+-- in the error, too.
 SET LOCAL search_path = pg_catalog, pg_temp;
 
--- name keeps the name of a table that has gone. A dump has only the number of such a
--- table, which another may have where the dump is restored.
+-- name keeps the name of a table that was dropped. A dump has only the number of such a
+-- table, and in the database where the dump is restored another table may have this number.
 CREATE TABLE wirefence.guards (
     relation     regclass NOT NULL,
     name         text NOT NULL,
@@ -25,30 +26,30 @@ CREATE TABLE wirefence.guards (
     PRIMARY KEY (relation, name)
 );
 
-COMMENT ON TABLE wirefence.guards IS 'Which tables are to be guarded. What stands guard are their triggers; wirefence.guarded() compares the two.';
+COMMENT ON TABLE wirefence.guards IS 'The tables that protect has guarded. Their triggers do the work; wirefence.guarded() compares the two.';
 
--- Only checks of resources that a guard may ask for leave a note: others need not
--- pay for it. Which those are each check reads here: were it said in the rows of
--- resource_locks, then a protect would hold up every grant until it has committed.
+-- A check notes a resource only if a guard may ask for it, so other resources do not pay for
+-- guards. Each check reads here which resources those are. A flag in resource_locks would do
+-- it, too, but then protect would block every grant until it commits.
 CREATE INDEX ON wirefence.guards (resource);
 CREATE INDEX ON wirefence.guards (template) WHERE template;
 
--- any_guards reports whether a table was ever guarded here. The first protect
--- replaces it: as a constant it costs the checks of all others nothing.
+-- any_guards reports whether a table was ever guarded in this database. The first protect
+-- replaces it. As a constant it costs the checks in unguarded databases nothing.
 CREATE FUNCTION wirefence.any_guards() RETURNS boolean
 LANGUAGE sql STABLE
 RETURN false;
 
--- has_passed reports whether the transaction was checked for a resource; of another kind
--- of mark, whether that is there.
+-- has_passed reports whether the transaction was checked for a resource or, for another kind,
+-- whether the list has this mark.
 CREATE FUNCTION wirefence.has_passed(resource text, kind text DEFAULT '') RETURNS boolean
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
 RETURN strpos(coalesce(current_setting('wirefence.passed', true), ''), concat(',', kind, wirefence.lock_key(resource), ',')) > 0;
 
--- passed_condition is the SQL by which a row's trigger finds that the
--- transaction was checked for the name, itself an SQL expression, and that the session
--- variable hasn't changed since. It is all built-in functions, for it is evaluated for
--- every row. A name may be null.
+-- passed_condition returns an SQL condition for the trigger of a row: the transaction was
+-- checked for the resource, and the session variable has not changed since. name is an SQL
+-- expression for the name of the resource, which may be null. The condition uses built-in
+-- functions only, because it is evaluated for every row.
 CREATE FUNCTION wirefence.passed_condition(name text) RETURNS text
 LANGUAGE sql IMMUTABLE SET search_path = pg_catalog, pg_temp
 AS $$
@@ -58,10 +59,10 @@ AS $$
 $$;
 
 -- note_passed adds marks to the list. The caller has checked the resources in this
--- transaction by the fence that is carried, null for the session variable's. What that
--- holds is noted where it was the fence, and at the first check: what overrides it from
--- the start counts whatever it holds, until it changes. Only the last one is kept, since
--- to go back to an earlier one may be to go back to a former token.
+-- transaction by the fence carried; null is the fence of the session variable. The value of
+-- the variable is noted if it was the fence, and at the first check of the transaction: a
+-- fence that overrides the variable from the start is valid until the variable changes. Only
+-- the last value is kept, since a return to an earlier one may be a return to a former token.
 CREATE FUNCTION wirefence.note_passed(resources text[], carried text DEFAULT NULL, kind text DEFAULT '') RETURNS boolean
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
@@ -85,17 +86,17 @@ BEGIN
 END
 $$;
 
--- guards_ask_for reports whether a guard may ask for a resource.
-CREATE FUNCTION wirefence.guards_ask_for(resource text) RETURNS boolean
+-- may_be_guarded reports whether a guard may ask for a resource.
+CREATE FUNCTION wirefence.may_be_guarded(resource text) RETURNS boolean
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
-AS $$ SELECT EXISTS (SELECT FROM wirefence.guards AS g WHERE g.template OR g.resource = guards_ask_for.resource) $$;
+AS $$ SELECT EXISTS (SELECT FROM wirefence.guards AS g WHERE g.template OR g.resource = may_be_guarded.resource) $$;
 
 -- note_guarded notes those of the resources that guards may ask for.
 CREATE FUNCTION wirefence.note_guarded(resources text[], carried text) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    noted CONSTANT text[] := ARRAY(SELECT u.resource FROM unnest(resources) AS u(resource) WHERE wirefence.guards_ask_for(u.resource));
+    noted CONSTANT text[] := ARRAY(SELECT u.resource FROM unnest(resources) AS u(resource) WHERE wirefence.may_be_guarded(u.resource));
 BEGIN
     IF noted <> '{}' THEN
         PERFORM wirefence.note_passed(noted, carried);

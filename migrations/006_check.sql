@@ -1,26 +1,26 @@
--- The check of a fence inside the client's transaction. Numbers that two lock
--- services count don't compare, so a resource remembers whose its tokens are, and
--- a token that names another source is refused, whatever its number.
+-- The check of a fence inside the client's transaction. The tokens of two lock services cannot
+-- be compared, so a resource records the source of its tokens, and a token that names another
+-- source is refused, whatever its number.
 SET LOCAL search_path = pg_catalog, pg_temp;
 
--- must_be_declared reports whether a resource that isn't known is refused.
+-- must_be_declared reports whether tokens of unknown resources are refused.
 CREATE FUNCTION wirefence.must_be_declared() RETURNS boolean
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
 AS $$ SELECT s.undeclared = 'refuse' FROM wirefence.settings AS s $$;
 
--- verdict judges a token by a row of resource_locks, of which an unknown
--- resource has only nulls: pass, record (accepted once the row says so), name
--- (accepted, and the first to name the source, which the row should say), or the
--- SQLSTATE of the refusal. Where only a seal advances, only a seal tells the
--- source. Tokens from 2^62 on are for seals alone, so that a client can't use up the
--- numbers of a resource before its first seal. What was sealed before a promotion or a
--- restore counts no more.
+-- verdict judges a token by a row of resource_locks; for an unknown resource all columns of
+-- the row are null. It returns pass; record: the token is accepted once the row has it; name:
+-- the token is accepted and is the first to name a source, which the row should get; or the
+-- SQLSTATE of the refusal. Where only a seal advances the resource, only a seal names the
+-- source. Tokens from 2^62 on are for seals alone, so a client cannot use up the tokens of a
+-- resource before its first seal. A token that was sealed before a promotion or a restore is
+-- refused.
 CREATE FUNCTION wirefence.verdict(token bigint, source text, known wirefence.resource_locks) RETURNS text
 LANGUAGE sql
 RETURN CASE
     WHEN (known).resource_id IS NULL THEN CASE WHEN wirefence.must_be_declared() THEN 'WF008'
                                                   WHEN token >= 4611686018427387904 THEN 'WF003'
-                                                  WHEN wirefence.may_be_forgotten() THEN 'WF001' ELSE 'record' END
+                                                  WHEN wirefence.row_may_be_lost() THEN 'WF001' ELSE 'record' END
     WHEN wirefence.is_foreign(source, known) THEN 'WF003'
     WHEN token < (known).last_token OR (known).pinned_to <> wirefence.identity() THEN 'WF001'
     WHEN token > (known).last_token AND ((known).advance = 'grant' OR token >= 4611686018427387904) THEN 'WF003'
@@ -31,7 +31,7 @@ RETURN CASE
     ELSE 'pass'
 END;
 
--- refuse_unknown raises WF008; counted is what count_refusal has returned.
+-- refuse_unknown raises WF008; counted is the result of count_refusal.
 CREATE FUNCTION wirefence.refuse_unknown(resource text, counted text DEFAULT '') RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
@@ -39,22 +39,22 @@ BEGIN
     RAISE EXCEPTION USING
         SCHEMA = counted,
         ERRCODE = 'WF008',
-        MESSAGE = 'unknown fenced resource ' || coalesce(wirefence.quoted(resource), 'null'),
+        MESSAGE = 'unknown fenced resource ' || coalesce(wirefence.quote_name(resource), 'null'),
         DETAIL = 'No token of it was ever recorded, and it was not declared.',
         HINT = CASE WHEN wirefence.must_be_declared()
-            THEN 'Only declared resources count here. If the name is right: wirefence resource declare NAME --reason WHY.'
+            THEN 'Check the name. If it is right, declare the resource: wirefence resource declare NAME --reason WHY.'
             ELSE 'SELECT * FROM wirefence.status() lists the resources.' END;
 END
 $$;
 
--- last_grant words for DETAIL who was granted the current token, and when. Whether the
--- lease is held still is known here only of leases that are kept here, and in a snapshot
--- that may be old not even of those.
-CREATE FUNCTION wirefence.last_grant(known wirefence.resource_locks) RETURNS text
+-- describe_last_grant returns a clause for DETAIL: the holder of the current token, and when
+-- it was granted. Only for leases in PostgreSQL is it known here whether the holder still
+-- holds the lease, and not in an old snapshot.
+CREATE FUNCTION wirefence.describe_last_grant(known wirefence.resource_locks) RETURNS text
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    holder CONSTANT text := wirefence.quoted(known.holder);
+    holder CONSTANT text := wirefence.quote_name(known.holder);
     granted CONSTANT text := to_char(known.granted_at AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI:SS.US') || '+00';
 BEGIN
     IF known.source IS DISTINCT FROM 'postgres' OR current_setting('transaction_isolation') IN ('repeatable read', 'serializable') THEN
@@ -66,13 +66,13 @@ BEGIN
 END
 $$;
 
--- refuse raises a verdict of class WF. The form of DETAIL's first sentence is
--- fixed: programs read it.
+-- refuse raises a verdict of class WF. Programs parse the first sentence of DETAIL, so its
+-- form must not change.
 CREATE FUNCTION wirefence.refuse(state text, resource text, token bigint, source text, known wirefence.resource_locks) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    name text := wirefence.quoted(resource);
+    name text := wirefence.quote_name(resource);
     reason text := CASE WHEN state = 'WF003' AND wirefence.is_foreign(source, known) THEN 'foreign'
         WHEN state = 'WF001' AND (known.resource_id IS NULL OR known.pinned_to <> wirefence.identity()) THEN 'former'
         ELSE state END;
@@ -88,33 +88,33 @@ BEGIN
             WHEN 'WF003' THEN 'unknown fencing token for resource '
             ELSE 'fencing token already used for resource ' END || name
             || CASE WHEN reason <> 'foreign' THEN '' ELSE
-               coalesce(': it comes from ' || wirefence.quoted(source) || ', not from ', ': it does not say that it comes from ')
-               || wirefence.quoted(known.source) END,
+               coalesce(': it comes from ' || wirefence.quote_name(source) || ', not from ', ': it does not say that it comes from ')
+               || wirefence.quote_name(known.source) END,
         DETAIL = 'Resource ' || name || ': presented token ' || token || ', current token ' || coalesce(known.last_token::text, 'none')
-            || wirefence.last_grant(known) || '.'
-            || CASE reason WHEN 'foreign' THEN ' Tokens of different sources do not compare.'
-               WHEN 'former' THEN ' The database was promoted or restored since: no token that was granted before counts.' ELSE '' END,
+            || wirefence.describe_last_grant(known) || '.'
+            || CASE reason WHEN 'foreign' THEN ' Tokens of different sources cannot be compared.'
+               WHEN 'former' THEN ' The database was promoted or restored since: it accepts no token that was granted before.' ELSE '' END,
         HINT = CASE reason
             WHEN 'WF001' THEN 'A later holder has taken over. Stop this work: a retry with the same token can never succeed.'
-            WHEN 'former' THEN 'Acquire the lock again and use the new token. If the storage keeps every commit across a failover, or the tokens come from elsewhere: wirefence resource set NAME --failover trust --reason WHY.'
-            WHEN 'WF003' THEN 'Only a token that was granted and sealed counts for this resource. Acquire the lock and use its token.'
+            WHEN 'former' THEN 'Acquire the lock again and use the new token. If the storage keeps every commit across a failover, or another service counts the tokens, run wirefence resource set NAME --failover trust --reason WHY.'
+            WHEN 'WF003' THEN 'Acquire the lock and use its token. This resource accepts only tokens that were granted and sealed.'
             WHEN 'foreign' THEN CASE WHEN source IS NULL
-                THEN 'Name the source behind the token: resource=token@' || known.source || '.'
-                ELSE 'All who compete for a resource must use one lock service. If it is to be another from now on: wirefence resource set NAME --source '
+                THEN 'Name the source after the token: resource=token@' || known.source || '.'
+                ELSE 'All clients that compete for a resource must use one lock service. To change to this one, run wirefence resource set NAME --source '
                      || source || ' --reason WHY.' END
-            ELSE 'Each token of this resource is good for one transaction. Acquire the lock again.' END;
+            ELSE 'Acquire the lock again: each token of this resource is valid for one transaction.' END;
 END
 $$;
 
--- record notes in the row that a token was accepted, and the source that it is
--- the first to name. The caller holds the lock exclusively; a row that has moved
--- on nevertheless is an operator's doing.
-CREATE FUNCTION wirefence.record(resource text, token bigint, source text) RETURNS void
+-- record_token writes an accepted token into the row, with the source that it is the first to
+-- name. The caller holds the lock exclusively, so only an operator can have raised the row
+-- meanwhile.
+CREATE FUNCTION wirefence.record_token(resource text, token bigint, source text) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
     INSERT INTO wirefence.resource_locks AS l (resource_id, last_token, source, granted_at, failover)
-    VALUES (resource, token, record.source, clock_timestamp(), wirefence.default_failover())
+    VALUES (resource, token, record_token.source, clock_timestamp(), wirefence.default_failover())
     ON CONFLICT (resource_id) DO UPDATE SET
         last_token = excluded.last_token,
         source = CASE l.advance WHEN 'use' THEN coalesce(l.source, excluded.source) ELSE l.source END,
@@ -130,23 +130,23 @@ BEGIN
 END
 $$;
 
--- name_source notes the source that a current token is the first to name, if
--- nobody else writes: those who do carry the same token, and none need wait for
--- the other. The caller holds the lock shared, and doesn't wait to have more.
+-- name_source writes the source that a current token is the first to name, if no other writer
+-- of the resource is active. Other writers carry the same token, and none of them needs to
+-- wait. The caller holds the lock in shared mode and does not wait for the exclusive lock.
 CREATE FUNCTION wirefence.name_source(resource text, token bigint, source text) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
     IF pg_try_advisory_xact_lock(wirefence.lock_key(resource)) THEN
         PERFORM wirefence.announce(resource, token);
-        PERFORM wirefence.record(resource, token, source);
+        PERFORM wirefence.record_token(resource, token, source);
     END IF;
 END
 $$;
 
--- refuse_stale gives the verdicts that need no lock: a token once superseded
--- stays so, even by the view of an old snapshot, while the others are final
--- only where each statement sees the present.
+-- refuse_stale raises the verdicts that need no lock. A superseded token stays superseded,
+-- also in an old snapshot. The other verdicts are final only where each statement has a new
+-- snapshot.
 CREATE FUNCTION wirefence.refuse_stale(resources text[], tokens bigint[], sources text[]) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
@@ -167,11 +167,10 @@ BEGIN
 END
 $$;
 
--- take_locks takes the lock of every pair in the order of the keys, exclusively
--- first where two names share a key. The mode follows from the row as it is
--- seen without a lock: going from shared to exclusive would make two first
--- writers deadlock. It returns the names locked exclusively; null means that a
--- token was superseded while it waited.
+-- take_locks takes the lock of every pair in the order of the keys; where two names share a
+-- key, the exclusive lock comes first. It chooses the mode by the row, read without a lock:
+-- if two first writers upgraded from shared to exclusive, they would deadlock. It returns the
+-- names that it locked exclusively, or null if a token was superseded during a wait.
 CREATE FUNCTION wirefence.take_locks(resources text[], tokens bigint[], sources text[]) RETURNS text[]
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
@@ -190,7 +189,7 @@ BEGIN
     LOOP
         IF NOT pair.exclusive THEN
             IF NOT pg_try_advisory_xact_lock_shared(pair.key) THEN
-                PERFORM wirefence.await_shared(pair.resource, 'shared');
+                PERFORM wirefence.wait_for_shared_lock(pair.resource, 'shared');
             END IF;
         ELSIF NOT wirefence.lock_exclusive(pair.resource, pair.token, pair.source, pair.preempt_after) THEN
             RETURN NULL;
@@ -202,11 +201,10 @@ BEGIN
 END
 $$;
 
--- judge gives the verdict on each pair under its lock, all or nothing. In
--- REPEATABLE READ and SERIALIZABLE the row is read FOR SHARE, which raises
--- 40001 where the snapshot is out of date. A READ ONLY transaction can lock no
--- row and writes nothing that would need it: it is judged by what it sees, and
--- advances nothing.
+-- judge gives the verdict on each pair under its lock, all or nothing. In REPEATABLE READ and
+-- SERIALIZABLE it reads the row FOR SHARE, which raises 40001 if the snapshot is out of date.
+-- A READ ONLY transaction can lock no row and writes nothing: it is judged by the rows that
+-- it sees, and advances nothing.
 CREATE FUNCTION wirefence.judge(resources text[], tokens bigint[], sources text[]) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
@@ -234,7 +232,7 @@ BEGIN
             IF resources[i] <> ALL (owned) THEN
                 RAISE serialization_failure USING MESSAGE = 'could not serialize access to a fenced resource';
             END IF;
-            PERFORM wirefence.record(resources[i], tokens[i], sources[i]);
+            PERFORM wirefence.record_token(resources[i], tokens[i], sources[i]);
         ELSIF verdict = 'name' AND writable THEN
             PERFORM wirefence.name_source(resources[i], tokens[i], sources[i]);
         END IF;
@@ -242,16 +240,16 @@ BEGIN
 END
 $$;
 
--- reason_of words a verdict as a check that only looks returns it: the SQLSTATE, the
+-- describe_refusal returns a verdict as text, for a check in shadow mode: the SQLSTATE, the
 -- message and the detail.
-CREATE FUNCTION wirefence.reason_of(state text, resource text, token bigint, source text, known wirefence.resource_locks) RETURNS text
+CREATE FUNCTION wirefence.describe_refusal(state text, resource text, token bigint, source text, known wirefence.resource_locks) RETURNS text
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
     message text;
     detail text;
 BEGIN
-    PERFORM wirefence.observing(true), wirefence.refuse(state, resource, token, source, known);
+    PERFORM wirefence.suppress_counting(true), wirefence.refuse(state, resource, token, source, known);
     RETURN NULL;
 EXCEPTION WHEN OTHERS THEN
     GET STACKED DIAGNOSTICS message = MESSAGE_TEXT, detail = PG_EXCEPTION_DETAIL;
@@ -259,9 +257,9 @@ EXCEPTION WHEN OTHERS THEN
 END
 $$;
 
--- record_at_once notes a token if that takes no waiting, and otherwise leaves
--- it to a later transaction.
-CREATE FUNCTION wirefence.record_at_once(resource text, token bigint, source text) RETURNS void
+-- record_without_waiting records a token if it need not wait for that; otherwise a later
+-- transaction records it.
+CREATE FUNCTION wirefence.record_without_waiting(resource text, token bigint, source text) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET lock_timeout = '1ms'
 AS $$
 DECLARE
@@ -271,7 +269,7 @@ BEGIN
         SELECT * INTO known FROM wirefence.resource_locks AS l WHERE l.resource_id = resource;
         IF wirefence.verdict(token, source, known) IN ('record', 'name') THEN
             PERFORM wirefence.announce(resource, token);
-            PERFORM wirefence.record(resource, token, source);
+            PERFORM wirefence.record_token(resource, token, source);
         END IF;
     END IF;
 EXCEPTION WHEN OTHERS THEN
@@ -279,19 +277,19 @@ EXCEPTION WHEN OTHERS THEN
 END
 $$;
 
--- only_look judges pairs for whoever is in shadow mode, be it a proxy, a resource or a
--- guard: it raises nothing, ends nobody and waits for nobody. It returns the first
--- refusal in words, and writes all of them into the history where it is told to. It takes
--- no lock but to record a higher token, which nothing else would find to be
--- superseded later. It may see an older state than a check that refuses would.
-CREATE FUNCTION wirefence.only_look(resources text[], tokens bigint[], sources text[], noting boolean, relation text DEFAULT NULL) RETURNS text
+-- judge_in_shadow judges pairs for a proxy, a resource or a guard in shadow mode. It raises
+-- nothing, terminates nobody and waits for nobody. It returns the first refusal as text and,
+-- with recording_history, records all refusals in the history. It takes a lock only to record
+-- a higher token; without that, no later token would be found superseded. It may see an older
+-- state than a check that enforces.
+CREATE FUNCTION wirefence.judge_in_shadow(resources text[], tokens bigint[], sources text[], recording_history boolean, relation text DEFAULT NULL) RETURNS text
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
     recording CONSTANT boolean := current_setting('transaction_read_only') = 'off'
         AND current_setting('transaction_isolation') NOT IN ('repeatable read', 'serializable');
     pair record;
-    first text;
+    first_refusal text;
 BEGIN
     FOR pair IN
         SELECT u.resource, u.token, u.source, l AS known, wirefence.verdict(u.token, u.source, l) AS verdict
@@ -300,20 +298,20 @@ BEGIN
         ORDER BY u.resource COLLATE "C"
     LOOP
         IF pair.verdict LIKE 'WF%' THEN
-            first := coalesce(first, wirefence.reason_of(pair.verdict, pair.resource, pair.token, pair.source, pair.known));
-            IF noting THEN
+            first_refusal := coalesce(first_refusal, wirefence.describe_refusal(pair.verdict, pair.resource, pair.token, pair.source, pair.known));
+            IF recording_history THEN
                 PERFORM wirefence.note('shadow', pair.verdict, pair.resource, pair.token, (pair.known).last_token, pair.source, (pair.known).holder, relation);
             END IF;
         ELSIF pair.verdict IN ('record', 'name') AND recording THEN
-            PERFORM wirefence.record_at_once(pair.resource, pair.token, pair.source);
+            PERFORM wirefence.record_without_waiting(pair.resource, pair.token, pair.source);
         END IF;
     END LOOP;
-    RETURN first;
+    RETURN first_refusal;
 END
 $$;
 
--- only_look_at_fence is only_look for a fence as it is written.
-CREATE FUNCTION wirefence.only_look_at_fence(fence text, default_resource text) RETURNS text
+-- judge_fence_in_shadow is judge_in_shadow for the text of a fence.
+CREATE FUNCTION wirefence.judge_fence_in_shadow(fence text, default_resource text) RETURNS text
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
@@ -321,25 +319,25 @@ DECLARE
     message text;
     detail text;
 BEGIN
-    PERFORM wirefence.observing(true);
-    pairs := wirefence.parsed(fence, default_resource);
-    PERFORM wirefence.observing(false);
-    RETURN wirefence.only_look(pairs.resources, pairs.tokens, pairs.sources, false);
+    PERFORM wirefence.suppress_counting(true);
+    pairs := wirefence.parse_fence(fence, default_resource);
+    PERFORM wirefence.suppress_counting(false);
+    RETURN wirefence.judge_in_shadow(pairs.resources, pairs.tokens, pairs.sources, false);
 EXCEPTION WHEN OTHERS THEN
     GET STACKED DIAGNOSTICS message = MESSAGE_TEXT, detail = PG_EXCEPTION_DETAIL;
     RETURN SQLSTATE || ': ' || message || coalesce('. ' || nullif(detail, ''), '');
 END
 $$;
 
--- check_all tests every pair of a fence that is carried, by an argument or by the session
--- variable; null is no fence. It has no block with EXCEPTION, whose end would
--- make the transaction READ WRITE again.
+-- check_all checks every pair of a fence, from an argument or from the session variable; null
+-- is no fence. It has no block with EXCEPTION, because the end of such a block would make the
+-- transaction READ WRITE again.
 CREATE FUNCTION wirefence.check_all(carried text, default_resource text, fence text, required boolean DEFAULT false, shadow boolean DEFAULT false) RETURNS text
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
     pairs record;
-    looked_at record;
+    shadowed record;
     enforced record;
     reason text;
 BEGIN
@@ -351,54 +349,51 @@ BEGIN
         END IF;
         RETURN CASE WHEN required THEN 'unfenced' END;
     ELSIF shadow THEN
-        RETURN wirefence.only_look_at_fence(carried, default_resource);
+        RETURN wirefence.judge_fence_in_shadow(carried, default_resource);
     END IF;
-    pairs := wirefence.parsed(carried, default_resource);
+    pairs := wirefence.parse_fence(carried, default_resource);
     IF NOT EXISTS (SELECT FROM wirefence.resource_locks AS l WHERE l.resource_id = ANY (pairs.resources) AND l.mode = 'shadow') THEN
         PERFORM wirefence.judge(pairs.resources, pairs.tokens, pairs.sources);
     ELSE
         SELECT array_agg(u.resource) FILTER (WHERE l.mode = 'shadow') AS resources, array_agg(u.token) FILTER (WHERE l.mode = 'shadow') AS tokens,
                array_agg(u.source) FILTER (WHERE l.mode = 'shadow') AS sources
-        INTO looked_at
+        INTO shadowed
         FROM unnest(pairs.resources, pairs.tokens, pairs.sources) AS u(resource, token, source)
         LEFT JOIN wirefence.resource_locks AS l ON l.resource_id = u.resource;
         SELECT array_agg(u.resource ORDER BY u.place) AS resources, array_agg(u.token ORDER BY u.place) AS tokens,
                array_agg(u.source ORDER BY u.place) AS sources
         INTO enforced
         FROM unnest(pairs.resources, pairs.tokens, pairs.sources) WITH ORDINALITY AS u(resource, token, source, place)
-        WHERE u.resource <> ALL (coalesce(looked_at.resources, '{}'));
+        WHERE u.resource <> ALL (coalesce(shadowed.resources, '{}'));
         IF enforced.resources IS NOT NULL THEN
             PERFORM wirefence.judge(enforced.resources, enforced.tokens, enforced.sources);
         END IF;
-        reason := wirefence.only_look(looked_at.resources, looked_at.tokens, looked_at.sources, true);
+        reason := wirefence.judge_in_shadow(shadowed.resources, shadowed.tokens, shadowed.sources, true);
     END IF;
     PERFORM wirefence.note_guarded(pairs.resources, fence);
     RETURN reason;
 END
 $$;
 
--- check tests every pair of a fence for this transaction and raises a refusal. A null
--- fence is the session variable's, and an empty variable is no fence.
+-- check checks every pair of a fence for this transaction and raises a refusal. A null fence
+-- means the session variable; an empty variable is no fence.
 --
--- It returns null, or unfenced where a fence is required and there is none: then the
--- transaction is READ ONLY from here on. With shadow, and for resources in mode
--- shadow, it returns what it would have refused, and changes nothing. A
--- standby lags behind and can't judge: there it does nothing.
+-- It returns null, or unfenced if a fence is required and there is none: then the transaction
+-- is READ ONLY from here on. With shadow, and for resources in mode shadow, it returns the
+-- refusal that it would have raised, and changes nothing. A standby lags behind its primary
+-- and cannot judge: there check does nothing.
 --
--- The frequent case, one current token of a
--- plain name, is decided here; all else is judge's, by the same rules. It is kept
--- to few statements and expressions, since PL/pgSQL prepares each of them anew in
--- every transaction.
+-- The frequent case, one current token of a plain name, is decided here. check_all decides
+-- all others by the same rules. PL/pgSQL prepares each statement and expression anew in every
+-- transaction, so this function has few of them.
 --
--- In READ COMMITTED one read is enough, behind the lock and so with a snapshot
--- that is younger than it. Should the row say something else, the token may have
--- to be recorded, and nobody may go from shared to exclusive: so the lock is
--- taken in a subtransaction, whose end gives it back. With an older snapshot the
--- row is found first, and read FOR SHARE once its lock is held.
+-- In READ COMMITTED one read is enough: it follows the lock, so its snapshot is newer. If the
+-- row differs, the token may have to be recorded, and no transaction may upgrade from shared
+-- to exclusive. So the lock is taken in a subtransaction, whose rollback releases it. With an
+-- older snapshot the row is found first, and read FOR SHARE once its lock is held.
 --
--- The note for guards is made in the condition of the one read, since each further
--- statement of a function costs about as much; where the transaction was checked for
--- nothing before, it is put together at once.
+-- The condition of that read also makes the note for guards, because a further statement
+-- would cost about as much as the read.
 CREATE FUNCTION wirefence.check(fence text, default_resource text, required boolean, shadow boolean) RETURNS text
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
@@ -456,4 +451,4 @@ RETURN wirefence.check(fence, NULL::text, false, false);
 
 GRANT EXECUTE ON FUNCTION wirefence.check(text, text, boolean, boolean), wirefence.check(text) TO PUBLIC;
 
-COMMENT ON FUNCTION wirefence.check(text) IS 'Checks every pair of a fence for this transaction, by default of the fence in wirefence.token, and keeps takeovers of its resources waiting until the transaction ends. It raises WF001 to WF008. With no fence it does nothing. In a savepoint it counts until ROLLBACK TO.';
+COMMENT ON FUNCTION wirefence.check(text) IS 'Checks every pair of a fence for this transaction, by default of the fence in wirefence.token. Takeovers of its resources wait until the transaction ends. It raises WF001 to WF008. Without a fence it does nothing. After a savepoint the check is valid until ROLLBACK TO.';

@@ -1,5 +1,5 @@
--- What the issuer of tokens may do: record grants, lock holders out, look on; and
--- what operators said about a resource, which a seal heeds.
+-- The functions for the issuer of tokens: record grants and list resources. The table of the
+-- operators' changes is here because a seal respects them.
 SET LOCAL search_path = pg_catalog, pg_temp;
 
 CREATE TABLE wirefence.resource_changes (
@@ -14,17 +14,17 @@ CREATE TABLE wirefence.resource_changes (
 
 CREATE INDEX ON wirefence.resource_changes (resource_id);
 
-COMMENT ON TABLE wirefence.resource_changes IS 'What operators said about a resource, and why. What it takes by itself, such as its first source, is not here.';
-COMMENT ON COLUMN wirefence.resource_changes.resource_id IS 'Null for what holds for all resources.';
+COMMENT ON TABLE wirefence.resource_changes IS 'The changes that operators made to resources, with their reasons. Settings that a resource gets by itself, such as its first source, are not here.';
+COMMENT ON COLUMN wirefence.resource_changes.resource_id IS 'Null for settings of all resources.';
 COMMENT ON COLUMN wirefence.resource_changes.changed_by IS 'The role that was logged in.';
-COMMENT ON COLUMN wirefence.resource_changes.application IS 'The application_name of the session, which tells operators apart that share a role. A caller of the HTTP API is wirefence-api/NAME there.';
+COMMENT ON COLUMN wirefence.resource_changes.application IS 'The application_name of the session. It distinguishes operators who share a role. For a caller of the HTTP API it is wirefence-api/NAME.';
 COMMENT ON COLUMN wirefence.resource_changes.settings IS 'Each setting that was named, with its value before and after.';
 
--- durable makes the commit of a grant wait for the disk, and for synchronous standbys
--- where there are any, whatever the role is set to. A seal that a crash or a failover
--- could undo would let the older holder in again. If that wait is cancelled, PostgreSQL
--- commits all the same, and says so by a warning: that must reach who grants.
-CREATE FUNCTION wirefence.durable() RETURNS void
+-- require_durable_commit makes the commit of a grant wait for the disk, and for synchronous
+-- standbys if there are any, whatever the setting of the role. If a crash or a failover could
+-- undo a seal, the older holder could write again. If that wait is cancelled, PostgreSQL
+-- commits all the same and sends a warning, which must reach the issuer.
+CREATE FUNCTION wirefence.require_durable_commit() RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
@@ -37,8 +37,8 @@ BEGIN
 END
 $$;
 
--- source_is_open reports whether nobody but clients has said where the tokens of a
--- resource come from. The first seal decides it.
+-- source_is_open reports whether only clients have named the source of the tokens of a
+-- resource, so that the first seal decides it.
 CREATE FUNCTION wirefence.source_is_open(known wirefence.resource_locks) RETURNS boolean
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
 AS $$
@@ -46,67 +46,67 @@ AS $$
        AND NOT EXISTS (SELECT FROM wirefence.resource_changes AS c WHERE c.resource_id = (known).resource_id AND c.settings ? 'source')
 $$;
 
--- renumber moves the last token on where grants of the resource may be lost. The new one
--- is nobody's: the next grant is above it.
+-- renumber raises the last token of a resource whose grants may be lost. The new token is
+-- granted to nobody; the next grant exceeds it.
 CREATE FUNCTION wirefence.renumber(resource text, preempt_after interval) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
-    PERFORM wirefence.lock_exclusive(resource, NULL, NULL, preempt_after), wirefence.durable();
+    PERFORM wirefence.lock_exclusive(resource, NULL, NULL, preempt_after), wirefence.require_durable_commit();
     INSERT INTO wirefence.resource_locks AS l (resource_id, last_token, advance, failover, sealed_under)
-    VALUES (resource, wirefence.following(NULL), 'grant', wirefence.default_failover(), wirefence.identity())
+    VALUES (resource, wirefence.next_token(NULL), 'grant', wirefence.default_failover(), wirefence.identity())
     ON CONFLICT (resource_id) DO UPDATE SET
-        last_token = wirefence.following(l), holder = NULL, granted_at = NULL,
+        last_token = wirefence.next_token(l), holder = NULL, granted_at = NULL,
         updated_at = clock_timestamp(), sealed_under = excluded.sealed_under
     WHERE wirefence.is_former(l);
 END
 $$;
 
--- seal records a grant of a source; null names none. Once it has committed, no
--- transaction with an older token can commit. False if the token isn't higher
--- than last_token, or grants of the resource may be lost, and then last_token has become
--- the one to surpass; WF003 if the resource's tokens come from another source, as an
--- operator or an earlier seal has said.
+-- seal records a grant of a source; null names none. Once it has committed, no transaction
+-- with an older token can commit. It returns false if the token is not higher than
+-- last_token, or if grants of the resource may be lost; then it has raised last_token, and
+-- the next token must exceed that. It raises WF003 if an operator or an earlier seal has
+-- named another source for the resource.
 --
--- The first seal turns advance to grant, unless an operator has spoken.
+-- The first seal sets advance to grant, unless an operator has set it.
 CREATE FUNCTION wirefence.seal(resource text, token bigint, holder text, source text) RETURNS boolean
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
     known wirefence.resource_locks;
-    patience interval := '5 s';
-    expected text; -- null where the seal decides
+    max_wait interval := '5 s';
+    expected text; -- the source; null if this seal decides it
 BEGIN
     IF coalesce(octet_length(resource), 0) NOT BETWEEN 1 AND 255 THEN
-        PERFORM wirefence.malformed('a resource name must have 1 to 255 bytes');
+        PERFORM wirefence.refuse_malformed('a resource name must have 1 to 255 bytes');
     ELSIF token IS NULL OR token < 1 THEN
-        PERFORM wirefence.malformed('a token must be at least 1');
+        PERFORM wirefence.refuse_malformed('a token must be at least 1');
     ELSIF holder IS NOT NULL THEN
         PERFORM wirefence.check_lease_text('a holder', holder);
     END IF;
-    PERFORM wirefence.source_of(source);
+    PERFORM wirefence.read_source(source);
     SELECT * INTO known FROM wirefence.resource_locks AS l WHERE l.resource_id = resource;
     IF FOUND THEN
         IF NOT wirefence.source_is_open(known) THEN
             IF wirefence.is_foreign(source, known) THEN
-                PERFORM wirefence.observing(true), wirefence.refuse('WF003', resource, token, source, known);
+                PERFORM wirefence.suppress_counting(true), wirefence.refuse('WF003', resource, token, source, known);
             END IF;
             expected := source;
         END IF;
-        patience := known.preempt_after;
+        max_wait := known.preempt_after;
     ELSIF wirefence.must_be_declared() THEN
         PERFORM wirefence.refuse_unknown(resource);
     END IF;
     IF known.last_token = 9223372036854775807 THEN
         RETURN false;
     ELSIF wirefence.is_former(known) THEN
-        PERFORM wirefence.renumber(resource, patience);
+        PERFORM wirefence.renumber(resource, max_wait);
         RETURN false;
     ELSIF token <= known.last_token THEN
         RETURN false;
     END IF;
-    IF wirefence.lock_exclusive(resource, token, expected, patience) THEN
-        PERFORM wirefence.durable();
+    IF wirefence.lock_exclusive(resource, token, expected, max_wait) THEN
+        PERFORM wirefence.require_durable_commit();
         INSERT INTO wirefence.resource_locks AS l (resource_id, last_token, source, holder, granted_at, sealed_at, advance, failover, sealed_under)
         VALUES (resource, token, seal.source, holder, clock_timestamp(), clock_timestamp(), 'grant', wirefence.default_failover(), wirefence.identity())
         ON CONFLICT (resource_id) DO UPDATE SET
@@ -125,7 +125,7 @@ BEGIN
     END IF;
     SELECT * INTO known FROM wirefence.resource_locks AS l WHERE l.resource_id = resource;
     IF wirefence.is_foreign(source, known) AND NOT wirefence.source_is_open(known) THEN
-        PERFORM wirefence.observing(true), wirefence.refuse('WF003', resource, token, source, known);
+        PERFORM wirefence.suppress_counting(true), wirefence.refuse('WF003', resource, token, source, known);
     END IF;
     RETURN false;
 END
@@ -135,23 +135,23 @@ CREATE FUNCTION wirefence.seal(resource text, token bigint, holder text DEFAULT 
 LANGUAGE sql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$ SELECT wirefence.seal(resource, token, holder, NULL) $$;
 
--- refuse_further raises 22003 for a resource whose tokens have come to their end,
--- which only a client that made one up can bring about.
-CREATE FUNCTION wirefence.refuse_further(resource text) RETURNS void
+-- refuse_exhausted raises 22003 for a resource whose last token is the highest possible. Only
+-- a client that invents tokens can cause that.
+CREATE FUNCTION wirefence.refuse_exhausted(resource text) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
     RAISE numeric_value_out_of_range USING
-        MESSAGE = 'resource ' || wirefence.quoted(resource) || ' has no further token',
+        MESSAGE = 'resource ' || wirefence.quote_name(resource) || ' has no further token',
         DETAIL = 'The last token is 9223372036854775807.',
-        HINT = 'To count anew: wirefence resource set, with --source and a lower --last-token.';
+        HINT = 'To restart its tokens, run wirefence resource set with --source and a lower --last-token.';
 END
 $$;
 
--- status lists the resources, with how many backends keep a takeover of each waiting, by
--- a transaction that was checked or by a hold of the session. A former one was sealed
--- before a promotion or a restore, and no token counts until it is sealed anew; a standby
--- can't tell.
+-- status lists the resources, with the number of backends that a takeover of each would wait
+-- for: they have a checked transaction or a hold of the session. former says that the
+-- resource was sealed before a promotion or a restore, so that it accepts no token until the
+-- next seal; on a standby it is always false.
 CREATE FUNCTION wirefence.status()
 RETURNS TABLE (resource text, last_token bigint, holder text, granted_at timestamptz,
                advance text, reuse text, preempt_after interval, writers bigint, mode text, failover text, former boolean)
@@ -168,6 +168,6 @@ $$;
 GRANT SELECT ON wirefence.resource_changes TO wirefence_issuer;
 GRANT EXECUTE ON FUNCTION wirefence.seal(text, bigint, text), wirefence.seal(text, bigint, text, text), wirefence.status(), wirefence.identity() TO wirefence_issuer;
 
-COMMENT ON FUNCTION wirefence.seal(text, bigint, text) IS 'Records a grant: the token, and who was granted it. It waits for transactions with older tokens, ends them after preempt_after of the resource, and returns false if the token is not higher than the last one. Once it has committed, no older token can commit.';
-COMMENT ON FUNCTION wirefence.seal(text, bigint, text, text) IS 'The same, with the lock service that counts the tokens, such as redis. A resource remembers it, and refuses another with WF003.';
-COMMENT ON FUNCTION wirefence.status() IS 'Returns each resource with its last token, who was granted it and when, its policy, and how many sessions would keep a takeover waiting.';
+COMMENT ON FUNCTION wirefence.seal(text, bigint, text) IS 'Records a grant: the token and its holder. It waits for transactions with older tokens, terminates them after preempt_after of the resource, and returns false if the token is not higher than the last one. Once it has committed, no transaction with an older token can commit.';
+COMMENT ON FUNCTION wirefence.seal(text, bigint, text, text) IS 'The same, with the lock service that counts the tokens, such as redis. The resource records this source, and refuses tokens of another with WF003.';
+COMMENT ON FUNCTION wirefence.status() IS 'Returns each resource with its last token, the holder and the time of the grant, its policy, and how many sessions a takeover would have to wait for.';

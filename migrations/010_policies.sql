@@ -1,14 +1,13 @@
--- What an operator says about a resource: its source and its policy, each time with
--- the reason.
+-- Operators set the source and the policy of resources, each time with a reason.
 SET LOCAL search_path = pg_catalog, pg_temp;
 
--- wait_of reads what preempt_after is to be; never, which is null, waits for
--- ever.
-CREATE FUNCTION wirefence.wait_of(preempt_after text) RETURNS interval
+-- read_preempt_after converts preempt_after to an interval; never becomes null, which waits
+-- without limit.
+CREATE FUNCTION wirefence.read_preempt_after(preempt_after text) RETURNS interval
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
 AS $$ SELECT CASE WHEN preempt_after <> 'never' THEN preempt_after::interval END $$;
 
--- check_reason raises 22023 where nothing was said that could be recorded.
+-- check_reason raises 22023 for a reason that is empty or too long.
 CREATE FUNCTION wirefence.check_reason(reason text) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
@@ -21,8 +20,8 @@ BEGIN
 END
 $$;
 
--- check_failover raises 22023 for what is no policy, and 0A000 for one that this server
--- can't follow.
+-- check_failover raises 22023 for an unknown policy, and 0A000 for a policy that this server
+-- cannot support.
 CREATE FUNCTION wirefence.check_failover(failover text) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
@@ -31,14 +30,14 @@ BEGIN
         RAISE invalid_parameter_value USING MESSAGE = 'failover must be reacquire or trust';
     ELSIF failover = 'reacquire' AND wirefence.identity() = 'unknown' THEN
         RAISE feature_not_supported USING
-            MESSAGE = 'failover = reacquire needs a server that tells its timeline',
-            DETAIL = 'This schema was made with failover = trust on a server that does not, so a promotion isn''t noticed here.',
-            HINT = 'See what wirefence doctor says of engine.timeline.';
+            MESSAGE = 'failover = reacquire needs a server that reports its timeline',
+            DETAIL = 'This schema was created with failover = trust on a server that does not report it, so Wirefence cannot detect a promotion.',
+            HINT = 'Run wirefence doctor and see its finding engine.timeline.';
     END IF;
 END
 $$;
 
--- check_settings raises 22023 for what no resource can be told.
+-- check_settings raises 22023 for settings that no resource can have.
 CREATE FUNCTION wirefence.check_settings(resource text, reason text, source text, advance text, reuse text, preempt_after text,
                                          mode text, failover text) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
@@ -47,7 +46,7 @@ DECLARE
     wrong text;
 BEGIN
     PERFORM wirefence.check_lease_text('a resource name', resource);
-    PERFORM wirefence.source_of(source);
+    PERFORM wirefence.read_source(source);
     PERFORM wirefence.check_reason(reason);
     PERFORM wirefence.check_failover(failover);
     IF advance NOT IN ('use', 'grant') THEN
@@ -56,7 +55,7 @@ BEGIN
         wrong := 'reuse must be allow or once';
     ELSIF mode NOT IN ('enforce', 'shadow') THEN
         wrong := 'mode must be enforce or shadow';
-    ELSIF wirefence.wait_of(preempt_after) NOT BETWEEN interval '0' AND interval '24 days' THEN
+    ELSIF wirefence.read_preempt_after(preempt_after) NOT BETWEEN interval '0' AND interval '24 days' THEN
         wrong := 'preempt_after must be never, or 0 to 24 days'; -- what lock_timeout can hold
     ELSE
         RETURN;
@@ -65,8 +64,7 @@ BEGIN
 END
 $$;
 
--- settings_of lists the settings that were named, each with its value before and
--- after.
+-- settings_of lists the settings that were named, each with its value before and after.
 CREATE FUNCTION wirefence.settings_of(named text[], before wirefence.resource_locks, after wirefence.resource_locks) RETURNS jsonb
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
 AS $$
@@ -74,10 +72,10 @@ AS $$
     FROM unnest(named) AS n(name)
 $$;
 
--- declare_resource makes a resource known before its first token. True if it was
--- not known; false if it was, and is as declared in all that was named. If it is
--- otherwise, it raises duplicate_object. Unless it is told otherwise, only a seal
--- advances it, so no client can use up its numbers.
+-- declare_resource records a resource before its first token. It returns true if the resource
+-- was unknown, false if it exists with all the settings that were named, and raises
+-- duplicate_object if one of them differs. By default only a seal advances a declared
+-- resource, so no client can use up its tokens.
 CREATE FUNCTION wirefence.declare_resource(resource text, reason text, source text DEFAULT NULL, must_name_source boolean DEFAULT NULL,
                                            advance text DEFAULT NULL, reuse text DEFAULT NULL, preempt_after text DEFAULT NULL,
                                            mode text DEFAULT NULL, failover text DEFAULT NULL) RETURNS boolean
@@ -95,16 +93,18 @@ DECLARE
 BEGIN
     PERFORM wirefence.check_settings(resource, reason, source, advance, reuse, preempt_after, mode, failover);
     IF must_name_source AND source IS NULL THEN
-        RAISE invalid_parameter_value USING MESSAGE = 'tokens can''t be made to name a source that isn''t given';
+        RAISE invalid_parameter_value USING
+            MESSAGE = 'must_name_source needs a source',
+            HINT = 'Give the source of the tokens as well.';
     END IF;
     declared.source := source;
     declared.must_name_source := coalesce(must_name_source, false);
     declared.advance := coalesce(advance, 'grant');
     declared.reuse := coalesce(reuse, 'allow');
-    declared.preempt_after := CASE WHEN preempt_after IS NULL THEN interval '5 s' ELSE wirefence.wait_of(preempt_after) END;
+    declared.preempt_after := CASE WHEN preempt_after IS NULL THEN interval '5 s' ELSE wirefence.read_preempt_after(preempt_after) END;
     declared.mode := coalesce(mode, 'enforce');
     declared.failover := coalesce(failover, wirefence.default_failover());
-    PERFORM wirefence.durable();
+    PERFORM wirefence.require_durable_commit();
     INSERT INTO wirefence.resource_locks AS l (resource_id, source, must_name_source, advance, reuse, preempt_after, mode, failover)
     VALUES (resource, declared.source, declared.must_name_source, declared.advance, declared.reuse, declared.preempt_after,
             declared.mode, declared.failover)
@@ -119,21 +119,21 @@ BEGIN
     WHERE to_jsonb(known) -> n.name IS DISTINCT FROM to_jsonb(declared) -> n.name;
     IF differing IS NOT NULL THEN
         RAISE duplicate_object USING
-            MESSAGE = 'resource ' || wirefence.quoted(resource) || ' is known already, with other settings',
+            MESSAGE = 'resource ' || wirefence.quote_name(resource) || ' already exists, with other settings',
             DETAIL = 'These settings differ: ' || differing || '.',
-            HINT = 'To change them: wirefence resource set.';
+            HINT = 'To change them, run wirefence resource set.';
     END IF;
     RETURN false;
 END
 $$;
 
--- set_resource changes what is named and returns it with the values before and
--- after. The rest stays as it is.
+-- set_resource changes the settings that are named and returns them with the values before
+-- and after. The others stay.
 --
--- Another source, or a last_token of the operator's own, locks the present holder
--- out as revoke does. With another source and no last_token, the last token goes
--- up by one. Where last_token goes down, tokens from before could count again: so
--- from then on each must name the source, unless must_name_source says otherwise.
+-- Another source, or another last_token, locks the present holder out as revoke does. Another
+-- source without a last_token raises the last token by one. If last_token goes down, tokens
+-- from before could be accepted again, so from then on each token must name the source,
+-- unless must_name_source says otherwise.
 CREATE FUNCTION wirefence.set_resource(resource text, reason text, source text DEFAULT NULL, must_name_source boolean DEFAULT NULL,
                                        advance text DEFAULT NULL, reuse text DEFAULT NULL, preempt_after text DEFAULT NULL,
                                        last_token bigint DEFAULT NULL, mode text DEFAULT NULL, failover text DEFAULT NULL) RETURNS jsonb
@@ -162,33 +162,33 @@ BEGIN
     END IF;
     evicts := coalesce(source <> known.source, false) OR coalesce(last_token <> known.last_token, false);
     IF evicts AND last_token IS NULL AND known.last_token = 9223372036854775807 THEN
-        PERFORM wirefence.refuse_further(resource);
-    ELSIF evicts THEN -- the lock comes before the row, as in a seal
+        PERFORM wirefence.refuse_exhausted(resource);
+    ELSIF evicts THEN -- lock first, row second, as in a seal
         PERFORM wirefence.lock_exclusive(resource, NULL, NULL, interval '0');
     END IF;
     SELECT * INTO known FROM wirefence.resource_locks AS l WHERE l.resource_id = resource FOR NO KEY UPDATE;
     IF NOT evicts AND (source <> known.source OR last_token <> known.last_token) THEN
-        RAISE serialization_failure USING MESSAGE = 'resource ' || wirefence.quoted(resource) || ' was changed meanwhile';
+        RAISE serialization_failure USING MESSAGE = 'resource ' || wirefence.quote_name(resource) || ' was changed concurrently', HINT = 'Try again.';
     END IF;
     wanted := known;
     wanted.source := coalesce(source, known.source);
     wanted.advance := coalesce(advance, known.advance);
     wanted.reuse := coalesce(reuse, known.reuse);
-    wanted.preempt_after := CASE WHEN preempt_after IS NULL THEN known.preempt_after ELSE wirefence.wait_of(preempt_after) END;
+    wanted.preempt_after := CASE WHEN preempt_after IS NULL THEN known.preempt_after ELSE wirefence.read_preempt_after(preempt_after) END;
     wanted.mode := coalesce(mode, known.mode);
     wanted.failover := coalesce(failover, known.failover);
-    wanted.last_token := coalesce(last_token, CASE WHEN evicts THEN wirefence.further(known) ELSE known.last_token END);
+    wanted.last_token := coalesce(last_token, CASE WHEN evicts THEN wirefence.lockout_token(known) ELSE known.last_token END);
     wanted.sealed_under := CASE WHEN evicts AND (last_token IS NOT NULL OR known.advance = 'grant') THEN wirefence.identity() ELSE known.sealed_under END;
     wanted.must_name_source := coalesce(must_name_source, known.must_name_source OR wanted.last_token < known.last_token);
     IF wanted.must_name_source AND wanted.source IS NULL THEN
         RAISE invalid_parameter_value USING
-            MESSAGE = 'tokens can''t be made to name a source that isn''t given',
+            MESSAGE = 'must_name_source needs a source',
             HINT = 'Give the source of the tokens as well.';
     END IF;
     SELECT named || array_agg(n.name) INTO named FROM unnest(ARRAY['last_token', 'must_name_source']) AS n(name)
     WHERE n.name <> ALL (named) AND to_jsonb(known) -> n.name <> to_jsonb(wanted) -> n.name;
     settings := wirefence.settings_of(named, known, wanted);
-    PERFORM wirefence.durable();
+    PERFORM wirefence.require_durable_commit();
     IF evicts THEN
         PERFORM wirefence.end_lease(resource);
     END IF;
@@ -203,9 +203,9 @@ BEGIN
 END
 $$;
 
--- set_undeclared says what becomes of tokens for resources that aren't known: allow
--- or refuse, which gets WF008. Every resource that is in resource_locks by then
--- counts as declared. It returns the setting with its value before and after.
+-- set_undeclared sets how tokens of unknown resources are judged: allow, or refuse with
+-- WF008. Every resource that is in resource_locks at that time counts as declared. It returns
+-- the setting with its value before and after.
 CREATE FUNCTION wirefence.set_undeclared(undeclared text, reason text) RETURNS jsonb
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
@@ -225,9 +225,9 @@ BEGIN
 END
 $$;
 
--- set_failover says what a promotion does to the tokens of all resources of which
--- nobody has said it, and of those to come. It returns the setting with its value before
--- and after.
+-- set_failover sets whether a promotion invalidates tokens, for all resources without a
+-- setting of their own, and for those that are recorded later. It returns the setting with
+-- its value before and after.
 CREATE FUNCTION wirefence.set_failover(failover text, reason text) RETURNS jsonb
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
@@ -238,7 +238,7 @@ BEGIN
     PERFORM wirefence.check_reason(reason);
     PERFORM wirefence.check_failover(coalesce(failover, ''));
     SELECT s.failover INTO former FROM wirefence.settings AS s FOR UPDATE;
-    PERFORM wirefence.durable();
+    PERFORM wirefence.require_durable_commit();
     UPDATE wirefence.settings AS s SET failover = set_failover.failover;
     UPDATE wirefence.resource_locks AS l SET failover = set_failover.failover, updated_at = clock_timestamp()
     WHERE l.failover <> set_failover.failover AND NOT EXISTS (
@@ -253,7 +253,7 @@ GRANT EXECUTE ON FUNCTION wirefence.declare_resource(text, text, text, boolean, 
     wirefence.set_resource(text, text, text, boolean, text, text, text, bigint, text, text),
     wirefence.set_undeclared(text, text), wirefence.set_failover(text, text) TO wirefence_issuer;
 
-COMMENT ON FUNCTION wirefence.declare_resource(text, text, text, boolean, text, text, text, text, text) IS 'Makes a resource known before its first token, with a reason and a policy; null keeps a default. False: it was declared so before.';
-COMMENT ON FUNCTION wirefence.set_resource(text, text, text, boolean, text, text, text, bigint, text, text) IS 'Changes the policy of a resource, with a reason; null keeps what is. preempt_after is an interval or never. It returns each setting that was named, with its value before and after.';
-COMMENT ON FUNCTION wirefence.set_undeclared(text, text) IS 'Says what becomes of tokens of resources that are not known: allow, or refuse with WF008.';
-COMMENT ON FUNCTION wirefence.set_failover(text, text) IS 'Says what becomes of tokens across a promotion, for every resource that has no setting of its own: reacquire or trust.';
+COMMENT ON FUNCTION wirefence.declare_resource(text, text, text, boolean, text, text, text, text, text) IS 'Declares a resource before its first token, with a reason and a policy; null keeps a default. False: it was already declared with these settings.';
+COMMENT ON FUNCTION wirefence.set_resource(text, text, text, boolean, text, text, text, bigint, text, text) IS 'Changes the policy of a resource, with a reason; null keeps the present value. preempt_after is an interval or never. It returns each setting that was named, with its value before and after.';
+COMMENT ON FUNCTION wirefence.set_undeclared(text, text) IS 'Sets how tokens of unknown resources are judged: allow, or refuse with WF008.';
+COMMENT ON FUNCTION wirefence.set_failover(text, text) IS 'Sets whether tokens stay valid across a promotion, for every resource without a setting of its own: reacquire or trust.';

@@ -1,10 +1,10 @@
--- Guards: tables that have their writes checked by triggers, whatever way a
--- write took.
+-- Guards: triggers that check every write to a table, whatever path the write took.
 SET LOCAL search_path = pg_catalog, pg_temp;
 
--- bypasses has a row for each transaction in which a member of wirefence_bypass
--- wrote without the token that a guard wanted: the first such table of it. A database
--- that was restored elsewhere may see a transaction's number again.
+-- bypasses has a row for each transaction in which a member of wirefence_bypass wrote without
+-- the token that a guard required. The row names the first such table of the transaction. xid
+-- alone is not unique: a database that was restored elsewhere may use the number of a
+-- transaction again.
 CREATE TABLE wirefence.bypasses (
     xid         xid8 NOT NULL,
     began_at    timestamptz NOT NULL DEFAULT now(),
@@ -23,8 +23,8 @@ COMMENT ON TABLE wirefence.bypasses IS 'Transactions in which a member of wirefe
 
 GRANT SELECT ON wirefence.guards, wirefence.bypasses TO wirefence_issuer;
 
--- guard_triggers are the triggers of guards, but for those of a partition that
--- come with its parent's.
+-- guard_triggers lists the triggers of guards. from_parent says that a partition has the
+-- trigger from its parent.
 CREATE VIEW wirefence.guard_triggers AS
 SELECT t.tgrelid::regclass AS relation, t.tgname AS name, t.tgnargs > 1 AS shadow, p.proname AS function, t.tgenabled AS enabled,
        CASE WHEN t.tgnargs > 0 THEN convert_from(substr(t.tgargs, 1, position(decode('00', 'hex') IN t.tgargs) - 1), getdatabaseencoding()) END AS resource,
@@ -33,8 +33,9 @@ FROM pg_trigger AS t
 JOIN pg_proc AS p ON p.oid = t.tgfoid
 WHERE p.pronamespace = 'wirefence'::regnamespace AND p.proname IN ('guard', 'guard_row', 'guard_statement');
 
--- family lists a table with all its partitions and heirs, parents first.
-CREATE FUNCTION wirefence.family(target regclass) RETURNS TABLE (member regclass, kind "char", is_partition boolean)
+-- inheritance_tree lists a table with all its partitions and all tables that inherit from it,
+-- parents first.
+CREATE FUNCTION wirefence.inheritance_tree(target regclass) RETURNS TABLE (member regclass, kind "char", is_partition boolean)
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
 AS $$
     WITH RECURSIVE family AS (
@@ -47,10 +48,11 @@ AS $$
     ORDER BY f.depth, c.oid
 $$;
 
--- bypassing reports whether the session's login is a member of wirefence_bypass,
--- by a grant: a superuser, whom PostgreSQL takes for a member of every role, is
--- not. Nor is, from 16 on, who may but grant the role, as who has made it may.
-CREATE FUNCTION wirefence.bypassing() RETURNS boolean
+-- may_bypass reports whether the session's login is a member of wirefence_bypass by a grant.
+-- A superuser is not, although PostgreSQL treats it as a member of every role. From
+-- PostgreSQL 16 on, a role that may only grant wirefence_bypass, as its creator may, is not a
+-- member either.
+CREATE FUNCTION wirefence.may_bypass() RETURNS boolean
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
 AS $$
     WITH RECURSIVE granted AS (
@@ -64,15 +66,15 @@ AS $$
     SELECT EXISTS (SELECT FROM membership JOIN pg_roles AS r ON r.oid = membership.roleid WHERE r.rolname = 'wirefence_bypass')
 $$;
 
--- bypassed records a transaction in which a member of wirefence_bypass writes
--- without a token, and reports whether it may.
-CREATE FUNCTION wirefence.bypassed(target regclass, resource text) RETURNS boolean
+-- record_bypass records a transaction in which a member of wirefence_bypass writes without a
+-- token. It returns false for a login that may not do that.
+CREATE FUNCTION wirefence.record_bypass(target regclass, resource text) RETURNS boolean
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
     IF wirefence.has_passed('', 'b') THEN
         RETURN true;
-    ELSIF NOT wirefence.bypassing() THEN
+    ELSIF NOT wirefence.may_bypass() THEN
         RETURN false;
     END IF;
     INSERT INTO wirefence.bypasses (xid, relation, resource, login, application, address)
@@ -91,32 +93,31 @@ BEGIN
     RAISE EXCEPTION USING
         SCHEMA = wirefence.count_refusal(),
         ERRCODE = 'WF002',
-        MESSAGE = 'a fencing token is required for resource ' || coalesce(wirefence.quoted(resource), 'null'),
+        MESSAGE = 'a fencing token is required for resource ' || coalesce(wirefence.quote_name(resource), 'null'),
         DETAIL = 'Table ' || coalesce(target::text, 'null') || ' is guarded, and ' || CASE WHEN carried IS NULL
             THEN 'the session carries no fence.' ELSE 'the fence of the session names other resources only.' END,
-        HINT = 'SET wirefence.token to a fence that names it, or write through the proxy with one. Members of wirefence_bypass may write without.';
+        HINT = 'Set wirefence.token to a fence that names the resource, or write through the proxy with such a fence. Members of wirefence_bypass may write without a fence.';
 END
 $$;
 
--- has_changed reports whether the session variable holds something else than what was
--- looked at last in this transaction.
-CREATE FUNCTION wirefence.has_changed() RETURNS boolean
+-- variable_has_changed reports whether the session variable has changed since this
+-- transaction last read it.
+CREATE FUNCTION wirefence.variable_has_changed() RETURNS boolean
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
 RETURN NOT wirefence.has_passed(coalesce(current_setting('wirefence.token', true), ''), 'v');
 
--- stands_for reports whether a table has a guard, in shadow mode or not, that may ask for
+-- has_guard_for reports whether a table has a guard, in shadow mode or not, that may ask for
 -- a resource.
-CREATE FUNCTION wirefence.stands_for(target regclass, resource text, shadow boolean) RETURNS boolean
+CREATE FUNCTION wirefence.has_guard_for(target regclass, resource text, shadow boolean) RETURNS boolean
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
 AS $$
     SELECT EXISTS (SELECT FROM wirefence.guard_triggers AS g
-                   WHERE g.relation = target AND g.shadow = stands_for.shadow AND (g.resource = stands_for.resource OR g.function <> 'guard'))
+                   WHERE g.relation = target AND g.shadow = has_guard_for.shadow AND (g.resource = has_guard_for.resource OR g.function <> 'guard'))
 $$;
 
--- guard_unchecked is what a guard does when nothing says that its transaction was
--- checked for the resource, though the fence of the session was checked just before:
--- that doesn't name it, or the guard isn't declared, as after the restore of a part
--- of a dump.
+-- guard_unchecked runs when wirefence.passed does not have the resource although the guard
+-- has just checked the fence of the session: the fence does not name the resource, or the
+-- guard is not declared, as after the restore of a part of a dump.
 CREATE FUNCTION wirefence.guard_unchecked(target regclass, resource text) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
@@ -125,20 +126,20 @@ DECLARE
     pairs record;
 BEGIN
     IF wirefence.has_passed(resource) THEN
-        IF wirefence.has_changed() THEN
+        IF wirefence.variable_has_changed() THEN
             PERFORM wirefence.check_all(carried, NULL, NULL), wirefence.note_passed('{}');
         END IF;
         RETURN;
     ELSIF carried IS NOT NULL THEN
-        pairs := wirefence.parsed(carried, NULL);
+        pairs := wirefence.parse_fence(carried, NULL);
         IF resource COLLATE "C" = ANY (pairs.resources) THEN
             PERFORM wirefence.check_all(carried, NULL, NULL), wirefence.note_passed(pairs.resources);
             RETURN;
         END IF;
     END IF;
-    IF NOT wirefence.stands_for(target, resource, false) THEN
+    IF NOT wirefence.has_guard_for(target, resource, false) THEN
         PERFORM wirefence.refuse_unguarded(target, resource, carried);
-    ELSIF wirefence.bypassed(target, resource) THEN
+    ELSIF wirefence.record_bypass(target, resource) THEN
         RETURN;
     ELSIF NOT EXISTS (SELECT FROM wirefence.resource_locks AS l WHERE l.resource_id = resource AND l.mode = 'shadow') THEN
         PERFORM wirefence.refuse_unguarded(target, resource, carried);
@@ -147,27 +148,27 @@ BEGIN
 END
 $$;
 
--- pair_of is the token and the source that a fence has for a resource, null if it has
--- none; is_malformed says that it can't be read, which isn't counted as a refusal.
-CREATE FUNCTION wirefence.pair_of(fence text, resource text, OUT token bigint, OUT source text, OUT is_malformed boolean)
+-- find_pair returns the token and the source that a fence has for a resource, null if it has
+-- none. is_malformed says that the fence cannot be parsed, which is not counted as a refusal.
+CREATE FUNCTION wirefence.find_pair(fence text, resource text, OUT token bigint, OUT source text, OUT is_malformed boolean)
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
-    PERFORM wirefence.observing(true);
+    PERFORM wirefence.suppress_counting(true);
     SELECT u.token, u.source INTO token, source
-    FROM (SELECT p.* FROM wirefence.parsed(fence, NULL) AS p) AS f,
+    FROM (SELECT p.* FROM wirefence.parse_fence(fence, NULL) AS p) AS f,
          unnest(f.resources, f.tokens, f.sources) AS u(resource, token, source)
-    WHERE u.resource = pair_of.resource COLLATE "C";
-    PERFORM wirefence.observing(false);
+    WHERE u.resource = find_pair.resource COLLATE "C";
+    PERFORM wirefence.suppress_counting(false);
 EXCEPTION WHEN SQLSTATE 'WF004' THEN
     is_malformed := true;
 END
 $$;
 
--- guard_shadowed is guard_unchecked for a guard in shadow mode: it only looks, and notes
--- once in a transaction what it would refuse; of a
--- transaction that has much of that, the first. It believes guards that are there only,
--- since anybody may call it. The state is that of a refusal which needs no token.
+-- guard_shadowed is guard_unchecked for a guard in shadow mode. It refuses nothing. It
+-- records each resource once in a transaction, and only the first ones if there are many.
+-- Every role may call it, so it acts only for guards that exist. state is the SQLSTATE of a
+-- refusal that does not depend on a token.
 CREATE FUNCTION wirefence.guard_shadowed(target regclass, resource text, state text DEFAULT NULL) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
@@ -177,17 +178,17 @@ DECLARE
     source text;
     is_malformed boolean;
 BEGIN
-    IF pg_trigger_depth() = 0 OR NOT wirefence.stands_for(target, resource, true) OR wirefence.has_passed(resource) AND (carried IS NULL OR NOT wirefence.has_changed())
-       OR wirefence.has_passed(resource, 's') OR wirefence.has_passed('', 's') OR wirefence.bypassed(target, resource)
+    IF pg_trigger_depth() = 0 OR NOT wirefence.has_guard_for(target, resource, true) OR wirefence.has_passed(resource) AND (carried IS NULL OR NOT wirefence.variable_has_changed())
+       OR wirefence.has_passed(resource, 's') OR wirefence.has_passed('', 's') OR wirefence.record_bypass(target, resource)
        OR current_setting('transaction_read_only') = 'on' THEN
         RETURN;
     END IF;
     IF state IS NULL AND carried IS NOT NULL THEN
-        SELECT p.* INTO token, source, is_malformed FROM wirefence.pair_of(carried, resource) AS p;
+        SELECT p.* INTO token, source, is_malformed FROM wirefence.find_pair(carried, resource) AS p;
         IF is_malformed THEN
             state := 'WF004';
         ELSIF token IS NOT NULL OR wirefence.has_passed(resource) THEN
-            state := 'looked at';
+            state := 'judge';
         END IF;
     END IF;
     state := coalesce(state, 'WF002');
@@ -198,17 +199,17 @@ BEGIN
     IF state ~ '^WF00[1-8]$' THEN
         PERFORM wirefence.note('shadow', state, left(nullif(resource, ''), 255), NULL, NULL, NULL, NULL, target::text);
     ELSIF token IS NOT NULL AND resource <> '' THEN
-        PERFORM wirefence.only_look(ARRAY[resource], ARRAY[token], ARRAY[source], true, target::text);
+        PERFORM wirefence.judge_in_shadow(ARRAY[resource], ARRAY[token], ARRAY[source], true, target::text);
     END IF;
 END
 $$;
 
--- guard is the trigger of a table with one resource, the argument: before each
--- statement, and for rows that come into a partition which has no such trigger. A
--- second argument says that it is in shadow mode.
+-- guard is the trigger of a table with one resource, which is its argument. It runs before
+-- each statement, and for rows that come into a partition without such a trigger. A second
+-- argument says that the guard is in shadow mode.
 --
--- It runs as the writer and sets no search_path, which would cost as much as the
--- rest: so every name in it is qualified, operators too.
+-- It runs with the rights of the writer. To set a search_path would cost as much as
+-- everything else in it, so it qualifies every name, those of operators too.
 CREATE FUNCTION wirefence.guard() RETURNS trigger
 LANGUAGE plpgsql
 AS $$
@@ -235,8 +236,8 @@ BEGIN
 END
 $$;
 
--- name_parts takes a template such as report:{tenant}:{id} apart: literal texts
--- and columns, in order. A doubled brace stands for the brace itself.
+-- name_parts splits a template such as report:{tenant}:{id} into literal texts and columns,
+-- in order. A doubled brace is the brace itself.
 CREATE FUNCTION wirefence.name_parts(template text) RETURNS TABLE (part text, is_column boolean)
 LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog, pg_temp
 AS $$
@@ -253,14 +254,14 @@ BEGIN
     END LOOP;
     IF rebuilt <> template THEN
         RAISE invalid_parameter_value USING
-            MESSAGE = 'the braces of resource ' || wirefence.quoted(template) || ' don''t fit together',
-            HINT = 'A template names columns, as in report:{tenant}:{id}; double a brace that is part of the name.';
+            MESSAGE = 'resource ' || wirefence.quote_name(template) || ' has unbalanced braces',
+            HINT = 'Write columns in braces, as in report:{tenant}:{id}, and double each brace that is part of the name.';
     END IF;
 END
 $$;
 
--- is_template reports whether a resource names columns, and raises what is wrong
--- with its form.
+-- is_template reports whether a resource names columns, and raises 22023 if its form is
+-- wrong.
 CREATE FUNCTION wirefence.is_template(resource text) RETURNS boolean
 LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog, pg_temp
 AS $$
@@ -273,7 +274,7 @@ BEGIN
 END
 $$;
 
--- plain_name is the name that a resource without columns stands for.
+-- plain_name returns the name of a resource without columns.
 CREATE FUNCTION wirefence.plain_name(resource text) RETURNS text
 LANGUAGE sql IMMUTABLE SET search_path = pg_catalog, pg_temp
 AS $$
@@ -281,10 +282,10 @@ AS $$
     FROM wirefence.name_parts(resource) WITH ORDINALITY AS p(part, is_column, place)
 $$;
 
--- name_fields takes a template apart for the columns of a line, given by a prefix: the
--- SQL of each part. So that two rows never make one name, a column ends for sure
--- where the text behind it begins: the first character of that is percent-encoded in the
--- column's value, and so is the percent sign itself. The last column needs none of it.
+-- name_fields returns the SQL of each part of a template, for columns with a prefix. Two
+-- different rows must never give the same name, so the end of a column's value must be
+-- recognisable: the first character of the text after the column is percent-encoded in the
+-- value, and so is the percent sign. The last column needs no encoding.
 CREATE FUNCTION wirefence.name_fields(template text, prefix text) RETURNS TABLE (field text)
 LANGUAGE plpgsql IMMUTABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
@@ -302,9 +303,9 @@ BEGIN
             field := quote_literal(part.part) || '::text';
         ELSIF part.abuts THEN
             RAISE invalid_parameter_value USING
-                MESSAGE = 'columns of resource ' || wirefence.quoted(template) || ' stand side by side',
-                DETAIL = 'Two rows could make one name.',
-                HINT = 'Put a text between them, as in report:{tenant}:{id}.';
+                MESSAGE = 'resource ' || wirefence.quote_name(template) || ' has adjacent columns',
+                DETAIL = 'Two different rows could get the same name.',
+                HINT = 'Put text between the columns, as in report:{tenant}:{id}.';
         ELSE
             field := format('%s%I::text', prefix, part.part);
             IF part.is_followed THEN
@@ -320,7 +321,7 @@ BEGIN
 END
 $$;
 
--- name_expression is the SQL by which a template is evaluated for a row.
+-- name_expression returns the SQL that evaluates a template for a row.
 CREATE FUNCTION wirefence.name_expression(template text, line text) RETURNS text
 LANGUAGE sql IMMUTABLE SET search_path = pg_catalog, pg_temp
 AS $$
@@ -328,22 +329,23 @@ AS $$
     FROM wirefence.name_fields(template, line || '.') WITH ORDINALITY AS f(field, place)
 $$;
 
--- row_query does so for a row in $1: others of its columns may hold what has no text, or
--- too much. Nulls of the same names stand for columns that have gone. OFFSET 0 keeps the
--- planner from copying the row for each column.
+-- row_query returns a query that evaluates a template for a row in $1. It reads only the
+-- columns of the template, because other columns may have types without a text, or large
+-- values. Columns that were dropped are null: a name that the inner row lacks resolves to the
+-- outer one. OFFSET 0 keeps the planner from copying the row for each column.
 CREATE FUNCTION wirefence.row_query(template text) RETURNS text
 LANGUAGE sql IMMUTABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
     SELECT concat('SELECT (SELECT ',
         coalesce((SELECT string_agg(f.field, ' || ' ORDER BY f.place) FROM wirefence.name_fields(template, '') WITH ORDINALITY AS f(field, place)), 'NULL::text'),
-        ' FROM (SELECT (given.line).* FROM (SELECT $1 AS line OFFSET 0) AS given) AS there) FROM (SELECT ',
-        (SELECT string_agg(DISTINCT format('NULL::text AS %I', p.part), ', ') FROM wirefence.name_parts(template) AS p WHERE p.is_column), ') AS gone')
+        ' FROM (SELECT (given.line).* FROM (SELECT $1 AS line OFFSET 0) AS given) AS present) FROM (SELECT ',
+        (SELECT string_agg(DISTINCT format('NULL::text AS %I', p.part), ', ') FROM wirefence.name_parts(template) AS p WHERE p.is_column), ') AS dropped')
 $$;
 
--- guard_row is the trigger of a table with a resource for each row, for rows of
--- which nothing says that their transaction was checked for them: the template
--- is the argument, and a second one says that it is in shadow mode. Moving a row
--- takes both names' tokens.
+-- guard_row is the trigger of a table whose rows have a resource each. It runs for rows for
+-- whose resource wirefence.passed shows no check. The template is its argument; a second
+-- argument says that the guard is in shadow mode. An update that changes the name of a row
+-- needs the tokens of both names.
 CREATE FUNCTION wirefence.guard_row() RETURNS trigger
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
@@ -366,8 +368,8 @@ BEGIN
 END
 $$;
 
--- guard_row_unchecked is guard_unchecked for a row, given by what the template makes
--- of it.
+-- guard_row_unchecked is guard_unchecked for a row, given by the name that the template has
+-- for it.
 CREATE FUNCTION wirefence.guard_row_unchecked(target regclass, template text, resource text, shadow boolean) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
@@ -380,42 +382,40 @@ BEGIN
         END IF;
     ELSIF shadow THEN
         PERFORM wirefence.guard_shadowed(target, template, 'WF002');
-    ELSIF NOT wirefence.bypassed(target, template) THEN
+    ELSIF NOT wirefence.record_bypass(target, template) THEN
         RAISE EXCEPTION USING
             SCHEMA = wirefence.count_refusal(),
             ERRCODE = 'WF002',
             MESSAGE = 'a row of table ' || coalesce(target::text, 'null') || ' belongs to no resource',
-            DETAIL = 'The table is guarded as ' || coalesce(wirefence.quoted(template), 'null') || ', which for this row '
-                || CASE WHEN resource IS NULL THEN 'has a column that is null or has gone.'
-                        ELSE 'makes a name of ' || octet_length(resource) || ' bytes; 1 to 255 are allowed.' END,
-            HINT = 'Give the columns of the template values that make a name, and declare them NOT NULL.';
+            DETAIL = 'The table is guarded as ' || coalesce(wirefence.quote_name(template), 'null') || ', which for this row '
+                || CASE WHEN resource IS NULL THEN 'has a column that is null or was dropped.'
+                        ELSE 'gives a name of ' || octet_length(resource) || ' bytes; 1 to 255 are allowed.' END,
+            HINT = 'Set the columns of the template to values that give a name, and declare them NOT NULL.';
     END IF;
 END
 $$;
 
--- guard_truncate is what a guard does about a TRUNCATE where each row has a
--- resource of its own.
+-- guard_truncate refuses TRUNCATE of a table whose rows have a resource each.
 CREATE FUNCTION wirefence.guard_truncate(target regclass, template text, shadow boolean) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
     IF shadow THEN
         PERFORM wirefence.guard_shadowed(target, template, 'WF006');
-    ELSIF NOT wirefence.bypassed(target, template) THEN
+    ELSIF NOT wirefence.record_bypass(target, template) THEN
         RAISE EXCEPTION USING
             SCHEMA = wirefence.count_refusal(),
             ERRCODE = 'WF006',
-            MESSAGE = 'TRUNCATE can''t be fenced where each row has a resource of its own',
-            DETAIL = 'Table ' || coalesce(target::text, 'null') || ' is guarded as ' || coalesce(wirefence.quoted(template), 'null') || '.',
-            HINT = 'DELETE the rows with their tokens. Members of wirefence_bypass may truncate.';
+            MESSAGE = 'cannot fence TRUNCATE of a table whose rows have a resource each',
+            DETAIL = 'Table ' || coalesce(target::text, 'null') || ' is guarded as ' || coalesce(wirefence.quote_name(template), 'null') || '.',
+            HINT = 'Use DELETE with the tokens of the rows. Members of wirefence_bypass may use TRUNCATE.';
     END IF;
 END
 $$;
 
--- guard_statement is the trigger before each statement on a table with a
--- resource for each row. It has the fence of the session checked, all of it, ahead
--- of the rows: locks are taken in order, and before those of rows. It is written as
--- guard is.
+-- guard_statement is the trigger before each statement on a table whose rows have a resource
+-- each. It checks the whole fence of the session before the rows, so the locks of resources
+-- are taken in order, and before locks of rows. As guard does, it qualifies every name.
 CREATE FUNCTION wirefence.guard_statement() RETURNS trigger
 LANGUAGE plpgsql
 AS $$

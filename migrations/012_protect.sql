@@ -1,8 +1,8 @@
--- Which tables are guarded, and for which resource.
+-- protect, unprotect and guarded: which tables have guards, and for which resource.
 SET LOCAL search_path = pg_catalog, pg_temp;
 
--- check_template raises what is wrong with the columns of a template. Their
--- texts must not depend on a setting, nor differ between equal values.
+-- check_template raises an error if a column of a template cannot be used. The text of a
+-- column must not depend on a setting, nor differ between equal values.
 CREATE FUNCTION wirefence.check_template(target regclass, template text) RETURNS void
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp
 AS $$
@@ -18,9 +18,9 @@ BEGIN
     LOOP
         IF col.type IS NULL THEN
             RAISE undefined_column USING
-                MESSAGE = 'table ' || target::text || ' has no column ' || wirefence.quoted(col.name),
-                DETAIL = 'The resource ' || wirefence.quoted(template) || ' names it.',
-                HINT = 'It has ' || (SELECT string_agg(a.attname, ', ' ORDER BY a.attnum) FROM pg_attribute AS a
+                MESSAGE = 'table ' || target::text || ' has no column ' || wirefence.quote_name(col.name),
+                DETAIL = 'Resource ' || wirefence.quote_name(template) || ' names this column.',
+                HINT = 'The table has ' || (SELECT string_agg(a.attname, ', ' ORDER BY a.attnum) FROM pg_attribute AS a
                                      WHERE a.attrelid = target AND a.attnum > 0 AND NOT a.attisdropped) || '.';
         END IF;
         base := col.type;
@@ -28,20 +28,21 @@ BEGIN
             base := (SELECT t.typbasetype FROM pg_type AS t WHERE t.oid = base);
         END LOOP;
         IF col.attgenerated = 'v' THEN
-            RAISE feature_not_supported USING MESSAGE = 'column ' || wirefence.quoted(col.name) || ' is generated when it is read',
-                HINT = 'Name the columns that it is made of, or store it.';
+            RAISE feature_not_supported USING MESSAGE = 'column ' || wirefence.quote_name(col.name) || ' is a virtual generated column',
+                HINT = 'Name the columns that it is computed from, or make it STORED.';
         ELSIF base NOT IN ('smallint'::regtype, 'integer', 'bigint', 'text', 'varchar', 'name', 'uuid', 'boolean', 'oid')
               AND NOT EXISTS (SELECT FROM pg_type AS t WHERE t.oid = base AND t.typtype = 'e') THEN
             RAISE datatype_mismatch USING
-                MESSAGE = 'column ' || wirefence.quoted(col.name) || ' of type ' || col.type::text || ' can''t be part of a resource''s name',
-                HINT = 'Its text may differ for one value. Integers, text, varchar, uuid, boolean and enums can be.';
+                MESSAGE = 'column ' || wirefence.quote_name(col.name) || ' of type ' || col.type::text || ' can''t be part of a resource''s name',
+                DETAIL = 'Equal values of this type may have different texts.',
+                HINT = 'Use columns of an integer type, text, varchar, uuid, boolean or an enum.';
         END IF;
     END LOOP;
 END
 $$;
 
--- may_guard raises why a role can't have a table guarded.
-CREATE FUNCTION wirefence.may_guard(target regclass, caller name) RETURNS void
+-- require_guardable raises an error if a role cannot guard a table.
+CREATE FUNCTION wirefence.require_guardable(target regclass, caller name) RETURNS void
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
@@ -49,12 +50,12 @@ DECLARE
 BEGIN
     FOR member IN
         SELECT f.member, c.relkind, c.relpersistence, c.relowner, c.relnamespace::regnamespace::text AS schema
-        FROM wirefence.family(target) AS f JOIN pg_class AS c ON c.oid = f.member
+        FROM wirefence.inheritance_tree(target) AS f JOIN pg_class AS c ON c.oid = f.member
     LOOP
         IF member.relkind NOT IN ('r', 'p') OR member.relpersistence = 't' OR member.schema IN ('wirefence', 'pg_catalog') THEN
             RAISE wrong_object_type USING
-                MESSAGE = member.member::text || ' can''t be guarded',
-                DETAIL = 'Guards are for tables and their partitions: not for views, foreign and temporary tables, nor those of Wirefence and of the system.';
+                MESSAGE = 'cannot guard ' || member.member::text,
+                DETAIL = 'Guards work on tables and partitions, not on views, foreign tables, temporary tables, or tables of Wirefence and of the system.';
         ELSIF NOT pg_has_role(caller, member.relowner, 'USAGE') THEN
             RAISE insufficient_privilege USING
                 MESSAGE = 'only the owner of ' || member.member::text || ' may guard it',
@@ -63,16 +64,17 @@ BEGIN
         END IF;
     END LOOP;
     IF NOT FOUND THEN
-        RAISE undefined_table USING MESSAGE = 'there is no table ' || target::oid;
+        RAISE undefined_table USING MESSAGE = 'table with OID ' || target::oid || ' does not exist';
     END IF;
 END
 $$;
 
--- triggers_of returns the statements that guard one table of a family. Triggers
--- for rows come to a partition from its parent, to later ones too; and so that a
--- later partition of a table with one resource is guarded, its rows are looked at; so are
--- those of a table that is written through a parent, which fires no other trigger.
-CREATE FUNCTION wirefence.triggers_of(member regclass, kind "char", is_partition boolean, resource text, shadow boolean) RETURNS SETOF text
+-- plan_triggers returns the statements that guard one table of an inheritance tree. A
+-- partition gets triggers for rows from its parent, a later partition too. So a partitioned
+-- table with one resource has a trigger for rows as well, which guards later partitions. A
+-- table that inherits from another has one, too: a write through the parent fires no
+-- statement trigger of the child.
+CREATE FUNCTION wirefence.plan_triggers(member regclass, kind "char", is_partition boolean, resource text, shadow boolean) RETURNS SETOF text
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
@@ -103,53 +105,54 @@ BEGIN
 END
 $$;
 
--- unguarding returns the statements that remove the guards of a table, its
--- partitions and its heirs, but for some resources. A snapshot that is older than such
--- a removal would have the guards dropped that came after it.
-CREATE FUNCTION wirefence.unguarding(target regclass, kept text[] DEFAULT '{}') RETURNS SETOF text
+-- plan_removal returns the statements that remove the guards of a table, of its partitions
+-- and of tables that inherit from it, except those for some resources. If other guards were
+-- removed after the snapshot was taken, it raises 40001: with the old snapshot it would drop
+-- the guards that were installed since.
+CREATE FUNCTION wirefence.plan_removal(target regclass, kept text[] DEFAULT '{}') RETURNS SETOF text
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
-    IF EXISTS (SELECT FROM wirefence.family(target) AS f JOIN pg_trigger AS t ON t.tgrelid = f.member WHERE pg_get_triggerdef(t.oid) IS NULL) THEN
+    IF EXISTS (SELECT FROM wirefence.inheritance_tree(target) AS f JOIN pg_trigger AS t ON t.tgrelid = f.member WHERE pg_get_triggerdef(t.oid) IS NULL) THEN
         RAISE serialization_failure USING
             MESSAGE = 'could not serialize access to the guards of table ' || target::text,
-            DETAIL = 'Triggers of it were dropped since the transaction took its snapshot.',
-            HINT = 'Repeat the transaction.';
+            DETAIL = 'Triggers of the table were dropped after the transaction took its snapshot.',
+            HINT = 'Retry the transaction.';
     END IF;
     RETURN QUERY
         SELECT format('DROP TRIGGER %I ON %s', g.name, g.relation)
-        FROM wirefence.family(target) AS f JOIN wirefence.guard_triggers AS g ON g.relation = f.member
+        FROM wirefence.inheritance_tree(target) AS f JOIN wirefence.guard_triggers AS g ON g.relation = f.member
         WHERE NOT g.from_parent AND g.resource <> ALL (kept);
 END
 $$;
 
 -- plan_locks checks whether a role may guard a table, and returns the statements that lock
--- what a plan changes: as DROP TRIGGER does where there are triggers, else as CREATE TRIGGER
--- does. An owner may have taken from itself the rights that LOCK asks for. To own the table
--- is enough for ALTER TABLE, which locks it, and finds nothing to change.
+-- what a plan changes: in the mode of DROP TRIGGER where the table has triggers, otherwise in
+-- that of CREATE TRIGGER. LOCK needs rights that an owner may have revoked from itself. There
+-- it uses an ALTER TABLE that changes nothing: it needs ownership only, and locks the table.
 CREATE FUNCTION wirefence.plan_locks(target regclass, caller name) RETURNS SETOF text
 LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
     IF NOT EXISTS (SELECT FROM pg_class AS c WHERE c.oid = target AND c.relkind IN ('r', 'p')) THEN
-        RETURN; -- the plan says what is wrong
+        RETURN; -- plan_protect and plan_unprotect raise the error
     END IF;
-    PERFORM wirefence.may_guard(target, caller);
+    PERFORM wirefence.require_guardable(target, caller);
     RETURN QUERY
         SELECT CASE WHEN NOT has_table_privilege(caller, f.member, 'UPDATE, DELETE, TRUNCATE')
                     THEN format('ALTER TABLE ONLY %s OWNER TO %I', f.member, pg_get_userbyid(c.relowner))
                     ELSE format('LOCK TABLE ONLY %s IN %s MODE', f.member,
                                 CASE WHEN EXISTS (SELECT FROM wirefence.guard_triggers AS g WHERE g.relation = f.member)
                                      THEN 'ACCESS EXCLUSIVE' ELSE 'SHARE ROW EXCLUSIVE' END) END
-        FROM wirefence.family(target) WITH ORDINALITY AS f(member, kind, is_partition, place) JOIN pg_class AS c ON c.oid = f.member
+        FROM wirefence.inheritance_tree(target) WITH ORDINALITY AS f(member, kind, is_partition, place) JOIN pg_class AS c ON c.oid = f.member
         ORDER BY f.place;
 END
 $$;
 
--- lock_family locks a table, its partitions and its heirs, so that what is planned behind it
--- stays true. Where that has changed which locks it takes, it lets go of them all and takes
--- them anew: to strengthen one that is held is how two wait for each other.
-CREATE FUNCTION wirefence.lock_family(target regclass) RETURNS void
+-- lock_inheritance_tree locks a table, its partitions and the tables that inherit from it, so
+-- that a plan made afterwards stays valid. If the required locks have changed meanwhile, it
+-- releases all of them and starts again: two sessions that upgrade a lock can deadlock.
+CREATE FUNCTION wirefence.lock_inheritance_tree(target regclass) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
@@ -173,8 +176,8 @@ BEGIN
 END
 $$;
 
--- plan_protect checks whether a role can have a table guarded for a resource and
--- returns the statements, which it runs with its own rights.
+-- plan_protect checks whether a role can guard a table for a resource, and returns the
+-- statements, which the caller runs with its own rights.
 CREATE FUNCTION wirefence.plan_protect(target regclass, resource text, shadow boolean, caller name) RETURNS SETOF text
 LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
@@ -185,23 +188,23 @@ BEGIN
     IF target IS NULL THEN
         RAISE null_value_not_allowed USING MESSAGE = 'the table to protect is null';
     END IF;
-    PERFORM wirefence.may_guard(target, caller);
+    PERFORM wirefence.require_guardable(target, caller);
     PERFORM wirefence.check_template(target, resource);
     SELECT g.relation, g.resource INTO other
-    FROM wirefence.family(target) AS f JOIN wirefence.guard_triggers AS g ON g.relation = f.member
+    FROM wirefence.inheritance_tree(target) AS f JOIN wirefence.guard_triggers AS g ON g.relation = f.member
     WHERE g.resource <> wanted LIMIT 1;
     IF FOUND THEN
         RAISE duplicate_object USING
-            MESSAGE = other.relation::text || ' is guarded already, for resource ' || wirefence.quoted(other.resource),
-            HINT = format('SELECT wirefence.unprotect(%L) first.', other.relation);
+            MESSAGE = 'table ' || other.relation::text || ' is already guarded for resource ' || wirefence.quote_name(other.resource),
+            HINT = format('Run SELECT wirefence.unprotect(%L) first.', other.relation);
     END IF;
-    RETURN QUERY SELECT * FROM wirefence.unguarding(target);
-    RETURN QUERY SELECT t.* FROM wirefence.family(target) AS f, wirefence.triggers_of(f.member, f.kind, f.is_partition, resource, shadow) AS t;
+    RETURN QUERY SELECT * FROM wirefence.plan_removal(target);
+    RETURN QUERY SELECT t.* FROM wirefence.inheritance_tree(target) AS f, wirefence.plan_triggers(f.member, f.kind, f.is_partition, resource, shadow) AS t;
 END
 $$;
 
--- plan_unprotect is plan_protect for the removal. Of a partition, it takes what that has
--- beside its parent's guards: one of another resource, from before it was attached.
+-- plan_unprotect is plan_protect for the removal. From a partition it removes guards that are
+-- not its parent's: those for another resource, from the time before it was attached.
 CREATE FUNCTION wirefence.plan_unprotect(target regclass, caller name) RETURNS SETOF text
 LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
@@ -212,15 +215,16 @@ BEGIN
         RAISE undefined_object USING MESSAGE = coalesce('table ' || target::text || ' is not guarded', 'the table to unprotect is null');
     ELSIF NOT EXISTS (SELECT FROM wirefence.guard_triggers AS g WHERE g.relation = target AND NOT g.from_parent AND g.resource <> ALL (parents)) THEN
         RAISE wrong_object_type USING MESSAGE = 'table ' || target::text || ' is guarded as a partition',
-            HINT = 'Unprotect the table that it is a partition of.';
+            HINT = 'Unprotect its parent table.';
     END IF;
-    PERFORM wirefence.may_guard(target, caller);
-    RETURN QUERY SELECT * FROM wirefence.unguarding(target, parents);
+    PERFORM wirefence.require_guardable(target, caller);
+    RETURN QUERY SELECT * FROM wirefence.plan_removal(target, parents);
 END
 $$;
 
--- guarded_table is the table of a declaration, null if it has gone: that it has the
--- same name, or guards and no other declaration, shows that the number is still its own.
+-- guarded_table returns the table of a declaration, null if the table was dropped. The number
+-- of a table may be in use by another table. It is still the same table if the name is the
+-- same, or if the table has guards and no other declaration.
 CREATE FUNCTION wirefence.guarded_table(declared wirefence.guards) RETURNS regclass
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
 AS $$
@@ -231,9 +235,10 @@ AS $$
               AND NOT EXISTS (SELECT FROM wirefence.guards AS g WHERE g.relation = declared.relation AND g.name = declared.relation::text))
 $$;
 
--- must_own raises unless who is logged in is a member of a table's owner. The functions
--- that ask are SECURITY DEFINER, where that is all that is known of the caller.
-CREATE FUNCTION wirefence.must_own(target regclass) RETURNS void
+-- require_owner raises an error unless the login of the session is a member of the owner of a
+-- table. Its callers are SECURITY DEFINER functions, in which only session_user shows the
+-- caller.
+CREATE FUNCTION wirefence.require_owner(target regclass) RETURNS void
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
@@ -243,13 +248,13 @@ BEGIN
     WHERE c.oid = target AND NOT pg_has_role(session_user, c.relowner, 'MEMBER');
     IF FOUND THEN
         RAISE insufficient_privilege USING
-            MESSAGE = 'only the owner of ' || target::text || ' may say whether it is guarded',
+            MESSAGE = 'only the owner of table ' || target::text || ' may change its guard',
             HINT = 'Connect as ' || owner || ', or GRANT ' || owner || ' TO ' || quote_ident(session_user) || '.';
     END IF;
 END
 $$;
 
--- declare_guard notes that a table is to be guarded, whose triggers are there already.
+-- declare_guard records that a table is guarded. Its triggers must exist.
 CREATE FUNCTION wirefence.declare_guard(target regclass, resource text, shadow boolean) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
@@ -258,44 +263,44 @@ DECLARE
     wanted CONSTANT text := CASE WHEN templated THEN resource ELSE wirefence.plain_name(resource) END;
 BEGIN
     IF NOT EXISTS (SELECT FROM wirefence.guard_triggers AS g WHERE g.relation = target AND g.resource = wanted AND g.shadow = declare_guard.shadow) THEN
-        RAISE insufficient_privilege USING MESSAGE = 'table ' || coalesce(target::text, 'null') || ' has no guard for resource ' || wirefence.quoted(wanted),
-            HINT = 'SELECT wirefence.protect(...) makes one.';
+        RAISE insufficient_privilege USING MESSAGE = 'table ' || coalesce(target::text, 'null') || ' has no guard for resource ' || wirefence.quote_name(wanted),
+            HINT = 'Run SELECT wirefence.protect(...) to create it.';
     END IF;
-    PERFORM wirefence.must_own(target);
-    DELETE FROM wirefence.guards AS g -- of a former name, and of the table that this one takes the place of
+    PERFORM wirefence.require_owner(target);
+    DELETE FROM wirefence.guards AS g -- under a former name, and of a dropped table of this name
     WHERE g.relation = target OR g.name = target::text AND wirefence.guarded_table(g) IS NULL;
     INSERT INTO wirefence.guards (relation, name, resource, template, shadow, protected_by)
     VALUES (target, target::text, wanted, templated, declare_guard.shadow, session_user);
     IF NOT wirefence.any_guards() THEN
-        PERFORM pg_advisory_xact_lock(hashtextextended('wirefence.any_guards', 0)); -- two at once would fail
+        PERFORM pg_advisory_xact_lock(hashtextextended('wirefence.any_guards', 0)); -- two concurrent replacements would fail
         CREATE OR REPLACE FUNCTION wirefence.any_guards() RETURNS boolean LANGUAGE sql STABLE RETURN true;
     END IF;
 END
 $$;
 
--- retract_guard forgets the tables of a family whose triggers for a resource are gone.
+-- retract_guard deletes the declarations of an inheritance tree whose triggers were removed.
 CREATE FUNCTION wirefence.retract_guard(target regclass) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
-    PERFORM wirefence.must_own(target);
-    DELETE FROM wirefence.guards AS g USING wirefence.family(target) AS f
+    PERFORM wirefence.require_owner(target);
+    DELETE FROM wirefence.guards AS g USING wirefence.inheritance_tree(target) AS f
     WHERE g.relation = f.member AND NOT EXISTS (SELECT FROM wirefence.guard_triggers AS t WHERE t.relation = f.member AND t.resource = g.resource);
 END
 $$;
 
--- protect guards a table, its partitions and its heirs: from then on, a write
--- wants a token of the resource, or, with a template such as
--- report:{tenant}:{id}, of the resource of each row. Called again it repairs
--- guards, and takes in what the table has got since. In shadow mode a guard lets
--- everything pass and notes in the history what it would refuse.
+-- protect guards a table, its partitions and the tables that inherit from it: from then on a
+-- write needs a token of the resource or, with a template such as report:{tenant}:{id}, of
+-- the resource of each row. Called again it repairs guards, and includes partitions and child
+-- tables that were added since. In shadow mode a guard refuses nothing and records in the
+-- history what it would refuse.
 CREATE FUNCTION wirefence.protect("table" regclass, resource text, shadow boolean DEFAULT false) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
     statement text;
 BEGIN
-    PERFORM wirefence.lock_family("table");
+    PERFORM wirefence.lock_inheritance_tree("table");
     FOR statement IN SELECT * FROM wirefence.plan_protect("table", resource, coalesce(shadow, false), current_user) LOOP
         EXECUTE statement;
     END LOOP;
@@ -303,14 +308,15 @@ BEGIN
 END
 $$;
 
--- unprotect removes the guards of a table, its partitions and its heirs.
+-- unprotect removes the guards of a table, of its partitions and of tables that inherit from
+-- it.
 CREATE FUNCTION wirefence.unprotect("table" regclass) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
     statement text;
 BEGIN
-    PERFORM wirefence.lock_family("table");
+    PERFORM wirefence.lock_inheritance_tree("table");
     FOR statement IN SELECT * FROM wirefence.plan_unprotect("table", current_user) LOOP
         EXECUTE statement;
     END LOOP;
@@ -318,8 +324,8 @@ BEGIN
 END
 $$;
 
--- forget_guard withdraws the declaration of a table that has gone, for the role that
--- declared it, its members and issuers.
+-- forget_guard deletes the declaration of a table that was dropped. The role that declared
+-- it, its members and issuers may do that.
 CREATE FUNCTION wirefence.forget_guard(name text) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
@@ -329,31 +335,31 @@ BEGIN
     SELECT * INTO declared FROM wirefence.guards AS g WHERE g.name = forget_guard.name ORDER BY wirefence.guarded_table(g) NULLS FIRST LIMIT 1;
     IF NOT FOUND THEN
         RAISE undefined_object USING
-            MESSAGE = coalesce('there is no table ' || wirefence.quoted(name) || ', nor was one of that name guarded', 'the table to forget is null'),
-            HINT = 'SELECT * FROM wirefence.guarded() lists what was guarded, with its schema in the name.';
+            MESSAGE = coalesce('table ' || wirefence.quote_name(name) || ' does not exist and was not guarded', 'the table to forget is null'),
+            HINT = 'SELECT * FROM wirefence.guarded() lists the guarded tables by name and schema.';
     ELSIF wirefence.guarded_table(declared) IS NOT NULL THEN
-        RAISE object_not_in_prerequisite_state USING MESSAGE = 'table ' || wirefence.guarded_table(declared)::text || ' is still there',
-            HINT = format('SELECT wirefence.unprotect(%L) removes its guard.', wirefence.guarded_table(declared));
+        RAISE object_not_in_prerequisite_state USING MESSAGE = 'table ' || wirefence.guarded_table(declared)::text || ' still exists',
+            HINT = format('Run SELECT wirefence.unprotect(%L) to remove its guard.', wirefence.guarded_table(declared));
     ELSIF NOT pg_has_role(session_user, 'wirefence_issuer', 'MEMBER')
           AND NOT EXISTS (SELECT FROM pg_roles AS r WHERE r.rolname = declared.protected_by AND pg_has_role(session_user, r.oid, 'MEMBER')) THEN
-        RAISE insufficient_privilege USING MESSAGE = 'only ' || declared.protected_by || ', who declared it, may forget the guard of table ' || wirefence.quoted(name),
-            HINT = 'Members of wirefence_issuer may, too.';
+        RAISE insufficient_privilege USING MESSAGE = 'permission denied to forget the guard of table ' || wirefence.quote_name(name),
+            HINT = 'Connect as ' || declared.protected_by || ', who declared it, or as a member of wirefence_issuer.';
     END IF;
     DELETE FROM wirefence.guards AS g WHERE g.name = declared.name AND wirefence.guarded_table(g) IS NULL;
 END
 $$;
 
--- guarded lists the tables that are to be guarded, those that are guarded
--- nevertheless, and what is wrong with each; null where nothing is.
+-- guarded lists the tables that are declared as guarded, those that have guards without a
+-- declaration, and what is wrong with each; fault is null if nothing is.
 CREATE FUNCTION wirefence.guarded() RETURNS TABLE (relation text, resource text, declared_as text, protected_by text, protected_at timestamptz, fault text, mode text)
 LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
     WITH declared AS (
         SELECT DISTINCT ON (f.member, g.resource, CASE WHEN f.member IS NULL THEN g.name END)
                f.member AS relation, f.kind, g.resource, g.template, g.shadow, g.name, g.protected_by, g.protected_at, f.member <> g.relation AS descends
-        FROM wirefence.guards AS g LEFT JOIN LATERAL wirefence.family(wirefence.guarded_table(g)) AS f ON true
+        FROM wirefence.guards AS g LEFT JOIN LATERAL wirefence.inheritance_tree(wirefence.guarded_table(g)) AS f ON true
         ORDER BY f.member, g.resource, CASE WHEN f.member IS NULL THEN g.name END, f.member <> g.relation
-    ), standing AS (
+    ), installed AS (
         SELECT t.relation, min(t.resource) AS resource, bool_or(t.function <> 'guard') AS template, bool_and(t.shadow) AS shadow, bool_or(t.shadow) AS shadow_in_part,
                bool_or(t.name = 'wirefence_guard') AS statements, count(*) FILTER (WHERE t.name <> 'wirefence_guard') AS rows,
                bool_or(t.enabled IN ('D', 'R')) AS disabled
@@ -368,7 +374,7 @@ AS $$
                    WHEN d.relation IS NULL THEN 'the table has gone: protect the one that took its place, or unprotect it'
                    WHEN s.relation IS NULL AND d.descends THEN 'not guarded, though it inherits from a guarded table: protect that again'
                    WHEN s.relation IS NULL THEN 'its triggers have gone: protect it again'
-                   WHEN s.resource <> d.resource THEN 'guarded for another resource, ' || wirefence.quoted(s.resource)
+                   WHEN s.resource <> d.resource THEN 'guarded for another resource, ' || wirefence.quote_name(s.resource)
                    WHEN s.shadow <> d.shadow OR s.shadow_in_part <> d.shadow THEN 'in shadow mode in part: protect it again'
                    WHEN s.disabled THEN 'a trigger of its guard is disabled: protect it again'
                    WHEN NOT s.statements THEN 'a later partition: its rows are guarded, TRUNCATE is not: protect the parent again'
@@ -381,7 +387,7 @@ AS $$
                                     WHERE a.attrelid = d.relation AND a.attname = p.part AND NOT a.attisdropped))
                    THEN 'a column of the template was renamed: unprotect it, and protect it by the new name'
                END AS fault
-        FROM declared AS d FULL JOIN standing AS s ON s.relation = d.relation
+        FROM declared AS d FULL JOIN installed AS s ON s.relation = d.relation
     )
     SELECT coalesce(j.relation::text, j.name), j.resource, j.name, j.protected_by, j.protected_at, j.fault, j.mode
     FROM joined AS j ORDER BY 1, 2
@@ -390,9 +396,9 @@ $$;
 GRANT EXECUTE ON FUNCTION wirefence.guarded() TO wirefence_issuer;
 
 GRANT EXECUTE ON FUNCTION wirefence.protect(regclass, text, boolean), wirefence.unprotect(regclass), wirefence.plan_protect(regclass, text, boolean, name),
-    wirefence.plan_unprotect(regclass, name), wirefence.plan_locks(regclass, name), wirefence.lock_family(regclass), wirefence.declare_guard(regclass, text, boolean), wirefence.retract_guard(regclass), wirefence.forget_guard(text) TO PUBLIC;
+    wirefence.plan_unprotect(regclass, name), wirefence.plan_locks(regclass, name), wirefence.lock_inheritance_tree(regclass), wirefence.declare_guard(regclass, text, boolean), wirefence.retract_guard(regclass), wirefence.forget_guard(text) TO PUBLIC;
 
-COMMENT ON FUNCTION wirefence.protect(regclass, text, boolean) IS 'Guards a table by triggers: a write needs a current token of the resource, whatever path it took. The resource may be a template over columns, as in report:{tenant}:{id}. With shadow the guard refuses nothing and records. The caller must own the table.';
+COMMENT ON FUNCTION wirefence.protect(regclass, text, boolean) IS 'Guards a table by triggers: every write needs a current token of the resource, whatever path it takes. The resource may be a template over columns, as in report:{tenant}:{id}. With shadow, the guard refuses nothing and records in the history what it would refuse. The caller must own the table.';
 COMMENT ON FUNCTION wirefence.unprotect(regclass) IS 'Removes the guards of a table, of its partitions and of tables that inherit from it.';
-COMMENT ON FUNCTION wirefence.forget_guard(text) IS 'Withdraws that a table was to be guarded which does not exist any more; its name is as in guarded().';
-COMMENT ON FUNCTION wirefence.guarded() IS 'Returns the tables that are guarded or were to be, and in fault what is wrong with each guard, null if nothing.';
+COMMENT ON FUNCTION wirefence.forget_guard(text) IS 'Removes the declaration of a guarded table that was dropped, by its name in guarded().';
+COMMENT ON FUNCTION wirefence.guarded() IS 'Returns the tables that are guarded or declared as guarded. fault says what is wrong with the guard, null if nothing.';

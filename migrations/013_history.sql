@@ -1,12 +1,11 @@
--- The history: who took resources over from whom, and whose writes were refused.
--- It is bounded by number and age without anybody's doing, and it must never fail,
--- delay or change what it is told of: who can't write a row at once counts it as
--- dropped, and goes on.
+-- The history of handoffs and refusals. It bounds itself by number and age of its rows. It must
+-- never fail, delay or change the transaction that it records: a session that cannot write a
+-- row at once counts it as dropped, and continues.
 SET LOCAL search_path = pg_catalog, pg_temp;
 
--- Rows are numbered by time and not by a sequence, since some are written in
--- sessions of applications, and nextval would change what lastval says there. To give
--- room back at its end VACUUM would lock the table.
+-- The key of a row is its time, not a sequence: sessions of applications write some rows, and
+-- nextval would change their lastval. vacuum_truncate is off because VACUUM locks the table
+-- to truncate it.
 CREATE TABLE wirefence.history (
     at            timestamptz NOT NULL DEFAULT clock_timestamp(),
     id            uuid NOT NULL DEFAULT gen_random_uuid(),
@@ -34,24 +33,25 @@ CREATE TABLE wirefence.history (
     PRIMARY KEY (issued, at, id)
 ) WITH (fillfactor = 90, vacuum_truncate = false);
 
-COMMENT ON TABLE wirefence.history IS 'Handoffs and refusals, newest last by at. wirefence.history() reads it.';
-COMMENT ON COLUMN wirefence.history.at IS 'When it happened, by this server''s clock; of repeats, the first.';
-COMMENT ON COLUMN wirefence.history.state IS 'The SQLSTATE of a refusal, also of one that was let pass.';
-COMMENT ON COLUMN wirefence.history.token IS 'The new token of a handoff or revocation; the token that was presented, of a refusal.';
-COMMENT ON COLUMN wirefence.history.current_token IS 'The last token when it happened: of a handoff or revocation, the one before.';
-COMMENT ON COLUMN wirefence.history.holder IS 'Who has the resource: after a handoff, its new holder.';
-COMMENT ON COLUMN wirefence.history.former_holder IS 'Who had the resource before a handoff or revocation.';
-COMMENT ON COLUMN wirefence.history.relation IS 'The guarded table, where a guard was asked.';
-COMMENT ON COLUMN wirefence.history.login IS 'Who was logged in: the session that was refused, or that made the handoff.';
-COMMENT ON COLUMN wirefence.history.pid IS 'The process that served that session.';
-COMMENT ON COLUMN wirefence.history.proxy IS 'The proxy that told of it.';
-COMMENT ON COLUMN wirefence.history.database IS 'The database of the session, where that is another one of this server: a proxy tells its own database of all.';
-COMMENT ON COLUMN wirefence.history.traceparent IS 'The traceparent in a comment of the refused statement, of the first of repeats.';
-COMMENT ON COLUMN wirefence.history.waited_seconds IS 'Of a handoff or a revocation: how long the message that asked for it was under way in the server by then, which is mostly the wait for older transactions.';
-COMMENT ON COLUMN wirefence.history.issued IS 'Whether only an issuer could bring it about: a grant, a revocation, and what these ended. Clients cause the rest, which must not push that out.';
-COMMENT ON COLUMN wirefence.history.count IS 'How often it happened between at and last_at; how many rows were dropped.';
+COMMENT ON TABLE wirefence.history IS 'Handoffs and refusals, ordered by at, the newest last. wirefence.history() reads it.';
+COMMENT ON COLUMN wirefence.history.at IS 'The time of the event, by the clock of this server; for repeated events, of the first.';
+COMMENT ON COLUMN wirefence.history.state IS 'The SQLSTATE of a refusal, or of what shadow mode would have refused.';
+COMMENT ON COLUMN wirefence.history.token IS 'For a handoff or revocation, the new token; for a refusal, the presented token.';
+COMMENT ON COLUMN wirefence.history.current_token IS 'The last token at the time of the event; for a handoff or revocation, the former one.';
+COMMENT ON COLUMN wirefence.history.holder IS 'The holder of the resource; for a handoff, the new one.';
+COMMENT ON COLUMN wirefence.history.former_holder IS 'The holder before a handoff or revocation.';
+COMMENT ON COLUMN wirefence.history.relation IS 'The guarded table, for an event of a guard.';
+COMMENT ON COLUMN wirefence.history.login IS 'The login of the session that was refused, or that made the handoff.';
+COMMENT ON COLUMN wirefence.history.pid IS 'The process of that session.';
+COMMENT ON COLUMN wirefence.history.proxy IS 'The proxy that reported the event.';
+COMMENT ON COLUMN wirefence.history.database IS 'The database of the session, if it is another database of this server: a proxy reports all its events to its own database.';
+COMMENT ON COLUMN wirefence.history.traceparent IS 'The traceparent in a comment of the refused statement; for repeated events, of the first.';
+COMMENT ON COLUMN wirefence.history.waited_seconds IS 'For a handoff or a revocation, the time since the server received the message that requested it; most of it is the wait for older transactions.';
+COMMENT ON COLUMN wirefence.history.issued IS 'True for events that only an issuer can cause: a grant, a revocation, and the backends that these terminated. Clients cause the other events, which must not displace them.';
+COMMENT ON COLUMN wirefence.history.count IS 'The number of events between at and last_at; for kind dropped, the number of dropped rows.';
 
--- What is kept, of rows that issuers bring about and of others each, and how many refusals that this database raised were recorded.
+-- The bounds, which apply separately to the rows that issuers cause and to all others, and
+-- the counts of raised and recorded refusals.
 CREATE TABLE wirefence.history_bounds (
     only_one boolean PRIMARY KEY DEFAULT true CHECK (only_one),
     max_rows bigint NOT NULL DEFAULT 100000 CHECK (max_rows BETWEEN 100 AND 1000000),
@@ -64,20 +64,21 @@ CREATE TABLE wirefence.history_bounds (
 );
 INSERT INTO wirefence.history_bounds DEFAULT VALUES;
 
-COMMENT ON COLUMN wirefence.history_bounds.recorded IS 'How many of the refusals that wirefence.refusals counts were recorded.';
+COMMENT ON COLUMN wirefence.history_bounds.recorded IS 'The number of recorded refusals among those that wirefence.refusals counts.';
 
-COMMENT ON COLUMN wirefence.history_bounds.marked IS 'How many refusals had been raised at marked_at, which a proxy notes every minute.';
-COMMENT ON COLUMN wirefence.history_bounds.overdue IS 'How many of those that were marked before had not been recorded by then.';
+COMMENT ON COLUMN wirefence.history_bounds.marked IS 'The number of refusals that had been raised at marked_at; a proxy updates it every minute.';
+COMMENT ON COLUMN wirefence.history_bounds.overdue IS 'The number of refusals of the previous mark that had not been recorded at marked_at.';
 COMMENT ON COLUMN wirefence.history_bounds.overdue_at IS 'When overdue last rose.';
 
--- A sequence counts also for a transaction that is rolled back.
+-- A rollback does not undo a sequence, so the count includes transactions that were rolled
+-- back.
 CREATE SEQUENCE wirefence.history_dropped MINVALUE 0 START 0;
 SELECT nextval('wirefence.history_dropped');
 
 GRANT SELECT ON wirefence.history TO wirefence_issuer;
 
--- bypass_history has the bypasses as rows of the history. A number of a transaction
--- and its time make their id.
+-- bypass_history shows the bypasses as rows of the history. Their id is made of the
+-- transaction's number and time.
 CREATE VIEW wirefence.bypass_history AS
 SELECT b.written_at AS at, md5(concat(b.xid, ' ', extract(epoch FROM b.began_at)))::uuid AS id, 'bypass' COLLATE "C" AS kind, NULL::text COLLATE "C" AS state,
        b.resource, NULL::bigint AS token, NULL::bigint AS current_token, NULL::text COLLATE "C" AS source, NULL::text AS holder, NULL::text AS former_holder,
@@ -85,15 +86,16 @@ SELECT b.written_at AS at, md5(concat(b.xid, ' ', extract(epoch FROM b.began_at)
        NULL::double precision AS waited_seconds, 1::bigint AS count, NULL::timestamptz AS last_at, false AS issued
 FROM wirefence.bypasses AS b;
 
--- What follows the history reads it by its index, which the function's condition can't use.
+-- Programs that follow the history read this view, because its index can serve them; the
+-- condition inside wirefence.history() cannot use the index.
 GRANT SELECT ON wirefence.bypass_history TO wirefence_issuer;
 
--- prune deletes up to so many of the rows that are past a bound, oldest first, of both
--- sorts. It leaves out those that another transaction is at, and in a snapshot, where a
--- row that another has deleted is an error, it deletes none. Counting is a walk along
--- the key, whatever the planner knows of the table; a long one is not for those who only
--- pass by.
-CREATE FUNCTION wirefence.prune(up_to bigint, passing_by boolean DEFAULT false) RETURNS bigint
+-- prune deletes the oldest rows beyond a bound, at most up_to of each sort. It skips rows
+-- that another transaction has locked. It deletes nothing in a snapshot, where a row that
+-- another transaction has deleted is an error. It counts by the key, whatever the statistics
+-- of the table are. In the session of an application it does not count a large history, which
+-- takes long.
+CREATE FUNCTION wirefence.prune(up_to bigint, in_session boolean DEFAULT false) RETURNS bigint
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET enable_sort = off
 AS $$
 DECLARE
@@ -111,7 +113,7 @@ BEGIN
     too_old := clock_timestamp() - bounds.max_age;
     FOREACH sort IN ARRAY ARRAY[true, false] LOOP
         too_many := NULL;
-        IF NOT passing_by OR bounds.max_rows <= 200000 THEN
+        IF NOT in_session OR bounds.max_rows <= 200000 THEN
             SELECT h.at INTO too_many FROM wirefence.history AS h WHERE h.issued = sort ORDER BY h.at DESC, h.id DESC OFFSET bounds.max_rows LIMIT 1;
         END IF;
         DELETE FROM wirefence.history AS h
@@ -124,10 +126,10 @@ BEGIN
 END
 $$;
 
--- count_dropped counts a row that could not be written. Other than nextval, setval
--- leaves lastval alone; so that no count is lost it needs a lock, which is given back by
--- the end of a subtransaction. Others have it for microseconds; who keeps it by hand
--- is not waited for.
+-- count_dropped counts a row that could not be written. setval, unlike nextval, leaves
+-- lastval alone. It needs a lock so that no count is lost; the end of the subtransaction
+-- releases it. Other sessions hold this lock for microseconds; count_dropped does not wait
+-- for a session that took it by hand.
 CREATE FUNCTION wirefence.count_dropped() RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET lock_timeout = '100ms'
 AS $$
@@ -140,8 +142,8 @@ EXCEPTION WHEN OTHERS THEN
 END
 $$;
 
--- drop_row counts a row that could not be written. Others of the transaction aren't
--- tried any more, for each might wait as long.
+-- drop_row counts a row that could not be written. The transaction does not try to write
+-- further rows, because each of them might wait as long.
 CREATE FUNCTION wirefence.drop_row() RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
@@ -150,9 +152,9 @@ BEGIN
 END
 $$;
 
--- is_dropped counts a row as dropped where the history could not be written before in
--- the transaction.
-CREATE FUNCTION wirefence.is_dropped() RETURNS boolean
+-- drop_if_failed_before counts a row as dropped, and returns true, if the transaction could
+-- not write the history before.
+CREATE FUNCTION wirefence.drop_if_failed_before() RETURNS boolean
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
@@ -164,17 +166,16 @@ BEGIN
 END
 $$;
 
--- note records, in the transaction that it is called in, what happens to the
--- session. A READ ONLY transaction can't write: nothing is recorded of it. What the
--- session repeats within a minute is counted in the row of the first, once for each
--- transaction: the variable wirefence.noted names the last eight of them, by at and id. A
--- session changes rows of its own only, and none that a transaction it has prepared is
--- at, so that none waits for another; and not in a snapshot, where to read rows could
--- fail the transaction. One row in 256 prunes, twice as many as come until the next that
--- does.
+-- note records an event of the session, in the transaction that calls it. A READ ONLY
+-- transaction can't write, so nothing is recorded of it. An event that the session repeats
+-- within a minute is counted in the row of the first, once for each transaction: the variable
+-- wirefence.noted lists the last eight rows, by at and id. A session updates only its own
+-- rows, and none that a transaction it has prepared has locked, so no session waits for
+-- another. In a snapshot it updates none, because to read rows could fail the transaction.
+-- One row in 256 prunes, by twice the number of rows that come before the next pruning.
 --
--- Neither this function nor the next has a variable of the table's own type: to
--- look that up would wait for the table before lock_timeout counts.
+-- Neither note nor note_ended has a variable of the table's row type: the look-up of the type
+-- would wait for a lock on the table before lock_timeout takes effect.
 CREATE FUNCTION wirefence.note(kind text, state text, resource text, token bigint, current_token bigint,
                                source text, holder text, relation text) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET lock_timeout = '20ms'
@@ -187,7 +188,7 @@ DECLARE
     earlier record;
     is_counted boolean;
 BEGIN
-    IF current_setting('transaction_read_only') = 'on' OR wirefence.is_dropped() THEN
+    IF current_setting('transaction_read_only') = 'on' OR wirefence.drop_if_failed_before() THEN
         RETURN;
     END IF;
     FOR earlier IN
@@ -225,15 +226,14 @@ EXCEPTION WHEN OTHERS THEN
 END
 $$;
 
--- holder_name is a holder without the id of the grant, which is behind the last
--- slash.
+-- holder_name returns a holder without the id of the grant, which follows the last slash.
 CREATE FUNCTION wirefence.holder_name(holder text) RETURNS text
 LANGUAGE sql IMMUTABLE STRICT PARALLEL SAFE
 RETURN left(holder, length(holder) - strpos(reverse(holder), '/'));
 
--- note_ended records, once for a process, that the transaction of another backend was
--- ended, which held a resource with an older token. The variable wirefence.ended lists
--- them, too, for the transaction that did it.
+-- note_ended records, once for each process, that a takeover terminated a backend that held a
+-- resource with an older token. The variable wirefence.ended lists these processes for the
+-- rest of the transaction.
 CREATE FUNCTION wirefence.note_ended(resource text, holder_pid integer, holder_login text, holder_application text) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET lock_timeout = '20ms'
 AS $$
@@ -244,7 +244,7 @@ BEGIN
         RETURN;
     END IF;
     PERFORM set_config('wirefence.ended', (ended || jsonb_build_object('pid', holder_pid, 'login', holder_login, 'application', holder_application))::text, true);
-    IF wirefence.is_dropped() THEN
+    IF wirefence.drop_if_failed_before() THEN
         RETURN;
     END IF;
     BEGIN
@@ -256,18 +256,18 @@ BEGIN
 END
 $$;
 
--- ended_before words what a takeover that fails has ended until then, for its error: the
--- rows are rolled back with it.
-CREATE FUNCTION wirefence.ended_before() RETURNS text
+-- describe_ended lists for DETAIL the processes that a takeover has terminated before it
+-- failed: their rows in the history are rolled back.
+CREATE FUNCTION wirefence.describe_ended() RETURNS text
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
 AS $$
     SELECT coalesce(' Ended before that: ' || string_agg('process ' || (e ->> 'pid') || coalesce(' of ' || (e ->> 'login'), ''), ', ') || '.', '')
     FROM jsonb_array_elements(coalesce(nullif(current_setting('wirefence.ended', true), ''), '[]')::jsonb) AS e
 $$;
 
--- note_handoff is the trigger that sees every way in which a last token moves. Who
--- gets a resource again, with nobody in between, has not taken it from anyone. The
--- variable wirefence.reason is what an operator gives as the reason of a revocation.
+-- note_handoff is the trigger that records every change of a last token. A holder that gets
+-- the resource again, with nobody in between, has not taken it over. The variable
+-- wirefence.reason is the operator's reason for a revocation.
 CREATE FUNCTION wirefence.note_handoff() RETURNS trigger
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET lock_timeout = '20ms'
 AS $$
@@ -275,7 +275,7 @@ DECLARE
     new_id CONSTANT uuid := gen_random_uuid();
     is_granted CONSTANT boolean := NEW.sealed_at IS DISTINCT FROM OLD.sealed_at;
 BEGIN
-    IF wirefence.holder_name(NEW.holder) = wirefence.holder_name(OLD.holder) OR wirefence.is_dropped() THEN
+    IF wirefence.holder_name(NEW.holder) = wirefence.holder_name(OLD.holder) OR wirefence.drop_if_failed_before() THEN
         RETURN NULL;
     END IF;
     INSERT INTO wirefence.history (id, kind, reason, resource, token, current_token, source, holder, former_holder,
@@ -302,8 +302,8 @@ FOR EACH ROW WHEN (NEW.last_token > 0) EXECUTE FUNCTION wirefence.note_handoff()
 CREATE TRIGGER note_handoff AFTER UPDATE ON wirefence.resource_locks
 FOR EACH ROW WHEN (OLD.last_token <> NEW.last_token) EXECUTE FUNCTION wirefence.note_handoff();
 
--- mark_unrecorded counts the refusals that were raised a minute ago at least and that no
--- proxy has recorded since. A proxy records what it has seen within some seconds.
+-- mark_unrecorded counts the refusals that were raised at least a minute ago and that no
+-- proxy has recorded since. A proxy records the refusals that it sees within some seconds.
 CREATE FUNCTION wirefence.mark_unrecorded() RETURNS void
 LANGUAGE sql SET search_path = pg_catalog, pg_temp
 AS $$
@@ -314,9 +314,9 @@ AS $$
     WHERE (b.marked_at > clock_timestamp() - interval '50 s') IS NOT TRUE
 $$;
 
--- prune_history deletes rows that are past a bound, up to 10,000, and returns how
--- many. As many bypasses go, by age alone: refusals, which anybody can cause, must not
--- push them out. A proxy calls it now and then.
+-- prune_history deletes up to 10,000 rows beyond the bounds and returns how many. It also
+-- deletes up to 10,000 bypasses, by age alone: refusals, which every role can cause, must not
+-- displace them. Proxies call it regularly.
 CREATE FUNCTION wirefence.prune_history() RETURNS bigint
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
@@ -335,15 +335,15 @@ BEGIN
 END
 $$;
 
--- set_history changes what is named and returns what is kept from now on.
+-- set_history changes the bounds that are given and returns the new bounds.
 CREATE FUNCTION wirefence.set_history(INOUT max_rows bigint DEFAULT NULL, INOUT max_age interval DEFAULT NULL)
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
     IF max_rows NOT BETWEEN 100 AND 1000000 THEN
-        RAISE invalid_parameter_value USING MESSAGE = 'the history keeps from 100 to 1000000 rows';
+        RAISE invalid_parameter_value USING MESSAGE = 'max_rows must be from 100 to 1000000';
     ELSIF max_age NOT BETWEEN interval '1 minute' AND interval '100 years' THEN
-        RAISE invalid_parameter_value USING MESSAGE = 'the history keeps rows from 1 minute to 100 years';
+        RAISE invalid_parameter_value USING MESSAGE = 'max_age must be from 1 minute to 100 years';
     END IF;
     UPDATE wirefence.history_bounds AS b
     SET max_rows = coalesce(set_history.max_rows, b.max_rows), max_age = coalesce(set_history.max_age, b.max_age)
@@ -351,8 +351,8 @@ BEGIN
 END
 $$;
 
--- history returns the newest rows of a resource, since a time, of some kinds; null
--- is all. The newest is the last. Bypasses are among them.
+-- history returns the newest rows, of one resource, since a time, of some kinds; null means
+-- all. The newest row is the last. The rows include bypasses.
 CREATE FUNCTION wirefence.history(resource text DEFAULT NULL, since timestamptz DEFAULT NULL, kinds text[] DEFAULT NULL, max_rows integer DEFAULT 100)
 RETURNS SETOF wirefence.history
 LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
@@ -364,8 +364,8 @@ BEGIN
     WHERE k.kind IS NULL OR k.kind <> ALL (ARRAY['handoff', 'revocation', 'ended', 'refusal', 'shadow', 'bypass', 'dropped']);
     IF FOUND THEN
         RAISE invalid_parameter_value USING
-            MESSAGE = 'the history has no rows of kind ' || coalesce(wirefence.quoted(wrong), 'null'),
-            HINT = 'Kinds are handoff, revocation, ended, refusal, shadow, bypass and dropped.';
+            MESSAGE = 'unknown kind of history row ' || coalesce(wirefence.quote_name(wrong), 'null'),
+            HINT = 'Use handoff, revocation, ended, refusal, shadow, bypass or dropped.';
     ELSIF max_rows IS NULL OR max_rows < 1 THEN
         RAISE invalid_parameter_value USING MESSAGE = 'max_rows must be at least 1';
     END IF;
@@ -389,10 +389,11 @@ BEGIN
 END
 $$;
 
--- record_refusals writes what a proxy has seen refused and what it had to drop, a
--- JSON object for each with the names of columns. age and last_age are how many
--- seconds ago it happened first and last; raised says that the session's database raised
--- it, and so counted it. What another one has raised is not among those counted here.
+-- record_refusals writes the refusals that a proxy has seen, and the number of rows that it
+-- had to drop: a JSON object for each, with the names of the columns. age and last_age are
+-- the seconds since the first and the last event. raised says that the database of the
+-- session raised the refusal, and so counted it; refusals of other databases are not in the
+-- count of this one.
 CREATE FUNCTION wirefence.record_refusals(proxy text, entries jsonb) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lock_timeout = '2s'
 AS $$
@@ -414,11 +415,11 @@ BEGIN
 END
 $$;
 
--- history_totals returns what is kept and what isn't. max_rows counts for rows that
--- issuers bring about and for others each. unrecorded are refusals that
--- this database raised and no proxy has recorded: where one marks them, as of its last mark,
--- and unrecorded_at is when their number last rose; otherwise also those that a proxy may
--- be about to record. dropped are handoffs, endings and notes that could not be written.
+-- history_totals returns the size and the bounds of the history. max_rows applies separately
+-- to the rows that issuers cause and to all others. unrecorded is the number of refusals that
+-- this database raised and no proxy has recorded. If a proxy marks them, it is the number at
+-- the last mark, and unrecorded_at is when it last rose; otherwise it includes refusals that
+-- a proxy may be about to record. dropped is the number of rows that could not be written.
 CREATE FUNCTION wirefence.history_totals(OUT kept bigint, OUT max_rows bigint, OUT max_age interval, OUT oldest timestamptz,
                                          OUT raised bigint, OUT unrecorded bigint, OUT dropped bigint, OUT unrecorded_at timestamptz)
 LANGUAGE sql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
@@ -433,7 +434,7 @@ $$;
 GRANT EXECUTE ON FUNCTION wirefence.record_refusals(text, jsonb), wirefence.history_totals(), wirefence.prune_history(), wirefence.set_history(bigint, interval),
     wirefence.history(text, timestamptz, text[], integer) TO wirefence_issuer;
 
-COMMENT ON FUNCTION wirefence.history(text, timestamptz, text[], integer) IS 'Returns the newest rows of the history, the newest last: of a resource, since a time, of kinds, so many at most. Null is all.';
-COMMENT ON FUNCTION wirefence.history_totals() IS 'Returns how much the history keeps, its bounds, and how many refusals were raised and not recorded.';
-COMMENT ON FUNCTION wirefence.set_history(bigint, interval) IS 'Changes how many rows the history keeps, from 100 to 1,000,000, and for how long, from 1 minute to 100 years; null keeps what is. It returns both.';
-COMMENT ON FUNCTION wirefence.prune_history() IS 'Removes up to 10,000 rows of the history beyond its bounds, and returns how many. Proxies call it now and then.';
+COMMENT ON FUNCTION wirefence.history(text, timestamptz, text[], integer) IS 'Returns the newest rows of the history, the newest last: of one resource, since a time, of some kinds, at most max_rows. Null means all.';
+COMMENT ON FUNCTION wirefence.history_totals() IS 'Returns the size and the bounds of the history, and the number of refusals that were raised and not recorded.';
+COMMENT ON FUNCTION wirefence.set_history(bigint, interval) IS 'Sets how many rows the history keeps, from 100 to 1,000,000, and for how long, from 1 minute to 100 years; null keeps the present value. It returns both.';
+COMMENT ON FUNCTION wirefence.prune_history() IS 'Deletes up to 10,000 rows of the history beyond its bounds, and returns how many. Proxies call it regularly.';

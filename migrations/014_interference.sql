@@ -1,16 +1,15 @@
--- Whether anything that is stored in the database may set the session variable, or
--- release a hold, without the client's text saying so.
+-- Detection of stored code that sets the session variable or releases a hold: the text of the
+-- client does not show that.
 SET LOCAL search_path = pg_catalog, pg_temp;
 
 -- stored_code_interferes reports whether a function, or an expression of a view, rule,
--- default, constraint, policy, trigger or domain, names wirefence.token, or releases advisory
--- locks. It is true too often rather than too seldom. What builds such a name at run
--- time it can't find.
+-- default, constraint, policy, trigger or domain, names wirefence.token or releases advisory
+-- locks. In doubt it returns true. It cannot find code that builds such a name at run time.
 --
--- A text is searched in lower case. An expression is kept as a tree, which names functions
--- by number and holds literals as bytes: there any call of set_config counts, and so does
--- the variable's name, of which each letter has two bytes to choose from. DISCARD
--- releases locks as DISCARD ALL only.
+-- A text is searched in lower case. PostgreSQL stores an expression as a tree, with functions
+-- by number and literals as bytes. In a tree any call of set_config counts, and so does the
+-- name of the variable, each letter of which may be one of two bytes. Of DISCARD, only
+-- DISCARD ALL releases locks.
 CREATE FUNCTION wirefence.stored_code_interferes() RETURNS boolean
 LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = on SET enable_hashjoin = on SET jit = off
 AS $$

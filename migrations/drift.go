@@ -13,18 +13,17 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// Drift is something of the schema that is not as this binary's migrations left
-// it.
+// Drift is a difference between the schema and what this binary's migrations create.
 type Drift struct {
 	// Object is a function, table, sequence, view or schema.
 	Object string
 	// Fault says what is wrong with it.
 	Fault string
-	// Remedy are SQL statements that mend it, run by wirefence_owner or a
-	// superuser; nil if only a restore does.
+	// Remedy is a list of SQL statements that repair it, to be run by wirefence_owner or a
+	// superuser; nil if only a restore repairs it.
 	Remedy []string
-	// Harmless says that no fence depends on it: somebody may read what is meant
-	// for the issuer.
+	// Harmless says that no fence depends on it: a role may read what only the issuer
+	// should.
 	Harmless bool
 }
 
@@ -39,7 +38,7 @@ var driftRightsSQL string
 
 var expected = sync.OnceValues(func() (*installed, error) { return readInstalled(sourcesTo(Version())) })
 
-// expectedAt is what the migrations up to a version make.
+// expectedAt returns what the migrations up to a version create.
 func expectedAt(version int) (*installed, error) {
 	if version == Version() {
 		return expected()
@@ -47,7 +46,7 @@ func expectedAt(version int) (*installed, error) {
 	return readInstalled(sourcesTo(version))
 }
 
-// sourcesTo is the text of the migrations up to a version.
+// sourcesTo returns the text of the migrations up to a version.
 func sourcesTo(version int) string {
 	var all strings.Builder
 	all.WriteString(versionTableSQL)
@@ -57,10 +56,10 @@ func sourcesTo(version int) string {
 	return all.String()
 }
 
-// Drifts compares the database with what the migrations make: functions with their
-// bodies, settings and owner; tables, views and sequences; and everybody's rights.
-// The schema must be at this binary's version, and the connection outside of a
-// transaction. Any role may ask.
+// Drifts compares the database with what the migrations create: functions with their bodies,
+// settings and owner; tables, views and sequences; and the rights of every role. The schema
+// must be at this binary's version, and the connection outside a transaction. Any role may call
+// it.
 func Drifts(ctx context.Context, conn *pgx.Conn) ([]Drift, error) {
 	want, err := expected()
 	if err != nil {
@@ -71,8 +70,8 @@ func Drifts(ctx context.Context, conn *pgx.Conn) ([]Drift, error) {
 		return nil, err
 	}
 	defer func() { _ = tx.Rollback(context.WithoutCancel(ctx)) }()
-	// The role's own search_path may put other operators before the system's, and names
-	// are compared as the server writes them.
+	// The search_path of the role may have other operators before the system's. Names are
+	// compared as the server writes them, so it must not quote all of them.
 	if _, err := tx.Exec(ctx, "SELECT pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', true), pg_catalog.set_config('quote_all_identifiers', 'off', true)"); err != nil {
 		return nil, err
 	}
@@ -80,7 +79,7 @@ func Drifts(ctx context.Context, conn *pgx.Conn) ([]Drift, error) {
 	if err := tx.QueryRow(ctx, "SELECT has_schema_privilege(current_user, 'wirefence', 'USAGE')").Scan(&usable); err != nil {
 		return nil, err
 	}
-	if !usable { // names in it can't be looked up
+	if !usable { // the role can't look up names in the schema
 		g := grant{"USAGE", "SCHEMA wirefence", "PUBLIC"}
 		return []Drift{{Object: "schema wirefence", Fault: "PUBLIC lacks USAGE", Remedy: []string{g.statement()}}}, nil
 	}
@@ -97,8 +96,8 @@ func Drifts(ctx context.Context, conn *pgx.Conn) ([]Drift, error) {
 
 // present is a function as the catalog has it.
 type present struct {
-	Signature string // as it was asked for; "" if it is none of ours
-	Name      string // as the catalog puts it
+	Signature string // as the migrations write it; "" for a function that they do not create
+	Name      string // as the catalog has it
 	Owner     string
 	Body      string
 	Parsed    bool
@@ -108,8 +107,8 @@ type present struct {
 	Settings  []string
 }
 
-// IdentitySQL is the statement that has the schema ask which server it is on, run by
-// wirefence_owner, for a schema that was made where no server told it.
+// IdentitySQL returns the statement that makes wirefence.identity ask the server, for a schema
+// that was created where the server did not report its identity. wirefence_owner must run it.
 func IdentitySQL() (string, error) {
 	want, err := expected()
 	if err != nil {
@@ -147,10 +146,10 @@ func functionDrifts(ctx context.Context, tx pgx.Tx, want *installed) (all []Drif
 	return all, nil
 }
 
-// owner is whom all of the schema belongs to.
+// owner is the role that owns everything in the schema.
 const owner = "wirefence_owner"
 
-// fault says how a function differs from what was installed, "" if it doesn't.
+// fault says how a function differs from the migrations, "" if it does not.
 func (f *function) fault(p present) string {
 	switch {
 	case f.definer && !p.Definer:
@@ -162,15 +161,15 @@ func (f *function) fault(p present) string {
 	case f.strict != p.Strict, f.volatile != p.Volatile:
 		return "its volatility or strictness was changed"
 	case f.parsed != p.Parsed, !slices.ContainsFunc(f.bodies, func(body string) bool {
-		return body == p.Body || f.parsed && bare(body) == bare(p.Body)
+		return body == p.Body || f.parsed && undecorated(body) == undecorated(p.Body)
 	}):
 		return "its body was changed"
 	}
 	return ""
 }
 
-// settings are those of a function, in order. Names are quoted for nothing where
-// whoever made it had quote_all_identifiers on.
+// settings returns the settings of a function in order. A server that had quote_all_identifiers
+// on when the function was created has their names in quotes.
 func settings(of []string) (all []string) {
 	for _, s := range of {
 		all = append(all, quotedName.ReplaceAllString(s, "$1"))
@@ -188,16 +187,16 @@ func orNone(settings []string) string {
 	return strings.Join(settings, "; ")
 }
 
-// decoration is what PostgreSQL adds when it writes an expression that it keeps as
-// a tree: parentheses, casts, quotes and line breaks, and the names of schemas.
+// decoration matches what PostgreSQL adds when it prints an expression that it keeps as a tree:
+// parentheses, casts, quotes, line breaks, and the names of schemas.
 var decoration = regexp.MustCompile(`::[a-z]+(?: [a-z]+)*(?:\[\])?|pg_catalog\.|[\s()'"]`)
 
-// bare is an expression without what its text may differ in.
-func bare(expression string) string {
+// undecorated returns an expression without the parts in which its text may differ.
+func undecorated(expression string) string {
 	return strings.ToLower(decoration.ReplaceAllString(strings.TrimPrefix(strings.TrimSpace(expression), "RETURN "), ""))
 }
 
-// grantsOf are the statements that grant rights on an object.
+// grantsOf returns the statements that grant rights on an object.
 func (in *installed) grantsOf(object string) (all []string) {
 	for _, g := range in.grants {
 		if g.object == object {
@@ -244,7 +243,7 @@ func rightDrifts(ctx context.Context, tx pgx.Tx, want *installed) (all []Drift, 
 		g := grant{right, object, role}
 		kind, name, _ := strings.Cut(object, " ")
 		if surplus && kind == "FUNCTION" && want.functions[name] == nil {
-			return nil // functionDrifts tells of it
+			return nil // functionDrifts reports it
 		}
 		d := Drift{Object: strings.ToLower(kind) + " " + name, Fault: fmt.Sprintf("%s lacks %s", role, right), Remedy: []string{g.statement()}}
 		if surplus {

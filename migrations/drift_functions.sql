@@ -1,5 +1,5 @@
 -- Run with pg_catalog alone in the search_path.
--- The functions that are to be there, by signature, and all others of the schema.
+-- The functions that must exist, by signature, and all others of the schema.
 WITH wanted AS (
     SELECT w.signature, to_regprocedure(w.signature)::oid AS oid
     FROM unnest($1::text[]) AS w(signature)

@@ -1,7 +1,7 @@
 -- Run with pg_catalog alone in the search_path.
--- What is wrong with the tables, views and sequences that are to be there, with a
--- statement that mends it, or '', and the name of a trigger that is missing. $1: their
--- names, $2: their owner, $3: their triggers, each behind its table's name.
+-- The faults of the tables, views and sequences that must exist, each with a statement that
+-- repairs it, or '', and the name of a missing trigger. $1: their names, $2: their owner, $3:
+-- their triggers, each after the name of its table.
 WITH there AS (
     SELECT w.name, c.*
     FROM unnest($1::text[]) AS w(name)

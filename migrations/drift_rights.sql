@@ -1,6 +1,6 @@
 -- Run with pg_catalog alone in the search_path.
--- Rights that differ from those that were granted: ($1 right, $2 object, $3 role).
--- The owner, $4, has all.
+-- Rights that differ from the migrations' grants: ($1 right, $2 object, $3 role). The owner,
+-- $4, has all rights.
 WITH wanted AS (
     SELECT w.privilege, split_part(w.object, ' ', 1) AS kind, w.role,
            CASE WHEN w.object LIKE 'FUNCTION %' THEN to_regprocedure(substr(w.object, 10))::oid

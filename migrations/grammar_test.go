@@ -17,7 +17,7 @@ func parsed(t interface{ Fatal(...any) }, conn *pgx.Conn, text, def string) (str
 	var resources []string
 	var tokens []int64
 	var sources []*fence.Source
-	err := conn.QueryRow(context.Background(), "SELECT * FROM wirefence.parsed($1, $2)", text, def).Scan(&resources, &tokens, &sources)
+	err := conn.QueryRow(context.Background(), "SELECT * FROM wirefence.parse_fence($1, $2)", text, def).Scan(&resources, &tokens, &sources)
 	if err != nil {
 		return "", code(err)
 	}

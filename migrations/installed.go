@@ -7,23 +7,22 @@ import (
 	"strings"
 )
 
-// installed is what the migrations leave behind, read from their own text, so
-// that nothing has to be said twice. It knows the statements that they use:
-// CREATE and DROP of functions, tables, views and sequences, CREATE TRIGGER, and
-// GRANT.
+// installed is what the migrations create, read from their own text, so that nothing has to be
+// listed twice. It knows the statements that they use: CREATE and DROP of functions, tables,
+// views and sequences, CREATE TRIGGER, and GRANT.
 type installed struct {
 	functions map[string]*function // by signature
-	relations map[string]string    // the statements that make them, by name
+	relations map[string]string    // the statements that create them, by name
 	triggers  map[string]string    // the same, by table and name
 	grants    []grant
 }
 
-// function is one as a CREATE FUNCTION makes it.
+// function is a function as CREATE FUNCTION defines it.
 type function struct {
 	signature string   // wirefence.name(type, …)
 	statement string   // CREATE OR REPLACE FUNCTION …
-	bodies    []string // what is between the quotes, or the expression behind RETURN; and what replaces it at run time
-	parsed    bool     // the latter, which PostgreSQL keeps as a tree
+	bodies    []string // the text between the quotes, or the expression after RETURN; and the bodies that replace it at run time
+	parsed    bool     // the body is an expression after RETURN, which PostgreSQL keeps as a tree
 	definer   bool
 	strict    bool
 	volatile  string // i, s or v, as in pg_proc
@@ -81,8 +80,8 @@ func readInstalled(sql string) (*installed, error) {
 	return in, nil
 }
 
-// readReplacements reads what a block or a function puts in the place of functions. It is
-// also what to make where one was changed: a replacement refuses more than what it replaces.
+// readReplacements reads the functions that a block or a function replaces. The replacement is
+// also the remedy for a function that was changed, because it refuses more than the original.
 func (in *installed) readReplacements(statement string) {
 	for _, m := range replacement.FindAllStringSubmatch(statement, -1) {
 		if f := in.functions[m[1]]; f != nil {
@@ -91,7 +90,7 @@ func (in *installed) readReplacements(statement string) {
 	}
 }
 
-// forget drops the grants of an object that is dropped.
+// forget removes the grants of an object that was dropped.
 func (in *installed) forget(object string) {
 	in.grants = slices.DeleteFunc(in.grants, func(g grant) bool { return g.object == object })
 }
@@ -119,7 +118,7 @@ func readFunction(statement string) (*function, error) {
 	return f, f.readAttributes(rest[end+1:])
 }
 
-// bodyHead is where the attributes of a function end: AS and a quote, or RETURN.
+// bodyHead matches the end of the attributes of a function: AS and a quote, or RETURN.
 var bodyHead = regexp.MustCompile(`(?s)\bAS\s+(\$\w*\$|')|\bRETURN\s`)
 
 func (f *function) readAttributes(text string) error {
@@ -173,10 +172,10 @@ func readGrants(statement string) (all []grant) {
 	return all
 }
 
-// oneLine makes one space of all white space between words.
+// oneLine replaces all white space between words by single spaces.
 func oneLine(text string) string { return strings.Join(strings.Fields(text), " ") }
 
-// split parts a list at its commas, but for those in parentheses.
+// split splits a list at its commas, except those in parentheses.
 func split(list string) (parts []string) {
 	depth, begin := 0, 0
 	for i := range len(list) {
@@ -198,8 +197,8 @@ func split(list string) (parts []string) {
 	return parts
 }
 
-// closing is where the parenthesis ends that was opened before the text, -1 if it
-// doesn't.
+// closing returns the index of the parenthesis that closes the one before the text, -1 if there
+// is none.
 func closing(text string) int {
 	depth := 1
 	for i := range len(text) {
@@ -215,11 +214,10 @@ func closing(text string) int {
 	return -1
 }
 
-// opaque are the parts of SQL text in which a semicolon ends no statement.
+// opaque matches the parts of SQL text in which a semicolon ends no statement.
 var opaque = regexp.MustCompile(`--[^\n]*|'(?:[^']|'')*'|"[^"]*"|\$\w*\$`)
 
-// statements parts SQL text at its semicolons. Comments between statements are
-// left out.
+// statements splits SQL text at its semicolons and leaves out the comments between statements.
 func statements(sql string) (all []string) {
 	var b strings.Builder
 	end := func() {

@@ -1,5 +1,5 @@
--- The current role, and whether it has the rights of wirefence_issuer. A
--- role that made it, and was given it with ADMIN alone, hasn't.
+-- The current role, and whether it has the rights of wirefence_issuer. The role that created
+-- wirefence_issuer, and has it with ADMIN OPTION alone, does not.
 SELECT current_user::pg_catalog.text,
        coalesce((SELECT pg_catalog.pg_has_role(current_user, i.oid, 'USAGE')
                  FROM pg_catalog.pg_roles AS i WHERE i.rolname = 'wirefence_issuer'), false)

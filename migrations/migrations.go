@@ -1,6 +1,6 @@
-// Package migrations brings a database to the schema that this binary needs:
-// numbered SQL files, embedded, applied in order by tern as the role
-// wirefence_owner. Of this module it imports fence, and the probes of internal/engine.
+// Package migrations creates and upgrades the schema that this binary needs: numbered SQL
+// files, embedded, which tern applies in order as the role wirefence_owner. Of this module it
+// imports fence, and the probes of internal/engine.
 package migrations
 
 import (
@@ -17,14 +17,13 @@ import (
 	"github.com/wirefence/wirefence/fence"
 )
 
-// versionTable is where tern keeps the number of the last file applied.
+// versionTable is the table in which tern keeps the number of the last applied file.
 const versionTable = "wirefence.applied_version"
 
 //go:embed [0-9]*.sql
 var files embed.FS
 
-// Version is the schema version that this binary needs: the number of its last
-// migration.
+// Version returns the schema version that this binary needs: the number of its last migration.
 func Version() int { return len(numbered()) }
 
 var numbered = sync.OnceValue(func() []string {
@@ -43,18 +42,18 @@ func source(name string) string {
 	return string(text)
 }
 
-// Options are what an operator decides when the schema is made. The zero value has the
+// Options are the choices of the operator when the schema is created. The zero value has the
 // defaults.
 type Options struct {
-	// Failover is the policy of every resource that has none of its own: reacquire, which is
-	// the default, or trust. On a server that doesn't tell its timeline only trust
-	// will do. It counts when the schema is made, and changes nothing afterwards.
+	// Failover is the policy of every resource without a policy of its own: reacquire, the
+	// default, or trust. A server that does not report its timeline needs trust. The option
+	// takes effect when the schema is created, and changes nothing afterwards.
 	Failover fence.Failover
 
-	to int // a version to stop at, for tests; 0 is the last
+	to int // the version to stop at, for tests; 0 means the last
 }
 
-// Validate says what is wrong with the options.
+// Validate reports options that are out of range.
 func (o Options) Validate() error {
 	if o.Failover != "" && o.Failover != fence.FailoverReacquire && !o.trusts() {
 		return fmt.Errorf("failover is %q: %s or %s", o.Failover, fence.FailoverReacquire, fence.FailoverTrust)
@@ -69,17 +68,17 @@ func Apply(ctx context.Context, conn *pgx.Conn, report func(line string)) error 
 	return Options{}.Apply(ctx, conn, report)
 }
 
-// Apply makes the roles and the schema that are missing, and applies the
-// migrations that are pending. It may be run again, and by several at once. It
-// tells report what it does, a line for each step; report may be nil.
+// Apply creates the roles and the schema that are missing, and applies the pending migrations.
+// It may be called again, and by several programs at once. It calls report with a line for each
+// step; report may be nil.
 //
-// Before it makes anything it probes the server, for which it opens a second connection: a
-// server that can't carry fences gives an *UnfitError. It needs no superuser where the
-// rights were granted before; otherwise it changes nothing and returns a
-// *MissingRightsError. A database that is ahead of this binary is left alone, by more than
-// one version with a *VersionError, and one that was restored without its data with ErrNoVersion. The
-// connection must be outside a transaction and not be used meanwhile; its settings are
-// reset.
+// Before it creates anything it probes the server, for which it opens a second connection; a
+// server that lacks behaviour that fences need gives an *UnfitError. Apply needs no superuser
+// if the rights were granted before; otherwise it changes nothing and returns a
+// *MissingRightsError. It leaves a database alone that is ahead of this binary, and returns a
+// *VersionError if that is by more than one version. A schema that was restored without its
+// data gives ErrNoVersion. The connection must be outside a transaction and must not be used
+// meanwhile; Apply resets its settings.
 func (o Options) Apply(ctx context.Context, conn *pgx.Conn, report func(line string)) (err error) {
 	if report == nil {
 		report = func(string) {}
@@ -114,7 +113,7 @@ func (o Options) Apply(ctx context.Context, conn *pgx.Conn, report func(line str
 }
 
 // isAhead reports whether a schema is newer than this binary, so that there is nothing to
-// apply. The error says that the binary doesn't work with it.
+// apply. The error says that the binary cannot work with it.
 func isAhead(have int, report func(line string)) (bool, error) {
 	ahead := &VersionError{Have: have, Need: Version()}
 	switch {
@@ -131,7 +130,7 @@ func isAhead(have int, report func(line string)) (bool, error) {
 func (o Options) applyPending(ctx context.Context, conn *pgx.Conn, report func(line string)) error {
 	m, err := migrate.NewMigrator(ctx, conn, versionTable)
 	if err != nil {
-		return fmt.Errorf("make the table of the schema version: %w", err)
+		return fmt.Errorf("create the table of the schema version: %w", err)
 	}
 	if err := m.LoadMigrations(files); err != nil {
 		return err
@@ -162,26 +161,27 @@ func (o Options) applyPending(ctx context.Context, conn *pgx.Conn, report func(l
 	return nil
 }
 
-// lockKey serialises migrations of one database: the bytes "wf-migra".
+// lockKey is the key of the advisory lock that serialises the migrations of one database: the
+// bytes "wf-migra".
 const lockKey int64 = 0x77662d6d69677261
 
-// lock waits for other migrations of this database. What it returns releases
-// the lock even if ctx has ended.
+// lock waits for other migrations of this database. The returned function releases the lock,
+// even if ctx has ended.
 func lock(ctx context.Context, conn *pgx.Conn) (unlock func() error, err error) {
 	if _, err := conn.Exec(ctx, "SELECT pg_catalog.pg_advisory_lock($1)", lockKey); err != nil {
 		return nil, fmt.Errorf("wait for other migrations: %w", err)
 	}
 	return func() error {
 		if conn.IsClosed() {
-			return nil // the lock has gone with the session
+			return nil // the session has ended, and its lock with it
 		}
 		_, err := conn.Exec(context.WithoutCancel(ctx), "SELECT pg_catalog.pg_advisory_unlock($1)", lockKey)
 		return err
 	}, nil
 }
 
-// become makes the session act as wirefence_owner, so that what it creates is
-// that role's. What it returns gives the session its former role back.
+// become makes the session act as wirefence_owner, which then owns what the session creates.
+// The returned function restores the former role.
 func become(ctx context.Context, conn *pgx.Conn) (restore func() error, err error) {
 	var former string
 	if err := conn.QueryRow(ctx, "SELECT pg_catalog.current_setting('role')").Scan(&former); err != nil {

@@ -18,39 +18,38 @@ var preflightSQL string
 //go:embed migrating.sql
 var migratingSQL string
 
-// step is a statement that must be run before the migrations.
+// step is a statement that must run before the migrations.
 type step struct {
 	Statement string
 	Permitted bool
-	Optional  bool // all works without it, if less well
+	Optional  bool // takeovers are slower without it
 }
 
-// leftOut reports whether the migration goes on without the step.
+// leftOut reports whether the migration continues without the step.
 func (s step) leftOut() bool { return s.Optional && !s.Permitted }
 
-// MissingRightsError says what the migrating role may not do. Statements is
-// all that a superuser must run in this database, in order; then the migration
-// succeeds.
+// MissingRightsError says which rights the migrating role lacks. Statements lists, in order,
+// what a superuser must run in this database; then the migration succeeds.
 type MissingRightsError struct {
 	Role       string
 	Statements []string
-	// Issuer says that the role has wirefence_issuer, as the proxy's has. It must not get
-	// the rights, for with them it could change tokens and what judges them: Statements are
-	// none.
+	// Issuer says that the role has wirefence_issuer, as the role of the proxy has. It must
+	// not get the rights to migrate, which would let it change tokens and the functions that
+	// judge them. Then Statements is empty.
 	Issuer bool
 }
 
 func (e *MissingRightsError) Error() string {
 	if e.Issuer {
-		return fmt.Sprintf("role %q has wirefence_issuer and lacks the rights to migrate, which no issuer may have: use another, owning role", e.Role)
+		return fmt.Sprintf("role %q has wirefence_issuer, so it must not get the rights to migrate, which it lacks: use another, owning role", e.Role)
 	}
 	return fmt.Sprintf("role %q lacks rights to migrate; let a superuser run in this database:\n%s;",
 		e.Role, strings.Join(e.Statements, ";\n"))
 }
 
-// prepare makes the roles and the schema. Other databases of the cluster may be
-// doing the same at this moment, beyond the reach of any lock: after a lost
-// race it looks again.
+// prepare creates the roles and the schema. Another migration, of another database of the
+// cluster, may create the same roles at this moment; no lock spans two databases. So it looks
+// again after a lost race.
 func (o Options) prepare(ctx context.Context, conn *pgx.Conn, report func(line string)) error {
 	const races = 20
 	var last error
@@ -61,7 +60,7 @@ func (o Options) prepare(ctx context.Context, conn *pgx.Conn, report func(line s
 		}
 		if !slices.ContainsFunc(steps, func(s step) bool { return !s.leftOut() }) {
 			for _, s := range steps {
-				report("left out, for want of rights: " + s.Statement + "; until a superuser runs it, takeovers wait for idle sessions as long as for busy ones")
+				report("skipped, because the role lacks the right: " + s.Statement + "; until a superuser runs it, takeovers wait for idle sessions as long as for busy ones")
 			}
 			return nil
 		}
@@ -73,27 +72,27 @@ func (o Options) prepare(ctx context.Context, conn *pgx.Conn, report func(line s
 		}
 	}
 	if last == nil {
-		last = errors.New("what is missing was made, and is missing all the same")
+		last = errors.New("objects are still missing after they were created")
 	}
 	return fmt.Errorf("prepare roles and schema: %w", last)
 }
 
-// preflight returns what is missing. Where the storage is trusted, nobody needs to ask
-// which server this is.
+// preflight returns the missing steps. If the storage is trusted, no role needs to read the
+// identity of the server.
 func preflight(ctx context.Context, conn *pgx.Conn, trusts bool) ([]step, error) {
 	rows, err := conn.Query(ctx, preflightSQL, trusts)
 	if err != nil {
-		return nil, fmt.Errorf("look for roles and rights: %w", err)
+		return nil, fmt.Errorf("read roles and rights: %w", err)
 	}
 	steps, err := pgx.CollectRows(rows, pgx.RowToStructByPos[step])
 	if err != nil {
-		return nil, fmt.Errorf("look for roles and rights: %w", err)
+		return nil, fmt.Errorf("read roles and rights: %w", err)
 	}
 	return steps, nil
 }
 
-// refuseUnpermitted names all statements if one of them isn't permitted: those
-// that are depend on the others, or may be run by a superuser as well.
+// refuseUnpermitted returns an error with all statements if the role may not run one of them:
+// the permitted ones may depend on the others, and a superuser can run them, too.
 func refuseUnpermitted(ctx context.Context, conn *pgx.Conn, steps []step) error {
 	missing := &MissingRightsError{}
 	refused := false
@@ -126,9 +125,8 @@ func run(ctx context.Context, conn *pgx.Conn, steps []step, report func(line str
 	return nil
 }
 
-// lostRace reports whether somebody else made the same change of a shared
-// catalog at the same time: duplicate_object, unique_violation, or the
-// internal_error "tuple concurrently updated".
+// lostRace reports whether another session made the same change of a shared catalog at the same
+// time: duplicate_object, unique_violation, or the internal_error "tuple concurrently updated".
 func lostRace(err error) bool {
 	var pgErr *pgconn.PgError
 	if !errors.As(err, &pgErr) {
@@ -143,11 +141,11 @@ func lostRace(err error) bool {
 	return false
 }
 
-// Unprepared returns the statements, in order, by which a superuser makes what is
-// missing beside the tables and functions: roles, the owner's rights to end
-// backends and to see which are idle, the schema and whose it is. Whether it may ask which
-// server this is isn't looked at. What the current role lacks to migrate by
-// itself is not among them. Any role may ask.
+// Unprepared returns the statements, in order, by which a superuser creates what is missing
+// besides tables and functions: roles, the rights of wirefence_owner to terminate backends and
+// to see which are idle, the schema and its owner. It does not check the right to read the
+// identity of the server, and leaves out the rights that the current role needs to migrate. Any
+// role may call it.
 func Unprepared(ctx context.Context, conn *pgx.Conn) ([]string, error) {
 	steps, err := preflight(ctx, conn, true)
 	if err != nil {

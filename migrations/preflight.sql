@@ -1,7 +1,6 @@
--- What must exist before the numbered files can run as wirefence_owner, and
--- doesn't yet: one statement a row, in order, whether the current role may
--- run it, and whether all works without it, if less well. Roles belong to the
--- whole cluster. $1 says that nobody is to ask which server this is.
+-- The statements for roles, rights and the schema that the numbered files need and that are
+-- missing: one a row, in order, whether the current role may run it, and whether it is optional.
+-- Roles belong to the whole cluster. $1 says that the identity of the server is not needed.
 WITH me AS (
     SELECT r.oid, r.rolname, r.rolsuper, r.rolcreaterole,
            pg_catalog.current_setting('server_version_num')::pg_catalog.int4 >= 160000 AS modern
@@ -18,7 +17,7 @@ WITH me AS (
     LEFT JOIN pg_catalog.pg_roles AS stats ON stats.rolname = 'pg_read_all_stats'
     LEFT JOIN pg_catalog.pg_namespace AS schema ON schema.nspname = 'wirefence'
 ), asked AS (
-    -- Who may call none of these is told them; what a server lacks can't be granted.
+    -- Functions that the server lacks cannot be granted, and don't count.
     SELECT coalesce(pg_catalog.bool_and(pg_catalog.has_function_privilege(r.name, f.oid, 'EXECUTE')), true) AS permitted
     FROM (VALUES (pg_catalog.to_regprocedure('pg_catalog.pg_control_system()')),
                  (pg_catalog.to_regprocedure('pg_catalog.pg_current_wal_lsn()')),
@@ -26,8 +25,8 @@ WITH me AS (
          (SELECT CASE WHEN owner IS NULL THEN 'public'::pg_catalog.name ELSE 'wirefence_owner' END FROM there
           UNION ALL SELECT CASE WHEN issuer IS NULL THEN 'public'::pg_catalog.name ELSE 'wirefence_issuer' END FROM there) AS r(name)
 ), rights AS (
-    -- From 16 on, CREATEROLE alone grants nothing: it takes ADMIN OPTION, which
-    -- the creator of a role gets, but without SET.
+    -- From 16 on, CREATEROLE alone cannot grant a role: that needs ADMIN OPTION, which the
+    -- creator of a role gets, but without SET.
     SELECT there.*,
            rolsuper OR rolcreaterole AS may_create,
            rolsuper OR rolcreaterole AND (NOT modern OR owner IS NULL)

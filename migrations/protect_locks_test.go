@@ -45,7 +45,7 @@ func TestProtectLooksBehindItsLock(t *testing.T) {
 				mustExec(t, one, "COMMIT")
 				err := <-second
 				wantCode(t, err, c.state)
-				if err != nil && !strings.Contains(err.Error(), "is guarded already") && !strings.Contains(err.Error(), "is not guarded") {
+				if err != nil && !strings.Contains(err.Error(), "is already guarded") && !strings.Contains(err.Error(), "is not guarded") {
 					t.Error(err)
 				}
 				if got := db.guardOf(t, "cp"); got != c.guard {

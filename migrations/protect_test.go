@@ -77,20 +77,20 @@ func TestProtectSaysWhatIsWrong(t *testing.T) {
 			{"protect('free', NULL)", "22023", "It is null"},
 			{"protect('free', '')", "22023", "It has 0 bytes"},
 			{"protect('free', repeat('x', 256))", "22023", "It has 256 bytes"},
-			{"protect('free', 'a{b')", "22023", "don't fit together"},
-			{"protect('free', 'a}')", "22023", "don't fit together"},
-			{"protect('free', 'a{}')", "22023", "don't fit together"},
-			{"protect('free', 'a{b{c}}')", "22023", "don't fit together"},
+			{"protect('free', 'a{b')", "22023", "has unbalanced braces"},
+			{"protect('free', 'a}')", "22023", "has unbalanced braces"},
+			{"protect('free', 'a{}')", "22023", "has unbalanced braces"},
+			{"protect('free', 'a{b{c}}')", "22023", "has unbalanced braces"},
 			{"protect('free', 'a:{tenant}')", "42703", "has no column \"tenant\""},
 			{"protect('odd', 'a:{at}')", "42804", "can't be part of a resource's name"},
 			{"protect('odd', 'a:{price}')", "42804", "can't be part of a resource's name"},
 			{"protect('odd', 'a:{name}')", "42804", "can't be part of a resource's name"},
-			{"protect('seen', 'x')", "42809", "can't be guarded"},
-			{"protect('pg_catalog.pg_class', 'x')", "42809", "can't be guarded"},
-			{"protect('wirefence.resource_locks', 'x')", "42809", "can't be guarded"},
+			{"protect('seen', 'x')", "42809", "cannot guard "},
+			{"protect('pg_catalog.pg_class', 'x')", "42809", "cannot guard "},
+			{"protect('wirefence.resource_locks', 'x')", "42809", "cannot guard "},
 			{"protect('others', 'x')", "42501", "Connect as postgres"},
-			{"protect('orders', 'other')", "42710", "guarded already, for resource \"orders\""},
-			{"protect('parts_low', 'other')", "42710", "guarded already"},
+			{"protect('orders', 'other')", "42710", "already guarded for resource \"orders\""},
+			{"protect('parts_low', 'other')", "42710", "already guarded"},
 			{"unprotect('free')", "42704", "is not guarded"},
 			{"unprotect(NULL)", "42704", "is null"},
 			{"unprotect('reports_low')", "42809", "guarded as a partition"},
@@ -131,11 +131,12 @@ func TestAPartitionWithAGuardOfItsOwn(t *testing.T) {
 			err := exec(app, protect)
 			wantCode(t, err, "42710")
 			pgErr := (*pgconn.PgError)(nil)
-			if !errors.As(err, &pgErr) || pgErr.Hint != "SELECT wirefence.unprotect('public."+own+"') first." {
+			if !errors.As(err, &pgErr) || pgErr.Hint != "Run SELECT wirefence.unprotect('public."+own+"') first." {
 				t.Fatalf("%v", err)
 			}
-			mustExec(t, app, strings.TrimSuffix(pgErr.Hint, " first."))
-			wantCode(t, exec(app, strings.TrimSuffix(pgErr.Hint, " first.")), "42809")
+			advised := strings.TrimSuffix(strings.TrimPrefix(pgErr.Hint, "Run "), " first.")
+			mustExec(t, app, advised)
+			wantCode(t, exec(app, advised), "42809")
 			if got := column[string](t, db.admin(t), "SELECT name FROM wirefence.guards WHERE resource = 'own'"); len(got) > 0 {
 				t.Errorf("still declared: %q", got)
 			}

@@ -1,8 +1,8 @@
--- The functions of the schema that have a comment, which are those that others may call.
+-- The functions of the schema that have a comment: those that other programs may call.
 SELECT format('wirefence.%s(%s)', p.proname, replace(regexp_replace(pg_get_function_arguments(p.oid), 'NULL::[a-z ]+(\[\])?', 'NULL', 'g'), 'timestamp with time zone', 'timestamptz')) AS signature,
        replace(pg_get_function_result(p.oid), 'timestamp with time zone', 'timestamptz') AS result,
-       -- Some may be called by everybody, to be refused with a hint.
-       CASE WHEN has_function_privilege('app', p.oid, 'EXECUTE') AND strpos(p.prosrc, 'want_issuer') = 0 THEN 'everybody' ELSE 'wirefence_issuer' END AS caller,
+       -- Everybody may call some functions that refuse callers who are not issuers, with a hint.
+       CASE WHEN has_function_privilege('app', p.oid, 'EXECUTE') AND strpos(p.prosrc, 'require_issuer') = 0 THEN 'everybody' ELSE 'wirefence_issuer' END AS caller,
        has_function_privilege('issuer', p.oid, 'EXECUTE') AS issuers,
        d.description
 FROM pg_proc AS p JOIN pg_description AS d ON d.objoid = p.oid AND d.classoid = 'pg_proc'::regclass

@@ -32,10 +32,9 @@ func TestRightsAreTheFewGranted(t *testing.T) {
 		if got := column[string](t, admin, granted+"0 ORDER BY 1"); !slices.Equal(got, []string{
 			"wirefence.\"check\"(text)", "wirefence.\"check\"(text,text,boolean,boolean)", "wirefence.acquire(text,text,interval,text)", "wirefence.before_hold(text,text)", "wirefence.declare_guard(regclass,text,boolean)", "wirefence.forget_guard(text)",
 			"wirefence.guard()", "wirefence.guard_row()", "wirefence.guard_row_unchecked(regclass,text,text,boolean)", "wirefence.guard_shadowed(regclass,text,text)", "wirefence.guard_statement()",
-			"wirefence.guard_truncate(regclass,text,boolean)", "wirefence.guard_unchecked(regclass,text)", "wirefence.hold(text)", "wirefence.hold(text,text,text)", "wirefence.hold_or_check(text,text,text,boolean)", "wirefence.lock_family(regclass)", "wirefence.plan_locks(regclass,name)", "wirefence.plan_protect(regclass,text,boolean,name)",
-			"wirefence.plan_unprotect(regclass,name)", "wirefence.protect(regclass,text,boolean)", "wirefence.release(text,text)", "wirefence.renew(text,text,interval)", "wirefence.retract_guard(regclass)", "wirefence.row_query(text)",
+			"wirefence.guard_truncate(regclass,text,boolean)", "wirefence.guard_unchecked(regclass,text)", "wirefence.hold(text)", "wirefence.hold(text,text,text)", "wirefence.hold_or_check(text,text,text,boolean)", "wirefence.lock_inheritance_tree(regclass)", "wirefence.plan_locks(regclass,name)", "wirefence.plan_protect(regclass,text,boolean,name)",
+			"wirefence.plan_unprotect(regclass,name)", "wirefence.protect(regclass,text,boolean)", "wirefence.release(text,text)", "wirefence.renew(text,text,interval)", "wirefence.require_issuer(text)", "wirefence.retract_guard(regclass)", "wirefence.row_query(text)",
 			"wirefence.schema_version()", "wirefence.stored_code_interferes()", "wirefence.unhold()", "wirefence.unhold(text,text)", "wirefence.unprotect(regclass)",
-			"wirefence.want_issuer(text)",
 		}) {
 			t.Errorf("everybody may call %q", got)
 		}
@@ -79,19 +78,19 @@ func TestAnApplicationMayOnlyCheck(t *testing.T) {
 			"INSERT INTO wirefence.resource_locks (resource_id) VALUES ('a')", "DELETE FROM wirefence.resource_locks",
 			"TRUNCATE wirefence.resource_locks", "SELECT * FROM wirefence.applied_version", "SELECT * FROM wirefence.lock_holders",
 			"SELECT wirefence.seal('a', 1)", "SELECT wirefence.revoke('a')", "SELECT * FROM wirefence.status()",
-			"SELECT wirefence.end_holder('a', 1, '', NULL)", "SELECT wirefence.look_round('a', 1, '{}', 3)", "SELECT * FROM wirefence.secret", "SELECT * FROM wirefence.own_holds", "SELECT wirefence.lock_exclusive('a', 1, NULL, NULL)", "SELECT wirefence.record('a', 1, NULL)",
+			"SELECT wirefence.end_holder('a', 1, '', NULL)", "SELECT wirefence.inspect_holders('a', 1, '{}', 3)", "SELECT * FROM wirefence.secret", "SELECT * FROM wirefence.own_holds", "SELECT wirefence.lock_exclusive('a', 1, NULL, NULL)", "SELECT wirefence.record_token('a', 1, NULL)",
 			"SELECT wirefence.seal('a', 1, 'b', 'etcd')", "SELECT wirefence.declare_resource('a', 'why')", "SELECT wirefence.set_resource('a', 'why', 'etcd')",
 			"SELECT wirefence.end_lease('a')", "SELECT * FROM wirefence.resource_changes", "DELETE FROM wirefence.resource_changes",
 			"SELECT wirefence.acquire('a', 'b', '1 s')", "SELECT wirefence.renew('a', 'b', '1 s')", "SELECT wirefence.release('a', 'b')",
-			"SELECT wirefence.next_grant('a', 'b')", "SELECT * FROM wirefence.leases", "DELETE FROM wirefence.leases",
+			"SELECT wirefence.seal_next_token('a', 'b')", "SELECT * FROM wirefence.leases", "DELETE FROM wirefence.leases",
 			"CREATE TABLE wirefence.mine ()", "SET ROLE wirefence_owner",
 		} {
 			wantCode(t, exec(app, sql), "42501")
 		}
 		for _, sql := range []string{
 			"UPDATE wirefence.resource_locks SET last_token = 1", "DELETE FROM wirefence.resource_locks",
-			"UPDATE wirefence.leases SET holder = 'me'", "DELETE FROM wirefence.leases", "SELECT wirefence.next_grant('a', 'b')",
-			"SELECT wirefence.record('a', 1, NULL)", "SET ROLE wirefence_owner",
+			"UPDATE wirefence.leases SET holder = 'me'", "DELETE FROM wirefence.leases", "SELECT wirefence.seal_next_token('a', 'b')",
+			"SELECT wirefence.record_token('a', 1, NULL)", "SET ROLE wirefence_owner",
 		} {
 			wantCode(t, exec(issuer, sql), "42501")
 		}

@@ -1,5 +1,5 @@
--- Run by a role that may create roles, grant pg_signal_backend and
--- pg_read_all_stats, and create a schema here: usually a superuser.
+-- Run this as a role that may create roles, grant pg_signal_backend and pg_read_all_stats, and
+-- create a schema in this database: usually a superuser.
 DO $$
 BEGIN
     IF NOT EXISTS (SELECT FROM pg_catalog.pg_roles WHERE rolname = 'wirefence_owner') THEN

@@ -13,9 +13,9 @@ import (
 //go:embed roles.sql
 var rolesSQL string
 
-// Script writes the SQL that brings an empty database to this version, for an
-// operator to read or to run with psql. It refuses a server that doesn't tell its timeline,
-// unless the session's setting wirefence.failover is trust.
+// Script writes the SQL that brings an empty database to this version, for an operator to read
+// or to run with psql. The SQL refuses a server that does not report its timeline, unless the
+// session's setting wirefence.failover is trust.
 func Script(w io.Writer) error {
 	_, err := io.WriteString(w, rolesSQL+versionTableSQL+numberedSQL(0))
 	return err
@@ -26,9 +26,9 @@ func Pending(ctx context.Context, conn *pgx.Conn) (string, error) {
 	return Options{}.Pending(ctx, conn)
 }
 
-// Pending returns the SQL that Apply would run on this database, "" if there is
-// nothing to do, and changes nothing. Rights are not judged. A database that is
-// ahead of this binary by more than one version gives a *VersionError, one that isn't fit an *UnfitError.
+// Pending returns the SQL that Apply would run on this database, "" if there is nothing to do,
+// and changes nothing. It does not check rights. A database that is ahead of this binary by
+// more than one version gives a *VersionError, an unfit server an *UnfitError.
 func (o Options) Pending(ctx context.Context, conn *pgx.Conn) (string, error) {
 	have, err := current(ctx, conn)
 	if err != nil {
@@ -61,8 +61,8 @@ func (o Options) Pending(ctx context.Context, conn *pgx.Conn) (string, error) {
 //go:embed version_table.sql
 var versionTableSQL string
 
-// numberedSQL is the text of the files after a version, each as the
-// transaction that applies it.
+// numberedSQL returns the text of the files after a version, each in the transaction that
+// applies it.
 func numberedSQL(after int) string {
 	var b strings.Builder
 	for i, name := range numbered()[after:] {

@@ -11,29 +11,30 @@ import (
 	"github.com/wirefence/wirefence/internal/engine"
 )
 
-// UnfitError says that a server can't carry fences: it is a standby, or lacks behaviour of
-// PostgreSQL's. Nothing was made there.
+// UnfitError says that a server cannot enforce fences: it is a standby, or lacks behaviour of
+// PostgreSQL. Apply has created nothing there.
 type UnfitError struct {
-	Faults []string // what was found, each a clause
+	Faults []string // clauses
 	Advice string   // what to do
 }
 
 func (e *UnfitError) Error() string {
-	return fmt.Sprintf("this server can't carry fences: %s\n%s", strings.Join(e.Faults, "; "), e.Advice)
+	return fmt.Sprintf("this server can't enforce fences: %s\n%s", strings.Join(e.Faults, "; "), e.Advice)
 }
 
-// probe returns an *UnfitError for a server that isn't fit for what is to be made. A schema
-// that is there decided on its policy of failovers when it was made.
+// probe returns an *UnfitError for a server that is unfit for the pending migrations. An
+// existing schema has its failover policy already, so the timeline is probed only before the
+// first migration.
 func (o Options) probe(ctx context.Context, conn *pgx.Conn, have int) error {
 	if have >= Version() {
 		return nil
 	}
 	var standby bool
 	if err := conn.QueryRow(ctx, "SELECT pg_catalog.pg_is_in_recovery()").Scan(&standby); err != nil {
-		return fmt.Errorf("ask whether the server is a standby: %w", err)
+		return fmt.Errorf("read whether the server is a standby: %w", err)
 	}
 	if standby {
-		return &UnfitError{Faults: []string{"it is a standby"}, Advice: "Name the primary, or all hosts with target_session_attrs=read-write."}
+		return &UnfitError{Faults: []string{"it is a standby"}, Advice: "Connect to the primary, or name all hosts and target_session_attrs=read-write."}
 	}
 	other, err := pgx.ConnectConfig(ctx, conn.Config())
 	if err != nil {
@@ -45,14 +46,14 @@ func (o Options) probe(ctx context.Context, conn *pgx.Conn, have int) error {
 		return err
 	}
 	if len(found) > 0 {
-		return unfit(found, "Fences need these of PostgreSQL; docs/engines.md tells which services were looked at.")
+		return unfit(found, "Fences need this behaviour of PostgreSQL; docs/engines.md lists the services that were tested.")
 	}
 	if have > 0 || o.trusts() {
 		return nil
 	}
 	found, err = engine.Timeline(ctx, conn)
 	if err == nil && len(found) > 0 {
-		err = unfit(found, "If its storage keeps every commit across a failover: wirefence migrate --failover trust. docs/engines.md tells where that is so.")
+		err = unfit(found, "If its storage keeps every commit across a failover, run wirefence migrate --failover trust. docs/engines.md lists such services.")
 	}
 	return err
 }
@@ -65,7 +66,7 @@ func unfit(found []engine.Fault, advice string) error {
 	return e
 }
 
-// reportFailover tells that the schema has another policy than was asked for.
+// reportFailover reports that the schema has another policy than was requested.
 func (o Options) reportFailover(ctx context.Context, conn *pgx.Conn, report func(line string)) error {
 	if o.Failover == "" {
 		return nil
@@ -75,7 +76,7 @@ func (o Options) reportFailover(ctx context.Context, conn *pgx.Conn, report func
 		return fmt.Errorf("read the policy of failovers: %w", err)
 	}
 	if is != o.Failover {
-		report(fmt.Sprintf("failover stays %s: wirefence resource set --failover %s changes it", is, o.Failover))
+		report(fmt.Sprintf("failover stays %s; to change it, run wirefence resource set --failover %s", is, o.Failover))
 	}
 	return nil
 }

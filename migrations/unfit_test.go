@@ -108,7 +108,7 @@ func TestAServerThatDoesNotTellItsTimeline(t *testing.T) {
 			"SELECT wirefence.declare_resource('reports', 'why', failover => 'reacquire')"} {
 			err := exec(issuer, sql)
 			wantCode(t, err, "0A000")
-			if err != nil && !contains(err.Error(), "needs a server that tells its timeline") {
+			if err != nil && !contains(err.Error(), "needs a server that reports its timeline") {
 				t.Errorf("%s: %v", sql, err)
 			}
 		}
@@ -134,7 +134,7 @@ func TestTheChoiceOfTrust(t *testing.T) {
 		if err := (migrations.Options{Failover: fence.FailoverReacquire}).Apply(t.Context(), admin, func(line string) { said = append(said, line) }); err != nil {
 			t.Error(err)
 		}
-		if !slices.Contains(said, "failover stays trust: wirefence resource set --failover reacquire changes it") {
+		if !slices.Contains(said, "failover stays trust; to change it, run wirefence resource set --failover reacquire") {
 			t.Errorf("said %q", said)
 		}
 		mustExec(t, bare.as(t, "issuer"), "SELECT wirefence.set_failover('reacquire', 'why')")

@@ -132,9 +132,9 @@ func TestRefusalsSayWhatAndWhatToDo(t *testing.T) {
 			{"SELECT wirefence.check('spent=34')", "WF005", `fencing token already used for resource "spent"`,
 				`Resource "spent": presented token 34, current token 34.`},
 			{"SELECT wirefence.check('etcd=34@zk')", "WF003", `unknown fencing token for resource "etcd": it comes from "zk", not from "etcd"`,
-				`Resource "etcd": presented token 34, current token 34. Tokens of different sources do not compare.`},
+				`Resource "etcd": presented token 34, current token 34. Tokens of different sources cannot be compared.`},
 			{"SELECT wirefence.check('strict=34')", "WF003", `unknown fencing token for resource "strict": it does not say that it comes from "etcd"`,
-				`Resource "strict": presented token 34, current token 34. Tokens of different sources do not compare.`},
+				`Resource "strict": presented token 34, current token 34. Tokens of different sources cannot be compared.`},
 			{"SELECT wirefence.check('a=x')", "WF004", "malformed fencing token", "A token is not a decimal number."},
 		} {
 			for _, zone := range []string{"UTC", "Asia/Tokyo"} {

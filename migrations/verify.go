@@ -11,8 +11,8 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// VersionError says that a database isn't at the version that this binary
-// needs. Have is 0 where there is no schema of Wirefence at all.
+// VersionError says that a database is not at the version that this binary needs. Have is 0 if
+// it has no schema of Wirefence.
 type VersionError struct{ Have, Need int }
 
 func (e *VersionError) Error() string {
@@ -27,11 +27,12 @@ func (e *VersionError) Error() string {
 	return fmt.Sprintf("the wirefence schema is at version %d, this binary works with versions up to %d: upgrade the binary", e.Have, e.Need+served)
 }
 
-// served is how far a schema's version may be from a binary's, so that a rollout and its
-// rollback work. Every migration and every release keeps the rules of docs/upgrades.md for it.
+// served is the largest difference between the version of a schema and that of a binary with
+// which the binary works, so that rollouts and rollbacks work. Every migration and every
+// release follows the rules of docs/upgrades.md for it.
 const served = 1
 
-// Served reports whether this binary works with that version all the same.
+// Served reports whether this binary works with that version nevertheless.
 func (e *VersionError) Served() bool {
 	return !e.Missing() && e.Have >= e.Need-served && e.Have <= e.Need+served
 }
@@ -39,20 +40,20 @@ func (e *VersionError) Served() bool {
 // Missing reports whether the database was never migrated.
 func (e *VersionError) Missing() bool { return e.Have == 0 }
 
-// Behind reports whether `wirefence migrate` mends it, Missing included.
+// Behind reports whether `wirefence migrate` resolves it, Missing included.
 func (e *VersionError) Behind() bool { return e.Have < e.Need }
 
-// Ahead reports whether only a newer binary mends it.
+// Ahead reports whether only a newer binary resolves it.
 func (e *VersionError) Ahead() bool { return e.Have > e.Need }
 
-// ErrNoVersion says that the schema is there and that the row with its version isn't:
-// a dump was restored without its data.
+// ErrNoVersion says that the schema exists without the row that has its version: a dump was
+// restored without its data.
 var ErrNoVersion = errors.New("the wirefence schema has no version, as after the restore of a dump without data: " +
 	"restore its rows too, or DROP SCHEMA wirefence CASCADE, which removes all guards, and run `wirefence migrate`")
 
-// ContentError says that a database is at the right version and lacks functions
-// that this binary's migrations make: other migrations had the same numbers, or
-// somebody dropped them.
+// ContentError says that a database is at the right version and lacks functions that this
+// binary's migrations create: other migrations had the same numbers, or somebody dropped the
+// functions.
 type ContentError struct{ Missing []string } // signatures
 
 func (e *ContentError) Error() string {
@@ -63,10 +64,9 @@ func (e *ContentError) Error() string {
 //go:embed verify.sql
 var verifySQL string
 
-// Verify returns nil if the database is at exactly the version that this binary
-// needs and has its functions. It returns a *VersionError if the version is another,
-// ErrNoVersion if it can't be told, and a *ContentError if functions are missing. Any
-// role may ask.
+// Verify returns nil if the database is at exactly the version that this binary needs and has
+// its functions. It returns a *VersionError for another version, ErrNoVersion if the version is
+// unknown, and a *ContentError if functions are missing. Any role may call it.
 func Verify(ctx context.Context, conn *pgx.Conn) error {
 	differs, err := Usable(ctx, conn)
 	if err == nil && differs != nil {
@@ -75,8 +75,8 @@ func Verify(ctx context.Context, conn *pgx.Conn) error {
 	return err
 }
 
-// Usable is Verify for a binary that is to work while a rollout or a rollback is under way:
-// a schema one version older or newer than its own will do, if it has the functions of the
+// Usable is Verify for a binary that must work during a rollout or a rollback: it also accepts
+// a schema one version older or newer than its own, if the schema has the functions of the
 // older of the two. Then differs says so.
 func Usable(ctx context.Context, conn *pgx.Conn) (differs *VersionError, err error) {
 	have, err := current(ctx, conn)
@@ -111,10 +111,9 @@ func hasFunctions(ctx context.Context, conn *pgx.Conn, version int) error {
 	return nil
 }
 
-// current returns the version of the database, 0 if it has none. It asks the
-// catalog first, so that a missing schema doesn't abort a transaction. A
-// migration that stopped between the version's table and its function counts
-// as none.
+// current returns the version of the database, 0 if it has none. It asks the catalog first, so
+// that a missing schema does not abort a transaction. A migration that stopped after it created
+// the table of the version, and before it created the function, counts as none.
 func current(ctx context.Context, conn *pgx.Conn) (int, error) {
 	var present bool
 	err := conn.QueryRow(ctx, `SELECT EXISTS (

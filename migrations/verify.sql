@@ -1,4 +1,4 @@
--- Which of these functions, by signature, the database doesn't have.
+-- The functions among these, by signature, that the database lacks.
 SELECT w.signature
 FROM pg_catalog.unnest($1::pg_catalog.text[]) AS w(signature)
 WHERE pg_catalog.to_regprocedure(w.signature) IS NULL

@@ -168,24 +168,24 @@ func TestWrongInputForGuards(t *testing.T) {
 			CREATE MATERIALIZED VIEW kept AS SELECT * FROM free; CREATE SEQUENCE numbers; CREATE TEMP TABLE passing (id int)`)
 		calls := []wrong{
 			{"protect(NULL, NULL)", "22023", "It is null"},
-			{"protect(0, 'x')", "42P01", "no table"},
-			{"protect(4294967295, 'x')", "42P01", "no table"},
+			{"protect(0, 'x')", "42P01", "does not exist"},
+			{"protect(4294967295, 'x')", "42P01", "does not exist"},
 			{"protect('far', 'x')", "42809", "foreign"},
-			{"protect('mostly', 'x')", "42809", "mostly_far can't be guarded"},
-			{"protect('mostly', 'x:{id}')", "42809", "mostly_far can't be guarded"},
+			{"protect('mostly', 'x')", "42809", "cannot guard public.mostly_far"},
+			{"protect('mostly', 'x:{id}')", "42809", "cannot guard public.mostly_far"},
 			{"protect('mixed', 'x')", "42501", "GRANT postgres TO app"},
 			{"protect('mixed', 'x:{id}')", "42501", "only the owner of public.mixed_low"},
 			{"protect('kept', 'x')", "42809", "views"},
-			{"protect('numbers', 'x')", "42809", "can't be guarded"},
-			{"protect('orders_pkey', 'x')", "42809", "can't be guarded"},
+			{"protect('numbers', 'x')", "42809", "cannot guard "},
+			{"protect('orders_pkey', 'x')", "42809", "cannot guard "},
 			{"protect('passing', 'x')", "42809", "temporary"},
-			{"protect('free', 'x:{ctid}')", "42703", "It has id"},
-			{"protect('free', '{ID}')", "42703", "It has id"},
-			{"protect('free', '{id')", "22023", "double a brace"},
+			{"protect('free', 'x:{ctid}')", "42703", "The table has id"},
+			{"protect('free', '{ID}')", "42703", "The table has id"},
+			{"protect('free', '{id')", "22023", "double each brace"},
 			{"protect('free', repeat('é', 128))", "22023", "It has 256 bytes"},
 			{"unprotect('nowhere')", "42P01", "nowhere"},
 			{"unprotect(0)", "42704", "is not guarded"},
-			{"unprotect('parts_low')", "42809", "a partition of"},
+			{"unprotect('parts_low')", "42809", "guarded as a partition"},
 			{"unprotect('seen')", "42704", "is not guarded"},
 			{"forget_guard(NULL)", "42704", "null"},
 			{"forget_guard('public.orders')", "55000", "unprotect"},
@@ -201,7 +201,7 @@ func TestWrongInputForGuards(t *testing.T) {
 		}
 		if db.Major >= 18 {
 			mustExec(t, app, "CREATE TABLE virtual (id int, double int GENERATED ALWAYS AS (id * 2) VIRTUAL)")
-			calls = append(calls, wrong{"protect('virtual', 'x:{double}')", "0A000", "store it"})
+			calls = append(calls, wrong{"protect('virtual', 'x:{double}')", "0A000", "make it STORED"})
 		}
 		wantRefused(t, db, app, calls)
 

@@ -74,10 +74,10 @@ func TestMigratingWhatIsNotFit(t *testing.T) {
 	stack.Exec(t, pg.URL("postgres"), "CREATE DATABASE untold TEMPLATE template0")
 	stack.Exec(t, pg.URL("untold"), "SET allow_system_table_mods = on", "ALTER FUNCTION pg_catalog.pg_walfile_name(pg_lsn) RENAME TO none")
 	url := []string{"WIREFENCE_DATABASE_URL=" + pg.URL("untold")}
-	wirefence(t, url, "migrate").expect(t, exitFailure, "this server can't carry fences: the server doesn't tell its timeline", "wirefence migrate --failover trust")
+	wirefence(t, url, "migrate").expect(t, exitFailure, "this server can't enforce fences: the server doesn't tell its timeline", "wirefence migrate --failover trust")
 	wirefence(t, url, "migrate", "--dry-run").expect(t, exitFailure, "doesn't tell its timeline")
 	wirefence(t, url, "migrate", "--failover=hope").expect(t, exitUsage, `--failover is "hope": reacquire or trust`)
 	wirefence(t, url, "migrate", "--failover=trust").expect(t, 0)
-	wirefence(t, url, "resource", "set", "--failover=reacquire", "--reason=why").expect(t, exitFailure, "needs a server that tells its timeline", "HINT: See what wirefence doctor says of engine.timeline.")
+	wirefence(t, url, "resource", "set", "--failover=reacquire", "--reason=why").expect(t, exitFailure, "needs a server that reports its timeline", "HINT: Run wirefence doctor and see its finding engine.timeline.")
 	wirefence(t, url, "migrate", "--failover=reacquire").expect(t, 0).says(t, "failover stays trust")
 }

@@ -40,7 +40,7 @@ func TestResource(t *testing.T) {
 	wirefence(t, issuer(url), declare...).expect(t, 0).says(t, "orders is declared")
 	wirefence(t, issuer(url), declare...).expect(t, 0).says(t, "was declared so before")
 	wirefence(t, issuer(url), "resource", "declare", "orders", "--source", "redis", "--reason", "x").
-		expect(t, 1, "known already, with other settings", "wirefence resource set")
+		expect(t, 1, "already exists, with other settings", "wirefence resource set")
 	stack.Exec(t, url, "SELECT wirefence.check('orders=3400@etcd-revision')", "SELECT wirefence.check('plain=7')")
 	r := wirefence(t, issuer(url), "resource", "list").expect(t, 0)
 	if lines := strings.Split(strings.TrimSpace(r.stdout), "\n"); len(lines) != 3 ||
@@ -114,7 +114,7 @@ func TestResourceRefusals(t *testing.T) {
 		{"show " + strings.Repeat("z", 256), 2, "256 bytes"},
 		{"declare new", 2, "--reason"},
 		{"declare new --reason=" + strings.Repeat("x", 1001), 1, "at most 1000 bytes"},
-		{"declare new --must-name-source=true --reason=x", 1, "name a source that isn't given"},
+		{"declare new --must-name-source=true --reason=x", 1, "must_name_source needs a source"},
 		{"set orders --advance=soon --reason=x", 2, "--advance"},
 		{"set orders --reuse=twice --reason=x", 2, "--reuse"},
 		{"set orders --preempt-after=soon --reason=x", 2, "--preempt-after"},
@@ -122,7 +122,7 @@ func TestResourceRefusals(t *testing.T) {
 		{"set orders --last-token=-1 --reason=x", 2, "--last-token"},
 		{"set orders --last-token=x --reason=x", 2, "--last-token"},
 		{"set orders --must-name-source=perhaps --reason=x", 2, "--must-name-source"},
-		{"set orders --last-token=1 --reason=x", 1, "name a source that isn't given"},
+		{"set orders --last-token=1 --reason=x", 1, "must_name_source needs a source"},
 		{"set orders --resource-mode=off --reason=x", 2, "--resource-mode"},
 		{"set --reason=x", 2, "wants one resource"},
 		{"set --undeclared=never --reason=x", 2, "--undeclared"},
