@@ -6,7 +6,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// bootTime reads CLOCK_BOOTTIME, which goes on while the machine is suspended.
+// bootTime reads CLOCK_BOOTTIME, which continues while the machine is suspended.
 func bootTime() time.Duration {
 	var ts unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &ts); err != nil {

@@ -4,5 +4,5 @@ package lockclient
 
 import "time"
 
-// bootTime leaves the decision to the monotonic clock.
+// bootTime returns 0, so the monotonic clock alone decides.
 func bootTime() time.Duration { return 0 }

@@ -12,14 +12,12 @@ import (
 //go:embed set_fence.sql
 var setFenceSQL string
 
-// SetOn makes a session carry the fence of the lease in the variable
-// wirefence.token, in place of what it carried, until it ends or is reset. A
-// connection that goes back to a pool takes the fence along: there, prefer
-// SetLocal.
+// SetOn sets the session variable wirefence.token to the fence of the lease, in place of
+// its former value, until the session ends or resets it. A connection that returns to a
+// pool keeps the fence: prefer SetLocal there.
 //
-// Of a lease that has ended it, as SetLocal and the others, changes nothing and
-// fails with the *EndError: whoever sets a fence is about to begin a piece of
-// work.
+// If the lease has ended, SetOn, SetLocal and the others change nothing and return the
+// *EndError: a caller that sets a fence is about to begin new work.
 func (l *Lease) SetOn(ctx context.Context, conn *pgx.Conn) error {
 	return l.set(func(f string) error {
 		_, err := conn.Exec(ctx, setFenceSQL, f, false)
@@ -27,8 +25,8 @@ func (l *Lease) SetOn(ctx context.Context, conn *pgx.Conn) error {
 	})
 }
 
-// SetLocal makes a transaction carry the fence of the lease, in place of what
-// it carried, until it ends.
+// SetLocal sets the fence of the lease in a transaction, in place of the former value,
+// until the transaction ends.
 func (l *Lease) SetLocal(ctx context.Context, tx pgx.Tx) error {
 	return l.set(func(f string) error {
 		_, err := tx.Exec(ctx, setFenceSQL, f, true)
@@ -52,7 +50,7 @@ func (l *Lease) SetLocalSQL(ctx context.Context, tx *sql.Tx) error {
 	})
 }
 
-// set gives the fence to exec while the lease is held.
+// set calls exec with the fence if the lease is held.
 func (l *Lease) set(exec func(fence string) error) error {
 	err := l.Err()
 	if err == nil {
@@ -65,15 +63,15 @@ func (l *Lease) set(exec func(fence string) error) error {
 }
 
 // Comment returns the fence of the lease as an SQL comment, such as
-// /*wirefence.token='orders=34'*/, which a Wirefence proxy reads. It stays what
-// it is when the lease has ended: a statement without it would not be refused.
+// /*wirefence.token='orders=34'*/, which a Wirefence proxy reads. It stays the same when
+// the lease has ended: a statement without a comment would not be refused.
 func (l *Lease) Comment() string { return l.Fence().Comment() }
 
-// Annotate returns the SQL text with the comment behind it, on a line of its
-// own so that it doesn't become part of a line comment. It leaves the beginning
-// alone: drivers look there for COPY, and pg_hint_plan for its hints. A comment
-// holds for its whole message, so a semicolon before it does no harm.
+// Annotate appends the comment to the SQL text, on a line of its own so that it does not
+// become part of a line comment. It does not change the beginning of the text: drivers
+// look there for COPY, and pg_hint_plan for its hints. A comment applies to its whole
+// message, so a semicolon before it does no harm.
 //
-// Each grant makes a different text, and so a new prepared statement where the
-// driver prepares what it runs.
+// Each grant gives a different text, and so a new prepared statement if the driver
+// prepares its statements.
 func (l *Lease) Annotate(sql string) string { return sql + "\n" + l.Comment() }

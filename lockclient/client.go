@@ -1,13 +1,13 @@
-// Package lockclient takes leases with fencing tokens: an acquire wins the
-// lease in a store, gets a token that is greater than any before, seals it
-// where writes are judged, and returns.
+// Package lockclient acquires leases with fencing tokens: an acquire wins the lease in a
+// store, gets a token that is greater than any before, seals it in PostgreSQL, and
+// returns.
 //
-// A store answers who holds a resource and until when. Whether a write counts
-// is decided by PostgreSQL, by the token that the write carries: a Lease puts
-// its fence on a connection, into a transaction or into a statement.
+// A store decides who holds a resource and until when. PostgreSQL decides whether a write
+// is accepted, by the token that the write carries: a Lease sets its fence on a
+// connection, in a transaction or in a statement.
 //
-// The package imports package fence and a PostgreSQL driver for these helpers.
-// It knows no store; those are in the packages below it.
+// The package imports package fence and a PostgreSQL driver for these helpers. It does
+// not import any store; the stores are in the packages below it.
 package lockclient
 
 import (
@@ -19,7 +19,7 @@ import (
 	"github.com/wirefence/wirefence/fence"
 )
 
-// Client takes leases in a store. It is safe for concurrent use.
+// Client acquires leases in a store. It is safe for concurrent use.
 type Client struct {
 	store Store
 	opts  Options
@@ -27,20 +27,20 @@ type Client struct {
 	closing chan struct{} // closed by Close
 	workers workers
 	running sync.WaitGroup
-	mu      sync.Mutex // taken after a lease's, if both are
+	mu      sync.Mutex // locked after a lease's, if both are
 	closed  bool
-	leases  map[*Lease]struct{} // held ones
+	leases  map[*Lease]struct{} // the held ones
 	lines   map[fence.Resource]*line
 	streaks streaks
 
-	watching bool          // compareClocks will be called
-	compared moment        // when the clocks were last seen to have jumped
-	jumped   chan struct{} // closed when they differ more
+	watching bool          // a call of compareClocks is scheduled
+	compared moment        // when compareClocks last found a jump
+	jumped   chan struct{} // closed at the next jump
 }
 
-// New makes a client on a store, which stays the caller's: Close ends the
-// client's leases and goroutines, then the store may be closed. The error is
-// ErrUnsealed if nothing would seal the grants and Options.Unsealed doesn't permit that.
+// New makes a client on a store. The caller still owns the store: Close ends the client's
+// leases and goroutines, then the caller may close the store. The error is ErrUnsealed if
+// nothing would seal the grants and Options.Unsealed does not permit that.
 func New(store Store, opts Options) (*Client, error) {
 	if err := opts.Validate(); err != nil {
 		return nil, fmt.Errorf("lock client options: %w", err)
@@ -56,14 +56,13 @@ func New(store Store, opts Options) (*Client, error) {
 	}, nil
 }
 
-// Acquire waits until the lease is won or ctx ends, in which case no lease is
-// left behind. An error of the store or of the seal ends the wait, that of the
-// client's other acquires of the resource included.
+// Acquire waits until the lease is won or ctx ends; then it leaves no lease behind. An
+// error of the store or of the seal ends the wait, also for the client's other acquires
+// of the resource.
 //
-// Within one client the acquires of a resource have their turn in the order in
-// which they were called, and only the first asks the store. Between clients
-// there is no order: at each release every client that waits has its chance,
-// and so has who comes new.
+// Within one client the acquires of a resource are served in the order of the calls, and
+// only the first asks the store. Between clients there is no order: after each release
+// every waiting client may win, and so may a new one.
 func (c *Client) Acquire(ctx context.Context, resource fence.Resource) (*Lease, error) {
 	if _, err := fence.ParseResource(string(resource)); err != nil {
 		return nil, err
@@ -75,13 +74,13 @@ func (c *Client) Acquire(ctx context.Context, resource fence.Resource) (*Lease, 
 	return l.acquire(ctx, place)
 }
 
-// TryAcquire tries once, whether others wait or not. If another holds the lease,
-// the error is a *HeldError, which is an ErrNotAcquired.
+// TryAcquire tries once, whether others wait or not. If another holder has the lease, the
+// error is a *HeldError, which is an ErrNotAcquired.
 //
-// It returns as soon as ctx or the client ends. What the store then still answers
-// is given back by a goroutine that Close waits for. With a ctx that can't end,
-// such as context.Background, it returns when the store does, and saves the
-// hand-over to that goroutine, a fifth of the time where the store is near.
+// It returns as soon as ctx or the client ends. A goroutine that Close waits for then
+// gives back the lease that the store may still grant. With a ctx that can't end, such as
+// context.Background, it returns when the store answers. It needs no goroutine then,
+// which saves a fifth of the time if the store is near.
 func (c *Client) TryAcquire(ctx context.Context, resource fence.Resource) (*Lease, error) {
 	if _, err := fence.ParseResource(string(resource)); err != nil {
 		return nil, err
@@ -92,7 +91,7 @@ func (c *Client) TryAcquire(ctx context.Context, resource fence.Resource) (*Leas
 	if !c.begin() {
 		return nil, ErrClosed
 	}
-	if ctx.Done() == nil { // who waits for the store in any case needs no one to do it
+	if ctx.Done() == nil { // ctx can't end, so no goroutine is needed
 		defer c.running.Done()
 		return c.grant(ctx, resource)
 	}
@@ -123,17 +122,17 @@ func (c *Client) TryAcquire(ctx context.Context, resource fence.Resource) (*Leas
 	}
 }
 
-// grant wins and seals a lease. It ends early with ctx, except that it lets the
-// store finish what it was asked: only then can the outcome be undone.
+// grant wins and seals a lease. It returns early if ctx ends, but waits for the store's
+// answer: only then can the outcome be undone.
 func (c *Client) grant(ctx context.Context, resource fence.Resource) (*Lease, error) {
 	holder := c.opts.Holder + "/" + c.opts.NewID()
 	lease, err := c.win(ctx, resource, holder)
 	if errors.Is(err, ErrNotAcquired) {
 		return nil, err
 	}
-	if err != nil { // the store may have done it nevertheless
+	if err != nil { // the store may have granted the lease nevertheless
 		c.running.Go(func() {
-			c.giveBack(ctx, resource, holder, "whether a lease was won is not known, nor could it be given back: if it was, it will expire")
+			c.giveBack(ctx, resource, holder, "lease state unknown after a failed acquire, and release failed; a granted lease will expire")
 		})
 		return nil, err
 	}
@@ -144,15 +143,14 @@ func (c *Client) grant(ctx context.Context, resource fence.Resource) (*Lease, er
 		err = c.start(ctx, lease)
 	}
 	if err != nil {
-		c.giveBack(ctx, resource, holder, "lease not released, it will expire")
+		c.giveBack(ctx, resource, holder, "cannot release lease, it will expire")
 		return nil, err
 	}
 	c.opts.Logger.Debug("lease acquired", "resource", resource, "token", lease.token, "holder", holder)
 	return lease, nil
 }
 
-// win asks the store for the lease, or, if the holder has it already, for a
-// greater token.
+// win asks the store for the lease or, if the holder already has it, for a greater token.
 func (c *Client) win(ctx context.Context, resource fence.Resource, holder string) (*Lease, error) {
 	sent := c.opts.now()
 	usable := c.opts.TTL - c.opts.Margin
@@ -170,8 +168,7 @@ func (c *Client) win(ctx context.Context, resource fence.Resource, holder string
 	return newLease(c, resource, attempt.Token, holder, sent), nil
 }
 
-// start begins the life of a lease that nobody has seen yet. It ends a lease
-// that it fails for.
+// start begins the life of a new lease. If it fails, it ends the lease.
 func (c *Client) start(ctx context.Context, lease *Lease) error {
 	if ctx.Err() != nil {
 		return contextError(ctx, "acquiring the lease of", lease.resource)
@@ -190,14 +187,14 @@ func (c *Client) start(ctx context.Context, lease *Lease) error {
 		lease.end(ErrReleased)
 		return ErrClosed
 	}
-	if lease.Err() != nil { // too soon for the client to have known it
+	if lease.Err() != nil { // it ended before it was in c.leases
 		c.forget(lease)
 	}
 	return nil
 }
 
-// giveBack frees what a failed acquire has won, or may have. If it fails, it says so,
-// and the lease ends by itself.
+// giveBack releases what a failed acquire has won, or may have won. If it fails, it logs
+// the message failed; the lease then expires.
 func (c *Client) giveBack(ctx context.Context, resource fence.Resource, holder, failed string) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), c.opts.TTL)
 	defer cancel()
@@ -206,7 +203,8 @@ func (c *Client) giveBack(ctx context.Context, resource fence.Resource, holder, 
 	}
 }
 
-// begin counts one more goroutine that Close waits for, unless it is closed.
+// begin counts a further goroutine that Close waits for. It returns false if the client
+// is closed.
 func (c *Client) begin() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -231,9 +229,9 @@ func (c *Client) heldLocked() []*Lease {
 	return held
 }
 
-// Close ends waiting acquires with ErrClosed, releases every lease, and returns
-// when all of the client's goroutines have ended, or with the context's error.
-// It may be called more than once.
+// Close ends waiting acquires with ErrClosed, releases every lease, and returns when all
+// goroutines of the client have ended, or with the error of the context. It may be called
+// more than once.
 func (c *Client) Close(ctx context.Context) error {
 	c.mu.Lock()
 	if !c.closed {

@@ -2,8 +2,8 @@ package lockclient
 
 import "time"
 
-// moment is one reading of two clocks: Go's monotonic one, which on most
-// systems stands still while the machine is suspended, and one that doesn't.
+// moment is one reading of two clocks: that of Go, which on most systems stops while the
+// machine is suspended, and one that continues.
 type moment struct {
 	mono time.Time
 	boot time.Duration
@@ -11,7 +11,7 @@ type moment struct {
 
 func (o *Options) now() moment { return moment{time.Now(), o.boot()} }
 
-// since returns how much time has passed, by the clock that saw more of it.
+// since returns the time that has passed, by the clock on which more has passed.
 func (m moment) since(start moment) time.Duration {
 	return max(m.mono.Sub(start.mono), m.boot-start.boot)
 }

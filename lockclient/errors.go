@@ -9,37 +9,35 @@ import (
 	"github.com/wirefence/wirefence/fence"
 )
 
-// What an acquire can fail with, besides the context's own error and the
-// store's.
+// Errors of an acquire, besides those of the context and of the store.
 var (
-	// ErrNotAcquired says that another holds the lease. The error that carries
-	// it is a *HeldError.
+	// ErrNotAcquired says that another holder has the lease. The error is a *HeldError.
 	ErrNotAcquired = errors.New("lease not acquired")
 	// ErrClosed says that the client was closed.
 	ErrClosed = errors.New("lock client is closed")
-	// ErrCounter says that the store can't count a further token: the counter
-	// has reached 9223372036854775807 or is not a number.
+	// ErrCounter says that the store cannot count a further token: the counter has
+	// reached 9223372036854775807 or is not a number.
 	ErrCounter = errors.New("token counter can't be increased")
 )
 
-// ErrUnsealed is why New makes no client whose grants nothing would seal.
-var ErrUnsealed = errors.New("nothing seals this store's grants, so a former holder could go on to commit: " +
-	"set Options.Sealer, or Options.Unsealed to do without")
+// ErrUnsealed is the error of New for a client whose grants nothing would seal.
+var ErrUnsealed = errors.New("nothing seals the grants of this store, so a former holder could still commit: " +
+	"set Options.Sealer, or Options.Unsealed to permit that")
 
-// Why a lease ended. The cause of Lease.Context is an *EndError that carries
+// Reasons for which a lease ends. The cause of Lease.Context is an *EndError with
 // exactly one of them.
 var (
-	// ErrExpired says that the local deadline passed without a renewal: the
-	// process was stopped or starved, or its machine was suspended.
+	// ErrExpired says that the local deadline passed without a renewal: the process was
+	// stopped or got no CPU time, or its machine was suspended.
 	ErrExpired = errors.New("lease expired")
-	// ErrLost says that the store has the lease no more, or has it for another,
-	// or that another's token was recorded where writes are judged.
+	// ErrLost says that the store no longer has the lease or has granted it to another
+	// holder, or that PostgreSQL has recorded another holder's token.
 	ErrLost = errors.New("lease lost")
-	// ErrRevoked says that an operator has locked the holder out, by
-	// `wirefence revoke` or wirefence.revoke.
+	// ErrRevoked says that an operator has locked the holder out, by `wirefence revoke`
+	// or wirefence.revoke.
 	ErrRevoked = errors.New("lease revoked")
-	// ErrFailover says that the database was promoted or restored, and the grant is lost
-	// or counts no more. An acquire gets one that does.
+	// ErrFailover says that the database was promoted or restored, and the grant was
+	// lost or is no longer accepted. A new acquire gets a valid token.
 	ErrFailover = errors.New("lease ended by a failover of the database")
 	// ErrReleased says that Release or Client.Close was called.
 	ErrReleased = errors.New("lease released")
@@ -47,31 +45,31 @@ var (
 	ErrDetached = errors.New("lease detached")
 	// ErrMaxHold says that the lease reached Options.MaxHold.
 	ErrMaxHold = errors.New("lease reached its maximum hold")
-	// ErrUnreachable says that the local deadline passed while renewals failed
-	// or went without an answer. The store's last error is in the chain too.
+	// ErrUnreachable says that the local deadline passed while renewals failed or got no
+	// answer. The store's last error is in the chain, too.
 	ErrUnreachable = errors.New("lease store unreachable until the lease expired")
 )
 
-// What came of a guarded effect that didn't succeed for sure. The error of
-// Lease.Guard is an *EffectError that is exactly one of them.
+// Outcomes of a guarded effect that may not have succeeded. The error of Lease.Guard
+// is an *EffectError with exactly one of them.
 var (
 	// ErrNotBegun says that the effect was not begun.
 	ErrNotBegun = errors.New("effect not begun")
-	// ErrEffectFailed says that the effect returned an error, and the fence held
+	// ErrEffectFailed says that the effect returned an error, and the fence was held
 	// until then.
 	ErrEffectFailed = errors.New("effect failed")
-	// ErrInDoubt says that the effect was begun, and that the fence may not have
-	// held until it returned: another may have had the resource by then.
+	// ErrInDoubt says that the effect was begun, and that the fence may not have been
+	// held until it returned: another holder may have had the resource by then.
 	ErrInDoubt = errors.New("effect in doubt")
 )
 
-// HeldError says who holds a lease that was not acquired.
+// HeldError says which holder has a lease that was not acquired.
 type HeldError struct {
 	Resource fence.Resource
-	// Holder is the other's name and grant id; it may be a former holder's by
-	// the time it is read.
+	// Holder is the name and grant id of the other holder, which may be a former one by
+	// the time this is read.
 	Holder string
-	// Remaining is how long the other has left if it doesn't renew; 0 if
+	// Remaining is how long the other holder's lease lasts without a renewal; 0 if
 	// unknown.
 	Remaining time.Duration
 }
@@ -87,8 +85,7 @@ func (e *HeldError) Error() string {
 // Is reports that a HeldError is an ErrNotAcquired.
 func (e *HeldError) Is(target error) bool { return target == ErrNotAcquired }
 
-// SealError says that a lease was won but could not be sealed, so that it was
-// given back.
+// SealError says that a lease was won but could not be sealed, and was given back.
 type SealError struct {
 	Resource fence.Resource
 	Token    fence.Token
@@ -111,8 +108,7 @@ type EndError struct {
 	// Last is the store's last error, for ErrUnreachable.
 	Last error
 	// Successor is the grant that was recorded over this one, for ErrLost and
-	// ErrRevoked; the token is 0 if none is known, and a revocation's is
-	// nobody's.
+	// ErrRevoked. Its token is 0 if it is unknown; after a revocation it has no holder.
 	Successor fence.Grant
 }
 
@@ -137,20 +133,21 @@ func (e *EndError) Unwrap() []error {
 	return []error{e.Reason, e.Last}
 }
 
-// lockedOut reports that the lease may be in the store yet, though its token counts no
-// more.
+// lockedOut reports that the store may still have the lease, although its token is no
+// longer accepted.
 func (e *EndError) lockedOut() bool { return e.Reason == ErrRevoked || e.Reason == ErrFailover }
 
-// EffectError says how far a guarded effect came.
+// EffectError says whether a guarded effect was begun, and how it ended.
 type EffectError struct {
 	Resource fence.Resource
 	Token    fence.Token
 	// Outcome is one of ErrNotBegun, ErrEffectFailed and ErrInDoubt.
 	Outcome error
-	// Effect is what the effect returned; nil if it succeeded or wasn't begun.
+	// Effect is the error that the effect returned; nil if it succeeded or was not
+	// begun.
 	Effect error
-	// Cause is why the effect was not begun, what made the outcome doubtful, or
-	// why the context of a failed effect had ended; nil if that had not.
+	// Cause is why the effect was not begun, why the outcome is in doubt, or why the
+	// context of a failed effect had ended; nil if it had not ended.
 	Cause error
 }
 
@@ -177,11 +174,12 @@ func (e *EffectError) Unwrap() []error {
 	return chain
 }
 
-// passedOn reports that the lease is another's to keep and to free.
+// passedOn reports that the lease now belongs to another holder or process, which renews
+// and frees it.
 func (e *EndError) passedOn() bool { return e.Reason == ErrLost || e.Reason == ErrDetached }
 
-// contextError returns what a caller gets whose context has ended: its error,
-// and its cause if it has one of its own.
+// contextError returns the error for a caller whose context has ended: the error of the
+// context, and its cause if that differs.
 func contextError(ctx context.Context, doing string, resource fence.Resource) error {
 	err, cause := ctx.Err(), context.Cause(ctx)
 	if cause == err {
@@ -190,8 +188,8 @@ func contextError(ctx context.Context, doing string, resource fence.Resource) er
 	return fmt.Errorf("%s %q: %w: %w", doing, resource, err, cause)
 }
 
-// ownTimeout is the error of a store call that the client itself cut short. It
-// hides the store's context error, which a caller would take for its own.
+// ownTimeout is the error of a store call that the client itself ended. It hides the
+// store's context error, which a caller would take for the end of its own context.
 type ownTimeout struct {
 	after time.Duration
 	err   error
@@ -201,8 +199,8 @@ func (e *ownTimeout) Error() string {
 	return fmt.Sprintf("no answer within %v: %v", e.after.Round(time.Millisecond), e.err)
 }
 
-// storeError returns err as it is, unless it only says that the deadline which
-// the client had set passed after the given time.
+// storeError returns err, or an *ownTimeout if err only says that the client's deadline
+// passed after this time.
 func storeError(err error, after time.Duration) error {
 	if errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled) {
 		return &ownTimeout{after, err}

@@ -6,13 +6,13 @@ import (
 	"time"
 )
 
-// longestPause bounds the pause before a name that was lost is followed anew.
+// longestPause bounds the pause before a lost name is followed again.
 const longestPause = 5 * time.Second
 
-// FollowNames is a listener for NewNotices that follows each name in a goroutine
-// of its own. follow tells n what it hears of the name until ctx ends or it
-// fails, and reports whether it came so far as to hear anything; a failed one is
-// tried again after a pause.
+// FollowNames returns a listener for NewNotices that follows each name in a goroutine of
+// its own. follow reports to n what it hears of the name until ctx ends or it fails, and
+// returns whether it has heard anything; FollowNames repeats a failed follow after a
+// pause.
 func FollowNames(follow func(ctx context.Context, n *Notices, name string) (heard bool)) func(ctx context.Context, n *Notices) {
 	return func(ctx context.Context, n *Notices) {
 		var running sync.WaitGroup
@@ -43,7 +43,7 @@ func FollowNames(follow func(ctx context.Context, n *Notices, name string) (hear
 	}
 }
 
-// followOn follows until ctx ends.
+// followOn calls follow again and again until ctx ends.
 func followOn(ctx context.Context, follow func() bool) {
 	const shortest = 50 * time.Millisecond
 	for pause := shortest; ; pause = min(2*pause, longestPause) {

@@ -9,21 +9,19 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// gate is an open transaction in which a fence was checked: as long as it is
-// open, the lock that the check took keeps a handoff from being completed.
+// gate is an open transaction in which a fence was checked: the lock that the check took
+// keeps a handoff from completing while the transaction is open.
 type gate interface {
 	// watch returns an error when the transaction is lost, and nil when ctx ends.
 	watch(ctx context.Context) error
-	// close commits, also where the effect has failed: the check may have recorded
-	// the token, and that it was used. An error says that the transaction may have
-	// been lost at any time.
+	// close commits, even if the effect has failed: the check may have recorded the
+	// token or its use. After an error the transaction may have been lost at any time.
 	close() error
-	// abandon rolls back where no effect was begun.
+	// abandon rolls back when no effect was begun.
 	abandon()
 }
 
-// gatePatience bounds how long a server is waited for by who has done its work
-// already.
+// gatePatience bounds the wait for a server after the work is done.
 const gatePatience = 5 * time.Second
 
 func patiently() (context.Context, context.CancelFunc) {
@@ -32,8 +30,8 @@ func patiently() (context.Context, context.CancelFunc) {
 
 type pgxGate struct{ tx pgx.Tx }
 
-// watch reads. The server says nothing in an idle transaction, except that it
-// ends the session.
+// watch waits for a message of the server. In an idle transaction the server sends only
+// the end of the session.
 func (g pgxGate) watch(ctx context.Context) error {
 	for ctx.Err() == nil {
 		if err := g.tx.Conn().PgConn().WaitForNotification(ctx); err != nil && ctx.Err() == nil {
@@ -61,17 +59,17 @@ var guardTransactionSQL string
 //go:embed guard_ping.sql
 var guardPingSQL string
 
-// gatePing is how often a transaction of database/sql is asked whether it is
-// there: its drivers can't wait for the server to say something.
+// gatePing is the interval at which a transaction of database/sql is tested: its drivers
+// cannot wait for a message of the server.
 const gatePing = 500 * time.Millisecond
 
 type sqlGate struct {
 	tx  *sql.Tx
-	end context.CancelFunc // of the context that the transaction has for life
+	end context.CancelFunc // ends the context of the transaction
 }
 
-// beginSQL begins a transaction that outlives ctx: database/sql would roll it
-// back when ctx ends, while the effect still runs.
+// beginSQL begins a transaction that outlives ctx: database/sql would roll back when ctx
+// ends, while the effect still runs.
 func beginSQL(ctx context.Context, db *sql.DB) (sqlGate, error) {
 	life, end := context.WithCancel(context.WithoutCancel(ctx))
 	defer context.AfterFunc(ctx, end)()
@@ -97,7 +95,7 @@ func (g sqlGate) watch(ctx context.Context) error {
 	}
 }
 
-// ping has no other end than its patience: to cancel a query is to lose the
+// ping ignores the end of the effect's context: to cancel a query is to lose the
 // transaction.
 func (g sqlGate) ping() error {
 	ctx, cancel := patiently()

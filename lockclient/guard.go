@@ -11,51 +11,49 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// Database is where effects are guarded: a *pgxpool.Pool, or a *pgx.Conn that
-// nobody else uses meanwhile. It must be the database in which the resource's
-// grants are recorded, or lead there through a proxy or a pooler. No special
-// role is needed.
+// Database is the database in which effects are guarded: a *pgxpool.Pool, or a *pgx.Conn
+// that nobody else uses meanwhile. It must be the database in which the grants of the
+// resource are recorded, or a proxy or pooler in front of it. No special role is needed.
 type Database interface {
 	BeginTx(ctx context.Context, options pgx.TxOptions) (pgx.Tx, error)
 }
 
-// Guard runs an effect, something that is done outside of the database, behind a
-// check of the lease's fence. The check's transaction stays open until the effect
-// has returned, and as long as it is open no later grant of the resource can be
-// sealed. A handoff waits for it up to the resource's preempt_after (5 s by
-// default), a revocation doesn't; then they end the transaction. So does a
-// failure of the server or of the network. The effect's context ends with it, and
-// Guard says so.
+// Guard runs an effect, an action outside the database, during a check of the lease's
+// fence. The transaction of the check stays open until the effect has returned, and while
+// it is open no later grant of the resource can be sealed. A handoff waits for it up to
+// the resource's preempt_after (5 s by default), a revocation does not wait; then they
+// terminate the transaction. A failure of the server or of the network ends it, too. Then
+// the context of the effect ends, and Guard returns ErrInDoubt.
 //
-// The effect's context also ends after the time within, and when ctx or the lease
-// ends; its cause tells. The effect must heed it. It isn't begun if the lease,
-// should it not be renewed, wouldn't last for that time. Choose less than
-// preempt_after, and no more than Options.TTL less Margin and RenewEvery, which is
-// left as long as renewals succeed. Of long work, such as an upload in parts,
-// guard the step that makes it count.
+// The context of the effect also ends after the time within, and when ctx or the lease
+// ends; its cause says why. The effect must respect its context. Guard does not begin the
+// effect if the lease could end within that time without a renewal. Choose less than
+// preempt_after, and at most Options.TTL less Margin and RenewEvery, which always remains
+// while renewals succeed. For long work, such as an upload in parts, guard the step that
+// makes it take effect.
 //
-// Every error is an *EffectError that is one of these:
+// Every error is an *EffectError with one of these outcomes:
 //
 //   - ErrNotBegun: the effect was not called. The reason is in the chain, such as
 //     a refusal (fence.IsStale) or the *EndError of the lease.
 //   - ErrEffectFailed: the effect returned an error, which is in the chain, and
-//     the fence held until then.
-//   - ErrInDoubt: the transaction was lost or could not be ended, so another may
-//     have had the resource before the effect was over, whatever it returned.
+//     the fence was held until then.
+//   - ErrInDoubt: the transaction was lost or could not be ended, so another holder
+//     may have had the resource before the effect ended, whatever it returned.
 //
-// Without an error, the effect succeeded before any later grant was sealed. But a
-// request that the effect no longer waits for, as after a timeout, can arrive
-// later; and who is stopped in the midst of an effect can go on as a zombie. Where
-// what is written to can refuse, let it: docs/effects.md says how.
+// Without an error, the effect succeeded before any later grant was sealed. But a request
+// that the effect no longer waits for, as after a timeout, can arrive later; and a
+// process that is stopped during an effect can continue as a zombie. If the target of the
+// effect can refuse stale tokens, let it: docs/effects.md says how.
 //
-// Guard takes one connection of the database as long as it runs. It may be called
-// several times at once. The first check of a token that was not sealed makes
-// other transactions with that token wait until it returns. A panic of the effect
-// passes through when the transaction has ended.
+// Guard uses one connection of the database while it runs. It may be called several times
+// at once. The first check of a token that was not sealed makes other transactions with
+// that token wait until it returns. Guard passes a panic of the effect on when the
+// transaction has ended.
 func (l *Lease) Guard(ctx context.Context, db Database, within time.Duration, effect func(context.Context) error) error {
 	return l.guard(ctx, within, effect, func(ctx context.Context) (gate, error) {
-		// A standby would refuse nothing that it doesn't know of yet. It refuses
-		// to read and write.
+		// A standby lags behind and would accept stale tokens. It refuses a READ WRITE
+		// transaction.
 		tx, err := db.BeginTx(ctx, pgx.TxOptions{IsoLevel: pgx.ReadCommitted, AccessMode: pgx.ReadWrite})
 		if err != nil {
 			return nil, fmt.Errorf("begin: %w", err)
@@ -64,8 +62,8 @@ func (l *Lease) Guard(ctx context.Context, db Database, within time.Duration, ef
 	})
 }
 
-// GuardSQL is Guard for database/sql. That the transaction is lost is noticed
-// within half a second, where Guard does at once.
+// GuardSQL is Guard for database/sql. It detects the loss of the transaction within half
+// a second; Guard detects it at once.
 func (l *Lease) GuardSQL(ctx context.Context, db *sql.DB, within time.Duration, effect func(context.Context) error) error {
 	return l.guard(ctx, within, effect, func(ctx context.Context) (gate, error) {
 		g, err := beginSQL(ctx, db)
@@ -79,9 +77,9 @@ func (l *Lease) GuardSQL(ctx context.Context, db *sql.DB, within time.Duration, 
 	})
 }
 
-// guardCheckSQL goes ahead of the fence in a comment, which a proxy reads. A proxy that lets
-// what carries no fence only read would else keep the check from recording the token, and
-// so from refusing an older one, or a second use.
+// guardCheckSQL follows the fence in a comment, which a proxy reads. Otherwise a proxy that
+// lets statements without a fence only read would keep the check from recording the token,
+// and so from refusing an older token or a second use.
 //
 //go:embed guard_check.sql
 var guardCheckSQL string
@@ -93,7 +91,7 @@ func checked(_ any, err error) error {
 	return nil
 }
 
-// guard runs the effect behind a gate that is opened for it.
+// guard opens a gate and runs the effect behind it.
 func (l *Lease) guard(ctx context.Context, within time.Duration, effect func(context.Context) error, open func(context.Context) (gate, error)) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -106,14 +104,14 @@ func (l *Lease) guard(ctx context.Context, within time.Duration, effect func(con
 	return l.outcome(runBehind(ctx, cancel, g, within, effect))
 }
 
-// open returns a gate whose fence was checked and that the lease outlasts.
+// open returns a gate whose fence was checked, if the lease lasts for the time within.
 func (l *Lease) open(ctx context.Context, within time.Duration, open func(context.Context) (gate, error)) (gate, error) {
 	if err := l.lastsFor(within); err != nil {
 		return nil, err
 	}
 	g, err := open(ctx)
 	if err == nil {
-		err = l.lastsFor(within) // opening may have taken its time
+		err = l.lastsFor(within) // time has passed since the first test
 	}
 	switch ended := context.Cause(ctx); {
 	case ended == nil || errors.Is(err, ended):
@@ -128,7 +126,7 @@ func (l *Lease) open(ctx context.Context, within time.Duration, open func(contex
 	return g, err
 }
 
-// lastsFor returns why the lease isn't sure to last for a time, if it isn't.
+// lastsFor returns an error if the lease could end within this time without a renewal.
 func (l *Lease) lastsFor(within time.Duration) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -138,18 +136,18 @@ func (l *Lease) lastsFor(within time.Duration) error {
 	}
 	switch left := l.left(now); {
 	case within <= 0:
-		return fmt.Errorf("the time for it, %v, is not positive", within)
+		return fmt.Errorf("the time for the effect, %v, is not positive", within)
 	case left < within:
-		return fmt.Errorf("the lease lasts for %v if it isn't renewed, the effect may take %v", left.Round(time.Millisecond), within)
+		return fmt.Errorf("the lease lasts for %v without a renewal, the effect may take %v", left.Round(time.Millisecond), within)
 	}
 	return nil
 }
 
-// effected is what came of an effect that was begun.
+// effected is the result of an effect that was begun.
 type effected struct {
-	failed error // what it returned
-	ended  error // why its context had ended by then, if it had
-	lost   error // why the gate wasn't open until then, if it wasn't
+	failed error // the error that it returned
+	ended  error // why its context had ended when it returned, if it had
+	lost   error // why the gate may not have been open until then
 }
 
 func (l *Lease) outcome(e effected) error {
@@ -162,7 +160,7 @@ func (l *Lease) outcome(e effected) error {
 	return nil
 }
 
-// runBehind runs the effect and closes the gate, also if the effect panics.
+// runBehind runs the effect and closes the gate, even if the effect panics.
 func runBehind(ctx context.Context, cancel context.CancelCauseFunc, g gate, within time.Duration, effect func(context.Context) error) (e effected) {
 	watching, stop := context.WithCancel(context.WithoutCancel(ctx))
 	watched := make(chan error, 1)

@@ -10,35 +10,35 @@ import (
 	"github.com/wirefence/wirefence/fence"
 )
 
-// Lease is one grant: the exclusive hold on a resource until its context ends.
-// It is renewed by a goroutine of its own. It is safe for concurrent use.
+// Lease is one grant: the exclusive use of a resource until its context ends. A goroutine
+// of its own renews it. It is safe for concurrent use.
 //
-// Who doesn't stop when the context ends is a zombie; PostgreSQL refuses the
-// writes of one if they carry the fence.
+// A program that continues to write after the context has ended is a zombie; PostgreSQL
+// refuses its writes if they carry the fence.
 type Lease struct {
 	client   *Client
 	resource fence.Resource
 	token    fence.Token
 	holder   string
-	born     moment // before the acquire's request left
+	born     moment // before the request of the acquire was sent
 
-	due time.Duration // the age at which it is renewed for the first time
+	due time.Duration // the age of the first renewal
 
 	ctx    context.Context
 	cancel context.CancelCauseFunc
-	kept   chan struct{} // closed when the lease has ended and its goroutine too
+	kept   chan struct{} // closed when the lease and its goroutine have ended
 
 	mu      sync.Mutex
-	sent    moment        // before the last confirmed request left
-	freeBy  time.Duration // the age at which a lease that was locked out is freed in the store
+	sent    moment        // before the last confirmed request was sent
+	freeBy  time.Duration // the age at which the client frees a lease whose holder was locked out
 	timer   *time.Timer   // starts the renewing goroutine, then ends the lease
-	keeping bool          // the goroutine was started
+	keeping bool          // the renewing goroutine was started
 	ended   *EndError     // nil while held
-	asking  bool          // a renewal awaits its answer
-	failure error         // of the last renewal
+	asking  bool          // a renewal waits for its answer
+	failure error         // of the last renewal, nil if it succeeded
 
 	releasing chan struct{} // holds one element while nobody is in Release
-	freed     bool          // owned by who took that element
+	freed     bool          // owned by the holder of that element
 }
 
 func newLease(c *Client, resource fence.Resource, token fence.Token, holder string, sent moment) *Lease {
@@ -50,12 +50,12 @@ func newLease(c *Client, resource fence.Resource, token fence.Token, holder stri
 	return l
 }
 
-// start gives the lease its context, with the values of ctx but not its end,
-// and its timers. It fails if the deadline has passed already.
+// start creates the context of the lease, with the values of ctx but not its end, and its
+// timer. It fails if the deadline has passed.
 //
-// The renewing goroutine starts when there is something to do for it: most
-// leases are released before. The caller is one of the client's running
-// goroutines until the client knows the lease.
+// The renewing goroutine starts when the first renewal is due: most leases are released
+// before. The caller is one of the client's counted goroutines until the lease is in
+// Client.leases.
 func (l *Lease) start(ctx context.Context) error {
 	l.ctx, l.cancel = context.WithCancelCause(context.WithoutCancel(ctx))
 	l.mu.Lock()
@@ -72,8 +72,8 @@ func (l *Lease) start(ctx context.Context) error {
 	return nil
 }
 
-// recheck ends the lease if its deadline has passed, else has it renewed from
-// now on.
+// recheck ends the lease if its deadline has passed; otherwise it starts the renewing
+// goroutine.
 func (l *Lease) recheck() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -83,18 +83,18 @@ func (l *Lease) recheck() {
 	}
 }
 
-// Resource is what the lease is of.
+// Resource returns the resource of the lease.
 func (l *Lease) Resource() fence.Resource { return l.resource }
 
-// Token is the token of this grant. It never changes and stays what it is after
-// the lease has ended.
+// Token returns the token of this grant. It never changes, also after the lease has
+// ended.
 func (l *Lease) Token() fence.Token { return l.token }
 
-// Holder is the name in Options.Holder and the random id of this grant.
+// Holder returns the name in Options.Holder and the random id of this grant.
 func (l *Lease) Holder() string { return l.holder }
 
-// Fence is the fence of this grant, which like the token stays what it is after
-// the lease has ended. Several leases' fences can be merged.
+// Fence returns the fence of this grant. Like the token it stays the same after the lease
+// has ended. The fences of several leases can be merged.
 func (l *Lease) Fence() fence.Fence {
 	f, err := fence.New(fence.Pair{Resource: l.resource, Token: l.token, Source: l.client.opts.Source})
 	if err != nil {
@@ -103,14 +103,14 @@ func (l *Lease) Fence() fence.Fence {
 	return f
 }
 
-// Context ends when the lease does, at the latest Options.Margin before the
-// store can give it to another; context.Cause tells why by an *EndError. It has
-// the values of the acquire's context and outlives it.
+// Context ends with the lease, at least Options.Margin before the store can grant the
+// resource to another; context.Cause returns an *EndError that says why. It has the
+// values of the acquire's context and outlives that context.
 func (l *Lease) Context() context.Context { return l.ctx }
 
-// Err returns nil while the lease is held, else why it ended. Unlike a look at
-// the context it reads the clocks, so it also tells a process that was stopped
-// or suspended a moment ago.
+// Err returns nil while the lease is held, otherwise why it ended. It reads the clocks,
+// so it is right even in a process that was stopped or suspended a moment ago, when the
+// context has not ended yet.
 func (l *Lease) Err() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -120,10 +120,10 @@ func (l *Lease) Err() error {
 	return nil
 }
 
-// Remaining is how long nobody else can get the lease: the time until the
-// store's expiry, Options.Margin beyond the end of the context. After a
-// revocation or a failover that is at most Options.Margin; then the client frees the resource.
-// It is 0 if the lease was lost, given back or detached.
+// Remaining returns for how long nobody else can get the lease: the time until the
+// store's expiry, which is Options.Margin after the end of the context. After a
+// revocation or a failover it is at most Options.Margin; then the client frees the
+// resource. It is 0 if the lease was lost, released or detached.
 func (l *Lease) Remaining() time.Duration {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -141,7 +141,7 @@ func (l *Lease) remainingLocked(now moment) time.Duration {
 	return max(0, left)
 }
 
-// left is how long the context has left without a renewal.
+// left returns how long the context lasts without a renewal.
 func (l *Lease) left(now moment) time.Duration {
 	o := &l.client.opts
 	left := o.TTL - o.Margin - now.since(l.sent)
@@ -151,8 +151,8 @@ func (l *Lease) left(now moment) time.Duration {
 	return left
 }
 
-// checkLocked ends the lease if its deadline has passed, else sets the timer
-// anew. The caller holds mu.
+// checkLocked ends the lease if its deadline has passed; otherwise it resets the timer.
+// The caller holds mu.
 func (l *Lease) checkLocked(now moment) *EndError {
 	if l.ended != nil {
 		return l.ended
@@ -207,14 +207,13 @@ func (l *Lease) endWith(ended *EndError) {
 	log("lease ended", "resource", l.resource, "token", l.token, "holder", l.holder, "reason", l.ended)
 }
 
-// Detach ends the lease in this process and leaves it in the store as it is,
-// for another to keep: whoever is given Resource, Token and Holder renews it by
-// Store.Renew and frees it by Store.Release. Detach returns how long nobody
-// else can get it if it isn't renewed, as Remaining does. Options.MaxHold holds
-// no more.
+// Detach ends the lease in this process and leaves it in the store, for another process
+// to keep: with Resource, Token and Holder that process renews it by Store.Renew and
+// frees it by Store.Release. Detach returns, as Remaining does, for how long nobody else
+// can get the lease if it is not renewed. Options.MaxHold no longer applies.
 //
-// It doesn't wait for a renewal that is under way, which may still start the
-// ttl again. It fails with the *EndError of a lease that has ended.
+// It does not wait for a renewal in progress, which may still restart the ttl. If the
+// lease has ended, it returns the *EndError.
 func (l *Lease) Detach() (remaining time.Duration, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -226,10 +225,9 @@ func (l *Lease) Detach() (remaining time.Duration, err error) {
 	return l.remainingLocked(now), nil
 }
 
-// Release ends the lease and frees the resource, if no other has it by now. It
-// returns when the lease's goroutine has ended, if it had one by then. A second
-// call does nothing if the first succeeded, else it tries again. A detached
-// lease is left alone.
+// Release ends the lease and frees the resource unless another holder has it. It returns
+// when the goroutine of the lease, if any, has ended. A second call does nothing if the
+// first succeeded; otherwise it tries again. Release leaves a detached lease alone.
 func (l *Lease) Release(ctx context.Context) error {
 	passedOn := l.end(ErrReleased).passedOn()
 	select {
@@ -252,8 +250,8 @@ func (l *Lease) Release(ctx context.Context) error {
 	}
 }
 
-// free deletes the lease in the store. It takes no longer than a TTL: by then
-// the lease has ended by itself.
+// free deletes the lease in the store. It takes at most one TTL: by then the lease has
+// expired.
 func (l *Lease) free(ctx context.Context) error {
 	ttl := l.client.opts.TTL
 	storeCtx, cancel := context.WithTimeout(ctx, ttl)
@@ -266,6 +264,6 @@ func (l *Lease) free(ctx context.Context) error {
 	case ctx.Err() != nil:
 		return contextError(ctx, "releasing the lease of", l.resource)
 	}
-	l.client.opts.Logger.Warn("lease not released, it will expire", "resource", l.resource, "token", l.token, "error", err)
+	l.client.opts.Logger.Warn("cannot release lease, it will expire", "resource", l.resource, "token", l.token, "error", err)
 	return storeError(err, ttl)
 }

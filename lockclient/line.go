@@ -9,32 +9,32 @@ import (
 	"github.com/wirefence/wirefence/fence"
 )
 
-// line is where the acquires of one client that want the same resource stand.
-// Only the first asks the store, so that a release is not followed by a try of
-// each of them; the others come in the order of their arrival.
+// line is the queue of one client's acquires of one resource. Only the first asks the
+// store, so a release does not cause a try by each of them; the others follow in the
+// order of their calls.
 //
-// What the first learned is passed on with its turn: the subscription, the
-// pause between tries, and that the resource is held.
+// The first passes on what it has learned: the subscription, the pause between tries, and
+// that the resource is held.
 type line struct {
 	client   *Client
 	resource fence.Resource
 
 	// Guarded by the client's mu.
-	waiting list.List   // of chan error; the first has the turn
-	over    bool        // all in waiting have failed
-	linger  *time.Timer // ends a line that is empty
+	waiting list.List   // of chan error, for each acquire
+	over    bool        // all acquires in waiting have failed
+	linger  *time.Timer // removes an empty queue
 
-	// Owned by who has the turn.
-	held     *HeldError // what the store said last; nil: ask at once
-	back     bool       // the client comes back to a resource that others may want
+	// Owned by the first acquire of the queue.
+	held     *HeldError // the last answer of the store; nil: ask at once
+	back     bool       // the client acquires again what others may be waiting for
 	released chan struct{}
 	stop     func() // ends the notices; nil before the first wait
 	pauses   backoff
 	rivals   rivals
 }
 
-// join puts an acquire at the end of its resource's line. The channel gets nil
-// when it is its turn, or the error that ended the wait of the whole line.
+// join appends an acquire to the queue of its resource. The channel gets nil when the
+// acquire becomes the first, or the error that ended the wait of the whole queue.
 func (c *Client) join(resource fence.Resource) (*line, *list.Element) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -55,9 +55,9 @@ func (c *Client) join(resource fence.Resource) (*line, *list.Element) {
 	return l, l.waiting.PushBack(turn)
 }
 
-// leave takes an acquire out of the line. If it had the turn, the next one gets
-// that; but if it failed for a reason that is not its own, all fail with it
-// rather than find out one after the other.
+// leave removes an acquire from the queue. If it was the first, the next becomes the
+// first; but if it failed for a reason that is not its own, all fail with it rather than
+// one after the other.
 func (l *line) leave(place *list.Element, failed error) {
 	l.client.mu.Lock()
 	defer l.client.mu.Unlock()
@@ -87,8 +87,8 @@ func (l *line) leave(place *list.Element, failed error) {
 	}
 }
 
-// stay keeps an empty line for a while, so that the client remembers its rivals
-// when it comes back, and need not subscribe again. The caller holds mu.
+// stay keeps an empty queue for a while, so that the client remembers its rivals when it
+// returns, and need not subscribe again. The caller holds mu.
 func (l *line) stay() {
 	var timer *time.Timer
 	timer = time.AfterFunc(l.client.opts.RetryMax, func() {
@@ -101,7 +101,7 @@ func (l *line) stay() {
 	l.linger = timer
 }
 
-// drop ends the line. The caller holds mu.
+// drop removes the queue. The caller holds mu.
 func (l *line) drop() {
 	l.linger = nil
 	delete(l.client.lines, l.resource)
@@ -110,7 +110,7 @@ func (l *line) drop() {
 	}
 }
 
-// acquire waits for its turn and then for the lease.
+// acquire waits until it is the first, and then for the lease.
 func (l *line) acquire(ctx context.Context, place *list.Element) (lease *Lease, err error) {
 	var failed error
 	defer func() { l.leave(place, failed) }()
@@ -131,7 +131,7 @@ func (l *line) acquire(ctx context.Context, place *list.Element) (lease *Lease, 
 	return lease, err
 }
 
-// ask tries until the lease is won. Who has the turn calls it.
+// ask tries until the lease is won. Only the first of the queue calls it.
 func (l *line) ask(ctx context.Context) (*Lease, error) {
 	if l.back {
 		l.back = false
@@ -142,7 +142,7 @@ func (l *line) ask(ctx context.Context) (*Lease, error) {
 	for {
 		if l.held != nil {
 			if err := l.wait(ctx); err != nil {
-				l.held = nil // what woke the wait may have been lost with it
+				l.held = nil // the notice that ended the wait may be lost with it
 				return nil, err
 			}
 		}
@@ -179,7 +179,7 @@ func (l *line) wait(ctx context.Context) error {
 	return err
 }
 
-// sleep waits for a time to pass, or for a notice, and reports which it was.
+// sleep waits for a time to pass or for a notice, and reports which came first.
 func (l *line) sleep(ctx context.Context, pause time.Duration, released <-chan struct{}) (woken bool, err error) {
 	timer := time.NewTimer(pause)
 	defer timer.Stop()
@@ -195,8 +195,8 @@ func (l *line) sleep(ctx context.Context, pause time.Duration, released <-chan s
 	}
 }
 
-// listen asks for notices of releases. They go on when ctx has ended: others in
-// the line need them.
+// listen subscribes to notices of releases. The subscription outlives ctx: the others in
+// the queue need it.
 func (l *line) listen(ctx context.Context) {
 	l.released, l.stop = make(chan struct{}, 1), func() {}
 	notifier, ok := l.client.store.(Notifier)

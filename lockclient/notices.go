@@ -5,35 +5,34 @@ import (
 	"sync"
 )
 
-// Notices is what a store needs to be a Notifier: it keeps the waiters by the
-// name under which the server tells of a release, runs the store's listener
-// while there are any, and passes the notices on. It is safe for concurrent
-// use.
+// Notices implements Notifier for a store: it keeps the waiters by the name under which
+// the server announces a release, runs the store's listener while there are any, and
+// passes the notices on. It is safe for concurrent use.
 type Notices struct {
 	listen  func(ctx context.Context, n *Notices)
-	running sync.WaitGroup // listeners; one may end while the next begins
-	changed chan struct{}  // holds one element when waiting has got or lost a name
+	running sync.WaitGroup // the listeners; one may end while the next begins
+	changed chan struct{}  // holds one element when a name was added to waiting or removed
 
 	mu      sync.Mutex
 	waiting map[string]map[chan<- struct{}]struct{}
-	stop    context.CancelFunc // of the listener; nil while nobody waits
-	told    map[string]bool    // what Changes told this listener; true once it hears the name
+	stop    context.CancelFunc // ends the listener; nil while there are no waiters
+	told    map[string]bool    // the names that Changes gave this listener; true once it hears the name
 	all     bool               // this listener hears every name
 }
 
-// NewNotices makes Notices whose listener is run in a goroutine while somebody
-// waits, with a context that ends when nobody does any more. It must not return
-// before. It calls Hears or HearsAll, and Wake, and keeps its errors to itself:
-// waiters try again from time to time, whether they hear anything or not.
+// NewNotices returns Notices that run listen in a goroutine while there are waiters, with
+// a context that ends when there are none. listen must not return before. It calls Hears
+// or HearsAll, and Wake, and keeps its errors to itself: waiters also try again from time
+// to time.
 func NewNotices(listen func(ctx context.Context, n *Notices)) *Notices {
 	return &Notices{
 		listen: listen, changed: make(chan struct{}, 1), waiting: map[string]map[chan<- struct{}]struct{}{},
 	}
 }
 
-// Add makes a waiter of a name, to whose channel is sent when the listener has
-// begun to hear the name and at each Wake, unless it is full, until stop is
-// called. Add and stop don't wait for the server. stop may be called again.
+// Add registers a waiter for a name until stop is called. The channel gets an element
+// when the listener has begun to hear the name and at each Wake, unless it is full. Add
+// and stop do not wait for the server. stop may be called again.
 func (n *Notices) Add(name string, released chan<- struct{}) (stop func()) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -74,17 +73,17 @@ func (n *Notices) poke() {
 	}
 }
 
-// Changed has an element when Changes may have something to tell.
+// Changed returns a channel that has an element when Changes may have something to
+// report.
 func (n *Notices) Changed() <-chan struct{} { return n.changed }
 
-// Changes tells the listener that got ctx which names to begin and to cease to
-// listen to, compared with what it was told before. A listener that hears all
-// names needs no telling.
+// Changes tells the listener that got ctx which names to begin and to cease to listen to,
+// compared with the last call. A listener that hears all names need not call it.
 func (n *Notices) Changes(ctx context.Context) (begin, cease []string) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if ctx.Err() != nil {
-		n.poke() // it was meant for the next listener
+		n.poke() // the element of Changed was for the next listener
 		return nil, nil
 	}
 	for name := range n.waiting {
@@ -102,14 +101,14 @@ func (n *Notices) Changes(ctx context.Context) (begin, cease []string) {
 	return begin, cease
 }
 
-// Hears notes that the listener that got ctx hears of a name's releases from
-// now on, and wakes its waiters: one may have come before. It is called again
-// after an interruption.
+// Hears says that the listener that got ctx hears the releases of a name from now on, and
+// wakes the waiters: a release may have come before. The listener calls it again after an
+// interruption.
 func (n *Notices) Hears(ctx context.Context, name string) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if ctx.Err() != nil {
-		return // another may listen by now
+		return // another listener may run by now
 	}
 	if _, ok := n.told[name]; ok {
 		n.told[name] = true
@@ -117,7 +116,7 @@ func (n *Notices) Hears(ctx context.Context, name string) {
 	n.wake(name)
 }
 
-// HearsAll is Hears for every name, those to come included.
+// HearsAll is Hears for every name, later ones included.
 func (n *Notices) HearsAll(ctx context.Context) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -130,7 +129,7 @@ func (n *Notices) HearsAll(ctx context.Context) {
 	}
 }
 
-// Wake tells the waiters of a name of a release.
+// Wake tells the waiters of a name that it was released.
 func (n *Notices) Wake(name string) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -143,7 +142,7 @@ func (n *Notices) wake(name string) {
 	}
 }
 
-// send leaves out a waiter that is about to look anyway.
+// send skips a waiter whose channel is full, which will ask anyway.
 func send(released chan<- struct{}) {
 	select {
 	case released <- struct{}{}:
@@ -151,5 +150,5 @@ func send(released chan<- struct{}) {
 	}
 }
 
-// Wait returns when no listener runs any more. No waiter may be left.
+// Wait returns when no listener runs any more. There must be no waiters left.
 func (n *Notices) Wait() { n.running.Wait() }

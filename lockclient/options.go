@@ -16,64 +16,64 @@ import (
 	"github.com/wirefence/wirefence/fence"
 )
 
-// NoMaxHold as Options.MaxHold lets a lease be renewed for ever.
+// NoMaxHold as Options.MaxHold renews a lease without limit.
 const NoMaxHold time.Duration = -1
 
-// Options of a Client. The zero value is ready to use on a store that seals by itself,
-// which PostgreSQL's does; on another either Sealer or Unsealed must be set.
+// Options of a Client. The zero value is ready to use on a store that seals by itself, as
+// the PostgreSQL store does; on another store either Sealer or Unsealed must be set.
 type Options struct {
-	// Sealer records each grant where writes are judged, before Acquire
-	// returns. Default: none, for a store that seals by itself.
+	// Sealer records each grant in PostgreSQL before Acquire returns. Default: none, for
+	// a store that seals by itself.
 	Sealer Sealer
 	// Unsealed permits grants that nothing seals: a former holder can commit until the
-	// new token's first use, and a store that forgets may grant a token twice. It changes
-	// nothing where there is a Sealer, or a store that seals by itself.
+	// new token is first used, and a store that loses its data may grant a token twice.
+	// It has no effect with a Sealer, or with a store that seals by itself.
 	Unsealed bool
-	// Source, if any, is named in the fences of the leases, so that a resource
-	// tells this store's tokens from another's. Where grants are sealed the
-	// Sealer says it, and fences can do without.
+	// Source, if set, is named in the fences of the leases, so that a resource
+	// distinguishes the tokens of this store from those of another. If grants are
+	// sealed, the Sealer names the source, and fences need not.
 	Source fence.Source
-	// TTL is how long the store keeps a lease that isn't renewed: at least
-	// 20ms, default 15s. A dead holder's resource is free after this time.
+	// TTL is how long the store keeps a lease that is not renewed: at least 20ms,
+	// default 15s. The resource of a dead holder is free after this time.
 	TTL time.Duration
-	// Margin is how long before the store's expiry the holder gives up: what
-	// it has to stop its work. At least 1ms and at most half the TTL, default
-	// a fifth of the TTL.
+	// Margin is how long before the store's expiry the lease's context ends: the time
+	// that the holder has to stop its work. At least 1ms and at most half the TTL,
+	// default a fifth of the TTL.
 	Margin time.Duration
-	// RenewEvery is the mean time between renewals, which vary by a tenth of
-	// it: more than 0 and at most three quarters of TTL less Margin, so that a
-	// failed renewal can be tried again; default a third of the TTL.
+	// RenewEvery is the mean time between renewals, which vary by a tenth of it: more
+	// than 0 and at most three quarters of TTL less Margin, so that a failed renewal can
+	// be repeated; default a third of the TTL.
 	RenewEvery time.Duration
-	// MaxHold caps the life of one lease, renewals included: more than 0,
-	// default 24h, NoMaxHold for none. At the cap the context of the lease ends; the store
+	// MaxHold limits the life of one lease, renewals included: more than 0, default 24h,
+	// NoMaxHold for no limit. At the limit the context of the lease ends; the store
 	// frees the resource on Release, or a TTL after the last renewal.
 	MaxHold time.Duration
-	// Holder is the readable name of this process in the store, in
-	// resource_locks and in the errors of others: up to 160 bytes of printable
-	// UTF-8, default host:pid. Every grant adds a random id to it.
+	// Holder is the readable name of this process in the store, in resource_locks and in
+	// errors of other clients: up to 160 bytes of printable UTF-8, default host:pid.
+	// Every grant appends a random id to it.
 	Holder string
-	// NewID makes the id of a grant, which with Holder before it is unique among
-	// all grants: up to 39 bytes. Default: 26 random letters and digits. One that
-	// comes again is taken for a repeated request of the same grant: it wins its
-	// lease anew, with a higher token.
+	// NewID returns the id of a grant; with Holder before it, it must be unique among
+	// all grants: up to 39 bytes. Default: 26 random letters and digits. The store takes
+	// a repeated id for a repeated request of the same grant, which wins its lease again
+	// with a higher token.
 	NewID func() string
-	// RetryMin and RetryMax bound the pause between two tries of a waiting
-	// Acquire that hears of no release, and between two tries of a failed
-	// renewal: more than 0, RetryMax no less than RetryMin; defaults 25ms and
-	// 1s. The pause doubles, with jitter, from the one to the other.
+	// RetryMin and RetryMax bound the pause between two tries of a waiting Acquire that
+	// gets no notice of a release, and between two tries of a failed renewal: more than
+	// 0, RetryMax no less than RetryMin; defaults 25ms and 1s. The pause doubles, with
+	// jitter, from RetryMin to RetryMax.
 	RetryMin, RetryMax time.Duration
 	// Logger gets grants and ends of leases at debug level, losses and failed
 	// renewals as warnings. Default: none.
 	Logger *slog.Logger
 
-	// boot reads a clock that goes on while the machine is suspended.
+	// boot reads a clock that continues while the machine is suspended.
 	boot func() time.Duration
 }
 
 // maxNameBytes leaves room in MaxHolderBytes for a slash and an id.
 const maxNameBytes = 160
 
-// withDefaults fills in what is zero.
+// withDefaults replaces zero values by their defaults.
 func (o Options) withDefaults() Options {
 	if o.TTL == 0 {
 		o.TTL = 15 * time.Second
@@ -108,8 +108,7 @@ func (o Options) withDefaults() Options {
 	return o
 }
 
-// Validate reports every value that is out of its range, zero standing for the
-// default.
+// Validate reports every value that is out of its range; zero means the default.
 func (o Options) Validate() error {
 	o = o.withDefaults()
 	var errs []error
@@ -144,7 +143,7 @@ func defaultHolder() string {
 	return host + ":" + strconv.Itoa(os.Getpid())
 }
 
-// around returns d, varied by a tenth of it.
+// around returns d with a jitter of a tenth.
 func around(d time.Duration) time.Duration { return d - d/10 + rand.N(d/5+1) }
 
 // backoff is a pause that doubles from RetryMin to RetryMax.
@@ -152,7 +151,8 @@ type backoff struct{ next, limit time.Duration }
 
 func (o *Options) backoff() backoff { return backoff{o.RetryMin, o.RetryMax} }
 
-// pause returns the next pause: between half and all of the present step.
+// pause returns the next pause, between half of the present step and all of it, and
+// doubles the step.
 func (b *backoff) pause() time.Duration {
 	step := b.next
 	b.next = min(2*b.next, b.limit)

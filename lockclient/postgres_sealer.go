@@ -11,21 +11,20 @@ import (
 	"github.com/wirefence/wirefence/fence"
 )
 
-// PostgresSealer seals grants in PostgreSQL. It is as safe for concurrent use
-// as its Querier.
+// PostgresSealer seals grants in PostgreSQL. It is as safe for concurrent use as its
+// Querier.
 type PostgresSealer struct {
-	// Querier is a *pgxpool.Pool, or a *pgx.Conn that nobody else uses and
-	// whose client has one lease at a time. Each renewal of a lease asks once
-	// for the last grant. A transaction won't do: a
-	// grant counts when it is committed. The role must have wirefence_issuer.
+	// Querier is a *pgxpool.Pool, or a *pgx.Conn that nobody else uses and whose client
+	// has one lease at a time. Each renewal of a lease reads the last grant once. A
+	// transaction cannot serve: a grant is valid only once it has committed. The role
+	// must have wirefence_issuer.
 	Querier fence.Querier
-	// Source names what counts the tokens: the lease store, such as
-	// fence.SourceRedis. A resource takes the first that is named, and then
-	// refuses the grants of another. Default: none, which doesn't keep two
-	// stores apart.
+	// Source names the service that counts the tokens: the lease store, such as
+	// fence.SourceRedis. A resource records the first source, and then refuses the
+	// grants of another. Default: none, which does not distinguish two stores.
 	Source fence.Source
-	// Server is how errors name the server. Default: host:port of a *pgx.Conn;
-	// a pool's errors name it only where connecting failed.
+	// Server names the server in errors. Default: host:port of a *pgx.Conn; the errors
+	// of a pool name it only if connecting failed.
 	Server string
 }
 

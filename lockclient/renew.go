@@ -8,7 +8,7 @@ import (
 	"github.com/wirefence/wirefence/fence"
 )
 
-// keep renews the lease until it ends, for the first time at an age.
+// keep renews the lease until it ends; the first renewal is due at this age.
 func (l *Lease) keep(age time.Duration) {
 	defer close(l.kept)
 	pauses := l.client.opts.backoff()
@@ -39,9 +39,9 @@ func (l *Lease) keep(age time.Duration) {
 	}
 }
 
-// renew asks the store once, within half of what the lease has left so that
-// another try fits in, and reports whether the lease was renewed. An answer
-// that comes after the end of the lease changes nothing.
+// renew asks the store once, within half of the remaining time so that another try fits
+// in, and reports whether the lease was renewed. An answer after the end of the lease
+// changes nothing.
 func (l *Lease) renew(sent moment) bool {
 	l.mu.Lock()
 	l.asking = true
@@ -54,13 +54,12 @@ func (l *Lease) renew(sent moment) bool {
 		return false
 	}
 	if held && l.client.opts.Sealer == nil {
-		return true // a store that seals by itself knows of a revocation
+		return true // a store that seals by itself refuses to renew a revoked lease
 	}
 	return l.compare(held)
 }
 
-// answered notes the answer to a renewal, and reports whether there was one in
-// time.
+// answered records the answer to a renewal, and reports whether it came in time.
 func (l *Lease) answered(sent moment, held bool, err error) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -70,7 +69,7 @@ func (l *Lease) answered(sent moment, held bool, err error) bool {
 	l.asking = false
 	if err != nil {
 		l.failure = err
-		l.client.opts.Logger.Warn("lease not renewed", "resource", l.resource, "token", l.token, "error", err)
+		l.client.opts.Logger.Warn("cannot renew lease", "resource", l.resource, "token", l.token, "error", err)
 		return false
 	}
 	if held {
@@ -79,13 +78,13 @@ func (l *Lease) answered(sent moment, held bool, err error) bool {
 	return l.checkLocked(l.client.opts.now()) == nil
 }
 
-// compare ends the lease if the store has it no more, or if a higher token was
-// recorded where writes are judged, or this one isn't any more, and reports whether it is
-// still held. Where that can't be asked, the store's word counts alone.
+// compare ends the lease if the store no longer has it, if PostgreSQL has recorded a
+// higher token, or if it no longer has this one; it reports whether the lease is still
+// held. If PostgreSQL does not answer, the answer of the store decides alone.
 func (l *Lease) compare(held bool) bool {
 	last, err := l.lastGrant(held)
 	if err != nil && !errors.Is(err, errNotSealed) {
-		l.client.opts.Logger.Warn("lease not compared with the last grant", "resource", l.resource, "token", l.token, "error", err)
+		l.client.opts.Logger.Warn("cannot compare lease with the last grant", "resource", l.resource, "token", l.token, "error", err)
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -111,12 +110,11 @@ func (l *Lease) compare(held bool) bool {
 	return false
 }
 
-// causePatience bounds how long a lease that the store doesn't have any more is
-// kept from ending, so that its cause is known.
+// causePatience bounds the delay before a lease that the store no longer has ends;
+// meanwhile the client asks for the cause.
 const causePatience = 500 * time.Millisecond
 
-// lastGrant asks what was recorded last, within a part of what the lease has
-// left.
+// lastGrant asks for the last recorded grant, within a part of the remaining time.
 func (l *Lease) lastGrant(held bool) (fence.Grant, error) {
 	o := &l.client.opts
 	l.mu.Lock()
@@ -134,9 +132,8 @@ func (l *Lease) lastGrant(held bool) (fence.Grant, error) {
 // errNotSealed says that nothing records the client's grants.
 var errNotSealed = errors.New("grants are not sealed")
 
-// lastGrant returns the last grant that was recorded where grants are sealed.
-// Of a Sealer that can't tell the holder it returns the token, with an unnamed
-// holder.
+// lastGrant returns the last grant that was recorded where grants are sealed. If the
+// Sealer cannot report the holder, it returns the token with the holder "another".
 func (c *Client) lastGrant(ctx context.Context, resource fence.Resource) (fence.Grant, error) {
 	record, ok := c.opts.Sealer.(Record)
 	if c.opts.Sealer == nil {
@@ -152,10 +149,10 @@ func (c *Client) lastGrant(ctx context.Context, resource fence.Resource) (fence.
 	return fence.Grant{Resource: resource, Token: last, Holder: "another"}, err
 }
 
-// freeLater frees a lease in the store that is about to end by a lock-out, when
-// its holder has had the margin to stop, or the client is closed: at once if that has
-// no sense any more since the store doesn't take it for held. The caller holds mu and
-// is one of the client's running goroutines.
+// freeLater frees a lease in the store that is about to end because its holder is locked
+// out: after the margin that the holder has to stop, when the client is closed, or at
+// once if the store no longer has the lease. The caller holds mu and is one of the
+// client's counted goroutines.
 func (l *Lease) freeLater(held bool) {
 	var margin time.Duration
 	if held {

@@ -7,34 +7,33 @@ import (
 	"github.com/wirefence/wirefence/fence"
 )
 
-// Revocation is what a Revoke has done.
+// Revocation is the result of Revoke.
 type Revocation struct {
-	// Token is the new last token, which is nobody's: lower ones are stale.
+	// Token is the new last token, which nobody was granted: lower tokens are stale.
 	Token fence.Token
-	// LockedOut is the grant that was recorded last, whose holder is "" if none
-	// was recorded.
+	// LockedOut is the grant that was recorded last; its holder is "" if none was
+	// recorded.
 	LockedOut fence.Grant
-	// Ended are the transactions that held the resource, which are no more.
+	// Ended lists the backends that held the resource and were terminated.
 	Ended []fence.Ended
-	// Freed is the holder who had the lease in the store and has it no more, "" if
-	// nobody had it or it isn't known who.
+	// Freed is the holder whose lease was freed in the store, "" if nobody had a lease
+	// or the holder is unknown.
 	Freed string
-	// NotFreed is why a lease that may be there was not freed; nil if there was
-	// none or it was freed. It ends by itself, or when its holder learns of the
-	// revocation.
+	// NotFreed is why an existing lease may not have been freed; nil if there was none
+	// or it was freed. It ends by itself, or when its holder learns of the revocation.
 	NotFreed error
 }
 
-// revokePatience is how long a store is given that may be what is amiss.
+// revokePatience bounds each request to the store, which may be the part that has failed.
 const revokePatience = 3 * time.Second
 
-// Revoke locks the present holder of a resource out at once: no write with its
-// token can be committed any more when it returns. Then it frees the holder's lease
-// in the store, so that another can have it, if the store is a Looker. The history has
-// the reason, unless it is "". The role must have wirefence_issuer.
+// Revoke locks the present holder of a resource out at once: when it returns, no write
+// with its token can commit. Then, if the store is a Looker, Revoke frees the holder's
+// lease in the store, so that another can acquire it. The history records the reason
+// unless it is "". The role must have wirefence_issuer.
 //
-// A lease that is won meanwhile may be the one that is revoked, and stay in the
-// store; its holder learns of it by its next renewal.
+// If another client wins the lease meanwhile, Revoke may lock out that client and leave
+// its lease in the store; its holder learns of it by its next renewal.
 func Revoke(ctx context.Context, database fence.Querier, store Store, resource fence.Resource, reason string) (Revocation, error) {
 	last, err := fence.LastGrant(ctx, database, resource)
 	if err != nil {
@@ -57,7 +56,7 @@ func Revoke(ctx context.Context, database fence.Querier, store Store, resource f
 	}
 	within, cancel := context.WithTimeout(ctx, revokePatience)
 	defer cancel()
-	// That it was not held any more says that the store heard of the revocation.
+	// If the holder no longer has it, its client has freed it because of the revocation.
 	if _, r.NotFreed = store.Release(within, resource, seen.Holder); r.NotFreed == nil {
 		r.Freed = seen.Holder
 	}

@@ -9,21 +9,19 @@ import (
 	"github.com/wirefence/wirefence/fence"
 )
 
-// A release wakes the first of every client's line. To keep hundreds of
-// processes from asking all at the same moment, each waits for a random time
-// that grows with the number of rivals it knows: so one of them still asks about
-// rivalSpread after the release. It is the same for who has just released and
-// comes again; that one also waits for giveWay, since the others first have to
-// hear of the release.
+// A release wakes the first acquire of every client. Hundreds of processes must not
+// ask the store at the same moment, so each waits for a random time that grows with
+// the number of rivals it knows; one of them still asks about rivalSpread after the
+// release. A client that acquires again what it has just released does the same, and
+// waits for giveWay before, since the notice of the release has to reach the others.
 const (
 	rivalSpread = 100 * time.Microsecond
 	giveWay     = time.Millisecond
 	maxRivals   = 250
 )
 
-// rivals are the other clients that a line has seen hold its resource lately,
-// by the name in front of the grant's id. Who takes the lease over and over
-// counts once.
+// rivals are the other clients that have recently held the resource, by the part of the
+// holder before the grant's id. A client that takes the lease several times counts once.
 type rivals struct {
 	now, before map[uint64]struct{} // hashes of names
 	grants      int                 // noted in now
@@ -32,8 +30,8 @@ type rivals struct {
 
 var rivalSeed = maphash.MakeSeed()
 
-// note remembers the holder of a grant unless it is the client's own. After some
-// grants it begins anew, so that who came no more is forgotten after as many
+// note records the holder of a grant unless it is this client. After a number of grants
+// it starts a new generation, so it forgets a client that has not come back after as many
 // again.
 func (r *rivals) note(holder, own string) {
 	if holder == r.last {
@@ -58,8 +56,7 @@ func (r *rivals) note(holder, own string) {
 
 func (r *rivals) count() int { return max(len(r.now), len(r.before)) }
 
-// spread is how long to wait when the resource was freed: not at all if there
-// is but one rival.
+// spread returns how long to wait after a release: 0 if there is at most one rival.
 func (r *rivals) spread() time.Duration {
 	if r.count() < 2 {
 		return 0
@@ -67,17 +64,16 @@ func (r *rivals) spread() time.Duration {
 	return rand.N(time.Duration(r.count()) * rivalSpread)
 }
 
-// streaks tell when a client should give way that takes a resource over and
-// over. It may always be the first to ask after its own release, and so never
-// learn that another waits. A slot may serve several resources, which begins
-// their streaks anew.
+// streaks tell when a client should give way because it takes a resource again and again.
+// Such a client may always be the first to ask after its own release, and so never learn
+// that another waits. A slot may serve several resources, which restarts their streaks.
 type streaks [64]struct {
 	resource    uint64
 	since, last time.Time
 }
 
-// giveWay notes an acquire, and reports once in every period of a streak whose
-// acquires are less than a period apart that it should give way.
+// giveWay records an acquire. It reports that the client should give way once in every
+// period of a streak, in which acquires follow each other within a period.
 func (s *streaks) giveWay(resource fence.Resource, period time.Duration) bool {
 	hash, now := maphash.String(rivalSeed, string(resource)), time.Now()
 	slot := &s[hash%uint64(len(s))]

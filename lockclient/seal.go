@@ -7,41 +7,39 @@ import (
 	"github.com/wirefence/wirefence/fence"
 )
 
-// Sealer records grants where writes are judged.
+// Sealer records grants in the database that judges writes.
 type Sealer interface {
-	// Seal records the grant and reports whether the token was higher than
-	// every one recorded before. Once it has returned true, no write with a
-	// lower token can be committed.
+	// Seal records the grant and reports whether the token was higher than every token
+	// recorded before. Once it has returned true, no write with a lower token can
+	// commit.
 	Seal(ctx context.Context, resource fence.Resource, token fence.Token, holder string) (bool, error)
-	// LastToken returns the highest token recorded for the resource, 0 if
-	// there is none.
+	// LastToken returns the highest token recorded for the resource, 0 if there is none.
 	LastToken(ctx context.Context, resource fence.Resource) (fence.Token, error)
 }
 
-// Record is implemented by every Store that seals by itself, and by a Sealer that
-// can tell which grant it recorded last. So a holder learns that it was revoked,
-// and who succeeded it.
+// Record is implemented by every Store that seals by itself, and by a Sealer that can
+// report its last grant. Through it a holder learns that it was revoked, or which holder
+// succeeded it.
 type Record interface {
-	// LastGrant returns the grant with the highest token that was recorded for
-	// the resource: token 0 if there is none, no holder if that token was
-	// recorded to revoke the one before.
+	// LastGrant returns the grant with the highest token that was recorded for the
+	// resource: token 0 if there is none, no holder if a revocation recorded that token.
 	LastGrant(ctx context.Context, resource fence.Resource) (fence.Grant, error)
 }
 
-// Sealed reports whether the grants of a store are sealed: by a sealer, which may be nil, or
-// by the store itself.
+// Sealed reports whether the grants of a store are sealed: by a sealer, which may be nil,
+// or by the store itself.
 func Sealed(store Store, sealer Sealer) bool {
 	_, itself := store.(Record)
 	return sealer != nil || itself
 }
 
-// sealRounds bounds how often a token may turn out too low. One round heals a
-// store that lost its counter; more are needed only while others seal or
-// revoke the same resource meanwhile.
+// sealRounds bounds the number of seals whose token is too low. One further round is
+// enough for a store that lost its counter; more are needed only while others seal or
+// revoke the same resource.
 const sealRounds = 8
 
-// seal records the grant. If the store's counter was behind, it is raised and
-// the lease gets a greater token. It returns the lease as sealed.
+// seal records the grant. If the counter of the store was behind, seal raises it and gets
+// a greater token for the lease. It returns the sealed lease.
 func (c *Client) seal(ctx context.Context, lease *Lease) (*Lease, error) {
 	for range sealRounds {
 		last, err := c.sealOnce(ctx, lease)
@@ -62,8 +60,8 @@ func (c *Client) seal(ctx context.Context, lease *Lease) (*Lease, error) {
 	return nil, &SealError{lease.resource, lease.token, fmt.Errorf("another token was recorded meanwhile, %d times", sealRounds)}
 }
 
-// logBehind tells that a token was too low. A revocation makes it so in the normal course of
-// things; otherwise the store has lost its counter, or others seal the resource, too.
+// logBehind logs that a token was too low. After a revocation that is normal; otherwise
+// the store has lost its counter, or others seal the resource, too.
 func (c *Client) logBehind(ctx context.Context, lease *Lease, last fence.Token) {
 	log := c.opts.Logger.With("resource", lease.resource, "counted", lease.token, "sealed", last)
 	if record, ok := c.opts.Sealer.(Record); ok {
@@ -75,8 +73,8 @@ func (c *Client) logBehind(ctx context.Context, lease *Lease, last fence.Token) 
 	log.Warn("the lease store's token counter is behind")
 }
 
-// sealOnce returns 0 if the lease was sealed, else the token that is to be
-// surpassed. It takes no longer than the lease lasts.
+// sealOnce returns 0 if the lease was sealed, otherwise the token that the next one must
+// exceed. It takes no longer than the lease lasts.
 func (c *Client) sealOnce(ctx context.Context, lease *Lease) (last fence.Token, err error) {
 	left := lease.left(c.opts.now())
 	ctx, cancel := context.WithTimeout(ctx, left)
@@ -89,7 +87,7 @@ func (c *Client) sealOnce(ctx context.Context, lease *Lease) (last fence.Token, 
 	return max(last, lease.token), storeError(err, left)
 }
 
-// higher gets the lease a token above last.
+// higher gets a token above last for the lease.
 func (c *Client) higher(ctx context.Context, lease *Lease, last fence.Token) (*Lease, error) {
 	left := lease.left(c.opts.now())
 	raiseCtx, cancel := context.WithTimeout(ctx, left)

@@ -2,22 +2,21 @@ package lockclient
 
 import "time"
 
-// A machine that was suspended has stood still by the monotonic clock, which
-// all timers go by. So while a client has leases, it compares that clock with
-// the one that went on, and after a jump lets every lease look at both.
+// The monotonic clock, by which all timers run, stops while the machine is
+// suspended. So while a client has leases, it compares that clock with the one
+// that continues, and after a jump every lease reads both.
 const (
 	clockCheck = time.Second
-	clockJump  = 10 * time.Millisecond // less is the time between two readings
+	clockJump  = 10 * time.Millisecond // more than the time between two readings
 )
 
-// ahead is by how much the clock that goes on is ahead of the monotonic one,
-// from some moment on.
+// ahead returns by how much the continuing clock has gained on the monotonic one since
+// another reading.
 func (m moment) ahead(of moment) time.Duration {
 	return m.boot - of.boot - m.mono.Sub(of.mono)
 }
 
-// watch begins to compare the clocks unless that is done already. The caller
-// holds mu.
+// watch starts comparing the clocks if nothing does yet. The caller holds mu.
 func (c *Client) watch() {
 	if !c.watching {
 		c.watching = true
@@ -26,7 +25,7 @@ func (c *Client) watch() {
 	}
 }
 
-// compareClocks is called again and again, as long as there are leases.
+// compareClocks runs again after clockCheck, as long as there are leases.
 func (c *Client) compareClocks() {
 	now := c.opts.now()
 	c.mu.Lock()
@@ -49,7 +48,7 @@ func (c *Client) compareClocks() {
 	}
 }
 
-// jump is closed when the clocks have jumped.
+// jump returns a channel that is closed when the clocks have jumped.
 func (c *Client) jump() <-chan struct{} {
 	c.mu.Lock()
 	defer c.mu.Unlock()

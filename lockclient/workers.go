@@ -2,19 +2,19 @@ package lockclient
 
 import "sync/atomic"
 
-// workers are the goroutines that acquires run on, so that a caller whose
-// context ends need not wait for the store. They are kept while idle: a
-// goroutine with its stack grown saves a sixth of the time of an acquire.
+// workers are the goroutines that run acquires, so that a caller whose context ends need
+// not wait for the store. Idle workers are kept: a goroutine whose stack has grown saves
+// a sixth of the time of an acquire.
 type workers struct {
 	jobs chan func() // for idle ones
 	idle atomic.Int32
 }
 
-// maxIdle is how many idle workers a client keeps until it is closed.
+// maxIdle is the number of idle workers that a client keeps until it is closed.
 const maxIdle = 16
 
-// do runs a job on an idle worker, else on a new one. The caller has called
-// begin; do takes over what that counted.
+// do runs a job on an idle worker, otherwise on a new one. The caller has called begin;
+// do takes over the goroutine that begin counted.
 func (c *Client) do(job func()) {
 	select {
 	case c.workers.jobs <- job:
