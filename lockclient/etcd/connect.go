@@ -8,16 +8,16 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
-// lazy is a client that is made by the first request: with a password, making
-// one takes a round trip.
+// lazy is a client that the first request creates: with a password, that takes a round
+// trip.
 type lazy struct {
 	config clientv3.Config
-	gate   chan struct{} // who puts an element may use what follows
+	gate   chan struct{} // a lock of client and closed: the owner has put an element
 	client *clientv3.Client
 	closed bool
 }
 
-// loginPatience bounds the login where the caller sets no bound.
+// loginPatience bounds the login if the caller sets no bound.
 const loginPatience = 5 * time.Second
 
 var errClosed = errors.New("the store is closed")

@@ -1,24 +1,23 @@
 // Package etcd keeps leases in etcd, version 3.4 or later.
 //
-// A resource has the key wirefence/lease/NAME while it is held, with the name
-// encoded as in a fence. Its value is the holder, and it hangs on an etcd lease
-// of its own, so that expiry and release both delete it.
+// A resource has the key wirefence/lease/NAME while it is held, with the name encoded as
+// in a fence. Its value is the holder, and it is attached to an etcd lease of its own, so
+// both expiry and release delete it.
 //
 // The token of a grant is the revision of the transaction that puts the key,
-// plus the number in wirefence/offset/NAME, if there is one. Revisions grow with
-// every write of the cluster: a grant needs no counter and no second try because
-// of others, and tokens go on growing when somebody deletes all keys. Since a
-// revision can't be raised, Raise sets the offset. Tokens of a resource are
-// therefore not consecutive. Compaction doesn't touch revisions; a cluster that is
-// restored from a snapshot goes back to the snapshot's, and may count tokens
-// twice. A client with a Sealer never hands such a token out: it raises the
-// offset above what PostgreSQL has seen.
+// plus the number in wirefence/offset/NAME, if there is one. Revisions grow with every
+// write of the cluster, so a grant needs no counter, other writers never make it retry,
+// and tokens continue to grow when somebody deletes all keys. The tokens of a resource
+// are not consecutive. A revision cannot be raised, so Raise sets the offset. Compaction
+// does not change revisions. A cluster that is restored from a snapshot continues from
+// the snapshot's revision, and may count tokens twice. A client with a Sealer never
+// returns such a token: it raises the offset above the last token in PostgreSQL.
 //
 // An etcd lease lasts for whole seconds, at least one and a half election
-// timeouts (2 s by default), and starts again when another member is elected. So
-// a lease here may last longer than its ttl, never shorter. Before etcd 3.4.29
-// and 3.5.11 a member that has just been deposed could confirm a renewal that its
-// successor knows nothing of; clusters should be newer.
+// timeouts (2 s by default), and restarts when another member is elected. So a lease of
+// this store may last longer than its ttl, never shorter. Before etcd 3.4.29 and 3.5.11 a
+// former leader could confirm a renewal that its successor does not know; clusters should
+// be newer.
 package etcd
 
 import (
@@ -42,7 +41,7 @@ import (
 	"github.com/wirefence/wirefence/lockclient/internal/address"
 )
 
-// DefaultPrefix is what keys begin with unless a prefix is given.
+// DefaultPrefix is the prefix of the keys unless another is given.
 const DefaultPrefix = "wirefence"
 
 // Store is a lease store in etcd. It is safe for concurrent use.
@@ -51,7 +50,7 @@ type Store struct {
 	endpoints string
 	client    *lazy
 	notices   *lockclient.Notices
-	cleanups  sync.WaitGroup // revocations of leases that nobody uses
+	cleanups  sync.WaitGroup // revocations of unused leases
 }
 
 var (
@@ -59,16 +58,15 @@ var (
 	_ lockclient.Notifier = (*Store)(nil)
 )
 
-// reconnect is how often a server is tried that doesn't answer. By gRPC's own
-// defaults a client notices up to two minutes late that it is back.
+// reconnect bounds the pauses between tries to reach a server. With the defaults of gRPC
+// a client notices up to two minutes late that a server is back.
 var reconnect = grpc.ConnectParams{
 	Backoff:           backoff.Config{BaseDelay: 50 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: 500 * time.Millisecond},
 	MinConnectTimeout: 3 * time.Second,
 }
 
-// New makes a store on a client, whose keys begin with a prefix and a slash. All
-// who compete for a resource must use the same prefix. Close closes the client
-// too.
+// New makes a store on a client. Its keys begin with the prefix and a slash; all clients
+// that compete for a resource must use the same prefix. Close closes the client, too.
 func New(client *clientv3.Client, prefix string) *Store {
 	return newStore(prefix, client.Endpoints(), &lazy{client: client, gate: make(chan struct{}, 1)})
 }
@@ -84,7 +82,7 @@ func Open(url string) (*Store, error) {
 	}
 	config := clientv3.Config{
 		Username: u.User, Password: u.Password, Logger: zap.NewNop(),
-		// A server that is cut off is found out while a request waits.
+		// Detects a server that is cut off while a request waits for it.
 		DialKeepAliveTime: 10 * time.Second, DialKeepAliveTimeout: 3 * time.Second,
 		DialOptions: []grpc.DialOption{grpc.WithConnectParams(reconnect)},
 	}
@@ -109,8 +107,8 @@ func newStore(prefix string, endpoints []string, client *lazy) *Store {
 	return s
 }
 
-// Close closes the client and returns when nothing of the store runs any more.
-// The lockclient.Client on it must be closed before.
+// Close closes the client and returns when no goroutine of the store runs any more. The
+// lockclient.Client on the store must be closed before.
 func (s *Store) Close() error {
 	s.notices.Wait()
 	s.cleanups.Wait()
@@ -122,13 +120,13 @@ func (s *Store) LeaseKey(resource fence.Resource) string {
 	return s.prefix + "/lease/" + resource.Encode()
 }
 
-// OffsetKey holds what is added to revisions to make tokens.
+// OffsetKey is the key of the offset, which is added to revisions to form tokens.
 func (s *Store) OffsetKey(resource fence.Resource) string {
 	return s.prefix + "/offset/" + resource.Encode()
 }
 
-// Acquire implements lockclient.Store. A free resource takes three requests, of
-// which two write; one that is held takes one, which doesn't.
+// Acquire implements lockclient.Store. It takes three requests for a free resource, of
+// which two write, and one reading request for a held one.
 func (s *Store) Acquire(ctx context.Context, resource fence.Resource, holder string, ttl time.Duration) (lockclient.Attempt, error) {
 	attempt, err := s.acquire(ctx, resource, holder, ttl)
 	if err != nil {
@@ -155,7 +153,7 @@ func (s *Store) acquire(ctx context.Context, resource fence.Resource, holder str
 			return lockclient.Attempt{}, err
 		}
 		if put == nil {
-			continue // somebody was faster: look again
+			continue // another client was faster: read the key again
 		}
 		token, err := s.token(resource, put)
 		if err != nil {
@@ -165,16 +163,15 @@ func (s *Store) acquire(ctx context.Context, resource fence.Resource, holder str
 	}
 }
 
-// put is a lease key that was put.
+// put is the result of a transaction that put a lease key.
 type put struct {
 	lease    clientv3.LeaseID
 	revision int64
 	offset   *mvccpb.KeyValue
 }
 
-// put makes the holder the one who has the lease, for ttl from now, unless the
-// lease key has changed since it was read. Then it returns nil, and leaves
-// nothing behind.
+// put makes the holder the owner of the lease for ttl from now, unless the lease key has
+// changed since it was read. Then it returns nil, and leaves nothing behind.
 func (s *Store) put(ctx context.Context, client *clientv3.Client, resource fence.Resource, holder string, ttl time.Duration, read *mvccpb.KeyValue) (*put, error) {
 	granted, err := client.Grant(ctx, seconds(ttl))
 	if err != nil {
@@ -192,7 +189,7 @@ func (s *Store) put(ctx context.Context, client *clientv3.Client, resource fence
 		return nil, err
 	}
 	if read != nil {
-		s.discard(client, clientv3.LeaseID(read.Lease), ttl) // it holds nothing any more
+		s.discard(client, clientv3.LeaseID(read.Lease), ttl) // no key is attached to it any more
 	}
 	p := &put{lease: granted.ID, revision: done.Header.Revision}
 	if offset := done.Responses[1].GetResponseRange().GetKvs(); len(offset) > 0 {
@@ -201,14 +198,14 @@ func (s *Store) put(ctx context.Context, client *clientv3.Client, resource fence
 	return p, nil
 }
 
-// token is the revision of a grant and the resource's offset.
+// token returns the revision of a grant plus the offset of the resource.
 func (s *Store) token(resource fence.Resource, p *put) (fence.Token, error) {
 	offset, err := s.offset(resource, p.offset)
 	switch {
 	case err != nil:
 		return 0, err
 	case offset > math.MaxInt64-p.revision:
-		return 0, fmt.Errorf("%w: %s is %d: there is no token left", lockclient.ErrCounter, s.OffsetKey(resource), offset)
+		return 0, fmt.Errorf("%w: %s is %d, so no token is left", lockclient.ErrCounter, s.OffsetKey(resource), offset)
 	}
 	return fence.Token(offset + p.revision), nil
 }
@@ -250,7 +247,7 @@ func (s *Store) renew(ctx context.Context, resource fence.Resource, holder strin
 		if lasts >= seconds(ttl) {
 			return true, nil
 		}
-		// An etcd lease can't be made longer, so the key moves to another.
+		// An etcd lease cannot be extended, so the key moves to a new one.
 		if put, err := s.put(ctx, client, resource, holder, ttl, present); err != nil || put != nil {
 			return put != nil, err
 		}
@@ -275,7 +272,7 @@ func (s *Store) release(ctx context.Context, resource fence.Resource, holder str
 	if err != nil || present == nil || string(present.Value) != holder {
 		return false, err
 	}
-	// The etcd lease was made for this key alone, and the key goes with it.
+	// The etcd lease exists for this key alone, and its end deletes the key.
 	err = revoke(ctx, client, clientv3.LeaseID(present.Lease))
 	if isGone(err) {
 		return false, nil
@@ -324,7 +321,7 @@ func (s *Store) raise(ctx context.Context, resource fence.Resource, token fence.
 	}
 }
 
-// get reads a key as the majority has it; nil if there is none.
+// get reads a key from a majority of the members; nil if there is none.
 func get(ctx context.Context, client *clientv3.Client, key string) (*mvccpb.KeyValue, error) {
 	read, err := client.Get(ctx, key)
 	if err != nil || len(read.Kvs) == 0 {
@@ -333,8 +330,8 @@ func get(ctx context.Context, client *clientv3.Client, key string) (*mvccpb.KeyV
 	return read.Kvs[0], nil
 }
 
-// fail says what failed where. A context that ended is in the chain, however
-// the client put it.
+// fail adds to an error what failed and where. If the context has ended, its error is in
+// the chain, whatever the client reported.
 func (s *Store) fail(ctx context.Context, doing string, resource fence.Resource, err error) error {
 	if ctxErr := ctx.Err(); ctxErr != nil && !errors.Is(err, ctxErr) {
 		err = fmt.Errorf("%w (%w)", ctxErr, err)

@@ -12,7 +12,7 @@ import (
 
 var _ lockclient.Counter = (*Store)(nil)
 
-// Counted implements lockclient.Counter: the present revision and the offset.
+// Counted implements lockclient.Counter. It returns the present revision plus the offset.
 func (s *Store) Counted(ctx context.Context, resource fence.Resource) (fence.Token, error) {
 	counted, err := s.counted(ctx, resource)
 	if err != nil {
@@ -37,19 +37,19 @@ func (s *Store) counted(ctx context.Context, resource fence.Resource) (fence.Tok
 	return s.token(resource, &put{revision: read.Header.Revision, offset: kv})
 }
 
-// Member is what one server says of itself.
+// Member is what one server reports about itself.
 type Member struct {
 	Endpoint string
 	Version  string
-	// Leader reports whether it knows one.
+	// Leader reports whether the server knows a leader.
 	Leader bool
-	// Alarms are what it complains of, such as NOSPACE.
+	// Alarms are the alarms of the server, such as NOSPACE.
 	Alarms []string
-	// Err is why it says nothing.
+	// Err is why the server did not answer.
 	Err error
 }
 
-// Members asks the servers of the connection string. It changes nothing.
+// Members asks the servers of the connection string for their state. It changes nothing.
 func (s *Store) Members(ctx context.Context) ([]Member, error) {
 	client, err := s.client.get(ctx)
 	if err != nil {

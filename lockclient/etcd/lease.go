@@ -10,9 +10,9 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
-// keepAlive starts the time of an etcd lease again and returns how many seconds
-// it lasts, 0 if it has ended. The client's own KeepAliveOnce would try again
-// without a pause for as long as no server can be reached.
+// keepAlive restarts the time of an etcd lease and returns how many seconds it lasts, 0
+// if it has ended. KeepAliveOnce of the client would retry without a pause while no
+// server is reachable.
 func keepAlive(ctx context.Context, client *clientv3.Client, id clientv3.LeaseID) (int64, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -35,14 +35,14 @@ func revoke(ctx context.Context, client *clientv3.Client, id clientv3.LeaseID) e
 	return err
 }
 
-// isGone reports whether an etcd lease was not there to be revoked.
+// isGone reports whether an etcd lease did not exist any more when it was revoked.
 func isGone(err error) bool { return errors.Is(err, rpctypes.ErrLeaseNotFound) }
 
-// cleanupPatience bounds what Close waits for.
+// cleanupPatience bounds how long Close waits.
 const cleanupPatience = 5 * time.Second
 
-// discard ends an etcd lease that nobody uses. It doesn't wait, and if it fails
-// the lease ends after its time.
+// discard revokes an unused etcd lease in the background; if that fails, the lease ends
+// after its ttl.
 func (s *Store) discard(client *clientv3.Client, id clientv3.LeaseID, ttl time.Duration) {
 	s.cleanups.Go(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), min(ttl, cleanupPatience))
@@ -51,5 +51,5 @@ func (s *Store) discard(client *clientv3.Client, id clientv3.LeaseID, ttl time.D
 	})
 }
 
-// seconds rounds up: a lease must not end in etcd before its ttl has.
+// seconds rounds up: a lease must not end in etcd before its ttl.
 func seconds(ttl time.Duration) int64 { return int64((ttl + time.Second - 1) / time.Second) }

@@ -12,8 +12,7 @@ import (
 
 var _ lockclient.Looker = (*Store)(nil)
 
-// Look implements lockclient.Looker. The time that is left is rounded up to
-// seconds.
+// Look implements lockclient.Looker. The remaining time is rounded up to seconds.
 func (s *Store) Look(ctx context.Context, resource fence.Resource) (lockclient.Attempt, error) {
 	seen, err := s.look(ctx, resource)
 	if err != nil {

@@ -9,18 +9,16 @@ import (
 	"github.com/wirefence/wirefence/lockclient"
 )
 
-// Notify implements lockclient.Notifier. It returns before the store watches,
-// and sends once when it does, since a release may have come before. An expired
-// lease is told of like one that was released. While no server can be reached,
-// and after a cluster was restored from a snapshot until its revision has caught
-// up, there are no notices.
+// Notify implements lockclient.Notifier. It returns before the store watches, and sends
+// once when it does, since a release may have come before. An expired lease gives a
+// notice, too. There are no notices while no server is reachable, and after a cluster was
+// restored from a snapshot until its revision has caught up.
 func (s *Store) Notify(_ context.Context, resource fence.Resource, released chan<- struct{}) (func(), error) {
 	return s.notices.Add(s.LeaseKey(resource), released), nil
 }
 
-// follow watches a key until ctx or the watch ends, and reports whether it came
-// so far. All watches share one stream. Errors are none of the waiters': they
-// poll.
+// follow watches a key until ctx or the watch ends, and reports whether it has watched.
+// All watches share one stream. It ignores errors: waiters poll.
 func (s *Store) follow(ctx context.Context, n *lockclient.Notices, key string) (watched bool) {
 	client, err := s.client.get(ctx)
 	if err != nil {

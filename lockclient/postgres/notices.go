@@ -13,27 +13,25 @@ import (
 	"github.com/wirefence/wirefence/lockclient"
 )
 
-// payload is what wirefence.release_notice makes of a resource.
+// payload returns what wirefence.release_notice returns for a resource.
 func payload(resource fence.Resource) string {
 	sum := sha256.Sum256([]byte(resource))
 	return hex.EncodeToString(sum[:])
 }
 
-// Notify implements lockclient.Notifier. It returns before the store listens,
-// and sends once when it does, since a release may have come before. While the
-// server can't be reached, and in a session that a transaction pooler lends
-// out, there are no notices.
+// Notify implements lockclient.Notifier. It returns before the store listens, and sends
+// once when it does, since a release may have come before. There are no notices while the
+// server is unreachable, or through a transaction pooler.
 //
-// All waiters of a store share one connection, which is there while somebody
-// waits.
+// All waiters of a store share one connection, which is open while there are waiters.
 func (s *Store) Notify(_ context.Context, resource fence.Resource, released chan<- struct{}) (func(), error) {
 	return s.notices.Add(payload(resource), released), nil
 }
 
-// longestPause bounds the pause before a lost connection is made anew.
+// longestPause bounds the pause before a lost connection is replaced.
 const longestPause = 5 * time.Second
 
-// listen keeps a connection that listens until ctx ends.
+// listen keeps a listening connection until ctx ends.
 func (s *Store) listen(ctx context.Context, n *lockclient.Notices) {
 	for pause := 50 * time.Millisecond; ; pause = min(2*pause, longestPause) {
 		if s.follow(ctx, n) {
@@ -47,8 +45,8 @@ func (s *Store) listen(ctx context.Context, n *lockclient.Notices) {
 	}
 }
 
-// follow listens on a connection until that or ctx ends, and reports whether it
-// came so far. Errors are none of the waiters': they poll.
+// follow listens on a connection until the connection or ctx ends, and reports whether it
+// has listened. It ignores errors: waiters poll.
 func (s *Store) follow(ctx context.Context, n *lockclient.Notices) (listened bool) {
 	conn, err := s.connect(ctx)
 	if err != nil {
@@ -68,7 +66,7 @@ func (s *Store) follow(ctx context.Context, n *lockclient.Notices) (listened boo
 	}
 }
 
-// connect takes a connection out of the pool, which has the means to make one.
+// connect takes a connection out of the pool, which knows how to connect.
 func (s *Store) connect(ctx context.Context) (*pgx.Conn, error) {
 	pooled, err := s.pool.Acquire(ctx)
 	if err != nil {
@@ -77,7 +75,7 @@ func (s *Store) connect(ctx context.Context) (*pgx.Conn, error) {
 	return pooled.Hijack(), nil
 }
 
-// closeConnection returns when the driver has let go of the connection, too.
+// closeConnection returns when the driver has released the connection, too.
 func closeConnection(conn *pgx.Conn) {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()

@@ -1,12 +1,11 @@
 // Package postgres keeps leases in PostgreSQL itself, in the database whose
 // writes are fenced, so that no other server is needed.
 //
-// It calls the functions wirefence.acquire, renew and release, which any other
-// language can call too: they share the leases with this package. An acquire
-// wins the lease and seals the grant in one transaction. So a lockclient.Client
-// on this store needs no Sealer, takes one round trip, and never hands out a
-// token twice, whatever the server forgets in a crash: leases are in an
-// unlogged table, tokens are not.
+// It calls the functions wirefence.acquire, renew and release. Programs in other
+// languages can call them, too, and share the leases with this package. An acquire
+// wins the lease and seals the grant in one transaction. So a lockclient.Client on this
+// store needs no Sealer, takes one round trip, and never returns a token twice, whatever
+// the server loses in a crash: leases are in an unlogged table, tokens are not.
 package postgres
 
 import (
@@ -37,7 +36,7 @@ var (
 	raiseSQL string
 )
 
-// SQLSTATEs that mean something of their own here.
+// SQLSTATEs that get an explanation of their own.
 const (
 	noFurtherToken    = "22003" // raised by wirefence.acquire
 	undefinedFunction = "42883" // a schema without leases
@@ -46,10 +45,10 @@ const (
 
 // Store is a lease store in PostgreSQL. It is safe for concurrent use.
 //
-// An acquire that wins waits for open transactions with an older token, and
-// ends them after the resource's preempt_after (5 s by default). The client
-// gives it no longer than Options.TTL less Options.Margin: where that is less
-// than preempt_after, acquires fail as long as such a transaction is open.
+// An acquire that wins waits for open transactions with an older token, and terminates
+// them after the resource's preempt_after (5 s by default). The client limits it to
+// Options.TTL less Options.Margin: if that is less than preempt_after, acquires fail
+// while such a transaction is open.
 type Store struct {
 	pool    *pgxpool.Pool
 	address string
@@ -62,13 +61,13 @@ var (
 	_ lockclient.Record   = (*Store)(nil)
 )
 
-// New makes a store on a pool, which stays the caller's. The pool's role must
-// have wirefence_issuer. It needs a connection for each call that is in
-// progress, and renewals wait where all are busy: give it more than there are
-// acquires at once. Waiters take one more, which leaves the pool.
+// New makes a store on a pool, which the caller still owns. The role of the pool must
+// have wirefence_issuer. The store uses a connection for each call in progress, and
+// renewals wait if all connections are busy: give the pool more connections than there
+// are concurrent acquires. Waiters use one further connection, which leaves the pool.
 //
-// Leave Options.Sealer of the client nil, unless writes are judged in another
-// database than this one: here a token counts already when it is returned.
+// Leave Options.Sealer of the client nil, unless another database judges the writes: in
+// this one the token is sealed when the store returns it.
 func New(pool *pgxpool.Pool) *Store {
 	c := pool.Config().ConnConfig
 	s := &Store{pool: pool, address: net.JoinHostPort(c.Host, strconv.Itoa(int(c.Port)))}
@@ -76,8 +75,8 @@ func New(pool *pgxpool.Pool) *Store {
 	return s
 }
 
-// Close returns when nothing of the store runs any more; the pool stays open.
-// The lockclient.Client on it must be closed before.
+// Close returns when no goroutine of the store runs any more; the pool stays open. The
+// lockclient.Client on the store must be closed before.
 func (s *Store) Close() error {
 	s.notices.Wait()
 	return nil
@@ -130,8 +129,8 @@ func (s *Store) Release(ctx context.Context, resource fence.Resource, holder str
 	return held, nil
 }
 
-// Raise implements lockclient.Store. The tokens up to the given one are refused
-// from then on, whoever has them.
+// Raise implements lockclient.Store. PostgreSQL refuses all tokens up to the given one
+// from then on.
 func (s *Store) Raise(ctx context.Context, resource fence.Resource, token fence.Token) error {
 	if _, err := s.pool.Exec(ctx, raiseSQL, []byte(resource), int64(token)); err != nil {
 		return s.fail(ctx, "raising the token of", resource, err)
@@ -148,8 +147,8 @@ func (s *Store) LastGrant(ctx context.Context, resource fence.Resource) (fence.G
 	return last, nil
 }
 
-// fail says what failed where. A context that ended is in the chain, however
-// the driver or the server put it.
+// fail adds to an error what failed and where. If the context has ended, its error is in
+// the chain, whatever the driver or the server reported.
 func (s *Store) fail(ctx context.Context, doing string, resource fence.Resource, err error) error {
 	if refusal := (*pgconn.PgError)(nil); errors.As(err, &refusal) {
 		switch refusal.Code {
@@ -165,7 +164,7 @@ func (s *Store) fail(ctx context.Context, doing string, resource fence.Resource,
 	return fmt.Errorf("PostgreSQL at %s: %s %q: %w", s.address, doing, resource, err)
 }
 
-// microseconds rounds up: a lease must not end in the store before its ttl has.
+// microseconds rounds up: a lease must not end in the store before its ttl.
 func microseconds(d time.Duration) int64 {
 	return int64((d + time.Microsecond - 1) / time.Microsecond)
 }

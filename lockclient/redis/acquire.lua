@@ -1,9 +1,9 @@
--- Wins the lease and counts a token, or says who holds it.
+-- Acquires the lease and counts a token, or returns the present holder.
 -- KEYS: lease, token counter. ARGV: holder, ttl in milliseconds.
 -- Returns {token} or {false, other holder, milliseconds left}.
--- The counter is read back as text: as a Lua number it would lose digits
--- beyond 2^53. The lease is written last, so that a counter which can't be
--- increased leaves nothing behind.
+-- The script reads the counter back as text: a Lua number would lose digits beyond
+-- 2^53. It writes the lease last, so that it leaves nothing behind if the counter
+-- cannot be increased.
 local other = redis.call('GET', KEYS[1])
 if other and other ~= ARGV[1] then
   return {false, other, redis.call('PTTL', KEYS[1])}

@@ -8,8 +8,8 @@ import (
 	goredis "github.com/redis/go-redis/v9"
 )
 
-// address is how errors name the server: host and port, never credentials. For
-// Sentinel go-redis doesn't tell the addresses; its own errors do.
+// address returns the server's name for errors: host and port, never credentials.
+// go-redis does not report the addresses behind Sentinel; its own errors name them.
 func address(client goredis.UniversalClient) string {
 	switch c := client.(type) {
 	case *goredis.Client:

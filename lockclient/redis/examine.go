@@ -28,12 +28,12 @@ func (s *Store) Counted(ctx context.Context, resource fence.Resource) (fence.Tok
 	}
 	count, err := strconv.ParseInt(text, 10, 64)
 	if err != nil {
-		return 0, s.fail(ctx, "reading the token counter of", resource, fmt.Errorf("%w: %s is no number", lockclient.ErrCounter, TokenKey(resource)))
+		return 0, s.fail(ctx, "reading the token counter of", resource, fmt.Errorf("%w: %s is not a number", lockclient.ErrCounter, TokenKey(resource)))
 	}
 	return fence.Token(count), nil
 }
 
-// Node is what one Redis server says of itself.
+// Node is what one Redis server reports about itself.
 type Node struct {
 	Address string
 	// Info are the fields of INFO, such as redis_version, role and
@@ -41,21 +41,21 @@ type Node struct {
 	Info map[string]string
 	// Config are maxmemory, maxmemory-policy, appendonly, appendfsync and save.
 	Config map[string]string
-	// Clock is its time, read between Asked and Answered.
+	// Clock is the time of the server, read between Asked and Answered.
 	Clock, Asked, Answered time.Time
-	// Err is why some of this is missing; IsForbidden tells a right that lacks.
+	// Err is why some of this is missing; IsForbidden recognises a missing right.
 	Err error
 }
 
-// IsForbidden reports whether err says that the user of a connection lacks the
-// right to a command.
+// IsForbidden reports whether err says that the user of a connection may not run a
+// command.
 func IsForbidden(err error) bool {
 	var reply goredis.Error
 	return errors.As(err, &reply) && strings.HasPrefix(reply.Error(), "NOPERM")
 }
 
-// Nodes asks the server, or every master of a cluster, for its settings. An error
-// is that of finding them; each node has its own. It changes nothing.
+// Nodes reads the settings of the server, or of every master of a cluster. It returns an
+// error if it cannot find them; each node has an error of its own. It changes nothing.
 func (s *Store) Nodes(ctx context.Context) ([]Node, error) {
 	switch c := s.client.(type) {
 	case *goredis.Client:
@@ -75,7 +75,7 @@ func (s *Store) Nodes(ctx context.Context) ([]Node, error) {
 		}
 		return all, nil
 	}
-	return nil, fmt.Errorf("redis at %s: a %T can't be examined", s.address, s.client)
+	return nil, fmt.Errorf("redis at %s: cannot examine a %T", s.address, s.client)
 }
 
 func examine(ctx context.Context, c *goredis.Client) Node {

@@ -1,5 +1,5 @@
--- Tells who has the lease, and for how long. KEYS: lease.
--- Returns {holder, milliseconds left}, or {} if nobody has it.
+-- Returns the holder of the lease, and how long it lasts. KEYS: lease.
+-- Returns {holder, milliseconds left}, or {} if the resource is free.
 local holder = redis.call('GET', KEYS[1])
 if not holder then
   return {}

@@ -9,19 +9,17 @@ import (
 	"github.com/wirefence/wirefence/lockclient"
 )
 
-// Notify implements lockclient.Notifier. It returns before the subscription
-// takes effect, and sends once when it does, since a release may have come
-// before. While Redis can't be reached there are no notices.
+// Notify implements lockclient.Notifier. It returns before the subscription takes effect,
+// and sends once when it does, since a release may have come before. While Redis is
+// unreachable there are no notices.
 //
-// All waiters of a store share one connection, which is there while somebody
-// waits.
+// All waiters of a store share one connection, which is open while there are waiters.
 func (s *Store) Notify(_ context.Context, resource fence.Resource, released chan<- struct{}) (func(), error) {
 	return s.notices.Add(channel(resource), released), nil
 }
 
-// listen keeps the subscriptions as the waiters want them. An error is none of
-// ours: go-redis connects again and then subscribes to all that it was ever
-// told, which is confirmed as at first.
+// listen subscribes to the names of the waiters. It ignores errors: go-redis reconnects
+// and repeats all subscriptions, and Redis confirms them again.
 func (s *Store) listen(ctx context.Context, n *lockclient.Notices) {
 	pubsub := s.client.Subscribe(ctx)
 	defer pubsub.Close()

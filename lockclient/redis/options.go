@@ -8,23 +8,24 @@ import (
 	goredis "github.com/redis/go-redis/v9"
 )
 
-// ErrOptions says that options are out of their ranges, or not for the client.
+// ErrOptions says that options are out of their ranges, or that the client cannot support
+// them.
 var ErrOptions = errors.New("redis store options")
 
 // Options of a Store. The zero value is ready to use.
 type Options struct {
-	// Replicas is how many replicas must have received a grant before it is
-	// handed out, and a renewal before it counts; default 0. What is not
-	// received in time fails with ErrNotReplicated. It needs a client for one
+	// Replicas is the number of replicas that must have received a grant before Acquire
+	// returns it, and a renewal before it is valid; default 0. If they do not receive it
+	// in time, the call fails with ErrNotReplicated. Replicas needs a client for one
 	// server, for Sentinel or for a cluster.
 	Replicas int
-	// ReplicaTimeout is how long a grant or renewal waits for the replicas: at
-	// least 1ms and less than the client's ReadTimeout, which is 5s unless set.
-	// Default 1s. It is cut short where the lease itself is.
+	// ReplicaTimeout is how long a grant or renewal waits for the replicas: at least 1ms
+	// and less than the client's ReadTimeout, which is 5s by default. Default 1s. The
+	// wait ends earlier if the call's context does.
 	ReplicaTimeout time.Duration
 }
 
-// withDefaults fills in what is zero.
+// withDefaults replaces zero values by their defaults.
 func (o Options) withDefaults() Options {
 	if o.ReplicaTimeout == 0 {
 		o.ReplicaTimeout = time.Second
@@ -32,8 +33,7 @@ func (o Options) withDefaults() Options {
 	return o
 }
 
-// Validate reports every value that is out of its range, zero standing for the
-// default.
+// Validate reports every value that is out of its range; zero means the default.
 func (o Options) Validate() error {
 	o = o.withDefaults()
 	var errs []error
@@ -46,7 +46,7 @@ func (o Options) Validate() error {
 	return errors.Join(errs...)
 }
 
-// suits reports whether what the options want can be had of a client.
+// suits returns an error if a client cannot support the options.
 func (o Options) suits(client goredis.UniversalClient) error {
 	if o.Replicas == 0 {
 		return nil
@@ -58,7 +58,7 @@ func (o Options) suits(client goredis.UniversalClient) error {
 	case *goredis.ClusterClient:
 		limit = c.Options().ReadTimeout
 	default:
-		return fmt.Errorf("a %T can't wait for Replicas", client)
+		return fmt.Errorf("a %T cannot wait for replicas", client)
 	}
 	if limit > 0 && o.ReplicaTimeout >= limit {
 		return fmt.Errorf("ReplicaTimeout %v is not less than the client's ReadTimeout %v", o.ReplicaTimeout, limit)

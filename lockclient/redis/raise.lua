@@ -1,5 +1,5 @@
--- Makes the counter at least ARGV[1]. KEYS: token counter. Both are compared as
--- decimal texts: as Lua numbers they would lose digits beyond 2^53.
+-- Raises the counter to at least ARGV[1]. KEYS: token counter. The script compares both
+-- as decimal texts: Lua numbers would lose digits beyond 2^53.
 local counter = redis.call('GET', KEYS[1])
 if counter and not string.match(counter, '^%-?%d+$') then
   return redis.error_reply('WFCOUNTER ERR value is not an integer or out of range')

@@ -1,14 +1,14 @@
-// Package redis keeps leases and token counters in Redis: alone, behind
-// Sentinel or as a cluster, and in what speaks its protocol and runs Lua.
+// Package redis keeps leases and token counters in Redis: one server, Sentinel or a
+// cluster, and in other servers that speak its protocol and run Lua.
 //
 // A resource has two keys of one hash slot, wirefence:{resource}:lease, which
 // expires, and wirefence:{resource}:token, which never does, with the name
-// encoded as in a fence. Everything happens in Lua scripts, each of them atomic.
+// encoded as in a fence. Every change is an atomic Lua script.
 //
-// Redis may lose what it was told: by a restart without persistence, a failover
-// to a replica that lagged, an eviction. Then two clients may hold one lease
-// for a while, and a token may be counted twice. A client with a Sealer never
-// hands such a token out, and PostgreSQL refuses the older holder's writes.
+// Redis may lose writes: by a restart without persistence, a failover to a replica
+// that lagged, an eviction. Then two clients may hold one lease for a while, and a
+// token may be counted twice. A client with a Sealer never returns such a token, and
+// PostgreSQL refuses the older holder's writes.
 package redis
 
 import (
@@ -55,17 +55,16 @@ var (
 	_ lockclient.Notifier = (*Store)(nil)
 )
 
-// New makes a store on a client. Close closes the client too; whoever shares it
-// with other code closes the client alone instead.
+// New makes a store on a client. Close closes the client, too; a caller that shares the
+// client with other code closes the client instead of the store.
 //
-// The client should have ContextTimeoutEnabled set, as Open sets it: without,
-// go-redis heeds no deadline while it waits for an answer, and a renewal that
-// gets none is tried again only after the client's ReadTimeout. The lease ends
-// in time either way.
+// The client should have ContextTimeoutEnabled set, as Open sets it. Without it go-redis
+// ignores deadlines while it waits for an answer, and a renewal without an answer is
+// repeated only after the client's ReadTimeout. The lease ends in time in both cases.
 func New(client goredis.UniversalClient) *Store { return newStore(client, Options{}, address(client)) }
 
-// NewWith is New with options. It fails if they are out of their ranges, or not
-// for such a client.
+// NewWith is New with options. It fails if they are out of their ranges, or if the client
+// cannot support them.
 func NewWith(client goredis.UniversalClient, opts Options) (*Store, error) {
 	return newWith(client, opts, address(client))
 }
@@ -111,8 +110,8 @@ func OpenWith(url string, opts Options) (*Store, error) {
 	return s, err
 }
 
-// Close closes the go-redis client and returns when nothing of the store runs
-// any more. The lockclient.Client on it must be closed before.
+// Close closes the go-redis client and returns when no goroutine of the store runs any
+// more. The lockclient.Client on the store must be closed before.
 func (s *Store) Close() error {
 	err := s.client.Close()
 	s.notices.Wait()
@@ -123,7 +122,7 @@ func (s *Store) Close() error {
 func LeaseKey(resource fence.Resource) string { return "wirefence:{" + resource.Encode() + "}:lease" }
 func TokenKey(resource fence.Resource) string { return "wirefence:{" + resource.Encode() + "}:token" }
 
-// channel is where a release is published.
+// channel returns the channel on which a release is published.
 func channel(resource fence.Resource) string { return "wirefence:{" + resource.Encode() + "}:released" }
 
 // Acquire implements lockclient.Store.
@@ -140,7 +139,7 @@ func (s *Store) Acquire(ctx context.Context, resource fence.Resource, holder str
 	if attempt.Won() && s.opts.Replicas > 0 {
 		held, err := s.renewReplicated(ctx, keys[0], holder, ttl)
 		if err == nil && !held {
-			err = fmt.Errorf("%w: the lease was gone before", ErrNotReplicated)
+			err = fmt.Errorf("%w: the lease had ended before", ErrNotReplicated)
 		}
 		if err != nil {
 			return lockclient.Attempt{}, s.fail(ctx, "acquiring the lease of", resource, err)
@@ -197,8 +196,8 @@ func (s *Store) Raise(ctx context.Context, resource fence.Resource, token fence.
 	return nil
 }
 
-// fail says what failed where. A context that ended is the error itself, since
-// go-redis reports it as a timeout of the socket too.
+// fail adds to an error what failed and where. If the context has ended, its error is in
+// the chain: go-redis may report that as a timeout of the socket.
 func (s *Store) fail(ctx context.Context, doing string, resource fence.Resource, err error) error {
 	if reply := goredis.Error(nil); errors.As(err, &reply) {
 		if reason, ok := strings.CutPrefix(reply.Error(), "WFCOUNTER "); ok {
@@ -207,7 +206,7 @@ func (s *Store) fail(ctx context.Context, doing string, resource fence.Resource,
 	}
 	if _, ok := goredis.IsMovedError(err); ok {
 		if _, single := s.client.(*goredis.Client); single {
-			err = fmt.Errorf("this is a Redis Cluster, to be opened by redis-cluster://: %w", err)
+			err = fmt.Errorf("the server is part of a Redis Cluster: use redis-cluster://: %w", err)
 		}
 	}
 	s.lookAgain(err)
@@ -217,9 +216,9 @@ func (s *Store) fail(ctx context.Context, doing string, resource fence.Resource,
 	return fmt.Errorf("redis at %s: %s %q: %w", s.address, doing, resource, err)
 }
 
-// lookAgain lets a cluster's client ask who has which slot, if a node could not
-// be reached. By itself go-redis does so once a minute, and when a node refers to
-// another, which a dead one doesn't.
+// lookAgain makes a cluster's client reload its map of slots if a node was unreachable.
+// By itself go-redis does so once a minute, and when a node redirects to another, which a
+// dead node cannot.
 func (s *Store) lookAgain(err error) {
 	cluster, ok := s.client.(*goredis.ClusterClient)
 	if reply := goredis.Error(nil); ok && !errors.As(err, &reply) {
@@ -227,7 +226,7 @@ func (s *Store) lookAgain(err error) {
 	}
 }
 
-// milliseconds rounds up: a lease must not end in Redis before its ttl has.
+// milliseconds rounds up: a lease must not end in Redis before its ttl.
 func milliseconds(d time.Duration) string {
 	return strconv.FormatInt(int64((d+time.Millisecond-1)/time.Millisecond), 10)
 }

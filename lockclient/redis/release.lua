@@ -1,6 +1,6 @@
--- Frees the resource for others. KEYS: lease. ARGV: holder, channel to tell
--- waiters on. Returns 1 if the holder had the lease, else 0. A user who may not
--- publish can release all the same.
+-- Frees the resource and notifies the waiters. KEYS: lease. ARGV: holder, channel of the
+-- notice. Returns 1 if the holder had the lease, otherwise 0. A user without the right to
+-- publish can still release.
 if redis.call('GET', KEYS[1]) ~= ARGV[1] then
   return 0
 end

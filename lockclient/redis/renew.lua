@@ -1,5 +1,5 @@
--- Starts the ttl again for the holder. KEYS: lease. ARGV: holder, ttl in
--- milliseconds. Returns 1 if the holder has the lease, else 0.
+-- Restarts the ttl for the holder. KEYS: lease. ARGV: holder, ttl in milliseconds.
+-- Returns 1 if the holder has the lease, otherwise 0.
 if redis.call('GET', KEYS[1]) ~= ARGV[1] then
   return 0
 end

@@ -9,24 +9,22 @@ import (
 	goredis "github.com/redis/go-redis/v9"
 )
 
-// ErrNotReplicated says that a grant or a renewal did not reach Options.Replicas
-// in time. A lockclient.Client gives such a grant back, and tries such a renewal
-// again.
+// ErrNotReplicated says that a grant or a renewal did not reach Options.Replicas in time.
+// A lockclient.Client gives such a grant back, and repeats such a renewal.
 var ErrNotReplicated = errors.New("not received by enough replicas in time")
 
-// redirectPause is how long a cluster has before it is asked again where a key
-// is.
+// redirectPause is the pause before a cluster is asked again for the node of a key.
 const redirectPause = 20 * time.Millisecond
 
-// renewReplicated starts the ttl again and waits for the replicas.
+// renewReplicated restarts the ttl and waits for the replicas.
 //
-// WAIT counts the replicas that have what its own connection wrote. On another
-// it would count those that have nothing, and after a failover it would count
-// them on a master that knows nothing of the lease. So it goes with the renewal
-// in one pipeline, which go-redis sends on one connection and repeats as a whole.
-// A master tells its replicas of a grant before its renewal. One that was elected
-// in between either has the lease, and its replicas are waited for, or says that
-// nobody has it.
+// WAIT counts the replicas that have received what its own connection wrote. On another
+// connection it would count replicas that have received nothing, and after a failover it
+// would count those of a master that does not know the lease. So renewReplicated sends
+// the renewal and WAIT in one pipeline, which go-redis sends on one connection and
+// repeats as a whole. A master sends its replicas a grant before the grant's renewal. A
+// master that was elected in between either has the lease, and WAIT waits for its
+// replicas, or answers that nobody has it.
 func (s *Store) renewReplicated(ctx context.Context, key, holder string, ttl time.Duration) (bool, error) {
 	for end := time.Now().Add(s.opts.ReplicaTimeout); ; {
 		held, err := s.renewAtMaster(ctx, key, holder, ttl)
@@ -43,8 +41,8 @@ func (s *Store) renewReplicated(ctx context.Context, key, holder string, ttl tim
 	}
 }
 
-// renewAtMaster asks the master of the key. One that is handing the key over may
-// refer to the other, which must be told that it is asked for that reason.
+// renewAtMaster asks the master of the key. A master that is migrating the key may
+// redirect to another by ASK, and the other accepts the request only after ASKING.
 func (s *Store) renewAtMaster(ctx context.Context, key, holder string, ttl time.Duration) (bool, error) {
 	cluster, ok := s.client.(*goredis.ClusterClient)
 	if !ok {
@@ -95,11 +93,11 @@ func (s *Store) mayMove(err error) bool {
 	return moved || ask || goredis.IsTryAgainError(err) || goredis.IsReadOnlyError(err) || goredis.IsClusterDownError(err)
 }
 
-// pipeliner is one server, or what goes to one server as a whole.
+// pipeliner is one server, or a client whose pipelines go to one server as a whole.
 type pipeliner interface{ Pipeline() goredis.Pipeliner }
 
-// renewAndWait sends the renewal and WAIT together. A server that doesn't know
-// the script gets its text in a second attempt.
+// renewAndWait sends the renewal and WAIT together. A server that does not know the
+// script gets its text in a second attempt.
 func (s *Store) renewAndWait(ctx context.Context, server pipeliner, asking bool, key, holder string, ttl time.Duration) (bool, error) {
 	var renewed *goredis.Cmd
 	patience := s.patience(ctx)

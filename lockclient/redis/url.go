@@ -26,8 +26,8 @@ type connection struct {
 // password.
 var errNotURL = errors.New("not a URL; characters such as @ : / ? # % in a user's name or a password must be percent-encoded")
 
-// openClient makes a client for a connection string, and says how errors are to
-// name its server.
+// openClient creates a client for a connection string, and returns the name of the server
+// for errors.
 func openClient(text string) (client goredis.UniversalClient, address string, err error) {
 	scheme, _, found := strings.Cut(text, "://")
 	if !found {
@@ -50,14 +50,14 @@ func openClient(text string) (client goredis.UniversalClient, address string, er
 	}
 	for _, name := range []string{"read_only", "replica_only", "route_by_latency", "route_randomly", "use_disconnected_replicas"} {
 		if c.query.Has(name) {
-			return nil, "", fmt.Errorf("%s: leases are kept on masters only", name)
+			return nil, "", fmt.Errorf("%s is not supported: leases are on masters only", name)
 		}
 	}
 	return open(c)
 }
 
-// parseConnection takes a string apart whose scheme is known. Several hosts
-// between commas are no URL for net/url, so the authority is read here.
+// parseConnection parses a connection string whose scheme is known. net/url accepts no
+// list of hosts, so parseConnection reads the authority itself.
 func parseConnection(text string) (*connection, error) {
 	scheme, rest, _ := strings.Cut(text, "://")
 	end := strings.IndexAny(rest, "/?#")
@@ -97,15 +97,15 @@ func (c *connection) addresses(port string) error {
 		}
 		u, err := url.Parse("redis://" + host)
 		if err != nil || u.Hostname() == "" || u.Port() == "" {
-			return fmt.Errorf("host %d of %d is neither host nor host:port", i+1, len(c.hosts)) // not shown: it may be a password without @
+			return fmt.Errorf("host %d of %d is neither host nor host:port", i+1, len(c.hosts)) // not shown: it may be part of a password that is not encoded
 		}
 		c.hosts[i] = host
 	}
 	return nil
 }
 
-// forGoRedis is the string in go-redis' own form: the first host in its place,
-// the others as parameters.
+// forGoRedis returns the string in the form of go-redis: the first host in its place, the
+// others as parameters.
 func (c *connection) forGoRedis() string {
 	query := c.query
 	if len(c.hosts) > 1 {
@@ -121,8 +121,7 @@ func (c *connection) take(name string) string {
 	return value
 }
 
-// check takes the connection string, and so the password, out of go-redis'
-// errors.
+// check removes the connection string, and so the password, from the errors of go-redis.
 func check(err error) error {
 	if parse := (*url.Error)(nil); errors.As(err, &parse) {
 		return errNotURL
@@ -151,8 +150,8 @@ func openSingle(c *connection) (goredis.UniversalClient, string, error) {
 	return goredis.NewClient(opts), opts.Addr, nil
 }
 
-// openSentinel reads the credentials before the hosts as those of Redis, as in
-// the other forms; go-redis' own form has those of the Sentinels there.
+// openSentinel takes the credentials before the hosts for those of Redis, as in the other
+// forms; in the form of go-redis they are those of the Sentinels.
 func openSentinel(c *connection) (goredis.UniversalClient, string, error) {
 	if err := c.addresses("26379"); err != nil {
 		return nil, "", err
@@ -166,7 +165,7 @@ func openSentinel(c *connection) (goredis.UniversalClient, string, error) {
 		return nil, "", check(err)
 	}
 	if opts.MasterName == "" {
-		return nil, "", errors.New("master_name is missing: what the Sentinels call the master")
+		return nil, "", errors.New("master_name is missing: the name of the master at the Sentinels")
 	}
 	opts.Username, opts.Password = opts.SentinelUsername, opts.SentinelPassword
 	opts.SentinelUsername, opts.SentinelPassword = user, password
@@ -204,9 +203,9 @@ func openCluster(c *connection) (goredis.UniversalClient, string, error) {
 	return goredis.NewClusterClient(opts), strings.Join(opts.Addrs, ","), nil
 }
 
-// verify lets every server show a certificate for the address by which it is
-// reached, or for the one name that is given. go-redis would expect the first
-// host's name of all of them.
+// verify accepts from every server a certificate for the address by which it was reached,
+// or for tls_server_name. go-redis would expect the name of the first host from all of
+// them.
 func (c *connection) verify(config *tls.Config) {
 	if config != nil {
 		config.MinVersion, config.ServerName = tls.VersionTLS12, c.serverName

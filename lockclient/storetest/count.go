@@ -9,7 +9,7 @@ import (
 	"github.com/wirefence/wirefence/lockclient"
 )
 
-// count checks a store that can tell how far it has counted.
+// count tests a store that is a lockclient.Counter.
 func (s suite) count(t *testing.T) {
 	x := s.session(t)
 	counter, ok := x.store.(lockclient.Counter)

@@ -9,7 +9,7 @@ import (
 	"github.com/wirefence/wirefence/lockclient"
 )
 
-// look checks a store that can tell who has a lease.
+// look tests a store that is a lockclient.Looker.
 func (s suite) look(t *testing.T) {
 	x := s.session(t)
 	looker, ok := x.store.(lockclient.Looker)

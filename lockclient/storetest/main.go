@@ -12,9 +12,9 @@ import (
 	"github.com/wirefence/wirefence/lockclient"
 )
 
-// Main is what a store's TestMain does: it starts the shared server, runs the
-// tests, calls end, which closes the servers, and has leaks look for what is left
-// behind. It returns the exit status.
+// Main is the body of a store's TestMain: it starts the shared server, runs the tests,
+// calls end, which closes the servers, and then leaks, which looks for goroutines that
+// still run. It returns the exit status.
 func Main(m *testing.M, start func(context.Context) error, end func(), leaks func() error) int {
 	if err := start(context.Background()); err != nil {
 		fmt.Fprintln(os.Stderr, err)
@@ -32,15 +32,15 @@ func Main(m *testing.M, start func(context.Context) error, end func(), leaks fun
 	return 0
 }
 
-// PausedServer is a server that can be stopped without its clients' knowing.
+// PausedServer is a server that can be paused without notice to its clients.
 type PausedServer interface {
 	Addr() string
 	Pause() error
 	Resume() error
 }
 
-// ADeadlineEndsACall checks that a renewal of a lease heeds its context while the
-// server is stopped, and that its error names the server.
+// ADeadlineEndsACall checks that a renewal respects its context while the server is
+// paused, and that its error names the server.
 func ADeadlineEndsACall(t *testing.T, store lockclient.Store, server PausedServer) {
 	t.Helper()
 	if attempt, err := store.Acquire(t.Context(), "r", "me", time.Minute); err != nil || !attempt.Won() {

@@ -9,8 +9,8 @@ import (
 	"github.com/wirefence/wirefence/fence"
 )
 
-// model runs random calls by a few holders against what the interface says, on
-// leases that don't expire meanwhile.
+// model compares random calls by a few holders with the contract of lockclient.Store, on
+// leases that do not expire meanwhile.
 func (s suite) model(t *testing.T) {
 	store := s.open(t)
 	rapid.Check(t, func(r *rapid.T) {

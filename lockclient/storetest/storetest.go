@@ -16,15 +16,14 @@ import (
 	"github.com/wirefence/wirefence/lockclient"
 )
 
-// long is a ttl that doesn't end during a test, short is one that a test waits
-// out.
+// long is a ttl that does not end during a test, short is one whose end a test awaits.
 const (
 	long  = time.Minute
 	short = 60 * time.Millisecond
 )
 
-// Run runs the suite. Every store that open returns works on the same data, and
-// resources of the suite's names are unused before.
+// Run runs the suite. Every store that open returns must use the same data, and resources
+// with the suite's names must be unused.
 func Run(t *testing.T, open func(t testing.TB) lockclient.Store) {
 	s := suite{open}
 	for _, c := range []struct {
@@ -57,7 +56,7 @@ type suite struct {
 	open func(t testing.TB) lockclient.Store
 }
 
-// session is a store with a resource of its own.
+// session is a store and a resource of its own.
 type session struct {
 	testing.TB
 	store    lockclient.Store

@@ -14,7 +14,7 @@ import (
 
 var _ lockclient.Counter = (*Store)(nil)
 
-// Counted implements lockclient.Counter. Unlike an acquire it makes no node.
+// Counted implements lockclient.Counter. Unlike an acquire it creates no node.
 func (s *Store) Counted(ctx context.Context, resource fence.Resource) (fence.Token, error) {
 	path := s.Path(resource)
 	count, err := call(ctx, s, func() (fence.Token, error) {
@@ -31,7 +31,7 @@ func (s *Store) Counted(ctx context.Context, resource fence.Resource) (fence.Tok
 			}
 			count, err := strconv.ParseInt(string(data), 10, 64)
 			if err != nil {
-				return 0, fmt.Errorf("%w: %s is no number", lockclient.ErrCounter, path)
+				return 0, fmt.Errorf("%w: %s is not a number", lockclient.ErrCounter, path)
 			}
 			return fence.Token(count), nil
 		})

@@ -5,23 +5,23 @@ import (
 	"time"
 )
 
-// grant is what the store knows of a lease that it won, or may have won. It is
-// kept until the lease is known to have ended, so that none outlives its ttl
-// because an answer was lost or nobody waited for it.
+// grant is the state of a lease that the store has won, or may have won. The store keeps
+// it until the lease is known to have ended, so that no lease outlives its ttl because an
+// answer was lost or nobody waited for it.
 type grant struct {
 	key   grantKey
-	users int           // that have it or wait for it, by the store's mu
-	taken chan struct{} // who puts an element has the grant and what follows
+	users int           // the calls that have it or wait for it; guarded by the store's mu
+	taken chan struct{} // a lock of the fields below: the owner has put an element
 
-	session *session    // nil while not held, else where the lease node is; written with the store's mu
+	session *session    // the session of the lease node, nil while not held; written with the store's mu
 	version int32       // of the resource's node since the token was counted
 	until   time.Time   // when the store ends the lease
-	timer   *time.Timer // fires then
+	timer   *time.Timer // fires at until
 }
 
 type grantKey struct{ path, holder string }
 
-// take finds or makes a grant and waits until nobody else has it.
+// take finds or creates a grant and locks it.
 func (s *Store) take(ctx context.Context, key grantKey) (*grant, error) {
 	s.mu.Lock()
 	g := s.grants[key]
@@ -40,7 +40,7 @@ func (s *Store) take(ctx context.Context, key grantKey) (*grant, error) {
 	}
 }
 
-// put gives back what take gave. A grant that is held ends when its time is over.
+// put unlocks a grant. A lease that is still held ends at its deadline.
 func (s *Store) put(g *grant) {
 	if g.timer != nil {
 		g.timer.Stop()
@@ -61,8 +61,7 @@ func (s *Store) leave(g *grant) {
 	}
 }
 
-// hold notes that the lease node may be in a session from now on, or in none if
-// that is nil.
+// hold records the session in which the lease node may be from now on; nil for none.
 func (s *Store) hold(g *grant, x *session) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -12,8 +12,8 @@ import (
 
 var _ lockclient.Looker = (*Store)(nil)
 
-// Look implements lockclient.Looker. How long a holder has left is known to its
-// own store alone; what is returned is the whole ttl.
+// Look implements lockclient.Looker. Only the holder's own store knows the remaining
+// time; Look returns the whole ttl.
 func (s *Store) Look(ctx context.Context, resource fence.Resource) (lockclient.Attempt, error) {
 	path := s.Path(resource)
 	seen, err := call(ctx, s, func() (lockclient.Attempt, error) {

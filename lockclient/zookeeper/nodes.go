@@ -12,11 +12,11 @@ import (
 	"github.com/wirefence/wirefence/lockclient"
 )
 
-// unknown is the version of a resource's node when it isn't known whether, and
-// with which token, a lease was won.
+// unknown is the version of a resource's node when the store does not know whether, and
+// with which token, it won the lease.
 const unknown int32 = -2
 
-// counter reads the token counter of a resource, and makes it if there is none.
+// counter reads the token counter of a resource, and creates it if there is none.
 func (x *session) counter(path string) (count int64, version int32, err error) {
 	data, stat, err := x.conn.Get(path)
 	for errors.Is(err, zk.ErrNoNode) {
@@ -35,7 +35,7 @@ func (x *session) counter(path string) (count int64, version int32, err error) {
 	return count, stat.Version, nil
 }
 
-// makeNode makes a lasting node and those above it, if they aren't there.
+// makeNode creates a persistent node and its parents, unless they exist.
 func (x *session) makeNode(path, data string) error {
 	_, err := x.conn.Create(path, []byte(data), zk.FlagPersistent, x.acl())
 	if errors.Is(err, zk.ErrNoNode) {
@@ -50,8 +50,8 @@ func (x *session) makeNode(path, data string) error {
 	return err
 }
 
-// create makes the lease node of a grant in the session; replace does so where
-// there is one already.
+// create returns the request that creates the lease node of a grant in the session;
+// replace returns the requests for a lease node that exists already.
 func (x *session) create(g *grant, ttl time.Duration) []any {
 	return []any{&zk.CreateRequest{
 		Path: leaseOf(g.key.path), Data: leaseData(g.key.holder, ttl), Acl: x.acl(), Flags: zk.FlagEphemeral,
@@ -62,7 +62,7 @@ func (x *session) replace(g *grant, ttl time.Duration) []any {
 	return append([]any{&zk.DeleteRequest{Path: leaseOf(g.key.path), Version: -1}}, x.create(g, ttl)...)
 }
 
-// leaseData is a lease node's data: ttl, a space, and the holder.
+// leaseData returns the data of a lease node: ttl, a space, and the holder.
 func leaseData(holder string, ttl time.Duration) []byte {
 	return []byte(ttl.String() + " " + holder)
 }
@@ -73,17 +73,16 @@ func parseLease(data []byte) (holder string, ttl time.Duration) {
 	return holder, ttl
 }
 
-// catchUp lets the server that the session is connected to learn all that its
-// leader knows.
+// catchUp makes the server of the session catch up with its leader.
 func (x *session) catchUp(path string) error {
 	_, err := x.conn.Sync(path)
 	return x.explain(err)
 }
 
-// look reads who has the lease of a grant, and reports whether its holder has.
-// Then it notes in whose session, nil for another store's, and a version of the
-// resource's node by which a transaction can tell that this is still so: the
-// version is read first, and every grant changes it.
+// look reads the holder of a lease, and reports whether it is the holder of the grant. If
+// so, it records the session of the lease node, nil for another store's, and a version of
+// the resource's node by which a transaction can detect a later grant: the version is
+// read first, and every grant changes it.
 func (s *Store) look(x *session, g *grant) (mine bool, err error) {
 	if err := x.catchUp(g.key.path); err != nil {
 		return false, err
@@ -110,7 +109,7 @@ func (s *Store) look(x *session, g *grant) (mine bool, err error) {
 	return false, x.explain(err)
 }
 
-// sessionOf returns the store's session with an id, nil if there is none.
+// sessionOf returns the store's session with this id, nil if there is none.
 func (s *Store) sessionOf(id int64) *session {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -13,21 +13,20 @@ import (
 	"github.com/wirefence/wirefence/lockclient"
 )
 
-// Notify implements lockclient.Notifier. It returns before the store watches,
-// and sends once when it does, since a release may have come before. An expired
-// lease is told of like one that was released. While no server can be reached,
-// there are no notices.
+// Notify implements lockclient.Notifier. It returns before the store watches, and sends
+// once when it does, since a release may have come before. An expired lease gives a
+// notice, too. While no server is reachable, there are no notices.
 //
-// The stores that wait for a resource stand in a line of ephemeral sequential
-// nodes. Each watches the one before it, and only the first the lease: a release
-// wakes one store. A store that has got the lease and has more waiters goes to
-// the end of the line.
+// The stores that wait for a resource form a queue of ephemeral sequential nodes. Each
+// watches the node before its own, and only the first watches the lease, so a release
+// wakes one store. A store that has got the lease and has more waiters goes to the end of
+// the queue.
 func (s *Store) Notify(_ context.Context, resource fence.Resource, released chan<- struct{}) (func(), error) {
 	return s.notices.Add(s.Path(resource), released), nil
 }
 
-// follow stands in line for a resource until ctx or its place ends, and reports
-// whether it came so far. Errors are none of the waiters': they poll.
+// follow queues for a resource until ctx or its place ends, and reports whether it has
+// heard of it. It ignores errors: waiters poll.
 func (s *Store) follow(ctx context.Context, n *lockclient.Notices, path string) (heard bool) {
 	x, err := s.any(ctx)
 	if err != nil {
@@ -71,8 +70,8 @@ func (s *Store) follow(ctx context.Context, n *lockclient.Notices, path string) 
 	return heard
 }
 
-// standsIn counts the places in lines that a session has. It reports whether the
-// session is in use still.
+// standsIn adds to the number of places that a session has in queues. It reports whether
+// the session is still in use.
 func (s *Store) standsIn(x *session, more int) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -81,15 +80,15 @@ func (s *Store) standsIn(x *session, more int) bool {
 	return s.sessions[x.timeout] == x
 }
 
-// place is one in the line for a resource.
+// place is a place in the queue for a resource.
 type place struct {
 	*session
 	path, node string
-	first      bool // nobody is before it, nor will be
+	first      bool // no place is before it, and none will be
 }
 
-// watch watches the one before in line, or the lease for the first, and tells
-// that one which session has the lease, 0 if it is free.
+// watch watches the node before the place or, for the first, the lease. For the first it
+// returns the session that has the lease, 0 if the lease is free.
 func (p *place) watch() (owner int64, changes <-chan zk.Event, err error) {
 	for {
 		var before string
@@ -107,13 +106,13 @@ func (p *place) watch() (owner int64, changes <-chan zk.Event, err error) {
 			return owner, changes, err
 		}
 		_, _, changes, err = p.conn.GetW(before)
-		if !errors.Is(err, zk.ErrNoNode) { // else it has just left
+		if !errors.Is(err, zk.ErrNoNode) { // otherwise the node before it was just deleted
 			return 0, changes, err
 		}
 	}
 }
 
-// giveWay moves the first to the end of the line, if there are others.
+// giveWay moves the first place to the end of the queue, if there are others.
 func (p *place) giveWay() (moved bool, err error) {
 	_, after, err := p.neighbours()
 	if err != nil || after == "" {
@@ -128,7 +127,7 @@ func (p *place) giveWay() (moved bool, err error) {
 	return true, p.leaveLine(last)
 }
 
-// lineUp makes a node at the end of the line.
+// lineUp creates a node at the end of the queue.
 func (x *session) lineUp(path string) (place string, err error) {
 	place, err = x.conn.CreateProtectedEphemeralSequential(path+"/waiter-", nil, x.acl())
 	if errors.Is(err, zk.ErrNoNode) {
@@ -140,8 +139,8 @@ func (x *session) lineUp(path string) (place string, err error) {
 	return place, err
 }
 
-// leaveLine deletes a place, which would hold up those behind it for as long as
-// the session lasts. What fails is tried again when the session is next touched.
+// leaveLine deletes a place, which would delay those behind it until the session ends.
+// After a failure touch tries again.
 func (x *session) leaveLine(node string) error {
 	_, err := repeat(context.Background(), func() (struct{}, error) { return struct{}{}, x.deletePlace(node) })
 	if err != nil {
@@ -152,7 +151,7 @@ func (x *session) leaveLine(node string) error {
 	return err
 }
 
-// leaveLines deletes the places that could not be deleted when they were left.
+// leaveLines deletes the places whose deletion failed before.
 func (x *session) leaveLines() {
 	x.mu.Lock()
 	left := x.left
@@ -172,9 +171,9 @@ func (x *session) deletePlace(node string) error {
 	return err
 }
 
-var errNoPlace = errors.New("the place in the line is gone")
+var errNoPlace = errors.New("the place in the queue no longer exists")
 
-// neighbours are who stands in line before and after a place, "" for nobody.
+// neighbours returns the nodes before and after a place in the queue, "" for none.
 func (p *place) neighbours() (before, after string, err error) {
 	children, _, err := p.conn.Children(p.path)
 	if err != nil {
@@ -195,5 +194,5 @@ func (p *place) neighbours() (before, after string, err error) {
 	return before, after, nil
 }
 
-// number is what ZooKeeper puts after the name of a sequential node: ten digits.
+// number returns the ten digits that ZooKeeper appends to the name of a sequential node.
 func number(name string) string { return name[max(0, len(name)-10):] }

@@ -14,19 +14,19 @@ import (
 	"github.com/wirefence/wirefence/lockclient"
 )
 
-// patience is how long requests are tried again while connections break or no
-// server lets the driver in: an ensemble may take so long to elect a leader.
-// retryPause is the pause between two tries.
+// patience bounds how long requests are repeated while connections break or no server
+// accepts the driver: an ensemble may need that long to elect a leader. retryPause is the
+// pause between two tries.
 const (
 	patience   = 3 * time.Second
 	retryPause = 50 * time.Millisecond
 )
 
-// errAgain says that what was read has changed since.
+// errAgain says that a node has changed since it was read.
 var errAgain = errors.New("changed since it was read")
 
-// repeat calls try until it says something final. Where something has changed,
-// somebody else has got on, so that isn't repeated for ever.
+// repeat calls try until it returns a final result. A change of a node means that another
+// client has made progress, so repeat ends.
 func repeat[T any](ctx context.Context, try func() (T, error)) (T, error) {
 	var none T
 	failing := time.Now()
@@ -58,7 +58,7 @@ func (s *Store) acquire(ctx context.Context, path, holder string, ttl time.Durat
 	return repeat(ctx, func() (lockclient.Attempt, error) { return s.tryAcquire(ctx, g, ttl) })
 }
 
-// tryAcquire wins the lease, or says who has it.
+// tryAcquire wins the lease, or returns its holder.
 func (s *Store) tryAcquire(ctx context.Context, g *grant, ttl time.Duration) (lockclient.Attempt, error) {
 	path := g.key.path
 	x, err := s.session(ctx, ttl)
@@ -76,7 +76,7 @@ func (s *Store) tryAcquire(ctx context.Context, g *grant, ttl time.Duration) (lo
 		return lockclient.Attempt{}, err
 	}
 	steps := x.create(g, ttl)
-	if g.session != nil { // the holder asks again
+	if g.session != nil { // a repeated request of the holder
 		mine, err := s.look(x, g)
 		if err != nil || !mine || g.version != version {
 			return lockclient.Attempt{}, orAgain(err)
@@ -84,7 +84,7 @@ func (s *Store) tryAcquire(ctx context.Context, g *grant, ttl time.Duration) (lo
 		steps = x.replace(g, ttl)
 	}
 	before := g.session
-	s.hold(g, x) // whatever comes of it
+	s.hold(g, x) // before the request, whose answer may be lost
 	_, err = x.conn.Multi(append(steps,
 		&zk.SetDataRequest{Path: path, Data: strconv.AppendInt(nil, count+1, 10), Version: version})...)
 	switch {
@@ -105,8 +105,7 @@ func (s *Store) tryAcquire(ctx context.Context, g *grant, ttl time.Duration) (lo
 	return lockclient.Attempt{}, err
 }
 
-// orAgain is what to return when something has changed, unless that is not known
-// for an error.
+// orAgain returns err, or errAgain if it is nil.
 func orAgain(err error) error {
 	if err != nil {
 		return err
@@ -114,8 +113,8 @@ func orAgain(err error) error {
 	return errAgain
 }
 
-// heldBy says who has a lease that could not be won. What is read now is not
-// older than the answer that it could not.
+// heldBy returns the holder of a lease that could not be won. What it reads is not older
+// than the refusal.
 func (s *Store) heldBy(x *session, g *grant) (lockclient.Attempt, error) {
 	data, _, err := x.conn.Get(leaseOf(g.key.path))
 	switch holder, _ := parseLease(data); {
@@ -126,7 +125,7 @@ func (s *Store) heldBy(x *session, g *grant) (lockclient.Attempt, error) {
 	case holder != g.key.holder:
 		return lockclient.Attempt{Holder: holder}, nil
 	}
-	mine, err := s.look(x, g) // an answer was lost
+	mine, err := s.look(x, g) // the answer to an earlier request was lost
 	if mine && err == nil && g.session == nil {
 		err = errElsewhere
 	}
@@ -143,14 +142,14 @@ func (s *Store) renew(ctx context.Context, path, holder string, ttl time.Duratio
 }
 
 // errElsewhere says that a session of another store has the lease.
-var errElsewhere = errors.New("the lease belongs to a session of another process, which alone can renew it")
+var errElsewhere = errors.New("the lease belongs to a session of another process, and only that process can renew it")
 
-// tryRenew starts the time of a lease again by any request on its session, and
-// makes sure of the leader that the lease is still there and the holder's: nobody
-// was granted it since if the counter has the version that it had then.
+// tryRenew restarts the time of a lease by any request on its session, and verifies at
+// the leader that the holder still has the lease: if the counter still has the version of
+// the grant, no later grant was made.
 func (s *Store) tryRenew(ctx context.Context, g *grant, ttl time.Duration) (bool, error) {
 	if g.session != nil && !time.Now().Before(g.until) {
-		return false, nil // the store is about to end it
+		return false, nil // expire is about to end it
 	}
 	if g.session == nil || g.version == unknown {
 		x, err := s.any(ctx)
@@ -177,15 +176,15 @@ func (s *Store) tryRenew(ctx context.Context, g *grant, ttl time.Duration) (bool
 	case errors.Is(err, zk.ErrNoNode):
 		s.hold(g, nil)
 		return false, nil
-	case errors.Is(err, zk.ErrBadVersion): // somebody raised the counter, or has the lease
+	case errors.Is(err, zk.ErrBadVersion): // the counter was raised, or another holder has the lease
 		err = errAgain
 	}
 	g.version = unknown
 	return false, x.explain(err)
 }
 
-// renewal is what a renewal does with the lease node, on which session: it moves
-// to another for a ttl that its own doesn't outlast.
+// renewal returns the requests by which a renewal keeps or moves the lease node, and
+// their session: the node moves to another session if its own is too short for the ttl.
 func (s *Store) renewal(ctx context.Context, g *grant, ttl time.Duration) (*session, []any, error) {
 	if s.sessionTimeout(ttl) <= g.session.timeout {
 		return g.session, []any{&zk.CheckVersionRequest{Path: leaseOf(g.key.path), Version: -1}}, g.session.suffices(ttl)
@@ -213,8 +212,8 @@ func (s *Store) release(ctx context.Context, path, holder string) (bool, error) 
 	return held, err
 }
 
-// end deletes the lease node if it is the holder's. An error of the deletion
-// itself is not tried again: what the second try would find says nothing.
+// end deletes the lease node if it is the holder's. It does not repeat a deletion that
+// failed: after a lost answer a missing node proves nothing.
 func (s *Store) end(ctx context.Context, g *grant) (bool, error) {
 	x, err := repeat(ctx, func() (*session, error) {
 		if g.session != nil && g.version != unknown {

@@ -14,32 +14,32 @@ import (
 	"github.com/go-zookeeper/zk"
 )
 
-// session is a connection of the driver, which goes from server to server and
-// begins a new ZooKeeper session where the old one has expired.
+// session is a connection of the driver, which moves from server to server and begins a
+// new ZooKeeper session when the old one has expired.
 type session struct {
 	conn    *zk.Conn
 	opts    *Options
-	timeout time.Duration // that was asked for
+	timeout time.Duration // as requested
 	gone    chan struct{} // closed when the driver has ended
 
-	login    chan struct{} // who puts an element may log in
-	loggedIn bool          // by who has put it
+	login    chan struct{} // a lock of loggedIn: the owner has put an element
+	loggedIn bool
 
 	mu        sync.Mutex
-	lasts     time.Duration // what the server has granted; 0 before the first connection
+	lasts     time.Duration // the timeout that the server granted; 0 before the first connection
 	wire      net.Conn
 	failure   error // of the last try to connect
 	abandoned bool
-	left      []string // places in lines that could not be deleted yet
+	left      []string // places in queues whose deletion failed
 
 	// The store's mu guards these.
-	used   time.Time // when it was last returned for a request
-	places int       // in lines
+	used   time.Time // when a request last used it
+	places int       // in queues
 }
 
-// sessionTimeout is what a session must last so that leases of a ttl do: see the
-// package comment. It is rounded up to one of four timeouts for each power of two,
-// by less than a quarter, so that many ttls share few sessions.
+// sessionTimeout returns the session timeout that leases of a ttl need: see the package
+// comment. It rounds up to one of four timeouts for each power of two, by less than a
+// quarter, so that many ttls share few sessions.
 func (s *Store) sessionTimeout(ttl time.Duration) time.Duration {
 	least := ttl + s.opts.Tick
 	step := time.Second
@@ -71,12 +71,11 @@ func (s *Store) session(ctx context.Context, ttl time.Duration) (*session, error
 	return x, x.authenticate(ctx)
 }
 
-// otherwise is the ttl that a session is made for if none is there and it holds
-// no lease.
+// otherwise is the ttl for which a session is opened if a request needs one and no lease
+// does.
 const otherwise = 8 * time.Second
 
-// any returns some session: the one that was used last, so that others become
-// idle.
+// any returns the session that was used last, so that the others become idle.
 func (s *Store) any(ctx context.Context) (*session, error) {
 	s.mu.Lock()
 	var last *session
@@ -94,14 +93,12 @@ func (s *Store) any(ctx context.Context) (*session, error) {
 	return last, last.authenticate(ctx)
 }
 
-// idleTime is how long a session is kept that has no lease and no place in a line,
-// and for which no request has asked. One that still waits for its answer then is
-// tried again on another session.
+// idleTime is how long a session is kept without a lease, a place in a queue, or a
+// request. A request that still waits for its answer then is repeated on another session.
 const idleTime = 30 * time.Second
 
-// retire takes a session out of use if it has been idle, and reports whether it
-// has: each is a connection, of which a server grants 60 to an address by default
-// (maxClientCnxns).
+// retire removes a session that has been idle, and reports whether it did: each is a
+// connection, and a server grants 60 to an address by default (maxClientCnxns).
 func (s *Store) retire(x *session) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -139,11 +136,11 @@ func (s *Store) connect(timeout time.Duration) (*session, error) {
 	return x, nil
 }
 
-// touch tells the server often enough that a session lives, even one that has no
-// leases: how long one lasts that it is about to get depends on when the leader last
-// heard of the session. One that is idle is closed. One that has had no connection for all of its time has
-// expired, and is replaced: a server that was restored from older data than the
-// driver has seen would never let the driver in again.
+// touch sends requests on a session often enough, even without leases: how long a new
+// lease lasts depends on when the leader last heard of its session. It closes an idle
+// session. A session that has had no connection for its timeout has expired, and is
+// replaced: a server that was restored from older data than the driver has seen would
+// never accept the driver again.
 func (s *Store) touch(x *session) {
 	ticker := time.NewTicker(s.opts.Tick / 2)
 	defer ticker.Stop()
@@ -170,7 +167,7 @@ func (s *Store) touch(x *session) {
 	}
 }
 
-// drop lets the next request begin a new session.
+// drop removes a session, so that the next request begins a new one.
 func (s *Store) drop(x *session) {
 	s.mu.Lock()
 	if s.sessions[x.timeout] == x {
@@ -180,8 +177,7 @@ func (s *Store) drop(x *session) {
 	x.close(true)
 }
 
-// authenticate presents the credentials once. The driver repeats them on each
-// connection.
+// authenticate sends the credentials once. The driver repeats them on each connection.
 func (x *session) authenticate(ctx context.Context) error {
 	if x.opts.User == "" {
 		return nil
@@ -202,7 +198,7 @@ func (x *session) authenticate(ctx context.Context) error {
 	return nil
 }
 
-// acl is who may do what with new nodes.
+// acl returns the access rights of new nodes.
 func (x *session) acl() []zk.ACL {
 	if x.opts.User == "" {
 		return zk.WorldACL(zk.PermAll)
@@ -210,20 +206,20 @@ func (x *session) acl() []zk.ACL {
 	return zk.AuthACL(zk.PermAll)
 }
 
-// suffices reports as an error that leases of a ttl could outlast the session.
-// There must have been an answer from the server before.
+// suffices returns an error if leases of a ttl could outlast the session. The server must
+// have answered before.
 func (x *session) suffices(ttl time.Duration) error {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	if x.lasts >= ttl+x.opts.Tick {
 		return nil
 	}
-	return fmt.Errorf("a ttl of %v needs sessions of %v, the server grants %v: maxSessionTimeout must be higher or the ttl shorter",
+	return fmt.Errorf("a ttl of %v needs sessions of %v, but the server grants %v: raise its maxSessionTimeout, or choose a shorter ttl",
 		ttl, ttl+x.opts.Tick, x.lasts)
 }
 
-// close ends the session, or leaves it to expire if it is abandoned, and
-// returns when the driver has ended.
+// close ends the session, or lets it expire if abandon is set, and returns when the
+// driver has ended.
 func (x *session) close(abandon bool) {
 	if abandon {
 		x.abandon()
@@ -233,7 +229,7 @@ func (x *session) close(abandon bool) {
 	<-x.gone
 }
 
-// abandon lets the driver connect no more.
+// abandon keeps the driver from connecting again.
 func (x *session) abandon() {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -262,7 +258,7 @@ func (x *session) dial(network, address string, timeout time.Duration) (net.Conn
 	return x.wire, nil
 }
 
-// secure begins TLS on a connection, which it closes if that fails.
+// secure starts TLS on a connection, and closes the connection if that fails.
 func secure(conn net.Conn, address string, config *tls.Config) (net.Conn, error) {
 	if config.ServerName == "" {
 		config = config.Clone()
@@ -278,8 +274,7 @@ func secure(conn net.Conn, address string, config *tls.Config) (net.Conn, error)
 	return secured, nil
 }
 
-// connectFailure returns why one of the sessions has no connection, nil if none
-// has failed.
+// connectFailure returns why one of the sessions has no connection, nil if all have one.
 func (s *Store) connectFailure() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -294,7 +289,7 @@ func (s *Store) connectFailure() error {
 	return nil
 }
 
-// explain adds why there is no connection to an error that says so.
+// explain adds to a connection error why the last try to connect failed.
 func (x *session) explain(err error) error {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -304,7 +299,7 @@ func (x *session) explain(err error) error {
 	return err
 }
 
-// isConnection reports whether an error leaves open what became of a request.
+// isConnection reports whether an error leaves the outcome of a request unknown.
 func isConnection(err error) bool {
 	for _, lost := range []error{
 		zk.ErrConnectionClosed, zk.ErrSessionExpired, zk.ErrSessionMoved, zk.ErrNoServer, zk.ErrClosing, io.EOF, io.ErrUnexpectedEOF,
@@ -317,8 +312,8 @@ func isConnection(err error) bool {
 	return errors.As(err, &network)
 }
 
-// greeted notes what a server grants. One that knows the session no more grants
-// nothing; then the driver asks for another.
+// greeted records the timeout that a server grants. A server that no longer knows the
+// session grants 0; then the driver requests a new session.
 func (x *session) greeted(lasts time.Duration) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -327,12 +322,12 @@ func (x *session) greeted(lasts time.Duration) {
 	}
 }
 
-// greetedConn reads along in what a server says first: what time it grants to the
-// session, which the driver keeps to itself.
+// greetedConn reads the granted timeout from a server's first message; the driver does
+// not report it.
 type greetedConn struct {
 	net.Conn
 	session  *session
-	greeting []byte // length, protocol version and timeout, of 4 bytes each
+	greeting []byte // length, protocol version and timeout, 4 bytes each
 }
 
 const greetingBytes = 12
@@ -348,8 +343,8 @@ func (c *greetedConn) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// greetingPatience is how long a server may take to greet. The driver would wait
-// for nearly seven times the session's timeout before it tries another.
+// greetingPatience bounds the wait for a server's first message. The driver would wait
+// nearly seven times the session timeout before it tries another server.
 const greetingPatience = 5 * time.Second
 
 func (c *greetedConn) SetReadDeadline(t time.Time) error {
@@ -359,13 +354,12 @@ func (c *greetedConn) SetReadDeadline(t time.Time) error {
 	return c.Conn.SetReadDeadline(t)
 }
 
-// rotation lets the driver try one server after the other. Unlike the driver's
-// own it leaves the resolving of names to each dial, and lets a lost connection be
-// made again without a pause.
+// rotation makes the driver try one server after the other. Unlike the driver's own, it
+// resolves names at each dial, and replaces a lost connection without a pause.
 type rotation struct {
 	servers []string
 	next    int
-	tried   int // since the last connection
+	tried   int // servers tried since the last connection
 }
 
 func (r *rotation) Init(servers []string) error {
@@ -385,7 +379,7 @@ func (r *rotation) Next() (server string, pauseFirst bool) {
 
 func (r *rotation) Connected() { r.tried = 0 }
 
-// silence is the driver's log: its errors come back from the calls.
+// silence discards the driver's log: the calls return its errors.
 type silence struct{}
 
 func (silence) Printf(string, ...any) {}

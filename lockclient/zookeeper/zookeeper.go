@@ -1,36 +1,36 @@
 // Package zookeeper keeps leases in ZooKeeper, version 3.5 or later.
 //
-// A resource has the node /wirefence/NAME for ever, whose data is its token
-// counter, and below it the ephemeral node lease while it is held. One
-// transaction creates the lease node and counts the token, under the condition
-// that the counter's version is still the one that was read: a counter that was
-// read from a server which lags behind counts nothing twice. A counter, rather
-// than the transaction's zxid, since it can be raised, and since a transaction
-// can't read what would be added to a zxid. An ensemble that is wiped, or restored
-// from a snapshot, counts again; a client with a Sealer raises the counter above
-// what PostgreSQL has seen.
+// A resource has the persistent node /wirefence/NAME, whose data is its token counter,
+// and below it the ephemeral node lease while it is held. One transaction creates the
+// lease node and counts the token, on condition that the version of the counter has not
+// changed since it was read. So no token is counted twice, even if the server from which
+// the counter was read lags behind. The store uses a counter rather than the zxid of the
+// transaction because a counter can be raised, and because a transaction cannot read a
+// number to add to its zxid. An ensemble that is wiped, or restored from a snapshot,
+// counts tokens again; a client with a Sealer raises the counter above the last token in
+// PostgreSQL.
 //
 // # Time
 //
-// A lease ends with the session that its node belongs to. Sessions belong to the
-// store, and leases of like ttls share one: it outlasts a renewal by the ttl and one
-// tick of the ensemble, rounded up by less than a second, or a quarter if that is
-// more. A session without leases and waiters is closed after half a minute. The
-// tick is what a server may take to tell the leader that a session lives, in a ping
-// each half of it; the store says so to the server as often, with or without leases:
-// a grant lasts from when the leader last heard of its session. Since a session may
-// go on as long as the process does, the store itself deletes the node of a lease
-// that wasn't renewed for its ttl.
+// A lease ends with the session of its node. The sessions belong to the store, and leases
+// with similar ttls share one: its timeout is the ttl plus one tick of the ensemble,
+// rounded up by less than a second, or a quarter if that is more. The store closes a
+// session that has had no leases and waiters for half a minute. A server tells the leader
+// in a ping each half tick which sessions live. So the store pings the server as often,
+// with or without leases: a grant lasts from when the leader last heard of its session.
+// A session may last as long as the process, so the store itself deletes the node of a
+// lease that was not renewed for its ttl.
 //
-//   - A process that dies, stalls or is cut off stops to keep the session alive:
-//     the lease ends when that expires, at most the ttl and two ticks later, and
-//     what was rounded up, or the ensemble's least session timeout if that is longer.
-//   - A process that stalls and comes back before that deletes what was not
-//     renewed in time.
-//   - A connection that breaks and is made again, with any server, within the
-//     session's time changes nothing. After it the driver begins a new session,
-//     in which there are none of the old leases: they can't be renewed.
-//   - A store that is closed while it has leases leaves their sessions to expire.
+//   - A process that dies, stalls or is cut off no longer keeps the session alive: the
+//     lease ends when the session expires, at most the ttl and two ticks later, plus
+//     the rounding, or after the minimal session timeout of the ensemble if that is
+//     longer.
+//   - A process that stalls and continues before that deletes the nodes of leases that
+//     it did not renew in time.
+//   - A lost connection that is replaced within the timeout of the session, with any
+//     server, changes nothing. After the timeout the driver begins a new session, which
+//     has none of the old leases: they cannot be renewed.
+//   - If the store is closed while it has leases, their sessions expire.
 //
 // So only the store that acquired a lease can renew it; any can release it.
 package zookeeper
@@ -53,16 +53,16 @@ import (
 type Options struct {
 	// Servers are some or all members of the ensemble, as host:port.
 	Servers []string
-	// Root is the path of the node that all others are below, default
-	// /wirefence. All who compete for a resource must use the same.
+	// Root is the path of the parent of all nodes, default /wirefence. All clients that
+	// compete for a resource must use the same root.
 	Root string
-	// User and Password are for ZooKeeper's digest scheme. With a user, nodes
-	// are made so that only this user has access to them.
+	// User and Password are for ZooKeeper's digest scheme. With a user, only this user
+	// has access to the nodes that the store creates.
 	User, Password string
-	// TLS is nil for connections without.
+	// TLS is nil for connections without TLS.
 	TLS *tls.Config
-	// Tick is the ensemble's tickTime or more, default 2s. Were it less, a lease
-	// could end before its ttl when a server is cut off from the leader.
+	// Tick must be at least the ensemble's tickTime, default 2s. With a lower one, a
+	// lease could end before its ttl when a server is cut off from the leader.
 	Tick time.Duration
 }
 
@@ -70,11 +70,11 @@ type Options struct {
 type Store struct {
 	opts    Options
 	notices *lockclient.Notices
-	running sync.WaitGroup // requests, which may outlive the calls that made them
+	running sync.WaitGroup // requests, which may outlive the calls that sent them
 
 	mu       sync.Mutex
 	closed   bool
-	sessions map[time.Duration]*session // by the timeout that was asked for
+	sessions map[time.Duration]*session // by the requested timeout
 	grants   map[grantKey]*grant
 }
 
@@ -83,7 +83,7 @@ var (
 	_ lockclient.Notifier = (*Store)(nil)
 )
 
-// New makes a store. It connects when it is used.
+// New makes a store. It connects at the first request.
 func New(opts Options) (*Store, error) {
 	if len(opts.Servers) == 0 {
 		return nil, errors.New("zookeeper: no servers")
@@ -95,7 +95,7 @@ func New(opts Options) (*Store, error) {
 		opts.Tick = 2 * time.Second
 	}
 	if !strings.HasPrefix(opts.Root, "/") || strings.HasSuffix(opts.Root, "/") {
-		return nil, fmt.Errorf("zookeeper: %q is no path of a root node", opts.Root)
+		return nil, fmt.Errorf("zookeeper: %q is not the path of a root node", opts.Root)
 	}
 	if opts.Tick < time.Millisecond {
 		return nil, fmt.Errorf("zookeeper: a tick of %v is less than 1ms", opts.Tick)
@@ -129,8 +129,8 @@ func Open(url string) (*Store, error) {
 	return New(opts)
 }
 
-// Close ends the store's sessions and returns when nothing of it runs any more.
-// The lockclient.Client on it must be closed before; a lease that is held by
+// Close ends the sessions of the store and returns when no goroutine of it runs any more.
+// The lockclient.Client on the store must be closed before; a lease that is still held
 // then ends when its session expires.
 func (s *Store) Close() error {
 	s.notices.Wait()
@@ -152,20 +152,19 @@ func (s *Store) Close() error {
 	return nil
 }
 
-// Path is the name of a resource's node.
+// Path returns the path of the node of a resource.
 func (s *Store) Path(resource fence.Resource) string {
 	name := strings.ReplaceAll(resource.Encode(), "/", "%2F")
-	if name == "." || name == ".." { // mean something else in a path
+	if name == "." || name == ".." { // not allowed in a path
 		name = strings.ReplaceAll(name, ".", "%2E")
 	}
 	return s.opts.Root + "/" + name
 }
 
-// leaseOf is the name of the lease node of a resource's node.
+// leaseOf returns the path of the lease node below a resource's node.
 func leaseOf(path string) string { return path + "/lease" }
 
-// Acquire implements lockclient.Store. It takes two requests, of which one
-// writes.
+// Acquire implements lockclient.Store. It takes two requests, one of which writes.
 func (s *Store) Acquire(ctx context.Context, resource fence.Resource, holder string, ttl time.Duration) (lockclient.Attempt, error) {
 	attempt, err := call(ctx, s, func() (lockclient.Attempt, error) { return s.acquire(ctx, s.Path(resource), holder, ttl) })
 	if err != nil {
@@ -174,8 +173,8 @@ func (s *Store) Acquire(ctx context.Context, resource fence.Resource, holder str
 	return attempt, nil
 }
 
-// Renew implements lockclient.Store. A lease that another store acquired can't
-// be renewed, which is an error.
+// Renew implements lockclient.Store. It returns an error for a lease that another store
+// acquired.
 func (s *Store) Renew(ctx context.Context, resource fence.Resource, holder string, ttl time.Duration) (bool, error) {
 	held, err := call(ctx, s, func() (bool, error) { return s.renew(ctx, s.Path(resource), holder, ttl) })
 	if err != nil {
@@ -184,7 +183,7 @@ func (s *Store) Renew(ctx context.Context, resource fence.Resource, holder strin
 	return held, nil
 }
 
-// Release implements lockclient.Store. If it fails, the store goes on trying.
+// Release implements lockclient.Store. If it fails, the store keeps trying.
 func (s *Store) Release(ctx context.Context, resource fence.Resource, holder string) (bool, error) {
 	held, err := call(ctx, s, func() (bool, error) { return s.release(ctx, s.Path(resource), holder) })
 	if err != nil {
@@ -204,9 +203,8 @@ func (s *Store) Raise(ctx context.Context, resource fence.Resource, token fence.
 
 var errClosed = errors.New("the store is closed")
 
-// call runs what makes requests, in a goroutine of its own since the driver knows
-// no contexts. It returns when ctx ends; what was asked goes on then until it is
-// done or its request has failed.
+// call runs do, which sends requests, in a goroutine, because the driver has no contexts.
+// It returns when ctx ends; do then continues until it succeeds or its request fails.
 func call[T any](ctx context.Context, s *Store, do func() (T, error)) (T, error) {
 	var none T
 	if err := ctx.Err(); err != nil {
@@ -233,7 +231,8 @@ func call[T any](ctx context.Context, s *Store, do func() (T, error)) (T, error)
 	}
 }
 
-// begin counts one more goroutine that Close waits for, unless it is closed.
+// begin counts a further goroutine that Close waits for. It returns false if the store is
+// closed.
 func (s *Store) begin() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -244,8 +243,8 @@ func (s *Store) begin() bool {
 	return true
 }
 
-// fail says what failed where. A context that ended is in the chain, and why
-// there was no connection, if there was none.
+// fail adds to an error what failed and where. If the context has ended, its error is in
+// the chain, and if there was no connection, the reason for that.
 func (s *Store) fail(ctx context.Context, doing string, resource fence.Resource, err error) error {
 	if ctxErr := ctx.Err(); ctxErr != nil {
 		if !errors.Is(err, ctxErr) {

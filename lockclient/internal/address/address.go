@@ -1,6 +1,6 @@
-// Package address reads the connection strings of lease stores that consist of
-// several servers: scheme://user:password@host1:port,host2/path?setting=value.
-// Its errors never hold the password.
+// Package address parses the connection strings of lease stores that consist of several
+// servers: scheme://user:password@host1:port,host2/path?setting=value. Its errors never
+// contain the password.
 package address
 
 import (
@@ -15,7 +15,7 @@ import (
 	"strings"
 )
 
-// URL is a connection string in its parts.
+// URL is a parsed connection string.
 type URL struct {
 	User, Password string
 	Hosts          []string // host:port, at least one
@@ -23,8 +23,8 @@ type URL struct {
 	Settings       map[string]string
 }
 
-// Parse reads a connection string of a scheme. Hosts without a port get the
-// given one. Settings are those of the given names and of TLS.
+// Parse parses a connection string of a scheme. A host without a port gets the given
+// port. The string may have the given settings and those of TLS.
 func Parse(text, scheme, port string, settings ...string) (URL, error) {
 	rest, ok := strings.CutPrefix(text, scheme+"://")
 	if !ok {
@@ -65,10 +65,10 @@ func orDefault(text, otherwise string) string {
 	return text
 }
 
-// single reads settings that may be given once each.
+// single reads settings, each of which may be given once.
 func single(u *url.URL, known []string) (map[string]string, error) {
 	if u.Fragment != "" {
-		return nil, errors.New("it has a # in it")
+		return nil, errors.New("it contains a #")
 	}
 	query, err := url.ParseQuery(u.RawQuery)
 	if err != nil {
@@ -77,25 +77,25 @@ func single(u *url.URL, known []string) (map[string]string, error) {
 	settings := map[string]string{}
 	for name, values := range query {
 		if !slices.Contains(known, name) {
-			return nil, fmt.Errorf("unknown setting %q, known are %s", name, strings.Join(known, ", "))
+			return nil, fmt.Errorf("unknown setting %q, expected one of %s", name, strings.Join(known, ", "))
 		}
 		if len(values) != 1 || values[0] == "" {
-			return nil, fmt.Errorf("setting %q needs one value", name)
+			return nil, fmt.Errorf("setting %q needs exactly one value", name)
 		}
 		settings[name] = values[0]
 	}
 	return settings, nil
 }
 
-// withoutText takes the text, and so the password, out of an error of net/url.
+// withoutText removes the text, and so the password, from an error of net/url.
 func withoutText(err error) error {
 	if parse := (*url.Error)(nil); errors.As(err, &parse) {
 		err = parse.Err
 	}
 	if strings.Contains(err.Error(), "userinfo") {
-		return errors.New("user or password need percent-encoding")
+		return errors.New("the user or the password needs percent-encoding")
 	}
-	if port := "invalid port"; strings.Contains(err.Error(), port) { // it may be a piece of a password
+	if port := "invalid port"; strings.Contains(err.Error(), port) { // the port may be part of a password
 		return errors.New(port)
 	}
 	return errors.New("malformed host, path or percent-encoding")
@@ -103,9 +103,8 @@ func withoutText(err error) error {
 
 var tlsSettings = []string{"tls", "ca", "cert", "key"}
 
-// TLS returns what the settings tls, ca, cert and key ask for: nil for none.
-// ca, cert and key are PEM files that are read now, and each of them asks for
-// TLS.
+// TLS returns the configuration for the settings tls, ca, cert and key: nil for none. ca,
+// cert and key name PEM files, which TLS reads now; each of them enables TLS.
 func (u URL) TLS() (*tls.Config, error) {
 	files := u.Settings["ca"] + u.Settings["cert"] + u.Settings["key"]
 	switch on := u.Settings["tls"]; {
@@ -117,7 +116,7 @@ func (u URL) TLS() (*tls.Config, error) {
 	case on == "false":
 		return nil, errors.New("ca, cert and key need tls=true")
 	default:
-		return nil, fmt.Errorf("tls is %q, not true or false", on)
+		return nil, fmt.Errorf("tls is %q, expected true or false", on)
 	}
 	config := &tls.Config{MinVersion: tls.VersionTLS12}
 	if file := u.Settings["ca"]; file != "" {
