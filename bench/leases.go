@@ -64,7 +64,7 @@ func (b *book) leaseTables(p *page) {
 		p.line("| %s | %s | %s | %s | %s | %s |", way.Name, rate(spreadOf(way.Rates)), ratio, p50, p95, worst)
 	}
 	p.line("")
-	p.line("What it costs one process to keep %d leases of 15 s, each renewed every %v. CPU is of a whole core; commands are those that it sends.", b.leases.Renewals[0].Leases, b.leases.Renewals[0].Every)
+	p.line("The cost for one process of keeping %d leases of 15 s, each renewed every %v. CPU is of a whole core; commands are those that it sends.", b.leases.Renewals[0].Leases, b.leases.Renewals[0].Every)
 	p.line("")
 	p.line("| | commands/s at Redis | CPU of the process | of Redis | KiB per lease | lost |")
 	p.line("|---|---:|---:|---:|---:|---:|")

@@ -59,7 +59,7 @@ func (b *book) markdown() string {
 	p.line("")
 	p.line("## Side by side")
 	p.line("")
-	p.line("An insert adds a row to a table with a primary key; a select reads a row by primary key, as `pgbench -S`. *Fenced by the application* is what one writes without a proxy: `BEGIN`, `UPDATE locks … WHERE last_token <= 34`, `INSERT`, `COMMIT`, each a round trip. Latency is of a whole transaction, from pgbench's log. CPU is user and system time of the process between client and database, per transaction; so are instructions, which the kernel counts on few virtual machines. TLS to a server verifies its certificate in full (`sslmode=verify-full`).")
+	p.line("An insert adds a row to a table with a primary key; a select reads a row by primary key, as `pgbench -S`. *Fenced by the application* is the usual code without a proxy: `BEGIN`, `UPDATE locks … WHERE last_token <= 34`, `INSERT`, `COMMIT`, each a round trip. Latency is of a whole transaction, from pgbench's log. CPU is user and system time of the process between client and database, per transaction; so are instructions, which the kernel counts on few virtual machines. TLS to a server verifies its certificate in full (`sslmode=verify-full`).")
 	for _, w := range workloads {
 		for _, protocol := range protocols {
 			b.table(&p, w, protocol)
@@ -104,7 +104,7 @@ func (b *book) goals(p *page) {
 		p.line("| %s | %s | %s | %s |", v.goal, v.want, v.reached(), v)
 	}
 	p.line("")
-	p.line("Where a goal is about several cases, the worst is shown. [Holds](decisions/0016-holds.md) are what spares a busy session its checks.")
+	p.line("A goal about several cases shows the worst. A busy session needs few checks, because it [holds](decisions/0016-holds.md) its fence.")
 }
 
 func (b *book) table(p *page, w workload, protocol string) {
@@ -169,7 +169,7 @@ func (b *book) sessionTable(p *page) {
 	p.line("")
 	p.line("## Sessions")
 	p.line("")
-	p.line("Memory is what %d idle sessions make the process grow by, per session, with a PgBouncer in transaction mode behind it: anonymous resident memory, without the kernel's socket buffers. A connection to PostgreSQL is timed from connecting to the first ReadyForQuery, without password. PgBouncer takes a server's connection with the first query, of those that it has kept; the proxy opens one for each client, and asks it what it must know of the session.", idleSessions)
+	p.line("Memory is the growth of the process per session, with %d idle sessions and a PgBouncer in transaction mode behind it: anonymous resident memory, without the kernel's socket buffers. A connection to PostgreSQL is timed from connecting to the first ReadyForQuery, without password. PgBouncer uses one of its open server connections, from the first query on; the proxy opens one for each client, and queries it for the session's state.", idleSessions)
 	p.line("")
 	p.line("| | KiB per idle session | connection, p50 ms | p95 ms |")
 	p.line("|---|---:|---:|---:|")
@@ -296,7 +296,7 @@ func (b *book) coreTable(p *page) {
 	p.line("")
 	p.line("## Protocol core")
 	p.line("")
-	p.line("Go benchmarks of the session's state machine with canned bytes, no sockets: one exchange is what a client sends up to its Query or Sync, and all answers. `go test -run '^$' -bench . ./proxy/internal/session` repeats them.")
+	p.line("Go benchmarks of the session's state machine with canned bytes, no sockets: one exchange consists of a client's messages up to its Query or Sync, and all answers. `go test -run '^$' -bench . ./proxy/internal/session` repeats them.")
 	p.line("")
 	p.line("| case | ns per exchange | allocations |")
 	p.line("|---|---:|---:|")
