@@ -163,8 +163,16 @@ type Options struct {
 	Tracer trace.Tracer
 }
 
-// Validate sets the defaults, and returns an error for invalid options.
+// Validate sets the defaults, and returns an error for each invalid option, joined by
+// errors.Join.
 func (o *Options) Validate() error {
+	invalid := o.validate()
+	_, err := o.newUpstream(func(error) {})
+	return errors.Join(invalid, err)
+}
+
+// validate is Validate without the upstream.
+func (o *Options) validate() error {
 	if len(o.Listen) == 0 {
 		o.Listen = []string{"127.0.0.1:6433"}
 	}
@@ -183,55 +191,35 @@ func (o *Options) Validate() error {
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.NewTextHandler(io.Discard, nil))
 	}
-	if o.Mode != Enforce && o.Mode != Shadow && o.Mode != Off {
-		return fmt.Errorf("mode %q is none of enforce, shadow, off", o.Mode)
+	var errs []error
+	check := func(ok bool, format string, args ...any) {
+		if !ok {
+			errs = append(errs, fmt.Errorf(format, args...))
+		}
 	}
-	if o.UnfencedWrites != Allow && o.UnfencedWrites != Reject {
-		return fmt.Errorf("unfenced writes %q is none of allow, reject", o.UnfencedWrites)
-	}
+	check(o.Mode == Enforce || o.Mode == Shadow || o.Mode == Off, "mode %q is none of enforce, shadow, off", o.Mode)
+	check(o.UnfencedWrites == Allow || o.UnfencedWrites == Reject, "unfenced writes %q is none of allow, reject", o.UnfencedWrites)
 	if o.Resource != "" {
-		if _, err := fence.ParseResource(o.Resource); err != nil {
-			return fmt.Errorf("default resource: %w", err)
-		}
+		_, err := fence.ParseResource(o.Resource)
+		check(err == nil, "default resource: %w", err)
 	}
-	for name, d := range map[string]time.Duration{
-		"startup timeout": o.StartupTimeout, "connect timeout": o.ConnectTimeout,
-		"drain timeout": o.DrainTimeout, "drain grace": o.DrainGrace,
-		"idle timeout": o.IdleTimeout, "idle-in-transaction timeout": o.IdleInTransactionTimeout, "transaction timeout": o.TransactionTimeout,
+	for _, each := range []struct {
+		name string
+		time time.Duration
+	}{
+		{"startup timeout", o.StartupTimeout}, {"connect timeout", o.ConnectTimeout},
+		{"drain timeout", o.DrainTimeout}, {"drain grace", o.DrainGrace}, {"idle timeout", o.IdleTimeout},
+		{"idle-in-transaction timeout", o.IdleInTransactionTimeout}, {"transaction timeout", o.TransactionTimeout},
 	} {
-		if d < 0 {
-			return fmt.Errorf("%s is negative", name)
-		}
+		check(each.time >= 0, "%s is negative", each.name)
 	}
-	if err := o.checkSockets(); err != nil {
-		return err
-	}
-	if err := o.checkStandby(); err != nil {
-		return err
-	}
-	if o.MaxConnections < 1 {
-		return errors.New("the limit of connections is less than 1")
-	}
-	if o.MaxUserConnections < 0 {
-		return errors.New("the limit of a user's connections is negative")
-	}
-	if o.Hold > 10*time.Second {
-		return errors.New("the hold is longer than 10s, which would delay takeovers")
-	}
-	if o.MaxAddressLogins < 1 {
-		return errors.New("the limit of an address's connections that have not logged in is less than 1")
-	}
-	if o.MaxStatement < 1<<10 {
-		return errors.New("the limit of a statement's size is less than 1 KiB")
-	}
-	if o.AuthQuery != "" && o.DatabaseURL == "" {
-		return errors.New("the authentication query has no connection: set WIREFENCE_DATABASE_URL")
-	}
-	if err := o.TLS.validate(); err != nil {
-		return err
-	}
-	_, err := o.newUpstream(func(error) {})
-	return err
+	check(o.MaxConnections >= 1, "the limit of connections is less than 1")
+	check(o.MaxUserConnections >= 0, "the limit of a user's connections is negative")
+	check(o.Hold <= 10*time.Second, "the hold is longer than 10s, which would delay takeovers")
+	check(o.MaxAddressLogins >= 1, "the limit of an address's connections that have not logged in is less than 1")
+	check(o.MaxStatement >= 1<<10, "the limit of a statement's size is less than 1 KiB")
+	check(o.AuthQuery == "" || o.DatabaseURL != "", "the authentication query has no connection: set WIREFENCE_DATABASE_URL")
+	return errors.Join(append(errs, o.checkSockets(), o.checkStandby(), o.TLS.validate())...)
 }
 
 func setDefault[T comparable](field *T, value T) {

@@ -102,7 +102,7 @@ type clientTLS struct {
 
 // newClientTLS returns nil without CertFile. failed gets errors of later reads.
 func newClientTLS(t TLS, failed func(error)) (*clientTLS, error) {
-	if t.CertFile == "" {
+	if t.CertFile == "" || t.KeyFile == "" { // validate refuses one without the other
 		return nil, nil
 	}
 	c := &clientTLS{TLS: t}
@@ -171,7 +171,8 @@ type client struct {
 
 // newDirectory returns nil if the proxy doesn't authenticate clients.
 func (o *Options) newDirectory(failed func(error)) (*users.Directory, error) {
-	if o.AuthFile == "" && o.AuthQuery == "" {
+	asks := o.AuthQuery != "" && o.DatabaseURL != "" // validate refuses a query without a connection
+	if o.AuthFile == "" && !asks {
 		return nil, nil
 	}
 	var file *users.File
@@ -182,7 +183,7 @@ func (o *Options) newDirectory(failed func(error)) (*users.Directory, error) {
 			return nil, fmt.Errorf("user file: %w", err)
 		}
 	}
-	if o.AuthQuery != "" {
+	if asks {
 		if query, err = users.NewQuery(o.DatabaseURL, o.AuthQuery); err != nil {
 			return nil, fmt.Errorf("the connection for the authentication query: %w", err)
 		}

@@ -64,24 +64,17 @@ type Server struct {
 	leftBehind     map[*upstream.Host]bool // primaries that were left behind; used by handleStanding alone
 }
 
-// New returns a server. It validates the options.
+// New returns a server. It validates the options and reads the files that they name. The
+// error joins all that is wrong with them, as that of Options.Validate.
 func New(o Options) (*Server, error) {
-	if err := o.Validate(); err != nil {
-		return nil, err
-	}
+	invalid := o.validate()
 	failed := func(err error) {
 		o.Logger.Error("cannot use a file that has changed; the last good one stays in use", "error", err)
 	}
-	up, err := o.newUpstream(failed)
-	if err != nil {
-		return nil, err
-	}
-	secure, err := newClientTLS(o.TLS, failed)
-	if err != nil {
-		return nil, err
-	}
-	directory, err := o.newDirectory(failed)
-	if err != nil {
+	up, upstreamErr := o.newUpstream(failed)
+	secure, tlsErr := newClientTLS(o.TLS, failed)
+	directory, usersErr := o.newDirectory(failed)
+	if err := errors.Join(invalid, upstreamErr, tlsErr, usersErr); err != nil {
 		return nil, err
 	}
 	m, err := newMetrics(&o)

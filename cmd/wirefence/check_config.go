@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -11,6 +12,9 @@ import (
 	"strings"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/spf13/cobra"
+
+	"github.com/wirefence/wirefence/proxy"
 )
 
 // checkedJSON is what `wirefence proxy --check-config` prints.
@@ -18,32 +22,94 @@ type checkedJSON struct {
 	Settings map[string]string `json:"settings" says:"the settings in effect by the names of their variables, without passwords"`
 }
 
-// checkNames checks addresses and connection strings without using them. Other settings are
-// checked where they are read.
-func (cfg proxySettings) checkNames(ctx context.Context) error {
-	for setting, all := range map[string][]string{
-		"WIREFENCE_LISTEN": cfg.Listen, "WIREFENCE_ADMIN_LISTEN": {cfg.AdminListen}, "WIREFENCE_API_LISTEN": cfg.apiListen(),
+// checksConfig reports whether a command is asked to check the settings only, and to
+// report all that is wrong with them.
+func checksConfig(c *cobra.Command) bool {
+	flag := c.Flags().Lookup("check-config")
+	return flag != nil && flag.Value.String() == "true"
+}
+
+// validate finds all that is wrong with the settings themselves, without reading the files
+// that they name.
+func (cfg proxySettings) validate(ctx context.Context) error {
+	var errs []error
+	if len(cfg.apiListen()) > 0 && !cfg.storeNamed(cfg.DatabaseURL) {
+		errs = append(errs, errors.New("WIREFENCE_API_LISTEN needs a lease store: set WIREFENCE_DATABASE_URL, or one of the settings of other lease stores"))
+	}
+	errs = append(errs, cfg.checkNumbers(), cfg.checkUpstream(), cfg.checkAddresses(), cfg.checkDatabaseURL())
+	if cfg.storeNamed(cfg.DatabaseURL) && cfg.checkDatabaseURL() == nil {
+		leases, err := openLeases(ctx, cfg.StoreSettings, cfg.DatabaseURL)
+		if err == nil {
+			leases.close()
+		}
+		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
+}
+
+// checkNumbers finds numbers out of their range, and those that the packages behind would
+// take for their defaults.
+func (cfg proxySettings) checkNumbers() error {
+	var errs []error
+	if cfg.Hold < 0 {
+		errs = append(errs, errors.New("WIREFENCE_HOLD is negative"))
+	}
+	if cfg.MetricsResources < 0 {
+		errs = append(errs, errors.New("WIREFENCE_METRICS_RESOURCES is negative"))
+	}
+	return errors.Join(errs...)
+}
+
+// checkUpstream names the setting, which the proxy doesn't know.
+func (cfg proxySettings) checkUpstream() error {
+	if cfg.Upstream == "" {
+		return errors.New("WIREFENCE_UPSTREAM is not set (--upstream): it names the PostgreSQL server, as in postgres://db.internal:5432/")
+	}
+	o := proxy.Options{Upstream: cfg.Upstream}
+	if err := o.Validate(); err != nil {
+		return fmt.Errorf("WIREFENCE_UPSTREAM (--upstream): %w", err)
+	}
+	return nil
+}
+
+func (cfg proxySettings) checkDatabaseURL() error {
+	if cfg.DatabaseURL == "" {
+		return nil
+	}
+	if _, err := parsePool(cfg.DatabaseURL); err != nil {
+		return fmt.Errorf("WIREFENCE_DATABASE_URL (--database-url): %w", err)
+	}
+	return nil
+}
+
+func (cfg proxySettings) checkAddresses() error {
+	var errs []error
+	for _, each := range []struct {
+		setting string
+		all     []string
+	}{
+		{"WIREFENCE_LISTEN", cfg.Listen}, {"WIREFENCE_ADMIN_LISTEN", []string{cfg.AdminListen}}, {"WIREFENCE_API_LISTEN", cfg.apiListen()},
 	} {
-		for _, at := range all {
-			if err := checkListen(strings.TrimSpace(at)); err != nil && (at != "off" || setting != "WIREFENCE_ADMIN_LISTEN") {
-				return fmt.Errorf("%s: %w", setting, err)
+		for _, at := range each.all {
+			if err := checkListen(strings.TrimSpace(at)); err != nil && (at != "off" || each.setting != "WIREFENCE_ADMIN_LISTEN") {
+				errs = append(errs, fmt.Errorf("%s: %w", each.setting, err))
 			}
 		}
 	}
-	if cfg.DatabaseURL != "" {
-		if _, err := parsePool(cfg.DatabaseURL); err != nil {
-			return fmt.Errorf("WIREFENCE_DATABASE_URL: %w", err)
-		}
+	return errors.Join(errs...)
+}
+
+// withoutInvalidURLs are the settings with a valid URL in the place of each that validate
+// refuses: to find what else is wrong, and to find nothing twice.
+func (cfg proxySettings) withoutInvalidURLs() proxySettings {
+	const valid = "postgres://127.0.0.1/"
+	if cfg.checkUpstream() != nil {
+		cfg.Upstream = valid
 	}
-	if !cfg.storeNamed(cfg.DatabaseURL) {
-		return nil
+	if cfg.checkDatabaseURL() != nil {
+		cfg.DatabaseURL = valid
 	}
-	leases, err := openLeases(ctx, cfg.StoreSettings, cfg.DatabaseURL)
-	if err != nil {
-		return err
-	}
-	leases.close()
-	return nil
+	return cfg
 }
 
 // checkListen checks that a proxy could listen at an address, if it is free.

@@ -3,6 +3,7 @@ package main
 import (
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -68,5 +69,79 @@ func TestCheckConfig(t *testing.T) {
 				t.Errorf("it prints\n%s%s", r.stdout, r.stderr)
 			}
 		})
+	}
+}
+
+// All errors are told at once, each on a line, and none that only follows from another.
+func TestCheckConfigTellsAllErrors(t *testing.T) {
+	t.Parallel()
+	none := filepath.Join(t.TempDir(), "none")
+	r := wirefence(t, []string{
+		"WIREFENCE_UPSTREAM=postgres://u:geheim@h/", "WIREFENCE_DATABASE_URL=postgres://u:geh/eim@h/app", "WIREFENCE_AUTH_QUERY=SELECT $1",
+		"WIREFENCE_TTL=soon", "WIREFENCE_MAX_CONNECTIONS=many", "WIREFENCE_MODE=loose", "WIREFENCE_MOOD=shadow", "WIREFENCE_LISTEN=nowhere,127.0.0.1:66666", "WIREFENCE_ADMIN_LISTEN=here",
+		"WIREFENCE_AUTH_FILE=" + none, "WIREFENCE_TLS_CERT_FILE=" + none, "WIREFENCE_TLS_KEY_FILE=" + none, "WIREFENCE_ADMIN_TOKEN_FILE=" + none, "WIREFENCE_REDIS_URL_FILE=" + none,
+		"WIREFENCE_DRAIN_TIMEOUT=-1s", "WIREFENCE_MAX_STATEMENT=1", "WIREFENCE_DOCTOR_INTERVAL=1ms", "WIREFENCE_LEASE=orders", "WIREFENCE_LOG_LEVEL=loud",
+	}, "proxy", "--check-config").expect(t, exitUsage)
+	lines := strings.Split(strings.TrimSpace(r.stderr), "\n")
+	for _, want := range []string{
+		"WIREFENCE_UPSTREAM (--upstream): the upstream names a user", "WIREFENCE_DATABASE_URL (--database-url): invalid port",
+		`WIREFENCE_TTL is "soon"`, `WIREFENCE_MAX_CONNECTIONS is "many"`, `WIREFENCE_MODE is "loose"`, "WIREFENCE_MOOD, which is no setting",
+		"WIREFENCE_LISTEN: address nowhere", "WIREFENCE_LISTEN: address 66666", "WIREFENCE_ADMIN_LISTEN: address here",
+		"user file", "TLS certificate", "WIREFENCE_ADMIN_TOKEN_FILE", "WIREFENCE_REDIS_URL_FILE: open", "drain timeout is negative", "less than 1 KiB",
+		"WIREFENCE_DOCTOR_INTERVAL must be", `log level "loud"`, "See `wirefence proxy --help`.",
+	} {
+		at := slices.IndexFunc(lines, func(line string) bool { return strings.Contains(line, want) })
+		if at < 0 {
+			t.Errorf("it doesn't say %q", want)
+			continue
+		}
+		lines = slices.Delete(lines, at, at+1)
+	}
+	for _, line := range lines {
+		t.Errorf("besides: %s", line)
+	}
+	for _, part := range []string{"geheim", "geh", "eim"} {
+		if strings.Contains(r.stderr, part) {
+			t.Errorf("a password is shown:\n%s", r.stderr)
+		}
+	}
+	// Without the check the proxy tells as much.
+	wirefence(t, []string{"WIREFENCE_UPSTREAM=h", "WIREFENCE_HOLD=-1s", "WIREFENCE_TTL=soon"}, "proxy").
+		expect(t, exitUsage, "wirefence proxy: WIREFENCE_UPSTREAM (--upstream)", "\nwirefence proxy: WIREFENCE_HOLD is negative", `WIREFENCE_TTL is "soon"`)
+}
+
+// A setting whose file can't be read is not told to be missing, too.
+func TestCheckConfigOfAnUnreadableFile(t *testing.T) {
+	t.Parallel()
+	none := filepath.Join(t.TempDir(), "none")
+	r := wirefence(t, []string{"WIREFENCE_UPSTREAM_FILE=" + none, "WIREFENCE_DATABASE_URL_FILE=" + none, "WIREFENCE_LEASE=orders", "WIREFENCE_API_LISTEN=127.0.0.1:0"},
+		"proxy", "--check-config").expect(t, exitUsage, "WIREFENCE_UPSTREAM_FILE: open", "WIREFENCE_DATABASE_URL_FILE: open")
+	for line := range strings.Lines(r.stderr) {
+		if strings.HasPrefix(line, "wirefence proxy:") && !strings.Contains(line, none) {
+			t.Errorf("besides: %s", line)
+		}
+	}
+}
+
+func TestParsePoolShowsNoPassword(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]string{
+		"postgres://u:geh/eim@h:5432/app":                                   "invalid port",
+		"postgres://u:geheim@h:port/":                                       "port",
+		"postgres://u:geh eim@h/":                                           "no valid URL",
+		"postgres://u:%zzgeheim@h/":                                         "no valid URL",
+		"postgres://h/app?password=geheim&sslmode=loose":                    "sslmode",
+		"host=h password='geh eim":                                          "unterminated",
+		"host=h password=geheim port=x":                                     "port",
+		"postgres://u:geheim@h1:5432,h2:5432/app?target_session_attrs=some": "target_session_attrs",
+		"geheim": "no connection string",
+	} {
+		_, err := parsePool(text)
+		if err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "geh") || strings.Contains(err.Error(), "eim") {
+			t.Errorf("%s: %v", text, err)
+		}
+	}
+	if cfg, err := parsePool("postgres://u:geheim@h1:5432,h2:5433/app"); err != nil || len(cfg.ConnConfig.Fallbacks) == 0 {
+		t.Errorf("two hosts: %v", err)
 	}
 }

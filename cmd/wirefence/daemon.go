@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"net"
 
@@ -26,37 +27,23 @@ type daemon struct {
 }
 
 // newDaemon makes ready all that the settings name. It reads the files, but neither
-// listens nor connects. The daemon must be ended, also if there is an error.
+// listens nor connects. The error joins all that can't be used. The daemon must be ended, also
+// if there is an error.
 func newDaemon(ctx context.Context, cfg proxySettings, sockets map[string][]net.Listener, log *slog.Logger) (*daemon, error) {
 	d := &daemon{cfg: cfg, log: log, registry: newRegistry(), schema: &schemaWatch{cfg: cfg, log: log}}
-	names, err := resourceNames(cfg)
-	if err != nil {
-		return d, err
-	}
-	if d.sidecar, err = newSidecar(ctx, cfg, d.registry, log); err != nil {
-		return d, err
-	}
-	if d.recording, err = newRecording(cfg, d.registry, log); err != nil {
-		return d, err
-	}
-	if d.telemetry, err = cfg.telemetry(ctx, d.registry, log); err != nil {
-		return d, err
-	}
-	if d.figures, err = newFigures(cfg, names, d.registry, log); err != nil {
-		return d, err
-	}
-	if d.checkup, err = newCheckup(cfg, d.registry, log); err != nil {
-		return d, err
-	}
+	names, errs := resourceNames(cfg), make([]error, 7)
+	d.sidecar, errs[0] = newSidecar(ctx, cfg, d.registry, log)
+	d.recording, errs[1] = newRecording(cfg, d.registry, log)
+	d.telemetry, errs[2] = cfg.telemetry(ctx, d.registry, log)
+	d.figures, errs[3] = newFigures(cfg, names, d.registry, log)
+	d.checkup, errs[4] = newCheckup(cfg, d.registry, log)
 	o := cfg.serverOptions()
 	o.Sockets = sockets
 	o.Lease, o.Refusals, o.Ready = d.sidecar.lease(), d.recording.refusals(), d.schema.ready
 	o.Logger, o.Registerer, o.ResourceLabel, o.Tracer = log, d.registry, names.Label, d.telemetry.tracer()
-	if d.server, err = proxy.New(o); err != nil {
-		return d, err
-	}
-	d.files, err = readAdminFiles(cfg, log)
-	return d, err
+	d.server, errs[5] = proxy.New(o)
+	d.files, errs[6] = readAdminFiles(cfg, log)
+	return d, errors.Join(errs...)
 }
 
 // end ends what newDaemon began.

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"log/slog"
 
 	"github.com/jackc/pgx/v5"
@@ -24,11 +23,8 @@ func newRegistry() *prometheus.Registry {
 }
 
 // resourceNames are the values of the label resource. The proxy's own come first.
-func resourceNames(cfg proxySettings) (*metrics.Names, error) {
-	if cfg.MetricsResources < 0 {
-		return nil, errors.New("WIREFENCE_METRICS_RESOURCES is negative")
-	}
-	return metrics.NewNames(cfg.MetricsResources, fence.Resource(cfg.Lease), fence.Resource(cfg.Resource)), nil
+func resourceNames(cfg proxySettings) *metrics.Names {
+	return metrics.NewNames(max(0, cfg.MetricsResources), fence.Resource(cfg.Lease), fence.Resource(cfg.Resource))
 }
 
 // figures are the metrics that the proxy reads from its database and lease store; a nil

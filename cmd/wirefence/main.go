@@ -65,10 +65,13 @@ a file, which the variable or flag with _FILE or -file behind its name names.`,
 			return c.Help()
 		},
 		PersistentPreRunE: func(c *cobra.Command, _ []string) error {
-			if readsNoSettings(c) {
+			if readsNoSettings(c) || checksConfig(c) {
 				return nil
 			}
-			return checkVariables(c.Root(), os.Environ())
+			if err := checkVariables(c.Root(), os.Environ()); err != nil {
+				return usageError{err}
+			}
+			return nil
 		},
 	}
 	root.Flags().Bool("version", false, "print the version, as the command version does")
@@ -100,7 +103,13 @@ func run(ctx context.Context, args []string) int {
 		}
 		return status.status
 	}
-	fmt.Fprintf(os.Stderr, "%s: %v\n", command.CommandPath(), err)
+	all := []error{err}
+	if usage, is := err.(usageError); is {
+		all = single(usage.error)
+	}
+	for _, each := range all {
+		fmt.Fprintf(os.Stderr, "%s: %v\n", command.CommandPath(), each)
+	}
 	printServersAdvice(os.Stderr, command, err)
 	if errors.As(err, new(usageError)) {
 		fmt.Fprintf(os.Stderr, "See `%s --help`.\n", command.CommandPath())

@@ -71,7 +71,7 @@ func pushTelemetry(ctx context.Context, all prometheus.Gatherer, log *slog.Logge
 
 // tracer makes spans that are pushed, nil where traces aren't asked for.
 func (t *telemetry) tracer() trace.Tracer {
-	if t.traces == nil {
+	if t == nil || t.traces == nil {
 		return nil
 	}
 	return t.traces.Tracer("github.com/wirefence/wirefence/proxy")

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"net"
 	"os"
 	"os/user"
@@ -78,37 +79,40 @@ WIREFENCE_LEASE is released, and the exit status is 0. A second one ends it at o
 with status 143 or 130. SIGHUP reloads what can be reloaded.
 
 With --check-config it reads the settings and the files that they name, and ends with
-status 0 if all are good, or 2.`,
+status 0 if all are good. Otherwise it prints all errors, one on each line, and the
+status is 2.`,
 		Args: exactly(0, "no arguments"),
 		RunE: func(c *cobra.Command, _ []string) error {
 			signals := catchSignals()
 			defer signals.stop()
-			cfg, err := read[proxySettings](c)
-			if err != nil {
-				return err
+			cfg, faults := readAll[proxySettings](c)
+			if err := checkVariables(c.Root(), os.Environ()); cfg.CheckConfig && err != nil {
+				faults = append(faults, fault{"", err})
 			}
-			return runProxy(c.Context(), cfg, signals, c.OutOrStdout())
+			return runProxy(c.Context(), cfg, faults, signals, c.OutOrStdout())
 		},
 	}
 	settings[proxySettings](c)
 	return c
 }
 
-func runProxy(ctx context.Context, cfg proxySettings, signals *signals, stdout io.Writer) error {
+// runProxy runs the proxy, or returns all faults of the settings, those among them that
+// could not be read.
+func runProxy(ctx context.Context, cfg proxySettings, unread []fault, signals *signals, stdout io.Writer) error {
 	log, err := newLogger(cfg.LogLevel, cfg.LogFormat)
 	if err != nil {
-		return err
+		log = slog.New(slog.DiscardHandler)
 	}
-	if err := cfg.validate(ctx); err != nil {
-		return usageError{err}
-	}
+	invalid := errors.Join(err, cfg.validate(ctx))
 	sockets, err := passedSockets()
 	if err != nil {
 		return err
 	}
-	d, err := newDaemon(ctx, cfg, sockets, log)
+	usable := cfg.withoutInvalidURLs()
+	usable.CheckConfig = cfg.CheckConfig || invalid != nil || len(unread) > 0 // then nothing is pushed
+	d, err := newDaemon(ctx, usable, sockets, log)
 	defer d.end()
-	if err != nil {
+	if err := allFaults(unread, invalid, err); err != nil {
 		return usageError{err}
 	}
 	if cfg.CheckConfig {
@@ -116,20 +120,6 @@ func runProxy(ctx context.Context, cfg proxySettings, signals *signals, stdout i
 	}
 	warnOfUnused(sockets, cfg, log)
 	return d.serve(ctx, signals)
-}
-
-// validate finds what is wrong with the settings themselves, without reading the files
-// that they name.
-func (cfg proxySettings) validate(ctx context.Context) error {
-	switch {
-	case cfg.Upstream == "":
-		return errors.New("WIREFENCE_UPSTREAM is not set (--upstream): it names the PostgreSQL server, as in postgres://db.internal:5432/")
-	case len(cfg.apiListen()) > 0 && !cfg.storeNamed(cfg.DatabaseURL):
-		return errors.New("WIREFENCE_API_LISTEN needs a lease store: set WIREFENCE_DATABASE_URL, or one of the settings of other lease stores")
-	case cfg.Hold < 0:
-		return errors.New("WIREFENCE_HOLD is negative")
-	}
-	return cfg.checkNames(ctx)
 }
 
 // serverOptions are the options that settings alone decide.

@@ -52,10 +52,18 @@ func settings[T any](c *cobra.Command) {
 	}
 }
 
-// read returns the settings from flags, environment and defaults, in this
-// order.
+// read returns the settings from flags, environment and defaults, in this order. The error
+// joins all that could not be read.
 func read[T any](c *cobra.Command) (T, error) {
-	var cfg T
+	cfg, faults := readAll[T](c)
+	if err := allFaults(faults); err != nil {
+		return cfg, usageError{err}
+	}
+	return cfg, nil
+}
+
+// readAll is read with the faults apart. A setting that has one has its default.
+func readAll[T any](c *cobra.Command) (cfg T, faults []fault) {
 	values := env.ToMap(os.Environ())
 	for name := range values {
 		if strings.HasPrefix(name, flagOnly) {
@@ -63,30 +71,45 @@ func read[T any](c *cobra.Command) (T, error) {
 		}
 	}
 	for _, f := range fields[T]() {
+		name := f.Tag.Get("env")
 		if mayBeFile(f) {
 			if err := readFile(c, f, values); err != nil {
-				return cfg, usageError{err}
+				faults = append(faults, fault{name, err})
+				delete(values, name)
+				continue
 			}
 		}
 		if flag := c.Flags().Lookup(flagName(f)); flag.Changed {
-			values[f.Tag.Get("env")] = flag.Value.String()
+			values[name] = flag.Value.String()
 		}
+	}
+	faults = append(faults, disallowed[T](c, values)...)
+	for _, f := range faults {
+		delete(values, f.name)
 	}
 	if err := env.ParseWithOptions(&cfg, env.Options{Environment: values}); err != nil {
-		return cfg, usageError{settingError[T](c, values, err)}
-	}
-	return cfg, checkAlternatives[T](c, values)
-}
-
-// checkAlternatives refuses a value that its setting doesn't allow.
-func checkAlternatives[T any](c *cobra.Command, values map[string]string) error {
-	for _, f := range fields[T]() {
-		value, allowed := values[f.Tag.Get("env")], f.Tag.Get("oneof")
-		if value != "" && allowed != "" && !slices.Contains(strings.Split(allowed, "|"), value) {
-			return usageError{fmt.Errorf("%s is %q: %s", givenAs(c, f), value, manual.Alternatives(allowed))}
+		faults = append(faults, settingFaults[T](c, values, err)...)
+		for _, f := range faults {
+			delete(values, f.name)
+		}
+		cfg = *new(T)
+		if err := env.ParseWithOptions(&cfg, env.Options{Environment: values}); err != nil {
+			return cfg, append(faults, fault{"", err})
 		}
 	}
-	return nil
+	return cfg, faults
+}
+
+// disallowed returns the values that their settings do not allow.
+func disallowed[T any](c *cobra.Command, values map[string]string) (faults []fault) {
+	for _, f := range fields[T]() {
+		name, allowed := f.Tag.Get("env"), f.Tag.Get("oneof")
+		value := values[name]
+		if value != "" && allowed != "" && !slices.Contains(strings.Split(allowed, "|"), value) {
+			faults = append(faults, fault{name, fmt.Errorf("%s is %q: %s", givenAs(c, f), value, manual.Alternatives(allowed))})
+		}
+	}
+	return faults
 }
 
 // flagValue is the flag of a setting, whose text is read with those of the environment.
@@ -106,17 +129,23 @@ func (v *flagValue) Set(text string) error {
 	return nil
 }
 
-// settingError describes a wrong value, by the name under which it was given.
-func settingError[T any](c *cobra.Command, values map[string]string, err error) error {
+// settingFaults describes the wrong values, by the names under which they were given.
+func settingFaults[T any](c *cobra.Command, values map[string]string, err error) (faults []fault) {
 	var all env.AggregateError
-	var wrong env.ParseError
-	if !errors.As(err, &all) || len(all.Errors) == 0 || !errors.As(all.Errors[0], &wrong) {
-		return err
+	if !errors.As(err, &all) {
+		return []fault{{"", err}}
 	}
-	for _, f := range fields[T]() {
-		if f.Name != wrong.Name {
+	for _, err := range all.Errors {
+		var wrong env.ParseError
+		at := -1
+		if errors.As(err, &wrong) {
+			at = slices.IndexFunc(fields[T](), func(f reflect.StructField) bool { return f.Name == wrong.Name })
+		}
+		if at < 0 {
+			faults = append(faults, fault{"", err})
 			continue
 		}
+		f := fields[T]()[at]
 		form := "true or false"
 		switch plainType(f) {
 		case "duration":
@@ -124,9 +153,9 @@ func settingError[T any](c *cobra.Command, values map[string]string, err error) 
 		case "int":
 			form = "a whole number, as in 100"
 		}
-		return fmt.Errorf("%s is %q: %s", givenAs(c, f), values[f.Tag.Get("env")], form)
+		faults = append(faults, fault{f.Tag.Get("env"), fmt.Errorf("%s is %q: %s", givenAs(c, f), values[f.Tag.Get("env")], form)})
 	}
-	return err
+	return faults
 }
 
 // givenAs is the name under which a value was given: the flag's, or the variable's.

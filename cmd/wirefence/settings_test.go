@@ -109,7 +109,7 @@ func TestWrongUsage(t *testing.T) {
 		{[]string{upstream, "WIREFENCE_LOG_FORMAT=xml"}, []string{"proxy"}, "xml"},
 		{[]string{upstream, "WIREFENCE_DRAIN_TIMEOUT=soon"}, []string{"proxy"}, "soon"},
 		{[]string{upstream, "WIREFENCE_HOLD=-1ms"}, []string{"proxy"}, "WIREFENCE_HOLD is negative"},
-		{[]string{upstream}, []string{"proxy", "--hold=11s"}, "a hold of more than 10s"},
+		{[]string{upstream}, []string{"proxy", "--hold=11s"}, "the hold is longer than 10s"},
 		{[]string{upstream, "WIREFENCE_MAX_CONNECTIONS=many"}, []string{"proxy"}, "many"},
 		{[]string{upstream, "WIREFENCE_LEASE=orders"}, []string{"proxy"}, "WIREFENCE_LEASE needs WIREFENCE_DATABASE_URL"},
 		{[]string{upstream, database, "WIREFENCE_LEASE=" + strings.Repeat("x", 256)}, []string{"proxy"}, "WIREFENCE_LEASE"},

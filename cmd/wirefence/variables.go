@@ -37,22 +37,24 @@ var ofServices = regexp.MustCompile(`^WIREFENCE_(.*_)?(SERVICE_(HOST|PORT(_.*)?)
 // ofTests begins variables that tests read, and pass on to processes that they start.
 const ofTests = "WIREFENCE_TEST_"
 
-// checkVariables refuses an environment with a variable that looks like a setting and is
+// checkVariables refuses an environment with variables that look like settings and are
 // none: a misspelt mode or limit would be ignored.
 func checkVariables(root *cobra.Command, environment []string) error {
 	known := slices.Clone(otherVariables)
 	collectVariables(root, &known)
+	var errs []error
 	for _, entry := range environment {
 		name, _, _ := strings.Cut(entry, "=")
 		if !strings.HasPrefix(name, prefix) || slices.Contains(known, name) || ofServices.MatchString(name) || strings.HasPrefix(name, ofTests) {
 			continue
 		}
 		if hasFlag(root, flagOf(name)) {
-			return usageError{fmt.Errorf("the environment has %s, which is no setting: --%s is given on the command line only", name, flagOf(name))}
+			errs = append(errs, fmt.Errorf("the environment has %s, which is no setting: --%s is given on the command line only", name, flagOf(name)))
+			continue
 		}
-		return usageError{fmt.Errorf("the environment has %s, which is no setting%s", name, suggestion(name, known))}
+		errs = append(errs, fmt.Errorf("the environment has %s, which is no setting%s", name, suggestion(name, known)))
 	}
-	return nil
+	return errors.Join(errs...)
 }
 
 func collectVariables(c *cobra.Command, known *[]string) {
