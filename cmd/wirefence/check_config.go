@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/spf13/cobra"
@@ -57,7 +58,30 @@ func (cfg proxySettings) checkNumbers() error {
 	if cfg.MetricsResources < 0 {
 		errs = append(errs, errors.New("WIREFENCE_METRICS_RESOURCES is negative"))
 	}
-	return errors.Join(errs...)
+	if cfg.TCPKeepalive < 0 {
+		errs = append(errs, errors.New("WIREFENCE_TCP_KEEPALIVE is negative: 0s sends no probes"))
+	}
+	if cfg.MaxConnections == 0 {
+		errs = append(errs, errors.New("WIREFENCE_MAX_CONNECTIONS is 0: set 1 or more"))
+	}
+	if cfg.MaxStatement == 0 {
+		errs = append(errs, errors.New("WIREFENCE_MAX_STATEMENT is 0: set 1024 bytes or more"))
+	}
+	for _, each := range []struct {
+		setting string
+		time    time.Duration
+		set     string
+	}{
+		{"WIREFENCE_STARTUP_TIMEOUT", cfg.StartupTimeout, "a login needs some time"},
+		{"WIREFENCE_CONNECT_TIMEOUT", cfg.ConnectTimeout, "a connection needs some time"},
+		{"WIREFENCE_DRAIN_TIMEOUT", cfg.DrainTimeout, "1ms ends transactions almost at once"},
+		{"WIREFENCE_STANDBY_WAIT", cfg.StandbyWait, "WIREFENCE_STANDBY=refuse lets no client wait"},
+	} {
+		if each.time == 0 {
+			errs = append(errs, fmt.Errorf("%s is 0s: %s", each.setting, each.set))
+		}
+	}
+	return errors.Join(append(errs, cfg.checkTimes())...)
 }
 
 // checkUpstream names the setting, which the proxy doesn't know.

@@ -42,6 +42,23 @@ type LeaseSettings struct {
 	Unsealed bool `env:"WIREFENCE_UNSEALED" group:"Leases" envDefault:"false" help:"permit leases in another store than PostgreSQL without WIREFENCE_DATABASE_URL: nothing seals them, and a former holder can commit until the new token's first write"`
 }
 
+// checkTimes finds times that can't be, and those that the packages behind would take for
+// their defaults.
+func (cfg LeaseSettings) checkTimes() error {
+	var errs []error
+	for _, each := range []struct {
+		setting string
+		time    time.Duration
+	}{
+		{"WIREFENCE_TTL", cfg.TTL}, {"WIREFENCE_MAX_HOLD", cfg.MaxHold}, {"WIREFENCE_REDIS_WAIT_TIMEOUT", cfg.RedisWaitTimeout},
+	} {
+		if each.time <= 0 {
+			errs = append(errs, fmt.Errorf("%s is %v: set more than 0", each.setting, each.time))
+		}
+	}
+	return errors.Join(errs...)
+}
+
 // leases are a lease store and the database that seals its grants.
 type leases struct {
 	store    lockclient.Store

@@ -71,7 +71,10 @@ func (cfg lockSettings) check() error {
 	if cfg.Wait < 0 {
 		return fmt.Errorf("WIREFENCE_WAIT is %v: it may be 0s, which tries once, or more", cfg.Wait)
 	}
-	return checkTermGrace(cfg.TermGrace)
+	if err := checkTermGrace(cfg.TermGrace); err != nil {
+		return err
+	}
+	return cfg.checkTimes()
 }
 
 func runLocked(ctx context.Context, cfg lockSettings, resource fence.Resource, command []string) error {
