@@ -150,6 +150,22 @@ hooks = [
 ]
 
 
+def swallowed(lease):
+    """A transaction whose failed statement nobody heard of is not taken for committed."""
+    try:
+        with wirefence.psycopg.transaction(session, lease):
+            try:
+                session.execute("SELECT 1/0")
+            except (psycopg.Error, wirefence.Refused):
+                pass
+    except wirefence.Refused:
+        return  # the token is stale
+    except wirefence.WirefenceError as error:
+        assert "rolled back" in str(error), error
+        return
+    raise AssertionError("the transaction passes for committed")
+
+
 def unfenced():
     """What runs behind the hooks is as it was before: nothing has stayed on a connection."""
     session.execute(INSERT, ["unfenced"])
@@ -175,5 +191,6 @@ with client.lease("hook ä%") as lease:
                 came = type(error).__name__
                 assert error.__cause__ is not None and "hook" in error.detail, (error, error.detail)
             print(json.dumps({"hook": hook.__name__, "came": came}), flush=True)
+        swallowed(lease)
         unfenced()
         print(json.dumps({"hook": "unfenced", "came": "written"}), flush=True)

@@ -8,7 +8,7 @@ from typing import Any, Iterator
 import psycopg
 from psycopg import sql
 
-from .errors import refusals
+from .errors import WirefenceError, refusals
 from .lease import Lease
 
 SET_FENCE = "SELECT set_config('wirefence.token', %s, true)"
@@ -18,13 +18,16 @@ SET_FENCE = "SELECT set_config('wirefence.token', %s, true)"
 def transaction(connection: "psycopg.Connection[Any]", lease: Lease) -> Iterator["psycopg.Connection[Any]"]:
     """A transaction that carries the fence of a lease, until it ends.
 
-    It raises LeaseLost, and begins nothing, if the lease has ended. In an outer transaction it
-    is a savepoint, and the fence stays until the outer one ends.
+    It raises LeaseLost, and begins nothing, if the lease has ended, and a WirefenceError if the
+    block has caught the error of a statement, so that nothing was committed. In an outer
+    transaction it is a savepoint, and the fence stays until the outer one ends.
     """
     lease.check()
     with refusals(), connection.transaction():
         connection.execute(SET_FENCE, [lease.fence])
         yield connection
+        if connection.info.transaction_status == psycopg.pq.TransactionStatus.INERROR:
+            raise WirefenceError("the transaction was rolled back, since a statement in it had failed")
 
 
 def cursor(connection: "psycopg.Connection[Any]", lease: Lease) -> "psycopg.Cursor[Any]":
