@@ -2,6 +2,7 @@
 // it prints is a hook with what came of its write.
 import assert from "node:assert/strict";
 import { createInterface } from "node:readline";
+import { setTimeout as sleep } from "node:timers/promises";
 
 import pg from "pg";
 import postgres from "postgres";
@@ -53,6 +54,14 @@ await client.withLease("hook ä%", {}, async (lease) => {
     }
     const caught = transaction(pool, lease, (open) => open.query("SELECT 1/0").catch(() => undefined));
     await assert.rejects(caught, /rolled back/);
+    // A session that ends while its transaction is idle, as a takeover ends it, is an error of
+    // the next query, and doesn't end the process.
+    const ended = transaction(pool, lease, async (open) => {
+      await sql`SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE state = 'idle in transaction' AND usename = current_user AND datname = current_database()`;
+      await sleep(300);
+      return open.query(insert, ["book"]);
+    });
+    await assert.rejects(ended);
     await unfenced();
     console.log(JSON.stringify({ hook: "unfenced", came: "written" }));
   }

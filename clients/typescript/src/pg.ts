@@ -7,6 +7,13 @@ export interface Queryable {
   query(text: any, values?: any): Promise<any>;
 }
 
+/** What is used of a client of a pool. */
+export interface PooledClient extends Queryable {
+  on(event: "error", listener: (error: Error) => void): unknown;
+  off(event: "error", listener: (error: Error) => void): unknown;
+  release(error?: boolean | Error): void;
+}
+
 /** A query as `pg` takes it. */
 export interface QueryConfig {
   text: string;
@@ -37,15 +44,17 @@ export function fenced<T extends Queryable>(target: T, lease: Lease): { query: T
  * begins nothing, if the lease has ended, and a WirefenceError if work has caught the error of a
  * statement, so that nothing was committed.
  */
-export async function transaction<C extends Queryable & { release(error?: boolean | Error): void }, T>(
+export async function transaction<C extends PooledClient, T>(
   pool: { connect(): Promise<C> },
   lease: Lease,
   work: (client: C) => Promise<T>,
 ): Promise<T> {
-  lease.check();
   const client = await pool.connect();
   let broken: Error | undefined;
+  const end = (error: Error): void => void (broken = error);
+  client.on("error", end); // a session that ends between two queries would end the process
   try {
+    lease.check();
     return await refusals(async () => {
       await client.query("BEGIN");
       try {
@@ -56,11 +65,12 @@ export async function transaction<C extends Queryable & { release(error?: boolea
         if (command === "ROLLBACK") throw new WirefenceError("the transaction was rolled back, since a statement in it had failed");
         return result;
       } catch (error) {
-        await client.query("ROLLBACK").catch((failed: Error) => (broken = failed));
+        await client.query("ROLLBACK").catch(end);
         throw error;
       }
     });
   } finally {
+    client.off("error", end);
     client.release(broken);
   }
 }
