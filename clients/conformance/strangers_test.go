@@ -20,14 +20,22 @@ func strangers(t *testing.T) (url string, renewals *atomic.Int32) {
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Type", "application/json")
 		answer := `{"status": "ok"}`
+		const grant = `{"resource": "mine", "token_text": "34", "fence": "mine=34", "holder": "h", "grant_id": "g",
+			"ttl_seconds": 1.5, "expires_in_seconds": 1.5, "renew_after_seconds": 0.3}`
 		switch {
 		case strings.HasSuffix(r.URL.Path, "/mine/acquire"):
-			answer = `{"resource": "mine", "token_text": "34", "fence": "mine=34", "holder": "h", "grant_id": "g",
-				"ttl_seconds": 1.5, "expires_in_seconds": 1.5, "renew_after_seconds": 0.3}`
+			answer = grant
+		case strings.HasSuffix(r.URL.Path, "/quoted/acquire"):
+			answer = strings.ReplaceAll(grant, "mine=34", `mine=34'*/; DROP TABLE orders --`)
+		case strings.HasSuffix(r.URL.Path, "/tokenless/acquire"):
+			answer = strings.ReplaceAll(grant, "token_text", "token")
+		case strings.HasSuffix(r.URL.Path, "/nested/acquire"):
+			answer = strings.Repeat("[", 1<<19)
+		case strings.HasSuffix(r.URL.Path, "/partial/acquire"):
+			w.Header().Set("Content-Length", "1000")
+			answer = grant[:40]
 		case strings.HasSuffix(r.URL.Path, "/renew"):
 			renewals.Add(1)
-		case strings.HasSuffix(r.URL.Path, "/release"):
-			answer = `{"was_held": true}`
 		}
 		_, _ = io.WriteString(w, answer)
 	}))
@@ -50,11 +58,15 @@ def token():
         raise KeyError("token")
     return "t"
 client = wirefence.Client(os.environ["API"], token=token)
-try:
-    client.acquire("other")
-    print("granted")
-except wirefence.Unavailable:
-    print("unavailable")
+for name in "other", "quoted", "tokenless", "nested", "partial":
+    calls = 2
+    try:
+        client.acquire(name)
+        print("granted")
+    except wirefence.Unavailable:
+        print("unavailable")
+with client.lease("mine"):
+    pass
 calls = 0
 lease = client.acquire("mine")
 print("ended" if lease.ended.wait(10) else "kept", lease.error.cause if lease.error else "")`},
@@ -63,7 +75,11 @@ import { Client, Unavailable } from "wirefence";
 let calls = 0;
 const token = () => { if (++calls === 2) throw new Error("token"); return "t"; };
 const client = new Client(process.env.API, { token });
-await client.acquire("other").then(() => console.log("granted"), (error) => console.log(error instanceof Unavailable ? "unavailable" : error));
+for (const name of ["other", "quoted", "tokenless", "nested", "partial"]) {
+  calls = 2;
+  await client.acquire(name).then(() => console.log("granted"), (error) => console.log(error instanceof Unavailable ? "unavailable" : error));
+}
+await client.withLease("mine", {}, async () => undefined);
 calls = 0;
 const lease = await client.acquire("mine");
 const ended = new Promise((done) => lease.signal.addEventListener("abort", () => done("ended " + lease.signal.reason.reason)));
@@ -81,7 +97,7 @@ process.exit(0);`},
 			stderr := &strings.Builder{}
 			cmd.Stderr = stderr
 			out, err := cmd.Output()
-			if want := "unavailable\nended unreachable\n"; err != nil || string(out) != want {
+			if want := strings.Repeat("unavailable\n", 5) + "ended unreachable\n"; err != nil || string(out) != want {
 				t.Errorf("%v: %s%s", err, out, stderr)
 			}
 			if renewals.Load() < 2 {

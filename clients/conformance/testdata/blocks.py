@@ -4,6 +4,7 @@ is documented."""
 import asyncio
 import json
 import os
+import pickle
 import queue
 import sys
 import threading
@@ -65,6 +66,51 @@ def a_block_tells_of_a_loss():
     assert told.empty()
 
 
+def a_forked_child_leaves_the_lease_to_its_parent():
+    with client.lease("forked") as lease:
+        child = os.fork()
+        if child == 0:
+            try:
+                lease.give_back()  # as the end of a block does
+            finally:
+                os._exit(0)
+        os.waitpid(child, 0)
+        raises(wirefence.LeaseHeld, is_free, "forked")
+
+
+def a_lease_that_no_thread_can_keep_is_given_back():
+    start, left = threading.Thread.start, [1]
+
+    def fails(thread):
+        if thread.name.startswith("wirefence"):
+            if not left:
+                raise RuntimeError("can't start new thread")
+            left.pop()
+        start(thread)
+
+    threading.Thread.start = fails
+    try:
+        raises(RuntimeError, client.acquire, "threadless")
+    finally:
+        threading.Thread.start = start
+    assert is_free("threadless")
+
+
+def errors_can_be_pickled():
+    for error in (
+        wirefence.LeaseLost("orders", 34, "revoked", "by an operator"),
+        wirefence.LeaseHeld("held", status=409, problem={"held_by": "a/1"}),
+        wirefence.StaleToken("stale", "detail", "hint"),
+    ):
+        copy = pickle.loads(pickle.dumps(error))
+        assert type(copy) is type(error) and str(copy) == str(error) and vars(copy) == vars(error), copy
+
+
+def a_url_with_a_password_is_refused_without_telling_it():
+    error = raises(ValueError, wirefence.Client, "http://me:secret@127.0.0.1:1")
+    assert "secret" not in str(error)
+
+
 def a_released_lease_keeps_no_thread():
     end = time.monotonic() + 10
     while any(thread.name.startswith("wirefence") for thread in threading.enumerate()):
@@ -87,6 +133,26 @@ async def a_loss_cancels_the_block():
     async with client.lease("async") as lease:
         lease.check()
     assert is_free("async")
+
+
+async def a_loss_ahead_of_the_block_cancels_nothing():
+    leasing = client.lease("ahead")
+    acquire = leasing._acquire
+
+    def acquire_and_lose(**options):
+        lease = acquire(**options)
+        revoke("ahead")
+        assert lease.ended.wait(10)
+        time.sleep(0.1)  # its cancellation comes before the lease
+        return lease
+
+    leasing._acquire = acquire_and_lose
+    try:
+        async with leasing:
+            raise AssertionError("the block began")
+    except wirefence.LeaseLost as lost:
+        assert lost.cause == "revoked"
+    await asyncio.sleep(0.01)
 
 
 async def a_block_that_ends_by_itself_tells_of_a_loss():
@@ -147,8 +213,13 @@ def many_wait_in_tasks_and_all_get_it():
 
 a_block_frees_the_resource()
 a_block_tells_of_a_loss()
+a_forked_child_leaves_the_lease_to_its_parent()
+a_lease_that_no_thread_can_keep_is_given_back()
+errors_can_be_pickled()
+a_url_with_a_password_is_refused_without_telling_it()
 for block in (
     a_loss_cancels_the_block,
+    a_loss_ahead_of_the_block_cancels_nothing,
     a_block_that_ends_by_itself_tells_of_a_loss,
     a_cancelled_block_stays_cancelled,
     a_cancelled_wait_leaves_no_lease,

@@ -1,6 +1,8 @@
 // Uses leases of the client for TypeScript in blocks. It ends with 0 if all is as it is
 // documented.
 import assert from "node:assert/strict";
+import { syncBuiltinESMExports } from "node:module";
+import os from "node:os";
 import { setTimeout as sleep } from "node:timers/promises";
 
 import { Client, LeaseHeld, LeaseLost } from "wirefence";
@@ -61,5 +63,30 @@ await client.withLease("waited", {}, async () => {
   await assert.rejects(waiting, /no longer/);
 });
 await client.withLease("waited", { wait: 5 }, async (lease) => lease.check());
+
+// A password isn't told.
+assert.throws(() => new Client("http://me:secret@127.0.0.1:1"), (error: Error) => !error.message.includes("secret"));
+
+// The clock goes evenly where the uptime comes in whole seconds, and a suspension counts.
+{
+  const { steadyClock } = await import(new URL("node_modules/wirefence/dist/clock.js", import.meta.url).href);
+  const { uptime } = os;
+  let awake = 1000.95;
+  let suspended = 0;
+  os.uptime = () => Math.floor(awake + suspended);
+  performance.now = () => awake * 1000;
+  syncBuiltinESMExports();
+  const clock = steadyClock();
+  const start = clock();
+  for (let i = 1; i <= 40; i++) {
+    awake += 0.1;
+    assert(Math.abs(clock() - start - i / 10) < 1e-6, `${clock() - start} after ${i / 10} s`);
+  }
+  suspended = 60;
+  assert(clock() - start > 62);
+  os.uptime = uptime;
+  delete (performance as { now?: unknown }).now;
+  syncBuiltinESMExports();
+}
 
 console.log("all as documented");

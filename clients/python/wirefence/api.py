@@ -7,10 +7,11 @@ import functools
 import http.client
 import json
 import math
+import re
 import socket
 import ssl
 import threading
-from typing import Any, Callable, Dict, Optional, Union
+from typing import Any, Callable, Dict, Optional, Type, Union
 from urllib.parse import quote, urlsplit
 
 from .errors import ApiError, LeaseHeld, Unavailable
@@ -37,24 +38,24 @@ class Api:
 
     def __init__(self, url: str, token: Token, tls: Optional[ssl.SSLContext]) -> None:
         parts = urlsplit(url)
-        if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise ValueError(f"{url!r} is not an http or https URL")
-        self._url, self._token = parts, token
+        if parts.scheme not in ("http", "https") or not parts.hostname or "@" in parts.netloc:
+            raise ValueError("the url of the API must be http or https, with a host and no user")
+        self._host, self._path, self._token = parts.netloc, parts.path.rstrip("/"), token
         self._connection: Callable[..., http.client.HTTPConnection]
-        self._connection = functools.partial(http.client.HTTPConnection, parts.hostname, parts.port)
         if parts.scheme == "https":
             tls = tls or ssl.create_default_context()
             self._connection = functools.partial(http.client.HTTPSConnection, parts.hostname, parts.port, context=tls)
+        else:
+            self._connection = functools.partial(http.client.HTTPConnection, parts.hostname, parts.port)
 
     def call(
         self, resource: str, operation: str, body: Dict[str, Any], timeout: float, abort: Optional[Abort] = None
     ) -> Dict[str, Any]:
         """Send one request. Each step of it, such as connecting, may take the timeout."""
         headers = {"Content-Type": "application/json"}
-        token = self._token() if callable(self._token) else self._token
-        if token:
+        if token := self._token() if callable(self._token) else self._token:
             headers["Authorization"] = f"Bearer {token}"
-        path = f"{self._url.path.rstrip('/')}/v1/resources/{quote(resource, safe='')}/{operation}"
+        path = f"{self._path}/v1/resources/{quote(resource, safe='')}/{operation}"
         try:
             with contextlib.closing(self._connection(timeout=timeout)) as connection:
                 connection.connect()
@@ -66,34 +67,42 @@ class Api:
                 response = connection.getresponse()
                 text = response.read(MAX_ANSWER)
         except (OSError, http.client.HTTPException) as error:
-            raise Unavailable(f"no answer from {self._url.netloc}: {error or type(error).__name__}") from error
+            raise Unavailable(f"no answer from {self._host}: {error or type(error).__name__}") from error
         try:
             answer = dict(json.loads(text))
-        except (TypeError, ValueError) as error:
-            raise Unavailable(f"the answer, {response.status}, is not of the API", status=response.status) from error
-        if response.status == 200:
-            if operation != "release":
-                want_term(answer)
-            return answer
+            if response.status == 200:
+                check_answer(operation, answer)
+                return answer
+        except (TypeError, ValueError, KeyError, OverflowError, RecursionError) as error:
+            told = f"the answer, {response.status}, is not of the API: {error!r}"
+            raise Unavailable(told, status=response.status) from error
         raise problem(response.status, answer, response.getheader("Retry-After", ""))
 
 
-def want_term(answer: Dict[str, Any]) -> None:
-    """Raise where an answer doesn't say how long a lease lasts, as when something else than the
-    API has answered."""
+def check_answer(operation: str, answer: Dict[str, Any]) -> None:
+    """Raise where something else than the API has answered: a deadline that is no number would
+    never pass, and a fence is put into SQL."""
+    if operation == "release":
+        answer["was_held"]
+        return
     for field in ("ttl_seconds", "expires_in_seconds", "renew_after_seconds"):
-        value = answer.get(field)
-        if not isinstance(value, (int, float)) or not math.isfinite(value):
-            raise Unavailable(f"the answer is not of the API: it has no {field}", status=200)
+        if not math.isfinite(answer[field]):
+            raise ValueError(field)
+    if operation == "acquire":
+        int(answer["token_text"]), answer["resource"], answer["grant_id"]
+        if not re.fullmatch("[A-Za-z0-9_.:/%-]+=[1-9][0-9]*", answer["fence"]):
+            raise ValueError("fence")
 
 
 def problem(status: int, answer: Dict[str, Any], retry_after: str) -> ApiError:
     """Return the error that an answer tells of."""
-    error = ApiError(str(answer.get("detail", f"status {status}")), status=status, problem=answer)
-    if error.type == "lease-held":
-        return LeaseHeld(error.detail, status=status, problem=answer)
-    if status == 429 or status >= 500 and error.type != "not-configured":
-        unavailable = Unavailable(error.detail, status=status, problem=answer)
-        unavailable.retry_after = float(retry_after) if retry_after.isdigit() else 0.0
-        return unavailable
+    name = str(answer.get("type"))
+    kind: Type[ApiError] = ApiError
+    if name.endswith(":lease-held"):
+        kind = LeaseHeld
+    elif status == 429 or status >= 500 and not name.endswith(":not-configured"):
+        kind = Unavailable
+    error = kind(str(answer.get("detail", f"status {status}")), status=status, problem=answer)
+    if isinstance(error, Unavailable) and retry_after.isdigit():
+        error.retry_after = float(retry_after)
     return error

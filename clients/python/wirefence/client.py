@@ -103,7 +103,7 @@ class Client:
         lease = Lease(keeping, answer, sent, on_lost)
         try:
             lease.start()
-        except LeaseLost:  # the answer came too late
+        except BaseException:  # the answer came too late, or no thread can start
             lease.give_back()
             raise
         return lease
@@ -114,7 +114,8 @@ class Leasing:
 
     def __init__(self, acquire: Callable[..., Lease], on_lost: OnLost) -> None:
         self._acquire, self._on_lost = acquire, on_lost
-        self._over = self._cancelled = False
+        self._task: Optional[asyncio.Task[Any]] = None  # while the block runs
+        self._cancelled = False
 
     def __enter__(self) -> Lease:
         self._lease = self._acquire(on_lost=self._on_lost)
@@ -127,7 +128,7 @@ class Leasing:
             raise lost
 
     async def __aenter__(self) -> Lease:
-        loop, self._task, abort = asyncio.get_running_loop(), asyncio.current_task(), Abort()
+        loop, abort = asyncio.get_running_loop(), Abort()
 
         def on_lost(error: LeaseLost) -> None:
             loop.call_soon_threadsafe(self._cancel)
@@ -141,22 +142,24 @@ class Leasing:
             abort.set()
             winning.add_done_callback(give_back_unwanted)
             raise
+        self._lease.check()
+        self._task = asyncio.current_task()
         return self._lease
 
     async def __aexit__(self, kind: object, error: Optional[BaseException], trace: object) -> None:
-        self._over, lost = True, self._lease.error
+        task, self._task, lost = self._task, None, self._lease.error
         cancelled = isinstance(error, asyncio.CancelledError)
         if self._cancelled:
             if not cancelled:
                 with contextlib.suppress(asyncio.CancelledError):
                     await asyncio.sleep(0)  # the block ended before the cancellation reached it
-            getattr(self._task, "uncancel", int)()  # from Python 3.11 on
+            getattr(task, "uncancel", int)()  # from Python 3.11 on
         await asyncio.wrap_future(in_thread(self._lease.give_back))
         if lost and (error is None or cancelled and self._cancelled) and lost.cause != "released":
             raise lost from error
 
     def _cancel(self) -> None:
-        if self._task and not self._over:
+        if self._task:
             self._cancelled = self._task.cancel()
 
 
@@ -169,7 +172,7 @@ def in_thread(work: Callable[[], T]) -> Future[T]:
     def run() -> None:
         try:
             future.set_result(work())
-        except Exception as error:
+        except BaseException as error:
             future.set_exception(error)
 
     threading.Thread(target=run, name="wirefence", daemon=True).start()

@@ -2,15 +2,9 @@
 
 import time
 
-if hasattr(time, "CLOCK_BOOTTIME"):
 
-    def now() -> float:
-        """Seconds on a clock that never jumps, and that goes on while the machine is
-        suspended."""
-        return time.clock_gettime(time.CLOCK_BOOTTIME)
-
-else:
-
-    def now() -> float:
-        """Seconds on a clock that never jumps."""
-        return time.monotonic()
+def now() -> float:
+    """Seconds on a clock that never jumps, and that under Linux goes on while the machine is
+    suspended."""
+    boottime = getattr(time, "CLOCK_BOOTTIME", None)
+    return time.monotonic() if boottime is None else time.clock_gettime(boottime)

@@ -46,9 +46,12 @@ class LeaseLost(WirefenceError):
     """
 
     def __init__(self, resource: str, token: int, cause: str, detail: str = "") -> None:
-        text = f'lease of "{resource}" with token {token} has ended: {cause}'
-        super().__init__(f"{text}: {detail}" if detail else text)
+        super().__init__(resource, token, cause, detail)  # which pickle calls it with
         self.resource, self.token, self.cause, self.detail = resource, token, cause, detail
+
+    def __str__(self) -> str:
+        text = f'lease of "{self.resource}" with token {self.token} has ended: {self.cause}'
+        return f"{text}: {self.detail}" if self.detail else text
 
 
 class Refused(WirefenceError):

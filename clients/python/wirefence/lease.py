@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import random
 import threading
 from dataclasses import dataclass
@@ -32,9 +33,8 @@ class Keeping:
 class Lease:
     """One grant: the exclusive use of a resource until it ends.
 
-    It is renewed by a thread of its own, and ends at its deadline whatever the server says.
-    The deadline counts from before the last confirmed request was sent, less the margin. It
-    is safe for concurrent use.
+    It ends at its deadline whatever the server says. That counts from before the last
+    confirmed request was sent, less the margin. It is safe for concurrent use.
     """
 
     def __init__(self, keeping: Keeping, answer: Dict[str, Any], sent: float, on_lost: OnLost) -> None:
@@ -47,13 +47,13 @@ class Lease:
         self.ended = threading.Event()
         """Set when the lease has ended, for whatever cause."""
 
-        self._keeping, self._on_lost = keeping, on_lost
+        self._keeping, self._on_lost, self._pid = keeping, on_lost, os.getpid()
         self._clock: Callable[[], float] = keeping.clock
         self._last: float = float("inf") if keeping.max_hold is None else sent + keeping.max_hold
         self._changed = threading.Condition()
         # The fields below are read and written under _changed.
         self._end: Optional[LeaseLost] = None
-        self._failure: Optional[ApiError] = None  # of the last renewal, while it waits too
+        self._failure: Optional[Exception] = None  # of the last renewal, while it waits too
         self._confirmed(answer, sent)
 
     def comment(self) -> str:
@@ -100,7 +100,7 @@ class Lease:
         with self._changed:
             if self._end and self._end.cause in ("lost", "released"):
                 return False
-            if not self._end:
+            if not self.error:
                 self._finish("released")
             left = self._deadline + self.margin - self._clock()
         if left <= 0:
@@ -108,9 +108,11 @@ class Lease:
         return bool(self._call("release", {}, max(left, 1.0))["was_held"])
 
     def give_back(self) -> None:
-        """Release the lease, which expires by itself where that fails."""
+        """Release the lease, which expires by itself where that fails. A forked process leaves
+        it to its parent."""
         try:
-            self.release()
+            if self._pid == os.getpid():
+                self.release()
         except ApiError as error:
             log.warning("lease of %r not released, it will expire: %s", self.resource, error)
 
@@ -161,22 +163,19 @@ class Lease:
                     return
                 sent, self._failure = self._clock(), self._failure or ApiError("no answer to a renewal")
                 patience = (self._deadline - sent) / 2
-            answer, failure = None, None
+            failure: Optional[Exception] = None
             try:
                 answer = self._call("renew", {"ttl_seconds": self.ttl}, patience)
-            except ApiError as error:
+            except Exception as error:  # also of the function that returns the token
                 failure = error
-            except Exception as error:  # such as of the function that returns the token
-                failure = ApiError(f"no renewal was sent: {error or type(error).__name__}")
-                failure.__cause__ = error
             with self._changed:
                 if self.error:
                     return  # an answer that comes too late changes nothing
                 self._failure = failure
-                if answer:
+                if not failure:
                     self._confirmed(answer, sent)
                     self._changed.notify_all()
-                elif failure and failure.type == "lease-lost":
+                elif isinstance(failure, ApiError) and failure.type == "lease-lost":
                     self._finish(str(failure.problem.get("cause", "lost")), failure.detail)
                 else:
                     log.warning("lease of %r not renewed: %s", self.resource, failure)

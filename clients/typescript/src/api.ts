@@ -13,7 +13,8 @@ export class Api {
     readonly fetcher: typeof fetch,
   ) {
     this.#base = new URL(url);
-    if (!/^https?:$/.test(this.#base.protocol)) throw new TypeError(`${url} is not an http or https URL`);
+    const { protocol, username, password } = this.#base;
+    if (!/^https?:$/.test(protocol) || username || password) throw new TypeError("the url of the API must be http or https, with no user");
     this.#base.pathname = this.#base.pathname.replace(/\/*$/, "/");
   }
 
@@ -41,29 +42,35 @@ export class Api {
       const why = late.aborted ? `none within ${seconds.toFixed(3)} s` : message;
       throw new Unavailable(`no answer from ${this.#base.host}: ${why}`, 0, {}, { cause: error });
     }
-    const answer = read(response, text);
-    if (operation !== "release") wantTerm(answer);
-    return answer as T;
+    return read(operation, response, text) as T;
   }
 }
 
-/** Throws where an answer doesn't say how long a lease lasts, as when something else than the
- * API has answered: a deadline that is no number would never pass. */
-function wantTerm(answer: object): void {
-  for (const field of ["ttl_seconds", "expires_in_seconds", "renew_after_seconds"]) {
-    if (!Number.isFinite((answer as Record<string, unknown>)[field])) throw new Unavailable(`the answer is not of the API: it has no ${field}`, 200);
-  }
-}
+type Test = (value: unknown) => boolean;
 
-function read({ status, headers }: Response, text: string): object {
-  let answer: Problem;
+const isText: Test = (value) => typeof value === "string";
+const matches = (pattern: RegExp): Test => (value) => typeof value === "string" && pattern.test(value);
+
+/** What answers must have, or something else than the API has answered: a deadline that is no
+ * number would never pass, and a fence is put into SQL. */
+const term = { ttl_seconds: Number.isFinite, expires_in_seconds: Number.isFinite, renew_after_seconds: Number.isFinite };
+const grant = { ...term, resource: isText, grant_id: isText, token_text: matches(/^[1-9][0-9]*$/), fence: matches(/^[\w.:/%-]+=[1-9][0-9]*$/) };
+const fields: Record<string, Record<string, Test>> = { acquire: grant, renew: term, release: { was_held: (value) => typeof value === "boolean" } };
+
+function read(operation: string, { status, headers }: Response, text: string): object {
+  let answer: Problem & Record<string, unknown>;
   try {
     answer = JSON.parse(text);
     if (typeof answer !== "object" || answer === null) throw new SyntaxError("it is not an object");
+    if (status === 200) {
+      for (const [field, test] of Object.entries(fields[operation]!)) {
+        if (!test(answer[field])) throw new SyntaxError(`${field} is ${answer[field]}`);
+      }
+      return answer;
+    }
   } catch (cause) {
-    throw new Unavailable(`the answer, ${status}, is not of the API`, status, {}, { cause });
+    throw new Unavailable(`the answer, ${status}, is not of the API: ${(cause as Error).message}`, status, {}, { cause });
   }
-  if (status === 200) return answer;
   const error = new ApiError(answer.detail ?? `status ${status}`, status, answer);
   if (error.type === "lease-held") throw new LeaseHeld(error.message, status, answer);
   if (status !== 429 && (status < 500 || error.type === "not-configured")) throw error;

@@ -111,7 +111,7 @@ export class Lease implements AsyncDisposable {
    */
   async release(): Promise<boolean> {
     if (["lost", "released"].includes(this.signal.reason?.reason)) return false;
-    this.#end("released");
+    if (!this.#over()) this.#end("released");
     const left = this.#deadline + this.margin - this.#keeping.clock();
     if (left <= 0) return false; // the lease store has let it go
     return (await this.#call<{ was_held: boolean }>("release", {}, Math.max(left, 1))).was_held;
