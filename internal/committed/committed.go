@@ -52,48 +52,64 @@ func Row(ctx context.Context, conn *pgx.Conn, sql string, args ...any) ([][]byte
 	if err != nil {
 		return nil, err
 	}
-	pg := conn.PgConn()
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
-	pg.Frontend().SendParse(&pgproto3.Parse{Query: sql})
-	pg.Frontend().SendBind(&pgproto3.Bind{Parameters: parameters})
-	pg.Frontend().SendExecute(&pgproto3.Execute{})
-	pg.Frontend().SendSync(&pgproto3.Sync{})
-	if err := pg.Frontend().Flush(); err != nil {
+	pg := conn.PgConn()
+	to := pg.Frontend()
+	to.SendParse(&pgproto3.Parse{Query: sql})
+	to.SendBind(&pgproto3.Bind{Parameters: parameters})
+	to.SendExecute(&pgproto3.Execute{})
+	to.SendSync(&pgproto3.Sync{})
+	if err := to.Flush(); err != nil {
 		_ = conn.Close(context.Background())
 		return nil, err
 	}
-	var row [][]byte
-	complete, warned := false, false
-	var failed error
-	for {
-		received, err := pg.ReceiveMessage(ctx)
+	var a answer
+	for !a.ready {
+		message, err := pg.ReceiveMessage(ctx)
 		if err != nil {
-			_ = conn.Close(context.Background()) // what comes next is not known
-			return nil, errors.Join(failed, err)
+			_ = conn.Close(context.Background()) // the rest of the answer may come later
+			return nil, errors.Join(a.failed, err)
 		}
-		switch m := received.(type) {
-		case *pgproto3.DataRow:
-			row = clone(m.Values)
-		case *pgproto3.CommandComplete:
-			complete = true
-		case *pgproto3.NoticeResponse:
-			warned = warned || complete
-		case *pgproto3.ErrorResponse:
-			failed = pgconn.ErrorResponseToPgError(m)
-		case *pgproto3.ReadyForQuery:
-			switch {
-			case failed != nil:
-				return nil, failed
-			case row == nil:
-				return nil, pgx.ErrNoRows
-			case warned:
-				return row, ErrNotReplicated
-			}
-			return row, nil
-		}
+		a.take(message)
 	}
+	return a.result()
+}
+
+// answer is the server's answer to a statement.
+type answer struct {
+	row              [][]byte
+	complete, warned bool // warned: a notice came after the statement was complete
+	failed           error
+	ready            bool // the answer has ended
+}
+
+func (a *answer) take(message pgproto3.BackendMessage) {
+	switch m := message.(type) {
+	case *pgproto3.DataRow:
+		a.row = clone(m.Values)
+	case *pgproto3.CommandComplete:
+		a.complete = true
+	case *pgproto3.NoticeResponse:
+		a.warned = a.warned || a.complete
+	case *pgproto3.ErrorResponse:
+		a.failed = pgconn.ErrorResponseToPgError(m)
+	case *pgproto3.ReadyForQuery:
+		a.ready = true
+	}
+}
+
+func (a *answer) result() ([][]byte, error) {
+	switch {
+	case a.failed != nil:
+		return nil, a.failed
+	case a.row == nil:
+		return nil, pgx.ErrNoRows
+	case a.warned:
+		return a.row, ErrNotReplicated
+	}
+	return a.row, nil
 }
 
 func clone(values [][]byte) [][]byte {

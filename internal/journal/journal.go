@@ -1,9 +1,9 @@
-// Package journal tells the database of refusals, whose own transactions can't
-// record them. It keeps a bounded queue, in which refusals alike are one with a
-// number, and writes it on a connection of its own. What doesn't fit in, or can't be
-// written, is counted, and the number is written when that is possible again.
+// Package journal records refusals in the database, since their own transactions can't. It
+// keeps a bounded queue, in which equal refusals are one entry with a count, and writes it
+// on a connection of its own. It counts the refusals that don't fit in or can't be written,
+// and writes their number when it can again.
 //
-// The package imports proxy, whose refusals it is told of, and fence.
+// The package imports proxy, for its refusals, and fence.
 package journal
 
 import (
@@ -29,8 +29,8 @@ type Options struct {
 	Proxy string
 	// Size is how many different refusals may wait to be written. Default 1024.
 	Size int
-	// Pause is how long refusals alike are gathered before the first is written;
-	// those that follow in RepeatPause are gathered for that time. Defaults 1s and
+	// Pause is how long equal refusals are gathered before the first is written;
+	// those that follow within RepeatPause are gathered for that time. Defaults 1s and
 	// 10s.
 	Pause, RepeatPause time.Duration
 	// RetryMin and RetryMax bound the pause after a failed write, which doubles from
@@ -44,16 +44,15 @@ type Options struct {
 	Registerer prometheus.Registerer
 }
 
-// How long one write may take, and how many refusals, and bytes of their texts, it
-// has at most.
+// The bounds of one write: its time, its number of refusals, and the bytes of their texts.
 const (
 	writeTime  = 5 * time.Second
 	batchSize  = 256
 	batchBytes = 256 << 10
 )
 
-// What is kept of a refusal's texts, in bytes. PostgreSQL keeps as much of the names
-// of users, databases and applications, and of messages the history does.
+// The lengths to which a refusal's texts are cut, in bytes: those of PostgreSQL for names of
+// users, databases and applications, and those of the history for the others.
 const (
 	maxName     = 63
 	maxMessage  = 1000
@@ -68,20 +67,20 @@ type Journal struct {
 
 	mu      sync.Mutex
 	waiting map[kind]*entry
-	order   []*entry           // of what waits, oldest first
-	unsent  []*entry           // what is being written, or was in vain
+	order   []*entry           // those of waiting, oldest first
+	unsent  []*entry           // are being written, or a write of them failed
 	limit   int                // how many of unsent are written at once
-	tries   int                // how often the first of unsent alone was written in vain
-	written map[kind]time.Time // lately, and when
-	dropped int64              // since the number was last written
+	tries   int                // failed writes of the first of unsent alone
+	written map[kind]time.Time // the last write of kinds that were written lately
+	dropped int64              // since their number was last written
 	wake    chan struct{}
 
 	conn    *pgx.Conn // the rest is Run's alone
-	ascii   bool      // the database's encoding lacks what the texts have
+	ascii   bool      // the database's encoding lacks characters of the texts
 	trouble string    // the error that was logged last; "" if all is well
 }
 
-// kind is what refusals alike have in common. Its texts are cut: a client can raise
+// kind has the fields in which equal refusals agree. Its texts are cut: a client can raise
 // a refusal of its own, of any length.
 type kind struct {
 	user, database, application, address string
@@ -110,15 +109,15 @@ func kindOf(r proxy.Refusal) kind {
 // cut cuts one text as a refusal's are cut.
 func cut(text string, size int) string { return proxy.Refusal{Message: text}.Cut(size).Message }
 
-// size is about how many bytes its texts have.
+// size is roughly the number of bytes of its texts.
 func (k kind) size() int {
 	return len(k.user) + len(k.database) + len(k.application) + len(k.message) + len(k.verdict.Resource) + len(k.verdict.Holder) + len(k.verdict.Table)
 }
 
 type entry struct {
 	kind        kind
-	pid         uint32 // of the first
-	trace       string // the traceparent of the first
+	pid         uint32 // of the first refusal
+	trace       string // the traceparent of the first refusal
 	first, last time.Time
 	count       int64
 	due         time.Time
@@ -188,9 +187,8 @@ func (j *Journal) drop(n int64) {
 	j.metrics.dropped.Add(float64(n))
 }
 
-// take moves what is due, up to a batch, to what is being written, and returns that
-// or as much as is to be tried of it, the number of refusals that were dropped, and
-// how long there is to wait for more.
+// take moves due entries to unsent, up to a batch. It returns the first of them, up to limit,
+// the number of dropped refusals, and the time until more are due.
 func (j *Journal) take(now time.Time, all bool) (batch []*entry, dropped int64, wait time.Duration) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -224,7 +222,7 @@ func (j *Journal) take(now time.Time, all bool) (batch []*entry, dropped int64, 
 	return j.unsent, j.dropped, wait
 }
 
-// settle is told that a batch has been written, or won't ever be.
+// settle removes a batch that has been written, or, if lost, never will be.
 func (j *Journal) settle(batch []*entry, dropped int64, lost bool) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -247,15 +245,15 @@ func (j *Journal) settle(batch []*entry, dropped int64, lost bool) {
 	j.metrics.recorded.Add(float64(sum))
 }
 
-// maxTries is how often one refusal is written in vain to a database that can be
-// reached.
+// maxTries is the number of failed writes, to a database that can be reached, after which one
+// refusal is dropped.
 const maxTries = 5
 
-// refused is told that a database which can be reached didn't take a batch: half of
-// it is tried next, so that what can't be written holds up nothing else. One refusal
-// alone is dropped after some tries, or at once if it never can be written. It
-// reports whether there is no use in waiting before the next try.
-func (j *Journal) refused(batch []*entry, never bool) (goOn bool) {
+// shrink follows a failed write to a database that can be reached: half of the batch is
+// tried next, so that an entry that can't be written doesn't hold up the others. An entry
+// alone is dropped after maxTries, or at once if it never can be written. shrink reports
+// whether to try again at once.
+func (j *Journal) shrink(batch []*entry, never bool) (atOnce bool) {
 	switch {
 	case len(batch) > 1:
 		j.mu.Lock()
@@ -269,7 +267,7 @@ func (j *Journal) refused(batch []*entry, never bool) (goOn bool) {
 	return never
 }
 
-// Left is how many refusals are neither written nor told of as dropped.
+// Left is the number of refusals that the database doesn't know of, dropped ones included.
 func (j *Journal) Left() int64 {
 	j.mu.Lock()
 	defer j.mu.Unlock()

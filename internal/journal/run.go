@@ -14,8 +14,8 @@ import (
 	"github.com/wirefence/wirefence/fence"
 )
 
-// Run writes until ctx ends, and then what is left, within patience. It is called
-// once, and by nobody else meanwhile.
+// Run writes until ctx ends, and then the remaining refusals, within patience. It must be
+// called only once.
 func (j *Journal) Run(ctx context.Context, patience time.Duration) {
 	j.writeUntil(ctx)
 	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), patience)
@@ -58,13 +58,13 @@ func (j *Journal) writeUntil(ctx context.Context) {
 	}
 }
 
-// failed gives the connection up.
+// failed closes the connection and logs the error.
 func (j *Journal) failed(err error) {
 	j.disconnect()
 	j.note(err)
 }
 
-// note logs an error unless it is the last one's.
+// note logs an error unless it was the last one.
 func (j *Journal) note(err error) {
 	if text := err.Error(); text != j.trouble {
 		j.trouble = text
@@ -90,7 +90,7 @@ func (j *Journal) connected(ctx context.Context) (err error) {
 	return err
 }
 
-// write writes one batch, and returns how long there is to wait for the next.
+// write writes one batch, and returns the time until the next.
 func (j *Journal) write(ctx context.Context, all bool) (wait time.Duration, err error) {
 	batch, dropped, wait := j.take(time.Now(), all)
 	if len(batch) == 0 && dropped == 0 {
@@ -101,7 +101,7 @@ func (j *Journal) write(ctx context.Context, all bool) (wait time.Duration, err 
 	if err := j.connected(ctx); err != nil {
 		return 0, err
 	}
-	err = j.transaction(ctx, func(tx pgx.Tx) error { return fence.RecordRefusals(ctx, tx, j.options.Proxy, j.told(batch, dropped)) })
+	err = j.transaction(ctx, func(tx pgx.Tx) error { return fence.RecordRefusals(ctx, tx, j.options.Proxy, j.rows(batch, dropped)) })
 	if err == nil {
 		j.settle(batch, dropped, false)
 		return wait, nil
@@ -115,7 +115,7 @@ func (j *Journal) write(ctx context.Context, all bool) (wait time.Duration, err 
 		return 0, nil
 	}
 	never := strings.HasPrefix(code, dataException) || strings.HasPrefix(code, integrityConstraintViolation)
-	if j.refused(batch, never) && len(batch) > 0 {
+	if j.shrink(batch, never) && len(batch) > 0 {
 		j.note(err)
 		return 0, nil
 	}
@@ -136,8 +136,8 @@ func (j *Journal) transaction(ctx context.Context, do func(tx pgx.Tx) error) err
 	return pgx.BeginTxFunc(ctx, j.conn, pgx.TxOptions{IsoLevel: pgx.ReadCommitted, AccessMode: pgx.ReadWrite}, do)
 }
 
-// told is a batch as the database reads it.
-func (j *Journal) told(batch []*entry, dropped int64) []fence.SeenRefusal {
+// rows are a batch, and the number of dropped refusals, for the database.
+func (j *Journal) rows(batch []*entry, dropped int64) []fence.SeenRefusal {
 	now := time.Now()
 	seen := make([]fence.SeenRefusal, 0, len(batch)+1)
 	for _, e := range batch {
@@ -161,8 +161,8 @@ func (j *Journal) told(batch []*entry, dropped int64) []fence.SeenRefusal {
 	return seen
 }
 
-// clean makes a text of a session one that the database can take. A session's
-// encoding is its own.
+// clean makes a text of a session valid in the database's encoding, which may not be the
+// session's.
 func (j *Journal) clean(text string) string {
 	text = strings.ToValidUTF8(text, "\uFFFD")
 	return strings.Map(func(r rune) rune {
@@ -173,8 +173,8 @@ func (j *Journal) clean(text string) string {
 	}, text)
 }
 
-// asciiName is the name of an application as PostgreSQL shows it, from version 16 on:
-// what isn't printable ASCII is written by its bytes.
+// asciiName is the name of an application as PostgreSQL shows it, from version 16 on: with
+// escapes for bytes that aren't printable ASCII.
 func asciiName(name string) string {
 	var b strings.Builder
 	for _, c := range []byte(name) {
@@ -187,14 +187,14 @@ func asciiName(name string) string {
 	return b.String()
 }
 
-// pruneFull is what PruneHistory deletes at most of one kind of rows, and pruneTime
-// for how long that is repeated.
+// pruneFull is the most rows that PruneHistory deletes of one kind, and pruneTime bounds its
+// repetition.
 const (
 	pruneFull = 10_000
 	pruneTime = writeTime / 2
 )
 
-// upkeep prunes the history and reads what it doesn't have.
+// upkeep prunes the history, and reads how many events it lacks.
 func (j *Journal) upkeep(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, writeTime)
 	defer cancel()

@@ -7,8 +7,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// Build is what runs here: 1 with the versions of the binary and of the schema that it
-// needs.
+// Build is a metric with the versions of the binary and of the schema that it needs.
 func Build(version string, schema int) prometheus.Collector {
 	return prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "wirefence_build_info", Help: "1, with the versions of the binary, of Go, and of the schema that the binary needs.",

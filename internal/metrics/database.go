@@ -15,7 +15,7 @@ import (
 //go:embed sql/resources.sql
 var resourcesSQL string
 
-// resource is what the database knows of one.
+// resource is a resource as the database has it.
 type resource struct {
 	name    fence.Resource
 	token   fence.Token
@@ -25,13 +25,13 @@ type resource struct {
 	leased  bool // in the database
 }
 
-// reading is what was read of the database at once.
+// reading is the result of one look at the database.
 type reading struct {
 	place     *timelines.Place // nil where the server doesn't tell it
 	resources []resource
 }
 
-// read reads the resources of so many names and some more.
+// read reads the resources of the names, and up to more others.
 func read(ctx context.Context, conn *pgx.Conn, names []fence.Resource, more int) (*reading, error) {
 	r := &reading{}
 	if place, err := timelines.Ask(ctx, conn.PgConn()); err == nil {

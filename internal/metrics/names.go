@@ -1,4 +1,4 @@
-// Package metrics measures what stands around a proxy: the resources in its database,
+// Package metrics measures the surroundings of a proxy: the resources in its database,
 // handoffs, and the lease store.
 //
 // The package imports fence, lockclient and internal/timelines.
@@ -15,8 +15,8 @@ import (
 // own. A resource of that name has none either.
 const Other = "other"
 
-// Names are the values of the label resource: the names that are met first, up to a
-// number. Safe for concurrent use.
+// Names are the values of the label resource: the first names that Label gets, up to a
+// limit. Safe for concurrent use.
 type Names struct {
 	limit int
 
@@ -24,7 +24,7 @@ type Names struct {
 	met map[fence.Resource]struct{}
 }
 
-// NewNames makes room for so many names. Those given are met.
+// NewNames makes room for limit names, of which first are the first.
 func NewNames(limit int, first ...fence.Resource) *Names {
 	n := &Names{limit: limit, met: map[fence.Resource]struct{}{}}
 	for _, name := range first {
@@ -33,8 +33,8 @@ func NewNames(limit int, first ...fence.Resource) *Names {
 	return n
 }
 
-// Label meets a name and returns its value of the label. What no resource can be called is
-// Other.
+// Label returns a name's value of the label. It is Other for an invalid name, and for a new
+// one without room.
 func (n *Names) Label(name fence.Resource) string {
 	if _, err := fence.ParseResource(string(name)); err != nil || name == Other {
 		return Other
@@ -50,7 +50,7 @@ func (n *Names) Label(name fence.Resource) string {
 	return string(name)
 }
 
-// all returns the names that were met, in order, and for how many more there is room.
+// all returns the names so far, in order, and the room for further ones.
 func (n *Names) all() (met []fence.Resource, room int) {
 	n.mu.Lock()
 	defer n.mu.Unlock()

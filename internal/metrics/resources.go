@@ -21,12 +21,11 @@ type Options struct {
 	Connect func(ctx context.Context) (*pgx.Conn, error)
 	// Names are the resources that are told apart. Required.
 	Names *Names
-	// Looker tells whether a lease is held; by default the database alone is asked, which
-	// knows the leases that it keeps itself. It is asked even where there is no resource
-	// to ask for, so that its own metrics tell whether it answers.
+	// Looker tells whether a lease is held. By default only the database is asked, which
+	// knows the leases that it keeps itself. The looker is asked even if no resource is
+	// known, so that its own metrics tell whether it answers.
 	Looker lockclient.Looker
-	// Source is what counts the tokens of the leases that the Looker knows; "" where they
-	// are kept in the database.
+	// Source is the source of the tokens that the Looker's store counts; "" for the database.
 	Source fence.Source
 	// Interval is how often the database is read. Default 10s.
 	Interval time.Duration
@@ -34,11 +33,11 @@ type Options struct {
 	Logger *slog.Logger
 }
 
-// Resources reads resources and handoffs of the database again and again. It implements
+// Resources reads resources and handoffs of the database periodically. It implements
 // prometheus.Collector.
 type Resources struct {
 	options  Options
-	known    map[fence.Resource]bool // that the database has; Run's alone, as what follows
+	known    map[fence.Resource]bool // in the database; this and the next two are Run's alone
 	trouble  string                  // the error that was logged last
 	handoffs handoffs
 
@@ -49,7 +48,7 @@ type Resources struct {
 	events map[event]tally
 }
 
-// NewResources makes what reads, when it is run.
+// NewResources makes a reader, which reads nothing before Run.
 func NewResources(o Options) (*Resources, error) {
 	if o.Connect == nil || o.Names == nil {
 		return nil, errors.New("resources need a connection and names")
@@ -78,10 +77,10 @@ func (r *Resources) Run(ctx context.Context) {
 	}
 }
 
-// roundTime bounds one round: reading the database, and as long again asking for leases.
+// roundTime bounds reading the database in one round, and again asking for leases.
 const roundTime = 5 * time.Second
 
-// round reads on a connection, nil for a new one, and returns it while it is good.
+// round reads on a connection, nil for a new one. It returns the connection, nil if it failed.
 func (r *Resources) round(ctx context.Context, conn *pgx.Conn) *pgx.Conn {
 	conn, last, err := r.read(ctx, conn)
 	if ctx.Err() != nil {
@@ -121,7 +120,7 @@ func (r *Resources) read(ctx context.Context, conn *pgx.Conn) (*pgx.Conn, *readi
 	return conn, last, nil
 }
 
-// askable are the names that the database can be asked for, whatever its encoding is.
+// askable returns the names that the database's encoding has.
 func (r *Resources) askable(conn *pgx.Conn, names []fence.Resource) (all []fence.Resource) {
 	anything := conn.PgConn().ParameterStatus("server_encoding") == "UTF8"
 	for _, name := range names {
@@ -141,10 +140,10 @@ func isASCII(name fence.Resource) bool {
 	return true
 }
 
-// probed is the name that the lease store is asked for where no other is known.
+// probed is the name that the lease store is asked for if no resource is known.
 const probed fence.Resource = "wirefence"
 
-// look tells of each resource whether its lease is held, as far as that is known.
+// look returns for each resource whether its lease is held, if that is known.
 func (r *Resources) look(ctx context.Context, last *reading) map[fence.Resource]bool {
 	ctx, cancel := context.WithTimeout(ctx, roundTime)
 	defer cancel()
@@ -176,7 +175,7 @@ func (r *reading) all() []resource {
 	return r.resources
 }
 
-// note logs an error unless it is the last one's.
+// note logs an error unless it was the last one.
 func (r *Resources) note(err error) {
 	text := ""
 	if err != nil {
@@ -197,7 +196,7 @@ func disconnect(conn *pgx.Conn) {
 	_ = conn.Close(ctx)
 }
 
-// What is told of resources and of the database.
+// The metrics of resources and of the database.
 var (
 	byResource = []string{"resource"}
 
@@ -261,8 +260,8 @@ func (r *Resources) Collect(out chan<- prometheus.Metric) {
 	}
 }
 
-// collectHandoffs tells a zero, too, of all labels that there are, so that the first event
-// is seen to come.
+// collectHandoffs exports a zero for labels without events, so that a rate shows the first
+// event.
 func (r *Resources) collectHandoffs(out chan<- prometheus.Metric, labels map[string]bool) {
 	type series struct {
 		label string

@@ -23,7 +23,7 @@ type Stores struct {
 	errors  *prometheus.CounterVec
 }
 
-// The states of a store. As long as it was not called it has none.
+// The states of a store. It has none before the first call.
 const (
 	isUp int32 = iota + 1
 	isDown
@@ -68,7 +68,7 @@ func (s *Stores) Collect(out chan<- prometheus.Metric) {
 	s.errors.Collect(out)
 }
 
-// called takes in a call that has ended. One that the caller gave up tells nothing.
+// called measures a call that has ended, unless its caller cancelled it.
 func (s *Stores) called(operation string, began time.Time, err error) {
 	if errors.Is(err, context.Canceled) {
 		return
@@ -98,15 +98,15 @@ func refuses(err error) bool {
 	return true
 }
 
-// Whole is what every store is that this repository has.
+// Whole is implemented by every store of this module.
 type Whole interface {
 	lockclient.Store
 	lockclient.Notifier
 	lockclient.Looker
 }
 
-// Store is the store with its calls measured. What it can do besides it can still do, but
-// for being asked how far it has counted.
+// Store returns the store with its calls measured. It keeps the store's other interfaces,
+// except for the one that reads its counter.
 func (s *Stores) Store(store Whole) Whole {
 	m := measured{Whole: store, stores: s}
 	if record, ok := store.(lockclient.Record); ok {

@@ -13,8 +13,8 @@ import (
 
 var errNotFound = errors.New("command not found")
 
-// lookUp finds the command in the PATH of env, as a shell would: what can't be
-// executed is only an answer if nothing else is found.
+// lookUp finds the command in the PATH of env, as a shell does: it reports a file that can't
+// be executed only if it finds no other.
 func lookUp(command, env []string) (string, error) {
 	if len(command) == 0 || command[0] == "" {
 		return "", fmt.Errorf("no command: %w", errNotFound)
@@ -69,9 +69,9 @@ func value(env []string, name string) string {
 	return ""
 }
 
-// withFence returns env with the fence of the lease for libpq's clients, for
-// scripts that hand the token on, and for those that hand the fence on. A fence that
-// is there already is carried on, since its lease is held as well: a run within a run.
+// withFence returns env with the fence of the lease for libpq's clients, and with token and
+// fence for scripts. A fence that is there already, of a run around this one, is kept, since
+// its lease is held as well.
 func withFence(env []string, lease Lease) ([]string, error) {
 	f, err := fences(value(env, fenceVariable), lease.Fence())
 	if err != nil {
@@ -87,8 +87,8 @@ func withFence(env []string, lease Lease) ([]string, error) {
 
 const fenceVariable = "WIREFENCE_FENCE"
 
-// fences adds up the fence that the text outer is, if it is one, and ours, which counts
-// for the resource that both name.
+// fences joins the fence outer, which may be empty, and ours. For a resource of both, ours
+// counts.
 func fences(outer string, ours fence.Fence) (fence.Fence, error) {
 	if outer == "" {
 		return ours, nil

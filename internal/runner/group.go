@@ -13,7 +13,7 @@ import (
 type group struct {
 	id       int // of the group and its leader
 	terminal *terminal
-	follow   bool // what leaves the group belongs to it all the same
+	follow   bool // processes that leave the group are ended, too
 
 	stopped chan syscall.Signal // the command was stopped, by this signal
 	exited  chan struct{}       // closed when the command has ended
@@ -111,9 +111,9 @@ func (g *group) wait() {
 	}
 }
 
-// awaitStrangers waits for processes of the group that are not our children,
-// so that no event tells of their end: those of a parent that left the group
-// and lives, and all orphans where the system doesn't let us adopt them.
+// awaitStrangers polls for processes of the group that are not our children, since no event
+// reports their end: those of a parent that left the group and lives, and all orphans where
+// the system doesn't let us adopt them.
 func (g *group) awaitStrangers() {
 	tick := time.NewTicker(5 * time.Millisecond)
 	defer tick.Stop()
@@ -131,16 +131,16 @@ func (g *group) isGone() bool {
 	}
 }
 
-// signal sends a signal to every process of the group, unless it has gone: its
-// number may be another's by then.
+// signal sends a signal to every process of the group, unless it has gone: then its
+// number may be another group's.
 func (g *group) signal(signal syscall.Signal) {
 	if !g.isGone() {
 		_ = syscall.Kill(-g.id, signal)
 	}
 }
 
-// signalAll signals what left the group, too, if that is followed. Then the
-// group's number is not used: it may be free while others are left.
+// signalAll also signals processes that left the group, if those are followed. Then it
+// doesn't use the group's number, which may be free while such processes are left.
 func (g *group) signalAll(signal syscall.Signal) {
 	if g.follow {
 		signalDescendants(signal)
@@ -149,9 +149,9 @@ func (g *group) signalAll(signal syscall.Signal) {
 	g.signal(signal)
 }
 
-// kill ends the group with SIGKILL and waits until it has gone, but not for
-// ever: a process may hang in the kernel. What is forked before its parent gets
-// the signal may need another one.
+// kill ends the group with SIGKILL and waits until it has gone, within patience: a process
+// may hang in the kernel. It repeats the signal for processes that were forked before their
+// parent got it.
 func (g *group) kill(patience time.Duration) error {
 	timer := time.NewTimer(patience)
 	defer timer.Stop()

@@ -1,14 +1,14 @@
 // Package runner runs a command under a lease, and ends it before the lease can
-// be another's; or within the check of a fence, and ends it when that is lost. The command runs in a process group of its own, which is what
-// gets the signals and what is ended.
+// be another's; or within the check of a fence, and ends it when that is lost. The
+// command runs in a process group of its own, which gets the signals and is ended.
 //
-// What leaves the group, by setsid or setpgid as daemons and the jobs of an
-// interactive shell do, is ended with it where Options.OnlyChild is set, on
-// Linux; elsewhere it escapes. So does a process that may not be signalled since
-// it has another user's id, and one that somebody else starts for the command
+// Processes that leave the group, by setsid or setpgid as daemons and the jobs of an
+// interactive shell do, are ended with it where Options.OnlyChild is set, on
+// Linux; elsewhere they escape. So does a process that may not be signalled since
+// it has another user's id, and one that another process starts for the command
 // (systemd, cron, a container engine). If this process is killed by SIGKILL,
 // Linux kills the command with it, but not the command's own children. While
-// this process is stopped, the command goes on. What escapes keeps the fence in
+// this process is stopped, the command goes on. An escaped process has the fence in
 // its environment, so PostgreSQL refuses its writes once the lease is another's.
 //
 // The package imports lockclient and fence.
@@ -26,8 +26,8 @@ import (
 	"github.com/wirefence/wirefence/lockclient"
 )
 
-// Exit statuses of a run that are not the command's own. The first two are for
-// callers to tell of a lease that another holds, or that was lost.
+// Exit statuses of a run that are not the command's own. Callers use the first for a lease
+// that another holds.
 const (
 	ExitNotAcquired   = 75
 	ExitLost          = 76
@@ -38,16 +38,16 @@ const (
 // ErrNotWanted says that a command wasn't started since Options.Wanted had ended.
 var ErrNotWanted = errors.New("command not started")
 
-// Term is what a command runs within.
+// Term is the time within which a command runs.
 type Term interface {
 	// Context ends when the command must end.
 	Context() context.Context
-	// Remaining is how long, from now on, the command may take to end.
+	// Remaining is the time that the command has, from now on, to end.
 	Remaining() time.Duration
 	Release(ctx context.Context) error
 }
 
-// Lease is what a command runs under: a *lockclient.Lease.
+// Lease is the lease under which a command runs: a *lockclient.Lease.
 type Lease interface {
 	Term
 	Token() fence.Token
@@ -73,9 +73,9 @@ type Options struct {
 	// runs. Then, on Linux, what leaves the group by setsid or setpgid is ended
 	// with it, unless this process has children already.
 	OnlyChild bool
-	// Wanted, where it has ended before the command starts, has Run start none. A signal
-	// that comes earlier than Run passes signals on ends a context, and would be lost
-	// otherwise. When the command runs, its end means nothing.
+	// Wanted prevents the start of the command if it has ended before. So a signal that ends
+	// a context before Run passes signals on isn't lost. While the command runs, the end of
+	// Wanted has no effect.
 	Wanted context.Context
 	// ReleaseTimeout bounds the release at the end: default 5s.
 	ReleaseTimeout time.Duration
@@ -183,8 +183,8 @@ type run struct {
 	signals *signals
 }
 
-// watch returns nil when the command has ended, else why it must end. Until
-// then it passes signals on, and stops and goes on with the command.
+// watch returns nil when the command has ended, or the cause when it must end. Until
+// then it passes signals on, and stops and continues together with the command.
 func (r *run) watch(ctx context.Context) error {
 	for {
 		select {
@@ -207,16 +207,16 @@ func (r *run) watch(ctx context.Context) error {
 	}
 }
 
-// end ends what is left of the group and returns when it has gone. A lease that
-// has ended, or ends meanwhile, sets the limit: then SIGKILL comes early enough
-// for the group to be gone when the lease can be another's.
+// end ends the rest of the group and returns when it has gone. If the lease has ended,
+// or ends meanwhile, SIGKILL comes early enough for the group to be gone when the lease can
+// be another's.
 func (r *run) end(limited bool) error {
 	if r.isGone() {
 		return nil
 	}
 	grace := r.options.TermGrace
 	if limited {
-		grace = min(grace, lastMoment(r.lease))
+		grace = min(grace, timeToKill(r.lease))
 	}
 	if grace > 0 {
 		r.signalAll(syscall.SIGTERM)
@@ -235,7 +235,7 @@ func (r *run) end(limited bool) error {
 				waiting = false
 			case <-ended:
 				ended = nil
-				deadline.Reset(min(grace, max(0, lastMoment(r.lease))))
+				deadline.Reset(min(grace, max(0, timeToKill(r.lease))))
 			case signal := <-r.signals.caught:
 				r.pass(signal)
 			}
@@ -244,13 +244,13 @@ func (r *run) end(limited bool) error {
 	return r.kill(killPatience)
 }
 
-// killPatience is how long SIGKILL is repeated until all have gone. A short grace for
-// SIGTERM doesn't shorten it, since giving up early would leave writers behind.
+// killPatience bounds the repetition of SIGKILL. A short grace for SIGTERM doesn't shorten
+// it, since giving up early would leave writers behind.
 const killPatience = 30 * time.Second
 
-// lastMoment is how long to wait with SIGKILL: to the end of the lease, less
-// what the kernel needs to end the processes.
-func lastMoment(lease Term) time.Duration {
+// timeToKill is the time until SIGKILL: to the end of the lease, less the time that the
+// kernel needs to end the processes.
+func timeToKill(lease Term) time.Duration {
 	left := lease.Remaining()
 	return left - min(left/2, 250*time.Millisecond)
 }

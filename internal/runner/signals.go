@@ -6,7 +6,7 @@ import (
 	"syscall"
 )
 
-// signals are what this process passes on to the command. SIGTSTP, SIGTTIN and
+// signals are those that this process passes on to the command. SIGTSTP, SIGTTIN and
 // SIGTTOU keep their effect on this process.
 type signals struct{ caught chan os.Signal }
 

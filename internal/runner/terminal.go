@@ -59,8 +59,7 @@ func (t *terminal) foreground() int {
 // suspend follows the command into a stop, as a shell expects of its job:
 // Control-Z stops the command's group only. The lease isn't renewed meanwhile.
 // When the shell lets this process go on, the command goes on too, unless the
-// lease has ended. Without a terminal a stop is between the command and who
-// stopped it.
+// lease has ended. Without a terminal this process doesn't stop.
 func (r *run) suspend(by syscall.Signal) {
 	t := r.terminal
 	if t == nil {
@@ -90,7 +89,7 @@ func (r *run) suspend(by syscall.Signal) {
 func (r *run) pass(signal os.Signal) {
 	if signal == syscall.SIGCONT {
 		if r.lease.Context().Err() != nil || r.lease.Remaining() == 0 {
-			return // what was stopped in time must not go on
+			return // a command that is stopped must not go on without the lease
 		}
 		if r.terminal != nil && r.terminal.foreground() == r.terminal.own {
 			r.terminal.give(r.id)

@@ -1,6 +1,6 @@
-// Package series keeps what the metrics of this process were for a while, so that a page
-// can draw them without a Prometheus: an hour in steps of 5 s, and a day in steps of a
-// minute. It reads the metrics as a scraper does, so nothing is counted twice.
+// Package series keeps recent values of this process's metrics, so that a page can draw them
+// without a Prometheus: an hour in steps of 5 s, and a day in steps of a minute. It reads the
+// metrics as a scraper does, so nothing is counted twice.
 //
 // It keeps MaxSeries series at most, of MaxBytes in all.
 package series
@@ -20,7 +20,7 @@ const (
 	Coarse = time.Minute
 )
 
-// What is kept at most.
+// The limits.
 const (
 	finePoints   = int(time.Hour / Fine)
 	coarsePoints = int(24 * time.Hour / Coarse)
@@ -57,9 +57,9 @@ func (r *Recorder) Run(ctx context.Context) {
 	}
 }
 
-// Record takes a point of each series. What can't be gathered is left out.
+// Record adds a point to each series, except for metrics that can't be gathered.
 func (r *Recorder) Record(now time.Time) {
-	families, _ := r.metrics.Gather() // with an error there are those that could be gathered
+	families, _ := r.metrics.Gather() // besides an error it returns the others
 	all := readAll(families)
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -68,17 +68,17 @@ func (r *Recorder) Record(now time.Time) {
 	}
 }
 
-// Window is what was kept. All series have as many points, of which the last is of End.
+// Window has the last points. All series have equally many, and the last is that of End.
 type Window struct {
 	Step   time.Duration
 	End    time.Time // zero where there is nothing yet
 	Series []Series
 }
 
-// Series is one of them. A point is NaN where nothing is known.
+// Series is one series of a Window. A point is NaN where the value is unknown.
 type Series struct {
 	Name string
-	// Label and Value tell apart series of a name; "" for one that is alone.
+	// Label and Value distinguish series of the same name; "" for a single one.
 	Label, Value string
 	Unit         Unit
 	Points       []float64
@@ -96,22 +96,22 @@ func (r *Recorder) Read(step time.Duration, limit int) Window {
 	return Window{Step: step}
 }
 
-// ring is the last points, in steps of the same length.
+// ring has the last points of all series, in steps of the same length.
 type ring struct {
 	step    time.Duration
 	points  int
 	at      time.Time // of the last point
-	taken   int       // how many there were ever, those that were missed included
+	taken   int       // the number of all points so far, missed ones included
 	columns map[key]*column
 	order   []*column
 }
 
-// column is one series of a ring. Its points go round.
+// column is one series of a ring. New points overwrite the oldest.
 type column struct {
 	key
 	unit   Unit
 	points []float64
-	// The last reading's, which the next is compared with.
+	// The last reading, with which the next is compared.
 	last   float64
 	counts []uint64
 }
@@ -120,8 +120,8 @@ func newRing(step time.Duration, points int) *ring {
 	return &ring{step: step, points: points, columns: map[key]*column{}}
 }
 
-// record takes a point, if it is time. Points that were missed, as while the machine was
-// asleep, are unknown.
+// record adds a point, if it is time. Missed points, as while the machine was asleep, are
+// unknown.
 func (g *ring) record(now time.Time, all []*reading) {
 	first, passed := g.at.IsZero(), now.Sub(g.at)
 	if !first && passed < g.step-Fine/2 {
@@ -167,8 +167,8 @@ func (g *ring) add(r *reading) *column {
 	return c
 }
 
-// point is what a reading says after the one before. A counter that is new has counted from
-// 0 on; of the first of all it isn't known since when.
+// point is the value of a reading, compared with the last one. A new counter has counted from
+// 0, except for the first reading of all, whose rate is unknown.
 func (c *column) point(r *reading, first bool, seconds float64) float64 {
 	switch {
 	case r.unit == Number:

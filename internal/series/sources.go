@@ -17,7 +17,7 @@ const (
 	Seconds   Unit = "seconds"    // a 99th percentile
 )
 
-// source makes series of a metric. A metric that isn't there has none.
+// source makes series of a metric, if it exists.
 type source struct {
 	name   string // of the series
 	metric string
@@ -28,7 +28,7 @@ type source struct {
 	where, is string
 }
 
-// sources are all that is kept. To keep more, add a line here, and to docs/api.md.
+// sources make all series. A new one needs a line here, and in docs/api.md.
 var sources = []source{
 	{name: "sessions", metric: "wirefence_sessions", unit: Number},
 	{name: "logins", metric: "wirefence_logins_total", unit: PerSecond},
@@ -44,16 +44,16 @@ var sources = []source{
 // key names a series.
 type key struct{ name, label, value string }
 
-// reading is a metric as it stands, summed over what a series doesn't tell apart.
+// reading is a metric's present value, summed over the labels that the series lacks.
 type reading struct {
 	key
 	unit   Unit
 	value  float64
 	bounds []float64 // of a histogram's buckets, rising
-	counts []uint64  // of what is not above them, and behind them of all
+	counts []uint64  // cumulative, of the buckets and then of all
 }
 
-// readAll takes from the gathered metrics what is kept.
+// readAll reads the values of all sources from the gathered metrics.
 func readAll(families []*dto.MetricFamily) (all []*reading) {
 	for _, s := range sources {
 		at := slices.IndexFunc(families, func(f *dto.MetricFamily) bool { return f.GetName() == s.metric })
@@ -109,8 +109,8 @@ func (r *reading) add(m *dto.Metric) {
 	r.counts[len(buckets)] += h.GetSampleCount()
 }
 
-// p99 is the 99th percentile of what came between two counts, as histogram_quantile has it:
-// NaN if nothing came.
+// p99 is the 99th percentile of the observations between two counts, as histogram_quantile
+// computes it: NaN without observations.
 func p99(bounds []float64, before, after []uint64) float64 {
 	since := func(i int) float64 {
 		if i < 0 {
@@ -137,5 +137,5 @@ func p99(bounds []float64, before, after []uint64) float64 {
 		}
 		return lower + (bound-lower)*(rank-below)/(since(i)-below)
 	}
-	return bounds[len(bounds)-1] // it is above, and by how much isn't known
+	return bounds[len(bounds)-1] // the percentile is above the last bound
 }

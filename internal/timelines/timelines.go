@@ -1,5 +1,5 @@
-// Package timelines tells the primary that others follow from one that a promotion has left
-// behind: each promotion begins a higher timeline (documentation, "Timelines").
+// Package timelines detects a primary that a promotion has left behind: each promotion
+// begins a higher timeline (documentation, "Timelines").
 package timelines
 
 import (
@@ -12,7 +12,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// Place is what a server says of itself.
+// Place is a server's cluster and timeline.
 type Place struct {
 	System   string // the system identifier of its cluster
 	Primary  bool
@@ -23,7 +23,7 @@ type Place struct {
 const placeSQL = `SELECT (pg_catalog.pg_control_system()).system_identifier, CASE WHEN pg_catalog.pg_is_in_recovery() THEN ''
 	ELSE pg_catalog.left(pg_catalog.pg_walfile_name(pg_catalog.pg_current_wal_lsn()), 8) END`
 
-// Ask asks the server of a connection. Some services don't tell it.
+// Ask asks the server of a connection. Some managed services don't answer.
 func Ask(ctx context.Context, conn *pgconn.PgConn) (Place, error) {
 	answer := conn.ExecParams(ctx, placeSQL, nil, nil, nil, nil).Read()
 	if answer.Err != nil {
@@ -43,14 +43,14 @@ func Ask(ctx context.Context, conn *pgconn.PgConn) (Place, error) {
 	return p, nil
 }
 
-// Seen is the highest timeline of each cluster that was seen. The zero value has seen
-// nothing. Safe for concurrent use.
+// Seen has the highest timeline of each cluster that was seen. The zero value is empty. Safe
+// for concurrent use.
 type Seen struct {
 	mu      sync.Mutex
 	highest map[string]uint32 // by system identifier
 }
 
-// See takes in where a server stands.
+// See records the timeline of a primary.
 func (s *Seen) See(p Place) {
 	if !p.Primary {
 		return
@@ -63,8 +63,8 @@ func (s *Seen) See(p Place) {
 	s.highest[p.System] = max(s.highest[p.System], p.Timeline)
 }
 
-// Behind returns an error for a primary on a lower timeline than one that was seen: what is
-// committed there counts nowhere else.
+// Behind returns an error for a primary on a lower timeline than one that was seen: its
+// commits exist nowhere else.
 func (s *Seen) Behind(p Place) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -1,5 +1,5 @@
-// Package watched keeps what is made of files, such as a certificate, and makes
-// it anew when they change.
+// Package watched keeps a value that is loaded from files, such as a certificate, and loads
+// it again when they change.
 package watched
 
 import (
@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// Value is what was made of files. It is safe for concurrent use.
+// Value is a value that is loaded from files. It is safe for concurrent use.
 type Value[T any] struct {
 	files  []string
 	load   func() (T, error)
@@ -20,21 +20,20 @@ type Value[T any] struct {
 
 	mu    sync.Mutex
 	value T
-	stamp string // of the files that value was made of
-	bad   string // of those that were reported last
+	stamp string // of the files from which value was loaded
+	bad   string // of the files that were last reported to be bad
 	next  time.Time
 }
 
-// interval is how often the files are looked at, at most.
+// interval is the shortest time between two looks at the files.
 const interval = time.Second
 
-// New loads the value. Whenever it is asked for and the files have changed since,
-// it is loaded again; if that fails, the last good value stays, failed is told
-// why, once for each change, and the next look tries again: what failed may have
-// been but the reading, for want of descriptors say.
+// New loads the value. Get loads it again if the files have changed. If that fails, the last
+// good value stays, failed gets the error, once for each change, and the next look tries
+// again: the files may be good, and the process may have run out of descriptors.
 func New[T any](load func() (T, error), failed func(error), files ...string) (*Value[T], error) {
 	v := &Value[T]{files: files, load: load, failed: failed, now: time.Now}
-	stamp := v.look()
+	stamp := v.fingerprint()
 	value, err := load()
 	if err != nil {
 		return nil, err
@@ -43,13 +42,13 @@ func New[T any](load func() (T, error), failed func(error), files ...string) (*V
 	return v, nil
 }
 
-// Get returns the value as of at most a second ago.
+// Get returns the value, which is at most a second old.
 func (v *Value[T]) Get() T {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	if now := v.now(); now.After(v.next) {
 		v.next = now.Add(interval)
-		if stamp := v.look(); stamp != v.stamp {
+		if stamp := v.fingerprint(); stamp != v.stamp {
 			if err := v.reload(stamp); err != nil && stamp != v.bad {
 				v.bad = stamp
 				v.failed(err)
@@ -64,7 +63,7 @@ func (v *Value[T]) Get() T {
 func (v *Value[T]) Reload() error {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	stamp := v.look()
+	stamp := v.fingerprint()
 	err := v.reload(stamp)
 	if err != nil {
 		v.bad = stamp // the caller knows
@@ -81,8 +80,8 @@ func (v *Value[T]) reload(stamp string) error {
 	return nil
 }
 
-// look tells one state of the files from another.
-func (v *Value[T]) look() string {
+// fingerprint differs between two states of the files.
+func (v *Value[T]) fingerprint() string {
 	var stamp string
 	for _, name := range v.files {
 		info, err := os.Stat(name)
