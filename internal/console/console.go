@@ -1,5 +1,5 @@
-// Package console serves the console: pages for a browser that show what the API of the
-// same listener tells. They are in the binary, and ask no other host.
+// Package console serves the console: pages for a browser that show data of the API on the
+// same listener. They are in the binary, and load nothing from other hosts.
 package console
 
 import (
@@ -20,8 +20,8 @@ var embedded embed.FS
 // Prefix is the path under which the console is.
 const Prefix = "/console/"
 
-// policy lets a page load and ask nothing but what is here, and run no code that stands in
-// it. What text a resource's name may hold, it stays text (Content Security Policy Level 3).
+// policy lets a page load and request nothing from other hosts, and run no inline code. So
+// the name of a resource can't become code (Content Security Policy Level 3).
 const policy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; " +
 	"base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'"
 
@@ -78,14 +78,13 @@ func (f *file) serve(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// kinds are the types of what the console has: what a system's files say of them differs.
+// kinds are the content types of the console's files, which systems define differently.
 var kinds = map[string]string{
 	".html": "text/html; charset=utf-8", ".js": "text/javascript; charset=utf-8", ".css": "text/css; charset=utf-8",
 	".svg": "image/svg+xml", ".txt": "text/plain; charset=utf-8",
 }
 
-// load reads all files once. They were put in at build time, so that failing is a fault of
-// the program.
+// load reads all embedded files once. A failure is a fault of the program.
 func load() map[string]*file {
 	files := map[string]*file{}
 	err := fs.WalkDir(embedded, "static", func(at string, entry fs.DirEntry, err error) error {

@@ -78,7 +78,7 @@ func Run(ctx context.Context, o Options) error {
 		return unlessInterrupted(ctx, err)
 	}
 	if o.Keep {
-		s.invite(t, o)
+		s.printAddresses(t, o)
 		<-ctx.Done()
 	}
 	return judge(without, with)
@@ -93,14 +93,14 @@ func unlessInterrupted(ctx context.Context, err error) error {
 
 func play(ctx context.Context, s *stage, t *timeline) (without, with outcome, err error) {
 	t.heading("Round 1, without Wirefence: the workers write straight to PostgreSQL")
-	without, err = round(ctx, s, t, casting{database: s.direct("app"), redis: s.redisURL(1)})
+	without, err = round(ctx, s, t, addresses{database: s.direct("app"), redis: s.redisURL(1)})
 	if err != nil {
 		return without, with, fmt.Errorf("round 1: %w", err)
 	}
 	t.conclude(overwritten(without), "The zombie's write went through: B's work is lost, and nobody was told.")
 
 	t.heading("Round 2, with Wirefence: the same workers, connected through the proxy")
-	with, err = round(ctx, s, t, casting{database: s.proxied("app"), redis: s.redisURL(0), issuer: s.direct("issuer")})
+	with, err = round(ctx, s, t, addresses{database: s.proxied("app"), redis: s.redisURL(0), issuer: s.direct("issuer")})
 	if err != nil {
 		return without, with, fmt.Errorf("round 2: %w", err)
 	}

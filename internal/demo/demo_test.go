@@ -114,7 +114,7 @@ func TestWorkerThatFailsIsNamed(t *testing.T) {
 		{"babble", "ready was expected, not wrote: UPDATE 1"},
 	} {
 		t.Setenv(asWorker, c.worker)
-		_, err := cast(t.Context(), os.Args[0], part{Name: "A"})
+		_, err := startWorker(t.Context(), os.Args[0], workerConfig{Name: "A"})
 		if err == nil || !strings.Contains(err.Error(), "worker A") || !strings.Contains(err.Error(), c.says) {
 			t.Errorf("%s: got %v", c.worker, err)
 		}
@@ -124,11 +124,11 @@ func TestWorkerThatFailsIsNamed(t *testing.T) {
 // A worker that is stopped is ended too.
 func TestKillEndsAStoppedWorker(t *testing.T) {
 	t.Setenv(asWorker, "babble")
-	a, err := hire(os.Args[0], part{Name: "A"})
+	a, err := launchWorker(os.Args[0], workerConfig{Name: "A"})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := a.stall(); err != nil {
+	if err := a.stop(); err != nil {
 		t.Fatal(err)
 	}
 	a.kill()
@@ -146,7 +146,7 @@ func TestWorkSaysWhatItCantDo(t *testing.T) {
 		t.Error("what is not JSON was accepted")
 	}
 	var out bytes.Buffer
-	text, _ := json.Marshal(part{Name: "A", Database: "postgres://app@127.0.0.1:1/shop?sslmode=disable"})
+	text, _ := json.Marshal(workerConfig{Name: "A", Database: "postgres://app@127.0.0.1:1/shop?sslmode=disable"})
 	if err := Work(t.Context(), bytes.NewReader(append(text, '\n')), &out); err == nil {
 		t.Error("a database that isn't there was accepted")
 	}

@@ -2,8 +2,8 @@ package demo
 
 import "fmt"
 
-// invite prints how to reach what is running, and what to try.
-func (s *stage) invite(t *timeline, o Options) {
+// printAddresses prints how to reach the servers, and commands to try.
+func (s *stage) printAddresses(t *timeline, o Options) {
 	t.heading("All of it keeps running until Ctrl-C")
 	for _, place := range [][2]string{
 		{"proxy", s.proxied("app")},

@@ -19,7 +19,7 @@ type process struct {
 func launch(cmd *exec.Cmd) (*process, error) {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	endWithParent(cmd.SysProcAttr)
-	// Of a descendant that kept an output open the play doesn't wait.
+	// The play doesn't wait for a descendant that keeps an output open.
 	cmd.WaitDelay = 5 * time.Second
 	if err := cmd.Start(); err != nil {
 		return nil, err

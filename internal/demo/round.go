@@ -8,23 +8,23 @@ import (
 	"github.com/wirefence/wirefence/lockclient/redis"
 )
 
-// casting says what the workers of a round connect to. Each round has a Redis
+// addresses are the servers that the workers of a round connect to. Each round has a Redis
 // database of its own, so that both count from the same token.
-type casting struct {
+type addresses struct {
 	database, redis, issuer string
 }
 
 // round plays the story once.
-func round(ctx context.Context, s *stage, t *timeline, c casting) (o outcome, err error) {
+func round(ctx context.Context, s *stage, t *timeline, c addresses) (o outcome, err error) {
 	if err := s.prepare(ctx, c.redis); err != nil {
 		return o, err
 	}
-	a, err := cast(ctx, s.executable, part{Name: "A", Database: c.database, Redis: c.redis, Issuer: c.issuer, TTL: s.ttl})
+	a, err := startWorker(ctx, s.executable, workerConfig{Name: "A", Database: c.database, Redis: c.redis, Issuer: c.issuer, TTL: s.ttl})
 	if err != nil {
 		return o, err
 	}
 	defer a.kill()
-	b, err := cast(ctx, s.executable, part{Name: "B", Database: c.database, Redis: c.redis, Issuer: c.issuer, TTL: s.ttl})
+	b, err := startWorker(ctx, s.executable, workerConfig{Name: "B", Database: c.database, Redis: c.redis, Issuer: c.issuer, TTL: s.ttl})
 	if err != nil {
 		return o, err
 	}
@@ -43,15 +43,15 @@ func round(ctx context.Context, s *stage, t *timeline, c casting) (o outcome, er
 	if _, err = writeAs(ctx, t, b, o.b, shipped); err != nil {
 		return o, err
 	}
-	if err := a.wake(); err != nil {
+	if err := a.resume(); err != nil {
 		return o, err
 	}
 	t.line("A", "goes on (SIGCONT), sure of its lease", o.a)
 	if o.zombie, err = writeAs(ctx, t, a, o.a, cancelled); err != nil {
 		return o, err
 	}
-	a.dismiss()
-	b.dismiss()
+	a.endGently()
+	b.endGently()
 	o.row, err = s.order(ctx)
 	if err == nil {
 		t.row(o.row)
@@ -60,8 +60,8 @@ func round(ctx context.Context, s *stage, t *timeline, c casting) (o outcome, er
 }
 
 // takeOver stops A and lets B wait until the lease of A has run out.
-func takeOver(ctx context.Context, t *timeline, a, b *actor) (fence.Token, error) {
-	if err := a.stall(); err != nil {
+func takeOver(ctx context.Context, t *timeline, a, b *workerProcess) (fence.Token, error) {
+	if err := a.stop(); err != nil {
 		return 0, err
 	}
 	t.line("A", "stalls (SIGSTOP)", 0)
@@ -69,8 +69,8 @@ func takeOver(ctx context.Context, t *timeline, a, b *actor) (fence.Token, error
 	return takeLease(ctx, t, b, "takes over: the lease of A ran out")
 }
 
-func takeLease(ctx context.Context, t *timeline, a *actor, did string) (fence.Token, error) {
-	if err := a.tell(cue{Do: acquire}); err != nil {
+func takeLease(ctx context.Context, t *timeline, a *workerProcess, did string) (fence.Token, error) {
+	if err := a.tell(command{Do: acquire}); err != nil {
 		return 0, err
 	}
 	e, err := a.expect(ctx, acquired)
@@ -83,8 +83,8 @@ func takeLease(ctx context.Context, t *timeline, a *actor, did string) (fence.To
 
 // writeAs lets a worker write. A refusal by the database is an answer, too; only
 // what isn't the database's is an error.
-func writeAs(ctx context.Context, t *timeline, a *actor, token fence.Token, status string) (event, error) {
-	if err := a.tell(cue{Do: write, Status: status}); err != nil {
+func writeAs(ctx context.Context, t *timeline, a *workerProcess, token fence.Token, status string) (event, error) {
+	if err := a.tell(command{Do: write, Status: status}); err != nil {
 		return event{}, err
 	}
 	e, err := a.answer(ctx)
@@ -92,7 +92,7 @@ func writeAs(ctx context.Context, t *timeline, a *actor, token fence.Token, stat
 		return e, err
 	}
 	if e.Event != wrote && e.Code == "" {
-		return e, a.blame(fmt.Errorf("the write got no answer: %s", e))
+		return e, a.withName(fmt.Errorf("the write got no answer: %s", e))
 	}
 	t.answered(a.name, "sets order 1 to "+status, token, e)
 	return e, nil

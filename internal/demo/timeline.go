@@ -29,7 +29,7 @@ const (
 )
 
 const (
-	// layout is time, who, what, token, answer; did is where what begins.
+	// layout is time, who, what, token, answer; did is the column of what.
 	layout = "%6s  %-3s  %-38s  %5s  %s"
 	did    = 13
 	width  = 96
@@ -84,7 +84,7 @@ func (t *timeline) row(o order) {
 	fmt.Fprintf(t.w, "%*s 1 | %-9s | %-10s | %5d\n", did, "", o.status, o.by, o.token)
 }
 
-// conclude prints what a round has shown, or what it has not.
+// conclude prints what a round has shown, or how it went differently.
 func (t *timeline) conclude(different error, text string) {
 	if different != nil {
 		fmt.Fprintf(t.w, "\n%s\n", t.paint(red, fmt.Sprintf("This went differently: %v.", different)))

@@ -7,7 +7,7 @@ import (
 	"github.com/wirefence/wirefence/fence"
 )
 
-// What the workers do to the order.
+// The states to which the workers set the order.
 const (
 	packed    = "packed"    // by A, while it holds the lease
 	shipped   = "shipped"   // by B, which took over

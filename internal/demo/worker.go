@@ -17,17 +17,17 @@ import (
 	"github.com/wirefence/wirefence/lockclient/redis"
 )
 
-// What a worker is told, one line each. The first line is a part, the others
-// are cues.
+// The lines that a worker reads. The first one is its configuration, the others are
+// commands.
 type (
-	part struct {
+	workerConfig struct {
 		Name     string        `json:"name"`
 		Database string        `json:"database"`
 		Redis    string        `json:"redis"`
 		Issuer   string        `json:"issuer,omitempty"` // seals grants; without it nothing is fenced
 		TTL      time.Duration `json:"ttl"`
 	}
-	cue struct {
+	command struct {
 		Do     string `json:"do"` // acquire or write
 		Status string `json:"status,omitempty"`
 	}
@@ -79,12 +79,12 @@ type worker struct {
 // on out, until in ends.
 func Work(ctx context.Context, in io.Reader, out io.Writer) error {
 	lines, answers := bufio.NewScanner(in), json.NewEncoder(out)
-	var p part
+	var p workerConfig
 	if !lines.Scan() {
 		return errors.New("nothing came on standard input: this command is run by `wirefence demo`")
 	}
 	if err := json.Unmarshal(lines.Bytes(), &p); err != nil {
-		return fmt.Errorf("the first line on standard input is no part of the play: %w", err)
+		return fmt.Errorf("the first line on standard input is no configuration of a worker: %w", err)
 	}
 	w, closeAll, err := newWorker(ctx, p)
 	if err != nil {
@@ -95,7 +95,7 @@ func Work(ctx context.Context, in io.Reader, out io.Writer) error {
 		return err
 	}
 	for lines.Scan() {
-		var c cue
+		var c command
 		if err := json.Unmarshal(lines.Bytes(), &c); err != nil {
 			return err
 		}
@@ -107,7 +107,7 @@ func Work(ctx context.Context, in io.Reader, out io.Writer) error {
 }
 
 // newWorker connects to the database and to the lease store.
-func newWorker(ctx context.Context, p part) (w *worker, done func(), err error) {
+func newWorker(ctx context.Context, p workerConfig) (w *worker, done func(), err error) {
 	var closers []func(context.Context)
 	closeAll := func() {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
@@ -148,7 +148,7 @@ func newWorker(ctx context.Context, p part) (w *worker, done func(), err error) 
 	return &worker{name: p.Name, client: client, conn: conn, fenced: p.Issuer != ""}, closeAll, nil
 }
 
-func (w *worker) do(ctx context.Context, c cue) event {
+func (w *worker) do(ctx context.Context, c command) event {
 	var e event
 	var err error
 	switch c.Do {
@@ -157,7 +157,7 @@ func (w *worker) do(ctx context.Context, c cue) event {
 	case write:
 		e, err = w.write(ctx, c.Status)
 	default:
-		err = fmt.Errorf("unknown cue %q", c.Do)
+		err = fmt.Errorf("unknown command %q", c.Do)
 	}
 	if err != nil {
 		return failure(err)

@@ -1,7 +1,7 @@
-// Package engine probes whether a server behaves as PostgreSQL does, in what a fence rests
-// on: advisory locks exclude each other, RAISE keeps its SQLSTATE, an error aborts the
-// transaction, and a server tells its timeline. It asks for no version. Nothing is created;
-// locks have random keys and are given back.
+// Package engine probes whether a server has the behaviour of PostgreSQL that fences need:
+// advisory locks exclude each other, RAISE keeps its SQLSTATE, an error aborts the
+// transaction, and a server tells its timeline. It doesn't ask for the version. It creates
+// nothing; its locks have random keys and are released.
 package engine
 
 import (
@@ -21,7 +21,7 @@ import (
 // Fault is a behaviour of PostgreSQL's that a server lacks.
 type Fault struct {
 	Says  string // what the server did instead
-	Means string // what becomes of fences there
+	Means string // what follows for fences
 }
 
 // Probe looks at one behaviour. The connections must be outside a transaction and lead to
@@ -67,7 +67,7 @@ func sqlstate(ctx context.Context, one, _ *pgx.Conn) ([]Fault, error) {
 	return nil, nil
 }
 
-// abort looks what runs behind an error: in one message, in one pipeline, in one
+// abort checks that nothing runs behind an error: in one message, in one pipeline, in one
 // transaction.
 func abort(ctx context.Context, one, _ *pgx.Conn) (found []Fault, err error) {
 	const means = "Statements after a refused check would be run and committed."
@@ -143,8 +143,8 @@ func inABlock(ctx context.Context, one *pgx.Conn, found []Fault, means string) (
 	return found, nil
 }
 
-// Timeline looks whether the server tells which cluster it is and which timeline it is on.
-// That the connection's role may not ask is no fault of the server's.
+// Timeline checks that the server tells its cluster and its timeline. A missing right of the
+// connection's role is no fault of the server.
 func Timeline(ctx context.Context, one *pgx.Conn) ([]Fault, error) {
 	_, err := timelines.Ask(ctx, one.PgConn())
 	if refusal := (*pgconn.PgError)(nil); err == nil || errors.As(err, &refusal) && refusal.Code == "42501" {
@@ -169,8 +169,8 @@ func ask(ctx context.Context, conn *pgx.Conn, sql string, args ...string) (strin
 	return string(answer.Rows[0][0]), nil
 }
 
-// told reports whether an error is the server's answer, after which the connection lives
-// on.
+// told reports whether an error is the server's answer, after which the connection is still
+// good.
 func told(err error) bool {
 	refusal := (*pgconn.PgError)(nil)
 	return errors.As(err, &refusal) && cmp.Or(refusal.SeverityUnlocalized, refusal.Severity) == "ERROR"

@@ -50,8 +50,8 @@ var lockSteps = []step{
 	{holder, tryExclusive, "t", "a transaction's advisory lock outlives it"},
 }
 
-// locks looks whether two connections exclude each other. It stops at the first step that
-// goes otherwise.
+// locks checks that two connections exclude each other. It stops at the first step with
+// another answer.
 func locks(ctx context.Context, one, other *pgx.Conn) ([]Fault, error) {
 	var number [8]byte
 	_, _ = rand.Read(number[:]) // it never fails
@@ -77,7 +77,7 @@ func locks(ctx context.Context, one, other *pgx.Conn) ([]Fault, error) {
 		if err != nil {
 			says = "advisory locks: " + reason(err)
 		}
-		after, backendsErr := letGo(ctx, conns[:], key)
+		after, backendsErr := release(ctx, conns[:], key)
 		switch {
 		case backendsErr != nil:
 			return nil, backendsErr
@@ -89,7 +89,7 @@ func locks(ctx context.Context, one, other *pgx.Conn) ([]Fault, error) {
 	return nil, nil
 }
 
-// backends are the process ids of those who answer.
+// backends are the process ids of the servers that answer.
 func backends(ctx context.Context, conns []*pgx.Conn) (pids [2]string, err error) {
 	for i, conn := range conns {
 		if pids[i], err = ask(ctx, conn, "SELECT pg_catalog.pg_backend_pid()"); err != nil && !told(err) {
@@ -99,8 +99,8 @@ func backends(ctx context.Context, conns []*pgx.Conn) (pids [2]string, err error
 	return pids, nil
 }
 
-// letGo ends what the steps have begun, whatever it is.
-func letGo(ctx context.Context, conns []*pgx.Conn, key string) (pids [2]string, err error) {
+// release ends the transactions of the steps and gives their locks back.
+func release(ctx context.Context, conns []*pgx.Conn, key string) (pids [2]string, err error) {
 	for _, conn := range conns {
 		if _, err := ask(ctx, conn, "ROLLBACK"); err != nil && !told(err) {
 			return pids, err

@@ -144,8 +144,8 @@ func (l *Link) add(end net.Conn) bool {
 	return true
 }
 
-// remove resets what is still open: both sides know by then, or one of them is
-// gone.
+// remove resets connections that are still open. Both sides have seen the end, or one of
+// them is gone.
 func (l *Link) remove(ends ...net.Conn) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

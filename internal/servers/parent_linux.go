@@ -2,8 +2,7 @@ package servers
 
 import "syscall"
 
-// endWithParent leaves the server no life of its own: if the process that
-// started it dies, however that happens, the kernel ends the server too. The
+// endWithParent has the kernel end the server when the process that started it dies. The
 // signal is tied to the thread that starts the child, which Go may end early
 // only when a locked goroutine exits; no caller locks one.
 func endWithParent(attr *syscall.SysProcAttr) { attr.Pdeathsig = syscall.SIGQUIT }

@@ -48,8 +48,8 @@ type PatroniMember struct {
 const patroniTTL = 10 * time.Second
 
 // StartPatroni starts all servers and returns when one leads and the other follows.
-// What is committed is in the log before it is acknowledged, and nothing of the log is
-// removed. Its segments have 1 MB.
+// Commits are in the log before they are acknowledged, and no part of the log is removed.
+// Its segments have 1 MB.
 func StartPatroni(ctx context.Context) (*Patroni, error) {
 	if _, err := exec.LookPath("patroni"); err != nil {
 		return nil, errors.New("no Patroni found: run scripts/install-servers --all (Debian, Ubuntu), or put patroni on the PATH")

@@ -31,7 +31,7 @@ func (m *PatroniMember) Kill() {
 }
 
 // Freeze ends Patroni and stops PostgreSQL, every process of it, with SIGSTOP. Thaw lets
-// PostgreSQL go on, as a primary if it was one: nobody demotes it before Start.
+// PostgreSQL go on, as a primary if it was one: Patroni can't demote it before Start.
 //
 // Patroni itself isn't frozen: Debian's, 3.0.2, that goes on in the midst of its loop
 // takes the key of the leader back from a member that has been promoted meanwhile.
@@ -113,8 +113,8 @@ for data; do
 done 2>/dev/null
 `
 
-// watch leaves the postmasters no life of their own. A Patroni is a child, and ends with
-// its parent by itself.
+// watch ends the postmasters with this process. A Patroni is a child, and ends with its
+// parent by itself.
 func (p *Patroni) watch() error {
 	args := []string{"-c", endPostmasters, "watchdog"}
 	for _, m := range p.Members {

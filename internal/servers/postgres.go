@@ -8,6 +8,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"os"
 	"os/exec"
@@ -101,8 +102,19 @@ func (p *Postgres) initialise(ctx context.Context, cfg PostgresConfig) error {
 		return err
 	}
 	p.Port = port
+	if err := p.writeSettings(data, cfg); err != nil {
+		return err
+	}
+	if cfg.HBA != "" {
+		return os.WriteFile(filepath.Join(data, "pg_hba.conf"), []byte(cfg.HBA), 0o644)
+	}
+	return nil
+}
+
+// writeSettings writes the defaults, and over them those of cfg.
+func (p *Postgres) writeSettings(data string, cfg PostgresConfig) error {
 	settings := map[string]string{
-		"port": strconv.Itoa(port), "listen_addresses": "127.0.0.1", "unix_socket_directories": p.dir,
+		"port": strconv.Itoa(p.Port), "listen_addresses": "127.0.0.1", "unix_socket_directories": p.dir,
 		"max_connections": "200", "wal_level": "logical", "max_prepared_transactions": "10",
 		"shared_buffers": "64MB", "max_wal_size": "256MB", "log_line_prefix": "%m [%p] %a ", "timezone": "UTC",
 	}
@@ -112,20 +124,12 @@ func (p *Postgres) initialise(ctx context.Context, cfg PostgresConfig) error {
 	if err := p.useTLS(data, cfg, settings); err != nil {
 		return err
 	}
-	for name, value := range cfg.Settings {
-		settings[name] = value
-	}
+	maps.Copy(settings, cfg.Settings)
 	var conf bytes.Buffer
 	for name, value := range settings {
 		fmt.Fprintf(&conf, "%s = '%s'\n", name, strings.ReplaceAll(value, "'", "''"))
 	}
-	if err := os.WriteFile(filepath.Join(data, "postgresql.auto.conf"), conf.Bytes(), 0o644); err != nil {
-		return err
-	}
-	if cfg.HBA != "" {
-		return os.WriteFile(filepath.Join(data, "pg_hba.conf"), []byte(cfg.HBA), 0o644)
-	}
-	return nil
+	return os.WriteFile(filepath.Join(data, "postgresql.auto.conf"), conf.Bytes(), 0o644)
 }
 
 // useTLS copies certificates to where the server's account can read them.
@@ -219,8 +223,8 @@ func (p *Postgres) command(ctx context.Context, name string, args ...string) *ex
 	return cmd
 }
 
-// serverAccount returns the account to run servers as: nobody else's than our
-// own unless we are root, whom PostgreSQL refuses.
+// serverAccount returns the account to run servers as: our own, nil, unless we are root,
+// which PostgreSQL refuses.
 func serverAccount() (*syscall.Credential, error) {
 	if os.Geteuid() != 0 {
 		return nil, nil

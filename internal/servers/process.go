@@ -82,8 +82,8 @@ func (c *child) Pause() error {
 
 func (c *child) Resume() error { return c.cmd.Process.Signal(syscall.SIGCONT) }
 
-// process is a server of one process with a folder of its own. What embeds it
-// says how it is started.
+// process is a server of one process with a folder of its own. The type that embeds it
+// starts it.
 type process struct {
 	child
 	Port int // for clients, on the loopback

@@ -40,7 +40,7 @@ func StartPrometheus(ctx context.Context, config string) (*Prometheus, error) {
 // Alertmanager is a running Alertmanager.
 type Alertmanager struct{ process }
 
-// StartAlertmanager starts a server that tells nobody of alerts, and returns when its API
+// StartAlertmanager starts a server that sends no notifications, and returns when its API
 // answers.
 func StartAlertmanager(ctx context.Context) (*Alertmanager, error) {
 	path, err := lookUp("alertmanager", "prometheus-alertmanager", "alertmanager")

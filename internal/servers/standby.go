@@ -22,7 +22,7 @@ func (p *Postgres) StartStandby(ctx context.Context) (*Postgres, error) {
 }
 
 // Restore backs a running server up, calls behind, and starts another server from the
-// backup: what behind has committed is not there. It is recovered to its end, without an
+// backup, which lacks the commits of behind. It is recovered to its end, without an
 // archive, and so gets a timeline of its own.
 func (p *Postgres) Restore(ctx context.Context, behind func() error) (*Postgres, error) {
 	s, err := p.startCopy(ctx, "recovery.signal", "restore_command = 'false'\nrecovery_target_timeline = 'current'\n", behind)

@@ -128,8 +128,8 @@ func (z *ZooKeeper) Start(ctx context.Context) error {
 
 func (z *ZooKeeper) serves(ctx context.Context) bool { return z.Mode(ctx) != "" }
 
-// Mode asks the server for what it is at the moment: standalone, leader or
-// follower; "" if it serves nobody.
+// Mode asks the server for its present mode: standalone, leader or follower; "" if it
+// doesn't serve.
 func (z *ZooKeeper) Mode(ctx context.Context) string {
 	conn, err := (&net.Dialer{Timeout: time.Second}).DialContext(ctx, "tcp", z.Addr())
 	if err != nil {

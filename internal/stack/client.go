@@ -31,9 +31,9 @@ type TB interface {
 	Fatalf(format string, args ...any)
 }
 
-// Client is a connection whose every byte is the test's. A goroutine reads whatever
-// the other side sends, so a test that doesn't read blocks nobody. One goroutine at
-// a time may use a Client.
+// Client is a connection of which the test controls every byte. A goroutine reads all that
+// the other side sends, so a test that doesn't read doesn't block it. One goroutine at a time
+// may use a Client.
 type Client struct {
 	T    TB
 	Conn net.Conn
@@ -182,7 +182,7 @@ func (c *Client) Came(from int) []Message {
 	return slices.Clone(c.got[from:c.seen])
 }
 
-// All returns all messages that came, those of nobody's waiting too.
+// All returns all messages that came, also those that were not waited for.
 func (c *Client) All() []Message {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -8,8 +8,8 @@ import (
 	"sync"
 )
 
-// Scripted is a server that accepts and does what it is told: what a real one can't
-// be made to do. A connection is closed when serve returns, or at the test's end.
+// Scripted is a server that accepts connections and calls serve, for behaviour that a real
+// server can't be made to show. A connection is closed when serve returns, or at the test's end.
 func Scripted(t TB, serve func(net.Conn)) (addr string) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")

@@ -13,8 +13,8 @@ import (
 // a procedure may commit in a pipeline, and from 18 on there is protocol 3.2.
 var OldAndNew = []int{15, 18}
 
-// Versions are all versions of PostgreSQL that are there, and with -short OldAndNew.
-// Flags must be parsed by then.
+// Versions are all installed versions of PostgreSQL, or with -short OldAndNew. Flags must
+// have been parsed.
 func Versions() []int {
 	if testing.Short() {
 		return OldAndNew

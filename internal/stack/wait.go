@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// Eventually looks until a condition is true.
+// Eventually polls until a condition is true, within Patience.
 func Eventually(t TB, what string, so func() bool) {
 	t.Helper()
 	if !within(Patience, so) {
