@@ -118,8 +118,8 @@ func (s *Session) loginAnswered() bool {
 		s.schema = s.cfg.Mode != Shadow
 	}
 	if x.err != nil && s.pooled && s.refuseLogin(wire.Error{
-		Code: string(fence.CannotBeFenced), Message: "whether a fence is set for the role or the database could not be read", Detail: x.err.Message,
-		Hint: "Log in again. If no pooler gives server connections to other clients, say pooling=session in WIREFENCE_UPSTREAM: then this isn't asked.",
+		Code: string(fence.CannotBeFenced), Message: "cannot read whether a fence is set for the role or the database", Detail: x.err.Message,
+		Hint: "Connect again. If a client of the pooler keeps its server connection until it disconnects, set pooling=session in WIREFENCE_UPSTREAM: then the proxy doesn't ask this.",
 	}) {
 		return false
 	}

@@ -31,7 +31,7 @@ func TestALoginOfAClientWithoutPatience(t *testing.T) {
 	}{
 		{"once", 1, PoolingUnknown, ""},
 		{"often", 5, PoolingUnknown, ""},
-		{"always, and it may be pooled", 1000, PoolingUnknown, "could not be read"},
+		{"always, and it may be pooled", 1000, PoolingUnknown, "cannot read whether a fence is set"},
 		{"always, and it is not pooled", 1000, PoolingSession, ""},
 	} {
 		t.Run(c.name, func(t *testing.T) {

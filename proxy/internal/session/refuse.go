@@ -86,7 +86,7 @@ func (s *Session) refusal(a policy.Action, body []byte, m *policy.Message) *wire
 		return s.noSchema()
 	case policy.NotFirst:
 		e.Message = command + " cannot be fenced behind other messages of a batch"
-		e.Detail = "It needs a hold, which can only be taken while nothing is outstanding."
+		e.Detail = "The statement needs a hold, which the proxy can take only while no answer is outstanding."
 		e.Hint = "Send a Sync before it."
 	case policy.StoredFence:
 		e.Message = "a fence in a comment does not hold for what " + command + " stores"
@@ -102,21 +102,21 @@ func (s *Session) refusal(a policy.Action, body []byte, m *policy.Message) *wire
 	case policy.CommitsUnseen:
 		e.Message = "COMMIT PREPARED cannot be fenced"
 		e.Detail = "The transaction that it commits was written by another session."
-		e.Hint = "Run it in a session that carries no fence, and need not."
+		e.Hint = "Run it in a session without a fence, through a proxy that allows unfenced writes."
 	case policy.OpensReadOnly:
 		e.Message = "a statement that names transaction_read_only cannot be fenced"
-		e.Detail = fmt.Sprintf("PostgreSQL %d lets it take back that a transaction without a fence may only read.", s.major)
+		e.Detail = fmt.Sprintf("PostgreSQL %d lets such a statement make a READ ONLY transaction, as one without a fence is, READ WRITE again.", s.major)
 		e.Hint = "Use BEGIN READ ONLY, or SET TRANSACTION."
 	case policy.PooledVariable:
 		e.Message = "this way to set wirefence.token does not hold behind a transaction pooler"
 		e.Detail, e.Hint = pooledDetail, pooledHint
 	case policy.UnknownSettings:
 		e.Message = "cannot read a statement whose meaning depends on a setting that the same batch may change"
-		e.Detail = "It holds a backslash in a plain literal, or characters beyond ASCII, and comes behind messages without a Sync."
+		e.Detail = "The statement has a backslash in a plain literal, or characters beyond ASCII, and follows other messages without a Sync."
 		e.Hint = "Send a Sync before it."
 	default:
 		e.Message = command + " cannot be fenced"
-		e.Detail = "It can't run in the transaction of a check, and this session can't hold its fence."
+		e.Detail = "The statement cannot run in the transaction of a check, and this session cannot hold its fence."
 		e.Hint = "Holds need WIREFENCE_HOLD above 0, a primary server without a transaction pooler in between, resources with reuse = allow, and no code in the database that sets wirefence.token or releases advisory locks."
 	}
 	return e
@@ -124,7 +124,7 @@ func (s *Session) refusal(a policy.Action, body []byte, m *policy.Message) *wire
 
 const (
 	pooledDetail = "There is a connection pooler between Wirefence and PostgreSQL, and under transaction pooling the next transaction may have another server connection."
-	pooledHint   = "Carry the fence in a comment, or by SET LOCAL in each transaction. If the pooler leaves a server connection to one client until it goes, say pooling=session in WIREFENCE_UPSTREAM."
+	pooledHint   = "Carry the fence in a comment, or by SET LOCAL in each transaction. If a client of the pooler keeps its server connection until it disconnects, set pooling=session in WIREFENCE_UPSTREAM."
 )
 
 func malformed(err error) *wire.Error {
@@ -187,7 +187,7 @@ func (s *Session) unheld() *wire.Error {
 		Severity: "ERROR", Code: string(fence.LeaseNotHeld),
 		Message: fmt.Sprintf(unheldForm, lease.Resource()),
 		Detail:  "This Wirefence is on standby: it passes reads, and writes that carry a fence of their own.",
-		Hint:    "Write by way of the one that holds the lease; its /readyz?role=leader answers 200.",
+		Hint:    "Write through the proxy that holds the lease: its /readyz?role=leader answers 200.",
 	}
 	if holder := lease.Holder(); holder != "" {
 		e.Detail += fmt.Sprintf(" The lease was last seen held by %q.", holder)
@@ -200,7 +200,7 @@ func (s *Session) noSchema() *wire.Error {
 	return &wire.Error{
 		Severity: "ERROR", Code: string(fence.CannotBeFenced),
 		Message: fmt.Sprintf("the fence cannot be checked in database %q", s.database),
-		Detail:  "The schema wirefence, or its function check, is not there.",
+		Detail:  "The schema wirefence or its function check does not exist.",
 		Hint:    "Run `wirefence migrate` on this database.",
 	}
 }

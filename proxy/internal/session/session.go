@@ -232,6 +232,7 @@ func (s *Session) TakeToServer() []byte {
 	return b
 }
 
+// errProtocol begins the errors of violation.
 var errProtocol = errors.New("protocol violation")
 
 // violation ends the session for a protocol violation of either side.
