@@ -1,10 +1,9 @@
 package ledger
 
-// Names knows what the names of prepared statements, or of portals, mean to the
-// server, as far ahead as the client sends. What one means is told by the message
-// that gave it (Parse or Bind), once the server has confirmed it; until then it
-// depends on whether that message will succeed. The zero value knows none. It is not
-// safe for concurrent use.
+// Names maps the names of prepared statements, or of portals, to their meanings at the
+// server, also for messages that are not answered yet. A Parse or Bind gives a name its
+// meaning once the server has confirmed it; until then the meaning depends on the outcome.
+// The zero value is empty. It is not safe for concurrent use.
 type Names[T any] struct {
 	unnamed meaning[T]
 	named   map[string]*meaning[T]
@@ -23,8 +22,8 @@ type assignment[T any] struct {
 	what  T
 }
 
-// maxName is how many bytes PostgreSQL keeps of a name (NAMEDATALEN): names that
-// agree in these are one.
+// maxName is how many bytes PostgreSQL keeps of a name (NAMEDATALEN - 1). Names with the
+// same first maxName bytes are equal.
 const maxName = 63
 
 func truncate[S ~string | ~[]byte](name S) S {
@@ -41,8 +40,8 @@ func (n *Names[T]) find(name []byte) *meaning[T] {
 	return n.named[string(truncate(name))]
 }
 
-// Sent notes a message that gives a name a meaning. batch tells the messages
-// between two Syncs from others.
+// Sent records a message that gives a name a meaning. batch is equal for the messages
+// between two Syncs.
 func (n *Names[T]) Sent(name []byte, batch uint32, what T) {
 	m := n.find(name)
 	if m == nil {
@@ -60,12 +59,12 @@ func (n *Names[T]) Sent(name []byte, batch uint32, what T) {
 	n.pending++
 }
 
-// Pending is how many messages that give a name are not answered.
+// Pending returns how many messages that give a name are not answered.
 func (n *Names[T]) Pending() int { return n.pending }
 
-// Find returns what a name means to a message of this batch. ok is false if nothing
-// is known of it. sure is false if its meaning depends on the outcome of a message in an
-// earlier batch, which may have replaced another meaning, or not.
+// Find returns the meaning of a name for a message of this batch. ok is false if the name
+// has none. sure is false if the meaning depends on the outcome of a message in an earlier
+// batch.
 func (n *Names[T]) Find(name []byte, batch uint32) (what T, ok, sure bool) {
 	m := n.find(name)
 	switch {
@@ -74,13 +73,13 @@ func (n *Names[T]) Find(name []byte, batch uint32) (what T, ok, sure bool) {
 	case m.head == len(m.sent):
 		return m.known, m.exists, true
 	}
-	// If the message of this batch fails, the server skips what follows in it.
+	// A message of this batch counts as successful: if it fails, the server skips the rest.
 	last := m.sent[len(m.sent)-1]
-	// Where it fails, SQL's PREPARE or DECLARE may have given the name before.
+	// For a named one that fails, a PREPARE or DECLARE may have given an earlier meaning.
 	return last.what, true, last.batch == batch || len(name) == 0 && !m.exists && len(m.sent)-m.head == 1
 }
 
-// Answered notes the outcome of the oldest message that gave this name.
+// Answered records the outcome of the oldest unanswered message that gives this name.
 func (n *Names[T]) Answered(name string, succeeded bool) {
 	m := n.find([]byte(name))
 	if m == nil || m.head == len(m.sent) {
@@ -101,7 +100,7 @@ func (n *Names[T]) Answered(name string, succeeded bool) {
 	n.forget(name, m)
 }
 
-// Change gives a name, or all with nil, another meaning wherever it has one.
+// Change changes all meanings of a name, or of every name with nil, confirmed or not.
 func (n *Names[T]) Change(name []byte, change func(*T)) {
 	if name != nil {
 		if m := n.find(name); m != nil {
@@ -121,7 +120,7 @@ func (m *meaning[T]) change(change func(*T)) {
 	}
 }
 
-// Closed notes that the server has dropped what has this name.
+// Closed records that the server has dropped the statement or portal of this name.
 func (n *Names[T]) Closed(name string) {
 	if m := n.find([]byte(name)); m != nil {
 		m.exists = false
@@ -129,7 +128,7 @@ func (n *Names[T]) Closed(name string) {
 	}
 }
 
-// Cleared notes that the server has dropped all that it had confirmed.
+// Cleared records that the server has dropped all confirmed statements or portals.
 func (n *Names[T]) Cleared() {
 	n.unnamed.exists = false
 	for name, m := range n.named {

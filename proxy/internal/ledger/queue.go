@@ -1,10 +1,8 @@
-// Package ledger knows what was sent to a PostgreSQL server and what is still to be
-// answered. Queue matches what a PostgreSQL server sends to what it was sent.
-// Every message that asks for an answer leaves an entry in a queue, in order;
-// the answers take the entries out again. So the answers to what the proxy put
-// in between can be told from the client's own, however far ahead the client
-// sends (documentation, "Message Flow": Extended Query, Pipelining, COPY
-// Operations).
+// Package ledger matches a PostgreSQL server's answers to the messages that it was sent.
+// Each message with an answer has an entry in the Queue, in order, and its answer removes
+// the entry. So the answers to the proxy's own messages can be told from those to the
+// client's, however far ahead the client sends (documentation, "Message Flow": Extended
+// Query, Pipelining, COPY Operations).
 //
 // The package does no I/O. A Queue is not safe for concurrent use.
 package ledger
@@ -12,9 +10,9 @@ package ledger
 // Kind is the kind of message that an entry stands for.
 type Kind uint8
 
-// The kinds. Query, FunctionCall and Sync end in a ReadyForQuery. CopyData and
-// CopyDone ask for no answer; they mark where the client's copy data begins and
-// ends, since a server in copy-in mode swallows a Sync without an answer.
+// The kinds. Query, FunctionCall and Sync end in a ReadyForQuery. CopyData and CopyDone
+// have no answer; they mark the client's copy data, since a server in copy-in mode swallows
+// a Sync without an answer.
 const (
 	None Kind = iota
 	Parse
@@ -36,7 +34,7 @@ type Entry[T any] struct {
 	Kind Kind
 	// Doubtful marks a Sync that the server may have swallowed in copy-in mode.
 	doubtful bool
-	// Note is whatever the sender wants back with the answer.
+	// Note is the sender's own data.
 	Note T
 }
 
@@ -47,11 +45,10 @@ type Queue[T any] struct {
 	head, n int
 	ready   int // entries that end in a ReadyForQuery
 	copyIn  bool
-	phantom int // doubtful Syncs that a ReadyForQuery was taken for
+	phantom int // doubtful Syncs that were matched to a ReadyForQuery
 }
 
-// Len returns how many entries are outstanding. Marks of copy data that no entry
-// comes before stand for nothing.
+// Len returns how many entries are outstanding, without marks of copy data at the front.
 func (q *Queue[T]) Len() int {
 	q.Front()
 	return q.n
@@ -131,9 +128,9 @@ func (q *Queue[T]) Pop() {
 	}
 }
 
-// Expect returns the front entry if it is one of the kinds, else nil. A Sync
-// that was counted although copy-in mode had swallowed it is dropped when
-// another answer proves it.
+// Expect returns the front entry if it is one of the kinds, otherwise nil. It drops a
+// doubtful Sync at the front: an answer to a later entry proves that copy-in mode has
+// swallowed it.
 func (q *Queue[T]) Expect(kinds ...Kind) *Entry[T] {
 	for {
 		e := q.Front()
@@ -195,7 +192,7 @@ func (q *Queue[T]) FailCopyIn() {
 		case e.Kind == Sync:
 			q.blank(e)
 		case e.Kind != None:
-			return // not allowed in copy-in mode: this is what failed
+			return // not allowed in copy-in mode: this message made the COPY fail
 		}
 	}
 }
@@ -207,8 +204,8 @@ func (q *Queue[T]) blank(e *Entry[T]) {
 	*e = Entry[T]{}
 }
 
-// Skip takes out what a server skips after an error in the extended protocol:
-// everything before the next Sync. dropped is called for each entry.
+// Skip removes the entries that a server skips after an error in the extended protocol, up
+// to the next Sync. It calls dropped for each.
 func (q *Queue[T]) Skip(dropped func(*Entry[T])) {
 	for q.n > 0 {
 		e := q.at(0)
@@ -222,8 +219,8 @@ func (q *Queue[T]) Skip(dropped func(*Entry[T])) {
 	}
 }
 
-// TakeReady takes out the entry that a ReadyForQuery answers and returns it.
-// ok is false if none was awaited.
+// TakeReady removes and returns the entry that a ReadyForQuery answers. ok is false if none
+// is outstanding.
 func (q *Queue[T]) TakeReady() (e Entry[T], ok bool) {
 	q.copyIn = false
 	for q.n > 0 {

@@ -1,8 +1,8 @@
 package ledger
 
-// Woven knows what the proxy has put into the text of a Query, and so which of its
-// results are the client's, and what an error's position means in the client's own
-// text. The zero value is that of an untouched text.
+// Woven records the statements that the proxy has inserted into the text of a Query. It
+// tells which results are the client's, and translates an error's position to the client's
+// text. The zero value is that of an unchanged text.
 type Woven struct {
 	puts    []put
 	ends    []int // of the client's statements in their own text, in characters
@@ -17,13 +17,13 @@ type put struct {
 // Reset empties it for another text.
 func (w *Woven) Reset() { *w = Woven{puts: w.puts[:0], ends: w.ends[:0]} }
 
-// Put notes a statement of so many characters that was put in front of the
-// client's statement with this index, which begins behind so many characters.
+// Put records an inserted statement of width characters, ahead of the client's statement
+// with this index, at an offset in characters of the client's text.
 func (w *Woven) Put(statement, at, width int) {
 	w.puts = append(w.puts, put{statement + len(w.puts), at, width})
 }
 
-// Ends notes where the next of the client's statements ends.
+// Ends records the end of the client's next statement, in characters of the client's text.
 func (w *Woven) Ends(at int) { w.ends = append(w.ends, at) }
 
 // Ours reports whether the result that comes next is the proxy's.
@@ -36,13 +36,13 @@ func (w *Woven) Ours() bool {
 	return false
 }
 
-// NextResult notes that a result is complete.
+// NextResult records that a result is complete.
 func (w *Woven) NextResult() { w.results++ }
 
-// Position moves an error's position in the woven text back to the client's text,
-// both in characters from 1. It returns 0 for a position in what was put in. Once
-// results have come, a position that isn't in the statement whose turn it is points
-// into another text, that of a prepared statement, and stays as it is.
+// Position translates an error's position in the woven text to the client's text, both in
+// characters from 1. It returns 0 for a position in an inserted statement. After the first
+// result, a position outside of the current statement is in the text of a prepared
+// statement, and stays unchanged.
 func (w *Woven) Position(woven int) int {
 	client := woven
 	for _, p := range w.puts {

@@ -5,8 +5,8 @@ import (
 	"github.com/wirefence/wirefence/proxy/internal/sqltext"
 )
 
-// Decide judges a message. It changes nothing; checks is scratch memory for the
-// action's.
+// Decide decides on a message. It changes nothing; checks is scratch memory for
+// Action.Checks.
 func Decide(f *Facts, m *Message, checks []int) Action {
 	if m.BySettings {
 		switch {
@@ -32,7 +32,7 @@ func Decide(f *Facts, m *Message, checks []int) Action {
 	}
 	guard, guards := f.guard(m, by)
 	if guards && f.Outstanding > 0 && f.block() == BlockUnknown {
-		return Action{Do: Wait} // there may be no transaction any more
+		return Action{Do: Wait} // the transaction may have ended
 	}
 	if guards && m.Kind == FunctionCall && !by.Carries() {
 		by, guards = f.Hold.By, false
@@ -41,16 +41,16 @@ func Decide(f *Facts, m *Message, checks []int) Action {
 	case !by.Carries() && !f.Required:
 		return Action{By: by, Guards: guards, Guard: guard}
 	case f.block() == FailedBlock && !endsBlock(m):
-		return Action{By: by} // nothing runs
+		return Action{By: by} // the server runs nothing
 	case m.Kind == FunctionCall:
 		return f.decideFunctionCall(m, by, guards)
 	case f.standsAlone(m) && f.block() != InBlock:
 		if f.Batch.Open && (m.Kind == Parse || m.Kind == Bind) {
-			return Action{By: by} // its Execute is judged
+			return Action{By: by} // decided at its Execute
 		}
 		return f.decideAlone(m, by)
 	case f.HoldCovers(by) && discards(m) && f.block() == BlockUnknown && f.Outstanding > 0:
-		return Action{Do: Wait} // whether it begins a transaction decides
+		return Action{Do: Wait} // the decision depends on whether it begins a transaction
 	}
 	a = f.weave(m, by, setter, checks)
 	a.Guards, a.Guard = guards, guard
@@ -61,9 +61,9 @@ func refuse(state fence.SQLState, reason Reason, statement int) Action {
 	return Action{Do: Refuse, Refusal: Refusal{state, reason, statement}}
 }
 
-// carrier returns what carries the fence of a message. What comes behind a statement
-// of its text that sets the session variable carries what that has set: then setter is
-// the statement's index, and what comes no later carries nothing. Else it is -1.
+// carrier returns the carrier of a message. If a statement of a Query may set the session
+// variable, setter is its index: the variable carries the fence of later statements, and
+// the statements up to it carry none. Otherwise setter is -1.
 func (f *Facts) carrier(m *Message) (by Carrier, setter int) {
 	by = f.Carrier(m.Fence)
 	if m.Kind != Query || by.Comment != "" || by.Variable {
@@ -78,7 +78,7 @@ func (f *Facts) carrier(m *Message) (by Carrier, setter int) {
 	return by, -1
 }
 
-// forbidden refuses what no check and no hold could make right.
+// forbidden refuses messages that neither a check nor a hold can cover.
 func (f *Facts) forbidden(m *Message, by Carrier) (Refusal, bool) {
 	if m.FenceErr != nil {
 		return Refusal{State: fence.MalformedToken}, true
@@ -113,9 +113,8 @@ func (f *Facts) forbidden(m *Message, by Carrier) (Refusal, bool) {
 	return Refusal{}, false
 }
 
-// ahead decides what goes in front of the first message of a group. A hold is
-// taken, taken anew and given back only when nothing is outstanding and no
-// transaction is open.
+// beforeGroup decides on an exchange ahead of the first message of a group. The proxy takes
+// and gives back a hold only while no answer is outstanding and no transaction is open.
 func (f *Facts) beforeGroup(m *Message, by Carrier) (Action, bool) {
 	if f.Batch.Open {
 		return Action{}, false
@@ -123,7 +122,7 @@ func (f *Facts) beforeGroup(m *Message, by Carrier) (Action, bool) {
 	alone := f.standsAlone(m)
 	target := by
 	if begins(m) && !by.Carries() {
-		target = f.Last // which most likely comes next
+		target = f.Last // most likely the transaction's fence
 	}
 	if f.FreshChain && f.Hold.State == Doubtful && !precedes(m) {
 		// A session that chains its transactions is never outside of one.
@@ -143,7 +142,7 @@ func (f *Facts) beforeGroup(m *Message, by Carrier) (Action, bool) {
 	takes := f.CanHold && (f.Answer == NoAnswer || f.Answer == Recorded) && target.Carries() && (target == f.Last || alone && by.Carries())
 	switch {
 	case setsVariable(m):
-		// It may seal or revoke what this session itself holds, or change the fence.
+		// The message may seal or revoke what this session holds, or change the fence.
 		if f.Hold.State != NoHold && f.Answer != Granted {
 			return Action{Do: GiveBack}, true
 		}
@@ -167,9 +166,9 @@ func (f *Facts) beforeGroup(m *Message, by Carrier) (Action, bool) {
 	return Action{}, false
 }
 
-// joins reports whether the hold can be asked for in the message's own group, ahead of its
-// first statement: if that raises, the group is skipped. What may end either a hold or a
-// check in the middle is no part of such a group's first message.
+// canJoinGroup reports whether hold_or_check can go ahead of the message's first statement,
+// in its own group: if it raises, the server skips the group. No statement of the message
+// may end the hold or the check.
 func (f *Facts) canJoinGroup(m *Message, by Carrier) bool {
 	if f.HoldNeedsExchange || !by.Carries() || m.Kind == FunctionCall || m.Kind == OtherFirst || len(m.Statements) == 0 {
 		return false
@@ -182,7 +181,8 @@ func (f *Facts) canJoinGroup(m *Message, by Carrier) bool {
 	return true
 }
 
-// names reports whether a message names wirefence, or what may set its variable.
+// setsVariable reports whether a message may set the session variable; it names wirefence
+// or a function that may.
 func setsVariable(m *Message) bool {
 	for i := range m.Statements {
 		if m.Statements[i].Flags.Has(sqltext.SetsVariable) {
@@ -219,13 +219,13 @@ func endsBlock(m *Message) bool {
 	return false
 }
 
-// standsAlone reports whether a message holds what can't share a transaction with
-// a check. Several statements in one text share one in any case.
+// standsAlone reports whether a message can't share a transaction with a check. Several
+// statements in one text share one in any case.
 func (f *Facts) standsAlone(m *Message) bool {
 	return m.Kind == FunctionCall || len(m.Statements) == 1 && m.Statements[0].Class == sqltext.Alone
 }
 
-// block is whether a transaction block is open where the message comes.
+// block returns the state of the transaction block at the message.
 func (f *Facts) block() Block {
 	switch {
 	case f.Batch.Open && f.Batch.Block != BlockUnknown:
@@ -238,8 +238,8 @@ func (f *Facts) block() Block {
 	return f.Block
 }
 
-// alone judges what can't share a transaction with a check, and isn't known to be
-// in a block: it runs under a hold.
+// decideAlone decides on a message that can't share a transaction with a check and isn't
+// known to be in a block: it needs a hold.
 func (f *Facts) decideAlone(m *Message, by Carrier) Action {
 	answer := f.Answer
 	if f.Batch.Open {
@@ -268,12 +268,12 @@ func (f *Facts) decideAlone(m *Message, by Carrier) Action {
 	return refuse(fence.CannotBeFenced, NotShared, 0)
 }
 
-// functionCall judges a FunctionCall. Ahead of one in a block goes a check, since
-// the function may release what is held.
+// decideFunctionCall decides on a FunctionCall. In a block it needs a check ahead, since
+// the function may release the hold.
 func (f *Facts) decideFunctionCall(m *Message, by Carrier, guards bool) Action {
 	switch {
 	case guards && f.block() == InBlock:
-		// It can have one check ahead, and would need two.
+		// It can have only one check ahead, and would need two.
 		return refuse(fence.CannotBeFenced, NotShared, 0)
 	case f.Batch.Open:
 		return refuse(fence.CannotBeFenced, NotFirst, 0)

@@ -1,11 +1,11 @@
-// Package policy decides what becomes of a client's message: whether it is
-// forwarded, held back or refused, where checks are put beside it, and whether the
-// session's hold is taken or given back ahead of it. Decide is a pure function of
-// what is known and of what came; applying the result is the session's.
+// Package policy decides on a client's message: whether to forward, delay or refuse it,
+// where to insert checks, and whether to take or give back the session's hold ahead of it.
+// Decide is a pure function of the session's facts and the message; package session
+// applies the result.
 //
-// The rule behind it: a session that carries a fence runs everything under it, by a
-// check for one transaction or by a hold for the session. Nothing here asks what a
-// statement does. The package imports sqltext and fence alone.
+// The rule is: a session that carries a fence runs everything under it, by a check for one
+// transaction or by a hold for the session. The package doesn't ask what a statement does.
+// It imports only sqltext and fence.
 package policy
 
 import (
@@ -13,14 +13,14 @@ import (
 	"github.com/wirefence/wirefence/proxy/internal/sqltext"
 )
 
-// Carrier is where the fence of a message comes from. The zero value carries none.
+// Carrier is the source of a message's fence. The zero value carries none.
 type Carrier struct {
 	// Comment is the text of the fence in the message's comments. It overrides the
 	// rest, which is then zero.
 	Comment string
 	// Variable says that the session variable may hold a fence.
 	Variable bool
-	// Stamp is the fence of the proxy's own lease, for where the variable holds none.
+	// Stamp is the fence of the proxy's own lease. It counts if the variable holds none.
 	Stamp string
 }
 
@@ -30,16 +30,16 @@ func (c Carrier) Carries() bool { return c != Carrier{} }
 // Block says whether a transaction block is open.
 type Block uint8
 
-// What may be known of a transaction block.
+// The states of a transaction block.
 const (
 	BlockUnknown Block = iota
 	NoBlock
 	InBlock
-	FailedBlock // until it ends, the server runs nothing
+	FailedBlock // the server runs nothing until it ends
 )
 
-// Answer is what an exchange of the proxy's own has told about the carrier of the
-// message that waits for it.
+// Answer is the outcome of the proxy's last exchange, about the carrier of the message that
+// waited for it.
 type Answer uint8
 
 // The answers.
@@ -48,18 +48,18 @@ const (
 	Granted           // the fence is held, for this message at least
 	Empty             // the session variable holds no fence
 	Filled            // it holds one
-	Unheld            // the fence was not held
-	Recorded          // a check has recorded it since
-	Unholdable        // nor can it be: a resource has reuse = once
-	Observed          // in shadow mode, or of resources that are: what there is to tell has been told
-	TakeFails         // Facts.Err says why
+	Unheld            // the hold failed without an error
+	Recorded          // a check has recorded the token since: the hold may succeed now
+	Unholdable        // it can't succeed: a resource has reuse = once
+	Observed          // the proxy or the resources are in shadow mode; the refusal was reported
+	TakeFails         // taking the hold raised an error
 )
 
-// HoldState is what is known of the session's hold.
+// HoldState is the state of the session's hold.
 type HoldState uint8
 
-// The states of a hold. It counts in Held alone; in all but NoHold the server may
-// have the locks.
+// The states of a hold. Only Held counts; in all states but NoHold the server may have the
+// locks.
 const (
 	NoHold HoldState = iota
 	Taking           // asked for, not answered
@@ -71,30 +71,31 @@ const (
 type Hold struct {
 	State HoldState
 	By    Carrier
-	// Over says that H has passed since it was taken.
+	// Over says that its period H is over.
 	Over bool
 }
 
-// Batch is what was sent of the extended protocol since the last Sync.
+// Batch is the state of the extended protocol since the last Sync.
 type Batch struct {
 	Open bool
-	// Ran says that a statement was executed in it.
+	// Ran says that it has an Execute.
 	Ran   bool
 	Block Block
-	// Checked says that a check for By stands in its current transaction.
+	// Checked says that its current transaction has a check for By.
 	Checked bool
-	// Taken says that the hold for By was asked for ahead of its first statement, or a
-	// check where that can't be had, and that nothing since may have ended either.
+	// Taken says that hold_or_check for By went ahead of its first statement, and that no
+	// later message may have ended the hold or the check.
 	Taken bool
-	// Took says that it was asked for in this batch, whose answers come with its Sync.
+	// TakenHere says that this batch asked for the hold; the answers come with its Sync.
 	TakenHere bool
 	By        Carrier
-	// Answer is what was told ahead of its first message, about this carrier and no other.
+	// Answer is the outcome of the exchange ahead of its first message, about the carrier
+	// About.
 	Answer Answer
 	About  Carrier
 }
 
-// answer is what was told ahead of the batch about a carrier.
+// answer returns the outcome of the exchange ahead of the batch, if it is about by.
 func (b *Batch) answer(by Carrier) Answer {
 	if b.About != by {
 		return NoAnswer
@@ -102,67 +103,62 @@ func (b *Batch) answer(by Carrier) Answer {
 	return b.Answer
 }
 
-// Facts are what is known when a message comes.
+// Facts are the session's state when a message comes.
 type Facts struct {
-	// Shadow says that nothing is refused or changed, only told.
+	// Shadow says that the proxy only reports refusals.
 	Shadow bool
-	// Required says that what carries no fence may not write.
+	// Required says that a transaction without a fence may not write.
 	Required bool
 	// Pooled says that a transaction pooler may stand behind the proxy.
 	Pooled bool
 	// Schema says that the database has wirefence's functions.
 	Schema bool
-	// Holds says that this session may hold.
+	// Holds says that this session can take a hold.
 	CanHold bool
-	// Apart says that a hold must be asked for in an exchange of its own.
+	// Apart says that only an exchange can take a hold, not a message's own group.
 	HoldNeedsExchange bool
-	// Unsteady says that any statement may set the session variable, by code that is
-	// stored in the database or in the session.
+	// Unsteady says that any statement may set the session variable, by stored code or a
+	// prepared statement.
 	FenceMayChange bool
-	// Releases says that any statement may release the hold, by code that is stored in
-	// the database.
+	// Releases says that any statement may release the hold, by stored code.
 	HoldMayEnd bool
-	// Major is the server's version; 0 is unknown.
+	// Major is the server's major version; 0 if unknown.
 	Major int
 
-	// Variable says that the session variable may hold a fence, and Stamp is the
-	// fence of the proxy's own lease.
+	// Variable and Stamp are those of the Carrier of a message without a comment.
 	Variable bool
 	Stamp    string
 
-	// Outstanding is how many ReadyForQuery are; Quiet says that nothing at all is,
-	// and no batch is open.
+	// Outstanding is the number of outstanding ReadyForQuery. Quiet says that no answer is
+	// outstanding and no batch is open.
 	Outstanding int
 	Quiet       bool
-	// Exchanging says that all that is outstanding is an exchange of the proxy's own,
-	// which leaves no block open.
+	// Exchanging says that only an exchange of the proxy's own is outstanding, which
+	// leaves no block open.
 	OnlyExchangePending bool
-	// Block is as of the last ReadyForQuery.
+	// Block is the state by the last ReadyForQuery.
 	Block Block
 	Batch Batch
-	// Fresh says that a text which ended the last transaction has begun this one, and
-	// nothing has run in it.
+	// Fresh says that one text has ended the last transaction and begun this one, and
+	// that nothing has run in it.
 	FreshChain bool
 	// Fenced says that a group of the open transaction ran under a fence.
 	Fenced bool
 
 	Hold Hold
-	// Last is the carrier that came with the group before, if that was less than H
-	// ago.
+	// Last is the carrier of the group before, if that was less than H ago.
 	Last Carrier
-	// Answer is what the last exchange has told for the message that waits for it.
+	// Answer is the outcome of the last exchange, for the message that waited for it.
 	Answer Answer
 
-	// NamedFence says that a statement or portal was given a name with a fence in its
-	// comments.
+	// NamedFence says that a named statement or portal has a fence in its comments.
 	NamedFence bool
 }
 
 // Kind is the kind of a message.
 type Kind uint8
 
-// The kinds of messages that are judged. Opens is the first message of a batch that
-// is none of the others.
+// The kinds of messages. OtherFirst is another message, if it is the first of its batch.
 const (
 	Query Kind = iota
 	Parse
@@ -172,24 +168,23 @@ const (
 	OtherFirst
 )
 
-// Message is a message of the client's, as far as it must be known.
+// Message is a message of the client.
 type Message struct {
 	Kind Kind
-	// Statements are those of a Query; the one of a Parse, Bind or Execute.
+	// Statements are those of a Query, or the one of a Parse, Bind or Execute.
 	Statements []sqltext.Statement
-	// Fence is the fence in its comments, and FenceErr why it can't be read.
+	// Fence is the fence in its comments; FenceErr is set if it can't be read.
 	Fence    string
 	FenceErr error
-	// Doubtful says that its name may mean another statement by now.
+	// Doubtful says that its name may mean another statement.
 	Doubtful bool
 	// BySettings says that its text may read differently under other settings.
 	BySettings bool
-	// DropsUnnamed says that the server drops the unnamed statement as it comes.
+	// DropsUnnamed says that the message drops the unnamed statement.
 	DropsUnnamed bool
 }
 
-// Carrier returns what carries the fence of a message with this fence in its
-// comments.
+// Carrier returns the carrier of a message with this fence in its comments.
 func (f *Facts) Carrier(comment string) Carrier {
 	if comment != "" {
 		return Carrier{Comment: comment}
@@ -197,14 +192,14 @@ func (f *Facts) Carrier(comment string) Carrier {
 	return Carrier{Variable: f.Variable, Stamp: f.Stamp}
 }
 
-// Counts reports whether the hold covers what carries by.
+// HoldCovers reports whether the hold covers messages with this carrier.
 func (f *Facts) HoldCovers(by Carrier) bool { return f.Hold.State == Held && f.Hold.By == by }
 
-// Do is what is to be done.
+// Do is what the session does with a message.
 type Do uint8
 
-// What can be done with a message. After Take, GiveBack, Ask and Observe, exchanges
-// of the proxy's own that go ahead of the message, it is judged anew.
+// Take, GiveBack, Ask and Observe are exchanges of the proxy's own ahead of the message;
+// after one the session calls Decide again.
 const (
 	Forward  Do = iota
 	Wait        // until an answer has come
@@ -215,33 +210,33 @@ const (
 	Observe     // check for By, in shadow mode
 )
 
-// Action is what becomes of a message.
+// Action is the decision on a message.
 type Action struct {
 	Do Do
 	// By is the carrier of the message, or of the exchange.
 	By Carrier
-	// Checks are the indexes of the statements ahead of which a check goes, ascending.
+	// Checks are the indexes of the statements that need a check ahead, ascending.
 	Checks []int
-	// Guards says that a check for the hold goes ahead of the statement with the index
-	// Guard: the statement may release what has protected the transaction so far.
+	// Guards says that the statement with the index Guard needs a check for the hold
+	// ahead: it may release the hold that has protected the transaction so far.
 	Guards bool
 	Guard  int
-	// Takes says that the one check asks for the hold.
+	// Takes says that the only check asks for the hold (hold_or_check).
 	TakesHold bool
 	// Covers says that the message runs under a fence.
 	Covers  bool
 	Refusal Refusal
 }
 
-// Refusal is why a message is refused.
+// Refusal says why the proxy refuses a message.
 type Refusal struct {
 	State  fence.SQLState
 	Reason Reason
-	// Statement is the index of the one that it is about.
+	// Statement is the index of the refused statement.
 	Statement int
 }
 
-// Reason tells refusals of one SQLSTATE apart.
+// Reason distinguishes refusals with the same SQLSTATE.
 type Reason uint8
 
 // The reasons.

@@ -2,8 +2,8 @@ package policy
 
 import "github.com/wirefence/wirefence/proxy/internal/sqltext"
 
-// loses reports whether a hold that is for by stops counting behind a statement: it
-// may release the lock, or change the fence.
+// endsHold reports whether a hold for by doesn't count after a statement: it may release
+// the lock, or change the fence.
 func endsHold(st *sqltext.Statement, by Carrier) bool {
 	return st.Flags.Has(sqltext.Unlocks) || st.Class == sqltext.Discards || by.Comment == "" && changesFence(st)
 }
@@ -13,11 +13,11 @@ func changesFence(st *sqltext.Statement) bool {
 	return st.Flags&(sqltext.SetsVariable|sqltext.Resets) != 0
 }
 
-// guard finds the statement ahead of which the hold's own fence must be checked, where
-// the message carries another fence or none: in a transaction that ran under the hold, a
-// SAVEPOINT, or what makes the hold stop counting.
+// guard finds the statement that needs a check of the hold's own fence ahead, in a message
+// with another fence or none: in a transaction that ran under the hold, a SAVEPOINT or a
+// statement that ends the hold.
 func (f *Facts) guard(m *Message, by Carrier) (statement int, guards bool) {
-	// A hold that isn't answered may be all that the open batch, or its transaction, has.
+	// An unanswered hold may be the only protection of the open batch or its transaction.
 	if m.Kind != Query && m.Kind != Execute && m.Kind != FunctionCall || f.Hold.State != Held && f.Hold.State != Taking || !f.Fenced || f.Hold.By == by || f.block() == NoBlock && !(f.Batch.Open && f.Batch.Ran) {
 		return 0, false
 	}
@@ -29,11 +29,10 @@ func (f *Facts) guard(m *Message, by Carrier) (statement int, guards bool) {
 	return 0, m.Kind == FunctionCall
 }
 
-// weave puts checks where they have to stand: ahead of the first statement that
-// isn't transaction control, and again behind each that is, unless the hold covers
-// all of it. In the extended protocol a Parse and a Bind count as statements, since
-// they evaluate constants and the checks of domains. Statements up to the one with the
-// index setter carry nothing.
+// weave places the checks: ahead of the first statement that isn't transaction control, and
+// again after each that is, unless the hold covers the message. In the extended protocol a
+// Parse and a Bind count as statements, since they evaluate constants and check domains.
+// Statements up to the index setter carry no fence.
 func (f *Facts) weave(m *Message, by Carrier, setter int, checks []int) Action {
 	taken := f.Batch.Open && m.Kind != Query && f.Batch.Taken && f.Batch.By == by && !f.FenceMayChange && !f.HoldMayEnd
 	counts := f.HoldCovers(by) || taken
@@ -51,20 +50,20 @@ func (f *Facts) weave(m *Message, by Carrier, setter int, checks []int) Action {
 		need := false
 		switch {
 		case st.Class == sqltext.Ends && st.Flags.Has(sqltext.Commits):
-			// A COMMIT runs what was deferred, by statements that carried nothing.
+			// COMMIT runs deferred triggers, of statements that carried no fence.
 			need = !fenced && !checked && ran && runs
 			if need && f.block() == BlockUnknown && f.Outstanding > 0 {
 				return Action{Do: Wait} // if the transaction has failed, it only rolls back
 			}
 		case st.Class.Controls():
 		case st.Class == sqltext.Savepoint && outside:
-			// It fails.
+			// SAVEPOINT fails outside of a block.
 		case st.Class == sqltext.Free, st.Class == sqltext.Discards:
-			// What was written under the hold must not come to rest on nothing.
+			// Writes under the hold need another protection before the hold ends.
 			need = counts && lost && ran && runs && !checked
 		default:
-			// The end of a subtransaction releases a check in it, so a SAVEPOINT needs one
-			// ahead even under a hold.
+			// The end of a subtransaction releases the locks of a check in it, so a
+			// SAVEPOINT needs a check ahead even under a hold.
 			need = !checked && (!counts || runs && (lost || st.Class == sqltext.Savepoint))
 		}
 		if need && !failed && (i > setter || f.Required) {
