@@ -147,7 +147,7 @@ func (c *clientTLS) handshake(raw net.Conn, read []byte, direct bool) (*client, 
 		}
 	}
 	conn := secure.Server(raw, read, cfg)
-	if err := conn.Shake(context.Background()); err != nil {
+	if err := conn.LimitedHandshake(context.Background()); err != nil {
 		return nil, fmt.Errorf("TLS handshake: %w", err)
 	}
 	state := conn.ConnectionState()

@@ -232,10 +232,10 @@ func TestKeysAreRemembered(t *testing.T) {
 			t.Errorf("%+v: the same key, %v", c, err)
 		}
 	}
-	for i := range 2 * remembered {
-		derived.put(sha256.Sum256([]byte{byte(i), byte(i >> 8)}), [2]Key{})
+	for i := range 2 * maxCachedKeys {
+		derivedKeys.put(sha256.Sum256([]byte{byte(i), byte(i >> 8)}), [2]Key{})
 	}
-	if n := len(derived.pairs); n > remembered {
+	if n := len(derivedKeys.pairs); n > maxCachedKeys {
 		t.Errorf("%d pairs are kept", n)
 	}
 }

@@ -108,12 +108,12 @@ func NewSecret(password string, salt []byte) (*Secret, error) {
 // keys derives a password's ClientKey and ServerKey, or remembers them.
 func keys(password string, salt []byte, iterations int) (client, server Key, err error) {
 	of := sha256.Sum256(fmt.Appendf(nil, "%d %x %s", iterations, salt, password))
-	if pair, ok := derived.get(of); ok {
+	if pair, ok := derivedKeys.get(of); ok {
 		return pair[0], pair[1], nil
 	}
-	derived.making.Lock()
-	defer derived.making.Unlock()
-	if pair, ok := derived.get(of); ok { // made while we waited
+	derivedKeys.deriving.Lock()
+	defer derivedKeys.deriving.Unlock()
+	if pair, ok := derivedKeys.get(of); ok { // made while we waited
 		return pair[0], pair[1], nil
 	}
 	salted, err := pbkdf2.Key(sha256.New, normalise(password), salt, iterations, sha256.Size)
@@ -121,18 +121,18 @@ func keys(password string, salt []byte, iterations int) (client, server Key, err
 		return client, server, err
 	}
 	client, server = mac(salted, "Client Key"), mac(salted, "Server Key")
-	derived.put(of, [2]Key{client, server})
+	derivedKeys.put(of, [2]Key{client, server})
 	return client, server, nil
 }
 
 // derived are the keys that were made last. A derivation takes a core for a millisecond
 // or more, and each login with a password in clear needs one, with the same salt each
 // time. Only one is made at a time: a flood of logins leaves the other cores to sessions.
-var derived memory
+var derivedKeys keyCache
 
 // memory remembers pairs of keys, by a hash of what they were made of.
-type memory struct {
-	making sync.Mutex // held while a pair is made
+type keyCache struct {
+	deriving sync.Mutex // held while a pair is made
 
 	mu    sync.Mutex
 	pairs map[[sha256.Size]byte][2]Key
@@ -140,19 +140,19 @@ type memory struct {
 
 // remembered is how many pairs are kept: two for each user whose password is known in
 // clear. If there are more, all are made anew once in a while.
-const remembered = 4096
+const maxCachedKeys = 4096
 
-func (m *memory) get(of [sha256.Size]byte) (pair [2]Key, ok bool) {
+func (m *keyCache) get(of [sha256.Size]byte) (pair [2]Key, ok bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	pair, ok = m.pairs[of]
 	return pair, ok
 }
 
-func (m *memory) put(of [sha256.Size]byte, pair [2]Key) {
+func (m *keyCache) put(of [sha256.Size]byte, pair [2]Key) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.pairs == nil || len(m.pairs) >= remembered {
+	if m.pairs == nil || len(m.pairs) >= maxCachedKeys {
 		m.pairs = map[[sha256.Size]byte][2]Key{}
 	}
 	m.pairs[of] = pair

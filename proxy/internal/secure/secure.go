@@ -50,15 +50,15 @@ func (c *Conn) Socket() net.Conn { return c.t.Conn }
 // computing bounds the processors that handshakes take at once, to half of those that
 // there are, so that sessions go on in a flood of logins. One has no place while it waits
 // for its peer.
-var computing = make(chan struct{}, max(1, runtime.GOMAXPROCS(0)/2))
+var handshakeSlots = make(chan struct{}, max(1, runtime.GOMAXPROCS(0)/2))
 
 // Shake makes the handshake.
-func (c *Conn) Shake(ctx context.Context) error {
-	computing <- struct{}{}
-	c.t.shaking = true
+func (c *Conn) LimitedHandshake(ctx context.Context) error {
+	handshakeSlots <- struct{}{}
+	c.t.hasSlot = true
 	defer func() {
-		c.t.shaking = false
-		<-computing
+		c.t.hasSlot = false
+		<-handshakeSlots
 	}()
 	return c.HandshakeContext(ctx)
 }
@@ -115,7 +115,7 @@ type transport struct {
 	net.Conn
 	in      []byte // what TLS has not taken
 	out     []byte // what is to be sent
-	shaking bool   // has a place in computing, but while it reads or writes
+	hasSlot bool   // has a place in computing, but while it reads or writes
 }
 
 func (t *transport) Read(b []byte) (int, error) {
@@ -127,23 +127,23 @@ func (t *transport) Read(b []byte) (int, error) {
 	case t.Conn == nil:
 		return 0, errNoBytes
 	}
-	defer t.waits()()
+	defer t.releaseSlot()()
 	return t.Conn.Read(b)
 }
 
 // waits gives the place in computing back while the peer is waited for, until the function
 // that it returns is called.
-func (t *transport) waits() (over func()) {
-	if !t.shaking {
+func (t *transport) releaseSlot() (over func()) {
+	if !t.hasSlot {
 		return func() {}
 	}
-	<-computing
-	return func() { computing <- struct{}{} }
+	<-handshakeSlots
+	return func() { handshakeSlots <- struct{}{} }
 }
 
 func (t *transport) Write(b []byte) (int, error) {
 	if t.Conn != nil {
-		defer t.waits()() // a peer may take nothing
+		defer t.releaseSlot()() // a peer may take nothing
 		return t.Conn.Write(b)
 	}
 	t.out = append(t.out, b...)

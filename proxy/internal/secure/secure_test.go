@@ -307,23 +307,23 @@ func TestHandshakesWithTheSilent(t *testing.T) {
 	defer silent.Wait()
 	for range 2 * runtime.GOMAXPROCS(0) {
 		a, b := sockets(t)
-		silent.Go(func() { _ = secure.Client(a, forClient.Clone()).Shake(ctx) })
-		silent.Go(func() { _ = secure.Server(b, nil, forServer.Clone()).Shake(ctx) })
+		silent.Go(func() { _ = secure.Client(a, forClient.Clone()).LimitedHandshake(ctx) })
+		silent.Go(func() { _ = secure.Server(b, nil, forServer.Clone()).LimitedHandshake(ctx) })
 		c, d := sockets(t)
 		silent.Go(func() {
-			if err := secure.Server(c, nil, forServer.Clone()).Shake(ctx); err == nil {
+			if err := secure.Server(c, nil, forServer.Clone()).LimitedHandshake(ctx); err == nil {
 				t.Error("a handshake with a silent client went well")
 			}
 		})
 		defer d.Close()
 		e, f := net.Pipe() // which keeps nothing on the way
-		silent.Go(func() { _ = secure.Client(deaf{e, ctx.Done()}, forClient.Clone()).Shake(ctx) })
-		silent.Go(func() { _ = secure.Server(f, nil, forServer.Clone()).Shake(ctx) })
+		silent.Go(func() { _ = secure.Client(deaf{e, ctx.Done()}, forClient.Clone()).LimitedHandshake(ctx) })
+		silent.Go(func() { _ = secure.Server(f, nil, forServer.Clone()).LimitedHandshake(ctx) })
 	}
 	a, b := sockets(t)
 	done := make(chan error, 1)
-	go func() { done <- secure.Server(b, nil, forServer.Clone()).Shake(ctx) }()
-	if err := errors.Join(secure.Client(a, forClient.Clone()).Shake(ctx), <-done); err != nil {
+	go func() { done <- secure.Server(b, nil, forServer.Clone()).LimitedHandshake(ctx) }()
+	if err := errors.Join(secure.Client(a, forClient.Clone()).LimitedHandshake(ctx), <-done); err != nil {
 		t.Error(err)
 	}
 	cancel()

@@ -28,7 +28,7 @@ func (s *Scanner) comment(text []byte) {
 		key := text[i:end]
 		value := skipBlanks(text, end)
 		i = end
-		if misspelt(key, text[end:]) {
+		if isMisspelt(key, text[end:]) {
 			s.result.FenceErr = malformed(fmt.Sprintf("the key %q in a comment looks like a fence's; write wirefence.token='resource=token'", shown(key)))
 			return
 		}
@@ -36,20 +36,20 @@ func (s *Scanner) comment(text []byte) {
 			continue
 		}
 		value = skipBlanks(text, value+1)
-		ours := isOurs(key)
-		if !ours && isOurs(trimBeyond(key)) {
+		ours := isFenceKey(key)
+		if !ours && isFenceKey(trimNonASCII(key)) {
 			s.result.FenceErr = malformed("characters beyond ASCII stand close to its key in a comment")
 			return
 		}
 		last := valueEnd(text, value)
 		switch {
-		case ours && (last < 0 || goesOn(text, last)):
+		case ours && (last < 0 || valueContinues(text, last)):
 			s.result.FenceErr = malformed("the value in a comment is not between single quotes")
 			return
 		case ours:
 			s.fence(text[value+1 : last-1])
 			i = last
-		case last >= 0 && holdsOurs(text[value:last]):
+		case last >= 0 && containsFenceKey(text[value:last]):
 			s.result.FenceErr = malformed("it stands inside the value of another key in a comment")
 			return
 		case last >= 0:
@@ -60,8 +60,8 @@ func (s *Scanner) comment(text []byte) {
 
 // misspelt reports whether a key, with what stands behind it, is a fence that went
 // wrong: it names wirefence, isn't wirefence.token, and a value follows it.
-func misspelt(key, behind []byte) bool {
-	ours := isOurs(key) || isOurs(trimBeyond(key))
+func isMisspelt(key, behind []byte) bool {
+	ours := isFenceKey(key) || isFenceKey(trimNonASCII(key))
 	if !ours && mentioned(key)&mentionsFence == 0 {
 		return false
 	}
@@ -104,7 +104,7 @@ func pad(key []byte) []byte {
 
 // innerComment looks for a fence in a comment within a comment, where none counts.
 func (s *Scanner) innerComment(text []byte) {
-	if s.found&mentionsFence != 0 && s.result.FenceErr == nil && holdsOurs(text) {
+	if s.found&mentionsFence != 0 && s.result.FenceErr == nil && containsFenceKey(text) {
 		s.result.FenceErr = malformed("it stands in a comment inside another comment")
 	}
 }
@@ -128,7 +128,7 @@ func skipBlanks(text []byte, i int) int {
 
 // isOurs reports whether a key is wirefence.token, in any case. Its dot may be
 // encoded; nobody encodes letters.
-func isOurs(key []byte) bool {
+func isFenceKey(key []byte) bool {
 	switch len(key) {
 	case len("wirefence.token"):
 		return hasFolded(key, "wirefence.token")
@@ -140,7 +140,7 @@ func isOurs(key []byte) bool {
 
 // trimBeyond takes the bytes beyond ASCII off both ends of a key: a no-break
 // space looks like a space, and is none.
-func trimBeyond(key []byte) []byte {
+func trimNonASCII(key []byte) []byte {
 	for len(key) > 0 && key[0] >= 0x80 {
 		key = key[1:]
 	}
@@ -151,7 +151,7 @@ func trimBeyond(key []byte) []byte {
 }
 
 // holdsOurs reports whether text holds a key of ours with a = behind it.
-func holdsOurs(text []byte) bool {
+func containsFenceKey(text []byte) bool {
 	for i := 0; i < len(text); {
 		if !isKeyByte[text[i]] {
 			i++
@@ -161,7 +161,7 @@ func holdsOurs(text []byte) bool {
 		for end < len(text) && isKeyByte[text[end]] {
 			end++
 		}
-		if next := skipBlanks(text, end); isOurs(text[i:end]) && next < len(text) && text[next] == '=' {
+		if next := skipBlanks(text, end); isFenceKey(text[i:end]) && next < len(text) && text[next] == '=' {
 			return true
 		}
 		i = end
@@ -188,7 +188,7 @@ func valueEnd(text []byte, i int) int {
 
 // goesOn reports whether something stands close behind a value, as if it ended
 // too early.
-func goesOn(text []byte, i int) bool {
+func valueContinues(text []byte, i int) bool {
 	return i < len(text) && (isKeyByte[text[i]] || text[i] == '\'' || text[i] == '"')
 }
 

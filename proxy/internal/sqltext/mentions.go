@@ -29,9 +29,9 @@ type needle struct {
 // another statement, or code be stored that releases locks; words are all that mean
 // something.
 var (
-	carriers = newSearch(needle{"wirefence", mentionsFence}, needle{"set_config", mentionsSetConfig}, needle{"pg_settings", mentionsSettings})
-	noticed  = newSearch(append(slices.Clone(carriers.needles), needle{"prepare", mentionsPrepare}, needle{"declare", mentionsPrepare}, needle{"advisory_unlock", mentionsUnlock})...)
-	words    = newSearch(append(slices.Clone(carriers.needles),
+	carrierWords = newSearch(needle{"wirefence", mentionsFence}, needle{"set_config", mentionsSetConfig}, needle{"pg_settings", mentionsSettings})
+	effectWords  = newSearch(append(slices.Clone(carrierWords.needles), needle{"prepare", mentionsPrepare}, needle{"declare", mentionsPrepare}, needle{"advisory_unlock", mentionsUnlock})...)
+	allWords     = newSearch(append(slices.Clone(carrierWords.needles),
 		needle{"advisory_unlock", mentionsUnlock}, needle{"transaction_read_only", mentionsReadOnly}, needle{"execute", mentionsExecute}, needle{"prepare", mentionsPrepare})...)
 )
 
@@ -43,14 +43,14 @@ const MentionOverlap = len("advisory_unlock") - 1
 // variable, give a name another meaning or store code that releases locks: whether it
 // holds any of a few words, in any case and anywhere, or a U&" that could hide one. When
 // it doesn't, a session that carries nothing may forward it unread.
-func Mentions(chunk []byte) bool { return noticed.find(chunk, 0) != 0 }
+func Mentions(chunk []byte) bool { return effectWords.find(chunk, 0) != 0 }
 
 // MayCarry reports whether a text may carry a fence in a comment or change the session
 // variable.
-func MayCarry(chunk []byte) bool { return carriers.find(chunk, 0) != 0 }
+func MayCarry(chunk []byte) bool { return carrierWords.find(chunk, 0) != 0 }
 
 // mentioned returns all that text mentions.
-func mentioned(text []byte) mention { return words.find(text, ^mention(0)) }
+func mentioned(text []byte) mention { return allWords.find(text, ^mention(0)) }
 
 // window is how many letters of a needle decide how far a search may skip.
 const window = 5

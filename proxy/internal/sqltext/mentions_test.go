@@ -10,7 +10,7 @@ func mentionsNaively(text []byte) bool {
 	for i, c := range text {
 		folded[i] = lower[c]
 	}
-	for _, n := range noticed.needles {
+	for _, n := range effectWords.needles {
 		if bytes.Contains(folded, []byte(n.word)) {
 			return true
 		}
@@ -21,7 +21,7 @@ func mentionsNaively(text []byte) bool {
 const carrying = mentionsFence | mentionsSetConfig | mentionsSettings | mentionsUnicode
 
 func TestMentionsFindsEachWordAtEachOffset(t *testing.T) {
-	for _, n := range words.needles {
+	for _, n := range allWords.needles {
 		for before := range 12 {
 			for after := range 3 {
 				text := bytes.Repeat([]byte("s"), before)

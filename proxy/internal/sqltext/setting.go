@@ -49,14 +49,14 @@ func (s *Scanner) settingNext(k kind, text []byte) {
 		s.setting, st.setting = append(s.setting, bytes.Trim(text, `"`)...), settingNamed
 	case st.setting != noSetting:
 		st.setting = noSetting
-		s.known(s.setting)
+		s.checkSettingName(s.setting)
 	case (k == word || k == quoted) && st.namesSetting() && mentioned(text)&mentionsFence != 0:
 		s.setting, st.setting = append(s.setting[:0], bytes.Trim(text, `"`)...), settingNamed
 	}
 }
 
 // known notes a setting of an unknown name as the text's error.
-func (s *Scanner) known(name []byte) {
+func (s *Scanner) checkSettingName(name []byte) {
 	for i, c := range name {
 		name[i] = lower[c]
 	}

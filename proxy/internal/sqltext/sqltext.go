@@ -135,7 +135,7 @@ func (s *Scanner) Scan(text []byte, opt Options) *Result {
 	s.lex()
 	s.finish()
 	s.result.Backslash = s.backslash
-	s.result.BySettings = s.backslash || beyondASCII(text)
+	s.result.BySettings = s.backslash || hasNonASCII(text)
 	s.text = nil
 	if cap(s.masked) > maxKept {
 		s.masked = nil
@@ -143,7 +143,7 @@ func (s *Scanner) Scan(text []byte, opt Options) *Result {
 	return &s.result
 }
 
-func beyondASCII(text []byte) bool {
+func hasNonASCII(text []byte) bool {
 	for _, c := range text {
 		if c >= 0x80 {
 			return true

@@ -58,7 +58,7 @@ func fold(text []byte) (w leadingWord) {
 func (s *Scanner) word(start, end int) {
 	st := &s.st
 	w := fold(s.text[start:end])
-	s.begin(word, start, end)
+	s.beginToken(word, start, end)
 	if st.n < len(st.words) {
 		st.words[st.n] = w
 	}
@@ -87,7 +87,7 @@ func (s *Scanner) word(start, end int) {
 		}
 	}
 	st.other = st.other || !setConfigWords[string(w.text())]
-	s.named(start, end)
+	s.noteName(start, end)
 	s.advance(word, w)
 }
 
@@ -96,17 +96,17 @@ var setConfigWords = set("select", "pg_catalog", "set_config", "true", "false", 
 
 // name takes a quoted name.
 func (s *Scanner) name(k kind, start, end int) {
-	s.begin(k, start, end)
+	s.beginToken(k, start, end)
 	s.st.other = true
 	if k == unicode {
 		s.st.flags |= SetsVariable | Unlocks | Executes | NamesReadOnly // it may spell anything
 	}
-	s.named(start, end)
+	s.noteName(start, end)
 	s.advance(k, leadingWord{})
 }
 
 // named looks at what a name mentions.
-func (s *Scanner) named(start, end int) {
+func (s *Scanner) noteName(start, end int) {
 	if s.found == 0 {
 		return
 	}
@@ -114,9 +114,9 @@ func (s *Scanner) named(start, end int) {
 	switch m := mentioned(text); {
 	case m&mentionsSetConfig != 0 && (len(text) == len("set_config") || len(text) == len(`"set_config"`)):
 		s.st.setConfig, s.st.calls = 1, s.st.calls+1
-		s.mentions(m &^ mentionsSetConfig)
+		s.noteMentions(m &^ mentionsSetConfig)
 	default:
-		s.mentions(m)
+		s.noteMentions(m)
 	}
 }
 
@@ -127,7 +127,7 @@ func (s *Scanner) token(k kind, start, end int) {
 		s.finish()
 		return
 	}
-	s.begin(k, start, end)
+	s.beginToken(k, start, end)
 	switch k {
 	case open, closing, comma, literal, param, cast, dot:
 	default:
@@ -148,14 +148,14 @@ func (s *Scanner) token(k kind, start, end int) {
 				st.flags |= SetsVariable // the text of a function, most likely
 			}
 			st.prepares = st.prepares || m&mentionsPrepare != 0
-			s.mentions(m)
+			s.noteMentions(m)
 		}
 	}
 	s.advance(k, leadingWord{})
 }
 
 // begin notes a token's place.
-func (s *Scanner) begin(k kind, start, end int) {
+func (s *Scanner) beginToken(k kind, start, end int) {
 	st := &s.st
 	if st.n == 0 {
 		st.start = start
@@ -191,10 +191,10 @@ func (s *Scanner) setConfigNext(k kind, text []byte) {
 		s.setting = append(s.setting[:0], bytes.Trim(text, "'")...)
 		st.setConfig = 3
 	case st.setConfig == 3 && k == comma:
-		s.known(s.setting)
+		s.checkSettingName(s.setting)
 		st.setConfig = 4
 	case st.setConfig == 3 && k == cast: // 'wirefence.token'::text, as drivers write it
-		s.known(s.setting)
+		s.checkSettingName(s.setting)
 		st.flags |= SetsVariable
 		st.setConfig = 0
 	case st.setConfig == 4:
@@ -212,7 +212,7 @@ func (s *Scanner) setConfigNext(k kind, text []byte) {
 	}
 }
 
-func (s *Scanner) mentions(m mention) {
+func (s *Scanner) noteMentions(m mention) {
 	st := &s.st
 	if m&(mentionsFence) != 0 {
 		st.flags |= SetsVariable
@@ -242,14 +242,14 @@ func (st *state) createsRoutine() bool {
 func (s *Scanner) finish() {
 	st := &s.st
 	if st.setting != noSetting {
-		s.known(s.setting)
+		s.checkSettingName(s.setting)
 	}
 	if st.n > 0 {
 		class := st.class()
 		if st.words[0].is("select") && st.calls == 1 && st.opens == 1 && !st.other {
 			class = Free // SET, in another form
 		}
-		st.conclude(class)
+		st.addFlags(class)
 		out := Statement{Start: st.start, End: st.end, Class: class, Flags: st.flags}
 		if st.flags.Has(Stores) {
 			out.NameStart, out.NameEnd = st.name[0], st.name[1]
@@ -260,7 +260,7 @@ func (s *Scanner) finish() {
 }
 
 // conclude adds what follows from the whole statement.
-func (st *state) conclude(class Class) {
+func (st *state) addFlags(class Class) {
 	first := &st.words[0]
 	all := st.words[1].is("all") || st.words[1].is("prepare") && st.words[2].is("all")
 	switch {

@@ -12,17 +12,16 @@ import (
 	"github.com/wirefence/wirefence/proxy/internal/secure"
 )
 
-// Route is one way to a server.
+// Route is a host with an encryption.
 type Route struct {
 	Host *Host
-	// TLS says that the connection is encrypted, or that encryption is asked for.
+	// TLS says that the connection is encrypted, or, before Dial, that it should be.
 	TLS bool
-	// fallback says that a server that has no TLS is spoken to without.
+	// fallback allows a connection without TLS if the server has none.
 	fallback bool
 }
 
-// Link is a connection to a server at which nothing has been said but, perhaps,
-// for encryption.
+// Link is a new connection to a server, encrypted if its route says so.
 type Link struct {
 	net.Conn
 	Route Route
@@ -30,16 +29,15 @@ type Link struct {
 	Binding []byte
 }
 
-// Routes returns the ways to try for a session asked for with whose, the best
-// first: hosts that could not be reached lately come late, those that had
-// another role when a session found out last come last, and of a host the
-// encryption that sslmode prefers comes first.
-func (u *Upstream) Routes(target Target, whose string) []Route {
+// Routes returns the routes for a session with this key (see Host.Learn), in the order to
+// try them: hosts that could not be reached lately come late, hosts that had another role
+// at the last login come last. Of a host the encryption that sslmode prefers comes first.
+func (u *Upstream) Routes(target Target, key string) []Route {
 	var good, bad, unfit []Route
 	for _, h := range u.Hosts {
 		to := &good
 		switch {
-		case u.probe == nil && h.mismatches(target, whose):
+		case u.probe == nil && h.mismatches(target, key):
 			to = &unfit
 		case h.avoided():
 			to = &bad
@@ -49,7 +47,7 @@ func (u *Upstream) Routes(target Target, whose string) []Route {
 	return append(append(good, bad...), unfit...)
 }
 
-// routesTo returns the ways to a host, the best first.
+// routesTo returns the routes to a host, in the order to try them.
 func (u *Upstream) routesTo(h *Host) []Route {
 	switch {
 	case h.Network == "unix" || u.encryption.mode == "disable":
@@ -62,8 +60,8 @@ func (u *Upstream) routesTo(h *Host) []Route {
 	return []Route{{Host: h, TLS: true}}
 }
 
-// UnreachableError says that no connection to a host could be opened. Another
-// route to the same host will not do better.
+// UnreachableError says that no connection to a host could be opened. Its other routes
+// would fail, too.
 type UnreachableError struct {
 	Host *Host
 	Err  error
@@ -72,8 +70,8 @@ type UnreachableError struct {
 func (e *UnreachableError) Error() string { return e.Err.Error() }
 func (e *UnreachableError) Unwrap() error { return e.Err }
 
-// Dial opens a connection by a route, and encrypts it. The returned link's route
-// says what came of it.
+// Dial opens a connection by a route, and encrypts it. The returned link's route says
+// whether it is encrypted.
 func (u *Upstream) Dial(caller context.Context, r Route) (*Link, error) {
 	ctx, cancel := context.WithTimeout(caller, u.timeout)
 	defer cancel()
@@ -105,7 +103,6 @@ func (u *Upstream) Dial(caller context.Context, r Route) (*Link, error) {
 // sslRequest asks a server for TLS (documentation, "SSLRequest").
 var sslRequest = []byte{0, 0, 0, 8, 0x04, 0xd2, 0x16, 0x2f}
 
-// errNoTLS says what to do about a server without TLS.
 var errNoTLS = errors.New("the server does not support TLS, but sslmode requires it")
 
 func (u *Upstream) encrypt(ctx context.Context, conn net.Conn, r Route) (*Link, error) {
@@ -113,8 +110,8 @@ func (u *Upstream) encrypt(ctx context.Context, conn net.Conn, r Route) (*Link, 
 		if _, err := conn.Write(sslRequest); err != nil {
 			return nil, err
 		}
-		// One byte is read and no more: what somebody in the middle put behind it
-		// is not taken for the server's.
+		// Read one byte only: bytes that a man in the middle has injected behind it must
+		// not count as the server's (CVE-2021-23222).
 		var answer [1]byte
 		if _, err := io.ReadFull(conn, answer[:]); err != nil {
 			return nil, fmt.Errorf("asking for TLS: %w", err)
@@ -131,7 +128,7 @@ func (u *Upstream) encrypt(ctx context.Context, conn net.Conn, r Route) (*Link, 
 		}
 	}
 	encrypted := secure.Client(conn, u.encryption.config(r.Host))
-	if err := encrypted.Shake(ctx); err != nil {
+	if err := encrypted.LimitedHandshake(ctx); err != nil {
 		return nil, fmt.Errorf("TLS: %w", err)
 	}
 	state := encrypted.ConnectionState()
@@ -141,8 +138,8 @@ func (u *Upstream) encrypt(ctx context.Context, conn net.Conn, r Route) (*Link, 
 	return &Link{Conn: encrypted, Route: r, Binding: scram.EndPoint(state.PeerCertificates[0])}, nil
 }
 
-// Cancel passes a whole CancelRequest to a server, and returns when the server
-// has closed the connection, which says that the signal is sent.
+// Cancel sends a CancelRequest to a server, and returns when the server has closed the
+// connection: PostgreSQL sends the signal before that.
 func (u *Upstream) Cancel(ctx context.Context, r Route, packet []byte) error {
 	r.fallback = false
 	link, err := u.Dial(ctx, r)
@@ -163,7 +160,7 @@ func (u *Upstream) Cancel(ctx context.Context, r Route, packet []byte) error {
 	return err
 }
 
-// Reachable reports why no server can be reached, or nil if one can.
+// Reachable returns an error if no server can be reached.
 func (u *Upstream) Reachable(ctx context.Context) error {
 	var failures []error
 	for _, h := range u.Hosts {

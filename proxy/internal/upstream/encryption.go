@@ -10,7 +10,7 @@ import (
 	"github.com/wirefence/wirefence/internal/watched"
 )
 
-// encryption is how connections are secured, in libpq's terms (documentation,
+// encryption are the settings of encrypted connections, in libpq's terms (documentation,
 // "SSL Support", Protection Provided in Different Modes).
 type encryption struct {
 	mode   string
@@ -56,7 +56,7 @@ func (e *encryption) required() bool {
 
 func (e *encryption) verifies() bool { return e.mode == "verify-ca" || e.mode == "verify-full" }
 
-// trust sets whose certificates are believed.
+// loadRoots sets the authorities that are trusted.
 func (e *encryption) loadRoots(root string, failed func(error)) (err error) {
 	switch {
 	case root == "system":
@@ -70,7 +70,7 @@ func (e *encryption) loadRoots(root string, failed func(error)) (err error) {
 			return fmt.Errorf("the upstream's sslrootcert: %w", err)
 		}
 		if e.mode == "require" {
-			e.mode = "verify-ca" // as libpq does for those who have a root file
+			e.mode = "verify-ca" // as libpq does with a root file
 		}
 	case e.verifies():
 		return fmt.Errorf("the upstream's sslmode=%s needs sslrootcert: the file of the authority's certificate, or system", e.mode)
@@ -78,7 +78,7 @@ func (e *encryption) loadRoots(root string, failed func(error)) (err error) {
 	return nil
 }
 
-// identify sets the certificate that is shown to the server.
+// loadCertificate sets the certificate that the proxy presents to the server.
 func (e *encryption) loadCertificate(cert, key string, failed func(error)) (err error) {
 	if cert == "" && key == "" {
 		return nil
@@ -107,11 +107,11 @@ func (e *encryption) reload() error {
 	return errors.Join(failures...)
 }
 
-// config makes what a handshake with a host needs.
+// config returns the TLS settings for a host.
 func (e *encryption) config(h *Host) *tls.Config {
 	c := &tls.Config{
 		MinVersion: tls.VersionTLS12, ServerName: h.Name, NextProtos: []string{ALPN},
-		// What libpq's modes ask for is verified below.
+		// VerifyConnection below verifies what sslmode demands.
 		InsecureSkipVerify: true,
 	}
 	if e.pair != nil {
@@ -129,7 +129,7 @@ const ALPN = "postgresql"
 
 func (e *encryption) verify(s tls.ConnectionState, h *Host) error {
 	if len(s.PeerCertificates) == 0 {
-		return errors.New("the server showed no certificate")
+		return errors.New("the server presented no certificate")
 	}
 	o := x509.VerifyOptions{Intermediates: x509.NewCertPool()}
 	if !e.system {

@@ -12,25 +12,24 @@ import (
 	"time"
 )
 
-// Host is one server of the upstream. What is remembered of it is safe for
-// concurrent use.
+// Host is one server of the upstream. Its methods are safe for concurrent use.
 type Host struct {
 	Network string // tcp or unix
 	Addr    string // host:port, or the path of the socket
 	Name    string // the host's name, which its certificate must bear
 
 	mu        sync.Mutex
-	failed    time.Time // when it could not be reached last
+	failed    time.Time // when the last attempt to connect failed; zero if it succeeded
 	role      Role
-	roleKey   string        // by whose session role was found; "" if the server was asked
-	probeErr  error         // why asking for the role failed
-	learnedAt time.Time     // when role or unasked was
-	probing   chan struct{} // closed when the one who asks has done so
+	roleKey   string        // of the session that found the role; "" if a probe did
+	probeErr  error         // of the last probe for the role
+	learnedAt time.Time     // when role or probeErr was set
+	probing   chan struct{} // closed at the end of the probe that is under way; nil without one
 	standing  Standing
 }
 
-// parseHosts reads host1:5432,host2; ports are for hosts that name none: one
-// for all, or one for each.
+// parseHosts parses host1:5432,host2; ports are for hosts without one: one for all, or one
+// for each.
 func parseHosts(hosts, ports string) ([]*Host, error) {
 	names, each := strings.Split(hosts, ","), strings.Split(ports, ",")
 	if len(each) != 1 && len(each) != len(names) {
@@ -78,8 +77,8 @@ func parseHost(host, port string) (*Host, error) {
 
 func (h *Host) String() string { return h.Addr }
 
-// avoid is how long a host that could not be reached is tried after the others:
-// a host that is gone answers nothing, and each attempt would wait its time out.
+// avoidFor is how long a host that could not be reached is tried after the others: each
+// attempt to connect to a lost host lasts until its timeout.
 const avoidFor = 10 * time.Second
 
 func (h *Host) recordDial(ok bool) {

@@ -10,8 +10,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// Target is the role of the servers that sessions want: libpq's
-// target_session_attrs.
+// Target is the wanted role of servers: libpq's target_session_attrs.
 type Target string
 
 // The targets.
@@ -34,18 +33,17 @@ func parseTarget(text string) (Target, error) {
 	return "", fmt.Errorf("the upstream's target_session_attrs %q is none of any, read-write, read-only, primary, standby, prefer-standby", text)
 }
 
-// Role is what a server told of itself, by the settings that it reports to each
-// session (documentation, "ParameterStatus"): in_hot_standby and
-// default_transaction_read_only. The zero value is that of a server that told
-// nothing.
+// Role is a server's role, by the settings that it reports to each session (documentation,
+// "ParameterStatus"): in_hot_standby and default_transaction_read_only. The zero value is
+// unknown.
 type Role struct {
 	Known           bool
 	Standby         bool
 	ReadOnly        bool // sessions begin read-only, as on every standby
-	readOnlyUnknown bool // ReadOnly isn't known: others' sessions say nothing of it
+	readOnlyUnknown bool // ReadOnly is known of another user's or database's sessions only
 }
 
-// Report takes a ParameterStatus in.
+// Report records a ParameterStatus.
 func (r *Role) Report(name, value string) {
 	switch name {
 	case "in_hot_standby":
@@ -55,8 +53,8 @@ func (r *Role) Report(name, value string) {
 	}
 }
 
-// Admits reports whether a session may stay at a server of this role. A server
-// that told nothing (a pooler may not) is admitted.
+// Admits reports whether a session may use a server of this role. An unknown role is
+// admitted: a pooler may not report these settings.
 func (t Target) Admits(r Role) bool {
 	if !r.Known {
 		return true
@@ -86,37 +84,34 @@ func (r Role) String() string {
 	return "primary"
 }
 
-// Learn remembers what a session found out about its server. whose is what the
-// session was asked for with: whether sessions begin read-only is a matter of
-// the user, the database and the options as well, so that it holds for the same
-// whose alone.
-func (h *Host) Learn(r Role, whose string) {
+// Learn records the role that a session has found. key is the session's startup packet:
+// whether sessions begin read-only depends on the user, the database and the options, so
+// ReadOnly holds only for sessions with the same key.
+func (h *Host) Learn(r Role, key string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.role, h.roleKey, h.probeErr, h.learnedAt = r, whose, nil, time.Now()
+	h.role, h.roleKey, h.probeErr, h.learnedAt = r, key, nil, time.Now()
 }
 
-// roleFor is the role as sessions asked for with whose would find it. h.mu is
-// held.
-func (h *Host) roleFor(whose string) Role {
+// roleFor returns the role for sessions with this key. The caller holds h.mu.
+func (h *Host) roleFor(key string) Role {
 	role := h.role
-	if h.roleKey != "" && h.roleKey != whose {
+	if h.roleKey != "" && h.roleKey != key {
 		role.ReadOnly, role.readOnlyUnknown = false, true
 	}
 	return role
 }
 
-// unfit reports whether the host had another role when a session last found out,
-// however long ago that was.
-func (h *Host) mismatches(target Target, whose string) bool {
+// mismatches reports whether the last known role, of any age, isn't the wanted one.
+func (h *Host) mismatches(target Target, key string) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return !target.Admits(h.roleFor(whose))
+	return !target.Admits(h.roleFor(key))
 }
 
-// How long a role counts as known. A server that was promoted since is found
-// within this time. Where servers can't be asked and another role would do, it
-// is longer: else each client that comes after a while were sent away once more.
+// A role counts as known for roleLifetime, so the proxy notices a promotion within that
+// time. Without probes, and if another role is acceptable, it counts for longer: otherwise
+// a client would be refused again after each roleLifetime.
 const (
 	roleLifetime         = time.Second
 	roleLifetimeUnprobed = time.Minute
@@ -129,13 +124,13 @@ func (u *Upstream) maxRoleAge() time.Duration {
 	return roleLifetime
 }
 
-// Role returns the host's role, asking the server where it isn't known, or not
-// lately enough. Without the means to ask, it is what the last session found,
-// see Learn. An error is a *RoleError, or ctx's.
-func (u *Upstream) Role(ctx context.Context, h *Host, whose string) (Role, error) {
+// Role returns the host's role. It probes the server if the role isn't known or too old.
+// Without probes it is the role that the last session found, see Learn. An error is a
+// *RoleError, or ctx's.
+func (u *Upstream) Role(ctx context.Context, h *Host, key string) (Role, error) {
 	for {
 		h.mu.Lock()
-		role, failure, fresh, asking := h.roleFor(whose), h.probeErr, time.Since(h.learnedAt) < u.maxRoleAge(), h.probing
+		role, failure, fresh, asking := h.roleFor(key), h.probeErr, time.Since(h.learnedAt) < u.maxRoleAge(), h.probing
 		if u.probe != nil && !fresh && asking == nil {
 			h.probing = make(chan struct{})
 		}
@@ -148,8 +143,8 @@ func (u *Upstream) Role(ctx context.Context, h *Host, whose string) (Role, error
 		case asking == nil:
 			return u.probeRole(ctx, h)
 		}
-		// Somebody asks already: hundreds of clients that come back after a
-		// failover are one question.
+		// A probe is under way: hundreds of clients that reconnect after a failover
+		// share one.
 		select {
 		case <-asking:
 		case <-ctx.Done():
@@ -158,8 +153,8 @@ func (u *Upstream) Role(ctx context.Context, h *Host, whose string) (Role, error
 	}
 }
 
-// RoleError says that a server could not be asked for its role. It names the
-// proxy's own role and database, which are not the clients' business.
+// RoleError is the error of a probe. Its text names the proxy's own user and database,
+// which clients must not see.
 type RoleError struct {
 	Host *Host
 	Err  error
@@ -170,11 +165,11 @@ func (e *RoleError) Error() string {
 }
 func (e *RoleError) Unwrap() error { return e.Err }
 
-// ask asks the server, by each of its routes in turn, for all that wait for
-// h.learning. Who gives up meanwhile says nothing of the server: then the next
-// of those who wait asks again.
+// probeRole asks the server for its role, by one route after the other, for all callers that
+// wait for h.probing. If this caller's ctx ends, that says nothing about the server: then
+// the next waiting caller probes.
 func (u *Upstream) probeRole(ctx context.Context, h *Host) (role Role, err error) {
-	err = errors.New("it was given up")
+	err = errors.New("the probe panicked")
 	defer func() {
 		h.mu.Lock()
 		defer h.mu.Unlock()
@@ -204,14 +199,14 @@ func (u *Upstream) probeRoute(ctx context.Context, r Route) (Role, error) {
 	return u.probe.role(ctx, func(ctx context.Context) (net.Conn, error) { return u.Dial(ctx, r) })
 }
 
-// gaveUp reports whether whoever asks for something with ctx doesn't want it any
-// more. A socket may notice its deadline before ctx does.
+// expired reports whether ctx has ended or its deadline is over: a socket may notice the
+// deadline before ctx does.
 func expired(ctx context.Context) bool {
 	deadline, ok := ctx.Deadline()
 	return ctx.Err() != nil || ok && !time.Now().Before(deadline)
 }
 
-// probe asks servers for their role, and for more, by logging in.
+// probe asks servers for their role and timeline by logging in.
 type probe struct{ config *pgconn.Config }
 
 func newProbe(url string) (*probe, error) {

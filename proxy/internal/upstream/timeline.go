@@ -13,11 +13,11 @@ import (
 	"github.com/wirefence/wirefence/internal/timelines"
 )
 
-// Standing is what a server said of itself when it was asked last.
+// Standing is a server's role and timeline, by its last answer.
 type Standing struct {
 	timelines.Place
 	Known bool
-	Err   error // why it couldn't be asked since
+	Err   error // of asking it since then
 }
 
 func (s Standing) String() string {
@@ -34,11 +34,11 @@ func (s Standing) String() string {
 	return text
 }
 
-// Watches reports whether servers are asked for their timelines: where there are several,
-// and a way to ask.
+// Watches reports whether servers are asked for their timelines: with several hosts and a
+// ProbeURL.
 func (u *Upstream) Watches() bool { return u.probe != nil && len(u.Hosts) > 1 }
 
-// Standing is what the host said of itself last.
+// Standing returns the host's last known standing.
 func (h *Host) Standing() Standing {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -53,7 +53,7 @@ func (u *Upstream) Behind(h *Host) error {
 	return nil
 }
 
-// BehindNow is Behind, and asks a host that nobody has asked yet.
+// BehindNow is Behind, but first asks a host that has not been asked yet.
 func (u *Upstream) BehindNow(ctx context.Context, h *Host) error {
 	if !u.Watches() {
 		return nil
@@ -67,7 +67,7 @@ func (u *Upstream) BehindNow(ctx context.Context, h *Host) error {
 // Interval is how often a server is asked.
 const Interval = time.Second
 
-// Watch asks all servers again and again, until ctx ends, and calls news after each answer
+// Watch asks all servers each Interval, until ctx ends. It calls news after each answer
 // and each failure, for one host at a time.
 func (u *Upstream) Watch(ctx context.Context, news func(h *Host, was, is Standing)) {
 	var asking sync.WaitGroup
@@ -140,7 +140,7 @@ func (u *Upstream) withConn(ctx context.Context, h *Host, do func(*pgconn.PgConn
 	return errors.Join(failures...)
 }
 
-// look asks a server, and notes what it says.
+// updateStanding asks a server for its timeline, and records the answer.
 func (u *Upstream) updateStanding(ctx context.Context, h *Host, conn *pgconn.PgConn) error {
 	ctx, cancel := context.WithTimeout(ctx, u.timeout)
 	defer cancel()

@@ -1,6 +1,6 @@
-// Package upstream is the way to the PostgreSQL servers: which they are, how a
-// connection to one is encrypted, and which of them has the role that sessions
-// want. What is said over a connection is its caller's business.
+// Package upstream connects to the PostgreSQL servers: it parses their list, encrypts
+// connections, and finds the servers with the wanted role. The caller speaks the protocol
+// over a connection.
 package upstream
 
 import (
@@ -16,23 +16,23 @@ import (
 	"github.com/wirefence/wirefence/internal/timelines"
 )
 
-// Upstream is a list of servers with what connections to them need. Its methods
-// are safe for concurrent use.
+// Upstream is a list of servers and the settings of connections to them. Its methods are
+// safe for concurrent use.
 type Upstream struct {
 	Hosts  []*Host
 	Target Target
-	// Pooling is what the URL says of a connection pooler there: auto, session or
+	// Pooling is the URL's parameter for a connection pooler: auto, session or
 	// transaction.
 	Pooling string
 
 	encryption encryption
 	dialer     *net.Dialer
 	timeout    time.Duration
-	probe      *probe // nil: a role is learnt from logins alone
+	probe      *probe // nil: roles are learned from logins alone
 	seen       timelines.Seen
 }
 
-// Options are what an upstream's URL doesn't say.
+// Options are the settings that aren't in an upstream's URL.
 type Options struct {
 	// Dialer opens the sockets.
 	Dialer *net.Dialer
@@ -41,13 +41,13 @@ type Options struct {
 	// ProbeURL is a connection string whose user, password and database are used
 	// to ask servers for their role and timeline; "" asks none.
 	ProbeURL string
-	// Failed is told when a file that has changed can't be used.
+	// Failed gets the error if a changed file can't be used.
 	Failed func(error)
 }
 
-// New reads postgres://host1:5432,host2:5432/?name=value… in the terms of libpq
-// (documentation, "Connection URIs"). The clients' own credentials and databases
-// are used, so it names none. Files that it names must be there.
+// New parses postgres://host1:5432,host2:5432/?name=value… in the terms of libpq
+// (documentation, "Connection URIs"). It must name no user or database: clients connect
+// with their own. Its files must exist.
 func New(text string, o Options) (*Upstream, error) {
 	hosts, params, err := parse(text)
 	if err != nil {
@@ -72,7 +72,7 @@ func New(text string, o Options) (*Upstream, error) {
 	return u, err
 }
 
-// parameters are those that an upstream's URL may have.
+// parameters are the allowed parameters of an upstream's URL.
 var parameters = []string{
 	"host", "pooling", "port", "sslcert", "sslkey", "sslmode", "sslnegotiation", "sslrootcert", "target_session_attrs",
 }

@@ -111,7 +111,7 @@ func TestUnfitServersComeLast(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	first := func(whose string) string { return u.Routes(ReadWrite, whose)[0].Host.Name }
+	first := func(key string) string { return u.Routes(ReadWrite, key)[0].Host.Name }
 	a, b := u.Hosts[0], u.Hosts[1]
 	long := func(h *Host) { h.learnedAt = h.learnedAt.Add(-time.Hour) }
 	a.Learn(Role{Known: true, Standby: true}, "alice")

@@ -28,8 +28,8 @@ type fileEntry struct {
 	err   error // why the stored password can't be used
 }
 
-// OpenFile reads a user file. failed is told when a later change of it can't be
-// read; the last good one counts on.
+// OpenFile reads a user file. failed gets the error if a later change can't be read; the
+// last good content stays in use.
 func OpenFile(name string, failed func(error)) (*File, error) {
 	entries, err := watched.New(func() (fileEntries, error) { return readFile(name) }, failed, name)
 	if err != nil {
@@ -62,7 +62,7 @@ func readFile(name string) (all fileEntries, err error) {
 		user, rest, ok := quoted(content)
 		stored, _, ok2 := quoted(strings.TrimSpace(rest))
 		if !ok || !ok2 || user == "" {
-			// The line itself may hold a password: it is not shown.
+			// The line may hold a password, so the error doesn't quote it.
 			return fileEntries{}, fmt.Errorf(`%s:%d: the line is not of the form "user" "SCRAM secret"`, name, n)
 		}
 		if _, twice := all.byUser[user]; twice {
@@ -88,7 +88,7 @@ func readFile(name string) (all fileEntries, err error) {
 	return all, nil
 }
 
-// quoted cuts a word in double quotes off the text.
+// quoted splits a word in double quotes off the text.
 func quoted(text string) (word, rest string, ok bool) {
 	text, ok = strings.CutPrefix(text, `"`)
 	if !ok {

@@ -10,7 +10,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// Query asks the database for users.
+// Query looks up users in the database.
 type Query struct {
 	text string
 	pool *pgxpool.Pool
@@ -19,9 +19,9 @@ type Query struct {
 // queryTimeout bounds one lookup.
 const queryTimeout = 10 * time.Second
 
-// NewQuery asks by the given SQL, which takes the user's name as $1 and returns
-// at most one row: the name, and the stored password as in pg_authid. url is the
-// connection string of the proxy's own role. It opens no connection yet.
+// NewQuery returns a Query by the given SQL, which takes the user's name as $1 and returns
+// at most one row: the name, and the stored password as in pg_authid. url is the connection
+// string of the proxy's own role. It opens no connection yet.
 func NewQuery(url, text string) (*Query, error) {
 	cfg, err := pgxpool.ParseConfig(url)
 	if err != nil {
@@ -29,7 +29,7 @@ func NewQuery(url, text string) (*Query, error) {
 	}
 	cfg.MinConns, cfg.MaxConns = 0, 4
 	cfg.MaxConnIdleTime = 5 * time.Minute
-	// A pooler may stand before the database: nothing is prepared by name.
+	// A pooler may stand before the database, so use no named prepared statements.
 	cfg.ConnConfig.DefaultQueryExecMode = pgx.QueryExecModeExec
 	if cfg.ConnConfig.ConnectTimeout == 0 {
 		cfg.ConnConfig.ConnectTimeout = 5 * time.Second

@@ -1,5 +1,5 @@
-// Package users knows by what the proxy authenticates clients: SCRAM secrets in
-// a file, or those that a query returns.
+// Package users looks up the secrets by which the proxy authenticates clients: SCRAM
+// secrets in a file, or from a query.
 package users
 
 import (
@@ -17,8 +17,8 @@ import (
 	"github.com/wirefence/wirefence/proxy/internal/scram"
 )
 
-// Entry is what is known of a user: the secret that a client is held against,
-// and the password, if it is known in clear.
+// Entry is a user: the secret that a client must match, and the password, if it is stored
+// in clear.
 type Entry struct {
 	Secret   *scram.Secret
 	Password string
@@ -26,7 +26,7 @@ type Entry struct {
 	deriveSecret sync.Once // Secret of Password
 }
 
-// iterations is the count that a client is shown.
+// iterations returns the iteration count that a client gets.
 func (e *Entry) iterations() int {
 	if e.Secret == nil {
 		return scram.Iterations // with which Secret is derived
@@ -34,8 +34,8 @@ func (e *Entry) iterations() int {
 	return e.Secret.Iterations
 }
 
-// Credentials are those for a login upstream, after a client has proved that it
-// has the ClientKey.
+// Credentials returns the credentials for the login upstream; key is the ClientKey that
+// the client has proved to have.
 func (e *Entry) Credentials(key scram.Key) scram.Credentials {
 	if e.Password != "" {
 		return scram.Credentials{Password: e.Password}
@@ -46,7 +46,7 @@ func (e *Entry) Credentials(key scram.Key) scram.Credentials {
 // ErrUnknown says that there is no such user, or that it has no password.
 var ErrUnknown = errors.New("the user is not known, or has no password")
 
-// UnusableError says that a user's stored password can't be used, and what to do.
+// UnusableError says why a user's stored password can't be used, and what to do.
 type UnusableError struct{ Why string }
 
 func (e *UnusableError) Error() string { return e.Why }
@@ -56,12 +56,12 @@ type Directory struct {
 	file  *File  // or nil
 	query *Query // or nil
 	mock  [sha256.Size]byte
-	// iterations are those of the last secret that the query has returned; 0 before.
+	// iterations is the count of the last secret that the query has returned; 0 before.
 	iterations atomic.Int64
 }
 
-// NewDirectory looks into the file first, then asks the database. Either may be
-// nil.
+// NewDirectory returns a directory that looks into the file first, then asks the query.
+// Either may be nil.
 func NewDirectory(file *File, query *Query) (*Directory, error) {
 	d := &Directory{file: file, query: query}
 	_, err := rand.Read(d.mock[:])
@@ -94,10 +94,9 @@ func (d *Directory) find(ctx context.Context, user string) (*Entry, error) {
 	return e, err
 }
 
-// Mock returns an entry for a user that is not known, with the same salt each time
-// and the iterations that known users have. So a client can't tell by either whether
-// the user exists, unless users' iterations differ, or none that the query knows has
-// logged in yet.
+// Mock returns an entry for an unknown user, with the same salt each time and the
+// iterations of known users. So a client can't tell from them whether the user exists,
+// unless users' iterations differ, or the query has returned no user yet.
 func (d *Directory) Mock(user string) *Entry {
 	iterations := int(d.iterations.Load())
 	if iterations == 0 && d.file != nil {
@@ -106,8 +105,8 @@ func (d *Directory) Mock(user string) *Entry {
 	return &Entry{Secret: &scram.Secret{Iterations: cmp.Or(iterations, scram.Iterations), Salt: d.salt(user)}}
 }
 
-// salt is a user's, where no salt is stored: for who isn't known and for who has
-// a password in clear it is of one kind.
+// salt returns the salt of a user without a stored one. It is the same kind for unknown
+// users and for those with a password in clear, so that a client can't tell them apart.
 func (d *Directory) salt(user string) []byte {
 	m := hmac.New(sha256.New, d.mock[:])
 	m.Write([]byte(user))
@@ -129,8 +128,8 @@ func (d *Directory) Close() {
 	}
 }
 
-// newEntry makes an entry of a stored password in one of PostgreSQL's or
-// PgBouncer's forms. One with a password in clear has no secret yet.
+// newEntry returns the entry of a stored password in one of PostgreSQL's or PgBouncer's
+// forms. With a password in clear Lookup derives the secret.
 func newEntry(stored string) (*Entry, error) {
 	secret, err := scram.ParseSecret(stored)
 	switch {
