@@ -11,24 +11,23 @@ import (
 	"strings"
 )
 
-// Credentials are what a client logs in with: a password, or the keys that were
-// learnt when the user logged in here, with the secret that they belong to.
+// Credentials are those of a login: a password, or the ClientKey that the user's login at
+// the proxy has revealed, with its secret.
 type Credentials struct {
 	Password  string
 	ClientKey Key
-	Secret    *Secret // nil if Password counts
+	Secret    *Secret // nil with Password
 }
 
-// The ways in which a client gives a login up, besides ErrMalformed.
+// The errors of a client, besides ErrMalformed.
 var (
-	// ErrOtherSecret says that the server keeps another secret than the one that
-	// the ClientKey was learnt with.
+	// ErrOtherSecret says that the server's secret isn't the one of the ClientKey.
 	ErrOtherSecret = errors.New("the server keeps another SCRAM secret of the user (its salt or iteration count differs)")
 	// ErrSignature says that the server doesn't know the user's secret.
 	ErrSignature = errors.New("the server's SCRAM signature is wrong")
 )
 
-// Client logs in to a server. First, Next, then Verify.
+// Client logs in to a server. Call First, Next and Verify, in this order.
 type Client struct {
 	credentials Credentials
 	mechanism   string
@@ -40,10 +39,9 @@ type Client struct {
 	serverKey   Key
 }
 
-// NewClient begins a login by one of the mechanisms that the server offers, the
-// one with channel binding wherever there is one. binding is the hash of the
-// server's certificate (see EndPoint), nil if there is no TLS or no such hash.
-// ok is false if the server offers no mechanism that can be used.
+// NewClient returns a client for one of the mechanisms that the server offers, with channel
+// binding if possible. binding is the hash of the server's certificate (see EndPoint), nil
+// without TLS or such a hash. ok is false if the client supports none of the mechanisms.
 func NewClient(c Credentials, offered []string, binding []byte) (client *Client, ok bool) {
 	plus := slices.Contains(offered, MechanismPlus)
 	switch {
@@ -57,7 +55,7 @@ func NewClient(c Credentials, offered []string, binding []byte) (client *Client,
 	return &Client{credentials: c, mechanism: Mechanism, gs2: "n,,"}, true
 }
 
-// Mechanism is the one that was chosen.
+// Mechanism returns the chosen mechanism.
 func (c *Client) Mechanism() string { return c.mechanism }
 
 // First returns the client's first message.
@@ -121,8 +119,7 @@ func (c *Client) keys(salt []byte, iterations int) (client Key, err error) {
 	return c.credentials.ClientKey, nil
 }
 
-// Verify takes the server's final message: a server that doesn't know the
-// user's secret is found out here.
+// Verify verifies by the server's final message that the server knows the user's secret.
 func (c *Client) Verify(serverFinal string) error {
 	text, err := attribute(&serverFinal, 'v')
 	if err != nil {

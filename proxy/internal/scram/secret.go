@@ -1,8 +1,8 @@
-// Package scram is both sides of SCRAM-SHA-256 and SCRAM-SHA-256-PLUS (RFC 5802,
-// RFC 7677) as PostgreSQL speaks it (documentation, "SASL Authentication"). It is
-// not a general library because of one need that none serves: a proxy that knows
-// a user's secret, and not the password, learns the ClientKey from a login that
-// succeeds, and logs in elsewhere with it. It does no I/O.
+// Package scram implements both sides of SCRAM-SHA-256 and SCRAM-SHA-256-PLUS (RFC 5802,
+// RFC 7677) as PostgreSQL does (documentation, "SASL Authentication"). No general library
+// serves the proxy's need: it knows a user's secret, but not the password, learns the
+// ClientKey from a successful login, and logs in to the server with that. The package does
+// no I/O.
 package scram
 
 import (
@@ -30,9 +30,9 @@ const (
 // Key is a ClientKey, StoredKey or ServerKey.
 type Key [sha256.Size]byte
 
-// Secret is what a server keeps to authenticate a user: the form of
-// pg_authid.rolpassword, SCRAM-SHA-256$<iterations>:<salt>$<StoredKey>:<ServerKey>.
-// Formatting one tells nothing of its keys.
+// Secret is a user's secret at a server, as in pg_authid.rolpassword:
+// SCRAM-SHA-256$<iterations>:<salt>$<StoredKey>:<ServerKey>. Its formatted text hides the
+// keys.
 type Secret struct {
 	Iterations int
 	Salt       []byte
@@ -40,15 +40,14 @@ type Secret struct {
 	ServerKey  Key
 }
 
-// MaxIterations bounds what is believed of an iteration count that the other
-// side names, since each costs time.
+// MaxIterations bounds the iteration count that a server may demand, since iterations cost
+// time.
 const MaxIterations = 10_000_000
 
 // ErrNotScram says that a stored password is not a SCRAM secret.
 var ErrNotScram = errors.New("not a SCRAM-SHA-256 secret")
 
-// ParseSecret reads the form of pg_authid.rolpassword. The error does not show
-// what was read.
+// ParseSecret parses the form of pg_authid.rolpassword. The error doesn't quote the text.
 func ParseSecret(text string) (*Secret, error) {
 	rest, ok := strings.CutPrefix(text, Mechanism+"$")
 	if !ok {
@@ -92,7 +91,7 @@ func (s *Secret) String() string { return Mechanism + "$…" }
 // GoString hides the keys.
 func (s *Secret) GoString() string { return s.String() }
 
-// Iterations are those of secrets made here, PostgreSQL's default of
+// Iterations is the count of secrets by NewSecret, PostgreSQL's default of
 // scram_iterations.
 const Iterations = 4096
 
@@ -105,7 +104,7 @@ func NewSecret(password string, salt []byte) (*Secret, error) {
 	return &Secret{Iterations: Iterations, Salt: salt, StoredKey: sha256.Sum256(client[:]), ServerKey: server}, nil
 }
 
-// keys derives a password's ClientKey and ServerKey, or remembers them.
+// keys returns a password's ClientKey and ServerKey, cached or derived.
 func keys(password string, salt []byte, iterations int) (client, server Key, err error) {
 	of := sha256.Sum256(fmt.Appendf(nil, "%d %x %s", iterations, salt, password))
 	if pair, ok := derivedKeys.get(of); ok {
@@ -113,7 +112,7 @@ func keys(password string, salt []byte, iterations int) (client, server Key, err
 	}
 	derivedKeys.deriving.Lock()
 	defer derivedKeys.deriving.Unlock()
-	if pair, ok := derivedKeys.get(of); ok { // made while we waited
+	if pair, ok := derivedKeys.get(of); ok { // another login has derived them meanwhile
 		return pair[0], pair[1], nil
 	}
 	salted, err := pbkdf2.Key(sha256.New, normalise(password), salt, iterations, sha256.Size)
@@ -125,21 +124,21 @@ func keys(password string, salt []byte, iterations int) (client, server Key, err
 	return client, server, nil
 }
 
-// derived are the keys that were made last. A derivation takes a core for a millisecond
-// or more, and each login with a password in clear needs one, with the same salt each
-// time. Only one is made at a time: a flood of logins leaves the other cores to sessions.
+// derivedKeys caches derived keys. A derivation takes a core for a millisecond or more, and
+// each login with a password in clear needs one, with the same salt each time. Only one
+// runs at a time, so that a flood of logins leaves the other cores to sessions.
 var derivedKeys keyCache
 
-// memory remembers pairs of keys, by a hash of what they were made of.
+// keyCache maps a hash of password, salt and iterations to the derived keys.
 type keyCache struct {
-	deriving sync.Mutex // held while a pair is made
+	deriving sync.Mutex // held during a derivation
 
 	mu    sync.Mutex
 	pairs map[[sha256.Size]byte][2]Key
 }
 
-// remembered is how many pairs are kept: two for each user whose password is known in
-// clear. If there are more, all are made anew once in a while.
+// maxCachedKeys bounds the cache: two pairs for each user with a password in clear. A full
+// cache is emptied.
 const maxCachedKeys = 4096
 
 func (m *keyCache) get(of [sha256.Size]byte) (pair [2]Key, ok bool) {
@@ -158,8 +157,8 @@ func (m *keyCache) put(of [sha256.Size]byte, pair [2]Key) {
 	m.pairs[of] = pair
 }
 
-// normalise prepares a password as PostgreSQL does: one that the profile
-// doesn't allow is used as it is.
+// normalise prepares a password as PostgreSQL does: a password that SASLprep doesn't allow
+// stays unchanged.
 func normalise(password string) string {
 	if p, err := precis.OpaqueString.String(password); err == nil {
 		return p
@@ -186,7 +185,7 @@ func nonce() (string, error) {
 	return base64.StdEncoding.EncodeToString(b[:]), nil
 }
 
-// attribute cuts the next attribute, name=value, off a comma list.
+// attribute splits the next attribute, name=value, off a comma list.
 func attribute(text *string, name byte) (string, error) {
 	part, rest, _ := strings.Cut(*text, ",")
 	if len(part) < 2 || part[0] != name || part[1] != '=' {
@@ -196,7 +195,7 @@ func attribute(text *string, name byte) (string, error) {
 	return part[2:], nil
 }
 
-// ErrMalformed says that the other side broke the grammar of SCRAM.
+// ErrMalformed says that a message of the other side violates SCRAM's grammar.
 var ErrMalformed = errors.New("malformed SCRAM message")
 
 func malformed(format string, args ...any) error {

@@ -9,28 +9,28 @@ import (
 	"strings"
 )
 
-// The ways in which a server refuses a login, besides ErrMalformed.
+// The errors of a server, besides ErrMalformed.
 var (
 	// ErrWrongPassword says that the client doesn't know the password, or that
 	// there is no such user.
 	ErrWrongPassword = errors.New("the client's proof is wrong")
-	// ErrDowngrade says that the client supports channel binding and was told,
-	// by somebody, that the server does not.
+	// ErrDowngrade says that the client believes the server doesn't support channel
+	// binding, though it does: a man in the middle may have removed the offer.
 	ErrDowngrade = errors.New("the client supports SCRAM channel binding but thinks the server does not")
-	// ErrBinding says that the client's end of the channel is another than ours.
+	// ErrBinding says that the client is bound to another certificate than the server's.
 	ErrBinding = errors.New("SCRAM channel binding check failed")
-	// ErrUnsupportedBinding says that the client asks for channel binding where
-	// there is none, or for a type that isn't tls-server-end-point.
+	// ErrUnsupportedBinding says that the client demands channel binding without TLS, or
+	// of another type than tls-server-end-point.
 	ErrUnsupportedBinding = errors.New("the client asks for a channel binding that can't be had")
 )
 
 const bindingType = "tls-server-end-point"
 
-// Server authenticates one client. First, then Final.
+// Server authenticates one client. Call First, then Final.
 type Server struct {
 	secret  *Secret
-	unknown bool   // the secret is made up: the login fails in the end
-	binding []byte // of our side of the channel; nil without TLS
+	unknown bool   // the secret is a mock: Final fails
+	binding []byte // the hash of the server's certificate; nil without TLS
 	plus    bool   // the client has chosen MechanismPlus
 
 	gs2         string // the GS2 header as the client sent it
@@ -39,15 +39,15 @@ type Server struct {
 	nonce       string
 }
 
-// NewServer begins a login. binding is the hash of the server's certificate
-// (see EndPoint), nil if there is no TLS or no such hash: then MechanismPlus
-// isn't offered. With unknown set the secret may be anything that looks like the
-// user's own: the exchange goes its whole way and fails.
+// NewServer returns a server for one login. binding is the hash of the server's certificate
+// (see EndPoint), nil without TLS or such a hash: then it doesn't offer MechanismPlus. For
+// an unknown user the secret is a mock one: the exchange runs to its end and fails, so that
+// the client can't tell.
 func NewServer(secret *Secret, unknown bool, binding []byte) *Server {
 	return &Server{secret: secret, unknown: unknown, binding: binding}
 }
 
-// Mechanisms are what the client is offered.
+// Mechanisms returns the mechanisms that the server offers.
 func (s *Server) Mechanisms() []string {
 	if s.binding != nil {
 		return []string{MechanismPlus, Mechanism}
@@ -55,8 +55,8 @@ func (s *Server) Mechanisms() []string {
 	return []string{Mechanism}
 }
 
-// First takes the client's first message by the mechanism that it chose, and
-// returns the server's.
+// First handles the client's mechanism and first message, and returns the server's first
+// message.
 func (s *Server) First(mechanism, message string) (string, error) {
 	switch {
 	case mechanism == MechanismPlus && s.binding != nil:
@@ -93,8 +93,8 @@ func (s *Server) First(mechanism, message string) (string, error) {
 	return s.serverFirst, nil
 }
 
-// header reads the GS2 header, "n,," or "p=tls-server-end-point,,", and returns
-// what follows it.
+// header reads the GS2 header, "n,," or "p=tls-server-end-point,,", and returns the rest of
+// the message.
 func (s *Server) header(message string) (string, error) {
 	flag, rest, ok := strings.Cut(message, ",")
 	authzid, rest, ok2 := strings.Cut(rest, ",")
@@ -130,8 +130,8 @@ func printable(s string) bool {
 	return s != ""
 }
 
-// Final takes the client's final message, and returns the server's and the
-// ClientKey, which only who knows the password can have.
+// Final handles the client's final message. It returns the server's final message and the
+// ClientKey, which proves that the client knows the password.
 func (s *Server) Final(message string) (string, Key, error) {
 	end := strings.LastIndex(message, ",p=")
 	if end < 0 {

@@ -1,9 +1,8 @@
-// Package secure speaks TLS at first over a socket, for the handshake and the login,
-// and then over memory, for an event loop that reads and writes the socket itself.
+// Package secure runs crypto/tls over a socket during the handshake and the login, and
+// then over memory, for an event loop that reads and writes the socket itself.
 //
-// What encrypts is crypto/tls. It reads from a net.Conn, and takes an error that is a
-// net.Error whose Temporary is true for no reason to give a connection up: that error
-// it gets here when it has taken all bytes that there are.
+// crypto/tls reads from a net.Conn. After a net.Error whose Temporary is true it can read
+// on, so the transport returns such an error when memory has no more bytes.
 package secure
 
 import (
@@ -16,43 +15,43 @@ import (
 	"time"
 )
 
-// Conn is a TLS connection. Until Detach it is used as any other net.Conn, and after it
-// by Open, Seal and SealClose alone, one at a time.
+// Conn is a TLS connection. Until Detach it is a net.Conn; after that only Open, Seal and
+// SealClose may be called, and not concurrently.
 type Conn struct {
 	*tls.Conn
 	t *transport
 }
 
-// Server is a client's connection on which TLS is to begin, of which some bytes were
-// read already. The configuration is the connection's from then on.
+// Server returns the server side of TLS on a client's connection; read are bytes that were
+// read from it before. It takes ownership of config.
 func Server(raw net.Conn, read []byte, config *tls.Config) *Conn {
 	t := &transport{Conn: raw, in: read}
 	return &Conn{tls.Server(t, fullRecords(config)), t}
 }
 
-// Client is a connection to a server at which TLS is to begin. The configuration is the
-// connection's from then on.
+// Client returns the client side of TLS on a connection to a server. It takes ownership of
+// config.
 func Client(raw net.Conn, config *tls.Config) *Conn {
 	t := &transport{Conn: raw}
 	return &Conn{tls.Client(t, fullRecords(config)), t}
 }
 
-// fullRecords has records hold as much as they can. Small ones at first are for browsers,
-// that have use for a part of what they wait for.
+// fullRecords turns off the small first records of crypto/tls. They help browsers, which
+// can use a part of a response.
 func fullRecords(config *tls.Config) *tls.Config {
 	config.DynamicRecordSizingDisabled = true
 	return config
 }
 
-// Socket is the connection below.
+// Socket returns the connection below TLS.
 func (c *Conn) Socket() net.Conn { return c.t.Conn }
 
-// computing bounds the processors that handshakes take at once, to half of those that
-// there are, so that sessions go on in a flood of logins. One has no place while it waits
-// for its peer.
+// handshakeSlots bounds concurrent handshakes to half of the processors, so that a flood
+// of logins leaves the rest to sessions. A handshake has no slot while it waits for its
+// peer.
 var handshakeSlots = make(chan struct{}, max(1, runtime.GOMAXPROCS(0)/2))
 
-// Shake makes the handshake.
+// LimitedHandshake runs the handshake in one of the handshakeSlots.
 func (c *Conn) LimitedHandshake(ctx context.Context) error {
 	handshakeSlots <- struct{}{}
 	c.t.hasSlot = true
@@ -63,13 +62,13 @@ func (c *Conn) LimitedHandshake(ctx context.Context) error {
 	return c.HandshakeContext(ctx)
 }
 
-// Detach takes the TLS connection off its socket, which the caller carries on with.
+// Detach removes the socket, which belongs to the caller from then on.
 func (c *Conn) Detach() { c.t.Conn = nil }
 
-// Open takes bytes that the peer has sent, and appends what they say to plain, and what
-// TLS itself has to answer to answer. A record that is not whole is kept, of at most
-// 16 KiB. The error says that nothing more is to come: io.EOF if the peer has said so,
-// else what is wrong; the peer is to be told by answer.
+// Open decrypts bytes of the peer. It appends the plaintext to plain, and the bytes that
+// TLS itself has to send to answer. It keeps an incomplete record, of at most 16 KiB. An
+// error ends the stream: io.EOF after the peer's close_notify, otherwise the failure, for
+// which answer has an alert.
 func (c *Conn) Open(plain, answer, received []byte) (_, _ []byte, err error) {
 	c.t.in, c.t.out = received, answer
 	for err == nil {
@@ -86,10 +85,10 @@ func (c *Conn) Open(plain, answer, received []byte) (_, _ []byte, err error) {
 	return plain, answer, err
 }
 
-// maxRecord is how many bytes a record holds at most (RFC 8446, section 5.1).
+// maxRecord is the most plaintext bytes of a record (RFC 8446, section 5.1).
 const maxRecord = 16 << 10
 
-// Seal appends the records to sealed in which said is sent.
+// Seal appends said, encrypted as records, to sealed.
 func (c *Conn) Seal(sealed, said []byte) ([]byte, error) {
 	return c.seal(sealed, func() error {
 		_, err := c.Write(said)
@@ -97,7 +96,7 @@ func (c *Conn) Seal(sealed, said []byte) ([]byte, error) {
 	})
 }
 
-// SealClose appends the alert to sealed that says that nothing more is to come; once.
+// SealClose appends the close_notify alert to sealed, the first time it is called.
 func (c *Conn) SealClose(sealed []byte) ([]byte, error) {
 	return c.seal(sealed, c.CloseWrite)
 }
@@ -109,13 +108,13 @@ func (c *Conn) seal(sealed []byte, write func() error) ([]byte, error) {
 	return sealed, err
 }
 
-// transport is what TLS reads from and writes to: first what was read ahead, then the
-// socket while there is one, then memory.
+// transport is the net.Conn below crypto/tls. It reads the bytes in in first, then the
+// socket until Detach, and writes to the socket or, after Detach, to out.
 type transport struct {
 	net.Conn
-	in      []byte // what TLS has not taken
-	out     []byte // what is to be sent
-	hasSlot bool   // has a place in computing, but while it reads or writes
+	in      []byte // received bytes that TLS has not read
+	out     []byte // bytes to be sent
+	hasSlot bool   // has one of handshakeSlots, except while it reads or writes
 }
 
 func (t *transport) Read(b []byte) (int, error) {
@@ -131,8 +130,8 @@ func (t *transport) Read(b []byte) (int, error) {
 	return t.Conn.Read(b)
 }
 
-// waits gives the place in computing back while the peer is waited for, until the function
-// that it returns is called.
+// releaseSlot releases the handshake's slot while it waits for the peer. The function that
+// it returns takes a slot again.
 func (t *transport) releaseSlot() (over func()) {
 	if !t.hasSlot {
 		return func() {}
@@ -143,14 +142,14 @@ func (t *transport) releaseSlot() (over func()) {
 
 func (t *transport) Write(b []byte) (int, error) {
 	if t.Conn != nil {
-		defer t.releaseSlot()() // a peer may take nothing
+		defer t.releaseSlot()() // the peer may not read
 		return t.Conn.Write(b)
 	}
 	t.out = append(t.out, b...)
 	return len(b), nil
 }
 
-// SetWriteDeadline is called by TLS itself before it says that nothing more is to come.
+// SetWriteDeadline is called by crypto/tls before it sends close_notify.
 func (t *transport) SetWriteDeadline(at time.Time) error {
 	if t.Conn != nil {
 		return t.Conn.SetWriteDeadline(at)
@@ -158,7 +157,7 @@ func (t *transport) SetWriteDeadline(at time.Time) error {
 	return nil
 }
 
-// errNoBytes says that all was read that is there.
+// errNoBytes says that TLS has read all bytes in memory.
 var errNoBytes net.Error = noBytes{}
 
 type noBytes struct{}

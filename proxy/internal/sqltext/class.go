@@ -2,14 +2,14 @@ package sqltext
 
 import "bytes"
 
-// Class says where a check can stand beside a statement. It follows from the
-// leading words alone.
+// Class says whether a check can share a statement's transaction. It depends only on the
+// leading words.
 type Class uint8
 
 const (
-	// Alone can't share a transaction with a check outside of a transaction block,
-	// or isn't known to: CALL and DO, commands that refuse a transaction block, and
-	// whatever begins with a word that isn't listed.
+	// Alone can't share a transaction with a check outside of a transaction block, or
+	// isn't known to: CALL and DO, commands that refuse a transaction block, and
+	// statements with an unknown first word.
 	Alone Class = iota
 	// Ordinary statements run behind a check in the same transaction.
 	Ordinary
@@ -21,10 +21,10 @@ const (
 	Ends
 	// Undoes is ROLLBACK TO and RELEASE.
 	Undoes
-	// Precedes is what must come before the first snapshot, or should: SET
-	// TRANSACTION and LOCK.
+	// Precedes is SET TRANSACTION and LOCK, which must, or should, come before the
+	// transaction's first snapshot.
 	Precedes
-	// Free needs no check: SET, also in the form SELECT set_config('…', …, …), SHOW,
+	// Free needs no check: SET, also as SELECT set_config('…', …, …), SHOW,
 	// RESET, DEALLOCATE and ROLLBACK PREPARED.
 	Free
 	// Discards is DISCARD.
@@ -35,8 +35,8 @@ const (
 	CommitsPrepared
 )
 
-// Controls reports whether the statement is transaction control: a check made
-// before it need not count behind it.
+// Controls reports whether the statement is transaction control: a check ahead of it need
+// not cover later statements.
 func (c Class) Controls() bool {
 	switch c {
 	case Begins, Ends, Undoes, Precedes, PreparesTransaction, CommitsPrepared:
@@ -45,8 +45,7 @@ func (c Class) Controls() bool {
 	return false
 }
 
-// ordinary are the first words of statements that run behind a check, whatever
-// follows them.
+// ordinary are first words of statements that can always run behind a check.
 var ordinary = set("select", "values", "table", "with", "insert", "update", "delete", "merge", "truncate",
 	"copy", "explain", "fetch", "move", "close", "execute", "declare", "listen", "unlisten", "notify", "load",
 	"analyze", "analyse", "checkpoint", "comment", "grant", "revoke", "security", "reassign", "import", "refresh")
@@ -59,7 +58,7 @@ func set(words ...string) map[string]bool {
 	return m
 }
 
-// class reads the leading words.
+// class returns the statement's class by its leading words.
 func (st *state) class() Class {
 	first := st.words[0].text()
 	switch string(first) {
@@ -119,7 +118,7 @@ func (st *state) classOfSet() Class {
 	return Free
 }
 
-// classOfDDL finds the commands that refuse a transaction block.
+// classOfDDL returns Alone for the commands that refuse a transaction block.
 func (st *state) classOfDDL() Class {
 	object := st.words[1]
 	if object.is("unique") {

@@ -8,10 +8,9 @@ import (
 )
 
 // comment looks for fences in a comment's own text, in sqlcommenter's form: pairs
-// key='value' among anything else. A key of ours that has a = behind it and no
-// readable value is an error, never ignored; without a = it is prose. So is a key
-// of ours inside the value of another key an error: what wrote it did not encode
-// the value.
+// key='value' among other text. The key wirefence.token with a = and without a readable
+// value is an error, never ignored; without a = it is prose. The key inside the value of
+// another key is an error, too: its author has not encoded the value.
 func (s *Scanner) comment(text []byte) {
 	if s.found&mentionsFence == 0 || len(text) < len(fence.Variable) || s.result.FenceErr != nil {
 		return
@@ -58,8 +57,8 @@ func (s *Scanner) comment(text []byte) {
 	}
 }
 
-// misspelt reports whether a key, with what stands behind it, is a fence that went
-// wrong: it names wirefence, isn't wirefence.token, and a value follows it.
+// isMisspelt reports whether a key, with the text behind it, is a misspelt fence: it names
+// wirefence, isn't wirefence.token, and has a value.
 func isMisspelt(key, behind []byte) bool {
 	ours := isFenceKey(key) || isFenceKey(trimNonASCII(key))
 	if !ours && mentioned(key)&mentionsFence == 0 {
@@ -91,10 +90,10 @@ func isMisspelt(key, behind []byte) bool {
 	return bytes.IndexByte(value, '=') >= 0
 }
 
-// shown is a key as an error shows it.
+// shown returns a key, shortened for an error.
 func shown(key []byte) []byte { return key[:min(len(key), 63)] }
 
-// pad makes a short key long enough to be compared.
+// pad returns a key that hasFolded can compare with wirefence: blanks for a shorter one.
 func pad(key []byte) []byte {
 	if len(key) < len("wirefence") {
 		return []byte("         ")
@@ -102,7 +101,7 @@ func pad(key []byte) []byte {
 	return key
 }
 
-// innerComment looks for a fence in a comment within a comment, where none counts.
+// innerComment sets FenceErr for a fence in a comment within a comment.
 func (s *Scanner) innerComment(text []byte) {
 	if s.found&mentionsFence != 0 && s.result.FenceErr == nil && containsFenceKey(text) {
 		s.result.FenceErr = malformed("it stands in a comment inside another comment")
@@ -111,7 +110,7 @@ func (s *Scanner) innerComment(text []byte) {
 
 func malformed(reason string) error { return &fence.SyntaxError{Reason: reason} }
 
-// isKeyByte marks the bytes of which a key consists.
+// isKeyByte marks the bytes of keys.
 var isKeyByte = func() (t [256]bool) {
 	for c := range t {
 		t[c] = class[c]&isIdent != 0 || c == '.' || c == '%' || c == '-'
@@ -126,8 +125,8 @@ func skipBlanks(text []byte, i int) int {
 	return i
 }
 
-// isOurs reports whether a key is wirefence.token, in any case. Its dot may be
-// encoded; nobody encodes letters.
+// isFenceKey reports whether a key is wirefence.token, in any case. Its dot may be
+// URL-encoded; no encoder encodes letters.
 func isFenceKey(key []byte) bool {
 	switch len(key) {
 	case len("wirefence.token"):
@@ -138,8 +137,8 @@ func isFenceKey(key []byte) bool {
 	return false
 }
 
-// trimBeyond takes the bytes beyond ASCII off both ends of a key: a no-break
-// space looks like a space, and is none.
+// trimNonASCII trims bytes beyond ASCII from both ends of a key: a no-break space looks like
+// a space, but isn't one.
 func trimNonASCII(key []byte) []byte {
 	for len(key) > 0 && key[0] >= 0x80 {
 		key = key[1:]
@@ -150,7 +149,7 @@ func trimNonASCII(key []byte) []byte {
 	return key
 }
 
-// holdsOurs reports whether text holds a key of ours with a = behind it.
+// containsFenceKey reports whether text has the key wirefence.token with a = behind it.
 func containsFenceKey(text []byte) bool {
 	for i := 0; i < len(text); {
 		if !isKeyByte[text[i]] {
@@ -169,8 +168,8 @@ func containsFenceKey(text []byte) bool {
 	return false
 }
 
-// valueEnd returns the offset past the quote that ends the value whose opening
-// quote should be at i, or -1. A backslash escapes a quote.
+// valueEnd returns the offset past the closing quote of a value, or -1 if there is none or
+// no opening quote at i. A backslash escapes a quote.
 func valueEnd(text []byte, i int) int {
 	if i >= len(text) || text[i] != '\'' {
 		return -1
@@ -186,14 +185,13 @@ func valueEnd(text []byte, i int) int {
 	return -1
 }
 
-// goesOn reports whether something stands close behind a value, as if it ended
+// valueContinues reports whether text directly follows a value, so that it may have ended
 // too early.
 func valueContinues(text []byte, i int) bool {
 	return i < len(text) && (isKeyByte[text[i]] || text[i] == '\'' || text[i] == '"')
 }
 
-// fence adds the fence of a value: the fence itself where it holds a =, else
-// URL-encoded.
+// fence adds the fence of a value: plain if it has a =, otherwise URL-encoded.
 func (s *Scanner) fence(raw []byte) {
 	if bytes.Equal(raw, s.last.value) && len(raw) > 0 && s.last.resource == s.opt.DefaultResource {
 		s.addFence(s.last.fence, s.last.text)
@@ -228,8 +226,8 @@ func (s *Scanner) addFence(f fence.Fence, text string) {
 	s.sum, s.result.Fence = sum, sum.String()
 }
 
-// decode takes sqlcommenter's escapes off a value, and its URL-encoding where
-// that hides the =.
+// decode removes sqlcommenter's escapes from a value, and the URL-encoding of a value
+// without a =.
 func (s *Scanner) decode(raw []byte) ([]byte, error) {
 	s.value = s.value[:0]
 	encoded := bytes.IndexByte(raw, '=') < 0

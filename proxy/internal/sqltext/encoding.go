@@ -1,6 +1,6 @@
 package sqltext
 
-// Encoding is a client_encoding, as far as the length of characters goes.
+// Encoding is a class of client_encodings with the same lengths of characters.
 type Encoding uint8
 
 // The encodings. Those from SJIS on have trail bytes that look like ASCII.
@@ -19,8 +19,8 @@ const (
 	GB18030
 )
 
-// ParseEncoding reads the value of client_encoding as the server reports it.
-// What is unknown counts as SingleByte.
+// ParseEncoding parses the value of client_encoding as the server reports it. An unknown
+// one counts as SingleByte.
 func ParseEncoding(name string) Encoding {
 	var buf [20]byte
 	n := 0
@@ -61,8 +61,8 @@ func ParseEncoding(name string) Encoding {
 // unsafe reports whether a trail byte may look like ASCII.
 func (e Encoding) unsafe() bool { return e >= SJIS }
 
-// charLen is the length of the first character of text, at least 1 and at most
-// len(text), by the server's pg_encoding_mblen.
+// charLen returns the length of the first character of text, at least 1 and at most
+// len(text), as the server's pg_encoding_mblen does.
 func (e Encoding) charLen(text []byte) int {
 	c := text[0]
 	if c < 0x80 {

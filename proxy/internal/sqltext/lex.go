@@ -9,7 +9,7 @@ const (
 	none    kind = iota
 	word         // an unquoted name or a keyword
 	quoted       // "…"
-	unicode      // U&"…": its letters are not known
+	unicode      // U&"…": its letters may be escaped
 	literal      // '…', B'', X'', $tag$…$tag$
 	escaped      // E'…', U&'…', or a literal continued on another line: its characters are not as written
 	number
@@ -56,7 +56,7 @@ var class = func() (t [256]uint8) {
 	return t
 }()
 
-// lex hands the tokens and the comments of the text on, up to its end or a NUL.
+// lex passes the tokens and comments of the text to their handlers, up to its end or a NUL.
 func (s *Scanner) lex() {
 	text := s.text
 	for i := 0; i < len(text); {
@@ -109,9 +109,9 @@ func (s *Scanner) lexWord(i int) int {
 	return end
 }
 
-// lexNumber reads digits, a fraction and an exponent. Letters behind them are
-// read as a name, as PostgreSQL 14 does: to all later versions they are an error
-// or, as in 0x1F and 1_000, a part of the number that means nothing here.
+// lexNumber reads digits, a fraction and an exponent. It reads letters behind them as a
+// name, as PostgreSQL 14 does. To later versions they are an error or, as in 0x1F and
+// 1_000, a part of the number, which makes no difference here.
 func (s *Scanner) lexNumber(i int) int {
 	text := s.text
 	end := s.digits(i)
@@ -173,7 +173,7 @@ func (s *Scanner) lineComment(i int) int {
 	return end
 }
 
-// lineEnd is where the line of i ends: at a newline or the end.
+// lineEnd returns the offset of the newline that ends the line at i, or the text's end.
 func lineEnd(text []byte, i int) int {
 	for i < len(text) && text[i] != '\n' && text[i] != '\r' {
 		i++
@@ -288,9 +288,8 @@ func escapesEnd(text []byte, i, end int) int {
 	return i
 }
 
-// continued returns the offset of the quote that continues a literal which ends
-// at i, or -1: blanks with a line end among them, and line comments, but no block
-// comments.
+// continued returns the offset of the quote that continues a literal which ends at i, or
+// -1. Only blanks with a line end among them and line comments may stand between.
 func (s *Scanner) continued(i int) int {
 	text := s.text
 	lines := 0

@@ -5,7 +5,7 @@ import (
 	"slices"
 )
 
-// mention is a set of the words that a text mentions.
+// mention is a set of kinds of words that a text mentions.
 type mention uint8
 
 const (
@@ -24,10 +24,9 @@ type needle struct {
 	is   mention
 }
 
-// carriers are the words by one of which a session that carries nothing may come
-// to carry a fence; noticed are these and those by which a name may come to mean
-// another statement, or code be stored that releases locks; words are all that mean
-// something.
+// carrierWords are the words without which a text can't carry or set a fence. effectWords
+// are these, and those without which it can't give a name another meaning or store code
+// that releases locks. allWords are all words with a meaning to the package.
 var (
 	carrierWords = newSearch(needle{"wirefence", mentionsFence}, needle{"set_config", mentionsSetConfig}, needle{"pg_settings", mentionsSettings})
 	effectWords  = newSearch(append(slices.Clone(carrierWords.needles), needle{"prepare", mentionsPrepare}, needle{"declare", mentionsPrepare}, needle{"advisory_unlock", mentionsUnlock})...)
@@ -35,30 +34,29 @@ var (
 		needle{"advisory_unlock", mentionsUnlock}, needle{"transaction_read_only", mentionsReadOnly}, needle{"execute", mentionsExecute}, needle{"prepare", mentionsPrepare})...)
 )
 
-// MentionOverlap is how many bytes of the chunk before must stand before a
-// chunk, so that Mentions misses nothing over a seam.
+// MentionOverlap is how many bytes of the previous chunk must precede a chunk, so that
+// Mentions finds words across the boundary.
 const MentionOverlap = len("advisory_unlock") - 1
 
 // Mentions reports whether a text may carry a fence in a comment, change the session
-// variable, give a name another meaning or store code that releases locks: whether it
-// holds any of a few words, in any case and anywhere, or a U&" that could hide one. When
-// it doesn't, a session that carries nothing may forward it unread.
+// variable, give a name another meaning or store code that releases locks: whether it has
+// one of a few words, in any case and anywhere, or a U&" that could hide one. If not, a
+// session without a fence may forward it unread.
 func Mentions(chunk []byte) bool { return effectWords.find(chunk, 0) != 0 }
 
 // MayCarry reports whether a text may carry a fence in a comment or change the session
 // variable.
 func MayCarry(chunk []byte) bool { return carrierWords.find(chunk, 0) != 0 }
 
-// mentioned returns all that text mentions.
+// mentioned returns all mentions in text.
 func mentioned(text []byte) mention { return allWords.find(text, ^mention(0)) }
 
-// window is how many letters of a needle decide how far a search may skip.
+// window is how many letters of a needle the skip table considers.
 const window = 5
 
-// search looks for several words at once. skips holds, for each pair of letters
-// (case and the upper bits dropped), how far the window may move when the pair
-// stands at its end: 0 where a needle may end its first five letters there. This is
-// Wu and Manber's search, with blocks of two bytes.
+// search finds several words at once, by Wu and Manber's algorithm with blocks of two bytes.
+// For each pair of letters (case and the upper bits dropped) skips has how far the window
+// may move if the pair ends it: 0 if the first window letters of a needle may end there.
 type search struct {
 	needles []needle
 	skips   [1024]uint8
@@ -80,8 +78,7 @@ func newSearch(needles ...needle) *search {
 
 func pair(a, b byte) int { return int(a&31) | int(b&31)<<5 }
 
-// find returns what text mentions: the first word found if all is 0, else
-// everything.
+// find returns the mentions in text: only the first one if all is 0.
 func (s *search) find(text []byte, all mention) (found mention) {
 	for i := window - 1; i < len(text); {
 		if skip := s.skips[int(text[i-1]&31)|int(text[i]&31)<<5]; skip != 0 {
@@ -96,7 +93,7 @@ func (s *search) find(text []byte, all mention) (found mention) {
 	return found | unicodeAt(text)
 }
 
-// at returns the word that a text begins with.
+// at returns the mention of the needle at the start of text, 0 without one.
 func (s *search) at(text []byte) mention {
 	for _, n := range s.needles {
 		if len(text) >= len(n.word) && hasFolded(text, n.word) {
@@ -106,7 +103,8 @@ func (s *search) at(text []byte) mention {
 	return 0
 }
 
-// unicodeAt looks for U&", the start of a name whose letters may be escaped.
+// unicodeAt returns mentionsUnicode if text has U&", the start of a name whose letters may
+// be escaped.
 func unicodeAt(text []byte) mention {
 	for i := 0; ; i++ {
 		n := bytes.IndexByte(text[i:], '&')

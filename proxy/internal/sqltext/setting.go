@@ -10,17 +10,17 @@ import (
 // settingPrefix begins the names of Wirefence's settings.
 const settingPrefix = "wirefence."
 
-// UnknownSettingError says that a name in Wirefence's namespace is none of its settings:
-// what it was given would be kept and never checked.
+// UnknownSettingError says that Wirefence has no setting of this name in its namespace:
+// PostgreSQL would accept the value, and nothing would check it.
 type UnknownSettingError struct{ Name string }
 
 func (e *UnknownSettingError) Error() string { return fmt.Sprintf("unknown setting %q", e.Name) }
 
-// SQLState is that of a fence that can't be read.
+// SQLState returns the SQLSTATE of a malformed fence.
 func (e *UnknownSettingError) SQLState() string { return string(fence.MalformedToken) }
 
-// CheckSetting returns an *UnknownSettingError for a name that begins with wirefence. and
-// that nothing reads. Case doesn't count, as in PostgreSQL.
+// CheckSetting returns an *UnknownSettingError for an unknown name that begins with
+// wirefence. It ignores case, as PostgreSQL does.
 func CheckSetting(name string) error {
 	folded := bytes.ToLower([]byte(name))
 	if !bytes.HasPrefix(folded, []byte(settingPrefix)) || fence.IsSetting(string(folded)) {
@@ -30,7 +30,7 @@ func CheckSetting(name string) error {
 	return &UnknownSettingError{string(folded[:min(len(folded), most)])}
 }
 
-// settingStage is how far the name of a setting was read that a statement sets.
+// settingStage is the state of reading the name behind SET.
 type settingStage uint8
 
 const (
@@ -39,7 +39,7 @@ const (
 	settingDotted
 )
 
-// settingNext follows the name behind SET, which is a word or several with dots between.
+// settingNext handles a token of the name behind SET: words with dots between them.
 func (s *Scanner) settingNext(k kind, text []byte) {
 	st := &s.st
 	switch {
@@ -55,7 +55,7 @@ func (s *Scanner) settingNext(k kind, text []byte) {
 	}
 }
 
-// known notes a setting of an unknown name as the text's error.
+// checkSettingName sets FenceErr for an unknown setting.
 func (s *Scanner) checkSettingName(name []byte) {
 	for i, c := range name {
 		name[i] = lower[c]
@@ -65,8 +65,8 @@ func (s *Scanner) checkSettingName(name []byte) {
 	}
 }
 
-// namesSetting reports whether the next token is the name of what a statement sets: SET, and
-// the SET of a role, a database, a routine or the system.
+// namesSetting reports whether the next token is the name of a setting: behind SET, or the
+// SET clause of a role, a database, a routine or the system.
 func (st *state) namesSetting() bool {
 	if st.words[0].is("set") {
 		return st.n == 1 || st.n == 2 && (st.words[1].is("local") || st.words[1].is("session"))
@@ -77,5 +77,5 @@ func (st *state) namesSetting() bool {
 	return st.createsRoutine() || st.words[0].is("alter") && configurable[string(st.words[1].text())]
 }
 
-// configurable are what ALTER … SET gives settings.
+// configurable are the objects with settings, by ALTER … SET.
 var configurable = set("role", "user", "database", "system", "function", "procedure", "routine")

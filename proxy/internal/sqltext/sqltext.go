@@ -1,11 +1,10 @@
-// Package sqltext reads SQL text as PostgreSQL's lexer does: it finds the
-// statements of a message, the fences in its comments, and by the leading words of
-// each statement where a check can stand beside it. Pure functions, no I/O; it
-// imports nothing but fence.
+// Package sqltext reads SQL text as PostgreSQL's lexer does. It finds the statements of a
+// message and the fences in its comments, and tells by a statement's leading words whether
+// a check can share its transaction. It has pure functions, does no I/O, and imports only
+// fence.
 //
-// It does not ask what a statement does. A text that PostgreSQL would refuse with a
-// syntax error may give any result, since the server then runs no statement of that
-// message.
+// It doesn't ask what a statement does. A text with a syntax error may give any result,
+// since the server runs no statement of that message.
 package sqltext
 
 import (
@@ -14,14 +13,14 @@ import (
 	"github.com/wirefence/wirefence/fence"
 )
 
-// Options is what the lexer must know of the session.
+// Options are the session's settings that the lexer needs.
 type Options struct {
 	// EscapeStrings says that standard_conforming_strings is off: backslashes
 	// escape in plain literals too.
 	EscapeStrings bool
 	// Encoding is the session's client_encoding.
 	Encoding Encoding
-	// DefaultResource is what a bare token stands for; "" allows none.
+	// DefaultResource is the resource of a bare token; "" makes bare tokens malformed.
 	DefaultResource fence.Resource
 }
 
@@ -30,31 +29,31 @@ type Statement struct {
 	// Start and End are byte offsets: the first token's first byte, and just
 	// past the last token (the semicolon is not part of it).
 	Start, End int
-	// Class says where a check can stand beside the statement.
+	// Class says whether a check can share the statement's transaction.
 	Class Class
 	Flags Flags
-	// NameStart and NameEnd delimit the name that a PREPARE or DECLARE gives, where it
-	// is a plain word; both are 0 where it isn't.
+	// NameStart and NameEnd delimit the name that a PREPARE or DECLARE gives, if it is an
+	// unquoted word; otherwise both are 0.
 	NameStart, NameEnd int
 }
 
-// Flags say what else a statement's words tell.
+// Flags are further properties of a statement, by its words.
 type Flags uint32
 
 const (
-	// SetsVariable: the statement names what may change the session variable
-	// wirefence.token.
+	// SetsVariable: the statement names wirefence, or a function or view that can set the
+	// session variable wirefence.token.
 	SetsVariable Flags = 1 << iota
-	// Resets: RESET ALL or DISCARD ALL, which bring back what the session began with.
+	// Resets: RESET ALL or DISCARD ALL, which restore the session's first values.
 	Resets
-	// Unlocks: it names what releases session-level advisory locks.
+	// Unlocks: it names a function that releases session-level advisory locks.
 	Unlocks
-	// Executes: it names EXECUTE, or is a FETCH or MOVE: it may run a prepared
-	// statement or a cursor, whose text is another.
+	// Executes: it names EXECUTE, or is a FETCH or MOVE: it may run the text of a prepared
+	// statement or a cursor.
 	Executes
 	// Stores: a PREPARE or DECLARE, whose text runs later.
 	Stores
-	// Renames: a DO whose text names PREPARE, and may give any name another statement.
+	// Renames: a DO whose text names PREPARE, and may give any name to another statement.
 	Renames
 	// Commits: COMMIT and END, of the class Ends.
 	Commits
@@ -62,7 +61,7 @@ const (
 	Chains
 	// Imports: SET TRANSACTION SNAPSHOT.
 	Imports
-	// DropsPrepared: all prepared statements of the session go.
+	// DropsPrepared: it drops all prepared statements of the session.
 	DropsPrepared
 	// NamesReadOnly: it names transaction_read_only.
 	NamesReadOnly
@@ -75,37 +74,37 @@ const (
 // Has reports whether all of these flags are set.
 func (f Flags) Has(flags Flags) bool { return f&flags == flags }
 
-// Result is what a text holds.
+// Result is the outcome of a Scan.
 type Result struct {
-	// Statements are those for which the server sends one CommandComplete each.
+	// Statements are the statements; the server sends one CommandComplete for each.
 	Statements []Statement
-	// Fence is the text of the sum of the fences in all comments, "" if there is none.
+	// Fence is the text of the merged fences of all comments, "" without one.
 	Fence string
-	// FenceErr is a *fence.SyntaxError if a comment's fence is malformed or two
-	// of them disagree, and an *UnknownSettingError if a setting is named that
-	// looks like a fence and isn't.
+	// FenceErr is a *fence.SyntaxError if a comment's fence is malformed or two of them
+	// disagree, and an *UnknownSettingError if the text names an unknown setting that
+	// looks like a fence.
 	FenceErr error
 	// BySettings says that the text may read differently under another
-	// standard_conforming_strings or client_encoding: a plain literal holds a
-	// backslash, or the text a byte beyond ASCII.
+	// standard_conforming_strings or client_encoding: a plain literal has a backslash, or
+	// the text has a byte beyond ASCII.
 	BySettings bool
-	// Backslash says that a plain literal holds one.
+	// Backslash says that a plain literal has one.
 	Backslash bool
 }
 
-// Scanner scans texts one after the other without allocating. The zero value is
-// ready; it is not safe for concurrent use.
+// Scanner scans texts one after the other without allocating. The zero value is ready for
+// use. It is not safe for concurrent use.
 type Scanner struct {
 	result    Result
 	sum       fence.Fence
-	backslash bool   // some plain literal holds one
-	text      []byte // what is lexed: the caller's text, or masked
+	backslash bool   // a plain literal has one
+	text      []byte // the caller's text, or masked
 	masked    []byte // copy whose trail bytes are masked, for unsafe encodings
 	opt       Options
 	st        state
-	found     mention // what the text mentions anywhere
+	found     mention // the words that the text mentions anywhere
 	value     []byte  // unescaped value of a fence comment
-	setting   []byte  // name of what a statement sets
+	setting   []byte  // name of the setting in a SET or set_config
 	last      struct {
 		value    []byte
 		resource fence.Resource
@@ -152,9 +151,9 @@ func hasNonASCII(text []byte) bool {
 	return false
 }
 
-// mask returns text, or, in an encoding with trail bytes that look like ASCII,
-// a copy of the same length in which they don't. The server converts the text
-// before it reads it, so it never takes such a byte for a quote or a backslash.
+// mask returns text, or, in an encoding whose trail bytes may look like ASCII, a copy of the
+// same length in which they don't. The server converts the text before it lexes it, so it
+// never takes such a byte for a quote or a backslash.
 func (s *Scanner) mask(text []byte) []byte {
 	if !s.opt.Encoding.unsafe() {
 		return text

@@ -2,13 +2,13 @@ package sqltext
 
 import "bytes"
 
-// state is what is known of the statement that is being read.
+// state is the state of the statement that is being read.
 type state struct {
 	start, end int
 	n          int // tokens so far
 	words      [4]leadingWord
 	third      kind   // of the third token
-	name       [2]int // where the second one is, if it is a word
+	name       [2]int // offsets of the second token, if it is a word
 	depth      int    // of parentheses
 	atomic     int    // open BEGIN ATOMIC bodies
 	prev       kind
@@ -20,7 +20,7 @@ type state struct {
 	concurrently bool
 	chain        bool
 	tablespace   bool
-	escapes      bool  // a literal whose characters are not as written
+	escapes      bool  // it has a literal with escapes, whose text isn't known
 	update       bool  // the word UPDATE
 	settings     bool  // the name pg_settings
 	setConfig    uint8 // 1 behind the name set_config, 2 behind its parenthesis, 3 behind a literal there, 4 behind the comma
@@ -28,10 +28,10 @@ type state struct {
 	calls        int  // of set_config
 	opens        int  // parentheses
 	other        bool // a token that SELECT set_config('…', …, …) doesn't have
-	localCalls   int  // of those, with true as the last argument, as far as can be told
+	localCalls   int  // calls with true as the last argument, if certain
 }
 
-// maxWord is the length of the longest leading word that means something.
+// maxWord is the length of the longest word that the package compares.
 const maxWord = 16
 
 // leadingWord is a folded unquoted word, "" for any other token.
@@ -54,7 +54,7 @@ func fold(text []byte) (w leadingWord) {
 	return w
 }
 
-// word takes an unquoted name or keyword.
+// word handles an unquoted name or keyword.
 func (s *Scanner) word(start, end int) {
 	st := &s.st
 	w := fold(s.text[start:end])
@@ -94,18 +94,18 @@ func (s *Scanner) word(start, end int) {
 // setConfigWords are those of a statement that calls set_config and nothing else.
 var setConfigWords = set("select", "pg_catalog", "set_config", "true", "false", "text")
 
-// name takes a quoted name.
+// name handles a quoted name.
 func (s *Scanner) name(k kind, start, end int) {
 	s.beginToken(k, start, end)
 	s.st.other = true
 	if k == unicode {
-		s.st.flags |= SetsVariable | Unlocks | Executes | NamesReadOnly // it may spell anything
+		s.st.flags |= SetsVariable | Unlocks | Executes | NamesReadOnly // it may be any name
 	}
 	s.noteName(start, end)
 	s.advance(k, leadingWord{})
 }
 
-// named looks at what a name mentions.
+// noteName records what a name mentions.
 func (s *Scanner) noteName(start, end int) {
 	if s.found == 0 {
 		return
@@ -120,7 +120,7 @@ func (s *Scanner) noteName(start, end int) {
 	}
 }
 
-// token takes the next token that is no name.
+// token handles a token that isn't a name.
 func (s *Scanner) token(k kind, start, end int) {
 	st := &s.st
 	if k == semicolon && st.depth == 0 && st.atomic == 0 {
@@ -145,7 +145,7 @@ func (s *Scanner) token(k kind, start, end int) {
 		if s.found != 0 {
 			m := mentioned(s.text[start:end])
 			if m&mentionsSetConfig != 0 {
-				st.flags |= SetsVariable // the text of a function, most likely
+				st.flags |= SetsVariable // most likely the text of a function
 			}
 			st.prepares = st.prepares || m&mentionsPrepare != 0
 			s.noteMentions(m)
@@ -154,7 +154,7 @@ func (s *Scanner) token(k kind, start, end int) {
 	s.advance(k, leadingWord{})
 }
 
-// begin notes a token's place.
+// beginToken records a token's offsets.
 func (s *Scanner) beginToken(k kind, start, end int) {
 	st := &s.st
 	if st.n == 0 {
@@ -177,8 +177,8 @@ func (s *Scanner) advance(k kind, w leadingWord) {
 	s.st.n++
 }
 
-// setConfigNext looks at what stands behind the name set_config: only a plain
-// literal as its first argument says which variable it sets.
+// setConfigNext handles a token behind the name set_config. Only a plain literal as the
+// first argument tells the variable.
 func (s *Scanner) setConfigNext(k kind, text []byte) {
 	st := &s.st
 	switch {
@@ -204,7 +204,7 @@ func (s *Scanner) setConfigNext(k kind, text []byte) {
 				st.localCalls++
 			}
 		} else if k == open {
-			st.setConfig = 0 // an expression: which argument ends where isn't followed
+			st.setConfig = 0 // an expression; the scanner doesn't follow its arguments
 		}
 	default:
 		st.flags |= SetsVariable
@@ -238,7 +238,7 @@ func (st *state) createsRoutine() bool {
 	return st.words[0].is("create") && (st.words[i].is("function") || st.words[i].is("procedure"))
 }
 
-// finish ends the statement that is being read, if there is one.
+// finish adds the statement that is being read, if there is one, to the result.
 func (s *Scanner) finish() {
 	st := &s.st
 	if st.setting != noSetting {
@@ -259,7 +259,7 @@ func (s *Scanner) finish() {
 	s.st = state{}
 }
 
-// conclude adds what follows from the whole statement.
+// addFlags adds the flags that depend on the whole statement.
 func (st *state) addFlags(class Class) {
 	first := &st.words[0]
 	all := st.words[1].is("all") || st.words[1].is("prepare") && st.words[2].is("all")

@@ -11,9 +11,9 @@ var (
 	traceQuote = byte('\'')
 )
 
-// TraceParent returns the traceparent in a comment of the sqlcommenter form, a part of the
-// text; nil if there is none. It is only for logs: it looks for a comment's begin before it,
-// and doesn't ask whether that is inside a literal.
+// TraceParent returns the traceparent in a comment of sqlcommenter's form, as a part of the
+// text; nil without one. It serves logs only, so it doesn't check whether the comment's
+// start is inside a literal.
 func TraceParent(text []byte) []byte {
 	for at := 0; ; {
 		found := bytes.Index(text[at:], traceKey)
@@ -32,7 +32,7 @@ func TraceParent(text []byte) []byte {
 	}
 }
 
-// inComment reports whether a comment has begun in a text and not ended.
+// inComment reports whether the text ends within a comment.
 func inComment(before []byte) bool {
 	if bytes.LastIndex(before, []byte("/*")) > bytes.LastIndex(before, []byte("*/")) {
 		return true

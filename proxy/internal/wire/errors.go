@@ -4,7 +4,7 @@ import (
 	"github.com/jackc/pgx/v5/pgproto3"
 )
 
-// Error is what an ErrorResponse of the proxy's own making says.
+// Error is an ErrorResponse of the proxy's own.
 type Error struct {
 	Severity string // ERROR or FATAL
 	Code     string
@@ -20,14 +20,14 @@ func (e Error) Append(dst []byte) []byte {
 		Code: e.Code, Message: e.Message, Detail: e.Detail, Hint: e.Hint,
 	}
 	out, err := msg.Encode(dst)
-	if err != nil { // only a message over MaxMessage can't be encoded
+	if err != nil { // the text is larger than a message
 		return dst
 	}
 	return out
 }
 
-// DecodeError decodes a whole ErrorResponse or NoticeResponse. It copies what
-// it keeps.
+// DecodeError decodes a whole ErrorResponse or NoticeResponse. The result shares no memory
+// with msg.
 func DecodeError(msg []byte) (*pgproto3.ErrorResponse, error) {
 	var e pgproto3.ErrorResponse
 	if err := e.Decode(msg[HeaderSize:]); err != nil {
@@ -36,8 +36,7 @@ func DecodeError(msg []byte) (*pgproto3.ErrorResponse, error) {
 	return &e, nil
 }
 
-// ReadError is what a whole ErrorResponse says of what Error has; nil if it can't be
-// read.
+// ReadError returns Error's fields of a whole ErrorResponse, nil for a malformed one.
 func ReadError(msg []byte) *Error {
 	e, err := DecodeError(msg)
 	if err != nil {

@@ -13,7 +13,7 @@ const (
 	AuthSASLFinal    = 12
 )
 
-// AuthKind reads which Authentication message a whole one is.
+// AuthKind returns the kind of a whole Authentication message.
 func AuthKind(msg []byte) uint32 {
 	if len(msg) < HeaderSize+4 {
 		return ^uint32(0)
@@ -21,10 +21,10 @@ func AuthKind(msg []byte) uint32 {
 	return binary.BigEndian.Uint32(msg[HeaderSize:])
 }
 
-// AuthData is what a whole Authentication message holds behind its kind.
+// AuthData returns the data of a whole Authentication message, behind its kind.
 func AuthData(msg []byte) []byte { return msg[min(len(msg), HeaderSize+4):] }
 
-// Mechanisms reads the names of an AuthenticationSASL.
+// Mechanisms returns the mechanisms in an AuthenticationSASL.
 func Mechanisms(msg []byte) []string {
 	var names []string
 	for rest := AuthData(msg); ; {
@@ -67,7 +67,7 @@ func AppendSASLResponse(dst []byte, data string) []byte {
 	return finish(append(dst, data...), at)
 }
 
-// SASLInitial reads a whole SASLInitialResponse. ok is false if it is none.
+// SASLInitial parses a whole SASLInitialResponse. ok is false for another message.
 func SASLInitial(msg []byte) (mechanism, data string, ok bool) {
 	m, rest, ok := CString(msg[HeaderSize:])
 	if !ok || len(rest) < 4 {
@@ -81,7 +81,7 @@ func SASLInitial(msg []byte) (mechanism, data string, ok bool) {
 	return string(m), string(rest), uint64(n) == uint64(len(rest))
 }
 
-// Parameter reads a whole ParameterStatus.
+// Parameter parses a whole ParameterStatus.
 func Parameter(msg []byte) (name, value string) {
 	n, rest, _ := CString(msg[HeaderSize:])
 	v, _, _ := CString(rest)

@@ -11,14 +11,14 @@ import (
 // MaxStartup is the largest startup packet that PostgreSQL accepts, in bytes.
 const MaxStartup = 10000
 
-// Codes that stand in the place of a protocol version.
+// Codes in place of a protocol version.
 const (
 	codeCancel = 80877102
 	codeSSL    = 80877103
 	codeGSS    = 80877104
 )
 
-// StartupKind is what a client's first packet asks for.
+// StartupKind is the kind of a client's first packet.
 type StartupKind uint8
 
 // The kinds of first packets (documentation, "Message Flow", Start-up, SSL
@@ -33,16 +33,16 @@ const (
 // Startup is a client's first packet.
 type Startup struct {
 	Kind StartupKind
-	// Raw is the whole packet, as it came.
+	// Raw is the whole packet, unchanged.
 	Raw []byte
 	// Params are the parameters of a session: user, database, options and
 	// settings by name.
 	Params map[string]string
 }
 
-// StartupSize returns the size of the startup packet that b begins with, or 0
-// while its length isn't there yet. The length is judged before anything is
-// waited for.
+// StartupSize returns the size of the startup packet at the start of b, or 0 if b doesn't
+// have its whole length field. It returns an error for an invalid length, so that the
+// caller doesn't wait for such a packet.
 func StartupSize(b []byte) (int, error) {
 	if len(b) < 4 {
 		return 0, nil
@@ -54,7 +54,7 @@ func StartupSize(b []byte) (int, error) {
 	return int(size), nil
 }
 
-// ParseStartup reads a whole startup packet, which it keeps.
+// ParseStartup parses a whole startup packet. It takes ownership of packet.
 func ParseStartup(packet []byte) (*Startup, error) {
 	if len(packet) < 8 {
 		return nil, errors.New("startup packet is too short")
@@ -106,31 +106,30 @@ func ParseStartup(packet []byte) (*Startup, error) {
 	}
 }
 
-// VersionError says that a client speaks another protocol than version 3.
+// VersionError says that a client demands another protocol version than 3.
 type VersionError struct{ Major, Minor uint32 }
 
 func (e *VersionError) Error() string {
 	return fmt.Sprintf("unsupported frontend protocol %d.%d: server supports 3.0 to 3.2", e.Major, e.Minor)
 }
 
-// Negotiated returns the packet for a server that is to speak the version which
-// another one has told the client of by msg, a whole NegotiateProtocolVersion.
+// Negotiated returns the packet for another server, with the version of msg, a whole
+// NegotiateProtocolVersion that the client has got from the first server.
 func (s *Startup) Negotiated(msg []byte) *Startup {
 	if len(msg) < HeaderSize+4 {
 		return s
 	}
 	agreed := *s
 	agreed.Raw = append([]byte(nil), s.Raw...)
-	// The minor version is what the lower half says.
+	// The lower half has the minor version.
 	copy(agreed.Raw[6:8], msg[HeaderSize+2:])
 	return &agreed
 }
 
-// User is the role that the session asks for.
+// User returns the session's role.
 func (s *Startup) User() string { return s.Params["user"] }
 
-// Database is the database that the session asks for: by default the one that
-// is named as the user.
+// Database returns the session's database; its default is the user's name.
 func (s *Startup) Database() string {
 	if db := s.Params["database"]; db != "" {
 		return db
@@ -138,7 +137,7 @@ func (s *Startup) Database() string {
 	return s.User()
 }
 
-// Replication reports whether the session asks for a walsender.
+// Replication reports whether the session is a replication connection.
 func (s *Startup) Replication() bool {
 	switch v := s.Params["replication"]; v {
 	case "", "0":

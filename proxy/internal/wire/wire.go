@@ -1,6 +1,6 @@
-// Package wire frames the PostgreSQL protocol 3 (documentation, "Message
-// Formats"): where messages begin and end, and how the few that the proxy makes
-// itself are built. It does no I/O and knows nothing of sessions.
+// Package wire frames the PostgreSQL protocol 3 (documentation, "Message Formats"): it finds
+// messages in bytes, and builds the proxy's own messages. It does no I/O and knows nothing
+// of sessions.
 package wire
 
 import "encoding/binary"
@@ -63,9 +63,8 @@ const (
 	Failed = 'E'
 )
 
-// Header reads the type and the whole size, header included, of the message
-// that b begins with. ok is false while fewer than HeaderSize bytes are there;
-// size is 0 where the length field can't be true.
+// Header returns the type and the size, header included, of the message at the start of b.
+// ok is false if b has fewer than HeaderSize bytes; size is 0 for an invalid length field.
 func Header(b []byte) (typ byte, size int, ok bool) {
 	if len(b) < HeaderSize {
 		return 0, 0, false
@@ -77,8 +76,7 @@ func Header(b []byte) (typ byte, size int, ok bool) {
 	return b[0], int(length) + 1, true
 }
 
-// CString cuts the NUL-terminated string that b begins with. ok is false if no
-// NUL is there.
+// CString splits the NUL-terminated string off b. ok is false without a NUL.
 func CString(b []byte) (s, rest []byte, ok bool) {
 	for i, c := range b {
 		if c == 0 {
@@ -105,8 +103,8 @@ func AppendQuery(dst []byte, text string) []byte {
 	return finish(cstring(dst, text), at)
 }
 
-// BeginQuery appends the head of a Query whose text the caller appends; EndQuery
-// closes it.
+// BeginQuery appends the header of a Query. The caller appends the text and calls EndQuery
+// with the returned mark.
 func BeginQuery(dst []byte) ([]byte, int) { return begin(dst, Query) }
 
 // EndQuery appends the end of the Query that was begun at mark.
@@ -151,8 +149,8 @@ func AppendClose(dst []byte, what byte, name string) []byte {
 // AppendSync appends a Sync.
 func AppendSync(dst []byte) []byte { return append(dst, Sync, 0, 0, 0, 4) }
 
-// FirstColumn returns the first column of a whole DataRow in text format. null
-// is also true where the row can't be read.
+// FirstColumn returns the first column of a whole DataRow in text format. null is also true
+// for a malformed row.
 func FirstColumn(msg []byte) (value []byte, null bool) {
 	b := msg[HeaderSize:]
 	if len(b) < 6 || binary.BigEndian.Uint16(b) == 0 {
