@@ -95,6 +95,10 @@ type ResourceStatus struct {
 	Writers int
 }
 
+// checkSQL is followed by the fence in a comment, which a proxy reads: one that lets
+// statements without a fence only read would keep the check from recording the token, and
+// so from refusing an older token or a second use.
+//
 //go:embed sql/check.sql
 var checkSQL string
 
@@ -124,7 +128,8 @@ var statusSQL string
 // A zero fence tests what the session variable carries, which may be nothing.
 // A refusal carries its SQLSTATE; ask IsStale and its like.
 func Check(ctx context.Context, q Querier, f Fence) error {
-	if _, err := q.Exec(ctx, checkSQL, f.parameter()); err != nil {
+	// By QueryExecModeExec, the connection keeps no prepared statement for each token.
+	if _, err := q.Exec(ctx, checkSQL+f.Comment(), pgx.QueryExecModeExec, f.parameter()); err != nil {
 		return fmt.Errorf("check fence: %w", err)
 	}
 	return nil

@@ -11,7 +11,7 @@ import (
 func CheckSQL(ctx context.Context, q interface {
 	ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error)
 }, f Fence) error {
-	if _, err := q.ExecContext(ctx, checkSQL, f.parameter()); err != nil {
+	if _, err := q.ExecContext(ctx, checkSQL+f.Comment(), f.parameter()); err != nil {
 		return fmt.Errorf("check fence: %w", err)
 	}
 	return nil

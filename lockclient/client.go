@@ -30,7 +30,7 @@ type Client struct {
 	mu      sync.Mutex // locked after a lease's, if both are
 	closed  bool
 	leases  map[*Lease]struct{} // the held ones
-	lines   map[fence.Resource]*line
+	queues  map[fence.Resource]*acquireQueue
 	streaks streaks
 
 	watching bool          // a call of compareClocks is scheduled
@@ -51,7 +51,7 @@ func New(store Store, opts Options) (*Client, error) {
 	return &Client{
 		store: store, opts: opts.withDefaults(),
 		closing: make(chan struct{}), workers: workers{jobs: make(chan func())},
-		leases: map[*Lease]struct{}{}, lines: map[fence.Resource]*line{},
+		leases: map[*Lease]struct{}{}, queues: map[fence.Resource]*acquireQueue{},
 		jumped: make(chan struct{}),
 	}, nil
 }
@@ -237,10 +237,10 @@ func (c *Client) Close(ctx context.Context) error {
 	if !c.closed {
 		c.closed = true
 		close(c.closing)
-		for _, l := range c.lines {
-			if l.linger != nil {
-				l.linger.Stop()
-				l.drop()
+		for _, l := range c.queues {
+			if l.idleTimer != nil {
+				l.idleTimer.Stop()
+				l.remove()
 			}
 		}
 	}

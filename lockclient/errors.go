@@ -174,9 +174,9 @@ func (e *EffectError) Unwrap() []error {
 	return chain
 }
 
-// passedOn reports that the lease now belongs to another holder or process, which renews
+// isOthers reports that the lease now belongs to another holder or process, which renews
 // and frees it.
-func (e *EndError) passedOn() bool { return e.Reason == ErrLost || e.Reason == ErrDetached }
+func (e *EndError) isOthers() bool { return e.Reason == ErrLost || e.Reason == ErrDetached }
 
 // contextError returns the error for a caller whose context has ended: the error of the
 // context, and its cause if that differs.

@@ -3,12 +3,13 @@ package lockclient
 import (
 	"context"
 	"database/sql"
-	_ "embed"
 	"errors"
 	"fmt"
 	"time"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/wirefence/wirefence/fence"
 )
 
 // Database is the database in which effects are guarded: a *pgxpool.Pool, or a *pgx.Conn
@@ -51,21 +52,21 @@ type Database interface {
 // that token wait until it returns. Guard passes a panic of the effect on when the
 // transaction has ended.
 func (l *Lease) Guard(ctx context.Context, db Database, within time.Duration, effect func(context.Context) error) error {
-	return l.guard(ctx, within, effect, func(ctx context.Context) (gate, error) {
+	return l.guard(ctx, within, effect, func(ctx context.Context) (guardTx, error) {
 		// A standby lags behind and would accept stale tokens. It refuses a READ WRITE
 		// transaction.
 		tx, err := db.BeginTx(ctx, pgx.TxOptions{IsoLevel: pgx.ReadCommitted, AccessMode: pgx.ReadWrite})
 		if err != nil {
 			return nil, fmt.Errorf("begin: %w", err)
 		}
-		return pgxGate{tx}, checked(tx.Exec(ctx, guardCheckSQL+l.Fence().Comment(), l.Fence().String()))
+		return pgxGuardTx{tx}, fence.Check(ctx, tx, l.Fence())
 	})
 }
 
 // GuardSQL is Guard for database/sql. It detects the loss of the transaction within half
 // a second; Guard detects it at once.
 func (l *Lease) GuardSQL(ctx context.Context, db *sql.DB, within time.Duration, effect func(context.Context) error) error {
-	return l.guard(ctx, within, effect, func(ctx context.Context) (gate, error) {
+	return l.guard(ctx, within, effect, func(ctx context.Context) (guardTx, error) {
 		g, err := beginSQL(ctx, db)
 		if err != nil {
 			return nil, fmt.Errorf("begin: %w", err)
@@ -73,26 +74,12 @@ func (l *Lease) GuardSQL(ctx context.Context, db *sql.DB, within time.Duration, 
 		if _, err = g.tx.ExecContext(ctx, guardTransactionSQL); err != nil {
 			return g, fmt.Errorf("begin: %w", err)
 		}
-		return g, checked(g.tx.ExecContext(ctx, guardCheckSQL+l.Fence().Comment(), l.Fence().String()))
+		return g, fence.CheckSQL(ctx, g.tx, l.Fence())
 	})
 }
 
-// guardCheckSQL follows the fence in a comment, which a proxy reads. Otherwise a proxy that
-// lets statements without a fence only read would keep the check from recording the token,
-// and so from refusing an older token or a second use.
-//
-//go:embed guard_check.sql
-var guardCheckSQL string
-
-func checked(_ any, err error) error {
-	if err != nil {
-		return fmt.Errorf("check fence: %w", err)
-	}
-	return nil
-}
-
-// guard opens a gate and runs the effect behind it.
-func (l *Lease) guard(ctx context.Context, within time.Duration, effect func(context.Context) error, open func(context.Context) (gate, error)) error {
+// guard begins a transaction with a check and runs the effect in it.
+func (l *Lease) guard(ctx context.Context, within time.Duration, effect func(context.Context) error, open func(context.Context) (guardTx, error)) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	defer context.AfterFunc(l.ctx, func() { cancel(context.Cause(l.ctx)) })()
@@ -101,11 +88,11 @@ func (l *Lease) guard(ctx context.Context, within time.Duration, effect func(con
 	if err != nil {
 		return &EffectError{Resource: l.resource, Token: l.token, Outcome: ErrNotBegun, Cause: err}
 	}
-	return l.outcome(runBehind(ctx, cancel, g, within, effect))
+	return l.outcome(runGuarded(ctx, cancel, g, within, effect))
 }
 
-// open returns a gate whose fence was checked, if the lease lasts for the time within.
-func (l *Lease) open(ctx context.Context, within time.Duration, open func(context.Context) (gate, error)) (gate, error) {
+// open returns a transaction in which the fence was checked, if the lease lasts for the time within.
+func (l *Lease) open(ctx context.Context, within time.Duration, open func(context.Context) (guardTx, error)) (guardTx, error) {
 	if err := l.lastsFor(within); err != nil {
 		return nil, err
 	}
@@ -121,7 +108,7 @@ func (l *Lease) open(ctx context.Context, within time.Duration, open func(contex
 		err = fmt.Errorf("%w: %w", err, ended)
 	}
 	if err != nil && g != nil {
-		g.abandon()
+		g.rollback()
 	}
 	return g, err
 }
@@ -143,14 +130,14 @@ func (l *Lease) lastsFor(within time.Duration) error {
 	return nil
 }
 
-// effected is the result of an effect that was begun.
-type effected struct {
+// effectResult is the result of an effect that was begun.
+type effectResult struct {
 	failed error // the error that it returned
 	ended  error // why its context had ended when it returned, if it had
-	lost   error // why the gate may not have been open until then
+	lost   error // why the transaction may have been lost until then
 }
 
-func (l *Lease) outcome(e effected) error {
+func (l *Lease) outcome(e effectResult) error {
 	switch {
 	case e.lost != nil:
 		return &EffectError{Resource: l.resource, Token: l.token, Outcome: ErrInDoubt, Effect: e.failed, Cause: e.lost}
@@ -160,8 +147,8 @@ func (l *Lease) outcome(e effected) error {
 	return nil
 }
 
-// runBehind runs the effect and closes the gate, even if the effect panics.
-func runBehind(ctx context.Context, cancel context.CancelCauseFunc, g gate, within time.Duration, effect func(context.Context) error) (e effected) {
+// runGuarded runs the effect and ends the transaction, even if the effect panics.
+func runGuarded(ctx context.Context, cancel context.CancelCauseFunc, g guardTx, within time.Duration, effect func(context.Context) error) (e effectResult) {
 	watching, stop := context.WithCancel(context.WithoutCancel(ctx))
 	watched := make(chan error, 1)
 	go func() {
@@ -175,7 +162,7 @@ func runBehind(ctx context.Context, cancel context.CancelCauseFunc, g gate, with
 	defer func() {
 		stop()
 		e.lost = <-watched
-		if err := g.close(); err != nil && e.lost == nil {
+		if err := g.commit(); err != nil && e.lost == nil {
 			e.lost = fmt.Errorf("the transaction that guards the effect could not be ended: %w", err)
 		}
 	}()

@@ -16,26 +16,26 @@ import (
 // A program that continues to write after the context has ended is a zombie; PostgreSQL
 // refuses its writes if they carry the fence.
 type Lease struct {
-	client   *Client
-	resource fence.Resource
-	token    fence.Token
-	holder   string
-	born     moment // before the request of the acquire was sent
+	client     *Client
+	resource   fence.Resource
+	token      fence.Token
+	holder     string
+	acquiredAt moment // before the request of the acquire was sent
 
 	due time.Duration // the age of the first renewal
 
-	ctx    context.Context
-	cancel context.CancelCauseFunc
-	kept   chan struct{} // closed when the lease and its goroutine have ended
+	ctx     context.Context
+	cancel  context.CancelCauseFunc
+	stopped chan struct{} // closed when the lease and its goroutine have ended
 
-	mu      sync.Mutex
-	sent    moment        // before the last confirmed request was sent
-	freeBy  time.Duration // the age at which the client frees a lease whose holder was locked out
-	timer   *time.Timer   // starts the renewing goroutine, then ends the lease
-	keeping bool          // the renewing goroutine was started
-	ended   *EndError     // nil while held
-	asking  bool          // a renewal waits for its answer
-	failure error         // of the last renewal, nil if it succeeded
+	mu       sync.Mutex
+	sent     moment        // before the last confirmed request was sent
+	freeBy   time.Duration // the age at which the client frees a lease whose holder was locked out
+	timer    *time.Timer   // starts the renewing goroutine, then ends the lease
+	renewing bool          // the renewing goroutine was started
+	ended    *EndError     // nil while held
+	asking   bool          // a renewal waits for its answer
+	failure  error         // of the last renewal, nil if it succeeded
 
 	releasing chan struct{} // holds one element while nobody is in Release
 	freed     bool          // owned by the holder of that element
@@ -43,8 +43,8 @@ type Lease struct {
 
 func newLease(c *Client, resource fence.Resource, token fence.Token, holder string, sent moment) *Lease {
 	l := &Lease{
-		client: c, resource: resource, token: token, holder: holder, born: sent, sent: sent,
-		kept: make(chan struct{}), releasing: make(chan struct{}, 1),
+		client: c, resource: resource, token: token, holder: holder, acquiredAt: sent, sent: sent,
+		stopped: make(chan struct{}), releasing: make(chan struct{}, 1),
 	}
 	l.releasing <- struct{}{}
 	return l
@@ -61,8 +61,8 @@ func (l *Lease) start(ctx context.Context) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	now := l.client.opts.now()
-	elapsed := now.since(l.born)
-	due := around(l.client.opts.RenewEvery) - elapsed
+	elapsed := now.since(l.acquiredAt)
+	due := withJitter(l.client.opts.RenewEvery) - elapsed
 	l.due = elapsed + due
 	l.timer = time.AfterFunc(min(due, l.left(now)), l.recheck)
 	if left := l.left(now); left <= 0 {
@@ -77,9 +77,9 @@ func (l *Lease) start(ctx context.Context) error {
 func (l *Lease) recheck() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.checkLocked(l.client.opts.now()) == nil && !l.keeping {
-		l.keeping = true
-		l.client.running.Go(func() { l.keep(l.due) })
+	if l.checkLocked(l.client.opts.now()) == nil && !l.renewing {
+		l.renewing = true
+		l.client.running.Go(func() { l.renewUntilEnd(l.due) })
 	}
 }
 
@@ -127,7 +127,7 @@ func (l *Lease) Err() error {
 func (l *Lease) Remaining() time.Duration {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.ended != nil && (l.ended.passedOn() || l.ended.Reason == ErrReleased) {
+	if l.ended != nil && (l.ended.isOthers() || l.ended.Reason == ErrReleased) {
 		return 0
 	}
 	return l.remainingLocked(l.client.opts.now())
@@ -136,7 +136,7 @@ func (l *Lease) Remaining() time.Duration {
 func (l *Lease) remainingLocked(now moment) time.Duration {
 	left := l.client.opts.TTL - now.since(l.sent)
 	if l.ended != nil && l.ended.lockedOut() {
-		left = min(left, l.freeBy-now.since(l.born))
+		left = min(left, l.freeBy-now.since(l.acquiredAt))
 	}
 	return max(0, left)
 }
@@ -146,7 +146,7 @@ func (l *Lease) left(now moment) time.Duration {
 	o := &l.client.opts
 	left := o.TTL - o.Margin - now.since(l.sent)
 	if o.MaxHold != NoMaxHold {
-		left = min(left, o.MaxHold-now.since(l.born))
+		left = min(left, o.MaxHold-now.since(l.acquiredAt))
 	}
 	return left
 }
@@ -158,14 +158,14 @@ func (l *Lease) checkLocked(now moment) *EndError {
 		return l.ended
 	}
 	if left := l.left(now); left > 0 {
-		if l.keeping {
+		if l.renewing {
 			l.timer.Reset(left)
 		}
 		return nil
 	}
 	o := &l.client.opts
 	switch {
-	case o.MaxHold != NoMaxHold && now.since(l.born) >= o.MaxHold:
+	case o.MaxHold != NoMaxHold && now.since(l.acquiredAt) >= o.MaxHold:
 		l.endLocked(ErrMaxHold, nil)
 	case l.failure != nil:
 		l.endLocked(ErrUnreachable, l.failure)
@@ -197,8 +197,8 @@ func (l *Lease) endWith(ended *EndError) {
 	l.timer.Stop()
 	l.cancel(l.ended)
 	l.client.forget(l)
-	if !l.keeping {
-		close(l.kept)
+	if !l.renewing {
+		close(l.stopped)
 	}
 	log := l.client.opts.Logger.Warn
 	if ended.Reason == ErrReleased || ended.Reason == ErrDetached {
@@ -229,21 +229,21 @@ func (l *Lease) Detach() (remaining time.Duration, err error) {
 // when the goroutine of the lease, if any, has ended. A second call does nothing if the
 // first succeeded; otherwise it tries again. Release leaves a detached lease alone.
 func (l *Lease) Release(ctx context.Context) error {
-	passedOn := l.end(ErrReleased).passedOn()
+	isOthers := l.end(ErrReleased).isOthers()
 	select {
 	case <-l.releasing:
 		defer func() { l.releasing <- struct{}{} }()
 	case <-ctx.Done():
 		return contextError(ctx, "releasing the lease of", l.resource)
 	}
-	if !l.freed && !passedOn {
+	if !l.freed && !isOthers {
 		if err := l.free(ctx); err != nil {
 			return err
 		}
 	}
 	l.freed = true
 	select {
-	case <-l.kept:
+	case <-l.stopped:
 		return nil
 	case <-ctx.Done():
 		return contextError(ctx, "releasing the lease of", l.resource)

@@ -38,7 +38,7 @@ func (n *Notices) Add(name string, released chan<- struct{}) (stop func()) {
 	defer n.mu.Unlock()
 	if n.waiting[name] == nil {
 		n.waiting[name] = map[chan<- struct{}]struct{}{}
-		n.poke()
+		n.signalChange()
 	}
 	n.waiting[name][released] = struct{}{}
 	if n.stop == nil {
@@ -59,14 +59,14 @@ func (n *Notices) remove(name string, released chan<- struct{}) {
 		return
 	}
 	delete(n.waiting, name)
-	n.poke()
+	n.signalChange()
 	if len(n.waiting) == 0 {
 		n.stop()
 		n.stop = nil
 	}
 }
 
-func (n *Notices) poke() {
+func (n *Notices) signalChange() {
 	select {
 	case n.changed <- struct{}{}:
 	default:
@@ -83,7 +83,7 @@ func (n *Notices) Changes(ctx context.Context) (begin, cease []string) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if ctx.Err() != nil {
-		n.poke() // the element of Changed was for the next listener
+		n.signalChange() // the element of Changed was for the next listener
 		return nil, nil
 	}
 	for name := range n.waiting {

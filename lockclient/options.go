@@ -143,8 +143,8 @@ func defaultHolder() string {
 	return host + ":" + strconv.Itoa(os.Getpid())
 }
 
-// around returns d with a jitter of a tenth.
-func around(d time.Duration) time.Duration { return d - d/10 + rand.N(d/5+1) }
+// withJitter returns d with a jitter of a tenth.
+func withJitter(d time.Duration) time.Duration { return d - d/10 + rand.N(d/5+1) }
 
 // backoff is a pause that doubles from RetryMin to RetryMax.
 type backoff struct{ next, limit time.Duration }

@@ -8,11 +8,11 @@ import (
 	"github.com/wirefence/wirefence/fence"
 )
 
-// keep renews the lease until it ends; the first renewal is due at this age.
-func (l *Lease) keep(age time.Duration) {
-	defer close(l.kept)
+// renewUntilEnd renews the lease until it ends; the first renewal is due at this age.
+func (l *Lease) renewUntilEnd(age time.Duration) {
+	defer close(l.stopped)
 	pauses := l.client.opts.backoff()
-	last, due := l.born, age // renew when due has passed since last
+	last, due := l.acquiredAt, age // renew when due has passed since last
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	var jumped <-chan struct{}
@@ -29,7 +29,7 @@ func (l *Lease) keep(age time.Duration) {
 		if now := l.client.opts.now(); now.since(last) >= due {
 			if l.renew(now) {
 				pauses = l.client.opts.backoff()
-				last, due = now, around(l.client.opts.RenewEvery)
+				last, due = now, withJitter(l.client.opts.RenewEvery)
 			} else {
 				last, due = l.client.opts.now(), pauses.pause()
 			}
@@ -45,22 +45,22 @@ func (l *Lease) keep(age time.Duration) {
 func (l *Lease) renew(sent moment) bool {
 	l.mu.Lock()
 	l.asking = true
-	patience := l.left(sent) / 2
+	timeout := l.left(sent) / 2
 	l.mu.Unlock()
-	ctx, cancel := context.WithTimeout(l.ctx, patience)
+	ctx, cancel := context.WithTimeout(l.ctx, timeout)
 	held, err := l.client.store.Renew(ctx, l.resource, l.holder, l.client.opts.TTL)
 	cancel()
-	if !l.answered(sent, held, storeError(err, patience)) {
+	if !l.recordAnswer(sent, held, storeError(err, timeout)) {
 		return false
 	}
 	if held && l.client.opts.Sealer == nil {
 		return true // a store that seals by itself refuses to renew a revoked lease
 	}
-	return l.compare(held)
+	return l.compareGrant(held)
 }
 
-// answered records the answer to a renewal, and reports whether it came in time.
-func (l *Lease) answered(sent moment, held bool, err error) bool {
+// recordAnswer records the answer to a renewal, and reports whether it came in time.
+func (l *Lease) recordAnswer(sent moment, held bool, err error) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.checkLocked(l.client.opts.now()) != nil {
@@ -78,10 +78,10 @@ func (l *Lease) answered(sent moment, held bool, err error) bool {
 	return l.checkLocked(l.client.opts.now()) == nil
 }
 
-// compare ends the lease if the store no longer has it, if PostgreSQL has recorded a
+// compareGrant ends the lease if the store no longer has it, if PostgreSQL has recorded a
 // higher token, or if it no longer has this one; it reports whether the lease is still
 // held. If PostgreSQL does not answer, the answer of the store decides alone.
-func (l *Lease) compare(held bool) bool {
+func (l *Lease) compareGrant(held bool) bool {
 	last, err := l.lastGrant(held)
 	if err != nil && !errors.Is(err, errNotSealed) {
 		l.client.opts.Logger.Warn("cannot compare lease with the last grant", "resource", l.resource, "token", l.token, "error", err)
@@ -104,29 +104,29 @@ func (l *Lease) compare(held bool) bool {
 		return true
 	}
 	if end.lockedOut() {
-		l.freeLater(held)
+		l.freeAfterMargin(held)
 	}
 	l.endWith(end)
 	return false
 }
 
-// causePatience bounds the delay before a lease that the store no longer has ends;
+// causeTimeout bounds the delay before a lease that the store no longer has ends;
 // meanwhile the client asks for the cause.
-const causePatience = 500 * time.Millisecond
+const causeTimeout = 500 * time.Millisecond
 
 // lastGrant asks for the last recorded grant, within a part of the remaining time.
 func (l *Lease) lastGrant(held bool) (fence.Grant, error) {
 	o := &l.client.opts
 	l.mu.Lock()
-	patience := min(l.left(o.now()), o.RenewEvery) / 2
+	timeout := min(l.left(o.now()), o.RenewEvery) / 2
 	l.mu.Unlock()
 	if !held {
-		patience = min(patience, o.Margin/2, causePatience)
+		timeout = min(timeout, o.Margin/2, causeTimeout)
 	}
-	ctx, cancel := context.WithTimeout(l.ctx, patience)
+	ctx, cancel := context.WithTimeout(l.ctx, timeout)
 	defer cancel()
 	last, err := l.client.lastGrant(ctx, l.resource)
-	return last, storeError(err, patience)
+	return last, storeError(err, timeout)
 }
 
 // errNotSealed says that nothing records the client's grants.
@@ -149,16 +149,16 @@ func (c *Client) lastGrant(ctx context.Context, resource fence.Resource) (fence.
 	return fence.Grant{Resource: resource, Token: last, Holder: "another"}, err
 }
 
-// freeLater frees a lease in the store that is about to end because its holder is locked
+// freeAfterMargin frees a lease in the store that is about to end because its holder is locked
 // out: after the margin that the holder has to stop, when the client is closed, or at
 // once if the store no longer has the lease. The caller holds mu and is one of the
 // client's counted goroutines.
-func (l *Lease) freeLater(held bool) {
+func (l *Lease) freeAfterMargin(held bool) {
 	var margin time.Duration
 	if held {
 		margin = l.client.opts.Margin
 	}
-	l.freeBy = l.client.opts.now().since(l.born) + margin
+	l.freeBy = l.client.opts.now().since(l.acquiredAt) + margin
 	ctx := context.WithoutCancel(l.ctx)
 	l.client.running.Go(func() {
 		timer := time.NewTimer(margin)

@@ -24,8 +24,8 @@ type Revocation struct {
 	NotFreed error
 }
 
-// revokePatience bounds each request to the store, which may be the part that has failed.
-const revokePatience = 3 * time.Second
+// revokeTimeout bounds each request to the store, which may be the part that has failed.
+const revokeTimeout = 3 * time.Second
 
 // Revoke locks the present holder of a resource out at once: when it returns, no write
 // with its token can commit. Then, if the store is a Looker, Revoke frees the holder's
@@ -42,7 +42,7 @@ func Revoke(ctx context.Context, database fence.Querier, store Store, resource f
 	var seen Attempt
 	looker, looks := store.(Looker)
 	if looks {
-		within, cancel := context.WithTimeout(ctx, revokePatience)
+		within, cancel := context.WithTimeout(ctx, revokeTimeout)
 		seen, err = looker.Look(within, resource)
 		cancel()
 	}
@@ -54,7 +54,7 @@ func Revoke(ctx context.Context, database fence.Querier, store Store, resource f
 	if seen.Holder == "" {
 		return r, nil
 	}
-	within, cancel := context.WithTimeout(ctx, revokePatience)
+	within, cancel := context.WithTimeout(ctx, revokeTimeout)
 	defer cancel()
 	// If the holder no longer has it, its client has freed it because of the revocation.
 	if _, r.NotFreed = store.Release(within, resource, seen.Holder); r.NotFreed == nil {

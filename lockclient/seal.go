@@ -53,7 +53,7 @@ func (c *Client) seal(ctx context.Context, lease *Lease) (*Lease, error) {
 			return lease, nil
 		}
 		c.logBehind(ctx, lease, last)
-		if lease, err = c.higher(ctx, lease, last); err != nil {
+		if lease, err = c.acquireHigher(ctx, lease, last); err != nil {
 			return nil, err
 		}
 	}
@@ -87,8 +87,8 @@ func (c *Client) sealOnce(ctx context.Context, lease *Lease) (last fence.Token, 
 	return max(last, lease.token), storeError(err, left)
 }
 
-// higher gets a token above last for the lease.
-func (c *Client) higher(ctx context.Context, lease *Lease, last fence.Token) (*Lease, error) {
+// acquireHigher gets a token above last for the lease.
+func (c *Client) acquireHigher(ctx context.Context, lease *Lease, last fence.Token) (*Lease, error) {
 	left := lease.left(c.opts.now())
 	raiseCtx, cancel := context.WithTimeout(ctx, left)
 	defer cancel()

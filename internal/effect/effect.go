@@ -46,13 +46,6 @@ var openSQL string
 //go:embed ping.sql
 var pingSQL string
 
-// checkSQL goes ahead of the fence in a comment, which a proxy reads. A proxy that lets what
-// carries no fence only read would else keep the check from recording the token, and so
-// from refusing an older one, or a second use.
-//
-//go:embed check.sql
-var checkSQL string
-
 // ErrLost says that the transaction of a check was lost before its effect had ended:
 // another may have had the resource meanwhile.
 var ErrLost = errors.New("the check was lost, and another may have had the resource before the effect had ended")
@@ -107,10 +100,7 @@ func check(ctx context.Context, db Database, f fence.Fence) (pgx.Tx, error) {
 		return nil, fmt.Errorf("begin: %w", err)
 	}
 	if _, err = tx.Exec(ctx, openSQL); err == nil {
-		// No statement is kept on the connection for each token.
-		if _, err = tx.Exec(ctx, checkSQL+f.Comment(), pgx.QueryExecModeExec, f.String()); err != nil {
-			err = fmt.Errorf("check fence: %w", err)
-		}
+		err = fence.Check(ctx, tx, f)
 	}
 	if err != nil {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), patience)

@@ -8,21 +8,21 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
-// lazy is a client that the first request creates: with a password, that takes a round
+// lazyClient is a client that the first request creates: with a password, that takes a round
 // trip.
-type lazy struct {
+type lazyClient struct {
 	config clientv3.Config
 	gate   chan struct{} // a lock of client and closed: the owner has put an element
 	client *clientv3.Client
 	closed bool
 }
 
-// loginPatience bounds the login if the caller sets no bound.
-const loginPatience = 5 * time.Second
+// loginTimeout bounds the login if the caller sets no bound.
+const loginTimeout = 5 * time.Second
 
 var errClosed = errors.New("the store is closed")
 
-func (l *lazy) get(ctx context.Context) (*clientv3.Client, error) {
+func (l *lazyClient) get(ctx context.Context) (*clientv3.Client, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
@@ -37,9 +37,9 @@ func (l *lazy) get(ctx context.Context) (*clientv3.Client, error) {
 	}
 	if l.client == nil {
 		config := l.config
-		config.DialTimeout = loginPatience
+		config.DialTimeout = loginTimeout
 		if deadline, ok := ctx.Deadline(); ok {
-			config.DialTimeout = max(time.Millisecond, min(loginPatience, time.Until(deadline)))
+			config.DialTimeout = max(time.Millisecond, min(loginTimeout, time.Until(deadline)))
 		}
 		client, err := clientv3.New(config)
 		if err != nil {
@@ -50,7 +50,7 @@ func (l *lazy) get(ctx context.Context) (*clientv3.Client, error) {
 	return l.client, nil
 }
 
-func (l *lazy) close() error {
+func (l *lazyClient) close() error {
 	l.gate <- struct{}{}
 	defer func() { <-l.gate }()
 	if l.closed {

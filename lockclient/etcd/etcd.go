@@ -48,7 +48,7 @@ const DefaultPrefix = "wirefence"
 type Store struct {
 	prefix    string
 	endpoints string
-	client    *lazy
+	client    *lazyClient
 	notices   *lockclient.Notices
 	cleanups  sync.WaitGroup // revocations of unused leases
 }
@@ -68,7 +68,7 @@ var reconnect = grpc.ConnectParams{
 // New makes a store on a client. Its keys begin with the prefix and a slash; all clients
 // that compete for a resource must use the same prefix. Close closes the client, too.
 func New(client *clientv3.Client, prefix string) *Store {
-	return newStore(prefix, client.Endpoints(), &lazy{client: client, gate: make(chan struct{}, 1)})
+	return newStore(prefix, client.Endpoints(), &lazyClient{client: client, gate: make(chan struct{}, 1)})
 }
 
 // Open makes a store on a new client for a connection string such as
@@ -98,10 +98,10 @@ func Open(url string) (*Store, error) {
 	if u.Path == "" {
 		u.Path = DefaultPrefix
 	}
-	return newStore(u.Path, u.Hosts, &lazy{config: config, gate: make(chan struct{}, 1)}), nil
+	return newStore(u.Path, u.Hosts, &lazyClient{config: config, gate: make(chan struct{}, 1)}), nil
 }
 
-func newStore(prefix string, endpoints []string, client *lazy) *Store {
+func newStore(prefix string, endpoints []string, client *lazyClient) *Store {
 	s := &Store{prefix: prefix, endpoints: strings.Join(endpoints, ","), client: client}
 	s.notices = lockclient.NewNotices(lockclient.FollowNames(s.follow))
 	return s
@@ -185,11 +185,11 @@ func (s *Store) put(ctx context.Context, client *clientv3.Client, resource fence
 		Then(clientv3.OpPut(key, holder, clientv3.WithLease(granted.ID)), clientv3.OpGet(s.OffsetKey(resource))).
 		Commit()
 	if err != nil || !done.Succeeded {
-		s.discard(client, granted.ID, ttl)
+		s.revokeUnused(client, granted.ID, ttl)
 		return nil, err
 	}
 	if read != nil {
-		s.discard(client, clientv3.LeaseID(read.Lease), ttl) // no key is attached to it any more
+		s.revokeUnused(client, clientv3.LeaseID(read.Lease), ttl) // no key is attached to it any more
 	}
 	p := &put{lease: granted.ID, revision: done.Header.Revision}
 	if offset := done.Responses[1].GetResponseRange().GetKvs(); len(offset) > 0 {

@@ -38,14 +38,14 @@ func revoke(ctx context.Context, client *clientv3.Client, id clientv3.LeaseID) e
 // isGone reports whether an etcd lease did not exist any more when it was revoked.
 func isGone(err error) bool { return errors.Is(err, rpctypes.ErrLeaseNotFound) }
 
-// cleanupPatience bounds how long Close waits.
-const cleanupPatience = 5 * time.Second
+// cleanupTimeout bounds how long Close waits.
+const cleanupTimeout = 5 * time.Second
 
-// discard revokes an unused etcd lease in the background; if that fails, the lease ends
+// revokeUnused revokes an unused etcd lease in the background; if that fails, the lease ends
 // after its ttl.
-func (s *Store) discard(client *clientv3.Client, id clientv3.LeaseID, ttl time.Duration) {
+func (s *Store) revokeUnused(client *clientv3.Client, id clientv3.LeaseID, ttl time.Duration) {
 	s.cleanups.Go(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), min(ttl, cleanupPatience))
+		ctx, cancel := context.WithTimeout(context.Background(), min(ttl, cleanupTimeout))
 		defer cancel()
 		_ = revoke(ctx, client, id)
 	})

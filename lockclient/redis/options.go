@@ -46,8 +46,8 @@ func (o Options) Validate() error {
 	return errors.Join(errs...)
 }
 
-// suits returns an error if a client cannot support the options.
-func (o Options) suits(client goredis.UniversalClient) error {
+// checkClient returns an error if a client cannot support the options.
+func (o Options) checkClient(client goredis.UniversalClient) error {
 	if o.Replicas == 0 {
 		return nil
 	}

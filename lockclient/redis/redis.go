@@ -72,7 +72,7 @@ func NewWith(client goredis.UniversalClient, opts Options) (*Store, error) {
 func newWith(client goredis.UniversalClient, opts Options, address string) (*Store, error) {
 	err := opts.Validate()
 	if opts = opts.withDefaults(); err == nil {
-		err = opts.suits(client)
+		err = opts.checkClient(client)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrOptions, err)
@@ -209,17 +209,17 @@ func (s *Store) fail(ctx context.Context, doing string, resource fence.Resource,
 			err = fmt.Errorf("the server is part of a Redis Cluster: use redis-cluster://: %w", err)
 		}
 	}
-	s.lookAgain(err)
+	s.reloadSlots(err)
 	if ctxErr := ctx.Err(); ctxErr != nil && !errors.Is(err, ctxErr) {
 		err = fmt.Errorf("%w (%w)", ctxErr, err)
 	}
 	return fmt.Errorf("redis at %s: %s %q: %w", s.address, doing, resource, err)
 }
 
-// lookAgain makes a cluster's client reload its map of slots if a node was unreachable.
+// reloadSlots makes a cluster's client reload its map of slots if a node was unreachable.
 // By itself go-redis does so once a minute, and when a node redirects to another, which a
 // dead node cannot.
-func (s *Store) lookAgain(err error) {
+func (s *Store) reloadSlots(err error) {
 	cluster, ok := s.client.(*goredis.ClusterClient)
 	if reply := goredis.Error(nil); ok && !errors.As(err, &reply) {
 		cluster.ReloadState(context.Background()) // in the background

@@ -31,7 +31,7 @@ func (s *Store) renewReplicated(ctx context.Context, key, holder string, ttl tim
 		switch {
 		case err == nil, errors.Is(err, ErrNotReplicated):
 			return held, err
-		case !s.mayMove(err) || ctx.Err() != nil || time.Now().After(end):
+		case !s.mayRetryElsewhere(err) || ctx.Err() != nil || time.Now().After(end):
 			return false, fmt.Errorf("%w: %w", ErrNotReplicated, err)
 		}
 		select {
@@ -80,8 +80,8 @@ func masterAt(ctx context.Context, cluster *goredis.ClusterClient, addr string) 
 	}
 }
 
-// mayMove reports whether another node may soon answer what one could not.
-func (s *Store) mayMove(err error) bool {
+// mayRetryElsewhere reports whether another node may soon answer what one could not.
+func (s *Store) mayRetryElsewhere(err error) bool {
 	if _, ok := s.client.(*goredis.ClusterClient); !ok {
 		return false // go-redis has tried again itself
 	}
@@ -100,8 +100,8 @@ type pipeliner interface{ Pipeline() goredis.Pipeliner }
 // script gets its text in a second attempt.
 func (s *Store) renewAndWait(ctx context.Context, server pipeliner, asking bool, key, holder string, ttl time.Duration) (bool, error) {
 	var renewed *goredis.Cmd
-	patience := s.patience(ctx)
-	waited := goredis.NewIntCmd(ctx, "wait", s.opts.Replicas, patience.Milliseconds())
+	timeout := s.waitTimeout(ctx)
+	waited := goredis.NewIntCmd(ctx, "wait", s.opts.Replicas, timeout.Milliseconds())
 	for _, run := range []func(context.Context, goredis.Scripter, []string, ...any) *goredis.Cmd{renewScript.EvalSha, renewScript.Eval} {
 		pipe := server.Pipeline()
 		if asking {
@@ -123,17 +123,17 @@ func (s *Store) renewAndWait(ctx context.Context, server pipeliner, asking bool,
 		return false, err
 	}
 	if replicas < int64(s.opts.Replicas) {
-		return false, fmt.Errorf("%w: %d of %d have it after %v", ErrNotReplicated, replicas, s.opts.Replicas, patience)
+		return false, fmt.Errorf("%w: %d of %d have it after %v", ErrNotReplicated, replicas, s.opts.Replicas, timeout)
 	}
 	return true, nil
 }
 
-// patience leaves WAIT a part of what ctx has left, so that its answer comes
+// waitTimeout leaves WAIT a part of what ctx has left, so that its answer comes
 // before the end. At 0 it would wait for ever.
-func (s *Store) patience(ctx context.Context) time.Duration {
-	patience := s.opts.ReplicaTimeout
+func (s *Store) waitTimeout(ctx context.Context) time.Duration {
+	timeout := s.opts.ReplicaTimeout
 	if end, ok := ctx.Deadline(); ok {
-		patience = min(patience, time.Until(end)*3/4)
+		timeout = min(timeout, time.Until(end)*3/4)
 	}
-	return max(patience, time.Millisecond).Truncate(time.Millisecond)
+	return max(timeout, time.Millisecond).Truncate(time.Millisecond)
 }

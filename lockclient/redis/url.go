@@ -82,7 +82,7 @@ func parseConnection(text string) (*connection, error) {
 	}
 	c := &connection{scheme: strings.TrimSuffix(scheme, "-sentinel"), user: user, path: u.EscapedPath(), query: query}
 	c.scheme = strings.TrimSuffix(c.scheme, "-cluster")
-	c.hosts, c.serverName = strings.Split(hosts, ","), c.take("tls_server_name")
+	c.hosts, c.serverName = strings.Split(hosts, ","), c.takeParameter("tls_server_name")
 	if c.serverName != "" && c.scheme != "rediss" {
 		return nil, errors.New("tls_server_name needs TLS: rediss in place of redis")
 	}
@@ -114,15 +114,15 @@ func (c *connection) forGoRedis() string {
 	return c.scheme + "://" + c.user + c.hosts[0] + c.path + "?" + query.Encode()
 }
 
-// take removes a parameter and returns its value.
-func (c *connection) take(name string) string {
+// takeParameter removes a parameter and returns its value.
+func (c *connection) takeParameter(name string) string {
 	value := c.query.Get(name)
 	c.query.Del(name)
 	return value
 }
 
-// check removes the connection string, and so the password, from the errors of go-redis.
-func check(err error) error {
+// withoutURL removes the connection string, and so the password, from the errors of go-redis.
+func withoutURL(err error) error {
 	if parse := (*url.Error)(nil); errors.As(err, &parse) {
 		return errNotURL
 	}
@@ -143,10 +143,10 @@ func openSingle(c *connection) (goredis.UniversalClient, string, error) {
 	}
 	opts, err := goredis.ParseURL(c.forGoRedis())
 	if err != nil {
-		return nil, "", check(err)
+		return nil, "", withoutURL(err)
 	}
 	opts.ContextTimeoutEnabled = true
-	c.verify(opts.TLSConfig)
+	c.configureTLS(opts.TLSConfig)
 	return goredis.NewClient(opts), opts.Addr, nil
 }
 
@@ -156,13 +156,13 @@ func openSentinel(c *connection) (goredis.UniversalClient, string, error) {
 	if err := c.addresses("26379"); err != nil {
 		return nil, "", err
 	}
-	user, password := c.take("sentinel_username"), c.take("sentinel_password")
+	user, password := c.takeParameter("sentinel_username"), c.takeParameter("sentinel_password")
 	if c.query.Has("username") || c.query.Has("password") {
 		return nil, "", errors.New("the credentials of Redis go before the hosts, those of Sentinel into sentinel_username and sentinel_password")
 	}
 	opts, err := goredis.ParseFailoverURL(c.forGoRedis())
 	if err != nil {
-		return nil, "", check(err)
+		return nil, "", withoutURL(err)
 	}
 	if opts.MasterName == "" {
 		return nil, "", errors.New("master_name is missing: the name of the master at the Sentinels")
@@ -170,7 +170,7 @@ func openSentinel(c *connection) (goredis.UniversalClient, string, error) {
 	opts.Username, opts.Password = opts.SentinelUsername, opts.SentinelPassword
 	opts.SentinelUsername, opts.SentinelPassword = user, password
 	opts.ContextTimeoutEnabled = true
-	c.verify(opts.TLSConfig)
+	c.configureTLS(opts.TLSConfig)
 	name := fmt.Sprintf("%s of Sentinels %s", opts.MasterName, strings.Join(opts.SentinelAddrs, ","))
 	return goredis.NewFailoverClient(opts), name, nil
 }
@@ -185,13 +185,13 @@ func openCluster(c *connection) (goredis.UniversalClient, string, error) {
 	if c.query.Has("master_name") {
 		return nil, "", errors.New("master_name is for redis-sentinel://")
 	}
-	skip := c.take("skip_verify") // go-redis reads it in the other forms only
+	skip := c.takeParameter("skip_verify") // go-redis reads it in the other forms only
 	opts, err := goredis.ParseClusterURL(c.forGoRedis())
 	if err != nil {
-		return nil, "", check(err)
+		return nil, "", withoutURL(err)
 	}
 	opts.ContextTimeoutEnabled = true
-	c.verify(opts.TLSConfig)
+	c.configureTLS(opts.TLSConfig)
 	if opts.TLSConfig != nil {
 		if !slices.Contains([]string{"", "true", "false"}, skip) {
 			return nil, "", errors.New("skip_verify must be true or false")
@@ -203,10 +203,10 @@ func openCluster(c *connection) (goredis.UniversalClient, string, error) {
 	return goredis.NewClusterClient(opts), strings.Join(opts.Addrs, ","), nil
 }
 
-// verify accepts from every server a certificate for the address by which it was reached,
+// configureTLS accepts from every server a certificate for the address by which it was reached,
 // or for tls_server_name. go-redis would expect the name of the first host from all of
 // them.
-func (c *connection) verify(config *tls.Config) {
+func (c *connection) configureTLS(config *tls.Config) {
 	if config != nil {
 		config.MinVersion, config.ServerName = tls.VersionTLS12, c.serverName
 	}

@@ -19,7 +19,7 @@ func (s *Store) Counted(ctx context.Context, resource fence.Resource) (fence.Tok
 	path := s.Path(resource)
 	count, err := call(ctx, s, func() (fence.Token, error) {
 		return repeat(ctx, func() (fence.Token, error) {
-			x, err := s.any(ctx)
+			x, err := s.anySession(ctx)
 			if err != nil {
 				return 0, err
 			}

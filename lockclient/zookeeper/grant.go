@@ -21,8 +21,8 @@ type grant struct {
 
 type grantKey struct{ path, holder string }
 
-// take finds or creates a grant and locks it.
-func (s *Store) take(ctx context.Context, key grantKey) (*grant, error) {
+// lockGrant finds or creates a grant and locks it.
+func (s *Store) lockGrant(ctx context.Context, key grantKey) (*grant, error) {
 	s.mu.Lock()
 	g := s.grants[key]
 	if g == nil {
@@ -35,13 +35,13 @@ func (s *Store) take(ctx context.Context, key grantKey) (*grant, error) {
 	case g.taken <- struct{}{}:
 		return g, nil
 	case <-ctx.Done():
-		s.leave(g)
+		s.releaseUser(g)
 		return nil, ctx.Err()
 	}
 }
 
-// put unlocks a grant. A lease that is still held ends at its deadline.
-func (s *Store) put(g *grant) {
+// unlockGrant unlocks a grant. A lease that is still held ends at its deadline.
+func (s *Store) unlockGrant(g *grant) {
 	if g.timer != nil {
 		g.timer.Stop()
 	}
@@ -49,10 +49,10 @@ func (s *Store) put(g *grant) {
 		g.timer = time.AfterFunc(time.Until(g.until), func() { s.expire(g.key) })
 	}
 	<-g.taken
-	s.leave(g)
+	s.releaseUser(g)
 }
 
-func (s *Store) leave(g *grant) {
+func (s *Store) releaseUser(g *grant) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	g.users--
@@ -61,8 +61,8 @@ func (s *Store) leave(g *grant) {
 	}
 }
 
-// hold records the session in which the lease node may be from now on; nil for none.
-func (s *Store) hold(g *grant, x *session) {
+// setSession records the session in which the lease node may be from now on; nil for none.
+func (s *Store) setSession(g *grant, x *session) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	g.session = x
@@ -78,11 +78,11 @@ func (s *Store) expire(key grantKey) {
 	}
 	defer s.running.Done()
 	ctx := context.Background()
-	g, err := s.take(ctx, key)
+	g, err := s.lockGrant(ctx, key)
 	if err != nil {
 		return
 	}
-	defer s.put(g)
+	defer s.unlockGrant(g)
 	if g.session == nil || time.Now().Before(g.until) {
 		return
 	}

@@ -18,7 +18,7 @@ func (s *Store) Look(ctx context.Context, resource fence.Resource) (lockclient.A
 	path := s.Path(resource)
 	seen, err := call(ctx, s, func() (lockclient.Attempt, error) {
 		return repeat(ctx, func() (lockclient.Attempt, error) {
-			x, err := s.any(ctx)
+			x, err := s.anySession(ctx)
 			if err != nil {
 				return lockclient.Attempt{}, err
 			}

@@ -79,11 +79,11 @@ func (x *session) catchUp(path string) error {
 	return x.explain(err)
 }
 
-// look reads the holder of a lease, and reports whether it is the holder of the grant. If
+// readLease reads the holder of a lease, and reports whether it is the holder of the grant. If
 // so, it records the session of the lease node, nil for another store's, and a version of
 // the resource's node by which a transaction can detect a later grant: the version is
 // read first, and every grant changes it.
-func (s *Store) look(x *session, g *grant) (mine bool, err error) {
+func (s *Store) readLease(x *session, g *grant) (mine bool, err error) {
 	if err := x.catchUp(g.key.path); err != nil {
 		return false, err
 	}
@@ -97,13 +97,13 @@ func (s *Store) look(x *session, g *grant) (mine bool, err error) {
 					g.until = time.Now().Add(ttl)
 				}
 				g.version = stat.Version
-				s.hold(g, s.sessionOf(lease.EphemeralOwner))
+				s.setSession(g, s.sessionOf(lease.EphemeralOwner))
 				return true, nil
 			}
 		}
 	}
 	if err == nil || errors.Is(err, zk.ErrNoNode) {
-		s.hold(g, nil)
+		s.setSession(g, nil)
 		return false, nil
 	}
 	return false, x.explain(err)

@@ -28,24 +28,24 @@ func (s *Store) Notify(_ context.Context, resource fence.Resource, released chan
 // follow queues for a resource until ctx or its place ends, and reports whether it has
 // heard of it. It ignores errors: waiters poll.
 func (s *Store) follow(ctx context.Context, n *lockclient.Notices, path string) (heard bool) {
-	x, err := s.any(ctx)
+	x, err := s.anySession(ctx)
 	if err != nil {
 		return false
 	}
-	defer s.standsIn(x, -1)
-	if !s.standsIn(x, 1) {
+	defer s.addPlaces(x, -1)
+	if !s.addPlaces(x, 1) {
 		return false
 	}
 	p := place{session: x, path: path}
-	if p.node, err = x.lineUp(path); err != nil {
+	if p.node, err = x.enqueue(path); err != nil {
 		return false
 	}
-	defer func() { _ = x.leaveLine(p.node) }()
+	defer func() { _ = x.dequeue(p.node) }()
 	for ctx.Err() == nil {
 		owner, changes, err := p.watch()
 		if err == nil && owner != 0 && s.sessionOf(owner) != nil {
 			var moved bool
-			if moved, err = p.giveWay(); moved && err == nil {
+			if moved, err = p.moveToEnd(); moved && err == nil {
 				continue
 			}
 		}
@@ -70,9 +70,9 @@ func (s *Store) follow(ctx context.Context, n *lockclient.Notices, path string) 
 	return heard
 }
 
-// standsIn adds to the number of places that a session has in queues. It reports whether
+// addPlaces adds to the number of places that a session has in queues. It reports whether
 // the session is still in use.
-func (s *Store) standsIn(x *session, more int) bool {
+func (s *Store) addPlaces(x *session, more int) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	x.places += more
@@ -112,23 +112,23 @@ func (p *place) watch() (owner int64, changes <-chan zk.Event, err error) {
 	}
 }
 
-// giveWay moves the first place to the end of the queue, if there are others.
-func (p *place) giveWay() (moved bool, err error) {
+// moveToEnd moves the first place to the end of the queue, if there are others.
+func (p *place) moveToEnd() (moved bool, err error) {
 	_, after, err := p.neighbours()
 	if err != nil || after == "" {
 		return false, err
 	}
 	last := p.node
-	if p.node, err = p.lineUp(p.path); err != nil {
+	if p.node, err = p.enqueue(p.path); err != nil {
 		p.node = last
 		return false, err
 	}
 	p.first = false
-	return true, p.leaveLine(last)
+	return true, p.dequeue(last)
 }
 
-// lineUp creates a node at the end of the queue.
-func (x *session) lineUp(path string) (place string, err error) {
+// enqueue creates a node at the end of the queue.
+func (x *session) enqueue(path string) (place string, err error) {
 	place, err = x.conn.CreateProtectedEphemeralSequential(path+"/waiter-", nil, x.acl())
 	if errors.Is(err, zk.ErrNoNode) {
 		if err := x.makeNode(path, "0"); err != nil {
@@ -139,9 +139,9 @@ func (x *session) lineUp(path string) (place string, err error) {
 	return place, err
 }
 
-// leaveLine deletes a place, which would delay those behind it until the session ends.
-// After a failure touch tries again.
-func (x *session) leaveLine(node string) error {
+// dequeue deletes a place, which would delay those behind it until the session ends.
+// After a failure keepAlive tries again.
+func (x *session) dequeue(node string) error {
 	_, err := repeat(context.Background(), func() (struct{}, error) { return struct{}{}, x.deletePlace(node) })
 	if err != nil {
 		x.mu.Lock()
@@ -151,8 +151,8 @@ func (x *session) leaveLine(node string) error {
 	return err
 }
 
-// leaveLines deletes the places whose deletion failed before.
-func (x *session) leaveLines() {
+// retryDequeue deletes the places whose deletion failed before.
+func (x *session) retryDequeue() {
 	x.mu.Lock()
 	left := x.left
 	x.left = nil

@@ -14,19 +14,19 @@ import (
 	"github.com/wirefence/wirefence/lockclient"
 )
 
-// patience bounds how long requests are repeated while connections break or no server
+// repeatTimeout bounds how long requests are repeated while connections break or no server
 // accepts the driver: an ensemble may need that long to elect a leader. retryPause is the
 // pause between two tries.
 const (
-	patience   = 3 * time.Second
-	retryPause = 50 * time.Millisecond
+	repeatTimeout = 3 * time.Second
+	retryPause    = 50 * time.Millisecond
 )
 
 // errAgain says that a node has changed since it was read.
 var errAgain = errors.New("changed since it was read")
 
-// repeat calls try until it returns a final result. A change of a node means that another
-// client has made progress, so repeat ends.
+// repeat calls try until its result is final. It repeats errAgain without a limit: each
+// means that another client has made progress.
 func repeat[T any](ctx context.Context, try func() (T, error)) (T, error) {
 	var none T
 	failing := time.Now()
@@ -35,7 +35,7 @@ func repeat[T any](ctx context.Context, try func() (T, error)) (T, error) {
 		switch {
 		case errors.Is(err, errAgain):
 			failing = time.Now()
-		case isConnection(err) && time.Since(failing) < patience:
+		case isConnection(err) && time.Since(failing) < repeatTimeout:
 			select {
 			case <-time.After(retryPause):
 			case <-ctx.Done():
@@ -50,11 +50,11 @@ func repeat[T any](ctx context.Context, try func() (T, error)) (T, error) {
 }
 
 func (s *Store) acquire(ctx context.Context, path, holder string, ttl time.Duration) (lockclient.Attempt, error) {
-	g, err := s.take(ctx, grantKey{path, holder})
+	g, err := s.lockGrant(ctx, grantKey{path, holder})
 	if err != nil {
 		return lockclient.Attempt{}, err
 	}
-	defer s.put(g)
+	defer s.unlockGrant(g)
 	return repeat(ctx, func() (lockclient.Attempt, error) { return s.tryAcquire(ctx, g, ttl) })
 }
 
@@ -72,19 +72,19 @@ func (s *Store) tryAcquire(ctx context.Context, g *grant, ttl time.Duration) (lo
 	case count == math.MaxInt64:
 		return lockclient.Attempt{}, fmt.Errorf("%w: %s is %d", lockclient.ErrCounter, path, count)
 	}
-	if err := x.suffices(ttl); err != nil {
+	if err := x.checkTimeout(ttl); err != nil {
 		return lockclient.Attempt{}, err
 	}
 	steps := x.create(g, ttl)
 	if g.session != nil { // a repeated request of the holder
-		mine, err := s.look(x, g)
+		mine, err := s.readLease(x, g)
 		if err != nil || !mine || g.version != version {
-			return lockclient.Attempt{}, orAgain(err)
+			return lockclient.Attempt{}, errOrAgain(err)
 		}
 		steps = x.replace(g, ttl)
 	}
 	before := g.session
-	s.hold(g, x) // before the request, whose answer may be lost
+	s.setSession(g, x) // before the request, whose answer may be lost
 	_, err = x.conn.Multi(append(steps,
 		&zk.SetDataRequest{Path: path, Data: strconv.AppendInt(nil, count+1, 10), Version: version})...)
 	switch {
@@ -95,18 +95,18 @@ func (s *Store) tryAcquire(ctx context.Context, g *grant, ttl time.Duration) (lo
 		g.version, g.until = unknown, time.Now().Add(ttl)
 		return lockclient.Attempt{}, x.explain(err)
 	}
-	s.hold(g, before)
+	s.setSession(g, before)
 	switch {
 	case errors.Is(err, zk.ErrNodeExists):
 		return s.heldBy(x, g)
 	case errors.Is(err, zk.ErrNoNode), errors.Is(err, zk.ErrBadVersion):
-		return lockclient.Attempt{}, orAgain(x.catchUp(path))
+		return lockclient.Attempt{}, errOrAgain(x.catchUp(path))
 	}
 	return lockclient.Attempt{}, err
 }
 
-// orAgain returns err, or errAgain if it is nil.
-func orAgain(err error) error {
+// errOrAgain returns err, or errAgain if it is nil.
+func errOrAgain(err error) error {
 	if err != nil {
 		return err
 	}
@@ -125,19 +125,19 @@ func (s *Store) heldBy(x *session, g *grant) (lockclient.Attempt, error) {
 	case holder != g.key.holder:
 		return lockclient.Attempt{Holder: holder}, nil
 	}
-	mine, err := s.look(x, g) // the answer to an earlier request was lost
+	mine, err := s.readLease(x, g) // the answer to an earlier request was lost
 	if mine && err == nil && g.session == nil {
 		err = errElsewhere
 	}
-	return lockclient.Attempt{}, orAgain(err)
+	return lockclient.Attempt{}, errOrAgain(err)
 }
 
 func (s *Store) renew(ctx context.Context, path, holder string, ttl time.Duration) (bool, error) {
-	g, err := s.take(ctx, grantKey{path, holder})
+	g, err := s.lockGrant(ctx, grantKey{path, holder})
 	if err != nil {
 		return false, err
 	}
-	defer s.put(g)
+	defer s.unlockGrant(g)
 	return repeat(ctx, func() (bool, error) { return s.tryRenew(ctx, g, ttl) })
 }
 
@@ -152,11 +152,11 @@ func (s *Store) tryRenew(ctx context.Context, g *grant, ttl time.Duration) (bool
 		return false, nil // expire is about to end it
 	}
 	if g.session == nil || g.version == unknown {
-		x, err := s.any(ctx)
+		x, err := s.anySession(ctx)
 		if err != nil {
 			return false, err
 		}
-		if mine, err := s.look(x, g); err != nil || !mine {
+		if mine, err := s.readLease(x, g); err != nil || !mine {
 			return false, err
 		}
 		if g.session == nil {
@@ -170,11 +170,11 @@ func (s *Store) tryRenew(ctx context.Context, g *grant, ttl time.Duration) (bool
 	_, err = x.conn.Multi(append(steps, &zk.CheckVersionRequest{Path: g.key.path, Version: g.version})...)
 	switch {
 	case err == nil:
-		s.hold(g, x)
+		s.setSession(g, x)
 		g.until = time.Now().Add(ttl)
 		return true, nil
 	case errors.Is(err, zk.ErrNoNode):
-		s.hold(g, nil)
+		s.setSession(g, nil)
 		return false, nil
 	case errors.Is(err, zk.ErrBadVersion): // the counter was raised, or another holder has the lease
 		err = errAgain
@@ -187,7 +187,7 @@ func (s *Store) tryRenew(ctx context.Context, g *grant, ttl time.Duration) (bool
 // their session: the node moves to another session if its own is too short for the ttl.
 func (s *Store) renewal(ctx context.Context, g *grant, ttl time.Duration) (*session, []any, error) {
 	if s.sessionTimeout(ttl) <= g.session.timeout {
-		return g.session, []any{&zk.CheckVersionRequest{Path: leaseOf(g.key.path), Version: -1}}, g.session.suffices(ttl)
+		return g.session, []any{&zk.CheckVersionRequest{Path: leaseOf(g.key.path), Version: -1}}, g.session.checkTimeout(ttl)
 	}
 	x, err := s.session(ctx, ttl)
 	if err != nil {
@@ -196,15 +196,15 @@ func (s *Store) renewal(ctx context.Context, g *grant, ttl time.Duration) (*sess
 	if _, _, err := x.conn.Exists("/"); err != nil { // it may not have been connected yet
 		return nil, nil, x.explain(err)
 	}
-	return x, x.replace(g, ttl), x.suffices(ttl)
+	return x, x.replace(g, ttl), x.checkTimeout(ttl)
 }
 
 func (s *Store) release(ctx context.Context, path, holder string) (bool, error) {
-	g, err := s.take(ctx, grantKey{path, holder})
+	g, err := s.lockGrant(ctx, grantKey{path, holder})
 	if err != nil {
 		return false, err
 	}
-	defer s.put(g)
+	defer s.unlockGrant(g)
 	held, err := s.end(ctx, g)
 	if err != nil && g.session != nil {
 		g.until = time.Now()
@@ -219,11 +219,11 @@ func (s *Store) end(ctx context.Context, g *grant) (bool, error) {
 		if g.session != nil && g.version != unknown {
 			return g.session, nil
 		}
-		x, err := s.any(ctx)
+		x, err := s.anySession(ctx)
 		if err != nil {
 			return nil, err
 		}
-		if mine, err := s.look(x, g); err != nil || !mine {
+		if mine, err := s.readLease(x, g); err != nil || !mine {
 			return nil, err
 		}
 		return x, nil
@@ -235,10 +235,10 @@ func (s *Store) end(ctx context.Context, g *grant) (bool, error) {
 		&zk.CheckVersionRequest{Path: g.key.path, Version: g.version})
 	switch {
 	case err == nil:
-		s.hold(g, nil)
+		s.setSession(g, nil)
 		return true, nil
 	case errors.Is(err, zk.ErrNoNode):
-		s.hold(g, nil)
+		s.setSession(g, nil)
 		return false, nil
 	case errors.Is(err, zk.ErrBadVersion):
 		g.version = unknown
@@ -250,7 +250,7 @@ func (s *Store) end(ctx context.Context, g *grant) (bool, error) {
 
 func (s *Store) raise(ctx context.Context, path string, token fence.Token) error {
 	_, err := repeat(ctx, func() (struct{}, error) {
-		x, err := s.any(ctx)
+		x, err := s.anySession(ctx)
 		if err != nil {
 			return struct{}{}, err
 		}
@@ -260,7 +260,7 @@ func (s *Store) raise(ctx context.Context, path string, token fence.Token) error
 		}
 		_, err = x.conn.Set(path, strconv.AppendInt(nil, int64(token), 10), version)
 		if errors.Is(err, zk.ErrBadVersion) {
-			err = orAgain(x.catchUp(path))
+			err = errOrAgain(x.catchUp(path))
 		}
 		return struct{}{}, x.explain(err)
 	})

@@ -71,12 +71,12 @@ func (s *Store) session(ctx context.Context, ttl time.Duration) (*session, error
 	return x, x.authenticate(ctx)
 }
 
-// otherwise is the ttl for which a session is opened if a request needs one and no lease
+// defaultTTL is the ttl for which a session is opened if a request needs one and no lease
 // does.
-const otherwise = 8 * time.Second
+const defaultTTL = 8 * time.Second
 
-// any returns the session that was used last, so that the others become idle.
-func (s *Store) any(ctx context.Context) (*session, error) {
+// anySession returns the session that was used last, so that the others become idle.
+func (s *Store) anySession(ctx context.Context) (*session, error) {
 	s.mu.Lock()
 	var last *session
 	for _, x := range s.sessions {
@@ -86,7 +86,7 @@ func (s *Store) any(ctx context.Context) (*session, error) {
 	}
 	if last == nil {
 		s.mu.Unlock()
-		return s.session(ctx, otherwise)
+		return s.session(ctx, defaultTTL)
 	}
 	last.used = time.Now()
 	s.mu.Unlock()
@@ -118,7 +118,7 @@ func (s *Store) retire(x *session) bool {
 func (s *Store) connect(timeout time.Duration) (*session, error) {
 	x := &session{opts: &s.opts, timeout: timeout, gone: make(chan struct{}), login: make(chan struct{}, 1)}
 	conn, events, err := zk.Connect(s.opts.Servers, timeout,
-		zk.WithDialer(x.dial), zk.WithHostProvider(&rotation{}), zk.WithLogger(silence{}), zk.WithLogInfo(false))
+		zk.WithDialer(x.dial), zk.WithHostProvider(&rotation{}), zk.WithLogger(discardLog{}), zk.WithLogInfo(false))
 	if err != nil {
 		return nil, err
 	}
@@ -131,17 +131,17 @@ func (s *Store) connect(timeout time.Duration) (*session, error) {
 	s.running.Add(1)
 	go func() {
 		defer s.running.Done()
-		s.touch(x)
+		s.keepAlive(x)
 	}()
 	return x, nil
 }
 
-// touch sends requests on a session often enough, even without leases: how long a new
+// keepAlive sends requests on a session often enough, even without leases: how long a new
 // lease lasts depends on when the leader last heard of its session. It closes an idle
 // session. A session that has had no connection for its timeout has expired, and is
 // replaced: a server that was restored from older data than the driver has seen would
 // never accept the driver again.
-func (s *Store) touch(x *session) {
+func (s *Store) keepAlive(x *session) {
 	ticker := time.NewTicker(s.opts.Tick / 2)
 	defer ticker.Stop()
 	connected := time.Now()
@@ -163,7 +163,7 @@ func (s *Store) touch(x *session) {
 			return
 		}
 		_, _, _ = x.conn.Exists("/") // the driver deals with failures
-		x.leaveLines()
+		x.retryDequeue()
 	}
 }
 
@@ -206,9 +206,9 @@ func (x *session) acl() []zk.ACL {
 	return zk.AuthACL(zk.PermAll)
 }
 
-// suffices returns an error if leases of a ttl could outlast the session. The server must
+// checkTimeout returns an error if leases of a ttl could outlast the session. The server must
 // have answered before.
-func (x *session) suffices(ttl time.Duration) error {
+func (x *session) checkTimeout(ttl time.Duration) error {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	if x.lasts >= ttl+x.opts.Tick {
@@ -254,7 +254,7 @@ func (x *session) dial(network, address string, timeout time.Duration) (net.Conn
 	if x.failure = err; err != nil {
 		return nil, err
 	}
-	x.wire = &greetedConn{Conn: conn, session: x}
+	x.wire = &timeoutReader{Conn: conn, session: x}
 	return x.wire, nil
 }
 
@@ -264,7 +264,7 @@ func secure(conn net.Conn, address string, config *tls.Config) (net.Conn, error)
 		config = config.Clone()
 		config.ServerName, _, _ = net.SplitHostPort(address)
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), greetingPatience)
+	ctx, cancel := context.WithTimeout(context.Background(), greetingTimeout)
 	defer cancel()
 	secured := tls.Client(conn, config)
 	if err := secured.HandshakeContext(ctx); err != nil {
@@ -312,9 +312,9 @@ func isConnection(err error) bool {
 	return errors.As(err, &network)
 }
 
-// greeted records the timeout that a server grants. A server that no longer knows the
+// recordTimeout records the timeout that a server grants. A server that no longer knows the
 // session grants 0; then the driver requests a new session.
-func (x *session) greeted(lasts time.Duration) {
+func (x *session) recordTimeout(lasts time.Duration) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	if lasts > 0 {
@@ -322,9 +322,9 @@ func (x *session) greeted(lasts time.Duration) {
 	}
 }
 
-// greetedConn reads the granted timeout from a server's first message; the driver does
+// timeoutReader reads the granted timeout from a server's first message; the driver does
 // not report it.
-type greetedConn struct {
+type timeoutReader struct {
 	net.Conn
 	session  *session
 	greeting []byte // length, protocol version and timeout, 4 bytes each
@@ -332,23 +332,23 @@ type greetedConn struct {
 
 const greetingBytes = 12
 
-func (c *greetedConn) Read(p []byte) (int, error) {
+func (c *timeoutReader) Read(p []byte) (int, error) {
 	n, err := c.Conn.Read(p)
 	if missing := greetingBytes - len(c.greeting); missing > 0 && n > 0 {
 		c.greeting = append(c.greeting, p[:min(n, missing)]...)
 		if len(c.greeting) == greetingBytes {
-			c.session.greeted(time.Duration(binary.BigEndian.Uint32(c.greeting[8:])) * time.Millisecond)
+			c.session.recordTimeout(time.Duration(binary.BigEndian.Uint32(c.greeting[8:])) * time.Millisecond)
 		}
 	}
 	return n, err
 }
 
-// greetingPatience bounds the wait for a server's first message. The driver would wait
+// greetingTimeout bounds the wait for a server's first message. The driver would wait
 // nearly seven times the session timeout before it tries another server.
-const greetingPatience = 5 * time.Second
+const greetingTimeout = 5 * time.Second
 
-func (c *greetedConn) SetReadDeadline(t time.Time) error {
-	if limit := time.Now().Add(greetingPatience); len(c.greeting) == 0 && (t.IsZero() || t.After(limit)) {
+func (c *timeoutReader) SetReadDeadline(t time.Time) error {
+	if limit := time.Now().Add(greetingTimeout); len(c.greeting) == 0 && (t.IsZero() || t.After(limit)) {
 		t = limit
 	}
 	return c.Conn.SetReadDeadline(t)
@@ -379,7 +379,7 @@ func (r *rotation) Next() (server string, pauseFirst bool) {
 
 func (r *rotation) Connected() { r.tried = 0 }
 
-// silence discards the driver's log: the calls return its errors.
-type silence struct{}
+// discardLog discards the driver's log: the calls return its errors.
+type discardLog struct{}
 
-func (silence) Printf(string, ...any) {}
+func (discardLog) Printf(string, ...any) {}

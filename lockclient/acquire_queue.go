@@ -9,46 +9,46 @@ import (
 	"github.com/wirefence/wirefence/fence"
 )
 
-// line is the queue of one client's acquires of one resource. Only the first asks the
+// acquireQueue is the queue of one client's acquires of one resource. Only the first asks the
 // store, so a release does not cause a try by each of them; the others follow in the
 // order of their calls.
 //
 // The first passes on what it has learned: the subscription, the pause between tries, and
 // that the resource is held.
-type line struct {
+type acquireQueue struct {
 	client   *Client
 	resource fence.Resource
 
 	// Guarded by the client's mu.
-	waiting list.List   // of chan error, for each acquire
-	over    bool        // all acquires in waiting have failed
-	linger  *time.Timer // removes an empty queue
+	waiting   list.List   // of chan error, for each acquire
+	failed    bool        // all acquires in waiting have failed
+	idleTimer *time.Timer // removes an empty queue
 
 	// Owned by the first acquire of the queue.
-	held     *HeldError // the last answer of the store; nil: ask at once
-	back     bool       // the client acquires again what others may be waiting for
-	released chan struct{}
-	stop     func() // ends the notices; nil before the first wait
-	pauses   backoff
-	rivals   rivals
+	held      *HeldError // the last answer of the store; nil: ask at once
+	returning bool       // the client acquires again what others may be waiting for
+	released  chan struct{}
+	stop      func() // ends the notices; nil before the first wait
+	pauses    backoff
+	rivals    rivals
 }
 
 // join appends an acquire to the queue of its resource. The channel gets nil when the
 // acquire becomes the first, or the error that ended the wait of the whole queue.
-func (c *Client) join(resource fence.Resource) (*line, *list.Element) {
+func (c *Client) join(resource fence.Resource) (*acquireQueue, *list.Element) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	l := c.lines[resource]
+	l := c.queues[resource]
 	if l == nil {
-		l = &line{client: c, resource: resource, pauses: c.opts.backoff()}
-		c.lines[resource] = l
+		l = &acquireQueue{client: c, resource: resource, pauses: c.opts.backoff()}
+		c.queues[resource] = l
 	}
 	turn := make(chan error, 1)
 	if l.waiting.Len() == 0 {
-		l.back = c.streaks.giveWay(resource, c.opts.RetryMax)
-		if l.linger != nil {
-			l.linger.Stop()
-			l.linger, l.held, l.back = nil, nil, true
+		l.returning = c.streaks.giveWay(resource, c.opts.RetryMax)
+		if l.idleTimer != nil {
+			l.idleTimer.Stop()
+			l.idleTimer, l.held, l.returning = nil, nil, true
 		}
 		turn <- nil
 	}
@@ -58,10 +58,10 @@ func (c *Client) join(resource fence.Resource) (*line, *list.Element) {
 // leave removes an acquire from the queue. If it was the first, the next becomes the
 // first; but if it failed for a reason that is not its own, all fail with it rather than
 // one after the other.
-func (l *line) leave(place *list.Element, failed error) {
+func (l *acquireQueue) leave(place *list.Element, failed error) {
 	l.client.mu.Lock()
 	defer l.client.mu.Unlock()
-	if l.over {
+	if l.failed {
 		return
 	}
 	first := l.waiting.Front() == place
@@ -70,48 +70,48 @@ func (l *line) leave(place *list.Element, failed error) {
 		return
 	}
 	if failed != nil {
-		l.over = true
+		l.failed = true
 		for each := l.waiting.Front(); each != nil; each = each.Next() {
 			each.Value.(chan error) <- failed
 		}
-		l.drop()
+		l.remove()
 		return
 	}
 	switch {
 	case l.waiting.Len() > 0:
 		l.waiting.Front().Value.(chan error) <- nil
 	case l.rivals.count() > 0 && !l.client.closed:
-		l.stay()
+		l.keepIdle()
 	default:
-		l.drop()
+		l.remove()
 	}
 }
 
-// stay keeps an empty queue for a while, so that the client remembers its rivals when it
+// keepIdle keeps an empty queue for a while, so that the client remembers its rivals when it
 // returns, and need not subscribe again. The caller holds mu.
-func (l *line) stay() {
+func (l *acquireQueue) keepIdle() {
 	var timer *time.Timer
 	timer = time.AfterFunc(l.client.opts.RetryMax, func() {
 		l.client.mu.Lock()
 		defer l.client.mu.Unlock()
-		if l.linger == timer {
-			l.drop()
+		if l.idleTimer == timer {
+			l.remove()
 		}
 	})
-	l.linger = timer
+	l.idleTimer = timer
 }
 
-// drop removes the queue. The caller holds mu.
-func (l *line) drop() {
-	l.linger = nil
-	delete(l.client.lines, l.resource)
+// remove removes the queue. The caller holds mu.
+func (l *acquireQueue) remove() {
+	l.idleTimer = nil
+	delete(l.client.queues, l.resource)
 	if l.stop != nil {
 		l.stop()
 	}
 }
 
 // acquire waits until it is the first, and then for the lease.
-func (l *line) acquire(ctx context.Context, place *list.Element) (lease *Lease, err error) {
+func (l *acquireQueue) acquire(ctx context.Context, place *list.Element) (lease *Lease, err error) {
 	var failed error
 	defer func() { l.leave(place, failed) }()
 	select {
@@ -124,17 +124,17 @@ func (l *line) acquire(ctx context.Context, place *list.Element) (lease *Lease, 
 	case <-ctx.Done():
 		return nil, contextError(ctx, "waiting for the lease of", l.resource)
 	}
-	lease, err = l.ask(ctx)
+	lease, err = l.tryUntilWon(ctx)
 	if err != nil && ctx.Err() == nil && !errors.Is(err, ErrClosed) {
 		failed = err
 	}
 	return lease, err
 }
 
-// ask tries until the lease is won. Only the first of the queue calls it.
-func (l *line) ask(ctx context.Context) (*Lease, error) {
-	if l.back {
-		l.back = false
+// tryUntilWon tries until the lease is won. Only the first of the queue calls it.
+func (l *acquireQueue) tryUntilWon(ctx context.Context) (*Lease, error) {
+	if l.returning {
+		l.returning = false
 		if _, err := l.sleep(ctx, giveWay+l.rivals.spread(), nil); err != nil {
 			return nil, err
 		}
@@ -163,7 +163,7 @@ func (l *line) ask(ctx context.Context) (*Lease, error) {
 
 // wait returns nil when it is time to try again: after a pause, a release, or
 // the end of the other's lease, whichever is first.
-func (l *line) wait(ctx context.Context) error {
+func (l *acquireQueue) wait(ctx context.Context) error {
 	if l.stop == nil {
 		l.listen(ctx)
 	}
@@ -180,7 +180,7 @@ func (l *line) wait(ctx context.Context) error {
 }
 
 // sleep waits for a time to pass or for a notice, and reports which came first.
-func (l *line) sleep(ctx context.Context, pause time.Duration, released <-chan struct{}) (woken bool, err error) {
+func (l *acquireQueue) sleep(ctx context.Context, pause time.Duration, released <-chan struct{}) (woken bool, err error) {
 	timer := time.NewTimer(pause)
 	defer timer.Stop()
 	select {
@@ -197,7 +197,7 @@ func (l *line) sleep(ctx context.Context, pause time.Duration, released <-chan s
 
 // listen subscribes to notices of releases. The subscription outlives ctx: the others in
 // the queue need it.
-func (l *line) listen(ctx context.Context) {
+func (l *acquireQueue) listen(ctx context.Context) {
 	l.released, l.stop = make(chan struct{}, 1), func() {}
 	notifier, ok := l.client.store.(Notifier)
 	if !ok {

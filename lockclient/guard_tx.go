@@ -9,30 +9,30 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// gate is an open transaction in which a fence was checked: the lock that the check took
+// guardTx is an open transaction in which a fence was checked: the lock that the check took
 // keeps a handoff from completing while the transaction is open.
-type gate interface {
+type guardTx interface {
 	// watch returns an error when the transaction is lost, and nil when ctx ends.
 	watch(ctx context.Context) error
-	// close commits, even if the effect has failed: the check may have recorded the
+	// commit ends it, even if the effect has failed: the check may have recorded the
 	// token or its use. After an error the transaction may have been lost at any time.
-	close() error
-	// abandon rolls back when no effect was begun.
-	abandon()
+	commit() error
+	// rollback ends it when no effect was begun.
+	rollback()
 }
 
-// gatePatience bounds the wait for a server after the work is done.
-const gatePatience = 5 * time.Second
+// guardEndTimeout bounds the wait for a server after the work is done.
+const guardEndTimeout = 5 * time.Second
 
-func patiently() (context.Context, context.CancelFunc) {
-	return context.WithTimeout(context.Background(), gatePatience)
+func guardEndContext() (context.Context, context.CancelFunc) {
+	return context.WithTimeout(context.Background(), guardEndTimeout)
 }
 
-type pgxGate struct{ tx pgx.Tx }
+type pgxGuardTx struct{ tx pgx.Tx }
 
 // watch waits for a message of the server. In an idle transaction the server sends only
 // the end of the session.
-func (g pgxGate) watch(ctx context.Context) error {
+func (g pgxGuardTx) watch(ctx context.Context) error {
 	for ctx.Err() == nil {
 		if err := g.tx.Conn().PgConn().WaitForNotification(ctx); err != nil && ctx.Err() == nil {
 			return err
@@ -41,14 +41,14 @@ func (g pgxGate) watch(ctx context.Context) error {
 	return nil
 }
 
-func (g pgxGate) close() error {
-	ctx, cancel := patiently()
+func (g pgxGuardTx) commit() error {
+	ctx, cancel := guardEndContext()
 	defer cancel()
 	return g.tx.Commit(ctx)
 }
 
-func (g pgxGate) abandon() {
-	ctx, cancel := patiently()
+func (g pgxGuardTx) rollback() {
+	ctx, cancel := guardEndContext()
 	defer cancel()
 	_ = g.tx.Rollback(ctx) // closes the connection if it fails
 }
@@ -59,29 +59,29 @@ var guardTransactionSQL string
 //go:embed guard_ping.sql
 var guardPingSQL string
 
-// gatePing is the interval at which a transaction of database/sql is tested: its drivers
+// guardPingInterval is the interval at which a transaction of database/sql is tested: its drivers
 // cannot wait for a message of the server.
-const gatePing = 500 * time.Millisecond
+const guardPingInterval = 500 * time.Millisecond
 
-type sqlGate struct {
+type sqlGuardTx struct {
 	tx  *sql.Tx
 	end context.CancelFunc // ends the context of the transaction
 }
 
 // beginSQL begins a transaction that outlives ctx: database/sql would roll back when ctx
 // ends, while the effect still runs.
-func beginSQL(ctx context.Context, db *sql.DB) (sqlGate, error) {
+func beginSQL(ctx context.Context, db *sql.DB) (sqlGuardTx, error) {
 	life, end := context.WithCancel(context.WithoutCancel(ctx))
 	defer context.AfterFunc(ctx, end)()
 	tx, err := db.BeginTx(life, nil)
 	if err != nil {
 		end()
 	}
-	return sqlGate{tx, end}, err
+	return sqlGuardTx{tx, end}, err
 }
 
-func (g sqlGate) watch(ctx context.Context) error {
-	ticker := time.NewTicker(gatePing)
+func (g sqlGuardTx) watch(ctx context.Context) error {
+	ticker := time.NewTicker(guardPingInterval)
 	defer ticker.Stop()
 	for {
 		select {
@@ -97,19 +97,19 @@ func (g sqlGate) watch(ctx context.Context) error {
 
 // ping ignores the end of the effect's context: to cancel a query is to lose the
 // transaction.
-func (g sqlGate) ping() error {
-	ctx, cancel := patiently()
+func (g sqlGuardTx) ping() error {
+	ctx, cancel := guardEndContext()
 	defer cancel()
 	_, err := g.tx.ExecContext(ctx, guardPingSQL)
 	return err
 }
 
-func (g sqlGate) close() error { return g.finish(g.tx.Commit) }
-func (g sqlGate) abandon()     { _ = g.finish(g.tx.Rollback) }
+func (g sqlGuardTx) commit() error { return g.finish(g.tx.Commit) }
+func (g sqlGuardTx) rollback()     { _ = g.finish(g.tx.Rollback) }
 
-func (g sqlGate) finish(finish func() error) error {
+func (g sqlGuardTx) finish(finish func() error) error {
 	defer g.end()
-	ctx, cancel := patiently()
+	ctx, cancel := guardEndContext()
 	defer cancel()
 	defer context.AfterFunc(ctx, g.end)()
 	return finish()
