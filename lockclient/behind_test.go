@@ -8,7 +8,7 @@ import (
 	"github.com/wirefence/wirefence/lockclient"
 )
 
-// Behind a revocation the store's counter is always behind: that is nothing to warn of.
+// After a revocation the store's counter is always behind, so no warning is logged.
 func TestACounterBehindARevocationIsNoWarning(t *testing.T) {
 	t.Parallel()
 	_, conn := startPostgres(t)

@@ -147,8 +147,7 @@ func TestAnEndedLeaseSetsNoFence(t *testing.T) {
 	}
 }
 
-// connector is a database/sql driver of the calls that the helpers make, on one
-// pgx connection.
+// connector is a database/sql driver for the calls of the helpers, on one pgx connection.
 type connector struct{ conn *pgx.Conn }
 
 func (c *connector) Connect(context.Context) (driver.Conn, error) { return &session{c.conn, nil}, nil }

@@ -47,7 +47,7 @@ func TestOptions(t *testing.T) {
 	}
 }
 
-// Nobody gets leases that nothing seals without having asked for them.
+// New refuses a client whose grants nothing seals, unless Options.Unsealed is set.
 func TestUnsealedClientsAreAskedFor(t *testing.T) {
 	if _, err := lockclient.New(newMemory(), lockclient.Options{}); !errors.Is(err, lockclient.ErrUnsealed) {
 		t.Errorf("without a sealer: %v", err)
@@ -67,7 +67,7 @@ func TestUnsealedClientsAreAskedFor(t *testing.T) {
 	}
 }
 
-// selfSealing is a store that tells which grant was recorded last.
+// selfSealing is a store that reports its last grant.
 type selfSealing struct {
 	lockclient.Store
 	lockclient.Record

@@ -18,7 +18,7 @@ import (
 	"github.com/wirefence/wirefence/internal/stack"
 )
 
-// documented is the text of the first block of docs/effects.md in a language.
+// documented returns the first block of docs/effects.md in a language.
 func documented(t *testing.T, language string) string {
 	t.Helper()
 	text, err := pages.First("../docs/effects.md", "", language)
@@ -28,7 +28,7 @@ func documented(t *testing.T, language string) string {
 	return text
 }
 
-// useGuard does with the documented function what its reader would.
+// useGuard uses the documented function as its reader would.
 const useGuard = `
 import os, urllib.request
 def effect():
@@ -49,7 +49,7 @@ except psycopg.Error as refused:
     print(refused)
 `
 
-// The scripts in docs/effects.md say of each outcome what is said there.
+// The scripts in docs/effects.md report each outcome as the page says.
 func TestTheDocumentedEffects(t *testing.T) {
 	for name, command := range map[string][]string{
 		"python": {"/usr/bin/python3", "-c", documented(t, "python") + useGuard},

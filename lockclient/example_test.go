@@ -19,7 +19,8 @@ import (
 // The examples connect where these say.
 var redisURL, databaseURL string
 
-// exampleServers starts what the examples connect to, and returns what ends it.
+// exampleServers starts the servers of the examples, and returns the function that ends
+// them.
 func exampleServers() func() {
 	ctx := context.Background()
 	server, err := servers.StartRedis(ctx)
@@ -39,8 +40,8 @@ func check(err error) {
 	}
 }
 
-// A report that only one of several processes may write: the seal makes sure
-// that a former holder can't, whatever it believes.
+// Only one of several processes may write the report: the seal ensures that a former
+// holder cannot, even if it believes that it holds the lease.
 func Example() {
 	defer exampleServers()()
 	ctx := context.Background()
@@ -120,8 +121,8 @@ func ExampleLease_Context() {
 	// Output: lease lost: "orders", token 1
 }
 
-// A payment whose intent was recorded before. Its key makes a repetition harmless,
-// whoever repeats it; the check keeps a former holder from beginning one.
+// A payment whose intent was recorded before. Its key makes a repetition harmless; the
+// check keeps a former holder from beginning one.
 func ExampleLease_Guard() {
 	defer exampleServers()()
 	ctx := context.Background()

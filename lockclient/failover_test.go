@@ -9,8 +9,8 @@ import (
 	"github.com/wirefence/wirefence/lockclient/redis"
 )
 
-// A replica that didn't get the last grants takes their master's place. A client
-// that doesn't seal shows that the tokens are counted again.
+// A replica that did not receive the last grants replaces its master. A client that does
+// not seal shows that the tokens are counted again.
 func TestALaggingReplicaThatIsPromotedIssuesNoTokenTwice(t *testing.T) {
 	ctx := t.Context()
 	s, err := servers.StartRedisSentinel(ctx)

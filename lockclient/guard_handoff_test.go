@@ -18,8 +18,7 @@ import (
 	"github.com/wirefence/wirefence/proxy"
 )
 
-// succeed lets another acquire the resource, and returns where its error comes
-// when it has.
+// succeed makes another client acquire the resource; the channel gets its error.
 func (g *guarded) succeed(t *testing.T) <-chan error {
 	t.Helper()
 	g.store.forget()
@@ -105,7 +104,7 @@ func deadline(t *testing.T, ctx context.Context) time.Time {
 	return at
 }
 
-// An effect that doesn't heed its context succeeds after the handoff.
+// An effect that ignores its context succeeds after the handoff.
 func TestAnEffectThatOutlastsItsTransactionIsInDoubt(t *testing.T) {
 	eachWay(t, func(t *testing.T, g *guarded) {
 		lease := acquire(t, g.client(t))
@@ -133,9 +132,9 @@ func TestARevocationEndsAnEffect(t *testing.T) {
 	})
 }
 
-// The transaction says whether the fence held, not the lease: one that is given
-// back while the effect runs ends the effect's context, and nobody else had the
-// resource meanwhile.
+// The transaction decides whether the fence was held, not the lease: if the lease is
+// released while the effect runs, the context of the effect ends, and no other holder had
+// the resource meanwhile.
 func TestALeaseThatEndsDuringTheEffect(t *testing.T) {
 	eachWay(t, func(t *testing.T, g *guarded) {
 		lease := acquire(t, g.client(t))
@@ -174,7 +173,7 @@ func TestAnEffectThatTakesTooLong(t *testing.T) {
 	})
 }
 
-// The defaults of a session don't weaken the check.
+// The defaults of a session do not weaken the check.
 func TestGuardingWhereSessionsReadSnapshots(t *testing.T) {
 	eachWay(t, func(t *testing.T, g *guarded) {
 		stack.Exec(t, g.admin.Config().ConnString(),
@@ -190,7 +189,7 @@ func TestGuardingWhereSessionsReadSnapshots(t *testing.T) {
 	})
 }
 
-// A proxy that only looks on doesn't keep the database from refusing.
+// A proxy in shadow mode does not keep the database from refusing.
 func TestGuardingThroughAProxyThatLetsPass(t *testing.T) {
 	_, admin := startPostgres(t)
 	for _, mode := range []proxy.Mode{proxy.Shadow, proxy.Off} {
@@ -238,8 +237,8 @@ func TestAStandbyGuardsNothing(t *testing.T) {
 	}
 }
 
-// Watching a connection leaves it as good as it was, with TLS as well; and when
-// the server fails, the lock is gone.
+// Watching a connection does not change it, with TLS as well; and when the server fails,
+// the lock is released.
 func TestAServerThatFailsDuringTheEffect(t *testing.T) {
 	ctx := t.Context()
 	certificate := authority.New(t).Issue(t, "localhost")

@@ -19,8 +19,8 @@ import (
 	"github.com/wirefence/wirefence/proxy"
 )
 
-// guarded is a resource in PostgreSQL with a store that can be made to forget
-// who has it, and one way to guard its effects.
+// guarded is a resource in PostgreSQL, a store that can lose its leases, and one way to
+// guard effects.
 type guarded struct {
 	store *memory
 	admin *pgx.Conn
@@ -99,8 +99,7 @@ func (g *guarded) useSQL(t *testing.T, driver string) {
 	}
 }
 
-// client seals on a connection of its own. Its leases last for as long as a slow
-// machine may need.
+// client seals on a connection of its own. Its leases are long enough for a slow machine.
 func (g *guarded) client(t *testing.T) *lockclient.Client {
 	t.Helper()
 	sealer := lockclient.PostgresSealer{Querier: stack.Connect(t, g.admin.Config().ConnString())}
@@ -130,7 +129,7 @@ func (g *guarded) wantAllBack(t *testing.T) {
 	}
 }
 
-// wantOutcome demands exactly one of the outcomes, and what else is in the chain.
+// wantOutcome requires exactly one of the outcomes, and the other errors in the chain.
 func wantOutcome(t *testing.T, err, outcome error, chain ...error) {
 	t.Helper()
 	for _, each := range []error{lockclient.ErrNotBegun, lockclient.ErrEffectFailed, lockclient.ErrInDoubt} {
@@ -224,7 +223,7 @@ func TestAPanicOfTheEffectPassesThrough(t *testing.T) {
 	})
 }
 
-// wantHolders demands how many transactions hold the resource.
+// wantHolders requires this number of transactions that hold the resource.
 func (g *guarded) wantHolders(t *testing.T, want int) {
 	t.Helper()
 	status, _, err := fence.StatusOf(t.Context(), g.admin, "orders")
@@ -262,8 +261,8 @@ func TestEffectsThatAreNotBegun(t *testing.T) {
 	})
 }
 
-// What a check has recorded stays, if the effect fails as well: it may have had
-// an effect.
+// The record of a check stays even if the effect fails: the effect may have had
+// consequences.
 func TestAFailedEffectLeavesItsTokenRecorded(t *testing.T) {
 	eachWay(t, func(t *testing.T, g *guarded) {
 		lease := acquire(t, newClient(t, g.store, lockclient.Options{TTL: time.Minute}))

@@ -7,7 +7,7 @@ import (
 	"github.com/wirefence/wirefence/lockclient"
 )
 
-// Who asks twice for one grant, since the first answer was lost, gets it.
+// A repeated request for one grant, whose first answer was lost, gets the grant.
 func TestAnIDThatComesAgainIsTheSameGrant(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := newMemory()

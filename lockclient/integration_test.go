@@ -42,8 +42,8 @@ func redisStore(t testing.TB, server *servers.Redis) *redis.Store {
 
 var suite stack.Suite
 
-// startPostgres makes a database with the schema, and returns its connection
-// string and a connection.
+// startPostgres creates a database with the schema, and returns its connection string and
+// a connection.
 func startPostgres(t testing.TB) (url string, conn *pgx.Conn) {
 	t.Helper()
 	db := suite.Database(t, 0)
@@ -144,8 +144,8 @@ func TestRacersThroughAForgetfulRedisShareNoToken(t *testing.T) {
 	}
 }
 
-// A resource has one store. In another one a lease of it can be won, but not
-// sealed, and without a seal its token is refused.
+// A resource has one store. A client can win its lease in another store, but not seal it,
+// and without a seal its token is refused.
 func TestAnotherStoreIsNoGrant(t *testing.T) {
 	_, conn := startPostgres(t)
 	one := newClient(t, newMemory(), lockclient.Options{Sealer: lockclient.PostgresSealer{Querier: conn, Source: "etcd"}})

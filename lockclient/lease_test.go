@@ -76,7 +76,7 @@ func wantEnd(t testing.TB, lease *lockclient.Lease, reason error) time.Duration 
 	return time.Since(start)
 }
 
-// failing fails one kind of call.
+// failing makes one kind of call fail.
 func failing(name string, err error) func(context.Context, string) error {
 	return func(_ context.Context, call string) error {
 		if call == name {
@@ -86,7 +86,7 @@ func failing(name string, err error) func(context.Context, string) error {
 	}
 }
 
-// hanging leaves one kind of call without an answer.
+// hanging makes one kind of call hang.
 func hanging(name string) func(context.Context, string) error {
 	return func(ctx context.Context, call string) error {
 		if call != name {

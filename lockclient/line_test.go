@@ -94,7 +94,7 @@ func TestWhoGivesUpHandsItsTurnOn(t *testing.T) {
 	})
 }
 
-// A store that is down fails all who wait, and is not asked by each of them.
+// If a store is down, all waiters fail, and only the first asks the store.
 func TestAFailureEndsTheWaitOfAll(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var asked atomic.Int64
@@ -132,8 +132,8 @@ func TestAFailureEndsTheWaitOfAll(t *testing.T) {
 	})
 }
 
-// Clients that take a resource over and over all get it again and again: those
-// with a line of waiters, and those that come back as soon as they released.
+// Several clients that acquire a resource again and again all get it: those with a queue
+// of waiters, and those that acquire again right after their release.
 func TestNoClientStarves(t *testing.T) {
 	// No time passes between a release and the next acquire here, so that
 	// the second of two has its chance only when the first gives way: once in a
@@ -149,8 +149,8 @@ func TestNoClientStarves(t *testing.T) {
 	}
 }
 
-// takeTurns returns how many grants a waiter saw go to others at most before it
-// had its own.
+// takeTurns returns the largest number of grants to others that a waiter saw before its
+// own.
 func takeTurns(t *testing.T, clients, waiters, turns int) (longest int) {
 	store := newMemory()
 	grants := 0 // as longest, used by the holder only

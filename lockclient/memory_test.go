@@ -13,16 +13,16 @@ import (
 	"github.com/wirefence/wirefence/lockclient/storetest"
 )
 
-// memory is a store in this process, whose time can be that of a synctest
-// bubble, and which can be told to misbehave as a real one can't be made to.
+// memory is a store in this process. It can use the time of a synctest bubble, and fail
+// in ways in which a real store cannot be made to fail.
 type memory struct {
 	mu       sync.Mutex
 	leases   map[fence.Resource]memoryLease
 	counters map[fence.Resource]fence.Token
 	waiters  map[chan<- struct{}]fence.Resource
 
-	// before runs before each call by its name, without the lock; its error
-	// fails the call. after runs when the call is done, before it answers.
+	// before runs before each call, with its name and without the lock; its error fails the
+	// call. after runs between the call and its answer.
 	before, after func(ctx context.Context, call string) error
 }
 
@@ -59,14 +59,14 @@ func (m *memory) call(ctx context.Context, name string, do func() error) error {
 	return err
 }
 
-// script sets what runs around each call from now on.
+// script sets the functions that run around each call from now on.
 func (m *memory) script(before, after func(ctx context.Context, call string) error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.before, m.after = before, after
 }
 
-// forget makes the store lose everything.
+// forget deletes all data of the store.
 func (m *memory) forget() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -74,7 +74,7 @@ func (m *memory) forget() {
 	clear(m.counters)
 }
 
-// holder is who has the lease by the store's clock, "" if nobody.
+// holder returns the holder of the lease by the store's clock, "" if nobody has it.
 func (m *memory) holder(resource fence.Resource) string {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -9,7 +9,7 @@ import (
 	"github.com/wirefence/wirefence/lockclient"
 )
 
-// listener is one run of a store's listener, as a test conducts it.
+// listener is one run of a store's listener, controlled by a test.
 type listener struct {
 	ctx  context.Context
 	ends chan struct{} // closed to let it return

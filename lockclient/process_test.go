@@ -21,8 +21,8 @@ import (
 // lease in Redis, whose connection string is the next argument.
 const holderProcess = "hold-a-lease"
 
-// hold takes the lease of orders and, for each line of its input, says what
-// comes of setting the fence on a connection to PostgreSQL.
+// hold acquires the lease of orders. For each line of its input it sets the fence on a
+// connection to PostgreSQL and prints the result.
 func hold(redisURL, postgresURL string) int {
 	ctx := context.Background()
 	err := func() error {
@@ -58,8 +58,8 @@ func hold(redisURL, postgresURL string) int {
 	return 0
 }
 
-// A process that was stopped while its lease ran out learns of it before it
-// does anything else with the lease.
+// A process that was stopped while its lease expired learns of it before it uses the
+// lease again.
 func TestAStoppedProcessFindsOut(t *testing.T) {
 	ctx := t.Context()
 	server := startRedis(t)

@@ -49,7 +49,7 @@ func TestALeaseEndsWhereItsGrantIsLost(t *testing.T) {
 	}
 }
 
-// promoted is a primary with the schema, whose standby takes over without its last
+// promoted is a primary with the schema, whose standby is promoted without its last
 // commits.
 type promoted struct {
 	primary, standby *servers.Postgres
@@ -98,7 +98,7 @@ func (p *promoted) failOver(t *testing.T) {
 	}
 }
 
-// check tells what PostgreSQL says of a lease's fence.
+// check returns PostgreSQL's verdict on the fence of a lease.
 func (p *promoted) check(f fence.Fence) error {
 	for {
 		_, err := p.pool.Exec(context.Background(), "SELECT wirefence.check($1)", f.String())
@@ -109,7 +109,8 @@ func (p *promoted) check(f fence.Fence) error {
 	}
 }
 
-// In every store the holder of a lease learns of the promotion, and the next grant counts.
+// In every store the holder of a lease learns of the promotion, and the next grant is
+// valid.
 func TestHoldersCarryOnBehindAPromotion(t *testing.T) {
 	for name, open := range map[string]func(t *testing.T, pool *pgxpool.Pool) (lockclient.Store, lockclient.Sealer){
 		"postgres": func(_ *testing.T, pool *pgxpool.Pool) (lockclient.Store, lockclient.Sealer) {

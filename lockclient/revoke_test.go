@@ -15,7 +15,7 @@ import (
 	"github.com/wirefence/wirefence/lockclient/postgres"
 )
 
-// record is a ledger that tells who has the last token.
+// record is a ledger that reports the last grant.
 type record struct {
 	ledger
 	holder string
@@ -116,7 +116,7 @@ func TestALostLeaseNamesItsSuccessor(t *testing.T) {
 	}
 }
 
-// Who can't be asked ends no lease, and keeps no lost one.
+// A sealer that does not answer ends no held lease, and keeps no lost one.
 func TestAnUnansweredQuestionEndsNoLease(t *testing.T) {
 	for name, ask := range map[string]func(ctx context.Context) error{
 		"failing": func(context.Context) error { return errDown },
@@ -139,8 +139,7 @@ func TestAnUnansweredQuestionEndsNoLease(t *testing.T) {
 	}
 }
 
-// An operator's revocation reaches the holder of a lease in Redis, and of one in
-// PostgreSQL itself.
+// The holder of a lease in Redis, or in PostgreSQL, learns of a revocation.
 func TestRevokeReachesTheHolder(t *testing.T) {
 	ctx := t.Context()
 	url, conn := startPostgres(t)

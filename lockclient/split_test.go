@@ -16,8 +16,7 @@ import (
 	"github.com/wirefence/wirefence/lockclient"
 )
 
-// half is one of two Redis masters, each of which believes to be the only one,
-// with the clients that reach it.
+// half is one of two Redis masters in a split brain, with the clients that reach it.
 type half struct {
 	server *servers.Redis
 	grants int
@@ -35,8 +34,8 @@ type split struct {
 	refused int
 }
 
-// startSplit cuts a master from its replica, which is promoted: they part with
-// equal counters.
+// startSplit cuts a master from its replica, which is promoted: both start with equal
+// counters.
 func startSplit(t *testing.T) *split {
 	t.Helper()
 	ctx := t.Context()
@@ -59,8 +58,8 @@ func startSplit(t *testing.T) *split {
 	return s
 }
 
-// hold notes a grant on one side, and returns when the other side has granted
-// too, so that there are two holders.
+// hold records a grant on one side, and returns when the other side has granted, too, so
+// that there are two holders.
 func (s *split) hold(side int, token fence.Token) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -73,8 +72,8 @@ func (s *split) hold(side int, token fence.Token) {
 	}
 }
 
-// work lets clients of both sides take turns, each in its own half, and write
-// before and after the other side's grant.
+// work lets clients of both sides take turns. Each writes in its own half, before and
+// after the grant of the other side.
 func (s *split) work(t *testing.T, database string, sealed bool) {
 	const clients, rounds = 3, 4 // of each half
 	var both sync.WaitGroup
@@ -144,8 +143,7 @@ func (s *split) write(ctx context.Context, conn *pgx.Conn, lease *lockclient.Lea
 	return nil
 }
 
-// committed are the tokens of the writes in the order of their commits, as the
-// write-ahead log has it.
+// committed returns the tokens of the writes in commit order, by the write-ahead log.
 func committed(t *testing.T, conn *pgx.Conn) (tokens []fence.Token) {
 	t.Helper()
 	if _, err := conn.Exec(t.Context(), "SELECT pg_switch_wal()"); err != nil { // what is not flushed can't be read

@@ -16,8 +16,8 @@ import (
 	"github.com/wirefence/wirefence/lockclient/postgres"
 )
 
-// A grant waits for a synchronous standby, whatever its role's synchronous_commit is. If
-// that wait is cancelled, PostgreSQL has committed, and there is no grant nevertheless.
+// A grant waits for a synchronous standby, whatever synchronous_commit its role has. If
+// that wait is cancelled, PostgreSQL commits, and the seal is nevertheless not a grant.
 func TestAGrantThatNoStandbyConfirms(t *testing.T) {
 	ctx := t.Context()
 	primary, err := servers.StartPostgres(ctx, servers.PostgresConfig{Settings: map[string]string{"synchronous_commit": "on"}})
@@ -78,7 +78,8 @@ func TestAGrantThatNoStandbyConfirms(t *testing.T) {
 	}
 }
 
-// cancelSyncWait waits until a role's backend waits for the standby, and cancels that.
+// cancelSyncWait waits until a backend of a role waits for the standby, and cancels its
+// query.
 func cancelSyncWait(t *testing.T, admin *pgx.Conn, role string) {
 	t.Helper()
 	for deadline := time.Now().Add(20 * time.Second); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {

@@ -40,7 +40,7 @@ func newSession(t *testing.T) *concurrency.Session {
 	return session
 }
 
-// borrow takes a lock of etcd's own and makes a fence of its revision, as
+// borrow acquires a lock by the API of etcd and makes a fence of its revision, as
 // docs/sources.md says.
 func borrow(ctx context.Context, session *concurrency.Session) (fence.Fence, error) {
 	mutex := concurrency.NewMutex(session, "/locks/orders")
@@ -50,8 +50,8 @@ func borrow(ctx context.Context, session *concurrency.Session) (fence.Fence, err
 	return fence.New(fence.Pair{Resource: "orders", Token: fence.Token(mutex.Header().Revision), Source: "etcd-revision"})
 }
 
-// The revision at which a lock of etcd's own was won is a token: who lost the
-// lock without noticing is refused, and so is who has another lock service.
+// The revision at which a lock of etcd was won is a token: a holder that lost the lock
+// without noticing is refused, and so is a holder of a lock of another service.
 func TestTheRevisionOfAMutexIsAToken(t *testing.T) {
 	conn, client, session := migrated(t), direct(t, shared.Addr()), newSession(t)
 	stale, err := borrow(t.Context(), session)

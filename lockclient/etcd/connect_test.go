@@ -87,8 +87,8 @@ func TestTLS(t *testing.T) {
 	}
 }
 
-// A server that is away for long is found soon after it is back: a client tries
-// it again and again, and not ever more seldom.
+// A client soon finds a server that was away for long: its pauses between tries are
+// bounded.
 func TestConnectsAgainSoon(t *testing.T) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

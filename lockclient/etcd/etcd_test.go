@@ -15,7 +15,7 @@ import (
 	"github.com/wirefence/wirefence/lockclient/storetest"
 )
 
-// shared is the server of the tests that don't harm it.
+// shared is the server of the tests that do not harm it.
 var shared *servers.Etcd
 
 func TestMain(m *testing.M) {

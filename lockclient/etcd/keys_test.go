@@ -43,7 +43,7 @@ func put(t testing.TB, client *clientv3.Client, key, value string) {
 	}
 }
 
-// wantLeases fails unless the server has so many etcd leases.
+// wantLeases requires this number of etcd leases on the server.
 func wantLeases(t testing.TB, client *clientv3.Client, want int) {
 	t.Helper()
 	leases, err := client.Leases(t.Context())
@@ -85,7 +85,7 @@ func TestTheTokenIsTheRevisionOfTheKey(t *testing.T) {
 	}
 }
 
-// Tokens go on growing when the keys are deleted and the history is compacted.
+// Tokens continue to grow when the keys are deleted and the history is compacted.
 func TestTokensOutliveTheirKeys(t *testing.T) {
 	store, client := open(t, shared.URL()+"/deleted"), direct(t, shared.Addr())
 	first := win(t, store, "r", "a", time.Minute)
@@ -155,7 +155,7 @@ func TestRenewForLonger(t *testing.T) {
 	wantLeases(t, client, 0)
 }
 
-// However acquires end, they leave no etcd lease but the holder's.
+// Acquires leave no etcd lease except that of the holder, however they end.
 func TestNoEtcdLeaseIsLeftBehind(t *testing.T) {
 	server := ownServer(t)
 	client := direct(t, server.Addr())
@@ -175,7 +175,7 @@ func TestNoEtcdLeaseIsLeftBehind(t *testing.T) {
 	}
 }
 
-// contend lets 20 acquire one resource at the same time.
+// contend makes 20 clients acquire one resource at the same time.
 func contend(t *testing.T, store *etcd.Store) {
 	t.Helper()
 	errs := make(chan error)
@@ -216,8 +216,8 @@ func awaitNotice(t *testing.T, notices <-chan struct{}) {
 	}
 }
 
-// A server that is restored from older data counts tokens twice, until it is
-// told of those that were seen.
+// A server that is restored from older data counts tokens twice, until Raise tells it the
+// last token.
 func TestRestoredServer(t *testing.T) {
 	server := ownServer(t)
 	store := open(t, server.URL())

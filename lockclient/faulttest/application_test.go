@@ -17,16 +17,15 @@ import (
 // timelineOf is SQL for the timeline that a primary writes.
 const timelineOf = `('x' || substr(pg_walfile_name(pg_current_wal_insert_lsn()), 1, 8))::bit(32)::int`
 
-// application writes all the time through a sidecar, and knows nothing of fences or of
-// failovers. Of each row it knows what it was told, and the timeline of the server that
-// took it.
+// application writes all the time through a sidecar, without fences and unaware of
+// failovers. It records each answer, and the timeline of the server that stored the row.
 type application struct {
 	name   string
 	url    string
 	random *rand.Rand
 	conn   *pgx.Conn
 
-	*bulletin
+	*observations
 	writes []*write
 	served map[int]int64 // when it was first served on a timeline: wrote, or stood by and read
 	wrote  []ack
@@ -38,16 +37,16 @@ type ack struct {
 	timeline int
 }
 
-// bulletin guards what applications have done, and lets others wait for it.
-type bulletin struct {
+// observations guards the records of the applications, and lets others wait for them.
+type observations struct {
 	mu      sync.Mutex
 	changed chan struct{}
 }
 
-func newBulletin() *bulletin { return &bulletin{changed: make(chan struct{})} }
+func newObservations() *observations { return &observations{changed: make(chan struct{})} }
 
-// post changes what is known.
-func (b *bulletin) post(change func()) {
+// post changes the records.
+func (b *observations) post(change func()) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	change()
@@ -55,8 +54,8 @@ func (b *bulletin) post(change func()) {
 	b.changed = make(chan struct{})
 }
 
-// await waits until what is known has come to be so, for as long as a recovery may take.
-func (b *bulletin) await(ctx context.Context, what string, so func() bool) error {
+// await waits until a condition on the records holds, for as long as a recovery may take.
+func (b *observations) await(ctx context.Context, what string, so func() bool) error {
 	ctx, cancel := context.WithTimeout(ctx, recovery)
 	defer cancel()
 	for {
@@ -74,8 +73,8 @@ func (b *bulletin) await(ctx context.Context, what string, so func() bool) error
 	}
 }
 
-// run writes until ctx ends. It connects again when its session has ended, and waits for
-// its sidecar as long as that takes.
+// run writes until ctx ends. It reconnects when its session has ended, and waits for its
+// sidecar.
 func (a *application) run(ctx context.Context) {
 	defer func() {
 		if a.conn != nil {
@@ -101,7 +100,7 @@ func (a *application) run(ctx context.Context) {
 
 // write writes one row, and reads if the sidecar stands by.
 func (a *application) write(ctx context.Context, n int) {
-	w := &write{id: fmt.Sprintf("%s.%d", a.name, n), call: now(), fate: unknown}
+	w := &write{id: fmt.Sprintf("%s.%d", a.name, n), call: now(), writeOutcome: unknown}
 	a.post(func() { a.writes = append(a.writes, w) })
 	timeline, err := a.insert(ctx, w.id)
 	switch state := fence.StateOf(err); {
@@ -110,17 +109,17 @@ func (a *application) write(ctx context.Context, n int) {
 	case err == nil:
 		at := now()
 		a.post(func() {
-			w.fate, w.ret = committed, at
+			w.writeOutcome, w.ret = committed, at
 			a.wrote = append(a.wrote, ack{at, timeline})
 			a.serve(timeline, at)
 		})
 	case state == fence.LeaseNotHeld || state == fence.StaleToken:
-		a.post(func() { w.fate, w.ret = refused, now() })
+		a.post(func() { w.writeOutcome, w.ret = refused, now() })
 		if a.conn.QueryRow(ctx, "SELECT "+timelineOf).Scan(&timeline) == nil {
 			a.post(func() { a.serve(timeline, now()) })
 		}
 	case state != "":
-		a.post(func() { w.fate, w.ret, w.failure = misjudged, now(), err.Error() })
+		a.post(func() { w.writeOutcome, w.ret, w.failure = misjudged, now(), err.Error() })
 	default:
 		a.post(func() { w.ret, w.failure = now(), err.Error() })
 		if !a.conn.IsClosed() && a.conn.PgConn().TxStatus() != 'I' {
@@ -129,7 +128,8 @@ func (a *application) write(ctx context.Context, n int) {
 	}
 }
 
-// serve notes that the application was served on a timeline. The bulletin is locked.
+// serve records that the application was served on a timeline. The observations are
+// locked.
 func (a *application) serve(timeline int, at int64) {
 	if a.served[timeline] == 0 {
 		a.served[timeline] = at
@@ -138,8 +138,8 @@ func (a *application) serve(timeline int, at int64) {
 
 const insertRow = "INSERT INTO journal (id) VALUES ($1) RETURNING timeline"
 
-// insert writes a row in one of three ways: the simple protocol, the extended one, and a
-// transaction that takes its time.
+// insert writes a row in one of three ways: the simple protocol, the extended protocol,
+// and a slow transaction.
 func (a *application) insert(ctx context.Context, id string) (timeline int, err error) {
 	switch a.random.IntN(3) {
 	case 0:

@@ -13,19 +13,19 @@ import (
 	"github.com/wirefence/wirefence/fence"
 )
 
-// change is a way in which PostgreSQL gets another primary.
+// change is a way in which PostgreSQL gets a new primary.
 type change struct {
 	name string
-	// loses: what was acknowledged may not be on the new primary.
+	// loses says that the new primary may lack acknowledged commits.
 	loses bool
-	// strike sets off the n-th change at a moment that it returns. early says that the
-	// old primary comes back before anybody is known to write again.
+	// strike starts the n-th change and returns when that was. early says that the old
+	// primary returns before anybody is known to write again.
 	strike func(f *failover, n int) (at int64, mend func() error, early bool, err error)
 }
 
 var changes = []change{{"switchover", false, switchOver}, {"failover", true, loseThePrimary}}
 
-// move is what is known of one change.
+// move is the record of one change.
 type move struct {
 	struck   int64
 	promoted int64         // the new primary accepts writes
@@ -38,9 +38,9 @@ func switchOver(f *failover, _ int) (int64, func() error, bool, error) {
 	return at, nothingToMend, false, f.Switchover(context.Background(), f.primary)
 }
 
-// loseThePrimary kills the primary, or freezes it with all connections and thaws it when
-// it was replaced, as a primary that nobody demotes for a while. Its last commits are not
-// replicated; every other two times a grant is among them.
+// loseThePrimary kills the primary, or freezes it with all connections and thaws it after
+// it was replaced, as a primary that was not demoted. Its last commits are not
+// replicated; every second time a grant is among them.
 func loseThePrimary(f *failover, n int) (at int64, mend func() error, early bool, err error) {
 	ctx, old := context.Background(), f.primary
 	old.Replicated.Hold()

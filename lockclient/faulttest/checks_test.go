@@ -9,10 +9,9 @@ import (
 	"time"
 )
 
-// handover is a history in which all is well: a is granted token 2 and writes
-// x; b is granted 3, sees x and writes y; a's z is refused. Nobody knows what
-// became of a's u and of b's v; u is committed. Of the grant that c never got
-// token 4 is sealed.
+// handover is a history without a violation: a is granted token 2 and writes x; b is
+// granted 3, sees x and writes y; a's z is refused. The outcomes of a's u and b's v are
+// unknown; u is committed. Token 4 is sealed for a grant that c never got.
 func handover() *history {
 	return &history{
 		first: 1,
@@ -22,11 +21,11 @@ func handover() *history {
 			{by: "c.1", lane: 2, call: 70, failure: "killed", rows: -1},
 		},
 		writes: []*write{
-			{id: "x", token: 2, call: 30, ret: 45, fate: committed},
-			{id: "u", token: 2, call: 46, fate: unknown},
-			{id: "y", lane: 1, token: 3, call: 61, ret: 65, fate: committed},
-			{id: "z", token: 2, call: 50, ret: 70, fate: refused, current: 3},
-			{id: "v", lane: 1, token: 3, call: 80, fate: unknown},
+			{id: "x", token: 2, call: 30, ret: 45, writeOutcome: committed},
+			{id: "u", token: 2, call: 46, writeOutcome: unknown},
+			{id: "y", lane: 1, token: 3, call: 61, ret: 65, writeOutcome: committed},
+			{id: "z", token: 2, call: 50, ret: 70, writeOutcome: refused, current: 3},
+			{id: "v", lane: 1, token: 3, call: 80, writeOutcome: unknown},
 		},
 		commits: []commit{
 			{token: 2, by: "a.1"}, {row: "x", token: 2}, {row: "u", token: 2},
@@ -48,17 +47,17 @@ func TestHistoryIsJudged(t *testing.T) {
 		{"a grant that took its time is before the other", func(h *history) {
 			h.attempts[0].ret, h.attempts[0].lastHeld = 65, 65
 			h.attempts[1].lastHeld = 60
-			h.writes[0].call, h.writes[0].fate, h.writes[0].ret = 66, unknown, 0
+			h.writes[0].call, h.writes[0].writeOutcome, h.writes[0].ret = 66, unknown, 0
 			h.writes = slices.Delete(h.writes, 0, 1)
 			h.commits = slices.Delete(h.commits, 1, 2)
 			h.attempts[1].rows = 1
 		}, nil},
 		{"a write comes through behind the newer grant", func(h *history) {
-			h.writes = append(h.writes, &write{id: "late", token: 2, call: 67, ret: 69, fate: committed})
+			h.writes = append(h.writes, &write{id: "late", token: 2, call: 67, ret: 69, writeOutcome: committed})
 			h.commits = append(h.commits, commit{row: "late", token: 2})
 		}, []string{"linearizable", "I1 monotone", "I2 sealed handoff"}},
 		{"so does one of which its client knows nothing", func(h *history) {
-			h.writes = append(h.writes, &write{id: "late", token: 2, call: 67, fate: unknown})
+			h.writes = append(h.writes, &write{id: "late", token: 2, call: 67, writeOutcome: unknown})
 			h.commits = append(h.commits, commit{row: "late", token: 2})
 		}, []string{"linearizable", "I1 monotone", "I2 sealed handoff"}},
 		{"a write that was called in time is committed too late", func(h *history) {
@@ -86,7 +85,7 @@ func TestHistoryIsJudged(t *testing.T) {
 			h.commits[5].by = ""
 			h.revocations = []revocation{{token: 4, call: 71, ret: 72}}
 		}, []string{"linearizable"}},
-		{"a token that was granted is unknown", func(h *history) { h.writes[4].fate = misjudged }, []string{"answers are true"}},
+		{"a token that was granted is unknown", func(h *history) { h.writes[4].writeOutcome = misjudged }, []string{"answers are true"}},
 		{"what was acknowledged is gone", func(h *history) {
 			h.commits = slices.Delete(h.commits, 1, 2)
 			h.attempts[1].rows = 1
@@ -143,8 +142,8 @@ func TestHistoryIsRead(t *testing.T) {
 		{by: "c1.3", lane: 3, call: 9, rows: -1},
 	}
 	wantWrites := []write{
-		{id: "c1.1", lane: 3, token: 7, call: 5, ret: 7, fate: refused, current: 8},
-		{id: "c1.2", lane: 3, token: 7, call: 9, fate: unknown},
+		{id: "c1.1", lane: 3, token: 7, call: 5, ret: 7, writeOutcome: refused, current: 8},
+		{id: "c1.2", lane: 3, token: 7, call: 9, writeOutcome: unknown},
 	}
 	for i, want := range wantAttempts {
 		if *h.attempts[i] != want {
@@ -186,7 +185,7 @@ func TestOnlyTheDriversOwnRacesPass(t *testing.T) {
 	}
 }
 
-// A client that does something wrong is found by what it did.
+// The checks find each defect of a client.
 func TestDefectsAreFound(t *testing.T) {
 	for _, c := range []struct {
 		defect defect

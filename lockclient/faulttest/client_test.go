@@ -23,14 +23,13 @@ import (
 	"github.com/wirefence/wirefence/proxy"
 )
 
-// clientVariable makes the test binary a client instead: its value is a
-// settings as JSON.
+// clientVariable makes the test binary a client: its value is settings as JSON.
 const clientVariable = "FAULTTEST_CLIENT"
 
-// resource is what all clients compete for.
+// resource is the resource for which all clients compete.
 const resource fence.Resource = "orders"
 
-// settings are what a client is told.
+// settings are the settings of a client.
 type settings struct {
 	Name    string // unique among all that ever lived
 	Store   string // the kind
@@ -42,7 +41,7 @@ type settings struct {
 	Defect  defect
 }
 
-// defect is what a client does wrong, to see that it is found.
+// defect is an error of a client, which the checks must find.
 type defect string
 
 const (
@@ -52,16 +51,16 @@ const (
 	doubleGrant defect = "double grant" // a store that grants a lease which is held
 )
 
-// record is one line of what a client says of itself. It says it before each
-// call and after it, so that what a killed one had begun is known.
+// record is one line of a client's report. The client writes it before each call and
+// after it, so that the calls of a killed client are known.
 type record struct {
 	At    int64 // when, in nanoseconds of CLOCK_MONOTONIC, which all processes share
 	What  event
-	Round int         `json:",omitempty"` // of the acquire
-	Write int         `json:",omitempty"`
-	Token fence.Token `json:",omitempty"` // granted, or that of the write
-	Rows  int64       `json:",omitempty"` // that the new holder saw of older tokens
-	Fate  fate        `json:",omitempty"`
+	Round int          `json:",omitempty"` // of the acquire
+	Write int          `json:",omitempty"`
+	Token fence.Token  `json:",omitempty"` // granted, or that of the write
+	Rows  int64        `json:",omitempty"` // that the new holder saw of older tokens
+	Fate  writeOutcome `json:",omitempty"`
 	// Current is the token that a refusal names as the resource's.
 	Current fence.Token `json:",omitempty"`
 	Error   string      `json:",omitempty"`
@@ -79,7 +78,7 @@ const (
 	wrote     event = "wrote"
 )
 
-// client is a process that takes leases and writes under them.
+// client is a process that acquires leases and writes under them.
 type client struct {
 	settings
 	store  lockclient.Store
@@ -120,7 +119,7 @@ func (c *client) run(ctx context.Context, stop func()) error {
 	defer closeStore()
 	c.store = store
 	if c.Defect == doubleGrant {
-		c.store = generous{store}
+		c.store = doubleGrantStore{store}
 	}
 	if c.Sealer != "" {
 		pool, err := pgxpool.New(ctx, c.Sealer)
@@ -138,7 +137,7 @@ func (c *client) run(ctx context.Context, stop func()) error {
 	ghosts := make(chan fence.Fence, 1)
 	var all sync.WaitGroup
 	defer all.Wait()
-	all.Go(func() { c.haunt(ctx, ghosts, rand.New(rand.NewPCG(c.Seed, 1))) })
+	all.Go(func() { c.writeAsZombie(ctx, ghosts, rand.New(rand.NewPCG(c.Seed, 1))) })
 	w := &writer{client: c}
 	defer w.close()
 	for round := 1; ctx.Err() == nil; round++ {
@@ -147,7 +146,7 @@ func (c *client) run(ctx context.Context, stop func()) error {
 	return nil
 }
 
-// startProxy puts a proxy before the journal, in this process: it stalls and dies with
+// startProxy starts a proxy before the journal in this process: it stalls and dies with
 // the client, as the containers of a pod do, and may leave a hold behind.
 func (c *client) startProxy() (stop func(), err error) {
 	journal, err := url.Parse(c.Journal)
@@ -163,8 +162,8 @@ func (c *client) startProxy() (stop func(), err error) {
 	return func() { _ = running.Stop() }, nil
 }
 
-// round takes the lease once. Every round is a lock client of its own, so that
-// the holder's name tells which one a grant was sealed for.
+// round acquires the lease once. Every round has a lock client of its own, so the
+// holder's name shows for which round a grant was sealed.
 func (c *client) round(ctx context.Context, n int, w *writer, ghosts chan<- fence.Fence) {
 	locks, err := lockclient.New(c.store, lockclient.Options{
 		Holder: fmt.Sprintf("%s.%d", c.Name, n), TTL: c.TTL, Sealer: c.sealer, Unsealed: c.sealer == nil,
@@ -207,8 +206,8 @@ func (c *client) round(ctx context.Context, n int, w *writer, ghosts chan<- fenc
 	}
 }
 
-// haunt writes with tokens of leases that were given back or lost.
-func (c *client) haunt(ctx context.Context, ghosts <-chan fence.Fence, random *rand.Rand) {
+// writeAsZombie writes with tokens of leases that were released or lost.
+func (c *client) writeAsZombie(ctx context.Context, ghosts <-chan fence.Fence, random *rand.Rand) {
 	w := &writer{client: c}
 	defer w.close()
 	for {
@@ -261,10 +260,10 @@ func now() int64 {
 	return ts.Nano()
 }
 
-// generous is a broken store: it takes the lease from whoever has it.
-type generous struct{ lockclient.Store }
+// doubleGrantStore is a broken store: it takes the lease from its holder.
+type doubleGrantStore struct{ lockclient.Store }
 
-func (g generous) Acquire(ctx context.Context, r fence.Resource, holder string, ttl time.Duration) (lockclient.Attempt, error) {
+func (g doubleGrantStore) Acquire(ctx context.Context, r fence.Resource, holder string, ttl time.Duration) (lockclient.Attempt, error) {
 	attempt, err := g.Store.Acquire(ctx, r, holder, ttl)
 	if err != nil || attempt.Won() {
 		return attempt, err

@@ -13,7 +13,7 @@ import (
 	"github.com/wirefence/wirefence/internal/servers"
 )
 
-// durable is a server that has its data on disk before it answers.
+// durable is a server that writes its data to disk before it answers.
 type durable interface {
 	Start(ctx context.Context) error
 	Stop()
@@ -25,7 +25,7 @@ type durable interface {
 	Addr() string
 }
 
-// durables are one such server, or a cluster of them.
+// durables is one such server, or a cluster of them.
 type durables struct {
 	members []durable
 	scheme  string
@@ -113,7 +113,7 @@ var durableFaults = []fault{
 	cutOff,
 }
 
-// memberKilled kills one of a cluster, who may be its leader.
+// memberKilled kills one member of a cluster, perhaps its leader.
 var memberKilled = fault{name: "a member killed", keepsMemory: true, strike: on(func(d durables, _ *world, r *rand.Rand) (func() error, error) {
 	member := d.members[r.IntN(len(d.members))]
 	member.Kill()

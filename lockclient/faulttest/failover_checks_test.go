@@ -12,7 +12,7 @@ import (
 	"github.com/wirefence/wirefence/fence"
 )
 
-// takeovers are what a run came to.
+// takeovers is the result of a run.
 type takeovers struct {
 	change     string
 	moves      []move
@@ -32,8 +32,9 @@ func (j takeovers) String() string {
 
 func seconds(nanoseconds int64) float64 { return time.Duration(nanoseconds).Seconds() }
 
-// judge holds what the sidecars and the applications were told against what the survivor
-// has. Acknowledged rows that a change may lose are counted; that is no matter of fences.
+// judge compares the answers that the sidecars and the applications got with the data of
+// the survivor. It counts the acknowledged rows that a change may lose, which fences do
+// not prevent.
 func (f *failover) judge(s *survivor) takeovers {
 	h := &history{first: 1, attempts: f.grants(), commits: s.commits}
 	there := map[string]fence.Token{}
@@ -46,9 +47,9 @@ func (f *failover) judge(s *survivor) takeovers {
 		for _, w := range a.writes {
 			_, kept := there[w.id]
 			switch {
-			case w.fate == refused:
+			case w.writeOutcome == refused:
 				j.refused++
-			case w.fate == committed && !kept && f.change.loses:
+			case w.writeOutcome == committed && !kept && f.change.loses:
 				j.lost++
 				continue
 			}
@@ -72,9 +73,9 @@ func (f *failover) judge(s *survivor) takeovers {
 	return j
 }
 
-// underTheLatest wants each row written with the token of the latest grant that was
-// recorded before it, on the same timeline, and by the application behind the sidecar
-// that was granted it; and each recorded token above all before.
+// underTheLatest requires that each row has the token of the latest grant recorded before
+// it on the same timeline, and was written by the application behind the sidecar of that
+// grant; and that each recorded token exceeds all before it.
 func (s *survivor) underTheLatest(grants []*attempt) (faults []string) {
 	holders := map[fence.Token]string{}
 	for _, g := range grants {

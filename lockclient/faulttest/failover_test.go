@@ -18,9 +18,9 @@ import (
 	"github.com/wirefence/wirefence/migrations"
 )
 
-// failover is a run in which PostgreSQL under Patroni changes its primary again and
-// again, while two sidecars compete for a lease that is kept in the same PostgreSQL, and
-// an application writes through each.
+// failover is a run in which PostgreSQL under Patroni changes its primary repeatedly,
+// while two sidecars compete for a lease in the same PostgreSQL, and an application
+// writes through each.
 type failover struct {
 	*servers.Patroni
 	change   change
@@ -29,14 +29,14 @@ type failover struct {
 	began    string // where the log was when the applications began
 	random   *rand.Rand
 
-	*bulletin
+	*observations
 	sidecars     []*sidecar
 	applications []*application
 	moves        []move
 	end          func() // of the applications; it may be called twice
 }
 
-// grants are the tokens that sidecars were granted, with those of whom.
+// grants are the tokens of the sidecars, with their holders.
 func (f *failover) grants() (all []*attempt) {
 	for _, s := range f.sidecars {
 		for _, token := range s.grants() {
@@ -46,7 +46,7 @@ func (f *failover) grants() (all []*attempt) {
 	return all
 }
 
-// lastWrite is when a write was last acknowledged. The bulletin is locked.
+// lastWrite is when a write was last acknowledged. The observations are locked.
 func (f *failover) lastWrite() (at int64) {
 	for _, a := range f.applications {
 		if n := len(a.wrote); n > 0 {
@@ -56,7 +56,7 @@ func (f *failover) lastWrite() (at int64) {
 	return at
 }
 
-// sidecarTTL is of the sidecars' lease.
+// sidecarTTL is the TTL of the sidecars' lease.
 const sidecarTTL = 3 * time.Second
 
 // openFailover starts all servers, sidecars and applications, and returns when all are
@@ -68,7 +68,7 @@ func openFailover(t *testing.T, c change, seed uint64) *failover {
 		t.Fatal(err)
 	}
 	t.Cleanup(patroni.Close)
-	f := &failover{Patroni: patroni, change: c, primary: patroni.Members[0], timeline: 1, bulletin: newBulletin(), random: rand.New(rand.NewPCG(seed, 1))}
+	f := &failover{Patroni: patroni, change: c, primary: patroni.Members[0], timeline: 1, observations: newObservations(), random: rand.New(rand.NewPCG(seed, 1))}
 	f.prepare(t)
 	hosts := patroni.Members[0].Server() + "," + patroni.Members[1].Server()
 	applying, end := context.WithCancel(context.Background())
@@ -79,7 +79,7 @@ func openFailover(t *testing.T, c change, seed uint64) *failover {
 		f.sidecars = append(f.sidecars, s)
 		f.applications = append(f.applications, &application{
 			name: name, url: fmt.Sprintf("postgres://%s@%s/postgres?sslmode=disable", writerRole, s.addr),
-			random: rand.New(rand.NewPCG(seed, uint64(2+i))), bulletin: f.bulletin, served: map[int]int64{},
+			random: rand.New(rand.NewPCG(seed, uint64(2+i))), observations: f.observations, served: map[int]int64{},
 		})
 	}
 	var writing sync.WaitGroup
@@ -94,9 +94,9 @@ func openFailover(t *testing.T, c change, seed uint64) *failover {
 	return f
 }
 
-// survivorSchema is where applications write. What is recorded as the resource's token is
-// noted in the transaction that does so: the history has no row where one sidecar gets the
-// lease again.
+// survivorSchema is the schema of the applications. A transaction that records a token of
+// the resource also notes it here: the history has no row if one sidecar gets the lease
+// again.
 const survivorSchema = `
 	CREATE TABLE journal (id text PRIMARY KEY, timeline int NOT NULL DEFAULT ` + timelineOf + `);
 	CREATE TABLE seals (n bigint GENERATED ALWAYS AS IDENTITY, token bigint NOT NULL, holder text, timeline int NOT NULL DEFAULT ` + timelineOf + `);
@@ -130,8 +130,8 @@ func (f *failover) prepare(t *testing.T) {
 	}
 }
 
-// suffer lets PostgreSQL change its primary so many times.
-func (f *failover) suffer(ctx context.Context, times int) error {
+// changePrimaries lets PostgreSQL change its primary this many times.
+func (f *failover) changePrimaries(ctx context.Context, times int) error {
 	if err := f.recovered(ctx); err != nil {
 		return err
 	}
@@ -146,7 +146,7 @@ func (f *failover) suffer(ctx context.Context, times int) error {
 	return nil
 }
 
-// move changes the primary once and waits until all is well again.
+// move changes the primary once and waits for the recovery.
 func (f *failover) move(ctx context.Context, n int) error {
 	next := f.Other(f.primary)
 	type end struct {
@@ -191,7 +191,7 @@ func (f *failover) move(ctx context.Context, n int) error {
 	return f.AwaitReplication(ctx, f.primary)
 }
 
-// recovered waits until both applications are served by the primary, one to write.
+// recovered waits until the primary serves both applications, one of them as writer.
 func (f *failover) recovered(ctx context.Context) error {
 	err := f.await(ctx, fmt.Sprintf("applications that are served on timeline %d", f.timeline), func() bool {
 		wrote, _ := f.firstWriteLocked()
@@ -205,8 +205,8 @@ func (f *failover) recovered(ctx context.Context) error {
 	return err
 }
 
-// firstWrite is when the first write was acknowledged on the present timeline, and how
-// long there had been none.
+// firstWrite returns when the first write was acknowledged on the present timeline, and
+// the time since the write before.
 func (f *failover) firstWrite() (at int64, silent time.Duration) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -232,8 +232,8 @@ func (f *failover) firstWriteLocked() (first int64, silent time.Duration) {
 	return first, time.Duration(first - before)
 }
 
-// handOver drains the sidecar that leads, and waits until the other's application writes:
-// one that had only stood by since the last change leads as well as any.
+// handOver drains the leading sidecar, and waits until the other's application writes: a
+// sidecar that has only stood by since the last change can lead as well.
 func (f *failover) handOver(ctx context.Context) error {
 	f.mu.Lock()
 	last := func(a *application) int64 { return a.wrote[len(a.wrote)-1].at }
@@ -249,14 +249,14 @@ func (f *failover) handOver(ctx context.Context) error {
 	return f.await(ctx, "the other sidecar to lead", func() bool { return len(f.applications[other].wrote) > had })
 }
 
-// endure lets PostgreSQL change its primary in one way, and judges what came of it.
-func endure(t *testing.T, c change) takeovers {
+// runChange lets PostgreSQL change its primary in one way, and judges the result.
+func runChange(t *testing.T, c change) takeovers {
 	t.Helper()
 	s := theSeed()
 	t.Logf("-seed %d", s)
 	f := openFailover(t, c, s)
 	t.Cleanup(func() { f.keepLogs(t) })
-	if err := f.suffer(t.Context(), *failovers); err != nil {
+	if err := f.changePrimaries(t.Context(), *failovers); err != nil {
 		t.Fatal(err)
 	}
 	for _, s := range f.sidecars {
@@ -280,7 +280,7 @@ func endure(t *testing.T, c change) takeovers {
 	return result
 }
 
-// keepLogs writes what all processes have logged where a failure can be looked into.
+// keepLogs writes the logs of all processes to a folder, for the analysis of a failure.
 func (f *failover) keepLogs(t *testing.T) {
 	if !t.Failed() {
 		return

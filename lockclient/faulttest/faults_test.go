@@ -12,12 +12,12 @@ import (
 	"github.com/wirefence/wirefence/internal/servers"
 )
 
-// fault is what befalls the servers in a run, again and again. Clients that
-// stall and die are in every run.
+// fault is a repeated failure of the servers in a run. Every run also has clients that
+// stall and die.
 type fault struct {
 	name string
-	// keepsMemory: the store never forgets what it was told, so that no two
-	// clients hold a lease even by their own account.
+	// keepsMemory says that the store never loses a grant, so no two clients hold a lease
+	// even by their own clocks.
 	keepsMemory bool
 	// hitsJudge: the run needs a PostgreSQL of its own.
 	hitsJudge bool
@@ -27,12 +27,12 @@ type fault struct {
 
 func nothingToMend() error { return nil }
 
-// on is a strike at the servers of one kind.
+// on is a fault of the servers of one kind.
 func on[S store](strike func(S, *world, *rand.Rand) (func() error, error)) func(*world, *rand.Rand) (func() error, error) {
 	return func(w *world, r *rand.Rand) (func() error, error) { return strike(w.store.(S), w, r) }
 }
 
-// What befalls every store.
+// The faults of every store.
 var (
 	nothing = fault{name: "none but stalled and dead clients", keepsMemory: true}
 
@@ -40,13 +40,13 @@ var (
 		return breakSome(w.toStore, r), nil
 	}}
 
-	// An operator who revokes ends neither the lease in another store nor what
-	// its holder believes until it renews.
+	// A revocation ends neither the lease in another store nor the belief of its holder
+	// until the next renewal.
 	revoked = fault{name: "revoked by an operator", keepsMemory: true, strike: func(w *world, _ *rand.Rand) (func() error, error) {
 		return nothingToMend, w.revoke()
 	}}
 
-	// splitBrain is there from the beginning, in the arrangement of the servers.
+	// splitBrain exists from the beginning, by the arrangement of the servers.
 	splitBrain = fault{name: "split brain"}
 
 	judgeKilled = fault{name: "PostgreSQL killed", keepsMemory: true, hitsJudge: true, strike: func(w *world, _ *rand.Rand) (func() error, error) {

@@ -8,8 +8,8 @@ import (
 	"github.com/wirefence/wirefence/fence"
 )
 
-// history is what clients did and what they were told, and what PostgreSQL
-// committed, which nobody told them. Moments are those of record.
+// history is the calls of the clients with their answers, and the commits of PostgreSQL,
+// which come from its log. Times are those of record.
 type history struct {
 	first       fence.Token // sealed before the clients began; 0 if none
 	attempts    []*attempt
@@ -18,7 +18,7 @@ type history struct {
 	commits     []commit // in their order
 }
 
-// attempt is one acquire and, if it was granted, the hold.
+// attempt is one acquire and, if it was granted, the time of the lease.
 type attempt struct {
 	by       string // the client and the round, as in the holder's name
 	lane     int    // where it is drawn
@@ -32,16 +32,16 @@ type attempt struct {
 
 // write is one transaction of a client.
 type write struct {
-	id        string
-	lane      int
-	token     fence.Token
-	call, ret int64 // ret 0: the client was gone before it returned
-	fate      fate
-	current   fence.Token // named by a refusal
-	failure   string
+	id           string
+	lane         int
+	token        fence.Token
+	call, ret    int64 // ret 0: the client was gone before it returned
+	writeOutcome writeOutcome
+	current      fence.Token // named by a refusal
+	failure      string
 }
 
-// revocation is what an operator did, who was told the token.
+// revocation is an operator's revocation, with the token that it returned.
 type revocation struct {
 	token     fence.Token
 	call, ret int64
@@ -55,8 +55,8 @@ type commit struct {
 	by    string // the attempt that the token was sealed for, "" if unknown
 }
 
-// add reads what one client said, in order. A client that was killed leaves
-// attempts and writes without a return.
+// add reads the report of one client, in order. A killed client leaves attempts and
+// writes without a return.
 func (h *history) add(client string, lane int, records []record) error {
 	attempts, writes := map[int]*attempt{}, map[int]*write{}
 	for _, r := range records {
@@ -67,7 +67,7 @@ func (h *history) add(client string, lane int, records []record) error {
 			h.attempts = append(h.attempts, a)
 			continue
 		case writing:
-			w := &write{id: fmt.Sprintf("%s.%d", client, r.Write), lane: lane, token: r.Token, call: r.At, fate: unknown}
+			w := &write{id: fmt.Sprintf("%s.%d", client, r.Write), lane: lane, token: r.Token, call: r.At, writeOutcome: unknown}
 			writes[r.Write] = w
 			h.writes = append(h.writes, w)
 			continue
@@ -76,7 +76,7 @@ func (h *history) add(client string, lane int, records []record) error {
 			if w == nil {
 				return fmt.Errorf("%s: a write returns that was never called: %+v", client, r)
 			}
-			w.ret, w.fate, w.current, w.failure = r.At, r.Fate, r.Current, r.Error
+			w.ret, w.writeOutcome, w.current, w.failure = r.At, r.Fate, r.Current, r.Error
 			continue
 		}
 		a := attempts[r.Round]
@@ -109,7 +109,7 @@ func (h *history) grants() (all []*attempt) {
 	return all
 }
 
-// end is a moment behind all others.
+// end is a time after all others.
 func (h *history) end() (last int64) {
 	for _, a := range h.attempts {
 		last = max(last, a.call, a.ret)

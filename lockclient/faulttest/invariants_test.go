@@ -11,7 +11,7 @@ import (
 	"github.com/wirefence/wirefence/fence"
 )
 
-// checks are what must hold in every history. Each returns what it found wrong.
+// checks are the invariants of every history. Each returns the violations that it finds.
 var checks = []struct {
 	name  string
 	check func(*history) []string
@@ -24,8 +24,8 @@ var checks = []struct {
 	{"answers are true", answersAreTrue},
 }
 
-// monotone holds the tokens of the journal's rows against each other in the
-// order of their commits, which is PostgreSQL's own, by logical decoding.
+// monotone compares the tokens of the journal's rows in commit order, which PostgreSQL
+// reports by logical decoding.
 func monotone(h *history) (faults []string) {
 	highest := h.first
 	for i, c := range h.commits {
@@ -40,9 +40,9 @@ func monotone(h *history) (faults []string) {
 	return faults
 }
 
-// sealedHandoff holds what each new holder saw of older tokens against what
-// there is of them in the end: a row more has been committed since, or could not
-// be seen. Neither may be.
+// sealedHandoff compares the rows of older tokens that each new holder saw with those
+// that exist in the end: a further row was committed after the grant, or was invisible to
+// the holder. Neither may happen.
 func sealedHandoff(h *history) (faults []string) {
 	for _, a := range h.grants() {
 		if a.rows < 0 {
@@ -72,8 +72,8 @@ func unique(h *history) (faults []string) {
 	return faults
 }
 
-// sealedFirst wants each granted token recorded for the very attempt that it
-// was granted to.
+// sealedFirst requires that each granted token was recorded for exactly the attempt that
+// got it.
 func sealedFirst(h *history) (faults []string) {
 	sealed := map[fence.Token]string{}
 	for _, c := range h.commits {
@@ -89,7 +89,7 @@ func sealedFirst(h *history) (faults []string) {
 	return faults
 }
 
-// answersAreTrue holds what clients were told against the journal.
+// answersAreTrue compares the answers to the clients with the journal.
 func answersAreTrue(h *history) (faults []string) {
 	tokens := map[string]fence.Token{}
 	for _, c := range h.commits {
@@ -105,11 +105,11 @@ func answersAreTrue(h *history) (faults []string) {
 		token, there := tokens[w.id]
 		delete(tokens, w.id)
 		switch {
-		case w.fate == committed && !there:
+		case w.writeOutcome == committed && !there:
 			faults = append(faults, fmt.Sprintf("%s was said to be committed, and isn't", w.id))
-		case w.fate == refused && there:
+		case w.writeOutcome == refused && there:
 			faults = append(faults, fmt.Sprintf("%s was refused, and is committed", w.id))
-		case w.fate == misjudged:
+		case w.writeOutcome == misjudged:
 			faults = append(faults, fmt.Sprintf("%s with token %d was refused: %s", w.id, w.token, w.failure))
 		case there && token != w.token:
 			faults = append(faults, fmt.Sprintf("%s has token %d in the journal, not %d", w.id, token, w.token))
@@ -121,9 +121,9 @@ func answersAreTrue(h *history) (faults []string) {
 	return faults
 }
 
-// exclusive wants no moment at which two clients hold the lease by their own
-// deadlines. It is promised only where the store keeps what it was told: else
-// two may believe, and just one may write.
+// exclusive requires that no two clients hold the lease at once by their own deadlines.
+// Wirefence promises that only for a store that loses nothing: otherwise two may believe
+// that they hold it, and only one may write.
 func exclusive(h *history) (faults []string) {
 	holds := h.grants()
 	slices.SortFunc(holds, func(a, b *attempt) int { return cmp.Compare(a.ret, b.ret) })
@@ -138,7 +138,7 @@ func exclusive(h *history) (faults []string) {
 	return faults
 }
 
-// violations are what all checks find; those of one check are cut short.
+// violations returns the results of all checks; it truncates the results of each.
 func violations(h *history, keepsMemory bool) (all []string) {
 	run := func(name string, check func(*history) []string) {
 		faults := check(h)

@@ -14,8 +14,8 @@ import (
 	"github.com/wirefence/wirefence/fence"
 )
 
-// slot is the replication slot that tells the order of commits. It outlives a
-// crash of the server.
+// slot is the replication slot that reports the order of commits. It survives a crash of
+// the server.
 const slot = "journal"
 
 var (
@@ -23,13 +23,13 @@ var (
 	decodedToken = regexp.MustCompile(`^table wirefence\.resource_locks: (?:INSERT|UPDATE): .*\blast_token\[bigint\]:(\d+) (?:.* )?holder\[text\]:(?:'([^']*)'|null)`)
 )
 
-// watchCommits begins to keep what is committed.
+// watchCommits begins to record commits.
 func watchCommits(ctx context.Context, conn *pgx.Conn) error {
 	_, err := conn.Exec(ctx, "SELECT pg_create_logical_replication_slot($1 || current_database(), 'test_decoding')", slot)
 	return err
 }
 
-// readCommits returns what was committed since, in order, and drops the slot.
+// readCommits returns the commits since then, in order, and drops the slot.
 func readCommits(ctx context.Context, conn *pgx.Conn) (all []commit, err error) {
 	rows, err := conn.Query(ctx, "SELECT data FROM pg_logical_slot_get_changes($1 || current_database(), NULL, NULL, 'include-xids', '0')", slot)
 	if err != nil {

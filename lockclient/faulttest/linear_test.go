@@ -12,7 +12,7 @@ import (
 	"github.com/wirefence/wirefence/fence"
 )
 
-// operation is what the model is asked to take.
+// operation is an operation of the model.
 type operation struct {
 	what    deed
 	token   fence.Token
@@ -30,9 +30,8 @@ const (
 	refuses deed = "is refused with"
 )
 
-// register is what a resource is to its clients: one that holds the token of
-// the last grant. A grant makes it greater, a write comes through if it has the
-// token that is in it, and a refused one has read a greater one.
+// register models a resource: it holds the token of the last grant. A grant increases it,
+// a write succeeds if it has this token, and a refused write has read a greater one.
 var register = porcupine.Model{
 	Init: func() any { return fence.Token(0) },
 	Step: func(state, input, _ any) (bool, any) {
@@ -58,13 +57,13 @@ var register = porcupine.Model{
 	DescribeState: func(state any) string { return fmt.Sprint("token ", state) },
 }
 
-// operations returns the history as the model knows it.
+// operations returns the history as operations of the model.
 //
-// Of a call whose outcome its client doesn't know, the commits tell whether it
-// took effect; if it didn't, it is left out. It may have taken effect at any
-// moment since, but not after a greater token was granted, or that grant would
-// be one of a lower token: so it ends no later than such a grant returns. That
-// is no assumption, only a shorter search.
+// If the outcome of a call is unknown to its client, the commits show whether it took
+// effect; if not, it is left out. It may have taken effect at any time after the call,
+// but not after a greater token was granted, because that grant would then be one of a
+// lower token. So the operation ends at the latest when such a grant returns, which only
+// shortens the search.
 func (h *history) operations() (ops []porcupine.Operation) {
 	add := func(lane int, call, ret int64, op operation) {
 		ops = append(ops, porcupine.Operation{ClientId: lane, Input: op, Call: call, Return: max(call, ret)})
@@ -95,10 +94,10 @@ func (h *history) operations() (ops []porcupine.Operation) {
 	for _, w := range h.writes {
 		op := operation{token: w.token, current: w.current, by: w.id}
 		switch {
-		case w.fate == refused:
+		case w.writeOutcome == refused:
 			op.what = refuses
 			add(w.lane, w.call, w.ret, op)
-		case w.fate == committed:
+		case w.writeOutcome == committed:
 			op.what = writes
 			add(w.lane, w.call, w.ret, op)
 		case inJournal[w.id]:
@@ -109,7 +108,7 @@ func (h *history) operations() (ops []porcupine.Operation) {
 	return ops
 }
 
-// earliestReturns tells when the first grant of a greater token returned.
+// earliestReturns returns when the first grant of a greater token returned.
 func (h *history) earliestReturns() func(fence.Token) int64 {
 	all, end := h.grants(), h.end()
 	return func(token fence.Token) int64 {
@@ -126,8 +125,8 @@ func (h *history) earliestReturns() func(fence.Token) int64 {
 // searchPatience bounds the search for an order; it takes a fraction of a second.
 const searchPatience = 2 * time.Minute
 
-// linearizable returns a fault if the history has no order that the model takes
-// and that agrees with the clocks of the clients.
+// linearizable returns a fault if no order of the history fits both the model and the
+// clocks of the clients.
 func linearizable(h *history) (faults []string) {
 	result := porcupine.CheckOperationsTimeout(register, h.operations(), searchPatience)
 	if result != porcupine.Ok {

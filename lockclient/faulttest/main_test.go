@@ -51,7 +51,7 @@ func TestMain(m *testing.M) {
 	os.Exit(status)
 }
 
-// judge is the server of the runs that don't harm it, once one has started it.
+// judge is the server of the runs that do not harm it, once a run has started it.
 var judge struct {
 	sync.Mutex
 	*servers.Postgres
@@ -101,7 +101,7 @@ func newJudge(ctx context.Context) (*servers.Postgres, error) {
 	return pg, nil
 }
 
-// theSeed is what all runs begin with.
+// theSeed is the seed of all runs.
 var theSeed = sync.OnceValue(func() uint64 {
 	if *seed == 0 {
 		return rand.Uint64()
@@ -109,8 +109,8 @@ var theSeed = sync.OnceValue(func() uint64 {
 	return *seed
 })
 
-// The invariants hold whatever fails, and when all is mended clients are granted
-// leases and write again.
+// The invariants hold under every fault, and after the repair clients get leases and
+// write again.
 func TestFaults(t *testing.T) {
 	var mu sync.Mutex
 	var losses []loss
@@ -119,7 +119,7 @@ func TestFaults(t *testing.T) {
 		for _, c := range changes {
 			t.Run("PostgreSQL_under_Patroni/"+c.name, func(t *testing.T) {
 				t.Parallel()
-				result := endure(t, c)
+				result := runChange(t, c)
 				mu.Lock()
 				defer mu.Unlock()
 				promotions = append(promotions, result)
@@ -129,7 +129,7 @@ func TestFaults(t *testing.T) {
 			for _, f := range k.faults {
 				t.Run(strings.ReplaceAll(k.name+"/"+f.name, " ", "_"), func(t *testing.T) {
 					t.Parallel()
-					l := suffer(t, k, f)
+					l := runFault(t, k, f)
 					mu.Lock()
 					defer mu.Unlock()
 					losses = append(losses, l)
@@ -151,8 +151,8 @@ func TestFaults(t *testing.T) {
 	}
 }
 
-// suffer runs one fault of one store.
-func suffer(t *testing.T, k kind, f fault) loss {
+// runFault runs one fault of one store.
+func runFault(t *testing.T, k kind, f fault) loss {
 	t.Helper()
 	s := theSeed()
 	t.Logf("-seed %d", s)
@@ -171,7 +171,7 @@ func suffer(t *testing.T, k kind, f fault) loss {
 	}
 	l := lossOf(w, h, len(found))
 	t.Log(l)
-	if f.strike != nil && l.strokes == 0 {
+	if f.strike != nil && l.strikes == 0 {
 		t.Error("the fault never struck")
 	}
 	return l

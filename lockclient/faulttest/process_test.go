@@ -17,7 +17,7 @@ import (
 	"time"
 )
 
-// process is a client, as the test sees it.
+// process is a client process.
 type process struct {
 	settings
 	lane int
@@ -31,8 +31,7 @@ type process struct {
 	errors  bytes.Buffer // its standard error
 }
 
-// startClient starts a client. told is given each record, in the reading
-// goroutine.
+// startClient starts a client and calls told with each record, in the reading goroutine.
 func startClient(s settings, lane int, told func(record)) (*process, error) {
 	text, err := json.Marshal(s)
 	if err != nil {

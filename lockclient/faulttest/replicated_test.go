@@ -15,8 +15,7 @@ import (
 	"github.com/wirefence/wirefence/lockclient/redis"
 )
 
-// sentinel is a master and a replica that is told what has been done, but
-// nobody waits for that.
+// sentinel is a master and a replica with asynchronous replication.
 type sentinel struct{ *servers.RedisSentinel }
 
 func startSentinel(t *testing.T, _ *world) store {
@@ -32,9 +31,9 @@ func startSentinel(t *testing.T, _ *world) store {
 func (sentinel) addr(int) string     { return "" }
 func (s sentinel) url(string) string { return s.URL() }
 
-// laggingReplica takes the place of a master that was killed, or was stopped
-// and comes back believing that it is one still. Where grants wait for the
-// replica, it has all that count, however much it lags.
+// laggingReplica replaces a master that was killed, or was stopped and returns as a
+// second master. If grants wait for the replica, it has all valid ones, however much it
+// lags.
 func laggingReplica(waitedFor bool) fault {
 	return fault{name: "fails over to a lagging replica", keepsMemory: waitedFor, strike: on(failOver)}
 }
@@ -102,7 +101,7 @@ var masterKilled = fault{name: "a master killed, its replica takes over", strike
 	}, nil
 })}
 
-// becomes waits until a server's account of its replication has a text.
+// becomes waits until a server's replication state contains a text.
 func becomes(ctx context.Context, server *servers.Redis, text string) error {
 	ctx, cancel := context.WithTimeout(ctx, recovery)
 	defer cancel()

@@ -13,10 +13,10 @@ import (
 	"time"
 )
 
-// loss is what a run cost.
+// loss is the cost of a run.
 type loss struct {
 	kind, fault        string
-	strokes            int // how often the fault struck
+	strikes            int // how often the fault struck
 	grants             int
 	attempts, ungrant  int // acquires that returned, and those of them that returned no grant
 	committed, refused int // writes
@@ -30,7 +30,7 @@ type loss struct {
 // the moment that the acquire returned to the last at which its holder, who asks
 // between its writes, was told that it still is.
 func lossOf(w *world, h *history, violations int) loss {
-	l := loss{kind: w.kind.name, fault: w.fault.name, strokes: w.strokes, violations: violations}
+	l := loss{kind: w.kind.name, fault: w.fault.name, strikes: w.strikes, violations: violations}
 	holds := h.grants()
 	slices.SortFunc(holds, func(a, b *attempt) int { return cmp.Compare(a.ret, b.ret) })
 	l.grants = len(holds)
@@ -43,7 +43,7 @@ func lossOf(w *world, h *history, violations int) loss {
 		}
 	}
 	for _, w := range h.writes {
-		switch w.fate {
+		switch w.writeOutcome {
 		case committed:
 			l.committed++
 		case refused:
@@ -66,8 +66,8 @@ func lossOf(w *world, h *history, violations int) loss {
 }
 
 func (l loss) String() string {
-	return fmt.Sprintf("%d strokes, %d grants in %d acquires, %d writes committed and %d refused, %.0f%% of %.1f s without a holder, at most %.2f s",
-		l.strokes, l.grants, l.attempts, l.committed, l.refused, percent(l.without, l.length), l.length.Seconds(), l.longest.Seconds())
+	return fmt.Sprintf("%d strikes, %d grants in %d acquires, %d writes committed and %d refused, %.0f%% of %.1f s without a holder, at most %.2f s",
+		l.strikes, l.grants, l.attempts, l.committed, l.refused, percent(l.without, l.length), l.length.Seconds(), l.longest.Seconds())
 }
 
 func percent[N int | time.Duration](part, whole N) float64 {
@@ -104,7 +104,7 @@ func table(losses []loss, promotions []takeovers) string {
 	var b strings.Builder
 	strikes, violations := 0, 0
 	for _, l := range losses {
-		strikes, violations = strikes+l.strokes, violations+l.violations
+		strikes, violations = strikes+l.strikes, violations+l.violations
 	}
 	for _, p := range promotions {
 		strikes, violations = strikes+len(p.moves), violations+len(p.violations)
@@ -120,7 +120,7 @@ func table(losses []loss, promotions []takeovers) string {
 				if l.kind != k.name || l.fault != f.name {
 					continue
 				}
-				struck, remembers := fmt.Sprint(l.strokes), "no"
+				struck, remembers := fmt.Sprint(l.strikes), "no"
 				if f.keepsMemory {
 					remembers = "yes"
 				}

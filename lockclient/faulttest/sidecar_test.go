@@ -75,7 +75,7 @@ func startSidecar(t *testing.T, name string, settings ...string) *sidecar {
 	return s
 }
 
-// grants are the tokens that the sidecar says it was granted, in order.
+// grants returns the tokens that the sidecar reports as granted, in order.
 func (s *sidecar) grants() (all []fence.Token) {
 	for line := range strings.Lines(s.log.String()) {
 		var entry struct {
@@ -99,7 +99,7 @@ func (s *sidecar) ended() bool {
 	}
 }
 
-// drain ends the sidecar as a rollout does, which gives the lease back.
+// drain ends the sidecar as a rollout does, which releases the lease.
 func (s *sidecar) drain() error {
 	if err := s.cmd.Process.Signal(syscall.SIGTERM); err != nil {
 		return err

@@ -20,7 +20,7 @@ import (
 	"github.com/wirefence/wirefence/lockclient/zookeeper"
 )
 
-// kind is a lease store that is tried, in one arrangement of its servers.
+// kind is a lease store in one arrangement of its servers.
 type kind struct {
 	name   string // for people
 	store  string // for openStore
@@ -32,10 +32,10 @@ type kind struct {
 
 // store is the servers that keep the leases in a run.
 type store interface {
-	// addr is where a seat's clients find the store, or "" if they must find the
-	// servers themselves, so that no link can be put between.
+	// addr returns the address at which a seat's clients reach the store, or "" if they must
+	// find the servers themselves, so that no link can be put between.
 	addr(seat int) string
-	// url is what a client is given to find the store at an address.
+	// url returns the URL of the store at an address.
 	url(addr string) string
 }
 
@@ -53,10 +53,10 @@ var kinds = []kind{
 	{name: "PostgreSQL", store: "postgres", ttl: ttl, judges: true, start: startLeases, faults: postgresFaults},
 }
 
-// ttl is of leases in stores that can keep so short ones.
+// ttl is the TTL of leases in stores that support such short ones.
 const ttl = 500 * time.Millisecond
 
-// openStore is how a client finds its store.
+// openStore opens the store of a client.
 func openStore(ctx context.Context, s settings) (lockclient.Store, func(), error) {
 	switch s.Store {
 	case "redis", "replicated redis":
@@ -94,8 +94,7 @@ func openStore(ctx context.Context, s settings) (lockclient.Store, func(), error
 
 type redisServers []*servers.Redis
 
-// startRedis starts so many servers that know nothing of each other. The seats
-// take turns between them.
+// startRedis starts this many independent servers. The seats take turns between them.
 func startRedis(n int) func(*testing.T, *world) store {
 	return func(t *testing.T, _ *world) store {
 		t.Helper()

@@ -35,7 +35,7 @@ type survivor struct {
 	timelines map[int]int // of each commit, by its place
 }
 
-// readSurvivor reads what the present primary has. Nobody writes any more.
+// readSurvivor reads the data of the present primary. Nobody writes any more.
 func (f *failover) readSurvivor(ctx context.Context) (*survivor, error) {
 	order, err := f.readOrder(ctx)
 	if err != nil {
@@ -136,7 +136,7 @@ func (f *failover) readOrder(ctx context.Context) (map[string]int, error) {
 	return order, nil
 }
 
-// branch is a timeline of the survivor's history, and where it ended.
+// branch is a timeline in the history of the survivor, and its end.
 type branch struct {
 	timeline int
 	end      string
@@ -170,8 +170,8 @@ var (
 	inserted = regexp.MustCompile(`'([ab]\.\d+)'`)
 )
 
-// readPresented reads in a server's log which token was presented for each row, before it
-// in its session or in the same text.
+// readPresented reads in a server's log which token its session presented last before
+// each row, or in the same text.
 func readPresented(log string, presented map[string]fence.Token) {
 	last := map[string]fence.Token{} // by session
 	for line := range strings.Lines(log) {

@@ -28,7 +28,7 @@ const (
 	recovery = time.Minute
 )
 
-// world is one run: servers, clients in their seats, and what befalls them.
+// world is one run: servers, clients in their seats, and faults.
 type world struct {
 	kind   kind
 	fault  fault
@@ -41,20 +41,20 @@ type world struct {
 	toStore  []*servers.Link // by seat; none where clients find the servers themselves
 	toSealer []*servers.Link // by seat; none where the store is the judge
 
-	mu      sync.Mutex
-	sitting []*process // by seat
-	lived   []*process // all that ever were
-	closed  bool
+	mu     sync.Mutex
+	bySeat []*process // by seat
+	lived  []*process // all that ever were
+	closed bool
 
 	// Owned by what strikes at the servers.
-	strokes     int
+	strikes     int
 	revocations []revocation
 
 	progress chan record // grants and commits, as they are told
 }
 
-// open makes the database and the store, and the networks between the seats
-// and them. The clients are not there yet.
+// open creates the database and the store, and the networks between the seats and them,
+// but no clients.
 func open(t *testing.T, k kind, f fault, d defect, seed uint64) *world {
 	t.Helper()
 	w := &world{kind: k, fault: f, defect: d, seed: seed, progress: make(chan record, 1)}
@@ -85,7 +85,7 @@ func open(t *testing.T, k kind, f fault, d defect, seed uint64) *world {
 	return w
 }
 
-// prepare makes the tables. The resource is known before, since its policy is.
+// prepare creates the tables. The resource is declared before, since it has a policy.
 func (w *world) prepare(t *testing.T) {
 	t.Helper()
 	url := w.pg.URL(w.database)
@@ -101,8 +101,8 @@ func (w *world) prepare(t *testing.T) {
 	}
 }
 
-// sit starts a new client in a seat.
-func (w *world) sit(seat int) error {
+// startInSeat starts a new client in a seat.
+func (w *world) startInSeat(seat int) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.closed {
@@ -121,34 +121,34 @@ func (w *world) sit(seat int) error {
 	if len(w.toSealer) > 0 {
 		s.Sealer = w.issuerURL(w.toSealer[seat].Addr()) + "&connect_timeout=2"
 	}
-	p, err := startClient(s, life, w.tell)
+	p, err := startClient(s, life, w.reportProgress)
 	if err != nil {
 		return err
 	}
 	w.lived = append(w.lived, p)
-	if seat == len(w.sitting) {
-		w.sitting = append(w.sitting, p)
+	if seat == len(w.bySeat) {
+		w.bySeat = append(w.bySeat, p)
 	} else {
-		w.sitting[seat] = p
+		w.bySeat[seat] = p
 	}
 	return nil
 }
 
-// issuerURL is for who seals.
+// issuerURL returns the connection string of an issuer.
 func (w *world) issuerURL(addr string) string {
 	return fmt.Sprintf("postgres://%s@%s/%s?sslmode=disable", issuerRole, addr, w.database)
 }
 
-// in is who sits in a seat.
-func (w *world) in(seat int) *process {
+// clientIn returns the client in a seat.
+func (w *world) clientIn(seat int) *process {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return w.sitting[seat]
+	return w.bySeat[seat]
 }
 
-// tell passes on what shows that there is progress. One that finds the channel
-// full is dropped: the next will do.
-func (w *world) tell(r record) {
+// reportProgress passes on records that show progress. If the channel is full, it drops
+// the record: the next is enough.
+func (w *world) reportProgress(r record) {
 	if r.What == granted || r.What == wrote && r.Fate == committed {
 		select {
 		case w.progress <- r:
@@ -157,8 +157,8 @@ func (w *world) tell(r record) {
 	}
 }
 
-// goesOn waits for a grant and a commit from now on.
-func (w *world) goesOn(ctx context.Context) error {
+// awaitProgress waits for a grant and a commit from now on.
+func (w *world) awaitProgress(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, recovery)
 	defer cancel()
 	since := now()
@@ -177,41 +177,41 @@ func (w *world) goesOn(ctx context.Context) error {
 	return nil
 }
 
-// run lets clients live and faults strike for a while, mends everything, and
-// waits until the clients get on again. It returns all that happened.
+// run lets clients run and faults strike for a while, repairs everything, and waits until
+// the clients make progress again. It returns the history.
 func (w *world) run(ctx context.Context, length time.Duration) (*history, error) {
 	defer w.end()
 	for seat := range seats {
-		if err := w.sit(seat); err != nil {
+		if err := w.startInSeat(seat); err != nil {
 			return nil, err
 		}
 	}
-	if err := w.goesOn(ctx); err != nil {
+	if err := w.awaitProgress(ctx); err != nil {
 		return nil, fmt.Errorf("before any fault: %w", err)
 	}
-	err := w.suffer(ctx, length)
+	err := w.injectFaults(ctx, length)
 	if err == nil {
-		err = w.goesOn(ctx)
+		err = w.awaitProgress(ctx)
 	}
 	if err != nil {
 		return nil, err
 	}
 	w.end()
-	return w.recall(ctx)
+	return w.readHistory(ctx)
 }
 
-// suffer lets faults strike for a while and returns when all are mended.
-// Mending may take longer; until then clients go on to stall and die.
-func (w *world) suffer(ctx context.Context, length time.Duration) error {
+// injectFaults lets faults strike for a while and returns when all are repaired. A repair
+// may take longer; until then clients continue to stall and die.
+func (w *world) injectFaults(ctx context.Context, length time.Duration) error {
 	while, cancel := context.WithTimeout(ctx, length)
 	defer cancel()
 	untilMended, mended := context.WithCancel(ctx)
 	defer mended()
 	var both sync.WaitGroup
 	var clients, servers error
-	both.Go(func() { clients = w.befallClients(untilMended, rand.New(rand.NewPCG(w.seed, 1))) })
+	both.Go(func() { clients = w.injectClientFaults(untilMended, rand.New(rand.NewPCG(w.seed, 1))) })
 	both.Go(func() {
-		servers = w.befallServers(while, rand.New(rand.NewPCG(w.seed, 2)))
+		servers = w.injectServerFaults(while, rand.New(rand.NewPCG(w.seed, 2)))
 		<-while.Done()
 		mended()
 	})
@@ -219,8 +219,8 @@ func (w *world) suffer(ctx context.Context, length time.Duration) error {
 	return errors.Join(clients, servers)
 }
 
-// befallServers lets the fault come and go.
-func (w *world) befallServers(ctx context.Context, r *rand.Rand) error {
+// injectServerFaults lets the fault come and go.
+func (w *world) injectServerFaults(ctx context.Context, r *rand.Rand) error {
 	if w.fault.strike == nil {
 		return nil
 	}
@@ -230,7 +230,7 @@ func (w *world) befallServers(ctx context.Context, r *rand.Rand) error {
 		if err != nil {
 			return fmt.Errorf("%s: %w", w.fault.name, err)
 		}
-		w.strokes++
+		w.strikes++
 		wait(ctx, between(r, ttl/4, 2*ttl))
 		if err := mend(); err != nil {
 			return fmt.Errorf("mending %s: %w", w.fault.name, err)
@@ -239,22 +239,22 @@ func (w *world) befallServers(ctx context.Context, r *rand.Rand) error {
 	return nil
 }
 
-// befallClients stalls clients, often for longer than a lease lasts, and kills
+// injectClientFaults stalls clients, often for longer than a lease lasts, and kills
 // some, in whose place others come.
-func (w *world) befallClients(ctx context.Context, r *rand.Rand) error {
+func (w *world) injectClientFaults(ctx context.Context, r *rand.Rand) error {
 	ttl := w.kind.ttl
 	var stalls sync.WaitGroup
 	defer stalls.Wait()
 	for wait(ctx, between(r, ttl/2, 3*ttl/2)) {
 		seat := r.IntN(seats)
 		if r.IntN(3) == 0 {
-			w.in(seat).kill()
-			if err := w.sit(seat); err != nil {
+			w.clientIn(seat).kill()
+			if err := w.startInSeat(seat); err != nil {
 				return err
 			}
 			continue
 		}
-		p, length := w.in(seat), between(r, ttl/4, 2*ttl)
+		p, length := w.clientIn(seat), between(r, ttl/4, 2*ttl)
 		p.stall()
 		stalls.Go(func() {
 			wait(ctx, length)
@@ -264,11 +264,11 @@ func (w *world) befallClients(ctx context.Context, r *rand.Rand) error {
 	return nil
 }
 
-// end lets the clients come to their end. It may be called twice.
+// end ends the clients. It may be called twice.
 func (w *world) end() {
 	w.mu.Lock()
 	w.closed = true
-	all := w.sitting
+	all := w.bySeat
 	w.mu.Unlock()
 	var ends sync.WaitGroup
 	for _, p := range all {
@@ -277,8 +277,8 @@ func (w *world) end() {
 	ends.Wait()
 }
 
-// recall puts together what the clients said and what PostgreSQL committed.
-func (w *world) recall(ctx context.Context) (*history, error) {
+// readHistory combines the reports of the clients and the commits of PostgreSQL.
+func (w *world) readHistory(ctx context.Context) (*history, error) {
 	h := &history{revocations: w.revocations}
 	if w.defect != unsealed {
 		h.first = 1

@@ -16,24 +16,24 @@ import (
 	"github.com/wirefence/wirefence/fence"
 )
 
-// schema is where clients write, besides Wirefence's own.
+// schema is the schema of the clients, besides Wirefence's own.
 const schema = `CREATE TABLE journal (id text PRIMARY KEY, token bigint NOT NULL)`
 
-// fate is what is known of a write when its call has returned.
-type fate string
+// writeOutcome is what is known of a write when its call has returned.
+type writeOutcome string
 
 const (
-	committed fate = "committed"
-	refused   fate = "refused"   // its token was stale
-	misjudged fate = "misjudged" // refused for a reason that no client gave
-	unknown   fate = "unknown"   // the error leaves open what became of it
+	committed writeOutcome = "committed"
+	refused   writeOutcome = "refused"   // its token was stale
+	misjudged writeOutcome = "misjudged" // refused for a reason that no client gave
+	unknown   writeOutcome = "unknown"   // the error leaves open what became of it
 )
 
-// writePatience bounds each write. A longer one is as good as a lost connection.
-const writePatience = 3 * time.Second
+// writeTimeout bounds each write. A longer one is as good as a lost connection.
+const writeTimeout = 3 * time.Second
 
 // writer writes fenced rows over a connection of its own, through the client's proxy. It
-// asks nobody whether it still may.
+// does not ask whether it still holds the lease.
 type writer struct {
 	*client
 	conn     *pgx.Conn
@@ -42,7 +42,7 @@ type writer struct {
 	comments bool   // it comes in comments
 }
 
-// connect returns a connection that works, or did so a moment ago.
+// connect returns a connection that works, or worked a moment ago.
 func (w *writer) connect(ctx context.Context) (*pgx.Conn, error) {
 	if w.conn != nil && !w.conn.IsClosed() {
 		return w.conn, nil
@@ -54,7 +54,7 @@ func (w *writer) connect(ctx context.Context) (*pgx.Conn, error) {
 	return conn, err
 }
 
-// fenced is SQL that carries a fence in a comment.
+// fenced returns SQL with a fence in a comment.
 func (w *writer) fenced(f fence.Fence, sql string) string {
 	if w.Defect == unchecked {
 		return sql
@@ -62,7 +62,7 @@ func (w *writer) fenced(f fence.Fence, sql string) string {
 	return "/*wirefence.token='" + f.String() + "'*/ " + sql
 }
 
-// carry has the session carry a fence in its variable.
+// carry sets the session variable to a fence.
 func (w *writer) carry(ctx context.Context, conn *pgx.Conn, f fence.Fence) error {
 	if w.Defect == unchecked || w.variable == f.String() {
 		return nil
@@ -77,7 +77,7 @@ func (w *writer) carry(ctx context.Context, conn *pgx.Conn, f fence.Fence) error
 
 // older counts the rows that were written with older tokens, as the holder sees them.
 func (w *writer) older(ctx context.Context, f fence.Fence) (rows int64, err error) {
-	ctx, cancel := context.WithTimeout(ctx, writePatience)
+	ctx, cancel := context.WithTimeout(ctx, writeTimeout)
 	defer cancel()
 	conn, err := w.connect(ctx)
 	if err != nil {
@@ -87,10 +87,10 @@ func (w *writer) older(ctx context.Context, f fence.Fence) (rows int64, err erro
 	return rows, err
 }
 
-// write writes one row, and records what became of it. The fence comes in comments or in
-// the session's variable; the way changes with the fence, so that holds come about.
+// write writes one row, and records the outcome. The fence is in comments or in the
+// session variable; this changes with the fence, so that the proxy takes holds.
 func (w *writer) write(ctx context.Context, f fence.Fence, random *rand.Rand) {
-	ctx, cancel := context.WithTimeout(ctx, writePatience)
+	ctx, cancel := context.WithTimeout(ctx, writeTimeout)
 	defer cancel()
 	if w.last != f.String() {
 		w.last, w.comments = f.String(), random.IntN(2) == 0
@@ -130,7 +130,7 @@ func (w *writer) write(ctx context.Context, f fence.Fence, random *rand.Rand) {
 
 const insert = "INSERT INTO journal (id, token) VALUES (@id, @token)"
 
-// inSteps takes its time before the commit.
+// inSteps pauses before the commit.
 func (w *writer) inSteps(ctx context.Context, conn *pgx.Conn, level pgx.TxIsoLevel, sql string, row pgx.NamedArgs, random *rand.Rand) error {
 	return pgx.BeginTxFunc(ctx, conn, pgx.TxOptions{IsoLevel: level}, func(tx pgx.Tx) error {
 		if _, err := tx.Exec(ctx, sql, row); err != nil {
@@ -151,9 +151,9 @@ func (w *writer) close() {
 
 var currentToken = regexp.MustCompile(`current token (\d+)`)
 
-// judged reads a refusal. The token that it names is what the resource's was at
-// some moment during the call.
-func judged(err error) (fate, fence.Token) {
+// judged reads a refusal. The token that it names was the resource's at some moment
+// during the call.
+func judged(err error) (writeOutcome, fence.Token) {
 	if err == nil {
 		return committed, 0
 	}

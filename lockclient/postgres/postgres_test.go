@@ -21,7 +21,7 @@ import (
 	"github.com/wirefence/wirefence/migrations"
 )
 
-// shared is the server of the tests that don't harm it.
+// shared is the server of the tests that do not harm it.
 var shared *servers.Postgres
 
 func TestMain(m *testing.M) {
@@ -104,7 +104,7 @@ func newClient(t *testing.T, server *servers.Postgres, opts lockclient.Options) 
 	return client
 }
 
-// A client without a Sealer hands out tokens that are sealed.
+// A client without a Sealer gets sealed tokens.
 func TestAGrantIsSealed(t *testing.T) {
 	client, conn := newClient(t, shared, lockclient.Options{}), admin(t, shared)
 	var former fence.Token
@@ -129,8 +129,8 @@ func TestAGrantIsSealed(t *testing.T) {
 	}
 }
 
-// A waiter whose pause would outlast the test gets the lease at its release,
-// also when the connection that listens was lost meanwhile.
+// A waiter whose pause would outlast the test gets the lease at its release, even if the
+// listening connection was lost meanwhile.
 func TestAReleaseWakesAWaiter(t *testing.T) {
 	conn := admin(t, shared)
 	for _, cut := range []bool{false, true} {
@@ -167,8 +167,7 @@ func TestAReleaseWakesAWaiter(t *testing.T) {
 	}
 }
 
-// awaitListener returns the process that listens, when it is another than the
-// former one.
+// awaitListener returns the process that listens, once it is not the former one.
 func awaitListener(t *testing.T, conn *pgx.Conn, former int) int {
 	t.Helper()
 	for deadline := time.Now().Add(20 * time.Second); time.Now().Before(deadline); {
@@ -239,7 +238,7 @@ func TestErrorsHideThePassword(t *testing.T) {
 	}
 }
 
-// A database without the schema is told of as such, with what to do.
+// The error for a database without the schema says what to do.
 func TestNoSchema(t *testing.T) {
 	t.Parallel()
 	conn, err := pgx.Connect(t.Context(), shared.URL("postgres"))

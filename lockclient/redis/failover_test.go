@@ -9,8 +9,8 @@ import (
 	"github.com/wirefence/wirefence/lockclient/redis"
 )
 
-// What was replicated outlives its master, and whoever waits hears of releases
-// at the new one.
+// Replicated leases survive their master, and waiters get notices of releases at the new
+// one.
 func TestAStoreGoesOnAfterAFailover(t *testing.T) {
 	t.Run("Sentinel", func(t *testing.T) {
 		t.Parallel()

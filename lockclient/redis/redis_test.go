@@ -20,8 +20,8 @@ import (
 	"github.com/wirefence/wirefence/lockclient/storetest"
 )
 
-// shared is the server of the tests that don't harm it; sentinel and cluster are
-// likewise, once a test has asked for them.
+// shared is the server of the tests that do not harm it. So are sentinel and cluster,
+// once a test has started them.
 var (
 	shared   *servers.Redis
 	sentinel onDemand[*servers.RedisSentinel]
@@ -68,8 +68,8 @@ func TestMain(m *testing.M) {
 	}, leaks))
 }
 
-// leaks gives go-redis the second that it sleeps before it tries to connect
-// again to a dead server, even when it has been closed.
+// leaks gives go-redis a second: it sleeps that long before it reconnects to a dead
+// server, even after Close.
 func leaks() (err error) {
 	for end := time.Now().Add(5 * time.Second); time.Now().Before(end); {
 		if err = goleak.Find(); err == nil {

@@ -22,8 +22,8 @@ import (
 	"github.com/wirefence/wirefence/lockclient/storetest"
 )
 
-// ample is a ReplicaTimeout that a loaded machine keeps, brief one that tests
-// wait out.
+// ample is a ReplicaTimeout that is enough on a loaded machine, brief is one whose end
+// tests await.
 const (
 	ample = 4 * time.Second
 	brief = 200 * time.Millisecond
@@ -83,8 +83,8 @@ func TestAGrantIsOnItsReplicaBeforeItIsHandedOut(t *testing.T) {
 	}
 }
 
-// A replica that is stopped stays connected. A WAIT that was cut off is asked
-// again, with what it is about.
+// A stopped replica stays connected. A WAIT that was cut off is repeated, together with
+// its renewal.
 func TestAReplicaThatLagsGetsNoGrant(t *testing.T) {
 	ctx, s := t.Context(), ownSentinel(t)
 	link, err := servers.StartLink(s.Master.Addr())
@@ -158,8 +158,7 @@ func (f *failover) ProcessPipelineHook(next goredis.ProcessPipelineHook) goredis
 	}
 }
 
-// The new master has replicas enough, all of which know as little of the lease
-// as it does itself.
+// The new master has enough replicas, none of which has the lease.
 func TestAFailoverBetweenAGrantAndItsReplicas(t *testing.T) {
 	ctx, s, former := t.Context(), ownSentinel(t), ownServer(t)
 	var master atomic.Value
@@ -220,8 +219,8 @@ func TestAGrantThatIsNotReplicatedIsGivenBack(t *testing.T) {
 	})
 }
 
-// While a slot is handed over, a renewal follows its key. A script with a key
-// that isn't there yet runs at neither node, which is Redis' own rule.
+// While a slot migrates, a renewal follows its key. A script with a key that does not
+// exist yet runs at neither node, by the rules of Redis.
 func TestASlotThatIsHandedOver(t *testing.T) {
 	ctx, c := t.Context(), theCluster(t)
 	store := openReplicated(t, c.URL(), ample)

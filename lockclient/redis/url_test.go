@@ -56,7 +56,7 @@ func TestOpenHidesABadURL(t *testing.T) {
 	}
 }
 
-// What can be opened names its servers in errors, and nothing else.
+// Errors name the servers of a connection string, and nothing else of it.
 func TestOpenReadsEveryForm(t *testing.T) {
 	for url, want := range map[string]string{
 		"redis://":                                   "localhost:6379",

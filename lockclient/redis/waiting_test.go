@@ -16,7 +16,7 @@ import (
 
 var scriptCalls = regexp.MustCompile(`cmdstat_eval(?:sha)?:calls=(\d+)`)
 
-// executed is how many scripts the server has run.
+// executed returns the number of scripts that the server has run.
 func executed(t testing.TB, client *goredis.Client) (calls int) {
 	t.Helper()
 	stats, err := client.Info(context.Background(), "commandstats").Result()
@@ -33,8 +33,8 @@ func executed(t testing.TB, client *goredis.Client) (calls int) {
 	return calls
 }
 
-// A hundred waiters of ten clients ask Redis as ten would: once each at a
-// release, and once in half a second to a second besides.
+// A hundred waiters of ten clients send Redis as many requests as ten: one for each
+// client at a release, and one each half second to second besides.
 func TestWaitersDoNotStormRedis(t *testing.T) {
 	const clients, waiters = 10, 10
 	server := ownServer(t)

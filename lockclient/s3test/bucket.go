@@ -1,9 +1,8 @@
-// Package s3test shows three ways to write a document to S3 under a lease, and
-// tests what each of them keeps out when its writer is stopped between the check
+// Package s3test shows three ways to write a document to S3 under a lease, and tests
+// which stale writes each of them refuses when its writer is stopped between the check
 // and the request. docs/effects.md compares them.
 //
-// It is a module of its own, so that nobody's dependency graph holds a client for
-// S3.
+// It is a module of its own, so that no user's dependency graph has a client for S3.
 package s3test
 
 import (
@@ -32,9 +31,9 @@ var (
 	publishedSQL string
 )
 
-// Document is what an object holds. The token of its writer is part of it: an
-// object's ETag is made of the content alone, so with the token in the metadata
-// two holders' writes of the same text would have the same ETag.
+// Document is the content of an object. It includes the token of its writer: the ETag of
+// an object depends on the content alone, so with the token in the metadata the same text
+// by two holders would have the same ETag.
 type Document struct {
 	Token fence.Token `json:"token"`
 	Text  string      `json:"text"`
@@ -46,9 +45,9 @@ type Bucket struct {
 	Name   string
 }
 
-// ErrChanged says that an object is not what it was read as, or is there
-// although it should not be. The writer may have been superseded: before it
-// tries again it must look who wrote.
+// ErrChanged says that an object has changed since it was read, or exists although it
+// should not. The writer may have been superseded: before it tries again it must read who
+// wrote the object.
 var ErrChanged = errors.New("the object was changed meanwhile")
 
 // Get reads a document and its ETag, which is "" if there is none.
@@ -66,16 +65,15 @@ func (b Bucket) Get(ctx context.Context, key string) (doc Document, etag string,
 	return doc, aws.ToString(object.ETag), nil
 }
 
-// Put writes a document whatever is there. Nothing keeps a zombie's request out
-// that was checked in time and arrives late.
+// Put writes a document unconditionally. It does not keep out a request of a zombie that
+// was checked in time and arrives late.
 func (b Bucket) Put(ctx context.Context, key string, doc Document) error {
 	return b.put(ctx, key, doc, &s3.PutObjectInput{})
 }
 
-// Replace writes a document if the object still has the ETag it was read with,
-// "" for none. A former holder that has read it before fails from the successor's
-// first write on, and so does a successor that has read it before a former
-// holder's last.
+// Replace writes a document if the object still has the ETag with which it was read, ""
+// for none. A former holder that has read it fails once the successor has written, and so
+// does a successor that has read it before the last write of a former holder.
 func (b Bucket) Replace(ctx context.Context, key, etag string, doc Document) error {
 	if etag == "" {
 		return b.Create(ctx, key, doc)
@@ -103,9 +101,9 @@ func (b Bucket) put(ctx context.Context, key string, doc Document, request *s3.P
 	return nil
 }
 
-// Publish makes an object the current one of a name, in a row of PostgreSQL that
-// readers go by. It needs no Guard: the check is in the transaction of the write.
-// The object must be one that nobody writes again, under a key of its own.
+// Publish makes an object the current one of a name, in a row of PostgreSQL that readers
+// follow. It needs no Guard: the check is in the transaction of the write. The object
+// must have a key of its own, which nobody writes again.
 func Publish(ctx context.Context, db *pgxpool.Pool, lease *lockclient.Lease, name, key string) error {
 	return pgx.BeginFunc(ctx, db, func(tx pgx.Tx) error {
 		if err := fence.Check(ctx, tx, lease.Fence()); err != nil {

@@ -39,7 +39,7 @@ func TestMain(m *testing.M) {
 
 var suite = stack.Suite{Objects: applicationSQL}
 
-// connect makes a client of the store that a URL names.
+// connect creates the client for the URL of a store.
 func connect(store string) (*s3.Client, error) {
 	at, err := url.Parse(store)
 	if err != nil {
@@ -57,7 +57,7 @@ func connect(store string) (*s3.Client, error) {
 //go:embed sql/application.sql
 var applicationSQL string
 
-// world is a bucket, a database, and who succeeds the writer that is tested.
+// world is a bucket, a database, and the successor of the tested writer.
 type world struct {
 	store, bucket string
 	database      string
@@ -89,7 +89,7 @@ func newWorld(t *testing.T) *world {
 	return w
 }
 
-// setPreemptAfter says how long a successor waits for an open transaction.
+// setPreemptAfter sets how long a successor waits for an open transaction.
 func (w *world) setPreemptAfter(t *testing.T, wait time.Duration) {
 	t.Helper()
 	if _, err := fence.SetPolicy(t.Context(), w.admin, document, fence.Policy{PreemptAfter: &wait}, "for the test"); err != nil {
@@ -97,8 +97,8 @@ func (w *world) setPreemptAfter(t *testing.T, wait time.Duration) {
 	}
 }
 
-// takeOver acquires the lease that another holds, who is stopped. It ends the
-// other's transaction if that is in the way.
+// takeOver acquires the lease of a stopped holder. It terminates the transaction of that
+// holder if it blocks the takeover.
 func (w *world) takeOver(t *testing.T) *lockclient.Lease {
 	t.Helper()
 	w.setPreemptAfter(t, 100*time.Millisecond)
@@ -109,7 +109,7 @@ func (w *world) takeOver(t *testing.T) *lockclient.Lease {
 	return lease
 }
 
-// wantWriter demands whose token is in an object, 0 for no object.
+// wantWriter requires the token of an object's writer, 0 for no object.
 func (w *world) wantWriter(t *testing.T, key string, token fence.Token) {
 	t.Helper()
 	doc, _, err := w.holder.bucket.Get(t.Context(), key)

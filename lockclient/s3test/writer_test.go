@@ -21,7 +21,7 @@ import (
 // document; a way to write and where to are the next arguments.
 const writerProcess = "write-a-document"
 
-// document is the name of what is written, and of its resource.
+// document is the name of the document, and of its resource.
 const document = "report"
 
 // ttl is short, since the tests wait for a stopped writer's lease to run out.
@@ -52,8 +52,7 @@ func (h *holder) close() {
 	h.db.Close()
 }
 
-// way is how a document is written: what is done after the check returns the
-// last step.
+// way is a way to write a document: after the check it returns the last step.
 type way func(ctx context.Context, h *holder, lease *lockclient.Lease) (put func(context.Context) error, err error)
 
 var ways = map[string]way{
@@ -82,9 +81,9 @@ func by(lease *lockclient.Lease) Document {
 	return Document{Token: lease.Token(), Text: "the same for all"}
 }
 
-// write guards the writing of a document. Between the check and the request it
-// calls pause, and then heeds no context: so is a process that was stopped right
-// before its request, or a request that is slow on its way.
+// write guards the write of a document. Between the check and the request it calls pause,
+// and then ignores its context: like a process that was stopped right before its request,
+// or a slow request.
 func (h *holder) write(ctx context.Context, lease *lockclient.Lease, write way, pause func()) error {
 	return lease.Guard(ctx, h.db, ttl/4, func(ctx context.Context) error {
 		put, err := write(ctx, h, lease)
@@ -96,7 +95,7 @@ func (h *holder) write(ctx context.Context, lease *lockclient.Lease, write way, 
 	})
 }
 
-// writeAsTold is the process: it takes the lease, says how far it is, and goes on
+// writeAsTold is the process: it acquires the lease, reports its progress, and continues
 // with each line of its input.
 func writeAsTold(way, databaseURL, storeURL, bucket string) int {
 	ctx := context.Background()
@@ -153,7 +152,7 @@ func (w *world) startWriter(t *testing.T, way string) *writer {
 	return &writer{cmd, in, bufio.NewReader(out)}
 }
 
-// goesOn lets the process go on, and demands what it says next.
+// goesOn lets the process continue, and requires its next report.
 func (w *writer) goesOn(t *testing.T, want ...string) {
 	t.Helper()
 	fmt.Fprintln(w.in)

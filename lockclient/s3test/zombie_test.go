@@ -28,7 +28,7 @@ func (w *world) mustWrite(t *testing.T, lease *lockclient.Lease, way string) {
 	}
 }
 
-// A writer that is stopped before the check touches nothing when it wakes up.
+// A writer that is stopped before the check writes nothing when it continues.
 func TestAZombieBeforeTheCheck(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -41,8 +41,8 @@ func TestAZombieBeforeTheCheck(t *testing.T) {
 	w.wantWriter(t, document, 2)
 }
 
-// A writer that is stopped behind the check, for longer than a successor waits,
-// goes on as a zombie. What its late request does is the store's to decide.
+// A writer that is stopped after the check, for longer than a successor waits, continues
+// as a zombie. The store decides whether its late request takes effect.
 func TestAZombieBehindTheCheck(t *testing.T) {
 	for _, c := range []struct {
 		way   string
@@ -86,7 +86,7 @@ func TestAZombieBehindTheCheck(t *testing.T) {
 	}
 }
 
-// wantPublished demands whose object readers are led to, 0 for none.
+// wantPublished requires the object that readers get, 0 for none.
 func (w *world) wantPublished(t *testing.T, token fence.Token) {
 	t.Helper()
 	key, err := Published(t.Context(), w.db, document)
@@ -99,8 +99,8 @@ func (w *world) wantPublished(t *testing.T, token fence.Token) {
 	w.wantWriter(t, key, token)
 }
 
-// overwritten demands that a successor can't write over what it hasn't read, and
-// can once it has.
+// overwritten requires that a successor cannot overwrite an object that it has not read,
+// and can once it has.
 func (w *world) overwritten(t *testing.T, lease *lockclient.Lease, before string) {
 	t.Helper()
 	if err := w.holder.bucket.Replace(t.Context(), document, before, by(lease)); err == nil {
@@ -110,8 +110,7 @@ func (w *world) overwritten(t *testing.T, lease *lockclient.Lease, before string
 	w.wantWriter(t, document, 2)
 }
 
-// A handoff waits for a request that is on its way, and then the successor sees
-// what came of it.
+// A handoff waits for a request in progress, and then the successor sees its result.
 func TestAHandoffWaitsForTheRequest(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -143,7 +142,7 @@ func TestAHandoffWaitsForTheRequest(t *testing.T) {
 	w.wantWriter(t, document, 2)
 }
 
-// The reason why a document carries its writer's token.
+// Why a document has its writer's token.
 func TestAnETagTellsTheContentAlone(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

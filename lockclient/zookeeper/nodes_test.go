@@ -19,7 +19,7 @@ type quiet struct{}
 
 func (quiet) Printf(string, ...any) {}
 
-// direct is a session of the test's own.
+// direct is a session of the test itself.
 func direct(t testing.TB, server *servers.ZooKeeper) *zk.Conn {
 	t.Helper()
 	conn, events, err := zk.Connect([]string{server.Addr()}, time.Minute, zk.WithLogger(quiet{}))
@@ -108,8 +108,7 @@ func TestUnusableCounterLeavesNoLease(t *testing.T) {
 	}
 }
 
-// The counter may be raised, or taken away with everything, while a lease is
-// held.
+// The counter may be raised, or deleted with all other nodes, while a lease is held.
 func TestChangesUnderALease(t *testing.T) {
 	ctx, store, conn := t.Context(), open(t, shared.URL()), direct(t, shared)
 	win(t, store, "changes", "me", time.Minute)
@@ -136,7 +135,7 @@ func TestChangesUnderALease(t *testing.T) {
 	}
 }
 
-// A former holder that asks again doesn't take the lease from its successor.
+// A former holder that repeats its acquire does not take the lease from its successor.
 func TestAskingAgainAfterALoss(t *testing.T) {
 	ctx, first, second, conn := t.Context(), open(t, shared.URL()), open(t, shared.URL()), direct(t, shared)
 	win(t, first, "again", "me", time.Minute)
@@ -158,8 +157,8 @@ func TestAskingAgainAfterALoss(t *testing.T) {
 	}
 }
 
-// A server that is restored from older data counts tokens twice, until it is
-// told of those that were seen.
+// A server that is restored from older data counts tokens twice, until Raise tells it the
+// last token.
 func TestRestoredServer(t *testing.T) {
 	t.Parallel()
 	server := ownServer(t)
@@ -233,8 +232,8 @@ func ensemble(t *testing.T, settings ...string) []*servers.ZooKeeper {
 	return members
 }
 
-// A member that is cut off from the leader together with its client, right after a
-// grant, can't tell that the session lives, though that had no lease for long.
+// A member that is cut off from the leader together with its client, right after a grant,
+// cannot report that the session lives, although the session had no lease for long.
 func TestALeaseOfAnIdleSessionOutlivesItsMember(t *testing.T) {
 	t.Parallel()
 	members := ensemble(t, "tickTime=2000")

@@ -28,8 +28,8 @@ func linked(t *testing.T) (*zookeeper.Store, *servers.Link) {
 	return store, link
 }
 
-// winWhenFree tries until the holder before has lost the lease, and returns how
-// long that took.
+// winWhenFree tries until the former holder has lost the lease, and returns how long that
+// took.
 func winWhenFree(t *testing.T, store *zookeeper.Store, resource, holder string, since time.Time) time.Duration {
 	t.Helper()
 	for time.Since(since) < time.Minute {
@@ -46,7 +46,7 @@ func winWhenFree(t *testing.T, store *zookeeper.Store, resource, holder string, 
 	return 0
 }
 
-// A holder that is cut off keeps its lease for the ttl, and doesn't get it back.
+// A holder that is cut off keeps its lease for the ttl, and cannot renew it afterwards.
 func TestCutOffHolder(t *testing.T) {
 	for name, fail := range map[string]func(*servers.Link){
 		"reset": (*servers.Link).Cut, "silent": (*servers.Link).Hold, "deaf": (*servers.Link).HoldAnswers,
@@ -79,7 +79,7 @@ func TestCutOffHolder(t *testing.T) {
 	}
 }
 
-// A connection that breaks and comes back in time changes nothing.
+// A connection that is lost and replaced in time changes nothing.
 func TestBriefCut(t *testing.T) {
 	t.Parallel()
 	store, link := linked(t)
@@ -115,7 +115,7 @@ func TestLostAnswerOfAnAcquire(t *testing.T) {
 	winWhenFree(t, open(t, shared.URL()), "unanswered", "other", began)
 }
 
-// Leases of a store that is closed last as long as those of one that died.
+// The leases of a store that was closed last as long as those of a store that died.
 func TestClosedStoreKeepsItsWord(t *testing.T) {
 	t.Parallel()
 	store, err := zookeeper.Open(shared.URL())
@@ -180,7 +180,7 @@ func TestLeaseOfAnotherStore(t *testing.T) {
 	}
 }
 
-// A server that grants no session which is long enough grants no lease.
+// A store grants no lease if the server grants too short sessions.
 func TestTTLBeyondTheLongestSession(t *testing.T) {
 	t.Parallel()
 	server := ownServer(t, "maxSessionTimeout=60000")
@@ -198,8 +198,8 @@ func TestTTLBeyondTheLongestSession(t *testing.T) {
 	}
 }
 
-// A release wakes the store that has waited longest, then the next. One that got
-// the lease and waits on goes to the end.
+// A release wakes the store that has waited longest, then the next. A store that got the
+// lease and has more waiters goes to the end.
 func TestWaitersStandInLine(t *testing.T) {
 	t.Parallel()
 	store, conn := open(t, shared.URL()), direct(t, shared)
@@ -243,8 +243,8 @@ func TestWaitersStandInLine(t *testing.T) {
 	awaitNotice(t, line[0].notices) // "short" is not renewed and expires
 }
 
-// A place in the line that could not be left for an outage is left after it: whoever
-// is behind would not be woken for as long as the session lasts.
+// If an outage keeps a store from deleting its place in the queue, the store deletes it
+// afterwards: otherwise the next in the queue would not be woken until the session ends.
 func TestAPlaceIsLeftAfterAnOutage(t *testing.T) {
 	t.Parallel()
 	store, link := linked(t)
@@ -283,7 +283,7 @@ func TestAPlaceIsLeftAfterAnOutage(t *testing.T) {
 	awaitNotice(t, second)
 }
 
-// waiting is the number of the last place that was given in a line.
+// waiting returns the number of the last place in a queue.
 func waiting(t *testing.T, conn *zk.Conn, resource string) string {
 	t.Helper()
 	children, _, err := conn.Children("/wirefence/" + resource)

@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// Leases of however many ttls share few connections: a server grants 60 to an
-// address by default.
+// Leases with many different ttls share few connections: a server grants 60 to an address
+// by default.
 func TestTTLsShareSessions(t *testing.T) {
 	t.Parallel()
 	server := ownServer(t, "maxClientCnxns=30")
@@ -25,7 +25,7 @@ func TestTTLsShareSessions(t *testing.T) {
 	}
 }
 
-// A session that holds no lease any more is closed, and one that does isn't.
+// A session without leases is closed, and a session with one is not.
 func TestIdleSessionsAreClosed(t *testing.T) {
 	t.Parallel()
 	server := ownServer(t)

@@ -13,7 +13,7 @@ import (
 	"github.com/wirefence/wirefence/lockclient/zookeeper"
 )
 
-// shared is the server of the tests that don't harm it.
+// shared is the server of the tests that do not harm it.
 var shared *servers.ZooKeeper
 
 func TestMain(m *testing.M) {
