@@ -2,7 +2,7 @@ package migrations_test
 
 import "testing"
 
-// Operators share a role: the application's name tells who it was.
+// Operators share a role: application_name identifies the operator.
 func TestOperatorsAreTold(t *testing.T) {
 	onEach(t, func(t *testing.T, db database) {
 		issuer := db.as(t, "issuer")

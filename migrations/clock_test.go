@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// The clock has gone back between two promotions: tokens of the first are from an hour that
-// is yet to come. One that is known is surpassed; one that is lost is never taken for granted.
+// The clock went back between two promotions, so tokens of the first are from the future.
+// A known token is exceeded; a lost one is never accepted.
 func TestAClockThatGoesBackBetweenPromotions(t *testing.T) {
 	onOwn(t, func(t *testing.T, primary database) {
 		ahead := value[int64](t, primary.admin(t), "SELECT (extract(epoch FROM clock_timestamp() + interval '1 h') * 1048576)::bigint")

@@ -14,8 +14,8 @@ func (db database) looksSoon(t *testing.T) {
 	mustExec(t, db.admin(t), "ALTER DATABASE "+db.name+" SET deadlock_timeout = '50ms'")
 }
 
-// inOrder returns two resources, known by their token 1: the one whose lock a check
-// of both takes first, and the other.
+// inOrder returns two resources with current token 1: first the one that a check of both
+// locks first.
 func (db database) inOrder(t *testing.T) (early, late string) {
 	t.Helper()
 	mustExec(t, db.app(t), "SELECT wirefence.check('a=1,b=1')")
@@ -23,8 +23,8 @@ func (db database) inOrder(t *testing.T) (early, late string) {
 	return names[0], names[1]
 }
 
-// Of two transactions that wait for each other, the one that took its locks out
-// of order gives way, whoever came first, and the other one never knows.
+// Of two transactions that wait for each other, the one that locked out of order is
+// aborted, whichever came first, and the other does not notice.
 func TestWhoWaitsOutOfOrderGivesWay(t *testing.T) {
 	for name, c := range map[string]struct{ ordered, first, second string }{
 		"an advance": {"check('%s=1')", "check('%s=2')", "check('%s=2')"},
@@ -71,8 +71,8 @@ func TestWhoWaitsOutOfOrderGivesWay(t *testing.T) {
 	}
 }
 
-// A circle through a lock of the application's own, in which all wait in order for
-// resources, ends too.
+// A deadlock through a lock of the application, in which all transactions wait in order
+// for resources, ends, too.
 func TestACircleThroughAnotherLockEnds(t *testing.T) {
 	onEach(t, func(t *testing.T, db database) {
 		db.looksSoon(t)
@@ -91,8 +91,8 @@ func TestACircleThroughAnotherLockEnds(t *testing.T) {
 	})
 }
 
-// Who waits for a takeover waits no longer than its own lock_timeout says, which
-// outlives that.
+// A session that waits for a takeover waits at most its own lock_timeout, which stays set
+// afterwards.
 func TestTheClientsLockTimeoutHolds(t *testing.T) {
 	onEach(t, func(t *testing.T, db database) {
 		early, _ := db.inOrder(t)

@@ -2,8 +2,8 @@ package migrations_test
 
 import "testing"
 
-// Where resources must be declared, one that isn't known is refused, granted or
-// used, and leaves no trace.
+// If resources must be declared, an unknown one is refused when it is granted or used,
+// and leaves no trace.
 func TestOnlyDeclaredResources(t *testing.T) {
 	onEach(t, func(t *testing.T, db database) {
 		app, issuer := db.app(t), db.as(t, "issuer")

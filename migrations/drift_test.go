@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// faultsOf are the faults of guards by table, each without what is to be done.
+// faultsOf returns the faults of guards by table, without the advice.
 func faultsOf(t *testing.T, db database) map[string]string {
 	t.Helper()
 	found := map[string]string{}
@@ -25,8 +25,8 @@ func wantFaults(t *testing.T, db database, want map[string]string) {
 	}
 }
 
-// A partition that is detached keeps what is its own, which with a resource for each
-// row isn't much; one that is attached has to do with its parent's guard.
+// A detached partition keeps only its own triggers, which for a template are few. An
+// attached partition needs its parent's guard.
 func TestPartitionsComeAndGo(t *testing.T) {
 	onEach(t, func(t *testing.T, db database) {
 		app := guarded(t, db)
@@ -63,8 +63,8 @@ func TestPartitionsComeAndGo(t *testing.T) {
 	})
 }
 
-// A table is told by its number, whatever it is called; the name tells a table that
-// has gone from the one that took its place, and from one that has its number.
+// A table is identified by its number, whatever its name; the name distinguishes a
+// dropped table from the one that took its place, and from one that has its number.
 func TestTablesThatMoveOrGo(t *testing.T) {
 	onEach(t, func(t *testing.T, db database) {
 		app, admin := guarded(t, db), db.admin(t)
@@ -98,7 +98,7 @@ func TestTablesThatMoveOrGo(t *testing.T) {
 	})
 }
 
-// What is to be guarded no more, because it has gone, can be said.
+// The declaration of a dropped table can be removed.
 func TestForgetAGuard(t *testing.T) {
 	onEach(t, func(t *testing.T, db database) {
 		app, issuer := guarded(t, db), db.as(t, "issuer")

@@ -16,7 +16,7 @@ import (
 	"github.com/wirefence/wirefence/migrations"
 )
 
-// command is one of PostgreSQL's client tools, to be run on the database as a role.
+// command returns one of PostgreSQL's client tools, to run on the database as a role.
 func (db database) command(t *testing.T, role, tool string, args ...string) *osexec.Cmd {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
@@ -24,7 +24,7 @@ func (db database) command(t *testing.T, role, tool string, args ...string) *ose
 	return osexec.CommandContext(ctx, tool, append(args, "-d", db.URLFor(role, db.name))...)
 }
 
-// run runs one and returns what it prints.
+// run runs a command and returns its output.
 func (db database) run(t *testing.T, role, tool string, args ...string) (string, error) {
 	t.Helper()
 	out, err := db.command(t, role, tool, args...).CombinedOutput()
@@ -47,8 +47,8 @@ var dumper = sync.OnceValues(func() (int, error) {
 	return strconv.Atoi(string(regexp.MustCompile(`\d+`).Find(out)))
 })
 
-// dumped returns a server to dump from where db is to restore to: of the same
-// version, else, as in an upgrade, of the newest that pg_dump knows.
+// dumped returns a server to dump from where db is the target: of the same version or, as
+// in an upgrade, of the newest version that pg_dump supports.
 func dumped(t *testing.T, target int) *servers.Postgres {
 	t.Helper()
 	newest, err := dumper()
@@ -80,8 +80,8 @@ var (
 	byOwners  = form{"custom by the owners", "dba", []string{"-Fc"}, []string{"-j2"}}
 )
 
-// formsOf tries every form on the versions that everybody has, and one or two on
-// the others.
+// formsOf returns every form for the versions that everybody has, and one or two for the
+// others.
 func formsOf(major int) []form {
 	switch major {
 	case 14, 16:
@@ -124,14 +124,14 @@ const toBeDumped = `
 	SELECT wirefence.protect('public.off', 'off');
 	ALTER TABLE public.off DISABLE TRIGGER wirefence_guard`
 
-// rolesOfDump are a database administrator's, who is no superuser, and a member of
+// rolesOfDump are those of a database administrator without superuser, and of a member of
 // wirefence_bypass.
 const rolesOfDump = `DO $$ BEGIN
 	CREATE ROLE dba LOGIN CREATEDB IN ROLE wirefence_owner, app;
 	CREATE ROLE loader LOGIN IN ROLE wirefence_bypass, app;
 EXCEPTION WHEN duplicate_object OR unique_violation THEN NULL; END $$`
 
-// state is all that a dump is to keep, a line for each fact.
+// state returns what a dump must keep, a line for each fact.
 const state = `
 	SELECT concat_ws('|', 'function', p.oid::regprocedure, p.proowner::regrole, md5(p.prosrc), p.prosecdef, p.proconfig,
 	                 (SELECT array_agg(a::text ORDER BY a::text) FROM unnest(coalesce(p.proacl, acldefault('f', p.proowner))) AS a))
@@ -160,7 +160,7 @@ const state = `
 	SELECT concat_ws('|', 'any', wirefence.any_guards())
 	ORDER BY 1`
 
-// wantSame reports what one database has and the other hasn't.
+// wantSame reports the differences of two databases.
 func wantSame(t *testing.T, source, restored database) {
 	t.Helper()
 	before, after := column[string](t, source.admin(t), state), column[string](t, restored.admin(t), state)
@@ -176,7 +176,7 @@ func wantSame(t *testing.T, source, restored database) {
 	}
 }
 
-// forRestore makes an empty database that dumps can be restored into.
+// forRestore creates an empty database into which dumps can be restored.
 func forRestore(t *testing.T, server *servers.Postgres) database {
 	t.Helper()
 	db := create(t, server, "TEMPLATE template0 OWNER dba")
@@ -184,8 +184,8 @@ func forRestore(t *testing.T, server *servers.Postgres) database {
 	return db
 }
 
-// A restored database refuses and accepts what the one that was dumped did, and
-// needs no repair.
+// A restored database refuses and accepts the same writes as the dumped one, and needs no
+// repair.
 func TestADumpBringsItsGuards(t *testing.T) {
 	onEach(t, func(t *testing.T, db database) {
 		source := create(t, dumped(t, db.Major), "TEMPLATE "+template)
@@ -223,16 +223,16 @@ func TestADumpBringsItsGuards(t *testing.T) {
 	})
 }
 
-// trustElsewhere sees that no token counts that was granted on another server, and lets
-// all count.
+// trustElsewhere checks that no token of another server is accepted, and then lets all be
+// accepted.
 func (db database) trustElsewhere(t *testing.T) {
 	t.Helper()
 	wantFormer(t, db, "orders=34")
 	mustExec(t, db.as(t, "issuer"), "SELECT wirefence.set_failover('trust', 'the server that was dumped is no more')")
 }
 
-// wantJudged tries the writes to guarded tables, and that tokens count on where they
-// were.
+// wantJudged tries the writes to guarded tables, and checks that tokens continue from the
+// dumped ones.
 func wantJudged(t *testing.T, db database) {
 	t.Helper()
 	app := db.app(t)

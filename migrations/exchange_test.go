@@ -10,7 +10,7 @@ import (
 	"github.com/wirefence/wirefence/internal/servers"
 )
 
-// exchange is the answer to one simple Query, byte by byte as a proxy reads it.
+// exchange is the answer to one simple Query, byte for byte as a proxy reads it.
 type exchange struct {
 	rows    []string // each row's columns, joined by a space
 	warned  []string // messages of NoticeResponses
@@ -55,7 +55,7 @@ func speak(t *testing.T, front *pgproto3.Frontend, sql string) exchange {
 	}
 }
 
-// frontend takes a connection's protocol over, for messages as they are.
+// frontend takes over a connection's protocol, to send messages unchanged.
 func frontend(t *testing.T, conn *pgx.Conn) *pgproto3.Frontend {
 	t.Helper()
 	taken, err := conn.PgConn().Hijack()
@@ -69,13 +69,12 @@ func frontend(t *testing.T, conn *pgx.Conn) *pgproto3.Frontend {
 	return taken.Frontend
 }
 
-// exchangeStart is what a proxy puts before SELECT wirefence.hold(...).
+// exchangeStart is the text that a proxy puts before SELECT wirefence.hold(...).
 const exchangeStart = "SET TRANSACTION ISOLATION LEVEL READ COMMITTED, READ WRITE;"
 
-// A proxy takes a hold by one simple Query whose first statement makes the
-// implicit transaction READ COMMITTED and READ WRITE, whatever the session's
-// defaults are. The text warns of nothing and leaves the session idle, also
-// after an error.
+// A proxy takes a hold by one simple Query whose first statement makes the implicit
+// transaction READ COMMITTED and READ WRITE, whatever the session's defaults. The text
+// causes no warning and leaves the session idle, also after an error.
 func TestExchangeOfAHoldIsReadCommittedWhateverTheDefaults(t *testing.T) {
 	const text = exchangeStart
 	const settings = "SELECT current_setting('transaction_isolation'), current_setting('transaction_read_only'), current_setting('transaction_deferrable')"
@@ -109,7 +108,7 @@ func TestExchangeOfAHoldIsReadCommittedWhateverTheDefaults(t *testing.T) {
 	})
 }
 
-// On a standby the text's first statement is refused, so nothing is held there.
+// A standby refuses the first statement of the text, so nothing is held there.
 func TestExchangeOfAHoldIsRefusedInRecovery(t *testing.T) {
 	t.Parallel()
 	primary, err := servers.StartPostgres(t.Context(), servers.PostgresConfig{})

@@ -11,7 +11,7 @@ import (
 	"github.com/wirefence/wirefence/fence"
 )
 
-// parsed asks the server what a fence says: its pairs in the form of
+// parsed returns how the server parses a fence: its pairs in the form of
 // fence.Fence.String, or the SQLSTATE.
 func parsed(t interface{ Fatal(...any) }, conn *pgx.Conn, text, def string) (string, string) {
 	var resources []string
@@ -38,7 +38,7 @@ func parsed(t interface{ Fatal(...any) }, conn *pgx.Conn, text, def string) (str
 	return f.String(), ""
 }
 
-// agree compares the judgement of Go and SQL on one text.
+// agree compares the results of Go and SQL for one text.
 func agree(t interface {
 	Fatal(...any)
 	Errorf(string, ...any)
@@ -104,8 +104,8 @@ func TestGrammarAgreesWithGo(t *testing.T) {
 	})
 }
 
-// validFence draws the text of a fence, with names that share a few letters so
-// that they meet.
+// validFence draws the text of a fence. The names share a few letters, so some of them
+// are equal.
 func validFence(t *rapid.T) string {
 	pairs := rapid.SliceOfN(rapid.Custom(func(t *rapid.T) string {
 		name := fence.Resource(rapid.OneOf(
@@ -135,8 +135,8 @@ func mutated(t *rapid.T, text string) string {
 	return string(runes)
 }
 
-// Where the encoding of the database is another, a name is still UTF-8 in the
-// fence, and one name means one resource for check and seal alike.
+// In a database with another encoding a name in a fence is still UTF-8, and check and
+// seal read the same resource.
 func TestDatabasesInOtherEncodings(t *testing.T) {
 	onEach(t, func(t *testing.T, db database) {
 		for encoding, beyond := range map[string]string{"SQL_ASCII": "", "LATIN1": "WF004", "EUC_JP": "WF004"} {

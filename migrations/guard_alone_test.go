@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// A table that is guarded alone, and not its parent, is written through the parent
-// as well: then no trigger of its own statements fires.
+// A table may be guarded without its parent. A write through the parent fires no
+// statement trigger of the table.
 func TestATableGuardedAloneIsGuardedThroughItsParent(t *testing.T) {
 	onEach(t, func(t *testing.T, db database) {
 		app, issuer := guarded(t, db), db.as(t, "issuer")
@@ -39,8 +39,8 @@ func TestATableGuardedAloneIsGuardedThroughItsParent(t *testing.T) {
 	})
 }
 
-// A null in a template's column belongs to no resource, also in a session that no
-// check has been made in.
+// A null in a template's column belongs to no resource, also in a session without any
+// check.
 func TestANullInATemplateInAFreshSession(t *testing.T) {
 	onEach(t, func(t *testing.T, db database) {
 		guarded(t, db)
@@ -54,8 +54,8 @@ func TestANullInATemplateInAFreshSession(t *testing.T) {
 	})
 }
 
-// Who is only looked at notices nothing of it: the sequence that counts refusals
-// stays, and lastval is what it was.
+// A shadow check changes nothing for the session: it does not count refusals, and keeps
+// lastval.
 func TestWhatIsOnlyLookedAtIsNotCounted(t *testing.T) {
 	onEach(t, func(t *testing.T, db database) {
 		app := guarded(t, db)
@@ -84,8 +84,8 @@ func TestWhatIsOnlyLookedAtIsNotCounted(t *testing.T) {
 	})
 }
 
-// What was checked before counts for guards, whatever the session carries, as long as
-// that doesn't change.
+// Guards accept an earlier check of the transaction, whatever the session variable holds,
+// until the variable changes.
 func TestGuardsHeedWhatWasChecked(t *testing.T) {
 	onEach(t, func(t *testing.T, db database) {
 		app := guarded(t, db)
@@ -131,8 +131,8 @@ func TestAHigherTokenLaterInATransactionIsRecorded(t *testing.T) {
 	})
 }
 
-// Each refusal counts once, whichever function raises it; but for a hold's, which the
-// proxy tells of the statement that it refuses.
+// Each refusal counts once, whichever function raises it, except that of a hold: the
+// proxy reports the statement that it refuses.
 func TestEveryRefusalIsCounted(t *testing.T) {
 	onEach(t, func(t *testing.T, db database) {
 		app, issuer := guarded(t, db), db.as(t, "issuer")

@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// A transaction that changes the session variable has the new fence judged, whichever
-// of a guard's triggers sees the write.
+// If a transaction changes the session variable, the guard judges the new fence, whichever
+// of its triggers sees the write.
 func TestAChangedVariableIsJudgedAnew(t *testing.T) {
 	onEach(t, func(t *testing.T, db database) {
 		app := guarded(t, db)
@@ -39,15 +39,15 @@ func TestAChangedVariableIsJudgedAnew(t *testing.T) {
 			// It may go, and then what was checked counts.
 			mustExec(t, app, "BEGIN; "+set(current)+"; "+c.sql+"; RESET wirefence.token; "+c.sql+"; SET LOCAL wirefence.token = 'lines=34'; "+c.sql+"; COMMIT")
 		}
-		// A transaction that has brought a newer token itself doesn't go back to the former.
+		// A transaction that has presented a newer token cannot return to the former.
 		mustExec(t, app, "SELECT wirefence.protect('free', 'free'); BEGIN; SET LOCAL wirefence.token = 'free=70'; INSERT INTO free VALUES (1); SET LOCAL wirefence.token = 'free=71'; INSERT INTO free VALUES (2)")
 		wantCode(t, exec(app, "SET LOCAL wirefence.token = 'free=70'; INSERT INTO free VALUES (3)"), "WF001")
 		mustExec(t, app, "ROLLBACK")
 	})
 }
 
-// What a rollback to a savepoint takes back was checked behind it. What was checked
-// before counts on.
+// A rollback to a savepoint removes the checks made after the savepoint. Earlier checks
+// stay valid.
 func TestARollbackBehindACheckLeavesItStanding(t *testing.T) {
 	onEach(t, func(t *testing.T, db database) {
 		app := guarded(t, db)
@@ -77,7 +77,7 @@ func TestARollbackBehindACheckLeavesItStanding(t *testing.T) {
 	})
 }
 
-// Who may bypass guards has the token judged that it presents.
+// A member of wirefence_bypass that presents a token has it judged.
 func TestABypassersTokenIsJudged(t *testing.T) {
 	onEach(t, func(t *testing.T, db database) {
 		app := guarded(t, db)
@@ -94,7 +94,8 @@ func TestABypassersTokenIsJudged(t *testing.T) {
 	})
 }
 
-// Who may only grant wirefence_bypass, as who has made it may from 16 on, is no member.
+// A role that may only grant wirefence_bypass, as its creator may from 16 on, is not a
+// member.
 func TestWhoMayGrantBypassIsNoMember(t *testing.T) {
 	onEach(t, func(t *testing.T, db database) {
 		guarded(t, db)
@@ -111,7 +112,7 @@ func TestWhoMayGrantBypassIsNoMember(t *testing.T) {
 	})
 }
 
-// Nobody has rows noted or bypasses recorded but by a guard that stands.
+// Only an existing guard records shadow rows and bypasses.
 func TestNotesAreOfGuardsThatStand(t *testing.T) {
 	onEach(t, func(t *testing.T, db database) {
 		app := guarded(t, db)

@@ -8,22 +8,22 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// locksOf counts the resources that the session's transaction holds.
+// locksOf returns the number of resources that the session holds in its transaction.
 func locksOf(t *testing.T, conn *pgx.Conn) int {
 	t.Helper()
 	return value[int](t, conn, "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND pid = pg_backend_pid()")
 }
 
-// callsOf counts how often the session has called functions of the schema by a name,
-// since it last reported that, which it does between transactions.
+// callsOf returns how often the session has called functions of the schema with a name
+// since its last report, which it makes between transactions.
 func callsOf(t *testing.T, conn *pgx.Conn, name string) int {
 	t.Helper()
 	return value[int](t, conn, `SELECT coalesce(sum(calls), 0)::int FROM pg_stat_xact_user_functions
 		WHERE schemaname = 'wirefence' AND funcname = $1 AND funcid <> 'wirefence.check(text)'::regprocedure`, name) // which calls the other one
 }
 
-// A statement takes one lock for each resource, however many rows it writes, and calls
-// no function for a row.
+// A statement takes one lock for each resource, however many rows it writes, and calls no
+// function for a row.
 func TestManyRowsTakeOneLockForEachResource(t *testing.T) {
 	onEach(t, func(t *testing.T, db database) {
 		admin := db.admin(t)

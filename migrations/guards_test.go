@@ -8,7 +8,7 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// guardedTables are made by the application, which owns them and guards them.
+// guardedTables are created by the application, which owns and guards them.
 const guardedTables = `
 	CREATE TABLE public.orders (id int PRIMARY KEY, item text);
 	CREATE TABLE public.lines (id int, order_id int REFERENCES public.orders ON DELETE CASCADE ON UPDATE CASCADE);
@@ -30,8 +30,8 @@ const guardedTables = `
 	CREATE PROCEDURE public.writes_twice(n int) LANGUAGE plpgsql AS
 		'BEGIN INSERT INTO public.orders VALUES (n, ''p''); COMMIT; INSERT INTO public.orders VALUES (n + 1, ''p''); END'`
 
-// guarded is a database with those tables, in which token 34 of each resource is
-// current, and 33 was.
+// guarded is a database with those tables, in which token 34 of each resource is current
+// and 33 is stale.
 func guarded(t *testing.T, db database) *pgx.Conn {
 	t.Helper()
 	mustExec(t, db.admin(t), "GRANT CREATE ON SCHEMA public TO app")
@@ -52,7 +52,7 @@ func guarded(t *testing.T, db database) *pgx.Conn {
 	return app
 }
 
-// guardedWrites are writes to guarded tables and the resources that they want.
+// guardedWrites are writes to guarded tables and the resources that they need.
 var guardedWrites = []struct {
 	name, sql string
 	wants     []string
@@ -89,7 +89,7 @@ var guardedWrites = []struct {
 	{"row that is deleted", "DELETE FROM reports WHERE id = 1", []string{"report:a:1"}, 0},
 }
 
-// fenceOf names each resource with a token.
+// fenceOf returns a fence that names each resource with a token.
 func fenceOf(resources []string, token int) string {
 	var pairs []string
 	for _, r := range resources {
@@ -102,8 +102,8 @@ func TestGuardsJudgeEveryWayToWrite(t *testing.T) {
 	onEach(t, func(t *testing.T, db database) { judgesWrites(t, db, guarded(t, db), isolations...) })
 }
 
-// judgesWrites tries each write without a token, with others', with former and
-// future ones, and with the current ones, in transactions that it rolls back.
+// judgesWrites tries each write without a token, with tokens of other resources, with
+// stale and future ones, and with the current ones, in transactions that it rolls back.
 func judgesWrites(t *testing.T, db database, app *pgx.Conn, isolations ...string) {
 	t.Helper()
 	for _, w := range guardedWrites {
@@ -161,8 +161,8 @@ func TestAProcedureIsGuardedAfterItsCommit(t *testing.T) {
 	})
 }
 
-// What a transaction was checked for is its own: nothing of it is left behind its end,
-// nor behind a rollback to a savepoint. Nobody adds to it by the schema's functions.
+// The checks of a transaction end with it, and with a rollback to an earlier savepoint.
+// No function of the schema lets a client add to them.
 func TestWhatATransactionPassedEndsWithIt(t *testing.T) {
 	onEach(t, func(t *testing.T, db database) {
 		app := guarded(t, db)
@@ -180,7 +180,7 @@ func TestWhatATransactionPassedEndsWithIt(t *testing.T) {
 	})
 }
 
-// A check, such as a proxy's, serves the guards of its transaction too.
+// A check, such as that of a proxy, serves the guards of its transaction, too.
 func TestACheckServesTheGuards(t *testing.T) {
 	onEach(t, func(t *testing.T, db database) {
 		app := guarded(t, db)
@@ -240,9 +240,9 @@ func TestAHostileSearchPathMovesNoGuard(t *testing.T) {
 	})
 }
 
-// To guard a table takes as long as its transaction, which any owner of a table can
-// leave open. No grant waits for that, and what is granted meanwhile is known to be
-// guarded.
+// protect takes as long as its transaction, which the owner of a table can leave open. No
+// grant waits for that, and a check of a resource that is granted meanwhile leaves a note
+// for the guard.
 func TestProtectHoldsUpNoGrant(t *testing.T) {
 	onEach(t, func(t *testing.T, db database) {
 		mustExec(t, db.admin(t), "GRANT CREATE ON SCHEMA public TO app")
@@ -261,8 +261,8 @@ func TestProtectHoldsUpNoGrant(t *testing.T) {
 	})
 }
 
-// A takeover waits for a guarded writer as for one that was checked, and ends it
-// when its time is over; what it leaves is refused.
+// A takeover waits for a guarded writer as for a checked one, and terminates it after
+// preempt_after; its later writes are refused.
 func TestATakeoverEndsAGuardedWriter(t *testing.T) {
 	onEach(t, func(t *testing.T, db database) {
 		zombie := guarded(t, db)
@@ -300,8 +300,8 @@ func TestMembersOfBypassMayWriteAndAreRecorded(t *testing.T) {
 	})
 }
 
-// Appliers of logical replication, and whoever else runs as a replica, write as
-// they do to any table with triggers.
+// Appliers of logical replication, and other sessions that run as a replica, write
+// without guards, as with any table with triggers.
 func TestReplicasAreNotGuarded(t *testing.T) {
 	onEach(t, func(t *testing.T, db database) {
 		guarded(t, db)

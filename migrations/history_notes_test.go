@@ -7,12 +7,12 @@ import (
 	"testing"
 )
 
-// note calls what a session in which nothing is refused calls, each time of another
-// token; it is the owner's.
+// note runs, as the owner, what a session calls for a shadow refusal, each time with
+// another token.
 const note = "SELECT wirefence.note('shadow', 'WF001', 'orders', 1000 + (random() * 1e15)::bigint, 34, 'etcd', 'b/1', 'public.orders')"
 
-// What a session repeats is one row with a number, as long as nothing of it differs
-// and the row is there and the session's own.
+// The repeated events of a session are one row with a count, as long as they do not
+// differ, and the row exists and is of this session.
 func TestASessionsRepeatedNotesAreOneRow(t *testing.T) {
 	onEach(t, func(t *testing.T, db database) {
 		admin, other := db.admin(t), db.admin(t)
@@ -68,8 +68,8 @@ func TestASessionsRepeatedNotesAreOneRow(t *testing.T) {
 	})
 }
 
-// What a transaction repeats counts once, and what one that was prepared has noted
-// holds up nobody.
+// The repeated events of a transaction count once, and the rows of a prepared transaction
+// block nobody.
 func TestATransactionsRepeatedNotesCountOnce(t *testing.T) {
 	onEach(t, func(t *testing.T, db database) {
 		admin := db.admin(t)
@@ -89,7 +89,7 @@ func TestATransactionsRepeatedNotesCountOnce(t *testing.T) {
 	})
 }
 
-// Who can but write doesn't push out what issuers did.
+// Rows of roles that can only write do not displace rows of issuers.
 func TestClientsPushOutRowsOfTheirOwnOnly(t *testing.T) {
 	onEach(t, func(t *testing.T, db database) {
 		admin, issuer, app := db.admin(t), db.as(t, "issuer"), db.app(t)
@@ -113,7 +113,8 @@ func TestClientsPushOutRowsOfTheirOwnOnly(t *testing.T) {
 	})
 }
 
-// Bypasses are told of with the rest, and kept for as long, whatever their number.
+// The history includes bypasses, and keeps them for as long as other rows, whatever their
+// number.
 func TestBypassesAreInTheHistory(t *testing.T) {
 	onEach(t, func(t *testing.T, db database) {
 		guarded(t, db)
@@ -149,7 +150,7 @@ func TestBypassesAreInTheHistory(t *testing.T) {
 	})
 }
 
-// What a proxy is about to record is not missing, nor is a seal that was refused.
+// Neither refusals that a proxy is about to record, nor refused seals, count as missing.
 func TestUnrecordedRefusalsAreThoseOfAMinuteAgo(t *testing.T) {
 	onEach(t, func(t *testing.T, db database) {
 		issuer, app, admin := db.as(t, "issuer"), db.app(t), db.admin(t)
@@ -189,7 +190,7 @@ func TestUnrecordedRefusalsAreThoseOfAMinuteAgo(t *testing.T) {
 	})
 }
 
-// A handoff tells how long it waited for what was under way.
+// A handoff records how long it waited for open transactions.
 func TestHandoffsTellHowLongTheyWaited(t *testing.T) {
 	onEach(t, func(t *testing.T, db database) {
 		issuer, app := db.as(t, "issuer"), db.app(t)

@@ -138,9 +138,9 @@ func TestTheHistoryIsBoundedByAgeAndNumber(t *testing.T) {
 	})
 }
 
-// Writers of all isolation levels write rows far beyond the bound. None of them
-// fails, none waits for another that has pruned and not ended, and what is kept
-// stays near the bound.
+// Writers of all isolation levels write rows far beyond the bound. None of them fails,
+// none waits for another whose pruning transaction is open, and the number of rows stays
+// near the bound.
 func TestPruningStandsInNobodysWay(t *testing.T) {
 	onEach(t, func(t *testing.T, db database) {
 		admin := db.admin(t)
@@ -184,8 +184,8 @@ func TestPruningStandsInNobodysWay(t *testing.T) {
 	})
 }
 
-// A history that is locked or can't be written fails and delays nothing, and what
-// is lost is counted.
+// A history that is locked or cannot be written delays and fails nothing, and counts the
+// lost rows.
 func TestAHistoryOutOfOrderStopsNoHandoff(t *testing.T) {
 	onEach(t, func(t *testing.T, db database) {
 		admin, issuer, app := db.admin(t), db.as(t, "issuer"), db.app(t)
@@ -228,8 +228,8 @@ func TestAHistoryOutOfOrderStopsNoHandoff(t *testing.T) {
 	})
 }
 
-// Where a note can't be written, the client's lastval is what it was, and one wait is
-// all of a transaction that has much to note.
+// If a row cannot be written, lastval of the client stays the same, and a transaction
+// waits only once, however many rows it has.
 func TestAHistoryOutOfOrderIsNoticedByNobody(t *testing.T) {
 	onEach(t, func(t *testing.T, db database) {
 		app, admin := guarded(t, db), db.admin(t)

@@ -8,7 +8,7 @@ import (
 	"github.com/wirefence/wirefence/internal/servers"
 )
 
-// A default resource is a name as it is, and not as a fence has it.
+// A default resource is a plain name, not encoded as in a fence.
 func TestADefaultResourceWithAnyName(t *testing.T) {
 	onEach(t, func(t *testing.T, db database) {
 		app := db.app(t)
@@ -28,7 +28,7 @@ func TestADefaultResourceWithAnyName(t *testing.T) {
 	})
 }
 
-// A standby can't judge: a check passes there and takes no lock, and a hold is refused.
+// A standby cannot judge: a check passes there without a lock, and a hold is refused.
 func TestAStandbyJudgesNothing(t *testing.T) {
 	t.Parallel()
 	primary, err := servers.StartPostgres(context.Background(), servers.PostgresConfig{})

@@ -10,7 +10,7 @@ import (
 )
 
 // asleep waits until a session has been idle for longer than the time after which a
-// takeover ends it.
+// takeover terminates it.
 func (db database) asleep(t *testing.T, conns ...*pgx.Conn) {
 	t.Helper()
 	watching := db.admin(t)
@@ -21,8 +21,8 @@ func (db database) asleep(t *testing.T, conns ...*pgx.Conn) {
 	}
 }
 
-// A session that holds and is idle belongs to a frozen proxy or to a client that pauses:
-// a takeover ends it soon, whatever preempt_after says.
+// An idle session with a hold belongs to a frozen proxy or to a client that pauses: a
+// takeover terminates it soon, whatever preempt_after says.
 func TestIdleHoldersAreEndedSoon(t *testing.T) {
 	for name, takeover := range map[string]string{
 		"seal": "seal('orders', 35)", "advance": "check('orders=35')", "revoke": "revoke('orders')", "set": "set_resource('orders', 'why', last_token => 35)",
@@ -56,8 +56,8 @@ func TestIdleHoldersAreEndedSoon(t *testing.T) {
 	}
 }
 
-// A holder that has a transaction open loses it after preempt_after only, and never
-// where that is never.
+// A holder with an open transaction is terminated only after preempt_after, and never if
+// that is never.
 func TestHoldersInATransactionAreEndedAfterPreemptAfter(t *testing.T) {
 	onEach(t, func(t *testing.T, db database) {
 		db.seal(t, "orders", 34)
@@ -84,8 +84,9 @@ func TestHoldersInATransactionAreEndedAfterPreemptAfter(t *testing.T) {
 	})
 }
 
-// A session that holds without a pause and never gives back, with one short transaction
-// after the other, is ended soon after preempt_after: each has a virtual transaction id of its own.
+// A session that holds without a pause, with one short transaction after the other, is
+// terminated soon after preempt_after: each of its transactions has another virtual
+// transaction id.
 func TestABusyHolderIsEndedAfterPreemptAfter(t *testing.T) {
 	onEach(t, func(t *testing.T, db database) {
 		db.seal(t, "orders", 34)
@@ -112,8 +113,8 @@ func TestABusyHolderIsEndedAfterPreemptAfter(t *testing.T) {
 	})
 }
 
-// Any role can take an advisory lock. None keeps a takeover out for longer than
-// preempt_after, nor makes it wait anywhere else.
+// Any role can take an advisory lock. No such lock blocks a takeover for longer than
+// preempt_after, nor makes it wait elsewhere.
 func TestAnAdvisoryLockKeepsNoTakeoverOut(t *testing.T) {
 	for name, c := range map[string]struct{ begin, lock string }{
 		"exclusive, idle":             {"", "pg_advisory_lock(%d)"},
@@ -151,8 +152,8 @@ func TestAnAdvisoryLockKeepsNoTakeoverOut(t *testing.T) {
 	})
 }
 
-// A client can't use up the numbers of a resource, nor say whose they are, before its
-// first seal.
+// A client cannot use up the tokens of a resource, nor set their source, before the first
+// seal.
 func TestNobodyUsesUpAResource(t *testing.T) {
 	onEach(t, func(t *testing.T, db database) {
 		app, issuer := db.app(t), db.as(t, "issuer")
@@ -235,8 +236,8 @@ func TestNoStaleWriteUnderAHold(t *testing.T) {
 	})
 }
 
-// A required fence that is missing makes the transaction READ ONLY, and nothing in it
-// takes that back but the server versions that allow it.
+// If a required fence is missing, the transaction becomes READ ONLY, and nothing in it
+// reverts that except on the server versions that allow it.
 func TestARequiredFenceThatIsMissing(t *testing.T) {
 	onEach(t, func(t *testing.T, db database) {
 		app := db.app(t)

@@ -20,7 +20,7 @@ func (db database) locks(t *testing.T, conn *pgx.Conn) []string {
 		WHERE locktype = 'advisory' AND granted AND pid = %d ORDER BY 1`, conn.PgConn().PID()))
 }
 
-// hold asks for a hold and wants an answer.
+// hold asks for a hold and requires an answer.
 func hold(t *testing.T, conn *pgx.Conn, text string, want bool) {
 	t.Helper()
 	if got := value[bool](t, conn, "SELECT wirefence.hold($1)", text); got != want {
@@ -68,7 +68,7 @@ func TestAHoldKeepsTakeoversOut(t *testing.T) {
 	})
 }
 
-// Nothing is held where a check has to write, or to judge each transaction.
+// Nothing is held if a check has to write, or to judge each transaction.
 func TestWhatIsNotHeld(t *testing.T) {
 	onEach(t, func(t *testing.T, db database) {
 		app, issuer := db.app(t), db.as(t, "issuer")
@@ -132,7 +132,7 @@ func TestAHoldIsReadInReadCommitted(t *testing.T) {
 	})
 }
 
-// A hold that is taken again gives back first, so a waiting takeover gets its turn.
+// A repeated hold releases its locks first, so a waiting takeover proceeds.
 func TestAHoldTakenAnewLetsATakeoverIn(t *testing.T) {
 	onEach(t, func(t *testing.T, db database) {
 		db.seal(t, "orders", 34)
@@ -152,7 +152,7 @@ func TestAHoldTakenAnewLetsATakeoverIn(t *testing.T) {
 	})
 }
 
-// Busy sessions that take their holds anew now and then let a takeover through at once.
+// Busy sessions that repeat their holds at intervals let a takeover through at once.
 func TestATakeoverComesThroughBusyHolds(t *testing.T) {
 	onEach(t, func(t *testing.T, db database) {
 		db.seal(t, "orders", 34)
@@ -196,7 +196,7 @@ func TestATakeoverComesThroughBusyHolds(t *testing.T) {
 	})
 }
 
-// noticing connects as app and keeps what the server has to say besides.
+// noticing connects as app and keeps the notices of the server.
 func (db database) noticing(t *testing.T) (*pgx.Conn, *[]string) {
 	t.Helper()
 	cfg, err := pgx.ParseConfig(db.URLFor(url.PathEscape("app"), db.name))
@@ -213,8 +213,8 @@ func (db database) noticing(t *testing.T) (*pgx.Conn, *[]string) {
 	return conn, &notices
 }
 
-// What the application has locked itself is its own, whatever the mode and the form of
-// the key, and giving back says nothing.
+// The locks of the application stay its own, whatever their mode and the form of their
+// key, and releasing a hold causes no warning.
 func TestUnholdLeavesTheApplicationsLocks(t *testing.T) {
 	onEach(t, func(t *testing.T, db database) {
 		db.seal(t, "orders", 34)
@@ -251,8 +251,8 @@ func TestUnholdLeavesTheApplicationsLocks(t *testing.T) {
 	})
 }
 
-// A hold that waits in vain has taken nothing: whether it is cancelled, times out, or
-// gives way in a deadlock.
+// A hold that waits without success has taken nothing, whether it is cancelled, times
+// out, or is aborted in a deadlock.
 func TestAHoldThatFailsIsGivenBack(t *testing.T) {
 	onEach(t, func(t *testing.T, db database) {
 		early, late := db.inOrder(t)
@@ -280,7 +280,8 @@ func TestAHoldThatFailsIsGivenBack(t *testing.T) {
 	})
 }
 
-// Sessions that hold several resources take them in one order, whatever the fence's.
+// Sessions that hold several resources lock them in one order, whatever the order in the
+// fence.
 func TestHoldersOfSeveralResourcesDoNotDeadlock(t *testing.T) {
 	onEach(t, func(t *testing.T, db database) {
 		db.looksSoon(t)
@@ -313,8 +314,8 @@ func TestHoldersOfSeveralResourcesDoNotDeadlock(t *testing.T) {
 	})
 }
 
-// A lock may be granted in the moment in which the wait for it is given up, to look for
-// deadlocks. It is given back all the same.
+// A lock may be granted at the moment in which its wait is ended to look for deadlocks.
+// It is released then.
 func TestAWaitThatIsGivenUpKeepsNoLock(t *testing.T) {
 	onEach(t, func(t *testing.T, db database) {
 		mustExec(t, db.app(t), "SELECT wirefence.check('orders=1')")
@@ -334,8 +335,8 @@ func TestAWaitThatIsGivenUpKeepsNoLock(t *testing.T) {
 	})
 }
 
-// A backend's own locks don't conflict with each other: whoever holds takes over only
-// behind unhold.
+// A backend's own locks do not conflict with each other, so a session with a hold can
+// take over only after unhold.
 func TestAHolderCanNotTakeOverFromItself(t *testing.T) {
 	onEach(t, func(t *testing.T, db database) {
 		issuer := db.as(t, "issuer")

@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// What a session does under its lock while a takeover is in the queue: transactions
-// in one message, each of which finds the takeover waiting.
+// The messages of a session under its lock while a takeover waits: transactions in one
+// message, each of which finds the takeover waiting.
 func (p *heldPlay) transactionsUnderWait(n int, first, ahead string) error {
 	p.t.Helper()
 	waits := fmt.Sprintf("SELECT public.await_blocked(%d);", p.taker)

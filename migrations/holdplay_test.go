@@ -9,8 +9,8 @@ import (
 	"github.com/jackc/pgx/v5/pgproto3"
 )
 
-// heldPlay is a schedule of direct connections that does what a proxy would let
-// through: a writer whose token is 33, and the takeover by token 34.
+// heldPlay is a schedule of direct connections that act like a proxy's: a writer with
+// token 33, and the takeover by token 34.
 type heldPlay struct {
 	database
 	t      *testing.T
@@ -65,7 +65,8 @@ func (p *heldPlay) must(sql string) {
 	}
 }
 
-// takeOver asks for the seal of token 34, and returns when it has returned or waits.
+// takeOver asks for the seal of token 34, and returns when the seal has returned or
+// waits.
 func (p *heldPlay) takeOver() {
 	p.t.Helper()
 	conn, watch := p.admin(p.t), p.admin(p.t)
@@ -102,8 +103,7 @@ func (p *heldPlay) hasReturned() bool {
 	return p.sealed
 }
 
-// stale says whether a write of token 33 committed behind the takeover's return.
-// commit runs what commits it, if that hasn't happened on its own.
+// stale reports whether a write of token 33 committed after the takeover had returned.
 func (p *heldPlay) stale(commit func() error) bool {
 	p.t.Helper()
 	late := p.hasReturned()
@@ -157,9 +157,8 @@ func (p *heldPlay) answers(front *pgproto3.Frontend, n int) []string {
 	return codes
 }
 
-// queuedHold has the writer ask for its hold behind a takeover that waits for
-// somebody else, whose transaction end() ends. Whatever is put behind the hold is
-// sent in the same breath.
+// queuedHold makes the writer ask for its hold behind a takeover that waits for another
+// session, whose transaction end() ends. The text after the hold is sent with it.
 func (p *heldPlay) queuedHold(behind ...string) (end func(), answers func() []string) {
 	p.t.Helper()
 	other := p.app(p.t)
@@ -183,7 +182,7 @@ func (p *heldPlay) queuedHold(behind ...string) (end func(), answers func() []st
 		}
 }
 
-// either is the first where a rule is obeyed, else the second.
+// either returns the first value if a rule is followed, otherwise the second.
 func either(obeyed bool, yes, no string) string {
 	if obeyed {
 		return yes

@@ -6,11 +6,10 @@ import (
 	"github.com/jackc/pgx/v5/pgproto3"
 )
 
-// Each rule of a hold is there because a stale write commits without it: the seal
-// of token 34 has returned, and then a row of token 33 commits. The schedules are
-// those that model/hold.pml leads to when the rule is left out; played by direct
-// connections, without a proxy. Obeyed, the same schedule ends with WF001, or the
-// seal waits.
+// Without each rule of a hold a stale write commits: the seal of token 34 has returned,
+// and then a row of token 33 commits. The schedules are those that model/hold.pml finds
+// when the rule is left out, played by direct connections, without a proxy. With the
+// rule, the same schedule ends with WF001, or the seal waits.
 func TestRulesOfAHold(t *testing.T) {
 	t.Parallel()
 	for _, rule := range []struct {
@@ -105,7 +104,7 @@ func backBehind(p *heldPlay, obeyed bool) bool {
 	return p.committed("COMMIT")
 }
 
-// The variable that the hold was read from rolls back, and the hold doesn't.
+// The variable from which the hold was read rolls back, and the hold does not.
 func retakeInside(p *heldPlay, obeyed bool) bool {
 	p.must("SET wirefence.token = 'orders=33'")
 	p.takeOver()
@@ -117,7 +116,7 @@ func retakeInside(p *heldPlay, obeyed bool) bool {
 	return p.committed(either(obeyed, "SELECT wirefence.check();", "") + write)
 }
 
-// The first hold's answer is taken for the second's, which was cancelled.
+// The answer of the first hold is taken for that of the second, which was cancelled.
 func retakeBehind(p *heldPlay, obeyed bool) bool {
 	p.must(takeHold)
 	end, answers := p.queuedHold()

@@ -19,8 +19,8 @@ func drifts(t *testing.T, conn *pgx.Conn) []migrations.Drift {
 	return all
 }
 
-// What was just installed has not drifted, on any version and for anybody who
-// asks, nor has it by being used.
+// A schema that was just installed has not drifted, on any version and for any role, and
+// its use causes no drift.
 func TestNothingDriftsByItself(t *testing.T) {
 	onEach(t, func(t *testing.T, db database) {
 		db.seal(t, "orders", 34)
@@ -40,10 +40,10 @@ func TestNothingDriftsByItself(t *testing.T) {
 	})
 }
 
-// drifted is a change of the schema, and how it is told.
+// drifted is a change of the schema, and the drift that it causes.
 type drifted struct{ made, object, fault string }
 
-// Those of one list don't hide each other.
+// The changes of one list do not hide each other.
 var driftRounds = [][]drifted{{
 	{"CREATE OR REPLACE FUNCTION wirefence.judge(resources text[], tokens bigint[], sources text[]) RETURNS void LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS 'BEGIN END'",
 		"function wirefence.judge(text[], bigint[], text[])", "its body was changed"},
@@ -75,7 +75,7 @@ var driftRounds = [][]drifted{{
 	{"DROP SEQUENCE wirefence.refusals", "wirefence.refusals", "it is missing"},
 }}
 
-// Each kind of drift is told, and its remedy leaves nothing behind.
+// Each kind of drift is reported, and its remedy leaves nothing behind.
 func TestDriftsAreFoundAndMended(t *testing.T) {
 	onEach(t, func(t *testing.T, db database) {
 		admin := db.admin(t)

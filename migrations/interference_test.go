@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// What is stored in a database may set the session variable, or release a hold, where
-// the client's text says nothing of it.
+// Stored code may set the session variable or release a hold, although the text of the
+// client does not show it.
 func TestStoredCodeThatInterferesIsFound(t *testing.T) {
 	onEach(t, func(t *testing.T, db database) {
 		admin, app := db.admin(t), db.app(t)

@@ -10,7 +10,7 @@ import (
 	"github.com/wirefence/wirefence/internal/pages"
 )
 
-// documentedScript is the first SQL text of a page.
+// documentedScript returns the first SQL text of a page.
 func documentedScript(t *testing.T, page string) string {
 	t.Helper()
 	script, err := pages.First("../docs/"+page, "", "sql")
@@ -20,7 +20,7 @@ func documentedScript(t *testing.T, page string) string {
 	return script
 }
 
-// psql runs a script and returns what it prints.
+// psql runs a script and returns its output.
 func (db database) psql(t *testing.T, role, script string, args ...string) (string, error) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
@@ -31,7 +31,7 @@ func (db database) psql(t *testing.T, role, script string, args ...string) (stri
 	return strings.TrimSpace(string(out)), err
 }
 
-// The script in docs/sources.md is refused where that is said, and nowhere else.
+// The script in docs/sources.md is refused where the page says so, and nowhere else.
 func TestTheDocumentedSources(t *testing.T) {
 	script := documentedScript(t, "sources.md")
 	onEach(t, func(t *testing.T, db database) {
@@ -51,7 +51,7 @@ func TestTheDocumentedSources(t *testing.T) {
 	})
 }
 
-// The script in docs/leases.md does what is said there.
+// The script in docs/leases.md does what the page says.
 func TestTheDocumentedLeaseScript(t *testing.T) {
 	script := documentedScript(t, "leases.md")
 	onEach(t, func(t *testing.T, db database) {

@@ -36,7 +36,7 @@ func tryAcquire(conn *pgx.Conn, args ...any) (attempt, error) {
 	return pgx.CollectExactlyOneRow(rows, pgx.RowToStructByName[attempt])
 }
 
-// win acquires a lease that is free and returns its grant.
+// win acquires a free lease and returns its grant.
 func win(t *testing.T, conn *pgx.Conn, resource, holder string, ttl time.Duration) (grant string, token int64) {
 	t.Helper()
 	a, err := tryAcquire(conn, resource, holder, ttl)
@@ -194,8 +194,8 @@ func TestOneOfManyAcquiresWins(t *testing.T) {
 	})
 }
 
-// The winner waits for a writer that carries the older token. Meanwhile others
-// are answered at once, and the lease is whole when the wait is over.
+// The winner waits for a writer with the older token. Meanwhile other callers get an
+// answer at once, and the lease has its whole ttl after the wait.
 func TestAcquireSealsBeforeItReturns(t *testing.T) {
 	onEach(t, func(t *testing.T, db database) {
 		const ttl = time.Minute
@@ -242,7 +242,7 @@ func TestAcquireEndsAnOlderTransaction(t *testing.T) {
 	})
 }
 
-// What a waiter listens to carries no name, since every role may listen.
+// A notice contains no name, since every role may listen.
 func TestAReleaseIsNoticed(t *testing.T) {
 	onEach(t, func(t *testing.T, db database) {
 		conn, waiter := db.as(t, "issuer"), db.app(t)
@@ -267,7 +267,7 @@ func wantNotice(t *testing.T, listener *pgx.Conn, resource string) {
 	}
 }
 
-// A crash frees every lease, and the token counts on.
+// A crash frees every lease, and the tokens continue.
 func TestACrashFreesLeasesAndKeepsTokens(t *testing.T) {
 	stack.OnEach(t, stack.Versions(), func(t *testing.T, major int) {
 		server, err := servers.StartPostgres(t.Context(), servers.PostgresConfig{Major: major})
@@ -301,8 +301,8 @@ func TestACrashFreesLeasesAndKeepsTokens(t *testing.T) {
 	})
 }
 
-// A renewal that came in time but commits late still counts: the rival that saw
-// the lease expired finds it held, and has not sealed over its head.
+// A renewal that came in time but commits late still succeeds: the rival that saw the
+// lease expired finds it held, and has sealed nothing.
 func TestALateRenewalIsNotOvertaken(t *testing.T) {
 	onEach(t, func(t *testing.T, db database) {
 		conn, rival := db.as(t, "issuer"), db.as(t, "issuer")
@@ -322,7 +322,7 @@ func TestALateRenewalIsNotOvertaken(t *testing.T) {
 	})
 }
 
-// DETAIL claims of a lease that is kept here what is so: that it is held, or that it was.
+// For a lease in PostgreSQL DETAIL says correctly whether it is held or was held.
 func TestRefusalsTellWhetherALeaseIsHeld(t *testing.T) {
 	onEach(t, func(t *testing.T, db database) {
 		issuer, app := db.as(t, "issuer"), db.app(t)

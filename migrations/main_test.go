@@ -140,7 +140,7 @@ func onEachAlone(t *testing.T, test func(t *testing.T, db database)) {
 	}
 }
 
-// create makes a database that ends with the test.
+// create creates a database, which is dropped at the end of the test.
 func create(t *testing.T, server *servers.Postgres, options string) database {
 	t.Helper()
 	db := database{server, fmt.Sprintf("wf_%d", databases.Add(1))}
@@ -170,7 +170,7 @@ func (db database) as(t *testing.T, role string) *pgx.Conn {
 func (db database) app(t *testing.T) *pgx.Conn   { t.Helper(); return db.as(t, "app") }
 func (db database) admin(t *testing.T) *pgx.Conn { t.Helper(); return db.as(t, "postgres") }
 
-// exec gives up on a server that doesn't answer within what any test waits for.
+// exec fails if a server does not answer within the longest wait of any test.
 func exec(conn *pgx.Conn, sql string, args ...any) error {
 	ctx, cancel := context.WithTimeout(context.Background(), 60*time.Second)
 	defer cancel()
@@ -213,7 +213,7 @@ func (db database) seal(t *testing.T, resource string, token int64) {
 	}
 }
 
-// lastToken is what the row says.
+// lastToken returns last_token of the row.
 func (db database) lastToken(t *testing.T, resource string) int64 {
 	t.Helper()
 	return value[int64](t, db.admin(t), "SELECT last_token FROM wirefence.resource_locks WHERE resource_id = $1", resource)
@@ -231,7 +231,7 @@ func value[T any](t *testing.T, conn *pgx.Conn, sql string, args ...any) T {
 	return v
 }
 
-// code is the SQLSTATE of an error, "" for none.
+// code returns the SQLSTATE of an error, "" for none.
 func code(err error) string {
 	if err == nil {
 		return ""

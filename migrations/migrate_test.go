@@ -19,7 +19,7 @@ import (
 
 func contains(text, part string) bool { return strings.Contains(text, part) }
 
-// apply migrates and returns what was reported.
+// apply migrates and returns the reported lines.
 func apply(t *testing.T, conn *pgx.Conn) []string {
 	t.Helper()
 	var lines []string
@@ -170,7 +170,7 @@ func TestVerifySaysBehindAheadAndMissing(t *testing.T) {
 	})
 }
 
-// A development database may be at this version by other migrations.
+// A development database may have reached this version by other migrations.
 func TestVerifyMissesFunctions(t *testing.T) {
 	onEach(t, func(t *testing.T, db database) {
 		ctx := context.Background()
@@ -183,9 +183,9 @@ func TestVerifyMissesFunctions(t *testing.T) {
 	})
 }
 
-// Roles are the whole cluster's, so what is told about them needs a cluster of
-// its own. An unprivileged role is told everything at once, and what it is told
-// is enough, on every version: the rules for roles changed in 16.
+// Roles belong to the whole cluster, so this test needs a cluster of its own. An
+// unprivileged role gets the complete list of statements at once, and they are sufficient
+// on every version: the rules for roles changed in 16.
 func TestRolesAndRightsOfANewCluster(t *testing.T) {
 	const forget = `DROP SCHEMA wirefence CASCADE; DROP OWNED BY wirefence_owner, wirefence_issuer, wirefence_bypass;
 		DROP ROLE wirefence_owner, wirefence_issuer, wirefence_bypass`
@@ -215,8 +215,8 @@ func TestRolesAndRightsOfANewCluster(t *testing.T) {
 	})
 }
 
-// withoutSignal has a takeover fail for want of pg_signal_backend: the error
-// names the grant, and another migration mends it.
+// withoutSignal makes a takeover fail because pg_signal_backend is missing: the error
+// names the grant, and another migration makes it.
 func withoutSignal(t *testing.T, db database) {
 	t.Helper()
 	admin := db.admin(t)
@@ -290,8 +290,7 @@ func tells(t *testing.T, db database, role string, statements int) {
 	}
 }
 
-// raceForRoles migrates several databases of one cluster at once, none of which
-// finds the roles.
+// raceForRoles migrates several databases of a cluster without the roles at once.
 func raceForRoles(t *testing.T, db database) {
 	t.Helper()
 	var wg sync.WaitGroup
@@ -309,8 +308,8 @@ func raceForRoles(t *testing.T, db database) {
 	wg.Wait()
 }
 
-// A client's encoding may be the database's, whatever that is: only ASCII
-// arrives as it was written.
+// A client may use the encoding of its database, whatever that is: only ASCII arrives
+// unchanged.
 func TestSQLIsPlainASCII(t *testing.T) {
 	var all strings.Builder
 	if err := migrations.Script(&all); err != nil {

@@ -51,7 +51,7 @@ func TestDeclareAndSet(t *testing.T) {
 	})
 }
 
-// What an operator says of advance outlives the first seal, too.
+// A setting of advance by an operator outlives the first seal, too.
 func TestADeclaredAdvanceOutlivesTheFirstSeal(t *testing.T) {
 	onEach(t, func(t *testing.T, db database) {
 		issuer := db.as(t, "issuer")
@@ -65,8 +65,8 @@ func TestADeclaredAdvanceOutlivesTheFirstSeal(t *testing.T) {
 	})
 }
 
-// Another source locks the present holder out, open transactions and lease
-// included, and its numbers count from the last one.
+// Another source locks the present holder out, with its open transactions and its lease,
+// and its tokens continue from the last one.
 func TestAnotherSourceLocksTheHolderOut(t *testing.T) {
 	onEach(t, func(t *testing.T, db database) {
 		issuer := db.as(t, "issuer")
@@ -102,8 +102,8 @@ func TestAnotherSourceLocksTheHolderOut(t *testing.T) {
 	})
 }
 
-// A source that counts lower needs a lower last token. Tokens from before, which
-// don't say where they come from, must not count again.
+// A source with lower tokens needs a lower last token. Earlier tokens without a source
+// must not be accepted again.
 func TestALowerLastToken(t *testing.T) {
 	onEach(t, func(t *testing.T, db database) {
 		issuer := db.as(t, "issuer")
@@ -132,7 +132,7 @@ func TestALowerLastToken(t *testing.T) {
 	})
 }
 
-// Other settings wait for no writer and end none.
+// Other settings wait for no writer and terminate none.
 func TestAPolicyIsSetBesideWriters(t *testing.T) {
 	onEach(t, func(t *testing.T, db database) {
 		issuer := db.as(t, "issuer")
@@ -145,7 +145,7 @@ func TestAPolicyIsSetBesideWriters(t *testing.T) {
 	})
 }
 
-// The source changes while a first user of the old one is under way.
+// The source changes while the first user of the old one is active.
 func TestSetResourceBesideAFirstUse(t *testing.T) {
 	onEach(t, func(t *testing.T, db database) {
 		app, issuer := db.app(t), db.as(t, "issuer")

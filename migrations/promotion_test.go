@@ -10,8 +10,8 @@ import (
 	"github.com/wirefence/wirefence/internal/stack"
 )
 
-// firstAfterPromotion is less than every token that is granted first behind a promotion:
-// seconds since 1970, 2^20 to each, as it was in 2025.
+// firstAfterPromotion is less than every token that is granted first after a promotion:
+// the seconds since 1970, times 2^20, of a time in 2025.
 const firstAfterPromotion = 1_750_000_000 << 20
 
 // onOwn runs a test on some versions, each with a server of its own.
@@ -27,7 +27,7 @@ func onOwn(t *testing.T, test func(t *testing.T, db database)) {
 	})
 }
 
-// standby starts a standby of the server, with all that was committed so far.
+// standby starts a standby of the server, with all commits so far.
 func (db database) standby(t *testing.T) database {
 	t.Helper()
 	server, err := db.StartStandby(t.Context())
@@ -38,7 +38,7 @@ func (db database) standby(t *testing.T) database {
 	return database{server, db.name}
 }
 
-// fallBehind lets a standby replay what was committed and then no more.
+// fallBehind lets a standby replay the commits so far and no more.
 func (db database) fallBehind(t *testing.T, primary database) {
 	t.Helper()
 	if err := db.FallBehind(t.Context(), primary.Postgres); err != nil {
@@ -46,7 +46,7 @@ func (db database) fallBehind(t *testing.T, primary database) {
 	}
 }
 
-// failOver ends the primary as a crash would and promotes the standby.
+// failOver ends the primary as a crash would, and promotes the standby.
 func failOver(t *testing.T, primary, standby database) {
 	t.Helper()
 	primary.Kill()
@@ -55,7 +55,8 @@ func failOver(t *testing.T, primary, standby database) {
 	}
 }
 
-// wantFormer says that a fence is refused in all ways since the database was promoted.
+// wantFormer requires that a fence is refused in all ways because the database was
+// promoted.
 func wantFormer(t *testing.T, db database, fence string) {
 	t.Helper()
 	for _, isolation := range isolations {
@@ -97,8 +98,8 @@ func granted(t *testing.T, db database, resource string) int64 {
 	return token
 }
 
-// A standby that lacks the last grants is promoted: neither a former holder's token
-// counts there, nor the last one's, and the next is above both.
+// A standby without the last grants is promoted: it accepts neither the token of a former
+// holder nor the last token, and the next one exceeds both.
 func TestGrantsThatAPromotionLoses(t *testing.T) {
 	onOwn(t, func(t *testing.T, primary database) {
 		issuer := primary.as(t, "issuer")
@@ -155,7 +156,7 @@ func TestGrantsThatAPromotionLoses(t *testing.T) {
 	})
 }
 
-// A store that counts by itself learns from the seal what it has to surpass.
+// A store that counts by itself learns from the seal which token it has to exceed.
 func TestSealingBehindAPromotion(t *testing.T) {
 	onOwn(t, func(t *testing.T, primary database) {
 		primary.seal(t, "orders", 33)
@@ -182,7 +183,7 @@ func TestSealingBehindAPromotion(t *testing.T) {
 	})
 }
 
-// What an operator does behind a promotion goes above what is lost, too.
+// A token by an operator after a promotion exceeds the lost ones, too.
 func TestOperatorsBehindAPromotion(t *testing.T) {
 	onOwn(t, func(t *testing.T, primary database) {
 		for _, resource := range []string{"revoked", "moved", "numbered", "kept"} {
@@ -214,8 +215,8 @@ func TestOperatorsBehindAPromotion(t *testing.T) {
 	})
 }
 
-// Two standbys of one primary get the same timeline. What the first has granted
-// doesn't count on the second.
+// Two standbys of one primary get the same timeline. The second does not accept a grant
+// of the first.
 func TestTwoStandbysOfOnePrimary(t *testing.T) {
 	onOwn(t, func(t *testing.T, primary database) {
 		primary.seal(t, "orders", 33)
@@ -245,7 +246,7 @@ func TestTwoStandbysOfOnePrimary(t *testing.T) {
 	})
 }
 
-// One promotion behind another, each with grants that are lost.
+// One promotion follows another, each with lost grants.
 func TestAChainOfPromotions(t *testing.T) {
 	onOwn(t, func(t *testing.T, db database) {
 		last := int64(33)
@@ -267,7 +268,7 @@ func TestAChainOfPromotions(t *testing.T) {
 	})
 }
 
-// A backup that is recovered has forgotten what was granted since.
+// A recovered backup lacks the grants since then.
 func TestARestoredBackup(t *testing.T) {
 	onOwn(t, func(t *testing.T, db database) {
 		db.seal(t, "orders", 33)
@@ -290,7 +291,7 @@ func TestARestoredBackup(t *testing.T) {
 	})
 }
 
-// A session of a standby is fenced as soon as it could write: when that was promoted.
+// A session of a standby is fenced from its first possible write on, after the promotion.
 func TestASessionThatSeesThePromotion(t *testing.T) {
 	onOwn(t, func(t *testing.T, primary database) {
 		primary.seal(t, "orders", 33)

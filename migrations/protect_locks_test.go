@@ -7,7 +7,7 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// two makes a table and two sessions of its owner.
+// two creates a table and two sessions of its owner.
 func two(t *testing.T, db database) (one, other *pgx.Conn) {
 	t.Helper()
 	mustExec(t, db.admin(t), "GRANT CREATE ON SCHEMA public TO app")
@@ -16,13 +16,13 @@ func two(t *testing.T, db database) (one, other *pgx.Conn) {
 	return one, other
 }
 
-// guardOf tells how a table is guarded, and what is wrong with that.
+// guardOf returns the guard of a table, and its fault.
 func (db database) guardOf(t *testing.T, table string) string {
 	t.Helper()
 	return strings.Join(column[string](t, db.as(t, "issuer"), "SELECT concat_ws(' ', resource, fault) FROM wirefence.guarded() WHERE relation = 'public."+table+"'"), "; ")
 }
 
-// Who guards a table while another session does sees what that has left.
+// A session that guards a table while another does sees the result of the other.
 func TestProtectLooksBehindItsLock(t *testing.T) {
 	for _, c := range []struct{ name, before, first, second, state, guard string }{
 		{"twice", "", "protect('cp', 'cp')", "protect('cp', 'cp')", "", "cp"},
@@ -56,7 +56,7 @@ func TestProtectLooksBehindItsLock(t *testing.T) {
 	}
 }
 
-// A partition that was made while protect waited for its parent is guarded whole.
+// A partition that was created while protect waited for its parent is guarded completely.
 func TestProtectSeesAPartitionOfMeanwhile(t *testing.T) {
 	onEach(t, func(t *testing.T, db database) {
 		one, other := two(t, db)
@@ -73,8 +73,8 @@ func TestProtectSeesAPartitionOfMeanwhile(t *testing.T) {
 	})
 }
 
-// Who has read a table writes to it, though protect waits: it holds no lock that it
-// would have to strengthen.
+// A session that has read a table can write to it although protect waits: protect holds
+// no lock that it would have to upgrade.
 func TestProtectStrengthensNoLock(t *testing.T) {
 	onEach(t, func(t *testing.T, db database) {
 		one, other := two(t, db)
@@ -90,7 +90,7 @@ func TestProtectStrengthensNoLock(t *testing.T) {
 	})
 }
 
-// An old snapshot doesn't show whose guards there are. They are left alone.
+// An old snapshot does not show which guards exist. They are left alone.
 func TestProtectWithAnOldSnapshot(t *testing.T) {
 	onEach(t, func(t *testing.T, db database) {
 		one, other := two(t, db)
@@ -114,7 +114,7 @@ func TestProtectWithAnOldSnapshot(t *testing.T) {
 	})
 }
 
-// To own a table is enough, whatever rights its owner has left itself.
+// Ownership of a table is enough, whatever rights its owner has revoked from itself.
 func TestAnOwnerWithoutRightsGuards(t *testing.T) {
 	onEach(t, func(t *testing.T, db database) {
 		one, _ := two(t, db)

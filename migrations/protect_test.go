@@ -10,7 +10,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// What is said about a table and what stands guard there are compared.
+// The declarations of guards and the installed triggers are compared.
 func TestGuardedFindsWhatHasDrifted(t *testing.T) {
 	onEach(t, func(t *testing.T, db database) {
 		app, issuer := guarded(t, db), db.as(t, "issuer")
@@ -118,8 +118,8 @@ func TestProtectSaysWhatIsWrong(t *testing.T) {
 	})
 }
 
-// A partition that was attached with a guard for another resource is taken in by what
-// the errors advise.
+// A partition that was attached with a guard for another resource can be included by
+// following the hints of the errors.
 func TestAPartitionWithAGuardOfItsOwn(t *testing.T) {
 	onEach(t, func(t *testing.T, db database) {
 		app := guarded(t, db)
@@ -148,8 +148,7 @@ func TestAPartitionWithAGuardOfItsOwn(t *testing.T) {
 	})
 }
 
-// A guard without its declaration, as a dump of the table alone brings it, still
-// tells tokens apart.
+// A guard without its declaration, as in a dump of the table alone, still judges tokens.
 func TestAGuardThatIsNotDeclaredJudges(t *testing.T) {
 	onEach(t, func(t *testing.T, db database) {
 		app := guarded(t, db)
@@ -181,8 +180,8 @@ func TestFirstGuardsAtOnce(t *testing.T) {
 	})
 }
 
-// A session that has checked before any table was guarded, and so keeps the plan of
-// a check that leaves no note, learns of the first guard.
+// A session that has checked before any table was guarded has a plan of check that leaves
+// no note. It learns of the first guard.
 func TestASessionLearnsOfTheFirstGuard(t *testing.T) {
 	onEach(t, func(t *testing.T, db database) {
 		app, admin := db.app(t), db.admin(t)

@@ -12,7 +12,7 @@ import (
 	"github.com/wirefence/wirefence/internal/stack"
 )
 
-// await asks a server again and again until it says true.
+// await queries a server until the result is true.
 func await(t *testing.T, conn *pgx.Conn, what, sql string, args ...any) {
 	t.Helper()
 	for deadline := time.Now().Add(60 * time.Second); !value[bool](t, conn, sql, args...); {
@@ -23,8 +23,8 @@ func await(t *testing.T, conn *pgx.Conn, what, sql string, args ...any) {
 	}
 }
 
-// published are the tables that are replicated: with one resource and no partitions,
-// with partitions, and with a resource for each row.
+// published lists the replicated tables: with one resource and no partitions, with
+// partitions, and with a resource for each row.
 const published = `
 	CREATE TABLE public.docs (id int PRIMARY KEY, tenant text NOT NULL);
 	SELECT wirefence.protect('public.docs', 'doc:{tenant}');
@@ -37,8 +37,8 @@ type replicated struct {
 	admin                 *pgx.Conn // at the subscriber
 }
 
-// replicate subscribes to a database on the next of the servers, so that all versions
-// get their turn as both.
+// replicate subscribes to a database on the next of the servers, so that every version is
+// tested on both sides.
 func replicate(t *testing.T, db database) replicated {
 	t.Helper()
 	versions := stack.Versions()
@@ -61,16 +61,15 @@ func replicate(t *testing.T, db database) replicated {
 	return r
 }
 
-// write writes at the publisher, and arrives waits for what is then to be true at the
-// subscriber.
+// write writes at the publisher; arrives waits for a condition at the subscriber.
 func (r replicated) write(t *testing.T, sql, arrives string) {
 	t.Helper()
 	mustExec(t, r.writer, sql)
 	await(t, r.admin, sql, arrives)
 }
 
-// An applier runs as a replica, for which ordinary triggers don't fire: what was
-// checked where it was written arrives, and whoever writes to the copy is checked.
+// An applier runs as a replica, for which ordinary triggers do not fire: rows that were
+// checked where they were written arrive, and other writers of the copy are checked.
 func TestAnApplierIsNotGuarded(t *testing.T) {
 	onEachAlone(t, func(t *testing.T, db database) {
 		r := replicate(t, db)
@@ -91,9 +90,9 @@ func TestAnApplierIsNotGuarded(t *testing.T) {
 	})
 }
 
-// Who wants an applier checked can have the triggers fire always, which is no fault.
-// It carries no token, and stops at the first row; as a member of wirefence_bypass it
-// goes on, and is recorded.
+// An operator can have an applier checked by triggers that fire always, which is no
+// fault. The applier has no token, and stops at the first row; as a member of
+// wirefence_bypass it continues, and is recorded.
 func TestAnApplierWhoseTriggersFireAlways(t *testing.T) {
 	onEachAlone(t, func(t *testing.T, db database) {
 		r := replicate(t, db)

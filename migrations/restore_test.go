@@ -12,7 +12,7 @@ import (
 	"github.com/wirefence/wirefence/migrations"
 )
 
-// toDump is a database with guarded tables on a server that pg_dump knows.
+// toDump returns a database with guarded tables on a server that pg_dump supports.
 func toDump(t *testing.T) database {
 	t.Helper()
 	db := create(t, dumped(t, 99), "TEMPLATE "+template)
@@ -21,8 +21,8 @@ func toDump(t *testing.T) database {
 	return db
 }
 
-// A new cluster has none of the roles. They must be there first: without them the
-// restore says so, and what it made belongs to whoever restored.
+// A new cluster lacks the roles. They must exist first: without them the restore fails
+// visibly, and its objects belong to the role that restored.
 func TestARestoreIntoANewCluster(t *testing.T) {
 	t.Parallel()
 	source := toDump(t)
@@ -57,7 +57,7 @@ func TestARestoreIntoANewCluster(t *testing.T) {
 	}
 }
 
-// Roles come along with pg_dumpall, memberships too.
+// pg_dumpall restores roles, memberships included.
 func TestRolesOfADump(t *testing.T) {
 	t.Parallel()
 	source := toDump(t)
@@ -77,7 +77,7 @@ func TestRolesOfADump(t *testing.T) {
 	}
 }
 
-// Rows that come without their tables meet the guards.
+// Rows that are restored without their tables are checked by the guards.
 func TestRowsIntoGuardedTables(t *testing.T) {
 	t.Parallel()
 	db := toDump(t)
@@ -123,8 +123,8 @@ func TestRowsIntoGuardedTables(t *testing.T) {
 	}
 }
 
-// A dump of some tables brings their triggers, which judge, and not that they are to
-// be there.
+// A dump of some tables contains their triggers, which judge tokens, but not the
+// declarations.
 func TestADumpOfSomeTables(t *testing.T) {
 	t.Parallel()
 	source := toDump(t)
@@ -154,7 +154,7 @@ func TestADumpOfSomeTables(t *testing.T) {
 	wantFaults(t, other, map[string]string{})
 }
 
-// The rows of the schema wirefence are a part of it.
+// The rows of the schema wirefence are part of a dump.
 func TestADumpWithoutData(t *testing.T) {
 	t.Parallel()
 	source := toDump(t)
@@ -178,8 +178,8 @@ func TestADumpWithoutData(t *testing.T) {
 	wantFaults(t, restored, faultsOf(t, source))
 }
 
-// A database that goes back to an earlier state has forgotten grants. What
-// docs/restoring.md says then makes the tokens of all of them stale.
+// A database that returns to an earlier state lacks grants. The steps of
+// docs/restoring.md then make their tokens stale.
 func TestARestoreToAnEarlierState(t *testing.T) {
 	t.Parallel()
 	script, err := pages.First("../docs/restoring.md", "Restoring an older state", "sql")

@@ -106,7 +106,7 @@ func TestAnApplicationMayOnlyCheck(t *testing.T) {
 	})
 }
 
-// hostile puts traps in front of what the functions of the schema call.
+// hostile puts traps before the objects that the functions of the schema use.
 const hostile = `
 	CREATE SCHEMA evil; GRANT ALL ON SCHEMA evil TO PUBLIC;
 	CREATE TABLE evil.resource_locks (LIKE wirefence.resource_locks);

@@ -7,12 +7,12 @@ import (
 	"testing"
 )
 
-// released is the version of the first release's schema. From there on each migration keeps
-// what the version before it has: processes of two releases run side by side, and the newer
-// release may be rolled back.
+// released is the version of the first release's schema. From there on each migration
+// keeps what the version before it has: processes of two releases run side by side, and
+// the newer release may be rolled back.
 const released = 14
 
-// breaking are statements that take something away from a release that is still running.
+// breaking matches statements that remove something that a running release uses.
 var breaking = []*regexp.Regexp{
 	regexp.MustCompile(`(?is)^ALTER\s+TABLE\s.*\b(DROP\s+(COLUMN|CONSTRAINT)|RENAME|TYPE)\b`),
 	regexp.MustCompile(`(?is)^ALTER\s+TABLE\s.*\bSET\s+NOT\s+NULL\b`),
@@ -20,7 +20,7 @@ var breaking = []*regexp.Regexp{
 	regexp.MustCompile(`(?is)^(DROP\s+(SCHEMA|TRIGGER)|REVOKE)\s`),
 }
 
-// breaks returns what a migration takes away from the schema that was there before it.
+// breaks returns what a migration removes from the earlier schema.
 func breaks(before *installed, migration string) (faults []string) {
 	for _, statement := range statements(migration) {
 		if slices.ContainsFunc(breaking, func(r *regexp.Regexp) bool { return r.MatchString(statement) }) {
@@ -52,7 +52,7 @@ func TestMigrationsKeepWhatTheReleaseBeforeNeeds(t *testing.T) {
 	}
 }
 
-// The rule finds what it is for, in migrations that nobody has written yet.
+// The rule finds violations, in invented migrations.
 func TestTheRuleOfMigrations(t *testing.T) {
 	before, err := expected()
 	if err != nil {

@@ -8,8 +8,7 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// noted lists what the history has of kind shadow: state, resource, tokens and
-// table.
+// noted lists the rows of kind shadow: state, resource, tokens and table.
 func (db database) noted(t *testing.T) []string {
 	t.Helper()
 	return column[string](t, db.as(t, "issuer"), `SELECT concat_ws(' ', h.state, h.resource, h.token, h.current_token, replace(h.relation, 'public.', ''))
@@ -26,7 +25,7 @@ func (db database) wantNoted(t *testing.T, want ...string) {
 	mustExec(t, db.admin(t), "DELETE FROM wirefence.history")
 }
 
-// A resource in shadow mode refuses nothing and notes what it would have refused.
+// A resource in shadow mode refuses nothing and records what it would have refused.
 func TestAResourceInShadowModeRefusesNothing(t *testing.T) {
 	onEach(t, func(t *testing.T, db database) {
 		app, issuer := db.app(t), db.as(t, "issuer")
@@ -63,7 +62,7 @@ func TestAResourceInShadowModeRefusesNothing(t *testing.T) {
 	})
 }
 
-// A token that only use advances is recorded in shadow mode as well.
+// Shadow mode also records a token that advances the resource on its first use.
 func TestShadowModeRecordsWhatItAccepts(t *testing.T) {
 	onEach(t, func(t *testing.T, db database) {
 		app := db.app(t)
@@ -77,7 +76,7 @@ func TestShadowModeRecordsWhatItAccepts(t *testing.T) {
 	})
 }
 
-// Guards of a resource in shadow mode note each transaction once, and let it pass.
+// Guards of a resource in shadow mode record each transaction once, and accept it.
 func TestGuardsHeedTheModeOfAResource(t *testing.T) {
 	onEach(t, func(t *testing.T, db database) {
 		app := guarded(t, db)
@@ -98,12 +97,12 @@ func TestGuardsHeedTheModeOfAResource(t *testing.T) {
 	})
 }
 
-// shadowGuards turns the guards of guardedTables to shadow mode.
+// shadowGuards switches the guards of guardedTables to shadow mode.
 const shadowGuards = `SELECT wirefence.protect('public.orders', 'orders', true), wirefence.protect('public.lines', 'lines', true),
 	wirefence.protect('public.parts', 'orders', true), wirefence.protect('public.base', 'orders', true),
 	wirefence.protect('public.reports', 'report:{tenant}:{id}', true)`
 
-// A guard in shadow mode lets pass all that one would refuse, and notes it.
+// A guard in shadow mode accepts every write that it would refuse, and records it.
 func TestGuardsInShadowModeRefuseNothing(t *testing.T) {
 	onEach(t, func(t *testing.T, db database) {
 		app := guarded(t, db)
@@ -140,8 +139,8 @@ func TestGuardsInShadowModeRefuseNothing(t *testing.T) {
 	})
 }
 
-// A statement that a guard in shadow mode would refuse for a thousand rows is noted
-// in part, and says so by a row without a resource.
+// A statement that a guard in shadow mode would refuse for a thousand rows is recorded in
+// part, which a row without a resource shows.
 func TestAGuardInShadowModeNotesTheFirstRows(t *testing.T) {
 	onEach(t, func(t *testing.T, db database) {
 		app := guarded(t, db)
@@ -156,7 +155,7 @@ func TestAGuardInShadowModeNotesTheFirstRows(t *testing.T) {
 	})
 }
 
-// Whoever passes a guard in shadow mode hasn't been checked for one that refuses.
+// A write that passes a guard in shadow mode counts as no check for a guard that refuses.
 func TestAGuardInShadowModeChecksForNobodyElse(t *testing.T) {
 	onEach(t, func(t *testing.T, db database) {
 		app := guarded(t, db)
@@ -174,7 +173,7 @@ func TestAGuardInShadowModeChecksForNobodyElse(t *testing.T) {
 	})
 }
 
-// The mode of a guard is listed, changed by protecting anew, and compared.
+// The mode of a guard is listed, changed by another protect, and compared.
 func TestTheModeOfAGuard(t *testing.T) {
 	onEach(t, func(t *testing.T, db database) {
 		app, issuer := guarded(t, db), db.as(t, "issuer")
@@ -201,7 +200,7 @@ func TestTheModeOfAGuard(t *testing.T) {
 	})
 }
 
-// An application can't write the history but by being refused.
+// An application can write to the history only by being refused.
 func TestAnApplicationCanNotWriteTheHistory(t *testing.T) {
 	onEach(t, func(t *testing.T, db database) {
 		app := db.app(t)
@@ -214,7 +213,7 @@ func TestAnApplicationCanNotWriteTheHistory(t *testing.T) {
 	})
 }
 
-// snapshot begins a transaction whose snapshot is taken.
+// snapshot begins a transaction and takes its snapshot.
 func snapshot(t *testing.T, conn *pgx.Conn, begin string) {
 	t.Helper()
 	mustExec(t, conn, begin)

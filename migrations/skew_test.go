@@ -12,7 +12,8 @@ import (
 	"github.com/wirefence/wirefence/migrations"
 )
 
-// A schema one version from the binary's serves it, if the older one's functions are there.
+// A binary works with a schema one version apart, if the functions of the older version
+// exist. The test creates the version before and migrates it.
 func TestSchemasOneVersionApartAreServed(t *testing.T) {
 	onEach(t, func(t *testing.T, db database) {
 		ctx := context.Background()
@@ -72,8 +73,8 @@ func TestTheVersionBefore(t *testing.T) {
 	})
 }
 
-// Each SQL text of the programs runs on the oldest schema that they serve: a release may be
-// rolled out before its migration.
+// Each SQL text of the programs runs on the oldest schema that they support: a release
+// may be rolled out before its migration.
 func TestProgramsRunOnTheVersionBefore(t *testing.T) {
 	onEach(t, func(t *testing.T, db database) {
 		conn := create(t, db.Postgres, "").admin(t)
@@ -93,7 +94,7 @@ func TestProgramsRunOnTheVersionBefore(t *testing.T) {
 	})
 }
 
-// programSQL are the texts that the programs send, by their paths.
+// programSQL returns the SQL texts that the programs send, by their paths.
 func programSQL(t *testing.T) map[string]string {
 	t.Helper()
 	all := map[string]string{}

@@ -8,7 +8,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// source is where a resource's tokens come from, "" if that isn't known.
+// source returns the source of a resource's tokens, "" if it is unknown.
 func (db database) source(t *testing.T, resource string) string {
 	t.Helper()
 	return value[string](t, db.admin(t), "SELECT coalesce(source, '') FROM wirefence.resource_locks WHERE resource_id = $1", resource)
@@ -80,8 +80,8 @@ func TestASealOfAnotherSourceIsRefused(t *testing.T) {
 	})
 }
 
-// Two who come first with different sources: exactly one wins, and neither
-// deadlocks nor is ended.
+// Two first writers name different sources: exactly one wins, and neither deadlocks nor
+// is terminated.
 func TestOneOfTwoFirstSourcesWins(t *testing.T) {
 	cases := map[string]struct{ setup, first, second, secondState string }{
 		"checks of a new resource":     {"", "SELECT wirefence.check('r=7@etcd')", "SELECT wirefence.check('r=7@zk')", "WF003"},
@@ -130,9 +130,9 @@ func TestOneOfTwoFirstSourcesWins(t *testing.T) {
 	})
 }
 
-// Who carries the same token, without its source, is no older holder: the first
-// to name the source neither ends that transaction nor waits for it. The source is
-// taken by one that nobody is beside.
+// A writer with the same token, without its source, is not an older holder: the first
+// writer that names the source neither terminates that transaction nor waits for it. A
+// writer records the source when no other is active.
 func TestTheFirstToNameASourceRunsBesideOthers(t *testing.T) {
 	onEach(t, func(t *testing.T, db database) {
 		app := db.app(t)
@@ -155,8 +155,8 @@ func TestTheFirstToNameASourceRunsBesideOthers(t *testing.T) {
 	})
 }
 
-// Whose source turns out to be another while it waits must not end those that it
-// waited for, whatever its number.
+// A writer whose source turns out to be foreign during its wait must not terminate those
+// that it waited for, whatever its token.
 func TestATokenOfAnotherSourceEndsNobody(t *testing.T) {
 	onEach(t, func(t *testing.T, db database) {
 		admin, issuer := db.admin(t), db.as(t, "issuer")
@@ -190,8 +190,8 @@ func TestRevokeEndsTheLease(t *testing.T) {
 	})
 }
 
-// A revocation meets an acquire that waits for an older transaction, with the
-// row of its lease locked.
+// A revocation meets an acquire that waits for an older transaction and has locked the
+// row of its lease.
 func TestRevokeBesideAnAcquire(t *testing.T) {
 	onEach(t, func(t *testing.T, db database) {
 		issuer, operator := db.as(t, "issuer"), db.as(t, "issuer")

@@ -13,7 +13,7 @@ import (
 
 const insert = "INSERT INTO public.writes VALUES ('orders', $1, 'x')"
 
-// writes counts the committed rows of a token.
+// writes returns the number of committed rows of a token.
 func (db database) writes(t *testing.T, token int) int {
 	t.Helper()
 	return value[int](t, db.admin(t), "SELECT count(*) FROM public.writes WHERE token = $1", token)
@@ -52,8 +52,8 @@ func TestFirstWritersDoNotDeadlock(t *testing.T) {
 	})
 }
 
-// A transaction that wrote under one token and now comes with a higher one has
-// the lock shared already. It may have more if nobody is beside it.
+// A transaction that wrote under one token and now has a higher one holds the lock in
+// shared mode. It may get the exclusive lock if no other writer is active.
 func TestASharedLockIsNotRaisedByWaiting(t *testing.T) {
 	onEach(t, func(t *testing.T, db database) {
 		one, two := db.app(t), db.app(t)
@@ -159,8 +159,8 @@ func TestZombiesAreEndedAfterPreemptAfter(t *testing.T) {
 	}
 }
 
-// A stale holder that waits must not end the newer one, whose token it can't
-// see in the row before the commit.
+// A stale holder that waits must not terminate the newer one, whose token it cannot see
+// in the row before the commit.
 func TestANewerHolderIsNotEnded(t *testing.T) {
 	onEach(t, func(t *testing.T, db database) {
 		newer, older, watch := db.app(t), db.app(t), db.admin(t)
@@ -300,8 +300,8 @@ func TestASuperusersBackendIsNamed(t *testing.T) {
 	})
 }
 
-// A client can compute a name that has the lock of another's resource. It ends nobody
-// by it.
+// A client can compute a name that shares the lock of another resource. It cannot
+// terminate anybody by that.
 func TestANameWithTheLockOfAnotherEndsNobody(t *testing.T) {
 	onEach(t, func(t *testing.T, db database) {
 		const same, fence = "evil........V$gAVzBx^S?3", "evil........V%24gAVzBx%5ES%3F3=1"
@@ -322,8 +322,8 @@ func TestANameWithTheLockOfAnotherEndsNobody(t *testing.T) {
 	})
 }
 
-// Writers that stood behind the takeover and come in when its wait is cut are
-// given time to finish: only what was there before is ended.
+// Writers behind the takeover, which proceed when its wait ends, get time to finish: only
+// holders from before are terminated.
 func TestOnlyWhatStoodInTheWayIsEnded(t *testing.T) {
 	onEach(t, func(t *testing.T, db database) {
 		db.seal(t, "orders", 34)

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// Two rows never make one name, whatever is in their columns.
+// Two different rows never get the same name, whatever their columns contain.
 func TestNoTwoRowsMakeOneName(t *testing.T) {
 	onEach(t, func(t *testing.T, db database) {
 		admin := db.admin(t)

@@ -8,8 +8,8 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// Each type that a template may name has one text for each value, whichever way the
-// name of a row is made: by the trigger's condition, or for the refusal.
+// Each type that a template may name has one text for each value, in the condition of the
+// trigger and in the refusal.
 func TestTypesOfATemplatesColumns(t *testing.T) {
 	onEach(t, func(t *testing.T, db database) {
 		admin := db.admin(t)
@@ -28,8 +28,8 @@ func TestTypesOfATemplatesColumns(t *testing.T) {
 	})
 }
 
-// What a row holds beside the template's columns is nothing to its guard: json may have
-// no jsonb, as where an escape stands for no character.
+// The other columns of a row do not matter to its guard: json may have no jsonb
+// equivalent, as with an escape that is no character.
 func TestATemplatesOtherColumnsMayHoldAnything(t *testing.T) {
 	onEach(t, func(t *testing.T, db database) {
 		admin := db.admin(t)
@@ -57,8 +57,8 @@ func TestATemplatesOtherColumnsMayHoldAnything(t *testing.T) {
 	})
 }
 
-// A column that has gone makes no name, whatever else is called as it was: functions of
-// a row can be written as its columns are.
+// A dropped column gives no name, even if something else has its name: functions of a row
+// can be written like its columns.
 func TestATemplatesColumnThatHasGone(t *testing.T) {
 	onEach(t, func(t *testing.T, db database) {
 		admin := db.admin(t)

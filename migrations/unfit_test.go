@@ -14,8 +14,8 @@ import (
 	"github.com/wirefence/wirefence/migrations"
 )
 
-// unlike makes an empty database in which functions of PostgreSQL's behave otherwise: they
-// are replaced in its own catalog, by SQL that is inlined.
+// unlike creates an empty database in which functions of PostgreSQL behave differently:
+// it replaces them in that database's catalog by SQL that is inlined.
 func unlike(t *testing.T, db database, changes string) database {
 	t.Helper()
 	bare := create(t, db.Postgres, "TEMPLATE template0")
@@ -25,7 +25,7 @@ func unlike(t *testing.T, db database, changes string) database {
 
 const untold = "ALTER FUNCTION pg_catalog.pg_control_system() RENAME TO pg_control_of_another_system"
 
-// wantUnfit says that migrating is refused, and that nothing was made.
+// wantUnfit requires that migrating is refused and nothing was created.
 func wantUnfit(t *testing.T, conn *pgx.Conn, o migrations.Options, says, advice string) {
 	t.Helper()
 	unfit := (*migrations.UnfitError)(nil)
@@ -43,8 +43,8 @@ func wantUnfit(t *testing.T, conn *pgx.Conn, o migrations.Options, says, advice 
 	}
 }
 
-// A server whose advisory locks don't exclude, or are not listed, is refused before
-// anything is made there.
+// A server whose advisory locks do not exclude, or are not listed, is refused before
+// anything is created.
 func TestServersThatDoNotExclude(t *testing.T) {
 	onEach(t, func(t *testing.T, db database) {
 		for name, c := range map[string]struct{ changes, says string }{
@@ -68,8 +68,8 @@ func TestServersThatDoNotExclude(t *testing.T) {
 	})
 }
 
-// A server that doesn't tell its timeline needs failover = trust. Tokens are judged there
-// as elsewhere, and nobody can have them refused behind a promotion.
+// A server that does not report its timeline needs failover = trust. It judges tokens as
+// others do, and nobody can have them refused after a promotion.
 func TestAServerThatDoesNotTellItsTimeline(t *testing.T) {
 	onEach(t, func(t *testing.T, db database) {
 		bare := unlike(t, db, untold)
@@ -116,7 +116,7 @@ func TestAServerThatDoesNotTellItsTimeline(t *testing.T) {
 	})
 }
 
-// Where a server does tell, the choice is a policy and no more, and it is made once.
+// If the server reports its timeline, the choice is only a policy, and is made once.
 func TestTheChoiceOfTrust(t *testing.T) {
 	onEach(t, func(t *testing.T, db database) {
 		bare := create(t, db.Postgres, "TEMPLATE template0")
@@ -141,8 +141,8 @@ func TestTheChoiceOfTrust(t *testing.T) {
 	})
 }
 
-// Who may not ask which server it is says what to grant; the grant is enough for the
-// owner and for issuers.
+// The error for a role without the right to read the identity of the server names the
+// grant; the grant suffices for the owner and for issuers.
 func TestARoleThatMayNotAskWhichServerItIs(t *testing.T) {
 	onEach(t, func(t *testing.T, db database) {
 		const revoked = "REVOKE EXECUTE ON FUNCTION pg_control_system() FROM PUBLIC"
@@ -171,7 +171,7 @@ func TestARoleThatMayNotAskWhichServerItIs(t *testing.T) {
 	})
 }
 
-// The SQL of a dry run says by itself what it lacks.
+// The SQL of a dry run reports by itself what it lacks.
 func TestTheScriptOnAServerThatDoesNotTellItsTimeline(t *testing.T) {
 	onEach(t, func(t *testing.T, db database) {
 		sql, err := migrations.Pending(t.Context(), create(t, db.Postgres, "TEMPLATE template0").admin(t))
@@ -188,7 +188,7 @@ func TestTheScriptOnAServerThatDoesNotTellItsTimeline(t *testing.T) {
 	})
 }
 
-// A standby takes no schema, and says so.
+// A standby refuses the schema with an error that says so.
 func TestMigratingAStandby(t *testing.T) {
 	t.Parallel()
 	primary, err := servers.StartPostgres(t.Context(), servers.PostgresConfig{})

@@ -8,8 +8,8 @@ import (
 	"github.com/wirefence/wirefence/migrations"
 )
 
-// pg_upgrade makes a new cluster, whose timeline is 1 again. No token from before counts
-// there, and the next ones are above all of them.
+// pg_upgrade creates a new cluster, whose timeline is 1 again. It accepts no earlier
+// token, and the next ones exceed all of them.
 func TestTokensBehindPgUpgrade(t *testing.T) {
 	t.Parallel()
 	versions := servers.UpgradableVersions()

@@ -10,7 +10,7 @@ import (
 
 var isolations = []string{"READ COMMITTED", "REPEATABLE READ", "SERIALIZABLE"}
 
-// known is what the resources of the tables below look like.
+// known has the rows of the resources in the tables below.
 const known = `
 	INSERT INTO wirefence.resource_locks (resource_id, last_token, holder, granted_at, advance, reuse, used_token, used_xid) VALUES
 		('used', 34, NULL, NULL, 'use', 'allow', NULL, NULL),
@@ -193,8 +193,8 @@ func TestWhereAFenceComesFrom(t *testing.T) {
 	})
 }
 
-// A snapshot taken before the handoff must not let a stale token pass, whether
-// it comes before or after the handoff's commit.
+// A snapshot from before the handoff must not let a stale token pass, whether its check
+// comes before or after the commit of the handoff.
 func TestOldSnapshotNeverAcceptsAStaleToken(t *testing.T) {
 	onEach(t, func(t *testing.T, db database) {
 		for i, isolation := range isolations[1:] {
@@ -214,8 +214,8 @@ func TestOldSnapshotNeverAcceptsAStaleToken(t *testing.T) {
 	})
 }
 
-// The true verdict on a token that was granted after the snapshot is that it
-// is current: 40001 makes the client's retry find out.
+// A token that was granted after the snapshot is current: 40001 makes the client retry,
+// and the retry gets this verdict.
 func TestOldSnapshotDoesNotCallANewTokenUnknown(t *testing.T) {
 	onEach(t, func(t *testing.T, db database) {
 		db.seal(t, "orders", 34)

@@ -10,11 +10,11 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// wrong is a call that is to be refused, and what the refusal says.
+// wrong is a call that must be refused, and the refusal.
 type wrong struct{ call, state, says string }
 
-// wantRefused makes each call and compares the database before and after, the
-// catalog and all rows of Wirefence's tables.
+// wantRefused makes each call and compares the database before and after: the catalog and
+// all rows of Wirefence's tables.
 func wantRefused(t *testing.T, db database, conn *pgx.Conn, all []wrong) {
 	t.Helper()
 	admin := db.admin(t)
@@ -44,7 +44,7 @@ func wantRefused(t *testing.T, db database, conn *pgx.Conn, all []wrong) {
 	}
 }
 
-// wantSaid wants an SQLSTATE, and a text somewhere in message, detail and hint.
+// wantSaid requires an SQLSTATE, and a text somewhere in message, detail and hint.
 func wantSaid(t *testing.T, call string, err error, state, says string) {
 	t.Helper()
 	if len(call) > 60 {
