@@ -86,7 +86,7 @@ func TestTablesThatMoveOrGo(t *testing.T) {
 		wantFaults(t, db, map[string]string{"depot.bins": "the table has gone"})
 		wantCode(t, exec(app, "SELECT wirefence.unprotect('store.bins')"), "42704")
 		mustExec(t, app, "SELECT wirefence.protect('store.bins', 'bins')")
-		// What the number stands for now is not what was guarded.
+		// The number now belongs to a table that was not guarded.
 		mustExec(t, admin, "UPDATE wirefence.guards SET relation = 'free'::regclass WHERE name = 'depot.bins'")
 		mustExec(t, admin, "INSERT INTO wirefence.guards SELECT 'lines', 'public.past', 'past', false, false, 'app'")
 		gone := map[string]string{"depot.bins": "the table has gone", "public.past": "the table has gone"}

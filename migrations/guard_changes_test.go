@@ -36,7 +36,7 @@ func TestAChangedVariableIsJudgedAnew(t *testing.T) {
 					mustExec(t, app, "ROLLBACK")
 				}
 			}
-			// It may go, and then what was checked counts.
+			// The variable may be removed; then the earlier check is valid.
 			mustExec(t, app, "BEGIN; "+set(current)+"; "+c.sql+"; RESET wirefence.token; "+c.sql+"; SET LOCAL wirefence.token = 'lines=34'; "+c.sql+"; COMMIT")
 		}
 		// A transaction that has presented a newer token cannot return to the former.
@@ -66,7 +66,7 @@ func TestARollbackBehindACheckLeavesItStanding(t *testing.T) {
 				mustExec(t, app, "ROLLBACK")
 			}
 		}
-		// Nor does what the shadow guard notes say otherwise.
+		// The notes of the shadow guard do not change that.
 		mustExec(t, app, "BEGIN; SELECT wirefence.check('orders=34,trial=1'); SAVEPOINT s; SELECT wirefence.check('lines=34'); ROLLBACK TO s; INSERT INTO trial VALUES (2); COMMIT")
 		db.wantNoted(t)
 		// A lock alone is no check.

@@ -210,7 +210,7 @@ func TestACheckServesTheGuards(t *testing.T) {
 		}
 		mustExec(t, app, "SELECT wirefence.check('orders=34')") // a transaction of its own
 		wantCode(t, exec(app, "UPDATE orders SET item = 'x'"), "WF002")
-		// What was recorded before its table was guarded is known to be guarded, too.
+		// A resource that was recorded before its table was guarded leaves a note, too.
 		mustExec(t, app, "SELECT wirefence.check('late=5'); SELECT wirefence.protect('free', 'late')")
 		mustExec(t, app, "BEGIN; SELECT wirefence.check('late=5'); INSERT INTO free VALUES (1); COMMIT")
 	})

@@ -54,7 +54,7 @@ func TestASessionsRepeatedNotesAreOneRow(t *testing.T) {
 		mustExec(t, admin, "COMMIT")
 		want("1 3 t", "2 1", "2 1", "2 1", "3 1", "3 3 t")
 
-		// Nor does it matter what else the variable says, or that it was long ago.
+		// Other values of the variable, or old ones, do not matter.
 		for _, text := range []string{"x", "9999999999999999 " + strings.Repeat("f", 32) + ",", strings.Repeat("1,", 5000)} {
 			mustExec(t, other, "SELECT set_config('wirefence.noted', $1, false)", text)
 			mustExec(t, other, noted(4))

@@ -165,7 +165,7 @@ func TestPruningStandsInNobodysWay(t *testing.T) {
 			})
 		}
 		wg.Wait()
-		// Who had to wait for a page on a busy machine has dropped a row.
+		// On a busy machine a session that waited for a page may have dropped a row.
 		if dropped := value[int](t, admin, "SELECT last_value FROM wirefence.history_dropped"); dropped > 50 {
 			t.Errorf("%d rows of 1000 were dropped", dropped)
 		}

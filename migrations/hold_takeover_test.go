@@ -212,7 +212,7 @@ func TestNoStaleWriteUnderAHold(t *testing.T) {
 		mustExec(t, app, "SET default_transaction_isolation = 'repeatable read'; SET default_transaction_read_only = on")
 		refused("by default")
 		mustExec(t, app, "RESET ALL")
-		// What was rolled back doesn't undo what is held, nor bring back what isn't.
+		// A rollback neither releases a hold nor restores one.
 		current := fmt.Sprintf("orders=%d", next)
 		mustExec(t, app, "BEGIN; SAVEPOINT s")
 		hold(t, app, current, true)

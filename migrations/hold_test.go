@@ -87,7 +87,7 @@ func TestWhatIsNotHeld(t *testing.T) {
 			wantCode(t, exec(app, "SELECT wirefence.hold($1)", text), value[string](t, app, "SELECT left(wirefence.check($1, NULL, false, true), 5)", text))
 			db.wantLocks(t, app, 0)
 		}
-		// What a check has recorded is held.
+		// A token that a check has recorded can be held.
 		mustExec(t, app, "SELECT wirefence.check('new=1'), wirefence.check('used=34@zk')")
 		hold(t, app, "new=1,used=34@zk,strict=34@etcd", true)
 		db.wantLocks(t, app, 6)
@@ -121,7 +121,7 @@ func TestAHoldIsReadInReadCommitted(t *testing.T) {
 			mustExec(t, app, "ROLLBACK") // which leaves it
 			db.wantLocks(t, app, 2)
 		}
-		// A verdict that waited is of the time behind the wait.
+		// A hold that waited has the verdict from after the wait.
 		mustExec(t, app, "SELECT wirefence.unhold()")
 		taking := db.as(t, "issuer")
 		mustExec(t, taking, "BEGIN; SELECT wirefence.seal('orders', 35)")
@@ -238,7 +238,7 @@ func TestUnholdLeavesTheApplicationsLocks(t *testing.T) {
 		mustExec(t, app, "BEGIN; SELECT wirefence.check('orders=34'), wirefence.unhold()")
 		db.wantLocks(t, app, len(own)+1)
 		mustExec(t, app, "COMMIT")
-		// What gave it back already is nothing to give back.
+		// A hold that was already released is not released again.
 		for _, release := range []string{"SELECT pg_advisory_unlock_all()", "DISCARD ALL"} {
 			hold(t, app, "orders=34", true)
 			mustExec(t, app, release)
@@ -271,7 +271,7 @@ func TestAHoldThatFailsIsGivenBack(t *testing.T) {
 		mustExec(t, db.admin(t), "SELECT pg_cancel_backend($1)", app.PgConn().PID())
 		wantCode(t, <-waiting, "57014")
 		db.wantLocks(t, app, 0)
-		// Somebody else's lock in the place of the mark keeps nobody waiting.
+		// Another session's lock with the key of the mark makes nobody wait.
 		mustExec(t, taking, "ROLLBACK")
 		squatter := db.admin(t)
 		mustExec(t, squatter, "SELECT pg_advisory_lock((k >> 32)::int, (k & 4294967295)::bit(32)::int) FROM wirefence.lock_key($1) AS k", late)

@@ -30,7 +30,7 @@ func TestNothingDriftsByItself(t *testing.T) {
 				t.Errorf("%s sees: %s: %s", role, d.Object, d.Fault)
 			}
 		}
-		// What the client prefers to find first changes nothing.
+		// The search_path of the client changes nothing.
 		hostileClient := db.admin(t)
 		mustExec(t, hostileClient, hostile)
 		mustExec(t, hostileClient, "SET search_path = evil, pg_catalog, wirefence")

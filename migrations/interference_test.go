@@ -58,7 +58,7 @@ func TestStoredCodeThatInterferesIsFound(t *testing.T) {
 				mustExec(t, admin, "DROP "+c.drop)
 			}
 		}
-		// What is ordinary isn't found, guards and their conditions among it.
+		// Ordinary code is not found; guards and their conditions are ordinary.
 		mustExec(t, admin, strings.Join([]string{
 			"CREATE FUNCTION calls() RETURNS void LANGUAGE plpgsql AS $$ BEGIN /* discard the rest of wirefence's tokens */ PERFORM wirefence.check('t=1'); PERFORM wirefence.hold(); END $$",
 			"CREATE FUNCTION locks() RETURNS void LANGUAGE sql BEGIN ATOMIC SELECT pg_advisory_xact_lock(1), wirefence.check(); END",
@@ -70,7 +70,7 @@ func TestStoredCodeThatInterferesIsFound(t *testing.T) {
 		if interferes() {
 			t.Error("found what is ordinary")
 		}
-		// Nor do the caller's settings decide.
+		// The settings of the caller do not matter.
 		mustExec(t, admin, "CREATE FUNCTION last() RETURNS void LANGUAGE plpgsql AS $$ BEGIN PERFORM "+set+"; END $$")
 		mustExec(t, app, "SET search_path = public; SET enable_seqscan = off; SET enable_nestloop = off; SET standard_conforming_strings = off; SET work_mem = '64kB'")
 		if !interferes() {

@@ -76,7 +76,7 @@ func TestTheDocumentedLeaseScript(t *testing.T) {
 		if n := value[int](t, db.admin(t), "SELECT count(*) FROM public.orders"); n != 2 {
 			t.Errorf("%d orders", n)
 		}
-		// An error says what to do, and the script claims nothing behind it.
+		// The error says what to do, and the script prints nothing after it.
 		if out, err := db.psql(t, "app", script); err == nil || !strings.Contains(out, "GRANT wirefence_issuer TO app") || strings.Contains(out, "is held by") {
 			t.Errorf("without the right the script says %q, %v", out, err)
 		}

@@ -147,7 +147,7 @@ func TestADumpOfSomeTables(t *testing.T) {
 	wantFaults(t, migrated, map[string]string{})
 	mustExec(t, app, "BEGIN; SELECT wirefence.check('orders=2'); UPDATE orders SET item = 'x'; COMMIT")
 
-	// To take one table out of the dump of all leaves its triggers behind.
+	// A single table that is restored from a full dump comes without its triggers.
 	other := create(t, source.Postgres, "TEMPLATE "+template)
 	other.mustRun(t, "postgres", "pg_restore", "-t", "orders", custom.dumpTo(t, source))
 	wantCode(t, exec(other.app(t), "UPDATE orders SET item = 'x'"), "")

@@ -40,18 +40,18 @@ func TestAResourceInShadowModeRefusesNothing(t *testing.T) {
 		wantCode(t, exec(app, "SELECT wirefence.check('orders=33,lines=33')"), "WF001")
 		wantCode(t, exec(app, "SELECT wirefence.check('orders=x')"), "WF004")
 		db.wantNoted(t)
-		// The reason is what a proxy reads.
+		// A proxy reads the reason.
 		if got := value[*string](t, app, "SELECT wirefence.check('orders=34', NULL, false, false)"); got != nil {
 			t.Errorf("a current token: %s", *got)
 		}
 		if got := value[string](t, app, "SELECT wirefence.check('orders=33', NULL, false, false)"); !strings.HasPrefix(got, `WF001: stale fencing token for resource "orders". Resource "orders": presented token 33, current token 34, granted to`) {
 			t.Errorf("a former token: %s", got)
 		}
-		// Nobody waits for who isn't fenced, or ends it.
+		// Nobody waits for an unfenced session, or terminates it.
 		before := db.zombie(t, "orders=34")
 		mustExec(t, issuer, "SET statement_timeout = '3 s'; SELECT wirefence.seal('orders', 35, 'worker-c')")
 		wantCode(t, before(), "")
-		// What can't be written isn't noted, and passes.
+		// A transaction that cannot write is accepted and not recorded.
 		mustExec(t, db.admin(t), "DELETE FROM wirefence.history")
 		mustExec(t, app, "BEGIN READ ONLY; SELECT wirefence.check('orders=33'); COMMIT")
 		mustExec(t, app, "BEGIN ISOLATION LEVEL SERIALIZABLE; SELECT wirefence.check('orders=33'); COMMIT")
@@ -88,7 +88,7 @@ func TestGuardsHeedTheModeOfAResource(t *testing.T) {
 		mustExec(t, app, "SET wirefence.token = 'orders=34'; INSERT INTO orders VALUES (13, 'x')")
 		mustExec(t, app, "BEGIN; SELECT wirefence.check('orders=33'); INSERT INTO orders VALUES (14, 'x'); COMMIT")
 		db.wantNoted(t, "WF001 orders 33 34")
-		// What was checked before a savepoint counts behind a rollback to it, though without a lock.
+		// A check before a savepoint is valid after a rollback to it, though without a lock.
 		mustExec(t, app, "RESET wirefence.token; BEGIN; SELECT wirefence.check('orders=34'); SAVEPOINT s; SELECT wirefence.check('lines=34'); ROLLBACK TO s; INSERT INTO orders VALUES (15, 'x'); COMMIT")
 		db.wantNoted(t)
 		mustExec(t, app, "BEGIN; SAVEPOINT s; SELECT wirefence.check('orders=34'); ROLLBACK TO s; INSERT INTO orders VALUES (16, 'x'); COMMIT")

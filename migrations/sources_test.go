@@ -206,7 +206,7 @@ func TestRevokeBesideAnAcquire(t *testing.T) {
 		if zombie() == nil {
 			t.Error("the holder committed")
 		}
-		// Whoever has the lease now has the last token, and nobody a revoked one.
+		// The present holder has the last token, and nobody has a revoked one.
 		if n := value[int](t, operator, `SELECT count(*) FROM wirefence.resource_locks AS l LEFT JOIN wirefence.leases AS h USING (resource_id)
 			WHERE l.holder IS DISTINCT FROM h.holder`); n != 0 {
 			t.Error("a revoked lease is still held")

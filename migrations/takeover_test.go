@@ -288,7 +288,7 @@ func TestASuperusersBackendIsNamed(t *testing.T) {
 			!strings.Contains(pgErr.Message, value[string](t, admin, "SELECT pg_backend_pid()::text")) {
 			t.Errorf("got %#v", err)
 		}
-		// Who was ended before is told, for that is not undone.
+		// The error lists the processes terminated before, which a rollback does not undo.
 		app := db.app(t)
 		mustExec(t, db.as(t, "issuer"), "SELECT wirefence.declare_resource('first', 'quick', advance => 'use', preempt_after => '50 ms')")
 		mustExec(t, app, "BEGIN; SELECT wirefence.check('first=1')")

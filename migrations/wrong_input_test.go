@@ -116,7 +116,7 @@ func TestWrongInputForIssuers(t *testing.T) {
 				{"declare_resource('r', 'why', preempt_after => 'infinity')", "22023", "never, or 0 to 24 days"},
 			})
 		}
-		// What has no further token can be counted anew.
+		// The tokens of an exhausted resource can be restarted.
 		mustExec(t, issuer, "SELECT wirefence.set_resource('last', 'poisoned', source => 'postgres', last_token => 7); SELECT wirefence.acquire('last', 'h', '1 s')")
 	})
 }
@@ -205,7 +205,7 @@ func TestWrongInputForGuards(t *testing.T) {
 		}
 		wantRefused(t, db, app, calls)
 
-		// Who may read may not guard, nor make others' tables theirs.
+		// A role that may read a table may neither guard it nor take it over.
 		mustExec(t, admin, "CREATE ROLE "+db.name+"_reader LOGIN; GRANT SELECT ON ALL TABLES IN SCHEMA public TO "+db.name+"_reader")
 		wantRefused(t, db, db.as(t, db.name+"_reader"), []wrong{
 			{"protect('free', 'x')", "42501", "Connect as app"},
@@ -215,7 +215,7 @@ func TestWrongInputForGuards(t *testing.T) {
 			{"declare_guard('orders', 'orders', false)", "42501", "Connect as app"},
 			{"retract_guard('orders')", "42501", "Connect as app"},
 		})
-		// Nor does it matter that the triggers are gone, or who is that of a group.
+		// Missing triggers do not change that. A member of the owner, as a group, may do it.
 		mustExec(t, app, "DROP TRIGGER wirefence_guard ON orders")
 		wantRefused(t, db, db.as(t, db.name+"_reader"), []wrong{{"retract_guard('orders')", "42501", "Connect as app"}})
 		mustExec(t, admin, "CREATE ROLE "+db.name+"_deputy LOGIN NOINHERIT IN ROLE app")

@@ -137,7 +137,7 @@ func table(losses []loss, promotions []takeovers) string {
 	return b.String()
 }
 
-// writePromotions writes the table of what changes of the primary cost.
+// writePromotions writes the table of the costs of changes of the primary.
 func writePromotions(b *strings.Builder, promotions []takeovers) {
 	b.WriteString("\n| PostgreSQL under Patroni | struck | writes committed | lost by PostgreSQL | refused | violations | new primary after | leader writes after | no write for |\n")
 	b.WriteString("|---|--:|--:|--:|--:|--:|--:|--:|--:|\n")

@@ -19,7 +19,7 @@ import (
 // schema is the schema of the clients, besides Wirefence's own.
 const schema = `CREATE TABLE journal (id text PRIMARY KEY, token bigint NOT NULL)`
 
-// writeOutcome is what is known of a write when its call has returned.
+// writeOutcome is the known outcome of a write after its call.
 type writeOutcome string
 
 const (

@@ -22,8 +22,8 @@ type connection struct {
 	serverName   string // that certificates must be for, where given
 }
 
-// errNotURL says nothing of the string: what can't be read may be part of a
-// password.
+// errNotURL does not show the string, which may contain a password that cannot be
+// recognised.
 var errNotURL = errors.New("not a URL; characters such as @ : / ? # % in a user's name or a password must be percent-encoded")
 
 // openClient creates a client for a connection string, and returns the name of the server

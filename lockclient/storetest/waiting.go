@@ -24,9 +24,9 @@ func (c counted) Acquire(ctx context.Context, resource fence.Resource, holder st
 	return c.Store.Acquire(ctx, resource, holder, ttl)
 }
 
-// hundredWaiters lets a hundred waiters of four clients, each with a store of
-// its own as four processes would have, hold a resource one after the other. At
-// each release every client may ask once; what goes beyond is polling.
+// hundredWaiters lets a hundred waiters of four clients hold a resource one after the
+// other; each client has its own store, as four processes would. At each release every
+// client may ask once; further requests are polling.
 func (s suite) hundredWaiters(t *testing.T) {
 	x := s.session(t)
 	const clients, waiters = 4, 25
