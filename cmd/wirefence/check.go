@@ -21,7 +21,7 @@ const exitRefused = 10
 
 type checkSettings struct {
 	DatabaseURL string        `env:"WIREFENCE_DATABASE_URL" group:"Connections" file:"yes" help:"connection string of the database in which grants are recorded; any role may check (required)"`
-	Timeout     time.Duration `env:"--timeout" envDefault:"10s" help:"how long the database has to answer"`
+	Timeout     time.Duration `env:"--timeout" envDefault:"10s" help:"time that the database has to answer"`
 	OutputSettings
 }
 

@@ -20,13 +20,13 @@ const exitProblem = 3
 type doctorSettings struct {
 	StoreSettings
 	DatabaseURL    string        `env:"WIREFENCE_DATABASE_URL" group:"Connections" file:"yes" help:"connection string of the issuer's role (required)"`
-	Upstream       string        `env:"WIREFENCE_UPSTREAM" group:"Connections" type:"url" file:"yes" help:"the proxy's PostgreSQL servers; where they are set, the proxy on this machine is looked at, too"`
-	Listen         []string      `env:"WIREFENCE_LISTEN" group:"Connections" type:"address,..." help:"where the proxy listens, of which the first counts; off for none (default 127.0.0.1:6433 where the upstream is set)"`
+	Upstream       string        `env:"WIREFENCE_UPSTREAM" group:"Connections" type:"url" file:"yes" help:"the proxy's PostgreSQL servers; with them, the command also examines the proxy on this machine"`
+	Listen         []string      `env:"WIREFENCE_LISTEN" group:"Connections" type:"address,..." help:"addresses of the proxy, of which the first is used; off for none (default 127.0.0.1:6433 if the upstream is set)"`
 	ProxyURL       string        `env:"WIREFENCE_PROXY_URL" group:"Connections" file:"yes" help:"connection string of a session through the proxy (default: at WIREFENCE_LISTEN with the user, password and database of WIREFENCE_DATABASE_URL)"`
-	AdminListen    string        `env:"WIREFENCE_ADMIN_LISTEN" group:"Connections" type:"address" help:"where the proxy's probes are; off for none (default 127.0.0.1:9433 where the upstream is set)"`
-	MaxConnections int           `env:"WIREFENCE_MAX_CONNECTIONS" group:"Limits and timeouts" envDefault:"0" help:"the proxy's limit of clients, to be compared with the server's; 0 compares nothing"`
-	TTL            time.Duration `env:"WIREFENCE_TTL" group:"Leases" envDefault:"15s" help:"the TTL of the leases, to be compared with how long a takeover may take"`
-	Timeout        time.Duration `env:"--timeout" envDefault:"10s" help:"how long each check may take"`
+	AdminListen    string        `env:"WIREFENCE_ADMIN_LISTEN" group:"Connections" type:"address" help:"address of the proxy's probes; off for none (default 127.0.0.1:9433 if the upstream is set)"`
+	MaxConnections int           `env:"WIREFENCE_MAX_CONNECTIONS" group:"Limits and timeouts" envDefault:"0" help:"the proxy's limit of clients, to compare with the server's; 0 compares nothing"`
+	TTL            time.Duration `env:"WIREFENCE_TTL" group:"Leases" envDefault:"15s" help:"the TTL of the leases, to compare with the time that a takeover may take"`
+	Timeout        time.Duration `env:"--timeout" envDefault:"10s" help:"time that each check may take"`
 	Strict         bool          `env:"--strict" help:"let warnings count as problems"`
 	OutputSettings
 }

@@ -25,8 +25,8 @@ import (
 // other does is each command's own.
 type StoreSettings struct {
 	RedisURL         string        `env:"WIREFENCE_REDIS_URL" group:"Leases" file:"yes" help:"the lease store, as in redis://redis.internal:6379/0, redis-sentinel://sentinel1,sentinel2/0?master_name=leases or redis-cluster://redis1,redis2; without one, leases are in PostgreSQL"`
-	RedisReplicas    int           `env:"WIREFENCE_REDIS_WAIT_REPLICAS" group:"Leases" envDefault:"0" help:"how many Redis replicas must have a grant or a renewal before it counts"`
-	RedisWaitTimeout time.Duration `env:"WIREFENCE_REDIS_WAIT_TIMEOUT" group:"Leases" envDefault:"1s" help:"how long a grant or a renewal waits for them before it fails"`
+	RedisReplicas    int           `env:"WIREFENCE_REDIS_WAIT_REPLICAS" group:"Leases" envDefault:"0" help:"number of Redis replicas that must have a grant or a renewal before it is valid"`
+	RedisWaitTimeout time.Duration `env:"WIREFENCE_REDIS_WAIT_TIMEOUT" group:"Leases" envDefault:"1s" help:"time that a grant or a renewal waits for them before it fails"`
 	EtcdURL          string        `env:"WIREFENCE_ETCD_URL" group:"Leases" file:"yes" help:"etcd as the lease store, as in etcd://etcd1:2379,etcd2:2379,etcd3:2379"`
 	ZooKeeperURL     string        `env:"WIREFENCE_ZOOKEEPER_URL" group:"Leases" file:"yes" help:"ZooKeeper as the lease store, as in zookeeper://zk1:2181,zk2:2181,zk3:2181"`
 }
@@ -35,11 +35,11 @@ type StoreSettings struct {
 // seals is each command's own, too.
 type LeaseSettings struct {
 	StoreSettings
-	TTL     time.Duration `env:"WIREFENCE_TTL" group:"Leases" envDefault:"15s" help:"how long the store keeps a lease that isn't renewed"`
-	MaxHold time.Duration `env:"WIREFENCE_MAX_HOLD" group:"Leases" envDefault:"24h" help:"cap on the hold, renewals included"`
+	TTL     time.Duration `env:"WIREFENCE_TTL" group:"Leases" envDefault:"15s" help:"time that the store keeps a lease without a renewal"`
+	MaxHold time.Duration `env:"WIREFENCE_MAX_HOLD" group:"Leases" envDefault:"24h" help:"longest time that a lease is kept, renewals included"`
 	Holder  string        `env:"WIREFENCE_HOLDER" group:"Leases" type:"name" help:"readable name of the holder (default the host's name and the process id)"`
 	// Unsealed permits what the first promise of the README excludes.
-	Unsealed bool `env:"WIREFENCE_UNSEALED" group:"Leases" envDefault:"false" help:"permit leases in another store than PostgreSQL without WIREFENCE_DATABASE_URL: nothing seals them, and a former holder can commit until the new token's first write"`
+	Unsealed bool `env:"WIREFENCE_UNSEALED" group:"Leases" envDefault:"false" help:"permit leases in another store than PostgreSQL without WIREFENCE_DATABASE_URL: their grants aren't sealed, and a former holder can commit until the new token's first write"`
 }
 
 // checkTimes finds times that can't be, and those that the packages behind would take for

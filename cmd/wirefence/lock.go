@@ -14,9 +14,9 @@ import (
 
 type lockSettings struct {
 	LeaseSettings
-	DatabaseURL string        `env:"WIREFENCE_DATABASE_URL" group:"Connections" file:"yes" help:"connection string of the issuer's role, to seal the grant, and for the lease where no other store is named"`
-	Wait        time.Duration `env:"WIREFENCE_WAIT" group:"Leases" envDefault:"0s" help:"how long to wait for the lease, and for a store or a database that is down; 0 tries once"`
-	TermGrace   time.Duration `env:"WIREFENCE_TERM_GRACE" group:"Leases" envDefault:"10s" help:"time from SIGTERM to SIGKILL when the command is ended; a lease that ends earlier cuts it short"`
+	DatabaseURL string        `env:"WIREFENCE_DATABASE_URL" group:"Connections" file:"yes" help:"connection string of the issuer's role, to seal the grant, and for the lease if no other store is named"`
+	Wait        time.Duration `env:"WIREFENCE_WAIT" group:"Leases" envDefault:"0s" help:"time to wait for the lease, and for a store or a database that is down; 0 tries once"`
+	TermGrace   time.Duration `env:"WIREFENCE_TERM_GRACE" group:"Leases" envDefault:"10s" help:"time from SIGTERM to SIGKILL when the command is ended; less if the lease ends earlier"`
 	LogLevel    string        `env:"WIREFENCE_LOG_LEVEL" group:"Observability" type:"debug|info|warn|error" envDefault:"warn" help:"debug, info, warn or error"`
 	LogFormat   string        `env:"WIREFENCE_LOG_FORMAT" group:"Observability" type:"text|json|auto" envDefault:"auto" help:"text, json, or auto: text on a terminal, otherwise JSON"`
 }

@@ -13,8 +13,8 @@ import (
 // OwnerSettings are the settings of commands that change the schema or a table. They need
 // another role than the proxy's, since its rights can change tokens and guards.
 type OwnerSettings struct {
-	OwnerURL    string `env:"WIREFENCE_OWNER_URL" group:"Connections" file:"yes" help:"connection string of the owning role, which migrates, or owns the table (required, unless WIREFENCE_DATABASE_URL is set)"`
-	DatabaseURL string `env:"WIREFENCE_DATABASE_URL" group:"Connections" file:"yes" help:"the same where WIREFENCE_OWNER_URL is not set"`
+	OwnerURL    string `env:"WIREFENCE_OWNER_URL" group:"Connections" file:"yes" help:"connection string of the owning role, which migrates, or owns the table (required unless WIREFENCE_DATABASE_URL is set)"`
+	DatabaseURL string `env:"WIREFENCE_DATABASE_URL" group:"Connections" file:"yes" help:"the same if WIREFENCE_OWNER_URL is not set"`
 }
 
 // ownerSetting is the setting that messages name.

@@ -14,8 +14,8 @@ import (
 
 type protectSettings struct {
 	OwnerSettings
-	Resource string `env:"--resource" type:"resource" help:"the resource that a write needs a token of, or a template over columns: report:{tenant}:{id} (required)"`
-	Shadow   bool   `env:"--shadow" help:"record in the history what would be refused, and refuse nothing"`
+	Resource string `env:"--resource" type:"resource" help:"the resource whose token a write needs, or a template over columns: report:{tenant}:{id} (required)"`
+	Shadow   bool   `env:"--shadow" help:"record in the history the writes that would be refused, and refuse nothing"`
 	OutputSettings
 }
 

@@ -26,14 +26,14 @@ type ResourceSettings struct {
 
 // PolicySettings are the policy of a resource. An empty field changes nothing.
 type PolicySettings struct {
-	Reason         string `env:"--reason" type:"why" help:"why you do this; recorded in the history (required)"`
-	Source         string `env:"--source" type:"name" help:"what counts the tokens: redis, etcd, zookeeper, postgres, or a name for a lock service of your own"`
+	Reason         string `env:"--reason" type:"why" help:"the reason for the change; recorded in the history (required)"`
+	Source         string `env:"--source" type:"name" help:"the counter of the tokens: redis, etcd, zookeeper, postgres, or a name for your own lock service"`
 	MustNameSource *bool  `env:"--must-name-source" help:"true: a token that doesn't name its source is refused; false"`
-	Advance        string `env:"--advance" oneof:"use|grant" help:"use: a higher token below 2^62 counts from its first use; grant: only after a seal"`
-	Reuse          string `env:"--reuse" oneof:"allow|once" help:"allow: a token is good for any number of transactions; once: for one"`
-	PreemptAfter   string `env:"--preempt-after" type:"duration" help:"how long a newer token waits before it ends older transactions, as in 5s, or never"`
-	ResourceMode   string `env:"--resource-mode" oneof:"enforce|shadow" help:"enforce; shadow: record in the history what would be refused, and refuse nothing"`
-	Failover       string `env:"--failover" oneof:"reacquire|trust" help:"reacquire: tokens from before a promotion of the database don't count; trust: they do, since the storage keeps every commit"`
+	Advance        string `env:"--advance" oneof:"use|grant" help:"use: a higher token below 2^62 is valid from its first use on; grant: only after a seal"`
+	Reuse          string `env:"--reuse" oneof:"allow|once" help:"allow: a token is valid for any number of transactions; once: for one"`
+	PreemptAfter   string `env:"--preempt-after" type:"duration" help:"time that a newer token waits before it ends older transactions, as in 5s, or never"`
+	ResourceMode   string `env:"--resource-mode" oneof:"enforce|shadow" help:"enforce; shadow: record in the history the statements that would be refused, and refuse nothing"`
+	Failover       string `env:"--failover" oneof:"reacquire|trust" help:"reacquire: tokens from before a promotion of the database are invalid; trust: they stay valid, since the storage keeps every commit"`
 }
 
 type showSettings struct {
@@ -49,7 +49,7 @@ type declareSettings struct {
 type setSettings struct {
 	ResourceSettings
 	PolicySettings
-	LastToken  *int64 `env:"--last-token" type:"token" help:"the number that tokens count from, for a source that counts lower than the one before"`
+	LastToken  *int64 `env:"--last-token" type:"token" help:"the new value of the current token, for a source with lower numbers than the one before"`
 	Undeclared string `env:"--undeclared" oneof:"allow|refuse" help:"without a RESOURCE: refuse tokens of resources that are not known (WF008), or allow them"`
 }
 

@@ -16,7 +16,7 @@ import (
 type revokeSettings struct {
 	StoreSettings
 	DatabaseURL string `env:"WIREFENCE_DATABASE_URL" group:"Connections" file:"yes" help:"connection string of the issuer's role (required)"`
-	Reason      string `env:"--reason" type:"why" help:"why, for the history"`
+	Reason      string `env:"--reason" type:"why" help:"the reason, for the history"`
 	OutputSettings
 }
 

@@ -18,9 +18,9 @@ import (
 type statusSettings struct {
 	StoreSettings
 	DatabaseURL string `env:"WIREFENCE_DATABASE_URL" group:"Connections" file:"yes" help:"connection string of the issuer's role (required, but for --ready)"`
-	AdminListen string `env:"WIREFENCE_ADMIN_LISTEN" group:"Connections" type:"address" envDefault:"127.0.0.1:9433" help:"with --ready: where the proxy's probes are"`
+	AdminListen string `env:"WIREFENCE_ADMIN_LISTEN" group:"Connections" type:"address" envDefault:"127.0.0.1:9433" help:"with --ready: address of the proxy's probes"`
 	Ready       bool   `env:"--ready" help:"ask the proxy on this machine whether it is ready, for health checks: exit status 0 or 1"`
-	Guards      bool   `env:"--guards" help:"list the guarded tables instead, and what is wrong with any"`
+	Guards      bool   `env:"--guards" help:"list the guarded tables and their problems instead"`
 	OutputSettings
 }
 
