@@ -26,8 +26,8 @@ const referencePage = "../docs/reference-sql.md"
 
 const referenceIntro = `# SQL functions
 
-This page is for those who call Wirefence from SQL: programs that check or hold a fence by
-themselves, take leases without the proxy, or read what it knows. The comments of the functions
+This page is for developers who call Wirefence from SQL: to check or hold a fence without the
+proxy, to take leases, or to read tokens, handoffs and policies. The comments of the functions
 in the database say the same: ` + "`\\df+ wirefence.check`" + ` in psql.
 
 Refusals are errors of [class ` + "`WF`" + `](reference-errors.md). A value that is out of range gets
@@ -51,7 +51,7 @@ func TestTheReferenceOfFunctions(t *testing.T) {
 	for _, part := range []struct{ caller, title string }{
 		{"everybody", "For every role"}, {"wirefence_issuer", "For members of `wirefence_issuer`"},
 	} {
-		fmt.Fprintf(&page, "\n## %s\n\n| function | returns | what it does |\n|---|---|---|\n", part.title)
+		fmt.Fprintf(&page, "\n## %s\n\n| function | returns | description |\n|---|---|---|\n", part.title)
 		for _, f := range functions {
 			if !f.Issuers {
 				t.Errorf("%s can't be called by an issuer", f.Signature)
