@@ -16,6 +16,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
+	"golang.org/x/net/netutil"
 
 	"github.com/wirefence/wirefence/internal/api"
 	"github.com/wirefence/wirefence/internal/console"
@@ -33,6 +34,8 @@ type admin struct {
 	// of its own, so that open effects don't delay renewals.
 	effects *pgxpool.Pool
 	stop    func() bool
+	// mostConnections is how many each listener serves at once.
+	mostConnections int
 	// drainEnd is the end of the time to drain, in nanoseconds; 0 before the drain.
 	drainEnd atomic.Int64
 	// recorder keeps series of the metrics.
@@ -47,7 +50,7 @@ func serveAdmin(ctx context.Context, cfg proxySettings, files adminFiles, server
 	if cfg.AdminListen == "off" && len(cfg.apiListen()) == 0 {
 		return &admin{}, nil
 	}
-	a := &admin{recorder: series.New(registry)}
+	a := &admin{mostConnections: cfg.MaxHTTPConnections, recorder: series.New(registry)}
 	if err := a.open(context.WithoutCancel(ctx), cfg, registry, log); err != nil {
 		a.close()
 		return nil, err
@@ -151,6 +154,7 @@ func (a *admin) serveAll(all httpListeners, files adminFiles, server *proxy.Serv
 }
 
 // serve serves a listener. A Unix socket has no TLS, as for PostgreSQL's clients.
+// Connections beyond the limit wait in the system's queue.
 func (a *admin) serve(l net.Listener, name string, handler http.Handler, files adminFiles, log *slog.Logger) {
 	socket := l.Addr().Network() == "unix"
 	if files.token != nil && files.pair == nil && !socket && !api.IsLoopback(l.Addr()) {
@@ -165,6 +169,7 @@ func (a *admin) serve(l net.Listener, name string, handler http.Handler, files a
 		serve = func(l net.Listener) error { return s.ServeTLS(l, "", "") }
 	}
 	a.http = append(a.http, s)
+	l = netutil.LimitListener(l, a.mostConnections)
 	go func() {
 		if err := serve(l); !errors.Is(err, http.ErrServerClosed) && !errors.Is(err, net.ErrClosed) {
 			log.Error("the "+name+" failed", "error", err)

@@ -64,6 +64,9 @@ func (cfg proxySettings) checkNumbers() error {
 	if cfg.MaxConnections == 0 {
 		errs = append(errs, errors.New("WIREFENCE_MAX_CONNECTIONS is 0: set 1 or more"))
 	}
+	if cfg.MaxHTTPConnections < 1 {
+		errs = append(errs, fmt.Errorf("WIREFENCE_MAX_HTTP_CONNECTIONS is %d: set 1 or more", cfg.MaxHTTPConnections))
+	}
 	if cfg.MaxStatement == 0 {
 		errs = append(errs, errors.New("WIREFENCE_MAX_STATEMENT is 0: set 1024 bytes or more"))
 	}

@@ -50,6 +50,7 @@ type proxySettings struct {
 	MaxConnections           int           `env:"WIREFENCE_MAX_CONNECTIONS" group:"Limits and timeouts" envDefault:"1000" help:"clients served at once; more get 53300"`
 	MaxUserConnections       int           `env:"WIREFENCE_MAX_USER_CONNECTIONS" group:"Limits and timeouts" envDefault:"0" help:"clients of one user served at once; more get 53300; 0 for no limit per user"`
 	MaxAddressLogins         int           `env:"WIREFENCE_MAX_ADDRESS_LOGINS" group:"Limits and timeouts" envDefault:"0" help:"connections from one IPv4 address or IPv6 /64 that have not logged in; beyond, the oldest silent one gets 53300; 0 for half of the clients served at once, at least 100"`
+	MaxHTTPConnections       int           `env:"WIREFENCE_MAX_HTTP_CONNECTIONS" group:"Limits and timeouts" envDefault:"1000" help:"connections served at once by the admin listener, and by each address of the API listener; more wait"`
 	IdleTimeout              time.Duration `env:"WIREFENCE_IDLE_TIMEOUT" group:"Limits and timeouts" envDefault:"0s" help:"time that a session may be idle outside of a transaction; 0 for ever"`
 	IdleInTransactionTimeout time.Duration `env:"WIREFENCE_IDLE_IN_TRANSACTION_TIMEOUT" group:"Limits and timeouts" envDefault:"0s" help:"time that the server may wait for the client in a transaction; 0 for ever"`
 	TransactionTimeout       time.Duration `env:"WIREFENCE_TRANSACTION_TIMEOUT" group:"Limits and timeouts" envDefault:"0s" help:"time that a transaction may take; 0 for ever"`

@@ -112,6 +112,7 @@ func TestWrongUsage(t *testing.T) {
 		{[]string{upstream}, []string{"proxy", "--hold=11s"}, "the hold is longer than 10s"},
 		{[]string{upstream, "WIREFENCE_MAX_CONNECTIONS=many"}, []string{"proxy"}, "many"},
 		{[]string{upstream, "WIREFENCE_MAX_CONNECTIONS=0"}, []string{"proxy"}, "WIREFENCE_MAX_CONNECTIONS is 0: set 1 or more"},
+		{[]string{upstream, "WIREFENCE_MAX_HTTP_CONNECTIONS=0"}, []string{"proxy"}, "WIREFENCE_MAX_HTTP_CONNECTIONS is 0"},
 		{[]string{upstream, "WIREFENCE_MAX_STATEMENT=0"}, []string{"proxy"}, "WIREFENCE_MAX_STATEMENT is 0"},
 		{[]string{upstream, "WIREFENCE_STARTUP_TIMEOUT=0s"}, []string{"proxy"}, "WIREFENCE_STARTUP_TIMEOUT is 0s"},
 		{[]string{upstream, "WIREFENCE_CONNECT_TIMEOUT=0s"}, []string{"proxy"}, "WIREFENCE_CONNECT_TIMEOUT is 0s"},

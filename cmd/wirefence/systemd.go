@@ -100,13 +100,19 @@ func newServiceManager(log *slog.Logger) *serviceManager {
 	return m
 }
 
+// notifyTime is how long a service manager has to take a message: one that hangs, with a
+// full queue, must delay neither the start nor a drain.
+const notifyTime = time.Second
+
 func (m *serviceManager) tell(lines ...string) {
 	if m.address == "" {
 		return
 	}
 	conn, err := net.Dial("unixgram", m.address)
 	if err == nil {
-		_, err = conn.Write([]byte(strings.Join(lines, "\n")))
+		if err = conn.SetWriteDeadline(time.Now().Add(notifyTime)); err == nil {
+			_, err = conn.Write([]byte(strings.Join(lines, "\n")))
+		}
 		_ = conn.Close()
 	}
 	if err != nil {
