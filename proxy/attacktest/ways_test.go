@@ -119,6 +119,10 @@ var ways = []struct {
 		stack.WantState(t, c.Batch(&pgproto3.Parse{Query: "SELECT $1::noted"}, &pgproto3.Bind{Parameters: [][]byte{[]byte("33")}}), "WF001")
 		c.Must("COMMIT")
 	}},
+	{"a CALL that is parsed behind a Close", "orders=33", func(w *world, t *testing.T, c *stack.Client) {
+		w.Exec(t, "CREATE PROCEDURE takes(a noted[]) LANGUAGE sql AS 'SELECT 1'")
+		stack.WantState(t, c.Batch(&pgproto3.Close{ObjectType: 'S'}, &pgproto3.Parse{Query: "CALL takes('{33}')"}), "WF001")
+	}},
 	{"a description that is read anew", "orders=34", func(_ *world, t *testing.T, c *stack.Client) {
 		stack.WantState(t, c.Batch(&pgproto3.Parse{Name: "n", Query: "SELECT '{34}'::noted[]"}), "")
 		c.Must("TRUNCATE t", "SET wirefence.token = 'orders=33'", "SET search_path = pg_catalog, public")

@@ -45,8 +45,8 @@ func Decide(f *Facts, m *Message, checks []int) Action {
 	case m.Kind == FunctionCall:
 		return f.decideFunctionCall(m, by, guards)
 	case f.standsAlone(m) && f.block() != InBlock:
-		if f.Batch.Open && (m.Kind == Parse || m.Kind == Bind) {
-			return Action{By: by} // decided at its Execute
+		if f.Batch.Open && m.Kind != Query && m.Kind != Execute {
+			return f.decideBeforeAlone(m, by, checks)
 		}
 		return f.decideAlone(m, by)
 	case f.HoldCovers(by) && discards(m) && f.block() == BlockUnknown && f.Outstanding > 0:
@@ -266,6 +266,20 @@ func (f *Facts) decideAlone(m *Message, by Carrier) Action {
 		return refuse(fence.CannotBeFenced, NotFirst, 0)
 	}
 	return refuse(fence.CannotBeFenced, NotShared, 0)
+}
+
+// decideBeforeAlone decides on a Parse, Bind or Describe, within a batch, of a statement
+// that can't share a transaction with a check. If its Execute will be refused, a check goes
+// ahead, since PostgreSQL evaluates the arguments of a CALL before the Execute.
+func (f *Facts) decideBeforeAlone(m *Message, by Carrier, checks []int) Action {
+	a := f.decideAlone(m, by)
+	switch {
+	case a.Do != Refuse:
+		return a
+	case f.Shadow, f.HoldCovers(by), f.Batch.Checked && f.Batch.By == by && !f.FenceMayChange:
+		return Action{By: by}
+	}
+	return Action{By: by, Checks: append(checks[:0], 0), Covers: true}
 }
 
 // decideFunctionCall decides on a FunctionCall. In a block it needs a check ahead, since

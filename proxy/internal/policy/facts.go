@@ -163,6 +163,7 @@ const (
 	Query Kind = iota
 	Parse
 	Bind
+	Describe
 	Execute
 	FunctionCall
 	OtherFirst
@@ -171,7 +172,7 @@ const (
 // Message is a message of the client.
 type Message struct {
 	Kind Kind
-	// Statements are those of a Query, or the one of a Parse, Bind or Execute.
+	// Statements are those of a Query, or the one of a Parse, Bind, Describe or Execute.
 	Statements []sqltext.Statement
 	// Fence is the fence in its comments; FenceErr is set if it can't be read.
 	Fence    string

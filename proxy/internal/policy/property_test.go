@@ -142,16 +142,18 @@ func judgeForward(t *rapid.T, f *Facts, m *Message, a Action) {
 		} else if f.Batch.Open {
 			answer = f.Batch.Answer
 		}
-		later := f.Batch.Open && m.Kind != Execute && m.Kind != Query && m.Kind != FunctionCall // its Execute is judged
-		if !counts && !later && (carries && answer != Empty && answer != Observed || f.Required && answer != Observed) {
+		ahead := f.Batch.Open && m.Kind != Execute && m.Kind != Query && m.Kind != FunctionCall // its Execute is judged
+		checked := ahead && (len(a.Checks) > 0 || f.Batch.Checked && f.Batch.By == a.By)
+		if !counts && !checked && (carries && answer != Empty && answer != Observed || f.Required && answer != Observed) {
 			t.Fatalf("%+v is forwarded with nothing to cover it", m)
 		}
 		return
 	}
-	if m.Kind != Query && m.Kind != Execute {
+	if m.Kind == FunctionCall || m.Kind == OtherFirst {
 		return
 	}
-	inBatch := f.Batch.Open && m.Kind == Execute && f.Batch.By == a.By
+	runs := m.Kind == Query || m.Kind == Execute
+	inBatch := f.Batch.Open && m.Kind != Query && f.Batch.By == a.By
 	checked := inBatch && f.Batch.Checked && !(f.FenceMayChange && a.By.Comment == "")
 	taken := inBatch && f.Batch.Taken && !f.FenceMayChange && !f.HoldMayEnd
 	fenced := carries && setter < 0 || f.Required
@@ -169,7 +171,7 @@ func judgeForward(t *rapid.T, f *Facts, m *Message, a Action) {
 		case st.Class.Controls():
 			checked, taken = false, false
 		case st.Class == sqltext.Savepoint:
-			if taken && !checked && !failed && f.block() != NoBlock {
+			if runs && taken && !checked && !failed && f.block() != NoBlock {
 				t.Fatalf("SAVEPOINT %d behind a hold or a check, with no check of its own", i)
 			}
 		case st.Class == sqltext.Ordinary || st.Class == sqltext.Alone:

@@ -31,7 +31,8 @@ func (f *Facts) guard(m *Message, by Carrier) (statement int, guards bool) {
 
 // weave places the checks: ahead of the first statement that isn't transaction control, and
 // again after each that is, unless the hold covers the message. In the extended protocol a
-// Parse and a Bind count as statements, since they evaluate constants and check domains.
+// Parse, a Bind and a Describe count as statements, since they evaluate constants and
+// check domains.
 // Statements up to the index setter carry no fence.
 func (f *Facts) weave(m *Message, by Carrier, setter int, checks []int) Action {
 	taken := f.Batch.Open && m.Kind != Query && f.Batch.Taken && f.Batch.By == by && !f.FenceMayChange && !f.HoldMayEnd
@@ -65,6 +66,9 @@ func (f *Facts) weave(m *Message, by Carrier, setter int, checks []int) Action {
 			// The end of a subtransaction releases the locks of a check in it, so a
 			// SAVEPOINT needs a check ahead even under a hold.
 			need = !checked && (!counts || runs && (lost || st.Class == sqltext.Savepoint))
+			if need && m.Kind == Describe && f.block() == BlockUnknown && f.Outstanding > 0 {
+				return Action{Do: Wait} // a failed block lets what returns no rows be described
+			}
 		}
 		if need && !failed && (i > setter || f.Required) {
 			a.Checks = append(a.Checks, i)

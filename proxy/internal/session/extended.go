@@ -253,7 +253,7 @@ func (s *Session) describe(msg []byte, at int, out *Out) int {
 	if !ok {
 		return s.wait()
 	}
-	if taken := s.decideAndOpen(policy.Bind, &st, len(msg), msg, out); taken >= 0 {
+	if taken := s.decideAndOpen(policy.Describe, &st, len(msg), msg, out); taken >= 0 {
 		return taken
 	}
 	s.q.Push(ledger.Describe)
