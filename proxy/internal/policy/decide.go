@@ -124,7 +124,7 @@ func (f *Facts) beforeGroup(m *Message, by Carrier) (Action, bool) {
 	if begins(m) && !by.Carries() {
 		target = f.Last // most likely the transaction's fence
 	}
-	if f.FreshChain && f.Hold.State == Doubtful && !precedes(m) {
+	if f.FreshChain && f.Hold.State == Doubtful && !mayPrecedeSnapshot(m) {
 		// A session that chains its transactions is never outside of one.
 		switch {
 		case f.Outstanding > 0:
@@ -197,8 +197,16 @@ func begins(m *Message) bool {
 	return len(m.Statements) > 0 && m.Statements[0].Class == sqltext.Begins
 }
 
-func precedes(m *Message) bool {
-	return len(m.Statements) > 0 && m.Statements[0].Class == sqltext.Precedes
+// mayPrecedeSnapshot reports whether a statement that must come before the transaction's
+// first snapshot, such as SET TRANSACTION, may be in a message or follow it: only SET, LOCK
+// and the like are ahead of it.
+func mayPrecedeSnapshot(m *Message) bool {
+	for i := range m.Statements {
+		if class := m.Statements[i].Class; class != sqltext.Free {
+			return class == sqltext.Precedes
+		}
+	}
+	return m.Kind != FunctionCall
 }
 
 func discards(m *Message) bool {

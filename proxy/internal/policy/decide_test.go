@@ -43,6 +43,7 @@ func interferes(f *Facts)  { f.FenceMayChange, f.CanHold = true, false }
 func old(f *Facts)         { f.Major = 15 }
 func fenced(f *Facts)      { f.Fenced = true }
 func named(f *Facts)       { f.NamedFence = true }
+func fresh(f *Facts)       { f.FreshChain = true }
 func over(f *Facts)        { f.Hold.Over = true }
 func apart(f *Facts)       { f.HoldNeedsExchange = true }
 
@@ -258,6 +259,10 @@ func TestHolds(t *testing.T) {
 		"a busy session takes":                     {situation(busy), saying(insert), "forward, checks 0, takes, covered"},
 		"with a comment":                           {situation(last(comment)), saying(signed), "forward, checks 0, takes, covered"},
 		"with a stamp":                             {situation(leased, busy), saying(insert), "forward, checks 0, takes, covered"},
+		"given back in a chained transaction":      {situation(doubtful(variable), inBlock, fresh), saying("SHOW x; SELECT 1"), "give back"},
+		"not ahead of what precedes the snapshot":  {situation(doubtful(variable), inBlock, fresh), saying("SET x = 1; SET TRANSACTION READ ONLY"), "forward"},
+		"nor while that may follow":                {situation(doubtful(variable), inBlock, fresh), saying("SET x = 1"), "forward"},
+		"ahead of a function call":                 {situation(doubtful(variable), inBlock, fresh), functionCall, "give back"},
 		"not another's":                            {situation(last(other)), saying(signed), "forward, checks 0, covered"},
 		"not in a block":                           {situation(busy, inBlock), saying(insert), "forward, checks 0, covered"},
 		"not while something is outstanding":       {situation(busy, pipelined), saying(insert), "forward, checks 0, covered"},

@@ -133,14 +133,14 @@ type Facts struct {
 	// outstanding and no batch is open.
 	Outstanding int
 	Quiet       bool
-	// Exchanging says that only an exchange of the proxy's own is outstanding, which
+	// OnlyExchangePending says that only an exchange of the proxy's own is outstanding, which
 	// leaves no block open.
 	OnlyExchangePending bool
 	// Block is the state by the last ReadyForQuery.
 	Block Block
 	Batch Batch
-	// Fresh says that one text has ended the last transaction and begun this one, and
-	// that nothing has run in it.
+	// FreshChain says that one text has ended the last transaction and begun this one, and
+	// that nothing has run in it but SET, LOCK and the like.
 	FreshChain bool
 	// Fenced says that a group of the open transaction ran under a fence.
 	Fenced bool

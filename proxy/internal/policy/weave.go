@@ -32,8 +32,7 @@ func (f *Facts) guard(m *Message, by Carrier) (statement int, guards bool) {
 // weave places the checks: ahead of the first statement that isn't transaction control, and
 // again after each that is, unless the hold covers the message. In the extended protocol a
 // Parse, a Bind and a Describe count as statements, since they evaluate constants and
-// check domains.
-// Statements up to the index setter carry no fence.
+// check domains. Statements up to the index setter carry no fence.
 func (f *Facts) weave(m *Message, by Carrier, setter int, checks []int) Action {
 	taken := f.Batch.Open && m.Kind != Query && f.Batch.Taken && f.Batch.By == by && !f.FenceMayChange && !f.HoldMayEnd
 	counts := f.HoldCovers(by) || taken

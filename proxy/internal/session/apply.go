@@ -34,7 +34,7 @@ func (s *Session) openBatch() {
 func (s *Session) noteEffects(m *policy.Message, a *policy.Action, body []byte) {
 	s.answer, s.hold.retried = policy.NoAnswer, false
 	ends := false
-	s.freshChain = false
+	s.freshChain = s.freshChain && m.Kind != policy.FunctionCall
 	if s.db.interferes.Load() {
 		s.doubtHold()
 	}
@@ -48,7 +48,7 @@ func (s *Session) noteEffects(m *policy.Message, a *policy.Action, body []byte) 
 		if st.Flags&(sqltext.Stores|sqltext.Renames) != 0 {
 			s.noteRenames(st, body)
 		}
-		s.freshChain = false
+		s.freshChain = s.freshChain && (st.Class == sqltext.Free || st.Class == sqltext.Precedes)
 		if st.Flags.Has(sqltext.Chains) || ends && st.Class == sqltext.Begins {
 			s.chainsTransactions, s.freshChain = true, true
 			s.doubtHold()

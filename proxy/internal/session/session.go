@@ -83,7 +83,7 @@ type Session struct {
 	localSet           bool // with a pooler: the client has set the variable in the open transaction
 	fenceAtStartup     bool // the startup packet carries a fence
 	variableMayCarry   bool // the session variable may hold a fence
-	freshChain         bool // the last forwarded text ended a transaction and began this one
+	freshChain         bool // one text ended a transaction and began this one, and nothing but SET, LOCK and the like has run since
 	chainsTransactions bool // the client has sent such a text before
 	namedFence         bool // a statement or portal has a name, and a fence in its comments
 	fenced             bool // a group of the open transaction ran under a fence

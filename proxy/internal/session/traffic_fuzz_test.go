@@ -126,6 +126,12 @@ func TestTrafficThatOnceWentWrong(t *testing.T) {
 		{name: "that the variable was empty covered a CALL with a comment in the same batch", policy: terms{enforced: true, schema: true, snapshots: true}, major: 16,
 			script: []part{query("SELECT two; PREPARE p AS INSERT INTO t SELECT set_config('wirefence.token', 'a=1', false)"), run("CALL p()"),
 				run("DO 'perform set_config(''wirefence.token'', ''b=1'', false), write()'" + " /*wirefence.token='a=2'*/"), sync_}},
+		{name: "a hold that was given back behind COMMIT AND CHAIN took the snapshot ahead of SET TRANSACTION", token: "a=1", policy: there, major: 14,
+			script: []part{fastCall, query("BEGIN; SET LOCAL wirefence.token = ''; COMMIT AND CHAIN"),
+				query("SET LOCAL wirefence.token = ''; SET TRANSACTION ISOLATION LEVEL SERIALIZABLE")}},
+		{name: "the same, in messages of their own", token: "a=1", policy: there, major: 18,
+			script: []part{fastCall, query("BEGIN; SET LOCAL wirefence.token = ''; COMMIT AND CHAIN"),
+				query("SET LOCAL wirefence.token = ''"), query("SET TRANSACTION ISOLATION LEVEL SERIALIZABLE")}},
 		{name: "an EXECUTE in the text of its PREPARE set the variable unseen", policy: there, major: 14,
 			script: []part{query("PREPARE p AS INSERT INTO t SELECT set_config('wirefence.token', 'a=1', false); EXECUTE p")}},
 	} {
