@@ -20,6 +20,14 @@ MAX_ANSWER = 1 << 20  # bytes
 
 Token = Union[str, Callable[[], str], None]
 
+# Tests of what an answer must have, or something else than the API has answered: a deadline
+# that is no number would never pass, and a fence is put into SQL.
+Tests = Dict[str, Callable[[Any], Any]]
+FENCE = re.compile("[A-Za-z0-9_.:/%-]+=[1-9][0-9]*").fullmatch
+TERM: Tests = {"ttl_seconds": math.isfinite, "expires_in_seconds": math.isfinite, "renew_after_seconds": math.isfinite}
+GRANT: Tests = {**TERM, "resource": str, "grant_id": str, "token_text": int, "fence": FENCE}
+FIELDS = {"acquire": GRANT, "renew": TERM, "release": {"was_held": lambda held: held in (True, False)}}
+
 
 class Abort(threading.Event):
     """Ends a request from another thread, and refuses all later ones."""
@@ -41,12 +49,9 @@ class Api:
         if parts.scheme not in ("http", "https") or not parts.hostname or "@" in parts.netloc:
             raise ValueError("the url of the API must be http or https, with a host and no user")
         self._host, self._path, self._token = parts.netloc, parts.path.rstrip("/"), token
-        self._connection: Callable[..., http.client.HTTPConnection]
-        if parts.scheme == "https":
-            tls = tls or ssl.create_default_context()
-            self._connection = functools.partial(http.client.HTTPSConnection, parts.hostname, parts.port, context=tls)
-        else:
-            self._connection = functools.partial(http.client.HTTPConnection, parts.hostname, parts.port)
+        secure = {"context": tls or ssl.create_default_context()} if parts.scheme == "https" else {}
+        kind = http.client.HTTPSConnection if secure else http.client.HTTPConnection
+        self._connection = functools.partial(kind, parts.hostname, parts.port, **secure)
 
     def call(
         self, resource: str, operation: str, body: Dict[str, Any], timeout: float, abort: Optional[Abort] = None
@@ -71,27 +76,14 @@ class Api:
         try:
             answer = dict(json.loads(text))
             if response.status == 200:
-                check_answer(operation, answer)
+                for field, test in FIELDS[operation].items():
+                    if not test(answer[field]):
+                        raise ValueError(field)
                 return answer
         except (TypeError, ValueError, KeyError, OverflowError, RecursionError) as error:
             told = f"the answer, {response.status}, is not of the API: {error!r}"
             raise Unavailable(told, status=response.status) from error
         raise problem(response.status, answer, response.getheader("Retry-After", ""))
-
-
-def check_answer(operation: str, answer: Dict[str, Any]) -> None:
-    """Raise where something else than the API has answered: a deadline that is no number would
-    never pass, and a fence is put into SQL."""
-    if operation == "release":
-        answer["was_held"]
-        return
-    for field in ("ttl_seconds", "expires_in_seconds", "renew_after_seconds"):
-        if not math.isfinite(answer[field]):
-            raise ValueError(field)
-    if operation == "acquire":
-        int(answer["token_text"]), answer["resource"], answer["grant_id"]
-        if not re.fullmatch("[A-Za-z0-9_.:/%-]+=[1-9][0-9]*", answer["fence"]):
-            raise ValueError("fence")
 
 
 def problem(status: int, answer: Dict[str, Any], retry_after: str) -> ApiError:
@@ -103,6 +95,6 @@ def problem(status: int, answer: Dict[str, Any], retry_after: str) -> ApiError:
     elif status == 429 or status >= 500 and not name.endswith(":not-configured"):
         kind = Unavailable
     error = kind(str(answer.get("detail", f"status {status}")), status=status, problem=answer)
-    if isinstance(error, Unavailable) and retry_after.isdigit():
+    if isinstance(error, Unavailable) and retry_after.isdecimal():
         error.retry_after = float(retry_after)
     return error

@@ -11,17 +11,14 @@ import ssl
 import threading
 import uuid
 from concurrent.futures import Future
-from typing import Any, Callable, Dict, Optional, TypeVar
+from typing import Any, Callable, Dict, Optional
 
 from . import clock as clocks
 from .api import Abort, Api, Token
 from .errors import LeaseHeld, LeaseLost, Unavailable
 from .lease import Keeping, Lease, OnLost
 
-T = TypeVar("T")
-
 MAX_WAIT = 60.0  # seconds that one request may wait
-DAY = 86400.0
 
 
 class Client:
@@ -31,17 +28,9 @@ class Client:
     """
 
     def __init__(
-        self,
-        url: str,
-        *,
-        token: Token = None,
-        holder: Optional[str] = None,
-        ttl: Optional[float] = None,
-        margin: Optional[float] = None,
-        max_hold: Optional[float] = DAY,
-        timeout: float = 30.0,
-        tls: Optional[ssl.SSLContext] = None,
-        clock: Callable[[], float] = clocks.now,
+        self, url: str, *, token: Token = None, holder: Optional[str] = None, ttl: Optional[float] = None,
+        margin: Optional[float] = None, max_hold: Optional[float] = 86400.0, timeout: float = 30.0,
+        tls: Optional[ssl.SSLContext] = None, clock: Callable[[], float] = clocks.now,
     ) -> None:
         if margin is not None and not 0 < margin <= (ttl or 3600) / 2:
             raise ValueError(f"margin is {margin}, must be more than 0 seconds and at most half of the ttl")
@@ -58,17 +47,11 @@ class Client:
         `with` yields the Lease. Where it was lost meanwhile, the end of the block raises
         LeaseLost; `async with` cancels the block at the loss, and raises LeaseLost.
         """
-        acquire = functools.partial(self.acquire, resource, wait=wait, idempotency_key=idempotency_key)
-        return Leasing(acquire, on_lost)
+        return Leasing(functools.partial(self.acquire, resource, wait=wait, idempotency_key=idempotency_key), on_lost)
 
     def acquire(
-        self,
-        resource: str,
-        *,
-        wait: float = 0.0,
-        on_lost: OnLost = None,
-        idempotency_key: Optional[str] = None,
-        abort: Optional[Abort] = None,
+        self, resource: str, *, wait: float = 0.0, on_lost: OnLost = None,
+        idempotency_key: Optional[str] = None, abort: Optional[Abort] = None,
     ) -> Lease:
         """Win the lease of a resource, or raise.
 
@@ -140,7 +123,7 @@ class Leasing:
             self._lease = await asyncio.wrap_future(winning)
         except asyncio.CancelledError:
             abort.set()
-            winning.add_done_callback(give_back_unwanted)
+            in_thread(lambda: winning.result().give_back())
             raise
         self._lease.check()
         self._task = asyncio.current_task()
@@ -163,10 +146,10 @@ class Leasing:
             self._cancelled = self._task.cancel()
 
 
-def in_thread(work: Callable[[], T]) -> Future[T]:
+def in_thread(work: Callable[[], Any]) -> Future[Any]:
     """Run work in a thread of its own: those of the loop's executor are few, and a release
     must not wait behind acquires. The work goes on if nobody waits for it any more."""
-    future: Future[T] = Future()
+    future: Future[Any] = Future()
     future.set_running_or_notify_cancel()
 
     def run() -> None:
@@ -177,9 +160,3 @@ def in_thread(work: Callable[[], T]) -> Future[T]:
 
     threading.Thread(target=run, name="wirefence", daemon=True).start()
     return future
-
-
-def give_back_unwanted(winning: Future[Lease]) -> None:
-    """Free a lease that was won after its task was cancelled."""
-    if not winning.exception():
-        in_thread(winning.result().give_back)

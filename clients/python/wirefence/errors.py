@@ -118,7 +118,6 @@ def refusals() -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        refused = refusal(error)
-        if refused is None or refused is error:
-            raise
-        raise refused from error
+        if refused := refusal(error):
+            raise refused
+        raise

@@ -6,8 +6,7 @@ import logging
 import os
 import random
 import threading
-from dataclasses import dataclass
-from typing import Any, Callable, Dict, Optional
+from typing import Any, Callable, Dict, NamedTuple, Optional
 
 from .api import Api
 from .errors import ApiError, LeaseLost
@@ -19,8 +18,7 @@ GLANCE = 1.0  # seconds between looks at the clock: a wait stands still in a sus
 OnLost = Optional[Callable[[LeaseLost], None]]
 
 
-@dataclass(frozen=True)
-class Keeping:
+class Keeping(NamedTuple):
     """How leases of a client are kept, in seconds."""
 
     api: Api
@@ -47,7 +45,7 @@ class Lease:
         self.ended = threading.Event()
         """Set when the lease has ended, for whatever cause."""
 
-        self._keeping, self._on_lost, self._pid = keeping, on_lost, os.getpid()
+        self._keeping, self._on_lost, self._pid = keeping, on_lost or (lambda lost: None), os.getpid()
         self._clock: Callable[[], float] = keeping.clock
         self._last: float = float("inf") if keeping.max_hold is None else sent + keeping.max_hold
         self._changed = threading.Condition()
@@ -102,7 +100,7 @@ class Lease:
                 return False
             if not self.error:
                 self._finish("released")
-            left = self._deadline + self.margin - self._clock()
+            left = self._expires - self._clock()
         if left <= 0:
             return False  # the lease store has let it go
         return bool(self._call("release", {}, max(left, 1.0))["was_held"])
@@ -128,7 +126,8 @@ class Lease:
         return self._keeping.api.call(self.resource, operation, {"grant_id": self.grant_id, **body}, timeout)
 
     def _confirmed(self, answer: Dict[str, Any], sent: float) -> None:
-        self._deadline: float = min(sent + answer["expires_in_seconds"] - self.margin, self._last)
+        self._expires: float = sent + answer["expires_in_seconds"]  # in the lease store, or earlier
+        self._deadline: float = min(self._expires - self.margin, self._last)
         self._renew_at: float = sent + answer["renew_after_seconds"] * random.uniform(0.9, 1.0)
 
     def _finish(self, cause: str, detail: str = "", error: Optional[Exception] = None) -> None:
@@ -143,10 +142,8 @@ class Lease:
         with self._changed:
             while not (lost := self.error):
                 self._changed.wait(min(GLANCE, max(0.0, self._deadline - self._clock())))
-        if lost.cause == "released":
-            return
-        log.warning("%s", lost)
-        if self._on_lost:
+        if lost.cause != "released":
+            log.warning("%s", lost)
             try:
                 self._on_lost(lost)
             except Exception:

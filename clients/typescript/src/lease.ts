@@ -51,6 +51,7 @@ export class Lease implements AsyncDisposable {
   readonly #keeping: Keeping;
   readonly #ended = new AbortController();
   readonly #last: number;
+  #expires = 0; // in the lease store, or earlier
   #deadline = 0;
   #renewAt = 0;
   #asking = false; // a renewal waits for its answer
@@ -112,7 +113,7 @@ export class Lease implements AsyncDisposable {
   async release(): Promise<boolean> {
     if (["lost", "released"].includes(this.signal.reason?.reason)) return false;
     if (!this.#over()) this.#end("released");
-    const left = this.#deadline + this.margin - this.#keeping.clock();
+    const left = this.#expires - this.#keeping.clock();
     if (left <= 0) return false; // the lease store has let it go
     return (await this.#call<{ was_held: boolean }>("release", {}, Math.max(left, 1))).was_held;
   }
@@ -128,7 +129,8 @@ export class Lease implements AsyncDisposable {
   }
 
   #confirmed(term: Term, sent: number): void {
-    this.#deadline = Math.min(sent + term.expires_in_seconds - this.margin, this.#last);
+    this.#expires = sent + term.expires_in_seconds;
+    this.#deadline = Math.min(this.#expires - this.margin, this.#last);
     this.#renewAt = sent + term.renew_after_seconds * (0.9 + Math.random() / 10);
   }
 
