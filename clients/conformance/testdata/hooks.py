@@ -166,6 +166,16 @@ def swallowed(lease):
     raise AssertionError("the transaction passes for committed")
 
 
+def server_side_cursor(lease):
+    """DECLARE hands no comment on, so it is refused under one."""
+    try:
+        with wirefence.django.fenced(lease), transaction.atomic():
+            list(Order.objects.iterator())
+    except (wirefence.CannotBeFenced, wirefence.StaleToken):
+        return
+    raise AssertionError("a cursor was declared under a comment")
+
+
 def unfenced():
     """What runs behind the hooks is as it was before: nothing has stayed on a connection."""
     session.execute(INSERT, ["unfenced"])
@@ -192,5 +202,6 @@ with client.lease("hook ä%") as lease:
                 assert error.__cause__ is not None and "hook" in error.detail, (error, error.detail)
             print(json.dumps({"hook": hook.__name__, "came": came}), flush=True)
         swallowed(lease)
+        server_side_cursor(lease)
         unfenced()
         print(json.dumps({"hook": "unfenced", "came": "written"}), flush=True)

@@ -52,6 +52,8 @@ await client.withLease("hook ä%", {}, async (lease) => {
       }
       console.log(JSON.stringify({ hook, came }));
     }
+    const cursor = { text: "SELECT 1", submit: () => undefined };
+    assert.throws(() => fenced(pool, lease).query(cursor), TypeError);
     const caught = transaction(pool, lease, (open) => open.query("SELECT 1/0").catch(() => undefined));
     await assert.rejects(caught, /rolled back/);
     // A session that ends while its transaction is idle, as a takeover ends it, is an error of

@@ -31,7 +31,7 @@ export function fenced<T extends Queryable>(target: T, lease: Lease): { query: T
   const comment = `\n${lease.comment()}`;
   const query = (text: string | QueryConfig, values?: unknown[]): Promise<unknown> => {
     if (typeof text === "string") return refusals(() => target.query(text + comment, values));
-    if (typeof text?.text !== "string") throw new TypeError("fenced takes a text, or an object with a text, and returns a promise");
+    if (typeof text?.text !== "string" || "submit" in text) throw new TypeError("fenced takes a text, or an object with a text, and returns a promise");
     const config = { ...text, text: text.text + comment };
     if (config.name) config.name += `/${lease.token}`;
     return refusals(() => target.query(config, values));
