@@ -50,7 +50,7 @@ func (p *proxyProcess) resource(name, operation string) string {
 	return "http://" + p.admin + "/v1/resources/" + name + "/" + operation
 }
 
-// What one proxy has granted, another renews and frees.
+// A proxy renews and releases a lease that another has granted.
 func TestLeasesOverHTTP(t *testing.T) {
 	t.Parallel()
 	for name, settings := range map[string][]string{"postgres": nil, "redis": {"WIREFENCE_REDIS_URL=" + redisServer(t).URL()}} {
@@ -214,8 +214,7 @@ func TestNamedTokens(t *testing.T) {
 	p.stderr.Await(t, `"caller":"carol"`)
 }
 
-// Who waits for a lease is sent away when the proxy is to end, and doesn't hold it
-// up.
+// A drain ends the requests that wait for a lease.
 func TestADrainEndsWaitsForLeases(t *testing.T) {
 	t.Parallel()
 	url := database(t, true)

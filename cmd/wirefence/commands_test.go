@@ -175,7 +175,7 @@ func TestProtect(t *testing.T) {
 	wirefence(t, issuer(url), "status", "--guards").expect(t, 0).says(t, "No table is guarded.")
 }
 
-// Whose lease was revoked loses it in the store, too, and is told why.
+// A revoked holder loses the lease in the store, too, and gets the reason.
 func TestRevokeFreesTheLease(t *testing.T) {
 	t.Parallel()
 	for name, settings := range map[string][]string{"postgres": nil, "redis": {"WIREFENCE_REDIS_URL=" + redisServer(t).URL()}} {

@@ -54,7 +54,7 @@ func TestDoctorOfOtherEngines(t *testing.T) {
 	}
 }
 
-// What it says to run mends it.
+// The doctor's remedy works.
 func TestDoctorHasTheSchemaAskForItsServer(t *testing.T) {
 	t.Parallel()
 	p := newPatient(t)

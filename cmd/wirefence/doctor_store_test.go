@@ -143,7 +143,7 @@ func TestDoctorOfAStandby(t *testing.T) {
 	examine(t, promoted.settings()).finds(t, "failover.former", "ok", "", "").ends(t, 0)
 }
 
-// What belongs to the whole cluster is changed while no other test runs.
+// The test isn't parallel, since it changes roles of the whole cluster.
 func TestDoctorOfRoles(t *testing.T) {
 	p := newPatient(t)
 	p.exec(t, "REVOKE pg_signal_backend FROM wirefence_owner")

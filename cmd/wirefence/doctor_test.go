@@ -257,7 +257,8 @@ func TestDoctorTellsAllOfAPolicy(t *testing.T) {
 	}
 }
 
-// What a role or a database sets never passes by the proxy, which refuses it elsewhere.
+// Settings of a role or a database don't pass through the proxy, which refuses unknown ones
+// elsewhere.
 func TestDoctorFindsUnknownSettings(t *testing.T) {
 	t.Parallel()
 	p := newPatient(t)
@@ -328,8 +329,8 @@ func TestDoctorWithoutADatabase(t *testing.T) {
 	}
 }
 
-// What a role may not see is told, with the right that it lacks, and the exit
-// status says that not all was looked at.
+// The doctor names the right that its role lacks, and its exit status says that a check
+// could not be made.
 func TestDoctorWithoutRights(t *testing.T) {
 	t.Parallel()
 	p := newPatient(t)

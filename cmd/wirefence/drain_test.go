@@ -77,8 +77,8 @@ func TestDrainGrace(t *testing.T) {
 	p.end(t).expect(t, 0, "drained")
 }
 
-// A connection on which nobody says anything doesn't hold the end up, whatever
-// the timeout of logins.
+// A connection without a startup packet doesn't delay the end, however long the timeout of
+// logins is.
 func TestDrainTimeout(t *testing.T) {
 	t.Parallel()
 	url := database(t, true)

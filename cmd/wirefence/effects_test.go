@@ -92,7 +92,8 @@ func TestEffectsOverHTTP(t *testing.T) {
 	}
 }
 
-// A proxy that is killed holds up nobody, and no other one says that the fence has held.
+// A killed proxy doesn't delay a takeover, and no other proxy reports that its effect's
+// fence has held.
 func TestAKilledProxyEndsItsEffects(t *testing.T) {
 	t.Parallel()
 	a := serveApplications(t)

@@ -136,7 +136,7 @@ func TestGuardPassesTheExitStatus(t *testing.T) {
 	}
 }
 
-// What is refused doesn't begin.
+// The command isn't started if its fence is refused.
 func TestAStaleFenceStartsNoEffect(t *testing.T) {
 	t.Parallel()
 	_, settings := fenced(t)
@@ -198,7 +198,7 @@ func TestATakeoverWaitsForTheGuardedCommand(t *testing.T) {
 	r.end(t).expect(t, 0).says(t, "over")
 }
 
-// A command whose check is lost is ended at once, whatever it has started.
+// A command whose check is lost is ended at once, with all processes that it has started.
 func TestAGuardedCommandIsEndedWhenItsCheckIsLost(t *testing.T) {
 	t.Parallel()
 	for name, lose := range map[string]func(t *testing.T, url string){
@@ -265,7 +265,7 @@ func TestASignalEndsTheGuardedCommand(t *testing.T) {
 	}
 }
 
-// A process that is stopped keeps nobody waiting for ever.
+// A stopped guard doesn't block a takeover for ever.
 func TestAFrozenGuardEnds(t *testing.T) {
 	t.Parallel()
 	url, settings := fenced(t)

@@ -75,7 +75,7 @@ func TestHistorySaysWhatItLeavesOut(t *testing.T) {
 	wirefence(t, issuer(url), "history", "orders", "--kind=refusal").expect(t, 0).says(t, "No matching events are recorded of orders.")
 }
 
-// Whoever may write gives names to resources, and applications their own.
+// Names of resources and applications come from clients, and may hold any characters.
 func TestTablesHoldWhatIsInThem(t *testing.T) {
 	t.Parallel()
 	url := database(t, true)
@@ -107,7 +107,7 @@ func TestTablesHoldWhatIsInThem(t *testing.T) {
 	}
 }
 
-// What commits late, or is told late, is printed by a follower, too.
+// A follower also prints events that are committed or recorded late.
 func TestAFollowerMissesNothing(t *testing.T) {
 	t.Parallel()
 	url := database(t, true)

@@ -89,9 +89,9 @@ func (l *locked) wantAlone(t *testing.T) {
 	}
 }
 
-// Whatever the command has started, in its group and out of it, is gone when the
-// store gives the lease to another, and with it its writes, which nothing but
-// their end keeps out of this table.
+// All processes that the command has started, in its group and out of it, have ended when
+// the store gives the lease to another. This table has no guard: only their end stops their
+// writes.
 func TestLockEndsAllWritersBeforeTheLeaseIsAnothers(t *testing.T) {
 	t.Parallel()
 	url := database(t, true)
@@ -134,8 +134,8 @@ func TestLockStoppedPastItsLease(t *testing.T) {
 	l.wantAlone(t)
 }
 
-// What the command leaves behind when it ends is ended before the lease is given
-// back, daemons included.
+// Processes that the command leaves behind, daemons included, are ended before the lease is
+// released.
 func TestLockLeavesNoDaemon(t *testing.T) {
 	t.Parallel()
 	l := lockScript(t, `mkfifo "$TMPDIR/f"; (setsid sh -c 'trap "" TERM; echo >"$TMPDIR/f"; sleep 60' &); read -r _ <"$TMPDIR/f"; exit 3`)

@@ -229,8 +229,8 @@ func awaitSubscriber(t *testing.T, setting, resource string) {
 	})
 }
 
-// The standard error is the command's, whatever go-redis has to say of masters.
-// A grant waits for replicas if it is told to.
+// go-redis writes nothing to the standard error, which is the command's. A grant waits for
+// replicas if the settings say so.
 func TestLockBehindSentinel(t *testing.T) {
 	t.Parallel()
 	s, err := servers.StartRedisSentinel(t.Context())

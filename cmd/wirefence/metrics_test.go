@@ -176,7 +176,7 @@ func TestMetricsWithoutADatabase(t *testing.T) {
 	wirefence(t, []string{"WIREFENCE_UPSTREAM=postgres://127.0.0.1:1/", "WIREFENCE_METRICS_RESOURCES=-1"}, "proxy").expect(t, exitUsage, "WIREFENCE_METRICS_RESOURCES")
 }
 
-// What a sidecar takes over from another is told by both.
+// Both sidecars of a takeover count it.
 func TestMetricsOfATakeover(t *testing.T) {
 	t.Parallel()
 	url := database(t, true)

@@ -166,7 +166,7 @@ func TestProxyWaitsForItsDatabase(t *testing.T) {
 	p.signal(t, os.Interrupt)
 	p.end(t).expect(t, 0)
 
-	// What it finds then may end it.
+	// A schema that can't become usable ends the proxy.
 	pg.Stop()
 	p = start(t, settings, "proxy")
 	stands("not ready")
@@ -280,7 +280,7 @@ func TestProxyIsNotReadyWithoutItsUpstream(t *testing.T) {
 	wirefence(t, []string{"WIREFENCE_ADMIN_LISTEN=" + admin}, "status", "--ready").expect(t, 1, "not ready", "127.0.0.1:1")
 }
 
-// What is in a transaction may end it; the others are told to go.
+// Sessions may end their transactions; idle ones are ended with an error.
 func TestProxyDrains(t *testing.T) {
 	t.Parallel()
 	url := database(t, true)

@@ -44,7 +44,7 @@ func newDuel(t *testing.T, redis bool) *duel {
 	d := &duel{url: database(t, true), programs: map[string]*program{}}
 	d.admin = stack.Connect(t, d.url)
 	d.slot = "duel_" + d.admin.Config().Database
-	// A superuser's transaction nobody else could end.
+	// The issuer could not end a superuser's transaction.
 	runs(t, d.admin, "CREATE TABLE jobs (worker text); CREATE ROLE "+d.slot+" LOGIN; GRANT ALL ON jobs TO "+d.slot)
 	runs(t, d.admin, "SELECT pg_create_logical_replication_slot('"+d.slot+"', 'test_decoding')")
 	t.Cleanup(func() {
@@ -179,7 +179,7 @@ func (d *duel) judge(t *testing.T) {
 	for _, p := range d.programs {
 		p.end()
 	}
-	// What is decoded was flushed; a commit that waits for that takes the rest along.
+	// Only flushed commits are decoded. A synchronous commit flushes the earlier ones, too.
 	runs(t, d.admin, "SET synchronous_commit = on; CREATE TABLE flushed ()")
 	rows, err := d.admin.Query(t.Context(), "SELECT data FROM pg_logical_slot_get_changes($1, NULL, NULL, 'include-xids', '0')", d.slot)
 	if err != nil {
@@ -281,8 +281,8 @@ func TestSidecarHandsOver(t *testing.T) {
 	}
 }
 
-// One that an operator locks out gives way; where nobody waits, it leads again,
-// with a token of its own.
+// A sidecar that an operator locks out gives way to another. If none waits, it leads again,
+// with a new token.
 func TestSidecarIsRevoked(t *testing.T) {
 	t.Parallel()
 	url := database(t, true)
@@ -295,7 +295,7 @@ func TestSidecarIsRevoked(t *testing.T) {
 	want := "first second"
 	_, err := conn.Exec(t.Context(), "INSERT INTO jobs VALUES ('revoked')")
 	if err == nil && strings.Contains(p.stderr.String(), "lease revoked") {
-		want = "first revoked second" // it had renewed in vain by then, and leads again
+		want = "first revoked second" // its renewal had failed before, and it leads again
 	} else if fence.StateOf(err) != fence.StaleToken && fence.StateOf(err) != fence.LeaseNotHeld {
 		t.Errorf("a write behind the revocation: %v", err)
 	}

@@ -177,7 +177,7 @@ func TestRestartEndsSessionsInOrder(t *testing.T) {
 	}
 }
 
-// What can't work is said before anything is served.
+// The proxy refuses unusable sockets before it serves.
 func TestPassedSocketsThatCantBeUsed(t *testing.T) {
 	t.Parallel()
 	settings := []string{"WIREFENCE_UPSTREAM=postgres://127.0.0.1:1/", "WIREFENCE_ADMIN_LISTEN=off"}

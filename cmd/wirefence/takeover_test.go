@@ -123,7 +123,7 @@ func TestTakeover(t *testing.T) {
 	if _, metrics := get(t, "http://"+admin+"/metrics"); !strings.Contains(metrics, "wirefence_logins_total") || strings.Contains(metrics, "wirefence_logins_total 0\n") {
 		t.Error("the last process has served nobody")
 	}
-	// Who doesn't share isn't let in.
+	// A proxy without WIREFENCE_REUSE_PORT can't listen beside them.
 	wirefence(t, append(settings, "WIREFENCE_REUSE_PORT=false"), "proxy").expect(t, 1, "address already in use")
 	lone := startProxy(t, url)
 	wirefence(t, append(settings, "WIREFENCE_LISTEN="+strings.TrimPrefix(strings.SplitN(lone.url, "/", 4)[2], "postgres@")), "proxy").

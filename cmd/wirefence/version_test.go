@@ -24,7 +24,7 @@ func TestBuild(t *testing.T) {
 	}
 }
 
-// A setting that is misspelt keeps nobody from asking for the version.
+// The command version works with a misspelt setting in the environment.
 func TestVersion(t *testing.T) {
 	t.Parallel()
 	for _, args := range [][]string{{"version"}, {"--version"}} {

@@ -7,7 +7,7 @@ import (
 	"github.com/wirefence/wirefence/internal/stack"
 )
 
-// What is wrong with a command is said before anything is changed, and what to do.
+// A command reports wrong input, and what to do, before it changes anything.
 func TestWrongInput(t *testing.T) {
 	t.Parallel()
 	url := database(t, true)
@@ -77,6 +77,6 @@ func TestWrongInput(t *testing.T) {
 	}
 	wirefence(t, issuer(url), "status", "--guards").expect(t, 0).says(t, "No table is guarded.")
 
-	// What says how many connections a pool has is no error where there is only one.
+	// Parameters of a pool are accepted for a single connection.
 	wirefence(t, issuer(url+"&pool_max_conns=3"), "status").expect(t, 0).says(t, "orders")
 }

@@ -123,7 +123,7 @@ func TestExaminationsAreFew(t *testing.T) {
 	}
 }
 
-// What is closed waits for no examination.
+// Closing the server doesn't wait for an examination.
 func TestAnExaminationEndsWithTheServer(t *testing.T) {
 	t.Parallel()
 	began := make(chan struct{})

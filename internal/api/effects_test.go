@@ -133,7 +133,7 @@ func TestAnEffectThatIsLost(t *testing.T) {
 	})
 }
 
-// Who begins an effect and goes away keeps nobody waiting for longer than it has said.
+// An effect whose caller has gone delays others no longer than its max_seconds.
 func TestAnEffectEndsWithItsTime(t *testing.T) {
 	onEach(t, nil, func(t *testing.T, w *world) {
 		name := fresh(t)
@@ -176,7 +176,7 @@ func TestAnEffectThatIsNotKnown(t *testing.T) {
 	w.send(t, request{method: "DELETE", path: "/v1/effects/0123"}).want(404, "no-such-effect")
 }
 
-// What came of the last effects is kept, and no more.
+// Only the outcomes of the last effects are kept.
 func TestOldEffectsAreForgotten(t *testing.T) {
 	t.Parallel()
 	e := newOpenEffects(1)

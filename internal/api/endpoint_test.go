@@ -34,7 +34,8 @@ var (
 
 func (a answer) is(problem string) bool { return a.fields["type"] == problemPrefix+problem }
 
-// Applications are served what they need, and nothing of operators', whatever their token.
+// Applications are served the operations that they need, and none of operators', with any
+// token.
 func TestWhatApplicationsAreServed(t *testing.T) {
 	t.Parallel()
 	served := []string{"acquire", "renew", "release", "show", "check", "begin_effect", "end_effect", "whoami", "openapi"}

@@ -136,7 +136,7 @@ func TestEventsAreStreamed(t *testing.T) {
 	w.token = operateSecret
 	w.post(t, path("orders", "revoke"), `{"reason":"it is stuck"}`).want(200, "")
 	second.expect("history revocation orders 2 wirefence-api/carol", "resource <nil> orders 2 <nil>")
-	// Who comes back gets what it has missed, unless that isn't known any more.
+	// A stream that comes back gets the events that it has missed, if they are still kept.
 	w.listen(t, seen).expect("history revocation orders 2 wirefence-api/carol", "resource <nil> orders 2 <nil>")
 	again := w.listen(t, second.last).begun()
 	w.patch(t, path("orders", ""), `{"reason":"why","mode":"shadow"}`).want(200, "")
@@ -162,7 +162,7 @@ func TestStreamsAreBounded(t *testing.T) {
 	w.send(t, request{method: http.MethodGet, path: "/v1/events?since=1", beyond: true}).want(400, "invalid-request")
 }
 
-// What is not read is ended, and holds nothing up.
+// A stream that isn't read is ended, and doesn't delay the others.
 func TestASlowReaderIsDropped(t *testing.T) {
 	t.Parallel()
 	w := serve(t, "postgres", nil)

@@ -96,7 +96,7 @@ func checkFence(t *testing.T, conn fence.Querier, granted answer) error {
 	return fence.Check(t.Context(), conn, f)
 }
 
-// A lease that nobody renews is over when it was said to be, and not before.
+// A lease that isn't renewed ends at the time of the answer, and not before.
 func TestALeaseExpires(t *testing.T) {
 	onEach(t, nil, func(t *testing.T, w *world) {
 		name := fresh(t)
@@ -149,7 +149,7 @@ func TestAWaitEnds(t *testing.T) {
 	})
 }
 
-// Who goes away while it waits gets nothing, and nothing is kept for it.
+// A caller that goes away while it waits gets no lease.
 func TestACallerThatGoesAwayLeavesNoLease(t *testing.T) {
 	onEach(t, nil, func(t *testing.T, w *world) {
 		name := fresh(t)
@@ -234,7 +234,7 @@ func (w *world) leaveDuringTheSeal(t *testing.T, name, body string) (pid int) {
 	return pid
 }
 
-// Who goes away while its grant is being sealed leaves no lease either.
+// A caller that goes away while its grant is being sealed leaves no lease either.
 func TestACallerThatGoesAwayDuringTheSealLeavesNoLease(t *testing.T) {
 	onEach(t, nil, func(t *testing.T, w *world) {
 		name := fresh(t)
@@ -247,7 +247,7 @@ func TestACallerThatGoesAwayDuringTheSealLeavesNoLease(t *testing.T) {
 	})
 }
 
-// What is given back for who went away is not what its repeated request has won.
+// Releasing the lease of a caller that went away doesn't release that of its repeated request.
 func TestARepeatedAcquireWaitsUntilTheFirstIsUndone(t *testing.T) {
 	onEach(t, nil, func(t *testing.T, w *world) {
 		const body = `{"holder":"worker-b","ttl_seconds":600,"idempotency_key":"a-key-of-its-own"}`

@@ -55,7 +55,7 @@ func TestQueues(t *testing.T) {
 		if !slices.Equal(turns, []int{1, 3, 4}) || len(q.lines) != 0 {
 			t.Errorf("turns %v, left %v", turns, q.lines)
 		}
-		// Who leaves at its turn passes it on.
+		// A taker that leaves at its turn passes it on.
 		free, _ = q.take(t.Context(), "a")
 		ended, cancel := context.WithCancel(t.Context())
 		cancel()

@@ -192,7 +192,7 @@ func TestCallersAreNamed(t *testing.T) {
 		if log := w.log.String(); !strings.Contains(log, "caller=bob") || !strings.Contains(log, "caller=carol") {
 			t.Errorf("the log:\n%s", log)
 		}
-		// What nobody has asked for is nobody's.
+		// Without a caller, the name is the pool's own.
 		var application string
 		if err := w.pool.QueryRow(t.Context(), "SHOW application_name").Scan(&application); err != nil || application != "own" {
 			t.Errorf("the pool's own is %q, %v", application, err)
@@ -342,7 +342,7 @@ func TestMissingSettingsAreNamed(t *testing.T) {
 	})
 }
 
-// What doesn't answer is told from what says no.
+// The answer tells a store that doesn't answer from one that refuses.
 func TestAnUnreachableStore(t *testing.T) {
 	t.Parallel()
 	own, err := servers.StartRedis(t.Context())

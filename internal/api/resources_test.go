@@ -50,8 +50,8 @@ func TestRevokeLocksTheHolderOut(t *testing.T) {
 	})
 }
 
-// Who is revoked by other means than this API learns of it when it renews, and
-// the resource is free for others from then on.
+// A holder that was revoked by other means than this API learns of it when it renews. From
+// then on the resource is free for others.
 func TestARenewalNoticesARevocation(t *testing.T) {
 	onEach(t, nil, func(t *testing.T, w *world) {
 		name := fresh(t)

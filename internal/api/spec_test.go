@@ -144,7 +144,7 @@ func TestTheFileHasEveryProblem(t *testing.T) {
 	}
 }
 
-// What would hold the file against the server must notice when they differ.
+// The comparison of the file with the server notices differences.
 func TestADifferenceIsNoticed(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {

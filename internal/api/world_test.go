@@ -28,7 +28,7 @@ import (
 	"github.com/wirefence/wirefence/lockclient/redis"
 )
 
-// What the tests have in common.
+// The tests share these.
 var (
 	spec  *specification
 	suite = stack.Suite{Objects: "CREATE ROLE issuer LOGIN IN ROLE wirefence_issuer"}

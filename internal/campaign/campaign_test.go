@@ -143,7 +143,7 @@ func TestOneLeadsAndTheOtherStandsBy(t *testing.T) {
 	if b.Fence() != "" || b.metric("wirefence_lease_held") != 0 {
 		t.Error("both hold the lease")
 	}
-	// Whoever resigns keeps the lease until it is released.
+	// A contender that resigns keeps the lease until it is released.
 	a.resign()
 	if a.Fence() == "" {
 		t.Error("the lease is gone before it was released")

@@ -68,8 +68,8 @@ func TestVendoredFiles(t *testing.T) {
 	}
 }
 
-// What the policy forbids would fail in the browser alone, and what makes markup of text
-// would open it to names.
+// The console's files have no code that its policy forbids, which would fail only in a
+// browser, and none that turns text into markup.
 func TestOwnFilesKeepToThePolicy(t *testing.T) {
 	imports := regexp.MustCompile(`from '\./([^']+)'`)
 	attributes := regexp.MustCompile(`(?:src|href)="([^"#]+)"`)

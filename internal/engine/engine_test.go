@@ -70,7 +70,7 @@ func lostStates(t *testing.T, pg *servers.Postgres) {
 	}
 }
 
-// A server that runs each statement for itself, whatever has failed before.
+// A server that runs each statement, also after one has failed.
 func TestErrorsThatAbortNothing(t *testing.T) {
 	t.Parallel()
 	addr := stack.Scripted(t, autonomous)

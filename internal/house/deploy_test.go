@@ -10,8 +10,7 @@ import (
 
 var upstream = regexp.MustCompile(`(?:WIREFENCE_UPSTREAM(?:: |='?)|name: WIREFENCE_UPSTREAM\n\s+value: )(postgres://[^\s']+)`)
 
-// What is deployed, and what the README shows, is an upstream that this version
-// of the proxy accepts.
+// This version of the proxy accepts the upstreams of the deployments and of the README.
 func TestDeployedUpstreamsAreAccepted(t *testing.T) {
 	t.Parallel()
 	seen := 0

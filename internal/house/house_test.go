@@ -241,7 +241,7 @@ func TestEveryDecisionIsListed(t *testing.T) {
 	}
 }
 
-// A page that isn't in the index of docs/ and in the site's navigation is found by nobody.
+// Every page is in the index of docs/ and in the site's navigation.
 func TestEveryPageIsListed(t *testing.T) {
 	t.Parallel()
 	texts := files(t)
@@ -259,8 +259,8 @@ func TestEveryPageIsListed(t *testing.T) {
 	}
 }
 
-// What docs/troubleshooting.md shows as a message of the product is one: it finds those who
-// search for the words of theirs.
+// The messages in docs/troubleshooting.md are those of the product, so that users find them
+// by searching.
 func TestMessagesArePrinted(t *testing.T) {
 	t.Parallel()
 	texts := files(t)

@@ -11,7 +11,7 @@ import (
 	"github.com/wirefence/wirefence/internal/stack"
 )
 
-// What the pages have in common.
+// The tests of all pages share these.
 var (
 	// The role of applications is not the superuser.
 	suite = stack.Suite{Objects: "CREATE ROLE app LOGIN; GRANT CREATE ON SCHEMA public TO app"}

@@ -45,7 +45,8 @@ func TestLongTextsTakeNoMemory(t *testing.T) {
 	runtime.KeepAlive(j)
 }
 
-// What the database doesn't take holds up nothing else, and is counted as dropped.
+// A refusal that the database doesn't take doesn't delay the others, and is counted as
+// dropped.
 func TestWhatCantBeWrittenIsGivenUp(t *testing.T) {
 	for _, state := range []string{"P0001", "22023"} {
 		t.Run(state, func(t *testing.T) {

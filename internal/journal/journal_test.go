@@ -177,8 +177,8 @@ func TestRefusalsAreRecordedThoughTheirTransactionsAreNot(t *testing.T) {
 	}; !slices.Equal(lines, want) {
 		t.Errorf("the history has\n%s\nwant\n%s", strings.Join(lines, "\n"), strings.Join(want, "\n"))
 	}
-	// What the proxy refused by itself the database has not counted; what went past
-	// the proxy is counted alone.
+	// The database has not counted the proxy's own refusals. It has counted a refusal of a
+	// direct connection, which the proxy has not recorded.
 	if _, err := w.admin.Exec(t.Context(), "INSERT INTO writes VALUES (1)"); err == nil {
 		t.Error("an unfenced write to a guarded table passed")
 	}
@@ -198,7 +198,7 @@ func TestRefusalsAreRecordedThoughTheirTransactionsAreNot(t *testing.T) {
 	}
 }
 
-// What the database hasn't counted doesn't pass for what it has.
+// A recorded refusal that the database hasn't counted doesn't stand for one that it has.
 func TestUncountedRefusalsHideNone(t *testing.T) {
 	w := newWorld(t, journal.Options{})
 	if _, err := w.admin.Exec(t.Context(), "INSERT INTO writes VALUES (1)"); err == nil {
@@ -214,8 +214,8 @@ func TestUncountedRefusalsHideNone(t *testing.T) {
 	}
 }
 
-// What another database has raised and counted doesn't pass for what this one has,
-// whatever name the session came by.
+// A refusal that another database has raised doesn't stand for one of this database, under
+// any name of the database.
 func TestRefusalsOfAnotherDatabaseHideNone(t *testing.T) {
 	w := newWorld(t, journal.Options{})
 	if _, err := w.admin.Exec(t.Context(), "INSERT INTO writes VALUES (1)"); err == nil {

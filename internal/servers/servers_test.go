@@ -94,7 +94,7 @@ func TestPgBouncerPoolsAsItIsTold(t *testing.T) {
 	}
 }
 
-// What a server had when it was saved is what it has when that is restored.
+// A server whose saved data are restored has the data of the time of the saving.
 func TestEtcdKeepsItsDataAndForgetsWhatCameLater(t *testing.T) {
 	ctx := context.Background()
 	e, err := StartEtcd(ctx)
