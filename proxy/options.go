@@ -171,8 +171,7 @@ func (o *Options) Validate() error {
 	return errors.Join(invalid, err)
 }
 
-// validate is Validate without the upstream.
-func (o *Options) validate() error {
+func (o *Options) setDefaults() {
 	if len(o.Listen) == 0 {
 		o.Listen = []string{"127.0.0.1:6433"}
 	}
@@ -191,6 +190,11 @@ func (o *Options) validate() error {
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.NewTextHandler(io.Discard, nil))
 	}
+}
+
+// validate is Validate without the upstream.
+func (o *Options) validate() error {
+	o.setDefaults()
 	var errs []error
 	check := func(ok bool, format string, args ...any) {
 		if !ok {

@@ -87,6 +87,13 @@ func (s *Session) translate(msg []byte, code string, front *ledger.Entry[note], 
 	case s.madeReadOnly && code == readOnlyTransaction && !ours:
 		return s.answerRefusal(s.noFence(), n.trace, out)
 	}
+	return s.rewriteError(msg, code, n, ours, out)
+}
+
+// rewriteError reports a refusal of the server's, and puts the error into out if it came
+// from a check, needs another position, or has Wirefence's functions in its CONTEXT.
+// Otherwise it reports that the message passes unchanged.
+func (s *Session) rewriteError(msg []byte, code string, n *note, ours bool, out *Out) (passes bool) {
 	woven := n.woven != nil
 	refused := fence.SQLState(code).Condition() != ""
 	if !ours && !woven && !refused {
