@@ -45,7 +45,7 @@ type candidate struct {
 	bindingDiffers bool
 }
 
-var errNoServer = errors.New("no upstream server takes the client")
+var errNoServer = errors.New("no upstream server accepts the client")
 
 // findServer returns a server that accepts the client. On an error it has told the
 // client.
@@ -344,7 +344,7 @@ func (c *connector) reportFailure(ctx context.Context) error {
 	}
 	c.server.metrics.rejected.WithLabelValues("upstream").Inc()
 	if c.server.noUpstreamLog.record(err) {
-		c.log.Error("no upstream server takes the client", "upstream", c.server.upstream.String(), "error", err)
+		c.log.Error("no upstream server accepts the client", "upstream", c.server.upstream.String(), "error", err)
 	}
 	refuse(c.client, wire.Error{Code: "08006", Message: "could not connect to the upstream server", Detail: failureLines(c.failures),
 		Hint: "Is PostgreSQL running there, and does WIREFENCE_UPSTREAM name it?"})

@@ -96,7 +96,7 @@ func New(o Options) (*Server, error) {
 		abort: make(chan struct{}), leaseAbandoned: make(chan struct{}), shutdown: make(chan struct{}), serveEnded: make(chan struct{}),
 	}
 	s.noUpstreamLog.report = func(n int, last error) {
-		o.Logger.Error("no upstream server takes clients", "upstream", up.String(), "clients", n, "within", burstPeriod, "error", last)
+		o.Logger.Error("no upstream server accepts clients", "upstream", up.String(), "clients", n, "within", burstPeriod, "error", last)
 	}
 	s.lookupFailureLog.report = func(n int, last error) {
 		o.Logger.Error("cannot look up users", "clients", n, "within", burstPeriod, "error", last)

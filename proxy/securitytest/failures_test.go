@@ -67,7 +67,7 @@ func TestAnUnreachableUpstreamIsToldOnce(t *testing.T) {
 		t.Error(err)
 	}
 	text := log.String()
-	if strings.Count(text, "no upstream server takes the client") != 1 || !strings.Contains(text, "no upstream server takes clients") ||
+	if strings.Count(text, "no upstream server accepts the client") != 1 || !strings.Contains(text, "no upstream server accepts clients") ||
 		!strings.Contains(text, "clients=19 within=10s") || strings.Contains(text, "login failed") {
 		t.Errorf("logged %s", text)
 	}

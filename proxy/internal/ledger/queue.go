@@ -172,8 +172,8 @@ func (q *Queue[T]) EndCopyIn() {
 	}
 }
 
-// FailCopyIn notes that the front entry's COPY failed. What the client sent
-// before its first copy data was swallowed; a Sync among the data may have been.
+// FailCopyIn records that the front entry's COPY failed. Messages that the client sent
+// before its first copy data were swallowed; a Sync among the data may have been.
 func (q *Queue[T]) FailCopyIn() {
 	if !q.copyIn {
 		return

@@ -243,12 +243,12 @@ type Reason uint8
 // The reasons.
 const (
 	Plain           Reason = iota
-	ByTake                 // what taking the hold has raised
+	ByTake                 // taking the hold has raised an error
 	NoSchema               // the database can't check a fence
 	NotShared              // the statement can't share a transaction with a check
 	NotFirst               // it would have to be first in its batch
 	StoredFence            // a PREPARE or DECLARE with a fence in its comments
-	HiddenFence            // an EXECUTE or FETCH may run what was given a fence
+	HiddenFence            // an EXECUTE or FETCH may run a statement that was prepared with a fence
 	TransactionKept        // PREPARE TRANSACTION
 	CommitsUnseen          // COMMIT PREPARED
 	OpensReadOnly          // a text that names transaction_read_only

@@ -78,7 +78,7 @@ func (s *Session) Standing() Standing {
 	return at
 }
 
-// Awaited says for what the server's next answer is.
+// Awaited is the addressee of the server's next answer.
 type Awaited uint8
 
 // The next answer is for a message of the client, for the exchange that takes a hold,
@@ -93,7 +93,7 @@ const (
 // ReadyCount returns how many ReadyForQuery have come, from 1 on.
 func (s *Session) ReadyCount() uint32 { return s.readyCount }
 
-// Awaited returns for what the server's next answer is.
+// Awaited returns the addressee of the server's next answer.
 func (s *Session) Awaited() Awaited {
 	switch {
 	case s.q.Len() == 0:
