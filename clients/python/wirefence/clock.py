@@ -1,4 +1,4 @@
-"""The clock that deadlines are measured on."""
+"""The clock that measures deadlines."""
 
 import time
 

@@ -1,4 +1,4 @@
-"""What can go wrong: with the API, with a lease, and with a fenced statement."""
+"""The errors of the API, of a lease, and of a fenced statement."""
 
 from __future__ import annotations
 
@@ -74,13 +74,13 @@ class Refused(WirefenceError):
 class StaleToken(Refused, sqlstate="WF001", condition="stale_fencing_token"):
     """A later holder has superseded the token: stop the work."""
 class TokenRequired(Refused, sqlstate="WF002", condition="fencing_token_required"):
-    """A guard or the proxy's policy wants a fence, and none came."""
+    """A guard or the proxy's policy requires a fence, and the statement has none."""
 class UnknownToken(Refused, sqlstate="WF003", condition="unknown_fencing_token"):
     """The token was never granted, or comes from another lock service."""
 class MalformedToken(Refused, sqlstate="WF004", condition="malformed_fencing_token"):
     """The text is not a fence."""
 class TokenReused(Refused, sqlstate="WF005", condition="fencing_token_reused"):
-    """A token of single use came again."""
+    """A token for one transaction was presented again."""
 class CannotBeFenced(Refused, sqlstate="WF006", condition="statement_cannot_be_fenced"):
     """The statement can't run under its fence."""
 class LeaseNotHeld(Refused, sqlstate="WF007", condition="lease_not_held"):
@@ -90,7 +90,7 @@ class ResourceUnknown(Refused, sqlstate="WF008", condition="unknown_fenced_resou
 
 
 def refusal(error: Optional[BaseException]) -> Optional[Refused]:
-    """Return what a driver's error says as a Refused, or None if it is no refusal.
+    """Return a driver's error as a Refused, or None if it is not a refusal.
 
     It knows psycopg, psycopg2 and asyncpg, and errors that wrap one of theirs, as those of
     SQLAlchemy and Django do.

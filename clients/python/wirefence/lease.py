@@ -1,4 +1,4 @@
-"""A lease, and the threads that keep it."""
+"""A lease, and the threads that renew and end it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ OnLost = Optional[Callable[[LeaseLost], None]]
 
 
 class Keeping(NamedTuple):
-    """How leases of a client are kept, in seconds."""
+    """The settings by which a client keeps its leases, in seconds."""
 
     api: Api
     clock: Callable[[], float]
@@ -55,8 +55,8 @@ class Lease:
         self._confirmed(answer, sent)
 
     def comment(self) -> str:
-        """The fence as an SQL comment. It stays what it is when the lease has ended: a
-        statement without it would not be refused."""
+        """The fence as an SQL comment. It stays the same when the lease has ended: a
+        statement without a comment would not be refused."""
         return f"/*wirefence.token='{self.fence}'*/"
 
     def set_local(self) -> str:
@@ -106,8 +106,8 @@ class Lease:
         return bool(self._call("release", {}, max(left, 1.0))["was_held"])
 
     def give_back(self) -> None:
-        """Release the lease, which expires by itself where that fails. A forked process leaves
-        it to its parent."""
+        """Release the lease. If that fails, it expires by itself. A forked process leaves the
+        lease to its parent."""
         try:
             if self._pid == os.getpid():
                 self.release()
@@ -137,8 +137,8 @@ class Lease:
         self._changed.notify_all()
 
     def _watch(self) -> None:
-        """End the lease at its deadline, also while a renewal waits for its answer, and tell
-        of its loss."""
+        """End the lease at its deadline, even while a renewal waits for its answer, and
+        report its loss."""
         with self._changed:
             while not (lost := self.error):
                 self._changed.wait(min(GLANCE, max(0.0, self._deadline - self._clock())))
@@ -150,8 +150,8 @@ class Lease:
                 log.exception("on_lost failed")
 
     def _keep(self) -> None:
-        """Renew the lease until it ends. A try takes half of what is left, so that another
-        fits in, and comes a twentieth of the ttl after one that failed, or a bit earlier."""
+        """Renew the lease until it ends. A try takes half of the remaining time, so that
+        another fits in. It follows a failed try after a twentieth of the ttl, or a bit earlier."""
         while True:
             with self._changed:
                 while not self.error and self._clock() < self._renew_at:

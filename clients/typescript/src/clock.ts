@@ -4,9 +4,9 @@ import { uptime } from "node:os";
 export type Clock = () => number;
 
 /**
- * Returns a clock that never jumps back, and goes on while the machine is suspended. Node's own
- * stands still then under Linux, so what the system's uptime has gained on it is added. Gains of
- * up to a second don't count: some systems tell their uptime in whole seconds.
+ * Returns a clock that never jumps back, and runs on while the machine is suspended. Under Linux,
+ * Node's own clock stops then, so the clock adds the time that the system's uptime has gained on
+ * it. It ignores gains of up to a second, since some systems report their uptime in whole seconds.
  */
 export function steadyClock(): Clock {
   const gain = (): number => uptime() - performance.now() / 1000;

@@ -4,7 +4,7 @@ export class WirefenceError extends Error {
   override readonly name = this.constructor.name;
 }
 
-/** What the API says of a failure. */
+/** The API's report of a failure. */
 export interface Problem {
   type?: string;
   detail?: string;
@@ -74,13 +74,13 @@ export class Refused extends WirefenceError {
 
 /** A later holder has superseded the token: stop the work. */
 export class StaleToken extends Refused {}
-/** A guard or the proxy's policy wants a fence, and none came. */
+/** A guard or the proxy's policy requires a fence, and the statement has none. */
 export class TokenRequired extends Refused {}
 /** The token was never granted, or comes from another lock service. */
 export class UnknownToken extends Refused {}
 /** The text is not a fence. */
 export class MalformedToken extends Refused {}
-/** A token of single use came again. */
+/** A token for one transaction was presented again. */
 export class TokenReused extends Refused {}
 /** The statement can't run under its fence. */
 export class CannotBeFenced extends Refused {}
@@ -101,7 +101,7 @@ const refusalKinds = new Map([
 ]);
 
 /**
- * Returns what a driver's error says as a Refused, or undefined if it is no refusal. It knows
+ * Returns a driver's error as a Refused, or undefined if it is not a refusal. It knows
  * pg and postgres.js, and errors that have one of theirs as `cause`.
  */
 export function refusal(error: unknown): Refused | undefined {

@@ -13,7 +13,7 @@ interface Term {
   renew_after_seconds: number;
 }
 
-/** What an acquire answers. */
+/** The answer to an acquire. */
 export interface Grant extends Term {
   resource: string;
   token_text: string;
@@ -21,7 +21,7 @@ export interface Grant extends Term {
   grant_id: string;
 }
 
-/** How leases of a client are kept, in seconds. */
+/** The settings by which a client keeps its leases, in seconds. */
 export interface Keeping {
   api: Api;
   clock: Clock;
@@ -77,8 +77,8 @@ export class Lease implements AsyncDisposable {
     return this.#ended.signal;
   }
 
-  /** The fence as an SQL comment. It stays what it is when the lease has ended: a statement
-   * without it would not be refused. */
+  /** The fence as an SQL comment. It stays the same when the lease has ended: a statement
+   * without a comment would not be refused. */
   comment(): string {
     return `/*wirefence.token='${this.fence}'*/`;
   }
@@ -114,11 +114,11 @@ export class Lease implements AsyncDisposable {
     if (["lost", "released"].includes(this.signal.reason?.reason)) return false;
     if (!this.#over()) this.#end("released");
     const left = this.#expires - this.#keeping.clock();
-    if (left <= 0) return false; // the lease store has let it go
+    if (left <= 0) return false; // it has expired in the lease store
     return (await this.#call<{ was_held: boolean }>("release", {}, Math.max(left, 1))).was_held;
   }
 
-  /** Releases the lease, which expires by itself where that fails. */
+  /** Releases the lease. If that fails, it expires by itself. */
   async [Symbol.asyncDispose](): Promise<void> {
     await this.release().catch(() => false);
   }
@@ -150,7 +150,7 @@ export class Lease implements AsyncDisposable {
     return this.signal.aborted;
   }
 
-  /** Does what is due, and has itself called when more is. */
+  /** Renews or ends the lease if that is due, and schedules its next call. */
   #wake(): void {
     if (this.#over()) return;
     const now = this.#keeping.clock();
@@ -160,8 +160,8 @@ export class Lease implements AsyncDisposable {
     this.#timer = setTimeout(() => this.#wake(), Math.ceil(Math.min(glance, Math.max(0, next - now)) * 1000));
   }
 
-  /** Asks once, within half of what is left, so that another try fits in. That comes a twentieth
-   * of the ttl after one that failed, or a bit earlier. */
+  /** Asks once, within half of the remaining time, so that another try fits in. A try follows
+   * a failed one after a twentieth of the ttl, or a bit earlier. */
   async #renew(sent: number): Promise<void> {
     this.#asking = true;
     this.#failure ??= new Error("no answer to a renewal");

@@ -61,7 +61,7 @@ export async function transaction<C extends PooledClient, T>(
         await client.query("SELECT set_config('wirefence.token', $1, true)", [lease.fence]);
         const result = await work(client);
         const { command } = await client.query("COMMIT");
-        // PostgreSQL answers so, without an error, where work has caught one of its own.
+        // PostgreSQL answers ROLLBACK, without an error, if work has caught the error of a statement.
         if (command === "ROLLBACK") throw new WirefenceError("the transaction was rolled back, since a statement in it had failed");
         return result;
       } catch (error) {
