@@ -23,7 +23,7 @@ Token = Union[str, Callable[[], str], None]
 # Tests of what an answer must have, or something else than the API has answered: a deadline
 # that is no number would never pass, and a fence is put into SQL.
 Tests = Dict[str, Callable[[Any], Any]]
-FENCE = re.compile("[A-Za-z0-9_.:/%-]+=[1-9][0-9]*").fullmatch
+FENCE = re.compile("[A-Za-z0-9_.:/%-]+=[1-9][0-9]*(@[a-z][a-z0-9_.-]*)?").fullmatch
 TERM: Tests = {"ttl_seconds": math.isfinite, "expires_in_seconds": math.isfinite, "renew_after_seconds": math.isfinite}
 GRANT: Tests = {**TERM, "resource": str, "grant_id": str, "token_text": int, "fence": FENCE}
 FIELDS = {"acquire": GRANT, "renew": TERM, "release": {"was_held": lambda held: held in (True, False)}}

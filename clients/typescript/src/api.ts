@@ -54,7 +54,7 @@ const matches = (pattern: RegExp): Test => (value) => typeof value === "string" 
 /** What answers must have, or something else than the API has answered: a deadline that is no
  * number would never pass, and a fence is put into SQL. */
 const term = { ttl_seconds: Number.isFinite, expires_in_seconds: Number.isFinite, renew_after_seconds: Number.isFinite };
-const grant = { ...term, resource: isText, grant_id: isText, token_text: matches(/^[1-9][0-9]*$/), fence: matches(/^[\w.:/%-]+=[1-9][0-9]*$/) };
+const grant = { ...term, resource: isText, grant_id: isText, token_text: matches(/^[1-9][0-9]*$/), fence: matches(/^[\w.:/%-]+=[1-9][0-9]*(@[a-z][a-z0-9_.-]*)?$/) };
 const fields: Record<string, Record<string, Test>> = { acquire: grant, renew: term, release: { was_held: (value) => typeof value === "boolean" } };
 
 function read(operation: string, { status, headers }: Response, text: string): object {
