@@ -83,6 +83,8 @@ var imports = []struct {
 	{"internal/manual/a.go", "text/tabwriter", ""},
 	{"internal/manual/a.go", module + "/fence", "manual"},
 	{"internal/pages/a_test.go", module + "/internal/servers", "pages"},
+	{"internal/pages/page/a.go", module + "/internal/pages", ""},
+	{"internal/pages/page/a.go", module + "/fence", "pages"},
 
 	{"internal/servers/a.go", module + "/migrations", "servers"},
 	{"internal/authority/a.go", module + "/proxy", "servers"},

@@ -21,6 +21,7 @@ type Walk struct {
 	Dir     string            // where the terminals begin
 	Env     []string          // their whole environment
 	Replace map[string]string // what stands in the page, and what is used instead, such as ports
+	Done    func(Step)        // called behind each step whose output is the page's; may be nil
 }
 
 // Run types the steps one after another, and waits for the end of each. It returns at the
@@ -56,6 +57,9 @@ func (w Walk) Run(ctx context.Context, steps []Step) (err error) {
 		}
 		if !Matches(want, got) {
 			return fmt.Errorf("line %d: %s says\n%s\nand the page has\n%s", step.Line, step.Input, got, strings.Join(want, "\n"))
+		}
+		if w.Done != nil {
+			w.Done(step)
 		}
 	}
 	return nil
