@@ -4,6 +4,7 @@ package packagetest
 
 import (
 	"bytes"
+	"flag"
 	"fmt"
 	"os"
 	"os/exec"
@@ -19,6 +20,8 @@ const dist = "../../../dist"
 
 // inNamespace says that this process may mount.
 const inNamespace = "WFTEST_NAMESPACE"
+
+var base = flag.String("system", "/", "the root of the system that the packages are installed into a copy of")
 
 // TestMain runs the tests in a mount namespace of their own, which takes all mounts along
 // when it ends.
@@ -55,7 +58,7 @@ func artifact(t *testing.T, pattern string) string {
 	return path
 }
 
-// system is a copy of the running system that may be changed.
+// system is a copy of a system, by default of the running one, that may be changed.
 type system struct{ root string }
 
 func newSystem(t *testing.T) *system {
@@ -68,7 +71,7 @@ func newSystem(t *testing.T) *system {
 		}
 	}
 	s := &system{filepath.Join(dir, "root")}
-	mount(t, "overlay", s.root, "overlay", 0, fmt.Sprintf("lowerdir=/,upperdir=%[1]s/upper,workdir=%[1]s/work", dir))
+	mount(t, "overlay", s.root, "overlay", 0, fmt.Sprintf("lowerdir=%[2]s,upperdir=%[1]s/upper,workdir=%[1]s/work", dir, *base))
 	mount(t, "/proc", s.path("/proc"), "", syscall.MS_BIND|syscall.MS_REC, "")
 	mount(t, "/dev", s.path("/dev"), "", syscall.MS_BIND|syscall.MS_REC, "")
 	mount(t, "tmpfs", s.path("/run"), "tmpfs", 0, "mode=755")
