@@ -7,6 +7,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -32,7 +33,8 @@ func TestTheTutorial(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if says := fmt.Sprintf("There are %d commands.", len(steps)); !strings.Contains(string(page), says) {
+	refused := 1 + slices.IndexFunc(steps, func(s pages.Step) bool { return len(s.Want) > 0 && strings.HasPrefix(s.Want[0], "ERROR:") })
+	if says := fmt.Sprintf("There are %d commands, and number %d is the write that is refused.", len(steps), refused); !strings.Contains(string(page), says) {
 		t.Errorf("the page doesn't say %q", says)
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 6*time.Minute)
