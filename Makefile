@@ -63,7 +63,7 @@ test: $(TOOLS)/gotestsum ## Run the tests with the race detector, against real s
 
 .PHONY: verify
 verify: ## Run what takes long, an hour and a half in all, whatever of it fails
-	@$(MAKE) --no-print-directory --keep-going verify-tests ways verify-drivers verify-faults fuzz soak contend
+	@$(MAKE) --no-print-directory --keep-going verify-tests ways verify-drivers verify-faults fuzz soak contend newcomer
 
 .PHONY: verify-tests
 verify-tests: $(TOOLS)/gotestsum ## Run the tests on every version of PostgreSQL, and those that make test leaves out
@@ -212,6 +212,10 @@ packages: snapshot ## Build it twice, compare, install the package, and restart 
 	scripts/install-servers --all
 	scripts/reproduce
 	$(GO) test -count=1 -timeout 10m -v $(TESTFLAGS) ./deploy/packages/packagetest
+
+.PHONY: newcomer
+newcomer: ## Follow the tutorial on a minimal system, and install the packages there
+	scripts/newcomer
 
 .PHONY: clean
 clean: ## Remove what was built
