@@ -89,13 +89,18 @@ func runGuarded(ctx context.Context, cfg guardSettings, f fence.Fence, command [
 	if err != nil {
 		return notCurrent(err)
 	}
+	options := inForeground(cfg.TermGrace)
+	options.Wanted = ctx
 	timedOut := fmt.Errorf("it has run for %v", cfg.Timeout)
 	if cfg.Timeout > 0 {
 		var end context.CancelFunc
 		ctx, end = context.WithTimeoutCause(ctx, cfg.Timeout, timedOut)
 		defer end()
 	}
-	status, err := runner.RunWithin(ctx, guardTerm{guard}, command, inForeground(cfg.TermGrace))
+	status, err := runner.RunWithin(ctx, guardTerm{guard}, command, options)
+	if errors.Is(err, runner.ErrNotWanted) {
+		status = interrupted(options.Wanted)
+	}
 	switch lost := guard.End(); {
 	case lost != nil && errors.Is(err, effect.ErrLost):
 		status = runner.ExitLost
