@@ -85,7 +85,7 @@ func (s *sidecar) release(patience time.Duration, log *slog.Logger) {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	if err := s.client.Close(ctx); err != nil {
-		log.Warn("lease not released, it will expire", "error", err)
+		log.Warn("cannot release lease, it will expire", "error", err)
 		return
 	}
 	s.work.end()

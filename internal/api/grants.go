@@ -211,6 +211,6 @@ func (s *Server) giveBack(ctx context.Context, resource fence.Resource, grantID 
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), answerTime)
 	defer cancel()
 	if _, err := s.options.Store.Release(ctx, resource, grantID); err != nil {
-		s.options.Logger.Warn("lease not released, it will expire", "resource", resource, "holder", grantID, "error", err)
+		s.options.Logger.Warn("cannot release lease, it will expire", "resource", resource, "holder", grantID, "error", err)
 	}
 }

@@ -99,7 +99,7 @@ func (s *Server) compare(ctx context.Context, resource fence.Resource, grantID s
 	}
 	last, err := record.LastGrant(ctx, resource)
 	if err != nil {
-		s.options.Logger.Warn("lease not compared with the last grant", "resource", resource, "holder", grantID, "error", err)
+		s.options.Logger.Warn("cannot compare lease with the last grant", "resource", resource, "holder", grantID, "error", err)
 		return nil
 	}
 	if last.Holder == grantID && !last.Former || last.Token == 0 && !held {

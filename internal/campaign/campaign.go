@@ -226,7 +226,7 @@ func (c *Campaign) giveUp(lease *lockclient.Lease) {
 	ctx, cancel := context.WithTimeout(context.Background(), giveUpTime)
 	defer cancel()
 	if err := lease.Release(ctx); err != nil {
-		c.options.Logger.Debug("lost lease not released, it will expire", "error", err)
+		c.options.Logger.Debug("cannot release lost lease, it will expire", "error", err)
 	}
 }
 

@@ -112,7 +112,7 @@ class Lease:
             if self._pid == os.getpid():
                 self.release()
         except ApiError as error:
-            log.warning("lease of %r not released, it will expire: %s", self.resource, error)
+            log.warning("cannot release lease of %r, it will expire: %s", self.resource, error)
 
     def start(self) -> None:
         """Start the threads that renew the lease and end it, or raise LeaseLost if its
