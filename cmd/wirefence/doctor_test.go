@@ -372,5 +372,5 @@ func TestDoctorFindsStuckTransactions(t *testing.T) {
 	if strings.Contains(r.text, `holds resource \"patient\"`) {
 		t.Errorf("a session is told of that is not stuck:\n%s", r.text)
 	}
-	r.ends(t, 3, "sessions.prepared", "sessions.idle")
+	r.ends(t, 3, "sessions.prepared", "sessions.idle", "resources.takeovers")
 }

@@ -41,7 +41,7 @@ func TestWrongInput(t *testing.T) {
 		{url, "revoke nothing", 1, "WF008"},
 		{url, "lock", 2, "--help"},
 		{url, "lock " + long + " -- true", 2, "256 bytes"},
-		{url, "lock orders --ttl=-1s -- true", 2, "TTL -1s is less than"},
+		{url, "lock orders --ttl=-1s -- true", 2, "WIREFENCE_TTL is -1s: set more than 0"},
 		{url, "lock orders --holder=" + long + " -- true", 2, "at most 160 are allowed"},
 		{url, "lock orders --wait=-1s -- true", 2, "WIREFENCE_WAIT is -1s"},
 		{url, "lock orders --term-grace=0s -- true", 2, "WIREFENCE_TERM_GRACE is 0s"},

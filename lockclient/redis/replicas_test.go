@@ -181,7 +181,7 @@ func TestAFailoverBetweenAGrantAndItsReplicas(t *testing.T) {
 	}
 	defer store.Close()
 	attempt, err := store.Acquire(ctx, "r", "me", time.Minute)
-	if !errors.Is(err, redis.ErrNotReplicated) || !strings.Contains(err.Error(), "gone") || attempt.Won() {
+	if !errors.Is(err, redis.ErrNotReplicated) || !strings.Contains(err.Error(), "had ended before") || attempt.Won() {
 		t.Errorf("%+v, %v", attempt, err)
 	}
 	if !granted {

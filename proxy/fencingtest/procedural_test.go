@@ -131,16 +131,17 @@ func TestCallInPipelines(t *testing.T) {
 }
 
 // What was asked ahead of a batch is about the fence of its first message. Behind one that
-// carries nothing, a DO with a comment is refused.
+// carries nothing, a DO with a comment is refused: a stale one at its Parse, which a check
+// goes ahead of, and a current one at its Execute.
 func TestCommentBehindACallThatCarriesNothing(t *testing.T) {
 	onBoth(t, everyVersion, func(t *testing.T, db *database) {
 		db.Seal(t, "orders", 34)
-		for _, token := range []string{stale, "orders=34"} {
+		for token, state := range map[string]string{stale: "WF001", "orders=34": "WF006"} {
 			c := db.connect(t)
 			c.Must("set wirefence.token = ''")
 			all := c.Exchange(1, slices.Concat(stack.Unnamed("do 'begin end'"),
 				stack.Unnamed("do $$ begin "+insert+"; end $$ /*wirefence.token='"+token+"'*/"), []pgproto3.FrontendMessage{&pgproto3.Sync{}})...)
-			stack.WantState(t, stack.Err(all), "WF006", token)
+			stack.WantState(t, stack.Err(all), state, token)
 			db.wantRows(t, 0)
 		}
 	})
