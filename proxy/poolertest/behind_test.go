@@ -6,6 +6,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgproto3"
 
+	"github.com/wirefence/wirefence/internal/servers"
 	"github.com/wirefence/wirefence/internal/stack"
 	"github.com/wirefence/wirefence/proxy"
 )
@@ -137,4 +138,55 @@ func TestBehindThePoolerAPipeline(t *testing.T) {
 			p.wantRows(33, 0)
 		})
 	}
+}
+
+// TestBehindThePoolerABatchIsSentToOneServerConnection has a batch that the proxy can't send
+// in one piece: its VACUUM has to wait for the query ahead. Another client waits for the
+// server connection meanwhile, and must not get it in the middle of the batch.
+func TestBehindThePoolerABatchIsSentToOneServerConnection(t *testing.T) {
+	cfg := servers.PgBouncerConfig{PoolMode: "transaction", PoolSize: 1, Settings: map[string]string{"admin_users": "postgres"}}
+	p, addr := behind(t, cfg, "", proxy.Options{})
+	c, other := p.connect(addr), p.connect(addr)
+	console := stack.Login(t, p.pooler(p.Addr(), cfg), "pgbouncer")
+	p.Exec(t, "SELECT pg_advisory_lock(8)")
+	c.Send(&pgproto3.Query{String: "SELECT pg_advisory_xact_lock(8)"},
+		&pgproto3.Parse{Query: insert(34, comment(34))}, &pgproto3.Bind{}, &pgproto3.Execute{},
+		&pgproto3.Parse{Query: "VACUUM jobs" + comment(34)}, &pgproto3.Bind{}, &pgproto3.Execute{}, &pgproto3.Sync{})
+	p.Becomes(t, "1", "SELECT count(*)::text FROM pg_locks WHERE locktype = 'advisory' AND NOT granted AND objid = 8")
+	other.Send(&pgproto3.Query{String: "SELECT 'another client'"})
+	stack.Eventually(t, "the other client waits for a server connection", func() bool {
+		return waitsInPool(console, p.Name)
+	})
+	p.Exec(t, "SELECT pg_advisory_unlock(8)")
+	if got := stack.Types(c.Ready(1)); got != "TDCZ" {
+		t.Errorf("the query ahead of the batch gets %s", got)
+	}
+	answers := c.Ready(1)
+	if got := stack.Types(answers); got != "12C12EZ" {
+		t.Errorf("the batch gets %s", got)
+	}
+	stack.WantState(t, stack.Err(answers), "WF006", "a fenced VACUUM in a batch")
+	if got := stack.Types(other.Ready(1)); got != "TDCZ" {
+		t.Errorf("the other client gets %s", got)
+	}
+	p.wantRows(34, 0)
+}
+
+// waitsInPool reports whether a client waits for a server connection to a database, as
+// PgBouncer's console says.
+func waitsInPool(console *stack.Client, database string) bool {
+	console.T.Helper()
+	pools, err := console.Query("SHOW POOLS")
+	if err != nil {
+		console.T.Fatal(err)
+	}
+	for _, m := range pools {
+		if m.Type != 'D' {
+			continue
+		}
+		if row := m.Backend().(*pgproto3.DataRow).Values; string(row[0]) == database && string(row[3]) != "0" { // cl_waiting
+			return true
+		}
+	}
+	return false
 }

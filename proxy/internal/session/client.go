@@ -100,6 +100,9 @@ func (s *Session) fromClient(in []byte, at int, out *Out) int {
 	if s.waitsForRoom(typ) {
 		return 0
 	}
+	if s.waitsForPooler(typ) {
+		return s.wait()
+	}
 	return s.handleMessage(typ, size, in, at, out)
 }
 
@@ -115,6 +118,16 @@ func (s *Session) waitsForRoom(typ byte) bool {
 	}
 	s.inputWaits, s.queueFull = true, true
 	return true
+}
+
+// waitsForPooler reports whether a message would begin a batch while a ReadyForQuery is
+// outstanding behind a pooler. PgBouncer 1.18 doesn't count a batch before its Sync: at the
+// ReadyForQuery it would give the server connection to another client, with the beginning
+// of the batch on it. Since a later message of the batch may have to wait, the proxy can't
+// send each batch in one piece.
+func (s *Session) waitsForPooler(typ byte) bool {
+	begins := isRequest(typ) && typ != wire.Query && typ != wire.FunctionCall && !s.batch.Open
+	return s.pooled && begins && s.q.Ready() > 0 && !s.q.CopyIn()
 }
 
 // handleMessage handles a message by its type.

@@ -90,3 +90,40 @@ func TestMessagesInACopyAreBounded(t *testing.T) {
 		t.Errorf("%d entries, farewell %v", s.q.Len(), s.Fatal())
 	}
 }
+
+// Behind a pooler no batch begins while an answer is outstanding, for the pooler may then
+// give the server connection to another client.
+func TestABatchWaitsBehindAPooler(t *testing.T) {
+	for name, batch := range map[string][]byte{
+		"Parse":    parsedNow("SELECT 1"),
+		"Bind":     bound(nil, "s"),
+		"Describe": wire.AppendSync(message(wire.Describe, "Ss\x00")),
+		"Execute":  wire.AppendSync(wire.AppendExecute(nil, "")),
+		"Close":    wire.AppendSync(wire.AppendClose(nil, 'S', "s")),
+	} {
+		for pooling, waits := range map[Pooling]bool{PoolingTransaction: true, PoolingSession: false} {
+			s := begunWith(t, Config{Pooling: pooling}, "", discard{})
+			var out Out
+			s.FromClient(simple("SELECT 1"), &out)
+			if used := s.FromClient(batch, &out); (used == 0) != waits || s.InputWaits() != waits {
+				t.Errorf("%s, pooling %v: %d of %d bytes are used, input waits %v", name, pooling, used, len(batch), s.InputWaits())
+			}
+			if _, wake := s.FromServer(append(done("SELECT 1"), ready("I")...), &out); wake != waits {
+				t.Errorf("%s, pooling %v: the answer wakes %v", name, pooling, wake)
+			}
+			if !waits {
+				continue
+			}
+			if used := s.FromClient(batch, &out); used != len(batch) {
+				t.Errorf("%s: %d of %d bytes are used behind the answer", name, used, len(batch))
+			}
+		}
+	}
+	s := begunWith(t, Config{Pooling: PoolingTransaction}, "", discard{})
+	var out Out
+	s.FromClient(simple("COPY t FROM STDIN"), &out)
+	s.FromServer(message(wire.CopyInResponse, "\x00\x00\x00"), &out)
+	if batch := parsedNow("SELECT 1"); s.FromClient(batch, &out) != len(batch) {
+		t.Error("a batch waits for a server that waits for copy data")
+	}
+}
