@@ -124,6 +124,12 @@ func (f *Facts) beforeGroup(m *Message, by Carrier) (Action, bool) {
 	if begins(m) && !by.Carries() {
 		target = f.Last // most likely the transaction's fence
 	}
+	switch {
+	case f.FreshChain && f.GivingBack:
+		return Action{Do: Wait}, true // an error would abort the client's transaction
+	case f.Answer == GiveBackFails && f.Block == FailedBlock && !rollsBack(m):
+		return refuse(fence.CannotBeFenced, ByExchange, 0), true
+	}
 	if f.FreshChain && f.Hold.State == Doubtful && !mayPrecedeSnapshot(m) {
 		// A session that chains its transactions is never outside of one.
 		switch {
@@ -195,6 +201,11 @@ func setsVariable(m *Message) bool {
 // begins reports whether a message begins a transaction block.
 func begins(m *Message) bool {
 	return len(m.Statements) > 0 && m.Statements[0].Class == sqltext.Begins
+}
+
+// rollsBack reports whether a message begins with ROLLBACK.
+func rollsBack(m *Message) bool {
+	return len(m.Statements) > 0 && m.Statements[0].Class == sqltext.Ends && !m.Statements[0].Flags.Has(sqltext.Commits)
 }
 
 // mayPrecedeSnapshot reports whether a statement that must come before the transaction's
@@ -269,7 +280,7 @@ func (f *Facts) decideAlone(m *Message, by Carrier) Action {
 	case answer == Observed || f.Shadow:
 		return Action{By: by}
 	case answer == TakeFails:
-		return refuse(fence.CannotBeFenced, ByTake, 0)
+		return refuse(fence.CannotBeFenced, ByExchange, 0)
 	case f.Batch.Open && f.CanHold:
 		return refuse(fence.CannotBeFenced, NotFirst, 0)
 	}

@@ -44,6 +44,7 @@ func old(f *Facts)         { f.Major = 15 }
 func fenced(f *Facts)      { f.Fenced = true }
 func named(f *Facts)       { f.NamedFence = true }
 func fresh(f *Facts)       { f.FreshChain = true }
+func givingBack(f *Facts)  { f.GivingBack = true }
 func over(f *Facts)        { f.Hold.Over = true }
 func apart(f *Facts)       { f.HoldNeedsExchange = true }
 
@@ -263,6 +264,10 @@ func TestHolds(t *testing.T) {
 		"not ahead of what precedes the snapshot":  {situation(doubtful(variable), inBlock, fresh), saying("SET x = 1; SET TRANSACTION READ ONLY"), "forward"},
 		"nor while that may follow":                {situation(doubtful(variable), inBlock, fresh), saying("SET x = 1"), "forward"},
 		"ahead of a function call":                 {situation(doubtful(variable), inBlock, fresh), functionCall, "give back"},
+		"which may abort that transaction":         {situation(inBlock, fresh, givingBack, pipelined), saying("SELECT 1"), "wait"},
+		"and has aborted it":                       {situation(doubtful(variable), failedBlock, fresh, told(GiveBackFails)), saying("SELECT 1"), refused(fence.CannotBeFenced, ByExchange, 0)},
+		"so that COMMIT fails":                     {situation(doubtful(variable), failedBlock, fresh, told(GiveBackFails)), saying("COMMIT"), refused(fence.CannotBeFenced, ByExchange, 0)},
+		"and ROLLBACK doesn't":                     {situation(doubtful(variable), failedBlock, fresh, told(GiveBackFails)), saying("ROLLBACK"), "forward"},
 		"not another's":                            {situation(last(other)), saying(signed), "forward, checks 0, covered"},
 		"not in a block":                           {situation(busy, inBlock), saying(insert), "forward, checks 0, covered"},
 		"not while something is outstanding":       {situation(busy, pipelined), saying(insert), "forward, checks 0, covered"},
@@ -327,7 +332,7 @@ func TestWhatStandsAlone(t *testing.T) {
 		for about, r := range map[string]row{
 			"takes":                              {situation(), m, "take"},
 			"counts":                             {situation(holds(variable)), m, "forward, covered"},
-			"a stale one is told":                {situation(told(TakeFails)), m, refused(fence.CannotBeFenced, ByTake, 0)},
+			"a stale one is told":                {situation(told(TakeFails)), m, refused(fence.CannotBeFenced, ByExchange, 0)},
 			"the variable is empty":              {situation(told(Empty)), m, "forward"},
 			"and one is required":                {situation(told(Empty), required), m, refused(fence.TokenRequired, Plain, 0)},
 			"none came where one is required":    {situation(unfenced, required), m, refused(fence.TokenRequired, Plain, 0)},

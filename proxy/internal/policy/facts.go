@@ -44,15 +44,16 @@ type Answer uint8
 
 // The answers.
 const (
-	NoAnswer   Answer = iota
-	Granted           // the fence is held, for this message at least
-	Empty             // the session variable holds no fence
-	Filled            // it holds one
-	Unheld            // the hold failed without an error
-	Recorded          // a check has recorded the token since: the hold may succeed now
-	Unholdable        // it can't succeed: a resource has reuse = once
-	Observed          // the proxy or the resources are in shadow mode; the refusal was reported
-	TakeFails         // taking the hold raised an error
+	NoAnswer      Answer = iota
+	Granted              // the fence is held, for this message at least
+	Empty                // the session variable holds no fence
+	Filled               // it holds one
+	Unheld               // the hold failed without an error
+	Recorded             // a check has recorded the token since: the hold may succeed now
+	Unholdable           // it can't succeed: a resource has reuse = once
+	Observed             // the proxy or the resources are in shadow mode; the refusal was reported
+	TakeFails            // taking the hold raised an error
+	GiveBackFails        // so did giving it back
 )
 
 // HoldState is the state of the session's hold.
@@ -146,6 +147,8 @@ type Facts struct {
 	Fenced bool
 
 	Hold Hold
+	// GivingBack says that the outstanding exchange gives the hold back.
+	GivingBack bool
 	// Last is the carrier of the group before, if that was less than H ago.
 	Last Carrier
 	// Answer is the outcome of the last exchange, for the message that waited for it.
@@ -243,7 +246,7 @@ type Reason uint8
 // The reasons.
 const (
 	Plain           Reason = iota
-	ByTake                 // taking the hold has raised an error
+	ByExchange             // taking the hold has raised an error, or giving it back
 	NoSchema               // the database can't check a fence
 	NotShared              // the statement can't share a transaction with a check
 	NotFirst               // it would have to be first in its batch

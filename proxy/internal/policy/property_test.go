@@ -28,7 +28,7 @@ func drawFacts(t *rapid.T) *Facts {
 		FenceMayChange: rapid.IntRange(0, 7).Draw(t, "interferes") == 7, Major: rapid.IntRange(14, 18).Draw(t, "major"),
 		Variable: yes("variable"), Stamp: rapid.SampledFrom([]string{"", "", "lease=1"}).Draw(t, "stamp"),
 		Outstanding: rapid.SampledFrom([]int{0, 0, 1, 2}).Draw(t, "outstanding"), Block: Block(rapid.IntRange(1, 3).Draw(t, "block")),
-		Fenced: yes("fenced"), Last: drawCarrier(t, "last"), Answer: Answer(rapid.IntRange(0, int(TakeFails)).Draw(t, "answer")),
+		Fenced: yes("fenced"), Last: drawCarrier(t, "last"), Answer: Answer(rapid.IntRange(0, int(GiveBackFails)).Draw(t, "answer")),
 		NamedFence: rapid.IntRange(0, 3).Draw(t, "named") == 3, Shadow: rapid.IntRange(0, 7).Draw(t, "shadow") == 7,
 	}
 	f.Required = f.Required || f.Stamp != "" // where there is a lease, a fence is required
@@ -37,7 +37,7 @@ func drawFacts(t *rapid.T) *Facts {
 	if yes("batch") {
 		f.Batch = Batch{
 			Open: yes("open"), Ran: yes("ran"), Block: Block(rapid.IntRange(0, 3).Draw(t, "batch's block")),
-			Checked: yes("checked"), TakenHere: yes("took"), By: drawCarrier(t, "by"), Answer: Answer(rapid.IntRange(0, int(TakeFails)).Draw(t, "batch's answer")), About: drawCarrier(t, "about"),
+			Checked: yes("checked"), TakenHere: yes("took"), By: drawCarrier(t, "by"), Answer: Answer(rapid.IntRange(0, int(GiveBackFails)).Draw(t, "batch's answer")), About: drawCarrier(t, "about"),
 		}
 		f.Batch.Taken = f.Batch.TakenHere && yes("taken")
 	}

@@ -31,11 +31,13 @@ type backend struct {
 	dead     bool // the session is over
 	skipping bool // after an error, up to the next Sync
 	copying  bool
-	ran      bool     // an Execute has run since the last Sync
-	extended bool     // the message under way is of the extended protocol
-	rest     []string // statements of the Query under way that are still to run
-	multi    bool     // that Query has several statements
-	carried  []string // the fences in that Query's comments
+	// failsCopy says that the next error is that of a CopyFail.
+	failsCopy bool
+	ran       bool     // an Execute has run since the last Sync
+	extended  bool     // the message under way is of the extended protocol
+	rest      []string // statements of the Query under way that are still to run
+	multi     bool     // that Query has several statements
+	carried   []string // the fences in that Query's comments
 
 	tx         transaction
 	token      setting // wirefence.token
@@ -165,8 +167,8 @@ func (b *backend) say(typ byte, body string) {
 
 func (b *backend) complain(severity, code string) {
 	routine := ""
-	if code == "57014" { // nothing else here raises it
-		routine = "R" + copyFailed + "\x00"
+	if b.failsCopy {
+		routine, b.failsCopy = "R"+copyFailed+"\x00", false
 	}
 	b.say(wire.ErrorResponse, "S"+severity+"\x00V"+severity+"\x00C"+code+"\x00Mfailed\x00"+routine+"\x00")
 }
@@ -251,8 +253,8 @@ func (b *backend) takeCopy(typ byte, body string) {
 			b.goOn()
 		}
 	case wire.CopyFail:
-		b.copying = false
-		b.fail("57014")
+		b.copying, b.failsCopy = false, true
+		b.fail(queryCanceled)
 	case wire.Flush, wire.Sync:
 	case wire.Terminate:
 		b.dead = true

@@ -23,7 +23,12 @@ type told struct {
 // lockTimeout is the SQLSTATE with which a hold fails that waits for too long.
 const lockTimeout = "55P03"
 
-func refused(code string) bool { return strings.HasPrefix(code, "WF") || code == lockTimeout }
+// refused reports whether an ErrorResponse is a refusal, or the error of an exchange that
+// was cancelled.
+func refused(msg []byte) bool {
+	code := wire.ErrorCode(msg)
+	return strings.HasPrefix(code, "WF") || code == lockTimeout || code == queryCanceled && wire.ErrorField(msg, 'R') != copyFailed
+}
 
 // refusals finds what was refused in what the client saw.
 func refusals(seen []byte) (all []told) {
@@ -32,8 +37,8 @@ func refusals(seen []byte) (all []told) {
 		if !ok || size == 0 || size > len(seen) {
 			return all
 		}
-		if code := wire.ErrorCode(seen[:size]); typ == wire.ErrorResponse && refused(code) {
-			all = append(all, told{at, code})
+		if typ == wire.ErrorResponse && refused(seen[:size]) {
+			all = append(all, told{at, wire.ErrorCode(seen[:size])})
 		}
 		seen = seen[size:]
 	}
@@ -104,8 +109,8 @@ func bare(seen []byte) (kept []byte) {
 		if !ok || size == 0 || size > len(seen) {
 			return append(kept, seen...)
 		}
-		if code := wire.ErrorCode(seen[:size]); typ == wire.ErrorResponse && refused(code) {
-			kept = append(kept, message(wire.ErrorResponse, "C"+code+"\x00\x00")...)
+		if typ == wire.ErrorResponse && refused(seen[:size]) {
+			kept = append(kept, message(wire.ErrorResponse, "C"+wire.ErrorCode(seen[:size])+"\x00\x00")...)
 		} else {
 			kept = append(kept, seen[:size]...)
 		}

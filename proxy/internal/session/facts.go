@@ -34,6 +34,7 @@ func (s *Session) gatherFacts(m *policy.Message) *policy.Facts {
 		Batch:               s.batch.Batch,
 		FreshChain:          s.freshChain,
 		Fenced:              s.fenced,
+		GivingBack:          s.exchange.by == givesBack,
 		Answer:              s.answer,
 		NamedFence:          s.namedFence,
 	}

@@ -155,6 +155,10 @@ func (s *Session) finishGiveBack() {
 	if !s.exchange.answered && s.hold.state == policy.NoHold {
 		s.hold.state = policy.Doubtful
 	}
+	if s.exchange.err != nil && s.txStatus == wire.Failed {
+		// In a chained transaction it has aborted what is the client's.
+		s.answer, s.answerErr = policy.GiveBackFails, s.exchange.err
+	}
 }
 
 // HoldDeadline returns when to call ReleaseHold; zero without a hold.

@@ -27,7 +27,7 @@ func (b *backend) internal(sql string) func(parameters []*string) result {
 	case giveBackSQL:
 		return func([]*string) result {
 			if b.policy.failing && b.dice.n(4) == 1 {
-				return result{code: "57014"}
+				return result{code: queryCanceled}
 			}
 			b.unlockAll()
 			return rowOf("")

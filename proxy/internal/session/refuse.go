@@ -77,7 +77,7 @@ func (s *Session) refusal(a policy.Action, body []byte, m *policy.Message) *wire
 	case fence.TokenRequired:
 		return s.noFence()
 	}
-	if a.Refusal.Reason == policy.ByTake && s.answerErr != nil {
+	if a.Refusal.Reason == policy.ByExchange && s.answerErr != nil {
 		return s.answerErr
 	}
 	e := &wire.Error{Severity: "ERROR", Code: string(fence.CannotBeFenced)}
