@@ -116,8 +116,9 @@ AS $$
 $$;
 
 -- end_holder terminates the backend of one holder and records that. If it cannot, it raises
--- an error that says why and what an operator can do. If since is given, it spares a backend
--- that has begun something else meanwhile: terminating the backends before it took time.
+-- an error that says why and what an operator can do. Terminating the backends before it took
+-- time, so it spares a backend that no longer holds the lock, and, if since is given, one that
+-- has begun another transaction.
 --
 -- A holder is known by the key of its lock alone, and a client can compute a resource name
 -- that has a given key. So where several resources share a key, only issuers may terminate a
@@ -159,7 +160,8 @@ BEGIN
     PERFORM pg_stat_clear_snapshot();
     SELECT a.usename AS login, a.application_name AS application, a.state_change, a.xact_start INTO ended
     FROM pg_stat_activity AS a WHERE a.pid = holder_pid;
-    IF since IS NOT NULL AND since IS DISTINCT FROM ended.state_change AND since IS DISTINCT FROM ended.xact_start THEN
+    IF since IS NOT NULL AND since IS DISTINCT FROM ended.state_change AND since IS DISTINCT FROM ended.xact_start
+       OR NOT EXISTS (SELECT FROM wirefence.lock_holders AS h WHERE h.key = wirefence.lock_key(resource) AND h.pid = holder_pid) THEN
         RETURN;
     END IF;
     IF pg_terminate_backend(holder_pid) THEN
