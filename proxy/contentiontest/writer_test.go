@@ -39,13 +39,17 @@ type held struct {
 // enough, and looks round.
 const moment = 250 * time.Millisecond
 
+// firstLook is how long a takeover's first look may take on a busy machine. preempt_after
+// counts from before it, so a transaction that has begun meanwhile has that much less time.
+const firstLook = 100 * time.Millisecond
+
 // mayBeEnded reports whether a takeover could have found the transaction in its way
 // for long enough, or a revocation.
 func (h held) mayBeEnded() bool {
 	revoking := int64(0)
 	for r := range h.t {
 		revoking += r.revoking.Load()
-		if r.preemptAfter != fence.Never && time.Since(h.began) >= min(r.preemptAfter, moment) {
+		if r.preemptAfter != fence.Never && time.Since(h.began) >= min(r.preemptAfter, moment)-firstLook {
 			return true
 		}
 	}
