@@ -59,7 +59,7 @@ var (
 	// until then.
 	ErrEffectFailed = errors.New("effect failed")
 	// ErrInDoubt says that the effect was begun, and that the fence may not have been
-	// held until it returned: another holder may have had the resource by then.
+	// held until it returned: another holder may have had the resource before.
 	ErrInDoubt = errors.New("effect in doubt")
 )
 

@@ -250,7 +250,7 @@ func (l *Lease) Release(ctx context.Context) error {
 	}
 }
 
-// free deletes the lease in the store. It takes at most one TTL: by then the lease has
+// free deletes the lease in the store. It gives up after one TTL, when the lease has
 // expired.
 func (l *Lease) free(ctx context.Context) error {
 	ttl := l.client.opts.TTL

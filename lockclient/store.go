@@ -7,7 +7,7 @@ import (
 	"github.com/wirefence/wirefence/fence"
 )
 
-// Store keeps leases: who holds a resource, and until when. It also counts the tokens,
+// Store keeps the holder and the expiry of each resource's lease. It also counts the tokens,
 // but does not judge them: it may lose all data without harm to a client that seals.
 // Package storetest is the suite that every store passes.
 //

@@ -20,7 +20,7 @@ type pumps struct {
 	ended chan struct{} // closed when serverPump has ended
 }
 
-// loops is a stub: only Linux has loops.
+// loops is empty here: without epoll, pumps carry every session.
 type loops struct{}
 
 func (*loops) start() error { return nil }
