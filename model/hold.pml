@@ -13,7 +13,7 @@
  * SESSIONS (1 or 2), PIPE (groups that one session may have outstanding), LIVE
  * (I7 rather than I1 and I2), PREEMPT (the takeover has a preempt_after), SYM
  * (equal sessions are one; for searches that find nothing). Statements of the
- * clients: BLOCKS, SAVEPOINTS, UNLOCKS, SETS, COMMENTS, OWNSEALS, ROWS.
+ * clients: BLOCKS, SAVEPOINTS, CHAINS, UNLOCKS, SETS, COMMENTS, OWNSEALS, ROWS.
  */
 
 #ifndef SESSIONS
@@ -32,6 +32,8 @@
 #define HOLD 2
 #define BACK 3
 #define JOINT 4      /* the hold is asked for ahead of the group's own write */
+#define UNHOLD 5     /* the hold is given back at the beginning of a chained transaction, ahead of a check */
+#define CHECKS(e) (e == CHECK || e == UNHOLD)
 #define TAKES(e) (e == HOLD || e == JOINT)
 
 /* The statement of a group. */
@@ -50,6 +52,7 @@
 #define SEAL 12      /* by a function of which the text shows nothing */
 #define PREPARE 13   /* PREPARE TRANSACTION */
 #define COMMIT_IT 14 /* COMMIT PREPARED */
+#define CHAIN 15     /* COMMIT AND CHAIN */
 
 /* The fence of a group. */
 #define VARIABLE 0
@@ -104,6 +107,9 @@ bool counts[SESSIONS];       /* groups may count on the hold */
 bool may[SESSIONS];          /* the session may have the lock: to be given back */
 bool spoiled[SESSIONS];      /* the hold that is outstanding won't count */
 bool named[SESSIONS];        /* an unlock has a name: it holds no more */
+bool chained[SESSIONS];      /* it has chained transactions: likewise */
+bool first[SESSIONS];        /* nothing but BEGIN was sent in its transaction */
+bool fresh[SESSIONS];        /* nothing was sent behind COMMIT AND CHAIN */
 byte held[SESSIONS];         /* the hold's fence */
 byte known[SESSIONS];        /* how the transaction stood by the last answer */
 
@@ -115,7 +121,9 @@ byte pause[SESSIONS];        /* the client says nothing more; the proxy is froze
 byte work[SESSIONS];         /* groups that ran under the lock since a takeover is in the queue */
 bool came;                   /* a takeover has come and is not through */
 byte cancels, freezes;
+#ifndef MOST
 #define MOST 3
+#endif
 #ifndef CANCELS
 #define CANCELS 1
 #endif
@@ -249,7 +257,7 @@ inline die() {
   end_transaction();
   let_go();
   stop[i] = BETWEEN; out[i] = 0; done[i] = 0; known[i] = IDLE; held[i] = 0;
-  counts[i] = false; may[i] = false; spoiled[i] = false; named[i] = false;
+  counts[i] = false; may[i] = false; spoiled[i] = false; named[i] = false; chained[i] = false; first[i] = false; fresh[i] = false;
   for (n : 0 .. PIPE - 1) { what[AT(n)] = 0; text[AT(n)] = 0; fence[AT(n)] = 0 };
 #ifdef LIVE
   pause[i] = TALKS; work[i] = 0;
@@ -267,7 +275,7 @@ inline canon() {
   if
   :: KEY(0) > KEY(1) || (KEY(0) == KEY(1) && GROUPS(0) > GROUPS(1)) ->
      SWAP(tx); SWAP(savepoint); SWAP(top); SWAP(sub); SWAP(session); SWAP(xact); SWAP(old); SWAP(set); SWAP(stop);
-     SWAP(out); SWAP(done); SWAP(counts); SWAP(may); SWAP(spoiled); SWAP(named); SWAP(held); SWAP(known);
+     SWAP(out); SWAP(done); SWAP(counts); SWAP(may); SWAP(spoiled); SWAP(named); SWAP(chained); SWAP(first); SWAP(fresh); SWAP(held); SWAP(known);
      for (j : 0 .. PIPE - 1) {
        n = what[j]; what[j] = what[PIPE + j]; what[PIPE + j] = n;
        n = text[j]; text[j] = text[PIPE + j]; text[PIPE + j] = n;
@@ -345,9 +353,18 @@ end:
           :: else -> session[i] = true; goto verdict
           :: e == JOINT && (!wanted || HAS(i)) -> /* it can't be held: a check */
              e = CHECK; what[AT(done[i])] = CHECK; lock_for_transaction(i); goto verdict
+          :: e == JOINT && wanted && !HAS(i) -> /* a takeover waits: a check behind it */
+             what[AT(done[i])] = CHECK; stop[i] = QUEUED; goto settled
           fi
-       :: e == CHECK && tx[i] == FAILED -> goto failed /* 25P02 */
-       :: e == CHECK && tx[i] != FAILED ->
+       :: CHECKS(e) && tx[i] == FAILED -> goto failed /* 25P02 */
+#ifdef CHAINS
+       :: e == UNHOLD && CANCELLED -> was_cancelled(); goto failed
+#endif
+       :: CHECKS(e) && tx[i] != FAILED ->
+          if
+          :: e == UNHOLD -> let_go()
+          :: else
+          fi;
           if
           :: wanted && !HAS(i) -> stop[i] = QUEUED; goto settled
           :: else -> lock_for_transaction(i); goto verdict
@@ -376,12 +393,12 @@ verdict:
           let_go();
 #endif
           goto failed
-       :: !stale && e == CHECK -> printf("  s%d: checked\n", i); goto statement
-       :: stale && e == CHECK -> printf("  s%d: check refused\n", i); goto failed
+       :: !stale && CHECKS(e) -> printf("  s%d: checked\n", i); goto statement
+       :: stale && CHECKS(e) -> printf("  s%d: check refused\n", i); goto failed
        fi;
 statement:
        if
-       :: tx[i] == FAILED && s != COMMIT && s != ROLLBACK && s != ROLLBACK_TO -> goto failed
+       :: tx[i] == FAILED && s != COMMIT && s != ROLLBACK && s != ROLLBACK_TO && s != CHAIN -> goto failed
        :: tx[i] != FAILED && (s == WRITE || s == UNLOCKING) ->
 #ifdef ROWS
           if
@@ -411,6 +428,16 @@ write:
           fi;
           goto answered
        :: s == ROLLBACK -> restore(); end_transaction(); goto answered
+#ifdef CHAINS
+       :: s == CHAIN && tx[i] != IDLE ->
+          if
+          :: tx[i] == OPEN -> commit()
+          :: tx[i] == OPEN && CANCELLED -> was_cancelled(); goto failed
+          :: tx[i] == FAILED -> restore(); end_transaction()
+          fi;
+          tx[i] = OPEN; goto answered
+       :: s == CHAIN && tx[i] == IDLE -> goto failed
+#endif
        :: s == SAVEPOINT && tx[i] == OPEN -> savepoint[i] = true; goto answered
        :: s == RELEASE && tx[i] == OPEN && savepoint[i] ->
           savepoint[i] = false; top[i] = WORSE(top[i], sub[i]); sub[i] = NOTHING;
@@ -475,10 +502,12 @@ settled:
 #define COVERED(f) (counts[i] && held[i] == f)
 #endif
 #define OUTSIDE (out[i] == 0 && known[i] == IDLE)
-#ifdef NAME_HOLDS
-#define MAY_HOLD true
-#else
+#if defined(NAME_HOLDS)
+#define MAY_HOLD (!chained[i])
+#elif defined(CHAIN_HOLDS)
 #define MAY_HOLD (!named[i])
+#else
+#define MAY_HOLD (!named[i] && !chained[i])
 #endif
 
 /* When a takeover waits, H has passed; without one nobody minds what is held. Then
@@ -497,7 +526,8 @@ settled:
 #else
 #define ONE_BY_ONE (out[i] == 0 || TAKES(what[AT(0)]))
 #endif
-#define MAY_SEND (!came || HAS(i) && !GIVE_BACK_FIRST && ONE_BY_ONE)
+#define LEAVES (chained[i] && may[i]) /* a hold that the session is to be without */
+#define MAY_SEND (!came && !LEAVES || (HAS(i) || !came) && !GIVE_BACK_FIRST && ONE_BY_ONE)
 #define MUST_END (came && known[i] != IDLE)
 #ifdef NO_TIMER
 #define TIMER (pause[i] == TALKS)
@@ -547,7 +577,7 @@ end:
 #ifdef FORGETS
        :: TAKES(e) && !ok -> counts[i] = false; may[i] = false
 #endif
-       :: e == BACK && ok -> counts[i] = false; may[i] = false
+       :: (e == BACK || e == UNHOLD) && ok -> counts[i] = false; may[i] = false
        :: else
        fi;
        spoiled[i] = spoiled[i] && !TAKES(e);
@@ -583,7 +613,7 @@ end:
        :: send(HOLD, 0, f)
        :: !MUST_END && MAY_SEND -> send(JOINT, WRITE, f)
        fi;
-       held[i] = f; may[i] = true; spoiled[i] = false;
+       held[i] = f; may[i] = true; spoiled[i] = false; first[i] = false; fresh[i] = false;
 #ifdef COUNTS_AT_ONCE
        counts[i] = true;
 #else
@@ -594,11 +624,14 @@ end:
   /* A group of the client. */
   :: atomic { out[i] < PIPE && TALKING && MAY_SEND ->
        if
-       :: !MUST_END -> s = WRITE
+       :: !MUST_END || fresh[i] -> s = WRITE
 #ifdef BLOCKS
        :: !MUST_END -> s = BEGIN
        :: s = COMMIT
        :: s = ROLLBACK
+#endif
+#ifdef CHAINS
+       :: !MUST_END || !fresh[i] || !may[i] -> s = CHAIN
 #endif
 #ifdef SAVEPOINTS
        :: !MUST_END -> if :: s = SAVEPOINT :: s = ROLLBACK_TO :: s = RELEASE fi
@@ -619,10 +652,10 @@ end:
        fi;
        choose_fence();
        if
-       :: s == BEGIN || s == COMMIT || s == ROLLBACK || s == ROLLBACK_TO || s == RELEASE || s == SET || s == PREPARE || s == COMMIT_IT ->
+       :: s == BEGIN || s == COMMIT || s == CHAIN || s == ROLLBACK || s == ROLLBACK_TO || s == RELEASE || s == SET || s == PREPARE || s == COMMIT_IT ->
           e = BARE
 #ifndef SAVEPOINT_BARE
-       :: s == SAVEPOINT -> e = CHECK
+       :: s == SAVEPOINT -> e = (first[i] -> BARE : CHECK)
 #endif
 #ifndef UNLOCK_BARE
        :: s == UNLOCK || s == UNLOCKING || s == NAME_IT -> e = CHECK
@@ -630,8 +663,20 @@ end:
 #endif
        :: else -> e = (COVERED(f) -> BARE : CHECK)
        fi;
+#ifndef CHAIN_HOLDS
+       if
+       :: e == CHECK && fresh[i] && may[i] -> e = UNHOLD
+       :: else
+       fi;
+#endif
+       first[i] = (s == BEGIN && OUTSIDE);
+       fresh[i] = (s == CHAIN);
+       chained[i] = (chained[i] || s == CHAIN);
        send(e, s, f);
        if
+#ifndef CHAIN_HOLDS
+       :: s == CHAIN -> counts[i] = false; spoiled[i] = TAKES(what[AT(0)])
+#endif
        :: s == UNLOCK || s == UNLOCKING || s == NAME_IT ->
 #ifndef UNLOCK_COUNTS
           counts[i] = false;

@@ -19,13 +19,15 @@ func TestHoldsHold(t *testing.T) {
 		all           bool // each step of the model is to be taken
 		large         bool
 	}{
-		{name: "stale writes, one session of many", defines: everything, all: true},
+		{name: "stale writes, one session of many", defines: everything},
 		{name: "stale writes, fences in comments", defines: "BLOCKS SETS UNLOCKS COMMENTS"},
+		{name: "stale writes, chained transactions", defines: everything + " CHAINS", all: true},
 		{name: "stale writes, a refused hold keeps its lock", defines: everything + " RAISE_KEEPS"},
 		{name: "stale writes, two sessions", defines: "SESSIONS=2 PIPE=1 ROWS BLOCKS SYM"},
 		{name: "takeovers with a preempt_after", defines: "LIVE PREEMPT " + everything},
 		{name: "takeovers that end nobody's transaction", defines: "LIVE " + everything},
 		{name: "takeovers, a refused hold keeps its lock", defines: "LIVE PREEMPT BLOCKS RAISE_KEEPS"},
+		{name: "takeovers, chained transactions", defines: "LIVE PREEMPT BLOCKS CHAINS MOST=5"},
 		{name: "takeovers, two sessions with a preempt_after", defines: "SESSIONS=2 PIPE=1 ROWS BLOCKS SYM LIVE PREEMPT"},
 		{name: "takeovers that end nobody's transaction, two sessions", defines: "SESSIONS=2 PIPE=1 ROWS BLOCKS SYM LIVE"},
 
@@ -88,6 +90,7 @@ func TestRulesOfHoldsAreNeeded(t *testing.T) {
 		{"checks go on over a hold that doesn't count", "LIVE BLOCKS STICKY_CHECK", workForEver},
 		{"a client that pipelines isn't held back", "LIVE BLOCKS NO_PAUSE", workForEver},
 		{"a hold that failed isn't given back", "LIVE BLOCKS FORGETS", nobodyMoves},
+		{"a session that chains transactions keeps its hold", "LIVE BLOCKS CHAINS MOST=9 CHAIN_HOLDS", "assertion violated (work[i]<=9)"},
 		{"nothing is given back without a next group", "LIVE BLOCKS NO_TIMER", nobodyMoves},
 		{"an idle holder isn't ended", "LIVE BLOCKS NO_IDLE_END", nobodyMoves},
 		{"a proxy freezes in a transaction, and preempt_after is never", "LIVE BLOCKS FREEZE_INSIDE", nobodyMoves},
@@ -102,6 +105,79 @@ func TestRulesOfHoldsAreNeeded(t *testing.T) {
 			found := search(t, "hold.pml", strings.Fields(broken.defines), options...)
 			if broken.violation == "" && !slices.Contains(staleWrites, found.violation) || broken.violation != "" && found.violation != broken.violation {
 				t.Errorf("spin found %q in %s states, want %q", found.violation, found.states, broken.violation)
+			}
+			t.Logf("after %s states: %s\n%s", found.states, found.violation, found.story)
+		})
+	}
+}
+
+// Two proxies in a row, and the client itself, hold in one backend under marks of their own.
+func TestHoldsOfSeveralParties(t *testing.T) {
+	t.Parallel()
+	const (
+		staleWrite  = "assertion violated (wrote!=2)"
+		unrecorded  = "assertion violated (wrote!=3)"
+		workForEver = "assertion violated (work<=2)"
+		refused     = "assertion violated ((ok||(variable==2))|| !((tx==0)))"
+	)
+	searchEach(t, "chain.pml", []variant{
+		{"two proxies", "", ""},
+		{"one proxy", "ONE_PROXY", ""},
+
+		{"one mark for all", "ONE_MARK", staleWrite},
+		{"a session seals under another party's mark", "OWN_MARKS_ONLY", staleWrite},
+		{"the lock is unlocked, and its mark behind a cancel", "LEVEL_FIRST", staleWrite},
+		{"the mark is unlocked, and its lock behind a cancel", "TORN", workForEver},
+		{"the far proxy holds while the near one takes its hold anew", "PASSES_ON", workForEver},
+		{"the far proxy puts a check ahead of the near one's exchange", "CHECK_AHEAD", refused},
+		{"a hold counts before its record is committed", "ONE_PROXY ROW_COUNTS", unrecorded},
+	})
+}
+
+// A hold lasts until somebody wants it: how long that keeps a takeover out, and whom a
+// takeover ends.
+func TestHoldsLast(t *testing.T) {
+	t.Parallel()
+	const (
+		late    = "assertion violated ((frozen||missed)||(known<=9))"
+		tooLong = "assertion violated (known<=20)"
+		ended   = "assertion violated frozen"
+	)
+	searchEach(t, "lasting.pml", []variant{
+		{"live proxies", "", ""},
+		{"proxies that freeze", "FREEZE", ""},
+		{"the wanted key isn't available at first", "KEY_MISSED", ""},
+		{"both", "FREEZE KEY_MISSED THREE_LOOKS", ""},
+		{"one way takes 75 ms", "WAY=3 SOON=17", ""},
+
+		{"an answer proves what was so when it came", "ARRIVAL", late},
+		{"a hold lasts without a proof", "UNPROVEN", late},
+		{"an idle session without a proof keeps its hold", "IDLE_SECOND SOON=99", ended},
+		{"holds last at a round trip of 200 ms", "WAY=4 SOON=99", ended},
+		{"only who is idle since the takeover came is ended", "FREEZE IDLE_BEFORE", tooLong},
+		{"the second look comes after 400 ms", "FREEZE SECOND=16", "assertion violated (known<=16)"},
+		{"the wanted key is taken once", "KEY_MISSED KEY_ONCE", tooLong},
+		{"idle holders are ended by a takeover that they couldn't know of", "KEY_MISSED IDLE_KEYLESS", ended},
+	})
+}
+
+// variant is a model with some defines, and what is to be found in it: nothing, or the
+// violation of a variant that lacks a rule.
+type variant struct{ name, defines, violation string }
+
+func searchEach(t *testing.T, model string, variants []variant) {
+	t.Helper()
+	for _, v := range variants {
+		t.Run(v.name, func(t *testing.T) {
+			t.Parallel()
+			options := []string{"-O1", "-DNOREDUCE"}
+			if v.violation != "" {
+				// Breadth first: the schedule that it finds is a shortest one.
+				options = append(options, "-DBFS")
+			}
+			found := search(t, model, strings.Fields(v.defines), options...)
+			if found.violation != v.violation {
+				t.Errorf("spin found %q in %s states, want %q", found.violation, found.states, v.violation)
 			}
 			t.Logf("after %s states: %s\n%s", found.states, found.violation, found.story)
 		})
