@@ -26,17 +26,27 @@ CREATE FUNCTION wirefence.row_may_be_lost() RETURNS boolean
 LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp
 AS $$ SELECT EXISTS (SELECT FROM wirefence.resource_locks AS l WHERE l.advance = 'grant') AND wirefence.is_former(NULL) $$;
 
--- next_token returns the token for the next grant. Where grants may be lost it exceeds all of
--- them: it is the time since 1970 in units of 2^-20 s, about a microsecond, and no service
--- grants faster than that. So the later of two promotions within one second gets the higher
--- token, too. The result stays below 2^53. The timeline cannot serve as the upper part of the
--- token: two standbys of one primary get the same timeline.
+-- next_token returns the token for the next grant. Where grants may be lost, it jumps above all
+-- of them: by 2^32 at least, and at least to the time since 1970 in units of 2^-20 s, about a
+-- microsecond, which stays below 2^53. The time alone would not do: the last token may be
+-- higher, as that of another service, or of a clock that was ahead. A random number below 2^32
+-- is added, because two standbys of one primary that are promoted within the same hour may
+-- know the same last token. The timeline cannot tell them apart, since both get the same one.
+-- Neither could the clock, as their tokens must differ for as long as both grant.
 CREATE FUNCTION wirefence.next_token(known wirefence.resource_locks) RETURNS bigint
-LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
-    SELECT CASE WHEN wirefence.is_former(known)
-        THEN greatest(coalesce((known).last_token, 0) + 1, floor(extract(epoch FROM clock_timestamp()) * 1048576)::bigint)
-        ELSE coalesce((known).last_token, 0) + 1 END
+DECLARE
+    last CONSTANT bigint := coalesce(known.last_token, 0);
+BEGIN
+    IF NOT wirefence.is_former(known) THEN
+        RETURN last + 1;
+    ELSIF last > 9223372028264841216 THEN -- 2^63 - 2^33
+        PERFORM wirefence.refuse_exhausted(known.resource_id, last);
+    END IF;
+    RETURN greatest(last + 4294967296, floor(extract(epoch FROM clock_timestamp()))::bigint << 20)
+        + ('x' || left(gen_random_uuid()::text, 8))::bit(32)::bigint; -- random() could be repeated by setseed
+END
 $$;
 
 -- lockout_token returns the token by which an operator locks the present holder out. Tokens

@@ -22,23 +22,30 @@ JOIN pg_database AS d ON d.oid = l.database
 WHERE d.datname = current_database() AND l.locktype = 'advisory' AND l.objsubid = 1 AND l.granted
 GROUP BY 1, 2, 3;
 
--- own_holds lists the keys that wirefence.hold has taken for this session. hold takes each
--- key twice: as a bigint, which blocks takeovers, and as two integers. The second lock blocks
--- nobody; it distinguishes a hold from the lock of a check and from locks of the application.
-CREATE VIEW wirefence.own_holds AS
-SELECT (l.classid::bigint << 32) | l.objid::bigint AS key
-FROM pg_locks AS l
-WHERE l.locktype = 'advisory' AND l.pid = pg_backend_pid() AND l.mode = 'ShareLock' AND l.granted
-GROUP BY l.classid, l.objid HAVING count(*) = 2;
+-- Beside the lock of a resource there are locks of two integers, which block no writer. high
+-- and low are the halves of the resource's key.
+--
+--   (high, low # number)  the mark of a hold: the session holds the lock of the resource for
+--                         the party with this number; 0 is wirefence.hold, others are proxies
+--   (low, high)           the wanted key: a takeover of the resource is under way
+CREATE FUNCTION wirefence.high(key bigint) RETURNS integer
+LANGUAGE sql IMMUTABLE STRICT PARALLEL SAFE
+RETURN (key >> 32)::integer;
+
+CREATE FUNCTION wirefence.low(key bigint) RETURNS integer
+LANGUAGE sql IMMUTABLE STRICT PARALLEL SAFE
+RETURN (key << 32 >> 32)::integer;
 
 -- refuse_own_hold raises if the session itself holds a resource that it is about to take
--- over. A backend's own locks don't conflict with each other, so the session would continue
--- under the hold of a stale token.
+-- over, by any of its parties. A backend's own locks don't conflict with each other, so the
+-- session would continue under the hold of a stale token.
 CREATE FUNCTION wirefence.refuse_own_hold(resource text) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
-    IF wirefence.lock_key(resource) IN (SELECT h.key FROM wirefence.own_holds AS h) THEN
+    IF EXISTS (SELECT FROM pg_locks AS l
+               WHERE l.locktype = 'advisory' AND l.objsubid = 2 AND l.pid = pg_backend_pid() AND l.mode = 'ShareLock' AND l.granted
+                 AND l.classid::integer = wirefence.high(wirefence.lock_key(resource))) THEN
         RAISE object_in_use USING
             MESSAGE = 'this session holds resource ' || wirefence.quote_name(resource) || ', which it is to take over',
             DETAIL = 'A takeover cannot wait for its own session.',
@@ -228,20 +235,29 @@ AS $$
                    WHERE h.pid = pg_backend_pid() AND h.key > wirefence.lock_key(resource));
 $$;
 
+-- locks_a_table reports whether the transaction has locked a table against writers. The check
+-- stands behind a LOCK, so a stale transaction may have a table that its successor waits for.
+CREATE FUNCTION wirefence.locks_a_table() RETURNS boolean
+LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp
+AS $$
+    SELECT EXISTS (SELECT FROM pg_locks AS l WHERE l.pid = pg_backend_pid() AND l.locktype = 'relation' AND l.granted
+                   AND l.mode IN ('ShareLock', 'ShareRowExclusiveLock', 'ExclusiveLock', 'AccessExclusiveLock'))
+$$;
+
 -- wait_for_lock waits in the queue of the lock for at most this many milliseconds; 0 waits
--- without limit. The mode is shared or exclusive, which last until the transaction ends, or
--- session, which is shared until the session releases it. granted is false if the time has
--- passed. deadlocks counts the deadlocks; a caller that waits again passes the count on.
+-- without limit. The lock lasts until the transaction ends, so that a wait that fails leaves
+-- none. granted is false if the time has passed. deadlocks counts the deadlocks; a caller
+-- that waits again passes the count on.
 --
 -- A check takes its locks in the order of their keys, and transactions that all wait in order
 -- cannot deadlock. Several checks or several seals in one transaction may take locks out of
 -- order. PostgreSQL resolves a deadlock by aborting the first transaction that detects it.
 -- Here a transaction that waits in order must not be aborted for that: it waits again, and
--- the transaction that locked out of order is aborted. That one leaves the queue and waits
+-- the transaction that locked out of order, or a table, is aborted. That one leaves the queue and waits
 -- again at short intervals, because PostgreSQL looks for a deadlock only once in each wait,
 -- deadlock_timeout after its begin. The application's own locks may be part of a deadlock,
 -- too, and their waiter may have looked for it already, so max_deadlocks bounds the retries.
-CREATE FUNCTION wirefence.wait_for_lock(resource text, mode text, milliseconds bigint, INOUT deadlocks integer, OUT granted boolean)
+CREATE FUNCTION wirefence.wait_for_lock(resource text, exclusive boolean, milliseconds bigint, INOUT deadlocks integer, OUT granted boolean)
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET lock_timeout = 0 SET client_min_messages = error
 AS $$
 DECLARE
@@ -255,25 +271,19 @@ BEGIN
         BEGIN
             PERFORM set_config('lock_timeout', CASE
                 WHEN out_of_order IS FALSE OR remaining BETWEEN 1 AND slice THEN remaining ELSE slice END::text, true);
-            IF mode = 'exclusive' THEN
+            IF exclusive THEN
                 PERFORM pg_advisory_xact_lock(wirefence.lock_key(resource));
-            ELSIF mode = 'shared' THEN
-                PERFORM pg_advisory_xact_lock_shared(wirefence.lock_key(resource));
             ELSE
-                PERFORM pg_advisory_lock_shared(wirefence.lock_key(resource));
+                PERFORM pg_advisory_xact_lock_shared(wirefence.lock_key(resource));
             END IF;
             granted := true;
             RETURN;
         EXCEPTION
-            WHEN lock_not_available THEN
-                -- The lock may have been granted at that moment; a rollback does not release a session's lock.
-                IF mode = 'session' THEN
-                    PERFORM pg_advisory_unlock_shared(wirefence.lock_key(resource));
-                END IF;
+            WHEN lock_not_available THEN NULL;
             WHEN deadlock_detected THEN deadlocks := deadlocks + 1;
         END;
         out_of_order := coalesce(out_of_order, wirefence.out_of_order(resource));
-        IF deadlocks > max_deadlocks OR out_of_order AND deadlocks > 0 THEN
+        IF deadlocks > max_deadlocks OR deadlocks > 0 AND (out_of_order OR NOT exclusive AND wirefence.locks_a_table()) THEN
             RAISE serialization_failure USING
                 MESSAGE = 'could not serialize access to a fenced resource',
                 DETAIL = 'This transaction waited for resource ' || wirefence.quote_name(resource)
@@ -291,13 +301,13 @@ BEGIN
 END
 $$;
 
--- wait_for_shared_lock waits for the lock of a resource in mode shared or session, at most
--- for the lock_timeout of the client.
-CREATE FUNCTION wirefence.wait_for_shared_lock(resource text, mode text) RETURNS void
+-- wait_for_shared_lock waits for the lock of a resource in shared mode, at most for the
+-- lock_timeout of the client.
+CREATE FUNCTION wirefence.wait_for_shared_lock(resource text) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
-    IF NOT (wirefence.wait_for_lock(resource, mode, ceil(extract(epoch FROM current_setting('lock_timeout')::interval) * 1000)::bigint, 0)).granted THEN
+    IF NOT (wirefence.wait_for_lock(resource, false, ceil(extract(epoch FROM current_setting('lock_timeout')::interval) * 1000)::bigint, 0)).granted THEN
         RAISE lock_not_available USING
             MESSAGE = 'canceling statement due to lock timeout',
             DETAIL = 'Resource ' || wirefence.quote_name(resource) || ' is being taken over.';
@@ -307,14 +317,15 @@ $$;
 
 -- next_wait returns for how many milliseconds a takeover waits in the queue of the lock
 -- before it inspects the holders again. When it leaves the queue, the sessions behind it get
--- the lock. They need time to finish or to release their holds, which busy sessions do after
--- 50 ms. So each wait is several times that, and grows with the number of inspections, up to
--- the moment at which holders are terminated.
+-- the lock. They need time to finish or to release their holds: after 50 ms, where their
+-- proxy does not know that they are wanted. So each wait is several times that, and grows
+-- with the number of inspections, up to the moment at which holders are terminated. The
+-- second inspection is after half a second, and finds a proxy that froze behind the first.
 CREATE FUNCTION wirefence.next_wait(looks integer, preempt_at timestamptz, deadline timestamptz) RETURNS bigint
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    pause CONSTANT bigint := 300 << least(greatest(looks - 1, 0), 2);
+    pause CONSTANT bigint := CASE looks WHEN 1 THEN 200 ELSE 300 << least(greatest(looks - 2, 0), 2) END;
     until_preempt CONSTANT bigint := ceil(extract(epoch FROM preempt_at - clock_timestamp()) * 1000);
 BEGIN
     IF until_preempt BETWEEN 1 AND pause * 3 / 2 OR looks = 0 AND until_preempt <= 0 THEN
@@ -325,10 +336,11 @@ END
 $$;
 
 -- inspect_holders lists the holders that block a takeover, as backends and as transactions,
--- and terminates some of them. In stage 0 it terminates none. From stage 1 on it terminates
--- idle backends, if it has the right. From stage 2 on, when preempt_after has passed, it
--- terminates the backends that it saw in the same transaction one wait before. In stage 3 it
--- terminates every backend that it saw before.
+-- and terminates some of them. In stage 0 it terminates none. From stage 1 on, when the
+-- takeover has been known for 200 ms at least, so that a live proxy has released its holds, it
+-- terminates idle backends, if it has the right. From stage 2 on, when preempt_after has
+-- passed, it terminates the backends that it saw in the same transaction one wait before. In
+-- stage 3 it terminates every backend that it saw before.
 CREATE FUNCTION wirefence.inspect_holders(resource text, token bigint, seen text[], stage integer) RETURNS text[]
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
@@ -358,10 +370,30 @@ BEGIN
 END
 $$;
 
+-- take_wanted_key takes the wanted key of a resource for the transaction. Proxies that hold
+-- the resource ask for it and release their holds. A proxy that asks has the key exclusively
+-- for a moment, and any role can take it for longer, so take_wanted_key gives up after 10 ms,
+-- and returns false. A block with EXCEPTION around it would release the key at its end.
+CREATE FUNCTION wirefence.take_wanted_key(resource text) RETURNS boolean
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    key CONSTANT bigint := wirefence.lock_key(resource);
+BEGIN
+    FOR attempt IN 1..10 LOOP
+        IF pg_try_advisory_xact_lock_shared(wirefence.low(key), wirefence.high(key)) THEN
+            RETURN true;
+        END IF;
+        PERFORM pg_sleep(0.001);
+    END LOOP;
+    RETURN false;
+END
+$$;
+
 -- lock_exclusive takes the lock of a resource exclusively for a token; a null token exceeds
--- all others. It waits in the queue of the lock and inspects the holders at intervals: see
--- inspect_holders and next_wait. False means that the token was superseded and the lock is
--- not held.
+-- all others. It makes the resource wanted, waits in the queue of the lock and inspects the
+-- holders at intervals: see inspect_holders and next_wait. False means that the token was
+-- superseded and the lock is not held.
 --
 -- preempt_after bounds the takeover instead of the session's lock_timeout. Only where
 -- preempt_after is unlimited does lock_timeout bound it.
@@ -377,6 +409,7 @@ DECLARE
     deadlocks integer := 0;
     looks integer := 0;
     stage integer := 1;
+    known boolean; -- the resource is wanted
     seen text[];
 BEGIN
     PERFORM wirefence.refuse_own_hold(resource);
@@ -389,10 +422,11 @@ BEGIN
                     || ' before, and other writers of it have open transactions: waiting for them could deadlock.',
                 HINT = 'Retry the transaction.';
         END IF;
+        known := wirefence.take_wanted_key(resource);
         seen := wirefence.inspect_holders(resource, token, '{}', 0);
         LOOP
             SELECT q.deadlocks, q.granted INTO deadlocks, granted
-            FROM wirefence.wait_for_lock(resource, 'exclusive', wirefence.next_wait(looks, preempt_at, deadline), deadlocks) AS q;
+            FROM wirefence.wait_for_lock(resource, true, wirefence.next_wait(looks, preempt_at, deadline), deadlocks) AS q;
             EXIT WHEN granted;
             IF wirefence.superseded(resource, token, source) THEN
                 RETURN false;
@@ -409,9 +443,10 @@ BEGIN
             looks := looks + 1;
             IF clock_timestamp() >= preempt_at THEN
                 stage := least(stage + 1, 3);
-                looks := 1;
+                looks := 2;
             END IF;
-            seen := wirefence.inspect_holders(resource, token, seen, stage);
+            seen := wirefence.inspect_holders(resource, token, seen, CASE WHEN known OR stage > 1 OR looks > 3 THEN stage ELSE 0 END);
+            known := wirefence.take_wanted_key(resource);
         END LOOP;
     END IF;
     PERFORM wirefence.announce(resource, token);

@@ -91,14 +91,16 @@ CREATE FUNCTION wirefence.may_be_guarded(resource text) RETURNS boolean
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
 AS $$ SELECT EXISTS (SELECT FROM wirefence.guards AS g WHERE g.template OR g.resource = may_be_guarded.resource) $$;
 
--- note_guarded notes those of the resources that guards may ask for.
+-- note_guarded notes those of the resources that guards may ask for. A check that was made
+-- READ ONLY is none to rely on: it records no token, and RELEASE of a savepoint and the end of
+-- a block with EXCEPTION make the transaction READ WRITE again.
 CREATE FUNCTION wirefence.note_guarded(resources text[], carried text) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
     noted CONSTANT text[] := ARRAY(SELECT u.resource FROM unnest(resources) AS u(resource) WHERE wirefence.may_be_guarded(u.resource));
 BEGIN
-    IF noted <> '{}' THEN
+    IF noted <> '{}' AND current_setting('transaction_read_only') = 'off' THEN
         PERFORM wirefence.note_passed(noted, carried);
     END IF;
 END

@@ -189,7 +189,7 @@ BEGIN
     LOOP
         IF NOT pair.exclusive THEN
             IF NOT pg_try_advisory_xact_lock_shared(pair.key) THEN
-                PERFORM wirefence.wait_for_shared_lock(pair.resource, 'shared');
+                PERFORM wirefence.wait_for_shared_lock(pair.resource);
             END IF;
         ELSIF NOT wirefence.lock_exclusive(pair.resource, pair.token, pair.source, pair.preempt_after) THEN
             RETURN NULL;
@@ -201,10 +201,30 @@ BEGIN
 END
 $$;
 
+-- require_newest raises 40001 unless the row that a transaction sees is the newest one. Under
+-- the lock of a resource no takeover commits, so the row stays the newest. currtid2 follows
+-- the updates of a row in a new snapshot; those that were rolled back do not count. Rows of
+-- resource_locks are never deleted. A resource that has no row in the snapshot may have got one
+-- since.
+CREATE FUNCTION wirefence.require_newest(resource text) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    IF NOT EXISTS (SELECT FROM wirefence.resource_locks AS l
+                   WHERE l.resource_id = resource AND currtid2('wirefence.resource_locks', l.ctid) = l.ctid) THEN
+        RAISE serialization_failure USING
+            MESSAGE = 'could not serialize access to a fenced resource',
+            DETAIL = 'The snapshot of this READ ONLY transaction is older than the last token of resource ' || wirefence.quote_name(resource)
+                || ', or the resource has none.',
+            HINT = 'Retry the transaction. The first token of a resource must be checked in a READ WRITE transaction.';
+    END IF;
+END
+$$;
+
 -- judge gives the verdict on each pair under its lock, all or nothing. In REPEATABLE READ and
 -- SERIALIZABLE it reads the row FOR SHARE, which raises 40001 if the snapshot is out of date.
--- A READ ONLY transaction can lock no row and writes nothing: it is judged by the rows that
--- it sees, and advances nothing.
+-- A READ ONLY transaction can lock no row, so there require_newest does that. It advances
+-- nothing.
 CREATE FUNCTION wirefence.judge(resources text[], tokens bigint[], sources text[]) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
@@ -223,6 +243,9 @@ BEGIN
         IF writable AND snapshot THEN
             SELECT * INTO known FROM wirefence.resource_locks AS l WHERE l.resource_id = resources[i] FOR SHARE;
         ELSE
+            IF snapshot THEN
+                PERFORM wirefence.require_newest(resources[i]);
+            END IF;
             SELECT * INTO known FROM wirefence.resource_locks AS l WHERE l.resource_id = resources[i];
         END IF;
         verdict := wirefence.verdict(tokens[i], sources[i], known);
@@ -257,14 +280,15 @@ EXCEPTION WHEN OTHERS THEN
 END
 $$;
 
--- record_without_waiting records a token if it need not wait for that; otherwise a later
--- transaction records it.
+-- record_without_waiting records a token if it need not wait for that, and if its own session
+-- does not hold an older one; otherwise a later transaction records it.
 CREATE FUNCTION wirefence.record_without_waiting(resource text, token bigint, source text) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET lock_timeout = '1ms'
 AS $$
 DECLARE
     known wirefence.resource_locks;
 BEGIN
+    PERFORM wirefence.refuse_own_hold(resource);
     IF pg_try_advisory_xact_lock(wirefence.lock_key(resource)) THEN
         SELECT * INTO known FROM wirefence.resource_locks AS l WHERE l.resource_id = resource;
         IF wirefence.verdict(token, source, known) IN ('record', 'name') THEN
@@ -409,7 +433,7 @@ BEGIN
                 PERFORM FROM wirefence.resource_locks AS l
                 WHERE l.resource_id = split_part(carried, '=', 1) AND CASE
                     WHEN (l.fence = carried OR l.sourced_fence = carried) IS NOT TRUE OR l.pinned_to <> wirefence.identity() THEN false
-                    WHEN NOT wirefence.any_guards() THEN true
+                    WHEN NOT wirefence.any_guards() OR current_setting('transaction_read_only') = 'on' THEN true
                     WHEN NOT EXISTS (SELECT FROM wirefence.guards AS g WHERE g.template)
                          AND NOT EXISTS (SELECT FROM wirefence.guards AS g WHERE g.resource = l.resource_id) THEN true
                     WHEN current_setting('wirefence.passed', true) <> '' THEN wirefence.note_passed(ARRAY[l.resource_id], "check".fence)

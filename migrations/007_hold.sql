@@ -1,39 +1,91 @@
 -- The hold: the same verdict as that of a check, valid for the session until the session gives
 -- it back. pg_locks alone shows what a session holds; a setting would be rolled back.
+--
+-- Several parties may hold in one session: a proxy, a second proxy before it, and the client
+-- by wirefence.hold. Each has a number, 0 for wirefence.hold, and takes with the lock of a
+-- resource its own mark. Each releases only what its mark says that it holds. pg_locks shows
+-- neither who took a lock nor how often, so a lock and its mark are taken and released in one
+-- expression, during which no cancel can arrive.
 SET LOCAL search_path = pg_catalog, pg_temp;
 
--- unhold releases the locks that wirefence.hold has taken for this session, and none of the
--- application's. It does nothing if there are none.
-CREATE FUNCTION wirefence.unhold() RETURNS void
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+-- is_wanted reports whether a takeover of a resource is under way. Two sessions that ask at
+-- the same moment may see each other.
+CREATE FUNCTION wirefence.is_wanted(key bigint) RETURNS boolean
+LANGUAGE sql VOLATILE
+RETURN NOT (pg_try_advisory_lock(wirefence.low(key), wirefence.high(key)) AND pg_advisory_unlock(wirefence.low(key), wirefence.high(key)));
+
+-- wanted returns those of the keys for which a takeover is under way.
+CREATE FUNCTION wirefence.wanted(keys bigint[]) RETURNS bigint[]
+LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $$ SELECT ARRAY(SELECT k.key FROM unnest(keys) AS k(key) WHERE wirefence.is_wanted(k.key)) $$;
+
+-- try_hold takes a lock and its mark if neither has to be waited for. False: it has taken
+-- none.
+CREATE FUNCTION wirefence.try_hold(number integer, key bigint) RETURNS boolean
+LANGUAGE sql VOLATILE
+RETURN pg_try_advisory_lock_shared(key)
+   AND (pg_try_advisory_lock_shared(wirefence.high(key), wirefence.low(key) # number) OR NOT pg_advisory_unlock_shared(key));
+
+-- release_hold releases a mark, and only with it the lock.
+CREATE FUNCTION wirefence.release_hold(number integer, key bigint) RETURNS boolean
+LANGUAGE sql VOLATILE
+RETURN pg_advisory_unlock_shared(wirefence.high(key), wirefence.low(key) # number) AND pg_advisory_unlock_shared(key);
+
+-- release_found releases what pg_locks shows under a number. A mark that was taken twice
+-- looks like one, so release_found looks again until it finds none.
+CREATE FUNCTION wirefence.release_found(number integer) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET client_min_messages = error
 AS $$
 BEGIN
-    PERFORM pg_advisory_unlock_shared(h.key), pg_advisory_unlock_shared((h.key >> 32)::integer, (h.key & 4294967295)::bit(32)::integer)
-    FROM wirefence.own_holds AS h;
+    WHILE (WITH own AS MATERIALIZED (
+               SELECT l.classid, l.objid, l.objsubid FROM pg_locks AS l
+               WHERE l.locktype = 'advisory' AND l.pid = pg_backend_pid() AND l.mode = 'ShareLock' AND l.granted
+           ), held AS MATERIALIZED (
+               SELECT (k.classid::bigint << 32) | k.objid::bigint AS key
+               FROM own AS k JOIN own AS m ON m.classid = k.classid AND m.objid::integer = k.objid::integer # number
+               WHERE k.objsubid = 1 AND m.objsubid = 2
+           )
+           SELECT bool_or(wirefence.release_hold(number, h.key)) FROM held AS h) LOOP
+    END LOOP;
 END
 $$;
 
--- unhold_marks releases the locks of an incomplete hold that unhold does not find: the second
--- locks of keys whose first lock the session did not get.
-CREATE FUNCTION wirefence.unhold_marks(keys bigint[]) RETURNS void
+-- hold_keys takes locks that the transaction has already, and their marks, for the session.
+-- So it waits for nobody, even behind takeovers that wait, where a try would fail.
+-- False: it holds none, because another session has the lock of a mark.
+CREATE FUNCTION wirefence.hold_keys(number integer, keys bigint[]) RETURNS boolean
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
+DECLARE
+    key bigint;
+    held bigint[] := '{}';
 BEGIN
-    PERFORM pg_advisory_unlock_shared((k.key >> 32)::integer, (k.key & 4294967295)::bit(32)::integer)
-    FROM (SELECT (l.classid::bigint << 32) | l.objid::bigint AS key FROM pg_locks AS l
-          WHERE l.locktype = 'advisory' AND l.pid = pg_backend_pid() AND l.mode = 'ShareLock' AND l.granted AND l.objsubid = 2) AS k
-    WHERE k.key = ANY (keys);
+    FOREACH key IN ARRAY keys LOOP
+        IF pg_try_advisory_lock_shared(wirefence.high(key), wirefence.low(key) # number) AND pg_advisory_lock_shared(key) IS NOT NULL THEN
+            held := held || key;
+        ELSE
+            PERFORM wirefence.release_hold(number, h.key) FROM unnest(held) AS h(key);
+            RETURN false;
+        END IF;
+    END LOOP;
+    RETURN true;
+EXCEPTION WHEN OTHERS OR query_canceled OR assert_failure THEN
+    PERFORM wirefence.release_found(number);
+    RAISE;
 END
 $$;
 
--- may_hold judges pairs for a hold. It raises a refusal, and returns false if a check would
--- have to write or the verdict is valid for one transaction only.
-CREATE FUNCTION wirefence.may_hold(resources text[], tokens bigint[], sources text[]) RETURNS boolean
+-- holdable judges pairs for a hold. It raises a refusal, and otherwise returns: hold; record,
+-- if a check has to record a token or its source first; once, if a token is for one
+-- transaction; shadow, if every resource is in mode shadow; check, if some are.
+CREATE FUNCTION wirefence.holdable(resources text[], tokens bigint[], sources text[]) RETURNS text
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
     pair record;
-    holdable boolean := true;
+    shadowed integer := 0;
+    used_once boolean := false;
+    recorded boolean := true;
 BEGIN
     FOR pair IN
         SELECT u.resource, u.token, u.source, l AS known, wirefence.verdict(u.token, u.source, l) AS verdict
@@ -41,56 +93,25 @@ BEGIN
         LEFT JOIN wirefence.resource_locks AS l ON l.resource_id = u.resource
         ORDER BY u.resource COLLATE "C"
     LOOP
-        IF (pair.known).mode = 'shadow' OR (pair.known).reuse = 'once' OR pair.verdict IN ('record', 'name') THEN
-            holdable := false;
+        IF (pair.known).mode = 'shadow' THEN
+            shadowed := shadowed + 1;
+        ELSIF (pair.known).reuse = 'once' THEN
+            used_once := true;
+        ELSIF pair.verdict IN ('record', 'name') THEN
+            recorded := false;
         ELSIF pair.verdict <> 'pass' THEN
             PERFORM wirefence.refuse(pair.verdict, pair.resource, pair.token, pair.source, pair.known);
         END IF;
     END LOOP;
-    RETURN holdable;
+    RETURN CASE WHEN shadowed = cardinality(resources) THEN 'shadow' WHEN used_once THEN 'once' WHEN shadowed > 0 THEN 'check'
+        WHEN recorded THEN 'hold' ELSE 'record' END;
 END
 $$;
 
--- hold_all takes the lock of every pair for the session, in the order of the keys, and then
--- reads the verdict: all or nothing. It releases what it has taken after any error, a cancel
--- included.
-CREATE FUNCTION wirefence.hold_all(resources text[], tokens bigint[], sources text[]) RETURNS boolean
+-- refuse_hold_here raises where no verdict may outlive its transaction.
+CREATE FUNCTION wirefence.refuse_hold_here() RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
-DECLARE
-    keys CONSTANT bigint[] := ARRAY(SELECT DISTINCT wirefence.lock_key(u.resource) FROM unnest(resources) AS u(resource) ORDER BY 1);
-    key bigint;
-    held boolean := true;
-BEGIN
-    BEGIN
-        FOREACH key IN ARRAY keys LOOP
-            held := pg_try_advisory_lock_shared((key >> 32)::integer, (key & 4294967295)::bit(32)::integer);
-            EXIT WHEN NOT held; -- somebody else's lock has this key; hold does not wait for it
-            IF NOT pg_try_advisory_lock_shared(key) THEN
-                PERFORM wirefence.wait_for_shared_lock((SELECT u.resource FROM unnest(resources) AS u(resource) WHERE wirefence.lock_key(u.resource) = key LIMIT 1), 'session');
-            END IF;
-        END LOOP;
-        IF held THEN
-            held := wirefence.may_hold(resources, tokens, sources);
-        END IF;
-    EXCEPTION WHEN OTHERS OR query_canceled OR assert_failure THEN
-        PERFORM wirefence.unhold(), wirefence.unhold_marks(keys);
-        RAISE;
-    END;
-    IF NOT held THEN
-        PERFORM wirefence.unhold(), wirefence.unhold_marks(keys);
-    END IF;
-    RETURN held;
-END
-$$;
-
--- hold_now takes a hold for a session that holds nothing; its parameters are those of hold.
-CREATE FUNCTION wirefence.hold_now(fence text, default_resource text) RETURNS boolean
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
-AS $$
-DECLARE
-    variable CONSTANT text := nullif(current_setting('wirefence.token', true), '');
-    pairs record;
 BEGIN
     IF pg_is_in_recovery() OR current_setting('transaction_isolation') NOT IN ('read committed', 'read uncommitted') THEN
         RAISE EXCEPTION USING
@@ -102,48 +123,84 @@ BEGIN
                 ELSE 'The snapshot of the transaction may be older than a takeover.' END,
             HINT = CASE WHEN pg_is_in_recovery() THEN 'Connect to the primary.'
                 ELSE 'Call wirefence.hold in READ COMMITTED.' END;
-    ELSIF fence IS NULL AND variable IS NULL THEN
-        RETURN false;
     END IF;
-    pairs := wirefence.parse_fence(coalesce(fence, variable), default_resource);
-    IF NOT wirefence.may_hold(pairs.resources, pairs.tokens, pairs.sources) -- refuses stale tokens without a wait
-       OR fence IS NOT NULL AND fence IS DISTINCT FROM variable AND wirefence.any_guards()
-          AND EXISTS (SELECT FROM unnest(pairs.resources) AS u(resource) WHERE wirefence.may_be_guarded(u.resource)) THEN
-        RETURN false;
-    END IF;
-    RETURN wirefence.hold_all(pairs.resources, pairs.tokens, pairs.sources);
 END
 $$;
 
--- give_back releases the locks of one fence that the session is known to hold. It does not
--- read pg_locks, which briefly locks the whole lock table: a busy proxy would block every
--- session by that.
-CREATE FUNCTION wirefence.give_back(fence text, default_resource text) RETURNS void
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET client_min_messages = error
+-- take_hold checks a fence for the transaction and, where that is possible, holds it for the
+-- session under a number that holds nothing. The manner direct is that of wirefence.hold;
+-- proxy_hold describes the others, and the results.
+--
+-- The check takes the locks for the transaction, waits for them, records tokens, and gives
+-- the verdict; hold_keys adds the session's locks to those. A token that was recorded in the
+-- client's transaction is not held, because that may be rolled back and the hold would stay.
+-- A guard reads the session variable, so it could not judge another fence that is held.
+CREATE FUNCTION wirefence.take_hold(number integer, fence text, default_resource text, required boolean, manner text) RETURNS text
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    carried CONSTANT text := coalesce(fence, nullif(current_setting('wirefence.token', true), ''));
-    key bigint;
+    variable CONSTANT text := nullif(current_setting('wirefence.token', true), '');
+    pairs record;
+    keys bigint[];
+    state text := 'apart';
+    holds boolean := false;
+    reason text;
 BEGIN
-    IF default_resource IS NULL AND strpos(carried, ',') = 0 AND strpos(carried, '%') = 0 THEN
-        key := wirefence.lock_key(split_part(carried, '=', 1));
-        PERFORM pg_advisory_unlock_shared(key), pg_advisory_unlock_shared((key >> 32)::integer, (key & 4294967295)::bit(32)::integer);
-        RETURN;
+    IF manner <> 'group' THEN
+        PERFORM wirefence.suppress_counting(true), wirefence.refuse_hold_here();
+    ELSIF pg_is_in_recovery() THEN
+        RETURN 'checked';
     END IF;
-    PERFORM pg_advisory_unlock_shared(k.key), pg_advisory_unlock_shared((k.key >> 32)::integer, (k.key & 4294967295)::bit(32)::integer)
-    FROM (SELECT DISTINCT wirefence.lock_key(u.resource) AS key
-          FROM unnest((wirefence.parse_fence(carried, default_resource)).resources) AS u(resource)) AS k;
+    IF fence IS NULL AND variable IS NULL THEN
+        PERFORM wirefence.check(NULL, NULL, manner = 'group' AND required, false);
+        RETURN 'none';
+    END IF;
+    IF current_setting('transaction_isolation') IN ('read committed', 'read uncommitted') THEN
+        pairs := wirefence.parse_fence(coalesce(fence, variable), default_resource);
+        keys := ARRAY(SELECT DISTINCT wirefence.lock_key(u.resource) FROM unnest(pairs.resources) AS u(resource));
+        state := wirefence.holdable(pairs.resources, pairs.tokens, pairs.sources);
+        holds := manner <> 'observe' AND (state = 'hold' OR state = 'record' AND manner IN ('exchange', 'needed') AND current_setting('transaction_read_only') = 'off')
+            AND NOT (fence IS DISTINCT FROM variable AND fence IS NOT NULL AND wirefence.any_guards()
+                     AND EXISTS (SELECT FROM unnest(pairs.resources) AS u(resource) WHERE wirefence.may_be_guarded(u.resource)))
+            AND NOT (manner IN ('group', 'exchange') AND wirefence.wanted(keys) <> '{}');
+    END IF;
+    IF holds OR manner = 'group' OR manner <> 'direct' AND state = 'shadow' THEN
+        reason := wirefence.check(fence, default_resource, false, false);
+    END IF;
+    PERFORM wirefence.suppress_counting(false);
+    IF holds AND wirefence.hold_keys(number, keys) THEN
+        RETURN concat('held ', wirefence.identity(), ' ', array_to_string(keys, ','));
+    END IF;
+    RETURN coalesce(reason, CASE WHEN state IN ('once', 'shadow', 'apart') THEN state ELSE 'checked' END);
 END
 $$;
 
--- hold_or_check runs before a statement: it holds the fence for the session or, if it cannot
--- be held, checks it for the transaction. It returns held, or the result of check; apart
--- instead of null if the transaction is not READ COMMITTED: then the caller must ask for the
--- hold in a READ COMMITTED transaction of its own. If required is null it checks nothing, and a refusal is
--- not counted.
+-- proxy_hold holds a fence for the session of a proxy, which has this number, or checks it
+-- for the transaction. A null fence means the session variable. It returns
+--
+--   held SERVER KEY,KEY...  every pair is held, with these locks of the server of this
+--                  identity
+--   checked        it is not held; this transaction is checked, in manner group
+--   once           a resource has reuse = once; likewise
+--   apart          the transaction is not READ COMMITTED; likewise
+--   shadow         every resource is in mode shadow; if one would have been refused, the
+--                  refusal instead, as check returns it
+--   none           there is no fence; if required, the transaction is READ ONLY from here on
+--
+-- held says what is held under this number: nothing; same, this fence; or null, whatever
+-- pg_locks shows. It is released first, so that a takeover proceeds.
+--
+-- manner is group, in the transaction of the client, ahead of its statement; exchange, in a
+-- READ COMMITTED transaction that the proxy commits at once, and in which nothing needs a
+-- check; needed, the same for a statement that no check covers; or observe, the same for one
+-- that the session can't hold for, to tell what its fence would get. While a takeover is
+-- under way, needed waits behind it and the others hold nothing. Only group counts refusals:
+-- in an exchange the proxy reports the statement that it refuses.
 --
 -- The frequent case, one current token of a plain name whose lock is free, is decided here.
-CREATE FUNCTION wirefence.hold_or_check(fence text, default_resource text, held text, required boolean) RETURNS text
+-- After an error the session may hold the fence: PostgreSQL can cancel the statement after
+-- the last line of this function.
+CREATE FUNCTION wirefence.proxy_hold(number integer, fence text, default_resource text, held text, required boolean, manner text) RETURNS text
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
@@ -151,100 +208,77 @@ DECLARE
     key bigint;
     taken boolean;
 BEGIN
-    IF held IN ('nothing', 'same') AND default_resource IS NULL AND strpos(carried, ',') = 0 AND strpos(carried, '%') = 0
+    IF held IN ('nothing', 'same') AND manner <> 'observe' AND default_resource IS NULL AND strpos(carried, ',') = 0 AND strpos(carried, '%') = 0
        AND current_setting('transaction_isolation') = 'read committed' AND (fence IS NULL OR NOT wirefence.any_guards()) AND NOT pg_is_in_recovery() THEN
         key := wirefence.lock_key(split_part(carried, '=', 1));
-        IF held = 'same' THEN -- an assignment is cheaper than a query
-            taken := pg_advisory_unlock_shared(key)::integer + pg_advisory_unlock_shared((key >> 32)::integer, (key & 4294967295)::bit(32)::integer)::integer = 2;
+        taken := (held = 'nothing' OR wirefence.release_hold(number, key) IS NOT NULL)
+            AND (manner = 'needed' OR NOT wirefence.is_wanted(key)) AND wirefence.try_hold(number, key);
+        IF taken THEN
+            BEGIN
+                PERFORM FROM wirefence.resource_locks AS l
+                WHERE l.resource_id = split_part(carried, '=', 1) AND (l.fence = carried OR l.sourced_fence = carried)
+                  AND (l.pinned_to <> wirefence.identity()) IS NOT TRUE;
+                IF FOUND THEN
+                    RETURN concat('held ', wirefence.identity(), ' ', key);
+                END IF;
+                taken := wirefence.release_hold(number, key);
+            EXCEPTION WHEN OTHERS OR query_canceled OR assert_failure THEN
+                taken := wirefence.release_hold(number, key);
+                RAISE;
+            END;
         END IF;
-        IF pg_try_advisory_lock_shared((key >> 32)::integer, (key & 4294967295)::bit(32)::integer) AND pg_try_advisory_lock_shared(key) THEN
-            PERFORM FROM wirefence.resource_locks AS l
-            WHERE l.resource_id = split_part(carried, '=', 1) AND (l.fence = carried OR l.sourced_fence = carried)
-              AND (l.pinned_to <> wirefence.identity()) IS NOT TRUE;
-            IF FOUND THEN
-                RETURN 'held';
-            END IF;
-        END IF;
-        PERFORM wirefence.unhold(), wirefence.unhold_marks(ARRAY[key]);
     ELSIF held = 'same' THEN
-        PERFORM wirefence.give_back(fence, default_resource);
+        PERFORM wirefence.release_hold(number, k.key)
+        FROM (SELECT DISTINCT wirefence.lock_key(u.resource) AS key
+              FROM unnest((wirefence.parse_fence(carried, default_resource)).resources) AS u(resource)) AS k;
     ELSIF held IS DISTINCT FROM 'nothing' THEN
-        PERFORM wirefence.unhold();
+        PERFORM wirefence.release_found(number);
     END IF;
-    IF required IS NULL THEN
-        PERFORM wirefence.suppress_counting(true);
-        taken := wirefence.hold_now(fence, default_resource);
-        PERFORM wirefence.suppress_counting(false);
-        RETURN CASE WHEN taken THEN 'held' END;
-    ELSIF current_setting('transaction_isolation') NOT IN ('read committed', 'read uncommitted') THEN
-        RETURN coalesce(wirefence.check(fence, default_resource, required, false), 'apart');
-    ELSIF NOT pg_is_in_recovery() AND wirefence.hold_now(fence, default_resource) THEN
-        RETURN 'held';
+    RETURN wirefence.take_hold(number, fence, default_resource, required, manner);
+END
+$$;
+
+-- proxy_unhold releases these locks that are held under a number; null releases whatever
+-- pg_locks shows. With the keys it does not read pg_locks, which briefly locks the whole lock
+-- table: a busy proxy would block every session by that.
+CREATE FUNCTION wirefence.proxy_unhold(number integer, keys bigint[]) RETURNS void
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET client_min_messages = error
+AS $$
+BEGIN
+    IF keys IS NULL THEN
+        PERFORM wirefence.release_found(number);
     END IF;
-    RETURN wirefence.check(fence, default_resource, required, false);
+    PERFORM wirefence.release_hold(number, k.key) FROM unnest(keys) AS k(key);
 END
 $$;
 
 -- hold checks every pair of a fence for the session, until unhold or the next hold. While the
 -- session holds the fence, no token of these resources is superseded. hold releases what the
--- session holds and takes it again, so a waiting takeover proceeds in between. A null fence
--- means the session variable.
+-- session holds by it and takes it again, so a waiting takeover proceeds in between.
 --
 -- True: every pair is held. False: nothing is held, because there is no fence, or because the
--- fence needs a check in each transaction: the check has to record a token, the resource has
--- reuse = once or mode = shadow, or a guard could not see the fence, because it is not the
--- fence of the session variable. hold raises a refusal as check does, and holds nothing then.
--- It does not count the refusal: the proxy reports the statement that it refuses for it.
---
--- held says what the session is known to hold already: nothing; same, the same fence; or
--- null, whatever pg_locks shows.
---
--- The verdict outlives the transaction, so hold must not read it in an older snapshot.
-CREATE FUNCTION wirefence.hold(fence text, default_resource text, held text DEFAULT NULL) RETURNS boolean
-LANGUAGE sql VOLATILE
-RETURN wirefence.hold_or_check(fence, default_resource, held, NULL) IS NOT NULL;
-
--- unhold releases a fence that the session is known to hold, and nothing else. A null fence
--- means the session variable.
-CREATE FUNCTION wirefence.unhold(fence text, default_resource text) RETURNS void
-LANGUAGE sql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
-AS $$ SELECT wirefence.give_back(fence, default_resource) $$;
-
+-- fence needs a check in each transaction: the check has to record a token, a resource has
+-- reuse = once or mode = shadow, or a guard could not see the fence, because it is not that of
+-- the session variable. hold raises a refusal as check does, does not count it, and holds
+-- nothing then.
 CREATE FUNCTION wirefence.hold(fence text DEFAULT NULL) RETURNS boolean
-LANGUAGE sql VOLATILE
-RETURN wirefence.hold(fence, NULL::text, NULL::text);
-
--- before_hold says why a fence was not held, and does what makes it holdable: none, there is
--- no fence; once, each token is for one transaction, so the fence cannot be held; shadow,
--- every resource is in mode shadow, so nothing has to be held; checked, a check has recorded
--- the tokens, and the next hold may succeed. Instead of shadow it returns the refusal that
--- would have been raised. A null fence means the session variable.
-CREATE FUNCTION wirefence.before_hold(fence text, default_resource text) RETURNS text
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
-DECLARE
-    carried CONSTANT text := coalesce(fence, nullif(current_setting('wirefence.token', true), ''));
-    pairs record;
-    shadowed boolean;
-    used_once boolean;
-    reason text;
 BEGIN
-    IF carried IS NULL THEN
-        RETURN 'none';
-    END IF;
-    pairs := wirefence.parse_fence(carried, default_resource);
-    SELECT bool_and(l.mode = 'shadow' IS TRUE), bool_or(l.reuse = 'once' IS TRUE) INTO shadowed, used_once
-    FROM unnest(pairs.resources) AS u(resource) LEFT JOIN wirefence.resource_locks AS l ON l.resource_id = u.resource;
-    IF used_once AND NOT shadowed THEN
-        RETURN 'once';
-    END IF;
-    reason := wirefence.check(fence, default_resource, false, false);
-    RETURN CASE WHEN shadowed THEN coalesce(reason, 'shadow') ELSE 'checked' END;
+    PERFORM wirefence.release_found(0);
+    RETURN wirefence.take_hold(0, fence, NULL, false, 'direct') LIKE 'held %';
 END
 $$;
 
-GRANT EXECUTE ON FUNCTION wirefence.hold(text, text, text), wirefence.hold(text), wirefence.unhold(), wirefence.unhold(text, text),
-    wirefence.hold_or_check(text, text, text, boolean), wirefence.before_hold(text, text) TO PUBLIC;
+-- unhold releases what wirefence.hold has taken for this session, and nothing of a proxy's or
+-- of the application's. It does nothing if there is nothing.
+CREATE FUNCTION wirefence.unhold() RETURNS void
+LANGUAGE sql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $$ SELECT wirefence.release_found(0) $$;
+
+GRANT EXECUTE ON FUNCTION wirefence.hold(text), wirefence.unhold(), wirefence.proxy_hold(integer, text, text, text, boolean, text),
+    wirefence.proxy_unhold(integer, bigint[]) TO PUBLIC;
+GRANT EXECUTE ON FUNCTION wirefence.wanted(bigint[]) TO wirefence_issuer;
 
 COMMENT ON FUNCTION wirefence.hold(text) IS 'Checks a fence for the session, by default the fence in wirefence.token. Takeovers wait until unhold() or the end of the session. Call it outside a transaction, in READ COMMITTED, and again at least every 200 ms, so that takeovers can proceed in between. It returns false if the fence cannot be held: each token is for one transaction, or a check has to record it first.';
-COMMENT ON FUNCTION wirefence.unhold() IS 'Releases every hold of the session.';
+COMMENT ON FUNCTION wirefence.unhold() IS 'Releases every hold of the session that hold() took.';

@@ -135,15 +135,15 @@ CREATE FUNCTION wirefence.seal(resource text, token bigint, holder text DEFAULT 
 LANGUAGE sql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$ SELECT wirefence.seal(resource, token, holder, NULL) $$;
 
--- refuse_exhausted raises 22003 for a resource whose last token is the highest possible. Only
--- a client that invents tokens can cause that.
-CREATE FUNCTION wirefence.refuse_exhausted(resource text) RETURNS void
+-- refuse_exhausted raises 22003 for a resource whose last token is too high for another one.
+-- Only a client that invents tokens can cause that.
+CREATE FUNCTION wirefence.refuse_exhausted(resource text, last_token bigint) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
     RAISE numeric_value_out_of_range USING
         MESSAGE = 'resource ' || wirefence.quote_name(resource) || ' has no further token',
-        DETAIL = 'The last token is 9223372036854775807.',
+        DETAIL = 'The last token is ' || last_token || '.',
         HINT = 'To restart its tokens, run wirefence resource set with --source and a lower --last-token.';
 END
 $$;
@@ -165,9 +165,32 @@ AS $$
     ORDER BY l.resource_id;
 $$;
 
+-- idle_holders and asynchronous_standbys are for the doctor, whose role may not see the state of
+-- others' sessions. They return nothing of what these execute.
+CREATE FUNCTION wirefence.idle_holders()
+RETURNS TABLE (resource text, pid integer, login text, application text, superuser boolean, idle interval)
+LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $$
+    SELECT l.resource_id, h.pid, coalesce(a.usename, '-'), coalesce(a.application_name, ''), coalesce(r.rolsuper, false),
+           CASE WHEN a.state LIKE 'idle in transaction%' THEN clock_timestamp() - a.state_change WHEN a.state IS NOT NULL THEN interval '0' END
+    FROM wirefence.resource_locks AS l
+    JOIN wirefence.lock_holders AS h ON h.key = wirefence.lock_key(l.resource_id)
+    JOIN pg_stat_activity AS a ON a.pid = h.pid
+    LEFT JOIN pg_roles AS r ON r.oid = a.usesysid;
+$$;
+
+CREATE FUNCTION wirefence.asynchronous_standbys() RETURNS bigint
+LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $$
+    SELECT count(*) FROM pg_stat_replication AS r
+    WHERE r.application_name <> 'pg_basebackup' AND coalesce(r.sync_state, 'unknown') NOT IN ('sync', 'quorum');
+$$;
+
 GRANT SELECT ON wirefence.resource_changes TO wirefence_issuer;
-GRANT EXECUTE ON FUNCTION wirefence.seal(text, bigint, text), wirefence.seal(text, bigint, text, text), wirefence.status(), wirefence.identity() TO wirefence_issuer;
+GRANT EXECUTE ON FUNCTION wirefence.seal(text, bigint, text), wirefence.seal(text, bigint, text, text), wirefence.status(), wirefence.idle_holders(), wirefence.asynchronous_standbys(), wirefence.identity() TO wirefence_issuer;
 
 COMMENT ON FUNCTION wirefence.seal(text, bigint, text) IS 'Records a grant: the token and its holder. It waits for transactions with older tokens, terminates them after preempt_after of the resource, and returns false if the token is not higher than the last one. Once it has committed, no transaction with an older token can commit.';
 COMMENT ON FUNCTION wirefence.seal(text, bigint, text, text) IS 'The same, with the lock service that counts the tokens, such as redis. The resource records this source, and refuses tokens of another with WF003.';
+COMMENT ON FUNCTION wirefence.asynchronous_standbys() IS 'Returns how many standbys no commit waits for. It includes those of which wirefence_owner may not see that.';
+COMMENT ON FUNCTION wirefence.idle_holders() IS 'Returns each session that holds a resource, with its login and application, and for how long it has been idle in a transaction: null where wirefence_owner may not see that.';
 COMMENT ON FUNCTION wirefence.status() IS 'Returns each resource with its last token, the holder and the time of the grant, its policy, and how many sessions a takeover would have to wait for.';

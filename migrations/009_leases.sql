@@ -56,7 +56,7 @@ BEGIN
     FOR round IN 1..8 LOOP -- more than one round only while other sessions raise the token
         last := coalesce((SELECT l.last_token FROM wirefence.resource_locks AS l WHERE l.resource_id = resource), 0);
         IF last = 9223372036854775807 THEN
-            PERFORM wirefence.refuse_exhausted(resource);
+            PERFORM wirefence.refuse_exhausted(resource, last);
         ELSIF wirefence.seal(resource, last + 1, holder, 'postgres') THEN
             RETURN last + 1;
         END IF;
@@ -242,7 +242,7 @@ DECLARE
 BEGIN
     SELECT l.last_token INTO last FROM wirefence.resource_locks AS l WHERE l.resource_id = resource;
     IF last = 9223372036854775807 THEN
-        PERFORM wirefence.refuse_exhausted(resource);
+        PERFORM wirefence.refuse_exhausted(resource, last);
     ELSIF FOUND THEN
         PERFORM set_config('wirefence.ended', '', true);
         PERFORM wirefence.lock_exclusive(resource, NULL, NULL, interval '0');

@@ -162,7 +162,7 @@ BEGIN
     END IF;
     evicts := coalesce(source <> known.source, false) OR coalesce(last_token <> known.last_token, false);
     IF evicts AND last_token IS NULL AND known.last_token = 9223372036854775807 THEN
-        PERFORM wirefence.refuse_exhausted(resource);
+        PERFORM wirefence.refuse_exhausted(resource, known.last_token);
     ELSIF evicts THEN -- lock first, row second, as in a seal
         PERFORM wirefence.lock_exclusive(resource, NULL, NULL, interval '0');
     END IF;

@@ -2,6 +2,7 @@ package migrations_test
 
 import (
 	"context"
+	"fmt"
 	"testing"
 
 	"github.com/wirefence/wirefence/fence"
@@ -16,14 +17,19 @@ func TestADefaultResourceWithAnyName(t *testing.T) {
 			db.seal(t, name, 34)
 			mustExec(t, app, "SELECT wirefence.check('34', $1, true, false)", name)
 			wantCode(t, exec(app, "SELECT wirefence.check('33', $1, true, false)", name), "WF001")
-			if !value[bool](t, app, "SELECT wirefence.hold('34', $1)", name) {
-				t.Errorf("%s is not held", name)
-			}
+			keys := value[[]int64](t, app, "SELECT ARRAY[hashtextextended($1, 8604534342903230051)]", name)
 			mustExec(t, app, "SET wirefence.token = '34'")
-			if !value[bool](t, app, "SELECT wirefence.hold(NULL, $1)", name) {
-				t.Errorf("%s is not held", name)
+			for _, fence := range []string{"'34'", "NULL"} {
+				for _, has := range []string{"'nothing'", "'same'"} {
+					if got := value[string](t, app, "SELECT wirefence.proxy_hold(7, "+fence+", $1, "+has+", false, 'group')", name); got != db.heldAnswer(t, fmt.Sprintf("held SERVER %d", keys[0])) {
+						t.Errorf("%s is %s", name, got)
+					}
+				}
+				db.wantLocks(t, app, 2)
+				mustExec(t, app, "SELECT wirefence.proxy_unhold(7, $1)", keys)
+				db.wantLocks(t, app, 0)
 			}
-			mustExec(t, app, "RESET wirefence.token; SELECT wirefence.unhold()")
+			mustExec(t, app, "RESET wirefence.token")
 		}
 	})
 }
@@ -56,7 +62,12 @@ func TestAStandbyJudgesNothing(t *testing.T) {
 			mustExec(t, reader, "ROLLBACK")
 		}
 	}
-	wantCode(t, exec(reader, "SELECT wirefence.hold('orders=34')"), "WF006")
+	for _, call := range []string{"hold('orders=34')", "proxy_hold(7, 'orders=34', NULL, 'nothing', false, 'exchange')", "proxy_hold(7, 'orders=34', NULL, NULL, false, 'needed')"} {
+		wantCode(t, exec(reader, "SELECT wirefence."+call), "WF006")
+	}
+	if got := value[string](t, reader, "SELECT wirefence.proxy_hold(7, NULL, NULL, 'nothing', true, 'group')"); got != "checked" {
+		t.Errorf("a proxy is told %s", got)
+	}
 	mustExec(t, reader, "SELECT wirefence.unhold()")
 	standby.wantLocks(t, reader, 0)
 }

@@ -241,6 +241,7 @@ func TestNoStaleWriteUnderAHold(t *testing.T) {
 func TestARequiredFenceThatIsMissing(t *testing.T) {
 	onEach(t, func(t *testing.T, db database) {
 		app := db.app(t)
+		db.seal(t, "orders", 1)
 		const required = "SELECT coalesce(wirefence.check(NULL, NULL, true, false), '')"
 		write := strings.Replace(insert, "$1", "34", 1)
 		for _, isolation := range isolations {

@@ -40,7 +40,7 @@ func TestAHoldKeepsTakeoversOut(t *testing.T) {
 		db.seal(t, "orders", 34)
 		app := db.app(t)
 		for _, c := range []struct{ variable, call string }{
-			{"", "hold('orders=34')"}, {"", "hold('34', 'orders')"}, {"orders=34", "hold()"}, {"orders=34", "hold(NULL, 'lines')"},
+			{"", "hold('orders=34')"}, {"orders=34", "hold()"},
 		} {
 			mustExec(t, app, "SELECT set_config('wirefence.token', $1, false)", c.variable)
 			if !value[bool](t, app, "SELECT wirefence."+c.call) {
@@ -79,7 +79,7 @@ func TestWhatIsNotHeld(t *testing.T) {
 			hold(t, app, text, false)
 			db.wantLocks(t, app, 0)
 		}
-		if value[bool](t, app, "SELECT wirefence.hold()") || value[bool](t, app, "SELECT wirefence.hold(NULL, 'used')") {
+		if value[bool](t, app, "SELECT wirefence.hold()") {
 			t.Error("held no fence")
 		}
 		for _, text := range []string{"used=33", "granted=35", "used=34,granted=33", "etcd=34@zk", "used=4611686018427387904", "", "used"} {
@@ -267,7 +267,7 @@ func TestAHoldThatFailsIsGivenBack(t *testing.T) {
 		db.wantLocks(t, app, 0)
 		mustExec(t, app, "RESET statement_timeout")
 		waiting := db.start(t, app, "SELECT wirefence.hold($1)", both)
-		db.wantLocks(t, app, 3) // the first, and the mark of the second
+		db.wantLocks(t, app, 1) // the first, for the transaction
 		mustExec(t, db.admin(t), "SELECT pg_cancel_backend($1)", app.PgConn().PID())
 		wantCode(t, <-waiting, "57014")
 		db.wantLocks(t, app, 0)
@@ -314,8 +314,8 @@ func TestHoldersOfSeveralResourcesDoNotDeadlock(t *testing.T) {
 	})
 }
 
-// A lock may be granted at the moment in which its wait is ended to look for deadlocks.
-// It is released then.
+// A lock may be granted at the moment in which its wait is ended to look for deadlocks. It
+// ends with the transaction then.
 func TestAWaitThatIsGivenUpKeepsNoLock(t *testing.T) {
 	onEach(t, func(t *testing.T, db database) {
 		mustExec(t, db.app(t), "SELECT wirefence.check('orders=1')")
@@ -327,7 +327,7 @@ func TestAWaitThatIsGivenUpKeepsNoLock(t *testing.T) {
 			go func() { waiting <- exec(app, "SELECT wirefence.hold('orders=1')") }()
 			mustExec(t, taking, "SELECT pg_sleep(0.002 + random() * 0.004), pg_advisory_unlock(wirefence.lock_key('orders'))")
 			wantCode(t, <-waiting, "")
-			mustExec(t, app, "SELECT wirefence.unhold('orders=1', NULL)")
+			mustExec(t, app, "SELECT wirefence.unhold()")
 			if n := value[int](t, taking, "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND pid = $1", app.PgConn().PID()); n != 0 {
 				t.Fatalf("%d locks are left", n)
 			}
@@ -351,6 +351,10 @@ func TestAHolderCanNotTakeOverFromItself(t *testing.T) {
 			if pgErr, ok := err.(*pgconn.PgError); !ok || !strings.Contains(pgErr.Hint, "wirefence.unhold()") {
 				t.Errorf("it isn't told what to do: %v", err)
 			}
+		}
+		mustExec(t, issuer, "SELECT wirefence.check('orders=35', NULL, false, true)") // in shadow mode it refuses nothing
+		if got := db.lastToken(t, "orders"); got != 34 {
+			t.Errorf("token %d is recorded by the holder of 34", got)
 		}
 		mustExec(t, issuer, "SELECT wirefence.seal('lines', 35), wirefence.check('orders=34'), wirefence.set_resource('orders', 'why', preempt_after => '1 s')")
 		mustExec(t, issuer, "SELECT wirefence.unhold(); SELECT wirefence.seal('orders', 35)")

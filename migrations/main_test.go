@@ -146,6 +146,9 @@ func create(t *testing.T, server *servers.Postgres, options string) database {
 	db := database{server, fmt.Sprintf("wf_%d", databases.Add(1))}
 	admin := db.connectTo(t, "postgres", "postgres")
 	mustExec(t, admin, "CREATE DATABASE "+db.name+" "+options)
+	// The servers' files are in memory, and five servers come to some hundreds of databases
+	// each. One that a test has stopped, or that keeps a slot there, keeps its database.
+	t.Cleanup(func() { _ = exec(admin, "DROP DATABASE "+db.name+" WITH (FORCE)") })
 	return db
 }
 

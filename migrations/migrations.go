@@ -1,6 +1,6 @@
 // Package migrations creates and upgrades the schema that this binary needs: numbered SQL
-// files, embedded, which tern applies in order as the role wirefence_owner. Of this module it
-// imports fence, and the probes of internal/engine.
+// files, embedded, which it applies in order and in one transaction, as the role
+// wirefence_owner. Of this module it imports fence, and the probes of internal/engine.
 package migrations
 
 import (
@@ -9,15 +9,15 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"strings"
 	"sync"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/tern/v2/migrate"
 
 	"github.com/wirefence/wirefence/fence"
 )
 
-// versionTable is the table in which tern keeps the number of the last applied file.
+// versionTable is the table with the number of the last applied file.
 const versionTable = "wirefence.applied_version"
 
 //go:embed [0-9]*.sql
@@ -27,9 +27,14 @@ var files embed.FS
 func Version() int { return len(numbered()) }
 
 var numbered = sync.OnceValue(func() []string {
-	names, err := migrate.FindMigrations(files)
+	names, err := fs.Glob(files, "*.sql")
 	if err != nil {
-		panic("migrations: the embedded files are not numbered in sequence: " + err.Error())
+		panic("migrations: " + err.Error())
+	}
+	for i, name := range names { // in lexical order
+		if !strings.HasPrefix(name, fmt.Sprintf("%03d_", i+1)) {
+			panic("migrations: the embedded files are not numbered in sequence: " + name)
+		}
 	}
 	return names
 })
@@ -68,9 +73,10 @@ func Apply(ctx context.Context, conn *pgx.Conn, report func(line string)) error 
 	return Options{}.Apply(ctx, conn, report)
 }
 
-// Apply creates the roles and the schema that are missing, and applies the pending migrations.
-// It may be called again, and by several programs at once. It calls report with a line for each
-// step; report may be nil.
+// Apply creates the roles and the schema that are missing, and applies the pending migrations,
+// all of that in one transaction: a migration that fails or is ended leaves nothing behind. It
+// may be called again, and by several programs at once. It calls report with a line for each
+// step, before the commit; report may be nil.
 //
 // Before it creates anything it probes the server, for which it opens a second connection; a
 // server that lacks behaviour that fences need gives an *UnfitError. Apply needs no superuser
@@ -78,7 +84,7 @@ func Apply(ctx context.Context, conn *pgx.Conn, report func(line string)) error 
 // *MissingRightsError. It leaves a database alone that is ahead of this binary, and returns a
 // *VersionError if that is by more than one version. A schema that was restored without its
 // data gives ErrNoVersion. The connection must be outside a transaction and must not be used
-// meanwhile; Apply resets its settings.
+// meanwhile.
 func (o Options) Apply(ctx context.Context, conn *pgx.Conn, report func(line string)) (err error) {
 	if report == nil {
 		report = func(string) {}
@@ -101,14 +107,6 @@ func (o Options) Apply(ctx context.Context, conn *pgx.Conn, report func(line str
 		return err
 	}
 	defer func() { err = errors.Join(err, unlock()) }()
-	if err := o.prepare(ctx, conn, report); err != nil {
-		return err
-	}
-	restore, err := become(ctx, conn)
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, restore()) }()
 	return o.applyPending(ctx, conn, report)
 }
 
@@ -126,38 +124,50 @@ func isAhead(have int, report func(line string)) (bool, error) {
 	return true, nil
 }
 
-// applyPending runs as wirefence_owner.
+// applyPending does all that changes the database, in one transaction.
 func (o Options) applyPending(ctx context.Context, conn *pgx.Conn, report func(line string)) error {
-	m, err := migrate.NewMigrator(ctx, conn, versionTable)
+	tx, err := conn.BeginTx(ctx, pgx.TxOptions{IsoLevel: pgx.ReadCommitted})
 	if err != nil {
+		return err
+	}
+	defer func() { _ = tx.Rollback(context.WithoutCancel(ctx)) }() // behind a commit it does nothing
+	if err := o.prepare(ctx, tx, report); err != nil {
+		return err
+	}
+	if _, err := tx.Exec(ctx, becomeOwnerSQL+versionTableSQL); err != nil {
 		return fmt.Errorf("create the table of the schema version: %w", err)
 	}
-	if err := m.LoadMigrations(files); err != nil {
-		return err
-	}
-	before, err := m.GetCurrentVersion(ctx)
-	if err != nil {
+	var before int
+	if err := tx.QueryRow(ctx, "SELECT version FROM "+versionTable).Scan(&before); err != nil {
 		return fmt.Errorf("read the schema version: %w", err)
 	}
-	if ahead, err := isAhead(int(before), report); ahead {
+	if ahead, err := isAhead(before, report); ahead {
 		return err
 	}
-	if _, err := conn.Exec(ctx, "SELECT pg_catalog.set_config('wirefence.failover', $1, false)", string(o.Failover)); err != nil {
+	if _, err := tx.Exec(ctx, "SELECT pg_catalog.set_config('wirefence.failover', $1, true)", string(o.Failover)); err != nil {
 		return err
 	}
-	m.OnStart = func(_ int32, name, _, _ string) { report("apply " + name) }
 	target := Version()
 	if o.to > 0 {
 		target = o.to
 	}
-	if err := m.MigrateTo(ctx, int32(target)); err != nil {
-		return fmt.Errorf("migrate from version %d to %d: %w", before, target, err)
+	for i, name := range numbered()[before:max(before, target)] {
+		report("apply " + name)
+		if _, err := tx.Exec(ctx, stepSQL(before+i)); err != nil {
+			return fmt.Errorf("migrate from version %d to %d: %s: %w", before, target, name, err)
+		}
 	}
-	if int(before) == Version() {
+	if before == Version() {
 		report(fmt.Sprintf("nothing to apply: the schema is at version %d", before))
-		return o.reportFailover(ctx, conn, report)
+		if err := o.reportFailover(ctx, tx, report); err != nil {
+			return err
+		}
+	} else {
+		report(fmt.Sprintf("the schema is at version %d", target))
 	}
-	report(fmt.Sprintf("the schema is at version %d", Version()))
+	if err := tx.Commit(ctx); err != nil {
+		return fmt.Errorf("commit the migration: %w", err)
+	}
 	return nil
 }
 
@@ -176,25 +186,6 @@ func lock(ctx context.Context, conn *pgx.Conn) (unlock func() error, err error) 
 			return nil // the session has ended, and its lock with it
 		}
 		_, err := conn.Exec(context.WithoutCancel(ctx), "SELECT pg_catalog.pg_advisory_unlock($1)", lockKey)
-		return err
-	}, nil
-}
-
-// become makes the session act as wirefence_owner, which then owns what the session creates.
-// The returned function restores the former role.
-func become(ctx context.Context, conn *pgx.Conn) (restore func() error, err error) {
-	var former string
-	if err := conn.QueryRow(ctx, "SELECT pg_catalog.current_setting('role')").Scan(&former); err != nil {
-		return nil, err
-	}
-	if _, err := conn.Exec(ctx, "SET ROLE wirefence_owner"); err != nil {
-		return nil, fmt.Errorf("act as wirefence_owner: %w", err)
-	}
-	return func() error {
-		if conn.IsClosed() {
-			return nil
-		}
-		_, err := conn.Exec(context.WithoutCancel(ctx), "SELECT pg_catalog.set_config('role', $1, false)", former)
 		return err
 	}, nil
 }

@@ -50,11 +50,11 @@ func (e *MissingRightsError) Error() string {
 // prepare creates the roles and the schema. Another migration, of another database of the
 // cluster, may create the same roles at this moment; no lock spans two databases. So it looks
 // again after a lost race.
-func (o Options) prepare(ctx context.Context, conn *pgx.Conn, report func(line string)) error {
+func (o Options) prepare(ctx context.Context, tx pgx.Tx, report func(line string)) error {
 	const races = 20
 	var last error
 	for range races {
-		steps, err := preflight(ctx, conn, o.trusts())
+		steps, err := preflight(ctx, tx, o.trusts())
 		if err != nil {
 			return err
 		}
@@ -64,10 +64,10 @@ func (o Options) prepare(ctx context.Context, conn *pgx.Conn, report func(line s
 			}
 			return nil
 		}
-		if err := refuseUnpermitted(ctx, conn, steps); err != nil {
+		if err := refuseUnpermitted(ctx, tx, steps); err != nil {
 			return err
 		}
-		if last = run(ctx, conn, steps, report); last != nil && !lostRace(last) {
+		if last = run(ctx, tx, steps, report); last != nil && !lostRace(last) {
 			return last
 		}
 	}
@@ -77,9 +77,15 @@ func (o Options) prepare(ctx context.Context, conn *pgx.Conn, report func(line s
 	return fmt.Errorf("prepare roles and schema: %w", last)
 }
 
+// querier is a connection or a transaction.
+type querier interface {
+	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
+	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
+}
+
 // preflight returns the missing steps. If the storage is trusted, no role needs to read the
 // identity of the server.
-func preflight(ctx context.Context, conn *pgx.Conn, trusts bool) ([]step, error) {
+func preflight(ctx context.Context, conn querier, trusts bool) ([]step, error) {
 	rows, err := conn.Query(ctx, preflightSQL, trusts)
 	if err != nil {
 		return nil, fmt.Errorf("read roles and rights: %w", err)
@@ -93,7 +99,7 @@ func preflight(ctx context.Context, conn *pgx.Conn, trusts bool) ([]step, error)
 
 // refuseUnpermitted returns an error with all statements if the role may not run one of them:
 // the permitted ones may depend on the others, and a superuser can run them, too.
-func refuseUnpermitted(ctx context.Context, conn *pgx.Conn, steps []step) error {
+func refuseUnpermitted(ctx context.Context, conn querier, steps []step) error {
 	missing := &MissingRightsError{}
 	refused := false
 	for _, s := range steps {
@@ -112,12 +118,17 @@ func refuseUnpermitted(ctx context.Context, conn *pgx.Conn, steps []step) error 
 	return missing
 }
 
-func run(ctx context.Context, conn *pgx.Conn, steps []step, report func(line string)) error {
+// run runs each step behind a savepoint of its own, so that a lost race does not abort the
+// transaction.
+func run(ctx context.Context, tx pgx.Tx, steps []step, report func(line string)) error {
 	for _, s := range steps {
 		if s.leftOut() {
 			continue
 		}
-		if _, err := conn.Exec(ctx, s.Statement); err != nil {
+		if err := pgx.BeginFunc(ctx, tx, func(tx pgx.Tx) error {
+			_, err := tx.Exec(ctx, s.Statement)
+			return err
+		}); err != nil {
 			return fmt.Errorf("%s: %w", s.Statement, err)
 		}
 		report(s.Statement)

@@ -3,6 +3,8 @@ package migrations_test
 import (
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"testing"
 
 	"github.com/jackc/pgx/v5/pgconn"
@@ -70,7 +72,9 @@ func wantFormer(t *testing.T, db database, fence string) {
 	}
 	app := db.app(t)
 	wantCode(t, exec(app, "SELECT wirefence.hold($1)", fence), "WF001")
-	wantCode(t, exec(app, "SELECT wirefence.hold_or_check($1, NULL, 'nothing', false)", fence), "WF001")
+	for _, manner := range []string{"group", "exchange", "needed"} {
+		wantCode(t, exec(app, "SELECT wirefence.proxy_hold(7, $1, NULL, 'nothing', false, $2)", fence, manner), "WF001")
+	}
 	mustExec(t, app, "SELECT set_config('wirefence.token', $1, false)", fence)
 	wantCode(t, exec(app, "SELECT wirefence.check()"), "WF001")
 }
@@ -234,16 +238,85 @@ func TestTwoStandbysOfOnePrimary(t *testing.T) {
 		for _, fence := range []string{"orders=33", fmt.Sprintf("orders=%d", before), fmt.Sprintf("new=%d", fresh)} {
 			wantCode(t, exec(second.app(t), "SELECT wirefence.check($1)", fence), "WF001")
 		}
-		if after := granted(t, second, "orders"); after <= before {
+		if after := granted(t, second, "orders"); after == before || after <= 33 {
 			t.Errorf("behind %d comes %d", before, after)
 		}
-		if after := granted(t, second, "new"); after <= fresh {
-			t.Errorf("behind %d comes %d", fresh, after)
+		if after := granted(t, second, "new"); after == fresh {
+			t.Errorf("%d is granted twice", fresh)
 		}
-		for _, fence := range []string{"orders=33", fmt.Sprintf("orders=%d", before), fmt.Sprintf("new=%d", fresh)} {
-			wantCode(t, exec(second.app(t), "SELECT wirefence.check($1)", fence), "WF001")
+		wantNotAccepted(t, second, "orders", 33, before)
+		wantNotAccepted(t, second, "new", fresh)
+	})
+}
+
+// The last known token is above the time, as that of a former service which counted
+// nanoseconds, and several grants are lost. Neither of two promoted standbys grants a token
+// that the primary or the other standby has granted.
+func TestNoTokenIsGrantedTwiceAboveTheTime(t *testing.T) {
+	onOwn(t, func(t *testing.T, primary database) {
+		mustExec(t, primary.app(t), "SELECT wirefence.check('orders=1800000000000000000')")
+		known := granted(t, primary, "orders")
+		standbys := []database{primary.standby(t), primary.standby(t)}
+		for _, standby := range standbys {
+			standby.fallBehind(t, primary)
+		}
+		by := map[int64]string{known: "the primary"}
+		var last int64
+		for range 5 {
+			last = granted(t, primary, "orders")
+			by[last] = "the primary"
+		}
+		former := primary
+		for _, standby := range standbys {
+			failOver(t, former, standby)
+			for range 5 {
+				token := granted(t, standby, "orders")
+				if token <= last {
+					t.Errorf("behind %d comes %d", last, token)
+				}
+				if other := by[token]; other != "" {
+					t.Errorf("%d was granted by %s", token, other)
+				}
+				wantNotAccepted(t, standby, "orders", slices.Collect(maps.Keys(by))...)
+				wantCurrent(t, standby, fmt.Sprintf("orders=%d", token))
+				by[token] = "a standby"
+			}
+			former = standby
 		}
 	})
+}
+
+// A last token so high that no jump is possible uses the resource up.
+func TestAPromotionAtTheLastTokens(t *testing.T) {
+	onOwn(t, func(t *testing.T, primary database) {
+		const limit = 1<<63 - 1<<33
+		for resource, token := range map[string]int64{"fits": limit, "exceeds": limit + 1} {
+			primary.seal(t, resource, token)
+		}
+		standby := primary.standby(t)
+		standby.fallBehind(t, primary)
+		failOver(t, primary, standby)
+		if token := granted(t, standby, "fits"); token <= limit+1<<32 {
+			t.Errorf("behind %d comes %d", int64(limit), token)
+		}
+		issuer := standby.as(t, "issuer")
+		for _, call := range []string{"acquire('exceeds', 'w', '1 min')", "revoke('exceeds')", "seal('exceeds', 9223372036854775807)"} {
+			wantCode(t, exec(issuer, "SELECT wirefence."+call), "22003")
+		}
+		wantCode(t, exec(standby.app(t), "SELECT wirefence.check('exceeds=9223372036854775807')"), "WF001")
+	})
+}
+
+// wantNotAccepted requires that tokens are refused: as stale, or, where the next token of another
+// standby happens to be higher, as never granted here.
+func wantNotAccepted(t *testing.T, db database, resource string, tokens ...int64) {
+	t.Helper()
+	app := db.app(t)
+	for _, token := range tokens {
+		if got := code(exec(app, "SELECT wirefence.check($1)", fmt.Sprintf("%s=%d", resource, token))); got != "WF001" && got != "WF003" {
+			t.Errorf("token %d of %s gets %q", token, resource, got)
+		}
+	}
 }
 
 // One promotion follows another, each with lost grants.

@@ -41,6 +41,7 @@ type replicated struct {
 // tested on both sides.
 func replicate(t *testing.T, db database) replicated {
 	t.Helper()
+	stack.NeedsMore(t, "two versions of PostgreSQL")
 	versions := stack.Versions()
 	next := clusters[versions[(slices.Index(versions, db.Major)+1)%len(versions)]]
 	r := replicated{publisher: create(t, next, "TEMPLATE "+template), subscriber: db}

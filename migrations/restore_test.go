@@ -47,7 +47,7 @@ func TestARestoreIntoANewCluster(t *testing.T) {
 	if !found {
 		t.Fatalf("no schema is to be made: %s", steps)
 	}
-	mustExec(t, admin, roles+"CREATE ROLE app LOGIN; CREATE ROLE issuer LOGIN IN ROLE wirefence_issuer")
+	mustExec(t, admin, roles+"CREATE ROLE app LOGIN; CREATE ROLE issuer LOGIN IN ROLE wirefence_issuer; COMMIT")
 	custom.restoreInto(t, planned, file)
 	wantSame(t, source, planned)
 	planned.trustElsewhere(t)
@@ -179,10 +179,10 @@ func TestADumpWithoutData(t *testing.T) {
 }
 
 // A database that returns to an earlier state lacks grants. The steps of
-// docs/restoring.md then make their tokens stale.
+// docs/howto-backup.md then make their tokens stale.
 func TestARestoreToAnEarlierState(t *testing.T) {
 	t.Parallel()
-	script, err := pages.First("../docs/restoring.md", "Restoring an older state", "sql")
+	script, err := pages.First("../docs/howto-backup.md", "3. Restore an older state into the same cluster", "sql")
 	if err != nil {
 		t.Fatal(err)
 	}

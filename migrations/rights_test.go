@@ -30,22 +30,22 @@ func TestRightsAreTheFewGranted(t *testing.T) {
 		const granted = `SELECT p.oid::regprocedure::text FROM pg_proc p, aclexplode(coalesce(p.proacl, acldefault('f', p.proowner))) a
 			WHERE p.pronamespace = 'wirefence'::regnamespace AND a.grantee = `
 		if got := column[string](t, admin, granted+"0 ORDER BY 1"); !slices.Equal(got, []string{
-			"wirefence.\"check\"(text)", "wirefence.\"check\"(text,text,boolean,boolean)", "wirefence.acquire(text,text,interval,text)", "wirefence.before_hold(text,text)", "wirefence.declare_guard(regclass,text,boolean)", "wirefence.forget_guard(text)",
+			"wirefence.\"check\"(text)", "wirefence.\"check\"(text,text,boolean,boolean)", "wirefence.acquire(text,text,interval,text)", "wirefence.declare_guard(regclass,text,boolean)", "wirefence.forget_guard(text)",
 			"wirefence.guard()", "wirefence.guard_row()", "wirefence.guard_row_unchecked(regclass,text,text,boolean)", "wirefence.guard_shadowed(regclass,text,text)", "wirefence.guard_statement()",
-			"wirefence.guard_truncate(regclass,text,boolean)", "wirefence.guard_unchecked(regclass,text)", "wirefence.hold(text)", "wirefence.hold(text,text,text)", "wirefence.hold_or_check(text,text,text,boolean)", "wirefence.lock_inheritance_tree(regclass)", "wirefence.plan_locks(regclass,name)", "wirefence.plan_protect(regclass,text,boolean,name)",
-			"wirefence.plan_unprotect(regclass,name)", "wirefence.protect(regclass,text,boolean)", "wirefence.release(text,text)", "wirefence.renew(text,text,interval)", "wirefence.require_issuer(text)", "wirefence.retract_guard(regclass)", "wirefence.row_query(text)",
-			"wirefence.schema_version()", "wirefence.stored_code_interferes()", "wirefence.unhold()", "wirefence.unhold(text,text)", "wirefence.unprotect(regclass)",
+			"wirefence.guard_truncate(regclass,text,boolean)", "wirefence.guard_unchecked(regclass,text)", "wirefence.hold(text)", "wirefence.lock_inheritance_tree(regclass)", "wirefence.plan_locks(regclass,name)", "wirefence.plan_protect(regclass,text,boolean,name)",
+			"wirefence.plan_unprotect(regclass,name)", "wirefence.protect(regclass,text,boolean)", "wirefence.proxy_hold(integer,text,text,text,boolean,text)", "wirefence.proxy_unhold(integer,bigint[])", "wirefence.release(text,text)", "wirefence.renew(text,text,interval)", "wirefence.require_issuer(text)", "wirefence.retract_guard(regclass)", "wirefence.row_query(text)",
+			"wirefence.schema_version()", "wirefence.stored_code_interferes()", "wirefence.unhold()", "wirefence.unprotect(regclass)",
 		}) {
 			t.Errorf("everybody may call %q", got)
 		}
 		if got := column[string](t, admin, granted+"'wirefence_issuer'::regrole ORDER BY 1"); !slices.Equal(got, []string{
-			"wirefence.acquire_lease(text,text,interval,text)", "wirefence.declare_resource(text,text,text,boolean,text,text,text,text,text)", "wirefence.guarded()",
-			"wirefence.history(text,timestamp with time zone,text[],integer)", "wirefence.history_totals()", "wirefence.identity()", "wirefence.prune_history()",
+			"wirefence.acquire_lease(text,text,interval,text)", "wirefence.asynchronous_standbys()", "wirefence.declare_resource(text,text,text,boolean,text,text,text,text,text)", "wirefence.guarded()",
+			"wirefence.history(text,timestamp with time zone,text[],integer)", "wirefence.history_totals()", "wirefence.identity()", "wirefence.idle_holders()", "wirefence.prune_history()",
 			"wirefence.record_refusals(text,jsonb)",
 			"wirefence.release_lease(text,text)", "wirefence.release_notice(text)",
 			"wirefence.renew_lease(text,text,interval)", "wirefence.revoke(text)", "wirefence.seal(text,bigint,text)", "wirefence.seal(text,bigint,text,text)",
 			"wirefence.set_failover(text,text)", "wirefence.set_history(bigint,interval)",
-			"wirefence.set_resource(text,text,text,boolean,text,text,text,bigint,text,text)", "wirefence.set_undeclared(text,text)", "wirefence.status()",
+			"wirefence.set_resource(text,text,text,boolean,text,text,text,bigint,text,text)", "wirefence.set_undeclared(text,text)", "wirefence.status()", "wirefence.wanted(bigint[])",
 		}) {
 			t.Errorf("the issuer may call %q", got)
 		}
@@ -78,7 +78,7 @@ func TestAnApplicationMayOnlyCheck(t *testing.T) {
 			"INSERT INTO wirefence.resource_locks (resource_id) VALUES ('a')", "DELETE FROM wirefence.resource_locks",
 			"TRUNCATE wirefence.resource_locks", "SELECT * FROM wirefence.applied_version", "SELECT * FROM wirefence.lock_holders",
 			"SELECT wirefence.seal('a', 1)", "SELECT wirefence.revoke('a')", "SELECT * FROM wirefence.status()",
-			"SELECT wirefence.end_holder('a', 1, '', NULL)", "SELECT wirefence.inspect_holders('a', 1, '{}', 3)", "SELECT * FROM wirefence.secret", "SELECT * FROM wirefence.own_holds", "SELECT wirefence.lock_exclusive('a', 1, NULL, NULL)", "SELECT wirefence.record_token('a', 1, NULL)",
+			"SELECT wirefence.end_holder('a', 1, '', NULL)", "SELECT wirefence.inspect_holders('a', 1, '{}', 3)", "SELECT * FROM wirefence.secret", "SELECT wirefence.wanted('{1}')", "SELECT wirefence.take_hold(1, NULL, NULL, false, 'group')", "SELECT wirefence.release_found(0)", "SELECT wirefence.lock_exclusive('a', 1, NULL, NULL)", "SELECT wirefence.record_token('a', 1, NULL)",
 			"SELECT wirefence.seal('a', 1, 'b', 'etcd')", "SELECT wirefence.declare_resource('a', 'why')", "SELECT wirefence.set_resource('a', 'why', 'etcd')",
 			"SELECT wirefence.end_lease('a')", "SELECT * FROM wirefence.resource_changes", "DELETE FROM wirefence.resource_changes",
 			"SELECT wirefence.acquire('a', 'b', '1 s')", "SELECT wirefence.renew('a', 'b', '1 s')", "SELECT wirefence.release('a', 'b')",

@@ -17,7 +17,7 @@ var rolesSQL string
 // or to run with psql. The SQL refuses a server that does not report its timeline, unless the
 // session's setting wirefence.failover is trust.
 func Script(w io.Writer) error {
-	_, err := io.WriteString(w, rolesSQL+versionTableSQL+numberedSQL(0))
+	_, err := io.WriteString(w, "BEGIN;\n"+rolesSQL+becomeOwnerSQL+versionTableSQL+numberedSQL(0)+"COMMIT;\n")
 	return err
 }
 
@@ -48,26 +48,38 @@ func (o Options) Pending(ctx context.Context, conn *pgx.Conn) (string, error) {
 	for _, s := range steps {
 		b.WriteString(s.Statement + ";\n")
 	}
+	if have < Version() {
+		b.WriteString(becomeOwnerSQL)
+	}
 	if have == 0 {
 		if o.trusts() {
-			b.WriteString("SET wirefence.failover = 'trust';\n")
+			b.WriteString("SET LOCAL wirefence.failover = 'trust';\n")
 		}
 		b.WriteString(versionTableSQL)
 	}
 	b.WriteString(numberedSQL(have))
-	return b.String(), nil
+	if b.Len() == 0 {
+		return "", nil
+	}
+	return "BEGIN;\n" + b.String() + "COMMIT;\n", nil
 }
 
 //go:embed version_table.sql
 var versionTableSQL string
 
-// numberedSQL returns the text of the files after a version, each in the transaction that
-// applies it.
+// becomeOwnerSQL makes wirefence_owner the owner of what the rest of the transaction creates.
+const becomeOwnerSQL = "SET LOCAL ROLE wirefence_owner;\n"
+
+// numberedSQL returns the text of the files after a version.
 func numberedSQL(after int) string {
 	var b strings.Builder
 	for i, name := range numbered()[after:] {
-		fmt.Fprintf(&b, "\n-- %s\nBEGIN;\nSET LOCAL ROLE wirefence_owner;\n%s\n", name, strings.TrimSpace(source(name)))
-		fmt.Fprintf(&b, "UPDATE %s SET version = %d;\nCOMMIT;\n", versionTable, after+i+1)
+		fmt.Fprintf(&b, "\n-- %s\n%s", name, stepSQL(after+i))
 	}
 	return b.String()
+}
+
+// stepSQL returns the text that brings a schema from a version to the next.
+func stepSQL(from int) string {
+	return fmt.Sprintf("%s\nUPDATE %s SET version = %d;\n", strings.TrimSpace(source(numbered()[from])), versionTable, from+1)
 }

@@ -67,7 +67,7 @@ func unfit(found []engine.Fault, advice string) error {
 }
 
 // reportFailover reports that the schema has another policy than was requested.
-func (o Options) reportFailover(ctx context.Context, conn *pgx.Conn, report func(line string)) error {
+func (o Options) reportFailover(ctx context.Context, conn querier, report func(line string)) error {
 	if o.Failover == "" {
 		return nil
 	}

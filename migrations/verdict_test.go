@@ -100,7 +100,11 @@ func TestEveryVerdictInEveryIsolation(t *testing.T) {
 							t.Errorf("shadow says %q, want %s", *observed, v.state)
 						}
 						err := exec(app, "SELECT wirefence.check($1)", v.fence)
-						wantCode(t, err, v.state)
+						state := v.state
+						if mode == "READ ONLY" && isolation != "READ COMMITTED" && strings.Contains(v.fence, "new=") && state != "WF004" {
+							state = "40001" // the snapshot can't tell that there is no row
+						}
+						wantCode(t, err, state)
 						if err != nil || mode == "READ ONLY" {
 							return
 						}

@@ -112,8 +112,8 @@ func hasFunctions(ctx context.Context, conn *pgx.Conn, version int) error {
 }
 
 // current returns the version of the database, 0 if it has none. It asks the catalog first, so
-// that a missing schema does not abort a transaction. A migration that stopped after it created
-// the table of the version, and before it created the function, counts as none.
+// that a missing schema does not abort a transaction. A schema without the function
+// schema_version counts as none.
 func current(ctx context.Context, conn *pgx.Conn) (int, error) {
 	var present bool
 	err := conn.QueryRow(ctx, `SELECT EXISTS (
