@@ -18,10 +18,10 @@ import (
 	"github.com/wirefence/wirefence/internal/stack"
 )
 
-// documented returns the first block of docs/effects.md in a language.
+// documented returns the first block in a language of the section on plain SQL in docs/effects.md.
 func documented(t *testing.T, language string) string {
 	t.Helper()
-	text, err := pages.First("../docs/effects.md", "", language)
+	text, err := pages.First("../docs/effects.md", "In plain SQL", language)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -51,6 +51,7 @@ except psycopg.Error as refused:
 
 // The scripts in docs/effects.md report each outcome as the page says.
 func TestTheDocumentedEffects(t *testing.T) {
+	stack.NeedsMore(t, "curl and Python's psycopg")
 	for name, command := range map[string][]string{
 		"python": {"/usr/bin/python3", "-c", documented(t, "python") + useGuard},
 		"sh":     {"sh", "-c", documented(t, "sh")},

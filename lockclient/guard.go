@@ -9,7 +9,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/wirefence/wirefence/fence"
+	"github.com/wirefence/wirefence/internal/effect"
 )
 
 // Database is the database in which effects are guarded: a *pgxpool.Pool, or a *pgx.Conn
@@ -51,52 +51,36 @@ type Database interface {
 // at once. The first check of a token that was not sealed makes other transactions with
 // that token wait until it returns. Guard passes a panic of the effect on when the
 // transaction has ended.
-func (l *Lease) Guard(ctx context.Context, db Database, within time.Duration, effect func(context.Context) error) error {
-	return l.guard(ctx, within, effect, func(ctx context.Context) (guardTx, error) {
-		// A standby lags behind and would accept stale tokens. It refuses a READ WRITE
-		// transaction.
-		tx, err := db.BeginTx(ctx, pgx.TxOptions{IsoLevel: pgx.ReadCommitted, AccessMode: pgx.ReadWrite})
-		if err != nil {
-			return nil, fmt.Errorf("begin: %w", err)
-		}
-		return pgxGuardTx{tx}, fence.Check(ctx, tx, l.Fence())
-	})
+func (l *Lease) Guard(ctx context.Context, db Database, within time.Duration, work func(context.Context) error) error {
+	return l.guard(ctx, within, work, func(ctx context.Context) (*effect.Guard, error) { return effect.Begin(ctx, db, l.Fence()) })
 }
 
-// GuardSQL is Guard for database/sql. It detects the loss of the transaction within half
-// a second; Guard detects it at once.
-func (l *Lease) GuardSQL(ctx context.Context, db *sql.DB, within time.Duration, effect func(context.Context) error) error {
-	return l.guard(ctx, within, effect, func(ctx context.Context) (guardTx, error) {
-		g, err := beginSQL(ctx, db)
-		if err != nil {
-			return nil, fmt.Errorf("begin: %w", err)
-		}
-		if _, err = g.tx.ExecContext(ctx, guardTransactionSQL); err != nil {
-			return g, fmt.Errorf("begin: %w", err)
-		}
-		return g, fence.CheckSQL(ctx, g.tx, l.Fence())
-	})
+// GuardSQL is Guard for database/sql. It detects the end of the transaction within half a second,
+// which Guard detects at once.
+func (l *Lease) GuardSQL(ctx context.Context, db *sql.DB, within time.Duration, work func(context.Context) error) error {
+	return l.guard(ctx, within, work, func(ctx context.Context) (*effect.Guard, error) { return effect.BeginSQL(ctx, db, l.Fence()) })
 }
 
-// guard begins a transaction with a check and runs the effect in it.
-func (l *Lease) guard(ctx context.Context, within time.Duration, effect func(context.Context) error, open func(context.Context) (guardTx, error)) error {
+// guard has the fence checked, and runs the effect while the check is open.
+func (l *Lease) guard(ctx context.Context, within time.Duration, work func(context.Context) error, begin func(context.Context) (*effect.Guard, error)) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	defer context.AfterFunc(l.ctx, func() { cancel(context.Cause(l.ctx)) })()
 
-	g, err := l.open(ctx, within, open)
+	g, err := l.begin(ctx, within, begin)
 	if err != nil {
 		return &EffectError{Resource: l.resource, Token: l.token, Outcome: ErrNotBegun, Cause: err}
 	}
-	return l.outcome(runGuarded(ctx, cancel, g, within, effect))
+	defer context.AfterFunc(g.Context(), func() { cancel(context.Cause(g.Context())) })()
+	return l.outcome(runGuarded(ctx, g, within, work))
 }
 
-// open returns a transaction in which the fence was checked, if the lease lasts for the time within.
-func (l *Lease) open(ctx context.Context, within time.Duration, open func(context.Context) (guardTx, error)) (guardTx, error) {
+// begin returns an open check of the fence, if the lease lasts for the time within.
+func (l *Lease) begin(ctx context.Context, within time.Duration, begin func(context.Context) (*effect.Guard, error)) (*effect.Guard, error) {
 	if err := l.lastsFor(within); err != nil {
 		return nil, err
 	}
-	g, err := open(ctx)
+	g, err := begin(ctx)
 	if err == nil {
 		err = l.lastsFor(within) // time has passed since the first test
 	}
@@ -108,7 +92,7 @@ func (l *Lease) open(ctx context.Context, within time.Duration, open func(contex
 		err = fmt.Errorf("%w: %w", err, ended)
 	}
 	if err != nil && g != nil {
-		g.rollback()
+		g.Discard()
 	}
 	return g, err
 }
@@ -134,7 +118,7 @@ func (l *Lease) lastsFor(within time.Duration) error {
 type effectResult struct {
 	failed error // the error that it returned
 	ended  error // why its context had ended when it returned, if it had
-	lost   error // why the transaction may have been lost until then
+	lost   error // why the check may have been lost until then
 }
 
 func (l *Lease) outcome(e effectResult) error {
@@ -147,28 +131,12 @@ func (l *Lease) outcome(e effectResult) error {
 	return nil
 }
 
-// runGuarded runs the effect and ends the transaction, even if the effect panics.
-func runGuarded(ctx context.Context, cancel context.CancelCauseFunc, g guardTx, within time.Duration, effect func(context.Context) error) (e effectResult) {
-	watching, stop := context.WithCancel(context.WithoutCancel(ctx))
-	watched := make(chan error, 1)
-	go func() {
-		err := g.watch(watching)
-		if err != nil {
-			err = fmt.Errorf("the transaction that guards the effect was lost: %w", err)
-			cancel(err)
-		}
-		watched <- err
-	}()
-	defer func() {
-		stop()
-		e.lost = <-watched
-		if err := g.commit(); err != nil && e.lost == nil {
-			e.lost = fmt.Errorf("the transaction that guards the effect could not be ended: %w", err)
-		}
-	}()
+// runGuarded runs the effect and ends the check, even if the effect panics.
+func runGuarded(ctx context.Context, g *effect.Guard, within time.Duration, work func(context.Context) error) (e effectResult) {
+	defer func() { e.lost = g.End() }()
 	ctx, done := context.WithTimeout(ctx, within)
 	defer done()
-	e.failed = effect(ctx)
+	e.failed = work(ctx)
 	e.ended = context.Cause(ctx)
 	return e
 }

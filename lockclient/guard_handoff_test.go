@@ -273,6 +273,37 @@ func TestAServerThatFailsDuringTheEffect(t *testing.T) {
 	wantOutcome(t, err, lockclient.ErrNotBegun)
 }
 
+// A network that drops all packets reports nothing: the effect learns of it all the same, long
+// before its own time is over.
+func TestANetworkThatFailsDuringTheEffect(t *testing.T) {
+	for way, use := range map[string]func(*guarded, *testing.T){
+		"pgx": (*guarded).usePgx, "lib/pq": func(g *guarded, t *testing.T) { g.useSQL(t, "postgres") },
+	} {
+		t.Run(way, func(t *testing.T) {
+			t.Parallel()
+			g := newGuarded(t, "pgx")
+			server := suite.Server(t, 0)
+			network, err := servers.StartLink(server.Addr())
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(network.Close)
+			g.url = strings.Replace(g.url, server.Addr(), network.Addr(), 1)
+			use(g, t)
+			err = g.guard(t.Context(), acquire(t, g.client(t)), within, func(ctx context.Context) error {
+				network.Hold()
+				<-ctx.Done()
+				return context.Cause(ctx)
+			})
+			wantOutcome(t, err, lockclient.ErrInDoubt)
+			if own := (*lockclient.EffectError)(nil); errors.As(err, &own) && own.Effect == context.DeadlineExceeded {
+				t.Errorf("it learned of it when its time was over: %v", err)
+			}
+			network.Restore()
+		})
+	}
+}
+
 // A proxy that lets what carries no fence only read keeps no use of a token from being
 // recorded.
 func TestAGuardCountsThroughAProxyThatRejects(t *testing.T) {

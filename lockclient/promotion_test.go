@@ -12,6 +12,7 @@ import (
 
 	"github.com/wirefence/wirefence/fence"
 	"github.com/wirefence/wirefence/internal/servers"
+	"github.com/wirefence/wirefence/internal/stack"
 	"github.com/wirefence/wirefence/lockclient"
 	"github.com/wirefence/wirefence/lockclient/etcd"
 	"github.com/wirefence/wirefence/lockclient/postgres"
@@ -100,9 +101,9 @@ func (p *promoted) failOver(t *testing.T) {
 
 // check returns PostgreSQL's verdict on the fence of a lease.
 func (p *promoted) check(f fence.Fence) error {
-	for {
+	for end := time.Now().Add(stack.Patience); ; {
 		_, err := p.pool.Exec(context.Background(), "SELECT wirefence.check($1)", f.String())
-		if err == nil || fence.IsRefusal(err) {
+		if err == nil || fence.IsRefusal(err) || time.Now().After(end) {
 			return err
 		}
 		time.Sleep(20 * time.Millisecond) // the pool has connections yet to the server that is no more
@@ -120,6 +121,7 @@ func TestHoldersCarryOnBehindAPromotion(t *testing.T) {
 			return redisStore(t, startRedis(t)), lockclient.PostgresSealer{Querier: pool, Source: fence.SourceRedis}
 		},
 		"etcd": func(t *testing.T, pool *pgxpool.Pool) (lockclient.Store, lockclient.Sealer) {
+			stack.NeedsMore(t, "etcd")
 			server, err := servers.StartEtcd(t.Context())
 			if err != nil {
 				t.Fatal(err)
@@ -133,6 +135,7 @@ func TestHoldersCarryOnBehindAPromotion(t *testing.T) {
 			return store, lockclient.PostgresSealer{Querier: pool, Source: fence.SourceEtcd}
 		},
 		"zookeeper": func(t *testing.T, pool *pgxpool.Pool) (lockclient.Store, lockclient.Sealer) {
+			stack.NeedsMore(t, "ZooKeeper")
 			server, err := servers.StartZooKeeper(t.Context())
 			if err != nil {
 				t.Fatal(err)

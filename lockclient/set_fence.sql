@@ -1,1 +1,1 @@
-SELECT pg_catalog.set_config('wirefence.token', $1::text, $2::bool)
+SELECT pg_catalog.set_config('wirefence.token', $1, $2)

@@ -1,6 +1,5 @@
-// Package effect keeps the check of a fence open during an effect outside of the database:
-// that of the command of `wirefence guard`, or of a client of the HTTP API. In a Go program
-// that has the lease, lockclient.Lease.Guard does the same.
+// Package effect keeps the check of a fence open during an effect outside of the database, for
+// lockclient.Lease.Guard, `wirefence guard` and the HTTP API.
 //
 // As long as the check is open, no later grant of its resources can be sealed. A handoff
 // waits for it up to preempt_after; then it ends the transaction of the check, and so
@@ -15,30 +14,22 @@ import (
 	"sync"
 	"time"
 
-	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/wirefence/wirefence/fence"
 )
 
-// Database checks fences: a *pgxpool.Pool, or a *pgx.Conn without other use meanwhile. It
-// must be the primary of the database in which grants are recorded. Any role will do.
-type Database interface {
-	BeginTx(ctx context.Context, options pgx.TxOptions) (pgx.Tx, error)
-}
-
 const (
-	// pingEvery is how often the server is pinged. Guard notices at once that the server
-	// ends the transaction; the ping finds a network that drops all packets.
-	pingEvery = time.Second
-	// patience bounds how long the server may take to answer while an effect runs, and
-	// when it has ended.
-	patience = 5 * time.Second
+	// pingEvery is the interval of pings, which find a network that drops all packets. pgx
+	// reports the end of the transaction at once; drivers of database/sql report it at a ping.
+	pingEvery = 500 * time.Millisecond
+	// answerTime bounds the server's answers during an effect and at its end.
+	answerTime = 5 * time.Second
 )
 
-// The session's own bound, in open.sql, ends the transaction of a process that is stopped
-// or cut off, so that it doesn't block takeovers where preempt_after is never. It is longer
-// than pingEvery and patience together.
+// The timeout in open.sql ends the transaction of a process that is stopped or cut off, so that
+// it doesn't block takeovers even if preempt_after is never. It is longer than pingEvery and
+// answerTime together.
 //
 //go:embed open.sql
 var openSQL string
@@ -46,30 +37,45 @@ var openSQL string
 //go:embed ping.sql
 var pingSQL string
 
-// ErrLost says that the transaction of a check was lost before its effect had ended:
-// another may have had the resource meanwhile.
+// ErrLost is the error of a check whose transaction was lost before the effect had ended:
+// another holder may have had the resource meanwhile.
 var ErrLost = errors.New("the check was lost, and another may have had the resource before the effect had ended")
 
-// Guard is a check that is open. It is safe for concurrent use.
+// transaction is open, and a fence was checked in it: the check's lock keeps a handoff from
+// completing.
+type transaction interface {
+	// wait returns the error with which the server ends the transaction, or nil when ctx ends.
+	wait(ctx context.Context) error
+	ping(ctx context.Context) error
+	commit(ctx context.Context) error
+	rollback(ctx context.Context)
+}
+
+// Guard is an open check. It is safe for concurrent use.
 type Guard struct {
-	tx      pgx.Tx
+	tx      transaction
 	held    context.Context // ends when the transaction is lost, or has ended
 	cancel  context.CancelCauseFunc
 	stop    context.CancelFunc // of the goroutine that watches
 	watched chan error         // gets why the transaction was lost, or nil
-	end     func() error
+	once    sync.Once
+	why     error // written by once
 }
 
-// Begin checks a fence in a transaction that stays open until End. The context is for the
-// beginning alone. A refusal carries its SQLSTATE; ask fence.IsRefusal.
+// Begin checks a fence in a transaction that stays open until End or Discard. The context bounds
+// Begin alone. A refusal carries its SQLSTATE; ask fence.IsRefusal.
 func Begin(ctx context.Context, db Database, f fence.Fence) (*Guard, error) {
 	tx, err := check(ctx, db, f)
 	if err != nil {
 		return nil, err
 	}
+	return keep(pgxTransaction{tx}), nil
+}
+
+// keep watches a transaction in which a fence was checked.
+func keep(tx transaction) *Guard {
 	g := &Guard{tx: tx, watched: make(chan error, 1)}
 	g.held, g.cancel = context.WithCancelCause(context.Background())
-	g.end = sync.OnceValue(g.commit)
 	watching, stop := context.WithCancel(context.Background())
 	g.stop = stop
 	go func() {
@@ -80,10 +86,10 @@ func Begin(ctx context.Context, db Database, f fence.Fence) (*Guard, error) {
 		}
 		g.watched <- err
 	}()
-	return g, nil
+	return g
 }
 
-// Once checks a fence for this moment only: when it returns, a handoff may have begun.
+// Once checks a fence once: when it returns, a handoff may already have begun.
 func Once(ctx context.Context, db Database, f fence.Fence) error {
 	tx, err := check(ctx, db, f)
 	if err != nil {
@@ -92,45 +98,37 @@ func Once(ctx context.Context, db Database, f fence.Fence) error {
 	return tx.Commit(ctx) // the check may have recorded the token, or that it was used
 }
 
-// check returns a transaction in which a fence was checked. A standby, which may not know
-// of the last grant, can't begin one that may write.
-func check(ctx context.Context, db Database, f fence.Fence) (pgx.Tx, error) {
-	tx, err := db.BeginTx(ctx, pgx.TxOptions{IsoLevel: pgx.ReadCommitted, AccessMode: pgx.ReadWrite})
-	if err != nil {
-		return nil, fmt.Errorf("begin: %w", err)
-	}
-	if _, err = tx.Exec(ctx, openSQL); err == nil {
-		err = fence.Check(ctx, tx, f)
-	}
-	if err != nil {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), patience)
-		defer cancel()
-		_ = tx.Rollback(ctx) // closes the connection if it fails
-		return nil, err
-	}
-	return tx, nil
-}
-
 // Context ends when the check is lost, with ErrLost as its cause, and at the End.
 func (g *Guard) Context() context.Context { return g.held }
 
-// End closes the check. Without an error, the fence has held since Begin; otherwise the
+// End closes the check, also behind an effect that has failed: the check may have recorded the
+// token, or that it was used. Without an error, the fence has held since Begin; otherwise the
 // error wraps ErrLost. Further calls return the same.
-func (g *Guard) End() error { return g.end() }
+func (g *Guard) End() error { return g.finish(g.tx.commit) }
 
-func (g *Guard) commit() error {
-	g.stop()
-	why := <-g.watched
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
-	defer cancel()
-	if err := g.tx.Commit(ctx); err != nil && why == nil {
-		why = lost(err)
-	}
-	g.cancel(why)
-	return why
+// Discard closes a check whose effect was not begun. Nothing stays recorded.
+func (g *Guard) Discard() {
+	_ = g.finish(func(ctx context.Context) error {
+		g.tx.rollback(ctx)
+		return nil
+	})
 }
 
-// lost says why the transaction of a check ended, if the server tells.
+func (g *Guard) finish(end func(context.Context) error) error {
+	g.once.Do(func() {
+		g.stop()
+		g.why = <-g.watched
+		ctx, cancel := context.WithTimeout(context.Background(), answerTime)
+		defer cancel()
+		if err := end(ctx); err != nil && g.why == nil {
+			g.why = lost(err)
+		}
+		g.cancel(g.why)
+	})
+	return g.why
+}
+
+// lost returns why the transaction of a check ended.
 func lost(err error) error {
 	const adminShutdown = "57P01"
 	if ended := (*pgconn.PgError)(nil); errors.As(err, &ended) && ended.Code == adminShutdown {
@@ -139,12 +137,13 @@ func lost(err error) error {
 	return fmt.Errorf("%w: %w", ErrLost, err)
 }
 
-// watch returns an error when the transaction is lost, and nil when ctx ends. In an idle
-// transaction the server says nothing, except that it ends the session.
+// watch returns an error when the transaction is lost, and nil when ctx ends.
 func (g *Guard) watch(ctx context.Context) error {
 	for ctx.Err() == nil {
-		err := g.listen(ctx)
-		if ctx.Err() == nil && errors.Is(err, context.DeadlineExceeded) {
+		pause, cancel := context.WithTimeout(ctx, pingEvery)
+		err := g.tx.wait(pause)
+		cancel()
+		if err == nil && ctx.Err() == nil {
 			err = g.ping()
 		}
 		if err != nil && ctx.Err() == nil {
@@ -154,16 +153,9 @@ func (g *Guard) watch(ctx context.Context) error {
 	return nil
 }
 
-func (g *Guard) listen(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, pingEvery)
-	defer cancel()
-	return g.tx.Conn().PgConn().WaitForNotification(ctx)
-}
-
-// ping ends only by its own patience: cancelling it would lose the transaction.
+// ping ends only by answerTime: a cancelled ping would lose the transaction.
 func (g *Guard) ping() error {
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := context.WithTimeout(context.Background(), answerTime)
 	defer cancel()
-	_, err := g.tx.Exec(ctx, pingSQL)
-	return err
+	return g.tx.ping(ctx)
 }

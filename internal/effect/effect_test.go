@@ -31,8 +31,8 @@ func TestMain(m *testing.M) {
 	os.Exit(status)
 }
 
-// world is a database in which 34 is the last token of orders, and a pool of a role
-// without rights.
+// world is a database in which token 34 of orders is current, with a pool of a role without
+// rights.
 type world struct {
 	*stack.DB
 	pool *pgxpool.Pool
@@ -103,8 +103,8 @@ func TestAGuardThatIsLost(t *testing.T) {
 	case <-time.After(20 * time.Second):
 		t.Fatal("the loss was not noticed")
 	}
-	if told, ended := context.Cause(g.Context()), g.End(); !errors.Is(told, effect.ErrLost) || !errors.Is(ended, effect.ErrLost) || stack.State(ended) != "57P01" {
-		t.Error(told, ended)
+	if cause, ended := context.Cause(g.Context()), g.End(); !errors.Is(cause, effect.ErrLost) || !errors.Is(ended, effect.ErrLost) || stack.State(ended) != "57P01" {
+		t.Error(cause, ended)
 	}
 	stack.Eventually(t, "the connection is given back", func() bool { return w.pool.Stat().AcquiredConns() == 0 })
 	if _, err := effect.Begin(t.Context(), w.pool, parse(t, "orders=34")); !fence.IsStale(err) {
@@ -128,8 +128,8 @@ func TestWhatIsRefused(t *testing.T) {
 	}
 }
 
-// A check records the token of a resource that advances on use, and that a token was used
-// which is good for one effect.
+// A check records the token of a resource that advances on use, and the use of a token that
+// counts once.
 func TestACheckCounts(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -152,7 +152,7 @@ func TestACheckCounts(t *testing.T) {
 	}
 }
 
-// A proxy that lets what carries no fence only read keeps no check from being recorded.
+// A check is recorded also through a proxy in which unfenced sessions are read-only.
 func TestACheckCountsThroughAProxyThatRejects(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

@@ -36,7 +36,11 @@ func (s *Store) listen(ctx context.Context, n *lockclient.Notices) {
 			if len(cease) > 0 {
 				_ = pubsub.Unsubscribe(ctx, cease...)
 			}
-		case message := <-messages:
+		case message, open := <-messages:
+			if !open { // the client was closed: there are no notices any more
+				<-ctx.Done()
+				return
+			}
 			switch m := message.(type) {
 			case *goredis.Message:
 				n.Wake(m.Channel)
