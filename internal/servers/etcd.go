@@ -40,7 +40,7 @@ func StartEtcd(ctx context.Context, args ...string) (*Etcd, error) {
 // answer.
 func StartEtcdCluster(ctx context.Context, n int, args ...string) ([]*Etcd, error) {
 	if _, err := exec.LookPath("etcd"); err != nil {
-		return nil, errors.New("no etcd found: run scripts/install-servers (Debian, Ubuntu), or put etcd on the PATH")
+		return nil, errors.New("no etcd found: run scripts/install-servers --test (Debian, Ubuntu), or put etcd on the PATH")
 	}
 	var members []*Etcd
 	var peers []string

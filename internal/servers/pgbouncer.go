@@ -52,8 +52,11 @@ type PgBouncer struct {
 // StartPgBouncer starts a PgBouncer and returns when it answers.
 func StartPgBouncer(ctx context.Context, cfg PgBouncerConfig) (*PgBouncer, error) {
 	path, err := exec.LookPath("pgbouncer")
+	if err != nil { // Debian has it where an ordinary user's PATH doesn't lead
+		path, err = exec.LookPath("/usr/sbin/pgbouncer")
+	}
 	if err != nil {
-		return nil, errors.New("no pgbouncer found: run scripts/install-servers --all (Debian, Ubuntu), or put pgbouncer on the PATH")
+		return nil, errors.New("no pgbouncer found: run scripts/install-servers --test (Debian, Ubuntu), or put pgbouncer on the PATH")
 	}
 	account, err := serverAccount() // PgBouncer refuses root too
 	if err != nil {

@@ -63,7 +63,7 @@ func StartPostgres(ctx context.Context, cfg PostgresConfig) (*Postgres, error) {
 	}
 	bin, ok := bins[major]
 	if !ok {
-		return nil, fmt.Errorf("no PostgreSQL %d found: run scripts/install-servers", major)
+		return nil, fmt.Errorf("no PostgreSQL %d found: run scripts/install-servers --test", major)
 	}
 	p := &Postgres{Major: major, bin: bin}
 	var err error
@@ -116,7 +116,7 @@ func (p *Postgres) writeSettings(data string, cfg PostgresConfig) error {
 	settings := map[string]string{
 		"port": strconv.Itoa(p.Port), "listen_addresses": "127.0.0.1", "unix_socket_directories": p.dir,
 		"max_connections": "200", "wal_level": "logical", "max_prepared_transactions": "10",
-		"shared_buffers": "64MB", "max_wal_size": "256MB", "log_line_prefix": "%m [%p] %a ", "timezone": "UTC",
+		"shared_buffers": "64MB", "max_wal_size": "256MB", "wal_keep_size": "512MB", "log_line_prefix": "%m [%p] %a ", "timezone": "UTC",
 	}
 	if !cfg.Fsync {
 		settings["fsync"], settings["synchronous_commit"], settings["full_page_writes"] = "off", "off", "off"

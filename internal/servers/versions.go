@@ -38,6 +38,10 @@ func PostgresVersions() []int {
 	return all
 }
 
+// DefaultVersion returns the major version that is started where none is asked for: the
+// distribution's, or else the newest; 0 if there is none.
+func DefaultVersion() int { return defaultMajor(postgresBinaries()) }
+
 // postgresBinaries finds the folders that hold initdb and postgres, by major
 // version. The distribution's packages come before the cache.
 var postgresBinaries = sync.OnceValue(func() map[int]string {

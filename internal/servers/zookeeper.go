@@ -45,7 +45,7 @@ func StartZooKeeper(ctx context.Context, settings ...string) (*ZooKeeper, error)
 // them answer.
 func StartZooKeeperEnsemble(ctx context.Context, n int, settings ...string) ([]*ZooKeeper, error) {
 	if _, err := os.Stat(filepath.Join(zookeeperJars, "zookeeper.jar")); err != nil {
-		return nil, errors.New("no ZooKeeper found: run scripts/install-servers (Debian, Ubuntu), which installs libzookeeper-java")
+		return nil, errors.New("no ZooKeeper found: run scripts/install-servers --test (Debian, Ubuntu), which installs libzookeeper-java")
 	}
 	var members []*ZooKeeper
 	closeAll := func() {

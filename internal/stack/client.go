@@ -27,6 +27,7 @@ type TB interface {
 	Logf(format string, args ...any)
 	Error(args ...any)
 	Errorf(format string, args ...any)
+	Skip(args ...any)
 	Fatal(args ...any)
 	Fatalf(format string, args ...any)
 }

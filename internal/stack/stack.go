@@ -29,6 +29,7 @@ func start(ctx context.Context, cfg servers.PostgresConfig) (*servers.Postgres, 
 	if err := secureServer(&cfg); err != nil {
 		return nil, err
 	}
+	cfg.Major = Version(cfg.Major)
 	return servers.StartPostgres(ctx, cfg)
 }
 

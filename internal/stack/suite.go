@@ -67,6 +67,7 @@ func (s *Suite) close() {
 
 // cluster returns the place of a version, locked.
 func (s *Suite) cluster(major int) *cluster {
+	major = Version(major)
 	s.mu.Lock()
 	c := s.clusters[major]
 	if c == nil {
@@ -134,6 +135,7 @@ func (s *Suite) Bare(t TB, major int) *DB {
 	if err != nil {
 		t.Fatal(err)
 	}
+	dropWith(t, pg, name)
 	return &DB{Postgres: pg, Name: name, Admin: Connect(t, pg.URL(name))}
 }
 
@@ -151,7 +153,21 @@ func NewDB(t TB, pg *servers.Postgres, objects string) *DB {
 	if err != nil {
 		t.Fatalf("PostgreSQL %d: %v", pg.Major, err)
 	}
+	dropWith(t, pg, name)
 	return &DB{Postgres: pg, Name: name, Admin: Connect(t, pg.URL(name))}
+}
+
+// dropWith drops a database at the end of the test, since the servers' files may be in
+// memory. What a test has stopped, or keeps there, keeps its database.
+func dropWith(t TB, pg *servers.Postgres, name string) {
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), Patience)
+		defer cancel()
+		if admin, err := pgx.Connect(ctx, pg.URL("postgres")); err == nil {
+			_, _ = admin.Exec(ctx, "DROP DATABASE "+name+" WITH (FORCE)")
+			_ = admin.Close(ctx)
+		}
+	})
 }
 
 // CreateDatabase makes a database with the schema and with what the SQL makes, and

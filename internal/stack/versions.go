@@ -3,6 +3,7 @@ package stack
 import (
 	"fmt"
 	"hash/crc32"
+	"os"
 	"testing"
 
 	"github.com/wirefence/wirefence/internal/servers"
@@ -13,18 +14,38 @@ import (
 // a procedure may commit in a pipeline, and from 18 on there is protocol 3.2.
 var OldAndNew = []int{15, 18}
 
-// Versions are all installed versions of PostgreSQL, or with -short OldAndNew. Flags must
-// have been parsed.
+// alone says that Go, Redis and the distribution's PostgreSQL have to do: with -short,
+// unless WIREFENCE_TEST_MORE says that the other servers are there. Flags must have been parsed.
+func alone() bool { return testing.Short() && os.Getenv("WIREFENCE_TEST_MORE") == "" }
+
+// Versions are all installed versions of PostgreSQL. With -short they are OldAndNew, or the
+// distribution's alone. Flags must have been parsed.
 func Versions() []int {
-	if testing.Short() {
+	switch {
+	case alone():
+		return []int{servers.DefaultVersion()}
+	case testing.Short():
 		return OldAndNew
+	default:
+		return servers.PostgresVersions()
 	}
-	return servers.PostgresVersions()
 }
 
-// Some returns the versions that a test runs on: all of these, and where time is short
-// one of them, which its name decides.
+// Version is the one to start for a test that asks for one, or for 0: the distribution's
+// where no other has to be there.
+func Version(major int) int {
+	if major == 0 || alone() {
+		return servers.DefaultVersion()
+	}
+	return major
+}
+
+// Some returns the versions that a test runs on: all of these, or with -short one of them,
+// which its name decides, or the distribution's.
 func Some(t testing.TB, versions []int) []int {
+	if alone() {
+		return Versions()
+	}
 	if !testing.Short() {
 		return versions
 	}
@@ -41,5 +62,14 @@ func OnEach(t *testing.T, versions []int, test func(t *testing.T, major int)) {
 			t.Parallel()
 			test(t, major)
 		})
+	}
+}
+
+// NeedsMore skips a test that needs more than Go, Redis and the distribution's PostgreSQL
+// where these are all. make more runs it.
+func NeedsMore(t TB, what string) {
+	t.Helper()
+	if alone() {
+		t.Skip("left to make more: it needs " + what)
 	}
 }
