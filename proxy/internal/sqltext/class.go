@@ -1,6 +1,6 @@
 package sqltext
 
-import "bytes"
+import "strings"
 
 // Class says whether a check can share a statement's transaction. It depends only on the
 // leading words.
@@ -21,11 +21,12 @@ const (
 	Ends
 	// Undoes is ROLLBACK TO and RELEASE.
 	Undoes
-	// Precedes is SET TRANSACTION and LOCK, which must, or should, come before the
-	// transaction's first snapshot.
+	// Precedes is SET TRANSACTION, which must come before the transaction's first snapshot.
 	Precedes
-	// Free needs no check: SET, also as SELECT set_config('…', …, …), SHOW,
-	// RESET, DEALLOCATE and ROLLBACK PREPARED.
+	// Lock is LOCK, which should too: a check takes the snapshot.
+	Lock
+	// Free needs no check: SET, also as SELECT set_config(…) alone, SHOW, RESET and
+	// DEALLOCATE.
 	Free
 	// Discards is DISCARD.
 	Discards
@@ -45,142 +46,206 @@ func (c Class) Controls() bool {
 	return false
 }
 
-// ordinary are first words of statements that can always run behind a check.
-var ordinary = set("select", "values", "table", "with", "insert", "update", "delete", "merge", "truncate",
-	"copy", "explain", "fetch", "move", "close", "execute", "declare", "listen", "unlisten", "notify", "load",
-	"analyze", "analyse", "checkpoint", "comment", "grant", "revoke", "security", "reassign", "import", "refresh")
-
-func set(words ...string) map[string]bool {
-	m := make(map[string]bool, len(words))
-	for _, w := range words {
-		m[w] = true
-	}
-	return m
-}
-
-// class returns the statement's class by its leading words.
-func (st *state) class() Class {
-	first := st.words[0].text()
-	switch string(first) {
+// classify returns the class of the statement, the flags that depend on its first words, and
+// the index of the token that may be the name which it gives or drops, 0 without one.
+func (s *Scanner) classify() (class Class, flags Flags, name int) {
+	st := &s.st
+	switch string(s.firstWord()) {
 	case "":
-		if st.parenthesis {
-			return Ordinary // a query in parentheses
+		if st.first[0].kind == open {
+			return Ordinary, 0, 0 // a query in parentheses
 		}
+	case "select":
+		return s.classifySelect()
+	case "values", "table", "with", "insert", "update", "delete", "merge", "truncate", "copy", "explain", "execute", "listen",
+		"notify", "load", "checkpoint", "comment", "grant", "revoke", "security", "reassign", "import", "refresh":
+		return Ordinary, 0, 0
+	case "fetch", "move":
+		return Ordinary, Executes, 0
+	case "close", "unlisten":
+		return Ordinary, Cleans, 0
+	case "declare":
+		return Ordinary, Stores, 1
+	case "prepare":
+		if s.word(1, "transaction") && (st.first[2].kind == literal || st.first[2].kind == escaped) {
+			return PreparesTransaction, 0, 0
+		}
+		return Ordinary, Stores, 1
+	case "deallocate":
+		name = 1
+		if s.word(1, "prepare") && st.n > 2 {
+			name = 2
+		}
+		if s.word(name, "all") {
+			return Free, DropsPrepared, 0
+		}
+		return Free, 0, name
 	case "begin", "start":
-		return Begins
+		return Begins, 0, 0
 	case "savepoint":
-		return Savepoint
+		return Savepoint, 0, 0
 	case "release":
-		return Undoes
+		return Undoes, 0, 0
 	case "commit", "end":
-		if st.words[1].is("prepared") {
-			return CommitsPrepared
+		if s.word(1, "prepared") {
+			return CommitsPrepared, 0, 0
 		}
-		return Ends
+		return Ends, Commits | flagsIf(s.chains(), Chains), 0
 	case "rollback", "abort":
 		switch {
-		case st.words[1].is("prepared"):
-			return Free
-		case st.words[1].is("to") || st.words[2].is("to"):
-			return Undoes
+		case s.word(1, "prepared"):
+			return Free, 0, 0
+		case s.word(1, "to") || s.word(2, "to"):
+			return Undoes, 0, 0
 		}
-		return Ends
+		return Ends, flagsIf(s.chains(), Chains), 0
 	case "lock":
-		return Precedes
+		return Lock, 0, 0
 	case "set":
-		return st.classOfSet()
-	case "reset", "show", "deallocate":
-		return Free
+		return s.classifySet()
+	case "show":
+		return Free, 0, 0
+	case "reset":
+		return Free, Cleans | flagsIf(s.word(1, "all"), Resets), 0
 	case "discard":
-		return Discards
-	case "prepare":
-		if st.words[1].is("transaction") && (st.third == literal || st.third == escaped) {
-			return PreparesTransaction
-		}
-		return Ordinary
+		return Discards, Cleans | flagsIf(s.word(1, "all"), Resets|DropsPrepared|Unlocks), 0
 	case "create", "alter", "drop":
-		return st.classOfDDL()
-	default:
-		if ordinary[string(first)] {
-			return Ordinary
+		if !s.refusesBlock() {
+			return Ordinary, 0, 0
+		}
+	case "do":
+		if st.escaped {
+			return Alone, anyText | Leaves | Renames, 0
 		}
 	}
-	return Alone
+	return Alone, 0, 0
 }
 
-func (st *state) classOfSet() Class {
+// maxWord is the length of the longest word that a statement's name consists of.
+const maxWord = 16
+
+// firstWord returns the first token, folded, if it is an unquoted word.
+func (s *Scanner) firstWord() []byte {
+	t := s.st.first[0]
+	if t.kind != word || int(t.end-t.start) > len(s.folded) {
+		return nil
+	}
+	for i, c := range s.text[t.start:t.end] {
+		s.folded[i] = lower[c]
+	}
+	return s.folded[:t.end-t.start]
+}
+
+// classifySelect finds the calls of one function that stand for a command of their own. true
+// or false as the last argument of set_config rules out another schema's function of this
+// name, unless a parameter has a type that fits it better than text.
+func (s *Scanner) classifySelect() (Class, Flags, int) {
+	at, qualified := 1, s.word(1, "pg_catalog") && s.st.first[2].kind == dot
+	if qualified {
+		at = 3
+	}
+	local := s.word(at+6, "true")
 	switch {
-	case st.words[1].is("constraints"):
-		return Ordinary // runs the triggers that were deferred
-	case st.words[1].is("transaction"), (st.words[1].is("local") || st.words[1].is("session")) && st.words[2].is("transaction"):
-		return Precedes
+	case s.isOwnCall():
+		return Free, 0, 0
+	case s.word(at, "pg_advisory_unlock_all") && s.isCall(at, open, closing):
+		return Ordinary, Cleans, 0
+	case !s.word(at, "set_config"):
+	case (local || s.word(at+6, "false")) && s.isCall(at, open, literal, comma, literal, comma, word, closing):
+		return Free, flagsIf(local, Local), 0
+	case qualified && s.isCall(at, open, literal, comma, literal, comma, literal, closing):
+		return Free, 0, 0
 	}
-	return Free
+	return Ordinary, 0, 0
 }
 
-// classOfDDL returns Alone for the commands that refuse a transaction block.
-func (st *state) classOfDDL() Class {
-	object := st.words[1]
-	if object.is("unique") {
-		object = st.words[2]
+// isOwnCall reports whether the statement is one call, with constants and parameters, of a
+// function that holds a fence or gives it back, as another proxy sends it. Such a call
+// checks for itself. A check ahead of it would keep the locks that it gives back.
+func (s *Scanner) isOwnCall() bool {
+	st := &s.st
+	if !s.word(1, "wirefence") || st.first[2].kind != dot || st.first[4].kind != open || st.last.kind != closing || st.computes {
+		return false
 	}
-	action := st.words[0]
-	switch string(object.text()) {
-	case "index":
-		if st.concurrently {
-			return Alone
-		}
-	case "table":
-		if st.concurrently && action.is("alter") {
-			return Alone // DETACH PARTITION
-		}
-	case "database":
-		if !action.is("alter") || st.tablespace {
-			return Alone
-		}
-	case "tablespace":
-		if !action.is("alter") {
-			return Alone
-		}
-	case "subscription":
-		return Alone
-	case "system":
-		if action.is("alter") {
-			return Alone
+	return s.word(3, "proxy_hold") || s.word(3, "proxy_unhold") || s.word(3, "hold") || s.word(3, "unhold")
+}
+
+// isCall reports whether tokens of these kinds, and no others, are behind the one at index
+// at. A parameter may stand for a literal.
+func (s *Scanner) isCall(at int, behind ...kind) bool {
+	for i, want := range behind {
+		if k := s.st.first[at+1+i].kind; k != want && (k != param || want != literal) {
+			return false
 		}
 	}
-	return Ordinary
+	return s.st.n == at+1+len(behind)
+}
+
+// chains reports whether the statement has AND CHAIN.
+func (s *Scanner) chains() bool {
+	return s.word(1, "and") && s.word(2, "chain") || s.word(2, "and") && s.word(3, "chain")
+}
+
+func (s *Scanner) classifySet() (Class, Flags, int) {
+	at, local := 1, s.word(1, "local")
+	if local || s.word(1, "session") {
+		at = 2
+	}
+	switch flags := flagsIf(local, Local); {
+	case s.word(at, "transaction"):
+		return Precedes, flags | flagsIf(s.word(at+1, "snapshot"), Imports), 0
+	case s.word(1, "constraints"):
+		return Ordinary, 0, 0 // runs the triggers that were deferred
+	default:
+		return Free, flags, 0
+	}
+}
+
+func flagsIf(condition bool, flags Flags) Flags {
+	if condition {
+		return flags
+	}
+	return 0
+}
+
+// refusesBlock reports whether a CREATE, ALTER or DROP refuses a transaction block.
+func (s *Scanner) refusesBlock() bool {
+	alters := s.word(0, "alter")
+	switch {
+	case s.word(1, "index") || s.word(1, "unique"):
+		return s.st.concurrently
+	case s.word(1, "table"):
+		return s.st.concurrently && alters // DETACH PARTITION
+	case s.word(1, "database"):
+		return !alters || s.word(3, "set") && s.word(4, "tablespace")
+	case s.word(1, "tablespace"):
+		return !alters
+	case s.word(1, "system"):
+		return alters
+	}
+	return s.word(1, "subscription")
 }
 
 // Command names a statement by its first words, as in "CREATE INDEX
 // CONCURRENTLY", for an error message.
 func Command(statement []byte) string {
-	const most = 3
-	var words [][]byte
-	for _, field := range bytes.Fields(statement) {
-		for _, c := range field {
-			if class[c]&isIdentStart == 0 || c >= 0x80 {
-				field = nil
-				break
-			}
-		}
-		if len(field) == 0 || len(field) > maxWord || len(words) == most {
-			break
-		}
-		words = append(words, field)
+	words := strings.Fields(strings.ToUpper(string(statement[:min(len(statement), 64)])))
+	n := 0
+	for n < min(len(words), 3) && len(words[n]) <= maxWord && strings.Trim(words[n], "ABCDEFGHIJKLMNOPQRSTUVWXYZ_") == "" {
+		n++
 	}
-	if len(words) == 0 {
+	if n == 0 {
 		return "the statement"
 	}
-	switch upper := bytes.ToUpper(words[0]); string(upper) {
+	switch words[0] {
 	case "CALL", "DO", "VACUUM", "REINDEX", "CLUSTER":
-		words = words[:1]
+		n = 1
 	case "CREATE", "DROP", "ALTER":
-		if len(words) == most && !bytes.EqualFold(words[2], []byte("concurrently")) {
-			words = words[:2]
+		if n == 3 && words[2] != "CONCURRENTLY" {
+			n = 2
 		}
 	default:
-		words = words[:min(2, len(words))]
+		n = min(n, 2)
 	}
-	return string(bytes.ToUpper(bytes.Join(words, []byte(" "))))
+	return strings.Join(words[:n], " ")
 }

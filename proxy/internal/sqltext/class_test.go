@@ -1,6 +1,9 @@
 package sqltext
 
 import (
+	"context"
+	"maps"
+	"strings"
 	"testing"
 
 	"github.com/jackc/pgx/v5/pgconn"
@@ -14,7 +17,7 @@ var classes = map[string]Class{
 	"COPY (SELECT 1) TO STDOUT": Ordinary, "EXPLAIN SELECT 1": Ordinary, "EXPLAIN ANALYZE INSERT INTO c.t VALUES (1)": Ordinary,
 	"PREPARE p1 AS SELECT 1": Ordinary, "PREPARE transaction AS SELECT 1": Ordinary, "PREPARE transaction (int) AS SELECT $1": Ordinary, "EXECUTE p": Ordinary,
 	"DECLARE d CURSOR WITH HOLD FOR SELECT 1": Ordinary, "FETCH c1": Ordinary, "MOVE c1": Ordinary, "CLOSE ALL": Ordinary,
-	"LISTEN a": Ordinary, "UNLISTEN *": Ordinary, "NOTIFY a": Ordinary, "ANALYZE c.t": Ordinary, "ANALYSE c.t": Ordinary, "CHECKPOINT": Ordinary,
+	"LISTEN a": Ordinary, "UNLISTEN *": Ordinary, "NOTIFY a": Ordinary, "CHECKPOINT": Ordinary,
 	"COMMENT ON TABLE c.t IS 'x'": Ordinary, "GRANT SELECT ON c.t TO PUBLIC": Ordinary, "REVOKE SELECT ON c.t FROM PUBLIC": Ordinary,
 	"REASSIGN OWNED BY r1 TO r2": Ordinary, "REFRESH MATERIALIZED VIEW c.m": Ordinary, "REFRESH MATERIALIZED VIEW CONCURRENTLY c.m": Ordinary,
 	"SET CONSTRAINTS ALL IMMEDIATE": Ordinary,
@@ -29,12 +32,21 @@ var classes = map[string]Class{
 	"SAVEPOINT s": Savepoint, "BEGIN": Begins, "BEGIN ISOLATION LEVEL SERIALIZABLE": Begins, "START TRANSACTION READ ONLY": Begins,
 	"COMMIT": Ends, "COMMIT AND CHAIN": Ends, "END": Ends, "END WORK": Ends, "ROLLBACK": Ends, "ROLLBACK WORK": Ends, "ABORT": Ends, "ROLLBACK AND CHAIN": Ends,
 	"ROLLBACK TO s": Undoes, "ROLLBACK TO SAVEPOINT s": Undoes, "ROLLBACK WORK TO SAVEPOINT s": Undoes, "ROLLBACK TRANSACTION TO s": Undoes, "RELEASE s": Undoes, "RELEASE SAVEPOINT s": Undoes,
-	"SET TRANSACTION READ ONLY": Precedes, "SET TRANSACTION SNAPSHOT 'x'": Precedes, "SET LOCAL TRANSACTION ISOLATION LEVEL SERIALIZABLE": Precedes, "LOCK c.t": Precedes, "LOCK TABLE c.t IN SHARE MODE": Precedes,
+	"SET TRANSACTION READ ONLY": Precedes, "SET TRANSACTION SNAPSHOT 'x'": Precedes, "SET LOCAL TRANSACTION ISOLATION LEVEL SERIALIZABLE": Precedes,
+	"LOCK c.t": Lock, "LOCK TABLE c.t IN SHARE MODE": Lock,
 	"SET a.b = 'c'": Free, "SET LOCAL work_mem = '1MB'": Free, "SET SESSION CHARACTERISTICS AS TRANSACTION READ ONLY": Free, "SET TIME ZONE 'UTC'": Free, "SET ROLE NONE": Free,
-	"RESET ALL": Free, "RESET work_mem": Free, "SHOW work_mem": Free, "SHOW ALL": Free, "DEALLOCATE p": Free, "DEALLOCATE PREPARE ALL": Free, "ROLLBACK PREPARED 'x'": Free,
+	"RESET ALL": Free, "RESET work_mem": Free, "SHOW work_mem": Free, "SHOW ALL": Free, "DEALLOCATE p": Free, "DEALLOCATE PREPARE ALL": Free,
+	"SELECT set_config('a.b', 'c', false)": Free, "select PG_CATALOG . set_config ( $1 , $2 , $3 ) -- c": Free, "SELECT set_config('a.b', $1, TRUE)": Free,
+	"SELECT pg_catalog.set_config('a.b', 'c', 'f')": Free, "SELECT set_config('a.b', 'c', 'f')": Ordinary, "SELECT set_config($$a.b$$, 'c''d', false)": Free,
+	"SELECT set_config('wirefence.token', $1, true)": Free, "SELECT pg_catalog.set_config('wirefence.token', $1, $2)": Free, // as clients' hooks send it
+	"SELECT text.set_config('a.b', 'c', false)": Ordinary, `SELECT "set_config"('a.b', 'c', false)`: Ordinary, `SELECT "pg_catalog".set_config('a.b', 'c', false)`: Ordinary,
+	"SELECT set_config('a.b', 'c', false), 1": Ordinary, "SELECT set_config('a.b', 'c', false) AS x": Ordinary, "SELECT set_config('a.b'::text, 'c', false)": Ordinary,
+	"SELECT set_config('a.b', E'c', false)": Ordinary, `SELECT set_config('a.b', 'c\d', false)`: Ordinary, "SELECT set_config('a.b', 'c', false) FROM c.t": Ordinary,
+	"SELECT set_config('a.b', 'c', NULL)": Ordinary, "SELECT set_config('a.b', ('c'), false)": Ordinary, "(SELECT set_config('a.b', 'c', false))": Ordinary,
 	"DISCARD ALL": Discards, "DISCARD TEMP": Discards, "DISCARD PLANS": Discards,
 	"PREPARE TRANSACTION 'x'": PreparesTransaction, "PREPARE TRANSACTION E'x'": PreparesTransaction, "COMMIT PREPARED 'x'": CommitsPrepared,
 
+	"ANALYZE c.t": Alone, "ANALYSE c.t": Alone, "ROLLBACK PREPARED 'x'": Free,
 	"CALL c.commits()": Alone, "DO 'BEGIN COMMIT; END'": Alone, "VACUUM c.t": Alone, "VACUUM (ANALYZE) c.t": Alone,
 	"REINDEX TABLE CONCURRENTLY c.t": Alone, "REINDEX INDEX c.i": Alone, "REINDEX SYSTEM postgres": Alone, "CLUSTER": Alone,
 	"CREATE INDEX CONCURRENTLY ON c.t (a)": Alone, "CREATE UNIQUE INDEX CONCURRENTLY ON c.t (a)": Alone, "DROP INDEX CONCURRENTLY c.i": Alone,
@@ -45,8 +57,17 @@ var classes = map[string]Class{
 	"FROBNICATE": Alone, "$1": Alone, "WAIT FOR LSN '0/0'": Alone,
 }
 
+// ownCalls are calls of Wirefence's functions, and what isn't one call with constants alone.
+var ownCalls = map[string]Class{
+	"SELECT wirefence.unhold()": Free, "SELECT wirefence.hold('a=1')": Free, "SELECT wirefence.proxy_hold($2, $1, NULL, $3, false, 'group')": Free,
+	"SELECT wirefence.proxy_unhold('-1', '{42}')": Free, "SELECT wirefence.unhold(), f()": Ordinary, "SELECT wirefence.hold(f())": Ordinary,
+	"SELECT wirefence.hold('a' || b)": Ordinary, "SELECT wirefence.proxy_hold(-1, NULL)": Ordinary, "SELECT wirefence.unhold() FROM f": Ordinary, "SELECT wirefence.check('a=1')": Ordinary,
+}
+
 func TestClasses(t *testing.T) {
-	for sql, want := range classes {
+	all := maps.Clone(classes)
+	maps.Copy(all, ownCalls)
+	for sql, want := range all {
 		if got := scanOne(t, sql); got.Class != want {
 			t.Errorf("%s: class %d, want %d", sql, got.Class, want)
 		}
@@ -58,13 +79,16 @@ func TestClasses(t *testing.T) {
 const inBlock, inFunction = "25001", "2D000"
 
 var runsAtTimes = map[string]bool{
+	"ANALYZE c.t": true, "ANALYSE c.t": true, // with all its locks to the end
 	"REINDEX INDEX c.i": true,                                         // it needs to stand alone for a partitioned index only
 	"FROBNICATE":        true, "$1": true, "WAIT FOR LSN '0/0'": true, // syntax errors in these versions
 	"ALTER SUBSCRIPTION made REFRESH PUBLICATION":          true, // where there is none
 	"CREATE SUBSCRIPTION made CONNECTION '' PUBLICATION p": true, "DROP SUBSCRIPTION made": true,
 }
 
-const classSetup = `DROP SCHEMA IF EXISTS c CASCADE; CREATE SCHEMA c; CREATE TABLE c.t (a int PRIMARY KEY); CREATE INDEX i ON c.t (a);
+const classSetup = `DROP SCHEMA IF EXISTS c, text CASCADE; CREATE SCHEMA text;
+	CREATE FUNCTION text.set_config(a text, b text, c boolean) RETURNS text LANGUAGE sql AS 'SELECT a';
+	CREATE SCHEMA c; CREATE TABLE c.t (a int PRIMARY KEY); CREATE INDEX i ON c.t (a);
 	CREATE MATERIALIZED VIEW c.m AS SELECT 1 AS a; CREATE UNIQUE INDEX ON c.m (a);
 	CREATE TABLE c.parted (a int) PARTITION BY LIST (a); CREATE TABLE c.part PARTITION OF c.parted FOR VALUES IN (1);
 	CREATE PROCEDURE c.commits() LANGUAGE plpgsql AS 'BEGIN COMMIT; END'`
@@ -99,22 +123,51 @@ func TestClassesOnServers(t *testing.T) {
 	})
 }
 
+// A call of the class Free is one of pg_catalog's function, whatever functions of this name a
+// schema behind it has.
+func TestFreeCallsOnServers(t *testing.T) {
+	forEachServer(t, func(t *testing.T, _ int, conn *pgconn.PgConn) {
+		for _, last := range []string{"text", "int", "name"} {
+			mustRun(t, conn, "CREATE OR REPLACE FUNCTION public.set_config(text, text, "+last+") RETURNS text LANGUAGE sql AS $$ SELECT 'public'::text $$")
+		}
+		const overloaded = "SELECT set_config('a.b', 'c', 'f')"
+		for sql, class := range classes {
+			if !strings.Contains(strings.ToLower(sql), "set_config") || class != Free && sql != overloaded || strings.Contains(sql, "$1") {
+				continue
+			}
+			results, err := conn.Exec(context.Background(), sql).ReadAll()
+			if err != nil || string(results[0].Rows[0][0]) == "public" != (sql == overloaded) {
+				t.Errorf("%s: %v, %v", sql, err, results)
+			}
+		}
+	})
+}
+
 // flagged has statements and their flags.
 var flagged = map[string]Flags{
 	"SELECT 1": 0, "SELECT 'wire' || 'fence'": 0, "SHOW x": 0, "SET a.b = 'c'": 0,
 
 	"SET wirefence.token = 'a=1'":          SetsVariable,
 	"SET SESSION WireFence.Token TO 'a=1'": SetsVariable, `SET "wirefence.token" = 'a=1'`: SetsVariable, "SET wirefence . token = ''": SetsVariable,
-	"SET LOCAL wirefence.token = 'a=1'": SetsVariable | Local, "SET LOCAL work_mem = '1MB'": Local, "RESET wirefence.token": SetsVariable,
+	"SET LOCAL wirefence.token = 'a=1'": SetsVariable | Local, "SET LOCAL work_mem = '1MB'": Local, "RESET wirefence.token": SetsVariable | Cleans,
 	"SHOW wirefence.token": SetsVariable, // it doesn't, but names it
-	"RESET ALL":            Resets, "reset all": Resets, "DISCARD ALL": Resets | DropsPrepared | Unlocks, "DISCARD PLANS": 0, "DISCARD TEMP": 0,
+	"RESET ALL":            Resets | Cleans, "reset all": Resets | Cleans, "DISCARD ALL": Resets | DropsPrepared | Unlocks | Cleans, "DISCARD PLANS": Cleans, "DISCARD TEMP": Cleans,
 	"SELECT set_config('wirefence.token', 'a=1', false)":                                       SetsVariable,
 	"SELECT set_config('wirefence.token', 'a=1', true)":                                        SetsVariable | Local,
-	"SELECT set_config('wirefence.token', 'a=1', true), 2":                                     SetsVariable | Local,
+	"SELECT set_config('wirefence.token', 'a=1', true), 2":                                     SetsVariable,
 	"SELECT set_config('wirefence.token', 'a=1', $1)":                                          SetsVariable,
+	"SELECT set_config('wirefence.token', 'a=1', 'true')":                                      SetsVariable,
 	"SELECT set_config('wirefence.token', f('x', true), false)":                                SetsVariable,
 	"SELECT set_config('wirefence.token', '', true), set_config('wirefence.token', '', false)": SetsVariable,
 	"INSERT INTO t SELECT set_config('wirefence.token', '', true)":                             SetsVariable,
+	"SELECT set_config('work_mem', '1MB', true)":                                               Local,
+	"SELECT set_config('work_mem', f(a), true) FROM t":                                         0,
+	"SELECT set_config('work_mem', 'set_config', false)":                                       SetsVariable,
+	"SELECT set_config('work_mem'::text, '1MB', false)":                                        SetsVariable,
+	`SELECT set_config('work\_mem', '1MB', false)`:                                             SetsVariable,
+	"SELECT set_config('work'\n'_mem', '1MB', false)":                                          SetsVariable,
+	"SELECT set_config('work_mem', '', false), set_config(a, '', false)":                       SetsVariable,
+	"SELECT my_set_config(a, b)":                                                               0,
 	"SELECT set_config('work_mem', '1MB', false)":                                              0,
 	"SELECT set_config(a, b, false) FROM t":                                                    SetsVariable,
 	"SELECT set_config($1, $2, false)":                                                         SetsVariable,
@@ -125,26 +178,60 @@ var flagged = map[string]Flags{
 	`SELECT U&"\0073et_config"('x', '', false)`:                                                SetsVariable | Unlocks | Executes | NamesReadOnly,
 	"UPDATE pg_settings SET setting = '' WHERE name = 'x'":                                     SetsVariable,
 	"SELECT * FROM pg_settings":                                                                0,
+	"DO 'update pg_settings set setting = x'":                                                  SetsVariable,
 	"DO 'perform set_config(x, y, false)'":                                                     SetsVariable,
 
-	"SELECT pg_advisory_unlock(1)": Unlocks, "SELECT pg_advisory_unlock_all()": Unlocks, "SELECT pg_advisory_unlock_shared(1, 2)": Unlocks,
-	`SELECT "pg_advisory_unlock_all"()`: Unlocks, "SELECT PG_ADVISORY_UNLOCK(1)": Unlocks, "SELECT pg_advisory_lock(1)": 0, "DO 'perform pg_advisory_unlock(1)'": Unlocks,
-	`DO E'perform pg_advisory\x5funlock(1)'`: SetsVariable | Unlocks,
+	"SELECT pg_advisory_unlock(1)": 0, "SELECT pg_advisory_unlock_all()": Unlocks | Cleans, "SELECT pg_advisory_unlock_shared(1, 2)": Unlocks, "SELECT pg_advisory_lock(1)": 0,
+	`SELECT "pg_advisory_unlock_all"()`: Unlocks, "SELECT PG_ADVISORY_UNLOCK_ALL(), 1": Unlocks, "DO 'perform pg_advisory_unlock_all()'": Unlocks,
+	`DO E'perform pg_advisory\x5funlock(1)'`: anyText | Renames | Leaves, `DO 'begin \n end'`: anyText | Renames | Leaves, "DO 'perform pg_advisory_un'\n'lock_all()'": anyText | Renames | Leaves,
+	"SELECT proxy_hold(1, NULL, NULL, NULL, false, 'needed')": Unlocks, "SELECT wirefence.proxy_unhold('1', NULL)": SetsVariable | Unlocks, "SELECT wirefence.unhold()": SetsVariable, "DO 'perform proxy_unhold(1, null)'": Unlocks,
 
-	"EXECUTE p": Executes, "EXPLAIN ANALYZE EXECUTE p": Executes, "FETCH c": Executes, "MOVE c": Executes, "CREATE TABLE t AS EXECUTE p": Executes | Defines,
-	"DO 'execute x'": Executes,
+	"select Pg_Catalog . Pg_Advisory_Unlock_All ( ) -- c": Unlocks | Cleans, "SELECT app.pg_advisory_unlock_all()": Unlocks, "SELECT pg_advisory_unlock_all() AS a": Unlocks,
+	"CLOSE ALL": Cleans, "CLOSE c": Cleans, "UNLISTEN *": Cleans, "RESET a.b": Cleans, "RESET SESSION AUTHORIZATION": Cleans,
 
-	"PREPARE p AS SELECT 1": Stores, "DECLARE c CURSOR FOR SELECT 1": Stores, "PREPARE p AS SELECT pg_advisory_unlock_all()": Stores | Unlocks,
-	"PREPARE p AS SELECT set_config('wirefence.token', '', false)": Stores | SetsVariable, "PREPARE TRANSACTION 'x'": 0,
-	"SET TRANSACTION SNAPSHOT 'x'": Imports, "SET TRANSACTION READ ONLY": 0, "DEALLOCATE ALL": DropsPrepared, "DEALLOCATE PREPARE ALL": DropsPrepared, "DEALLOCATE p": 0,
-	"RESET transaction_read_only": NamesReadOnly, "SET transaction_read_only = off": NamesReadOnly, "SELECT set_config('transaction_read_only', 'off', false)": NamesReadOnly,
-	"CREATE VIEW v AS SELECT 1": Defines, "ALTER TABLE t ADD a int": Defines, "CREATE FUNCTION f() RETURNS text LANGUAGE sql AS 'select set_config(a, b, true)'": Defines | SetsVariable,
+	"EXECUTE p": Executes, "EXPLAIN ANALYZE EXECUTE p": Executes, "FETCH c": Executes, "MOVE c": Executes, "CREATE TABLE t AS EXECUTE p": Executes,
+	"DO 'execute x'": Executes, "SELECT run($$execute x$$), run('begin;EXECUTE x')": Executes, `SELECT run(E'\nexecute x')`: Executes,
+	"SELECT executed_at, executes FROM t": 0, "SELECT 'executed', \"execute\"": 0, "SET a.b = 'execute'": 0,
+
+	"PREPARE p AS SELECT 1": Stores, "DECLARE c CURSOR FOR SELECT 1": Stores, "PREPARE p AS SELECT pg_advisory_unlock_all()": Stores | Unlocks | Leaves,
+	"PREPARE p AS SELECT set_config('wirefence.token', '', false)": Stores | SetsVariable | Leaves, "DECLARE c CURSOR FOR SELECT wirefence.hold()": Stores | SetsVariable | Leaves,
+	"PREPARE TRANSACTION 'x'": 0, "PREPARE TRANSACTION 'wirefence'": SetsVariable | Leaves,
+	"SELECT run('prepare x as select 1')": 0, "DO 'prepare x as select pg_advisory_unlock_all()'": Unlocks | Leaves,
+	"SELECT run('prepare x as select set_config(a, b, false)')": SetsVariable | Leaves, "SELECT run('deallocate s1')": Renames, `SELECT run($a$select 1;$a$ || E'\nDEALLOCATE s1')`: Renames,
+	"SELECT 'prepared', prepare FROM t": 0, "SELECT wirefence.check(), prepare FROM t": SetsVariable | Leaves, "SET a.b = 'prepare'": 0, "SET wirefence.token = 'create=1'": SetsVariable,
+	"SELECT set_config('wirefence.token', 'prepare=1', true)": SetsVariable | Local, "SELECT wirefence.check(), created_at, 'altered' FROM t": SetsVariable,
+
+	"SET TRANSACTION SNAPSHOT 'x'": Imports, "SET TRANSACTION READ ONLY": 0, "DEALLOCATE ALL": DropsPrepared, "DEALLOCATE PREPARE ALL": DropsPrepared, "DEALLOCATE p": 0, `DEALLOCATE "all"`: 0,
+	"SET LOCAL TRANSACTION SNAPSHOT 'x'": Imports | Local,
+	"RESET transaction_read_only":        NamesReadOnly | Cleans, "SET transaction_read_only = off": NamesReadOnly, "SELECT set_config('transaction_read_only', 'off', false)": NamesReadOnly,
+	"CREATE VIEW v AS SELECT 1": 0, "ALTER TABLE t ADD a int": 0, "CREATE FUNCTION f() RETURNS text LANGUAGE sql AS 'select set_config(a, b, true)'": SetsVariable | Leaves,
+	"ALTER ROLE app SET wirefence.token = 'a=1'": SetsVariable | Leaves, "SELECT run('create function pg_temp.f() … pg_advisory_unlock_all()')": Unlocks | Leaves,
+	"COMMIT": Commits, "END AND CHAIN": Commits | Chains, "COMMIT WORK AND CHAIN": Commits | Chains, "COMMIT AND NO CHAIN": Commits, "ROLLBACK TRANSACTION AND CHAIN": Chains, "ABORT": 0,
 }
 
 func TestFlags(t *testing.T) {
 	for sql, want := range flagged {
 		if got := scanOne(t, sql); got.Flags != want {
 			t.Errorf("%s: flags %b, want %b", sql, got.Flags, want)
+		}
+	}
+}
+
+// A PREPARE, DECLARE or DEALLOCATE tells its name, if its characters are as written.
+func TestNames(t *testing.T) {
+	for sql, want := range map[string]string{
+		"PREPARE P1 AS SELECT 1": "P1", "PREPARE p(int) AS SELECT 1": "p", "/* x */ declare C cursor for select 1": "C", "PREPARE transaction AS SELECT 1": "transaction",
+		`PREPARE "A b" AS SELECT 1`: `"A b"`, `DECLARE "c" CURSOR FOR SELECT 1`: `"c"`, `PREPARE "a""b" AS SELECT 1`: "", "PREPARE é AS SELECT 1": "", `PREPARE "é" AS SELECT 1`: "",
+		`PREPARE U&"\0061" AS SELECT 1`: "", "DEALLOCATE p": "p", "DEALLOCATE PREPARE p": "p", "DEALLOCATE prepare": "prepare", "DEALLOCATE PREPARE prepare": "prepare",
+		`DEALLOCATE "all"`: `"all"`, `DEALLOCATE PREPARE "P"`: `"P"`, "DEALLOCATE ALL": "", "DEALLOCATE PREPARE ALL": "", "PREPARE TRANSACTION 'x'": "", "EXECUTE p": "", "SELECT 1": "",
+	} {
+		st := scanOne(t, sql)
+		got := sql[st.NameStart:st.NameEnd]
+		if st.NameQuoted {
+			got = `"` + got + `"`
+		}
+		if got != want {
+			t.Errorf("%s: name %s, want %s", sql, got, want)
 		}
 	}
 }

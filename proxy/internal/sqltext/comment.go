@@ -3,6 +3,7 @@ package sqltext
 import (
 	"bytes"
 	"fmt"
+	"net/url"
 
 	"github.com/wirefence/wirefence/fence"
 )
@@ -11,101 +12,71 @@ import (
 // key='value' among other text. The key wirefence.token with a = and without a readable
 // value is an error, never ignored; without a = it is prose. The key inside the value of
 // another key is an error, too: its author has not encoded the value.
-func (s *Scanner) comment(text []byte) {
-	if s.found&mentionsFence == 0 || len(text) < len(fence.Variable) || s.result.FenceErr != nil {
+func (s *Scanner) comment(start, end int) {
+	if !s.namesWirefence(start, end) || s.result.FenceErr != nil {
 		return
 	}
-	for i := 0; i < len(text); {
-		if !isKeyByte[text[i]] {
-			i++
-			continue
-		}
-		end := i
-		for end < len(text) && isKeyByte[text[end]] {
-			end++
-		}
-		key := text[i:end]
-		value := skipBlanks(text, end)
-		i = end
-		if isMisspelt(key, text[end:]) {
-			s.result.FenceErr = malformed(fmt.Sprintf("the key %q in a comment looks like a fence's; write wirefence.token='resource=token'", shown(key)))
+	text := s.text[start:end]
+	for key, at := nextKey(text, 0); key != nil; key, at = nextKey(text, at) {
+		behind := skipBlanks(text, at)
+		if isMisspelt(key, text[behind:]) {
+			s.result.FenceErr = malformed(fmt.Sprintf("the key %q in a comment looks like a fence's; write wirefence.token='resource=token'", key[:min(len(key), 63)]))
 			return
 		}
-		if value >= len(text) || text[value] != '=' {
+		if behind == len(text) || text[behind] != '=' {
 			continue
 		}
-		value = skipBlanks(text, value+1)
-		ours := isFenceKey(key)
-		if !ours && isFenceKey(trimNonASCII(key)) {
-			s.result.FenceErr = malformed("characters beyond ASCII stand close to its key in a comment")
-			return
-		}
+		value := skipBlanks(text, behind+1)
 		last := valueEnd(text, value)
-		switch {
-		case ours && (last < 0 || valueContinues(text, last)):
+		switch ours := isFenceKey(key); {
+		case ours && (last < 0 || last < len(text) && (isKeyByte[text[last]] || text[last] == '\'' || text[last] == '"')):
 			s.result.FenceErr = malformed("the value in a comment is not between single quotes")
 			return
 		case ours:
 			s.fence(text[value+1 : last-1])
-			i = last
 		case last >= 0 && containsFenceKey(text[value:last]):
 			s.result.FenceErr = malformed("it stands inside the value of another key in a comment")
 			return
-		case last >= 0:
-			i = last
 		}
+		at = max(at, last)
 	}
-}
-
-// isMisspelt reports whether a key, with the text behind it, is a misspelt fence: it names
-// wirefence, isn't wirefence.token, and has a value.
-func isMisspelt(key, behind []byte) bool {
-	ours := isFenceKey(key) || isFenceKey(trimNonASCII(key))
-	if !ours && mentioned(key)&mentionsFence == 0 {
-		return false
-	}
-	if hasFolded(pad(key), "wirefence") && len(key) <= len("wirefence.") { // wirefence . token
-		at := skipBlanks(behind, 0)
-		for at < len(behind) && (isKeyByte[behind[at]] || class[behind[at]]&isBlank != 0) {
-			at++
-		}
-		behind = behind[at:]
-	}
-	at := skipBlanks(behind, 0)
-	switch {
-	case at >= len(behind):
-		return false
-	case behind[at] == '=':
-		return !ours
-	case behind[at] != ':':
-		return false
-	}
-	value := behind[skipBlanks(behind, at+1):]
-	if len(value) > 0 && (value[0] == '\'' || value[0] == '"') {
-		return true
-	}
-	if end := bytes.IndexAny(value, " \t\r\n\f\v"); end >= 0 {
-		value = value[:end] // prose may have a = later on
-	}
-	return bytes.IndexByte(value, '=') >= 0
-}
-
-// shown returns a key, shortened for an error.
-func shown(key []byte) []byte { return key[:min(len(key), 63)] }
-
-// pad returns a key that hasFolded can compare with wirefence: blanks for a shorter one.
-func pad(key []byte) []byte {
-	if len(key) < len("wirefence") {
-		return []byte("         ")
-	}
-	return key
 }
 
 // innerComment sets FenceErr for a fence in a comment within a comment.
-func (s *Scanner) innerComment(text []byte) {
-	if s.found&mentionsFence != 0 && s.result.FenceErr == nil && containsFenceKey(text) {
+func (s *Scanner) innerComment(start, end int) {
+	if s.namesWirefence(start, end) && s.result.FenceErr == nil && containsFenceKey(s.text[start:end]) {
 		s.result.FenceErr = malformed("it stands in a comment inside another comment")
 	}
+}
+
+// namesWirefence reports whether the text from start to end has the word wirefence.
+func (s *Scanner) namesWirefence(start, end int) (names bool) {
+	for m, at := s.mentioned(start, end); m != nil; m, at = s.mentioned(at+1, end) {
+		names = names || m == &mentions[0]
+	}
+	return names
+}
+
+// isMisspelt reports whether a key, with the text behind it, is a misspelt fence: it names
+// wirefence, isn't wirefence.token, and has a value close to it.
+func isMisspelt(key, behind []byte) bool {
+	behind = behind[:min(len(behind), 256)] // a comment may have many such keys
+	if m, _ := fenceWord.next(key, 0); m == nil {
+		return false
+	}
+	if hasFolded(key, "wirefence") && len(key) <= len("wirefence.") { // wirefence . token
+		at := 0
+		for at < len(behind) && (isKeyByte[behind[at]] || class[behind[at]]&isSpace != 0 && !endsLine(behind[at])) {
+			at++
+		}
+		behind = behind[skipBlanks(behind, at):]
+	}
+	if len(behind) == 0 || behind[0] != ':' {
+		return len(behind) > 0 && behind[0] == '=' && !isFenceKey(key)
+	}
+	value := behind[skipBlanks(behind, 1):]
+	end := bytes.IndexAny(value, "='\" \t\r\n\f\v") // prose may have a = later on
+	return end == 0 || end > 0 && value[end] == '='
 }
 
 func malformed(reason string) error { return &fence.SyntaxError{Reason: reason} }
@@ -125,45 +96,33 @@ func skipBlanks(text []byte, i int) int {
 	return i
 }
 
+// nextKey returns the next key in text at i or behind, nil without one, and its end.
+func nextKey(text []byte, i int) (key []byte, end int) {
+	for i < len(text) && !isKeyByte[text[i]] {
+		i++
+	}
+	for end = i; end < len(text) && isKeyByte[text[end]]; {
+		end++
+	}
+	if i == end {
+		return nil, end
+	}
+	return text[i:end], end
+}
+
 // isFenceKey reports whether a key is wirefence.token, in any case. Its dot may be
 // URL-encoded; no encoder encodes letters.
 func isFenceKey(key []byte) bool {
-	switch len(key) {
-	case len("wirefence.token"):
-		return hasFolded(key, "wirefence.token")
-	case len("wirefence%2etoken"):
-		return hasFolded(key, "wirefence%2etoken")
-	}
-	return false
-}
-
-// trimNonASCII trims bytes beyond ASCII from both ends of a key: a no-break space looks like
-// a space, but isn't one.
-func trimNonASCII(key []byte) []byte {
-	for len(key) > 0 && key[0] >= 0x80 {
-		key = key[1:]
-	}
-	for len(key) > 0 && key[len(key)-1] >= 0x80 {
-		key = key[:len(key)-1]
-	}
-	return key
+	const plain, encoded = "wirefence.token", "wirefence%2etoken"
+	return len(key) == len(plain) && hasFolded(key, plain) || len(key) == len(encoded) && hasFolded(key, encoded)
 }
 
 // containsFenceKey reports whether text has the key wirefence.token with a = behind it.
 func containsFenceKey(text []byte) bool {
-	for i := 0; i < len(text); {
-		if !isKeyByte[text[i]] {
-			i++
-			continue
-		}
-		end := i
-		for end < len(text) && isKeyByte[text[end]] {
-			end++
-		}
-		if next := skipBlanks(text, end); isFenceKey(text[i:end]) && next < len(text) && text[next] == '=' {
+	for key, at := nextKey(text, 0); key != nil; key, at = nextKey(text, at) {
+		if behind := skipBlanks(text, at); isFenceKey(key) && behind < len(text) && text[behind] == '=' {
 			return true
 		}
-		i = end
 	}
 	return false
 }
@@ -185,76 +144,37 @@ func valueEnd(text []byte, i int) int {
 	return -1
 }
 
-// valueContinues reports whether text directly follows a value, so that it may have ended
-// too early.
-func valueContinues(text []byte, i int) bool {
-	return i < len(text) && (isKeyByte[text[i]] || text[i] == '\'' || text[i] == '"')
-}
-
 // fence adds the fence of a value: plain if it has a =, otherwise URL-encoded.
 func (s *Scanner) fence(raw []byte) {
-	if bytes.Equal(raw, s.last.value) && len(raw) > 0 && s.last.resource == s.opt.DefaultResource {
-		s.addFence(s.last.fence, s.last.text)
-		return
-	}
-	value, err := s.decode(raw)
-	if err == nil {
-		var f fence.Fence
-		if f, err = fence.ParseWithDefault(string(value), s.opt.DefaultResource); err == nil {
-			s.last.value = append(s.last.value[:0], raw...)
-			s.last.resource, s.last.fence, s.last.text = s.opt.DefaultResource, f, f.String()
-			s.addFence(f, s.last.text)
+	if !bytes.Equal(raw, s.last.value) || len(raw) == 0 || s.last.resource != s.opt.DefaultResource {
+		value := string(raw)
+		if bytes.IndexByte(raw, '=') < 0 {
+			var err error
+			if value, err = url.PathUnescape(value); err != nil {
+				s.result.FenceErr = malformed("a percent sign is not followed by two hexadecimal digits")
+				return
+			}
+		}
+		f, err := fence.ParseWithDefault(value, s.opt.DefaultResource)
+		if err != nil {
+			s.result.FenceErr = err
 			return
 		}
+		s.last.value = append(s.last.value[:0], raw...)
+		s.last.resource, s.last.fence, s.last.text = s.opt.DefaultResource, f, f.String()
 	}
-	s.result.FenceErr = err
+	s.addFence(s.last.fence, s.last.text)
 }
 
 func (s *Scanner) addFence(f fence.Fence, text string) {
-	switch {
-	case s.sum.IsZero():
+	if s.sum.IsZero() {
 		s.sum, s.result.Fence = f, text
-		return
-	case text == s.result.Fence:
-		return
-	}
-	sum, err := s.sum.Merge(f)
-	if err != nil {
-		s.result.FenceErr = err
-		return
-	}
-	s.sum, s.result.Fence = sum, sum.String()
-}
-
-// decode removes sqlcommenter's escapes from a value, and the URL-encoding of a value
-// without a =.
-func (s *Scanner) decode(raw []byte) ([]byte, error) {
-	s.value = s.value[:0]
-	encoded := bytes.IndexByte(raw, '=') < 0
-	for i := 0; i < len(raw); i++ {
-		c := raw[i]
-		switch {
-		case c == '\\' && i+1 < len(raw):
-			i++
-			c = raw[i]
-		case c == '%' && encoded:
-			if i+2 >= len(raw) || unhex(raw[i+1]) < 0 || unhex(raw[i+2]) < 0 {
-				return nil, malformed("a percent sign is not followed by two hexadecimal digits")
-			}
-			c = byte(unhex(raw[i+1])<<4 | unhex(raw[i+2]))
-			i += 2
+	} else if text != s.result.Fence {
+		sum, err := s.sum.Merge(f)
+		if err != nil {
+			s.result.FenceErr = err
+			return
 		}
-		s.value = append(s.value, c)
+		s.sum, s.result.Fence = sum, sum.String()
 	}
-	return s.value, nil
-}
-
-func unhex(c byte) int {
-	switch c = lower[c]; {
-	case '0' <= c && c <= '9':
-		return int(c - '0')
-	case 'a' <= c && c <= 'f':
-		return int(c-'a') + 10
-	}
-	return -1
 }

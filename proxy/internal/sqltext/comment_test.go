@@ -2,7 +2,9 @@ package sqltext
 
 import (
 	"errors"
+	"strings"
 	"testing"
+	"time"
 
 	"github.com/wirefence/wirefence/fence"
 )
@@ -165,6 +167,22 @@ func TestCountChars(t *testing.T) {
 	} {
 		if got := CountChars([]byte(c.text), ParseEncoding(c.encoding)); got != c.want {
 			t.Errorf("%s %q: %d characters, want %d", c.encoding, c.text, got, c.want)
+		}
+	}
+}
+
+// A long comment takes no longer for each of its keys.
+func TestLongComments(t *testing.T) {
+	const trace = " traceparent='00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01'"
+	for _, key := range []string{"wirefence ", "wirefence:", "wirefence.", "wirefence.token ", "a='b' ", "wirefence.token:a ", "/* wirefence */ ", trace} {
+		text := []byte("select 1 /* " + strings.Repeat(key, 4<<20/len(key)) + "*/")
+		started := time.Now()
+		var s Scanner
+		s.Scan(text, Options{})
+		TraceParent(text)
+		TraceParent(text[len("select 1 /* "):])
+		if took := time.Since(started); took > 5*time.Second {
+			t.Errorf("%q, repeated: %v", key, took)
 		}
 	}
 }

@@ -1,14 +1,19 @@
 package sqltext
 
+import (
+	"math/bits"
+	"strings"
+)
+
 // Encoding is a class of client_encodings with the same lengths of characters.
 type Encoding uint8
 
 // The encodings. Those from SJIS on have trail bytes that look like ASCII.
 const (
-	UTF8       Encoding = iota
-	SingleByte          // LATIN1, WIN1252, KOI8R, SQL_ASCII and so on
-	EUCJP               // EUC_JP, EUC_JIS_2004
-	EUCTwoByte          // EUC_CN, EUC_KR
+	SingleByte Encoding = iota // LATIN1, WIN1252, KOI8R, SQL_ASCII and so on
+	UTF8
+	EUCJP      // EUC_JP, EUC_JIS_2004
+	EUCTwoByte // EUC_CN, EUC_KR
 	EUCTW
 	MuleInternal
 	SJIS // SJIS, SHIFT_JIS_2004
@@ -19,43 +24,28 @@ const (
 	GB18030
 )
 
+// encodings are the names of multibyte encodings, of which PostgreSQL compares the letters
+// and digits. A server reports the first of several; a pooler what its client wrote.
+var encodings = map[string]Encoding{
+	"utf8": UTF8, "unicode": UTF8, "eucjp": EUCJP, "eucjis2004": EUCJP, "euccn": EUCTwoByte, "euckr": EUCTwoByte,
+	"euctw": EUCTW, "muleinternal": MuleInternal,
+	"sjis": SJIS, "mskanji": SJIS, "shiftjis": SJIS, "win932": SJIS, "windows932": SJIS, "shiftjis2004": SJIS,
+	"big5": BIG5, "win950": BIG5, "windows950": BIG5, "gbk": GBK, "win936": GBK, "windows936": GBK,
+	"uhc": UHC, "win949": UHC, "windows949": UHC, "johab": JOHAB, "gb18030": GB18030,
+}
+
 // ParseEncoding parses the value of client_encoding as the server reports it. An unknown
 // one counts as SingleByte.
 func ParseEncoding(name string) Encoding {
-	var buf [20]byte
-	n := 0
-	for i := 0; i < len(name) && n < len(buf); i++ {
-		switch c := lower[name[i]]; {
-		case 'a' <= c && c <= 'z', '0' <= c && c <= '9':
-			buf[n] = c
-			n++
+	return encodings[strings.Map(func(r rune) rune {
+		switch {
+		case 'A' <= r && r <= 'Z':
+			return r + 'a' - 'A'
+		case 'a' <= r && r <= 'z', '0' <= r && r <= '9':
+			return r
 		}
-	}
-	switch string(buf[:n]) {
-	case "utf8", "unicode":
-		return UTF8
-	case "eucjp", "eucjis2004":
-		return EUCJP
-	case "euccn", "euckr":
-		return EUCTwoByte
-	case "euctw":
-		return EUCTW
-	case "muleinternal":
-		return MuleInternal
-	case "sjis", "mskanji", "shiftjis", "shiftjis2004", "win932", "windows932":
-		return SJIS
-	case "big5", "win950", "windows950":
-		return BIG5
-	case "gbk", "win936", "windows936":
-		return GBK
-	case "uhc", "win949", "windows949":
-		return UHC
-	case "johab":
-		return JOHAB
-	case "gb18030":
-		return GB18030
-	}
-	return SingleByte
+		return -1
+	}, name)]
 }
 
 // unsafe reports whether a trail byte may look like ASCII.
@@ -64,63 +54,31 @@ func (e Encoding) unsafe() bool { return e >= SJIS }
 // charLen returns the length of the first character of text, at least 1 and at most
 // len(text), as the server's pg_encoding_mblen does.
 func (e Encoding) charLen(text []byte) int {
+	const ss2, ss3 = 0x8e, 0x8f // the single shifts of EUC
 	c := text[0]
-	if c < 0x80 {
-		return 1
-	}
-	n := 1
-	switch e {
-	case UTF8:
-		n = utf8Len(c)
-	case EUCJP, JOHAB:
-		n = 2
-		if c == ss3 {
-			n = 3
+	n := 2
+	switch {
+	case c < 0x80, e == SingleByte, e == SJIS && 0xa1 <= c && c <= 0xdf: // a half-width kana
+		n = 1
+	case e == UTF8:
+		if n = bits.LeadingZeros8(^c); n > 4 {
+			n = 1
 		}
-	case EUCTwoByte, BIG5, GBK, UHC:
-		n = 2
-	case EUCTW:
-		n = 2
-		if c == ss2 {
-			n = 4
-		} else if c == ss3 {
-			n = 3
-		}
-	case MuleInternal:
+	case e == MuleInternal:
 		n = muleLen(c)
-	case SJIS:
-		if c < 0xa1 || c > 0xdf { // else a half-width kana
-			n = 2
-		}
-	case GB18030:
-		n = 2
-		if len(text) > 1 && '0' <= text[1] && text[1] <= '9' {
-			n = 4
-		}
+	case e == EUCTW && c == ss2, e == GB18030 && len(text) > 1 && '0' <= text[1] && text[1] <= '9':
+		n = 4
+	case c == ss3 && (e == EUCJP || e == EUCTW || e == JOHAB):
+		n = 3
 	}
 	return min(n, len(text))
-}
-
-// The single shifts of EUC.
-const ss2, ss3 = 0x8e, 0x8f
-
-func utf8Len(c byte) int {
-	switch {
-	case c&0xe0 == 0xc0:
-		return 2
-	case c&0xf0 == 0xe0:
-		return 3
-	case c&0xf8 == 0xf0:
-		return 4
-	}
-	return 1
 }
 
 func muleLen(c byte) int {
 	switch {
 	case 0x81 <= c && c <= 0x8d:
 		return 2
-	case c == 0x9a || c == 0x9b || 0x90 <= c && c <= 0x99:
+	case 0x90 <= c && c <= 0x9b:
 		return 3
 	case c == 0x9c || c == 0x9d:
 		return 4

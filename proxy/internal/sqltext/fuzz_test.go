@@ -44,6 +44,9 @@ func FuzzScan(f *testing.F) {
 	})
 }
 
+// overlap is how much of a chunk a session keeps, at least, until it has searched the next.
+const overlap = 64
+
 // FuzzMentions checks that cutting a text in two, with the overlap, hides nothing.
 func FuzzMentions(f *testing.F) {
 	f.Add([]byte("set STANDARD_conforming_strings = off"), 10)
@@ -53,7 +56,7 @@ func FuzzMentions(f *testing.F) {
 			return
 		}
 		whole := Mentions(text)
-		parts := Mentions(text[:cut]) || Mentions(text[max(0, cut-MentionOverlap):])
+		parts := Mentions(text[:cut]) || Mentions(text[max(0, cut-overlap):])
 		if whole != parts {
 			t.Fatalf("whole %v, cut at %d %v", whole, cut, parts)
 		}

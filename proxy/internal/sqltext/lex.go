@@ -6,31 +6,25 @@ import "bytes"
 type kind uint8
 
 const (
-	none    kind = iota
-	word         // an unquoted name or a keyword
-	quoted       // "…"
-	unicode      // U&"…": its letters may be escaped
-	literal      // '…', B'', X'', $tag$…$tag$
-	escaped      // E'…', U&'…', or a literal continued on another line: its characters are not as written
-	number
+	other   kind = iota // a number, an operator, what the server refuses
+	word                // an unquoted name or a keyword
+	quoted              // "…"
+	unicode             // U&"…": its letters may be escaped
+	literal             // '…', B'', X'', $tag$…$tag$
+	escaped             // a literal whose characters may be other than written: E'…', U&'…', with a backslash, or continued on another line
 	param
-	operator
-	cast // ::
 	dot
 	comma
 	open
 	closing
 	semicolon
-	other
 )
 
 const (
 	isIdentStart = 1 << iota
 	isIdent
 	isDigit
-	isOperator
 	isSpace
-	isBlank // a space that does not end a line
 )
 
 // class gives the lexer's classes of a byte, as in the server's scan.l. \v is a
@@ -46,13 +40,9 @@ var class = func() (t [256]uint8) {
 	for c := '0'; c <= '9'; c++ {
 		t[c] = isIdent | isDigit
 	}
-	for _, c := range "~!@#^&|`?+-*/%<>=" {
-		t[c] = isOperator
+	for _, c := range " \t\f\v\n\r" {
+		t[c] = isSpace
 	}
-	for _, c := range " \t\f\v" {
-		t[c] = isSpace | isBlank
-	}
-	t['\n'], t['\r'] = isSpace, isSpace
 	return t
 }()
 
@@ -68,8 +58,6 @@ func (s *Scanner) lex() {
 			i = s.lexWord(i)
 		case class[c]&isDigit != 0:
 			i = s.lexNumber(i)
-		case class[c]&isOperator != 0:
-			i = s.lexOperator(i)
 		case c == '\'':
 			i = s.lexString(i, i, s.opt.EscapeStrings, literal)
 		case c == '"':
@@ -77,7 +65,7 @@ func (s *Scanner) lex() {
 		case c == '$':
 			i = s.lexDollar(i)
 		default:
-			i = s.lexPunctuation(i)
+			i = s.lexOther(i)
 		}
 	}
 }
@@ -105,7 +93,7 @@ func (s *Scanner) lexWord(i int) int {
 	for end < len(text) && class[text[end]]&isIdent != 0 {
 		end++
 	}
-	s.word(i, end)
+	s.token(word, i, end)
 	return end
 }
 
@@ -115,9 +103,7 @@ func (s *Scanner) lexWord(i int) int {
 func (s *Scanner) lexNumber(i int) int {
 	text := s.text
 	end := s.digits(i)
-	if text[i] == '.' {
-		end = s.digits(i + 1)
-	} else if end < len(text) && text[end] == '.' && !(end+1 < len(text) && text[end+1] == '.') {
+	if end < len(text) && text[end] == '.' && !(end+1 < len(text) && text[end+1] == '.') {
 		end = s.digits(end + 1)
 	}
 	if end < len(text) && lower[text[end]] == 'e' {
@@ -129,7 +115,7 @@ func (s *Scanner) lexNumber(i int) int {
 			end = n
 		}
 	}
-	s.token(number, i, end)
+	s.token(other, i, end)
 	return end
 }
 
@@ -140,74 +126,47 @@ func (s *Scanner) digits(i int) int {
 	return i
 }
 
-// lexOperator reads a comment or an operator. An operator ends where a comment
-// begins, and before a trailing + or - unless it holds one of ~!@#^&|`?%.
-func (s *Scanner) lexOperator(i int) int {
-	text := s.text
-	end, special := i, false
-	for ; end < len(text) && class[text[end]]&isOperator != 0; end++ {
-		if end+1 < len(text) && (text[end] == '-' && text[end+1] == '-' || text[end] == '/' && text[end+1] == '*') {
-			break
-		}
-		switch text[end] {
-		case '~', '!', '@', '#', '^', '&', '|', '`', '?', '%':
-			special = true
-		}
-	}
-	if end == i {
-		if text[i] == '-' {
-			return s.lineComment(i)
-		}
-		return s.blockComment(i)
-	}
-	for !special && end > i+1 && (text[end-1] == '+' || text[end-1] == '-') {
-		end--
-	}
-	s.token(operator, i, end)
-	return end
-}
-
 func (s *Scanner) lineComment(i int) int {
 	end := lineEnd(s.text, i+2)
-	s.comment(s.text[i+2 : end])
+	s.comment(i+2, end)
 	return end
 }
 
 // lineEnd returns the offset of the newline that ends the line at i, or the text's end.
 func lineEnd(text []byte, i int) int {
-	for i < len(text) && text[i] != '\n' && text[i] != '\r' {
+	for i < len(text) && !endsLine(text[i]) {
 		i++
 	}
 	return i
 }
 
+func endsLine(c byte) bool { return c == '\n' || c == '\r' }
+
 // blockComment reads a comment, which may hold others. A fence counts in its own
 // text only; in a comment inside it a fence is an error.
-func (s *Scanner) blockComment(i int) int {
+func (s *Scanner) blockComment(start int) int {
 	text := s.text
-	start, depth, from, inner := i, 1, i+2, 0
-	for i += 2; i+1 < len(text); i++ {
+	depth, from := 1, start+2 // from is where the comment's own text began, or the comment in it
+	for i := start + 2; i+1 < len(text); i++ {
 		switch {
 		case text[i] == '/' && text[i+1] == '*':
 			if depth == 1 {
-				s.comment(text[from:i])
-			}
-			if depth == 1 {
-				inner = i
+				s.comment(from, i)
+				from = i + 2
 			}
 			depth++
 			i++
 		case text[i] == '*' && text[i+1] == '/':
 			depth--
+			switch depth {
+			case 0:
+				s.comment(from, i)
+				return i + 2
+			case 1:
+				s.innerComment(from, i)
+				from = i + 2
+			}
 			i++
-			if depth == 0 {
-				s.comment(text[from : i-1])
-				return i + 1
-			}
-			if depth == 1 {
-				s.innerComment(text[inner+2 : i-1])
-				from = i + 1
-			}
 		}
 	}
 	return s.unterminated(start)
@@ -225,15 +184,12 @@ func (s *Scanner) lexString(start, i int, escapes bool, k kind) int {
 	text := s.text
 	for {
 		end := s.quoteEnd(i+1, escapes)
-		if escapes && text[start] == '\'' && !s.backslash {
-			rest := text[i+1:]
-			if end >= 0 {
-				rest = text[i+1 : end]
-			}
-			s.backslash = bytes.IndexByte(rest, '\\') >= 0
-		}
 		if end < 0 {
+			s.result.BySettings = s.result.BySettings || text[start] == '\'' && bytes.IndexByte(text[i:], '\\') >= 0
 			return s.unterminated(start)
+		}
+		if text[start] == '\'' && bytes.IndexByte(text[i:end], '\\') >= 0 {
+			s.result.BySettings, k = true, escaped
 		}
 		next := s.continued(end)
 		if next < 0 {
@@ -241,6 +197,7 @@ func (s *Scanner) lexString(start, i int, escapes bool, k kind) int {
 			return end
 		}
 		// The comments in between are comments.
+		s.note(escaped, i, end)
 		for j := end; j < next; j++ {
 			if text[j] == '-' {
 				j = s.lineComment(j)
@@ -253,56 +210,34 @@ func (s *Scanner) lexString(start, i int, escapes bool, k kind) int {
 // quoteEnd returns the offset past the quote that ends a literal whose text
 // begins at i, or -1.
 func (s *Scanner) quoteEnd(i int, escapes bool) int {
-	text := s.text
+	text, stops := s.text, `'`
+	if escapes {
+		stops = `'\`
+	}
 	for i < len(text) {
-		n := bytes.IndexByte(text[i:], '\'')
+		n := bytes.IndexAny(text[i:], stops)
 		if n < 0 {
-			return -1
+			break
 		}
-		quote := i + n
-		if escapes {
-			if i = escapesEnd(text, i, quote); i > quote {
-				continue // the quote is escaped
-			}
-		} else if !s.backslash {
-			s.backslash = bytes.IndexByte(text[i:quote], '\\') >= 0
+		if i += n; text[i] == '\'' && (i+1 == len(text) || text[i+1] != '\'') {
+			return i + 1
 		}
-		if i = quote + 1; i >= len(text) || text[i] != '\'' {
-			return i
-		}
-		i++
+		i += 2 // an escape, or a doubled quote
 	}
 	return -1
-}
-
-// escapesEnd skips the escapes in text[i:end] and returns end, or end+1 if the
-// last of them escapes the byte at end.
-func escapesEnd(text []byte, i, end int) int {
-	for i < end {
-		back := bytes.IndexByte(text[i:end], '\\')
-		if back < 0 {
-			return end
-		}
-		i += back + 2
-	}
-	return i
 }
 
 // continued returns the offset of the quote that continues a literal which ends at i, or
 // -1. Only blanks with a line end among them and line comments may stand between.
 func (s *Scanner) continued(i int) int {
 	text := s.text
-	lines := 0
-	for i < len(text) {
+	for line := false; i < len(text); i++ {
 		switch {
 		case class[text[i]]&isSpace != 0:
-			if class[text[i]]&isBlank == 0 {
-				lines++
-			}
-			i++
+			line = line || endsLine(text[i])
 		case text[i] == '-' && i+1 < len(text) && text[i+1] == '-':
-			i = lineEnd(text, i)
-		case text[i] == '\'' && lines > 0:
+			i = lineEnd(text, i) - 1
+		case text[i] == '\'' && line:
 			return i
 		default:
 			return -1
@@ -320,7 +255,7 @@ func (s *Scanner) lexQuoted(start, i int, k kind) int {
 			return s.unterminated(start)
 		}
 		if i += n; i+1 >= len(text) || text[i+1] != '"' {
-			s.name(k, start, i+1)
+			s.token(k, start, i+1)
 			return i + 1
 		}
 	}
@@ -353,11 +288,28 @@ func (s *Scanner) lexDollar(i int) int {
 	return end
 }
 
-func (s *Scanner) lexPunctuation(i int) int {
-	text := s.text
-	end := i + 1
+// lexOther reads a comment, or one character of what has no other meaning. An operator ends
+// where a comment begins, so its characters may stand alone.
+func (s *Scanner) lexOther(i int) int {
+	next := byte(0)
+	if i+1 < len(s.text) {
+		next = s.text[i+1]
+	}
 	k := other
-	switch text[i] {
+	switch s.text[i] {
+	case '-':
+		if next == '-' {
+			return s.lineComment(i)
+		}
+	case '/':
+		if next == '*' {
+			return s.blockComment(i)
+		}
+	case '.':
+		if class[next]&isDigit != 0 {
+			return s.lexNumber(i)
+		}
+		k = dot
 	case '(':
 		k = open
 	case ')':
@@ -366,20 +318,7 @@ func (s *Scanner) lexPunctuation(i int) int {
 		k = comma
 	case ';':
 		k = semicolon
-	case ':':
-		if end < len(text) && text[end] == ':' {
-			k, end = cast, end+1
-		}
-	case '.':
-		switch {
-		case end < len(text) && class[text[end]]&isDigit != 0:
-			return s.lexNumber(i)
-		case end < len(text) && text[end] == '.':
-			end++
-		default:
-			k = dot
-		}
 	}
-	s.token(k, i, end)
-	return end
+	s.token(k, i, i+1)
+	return i + 1
 }

@@ -9,6 +9,7 @@ package sqltext
 
 import (
 	"bytes"
+	"encoding/binary"
 
 	"github.com/wirefence/wirefence/fence"
 )
@@ -32,12 +33,15 @@ type Statement struct {
 	// Class says whether a check can share the statement's transaction.
 	Class Class
 	Flags Flags
-	// NameStart and NameEnd delimit the name that a PREPARE or DECLARE gives, if it is an
-	// unquoted word; otherwise both are 0.
+	// NameStart and NameEnd delimit the name that a PREPARE or DECLARE gives, or a DEALLOCATE
+	// drops, without its quotes. Both are 0 for a name whose characters are not ASCII or not
+	// as written. NameQuoted says that the server doesn't fold it to lower case.
 	NameStart, NameEnd int
+	NameQuoted         bool
 }
 
-// Flags are further properties of a statement, by its words.
+// Flags are further properties of a statement, by its words. A literal counts as a text that
+// a function may run, but not in a statement of the class Free.
 type Flags uint32
 
 const (
@@ -46,14 +50,19 @@ const (
 	SetsVariable Flags = 1 << iota
 	// Resets: RESET ALL or DISCARD ALL, which restore the session's first values.
 	Resets
-	// Unlocks: it names a function that releases session-level advisory locks.
+	// Unlocks: it names a function that can release the proxy's shared session-level
+	// advisory locks, or is DISCARD ALL.
 	Unlocks
-	// Executes: it names EXECUTE, or is a FETCH or MOVE: it may run the text of a prepared
-	// statement or a cursor.
+	// Executes: it has the word EXECUTE, or is a FETCH or MOVE: it may run the text of a
+	// prepared statement or a cursor.
 	Executes
 	// Stores: a PREPARE or DECLARE, whose text runs later.
 	Stores
-	// Renames: a DO whose text names PREPARE, and may give any name to another statement.
+	// Leaves: it has SetsVariable or Unlocks, and one of the words PREPARE, DECLARE, CREATE
+	// and ALTER: later statements may have these effects, and none of its words.
+	Leaves
+	// Renames: a literal has the word PREPARE or DEALLOCATE: it may give any name to
+	// another statement.
 	Renames
 	// Commits: COMMIT and END, of the class Ends.
 	Commits
@@ -65,10 +74,14 @@ const (
 	DropsPrepared
 	// NamesReadOnly: it names transaction_read_only.
 	NamesReadOnly
-	// Defines: CREATE or ALTER, whose text may be stored in the database.
-	Defines
-	// Local: SET LOCAL, or one call of set_config whose last argument is true.
+	// Local: SET LOCAL, also as SELECT set_config(…, true) alone.
 	Local
+	// Cleans: it only removes what a session has left, as pools do between two users:
+	// DISCARD, CLOSE, UNLISTEN, RESET, or SELECT pg_advisory_unlock_all() alone.
+	Cleans
+
+	namesSettings // the name pg_settings
+	updates       // the word UPDATE
 )
 
 // Has reports whether all of these flags are set.
@@ -81,31 +94,27 @@ type Result struct {
 	// Fence is the text of the merged fences of all comments, "" without one.
 	Fence string
 	// FenceErr is a *fence.SyntaxError if a comment's fence is malformed or two of them
-	// disagree, and an *UnknownSettingError if the text names an unknown setting that
-	// looks like a fence.
+	// disagree.
 	FenceErr error
 	// BySettings says that the text may read differently under another
 	// standard_conforming_strings or client_encoding: a plain literal has a backslash, or
 	// the text has a byte beyond ASCII.
 	BySettings bool
-	// Backslash says that a plain literal has one.
-	Backslash bool
 }
 
 // Scanner scans texts one after the other without allocating. The zero value is ready for
 // use. It is not safe for concurrent use.
 type Scanner struct {
-	result    Result
-	sum       fence.Fence
-	backslash bool   // a plain literal has one
-	text      []byte // the caller's text, or masked
-	masked    []byte // copy whose trail bytes are masked, for unsafe encodings
-	opt       Options
-	st        state
-	found     mention // the words that the text mentions anywhere
-	value     []byte  // unescaped value of a fence comment
-	setting   []byte  // name of the setting in a SET or set_config
-	last      struct {
+	result Result
+	sum    fence.Fence
+	text   []byte // the caller's text, or masked
+	masked []byte // copy whose trail bytes are masked, for unsafe encodings
+	opt    Options
+	st     state
+	next   *mention      // the next word with a meaning, which no token or comment has had
+	nextAt int           // its offset, or the text's length
+	folded [maxWord]byte // the first word of a statement
+	last   struct {
 		value    []byte
 		resource fence.Resource
 		fence    fence.Fence
@@ -123,18 +132,15 @@ func (s *Scanner) Scan(text []byte, opt Options) *Result {
 	if cap(statements) > 256 {
 		statements = nil
 	}
-	s.result, s.sum, s.backslash = Result{Statements: statements}, fence.Fence{}, false
-	s.opt = opt
 	if n := bytes.IndexByte(text, 0); n >= 0 {
 		text = text[:n]
 	}
+	s.result, s.sum, s.opt = Result{Statements: statements, BySettings: hasNonASCII(text)}, fence.Fence{}, opt
 	s.text = s.mask(text)
-	s.found = mentioned(s.text)
+	s.next, s.nextAt = allWords.next(s.text, 0)
 	s.st = state{}
 	s.lex()
 	s.finish()
-	s.result.Backslash = s.backslash
-	s.result.BySettings = s.backslash || hasNonASCII(text)
 	s.text = nil
 	if cap(s.masked) > maxKept {
 		s.masked = nil
@@ -143,6 +149,11 @@ func (s *Scanner) Scan(text []byte, opt Options) *Result {
 }
 
 func hasNonASCII(text []byte) bool {
+	for ; len(text) >= 8; text = text[8:] {
+		if binary.NativeEndian.Uint64(text)&0x8080808080808080 != 0 {
+			return true
+		}
+	}
 	for _, c := range text {
 		if c >= 0x80 {
 			return true

@@ -6,28 +6,27 @@ import "bytes"
 // flags in lower-case hexadecimal, with hyphens between (W3C Trace Context).
 const TraceParentSize = 2 + 1 + 32 + 1 + 16 + 1 + 2
 
-var (
-	traceKey   = []byte("traceparent='")
-	traceQuote = byte('\'')
-)
-
 // TraceParent returns the traceparent in a comment of sqlcommenter's form, as a part of the
-// text; nil without one. It serves logs only, so it doesn't check whether the comment's
-// start is inside a literal.
+// text; nil if there is none, or the first one isn't in a comment. It serves logs only, so
+// it doesn't check whether the comment's start is inside a literal.
 func TraceParent(text []byte) []byte {
+	const key = "traceparent='"
 	for at := 0; ; {
-		found := bytes.Index(text[at:], traceKey)
+		found := bytes.Index(text[at:], []byte(key))
 		if found < 0 {
 			return nil
 		}
-		key := at + found
-		at = key + len(traceKey)
+		before := text[:at+found]
+		at += found + len(key)
 		if len(text) <= at+TraceParentSize {
 			return nil
 		}
 		value := text[at : at+TraceParentSize]
-		if text[at+TraceParentSize] == traceQuote && isTraceParent(value) && inComment(text[:key]) {
-			return value
+		if text[at+TraceParentSize] == '\'' && isTraceParent(value) {
+			if inComment(before) {
+				return value
+			}
+			return nil
 		}
 	}
 }
@@ -42,20 +41,12 @@ func inComment(before []byte) bool {
 }
 
 func isTraceParent(value []byte) bool {
-	zeroTrace, zeroSpan := true, true
 	for i, c := range value {
-		switch {
-		case i == 2 || i == 35 || i == 52:
-			if c != '-' {
-				return false
-			}
-		case (c < '0' || c > '9') && (c < 'a' || c > 'f'):
+		hyphen := i == 2 || i == 35 || i == 52
+		if hyphen != (c == '-') || !hyphen && (c < '0' || c > '9') && (c < 'a' || c > 'f') {
 			return false
-		case i > 2 && i < 35:
-			zeroTrace = zeroTrace && c == '0'
-		case i > 35 && i < 52:
-			zeroSpan = zeroSpan && c == '0'
 		}
 	}
-	return !zeroTrace && !zeroSpan && !(value[0] == 'f' && value[1] == 'f')
+	const zeros = "00000000000000000000000000000000"
+	return string(value[:2]) != "ff" && string(value[3:35]) != zeros && string(value[36:52]) != zeros[:16]
 }

@@ -59,7 +59,7 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// pg_query exchanges the process's standard error while it works.
+// parser allows one caller at a time: pg_query replaces the process's standard error while it works.
 var parser sync.Mutex
 
 // Scan returns the tokens of a text without a NUL, comments among them, as the
