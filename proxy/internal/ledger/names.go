@@ -59,6 +59,9 @@ func (n *Names[T]) Sent(name []byte, batch uint32, what T) {
 	n.pending++
 }
 
+// Knows reports whether it has a meaning of a name, confirmed or not.
+func (n *Names[T]) Knows(name []byte) bool { return n.find(name) != nil }
+
 // Pending returns how many messages that give a name are not answered.
 func (n *Names[T]) Pending() int { return n.pending }
 

@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// meaning is what Find says of a name, in words.
+// find returns what Find says of a name, in words.
 func find(n *Names[string], name string, batch uint32) string {
 	what, ok, sure := n.Find([]byte(name), batch)
 	text := "nothing"

@@ -7,24 +7,24 @@
 // The package does no I/O. A Queue is not safe for concurrent use.
 package ledger
 
-// Kind is the kind of message that an entry stands for.
-type Kind uint8
+// Kind is the kind of message that an entry stands for: its type in the protocol.
+type Kind byte
 
 // The kinds. Query, FunctionCall and Sync end in a ReadyForQuery. CopyData and CopyDone
 // have no answer; they mark the client's copy data, since a server in copy-in mode swallows
 // a Sync without an answer.
 const (
-	None Kind = iota
-	Parse
-	Bind
-	Describe
-	Execute
-	Close
-	Sync
-	Query
-	FunctionCall
-	CopyData
-	CopyDone
+	None         Kind = 0
+	Parse        Kind = 'P'
+	Bind         Kind = 'B'
+	Describe     Kind = 'D'
+	Execute      Kind = 'E'
+	Close        Kind = 'C'
+	Sync         Kind = 'S'
+	Query        Kind = 'Q'
+	FunctionCall Kind = 'F'
+	CopyData     Kind = 'd'
+	CopyDone     Kind = 'c'
 )
 
 func (k Kind) endsReady() bool { return k == Sync || k == Query || k == FunctionCall }
@@ -32,7 +32,7 @@ func (k Kind) endsReady() bool { return k == Sync || k == Query || k == Function
 // Entry is one message that was sent to the server.
 type Entry[T any] struct {
 	Kind Kind
-	// Doubtful marks a Sync that the server may have swallowed in copy-in mode.
+	// doubtful marks a Sync that the server may have swallowed in copy-in mode.
 	doubtful bool
 	// Note is the sender's own data.
 	Note T
@@ -73,6 +73,9 @@ func (q *Queue[T]) Push(kind Kind) *Entry[T] {
 	}
 	return e
 }
+
+// Back returns the newest entry, valid until the next Push. The queue must not be empty.
+func (q *Queue[T]) Back() *Entry[T] { return q.at(q.n - 1) }
 
 // MarkCopyData notes that copy data was sent. A run of it leaves one entry.
 func (q *Queue[T]) MarkCopyData() {

@@ -5,12 +5,12 @@ import (
 	"github.com/wirefence/wirefence/proxy/internal/sqltext"
 )
 
-// Decide decides on a message. It changes nothing; checks is scratch memory for
-// Action.Checks.
-func Decide(f *Facts, m *Message, checks []int) Action {
+// Decide decides on a message. It changes nothing; inserts is scratch memory for
+// Action.Inserts.
+func Decide(f *Facts, m *Message, inserts []Insert) Action {
 	if m.BySettings {
 		switch {
-		case f.Batch.Open:
+		case f.Batch.Open && f.Batch.Ran:
 			return refuse(fence.CannotBeFenced, UnknownSettings, 0)
 		case f.Outstanding > 0:
 			return Action{Do: Wait}
@@ -18,11 +18,14 @@ func Decide(f *Facts, m *Message, checks []int) Action {
 	}
 	by, setter := f.carrier(m)
 	if r, refused := f.forbidden(m, by); refused {
+		if m.PreparesTransaction() && f.CurrentBlock() == BlockUnknown && f.Outstanding > 0 {
+			return Action{Do: Wait} // how to refuse it depends on the block
+		}
 		return Action{Do: Refuse, By: by, Refusal: r}
 	}
 	a, ahead := f.beforeGroup(m, by)
 	if ahead && a.Do == Take && f.canJoinGroup(m, by) {
-		return Action{By: by, Checks: firstOnly, TakesHold: true, Covers: true}
+		return Action{By: by, Inserts: append(inserts[:0], Insert{By: by, Holds: true})}
 	}
 	if ahead {
 		return a
@@ -31,30 +34,42 @@ func Decide(f *Facts, m *Message, checks []int) Action {
 		return Action{By: by}
 	}
 	guard, guards := f.guard(m, by)
-	if guards && f.Outstanding > 0 && f.block() == BlockUnknown {
+	if guards && f.Outstanding > 0 && f.CurrentBlock() == BlockUnknown {
 		return Action{Do: Wait} // the transaction may have ended
 	}
-	if guards && m.Kind == FunctionCall && !by.Carries() {
-		by, guards = f.Hold.By, false
-	}
 	switch {
-	case !by.Carries() && !f.Required:
-		return Action{By: by, Guards: guards, Guard: guard}
-	case f.block() == FailedBlock && !endsBlock(m):
+	case f.CurrentBlock() == FailedBlock && !endsBlock(m):
 		return Action{By: by} // the server runs nothing
-	case m.Kind == FunctionCall:
-		return f.decideFunctionCall(m, by, guards)
-	case f.standsAlone(m) && f.block() != InBlock:
+	case m.Kind == FunctionCall && (guards || by.Carries() || f.Required):
+		return f.decideFunctionCall(m, by, guards, inserts)
+	case !by.Carries() && !f.Required:
+		a = Action{By: by, Inserts: inserts[:0]}
+	case cleans(m) && f.CurrentBlock() == BlockUnknown && f.Outstanding > 0:
+		return Action{Do: Wait} // in a transaction it may need a check
+	case cleans(m) && f.BeginsTransaction():
+		return Action{By: by}
+	case f.standsAlone(m) && f.CurrentBlock() != InBlock:
 		if f.Batch.Open && m.Kind != Query && m.Kind != Execute {
-			return f.decideBeforeAlone(m, by, checks)
+			return f.decideBeforeAlone(m, by, inserts)
 		}
 		return f.decideAlone(m, by)
-	case f.HoldCovers(by) && discards(m) && f.block() == BlockUnknown && f.Outstanding > 0:
-		return Action{Do: Wait} // the decision depends on whether it begins a transaction
+	default:
+		a = f.weave(m, by, setter, inserts)
 	}
-	a = f.weave(m, by, setter, checks)
-	a.Guards, a.Guard = guards, guard
+	if guards && a.Do == Forward {
+		a.insertGuard(Insert{Before: guard, By: f.Hold.By})
+	}
 	return a
+}
+
+// insertGuard inserts a check for the hold's own fence ahead of the other checks of its
+// statement.
+func (a *Action) insertGuard(in Insert) {
+	i := len(a.Inserts)
+	a.Inserts = append(a.Inserts, in)
+	for ; i > 0 && a.Inserts[i-1].Before >= in.Before; i-- {
+		a.Inserts[i], a.Inserts[i-1] = a.Inserts[i-1], a.Inserts[i]
+	}
 }
 
 func refuse(state fence.SQLState, reason Reason, statement int) Action {
@@ -86,8 +101,8 @@ func (f *Facts) forbidden(m *Message, by Carrier) (Refusal, bool) {
 	if m.Fence != "" && !f.Schema {
 		return Refusal{State: fence.CannotBeFenced, Reason: NoSchema}, true
 	}
-	if m.Doubtful && m.Fence != "" {
-		return Refusal{State: fence.CannotBeFenced, Reason: HiddenFence}, true
+	if m.NamesOwn && f.Prepared || (m.Ambiguous || m.NamesOwn) && (by.Carries() || f.Required || f.Fenced || f.Hold.State != NoHold) {
+		return Refusal{State: fence.CannotBeFenced, Reason: AmbiguousName}, true
 	}
 	for i := range m.Statements {
 		st := &m.Statements[i]
@@ -97,7 +112,7 @@ func (f *Facts) forbidden(m *Message, by Carrier) (Refusal, bool) {
 			reason = StoredFence
 		case st.Flags.Has(sqltext.Executes) && f.NamedFence && m.Fence == "":
 			reason = HiddenFence
-		case st.Class == sqltext.PreparesTransaction && (by.Carries() || f.Required || f.Fenced || f.Hold.State != NoHold):
+		case st.Class == sqltext.PreparesTransaction && f.CurrentBlock() != FailedBlock && (by.Carries() || f.Required || f.Fenced || f.Hold.State != NoHold):
 			reason = TransactionKept
 		case st.Class == sqltext.CommitsPrepared && (by.Carries() || f.Required):
 			reason = CommitsUnseen
@@ -116,7 +131,7 @@ func (f *Facts) forbidden(m *Message, by Carrier) (Refusal, bool) {
 // beforeGroup decides on an exchange ahead of the first message of a group. The proxy takes
 // and gives back a hold only while no answer is outstanding and no transaction is open.
 func (f *Facts) beforeGroup(m *Message, by Carrier) (Action, bool) {
-	if f.Batch.Open {
+	if f.Batch.Open || cleans(m) {
 		return Action{}, false
 	}
 	alone := f.standsAlone(m)
@@ -124,55 +139,36 @@ func (f *Facts) beforeGroup(m *Message, by Carrier) (Action, bool) {
 	if begins(m) && !by.Carries() {
 		target = f.Last // most likely the transaction's fence
 	}
-	switch {
-	case f.FreshChain && f.GivingBack:
-		return Action{Do: Wait}, true // an error would abort the client's transaction
-	case f.Answer == GiveBackFails && f.Block == FailedBlock && !rollsBack(m):
-		return refuse(fence.CannotBeFenced, ByExchange, 0), true
-	}
-	if f.FreshChain && f.Hold.State == Doubtful && !mayPrecedeSnapshot(m) {
-		// A session that chains its transactions is never outside of one.
-		switch {
-		case f.Outstanding > 0:
-			return Action{Do: Wait}, true
-		case f.Quiet && f.Block == InBlock:
-			return Action{Do: GiveBack}, true
-		}
-	}
 	if !f.Quiet || f.Block != NoBlock {
-		// A client that pipelines without a pause is held back for a round trip.
-		wait := f.HoldCovers(target) && f.Hold.Over && f.Outstanding > 0 && f.Block == NoBlock
-		return Action{Do: Wait}, wait
+		// A client that pipelines without a pause is held back for a round trip, so that its
+		// hold can be given back.
+		wait := f.Hold.State == Held && f.Hold.Over || f.Hold.State == Doubtful
+		return Action{Do: Wait}, wait && f.Outstanding > 0 && f.Block == NoBlock
 	}
 	counts := f.HoldCovers(target) && (!f.Hold.Over || f.Answer == Granted)
-	takes := f.CanHold && (f.Answer == NoAnswer || f.Answer == Recorded) && target.Carries() && (target == f.Last || alone && by.Carries())
+	needs := alone && by.Carries()
+	takes := f.CanHold && f.Answer == NoAnswer && target.Carries() && (needs || target == f.Last && !f.HoldsIfNeeded)
 	switch {
 	case setsVariable(m):
 		// The message may seal or revoke what this session holds, or change the fence.
 		if f.Hold.State != NoHold && f.Answer != Granted {
 			return Action{Do: GiveBack}, true
 		}
-		if alone && takes {
-			return Action{Do: Take, By: target}, true
+		if needs && takes {
+			return Action{Do: Take, By: target, Needed: true}, true
 		}
 	case counts && target.Carries():
 	case takes:
-		return Action{Do: Take, By: target}, true
+		return Action{Do: Take, By: target, Needed: needs}, true
 	case f.Hold.State != NoHold && (by.Carries() || f.Required || f.Hold.Over || f.Hold.State == Doubtful):
 		return Action{Do: GiveBack}, true
 	}
-	switch {
-	case !alone:
-	case f.Answer == NoAnswer && f.Shadow && (by.Carries() || f.Required), f.Answer == Unheld,
-		f.Answer == NoAnswer && !f.CanHold && !f.HoldCovers(by) && f.Schema && by.Carries() && !f.Shadow && !f.Pooled:
-		return Action{Do: Observe, By: by}, true
-	case f.Answer == NoAnswer && !f.HoldCovers(by) && by.Variable && by.Stamp == "":
-		return Action{Do: Ask, By: by}, true
-	}
-	return Action{}, false
+	// Without a hold such a message runs only if it carries no fence, or in shadow mode.
+	asks := f.Answer == NoAnswer && alone && !f.HoldCovers(by) && (by.Carries() || f.Shadow && f.Required)
+	return Action{Do: Observe, By: by}, asks && (f.Schema || !f.Shadow)
 }
 
-// canJoinGroup reports whether hold_or_check can go ahead of the message's first statement,
+// canJoinGroup reports whether proxy_hold can go ahead of the message's first statement,
 // in its own group: if it raises, the server skips the group. No statement of the message
 // may end the hold or the check.
 func (f *Facts) canJoinGroup(m *Message, by Carrier) bool {
@@ -203,26 +199,24 @@ func begins(m *Message) bool {
 	return len(m.Statements) > 0 && m.Statements[0].Class == sqltext.Begins
 }
 
-// rollsBack reports whether a message begins with ROLLBACK.
-func rollsBack(m *Message) bool {
-	return len(m.Statements) > 0 && m.Statements[0].Class == sqltext.Ends && !m.Statements[0].Flags.Has(sqltext.Commits)
-}
-
-// mayPrecedeSnapshot reports whether a statement that must come before the transaction's
-// first snapshot, such as SET TRANSACTION, may be in a message or follow it: only SET, LOCK
-// and the like are ahead of it.
-func mayPrecedeSnapshot(m *Message) bool {
+// cleans reports whether a message is nothing but what pools send between two users, such
+// as DISCARD ALL, and releases the hold: nothing can go ahead of it.
+func cleans(m *Message) bool {
+	releases := false
 	for i := range m.Statements {
-		if class := m.Statements[i].Class; class != sqltext.Free {
-			return class == sqltext.Precedes
+		if !m.Statements[i].Flags.Has(sqltext.Cleans) {
+			return false
 		}
+		releases = releases || m.Statements[i].Flags.Has(sqltext.Unlocks)
 	}
-	return m.Kind != FunctionCall
+	return releases
 }
 
-func discards(m *Message) bool {
+// PreparesTransaction reports whether a message has a PREPARE TRANSACTION, which ends its
+// block even if it fails.
+func (m *Message) PreparesTransaction() bool {
 	for i := range m.Statements {
-		if m.Statements[i].Class == sqltext.Discards {
+		if m.Statements[i].Class == sqltext.PreparesTransaction {
 			return true
 		}
 	}
@@ -244,8 +238,14 @@ func (f *Facts) standsAlone(m *Message) bool {
 	return m.Kind == FunctionCall || len(m.Statements) == 1 && m.Statements[0].Class == sqltext.Alone
 }
 
-// block returns the state of the transaction block at the message.
-func (f *Facts) block() Block {
+// BeginsTransaction reports whether nothing has run in the transaction that the message runs
+// in.
+func (f *Facts) BeginsTransaction() bool {
+	return f.CurrentBlock() == NoBlock && !(f.Batch.Open && f.Batch.Ran)
+}
+
+// CurrentBlock returns the state of the transaction block at the message.
+func (f *Facts) CurrentBlock() Block {
 	switch {
 	case f.Batch.Open && f.Batch.Block != BlockUnknown:
 		return f.Batch.Block
@@ -269,8 +269,8 @@ func (f *Facts) decideAlone(m *Message, by Carrier) Action {
 	case f.HoldCovers(by) && unlocks:
 		return refuse(fence.CannotBeFenced, NotShared, 0) // it would release what covers it
 	case f.HoldCovers(by):
-		return Action{By: by, Covers: true}
-	case f.Outstanding > 0 || f.Hold.State == Taking && !(f.Batch.Open && f.Batch.TakenHere):
+		return Action{By: by, Held: true}
+	case f.Outstanding > 0 || f.Hold.State.Asked() && !(f.Batch.Open && f.Batch.TakenHere):
 		return Action{Do: Wait}
 	case !by.Carries() || answer == Empty:
 		if f.Required {
@@ -279,7 +279,7 @@ func (f *Facts) decideAlone(m *Message, by Carrier) Action {
 		return Action{By: by}
 	case answer == Observed || f.Shadow:
 		return Action{By: by}
-	case answer == TakeFails:
+	case answer == Fails:
 		return refuse(fence.CannotBeFenced, ByExchange, 0)
 	case f.Batch.Open && f.CanHold:
 		return refuse(fence.CannotBeFenced, NotFirst, 0)
@@ -290,7 +290,7 @@ func (f *Facts) decideAlone(m *Message, by Carrier) Action {
 // decideBeforeAlone decides on a Parse, Bind or Describe, within a batch, of a statement
 // that can't share a transaction with a check. If its Execute will be refused, a check goes
 // ahead, since PostgreSQL evaluates the arguments of a CALL before the Execute.
-func (f *Facts) decideBeforeAlone(m *Message, by Carrier, checks []int) Action {
+func (f *Facts) decideBeforeAlone(m *Message, by Carrier, inserts []Insert) Action {
 	a := f.decideAlone(m, by)
 	switch {
 	case a.Do != Refuse:
@@ -298,24 +298,25 @@ func (f *Facts) decideBeforeAlone(m *Message, by Carrier, checks []int) Action {
 	case f.Shadow, f.HoldCovers(by), f.Batch.Checked && f.Batch.By == by && !f.FenceMayChange:
 		return Action{By: by}
 	}
-	return Action{By: by, Checks: append(checks[:0], 0), Covers: true}
+	return Action{By: by, Inserts: append(inserts[:0], Insert{By: by})}
 }
 
 // decideFunctionCall decides on a FunctionCall. In a block it needs a check ahead, since
-// the function may release the hold.
-func (f *Facts) decideFunctionCall(m *Message, by Carrier, guards bool) Action {
+// the function may release the hold; one for the hold's fence if it carries none itself.
+func (f *Facts) decideFunctionCall(m *Message, by Carrier, guards bool, inserts []Insert) Action {
 	switch {
-	case guards && f.block() == InBlock:
+	case guards && by.Carries() && f.CurrentBlock() == InBlock:
 		// It can have only one check ahead, and would need two.
 		return refuse(fence.CannotBeFenced, NotShared, 0)
 	case f.Batch.Open:
 		return refuse(fence.CannotBeFenced, NotFirst, 0)
 	case f.Outstanding > 0:
 		return Action{Do: Wait}
-	case f.block() == InBlock:
-		return Action{By: by, Checks: firstOnly, Covers: true}
+	case f.CurrentBlock() == InBlock && guards:
+		by = f.Hold.By
+		fallthrough
+	case f.CurrentBlock() == InBlock:
+		return Action{By: by, Inserts: append(inserts[:0], Insert{By: by})}
 	}
 	return f.decideAlone(m, by)
 }
-
-var firstOnly = []int{0}

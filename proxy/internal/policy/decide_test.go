@@ -3,7 +3,6 @@ package policy
 import (
 	"fmt"
 	"slices"
-	"strings"
 	"testing"
 
 	"github.com/wirefence/wirefence/fence"
@@ -43,8 +42,8 @@ func interferes(f *Facts)  { f.FenceMayChange, f.CanHold = true, false }
 func old(f *Facts)         { f.Major = 15 }
 func fenced(f *Facts)      { f.Fenced = true }
 func named(f *Facts)       { f.NamedFence = true }
+func sparing(f *Facts)     { f.HoldsIfNeeded = true }
 func fresh(f *Facts)       { f.FreshChain = true }
-func givingBack(f *Facts)  { f.GivingBack = true }
 func over(f *Facts)        { f.Hold.Over = true }
 func apart(f *Facts)       { f.HoldNeedsExchange = true }
 
@@ -101,21 +100,28 @@ const (
 
 // outcome is an action in words.
 func outcome(a Action) string {
-	text := map[Do]string{Forward: "forward", Wait: "wait", Refuse: "refuse", Take: "take", GiveBack: "give back", Ask: "ask", Observe: "observe"}[a.Do]
+	text := map[Do]string{Forward: "forward", Wait: "wait", Refuse: "refuse", Take: "take", GiveBack: "give back", Observe: "observe"}[a.Do]
 	if a.Do == Refuse {
 		return fmt.Sprintf("%s %s %d of %d", text, a.Refusal.State, a.Refusal.Reason, a.Refusal.Statement)
 	}
-	if len(a.Checks) > 0 {
-		text += strings.Trim(fmt.Sprintf(", checks %d", a.Checks), "[]")
-		text = strings.ReplaceAll(text, "[", "")
+	if a.Needed {
+		text += ", needed"
 	}
-	if a.Guards {
-		text += fmt.Sprintf(", guard %d", a.Guard)
+	for i, in := range a.Inserts {
+		word := " "
+		switch {
+		case in.Holds:
+			word = ", takes "
+		case in.GivesBack:
+			word = ", gives back "
+		case in.By != a.By && i == 0:
+			word = ", guard "
+		case i == 0 || a.Inserts[i-1].By != in.By || a.Inserts[i-1].GivesBack:
+			word = ", checks "
+		}
+		text += fmt.Sprint(word, in.Before)
 	}
-	if a.TakesHold {
-		text += ", takes"
-	}
-	if a.Covers {
+	if a.Covers() && (a.Held || a.Inserts[len(a.Inserts)-1].By == a.By) {
 		text += ", covered"
 	}
 	return text
@@ -173,8 +179,16 @@ func TestPlacesOfChecks(t *testing.T) {
 		"BEGIN; SET TRANSACTION READ ONLY; SELECT 1":                            "2",
 		"BEGIN; SET LOCAL TRANSACTION READ ONLY; TABLE a":                       "2",
 		"BEGIN; LOCK TABLE t; SELECT 1":                                         "2",
-		"SELECT 1; LOCK TABLE t; SELECT 1":                                      "0 2",
+		"BEGIN; LOCK TABLE t; LOCK TABLE u":                                     "3",
+		"BEGIN; LOCK TABLE t; SET TRANSACTION READ ONLY; SHOW x":                "4",
+		"BEGIN; LOCK TABLE t; SAVEPOINT s; LOCK TABLE u; ROLLBACK TO s":         "2",
+		"BEGIN; SAVEPOINT s; ROLLBACK TO s; LOCK TABLE u; RELEASE s":            "1 4",
+		"SELECT 1; LOCK TABLE t; SELECT 1":                                      "0",
+		"LOCK TABLE t; SELECT 1":                                                "1",
+		"BEGIN; LOCK TABLE t; COMMIT":                                           "2",
 		"SELECT 1; COMMIT; SELECT 1":                                            "0 2",
+		"SELECT 1; " + set + "; COMMIT":                                         "0 2",
+		"SELECT 1; ROLLBACK TO s; COMMIT":                                       "0",
 		"SELECT 1; ROLLBACK; SELECT 1":                                          "0 2",
 		"SELECT 1; COMMIT AND CHAIN; SELECT 1":                                  "0 2",
 		"BEGIN; SAVEPOINT s; SELECT 1":                                          "1",
@@ -191,26 +205,29 @@ func TestPlacesOfChecks(t *testing.T) {
 		"SELECT 1; SELECT set_config('wirefence.token', 'a=1', true); SELECT 1": "0 2",
 		"CALL p(); SELECT 1":                                                    "0",
 		"SELECT 1; VACUUM":                                                      "0",
-		unlock:                                                                  "0",
 		"SELECT 1; " + unlock:                                                   "0",
 		"(SELECT 1)":                                                            "0",
 		"SELECT 1; DISCARD ALL":                                                 "0",
+		"CLOSE ALL; UNLISTEN *":                                                 "0",
 	} {
 		rows[sql] = row{fencedBy(), saying(sql), "forward, checks " + checks + ", covered"}
 	}
-	for _, sql := range []string{"BEGIN", "COMMIT", "ROLLBACK", "ROLLBACK TO s", "RELEASE s", "SET x = 1", "SHOW x", "RESET ALL", "DEALLOCATE ALL", "LOCK TABLE t", "SET TRANSACTION READ ONLY", "DISCARD ALL", "DISCARD TEMP", "SAVEPOINT s", "ROLLBACK PREPARED 'x'", "", ";"} {
+	for _, sql := range []string{"BEGIN", "COMMIT", "ROLLBACK", "ROLLBACK TO s", "RELEASE s", "SET x = 1", "SHOW x", "RESET ALL", "DEALLOCATE ALL", "LOCK TABLE t", "SET TRANSACTION READ ONLY", "DISCARD ALL", "DISCARD TEMP", "SAVEPOINT s",
+		unlock, unlock + "; CLOSE ALL; UNLISTEN *; RESET ALL", "", ";"} {
 		rows["none: "+sql] = row{fencedBy(), saying(sql), "forward"}
 	}
 	judge(t, rows)
 	judge(t, map[string]row{
 		"SAVEPOINT in a block":             {fencedBy(inBlock), saying("SAVEPOINT s"), "forward, checks 0, covered"},
+		"LOCK in a block":                  {fencedBy(inBlock), saying("LOCK TABLE t"), "forward, checks 1, covered"},
+		"an unlock in a block":             {fencedBy(inBlock), saying(unlock), "forward, checks 0, covered"},
 		"nothing runs in a failed block":   {fencedBy(failedBlock), saying("SELECT 1; SELECT 2"), "forward"},
 		"but behind its end":               {fencedBy(failedBlock), saying("SELECT 1; ROLLBACK; SELECT 2"), "forward, checks 2, covered"},
 		"and behind ROLLBACK TO":           {fencedBy(failedBlock), saying("ROLLBACK TO s; SELECT 2"), "forward, checks 1, covered"},
 		"a comment":                        {fencedBy(unfenced), saying(signed), "forward, checks 0, covered"},
 		"a comment, and SET":               {fencedBy(), saying(set + ";" + signed + ";" + set + "; SELECT 1"), "forward, checks 1, covered"},
 		"a stamp":                          {fencedBy(leased), saying(insert), "forward, checks 0, covered"},
-		"stored code may set the variable": {fencedBy(interferes), saying("SELECT 1; SELECT 2; COMMIT; SHOW x"), "forward, checks 0 1, covered"},
+		"stored code may set the variable": {fencedBy(interferes), saying("SELECT 1; SELECT 2; COMMIT; SHOW x"), "forward, checks 0 1 2, covered"},
 		"but not a comment":                {fencedBy(interferes), saying("SELECT 1;" + signed), "forward, checks 0, covered"},
 		"a required fence":                 {fencedBy(unfenced, required), saying("SELECT 1"), "forward, checks 0, covered"},
 		"pipelined":                        {fencedBy(pipelined), saying(insert), "forward, checks 0, covered"},
@@ -235,9 +252,12 @@ func TestBatches(t *testing.T) {
 		"a check in another batch":            {f(func(f *Facts) { f.Batch = Batch{Checked: true, By: variable} }), as(Execute, insert), "forward, checks 0, covered"},
 		"a batch behind a failed block":       {f(failedBlock, batched), as(Execute, insert), "forward"},
 		"COMMIT there":                        {f(failedBlock, batched), as(Execute, "COMMIT"), "forward"},
-		"a Query in it, read by settings":     {f(batched), saying(`SELECT '\'`), refused(fence.CannotBeFenced, UnknownSettings, 0)},
+		"a Query in it, read by settings":     {f(batchRan), saying(`SELECT '\'`), refused(fence.CannotBeFenced, UnknownSettings, 0)},
+		"nothing has changed them":            {f(batched), saying(`SELECT '\'`), "forward, checks 0, covered"},
+		"LOCK in it":                          {f(inBlock, batched), as(Execute, "LOCK TABLE t"), "forward, checks 1, covered"},
+		"parsed":                              {f(inBlock, batched), as(Parse, "LOCK TABLE t"), "forward"},
 		"a Query read by settings, pipelined": {f(pipelined), saying(`SELECT '\'`), "wait"},
-		"alone, at the beginning of it":       {situation(), as(Parse, "CALL p()"), "take"},
+		"alone, at the beginning of it":       {situation(), as(Parse, "CALL p()"), "take, needed"},
 		"alone, with no hold to have":         {f(told(Filled)), as(Parse, "CALL p()"), refused(fence.CannotBeFenced, NotShared, 0)},
 		"alone, behind other messages":        {situation(batchRan), as(Execute, "CALL p()"), refused(fence.CannotBeFenced, NotFirst, 0)},
 		"alone, parsed behind other messages": {situation(batched), as(Parse, "CALL p()"), "forward, checks 0, covered"},
@@ -257,22 +277,20 @@ func TestBatches(t *testing.T) {
 func TestHolds(t *testing.T) {
 	judge(t, map[string]row{
 		"an isolated statement is checked":         {situation(), saying(insert), "forward, checks 0, covered"},
-		"a busy session takes":                     {situation(busy), saying(insert), "forward, checks 0, takes, covered"},
-		"with a comment":                           {situation(last(comment)), saying(signed), "forward, checks 0, takes, covered"},
-		"with a stamp":                             {situation(leased, busy), saying(insert), "forward, checks 0, takes, covered"},
-		"given back in a chained transaction":      {situation(doubtful(variable), inBlock, fresh), saying("SHOW x; SELECT 1"), "give back"},
+		"a busy session takes":                     {situation(busy), saying(insert), "forward, takes 0, covered"},
+		"with a comment":                           {situation(last(comment)), saying(signed), "forward, takes 0, covered"},
+		"with a stamp":                             {situation(leased, busy), saying(insert), "forward, takes 0, covered"},
+		"given back in a chained transaction":      {situation(doubtful(variable), inBlock, fresh), saying("SHOW x; SELECT 1"), "forward, gives back 1, checks 1, covered"},
+		"in the text that chains":                  {situation(holds(variable), inBlock), saying("COMMIT AND CHAIN; SELECT 1; SELECT 2"), "forward, gives back 1, checks 1, covered"},
+		"and begins anew":                          {situation(holds(variable), inBlock), saying("COMMIT; BEGIN; SELECT 1"), "forward, gives back 2, checks 2, covered"},
 		"not ahead of what precedes the snapshot":  {situation(doubtful(variable), inBlock, fresh), saying("SET x = 1; SET TRANSACTION READ ONLY"), "forward"},
-		"nor while that may follow":                {situation(doubtful(variable), inBlock, fresh), saying("SET x = 1"), "forward"},
-		"ahead of a function call":                 {situation(doubtful(variable), inBlock, fresh), functionCall, "give back"},
-		"which may abort that transaction":         {situation(inBlock, fresh, givingBack, pipelined), saying("SELECT 1"), "wait"},
-		"and has aborted it":                       {situation(doubtful(variable), failedBlock, fresh, told(GiveBackFails)), saying("SELECT 1"), refused(fence.CannotBeFenced, ByExchange, 0)},
-		"so that COMMIT fails":                     {situation(doubtful(variable), failedBlock, fresh, told(GiveBackFails)), saying("COMMIT"), refused(fence.CannotBeFenced, ByExchange, 0)},
-		"and ROLLBACK doesn't":                     {situation(doubtful(variable), failedBlock, fresh, told(GiveBackFails)), saying("ROLLBACK"), "forward"},
+		"nor behind a statement":                   {situation(doubtful(variable), inBlock), saying("SELECT 1"), "forward, checks 0, covered"},
+		"not in a session that holds for need":     {situation(busy, sparing), saying(insert), "forward, checks 0, covered"},
 		"not another's":                            {situation(last(other)), saying(signed), "forward, checks 0, covered"},
 		"not in a block":                           {situation(busy, inBlock), saying(insert), "forward, checks 0, covered"},
 		"not while something is outstanding":       {situation(busy, pipelined), saying(insert), "forward, checks 0, covered"},
 		"not in a batch":                           {situation(busy, batched), as(Execute, insert), "forward, checks 0, covered"},
-		"ahead of a batch":                         {situation(busy), as(Bind, insert), "forward, checks 0, takes, covered"},
+		"ahead of a batch":                         {situation(busy), as(Bind, insert), "forward, takes 0, covered"},
 		"ahead of a Close":                         {situation(busy), &Message{Kind: OtherFirst}, "take"},
 		"apart, where the isolation level asks it": {situation(busy, apart), saying(insert), "take"},
 		"apart ahead of what it can't share":       {situation(busy), saying("SELECT 1; SAVEPOINT s"), "take"},
@@ -284,7 +302,7 @@ func TestHolds(t *testing.T) {
 		"an unlock of another's there":             {situation(unfenced, batchTook(comment), fenced), as(Execute, unlock), "forward, guard 0"},
 		"what stands alone there":                  {situation(busy, batchTook(variable)), as(Execute, "VACUUM"), refused(fence.CannotBeFenced, NotFirst, 0)},
 		"where it may not":                         {situation(busy, neverHolds), saying(insert), "forward, checks 0, covered"},
-		"it could not be had":                      {situation(busy, told(Unheld)), saying(insert), "forward, checks 0, covered"},
+		"it can't be held":                         {situation(busy, told(Unheld)), saying(insert), "forward, checks 0, covered"},
 		"ahead of BEGIN for what comes next":       {situation(unfenced, last(comment)), saying("BEGIN"), "take"},
 		"it counts":                                {situation(busy, holds(variable)), saying(insert), "forward, covered"},
 		"in a block":                               {situation(busy, holds(variable), inBlock), saying(insert), "forward, covered"},
@@ -292,14 +310,15 @@ func TestHolds(t *testing.T) {
 		"in a batch, counts":                       {situation(busy, holds(variable), batched), as(Execute, insert), "forward, covered"},
 		"for one fence only":                       {situation(busy, holds(variable), inBlock), saying(signed), "forward, checks 0, covered"},
 		"not before the answer":                    {situation(busy, taking(variable), pipelined), saying(insert), "forward, checks 0, covered"},
-		"over: anew":                               {situation(busy, holds(variable), over), saying(insert), "forward, checks 0, takes, covered"},
+		"over: anew":                               {situation(busy, holds(variable), over), saying(insert), "forward, takes 0, covered"},
 		"over, in a block: counts":                 {situation(busy, holds(variable), over, inBlock), saying(insert), "forward, covered"},
 		"over, outstanding: the client waits":      {situation(busy, holds(variable), over, pipelined), saying(insert), "wait"},
 		"over, after a pause: given back":          {situation(holds(variable), over), saying(insert), "give back"},
 		"over, and the next carries nothing":       {situation(unfenced, holds(comment), over), saying(insert), "give back"},
-		"doubtful: anew":                           {situation(busy, doubtful(variable)), saying(insert), "forward, checks 0, takes, covered"},
+		"doubtful: anew":                           {situation(busy, doubtful(variable)), saying(insert), "forward, takes 0, covered"},
 		"doubtful, in a block: checked":            {situation(doubtful(variable), inBlock), saying(insert), "forward, checks 0, covered"},
 		"doubtful: given back":                     {situation(doubtful(variable)), saying(insert), "give back"},
+		"doubtful, outstanding: the client waits":  {situation(busy, doubtful(variable), pipelined), saying(insert), "wait"},
 		"doubtful, and the next carries nothing":   {situation(unfenced, doubtful(comment)), saying(insert), "give back"},
 		"held for another, which comes no more":    {situation(holds(comment)), saying(insert), "give back"},
 		"held, and the next carries nothing":       {situation(unfenced, holds(comment)), saying(insert), "forward"},
@@ -311,12 +330,14 @@ func TestHolds(t *testing.T) {
 		"nor behind RESET ALL":                     {situation(holds(variable), inBlock), saying("RESET ALL; SELECT 1"), "forward, checks 0 1, covered"},
 		"but a comment's":                          {situation(holds(comment), inBlock), saying(set + ";" + signed), "forward, covered"},
 		"nor behind a snapshot of another's":       {situation(holds(variable), inBlock), saying("SET TRANSACTION SNAPSHOT 'x'; SELECT 1"), "forward, checks 1, covered"},
-		"DISCARD ALL alone":                        {situation(holds(variable)), saying("DISCARD ALL"), "forward, covered"},
+		"DISCARD ALL alone":                        {situation(holds(variable)), saying("DISCARD ALL"), "forward"},
+		"what a pool sends between two users":      {situation(holds(variable)), saying(unlock + "; CLOSE ALL; UNLISTEN *; RESET ALL"), "forward"},
+		"not behind another statement":             {situation(holds(variable)), saying("SELECT 1; " + unlock), "forward, checks 1, covered"},
 		"DISCARD ALL behind what it would release": {situation(holds(variable)), saying("SELECT 1; DISCARD ALL"), "forward, checks 1, covered"},
 		"DISCARD ALL in a block":                   {situation(holds(variable), inBlock), saying("DISCARD ALL"), "forward, checks 0, covered"},
 		"DISCARD ALL, perhaps in a block":          {situation(holds(variable), pipelined), saying("DISCARD ALL"), "wait"},
 		"an unlock under another's hold":           {situation(unfenced, holds(comment), fenced, inBlock), saying(unlock), "forward, guard 0"},
-		"which carries one itself":                 {situation(holds(comment), fenced, inBlock), saying("SHOW x; " + unlock), "forward, checks 1, guard 1, covered"},
+		"which carries one itself":                 {situation(holds(comment), fenced, inBlock), saying("SHOW x; " + unlock), "forward, guard 1, checks 1, covered"},
 		"nothing ran under that hold":              {situation(unfenced, holds(comment), inBlock), saying(unlock), "forward"},
 		"perhaps it did":                           {situation(unfenced, holds(comment), fenced, pipelined), saying(unlock), "wait"},
 	})
@@ -330,22 +351,22 @@ func TestWhatStandsAlone(t *testing.T) {
 		"CIC": saying("CREATE INDEX CONCURRENTLY i ON t (a)"), "a function call": functionCall, "a batch's": as(Parse, "CALL p()"),
 	} {
 		for about, r := range map[string]row{
-			"takes":                              {situation(), m, "take"},
-			"counts":                             {situation(holds(variable)), m, "forward, covered"},
-			"a stale one is told":                {situation(told(TakeFails)), m, refused(fence.CannotBeFenced, ByExchange, 0)},
-			"the variable is empty":              {situation(told(Empty)), m, "forward"},
-			"and one is required":                {situation(told(Empty), required), m, refused(fence.TokenRequired, Plain, 0)},
-			"none came where one is required":    {situation(unfenced, required), m, refused(fence.TokenRequired, Plain, 0)},
-			"it can't be held":                   {situation(told(Unholdable)), m, refused(fence.CannotBeFenced, NotShared, 0)},
-			"it was not: perhaps it is shadowed": {situation(told(Unheld)), m, "observe"},
-			"it is":                              {situation(told(Observed)), m, "forward"},
-			"no hold here: what would it get":    {situation(neverHolds), m, "observe"},
-			"recorded, and no hold here":         {situation(neverHolds, told(Recorded)), m, refused(fence.CannotBeFenced, NotShared, 0)},
-			"there is":                           {situation(neverHolds, told(Filled)), m, refused(fence.CannotBeFenced, NotShared, 0)},
-			"while another is held":              {situation(neverHolds, holds(comment)), m, "give back"},
-			"something is outstanding":           {situation(pipelined), m, "wait"},
-			"in shadow mode":                     {situation(shadow), m, "observe"},
-			"told in shadow mode":                {situation(shadow, told(Observed)), m, "forward"},
+			"takes":                           {situation(), m, "take, needed"},
+			"also where nothing else holds":   {situation(sparing), m, "take, needed"},
+			"counts":                          {situation(holds(variable)), m, "forward, covered"},
+			"a stale one is told":             {situation(told(Fails)), m, refused(fence.CannotBeFenced, ByExchange, 0)},
+			"the variable is empty":           {situation(told(Empty)), m, "forward"},
+			"and one is required":             {situation(told(Empty), required), m, refused(fence.TokenRequired, Plain, 0)},
+			"none came where one is required": {situation(unfenced, required), m, refused(fence.TokenRequired, Plain, 0)},
+			"it can't be held":                {situation(told(Unheld)), m, refused(fence.CannotBeFenced, NotShared, 0)},
+			"it is shadowed":                  {situation(told(Observed)), m, "forward"},
+			"no hold here: what would it get": {situation(neverHolds), m, "observe"},
+			"it is good, and no hold here":    {situation(neverHolds, told(Unheld)), m, refused(fence.CannotBeFenced, NotShared, 0)},
+			"there is one, and no schema":     {situation(noSchema, told(Filled)), m, refused(fence.CannotBeFenced, NotShared, 0)},
+			"while another is held":           {situation(neverHolds, holds(comment)), m, "give back"},
+			"something is outstanding":        {situation(pipelined), m, "wait"},
+			"in shadow mode":                  {situation(shadow), m, "observe"},
+			"told in shadow mode":             {situation(shadow, told(Observed)), m, "forward"},
 		} {
 			rows[name+": "+about] = r
 		}
@@ -392,7 +413,9 @@ func TestWhatIsRefused(t *testing.T) {
 		"behind a pooler, SET LOCAL":             {situation(pooled, inBlock), saying("SET LOCAL wirefence.token = 'a=1'"), "forward"},
 		"behind a pooler, set_config(..., true)": {situation(pooled, inBlock), saying("SELECT set_config('wirefence.token', 'a=1', true)"), "forward"},
 		"behind a pooler, a comment":             {situation(pooled), saying(signed), "forward, checks 0, covered"},
-		"behind a pooler, CALL":                  {situation(pooled), saying("CALL p() /*wirefence.token='a=1'*/"), not(NotShared)},
+		"behind a pooler, CALL":                  {situation(pooled, told(Unheld)), saying("CALL p() /*wirefence.token='a=1'*/"), not(NotShared)},
+		"an ambiguous name":                      {situation(), &Message{Kind: Bind, Ambiguous: true}, not(AmbiguousName)},
+		"in a session that carries nothing":      {situation(unfenced), &Message{Kind: Bind, Ambiguous: true}, "forward"},
 	})
 }
 
@@ -405,4 +428,36 @@ func TestShadow(t *testing.T) {
 		"CALL with nothing carried":     {situation(shadow, unfenced), saying("CALL p()"), "forward"},
 		"a batch's CALL":                {situation(shadow, batchRan), as(Execute, "CALL p()"), "forward"},
 	})
+}
+
+// Behind a pooler the variable carries a fence from SET LOCAL on, to the end of its
+// transaction: otherwise it is another client's.
+func TestTheVariableBehindAPooler(t *testing.T) {
+	const local = "SET LOCAL wirefence.token = 'orders=34'"
+	m := saying(insert + "; BEGIN; " + local + "; " + insert + "; COMMIT; " + insert)
+	var carriers []Carrier
+	for _, in := range Decide(situation(pooled, required), m, nil).Inserts {
+		carriers = append(carriers, in.By)
+	}
+	if want := []Carrier{none, variable, none}; !slices.Equal(carriers, want) {
+		t.Errorf("checks by %+v, want %+v", carriers, want)
+	}
+}
+
+// The table of docs/architecture.md.
+func TestStatesOfAHold(t *testing.T) {
+	events := []HoldEvent{Asks, Grants, Declines, AskFails, Doubts, GivesBack, GiveBackFails}
+	for state, want := range map[HoldState][]HoldState{
+		NoHold:   {Taking, NoHold, NoHold, NoHold, NoHold, NoHold, Doubtful},
+		Taking:   {Taking, Held, NoHold, Doubtful, Doubted, NoHold, Taking},
+		Doubted:  {Taking, Doubtful, NoHold, Doubtful, Doubted, NoHold, Doubted},
+		Held:     {Taking, Held, Held, Held, Doubtful, NoHold, Held},
+		Doubtful: {Taking, Doubtful, Doubtful, Doubtful, Doubtful, NoHold, Doubtful},
+	} {
+		for i, event := range events {
+			if got := state.Next(event); got != want[i] {
+				t.Errorf("%d behind event %d: %d, want %d", state, event, got, want[i])
+			}
+		}
+	}
 }

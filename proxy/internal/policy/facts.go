@@ -44,16 +44,13 @@ type Answer uint8
 
 // The answers.
 const (
-	NoAnswer      Answer = iota
-	Granted              // the fence is held, for this message at least
-	Empty                // the session variable holds no fence
-	Filled               // it holds one
-	Unheld               // the hold failed without an error
-	Recorded             // a check has recorded the token since: the hold may succeed now
-	Unholdable           // it can't succeed: a resource has reuse = once
-	Observed             // the proxy or the resources are in shadow mode; the refusal was reported
-	TakeFails            // taking the hold raised an error
-	GiveBackFails        // so did giving it back
+	NoAnswer Answer = iota
+	Granted         // the fence is held, for this message at least
+	Empty           // the session variable holds no fence
+	Filled          // it holds one, in a database that can't check it
+	Unheld          // the fence is good, and can't be held
+	Observed        // the proxy or the resources are in shadow mode; the refusal was reported
+	Fails           // the exchange raised an error
 )
 
 // HoldState is the state of the session's hold.
@@ -62,17 +59,73 @@ type HoldState uint8
 // The states of a hold. Only Held counts; in all states but NoHold the server may have the
 // locks.
 const (
-	NoHold HoldState = iota
-	Taking           // asked for, not answered
-	Held
-	Doubtful // to be given back
+	NoHold   HoldState = iota
+	Taking             // asked for, not answered
+	Doubted            // the same, and a message behind the question may end it
+	Held               // answered, and nothing that was sent since may have ended it
+	Doubtful           // to be given back
 )
+
+// Asked reports whether the answer to the question for the hold is outstanding.
+func (s HoldState) Asked() bool { return s == Taking || s == Doubted }
+
+// HoldEvent is what changes the state of a hold.
+type HoldEvent uint8
+
+// The events.
+const (
+	Asks          HoldEvent = iota // a call that takes the hold is sent, or takes it anew
+	Grants                         // the server has answered that it is held
+	Declines                       // the server has answered that nothing is held
+	AskFails                       // the call raised an error, or was skipped
+	Doubts                         // a message is sent that may release it or change the fence
+	GivesBack                      // a call that gives it back is sent
+	GiveBackFails                  // that call has failed
+)
+
+// Next returns the state behind an event.
+func (s HoldState) Next(e HoldEvent) HoldState {
+	switch e {
+	case Asks:
+		return Taking
+	case GivesBack:
+		return NoHold
+	case Grants:
+		switch s {
+		case Taking:
+			return Held
+		case Doubted:
+			return Doubtful
+		}
+	case Declines:
+		if s.Asked() {
+			return NoHold
+		}
+	case AskFails:
+		if s.Asked() {
+			return Doubtful
+		}
+	case Doubts:
+		switch s {
+		case Taking:
+			return Doubted
+		case Held:
+			return Doubtful
+		}
+	case GiveBackFails:
+		if s == NoHold {
+			return Doubtful
+		}
+	}
+	return s
+}
 
 // Hold is the session's hold.
 type Hold struct {
 	State HoldState
 	By    Carrier
-	// Over says that its period H is over.
+	// Over says that a takeover wants a resource of it, or that nobody has said lately that
+	// none does.
 	Over bool
 }
 
@@ -84,7 +137,7 @@ type Batch struct {
 	Block Block
 	// Checked says that its current transaction has a check for By.
 	Checked bool
-	// Taken says that hold_or_check for By went ahead of its first statement, and that no
+	// Taken says that proxy_hold for By went ahead of its first statement, and that no
 	// later message may have ended the hold or the check.
 	Taken bool
 	// TakenHere says that this batch asked for the hold; the answers come with its Sync.
@@ -114,14 +167,17 @@ type Facts struct {
 	Pooled bool
 	// Schema says that the database has wirefence's functions.
 	Schema bool
-	// Holds says that this session can take a hold.
+	// CanHold says that this session can take a hold.
 	CanHold bool
-	// Apart says that only an exchange can take a hold, not a message's own group.
+	// HoldsIfNeeded says that it takes one only for what a check can't cover.
+	HoldsIfNeeded bool
+	// HoldNeedsExchange says that only an exchange can take a hold, not a message's own
+	// group.
 	HoldNeedsExchange bool
-	// Unsteady says that any statement may set the session variable, by stored code or a
-	// prepared statement.
+	// FenceMayChange says that any statement may set the session variable, by stored code or
+	// a prepared statement.
 	FenceMayChange bool
-	// Releases says that any statement may release the hold, by stored code.
+	// HoldMayEnd says that any statement may release the hold, by stored code.
 	HoldMayEnd bool
 	// Major is the server's major version; 0 if unknown.
 	Major int
@@ -140,15 +196,14 @@ type Facts struct {
 	// Block is the state by the last ReadyForQuery.
 	Block Block
 	Batch Batch
-	// FreshChain says that one text has ended the last transaction and begun this one, and
-	// that nothing has run in it but SET, LOCK and the like.
+	// FreshChain says that the client has ended the last transaction and begun this one in one
+	// group, and has run nothing in it but SET, LOCK and the like.
 	FreshChain bool
-	// Fenced says that a group of the open transaction ran under a fence.
-	Fenced bool
+	// Fenced says that a group of the open transaction ran under a fence, and FenceChanged
+	// that the session variable may have changed since its last check of that.
+	Fenced, FenceChanged bool
 
 	Hold Hold
-	// GivingBack says that the outstanding exchange gives the hold back.
-	GivingBack bool
 	// Last is the carrier of the group before, if that was less than H ago.
 	Last Carrier
 	// Answer is the outcome of the last exchange, for the message that waited for it.
@@ -156,6 +211,8 @@ type Facts struct {
 
 	// NamedFence says that a named statement or portal has a fence in its comments.
 	NamedFence bool
+	// Prepared says that the server may have prepared checks of the proxy's own.
+	Prepared bool
 }
 
 // Kind is the kind of a message.
@@ -180,12 +237,13 @@ type Message struct {
 	// Fence is the fence in its comments; FenceErr is set if it can't be read.
 	Fence    string
 	FenceErr error
-	// Doubtful says that its name may mean another statement.
-	Doubtful bool
+	// Ambiguous says that its name may be that of another statement.
+	Ambiguous bool
+	// NamesOwn says that it names a prepared check of the proxy's own, or may by a name
+	// whose letters are escaped.
+	NamesOwn bool
 	// BySettings says that its text may read differently under other settings.
 	BySettings bool
-	// DropsUnnamed says that the message drops the unnamed statement.
-	DropsUnnamed bool
 }
 
 // Carrier returns the carrier of a message with this fence in its comments.
@@ -202,16 +260,15 @@ func (f *Facts) HoldCovers(by Carrier) bool { return f.Hold.State == Held && f.H
 // Do is what the session does with a message.
 type Do uint8
 
-// Take, GiveBack, Ask and Observe are exchanges of the proxy's own ahead of the message;
-// after one the session calls Decide again.
+// Take, GiveBack and Observe are exchanges of the proxy's own ahead of the message; after
+// one the session calls Decide again.
 const (
 	Forward  Do = iota
 	Wait        // until an answer has come
 	Refuse      // with Refusal
 	Take        // take the hold for By, anew if there is one
 	GiveBack    // give the hold back
-	Ask         // ask whether the session variable holds a fence
-	Observe     // check for By, in shadow mode
+	Observe     // ask what a fence of By would get
 )
 
 // Action is the decision on a message.
@@ -219,17 +276,27 @@ type Action struct {
 	Do Do
 	// By is the carrier of the message, or of the exchange.
 	By Carrier
-	// Checks are the indexes of the statements that need a check ahead, ascending.
-	Checks []int
-	// Guards says that the statement with the index Guard needs a check for the hold
-	// ahead: it may release the hold that has protected the transaction so far.
-	Guards bool
-	Guard  int
-	// Takes says that the only check asks for the hold (hold_or_check).
-	TakesHold bool
-	// Covers says that the message runs under a fence.
-	Covers  bool
+	// Needed says that only a hold can cover the message.
+	Needed bool
+	// Inserts are the checks to insert, by their places.
+	Inserts []Insert
+	// Held says that the hold covers the message from its beginning.
+	Held    bool
 	Refusal Refusal
+}
+
+// Covers reports whether the message runs under a fence.
+func (a *Action) Covers() bool { return a.Held || len(a.Inserts) > 0 }
+
+// Insert is a check ahead of the statement with an index. Behind the last one is the number
+// of statements.
+type Insert struct {
+	Before int
+	By     Carrier
+	// Holds says that it asks for the hold, and checks if that can't be had.
+	Holds bool
+	// GivesBack says that it is no check, but gives the hold back.
+	GivesBack bool
 }
 
 // Refusal says why the proxy refuses a message.
@@ -246,15 +313,17 @@ type Reason uint8
 // The reasons.
 const (
 	Plain           Reason = iota
-	ByExchange             // taking the hold has raised an error, or giving it back
+	ByExchange             // taking the hold has raised an error
 	NoSchema               // the database can't check a fence
 	NotShared              // the statement can't share a transaction with a check
 	NotFirst               // it would have to be first in its batch
 	StoredFence            // a PREPARE or DECLARE with a fence in its comments
 	HiddenFence            // an EXECUTE or FETCH may run a statement that was prepared with a fence
+	AmbiguousName          // a name beyond ASCII, or one that a text may have given anew
 	TransactionKept        // PREPARE TRANSACTION
 	CommitsUnseen          // COMMIT PREPARED
 	OpensReadOnly          // a text that names transaction_read_only
 	PooledVariable         // a way to set the session variable that a pooler loses
+	TooLarge               // a text above the limit
 	UnknownSettings        // a text that reads differently under a setting of the same batch
 )

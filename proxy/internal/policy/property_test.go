@@ -28,21 +28,24 @@ func drawFacts(t *rapid.T) *Facts {
 		FenceMayChange: rapid.IntRange(0, 7).Draw(t, "interferes") == 7, Major: rapid.IntRange(14, 18).Draw(t, "major"),
 		Variable: yes("variable"), Stamp: rapid.SampledFrom([]string{"", "", "lease=1"}).Draw(t, "stamp"),
 		Outstanding: rapid.SampledFrom([]int{0, 0, 1, 2}).Draw(t, "outstanding"), Block: Block(rapid.IntRange(1, 3).Draw(t, "block")),
-		Fenced: yes("fenced"), Last: drawCarrier(t, "last"), Answer: Answer(rapid.IntRange(0, int(GiveBackFails)).Draw(t, "answer")),
+		Fenced: yes("fenced"), FenceChanged: yes("changed"), Last: drawCarrier(t, "last"), Answer: Answer(rapid.IntRange(0, int(Fails)).Draw(t, "answer")),
 		NamedFence: rapid.IntRange(0, 3).Draw(t, "named") == 3, Shadow: rapid.IntRange(0, 7).Draw(t, "shadow") == 7,
 	}
 	f.Required = f.Required || f.Stamp != "" // where there is a lease, a fence is required
-	f.Hold = Hold{State: HoldState(rapid.IntRange(0, 3).Draw(t, "hold")), By: drawCarrier(t, "held"), Over: yes("over")}
+	f.Hold = Hold{State: HoldState(rapid.IntRange(0, 4).Draw(t, "hold")), By: drawCarrier(t, "held"), Over: yes("over")}
+	if f.Pooled {
+		f.Hold = Hold{} // there a session never holds
+	}
 	f.CanHold = f.Schema && !f.Pooled && !f.Shadow && yes("holds")
 	if yes("batch") {
 		f.Batch = Batch{
 			Open: yes("open"), Ran: yes("ran"), Block: Block(rapid.IntRange(0, 3).Draw(t, "batch's block")),
-			Checked: yes("checked"), TakenHere: yes("took"), By: drawCarrier(t, "by"), Answer: Answer(rapid.IntRange(0, int(GiveBackFails)).Draw(t, "batch's answer")), About: drawCarrier(t, "about"),
+			Checked: yes("checked"), TakenHere: yes("took"), By: drawCarrier(t, "by"), Answer: Answer(rapid.IntRange(0, int(Fails)).Draw(t, "batch's answer")), About: drawCarrier(t, "about"),
 		}
 		f.Batch.Taken = f.Batch.TakenHere && yes("taken")
 	}
-	f.HoldNeedsExchange = yes("apart")
-	f.Quiet = f.Outstanding == 0 && !f.Batch.Open && f.Hold.State != Taking
+	f.HoldNeedsExchange, f.FreshChain = yes("apart"), yes("chained")
+	f.Quiet = f.Outstanding == 0 && !f.Batch.Open && !f.Hold.State.Asked()
 	return f
 }
 
@@ -71,8 +74,8 @@ func TestDecideProperties(t *testing.T) {
 		facts, message := *f, *m
 		message.Statements = slices.Clone(m.Statements)
 		a := Decide(f, m, nil)
-		a.Checks = slices.Clone(a.Checks)
-		if again := Decide(f, m, make([]int, 1, 8)); outcome(a) != outcome(again) || a.By != again.By {
+		a.Inserts = slices.Clone(a.Inserts)
+		if again := Decide(f, m, make([]Insert, 1, 8)); outcome(a) != outcome(again) || a.By != again.By {
 			t.Fatalf("%s, and then %s", outcome(a), outcome(again))
 		}
 		if !reflect.DeepEqual(*f, facts) || !reflect.DeepEqual(*m, message) {
@@ -84,10 +87,10 @@ func TestDecideProperties(t *testing.T) {
 				t.Fatal("a refusal without an SQLSTATE")
 			}
 		case Wait:
-			if f.Outstanding == 0 && f.Hold.State != Taking {
+			if f.Outstanding == 0 && !f.Hold.State.Asked() {
 				t.Fatal("it waits for nothing")
 			}
-		case Take, GiveBack, Ask, Observe:
+		case Take, GiveBack, Observe:
 			if !f.Quiet || f.Block != NoBlock {
 				t.Fatalf("%s, not in a quiet moment", outcome(a))
 			}
@@ -95,7 +98,7 @@ func TestDecideProperties(t *testing.T) {
 				judgeTake(t, f, a)
 			}
 		default:
-			if a.TakesHold {
+			if len(a.Inserts) > 0 && a.Inserts[0].Holds {
 				judgeTake(t, f, a)
 				judgeJoint(t, f, m, a)
 			}
@@ -106,7 +109,7 @@ func TestDecideProperties(t *testing.T) {
 
 // judgeTake checks that a hold is asked for in a quiet moment, and may be had.
 func judgeTake(t *rapid.T, f *Facts, a Action) {
-	if !f.CanHold || !a.By.Carries() || f.Answer != NoAnswer && f.Answer != Recorded || !f.Quiet || f.Block != NoBlock {
+	if !f.CanHold || !a.By.Carries() || f.Answer != NoAnswer || !f.Quiet || f.Block != NoBlock {
 		t.Fatal("it takes a hold that can't be had")
 	}
 }
@@ -114,7 +117,7 @@ func judgeTake(t *rapid.T, f *Facts, a Action) {
 // judgeJoint checks that nothing in a message that asks for the hold itself ends what a
 // hold or a check covers.
 func judgeJoint(t *rapid.T, f *Facts, m *Message, a Action) {
-	if f.HoldNeedsExchange || m.Kind == OtherFirst || m.Kind == FunctionCall || !slices.Equal(a.Checks, []int{0}) || a.Guards {
+	if f.HoldNeedsExchange || m.Kind == OtherFirst || m.Kind == FunctionCall || len(a.Inserts) != 1 || a.Inserts[0].Before != 0 {
 		t.Fatalf("it takes a hold with %s", outcome(a))
 	}
 	for _, st := range m.Statements {
@@ -126,16 +129,25 @@ func judgeJoint(t *rapid.T, f *Facts, m *Message, a Action) {
 
 // judgeForward checks what a forwarded message runs under.
 func judgeForward(t *rapid.T, f *Facts, m *Message, a Action) {
-	if !slices.IsSorted(a.Checks) || m.Kind == OtherFirst && len(a.Checks) > 0 {
-		t.Fatalf("checks at %v", a.Checks)
+	byPlace := func(x, y Insert) int { return x.Before - y.Before }
+	if !slices.IsSortedFunc(a.Inserts, byPlace) || m.Kind == OtherFirst && len(a.Inserts) > 0 {
+		t.Fatalf("checks at %v", a.Inserts)
+	}
+	checks := func(i int) bool {
+		return slices.ContainsFunc(a.Inserts, func(in Insert) bool {
+			return !in.GivesBack && in.Before == i && (in.By != f.Hold.By || in.By == a.By || f.Hold.State == NoHold)
+		})
 	}
 	by, setter := f.carrier(m)
 	carries := by.Carries()
 	if f.Shadow || !carries && !f.Required && setter < 0 {
 		return
 	}
-	counts, failed := f.HoldCovers(a.By), f.block() == FailedBlock
-	if f.standsAlone(m) && f.block() != InBlock && !failed {
+	if cleans(m) && f.CurrentBlock() == NoBlock {
+		return // what pools send between two users
+	}
+	counts, failed := f.HoldCovers(a.By), f.CurrentBlock() == FailedBlock
+	if f.standsAlone(m) && f.CurrentBlock() != InBlock && !failed {
 		answer := f.Answer
 		if f.Batch.Open && f.Batch.About != by {
 			answer = NoAnswer
@@ -143,7 +155,7 @@ func judgeForward(t *rapid.T, f *Facts, m *Message, a Action) {
 			answer = f.Batch.Answer
 		}
 		ahead := f.Batch.Open && m.Kind != Execute && m.Kind != Query && m.Kind != FunctionCall // its Execute is judged
-		checked := ahead && (len(a.Checks) > 0 || f.Batch.Checked && f.Batch.By == a.By)
+		checked := ahead && (len(a.Inserts) > 0 || f.Batch.Checked && f.Batch.By == a.By)
 		if !counts && !checked && (carries && answer != Empty && answer != Observed || f.Required && answer != Observed) {
 			t.Fatalf("%+v is forwarded with nothing to cover it", m)
 		}
@@ -157,13 +169,20 @@ func judgeForward(t *rapid.T, f *Facts, m *Message, a Action) {
 	checked := inBatch && f.Batch.Checked && !(f.FenceMayChange && a.By.Comment == "")
 	taken := inBatch && f.Batch.Taken && !f.FenceMayChange && !f.HoldMayEnd
 	fenced := carries && setter < 0 || f.Required
+	unsteady := f.FenceMayChange && a.By.Comment == ""
+	under := f.Fenced && !(f.FenceChanged && a.By.Comment == "") && !unsteady || checked // what COMMIT runs under
+	locked := false                                                                      // a LOCK has its check behind it
 	for i, st := range m.Statements {
-		if slices.Contains(a.Checks, i) {
-			checked = true
-			commits := st.Class == sqltext.Ends && st.Flags.Has(sqltext.Commits)
-			if st.Class.Controls() && !(commits && !f.Fenced) || st.Class == sqltext.Free && !(counts || taken) {
+		commits := st.Class == sqltext.Ends && st.Flags.Has(sqltext.Commits)
+		if commits && fenced && runs && !failed && !under && !counts && !taken && !checks(i) && (i > 0 || f.CurrentBlock() == InBlock) {
+			t.Fatalf("COMMIT at %d runs deferred triggers under nothing", i)
+		}
+		if checks(i) {
+			checked, under = true, true
+			if st.Class.Controls() && !commits && !locked || st.Class == sqltext.Free && !(counts || taken) {
 				t.Fatalf("a check ahead of statement %d", i)
 			}
+			locked = false
 		}
 		switch {
 		case st.Class == sqltext.Ends || st.Class == sqltext.Undoes:
@@ -171,7 +190,7 @@ func judgeForward(t *rapid.T, f *Facts, m *Message, a Action) {
 		case st.Class.Controls():
 			checked, taken = false, false
 		case st.Class == sqltext.Savepoint:
-			if runs && taken && !checked && !failed && f.block() != NoBlock {
+			if runs && taken && !checked && !failed && f.CurrentBlock() != NoBlock {
 				t.Fatalf("SAVEPOINT %d behind a hold or a check, with no check of its own", i)
 			}
 		case st.Class == sqltext.Ordinary || st.Class == sqltext.Alone:
@@ -180,12 +199,20 @@ func judgeForward(t *rapid.T, f *Facts, m *Message, a Action) {
 			}
 		}
 		changes := st.Flags&(sqltext.SetsVariable|sqltext.Resets) != 0 && a.By.Comment == ""
+		if st.Flags.Has(sqltext.Chains) {
+			counts = false
+		}
 		if st.Flags.Has(sqltext.Unlocks) || st.Flags.Has(sqltext.Imports) || changes {
 			counts, taken = false, false
 		}
 		if changes || st.Flags.Has(sqltext.Imports) {
 			checked = false
 		}
+		locked = locked || st.Class == sqltext.Lock
+		under = under && !unsteady && !changes
 		fenced = fenced || st.Flags.Has(sqltext.SetsVariable) && a.By.Comment == ""
+		if f.Pooled && st.Class == sqltext.Ends { // with SET LOCAL
+			fenced = f.Required || a.By.Comment+a.By.Stamp != ""
+		}
 	}
 }

@@ -5,7 +5,7 @@ import "github.com/wirefence/wirefence/proxy/internal/sqltext"
 // endsHold reports whether a hold for by doesn't count after a statement: it may release
 // the lock, or change the fence.
 func endsHold(st *sqltext.Statement, by Carrier) bool {
-	return st.Flags.Has(sqltext.Unlocks) || st.Class == sqltext.Discards || by.Comment == "" && changesFence(st)
+	return st.Flags.Has(sqltext.Unlocks) || by.Comment == "" && changesFence(st)
 }
 
 // changesFence reports whether a statement may change what the session variable holds.
@@ -18,7 +18,7 @@ func changesFence(st *sqltext.Statement) bool {
 // statement that ends the hold.
 func (f *Facts) guard(m *Message, by Carrier) (statement int, guards bool) {
 	// An unanswered hold may be the only protection of the open batch or its transaction.
-	if m.Kind != Query && m.Kind != Execute && m.Kind != FunctionCall || f.Hold.State != Held && f.Hold.State != Taking || !f.Fenced || f.Hold.By == by || f.block() == NoBlock && !(f.Batch.Open && f.Batch.Ran) {
+	if m.Kind != Query && m.Kind != Execute && m.Kind != FunctionCall || f.Hold.State != Held && !f.Hold.State.Asked() || !f.Fenced || f.Hold.By == by || f.BeginsTransaction() {
 		return 0, false
 	}
 	for i := range m.Statements {
@@ -33,54 +33,93 @@ func (f *Facts) guard(m *Message, by Carrier) (statement int, guards bool) {
 // again after each that is, unless the hold covers the message. In the extended protocol a
 // Parse, a Bind and a Describe count as statements, since they evaluate constants and
 // check domains. Statements up to the index setter carry no fence.
-func (f *Facts) weave(m *Message, by Carrier, setter int, checks []int) Action {
+//
+// A session that chains its transactions is never outside of one. There the hold is given
+// back at the beginning of a transaction, in which nothing is open that COMMIT would run.
+//
+// A LOCK gets its check behind it: ahead of it, a check would take the snapshot of a
+// REPEATABLE READ transaction, which must follow the LOCK.
+func (f *Facts) weave(m *Message, by Carrier, setter int, inserts []Insert) Action {
 	taken := f.Batch.Open && m.Kind != Query && f.Batch.Taken && f.Batch.By == by && !f.FenceMayChange && !f.HoldMayEnd
 	counts := f.HoldCovers(by) || taken
 	unsteady := f.FenceMayChange && by.Comment == "" // any statement may change the fence
 	checked := f.Batch.Open && m.Kind != Query && f.Batch.Checked && f.Batch.By == by && !unsteady
-	fenced := f.Fenced || counts || checked
-	ran := f.block() != NoBlock || f.Batch.Open && f.Batch.Ran
-	outside := f.block() == NoBlock && !f.Batch.Open
-	failed := f.block() == FailedBlock
+	fenced := f.Fenced && !(f.FenceChanged && by.Comment == "") && !unsteady || counts || checked
+	ran := f.CurrentBlock() != NoBlock || f.Batch.Open && f.Batch.Ran
+	outside := f.CurrentBlock() == NoBlock && !f.Batch.Open
+	failed := f.CurrentBlock() == FailedBlock
+	unknown := f.CurrentBlock() == BlockUnknown && f.Outstanding > 0
 	runs := m.Kind == Query || m.Kind == Execute
-	a := Action{By: by, Checks: checks[:0], Covers: counts}
+	locked := false // a LOCK has no check yet
+	fresh, ended := f.FreshChain, false
+	if f.Pooled && by.Comment == "" {
+		by.Variable = f.Variable // before the text sets it, it is another client's
+	}
+	a := Action{By: by, Inserts: inserts[:0], Held: counts}
+	check := func(before int) {
+		a.Inserts = append(a.Inserts, Insert{Before: before, By: by})
+		checked, fenced, locked = true, true, false
+	}
 	for i := range m.Statements {
 		st := &m.Statements[i]
 		lost := endsHold(st, by) || f.HoldMayEnd
-		need := false
+		need := locked
 		switch {
 		case st.Class == sqltext.Ends && st.Flags.Has(sqltext.Commits):
-			// COMMIT runs deferred triggers, of statements that carried no fence.
+			// COMMIT runs deferred triggers, of statements that carried no fence, or a check
+			// that found none.
 			need = !fenced && !checked && ran && runs
-			if need && f.block() == BlockUnknown && f.Outstanding > 0 {
+			if need && unknown {
 				return Action{Do: Wait} // if the transaction has failed, it only rolls back
 			}
+		case st.Class == sqltext.Ends, st.Class == sqltext.Precedes:
+			need = false // one releases the lock of a LOCK, the other may precede the snapshot
 		case st.Class.Controls():
-		case st.Class == sqltext.Savepoint && outside:
-			// SAVEPOINT fails outside of a block.
+		case outside && st.Class == sqltext.Savepoint, st.Class == sqltext.Lock && len(m.Statements) == 1 && (outside || m.Kind == Query && f.CurrentBlock() == NoBlock):
+			// It fails outside of a block.
+		case st.Class == sqltext.Lock:
+			locked = locked || runs && !checked && !(counts && !lost)
+			if need = false; locked && unknown {
+				return Action{Do: Wait} // outside of a block it fails
+			}
 		case st.Class == sqltext.Free, st.Class == sqltext.Discards:
 			// Writes under the hold need another protection before the hold ends.
 			need = counts && lost && ran && runs && !checked
 		default:
 			// The end of a subtransaction releases the locks of a check in it, so a
 			// SAVEPOINT needs a check ahead even under a hold.
-			need = !checked && (!counts || runs && (lost || st.Class == sqltext.Savepoint))
-			if need && m.Kind == Describe && f.block() == BlockUnknown && f.Outstanding > 0 {
+			need = !checked && (locked || !counts || runs && (lost || st.Class == sqltext.Savepoint))
+			if need && m.Kind == Describe && unknown {
 				return Action{Do: Wait} // a failed block lets what returns no rows be described
 			}
 		}
-		if need && !failed && (i > setter || f.Required) {
-			a.Checks = append(a.Checks, i)
-			a.Covers, checked, fenced = true, true, true
+		if need && !failed && (i > setter || f.Required) && (by.Carries() || f.Required) {
+			if fresh && f.Hold.State != NoHold {
+				a.Inserts = append(a.Inserts, Insert{Before: i, By: by, GivesBack: true})
+			}
+			check(i)
 		}
+		chains := st.Flags.Has(sqltext.Chains) || ended && st.Class == sqltext.Begins
+		fresh = chains || fresh && (st.Class == sqltext.Free || st.Class == sqltext.Precedes || st.Class == sqltext.Lock)
+		ended = ended || st.Class == sqltext.Ends
+		counts = counts && !chains
 		if st.Class.Controls() {
 			checked, outside = false, false
+			locked = locked && st.Class == sqltext.Precedes
 			counts = counts && !taken
 			failed = failed && !endsClass(st.Class)
 		}
+		if f.Pooled && by.Comment == "" { // there only SET LOCAL counts
+			by.Variable = (by.Variable || st.Flags.Has(sqltext.SetsVariable)) && st.Class != sqltext.Ends
+		}
 		counts = counts && !lost && !st.Flags.Has(sqltext.Imports) && !unsteady
-		checked = checked && !unsteady && !st.Flags.Has(sqltext.Imports) && !(by.Comment == "" && changesFence(st))
+		steady := !unsteady && !(by.Comment == "" && changesFence(st))
+		fenced = fenced && steady
+		checked = checked && steady && !st.Flags.Has(sqltext.Imports)
 		ran = true
+	}
+	if locked && !failed && (by.Carries() || f.Required) {
+		check(len(m.Statements))
 	}
 	return a
 }

@@ -58,11 +58,11 @@ func init() {
 			}
 			return then(enters("a=3"), "entered")(b, carried)
 		},
-		unlocking:                   then(unlocks, "unlocked"),
+		unlocking:                   unlocks,
 		"PREPARE p AS " + unlocking: prepares(unlocking),
 		"DO 'perform pg_advisory_unlock_all(), write()'": func(b *backend, carried []string) result {
 			r := writing("DO")(b, carried)
-			b.unlockAll()
+			b.unlockOwn()
 			return r
 		},
 		"BEGIN READ ONLY":                               beginsReadOnly,
@@ -113,9 +113,6 @@ var fenceComment = regexp.MustCompile(`/\*wirefence\.token='([^']*)'\*/`)
 // split returns the statements of a text and the pairs of the fences in its
 // comments.
 func (b *backend) split(text string) (statements, carried []string) {
-	if own, ok := strings.CutPrefix(text, readCommittedSQL); ok && b.internal(own) != nil {
-		return []string{strings.TrimSuffix(readCommittedSQL, ";"), own}, nil
-	}
 	if b.internal(text) != nil {
 		return []string{text}, nil
 	}

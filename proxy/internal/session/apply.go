@@ -9,7 +9,8 @@ import (
 	"github.com/wirefence/wirefence/proxy/internal/wire"
 )
 
-// This file has all changes of the session's state by a forwarded message.
+// This file has the changes of the session's state by a forwarded message, and inserts its
+// checks.
 
 // asStatements returns a statement of the extended protocol as a message's statements.
 func (s *Session) asStatements(st *statement) []sqltext.Statement {
@@ -32,27 +33,30 @@ func (s *Session) openBatch() {
 // noteEffects records what a message may do that is being forwarded. body is the text of
 // a Query.
 func (s *Session) noteEffects(m *policy.Message, a *policy.Action, body []byte) {
-	s.answer, s.hold.retried = policy.NoAnswer, false
+	s.answer = policy.NoAnswer
 	ends := false
-	s.freshChain = s.freshChain && m.Kind != policy.FunctionCall
-	if s.db.interferes.Load() {
-		s.doubtHold()
+	if m.Kind == policy.FunctionCall || s.db.interferes.Load() {
+		s.doubtHold() // it may release the lock
+	}
+	s.tx.freshChain = s.tx.freshChain && m.Kind != policy.FunctionCall
+	if a.Covers() {
+		s.noteCover(a.By)
 	}
 	for i := range m.Statements {
 		st := &m.Statements[i]
 		s.noteFlags(st.Flags)
-		s.localSet = s.localSet || s.pooled && st.Flags.Has(sqltext.SetsVariable|sqltext.Local)
-		if st.Flags.Has(sqltext.Stores) {
-			s.storedFlags |= st.Flags
+		if st.Class == sqltext.Ends {
+			s.tx.fenceChanged = false
+		} else if st.Flags&(sqltext.SetsVariable|sqltext.Resets) != 0 {
+			s.tx.fenceChanged = s.tx.fenceChanged || i > 0 || !s.facts.BeginsTransaction()
 		}
 		if st.Flags&(sqltext.Stores|sqltext.Renames) != 0 {
 			s.noteRenames(st, body)
 		}
-		s.freshChain = s.freshChain && (st.Class == sqltext.Free || st.Class == sqltext.Precedes)
-		if st.Flags.Has(sqltext.Chains) || ends && st.Class == sqltext.Begins {
-			s.chainsTransactions, s.freshChain = true, true
-			s.doubtHold()
+		if s.pooled {
+			s.tx.localSet = (s.tx.localSet || st.Flags.Has(sqltext.SetsVariable|sqltext.Local)) && st.Class != sqltext.Ends
 		}
+		s.noteChain(st, ends)
 		ends = ends || st.Class == sqltext.Ends
 		if st.Flags.Has(sqltext.Imports) || st.Flags.Has(sqltext.Resets) && s.hold.by.Comment == "" {
 			s.doubtHold()
@@ -61,40 +65,34 @@ func (s *Session) noteEffects(m *policy.Message, a *policy.Action, body []byte) 
 			s.check.doubt = true
 			s.check.batch = [kinds]uint32{} // what this batch has prepared is dropped, too
 		}
-		if st.Flags.Has(sqltext.Defines) && st.Flags&(sqltext.SetsVariable|sqltext.Unlocks) != 0 {
-			s.db.suspect()
-		}
 	}
-	if m.Kind == policy.FunctionCall {
-		s.doubtHold() // it may release the lock
-	}
-	s.fenced = s.fenced || a.Covers
 	if a.By.Carries() && !s.pooled {
-		s.lastCarrier, s.lastAt = a.By, s.cfg.Clock()
+		s.lastCarrier, s.lastAt = a.By, s.at
 	}
 }
 
-// noteRenames records that a PREPARE or DECLARE in SQL may replace the statement of a
-// name, or of any name if st doesn't tell it.
-func (s *Session) noteRenames(st *sqltext.Statement, body []byte) {
-	doubt := func(known *statement) {
-		fence := known.fence
-		*known = ambiguousName
-		known.fence = fence
-	}
-	if body == nil || st.NameEnd == 0 {
-		s.check.shared = true // the name may be one of the proxy's own
-		s.prepared.Change(nil, doubt)
-		s.portals.Change(nil, doubt)
+// noteCover records that the transaction goes on under a check for this carrier, or a hold.
+func (s *Session) noteCover(by policy.Carrier) {
+	s.tx.fenced, s.tx.fenceChanged = true, s.tx.fenceChanged && by.Comment != ""
+}
+
+// noteChain records whether the client chains its transactions: ended says that a statement
+// of the group has ended one.
+func (s *Session) noteChain(st *sqltext.Statement, ended bool) {
+	if st.Flags.Has(sqltext.Chains) || ended && st.Class == sqltext.Begins {
+		s.chains, s.tx.freshChain = true, true
+		s.doubtHold()
 		return
 	}
-	name := bytes.ToLower(body[st.NameStart:st.NameEnd])
-	s.noteNameUse(name)
-	s.prepared.Change(name, doubt)
-	s.portals.Change(name, doubt)
+	switch st.Class {
+	case sqltext.Free, sqltext.Precedes, sqltext.Lock:
+	default:
+		s.tx.freshChain = false
+	}
 }
 
-// noteFlags records that a statement may set the session variable or release locks.
+// noteFlags records that a statement may set the session variable or release locks, now
+// or by what it leaves behind.
 func (s *Session) noteFlags(flags sqltext.Flags) {
 	if flags.Has(sqltext.SetsVariable) {
 		s.variableMayCarry, s.startupFence = true, ""
@@ -105,19 +103,69 @@ func (s *Session) noteFlags(flags sqltext.Flags) {
 	if flags.Has(sqltext.Unlocks) {
 		s.doubtHold()
 	}
+	if flags.Has(sqltext.Leaves) {
+		s.names.left |= flags
+	}
 }
 
-// noteParse records the effects of a Parse.
-func (s *Session) noteParse(name []byte, st *statement) {
-	if hasNonASCII(name) {
-		*st = ambiguousName
+// noteRenames records that a statement may give a name to another statement: a PREPARE or
+// DECLARE the one that it tells, any other text any name.
+func (s *Session) noteRenames(st *sqltext.Statement, body []byte) {
+	var name []byte
+	if body != nil && st.NameEnd > 0 && !st.Flags.Has(sqltext.Renames) {
+		name = nameIn(body, st)
 	}
-	s.parsedFlags |= st.text.Flags & (sqltext.SetsVariable | sqltext.Unlocks)
-	s.namedFence = s.namedFence || len(name) > 0 && st.fence != ""
-	if st.text.Flags.Has(sqltext.Stores) {
-		s.storedFlags |= st.text.Flags
+	ambiguous := func(known *statement) { known.ambiguous = true }
+	s.names.prepared.Change(name, ambiguous)
+	s.names.portals.Change(name, ambiguous)
+}
+
+// nameIn returns the name of a prepared statement in a PREPARE, DECLARE or DEALLOCATE.
+func nameIn(body []byte, st *sqltext.Statement) []byte {
+	name := body[st.NameStart:st.NameEnd]
+	if st.NameQuoted {
+		return name
 	}
-	s.noteNameUse(name)
+	return bytes.ToLower(name)
+}
+
+// droppedName returns the name that a text of one DEALLOCATE drops, "" for other texts.
+func droppedName(body []byte, statements []sqltext.Statement) string {
+	if len(statements) != 1 || statements[0].NameEnd == 0 || statements[0].Class != sqltext.Free {
+		return ""
+	}
+	return string(nameIn(body, &statements[0]))
+}
+
+// noteParse records the effects of a Parse, and its entry in the queue.
+func (s *Session) noteParse(name []byte, st statement) {
+	s.noteFlagsOfNamed(name, &st)
+	e := s.q.Push(ledger.Parse)
+	if len(name) == 0 || !st.isUnseen() || s.names.prepared.Knows(name) {
+		s.names.prepared.Sent(name, s.batch.id, st)
+		e.Note.givesName, e.Note.name = true, string(name)
+	}
+}
+
+// noteBind records the effects of a Bind, and its entry in the queue.
+func (s *Session) noteBind(portal []byte, st statement) {
+	s.noteFlagsOfNamed(portal, &st)
+	e := s.q.Push(ledger.Bind)
+	if len(portal) == 0 || !st.isUnseen() || s.names.portals.Knows(portal) {
+		s.names.portals.Sent(portal, s.batch.id, st)
+		e.Note.givesName, e.Note.name = true, string(portal)
+	}
+}
+
+// noteFlagsOfNamed records what a text may run that names a statement or a portal.
+func (s *Session) noteFlagsOfNamed(name []byte, st *statement) {
+	if len(name) > 0 {
+		s.names.parsed |= st.text.Flags & (sqltext.SetsVariable | sqltext.Unlocks)
+		s.names.fenced = s.names.fenced || st.fence != ""
+	}
+	if st.text.Flags.Has(sqltext.Leaves) {
+		s.names.left |= st.text.Flags
+	}
 }
 
 // noteExecute records what an Execute does to its batch and transaction.
@@ -126,11 +174,12 @@ func (s *Session) noteExecute(m *policy.Message, a *policy.Action) {
 	b.Ran = true
 	b.under = max(b.under, coverOf(a))
 	b.timed = b.timed || s.timesGroup(b.under)
-	for _, st := range m.Statements {
-		if st.Class.Controls() || m.Doubtful || st.Flags&(sqltext.SetsVariable|sqltext.Resets) != 0 && b.By.Comment == "" {
+	for i := range m.Statements {
+		st := &m.Statements[i]
+		if st.Class.Controls() || st.Flags&(sqltext.SetsVariable|sqltext.Resets) != 0 && b.By.Comment == "" {
 			b.Checked, b.Taken = false, false
 		}
-		if st.Class == sqltext.Discards || st.Flags&(sqltext.Unlocks|sqltext.Imports) != 0 {
+		if st.Flags&(sqltext.Unlocks|sqltext.Imports) != 0 {
 			b.Taken = false
 		}
 		if st.Flags.Has(sqltext.SetsVariable) || s.db.interferes.Load() {
@@ -139,67 +188,68 @@ func (s *Session) noteExecute(m *policy.Message, a *policy.Action) {
 		switch {
 		case st.Class == sqltext.Begins:
 			b.Block = policy.InBlock
-			if s.batch.ended {
-				s.chainsTransactions, s.freshChain = true, true
-				s.doubtHold()
-			}
+			s.noteChain(st, b.ended)
 		case st.Class == sqltext.Ends:
 			// If it fails, the server skips the rest of the batch.
-			b.Block, s.batch.ended = policy.NoBlock, true
+			b.Block, b.ended = policy.NoBlock, true
 			if st.Flags.Has(sqltext.Chains) {
 				b.Block = policy.InBlock
 			}
 		case st.Class == sqltext.Undoes:
 			b.Block = policy.InBlock
-		case st.Class == sqltext.PreparesTransaction || m.Doubtful:
-			b.Block = policy.BlockUnknown
+		case st.Class == sqltext.PreparesTransaction:
+			b.Block, b.ended = policy.NoBlock, true
 		}
+	}
+	if m.Ambiguous { // it may have begun or ended a block
+		b.Block, b.Checked, b.Taken = policy.BlockUnknown, false, false
 	}
 }
 
-// weave forwards a Query with its checks inserted. has says what the session holds, for a
-// check that asks for the hold.
-func (s *Session) weave(body []byte, m *policy.Message, a *policy.Action, has *string, out *Out) *note {
+// weave puts a Query with its checks inserted into out.
+func (s *Session) weave(body []byte, m *policy.Message, a *policy.Action, out *Out) *ledger.Woven {
 	w := s.newWoven()
 	mark := len(out.own)
 	dst, head := wire.BeginQuery(out.own)
-	from, chars, next := 0, 0, 0
+	from, chars := 0, 0
+	take := func(to int) {
+		chars += s.countChars(body[from:to])
+		dst, from = append(dst, body[from:to]...), to
+	}
+	inserts := a.Inserts
 	for i := range m.Statements {
 		st := &m.Statements[i]
-		chars += s.countChars(body[from:st.Start])
-		dst = append(dst, body[from:st.Start]...)
-		if a.Guards && a.Guard == i {
-			dst = s.weaveCheck(dst, w, i, chars, &s.hold.by, false, nil)
+		take(st.Start)
+		for ; len(inserts) > 0 && inserts[0].Before == i; inserts = inserts[1:] {
+			dst = s.weaveCheck(dst, len(dst), w, chars, &inserts[0])
 		}
-		if next < len(a.Checks) && a.Checks[next] == i {
-			next++
-			dst = s.weaveCheck(dst, w, i, chars, &a.By, a.TakesHold, has)
-		}
-		chars += s.countChars(body[st.Start:st.End])
-		dst = append(dst, body[st.Start:st.End]...)
+		take(st.End)
 		w.Ends(chars)
-		from = st.End
+	}
+	for i := range inserts {
+		dst = s.weaveCheck(append(dst, ';'), len(dst), w, chars, &inserts[i])
 	}
 	dst = append(dst, body[from:]...)
 	out.own = wire.EndQuery(dst, head)
 	out.put(mark)
-	n := &s.q.Push(ledger.Query).Note
-	n.woven, n.takesHold, n.checkSample, n.trace = w, a.TakesHold, s.timesCheck(), s.tracing
-	return n
+	return w
 }
 
-// weaveCheck appends a check to a text, ahead of the statement with this index, which
-// begins at chars characters of the client's text.
-func (s *Session) weaveCheck(dst []byte, w *ledger.Woven, statement, chars int, by *policy.Carrier, takes bool, has *string) []byte {
-	start := len(dst)
-	if takes {
-		dst = s.cfg.call.appendHoldOrCheck(dst, by, has)
-	} else {
-		dst = s.cfg.call.appendCheck(dst, s.checkFor(by), by)
+// weaveCheck appends a check to a text, at chars characters of the client's text. What is
+// inserted there begins at start.
+func (s *Session) weaveCheck(dst []byte, start int, w *ledger.Woven, chars int, in *policy.Insert) []byte {
+	switch {
+	case in.Holds:
+		has := literalOrNull(s.beginTake(in.By))
+		dst = s.cfg.call.appendProxyHold(dst, s.hold.number, &in.By, has, grouped)
+	case in.GivesBack:
+		dst = appendUnhold(dst, s.hold.number, nil)
+	default:
+		dst = s.cfg.call.appendCheck(dst, s.checkFor(&in.By), &in.By)
 		s.events.Checked()
 	}
 	dst = append(dst, ';')
-	w.Put(statement, chars, len(dst)-start)
+	w.Put(in.Before, chars, len(dst)-start)
 	return dst
 }
 
@@ -211,8 +261,16 @@ type preparedCheck struct {
 	batch [kinds]uint32 // the batch in which it was last sent
 	sent  [kinds]int    // Parses that are not answered
 	doubt bool          // an unanswered message may have dropped them
-	// shared says that the client has used such a name, so any statement may have it.
-	shared bool
+}
+
+// prepared reports whether the server may have a prepared check that the proxy would use.
+func (c *preparedCheck) prepared() bool {
+	for kind := range c.ready {
+		if c.ready[kind] || c.sent[kind] > 0 {
+			return true
+		}
+	}
+	return false
 }
 
 // checkFor returns the kind of check that a carrier needs.
@@ -226,21 +284,30 @@ func (s *Session) checkFor(by *policy.Carrier) checkKind {
 	return readOnlyCheck
 }
 
-// putChecks inserts the checks of an extended-protocol message into the batch.
-func (s *Session) putChecks(a *policy.Action, out *Out) {
-	if a.Guards {
-		s.putCheck(s.hold.by, s.checkFor(&s.hold.by), nil, out)
-	}
-	switch {
-	case a.TakesHold:
-		s.putCheck(a.By, holdingCheck, s.beginTake(a.By), out)
-		s.batch.Taken, s.batch.TakenHere, s.batch.By = true, true, a.By
-		s.fenced = true
-	case len(a.Checks) > 0:
-		s.putCheck(a.By, s.checkFor(&a.By), nil, out)
-		s.batch.Taken = s.batch.Taken && s.batch.By == a.By
-		s.batch.Checked, s.batch.By = true, a.By
-		s.fenced = true
+// putChecks inserts those checks of an extended-protocol message that stand ahead of the
+// statement with this index, which is 1 for those behind it.
+func (s *Session) putChecks(a *policy.Action, before int, out *Out) {
+	for i := range a.Inserts {
+		in := &a.Inserts[i]
+		if in.Before != before {
+			continue
+		}
+		switch {
+		case in.Holds:
+			s.putCheck(in.By, holdingCheck, s.beginTake(in.By), out)
+			s.batch.Taken, s.batch.TakenHere, s.batch.By = true, true, in.By
+		case in.GivesBack:
+			mark := len(out.own)
+			out.own = s.appendRun(s.appendCloses(out.own), oursCheck, string(appendUnhold(nil, s.hold.number, nil)))
+			s.q.Back().Note.givesBack = true
+			out.own = s.appendCloses(out.own)
+			out.put(mark)
+		default:
+			s.putCheck(in.By, s.checkFor(&in.By), nil, out)
+			s.batch.Taken = s.batch.Taken && s.batch.By == in.By
+			s.batch.Checked, s.batch.By = true, in.By
+		}
+		s.noteCover(in.By)
 	}
 }
 
@@ -248,9 +315,9 @@ func (s *Session) putChecks(a *policy.Action, out *Out) {
 // portal, since the client may have bound the unnamed one.
 func (s *Session) putCheck(by policy.Carrier, kind checkKind, has *string, out *Out) {
 	mark := len(out.own)
-	name := checkNames[kind]
+	name := s.ownName + checkNames[kind]
 	sent := s.check.batch[kind] == s.batch.id+1
-	if s.pooled || s.check.shared || !sent && (!s.check.ready[kind] || s.check.doubt) {
+	if s.pooled || !sent && (!s.check.ready[kind] || s.check.doubt) {
 		// Behind a pooler the prepared check may be on another server connection.
 		out.own = wire.AppendClose(out.own, 'S', name)
 		s.push(ledger.Close, ours)
@@ -260,23 +327,16 @@ func (s *Session) putCheck(by policy.Carrier, kind checkKind, has *string, out *
 		s.check.ready[kind] = false // the Close may succeed where the Parse is skipped
 		s.check.sent[kind]++
 	}
-	params, count := s.cfg.call.parameters(kind, &by, has)
-	out.own = wire.AppendBind(out.own, portalName, name, params[:count]...)
+	params, count := s.cfg.call.parameters(kind, &by, &s.numberText, has)
+	out.own = wire.AppendBind(out.own, s.ownName, name, params[:count]...)
 	s.push(ledger.Bind, ours)
-	out.own = wire.AppendExecute(out.own, portalName)
+	out.own = wire.AppendExecute(out.own, s.ownName)
 	n := s.push(ledger.Execute, oursCheck)
 	n.takesHold, n.checkSample, n.trace = kind == holdingCheck, s.timesCheck(), s.tracing
-	out.own = wire.AppendClose(out.own, 'P', portalName)
+	out.own = wire.AppendClose(out.own, 'P', s.ownName)
 	s.push(ledger.Close, ours)
 	out.put(mark)
 	if kind != holdingCheck {
 		s.events.Checked()
-	}
-}
-
-// noteNameUse records that the client uses the name of a prepared statement.
-func (s *Session) noteNameUse(name []byte) {
-	if bytes.HasPrefix(name, []byte(ownPrefix)) {
-		s.check.shared = true
 	}
 }

@@ -106,7 +106,7 @@ func discards(b *backend, carried []string) result {
 		resetsAll(b, nil)
 		clear(b.statements)
 		clear(b.cursors)
-		b.unlockAll()
+		b.unlockOwn()
 	}
 	return r
 }
@@ -155,10 +155,12 @@ func enters(value string) behaviour {
 	}
 }
 
-// unlocks releases all session-level advisory locks.
+// unlocks releases all session-level advisory locks. It needs no fence: what was written
+// ahead of it does.
 func unlocks(b *backend, _ []string) result {
-	b.unlockAll()
-	return result{}
+	b.tx.queried = true
+	b.unlockOwn()
+	return result{tag: "SELECT", columns: true, rows: [][]string{{"unlocked"}}}
 }
 
 // resetsReadOnly is RESET transaction_read_only, which has an effect up to version 15.

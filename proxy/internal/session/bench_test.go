@@ -42,9 +42,7 @@ func row(columns ...string) []byte {
 // noRefusal is the row of a check, and isHeld that of a hold.
 var (
 	noRefusal = message(wire.DataRow, "\x00\x01\xff\xff\xff\xff")
-	isHeld    = row("t", benchFence)
-	// heldWithin is that of a hold in the client's group.
-	heldWithin = row("held")
+	isHeld    = row("held 7/00000001 42")
 )
 
 // answers gives what a server without a transaction block would send back to whole
@@ -64,10 +62,8 @@ func answers(sent []byte, rows []byte) (out []byte) {
 		switch typ {
 		case wire.Parse:
 			own = noRefusal
-			if bytes.Contains(body, []byte("wirefence.hold(")) {
+			if bytes.Contains(body, []byte("wirefence.proxy_hold(")) {
 				own = isHeld
-			} else if bytes.Contains(body, []byte("wirefence.hold_or_check(")) {
-				own = heldWithin
 			}
 			out = append(out, message(wire.ParseComplete, "")...)
 		case wire.Bind:
@@ -77,9 +73,9 @@ func answers(sent []byte, rows []byte) (out []byte) {
 		case wire.Describe:
 			out = append(out, message(wire.RowDescription, "\x00\x00")...)
 		case wire.Execute:
-			if bytes.HasPrefix(body, []byte(portalName)) && !bytes.HasSuffix(out, message(wire.BindComplete, "")) {
+			if bytes.HasPrefix(body, []byte(ownPrefix)) && !bytes.HasSuffix(out, message(wire.BindComplete, "")) {
 				panic("an Execute of the proxy's own without a Bind")
-			} else if bytes.HasPrefix(body, []byte(portalName)) {
+			} else if bytes.HasPrefix(body, []byte(ownPrefix)) {
 				executed(own)
 			} else {
 				executed(rows)
@@ -87,8 +83,8 @@ func answers(sent []byte, rows []byte) (out []byte) {
 		case wire.Query:
 			for _, sql := range bytes.Split(body, []byte(";")) {
 				out = append(out, message(wire.RowDescription, "\x00\x00")...)
-				if bytes.HasPrefix(sql, []byte("SELECT wirefence.hold_or_check(")) {
-					executed(heldWithin)
+				if bytes.HasPrefix(sql, []byte("SELECT wirefence.proxy_hold(")) {
+					executed(isHeld)
 				} else if bytes.HasPrefix(sql, []byte("SELECT wirefence.")) {
 					executed(noRefusal)
 				} else {

@@ -2,6 +2,7 @@ package session
 
 import (
 	"encoding/hex"
+	"strconv"
 
 	"github.com/wirefence/wirefence/fence"
 	"github.com/wirefence/wirefence/proxy/internal/policy"
@@ -14,12 +15,21 @@ const (
 	fullCheck     checkKind = iota // by wirefence.check
 	missingCheck                   // without the schema: fails if the session variable holds a fence
 	readOnlyCheck                  // for a transaction without a fence that must not write
-	holdingCheck                   // by wirefence.hold_or_check
+	holdingCheck                   // by wirefence.proxy_hold
 	kinds
 )
 
-// checkNames are the names of the prepared checks.
-var checkNames = [kinds]string{"_wirefence_check", "_wirefence_missing", "_wirefence_read_only", "_wirefence_hold"}
+// checkNames end the names of the prepared checks.
+var checkNames = [kinds]string{"_check", "_missing", "_read_only", "_hold"}
+
+// The manners of proxy_hold: ahead of a statement, in an exchange, in an exchange for a
+// statement that needs the hold, and in one that only asks.
+const (
+	grouped    = "group"
+	exchanging = "exchange"
+	needing    = "needed"
+	observing  = "observe"
+)
 
 // missingSchema is the SQLSTATE of a failed missingCheck: undefined_object, since it reads
 // a setting that doesn't exist.
@@ -37,7 +47,7 @@ const (
 // call builds the SQL that calls wirefence's functions.
 type call struct {
 	tail     string // behind the fence, of a check
-	hold     string // behind what the session holds, of a hold_or_check
+	flag     string // whether a fence is required, as SQL
 	resource string // of a bare token, as SQL
 	required bool
 	leased   bool
@@ -50,10 +60,9 @@ func newCall(def fence.Resource, required, shadow, leased bool) call {
 	if def != "" {
 		resource = literal(string(def))
 	}
-	flag := map[bool]string{false: ", false", true: ", true"}
 	return call{
-		tail:     ", " + resource + flag[required] + flag[shadow] + ")",
-		hold:     flag[required] + ")",
+		tail:     ", " + resource + ", " + strconv.FormatBool(required) + ", " + strconv.FormatBool(shadow) + ")",
+		flag:     strconv.FormatBool(required),
 		resource: resource, required: required, leased: leased,
 	}
 }
@@ -84,24 +93,24 @@ func (c call) other(kind checkKind) string {
 
 // prepared returns the text of a prepared check. The first parameter of a fullCheck is the
 // fence; NULL reads the session variable. With a lease the second one is the stamp. The
-// last one of a holdingCheck says what the session holds.
+// last two of a holdingCheck are the number of the session's hold, and what it holds.
 func (c call) prepared(kind checkKind) string {
-	fence, held := "$1", "$2"
+	fence, number, held := "$1", "$2", "$3"
 	if c.leased {
-		fence, held = "COALESCE($1, "+stampedHead+"$2"+stampedTail+")", "$3"
+		fence, number, held = "COALESCE($1, "+stampedHead+"$2"+stampedTail+")", "$3", "$4"
 	}
 	switch kind {
 	case fullCheck:
 		return "SELECT wirefence.check(" + fence + c.tail
 	case holdingCheck:
-		return "SELECT wirefence.hold_or_check(" + fence + ", " + c.resource + ", " + held + c.hold
+		return "SELECT wirefence.proxy_hold(" + number + ", " + fence + ", " + c.resource + ", " + held + ", " + c.flag + ", '" + grouped + "')"
 	}
 	return c.other(kind)
 }
 
-// parameters returns the n parameters of a prepared check. They point into by and held;
-// nil is NULL.
-func (c call) parameters(kind checkKind, by *policy.Carrier, held *string) (params [3]*string, n int) {
+// parameters returns the n parameters of a prepared check. They point into by, number and
+// held; nil is NULL.
+func (c call) parameters(kind checkKind, by *policy.Carrier, number, held *string) (params [4]*string, n int) {
 	if kind != fullCheck && kind != holdingCheck {
 		return params, 0
 	}
@@ -110,8 +119,8 @@ func (c call) parameters(kind checkKind, by *policy.Carrier, held *string) (para
 		n = 2
 	}
 	if kind == holdingCheck {
-		params[n] = held
-		n++
+		params[n], params[n+1] = number, held
+		n += 2
 	}
 	switch {
 	case by.Comment != "":
@@ -133,39 +142,46 @@ func (c call) appendCheck(dst []byte, kind checkKind, by *policy.Carrier) []byte
 	return append(dst, c.tail...)
 }
 
-// appendHold appends the statement that takes a hold and reads the session variable. has
-// says what the session holds; with nil the server looks into pg_locks.
-func (c call) appendHold(dst []byte, by *policy.Carrier, has *string) []byte {
-	dst = c.appendHeld(append(dst, "SELECT wirefence.hold("...), by, has)
-	return append(dst, "), "+carriedSQL...)
-}
-
-// appendHoldOrCheck appends a holdingCheck as a statement of its own, without a
-// semicolon.
-func (c call) appendHoldOrCheck(dst []byte, by *policy.Carrier, has *string) []byte {
-	dst = c.appendHeld(append(dst, "SELECT wirefence.hold_or_check("...), by, has)
-	return append(dst, c.hold...)
-}
-
-func (c call) appendHeld(dst []byte, by *policy.Carrier, has *string) []byte {
-	dst = append(append(append(appendFence(dst, by), ", "...), c.resource...), ", "...)
-	if has == nil {
-		return append(dst, "NULL"...)
+// appendProxyHold appends the statement that takes a hold, without a semicolon. has says
+// what the session holds already, as an SQL literal.
+func (c call) appendProxyHold(dst []byte, number int32, by *policy.Carrier, has, manner string) []byte {
+	dst = appendNumber(append(dst, "SELECT wirefence.proxy_hold("...), number)
+	dst = appendFence(append(dst, ", "...), by)
+	for _, argument := range [...]string{c.resource, has, c.flag, "'" + manner + "'"} {
+		dst = append(append(dst, ", "...), argument...)
 	}
-	return append(append(append(dst, '\''), *has...), '\'')
+	return append(dst, ')')
 }
 
-// appendGiveBack appends the statement that gives back a hold that the session has for
-// certain.
-func (c call) appendGiveBack(dst []byte, by *policy.Carrier) []byte {
-	dst = appendFence(append(dst, "SELECT wirefence.unhold("...), by)
-	return append(append(append(dst, ", "...), c.resource...), ')')
+// appendNumber appends the number of a hold as a literal: another proxy takes these calls
+// for what they are if they have nothing to compute.
+func appendNumber(dst []byte, number int32) []byte {
+	return append(strconv.AppendInt(append(dst, '\''), int64(number), 10), '\'')
 }
 
-// appendBeforeHold appends the query that tells why a fence can't be held.
-func (c call) appendBeforeHold(dst []byte, by *policy.Carrier) []byte {
-	dst = appendFence(append(dst, "SELECT wirefence.before_hold("...), by)
-	return append(append(append(dst, ", "...), c.resource...), ')')
+// literalOrNull returns a word as an SQL literal.
+func literalOrNull(word *string) string {
+	if word == nil {
+		return "NULL"
+	}
+	return "'" + *word + "'"
+}
+
+// appendUnhold appends the statement that gives a hold back: its locks if they are known,
+// otherwise all that the server finds under this number.
+func appendUnhold(dst []byte, number int32, locks []*heldLock) []byte {
+	dst = appendNumber(append(dst, "SELECT wirefence.proxy_unhold("...), number)
+	if len(locks) == 0 {
+		return append(dst, ", NULL)"...)
+	}
+	dst = append(dst, ", '{"...)
+	for i, lock := range locks {
+		if i > 0 {
+			dst = append(dst, ',')
+		}
+		dst = strconv.AppendInt(dst, lock.key.key, 10)
+	}
+	return append(dst, "}')"...)
 }
 
 // appendFence appends the fence of a carrier as an expression. The text of a fence

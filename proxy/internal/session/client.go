@@ -5,12 +5,13 @@ import (
 	"fmt"
 
 	"github.com/wirefence/wirefence/proxy/internal/ledger"
+	"github.com/wirefence/wirefence/proxy/internal/policy"
 	"github.com/wirefence/wirefence/proxy/internal/wire"
 )
 
 // maxSmall is the largest size in bytes that PostgreSQL accepts for messages with a name
-// only (PQ_SMALL_MESSAGE_LIMIT).
-const maxSmall = 10000
+// only: PQ_SMALL_MESSAGE_LIMIT, and the type's byte, which that doesn't count.
+const maxSmall = 10000 + 1
 
 // A client may send maxOutstanding messages ahead of their answers; then it waits until
 // at most resumeAt are outstanding. That always happens without a Flush: PostgreSQL
@@ -25,6 +26,7 @@ const (
 // message, again: with more bytes, or, if InputWaits, after the server's replies.
 func (s *Session) FromClient(in []byte, out *Out) int {
 	out.reset(in)
+	s.at = s.cfg.Clock()
 	s.inputWaits, s.queueFull = false, false
 	s.flushToServer(out)
 	at := 0
@@ -50,7 +52,7 @@ func (s *Session) flushToServer(out *Out) {
 
 // atMessageStart reports whether the client's next byte begins a message.
 func (s *Session) atMessageStart() bool {
-	return s.passLeft == 0 && s.dropLeft == 0 && s.over.left == 0
+	return s.passLeft == 0 && s.dropLeft == 0 && s.overLeft == 0
 }
 
 // quiet reports whether nothing is outstanding and no batch is open.
@@ -69,7 +71,7 @@ func (s *Session) fromClient(in []byte, at int, out *Out) int {
 		n := min(s.dropLeft, len(in))
 		s.dropLeft -= n
 		return n
-	case s.over.left > 0:
+	case s.overLeft > 0:
 		return s.streamOver(in, at, out)
 	}
 	typ, size, ok := wire.Header(in)
@@ -81,21 +83,18 @@ func (s *Session) fromClient(in []byte, at int, out *Out) int {
 		return 0
 	}
 	if s.phase != serving && typ != wire.Password && typ != wire.Terminate {
-		if s.awaitsPassword {
+		if s.login.awaitsPassword {
 			// Don't buffer the bytes of a client that isn't authenticated.
 			s.End(wire.Error{Code: "08P01", Message: fmt.Sprintf("expected password response, got message type %d", typ)})
 			return 0
 		}
 		return s.wait()
 	}
-	if s.phase == login {
-		s.awaitsPassword = false
+	if s.phase == loggingIn {
+		s.login.awaitsPassword = false
 	}
 	if s.skipping && (isRequest(typ) || typ == wire.Flush) {
-		// The server would discard the message without an answer.
-		n := min(size, len(in))
-		s.dropLeft = size - n
-		return n
+		return s.drop(size, len(in)) // the server would discard it without an answer
 	}
 	if s.waitsForRoom(typ) {
 		return 0
@@ -210,6 +209,10 @@ func (s *Session) terminate(size int, in []byte, at int, out *Out) int {
 	if len(in) < size {
 		return 0
 	}
+	if s.hold.state != policy.NoHold && s.atBoundary() {
+		// A pooler may keep the server connection, and the hold with it.
+		out.insert(s.appendGiveBack(nil))
+	}
 	s.terminated = true
 	return s.pass(size, size, at, out)
 }
@@ -219,6 +222,13 @@ func (s *Session) pass(size, have, at int, out *Out) int {
 	n := min(size, have)
 	s.passLeft = size - n
 	out.pass(at, at+n)
+	return n
+}
+
+// drop discards the message, with the bytes that have not come yet.
+func (s *Session) drop(size, have int) int {
+	n := min(size, have)
+	s.dropLeft = size - n
 	return n
 }
 
@@ -237,27 +247,8 @@ func (s *Session) untracked(typ byte, size, have, at int, out *Out) int {
 	case wire.Execute:
 		s.batch.under = underNothing
 	}
-	s.q.Push(kindOf(typ))
+	s.q.Push(ledger.Kind(typ))
 	return s.pass(size, have, at, out)
-}
-
-// kindOf returns the queue's kind of a request.
-func kindOf(typ byte) ledger.Kind {
-	switch typ {
-	case wire.Query:
-		return ledger.Query
-	case wire.FunctionCall:
-		return ledger.FunctionCall
-	case wire.Parse:
-		return ledger.Parse
-	case wire.Bind:
-		return ledger.Bind
-	case wire.Describe:
-		return ledger.Describe
-	case wire.Execute:
-		return ledger.Execute
-	}
-	return ledger.Close
 }
 
 // text returns the NUL-terminated text of a Query. ok is false if the message is

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"regexp"
+	"slices"
 	"strings"
 
 	"github.com/wirefence/wirefence/fence"
@@ -53,6 +54,9 @@ func (b *backend) refuses(sql string) bool {
 	code := b.refusals[0].code
 	b.refusals = b.refusals[1:]
 	b.begin()
+	if strings.HasPrefix(sql, "PREPARE TRANSACTION") && b.tx.block == 'T' {
+		b.rollback()
+	}
 	if strings.HasPrefix(sql, "COMMIT") && (code == string(fence.TokenRequired) || code == string(fence.LeaseNotHeld)) {
 		b.rollback() // a cursor WITH HOLD has failed at the end of its transaction
 		delete(b.cursors, "h")
@@ -64,11 +68,20 @@ func (b *backend) refuses(sql string) bool {
 // firstOf is the first statement that a message runs.
 func (b *backend) firstOf(typ byte, body string) string {
 	name, _, _ := strings.Cut(body, "\x00")
+	if padding.MatchString(body) {
+		return "" // it isn't read
+	}
 	switch typ {
 	case wire.Query:
-		if statements, _ := b.split(name); len(statements) > 0 {
+		statements, _ := b.split(name)
+		if i := slices.Index(statements, "PREPARE TRANSACTION 'x'"); i >= 0 {
+			return statements[i]
+		} else if len(statements) > 0 {
 			return statements[0]
 		}
+	case wire.Parse:
+		_, text, _ := strings.Cut(body, "\x00")
+		return text
 	case wire.Execute:
 		if p := b.portals[name]; p != nil {
 			return p.text
@@ -84,7 +97,7 @@ func (s *setup) compare(proxied *traffic) string {
 	direct.server.refusals = refusals(proxied.seen)
 	direct.run()
 	want, got := bare(direct.seen), bare(proxied.seen)
-	if proxied.server.dead || s.leaves() { // a refusal needs not all of a message
+	if proxied.server.dead || s.leaves() || proxied.session.Fatal() != nil { // a refusal needs not all of a message
 		n := min(len(want), len(got))
 		want, got = want[:n], got[:n]
 	}

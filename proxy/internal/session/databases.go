@@ -1,6 +1,8 @@
 package session
 
 import (
+	"math"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -20,14 +22,21 @@ type Databases struct {
 	now func() time.Time
 	mu  sync.Mutex
 	all map[string]*database
-	// era counts the events that outdate answers to questions under way.
-	era uint64
+	// forgotten is when Forget was called last.
+	forgotten time.Time
+	// began is when clock has been 0.
+	began time.Time
+	// holding has a value when a session has begun to hold.
+	holding chan struct{}
 }
 
 // NewDatabases returns an empty Databases. now is the clock, time.Now outside tests.
 func NewDatabases(now func() time.Time) *Databases {
-	return &Databases{now: now, all: map[string]*database{}}
+	return &Databases{now: now, began: now(), holding: make(chan struct{}, 1), all: map[string]*database{}}
 }
+
+// clock returns a moment as a number, by the monotonic clock.
+func (d *Databases) clock(t time.Time) time.Duration { return t.Sub(d.began) }
 
 // database is what the sessions of one database share.
 type database struct {
@@ -37,6 +46,8 @@ type database struct {
 	interferes atomic.Bool
 	schema     atomic.Bool  // it has answered once, so it has wirefence's functions
 	asked      atomic.Int64 // when it was asked last, in Unix nanoseconds; 0 for never
+
+	locks map[lockKey]*heldLock // that sessions hold; guarded by owner.mu
 }
 
 // find returns the record of a database, by its own name for itself.
@@ -48,7 +59,7 @@ func (d *Databases) find(name string) *database {
 	}
 	if len(d.all) >= maxDatabases {
 		for name, db := range d.all {
-			if !db.recent(4 * AskInterval) {
+			if !db.recent(4*AskInterval) && len(db.locks) == 0 {
 				delete(d.all, name)
 			}
 		}
@@ -58,25 +69,17 @@ func (d *Databases) find(name string) *database {
 	return db
 }
 
-// Era returns the era. Call it before asking a database, and pass it to Learn with the
-// answer.
-func (d *Databases) Era() uint64 {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	return d.era
+// Learn records a database's answer to a question that the proxy's own connection sent at
+// this time.
+func (d *Databases) Learn(name string, interferes bool, sent time.Time) {
+	d.find(name).learn(interferes, sent)
 }
 
-// Learn records a database's answer that came on the proxy's own connection.
-func (d *Databases) Learn(name string, interferes bool, era uint64) {
-	d.find(name).learn(interferes, era)
-}
-
-// Forget has each database asked again at its next login. It outdates questions that are
-// under way.
+// Forget has each database asked again at its next login.
 func (d *Databases) Forget() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.era++
+	d.forgotten = d.now()
 	for _, db := range d.all {
 		db.asked.Store(0)
 	}
@@ -115,29 +118,119 @@ func (db *database) due() bool {
 // resetAsked has the next session ask, after a question has failed.
 func (db *database) resetAsked() { db.asked.Store(0) }
 
-// learn records an answer. An answer from a former era may be outdated: it can't clear
-// interferes, and the next login asks again.
-func (db *database) learn(interferes bool, era uint64) {
+// learn records an answer to a question that was sent at this time. One that was sent
+// before Forget may not know of what that was called for.
+func (db *database) learn(interferes bool, sent time.Time) {
 	db.owner.mu.Lock()
 	defer db.owner.mu.Unlock()
 	db.schema.Store(true)
-	if era != db.owner.era {
-		if interferes {
-			db.interferes.Store(true)
-		}
-		db.asked.Store(0)
-		return
-	}
 	db.interferes.Store(interferes)
-	db.asked.Store(db.owner.now().UnixNano())
+	if sent.After(db.owner.forgotten) {
+		db.asked.Store(db.owner.now().UnixNano())
+	}
 }
 
-// suspect sets interferes, since a text may have stored such code, or the database gave no
-// answer. The next login asks.
-func (db *database) suspect() {
+// lockKey is an advisory lock of a server. Sessions of one database may be at several:
+// behind a promotion at the old primary and at the new one.
+type lockKey struct {
+	server string // by wirefence.identity
+	key    int64
+}
+
+// heldLock is the lock of a resource that sessions of one database hold.
+type heldLock struct {
+	db       *database
+	key      lockKey
+	sessions int // that hold it; guarded by Databases.mu
+	// proven is when the last question was sent whose answer was that nobody wants it, by
+	// Databases.clock. wanted says that the last answer was the opposite.
+	proven duration
+	wanted atomic.Bool
+}
+
+// duration is an atomic time.Duration.
+type duration struct{ atomic.Int64 }
+
+func (d *duration) Load() time.Duration { return time.Duration(d.Int64.Load()) }
+
+// retain records that a session holds the locks of these keys, and appends them to dst.
+func (db *database) retain(keys []lockKey, dst []*heldLock) []*heldLock {
 	db.owner.mu.Lock()
 	defer db.owner.mu.Unlock()
-	db.owner.era++
-	db.interferes.Store(true)
-	db.asked.Store(0)
+	if db.locks == nil {
+		db.locks = map[lockKey]*heldLock{}
+	}
+	for _, key := range keys {
+		lock := db.locks[key]
+		if lock == nil {
+			lock = &heldLock{db: db, key: key}
+			lock.proven.Store(math.MinInt64)
+			db.locks[key] = lock
+			select {
+			case db.owner.holding <- struct{}{}:
+			default:
+			}
+		}
+		lock.sessions++
+		dst = append(dst, lock)
+	}
+	return dst
+}
+
+// release records that a session doesn't hold these locks any more.
+func release(locks []*heldLock) {
+	if len(locks) == 0 {
+		return
+	}
+	db := locks[0].db
+	db.owner.mu.Lock()
+	defer db.owner.mu.Unlock()
+	for _, lock := range locks {
+		if lock.sessions--; lock.sessions == 0 {
+			delete(db.locks, lock.key)
+		}
+	}
+}
+
+// Holding returns a channel that has a value when sessions have begun to hold.
+func (d *Databases) Holding() <-chan struct{} { return d.holding }
+
+// Held appends the keys of the locks that sessions of a database hold to dst.
+func (d *Databases) Held(name string, dst []int64) []int64 {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if db := d.all[name]; db != nil {
+		for lock := range db.locks {
+			dst = append(dst, lock.key)
+		}
+	}
+	return dst
+}
+
+// Answered records which of the held locks are wanted by a takeover, of those that this
+// server was asked for by a question sent at this time. It reports whether any has become
+// so, and whether sessions hold, and none of them at this server.
+func (d *Databases) Answered(name, server string, asked, wanted []int64, sent time.Time) (news, elsewhere bool) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	db := d.all[name]
+	if db == nil {
+		return false, false
+	}
+	for _, key := range asked {
+		if lock := db.locks[lockKey{server, key}]; lock != nil {
+			isWanted := slices.Contains(wanted, key)
+			news = lock.wanted.Swap(isWanted) != isWanted && isWanted || news
+			if !isWanted {
+				lock.proven.Store(int64(d.clock(sent)))
+			}
+		}
+	}
+	for lock := range db.locks {
+		if lock.server == server {
+			return news, false
+		}
+		elsewhere = true
+	}
+	return news, elsewhere
 }

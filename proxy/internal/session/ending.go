@@ -7,7 +7,7 @@ import (
 // Idle reports whether the session is between transactions, with nothing
 // outstanding and no message half sent.
 func (s *Session) Idle() bool {
-	return s.phase == serving && s.txStatus == wire.Idle && s.q.Len() == 0 && !s.batch.Open && len(s.toServer) == 0 && s.atMessageStart()
+	return s.phase == serving && s.tx.status == wire.Idle && s.q.Len() == 0 && !s.batch.Open && len(s.toServer) == 0 && s.atMessageStart()
 }
 
 // MayEnd reports whether the session can end without aborting a transaction: it is idle,
@@ -20,7 +20,7 @@ func (s *Session) Running() bool { return s.phase == serving && s.q.Len() > 0 }
 
 // InTransaction reports whether a transaction block is open, as of the last
 // ReadyForQuery.
-func (s *Session) InTransaction() bool { return s.txStatus != wire.Idle }
+func (s *Session) InTransaction() bool { return s.tx.status != wire.Idle }
 
 // End ends the session with this error. The first one counts; after a FATAL of the server
 // none does.

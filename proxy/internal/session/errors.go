@@ -7,6 +7,7 @@ import (
 
 	"github.com/wirefence/wirefence/fence"
 	"github.com/wirefence/wirefence/proxy/internal/ledger"
+	"github.com/wirefence/wirefence/proxy/internal/policy"
 	"github.com/wirefence/wirefence/proxy/internal/wire"
 )
 
@@ -14,9 +15,9 @@ import (
 // puts the client's error into out if that differs.
 func (s *Session) handleError(msg []byte, out *Out) bool {
 	front := s.q.Front()
-	if s.phase == login || front == nil {
-		if s.phase == login {
-			s.loginError = wire.ReadError(msg)
+	if s.phase == loggingIn || front == nil {
+		if s.phase == loggingIn {
+			s.login.err = wire.ReadError(msg)
 		}
 		return !isFatal(msg) || s.handleFatal(msg, out)
 	}
@@ -25,6 +26,9 @@ func (s *Session) handleError(msg []byte, out *Out) bool {
 	}
 	s.finishCheckSample(&front.Note)
 	code := wire.ErrorCode(msg)
+	if front.Note.takesHold && isRefusal(code) {
+		s.hold.change(policy.Declines)
+	}
 	passes := s.translate(msg, code, front, out)
 	if (front.Note.role == oursCheck || front.Note.role == ours) && code == "26000" {
 		s.check.ready = [kinds]bool{} // a statement that the proxy couldn't read has dropped it
@@ -46,6 +50,10 @@ func (s *Session) handleError(msg []byte, out *Out) bool {
 // copyFailed is the server's routine that raises the error of a CopyFail. The error of a
 // cancelled statement has the same SQLSTATE.
 const copyFailed = "CopyGetData"
+
+// isRefusal reports whether an error is one of Wirefence's own. proxy_hold has released all
+// that it had taken before it raises one; another error may come behind its last line.
+func isRefusal(code string) bool { return fence.SQLState(code).Condition() != "" }
 
 // handleSkipped records that the server has skipped a message, or failed at it.
 func (s *Session) handleSkipped(e *ledger.Entry[note]) {
@@ -77,14 +85,14 @@ func (s *Session) translate(msg []byte, code string, front *ledger.Entry[note], 
 	case front.Kind == ledger.FunctionCall && n.checked && s.callFailed:
 		return false // the call's 25P02, after the check's own error
 	}
-	if n.refusal != nil && (code == "42601" || code == "08P01") {
+	if n.refusal != nil && code != queryCanceled {
 		return s.answerRefusal(n.refusal, n.trace, out)
 	}
 	ours := n.role != client || n.woven != nil && n.woven.Ours()
 	switch {
 	case ours && code == missingSchema && !s.hasSchema():
 		return s.answerRefusal(s.noSchema(), n.trace, out)
-	case s.madeReadOnly && code == readOnlyTransaction && !ours:
+	case s.tx.madeReadOnly && code == readOnlyTransaction && !ours:
 		return s.answerRefusal(s.noFence(), n.trace, out)
 	}
 	return s.rewriteError(msg, code, n, ours, out)
@@ -95,7 +103,7 @@ func (s *Session) translate(msg []byte, code string, front *ledger.Entry[note], 
 // Otherwise it reports that the message passes unchanged.
 func (s *Session) rewriteError(msg []byte, code string, n *note, ours bool, out *Out) (passes bool) {
 	woven := n.woven != nil
-	refused := fence.SQLState(code).Condition() != ""
+	refused := isRefusal(code)
 	if !ours && !woven && !refused {
 		return true
 	}
@@ -163,7 +171,6 @@ func (s *Session) exchangeFailed(msg []byte) {
 	s.exchange.err = &wire.Error{Severity: "ERROR", Code: wire.ErrorCode(msg)}
 	if e, err := wire.DecodeError(msg); err == nil {
 		s.exchange.err.Message, s.exchange.err.Detail, s.exchange.err.Hint = e.Message, e.Detail, e.Hint
-		s.exchange.raised = e.SchemaName == countedSchema
 	}
 }
 

@@ -3,6 +3,7 @@ package session
 import (
 	_ "embed"
 	"strings"
+	"time"
 
 	"github.com/wirefence/wirefence/proxy/internal/ledger"
 	"github.com/wirefence/wirefence/proxy/internal/policy"
@@ -15,32 +16,30 @@ import (
 // unnamed statement.
 
 // loginSQL reads what the proxy must know of a session: the session variable, whether the
-// schema exists, the backend's process id, the database, and whether the variable is set
-// for the role or the database, since behind a pooler it may hold another client's value.
-// More columns can be appended.
+// schema is complete, which the function that is created last tells, the backend's process
+// id, the database, and whether the variable is set for the role or the database, since
+// behind a pooler it may hold another client's value. More columns can be appended.
 //
 //go:embed login.sql
 var loginSQL string
 
 const (
-	giveBackSQL    = "SELECT wirefence.unhold()" // all that the session may hold
 	askVariableSQL = "SELECT " + carriedSQL
 	// interferesSQL is a column.
 	interferesSQL = "wirefence.stored_code_interferes()"
-	// readCommittedSQL precedes a hold in one simple query.
-	readCommittedSQL = "SET TRANSACTION ISOLATION LEVEL READ COMMITTED, READ WRITE;"
 	// noTimeoutSQL precedes loginSQL after the client's statement_timeout has ended it.
 	noTimeoutSQL = "SET LOCAL statement_timeout = 0;"
 )
 
-// Names of the proxy's own statements and portal. They are never the unnamed
-// ones, which belong to the client from one message to the next.
-const (
-	ownPrefix   = "_wirefence"
-	refusalName = "_wirefence_refusal"
-	asideName   = "_wirefence_aside"
-	portalName  = "_wirefence"
-)
+// holdSettings precede a hold in its transaction. Its verdict outlives the transaction, so
+// an older snapshot must not give it. SET LOCAL and SET TRANSACTION would warn in the
+// server's log that there is no transaction block.
+var holdSettings = []string{"SET transaction_isolation = 'read committed'", "SET transaction_read_only = off"}
+
+// ownPrefix begins the names of the proxy's own statements and of its portal. They are
+// never the unnamed ones, which belong to the client from one message to the next. The
+// number of the session's hold follows, so that no code can name them.
+const ownPrefix = "_wirefence_"
 
 // role tells the client's messages in the queue from the proxy's own.
 type role uint8
@@ -56,7 +55,6 @@ const (
 	// Of exchanges.
 	asksLogin
 	asksStored
-	asksVariable
 	asksHold
 	givesBack
 	asksObserve
@@ -66,14 +64,15 @@ const (
 // exchange is the state of the exchange that is under way.
 type exchange struct {
 	by             role // client for none
+	began          time.Time
 	answered       bool
-	outcome        string
-	variableFilled bool // the session variable holds a fence
+	verdict        verdict
+	keys           []lockKey // of the locks that are held
+	variableFilled bool      // the session variable holds a fence
+	interferes     bool      // stored code does
 	err            *wire.Error
-	raised         bool   // a function of the schema has raised and counted err
-	retries        int    // how often the query was repeated
-	withStored     bool   // the query at login asks for stored code, too
-	era            uint64 // of Databases, when stored code was asked for
+	retries        int  // how often the query was repeated
+	withStored     bool // the query at login asks for stored code, too
 }
 
 func (s *Session) push(kind ledger.Kind, by role) *note {
@@ -82,35 +81,44 @@ func (s *Session) push(kind ledger.Kind, by role) *note {
 	return &e.Note
 }
 
-// appendExchange appends a query as an exchange.
-func (s *Session) appendExchange(dst []byte, sql string, by role) []byte {
+// appendExchange appends a query as an exchange, behind settings for its transaction.
+func (s *Session) appendExchange(dst []byte, by role, sql string, settings ...string) []byte {
 	if s.walsender { // which knows no extended queries
-		return s.appendSimple(dst, sql, by)
+		return s.appendSimple(dst, by, sql)
 	}
-	s.exchange = exchange{by: by}
-	// A failed check may have left the portal open.
-	dst = wire.AppendClose(dst, 'P', portalName)
-	s.push(ledger.Close, ours)
-	dst = wire.AppendClose(dst, 'S', asideName)
-	s.push(ledger.Close, ours)
-	dst = wire.AppendParse(dst, asideName, sql)
-	s.push(ledger.Parse, by)
-	dst = wire.AppendBind(dst, portalName, asideName)
-	s.push(ledger.Bind, by)
-	dst = wire.AppendExecute(dst, portalName)
-	s.push(ledger.Execute, by)
-	dst = wire.AppendClose(dst, 'P', portalName)
-	s.push(ledger.Close, ours)
-	dst = wire.AppendClose(dst, 'S', asideName)
-	s.push(ledger.Close, ours)
+	s.exchange = exchange{by: by, began: s.cfg.Clock()}
+	dst = s.appendCloses(dst) // a failed check may have left the portal open
+	for _, setting := range settings {
+		dst = s.appendCloses(s.appendRun(dst, ours, setting))
+	}
+	dst = s.appendCloses(s.appendRun(dst, by, sql))
 	dst = wire.AppendSync(dst)
 	s.push(ledger.Sync, by)
 	return dst
 }
 
+// appendRun appends a statement under the proxy's names.
+func (s *Session) appendRun(dst []byte, by role, sql string) []byte {
+	dst = wire.AppendParse(dst, s.ownName, sql)
+	s.push(ledger.Parse, by)
+	dst = wire.AppendBind(dst, s.ownName, s.ownName)
+	s.push(ledger.Bind, by)
+	dst = wire.AppendExecute(dst, s.ownName)
+	s.push(ledger.Execute, by)
+	return dst
+}
+
+func (s *Session) appendCloses(dst []byte) []byte {
+	for _, what := range []byte("PS") {
+		dst = wire.AppendClose(dst, what, s.ownName)
+		s.push(ledger.Close, ours)
+	}
+	return dst
+}
+
 // appendSimple appends an exchange as a simple query.
-func (s *Session) appendSimple(dst []byte, sql string, by role) []byte {
-	s.exchange = exchange{by: by}
+func (s *Session) appendSimple(dst []byte, by role, sql string) []byte {
+	s.exchange = exchange{by: by, began: s.cfg.Clock()}
 	dst = wire.AppendQuery(dst, sql)
 	s.push(ledger.Query, by)
 	return dst
@@ -127,21 +135,24 @@ func (s *Session) exchangeFor(a policy.Action, out *Out) {
 	mark := len(out.own)
 	s.answerAbout = a.By
 	s.timeExchange()
-	switch a.Do {
-	case policy.Take:
-		out.own = s.appendTake(out.own, a.By)
-	case policy.GiveBack:
+	switch {
+	case a.Do == policy.Take:
+		out.own = s.appendTake(out.own, a.By, a.Needed)
+	case a.Do == policy.GiveBack:
 		out.own = s.appendGiveBack(out.own)
-	case policy.Ask:
-		out.own = s.appendExchange(out.own, askVariableSQL, asksVariable)
-	case policy.Observe:
-		out.own = s.appendExchange(out.own, string(s.appendObserve(nil, &a.By)), asksObserve)
+	case (s.cfg.Mode == Shadow || s.standby) && s.hasSchema():
+		out.own = s.appendExchange(out.own, asksObserve, string(s.cfg.call.appendCheck(nil, fullCheck, &a.By)))
 		s.events.Checked()
+	case s.hasSchema():
+		out.own = s.appendExchange(out.own, asksObserve, string(s.cfg.call.appendProxyHold(nil, s.hold.number, &a.By, literalOrNull(&holdsNothing), observing)), holdSettings...)
+		s.events.Checked()
+	default:
+		out.own = s.appendExchange(out.own, asksObserve, askVariableSQL)
 	}
 	out.put(mark)
 }
 
-// The values of wirefence.hold's parameter for what the session holds.
+// The values of proxy_hold's parameter for what the session holds already.
 var holdsNothing, holdsSame = "nothing", "same"
 
 // beginTake records that the hold is being taken. It returns what the session holds before
@@ -154,30 +165,30 @@ func (s *Session) beginTake(by policy.Carrier) (has *string) {
 	case h.state == policy.Held && h.by == by:
 		has = &holdsSame
 	}
-	h.state, h.by, h.invalidated, h.since = policy.Taking, by, false, s.cfg.Clock()
+	h.by, h.asked = by, s.at
+	h.change(policy.Asks)
 	s.events.Checked()
 	return has
 }
 
 // appendTake appends the exchange that takes the hold. The server gives back an earlier
 // one.
-func (s *Session) appendTake(dst []byte, by policy.Carrier) []byte {
-	has := s.beginTake(by)
-	if !s.hold.bySimpleQuery {
-		return s.appendExchange(dst, string(s.cfg.call.appendHold(nil, &by, has)), asksHold)
+func (s *Session) appendTake(dst []byte, by policy.Carrier, needed bool) []byte {
+	manner := exchanging
+	if needed {
+		manner = needing
 	}
-	return s.appendSimple(dst, readCommittedSQL+string(s.cfg.call.appendHold(nil, &by, has)), asksHold)
+	has := literalOrNull(s.beginTake(by))
+	return s.appendExchange(dst, asksHold, string(s.cfg.call.appendProxyHold(nil, s.hold.number, &by, has, manner)), holdSettings...)
 }
 
 // appendGiveBack appends the exchange that gives the hold back. From here on the session
 // counts as without.
 func (s *Session) appendGiveBack(dst []byte) []byte {
-	sql := giveBackSQL
-	if s.hold.state == policy.Held {
-		sql = string(s.cfg.call.appendGiveBack(nil, &s.hold.by))
-	}
-	s.hold.state = policy.NoHold
-	return s.appendExchange(dst, sql, givesBack)
+	sql := appendUnhold(nil, s.hold.number, s.hold.locks)
+	s.hold.asked = s.at
+	s.hold.change(policy.GivesBack)
+	return s.appendExchange(dst, givesBack, string(sql))
 }
 
 // handleExchangeRow handles the row of an exchange.
@@ -187,18 +198,22 @@ func (s *Session) handleExchangeRow(by role, msg []byte) {
 		return
 	}
 	x := &s.exchange
-	x.answered, x.outcome = true, string(columns[0])
+	x.answered = true
 	switch by {
-	case asksHold:
-		x.variableFilled = len(columns) > 1 && len(columns[1]) > 0
-	case asksVariable:
-		x.variableFilled = x.outcome != ""
 	case asksLogin:
 		s.learnLogin(columns)
+	case asksStored:
+		x.interferes = string(columns[0]) == "t"
 	case asksObserve:
-		s.handleVerdict(msg)
-	case beforeCall:
-		s.handleVerdict(msg)
+		if !s.hasSchema() {
+			if x.variableFilled = len(columns[0]) > 0; !x.variableFilled {
+				x.verdict = none
+			}
+			return
+		}
+		fallthrough
+	case asksHold, beforeCall:
+		x.verdict, x.keys = s.readVerdict(msg)
 	}
 }
 
@@ -206,17 +221,13 @@ func (s *Session) handleExchangeRow(by role, msg []byte) {
 // gets the message, as the end of its login.
 func (s *Session) finishExchange(by role) bool {
 	s.exchange.by = client
+	s.noteRoundTrip(s.exchange.began)
 	s.finishExchangeSample()
 	switch by {
 	case asksHold:
 		s.finishTake()
 	case givesBack:
 		s.finishGiveBack()
-	case asksVariable:
-		s.answer = policy.Filled
-		if s.exchange.err == nil && !s.exchange.variableFilled {
-			s.answer = policy.Empty
-		}
 	case asksObserve:
 		s.finishObserve()
 	case asksLogin:
@@ -228,6 +239,14 @@ func (s *Session) finishExchange(by role) bool {
 		s.answer, s.answerErr = policy.NoAnswer, nil // no message waits for it
 	}
 	return false
+}
+
+// noteRoundTrip records the time from a question to its answer. The shortest one counts,
+// since the server may be busy, or have a takeover to wait for.
+func (s *Session) noteRoundTrip(began time.Time) {
+	if took := s.at.Sub(began); s.roundTrip == 0 || took < s.roundTrip {
+		s.roundTrip = took
+	}
 }
 
 // trimmed returns an embedded query without the white space around it.

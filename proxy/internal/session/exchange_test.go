@@ -133,7 +133,7 @@ func TestWritesStopWithTheLease(t *testing.T) {
 		t.Fatalf("sent %q, seen %q", sent, back)
 	}
 	lease.fence = ""
-	unfenced := bytes.Join([][]byte{message(wire.RowDescription, "\x00\x00"), row(carriesNone), done("SELECT 1")}, nil)
+	unfenced := bytes.Join([][]byte{message(wire.RowDescription, "\x00\x00"), row("unfenced"), done("SELECT 1")}, nil)
 	if _, back = talk(t, s, simple("SELECT 1"), unfenced, row("1"), done("SELECT 1"), ready("I")); back != string(row("1"))+string(done("SELECT 1"))+string(ready("I")) {
 		t.Errorf("of a read the client sees %q", back)
 	}
@@ -157,9 +157,9 @@ func TestTickGivesBack(t *testing.T) {
 	s := begunWith(t, Config{Hold: 50 * time.Millisecond, Clock: func() time.Time { return now }}, benchFence, discard{})
 	insert := simple(benchWrite)
 	talk(t, s, insert, passing(), done("INSERT 0 1"), ready("I"))
-	held := bytes.Join([][]byte{message(wire.RowDescription, "\x00\x00"), heldWithin, done("SELECT 1")}, nil)
+	held := bytes.Join([][]byte{message(wire.RowDescription, "\x00\x00"), isHeld, done("SELECT 1")}, nil)
 	sent, back := talk(t, s, insert, held, done("INSERT 0 1"), ready("I"))
-	if !strings.Contains(sent, "wirefence.hold_or_check(NULL, NULL, 'nothing', false);") || back != string(done("INSERT 0 1"))+string(ready("I")) {
+	if !strings.Contains(sent, "NULL, NULL, 'nothing', false, 'group');") || back != string(done("INSERT 0 1"))+string(ready("I")) {
 		t.Fatalf("sent %q", sent)
 	}
 	if send, next := s.ReleaseHold(); send || !next.Equal(now.Add(50*time.Millisecond)) || !s.HoldDeadline().Equal(next) {
@@ -167,7 +167,7 @@ func TestTickGivesBack(t *testing.T) {
 	}
 	now = now.Add(50 * time.Millisecond)
 	send, next := s.ReleaseHold()
-	if b := string(s.TakeToServer()); !send || !next.IsZero() || !strings.Contains(b, "wirefence.unhold(") {
+	if b := string(s.TakeToServer()); !send || !next.IsZero() || !strings.Contains(b, "wirefence.proxy_unhold(") {
 		t.Fatalf("%v, %v, sent %q", send, next, b)
 	}
 	if send, _ = s.ReleaseHold(); send || !s.HoldDeadline().IsZero() || s.Awaited() != AwaitsExchange {

@@ -3,7 +3,6 @@ package session
 import (
 	"bytes"
 
-	"github.com/wirefence/wirefence/fence"
 	"github.com/wirefence/wirefence/proxy/internal/ledger"
 	"github.com/wirefence/wirefence/proxy/internal/policy"
 	"github.com/wirefence/wirefence/proxy/internal/sqltext"
@@ -18,60 +17,37 @@ func (s *Session) parse(msg []byte, at int, out *Out) int {
 		s.q.Push(ledger.Parse)
 		return s.pass(len(msg), len(msg), at, out)
 	}
-	bySettings := s.readsDifferently(body)
+	s.tracing = s.traceOf(body)
+	if sqltext.Plain(body) && !s.isAmbiguous(name) && (s.unfenced() || s.underHold("")) {
+		s.openBatch()
+		s.noteParse(name, statement{text: sqltext.Statement{Class: sqltext.Ordinary}, trace: s.tracing})
+		return s.pass(len(msg), len(msg), at, out)
+	}
 	result := s.scanner.Scan(body, s.options)
 	s.inherit(result.Statements)
-	s.tracing = s.traceOf(body)
-	st := statement{fence: result.Fence, empty: len(result.Statements) == 0, trace: s.tracing}
+	st := statement{fence: result.Fence, empty: len(result.Statements) == 0, trace: s.tracing, ambiguous: s.isAmbiguous(name), own: s.isOwn(name) || s.namesOwn(body, result.Statements), drops: droppedName(body, result.Statements)}
 	if !st.empty {
 		st.text = result.Statements[0]
 	}
-	m := policy.Message{Kind: policy.Parse, Statements: result.Statements, Fence: result.Fence, FenceErr: result.FenceErr, BySettings: bySettings, DropsUnnamed: len(name) == 0}
+	if result.FenceErr == nil && st.isPlain() && !st.empty && !result.BySettings && s.underHold(st.fence) {
+		s.openBatch()
+		s.noteParse(name, st)
+		return s.pass(len(msg), len(msg), at, out)
+	}
+	m := policy.Message{Kind: policy.Parse, Statements: result.Statements, Fence: result.Fence, FenceErr: result.FenceErr, Ambiguous: st.ambiguous, NamesOwn: st.own, BySettings: result.BySettings && sqltext.MayCarry(body)}
 	a, ok := s.decide(&m, out)
 	if !ok {
 		return 0
 	}
-	e := (*wire.Error)(nil)
-	if a.Do == policy.Refuse {
-		e = s.refusal(a, body, &m)
-	} else if hasNonASCII(name) && st.fence != "" {
-		e = s.refusal(policy.Action{Refusal: policy.Refusal{State: fence.CannotBeFenced, Reason: policy.HiddenFence}}, body, &m)
-	}
 	s.openBatch()
-	if e != nil && !s.reportShadowedEarly(e) {
-		s.refuseBatch(e, out)
+	s.shadows(&a, body, &m, true)
+	if a.Do == policy.Refuse {
+		s.refuseBatch(&a, body, &m, out)
 		return len(msg)
 	}
-	s.putChecks(&a, out)
-	s.noteParse(name, &st)
-	s.prepared.Sent(name, s.batch.id, st)
-	s.pushGiven(ledger.Parse, name)
+	s.putChecks(&a, 0, out)
+	s.noteParse(name, st)
 	return s.pass(len(msg), len(msg), at, out)
-}
-
-// readsDifferently reports whether the fence or the class of a Parse's text depends on
-// standard_conforming_strings, which an unanswered message may change.
-func (s *Session) readsDifferently(body []byte) bool {
-	if s.quiet() || bytes.IndexByte(body, '\\') < 0 || !sqltext.MayCarry(body) {
-		return false
-	}
-	type reading struct {
-		fence  string
-		failed bool
-		text   sqltext.Statement
-		n      int
-	}
-	var readings [2]reading
-	opt := s.options
-	for i := range readings {
-		r := s.scanner.Scan(body, opt)
-		readings[i] = reading{fence: r.Fence, failed: r.FenceErr != nil, n: len(r.Statements)}
-		if len(r.Statements) > 0 {
-			readings[i].text = sqltext.Statement{Class: r.Statements[0].Class, Flags: r.Statements[0].Flags}
-		}
-		opt.EscapeStrings = !opt.EscapeStrings
-	}
-	return readings[0] != readings[1]
 }
 
 // bind handles a Bind. It needs only the names, not the parameters, which may be large.
@@ -85,21 +61,15 @@ func (s *Session) bind(in []byte, size, at int, out *Out) int {
 		}
 		return s.bindUnread(in, size, at, out)
 	}
-	st, ok := s.statementOf(&s.prepared, name)
+	st, ok := s.statementOf(&s.names.prepared, name)
 	if !ok {
 		return s.wait()
 	}
-	if hasNonASCII(portal) {
-		st = ambiguousName
-	}
+	st.ambiguous = st.ambiguous || s.isAmbiguous(portal)
 	if taken := s.decideAndOpen(policy.Bind, &st, size, in, out); taken >= 0 {
 		return taken
 	}
-	if len(portal) > 0 && st.fence != "" {
-		s.namedFence = true
-	}
-	s.portals.Sent(portal, s.batch.id, st)
-	s.pushGiven(ledger.Bind, portal)
+	s.noteBind(portal, st)
 	return s.pass(size, len(in), at, out)
 }
 
@@ -110,22 +80,39 @@ func (s *Session) statementOf(names *ledger.Names[statement], name []byte) (st s
 	switch {
 	case !sure && s.q.Ready() > 0 && !s.q.CopyIn():
 		return st, false
-	case hasNonASCII(name):
-		st = ambiguousName
 	case !found:
 		st = s.unseen()
 	}
+	if s.isAmbiguous(name) { // it may be equal to any other such name, in another encoding
+		st.ambiguous = true
+		st.text.Flags |= s.names.parsed
+	}
 	return st, true
 }
+
+// isAmbiguous reports whether a name may be that of another statement: one beyond ASCII is
+// equal to others in another encoding, and the proxy's own statements have one of these.
+func (s *Session) isAmbiguous(name []byte) bool { return hasNonASCII(name) || s.isOwn(name) }
+
+// isOwn reports whether a name is one of the proxy's own.
+func (s *Session) isOwn(name []byte) bool { return bytes.HasPrefix(name, []byte(s.ownName)) }
 
 // carriesNothing reports whether policy need not decide on a message of the extended
 // protocol: neither the session nor the statement carries a fence, and the statement has
 // no effect to record. st is nil for none.
 func (s *Session) carriesNothing(st *statement) bool {
-	if st != nil && (st.doubt || st.fence != "" || st.text.Flags != 0 || st.text.Class.Controls()) {
-		return false
-	}
-	return !s.mayCarry() && !s.cfg.required() && !s.fenced && s.hold.state == policy.NoHold && s.lastCarrier == (policy.Carrier{})
+	return (st == nil || st.fence == "" && !(st.own && s.check.prepared()) && st.text.Flags == 0 && !st.text.Class.Controls() && !st.ambiguous) && s.unfenced()
+}
+
+// isPlain reports whether a statement runs under a hold for its fence without a decision.
+func (st *statement) isPlain() bool {
+	return st.text.Class == sqltext.Ordinary && st.text.Flags == 0 && !st.ambiguous && !st.own
+}
+
+// isUnseen reports whether the meaning of a name is that of one which no message has given,
+// so that it need not be remembered.
+func (st *statement) isUnseen() bool {
+	return st.isPlain() && st.fence == "" && !st.empty && st.trace == nil
 }
 
 // bindUnread handles a Bind whose names can't be read: they are too long, or the message is
@@ -136,25 +123,14 @@ func (s *Session) bindUnread(in []byte, size, at int, out *Out) int {
 		s.q.Push(ledger.Bind)
 		return s.pass(size, len(in), at, out)
 	}
-	st := ambiguousName
-	if taken := s.decideAndOpen(policy.Bind, &st, size, in, out); taken >= 0 {
-		return taken
-	}
-	if refusal := s.longName(); size > s.cfg.MaxStatement && !s.reportShadowed(refusal) {
-		s.refuseBatch(refusal, out)
-		n := min(size, len(in))
-		s.dropLeft = size - n
-		return n
-	}
-	s.portals.Sent(nil, s.batch.id, st)
-	s.pushGiven(ledger.Bind, nil)
-	return s.pass(size, len(in), at, out)
+	s.violation("the names in a Bind of %d bytes are longer than WIREFENCE_MAX_STATEMENT", size)
+	return 0
 }
 
 // decideAndOpen decides on a message that may be the first of its batch, and opens the
 // batch. It returns -1 if the caller is to forward the message, otherwise the bytes used.
 func (s *Session) decideAndOpen(kind policy.Kind, st *statement, size int, in []byte, out *Out) int {
-	if s.carriesNothing(st) {
+	if s.carriesNothing(st) || st != nil && st.isPlain() && s.underHold(st.fence) {
 		s.openBatch()
 		return -1
 	}
@@ -162,7 +138,7 @@ func (s *Session) decideAndOpen(kind policy.Kind, st *statement, size int, in []
 	s.tracing = nil
 	if st != nil {
 		s.tracing = st.trace
-		m.Fence, m.Doubtful = st.fence, st.doubt
+		m.Fence, m.Ambiguous, m.NamesOwn = st.fence, st.ambiguous, st.own
 		if !st.empty {
 			m.Statements = s.asStatements(st)
 		}
@@ -172,18 +148,13 @@ func (s *Session) decideAndOpen(kind policy.Kind, st *statement, size int, in []
 		return 0
 	}
 	s.openBatch()
-	if a.Do != policy.Refuse {
-		s.putChecks(&a, out)
-		return -1
+	s.shadows(&a, nil, &m, true)
+	if a.Do == policy.Refuse {
+		s.refuseBatch(&a, nil, &m, out)
+		return s.drop(size, len(in))
 	}
-	if e := s.refusal(a, nil, &m); s.reportShadowedEarly(e) {
-		return -1
-	} else {
-		s.refuseBatch(e, out)
-	}
-	n := min(size, len(in))
-	s.dropLeft = size - n
-	return n
+	s.putChecks(&a, 0, out)
+	return -1
 }
 
 // execute handles a whole Execute.
@@ -193,17 +164,21 @@ func (s *Session) execute(msg []byte, at int, out *Out) int {
 		s.q.Push(ledger.Execute)
 		return s.pass(len(msg), len(msg), at, out)
 	}
-	st, ok := s.statementOf(&s.portals, name)
+	st, ok := s.statementOf(&s.names.portals, name)
 	if !ok {
 		return s.wait()
 	}
-	if s.batch.Open && s.carriesNothing(&st) {
-		s.batch.Ran, s.batch.under = true, max(s.batch.under, underNothing)
-		s.q.Push(ledger.Execute)
+	s.tracing = st.trace
+	switch {
+	case s.batch.Open && s.carriesNothing(&st):
+		s.pushExecute(&st, underNothing)
+		return s.pass(len(msg), len(msg), at, out)
+	case s.batch.Open && st.isPlain() && !st.empty && s.underHold(st.fence):
+		s.coversPlain()
+		s.pushExecute(&st, underHold)
 		return s.pass(len(msg), len(msg), at, out)
 	}
-	s.tracing = st.trace
-	m := policy.Message{Kind: policy.Execute, Fence: st.fence, Doubtful: st.doubt}
+	m := policy.Message{Kind: policy.Execute, Fence: st.fence, Ambiguous: st.ambiguous, NamesOwn: st.own}
 	if !st.empty {
 		m.Statements = s.asStatements(&st)
 	}
@@ -213,35 +188,36 @@ func (s *Session) execute(msg []byte, at int, out *Out) int {
 		return 0
 	}
 	s.openBatch()
+	s.shadows(&a, nil, &m, false)
 	if a.Do == policy.Refuse {
-		if e := s.refusal(a, nil, &m); !s.reportShadowed(e) {
-			s.refuseBatch(e, out)
-			return len(msg)
-		}
-		a = policy.Action{By: a.By}
+		s.refuseBatch(&a, nil, &m, out)
+		return len(msg)
 	}
-	s.putChecks(&a, out)
+	s.putChecks(&a, 0, out)
 	s.noteEffects(&m, &a, nil)
 	s.noteExecute(&m, &a)
-	s.q.Push(ledger.Execute).Note.trace = st.trace
-	return s.pass(len(msg), len(msg), at, out)
+	s.pushExecute(&st, coverOf(&a))
+	used := s.pass(len(msg), len(msg), at, out)
+	s.putChecks(&a, 1, out)
+	return used
 }
 
-// pushGiven pushes the entry of a message whose meaning of a name was passed to
-// ledger.Names.
-func (s *Session) pushGiven(kind ledger.Kind, name []byte) *ledger.Entry[note] {
-	e := s.q.Push(kind)
-	e.Note.givesName, e.Note.name = true, string(name)
-	return e
+// pushExecute records an Execute that is being sent.
+func (s *Session) pushExecute(st *statement, under cover) {
+	b := &s.batch
+	b.Ran, b.under = true, max(b.under, under)
+	b.timed = b.timed || s.timesGroup(b.under)
+	n := &s.q.Push(ledger.Execute).Note
+	n.trace, n.drops = st.trace, st.drops
 }
 
 // describe handles a whole Describe, which counts as a Bind of the statement: if the
 // server has dropped the statement's plan, it analyses the text again, and evaluates its
 // constants and the checks of their domains.
 func (s *Session) describe(msg []byte, at int, out *Out) int {
-	names := &s.prepared
+	names := &s.names.prepared
 	if bytes.HasPrefix(msg[wire.HeaderSize:], []byte("P")) {
-		names = &s.portals
+		names = &s.names.portals
 	}
 	name, _, ok := wire.CString(msg[min(wire.HeaderSize+1, len(msg)):])
 	if !ok { // malformed
@@ -263,14 +239,17 @@ func (s *Session) describe(msg []byte, at int, out *Out) int {
 // closeName handles a whole Close. Its name keeps its meaning until the server has
 // confirmed the Close: after an error it still exists.
 func (s *Session) closeName(msg []byte, at int, out *Out) int {
-	if taken := s.decideAndOpen(policy.OtherFirst, nil, len(msg), msg, out); taken >= 0 {
+	var own *statement
+	if body := msg[wire.HeaderSize:]; len(body) > 1 && s.isOwn(body[1:]) {
+		own = &statement{own: true}
+	}
+	if taken := s.decideAndOpen(policy.OtherFirst, own, len(msg), msg, out); taken >= 0 {
 		return taken
 	}
 	e := s.q.Push(ledger.Close)
 	if body := msg[wire.HeaderSize:]; len(body) > 1 {
 		e.Note.closeKind = body[0]
 		e.Note.name = string(bytes.TrimRight(body[1:], "\x00"))
-		s.noteNameUse(body[1:])
 	}
 	return s.pass(len(msg), len(msg), at, out)
 }

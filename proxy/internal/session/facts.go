@@ -1,60 +1,70 @@
 package session
 
 import (
+	"time"
+
 	"github.com/wirefence/wirefence/proxy/internal/policy"
 	"github.com/wirefence/wirefence/proxy/internal/sqltext"
 	"github.com/wirefence/wirefence/proxy/internal/wire"
 )
 
 // gatherFacts returns the facts for the decision on a message.
-func (s *Session) gatherFacts(m *policy.Message) *policy.Facts {
+func (s *Session) gatherFacts() *policy.Facts {
 	f := &s.facts
-	stamp := ""
-	if s.cfg.Lease != nil {
-		stamp = s.cfg.Lease.Fence()
-	}
 	*f = policy.Facts{
 		Shadow:            s.cfg.Mode == Shadow,
 		Required:          s.cfg.required(),
 		Pooled:            s.pooled,
 		Schema:            s.hasSchema(),
-		CanHold:           s.mayHold(m),
-		HoldNeedsExchange: s.hold.bySimpleQuery,
+		CanHold:           s.mayHold(),
+		HoldsIfNeeded:     s.holdsIfNeeded(),
+		HoldNeedsExchange: s.hold.needsExchange,
 		Major:             s.major,
 
 		Variable: s.mayCarry(),
-		Stamp:    stamp,
+		Stamp:    s.stamp(),
 
 		Outstanding:         s.q.Ready(),
 		Quiet:               s.quiet() && !s.q.CopyIn(),
-		FenceMayChange:      s.db.interferes.Load() || s.storedFlags.Has(sqltext.SetsVariable),
+		FenceMayChange:      s.db.interferes.Load() || s.names.left.Has(sqltext.SetsVariable),
 		HoldMayEnd:          s.db.interferes.Load(),
 		OnlyExchangePending: s.onlyExchangePending(),
 		Block:               s.block(),
 		Batch:               s.batch.Batch,
-		FreshChain:          s.freshChain,
-		Fenced:              s.fenced,
-		GivingBack:          s.exchange.by == givesBack,
+		FreshChain:          s.tx.freshChain,
+		Fenced:              s.tx.fenced,
+		FenceChanged:        s.tx.fenceChanged,
 		Answer:              s.answer,
-		NamedFence:          s.namedFence,
+		NamedFence:          s.names.fenced,
+		Prepared:            s.check.prepared(),
 	}
 	if s.q.CopyIn() {
 		f.Outstanding = 0 // the server answers nothing before the client has sent its data
 	}
 	if s.hold.state != policy.NoHold || s.lastCarrier != (policy.Carrier{}) {
-		now := s.cfg.Clock()
-		f.Hold = s.holdFacts(now)
-		if now.Sub(s.lastAt) < s.cfg.Hold && !(s.lastCarrier == s.hold.pausedFor && now.Before(s.hold.pausedUntil)) {
+		f.Hold = policy.Hold{State: s.hold.state, By: s.hold.by, Over: s.hold.state == policy.Held && s.over(s.at)}
+		if s.at.Sub(s.lastAt) < s.busyFor() && !(s.lastCarrier == s.hold.pausedFor && s.at.Before(s.hold.pausedUntil)) {
 			f.Last = s.lastCarrier
 		}
 	}
 	return f
 }
 
+// busyFor is how long a session counts as busy with a fence behind a group under it.
+func (s *Session) busyFor() time.Duration { return min(s.cfg.Hold, maxIdle) }
+
+// stamp returns the fence of the proxy's own lease, "" without one.
+func (s *Session) stamp() string {
+	if s.cfg.Lease == nil {
+		return ""
+	}
+	return s.cfg.Lease.Fence()
+}
+
 // mayCarry reports whether the session variable may hold a fence of this client's.
 func (s *Session) mayCarry() bool {
 	if s.pooled {
-		return s.localSet
+		return s.tx.localSet
 	}
 	return s.variableMayCarry || s.db.interferes.Load()
 }
@@ -64,26 +74,34 @@ func (s *Session) block() policy.Block {
 	switch {
 	case s.q.CopyIn():
 		return policy.BlockUnknown
-	case s.txStatus == wire.Idle:
+	case s.tx.status == wire.Idle:
 		return policy.NoBlock
-	case s.txStatus == wire.Failed:
+	case s.tx.status == wire.Failed:
 		return policy.FailedBlock
 	}
 	return policy.InBlock
 }
 
-// canForwardUnread reports whether a text needs no lexing: the session carries no fence,
-// and the text has no word that could carry or set one.
-func (s *Session) canForwardUnread(body []byte) bool {
-	if s.mayCarry() || s.cfg.required() || s.namedFence || s.fenced || s.pooled || s.hold.state != policy.NoHold || sqltext.Mentions(body) {
+// unfenced reports whether the session carries no fence, needs none, and holds nothing. Its
+// texts need no lexing unless they have a word that could carry a fence or set one.
+func (s *Session) unfenced() bool {
+	return !s.mayCarry() && !s.cfg.required() && !s.names.fenced && !s.tx.fenced && s.hold.state == policy.NoHold && s.lastCarrier == (policy.Carrier{})
+}
+
+// underHold reports whether the hold covers a plain statement with this fence in its
+// comments, and needn't be given back or taken anew. Such a statement needs no decision.
+func (s *Session) underHold(comment string) bool {
+	h := &s.hold
+	if h.state != policy.Held || h.by.Comment != comment || s.answer != policy.NoAnswer || s.batch.Taken || s.q.CopyIn() {
 		return false
 	}
-	if s.lastCarrier == (policy.Carrier{}) {
-		return true
+	if comment == "" && h.by != (policy.Carrier{Variable: s.mayCarry(), Stamp: s.stamp()}) {
+		return false
 	}
-	if s.cfg.Clock().Sub(s.lastAt) >= s.cfg.Hold {
-		s.lastCarrier = policy.Carrier{}
-		return true
-	}
-	return false
+	return s.mayHold() && !s.over(s.at)
+}
+
+// coversPlain records that a plain statement is forwarded under the hold.
+func (s *Session) coversPlain() {
+	s.tx.fenced, s.lastCarrier, s.lastAt = true, s.hold.by, s.at
 }

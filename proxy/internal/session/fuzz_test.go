@@ -16,7 +16,7 @@ func (silent) Refused(Refusal)                    {}
 func (silent) Trouble(error)                      {}
 func (silent) Ended(Ending)                       {}
 
-// login brings a session to where the client may send queries.
+// logIn brings a session to where the client may send queries.
 func logIn(s *Session) {
 	var out Out
 	ready := []byte{'Z', 0, 0, 0, 5, 'I'}

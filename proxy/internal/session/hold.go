@@ -1,6 +1,7 @@
 package session
 
 import (
+	"strconv"
 	"strings"
 	"time"
 
@@ -12,188 +13,270 @@ import (
 
 // A hold is the lock of a fence's resources at session level: while the server has it, no
 // takeover can commit, so the session's statements need no checks. policy.Decide decides
-// when to take it and to give it back; this file keeps its state. It counts from its
-// successful answer on, until the proxy sends a message that may release it or change the
-// session variable.
+// when to take it and to give it back; this file keeps its state. It lasts until a takeover
+// wants it: the Databases tell so. Without them it lasts for Config.Hold, as from the last
+// proof that nobody wants it.
 
 // hold is the state of the session's hold.
 type hold struct {
-	state policy.HoldState
+	state policy.HoldState // changed by change alone
 	by    policy.Carrier
-	since time.Time // when the proxy asked for it
-	// invalidated says that a message behind the request may end the hold, so its
-	// successful answer doesn't count.
-	invalidated bool
-	// pausedFor is the carrier of the last hold that failed. The session doesn't ask for it
-	// again before pausedUntil, unless a statement needs it.
+	// number marks the locks of this session's holds, so that no other party in the same
+	// backend gives them back: client code that holds too, or another proxy.
+	number int32
+	asked  time.Time   // when the last call about it was sent, which is its first proof
+	locks  []*heldLock // of its resources, until it is taken anew or given back
+	// pausedFor is the carrier of the last hold that could not be had. The session doesn't
+	// ask for it again before pausedUntil, unless a statement needs it.
 	pausedFor   policy.Carrier
 	pausedUntil time.Time
-	// bySimpleQuery says that the session's default isolation level isn't READ COMMITTED:
-	// the hold needs a simple query, which can set the level.
-	bySimpleQuery bool
-	// retried says that the current message has asked for it again, after a check.
-	retried bool
+	// needsExchange says that the session's transactions aren't READ COMMITTED by default.
+	needsExchange bool
+	failures      int // to give it back, in a row
 }
 
-// pauseFactor times Config.Hold is the pause after a hold that failed.
-const pauseFactor = 20
+// pause is how long a session doesn't ask for a hold that could not be had, and
+// wantedPause if that may be had soon: a takeover is under way, another session asked at
+// the same moment, or the token had to be recorded first.
+const (
+	pause       = time.Second
+	wantedPause = 100 * time.Millisecond
+)
 
-// mayHold reports whether the session can take a hold ahead of a message.
-func (s *Session) mayHold(m *policy.Message) bool {
+// maxIdle is how long a session may run nothing before it gives its hold back: pools keep
+// many idle sessions.
+const maxIdle = time.Second
+
+// maxRoundTrip is the longest round trip to the server at which a session holds between its
+// statements. A takeover ends the backend of a session that holds and has been idle for 250
+// ms; that must be long enough to ask whether the hold is wanted, and to give it back.
+const maxRoundTrip = 75 * time.Millisecond
+
+// lullFraction of Config.Hold is how long a session must have sent no group before the
+// proxy gives back a hold that nobody is known to want. The next group of a busy session
+// takes it anew, which costs less than giving it back and taking it.
+const lullFraction = 4
+
+// change is the only place that changes the state of the hold.
+func (h *hold) change(e policy.HoldEvent) {
+	h.state = h.state.Next(e)
+	if e == policy.Asks || e == policy.GivesBack {
+		release(h.locks)
+		h.locks = nil
+	}
+}
+
+// over reports whether the hold is to be given back, or taken anew: a takeover wants it, or
+// the last proof that none does is older than period.
+func (s *Session) over(now time.Time) bool {
+	h := &s.hold
+	asked := s.databases.clock(h.asked)
+	proof := asked
+	for i, lock := range h.locks {
+		at := max(asked, lock.proven.Load())
+		if i == 0 || at < proof {
+			proof = at // of several resources the oldest one counts
+		}
+	}
+	return h.wanted() || s.databases.clock(now)-proof >= s.cfg.Hold
+}
+
+// wanted reports whether a takeover waits for the hold.
+func (h *hold) wanted() bool {
+	for _, lock := range h.locks {
+		if lock.wanted.Load() {
+			return true
+		}
+	}
+	return false
+}
+
+// mayHold reports whether the session can take a hold.
+func (s *Session) mayHold() bool {
 	return s.cfg.Hold > 0 && s.cfg.Mode == Enforce && s.hasSchema() && !s.pooled && !s.standby && !s.walsender &&
-		!s.chainsTransactions && !s.db.interferes.Load() && s.storedFlags&(sqltext.SetsVariable|sqltext.Unlocks) == 0 &&
-		!(s.hold.bySimpleQuery && !m.DropsUnnamed && s.unnamedInUse())
+		!s.db.interferes.Load() && s.names.left&(sqltext.SetsVariable|sqltext.Unlocks) == 0
 }
 
-// unnamedInUse reports whether a simple query of the proxy's own would drop an
-// unnamed statement of the client's.
-func (s *Session) unnamedInUse() bool {
-	_, ok, _ := s.prepared.Find(nil, 0)
-	return ok
-}
-
-// holdFacts returns the hold's state for policy.
-func (s *Session) holdFacts(now time.Time) policy.Hold {
-	h := policy.Hold{State: s.hold.state, By: s.hold.by}
-	h.Over = s.hold.state == policy.Held && now.Sub(s.hold.since) >= s.cfg.Hold
-	return h
-}
+// holdsIfNeeded reports whether the session takes a hold only for a statement that a check
+// can't cover: its client chains transactions, so it might find no moment to give it back,
+// or the server is far away.
+func (s *Session) holdsIfNeeded() bool { return s.chains || s.roundTrip > maxRoundTrip }
 
 // doubtHold records that the hold no longer counts: a message that is being sent may
 // release it, or change the fence. The server may still have it.
-func (s *Session) doubtHold() {
-	switch s.hold.state {
-	case policy.Held:
-		s.hold.state = policy.Doubtful
-	case policy.Taking:
-		s.hold.invalidated = true
-	}
-}
+func (s *Session) doubtHold() { s.hold.change(policy.Doubts) }
 
-// finishTake handles the end of the exchange that asked for the hold.
-func (s *Session) finishTake() {
-	h, x := &s.hold, &s.exchange
-	s.answer, s.answerErr = policy.NoAnswer, nil
+// verdict is the answer of wirefence.check or wirefence.proxy_hold.
+type verdict uint8
+
+const (
+	checked  verdict = iota // by check also null; by proxy_hold once and apart
+	notNow                  // by proxy_hold checked
+	held                    // for the session
+	shadowed                // every resource is in shadow mode
+	none                    // no fence
+)
+
+// readVerdict reads an answer. keys are those of the locks that are held.
+func (s *Session) readVerdict(msg []byte) (v verdict, keys []lockKey) {
+	column, null := wire.FirstColumn(msg)
+	word, rest, _ := strings.Cut(string(column), " ")
 	switch {
-	case x.err != nil && !h.bySimpleQuery && x.err.Code == wrongIsolation:
-		// The default isolation level isn't READ COMMITTED: retry by a simple query.
-		h.bySimpleQuery, h.state = true, policy.Doubtful
-		return
-	case x.err != nil:
-		s.answer, s.answerErr, h.state = policy.TakeFails, x.err, policy.Doubtful
-	case !x.answered || h.invalidated:
-		h.state = policy.Doubtful
-	case x.outcome == "t":
-		s.answer, h.state = policy.Granted, policy.Held
-		return
-	case h.by.Variable && !x.variableFilled && h.by.Stamp == "":
-		s.answer, h.state = policy.Empty, policy.NoHold
-	case h.retried:
-		s.answer, h.state = policy.Unholdable, policy.NoHold
-	default:
-		s.answer, h.state = policy.Unheld, policy.NoHold
+	case null:
+		return checked, nil
+	case word == "held":
+		server, list, _ := strings.Cut(rest, " ")
+		for text := range strings.SplitSeq(list, ",") {
+			key, err := strconv.ParseInt(text, 10, 64)
+			if err != nil {
+				return checked, nil
+			}
+			keys = append(keys, lockKey{server, key})
+		}
+		return held, keys
+	case word == "none" || word == "unfenced" || word == "on": // a check says unfenced; without the schema, on
+		s.noteUnfenced()
+		return none, nil
+	case word == "shadow":
+		return shadowed, nil
+	case word == "checked":
+		return notNow, nil
+	case word == "apart":
+		s.hold.needsExchange = true
+	case strings.HasSuffix(word, ":"):
+		s.reportRefusal(Refusal{State: fence.SQLState(word[:len(word)-1]), Message: rest, Shadow: true, Noted: s.cfg.Mode == Enforce}, s.answeredTrace())
+		return shadowed, nil
 	}
-	h.pausedFor, h.pausedUntil = h.by, s.cfg.Clock().Add(pauseFactor*s.cfg.Hold)
+	return checked, nil
 }
 
-// finishTakeInGroup handles the answer of hold_or_check.
-func (s *Session) finishTakeInGroup(msg []byte) {
+// noteUnfenced records that a check has found no fence where one is required.
+func (s *Session) noteUnfenced() {
+	if s.cfg.required() {
+		s.tx.madeReadOnly = s.cfg.Mode == Enforce && !s.standby
+		s.tx.shadowReadOnly = s.cfg.Mode == Shadow
+	}
+}
+
+// noteHeld records the server's answer to the question for the hold.
+func (s *Session) noteHeld(v verdict, keys []lockKey) {
 	h := &s.hold
-	verdict, _ := wire.FirstColumn(msg)
+	if v == held {
+		h.change(policy.Grants)
+		if h.state == policy.Held {
+			h.locks = s.db.retain(keys, h.locks[:0])
+		}
+		return
+	}
+	h.change(policy.Declines)
+	h.pausedFor, h.pausedUntil = h.by, s.at.Add(pause)
+	if v == notNow {
+		h.pausedUntil = s.at.Add(wantedPause)
+	}
+}
+
+// finishTake handles the end of the exchange that asked for the hold. The answer counts
+// only here: a commit that fails, fails behind its row.
+func (s *Session) finishTake() {
+	x := &s.exchange
+	s.answer, s.answerErr = policy.Unheld, x.err
 	switch {
-	case h.state != policy.Taking:
-	case h.invalidated:
-		h.state = policy.Doubtful
-	case string(verdict) == "held":
-		h.state = policy.Held
-	case string(verdict) == "apart":
-		h.bySimpleQuery, h.state = true, policy.NoHold
+	case x.err != nil || !x.answered:
+		if x.err != nil && isRefusal(x.err.Code) {
+			s.hold.change(policy.Declines)
+		}
+		s.hold.change(policy.AskFails)
+		s.hold.pausedFor, s.hold.pausedUntil = s.hold.by, s.at.Add(pause)
+		s.answer = policy.Fails
+		return
+	case x.verdict == held:
+		s.answer = policy.Granted
 	default:
-		h.state = policy.NoHold
-		h.pausedFor, h.pausedUntil = h.by, s.cfg.Clock().Add(pauseFactor*s.cfg.Hold)
+		s.answer = answerOf(x.verdict)
 	}
+	s.noteHeld(x.verdict, x.keys)
 }
 
-// Config.Hold/lullFraction is how long a session must have sent no group before the proxy
-// gives its hold back. The next group of a busy session takes the hold anew, which costs
-// less than giving it back and taking it.
-const lullFraction = 4
-
-// wrongIsolation is the SQLSTATE of wirefence.hold for an isolation level other than READ
-// COMMITTED.
-const wrongIsolation = string(fence.CannotBeFenced)
-
-// appendObserve appends the query for the verdict on a statement that can't share its
-// transaction with a check: in shadow mode, and after a hold has failed, which may be
-// because its resources are in shadow mode.
-func (s *Session) appendObserve(dst []byte, by *policy.Carrier) []byte {
-	if s.cfg.Mode == Enforce {
-		return s.cfg.call.appendBeforeHold(dst, by)
-	}
-	return s.cfg.call.appendCheck(dst, s.checkFor(by), by)
-}
-
-// finishObserve handles the end of that exchange.
+// finishObserve handles the end of the exchange that asked what a fence would get.
 func (s *Session) finishObserve() {
+	x := &s.exchange
+	s.answer = answerOf(x.verdict)
 	switch {
-	case s.exchange.err != nil:
-		s.answer, s.answerErr = policy.TakeFails, s.exchange.err
-	case s.exchange.outcome == carriesNone || s.exchange.outcome == "none":
-		s.answer = policy.Empty
-	case s.cfg.Mode == Shadow || s.exchange.outcome == "shadow" || strings.HasPrefix(s.exchange.outcome, "WF"):
+	case x.err != nil:
+		s.answer, s.answerErr = policy.Fails, x.err
+	case s.answer != policy.Empty && s.cfg.Mode == Shadow:
 		s.answer = policy.Observed
-	case !s.hold.retried && s.exchange.outcome == "checked":
-		// The check may have recorded the token, which a hold needs: retry.
-		s.hold.retried, s.answer = true, policy.Recorded
-	default:
-		s.answer = policy.Unholdable
+	case !s.hasSchema() && (x.variableFilled || s.answerAbout.Stamp != ""):
+		s.answer = policy.Filled
 	}
+}
+
+func answerOf(v verdict) policy.Answer {
+	switch v {
+	case none:
+		return policy.Empty
+	case shadowed:
+		return policy.Observed
+	}
+	return policy.Unheld
 }
 
 // finishGiveBack handles the end of the exchange that gave the hold back.
 func (s *Session) finishGiveBack() {
-	if !s.exchange.answered && s.hold.state == policy.NoHold {
-		s.hold.state = policy.Doubtful
+	if s.exchange.answered && s.exchange.err == nil {
+		s.hold.failures = 0
+		return
 	}
-	if s.exchange.err != nil && s.txStatus == wire.Failed {
-		// In a chained transaction it has aborted what is the client's.
-		s.answer, s.answerErr = policy.GiveBackFails, s.exchange.err
+	s.hold.failures++
+	s.hold.change(policy.GiveBackFails)
+}
+
+// atBoundary reports whether the proxy may send an exchange of its own: no transaction is
+// open, nothing is outstanding, and no message of the client waits, which may wait for this
+// hold; Decide then gives it back if need be.
+func (s *Session) atBoundary() bool {
+	return s.phase == serving && s.quiet() && !s.inputWaits && s.tx.status == wire.Idle && s.atMessageStart() && len(s.toServer) == 0 &&
+		s.fatal == nil && !s.fatalSeen && !s.terminated
+}
+
+// giveBackAtOnce gives a hold back that can't wait for the session's next group: a takeover
+// wants it, the session holds only for what needs it, or giving it back has failed.
+func (s *Session) giveBackAtOnce() {
+	h := &s.hold
+	due := h.wanted() || h.state == policy.Held && s.holdsIfNeeded() || h.state == policy.Doubtful && h.failures == 1
+	if due && s.atBoundary() {
+		s.toServer = s.appendGiveBack(s.toServer)
 	}
 }
 
 // HoldDeadline returns when to call ReleaseHold; zero without a hold.
 func (s *Session) HoldDeadline() time.Time {
-	switch s.hold.state {
-	case policy.Held:
-		return s.hold.since.Add(s.cfg.Hold)
-	case policy.Doubtful:
-		return s.cfg.Clock().Add(s.cfg.Hold)
+	if s.hold.state != policy.Held && s.hold.state != policy.Doubtful {
+		return time.Time{}
 	}
-	return time.Time{}
+	return s.cfg.Clock().Add(s.cfg.Hold)
 }
 
-// ReleaseHold gives back a hold whose period is over, if the session is idle. send says
-// that there are bytes for the server, for TakeToServer or the next FromClient. next is
-// when to call it again; zero without a hold.
+// ReleaseHold gives back a hold that an idle session needn't keep. send says that there are
+// bytes for the server, for TakeToServer or the next FromClient. next is when to call it
+// again; zero without a hold. A driver that knows that a hold is wanted calls it at once.
 func (s *Session) ReleaseHold() (send bool, next time.Time) {
-	now := s.cfg.Clock()
-	if s.fatal != nil || s.fatalSeen || s.terminated {
-		return false, time.Time{}
-	}
-	over := s.holdFacts(now).Over || s.hold.state == policy.Doubtful
-	if pause := s.lastAt.Add(s.cfg.Hold / lullFraction); over && s.hold.state == policy.Held && pause.After(now) {
-		return false, pause
-	}
-	// A message that waits may wait for this hold; Decide then gives it back if need be.
-	if over && s.quiet() && !s.inputWaits && s.txStatus == wire.Idle && s.atMessageStart() && len(s.toServer) == 0 {
+	s.at = s.cfg.Clock()
+	h, now := &s.hold, s.at
+	idle := now.Sub(s.lastAt)
+	due := h.wanted() ||
+		// Where giving it back fails again and again, a takeover has to find the session idle.
+		h.state == policy.Doubtful && (h.failures < 2 || now.Sub(h.asked) >= maxIdle) ||
+		h.state == policy.Held && (idle >= maxIdle || idle >= s.cfg.Hold/lullFraction && s.over(now))
+	if due && s.atBoundary() {
 		s.toServer = s.appendGiveBack(s.toServer)
 		return true, time.Time{}
 	}
-	if s.hold.state == policy.NoHold {
-		return false, time.Time{}
-	}
-	if until := s.HoldDeadline(); until.After(now) {
-		return false, until
-	}
-	return false, now.Add(s.cfg.Hold)
+	return false, s.HoldDeadline()
+}
+
+// Leave releases what the session has in Databases. Call it once, when the session is over.
+func (s *Session) Leave() {
+	release(s.hold.locks)
+	s.hold.locks = nil
 }

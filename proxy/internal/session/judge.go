@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/binary"
 
+	"github.com/wirefence/wirefence/fence"
 	"github.com/wirefence/wirefence/proxy/internal/ledger"
 	"github.com/wirefence/wirefence/proxy/internal/policy"
 	"github.com/wirefence/wirefence/proxy/internal/sqltext"
@@ -14,11 +15,11 @@ import (
 // wait, and sends the exchanges that it asks for. ok is false if the message waits.
 func (s *Session) decide(m *policy.Message, out *Out) (a policy.Action, ok bool) {
 	for {
-		a = policy.Decide(s.gatherFacts(m), m, s.checks)
+		a = policy.Decide(s.gatherFacts(), m, s.inserts)
 		switch a.Do {
 		case policy.Forward, policy.Refuse:
-			if m.Kind != policy.FunctionCall && !a.TakesHold && a.Checks != nil {
-				s.checks = a.Checks
+			if a.Inserts != nil {
+				s.inserts = a.Inserts
 			}
 			return a, true
 		case policy.Wait:
@@ -29,13 +30,26 @@ func (s *Session) decide(m *policy.Message, out *Out) (a policy.Action, ok bool)
 	}
 }
 
+// shadows turns a refusal into a report where the proxy is in shadow mode, and forwards the
+// message as it is. early is a message whose Execute will be judged again, so only a fence
+// that can't be read is reported.
+func (s *Session) shadows(a *policy.Action, body []byte, m *policy.Message, early bool) {
+	if s.cfg.Mode != Shadow || a.Do != policy.Refuse {
+		return
+	}
+	if !early || a.Refusal.State == fence.MalformedToken {
+		s.reportShadow(s.refusal(*a, body, m))
+	}
+	*a = policy.Action{By: a.By}
+}
+
 // inherit adds the flags of prepared statements to a statement that may run one, also
 // those prepared by the same text.
 func (s *Session) inherit(statements []sqltext.Statement) {
-	flags := s.parsedFlags | s.storedFlags
+	flags := s.names.parsed | s.names.left
 	for i := range statements {
 		st := &statements[i]
-		if st.Flags.Has(sqltext.Stores) {
+		if st.Flags.Has(sqltext.Leaves) {
 			flags |= st.Flags
 		}
 		if st.Flags.Has(sqltext.Executes) {
@@ -49,43 +63,48 @@ func (s *Session) query(msg []byte, at int, out *Out) int {
 	body, ok := text(msg[wire.HeaderSize:])
 	if !ok || s.canForwardUnread(body) || s.walsender && replicationCommand(body) {
 		s.check.doubt = true // the text may be a DISCARD ALL
-		s.batch.Open = false
-		s.tally[underNothing]++
-		s.q.Push(ledger.Query)
+		s.tracing = nil
+		s.pushQuery(underNothing)
+		return s.pass(len(msg), len(msg), at, out)
+	}
+	s.tracing = s.traceOf(body)
+	if sqltext.Plain(body) && s.underHold("") {
+		s.coversPlain()
+		s.pushQuery(underHold)
 		return s.pass(len(msg), len(msg), at, out)
 	}
 	result := s.scanner.Scan(body, s.options)
 	s.inherit(result.Statements)
-	s.tracing = s.traceOf(body)
-	m := policy.Message{Kind: policy.Query, Statements: result.Statements, Fence: result.Fence, FenceErr: result.FenceErr, BySettings: result.BySettings, DropsUnnamed: true}
+	m := policy.Message{Kind: policy.Query, Statements: result.Statements, Fence: result.Fence, FenceErr: result.FenceErr, BySettings: result.BySettings, NamesOwn: s.namesOwn(body, result.Statements)}
 	a, ok := s.decide(&m, out)
 	if !ok {
 		return 0
 	}
+	s.shadows(&a, body, &m, false)
 	if a.Do == policy.Refuse {
-		if e := s.refusal(a, body, &m); !s.reportShadowed(e) {
-			s.batch.Open = false
-			s.refuseQuery(e, out)
-			return len(msg)
-		}
-		a = policy.Action{By: a.By}
-	}
-	var has *string
-	if a.TakesHold {
-		has = s.beginTake(a.By)
+		s.batch.Open = false
+		s.refuseQuery(&a, body, &m, out)
+		return len(msg)
 	}
 	s.noteEffects(&m, &a, body)
-	s.batch.Open = false
-	under := coverOf(&a)
-	s.tally[under]++
-	timed := s.timesGroup(under)
-	if len(a.Checks) == 0 && !a.Guards {
-		n := &s.q.Push(ledger.Query).Note
-		n.groupSample, n.trace = timed, s.tracing
-		return s.pass(len(msg), len(msg), at, out)
+	if len(a.Inserts) > 0 {
+		w := s.weave(body, &m, &a, out)
+		n := s.pushQuery(underCheck)
+		n.woven, n.takesHold, n.givesBack, n.checkSample = w, a.Inserts[0].Holds, a.Inserts[0].GivesBack, s.timesCheck()
+		return len(msg)
 	}
-	s.weave(body, &m, &a, has, out).groupSample = timed
-	return len(msg)
+	n := s.pushQuery(coverOf(&a))
+	n.drops = droppedName(body, m.Statements)
+	return s.pass(len(msg), len(msg), at, out)
+}
+
+// pushQuery records a Query that is being sent.
+func (s *Session) pushQuery(under cover) *note {
+	s.batch.Open = false
+	s.tally[under]++
+	n := &s.q.Push(ledger.Query).Note
+	n.groupSample, n.trace = s.timesGroup(under), s.tracing
+	return n
 }
 
 // setConfigOID is pg_catalog.set_config(text, text, boolean) in every version. Other
@@ -113,18 +132,15 @@ func (s *Session) functionCall(in []byte, size, at int, out *Out) int {
 		return 0
 	}
 	s.batch.Open = false
+	s.shadows(&a, nil, &m, false)
 	if a.Do == policy.Refuse {
-		if e := s.refusal(a, nil, &m); !s.reportShadowed(e) {
-			s.refuseQuery(e, out)
-			n := min(size, len(in))
-			s.dropLeft = size - n
-			return n
-		}
-		a = policy.Action{By: a.By}
+		s.refuseQuery(&a, nil, &m, out)
+		return s.drop(size, len(in))
 	}
-	if len(a.Checks) > 0 {
+	if len(a.Inserts) > 0 {
 		mark := len(out.own)
-		out.own = s.appendExchange(out.own, string(s.cfg.call.appendCheck(nil, s.checkFor(&a.By), &a.By)), beforeCall)
+		by := &a.Inserts[0].By
+		out.own = s.appendExchange(out.own, beforeCall, string(s.cfg.call.appendCheck(nil, s.checkFor(by), by)))
 		out.put(mark)
 		s.timeExchange()
 		s.events.Checked()
@@ -133,8 +149,37 @@ func (s *Session) functionCall(in []byte, size, at int, out *Out) int {
 	under := coverOf(&a)
 	s.tally[under]++
 	n := &s.q.Push(ledger.FunctionCall).Note
-	n.checked, n.groupSample = len(a.Checks) > 0, s.timesGroup(under)
+	n.checked, n.groupSample = len(a.Inserts) > 0, s.timesGroup(under)
 	return s.pass(size, len(in), at, out)
+}
+
+// canForwardUnread reports whether a text needs no lexing: the session carries no fence,
+// and the text has no word that could carry or set one.
+func (s *Session) canForwardUnread(body []byte) bool {
+	if s.lastCarrier != (policy.Carrier{}) && s.hold.state == policy.NoHold && s.at.Sub(s.lastAt) >= s.busyFor() {
+		s.lastCarrier = policy.Carrier{}
+	}
+	return s.unfenced() && !s.pooled && !sqltext.Mentions(body)
+}
+
+// namesOwn reports whether a text has the name of one of the proxy's own statements, or may
+// give it to another by a name that the proxy doesn't read.
+func (s *Session) namesOwn(body []byte, statements []sqltext.Statement) bool {
+	for i := range statements {
+		st := &statements[i]
+		if st.Flags.Has(sqltext.SetsVariable) && bytes.Contains(bytes.ToLower(body), []byte(s.ownName)) { // a name with wirefence in it counts as such
+			return true
+		}
+		if (st.Flags.Has(sqltext.Stores) || startsWith(body[st.Start:st.End], "deallocate")) && st.NameEnd == 0 && bytes.Contains(bytes.ToLower(body[st.Start:st.End]), []byte(`u&"`)) {
+			return true
+		}
+	}
+	return false
+}
+
+// startsWith reports whether a text begins with a word, in any case.
+func startsWith(text []byte, word string) bool {
+	return len(text) >= len(word) && bytes.EqualFold(text[:len(word)], []byte(word))
 }
 
 // replicationCommand reports whether a text is one of the commands that only a

@@ -126,30 +126,26 @@ func (b *backend) check(fence string) (code string) {
 	return ""
 }
 
-// hold is wirefence.hold behind what it gives back: it takes every pair, or none.
-func (b *backend) hold(fence string) (held bool, code string) {
-	if fence == "" {
-		return false, ""
-	}
+// hold takes every pair of a fence for the session, or none.
+func (b *backend) hold(fence string) (code string) {
 	b.takeover() // for which it may have to wait
 	pairs := strings.Split(fence, ",")
 	switch {
 	case slices.ContainsFunc(pairs, b.stale):
-		return false, "WF001"
+		return "WF001"
 	case b.policy.failing && b.dice.n(4) == 1: // lock_timeout, behind the first lock
 		resource, _, _ := strings.Cut(pairs[0], "=")
 		b.lingering[resource] = true
-		return false, lockTimeout
-	case strings.Contains(fence, "o="): // reuse = once
-		return false, ""
+		return lockTimeout
 	}
 	for _, pair := range pairs {
 		b.held[pair] = true
 	}
-	return true, ""
+	return ""
 }
 
-func (b *backend) unlockAll() {
+// unlockOwn releases the locks of the proxy's holds.
+func (b *backend) unlockOwn() {
 	clear(b.held)
 	clear(b.lingering)
 }

@@ -49,13 +49,12 @@ func (s *Session) beginServing() bool {
 		return true
 	}
 	s.phase = asking
-	era := s.databases.Era()
 	sql, stored := trimmed(loginSQL), s.databases.dueWithLogin(s.database)
 	if stored {
 		sql += ", " + interferesSQL
 	}
-	s.toServer = s.appendExchange(s.toServer, sql, asksLogin)
-	s.exchange.withStored, s.exchange.era = stored, era
+	s.toServer = s.appendExchange(s.toServer, asksLogin, sql)
+	s.exchange.withStored = stored
 	return false
 }
 
@@ -68,9 +67,9 @@ func (s *Session) learnLogin(columns [][]byte) {
 	s.schema = columns[1] != nil
 	s.pooled = s.cfg.Pooling == PoolingTransaction || s.cfg.Pooling == PoolingUnknown && !s.isOwnBackend(string(columns[2]))
 	s.actualDatabase = string(columns[3])
-	s.fenceAtStartup = s.fenceAtStartup || s.pooled && string(columns[4]) == "t"
+	s.login.fenceAtStartup = s.login.fenceAtStartup || s.pooled && string(columns[4]) == "t"
 	if len(columns) > 5 {
-		s.exchange.outcome = string(columns[5])
+		s.exchange.interferes = string(columns[5]) == "t"
 	}
 }
 
@@ -95,7 +94,7 @@ func (s *Session) retryLoginQuery() bool {
 	if x.err.Code == queryCanceled {
 		sql = noTimeoutSQL + sql
 	}
-	s.toServer = s.appendSimple(s.toServer, sql, asksLogin)
+	s.toServer = s.appendSimple(s.toServer, asksLogin, sql)
 	s.exchange.retries = x.retries + 1
 	return true
 }
@@ -124,23 +123,23 @@ func (s *Session) loginAnswered() bool {
 		return false
 	}
 	if x.withStored && x.answered && s.schema {
-		s.db.learn(x.outcome == "t", x.era)
+		s.db.learn(x.interferes, x.began)
 	} else if s.schema && s.db.due() {
-		era := s.databases.Era()
-		s.toServer = s.appendExchange(s.toServer, "SELECT "+interferesSQL, asksStored)
-		s.exchange.era = era
+		s.toServer = s.appendExchange(s.toServer, asksStored, "SELECT "+interferesSQL)
 		return false
 	}
 	return s.finishLogin()
 }
 
 // storedAnswered handles the end of the separate query about stored code. After an error
-// it isn't repeated: it may take long, and suspect is safe.
+// it isn't repeated, since it may take long: the database counts as one whose code
+// interferes, until a later login asks again.
 func (s *Session) storedAnswered() bool {
-	if s.exchange.err == nil && s.exchange.answered {
-		s.db.learn(s.exchange.outcome == "t", s.exchange.era)
-	} else {
-		s.db.suspect()
+	x := s.exchange
+	failed := x.err != nil || !x.answered
+	s.db.learn(x.interferes || failed, x.began)
+	if failed {
+		s.db.resetAsked()
 	}
 	return s.finishLogin()
 }
@@ -155,14 +154,11 @@ func (s *Session) finishLogin() bool {
 	return s.fatal == nil
 }
 
-// checkStartupFence ends a session whose startup packet, role or database sets a fence that
-// wouldn't be checked: under an unknown name; or behind a transaction pooler, since the
-// next transaction may run without it and the pooler may have dropped startup options.
+// checkStartupFence ends a session behind a transaction pooler whose startup packet, role or
+// database sets a fence: the next transaction may run without it, and the pooler may have
+// dropped startup options.
 func (s *Session) checkStartupFence(carried bool) {
-	if s.settingErr != nil && s.refuseLogin(*malformed(s.settingErr)) {
-		return
-	}
-	if !s.fenceAtStartup || !s.pooled && carried {
+	if !s.login.fenceAtStartup || !s.pooled && carried {
 		return
 	}
 	s.refuseLogin(wire.Error{
@@ -173,7 +169,8 @@ func (s *Session) checkStartupFence(carried bool) {
 
 // refuseLogin ends a login with an error, except in shadow mode.
 func (s *Session) refuseLogin(e wire.Error) bool {
-	if s.reportShadowed(&e) {
+	if s.cfg.Mode == Shadow {
+		s.reportShadow(&e)
 		return false
 	}
 	s.events.Refused(Refusal{State: fence.SQLState(e.Code), Message: e.Message, Detail: e.Detail})

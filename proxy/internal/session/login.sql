@@ -1,5 +1,5 @@
 SELECT pg_catalog.current_setting('wirefence.token', true),
-  pg_catalog.to_regprocedure('wirefence.check(pg_catalog.text,pg_catalog.text,pg_catalog.bool,pg_catalog.bool)'),
+  pg_catalog.to_regprocedure('wirefence.stored_code_interferes()'),
   pg_catalog.pg_backend_pid(),
   CASE WHEN pg_catalog.current_database()::pg_catalog.text COLLATE pg_catalog."C" OPERATOR(pg_catalog.~) '^[ -~]+$' THEN pg_catalog.current_database() END,
   EXISTS (SELECT FROM pg_catalog.pg_db_role_setting, pg_catalog.unnest(setconfig) AS setting

@@ -68,9 +68,10 @@ func TestALoginOfAClientWithoutPatience(t *testing.T) {
 	}
 }
 
-// An answer to a question that was put before something changed clears nobody.
-func TestAnswersOutOfDateClearNobody(t *testing.T) {
-	d := NewDatabases(time.Now)
+// A database is asked until its first answer, and then once in a while or after a reload.
+func TestDatabasesAreAskedOnceInAWhile(t *testing.T) {
+	at := time.Now()
+	d := NewDatabases(func() time.Time { return at })
 	db := d.find("app")
 	asks := func(want bool) {
 		t.Helper()
@@ -80,30 +81,17 @@ func TestAnswersOutOfDateClearNobody(t *testing.T) {
 	}
 	asks(true)
 	asks(true) // there is no answer yet
-	d.Learn("app", false, d.Era())
+	d.Learn("app", true, at)
 	asks(false)
-
-	era := d.Era()
+	at = at.Add(AskInterval)
+	asks(true)
+	d.Learn("app", false, at)
+	asks(false)
+	asked := at
+	at = at.Add(time.Second)
 	d.Forget()
-	d.Learn("app", false, era)
+	d.Learn("app", false, asked) // this answer was under way
 	asks(true)
-
-	era = d.Era()
-	db.suspect()
-	d.Learn("app", false, era)
-	if !db.interferes.Load() {
-		t.Error("an answer from before has cleared it")
-	}
-	asks(true)
-	d.Learn("app", false, d.Era())
-	asks(false)
-	if db.interferes.Load() {
-		t.Error("an answer doesn't clear it")
-	}
-	d.Learn("app", true, era)
-	if !db.interferes.Load() {
-		t.Error("an old answer that finds something counts")
-	}
 }
 
 // What is asked at a login is one question, once the database is known: stored code is a

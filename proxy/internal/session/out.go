@@ -65,5 +65,5 @@ func (o *Out) Buffers(dst [][]byte) [][]byte {
 	return dst
 }
 
-// keepBytes is the most scratch memory that a session keeps between messages.
+// maxScratch is the most scratch memory that a session keeps between messages.
 const maxScratch = 16 << 10

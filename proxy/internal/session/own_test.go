@@ -1,6 +1,8 @@
 package session
 
 import (
+	"maps"
+	"regexp"
 	"slices"
 	"strings"
 )
@@ -22,44 +24,33 @@ func (b *backend) internal(sql string) func(parameters []*string) result {
 		return b.answering(func() []string { return []string{b.token.now()} })
 	case "SELECT " + interferesSQL:
 		return b.answering(func() []string { return []string{map[bool]string{true: "t", false: "f"}[b.policy.setters]} })
-	case strings.TrimSuffix(readCommittedSQL, ";"):
-		return func([]*string) result { b.tx.readOnly = false; return result{tag: "SET"} }
-	case giveBackSQL:
+	case holdSettings[0]:
 		return func([]*string) result {
-			if b.policy.failing && b.dice.n(4) == 1 {
-				return result{code: queryCanceled}
+			if b.tx.queried {
+				return result{code: "25001"}
 			}
-			b.unlockAll()
-			return rowOf("")
+			b.tx.current = true
+			return result{tag: "SET"}
 		}
+	case holdSettings[1]:
+		return func([]*string) result { b.tx.readOnly = false; return result{tag: "SET"} }
 	case "SELECT " + readOnlySQL, missingHead + readOnlySQL + " END", missingHead + "NULL END":
 		return func([]*string) result { return b.missing(sql) }
 	}
-	if call, ok := strings.CutPrefix(sql, "SELECT wirefence.hold("); ok {
-		argument, has, _ := strings.Cut(call, ", NULL, ")
-		if has, ok = strings.CutSuffix(has, "), "+carriedSQL); ok {
-			return func([]*string) result { return b.holding(argument, has) }
-		}
-	}
-	if call, ok := strings.CutPrefix(sql, "SELECT wirefence.hold_or_check("); ok {
-		argument, rest, _ := strings.Cut(call, ", NULL, ")
-		has, flag, ok := strings.Cut(rest, ", ")
-		if ok && (flag == "true)" || flag == "false)") {
-			return func(parameters []*string) result {
-				return b.holdingOrChecking(argument, has, flag == "true)", parameters)
-			}
-		}
-	}
-	if argument, ok := callOf(sql, "SELECT wirefence.unhold("); ok {
+	if strings.HasPrefix(sql, "PREPARE TRANSACTION 'refused by wirefence") {
 		return func([]*string) result {
-			for pair := range strings.SplitSeq(b.argument(argument, nil), ",") {
-				delete(b.held, pair)
+			if b.tx.block != 'T' {
+				b.violates("a PREPARE TRANSACTION that is to fail, outside of a block")
 			}
-			return rowOf("")
+			b.rollback()
+			return result{code: "22023"}
 		}
 	}
-	if argument, ok := callOf(sql, "SELECT wirefence.before_hold("); ok {
-		return func([]*string) result { return b.beforeHold(b.argument(argument, nil)) }
+	if m := ownHold.FindStringSubmatch(sql); m != nil {
+		return func(parameters []*string) result { return b.proxyHold(m[1], m[2], m[3] == "true", m[4], parameters) }
+	}
+	if m := ownUnhold.FindStringSubmatch(sql); m != nil {
+		return func([]*string) result { return b.proxyUnhold(m[1]) }
 	}
 	call, ok := strings.CutPrefix(sql, "SELECT wirefence.check(")
 	if !ok {
@@ -75,25 +66,18 @@ func (b *backend) internal(sql string) func(parameters []*string) result {
 	}
 }
 
-// callOf cuts the fence out of a call that has the default resource behind it.
-func callOf(sql, head string) (argument string, ok bool) {
-	call, ok := strings.CutPrefix(sql, head)
-	argument, ok2 := strings.CutSuffix(call, ", NULL)")
-	return argument, ok && ok2
-}
+// ownHold and ownUnhold are the calls that take a hold and give it back.
+var (
+	ownHold   = regexp.MustCompile(`^SELECT wirefence\.proxy_hold\((?:'-?\d+'|\$\d), (.+), NULL, (NULL|'\w+'|\$\d), (true|false), '(\w+)'\)$`)
+	ownUnhold = regexp.MustCompile(`^SELECT wirefence\.proxy_unhold\('-?\d+', (NULL|'\{[0-9,]+\}')\)$`)
+)
 
-// beforeHold is wirefence.before_hold.
-func (b *backend) beforeHold(fence string) result {
-	switch {
-	case !b.policy.schema:
-		return result{code: "3F000"}
-	case fence == "":
-		return rowOf(carriesNone)
-	}
-	if code := b.check(fence); code != "" {
-		return result{code: code}
-	}
-	return rowOf("checked")
+// lockKeys are the keys of the resources' locks.
+var lockKeys = map[string]string{"a": "1", "b": "2", "o": "3", "lease": "4"}
+
+func keyOf(pair string) string {
+	resource, _, _ := strings.Cut(pair, "=")
+	return lockKeys[resource]
 }
 
 func rowOf(columns ...string) result {
@@ -150,7 +134,7 @@ func (b *backend) checking(fence string, required, shadow bool) result {
 		return rowOf(null)
 	case fence == "":
 		b.tx.readOnly = b.tx.readOnly || !shadow
-		return rowOf(carriesNone)
+		return rowOf("unfenced")
 	case shadow:
 		return rowOf("WF001: " + marker)
 	}
@@ -160,43 +144,14 @@ func (b *backend) checking(fence string, required, shadow bool) result {
 	return rowOf(null)
 }
 
-// holding is wirefence.hold, with the column behind it.
-func (b *backend) holding(argument, has string) result {
-	fence := b.argument(argument, nil)
-	b.letGo(fence, strings.Trim(has, "'"))
-	switch {
-	case !b.policy.schema:
-		return result{code: "3F000"}
-	case b.policy.snapshots && !b.multi:
-		return result{code: "WF006"}
-	}
-	held, code := b.hold(fence)
-	if code != "" {
-		return result{code: code}
-	}
-	return rowOf(map[bool]string{true: "t", false: "f"}[held], b.token.now())
-}
-
-// letGo gives back what the session is said to hold.
-func (b *backend) letGo(fence, has string) {
-	switch has {
-	case "NULL":
-		b.unlockAll()
-	case "same":
-		for pair := range strings.SplitSeq(fence, ",") {
-			delete(b.held, pair)
-		}
-	}
-}
-
-// holdingOrChecking is wirefence.hold_or_check.
-func (b *backend) holdingOrChecking(argument, has string, required bool, parameters []*string) result {
+// proxyHold is wirefence.proxy_hold.
+func (b *backend) proxyHold(argument, has string, required bool, manner string, parameters []*string) result {
 	if n := len(parameters); n > 0 {
 		has = "NULL"
 		if parameters[n-1] != nil {
-			has = *parameters[n-1]
+			has = "'" + *parameters[n-1] + "'"
 		}
-		parameters = parameters[:n-1]
+		parameters = parameters[:n-2]
 	}
 	fence := b.argument(argument, parameters)
 	if !b.policy.schema {
@@ -206,19 +161,59 @@ func (b *backend) holdingOrChecking(argument, has string, required bool, paramet
 		b.violates("a hold is asked for in a transaction that has begun")
 	}
 	b.tx.queried = true
-	b.letGo(fence, strings.Trim(has, "'"))
-	if b.policy.snapshots {
-		if checked := b.checking(fence, required, false); checked.code != "" || checked.rows[0][0] != null {
-			return checked
-		}
-		return rowOf("apart")
+	apart := b.policy.snapshots && !b.tx.current
+	switch has {
+	case "NULL":
+		b.unlockOwn()
+	case "'same'":
+		maps.DeleteFunc(b.held, func(pair string, _ bool) bool { return strings.Contains(","+fence+",", ","+pair+",") })
 	}
-	held, code := b.hold(fence)
+	if fence == "" {
+		b.tx.readOnly = b.tx.readOnly || required
+		return rowOf("none")
+	}
+	word := ""
 	switch {
-	case code != "":
-		return result{code: code}
-	case held:
-		return rowOf("held")
+	case manner != grouped && manner != observing && apart:
+		return result{code: "WF006"}
+	case apart:
+		word = "apart"
+	case manner == observing, manner != needing && b.dice.n(8) == 7: // it is wanted
+		word = "checked"
+	case strings.Contains(fence, "o="): // reuse = once
+		word = "once"
 	}
-	return b.checking(fence, required, false)
+	if word == "" {
+		code := b.hold(fence)
+		if code != "" {
+			return result{code: code}
+		}
+		var keys []string
+		for pair := range strings.SplitSeq(fence, ",") {
+			keys = append(keys, keyOf(pair))
+		}
+		return rowOf("held 7/00000001 " + strings.Join(keys, ","))
+	}
+	if manner == grouped {
+		if code := b.check(fence); code != "" {
+			return result{code: code}
+		}
+	} else if slices.ContainsFunc(strings.Split(fence, ","), b.stale) {
+		return result{code: "WF001"}
+	}
+	return rowOf(word)
+}
+
+// proxyUnhold is wirefence.proxy_unhold.
+func (b *backend) proxyUnhold(keys string) result {
+	switch {
+	case b.policy.failing && b.dice.n(4) == 1:
+		return result{code: queryCanceled}
+	case keys == "NULL":
+		b.unlockOwn()
+	default:
+		keys = "," + strings.Trim(keys, "'{}") + ","
+		maps.DeleteFunc(b.held, func(pair string, _ bool) bool { return strings.Contains(keys, ","+keyOf(pair)+",") })
+	}
+	return rowOf("")
 }

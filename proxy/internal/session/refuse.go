@@ -3,6 +3,7 @@ package session
 import (
 	"errors"
 	"fmt"
+	"strings"
 
 	"github.com/wirefence/wirefence/fence"
 	"github.com/wirefence/wirefence/proxy/internal/ledger"
@@ -22,44 +23,51 @@ func refusalText(e *wire.Error) string {
 	return "wirefence refused this statement: " + e.Code + " " + fence.SQLState(e.Code).Condition()
 }
 
-// refuseQuery sends the refusalText instead of a Query.
-func (s *Session) refuseQuery(e *wire.Error, out *Out) {
-	s.answer, s.answerErr, s.hold.retried = policy.NoAnswer, nil, false
-	mark := len(out.own)
-	out.own = wire.AppendQuery(out.own, refusalText(e))
-	out.put(mark)
+// refuseQuery sends a text that fails instead of a Query or a FunctionCall.
+func (s *Session) refuseQuery(a *policy.Action, body []byte, m *policy.Message, out *Out) {
+	e := s.refusal(*a, body, m)
+	s.sendRefusal(e, func(dst []byte) []byte { return wire.AppendQuery(dst, s.failingText(m, e)) }, out)
 	n := &s.q.Push(ledger.Query).Note
 	n.refusal, n.trace = e, s.tracing
 }
 
-// refuseBatch sends the refusalText within an extended batch. The server discards the rest
-// of the batch.
-func (s *Session) refuseBatch(e *wire.Error, out *Out) {
-	s.answer, s.answerErr, s.hold.retried = policy.NoAnswer, nil, false
-	mark := len(out.own)
-	out.own = wire.AppendParse(out.own, refusalName, refusalText(e))
-	out.put(mark)
-	n := &s.q.Push(ledger.Parse).Note
-	n.refusal, n.trace = e, s.tracing
+// refuseBatch sends such a text within an extended batch. The server discards the rest of
+// the batch.
+func (s *Session) refuseBatch(a *policy.Action, body []byte, m *policy.Message, out *Out) {
+	e := s.refusal(*a, body, m)
+	text := s.failingText(m, e)
 	s.skipping = true
+	s.sendRefusal(e, func(dst []byte) []byte {
+		if text != refusalText(e) { // it fails when it runs
+			return s.appendRun(s.appendCloses(dst), ours, text)
+		}
+		s.q.Push(ledger.Parse)
+		return wire.AppendParse(dst, s.ownName, text)
+	}, out)
+	n := &s.q.Back().Note
+	n.refusal, n.trace = e, s.tracing
 }
 
-// reportShadowed reports a refusal in shadow mode. It returns false in other modes.
-func (s *Session) reportShadowed(e *wire.Error) bool {
-	if s.cfg.Mode != Shadow {
-		return false
+func (s *Session) sendRefusal(e *wire.Error, write func([]byte) []byte, out *Out) {
+	s.answer, s.answerErr = policy.NoAnswer, nil
+	mark := len(out.own)
+	out.own = write(out.own)
+	out.put(mark)
+}
+
+// failingText returns the text that the proxy sends instead of a refused one. A PREPARE
+// TRANSACTION that fails ends its block, so another one that fails takes its place: one
+// with a name that is too long.
+func (s *Session) failingText(m *policy.Message, e *wire.Error) string {
+	if m.PreparesTransaction() && s.facts.CurrentBlock() == policy.InBlock {
+		return "PREPARE TRANSACTION '" + strings.Repeat("refused by wirefence ", 10) + "'"
 	}
+	return refusalText(e)
+}
+
+// reportShadow reports what shadow mode would have refused.
+func (s *Session) reportShadow(e *wire.Error) {
 	s.reportRefusal(Refusal{State: fence.SQLState(e.Code), Message: e.Message, Detail: e.Detail, Shadow: true}, s.tracing)
-	return true
-}
-
-// reportShadowedEarly is reportShadowed for a Parse or Bind. It reports only a malformed
-// fence; Execute reports the other refusals.
-func (s *Session) reportShadowedEarly(e *wire.Error) bool {
-	if e.Code == string(fence.MalformedToken) {
-		return s.reportShadowed(e)
-	}
-	return s.cfg.Mode == Shadow
 }
 
 // refusal returns the error for policy's refusal. body is the text of the message, nil if
@@ -84,6 +92,8 @@ func (s *Session) refusal(a policy.Action, body []byte, m *policy.Message) *wire
 	switch a.Refusal.Reason {
 	case policy.NoSchema:
 		return s.noSchema()
+	case policy.TooLarge:
+		return s.tooLarge()
 	case policy.NotFirst:
 		e.Message = command + " cannot be fenced behind other messages of a batch"
 		e.Detail = "The statement needs a hold, which the proxy can take only while no answer is outstanding."
@@ -93,8 +103,12 @@ func (s *Session) refusal(a policy.Action, body []byte, m *policy.Message) *wire
 		e.Hint = "Put the comment into the message with EXECUTE or FETCH, or set wirefence.token."
 	case policy.HiddenFence:
 		e.Message = command + " may run a statement that was prepared with a fence in a comment"
-		e.Detail = "The fence of such a statement counts only where it is bound and executed by the extended protocol, under an ASCII name."
+		e.Detail = "The fence of such a statement counts only where it is bound and executed by the extended protocol, by its name."
 		e.Hint = "Put the fence into a comment of this message, too."
+	case policy.AmbiguousName:
+		e.Message = command + " has a name that may be another statement's"
+		e.Detail = "Its name has characters beyond ASCII, or a text has dropped prepared statements whose names the proxy can't know."
+		e.Hint = "Use names of ASCII characters for prepared statements and cursors in sessions that carry a fence, and prepare this one anew."
 	case policy.TransactionKept:
 		e.Message = "PREPARE TRANSACTION cannot be fenced"
 		e.Detail = "A prepared transaction would keep a takeover out for as long as it stays prepared."
@@ -128,9 +142,6 @@ const (
 )
 
 func malformed(err error) *wire.Error {
-	if unknown := (*sqltext.UnknownSettingError)(nil); errors.As(err, &unknown) {
-		return unknownSetting(unknown)
-	}
 	detail := err.Error()
 	if syntax := (*fence.SyntaxError)(nil); errors.As(err, &syntax) {
 		detail = syntax.Reason
@@ -140,17 +151,6 @@ func malformed(err error) *wire.Error {
 		Message: "malformed fencing token in an SQL comment",
 		Detail:  "The fence can't be read: " + detail + ".",
 		Hint:    "A fence is resource=token[@source][,resource=token[@source]...], as in /*wirefence.token='orders=34'*/.",
-	}
-}
-
-// unknownSetting returns the refusal of a setting that could be taken for a fence and that
-// nothing checks.
-func unknownSetting(e *sqltext.UnknownSettingError) *wire.Error {
-	return &wire.Error{
-		Severity: "ERROR", Code: e.SQLState(),
-		Message: e.Error(),
-		Detail:  "Nothing reads it, so a fence in it would not be checked. The fence is wirefence.token; wirefence.reason is what the history gives as the reason for a change.",
-		Hint:    "Set the fence as in SET wirefence.token = 'orders=34'.",
 	}
 }
 
@@ -203,15 +203,6 @@ func (s *Session) noSchema() *wire.Error {
 		Detail:  "The schema wirefence or its function check does not exist.",
 		Hint:    "Run `wirefence migrate` on this database.",
 	}
-}
-
-// longName returns the refusal of a Bind whose names are too long to be read.
-func (s *Session) longName() *wire.Error {
-	e := s.tooLarge()
-	e.Message = "the names in a Bind are too long to be read"
-	e.Detail = fmt.Sprintf("They have more than %d bytes, of which PostgreSQL keeps 63 each.", s.cfg.MaxStatement)
-	e.Hint = "Use shorter names."
-	return e
 }
 
 // tooLarge returns the refusal of a text above MaxStatement.

@@ -17,6 +17,7 @@ import (
 // any longer.
 func (s *Session) FromServer(in []byte, out *Out) (used int, wake bool) {
 	out.reset(in)
+	s.at = s.cfg.Clock()
 	for used < len(in) && s.fatal == nil {
 		n := s.fromServer(in[used:], used, out)
 		if n == 0 {
@@ -96,11 +97,11 @@ func (s *Session) handleServerMessage(typ byte, msg []byte, out *Out) bool {
 		s.noteParameter(msg)
 		return true
 	case wire.Authentication:
-		if s.authenticated && wire.AuthKind(msg) != wire.AuthOk {
+		if s.login.authenticated && wire.AuthKind(msg) != wire.AuthOk {
 			s.violation("the server asks the client for a password behind its login")
 			return false
 		}
-		s.awaitsPassword = needsPassword(msg)
+		s.login.awaitsPassword = needsPassword(msg)
 		return true
 	case wire.BackendKeyData:
 		s.key = string(msg[wire.HeaderSize:])
@@ -185,9 +186,9 @@ func (s *Session) resolveName(e *ledger.Entry[note], succeeded bool) {
 	switch {
 	case !e.Note.givesName:
 	case e.Kind == ledger.Parse:
-		s.prepared.Answered(e.Note.name, succeeded)
+		s.names.prepared.Answered(e.Note.name, succeeded)
 	default:
-		s.portals.Answered(e.Note.name, succeeded)
+		s.names.portals.Answered(e.Note.name, succeeded)
 	}
 }
 
@@ -196,9 +197,9 @@ func (s *Session) closeComplete() bool {
 	if e != nil && e.Note.role == client {
 		switch e.Note.closeKind {
 		case 'S':
-			s.prepared.Closed(e.Note.name)
+			s.names.prepared.Closed(e.Note.name)
 		case 'P':
-			s.portals.Closed(e.Note.name)
+			s.names.portals.Closed(e.Note.name)
 		}
 	}
 	return s.popAnswered(ledger.Close)
@@ -217,52 +218,43 @@ func (s *Session) handleRow(msg []byte) bool {
 	}
 	switch e.Note.role {
 	case client, oursCheck:
+		if e.Note.givesBack {
+			e.Note.givesBack = false
+			s.hold.change(policy.GivesBack)
+			return false
+		}
 		s.finishCheckSample(&e.Note)
+		v, keys := s.readVerdict(msg)
 		if e.Note.takesHold {
 			e.Note.takesHold = false
-			s.finishTakeInGroup(msg)
+			s.noteHeld(v, keys)
 		}
-		s.handleVerdict(msg)
 	default:
 		s.handleExchangeRow(e.Note.role, msg)
 	}
 	return false
 }
 
-// carriesNone is the verdict of a check that has made a transaction without a fence READ
-// ONLY, or in shadow mode would have.
-const carriesNone = "unfenced"
-
-// handleVerdict handles the answer of a check: nothing, carriesNone, or a refusal that
-// shadow mode, the proxy's or the resource's, has not raised.
-func (s *Session) handleVerdict(msg []byte) {
-	verdict, null := wire.FirstColumn(msg)
-	switch {
-	case null || len(verdict) == 0:
-		return
-	case string(verdict) == carriesNone || string(verdict) == "on": // readOnlyCheck and missingCheck say "on"
-		s.madeReadOnly = s.cfg.Mode == Enforce && !s.standby
-		s.shadowReadOnly = s.cfg.Mode == Shadow
-		return
-	}
-	state, message, found := strings.Cut(string(verdict), ": ")
-	if !found {
-		return
-	}
-	s.reportRefusal(Refusal{State: fence.SQLState(state), Message: message, Shadow: true, Noted: s.cfg.Mode == Enforce}, s.answeredTrace())
-}
-
 // handleCommandTag handles the tag of a CommandComplete.
 func (s *Session) handleCommandTag(tag []byte) {
 	name := string(bytes.TrimRight(tag, "\x00"))
-	if s.tracked && (name == "DISCARD ALL" || name == "DEALLOCATE ALL") {
+	switch {
+	case !s.tracked:
+	case name == "DISCARD ALL" || name == "DEALLOCATE ALL":
 		s.check.ready = [kinds]bool{}
-		s.prepared.Cleared()
+		s.names.prepared.Cleared()
+		if s.names.discarded = name == "DISCARD ALL"; s.names.discarded && s.hold.state == policy.Doubtful {
+			s.hold.change(policy.GivesBack) // it has released all advisory locks
+		}
+	case name == "DEALLOCATE":
+		if front := s.q.Front(); front != nil && front.Note.drops != "" {
+			s.names.prepared.Closed(front.Note.drops)
+		}
 	}
-	if s.shadowReadOnly && writes(name) {
+	if s.tx.shadowReadOnly && writes(name) {
 		e := s.noFence()
 		s.reportRefusal(Refusal{State: fence.SQLState(e.Code), Message: e.Message, Detail: e.Detail, Shadow: true}, s.answeredTrace())
-		s.shadowReadOnly = false
+		s.tx.shadowReadOnly = false
 	}
 }
 
@@ -301,30 +293,33 @@ func (s *Session) handleReady(msg []byte) bool {
 		s.violation("ReadyForQuery has a wrong length")
 		return false
 	}
-	s.txStatus = msg[5]
+	s.tx.status = msg[5]
 	s.streaming = false
 	s.readyCount++
-	if s.phase == login {
+	if s.phase == loggingIn {
 		return s.beginServing()
 	}
 	e, ok := s.q.TakeReady()
 	if !ok {
 		return true
 	}
-	if s.hold.state == policy.Taking && e.Note.role != asksHold {
-		s.hold.state = policy.Doubtful // the group that asked for it has failed
+	if e.Note.role != asksHold {
+		s.hold.change(policy.AskFails) // if it still asks, the group that asked has failed
 	}
-	if s.txStatus == wire.Idle {
+	if s.tx.status == wire.Idle {
 		s.activity++
 		s.transactions++
-		s.portals.Cleared()
-		s.madeReadOnly, s.shadowReadOnly = false, false
+		s.names.portals.Cleared()
+		s.tx.madeReadOnly, s.tx.shadowReadOnly = false, false
 		if s.quiet() {
-			s.fenced, s.localSet = false, false
+			s.noteBoundary()
 		}
 	}
 	if e.Note.groupSample {
 		s.finishGroupSample()
+	}
+	if s.q.Ready() == 0 && s.batch.Open && !s.batch.Ran && s.batch.Block == policy.BlockUnknown {
+		s.batch.Block = s.block() // where the batch has begun
 	}
 	if s.q.Ready() == 0 && !s.batch.Open {
 		s.check.doubt, s.check.sent = false, [kinds]int{}
@@ -332,8 +327,11 @@ func (s *Session) handleReady(msg []byte) bool {
 	}
 	s.recycle(e.Note.woven)
 	if e.Note.role != client {
-		return s.finishExchange(e.Note.role)
+		passes := s.finishExchange(e.Note.role)
+		s.giveBackAtOnce()
+		return passes
 	}
+	s.giveBackAtOnce()
 	switch e.Kind {
 	case ledger.FunctionCall:
 		s.callFailed = false
@@ -341,7 +339,17 @@ func (s *Session) handleReady(msg []byte) bool {
 		if e.Note.trace != nil {
 			s.spareTrace = e.Note.trace
 		}
-		s.prepared.Closed("") // a simple query drops the unnamed statement
+		s.names.prepared.Closed("") // a simple query drops the unnamed statement
 	}
 	return true
+}
+
+// noteBoundary records that no transaction is open and nothing outstanding.
+func (s *Session) noteBoundary() {
+	s.tx.fenced, s.tx.fenceChanged, s.tx.localSet, s.tx.freshChain = false, false, false, false
+	if s.names.discarded {
+		n := &s.names
+		n.parsed, n.left, n.fenced, n.discarded = 0, 0, false, false
+		s.chains = false
+	}
 }

@@ -8,12 +8,15 @@
 //	client ◄─ FromServer: match, swallow, translate ◄─ server
 //
 // policy.Decide changes nothing, so a message that has to wait is decided again when an
-// answer has come. apply.go has the changes that a forwarded message makes.
+// answer has come. apply.go has the changes that a forwarded message makes, server.go those
+// that an answer makes.
 package session
 
 import (
 	"errors"
 	"fmt"
+	"math/rand/v2"
+	"strconv"
 	"strings"
 	"time"
 
@@ -33,81 +36,65 @@ type Session struct {
 	actualDatabase string    // current_database(), "" before the login's answer; a pooler may choose another
 	db             *database // of actualDatabase; nil until then
 	phase          phase
-	tracked        bool // messages are judged: not in mode off, not on a physical replication connection
-	walsender      bool // a replication connection that runs SQL, by simple queries alone
+	tracked        bool      // messages are judged: not in mode off, not on a physical replication connection
+	walsender      bool      // a replication connection that runs SQL, by simple queries alone
+	at             time.Time // when the driver last called
+	login          login
 
+	// Told by the server.
+	major     int
+	options   sqltext.Options
+	schema    bool   // the database had wirefence's functions at login
+	standby   bool   // the server is in recovery
+	pooled    bool   // a transaction pooler may stand between
+	key       string // process id and cancel key, as in BackendKeyData
+	fatalSeen bool   // the server has sent a FATAL, and closes the connection
+	fatal     *wire.Error
+	streaming bool          // a replication stream is under way
+	roundTrip time.Duration // the shortest one so far, 0 for none
+
+	// What was sent, and what the server has of it.
 	q          ledger.Queue[note]
 	spareWoven []*ledger.Woven
 	// toServer is bytes for the server that FromServer or ReleaseHold made.
-	toServer []byte
+	toServer   []byte
+	tx         openTransaction
+	batch      batch
+	names      names
+	check      preparedCheck
+	hold       hold
+	exchange   exchange
+	ownName    string // of the proxy's portal, and the beginning of its statements' names
+	numberText string // hold.number
+	callFailed bool   // the check ahead of a FunctionCall has failed
 
-	// Told by the server.
-	txStatus       byte // status of the last ReadyForQuery
-	major          int
-	options        sqltext.Options
-	schema         bool   // the database had wirefence's functions at login
-	standby        bool   // the server is in recovery
-	awaitsPassword bool   // the server waits for the client's answer to an Authentication message
-	authenticated  bool   // the proxy has authenticated the client
-	key            string // process id and cancel key, as in BackendKeyData
-	fatalSeen      bool   // the server has sent a FATAL, and closes the connection
-	fatal          *wire.Error
-
-	loginError *wire.Error // the server's ErrorResponse during the login
+	variableMayCarry bool   // the session variable may hold a fence
+	startupFence     string // the fence in the startup packet, "" once the variable may have changed
+	chains           bool   // the client has ended a transaction and begun the next one in one text or batch
+	lastCarrier      policy.Carrier
+	lastAt           time.Time      // of the last group under a fence
+	answer           policy.Answer  // of the last exchange, for the message that waited for it
+	answerAbout      policy.Carrier // the carrier of that exchange
+	answerErr        *wire.Error
 
 	// The client's direction.
 	scanner    sqltext.Scanner
 	facts      policy.Facts         // scratch of decide
-	checks     []int                // scratch of decide
+	inserts    []policy.Insert      // scratch of decide
 	single     [1]sqltext.Statement // scratch of decide
 	passLeft   int                  // bytes of the current message that are still to be forwarded
 	dropLeft   int                  // bytes of the current message that are still to be discarded
-	over       oversize
-	inputWaits bool // the client's next message waits for replies
-	queueFull  bool // it waits for room in the queue alone
-	skipping   bool // after an error the server discards messages until the next Sync
-	terminated bool // the client sent Terminate
+	overLeft   int                  // bytes of an over-long text that are still to be searched
+	inputWaits bool                 // the client's next message waits for replies
+	queueFull  bool                 // it waits for room in the queue alone
+	skipping   bool                 // after an error the server discards messages until the next Sync
+	terminated bool                 // the client sent Terminate
+	tracing    *trace               // of the message that is being decided
+	spareTrace *trace               // for the next one
 
 	// The server's direction.
 	serverLeft int
 	dropServer bool
-
-	batch    batch
-	prepared ledger.Names[statement]
-	portals  ledger.Names[statement]
-	check    preparedCheck
-	hold     hold
-	exchange exchange
-
-	pooled             bool // a transaction pooler may stand between
-	localSet           bool // with a pooler: the client has set the variable in the open transaction
-	fenceAtStartup     bool // the startup packet carries a fence
-	variableMayCarry   bool // the session variable may hold a fence
-	freshChain         bool // one text ended a transaction and began this one, and nothing but SET, LOCK and the like has run since
-	chainsTransactions bool // the client has sent such a text before
-	namedFence         bool // a statement or portal has a name, and a fence in its comments
-	fenced             bool // a group of the open transaction ran under a fence
-	parsedFlags        sqltext.Flags
-	storedFlags        sqltext.Flags // of statements in PREPARE and DECLARE
-	lastCarrier        policy.Carrier
-	lastAt             time.Time
-	answer             policy.Answer  // of the last exchange, for the message that waited for it
-	answerAbout        policy.Carrier // the carrier of that exchange
-	answerErr          *wire.Error
-
-	// startupFence is the fence in the startup packet, "" once the variable may have
-	// changed.
-	startupFence string
-	// unknown is an *sqltext.UnknownSettingError for a setting in the startup packet.
-	settingErr error
-
-	tracing    *trace // of the message that is being decided
-	spareTrace *trace // for the next one
-
-	madeReadOnly   bool // a check has made the transaction READ ONLY
-	shadowReadOnly bool // in shadow mode a check would have
-	callFailed     bool // the check ahead of a FunctionCall has failed
-	streaming      bool // a replication stream is under way
 
 	activity, transactions uint32 // see Standing
 	readyCount             uint32 // ReadyForQuery messages so far
@@ -116,12 +103,40 @@ type Session struct {
 	timing timing
 }
 
+// login is what the session knows of its login.
+type login struct {
+	awaitsPassword bool        // the server waits for the client's answer to an Authentication message
+	authenticated  bool        // the proxy has authenticated the client
+	err            *wire.Error // the server's ErrorResponse
+	fenceAtStartup bool        // the startup packet carries a fence
+}
+
+// openTransaction is what the session knows of the open transaction.
+type openTransaction struct {
+	status         byte // of the last ReadyForQuery
+	fenced         bool // a group of it ran under a fence
+	fenceChanged   bool // the variable may have changed since the last check of it
+	freshChain     bool // it began in the group that ended the one before, and nothing but SET, LOCK and the like has run in it
+	localSet       bool // with a pooler: the client has set the variable in it
+	madeReadOnly   bool // a check has made it READ ONLY
+	shadowReadOnly bool // in shadow mode a check would have
+}
+
+// names is what the names of statements and portals mean, and what texts have left behind.
+type names struct {
+	prepared, portals ledger.Names[statement]
+	parsed            sqltext.Flags // of statements and portals with a name
+	left              sqltext.Flags // of texts that may have stored code, until DISCARD ALL
+	fenced            bool          // one of them has a name, and a fence in its comments
+	discarded         bool          // DISCARD ALL has dropped all of it; answers may be outstanding
+}
+
 type phase uint8
 
 const (
-	login   phase = iota // until the server's first ReadyForQuery
-	asking               // until the answers to the proxy's own questions
-	serving              // the client may send queries
+	loggingIn phase = iota // until the server's first ReadyForQuery
+	asking                 // until the answers to the proxy's own questions
+	serving                // the client may send queries
 )
 
 // batch is the state of the extended protocol since the last Sync.
@@ -135,23 +150,21 @@ type batch struct {
 
 // statement is the meaning of a prepared statement's or portal's name.
 type statement struct {
-	text  sqltext.Statement
-	empty bool // its text has no statement
-	doubt bool // SQL may have given its name to another statement
-	fence string
-	trace *trace
+	text      sqltext.Statement
+	empty     bool // its text has no statement
+	ambiguous bool // its name may be that of another statement
+	own       bool // it names a statement of the proxy's own, or may
+	fence     string
+	drops     string // the name that a DEALLOCATE drops
+	trace     *trace
 }
 
-// unseen returns the meaning of a name that no Parse or Bind has given: of a PREPARE or
-// DECLARE, or of nothing. It has no fence in its comments, since the proxy refuses those
-// in PREPARE and DECLARE.
+// unseen returns the meaning of a name that no message has given another one: of a plain
+// statement, of a PREPARE or DECLARE, or of nothing. It has no fence in its comments, since
+// the proxy refuses those in PREPARE and DECLARE.
 func (s *Session) unseen() statement {
-	return statement{text: sqltext.Statement{Class: sqltext.Ordinary, Flags: s.parsedFlags | s.storedFlags&(sqltext.SetsVariable|sqltext.Unlocks)}}
+	return statement{text: sqltext.Statement{Class: sqltext.Ordinary, Flags: s.names.left & (sqltext.SetsVariable | sqltext.Unlocks)}}
 }
-
-// ambiguousName is the meaning of every name beyond ASCII. Which of them are equal to
-// PostgreSQL depends on two encodings, so it has the effects of all.
-var ambiguousName = statement{doubt: true, text: sqltext.Statement{Class: sqltext.Alone, Flags: sqltext.Executes | sqltext.SetsVariable | sqltext.Unlocks}}
 
 func hasNonASCII(name []byte) bool {
 	for _, c := range name {
@@ -167,11 +180,13 @@ type note struct {
 	role        role
 	closeKind   byte // of a Close: 'S' or 'P'
 	checked     bool // a FunctionCall with a check ahead
-	takesHold   bool // its first result is that of hold_or_check
+	takesHold   bool // its first result is that of proxy_hold
+	givesBack   bool // its first result is that of proxy_unhold
 	givesName   bool // a Parse or Bind whose outcome decides the meaning of name
 	groupSample bool // its ReadyForQuery ends the timed group
 	checkSample bool // the answer to its check ends the timed check
 	name        string
+	drops       string // the statement that a DEALLOCATE drops
 	woven       *ledger.Woven
 	refusal     *wire.Error
 	trace       *trace
@@ -180,9 +195,14 @@ type note struct {
 // New starts a session for a client's startup packet.
 func New(cfg *Config, databases *Databases, startup *wire.Startup, events Events) *Session {
 	s := &Session{
-		cfg: cfg, databases: databases, events: events,
-		database: startup.Database(), txStatus: wire.Idle,
+		cfg: cfg, databases: databases, events: events, at: cfg.Clock(),
+		database: startup.Database(), tx: openTransaction{status: wire.Idle},
 	}
+	for s.hold.number == 0 { // which marks the holds of direct clients
+		s.hold.number = int32(rand.Uint32())
+	}
+	s.ownName = ownPrefix + strconv.FormatUint(uint64(uint32(s.hold.number)), 16)
+	s.numberText = strconv.FormatInt(int64(s.hold.number), 10)
 	s.options.DefaultResource = cfg.DefaultResource
 	s.walsender = startup.Replication() && strings.EqualFold(startup.Params["replication"], "database")
 	s.tracked = cfg.Mode != Off && (s.walsender || !startup.Replication())
@@ -196,17 +216,17 @@ func (s *Session) LoggedIn() bool { return s.phase == serving }
 // WantsPassword reports whether the login waits for a message of the client's,
 // or for the rest of one.
 func (s *Session) WantsPassword() bool {
-	return s.phase == login && (s.awaitsPassword || s.passLeft > 0)
+	return s.phase == loggingIn && (s.login.awaitsPassword || s.passLeft > 0)
 }
 
 // LoginError is the error with which the server has refused the login, nil if it has
 // sent none.
-func (s *Session) LoginError() *wire.Error { return s.loginError }
+func (s *Session) LoginError() *wire.Error { return s.login.err }
 
 // MarkAuthenticated says that the proxy has authenticated the client and logged in for
 // it. From then on the server must not ask the client for a password: a man in the middle
 // upstream could ask for one in clear.
-func (s *Session) MarkAuthenticated() { s.authenticated = true }
+func (s *Session) MarkAuthenticated() { s.login.authenticated = true }
 
 // InputWaits reports whether the client's input waits for replies of the server. Then the
 // driver must not read more of it, but call FromClient again with the unused bytes after

@@ -4,7 +4,6 @@ import (
 	"strings"
 
 	"github.com/wirefence/wirefence/fence"
-	"github.com/wirefence/wirefence/proxy/internal/sqltext"
 )
 
 // startupSetting is a setting of a startup packet.
@@ -81,8 +80,7 @@ func splitOptions(options string) (words []string) {
 	return words
 }
 
-// readStartupSettings reads the fence in the startup packet, and an unknown setting that
-// looks like one.
+// readStartupSettings reads the fence in the startup packet.
 func (s *Session) readStartupSettings(params map[string]string) {
 	if !namesWirefence(params) {
 		return
@@ -90,11 +88,9 @@ func (s *Session) readStartupSettings(params map[string]string) {
 	for _, set := range startupSettings(params) {
 		if strings.EqualFold(set.name, fence.Variable) {
 			s.startupFence = set.value
-		} else if err := sqltext.CheckSetting(set.name); err != nil {
-			s.settingErr = err
 		}
 	}
-	s.fenceAtStartup = s.startupFence != ""
+	s.login.fenceAtStartup = s.startupFence != ""
 }
 
 // namesWirefence reports whether a startup packet may set one of Wirefence's settings; most

@@ -44,9 +44,9 @@ func (s *Session) Tally() Tally { return s.tally }
 
 func coverOf(a *policy.Action) cover {
 	switch {
-	case len(a.Checks) > 0:
+	case len(a.Inserts) > 0:
 		return underCheck
-	case a.Covers:
+	case a.Held:
 		return underHold
 	case a.By.Carries():
 		return uncounted
@@ -137,6 +137,7 @@ func (s *Session) finishGroupSample() {
 func (s *Session) finishCheckSample(n *note) {
 	if c := &s.timing.check; n.checkSample && c.open {
 		c.open, n.checkSample = false, false
+		s.noteRoundTrip(c.began)
 		s.reportWait(WaitCheck, c)
 	}
 }

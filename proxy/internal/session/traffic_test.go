@@ -216,7 +216,7 @@ func (t *traffic) bounded() string {
 	if t.sent > t.received+each*t.messages+few {
 		return fmt.Sprintf("%d bytes went to the server for %d bytes of the client's", t.sent, t.received)
 	}
-	if entries := s.q.Len(); entries > 32*(t.messages+4) || s.prepared.Pending()+s.portals.Pending() > entries {
+	if entries := s.q.Len(); entries > 32*(t.messages+4) || s.names.prepared.Pending()+s.names.portals.Pending() > entries {
 		return fmt.Sprintf("%d entries for %d messages", entries, t.messages)
 	}
 	return ""
@@ -232,6 +232,8 @@ func (t *traffic) verdict() string {
 	}
 	s := t.session
 	switch {
+	case s.Fatal() != nil && s.Fatal().Message == s.tooLarge().Message && s.overLeft > 0:
+		return "" // the text carries a fence
 	case s.Fatal() != nil:
 		return "the session ends: " + s.Fatal().Message
 	case len(t.toClient) > 0:
@@ -244,8 +246,8 @@ func (t *traffic) verdict() string {
 		return fmt.Sprintf("the session hangs with %d bytes of the client's to go, held %v", len(t.pending)+len(t.inbox), s.InputWaits())
 	case !s.Idle() && s.cfg.Mode != Off:
 		return fmt.Sprintf("the session is not idle in the end: %d entries", s.q.Len())
-	case s.prepared.Pending()+s.portals.Pending() > 0:
-		return fmt.Sprintf("%d Parses and %d Binds are remembered in the end", s.prepared.Pending(), s.portals.Pending())
+	case s.names.prepared.Pending()+s.names.portals.Pending() > 0:
+		return fmt.Sprintf("%d Parses and %d Binds are remembered in the end", s.names.prepared.Pending(), s.names.portals.Pending())
 	case len(t.server.held)+len(t.server.lingering) > 0:
 		return fmt.Sprintf("in the end the server still holds %v %v", t.server.held, t.server.lingering)
 	case !bytes.HasSuffix(t.seen, append(append(row("x"), message(wire.CommandComplete, "SELECT\x00")...), message(wire.ReadyForQuery, "I")...)):
