@@ -25,9 +25,7 @@ func (c *connector) authenticate(ctx context.Context) error {
 		c.log.Warn("a user can't log in", "reason", unusable.Why)
 		entry = c.server.users.Mock(user)
 	default:
-		if c.server.lookupFailureLog.record(err) {
-			c.log.Error("cannot look up a user", "error", err)
-		}
+		c.server.logLimits.failedLookups.On(c.log).Error("cannot look up a user", "error", err)
 		return c.endLogin(wire.Error{Code: "08006", Message: "the proxy could not look up the user's password", Hint: "See the proxy's log for the cause."}, err)
 	}
 	exchange := scram.NewServer(entry.Secret, err != nil, c.client.binding)

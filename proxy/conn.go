@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/wirefence/wirefence/internal/quietlog"
 	"github.com/wirefence/wirefence/proxy/internal/session"
 	"github.com/wirefence/wirefence/proxy/internal/upstream"
 	"github.com/wirefence/wirefence/proxy/internal/wire"
@@ -38,7 +39,7 @@ type conn struct {
 	ended chan struct{} // closed when the session has ended
 	watch activityWatch // used by the sweeper alone
 
-	refusalLog lineLimiter
+	refusals quietlog.Limiter // log lines of refusals
 }
 
 // driver carries the bytes of a session. Other goroutines call its methods under the
@@ -159,6 +160,7 @@ func (c *conn) hangUp() {
 func (c *conn) finish() {
 	c.once.Do(func() {
 		close(c.ended)
+		c.refusals.End()
 		c.log.Debug("session ended")
 		c.server.unregister(c)
 	})

@@ -343,9 +343,7 @@ func (c *connector) reportFailure(ctx context.Context) error {
 		return &endedLoginError{sent: wire.ReadError(c.lastRefusal), cause: err}
 	}
 	c.server.metrics.rejected.WithLabelValues("upstream").Inc()
-	if c.server.noUpstreamLog.record(err) {
-		c.log.Error("no upstream server accepts the client", "upstream", c.server.upstream.String(), "error", err)
-	}
+	c.server.logLimits.unreachable.On(c.log).Error("no upstream server accepts the client", "upstream", c.server.upstream.String(), "error", err)
 	refuse(c.client, wire.Error{Code: "08006", Message: "could not connect to the upstream server", Detail: failureLines(c.failures),
 		Hint: "Is PostgreSQL running there, and does WIREFENCE_UPSTREAM name it?"})
 	return errUnreachableLogged

@@ -1,10 +1,7 @@
 package proxy
 
 import (
-	"context"
-	"log/slog"
 	"strconv"
-	"sync"
 	"time"
 
 	"github.com/wirefence/wirefence/fence"
@@ -31,50 +28,11 @@ func (e *events) Trouble(err error) {
 // Ended logs at most one line a second for all sessions together, since a shutdown of the
 // server ends them all.
 func (e *events) Ended(end session.Ending) {
-	left, ok := e.server.endedSessionLog.due(time.Now())
-	if !ok {
-		return
-	}
 	args := []any{"sqlstate", end.State, "reason", truncate(end.Message, maxLoggedText), "pid", e.origin.PID}
 	if len(end.Resources) > 0 {
 		args = append(args, "resources", end.Resources)
 	}
-	if left > 0 {
-		args = append(args, "left_out", left)
-	}
-	e.log.Warn("the server ended a session under a fence, maybe for a takeover or a revocation; see wirefence history", args...)
-}
-
-// lineLimiter lets one log line a second pass, and counts the others, so that a stale
-// writer that retries doesn't fill the log. Each session has one for its refusals. It is
-// not safe for concurrent use.
-type lineLimiter struct {
-	last    time.Time
-	omitted int
-}
-
-// sharedLineLimiter is a lineLimiter that all sessions of a server share. It is safe for
-// concurrent use.
-type sharedLineLimiter struct {
-	mu sync.Mutex
-	lineLimiter
-}
-
-// due reports whether a line is to be logged, and how many were omitted before it.
-func (l *lineLimiter) due(now time.Time) (left int, ok bool) {
-	if now.Sub(l.last) < time.Second {
-		l.omitted++
-		return 0, false
-	}
-	left = l.omitted
-	l.last, l.omitted = now, 0
-	return left, true
-}
-
-func (l *sharedLineLimiter) due(now time.Time) (left int, ok bool) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.lineLimiter.due(now)
+	e.server.logLimits.endedSessions.On(e.log).Warn("the server ended a session under a fence, maybe for a takeover or a revocation; see wirefence history", args...)
 }
 
 func (e *events) Refused(r session.Refusal) {
@@ -88,23 +46,16 @@ func (e *events) Refused(r session.Refusal) {
 			Origin: e.origin, State: r.State, Message: r.Message, Detail: r.Detail, TraceParent: r.TraceParent, Shadow: r.Shadow, Raised: r.Raised,
 		})
 	}
-	due := e.refusalLog.due
+	limiter := &e.refusals
 	if r.State == fence.LeaseNotHeld {
-		due = e.server.standbyRefusalLog.due
-	}
-	left, ok := due(time.Now())
-	if !ok {
-		return
+		limiter = &e.server.logLimits.standbyRefusals
 	}
 	args := append([]any{"sqlstate", string(r.State)}, verdictAttrs(Refusal{State: r.State, Message: r.Message, Detail: r.Detail, TraceParent: r.TraceParent})...)
-	if left > 0 {
-		args = append(args, "left_out", left)
-	}
-	level, text := slog.LevelWarn, "refused"
+	text := "refused"
 	if r.Shadow {
 		text = "would have been refused"
 	}
-	e.log.Log(context.Background(), level, text, args...)
+	limiter.On(e.log).Warn(text, args...)
 }
 
 // maxLoggedText bounds a refusal's text in a log line, in bytes. A client can raise an

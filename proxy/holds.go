@@ -7,15 +7,16 @@ import (
 	"github.com/wirefence/wirefence/proxy/internal/session"
 )
 
-// holdReleaser has idle sessions give their holds back. One goroutine serves all
-// sessions: holds last equally long, so the one that ends next is at the head of a queue.
+// holdReleaser has sessions give their holds back that they needn't keep. One goroutine
+// serves all sessions: each is looked at once in Config.Hold, so the one that is due next is
+// at the head of a queue.
 type holdReleaser struct {
 	mu    sync.Mutex
 	queue []holdDeadline
 	wake  chan struct{} // the queue has a new head
 }
 
-// holdDeadline is when a session's hold ends.
+// holdDeadline is when to look at a session's hold.
 type holdDeadline struct {
 	c  *conn
 	at time.Time
@@ -47,8 +48,24 @@ func (r *holdReleaser) schedule(c *conn, at time.Time) {
 	}
 }
 
-// popExpired takes out a session whose hold has ended. If there is none, it returns the
-// time until the next one ends, -1 for an empty queue.
+// hurry has run look at all sessions at once: a takeover waits for one of them at least.
+func (r *holdReleaser) hurry() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	now := time.Now()
+	for i := range r.queue {
+		if r.queue[i].at.After(now) {
+			r.queue[i].at = now
+		}
+	}
+	select {
+	case r.wake <- struct{}{}:
+	default:
+	}
+}
+
+// popExpired takes out a session that is due. If there is none, it returns the time until
+// the next one is, -1 for an empty queue.
 func (r *holdReleaser) popExpired(now time.Time) (c *conn, left time.Duration) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -65,7 +82,7 @@ func (r *holdReleaser) popExpired(now time.Time) (c *conn, left time.Duration) {
 	return c, 0
 }
 
-// run releases holds until stop is closed.
+// run looks at the sessions until stop is closed.
 func (r *holdReleaser) run(stop <-chan struct{}) {
 	timer := time.NewTimer(time.Hour)
 	defer timer.Stop()

@@ -6,7 +6,6 @@ import (
 	"log/slog"
 	"net"
 	"sync"
-	"time"
 
 	"github.com/wirefence/wirefence/proxy/internal/wire"
 )
@@ -19,7 +18,6 @@ type limits struct {
 	byAddress map[string]*addressLogins
 	clients   int
 	byUser    map[string]int
-	refusals  lineLimiter
 }
 
 // limitError is the error of a connection that exceeds a limit, or was evicted.
@@ -85,19 +83,10 @@ func (l *limits) uncountClient(p *pending) {
 	}
 }
 
-// log reports whether a refusal is to be logged, and how many were omitted before it.
-func (l *limits) log(now time.Time) (left int, ok bool) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.refusals.due(now)
-}
-
 // recordLimit counts and logs a connection that a limit has refused or evicted.
 func (s *Server) recordLimit(log *slog.Logger, e *limitError, args ...any) {
 	s.metrics.rejected.WithLabelValues(e.reason).Inc()
-	if left, ok := s.limits.log(time.Now()); ok {
-		log.Warn(e.response.Message, append(args, "limit", e.limit, "left_out", left)...)
-	}
+	s.logLimits.refusedClients.On(log).Warn(e.response.Message, append(args, "limit", e.limit)...)
 }
 
 // admitClient counts a client. At a limit it refuses the client and returns false.

@@ -199,18 +199,29 @@ func (c *conn) drive(fromClient, fromServer *buffer) {
 	}
 }
 
-// adopt takes ownership of the session and its sockets. On an error the caller keeps it.
+// adopt takes ownership of the session and its sockets. On an error or a panic the caller keeps
+// it: the core may have failed before.
 func (l *loop) adopt(c *conn, fromClient, fromServer *buffer) error {
 	p := &pair{c: c, loop: l}
 	clientSocket, err := p.client.takeSocket(c.client)
 	if err != nil {
 		return err
 	}
+	adopted := false
+	defer func() {
+		if !adopted {
+			_ = unix.Close(p.client.fd)
+		}
+	}()
 	serverSocket, err := p.server.takeSocket(c.up)
 	if err != nil {
-		_ = unix.Close(p.client.fd)
 		return err
 	}
+	defer func() {
+		if !adopted {
+			_ = unix.Close(p.server.fd)
+		}
+	}()
 	p.client.p, p.client.unused = p, *fromClient
 	p.server.p, p.server.unused, p.server.server = p, *fromServer, true
 	c.withCore(func(*session.Session) {
@@ -222,6 +233,7 @@ func (l *loop) adopt(c *conn, fromClient, fromServer *buffer) error {
 		}
 		c.driver = p
 		l.post(func() { p.guard(p.begin) })
+		adopted = true
 	})
 	_ = clientSocket.Close()
 	_ = serverSocket.Close()

@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"crypto/tls"
 	"errors"
+	"io"
 	"net"
 	"testing"
 	"time"
@@ -67,6 +68,47 @@ func TestALingeringSessionIsClosed(t *testing.T) {
 	}
 	if left := time.Until(p.lingersUntil); left > 0 {
 		t.Errorf("it was closed %v before its time", left)
+	}
+}
+
+// A session whose core has failed before its handover leaves no socket open: its clients wait
+// for that end.
+func TestAFailedSessionIsNotAdopted(t *testing.T) {
+	l, err := newLoop()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.stop()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer listener.Close()
+	var ends, peers [2]net.Conn
+	for i := range ends {
+		if peers[i], err = net.Dial("tcp", listener.Addr().String()); err != nil {
+			t.Fatal(err)
+		}
+		defer peers[i].Close()
+		if ends[i], err = listener.Accept(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	c := &conn{client: ends[0], up: ends[1], coreFailed: true}
+	func() {
+		defer func() {
+			if got := recover(); got != errCoreFailed {
+				t.Errorf("adopt panics with %v", got)
+			}
+		}()
+		_ = l.adopt(c, &buffer{}, &buffer{})
+	}()
+	for i, end := range ends {
+		_ = end.Close()
+		_ = peers[i].SetReadDeadline(time.Now().Add(20 * time.Second))
+		if _, err := peers[i].Read(make([]byte, 1)); err != io.EOF {
+			t.Errorf("behind the end of socket %d comes %v", i, err)
+		}
 	}
 }
 

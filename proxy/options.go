@@ -125,15 +125,16 @@ type Options struct {
 	StartupTimeout time.Duration
 	// ConnectTimeout bounds connecting to one upstream host. Default 5s.
 	ConnectTimeout time.Duration
-	// Hold is how long a busy session keeps the locks of its fence across transactions
-	// before it lets a waiting takeover in between. It decides cost and latency, never
+	// Hold is how long a busy session keeps the locks of its fence after the last proof that
+	// no takeover wants them. With DatabaseURL the proxy asks for such proofs, so sessions of
+	// that database keep the locks until a takeover comes. It decides cost and latency, never
 	// safety. Default 50ms, at most 10s. Above 200ms a takeover may end a session that has
 	// just become idle. A negative value checks every transaction instead, and refuses
 	// statements that no check can cover with WF006.
 	Hold time.Duration
-	// MaxStatement is the largest statement in bytes that the proxy reads. It forwards a
-	// larger one in parts, and refuses it if any part could be a fence. Default 16 MiB, at
-	// least 1 KiB.
+	// MaxStatement is the largest statement in bytes that the proxy reads. It refuses a
+	// larger one in a session with a fence. In any other it forwards it in parts, and ends the
+	// session at one that could be a fence. Default 16 MiB, at least 1 KiB.
 	MaxStatement int
 	// DrainGrace is how long Shutdown still accepts clients, since applications reconnect
 	// while they shut down. Default 0.

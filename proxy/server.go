@@ -11,6 +11,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/wirefence/wirefence/internal/quietlog"
 	"github.com/wirefence/wirefence/proxy/internal/session"
 	"github.com/wirefence/wirefence/proxy/internal/upstream"
 	"github.com/wirefence/wirefence/proxy/internal/users"
@@ -47,10 +48,10 @@ type Server struct {
 	abortOnce      sync.Once
 	leaseAbandoned chan struct{} // closed when clients no longer wait for the lease
 
-	standbyRefusalLog sharedLineLimiter
-	endedSessionLog   sharedLineLimiter
-	noUpstreamLog     burstLog // clients that no upstream server accepts
-	lookupFailureLog  burstLog // clients whose user can't be looked up
+	// logLimits are for events that may hit every client at once.
+	logLimits struct {
+		standbyRefusals, endedSessions, refusedClients, unreachable, failedLookups quietlog.Limiter
+	}
 
 	shutdown   chan struct{} // closed by the first Shutdown
 	serveEnded chan struct{} // closed when Serve has returned
@@ -95,12 +96,7 @@ func New(o Options) (*Server, error) {
 		databases: session.NewDatabases(time.Now), holdReleaser: newHoldReleaser(), conns: map[*conn]struct{}{}, leftBehind: map[*upstream.Host]bool{},
 		abort: make(chan struct{}), leaseAbandoned: make(chan struct{}), shutdown: make(chan struct{}), serveEnded: make(chan struct{}),
 	}
-	s.noUpstreamLog.report = func(n int, last error) {
-		o.Logger.Error("no upstream server accepts clients", "upstream", up.String(), "clients", n, "within", burstPeriod, "error", last)
-	}
-	s.lookupFailureLog.report = func(n int, last error) {
-		o.Logger.Error("cannot look up users", "clients", n, "within", burstPeriod, "error", last)
-	}
+	s.logLimits.unreachable.Every, s.logLimits.failedLookups.Every = 10*time.Second, 10*time.Second
 	s.loginCtx, s.endLogins = context.WithCancelCause(context.Background())
 	return s, register(o.Registerer, newTrafficMetrics(s))
 }
@@ -121,11 +117,18 @@ func (s *Server) Serve() error {
 	if err := s.loops.start(); err != nil {
 		return err
 	}
-	defer s.noUpstreamLog.stop()
-	defer s.lookupFailureLog.stop()
+	defer func() {
+		l := &s.logLimits
+		for _, limiter := range []*quietlog.Limiter{&l.standbyRefusals, &l.endedSessions, &l.refusedClients, &l.unreachable, &l.failedLookups} {
+			limiter.End()
+		}
+	}()
 	defer s.startSweeper()()
 	defer s.startHoldReleaser()()
-	defer s.startStoredCodePolling()()
+	defer s.startPoll(s.storedCodePoll())()
+	if s.config.Hold > 0 {
+		defer s.startPoll(s.wantedPoll())()
+	}
 	defer s.startLeaseWatch()()
 	defer s.startTimelineWatch()()
 	failed := make(chan error, len(s.listeners))
@@ -323,6 +326,7 @@ func (s *Server) register(c *conn) {
 func (s *Server) unregister(c *conn) {
 	c.mu.Lock()
 	s.keys.Delete(c.core.Key()) // a core that has failed has its key, too
+	c.core.Leave()
 	c.mu.Unlock()
 	counted := c.countTraffic() // takes c.mu, so before s.mu
 	s.mu.Lock()

@@ -24,8 +24,8 @@ var (
 	transactionTimeout   = timeout{"transaction", wire.Error{Code: "25P04", Message: "terminating connection due to transaction timeout"}}
 )
 
-// activityWatch is the sweeper's record of a session. Times are those of its rounds, so a
-// session gets the full timeout, and up to one round more.
+// activityWatch is the sweeper's record of a session. A time is read behind the standing that
+// it belongs to, so a session gets the full timeout, and up to one round more.
 type activityWatch struct {
 	last           session.Standing
 	unchangedSince time.Time // since when last is the session's standing
@@ -98,19 +98,19 @@ func (s *Server) sweep(t timeouts, stop <-chan struct{}) {
 		select {
 		case <-stop:
 			return
-		case now := <-ticks.C:
-			s.sweepOnce(t, now)
+		case <-ticks.C: // its time is when the round was due, which a busy machine delays
+			s.sweepOnce(t)
 		}
 	}
 }
 
-func (s *Server) sweepOnce(t timeouts, now time.Time) {
+func (s *Server) sweepOnce(t timeouts) {
 	ctx, stop := context.WithTimeout(context.Background(), cancelTime)
 	defer stop()
 	var ending sync.WaitGroup
 	slots := make(chan struct{}, cancelsAtOnce)
 	s.eachConn(func(c *conn) {
-		exceeded := c.expire(t, now)
+		exceeded := c.expire(t)
 		if exceeded == nil {
 			return
 		}
@@ -127,12 +127,13 @@ func (s *Server) sweepOnce(t timeouts, now time.Time) {
 
 // expire ends the core if the session exceeds a timeout, and returns that. The caller then
 // aborts the session.
-func (c *conn) expire(t timeouts, now time.Time) (exceeded *timeout) {
+func (c *conn) expire(t timeouts) (exceeded *timeout) {
 	c.withCore(func(core *session.Session) {
 		if core.Fatal() != nil {
 			return
 		}
-		if exceeded = t.exceeded(&c.watch, core.Standing(), now); exceeded != nil {
+		standing := core.Standing()
+		if exceeded = t.exceeded(&c.watch, standing, time.Now()); exceeded != nil {
 			core.End(exceeded.err)
 		}
 	})

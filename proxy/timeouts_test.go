@@ -96,15 +96,4 @@ func TestLimits(t *testing.T) {
 			t.Errorf("%d: %s gets %q, not %q", i, c.enters, got, c.want)
 		}
 	}
-	now := time.Unix(1000, 0)
-	for i, c := range []struct {
-		after time.Duration
-		left  int
-		ok    bool
-	}{{0, 0, true}, {0, 0, false}, {999 * time.Millisecond, 0, false}, {time.Millisecond, 2, true}, {time.Hour, 0, true}} {
-		now = now.Add(c.after)
-		if left, ok := l.log(now); left != c.left || ok != c.ok {
-			t.Errorf("refusal %d: logged %v, left out %d", i, ok, left)
-		}
-	}
 }

@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/wirefence/wirefence/internal/connstring"
 )
 
 // Target is the wanted role of servers: libpq's target_session_attrs.
@@ -210,10 +212,11 @@ func expired(ctx context.Context) bool {
 type probe struct{ config *pgconn.Config }
 
 func newProbe(url string) (*probe, error) {
-	c, err := pgconn.ParseConfig(url)
+	cfg, err := connstring.Conn(url)
 	if err != nil {
 		return nil, err
 	}
+	c := &cfg.Config
 	c.Fallbacks, c.TLSConfig, c.ValidateConnect = nil, nil, nil
 	c.LookupFunc = func(_ context.Context, host string) ([]string, error) { return []string{host}, nil }
 	if c.RuntimeParams["application_name"] == "" {

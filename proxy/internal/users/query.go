@@ -8,6 +8,8 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/wirefence/wirefence/internal/connstring"
 )
 
 // Query looks up users in the database.
@@ -23,7 +25,7 @@ const queryTimeout = 10 * time.Second
 // at most one row: the name, and the stored password as in pg_authid. url is the connection
 // string of the proxy's own role. It opens no connection yet.
 func NewQuery(url, text string) (*Query, error) {
-	cfg, err := pgxpool.ParseConfig(url)
+	cfg, err := connstring.Pool(url)
 	if err != nil {
 		return nil, err
 	}
