@@ -1,103 +1,39 @@
 package fencingtest
 
 import (
-	"testing"
-	"time"
+	"fmt"
 
 	"github.com/jackc/pgx/v5/pgproto3"
-	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/wirefence/wirefence/fence"
 	"github.com/wirefence/wirefence/internal/stack"
 )
 
-// database is one of a test's own, and the address of the proxy that its clients
-// use.
-type database struct {
-	*stack.DB
-	proxy   string
-	metrics *prometheus.Registry // of that proxy, if the test reads them
-	busy    bool                 // its sessions hold
-}
+const (
+	stale       = "orders=33"
+	insert      = "insert into jobs values (33)"
+	behindStale = " /*wirefence.token='" + stale + "'*/"
+	behindGood  = " /*wirefence.token='orders=34'*/"
 
-// rows is how many rows jobs has.
-func (db *database) rows(t *testing.T) int {
-	t.Helper()
-	return stack.Value[int](t, db.DB, "select count(*) from jobs")
-}
+	// enter is a function of the user that sets the variable.
+	enter = `create function enter(fence text) returns text language sql volatile
+		as $$ select set_config('wirefence.token', fence, false) $$;`
+)
 
-func (db *database) wantRows(t *testing.T, want int) {
-	t.Helper()
-	if got := db.rows(t); got != want {
-		t.Errorf("%d rows were written, want %d", got, want)
-	}
-}
+// insertOf is a write that says with which token it was made.
+func insertOf(token int) string { return fmt.Sprintf("insert into jobs values (%d)", token) }
 
-// function is the object id of a function.
-func (db *database) function(t stack.TB, signature string) uint32 {
-	t.Helper()
-	return stack.Value[uint32](t, db.DB, "select $1::regprocedure::oid", signature)
-}
+// comment carries a token.
+func comment(token int) string { return fmt.Sprintf(" /*wirefence.token='orders=%d'*/", token) }
 
-// call is a FunctionCall of a function of one argument, as text.
-func (db *database) call(t stack.TB, function, argument string) *pgproto3.FunctionCall {
-	t.Helper()
-	return &pgproto3.FunctionCall{Function: db.function(t, function), Arguments: [][]byte{[]byte(argument)}}
-}
+// setLocal sets a token for a transaction.
+func setLocal(token int) string { return fmt.Sprintf("set local wirefence.token = 'orders=%d'", token) }
 
 // client is a client of the proxy.
 type client struct {
 	*stack.Client
 	attempt bool  // what is refused on the way is noted; behind it anything may fail
 	refusal error // the first of these
-}
-
-// connect connects through the proxy, with parameters of the startup packet.
-func (db *database) connect(t stack.TB, params ...string) *client {
-	t.Helper()
-	return db.connectTo(t, db.proxy, params...)
-}
-
-func (db *database) connectTo(t stack.TB, addr string, params ...string) *client {
-	t.Helper()
-	return &client{Client: stack.Login(t, addr, db.Name, params...)}
-}
-
-// holds reports whether the session of a client holds locks for its fence.
-func (db *database) holds(c *client) bool {
-	c.T.Helper()
-	pid, _ := c.Key()
-	return stack.Value[bool](c.T, db.DB, `select exists(select from pg_locks
-		where locktype = 'advisory' and granted and mode = 'ShareLock' and objsubid = 1 and pid = $1)`, int32(pid))
-}
-
-// begins connects; where sessions are busy, the new one holds the current token of
-// orders, and its session variable is empty.
-func (db *database) begins(t *testing.T) *client {
-	t.Helper()
-	c := db.connect(t)
-	if db.busy {
-		db.warm(c, behindGood)
-	}
-	return c
-}
-
-// period is the period of the proxy's holds.
-func (db *database) period() time.Duration {
-	if db.busy {
-		return time.Second
-	}
-	return -1
-}
-
-// warm makes a session busy until it holds. Behind its statements stands a comment, or
-// nothing.
-func (db *database) warm(c *client, behind string) {
-	c.T.Helper()
-	stack.Eventually(c.T, "the session holds", func() bool {
-		c.Must("select 1" + behind)
-		return db.holds(c)
-	})
 }
 
 // protocol is a way to run one statement.
@@ -136,4 +72,32 @@ func (c *client) Exchange(n int, messages ...pgproto3.FrontendMessage) []stack.M
 	all := c.Client.Exchange(n, messages...)
 	c.note(stack.Err(all))
 	return all
+}
+
+// batchFails runs statements as one batch that ends with an SQLSTATE; "" wants success.
+func (c *client) batchFails(want string, statements ...string) {
+	c.T.Helper()
+	stack.WantState(c.T, c.Batch(pipelined(statements...)...), want, statements)
+}
+
+// pipelined are extended queries, with a Sync for each empty text.
+func pipelined(statements ...string) (all []pgproto3.FrontendMessage) {
+	for _, sql := range statements {
+		if sql == "" {
+			all = append(all, &pgproto3.Sync{})
+		} else {
+			all = append(all, stack.Unnamed(sql)...)
+		}
+	}
+	return all
+}
+
+// Messages that a client of one line can write.
+func parseOf(name, sql string) *pgproto3.Parse { return &pgproto3.Parse{Name: name, Query: sql} }
+func bindOf(portal, name string) *pgproto3.Bind {
+	return &pgproto3.Bind{DestinationPortal: portal, PreparedStatement: name}
+}
+func executeOf(portal string) *pgproto3.Execute { return &pgproto3.Execute{Portal: portal} }
+func closeOf(kind byte, name string) *pgproto3.Close {
+	return &pgproto3.Close{ObjectType: kind, Name: name}
 }

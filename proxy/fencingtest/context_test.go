@@ -9,14 +9,13 @@ import (
 	"github.com/wirefence/wirefence/internal/stack"
 )
 
-// What Wirefence's functions do inside is nothing that a client has written.
+// A refusal has no CONTEXT of Wirefence's own functions.
 func TestRefusalsHaveNoContextOfOurs(t *testing.T) {
-	onEach(t, stack.OldAndNew, func(t *testing.T, db *database) {
-		stack.MustExec(t, db.Admin, "select wirefence.seal('orders', 34, 'holder')")
-		stack.MustExec(t, db.Admin, "create table guarded (id int)")
-		stack.MustExec(t, db.Admin, "select wirefence.protect('guarded', 'orders')")
-		stack.MustExec(t, db.Admin, "create function own() returns void language plpgsql as $$ begin perform wirefence.check('orders=33'); end $$")
-		stack.MustExec(t, db.Admin, "create function unguarded() returns void language plpgsql as $$ begin insert into guarded values (1); end $$")
+	onEach(t, oldAndNew, func(t *testing.T, w *world) {
+		w.Exec(t, "create table guarded (id int)")
+		w.Exec(t, "select wirefence.protect('guarded', 'orders')")
+		w.Exec(t, "create function own() returns void language plpgsql as $$ begin perform wirefence.check('orders=33'); end $$")
+		w.Exec(t, "create function unguarded() returns void language plpgsql as $$ begin insert into guarded values (1); end $$")
 		const own = `PL/pgSQL function own() line 1 at PERFORM`
 		for _, c := range []struct{ before, sql, state, context string }{
 			{"", "select wirefence.check('orders=33')", "WF001", ""},
@@ -26,7 +25,7 @@ func TestRefusalsHaveNoContextOfOurs(t *testing.T) {
 			{"set wirefence.token = 'other=1'", "insert into guarded values (1)", "WF002", ""},
 			{"set wirefence.token = 'orders=33'", "select 1", "WF001", ""},
 		} {
-			client := db.connect(t)
+			client := w.connect(t)
 			if c.before != "" {
 				client.Must(c.before)
 			}
@@ -37,9 +36,9 @@ func TestRefusalsHaveNoContextOfOurs(t *testing.T) {
 			}
 		}
 		// A session that carries nothing gets the server's own bytes.
-		err := db.connect(t).Simple("select unguarded()")
+		err := w.connect(t).Simple("select unguarded()")
 		stack.WantState(t, err, "WF002")
-		direct := stack.Login(t, db.Addr(), db.Name).Simple("select unguarded()")
+		direct := stack.Login(t, w.Addr(), w.Name).Simple("select unguarded()")
 		through, straight := (*pgconn.PgError)(nil), (*pgconn.PgError)(nil)
 		if !errors.As(err, &through) || !errors.As(direct, &straight) || through.Where != straight.Where {
 			t.Errorf("CONTEXT %v, directly %v", through, straight)

@@ -12,12 +12,12 @@ import (
 	"github.com/wirefence/wirefence/proxy"
 )
 
-// A takeover ends what is in its way with the words of a shutdown. A client that was under
-// a fence is told what it may have been, and so is the log.
+// PostgreSQL tells a session that a takeover ends of an administrator's command. If the session
+// had a fence, the proxy adds an explanation, and logs it.
 func TestAnEndedTransactionIsExplained(t *testing.T) {
-	onEach(t, stack.OldAndNew, func(t *testing.T, db *database) {
+	onEach(t, oldAndNew, func(t *testing.T, w *world) {
 		var log stack.Log
-		addr := db.proxyWith(t, proxy.Options{Logger: log.Logger()})
+		w = w.own(t, proxy.Options{Logger: log.Logger()})
 		const ofOrders = `under a fence of "orders", and`
 		for n, c := range []struct {
 			name      string
@@ -33,15 +33,15 @@ func TestAnEndedTransactionIsExplained(t *testing.T) {
 			{"no fence", "", []string{"begin", insert}, ""},
 			{"a fence before", "", []string{insert + "/*wirefence.token='orders=34'*/", "select pg_sleep(0.2)", "select 1", "begin", insert}, ""},
 		} {
-			stack.MustExec(t, db.Admin, "delete from wirefence.resource_locks where resource_id = 'orders'")
-			stack.MustExec(t, db.Admin, "select wirefence.seal('orders', 34, 'holder')")
-			client := db.connectTo(t, addr, "user", "app", "options", c.options, "application_name", fmt.Sprint("client ", n))
+			w.unseal(t)
+			w.Seal(t, "orders", 34)
+			client := w.connect(t, "user", "app", "options", c.options, "application_name", fmt.Sprint("client ", n))
 			client.Must(c.sql...)
 			pid, _ := client.Key()
 			if c.explained != "" {
-				stack.MustExec(t, db.Admin, "select wirefence.revoke('orders')")
+				w.Exec(t, "select wirefence.revoke('orders')")
 			} else {
-				stack.MustExec(t, db.Admin, "select pg_terminate_backend($1)", int32(pid))
+				stack.MustExec(t, w.Admin, "select pg_terminate_backend($1)", int32(pid))
 			}
 			err := client.End()
 			stack.WantState(t, err, "57P01", c.name)

@@ -7,40 +7,76 @@ import (
 	"github.com/wirefence/wirefence/migrations"
 )
 
-// A pool's sessions may be older than the schema. Until that is there nothing that
-// carries a fence is written, unless a function has set it, of which there is nothing
-// to ask; then they are checked like others, from the next login on.
+// Sessions of a pool may be older than the schema. Without the schema, writes with a fence are
+// refused, except where a function has set the variable, of which the proxy does not know. From
+// the first login after the migration on, all of them are checked.
 func TestSessionsFromBeforeTheMigration(t *testing.T) {
 	t.Parallel()
-	const insert = "insert into jobs values (33)"
-	const comment = insert + " /*wirefence.token='orders=33'*/"
-	db := bareDatabase(t, 18)
-	db.Exec(t, `create table jobs (token int);
-		create function enter(fence text) returns text language sql as $$ select set_config('wirefence.token', fence, false) $$`)
+	w := bareWorld(t, 18)
+	w.Exec(t, "create table jobs (token int)", enter)
 	type sessions struct {
 		protocol
 		carries, enters, comments *client
 	}
 	var all []sessions
 	for _, by := range protocols {
-		s := sessions{by, db.connect(t, "options", "-c wirefence.token=orders=33"), db.connect(t), db.connect(t)}
+		s := sessions{by, w.fenced(t, stale), w.connect(t), w.connect(t)}
 		all = append(all, s)
 		stack.WantState(t, by.run(s.comments, insert), "", by.name) // carries nothing
 		stack.WantState(t, by.run(s.enters, "select enter('orders=33')"), "", by.name)
 		stack.WantState(t, by.run(s.carries, insert), "WF006", by.name)
-		stack.WantState(t, by.run(s.comments, comment), "WF006", by.name)
+		stack.WantState(t, by.run(s.comments, insert+behindStale), "WF006", by.name)
 	}
-	if err := migrations.Apply(t.Context(), db.Admin, func(string) {}); err != nil {
+	if err := migrations.Apply(t.Context(), w.Admin, func(string) {}); err != nil {
 		t.Fatal(err)
 	}
-	db.Seal(t, "orders", 34)
-	db.connect(t)
+	w.Seal(t, "orders", 34)
+	w.connect(t)
 	for _, s := range all {
-		stack.WantState(t, s.run(s.comments, comment), "WF001", s.name)
+		stack.WantState(t, s.run(s.comments, insert+behindStale), "WF001", s.name)
 		stack.WantState(t, s.run(s.enters, insert), "WF001", s.name)
 		stack.WantState(t, s.run(s.carries, insert), "WF001", s.name)
 		stack.WantState(t, s.run(s.carries, "set wirefence.token = 'orders=34'"), "", s.name)
 		stack.WantState(t, s.run(s.carries, insert), "", s.name)
 	}
-	db.wantRows(t, 2*len(protocols))
+	w.wantRows(t, 2*len(protocols))
+}
+
+// In a database that was never migrated, functions that one client creates change nothing
+// for others: they prepare transactions, and their texts are forwarded as they are.
+func TestFunctionsInADatabaseWithoutTheSchema(t *testing.T) {
+	stack.OnEach(t, oldAndNew, func(t *testing.T, major int) {
+		w := bareWorld(t, major)
+		w.Exec(t, "create table jobs (token int)")
+		maker, other := w.connect(t), w.connect(t)
+		for _, sql := range []string{
+			"create function tenant() returns void language plpgsql as $$ begin perform set_config('app.tenant', 'a', false); end $$",
+			"create function unlocks() returns void language sql as 'select pg_advisory_unlock_all()'",
+			"create table advisory_unlock_log (a int)", `create table U&"\0061" (a int)`, "select tenant(), unlocks()",
+			enter,
+		} {
+			maker.Must(sql)
+			for name, c := range map[string]*client{"a session": other, "a new one": w.connect(t)} {
+				id := "'" + w.Name + "'"
+				c.Must("begin", "insert into jobs values (1)", "prepare transaction "+id, "commit prepared "+id)
+				const seen = "select query from pg_stat_activity where pid = pg_backend_pid()"
+				if got := c.Value(seen); got != seen {
+					t.Errorf("%s, in %s: the server sees %q", sql, name, got)
+				}
+			}
+		}
+	})
+}
+
+// The remains of a failed migration count as no schema: clients without a fence are served,
+// others get WF006.
+func TestASchemaThatIsNotComplete(t *testing.T) {
+	w := bareWorld(t, 18)
+	w.Exec(t, objects, `create schema wirefence;
+		create function wirefence.check(text, text, boolean, boolean) returns text language sql return null::text`)
+	for _, by := range protocols {
+		c := w.connect(t)
+		stack.WantState(t, by.run(c, insert), "", by.name)
+		stack.WantState(t, by.run(c, insert+" /*wirefence.token='orders=34'*/"), "WF006", by.name)
+	}
 }

@@ -30,13 +30,13 @@ func startRedis(t *testing.T) *servers.Redis {
 }
 
 // lockClient takes leases from Redis and seals them in the database.
-func (db *database) lockClient(t *testing.T, r *servers.Redis, ttl time.Duration) *lockclient.Client {
+func (w *world) lockClient(t *testing.T, r *servers.Redis, ttl time.Duration) *lockclient.Client {
 	t.Helper()
 	store, err := redis.Open(r.URL())
 	if err != nil {
 		t.Fatal(err)
 	}
-	client, err := lockclient.New(store, lockclient.Options{TTL: ttl, Sealer: lockclient.PostgresSealer{Querier: db.Direct(t)}})
+	client, err := lockclient.New(store, lockclient.Options{TTL: ttl, Sealer: lockclient.PostgresSealer{Querier: w.Direct(t)}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -68,9 +68,9 @@ func release(t *testing.T, lease *lockclient.Lease) {
 }
 
 func TestTokenRisesOnTakeover(t *testing.T) {
-	onEach(t, oldAndNew, func(t *testing.T, db *database) {
+	onEach(t, oldAndNew, func(t *testing.T, w *world) {
 		r := startRedis(t)
-		a, b := db.lockClient(t, r, time.Minute), db.lockClient(t, r, time.Minute)
+		a, b := w.lockClient(t, r, time.Minute), w.lockClient(t, r, time.Minute)
 		var last fence.Token
 		for range 3 {
 			for _, client := range []*lockclient.Client{a, b} {
@@ -79,7 +79,7 @@ func TestTokenRisesOnTakeover(t *testing.T) {
 					t.Errorf("token %d after %d", lease.Token(), last)
 				}
 				last = lease.Token()
-				if sealed := stack.Value[int64](t, db.DB, "select last_token from wirefence.resource_locks where resource_id = 'orders'"); sealed != int64(last) {
+				if sealed := w.count(t, "select last_token from wirefence.resource_locks where resource_id = 'orders'"); fence.Token(sealed) != last {
 					t.Errorf("token %d is out, %d is sealed", last, sealed)
 				}
 				release(t, lease)
@@ -89,30 +89,30 @@ func TestTokenRisesOnTakeover(t *testing.T) {
 }
 
 func TestLatestTokenWrites(t *testing.T) {
-	onEach(t, oldAndNew, func(t *testing.T, db *database) {
+	onEach(t, oldAndNew, func(t *testing.T, w *world) {
 		r := startRedis(t)
-		client := db.lockClient(t, r, time.Minute)
+		client := w.lockClient(t, r, time.Minute)
 		release(t, acquire(t, client))
 		lease := acquire(t, client)
-		c := db.connect(t)
+		c := w.connect(t)
 		for _, p := range protocols {
 			stack.WantState(t, p.run(c, lease.Annotate("insert into jobs values (1)")), "", p.name)
 			c.Must("set wirefence.token = '" + lease.Fence().String() + "'")
 			stack.WantState(t, p.run(c, "insert into jobs values (1)"), "", p.name)
 			c.Must("reset wirefence.token")
 		}
-		db.wantRows(t, 6)
+		w.wantRows(t, 6)
 	})
 }
 
 func TestOlderTokenGetsExpectedError(t *testing.T) {
-	onEach(t, oldAndNew, func(t *testing.T, db *database) {
+	onEach(t, oldAndNew, func(t *testing.T, w *world) {
 		r := startRedis(t)
-		client := db.lockClient(t, r, time.Minute)
+		client := w.lockClient(t, r, time.Minute)
 		old := acquire(t, client)
 		release(t, old)
 		current := acquire(t, client)
-		c := db.connect(t)
+		c := w.connect(t)
 		for _, p := range protocols {
 			err := p.run(c, old.Annotate(insert))
 			if !fence.IsStale(err) || !fence.IsRefusal(err) {
@@ -129,19 +129,20 @@ func TestOlderTokenGetsExpectedError(t *testing.T) {
 			}
 		}
 		c.Must("insert into jobs values (1)") // the connection lives on
-		db.wantRows(t, 1)
+		w.wantRows(t, 1)
 	})
 }
 
-// Both write as fast as they can while the newer takes over.
+// Two clients write without a pause while the newer token is sealed.
 func TestOfTwoConcurrentTokensOnlyTheNewerWrites(t *testing.T) {
-	onEach(t, oldAndNew, func(t *testing.T, db *database) {
-		db.Seal(t, "orders", 33)
+	onEach(t, oldAndNew, func(t *testing.T, w *world) {
+		w.unseal(t)
+		w.Seal(t, "orders", 33)
 		older, newer := newGate(20), newGate(20)
 		over := make(chan struct{})
 		var writers sync.WaitGroup
 		for token, g := range map[int]*gate{33: older, 34: newer} {
-			c := db.connect(t, "user", "app")
+			c := w.connect(t, "user", "app")
 			p := protocols[token%2]
 			writers.Go(func() {
 				for {
@@ -170,36 +171,34 @@ func TestOfTwoConcurrentTokensOnlyTheNewerWrites(t *testing.T) {
 			})
 		}
 		older.wait(t)
-		if n := stack.Value[int](t, db.DB, "select count(*) from jobs where token = 34"); n != 0 {
-			t.Errorf("%d rows of a token that was not granted", n)
-		}
-		db.Seal(t, "orders", 34)
-		before := stack.Value[int](t, db.DB, "select count(*) from jobs where token = 33")
+		w.wantRowsOf(t, 34, 0)
+		w.Seal(t, "orders", 34)
+		before := w.rowsOf(t, 33)
 		newer.wait(t)
 		close(over)
 		writers.Wait()
-		if after := stack.Value[int](t, db.DB, "select count(*) from jobs where token = 33"); after != before || before == 0 {
+		if after := w.rowsOf(t, 33); after != before || before == 0 {
 			t.Errorf("%d rows of the older token at the seal, %d at the end", before, after)
 		}
 	})
 }
 
-// The story that fencing is about: a holder is stopped past its lease, another
-// takes over and writes, the first goes on and never looks back.
+// A holder is stopped until its lease has expired. Another takes over and writes. Then the
+// first goes on, and its writes are refused.
 func TestPausedHolderIsRefusedAfterTakeover(t *testing.T) {
-	onEach(t, oldAndNew, func(t *testing.T, db *database) {
+	onEach(t, oldAndNew, func(t *testing.T, w *world) {
 		r := startRedis(t)
-		h := startHolder(t, r.URL(), db.URL(db.Name), fmt.Sprintf("postgres://app@%s/%s?sslmode=disable", db.proxy, db.Name))
+		h, token := w.startHolder(t, r.URL())
 		if got := h.write("before the pause"); got != "" {
 			t.Fatalf("the holder's write: %s", got)
 		}
-		db.wantRows(t, 1)
+		w.wantRows(t, 1)
 		h.signal(syscall.SIGSTOP)
-		lease := acquire(t, db.lockClient(t, r, time.Minute))
-		if lease.Token() <= h.token {
-			t.Errorf("token %d after %d", lease.Token(), h.token)
+		lease := acquire(t, w.lockClient(t, r, time.Minute))
+		if lease.Token() <= token {
+			t.Errorf("token %d after %d", lease.Token(), token)
 		}
-		c := db.connect(t)
+		c := w.connect(t)
 		c.Must(lease.Annotate("insert into jobs values (2, 'by the new holder')"))
 		h.signal(syscall.SIGCONT)
 		for range 3 {
@@ -207,20 +206,20 @@ func TestPausedHolderIsRefusedAfterTakeover(t *testing.T) {
 				t.Errorf("the zombie's write: %q", got)
 			}
 		}
-		db.wantRows(t, 2)
+		w.wantRows(t, 2)
 	})
 }
 
-// Redis may lose all it knows: the next token is higher all the same.
+// The next token is higher even when Redis has lost its data.
 func TestRedisThatForgets(t *testing.T) {
-	onEach(t, oldAndNew, func(t *testing.T, db *database) {
+	onEach(t, oldAndNew, func(t *testing.T, w *world) {
 		r := startRedis(t)
-		a, b := db.lockClient(t, r, time.Minute), db.lockClient(t, r, time.Minute)
+		a, b := w.lockClient(t, r, time.Minute), w.lockClient(t, r, time.Minute)
 		admin := goredis.NewClient(&goredis.Options{Addr: r.Addr()})
 		t.Cleanup(func() { _ = admin.Close() })
 		issued := map[fence.Token]bool{}
 		var last fence.Token
-		c := db.connect(t)
+		c := w.connect(t)
 		next := func(client *lockclient.Client, what string) *lockclient.Lease {
 			t.Helper()
 			lease := acquire(t, client)
@@ -250,8 +249,6 @@ func TestRedisThatForgets(t *testing.T) {
 		lease = next(a, "after a crash")
 		c.Fails(zombie.Annotate(insert), "WF001")
 		release(t, lease)
-		if n := stack.Value[int](t, db.DB, "select count(*) from jobs where token = 33"); n != 0 {
-			t.Errorf("%d rows of zombies", n)
-		}
+		w.wantRowsOf(t, 33, 0)
 	})
 }

@@ -49,6 +49,7 @@ var writers = []writer{
 	{name: "CALL that commits", sql: "call committing()", effect: countJobs, alone: true, commit: true},
 	{name: "DO that commits", sql: "do $$ begin insert into jobs values (1); commit; insert into jobs values (2); end $$", effect: countJobs, alone: true, commit: true},
 	{name: "CREATE INDEX CONCURRENTLY", sql: "create index concurrently made_%d on cell (n)", effect: countMade, alone: true, commit: true},
+	{name: "ANALYZE", sql: "analyze cell", effect: "select coalesce(max(xmin::text::bigint), 0)::text from pg_statistic where starelid = 'cell'::regclass", alone: true},
 	{name: "EXECUTE", before: []string{"prepare p_%d as insert into jobs values (1)"}, sql: "execute p_%d", effect: countJobs},
 	{name: "COMMIT between", sql: "insert into jobs values (1); commit; insert into jobs values (2)", effect: countJobs, simple: true},
 	{name: "cursor", before: []string{"declare c cursor for select * from cell where id = 2", "fetch c" + behindGood},
@@ -60,7 +61,7 @@ var writers = []writer{
 	{name: "CREATE TABLE AS", sql: "create table made_%d as select 1", effect: countMade},
 	{name: "COPY of a write", sql: "copy (insert into jobs values (1) returning *) to stdout", effect: countJobs},
 	{name: "large object", sql: "select lo_create(0)", effect: "select count(*)::text from pg_largeobject_metadata", until: 16},
-	// What doesn't look like a write.
+	// These do not look like writes.
 	{name: "STABLE function", sql: "select calm(1)", effect: countJobs},
 	{name: "operator", sql: "select 1 #|# 2", effect: countJobs},
 	{name: "domain", sql: "select 'x'::noted", effect: countJobs},
@@ -69,10 +70,10 @@ var writers = []writer{
 	{name: "cursor WITH HOLD", sql: "declare held_%d cursor with hold for select writes(1)", effect: countJobs, stores: true},
 }
 
-// foreign makes a foreign table of jobs, by way of a connection past the proxy.
-func (db *database) foreign(t *testing.T) {
+// foreign makes a foreign table of jobs, whose server connects past the proxy.
+func (w *world) foreign(t *testing.T) {
 	t.Helper()
-	db.Exec(t, "create extension postgres_fdw", fmt.Sprintf("create server self foreign data wrapper postgres_fdw options (host '127.0.0.1', port '%d', dbname '%s', options '-c wirefence.token=orders=34')", db.Port, db.Name),
+	w.Exec(t, "create extension postgres_fdw", fmt.Sprintf("create server self foreign data wrapper postgres_fdw options (host '127.0.0.1', port '%d', dbname '%s', options '-c wirefence.token=orders=34')", w.Port, w.Name),
 		"create user mapping for public server self options (user 'postgres')", "create foreign table far (token bigint, note text) server self options (table_name 'jobs')")
 }
 
@@ -98,36 +99,34 @@ var tokens = []token{
 var isolations = []string{"read committed", "repeatable read", "serializable"}
 
 func TestEveryWriterIsFenced(t *testing.T) {
-	onBoth(t, everyVersion, func(t *testing.T, db *database) {
-		db.Seal(t, "orders", 34)
-		if db.busy {
-			everyWriter(t, db, isolations[:2], false)
+	onBoth(t, everyVersion, func(t *testing.T, w *world) {
+		if w.busy {
+			everyWriter(t, w, isolations[:2], false)
 		} else {
-			everyWriter(t, db, isolations, false)
+			everyWriter(t, w, isolations, false)
 		}
 	})
 }
 
-// What the proxy has checked serves the guards of tables, wherever the fence came
-// from; what it holds doesn't, so a fence in a comment is checked there.
+// The guards of tables accept what the proxy has checked. They do not see its holds, so there
+// the proxy checks a fence in a comment.
 func TestEveryWriterIsFencedOnGuardedTables(t *testing.T) {
-	onBoth(t, oldAndNew, func(t *testing.T, db *database) {
-		db.Seal(t, "orders", 34)
-		db.Exec(t, "set wirefence.token = 'orders=34'") // of who prepares the tests
+	onBoth(t, oldAndNew, func(t *testing.T, w *world) {
+		w.Exec(t, "set wirefence.token = 'orders=34'") // of who prepares the tests
 		for _, table := range []string{"jobs", "cell", "victims"} {
-			db.Exec(t, "select wirefence.protect('"+table+"', 'orders')")
+			w.Exec(t, "select wirefence.protect('"+table+"', 'orders')")
 		}
-		everyWriter(t, db, isolations[:2], true)
-		c := db.connect(t)
+		everyWriter(t, w, isolations[:2], true)
+		c := w.connect(t)
 		stack.WantState(t, c.Simple("insert into jobs values (1)"), "WF002")
 	})
 }
 
 // everyWriter tries every writer with every token in every way, where time is short in
 // one isolation level each.
-func everyWriter(t *testing.T, db *database, isolations []string, guarded bool) {
-	db.foreign(t)
-	m := &matrix{t: t, db: db, guarded: guarded}
+func everyWriter(t *testing.T, w *world, isolations []string, guarded bool) {
+	w.foreign(t)
+	m := &matrix{t: t, w: w, guarded: guarded}
 	for i, isolation := range isolations {
 		for j, token := range tokens {
 			for k, comment := range []bool{false, true} {
@@ -135,13 +134,13 @@ func everyWriter(t *testing.T, db *database, isolations []string, guarded bool) 
 					continue
 				}
 				m.isolation, m.token, m.comment = isolation, token, comment
-				m.client = db.connect(t)
+				m.client = w.connect(t)
 				m.Must("set session characteristics as transaction isolation level " + m.isolation)
 				m.carry(m.token.fence)
 				for _, m.protocol = range protocols {
 					for _, m.block = range []bool{false, true} {
-						for _, w := range writers {
-							m.try(w)
+						for _, wr := range writers {
+							m.try(wr)
 						}
 					}
 				}
@@ -158,7 +157,7 @@ func everyWriter(t *testing.T, db *database, isolations []string, guarded bool) 
 type matrix struct {
 	*client
 	t         *testing.T
-	db        *database
+	w         *world
 	guarded   bool
 	isolation string
 	token     token
@@ -193,85 +192,83 @@ func (m *matrix) behind() string {
 
 // mayHold reports whether the session can hold its fence.
 func (m *matrix) mayHold() bool {
-	return m.db.busy && m.token.code == "" && !(m.guarded && m.comment)
+	return m.w.busy && m.token.code == "" && !(m.guarded && m.comment)
 }
 
 // want is the SQLSTATE that a writer ends with, "" for success.
-func (m *matrix) want(w writer) string {
+func (m *matrix) want(wr writer) string {
 	switch {
 	case m.comment && m.token.code == "WF004":
 		return "WF004"
-	case w.since > m.db.Major && (m.protocol.name == "simple" || m.token.code == ""):
+	case wr.since > m.w.Major && (m.protocol.name == "simple" || m.token.code == ""):
 		return "42601"
-	case w.stores && m.comment, w.alone && !m.block && m.token.code == "" && !m.mayHold():
+	case wr.stores && m.comment, wr.alone && !m.block && m.token.code == "" && !m.mayHold():
 		return "WF006"
 	}
 	return m.token.code
 }
 
-func (m *matrix) try(w writer) {
-	if w.block && !m.block || w.commit && m.block || w.simple && m.protocol.name != "simple" {
+func (m *matrix) try(wr writer) {
+	if wr.block && !m.block || wr.commit && m.block || wr.simple && m.protocol.name != "simple" {
 		return
 	}
 	m.number++
 	text := func(sql string) string { return strings.ReplaceAll(sql, "%d", fmt.Sprint(m.number)) }
-	if w.setup != "" {
-		m.db.Exec(m.t, w.setup)
+	if wr.setup != "" {
+		m.w.Exec(m.t, wr.setup)
 	}
-	before := stack.Value[string](m.t, m.db.DB, w.effect)
+	before := stack.Value[string](m.t, m.w.DB, wr.effect)
 	if m.mayHold() {
-		m.db.warm(m.client, m.behind())
+		m.w.warm(m.behind(), m.client)
 	}
 	if m.block {
 		m.Must("begin")
 	}
-	if w.before != nil {
-		// That it is stale comes out later.
+	if wr.before != nil {
+		// They run under the current token.
 		m.carry("orders=34")
-		for _, sql := range w.before {
+		for _, sql := range wr.before {
 			if err := m.protocol.run(m.client, text(sql)); err != nil {
-				m.t.Fatalf("%s, %v: %v", w.name, m, err)
+				m.t.Fatalf("%s, %v: %v", wr.name, m, err)
 			}
 		}
 		m.carry(m.token.fence)
 	}
-	run := w.run
+	run := wr.run
 	if run == nil {
 		run = func(c *client, p protocol, sql string) error { return p.run(c, sql) }
 	}
-	want, checks := m.want(w), m.db.checks(m.t)
-	stack.WantState(m.t, run(m.client, m.protocol, text(w.sql)+m.behind()), want, w.name, m)
-	if m.mayHold() && w.before == nil && want == "" {
+	want, checks := m.want(wr), m.w.checks(m.t)
+	stack.WantState(m.t, run(m.client, m.protocol, text(wr.sql)+m.behind()), want, wr.name, m)
+	if m.mayHold() && wr.before == nil && want == "" {
 		m.held++
-		if m.db.checks(m.t) == checks {
+		if m.w.checks(m.t) == checks {
 			m.unchecked++
 		}
 	}
-	if m.block || w.simple {
+	if m.block || wr.simple {
 		m.Must(map[bool]string{true: "commit", false: "rollback"}[want == ""])
 	}
-	m.compare(w, before, want == "")
+	m.compare(wr, before, want == "")
 }
 
-func (m *matrix) compare(w writer, before string, accepted bool) {
-	after := stack.Value[string](m.t, m.db.DB, w.effect)
+func (m *matrix) compare(wr writer, before string, accepted bool) {
+	after := stack.Value[string](m.t, m.w.DB, wr.effect)
 	switch {
 	case accepted && after == before:
-		m.t.Errorf("%s, %v: nothing was written", w.name, m)
+		m.t.Errorf("%s, %v: nothing was written", wr.name, m)
 	case !accepted && after != before:
-		m.t.Errorf("%s, %v: refused, but %s became %s", w.name, m, before, after)
+		m.t.Errorf("%s, %v: refused, but %s became %s", wr.name, m, before, after)
 	}
 }
 
-// A notification is sent at the commit: what stands in the queue before a mark
-// of the listener's own is all there is.
+// Notifications are sent at the commit, in order, so the listener's own comes last.
 func TestNotifyIsFenced(t *testing.T) {
-	onEach(t, everyVersion, func(t *testing.T, db *database) {
-		db.Seal(t, "orders", 34)
+	onEach(t, everyVersion, func(t *testing.T, w *world) {
 		var got []string
-		listener := db.connectTo(t, db.Addr())
+		listener := w.connectTo(t, w.Addr())
 		listener.Must("listen news")
-		c := db.connect(t)
+		c := w.connect(t)
 		for i, carrier := range tokens {
 			for _, p := range protocols {
 				c.Must("set wirefence.token = '" + carrier.fence + "'")
@@ -294,11 +291,10 @@ func TestNotifyIsFenced(t *testing.T) {
 	})
 }
 
-// Fastpath calls carry what the session carries, and need a hold outside of a block.
+// A FunctionCall runs under the session's fence, outside of a block under a hold.
 func TestFastpathIsFenced(t *testing.T) {
-	onBoth(t, everyVersion, func(t *testing.T, db *database) {
-		db.Seal(t, "orders", 34)
-		c := db.connect(t)
+	onBoth(t, everyVersion, func(t *testing.T, w *world) {
+		c := w.connect(t)
 		for _, isolation := range isolations {
 			c.Must("set session characteristics as transaction isolation level " + isolation)
 			for _, carrier := range tokens {
@@ -307,14 +303,14 @@ func TestFastpathIsFenced(t *testing.T) {
 					effect := map[string]string{"writes(int)": countJobs, "lo_create(oid)": "select count(*)::text from pg_largeobject_metadata"}[function]
 					for _, block := range []bool{false, true} {
 						want := carrier.code
-						if !block && !db.busy && want == "" {
+						if !block && !w.busy && want == "" {
 							want = "WF006"
 						}
-						before := stack.Value[string](t, db.DB, effect)
+						before := stack.Value[string](t, w.DB, effect)
 						if block {
 							c.Must("begin")
 						}
-						all := c.Exchange(1, db.call(t, function, "0"))
+						all := c.Exchange(1, w.call(t, function, "0"))
 						stack.WantState(t, stack.Err(all), want, function, carrier.name, isolation, block)
 						if status := map[bool]string{false: "I", true: map[bool]string{true: "T", false: "E"}[want == ""]}[block]; string(c.TxStatus()) != status {
 							t.Errorf("%s, %s: transaction status %s, want %s", function, carrier.name, string(c.TxStatus()), status)
@@ -322,7 +318,7 @@ func TestFastpathIsFenced(t *testing.T) {
 						if block {
 							c.Must("commit")
 						}
-						if after := stack.Value[string](t, db.DB, effect); (after != before) != (want == "") {
+						if after := stack.Value[string](t, w.DB, effect); (after != before) != (want == "") {
 							t.Errorf("%s, %s, %s, in a block: %v: %s became %s", function, carrier.name, isolation, block, before, after)
 						}
 					}

@@ -9,8 +9,8 @@ import (
 	"github.com/wirefence/wirefence/internal/stack"
 )
 
-// A statement that sets the variable runs under what the session carried before; what
-// it has set counts from the next one on. To write under a fence of its own it calls
+// A statement that sets the variable runs under the fence that the session had before. The new
+// one counts from the next statement on. To write under its own fence, a statement calls
 // wirefence.check().
 func TestStatementsThatSetTheirOwnFence(t *testing.T) {
 	const objects = `create function write_as(fence text) returns int language plpgsql as $$
@@ -25,17 +25,16 @@ func TestStatementsThatSetTheirOwnFence(t *testing.T) {
 		"insert into jobs values (1) returning write_as('?')", "copy (select write_as('?')) to stdout", "explain analyze select write_as('?')",
 		"select 1 ### '?'", "select '?'::valid", "copy (select write_as('?')) to program 'cat > /dev/null'",
 	}
-	onBoth(t, oldAndNew, func(t *testing.T, db *database) {
-		db.Seal(t, "orders", 34)
-		db.Exec(t, objects)
+	onBoth(t, oldAndNew, func(t *testing.T, w *world) {
+		w.Exec(t, objects)
 		for _, p := range protocols {
 			for _, sql := range own {
-				c := db.connect(t)
+				c := w.connect(t)
 				c.Must("set wirefence.token = '" + stale + "'")
 				for _, token := range []string{"orders=34", stale, ""} {
 					stack.WantState(t, p.run(c, strings.ReplaceAll(sql, "?", token)), "WF001", sql, p.name, "in a stale session")
 				}
-				db.wantRows(t, 0)
+				w.wantRows(t, 0)
 				c.Must("set wirefence.token = 'orders=34'")
 				want := ""
 				if strings.Contains(sql, "checked") {
@@ -46,41 +45,38 @@ func TestStatementsThatSetTheirOwnFence(t *testing.T) {
 					stack.WantState(t, p.run(c, insert), "WF001", sql, p.name, "behind it")
 				}
 				c.Close()
-				if n := stack.Value[int](t, db.DB, "select count(*) from jobs where note like '%zombie'"); n != 0 {
-					t.Errorf("%s, %s: %d rows", sql, p.name, n)
-				}
-				db.Exec(t, "truncate jobs")
+				w.wantRowsOf(t, 33, 0)
+				w.Exec(t, "truncate jobs")
 			}
-			c := db.connect(t)
+			c := w.connect(t)
 			stack.WantState(t, p.run(c, "select checked_as('"+stale+"')"), "WF001", p.name)
-			db.wantRows(t, 0)
+			w.wantRows(t, 0)
 			stack.WantState(t, p.run(c, "select checked_as('orders=34')"), "", p.name)
-			db.wantRows(t, 1)
-			db.Exec(t, "truncate jobs")
+			w.wantRows(t, 1)
+			w.Exec(t, "truncate jobs")
 		}
 	})
 }
 
-// What ends its own transactions is let alone, and so is what reads what comes next.
+// A procedure or a block that ends its own transactions can check each of them.
 func TestOwnFencesThatCannotBeCheckedBehind(t *testing.T) {
 	const sets = "perform set_config('wirefence.token', 'orders=34', true); perform wirefence.check(); insert into public.jobs values (1);"
-	onEach(t, everyVersion, func(t *testing.T, db *database) {
-		db.Seal(t, "orders", 34)
-		db.Exec(t, "create procedure stepwise() language plpgsql as $$ begin "+sets+" commit; "+sets+" end $$")
+	onEach(t, everyVersion, func(t *testing.T, w *world) {
+		w.Exec(t, "create procedure stepwise() language plpgsql as $$ begin "+sets+" commit; "+sets+" end $$")
 		for i, p := range protocols {
-			c := db.connect(t)
+			c := w.connect(t)
 			stack.WantState(t, p.run(c, "do $$ begin "+sets+" commit; "+sets+" end $$"), "", p.name)
-			c = db.connect(t)
+			c = w.connect(t)
 			stack.WantState(t, p.run(c, "call stepwise()"), "", p.name)
-			db.wantRows(t, 4*(i+1))
+			w.wantRows(t, 4*(i+1))
 		}
 	})
 }
 
-// Where no function sets the variable, it is for the texts alone to tell what does.
+// In a database without functions that set the variable, the proxy learns it from the texts.
 func TestSettersInDatabasesWithoutSuchFunctions(t *testing.T) {
 	const set = "select set_config('wirefence.token', '" + stale + "', false)"
-	onEach(t, oldAndNew, func(t *testing.T, shared *database) {
+	onEach(t, oldAndNew, func(t *testing.T, shared *world) {
 		for name, run := range map[string]func(c *client){
 			"a Bind of a PREPARE": func(c *client) {
 				c.Must("prepare p as "+set, "select 1")
@@ -99,13 +95,12 @@ func TestSettersInDatabasesWithoutSuchFunctions(t *testing.T) {
 			},
 		} {
 			t.Run(name, func(t *testing.T) {
-				db := newDatabase(t, shared.Major)
-				db.Seal(t, "orders", 34)
-				c := db.connect(t)
+				w := newWorld(t, shared.Major)
+				c := w.connect(t)
 				run(c)
 				c.Fails(insert, "WF001")
 				c.Simple("rollback")
-				db.wantRows(t, 0)
+				w.wantRows(t, 0)
 			})
 		}
 	})

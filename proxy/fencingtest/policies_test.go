@@ -12,41 +12,39 @@ import (
 )
 
 // refusesUnfenced tries the writers without a fence.
-func (db *database) refusesUnfenced(t *testing.T, c *client, p protocol, want string) {
+func (w *world) refusesUnfenced(t *testing.T, c *client, p protocol, want string) {
 	t.Helper()
-	for _, w := range writers {
-		if w.simple || w.block || w.run != nil || w.before != nil || w.since > db.Major || w.until > db.Major {
+	for _, wr := range writers {
+		if wr.simple || wr.block || wr.run != nil || wr.before != nil || wr.since > w.Major || wr.until > w.Major {
 			continue
 		}
-		before := stack.Value[string](t, db.DB, w.effect)
-		stack.WantState(t, p.run(c, strings.ReplaceAll(w.sql, "%d", "0")), want, w.name, p.name)
-		if after := stack.Value[string](t, db.DB, w.effect); after != before {
-			t.Errorf("%s, %s: %s became %s", w.name, p.name, before, after)
+		before := stack.Value[string](t, w.DB, wr.effect)
+		stack.WantState(t, p.run(c, strings.ReplaceAll(wr.sql, "%d", "0")), want, wr.name, p.name)
+		if after := stack.Value[string](t, w.DB, wr.effect); after != before {
+			t.Errorf("%s, %s: %s became %s", wr.name, p.name, before, after)
 		}
 	}
 }
 
 func TestUnfencedWritersAreRefusedOnStandby(t *testing.T) {
-	onBoth(t, everyVersion, func(t *testing.T, shared *database) {
-		shared.Seal(t, "orders", 34)
-		shared.foreign(t)
-		db := shared.leased(t, newLease(""), proxy.Options{Hold: shared.period()})
-		c := db.begins(t)
+	onBoth(t, everyVersion, func(t *testing.T, w *world) {
+		w.foreign(t)
+		w = w.own(t, proxy.Options{Lease: newLease(""), Hold: w.period()})
+		c := w.begins(t)
 		for _, p := range protocols {
-			db.refusesUnfenced(t, c, p, "WF007")
+			w.refusesUnfenced(t, c, p, "WF007")
 		}
-		db.wantRows(t, 0)
+		w.wantRows(t, 0)
 	})
 }
 
 func TestUnfencedWritesAreRejected(t *testing.T) {
-	onBoth(t, everyVersion, func(t *testing.T, shared *database) {
-		shared.Seal(t, "orders", 34)
-		shared.foreign(t)
-		db := shared.counted(t, proxy.Options{UnfencedWrites: proxy.Reject, Hold: shared.period()})
-		c := db.begins(t)
+	onBoth(t, everyVersion, func(t *testing.T, w *world) {
+		w.foreign(t)
+		w = w.own(t, proxy.Options{UnfencedWrites: proxy.Reject, Hold: w.period()})
+		c := w.begins(t)
 		for _, p := range protocols {
-			db.refusesUnfenced(t, c, p, "WF002")
+			w.refusesUnfenced(t, c, p, "WF002")
 			for _, sql := range append(reads, free...) {
 				stack.WantState(t, p.run(c, sql), "", p.name, sql)
 			}
@@ -62,24 +60,23 @@ func TestUnfencedWritesAreRejected(t *testing.T) {
 			c.Must("rollback")
 		}
 		stack.WantState(t, c.CopyIn("copy jobs from stdin", "33\tx"), "WF002")
-		stack.WantState(t, c.Call(shared.function(t, "writes(int)"), "1"), "WF002")
-		db.wantRows(t, 6)
-		if n := db.metric(t, "wirefence_refusals_total", map[string]string{"sqlstate": "WF002", "shadow": "false"}); n < 50 {
+		stack.WantState(t, c.Call(w.function(t, "writes(int)"), "1"), "WF002")
+		w.wantRows(t, 6)
+		if n := w.metric(t, "wirefence_refusals_total", map[string]string{"sqlstate": "WF002", "shadow": "false"}); n < 50 {
 			t.Errorf("%d refusals were counted", n)
 		}
 	})
 }
 
 func TestShadowLetsAllPassAndTells(t *testing.T) {
-	onEach(t, oldAndNew, func(t *testing.T, shared *database) {
-		shared.Seal(t, "orders", 34)
-		db := shared.counted(t, proxy.Options{Mode: proxy.Shadow})
+	onEach(t, oldAndNew, func(t *testing.T, w *world) {
+		w = w.own(t, proxy.Options{Mode: proxy.Shadow})
 		refusals := func(state string) int {
-			return db.metric(t, "wirefence_refusals_total", map[string]string{"sqlstate": state, "shadow": "true"})
+			return w.metric(t, "wirefence_refusals_total", map[string]string{"sqlstate": state, "shadow": "true"})
 		}
 		for _, p := range protocols {
 			for fence, state := range map[string]string{"orders=33": "WF001", "orders": "WF004", "orders=99": "WF003"} {
-				c := db.connect(t)
+				c := w.connect(t)
 				before := refusals(state)
 				stack.WantState(t, p.run(c, "insert into jobs values (33) /*wirefence.token='"+fence+"'*/"), "", p.name, fence)
 				c.Must("set wirefence.token = '" + fence + "'")
@@ -91,23 +88,22 @@ func TestShadowLetsAllPassAndTells(t *testing.T) {
 				}
 			}
 		}
-		db.wantRows(t, 3*3*4)
-		if n := db.metric(t, "wirefence_refusals_total", map[string]string{"shadow": "false"}); n != 0 {
+		w.wantRows(t, 3*3*4)
+		if n := w.metric(t, "wirefence_refusals_total", map[string]string{"shadow": "false"}); n != 0 {
 			t.Errorf("%d refusals count as real", n)
 		}
 	})
 }
 
 func TestModeOff(t *testing.T) {
-	onEach(t, oldAndNew, func(t *testing.T, shared *database) {
-		shared.Seal(t, "orders", 34)
-		db := shared.counted(t, proxy.Options{Mode: proxy.Off, UnfencedWrites: proxy.Reject})
-		c := db.connect(t, "wirefence.token", stale)
+	onEach(t, oldAndNew, func(t *testing.T, w *world) {
+		w = w.own(t, proxy.Options{Mode: proxy.Off, UnfencedWrites: proxy.Reject})
+		c := w.connect(t, "wirefence.token", stale)
 		for _, p := range protocols {
 			stack.WantState(t, p.run(c, insert+" /*wirefence.token='x'*/"), "", p.name)
 		}
-		db.wantRows(t, 3)
-		if n := db.checks(t); n != 0 {
+		w.wantRows(t, 3)
+		if n := w.checks(t); n != 0 {
 			t.Errorf("%d checks", n)
 		}
 	})
@@ -116,9 +112,9 @@ func TestModeOff(t *testing.T) {
 func TestDatabaseWithoutTheSchema(t *testing.T) {
 	t.Parallel()
 	for _, major := range oldAndNew {
-		db := bareDatabase(t, major)
-		db.Exec(t, objects)
-		c := db.connect(t)
+		w := bareWorld(t, major)
+		w.Exec(t, objects)
+		c := w.connect(t)
 		for _, p := range protocols {
 			stack.WantState(t, p.run(c, "insert into jobs values (1)"), "", p.name)
 			for _, carrier := range []string{"", " /*wirefence.token='orders=34'*/"} {
@@ -127,36 +123,34 @@ func TestDatabaseWithoutTheSchema(t *testing.T) {
 				}
 				err := p.run(c, insert+carrier)
 				stack.WantState(t, err, "WF006", p.name)
-				if e, ok := err.(*pgconn.PgError); !ok || !strings.Contains(e.Hint, "wirefence migrate") || !strings.Contains(e.Message, db.Name) {
+				if e, ok := err.(*pgconn.PgError); !ok || !strings.Contains(e.Hint, "wirefence migrate") || !strings.Contains(e.Message, w.Name) {
 					t.Errorf("%+v", err)
 				}
 				stack.WantState(t, p.run(c, "select * from cell"+carrier), "WF006", p.name)
 				c.Must("reset wirefence.token")
 			}
 		}
-		stack.WantState(t, c.Call(db.function(t, "writes(int)"), "1"), "")
+		stack.WantState(t, c.Call(w.function(t, "writes(int)"), "1"), "")
 		c.Must("set wirefence.token = 'orders=34'")
-		stack.WantState(t, c.Call(db.function(t, "writes(int)"), "1"), "WF006")
-		db.wantRows(t, 4)
+		stack.WantState(t, c.Call(w.function(t, "writes(int)"), "1"), "WF006")
+		w.wantRows(t, 4)
 	}
 }
 
 func TestLargeStatements(t *testing.T) {
-	onEach(t, oldAndNew, func(t *testing.T, shared *database) {
-		shared.Seal(t, "orders", 34)
-		db := *shared
-		db.proxy = shared.proxyWith(t, proxy.Options{MaxStatement: 4 << 10})
-		db.Exec(t, "create table large (a text)")
-		c, free := db.connect(t), db.connect(t)
+	onEach(t, oldAndNew, func(t *testing.T, w *world) {
+		w = w.own(t, proxy.Options{MaxStatement: 4 << 10})
+		w.Exec(t, "create table large (a text)")
+		c, free := w.connect(t), w.connect(t)
 		for _, size := range []int{3 << 10, 4 << 10, 5 << 10, 100 << 10, 3 << 20} {
 			text := strings.Repeat("x", size)
 			const comment = "/*wirefence.token='orders=34'*/"
 			for _, p := range protocols {
 				stack.WantState(t, p.run(free, "insert into large values ('"+text+"')"), "", p.name, size)
-				if got := stack.Value[int](t, db.DB, "select length(a) from large"); got != size {
+				if got := w.count(t, "select length(a) from large"); got != size {
 					t.Errorf("%d bytes arrived of %d", got, size)
 				}
-				db.Exec(t, "truncate large")
+				w.Exec(t, "truncate large")
 				want := ""
 				if size >= 4<<10 {
 					want = "WF006"
@@ -174,65 +168,61 @@ func TestLargeStatements(t *testing.T) {
 					stack.WantState(t, p.run(c, sql), want, p.name, size)
 					c.Must("select 1")
 				}
-				db.Exec(t, "truncate large")
+				w.Exec(t, "truncate large")
 			}
 		}
-		// What an INSERT's data says is its own affair.
+		// Words in the data of an INSERT mean nothing.
 		for _, word := range []string{"names", "reset", "execute", "discard"} {
 			for _, p := range protocols {
 				stack.WantState(t, p.run(free, "insert into large values ('"+strings.Repeat(word+" ", 2000)+"')"), "", p.name, word)
 			}
 		}
-		db.Exec(t, "truncate large")
+		w.Exec(t, "truncate large")
 		c.Must("set wirefence.token = 'orders=34'")
 		for _, p := range protocols {
 			stack.WantState(t, p.run(c, "insert into large values ('"+strings.Repeat("x", 5<<10)+"')"), "WF006", p.name)
 			stack.WantState(t, p.run(c, "insert into large values ('x')"), "", p.name)
 		}
-		if n := stack.Value[int](t, db.DB, "select count(*) from large where length(a) > 1"); n != 0 {
+		if n := w.count(t, "select count(*) from large where length(a) > 1"); n != 0 {
 			t.Errorf("%d large rows", n)
 		}
 	})
 }
 
 func TestLargeStatementsAfterDiscardAll(t *testing.T) {
-	onEach(t, oldAndNew, func(t *testing.T, shared *database) {
-		db := *shared
-		db.proxy = shared.proxyWith(t, proxy.Options{MaxStatement: 4 << 10})
-		c := db.connect(t)
+	onEach(t, oldAndNew, func(t *testing.T, w *world) {
+		w = w.own(t, proxy.Options{MaxStatement: 4 << 10})
+		c := w.connect(t)
 		for i, p := range protocols {
 			c.Must("discard all")
 			stack.WantState(t, p.run(c, "insert into jobs values (1, '"+strings.Repeat("x", 5<<10)+"')"), "", p.name)
-			db.wantRows(t, i+1)
+			w.wantRows(t, i+1)
 		}
 	})
 }
 
-// A text that is not read may call what sets the variable.
+// A text that the proxy does not read may call a function that sets the variable.
 func TestLargeStatementThatSetsTheVariable(t *testing.T) {
-	onEach(t, oldAndNew, func(t *testing.T, shared *database) {
-		shared.Seal(t, "orders", 34)
-		db := *shared
-		db.proxy = shared.proxyWith(t, proxy.Options{MaxStatement: 4 << 10})
-		db.Exec(t, enter)
+	onEach(t, oldAndNew, func(t *testing.T, w *world) {
+		w = w.own(t, proxy.Options{MaxStatement: 4 << 10})
+		w.Exec(t, enter)
 		for _, p := range protocols {
-			c := db.connect(t)
+			c := w.connect(t)
 			if err := p.run(c, "select enter('"+stale+"'), '"+strings.Repeat("x", 5<<10)+"'"); err == nil {
 				c.Fails(insert, "WF001")
 			}
 		}
-		db.wantRows(t, 0)
+		w.wantRows(t, 0)
 	})
 }
 
-// Where functions may set the variable, a session that carries nothing may still do
-// what needs a hold, but for what would outlive it or can't be read.
+// In a database with functions that set the variable, a session without a fence may run what
+// needs a hold, but no two-phase commit and no text that the proxy does not read.
 func TestUnfencedSessionsBesideSetters(t *testing.T) {
-	onEach(t, oldAndNew, func(t *testing.T, shared *database) {
-		shared.Exec(t, enter)
-		db := *shared
-		db.proxy = shared.proxyWith(t, proxy.Options{MaxStatement: 4 << 10})
-		c := db.connect(t)
+	onEach(t, oldAndNew, func(t *testing.T, w *world) {
+		w.Exec(t, enter)
+		w = w.own(t, proxy.Options{MaxStatement: 4 << 10})
+		c := w.connect(t)
 		large := "insert into jobs values (1, '" + strings.Repeat("x", 5<<10) + "')"
 		for _, p := range protocols {
 			for _, sql := range []string{"prepare transaction 'policies'", large} {
@@ -244,43 +234,42 @@ func TestUnfencedSessionsBesideSetters(t *testing.T) {
 			stack.WantState(t, p.run(c, "create index concurrently on jobs (token)"), "", p.name)
 			stack.WantState(t, p.run(c, "call committing()"), "", p.name)
 		}
-		db.wantRows(t, 6)
+		w.wantRows(t, 6)
 	})
 }
 
-// A resource in shadow mode lets its statements pass; the proxy counts them, and the
-// client notices nothing.
+// A resource in shadow mode lets its statements pass. The proxy counts them, and the client
+// sees nothing of it.
 func TestAResourceInShadowMode(t *testing.T) {
-	onBoth(t, oldAndNew, func(t *testing.T, db *database) {
-		db.Seal(t, "orders", 34)
-		db.Seal(t, "lines", 34)
-		db.Exec(t, "select wirefence.set_resource('orders', 'a trial', mode => 'shadow')")
+	onBoth(t, oldAndNew, func(t *testing.T, w *world) {
+		w.Seal(t, "lines", 34)
+		w.Exec(t, "select wirefence.set_resource('orders', 'a trial', mode => 'shadow')")
 		told := func(state string) int {
-			return db.metric(t, "wirefence_refusals_total", map[string]string{"sqlstate": state, "shadow": "true"})
+			return w.metric(t, "wirefence_refusals_total", map[string]string{"sqlstate": state, "shadow": "true"})
 		}
 		for _, p := range protocols {
 			for fence, state := range map[string]string{stale: "WF001", "orders=99": "WF003"} {
-				c := db.connect(t)
+				c := w.connect(t)
 				c.Must("set wirefence.token = '" + fence + "'")
 				before := told(state)
 				c.Must("begin", insert, insert, "commit", insert)
-				stack.WantState(t, c.Call(db.function(t, "writes(int)"), "1"), "")
+				stack.WantState(t, c.Call(w.function(t, "writes(int)"), "1"), "")
 				stack.WantState(t, c.Simple("call proc()"), "")
 				if n := told(state) - before; n != 5 {
 					t.Errorf("%s: %d refusals were reported", fence, n)
 				}
 				stack.WantState(t, p.run(c, insert), "", p.name, fence)
 			}
-			c := db.connect(t)
+			c := w.connect(t)
 			c.Must("set wirefence.token = 'orders=33,lines=33'")
 			stack.WantState(t, p.run(c, insert), "WF001", p.name)
 		}
-		db.wantRows(t, 3*2*6)
-		if n := db.metric(t, "wirefence_refusals_total", map[string]string{"shadow": "false"}); n != len(protocols) {
+		w.wantRows(t, 3*2*6)
+		if n := w.metric(t, "wirefence_refusals_total", map[string]string{"shadow": "false"}); n != len(protocols) {
 			t.Errorf("%d refusals count as real", n)
 		}
-		// What passes in a result looks as from PostgreSQL.
-		c := db.connect(t)
+		// The answers are PostgreSQL's own.
+		c := w.connect(t)
 		c.Must("set wirefence.token = '" + stale + "'")
 		all, err := c.Query("insert into jobs values (1) returning token; select 2")
 		if err != nil || stack.Types(all) != "TDCTDCZ" || !slices.Equal(stack.Column(all), []string{"1", "2"}) {

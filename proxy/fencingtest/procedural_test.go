@@ -3,25 +3,26 @@ package fencingtest
 import (
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5/pgproto3"
 
 	"github.com/wirefence/wirefence/internal/stack"
+	"github.com/wirefence/wirefence/proxy"
 )
 
 // A procedure that commits needs a hold.
 func TestCommitInsideAProcedure(t *testing.T) {
 	const block = "do $$ begin insert into jobs values (1); commit; insert into jobs values (2); end $$"
-	onBoth(t, everyVersion, func(t *testing.T, db *database) {
-		db.Seal(t, "orders", 34)
+	onBoth(t, everyVersion, func(t *testing.T, w *world) {
 		rows := 0
 		for token, inBlock := range map[string]string{"orders=34": "2D000", stale: "WF001"} {
 			outside := map[string]string{stale: "WF001"}[token]
-			if outside == "" && !db.busy {
+			if outside == "" && !w.busy {
 				outside = "WF006"
 			}
 			for _, comment := range []bool{false, true} {
-				c := db.connect(t)
+				c := w.connect(t)
 				behind := ""
 				if comment {
 					behind = " /*wirefence.token='" + token + "'*/"
@@ -40,15 +41,17 @@ func TestCommitInsideAProcedure(t *testing.T) {
 						c.Must("begin")
 						stack.WantState(t, p.run(c, sql+behind), inBlock, sql, p.name, token, comment)
 						c.Must("rollback")
-						db.wantRows(t, rows)
+						w.wantRows(t, rows)
 					}
 				}
 			}
 		}
-		c := db.connect(t)
+		c := w.connect(t)
 		for i, p := range protocols {
-			stack.WantState(t, p.run(c, "call committing()"), "", "unfenced", p.name)
-			db.wantRows(t, rows+2*(i+1))
+			for _, sql := range []string{"call committing()", block} {
+				stack.WantState(t, p.run(c, sql), "", sql, "unfenced", p.name)
+			}
+			w.wantRows(t, rows+4*(i+1))
 		}
 	})
 }
@@ -78,14 +81,14 @@ var batches = [][]string{
 	{"call proc()", "commit", "start transaction", "insert into jobs values (1)", ""},
 }
 
-// played is what a client sees of a batch, and what that leaves.
+// played is what a client sees of a batch, and the rows that it leaves.
 type played struct {
 	states []string
 	status byte
 	rows   int
 }
 
-func (db *database) playsBatch(t *testing.T, c *client, batch []string) (p played) {
+func (w *world) playsBatch(t *testing.T, c *client, batch []string) (p played) {
 	t.Helper()
 	syncs := 0
 	for _, sql := range batch {
@@ -96,64 +99,60 @@ func (db *database) playsBatch(t *testing.T, c *client, batch []string) (p playe
 	p.states = stack.States(c.Exchange(syncs, pipelined(batch...)...))
 	p.status = c.TxStatus()
 	_ = c.Simple("commit")
-	p.rows = db.rows(t)
-	db.Exec(t, "truncate jobs")
+	p.rows = w.rows(t)
+	w.Exec(t, "truncate jobs")
 	c.Close()
 	return p
 }
 
-// Under a hold a batch with a CALL does what it does direct. What has no hold may be
-// refused, and of a stale session nothing is left.
+// Under a hold a batch with a CALL has the same result as direct. Without a hold it may be
+// refused. A stale session leaves no row.
 func TestCallInPipelines(t *testing.T) {
-	onBoth(t, everyVersion, func(t *testing.T, db *database) {
-		db.Seal(t, "orders", 34)
+	onBoth(t, everyVersion, func(t *testing.T, w *world) {
 		for _, batch := range batches {
-			want := db.playsBatch(t, db.connectTo(t, db.Addr()), batch)
-			c := db.connect(t, "wirefence.token", "orders=34")
-			if db.busy {
-				db.warm(c, "")
+			want := w.playsBatch(t, w.connectTo(t, w.Addr()), batch)
+			c := w.connect(t, "wirefence.token", "orders=34")
+			if w.busy {
+				w.warm("", c)
 			}
-			got := db.playsBatch(t, c, batch)
+			got := w.playsBatch(t, c, batch)
 			same := slices.Equal(got.states, want.states) && got.status == want.status && got.rows == want.rows
-			if !same && (db.busy || !slices.Contains(got.states, "WF006")) {
+			if !same && (w.busy || !slices.Contains(got.states, "WF006")) {
 				t.Errorf("%q: got %v, direct %v", batch, got, want)
 			}
-			c = db.connect(t, "wirefence.token", stale)
-			got = db.playsBatch(t, c, batch)
+			c = w.connect(t, "wirefence.token", stale)
+			got = w.playsBatch(t, c, batch)
 			if got.rows != 0 || len(got.states) == 0 || got.states[0] != "WF001" && got.states[0] != "WF006" {
 				t.Errorf("%q, stale: %v", batch, got)
 			}
-			if free := db.playsBatch(t, db.connect(t), batch); !slices.Equal(free.states, want.states) || free.status != want.status || free.rows != want.rows {
+			if free := w.playsBatch(t, w.connect(t), batch); !slices.Equal(free.states, want.states) || free.status != want.status || free.rows != want.rows {
 				t.Errorf("%q, unfenced: %v, direct %v", batch, free, want)
 			}
 		}
 	})
 }
 
-// What was asked ahead of a batch is about the fence of its first message. Behind one that
-// carries nothing, a DO with a comment is refused: a stale one at its Parse, which a check
-// goes ahead of, and a current one at its Execute.
+// The proxy takes a hold ahead of a batch for the fence of its first message. A DO with a fence
+// in a comment behind a message without one is refused: at its Parse if the fence is stale,
+// else at its Execute.
 func TestCommentBehindACallThatCarriesNothing(t *testing.T) {
-	onBoth(t, everyVersion, func(t *testing.T, db *database) {
-		db.Seal(t, "orders", 34)
+	onBoth(t, everyVersion, func(t *testing.T, w *world) {
 		for token, state := range map[string]string{stale: "WF001", "orders=34": "WF006"} {
-			c := db.connect(t)
+			c := w.connect(t)
 			c.Must("set wirefence.token = ''")
 			all := c.Exchange(1, slices.Concat(stack.Unnamed("do 'begin end'"),
 				stack.Unnamed("do $$ begin "+insert+"; end $$ /*wirefence.token='"+token+"'*/"), []pgproto3.FrontendMessage{&pgproto3.Sync{}})...)
 			stack.WantState(t, stack.Err(all), state, token)
-			db.wantRows(t, 0)
+			w.wantRows(t, 0)
 		}
 	})
 }
 
-// Commands that can't share a transaction with a check run under a hold. What outlives
-// the session is refused where a fence is carried.
+// Commands that cannot share a transaction with a check run under a hold.
 func TestWhatNoCheckCanCover(t *testing.T) {
-	onBoth(t, everyVersion, func(t *testing.T, db *database) {
-		db.Seal(t, "orders", 34)
-		db.Exec(t, "create table parts (a int) partition by list (a); create table part partition of parts for values in (1)")
-		made := db.Name + "_made"
+	onBoth(t, everyVersion, func(t *testing.T, w *world) {
+		w.Exec(t, "create table parts (a int) partition by list (a); create table part partition of parts for values in (1)")
+		made := w.Name + "_made"
 		// Each is undone by a later one.
 		commands := []string{
 			"create index concurrently i on jobs (token)", "reindex index concurrently i", "drop index concurrently i",
@@ -164,27 +163,27 @@ func TestWhatNoCheckCanCover(t *testing.T) {
 			for _, test := range []struct{ variable, comment, want string }{
 				{stale, "", "WF001"}, {"", stale, "WF001"}, {"orders=34", "", ""}, {"", "orders=34", ""}, {"", "", ""},
 			} {
-				c, behind, want := db.connect(t, "wirefence.token", test.variable), "", test.want
+				c, behind, want := w.connect(t, "wirefence.token", test.variable), "", test.want
 				if test.comment != "" {
 					behind = " /*wirefence.token='" + test.comment + "'*/"
 				}
-				if !db.busy && want == "" && test.variable+test.comment != "" {
+				if !w.busy && want == "" && test.variable+test.comment != "" {
 					want = "WF006"
 				}
 				for _, sql := range commands {
 					stack.WantState(t, p.run(c, sql+behind), want, p.name, sql, test)
 				}
 				if want == "" {
-					db.Exec(t, "alter table parts attach partition part for values in (1)")
+					w.Exec(t, "alter table parts attach partition part for values in (1)")
 				}
 				stack.WantState(t, c.Simple("select 1"+behind), test.want, "the connection lives on", test)
-				before := db.rows(t)
+				before := w.rows(t)
 				for _, sql := range []string{"create index concurrently i on jobs (token)", "vacuum cell"} {
 					if got := stack.State(c.Simple("insert into jobs values (1); " + sql + behind)); got == "" {
 						t.Errorf("%v: %s in a message of several", test, sql)
 					}
 				}
-				db.wantRows(t, before)
+				w.wantRows(t, before)
 				c.Close()
 			}
 		}
@@ -192,17 +191,17 @@ func TestWhatNoCheckCanCover(t *testing.T) {
 }
 
 func TestTwoPhaseCommit(t *testing.T) {
-	onBoth(t, everyVersion, func(t *testing.T, db *database) {
-		db.Seal(t, "orders", 34)
-		fenced, commented, free := db.connect(t, "wirefence.token", "orders=34"), db.begins(t), db.connect(t)
+	onBoth(t, everyVersion, func(t *testing.T, w *world) {
+		fenced, commented, free := w.connect(t, "wirefence.token", "orders=34"), w.begins(t), w.connect(t)
 		for _, p := range protocols[:2] {
-			name := "'" + db.Name + p.name + "'"
-			fenced.Must("begin", "insert into jobs values (34)")
-			stack.WantState(t, p.run(fenced, "prepare transaction "+name), "WF006", p.name)
-			fenced.Must("rollback")
-			commented.Must("begin", "insert into jobs values (34)"+behindGood)
-			stack.WantState(t, p.run(commented, "prepare transaction "+name), "WF006", p.name)
-			commented.Must("rollback")
+			name := "'" + w.Name + p.name + "'"
+			for c, behind := range map[*client]string{fenced: "", commented: behindGood} {
+				for _, more := range []string{"select 1", "set local wirefence.token = ''"} {
+					c.Must("begin", "insert into jobs values (34)"+behind, more)
+					stack.WantState(t, p.run(c, "prepare transaction "+name), "WF006", p.name, behind, more)
+					endedBlock(c)
+				}
+			}
 			free.Must("begin", "insert into jobs values (0)")
 			stack.WantState(t, p.run(free, "prepare transaction "+name), "", p.name)
 			stack.WantState(t, p.run(fenced, "commit prepared "+name), "WF006", p.name)
@@ -211,6 +210,52 @@ func TestTwoPhaseCommit(t *testing.T) {
 			stack.WantState(t, p.run(fenced, "rollback prepared "+name), "", p.name)
 			stack.WantState(t, p.run(fenced, "insert into jobs values (34)"), "", "the connection lives on")
 		}
-		db.wantRows(t, 4)
+		w.wantRows(t, 4)
+		if n := w.count(t, "select count(*) from pg_prepared_xacts where database = current_database()"); n != 0 {
+			t.Errorf("%d transactions are prepared", n)
+		}
+		w.Seal(t, "orders", 35) // nothing keeps it out
+	})
+}
+
+// endedBlock fails the test unless a refusal has ended the transaction block, as an error of
+// PREPARE TRANSACTION does.
+func endedBlock(c *client) {
+	c.T.Helper()
+	if c.TxStatus() != 'I' {
+		c.T.Errorf("transaction status %c behind a refused PREPARE TRANSACTION", c.TxStatus())
+	}
+	c.Must("begin", "select 1", "commit")
+}
+
+// A client whose chain of transactions in one text or pipeline is over may run commands that
+// need a hold.
+func TestVacuumBehindAChain(t *testing.T) {
+	onEach(t, everyVersion, func(t *testing.T, w *world) {
+		w = w.own(t, proxy.Options{Hold: time.Second})
+		for _, chain := range []func(c *client){
+			func(c *client) { c.Must("begin", "commit and chain", "commit") },
+			func(c *client) { c.Must("begin; select 1; commit; begin", "commit") },
+			func(c *client) {
+				c.Exchange(1, pipelined("begin", "select 1", "commit", "begin", "")...)
+				c.Must("commit")
+			},
+			func(c *client) {
+				c.Exchange(1, pipelined("begin", "select 1/0", "")...)
+				c.Exchange(1, pipelined("rollback", "begin", "select 1", "")...)
+				c.Must("rollback")
+			},
+		} {
+			for _, fence := range []string{"orders=34", ""} {
+				c := w.connect(t, "wirefence.token", fence)
+				chain(c)
+				for _, p := range protocols {
+					for _, sql := range []string{"vacuum cell", "call proc()", "do $$ begin end $$", "analyze cell"} {
+						stack.WantState(t, p.run(c, sql), "", p.name, sql)
+					}
+				}
+				c.Close()
+			}
+		}
 	})
 }

@@ -17,10 +17,10 @@ var reads = []string{
 	"select 1", "select * from cell where id in (1, 2)", "table cell", "values (1)", "with x as (select * from cell) select * from x",
 	"select pure(1), reads(1)", "select * from clean", "select count(*) from jobs", "select current_setting('wirefence.token', true)",
 	"explain update cell set n = 1", "explain analyze select pure(1)", "copy cell to stdout", "copy (select pure(1)) to stdout",
-	"listen x", "unlisten x", "analyze cell", "checkpoint",
+	"listen x", "unlisten x", "checkpoint",
 }
 
-// free pass whatever the session carries.
+// free commands pass under any fence.
 var free = []string{
 	"show work_mem", "show all", "set work_mem = '8MB'", "reset work_mem", "set names 'utf8'", "discard plans", "deallocate all",
 	"begin", "rollback", "start transaction read only", "rollback",
@@ -28,13 +28,12 @@ var free = []string{
 
 // A superseded holder learns about it at its next statement.
 func TestAStaleSessionReadsNothing(t *testing.T) {
-	onBoth(t, everyVersion, func(t *testing.T, db *database) {
-		db.Seal(t, "orders", 34)
+	onBoth(t, everyVersion, func(t *testing.T, w *world) {
 		for _, test := range []struct{ variable, comment, want string }{
 			{stale, "", "WF001"}, {"orders=34", stale, "WF001"}, {"", stale, "WF001"}, {stale, "orders=34", ""}, {"orders=34", "", ""},
 			{"lines=1,orders=33", "", "WF001"}, {"nonsense", "", "WF004"}, {"", "", ""},
 		} {
-			c := db.begins(t)
+			c := w.begins(t)
 			c.Must("set wirefence.token = '" + test.variable + "'")
 			behind := ""
 			if test.comment != "" {
@@ -60,13 +59,12 @@ func TestAStaleSessionReadsNothing(t *testing.T) {
 	})
 }
 
-// What a cursor brings was read when it is fetched.
+// A cursor reads when it is fetched from.
 func TestAStaleSessionFetchesNothing(t *testing.T) {
-	onEach(t, oldAndNew, func(t *testing.T, db *database) {
-		db.Seal(t, "orders", 34)
-		c := db.connect(t)
+	onEach(t, oldAndNew, func(t *testing.T, w *world) {
+		c := w.connect(t)
 		c.Must("set wirefence.token = 'orders=34'", "begin", "declare c cursor with hold for select * from cell", "commit", "fetch 1 from c")
-		db.Seal(t, "orders", 35)
+		w.Seal(t, "orders", 35)
 		stack.WantState(t, c.Simple("fetch 1 from c"), "WF001")
 		stack.WantState(t, c.Extended("fetch 1 from c"), "WF001")
 		stack.WantState(t, c.Simple("begin; declare d cursor for select * from cell"), "WF001")
@@ -74,17 +72,16 @@ func TestAStaleSessionFetchesNothing(t *testing.T) {
 	})
 }
 
-// A takeover waits for a reader as for a writer, and ends one that stays.
+// A takeover waits for a reader as for a writer, and ends it after preempt_after.
 func TestATakeoverWaitsForReaders(t *testing.T) {
-	onEach(t, everyVersion, func(t *testing.T, db *database) {
-		db.Seal(t, "orders", 34)
+	onEach(t, everyVersion, func(t *testing.T, w *world) {
 		for i, p := range protocols {
-			db.Exec(t, "select wirefence.set_resource('orders', 'why', preempt_after => '100 ms')")
-			c := db.connect(t, "user", "app") // a superuser can't be ended
+			w.Exec(t, "select wirefence.set_resource('orders', 'why', preempt_after => '100 ms')")
+			c := w.connect(t, "user", "app") // a superuser can't be ended
 			c.Must(fmt.Sprintf("set wirefence.token = 'orders=%d'", 34+i), "begin")
 			stack.WantState(t, p.run(c, "select * from cell"), "", p.name)
 			began := time.Now()
-			db.Seal(t, "orders", int64(35+i))
+			w.Seal(t, "orders", int64(35+i))
 			if waited := time.Since(began); waited < 100*time.Millisecond {
 				t.Errorf("%s: the takeover waited %s", p.name, waited)
 			}
@@ -95,12 +92,10 @@ func TestATakeoverWaitsForReaders(t *testing.T) {
 	})
 }
 
-// What stands behind a refused read in a pipeline is skipped, and the session goes
-// on.
+// The rest of a batch behind a refused read is skipped, and the session goes on.
 func TestRefusedReadsInAPipeline(t *testing.T) {
-	onBoth(t, oldAndNew, func(t *testing.T, db *database) {
-		db.Seal(t, "orders", 34)
-		c := db.begins(t)
+	onBoth(t, oldAndNew, func(t *testing.T, w *world) {
+		c := w.begins(t)
 		c.Must("set wirefence.token = '"+stale+"'", "show work_mem")
 		all := c.Exchange(3,
 			parseOf("", "select 1"), bindOf("", ""), executeOf(""), parseOf("", "select 2"), bindOf("", ""), executeOf(""), &pgproto3.Sync{},
@@ -115,14 +110,13 @@ func TestRefusedReadsInAPipeline(t *testing.T) {
 	})
 }
 
-// What looks like a read and writes is none.
+// Statements that look like reads and write are refused.
 func TestReadsThatWriteAreRefused(t *testing.T) {
-	onBoth(t, oldAndNew, func(t *testing.T, db *database) {
-		db.Seal(t, "orders", 34)
-		db.Exec(t, `create view dirtier as select * from dirty;
+	onBoth(t, oldAndNew, func(t *testing.T, w *world) {
+		w.Exec(t, `create view dirtier as select * from dirty;
 			create view counting as select nextval('counter');
 			create aggregate total(int) (sfunc = plus, stype = int, initcond = '0')`)
-		c := db.begins(t)
+		c := w.begins(t)
 		c.Must("set wirefence.token = '" + stale + "'")
 		for _, p := range protocols {
 			for _, sql := range []string{
@@ -133,30 +127,27 @@ func TestReadsThatWriteAreRefused(t *testing.T) {
 				stack.WantState(t, p.run(c, sql), "WF001", p.name, sql)
 			}
 		}
-		db.wantRows(t, 0)
-		if called := stack.Value[bool](t, db.DB, "select is_called from counter"); called {
+		w.wantRows(t, 0)
+		if called := stack.Value[bool](t, w.DB, "select is_called from counter"); called {
 			t.Error("the sequence was drawn from")
 		}
 	})
 }
 
-// PostgreSQL runs code of the user's already as it binds: the check of a parameter's
-// domain, and functions that are declared IMMUTABLE.
+// PostgreSQL runs code of the user during Bind: the check of a parameter's domain, and
+// IMMUTABLE functions.
 func TestABindThatWritesIsFenced(t *testing.T) {
-	onBoth(t, everyVersion, func(t *testing.T, shared *database) {
-		shared.Seal(t, "orders", 34)
-		shared.Exec(t, "create function folded(int) returns int language plpgsql immutable as $$ begin return public.writes($1); end $$")
-		strict := *shared
-		strict.proxy = shared.proxyWith(t, proxy.Options{UnfencedWrites: proxy.Reject, Hold: shared.period()})
+	onBoth(t, everyVersion, func(t *testing.T, shared *world) {
+		strict := shared.own(t, proxy.Options{UnfencedWrites: proxy.Reject, Hold: shared.period()})
 		for _, test := range []struct {
-			db       *database
+			w        *world
 			variable string
 			comment  string
 			want     string
 		}{
-			{shared, stale, "", "WF001"}, {shared, "", stale, "WF001"}, {&strict, "", "", "WF002"}, {&strict, stale, "", "WF001"}, {shared, "orders=34", "", ""},
+			{shared, stale, "", "WF001"}, {shared, "", stale, "WF001"}, {strict, "", "", "WF002"}, {strict, stale, "", "WF001"}, {shared, "orders=34", "", ""},
 		} {
-			c := test.db.begins(t)
+			c := test.w.begins(t)
 			c.Must("set wirefence.token = '" + test.variable + "'")
 			behind := ""
 			if test.comment != "" {

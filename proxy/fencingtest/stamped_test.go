@@ -14,7 +14,7 @@ import (
 	"github.com/wirefence/wirefence/proxy"
 )
 
-// lease is one that is held as a test says.
+// lease is one whose fence a test sets.
 type lease struct {
 	mu      sync.Mutex
 	fence   string
@@ -46,43 +46,30 @@ func (l *lease) Changed() <-chan struct{} {
 func (l *lease) Resource() fence.Resource { return "orders" }
 func (l *lease) Holder() string           { return "worker-b" }
 
-// leased is the database behind a proxy of its own that has a lease.
-func (db *database) leased(t *testing.T, l *lease, o proxy.Options) *database {
-	t.Helper()
-	own := *db
-	o.Lease = l
-	own.proxy = db.proxyWith(t, o)
-	return &own
-}
-
-// What the attempts try in a session that carries 33, they try in vain too where
-// the stamp is stale, and whatever is not checked would pass; on standby; and
-// where the stamp is good, but not theirs.
+// The attempts fail as well with a stale stamp, on standby, and with a good stamp of another
+// resource.
 func TestAttemptsInStampedSessions(t *testing.T) {
 	for name, c := range map[string]struct {
 		stamp    string
 		versions []int
 	}{"stale": {stale, oldAndNew}, "standby": {"", oldAndNew[1:]}, "good": {"lease=7", oldAndNew[:1]}} {
 		t.Run(name, func(t *testing.T) {
-			onEach(t, c.versions, func(t *testing.T, db *database) {
-				db.Seal(t, "orders", 34)
-				db.Seal(t, "lease", 7)
-				db.Exec(t, attemptObjects)
+			onEach(t, c.versions, func(t *testing.T, w *world) {
+				w.Seal(t, "lease", 7)
+				w.Exec(t, attemptObjects)
 				// What is deferred to the COMMIT has run under the good stamp.
-				tryAll(t, db.leased(t, newLease(c.stamp), proxy.Options{}), c.stamp != "lease=7",
+				tryAll(t, w.own(t, proxy.Options{Lease: newLease(c.stamp)}), c.stamp != "lease=7",
 					map[bool][]string{true: {"cursor WITH HOLD that runs at the COMMIT", "deferred trigger that runs at the COMMIT"}}[c.stamp == "lease=7"]...)
 			})
 		})
 	}
 }
 
-// What is tried without any fence where one is required gets past a standby no
-// more than past that policy.
+// The attempts without a fence fail on standby as they do where a fence is required.
 func TestAttemptsOnStandby(t *testing.T) {
-	onEach(t, oldAndNew, func(t *testing.T, db *database) {
-		db.Seal(t, "orders", 34)
-		db.Exec(t, attemptObjects)
-		own := db.leased(t, newLease(""), proxy.Options{})
+	onEach(t, oldAndNew, func(t *testing.T, w *world) {
+		w.Exec(t, attemptObjects)
+		own := w.own(t, proxy.Options{Lease: newLease("")})
 		for _, a := range attemptsWithoutFence {
 			t.Run(a.name, func(t *testing.T) {
 				c := own.connect(t)
@@ -101,37 +88,36 @@ func TestAttemptsOnStandby(t *testing.T) {
 	})
 }
 
-// ways are forms of a write that carries nothing.
-var unfencedWrites = map[string]func(c *client, db *database) error{
-	"simple":          func(c *client, _ *database) error { return c.Simple(insert) },
-	"extended":        func(c *client, _ *database) error { return c.Extended(insert) },
+// unfencedWrites are forms of a write that carries no fence.
+var unfencedWrites = map[string]func(c *client, w *world) error{
+	"simple":          func(c *client, _ *world) error { return c.Simple(insert) },
+	"extended":        func(c *client, _ *world) error { return c.Extended(insert) },
 	"in a block":      texts("begin", "select 1", insert),
 	"behind a COMMIT": texts("begin; select 1; commit; " + insert),
 	"function":        texts("select writes(33)"),
 	"FOR UPDATE":      texts("select * from cell for update"),
-	"COPY":            func(c *client, _ *database) error { return c.CopyIn("copy jobs from stdin", "33\tx") },
-	"COPY, extended":  func(c *client, _ *database) error { return c.CopyInExtended("", "copy jobs from stdin", "33\tx") },
-	"FunctionCall": func(c *client, db *database) error {
-		return stack.Err(c.Exchange(1, db.call(c.T, "writes(int)", "33")))
+	"COPY":            func(c *client, _ *world) error { return c.CopyIn("copy jobs from stdin", "33\tx") },
+	"COPY, extended":  func(c *client, _ *world) error { return c.CopyInExtended("", "copy jobs from stdin", "33\tx") },
+	"FunctionCall": func(c *client, w *world) error {
+		return stack.Err(c.Exchange(1, w.call(c.T, "writes(int)", "33")))
 	},
-	"prepared before": func(c *client, _ *database) error {
+	"prepared before": func(c *client, _ *world) error {
 		c.Exchange(1, parseOf("w", insert), &pgproto3.Sync{})
 		return c.Batch(bindOf("", "w"), executeOf(""))
 	},
 	"EXECUTE":            texts("prepare w as "+insert, "execute w"),
 	"behind a savepoint": texts("begin", "savepoint a", "insert into cell values (60, 0)", "rollback to a", insert),
 	"cursor":             texts("begin", "declare c cursor for select writes(33)", "fetch c"),
-	"pipeline": func(c *client, _ *database) error {
+	"pipeline": func(c *client, _ *world) error {
 		return stack.Err(c.Exchange(1, pipelined("begin", "select 1", insert, "commit", "")...))
 	},
 	"DO": texts("do $$ begin insert into jobs values (33); end $$"),
 }
 
 func TestUnfencedWritesAreStamped(t *testing.T) {
-	onEach(t, everyVersion, func(t *testing.T, db *database) {
-		db.Seal(t, "orders", 34)
+	onEach(t, everyVersion, func(t *testing.T, w *world) {
 		l := newLease("")
-		own := db.leased(t, l, proxy.Options{})
+		own := w.own(t, proxy.Options{Lease: l})
 		for name, write := range unfencedWrites {
 			for _, c := range []struct{ stamp, want string }{
 				{"orders=34", ""}, {"orders=33", "WF001"}, {"orders=35", "WF003"}, {"", "WF007"},
@@ -160,13 +146,12 @@ func TestUnfencedWritesAreStamped(t *testing.T) {
 	})
 }
 
-// Who carries a fence is served as by any proxy, and reads are on standby too.
+// A client's own fence overrides the stamp. A standby serves reads.
 func TestOwnFencesGoBeforeTheStamp(t *testing.T) {
-	onEach(t, oldAndNew, func(t *testing.T, db *database) {
-		db.Seal(t, "orders", 34)
-		db.Seal(t, "lease", 7)
+	onEach(t, oldAndNew, func(t *testing.T, w *world) {
+		w.Seal(t, "lease", 7)
 		for _, stamp := range []string{"lease=7", "lease=6", ""} {
-			own := db.leased(t, newLease(stamp), proxy.Options{Resource: "orders"})
+			own := w.own(t, proxy.Options{Lease: newLease(stamp), Resource: "orders"})
 			unfenced := map[string]string{"lease=7": "", "lease=6": "WF001", "": "WF007"}[stamp]
 			for _, p := range protocols {
 				for token, want := range map[string]string{"34": "", "33": "WF001"} {
@@ -188,20 +173,19 @@ func TestOwnFencesGoBeforeTheStamp(t *testing.T) {
 				}
 			}
 		}
-		db.Exec(t, "alter role app in database "+db.Name+" set wirefence.token = 'orders=34'")
-		c := db.leased(t, newLease(""), proxy.Options{}).connect(t, "user", "app")
+		w.Exec(t, "alter role app in database "+w.Name+" set wirefence.token = 'orders=34'")
+		c := w.own(t, proxy.Options{Lease: newLease("")}).connect(t, "user", "app")
 		stack.WantState(t, c.Simple(insert), "", "ALTER ROLE")
 		stack.WantState(t, c.Extended(insert), "", "ALTER ROLE")
 	})
 }
 
-// A transaction outlives the lease under which it began: what it has written it
-// may commit, but it writes no more; with a new grant it is checked anew.
+// When the lease ends in a transaction, that may commit what it has written, but can't write
+// more. With a new grant it is checked again.
 func TestTheLeaseEndsInATransaction(t *testing.T) {
-	onEach(t, oldAndNew, func(t *testing.T, db *database) {
-		db.Seal(t, "orders", 34)
+	onEach(t, oldAndNew, func(t *testing.T, w *world) {
 		l := newLease("orders=34")
-		own := db.leased(t, l, proxy.Options{})
+		own := w.own(t, proxy.Options{Lease: l})
 		c := own.connect(t)
 		c.Must("begin", insert)
 		l.set("")
@@ -231,13 +215,12 @@ func TestTheLeaseEndsInATransaction(t *testing.T) {
 	})
 }
 
-// What no check can be put before runs under a hold of the stamp; a text that isn't
-// read is refused from every session; and shadow mode lets it pass.
+// Commands that no check can cover run under a hold of the stamp. A text that the proxy does
+// not read is refused. Shadow mode lets both pass.
 func TestWhatCannotBeStamped(t *testing.T) {
-	onEach(t, oldAndNew, func(t *testing.T, db *database) {
-		db.Seal(t, "orders", 34)
+	onEach(t, oldAndNew, func(t *testing.T, w *world) {
 		l := newLease("orders=34")
-		own := db.leased(t, l, proxy.Options{MaxStatement: 4 << 10})
+		own := w.own(t, proxy.Options{Lease: l, MaxStatement: 4 << 10})
 		large := insert + " -- " + strings.Repeat("x", 5<<10)
 		for stamp, want := range map[string]string{"orders=34": "", "orders=33": "WF001", "": "WF007"} {
 			l.set(stamp)
@@ -253,7 +236,7 @@ func TestWhatCannotBeStamped(t *testing.T) {
 			replication.Must("IDENTIFY_SYSTEM")
 		}
 		own.wantRows(t, 2*2+1)
-		shadow := db.counted(t, proxy.Options{Lease: newLease(""), Mode: proxy.Shadow})
+		shadow := w.own(t, proxy.Options{Lease: newLease(""), Mode: proxy.Shadow})
 		conn := shadow.connect(t)
 		conn.Must(insert, "insert into cell values (61, 0)")
 		stack.WantState(t, conn.Extended(insert), "")

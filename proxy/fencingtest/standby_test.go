@@ -11,8 +11,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
-
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgproto3"
 
@@ -21,23 +19,17 @@ import (
 	"github.com/wirefence/wirefence/proxy"
 )
 
-// standby is a proxy whose lease isn't held.
+// standby is a world behind a proxy whose lease isn't held.
 type standby struct {
-	*database
-	*stack.Running
+	*world
 	lease *lease
 }
 
 func newStandby(t *testing.T, o proxy.Options) *standby {
 	t.Helper()
-	db := newDatabase(t, 15)
-	db.Seal(t, "orders", 34)
-	own := *db
-	own.metrics = prometheus.NewRegistry()
-	o.Lease, o.Upstream, o.Registerer = newLease(""), "postgres://"+db.Addr()+"/", own.metrics
-	s := &standby{&own, stack.Serve(t, o), o.Lease.(*lease)}
-	own.proxy = s.Running.Addr
-	return s
+	l := newLease("")
+	o.Lease = l
+	return &standby{newWorld(t, oldAndNew[0]).own(t, o), l}
 }
 
 // comes connects in the background.
@@ -56,26 +48,10 @@ func (s *standby) comes(t *testing.T) <-chan error {
 // waiting returns when so many clients wait for the lease.
 func (s *standby) waiting(t *testing.T, want int) {
 	t.Helper()
-	stack.Eventually(t, fmt.Sprintf("%d clients wait", want), func() bool { return s.gauge(t, "wirefence_standby_waiting") == want })
+	stack.Eventually(t, fmt.Sprintf("%d clients wait", want), func() bool { return s.metric(t, "wirefence_standby_waiting", nil) == want })
 }
 
-func (db *database) gauge(t *testing.T, name string) int {
-	t.Helper()
-	families, err := db.metrics.Gather()
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, f := range families {
-		if f.GetName() == name {
-			return int(f.Metric[0].GetGauge().GetValue())
-		}
-	}
-	t.Fatalf("no metric %s", name)
-	return 0
-}
-
-// With refuse and wait there are sessions only while the lease is held: when it is
-// lost each ends with its transaction.
+// With refuse and wait, each session ends with its transaction when the lease is lost.
 func TestSessionsEndWithTheLease(t *testing.T) {
 	t.Parallel()
 	for _, mode := range []proxy.Standby{proxy.Refuse, proxy.Wait} {
@@ -117,7 +93,7 @@ func TestReadOnlyStandbyKeepsItsSessions(t *testing.T) {
 	c.Must("select 1")
 }
 
-// Refused with 57P03, a client of libpq's kind goes to its next host.
+// A client like libpq that gets 57P03 tries its next host.
 func TestRefusingStandby(t *testing.T) {
 	t.Parallel()
 	s := newStandby(t, proxy.Options{Standby: proxy.Refuse})
@@ -126,7 +102,7 @@ func TestRefusingStandby(t *testing.T) {
 	if text := fmt.Sprint(err); !strings.Contains(text, `the lease of "orders" is not held here`) {
 		t.Errorf("refused by %s", text)
 	}
-	leader := s.leased(t, newLease("orders=34"), proxy.Options{Standby: proxy.Refuse})
+	leader := s.own(t, proxy.Options{Lease: newLease("orders=34"), Standby: proxy.Refuse})
 	cfg, err := pgconn.ParseConfig(fmt.Sprintf("postgres://postgres@%s,%s/%s?sslmode=disable", s.proxy, leader.proxy, s.Name))
 	if err != nil {
 		t.Fatal(err)
@@ -141,8 +117,8 @@ func TestRefusingStandby(t *testing.T) {
 	}
 }
 
-// A client waits for the lease before its login, no longer than it may; who goes
-// meanwhile is noticed, and so is the end of the proxy.
+// A client waits for the lease before its login. The proxy notices when it leaves, and tells it
+// when the proxy ends.
 func TestWaitingStandby(t *testing.T) {
 	t.Parallel()
 	certificate := authority.New(t).Issue(t, "localhost")
@@ -151,7 +127,7 @@ func TestWaitingStandby(t *testing.T) {
 	busy := s.connect(t)
 	plain := s.comes(t)
 	stack.WantState(t, <-plain, "", "while the lease is held")
-	s.truncate(t)
+	s.Exec(t, "truncate jobs")
 
 	busy.Must("begin") // it stays
 	s.lease.set("")
@@ -171,7 +147,7 @@ func TestWaitingStandby(t *testing.T) {
 	over := make(chan error, 1)
 	go func() { over <- busy.Simple("select pg_sleep(600)") }()
 	stack.Eventually(t, "it sleeps", func() bool {
-		return stack.Value[bool](t, s.database.DB, "select exists(select from pg_stat_activity where wait_event = 'PgSleep' and datname = current_database())")
+		return stack.Value[bool](t, s.DB, "select exists(select from pg_stat_activity where wait_event = 'PgSleep' and datname = current_database())")
 	})
 	busy.Cancel()
 	stack.WantState(t, <-over, "57014", "a cancel request on standby")
@@ -186,9 +162,9 @@ func TestWaitingStandby(t *testing.T) {
 	last := s.comes(t)
 	s.waiting(t, 1)
 	_ = busy.Simple("rollback")
-	s.Drain()
+	s.server.Drain()
 	stack.WantState(t, <-last, "57P01", "a client that waits for a proxy that ends")
-	if err := s.Wait(); err != nil {
+	if err := s.server.Wait(); err != nil {
 		t.Error(err)
 	}
 }
@@ -199,8 +175,6 @@ func TestWaitingStandbyHasEnough(t *testing.T) {
 	stack.WantState(t, <-s.comes(t), "57P03")
 	s.waiting(t, 0)
 }
-
-func (db *database) truncate(t *testing.T) { t.Helper(); db.Exec(t, "truncate jobs") }
 
 func (s *standby) comesByTLS(t *testing.T) <-chan error {
 	c := stack.DialTLS(t, s.proxy, &tls.Config{InsecureSkipVerify: true})
@@ -220,7 +194,7 @@ func TestReadyByRole(t *testing.T) {
 	s := newStandby(t, proxy.Options{})
 	ask := func(query string) int {
 		answer := httptest.NewRecorder()
-		s.Handler().ServeHTTP(answer, httptest.NewRequest(http.MethodGet, "/readyz"+query, nil))
+		s.server.Handler().ServeHTTP(answer, httptest.NewRequest(http.MethodGet, "/readyz"+query, nil))
 		return answer.Code
 	}
 	for _, c := range []struct {
@@ -235,16 +209,16 @@ func TestReadyByRole(t *testing.T) {
 			t.Errorf("with the lease %q /readyz%s answers %d, want %d", c.fence, c.query, got, c.want)
 		}
 	}
-	s.Drain()
-	if err := s.Wait(); err != nil {
+	s.server.Drain()
+	if err := s.server.Wait(); err != nil {
 		t.Error(err)
 	}
 	if got := ask("?role=leader"); got != 503 {
 		t.Errorf("a leader that has drained answers %d", got)
 	}
-	plain := stack.Serve(t, proxy.Options{Upstream: "postgres://" + s.Postgres.Addr() + "/"})
+	plain := s.own(t, proxy.Options{})
 	answer := httptest.NewRecorder()
-	plain.Handler().ServeHTTP(answer, httptest.NewRequest(http.MethodGet, "/readyz?role=leader", nil))
+	plain.server.Handler().ServeHTTP(answer, httptest.NewRequest(http.MethodGet, "/readyz?role=leader", nil))
 	if answer.Code != 400 {
 		t.Errorf("without a lease /readyz?role=leader answers %d", answer.Code)
 	}

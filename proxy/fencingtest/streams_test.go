@@ -12,42 +12,37 @@ import (
 	"github.com/wirefence/wirefence/internal/stack"
 )
 
-// query is a simple query; anything else is sent as it is.
-func query(sql string) []pgproto3.FrontendMessage {
-	return []pgproto3.FrontendMessage{&pgproto3.Query{String: sql}}
-}
-
 // scripts are what a client sends, step by step, each up to a ReadyForQuery.
 // Direct and behind a check the answers are the same: no row of the check, no
 // other order, and errors at the same position.
 var scripts = [][][]pgproto3.FrontendMessage{
-	{query("insert into jobs values (1), (2)"), query("select * from jobs order by 1"), query("update cell set n = 5 returning *; select 1; select 2")},
-	{query("insert into jobs values (1); commit; insert into jobs values (2); rollback; select 3")},
-	{query("begin"), query("insert into jobs values (1) returning *"), query("savepoint a; delete from jobs; rollback to a; insert into jobs values (2); table jobs"), query("commit")},
-	{query("begin; insert into jobs values (1); selec 1; commit")},
-	{query("insert into jobs values (1); insert into jobs valeus (2)")},
-	{query("insert into jobs values (1, 'ü€𝄞', nothing)"), query("  update cell set nö = 'é' where id = 1")},
-	{query("select 'ü€'; insert into jobs values (1); select 'ü€', unknown_column from cell; select 2")},
-	{query("select 1; insert into jobs values (1, 'é'); select 1/0; insert into jobs values (2)")},
-	{query("insert into jobs values (1); commit; /*ü*/ insert into jobs values (1, 'é') returning missing")},
-	{query("insert into jobs select token from missing"), query("create table cell (a int)"), query("update cell set n = n / 0"), query("drop table missing")},
-	{query("select writes(1), nextval('counter'); select 'é' || writes('x')")},
-	{query("do $$ begin raise notice 'one'; insert into jobs values (1); raise exception 'twö'; end $$")},
-	{query("drop table if exists missing"), query(""), query(";"), query("insert into jobs values (1);;")},
-	{query("copy (insert into jobs values (1) returning *) to stdout")},
-	{query("insert into cell values (1, 1)"), query("insert into cell values (10, 1) on conflict do nothing")},
-	{query("listen x; notify x, 'y'")},
+	{queries("insert into jobs values (1), (2)"), queries("select * from jobs order by 1"), queries("update cell set n = 5 returning *; select 1; select 2")},
+	{queries("insert into jobs values (1); commit; insert into jobs values (2); rollback; select 3")},
+	{queries("begin"), queries("insert into jobs values (1) returning *"), queries("savepoint a; delete from jobs; rollback to a; insert into jobs values (2); table jobs"), queries("commit")},
+	{queries("begin; insert into jobs values (1); selec 1; commit")},
+	{queries("insert into jobs values (1); insert into jobs valeus (2)")},
+	{queries("insert into jobs values (1, 'ü€𝄞', nothing)"), queries("  update cell set nö = 'é' where id = 1")},
+	{queries("select 'ü€'; insert into jobs values (1); select 'ü€', unknown_column from cell; select 2")},
+	{queries("select 1; insert into jobs values (1, 'é'); select 1/0; insert into jobs values (2)")},
+	{queries("insert into jobs values (1); commit; /*ü*/ insert into jobs values (1, 'é') returning missing")},
+	{queries("insert into jobs select token from missing"), queries("create table cell (a int)"), queries("update cell set n = n / 0"), queries("drop table missing")},
+	{queries("select writes(1), nextval('counter'); select 'é' || writes('x')")},
+	{queries("do $$ begin raise notice 'one'; insert into jobs values (1); raise exception 'twö'; end $$")},
+	{queries("drop table if exists missing"), queries(""), queries(";"), queries("insert into jobs values (1);;")},
+	{queries("copy (insert into jobs values (1) returning *) to stdout")},
+	{queries("insert into cell values (1, 1)"), queries("insert into cell values (10, 1) on conflict do nothing")},
+	{queries("listen x; notify x, 'y'")},
 	{append(stack.Unnamed("insert into jobs values (1) returning *"), &pgproto3.Sync{}), append(stack.Unnamed("update cell set n = 1"), &pgproto3.Sync{})},
 	{append(stack.Unnamed("insert into jobs values (1, 'ü', nö)"), &pgproto3.Sync{}), append(stack.Unnamed("insert into jobs values (1)"), &pgproto3.Sync{})},
 	{append(stack.Unnamed("select 'ü', missing"), &pgproto3.Sync{}), append(stack.Unnamed("delete from cell returning *"), &pgproto3.Sync{})},
 	{append(slices.Concat(stack.Unnamed("insert into jobs values (1)"), stack.Unnamed("select count(*) from jobs"), stack.Unnamed("select 1/0"), stack.Unnamed("insert into jobs values (1)")), &pgproto3.Sync{})},
-	{append(slices.Concat(stack.Unnamed("begin"), stack.Unnamed("insert into jobs values (1)"), stack.Unnamed("select * from jobs")), &pgproto3.Sync{}), query("table jobs"), query("rollback")},
+	{append(slices.Concat(stack.Unnamed("begin"), stack.Unnamed("insert into jobs values (1)"), stack.Unnamed("select * from jobs")), &pgproto3.Sync{}), queries("table jobs"), queries("rollback")},
 	{{&pgproto3.Parse{Name: "w", Query: "insert into jobs values ($1, $2) returning *", ParameterOIDs: []uint32{20, 25}}, &pgproto3.Describe{ObjectType: 'S', Name: "w"}, &pgproto3.Sync{}},
 		{&pgproto3.Bind{PreparedStatement: "w", Parameters: [][]byte{[]byte("1"), []byte("é")}}, &pgproto3.Execute{}, &pgproto3.Sync{}},
 		{&pgproto3.Bind{PreparedStatement: "w", Parameters: [][]byte{[]byte("x"), nil}}, &pgproto3.Execute{}, &pgproto3.Sync{}},
 		{&pgproto3.Close{ObjectType: 'S', Name: "w"}, &pgproto3.Sync{}}},
-	{query("begin"), {&pgproto3.Parse{Query: "select writes(a) from generate_series(1, 5) a"}, &pgproto3.Bind{DestinationPortal: "p"}, &pgproto3.Execute{Portal: "p", MaxRows: 2}, &pgproto3.Sync{}},
-		{&pgproto3.Execute{Portal: "p", MaxRows: 2}, &pgproto3.Execute{Portal: "p"}, &pgproto3.Close{ObjectType: 'P', Name: "p"}, &pgproto3.Sync{}}, query("commit")},
+	{queries("begin"), {&pgproto3.Parse{Query: "select writes(a) from generate_series(1, 5) a"}, &pgproto3.Bind{DestinationPortal: "p"}, &pgproto3.Execute{Portal: "p", MaxRows: 2}, &pgproto3.Sync{}},
+		{&pgproto3.Execute{Portal: "p", MaxRows: 2}, &pgproto3.Execute{Portal: "p"}, &pgproto3.Close{ObjectType: 'P', Name: "p"}, &pgproto3.Sync{}}, queries("commit")},
 	{{&pgproto3.Parse{Query: "update cell set n = 1"}, &pgproto3.Bind{}, &pgproto3.Execute{}, &pgproto3.Bind{}, &pgproto3.Execute{}, &pgproto3.Sync{}}},
 	{append(stack.Unnamed("call proc()"), &pgproto3.Sync{}), append(stack.Unnamed("do $$ begin raise notice 'x'; insert into jobs values (1); end $$"), &pgproto3.Sync{}), append(stack.Unnamed("call missing()"), &pgproto3.Sync{})},
 }
@@ -69,18 +64,17 @@ func (c *client) play(script [][]pgproto3.FrontendMessage) (all []string) {
 }
 
 func TestAnswersAreTheClientsOwn(t *testing.T) {
-	onEach(t, everyVersion, func(t *testing.T, db *database) {
-		db.Seal(t, "orders", 34)
+	onEach(t, everyVersion, func(t *testing.T, w *world) {
 		reset := func() {
-			db.Exec(t, "truncate jobs, cell; insert into cell values (1, 0), (2, 0), (3, 0); alter sequence counter restart")
+			w.Exec(t, "truncate jobs, cell; insert into cell values (1, 0), (2, 0), (3, 0); alter sequence counter restart")
 		}
 		for i, script := range scripts {
 			reset()
-			direct := db.connectTo(t, db.Addr())
+			direct := w.connectTo(t, w.Addr())
 			want := direct.play(script)
 			for name, settings := range map[string][]string{"unfenced": nil, "variable": {"wirefence.token", "orders=34"}, "comment": nil} {
 				reset()
-				c := db.connect(t, settings...)
+				c := w.connect(t, settings...)
 				sent := script
 				if name == "comment" {
 					sent = commented(t, script)

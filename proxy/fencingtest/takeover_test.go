@@ -14,20 +14,20 @@ import (
 	"github.com/wirefence/wirefence/internal/stack"
 )
 
-// slot is a replication slot: what it tells is the order of commits.
+// slot is a replication slot, which has the order of commits.
 type slot struct {
-	db   *database
+	w    *world
 	name string
 }
 
-func newSlot(t *testing.T, db *database) *slot {
+func newSlot(t *testing.T, w *world) *slot {
 	t.Helper()
-	s := &slot{db, "slot_" + db.Name}
-	stack.MustExec(t, db.Admin, "select pg_create_logical_replication_slot($1, 'test_decoding')", s.name)
+	s := &slot{w, "slot_" + w.Name}
+	stack.MustExec(t, w.Admin, "select pg_create_logical_replication_slot($1, 'test_decoding')", s.name)
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), stack.Patience)
 		defer cancel()
-		if _, err := db.Admin.Exec(ctx, "select pg_drop_replication_slot($1)", s.name); err != nil {
+		if _, err := w.Admin.Exec(ctx, "select pg_drop_replication_slot($1)", s.name); err != nil {
 			t.Error(err)
 		}
 	})
@@ -45,7 +45,7 @@ func (s *slot) commits(t *testing.T) (tokens []int64) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), stack.Patience)
 	defer cancel()
-	rows, err := s.db.Admin.Query(ctx, "select data from pg_logical_slot_get_changes($1, null, null, 'include-xids', '0')", s.name)
+	rows, err := s.w.Admin.Query(ctx, "select data from pg_logical_slot_get_changes($1, null, null, 'include-xids', '0')", s.name)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -74,7 +74,7 @@ func (s *slot) commits(t *testing.T) (tokens []int64) {
 	return tokens
 }
 
-// writer of a closed loop: its way to carry the token and to write.
+// loop is a client that writes without a pause.
 type loop struct {
 	*client
 	token int
@@ -84,9 +84,9 @@ type loop struct {
 const ways = 8
 
 // newLoop connects; the ways take turns between carriers, protocols and blocks.
-func (db *database) newLoop(t *testing.T, token, way int) *loop {
+func (w *world) newLoop(t *testing.T, token, way int) *loop {
 	t.Helper()
-	l := &loop{db.connect(t, "user", "app"), token, way % ways}
+	l := &loop{w.connect(t, "user", "app"), token, way % ways}
 	if l.way&1 == 0 {
 		l.Must(fmt.Sprintf("set wirefence.token = 'orders=%d'", token))
 	}
@@ -130,11 +130,12 @@ func (l *loop) run(written *gate, deadline context.Context) error {
 const preemptAfter = 500 * time.Millisecond
 
 func TestTakeoverBySeal(t *testing.T) {
-	onEach(t, oldAndNew, func(t *testing.T, db *database) {
-		db.Seal(t, "orders", 33)
-		testTakeover(t, db, func() {
+	onEach(t, oldAndNew, func(t *testing.T, w *world) {
+		w.unseal(t)
+		w.Seal(t, "orders", 33)
+		testTakeover(t, w, func() {
 			began := time.Now()
-			sealed, err := fence.Seal(t.Context(), db.Admin, fence.Grant{Resource: "orders", Token: 34, Holder: "b"})
+			sealed, err := fence.Seal(t.Context(), w.Admin, fence.Grant{Resource: "orders", Token: 34, Holder: "b"})
 			if took := time.Since(began); err != nil || !sealed || took > preemptAfter+time.Second {
 				t.Errorf("sealed: %v after %v, %v", sealed, took, err)
 			}
@@ -142,21 +143,22 @@ func TestTakeoverBySeal(t *testing.T) {
 	})
 }
 
-// Tokens of any lock service: nobody seals, the first writer with 34 takes over.
+// The tokens come from any lock service. Nobody seals, and the first writer with 34 takes over.
 func TestTakeoverByUse(t *testing.T) {
-	onEach(t, oldAndNew, func(t *testing.T, db *database) {
-		db.connect(t).Must("insert into cell values (4, 0) /*wirefence.token='orders=33'*/")
-		if advance := stack.Value[string](t, db.DB, "select advance from wirefence.resource_locks"); advance != "use" {
+	onEach(t, oldAndNew, func(t *testing.T, w *world) {
+		w.unseal(t)
+		w.connect(t).Must("insert into cell values (4, 0) /*wirefence.token='orders=33'*/")
+		if advance := stack.Value[string](t, w.DB, "select advance from wirefence.resource_locks"); advance != "use" {
 			t.Fatalf("the resource advances on %s", advance)
 		}
-		testTakeover(t, db, func() {})
+		testTakeover(t, w, func() {})
 	})
 }
 
-func testTakeover(t *testing.T, db *database, takeOver func()) {
-	stack.MustExec(t, db.Admin, "update wirefence.resource_locks set preempt_after = $1", preemptAfter)
-	order := newSlot(t, db)
-	zombie := db.connect(t, "user", "app")
+func testTakeover(t *testing.T, w *world, takeOver func()) {
+	w.preempt(t, preemptAfter)
+	order := newSlot(t, w)
+	zombie := w.connect(t, "user", "app")
 	zombie.Must("begin", "insert into jobs values (33, 'idle') /*wirefence.token='orders=33'*/")
 
 	deadline, cancel := context.WithTimeout(t.Context(), stack.Patience)
@@ -164,14 +166,14 @@ func testTakeover(t *testing.T, db *database, takeOver func()) {
 	var loops sync.WaitGroup
 	older, newer := newGate(16*5), newGate(4*5)
 	for i := range 16 {
-		l := db.newLoop(t, 33, i)
+		l := w.newLoop(t, 33, i)
 		loops.Go(func() {
 			// On a busy machine one statement may take longer than preemptAfter:
 			// then it is ended like any older transaction.
 			if got := stack.State(l.run(older, deadline)); got != "WF001" && got != "57P01" {
 				t.Errorf("a writer with token 33, way %d, ended with %q", l.way, got)
 			}
-			// A zombie doesn't give up.
+			// A second try is refused too.
 			if !l.Ended() {
 				stack.WantState(t, l.write(), "WF001", l.way)
 			}
@@ -181,7 +183,7 @@ func testTakeover(t *testing.T, db *database, takeOver func()) {
 	takeOver()
 	done, stop := context.WithCancel(deadline)
 	for i := range 4 {
-		l := db.newLoop(t, 34, i*3)
+		l := w.newLoop(t, 34, i*3)
 		loops.Go(func() {
 			if err := l.run(newer, done); err != context.Canceled {
 				t.Errorf("a writer with token 34, way %d, ended with %v", l.way, err)
@@ -208,5 +210,32 @@ func testTakeover(t *testing.T, db *database, takeOver func()) {
 	}
 	if counts[33] < 16*5 || counts[34] < 4*5 || counts[-34] != 1 {
 		t.Errorf("commits by token: %v", counts)
+	}
+}
+
+// gate lets test code wait for what others count.
+type gate struct {
+	mu    sync.Mutex
+	count int
+	want  int
+	open  chan struct{}
+}
+
+func newGate(want int) *gate { return &gate{want: want, open: make(chan struct{})} }
+
+func (g *gate) pass() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.count++; g.count == g.want {
+		close(g.open)
+	}
+}
+
+func (g *gate) wait(t *testing.T) {
+	t.Helper()
+	select {
+	case <-g.open:
+	case <-time.After(stack.Patience):
+		t.Fatal("nothing happened")
 	}
 }

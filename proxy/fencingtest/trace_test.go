@@ -15,62 +15,76 @@ import (
 	"github.com/wirefence/wirefence/proxy"
 )
 
-// traces are the traceparents of refusals, as the journal gets them.
-type traces struct {
+// refusals collects what was refused, or would have been.
+type refusals struct {
 	mu  sync.Mutex
-	all []string
+	all []proxy.Refusal
 }
 
-func (r *traces) Refused(refusal proxy.Refusal) {
+func (r *refusals) Refused(refusal proxy.Refusal) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.all = append(r.all, refusal.TraceParent)
+	r.all = append(r.all, refusal)
 }
 
-func (r *traces) take() []string {
+func (r *refusals) take() []proxy.Refusal {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	defer func() { r.all = nil }()
 	return r.all
 }
 
-// A zombie's write is found in its program's trace.
+// states tells the refusals since the last call, with their modes.
+func (r *refusals) states() string {
+	var states []string
+	for _, refusal := range r.take() {
+		states = append(states, fmt.Sprint(refusal.State, " shadow=", refusal.Shadow))
+	}
+	return strings.Join(states, ", ")
+}
+
+// traces lists the traceparents of the refusals since the last call.
+func (r *refusals) traces() (traces []string) {
+	for _, refusal := range r.take() {
+		traces = append(traces, refusal.TraceParent)
+	}
+	return traces
+}
+
+// A refusal has the trace of the refused statement.
 func TestRefusalsHaveTheTraceOfTheirStatement(t *testing.T) {
-	onEach(t, stack.OldAndNew, func(t *testing.T, db *database) {
-		stack.MustExec(t, db.Admin, "select wirefence.seal('orders', 34, 'holder')")
+	onEach(t, oldAndNew, func(t *testing.T, w *world) {
 		trace := func(n int) string {
 			return fmt.Sprintf("00-4bf92f3577b34da6a3ce929d0e0e%04x-00f067aa0ba9%04x-01", n, n)
 		}
 		note := func(n int) string { return "/*action='pay',traceparent='" + trace(n) + "'*/" }
-		const stale = "/*wirefence.token='orders=33'*/"
 		for _, mode := range []proxy.Mode{proxy.Enforce, proxy.Shadow} {
-			var seen traces
+			var seen refusals
 			var log stack.Log
-			registry := prometheus.NewRegistry()
-			addr := db.proxyWith(t, proxy.Options{Mode: mode, UnfencedWrites: proxy.Reject, Refusals: &seen, Logger: log.Logger(), Registerer: registry})
+			own := w.own(t, proxy.Options{Mode: mode, UnfencedWrites: proxy.Reject, Refusals: &seen, Logger: log.Logger()})
 			wants := func(name string, want ...string) {
 				t.Helper()
-				if got := seen.take(); !slices.Equal(got, want) {
+				if got := seen.traces(); !slices.Equal(got, want) {
 					t.Errorf("%s, %s: traces %q, want %q", mode, name, got, want)
 				}
 			}
-			client := db.connectTo(t, addr)
-			_ = client.Simple(insert + stale + note(1))
+			client := own.connect(t)
+			_ = client.Simple(insert + behindStale + note(1))
 			wants("a check of a simple query", trace(1))
-			_ = client.Simple(insert + stale)
+			_ = client.Simple(insert + behindStale)
 			wants("none", "")
 			_ = client.Simple(insert + note(2))
 			wants("no fence", trace(2))
-			_ = client.Simple("prepare p as select 1" + stale + note(3))
+			_ = client.Simple("prepare p as select 1" + behindStale + note(3))
 			wants("a refusal of the proxy's own", trace(3))
-			_ = client.Extended(insert + stale + note(4))
+			_ = client.Extended(insert + behindStale + note(4))
 			wants("an extended query", trace(4))
-			client.Exchange(2, &pgproto3.Query{String: insert + stale + note(5)}, &pgproto3.Query{String: insert + stale + note(6)})
+			client.Exchange(2, &pgproto3.Query{String: insert + behindStale + note(5)}, &pgproto3.Query{String: insert + behindStale + note(6)})
 			wants("a pipeline", trace(5), trace(6))
 			other := fmt.Sprintf("other:%s", mode)
-			stack.MustExec(t, db.Admin, "select wirefence.seal($1, 33, 'holder')", other)
+			stack.MustExec(t, w.Admin, "select wirefence.seal($1, 33, 'holder')", other)
 			client.Exchange(1, &pgproto3.Parse{Name: "named", Query: insert + "/*wirefence.token='" + other + "=33'*/" + note(7)}, &pgproto3.Sync{})
-			stack.MustExec(t, db.Admin, "select wirefence.seal($1, 34, 'holder')", other)
+			stack.MustExec(t, w.Admin, "select wirefence.seal($1, 34, 'holder')", other)
 			wants("a prepared statement that is current")
 			for range 2 {
 				client.Exchange(1, &pgproto3.Bind{PreparedStatement: "named"}, &pgproto3.Execute{}, &pgproto3.Sync{})
@@ -80,7 +94,7 @@ func TestRefusalsHaveTheTraceOfTheirStatement(t *testing.T) {
 			if text := log.String(); strings.Contains(text, "traceparent") {
 				t.Errorf("logged %s", text)
 			}
-			if got := exemplar(t, registry, "wirefence_refusals_total"); got != "4bf92f3577b34da6a3ce929d0e0e0007" {
+			if got := exemplar(t, own.metrics, "wirefence_refusals_total"); got != "4bf92f3577b34da6a3ce929d0e0e0007" {
 				t.Errorf("%s: the last refusal that is counted is of the trace %q", mode, got)
 			}
 		}

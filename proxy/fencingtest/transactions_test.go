@@ -12,34 +12,33 @@ import (
 	"github.com/wirefence/wirefence/internal/stack"
 )
 
-// In an isolated session a check stands in each message that needs one; a busy one asks
-// for its hold from time to time.
+// An isolated session has a check in each message that needs one. A busy one takes its hold
+// from time to time.
 func TestHowOftenIsChecked(t *testing.T) {
-	onBoth(t, oldAndNew, func(t *testing.T, db *database) {
-		db.Seal(t, "orders", 34)
+	onBoth(t, oldAndNew, func(t *testing.T, w *world) {
 		for _, p := range protocols {
-			c := db.connect(t)
-			before := db.checks(t)
+			c := w.connect(t)
+			before := w.checks(t)
 			want := func(checks int, why string) {
 				t.Helper()
-				n := db.checks(t) - before
+				n := w.checks(t) - before
 				switch before += n; {
-				case !db.busy && n != checks:
+				case !w.busy && n != checks:
 					t.Errorf("%s, %s: %d checks, want %d", why, p.name, n, checks)
-				case db.busy && n > 2:
+				case w.busy && n > 2:
 					t.Errorf("%s, %s: %d checks under a hold", why, p.name, n)
 				}
 			}
 			stack.WantState(t, p.run(c, "insert into jobs values (34)"), "")
 			c.Must("begin", "insert into jobs values (34)", "savepoint a", "insert into jobs values (34)", "rollback to a", "commit")
-			if n := db.checks(t) - before; n != 0 {
+			if n := w.checks(t) - before; n != 0 {
 				t.Errorf("%d checks without a fence", n)
 			}
 			c.Must("set wirefence.token = 'orders=34'", "show work_mem", "reset work_mem", "begin", "rollback")
 			want(0, "nothing to check")
-			if db.busy {
-				db.warm(c, "")
-				before = db.checks(t)
+			if w.busy {
+				w.warm("", c)
+				before = w.checks(t)
 			}
 			for range 5 {
 				stack.WantState(t, p.run(c, "insert into jobs values (34)"), "")
@@ -68,17 +67,17 @@ func TestHowOftenIsChecked(t *testing.T) {
 	})
 }
 
-// A takeover waits for a transaction that has written, but not for ever.
+// A takeover waits for a transaction that has written until preempt_after, then ends it.
 func TestZombieInAnOpenTransactionIsEnded(t *testing.T) {
-	onEach(t, everyVersion, func(t *testing.T, db *database) {
+	onEach(t, everyVersion, func(t *testing.T, w *world) {
 		for i, isolation := range isolations {
 			resource := fmt.Sprintf("orders:%d", i)
-			db.Seal(t, resource, 33)
-			db.Exec(t, "update wirefence.resource_locks set preempt_after = '200ms'")
-			c := db.connect(t, "user", "app")
+			w.Seal(t, resource, 33)
+			w.preempt(t, "200 ms")
+			c := w.connect(t, "user", "app")
 			c.Must("set wirefence.token = '"+resource+"=33'", "begin isolation level "+isolation, insert)
 			began := time.Now()
-			db.Seal(t, resource, 34)
+			w.Seal(t, resource, 34)
 			if took := time.Since(began); took < 200*time.Millisecond || took > 10*time.Second {
 				t.Errorf("%s: sealed after %v", isolation, took)
 			}
@@ -86,21 +85,21 @@ func TestZombieInAnOpenTransactionIsEnded(t *testing.T) {
 				t.Errorf("%s: the zombie's COMMIT succeeded", isolation)
 			}
 		}
-		db.wantRows(t, 0)
+		w.wantRows(t, 0)
 	})
 }
 
-// A transaction that has carried nothing yet is refused when it does, however
-// old its snapshot is.
+// A transaction that gets its first fence is refused if that is stale, even if its snapshot is
+// older than the newer token.
 func TestTokenThatWentStaleInAnOpenTransaction(t *testing.T) {
-	onEach(t, everyVersion, func(t *testing.T, db *database) {
+	onEach(t, everyVersion, func(t *testing.T, w *world) {
 		for i, isolation := range isolations {
 			for _, p := range protocols[:2] {
 				resource := fmt.Sprintf("%s:%d", p.name, i)
-				db.Seal(t, resource, 33)
-				c := db.connect(t)
+				w.Seal(t, resource, 33)
+				c := w.connect(t)
 				c.Must("begin isolation level "+isolation, "select * from cell")
-				db.Seal(t, resource, 34)
+				w.Seal(t, resource, 34)
 				c.Must("set local wirefence.token = '" + resource + "=33'")
 				got := stack.State(p.run(c, insert))
 				if got != "WF001" && (got != "40001" || i == 0) {
@@ -111,19 +110,79 @@ func TestTokenThatWentStaleInAnOpenTransaction(t *testing.T) {
 				c.Must("rollback")
 			}
 		}
-		db.wantRows(t, 0)
+		w.wantRows(t, 0)
 	})
 }
 
-// A check in a savepoint that is rolled back has let go of its lock: the next
-// write is checked again. A check ahead of the savepoint keeps it.
+// A READ ONLY transaction is refused too if its snapshot is older than the newer token.
+func TestTokenThatWentStaleInAReadOnlyTransaction(t *testing.T) {
+	onBoth(t, everyVersion, func(t *testing.T, w *world) {
+		for i, isolation := range isolations[1:] {
+			for _, p := range protocols[:2] {
+				for _, sql := range []string{"select 1", "notify news", "select pg_logical_emit_message(true, 'stale', 'stale')", "select count(*) from cell"} {
+					resource := fmt.Sprintf("%s:%d", p.name, i)
+					token := stack.Value[int64](t, w.DB, "select coalesce(max(last_token), 33) + 1 from wirefence.resource_locks where resource_id = $1", resource)
+					w.Seal(t, resource, token)
+					c := w.begins(t)
+					c.Must("begin isolation level "+isolation+" read only", "select * from cell")
+					w.Seal(t, resource, token+1)
+					c.Must(fmt.Sprintf("set local wirefence.token = '%s=%d'", resource, token))
+					stack.WantState(t, p.run(c, sql), "40001", isolation, p.name, sql)
+					c.Must("rollback", fmt.Sprintf("begin isolation level %s read only; set local wirefence.token = '%s=%d'", isolation, resource, token+1))
+					stack.WantState(t, p.run(c, sql), "", isolation, p.name, sql)
+					c.Must("commit")
+					c.Close()
+				}
+			}
+		}
+	})
+}
+
+// A stale session gets no lock on a table: it is refused at once.
+func TestLockOfAStaleSession(t *testing.T) {
+	onBoth(t, everyVersion, func(t *testing.T, w *world) {
+		holder := w.connect(t, "wirefence.token", "orders=34")
+		for _, isolation := range isolations {
+			for _, p := range protocols {
+				for _, before := range []string{"", "savepoint s"} {
+					c := w.begins(t)
+					c.Must("set wirefence.token = '"+stale+"'", "begin isolation level "+isolation)
+					err := error(nil)
+					if before != "" {
+						err = c.Simple(before)
+					}
+					if err == nil {
+						err = p.run(c, "lock table jobs in access exclusive mode")
+					}
+					if got := stack.State(err); got != "WF001" && (got != "40001" || isolation == isolations[0]) {
+						t.Errorf("%s, %s: got %q", isolation, p.name, got)
+					}
+					holder.Patience = 10 * time.Second
+					holder.Must("insert into jobs values (34)")
+					c.Must("rollback")
+					c.Close()
+				}
+			}
+		}
+		c := w.begins(t)
+		c.Must("set wirefence.token = '" + stale + "'")
+		stack.WantState(t, c.Simple("begin; lock table jobs; select 1; commit"), "WF001")
+		c.Must("rollback")
+		stack.WantState(t, c.Batch(pipelined("begin", "lock table jobs")...), "WF001")
+		c.Must("rollback")
+		holder.Must("insert into jobs values (34)")
+	})
+}
+
+// Rolling back to a savepoint releases the lock of a check behind it, so the next write is
+// checked again. A check ahead of the savepoint keeps its lock.
 func TestSavepointsLoseTheirCheck(t *testing.T) {
-	onBoth(t, oldAndNew, func(t *testing.T, db *database) {
+	onBoth(t, oldAndNew, func(t *testing.T, w *world) {
 		for i, end := range []string{"rollback to a", "rollback to savepoint a; release savepoint a", "rollback work to a", "release a"} {
 			resource := fmt.Sprintf("orders:%d", i)
 			behind := " /*wirefence.token='" + resource + "=33'*/"
-			db.Seal(t, resource, 33)
-			c := db.connect(t)
+			w.Seal(t, resource, 33)
+			c := w.connect(t)
 			c.Must("begin", "savepoint a")
 			if end == "release a" {
 				c.Must("savepoint b", insert+behind, "rollback to b")
@@ -131,17 +190,17 @@ func TestSavepointsLoseTheirCheck(t *testing.T) {
 				c.Must(insert + behind)
 			}
 			c.Must(end)
-			db.Seal(t, resource, 34)
+			w.Seal(t, resource, 34)
 			stack.WantState(t, c.Extended(insert+behind), "WF001", end)
 			c.Must("commit")
 			c.Close()
 
-			db.Seal(t, resource, 35)
-			db.Exec(t, "select wirefence.set_resource('"+resource+"', 'why', preempt_after => '100 ms')")
-			c = db.connect(t, "user", "app")
+			w.Seal(t, resource, 35)
+			w.Exec(t, "select wirefence.set_resource('"+resource+"', 'why', preempt_after => '100 ms')")
+			c = w.connect(t, "user", "app")
 			c.Must("set wirefence.token = '"+resource+"=35'", "begin", "savepoint a", "insert into jobs values (35)", "rollback to a")
 			began := time.Now()
-			db.Seal(t, resource, 36)
+			w.Seal(t, resource, 36)
 			if waited := time.Since(began); waited < 100*time.Millisecond {
 				t.Errorf("%s: the takeover waited %v", end, waited)
 			}
@@ -149,20 +208,8 @@ func TestSavepointsLoseTheirCheck(t *testing.T) {
 				t.Errorf("%s: the former holder's COMMIT succeeded", end)
 			}
 		}
-		db.wantRows(t, 0)
+		w.wantRows(t, 0)
 	})
-}
-
-// pipelined are extended queries, with a Sync for each empty text.
-func pipelined(sql ...string) (all []pgproto3.FrontendMessage) {
-	for _, s := range sql {
-		if s == "" {
-			all = append(all, &pgproto3.Sync{})
-		} else {
-			all = append(all, stack.Unnamed(s)...)
-		}
-	}
-	return all
 }
 
 func TestPipelines(t *testing.T) {
@@ -193,20 +240,19 @@ func TestPipelines(t *testing.T) {
 		{"VACUUM between writes", []string{write + good, "", "vacuum cell", "", write + bad, ""}, []string{"WF001"}, 1},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			onEach(t, oldAndNew, func(t *testing.T, db *database) {
-				db.Seal(t, "orders", 34)
+			onEach(t, oldAndNew, func(t *testing.T, w *world) {
 				syncs := 0
 				for _, sql := range c.sql {
 					if sql == "" {
 						syncs++
 					}
 				}
-				client := db.connect(t)
+				client := w.connect(t)
 				all := client.Exchange(syncs, pipelined(c.sql...)...)
 				if got := stack.States(all); !slices.Equal(got, c.codes) {
 					t.Errorf("got %q, want %q", got, c.codes)
 				}
-				db.wantRows(t, c.rows)
+				w.wantRows(t, c.rows)
 				client.Must("rollback", "reset wirefence.token")
 				client.Fails(insert+bad, "WF001")
 			})
@@ -214,12 +260,12 @@ func TestPipelines(t *testing.T) {
 	}
 }
 
-// Dropping all prepared statements drops the proxy's check too.
+// A client that drops all prepared statements drops the proxy's check too, which is prepared
+// again.
 func TestDroppedCheck(t *testing.T) {
-	onEach(t, oldAndNew, func(t *testing.T, db *database) {
-		db.Seal(t, "orders", 34)
+	onEach(t, oldAndNew, func(t *testing.T, w *world) {
 		for _, drop := range []string{"discard all", "deallocate all", "deallocate prepare all", "select 1; deallocate all", "do $$ begin execute 'deallocate all'; end $$"} {
-			c := db.connect(t)
+			c := w.connect(t)
 			for _, p := range protocols[:2] {
 				if p.name == "extended" && drop[0] == 's' {
 					continue
@@ -229,7 +275,7 @@ func TestDroppedCheck(t *testing.T) {
 				stack.WantState(t, p.run(c, drop), "", drop)
 				c.Must("set wirefence.token = 'orders=34'")
 				if drop[0] == 'd' && drop[1] == 'o' {
-					// Nobody can see this coming: the write may fail, but not pass.
+					// The proxy cannot foresee this: the write may fail, but not pass.
 					_ = c.Extended("insert into jobs values (34)")
 				}
 				stack.WantState(t, c.Extended("insert into jobs values (34)"), "", drop)
@@ -240,14 +286,15 @@ func TestDroppedCheck(t *testing.T) {
 	})
 }
 
-// Statements and portals are judged whenever they are executed.
+// The proxy judges statements and portals at each execution.
 func TestStatementsAreCheckedAtEachExecution(t *testing.T) {
-	onEach(t, oldAndNew, func(t *testing.T, db *database) {
-		db.Seal(t, "orders", 33)
-		c := db.connect(t)
+	onEach(t, oldAndNew, func(t *testing.T, w *world) {
+		w.unseal(t)
+		w.Seal(t, "orders", 33)
+		c := w.connect(t)
 		sync := &pgproto3.Sync{}
 		c.Exchange(1, &pgproto3.Parse{Name: "w", Query: insert}, &pgproto3.Parse{Name: "f", Query: insert + " /*wirefence.token='orders=33'*/"}, sync)
-		db.Seal(t, "orders", 34)
+		w.Seal(t, "orders", 34)
 		run := func(name, want string) {
 			t.Helper()
 			stack.WantState(t, stack.Err(c.Exchange(1, &pgproto3.Bind{PreparedStatement: name}, &pgproto3.Execute{}, sync)), want, name)
@@ -260,10 +307,10 @@ func TestStatementsAreCheckedAtEachExecution(t *testing.T) {
 		run("w", "WF001")
 		c.Must("rollback", "set wirefence.token = 'orders=34'")
 		run("f", "WF001")
-		db.wantRows(t, 0)
+		w.wantRows(t, 0)
 		run("w", "")
-		db.wantRows(t, 1)
-		db.Seal(t, "orders", 35)
+		w.wantRows(t, 1)
+		w.Seal(t, "orders", 35)
 		run("w", "WF001")
 		// A portal that is suspended and goes on behind a savepoint.
 		c.Must("set wirefence.token = 'orders=35'", "begin", "savepoint a")
@@ -275,6 +322,6 @@ func TestStatementsAreCheckedAtEachExecution(t *testing.T) {
 		c.Must("set local wirefence.token = '" + stale + "'")
 		stack.WantState(t, stack.Err(c.Exchange(1, &pgproto3.Execute{Portal: "p", MaxRows: 1}, sync)), "WF001")
 		c.Must("rollback")
-		db.wantRows(t, 1)
+		w.wantRows(t, 1)
 	})
 }

@@ -5,6 +5,7 @@ create table victims (a int);
 create table wide (a int);
 create sequence counter;
 create function writes(i int) returns int language sql volatile as $$ insert into public.jobs values (0, 'by a function'); select i $$;
+create function folded(i int) returns int language plpgsql immutable as $$ begin return public.writes(i); end $$;
 create function reads(i int) returns bigint language sql stable as $$ select count(*) from public.cell where id = i $$;
 create function pure(i int) returns int language sql immutable as $$ select i + 1 $$;
 create procedure proc() language sql as $$ insert into public.jobs values (0, 'by a procedure') $$;
@@ -24,5 +25,7 @@ create constraint trigger at_the_end after insert on later deferrable initially 
 do $$ begin
   if not exists (select from pg_roles where rolname = 'app') then create role app login; end if;
 end $$;
+create function run(code text) returns void language plpgsql as $$ begin execute code; end $$;
+grant all on schema public to app;
 grant all on all tables in schema public to app;
 grant all on all sequences in schema public to app;

@@ -1,0 +1,56 @@
+package fencingtest
+
+import (
+	"testing"
+	"time"
+
+	"github.com/wirefence/wirefence/internal/stack"
+	"github.com/wirefence/wirefence/proxy"
+)
+
+// asked is the world behind a proxy that asks on an issuer's connection whether holds are
+// wanted.
+func (w *world) asked(t *testing.T, o proxy.Options) *world {
+	t.Helper()
+	o.DatabaseURL = w.URL(w.Name)
+	return w.own(t, o)
+}
+
+// A busy session takes its hold once, not once in each period, while no takeover comes. A
+// takeover succeeds at once, and the session is refused.
+func TestAHoldLastsUntilItIsWanted(t *testing.T) {
+	onEach(t, oldAndNew, func(t *testing.T, w *world) {
+		w = w.asked(t, proxy.Options{Hold: 500 * time.Millisecond})
+		c := w.fenced(t, "orders=34")
+		w.warm("", c)
+		var before int
+		stack.Eventually(t, "a hold lasts for four periods", func() bool {
+			before = w.checks(t)
+			for end := time.Now().Add(2 * time.Second); time.Now().Before(end); {
+				c.Must("SELECT 1")
+			}
+			return w.checks(t) == before
+		})
+		began := time.Now()
+		w.Exec(t, "SELECT wirefence.seal('orders', 35, 'the next')")
+		t.Logf("PostgreSQL %d: the seal took %s behind a hold of an idle session", w.Major, time.Since(began).Round(time.Millisecond))
+		if took := time.Since(began); took > defaultPreempt/2 {
+			t.Errorf("the seal took %s", took)
+		}
+		stack.WantState(t, c.Simple("SELECT 1"), "WF001", "behind the seal")
+		if c.Ended() {
+			t.Error("a live session was ended")
+		}
+	})
+}
+
+// An idle session gives its hold back.
+func TestAnIdleSessionGivesItsHoldBack(t *testing.T) {
+	onEach(t, oldAndNew, func(t *testing.T, w *world) {
+		w = w.asked(t, proxy.Options{})
+		c := w.fenced(t, "orders=34")
+		w.warm("", c)
+		stack.Eventually(t, "nothing is held", func() bool { return w.held(t) == 0 })
+		stack.WantState(t, c.Simple("SELECT 1"), "", "behind that")
+	})
+}

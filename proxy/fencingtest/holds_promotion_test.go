@@ -1,0 +1,98 @@
+package fencingtest
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/wirefence/wirefence/internal/servers"
+	"github.com/wirefence/wirefence/internal/stack"
+	"github.com/wirefence/wirefence/proxy"
+)
+
+// A standby is promoted while sessions hold at the primary, which goes on, and while others
+// read under the same fence at the standby. Behind the promotion the fence is stale there
+// for all of them, and the next holder's sessions hold at once.
+func TestPromotionWhileSessionsHold(t *testing.T) {
+	onOwnServer(t, func(t *testing.T, old, promoted *world) {
+		hosts := old.Addr() + "," + promoted.Addr()
+		old = old.asked(t, proxy.Options{Upstream: "postgres://" + hosts + "/?target_session_attrs=read-write"})
+		var holding []*client
+		for range 4 {
+			holding = append(holding, old.fenced(t, "orders=34", "user", "app"))
+		}
+		old.warm("", holding...)
+		open := holding[0]
+		open.Must("BEGIN", late)
+		promoted = promoted.own(t, proxy.Options{})
+		var reading []*client
+		for range 4 {
+			c := promoted.fenced(t, "orders=34", "user", "app")
+			c.Must("SELECT 1", "SELECT 2", "SELECT 3")
+			reading = append(reading, c)
+		}
+		if err := promoted.Promote(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		for i, c := range reading { // the first group behind a promotion, in each form
+			var err error
+			switch i {
+			case 0:
+				err = c.Simple(late)
+			case 1:
+				err = c.Extended(late)
+			case 2:
+				err = c.Simple("BEGIN; " + late + "; COMMIT")
+			default:
+				err = c.Simple("CALL committing()")
+			}
+			stack.WantState(t, err, "WF001", "session", i, "behind the promotion")
+		}
+		for i, c := range holding { // at the old primary
+			stack.Eventually(t, "the session is ended", func() bool {
+				return c.Ended() || c.Simple("SELECT 1") != nil && c.Ended()
+			})
+			if i == 0 && stack.State(c.Simple("COMMIT")) == "" {
+				t.Error("a COMMIT at the old primary was confirmed")
+			}
+		}
+		promoted.Admin = stack.Connect(t, promoted.URL(old.Name))
+		token := stack.Value[int64](t, promoted.DB, "SELECT (wirefence.acquire('orders', 'the next', interval '1 minute')).token")
+		var next *client
+		stack.Eventually(t, "the proxy finds the new primary", func() bool {
+			c, err := stack.TryLogin(t, old.proxy, old.Name, "user", "app", "options", fmt.Sprintf("-c wirefence.token=orders=%d", token))
+			next = &client{Client: c}
+			return err == nil
+		})
+		promoted.warm("", next)
+		older := old.fenced(t, "orders=34", "user", "app")
+		promoted.wantRefused(t, "the old token at the new primary", older, late)
+		began := time.Now()
+		promoted.Seal(t, "orders", token+1)
+		if took := time.Since(began); took > defaultPreempt/2 {
+			t.Errorf("a seal behind the promotion took %s", took)
+		}
+		promoted.wantRefused(t, "behind the seal", next, late)
+		promoted.wantRows(t, 0)
+	})
+}
+
+// onOwnServer runs a test on a primary of its own and a standby that has followed it.
+func onOwnServer(t *testing.T, test func(t *testing.T, primary, standby *world)) {
+	t.Helper()
+	stack.OnEach(t, oldAndNew, func(t *testing.T, major int) {
+		pg, err := servers.StartPostgres(t.Context(), servers.PostgresConfig{Major: major, Settings: suite.Settings})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(pg.Close)
+		primary := &world{DB: stack.NewDB(t, pg, suite.Objects)}
+		copied, err := pg.StartStandby(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(copied.Close)
+		standby := &world{DB: &stack.DB{Postgres: copied, Name: primary.Name, Admin: stack.Connect(t, copied.URL(primary.Name))}}
+		test(t, primary, standby)
+	})
+}

@@ -1,0 +1,186 @@
+package fencingtest
+
+import (
+	"context"
+	"net"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgproto3"
+
+	"github.com/wirefence/wirefence/internal/stack"
+)
+
+// A hold that was cancelled while it waited leaves no lock, and allows no write.
+func TestHoldsThatAreCancelled(t *testing.T) {
+	onEach(t, everyVersion, func(t *testing.T, w *world) {
+		w.preempt(t, nil)
+		for how, state := range map[string]string{"statement_timeout": "57014", "lock_timeout": "55P03", "cancel": "57014"} {
+			for _, sql := range []string{"INSERT INTO jobs (note) VALUES ('once')", "CALL committing()"} {
+				c := w.fenced(t, "orders=34")
+				c.Must("SELECT 1", "SELECT 2")
+				if how != "cancel" {
+					c.Must("SET " + how + " = '300ms'")
+				}
+				stack.Eventually(t, "nothing is held", func() bool { return w.held(t) == 0 })
+				c.Must("SELECT 3")
+				free := w.blocks(t)
+				over := make(chan error, 1)
+				go func() { over <- c.Simple(sql) }()
+				if how == "cancel" {
+					stack.Eventually(t, "the session waits", func() bool { return w.waiting(t) > 0 })
+					c.Cancel()
+				}
+				stack.WantState(t, <-over, state, how, sql)
+				free()
+				stack.Eventually(t, "nothing is held", func() bool { return w.held(t) == 0 })
+				w.rival(t).succeeds(t)
+				c.Must("SET statement_timeout = 0", "SET lock_timeout = 0")
+				w.wantRefused(t, how, c, "INSERT INTO jobs (note) VALUES ('late')")
+				stack.WantState(t, c.Simple("CALL committing()"), "WF001", how)
+				c.Close()
+				w.back(t)
+			}
+		}
+	})
+}
+
+// Two sessions that hold can both advance the resource, without waiting for each other's hold.
+func TestSessionsThatHoldAdvance(t *testing.T) {
+	onEach(t, everyVersion, func(t *testing.T, w *world) {
+		sessions := []*client{w.fenced(t, "used=1"), w.fenced(t, "used=1")}
+		w.warm("", sessions...)
+		over := make(chan error, 2)
+		for _, c := range sessions {
+			go func() {
+				err := c.Simple("SET wirefence.token = 'used=2'")
+				if err == nil {
+					err = c.Simple("INSERT INTO jobs (token) VALUES (2)")
+				}
+				over <- err
+			}()
+		}
+		for range sessions {
+			stack.WantState(t, <-over, "")
+		}
+	})
+}
+
+// A session that seals a newer token of the resource that it holds is refused under the older
+// one.
+func TestSealByTheHolderItself(t *testing.T) {
+	onEach(t, everyVersion, func(t *testing.T, w *world) {
+		c := w.fenced(t, "orders=34")
+		w.warm("", c)
+		c.Must("SELECT wirefence.seal('orders', 35, 'itself')")
+		w.wantRefused(t, "its own seal", c, "INSERT INTO jobs (note) VALUES ('late')")
+	})
+}
+
+// A client sees nothing of its holds: no notice, no row, no error.
+func TestHoldsAreSilent(t *testing.T) {
+	onEach(t, everyVersion, func(t *testing.T, w *world) {
+		c := w.fenced(t, "orders=34")
+		c.Must("SET client_min_messages = debug1")
+		for range 3 {
+			w.warm("", c)
+			c.Must("BEGIN", "SAVEPOINT s")
+			c.Fails("SELECT 1/0", "22012")
+			c.Must("ROLLBACK TO s", "COMMIT")
+			c.Fails("LOCK TABLE jobs", "25P01")
+			stack.Eventually(t, "DECLARE outside of a transaction runs under a hold", func() bool {
+				return stack.State(c.Simple("DECLARE c CURSOR FOR SELECT 1")) == "25P01" // behind a check it is in one
+			})
+			c.Must("BEGIN")
+			c.Fails("SELECT 1/0", "22012")
+			overdue(t)
+			c.Must("ROLLBACK")
+			stack.Eventually(t, "nothing is held", func() bool { return w.held(t) == 0 })
+		}
+		for _, m := range c.All() {
+			if m.Type == 'N' && (strings.Contains(string(m.Body), "advisory") || strings.Contains(string(m.Body), "own a lock")) {
+				t.Errorf("a notice came: %s", m)
+			}
+		}
+	})
+}
+
+// gated is a connection that isn't read before it is opened.
+type gated struct {
+	net.Conn
+	open chan struct{}
+}
+
+func (g *gated) Read(b []byte) (int, error) {
+	<-g.open
+	return g.Conn.Read(b)
+}
+
+// A client that pipelines and reads slowly keeps its hold: a takeover does not end it as one of
+// a frozen proxy.
+func TestSlowReaders(t *testing.T) {
+	onEach(t, oldAndNew, func(t *testing.T, w *world) {
+		w.preempt(t, nil)
+		conn, err := net.Dial("tcp", w.proxy)
+		if err != nil {
+			t.Fatal(err)
+		}
+		g := &gated{conn, make(chan struct{})}
+		c := &client{Client: stack.NewClient(t, g)}
+		c.Write(stack.Startup(pgproto3.ProtocolVersion30, w.Name, "user", "app", "options", "-c wirefence.token=orders=34"))
+		const queries = 10
+		var all []pgproto3.FrontendMessage
+		for range queries {
+			all = append(all, &pgproto3.Query{String: "SELECT repeat('x', 1000) FROM generate_series(1, 5000)"})
+		}
+		written := make(chan struct{})
+		go func() {
+			defer close(written)
+			c.Send(all...)
+		}()
+		stack.Eventually(t, "the server waits for the client", func() bool {
+			return w.count(t, "SELECT count(*) FROM pg_stat_activity WHERE usename = 'app' AND wait_event = 'ClientWrite' AND datname = current_database()") == 1
+		})
+		r := w.rival(t)
+		r.waits(t, "slow reader")
+		end := time.Now().Add(time.Second)
+		stack.Eventually(t, "the rival has looked round", func() bool { return time.Now().After(end) })
+		close(g.open)
+		<-written
+		c.Ready(1)
+		states := answers(c, nil, queries)
+		r.succeeds(t)
+		for i, state := range states {
+			if state != "" && state != "WF001" {
+				t.Errorf("query %d got %q", i, state)
+			}
+		}
+		if states[0] != "" || c.Ended() {
+			t.Errorf("the session was ended: %q", states)
+		}
+	})
+}
+
+// A takeover ends a session under a hold after preempt_after, though it runs one short
+// transaction after another.
+func TestHoldersThatNeverPauseArePreempted(t *testing.T) {
+	onEach(t, oldAndNew, func(t *testing.T, w *world) {
+		w.preempt(t, "300 ms")
+		conn := stack.ConnectAs(t, w.URL(w.Name), "app")
+		if _, err := conn.Exec(t.Context(), "SELECT wirefence.hold('orders=34')"); err != nil {
+			t.Fatal(err)
+		}
+		over := make(chan error, 1)
+		go func() {
+			for {
+				if _, err := conn.Exec(context.Background(), "SELECT pg_sleep(0.01)"); err != nil {
+					over <- err
+					return
+				}
+			}
+		}()
+		w.rival(t).within(t, 300*time.Millisecond+slack)
+		stack.WantState(t, <-over, "57P01")
+	})
+}

@@ -1,0 +1,60 @@
+package fencingtest
+
+import (
+	"testing"
+
+	"github.com/wirefence/wirefence/internal/servers"
+	"github.com/wirefence/wirefence/internal/stack"
+	"github.com/wirefence/wirefence/proxy"
+)
+
+func TestBeforeTheProxyCommentsAndLocalSettingsFence(t *testing.T) {
+	w := poolerBefore(t, two, proxy.Options{})
+	for _, p := range protocols[:2] {
+		c := w.connect(t)
+		for _, token := range []int{34, 33} {
+			want := map[int]string{34: "", 33: "WF001"}[token]
+			stack.WantState(t, p.run(c, insertOf(token)+comment(token)), want, p.name, token)
+			c.Must("BEGIN")
+			stack.WantState(t, p.run(c, setLocal(token)), "", p.name)
+			stack.WantState(t, p.run(c, insertOf(token)), want, p.name, "SET LOCAL", token)
+			c.Must("ROLLBACK")
+			stack.WantState(t, p.run(c, insertOf(0)), "", p.name, "unfenced, behind a fence")
+		}
+	}
+	w.wantRowsOf(t, 33, 0)
+	w.wantRowsOf(t, 34, 2)
+	w.wantRowsOf(t, 0, 4)
+}
+
+// A proxy behind a transaction pooler cannot see that another client has the session. That
+// client writes under the fence that the last one has left.
+func TestBeforeTheProxyASettingLeaks(t *testing.T) {
+	w := poolerBefore(t, one, proxy.Options{UnfencedWrites: proxy.Reject})
+	a, b := w.connect(t), w.connect(t)
+	b.Fails(insertOf(0), "WF002")
+	a.Must("SET wirefence.token = 'orders=34'")
+	b.Must(insertOf(34)) // as if it were a's
+	b.Fails(insertOf(33)+comment(33), "WF001")
+	w.Exec(t, "SELECT wirefence.seal('orders', 35, 'next')")
+	b.Fails(insertOf(33), "WF001")
+	w.wantRowsOf(t, 33, 0)
+}
+
+// If PgBouncer resets the variable between transactions, a setting reaches no later
+// transaction, not even of the same client. Where a fence is required, such a write is refused.
+func TestBeforeTheProxyAResetStopsTheLeak(t *testing.T) {
+	cfg := servers.PgBouncerConfig{PoolMode: "transaction", PoolSize: 1, Settings: map[string]string{
+		"server_reset_query": "RESET wirefence.token", "server_reset_query_always": "1",
+	}}
+	w := poolerBefore(t, cfg, proxy.Options{UnfencedWrites: proxy.Reject})
+	a, b := w.connect(t), w.connect(t)
+	for range 3 {
+		a.Must("SET wirefence.token = 'orders=34'")
+		b.Fails(insertOf(0), "WF002")
+		a.Fails(insertOf(0), "WF002")
+		a.Must("BEGIN", "SET LOCAL wirefence.token = 'orders=34'", insertOf(34), "COMMIT", insertOf(34)+comment(34))
+	}
+	w.wantRowsOf(t, 0, 0)
+	w.wantRowsOf(t, 34, 6)
+}
