@@ -166,6 +166,7 @@ func TestKnownUsersThatCannotLogIn(t *testing.T) {
 // whichever servers are tried, and the one that takes it speaks that version.
 func TestVersionIsNegotiatedOnce(t *testing.T) {
 	t.Parallel()
+	stack.NeedsMore(t, "PostgreSQL 14 and 18")
 	old, recent := start(t, 14), start(t, 18)
 	stack.Exec(t, old.admin(), "ALTER DATABASE postgres SET default_transaction_read_only = on")
 	starting := stack.Scripted(t, func(conn net.Conn) {

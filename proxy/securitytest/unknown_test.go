@@ -14,6 +14,7 @@ import (
 // An unknown user is shown as many iterations as those that the query knows.
 func TestUnknownUsersAreShownTheIterationsOfKnownOnes(t *testing.T) {
 	t.Parallel()
+	stack.NeedsMore(t, "PostgreSQL 18")
 	w := start(t, 18)
 	stack.Exec(t, w.admin(), "SET scram_iterations = 20000", "CREATE ROLE strong LOGIN PASSWORD 'open sesame'")
 	addr := stack.Proxy(t, w.Postgres, proxy.Options{

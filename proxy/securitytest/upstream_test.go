@@ -60,6 +60,7 @@ func TestTLSOfTheUpstream(t *testing.T) {
 
 func TestDirectTLSOfTheUpstream(t *testing.T) {
 	t.Parallel()
+	stack.NeedsMore(t, "PostgreSQL 17")
 	w := start(t, 17)
 	addr := stack.Proxy(t, w.Postgres, proxy.Options{Upstream: w.upstream("sslmode=verify-full&sslnegotiation=direct&sslrootcert=" + w.ca.CAFile)})
 	got := psql(t, addr, "sslmode=disable"+password, "SELECT ssl::text FROM pg_stat_ssl WHERE pid = pg_backend_pid()")

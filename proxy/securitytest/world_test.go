@@ -47,7 +47,7 @@ func start(t *testing.T, major int) *world {
 	w := &world{ca: authority.New(t)}
 	pair := w.ca.Issue(t, "db.test", "127.0.0.1")
 	pg, err := servers.StartPostgres(t.Context(), servers.PostgresConfig{
-		Major: major, HBA: hba, CertFile: pair.CertFile, KeyFile: pair.KeyFile, CAFile: w.ca.CAFile,
+		Major: stack.Version(major), HBA: hba, CertFile: pair.CertFile, KeyFile: pair.KeyFile, CAFile: w.ca.CAFile,
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -36,10 +36,11 @@ func endExplained(direct []string, _ carrier, _ int) []string {
 }
 
 // A prepared transaction outlives the locks of its check, and those of a hold stay
-// behind with the session.
+// behind with the session. The refusal ends the block, as an error of PREPARE TRANSACTION
+// does.
 func twoPhase(direct []string, _ carrier, _ int) []string {
-	return from(direct, `C "PREPARE TRANSACTION`, unfenceableError+"PREPARE TRANSACTION cannot be fenced*", `Z "E"`,
-		`C "ROLLBACK\x00"`, `Z "I"`, unfenceableError+"COMMIT PREPARED cannot be fenced*", `Z "I"`, "t holds ")
+	return from(direct, `C "PREPARE TRANSACTION`, unfenceableError+"PREPARE TRANSACTION cannot be fenced*", `Z "I"`,
+		"N SWARNING | VWARNING | C25P01 | Mthere is no transaction in progress*", `C "ROLLBACK\x00"`, `Z "I"`, unfenceableError+"COMMIT PREPARED cannot be fenced*", `Z "I"`, "t holds ")
 }
 
 // A Query behind messages without a Sync shares their transaction, which PostgreSQL 18
@@ -69,11 +70,14 @@ func declareSucceeds(direct []string, by carrier, _ int) []string {
 }
 
 // Where a comment with a fence stands depends on whether a backslash escapes, which the
-// same batch has just changed.
+// same batch may change.
 func readsDifferently(direct []string, by carrier, _ int) []string {
 	if by.text == nil {
 		return direct
 	}
-	at := slices.Index(direct, `S "standard_conforming_strings\x00off\x00"`) - 3 // 1, 2, C
+	at := len(direct) - 5 // 1, 2, C, Z and what the table holds
+	if set := slices.Index(direct, `S "standard_conforming_strings\x00off\x00"`); set >= 0 {
+		at = set - 3 // 1, 2, C
+	}
 	return append(direct[:at:at], unfenceableError+"cannot read a statement*", `Z "I"`, "t holds ")
 }

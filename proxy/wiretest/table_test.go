@@ -76,7 +76,7 @@ func (by carrier) hold() time.Duration {
 	return 1
 }
 
-// stored is what begins a text that stores a statement: PREPARE and DECLARE take no
+// stores finds a text that stores a statement: PREPARE and DECLARE take no
 // fence in a comment.
 var stores = regexp.MustCompile(`(?i)\b(PREPARE|DECLARE)\b`)
 
