@@ -59,7 +59,8 @@ func (s *Server) about(w http.ResponseWriter, _ *http.Request, _ fence.Resource)
 type identity struct {
 	Name  string `json:"name,omitempty"`
 	Scope string `json:"scope"`
-	// TokenRequired is false where everybody who reaches the listener may call.
+	// TokenRequired is false where everybody who reaches the listener may call, without
+	// operating.
 	TokenRequired bool `json:"token_required"`
 }
 
@@ -82,9 +83,7 @@ func (s *Server) guards(w http.ResponseWriter, r *http.Request, _ fence.Resource
 	if s.options.Database == nil {
 		return errNoDatabase
 	}
-	ctx, cancel := toStore(r)
-	defer cancel()
-	all, err := fence.Guards(ctx, s.options.Database)
+	all, err := fence.Guards(r.Context(), s.options.Database)
 	if err != nil {
 		return err
 	}

@@ -17,7 +17,7 @@ import (
 func TestWhoCalls(t *testing.T) {
 	t.Parallel()
 	open := serve(t, "postgres", nil)
-	if me := open.get(t, "/v1/whoami").want(200, ""); me.fields["name"] != nil || me.string("scope") != "operate" || me.fields["token_required"] != false {
+	if me := open.get(t, "/v1/whoami").want(200, ""); me.fields["name"] != nil || me.string("scope") != "lease" || me.fields["token_required"] != false {
 		t.Errorf("without a token file: %s", me.text)
 	}
 	_, token := tokenFile(t, namedTokens)
@@ -40,10 +40,10 @@ func TestTheProcessTellsOfItself(t *testing.T) {
 			}
 		}
 	})
-	told := w.get(t, "/v1/about").want(200, "")
-	if told.string("version") != "1.2.3" || fmt.Sprint(told.fields["lease"]) != "map[held:true resource:orders]" ||
-		fmt.Sprint(told.fields["upstream"]) != "[map[behind:false host:db:5432 role:primary timeline:3] map[behind:false error:gone host:db2:5432 role:unknown]]" {
-		t.Errorf("told: %s", told.text)
+	about := w.get(t, "/v1/about").want(200, "")
+	if about.string("version") != "1.2.3" || fmt.Sprint(about.fields["lease"]) != "map[held:true resource:orders]" ||
+		fmt.Sprint(about.fields["upstream"]) != "[map[behind:false host:db:5432 role:primary timeline:3] map[behind:false error:gone host:db2:5432 role:unknown]]" {
+		t.Errorf("about: %s", about.text)
 	}
 	serve(t, "postgres", nil).get(t, "/v1/about").want(200, "")
 }
@@ -72,7 +72,7 @@ func TestGuardsAreListed(t *testing.T) {
 
 const healthy = `{"grade":"ok","counts":{"ok":1},"checks":[{"check":"a.b","grade":"ok","milliseconds":0.5,"findings":[{"grade":"ok","says":"fine"}]}]}`
 
-// However many ask, one examination runs, and is told for a while.
+// All callers share one examination, and its report for a while.
 func TestExaminationsAreFew(t *testing.T) {
 	t.Parallel()
 	var runs, running atomic.Int64
@@ -91,7 +91,7 @@ func TestExaminationsAreFew(t *testing.T) {
 			return json.RawMessage(healthy), ctx.Err()
 		}
 	})
-	// Its caller goes, and it goes on.
+	// It continues without its caller.
 	ctx, cancel := context.WithCancel(t.Context())
 	gone := make(chan struct{})
 	go func() {

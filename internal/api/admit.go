@@ -9,7 +9,7 @@ import (
 	"strings"
 )
 
-// refusal says why every request at an endpoint will be refused, or nothing.
+// refusal returns why every request at an endpoint will be refused, or "".
 func (s *Server) refusal(at endpoint) string {
 	if at.loopback || at.socket || s.options.Token != nil {
 		return ""
@@ -17,11 +17,12 @@ func (s *Server) refusal(at endpoint) string {
 	return "the listener isn't on loopback: set WIREFENCE_ADMIN_TOKEN_FILE to a file with a bearer token, or " + at.setting + " to a loopback address"
 }
 
-// admit returns the caller, or refuses the request. On loopback without a token only the
-// machine's border keeps others out. A browser on this machine must not cross it: its pages
-// send simple requests anywhere, and reach loopback by any name that resolves to it.
+// admit returns the caller, or refuses the request. On loopback without a token, any user of
+// the machine may call, but not revoke leases or change policies. A page in a browser on the
+// machine must not: it can send simple requests anywhere, and reach loopback by any name that
+// resolves to it.
 func (s *Server) admit(at endpoint, w http.ResponseWriter, r *http.Request) (c caller, err error) {
-	c.scope = scopeOperate
+	c.scope = scopeLease
 	refusal := s.refusal(at)
 	switch {
 	case s.options.Token != nil:
@@ -55,21 +56,25 @@ func (s *Server) stillAdmits(r *http.Request) bool {
 	return known
 }
 
-// allow refuses a caller whose scope is not enough.
+// allow refuses a caller with an insufficient scope.
 func (s *Server) allow(r *http.Request, operation string, needs scope) error {
 	c, _ := callerOf(r.Context())
 	if c.scope >= needs {
 		return nil
 	}
-	s.logOf(r).Info("API request refused: its token lacks the scope", "operation", operation, "scope", c.scope.String(), "needs", needs.String())
-	return &problem{
+	s.logOf(r).Info("API request refused: its scope does not permit it", "operation", operation, "scope", c.scope.String(), "needs", needs.String())
+	p := &problem{
 		Status: http.StatusForbidden, Type: "scope-required", RequiredScope: needs.String(),
 		Detail: fmt.Sprintf("The token of %s has the scope %s; this needs %s.", c.name, c.scope, needs),
 	}
+	if s.options.Token == nil {
+		p.Detail = fmt.Sprintf("This needs a token of the scope %s: set WIREFENCE_ADMIN_TOKEN_FILE to a file that has one.", needs)
+	}
+	return p
 }
 
-// checkOrigin refuses a browser's request for a page of another origin. It refuses a GET,
-// too: a page can't read the answer, but it could take up all event streams.
+// checkOrigin refuses a browser's cross-origin request. It refuses a GET, too: a page can't read
+// the answer, but could open all event streams.
 func checkOrigin(r *http.Request) error {
 	changing := *r
 	changing.Method = http.MethodPost

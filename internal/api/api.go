@@ -1,12 +1,14 @@
-// Package api serves leases over HTTP, for programs in any language: acquire,
-// renew, release, list and revoke, under /v1, and the history of them. openapi.yaml
-// describes it, and the tests hold the two against each other.
+// Package api serves leases over HTTP, for programs in any language: acquire, renew, release,
+// list and revoke, under /v1, and the history. openapi.yaml describes it; tests compare the
+// two.
 //
-// It keeps no lease: its holder renews it by further calls, which any process on the same
-// lease store can serve. It does keep open effects, which end where they were begun.
+// The server keeps no leases: the holder renews its lease by further requests, which any
+// process on the same lease store can serve. It does keep open effects, which must be ended
+// where they were begun.
 package api
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -25,35 +27,39 @@ import (
 
 // Options of a Server.
 type Options struct {
-	// Store keeps the leases. With none, every operation on leases answers 503
-	// and says what to set.
+	// Store keeps the leases. Without it, every operation on leases answers 503 and names the
+	// settings.
 	Store lockclient.Store
-	// Sealer seals grants, where the store doesn't do so itself.
+	// StoreDown returns why the store doesn't answer, or nil if it does. By default that isn't
+	// known.
+	StoreDown func() error
+	// Counts is the source of the tokens that the store counts; "" if it isn't known.
+	Counts fence.Source
+	// Sealer seals grants, unless the store seals them itself.
 	Sealer lockclient.Sealer
-	// Unsealed permits grants that nothing seals.
+	// Unsealed permits grants that are not sealed.
 	Unsealed bool
-	// Source is named in fences, where no seal records the source of their tokens.
+	// Source is named in fences if no seal records the source of their tokens.
 	Source fence.Source
-	// Database is asked for the status of resources, the history and revocations,
-	// with the rights of wirefence_issuer. With none, these answer 503.
+	// Database serves the status of resources, the history and revocations, with the rights of
+	// wirefence_issuer. Without it, these answer 503.
 	Database fence.Querier
-	// Effects checks fences, for checks and effects: a pool of its own, with more
-	// connections than MaxEffects. With none, these operations answer 503.
+	// Effects checks fences, for checks and effects: a separate pool with more connections
+	// than MaxEffects. Without it, these operations answer 503.
 	Effects effect.Database
-	// Token has the bearer tokens of callers. With none, every process that reaches a
-	// loopback address may call, and requests at other addresses are refused.
+	// Token has the bearer tokens of callers. Without it, every process that reaches a loopback
+	// address has the scope lease, and requests at other addresses are refused.
 	Token *Token
 	// Loopback says that the admin listener is at a loopback address only.
 	Loopback bool
-	// About describes the process. With none, the answer is almost empty.
+	// About describes the process. Without it, the answer is almost empty.
 	About func() About
 	// Doctor examines the deployment and returns its report, as `wirefence doctor -o json`
-	// prints it. With none, the API answers 503.
+	// prints it. Without it, the API answers 503.
 	Doctor func(ctx context.Context) (json.RawMessage, error)
-	// Series has recent values of the process's metrics. With none, there are none.
+	// Series has recent values of the process's metrics. Without it, the answer is empty.
 	Series *series.Recorder
-	// TTL is how long a lease lasts for which the caller names no time: between
-	// MinTTL and MaxTTL, default 15 s.
+	// TTL is the time to live of leases whose caller names none: MinTTL to MaxTTL, default 15 s.
 	TTL time.Duration
 	// MaxWaits is how many acquires may wait at once for a holder; default 256.
 	MaxWaits int
@@ -61,13 +67,13 @@ type Options struct {
 	MaxEffects int
 	// MaxStreams is how many event streams may be open at once; default 256.
 	MaxStreams int
-	// Logger gets grants and revocations, at info level, and failures.
+	// Logger gets grants and revocations at level Info, and failures.
 	Logger *slog.Logger
 	// Registerer gets the metrics.
 	Registerer prometheus.Registerer
 }
 
-// The bounds of what a caller may ask for.
+// The bounds of requests.
 const (
 	MinTTL = time.Second
 	MaxTTL = time.Hour
@@ -83,7 +89,7 @@ type Server struct {
 
 	serving context.Context // ended by Drain
 	drain   context.CancelFunc
-	waits   chan struct{} // holds one element for each acquire that waits
+	waits   chan struct{} // has an element for each waiting acquire
 	running sync.WaitGroup
 	// open ends when the server closes. It is the context of work that outlives a request.
 	open        context.Context
@@ -102,18 +108,8 @@ type Server struct {
 
 // New makes a server. Its handler is for the path /v1 and all below.
 func New(o Options) (*Server, error) {
-	if o.TTL == 0 {
-		o.TTL = 15 * time.Second
-	}
-	if o.MaxWaits == 0 {
-		o.MaxWaits = 256
-	}
-	if o.MaxEffects == 0 {
-		o.MaxEffects = StandardEffects
-	}
-	if o.MaxStreams == 0 {
-		o.MaxStreams = standardStreams
-	}
+	o.TTL, o.MaxWaits = cmp.Or(o.TTL, 15*time.Second), cmp.Or(o.MaxWaits, 256)
+	o.MaxEffects, o.MaxStreams = cmp.Or(o.MaxEffects, StandardEffects), cmp.Or(o.MaxStreams, standardStreams)
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
@@ -123,9 +119,12 @@ func New(o Options) (*Server, error) {
 	if o.Store != nil && !o.Unsealed && !lockclient.Sealed(o.Store, o.Sealer) {
 		return nil, lockclient.ErrUnsealed
 	}
+	if o.StoreDown == nil {
+		o.StoreDown = func() error { return nil }
+	}
 	s := &Server{
 		options: o, metrics: newMetrics(o.Registerer),
-		waits: make(chan struct{}, o.MaxWaits), turns: newQueues(), named: newQueues(), feed: newFeed(), effects: newOpenEffects(o.MaxEffects),
+		waits: make(chan struct{}, o.MaxWaits), turns: newQueues(), named: newQueues(), feed: newFeed(o.StoreDown), effects: newOpenEffects(o.MaxEffects),
 	}
 	s.open, s.shut = context.WithCancel(context.Background())
 	s.streaming, s.endStreams = context.WithCancel(s.open)
@@ -137,7 +136,7 @@ func New(o Options) (*Server, error) {
 // ServeHTTP serves all operations, for the admin listener.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) { s.routes.ServeHTTP(w, r) }
 
-// Refusal says why every request of the admin listener will be refused, or nothing.
+// Refusal returns why every request of the admin listener will be refused, or "".
 func (s *Server) Refusal() string {
 	return s.refusal(endpoint{setting: "WIREFENCE_ADMIN_LISTEN", loopback: s.options.Loopback})
 }
@@ -146,11 +145,11 @@ func (s *Server) Refusal() string {
 // callers find another server. The rest is served as before.
 func (s *Server) Drain() { s.drain() }
 
-// EndStreams ends the event streams, which would hold up the end of the listener.
+// EndStreams ends the event streams, which would delay the end of the listener.
 func (s *Server) EndStreams() { s.endStreams() }
 
-// Close drains, ends the open effects, and returns when leases that no caller got have been
-// released, or with the context's error. No request may come any more.
+// Close drains, ends the open effects, and waits until leases that no caller got are released,
+// or returns the context's error. No request may come any more.
 func (s *Server) Close(ctx context.Context) error {
 	s.Drain()
 	s.shut()

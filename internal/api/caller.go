@@ -33,8 +33,7 @@ func parseScope(text string) (scope, error) {
 	return scope(at), nil
 }
 
-// caller is the sender of a request. Without a token file it has no name, and may do
-// everything.
+// caller is the sender of a request. Without a token file it has no name, and the scope lease.
 type caller struct {
 	name  string
 	scope scope

@@ -16,20 +16,19 @@ import (
 	"github.com/wirefence/wirefence/internal/effect"
 )
 
-// The bounds of how long an effect may take, and the default: less than the standard
-// preempt_after.
+// The bounds of an effect's duration. The default is less than the default preempt_after.
 const (
 	minEffect      = 100 * time.Millisecond
 	maxEffect      = time.Minute
 	standardEffect = 3 * time.Second
 )
 
-// StandardEffects is how many effects may be open at once unless Options say otherwise. Each
-// takes a connection of Options.Effects.
+// StandardEffects is the default of Options.MaxEffects. Each effect takes a connection of
+// Options.Effects.
 const StandardEffects = 32
 
-// The outcomes of the last effects are kept for some time, so that a caller who got no
-// answer can ask again.
+// The outcomes of the last effects are kept, so that a caller that got no answer can ask
+// again.
 const (
 	keptFor  = 5 * time.Minute
 	keptLast = 10_000
@@ -37,12 +36,12 @@ const (
 
 // openEffects are the effects that are open, and the outcomes of the last ones.
 type openEffects struct {
-	places chan struct{} // holds one element for each that is open or begins
+	places chan struct{} // has an element for each effect that is open or begins
 
 	mu    sync.Mutex
 	all   map[string]*openEffect
 	ended []*openEffect // in the order of their ends
-	idle  chan struct{} // closed when none is open; nil until somebody waits for that
+	idle  chan struct{} // closed when none is open; nil unless await waits
 }
 
 // openEffect is an effect that a caller has begun.
@@ -54,14 +53,14 @@ type openEffect struct {
 	close func(why error) outcome // once: the first call decides
 }
 
-// outcome is how an effect has ended.
+// outcome is the result of an effect.
 type outcome struct {
 	held time.Duration
-	lost error // nil: the fence has held to the end
+	lost error // why the fence did not hold to the end; nil if it did
 }
 
-func newOpenEffects(most int) *openEffects {
-	return &openEffects{places: make(chan struct{}, most), all: map[string]*openEffect{}}
+func newOpenEffects(limit int) *openEffects {
+	return &openEffects{places: make(chan struct{}, limit), all: map[string]*openEffect{}}
 }
 
 // take takes a place, if one is free.
@@ -84,8 +83,8 @@ func (e *openEffects) giveBack() {
 	}
 }
 
-// add notes an effect whose place is taken. It ends when its time is over or its check is
-// lost, at the latest.
+// add registers an effect whose place is taken. It ends at the latest when its time is over or
+// its check is lost.
 func (e *openEffects) add(f fence.Fence, guard *effect.Guard, within time.Duration) *openEffect {
 	id := make([]byte, 16)
 	_, _ = rand.Read(id) // never fails
@@ -188,9 +187,7 @@ func (s *Server) check(w http.ResponseWriter, r *http.Request, _ fence.Resource)
 	if s.options.Effects == nil {
 		return errNoDatabase
 	}
-	ctx, cancel := toStore(r)
-	defer cancel()
-	if err := effect.Once(ctx, s.options.Effects, f); err != nil {
+	if err := effect.Once(r.Context(), s.options.Effects, f); err != nil {
 		return refused(err)
 	}
 	return write(w, checked{f.String()})
@@ -223,9 +220,7 @@ func (s *Server) beginEffect(w http.ResponseWriter, r *http.Request, _ fence.Res
 	if !s.effects.take() {
 		return &problem{Status: http.StatusTooManyRequests, Type: "too-many-effects", Detail: "This proxy has the maximum number of effects open. Try again later.", Retry: "1"}
 	}
-	ctx, cancel := toStore(r)
-	defer cancel()
-	guard, err := effect.Begin(ctx, s.options.Effects, f)
+	guard, err := effect.Begin(r.Context(), s.options.Effects, f)
 	if err != nil {
 		s.effects.giveBack()
 		return refused(err)
@@ -237,13 +232,13 @@ func (s *Server) beginEffect(w http.ResponseWriter, r *http.Request, _ fence.Res
 	if err = r.Context().Err(); err == nil {
 		err = write(w, begunEffect{o.id, f.String(), seconds(within), seconds(after + within)})
 	}
-	if err != nil { // the caller doesn't know the effect's id
+	if err != nil { // the caller doesn't get the effect's id
 		o.close(err)
 	}
 	return err
 }
 
-// readEffect reads the request of an effect: its fence, and how long it may take.
+// readEffect reads an effect's request: its fence and its longest duration.
 func readEffect(w http.ResponseWriter, r *http.Request) (f fence.Fence, within time.Duration, err error) {
 	request, err := read[effectRequest](w, r)
 	if err != nil {
@@ -279,29 +274,29 @@ func (s *Server) endEffect(w http.ResponseWriter, r *http.Request, _ fence.Resou
 	return write(w, endedEffect{o.id, o.fence.String(), seconds(end.held)})
 }
 
-// wantFence reads a fence that a caller gives, which names its resources.
+// wantFence parses a fence that names its resources.
 func wantFence(text string) (fence.Fence, error) {
 	if text == "" {
-		return fence.Fence{}, badRequest("the field fence is missing: give one, as in orders=34")
+		return fence.Fence{}, badRequest("the field fence is missing: give one, such as orders=34")
 	}
 	f, err := fence.Parse(text)
 	if err != nil {
-		return f, badRequest("the field fence is none: %s", nameFault(err))
+		return f, badRequest("the field fence is malformed: %s", nameFault(err))
 	}
 	return f, nil
 }
 
-// refused is the problem of a fence that the database refuses.
+// refused returns the problem of a fence that the database refuses.
 func refused(err error) error {
 	state := fence.StateOf(err)
 	if state == "" {
 		return err
 	}
 	p := &problem{Status: http.StatusConflict, Type: "fence-refused", Detail: err.Error() + ".", SQLState: string(state)}
-	if told, ok := errors.AsType[*pgconn.PgError](err); ok {
-		p.Detail, p.Hint = told.Message+".", told.Hint
-		if told.Detail != "" {
-			p.Detail += " " + told.Detail
+	if refusal, ok := errors.AsType[*pgconn.PgError](err); ok {
+		p.Detail, p.Hint = refusal.Message+".", refusal.Hint
+		if refusal.Detail != "" {
+			p.Detail += " " + refusal.Detail
 		}
 	}
 	return p

@@ -56,7 +56,7 @@ func (w *world) preemptAfter(t *testing.T, interval string) {
 	stack.MustExec(t, w.admin(t), "UPDATE wirefence.resource_locks SET preempt_after = '"+interval+"'")
 }
 
-// awaitOpen waits until so many effects are open.
+// awaitOpen waits until n effects are open.
 func (w *world) awaitOpen(t *testing.T, n int) {
 	t.Helper()
 	stack.Eventually(t, "effects are open", func() bool { return len(w.effects.places) == n && testutil.ToFloat64(w.metrics.effects) == float64(n) })
@@ -103,7 +103,7 @@ func TestATakeoverWaitsForAnEffect(t *testing.T) {
 		if err := <-sealed; err != nil {
 			t.Error(err)
 		}
-		// An answer that was lost can be asked for again.
+		// After a lost answer the caller asks again.
 		if again := w.end(t, effect).want(200, ""); again.text != ended.text {
 			t.Errorf("then %s, now %s", ended.text, again.text)
 		}
@@ -113,7 +113,8 @@ func TestATakeoverWaitsForAnEffect(t *testing.T) {
 }
 
 func TestAnEffectThatIsLost(t *testing.T) {
-	onEach(t, nil, func(t *testing.T, w *world) {
+	onEach(t, withTokens(t), func(t *testing.T, w *world) {
+		w.token = operateSecret
 		for name, lose := range map[string]func(name string){
 			"preempted": func(name string) {
 				w.preemptAfter(t, "50 ms")
@@ -133,7 +134,7 @@ func TestAnEffectThatIsLost(t *testing.T) {
 	})
 }
 
-// An effect whose caller has gone delays others no longer than its max_seconds.
+// An effect without its caller delays a takeover for max_seconds at most.
 func TestAnEffectEndsWithItsTime(t *testing.T) {
 	onEach(t, nil, func(t *testing.T, w *world) {
 		name := fresh(t)
@@ -197,7 +198,7 @@ func TestOldEffectsAreForgotten(t *testing.T) {
 	}
 }
 
-// While the process drains, open effects are ended by their callers, and none begins.
+// A draining process lets callers end open effects, and begins none.
 func TestEffectsWhileDraining(t *testing.T) {
 	onEach(t, nil, func(t *testing.T, w *world) {
 		fence := w.granted(t, fresh(t))
@@ -221,7 +222,7 @@ func TestEffectsWhileDraining(t *testing.T) {
 	})
 }
 
-// The end of the process ends what is open.
+// The end of the process ends open effects.
 func TestEffectsEndWithTheProcess(t *testing.T) {
 	t.Parallel()
 	w := serve(t, "postgres", nil)
@@ -233,7 +234,7 @@ func TestEffectsEndWithTheProcess(t *testing.T) {
 	w.end(t, effect).want(409, "effect-lost")
 }
 
-// A failure of the database is noticed, and told.
+// A failure of the database ends an effect, and its caller learns it.
 func TestTheDatabaseFailsDuringAnEffect(t *testing.T) {
 	t.Parallel()
 	server, err := servers.StartPostgres(t.Context(), servers.PostgresConfig{})

@@ -13,7 +13,7 @@ import (
 	"github.com/wirefence/wirefence/internal/stack"
 )
 
-// forApplications is the same server, reached by the listener for applications.
+// forApplications returns the server behind a listener for applications.
 func (w *world) forApplications(t *testing.T, at net.Addr) *world {
 	t.Helper()
 	handler, err := w.Application(at)
@@ -34,7 +34,7 @@ var (
 
 func (a answer) is(problem string) bool { return a.fields["type"] == problemPrefix+problem }
 
-// Applications are served the operations that they need, and none of operators', with any
+// The listener for applications serves their operations and none of the operators', with any
 // token.
 func TestWhatApplicationsAreServed(t *testing.T) {
 	t.Parallel()
@@ -94,7 +94,7 @@ func TestApplicationsNeedATokenFileBeyondLoopback(t *testing.T) {
 	}
 }
 
-// A browser reaches loopback, and no Unix socket.
+// A browser can reach loopback, but no Unix socket.
 func TestBrowsersAreRefusedWhereApplicationsAreServed(t *testing.T) {
 	t.Parallel()
 	w := serve(t, "postgres", nil)
@@ -130,7 +130,7 @@ func statusAt(t *testing.T, r *http.Request) int {
 	return response.StatusCode
 }
 
-// The bounds on acquires that wait are the server's, and so is its drain.
+// All listeners share the bound on waiting acquires, and the drain.
 func TestApplicationsShareTheServersWaits(t *testing.T) {
 	t.Parallel()
 	admin := serve(t, "postgres", func(o *Options) { o.MaxWaits = 1 })

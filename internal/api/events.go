@@ -37,17 +37,17 @@ func (s *Server) events(w http.ResponseWriter, r *http.Request, _ fence.Resource
 	s.metrics.streams.Inc()
 	defer s.metrics.streams.Dec()
 	w.Header().Set("Content-Type", "text/event-stream")
-	w.Header().Set("X-Accel-Buffering", "no") // nginx's, which would keep events back
+	w.Header().Set("X-Accel-Buffering", "no") // for nginx, which would buffer events
 	_ = http.NewResponseController(w).SetReadDeadline(time.Time{})
-	beat := time.NewTicker(s.feed.heartbeats)
-	defer beat.Stop()
+	heartbeats := time.NewTicker(s.feed.heartbeats)
+	defer heartbeats.Stop()
 	for text, open := begin, true; open; {
 		if send(w, text) != nil {
 			return nil
 		}
 		select {
 		case text, open = <-news:
-		case <-beat.C:
+		case <-heartbeats.C:
 			if !s.stillAdmits(r) {
 				return nil
 			}

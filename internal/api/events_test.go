@@ -34,7 +34,7 @@ type reader struct {
 	last   string // the id that came last
 }
 
-// listen opens a stream, which has come in when it returns.
+// listen opens a stream and returns when the server has registered it.
 func (w *world) listen(t *testing.T, lastSeen string) *reader {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
@@ -58,7 +58,7 @@ func (w *world) listen(t *testing.T, lastSeen string) *reader {
 	return &reader{T: t, lines: lines, cancel: cancel}
 }
 
-// next returns the next event but heartbeats, and checks that the file describes it.
+// next returns the next event other than a heartbeat, and checks it against openapi.yaml.
 func (r *reader) next() sent {
 	r.Helper()
 	for {
@@ -100,7 +100,7 @@ func (r *reader) any() (s sent) {
 	return s
 }
 
-// begun waits until what happens from now on will be told.
+// begun waits until the feed reports everything that happens.
 func (r *reader) begun() *reader {
 	r.Helper()
 	for {
@@ -183,7 +183,7 @@ func TestASlowReaderIsDropped(t *testing.T) {
 	w.listen(t, "").begun()
 }
 
-// A token that is taken away ends the streams that it has opened.
+// Removing a token ends the streams that it opened.
 func TestAStreamEndsWithItsToken(t *testing.T) {
 	t.Parallel()
 	file, token := tokenFile(t, namedTokens)
@@ -205,7 +205,7 @@ func TestAStreamEndsWithItsToken(t *testing.T) {
 	stays.begun()
 }
 
-// failing is a database that doesn't answer for a while, and counts what it is asked.
+// failing is a database that fails while down is set, and counts the queries.
 type failing struct {
 	fence.Querier
 	down  atomic.Bool
@@ -244,7 +244,53 @@ func TestStreamsOutliveTheDatabase(t *testing.T) {
 	r.expect("history handoff orders 7 own", "resource <nil> orders 7 <nil>")
 }
 
-// However many listen, the database is asked once for all.
+// A store that is away is told of at once. Then whether leases are held is unknown, and nobody
+// waits for it.
+func TestAStoreThatIsAway(t *testing.T) {
+	t.Parallel()
+	var away atomic.Bool
+	w := serve(t, "redis", func(o *Options) {
+		o.StoreDown = func() error {
+			if away.Load() {
+				return errors.New("no answer within 2s")
+			}
+			return nil
+		}
+		o.Counts = fence.SourceRedis
+	})
+	if _, err := fence.Seal(t.Context(), w.pool, fence.Grant{Resource: "orders", Token: 7, Holder: "a/1", Source: fence.SourceRedis}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := fence.Seal(t.Context(), w.pool, fence.Grant{Resource: "others", Token: 7, Holder: "a/1", Source: fence.SourceEtcd}); err != nil {
+		t.Fatal(err)
+	}
+	held := func() string {
+		t.Helper()
+		listed := w.get(t, "/v1/resources?leases=true").want(200, "").fields["resources"].([]any)
+		all := []any{w.get(t, path("orders", "")).want(200, "").fields["held"]}
+		for _, one := range listed {
+			all = append(all, one.(map[string]any)["held"])
+		}
+		return fmt.Sprint(all)
+	}
+	if got := held(); got != "[false false <nil>]" {
+		t.Errorf("held: %s", got)
+	}
+	r := w.listen(t, "").begun()
+	away.Store(true)
+	if s := r.any(); s.kind != "heartbeat" || s.data["store"] != "unavailable" || s.data["store_detail"] != "no answer within 2s" || s.data["database"] != "ok" {
+		t.Errorf("told %v", s)
+	}
+	if got := held(); got != "[<nil> <nil> <nil>]" {
+		t.Errorf("with the store away, held: %s", got)
+	}
+	away.Store(false)
+	if s := r.any(); s.data["store"] != "ok" {
+		t.Errorf("told %v", s)
+	}
+}
+
+// All streams share one poll of the database.
 func TestOneFollowerForAllStreams(t *testing.T) {
 	t.Parallel()
 	database := &failing{}

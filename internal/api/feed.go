@@ -14,57 +14,68 @@ import (
 )
 
 const (
-	// feedLimit is how many events, and how many resources, one look finds at most.
+	// feedLimit bounds the events, and the changes of resources, that one poll finds.
 	feedLimit = 1000
 	// replayed is how many events are kept for streams that come back.
 	replayed = 2 * feedLimit
-	// queued is how many looks a stream may be behind.
+	// queued is how many polls a stream may be behind.
 	queued = 16
-	// lingering is how long the feed goes on asking when the last stream has gone, so that
-	// a page that comes back has missed nothing.
+	// feedTime bounds the database's answers to one poll.
+	feedTime = 4 * time.Second
+	// lingering is how long the feed polls without streams, so that a page that comes back
+	// has missed nothing.
 	lingering = time.Minute
 )
 
-// stream is one reader of the feed: it gets what is to be written, shared by all. It is
-// closed when it falls behind.
+// stream has the texts for one reader of the feed, which all readers share. It is closed
+// when the reader falls behind.
 type stream chan []byte
 
-// feed asks the database for new events and changes, once for all streams, while there are any.
+// feed polls the database for new events and changes, once for all streams, while there are
+// any.
 type feed struct {
-	// heartbeats is how often a stream is written to at least, and its caller's token looked
-	// at again.
+	storeDown func() error
+	// heartbeats is the interval at which an idle stream is written to, and its caller's token
+	// is checked again.
 	heartbeats time.Duration
 	pause      time.Duration
 
 	mu      sync.Mutex
 	streams map[stream]bool
 	running bool
-	left    time.Time // when the last stream has gone
-	// epoch tells apart the numbers of one time of asking from those of another.
+	left    time.Time // the end of the last stream
+	// epoch distinguishes the event numbers of one run of the feed from those of others.
 	epoch string
 	last  int64    // the number of the last event
 	kept  [][]byte // the last events, as they are written
 	state health
 }
 
-// health is the state of the database, as streams get it.
+// health is the state of the database and of the lease store, as streams get it.
 type health struct {
-	At       time.Time `json:"at"`
-	Database string    `json:"database"` // ok or unavailable, "" before the first look
-	Detail   string    `json:"detail,omitempty"`
+	At          time.Time `json:"at"`
+	Database    string    `json:"database"` // ok or unavailable, "" before the first poll
+	Detail      string    `json:"detail,omitempty"`
+	Store       string    `json:"store"` // ok or unavailable
+	StoreDetail string    `json:"store_detail,omitempty"`
 }
 
-func newFeed() *feed {
-	return &feed{pause: follow.Pause, heartbeats: 15 * time.Second, streams: map[stream]bool{}}
+const (
+	available   = "ok"
+	unavailable = "unavailable"
+)
+
+func newFeed(storeDown func() error) *feed {
+	return &feed{storeDown: storeDown, pause: follow.Pause, heartbeats: 15 * time.Second, streams: map[stream]bool{}}
 }
 
-// join adds a stream, or returns nil if most streams are open. begin is to be written first:
+// join adds a stream, or returns nil if limit streams are open. begin is written first:
 // the events after the one with the id lastSeen, or a gap if they may not be kept. If start
 // is set, the caller must run the feed.
-func (f *feed) join(most int, lastSeen string) (joined stream, begin []byte, start bool) {
+func (f *feed) join(limit int, lastSeen string) (joined stream, begin []byte, start bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if len(f.streams) >= most {
+	if len(f.streams) >= limit {
 		return nil, nil, false
 	}
 	if start = !f.running; start {
@@ -75,12 +86,12 @@ func (f *feed) join(most int, lastSeen string) (joined stream, begin []byte, sta
 	f.streams[joined] = true
 	begin = fmt.Appendf(nil, "retry: %d\n\n", retryAfter.Milliseconds())
 	if f.state.Database != "" {
-		begin = append(begin, f.beat()...)
+		begin = append(begin, f.stateEvent()...)
 	}
 	return joined, append(begin, f.after(lastSeen)...), start
 }
 
-// after is what came after the event with an id, or a gap if that may not be kept.
+// after returns the events after the one with an id, or a gap if some may not be kept.
 func (f *feed) after(id string) (text []byte) {
 	if id == "" {
 		return nil
@@ -109,7 +120,7 @@ func (f *feed) remove(s stream) {
 	}
 }
 
-// send gives all streams a text; one that has no room for it is ended.
+// send gives all streams a text, and ends those that have no room for it.
 func (f *feed) send(text []byte) {
 	for s := range f.streams {
 		select {
@@ -121,7 +132,7 @@ func (f *feed) send(text []byte) {
 	}
 }
 
-// keep makes an event of a value, and keeps it for a while.
+// keep encodes a value as an event, and keeps it for streams that come back.
 func (f *feed) keep(kind string, value any) []byte {
 	f.last++
 	text := encode(fmt.Sprintf("%s-%d", f.epoch, f.last), kind, value)
@@ -133,10 +144,10 @@ func (f *feed) keep(kind string, value any) []byte {
 	return text
 }
 
-// encode words an event. Its data is JSON, which has no line break.
+// encode returns the text of an event. Its data is JSON, without line breaks.
 func encode(id, kind string, value any) []byte {
 	data, err := json.Marshal(value)
-	if err != nil { // no value has what can't be written
+	if err != nil { // no value fails
 		kind, data = "gap", []byte("{}")
 	}
 	var text []byte
@@ -146,30 +157,31 @@ func encode(id, kind string, value any) []byte {
 	return fmt.Appendf(text, "event: %s\ndata: %s\n\n", kind, data)
 }
 
-// beat is a heartbeat, by which a stream is known to be alive.
-func (f *feed) beat() []byte {
+// stateEvent returns a heartbeat with the present state. The caller holds the lock.
+func (f *feed) stateEvent() []byte {
 	state := f.state
 	state.At = time.Now().UTC()
 	return encode("", "heartbeat", state)
 }
 
+// heartbeat returns what is written to an idle stream.
 func (f *feed) heartbeat() []byte {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.state.Database == "" {
 		return []byte(":\n\n") // a comment
 	}
-	return f.beat()
+	return f.stateEvent()
 }
 
-// run asks the database until there was no stream for a while, or ctx ends.
+// run polls the database until there was no stream for a while, or ctx ends.
 func (f *feed) run(ctx context.Context, database fence.Querier) {
 	follower := follow.Follower{Filter: fence.EventFilter{Limit: feedLimit}}
 	tick := time.NewTicker(f.pause)
 	defer tick.Stop()
 	for first := true; !f.stopped(ctx); {
-		if err := f.look(ctx, &follower, database, first); err != nil {
-			f.report(health{Database: "unavailable", Detail: problemOf(err).Detail})
+		if err := f.poll(ctx, &follower, database, first); err != nil {
+			f.report(health{Database: unavailable, Detail: problemOf(err).Detail})
 		} else {
 			first = false
 		}
@@ -180,8 +192,7 @@ func (f *feed) run(ctx context.Context, database fence.Querier) {
 	}
 }
 
-// stopped reports whether it is time to stop. If so, the next stream must run the feed
-// again.
+// stopped reports whether run must end. If so, the next stream runs the feed again.
 func (f *feed) stopped(ctx context.Context) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -190,9 +201,9 @@ func (f *feed) stopped(ctx context.Context) bool {
 	return over
 }
 
-// look sends what is new to all streams; the first one only notes what is there.
-func (f *feed) look(ctx context.Context, follower *follow.Follower, database fence.Querier, first bool) error {
-	ctx, cancel := context.WithTimeout(ctx, storeTime)
+// poll sends new events and changes to all streams. The first poll only finds where to begin.
+func (f *feed) poll(ctx context.Context, follower *follow.Follower, database fence.Querier, first bool) error {
+	ctx, cancel := context.WithTimeout(ctx, feedTime)
 	defer cancel()
 	since, err := follower.Since(ctx, database)
 	if err != nil {
@@ -206,14 +217,14 @@ func (f *feed) look(ctx context.Context, follower *follow.Follower, database fen
 	if err != nil {
 		return err
 	}
-	f.report(health{Database: "ok"})
+	f.report(health{Database: available})
 	if !first {
-		f.tell(events, changes)
+		f.publish(events, changes)
 	}
 	return nil
 }
 
-func (f *feed) tell(events []fence.Event, changes []follow.Change) {
+func (f *feed) publish(events []fence.Event, changes []follow.Change) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	var text []byte
@@ -231,13 +242,18 @@ func (f *feed) tell(events []fence.Event, changes []follow.Change) {
 	}
 }
 
-// report notes the state of the database, and sends a new one to all streams.
+// report notes the state of the database and of the lease store, and sends a change to all
+// streams.
 func (f *feed) report(is health) {
+	is.Store = available
+	if err := f.storeDown(); err != nil {
+		is.Store, is.StoreDetail = unavailable, err.Error()
+	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	was := f.state
-	if f.state = is; was.Database != is.Database {
-		f.send(f.beat())
+	if f.state = is; was.Database != is.Database || was.Store != is.Store {
+		f.send(f.stateEvent())
 	}
 }
 

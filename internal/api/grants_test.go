@@ -74,7 +74,7 @@ func TestALeaseFromAcquireToRelease(t *testing.T) {
 	})
 }
 
-// Grants that nothing seals say so, and have to be permitted.
+// Unsealed grants are marked, and must be permitted.
 func TestUnsealedGrants(t *testing.T) {
 	if _, err := New(Options{Store: openRedis(t, store.URL())}); !errors.Is(err, lockclient.ErrUnsealed) {
 		t.Errorf("not permitted: %v", err)
@@ -86,7 +86,7 @@ func TestUnsealedGrants(t *testing.T) {
 	}
 }
 
-// checkFence puts a grant's fence to the database.
+// checkFence has the database check a grant's fence.
 func checkFence(t *testing.T, conn fence.Querier, granted answer) error {
 	t.Helper()
 	f, err := fence.Parse(granted.string("fence"))
@@ -96,7 +96,7 @@ func checkFence(t *testing.T, conn fence.Querier, granted answer) error {
 	return fence.Check(t.Context(), conn, f)
 }
 
-// A lease that isn't renewed ends at the time of the answer, and not before.
+// A lease that isn't renewed ends at the time that the answer gives, and not before.
 func TestALeaseExpires(t *testing.T) {
 	onEach(t, nil, func(t *testing.T, w *world) {
 		name := fresh(t)
@@ -168,7 +168,7 @@ func TestACallerThatGoesAwayLeavesNoLease(t *testing.T) {
 		gone.Wait()
 		stack.Eventually(t, "nobody waits", func() bool { return len(w.waits) == 0 })
 		w.post(t, path(name, "release"), `{"grant_id":"`+holder+`"}`).want(200, "")
-		// The last try of one that has gone may be under way still.
+		// The last try of a caller that has gone may still be under way.
 		w.post(t, path(name, "acquire"), `{"holder":"worker-b","wait_seconds":60}`).want(200, "")
 	})
 }
@@ -198,8 +198,8 @@ func (w *world) holdUpSeals(t *testing.T, name string) (end func()) {
 	}
 }
 
-// waitingSeal is the backend whose seal waits, 0 if there is none but that of
-// the backend named.
+// waitingSeal returns the backend of a waiting seal, other than the given one; 0 if there is
+// none.
 func waitingSeal(t *testing.T, watcher *pgx.Conn, but int) (pid int) {
 	t.Helper()
 	err := watcher.QueryRow(t.Context(), "SELECT coalesce(max(pid), 0) FROM pg_stat_activity WHERE datname = current_database() AND usename = 'issuer' AND wait_event_type = 'Lock' AND pid <> $1", but).Scan(&pid)
@@ -209,8 +209,8 @@ func waitingSeal(t *testing.T, watcher *pgx.Conn, but int) (pid int) {
 	return pid
 }
 
-// leaveDuringTheSeal sends an acquire whose caller goes away while its grant is
-// being sealed, and returns the backend that sealed it.
+// leaveDuringTheSeal sends an acquire whose caller goes away while its grant is sealed, and
+// returns the backend of the seal.
 func (w *world) leaveDuringTheSeal(t *testing.T, name, body string) (pid int) {
 	t.Helper()
 	ctx, leave := context.WithCancel(t.Context())
@@ -266,8 +266,7 @@ func TestARepeatedAcquireWaitsUntilTheFirstIsUndone(t *testing.T) {
 	})
 }
 
-// The same request again, after a lost answer, wins the same lease, however the
-// first one ends.
+// A repeated request after a lost answer gets the same lease, however the first one ends.
 func TestAnAcquireCanBeRepeated(t *testing.T) {
 	onEach(t, nil, func(t *testing.T, w *world) {
 		name := fresh(t)
@@ -283,7 +282,7 @@ func TestAnAcquireCanBeRepeated(t *testing.T) {
 	})
 }
 
-// Those that wait are served in the order in which they came.
+// Waiting acquires are served in the order of arrival.
 func TestWaitersHaveTheirTurn(t *testing.T) {
 	onEach(t, nil, func(t *testing.T, w *world) {
 		const callers = 8

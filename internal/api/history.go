@@ -41,13 +41,11 @@ func (s *Server) history(w http.ResponseWriter, r *http.Request, _ fence.Resourc
 	if s.options.Database == nil {
 		return errNoDatabase
 	}
-	ctx, cancel := toStore(r)
-	defer cancel()
-	events, err := fence.History(ctx, s.options.Database, filter)
+	events, err := fence.History(r.Context(), s.options.Database, filter)
 	if err != nil {
 		return err
 	}
-	totals, err := fence.TotalsOfHistory(ctx, s.options.Database)
+	totals, err := fence.TotalsOfHistory(r.Context(), s.options.Database)
 	if err != nil {
 		return err
 	}

@@ -10,8 +10,8 @@ import (
 	"github.com/wirefence/wirefence/lockclient"
 )
 
-// told are the events of an answer, with some of their fields.
-func told(a answer, fields ...string) (all []string) {
+// eventFields returns some fields of each event of an answer.
+func eventFields(a answer, fields ...string) (all []string) {
 	events, _ := a.fields["events"].([]any)
 	for _, event := range events {
 		text := ""
@@ -59,7 +59,7 @@ func TestTheHistoryIsTold(t *testing.T) {
 		"?kind=handoff&resource=orders&limit=2": orders[1:],
 		"?since=" + time.Now().Add(time.Hour).UTC().Format(time.RFC3339): nil,
 	} {
-		if got := told(w.get(t, "/v1/history"+query).want(200, ""), fields...); fmt.Sprint(got) != fmt.Sprint(want) {
+		if got := eventFields(w.get(t, "/v1/history"+query).want(200, ""), fields...); fmt.Sprint(got) != fmt.Sprint(want) {
 			t.Errorf("%s: %q, want %q", query, got, want)
 		}
 	}
@@ -76,6 +76,6 @@ func TestTheHistoryIsTold(t *testing.T) {
 		t.Fatal(err)
 	}
 	if all := w.get(t, "/v1/history").want(200, ""); all.number("unrecorded_refusals") != 1 || all.number("dropped") != 1 {
-		t.Errorf("what is missing isn't told: %s", all.text)
+		t.Errorf("the answer lacks the number of unrecorded events: %s", all.text)
 	}
 }

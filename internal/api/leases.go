@@ -16,15 +16,6 @@ var errNoStore = &problem{
 	Detail: "There is no lease store: set WIREFENCE_DATABASE_URL, or one of the settings of other lease stores, and restart the process.",
 }
 
-// storeTime bounds the answer of a store and a database to a renewal, a release, a
-// look or a revocation.
-const storeTime = 10 * time.Second
-
-// toStore returns a request's context, bounded by storeTime.
-func toStore(r *http.Request) (context.Context, context.CancelFunc) {
-	return context.WithTimeout(r.Context(), storeTime)
-}
-
 type renewRequest struct {
 	GrantID string   `json:"grant_id"`
 	TTL     *seconds `json:"ttl_seconds"`
@@ -48,14 +39,12 @@ func (s *Server) renew(w http.ResponseWriter, r *http.Request, resource fence.Re
 	if s.options.Store == nil {
 		return errNoStore
 	}
-	ctx, cancel := toStore(r)
-	defer cancel()
 	after, ttl := time.Since(came), s.ttl(request.TTL)
-	held, err := s.options.Store.Renew(ctx, resource, request.GrantID, ttl)
+	held, err := s.options.Store.Renew(r.Context(), resource, request.GrantID, ttl)
 	if err != nil {
 		return err
 	}
-	if err := s.compare(ctx, resource, request.GrantID, held); err != nil {
+	if err := s.compare(r.Context(), resource, request.GrantID, held); err != nil {
 		return err
 	}
 	if !held {
@@ -138,9 +127,7 @@ func (s *Server) release(w http.ResponseWriter, r *http.Request, resource fence.
 	if s.options.Store == nil {
 		return errNoStore
 	}
-	ctx, cancel := toStore(r)
-	defer cancel()
-	held, err := s.options.Store.Release(ctx, resource, request.GrantID)
+	held, err := s.options.Store.Release(r.Context(), resource, request.GrantID)
 	if err != nil {
 		return err
 	}

@@ -15,14 +15,14 @@ import (
 	"unicode/utf8"
 )
 
-// maxBody is the largest request, in bytes: several times what any needs.
+// maxBody is the largest request, in bytes.
 const maxBody = 16 << 10
 
 // seconds is a time in messages: a number of seconds, to the millisecond.
 type seconds time.Duration
 
 func (s seconds) MarshalJSON() ([]byte, error) {
-	// Rounded down: a holder must not believe in a millisecond that isn't there.
+	// Rounded down: a holder must not count on a millisecond that isn't there.
 	return json.Marshal(math.Floor(float64(s)/float64(time.Millisecond)) / 1000)
 }
 
@@ -38,8 +38,8 @@ func (s *seconds) UnmarshalJSON(text []byte) error {
 	return nil
 }
 
-// read decodes the body: one JSON object that has fields of T only, spelled as
-// there, and no null.
+// read decodes the body: one JSON object with fields of T only, spelled exactly, and without
+// null.
 func read[T any](w http.ResponseWriter, r *http.Request) (message T, err error) {
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
 	if tooLarge := (*http.MaxBytesError)(nil); errors.As(err, &tooLarge) {
@@ -60,7 +60,7 @@ func read[T any](w http.ResponseWriter, r *http.Request) (message T, err error) 
 		if !ok {
 			return message, badRequest("there is no field %q", name)
 		}
-		if _, nullable := field.Interface().(patience); bytes.Equal(value, []byte("null")) && !nullable {
+		if _, nullable := field.Interface().(preemptAfter); bytes.Equal(value, []byte("null")) && !nullable {
 			return message, badRequest("the field %s is null; leave it out", name)
 		}
 		if err := json.Unmarshal(value, field.Addr().Interface()); err != nil {
@@ -95,7 +95,7 @@ func kindOf(field reflect.Value) string {
 	return "a number of seconds"
 }
 
-// utc is a time for a message, nil for the zero time.
+// utc returns a time for a message; nil for the zero time.
 func utc(t time.Time) *time.Time {
 	if t.IsZero() {
 		return nil
@@ -125,18 +125,18 @@ const (
 	maxReason = 200
 )
 
-// wantText fails unless a text has up to so many bytes and can be printed.
-func wantText(field, text string, least, most int) error {
-	if len(text) < least || len(text) > most || strings.ContainsFunc(text, func(r rune) bool { return !unicode.IsPrint(r) }) {
-		return badRequest("the field %s must have %d to %d bytes of printable UTF-8", field, least, most)
+// wantText returns a problem unless text is printable UTF-8 of minimum to maximum bytes.
+func wantText(field, text string, minimum, maximum int) error {
+	if len(text) < minimum || len(text) > maximum || strings.ContainsFunc(text, func(r rune) bool { return !unicode.IsPrint(r) }) {
+		return badRequest("the field %s must have %d to %d bytes of printable UTF-8", field, minimum, maximum)
 	}
 	return nil
 }
 
-// wantTime fails unless a time is in its range.
-func wantTime(field string, got seconds, least, most time.Duration) error {
-	if d := time.Duration(got); d < least || d > most {
-		return badRequest("the field %s must be from %v to %v seconds", field, least.Seconds(), most.Seconds())
+// wantTime returns a problem unless a time is in its range.
+func wantTime(field string, got seconds, minimum, maximum time.Duration) error {
+	if d := time.Duration(got); d < minimum || d > maximum {
+		return badRequest("the field %s must be from %v to %v seconds", field, minimum.Seconds(), maximum.Seconds())
 	}
 	return nil
 }

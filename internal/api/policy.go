@@ -23,14 +23,14 @@ const (
 // policyRequest sets the policy of a resource. An absent field leaves the setting as it is,
 // or gives a new resource the default.
 type policyRequest struct {
-	Reason         string   `json:"reason"`
-	Source         *string  `json:"source"`
-	MustNameSource *bool    `json:"must_name_source"`
-	Advance        *string  `json:"advance"`
-	Reuse          *string  `json:"reuse"`
-	PreemptAfter   patience `json:"preempt_after_seconds"`
-	Mode           *string  `json:"mode"`
-	Failover       *string  `json:"failover"`
+	Reason         string       `json:"reason"`
+	Source         *string      `json:"source"`
+	MustNameSource *bool        `json:"must_name_source"`
+	Advance        *string      `json:"advance"`
+	Reuse          *string      `json:"reuse"`
+	PreemptAfter   preemptAfter `json:"preempt_after_seconds"`
+	Mode           *string      `json:"mode"`
+	Failover       *string      `json:"failover"`
 }
 
 type changeRequest struct {
@@ -38,10 +38,10 @@ type changeRequest struct {
 	LastToken *givenToken `json:"last_token"`
 }
 
-// patience is a number of seconds, or null for ever; nil where it is left out.
-type patience struct{ given *time.Duration }
+// preemptAfter is a number of seconds, or null for ever; nil if it is absent.
+type preemptAfter struct{ given *time.Duration }
 
-func (p *patience) UnmarshalJSON(text []byte) error {
+func (p *preemptAfter) UnmarshalJSON(text []byte) error {
 	wait := fence.Never
 	if string(text) != "null" {
 		var s seconds
@@ -56,7 +56,7 @@ func (p *patience) UnmarshalJSON(text []byte) error {
 	return nil
 }
 
-// givenToken is a token as a number, or as a text, since JavaScript's numbers are too small.
+// givenToken is a token as a number or as a string: JavaScript's numbers can't hold every token.
 type givenToken fence.Token
 
 func (g *givenToken) UnmarshalJSON(text []byte) error {
@@ -94,7 +94,7 @@ func (q policyRequest) policy() (p fence.Policy, err error) {
 	return p, errors.Join(faults...)
 }
 
-// oneOf returns the value of a field that must be one of two, and "" where it isn't given.
+// oneOf returns the value of a field that must be one of some, or "" if it is absent.
 func oneOf(faults *[]error, field string, given *string, values ...string) string {
 	switch {
 	case given == nil:
@@ -110,7 +110,7 @@ type changed struct {
 	Settings settings `json:"settings"`
 }
 
-// settings are values before and after. Numbers are tokens, and so are texts here.
+// settings are values before and after a change. Numbers are tokens, and are sent as strings.
 type settings map[string][2]json.RawMessage
 
 func settingsOf(named map[string][2]json.RawMessage) settings {
@@ -141,14 +141,12 @@ func (s *Server) change(w http.ResponseWriter, r *http.Request, resource fence.R
 		policy.LastToken = (*fence.Token)(request.LastToken)
 	}
 	if policy == (fence.Policy{}) {
-		return badRequest("nothing to change is named")
+		return badRequest("the request names no setting to change")
 	}
 	if s.options.Database == nil {
 		return errNoDatabase
 	}
-	ctx, cancel := toStore(r)
-	defer cancel()
-	named, err := fence.SetPolicy(ctx, s.options.Database, resource, policy, request.Reason)
+	named, err := fence.SetPolicy(r.Context(), s.options.Database, resource, policy, request.Reason)
 	if err != nil {
 		return policyFault(err)
 	}
@@ -183,9 +181,7 @@ func (s *Server) declare(w http.ResponseWriter, r *http.Request, resource fence.
 	if s.options.Database == nil {
 		return errNoDatabase
 	}
-	ctx, cancel := toStore(r)
-	defer cancel()
-	made, err := fence.Declare(ctx, s.options.Database, resource, policy, request.Reason)
+	made, err := fence.Declare(r.Context(), s.options.Database, resource, policy, request.Reason)
 	if err != nil {
 		return policyFault(err)
 	}
@@ -195,7 +191,7 @@ func (s *Server) declare(w http.ResponseWriter, r *http.Request, resource fence.
 	return write(w, declared{string(resource), made})
 }
 
-// policyFault turns a refusal of the database, which the caller can correct, into a problem.
+// policyFault returns the problem of a policy that the database refuses.
 func policyFault(err error) error {
 	refusal, ok := errors.AsType[*pgconn.PgError](err)
 	const invalidValue, notSupported = "22023", "0A000"

@@ -39,7 +39,7 @@ func TestAResourceIsDeclaredAndChanged(t *testing.T) {
 	if settings := fmt.Sprint(set.fields["settings"]); settings != "map[failover:[reacquire trust] mode:[enforce shadow] preempt_after:[<nil> 00:00:01.5]]" {
 		t.Errorf("set: %s", settings)
 	}
-	// A number that JavaScript doesn't have.
+	// A number that JavaScript can't represent.
 	w.patch(t, path("jobs", ""), `{"reason":"moved","source":"redis","last_token":"9007199254740993"}`).want(200, "")
 	w.patch(t, path("jobs", ""), `{"reason":"moved on","last_token":9007199254740995,"must_name_source":false}`).want(200, "")
 	shown = w.get(t, path("jobs", "")).want(200, "")
@@ -52,7 +52,7 @@ func TestAResourceIsDeclaredAndChanged(t *testing.T) {
 		"[{issuer wirefence-api/carol a new service} {issuer wirefence-api/carol they are slow} {issuer wirefence-api/carol moved} {issuer wirefence-api/carol moved on}]" {
 		t.Errorf("%v: changes %s", err, text)
 	}
-	if events := told(w.get(t, "/v1/history?kind=revocation").want(200, ""), "token_text", "reason"); fmt.Sprint(events) != "[9007199254740993 moved 9007199254740995 moved on]" {
+	if events := eventFields(w.get(t, "/v1/history?kind=revocation").want(200, ""), "token_text", "reason"); fmt.Sprint(events) != "[9007199254740993 moved 9007199254740995 moved on]" {
 		t.Errorf("the history has %q", events)
 	}
 	if log := w.log.String(); !strings.Contains(log, "policy changed over HTTP") || !strings.Contains(log, "resource declared over HTTP") {
@@ -61,8 +61,8 @@ func TestAResourceIsDeclaredAndChanged(t *testing.T) {
 	w.patch(t, path("nothing", ""), `{"reason":"why","mode":"shadow"}`).want(404, "no-such-resource")
 }
 
-// A page of the list tells of each who has its lease now, if asked, and goes without where
-// the store is gone.
+// The list shows the holders of leases if asked to, and is served without them if the store is
+// down.
 func TestLeasesAreListed(t *testing.T) {
 	own, err := servers.StartRedis(t.Context())
 	if err != nil {

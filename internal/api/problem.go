@@ -17,14 +17,14 @@ type problem struct {
 	Title  string `json:"title"`
 	Status int    `json:"status"`
 	Detail string `json:"detail"`
-	// Of a lease that another has.
+	// Of lease-held.
 	HeldBy  string   `json:"held_by,omitempty"`
 	HeldFor *seconds `json:"held_for_seconds,omitempty"`
-	// Of a lease that is lost.
+	// Of lease-lost.
 	Cause string `json:"cause,omitempty"`
-	// Of a token that may not do it.
+	// Of scope-required.
 	RequiredScope string `json:"required_scope,omitempty"`
-	// Of a fence that is refused.
+	// Of fence-refused.
 	SQLState string `json:"sqlstate,omitempty"`
 	Hint     string `json:"hint,omitempty"`
 	// Retry is the pause before another try, in seconds.
@@ -33,19 +33,19 @@ type problem struct {
 
 const problemPrefix = "urn:wirefence:problem:"
 
-// titles are all the types of problems.
+// titles has all types of problems.
 var titles = map[string]string{
 	"invalid-request":        "The request is not valid",
 	"token-required":         "A bearer token is required",
 	"token-file-required":    "No bearer token is set",
-	"scope-required":         "The token doesn't allow it",
-	"cross-origin":           "The request comes from elsewhere",
+	"scope-required":         "The token's scope is insufficient",
+	"cross-origin":           "A cross-origin request is refused",
 	"admin-only":             "The listener is for applications",
 	"no-such-path":           "There is no such path",
 	"no-such-resource":       "The resource is not known",
-	"method-not-allowed":     "The method is not for this path",
-	"already-declared":       "The resource is known with other settings",
-	"lease-held":             "Another has the lease",
+	"method-not-allowed":     "The path does not have this method",
+	"already-declared":       "The resource has other settings",
+	"lease-held":             "Another holder has the lease",
 	"lease-lost":             "The lease is lost",
 	"fence-refused":          "The fence is refused",
 	"effect-lost":            "The fence did not hold to the end of the effect",
@@ -66,7 +66,7 @@ func badRequest(format string, args ...any) error {
 	return &problem{Status: http.StatusBadRequest, Type: "invalid-request", Detail: fmt.Sprintf(format, args...)}
 }
 
-// statusGone counts callers that went away before they were answered.
+// statusGone is counted for callers that went away before the answer.
 const statusGone = 499
 
 // fail answers an error and returns the status.

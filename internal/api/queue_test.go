@@ -7,7 +7,7 @@ import (
 	"testing/synctest"
 )
 
-// length is how many have or want what has the name.
+// length returns the number of takers of a name, waiting ones included.
 func (q *queues) length(name string) int {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -55,7 +55,7 @@ func TestQueues(t *testing.T) {
 		if !slices.Equal(turns, []int{1, 3, 4}) || len(q.lines) != 0 {
 			t.Errorf("turns %v, left %v", turns, q.lines)
 		}
-		// A taker that leaves at its turn passes it on.
+		// A taker that leaves at its turn passes the turn on.
 		free, _ = q.take(t.Context(), "a")
 		ended, cancel := context.WithCancel(t.Context())
 		cancel()

@@ -21,7 +21,7 @@ import (
 	"github.com/wirefence/wirefence/lockclient/redis"
 )
 
-// valid is a valid request of each operation, of which no grant comes.
+// valid has a valid request of each operation that causes no grant.
 var valid = map[string]string{
 	"acquire": `{"holder":"worker-a"}`,
 	"renew":   `{"grant_id":"a/b"}`,
@@ -34,7 +34,7 @@ var valid = map[string]string{
 	"begin_effect": `{"fence":"checked=1","max_seconds":0.1}`,
 }
 
-// each makes the valid request of each operation.
+// each sends the valid request of each operation.
 func each(t *testing.T, do func(t *testing.T, operation string, q request)) {
 	for _, route := range routes {
 		t.Run(route.operation, func(t *testing.T) {
@@ -43,7 +43,7 @@ func each(t *testing.T, do func(t *testing.T, operation string, q request)) {
 	}
 }
 
-// ofTheProcess are the operations that ask neither a store nor a database.
+// ofTheProcess are the operations that need neither a store nor a database.
 var ofTheProcess = []string{"openapi", "whoami", "about", "series"}
 
 func tokenFile(t *testing.T, text string) (file string, token *Token) {
@@ -173,19 +173,37 @@ func TestAScopeIsRequired(t *testing.T) {
 			}
 		}
 	})
-	if log := w.log.String(); !strings.Contains(log, "lacks the scope") || !strings.Contains(log, "caller=alice") {
+	if log := w.log.String(); !strings.Contains(log, "its scope does not permit it") || !strings.Contains(log, "caller=alice") {
 		t.Errorf("the log:\n%s", log)
 	}
 }
 
-// By name, a caller stands in the log, in the history, and in what is recorded of changes.
+// Without a token file any user of the machine may acquire leases, and nobody may operate.
+func TestOperatorsNeedAToken(t *testing.T) {
+	t.Parallel()
+	w := serve(t, "postgres", nil)
+	w.post(t, path("orders", "acquire"), `{"holder":"worker-a"}`).want(200, "")
+	each(t, func(t *testing.T, operation string, q request) {
+		at := slices.IndexFunc(routes, func(r route) bool { return r.operation == operation })
+		answer := w.send(t, q)
+		if routes[at].needs < scopeOperate {
+			if answer.status == 401 || answer.status == 403 {
+				t.Errorf("refused: %s", answer.text)
+			}
+		} else if answer.want(403, "scope-required"); !strings.Contains(answer.string("detail"), "WIREFENCE_ADMIN_TOKEN_FILE") {
+			t.Errorf("it isn't said what to set: %s", answer.text)
+		}
+	})
+}
+
+// The log, the history and the record of changes name the caller.
 func TestCallersAreNamed(t *testing.T) {
 	onEach(t, func(o *Options) { _, o.Token = tokenFile(t, namedTokens) }, func(t *testing.T, w *world) {
 		name := fresh(t)
 		as := func(secret string) *world { w.token = secret; return w }
 		as(leaseSecret).post(t, path(name, "acquire"), `{"holder":"worker-a"}`).want(200, "")
 		as(operateSecret).post(t, path(name, "revoke"), `{"reason":"it is stuck"}`).want(200, "")
-		events := told(as(readSecret).get(t, "/v1/history").want(200, ""), "kind", "application", "reason")
+		events := eventFields(as(readSecret).get(t, "/v1/history").want(200, ""), "kind", "application", "reason")
 		if want := "[handoff wirefence-api/bob granted revocation wirefence-api/carol it is stuck]"; fmt.Sprint(events) != want {
 			t.Errorf("the history has %v, want %s", events, want)
 		}
@@ -200,7 +218,7 @@ func TestCallersAreNamed(t *testing.T) {
 	})
 }
 
-// Beyond loopback nothing is served to those who needn't present anything.
+// Without a token file, only loopback is served.
 func TestWithoutATokenOnlyLoopbackIsServed(t *testing.T) {
 	t.Parallel()
 	w := serve(t, "postgres", func(o *Options) { o.Loopback = false })
@@ -215,8 +233,8 @@ func TestWithoutATokenOnlyLoopbackIsServed(t *testing.T) {
 	})
 }
 
-// On loopback the danger is a browser on the machine: that reaches it under
-// another name, or sends what a page of elsewhere tells it to.
+// A browser on the machine can reach loopback by another name, and sends the requests of
+// foreign pages.
 func TestBrowsersAreRefused(t *testing.T) {
 	t.Parallel()
 	w := serve(t, "postgres", nil)
@@ -247,7 +265,8 @@ func TestBrowsersAreRefused(t *testing.T) {
 
 func TestInvalidRequests(t *testing.T) {
 	t.Parallel()
-	w := serve(t, "postgres", nil)
+	w := serve(t, "postgres", withTokens(t))
+	w.token = operateSecret
 	long := strings.Repeat("x", 300)
 	for operation, bodies := range map[string][]string{
 		"acquire": {
@@ -329,10 +348,12 @@ func TestWhatIsNotThere(t *testing.T) {
 	}
 }
 
-// With no store and no database, what is missing is named.
+// Without a store and a database, the answer names the missing setting.
 func TestMissingSettingsAreNamed(t *testing.T) {
 	t.Parallel()
-	w := serve(t, "", func(o *Options) { o.Database, o.Effects = nil, nil })
+	_, token := tokenFile(t, namedTokens)
+	w := serve(t, "", func(o *Options) { o.Database, o.Effects, o.Token = nil, nil, token })
+	w.token = operateSecret
 	each(t, func(t *testing.T, operation string, q request) {
 		if slices.Contains(ofTheProcess, operation) {
 			w.send(t, q).want(200, "")
@@ -342,7 +363,7 @@ func TestMissingSettingsAreNamed(t *testing.T) {
 	})
 }
 
-// The answer tells a store that doesn't answer from one that refuses.
+// The answer distinguishes a store that doesn't answer from one that refuses.
 func TestAnUnreachableStore(t *testing.T) {
 	t.Parallel()
 	own, err := servers.StartRedis(t.Context())
@@ -361,10 +382,12 @@ func TestAnUnreachableStore(t *testing.T) {
 	}
 	defer nowhere.Close()
 	own.Kill()
+	_, token := tokenFile(t, namedTokens)
 	w := serve(t, "", func(o *Options) {
-		o.Store, o.Unsealed, o.Database, o.Effects = leases, true, nowhere, nowhere
+		o.Store, o.Unsealed, o.Database, o.Effects, o.Token = leases, true, nowhere, nowhere, token
 		o.Doctor = func(context.Context) (json.RawMessage, error) { return nil, errors.New("no pool") }
 	})
+	w.token = operateSecret
 	each(t, func(t *testing.T, operation string, q request) {
 		if slices.Contains(ofTheProcess, operation) || operation == "events" || operation == "end_effect" {
 			return

@@ -16,10 +16,10 @@ import (
 
 var errNoDatabase = &problem{
 	Status: http.StatusServiceUnavailable, Type: "not-configured",
-	Detail: "Tokens and their holders are in PostgreSQL: set WIREFENCE_DATABASE_URL, and restart the process.",
+	Detail: "Tokens and holders are in PostgreSQL: set WIREFENCE_DATABASE_URL, and restart the process.",
 }
 
-var errNoResource = &problem{Status: http.StatusNotFound, Type: "no-such-resource", Detail: "No token of it was ever recorded."}
+var errNoResource = &problem{Status: http.StatusNotFound, Type: "no-such-resource", Detail: "No token of the resource was ever recorded."}
 
 // How many resources, or events, one answer lists.
 const (
@@ -42,7 +42,7 @@ type resourceStatus struct {
 	Mode           string      `json:"mode"`
 	Failover       string      `json:"failover"`
 	Former         bool        `json:"former"`
-	// Held says whether the lease is held now; nil where it isn't known.
+	// Held reports whether the lease is held now; nil if that isn't known.
 	Held  *bool      `json:"held,omitempty"`
 	Lease *leaseSeen `json:"lease,omitempty"`
 	// Changes are of one resource only.
@@ -58,7 +58,7 @@ type policyChange struct {
 	Settings    settings  `json:"settings"`
 }
 
-// maxChanges is how many of them are told, the newest.
+// maxChanges is how many of them are shown, the newest.
 const maxChanges = 100
 
 // leaseSeen is a lease as the lease store has it.
@@ -88,6 +88,9 @@ type page struct {
 	Next      string           `json:"next,omitempty"`
 }
 
+// lookTime bounds the store's answers to a list, which is sent without them if they are late.
+const lookTime = 3 * time.Second
+
 func (s *Server) list(w http.ResponseWriter, r *http.Request, _ fence.Resource) error {
 	after, limit, leases, err := pageOf(r.URL.RawQuery)
 	if err != nil {
@@ -96,9 +99,7 @@ func (s *Server) list(w http.ResponseWriter, r *http.Request, _ fence.Resource) 
 	if s.options.Database == nil {
 		return errNoDatabase
 	}
-	ctx, cancel := toStore(r)
-	defer cancel()
-	all, err := fence.StatusAfter(ctx, s.options.Database, after, limit+1)
+	all, err := fence.StatusAfter(r.Context(), s.options.Database, after, limit+1)
 	if err != nil {
 		return err
 	}
@@ -110,7 +111,7 @@ func (s *Server) list(w http.ResponseWriter, r *http.Request, _ fence.Resource) 
 		answer.Next = string(all[limit-1].Resource)
 	}
 	if leases {
-		s.lookAtAll(ctx, r, answer.Resources)
+		s.readLeases(r, answer.Resources)
 	}
 	return write(w, answer)
 }
@@ -135,8 +136,7 @@ func pageOf(query string) (after fence.Resource, limit int, leases bool, err err
 	return after, limit, leases, err
 }
 
-// parameters reads a query that has each of the known parameters once at most, and
-// no other.
+// parameters parses a query that has each known parameter at most once, and no other.
 func parameters(query string, known ...string) (map[string]string, error) {
 	values, err := url.ParseQuery(query)
 	if err != nil {
@@ -148,7 +148,7 @@ func parameters(query string, known ...string) (map[string]string, error) {
 			return nil, badRequest("there is no parameter %q", name)
 		}
 		if len(all) > 1 {
-			return nil, badRequest("the parameter %s comes %d times", name, len(all))
+			return nil, badRequest("the parameter %s is given %d times", name, len(all))
 		}
 		given[name] = all[0]
 	}
@@ -170,20 +170,17 @@ func (s *Server) show(w http.ResponseWriter, r *http.Request, resource fence.Res
 	if s.options.Database == nil {
 		return errNoDatabase
 	}
-	ctx, cancel := toStore(r)
-	defer cancel()
-	status, known, err := fence.StatusOf(ctx, s.options.Database, resource)
+	status, known, err := fence.StatusOf(r.Context(), s.options.Database, resource)
 	if err != nil {
 		return err
 	}
 	if !known {
 		return errNoResource
 	}
-	answer := statusOf(status)
-	if err := s.look(ctx, &answer); err != nil {
-		return err
-	}
-	changes, err := fence.Changes(ctx, s.options.Database, resource)
+	one := []resourceStatus{statusOf(status)}
+	s.readLeases(r, one)
+	answer := one[0]
+	changes, err := fence.Changes(r.Context(), s.options.Database, resource)
 	if err != nil {
 		return err
 	}
@@ -193,10 +190,10 @@ func (s *Server) show(w http.ResponseWriter, r *http.Request, resource fence.Res
 	return write(w, answer)
 }
 
-// look asks the store who has the lease of a resource, if it can tell.
-func (s *Server) look(ctx context.Context, status *resourceStatus) error {
+// readLease asks the store for the holder of a lease, if the store can be asked.
+func (s *Server) readLease(ctx context.Context, status *resourceStatus) error {
 	looker, ok := s.options.Store.(lockclient.Looker)
-	if !ok {
+	if !ok || status.Source != "" && s.options.Counts != "" && status.Source != string(s.options.Counts) {
 		return nil
 	}
 	seen, err := looker.Look(ctx, fence.Resource(status.Resource))
@@ -215,24 +212,29 @@ func (s *Server) look(ctx context.Context, status *resourceStatus) error {
 	return nil
 }
 
-// looksAtOnce is how many resources the store is asked for at a time.
-const looksAtOnce = 8
+// concurrentLooks is how many resources the store is asked for at a time.
+const concurrentLooks = 8
 
-// lookAtAll looks at each resource of a page. When the store fails once, the leases of the
-// remaining resources stay unknown.
-func (s *Server) lookAtAll(ctx context.Context, r *http.Request, all []resourceStatus) {
+// readLeases reads the leases of resources from the store. When the store fails once, the leases of the
+// remaining ones stay unknown. A store that is known to be down isn't asked.
+func (s *Server) readLeases(r *http.Request, all []resourceStatus) {
+	if s.options.StoreDown() != nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(r.Context(), lookTime)
+	defer cancel()
 	looks, ctx := errgroup.WithContext(ctx)
-	looks.SetLimit(looksAtOnce)
+	looks.SetLimit(concurrentLooks)
 	for i := range all {
 		looks.Go(func() error {
 			if ctx.Err() != nil {
 				return ctx.Err()
 			}
-			return s.look(ctx, &all[i])
+			return s.readLease(ctx, &all[i])
 		})
 	}
 	if err := looks.Wait(); err != nil && r.Context().Err() == nil {
-		s.logOf(r).Warn("cannot list leases", "error", err)
+		s.logOf(r).Warn("cannot ask the lease store who holds what", "error", err)
 	}
 }
 
@@ -247,7 +249,7 @@ type revoked struct {
 	LockedOut *lockedOut  `json:"locked_out,omitempty"`
 	// Ended are the transactions that the revocation ended.
 	Ended []fence.Ended `json:"ended"`
-	// LeaseFreed says that the lease store had the lease and has it no more.
+	// LeaseFreed is true if the revocation freed the lease in the store.
 	LeaseFreed bool `json:"lease_freed"`
 }
 
@@ -269,9 +271,7 @@ func (s *Server) revoke(w http.ResponseWriter, r *http.Request, resource fence.R
 	if s.options.Database == nil {
 		return errNoDatabase
 	}
-	ctx, cancel := toStore(r)
-	defer cancel()
-	done, err := lockclient.Revoke(ctx, s.options.Database, s.options.Store, resource, request.Reason)
+	done, err := lockclient.Revoke(r.Context(), s.options.Database, s.options.Store, resource, request.Reason)
 	if err != nil {
 		return err
 	}

@@ -10,7 +10,8 @@ import (
 )
 
 func TestRevokeLocksTheHolderOut(t *testing.T) {
-	onEach(t, nil, func(t *testing.T, w *world) {
+	onEach(t, withTokens(t), func(t *testing.T, w *world) {
+		w.token = operateSecret
 		name := fresh(t)
 		w.post(t, path(name, "revoke"), `{}`).want(404, "no-such-resource")
 		granted := w.post(t, path(name, "acquire"), `{"holder":"worker-a","ttl_seconds":600}`).want(200, "")
@@ -50,8 +51,8 @@ func TestRevokeLocksTheHolderOut(t *testing.T) {
 	})
 }
 
-// A holder that was revoked by other means than this API learns of it when it renews. From
-// then on the resource is free for others.
+// A holder that was revoked outside this API gets lease-lost when it renews. From then on the
+// resource is free.
 func TestARenewalNoticesARevocation(t *testing.T) {
 	onEach(t, nil, func(t *testing.T, w *world) {
 		name := fresh(t)
@@ -140,7 +141,7 @@ func TestResourcesAreListedInPages(t *testing.T) {
 	}
 }
 
-// Any name that a resource may have is one in a path.
+// Every valid name of a resource can be in a path.
 func TestNamesInPaths(t *testing.T) {
 	onEach(t, nil, func(t *testing.T, w *world) {
 		for _, name := range []string{

@@ -1,6 +1,7 @@
 package api
 
 import (
+	"context"
 	_ "embed"
 	"net/http"
 	urlpath "path"
@@ -23,29 +24,34 @@ type route struct {
 	needs                   scope
 	// application says that the operation is served to applications, too.
 	application bool
-	serve       func(s *Server, w http.ResponseWriter, r *http.Request, resource fence.Resource) error
+	// limit bounds the operation's time. 0: it bounds its time itself, or asks nobody.
+	limit time.Duration
+	serve func(s *Server, w http.ResponseWriter, r *http.Request, resource fence.Resource) error
 }
 
+// storeTime bounds the answers of the lease store and the database to one operation.
+const storeTime = 10 * time.Second
+
 var routes = []route{
-	{"acquire", http.MethodPost, "/v1/resources/{resource}/acquire", scopeLease, true, (*Server).acquire},
-	{"renew", http.MethodPost, "/v1/resources/{resource}/renew", scopeLease, true, (*Server).renew},
-	{"release", http.MethodPost, "/v1/resources/{resource}/release", scopeLease, true, (*Server).release},
-	{"revoke", http.MethodPost, "/v1/resources/{resource}/revoke", scopeOperate, false, (*Server).revoke},
-	{"declare", http.MethodPost, "/v1/resources/{resource}/declare", scopeOperate, false, (*Server).declare},
-	{"change", http.MethodPatch, "/v1/resources/{resource}", scopeOperate, false, (*Server).change},
-	{"check", http.MethodPost, "/v1/check", scopeLease, true, (*Server).check},
-	{"begin_effect", http.MethodPost, "/v1/effects", scopeLease, true, (*Server).beginEffect},
-	{"end_effect", http.MethodDelete, "/v1/effects/{effect}", scopeLease, true, (*Server).endEffect},
-	{"list", http.MethodGet, "/v1/resources", scopeRead, false, (*Server).list},
-	{"show", http.MethodGet, "/v1/resources/{resource}", scopeRead, true, (*Server).show},
-	{"history", http.MethodGet, "/v1/history", scopeRead, false, (*Server).history},
-	{"events", http.MethodGet, "/v1/events", scopeRead, false, (*Server).events},
-	{"series", http.MethodGet, "/v1/series", scopeRead, false, (*Server).series},
-	{"guards", http.MethodGet, "/v1/guards", scopeRead, false, (*Server).guards},
-	{"doctor", http.MethodGet, "/v1/doctor", scopeRead, false, (*Server).doctor},
-	{"whoami", http.MethodGet, "/v1/whoami", scopeRead, true, (*Server).whoami},
-	{"about", http.MethodGet, "/v1/about", scopeRead, false, (*Server).about},
-	{"openapi", http.MethodGet, "/v1/openapi.yaml", scopeRead, true, (*Server).file},
+	{"acquire", http.MethodPost, "/v1/resources/{resource}/acquire", scopeLease, true, 0, (*Server).acquire},
+	{"renew", http.MethodPost, "/v1/resources/{resource}/renew", scopeLease, true, storeTime, (*Server).renew},
+	{"release", http.MethodPost, "/v1/resources/{resource}/release", scopeLease, true, storeTime, (*Server).release},
+	{"revoke", http.MethodPost, "/v1/resources/{resource}/revoke", scopeOperate, false, storeTime, (*Server).revoke},
+	{"declare", http.MethodPost, "/v1/resources/{resource}/declare", scopeOperate, false, storeTime, (*Server).declare},
+	{"change", http.MethodPatch, "/v1/resources/{resource}", scopeOperate, false, storeTime, (*Server).change},
+	{"check", http.MethodPost, "/v1/check", scopeLease, true, storeTime, (*Server).check},
+	{"begin_effect", http.MethodPost, "/v1/effects", scopeLease, true, storeTime, (*Server).beginEffect},
+	{"end_effect", http.MethodDelete, "/v1/effects/{effect}", scopeLease, true, 0, (*Server).endEffect},
+	{"list", http.MethodGet, "/v1/resources", scopeRead, false, storeTime, (*Server).list},
+	{"show", http.MethodGet, "/v1/resources/{resource}", scopeRead, true, storeTime, (*Server).show},
+	{"history", http.MethodGet, "/v1/history", scopeRead, false, storeTime, (*Server).history},
+	{"events", http.MethodGet, "/v1/events", scopeRead, false, 0, (*Server).events},
+	{"series", http.MethodGet, "/v1/series", scopeRead, false, 0, (*Server).series},
+	{"guards", http.MethodGet, "/v1/guards", scopeRead, false, storeTime, (*Server).guards},
+	{"doctor", http.MethodGet, "/v1/doctor", scopeRead, false, 0, (*Server).doctor},
+	{"whoami", http.MethodGet, "/v1/whoami", scopeRead, true, 0, (*Server).whoami},
+	{"about", http.MethodGet, "/v1/about", scopeRead, false, 0, (*Server).about},
+	{"openapi", http.MethodGet, "/v1/openapi.yaml", scopeRead, true, 0, (*Server).file},
 }
 
 // answerTime bounds an answer, apart from a wait: the store, the seal and the
@@ -64,7 +70,7 @@ func (s *Server) mux(at endpoint) http.Handler {
 	for path, allowed := range methods {
 		mux.Handle(path, s.handler(at, "none", at.needs(route{}), func(w http.ResponseWriter, r *http.Request) error {
 			w.Header().Set("Allow", strings.Join(slices.Sorted(slices.Values(allowed)), ", "))
-			return &problem{Status: http.StatusMethodNotAllowed, Type: "method-not-allowed", Detail: r.Method + " is not for this path."}
+			return &problem{Status: http.StatusMethodNotAllowed, Type: "method-not-allowed", Detail: "The path does not have the method " + r.Method + "."}
 		}))
 	}
 	nowhere := s.handler(at, "none", at.needs(route{}), func(http.ResponseWriter, *http.Request) error {
@@ -75,7 +81,7 @@ func (s *Server) mux(at endpoint) http.Handler {
 		mux.Handle("/", nowhere)
 	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		// The mux would redirect what has an empty segment, as where a name is missing.
+		// The mux would redirect a path with an empty segment, as of an empty name.
 		if at := r.URL.EscapedPath(); urlpath.Clean(at) != strings.TrimSuffix(at, "/") {
 			nowhere.ServeHTTP(w, r)
 			return
@@ -94,6 +100,11 @@ func (s *Server) serve(at endpoint, route route, w http.ResponseWriter, r *http.
 		if resource, err = fence.ParseResource(r.PathValue("resource")); err != nil {
 			return badRequest("the path names no resource: %s", nameFault(err))
 		}
+	}
+	if route.limit > 0 {
+		ctx, cancel := context.WithTimeout(r.Context(), route.limit)
+		defer cancel()
+		r = r.WithContext(ctx)
 	}
 	return route.serve(s, w, r, resource)
 }

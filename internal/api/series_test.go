@@ -33,8 +33,8 @@ func TestSeriesAreTold(t *testing.T) {
 		"?range=24h":         "[map[name:sessions points:[0 12 24] unit:1] map[labels:map[sqlstate:WF001] name:refusals points:[<nil> 2 2] unit:per_second]] 2026-11-23T05:02:00Z",
 		"?range=24h&limit=1": "[map[name:sessions points:[24] unit:1] map[labels:map[sqlstate:WF001] name:refusals points:[2] unit:per_second]] 2026-11-23T05:02:00Z",
 	} {
-		told := w.get(t, "/v1/series"+query).want(200, "")
-		if got := fmt.Sprint(told.fields["series"], " ", told.fields["end"]); got != want {
+		answer := w.get(t, "/v1/series"+query).want(200, "")
+		if got := fmt.Sprint(answer.fields["series"], " ", answer.fields["end"]); got != want {
 			t.Errorf("%s: %s, want %s", query, got, want)
 		}
 	}

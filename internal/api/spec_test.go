@@ -16,7 +16,7 @@ import (
 	"github.com/getkin/kin-openapi/routers/gorillamux"
 )
 
-// specification is the file openapi.yaml, held against what is sent and answered.
+// specification is openapi.yaml, with which requests and answers are compared.
 type specification struct {
 	doc    *openapi3.T
 	router routers.Router
@@ -45,7 +45,7 @@ func readSpecification() (*specification, error) {
 	return &specification{doc: doc, router: router, seen: map[string]bool{}}, nil
 }
 
-// operations calls do with each operation of the file and its statuses.
+// operations calls do for each operation of the file, with its statuses.
 func (s *specification) operations(do func(path, method string, operation *openapi3.Operation)) {
 	for path, item := range s.doc.Paths.Map() {
 		for method, operation := range item.Operations() {
@@ -54,7 +54,7 @@ func (s *specification) operations(do func(path, method string, operation *opena
 	}
 }
 
-// unseen are the documented answers that no test has had.
+// unseen returns the documented answers that no test got.
 func (s *specification) unseen() (missing []string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -68,9 +68,9 @@ func (s *specification) unseen() (missing []string) {
 	return missing
 }
 
-// hold fails the test unless the file describes the answer. What the server finds
-// valid in a request must be valid by the file; and what it doesn't mustn't be,
-// unless it is beyond what a file can say.
+// hold fails the test unless the file describes the answer. A request that the server accepts
+// must be valid by the file; one that it refuses must not be, unless a file can't express the
+// rule.
 func (s *specification) hold(t testing.TB, r *http.Request, body string, answer *http.Response, text []byte, beyond bool) {
 	t.Helper()
 	route, parameters, err := s.router.FindRoute(r)
@@ -144,7 +144,7 @@ func TestTheFileHasEveryProblem(t *testing.T) {
 	}
 }
 
-// The comparison of the file with the server notices differences.
+// The comparison of the file with the server finds differences.
 func TestADifferenceIsNoticed(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {

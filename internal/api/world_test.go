@@ -78,11 +78,10 @@ type world struct {
 	token    string // presented if not ""
 }
 
-// backends are where leases are.
+// backends are the lease stores of the tests.
 var backends = []string{"postgres", "redis"}
 
-// serve starts a world whose leases are in a backend, as an issuer; edit changes
-// its options.
+// serve starts a world with a lease store and the rights of an issuer; edit changes its options.
 func serve(t *testing.T, backend string, edit func(*Options)) *world {
 	t.Helper()
 	db := suite.Database(t, 0)
@@ -132,6 +131,12 @@ func serve(t *testing.T, backend string, edit func(*Options)) *world {
 	return w
 }
 
+// withTokens gives the API the file namedTokens.
+func withTokens(t *testing.T) func(*Options) {
+	_, token := tokenFile(t, namedTokens)
+	return func(o *Options) { o.Token = token }
+}
+
 func openRedis(t *testing.T, url string) *redis.Store {
 	t.Helper()
 	leases, err := redis.Open(url)
@@ -155,7 +160,7 @@ func onEach(t *testing.T, edit func(*Options), test func(t *testing.T, w *world)
 
 var names atomic.Int64
 
-// fresh is a name that no other test uses.
+// fresh returns a name that no other test uses.
 func fresh(t *testing.T) string {
 	return fmt.Sprintf("%s %d/ä", t.Name(), names.Add(1))
 }
@@ -168,7 +173,7 @@ func path(resource, operation string) string {
 	return p
 }
 
-// answer is what came of a request.
+// answer is the answer to a request.
 type answer struct {
 	t      testing.TB
 	status int
@@ -177,8 +182,8 @@ type answer struct {
 	fields map[string]any
 }
 
-// request is one that is sent; beyond says that the file can't tell that it is
-// invalid.
+// request is a request of a test; beyond says that it is invalid by a rule that openapi.yaml
+// can't express.
 type request struct {
 	method, path, body string
 	header             map[string]string
@@ -205,7 +210,7 @@ func (w *world) send(t *testing.T, q request) answer {
 	return a
 }
 
-// try sends a request and holds it and its answer against the file.
+// try sends a request, and compares it and its answer with openapi.yaml.
 func (w *world) try(t *testing.T, ctx context.Context, q request) (answer, error) {
 	t.Helper()
 	r := w.request(t, ctx, q)
@@ -258,8 +263,7 @@ func (w *world) request(t *testing.T, ctx context.Context, q request) *http.Requ
 	return r
 }
 
-// want fails the test at once unless the answer has a status, and for a problem a
-// type.
+// want fails the test at once unless the answer has the status, and a problem the type.
 func (a answer) want(status int, problem string) answer {
 	a.t.Helper()
 	if a.status != status || problem != "" && a.fields["type"] != problemPrefix+problem {
@@ -282,5 +286,5 @@ func (a answer) number(field string) float64 {
 	return n
 }
 
-// admin is a superuser's connection.
+// admin returns a superuser's connection.
 func (w *world) admin(t *testing.T) *pgx.Conn { return stack.Connect(t, w.database) }

@@ -1,10 +1,11 @@
-// Package campaign holds the lease of one resource for as long as it can, and
-// waits for it for as long as another has it: a process that leads or stands by.
+// Package campaign keeps a process leader or standby: it holds the lease of one resource while
+// it can, and waits while another process has it.
 //
-// The package imports lockclient and fence.
+// The package imports lockclient, fence and internal/quietlog.
 package campaign
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -17,21 +18,21 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/wirefence/wirefence/fence"
+	"github.com/wirefence/wirefence/internal/quietlog"
 	"github.com/wirefence/wirefence/lockclient"
 )
 
 // Options of a Campaign. The zero value of a field means its default.
 type Options struct {
-	// Client takes the lease. Required. It stays the caller's: closing it releases
-	// the lease and ends the campaign.
+	// Client acquires the lease. Required. The caller closes it, which releases the lease and
+	// ends the campaign.
 	Client *lockclient.Client
-	// Resource is what the lease is of. Required.
+	// Resource is the lease's resource. Required.
 	Resource fence.Resource
-	// RetryMin and RetryMax bound the pause after a lease was lost, and after an
-	// acquire that failed, which doubles from the one to the other. Defaults 100ms
-	// and 5s.
+	// RetryMin and RetryMax bound the pause after the loss of a lease, and after a failed
+	// acquire, which doubles from the one to the other. Defaults 100ms and 5s.
 	RetryMin, RetryMax time.Duration
-	// Logger gets a message when the lease is won or lost, and each new error once. By
+	// Logger gets a message when the lease is won or lost, and errors at growing intervals. By
 	// default nothing is logged.
 	Logger *slog.Logger
 	// Registerer gets the metrics. By default there are none.
@@ -48,8 +49,7 @@ type Campaign struct {
 	changed chan struct{}
 	rival   string
 
-	trouble string    // the error that was logged last; "" if all is well. Run's alone
-	logged  time.Time // when
+	acquires *slog.Logger // whether they fail
 }
 
 // term is one hold of the lease.
@@ -58,41 +58,37 @@ type term struct {
 	fence string
 }
 
-// lookAgain is how often a contender asks anew who has the lease, for Holder.
-const lookAgain = 15 * time.Second
+// holderInterval is how often a waiting process asks for the lease's holder, for Holder.
+const holderInterval = 15 * time.Second
 
-// othersFirst is the shortest pause after a revocation, in which another holder can acquire
+// revokedPause is the shortest pause after a revocation, in which another process can acquire
 // the lease.
-const othersFirst = time.Second
+const revokedPause = time.Second
 
-// repeatTrouble is how often an error may be logged that differs from the last.
-const repeatTrouble = time.Minute
+// acquiresAgain is the log's message when an acquire has got an answer.
+const acquiresAgain = "leases can be acquired again"
 
 // New makes a campaign. It does nothing before Run.
 func New(o Options) (*Campaign, error) {
-	if o.RetryMin == 0 {
-		o.RetryMin = 100 * time.Millisecond
-	}
-	if o.RetryMax == 0 {
-		o.RetryMax = max(o.RetryMin, 5*time.Second)
-	}
+	o.RetryMin = cmp.Or(o.RetryMin, 100*time.Millisecond)
+	o.RetryMax = cmp.Or(o.RetryMax, max(o.RetryMin, 5*time.Second))
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
 	if _, err := fence.ParseResource(string(o.Resource)); err != nil {
 		return nil, fmt.Errorf("the resource of the lease: %w", err)
 	}
-	c := &Campaign{options: o, changed: make(chan struct{})}
+	c := &Campaign{options: o, changed: make(chan struct{}), acquires: quietlog.Outage(o.Logger.With("resource", o.Resource))}
 	var err error
 	c.metrics, err = newMetrics(c, o.Registerer)
 	return c, err
 }
 
-// Resource is what the lease is of.
+// Resource returns the lease's resource.
 func (c *Campaign) Resource() fence.Resource { return c.options.Resource }
 
-// Fence is the text of the lease's fence, or "" while the lease isn't held. It
-// reads the clocks, so it also tells a process that was stopped a moment ago.
+// Fence returns the text of the lease's fence, or "" while the lease isn't held. It reads the
+// clocks, so that it is right even if the process was just stopped for a while.
 func (c *Campaign) Fence() string {
 	t := c.held.Load()
 	if t == nil || t.lease.Err() != nil {
@@ -101,7 +97,7 @@ func (c *Campaign) Fence() string {
 	return t.fence
 }
 
-// Holder is the other holder of the lease, as last seen, or "".
+// Holder returns the other holder of the lease, as last seen, or "".
 func (c *Campaign) Holder() string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -115,29 +111,30 @@ func (c *Campaign) Changed() <-chan struct{} {
 	return c.changed
 }
 
-// Run wins the lease, keeps it, and wins it again when it is lost, until ctx ends.
-// A lease that is held then is kept until it ends: close the client to release it.
+// Run acquires the lease, keeps it, and acquires it again when it is lost, until ctx ends. It
+// doesn't release the lease then: close the client.
 func (c *Campaign) Run(ctx context.Context) {
 	pause := c.options.RetryMin
 	for ctx.Err() == nil {
 		lease, err := c.acquire(ctx)
-		least := time.Duration(0)
+		pauseMin := time.Duration(0)
 		switch {
 		case errors.Is(err, lockclient.ErrClosed):
 			return
 		case err == nil && ctx.Err() == nil:
-			c.recovered()
+			c.acquires.Info(acquiresAgain)
 			if cause := c.serve(lease); errors.Is(cause, lockclient.ErrRevoked) {
-				least = othersFirst
+				pauseMin = revokedPause
 			}
 			pause = c.options.RetryMin
 		case err == nil:
 			c.giveUp(lease)
 			return
 		case ctx.Err() == nil:
-			c.failed(err)
+			c.metrics.errors.Inc()
+			c.acquires.Error("cannot acquire the lease, retrying", quietlog.ErrorAttrs(err)...)
 		}
-		if !sleep(ctx, max(least, pause/2+rand.N(pause/2+1))) {
+		if !sleep(ctx, max(pauseMin, pause/2+rand.N(pause/2+1))) {
 			return
 		}
 		if err != nil {
@@ -158,7 +155,7 @@ func sleep(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// acquire waits for the lease, and meanwhile notes its holder.
+// acquire waits for the lease, and notes its holder meanwhile.
 func (c *Campaign) acquire(ctx context.Context) (*lockclient.Lease, error) {
 	for {
 		lease, err := c.options.Client.TryAcquire(ctx, c.options.Resource)
@@ -166,9 +163,9 @@ func (c *Campaign) acquire(ctx context.Context) (*lockclient.Lease, error) {
 		if !errors.As(err, &held) {
 			return lease, err
 		}
-		c.recovered()
+		c.acquires.Info(acquiresAgain)
 		c.standBy(held.Holder)
-		waiting, stop := context.WithTimeout(ctx, lookAgain)
+		waiting, stop := context.WithTimeout(ctx, holderInterval)
 		lease, err = c.options.Client.Acquire(waiting, c.options.Resource)
 		again := err != nil && waiting.Err() != nil && ctx.Err() == nil
 		stop()
@@ -181,10 +178,10 @@ func (c *Campaign) acquire(ctx context.Context) (*lockclient.Lease, error) {
 // standBy notes the holder of the lease, and logs a new one.
 func (c *Campaign) standBy(rival string) {
 	c.mu.Lock()
-	news := c.rival != rival
+	changed := c.rival != rival
 	c.rival = rival
 	c.mu.Unlock()
-	if news {
+	if changed {
 		c.options.Logger.Info("standing by for the lease", "resource", c.options.Resource, "holder", rival)
 	}
 }
@@ -220,30 +217,12 @@ func (c *Campaign) setTerm(t *term) {
 // giveUpTime bounds the release of a lost lease.
 const giveUpTime = 2 * time.Second
 
-// giveUp releases a lease that has ended here and that the store may still have, so that
-// others don't have to wait for its expiry.
+// giveUp releases a lease that has ended here, so that others needn't wait until it expires in
+// the store.
 func (c *Campaign) giveUp(lease *lockclient.Lease) {
 	ctx, cancel := context.WithTimeout(context.Background(), giveUpTime)
 	defer cancel()
 	if err := lease.Release(ctx); err != nil {
 		c.options.Logger.Debug("cannot release lost lease, it will expire", "error", err)
-	}
-}
-
-// failed logs an error, unless it was the last one, or the last one is recent.
-func (c *Campaign) failed(err error) {
-	c.metrics.errors.Inc()
-	text := err.Error()
-	if c.trouble == "" || c.trouble != text && time.Since(c.logged) > repeatTrouble {
-		c.options.Logger.Error("cannot acquire the lease, retrying", "resource", c.options.Resource, "error", err)
-		c.trouble, c.logged = text, time.Now()
-	}
-}
-
-// recovered notes that the store answers.
-func (c *Campaign) recovered() {
-	if c.trouble != "" {
-		c.options.Logger.Info("leases can be acquired again", "resource", c.options.Resource)
-		c.trouble = ""
 	}
 }

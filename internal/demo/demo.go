@@ -1,13 +1,13 @@
-// Package demo plays the story of a former lock holder that still writes: on a
-// throwaway PostgreSQL and Redis, with workers that are processes of their own,
-// once without Wirefence and once with it.
+// Package demo shows a former lock holder that still writes, once without Wirefence and once
+// with it, on a throwaway PostgreSQL and Redis.
 //
-// The play (Run) starts everything, tells the workers what to do and prints a
-// timeline; a worker (Work) takes a lease and writes. The two speak JSON lines
-// over the worker's standard input and output.
+// Run starts the servers and two workers, commands these and prints a timeline. A worker
+// (Work) is a process that acquires a lease and writes. It reads lines from its standard input
+// and answers each with a line of JSON.
 package demo
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -19,50 +19,36 @@ import (
 
 // Options of a play.
 type Options struct {
-	// Executable is the binary whose commands `proxy` and `demo worker` are run.
-	// Required.
+	// Executable is the binary whose commands `proxy` and `demo worker` are run. Required.
 	Executable string
-	// Command is how a user calls the binary, for the lines that Keep prints.
-	// Default: Executable.
+	// Command is the user's name for the binary, in the commands that Keep prints.
 	Command string
 	// Output gets the timeline. Required.
 	Output io.Writer
-	// Colour makes the timeline coloured, by escape sequences of a terminal.
+	// Colour adds colours to the timeline, by escape sequences of a terminal.
 	Colour bool
-	// Keep leaves the servers and the proxy running after the play, and prints
-	// how to reach them, until the context ends.
+	// Keep leaves the servers and the proxy running after the play until the context ends, and
+	// prints their addresses.
 	Keep bool
-	// ProxyMode is the mode that the proxy runs in: enforce by default. Any other
-	// makes the play fail, which is what it is for.
+	// ProxyMode is the proxy's mode, by default enforce. With any other, the play fails, as
+	// a test expects.
 	ProxyMode string
-	// TTL is how long a lease lasts that isn't renewed: default 2s.
+	// TTL is the time to live of the leases: default 2s.
 	TTL time.Duration
 }
 
-// What the play is about. The tokens are those of the story: 33 and 34.
+// The tokens of the play are 33 and 34.
 const (
 	resource   fence.Resource = "orders"
 	firstToken fence.Token    = 33
 	database                  = "shop"
 )
 
-// Run plays both rounds. It returns nil if the zombie's write went through
-// without Wirefence and was refused with it, else an error that says what went
-// differently. When it returns, all that it started has ended and its folders
-// are gone, also where the context ended it.
+// Run plays both rounds. It returns nil if the zombie's write went through without Wirefence
+// and was refused with it. When it returns, also because the context has ended, all that it
+// started has ended and its folders are deleted.
 func Run(ctx context.Context, o Options) error {
-	if o.Executable == "" || o.Output == nil {
-		return errors.New("demo: Executable and Output are required")
-	}
-	if o.Command == "" {
-		o.Command = o.Executable
-	}
-	if o.ProxyMode == "" {
-		o.ProxyMode = "enforce"
-	}
-	if o.TTL == 0 {
-		o.TTL = 2 * time.Second
-	}
+	o.ProxyMode, o.TTL = cmp.Or(o.ProxyMode, "enforce"), cmp.Or(o.TTL, 2*time.Second)
 	t := newTimeline(o.Output, o.Colour)
 	t.heading("Setting the stage")
 	s, err := build(ctx, o, t)
@@ -93,14 +79,14 @@ func unlessInterrupted(ctx context.Context, err error) error {
 
 func play(ctx context.Context, s *stage, t *timeline) (without, with outcome, err error) {
 	t.heading("Round 1, without Wirefence: the workers write straight to PostgreSQL")
-	without, err = round(ctx, s, t, addresses{database: s.direct("app"), redis: s.redisURL(1)})
+	without, err = round(ctx, s, t, workerConfig{Database: s.direct("app"), Redis: s.redisURL(1)})
 	if err != nil {
 		return without, with, fmt.Errorf("round 1: %w", err)
 	}
 	t.conclude(overwritten(without), "The zombie's write went through: B's work is lost, and nobody was told.")
 
 	t.heading("Round 2, with Wirefence: the same workers, connected through the proxy")
-	with, err = round(ctx, s, t, addresses{database: s.proxied("app"), redis: s.redisURL(0), issuer: s.direct("issuer")})
+	with, err = round(ctx, s, t, workerConfig{Database: s.proxied("app"), Redis: s.redisURL(0), Issuer: s.direct("issuer")})
 	if err != nil {
 		return without, with, fmt.Errorf("round 2: %w", err)
 	}

@@ -11,15 +11,15 @@ import (
 // process is a child of the play.
 type process struct {
 	cmd    *exec.Cmd
-	exited chan struct{} // closed when it has been waited for
+	exited chan struct{} // closed after Wait
 }
 
-// launch starts a command in a process group of its own, so that Ctrl-C in a
-// terminal reaches the play alone, which then ends its children in order.
+// launch starts a command in its own process group: Ctrl-C in a terminal ends the play, which
+// then ends its children in order.
 func launch(cmd *exec.Cmd) (*process, error) {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	endWithParent(cmd.SysProcAttr)
-	// The play doesn't wait for a descendant that keeps an output open.
+	// A descendant may keep an output open.
 	cmd.WaitDelay = 5 * time.Second
 	if err := cmd.Start(); err != nil {
 		return nil, err
@@ -40,8 +40,7 @@ func (p *process) signal(sig os.Signal) error {
 	return nil
 }
 
-// end waits for a process that was asked to end, kills it after a time, and
-// returns when it is gone. SIGKILL ends a stopped process too.
+// end waits for the process, and kills it after the grace. SIGKILL ends a stopped process, too.
 func (p *process) end(grace time.Duration) {
 	select {
 	case <-p.exited:

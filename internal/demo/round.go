@@ -8,23 +8,21 @@ import (
 	"github.com/wirefence/wirefence/lockclient/redis"
 )
 
-// addresses are the servers that the workers of a round connect to. Each round has a Redis
-// database of its own, so that both count from the same token.
-type addresses struct {
-	database, redis, issuer string
-}
-
-// round plays the story once.
-func round(ctx context.Context, s *stage, t *timeline, c addresses) (o outcome, err error) {
-	if err := s.prepare(ctx, c.redis); err != nil {
+// round plays the story once. c names the servers of the workers. Each round has its own Redis
+// database, so that both count from the same token.
+func round(ctx context.Context, s *stage, t *timeline, c workerConfig) (o outcome, err error) {
+	if err := s.prepare(ctx, c.Redis); err != nil {
 		return o, err
 	}
-	a, err := startWorker(ctx, s.executable, workerConfig{Name: "A", Database: c.database, Redis: c.redis, Issuer: c.issuer, TTL: s.ttl})
+	c.TTL = s.ttl
+	c.Name = "A"
+	a, err := startWorker(ctx, s.executable, c)
 	if err != nil {
 		return o, err
 	}
 	defer a.kill()
-	b, err := startWorker(ctx, s.executable, workerConfig{Name: "B", Database: c.database, Redis: c.redis, Issuer: c.issuer, TTL: s.ttl})
+	c.Name = "B"
+	b, err := startWorker(ctx, s.executable, c)
 	if err != nil {
 		return o, err
 	}
@@ -70,7 +68,7 @@ func takeOver(ctx context.Context, t *timeline, a, b *workerProcess) (fence.Toke
 }
 
 func takeLease(ctx context.Context, t *timeline, a *workerProcess, did string) (fence.Token, error) {
-	if err := a.tell(command{Do: acquire}); err != nil {
+	if err := a.send(acquire); err != nil {
 		return 0, err
 	}
 	e, err := a.expect(ctx, acquired)
@@ -81,10 +79,10 @@ func takeLease(ctx context.Context, t *timeline, a *workerProcess, did string) (
 	return e.Token, nil
 }
 
-// writeAs lets a worker write. A refusal by the database is an answer, too; only
-// what isn't the database's is an error.
+// writeAs lets a worker write. The database's refusal is an answer, too; other failures are
+// errors.
 func writeAs(ctx context.Context, t *timeline, a *workerProcess, token fence.Token, status string) (event, error) {
-	if err := a.tell(command{Do: write, Status: status}); err != nil {
+	if err := a.send(status); err != nil {
 		return event{}, err
 	}
 	e, err := a.answer(ctx)
@@ -98,7 +96,7 @@ func writeAs(ctx context.Context, t *timeline, a *workerProcess, token fence.Tok
 	return e, nil
 }
 
-// prepare puts the order and the token counter where the story begins.
+// prepare resets the order and the token counter.
 func (s *stage) prepare(ctx context.Context, redisURL string) error {
 	if _, err := s.conn.Exec(ctx, "UPDATE orders SET status = 'new', written_by = NULL, token = NULL"); err != nil {
 		return err
@@ -111,7 +109,7 @@ func (s *stage) prepare(ctx context.Context, redisURL string) error {
 	return store.Raise(ctx, resource, firstToken-1)
 }
 
-// order reads the row as it is now.
+// order reads the row.
 func (s *stage) order(ctx context.Context) (o order, err error) {
 	err = s.conn.QueryRow(ctx, "SELECT status, written_by, token FROM orders WHERE id = 1").Scan(&o.status, &o.by, &o.token)
 	return o, err

@@ -20,8 +20,7 @@ import (
 	"github.com/wirefence/wirefence/migrations"
 )
 
-// stage is what the play runs on: servers, a database with the schema, and a
-// proxy before it.
+// stage has the servers of the play: a lease store, a database with the schema, and a proxy.
 type stage struct {
 	executable string
 	ttl        time.Duration
@@ -67,8 +66,7 @@ func (s *stage) build(ctx context.Context, o Options, t *timeline) (err error) {
 	return nil
 }
 
-// makeDatabase makes what an operator and an application would have: roles, the
-// schema, a table.
+// makeDatabase creates the database with the schema, roles and the application's table.
 func (s *stage) makeDatabase(ctx context.Context) error {
 	root, err := pgx.Connect(ctx, s.postgres.URL("postgres"))
 	if err != nil {
@@ -94,7 +92,7 @@ func (s *stage) makeDatabase(ctx context.Context) error {
 	return err
 }
 
-// startProxy runs the proxy as anyone would and returns when it is ready.
+// startProxy runs the command `proxy` and returns when it is ready.
 func (s *stage) startProxy(ctx context.Context, mode string) (err error) {
 	if s.listen, err = freeAddress(); err != nil {
 		return err
@@ -128,14 +126,19 @@ func (s *stage) startProxy(ctx context.Context, mode string) (err error) {
 	return s.awaitProxy(ctx)
 }
 
-// awaitProxy returns when /readyz says yes.
+// awaitProxy returns when /readyz answers 200.
 func (s *stage) awaitProxy(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
 	defer cancel()
+	client := http.Client{Timeout: time.Second, Transport: &http.Transport{DisableKeepAlives: true}}
 	for {
-		err := askReady(ctx, s.admin)
+		resp, err := client.Get("http://" + s.admin + "/readyz")
 		if err == nil {
-			return nil
+			resp.Body.Close()
+			if resp.StatusCode == http.StatusOK {
+				return nil
+			}
+			err = errors.New(resp.Status)
 		}
 		select {
 		case <-s.proxy.exited:
@@ -149,25 +152,7 @@ func (s *stage) awaitProxy(ctx context.Context) error {
 	}
 }
 
-func askReady(ctx context.Context, admin string) error {
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+admin+"/readyz", nil)
-	if err != nil {
-		return err
-	}
-	req.Close = true
-	resp, err := http.DefaultClient.Do(req)
-	if err != nil {
-		return err
-	}
-	defer resp.Body.Close()
-	if resp.StatusCode != http.StatusOK {
-		return errors.New(resp.Status)
-	}
-	return nil
-}
-
-// close ends everything, in the order in which it depends on each other. It may
-// be called on a stage that is half built.
+// close ends the proxy, then the servers. The stage may be half built.
 func (s *stage) close() {
 	if s.proxy != nil {
 		_ = s.proxy.signal(syscall.SIGTERM)
@@ -199,8 +184,8 @@ func (s *stage) redisURL(number int) string {
 	return "redis://" + s.redis.Addr() + "/" + strconv.Itoa(number)
 }
 
-// console is the address of the console, with the token in the part of it that no server
-// and no log gets.
+// console is the console's address. The token is in the fragment, which no server and no log
+// gets.
 func (s *stage) console() string { return "http://" + s.admin + "/console/#token=" + s.token }
 
 func (s *stage) proxyLog() string { return filepath.Join(s.dir, "proxy.log") }

@@ -9,7 +9,7 @@ import (
 	"github.com/wirefence/wirefence/fence"
 )
 
-// timeline prints what happens, when it happens.
+// timeline prints the events of the play with their times.
 type timeline struct {
 	w      io.Writer
 	start  time.Time
@@ -29,7 +29,7 @@ const (
 )
 
 const (
-	// layout is time, who, what, token, answer; did is the column of what.
+	// layout has time, actor, action, token and answer; did is the column of the action.
 	layout = "%6s  %-3s  %-38s  %5s  %s"
 	did    = 13
 	width  = 96
@@ -50,11 +50,10 @@ func (t *timeline) columns() {
 	fmt.Fprintln(t.w, t.paint(dim, fmt.Sprintf(layout, "time", "who", "does", "token", "PostgreSQL says")))
 }
 
-// line says that someone did something that no database answers to. Token 0 is
-// none.
+// line prints an action without an answer of the database. Token 0 is none.
 func (t *timeline) line(who, what string, token fence.Token) { t.print(who, what, token, "") }
 
-// answered says what the database answered.
+// answered prints an action with the database's answer.
 func (t *timeline) answered(who, what string, token fence.Token, e event) {
 	if e.Event == wrote {
 		t.print(who, what, token, t.paint(green, e.Tag))
@@ -84,7 +83,7 @@ func (t *timeline) row(o order) {
 	fmt.Fprintf(t.w, "%*s 1 | %-9s | %-10s | %5d\n", did, "", o.status, o.by, o.token)
 }
 
-// conclude prints what a round has shown, or how it went differently.
+// conclude prints the result of a round.
 func (t *timeline) conclude(different error, text string) {
 	if different != nil {
 		fmt.Fprintf(t.w, "\n%s\n", t.paint(red, fmt.Sprintf("This went differently: %v.", different)))
@@ -93,8 +92,8 @@ func (t *timeline) conclude(different error, text string) {
 	fmt.Fprintf(t.w, "\n%s\n", t.paint(bold, text))
 }
 
-// wrap breaks a text at blanks into lines of at most limit bytes, where words
-// allow; all but the first are indented.
+// wrap breaks a text at blanks into lines of at most limit bytes, unless a word is longer, and
+// indents all but the first.
 func wrap(text string, limit int) (lines []string) {
 	line := ""
 	for _, word := range strings.SplitAfter(text, " ") {

@@ -7,7 +7,7 @@ import (
 	"github.com/wirefence/wirefence/fence"
 )
 
-// The states to which the workers set the order.
+// The statuses of the order.
 const (
 	packed    = "packed"    // by A, while it holds the lease
 	shipped   = "shipped"   // by B, which took over
@@ -20,14 +20,14 @@ type order struct {
 	token      fence.Token
 }
 
-// outcome is how a round ended.
+// outcome is the result of a round.
 type outcome struct {
 	a, b   fence.Token // of the two grants
-	zombie event       // what the database said to A's last write
+	zombie event       // the answer to A's last write
 	row    order
 }
 
-// judge returns nil if the rounds went as the story has it.
+// judge returns nil if both rounds ended as expected.
 func judge(without, with outcome) error {
 	var differences []error
 	if err := overwritten(without); err != nil {
@@ -52,7 +52,7 @@ func overwritten(o outcome) error {
 	return nil
 }
 
-// refused returns nil if the zombie was told so by WF001 and changed nothing.
+// refused returns nil if the zombie got WF001 and changed nothing.
 func refused(o outcome) error {
 	switch {
 	case o.b <= o.a:

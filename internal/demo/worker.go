@@ -17,33 +17,24 @@ import (
 	"github.com/wirefence/wirefence/lockclient/redis"
 )
 
-// The lines that a worker reads. The first one is its configuration, the others are
-// commands.
-type (
-	workerConfig struct {
-		Name     string        `json:"name"`
-		Database string        `json:"database"`
-		Redis    string        `json:"redis"`
-		Issuer   string        `json:"issuer,omitempty"` // seals grants; without it nothing is fenced
-		TTL      time.Duration `json:"ttl"`
-	}
-	command struct {
-		Do     string `json:"do"` // acquire or write
-		Status string `json:"status,omitempty"`
-	}
-)
+// workerConfig is the first line that a worker reads. Each further line is a command: acquire,
+// or a status to write.
+type workerConfig struct {
+	Name     string        `json:"name"`
+	Database string        `json:"database"`
+	Redis    string        `json:"redis"`
+	Issuer   string        `json:"issuer,omitempty"` // seals grants; without it nothing is fenced
+	TTL      time.Duration `json:"ttl"`
+}
 
-const (
-	acquire = "acquire"
-	write   = "write"
-)
+const acquire = "acquire"
 
-// event is what a worker answers, one line for each line it was told.
+// event is a worker's answer to a line.
 type event struct {
 	Event   string      `json:"event"`
 	Token   fence.Token `json:"token,omitempty"`
 	Tag     string      `json:"tag,omitempty"`
-	Code    string      `json:"code,omitempty"` // SQLSTATE, if the database said it
+	Code    string      `json:"code,omitempty"` // the SQLSTATE of an error of the database
 	Message string      `json:"message,omitempty"`
 	Detail  string      `json:"detail,omitempty"`
 }
@@ -55,7 +46,7 @@ const (
 	failed   = "failed"
 )
 
-// String is what the database said, in one line.
+// String is the database's answer, in one line.
 func (e event) String() string {
 	switch {
 	case e.Event != failed:
@@ -66,98 +57,74 @@ func (e event) String() string {
 	return e.Message
 }
 
-// worker takes the lease and writes under it, as an application would.
+// worker acquires the lease and writes under it, as an application would.
 type worker struct {
-	name   string
+	config workerConfig
 	client *lockclient.Client
 	conn   *pgx.Conn
-	fenced bool
 	lease  *lockclient.Lease
 }
 
-// Work is a worker's whole life: it does what the lines of in say and answers
-// on out, until in ends.
+// Work runs a worker: it does what the lines of in say, and answers on out, until in ends.
 func Work(ctx context.Context, in io.Reader, out io.Writer) error {
 	lines, answers := bufio.NewScanner(in), json.NewEncoder(out)
-	var p workerConfig
+	var w worker
 	if !lines.Scan() {
 		return errors.New("nothing came on standard input: this command is run by `wirefence demo`")
 	}
-	if err := json.Unmarshal(lines.Bytes(), &p); err != nil {
+	if err := json.Unmarshal(lines.Bytes(), &w.config); err != nil {
 		return fmt.Errorf("the first line on standard input is no configuration of a worker: %w", err)
 	}
-	w, closeAll, err := newWorker(ctx, p)
-	if err != nil {
+	err := w.connect(ctx, func() error {
+		if err := answers.Encode(event{Event: ready}); err != nil {
+			return err
+		}
+		for lines.Scan() {
+			if err := answers.Encode(w.do(ctx, lines.Text())); err != nil {
+				return err
+			}
+		}
+		return lines.Err()
+	})
+	if w.client == nil { // it is not connected
 		return errors.Join(err, answers.Encode(failure(err)))
 	}
-	defer closeAll()
-	if err := answers.Encode(event{Event: ready}); err != nil {
+	return err
+}
+
+// connect runs work with connections to the database and the lease store.
+func (w *worker) connect(ctx context.Context, work func() error) (err error) {
+	if w.conn, err = pgx.Connect(ctx, w.config.Database); err != nil {
 		return err
 	}
-	for lines.Scan() {
-		var c command
-		if err := json.Unmarshal(lines.Bytes(), &c); err != nil {
+	defer w.conn.Close(ctx)
+	options := lockclient.Options{TTL: w.config.TTL, Holder: "worker-" + w.config.Name, RetryMax: 100 * time.Millisecond, Unsealed: w.config.Issuer == ""}
+	if w.config.Issuer != "" {
+		issuer, err := pgx.Connect(ctx, w.config.Issuer)
+		if err != nil {
 			return err
 		}
-		if err := answers.Encode(w.do(ctx, c)); err != nil {
-			return err
-		}
-	}
-	return lines.Err()
-}
-
-// newWorker connects to the database and to the lease store.
-func newWorker(ctx context.Context, p workerConfig) (w *worker, done func(), err error) {
-	var closers []func(context.Context)
-	closeAll := func() {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
-		defer cancel()
-		for i := len(closers) - 1; i >= 0; i-- {
-			closers[i](ctx)
-		}
-	}
-	defer func() {
-		if err != nil {
-			closeAll()
-		}
-	}()
-	conn, err := pgx.Connect(ctx, p.Database)
-	if err != nil {
-		return nil, nil, err
-	}
-	closers = append(closers, func(ctx context.Context) { _ = conn.Close(ctx) })
-	options := lockclient.Options{TTL: p.TTL, Holder: "worker-" + p.Name, RetryMax: 100 * time.Millisecond, Unsealed: p.Issuer == ""}
-	if p.Issuer != "" {
-		issuer, err := pgx.Connect(ctx, p.Issuer)
-		if err != nil {
-			return nil, nil, err
-		}
-		closers = append(closers, func(ctx context.Context) { _ = issuer.Close(ctx) })
+		defer issuer.Close(ctx)
 		options.Sealer = lockclient.PostgresSealer{Querier: issuer}
 	}
-	store, err := redis.Open(p.Redis)
+	store, err := redis.Open(w.config.Redis)
 	if err != nil {
-		return nil, nil, err
+		return err
 	}
-	closers = append(closers, func(context.Context) { _ = store.Close() })
-	client, err := lockclient.New(store, options)
-	if err != nil {
-		return nil, nil, err
+	defer store.Close()
+	if w.client, err = lockclient.New(store, options); err != nil {
+		return err
 	}
-	closers = append(closers, func(ctx context.Context) { _ = client.Close(ctx) })
-	return &worker{name: p.Name, client: client, conn: conn, fenced: p.Issuer != ""}, closeAll, nil
+	defer w.client.Close(ctx)
+	return work()
 }
 
-func (w *worker) do(ctx context.Context, c command) event {
-	var e event
+func (w *worker) do(ctx context.Context, command string) (e event) {
 	var err error
-	switch c.Do {
-	case acquire:
+	if command == acquire {
 		e, err = w.acquire(ctx)
-	case write:
-		e, err = w.write(ctx, c.Status)
-	default:
-		err = fmt.Errorf("unknown command %q", c.Do)
+	} else {
+		e, err = w.write(ctx, command)
 	}
 	if err != nil {
 		return failure(err)
@@ -165,29 +132,26 @@ func (w *worker) do(ctx context.Context, c command) event {
 	return e
 }
 
-// acquire waits for the lease. Through the proxy, the session carries its fence
-// from here on; that is all a fenced worker does differently.
-func (w *worker) acquire(ctx context.Context) (event, error) {
-	lease, err := w.client.Acquire(ctx, resource)
-	if err != nil {
-		return event{}, err
+// acquire waits for the lease. Through the proxy, the session carries its fence from then on:
+// a fenced worker does nothing else differently.
+func (w *worker) acquire(ctx context.Context) (e event, err error) {
+	if w.lease, err = w.client.Acquire(ctx, resource); err != nil {
+		return e, err
 	}
-	w.lease = lease
-	if w.fenced {
-		if err := lease.SetOn(ctx, w.conn); err != nil {
-			return event{}, err
+	if w.config.Issuer != "" {
+		if err := w.lease.SetOn(ctx, w.conn); err != nil {
+			return e, err
 		}
 	}
-	return event{Event: acquired, Token: lease.Token()}, nil
+	return event{Event: acquired, Token: w.lease.Token()}, nil
 }
 
-// write does not look whether the lease is still held: this worker is the
-// zombie of the story. A look wouldn't help, since a process can be stopped
-// between the look and the write; the play only makes that moment long enough to
-// see. For the same reason the context isn't the lease's.
+// write doesn't check whether the lease is still held: this worker becomes the zombie. A check
+// wouldn't help, since a process can be stopped between the check and the write. For the same
+// reason the context isn't the lease's.
 func (w *worker) write(ctx context.Context, status string) (event, error) {
 	tag, err := w.conn.Exec(ctx, "UPDATE orders SET status = $1, written_by = $2, token = $3 WHERE id = 1",
-		status, w.name, int64(w.lease.Token()))
+		status, w.config.Name, int64(w.lease.Token()))
 	return event{Event: wrote, Tag: tag.String()}, err
 }
 

@@ -6,27 +6,28 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"os"
 	"os/exec"
 	"syscall"
 	"time"
 )
 
-// patience bounds the wait for a worker's answer, which may follow a takeover.
-const patience = 30 * time.Second
+// answerTime bounds the wait for a worker's answer, which may follow a takeover.
+const answerTime = 30 * time.Second
 
-// workerProcess is a worker, as the play sees it.
+// workerProcess is a worker in the play's hands.
 type workerProcess struct {
-	name     string
-	process  *process
-	lines    io.WriteCloser
-	commands *json.Encoder
-	events   chan event // closed when the worker's output ends
-	stderr   *bytes.Buffer
+	name    string
+	process *process
+	in      io.WriteCloser
+	out     *os.File // ends with the process
+	answers *json.Decoder
+	stderr  *bytes.Buffer
 }
 
 // startWorker starts a worker and returns when it is connected.
-func startWorker(ctx context.Context, executable string, p workerConfig) (*workerProcess, error) {
-	a, err := launchWorker(executable, p)
+func startWorker(ctx context.Context, executable string, c workerConfig) (*workerProcess, error) {
+	a, err := launchWorker(executable, c)
 	if err != nil {
 		return nil, err
 	}
@@ -38,61 +39,48 @@ func startWorker(ctx context.Context, executable string, p workerConfig) (*worke
 }
 
 // launchWorker starts a worker and sends it its configuration.
-func launchWorker(executable string, p workerConfig) (*workerProcess, error) {
-	cmd := exec.Command(executable, "demo", "worker", p.Name)
+func launchWorker(executable string, c workerConfig) (*workerProcess, error) {
+	cmd := exec.Command(executable, "demo", "worker", c.Name)
 	in, err := cmd.StdinPipe()
 	if err != nil {
 		return nil, err
 	}
-	reader, out := io.Pipe()
-	a := &workerProcess{name: p.Name, lines: in, commands: json.NewEncoder(in), events: make(chan event, 8), stderr: new(bytes.Buffer)}
-	cmd.Stdout, cmd.Stderr = out, a.stderr
-	if a.process, err = launch(cmd); err != nil {
+	out, stdout, err := os.Pipe()
+	if err != nil {
 		return nil, err
 	}
-	go func() {
-		<-a.process.exited
-		out.Close()
-	}()
-	go a.listen(reader)
-	// If the worker has died meanwhile, answer reports why.
-	_ = a.commands.Encode(p)
+	defer stdout.Close()
+	a := &workerProcess{name: c.Name, in: in, out: out, answers: json.NewDecoder(out), stderr: new(bytes.Buffer)}
+	cmd.Stdout, cmd.Stderr = stdout, a.stderr
+	if a.process, err = launch(cmd); err != nil {
+		_ = out.Close()
+		return nil, err
+	}
+	_ = json.NewEncoder(in).Encode(c) // if the worker has died, answer reports why
 	return a, nil
 }
 
-// listen passes the worker's answers on, until its output ends. It never waits
-// for a taker for long: there is one answer for each line that the worker is
-// told, and the play tells no more before it has the answer.
-func (a *workerProcess) listen(out io.Reader) {
-	defer close(a.events)
-	for answers := json.NewDecoder(out); ; {
-		var e event
-		if answers.Decode(&e) != nil {
-			_, _ = io.Copy(io.Discard, out)
-			return
-		}
-		a.events <- e
-	}
+// send sends the worker a line without waiting for its answer. A stopped worker reads it when
+// it goes on.
+func (a *workerProcess) send(line string) error {
+	_, err := io.WriteString(a.in, line+"\n")
+	return a.withName(err)
 }
 
-// tell sends the worker a command without waiting for its answer. A stopped worker reads
-// it when it goes on.
-func (a *workerProcess) tell(c command) error { return a.withName(a.commands.Encode(c)) }
-
-// answer waits for the worker's next answer.
-func (a *workerProcess) answer(ctx context.Context) (event, error) {
-	ctx, cancel := context.WithTimeout(ctx, patience)
+// answer waits for the worker's next answer. A worker that gives none in time is killed.
+func (a *workerProcess) answer(ctx context.Context) (e event, err error) {
+	ctx, cancel := context.WithTimeout(ctx, answerTime)
 	defer cancel()
-	select {
-	case e, ok := <-a.events:
-		if !ok {
-			<-a.process.exited
-			return event{}, fmt.Errorf("worker %s ended (%s): %s", a.name, a.process.cmd.ProcessState, bytes.TrimSpace(a.stderr.Bytes()))
-		}
+	stop := context.AfterFunc(ctx, func() { _ = a.process.cmd.Process.Kill() })
+	defer stop()
+	if a.answers.Decode(&e) == nil {
 		return e, nil
-	case <-ctx.Done():
+	}
+	a.kill()
+	if ctx.Err() != nil {
 		return event{}, a.withName(ctx.Err())
 	}
+	return event{}, fmt.Errorf("worker %s ended (%s): %s", a.name, a.process.cmd.ProcessState, bytes.TrimSpace(a.stderr.Bytes()))
 }
 
 // expect waits for one kind of answer.
@@ -110,14 +98,15 @@ func (a *workerProcess) resume() error { return a.withName(a.process.signal(sysc
 
 // endGently lets the worker release its lease and end by itself.
 func (a *workerProcess) endGently() {
-	_ = a.lines.Close()
+	_ = a.in.Close()
 	a.process.end(5 * time.Second)
 }
 
-// kill ends the worker at once, stopped or not. It may follow endGently.
+// kill ends the worker at once, stopped or not. It may be called again, and after endGently.
 func (a *workerProcess) kill() {
-	_ = a.lines.Close()
+	_ = a.in.Close()
 	a.process.end(0)
+	_ = a.out.Close()
 }
 
 func (a *workerProcess) withName(err error) error {

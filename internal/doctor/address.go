@@ -10,7 +10,7 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// reachable is a host at which a listener on this machine answers.
+// reachable returns a host at which a local listener answers.
 func reachable(host string) string {
 	if ip := net.ParseIP(host); host == "" || ip != nil && ip.IsUnspecified() {
 		return "127.0.0.1"
@@ -18,9 +18,9 @@ func reachable(host string) string {
 	return host
 }
 
-// ListenSession is a session at the address at which a proxy listens, with the
-// user, the password and the database of another. TLS is used where the proxy has
-// it, without looking at its certificate.
+// ListenSession returns the configuration of a session at the address at which a proxy listens,
+// with the user, password and database of another configuration. It uses TLS if the proxy has
+// it, and doesn't verify the certificate.
 func ListenSession(listen string, as *pgx.ConnConfig) (*pgx.ConnConfig, error) {
 	var host, port string
 	if path, found := strings.CutPrefix(listen, "unix:"); found {
@@ -46,7 +46,7 @@ func ListenSession(listen string, as *pgx.ConnConfig) (*pgx.ConnConfig, error) {
 	return cfg, nil
 }
 
-// ProxySession is a session by a connection string that leads through a proxy.
+// ProxySession returns the configuration of a session by a connection string through a proxy.
 func ProxySession(url string) (*pgx.ConnConfig, error) {
 	cfg, err := ParseSession(url)
 	if err != nil {
@@ -56,8 +56,8 @@ func ProxySession(url string) (*pgx.ConnConfig, error) {
 	return cfg, nil
 }
 
-// UpstreamSession is a session at the servers that a proxy is given, with the
-// user, the password and the database of another.
+// UpstreamSession returns the configuration of a session at a proxy's servers, with the user,
+// password and database of another configuration.
 func UpstreamSession(upstream string, as *pgx.ConnConfig) (*pgx.ConnConfig, error) {
 	address, query, _ := strings.Cut(upstream, "?")
 	settings, err := url.ParseQuery(query)
@@ -68,8 +68,8 @@ func UpstreamSession(upstream string, as *pgx.ConnConfig) (*pgx.ConnConfig, erro
 	return sessionAs(address+"?"+settings.Encode(), as)
 }
 
-// sessionAs reads a connection string that names no user, and takes the user from
-// another.
+// sessionAs parses a connection string that names no user, and takes the user from another
+// configuration.
 func sessionAs(address string, as *pgx.ConnConfig) (*pgx.ConnConfig, error) {
 	cfg, err := ParseSession(address)
 	if err != nil {

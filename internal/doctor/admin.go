@@ -9,8 +9,8 @@ import (
 	"strings"
 )
 
-// AdminAddress is where the probes of a proxy are reached that listens at an
-// address, which may stand for all of a machine's.
+// AdminAddress returns the address of the probes of a proxy on this machine whose admin listener
+// is at listen, which may be a wildcard address.
 func AdminAddress(listen string) (string, error) {
 	host, port, err := net.SplitHostPort(listen)
 	if err != nil {
@@ -19,12 +19,12 @@ func AdminAddress(listen string) (string, error) {
 	return net.JoinHostPort(reachable(host), port), nil
 }
 
-// maxProbe is how much is read of what a probe answers, in bytes.
+// maxProbe bounds the answer of a probe, in bytes.
 const maxProbe = 1 << 20
 
-// Probe asks the proxy whose admin listener is at an address. TLS is used where the
-// listener has it, without looking at its certificate, which is for another name than
-// that of this machine to itself: nothing secret is sent.
+// Probe sends a GET request to a proxy's admin listener. It uses TLS if the listener has it, and
+// doesn't verify the certificate, which is for another name than 127.0.0.1. It sends no
+// secrets.
 func Probe(ctx context.Context, address, path string) (status int, body string, err error) {
 	status, body, err = request(ctx, http.DefaultClient, "http://"+address+path)
 	if err != nil || status != http.StatusBadRequest || !strings.Contains(body, "HTTP request to an HTTPS server") {

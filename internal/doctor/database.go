@@ -9,44 +9,45 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// Names of checks that others need.
+// The names of checks that others need.
 const (
 	databaseReachable = "database.reachable"
 	schemaVersion     = "schema.version"
 )
 
-// databaseChecks look at the server that judges.
+// databaseChecks examine the server that checks fences.
 var databaseChecks = []Check{
 	{databaseReachable, nil, checkReachable},
-	{"database.version", []string{databaseReachable}, checkServerVersion},
-	{"database.primary", []string{databaseReachable}, checkPrimary},
+	{"database.version", []string{databaseReachable}, judging((*Input).server, judgeVersion)},
+	{"database.primary", []string{databaseReachable}, judging((*Input).server, judgePrimary)},
 	{"database.clock", []string{databaseReachable}, checkDatabaseClock},
 }
 
 //go:embed sql/server.sql
 var serverSQL string
 
-// server is what the database says of itself.
+// server describes the server and the session.
 type server struct {
 	Version  string
 	Number   int
 	Database string
 	Standby  bool
-	// ReadOnly is default_transaction_read_only as the session began with it,
-	// ReadOnlyBy where that comes from.
+	// ReadOnly is the session's initial default_transaction_read_only; ReadOnlyBy is its
+	// source (user, database, …).
 	ReadOnly   bool
 	ReadOnlyBy string
 	Now        time.Time
 }
 
-// checkReachable connects as the other commands do.
+func (in *Input) server(ctx context.Context) (server, error) { return row[server](ctx, in, serverSQL) }
+
 func checkReachable(ctx context.Context, in *Input) ([]Finding, error) {
 	cfg := in.Database.Config().ConnConfig
-	s, err := row[server](ctx, in, serverSQL)
+	s, err := in.server(ctx)
 	if err != nil {
 		return []Finding{{
 			Grade: Problem, Says: "the database can't be reached: " + unanswered(ctx, err),
-			Means:  "Nothing can be sealed or looked at from here; whether checks work for others isn't known.",
+			Means:  "No grant can be sealed from here, and no other check can be made. Whether others reach the database isn't known.",
 			Remedy: []string{"set WIREFENCE_DATABASE_URL to the database whose writes are fenced, and see that it takes connections from here"},
 		}}, nil
 	}
@@ -57,8 +58,7 @@ func checkReachable(ctx context.Context, in *Input) ([]Finding, error) {
 	return fine("database %s at %s:%d answers %s in %v", s.Database, cfg.Host, cfg.Port, in.role(), trip), nil
 }
 
-// unanswered is the text of an error, shorter where it only says that time ran
-// out.
+// unanswered returns the text of an error, or a shorter one if the check's time is over.
 func unanswered(ctx context.Context, err error) string {
 	if ctx.Err() != nil {
 		return "no answer in time"
@@ -66,7 +66,7 @@ func unanswered(ctx context.Context, err error) string {
 	return err.Error()
 }
 
-// roundTrip is the shortest time that some calls took.
+// roundTrip returns the shortest time of three calls.
 func roundTrip(ctx context.Context, call func() error) (shortest time.Duration, err error) {
 	for try := range 3 {
 		began := time.Now()
@@ -86,11 +86,7 @@ const (
 	newestServer = 18
 )
 
-func checkServerVersion(ctx context.Context, in *Input) ([]Finding, error) {
-	s, err := row[server](ctx, in, serverSQL)
-	if err != nil {
-		return nil, err
-	}
+func judgeVersion(_ *Input, s server) []Finding {
 	f := Finding{Says: "PostgreSQL " + s.Version}
 	switch major := s.Number / 10000; {
 	case major < oldestServer:
@@ -100,17 +96,12 @@ func checkServerVersion(ctx context.Context, in *Input) ([]Finding, error) {
 		f.Grade, f.Means = Warning, fmt.Sprintf("Wirefence was tested up to PostgreSQL %d.", newestServer)
 		f.Remedy = []string{"upgrade Wirefence"}
 	}
-	return []Finding{f}, nil
+	return []Finding{f}
 }
 
-// checkPrimary looks whether tokens can be recorded where the issuer connects.
-func checkPrimary(ctx context.Context, in *Input) ([]Finding, error) {
-	s, err := row[server](ctx, in, serverSQL)
-	if err != nil {
-		return nil, err
-	}
-	const means = "No token can be recorded there: no lease is granted, and nobody is locked out."
-	var found []Finding
+// judgePrimary judges whether tokens can be recorded on the issuer's server.
+func judgePrimary(in *Input, s server) (found []Finding) {
+	const means = "No token can be recorded there: no lease is granted, and no former holder is locked out."
 	if s.Standby {
 		found = append(found, Finding{Grade: Problem, Says: "the server is a standby", Means: means,
 			Remedy: []string{"name the primary in WIREFENCE_DATABASE_URL, or all servers with target_session_attrs=read-write"}})
@@ -119,10 +110,10 @@ func checkPrimary(ctx context.Context, in *Input) ([]Finding, error) {
 		found = append(found, Finding{Grade: Problem, Says: "default_transaction_read_only is on, by " + s.ReadOnlyBy, Means: means,
 			Remedy: []string{resetOf("default_transaction_read_only", s.ReadOnlyBy, in.role(), s.Database)}})
 	}
-	return orFine(found, "the server is a primary and takes writes"), nil
+	return orFine(found, "the server is a primary and takes writes")
 }
 
-// resetOf is what takes a setting back that comes from a source of pg_settings.
+// resetOf returns the command that resets a setting with a source of pg_settings.
 func resetOf(setting, source, role, database string) string {
 	switch source {
 	case "user":
@@ -143,7 +134,7 @@ const tolerable = time.Second
 // checkDatabaseClock tells how far this machine's clock is from the database's.
 func checkDatabaseClock(ctx context.Context, in *Input) ([]Finding, error) {
 	before := time.Now()
-	s, err := row[server](ctx, in, serverSQL)
+	s, err := in.server(ctx)
 	if err != nil {
 		return nil, err
 	}

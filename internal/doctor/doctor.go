@@ -1,8 +1,8 @@
-// Package doctor tells whether the fence really holds: in the database, in the
-// lease store and through the proxy. It changes nothing anywhere.
+// Package doctor examines a deployment: whether fences hold in the database, in the lease
+// store and through the proxy. It changes nothing.
 //
-// A check is a function over an Input. To add one, write the function into the
-// file of its kind and name it in that file's list.
+// A check is a function over an Input. To add one, write the function into the file of its
+// subject, and add a row to the list at the top of that file.
 package doctor
 
 import (
@@ -65,18 +65,28 @@ type Finding struct {
 	Remedy []string `json:"remedy,omitempty"`
 }
 
-// Check looks at one thing.
+// Check examines one thing.
 type Check struct {
-	// Name is stable: what it looks at, and what of it.
+	// Name is stable, in the form subject.aspect.
 	Name string
-	// Needs are the checks without whose success this one can't be made.
+	// Needs names the checks that must have succeeded before this one.
 	Needs []string
-	// Run returns what it has found, at least one finding, or why it could not
-	// look.
+	// Run returns at least one finding, or why the check can't be made.
 	Run func(ctx context.Context, in *Input) ([]Finding, error)
 }
 
-// Result is what became of a check.
+// judging returns a check's function that reads facts and judges them.
+func judging[T any](facts func(*Input, context.Context) (T, error), judge func(*Input, T) []Finding) func(context.Context, *Input) ([]Finding, error) {
+	return func(ctx context.Context, in *Input) ([]Finding, error) {
+		all, err := facts(in, ctx)
+		if err != nil {
+			return nil, err
+		}
+		return judge(in, all), nil
+	}
+}
+
+// Result is the outcome of a check.
 type Result struct {
 	Check    string        `json:"check"`
 	Grade    Grade         `json:"grade"` // the worst of the findings
@@ -84,65 +94,48 @@ type Result struct {
 	Took     time.Duration `json:"-"`
 }
 
-// concurrency is how many checks run at once, and so how many connections to the
-// database they take.
+// concurrency is how many checks run at a time, and how many connections to the database
+// they have.
 const concurrency = 4
 
-// Run makes the checks that the input has something for, each with a deadline of
-// its own, and returns their results in the order of the checks. One that fails
-// doesn't stop the others, but for those that need it.
+// Run makes the checks for which the input names a part, each with its own deadline, and
+// returns their results in the order of the checks. A check that fails stops only those that
+// need it.
 func Run(ctx context.Context, in *Input, timeout time.Duration) []Result {
 	return run(ctx, in, in.checks(), timeout)
 }
 
 func run(ctx context.Context, in *Input, checks []Check, timeout time.Duration) []Result {
-	results := make([]Result, len(checks))
-	done := map[string]chan struct{}{}
-	for _, c := range checks {
-		done[c.Name] = make(chan struct{})
+	results, done, at := make([]Result, len(checks)), make([]chan struct{}, len(checks)), map[string]int{}
+	for i, c := range checks {
+		done[i], at[c.Name] = make(chan struct{}), i
 	}
 	slots := make(chan struct{}, concurrency)
 	for i, c := range checks {
 		go func() {
-			defer close(done[c.Name])
-			if missing := awaitNeeds(checks, results, done, c.Needs); missing != "" {
-				results[i] = unchecked(c.Name, Finding{Says: "not looked at, because of " + missing})
-				return
+			defer close(done[i])
+			for _, name := range c.Needs {
+				need, asked := at[name]
+				if asked {
+					<-done[need]
+				}
+				if !asked || results[need].Grade >= Unchecked {
+					results[i] = Result{Check: c.Name, Grade: Unchecked, Findings: []Finding{{Grade: Unchecked, Says: "not looked at, because of " + name}}}
+					return
+				}
 			}
 			slots <- struct{}{}
 			defer func() { <-slots }()
 			results[i] = c.make(ctx, in, timeout)
 		}()
 	}
-	for _, c := range checks {
-		<-done[c.Name]
+	for _, ended := range done {
+		<-ended
 	}
 	return results
 }
 
-// awaitNeeds waits for the checks that one needs, and returns the first that
-// wasn't good enough.
-func awaitNeeds(checks []Check, results []Result, done map[string]chan struct{}, needs []string) string {
-	for _, name := range needs {
-		ended, asked := done[name]
-		if !asked {
-			return name
-		}
-		<-ended
-		at := slices.IndexFunc(checks, func(c Check) bool { return c.Name == name })
-		if results[at].Grade >= Unchecked {
-			return name
-		}
-	}
-	return ""
-}
-
-func unchecked(name string, f Finding) Result {
-	f.Grade = Unchecked
-	return Result{Check: name, Grade: Unchecked, Findings: []Finding{f}}
-}
-
-// make makes one check.
+// make runs the check within the timeout.
 func (c Check) make(ctx context.Context, in *Input, timeout time.Duration) Result {
 	began := time.Now()
 	ctx, cancel := context.WithTimeout(ctx, timeout)
@@ -162,14 +155,14 @@ func (c Check) make(ctx context.Context, in *Input, timeout time.Duration) Resul
 	return r
 }
 
-// notMade tells why a check could not be made, and which right it lacks.
+// notMade reports why a check could not be made, with the right that is missing.
 func (in *Input) notMade(ctx context.Context, err error, timeout time.Duration) Finding {
 	f := Finding{Grade: Unchecked, Says: err.Error()}
 	var refusal *pgconn.PgError
 	var right *missingRight
 	switch {
 	case errors.As(err, &right):
-		f.Means, f.Remedy = "The connecting role lacks a right for this check.", right.remedy
+		f.Means, f.Remedy = "A role lacks a right for this check.", right.remedy
 	case errors.As(err, &refusal) && refusal.Code == insufficientPrivilege:
 		f.Says = refusal.Message
 		f.Means = "The connecting role lacks a right for this check."
@@ -221,7 +214,7 @@ func Counts(results []Result) map[string]int {
 	return counts
 }
 
-// Worst is the worst grade of all.
+// Worst returns the worst grade of the results.
 func Worst(results []Result) Grade {
 	if len(results) == 0 {
 		return Unchecked

@@ -23,7 +23,7 @@ func hangs(ctx context.Context, _ *Input) ([]Finding, error) {
 	return nil, ctx.Err()
 }
 
-// examples has a check for each way that one can go.
+// examples has a check for each possible outcome.
 var examples = []Check{
 	{"a.reachable", nil, says(Finding{Says: "it answers"})},
 	{"a.worst", []string{"a.reachable"}, func(context.Context, *Input) ([]Finding, error) {
@@ -41,6 +41,20 @@ var examples = []Check{
 		return nil, &missingRight{"not allowed", []string{"GRANT it"}}
 	}},
 	{"c.asks", []string{"d.unknown"}, says(Finding{Says: "never said"})},
+}
+
+// The proxy's limit matters only where connections run out.
+func TestConnections(t *testing.T) {
+	s := serverSettings{Connections: 100, Reserved: 3, Backends: 20}
+	if found := judgeConnections(&Input{MaxConnections: 1000}, s); len(found) != 1 || found[0].Grade != OK {
+		t.Errorf("%+v", found)
+	}
+	s.Backends = 95
+	for admitted, remedies := range map[int]int{50: 1, 1000: 2} {
+		if found := judgeConnections(&Input{MaxConnections: admitted}, s); len(found) != 1 || found[0].Grade != Warning || len(found[0].Remedy) != remedies {
+			t.Errorf("%d clients are admitted: %+v", admitted, found)
+		}
+	}
 }
 
 func TestChecksDontStopEachOther(t *testing.T) {
@@ -75,8 +89,7 @@ func TestChecksDontStopEachOther(t *testing.T) {
 	})
 }
 
-// Many that hang have their time at once as far as there are connections, each its
-// own.
+// Checks that hang time out at the same time, as far as connections suffice.
 func TestEachCheckHasItsOwnDeadline(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var checks []Check
@@ -137,7 +150,7 @@ unchecked  b.settings   not looked at, because of b.reachable
 	}
 }
 
-// Every check has a name of its own, and needs only what is asked before it.
+// Every check has a unique name, and needs only checks before it.
 func TestChecksAreInOrder(t *testing.T) {
 	t.Parallel()
 	pool, err := pgxpool.New(t.Context(), "postgres://127.0.0.1:1/x")

@@ -12,7 +12,7 @@ import (
 	"github.com/wirefence/wirefence/migrations"
 )
 
-// engineChecks look whether the server behaves as PostgreSQL does, whatever it is called.
+// engineChecks examine whether the server behaves as PostgreSQL does.
 func engineChecks() (all []Check) {
 	for _, p := range engine.Probes {
 		all = append(all, Check{"engine." + p.Name, []string{databaseReachable}, func(ctx context.Context, in *Input) ([]Finding, error) {
@@ -23,16 +23,12 @@ func engineChecks() (all []Check) {
 }
 
 func checkEngine(ctx context.Context, in *Input, p engine.Probe) (found []Finding, err error) {
-	err = in.onConnection(ctx, func(one *pgx.Conn) error {
-		return in.onConnection(ctx, func(other *pgx.Conn) error {
-			faults, err := p.Run(ctx, one, other)
-			for _, f := range faults {
-				found = append(found, Finding{Grade: Problem, Says: f.Says, Means: f.Means,
-					Remedy: []string{"a server that behaves as PostgreSQL does: docs/engines.md"}})
-			}
-			return err
-		})
+	faults, err := onConnection(ctx, in, func(one *pgx.Conn) ([]engine.Fault, error) {
+		return onConnection(ctx, in, func(other *pgx.Conn) ([]engine.Fault, error) { return p.Run(ctx, one, other) })
 	})
+	for _, f := range faults {
+		found = append(found, Finding{Grade: Problem, Says: f.Says, Means: f.Means, Remedy: []string{"a server that behaves as PostgreSQL does: docs/engines.md"}})
+	}
 	return orFine(found, "%s", map[string]string{
 		"locks":    "two connections exclude each other by advisory locks, of sessions and of transactions",
 		"sqlstate": "RAISE keeps its SQLSTATE",
@@ -43,22 +39,18 @@ func checkEngine(ctx context.Context, in *Input, p engine.Probe) (found []Findin
 //go:embed sql/identity.sql
 var identitySQL string
 
-// identity is what the schema takes the server to be.
+// identity is the server's identity in the schema.
 type identity struct {
 	Name       string
-	Reacquires bool // whether a token's counting depends on it
+	Reacquires bool // a resource has failover = reacquire, which depends on the identity
 }
 
-// unknownServer is the identity that a schema has where the server doesn't tell its own.
+// unknownServer is the identity in a schema that doesn't ask the server for its own.
 const unknownServer = "unknown"
 
-// checkTimeline compares what the server tells of itself with what the schema goes by.
+// checkTimeline compares the timeline that the server reports with the schema's identity.
 func checkTimeline(ctx context.Context, in *Input) ([]Finding, error) {
-	var faults []engine.Fault
-	err := in.onConnection(ctx, func(conn *pgx.Conn) (err error) {
-		faults, err = engine.Timeline(ctx, conn)
-		return err
-	})
+	faults, err := onConnection(ctx, in, func(conn *pgx.Conn) ([]engine.Fault, error) { return engine.Timeline(ctx, conn) })
 	if err != nil {
 		return nil, err
 	}

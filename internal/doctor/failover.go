@@ -8,17 +8,25 @@ import (
 	"github.com/wirefence/wirefence/fence"
 )
 
-// failoverChecks look at what a failover of PostgreSQL would do to tokens, and has done.
+// failoverChecks examine what failovers of PostgreSQL would do to tokens, and have done.
 var failoverChecks = []Check{
 	{"failover.lost", []string{schemaVersion}, checkLost},
 	{"failover.commits", []string{databaseReachable}, checkCommits},
 	{"failover.hosts", []string{databaseReachable}, checkHosts},
-	{"failover.former", []string{schemaVersion}, checkFormer},
+	{"failover.former", []string{schemaVersion}, judging((*Input).resources, judgeFormer)},
 }
 
-// checkLost tells which resources would go on with tokens that a failover has lost.
+//go:embed sql/asynchronous.sql
+var asynchronousSQL string
+
+// checkLost reports the resources whose tokens would still count after a failover that lost
+// the last grants.
 func checkLost(ctx context.Context, in *Input) (found []Finding, err error) {
-	s, err := row[serverSettings](ctx, in, settingsSQL)
+	s, err := in.settings(ctx)
+	if err != nil {
+		return nil, err
+	}
+	asynchronous, err := row[struct{ Standbys int64 }](ctx, in, asynchronousSQL)
 	if err != nil {
 		return nil, err
 	}
@@ -26,27 +34,27 @@ func checkLost(ctx context.Context, in *Input) (found []Finding, err error) {
 	if err != nil {
 		return nil, err
 	}
-	var trusted, elsewhere []fence.ResourceStatus
+	trusted, elsewhere := []string{}, []string{}
 	for _, r := range all {
 		switch {
 		case r.Advance == fence.AdvanceOnUse:
-			elsewhere = append(elsewhere, r)
+			elsewhere = append(elsewhere, quoted(string(r.Resource)))
 		case r.Failover == fence.FailoverTrust:
-			trusted = append(trusted, r)
+			trusted = append(trusted, quoted(string(r.Resource)))
 		}
 	}
 	lagging := "standbys follow asynchronously"
-	if s.Asynchronous < s.Standbys {
-		lagging = fmt.Sprintf("%d of %d standbys follow asynchronously", s.Asynchronous, s.Standbys)
+	if asynchronous.Standbys < s.Standbys {
+		lagging = fmt.Sprintf("%d of %d standbys follow asynchronously", asynchronous.Standbys, s.Standbys)
 	}
-	if s.Asynchronous > 0 && len(trusted) > 0 {
-		found = append(found, Finding{Grade: Warning, Says: lagging + ", and failover is trust: " + some(trusted),
+	if asynchronous.Standbys > 0 && len(trusted) > 0 {
+		found = append(found, Finding{Grade: Warning, Says: lagging + ", and failover is trust: " + listed(trusted),
 			Means: "A failover can lose the last grants. Then a former holder's token counts again, and the last one is granted twice.",
-			Remedy: []string{"wirefence resource set --failover reacquire --reason 'standbys may lag', and the same for each RESOURCE of which it was said",
+			Remedy: []string{"wirefence resource set --failover reacquire --reason 'standbys may lag', and the same for each RESOURCE for which it was set",
 				"or synchronous standbys: ALTER SYSTEM SET synchronous_standby_names = 'ANY 1 (*)'; SELECT pg_reload_conf()"}})
 	}
-	if s.Asynchronous > 0 && len(elsewhere) > 0 {
-		found = append(found, Finding{Grade: Note, Says: "resources take tokens that are counted elsewhere: " + some(elsewhere),
+	if asynchronous.Standbys > 0 && len(elsewhere) > 0 {
+		found = append(found, Finding{Grade: Note, Says: "resources take tokens that are counted elsewhere: " + listed(elsewhere),
 			Means: "After a failover that loses the last of them, a former holder's token counts until the present holder writes. Wirefence can't renumber them."})
 	}
 	return orFine(found, "no token counts that a failover may have lost"), nil
@@ -55,19 +63,18 @@ func checkLost(ctx context.Context, in *Input) (found []Finding, err error) {
 //go:embed sql/commits.sql
 var commitsSQL string
 
-// checkCommits tells whose commits wait for less than a grant's. Grants wait for the disk
-// and for synchronous standbys whatever the role that seals is set to, so that these
-// settings matter to writers alone.
+// checkCommits reports the roles and databases whose commits wait for less than grants do.
+// Grants wait for the disk and for synchronous standbys whatever the sealing role's setting
+// is, so these settings matter only to writers.
 func checkCommits(ctx context.Context, in *Input) (found []Finding, err error) {
-	s, err := row[serverSettings](ctx, in, settingsSQL)
+	s, err := in.settings(ctx)
 	if err != nil {
 		return nil, err
 	}
 	if s.SynchronousNames == "" {
 		return fine("no commit waits for standbys; grants wait for the disk, whatever synchronous_commit says"), nil
 	}
-	type set struct{ Where, Remedy string }
-	all, err := rows[set](ctx, in, commitsSQL)
+	all, err := rows[struct{ Where, Remedy string }](ctx, in, commitsSQL)
 	if err != nil {
 		return nil, err
 	}
@@ -79,36 +86,17 @@ func checkCommits(ctx context.Context, in *Input) (found []Finding, err error) {
 	return orFine(found, "commits wait for synchronous standbys, as grants do"), nil
 }
 
-// checkFormer tells of resources that nobody has acquired since a failover.
-func checkFormer(ctx context.Context, in *Input) (found []Finding, err error) {
-	all, err := in.resources(ctx)
-	if err != nil {
-		return nil, err
-	}
-	var former []fence.ResourceStatus
+// judgeFormer reports the resources that nobody has acquired since a failover.
+func judgeFormer(_ *Input, all []fence.ResourceStatus) (found []Finding) {
+	var former []string
 	for _, r := range all {
 		if r.Former {
-			former = append(former, r)
+			former = append(former, quoted(string(r.Resource)))
 		}
 	}
 	if len(former) > 0 {
-		found = append(found, Finding{Grade: Note, Says: "the database was promoted or restored, and since then nobody has acquired " + some(former),
+		found = append(found, Finding{Grade: Note, Says: "the database was promoted or restored, and since then nobody has acquired " + listed(former),
 			Means: "Tokens from before are refused with WF001. Holders acquire again by themselves, unless they have ended."})
 	}
-	return orFine(found, "every token was granted by this server, on its timeline"), nil
-}
-
-// some names a few resources, and says how many there are.
-func some(all []fence.ResourceStatus) string {
-	text := ""
-	for i, r := range all[:min(len(all), mostNamed)] {
-		if i > 0 {
-			text += ", "
-		}
-		text += quoted(string(r.Resource))
-	}
-	if more := len(all) - mostNamed; more > 0 {
-		text += fmt.Sprintf(" and %d more", more)
-	}
-	return text
+	return orFine(found, "every token was granted by this server, on its timeline")
 }

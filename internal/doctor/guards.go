@@ -1,6 +1,7 @@
 package doctor
 
 import (
+	"cmp"
 	"context"
 	_ "embed"
 	"fmt"
@@ -12,7 +13,7 @@ import (
 	"github.com/wirefence/wirefence/fence"
 )
 
-// guardChecks look at what refuses when the proxy is gone round.
+// guardChecks examine the guards, which refuse writes that bypass the proxy.
 var guardChecks = []Check{
 	{"guards.tables", []string{schemaVersion}, checkGuards},
 	{"guards.bypass", []string{schemaVersion}, checkBypass},
@@ -20,18 +21,22 @@ var guardChecks = []Check{
 }
 
 func checkGuards(ctx context.Context, in *Input) (found []Finding, err error) {
-	var all []fence.Guard
-	var shadows []fence.Guard
-	if err := in.read(ctx, func(tx pgx.Tx) error {
-		all, err = fence.Guards(ctx, tx)
-		return err
-	}); err != nil {
+	all, err := read(ctx, in, func(tx pgx.Tx) ([]fence.Guard, error) { return fence.Guards(ctx, tx) })
+	switch {
+	case err != nil:
 		return nil, err
+	case len(all) == 0:
+		return []Finding{{Grade: Note, Says: "no table is guarded",
+			Means:  "Writes by direct connections, which bypass the proxy, are not checked.",
+			Remedy: []string{"wirefence protect TABLE --resource RESOURCE, for each table that must not be written with a stale token, or without one"}}}, nil
 	}
+	var shadows []string
+	var protect string // for the first of them
 	for _, g := range all {
 		if g.Fault == "" {
 			if g.Mode == fence.ModeShadow {
-				shadows = append(shadows, g)
+				shadows = append(shadows, g.Table)
+				protect = cmp.Or(protect, fmt.Sprintf("wirefence protect %s --resource %s", quoted(g.Table), quoted(g.Resource)))
 			}
 			continue
 		}
@@ -55,22 +60,11 @@ func checkGuards(ctx context.Context, in *Input) (found []Finding, err error) {
 		found = append(found, f)
 	}
 	if len(shadows) > 0 {
-		var tables []string
-		for _, g := range shadows[:min(len(shadows), mostNamed)] {
-			tables = append(tables, g.Table)
-		}
-		says := "guards in shadow mode: " + strings.Join(tables, ", ")
-		if more := len(shadows) - len(tables); more > 0 {
-			says += fmt.Sprintf(", and %d more", more)
-		}
 		found = append(found, Finding{
-			Grade: Warning, Says: says,
+			Grade: Warning, Says: "guards in shadow mode: " + listed(shadows),
 			Means:  "They record what they would refuse, and refuse nothing.",
-			Remedy: []string{fmt.Sprintf("wirefence protect %s --resource %s", quoted(shadows[0].Table), quoted(shadows[0].Resource)) + ", when the history records no more writes that should pass"},
+			Remedy: []string{protect + ", when the history records no more writes that should pass"},
 		})
-	}
-	if len(all) == 0 {
-		return fine("no table is guarded: writes that bypass the proxy are not checked"), nil
 	}
 	return orFine(found, "guarded tables: %d, and all guards are in place", len(all)), nil
 }
@@ -78,7 +72,7 @@ func checkGuards(ctx context.Context, in *Input) (found []Finding, err error) {
 //go:embed sql/guard_root.sql
 var guardRootSQL string
 
-// guardRemedy are the commands that mend a guard.
+// guardRemedy returns the commands that mend a guard.
 func (in *Input) guardRemedy(ctx context.Context, g fence.Guard) ([]string, error) {
 	command := "wirefence protect %s --resource %s"
 	if g.Mode == fence.ModeShadow {
@@ -87,12 +81,12 @@ func (in *Input) guardRemedy(ctx context.Context, g fence.Guard) ([]string, erro
 	protect := fmt.Sprintf(command, quoted(g.Table), quoted(g.Resource))
 	switch {
 	case strings.Contains(g.Fault, "protect that again"), strings.Contains(g.Fault, "protect the parent again"):
-		roots, err := rows[struct{ Root string }](ctx, in, guardRootSQL, g.Table)
+		roots, err := column(ctx, in, guardRootSQL, g.Table)
 		if err != nil {
 			return nil, err
 		}
 		if len(roots) > 0 {
-			protect = fmt.Sprintf(command, quoted(roots[0].Root), quoted(g.Resource))
+			protect = fmt.Sprintf(command, quoted(roots[0]), quoted(g.Resource))
 		}
 	case strings.HasPrefix(g.Fault, "guarded for another resource"), strings.HasPrefix(g.Fault, "a column of the template"):
 		return []string{"wirefence unprotect " + quoted(g.Table), protect + ", with the present names of its columns"}, nil
@@ -102,7 +96,7 @@ func (in *Input) guardRemedy(ctx context.Context, g fence.Guard) ([]string, erro
 	return []string{protect}, nil
 }
 
-// quoted is a word of a shell's command line.
+// quoted quotes a word for the shell.
 func quoted(word string) string {
 	if word != "" && !strings.ContainsAny(word, " \"'`$\\{}*?()<>|&;~#!\t\n") {
 		return word
@@ -113,7 +107,7 @@ func quoted(word string) string {
 //go:embed sql/bypasses.sql
 var bypassesSQL string
 
-// bypass are the transactions of one login that wrote past a guard.
+// bypass counts the transactions of one login that wrote past a guard.
 type bypass struct {
 	Login        string
 	Table        string
@@ -121,14 +115,14 @@ type bypass struct {
 	Last         time.Time
 }
 
-// recent is how far back bypasses are told of.
+// recent is how long bypasses are reported.
 const (
 	recent     = 24 * time.Hour
 	recentText = "24 hours"
 )
 
 func checkBypass(ctx context.Context, in *Input) (found []Finding, err error) {
-	names, err := membersOf(ctx, in, "wirefence_bypass")
+	names, err := column(ctx, in, membersSQL, "wirefence_bypass")
 	if err != nil {
 		return nil, err
 	}
@@ -162,18 +156,17 @@ var replicaRightSQL string
 //go:embed sql/subscriptions.sql
 var subscriptionsSQL string
 
-// replicaRole is where session_replication_role is set to replica, or who may set
-// it, and what takes that back.
+// replicaRole is a place where session_replication_role is set to replica, or a role that may
+// set it, and the statement that reverts that.
 type replicaRole struct {
 	Where  string
 	Remedy string
 }
 
-// parameterRights is the server's version from which on a role that is no
-// superuser can be granted the right to set such a parameter.
+// parameterRights is the first server version with GRANT SET ON PARAMETER.
 const parameterRights = 150000
 
-// checkReplicaRole looks for sessions in which no guard's trigger fires.
+// checkReplicaRole looks for settings and rights by which guards' triggers don't fire.
 func checkReplicaRole(ctx context.Context, in *Input) (found []Finding, err error) {
 	all, err := rows[replicaRole](ctx, in, replicaRoleSQL)
 	if err != nil {
@@ -185,7 +178,7 @@ func checkReplicaRole(ctx context.Context, in *Input) (found []Finding, err erro
 			Means: "Guards don't fire in such sessions: they write without a token.", Remedy: []string{r.Remedy},
 		})
 	}
-	s, err := row[server](ctx, in, serverSQL)
+	s, err := in.server(ctx)
 	if err != nil {
 		return found, err
 	}
@@ -200,13 +193,13 @@ func checkReplicaRole(ctx context.Context, in *Input) (found []Finding, err erro
 			})
 		}
 	}
-	subscriptions, err := rows[struct{ Name string }](ctx, in, subscriptionsSQL)
+	subscriptions, err := column(ctx, in, subscriptionsSQL)
 	if err != nil {
 		return found, err
 	}
-	for _, s := range subscriptions {
+	for _, name := range subscriptions {
 		found = append(found, Finding{
-			Grade: Note, Says: "the subscription " + s.Name + " writes here",
+			Grade: Note, Says: "the subscription " + name + " writes here",
 			Means: "Replicated rows fire no guards: they must be checked where they were written.",
 		})
 	}

@@ -16,34 +16,30 @@ import (
 	"github.com/wirefence/wirefence/internal/timelines"
 )
 
-// standing is what one of several hosts says of itself.
+// standing is the answer of one of several hosts.
 type standing struct {
 	host string
 	timelines.Place
 	away error // why it can't be asked
-	mute error // why it doesn't tell its timeline
-	here bool  // whether it is the server of WIREFENCE_DATABASE_URL
+	mute error // why it doesn't report its timeline
+	here bool  // it is the server of WIREFENCE_DATABASE_URL
 }
 
-// checkHosts asks each host that is named, and looks for primaries that a promotion has
-// left behind.
+// checkHosts asks each host for its role and timeline, to find primaries that a promotion left
+// behind.
 func checkHosts(ctx context.Context, in *Input) ([]Finding, error) {
 	hosts := hostsOf(in.Database.Config().ConnConfig, in.Upstream)
 	if len(hosts) < 2 {
 		return fine("one host is named, and none to compare it with"), nil
 	}
 	all := make([]standing, len(hosts))
-	mark := newMark()
-	err := in.read(ctx, func(tx pgx.Tx) error {
-		if _, err := tx.Exec(ctx, takeMarkSQL, mark); err != nil {
-			return err
-		}
+	_, err := marked(ctx, in, func(mark int64) (bool, error) {
 		var asking sync.WaitGroup
 		for i, h := range hosts {
 			asking.Go(func() { all[i] = askHost(ctx, h, mark) })
 		}
 		asking.Wait()
-		return nil
+		return true, nil
 	})
 	if err != nil {
 		return nil, err
@@ -51,14 +47,21 @@ func checkHosts(ctx context.Context, in *Input) ([]Finding, error) {
 	return judgeHosts(all), nil
 }
 
-// newMark is the key of an advisory lock by which a server is known again.
-func newMark() int64 {
-	var number [8]byte
-	_, _ = rand.Read(number[:]) // it never fails
-	return int64(binary.BigEndian.Uint64(number[:]))
+// marked runs do while the database holds an advisory lock with a random key, which only the
+// same database of the same server shows.
+func marked(ctx context.Context, in *Input, do func(mark int64) (bool, error)) (bool, error) {
+	return read(ctx, in, func(tx pgx.Tx) (bool, error) {
+		var number [8]byte
+		_, _ = rand.Read(number[:]) // it never fails
+		mark := int64(binary.BigEndian.Uint64(number[:]))
+		if _, err := tx.Exec(ctx, takeMarkSQL, mark); err != nil {
+			return false, err
+		}
+		return do(mark)
+	})
 }
 
-// hostsOf is a configuration for each host that those name, in order.
+// hostsOf returns a configuration for each host that the given ones name, in order.
 func hostsOf(named ...*pgx.ConnConfig) (each []*pgx.ConnConfig) {
 	seen := map[string]bool{}
 	for _, cfg := range named {
@@ -84,8 +87,8 @@ func address(host string, port uint16) string {
 	return net.JoinHostPort(host, strconv.Itoa(int(port)))
 }
 
-// onlyHost is a configuration for one of a configuration's hosts, in whatever role it is.
-// Several fallbacks of one host are its ways to use TLS.
+// onlyHost narrows cfg to one host and drops target_session_attrs. It keeps that host's
+// fallbacks with and without TLS.
 func onlyHost(cfg *pgx.ConnConfig, host string, port uint16) *pgx.ConnConfig {
 	one := cfg.Copy()
 	one.ValidateConnect, one.Fallbacks = nil, nil
@@ -148,14 +151,14 @@ func judgeHosts(all []standing) (found []Finding) {
 	}
 	for _, s := range all {
 		if s.away == nil && s.mute == nil && s.Primary {
-			found = append(found, besides(s, newest)...)
+			found = append(found, judgePrimaryHost(s, newest)...)
 		}
 	}
 	return orFine(found, "of %d hosts, all on one timeline, no more than one is a primary", len(all))
 }
 
-// besides tells of a primary that isn't the newest one.
-func besides(s, newest standing) []Finding {
+// judgePrimaryHost judges a primary beside the one on the newest timeline.
+func judgePrimaryHost(s, newest standing) []Finding {
 	f := Finding{Grade: Problem, Means: "The other server never gets what is committed there, and former holders' tokens count there. " +
 		"A proxy that knows both leaves the lower timeline; of two on the same it can't tell.",
 		Remedy: []string{"end the server at " + s.host + ", or make it a standby again by pg_rewind"}}

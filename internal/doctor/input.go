@@ -9,10 +9,12 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/wirefence/wirefence/fence"
+	"github.com/wirefence/wirefence/internal/connstring"
 	"github.com/wirefence/wirefence/lockclient"
 )
 
-// Input is what the checks are given. Nothing in it connects before a check does.
+// Input names the parts of a deployment. The checks connect to them.
 type Input struct {
 	// Database is a pool of the issuer's role, made by OpenPool. It is required.
 	Database *pgxpool.Pool
@@ -20,52 +22,52 @@ type Input struct {
 	// the setting that names it.
 	Store        lockclient.Store
 	StoreSetting string
+	// Lease is the resource whose lease the proxy holds, or waits for, "" where it has none.
+	Lease fence.Resource
 	// Replicas is how many Redis replicas a grant waits for.
 	Replicas int
 	// Proxy is a session through the proxy, nil where no proxy is named.
 	Proxy *pgx.ConnConfig
-	// Upstream is a session to where the proxy connects, nil where that is not
-	// named.
+	// Upstream opens a session on the proxy's servers; nil if they aren't named.
 	Upstream *pgx.ConnConfig
-	// Admin is where the proxy's probes are, host:port; "" where that is not
-	// named.
+	// Admin is the host:port of the proxy's probes; "" if it isn't named.
 	Admin string
-	// MaxConnections is the proxy's limit of clients, 0 where that is not named.
+	// MaxConnections is the proxy's limit of clients; 0 if it isn't named.
 	MaxConnections int
-	// TTL is that of the leases. It is required.
+	// TTL is the time to live of leases. It is required.
 	TTL time.Duration
 }
 
-// checks are those that the input has something for.
+// checks returns the checks for which the input names a part.
 func (in *Input) checks() []Check {
 	return slices.Concat(databaseChecks, schemaChecks, engineChecks(), guardChecks, serverChecks, sessionChecks, resourceChecks, failoverChecks,
 		in.storeChecks(), in.proxyChecks())
 }
 
-// OpenPool makes a pool for the checks. Several of them run at once.
+// OpenPool returns a pool for the checks, which run several at a time.
 func OpenPool(ctx context.Context, url string) (*pgxpool.Pool, error) {
-	cfg, err := pgxpool.ParseConfig(url)
+	cfg, err := connstring.Pool(url)
 	if err != nil {
 		return nil, err
 	}
 	cfg.MinConns, cfg.MaxConns = 0, concurrency
-	name(cfg.ConnConfig)
+	configureSession(cfg.ConnConfig)
 	return pgxpool.NewWithConfig(ctx, cfg)
 }
 
-// ParseSession is a configuration of single sessions for the checks.
+// ParseSession returns the configuration of single sessions for the checks.
 func ParseSession(url string) (*pgx.ConnConfig, error) {
-	cfg, err := pgxpool.ParseConfig(url) // what a pool may be told is no error here
+	cfg, err := connstring.Conn(url)
 	if err != nil {
 		return nil, err
 	}
-	name(cfg.ConnConfig)
-	return cfg.ConnConfig, nil
+	configureSession(cfg)
+	return cfg, nil
 }
 
-// name lets operators see whose sessions these are, and lets them work with a
-// pooler: nothing is prepared that outlives a transaction.
-func name(cfg *pgx.ConnConfig) {
+// configureSession sets application_name and client_encoding, and prepares nothing by name,
+// so that a transaction pooler can carry the session.
+func configureSession(cfg *pgx.ConnConfig) {
 	if cfg.RuntimeParams["application_name"] == "" {
 		cfg.RuntimeParams["application_name"] = "wirefence doctor"
 	}
@@ -73,33 +75,33 @@ func name(cfg *pgx.ConnConfig) {
 	cfg.DefaultQueryExecMode = pgx.QueryExecModeExec
 }
 
-// read runs a function in a transaction of the database that can't write, and in
-// which nothing comes before the system's own functions, and values and names are
-// written as by default. All is set for the
-// transaction alone, since a pooler may hand the session to others afterwards.
-func (in *Input) read(ctx context.Context, do func(tx pgx.Tx) error) error {
-	tx, err := in.Database.BeginTx(ctx, pgx.TxOptions{AccessMode: pgx.ReadOnly})
-	if err != nil {
-		return err
-	}
-	defer func() { _ = tx.Rollback(context.WithoutCancel(ctx)) }()
-	if _, err := tx.Exec(ctx, `SELECT pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', true),
-		pg_catalog.set_config('bytea_output', 'hex', true), pg_catalog.set_config('quote_all_identifiers', 'off', true)`); err != nil {
-		return err
-	}
-	return do(tx)
-}
-
-// rows runs a query and reads all of its rows into structs, by position.
-func rows[T any](ctx context.Context, in *Input, sql string, args ...any) (all []T, err error) {
-	err = in.read(ctx, func(tx pgx.Tx) error {
-		got, err := tx.Query(ctx, sql, args...)
-		if err == nil {
-			all, err = pgx.CollectRows(got, pgx.RowToStructByPos[T])
+// read runs do in a read-only transaction in which pg_catalog is first in search_path, and
+// values and names are written as by default. The settings are the transaction's alone,
+// since a pooler may give the session to another client afterwards.
+func read[T any](ctx context.Context, in *Input, do func(tx pgx.Tx) (T, error)) (got T, err error) {
+	err = pgx.BeginTxFunc(ctx, in.Database, pgx.TxOptions{AccessMode: pgx.ReadOnly}, func(tx pgx.Tx) error {
+		if _, err := tx.Exec(ctx, `SELECT pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', true),
+			pg_catalog.set_config('bytea_output', 'hex', true), pg_catalog.set_config('quote_all_identifiers', 'off', true)`); err != nil {
+			return err
 		}
+		got, err = do(tx)
 		return err
 	})
-	return all, err
+	return got, err
+}
+
+// onConnection runs do on a connection of the pool.
+func onConnection[T any](ctx context.Context, in *Input, do func(conn *pgx.Conn) (T, error)) (got T, err error) {
+	err = in.Database.AcquireFunc(ctx, func(c *pgxpool.Conn) error {
+		got, err = do(c.Conn())
+		return err
+	})
+	return got, err
+}
+
+// rows runs a query and returns its rows as structs, by position.
+func rows[T any](ctx context.Context, in *Input, sql string, args ...any) ([]T, error) {
+	return collect(ctx, in, pgx.RowToStructByPos[T], sql, args...)
 }
 
 // row runs a query of exactly one row.
@@ -112,4 +114,19 @@ func row[T any](ctx context.Context, in *Input, sql string, args ...any) (one T,
 		return one, fmt.Errorf("%d rows instead of one", len(all))
 	}
 	return all[0], nil
+}
+
+// column runs a query of one column of texts.
+func column(ctx context.Context, in *Input, sql string, args ...any) ([]string, error) {
+	return collect(ctx, in, pgx.RowTo[string], sql, args...)
+}
+
+func collect[T any](ctx context.Context, in *Input, scan pgx.RowToFunc[T], sql string, args ...any) ([]T, error) {
+	return read(ctx, in, func(tx pgx.Tx) ([]T, error) {
+		got, err := tx.Query(ctx, sql, args...)
+		if err != nil {
+			return nil, err
+		}
+		return pgx.CollectRows(got, scan)
+	})
 }

@@ -10,8 +10,7 @@ import (
 	"unicode/utf8"
 )
 
-// Print writes the results for people: a line for each finding, and below it what
-// it means and what to do.
+// Print writes the results for people: a line for each finding, then its meaning and remedies.
 func Print(w io.Writer, results []Result) error {
 	widest := 0
 	for _, r := range results {
@@ -30,14 +29,13 @@ func Print(w io.Writer, results []Result) error {
 			}
 		}
 	}
-	counts := Counts(results)
-	fmt.Fprintf(&b, "\n%s\n", summary(counts))
+	fmt.Fprintf(&b, "\n%s\n", summary(Counts(results), len(results)))
 	_, err := io.WriteString(w, b.String())
 	return err
 }
 
-// indented keeps the further lines of a text in its column. Names that clients give
-// are in it, which may hold what moves a terminal's cursor: that is escaped.
+// indented keeps the further lines of a text in its column. It escapes control characters,
+// which clients can put into names.
 func indented(text, margin string) string {
 	var b strings.Builder
 	for _, r := range strings.TrimSpace(text) {
@@ -55,7 +53,7 @@ func indented(text, margin string) string {
 	return b.String()
 }
 
-func summary(counts map[string]int) string {
+func summary(counts map[string]int, all int) string {
 	good := counts[OK.String()] + counts[Note.String()]
 	var parts []string
 	for _, g := range []struct {
@@ -73,14 +71,7 @@ func summary(counts map[string]int) string {
 	if len(parts) == 0 {
 		return fmt.Sprintf("All is well: %d checks.", good)
 	}
-	return fmt.Sprintf("%s; %d of %d checks are well.", strings.Join(parts, ", "), good, total(counts))
-}
-
-func total(counts map[string]int) (n int) {
-	for _, count := range counts {
-		n += count
-	}
-	return n
+	return fmt.Sprintf("%s; %d of %d checks are well.", strings.Join(parts, ", "), good, all)
 }
 
 // Report is what PrintJSON writes.

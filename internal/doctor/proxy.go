@@ -16,7 +16,7 @@ import (
 
 const proxyReachable = "proxy.reachable"
 
-// proxyChecks look at the way that clients take.
+// proxyChecks examine the proxy and its servers.
 func (in *Input) proxyChecks() (all []Check) {
 	if in.Upstream != nil {
 		all = append(all, Check{"proxy.upstream", []string{databaseReachable}, checkUpstream})
@@ -34,7 +34,7 @@ func (in *Input) proxyChecks() (all []Check) {
 	return all
 }
 
-// checkReady asks the proxy itself.
+// checkReady asks the proxy's probe.
 func checkReady(ctx context.Context, in *Input) ([]Finding, error) {
 	status, body, err := Probe(ctx, in.Admin, "/readyz")
 	switch {
@@ -103,36 +103,31 @@ var takeMarkSQL string
 //go:embed sql/see_mark.sql
 var seeMarkSQL string
 
-// sameDatabase reports whether a session comes to the same database of the same
-// server. Identifiers of a server are copied with its files, so a lock is taken
-// here, with a number that nobody else can guess, and looked for there. It ends
-// with its transaction.
-func (in *Input) sameDatabase(ctx context.Context, other *pgx.ConnConfig) (same bool, err error) {
+// sameDatabase reports whether a session leads to the same database of the same server. A
+// server's identifiers are copied with its files, so it takes a lock here and looks for it
+// there.
+func (in *Input) sameDatabase(ctx context.Context, other *pgx.ConnConfig) (bool, error) {
 	there, err := pgx.ConnectConfig(ctx, other.Copy())
 	if err != nil {
 		return false, err
 	}
 	defer there.Close(context.WithoutCancel(ctx))
-	mark := newMark()
-	err = in.read(ctx, func(tx pgx.Tx) error {
-		if _, err := tx.Exec(ctx, takeMarkSQL, mark); err != nil {
-			return err
-		}
-		return there.QueryRow(ctx, seeMarkSQL, mark).Scan(&same)
+	return marked(ctx, in, func(mark int64) (same bool, err error) {
+		err = there.QueryRow(ctx, seeMarkSQL, mark).Scan(&same)
+		return same, err
 	})
-	return same, err
 }
 
-// setProbe is a setting of the session rather than a comment, so that it is the database
-// that refuses it.
+// setProbe sets a malformed fence. A comment would be refused by the proxy; the setting is
+// refused by the database.
 const setProbe = "SET LOCAL wirefence.token = '" + fence.Probe + "'"
 
-// harmlessWrite is checked as a write, also in shadow mode, and does nothing, whoever
-// lets it through: nobody is notified by a transaction that is rolled back.
+// harmlessWrite is checked as a write, also in shadow mode, and does nothing if it passes: a
+// transaction that is rolled back notifies nobody.
 const harmlessWrite = "NOTIFY wirefence_doctor"
 
-// checkProxyFences sends what must be refused, in a transaction that can't write
-// and is rolled back.
+// checkProxyFences sends a write under a malformed fence by both protocols, in a read-only
+// transaction that is rolled back.
 func checkProxyFences(ctx context.Context, in *Input) (found []Finding, err error) {
 	conn, err := pgx.ConnectConfig(ctx, in.Proxy.Copy())
 	if err != nil {
@@ -159,7 +154,13 @@ func checkProxyFences(ctx context.Context, in *Input) (found []Finding, err erro
 	return fine("the proxy has fences checked, in both protocols"), nil
 }
 
-// refuses reports whether a statement with what is no fence is refused as such.
+// Fences reports whether a connection leads through a proxy that has fences checked. It changes
+// nothing.
+func Fences(ctx context.Context, conn *pgx.Conn) (bool, error) {
+	return refuses(ctx, conn, func(tx pgx.Tx) error { return tx.Conn().PgConn().Exec(ctx, harmlessWrite).Close() })
+}
+
+// refuses reports whether a statement under a malformed fence is refused as malformed.
 func refuses(ctx context.Context, conn *pgx.Conn, send func(tx pgx.Tx) error) (bool, error) {
 	tx, err := conn.BeginTx(ctx, pgx.TxOptions{AccessMode: pgx.ReadOnly})
 	if err != nil {
@@ -176,7 +177,7 @@ func refuses(ctx context.Context, conn *pgx.Conn, send func(tx pgx.Tx) error) (b
 	return false, err
 }
 
-// unfenced says what it means that nothing was refused.
+// unfenced returns the finding about a proxy that refused nothing.
 func (in *Input) unfenced(ctx context.Context) Finding {
 	f := Finding{
 		Grade: Problem, Says: "a malformed fence was not refused", Means: "Writes go through unchecked: the proxy is off, or this is no proxy.",
@@ -191,7 +192,7 @@ func (in *Input) unfenced(ctx context.Context) Finding {
 	return f
 }
 
-// wouldHaveRefused reports whether the metrics count a probe in shadow mode.
+// wouldHaveRefused reports whether the proxy's metrics count a probe in shadow mode.
 func wouldHaveRefused(metrics string) bool {
 	lines := bufio.NewScanner(strings.NewReader(metrics))
 	for lines.Scan() {

@@ -9,6 +9,7 @@ import (
 	"maps"
 	"math"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -17,66 +18,71 @@ import (
 	"github.com/wirefence/wirefence/fence"
 )
 
-// resourceChecks look at what is recorded of resources.
+// resourceChecks examine what the database has recorded about resources.
 var resourceChecks = []Check{
-	{"resources.holders", []string{schemaVersion}, checkHolders},
-	{"resources.tokens", []string{schemaVersion}, checkTokens},
-	{"resources.policies", []string{schemaVersion}, checkPolicies},
-	{"resources.takeovers", []string{schemaVersion}, checkTakeovers},
+	{"resources.holders", []string{schemaVersion}, judging((*Input).resources, judgeHolders)},
+	{"resources.tokens", []string{schemaVersion}, judging((*Input).resources, judgeTokens)},
+	{"resources.policies", []string{schemaVersion}, judging((*Input).resources, judgePolicies)},
+	{"resources.sources", []string{schemaVersion}, checkSources},
+	{"resources.takeovers", []string{schemaVersion}, judging((*Input).resources, judgeTakeovers)},
 	{"resources.leases", []string{schemaVersion}, checkExpiredLeases},
-	{"history.refusals", []string{schemaVersion}, checkRefusals},
-	{"history.complete", []string{schemaVersion}, checkHistory},
+	{"history.refusals", []string{schemaVersion}, judging((*Input).refusals, judgeRefusals)},
+	{"history.complete", []string{schemaVersion}, judging((*Input).historyTotals, judgeHistory)},
 }
 
-func (in *Input) resources(ctx context.Context) (all []fence.ResourceStatus, err error) {
-	err = in.read(ctx, func(tx pgx.Tx) error {
-		all, err = fence.Status(ctx, tx)
-		return err
-	})
-	return all, err
+func (in *Input) resources(ctx context.Context) ([]fence.ResourceStatus, error) {
+	return read(ctx, in, func(tx pgx.Tx) ([]fence.ResourceStatus, error) { return fence.Status(ctx, tx) })
 }
 
-// mostNamed is how many resources are told of one by one.
+// mostNamed bounds how many resources, tables or sessions a check names.
 const mostNamed = 10
 
-// checkHolders tells which resources are written under, and who was granted them last.
-func checkHolders(ctx context.Context, in *Input) (found []Finding, err error) {
-	all, err := in.resources(ctx)
-	if err != nil {
-		return nil, err
+// firstOf cuts findings to the first mostNamed. If there are more, it appends rest with their
+// number in place of %d in its text, and with the worst of their grades.
+func firstOf(found []Finding, rest Finding) []Finding {
+	if len(found) <= mostNamed {
+		return found
 	}
-	busy := 0
+	for _, f := range found[mostNamed:] {
+		rest.Grade = max(rest.Grade, f.Grade)
+	}
+	rest.Says = fmt.Sprintf(rest.Says, len(found)-mostNamed)
+	return append(found[:mostNamed], rest)
+}
+
+// listed joins the first mostNamed names, with the number of the others.
+func listed(names []string) string {
+	text := strings.Join(names[:min(len(names), mostNamed)], ", ")
+	if more := len(names) - mostNamed; more > 0 {
+		text += fmt.Sprintf(" and %d more", more)
+	}
+	return text
+}
+
+// judgeHolders reports the resources with open transactions, and the holders of their last
+// grants.
+func judgeHolders(_ *Input, all []fence.ResourceStatus) (found []Finding) {
 	for _, r := range all {
 		if r.Writers == 0 {
 			continue
 		}
-		if busy++; busy > mostNamed {
-			continue
-		}
-		holder := "nobody that is known"
+		holder := "an unknown holder"
 		if r.Holder != "" {
 			holder = fmt.Sprintf("%s at %s", r.Holder, r.Since.UTC().Format(time.RFC3339))
 		}
 		found = append(found, Finding{Grade: Note, Says: fmt.Sprintf("%s: token %d, last granted to %s, open transactions: %d", r.Resource, r.LastToken, holder, r.Writers)})
 	}
-	if busy > mostNamed {
-		found = append(found, Finding{Grade: Note, Says: fmt.Sprintf("and %d more resources with open transactions", busy-mostNamed), Remedy: []string{"wirefence status"}})
-	}
-	return orFine(found, "resources: %d, none with an open transaction", len(all)), nil
+	found = firstOf(found, Finding{Says: "and %d more resources with open transactions", Remedy: []string{"wirefence status"}})
+	return orFine(found, "resources: %d, none with an open transaction", len(all))
 }
 
-// Tokens above suspicious were hardly counted by anybody; of those above
-// exhausted few are left.
+// No counter reaches tokens above suspicious. Above exhausted, few tokens are left.
 const (
 	suspicious fence.Token = 1 << 62
 	exhausted  fence.Token = math.MaxInt64 - 1_000_000_000
 )
 
-func checkTokens(ctx context.Context, in *Input) (found []Finding, err error) {
-	all, err := in.resources(ctx)
-	if err != nil {
-		return nil, err
-	}
+func judgeTokens(_ *Input, all []fence.ResourceStatus) (found []Finding) {
 	highest := fence.Token(0)
 	for _, r := range all {
 		highest = max(highest, r.LastToken)
@@ -91,21 +97,15 @@ func checkTokens(ctx context.Context, in *Input) (found []Finding, err error) {
 			f.Grade, f.Means = Problem, fmt.Sprintf("Only %d tokens are left; after them, the resource can't be granted. Tokens end at 9223372036854775807.", math.MaxInt64-r.LastToken)
 		}
 		found = append(found, f)
-		if len(found) == mostNamed {
-			break
-		}
 	}
-	return orFine(found, "the highest token is %d", highest), nil
+	found = firstOf(found, Finding{Says: "and %d more resources with such tokens", Means: "Clients may have made them up.", Remedy: []string{"wirefence resource list"}})
+	return orFine(found, "the highest token is %d", highest)
 }
 
-// longPreempt is a preempt_after that hardly anybody means.
+// longPreempt is the longest preempt_after that is not reported.
 const longPreempt = time.Hour
 
-func checkPolicies(ctx context.Context, in *Input) (found []Finding, err error) {
-	all, err := in.resources(ctx)
-	if err != nil {
-		return nil, err
-	}
+func judgePolicies(_ *Input, all []fence.ResourceStatus) (found []Finding) {
 	for _, r := range all {
 		name := quoted(string(r.Resource))
 		if r.Mode == fence.ModeShadow {
@@ -127,23 +127,19 @@ func checkPolicies(ctx context.Context, in *Input) (found []Finding, err error) 
 				Means:  "A client can lock the holder out with any higher token.",
 				Remedy: []string{fmt.Sprintf("wirefence resource set %s --advance grant --reason 'its grants are sealed'", name)}})
 		}
-		if len(found) >= mostNamed {
-			found = append(found, Finding{Grade: Warning, Says: "there may be more", Remedy: []string{"wirefence resource list"}})
-			break
-		}
 	}
-	return orFine(found, "no policy is out of the ordinary"), nil
+	found = firstOf(found, Finding{Says: "and %d more unusual policies", Means: "They have the same consequences.", Remedy: []string{"wirefence resource list"}})
+	return orFine(found, "no policy is unusual")
 }
 
-// checkRefusals tells what was refused lately, the most often refused first.
-func checkRefusals(ctx context.Context, in *Input) (found []Finding, err error) {
-	var counts map[fence.Resource]fence.RefusalCount
-	if err := in.read(ctx, func(tx pgx.Tx) error {
-		counts, err = fence.RefusalsWithin(ctx, tx, time.Hour)
-		return err
-	}); err != nil {
-		return nil, err
-	}
+func (in *Input) refusals(ctx context.Context) (map[fence.Resource]fence.RefusalCount, error) {
+	return read(ctx, in, func(tx pgx.Tx) (map[fence.Resource]fence.RefusalCount, error) {
+		return fence.RefusalsWithin(ctx, tx, time.Hour)
+	})
+}
+
+// judgeRefusals reports the refusals of the last hour, the resource with the most of them first.
+func judgeRefusals(_ *Input, counts map[fence.Resource]fence.RefusalCount) (found []Finding) {
 	often := func(r fence.Resource) int64 { return counts[r].Refused + counts[r].LetPass }
 	names := slices.SortedFunc(maps.Keys(counts), func(a, b fence.Resource) int {
 		return cmp.Or(cmp.Compare(often(b), often(a)), cmp.Compare(a, b))
@@ -156,39 +152,36 @@ func checkRefusals(ctx context.Context, in *Input) (found []Finding, err error) 
 		found = append(found, Finding{Grade: Note, Says: fmt.Sprintf("%s: refused in the last hour: %d, passed in shadow mode: %d",
 			label, counts[name].Refused, counts[name].LetPass), Remedy: []string{"wirefence history --since 1h"}})
 	}
-	return orFine(found, "the history has no refusal of the last hour"), nil
+	return orFine(found, "the history has no refusal of the last hour")
 }
 
-// checkHistory tells what the history lacks.
-func checkHistory(ctx context.Context, in *Input) (found []Finding, err error) {
-	var totals fence.HistoryTotals
-	if err := in.read(ctx, func(tx pgx.Tx) error {
-		totals, err = fence.TotalsOfHistory(ctx, tx)
-		return err
-	}); err != nil {
-		return nil, err
-	}
+func (in *Input) historyTotals(ctx context.Context) (fence.HistoryTotals, error) {
+	return read(ctx, in, func(tx pgx.Tx) (fence.HistoryTotals, error) { return fence.TotalsOfHistory(ctx, tx) })
+}
+
+// judgeHistory reports what is missing in the history, and whether it grows.
+func judgeHistory(_ *Input, totals fence.HistoryTotals) (found []Finding) {
 	if totals.Unrecorded > 0 {
 		found = append(found, Finding{Grade: Note,
 			Says:  fmt.Sprintf("%d of the %d refusals that the database has ever raised are not in the history", totals.Unrecorded, totals.Raised),
-			Means: "They were of sessions that use no proxy, or of a proxy without WIREFENCE_DATABASE_URL, or one that could not write. The server's log has them."})
+			Means: "Their sessions bypassed the proxy, or their proxy has no WIREFENCE_DATABASE_URL or could not write. The server's log has them."})
 	}
 	if totals.Dropped > 0 {
 		found = append(found, Finding{Grade: Note,
 			Says:  fmt.Sprintf("%d handoffs, ended transactions or notes of shadow mode, ever, are not in the history", totals.Dropped),
 			Means: "The table wirefence.history was locked, or could not be written, when they happened."})
 	}
-	bound := 2 * totals.MaxRows // of what issuers bring about, and of all else
+	bound := 2 * totals.MaxRows // of the events that issuers cause, and of the others
 	if excess := totals.Kept - bound; excess > bound/10+500 {
 		found = append(found, Finding{Grade: Warning,
-			Says:   fmt.Sprintf("the history has %d rows, more than the %d that it is to keep", totals.Kept, bound),
+			Says:   fmt.Sprintf("the history has %d rows, more than the %d that it should keep", totals.Kept, bound),
 			Means:  "It grows: each write to it prunes a few rows, and proxies with WIREFENCE_DATABASE_URL prune the rest every minute.",
 			Remedy: []string{"run a proxy with WIREFENCE_DATABASE_URL, and look into its log", "SELECT wirefence.prune_history(), which deletes up to 10,000 at READ COMMITTED"}})
 	}
-	return orFine(found, "rows: %d of at most %d, kept for %s", totals.Kept, bound, daysText(totals.MaxAge)), nil
+	return orFine(found, "rows: %d of at most %d, kept for %s", totals.Kept, bound, daysText(totals.MaxAge))
 }
 
-// daysText is a long time in days, a shorter one as Go writes it.
+// daysText writes two days or more in days, less as Go does.
 func daysText(d time.Duration) string {
 	const day = 24 * time.Hour
 	if d >= 2*day && d%day == 0 {
@@ -200,13 +193,11 @@ func daysText(d time.Duration) string {
 //go:embed sql/leases.sql
 var leasesSQL string
 
-type leaseCounts struct{ Live, Expired int64 }
-
 // checkExpiredLeases counts leases in PostgreSQL that ended without a release.
 func checkExpiredLeases(ctx context.Context, in *Input) ([]Finding, error) {
-	n, err := row[leaseCounts](ctx, in, leasesSQL)
+	n, err := row[struct{ Live, Expired int64 }](ctx, in, leasesSQL)
 	if pgErr := (*pgconn.PgError)(nil); errors.As(err, &pgErr) && pgErr.Code == "0A000" {
-		// An unlogged table is empty on a standby, and not to be read.
+		// An unlogged table can't be read on a standby.
 		return []Finding{{Grade: Note, Says: "leases in PostgreSQL are on the primary alone"}}, nil
 	} else if err != nil {
 		return nil, err

@@ -5,16 +5,14 @@ import (
 	_ "embed"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/wirefence/wirefence/migrations"
 )
 
-// schemaChecks look at what migrations have made, and at the roles.
+// schemaChecks examine the schema and the roles.
 var schemaChecks = []Check{
 	{schemaVersion, []string{databaseReachable}, checkSchemaVersion},
 	{"schema.objects", []string{schemaVersion}, checkSchemaObjects},
@@ -24,24 +22,16 @@ var schemaChecks = []Check{
 	{"roles.superusers", []string{databaseReachable}, checkSuperusers},
 }
 
-func (in *Input) onConnection(ctx context.Context, do func(conn *pgx.Conn) error) error {
-	return in.Database.AcquireFunc(ctx, func(c *pgxpool.Conn) error { return do(c.Conn()) })
-}
-
 func checkSchemaVersion(ctx context.Context, in *Input) ([]Finding, error) {
-	var differs *migrations.VersionError
-	err := in.onConnection(ctx, func(conn *pgx.Conn) (err error) {
-		differs, err = migrations.Usable(ctx, conn)
-		return err
-	})
+	differs, err := onConnection(ctx, in, func(conn *pgx.Conn) (*migrations.VersionError, error) { return migrations.Usable(ctx, conn) })
 	if differs != nil && (err == nil || errors.As(err, new(*migrations.ContentError))) {
 		return oneApart(differs), nil
 	}
 	switch lacks := (*migrations.ContentError)(nil); {
-	case err == nil, errors.As(err, &lacks): // schema.objects names what is missing
+	case err == nil, errors.As(err, &lacks): // schema.objects reports what is missing
 		return fine("the schema is at version %d, as this binary needs it", migrations.Version()), nil
 	case errors.Is(err, migrations.ErrNoVersion):
-		return []Finding{{Grade: Problem, Says: "the schema is there, but not its version", Means: "A dump was restored without its data; which tokens were granted is lost.",
+		return []Finding{{Grade: Problem, Says: "the schema has no version", Means: "A dump was restored without its data. The record of granted tokens is lost.",
 			Remedy: []string{"restore the rows of the schema wirefence, too", "or DROP SCHEMA wirefence CASCADE, which removes all guards, and wirefence migrate"}}}, nil
 	case !errors.As(err, &differs):
 		return nil, schemaRight(err)
@@ -62,9 +52,10 @@ func checkSchemaVersion(ctx context.Context, in *Input) ([]Finding, error) {
 
 const tooFar = "The proxy isn't ready with a schema that is more than one version from its own."
 
-// oneApart tells of what is in order while a rollout or a rollback is under way.
+// oneApart returns the finding about a schema that is one version from the binary's, as during
+// a rollout or a rollback.
 func oneApart(differs *migrations.VersionError) []Finding {
-	f := Finding{Grade: Warning, Says: differs.Error(), Means: "All works, as it does during a rollout. The next release but one won't.",
+	f := Finding{Grade: Warning, Says: differs.Error(), Means: "Everything works, as during a rollout. The release after the next won't work with this schema.",
 		Remedy: []string{"wirefence migrate, with the newer release"}}
 	if differs.Ahead() {
 		f.Remedy = []string{"upgrade this binary to the release that migrated the database"}
@@ -81,33 +72,31 @@ func schemaRight(err error) error {
 	return err
 }
 
-// checkSchemaObjects compares functions, tables and rights with what this binary
-// installs.
+// checkSchemaObjects compares functions, tables and rights with the binary's migrations.
 func checkSchemaObjects(ctx context.Context, in *Input) ([]Finding, error) {
-	var drifts []migrations.Drift
 	var differs *migrations.VersionError
-	err := in.onConnection(ctx, func(conn *pgx.Conn) (err error) {
+	drifts, err := onConnection(ctx, in, func(conn *pgx.Conn) (drifts []migrations.Drift, err error) {
 		if differs, err = migrations.Usable(ctx, conn); differs == nil {
 			drifts, err = migrations.Drifts(ctx, conn)
 		}
-		return err
+		return drifts, err
 	})
 	if differs != nil {
 		if lacks := (*migrations.ContentError)(nil); errors.As(err, &lacks) {
 			return []Finding{{Grade: Problem, Says: "function " + lacks.Missing[0] + " is missing", Means: "Calls that need it fail.",
-				Remedy: []string{"wirefence doctor, of the release that migrated the database, which says how to make it"}}}, nil
+				Remedy: []string{"run wirefence doctor of the release that migrated the database: it reports how to create the function"}}}, nil
 		}
-		return []Finding{{Grade: Note, Says: "not compared: the schema is another version's"}}, nil
+		return []Finding{{Grade: Note, Says: "not compared: the schema has another version"}}, nil
 	}
 	if err != nil {
 		return nil, schemaRight(err)
 	}
 	var found []Finding
 	for _, d := range drifts {
-		f := Finding{Grade: Problem, Says: d.Object + ": " + d.Fault, Means: "Fences are checked by other rules than this binary's.", Remedy: d.Remedy}
+		f := Finding{Grade: Problem, Says: d.Object + ": " + d.Fault, Means: "Fences are checked by other rules than those of this binary.", Remedy: d.Remedy}
 		switch {
 		case d.Harmless:
-			f.Grade, f.Means = Warning, "It changes no verdict; Wirefence didn't grant or make it."
+			f.Grade, f.Means = Warning, "It changes no verdict. Wirefence did not grant or create it."
 		case strings.Contains(d.Fault, " has "):
 			f.Means = "A role with that right can change tokens or verdicts, so that a former holder can write."
 		case strings.Contains(d.Fault, " lacks "):
@@ -121,19 +110,15 @@ func checkSchemaObjects(ctx context.Context, in *Input) ([]Finding, error) {
 	return orFine(found, "functions, tables and rights are as this binary installs them"), nil
 }
 
-// onlyOfHistory says whether nothing but records of handoffs suffers.
+// onlyOfHistory reports whether a drift affects only the records of handoffs.
 func onlyOfHistory(d migrations.Drift) bool {
 	return strings.Contains(d.Fault, "note_handoff") || strings.Contains(d.Fault, "note_first") ||
 		d.Object == "wirefence.history" && strings.Contains(d.Fault, "missing")
 }
 
-// checkPrepared looks for what only a superuser can make.
+// checkPrepared looks for missing steps of the preparation, which needs a superuser.
 func checkPrepared(ctx context.Context, in *Input) ([]Finding, error) {
-	var steps []string
-	err := in.onConnection(ctx, func(conn *pgx.Conn) (err error) {
-		steps, err = migrations.Unprepared(ctx, conn)
-		return err
-	})
+	steps, err := onConnection(ctx, in, func(conn *pgx.Conn) ([]string, error) { return migrations.Unprepared(ctx, conn) })
 	if err != nil {
 		return nil, err
 	}
@@ -143,15 +128,15 @@ func checkPrepared(ctx context.Context, in *Input) ([]Finding, error) {
 		switch {
 		case strings.HasPrefix(step, "GRANT pg_signal_backend"):
 			f.Says = "wirefence_owner may not end backends"
-			f.Means = "A stuck transaction of a former holder holds up the next one for ever, instead of for preempt_after."
+			f.Means = "A stuck transaction of a former holder delays the next holder for ever, instead of for preempt_after."
 		case strings.HasPrefix(step, "GRANT pg_read_all_stats"):
 			f.Grade, f.Says = Warning, "wirefence_owner may not see which backends are idle"
-			f.Means = "A takeover waits for the idle session of a frozen proxy for preempt_after, instead of for less than half a second."
+			f.Means = "A takeover waits preempt_after for the idle session of a frozen proxy, instead of less than half a second."
 		case strings.HasPrefix(step, "CREATE ROLE "):
 			f.Says = "the role " + strings.Fields(step)[2] + " doesn't exist"
 			f.Means, f.Remedy = "Nobody can use the rights that are granted to it.", []string{"wirefence migrate"}
 		case strings.HasPrefix(step, "CREATE SCHEMA"):
-			continue // the version's check tells of it
+			continue // schema.version reports it
 		default:
 			f.Means = "Another role can replace the functions that check fences."
 		}
@@ -163,16 +148,11 @@ func checkPrepared(ctx context.Context, in *Input) ([]Finding, error) {
 //go:embed sql/issuer.sql
 var issuerSQL string
 
-// issuer is the connecting role.
-type issuer struct {
-	Role      string
-	Superuser bool
-	Issuer    bool
-	Owner     bool
-}
-
 func checkIssuer(ctx context.Context, in *Input) ([]Finding, error) {
-	me, err := row[issuer](ctx, in, issuerSQL)
+	me, err := row[struct {
+		Role                     string
+		Superuser, Issuer, Owner bool
+	}](ctx, in, issuerSQL)
 	switch {
 	case err != nil:
 		return nil, err
@@ -199,25 +179,9 @@ func checkIssuer(ctx context.Context, in *Input) ([]Finding, error) {
 //go:embed sql/members.sql
 var membersSQL string
 
-// member is a role that can log in and has another's rights.
-type member struct {
-	Of, Role string
-}
-
-// membersOf lists who can act as a role, superusers left out.
-func membersOf(ctx context.Context, in *Input, role string) ([]string, error) {
-	all, err := rows[member](ctx, in, membersSQL, role)
-	var names []string
-	for _, m := range all {
-		names = append(names, m.Role)
-	}
-	slices.Sort(names)
-	return names, err
-}
-
-// checkOwner lists who can change tokens and verdicts at will.
+// checkOwner reports the roles that can change tokens and verdicts.
 func checkOwner(ctx context.Context, in *Input) ([]Finding, error) {
-	names, err := membersOf(ctx, in, "wirefence_owner")
+	names, err := column(ctx, in, membersSQL, "wirefence_owner")
 	if err != nil {
 		return nil, err
 	}
@@ -231,15 +195,11 @@ func checkOwner(ctx context.Context, in *Input) ([]Finding, error) {
 	}}, nil
 }
 
-// checkSuperusers lists whom nothing binds.
+// checkSuperusers reports the roles that no right restricts.
 func checkSuperusers(ctx context.Context, in *Input) ([]Finding, error) {
-	names, err := rows[struct{ Role string }](ctx, in, "SELECT rolname::text FROM pg_roles WHERE rolsuper AND rolcanlogin ORDER BY 1")
+	names, err := column(ctx, in, "SELECT rolname::text FROM pg_roles WHERE rolsuper AND rolcanlogin ORDER BY 1")
 	if err != nil {
 		return nil, err
 	}
-	var all []string
-	for _, n := range names {
-		all = append(all, n.Role)
-	}
-	return fine("superusers, who are checked like others but may switch guards off: %s", strings.Join(all, ", ")), nil
+	return fine("superusers, which are checked like other roles but may switch guards off: %s", strings.Join(names, ", ")), nil
 }

@@ -7,18 +7,18 @@ import (
 	"time"
 )
 
-// serverChecks look at settings of the server that matter to fences.
+// serverChecks examine settings of the server on which fences depend.
 var serverChecks = []Check{
-	{"server.durability", []string{databaseReachable}, checkDurability},
+	{"server.durability", []string{databaseReachable}, judging((*Input).settings, judgeDurability)},
 	{"server.timeouts", []string{schemaVersion}, checkTimeouts},
-	{"server.locks", []string{databaseReachable}, checkLocks},
-	{"server.connections", []string{databaseReachable}, checkConnections},
+	{"server.locks", []string{databaseReachable}, judging((*Input).settings, judgeLocks)},
+	{"server.connections", []string{databaseReachable}, judging((*Input).settings, judgeConnections)},
 }
 
 //go:embed sql/settings.sql
 var settingsSQL string
 
-// serverSettings are those of a session as it begins.
+// serverSettings are the initial settings of a session, and the use of what they limit.
 type serverSettings struct {
 	Database                         string
 	Fsync, FullPageWrites            bool
@@ -32,14 +32,13 @@ type serverSettings struct {
 	Backends                         int64
 	Standbys                         int64
 	SynchronousNames                 string
-	Asynchronous                     int64 // standbys that no commit waits for
 }
 
-func checkDurability(ctx context.Context, in *Input) (found []Finding, err error) {
-	s, err := row[serverSettings](ctx, in, settingsSQL)
-	if err != nil {
-		return nil, err
-	}
+func (in *Input) settings(ctx context.Context) (serverSettings, error) {
+	return row[serverSettings](ctx, in, settingsSQL)
+}
+
+func judgeDurability(in *Input, s serverSettings) (found []Finding) {
 	if !s.Fsync {
 		found = append(found, Finding{Grade: Problem, Says: "fsync is off",
 			Means:  "A crash of the machine can undo a handoff: the former holder's token is current again.",
@@ -61,13 +60,13 @@ func checkDurability(ctx context.Context, in *Input) (found []Finding, err error
 			Means:  "A failover can lose the last grants. No token from before it counts then, but for resources with failover = trust: holders acquire again.",
 			Remedy: []string{"ALTER SYSTEM SET synchronous_standby_names = 'ANY 1 (*)'; SELECT pg_reload_conf(), where that matters more than waiting for a standby"}})
 	}
-	return orFine(found, "a commit is on disk when it returns"), nil
+	return orFine(found, "a commit is on disk when it returns")
 }
 
-// checkTimeouts compares the connecting role's timeouts with how long a seal may
-// have to wait.
+// checkTimeouts compares the connecting role's statement_timeout with the longest wait of a
+// seal.
 func checkTimeouts(ctx context.Context, in *Input) (found []Finding, err error) {
-	s, err := row[serverSettings](ctx, in, settingsSQL)
+	s, err := in.settings(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -76,7 +75,7 @@ func checkTimeouts(ctx context.Context, in *Input) (found []Finding, err error) 
 		return nil, err
 	}
 	longest, statement := waits.longest(), time.Duration(s.Statement)*time.Millisecond
-	// After preempt_after a seal looks twice before it ends anybody.
+	// After preempt_after a seal looks twice before it ends a session.
 	if wanted := longest + time.Second; statement > 0 && statement < wanted {
 		found = append(found, Finding{Grade: Warning,
 			Says:   fmt.Sprintf("statement_timeout of %s is %v, by %s; a resource's preempt_after is %v", in.role(), statement, s.StatementBy, longest),
@@ -84,26 +83,22 @@ func checkTimeouts(ctx context.Context, in *Input) (found []Finding, err error) 
 			Remedy: []string{fmt.Sprintf("ALTER ROLE %s SET statement_timeout = 0", in.role())}})
 	}
 	return orFine(found, "a seal can wait for preempt_after: statement_timeout is %s, lock_timeout %s, idle_in_transaction_session_timeout %s",
-		orNever(s.Statement), orNever(s.Lock), orNever(s.IdleTransaction)), nil
+		timeoutText(s.Statement), timeoutText(s.Lock), timeoutText(s.IdleTransaction)), nil
 }
 
-func orNever(milliseconds int64) string {
+func timeoutText(milliseconds int64) string {
 	if milliseconds == 0 {
 		return "off"
 	}
 	return (time.Duration(milliseconds) * time.Millisecond).String()
 }
 
-// locksOfAFence is what one transaction may hold besides its tables' locks: a
-// fence's 32 resources, each with what announces its token when it moves on.
+// locksOfAFence is the number of resources in the largest fence. Its transaction holds at
+// least one lock for each, besides those of its tables.
 const locksOfAFence = 32
 
-// checkLocks looks whether the shared lock table has room for fences.
-func checkLocks(ctx context.Context, in *Input) (found []Finding, err error) {
-	s, err := row[serverSettings](ctx, in, settingsSQL)
-	if err != nil {
-		return nil, err
-	}
+// judgeLocks judges whether the shared lock table has room for fences.
+func judgeLocks(_ *Input, s serverSettings) (found []Finding) {
 	room := s.LocksEach * (s.Connections + s.Prepared)
 	remedy := []string{"ALTER SYSTEM SET max_locks_per_transaction = " + fmt.Sprint(max(64, 2*s.LocksEach)) + ", and restart the server"}
 	if s.LocksEach <= locksOfAFence {
@@ -115,24 +110,21 @@ func checkLocks(ctx context.Context, in *Input) (found []Finding, err error) {
 		found = append(found, Finding{Grade: Warning, Says: fmt.Sprintf("locks: %d of about %d are held", s.LocksHeld, room),
 			Means: "When none is left, writes and grants fail with 53200.", Remedy: remedy})
 	}
-	return orFine(found, "locks: %d of about %d are held", s.LocksHeld, room), nil
+	return orFine(found, "locks: %d of about %d are held", s.LocksHeld, room)
 }
 
-func checkConnections(ctx context.Context, in *Input) (found []Finding, err error) {
-	s, err := row[serverSettings](ctx, in, settingsSQL)
-	if err != nil {
-		return nil, err
-	}
+// judgeConnections warns when connections run out. Only then it matters that the proxy admits
+// more clients than the server.
+func judgeConnections(in *Input, s serverSettings) []Finding {
 	room := s.Connections - s.Reserved
-	if s.Backends*10 > room*9 {
-		found = append(found, Finding{Grade: Warning, Says: fmt.Sprintf("connections: %d of %d are taken", s.Backends, room),
-			Means:  "When none is left, no lease can be taken over whose grant needs one.",
-			Remedy: []string{"ALTER SYSTEM SET max_connections = …, and restart the server; or let clients come by a pooler"}})
+	if s.Backends*10 <= room*9 {
+		return fine("connections: %d of %d are taken", s.Backends, room)
 	}
+	f := Finding{Grade: Warning, Says: fmt.Sprintf("connections: %d of %d are taken", s.Backends, room),
+		Means:  "When none is left, clients get 53300 from the server, and no lease can be taken over if its grant needs a new connection.",
+		Remedy: []string{"ALTER SYSTEM SET max_connections = …, and restart the server; or put a pooler between clients and the server"}}
 	if int64(in.MaxConnections) > room {
-		found = append(found, Finding{Grade: Warning, Says: fmt.Sprintf("the proxy admits %d clients, the server %d", in.MaxConnections, room),
-			Means:  "Clients beyond the server's limit get 53300 from it, and so may the issuer.",
-			Remedy: []string{fmt.Sprintf("WIREFENCE_MAX_CONNECTIONS=%d, or less where others connect, too", max(1, room-room/10))}})
+		f.Remedy = append(f.Remedy, fmt.Sprintf("WIREFENCE_MAX_CONNECTIONS=%d, or less if other programs connect, too: the proxy admits %d clients", max(1, room-room/10), in.MaxConnections))
 	}
-	return orFine(found, "connections: %d of %d are taken", s.Backends, room), nil
+	return []Finding{f}
 }

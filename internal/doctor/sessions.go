@@ -4,17 +4,17 @@ import (
 	"context"
 	_ "embed"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/wirefence/wirefence/fence"
 )
 
-// sessionChecks look for transactions that hold a resource, and would be in the
-// way of the next holder.
+// sessionChecks look for transactions that hold a resource and delay its next holder.
 var sessionChecks = []Check{
 	{"sessions.prepared", []string{schemaVersion}, checkPreparedTransactions},
 	{"sessions.idle", []string{schemaVersion}, checkIdleSessions},
-	{"sessions.settings", []string{databaseReachable}, checkSettings},
+	{"sessions.settings", []string{databaseReachable}, judging((*Input).presets, judgePresets)},
 }
 
 //go:embed sql/prepared.sql
@@ -28,8 +28,8 @@ type prepared struct {
 	Age      float64 // s
 }
 
-// checkPreparedTransactions looks for those that nobody has ended for long enough
-// that they must be forgotten.
+// checkPreparedTransactions reports prepared transactions older than the resource's
+// preempt_after.
 func checkPreparedTransactions(ctx context.Context, in *Input) (found []Finding, err error) {
 	all, err := rows[prepared](ctx, in, preparedSQL)
 	if err != nil {
@@ -41,7 +41,7 @@ func checkPreparedTransactions(ctx context.Context, in *Input) (found []Finding,
 	}
 	for _, p := range all {
 		if p.Age <= waits.of(p.Resource).Seconds() {
-			continue // its coordinator may be about to end it
+			continue // its coordinator may still end it
 		}
 		gid := literal(p.Gid)
 		found = append(found, Finding{Grade: Problem,
@@ -55,14 +55,12 @@ func checkPreparedTransactions(ctx context.Context, in *Input) (found []Finding,
 //go:embed sql/idle.sql
 var idleSQL string
 
-// idle is a session that waits for its client within a transaction that was
-// checked for a resource.
+// idle is a session that is idle in a transaction that holds a resource.
 type idle struct {
-	Pid      int32
-	Resource string
-	User     string
-	// Hidden says that the role may not see what others' sessions do.
-	Hidden      bool
+	Pid         int32
+	Resource    string
+	User        string
+	Hidden      bool // wirefence_owner may not see whether the session is idle
 	Application string
 	Idle        float64 // s, in the transaction without a statement
 	Superuser   bool
@@ -77,7 +75,7 @@ func checkIdleSessions(ctx context.Context, in *Input) (found []Finding, err err
 	if err != nil {
 		return nil, err
 	}
-	hidden, stuck := 0, 0
+	hidden := 0
 	pids := map[int32]bool{}
 	for _, s := range all {
 		pids[s.Pid] = true
@@ -86,30 +84,23 @@ func checkIdleSessions(ctx context.Context, in *Input) (found []Finding, err err
 		case s.Hidden:
 			hidden++
 		case wait <= waits.of(s.Resource):
-		case stuck >= mostNamed:
-			stuck++
 		case s.Superuser:
-			stuck++
 			found = append(found, Finding{Grade: Problem,
 				Says:   fmt.Sprintf("process %d, of the superuser %s, is idle for %v in a transaction that holds resource %q", s.Pid, s.User, wait, s.Resource),
 				Means:  "wirefence_owner may not end a superuser's session: no takeover is possible.",
 				Remedy: []string{fmt.Sprintf("SELECT pg_terminate_backend(%d)", s.Pid)}})
 		default:
-			stuck++
 			found = append(found, Finding{Grade: Warning,
 				Says:   fmt.Sprintf("process %d, of %s (%s), is idle for %v in a transaction that holds resource %q", s.Pid, s.User, s.Application, wait, s.Resource),
 				Means:  "The next holder has to wait for preempt_after; then the takeover ends this transaction, and its writes are rolled back.",
 				Remedy: []string{fmt.Sprintf("SELECT pg_terminate_backend(%d), or end the transaction in its application", s.Pid)}})
 		}
 	}
-	if stuck > mostNamed {
-		found = append(found, Finding{Grade: Warning, Says: fmt.Sprintf("and %d more that are idle for a shorter time", stuck-mostNamed),
-			Means: "They hold up the next holder in the same way."})
-	}
+	found = firstOf(found, Finding{Says: "and %d more that are idle for a shorter time", Means: "They delay the next holder in the same way."})
 	if hidden > 0 {
 		return found, &missingRight{
-			fmt.Sprintf("sessions that hold a resource: %d; whether they are idle this role may not see", hidden),
-			[]string{"GRANT pg_read_all_stats TO " + in.role()},
+			fmt.Sprintf("sessions that hold a resource: %d; whether they are idle wirefence_owner may not see", hidden),
+			[]string{"GRANT pg_read_all_stats TO wirefence_owner"},
 		}
 	}
 	return orFine(found, "sessions that hold a resource: %d, and none is stuck", len(pids)), nil
@@ -118,45 +109,43 @@ func checkIdleSessions(ctx context.Context, in *Input) (found []Finding, err err
 //go:embed sql/presets.sql
 var presetsSQL string
 
-// preset is a setting that sessions begin with.
+// preset is a setting with which the sessions of a role or a database begin.
 type preset struct{ Name, Whose, Remedy string }
 
-// checkSettings looks for settings of Wirefence that a role or a database has under a name
-// that nothing reads. The proxy refuses those in texts and startup packets, and can't see
-// these.
-func checkSettings(ctx context.Context, in *Input) (found []Finding, err error) {
-	all, err := rows[preset](ctx, in, presetsSQL)
-	if err != nil {
-		return nil, err
-	}
+func (in *Input) presets(ctx context.Context) ([]preset, error) {
+	return rows[preset](ctx, in, presetsSQL)
+}
+
+// judgePresets reports misspelt settings of Wirefence. The proxy refuses them in texts and
+// startup packets, and can't see those of roles and databases.
+func judgePresets(_ *Input, all []preset) (found []Finding) {
 	for _, p := range all {
 		if fence.IsSetting(p.Name) {
 			continue
 		}
 		found = append(found, Finding{Grade: Problem,
 			Says:   fmt.Sprintf("unknown setting %q for %s", p.Name, p.Whose),
-			Means:  "Nothing reads it: if it is meant as a fence, those sessions write without one. The fence is " + fence.Variable + ".",
+			Means:  "Nothing reads it: if it is meant as a fence, those sessions write without one. The fence's setting is " + fence.Variable + ".",
 			Remedy: []string{p.Remedy}})
 	}
-	return orFine(found, "no role and no database has a setting of Wirefence that nothing reads"), nil
+	return orFine(found, "no role and no database has a setting of Wirefence that nothing reads")
 }
 
-// waits are how long each resource's next holder waits for older transactions.
+// waits has the preempt_after of each resource.
 type waits map[string]time.Duration
 
-// patience is what a resource waits unless something else is set, and what one
-// that waits for ever is held to here.
-const patience = 5 * time.Second
+// defaultPreempt is the default preempt_after; it also stands in for `never`.
+const defaultPreempt = 5 * time.Second
 
 func (w waits) of(resource string) time.Duration {
 	if wait, known := w[resource]; known {
 		return wait
 	}
-	return patience
+	return defaultPreempt
 }
 
 func (w waits) longest() time.Duration {
-	longest := patience
+	longest := defaultPreempt
 	for _, wait := range w {
 		longest = max(longest, wait)
 	}
@@ -174,14 +163,5 @@ func (in *Input) waits(ctx context.Context) (waits, error) {
 	return w, err
 }
 
-// literal is a text as SQL quotes it.
-func literal(text string) string {
-	quoted := "'"
-	for _, r := range text {
-		if r == '\'' {
-			quoted += "'"
-		}
-		quoted += string(r)
-	}
-	return quoted + "'"
-}
+// literal quotes a text for SQL.
+func literal(text string) string { return "'" + strings.ReplaceAll(text, "'", "''") + "'" }

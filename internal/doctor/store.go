@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -90,15 +91,50 @@ func checkCounters(ctx context.Context, in *Input) ([]Finding, error) {
 	return fine("of the store's counters none is behind the database; compared: %d", compared), nil
 }
 
-// storeSource is what tokens of the store are said to come from.
+// storeSource is what tokens of the lease store are said to come from.
 func (in *Input) storeSource() fence.Source {
 	switch in.Store.(type) {
+	case nil:
+		return fence.SourcePostgres
 	case *redis.Store:
 		return fence.SourceRedis
 	case *etcd.Store:
 		return fence.SourceEtcd
 	}
 	return fence.SourceZooKeeper
+}
+
+// ownSources are the lease stores of this module: a resource of another source has grants of
+// another lock service.
+var ownSources = []fence.Source{fence.SourcePostgres, fence.SourceRedis, fence.SourceEtcd, fence.SourceZooKeeper}
+
+// checkSources looks for resources whose grants came from another lease store than the one
+// that is named here.
+func checkSources(ctx context.Context, in *Input) (found []Finding, err error) {
+	all, err := in.resources(ctx)
+	if err != nil {
+		return nil, err
+	}
+	here, elsewhere := in.storeSource(), []string{}
+	for _, r := range all {
+		switch {
+		case r.Source == here || !slices.Contains(ownSources, r.Source):
+		case r.Resource == in.Lease:
+			found = append(found, Finding{Grade: Problem,
+				Says:   fmt.Sprintf("the tokens of %s, of WIREFENCE_LEASE, come from %s, and the lease store here is %s", r.Resource, r.Source, here),
+				Means:  "The proxy is refused each grant (WF003): it never leads.",
+				Remedy: []string{fmt.Sprintf("wirefence resource set %s --source %s --reason 'another lease store', or name the former store in the settings", quoted(string(r.Resource)), here)}})
+		default:
+			elsewhere = append(elsewhere, fmt.Sprintf("%s (%s)", r.Resource, r.Source))
+		}
+	}
+	if len(elsewhere) > 0 {
+		found = append(found, Finding{Grade: Note,
+			Says:   fmt.Sprintf("resources whose tokens come from another lease store than %s: %d: %s", here, len(elsewhere), strings.Join(elsewhere[:min(len(elsewhere), mostNamed)], ", ")),
+			Means:  "Grants from this store are refused with WF003. That is as it should be if others use the other store.",
+			Remedy: []string{fmt.Sprintf("wirefence resource set NAME --source %s --reason 'another lease store', if the store was changed", here)}})
+	}
+	return orFine(found, "no resource has its tokens from another lease store than %s", here), nil
 }
 
 // checkRedis looks at what costs leases.

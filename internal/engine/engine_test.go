@@ -14,7 +14,7 @@ import (
 	"github.com/wirefence/wirefence/internal/stack"
 )
 
-// faults makes all probes at an address.
+// faults runs all probes against an address.
 func faults(t *testing.T, addr string) (says []string) {
 	t.Helper()
 	one, other := stack.Connect(t, stack.URL(addr, "postgres")), stack.Connect(t, stack.URL(addr, "postgres"))
@@ -51,7 +51,7 @@ func TestPostgreSQLItself(t *testing.T) {
 	}
 }
 
-// lostStates plays a server that gives every error the same SQLSTATE, as some do with those of user code.
+// lostStates plays a server that gives every error of user code the same SQLSTATE, as some do.
 func lostStates(t *testing.T, pg *servers.Postgres) {
 	for field, want := range map[string]string{"CWF001": "RAISE with the SQLSTATE WF001 arrives as XXUUU", "Ha hint": "RAISE loses its DETAIL or HINT"} {
 		addr := stack.Interposed(t, pg.Addr(), func(typ byte, msg []byte) []byte {
@@ -135,7 +135,7 @@ func autonomous(c net.Conn) {
 	}
 }
 
-// cutOff ends the connections: that is no fault of the server's behaviour.
+// cutOff ends the connections, which is no fault.
 func cutOff(t *testing.T, pg *servers.Postgres) {
 	one, other := stack.Connect(t, pg.URL("postgres")), stack.Connect(t, pg.URL("postgres"))
 	for _, p := range engine.Probes {

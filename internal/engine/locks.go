@@ -10,12 +10,12 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// step is one statement about the lock $1, and what PostgreSQL answers.
+// step is one statement about the lock $1, with PostgreSQL's answer.
 type step struct {
-	by   int // which connection runs it
+	by   int // the connection that runs it
 	sql  string
 	want string
-	says string // of a server that answers otherwise
+	says string // the fault of a server with another answer
 }
 
 const holder, rival = 0, 1
@@ -33,8 +33,8 @@ const listedSQL = `SELECT count(*) FROM pg_catalog.pg_locks AS l
 	WHERE l.locktype = 'advisory' AND l.objsubid = 1 AND l.granted AND l.mode = 'ShareLock'
 	AND (l.classid::bigint << 32) | l.objid::bigint = $1::bigint`
 
-// lockSteps let a holder keep a takeover out by its session, as a hold does, and then a
-// takeover keep holders out by its transaction, as a seal does.
+// lockSteps first lock a takeover out by a session's lock, as a hold does, and then holders by a
+// transaction's lock, as a seal does.
 var lockSteps = []step{
 	{holder, lockOfSession, "", ""},
 	{rival, listedSQL, "1", "pg_locks doesn't list an advisory lock that a session holds"},
@@ -43,15 +43,14 @@ var lockSteps = []step{
 	{rival, tryExclusive, "f", "a transaction is granted an advisory lock exclusively while another session holds it"},
 	{holder, unlock, "t", "a session's advisory lock ends with its transaction"},
 	{rival, "BEGIN", "", ""},
-	{rival, tryExclusive, "t", "an advisory lock that was given back is still held"},
+	{rival, tryExclusive, "t", "an advisory lock that was released is still held"},
 	{holder, tryShared, "f", "a transaction is granted an advisory lock while another one holds it exclusively"},
 	{holder, tryOfSession, "f", "a session is granted an advisory lock while a transaction holds it exclusively"},
 	{rival, "COMMIT", "", ""},
 	{holder, tryExclusive, "t", "a transaction's advisory lock outlives it"},
 }
 
-// locks checks that two connections exclude each other. It stops at the first step with
-// another answer.
+// locks checks that two connections exclude each other. It stops at the first wrong answer.
 func locks(ctx context.Context, one, other *pgx.Conn) ([]Fault, error) {
 	var number [8]byte
 	_, _ = rand.Read(number[:]) // it never fails
@@ -68,7 +67,7 @@ func locks(ctx context.Context, one, other *pgx.Conn) ([]Fault, error) {
 		}
 		got, err := ask(ctx, conns[s.by], s.sql, args...)
 		switch {
-		case err != nil && !told(err):
+		case err != nil && !answered(err):
 			return nil, err
 		case err == nil && got == s.want:
 			continue
@@ -89,24 +88,24 @@ func locks(ctx context.Context, one, other *pgx.Conn) ([]Fault, error) {
 	return nil, nil
 }
 
-// backends are the process ids of the servers that answer.
+// backends returns the process ids of the connections' servers.
 func backends(ctx context.Context, conns []*pgx.Conn) (pids [2]string, err error) {
 	for i, conn := range conns {
-		if pids[i], err = ask(ctx, conn, "SELECT pg_catalog.pg_backend_pid()"); err != nil && !told(err) {
+		if pids[i], err = ask(ctx, conn, "SELECT pg_catalog.pg_backend_pid()"); err != nil && !answered(err) {
 			return pids, err
 		}
 	}
 	return pids, nil
 }
 
-// release ends the transactions of the steps and gives their locks back.
+// release ends the transactions of the steps and releases their locks.
 func release(ctx context.Context, conns []*pgx.Conn, key string) (pids [2]string, err error) {
 	for _, conn := range conns {
-		if _, err := ask(ctx, conn, "ROLLBACK"); err != nil && !told(err) {
+		if _, err := ask(ctx, conn, "ROLLBACK"); err != nil && !answered(err) {
 			return pids, err
 		}
 		for _, sql := range []string{unlock, unlockExclusive} {
-			if _, err := ask(ctx, conn, sql, key); err != nil && !told(err) {
+			if _, err := ask(ctx, conn, sql, key); err != nil && !answered(err) {
 				return pids, err
 			}
 		}

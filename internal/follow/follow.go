@@ -16,27 +16,27 @@ import (
 	"github.com/wirefence/wirefence/fence"
 )
 
-// Pause is the time between two looks.
+// Pause is the time between two polls.
 const Pause = time.Second
 
-// How far a look goes back at least: a proxy that couldn't write records refusals later,
-// with their own time. The first look goes back further, since it doesn't know the age of
-// open transactions.
+// How far a poll goes back at least: a proxy that couldn't write records refusals later, with
+// the time of the refusal. The first poll goes back further, since the age of open transactions
+// isn't known.
 const (
 	lookback   = 10 * time.Minute
 	firstsBack = time.Hour
 	slack      = time.Minute // a row's time is earlier than its transaction's first write
 )
 
-// Follower looks at the history, and at the resources. It is for one goroutine.
+// Follower polls the history and the resources. It is for one goroutine.
 type Follower struct {
-	// Filter says which events are wanted. Its Limit bounds each look, and must be given.
+	// Filter selects the events. Its Limit bounds each poll, and is required.
 	Filter fence.EventFilter
 
-	events    map[string]bool              // seen by the last look
-	resources map[fence.Resource]time.Time // likewise, with their time of change
-	last      time.Time                    // of the look before, by the database's clock
-	open      map[string]time.Time         // transactions that were open then, and from when on they may have written
+	events    map[string]bool              // seen by the last poll
+	resources map[fence.Resource]time.Time // likewise, with their times of change
+	last      time.Time                    // of the last poll, by the database's clock
+	open      map[string]time.Time         // transactions that were open then, with the earliest time of their writes
 }
 
 //go:embed sql/look.sql
@@ -48,9 +48,9 @@ var eventsSQL string
 //go:embed sql/resources.sql
 var resourcesSQL string
 
-// Since returns the time from which on there may be rows that no look has seen: those of
-// transactions that were open at the last call, or have begun since. A transaction that
-// writes holds a lock on its own number. Call it once for each look.
+// Since returns the earliest time of rows that no poll has seen: those of transactions that were
+// open at the last call, or have begun since. A transaction that writes holds a lock on its own
+// number. Call Since once for each poll.
 func (f *Follower) Since(ctx context.Context, q fence.Querier) (time.Time, error) {
 	var now time.Time
 	var open []string
@@ -88,7 +88,7 @@ func earlier(a, b time.Time) time.Time {
 	return a
 }
 
-// Events returns the events since a moment that the last look didn't see.
+// Events returns the events after a time that the last poll didn't see.
 func (f *Follower) Events(ctx context.Context, q fence.Querier, since time.Time) (fresh []fence.Event, err error) {
 	var resource []byte
 	if f.Filter.Resource != "" {
@@ -120,7 +120,7 @@ func (f *Follower) Events(ctx context.Context, q fence.Querier, since time.Time)
 	return fresh, nil
 }
 
-// Saw notes events that were read by other means as seen.
+// Saw records events that were read by other means as seen.
 func (f *Follower) Saw(all []fence.Event) {
 	for _, e := range all {
 		f.events[e.ID] = true
@@ -131,14 +131,14 @@ func (f *Follower) Saw(all []fence.Event) {
 type Change struct {
 	Resource  fence.Resource
 	Token     fence.Token
-	Holder    string    // "" where it is unknown
-	GrantedAt time.Time // zero where there is no holder
+	Holder    string    // "" if it is unknown
+	GrantedAt time.Time // zero without a holder
 	Mode      fence.Mode
 	At        time.Time
 }
 
-// Resources returns the changes of resources since a moment that the last look didn't see,
-// the latest last and no more than the limit.
+// Resources returns the changes of resources after a time that the last poll didn't see, the
+// latest last and at most limit.
 func (f *Follower) Resources(ctx context.Context, q fence.Querier, since time.Time, limit int) (fresh []Change, err error) {
 	rows, err := q.Query(ctx, resourcesSQL, since, limit)
 	if err != nil {

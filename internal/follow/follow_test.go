@@ -14,8 +14,7 @@ var suite stack.Suite
 
 func TestMain(m *testing.M) { os.Exit(suite.Run(m)) }
 
-// How far a follower looks back is as far as transactions were open at its last
-// look.
+// A follower polls back to the begin of transactions that were open at its last poll.
 func TestAFollowerLooksBackToOpenTransactions(t *testing.T) {
 	t.Parallel()
 	db := suite.Database(t, 0)
@@ -48,7 +47,7 @@ func TestAFollowerLooksBackToOpenTransactions(t *testing.T) {
 	stack.Eventually(t, "the follower looks back less far", func() bool { return since().After(twoHoursAgo.Add(time.Hour)) })
 }
 
-// Each event and each change of a resource is seen once, one that commits late too.
+// Each event and each change of a resource is seen once, also if it commits late.
 func TestEachIsSeenOnce(t *testing.T) {
 	t.Parallel()
 	db := suite.Database(t, 0)

@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strconv"
 	"strings"
 	"syscall"
@@ -25,7 +26,7 @@ type guide struct {
 }
 
 var guides = []guide{
-	{page: "howto-cron.md", proxy: true},
+	{page: "howto-cron.md"},
 	{page: "howto-queue.md", proxy: true},
 	{page: "howto-django.md", proxy: true, pooler: true},
 	{page: "howto-leader.md"},
@@ -95,7 +96,7 @@ func (g guide) follow(t *testing.T) {
 	}
 	folder := t.TempDir()
 	writeFiles(t, folder, page, replace)
-	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
 	defer cancel()
 	clients, err := filepath.Abs("../../clients/python")
 	if err != nil {
@@ -113,6 +114,7 @@ func (g guide) follow(t *testing.T) {
 	t.Logf("%d commands ran for %v", len(steps), time.Since(began).Round(100*time.Millisecond))
 }
 
+// writeFiles writes the files that a page shows, and the examples that it has its reader copy.
 func writeFiles(t *testing.T, folder, page string, replace map[string]string) {
 	t.Helper()
 	var pairs []string
@@ -120,7 +122,15 @@ func writeFiles(t *testing.T, folder, page string, replace map[string]string) {
 		pairs = append(pairs, from, to)
 	}
 	replacer := strings.NewReplacer(pairs...)
-	for name, text := range pages.Files(page) {
+	files := pages.Files(page)
+	for _, link := range regexp.MustCompile(`\]\(examples/([\w.-]+)\)`).FindAllStringSubmatch(page, -1) {
+		text, err := os.ReadFile("../../docs/examples/" + link[1])
+		if err != nil {
+			t.Fatal(err)
+		}
+		files[link[1]] = string(text)
+	}
+	for name, text := range files {
 		file := filepath.Join(folder, name)
 		if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
 			t.Fatal(err)

@@ -16,7 +16,7 @@ import (
 	"github.com/wirefence/wirefence/proxy"
 )
 
-// A client that raises refusals of its own gives them texts of any length.
+// A client can raise refusals with texts of any length.
 func TestLongTextsTakeNoMemory(t *testing.T) {
 	j, err := journal.New(journal.Options{Proxy: "p", Connect: func(context.Context) (*pgx.Conn, error) { return nil, errAway }})
 	if err != nil {
@@ -45,8 +45,7 @@ func TestLongTextsTakeNoMemory(t *testing.T) {
 	runtime.KeepAlive(j)
 }
 
-// A refusal that the database doesn't take doesn't delay the others, and is counted as
-// dropped.
+// A refusal that the database rejects doesn't delay the others, and is counted as dropped.
 func TestWhatCantBeWrittenIsGivenUp(t *testing.T) {
 	for _, state := range []string{"P0001", "22023"} {
 		t.Run(state, func(t *testing.T) {
@@ -62,14 +61,14 @@ func TestWhatCantBeWrittenIsGivenUp(t *testing.T) {
 				w.Refused(proxy.Refusal{State: fence.StaleToken, Message: text})
 			}
 			rows := map[fence.EventKind]int64{}
-			for _, e := range w.told(t, 10) {
+			for _, e := range w.recorded(t, 10) {
 				rows[e.Kind] += e.Count
 			}
 			if rows[fence.RefusalEvent] != 9 || rows[fence.Dropped] != 1 {
 				t.Errorf("recorded: %v", rows)
 			}
 			w.refused(t, "/*wirefence.token='orders=33'*/ INSERT INTO writes VALUES (1)", "WF001")
-			w.told(t, 11)
+			w.recorded(t, 11)
 		})
 	}
 }
@@ -77,13 +76,13 @@ func TestWhatCantBeWrittenIsGivenUp(t *testing.T) {
 func TestNamesOfApplicationsAreWrittenAsPostgreSQLDoes(t *testing.T) {
 	w := newWorld(t, journal.Options{})
 	w.Refused(proxy.Refusal{Origin: proxy.Origin{Application: "a\n\x1b[2Jé"}, State: fence.StaleToken})
-	if all := w.told(t, 1); all[0].Application != `a\x0a\x1b[2J\xc3\xa9` {
+	if all := w.recorded(t, 1); all[0].Application != `a\x0a\x1b[2J\xc3\xa9` {
 		t.Errorf("the application is %q", all[0].Application)
 	}
 }
 
-// A database's default may be a level in which rows that others delete are errors.
-// More is pruned at once than one call deletes.
+// Upkeep prunes at any default isolation level, also one at which rows that others delete are
+// errors, and more rows than one call deletes.
 func TestUpkeepPrunesWhateverTheIsolation(t *testing.T) {
 	name := stack.Database(t, pg)
 	admin := stack.Connect(t, pg.URL(name))

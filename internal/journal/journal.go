@@ -1,12 +1,13 @@
-// Package journal records refusals in the database, since their own transactions can't. It
-// keeps a bounded queue, in which equal refusals are one entry with a count, and writes it
-// on a connection of its own. It counts the refusals that don't fit in or can't be written,
-// and writes their number when it can again.
+// Package journal records refusals in the database, since the refused transactions can't. It
+// keeps a bounded queue, in which equal refusals are one entry with a count, and writes it on
+// its own connection. It counts the refusals that don't fit in or can't be written, and
+// records their number when it can write again.
 //
-// The package imports proxy, for its refusals, and fence.
+// The package imports proxy, for its refusals, fence and internal/quietlog.
 package journal
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
@@ -18,6 +19,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/wirefence/wirefence/fence"
+	"github.com/wirefence/wirefence/internal/quietlog"
 	"github.com/wirefence/wirefence/proxy"
 )
 
@@ -38,7 +40,7 @@ type Options struct {
 	RetryMin, RetryMax time.Duration
 	// Upkeep is how often the history is pruned and its totals are read. Default 1m.
 	Upkeep time.Duration
-	// Logger gets errors, once for each change. By default nothing is logged.
+	// Logger gets errors, at growing intervals. By default nothing is logged.
 	Logger *slog.Logger
 	// Registerer gets the metrics. By default there are none.
 	Registerer prometheus.Registerer
@@ -75,13 +77,13 @@ type Journal struct {
 	dropped int64              // since their number was last written
 	wake    chan struct{}
 
-	conn    *pgx.Conn // the rest is Run's alone
-	ascii   bool      // the database's encoding lacks characters of the texts
-	trouble string    // the error that was logged last; "" if all is well
+	conn  *pgx.Conn    // the rest is Run's alone
+	ascii bool         // write ASCII only: the database's encoding lacks characters
+	log   *slog.Logger // whether the history can be written
 }
 
-// kind has the fields in which equal refusals agree. Its texts are cut: a client can raise
-// a refusal of its own, of any length.
+// kind has the fields in which equal refusals agree. Its texts are cut, since a client can raise
+// refusals of any length.
 type kind struct {
 	user, database, application, address string
 	state                                fence.SQLState
@@ -106,10 +108,10 @@ func kindOf(r proxy.Refusal) kind {
 	return k
 }
 
-// cut cuts one text as a refusal's are cut.
+// cut cuts a text as Refusal.Cut does.
 func cut(text string, size int) string { return proxy.Refusal{Message: text}.Cut(size).Message }
 
-// size is roughly the number of bytes of its texts.
+// size is roughly the number of bytes of the texts.
 func (k kind) size() int {
 	return len(k.user) + len(k.database) + len(k.application) + len(k.message) + len(k.verdict.Resource) + len(k.verdict.Holder) + len(k.verdict.Table)
 }
@@ -123,14 +125,12 @@ type entry struct {
 	due         time.Time
 }
 
-// New makes a journal. It takes refusals at once, and writes them when it is run.
+// New returns a journal. It takes refusals at once; Run writes them.
 func New(o Options) (*Journal, error) {
-	setDefault(&o.Size, 1024)
-	setDefault(&o.Pause, time.Second)
-	setDefault(&o.RepeatPause, 10*time.Second)
-	setDefault(&o.RetryMin, time.Second)
-	setDefault(&o.RetryMax, 30*time.Second)
-	setDefault(&o.Upkeep, time.Minute)
+	o.Size = cmp.Or(o.Size, 1024)
+	o.Pause, o.RepeatPause = cmp.Or(o.Pause, time.Second), cmp.Or(o.RepeatPause, 10*time.Second)
+	o.RetryMin, o.RetryMax = cmp.Or(o.RetryMin, time.Second), cmp.Or(o.RetryMax, 30*time.Second)
+	o.Upkeep = cmp.Or(o.Upkeep, time.Minute)
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
@@ -142,15 +142,8 @@ func New(o Options) (*Journal, error) {
 		return nil, err
 	}
 	return &Journal{
-		options: o, metrics: m, limit: batchSize, waiting: map[kind]*entry{}, written: map[kind]time.Time{}, wake: make(chan struct{}, 1),
+		options: o, metrics: m, log: quietlog.Outage(o.Logger), limit: batchSize, waiting: map[kind]*entry{}, written: map[kind]time.Time{}, wake: make(chan struct{}, 1),
 	}, nil
-}
-
-func setDefault[T comparable](field *T, value T) {
-	var zero T
-	if *field == zero {
-		*field = value
-	}
 }
 
 // Refused queues a refusal, or counts it as dropped if the queue is full.
@@ -222,7 +215,7 @@ func (j *Journal) take(now time.Time, all bool) (batch []*entry, dropped int64, 
 	return j.unsent, j.dropped, wait
 }
 
-// settle removes a batch that has been written, or, if lost, never will be.
+// settle removes a batch that was written, or, if lost, is dropped.
 func (j *Journal) settle(batch []*entry, dropped int64, lost bool) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -245,14 +238,13 @@ func (j *Journal) settle(batch []*entry, dropped int64, lost bool) {
 	j.metrics.recorded.Add(float64(sum))
 }
 
-// maxTries is the number of failed writes, to a database that can be reached, after which one
-// refusal is dropped.
+// maxTries is the number of failed writes to a reachable database after which a refusal is
+// dropped.
 const maxTries = 5
 
-// shrink follows a failed write to a database that can be reached: half of the batch is
-// tried next, so that an entry that can't be written doesn't hold up the others. An entry
-// alone is dropped after maxTries, or at once if it never can be written. shrink reports
-// whether to try again at once.
+// shrink handles a failed write to a reachable database: it halves the next batch, so that an
+// entry that can't be written doesn't delay the others. A single entry is dropped after
+// maxTries, or at once if it can never be written. shrink reports whether to retry at once.
 func (j *Journal) shrink(batch []*entry, never bool) (atOnce bool) {
 	switch {
 	case len(batch) > 1:
@@ -267,7 +259,7 @@ func (j *Journal) shrink(batch []*entry, never bool) (atOnce bool) {
 	return never
 }
 
-// Left is the number of refusals that the database doesn't know of, dropped ones included.
+// Left returns the number of refusals that are not recorded, including dropped ones.
 func (j *Journal) Left() int64 {
 	j.mu.Lock()
 	defer j.mu.Unlock()

@@ -41,8 +41,8 @@ func testMain(m *testing.M) int {
 	return status
 }
 
-// world is a database in which token 34 of orders is current, and a proxy before
-// it that tells a journal.
+// world is a database in which token 34 of orders is current, with a proxy that reports to a
+// journal.
 type world struct {
 	admin *pgx.Conn
 	app   *pgx.Conn // through the proxy
@@ -91,7 +91,7 @@ func (w *world) exec(t *testing.T, conn *pgx.Conn, sql string) {
 	}
 }
 
-// goAway ends the journal's connection, and lets it have no other.
+// goAway ends the journal's connection, and prevents another.
 func (w *world) goAway(t *testing.T) {
 	t.Helper()
 	w.away.Store(true)
@@ -109,7 +109,7 @@ func (w *world) refused(t *testing.T, sql, state string) {
 	}
 }
 
-// minutesLater has the refusals counted that nobody has recorded within a minute.
+// minutesLater has the database count refusals that nobody recorded within a minute.
 func (w *world) minutesLater(t *testing.T) {
 	t.Helper()
 	for range 2 {
@@ -118,9 +118,8 @@ func (w *world) minutesLater(t *testing.T) {
 	}
 }
 
-// told waits until so many refusals are in the history, and returns its rows that
-// are no handoffs.
-func (w *world) told(t *testing.T, count int64) (all []fence.Event) {
+// recorded waits until n refusals are in the history, and returns its rows other than handoffs.
+func (w *world) recorded(t *testing.T, count int64) (all []fence.Event) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
@@ -158,7 +157,7 @@ func TestRefusalsAreRecordedThoughTheirTransactionsAreNot(t *testing.T) {
 	w.refused(t, "INSERT INTO writes VALUES (1)", "WF002")
 	const trace = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 	w.refused(t, "/*wirefence.token='orders=34,',traceparent='"+trace+"'*/ INSERT INTO writes VALUES (1)", "WF004")
-	all := w.told(t, 3)
+	all := w.recorded(t, 3)
 	var lines []string
 	for _, e := range all {
 		lines = append(lines, line(e))
@@ -187,18 +186,18 @@ func TestRefusalsAreRecordedThoughTheirTransactionsAreNot(t *testing.T) {
 	if err != nil || totals.Raised != 3 || totals.Unrecorded != 1 || totals.Dropped != 0 || totals.Kept != 5 {
 		t.Errorf("totals are %+v, %v", totals, err)
 	}
-	// Repeats are gathered, and written at the end at the latest.
+	// Repetitions are gathered, and written at the end at the latest.
 	for range 50 {
 		w.refused(t, "/*wirefence.token='orders=33'*/ INSERT INTO writes VALUES (1)", "WF001")
 	}
 	w.end()
-	all = w.told(t, 53)
+	all = w.recorded(t, 53)
 	if last := all[len(all)-1]; len(all) != 4 || last.Count != 50 || last.LastAt == nil || !last.LastAt.After(last.At) {
 		t.Errorf("repeats are %d rows, the last %+v", len(all), last)
 	}
 }
 
-// A recorded refusal that the database hasn't counted doesn't stand for one that it has.
+// A recorded refusal that the database didn't count doesn't hide one that it counted.
 func TestUncountedRefusalsHideNone(t *testing.T) {
 	w := newWorld(t, journal.Options{})
 	if _, err := w.admin.Exec(t.Context(), "INSERT INTO writes VALUES (1)"); err == nil {
@@ -207,15 +206,14 @@ func TestUncountedRefusalsHideNone(t *testing.T) {
 	w.refused(t, "BEGIN READ ONLY; SELECT wirefence.check('orders=33')", "WF001")
 	w.exec(t, w.app, "ROLLBACK")
 	w.refused(t, "DO $$ BEGIN RAISE EXCEPTION 'made up' USING ERRCODE = 'WF001'; END $$", "WF001")
-	w.told(t, 2)
+	w.recorded(t, 2)
 	w.minutesLater(t)
 	if totals, err := fence.TotalsOfHistory(t.Context(), w.admin); err != nil || totals.Raised != 1 || totals.Unrecorded != 1 {
 		t.Errorf("totals are %+v, %v", totals, err)
 	}
 }
 
-// A refusal that another database has raised doesn't stand for one of this database, under
-// any name of the database.
+// A refusal by another database, of whatever name, doesn't hide one by this database.
 func TestRefusalsOfAnotherDatabaseHideNone(t *testing.T) {
 	w := newWorld(t, journal.Options{})
 	if _, err := w.admin.Exec(t.Context(), "INSERT INTO writes VALUES (1)"); err == nil {
@@ -236,7 +234,7 @@ func TestRefusalsOfAnotherDatabaseHideNone(t *testing.T) {
 			t.Errorf("a stale token gets %v", err)
 		}
 	}
-	all := w.told(t, 3)
+	all := w.recorded(t, 3)
 	databases := map[string]int64{}
 	for _, e := range all {
 		databases[e.Database] += e.Count
@@ -264,7 +262,7 @@ func TestWhatIsDroppedIsTold(t *testing.T) {
 		t.Errorf("%d refusals are left to tell of, want 10", left)
 	}
 	w.away.Store(false)
-	all := w.told(t, 10)
+	all := w.recorded(t, 10)
 	var dropped int64
 	for _, e := range all {
 		if e.Kind == fence.Dropped {
@@ -272,7 +270,7 @@ func TestWhatIsDroppedIsTold(t *testing.T) {
 		}
 	}
 	if dropped != 7 {
-		t.Errorf("%d refusals were told as dropped, want 7", dropped)
+		t.Errorf("%d refusals were recorded as dropped, want 7", dropped)
 	}
 }
 
@@ -284,7 +282,7 @@ func TestALockedHistoryStopsNobody(t *testing.T) {
 	w.exec(t, w.app, "/*wirefence.token='orders=34'*/ INSERT INTO writes VALUES (1)")
 	w.refused(t, "/*wirefence.token='orders=32'*/ INSERT INTO writes VALUES (1)", "WF001")
 	w.exec(t, w.admin, "COMMIT")
-	if all := w.told(t, 2); len(all) != 2 {
+	if all := w.recorded(t, 2); len(all) != 2 {
 		t.Errorf("recorded %+v", all)
 	}
 }

@@ -14,11 +14,11 @@ import (
 	"github.com/wirefence/wirefence/fence"
 )
 
-// Run writes until ctx ends, and then the remaining refusals, within patience. It must be
-// called only once.
-func (j *Journal) Run(ctx context.Context, patience time.Duration) {
+// Run writes until ctx ends, and then the remaining refusals within the grace. It must be called
+// only once.
+func (j *Journal) Run(ctx context.Context, grace time.Duration) {
 	j.writeUntil(ctx)
-	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), patience)
+	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), grace)
 	defer cancel()
 	for j.Left() > 0 && last.Err() == nil {
 		if _, err := j.write(last, true); err != nil {
@@ -47,7 +47,7 @@ func (j *Journal) writeUntil(ctx context.Context) {
 			wait, wake = retry, nil
 			retry = min(2*retry, j.options.RetryMax)
 		} else if err == nil {
-			j.trouble, retry = "", j.options.RetryMin
+			retry = j.options.RetryMin
 			wait = min(wait, time.Until(upkeep))
 		}
 		select {
@@ -61,16 +61,14 @@ func (j *Journal) writeUntil(ctx context.Context) {
 // failed closes the connection and logs the error.
 func (j *Journal) failed(err error) {
 	j.disconnect()
-	j.note(err)
+	j.logFailure(err)
 }
 
-// note logs an error unless it was the last one.
-func (j *Journal) note(err error) {
-	if text := err.Error(); text != j.trouble {
-		j.trouble = text
-		j.options.Logger.Error("cannot write refusals to the history, retrying", "error", err)
-	}
+func (j *Journal) logFailure(err error) {
+	j.log.Error("cannot write refusals to the history, retrying", "error", err)
 }
+
+func (j *Journal) logSuccess() { j.log.Info("the history can be written again") }
 
 func (j *Journal) disconnect() {
 	if j.conn == nil {
@@ -82,8 +80,8 @@ func (j *Journal) disconnect() {
 	j.conn = nil
 }
 
-// connected opens the connection where there is none.
-func (j *Journal) connected(ctx context.Context) (err error) {
+// connect opens the connection if there is none.
+func (j *Journal) connect(ctx context.Context) (err error) {
 	if j.conn == nil || j.conn.IsClosed() {
 		j.conn, err = j.options.Connect(ctx)
 	}
@@ -98,12 +96,13 @@ func (j *Journal) write(ctx context.Context, all bool) (wait time.Duration, err 
 	}
 	ctx, cancel := context.WithTimeout(ctx, writeTime)
 	defer cancel()
-	if err := j.connected(ctx); err != nil {
+	if err := j.connect(ctx); err != nil {
 		return 0, err
 	}
 	err = j.transaction(ctx, func(tx pgx.Tx) error { return fence.RecordRefusals(ctx, tx, j.options.Proxy, j.rows(batch, dropped)) })
 	if err == nil {
 		j.settle(batch, dropped, false)
+		j.logSuccess()
 		return wait, nil
 	}
 	code := ""
@@ -116,7 +115,7 @@ func (j *Journal) write(ctx context.Context, all bool) (wait time.Duration, err 
 	}
 	never := strings.HasPrefix(code, dataException) || strings.HasPrefix(code, integrityConstraintViolation)
 	if j.shrink(batch, never) && len(batch) > 0 {
-		j.note(err)
+		j.logFailure(err)
 		return 0, nil
 	}
 	return 0, err
@@ -130,13 +129,13 @@ const (
 	integrityConstraintViolation = "23"
 )
 
-// transaction runs a function in a transaction in which rows that others have
-// deleted are no errors, whatever the database's default is.
+// transaction runs do at READ COMMITTED, whatever the database's default is: rows that others
+// delete meanwhile are no errors there.
 func (j *Journal) transaction(ctx context.Context, do func(tx pgx.Tx) error) error {
 	return pgx.BeginTxFunc(ctx, j.conn, pgx.TxOptions{IsoLevel: pgx.ReadCommitted, AccessMode: pgx.ReadWrite}, do)
 }
 
-// rows are a batch, and the number of dropped refusals, for the database.
+// rows returns the rows of a batch and of the number of dropped refusals.
 func (j *Journal) rows(batch []*entry, dropped int64) []fence.SeenRefusal {
 	now := time.Now()
 	seen := make([]fence.SeenRefusal, 0, len(batch)+1)
@@ -161,8 +160,7 @@ func (j *Journal) rows(batch []*entry, dropped int64) []fence.SeenRefusal {
 	return seen
 }
 
-// clean makes a text of a session valid in the database's encoding, which may not be the
-// session's.
+// clean makes a session's text valid in the database's encoding.
 func (j *Journal) clean(text string) string {
 	text = strings.ToValidUTF8(text, "\uFFFD")
 	return strings.Map(func(r rune) rune {
@@ -173,8 +171,8 @@ func (j *Journal) clean(text string) string {
 	}, text)
 }
 
-// asciiName is the name of an application as PostgreSQL shows it, from version 16 on: with
-// escapes for bytes that aren't printable ASCII.
+// asciiName writes an application's name as PostgreSQL 16 and later do: with escapes for bytes
+// other than printable ASCII.
 func asciiName(name string) string {
 	var b strings.Builder
 	for _, c := range []byte(name) {
@@ -187,18 +185,18 @@ func asciiName(name string) string {
 	return b.String()
 }
 
-// pruneFull is the most rows that PruneHistory deletes of one kind, and pruneTime bounds its
-// repetition.
+// pruneFull is the largest number of rows that one call of PruneHistory deletes; pruneTime bounds
+// its repetition.
 const (
 	pruneFull = 10_000
 	pruneTime = writeTime / 2
 )
 
-// upkeep prunes the history, and reads how many events it lacks.
+// upkeep prunes the history, and reads how many events are missing in it.
 func (j *Journal) upkeep(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, writeTime)
 	defer cancel()
-	if err := j.connected(ctx); err != nil {
+	if err := j.connect(ctx); err != nil {
 		return err
 	}
 	for began := time.Now(); ; {
@@ -219,6 +217,7 @@ func (j *Journal) upkeep(ctx context.Context) error {
 	}
 	j.metrics.unrecorded.Set(float64(totals.Unrecorded))
 	j.metrics.missed.Set(float64(totals.Dropped))
+	j.logSuccess()
 	return nil
 }
 

@@ -1,7 +1,7 @@
 // Package metrics measures the surroundings of a proxy: the resources in its database,
 // handoffs, and the lease store.
 //
-// The package imports fence, lockclient and internal/timelines.
+// The package imports fence, lockclient, internal/quietlog and internal/timelines.
 package metrics
 
 import (

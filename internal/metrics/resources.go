@@ -1,6 +1,7 @@
 package metrics
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
@@ -12,6 +13,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/wirefence/wirefence/fence"
+	"github.com/wirefence/wirefence/internal/quietlog"
 	"github.com/wirefence/wirefence/lockclient"
 )
 
@@ -19,17 +21,16 @@ import (
 type Options struct {
 	// Connect opens a connection with the rights of wirefence_issuer. Required.
 	Connect func(ctx context.Context) (*pgx.Conn, error)
-	// Names are the resources that are told apart. Required.
+	// Names are the resources with their own label. Required.
 	Names *Names
-	// Looker tells whether a lease is held. By default only the database is asked, which
-	// knows the leases that it keeps itself. The looker is asked even if no resource is
-	// known, so that its own metrics tell whether it answers.
+	// Looker reports whether a lease is held. By default only the leases in the database are
+	// known.
 	Looker lockclient.Looker
 	// Source is the source of the tokens that the Looker's store counts; "" for the database.
 	Source fence.Source
 	// Interval is how often the database is read. Default 10s.
 	Interval time.Duration
-	// Logger gets an error once. By default nothing is logged.
+	// Logger gets errors, at growing intervals. By default nothing is logged.
 	Logger *slog.Logger
 }
 
@@ -38,7 +39,7 @@ type Options struct {
 type Resources struct {
 	options  Options
 	known    map[fence.Resource]bool // in the database; this and the next two are Run's alone
-	trouble  string                  // the error that was logged last
+	log      *slog.Logger            // of the database's outages
 	handoffs handoffs
 
 	mu     sync.Mutex
@@ -53,13 +54,11 @@ func NewResources(o Options) (*Resources, error) {
 	if o.Connect == nil || o.Names == nil {
 		return nil, errors.New("resources need a connection and names")
 	}
-	if o.Interval == 0 {
-		o.Interval = 10 * time.Second
-	}
+	o.Interval = cmp.Or(o.Interval, 10*time.Second)
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
-	return &Resources{options: o, known: map[fence.Resource]bool{}}, nil
+	return &Resources{options: o, known: map[fence.Resource]bool{}, log: quietlog.Outage(o.Logger)}, nil
 }
 
 // Run reads until ctx ends. It is called once.
@@ -86,8 +85,12 @@ func (r *Resources) round(ctx context.Context, conn *pgx.Conn) *pgx.Conn {
 	if ctx.Err() != nil {
 		return conn
 	}
-	r.note(err)
-	held := r.look(ctx, last)
+	if err != nil {
+		r.log.Error("cannot read the resources from the database, retrying", quietlog.ErrorAttrs(err)...)
+	} else {
+		r.log.Info("resources can be read from the database again")
+	}
+	held := r.readLeases(ctx, last)
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.asked, r.last, r.held, r.events = true, last, held, maps.Clone(r.handoffs.total)
@@ -104,14 +107,14 @@ func (r *Resources) read(ctx context.Context, conn *pgx.Conn) (*pgx.Conn, *readi
 		}
 	}
 	met, room := r.options.Names.all()
-	last, err := read(ctx, conn, r.askable(conn, met), room)
+	last, err := read(ctx, conn, r.representable(conn, met), room)
 	if err == nil {
 		for _, one := range last.resources {
 			r.known[one.name] = true
 			r.options.Names.Label(one.name)
 		}
 		met, _ = r.options.Names.all()
-		err = r.handoffs.count(ctx, conn, r.askable(conn, met))
+		err = r.handoffs.count(ctx, conn, r.representable(conn, met))
 	}
 	if err != nil {
 		disconnect(conn)
@@ -120,8 +123,8 @@ func (r *Resources) read(ctx context.Context, conn *pgx.Conn) (*pgx.Conn, *readi
 	return conn, last, nil
 }
 
-// askable returns the names that the database's encoding has.
-func (r *Resources) askable(conn *pgx.Conn, names []fence.Resource) (all []fence.Resource) {
+// representable returns the names that the database's encoding can represent.
+func (r *Resources) representable(conn *pgx.Conn, names []fence.Resource) (all []fence.Resource) {
 	anything := conn.PgConn().ParameterStatus("server_encoding") == "UTF8"
 	for _, name := range names {
 		if anything || r.known[name] || isASCII(name) {
@@ -140,30 +143,22 @@ func isASCII(name fence.Resource) bool {
 	return true
 }
 
-// probed is the name that the lease store is asked for if no resource is known.
-const probed fence.Resource = "wirefence"
-
-// look returns for each resource whether its lease is held, if that is known.
-func (r *Resources) look(ctx context.Context, last *reading) map[fence.Resource]bool {
+// readLeases returns for each resource whether its lease is held, if that is known.
+func (r *Resources) readLeases(ctx context.Context, last *reading) map[fence.Resource]bool {
 	ctx, cancel := context.WithTimeout(ctx, roundTime)
 	defer cancel()
 	held := map[fence.Resource]bool{}
-	looks := r.options.Looker != nil
-	looked := false
+	storeAnswers := r.options.Looker != nil
 	for _, one := range last.all() {
 		switch {
 		case one.source == fence.SourcePostgres:
 			held[one.name] = one.leased
-		case one.source != "" && one.source == r.options.Source && looks:
-			looked = true
+		case one.source != "" && one.source == r.options.Source && storeAnswers:
 			attempt, err := r.options.Looker.Look(ctx, one.name)
-			if looks = err == nil; looks {
+			if storeAnswers = err == nil; storeAnswers {
 				held[one.name] = attempt.Holder != ""
 			}
 		}
-	}
-	if looks && !looked {
-		_, _ = r.options.Looker.Look(ctx, probed)
 	}
 	return held
 }
@@ -173,18 +168,6 @@ func (r *reading) all() []resource {
 		return nil
 	}
 	return r.resources
-}
-
-// note logs an error unless it was the last one.
-func (r *Resources) note(err error) {
-	text := ""
-	if err != nil {
-		text = err.Error()
-	}
-	if text != "" && text != r.trouble {
-		r.options.Logger.Error("cannot read the metrics of resources, retrying", "error", err)
-	}
-	r.trouble = text
 }
 
 func disconnect(conn *pgx.Conn) {

@@ -47,8 +47,8 @@ func testMain(m *testing.M) (status int) {
 	return status
 }
 
-// scrape returns what a registry tells, by names with labels; of histograms, how much was
-// observed.
+// scrape returns a registry's values by name and labels; of histograms the number of
+// observations.
 func scrape(t *testing.T, r prometheus.Gatherer) map[string]float64 {
 	t.Helper()
 	families, err := r.Gather()
@@ -68,7 +68,7 @@ func scrape(t *testing.T, r prometheus.Gatherer) map[string]float64 {
 	return all
 }
 
-// want fails unless the figures are there, and none besides of the same metrics.
+// want fails unless the metrics have these values, and no others.
 func want(t *testing.T, when string, got, wanted map[string]float64) {
 	t.Helper()
 	metrics := map[string]bool{}
@@ -87,7 +87,7 @@ func want(t *testing.T, when string, got, wanted map[string]float64) {
 	}
 }
 
-// world is a database whose resources are read by hand, as an issuer.
+// world is a database whose resources the test reads as an issuer.
 type world struct {
 	*stack.DB
 	*Resources
@@ -119,7 +119,7 @@ func newWorld(t *testing.T, major int, o Options) *world {
 	return w
 }
 
-// reads reads once and returns what is told then.
+// reads reads once and returns the metrics.
 func (w *world) reads() map[string]float64 {
 	w.t.Helper()
 	w.conn = w.round(w.t.Context(), w.conn)
@@ -164,7 +164,7 @@ func TestResourcesAreTold(t *testing.T) {
 			"resource_ended_sessions_total a": 2, "resource_ended_sessions_total orders": 0, "resource_ended_sessions_total Größe": 0, "resource_ended_sessions_total other": 0,
 			"resource_revocations_total a": 0, "resource_revocations_total orders": 1, "resource_revocations_total Größe": 0, "resource_revocations_total other": 0,
 		})
-		if _, told := all["resource_granted_timestamp_seconds orders"]; told {
+		if _, exported := all["resource_granted_timestamp_seconds orders"]; exported {
 			t.Error("a revoked resource was granted")
 		}
 
@@ -184,13 +184,15 @@ func TestResourcesAreTold(t *testing.T) {
 		want(t, "with the database back", w.reads(), map[string]float64{
 			"database_up": 1, "resource_token a": 8, "resource_token orders": 34, "resource_token Größe": 1,
 		})
-		if n := strings.Count(w.log.String(), "cannot read the metrics of resources"); n != 2 { // a closed connection, and no other
-			t.Errorf("told %d times:\n%s", n, w.log.String())
+		for _, message := range []string{"cannot read the resources from the database", "resources can be read from the database again"} {
+			if n := strings.Count(w.log.String(), message); n != 1 {
+				t.Errorf("%s: logged %d times:\n%s", message, n, w.log.String())
+			}
 		}
 	})
 }
 
-// Rows that are committed late are counted, and none twice.
+// Rows that commit late are counted, and no row twice.
 func TestLateHandoffsAreCounted(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, 0, Options{Names: NewNames(5)})
@@ -218,8 +220,8 @@ func TestLateHandoffsAreCounted(t *testing.T) {
 	}
 }
 
-// Handoffs tell how long they waited, one that ended a transaction beside those that didn't,
-// whoever asked for them; a revocation is none.
+// Handoffs are counted with their waits, with and without ended transactions, whoever asked for
+// them; revocations aren't.
 func TestWaitsOfHandoffs(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, 0, Options{Names: NewNames(1, "orders")})
@@ -254,7 +256,7 @@ func TestWaitsOfHandoffs(t *testing.T) {
 	}
 }
 
-// A database that doesn't know a name's letters is not asked for it.
+// A name that the database's encoding can't represent isn't read.
 func TestNamesBeyondTheDatabasesEncoding(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, 0, Options{Names: NewNames(10, "漢字", "orders")})
@@ -300,8 +302,8 @@ func TestStoresAreMeasured(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if again, err := NewStores(registry); err != nil || again != stores {
-				t.Errorf("a second time it is another one, %v", err)
+			if _, err := NewStores(registry); err == nil {
+				t.Error("a process may have two stores")
 			}
 			if _, known := scrape(t, registry)["store_up"]; known {
 				t.Error("a store that nobody called is up or down")
@@ -333,7 +335,7 @@ func TestStoresAreMeasured(t *testing.T) {
 			held := "resource_held by-" + name
 			all := scrape(t, registry)
 			for series, value := range map[string]float64{
-				held: 1, "store_up": 1, "store_request_seconds acquire": 1, "store_request_seconds look": 1, "store_errors_total acquire": 0,
+				held: 1, "store_request_seconds acquire": 1, "store_errors_total acquire": 0,
 			} {
 				if all[series] != value {
 					t.Errorf("%s is %v, not %v", series, all[series], value)
@@ -353,16 +355,16 @@ func TestStoresAreMeasured(t *testing.T) {
 	}
 }
 
-// A store that is away is down, one that refuses isn't, and a caller who gives up tells
-// nothing.
-func TestAStoreIsDown(t *testing.T) {
+// A store that hangs is down within seconds, and up again when it answers. The log has a line
+// for either.
+func TestAStoreThatHangsIsDown(t *testing.T) {
 	t.Parallel()
-	server, err := servers.StartRedis(t.Context())
+	link, err := servers.StartLink(leaseStore.Addr())
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(server.Close)
-	remote, err := redis.Open(server.URL())
+	t.Cleanup(link.Close)
+	remote, err := redis.Open("redis://" + link.Addr() + "/0")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -372,26 +374,41 @@ func TestAStoreIsDown(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	store := stores.Store(remote)
-	if _, err := store.Look(t.Context(), "a"); err != nil {
-		t.Fatal(err)
+	var log stack.Log
+	ctx, end := context.WithCancel(t.Context())
+	over := make(chan struct{})
+	go func() {
+		defer close(over)
+		stores.Watch(ctx, stores.Store(remote), log.Logger())
+	}()
+	defer func() {
+		end()
+		<-over
+	}()
+	up := func(want float64) func() bool {
+		return func() bool { return scrape(t, registry)["store_up"] == want && (stores.Down() == nil) == (want == 1) }
 	}
-	gone, cancel := context.WithCancel(t.Context())
-	cancel()
-	if _, err := store.Look(gone, "a"); err == nil {
-		t.Error("a call without time succeeds")
+	stack.Eventually(t, "it is up", up(1))
+	link.Hold()
+	began := time.Now()
+	stack.Eventually(t, "it is down", func() bool { return stores.Down() != nil && up(0)() })
+	if took := time.Since(began); took > lookPause+lookTime+3*time.Second {
+		t.Errorf("that took %v", took)
 	}
-	want(t, "with the store", scrape(t, registry), map[string]float64{"store_up": 1})
-	server.Stop()
-	if _, err := store.Renew(t.Context(), "a", "h", time.Second); err == nil {
-		t.Fatal("a store that is away renews")
+	link.Restore()
+	stack.Eventually(t, "it is up again", up(1))
+	for _, message := range []string{`level=ERROR msg="the lease store does not answer`, `level=INFO msg="the lease store answers again"`} {
+		if !strings.Contains(log.String(), message) {
+			t.Errorf("the log lacks %s:\n%s", message, log.String())
+		}
 	}
-	all := scrape(t, registry)
-	if all["store_up"] != 0 || all["store_errors_total renew"] != 1 || all["store_errors_total look"] != 0 {
-		t.Errorf("without the store: %v", all)
+}
+
+// A PostgreSQL that refuses answers; one that shuts down doesn't.
+func TestRefusalsAreAnswers(t *testing.T) {
+	for code, want := range map[string]bool{"WF008": true, "57P01": false} {
+		if got := refuses(&pgconn.PgError{Code: code}); got != want {
+			t.Errorf("%s: %v", code, got)
+		}
 	}
-	stores.called("look", time.Now(), &pgconn.PgError{Code: "WF008"})
-	want(t, "with a store that refuses", scrape(t, registry), map[string]float64{"store_up": 1})
-	stores.called("look", time.Now(), &pgconn.PgError{Code: "57P01"})
-	want(t, "with a store that ends", scrape(t, registry), map[string]float64{"store_up": 0})
 }

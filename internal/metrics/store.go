@@ -3,36 +3,36 @@ package metrics
 import (
 	"context"
 	"errors"
+	"fmt"
+	"log/slog"
 	"strings"
-	"sync/atomic"
+	"sync"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/wirefence/wirefence/fence"
+	"github.com/wirefence/wirefence/internal/quietlog"
 	"github.com/wirefence/wirefence/lockclient"
 )
 
-// Stores measures the calls of a process's lease stores, which are one and the same
-// server. It implements prometheus.Collector.
+// Stores measures the calls of a process's lease stores, all on one server, and watches whether
+// the server answers. It implements prometheus.Collector.
 type Stores struct {
-	state   atomic.Int32 // of the last call
 	up      *prometheus.Desc
 	seconds *prometheus.HistogramVec
 	errors  *prometheus.CounterVec
+
+	mu    sync.Mutex
+	known bool  // Watch has asked the store
+	down  error // why the last request of Watch failed
 }
 
-// The states of a store. It has none before the first call.
-const (
-	isUp int32 = iota + 1
-	isDown
-)
-
-// NewStores returns the registry's Stores, which it makes and registers once.
+// NewStores returns Stores that it has registered. A registry has one.
 func NewStores(r prometheus.Registerer) (*Stores, error) {
 	s := &Stores{
-		up: prometheus.NewDesc("wirefence_store_up", "1 if the lease store answered the last call.", nil, nil),
+		up: prometheus.NewDesc("wirefence_store_up", "1 if the lease store answered the last look.", nil, nil),
 		seconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name: "wirefence_store_request_seconds", Help: "Time that calls of the lease store took, by operation.",
 			Buckets: prometheus.ExponentialBuckets(0.0005, 4, 8)}, []string{"operation"}),
@@ -43,13 +43,7 @@ func NewStores(r prometheus.Registerer) (*Stores, error) {
 		s.seconds.WithLabelValues(operation)
 		s.errors.WithLabelValues(operation)
 	}
-	err := r.Register(s)
-	if already := (prometheus.AlreadyRegisteredError{}); errors.As(err, &already) {
-		if former, ok := already.ExistingCollector.(*Stores); ok {
-			return former, nil
-		}
-	}
-	return s, err
+	return s, r.Register(s)
 }
 
 // Describe implements prometheus.Collector.
@@ -61,30 +55,84 @@ func (s *Stores) Describe(out chan<- *prometheus.Desc) {
 
 // Collect implements prometheus.Collector.
 func (s *Stores) Collect(out chan<- prometheus.Metric) {
-	if state := s.state.Load(); state != 0 {
-		out <- prometheus.MustNewConstMetric(s.up, prometheus.GaugeValue, truth(state == isUp))
+	s.mu.Lock()
+	if s.known {
+		out <- prometheus.MustNewConstMetric(s.up, prometheus.GaugeValue, truth(s.down == nil))
 	}
+	s.mu.Unlock()
 	s.seconds.Collect(out)
 	s.errors.Collect(out)
 }
 
-// called measures a call that has ended, unless its caller cancelled it.
-func (s *Stores) called(operation string, began time.Time, err error) {
-	if errors.Is(err, context.Canceled) {
+// measure measures a call that ends now, unless its caller cancelled it.
+func (s *Stores) measure(operation string, began time.Time, err *error) {
+	if errors.Is(*err, context.Canceled) {
 		return
 	}
 	s.seconds.WithLabelValues(operation).Observe(time.Since(began).Seconds())
-	if err == nil || refuses(err) {
-		s.state.Store(isUp)
-	} else {
-		s.state.Store(isDown)
-	}
-	if err != nil {
+	if *err != nil {
 		s.errors.WithLabelValues(operation).Inc()
 	}
 }
 
-// refuses reports whether an error is the answer of a PostgreSQL server that works.
+// Down returns why the last request of Watch failed. It is nil if the store answers, and before
+// the first request.
+func (s *Stores) Down() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.down
+}
+
+// Watch notices a store that hangs within the sum of the two.
+const (
+	lookPause = 2 * time.Second
+	lookTime  = 2 * time.Second
+)
+
+// watched is the resource for which Watch asks.
+const watched fence.Resource = "wirefence"
+
+// Watch asks the store periodically until ctx ends. It logs failures at growing intervals, and
+// when the store answers again.
+func (s *Stores) Watch(ctx context.Context, store lockclient.Looker, log *slog.Logger) {
+	log = quietlog.Outage(log)
+	ticks := time.NewTicker(lookPause)
+	defer ticks.Stop()
+	for {
+		err := lookOnce(ctx, store)
+		if ctx.Err() != nil {
+			return
+		}
+		s.mu.Lock()
+		s.known, s.down = true, err
+		s.mu.Unlock()
+		if err != nil {
+			log.Error("the lease store does not answer: no lease can be granted or renewed", quietlog.ErrorAttrs(err)...)
+		} else {
+			log.Info("the lease store answers again")
+		}
+		select {
+		case <-ticks.C:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+func lookOnce(ctx context.Context, store lockclient.Looker) error {
+	ctx, cancel := context.WithTimeout(ctx, lookTime)
+	defer cancel()
+	_, err := store.Look(ctx, watched)
+	switch {
+	case refuses(err):
+		return nil
+	case err != nil && ctx.Err() != nil:
+		return fmt.Errorf("no answer within %v", lookTime)
+	}
+	return err
+}
+
+// refuses reports whether an error is a refusal by a PostgreSQL server that works.
 func refuses(err error) bool {
 	answer := (*pgconn.PgError)(nil)
 	if !errors.As(err, &answer) {
@@ -125,37 +173,27 @@ type recording struct {
 	lockclient.Record
 }
 
-func (m measured) Acquire(ctx context.Context, resource fence.Resource, holder string, ttl time.Duration) (lockclient.Attempt, error) {
-	began := time.Now()
-	attempt, err := m.Whole.Acquire(ctx, resource, holder, ttl)
-	m.stores.called("acquire", began, err)
-	return attempt, err
+func (m measured) Acquire(ctx context.Context, resource fence.Resource, holder string, ttl time.Duration) (attempt lockclient.Attempt, err error) {
+	defer m.stores.measure("acquire", time.Now(), &err)
+	return m.Whole.Acquire(ctx, resource, holder, ttl)
 }
 
 func (m measured) Renew(ctx context.Context, resource fence.Resource, holder string, ttl time.Duration) (held bool, err error) {
-	began := time.Now()
-	held, err = m.Whole.Renew(ctx, resource, holder, ttl)
-	m.stores.called("renew", began, err)
-	return held, err
+	defer m.stores.measure("renew", time.Now(), &err)
+	return m.Whole.Renew(ctx, resource, holder, ttl)
 }
 
 func (m measured) Release(ctx context.Context, resource fence.Resource, holder string) (held bool, err error) {
-	began := time.Now()
-	held, err = m.Whole.Release(ctx, resource, holder)
-	m.stores.called("release", began, err)
-	return held, err
+	defer m.stores.measure("release", time.Now(), &err)
+	return m.Whole.Release(ctx, resource, holder)
 }
 
-func (m measured) Raise(ctx context.Context, resource fence.Resource, token fence.Token) error {
-	began := time.Now()
-	err := m.Whole.Raise(ctx, resource, token)
-	m.stores.called("raise", began, err)
-	return err
+func (m measured) Raise(ctx context.Context, resource fence.Resource, token fence.Token) (err error) {
+	defer m.stores.measure("raise", time.Now(), &err)
+	return m.Whole.Raise(ctx, resource, token)
 }
 
-func (m measured) Look(ctx context.Context, resource fence.Resource) (lockclient.Attempt, error) {
-	began := time.Now()
-	attempt, err := m.Whole.Look(ctx, resource)
-	m.stores.called("look", began, err)
-	return attempt, err
+func (m measured) Look(ctx context.Context, resource fence.Resource) (attempt lockclient.Attempt, err error) {
+	defer m.stores.measure("look", time.Now(), &err)
+	return m.Whole.Look(ctx, resource)
 }

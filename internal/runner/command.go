@@ -59,7 +59,7 @@ func executable(path string) error {
 	return nil
 }
 
-// value is a variable's value in env, where the last one counts.
+// value returns a variable's value in env. The last one counts.
 func value(env []string, name string) string {
 	for _, entry := range slices.Backward(env) {
 		if value, ok := strings.CutPrefix(entry, name+"="); ok {
@@ -69,9 +69,8 @@ func value(env []string, name string) string {
 	return ""
 }
 
-// withFence returns env with the fence of the lease for libpq's clients, and with token and
-// fence for scripts. A fence that is there already, of a run around this one, is kept, since
-// its lease is held as well.
+// withFence adds the lease's fence to env: PGOPTIONS for clients of libpq, and the token and the
+// fence for scripts. It keeps the fence of an outer run, whose lease is held as well.
 func withFence(env []string, lease Lease) ([]string, error) {
 	f, err := fences(value(env, fenceVariable), lease.Fence())
 	if err != nil {
@@ -87,7 +86,7 @@ func withFence(env []string, lease Lease) ([]string, error) {
 
 const fenceVariable = "WIREFENCE_FENCE"
 
-// fences joins the fence outer, which may be empty, and ours. For a resource of both, ours
+// fences joins ours with the outer fence, which may be empty. For a resource of both, ours
 // counts.
 func fences(outer string, ours fence.Fence) (fence.Fence, error) {
 	if outer == "" {
@@ -97,15 +96,14 @@ func fences(outer string, ours fence.Fence) (fence.Fence, error) {
 	if err != nil {
 		return fence.Fence{}, err
 	}
-	others := slices.DeleteFunc(all.Pairs(), func(p fence.Pair) bool { return ours.Token(p.Resource) != 0 })
-	return fence.New(append(others, ours.Pairs()...)...)
+	kept := slices.DeleteFunc(all.Pairs(), func(p fence.Pair) bool { return ours.Token(p.Resource) != 0 })
+	return fence.New(append(kept, ours.Pairs()...)...)
 }
 
-// pgOptions appends the fence to the value of PGOPTIONS. PostgreSQL splits that
-// at blanks, takes a backslash for the escape of the next character, and the
-// last setting of a name counts. A fence has neither blanks nor backslashes. A
-// lone backslash at the end means nothing to PostgreSQL, but would swallow the
-// blank that is put behind it.
+// pgOptions appends the fence to the value of PGOPTIONS. PostgreSQL splits it at blanks, a
+// backslash escapes the next character, and the last setting of a name counts. A fence has
+// neither blanks nor backslashes. PostgreSQL ignores a single backslash at the end, which would
+// escape the appended blank.
 func pgOptions(given, f string) string {
 	bare := strings.TrimRight(given, `\`)
 	given = bare + strings.Repeat(`\`, (len(given)-len(bare))/2*2)

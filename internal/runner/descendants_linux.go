@@ -9,20 +9,19 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// canFollow reports that this process has no descendants yet, so that all which
-// it will have are the command's. It may have inherited some from the program
-// that was replaced by this one.
+// canFollow reports whether this process has no descendants yet, so that all later ones are the
+// command's. It may have inherited some from a program that executed this one.
 func canFollow() bool { return len(descendants()) == 0 }
 
-// signalDescendants signals every descendant of this process. One that is forked
-// meanwhile may be missed.
+// signalDescendants signals every descendant of this process. It may miss one that is forked
+// meanwhile.
 func signalDescendants(signal syscall.Signal) {
 	for pid, parent := range descendants() {
 		fd, err := unix.PidfdOpen(pid, 0)
 		if err != nil {
 			continue // it has ended
 		}
-		// The number may have been another's by the time it was opened.
+		// The number may have been reused before it was opened.
 		if now, err := parentOf(pid); err == nil && now == parent {
 			_ = unix.PidfdSendSignal(fd, signal, nil, 0)
 		}
@@ -30,8 +29,8 @@ func signalDescendants(signal syscall.Signal) {
 	}
 }
 
-// descendants returns the processes below this one with their parents. Since
-// this process adopts orphans, each of them has an unbroken line up to it.
+// descendants returns the descendants of this process with their parents. Since this process
+// adopts orphans, no link is missing.
 func descendants() map[int]int {
 	entries, err := os.ReadDir("/proc")
 	if err != nil {

@@ -13,7 +13,7 @@ import (
 type group struct {
 	id       int // of the group and its leader
 	terminal *terminal
-	follow   bool // processes that leave the group are ended, too
+	follow   bool // also end processes that left the group
 
 	stopped chan syscall.Signal // the command was stopped, by this signal
 	exited  chan struct{}       // closed when the command has ended
@@ -21,8 +21,7 @@ type group struct {
 	status  syscall.WaitStatus  // of the command, once it has exited
 }
 
-// startGroup starts the command and a goroutine that waits for the group. The
-// command has executed when it returns.
+// startGroup executes the command and starts a goroutine that waits for the group.
 func startGroup(path string, command, env []string, options Options) (*group, error) {
 	files, closeNull, err := standardFiles(options)
 	if err != nil {
@@ -53,8 +52,7 @@ func startGroup(path string, command, env []string, options Options) (*group, er
 	return g, nil
 }
 
-// start executes the command, or a script without an interpreter line with sh,
-// as execvp does.
+// start executes the command, or, as execvp does, a script without an interpreter line with sh.
 func (g *group) start(path string, command []string, attr *syscall.ProcAttr) (err error) {
 	attr.Sys = &syscall.SysProcAttr{Setpgid: true}
 	endWithParent(attr.Sys)
@@ -80,9 +78,8 @@ func standardFiles(options Options) (files []uintptr, closeNull func(), err erro
 	return files, func() { null.Close() }, nil
 }
 
-// wait reaps the group, which on Linux includes the orphans of the command. It
-// returns when no process is left in it. Where all descendants of this process
-// are followed, none is left when it has no child.
+// wait reaps the group, on Linux with the command's orphans, and returns when no process is left
+// in it. With follow, none is left when this process has no child.
 func (g *group) wait() {
 	children := -g.id
 	if g.follow {
@@ -111,9 +108,9 @@ func (g *group) wait() {
 	}
 }
 
-// awaitStrangers polls for processes of the group that are not our children, since no event
-// reports their end: those of a parent that left the group and lives, and all orphans where
-// the system doesn't let us adopt them.
+// awaitStrangers polls for processes of the group that are not children of this process, since
+// no event reports their end: children of a living parent that left the group, and orphans on
+// systems where they can't be adopted.
 func (g *group) awaitStrangers() {
 	tick := time.NewTicker(5 * time.Millisecond)
 	defer tick.Stop()
@@ -131,16 +128,16 @@ func (g *group) isGone() bool {
 	}
 }
 
-// signal sends a signal to every process of the group, unless it has gone: then its
-// number may be another group's.
+// signal sends a signal to every process of the group, unless it is gone: its number may be
+// another group's.
 func (g *group) signal(signal syscall.Signal) {
 	if !g.isGone() {
 		_ = syscall.Kill(-g.id, signal)
 	}
 }
 
-// signalAll also signals processes that left the group, if those are followed. Then it
-// doesn't use the group's number, which may be free while such processes are left.
+// signalAll also signals processes that left the group, with follow. Then it doesn't use the
+// group's number, which may be free while such processes are left.
 func (g *group) signalAll(signal syscall.Signal) {
 	if g.follow {
 		signalDescendants(signal)
@@ -149,11 +146,10 @@ func (g *group) signalAll(signal syscall.Signal) {
 	g.signal(signal)
 }
 
-// kill ends the group with SIGKILL and waits until it has gone, within patience: a process
-// may hang in the kernel. It repeats the signal for processes that were forked before their
-// parent got it.
-func (g *group) kill(patience time.Duration) error {
-	timer := time.NewTimer(patience)
+// kill ends the group with SIGKILL and waits for its end within killTime: a process may hang in
+// the kernel. It repeats the signal for processes that were forked before their parent got it.
+func (g *group) kill() error {
+	timer := time.NewTimer(killTime)
 	defer timer.Stop()
 	again := time.NewTicker(5 * time.Millisecond)
 	defer again.Stop()
@@ -164,7 +160,7 @@ func (g *group) kill(patience time.Duration) error {
 			case <-g.gone:
 				return nil
 			case <-timer.C:
-				return fmt.Errorf("process group %d is still there %v after SIGKILL", g.id, patience)
+				return fmt.Errorf("process group %d is still there %v after SIGKILL", g.id, killTime)
 			case <-again.C:
 				waiting = !g.follow
 			}
@@ -172,7 +168,7 @@ func (g *group) kill(patience time.Duration) error {
 	}
 }
 
-// exit is the exit status of the command in a shell's terms.
+// exit returns the command's exit status in a shell's terms.
 func (g *group) exit() int {
 	select {
 	case <-g.exited:

@@ -1,15 +1,14 @@
-// Package runner runs a command under a lease, and ends it before the lease can
-// be another's; or within the check of a fence, and ends it when that is lost. The
-// command runs in a process group of its own, which gets the signals and is ended.
+// Package runner runs a command under a lease, and ends it before another holder can get the
+// lease; or under an open check of a fence, and ends it when the check is lost. The command
+// runs in its own process group, which gets the signals and is ended.
 //
-// Processes that leave the group, by setsid or setpgid as daemons and the jobs of an
-// interactive shell do, are ended with it where Options.OnlyChild is set, on
-// Linux; elsewhere they escape. So does a process that may not be signalled since
-// it has another user's id, and one that another process starts for the command
-// (systemd, cron, a container engine). If this process is killed by SIGKILL,
-// Linux kills the command with it, but not the command's own children. While
-// this process is stopped, the command goes on. An escaped process has the fence in
-// its environment, so PostgreSQL refuses its writes once the lease is another's.
+// With Options.OnlyChild, on Linux, the run also ends processes that left the group by setsid
+// or setpgid, as daemons and the jobs of an interactive shell do; otherwise they escape. So do
+// processes of other users, which may not be signalled, and processes that another program
+// starts for the command (systemd, cron, a container engine). If this process is killed by
+// SIGKILL, Linux kills the command with it, but not the command's children. While this process
+// is stopped, the command goes on. An escaped process has the fence in its environment, so
+// PostgreSQL refuses its writes after the next grant.
 //
 // The package imports lockclient and fence.
 package runner
@@ -19,6 +18,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/signal"
 	"syscall"
 	"time"
 
@@ -26,8 +26,8 @@ import (
 	"github.com/wirefence/wirefence/lockclient"
 )
 
-// Exit statuses of a run that are not the command's own. Callers use the first for a lease
-// that another holds.
+// Exit statuses of a run that are not the command's. Callers use the first if another process
+// holds the lease.
 const (
 	ExitNotAcquired   = 75
 	ExitLost          = 76
@@ -35,14 +35,14 @@ const (
 	ExitNotFound      = 127
 )
 
-// ErrNotWanted says that a command wasn't started since Options.Wanted had ended.
+// ErrNotWanted is the error of a command that wasn't started because Options.Wanted had ended.
 var ErrNotWanted = errors.New("command not started")
 
 // Term is the time within which a command runs.
 type Term interface {
 	// Context ends when the command must end.
 	Context() context.Context
-	// Remaining is the time that the command has, from now on, to end.
+	// Remaining is the time within which the command must have ended.
 	Remaining() time.Duration
 	Release(ctx context.Context) error
 }
@@ -59,23 +59,22 @@ var _ Lease = (*lockclient.Lease)(nil)
 // Options of a run. The zero value runs without input and output, in this
 // process's environment.
 type Options struct {
-	// Stdin, Stdout and Stderr are the command's; nil is /dev/null. If Stdin
-	// is a terminal whose foreground this process has, the command gets the
-	// foreground.
+	// Stdin, Stdout and Stderr are the command's; nil is /dev/null. If Stdin is a terminal
+	// with this process in its foreground, the command gets the foreground.
 	Stdin, Stdout, Stderr *os.File
 	// Env is the command's environment without the fence; nil is that of this
 	// process.
 	Env []string
-	// TermGrace is how long processes have between SIGTERM and SIGKILL:
-	// default 10s. Where the lease ends earlier, so does the grace.
+	// TermGrace is the time between SIGTERM and SIGKILL: default 10s. It ends earlier if the
+	// lease does.
 	TermGrace time.Duration
-	// OnlyChild says that this process starts no other child while the command
-	// runs. Then, on Linux, what leaves the group by setsid or setpgid is ended
-	// with it, unless this process has children already.
+	// OnlyChild promises that this process starts no other child while the command runs. Then,
+	// on Linux, processes that leave the group are ended, too, unless this process already has
+	// children.
 	OnlyChild bool
-	// Wanted prevents the start of the command if it has ended before. So a signal that ends
-	// a context before Run passes signals on isn't lost. While the command runs, the end of
-	// Wanted has no effect.
+	// Wanted prevents the start of the command if it has ended before: a signal that arrives
+	// before Run passes signals on isn't lost. While the command runs, the end of Wanted has no
+	// effect.
 	Wanted context.Context
 	// ReleaseTimeout bounds the release at the end: default 5s.
 	ReleaseTimeout time.Duration
@@ -97,29 +96,28 @@ func (o Options) withDefaults() Options {
 	return o
 }
 
-// Run runs the command until it ends, ends what it left in its group, and
-// releases the lease. It returns the command's exit status, or 128 and the
-// number of the signal that killed it. The error says what else went wrong, so
-// it may come with the status of a command that ran:
+// Run runs the command until it ends, ends the rest of its group, and releases the lease. It
+// returns the command's exit status, or 128 plus the number of the signal that killed it. The
+// error reports other failures; it may accompany the status of a command that ran:
 //
-//   - The lease ended first: the group is ended before another can get the
+//   - The lease ended first: the group is ended before another holder can get the
 //     lease, the status is ExitLost, the error wraps the cause.
 //   - ctx ended first: the group is ended within TermGrace, the error wraps the
 //     cause.
 //   - Options.Wanted had ended: ExitNotExecutable, the error wraps ErrNotWanted and
 //     the cause.
 //   - The command was not found or can't be executed: ExitNotFound or
-//     ExitNotExecutable. The latter also where WIREFENCE_FENCE in its environment,
-//     the fence of a run that this one is part of, is no fence or leaves no room.
+//     ExitNotExecutable. The latter also if WIREFENCE_FENCE in its environment, the
+//     fence of an outer run, is malformed or leaves no room.
 //   - The release failed: the lease will expire.
 //
-// Signals that come to this process meanwhile go to the group. Only one Run of
-// a process should have a terminal.
+// Signals to this process are passed on to the group. Only one Run of a process should have a
+// terminal.
 func Run(ctx context.Context, lease Lease, command []string, options Options) (exit int, err error) {
 	return runWithin(ctx, lease, command, options, func(env []string) ([]string, error) { return withFence(env, lease) })
 }
 
-// RunWithin is Run for a command that carries no fence: its environment is as it was.
+// RunWithin is Run without a fence in the command's environment.
 func RunWithin(ctx context.Context, term Term, command []string, options Options) (exit int, err error) {
 	return runWithin(ctx, term, command, options, func(env []string) ([]string, error) { return env, nil })
 }
@@ -142,8 +140,9 @@ func runWithin(ctx context.Context, lease Term, command []string, options Option
 	if err != nil {
 		return ExitNotExecutable, err
 	}
-	signals := catch()
-	defer signals.stop()
+	signals := make(chan os.Signal, 16)
+	signal.Notify(signals, passedOn...)
+	defer signal.Stop(signals)
 	if options.Wanted.Err() != nil {
 		return ExitNotExecutable, fmt.Errorf("%w: %w", ErrNotWanted, context.Cause(options.Wanted))
 	}
@@ -167,7 +166,13 @@ func runWithin(ctx context.Context, lease Term, command []string, options Option
 	}
 }
 
-// notStarted is the exit status of a command that didn't start, as a shell's.
+// passedOn are the signals that the command gets. SIGTSTP, SIGTTIN and SIGTTOU keep their effect
+// on this process.
+var passedOn = []os.Signal{
+	syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT, syscall.SIGUSR1, syscall.SIGUSR2, syscall.SIGALRM, syscall.SIGWINCH, syscall.SIGCONT,
+}
+
+// notStarted returns a shell's exit status for a command that didn't start.
 func notStarted(err error) int {
 	if errors.Is(err, os.ErrNotExist) || errors.Is(err, errNotFound) {
 		return ExitNotFound
@@ -180,11 +185,11 @@ type run struct {
 	*group
 	lease   Term
 	options Options
-	signals *signals
+	signals chan os.Signal
 }
 
-// watch returns nil when the command has ended, or the cause when it must end. Until
-// then it passes signals on, and stops and continues together with the command.
+// watch returns nil when the command has ended, or the cause when it must end. Until then it
+// passes signals on, and stops and continues with the command.
 func (r *run) watch(ctx context.Context) error {
 	for {
 		select {
@@ -199,7 +204,7 @@ func (r *run) watch(ctx context.Context) error {
 			return context.Cause(r.lease.Context())
 		case <-ctx.Done():
 			return context.Cause(ctx)
-		case signal := <-r.signals.caught:
+		case signal := <-r.signals:
 			r.pass(signal)
 		case signal := <-r.stopped:
 			r.suspend(signal)
@@ -207,9 +212,9 @@ func (r *run) watch(ctx context.Context) error {
 	}
 }
 
-// end ends the rest of the group and returns when it has gone. If the lease has ended,
-// or ends meanwhile, SIGKILL comes early enough for the group to be gone when the lease can
-// be another's.
+// end ends the rest of the group and returns when no process is left. If the lease has ended or
+// ends meanwhile, SIGKILL is sent early enough for the group to be gone when another holder can
+// get the lease.
 func (r *run) end(limited bool) error {
 	if r.isGone() {
 		return nil
@@ -236,20 +241,20 @@ func (r *run) end(limited bool) error {
 			case <-ended:
 				ended = nil
 				deadline.Reset(min(grace, max(0, timeToKill(r.lease))))
-			case signal := <-r.signals.caught:
+			case signal := <-r.signals:
 				r.pass(signal)
 			}
 		}
 	}
-	return r.kill(killPatience)
+	return r.kill()
 }
 
-// killPatience bounds the repetition of SIGKILL. A short grace for SIGTERM doesn't shorten
-// it, since giving up early would leave writers behind.
-const killPatience = 30 * time.Second
+// killTime bounds the repetition of SIGKILL. A short grace for SIGTERM doesn't shorten it, since
+// giving up early would leave writers behind.
+const killTime = 30 * time.Second
 
-// timeToKill is the time until SIGKILL: to the end of the lease, less the time that the
-// kernel needs to end the processes.
+// timeToKill returns the time until SIGKILL: until the end of the lease, less the kernel's time
+// to end the processes.
 func timeToKill(lease Term) time.Duration {
 	left := lease.Remaining()
 	return left - min(left/2, 250*time.Millisecond)

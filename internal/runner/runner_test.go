@@ -30,8 +30,8 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-// terminalHelper as an argument makes the test binary a Run in the foreground of
-// its terminal, of the command in the further arguments.
+// terminalHelper as an argument makes the test binary Run the command in the further arguments,
+// in the foreground of its terminal.
 const terminalHelper = "run-in-terminal"
 
 func runInTerminal() int {
@@ -42,7 +42,7 @@ func runInTerminal() int {
 	return 0
 }
 
-// held is a lease that a test ends.
+// held is a lease that the test ends.
 type held struct {
 	ctx    context.Context
 	cancel context.CancelCauseFunc
@@ -59,7 +59,7 @@ func newHeld() *held {
 	return h
 }
 
-// lose ends the lease when another can get it after a time.
+// lose ends the lease, which another holder can get after a time.
 func (h *held) lose(remaining time.Duration) {
 	h.mu.Lock()
 	h.until = time.Now().Add(remaining)
@@ -67,7 +67,7 @@ func (h *held) lose(remaining time.Duration) {
 	h.cancel(lockclient.ErrUnreachable)
 }
 
-// atRelease sets what a release does.
+// atRelease sets the release's function.
 func (h *held) atRelease(do func() error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -97,7 +97,7 @@ func (h *held) Release(context.Context) error {
 	return nil
 }
 
-// job is a run with its output to read.
+// job is a run with its output.
 type job struct {
 	testing.TB
 	lease *held
@@ -211,7 +211,7 @@ func TestEnvironment(t *testing.T) {
 	for _, c := range []struct{ options, outer, want string }{
 		{"-c a=b", "", "-c a=b -c wirefence.token=orders=34|34|orders=34|me"},
 		{"", "orders=34", "-c wirefence.token=orders=34|34|orders=34|me"},
-		// Within another run, whose fence is carried on.
+		// Within another run, whose fence is kept.
 		{"-c wirefence.token=x=1@etcd", "x=1@etcd", "-c wirefence.token=x=1@etcd -c wirefence.token=orders=34,x=1@etcd|34|orders=34,x=1@etcd|me"},
 		{"", "x=1,orders=33@redis", "-c wirefence.token=orders=34,x=1|34|orders=34,x=1|me"},
 		{"", "x", ""},
@@ -321,7 +321,7 @@ func TestAnEndedContextEndsTheCommand(t *testing.T) {
 	wantGone(t, pid)
 }
 
-// A signal that came when the lease was just won must not be lost.
+// A signal right after the acquire must not be lost.
 func TestWhatIsNoLongerWantedIsNotStarted(t *testing.T) {
 	lease := newHeld()
 	wanted, cancel := context.WithCancelCause(t.Context())
@@ -340,7 +340,7 @@ func TestWhatIsNoLongerWantedIsNotStarted(t *testing.T) {
 	}
 }
 
-// While the command runs, it decides what a signal means.
+// While the command runs, it handles signals.
 func TestACommandGoesOnThatIsNoLongerWanted(t *testing.T) {
 	wanted, cancel := context.WithCancel(t.Context())
 	j := start(t, t.Context(), newHeld(), Options{Wanted: wanted}, "sh", "-c", "echo runs; sleep 0.2; exit 3")

@@ -8,12 +8,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// terminal is the terminal whose foreground this process had and the command
-// gets. A nil terminal is none.
+// terminal is a terminal with this process in its foreground, which the command gets. A nil
+// terminal is none.
 type terminal struct{ fd, own int }
 
-// openTerminal returns nil unless file is a terminal with this process in its
-// foreground.
+// openTerminal returns nil unless file is a terminal with this process in its foreground.
 func openTerminal(file *os.File) *terminal {
 	if file == nil {
 		return nil
@@ -25,8 +24,8 @@ func openTerminal(file *os.File) *terminal {
 	return nil
 }
 
-// give makes a group the foreground. A process of it that was quicker to read
-// was stopped by SIGTTIN; suspend lets it go on.
+// give makes a group the foreground. A process of the group that read before was stopped by
+// SIGTTIN; suspend continues it.
 func (t *terminal) give(group int) {
 	if t != nil {
 		_ = t.set(group)
@@ -40,14 +39,14 @@ func (t *terminal) takeBack() {
 	}
 }
 
-// set asks for another foreground. From the background that raises SIGTTOU.
+// set changes the foreground group, which raises SIGTTOU in a background process.
 func (t *terminal) set(group int) error {
 	signal.Ignore(syscall.SIGTTOU)
 	defer signal.Reset(syscall.SIGTTOU)
 	return unix.IoctlSetPointerInt(t.fd, unix.TIOCSPGRP, group)
 }
 
-// foreground is the group that has the terminal, 0 if there is none.
+// foreground returns the terminal's foreground group, or 0.
 func (t *terminal) foreground() int {
 	group, err := unix.IoctlGetInt(t.fd, unix.TIOCGPGRP)
 	if err != nil {
@@ -56,17 +55,17 @@ func (t *terminal) foreground() int {
 	return group
 }
 
-// suspend follows the command into a stop, as a shell expects of its job:
-// Control-Z stops the command's group only. The lease isn't renewed meanwhile.
-// When the shell lets this process go on, the command goes on too, unless the
-// lease has ended. Without a terminal this process doesn't stop.
+// suspend stops this process with the command, as a shell expects of its job: Control-Z stops
+// only the command's group. The lease isn't renewed meanwhile. When the shell continues this
+// process, the command continues, too, unless the lease has ended. Without a terminal this
+// process doesn't stop.
 func (r *run) suspend(by syscall.Signal) {
 	t := r.terminal
 	if t == nil {
 		return
 	}
 	if (by == syscall.SIGTTIN || by == syscall.SIGTTOU) && t.foreground() == r.id {
-		r.signal(syscall.SIGCONT) // it was quicker than give
+		r.signal(syscall.SIGCONT) // it read before give
 		return
 	}
 	t.takeBack()
@@ -75,7 +74,7 @@ func (r *run) suspend(by syscall.Signal) {
 		select {
 		case <-r.lease.Context().Done():
 			return
-		case signal := <-r.signals.caught:
+		case signal := <-r.signals:
 			r.pass(signal)
 			if signal == syscall.SIGCONT {
 				return
@@ -84,12 +83,12 @@ func (r *run) suspend(by syscall.Signal) {
 	}
 }
 
-// pass passes a signal on to the group. SIGCONT may come from a shell that has
-// put this process into its foreground; then the group gets it.
+// pass passes a signal on to the group. SIGCONT may come from a shell that made this process the
+// foreground; then the group becomes the foreground.
 func (r *run) pass(signal os.Signal) {
 	if signal == syscall.SIGCONT {
 		if r.lease.Context().Err() != nil || r.lease.Remaining() == 0 {
-			return // a command that is stopped must not go on without the lease
+			return // a stopped command must not continue without the lease
 		}
 		if r.terminal != nil && r.terminal.foreground() == r.terminal.own {
 			r.terminal.give(r.id)

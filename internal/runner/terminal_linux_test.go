@@ -12,8 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// inTerminal starts the helper as the leader of a session on a new terminal and
-// returns the terminal's other end.
+// inTerminal starts the helper as a session leader on a new terminal, and returns the terminal's
+// other end.
 func inTerminal(t *testing.T, script string) (*exec.Cmd, *os.File, func(want string)) {
 	t.Helper()
 	control, err := os.OpenFile("/dev/ptmx", os.O_RDWR|syscall.O_NOCTTY, 0)

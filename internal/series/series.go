@@ -2,7 +2,7 @@
 // without a Prometheus: an hour in steps of 5 s, and a day in steps of a minute. It reads the
 // metrics as a scraper does, so nothing is counted twice.
 //
-// It keeps MaxSeries series at most, of MaxBytes in all.
+// It keeps at most MaxSeries series, in MaxBytes.
 package series
 
 import (
@@ -26,7 +26,7 @@ const (
 	coarsePoints = int(24 * time.Hour / Coarse)
 	// MaxSeries is how many series are kept. Further ones are left out.
 	MaxSeries = 32
-	// MaxBytes is how much their points take.
+	// MaxBytes is the memory of their points.
 	MaxBytes = MaxSeries * (finePoints + coarsePoints) * 8
 )
 
@@ -38,7 +38,7 @@ type Recorder struct {
 	rings [2]*ring
 }
 
-// New makes a recorder of metrics, which keeps nothing until it runs.
+// New returns a recorder of metrics. Run records.
 func New(metrics prometheus.Gatherer) *Recorder {
 	return &Recorder{metrics: metrics, rings: [2]*ring{newRing(Fine, finePoints), newRing(Coarse, coarsePoints)}}
 }
@@ -57,7 +57,7 @@ func (r *Recorder) Run(ctx context.Context) {
 	}
 }
 
-// Record adds a point to each series, except for metrics that can't be gathered.
+// Record adds a point to each series, except of metrics that can't be gathered.
 func (r *Recorder) Record(now time.Time) {
 	families, _ := r.metrics.Gather() // besides an error it returns the others
 	all := readAll(families)
@@ -68,10 +68,10 @@ func (r *Recorder) Record(now time.Time) {
 	}
 }
 
-// Window has the last points. All series have equally many, and the last is that of End.
+// Window has the last points of all series, equally many of each. The last is that of End.
 type Window struct {
 	Step   time.Duration
-	End    time.Time // zero where there is nothing yet
+	End    time.Time // zero without points
 	Series []Series
 }
 
@@ -120,7 +120,7 @@ func newRing(step time.Duration, points int) *ring {
 	return &ring{step: step, points: points, columns: map[key]*column{}}
 }
 
-// record adds a point, if it is time. Missed points, as while the machine was asleep, are
+// record adds a point if it is due. Missed points, as while the machine was suspended, are
 // unknown.
 func (g *ring) record(now time.Time, all []*reading) {
 	first, passed := g.at.IsZero(), now.Sub(g.at)
@@ -146,7 +146,7 @@ func (g *ring) record(now time.Time, all []*reading) {
 	}
 }
 
-// advance makes room for a point, which is unknown as yet.
+// advance adds an unknown point.
 func (g *ring) advance() {
 	for _, c := range g.order {
 		c.points[g.taken%g.points] = math.NaN()
@@ -167,8 +167,8 @@ func (g *ring) add(r *reading) *column {
 	return c
 }
 
-// point is the value of a reading, compared with the last one. A new counter has counted from
-// 0, except for the first reading of all, whose rate is unknown.
+// point returns the point of a reading, compared with the last one. A new counter started at 0,
+// except at the very first reading, whose rate is unknown.
 func (c *column) point(r *reading, first bool, seconds float64) float64 {
 	switch {
 	case r.unit == Number:

@@ -12,7 +12,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// world is a process's metrics, and a clock.
+// world has a process's metrics and a clock.
 type world struct {
 	*Recorder
 	sessions prometheus.Gauge
@@ -39,7 +39,7 @@ func (w *world) pass(d time.Duration) {
 	w.Record(w.now)
 }
 
-// shown are the last points of each series.
+// shown returns the last points of each series.
 func (w *world) shown(step time.Duration, limit int) string {
 	var b strings.Builder
 	window := w.Read(step, limit)
@@ -86,7 +86,7 @@ func TestPointsAreRatesAndValues(t *testing.T) {
 		w.pass(Fine)
 	}
 	w.expect(t, Coarse, 10, "sessions [3 4]; refusalsWF001 [NaN 0.167]; handoff_p99 [NaN 0.991]; refusalsWF002 [NaN 0.333]; let_pass [NaN 0.0833]; ")
-	// The machine was asleep: what is missing is unknown, and the rate is of all that time.
+	// The machine was suspended: missed points are unknown, and the rate is that of the whole time.
 	refuse("WF001", "false", 20)
 	w.pass(4 * Fine)
 	w.expect(t, Fine, 5, "sessions [4 NaN NaN NaN 4]; refusalsWF001 [0 NaN NaN NaN 1]; handoff_p99 [NaN NaN NaN NaN NaN]; refusalsWF002 [0 NaN NaN NaN 0]; let_pass [0 NaN NaN NaN 0]; ")
@@ -125,7 +125,8 @@ func TestPercentiles(t *testing.T) {
 	}
 }
 
-// However many labels there are and however long it records, it takes no more than it says.
+// The recorder stays within its limits, however many labels there are and however long it
+// records.
 func TestMemoryIsBounded(t *testing.T) {
 	w := newWorld()
 	for i := range 100 {

@@ -7,28 +7,28 @@ import (
 	dto "github.com/prometheus/client_model/go"
 )
 
-// Unit is what the points of a series are.
+// Unit is the unit of a series.
 type Unit string
 
 // The units.
 const (
 	Number    Unit = "1"          // a value
-	PerSecond Unit = "per_second" // how fast a counter went up
+	PerSecond Unit = "per_second" // the rate of a counter
 	Seconds   Unit = "seconds"    // a 99th percentile
 )
 
-// source makes series of a metric, if it exists.
+// source describes the series of a metric.
 type source struct {
 	name   string // of the series
 	metric string
 	unit   Unit
-	// by is the label that the series are told apart by, "" for the sum of all.
+	// by is the label with a series for each value; "" for the sum of all.
 	by string
-	// where is a label that must have a value, if it isn't empty.
+	// where is a label that must have the value is; "" for none.
 	where, is string
 }
 
-// sources make all series. A new one needs a line here, and in docs/api.md.
+// A new series needs a line here, and in docs/api.md.
 var sources = []source{
 	{name: "sessions", metric: "wirefence_sessions", unit: Number},
 	{name: "logins", metric: "wirefence_logins_total", unit: PerSecond},
@@ -44,7 +44,7 @@ var sources = []source{
 // key names a series.
 type key struct{ name, label, value string }
 
-// reading is a metric's present value, summed over the labels that the series lacks.
+// reading is a metric's present value, summed over the labels that the series doesn't have.
 type reading struct {
 	key
 	unit   Unit

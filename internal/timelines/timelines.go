@@ -23,7 +23,7 @@ type Place struct {
 const placeSQL = `SELECT (pg_catalog.pg_control_system()).system_identifier, CASE WHEN pg_catalog.pg_is_in_recovery() THEN ''
 	ELSE pg_catalog.left(pg_catalog.pg_walfile_name(pg_catalog.pg_current_wal_lsn()), 8) END`
 
-// Ask asks the server of a connection. Some managed services don't answer.
+// Ask asks the connection's server. Some managed services don't answer.
 func Ask(ctx context.Context, conn *pgconn.PgConn) (Place, error) {
 	answer := conn.ExecParams(ctx, placeSQL, nil, nil, nil, nil).Read()
 	if answer.Err != nil {
@@ -43,8 +43,8 @@ func Ask(ctx context.Context, conn *pgconn.PgConn) (Place, error) {
 	return p, nil
 }
 
-// Seen has the highest timeline of each cluster that was seen. The zero value is empty. Safe
-// for concurrent use.
+// Seen records the highest timeline of each cluster. The zero value is empty. Safe for concurrent
+// use.
 type Seen struct {
 	mu      sync.Mutex
 	highest map[string]uint32 // by system identifier

@@ -7,7 +7,7 @@ import (
 	"os"
 )
 
-// KeyPair watches a certificate, with its chain, and its key, in PEM form.
+// KeyPair watches a certificate with its chain, and its key, in PEM form.
 func KeyPair(certFile, keyFile string, failed func(error)) (*Value[*tls.Certificate], error) {
 	return New(func() (*tls.Certificate, error) {
 		pair, err := tls.LoadX509KeyPair(certFile, keyFile)
@@ -15,7 +15,7 @@ func KeyPair(certFile, keyFile string, failed func(error)) (*Value[*tls.Certific
 	}, failed, certFile, keyFile)
 }
 
-// Authorities watches certificates of authorities, in PEM form.
+// Authorities watches the certificates of authorities, in PEM form.
 func Authorities(file string, failed func(error)) (*Value[*x509.CertPool], error) {
 	return New(func() (*x509.CertPool, error) {
 		pem, err := os.ReadFile(file)

@@ -20,17 +20,17 @@ type Value[T any] struct {
 
 	mu    sync.Mutex
 	value T
-	stamp string // of the files from which value was loaded
-	bad   string // of the files that were last reported to be bad
+	stamp string // fingerprint of the files from which value was loaded
+	bad   string // fingerprint of the files whose failure was reported last
 	next  time.Time
 }
 
-// interval is the shortest time between two looks at the files.
+// interval is the shortest time between two checks of the files.
 const interval = time.Second
 
 // New loads the value. Get loads it again if the files have changed. If that fails, the last
-// good value stays, failed gets the error, once for each change, and the next look tries
-// again: the files may be good, and the process may have run out of descriptors.
+// good value stays, failed gets the error once for each change, and the next check tries again:
+// the files may be good, and the process out of descriptors.
 func New[T any](load func() (T, error), failed func(error), files ...string) (*Value[T], error) {
 	v := &Value[T]{files: files, load: load, failed: failed, now: time.Now}
 	stamp := v.fingerprint()
@@ -58,7 +58,7 @@ func (v *Value[T]) Get() T {
 	return v.value
 }
 
-// Reload loads the value now, changed or not. If that fails, the last good one
+// Reload loads the value even if the files have not changed. If that fails, the last good value
 // stays.
 func (v *Value[T]) Reload() error {
 	v.mu.Lock()

@@ -12,7 +12,7 @@ func TestValueFollowsItsFile(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "file")
 	write := func(text string) {
 		t.Helper()
-		// A new inode each time, as Kubernetes and careful writers make one.
+		// A new inode each time, as with Kubernetes and writers that rename.
 		if err := os.WriteFile(file+".new", []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
@@ -43,16 +43,16 @@ func TestValueFollowsItsFile(t *testing.T) {
 	now := time.Now()
 	v.now = func() time.Time { return now }
 	steps := []struct {
-		text string // "" changes nothing
-		pass time.Duration
-		want string
-		told int
+		text    string // "" changes nothing
+		pass    time.Duration
+		want    string
+		reports int
 	}{
 		{"", 0, "one", 0},
 		{"two", 0, "one", 0}, // not looked at yet
 		{"", 2 * time.Second, "two", 0},
 		{"bad", 2 * time.Second, "two", 1},
-		{"", 2 * time.Second, "two", 1}, // told once
+		{"", 2 * time.Second, "two", 1}, // reported once
 		{"three", 2 * time.Second, "three", 1},
 	}
 	for i, s := range steps {
@@ -60,8 +60,8 @@ func TestValueFollowsItsFile(t *testing.T) {
 			write(s.text)
 		}
 		now = now.Add(s.pass)
-		if got := v.Get(); got != s.want || len(reported) != s.told {
-			t.Errorf("step %d: %q with %v, want %q with %d errors", i, got, reported, s.want, s.told)
+		if got := v.Get(); got != s.want || len(reported) != s.reports {
+			t.Errorf("step %d: %q with %v, want %q with %d errors", i, got, reported, s.want, s.reports)
 		}
 	}
 	write("bad")

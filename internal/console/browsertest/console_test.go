@@ -8,6 +8,7 @@ import (
 
 	"github.com/chromedp/chromedp"
 
+	"github.com/wirefence/wirefence/internal/servers"
 	"github.com/wirefence/wirefence/internal/stack"
 )
 
@@ -156,6 +157,43 @@ func TestADatabaseThatComesBack(t *testing.T) {
 	w.acquire(t, "invoices", "worker-c", time.Hour)
 	v.shows("worker-c")
 	v.stands("live")
+}
+
+// While the lease store hangs, the page says so within seconds, and calls no lease free.
+func TestAStoreThatHangs(t *testing.T) {
+	redis, err := servers.StartRedis(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(redis.Close)
+	link, err := servers.StartLink(redis.Addr())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(link.Close)
+	w := start(t, "WIREFENCE_REDIS_URL=redis://"+link.Addr()+"/0")
+	if _, err := w.db.Exec(t.Context(), "SELECT wirefence.seal('orders', 7, 'worker-a', 'redis')"); err != nil {
+		t.Fatal(err)
+	}
+	v := w.visit(t, operator)
+	v.open("/resources")
+	v.shows("free")
+	v.stands("live")
+	link.Hold()
+	began := time.Now()
+	v.shows("The lease store does not answer: no answer within 2s", "unknown")
+	if took := time.Since(began); took > 15*time.Second {
+		t.Errorf("that took %v", took)
+	}
+	v.open("/")
+	v.shows("unknown")
+	v.keep("store-hangs")
+	link.Restore()
+	stack.Eventually(t, "all is well again", func() bool {
+		text := v.text()
+		return !strings.Contains(text, "does not answer") && strings.Contains(text, "free")
+	})
+	v.contented()
 }
 
 // Ten thousand resources and a hundred thousand rows of history are filtered and shown.

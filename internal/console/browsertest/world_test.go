@@ -33,11 +33,12 @@ type world struct {
 	admin  string // host:port
 	port   int    // of the proxy
 	proxy  *exec.Cmd
+	more   []string // settings of the proxy
 }
 
-func start(t *testing.T) *world {
+func start(t *testing.T, settings ...string) *world {
 	t.Helper()
-	w := &world{pg: stack.Postgres(t, 15), dir: t.TempDir()}
+	w := &world{pg: stack.Postgres(t, 15), dir: t.TempDir(), more: settings}
 	w.db = stack.Connect(t, w.pg.URL("postgres"))
 	if err := migrations.Apply(t.Context(), w.db, nil); err != nil {
 		t.Fatal(err)
@@ -69,6 +70,7 @@ func (w *world) serve(t *testing.T) {
 	w.proxy = exec.Command(w.binary, "proxy")
 	w.proxy.Env = append(os.Environ(), "WIREFENCE_UPSTREAM=postgres://"+w.pg.Addr()+"/?sslmode=disable", "WIREFENCE_DATABASE_URL="+w.pg.URL("postgres"),
 		fmt.Sprintf("WIREFENCE_LISTEN=127.0.0.1:%d", w.port), "WIREFENCE_ADMIN_LISTEN="+w.admin, "WIREFENCE_ADMIN_TOKEN_FILE="+filepath.Join(w.dir, "tokens"))
+	w.proxy.Env = append(w.proxy.Env, w.more...)
 	w.proxy.Stdout, w.proxy.Stderr = logs, logs
 	if err := w.proxy.Start(); err != nil {
 		t.Fatal(err)

@@ -2,7 +2,8 @@
 import { Problem, query, stream } from './api.js';
 
 const watchers = new Set();
-export const live = { state: 'off', recent: [] };
+// store is why the lease store does not answer, or ''.
+export const live = { state: 'off', store: '', recent: [] };
 
 // maxRecent is how many events the page keeps.
 const maxRecent = 500;
@@ -22,6 +23,12 @@ function enter(state) {
   if (live.state === state) return;
   live.state = state;
   tell('state', state);
+}
+
+function enterStore(store) {
+  const changed = !live.store !== !store;
+  live.store = store;
+  if (changed) tell('store', store);
 }
 
 let running = null;
@@ -83,6 +90,7 @@ function take(kind, data) {
     return; // the next one will be whole
   }
   enter(kind === 'heartbeat' && told.database !== 'ok' ? 'blind' : 'on');
+  if (kind === 'heartbeat') enterStore(told.store === 'unavailable' ? told.store_detail : '');
   if (kind === 'history') {
     live.recent = live.recent.filter((e) => e.id !== told.id);
     live.recent.unshift(told);

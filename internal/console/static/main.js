@@ -66,6 +66,7 @@ function App() {
   const [at, go] = useState(here());
   const [me, setMe] = useState({ told: null, problem: null, tries: 0 });
   const [state, setState] = useState(live.state);
+  const [store, setStore] = useState(live.store);
   useEffect(() => {
     const moved = () => {
       takeToken();
@@ -74,7 +75,10 @@ function App() {
       document.getElementById('page')?.focus({ preventScroll: true });
     };
     addEventListener('hashchange', moved);
-    const unwatch = watch((kind, said) => { if (kind === 'state') setState(said); });
+    const unwatch = watch((kind, said) => {
+      if (kind === 'state') setState(said);
+      if (kind === 'store') setStore(said);
+    });
     return () => {
       removeEventListener('hashchange', moved);
       unwatch();
@@ -125,6 +129,7 @@ function App() {
       </div>
     </header>
     <main id="page" tabindex="-1">
+      ${store && html`<p class="trouble" role="alert">The lease store does not answer: ${name(store)}. Whether leases are held is unknown; none can be granted or renewed.</p>`}
       ${one ? html`<${Resource} key=${at.resource} resource=${at.resource} me=${me.told} />`
             : html`<h1>${title}</h1><${Page} key=${at.page} me=${me.told} search=${at.search} />`}
     </main>`;

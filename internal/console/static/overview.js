@@ -9,12 +9,18 @@ import { columns as eventColumns, useEvents } from './history.js';
 import { Asked, Figure, Sheet, Trouble, useAsked, useNow } from './parts.js';
 import { columns, useResources } from './resources.js';
 
-const held = 20; // rows of those that matter most
+const most = 20; // rows of those that matter most
+
+// held says how many leases are held, as far as that is known.
+function held(all, known) {
+  if (all === null) return '…';
+  return all.length && !known ? 'unknown' : count(all.filter((r) => r.held).length);
+}
 
 // notable puts first what somebody should look at.
 function notable(all) {
   const weight = (r) => (r.former ? 4 : 0) + (r.mode === 'shadow' ? 2 : 0) + (r.held ? 1 : 0);
-  return [...all].sort((a, b) => weight(b) - weight(a) || Date.parse(b.since || 0) - Date.parse(a.since || 0)).slice(0, held);
+  return [...all].sort((a, b) => weight(b) - weight(a) || Date.parse(b.since || 0) - Date.parse(a.since || 0)).slice(0, most);
 }
 
 // slowest is the 99th percentile; null of nothing.
@@ -82,7 +88,7 @@ export function Overview() {
   return html`
     <dl class="figures">
       <${Figure} title="Doctor" state=${doctor.told ? stateOf(doctor.told.grade) : ''} note=${doctor.problem ? doctor.problem.message : html`<a href="#/doctor">all checks</a>`}>${doctor.told ? doctor.told.grade : '…'}<//>
-      <${Figure} title="Held now" note=${known < all.length ? `of ${count(all.length)}; the store tells of ${count(known)}` : `of ${count(all.length)} resources`}>${of.all ? count(all.filter((r) => r.held).length) : '…'}<//>
+      <${Figure} title="Held now" note=${`of ${count(all.length)} resources` + (known && known < all.length ? `; unknown: ${count(all.length - known)}` : '')}>${held(of.all, known)}<//>
       <${Figure} title="Refused in the last minute" state=${refusals ? 'bad' : ''} note="by this proxy">${refusals === null ? '–' : count(Math.round(refusals * 60))}<//>
       <${Figure} title="Handoff, p99" note="of the last hour">${p99 === null ? '–' : span(p99)}<//>
       <${Figure} title="Sessions" note="of this proxy">${last(series.told, 'sessions') === null ? '–' : count(last(series.told, 'sessions'))}<//>
@@ -91,7 +97,7 @@ export function Overview() {
     <${Trouble} problem=${of.problem} />
     ${of.all !== null && html`<${Sheet} caption="Resources to look at first" columns=${columns(of, now)} rows=${notable(all)} id=${(r) => r.resource}
       empty="No resource is known yet. The first grant makes one: wirefence lock NAME -- COMMAND." />
-      ${all.length > held && html`<p><a href="#/resources">All ${count(all.length)} resources</a></p>`}`}
+      ${all.length > most && html`<p><a href="#/resources">All ${count(all.length)} resources</a></p>`}`}
     <h2>What happened last</h2>
     <${Asked} of=${history}>${() => html`<${Sheet} caption="Last events" columns=${eventColumns} rows=${events.slice(0, 12)} id=${(e) => e.id} empty="Nothing is recorded yet." />
       <p><a href="#/history">The history</a></p>`}<//>

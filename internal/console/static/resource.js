@@ -32,7 +32,7 @@ function steps(events) {
 
 function Acts({ r, me, again }) {
   const [asks, ask] = useState(null);
-  if (me.scope !== 'operate') return null;
+  if (me.scope !== 'operate') return !me.token_required && html`<p class="note">To revoke, or to change the policy, takes a token: name a file of tokens in WIREFENCE_ADMIN_TOKEN_FILE.</p>`;
   const shadow = r.mode === 'shadow';
   return html`<div class="acts">
       <button class="danger" onClick=${() => ask('revoke')}>Revoke …</button>
@@ -52,7 +52,7 @@ export function Resource({ resource, me }) {
   const { asked: history, events } = useEvents({ resource, limit: 1000 });
   const [most, setMost] = useState(0);
   useEffect(() => watch((kind, e) => {
-    if (kind === 'gap' || (kind === 'history' || kind === 'resource') && e.resource === resource) asked.again();
+    if (kind === 'gap' || kind === 'store' || (kind === 'history' || kind === 'resource') && e.resource === resource) asked.again();
   }), [resource]);
   useEffect(() => { setMost((m) => Math.max(m, asked.told?.lease?.held_for_seconds || 0)); }, [asked.told]);
   const tokens = useMemo(() => steps(events), [events]);

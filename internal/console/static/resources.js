@@ -27,7 +27,7 @@ export function leftOf(resource, readAt, now) {
 // Held tells whether somebody has the lease, and draws how much of it is left. most is the
 // longest that was seen, since the store knows no time to live.
 export function Held({ resource, readAt, now, most }) {
-  if (resource.held === undefined) return html`<span class="note">not known</span>`;
+  if (resource.held === undefined) return html`<span class="note">unknown</span>`;
   if (!resource.held) return html`<span class="tag">free</span>`;
   const left = leftOf(resource, readAt, now);
   if (left === null) return html`<span class="tag good">held</span>`;
@@ -70,7 +70,7 @@ export function useResources() {
     };
     read();
     const unwatch = watch((kind) => {
-      if (kind !== 'history' && kind !== 'resource' && kind !== 'gap') return;
+      if (!['history', 'resource', 'gap', 'store'].includes(kind)) return;
       due = true;
       if (reading || soon) return; // or many events would put it off for ever
       soon = true;

@@ -1,5 +1,5 @@
 -- Where synchronous_commit waits for less than a synchronous standby's disk, with the
--- statement that takes it back.
+-- statement that resets it.
 WITH less AS (
     SELECT s.setrole, s.setdatabase, split_part(c.setting, '=', 2) AS value
     FROM pg_db_role_setting AS s, unnest(s.setconfig) AS c(setting)

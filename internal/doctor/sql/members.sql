@@ -8,6 +8,7 @@ WITH RECURSIVE granted AS (
     UNION
     SELECT g.member FROM granted AS g JOIN membership AS above ON g.roleid = above.member
 )
-SELECT $1::text, r.rolname::text
+SELECT r.rolname::text
 FROM membership JOIN pg_roles AS r ON r.oid = membership.member
 WHERE r.rolcanlogin AND NOT r.rolsuper
+ORDER BY r.rolname COLLATE "C"

@@ -1,4 +1,4 @@
--- What roles and databases set of Wirefence's, with the statement that takes it back.
+-- Settings of Wirefence that roles and databases have, with the statement that resets it.
 SELECT lower(split_part(c.setting, '=', 1)) AS name,
        concat_ws(' in ', 'role ' || quote_ident(r.rolname), 'database ' || quote_ident(d.datname)) AS whose,
        CASE WHEN s.setrole = 0 THEN format('ALTER DATABASE %I', d.datname)

@@ -1,4 +1,4 @@
--- Where session_replication_role is replica, with the statement that takes it back.
+-- Where session_replication_role is replica, with the statement that resets it.
 SELECT 'for ' || concat_ws(' in ', 'role ' || quote_ident(r.rolname), 'database ' || quote_ident(d.datname)),
        CASE WHEN r.oid IS NULL THEN format('ALTER DATABASE %I', d.datname)
             WHEN d.oid IS NULL THEN format('ALTER ROLE %I', r.rolname)

@@ -17,6 +17,4 @@ SELECT current_database()::text,
        (SELECT count(*) FROM pg_locks WHERE NOT fastpath),
        (SELECT coalesce(sum(numbackends), 0)::bigint FROM pg_stat_database),
        (SELECT count(*) FROM pg_stat_replication AS r WHERE r.application_name <> 'pg_basebackup'),
-       (SELECT reset_val FROM s WHERE name = 'synchronous_standby_names'),
-       (SELECT count(*) FROM pg_stat_replication AS r WHERE r.application_name <> 'pg_basebackup'
-        AND (r.sync_state IN ('async', 'potential') OR (SELECT reset_val = '' FROM s WHERE name = 'synchronous_standby_names')))
+       (SELECT reset_val FROM s WHERE name = 'synchronous_standby_names')

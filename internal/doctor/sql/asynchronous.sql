@@ -1,0 +1,1 @@
+SELECT wirefence.asynchronous_standbys()
