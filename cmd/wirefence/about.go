@@ -115,7 +115,7 @@ func cutLast(text, separator string) (before, after string, found bool) {
 func (cfg proxySettings) examine(ctx context.Context) (json.RawMessage, error) {
 	settings := doctorSettings{
 		StoreSettings: cfg.StoreSettings, DatabaseURL: cfg.DatabaseURL, Upstream: cfg.Upstream, Listen: cfg.Listen,
-		AdminListen: cfg.AdminListen, MaxConnections: cfg.MaxConnections, TTL: cfg.TTL, Timeout: 10 * time.Second,
+		AdminListen: cfg.AdminListen, MaxConnections: cfg.MaxConnections, Lease: cfg.Lease, TTL: cfg.TTL, Timeout: 10 * time.Second,
 	}
 	in, closeAll, err := settings.input(ctx)
 	if err != nil {

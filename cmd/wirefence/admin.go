@@ -10,13 +10,11 @@ import (
 	"os"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
-	"golang.org/x/net/netutil"
 
 	"github.com/wirefence/wirefence/internal/api"
 	"github.com/wirefence/wirefence/internal/console"
@@ -36,22 +34,23 @@ type admin struct {
 	stop    func() bool
 	// mostConnections is how many each listener serves at once.
 	mostConnections int
-	// drainEnd is the end of the time to drain, in nanoseconds; 0 before the drain.
-	drainEnd atomic.Int64
+	// drain drains the API at its first call, and returns the end of the time for that.
+	drain func() time.Time
 	// recorder keeps series of the metrics.
 	recorder  *series.Recorder
 	recording background
+	serving   sync.WaitGroup // the listeners
 }
 
 // serveAdmin serves the probes, the metrics and the API of leases until it is
 // closed. The API's waits end with the context, which ends when the proxy begins
 // to drain.
-func serveAdmin(ctx context.Context, cfg proxySettings, files adminFiles, server *proxy.Server, registry *prometheus.Registry, log *slog.Logger) (*admin, error) {
+func serveAdmin(ctx context.Context, cfg proxySettings, leases *leases, files adminFiles, server *proxy.Server, registry *prometheus.Registry, log *slog.Logger) (*admin, error) {
 	if cfg.AdminListen == "off" && len(cfg.apiListen()) == 0 {
 		return &admin{}, nil
 	}
-	a := &admin{mostConnections: cfg.MaxHTTPConnections, recorder: series.New(registry)}
-	if err := a.open(context.WithoutCancel(ctx), cfg, registry, log); err != nil {
+	a := &admin{leases: leases, mostConnections: cfg.MaxHTTPConnections, recorder: series.New(registry)}
+	if err := a.open(context.WithoutCancel(ctx), cfg, log); err != nil {
 		a.close()
 		return nil, err
 	}
@@ -68,21 +67,16 @@ func serveAdmin(ctx context.Context, cfg proxySettings, files adminFiles, server
 		a.close()
 		return nil, err
 	}
-	a.stop = context.AfterFunc(ctx, func() {
-		a.drainEnd.Store(time.Now().Add(cfg.DrainTimeout).UnixNano())
-		a.api.Drain()
-	})
+	a.drain = drainOnce(a.api, cfg.DrainTimeout)
+	a.stop = context.AfterFunc(ctx, func() { a.drain() })
 	// Until close: the console also shows a proxy that drains.
 	a.recording.start(context.WithoutCancel(ctx), a.recorder.Run)
 	return a, nil
 }
 
-// open opens the lease store and the pool for effects, if they are named. It doesn't connect yet.
-func (a *admin) open(ctx context.Context, cfg proxySettings, registry prometheus.Registerer, log *slog.Logger) (err error) {
-	if cfg.storeNamed(cfg.DatabaseURL) {
-		if a.leases, err = openMeasuredLeases(ctx, cfg.StoreSettings, cfg.DatabaseURL, registry); err != nil {
-			return usageError{err}
-		}
+// open opens the pool for effects, if there is a database. It doesn't connect yet.
+func (a *admin) open(ctx context.Context, cfg proxySettings, log *slog.Logger) (err error) {
+	if a.leases != nil {
 		logRedisTo(log)
 		if err := cfg.sealing(cfg.DatabaseURL, log); err != nil {
 			return err
@@ -105,7 +99,7 @@ type httpListeners struct {
 func listenHTTP(cfg proxySettings, server *proxy.Server) (all httpListeners, err error) {
 	if cfg.AdminListen != "off" {
 		if all.admin, err = server.ListenAdmin(cfg.AdminListen); err != nil {
-			return all, fmt.Errorf("admin listener: %w", err)
+			return all, fmt.Errorf("WIREFENCE_ADMIN_LISTEN: %w", err)
 		}
 	}
 	for _, at := range cfg.apiListen() {
@@ -144,6 +138,7 @@ func (a *admin) serveAll(all httpListeners, files adminFiles, server *proxy.Serv
 		mux := http.NewServeMux()
 		mux.Handle("/", server.Handler())
 		mux.Handle(console.Prefix, console.Handler())
+		mux.Handle("GET /{$}", http.RedirectHandler(console.Prefix, http.StatusFound))
 		mux.Handle("GET /metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{Registry: registry, EnableOpenMetrics: true}))
 		a.serve(all.admin, "admin listener", a.route(mux), files, log)
 	}
@@ -154,7 +149,6 @@ func (a *admin) serveAll(all httpListeners, files adminFiles, server *proxy.Serv
 }
 
 // serve serves a listener. A Unix socket has no TLS, as for PostgreSQL's clients.
-// Connections beyond the limit wait in the system's queue.
 func (a *admin) serve(l net.Listener, name string, handler http.Handler, files adminFiles, log *slog.Logger) {
 	socket := l.Addr().Network() == "unix"
 	if files.token != nil && files.pair == nil && !socket && !api.IsLoopback(l.Addr()) {
@@ -169,12 +163,13 @@ func (a *admin) serve(l net.Listener, name string, handler http.Handler, files a
 		serve = func(l net.Listener) error { return s.ServeTLS(l, "", "") }
 	}
 	a.http = append(a.http, s)
-	l = netutil.LimitListener(l, a.mostConnections)
-	go func() {
-		if err := serve(l); !errors.Is(err, http.ErrServerClosed) && !errors.Is(err, net.ErrClosed) {
+	connections := limitHTTP(l, a.mostConnections)
+	connections.serve(s)
+	a.serving.Go(func() {
+		if err := serve(connections); !errors.Is(err, http.ErrServerClosed) && !errors.Is(err, net.ErrClosed) {
 			log.Error("the "+name+" failed", "error", err)
 		}
-	}()
+	})
 }
 
 // apiListen are the addresses for applications, none where that is off.
@@ -213,6 +208,7 @@ func (a *admin) options(cfg proxySettings, files adminFiles, server *proxy.Serve
 	}
 	if a.leases != nil {
 		o.Store, o.Sealer, o.Unsealed, o.Source = a.leases.store, a.leases.sealer, cfg.Unsealed, a.leases.source
+		o.Counts, o.StoreDown = a.leases.counts, a.leases.measured.Down
 		if a.leases.database != nil {
 			o.Database = a.leases.database
 		}
@@ -223,13 +219,23 @@ func (a *admin) options(cfg proxySettings, files adminFiles, server *proxy.Serve
 // effectConnections leaves some connections for checks when all effects are open.
 const effectConnections = api.StandardEffects + 8
 
+// drainOnce returns a function whose first call drains the server. Each call returns when the
+// time that this may take is over.
+func drainOnce(server *api.Server, timeout time.Duration) func() time.Time {
+	return sync.OnceValue(func() time.Time {
+		server.Drain()
+		return time.Now().Add(timeout)
+	})
+}
+
 // awaitEffects returns when the open effects have ended, when the time to drain is
 // over, or at another signal.
 func (a *admin) awaitEffects(signals <-chan os.Signal) {
 	if a.api == nil {
 		return
 	}
-	ctx, cancel := context.WithDeadline(context.Background(), time.Unix(0, a.drainEnd.Load()))
+	// Without sessions, the proxy may have drained before the API has begun to.
+	ctx, cancel := context.WithDeadline(context.Background(), a.drain())
 	defer cancel()
 	ended := make(chan struct{})
 	go func() {
@@ -268,22 +274,11 @@ func (a *admin) close() {
 		a.api.Drain()
 		a.api.EndStreams()
 		a.shutDown(ctx)
+		a.serving.Wait()
 		_ = a.api.Close(ctx)
 		a.recording.end()
 	}
-	if a.leases == nil {
-		return
-	}
-	closed := make(chan struct{})
-	go func() { // closing waits for calls that are under way
-		if a.effects != nil {
-			a.effects.Close()
-		}
-		a.leases.close()
-		close(closed)
-	}()
-	select {
-	case <-closed:
-	case <-ctx.Done():
+	if a.effects != nil {
+		awaitClose(ctx, a.effects.Close)
 	}
 }

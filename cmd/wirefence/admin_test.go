@@ -187,6 +187,9 @@ func TestTheAdminListenerOnLoopbackWantsItsOwnName(t *testing.T) {
 			}
 		}
 	}
+	if status, page := get(t, "http://"+p.admin+"/"); status != 200 || !strings.Contains(page, "<title>Wirefence") {
+		t.Errorf("/ doesn't lead to the console: %d, %s", status, page)
+	}
 }
 
 // Callers have names, which the history has, and may do what their scope allows.
@@ -286,6 +289,7 @@ func TestAStreamEndsWithTheProxy(t *testing.T) {
 // The script in docs/api.md does what is said there.
 func TestTheDocumentedScript(t *testing.T) {
 	t.Parallel()
+	stack.NeedsMore(t, "curl and jq")
 	script, err := pages.First("../../docs/api.md", "", "bash")
 	if err != nil {
 		t.Fatal(err)

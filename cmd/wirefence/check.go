@@ -21,12 +21,12 @@ const exitRefused = 10
 
 type checkSettings struct {
 	DatabaseURL string        `env:"WIREFENCE_DATABASE_URL" group:"Connections" file:"yes" help:"connection string of the database in which grants are recorded; any role may check (required)"`
-	Timeout     time.Duration `env:"--timeout" envDefault:"10s" help:"time that the database has to answer"`
+	Timeout     time.Duration `env:"--timeout" envDefault:"10s" range:"1ms.." help:"time that the database has to answer"`
 	OutputSettings
 }
 
 func checkCommand() *cobra.Command {
-	c := &cobra.Command{
+	return withSettings(&cobra.Command{
 		Use:   "check [FENCE]",
 		Short: "Ask the database whether a fence is current",
 		Long: `Has the database check a fence, as in orders=34, or that of WIREFENCE_FENCE, which
@@ -39,23 +39,13 @@ The exit status is 0 if the fence is current, and 10 if it is refused; 69 if the
 database could not be asked.`,
 		Example: "  wirefence check orders=34",
 		Args:    atMostOne("one fence: wirefence check orders=34"),
-		RunE: func(c *cobra.Command, args []string) error {
-			cfg, err := read[checkSettings](c)
-			if err != nil {
-				return err
-			}
-			f, err := fenceOf(args)
-			if err != nil {
-				return err
-			}
-			if cfg.Timeout <= 0 {
-				return usageError{fmt.Errorf("--timeout is %v: the database needs some time to answer", cfg.Timeout)}
-			}
-			return runCheck(c.Context(), cfg, f, c.OutOrStdout())
-		},
-	}
-	settings[checkSettings](c)
-	return c
+	}, func(c *cobra.Command, cfg checkSettings, args []string) error {
+		f, err := fenceOf(args)
+		if err != nil {
+			return err
+		}
+		return runCheck(c.Context(), cfg, f, c.OutOrStdout())
+	})
 }
 
 func runCheck(ctx context.Context, cfg checkSettings, f fence.Fence, out io.Writer) error {

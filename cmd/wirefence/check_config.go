@@ -10,11 +10,11 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/spf13/cobra"
 
+	"github.com/wirefence/wirefence/internal/connstring"
 	"github.com/wirefence/wirefence/proxy"
 )
 
@@ -30,61 +30,15 @@ func checksConfig(c *cobra.Command) bool {
 	return flag != nil && flag.Value.String() == "true"
 }
 
-// validate finds all that is wrong with the settings themselves, without reading the files
+// validate finds what is wrong with settings besides their ranges, without reading the files
 // that they name.
-func (cfg proxySettings) validate(ctx context.Context) error {
+func (cfg proxySettings) validate() error {
 	var errs []error
 	if len(cfg.apiListen()) > 0 && !cfg.storeNamed(cfg.DatabaseURL) {
 		errs = append(errs, errors.New("WIREFENCE_API_LISTEN needs a lease store: set WIREFENCE_DATABASE_URL, or one of the settings of other lease stores"))
 	}
-	errs = append(errs, cfg.checkNumbers(), cfg.checkUpstream(), cfg.checkAddresses(), cfg.checkDatabaseURL())
-	if cfg.storeNamed(cfg.DatabaseURL) && cfg.checkDatabaseURL() == nil {
-		leases, err := openLeases(ctx, cfg.StoreSettings, cfg.DatabaseURL)
-		if err == nil {
-			leases.close()
-		}
-		errs = append(errs, err)
-	}
+	errs = append(errs, cfg.checkUpstream(), cfg.checkAddresses(), cfg.checkDatabaseURL())
 	return errors.Join(errs...)
-}
-
-// checkNumbers finds numbers out of their range, and those that the packages behind would
-// take for their defaults.
-func (cfg proxySettings) checkNumbers() error {
-	var errs []error
-	if cfg.Hold < 0 {
-		errs = append(errs, errors.New("WIREFENCE_HOLD is negative"))
-	}
-	if cfg.MetricsResources < 0 {
-		errs = append(errs, errors.New("WIREFENCE_METRICS_RESOURCES is negative"))
-	}
-	if cfg.TCPKeepalive < 0 {
-		errs = append(errs, errors.New("WIREFENCE_TCP_KEEPALIVE is negative: 0s sends no probes"))
-	}
-	if cfg.MaxConnections == 0 {
-		errs = append(errs, errors.New("WIREFENCE_MAX_CONNECTIONS is 0: set 1 or more"))
-	}
-	if cfg.MaxHTTPConnections < 1 {
-		errs = append(errs, fmt.Errorf("WIREFENCE_MAX_HTTP_CONNECTIONS is %d: set 1 or more", cfg.MaxHTTPConnections))
-	}
-	if cfg.MaxStatement == 0 {
-		errs = append(errs, errors.New("WIREFENCE_MAX_STATEMENT is 0: set 1024 bytes or more"))
-	}
-	for _, each := range []struct {
-		setting string
-		time    time.Duration
-		set     string
-	}{
-		{"WIREFENCE_STARTUP_TIMEOUT", cfg.StartupTimeout, "a login needs some time"},
-		{"WIREFENCE_CONNECT_TIMEOUT", cfg.ConnectTimeout, "a connection needs some time"},
-		{"WIREFENCE_DRAIN_TIMEOUT", cfg.DrainTimeout, "1ms ends transactions almost at once"},
-		{"WIREFENCE_STANDBY_WAIT", cfg.StandbyWait, "WIREFENCE_STANDBY=refuse lets no client wait"},
-	} {
-		if each.time == 0 {
-			errs = append(errs, fmt.Errorf("%s is 0s: %s", each.setting, each.set))
-		}
-	}
-	return errors.Join(append(errs, cfg.checkTimes())...)
 }
 
 // checkUpstream names the setting, which the proxy doesn't know.
@@ -103,7 +57,7 @@ func (cfg proxySettings) checkDatabaseURL() error {
 	if cfg.DatabaseURL == "" {
 		return nil
 	}
-	if _, err := parsePool(cfg.DatabaseURL); err != nil {
+	if _, err := connstring.Conn(cfg.DatabaseURL); err != nil {
 		return fmt.Errorf("WIREFENCE_DATABASE_URL (--database-url): %w", err)
 	}
 	return nil

@@ -32,8 +32,6 @@ func newCheckup(cfg proxySettings, registry prometheus.Registerer, log *slog.Log
 	switch {
 	case cfg.DoctorInterval == 0:
 		return nil, nil
-	case cfg.DoctorInterval < time.Second:
-		return nil, errors.New("WIREFENCE_DOCTOR_INTERVAL must be at least 1s, or 0 for never")
 	case cfg.DatabaseURL == "":
 		return nil, errors.New("WIREFENCE_DOCTOR_INTERVAL is set without WIREFENCE_DATABASE_URL, with which the doctor examines")
 	}

@@ -64,7 +64,7 @@ func TestStatus(t *testing.T) {
 		Advance      string
 		PreemptAfter float64 `json:"preempt_after_seconds"`
 	}
-	r = wirefence(t, issuer(url), "status", "--json").expect(t, 0)
+	r = wirefence(t, issuer(url), "status", "-o", "json").expect(t, 0)
 	if err := json.Unmarshal([]byte(r.stdout), &rows); err != nil {
 		t.Fatalf("%v:\n%s", err, r.stdout)
 	}
@@ -89,14 +89,14 @@ func TestStatusCountsRefusalsOfTheLastHour(t *testing.T) {
 	if len(lines) != 3 || !strings.HasSuffix(strings.Join(strings.Fields(lines[1]), " "), " 512 3") || !strings.HasSuffix(strings.Join(strings.Fields(lines[2]), " "), " 0 2") {
 		t.Errorf("got\n%s", r.stdout)
 	}
-	wirefence(t, issuer(url), "status", "--json").expect(t, 0).says(t, `"refused_last_hour": 512`, `"let_pass_last_hour": 3`, `"let_pass_last_hour": 2`)
+	wirefence(t, issuer(url), "status", "-o", "json").expect(t, 0).says(t, `"refused_last_hour": 512`, `"let_pass_last_hour": 3`, `"let_pass_last_hour": 2`)
 	stack.Exec(t, url, refused("refusal", "NULL", "'0'", "NULL", 4), refused("refusal", "'oders'", "'0'", "NULL", 1), refused("shadow", "NULL", "'0'", "NULL", 6))
 	wirefence(t, issuer(url), "status").expect(t, 0).says(t, "Not attributed to a resource of this list, in the last hour: 5 refused, 6 passed in shadow mode.")
 }
 
 func TestStatusOfAnEmptyDatabaseInJSON(t *testing.T) {
 	t.Parallel()
-	if r := wirefence(t, issuer(database(t, true)), "status", "--json").expect(t, 0); strings.TrimSpace(r.stdout) != "[]" {
+	if r := wirefence(t, issuer(database(t, true)), "status", "-o", "json").expect(t, 0); strings.TrimSpace(r.stdout) != "[]" {
 		t.Errorf("got %q", r.stdout)
 	}
 }
@@ -138,7 +138,7 @@ func TestRevoke(t *testing.T) {
 		Former              int64 `json:"locked_out_token"`
 		Ended               []struct{ PID int }
 	}
-	r := wirefence(t, issuer(url), "revoke", "jobs", "--json").expect(t, 0, "its tokens come from redis", "WIREFENCE_REDIS_URL", "was not freed")
+	r := wirefence(t, issuer(url), "revoke", "jobs", "-o", "json").expect(t, 0, "its tokens come from redis", "WIREFENCE_REDIS_URL", "was not freed")
 	if err := json.Unmarshal([]byte(r.stdout), &out); err != nil || out.Resource != "jobs" || out.Token != 8 || out.Former != 7 || out.Ended == nil {
 		t.Errorf("%v: %s", err, r.stdout)
 	}
@@ -158,7 +158,7 @@ func TestProtect(t *testing.T) {
 	wirefence(t, issuer(url), "protect", `"Reports"`, "--resource", "report:{tenant}:{id}").expect(t, 0)
 	wirefence(t, issuer(url), "status", "--guards").expect(t, 0).says(t, "TABLE", "public.orders", `public."Reports"`, "report:{tenant}:{id}")
 	stack.Exec(t, url, "ALTER TABLE orders DISABLE TRIGGER ALL")
-	r := wirefence(t, issuer(url), "status", "--guards", "--json").expect(t, 0)
+	r := wirefence(t, issuer(url), "status", "--guards", "-o", "json").expect(t, 0)
 	var rows []struct{ Table, Resource, By, Since, Fault string }
 	if err := json.Unmarshal([]byte(r.stdout), &rows); err != nil {
 		t.Fatalf("%v:\n%s", err, r.stdout)

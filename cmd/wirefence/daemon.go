@@ -3,8 +3,10 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"net"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -16,12 +18,14 @@ type daemon struct {
 	cfg       proxySettings
 	log       *slog.Logger
 	registry  *prometheus.Registry
+	leases    *leases // the process has one store and one pool; nil where none is named
 	sidecar   *sidecar
 	recording *recording
 	telemetry *telemetry
 	figures   *figures
 	checkup   *checkup
 	schema    *schemaWatch
+	watching  background // of the lease store
 	server    *proxy.Server
 	files     adminFiles
 }
@@ -31,11 +35,14 @@ type daemon struct {
 // if there is an error.
 func newDaemon(ctx context.Context, cfg proxySettings, sockets map[string][]net.Listener, log *slog.Logger) (*daemon, error) {
 	d := &daemon{cfg: cfg, log: log, registry: newRegistry(), schema: &schemaWatch{cfg: cfg, log: log}}
-	names, errs := resourceNames(cfg), make([]error, 7)
-	d.sidecar, errs[0] = newSidecar(ctx, cfg, d.registry, log)
+	names, errs := resourceNames(cfg), make([]error, 8)
+	if cfg.storeNamed(cfg.DatabaseURL) {
+		d.leases, errs[7] = openMeasuredLeases(context.WithoutCancel(ctx), cfg.StoreSettings, cfg.DatabaseURL, d.registry)
+	}
+	d.sidecar, errs[0] = newSidecar(cfg, d.leases, d.registry, log)
 	d.recording, errs[1] = newRecording(cfg, d.registry, log)
 	d.telemetry, errs[2] = cfg.telemetry(ctx, d.registry, log)
-	d.figures, errs[3] = newFigures(cfg, names, d.registry, log)
+	d.figures, errs[3] = newFigures(cfg, d.leases, names, d.registry, log)
 	d.checkup, errs[4] = newCheckup(cfg, d.registry, log)
 	o := cfg.serverOptions()
 	o.Sockets = sockets
@@ -48,9 +55,36 @@ func newDaemon(ctx context.Context, cfg proxySettings, sockets map[string][]net.
 
 // end ends what newDaemon began.
 func (d *daemon) end() {
+	d.schema.end()
 	d.checkup.end()
 	d.figures.end()
 	d.telemetry.end()
+	if d.leases != nil {
+		ctx, cancel := context.WithTimeout(context.Background(), closeTime)
+		defer cancel()
+		awaitClose(ctx, d.leases.close)
+	}
+}
+
+// closeTime bounds the end of calls of the database and the lease store.
+const closeTime = time.Second
+
+// awaitClose returns when close has, which waits for calls that are under way, or when the
+// context has ended.
+func awaitClose(ctx context.Context, close func()) {
+	var closing background
+	closing.start(context.Background(), func(context.Context) { close() })
+	select {
+	case <-closing.over:
+	case <-ctx.Done():
+	}
+}
+
+// watch watches the lease store, if one is named, until ctx ends.
+func (d *daemon) watch(ctx context.Context) {
+	if d.leases != nil {
+		d.watching.start(ctx, func(ctx context.Context) { d.leases.watch(ctx, d.log) })
+	}
 }
 
 // serve serves clients until a signal has drained the server.
@@ -67,9 +101,9 @@ func (d *daemon) serve(ctx context.Context, signals *signals) error {
 		return err
 	}
 	if err := d.server.Listen(); err != nil {
-		return err
+		return fmt.Errorf("WIREFENCE_LISTEN: %w", err)
 	}
-	admin, err := serveAdmin(ctx, d.cfg, d.files, d.server, d.registry, d.log)
+	admin, err := serveAdmin(ctx, d.cfg, d.leases, d.files, d.server, d.registry, d.log)
 	if err != nil {
 		return err
 	}
@@ -79,6 +113,8 @@ func (d *daemon) serve(ctx context.Context, signals *signals) error {
 	d.recording.run()
 	defer d.recording.end()
 	d.figures.run()
+	d.watch(ctx)
+	defer d.watching.end()
 	d.checkup.run()
 	d.sidecar.run(ctx)
 	manager.ready(addrs(d.server.Addrs()))

@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/spf13/cobra"
 
+	"github.com/wirefence/wirefence/fence"
 	"github.com/wirefence/wirefence/internal/doctor"
 )
 
@@ -24,15 +25,16 @@ type doctorSettings struct {
 	Listen         []string      `env:"WIREFENCE_LISTEN" group:"Connections" type:"address,..." help:"addresses of the proxy, of which the first is used; off for none (default 127.0.0.1:6433 if the upstream is set)"`
 	ProxyURL       string        `env:"WIREFENCE_PROXY_URL" group:"Connections" file:"yes" help:"connection string of a session through the proxy (default: at WIREFENCE_LISTEN with the user, password and database of WIREFENCE_DATABASE_URL)"`
 	AdminListen    string        `env:"WIREFENCE_ADMIN_LISTEN" group:"Connections" type:"address" help:"address of the proxy's probes; off for none (default 127.0.0.1:9433 if the upstream is set)"`
-	MaxConnections int           `env:"WIREFENCE_MAX_CONNECTIONS" group:"Limits and timeouts" envDefault:"0" help:"the proxy's limit of clients, to compare with the server's; 0 compares nothing"`
-	TTL            time.Duration `env:"WIREFENCE_TTL" group:"Leases" envDefault:"15s" help:"the TTL of the leases, to compare with the time that a takeover may take"`
-	Timeout        time.Duration `env:"--timeout" envDefault:"10s" help:"time that each check may take"`
+	MaxConnections int           `env:"WIREFENCE_MAX_CONNECTIONS" group:"Limits and timeouts" envDefault:"0" range:"0.." help:"the proxy's limit of clients, to compare with the server's; 0 compares nothing"`
+	Lease          string        `env:"WIREFENCE_LEASE" group:"Leases" type:"resource" help:"the resource whose lease the proxy holds, or waits for: whether it can be granted here"`
+	TTL            time.Duration `env:"WIREFENCE_TTL" group:"Leases" envDefault:"15s" range:"1ms.." help:"the TTL of the leases, to compare with the time that a takeover may take"`
+	Timeout        time.Duration `env:"--timeout" envDefault:"10s" range:"1ms.." help:"time that each check may take"`
 	Strict         bool          `env:"--strict" help:"let warnings count as problems"`
 	OutputSettings
 }
 
 func doctorCommand() *cobra.Command {
-	c := &cobra.Command{
+	return withSettings(&cobra.Command{
 		Use:   "doctor",
 		Short: "Examine whether the fence holds, and say how to fix it if not",
 		Long: `Examines the database, the lease store if one is named, and the proxy if one is
@@ -46,16 +48,9 @@ problem was found; otherwise 1 if a check could not be made, because a right or 
 answer was missing; 2 for wrong usage.`,
 		Example: "  wirefence doctor --database-url postgres://issuer@db/app\n  wirefence doctor --strict -o json",
 		Args:    exactly(0, "no arguments"),
-		RunE: func(c *cobra.Command, _ []string) error {
-			cfg, err := read[doctorSettings](c)
-			if err != nil {
-				return err
-			}
-			return runDoctor(c.Context(), cfg, c.OutOrStdout())
-		},
-	}
-	settings[doctorSettings](c)
-	return c
+	}, func(c *cobra.Command, cfg doctorSettings, _ []string) error {
+		return runDoctor(c.Context(), cfg, c.OutOrStdout())
+	})
 }
 
 func runDoctor(ctx context.Context, cfg doctorSettings, w io.Writer) error {
@@ -84,19 +79,14 @@ func runDoctor(ctx context.Context, cfg doctorSettings, w io.Writer) error {
 
 // input is what the settings name. It does not connect yet.
 func (cfg doctorSettings) input(ctx context.Context) (in *doctor.Input, closeAll func(), err error) {
-	switch {
-	case cfg.DatabaseURL == "":
+	if cfg.DatabaseURL == "" {
 		return nil, nil, errNoDatabase
-	case cfg.Timeout <= 0:
-		return nil, nil, fmt.Errorf("--timeout is %v: more than 0", cfg.Timeout)
-	case cfg.TTL <= 0:
-		return nil, nil, fmt.Errorf("WIREFENCE_TTL is %v: more than 0", cfg.TTL)
 	}
 	leases, err := openLeases(ctx, cfg.StoreSettings, cfg.DatabaseURL)
 	if err != nil {
 		return nil, nil, err
 	}
-	in = &doctor.Input{Replicas: cfg.RedisReplicas, MaxConnections: cfg.MaxConnections, TTL: cfg.TTL}
+	in = &doctor.Input{Replicas: cfg.RedisReplicas, MaxConnections: cfg.MaxConnections, TTL: cfg.TTL, Lease: fence.Resource(cfg.Lease)}
 	if named := cfg.openers(); len(named) > 0 {
 		in.Store, in.StoreSetting = leases.store, named[0].setting
 	}
@@ -140,10 +130,7 @@ func (cfg doctorSettings) nameProxy(in *doctor.Input) (err error) {
 func (cfg doctorSettings) proxySession(listen string, as *pgx.ConnConfig) (session *pgx.ConnConfig, err error) {
 	switch {
 	case cfg.ProxyURL != "":
-		if _, err = parsePool(cfg.ProxyURL); err == nil {
-			session, err = doctor.ProxySession(cfg.ProxyURL)
-		}
-		if err != nil {
+		if session, err = doctor.ProxySession(cfg.ProxyURL); err != nil {
 			return nil, fmt.Errorf("WIREFENCE_PROXY_URL: %w", err)
 		}
 	case listen != "" && listen != "off":

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"strings"
 	"testing"
 
 	"github.com/wirefence/wirefence/internal/stack"
@@ -65,6 +66,18 @@ func TestDoctorHasTheSchemaAskForItsServer(t *testing.T) {
 		}
 	}
 	examine(t, p.settings()).finds(t, "engine.timeline", "ok", "the server tells its timeline", "").ends(t, 0)
+}
+
+// A server whose files are damaged isn't taken for another engine.
+func TestMigratingAServerThatFails(t *testing.T) {
+	t.Parallel()
+	pg := healthyServer(t)
+	stack.Exec(t, pg.URL("postgres"), "CREATE DATABASE damaged TEMPLATE template0")
+	stack.Exec(t, pg.URL("damaged"), "SET allow_system_table_mods = on", "UPDATE pg_proc SET probin = '$libdir/none' WHERE proname LIKE 'plpgsql%'")
+	got := wirefence(t, []string{"WIREFENCE_DATABASE_URL=" + pg.URL("damaged")}, "migrate").expect(t, exitFailure, "the server itself fails", "58P01")
+	if strings.Contains(got.stderr, "can't enforce fences") {
+		t.Errorf("the engine is blamed: %s", got.stderr)
+	}
 }
 
 // Migrating a server that isn't fit says what is missing and what to do.

@@ -12,22 +12,18 @@ import (
 // Each kind of store is looked at, and what it has counted.
 func TestDoctorOfStores(t *testing.T) {
 	t.Parallel()
-	redis := redisServer(t)
-	for name, c := range map[string]struct {
-		setting string
-		checks  []string
-	}{
-		"redis":     {"WIREFENCE_REDIS_URL=" + redis.URL(), []string{"store.settings", "store.clock"}},
-		"etcd":      {"WIREFENCE_ETCD_URL=" + etcdServer(t).URL(), []string{"store.members"}},
-		"zookeeper": {"WIREFENCE_ZOOKEEPER_URL=" + zookeeperServer(t).URL(), nil},
+	for name, checks := range map[string][]string{
+		"Redis":     {"store.settings", "store.clock"},
+		"etcd":      {"store.members"},
+		"ZooKeeper": nil,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			p := newPatient(t)
-			settings, resource := p.settings(c.setting), "examined-"+name+"-"+p.name
+			store, p := leaseStores[name](t), newPatient(t)
+			settings, resource := p.settings(store...), "examined-"+name+"-"+p.name
 			wirefence(t, settings, "lock", resource, "--", "true").expect(t, 0)
 			r := examine(t, settings).finds(t, "store.reachable", "ok", "answers in", "").finds(t, "store.counters", "ok", "compared: 1", "")
-			for _, check := range c.checks {
+			for _, check := range checks {
 				r.finds(t, check, map[bool]string{true: "note", false: "ok"}[check == "store.settings"], "", "")
 			}
 			r.ends(t, 0)
@@ -35,6 +31,17 @@ func TestDoctorOfStores(t *testing.T) {
 			examine(t, settings).finds(t, "store.counters", "note", resource, "").ends(t, 0)
 		})
 	}
+}
+
+// A store that was changed: the proxy's own resource can't be granted, and of others it is told.
+func TestDoctorOfAnotherStore(t *testing.T) {
+	t.Parallel()
+	p := newPatient(t)
+	p.exec(t, "SELECT wirefence.seal('it''s mine', 1, 'a', 'redis'), wirefence.seal('other', 1, 'a', 'redis'), wirefence.seal('foreign', 1, 'a', 'redisson')")
+	examine(t, p.settings("WIREFENCE_REDIS_URL="+redisServer(t).URL())).finds(t, "resources.sources", "ok", "than redis", "")
+	examine(t, p.settings()).finds(t, "resources.sources", "note", "than postgres: 2: it's mine (redis), other (redis)", "wirefence resource set NAME --source postgres").ends(t, 0)
+	examine(t, p.settings("WIREFENCE_LEASE=it's mine")).finds(t, "resources.sources", "problem", "come from redis, and the lease store here is postgres",
+		`wirefence resource set 'it'\''s mine' --source postgres`).finds(t, "resources.sources", "note", "1: other (redis)", "").ends(t, exitProblem, "resources.sources")
 }
 
 func TestDoctorOfAStoreThatIsDown(t *testing.T) {
@@ -45,7 +52,7 @@ func TestDoctorOfAStoreThatIsDown(t *testing.T) {
 			t.Parallel()
 			name, _, _ := strings.Cut(setting, "=")
 			r := examine(t, p.settings(setting), "--timeout=5s").finds(t, "store.reachable", "problem", "can't be reached", name)
-			r.finds(t, "store.counters", "unchecked", "because of store.reachable", "").finds(t, "guards.tables", "ok", "", "")
+			r.finds(t, "store.counters", "unchecked", "because of store.reachable", "").finds(t, "guards.tables", "note", "no table is guarded", "wirefence protect")
 			if r.status != exitProblem || strings.Contains(r.text, "geheim") {
 				t.Errorf("status %d:\n%s", r.status, r.text)
 			}
@@ -123,7 +130,7 @@ func TestDoctorOfAStandby(t *testing.T) {
 	}
 	t.Cleanup(standby.Close)
 	r := examine(t, patient{standby, primary.name}.settings())
-	r.finds(t, "database.primary", "problem", "the server is a standby", "target_session_attrs=read-write").finds(t, "guards.tables", "ok", "", "")
+	r.finds(t, "database.primary", "problem", "the server is a standby", "target_session_attrs=read-write").finds(t, "guards.tables", "note", "no table is guarded", "wirefence protect")
 	r.ends(t, exitProblem, "database.primary")
 	primary.exec(t, "SELECT wirefence.check('elsewhere=7')", "SELECT wirefence.seal('orders', 1), wirefence.set_failover('trust', 'a test')")
 	examine(t, primary.settings()).finds(t, "server.durability", "note", "standbys follow asynchronously", "synchronous_standby_names").
@@ -150,6 +157,13 @@ func TestDoctorOfRoles(t *testing.T) {
 	examine(t, p.settings()).finds(t, "roles.prepared", "problem", "wirefence_owner may not end backends", "GRANT pg_signal_backend TO wirefence_owner").ends(t, exitProblem, "roles.prepared")
 	p.exec(t, "GRANT pg_signal_backend TO wirefence_owner", "REVOKE pg_read_all_stats FROM wirefence_owner")
 	examine(t, p.settings()).finds(t, "roles.prepared", "warning", "wirefence_owner may not see which backends are idle", "GRANT pg_read_all_stats TO wirefence_owner").ends(t, 0, "roles.prepared")
+	p.exec(t, "SELECT wirefence.seal('held', 1)")
+	writer := stack.Connect(t, p.URLFor("app", p.name))
+	if _, err := writer.Exec(t.Context(), "BEGIN; SELECT wirefence.check('held=1')"); err != nil {
+		t.Fatal(err)
+	}
+	examine(t, p.settings()).finds(t, "sessions.idle", "unchecked", "sessions that hold a resource: 1", "GRANT pg_read_all_stats TO wirefence_owner")
+	_ = writer.Close(t.Context())
 	p.exec(t, "GRANT pg_read_all_stats TO wirefence_owner", "GRANT wirefence_owner TO issuer")
 	examine(t, p.settings()).finds(t, "roles.issuer", "warning", "issuer has wirefence_owner", "WIREFENCE_OWNER_URL is for migrations").ends(t, 0, "roles.issuer")
 	p.exec(t, "REVOKE wirefence_owner FROM issuer", "CREATE ROLE deployer LOGIN IN ROLE wirefence_owner", "CREATE ROLE maintenance LOGIN IN ROLE wirefence_bypass",

@@ -26,7 +26,7 @@ func startHealthy(t *testing.T) *servers.Postgres {
 	if err != nil {
 		t.Fatal(err)
 	}
-	stack.Exec(t, pg.URL("postgres"), "CREATE ROLE wirefence_issuer NOLOGIN", "CREATE ROLE issuer LOGIN IN ROLE wirefence_issuer", "GRANT pg_read_all_stats TO issuer", "CREATE ROLE app LOGIN")
+	stack.Exec(t, pg.URL("postgres"), "CREATE ROLE wirefence_issuer NOLOGIN", "CREATE ROLE issuer LOGIN IN ROLE wirefence_issuer", "CREATE ROLE app LOGIN")
 	return pg
 }
 
@@ -52,7 +52,7 @@ func (p patient) exec(t *testing.T, statements ...string) {
 	stack.Exec(t, p.URL(p.name), statements...)
 }
 
-// report is what `wirefence doctor --json` prints.
+// report is what `wirefence doctor -o json` prints.
 type report struct {
 	status int
 	text   string
@@ -70,7 +70,7 @@ type report struct {
 
 func examine(t *testing.T, settings []string, args ...string) report {
 	t.Helper()
-	got := wirefence(t, settings, append([]string{"doctor", "--json"}, args...)...)
+	got := wirefence(t, settings, append([]string{"doctor", "-o", "json"}, args...)...)
 	r := report{status: got.status, text: got.stdout}
 	if err := json.Unmarshal([]byte(got.stdout), &r); err != nil {
 		t.Fatalf("status %d, %v:\n%s%s", got.status, err, got.stdout, got.stderr)
@@ -239,7 +239,7 @@ func TestDoctorComparesTakeoversWithTheTTL(t *testing.T) {
 	r.finds(t, "resources.takeovers", "warning", "orders:10: preempt_after is 5s, and with WIREFENCE_TTL=6s a grant must be sealed within 4.8s", "wirefence resource set orders:10 --preempt-after 3s").
 		finds(t, "resources.takeovers", "warning", "the same is true of 2 more", "wirefence resource list")
 	r.ends(t, 0, "resources.takeovers")
-	wirefence(t, p.settings("WIREFENCE_TTL=0s"), "doctor").expect(t, exitUsage, "WIREFENCE_TTL is 0s")
+	wirefence(t, p.settings("WIREFENCE_TTL=0s"), "doctor").expect(t, exitUsage, `WIREFENCE_TTL is "0s"`)
 }
 
 // A resource in shadow mode that waits for ever is both, and names of resources move
@@ -344,9 +344,9 @@ func TestDoctorWithoutRights(t *testing.T) {
 		t.Fatal(err)
 	}
 	r = examine(t, []string{"WIREFENCE_DATABASE_URL=" + p.URLFor("blind", p.name)})
-	r.finds(t, "sessions.idle", "unchecked", "sessions that hold a resource: 1", `GRANT pg_read_all_stats TO "blind"`)
+	r.finds(t, "sessions.idle", "ok", "sessions that hold a resource: 1, and none is stuck", "")
 	r.finds(t, "resources.holders", "note", "orders: token 34", "")
-	r.ends(t, exitFailure, "sessions.idle")
+	r.ends(t, 0)
 }
 
 func TestDoctorFindsStuckTransactions(t *testing.T) {

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
@@ -12,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/wirefence/wirefence/internal/api"
 	"github.com/wirefence/wirefence/internal/stack"
 )
 
@@ -170,6 +172,7 @@ func TestDrainingDoesNotWaitForever(t *testing.T) {
 // The script of docs/effects.md says of each outcome what is said there.
 func TestTheDocumentedEffectOverHTTP(t *testing.T) {
 	t.Parallel()
+	stack.NeedsMore(t, "curl and jq")
 	page, err := os.ReadFile("../../docs/effects.md")
 	if err != nil {
 		t.Fatal(err)
@@ -220,5 +223,46 @@ func TestTheDocumentedEffectOverHTTP(t *testing.T) {
 				t.Errorf("the fence held: %v\n%s", held, text)
 			}
 		})
+	}
+}
+
+// A proxy without sessions has drained before its API has begun to: open effects have their time
+// all the same.
+func TestEffectsHaveTheTimeToDrain(t *testing.T) {
+	t.Parallel()
+	_, settings := fenced(t)
+	_, url, _ := strings.Cut(settings[0], "=")
+	pool, err := openPool(t.Context(), url, effectConnections)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(pool.Close)
+	served, err := api.New(api.Options{Effects: pool, Loopback: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = served.Close(context.Background()) })
+	front := httptest.NewServer(served)
+	t.Cleanup(front.Close)
+	status, effect := ask(t, "POST", front.URL+"/v1/effects", "", `{"fence":"orders=34","max_seconds":60}`)
+	if status != 200 {
+		t.Fatalf("%d: %v", status, effect)
+	}
+	a := &admin{api: served, drain: drainOnce(served, time.Minute)}
+	awaited := make(chan struct{})
+	go func() {
+		defer close(awaited)
+		a.awaitEffects(nil)
+	}()
+	stack.Eventually(t, "the API drains", func() bool {
+		status, _ := ask(t, "POST", front.URL+"/v1/effects", "", `{"fence":"orders=34","max_seconds":60}`)
+		return status == http.StatusServiceUnavailable
+	})
+	if status, ended := ask(t, "DELETE", fmt.Sprint(front.URL, "/v1/effects/", effect["effect_id"]), "", ""); status != 200 {
+		t.Errorf("%d: %v", status, ended)
+	}
+	<-awaited
+	if left := time.Until(a.drain()); left < 30*time.Second {
+		t.Errorf("%v are left of the minute", left)
 	}
 }

@@ -24,43 +24,37 @@ func newRegistry() *prometheus.Registry {
 
 // resourceNames are the values of the label resource. The proxy's own come first.
 func resourceNames(cfg proxySettings) *metrics.Names {
-	return metrics.NewNames(max(0, cfg.MetricsResources), fence.Resource(cfg.Lease), fence.Resource(cfg.Resource))
+	return metrics.NewNames(cfg.MetricsResources, fence.Resource(cfg.Lease), fence.Resource(cfg.Resource))
 }
 
 // figures are the metrics that the proxy reads from its database and lease store; a nil
 // one reads nothing.
 type figures struct {
 	resources *metrics.Resources
-	leases    *leases
 	work      background
 }
 
 // newFigures prepares the metrics of what the settings name. It doesn't connect yet.
-func newFigures(cfg proxySettings, names *metrics.Names, registry prometheus.Registerer, log *slog.Logger) (*figures, error) {
-	if cfg.DatabaseURL == "" || cfg.Mode == string(proxy.Off) {
+func newFigures(cfg proxySettings, leases *leases, names *metrics.Names, registry prometheus.Registerer, log *slog.Logger) (*figures, error) {
+	if leases == nil || cfg.DatabaseURL == "" || cfg.Mode == string(proxy.Off) {
 		return nil, nil
-	}
-	f := &figures{}
-	var err error
-	if f.leases, err = openMeasuredLeases(context.Background(), cfg.StoreSettings, cfg.DatabaseURL, registry); err != nil {
-		return nil, err
 	}
 	o := metrics.Options{
 		Connect: func(ctx context.Context) (*pgx.Conn, error) { return connect(ctx, cfg.DatabaseURL) },
 		Names:   names, Logger: log,
 	}
-	o.Looker, _ = f.leases.store.(lockclient.Looker)
+	o.Looker, _ = leases.store.(lockclient.Looker)
 	for _, store := range cfg.openers() {
 		o.Source = store.counts
 	}
-	if f.resources, err = metrics.NewResources(o); err == nil {
-		err = registry.Register(f.resources)
+	resources, err := metrics.NewResources(o)
+	if err == nil {
+		err = registry.Register(resources)
 	}
 	if err != nil {
-		f.leases.close()
 		return nil, err
 	}
-	return f, nil
+	return &figures{resources: resources}, nil
 }
 
 // run reads until end is called.
@@ -72,9 +66,7 @@ func (f *figures) run() {
 
 // end may be called without run.
 func (f *figures) end() {
-	if f == nil {
-		return
+	if f != nil {
+		f.work.end()
 	}
-	f.work.end()
-	f.leases.close()
 }

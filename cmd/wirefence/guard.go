@@ -15,15 +15,15 @@ import (
 
 type guardSettings struct {
 	DatabaseURL string        `env:"WIREFENCE_DATABASE_URL" group:"Connections" file:"yes" help:"connection string of the database in which grants are recorded; any role may check (required)"`
-	Timeout     time.Duration `env:"--timeout" envDefault:"0s" help:"time that the command may run before it is ended; 0: until a handoff has waited for preempt_after"`
-	TermGrace   time.Duration `env:"WIREFENCE_TERM_GRACE" group:"Leases" envDefault:"10s" help:"time from SIGTERM to SIGKILL when the command is ended; at most a second if the check is lost"`
+	Timeout     time.Duration `env:"--timeout" envDefault:"0s" range:"0.." help:"time that the command may run before it is ended; 0: until a handoff has waited for preempt_after"`
+	TermGrace   time.Duration `env:"WIREFENCE_TERM_GRACE" group:"Leases" envDefault:"10s" range:"1ms.." help:"time from SIGTERM to SIGKILL when the command is ended; at most a second if the check is lost"`
 }
 
 // exitTimedOut is that of timeout(1).
 const exitTimedOut = 124
 
 func guardCommand() *cobra.Command {
-	c := &cobra.Command{
+	return withSettings(&cobra.Command{
 		Use:   "guard [FENCE] -- COMMAND [ARG...]",
 		Short: "Run a command that has an effect outside of the database, behind a check of a fence",
 		Long: `Has the database check a fence, as in orders=34, or that of WIREFENCE_FENCE, which
@@ -46,32 +46,14 @@ the command ran; 124 if it was ended for --timeout.`,
 			}
 			return nil
 		},
-		RunE: func(c *cobra.Command, args []string) error {
-			cfg, err := read[guardSettings](c)
-			if err != nil {
-				return err
-			}
-			at := c.ArgsLenAtDash()
-			f, err := fenceOf(args[:at])
-			if err != nil {
-				return err
-			}
-			if err := cfg.check(); err != nil {
-				return usageError{err}
-			}
-			return runGuarded(c.Context(), cfg, f, args[at:])
-		},
-	}
-	settings[guardSettings](c)
-	return c
-}
-
-// check refuses times that are out of range.
-func (cfg guardSettings) check() error {
-	if cfg.Timeout < 0 {
-		return fmt.Errorf("--timeout is %v: it may be 0s, which sets no limit, or more", cfg.Timeout)
-	}
-	return checkTermGrace(cfg.TermGrace)
+	}, func(c *cobra.Command, cfg guardSettings, args []string) error {
+		at := c.ArgsLenAtDash()
+		f, err := fenceOf(args[:at])
+		if err != nil {
+			return err
+		}
+		return runGuarded(c.Context(), cfg, f, args[at:])
+	})
 }
 
 // checkTime is how long the database has to answer before the command starts.

@@ -38,6 +38,7 @@ func preemptAfter(t *testing.T, url, interval string) {
 // A pooler that gives each transaction a server connection may stand before the database.
 func TestChecksThroughATransactionPooler(t *testing.T) {
 	t.Parallel()
+	stack.NeedsMore(t, "PgBouncer")
 	url, _ := fenced(t)
 	cfg, err := pgx.ParseConfig(url)
 	if err != nil {
@@ -129,7 +130,7 @@ func TestGuardPassesTheExitStatus(t *testing.T) {
 		{2, []string{"orders=34", "--"}, "two dashes"},
 		{2, []string{"--", "true"}, "WIREFENCE_FENCE"},
 		{2, []string{"--timeout=-1s", "orders=34", "--", "true"}, "--timeout is"},
-		{2, []string{"--term-grace=0s", "orders=34", "--", "true"}, "WIREFENCE_TERM_GRACE"},
+		{2, []string{"--term-grace=0s", "orders=34", "--", "true"}, "--term-grace is"},
 		{69, []string{"--database-url=postgres://127.0.0.1:1/x?sslmode=disable", "orders=34", "--", "true"}, ""},
 	} {
 		wirefence(t, settings, append([]string{"guard"}, c.args...)...).expect(t, c.status, c.says)

@@ -16,12 +16,12 @@ func leaseState(t *testing.T, settings []string, resource string) lease {
 		Resource string
 		Lease    lease
 	}
-	r := wirefence(t, settings, "status", "--json").expect(t, 0)
+	r := wirefence(t, settings, "status", "-o", "json").expect(t, 0)
 	if err := json.Unmarshal([]byte(r.stdout), &all); err != nil {
 		t.Fatalf("%v:\n%s", err, r.stdout)
 	}
 	var one struct{ Lease lease }
-	r = wirefence(t, settings, "resource", "show", resource, "--json").expect(t, 0)
+	r = wirefence(t, settings, "resource", "show", resource, "-o", "json").expect(t, 0)
 	if err := json.Unmarshal([]byte(r.stdout), &one); err != nil {
 		t.Fatalf("%v:\n%s", err, r.stdout)
 	}

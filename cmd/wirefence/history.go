@@ -20,38 +20,31 @@ type historySettings struct {
 	DatabaseURL string   `env:"WIREFENCE_DATABASE_URL" group:"Connections" file:"yes" help:"connection string of the issuer's role (required)"`
 	Since       string   `env:"--since" type:"when" help:"only events since: a duration such as 2h or 30d, or a time in UTC such as 2006-01-02, '2006-01-02 15:04' or 2006-01-02T15:04:05Z"`
 	Kinds       []string `env:"--kind" type:"kind,..." help:"only these kinds, separated by commas: handoff, revocation, ended, refusal, shadow, bypass, dropped"`
-	Limit       int      `env:"--limit" envDefault:"100" help:"print at most this many events, the newest"`
+	Limit       int      `env:"--limit" envDefault:"100" range:"1..1000000" help:"print at most this many events, the newest"`
 	Follow      bool     `env:"--follow" help:"keep running and print each new event once, until a signal"`
 	OutputSettings
 }
 
 func historyCommand() *cobra.Command {
-	c := &cobra.Command{
+	return withSettings(&cobra.Command{
 		Use:   "history [RESOURCE]",
 		Short: "Show who took resources over, and whose writes were refused",
 		Long: `Prints the history that the database keeps, the newest last: handoffs and
 revocations, and the refusals that proxies have seen. Below them is the number of
 events that could not be recorded, if any.`,
 		Args: atMostOne("one resource or none"),
-		RunE: func(c *cobra.Command, args []string) error {
-			cfg, err := read[historySettings](c)
-			if err != nil {
-				return err
+	}, func(c *cobra.Command, cfg historySettings, args []string) error {
+		filter, err := cfg.filter(args)
+		if err != nil {
+			return usageError{err}
+		}
+		return onSchema(c.Context(), cfg.DatabaseURL, func(conn *pgx.Conn) error {
+			if cfg.Follow {
+				return followHistory(c.Context(), conn, filter, cfg.inJSON(), c.OutOrStdout())
 			}
-			filter, err := cfg.filter(args)
-			if err != nil {
-				return usageError{err}
-			}
-			return onSchema(c.Context(), cfg.DatabaseURL, func(conn *pgx.Conn) error {
-				if cfg.Follow {
-					return followHistory(c.Context(), conn, filter, cfg.inJSON(), c.OutOrStdout())
-				}
-				return printHistory(c.Context(), conn, filter, cfg.inJSON(), c.OutOrStdout())
-			})
-		},
-	}
-	settings[historySettings](c)
-	return c
+			return printHistory(c.Context(), conn, filter, cfg.inJSON(), c.OutOrStdout())
+		})
+	})
 }
 
 func (cfg historySettings) filter(args []string) (f fence.EventFilter, err error) {
@@ -60,9 +53,7 @@ func (cfg historySettings) filter(args []string) (f fence.EventFilter, err error
 			return f, err
 		}
 	}
-	if f.Limit = cfg.Limit; f.Limit < 1 || f.Limit > 1_000_000 {
-		return f, fmt.Errorf("--limit must be from 1 to 1000000")
-	}
+	f.Limit = cfg.Limit
 	var kinds []string
 	for _, kind := range cfg.Kinds {
 		if kind = strings.TrimSpace(kind); kind != "" {

@@ -13,7 +13,7 @@ import (
 	"github.com/wirefence/wirefence/internal/stack"
 )
 
-// events reads what was printed with --json.
+// events reads what was printed with -o json.
 func events(t *testing.T, r result) (all []fence.Event) {
 	t.Helper()
 	if err := json.Unmarshal([]byte(r.expect(t, 0).stdout), &all); err != nil {
@@ -26,7 +26,7 @@ func TestHistory(t *testing.T) {
 	t.Parallel()
 	url := database(t, true)
 	wirefence(t, issuer(url), "history").expect(t, 0).says(t, "No matching events are in the history.")
-	if r := wirefence(t, issuer(url), "history", "--json").expect(t, 0); strings.TrimSpace(r.stdout) != "[]" {
+	if r := wirefence(t, issuer(url), "history", "-o", "json").expect(t, 0); strings.TrimSpace(r.stdout) != "[]" {
 		t.Errorf("an empty history in JSON: %s", r.stdout)
 	}
 	stack.Exec(t, url, "SELECT wirefence.seal('orders', 33, 'worker-A/1')", "SELECT wirefence.seal('orders', 34, 'worker-B/1')", "SELECT wirefence.seal('lines', 7, 'worker-A/2')",
@@ -43,7 +43,7 @@ func TestHistory(t *testing.T) {
 		"--since=30d": "33 34 7", "--since=2026-01-01": "33 34 7", "--kind=,refusal,handoff,": "33 34 7", "--kind=refusal --kind=handoff --limit=2": "34 7",
 	} {
 		var tokens []string
-		for _, e := range events(t, wirefence(t, issuer(url), append([]string{"history", "--json"}, strings.Fields(filter)...)...)) {
+		for _, e := range events(t, wirefence(t, issuer(url), append([]string{"history", "-o", "json"}, strings.Fields(filter)...)...)) {
 			tokens = append(tokens, fmt.Sprint(e.Token))
 		}
 		if got := strings.Join(tokens, " "); got != want {
@@ -51,7 +51,7 @@ func TestHistory(t *testing.T) {
 		}
 	}
 	for _, c := range [][2]string{
-		{"--limit=0", "--limit must be from 1 to 1000000"}, {"--limit=1000001", "--limit"}, {"--since=yesterday", "--since"}, {"--since=-1h", "--since"},
+		{"--limit=0", `--limit is "0": 1 to 1000000`}, {"--limit=1000001", "--limit"}, {"--since=yesterday", "--since"}, {"--since=-1h", "--since"},
 		{"--since=0d", "30d"}, {"--kind=crash", "no kind of event"}, {"a b", "one resource or none"},
 	} {
 		wirefence(t, issuer(url), append([]string{"history"}, strings.Fields(c[0])...)...).expect(t, exitUsage, c[1])
@@ -136,7 +136,7 @@ func TestHistoryIsFollowed(t *testing.T) {
 	t.Parallel()
 	url := database(t, true)
 	stack.Exec(t, url, "SELECT wirefence.seal('orders', 33, 'worker-A/1')")
-	text, lines := start(t, issuer(url), "history", "orders", "--follow"), start(t, issuer(url), "history", "--follow", "--json", "--limit=1")
+	text, lines := start(t, issuer(url), "history", "orders", "--follow"), start(t, issuer(url), "history", "--follow", "-o", "json", "--limit=1")
 	text.stdout.Await(t, "worker-A/1")
 	lines.stdout.Await(t, "worker-A/1")
 	stack.Exec(t, url, "SELECT wirefence.seal('orders', 34, 'worker-B/1')")
@@ -182,7 +182,7 @@ func TestProxyRecordsRefusals(t *testing.T) {
 		p.end(t).expect(t, 0)
 	}
 	var count int64
-	for _, e := range events(t, wirefence(t, issuer(url), "history", "orders", "--json", "--kind=refusal")) {
+	for _, e := range events(t, wirefence(t, issuer(url), "history", "orders", "-o", "json", "--kind=refusal")) {
 		if e.State != fence.StaleToken || e.Token != 33 || e.CurrentToken != 34 || e.Proxy != "proxy-true" || e.Login == "" || time.Since(e.At) > time.Minute {
 			t.Errorf("recorded: %+v", e)
 		}
@@ -227,7 +227,7 @@ func TestNamesInADatabaseOfAnotherEncoding(t *testing.T) {
 	}
 	p.signal(t, os.Interrupt)
 	p.end(t).expect(t, 0)
-	if all := events(t, wirefence(t, issuer(url), "history", "café", "--json")); len(all) != 2 || all[0].Holder != "Zoë/1" || all[1].Resource != "café" || all[1].Holder != "Zoë/1" {
+	if all := events(t, wirefence(t, issuer(url), "history", "café", "-o", "json")); len(all) != 2 || all[0].Holder != "Zoë/1" || all[1].Resource != "café" || all[1].Holder != "Zoë/1" {
 		t.Errorf("the history has %+v", all)
 	}
 	wirefence(t, issuer(url), "status").expect(t, 0).says(t, "café", "Zoë")

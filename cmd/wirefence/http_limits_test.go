@@ -7,9 +7,9 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
-	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 )
@@ -24,35 +24,85 @@ func dialHTTP(t *testing.T, at string) net.Conn {
 	return conn
 }
 
-// One connection more than the limit waits, and is served when another was closed: clients
-// that send nothing are, after a while.
-func TestHTTPConnectionsAreLimited(t *testing.T) {
+// request sends a request, and returns the connection.
+func request(t *testing.T, at, path string) (net.Conn, *bufio.Reader) {
+	t.Helper()
+	conn := dialHTTP(t, at)
+	if _, err := io.WriteString(conn, "GET "+path+" HTTP/1.1\r\nHost: localhost\r\n\r\n"); err != nil {
+		t.Fatal(err)
+	}
+	return conn, bufio.NewReader(conn)
+}
+
+// answersOK waits for the whole answer to a request.
+func answersOK(t *testing.T, conn net.Conn, r *bufio.Reader, within time.Duration) {
+	t.Helper()
+	_ = conn.SetReadDeadline(time.Now().Add(within))
+	response, err := http.ReadResponse(r, nil)
+	if err == nil {
+		_, err = io.Copy(io.Discard, response.Body)
+	}
+	if err != nil || response.StatusCode != http.StatusOK {
+		t.Fatalf("answered %v, %v", response, err)
+	}
+}
+
+// isClosed waits for the end of a connection.
+func isClosed(t *testing.T, conn net.Conn) {
+	t.Helper()
+	_ = conn.SetReadDeadline(time.Now().Add(10 * time.Second))
+	if _, err := conn.Read(make([]byte, 1)); !errors.Is(err, io.EOF) && !errors.Is(err, syscall.ECONNRESET) {
+		t.Fatalf("the connection isn't closed: %v", err)
+	}
+}
+
+// Connections without a request don't keep a probe waiting: the one that has had none for
+// longest makes room.
+func TestIdleHTTPConnectionsMakeRoom(t *testing.T) {
 	t.Parallel()
 	at := freeAddress(t)
 	startProxy(t, database(t, true), "WIREFENCE_API_LISTEN="+at, "WIREFENCE_MAX_HTTP_CONNECTIONS=2")
-	silent := []net.Conn{dialHTTP(t, at), dialHTTP(t, at)}
-	waiting := dialHTTP(t, at)
-	if _, err := io.WriteString(waiting, "GET /livez HTTP/1.1\r\nHost: localhost\r\n\r\n"); err != nil {
-		t.Fatal(err)
+	silent := dialHTTP(t, at)
+	kept, reader := request(t, at, "/livez")
+	answersOK(t, kept, reader, 5*time.Second)
+	for _, closed := range []net.Conn{silent, kept} {
+		time.Sleep(200 * time.Millisecond) // a request ends for the proxy when its answer was written
+		probe, reader := request(t, at, "/livez")
+		answersOK(t, probe, reader, 5*time.Second)
+		isClosed(t, closed)
 	}
-	_ = waiting.SetReadDeadline(time.Now().Add(time.Second))
-	if _, err := waiting.Read(make([]byte, 1)); !errors.Is(err, os.ErrDeadlineExceeded) {
-		t.Fatalf("the third connection is served: %v", err)
-	}
-	for _, conn := range silent {
-		_ = conn.SetReadDeadline(time.Now().Add(30 * time.Second))
-		if _, err := io.ReadAll(conn); err != nil {
-			t.Errorf("a connection without a request isn't closed: %v", err)
-		}
-	}
-	_ = waiting.SetReadDeadline(time.Now().Add(30 * time.Second))
-	response, err := http.ReadResponse(bufio.NewReader(waiting), nil)
+}
+
+// While all connections are in a request, one more waits for the end of one.
+func TestHTTPConnectionsAreLimited(t *testing.T) {
+	t.Parallel()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _ = response.Body.Close(); response.StatusCode != http.StatusOK {
-		t.Errorf("it gets %s", response.Status)
+	at, begun, end := l.Addr().String(), make(chan bool), make(chan bool)
+	s := &http.Server{Handler: http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
+		begun <- true
+		<-end
+	})}
+	connections := limitHTTP(l, 2)
+	connections.serve(s)
+	go func() { _ = s.Serve(connections) }()
+	defer s.Close()
+	for range 2 {
+		request(t, at, "/")
+		<-begun
 	}
+	waiting, reader := request(t, at, "/")
+	select {
+	case <-begun:
+		t.Fatal("the third connection is served")
+	case <-time.After(200 * time.Millisecond):
+	}
+	end <- true
+	<-begun
+	close(end)
+	answersOK(t, waiting, reader, 5*time.Second)
 }
 
 // A service manager that reads nothing is given up on, and logged.

@@ -13,6 +13,7 @@ import (
 
 	"github.com/wirefence/wirefence/fence"
 	"github.com/wirefence/wirefence/internal/api"
+	"github.com/wirefence/wirefence/internal/connstring"
 	"github.com/wirefence/wirefence/internal/metrics"
 	"github.com/wirefence/wirefence/lockclient"
 	"github.com/wirefence/wirefence/lockclient/etcd"
@@ -25,8 +26,8 @@ import (
 // other does is each command's own.
 type StoreSettings struct {
 	RedisURL         string        `env:"WIREFENCE_REDIS_URL" group:"Leases" file:"yes" help:"the lease store, as in redis://redis.internal:6379/0, redis-sentinel://sentinel1,sentinel2/0?master_name=leases or redis-cluster://redis1,redis2; without one, leases are in PostgreSQL"`
-	RedisReplicas    int           `env:"WIREFENCE_REDIS_WAIT_REPLICAS" group:"Leases" envDefault:"0" help:"number of Redis replicas that must have a grant or a renewal before it is valid"`
-	RedisWaitTimeout time.Duration `env:"WIREFENCE_REDIS_WAIT_TIMEOUT" group:"Leases" envDefault:"1s" help:"time that a grant or a renewal waits for them before it fails"`
+	RedisReplicas    int           `env:"WIREFENCE_REDIS_WAIT_REPLICAS" group:"Leases" envDefault:"0" range:"0.." help:"number of Redis replicas that must have a grant or a renewal before it is valid"`
+	RedisWaitTimeout time.Duration `env:"WIREFENCE_REDIS_WAIT_TIMEOUT" group:"Leases" envDefault:"1s" range:"1ms.." help:"time that a grant or a renewal waits for them before it fails"`
 	EtcdURL          string        `env:"WIREFENCE_ETCD_URL" group:"Leases" file:"yes" help:"etcd as the lease store, as in etcd://etcd1:2379,etcd2:2379,etcd3:2379"`
 	ZooKeeperURL     string        `env:"WIREFENCE_ZOOKEEPER_URL" group:"Leases" file:"yes" help:"ZooKeeper as the lease store, as in zookeeper://zk1:2181,zk2:2181,zk3:2181"`
 }
@@ -35,28 +36,11 @@ type StoreSettings struct {
 // seals is each command's own, too.
 type LeaseSettings struct {
 	StoreSettings
-	TTL     time.Duration `env:"WIREFENCE_TTL" group:"Leases" envDefault:"15s" help:"time that the store keeps a lease without a renewal"`
-	MaxHold time.Duration `env:"WIREFENCE_MAX_HOLD" group:"Leases" envDefault:"24h" help:"longest time that a lease is kept, renewals included"`
+	TTL     time.Duration `env:"WIREFENCE_TTL" group:"Leases" envDefault:"15s" range:"1ms.." help:"time that the store keeps a lease without a renewal"`
+	MaxHold time.Duration `env:"WIREFENCE_MAX_HOLD" group:"Leases" envDefault:"24h" range:"1ms.." help:"longest time that a lease is kept, renewals included"`
 	Holder  string        `env:"WIREFENCE_HOLDER" group:"Leases" type:"name" help:"readable name of the holder (default the host's name and the process id)"`
 	// Unsealed permits what the first promise of the README excludes.
 	Unsealed bool `env:"WIREFENCE_UNSEALED" group:"Leases" envDefault:"false" help:"permit leases in another store than PostgreSQL without WIREFENCE_DATABASE_URL: their grants aren't sealed, and a former holder can commit until the new token's first write"`
-}
-
-// checkTimes finds times that can't be, and those that the packages behind would take for
-// their defaults.
-func (cfg LeaseSettings) checkTimes() error {
-	var errs []error
-	for _, each := range []struct {
-		setting string
-		time    time.Duration
-	}{
-		{"WIREFENCE_TTL", cfg.TTL}, {"WIREFENCE_MAX_HOLD", cfg.MaxHold}, {"WIREFENCE_REDIS_WAIT_TIMEOUT", cfg.RedisWaitTimeout},
-	} {
-		if each.time <= 0 {
-			errs = append(errs, fmt.Errorf("%s is %v: set more than 0", each.setting, each.time))
-		}
-	}
-	return errors.Join(errs...)
 }
 
 // leases are a lease store and the database that seals its grants.
@@ -66,6 +50,7 @@ type leases struct {
 	source   fence.Source      // named in fences, where no seal records the source of tokens
 	counts   fence.Source      // the source of the store's tokens
 	database *pgxpool.Pool     // nil if none is set
+	measured *metrics.Stores   // nil where nothing measures the store
 	closers  []func()          // the last one first
 }
 
@@ -126,7 +111,7 @@ func (cfg LeaseSettings) sealing(databaseURL string, log *slog.Logger) error {
 
 // openPool makes a pool with room for at least most connections. It doesn't connect yet.
 func openPool(ctx context.Context, url string, most int32) (*pgxpool.Pool, error) {
-	cfg, err := parsePool(url)
+	cfg, err := connstring.Pool(url)
 	if err != nil {
 		return nil, err
 	}
@@ -192,9 +177,16 @@ func openMeasuredLeases(ctx context.Context, cfg StoreSettings, databaseURL stri
 		return nil, err
 	}
 	if store, ok := l.store.(metrics.Whole); ok {
-		l.store = stores.Store(store)
+		l.store, l.measured = stores.Store(store), stores
 	}
 	return l, nil
+}
+
+// watch watches whether the store answers until ctx ends.
+func (l *leases) watch(ctx context.Context, log *slog.Logger) {
+	if looker, ok := l.store.(lockclient.Looker); ok {
+		l.measured.Watch(ctx, looker, log)
+	}
 }
 
 func (l *leases) close() {

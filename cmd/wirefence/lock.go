@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"errors"
-	"fmt"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -15,14 +14,14 @@ import (
 type lockSettings struct {
 	LeaseSettings
 	DatabaseURL string        `env:"WIREFENCE_DATABASE_URL" group:"Connections" file:"yes" help:"connection string of the issuer's role, to seal the grant, and for the lease if no other store is named"`
-	Wait        time.Duration `env:"WIREFENCE_WAIT" group:"Leases" envDefault:"0s" help:"time to wait for the lease, and for a store or a database that is down; 0 tries once"`
-	TermGrace   time.Duration `env:"WIREFENCE_TERM_GRACE" group:"Leases" envDefault:"10s" help:"time from SIGTERM to SIGKILL when the command is ended; less if the lease ends earlier"`
+	Wait        time.Duration `env:"WIREFENCE_WAIT" group:"Leases" envDefault:"0s" range:"0.." help:"time to wait for the lease, and for a store or a database that is down; 0 tries once"`
+	TermGrace   time.Duration `env:"WIREFENCE_TERM_GRACE" group:"Leases" envDefault:"10s" range:"1ms.." help:"time from SIGTERM to SIGKILL when the command is ended; less if the lease ends earlier"`
 	LogLevel    string        `env:"WIREFENCE_LOG_LEVEL" group:"Observability" type:"debug|info|warn|error" envDefault:"warn" help:"debug, info, warn or error"`
 	LogFormat   string        `env:"WIREFENCE_LOG_FORMAT" group:"Observability" type:"text|json|auto" envDefault:"auto" help:"text, json, or auto: text on a terminal, otherwise JSON"`
 }
 
 func lockCommand() *cobra.Command {
-	c := &cobra.Command{
+	return withSettings(&cobra.Command{
 		Use:   "lock RESOURCE -- COMMAND [ARG...]",
 		Short: "Run a command under a lease",
 		Long: `Takes the lease of a resource and runs a command that carries its fence: in
@@ -47,34 +46,13 @@ are down, too.`,
 			}
 			return nil
 		},
-		RunE: func(c *cobra.Command, args []string) error {
-			cfg, err := read[lockSettings](c)
-			if err != nil {
-				return err
-			}
-			resource, err := parseResource(args[0])
-			if err != nil {
-				return err
-			}
-			if err := cfg.check(); err != nil {
-				return usageError{err}
-			}
-			return runLocked(c.Context(), cfg, resource, args[1:])
-		},
-	}
-	settings[lockSettings](c)
-	return c
-}
-
-// check refuses times that are out of range.
-func (cfg lockSettings) check() error {
-	if cfg.Wait < 0 {
-		return fmt.Errorf("WIREFENCE_WAIT is %v: it may be 0s, which tries once, or more", cfg.Wait)
-	}
-	if err := checkTermGrace(cfg.TermGrace); err != nil {
-		return err
-	}
-	return cfg.checkTimes()
+	}, func(c *cobra.Command, cfg lockSettings, args []string) error {
+		resource, err := parseResource(args[0])
+		if err != nil {
+			return err
+		}
+		return runLocked(c.Context(), cfg, resource, args[1:])
+	})
 }
 
 func runLocked(ctx context.Context, cfg lockSettings, resource fence.Resource, command []string) error {
@@ -87,6 +65,7 @@ func runLocked(ctx context.Context, cfg lockSettings, resource fence.Resource, c
 	if err != nil {
 		return err
 	}
+	warnOfBypass(ctx, a.database, resource, command, a.log)
 	options := inForeground(cfg.TermGrace)
 	options.Wanted = ctx
 	status, err := runner.Run(context.WithoutCancel(ctx), lease, command, options)

@@ -88,11 +88,13 @@ func redisServer(t *testing.T) *servers.Redis {
 
 func etcdServer(t *testing.T) *servers.Etcd {
 	t.Helper()
+	stack.NeedsMore(t, "etcd")
 	return share(t, &shared.etcd, func(ctx context.Context) (*servers.Etcd, error) { return servers.StartEtcd(ctx) })
 }
 
 func zookeeperServer(t *testing.T) *servers.ZooKeeper {
 	t.Helper()
+	stack.NeedsMore(t, "ZooKeeper")
 	return share(t, &shared.zookeeper, func(ctx context.Context) (*servers.ZooKeeper, error) { return servers.StartZooKeeper(ctx) })
 }
 

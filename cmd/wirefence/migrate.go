@@ -21,7 +21,7 @@ type migrateSettings struct {
 }
 
 func migrateCommand() *cobra.Command {
-	c := &cobra.Command{
+	return withSettings(&cobra.Command{
 		Use:   "migrate",
 		Short: "Bring a database's wirefence schema to this version",
 		Long: `Creates the schema wirefence with its functions, and the roles wirefence_owner,
@@ -35,21 +35,14 @@ with WIREFENCE_OWNER_URL.
 Before it makes anything, it probes whether the server behaves as PostgreSQL does in
 what a fence rests on, and refuses one that doesn't.`,
 		Args: exactly(0, "no arguments"),
-		RunE: func(c *cobra.Command, _ []string) error {
-			cfg, err := read[migrateSettings](c)
-			if err != nil {
-				return err
-			}
-			conn, err := cfg.connect(c.Context(), "a role that may create the schema")
-			if err != nil {
-				return err
-			}
-			defer conn.Close(context.Background())
-			return suggestOwner(cfg.migrate(c.Context(), conn, c.OutOrStdout()))
-		},
-	}
-	settings[migrateSettings](c)
-	return c
+	}, func(c *cobra.Command, cfg migrateSettings, _ []string) error {
+		conn, err := cfg.connect(c.Context(), "a role that may create the schema")
+		if err != nil {
+			return err
+		}
+		defer conn.Close(context.Background())
+		return suggestOwner(cfg.migrate(c.Context(), conn, c.OutOrStdout()))
+	})
 }
 
 func (cfg migrateSettings) migrate(ctx context.Context, conn *pgx.Conn, w io.Writer) (err error) {

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
-	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -18,6 +17,8 @@ import (
 	"go.opentelemetry.io/otel/sdk/resource"
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 	"go.opentelemetry.io/otel/trace"
+
+	"github.com/wirefence/wirefence/internal/quietlog"
 )
 
 // pushTime bounds the last push when the proxy ends.
@@ -48,7 +49,8 @@ func pushTelemetry(ctx context.Context, all prometheus.Gatherer, log *slog.Logge
 	if err != nil {
 		return nil, fmt.Errorf("telemetry by OTLP: %w", err)
 	}
-	otel.SetErrorHandler(&pushLog{log: log})
+	failures := (&quietlog.Limiter{Every: time.Minute}).On(log)
+	otel.SetErrorHandler(otel.ErrorHandlerFunc(func(err error) { failures.Warn("cannot push telemetry, retrying", "error", err) }))
 	if pushes("METRICS") {
 		autoexport.WithFallbackMetricProducer(func(context.Context) (sdk.Producer, error) {
 			return bridge.NewMetricProducer(bridge.WithGatherer(all)), nil
@@ -95,25 +97,5 @@ func (t *telemetry) end() {
 		}
 	}
 }
-
-// pushLog logs an error of a push, and the next in a minute at the earliest.
-type pushLog struct {
-	log *slog.Logger
-
-	mu   sync.Mutex
-	last time.Time
-}
-
-// Handle implements otel.ErrorHandler.
-func (l *pushLog) Handle(err error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if time.Since(l.last) >= repeatPushErrors {
-		l.last = time.Now()
-		l.log.Warn("cannot push telemetry, retrying", "error", err)
-	}
-}
-
-const repeatPushErrors = time.Minute
 
 var serviceName = attribute.String("service.name", "wirefence")

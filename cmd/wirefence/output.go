@@ -9,10 +9,9 @@ import (
 // fields of the JSON are in outputs.go, and docs/cli.md documents them.
 type OutputSettings struct {
 	Output string `env:"--output" short:"o" oneof:"text|json" envDefault:"text" help:"print for people or for programs"`
-	JSON   bool   `env:"--json" hidden:"yes" help:"an older name for --output json"`
 }
 
-func (cfg OutputSettings) inJSON() bool { return cfg.JSON || cfg.Output == "json" }
+func (cfg OutputSettings) inJSON() bool { return cfg.Output == "json" }
 
 func printJSON(w io.Writer, value any) error {
 	enc := json.NewEncoder(w)

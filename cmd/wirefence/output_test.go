@@ -55,9 +55,6 @@ func TestOutputsAreAsDocumented(t *testing.T) {
 	if r.stderr != "" || !strings.Contains(r.stdout, `"reason": "the proxy's probes don't answer`) {
 		t.Errorf("got %s and %s", r.stdout, r.stderr)
 	}
-	if old := wirefence(t, issuer(url), "resource", "list", "--json").expect(t, 0); old.stdout != run(url, "resource", "list") || old.stderr != "" {
-		t.Errorf("--json prints %s%s", old.stdout, old.stderr)
-	}
 }
 
 func TestStatusOfOneResource(t *testing.T) {

@@ -20,7 +20,7 @@ type protectSettings struct {
 }
 
 func protectCommand() *cobra.Command {
-	c := &cobra.Command{
+	return withSettings(&cobra.Command{
 		Use:   "protect TABLE",
 		Short: "Install guards, by which a table refuses writes that carry no current token",
 		Long: `Installs triggers by which a table checks its writes itself, also those that bypass
@@ -36,21 +36,14 @@ With --shadow the table refuses nothing: wirefence history shows what it would
 have refused. Run it again without --shadow to enforce.`,
 		Example: "  wirefence protect public.orders --resource orders\n  wirefence protect reports --resource 'report:{tenant}:{id}'",
 		Args:    exactly(1, "one table"),
-		RunE: func(c *cobra.Command, args []string) error {
-			cfg, err := read[protectSettings](c)
-			if err != nil {
-				return err
-			}
-			if cfg.Resource == "" {
-				return usageError{errors.New("--resource is missing, the resource that a write needs a token of: wirefence protect public.orders --resource orders")}
-			}
-			return cfg.onSchema(c.Context(), func(conn *pgx.Conn) error {
-				return protect(c.Context(), conn, args[0], cfg, c.OutOrStdout())
-			})
-		},
-	}
-	settings[protectSettings](c)
-	return c
+	}, func(c *cobra.Command, cfg protectSettings, args []string) error {
+		if cfg.Resource == "" {
+			return usageError{errors.New("--resource is missing, the resource that a write needs a token of: wirefence protect public.orders --resource orders")}
+		}
+		return cfg.onSchema(c.Context(), func(conn *pgx.Conn) error {
+			return protect(c.Context(), conn, args[0], cfg, c.OutOrStdout())
+		})
+	})
 }
 
 func protect(ctx context.Context, conn *pgx.Conn, table string, cfg protectSettings, w io.Writer) error {
@@ -74,28 +67,21 @@ type unprotectSettings struct {
 }
 
 func unprotectCommand() *cobra.Command {
-	c := &cobra.Command{
+	return withSettings(&cobra.Command{
 		Use:   "unprotect TABLE",
 		Short: "Remove the guards of a table, its partitions and its inheritance children",
 		Args:  exactly(1, "one table"),
-		RunE: func(c *cobra.Command, args []string) error {
-			cfg, err := read[unprotectSettings](c)
-			if err != nil {
+	}, func(c *cobra.Command, cfg unprotectSettings, args []string) error {
+		return cfg.onSchema(c.Context(), func(conn *pgx.Conn) error {
+			err := fence.Unprotect(c.Context(), conn, args[0])
+			switch {
+			case err != nil:
 				return err
+			case cfg.inJSON():
+				return printJSON(c.OutOrStdout(), unprotectedJSON{args[0]})
 			}
-			return cfg.onSchema(c.Context(), func(conn *pgx.Conn) error {
-				err := fence.Unprotect(c.Context(), conn, args[0])
-				switch {
-				case err != nil:
-					return err
-				case cfg.inJSON():
-					return printJSON(c.OutOrStdout(), unprotectedJSON{args[0]})
-				}
-				fmt.Fprintf(c.OutOrStdout(), "%s is not guarded any more\n", args[0])
-				return nil
-			})
-		},
-	}
-	settings[unprotectSettings](c)
-	return c
+			fmt.Fprintf(c.OutOrStdout(), "%s is not guarded any more\n", args[0])
+			return nil
+		})
+	})
 }

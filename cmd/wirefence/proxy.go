@@ -15,6 +15,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/spf13/cobra"
 
+	"github.com/wirefence/wirefence/internal/connstring"
 	"github.com/wirefence/wirefence/proxy"
 )
 
@@ -38,31 +39,31 @@ type proxySettings struct {
 	Resource                 string        `env:"WIREFENCE_RESOURCE" group:"Fencing" type:"resource" help:"the resource that a bare token means"`
 	Lease                    string        `env:"WIREFENCE_LEASE" group:"Leases" type:"resource" help:"the resource whose lease this proxy holds, or waits for: statements without a fence run under the lease's fence, and writes get WF007 while it isn't held"`
 	Standby                  string        `env:"WIREFENCE_STANDBY" group:"Leases" oneof:"read-only|refuse|wait" envDefault:"read-only" help:"without the lease: read-only; refuse clients with 57P03; or let them wait"`
-	StandbyWait              time.Duration `env:"WIREFENCE_STANDBY_WAIT" group:"Leases" envDefault:"30s" help:"time that a client waits for the lease before it gets 57P03; part of the startup timeout"`
+	StandbyWait              time.Duration `env:"WIREFENCE_STANDBY_WAIT" group:"Leases" envDefault:"30s" range:"1ms.." help:"time that a client waits for the lease before it gets 57P03; part of the startup timeout"`
 	AdminListen              string        `env:"WIREFENCE_ADMIN_LISTEN" group:"Connections" type:"address" envDefault:"127.0.0.1:9433" help:"address of /livez, /readyz, /metrics and the HTTP API of leases, /v1; fd:NAME for a socket that systemd passes; off for none"`
 	APIListen                []string      `env:"WIREFENCE_API_LISTEN" group:"Connections" type:"address,..." help:"addresses of the HTTP API for applications, separated by commas: host:port, unix:/dir/api.sock, or unix:@name; they serve leases but no operators' requests, with the tokens and the certificate of the admin listener; off for none"`
-	AdminTokenFile           string        `env:"WIREFENCE_ADMIN_TOKEN_FILE" group:"TLS and authentication" help:"file with the bearer tokens of /v1, each line a name, a scope (read, lease or operate) and a token; reloaded when it changes. Without it, /v1 is served at loopback addresses only"`
+	AdminTokenFile           string        `env:"WIREFENCE_ADMIN_TOKEN_FILE" group:"TLS and authentication" help:"file with the bearer tokens of /v1, each line a name, a scope (read, lease or operate) and a token; reloaded when it changes. Without it, /v1 is served at loopback addresses only, with the scope lease"`
 	AdminTLSCert             string        `env:"WIREFENCE_ADMIN_TLS_CERT_FILE" group:"TLS and authentication" help:"certificate with its chain, in PEM form, for TLS on the admin listener; reloaded when it changes"`
 	AdminTLSKey              string        `env:"WIREFENCE_ADMIN_TLS_KEY_FILE" group:"TLS and authentication" help:"the certificate's key, in PEM form"`
 	ReusePort                bool          `env:"WIREFENCE_REUSE_PORT" group:"Connections" envDefault:"false" help:"let a new process with the same setting listen at the same addresses and take over"`
-	TCPKeepalive             time.Duration `env:"WIREFENCE_TCP_KEEPALIVE" group:"Limits and timeouts" envDefault:"60s" help:"idle time after which the system probes the other end of a connection, on both sides; 0 for never"`
-	TCPUserTimeout           time.Duration `env:"WIREFENCE_TCP_USER_TIMEOUT" group:"Limits and timeouts" envDefault:"0s" help:"time that sent bytes may stay unacknowledged before a connection ends; 0 for the system's default"`
-	MaxConnections           int           `env:"WIREFENCE_MAX_CONNECTIONS" group:"Limits and timeouts" envDefault:"1000" help:"clients served at once; more get 53300"`
-	MaxUserConnections       int           `env:"WIREFENCE_MAX_USER_CONNECTIONS" group:"Limits and timeouts" envDefault:"0" help:"clients of one user served at once; more get 53300; 0 for no limit per user"`
-	MaxAddressLogins         int           `env:"WIREFENCE_MAX_ADDRESS_LOGINS" group:"Limits and timeouts" envDefault:"0" help:"connections from one IPv4 address or IPv6 /64 that have not logged in; beyond, the oldest silent one gets 53300; 0 for half of the clients served at once, at least 100"`
-	MaxHTTPConnections       int           `env:"WIREFENCE_MAX_HTTP_CONNECTIONS" group:"Limits and timeouts" envDefault:"1000" help:"connections served at once by the admin listener, and by each address of the API listener; more wait"`
-	IdleTimeout              time.Duration `env:"WIREFENCE_IDLE_TIMEOUT" group:"Limits and timeouts" envDefault:"0s" help:"time that a session may be idle outside of a transaction; 0 for ever"`
-	IdleInTransactionTimeout time.Duration `env:"WIREFENCE_IDLE_IN_TRANSACTION_TIMEOUT" group:"Limits and timeouts" envDefault:"0s" help:"time that the server may wait for the client in a transaction; 0 for ever"`
-	TransactionTimeout       time.Duration `env:"WIREFENCE_TRANSACTION_TIMEOUT" group:"Limits and timeouts" envDefault:"0s" help:"time that a transaction may take; 0 for ever"`
-	StartupTimeout           time.Duration `env:"WIREFENCE_STARTUP_TIMEOUT" group:"Limits and timeouts" envDefault:"60s" help:"time from accepting a client to the end of its login"`
-	ConnectTimeout           time.Duration `env:"WIREFENCE_CONNECT_TIMEOUT" group:"Limits and timeouts" envDefault:"5s" help:"time to reach one upstream host"`
-	Hold                     time.Duration `env:"WIREFENCE_HOLD" group:"Fencing" envDefault:"50ms" help:"time that a busy session keeps the locks of its fence between transactions, at most 10s; 0 checks every transaction, and refuses with WF006 the commands that can't run behind a check"`
-	MaxStatement             int           `env:"WIREFENCE_MAX_STATEMENT" group:"Limits and timeouts" type:"bytes" envDefault:"16777216" help:"largest statement that is scanned, in bytes; a larger one passes if nothing in it could be a fence, otherwise it is refused"`
-	DrainGrace               time.Duration `env:"WIREFENCE_DRAIN_GRACE" group:"Limits and timeouts" envDefault:"0s" help:"time after SIGTERM in which new clients are still served"`
-	DrainTimeout             time.Duration `env:"WIREFENCE_DRAIN_TIMEOUT" group:"Limits and timeouts" envDefault:"30s" help:"time that transactions have to end after SIGTERM"`
+	TCPKeepalive             time.Duration `env:"WIREFENCE_TCP_KEEPALIVE" group:"Limits and timeouts" envDefault:"60s" range:"0|1s.." help:"idle time after which the system probes the other end of a connection, on both sides; 0 for never"`
+	TCPUserTimeout           time.Duration `env:"WIREFENCE_TCP_USER_TIMEOUT" group:"Limits and timeouts" envDefault:"0s" range:"0|1ms.." help:"time that sent bytes may stay unacknowledged before a connection ends; 0 for the system's default"`
+	MaxConnections           int           `env:"WIREFENCE_MAX_CONNECTIONS" group:"Limits and timeouts" envDefault:"1000" range:"1.." help:"clients served at once; more get 53300"`
+	MaxUserConnections       int           `env:"WIREFENCE_MAX_USER_CONNECTIONS" group:"Limits and timeouts" envDefault:"0" range:"0.." help:"clients of one user served at once; more get 53300; 0 for no limit per user"`
+	MaxAddressLogins         int           `env:"WIREFENCE_MAX_ADDRESS_LOGINS" group:"Limits and timeouts" envDefault:"0" range:"0.." help:"connections from one IPv4 address or IPv6 /64 that have not logged in; beyond, the oldest silent one gets 53300; 0 for half of the clients served at once, at least 100"`
+	MaxHTTPConnections       int           `env:"WIREFENCE_MAX_HTTP_CONNECTIONS" group:"Limits and timeouts" envDefault:"1000" range:"1.." help:"connections served at once by the admin listener, and by each address of the API listener; beyond, the one that has been without a request for longest is closed"`
+	IdleTimeout              time.Duration `env:"WIREFENCE_IDLE_TIMEOUT" group:"Limits and timeouts" envDefault:"0s" range:"0.." help:"time that a session may be idle outside of a transaction; 0 for ever"`
+	IdleInTransactionTimeout time.Duration `env:"WIREFENCE_IDLE_IN_TRANSACTION_TIMEOUT" group:"Limits and timeouts" envDefault:"0s" range:"0.." help:"time that the server may wait for the client in a transaction; 0 for ever"`
+	TransactionTimeout       time.Duration `env:"WIREFENCE_TRANSACTION_TIMEOUT" group:"Limits and timeouts" envDefault:"0s" range:"0.." help:"time that a transaction may take; 0 for ever"`
+	StartupTimeout           time.Duration `env:"WIREFENCE_STARTUP_TIMEOUT" group:"Limits and timeouts" envDefault:"60s" range:"1ms.." help:"time from accepting a client to the end of its login"`
+	ConnectTimeout           time.Duration `env:"WIREFENCE_CONNECT_TIMEOUT" group:"Limits and timeouts" envDefault:"5s" range:"1ms.." help:"time to reach one upstream host"`
+	Hold                     time.Duration `env:"WIREFENCE_HOLD" group:"Fencing" envDefault:"50ms" range:"0..10s" help:"time that a busy session keeps the locks of its fence when the proxy can't learn whether a takeover wants them, at most 10s; otherwise it keeps them until one does. 0 checks every transaction, and refuses with WF006 the commands that can't run behind a check"`
+	MaxStatement             int           `env:"WIREFENCE_MAX_STATEMENT" group:"Limits and timeouts" type:"bytes" envDefault:"16777216" range:"1024.." help:"largest statement that is scanned, in bytes; a larger one is refused under a fence, and otherwise passes unless something in it could be a fence"`
+	DrainGrace               time.Duration `env:"WIREFENCE_DRAIN_GRACE" group:"Limits and timeouts" envDefault:"0s" range:"0.." help:"time after SIGTERM in which new clients are still served"`
+	DrainTimeout             time.Duration `env:"WIREFENCE_DRAIN_TIMEOUT" group:"Limits and timeouts" envDefault:"30s" range:"1ms.." help:"time that transactions have to end after SIGTERM"`
 	History                  bool          `env:"WIREFENCE_HISTORY" group:"Observability" envDefault:"true" help:"record refusals in the history that the database keeps, with WIREFENCE_DATABASE_URL"`
-	MetricsResources         int           `env:"WIREFENCE_METRICS_RESOURCES" group:"Observability" envDefault:"100" help:"number of resources with a label value of their own in metrics; the others are other"`
-	DoctorInterval           time.Duration `env:"WIREFENCE_DOCTOR_INTERVAL" group:"Observability" envDefault:"0s" help:"interval of examinations like wirefence doctor's, for the metric wirefence_doctor_grade; 0: never"`
+	MetricsResources         int           `env:"WIREFENCE_METRICS_RESOURCES" group:"Observability" envDefault:"100" range:"0.." help:"number of resources with a label value of their own in metrics; the others are other"`
+	DoctorInterval           time.Duration `env:"WIREFENCE_DOCTOR_INTERVAL" group:"Observability" envDefault:"0s" range:"0|1s.." help:"interval of examinations like wirefence doctor's, for the metric wirefence_doctor_grade; 0: never"`
 	LogLevel                 string        `env:"WIREFENCE_LOG_LEVEL" group:"Observability" type:"debug|info|warn|error" envDefault:"info" help:"debug, info, warn or error"`
 	LogFormat                string        `env:"WIREFENCE_LOG_FORMAT" group:"Observability" type:"text|json|auto" envDefault:"auto" help:"text, json, or auto: text on a terminal, otherwise JSON"`
 }
@@ -104,7 +105,7 @@ func runProxy(ctx context.Context, cfg proxySettings, unread []fault, signals *s
 	if err != nil {
 		log = slog.New(slog.DiscardHandler)
 	}
-	invalid := errors.Join(err, cfg.validate(ctx))
+	invalid := errors.Join(err, cfg.validate())
 	sockets, err := passedSockets()
 	if err != nil {
 		return err
@@ -187,11 +188,10 @@ var errNoDatabase = errors.New("WIREFENCE_DATABASE_URL is not set (--database-ur
 
 // connectBy connects with what a setting names.
 func connectBy(ctx context.Context, setting, url string) (*pgx.Conn, error) {
-	pool, err := parsePool(url) // pools take the same setting, with parameters of their own
+	cfg, err := connstring.Conn(url)
 	if err != nil {
 		return nil, usageError{fmt.Errorf("%s: %w", setting, err)}
 	}
-	cfg := pool.ConnConfig
 	if cfg.ConnectTimeout == 0 {
 		cfg.ConnectTimeout = 10 * time.Second
 	}

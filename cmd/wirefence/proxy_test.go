@@ -167,13 +167,13 @@ func TestProxyWaitsForItsDatabase(t *testing.T) {
 	p.end(t).expect(t, 0)
 
 	// A schema that can't become usable ends the proxy.
+	stack.Exec(t, url, "DELETE FROM wirefence.applied_version")
 	pg.Stop()
 	p = start(t, settings, "proxy")
 	stands("not ready")
 	if err := pg.Start(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	stack.Exec(t, url, "DELETE FROM wirefence.applied_version")
 	p.end(t).expect(t, exitConfig, "has no version")
 }
 
@@ -182,7 +182,7 @@ func TestProxyWithoutItsPort(t *testing.T) {
 	url := database(t, true)
 	taken := startProxy(t, url)
 	settings, _, _ := proxySettingsFor(t, url)
-	wirefence(t, append(settings, "WIREFENCE_ADMIN_LISTEN="+taken.admin), "proxy").expect(t, 1, "admin", taken.admin)
+	wirefence(t, append(settings, "WIREFENCE_ADMIN_LISTEN="+taken.admin), "proxy").expect(t, 1, "WIREFENCE_ADMIN_LISTEN: ", taken.admin)
 }
 
 // Without holds a statement that no check can cover is refused, with them it runs.

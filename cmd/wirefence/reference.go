@@ -40,8 +40,7 @@ Flags stand before the arguments. Durations are written as in ` + "`300ms`, `15s
 
 ` + "`--output json` (`-o json`)" + ` prints for programs. Fields may be added; those that are listed here
 keep their names, types and meanings. Times are RFC 3339. What is absent or null isn't known,
-or doesn't apply. An error is always text, on standard error. ` + "`--json`" + ` is an older name for
-` + "`--output json`" + `, which goes on working.
+or doesn't apply. An error is always text, on standard error.
 
 ` + "`wirefence completion bash`" + ` (or ` + "`zsh`, `fish`, `powershell`" + `) prints a script that completes
 commands, flags, their values, and the names of resources, which it asks the database of

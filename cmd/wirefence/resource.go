@@ -49,7 +49,7 @@ type declareSettings struct {
 type setSettings struct {
 	ResourceSettings
 	PolicySettings
-	LastToken  *int64 `env:"--last-token" type:"token" help:"the new value of the current token, for a source with lower numbers than the one before"`
+	LastToken  *int64 `env:"--last-token" type:"token" range:"0.." help:"the new value of the current token, for a source with lower numbers than the one before"`
 	Undeclared string `env:"--undeclared" oneof:"allow|refuse" help:"without a RESOURCE: refuse tokens of resources that are not known (WF008), or allow them"`
 }
 
@@ -69,20 +69,13 @@ and record the reason.`,
 }
 
 func resourceListCommand() *cobra.Command {
-	c := &cobra.Command{
+	return withSettings(&cobra.Command{
 		Use:   "list",
 		Short: "List the resources: source and policy",
 		Args:  exactly(0, "no arguments"),
-		RunE: func(c *cobra.Command, _ []string) error {
-			cfg, err := read[ResourceSettings](c)
-			if err != nil {
-				return err
-			}
-			return onSchema(c.Context(), cfg.DatabaseURL, func(conn *pgx.Conn) error { return listResources(c.Context(), conn, cfg.inJSON(), c.OutOrStdout()) })
-		},
-	}
-	settings[ResourceSettings](c)
-	return c
+	}, func(c *cobra.Command, cfg ResourceSettings, _ []string) error {
+		return onSchema(c.Context(), cfg.DatabaseURL, func(conn *pgx.Conn) error { return listResources(c.Context(), conn, cfg.inJSON(), c.OutOrStdout()) })
+	})
 }
 
 func listResources(ctx context.Context, conn *pgx.Conn, inJSON bool, w io.Writer) error {
@@ -121,26 +114,19 @@ func failoverText(r fence.ResourceStatus) string {
 }
 
 func resourceShowCommand() *cobra.Command {
-	c := &cobra.Command{
+	return withSettings(&cobra.Command{
 		Use:   "show RESOURCE",
 		Short: "Show a resource, whether its lease is held now, and what operators said about it",
 		Args:  exactly(1, "one resource"),
-		RunE: func(c *cobra.Command, args []string) error {
-			cfg, err := read[showSettings](c)
-			if err != nil {
-				return err
-			}
-			resource, err := parseResource(args[0])
-			if err != nil {
-				return err
-			}
-			return onSchema(c.Context(), cfg.DatabaseURL, func(conn *pgx.Conn) error {
-				return showResource(c.Context(), conn, resource, cfg, c.OutOrStdout(), c.ErrOrStderr())
-			})
-		},
-	}
-	settings[showSettings](c)
-	return c
+	}, func(c *cobra.Command, cfg showSettings, args []string) error {
+		resource, err := parseResource(args[0])
+		if err != nil {
+			return err
+		}
+		return onSchema(c.Context(), cfg.DatabaseURL, func(conn *pgx.Conn) error {
+			return showResource(c.Context(), conn, resource, cfg, c.OutOrStdout(), c.ErrOrStderr())
+		})
+	})
 }
 
 func showResource(ctx context.Context, conn *pgx.Conn, resource fence.Resource, cfg showSettings, w, stderr io.Writer) error {
@@ -193,29 +179,22 @@ func printChanges(w io.Writer, changes []fence.ResourceChange) {
 }
 
 func resourceDeclareCommand() *cobra.Command {
-	c := &cobra.Command{
+	return withSettings(&cobra.Command{
 		Use:   "declare --reason WHY RESOURCE",
 		Short: "Make a resource known before its first token",
 		Long: `Makes a resource known before its first token, with a source and a policy. If you
 repeat it with the same settings, it changes nothing; with others, it fails.`,
 		Example: `  wirefence resource declare orders --source etcd-revision --reason 'the order service has its own election'`,
 		Args:    exactly(1, "one resource"),
-		RunE: func(c *cobra.Command, args []string) error {
-			cfg, err := read[declareSettings](c)
-			if err != nil {
-				return err
-			}
-			resource, policy, err := cfg.policy(args[0])
-			if err != nil {
-				return usageError{err}
-			}
-			return onSchema(c.Context(), cfg.DatabaseURL, func(conn *pgx.Conn) error {
-				return declareResource(c.Context(), conn, resource, policy, cfg, c.OutOrStdout())
-			})
-		},
-	}
-	settings[declareSettings](c)
-	return c
+	}, func(c *cobra.Command, cfg declareSettings, args []string) error {
+		resource, policy, err := cfg.policy(args[0])
+		if err != nil {
+			return usageError{err}
+		}
+		return onSchema(c.Context(), cfg.DatabaseURL, func(conn *pgx.Conn) error {
+			return declareResource(c.Context(), conn, resource, policy, cfg, c.OutOrStdout())
+		})
+	})
 }
 
 func declareResource(ctx context.Context, conn *pgx.Conn, resource fence.Resource, policy fence.Policy, cfg declareSettings, w io.Writer) error {
@@ -236,7 +215,7 @@ func declareResource(ctx context.Context, conn *pgx.Conn, resource fence.Resourc
 }
 
 func resourceSetCommand() *cobra.Command {
-	c := &cobra.Command{
+	return withSettings(&cobra.Command{
 		Use:   "set --reason WHY [RESOURCE]",
 		Short: "Change a resource's source or policy, or the policy for unknown resources",
 		Long: `Changes the settings that you name and leaves the others.
@@ -255,24 +234,18 @@ no setting of their own. See docs/policies.md.`,
   wirefence resource set --undeclared refuse --reason 'all are declared by the deployment'
   wirefence resource set --failover trust --reason 'Aurora keeps every commit'`,
 		Args: atMostOne("one resource, or none with --undeclared or --failover"),
-		RunE: func(c *cobra.Command, args []string) error {
-			cfg, err := read[setSettings](c)
-			if err != nil {
-				return err
-			}
-			set := cfg.setForAll
-			if len(args) > 0 {
-				if set, err = cfg.setPolicy(args[0]); err != nil {
-					return usageError{err}
-				}
-			} else if err := cfg.checkForAll(); err != nil {
+	}, func(c *cobra.Command, cfg setSettings, args []string) error {
+		set := cfg.setForAll
+		if len(args) > 0 {
+			var err error
+			if set, err = cfg.setPolicy(args[0]); err != nil {
 				return usageError{err}
 			}
-			return onSchema(c.Context(), cfg.DatabaseURL, func(conn *pgx.Conn) error { return set(c.Context(), conn, c.OutOrStdout()) })
-		},
-	}
-	settings[setSettings](c)
-	return c
+		} else if err := cfg.checkForAll(); err != nil {
+			return usageError{err}
+		}
+		return onSchema(c.Context(), cfg.DatabaseURL, func(conn *pgx.Conn) error { return set(c.Context(), conn, c.OutOrStdout()) })
+	})
 }
 
 // setPolicy returns the function that changes a resource as the flags say.
@@ -283,8 +256,6 @@ func (cfg setSettings) setPolicy(name string) (func(context.Context, *pgx.Conn, 
 		return nil, err
 	case cfg.Undeclared != "":
 		return nil, errors.New("--undeclared is for all resources: name none")
-	case cfg.LastToken != nil && *cfg.LastToken < 0:
-		return nil, errors.New("--last-token must be at least 0")
 	}
 	policy.LastToken = (*fence.Token)(cfg.LastToken)
 	if policy == (fence.Policy{}) {

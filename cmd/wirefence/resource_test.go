@@ -8,7 +8,7 @@ import (
 	"github.com/wirefence/wirefence/internal/stack"
 )
 
-// resourceJSON is what `wirefence resource show --json` prints.
+// resourceJSON is what `wirefence resource show -o json` prints.
 type resourceJSON struct {
 	Resource       string
 	Token          int64
@@ -24,7 +24,7 @@ type resourceJSON struct {
 
 func show(t *testing.T, url, resource string) (r resourceJSON) {
 	t.Helper()
-	out := wirefence(t, issuer(url), "resource", "show", resource, "--json").expect(t, 0)
+	out := wirefence(t, issuer(url), "resource", "show", resource, "-o", "json").expect(t, 0)
 	if err := json.Unmarshal([]byte(out.stdout), &r); err != nil {
 		t.Fatalf("%v:\n%s", err, out.stdout)
 	}
@@ -35,7 +35,7 @@ func TestResource(t *testing.T) {
 	t.Parallel()
 	url := database(t, true)
 	wirefence(t, issuer(url), "resource", "list").expect(t, 0).says(t, "No resource has been fenced or declared yet.")
-	wirefence(t, issuer(url), "resource", "list", "--json").expect(t, 0).says(t, "[]")
+	wirefence(t, issuer(url), "resource", "list", "-o", "json").expect(t, 0).says(t, "[]")
 	declare := []string{"resource", "declare", "orders", "--source", "etcd-revision", "--advance", "use", "--preempt-after", "never", "--reason", "own election"}
 	wirefence(t, issuer(url), declare...).expect(t, 0).says(t, "orders is declared")
 	wirefence(t, issuer(url), declare...).expect(t, 0).says(t, "was declared so before")
@@ -51,7 +51,7 @@ func TestResource(t *testing.T) {
 	wirefence(t, issuer(url), "resource", "set", "orders", "--source", "kubernetes", "--last-token=0", "--reason", "moved to a Lease").
 		expect(t, 0).says(t, "orders is set", "source: etcd-revision -> kubernetes", "last_token: 3400 -> 0", "must_name_source: false -> true")
 	wirefence(t, issuer(url), "resource", "set", "orders", "--preempt-after=1m30s", "--reuse=once", "--reason", "they are slow").expect(t, 0)
-	wirefence(t, issuer(url), "resource", "set", "orders", "--reuse=allow", "--reason", "again", "--json").expect(t, 0).says(t, `"reuse": [`, `"once"`)
+	wirefence(t, issuer(url), "resource", "set", "orders", "--reuse=allow", "--reason", "again", "-o", "json").expect(t, 0).says(t, `"reuse": [`, `"once"`)
 	got := show(t, url, "orders")
 	if got.Resource != "orders" || got.Token != 0 || got.Source != "kubernetes" || !got.MustNameSource || got.Reuse != "allow" || *got.PreemptAfter != 90 {
 		t.Errorf("shown %+v", got)
@@ -63,14 +63,14 @@ func TestResource(t *testing.T) {
 	wirefence(t, issuer(url), "resource", "show", "orders").expect(t, 0).
 		says(t, "kubernetes, to be named", "1m30s", "by postgres (wirefence/", "): moved to a Lease", "  source: etcd-revision -> kubernetes", "  preempt_after: - -> 00:01:30")
 	wirefence(t, issuer(url), "resource", "show", "plain").expect(t, 0).says(t, "last token     7")
-	wirefence(t, issuer(url), "status", "--json").expect(t, 0).says(t, `"source": "kubernetes"`)
+	wirefence(t, issuer(url), "status", "-o", "json").expect(t, 0).says(t, `"source": "kubernetes"`)
 
 	wirefence(t, issuer(url), "resource", "set", "plain", "--resource-mode=shadow", "--reason", "a trial").
 		expect(t, 0).says(t, "mode: enforce -> shadow")
 	wirefence(t, issuer(url), "resource", "show", "plain").expect(t, 0).says(t, "mode           shadow")
 	stack.Exec(t, url, "SELECT wirefence.check('plain=6')") // which passes
 	wirefence(t, issuer(url), "resource", "declare", "once", "--reuse=once", "--reason", "x").expect(t, 0)
-	wirefence(t, issuer(url), "resource", "show", "once", "--json").expect(t, 0).says(t, `"advance": "grant"`, `"mode": "enforce"`)
+	wirefence(t, issuer(url), "resource", "show", "once", "-o", "json").expect(t, 0).says(t, `"advance": "grant"`, `"mode": "enforce"`)
 }
 
 // Where resources must be declared, one that isn't known is refused.
@@ -87,7 +87,7 @@ func TestUndeclaredResources(t *testing.T) {
 	}
 	wirefence(t, issuer(url), "resource", "declare", "other", "--reason", "the name was right").expect(t, 0)
 	wirefence(t, issuer(url), "lock", "other", "--", "true").expect(t, 0)
-	wirefence(t, issuer(url), "resource", "set", "--undeclared=allow", "--reason", "x", "--json").expect(t, 0).says(t, `"refuse"`)
+	wirefence(t, issuer(url), "resource", "set", "--undeclared=allow", "--reason", "x", "-o", "json").expect(t, 0).says(t, `"refuse"`)
 }
 
 func TestResourceRefusals(t *testing.T) {

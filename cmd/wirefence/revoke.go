@@ -21,7 +21,7 @@ type revokeSettings struct {
 }
 
 func revokeCommand() *cobra.Command {
-	c := &cobra.Command{
+	return withSettings(&cobra.Command{
 		Use:   "revoke RESOURCE",
 		Short: "Lock the present holder of a resource out at once",
 		Long: `Raises the last token of a resource by one and ends the open transactions that
@@ -30,20 +30,13 @@ frees the lease in the store, if the store knows the holder, so that another hol
 can acquire it at once, with a higher token. The former holder notices at its next
 renewal; until then it can still do unfenced work.`,
 		Args: exactly(1, "one resource"),
-		RunE: func(c *cobra.Command, args []string) error {
-			cfg, err := read[revokeSettings](c)
-			if err != nil {
-				return err
-			}
-			resource, err := parseResource(args[0])
-			if err != nil {
-				return err
-			}
-			return runRevoke(c.Context(), cfg, resource, c.OutOrStdout(), c.ErrOrStderr())
-		},
-	}
-	settings[revokeSettings](c)
-	return c
+	}, func(c *cobra.Command, cfg revokeSettings, args []string) error {
+		resource, err := parseResource(args[0])
+		if err != nil {
+			return err
+		}
+		return runRevoke(c.Context(), cfg, resource, c.OutOrStdout(), c.ErrOrStderr())
+	})
 }
 
 func runRevoke(ctx context.Context, cfg revokeSettings, resource fence.Resource, stdout, stderr io.Writer) error {

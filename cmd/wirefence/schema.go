@@ -19,8 +19,9 @@ import (
 // ready before. If the proxy ended instead, its supervisor would restart it after growing
 // pauses, and it would still be away when the database is back.
 type schemaWatch struct {
-	cfg proxySettings
-	log *slog.Logger
+	cfg  proxySettings
+	log  *slog.Logger
+	work background // looks again
 
 	mu      sync.Mutex
 	why     error // why the proxy isn't ready; nil once it is
@@ -30,9 +31,10 @@ type schemaWatch struct {
 // schemaPause is the time between two looks.
 const schemaPause = 2 * time.Second
 
-// begin looks for the schema. If it may still come, begin looks again and again until ctx
-// ends, in a goroutine, which calls end when the schema can't come any more.
-func (w *schemaWatch) begin(ctx context.Context, end func()) error {
+// begin looks for the schema. If it may still come, begin looks again and again in the
+// background until ctx ends or end is called. It calls useless when the schema can't come any
+// more.
+func (w *schemaWatch) begin(ctx context.Context, useless func()) error {
 	err := w.look(ctx)
 	if err == nil {
 		return nil
@@ -42,14 +44,17 @@ func (w *schemaWatch) begin(ctx context.Context, end func()) error {
 	}
 	w.set(err, nil)
 	w.log.Error("not ready: the database can't be queried or lacks the schema, retrying", "every", schemaPause, "error", err)
-	go func() {
+	w.work.start(ctx, func(ctx context.Context) {
 		if err := w.wait(ctx); err != nil && ctx.Err() == nil {
 			w.set(err, err)
-			end()
+			useless()
 		}
-	}()
+	})
 	return nil
 }
+
+// end stops looking.
+func (w *schemaWatch) end() { w.work.end() }
 
 func (w *schemaWatch) set(why, useless error) {
 	w.mu.Lock()

@@ -2,15 +2,12 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"os"
 	"reflect"
 	"strings"
 
-	"github.com/jackc/pgx/v5/pgconn"
-	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/spf13/cobra"
 
 	"github.com/wirefence/wirefence/internal/manual"
@@ -86,26 +83,4 @@ func readSecret(ctx context.Context, path string) ([]byte, error) {
 		return nil, fmt.Errorf("%s has more than %d bytes, and holds no setting", path, mostSecret)
 	}
 	return text, err
-}
-
-// parsePool reads a connection string. An error doesn't show a text that is none at all: it
-// may be a password, whose file was named in the place of the connection string's. Nor does it
-// show the connection string, of which a part may be the password's if that has a slash or an @.
-func parsePool(text string) (*pgxpool.Config, error) {
-	if text != "" && !strings.Contains(text, "://") && !strings.Contains(text, "=") {
-		return nil, errors.New("it is no connection string: give one as in postgres://issuer@db.internal/app")
-	}
-	cfg, err := pgxpool.ParseConfig(text)
-	if wrong := (*pgconn.ParseConfigError)(nil); errors.As(err, &wrong) {
-		// The driver's text is: cannot parse `…`: why
-		says := wrong.Error()
-		if at := strings.LastIndex(says, "`: "); at >= 0 {
-			says = says[at+len("`: "):]
-		}
-		if strings.HasPrefix(says, "failed to parse as URL") { // it cites what it takes for the port
-			says = "it is no valid URL: percent-encode special characters of the user and the password, and give a port as a number"
-		}
-		return nil, errors.New(says)
-	}
-	return cfg, err
 }

@@ -6,6 +6,7 @@ import (
 	"os"
 	"reflect"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -24,10 +25,10 @@ import (
 //	help        one sentence or two
 //	type        the kind of value, for the help; by default that of the field's type
 //	oneof       the values that are allowed, as in "text|json"; the type, too
+//	range       the numbers or durations that are allowed, as in "1..", "0..10s" or "0|1s.."
 //	group       the heading in the help
 //	short       the flag's one letter
 //	file        "yes": it may hold a password, and may be read from a file (secret_files.go)
-//	hidden      "yes": the help leaves it out
 //
 // An embedded struct adds its own; it is filled only if its type is exported.
 
@@ -44,12 +45,24 @@ func settings[T any](c *cobra.Command) {
 			c.Flags().VarP(&flagValue{text: fallback, kind: typeName(f), many: f.Type.Kind() == reflect.Slice}, name, f.Tag.Get("short"), f.Tag.Get("help"))
 		}
 		flag := c.Flags().Lookup(name)
-		flag.Hidden = f.Tag.Get("hidden") != ""
 		manual.Describe(flag, f.Tag.Get("group"), variable(f))
 		if mayBeFile(f) {
 			addFileFlag(c, f)
 		}
 	}
+}
+
+// withSettings gives a command its settings, with which it runs.
+func withSettings[T any](c *cobra.Command, run func(c *cobra.Command, cfg T, args []string) error) *cobra.Command {
+	settings[T](c)
+	c.RunE = func(c *cobra.Command, args []string) error {
+		cfg, err := read[T](c)
+		if err != nil {
+			return err
+		}
+		return run(c, cfg, args)
+	}
+	return c
 }
 
 // read returns the settings from flags, environment and defaults, in this order. The error
@@ -103,13 +116,57 @@ func readAll[T any](c *cobra.Command) (cfg T, faults []fault) {
 // disallowed returns the values that their settings do not allow.
 func disallowed[T any](c *cobra.Command, values map[string]string) (faults []fault) {
 	for _, f := range fields[T]() {
-		name, allowed := f.Tag.Get("env"), f.Tag.Get("oneof")
-		value := values[name]
-		if value != "" && allowed != "" && !slices.Contains(strings.Split(allowed, "|"), value) {
-			faults = append(faults, fault{name, fmt.Errorf("%s is %q: %s", givenAs(c, f), value, manual.Alternatives(allowed))})
+		name := f.Tag.Get("env")
+		if value := values[name]; value != "" && !allows(f, value) {
+			faults = append(faults, fault{name, fmt.Errorf("%s is %q: %s", givenAs(c, f), value, allowed(f))})
 		}
 	}
 	return faults
+}
+
+// allows reports whether a setting may have a value. It allows a text where a number is
+// wanted, which can't be parsed.
+func allows(f reflect.StructField, value string) bool {
+	if of := f.Tag.Get("oneof"); of != "" {
+		return slices.Contains(strings.Split(of, "|"), value)
+	}
+	n, is := quantity(f, value)
+	ranges := f.Tag.Get("range")
+	return !is || ranges == "" || slices.ContainsFunc(strings.Split(ranges, "|"), func(part string) bool {
+		least, most, open := strings.Cut(part, "..")
+		from, _ := quantity(f, least)
+		to, bounded := quantity(f, most)
+		return n == from || open && n > from && (!bounded || n <= to)
+	})
+}
+
+// quantity parses a value of a setting that is a number or a duration.
+func quantity(f reflect.StructField, text string) (int64, bool) {
+	if plainType(f) == "duration" {
+		d, err := time.ParseDuration(text)
+		return int64(d), err == nil
+	}
+	n, err := strconv.ParseInt(text, 10, 64)
+	return n, err == nil
+}
+
+// allowed is what a setting may be, in words; "" for anything of its type.
+func allowed(f reflect.StructField) string {
+	if of := f.Tag.Get("oneof"); of != "" {
+		return manual.Alternatives(of)
+	}
+	var words []string
+	for part := range strings.SplitSeq(f.Tag.Get("range"), "|") {
+		least, most, _ := strings.Cut(part, "..")
+		switch {
+		case most != "":
+			part = least + " to " + most
+		case least != part:
+			part = "at least " + least
+		}
+		words = append(words, part)
+	}
+	return strings.Join(words, ", or ")
 }
 
 // flagValue is the flag of a setting, whose text is read with those of the environment.

@@ -108,21 +108,21 @@ func TestWrongUsage(t *testing.T) {
 		{[]string{upstream, "WIREFENCE_LOG_LEVEL=loud"}, []string{"proxy"}, "loud"},
 		{[]string{upstream, "WIREFENCE_LOG_FORMAT=xml"}, []string{"proxy"}, "xml"},
 		{[]string{upstream, "WIREFENCE_DRAIN_TIMEOUT=soon"}, []string{"proxy"}, "soon"},
-		{[]string{upstream, "WIREFENCE_HOLD=-1ms"}, []string{"proxy"}, "WIREFENCE_HOLD is negative"},
-		{[]string{upstream}, []string{"proxy", "--hold=11s"}, "the hold is longer than 10s"},
+		{[]string{upstream, "WIREFENCE_HOLD=-1ms"}, []string{"proxy"}, `WIREFENCE_HOLD is "-1ms": 0 to 10s`},
+		{[]string{upstream}, []string{"proxy", "--hold=11s"}, `--hold is "11s": 0 to 10s`},
 		{[]string{upstream, "WIREFENCE_MAX_CONNECTIONS=many"}, []string{"proxy"}, "many"},
-		{[]string{upstream, "WIREFENCE_MAX_CONNECTIONS=0"}, []string{"proxy"}, "WIREFENCE_MAX_CONNECTIONS is 0: set 1 or more"},
-		{[]string{upstream, "WIREFENCE_MAX_HTTP_CONNECTIONS=0"}, []string{"proxy"}, "WIREFENCE_MAX_HTTP_CONNECTIONS is 0"},
-		{[]string{upstream, "WIREFENCE_MAX_STATEMENT=0"}, []string{"proxy"}, "WIREFENCE_MAX_STATEMENT is 0"},
-		{[]string{upstream, "WIREFENCE_STARTUP_TIMEOUT=0s"}, []string{"proxy"}, "WIREFENCE_STARTUP_TIMEOUT is 0s"},
-		{[]string{upstream, "WIREFENCE_CONNECT_TIMEOUT=0s"}, []string{"proxy"}, "WIREFENCE_CONNECT_TIMEOUT is 0s"},
-		{[]string{upstream, "WIREFENCE_DRAIN_TIMEOUT=0s"}, []string{"proxy"}, "WIREFENCE_DRAIN_TIMEOUT is 0s: 1ms ends"},
-		{[]string{upstream, "WIREFENCE_STANDBY_WAIT=0s"}, []string{"proxy"}, "WIREFENCE_STANDBY_WAIT is 0s: WIREFENCE_STANDBY=refuse"},
-		{[]string{upstream, "WIREFENCE_TCP_KEEPALIVE=-1s"}, []string{"proxy"}, "WIREFENCE_TCP_KEEPALIVE is negative"},
-		{[]string{upstream, "WIREFENCE_TTL=0s"}, []string{"proxy"}, "WIREFENCE_TTL is 0s: set more than 0"},
-		{[]string{database, "WIREFENCE_TTL=0s"}, []string{"lock", "orders", "--", "true"}, "WIREFENCE_TTL is 0s: set more than 0"},
-		{[]string{database, "WIREFENCE_MAX_HOLD=0s"}, []string{"lock", "orders", "--", "true"}, "WIREFENCE_MAX_HOLD is 0s"},
-		{[]string{database, "WIREFENCE_REDIS_WAIT_TIMEOUT=0s"}, []string{"lock", "orders", "--", "true"}, "WIREFENCE_REDIS_WAIT_TIMEOUT is 0s"},
+		{[]string{upstream, "WIREFENCE_MAX_CONNECTIONS=0"}, []string{"proxy"}, `WIREFENCE_MAX_CONNECTIONS is "0": at least 1`},
+		{[]string{upstream, "WIREFENCE_MAX_HTTP_CONNECTIONS=0"}, []string{"proxy"}, `WIREFENCE_MAX_HTTP_CONNECTIONS is "0": at least 1`},
+		{[]string{upstream, "WIREFENCE_MAX_STATEMENT=0"}, []string{"proxy"}, `WIREFENCE_MAX_STATEMENT is "0": at least 1024`},
+		{[]string{upstream, "WIREFENCE_STARTUP_TIMEOUT=0s"}, []string{"proxy"}, `WIREFENCE_STARTUP_TIMEOUT is "0s": at least 1ms`},
+		{[]string{upstream, "WIREFENCE_CONNECT_TIMEOUT=0s"}, []string{"proxy"}, `WIREFENCE_CONNECT_TIMEOUT is "0s": at least 1ms`},
+		{[]string{upstream, "WIREFENCE_DRAIN_TIMEOUT=0s"}, []string{"proxy"}, `WIREFENCE_DRAIN_TIMEOUT is "0s": at least 1ms`},
+		{[]string{upstream, "WIREFENCE_STANDBY_WAIT=0s"}, []string{"proxy"}, `WIREFENCE_STANDBY_WAIT is "0s": at least 1ms`},
+		{[]string{upstream, "WIREFENCE_TCP_KEEPALIVE=-1s"}, []string{"proxy"}, `WIREFENCE_TCP_KEEPALIVE is "-1s": 0, or at least 1s`},
+		{[]string{upstream, "WIREFENCE_TTL=0s"}, []string{"proxy"}, `WIREFENCE_TTL is "0s": at least 1ms`},
+		{[]string{database, "WIREFENCE_TTL=0s"}, []string{"lock", "orders", "--", "true"}, `WIREFENCE_TTL is "0s": at least 1ms`},
+		{[]string{database, "WIREFENCE_MAX_HOLD=0s"}, []string{"lock", "orders", "--", "true"}, `WIREFENCE_MAX_HOLD is "0s": at least 1ms`},
+		{[]string{database, "WIREFENCE_REDIS_WAIT_TIMEOUT=0s"}, []string{"lock", "orders", "--", "true"}, `WIREFENCE_REDIS_WAIT_TIMEOUT is "0s": at least 1ms`},
 		{[]string{upstream, "WIREFENCE_LEASE=orders"}, []string{"proxy"}, "WIREFENCE_LEASE needs WIREFENCE_DATABASE_URL"},
 		{[]string{upstream, database, "WIREFENCE_LEASE=" + strings.Repeat("x", 256)}, []string{"proxy"}, "WIREFENCE_LEASE"},
 		{[]string{upstream, database, "WIREFENCE_LEASE=orders", "WIREFENCE_MODE=off"}, []string{"proxy"}, "mode off"},
@@ -155,7 +155,7 @@ func TestWrongUsage(t *testing.T) {
 		{nil, []string{"demo", "--kep"}, "unknown flag: --kep"},
 		{nil, []string{"status", "--database-url=postgres://u:geheim@h:port/"}, "WIREFENCE_DATABASE_URL"},
 		{nil, []string{"lock", "orders", "--redis-url=redis://u:geheim@h:port/", "--", "true"}, "WIREFENCE_REDIS_URL"},
-		{nil, []string{"lock", "orders", "--redis-url=redis://u:geheim@h", "--redis-wait-replicas=-1", "--", "true"}, "WIREFENCE_REDIS_WAIT_REPLICAS"},
+		{nil, []string{"lock", "orders", "--redis-url=redis://u:geheim@h", "--redis-wait-replicas=-1", "--", "true"}, `--redis-wait-replicas is "-1": at least 0`},
 		{nil, []string{"lock", "orders", "--redis-url=redis://u:geheim@h", "--redis-wait-replicas=1", "--redis-wait-timeout=5s", "--", "true"}, "less than the client's ReadTimeout"},
 		{nil, []string{"lock", "orders", "--redis-url=redis://u:geheim@h", "--", "true"}, "WIREFENCE_REDIS_URL is set without WIREFENCE_DATABASE_URL"},
 		{[]string{"WIREFENCE_UPSTREAM=postgres://h"}, []string{"proxy", "--listen=127.0.0.1:0", "--admin-listen=127.0.0.1:0", "--etcd-url=etcd://u:geheim@h"}, "WIREFENCE_ETCD_URL is set without WIREFENCE_DATABASE_URL"},
@@ -180,7 +180,7 @@ func TestUnknownVariablesAreRefused(t *testing.T) {
 		{"WIREFENCE_MODE=shadow", ""},
 		{"WIREFENCE_WAIT=1s", ""}, // another command's
 		{"WIREFENCE_REDIS_URL_FILE=/redis", ""},
-		{"WIREFENCE_JSON=true", "no setting: --json is given on the command line only"},
+		{"WIREFENCE_OUTPUT=json", "no setting: --output is given on the command line only"},
 		{"WIREFENCE_MODE_FILE=x", "which is no setting"},
 		{"WIREFENCE_FENCE=orders=1", ""},
 		{"WIREFENCE_SERVICE_HOST=10.0.0.1", ""},
@@ -198,5 +198,38 @@ func TestUnknownVariablesAreRefused(t *testing.T) {
 	}
 	if r := wirefence(t, []string{"WIREFENCE_MOOD=shadow"}, "version"); r.status != 0 {
 		t.Errorf("the version isn't told: %s", r.stderr)
+	}
+}
+
+func TestRanges(t *testing.T) {
+	t.Parallel()
+	type all struct {
+		Count int           `range:"1.."`
+		Some  int           `range:"1..9"`
+		Pause time.Duration `range:"0|1s.."`
+		Hold  time.Duration `range:"0..10s"`
+		Free  time.Duration
+	}
+	for field, c := range map[string]struct{ in, out, words string }{
+		"Count": {"1 2 many", "0 -1", "at least 1"},
+		"Some":  {"1 9", "0 10", "1 to 9"},
+		"Pause": {"0 0s 1s 1h soon", "-1s 1ms", "0, or at least 1s"},
+		"Hold":  {"0 50ms 10s", "-1ms 10001ms", "0 to 10s"},
+		"Free":  {"-1s 0 5s", "", ""},
+	} {
+		f, _ := reflect.TypeFor[all]().FieldByName(field)
+		for value := range strings.FieldsSeq(c.in) {
+			if !allows(f, value) {
+				t.Errorf("%s %s is refused", field, value)
+			}
+		}
+		for value := range strings.FieldsSeq(c.out) {
+			if allows(f, value) {
+				t.Errorf("%s %s is allowed", field, value)
+			}
+		}
+		if got := allowed(f); got != c.words {
+			t.Errorf("%s: %q", field, got)
+		}
 	}
 }

@@ -19,13 +19,12 @@ import (
 // nil one is that of a proxy without WIREFENCE_LEASE.
 type sidecar struct {
 	*campaign.Campaign
-	leases *leases
 	client *lockclient.Client
 	work   background // the campaign
 }
 
 // newSidecar prepares the campaign that the settings describe. It doesn't connect yet.
-func newSidecar(ctx context.Context, cfg proxySettings, registry prometheus.Registerer, log *slog.Logger) (*sidecar, error) {
+func newSidecar(cfg proxySettings, leases *leases, registry prometheus.Registerer, log *slog.Logger) (*sidecar, error) {
 	if cfg.Lease == "" {
 		return nil, nil
 	}
@@ -37,16 +36,15 @@ func newSidecar(ctx context.Context, cfg proxySettings, registry prometheus.Regi
 		return nil, errors.New("WIREFENCE_LEASE needs WIREFENCE_DATABASE_URL: a lease that is not sealed in the database " +
 			"doesn't keep its former holder from committing until the next one's first write")
 	}
+	if leases == nil {
+		return nil, nil // they couldn't be opened, which is reported
+	}
 	s := &sidecar{}
-	if s.leases, err = openMeasuredLeases(ctx, cfg.StoreSettings, cfg.DatabaseURL, registry); err != nil {
+	// The client logs nothing: the campaign logs when the lease is won and lost.
+	if s.client, err = leases.client(cfg.LeaseSettings, slog.New(slog.DiscardHandler)); err != nil {
 		return nil, err
 	}
-	// The client logs nothing: the campaign logs when the lease is won and lost.
-	if s.client, err = s.leases.client(cfg.LeaseSettings, slog.New(slog.DiscardHandler)); err == nil {
-		s.Campaign, err = campaign.New(campaign.Options{Client: s.client, Resource: resource, Logger: log, Registerer: registry})
-	}
-	if err != nil {
-		s.leases.close()
+	if s.Campaign, err = campaign.New(campaign.Options{Client: s.client, Resource: resource, Logger: log, Registerer: registry}); err != nil {
 		return nil, err
 	}
 	return s, nil
@@ -89,5 +87,4 @@ func (s *sidecar) release(patience time.Duration, log *slog.Logger) {
 		return
 	}
 	s.work.end()
-	s.leases.close()
 }

@@ -323,6 +323,21 @@ func TestSidecarIsEndedAtOnce(t *testing.T) {
 	awaitRole(t, next, "leader")
 }
 
+// A resource whose tokens come from another store is never granted: the log says how to change
+// that, again and again, and so does the doctor.
+func TestSidecarInAnotherStore(t *testing.T) {
+	t.Parallel()
+	url := database(t, true)
+	stack.Exec(t, url, "SELECT wirefence.seal('orders', 1, 'a', 'redis')")
+	p := startProxy(t, url, "WIREFENCE_LEASE=orders")
+	stack.Eventually(t, "the log has the hint twice", func() bool {
+		return strings.Count(p.stderr.String(), `"hint":"`) >= 2 && strings.Contains(p.stderr.String(), "wirefence resource set NAME --source postgres")
+	})
+	if status, body := get(t, "http://"+p.admin+"/v1/doctor"); status != 200 || !strings.Contains(body, "it never leads") {
+		t.Errorf("the doctor, %d: %s", status, body)
+	}
+}
+
 // A store that is away doesn't keep the proxy from serving, as a standby.
 func TestSidecarWithoutItsStore(t *testing.T) {
 	t.Parallel()
@@ -330,6 +345,7 @@ func TestSidecarWithoutItsStore(t *testing.T) {
 	stack.Exec(t, url, "CREATE TABLE jobs (worker text)")
 	p := startProxy(t, url, "WIREFENCE_LEASE=orders", "WIREFENCE_REDIS_URL=redis://127.0.0.1:1/0")
 	p.stderr.Await(t, "cannot acquire the lease")
+	p.stderr.Await(t, "the lease store does not answer")
 	awaitRole(t, p, "standby")
 	conn := stack.Connect(t, p.url)
 	runs(t, conn, "SELECT count(*) FROM jobs")

@@ -17,15 +17,16 @@ import (
 
 type statusSettings struct {
 	StoreSettings
-	DatabaseURL string `env:"WIREFENCE_DATABASE_URL" group:"Connections" file:"yes" help:"connection string of the issuer's role (required, but for --ready)"`
-	AdminListen string `env:"WIREFENCE_ADMIN_LISTEN" group:"Connections" type:"address" envDefault:"127.0.0.1:9433" help:"with --ready: address of the proxy's probes"`
-	Ready       bool   `env:"--ready" help:"ask the proxy on this machine whether it is ready, for health checks: exit status 0 or 1"`
-	Guards      bool   `env:"--guards" help:"list the guarded tables and their problems instead"`
+	DatabaseURL string        `env:"WIREFENCE_DATABASE_URL" group:"Connections" file:"yes" help:"connection string of the issuer's role (required, but for --ready)"`
+	AdminListen string        `env:"WIREFENCE_ADMIN_LISTEN" group:"Connections" type:"address" envDefault:"127.0.0.1:9433" help:"with --ready: address of the proxy's probes"`
+	Ready       bool          `env:"--ready" help:"ask the proxy on this machine whether it is ready, for health checks: exit status 0 or 1"`
+	Wait        time.Duration `env:"--wait" envDefault:"0s" range:"0.." help:"with --ready: time to wait until the proxy is ready; at its end the last reason is printed"`
+	Guards      bool          `env:"--guards" help:"list the guarded tables and their problems instead"`
 	OutputSettings
 }
 
 func statusCommand() *cobra.Command {
-	c := &cobra.Command{
+	return withSettings(&cobra.Command{
 		Use:   "status [RESOURCE]",
 		Short: "List the resources, or one: last token, lease, holder, policy, open writers, refusals",
 		Long: `Prints a line for each resource, or for the one that is named: its last token, whether
@@ -36,30 +37,26 @@ the last hour, as far as the history has them.
 The lease store knows whether a lease is held: name it as for the proxy. For a
 resource whose tokens come from another source, it is unknown.`,
 		Args: atMostOne("one resource or none"),
-		RunE: func(c *cobra.Command, args []string) error {
-			cfg, err := read[statusSettings](c)
-			if err != nil {
+	}, func(c *cobra.Command, cfg statusSettings, args []string) error {
+		switch {
+		case cfg.Ready && cfg.Guards:
+			return usageError{errors.New("--ready and --guards ask for different things: give one")}
+		case len(args) > 0 && (cfg.Ready || cfg.Guards):
+			return usageError{errors.New("--ready and --guards ask for nothing of one resource: name none")}
+		case cfg.Wait != 0 && !cfg.Ready:
+			return usageError{errors.New("--wait waits for a proxy: give it with --ready")}
+		case cfg.Ready:
+			return printReady(c.Context(), cfg, c.OutOrStdout())
+		}
+		resource := fence.Resource("")
+		if len(args) > 0 {
+			var err error
+			if resource, err = parseResource(args[0]); err != nil {
 				return err
 			}
-			switch {
-			case cfg.Ready && cfg.Guards:
-				return usageError{errors.New("--ready and --guards ask for different things: give one")}
-			case len(args) > 0 && (cfg.Ready || cfg.Guards):
-				return usageError{errors.New("--ready and --guards ask for nothing of one resource: name none")}
-			case cfg.Ready:
-				return printReady(c.Context(), cfg, c.OutOrStdout())
-			}
-			resource := fence.Resource("")
-			if len(args) > 0 {
-				if resource, err = parseResource(args[0]); err != nil {
-					return err
-				}
-			}
-			return printStatus(c.Context(), cfg, resource, c.OutOrStdout(), c.ErrOrStderr())
-		},
-	}
-	settings[statusSettings](c)
-	return c
+		}
+		return printStatus(c.Context(), cfg, resource, c.OutOrStdout(), c.ErrOrStderr())
+	})
 }
 
 func printStatus(ctx context.Context, cfg statusSettings, resource fence.Resource, w, stderr io.Writer) error {
@@ -160,7 +157,7 @@ func preemptText(r fence.ResourceStatus) string {
 }
 
 func printReady(ctx context.Context, cfg statusSettings, w io.Writer) error {
-	err := askReady(ctx, cfg.AdminListen)
+	err := awaitReady(ctx, cfg.AdminListen, cfg.Wait)
 	if !cfg.inJSON() || errors.As(err, new(usageError)) {
 		return err
 	}
@@ -172,6 +169,20 @@ func printReady(ctx context.Context, cfg statusSettings, w io.Writer) error {
 		return printed
 	}
 	return &exitStatus{status: exitFailure}
+}
+
+// readyPause is the pause between two questions whether the proxy is ready.
+const readyPause = 100 * time.Millisecond
+
+// awaitReady asks until the proxy is ready, or the time to wait is over.
+func awaitReady(ctx context.Context, admin string, wait time.Duration) error {
+	for end := time.Now().Add(wait); ; {
+		err := askReady(ctx, admin)
+		if err == nil || ctx.Err() != nil || !time.Now().Before(end) || errors.As(err, new(usageError)) {
+			return err
+		}
+		sleep(ctx, readyPause)
+	}
 }
 
 // askReady asks the proxy on this machine for /readyz.

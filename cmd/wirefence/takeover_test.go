@@ -124,7 +124,7 @@ func TestTakeover(t *testing.T) {
 		t.Error("the last process has served nobody")
 	}
 	// A proxy without WIREFENCE_REUSE_PORT can't listen beside them.
-	wirefence(t, append(settings, "WIREFENCE_REUSE_PORT=false"), "proxy").expect(t, 1, "address already in use")
+	wirefence(t, append(settings, "WIREFENCE_REUSE_PORT=false"), "proxy").expect(t, 1, "WIREFENCE_LISTEN: ", "address already in use")
 	lone := startProxy(t, url)
 	wirefence(t, append(settings, "WIREFENCE_LISTEN="+strings.TrimPrefix(strings.SplitN(lone.url, "/", 4)[2], "postgres@")), "proxy").
 		expect(t, 1, "WIREFENCE_REUSE_PORT=true")

@@ -106,7 +106,13 @@ func knownCommand(c *cobra.Command, args []string) error {
 // suggestFlag adds the flag with the most similar spelling to an error about an unknown one.
 func suggestFlag(c *cobra.Command, err error) error {
 	var unknown *pflag.NotExistError
-	if !errors.As(err, &unknown) || unknown.GetSpecifiedShortnames() != "" {
+	if !errors.As(err, &unknown) {
+		return err
+	}
+	if strings.Contains(c.Use, "-- COMMAND") && c.Flags().NArg() > 0 {
+		return fmt.Errorf("%w; if it is a flag of the command to run, put -- before that", err)
+	}
+	if unknown.GetSpecifiedShortnames() != "" {
 		return err
 	}
 	var known []string

@@ -65,23 +65,16 @@ func (b build) print(w io.Writer) {
 }
 
 func versionCommand() *cobra.Command {
-	c := &cobra.Command{
+	return withSettings(&cobra.Command{
 		Use:         "version",
 		Short:       "Print the version of the binary and of the schema that it needs",
 		Args:        exactly(0, "no arguments"),
 		Annotations: map[string]string{anyEnvironment: "yes"},
-		RunE: func(c *cobra.Command, _ []string) error {
-			cfg, err := read[OutputSettings](c)
-			if err != nil {
-				return err
-			}
-			if cfg.inJSON() {
-				return printJSON(c.OutOrStdout(), thisBuild())
-			}
-			thisBuild().print(c.OutOrStdout())
-			return nil
-		},
-	}
-	settings[OutputSettings](c)
-	return c
+	}, func(c *cobra.Command, cfg OutputSettings, _ []string) error {
+		if cfg.inJSON() {
+			return printJSON(c.OutOrStdout(), thisBuild())
+		}
+		thisBuild().print(c.OutOrStdout())
+		return nil
+	})
 }

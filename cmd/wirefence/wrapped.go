@@ -1,7 +1,6 @@
 package main
 
 import (
-	"fmt"
 	"os"
 	"time"
 
@@ -9,14 +8,6 @@ import (
 )
 
 // What `wirefence lock` and `wirefence guard` share: both run another command.
-
-// checkTermGrace refuses a WIREFENCE_TERM_GRACE that leaves processes no time.
-func checkTermGrace(grace time.Duration) error {
-	if grace <= 0 {
-		return fmt.Errorf("WIREFENCE_TERM_GRACE is %v: processes need some time to end in; 1ms is next to none", grace)
-	}
-	return nil
-}
 
 // inForeground are the options of a command that has this process's standard files.
 func inForeground(grace time.Duration) runner.Options {
