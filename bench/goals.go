@@ -95,11 +95,11 @@ func (b *book) verdicts() (all []verdict) {
 		return slices.DeleteFunc(all, func(o outcome) bool { return !strings.HasPrefix(o.name, "prepared") })
 	}
 	for _, v := range []verdict{
-		atLeast("fenced insert: tps against unfenced through the proxy", 0.95, b.against("insert", goalClients, fenced, viaProxy, tps)...),
-		atLeast("fenced insert: tps against unfenced through PgBouncer", 0.9, b.against("insert", goalClients, fenced, viaBouncer, tps)...),
+		atLeast("fenced insert: tps against unfenced through the proxy", 0.97, b.against("insert", goalClients, fenced, viaProxy, tps)...),
+		atLeast("fenced insert: tps against unfenced through PgBouncer", 0.95, b.against("insert", goalClients, fenced, viaBouncer, tps)...),
 		atLeast("fenced insert: tps against fencing by the application, direct", 7, b.against("insert", goalClients, fenced, application, tps)...),
-		atLeast("fenced select: tps against unfenced through the proxy", 0.95, b.against("select", goalClients, fenced, viaProxy, tps)...),
-		atMost("isolated fenced statement: p50 against unfenced through the proxy", 1.25, b.isolatedRatios(fenced)...),
+		atLeast("fenced select: tps against unfenced through the proxy", 0.97, b.against("select", goalClients, fenced, viaProxy, tps)...),
+		atMost("isolated fenced statement: p50 against unfenced through the proxy", 1.1, b.isolatedRatios(fenced)...),
 		atMost("isolated fenced statement: round trips between proxy and server", 1, b.isolatedTrips(fenced)...),
 		atLeast("unfenced select, prepared: tps against PgBouncer", 1, prepared(hop("select", tps))...),
 		atMost("unfenced select, prepared: CPU time per query against PgBouncer", 1, prepared(hop("select", cpu))...),
@@ -107,7 +107,7 @@ func (b *book) verdicts() (all []verdict) {
 		atMost("the same with TLS to the server: CPU time", 1.1, hop("tls-select", cpu)...),
 		atLeast("the same with TLS on both sides: tps", 1, hop("tls-both-select", tps)...),
 		atMost("the same with TLS on both sides: CPU time", 1.1, hop("tls-both-select", cpu)...),
-		atLeast("fenced insert with TLS to the server: tps against unfenced through the proxy", 0.95, b.against("tls-insert", goalClients, fenced, viaProxy, tps)...),
+		atLeast("fenced insert with TLS to the server: tps against unfenced through the proxy", 0.97, b.against("tls-insert", goalClients, fenced, viaProxy, tps)...),
 		atLeast("guarded insert through the proxy, both checked: tps against not guarded", 0.85, b.guardRatios()...),
 	} {
 		if len(v.cases) > 0 {
@@ -174,13 +174,13 @@ func (b *book) takeoverVerdicts() (all []verdict) {
 		return nil
 	}
 	var busy []outcome
-	for _, n := range busySessions {
-		if times := t.busy[n]; len(times) > 0 {
-			busy = append(busy, outcome{fmt.Sprintf("%d sessions", n), single(percentile(times, 99).Seconds()).got})
+	for _, c := range crowds {
+		if times := t.busy[c]; len(times) > 0 {
+			busy = append(busy, outcome{c.String(), single(percentile(times, 99).Seconds()).got})
 		}
 	}
 	return append(all,
-		atMost("takeover against busy sessions: p99, s", 0.2, busy...),
+		atMost("takeover against busy sessions: p99, s", 0.1, busy...),
 		atMost("takeover against a frozen proxy with idle sessions: worst, s", 0.6, single(percentile(t.frozen, 100).Seconds())),
 		atMost("takeover against a frozen proxy with an open transaction: worst beyond preempt_after, s", 0.1,
 			single((percentile(t.open, 100)-preemptAfter).Seconds())))

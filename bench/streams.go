@@ -38,7 +38,7 @@ func (w *world) measureStreams(ctx context.Context, rounds, seconds int) (*strea
 		return nil, err
 	}
 	p, err := w.startProxy(ctx, w.postgres.Addr(), launch{w.binary, []string{
-		"WIREFENCE_DATABASE_URL=" + w.postgres.URL(database), fmt.Sprintf("WIREFENCE_ADMIN_LISTEN=127.0.0.1:%d", port),
+		w.issuer(), fmt.Sprintf("WIREFENCE_ADMIN_LISTEN=127.0.0.1:%d", port),
 	}})
 	if err != nil {
 		return nil, err

@@ -28,12 +28,29 @@ const (
 	frozenSessions = 8
 )
 
-var busySessions = []int{16, 64}
+// crowd is so many sessions that insert, with a pause between two inserts of each. Without
+// one they keep two cores busy, and a takeover waits for the machine, too.
+type crowd struct {
+	sessions int
+	pause    time.Duration
+}
+
+var (
+	crowds  = []crowd{{16, 0}, {64, 0}, {64, 10 * time.Millisecond}}
+	busiest = crowds[1]
+)
+
+func (c crowd) String() string {
+	if c.pause == 0 {
+		return fmt.Sprintf("%d busy sessions", c.sessions)
+	}
+	return fmt.Sprintf("%d sessions, an insert each %v", c.sessions, c.pause)
+}
 
 // takeovers are the times of wirefence.seal, in ascending order.
 type takeovers struct {
-	busy         map[int][]time.Duration // by the number of sessions
-	beside       []time.Duration         // the most sessions are busy with another resource
+	busy         map[crowd][]time.Duration
+	beside       []time.Duration // the busiest sessions work for another resource
 	frozen, open []time.Duration
 }
 
@@ -43,15 +60,15 @@ func (w *world) measureTakeovers(ctx context.Context, rounds, seconds int) (*tak
 		return nil, err
 	}
 	defer issuer.Close(ctx)
-	all := &takeovers{busy: map[int][]time.Duration{}}
-	for _, n := range busySessions {
-		log.Printf("takeover: %d busy sessions", n)
-		if all.busy[n], err = w.takeOverBusy(ctx, issuer, n, "", 10*rounds*seconds); err != nil {
-			return nil, fmt.Errorf("takeover, %d busy sessions: %w", n, err)
+	all := &takeovers{busy: map[crowd][]time.Duration{}}
+	for _, c := range crowds {
+		log.Printf("takeover: %v", c)
+		if all.busy[c], err = w.takeOverBusy(ctx, issuer, c, "", 10*rounds*seconds); err != nil {
+			return nil, fmt.Errorf("takeover, %v: %w", c, err)
 		}
 	}
 	log.Print("takeover: another resource than the sessions'")
-	if all.beside, err = w.takeOverBusy(ctx, issuer, slices.Max(busySessions), "beside", 10*rounds*seconds); err != nil {
+	if all.beside, err = w.takeOverBusy(ctx, issuer, busiest, "beside", 10*rounds*seconds); err != nil {
 		return nil, fmt.Errorf("takeover of another resource: %w", err)
 	}
 	for i := range int64(rounds) {
@@ -94,6 +111,7 @@ type worker struct {
 	conn     *pgconn.PgConn
 	resource string
 	variable bool // the fence is in the session variable, otherwise in a comment
+	pause    time.Duration
 	present  *atomic.Int64
 	done     atomic.Int64 // the token of its last insert
 }
@@ -113,6 +131,7 @@ func (w *worker) work(ctx context.Context, over <-chan struct{}) error {
 			return nil
 		default:
 		}
+		time.Sleep(w.pause)
 		var err error
 		if now := w.present.Load(); now != token {
 			if token = now; w.variable {
@@ -136,16 +155,16 @@ func (w *worker) work(ctx context.Context, over <-chan struct{}) error {
 
 // takeOverBusy seals n times against sessions that insert with the token before. If
 // another resource is named, that one is sealed, and the sessions keep their token.
-func (w *world) takeOverBusy(ctx context.Context, issuer *pgx.Conn, sessions int, another string, n int) (times []time.Duration, err error) {
+func (w *world) takeOverBusy(ctx context.Context, issuer *pgx.Conn, c crowd, another string, n int) (times []time.Duration, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	resource := fmt.Sprintf("busy:%d%s", sessions, another)
+	resource := fmt.Sprintf("busy:%d:%d%s", c.sessions, c.pause, another)
 	var present atomic.Int64
 	if _, err := seal(ctx, issuer, resource, 1); err != nil {
 		return nil, err
 	}
 	present.Store(1)
-	workers, all, over, err := start(ctx, w.ports[wirefence], resource, sessions, &present)
+	workers, all, over, err := start(ctx, w.ports[wirefence], resource, c, &present)
 	if err != nil {
 		return nil, err
 	}
@@ -167,8 +186,8 @@ func (w *world) takeOverBusy(ctx context.Context, issuer *pgx.Conn, sessions int
 }
 
 // start lets sessions work through a proxy until over is closed.
-func start(ctx context.Context, port int, resource string, sessions int, present *atomic.Int64) (workers []*worker, all *tasks, over chan struct{}, err error) {
-	conns, err := open(ctx, workerURL(port), sessions)
+func start(ctx context.Context, port int, resource string, c crowd, present *atomic.Int64) (workers []*worker, all *tasks, over chan struct{}, err error) {
+	conns, err := open(ctx, workerURL(port), c.sessions)
 	if err != nil {
 		for _, conn := range conns {
 			_ = conn.Close(ctx)
@@ -177,7 +196,7 @@ func start(ctx context.Context, port int, resource string, sessions int, present
 	}
 	all, over = &tasks{}, make(chan struct{})
 	for i, conn := range conns {
-		one := &worker{conn: conn, resource: resource, variable: i%2 == 0, present: present}
+		one := &worker{conn: conn, resource: resource, variable: i%2 == 0, pause: c.pause, present: present}
 		workers = append(workers, one)
 		all.run(func() error {
 			defer conn.Close(context.WithoutCancel(ctx))
@@ -206,7 +225,7 @@ func working(ctx context.Context, workers []*worker, token int64) error {
 // takeOverFrozen stops a proxy of whose sessions some hold, without a transaction.
 func (w *world) takeOverFrozen(ctx context.Context, issuer *pgx.Conn, token int64) (took time.Duration, err error) {
 	const resource = "frozen"
-	p, err := w.startProxy(ctx, w.postgres.Addr(), launch{binary: w.binary})
+	p, err := w.startProxy(ctx, w.postgres.Addr(), launch{w.binary, []string{w.issuer()}})
 	if err != nil {
 		return 0, err
 	}
@@ -216,7 +235,7 @@ func (w *world) takeOverFrozen(ctx context.Context, issuer *pgx.Conn, token int6
 		return 0, err
 	}
 	present.Store(token)
-	workers, all, over, err := start(ctx, p.port, resource, frozenSessions, &present)
+	workers, all, over, err := start(ctx, p.port, resource, crowd{sessions: frozenSessions}, &present)
 	if err != nil {
 		return 0, err
 	}
@@ -251,7 +270,7 @@ func idleHolders(ctx context.Context, issuer *pgx.Conn) (n int, err error) {
 // takeOverOpen stops a proxy of which a session has an open transaction.
 func (w *world) takeOverOpen(ctx context.Context, issuer *pgx.Conn, token int64) (time.Duration, error) {
 	const resource = "open"
-	p, err := w.startProxy(ctx, w.postgres.Addr(), launch{binary: w.binary})
+	p, err := w.startProxy(ctx, w.postgres.Addr(), launch{w.binary, []string{w.issuer()}})
 	if err != nil {
 		return 0, err
 	}
@@ -293,10 +312,10 @@ func (b *book) takeoverTable(p *page) {
 	row := func(name string, times []time.Duration) {
 		p.line("| %s | %d | %s | %s | %s | %s |", name, len(times), ms(percentile(times, 50)), ms(percentile(times, 95)), ms(percentile(times, 99)), ms(percentile(times, 100)))
 	}
-	for _, n := range busySessions {
-		row(fmt.Sprintf("%d busy sessions", n), t.busy[n])
+	for _, c := range crowds {
+		row(c.String(), t.busy[c])
 	}
-	row(fmt.Sprintf("%d busy sessions of another resource", slices.Max(busySessions)), t.beside)
+	row(busiest.String()+" of another resource", t.beside)
 	row("a frozen proxy, idle sessions", t.frozen)
 	row("a frozen proxy, an open transaction", t.open)
 }

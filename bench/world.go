@@ -100,14 +100,14 @@ func newWorld(ctx context.Context, binary, base string) (w *world, err error) {
 		}
 	}
 	encrypted := []string{
-		"WIREFENCE_UPSTREAM=postgres://" + w.postgres.Addr() + "/?sslmode=verify-full&sslrootcert=" + w.authority,
+		w.issuer(), "WIREFENCE_UPSTREAM=postgres://" + w.postgres.Addr() + "/?sslmode=verify-full&sslrootcert=" + w.authority,
 		"WIREFENCE_TLS_CERT_FILE=" + w.between.CertFile, "WIREFENCE_TLS_KEY_FILE=" + w.between.KeyFile,
 	}
 	w.launches = map[target]launch{
-		wirefence: {w.binary, nil}, checking: {w.binary, []string{"WIREFENCE_HOLD=0"}}, encryptedProxy: {w.binary, encrypted},
+		wirefence: {w.binary, []string{w.issuer()}}, checking: {w.binary, []string{"WIREFENCE_HOLD=0"}}, encryptedProxy: {w.binary, encrypted},
 	}
 	if base != "" {
-		w.launches[baseProxy], w.launches[encryptedBase] = launch{base, nil}, launch{base, encrypted}
+		w.launches[baseProxy], w.launches[encryptedBase] = launch{base, []string{w.issuer()}}, launch{base, encrypted}
 	}
 	for t, s := range w.launches {
 		p, err := w.startProxy(ctx, w.postgres.Addr(), s)
@@ -119,6 +119,9 @@ func newWorld(ctx context.Context, binary, base string) (w *world, err error) {
 	}
 	return w, nil
 }
+
+// issuer is the setting of the connection on which a proxy asks whether its holds are wanted.
+func (w *world) issuer() string { return "WIREFENCE_DATABASE_URL=" + w.postgres.URL(database) }
 
 // launch is how a proxy is started: its binary, and settings.
 type launch struct {
