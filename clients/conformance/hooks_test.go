@@ -20,7 +20,7 @@ func TestHooks(t *testing.T) {
 		hooks   int
 	}{
 		"python":     {[]string{python, "testdata/hooks.py"}, 17},
-		"typescript": {[]string{"node", filepath.Join(folder, "hooks.js")}, 8},
+		"typescript": {[]string{"node", filepath.Join(folder, "hooks.js")}, 9},
 	} {
 		t.Run(language, func(t *testing.T) {
 			t.Parallel()

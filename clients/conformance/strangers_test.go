@@ -3,10 +3,12 @@ package conformance
 import (
 	"context"
 	"io"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"os/exec"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -102,6 +104,75 @@ process.exit(0);`},
 			}
 			if renewals.Load() < 2 {
 				t.Errorf("%d renewals came", renewals.Load())
+			}
+		})
+	}
+}
+
+// The time for a request bounds all of it: an answer that comes byte by byte, or never gets through
+// TLS's handshake, is none.
+func TestAnAnswerThatDrips(t *testing.T) {
+	t.Parallel()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var dripping sync.WaitGroup
+	dripping.Go(func() {
+		for {
+			conn, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			dripping.Go(func() {
+				defer conn.Close()
+				first := make([]byte, 1)
+				_, _ = io.ReadFull(conn, first)
+				answer := "HTTP/1.1 200 OK\r\nX-Long: " + strings.Repeat("x", 1000)
+				if first[0] == 0x16 { // a handshake of TLS: a record of 4 KiB that says hello
+					answer = "\x16\x03\x03\x10\x00\x02\x00\x0f\xfc" + strings.Repeat("\x03", 1000)
+				}
+				for i := range answer {
+					if _, err := io.WriteString(conn, answer[i:i+1]); err != nil {
+						return
+					}
+					time.Sleep(100 * time.Millisecond)
+				}
+			})
+		}
+	})
+	t.Cleanup(dripping.Wait)
+	t.Cleanup(func() { _ = listener.Close() })
+	for language, command := range map[string][]string{
+		"python": {python, "-c", `
+import os, time, wirefence
+for scheme in "http", "https":
+    began = time.monotonic()
+    try:
+        wirefence.Client(scheme + "://" + os.environ["API"], timeout=1).acquire("mine")
+    except wirefence.Unavailable as error:
+        assert time.monotonic() - began < 10 and "none within 1.000 s" in str(error), error
+        print("unavailable")`},
+		"typescript": {"node", "--input-type=module", "-e", `
+import { Client, Unavailable } from "wirefence";
+for (const scheme of ["http", "https"]) {
+  const began = performance.now();
+  await new Client(scheme + "://" + process.env.API, { timeout: 1 }).acquire("mine").catch((error) => {
+    if (!(error instanceof Unavailable) || performance.now() - began > 10_000) throw error;
+    console.log("unavailable");
+  });
+}
+process.exit(0);`},
+	} {
+		t.Run(language, func(t *testing.T) {
+			t.Parallel()
+			ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+			defer cancel()
+			cmd := exec.CommandContext(ctx, command[0], command[1:]...)
+			cmd.Dir = folder
+			cmd.Env = append((&world{}).environment("drips", ""), "API="+listener.Addr().String())
+			if out, err := cmd.CombinedOutput(); err != nil || string(out) != "unavailable\nunavailable\n" {
+				t.Errorf("%v: %s", err, out)
 			}
 		})
 	}

@@ -14,7 +14,7 @@ import urllib.request
 import wirefence
 
 API, TOKEN = os.environ["API"], os.environ["API_TOKEN"]
-client = wirefence.Client(API, token=lambda: TOKEN, holder="blocks", ttl=1)
+client = wirefence.Client(API, token=lambda: TOKEN, holder="blocks", ttl=5)
 
 
 def revoke(resource):
@@ -194,7 +194,7 @@ async def a_cancelled_wait_leaves_no_lease():
             await waiting
         except asyncio.CancelledError:
             pass
-    with client.lease("waited", wait=5) as lease:  # the proxy may give back what it won
+    with client.lease("waited", wait=30) as lease:  # the proxy may give back what it won
         lease.check()
 
 

@@ -22,6 +22,8 @@ const hooks: Record<string, (lease: Lease) => Promise<unknown>> = {
   pg_named: (lease) => fenced(pool, lease).query({ name: "insert", text: insert, values: ["book"] }),
   pg_named_again: (lease) => fenced(pool, lease).query({ name: "insert", text: insert, values: ["book"] }),
   pg_transaction: (lease) => transaction(pool, lease, (client) => client.query(insert, ["book"])),
+  pg_transaction_named: (lease) =>
+    transaction(pool, lease, (client) => client.query({ name: "kept", text: insert, values: ["book"] })),
   postgres_transaction: (lease) =>
     fencedPostgres.transaction(sql, lease, (open) => open`INSERT INTO orders (item) VALUES (${"book"})`),
   postgres_comment: (lease) =>
@@ -52,6 +54,8 @@ await client.withLease("hook ä%", {}, async (lease) => {
       }
       console.log(JSON.stringify({ hook, came }));
     }
+    // No fence's text stays prepared, where there would be one more for each grant.
+    assert.deepEqual((await pool.query("SELECT name FROM pg_prepared_statements WHERE statement LIKE '%wirefence.token=%'")).rows, []);
     const cursor = { text: "SELECT 1", submit: () => undefined };
     assert.throws(() => fenced(pool, lease).query(cursor), TypeError);
     const caught = transaction(pool, lease, (open) => open.query("SELECT 1/0").catch(() => undefined));

@@ -11,7 +11,8 @@ import re
 import socket
 import ssl
 import threading
-from typing import Any, Callable, Dict, Optional, Type, Union
+import time
+from typing import Any, Callable, Dict, Iterator, Optional, Type, Union
 from urllib.parse import quote, urlsplit
 
 from .errors import ApiError, LeaseHeld, Unavailable
@@ -36,6 +37,10 @@ class Abort(threading.Event):
 
     def set(self) -> None:
         super().set()  # before it reads sock: a request writes sock before it looks at this
+        self.cut()
+
+    def cut(self) -> None:
+        """End the request that is under way, but refuse no later one."""
         if self.sock:
             with contextlib.suppress(OSError):  # closed already
                 self.sock.shutdown(socket.SHUT_RDWR)
@@ -49,28 +54,29 @@ class Api:
         if parts.scheme not in ("http", "https") or not parts.hostname or "@" in parts.netloc:
             raise ValueError("the url of the API must be http or https, with a host and no user")
         self._host, self._path, self._token = parts.netloc, parts.path.rstrip("/"), token
-        secure = {"context": tls or ssl.create_default_context()} if parts.scheme == "https" else {}
-        kind = http.client.HTTPSConnection if secure else http.client.HTTPConnection
-        self._connection = functools.partial(kind, parts.hostname, parts.port, **secure)
+        self._tls = tls or ssl.create_default_context() if parts.scheme == "https" else None
+        self._connection: Callable[..., http.client.HTTPConnection] = http.client.HTTPConnection
+        if self._tls:
+            self._connection = functools.partial(http.client.HTTPSConnection, context=self._tls)
+        self._address = parts.hostname, parts.port
 
     def call(
         self, resource: str, operation: str, body: Dict[str, Any], timeout: float, abort: Optional[Abort] = None
     ) -> Dict[str, Any]:
-        """Send one request. Each step of it, such as connecting, may take the timeout."""
+        """Send one request. From the connection on it may take the timeout in all; before, each
+        address of the host may take that long."""
         headers = {"Content-Type": "application/json"}
         if token := self._token() if callable(self._token) else self._token:
             headers["Authorization"] = f"Bearer {token}"
         path = f"{self._path}/v1/resources/{quote(resource, safe='')}/{operation}"
+        abort = abort or Abort()
         try:
-            with contextlib.closing(self._connection(timeout=timeout)) as connection:
-                connection.connect()
-                if abort:
-                    abort.sock = connection.sock
-                    if abort.is_set():
-                        raise OSError("aborted")
-                connection.request("POST", path, json.dumps(body).encode(), headers)
-                response = connection.getresponse()
-                text = response.read(MAX_ANSWER)
+            with contextlib.closing(self._connection(*self._address, timeout=timeout)) as connection:
+                http.client.HTTPConnection.connect(connection)  # without TLS yet
+                with self._within(timeout, connection, abort):
+                    connection.request("POST", path, json.dumps(body).encode(), headers)
+                    response = connection.getresponse()
+                    text = response.read(MAX_ANSWER)
         except (OSError, http.client.HTTPException) as error:
             raise Unavailable(f"no answer from {self._host}: {error or type(error).__name__}") from error
         try:
@@ -84,6 +90,33 @@ class Api:
             told = f"the answer, {response.status}, is not of the API: {error!r}"
             raise Unavailable(told, status=response.status) from error
         raise problem(response.status, answer, response.getheader("Retry-After", ""))
+
+    @contextlib.contextmanager
+    def _within(self, timeout: float, connection: http.client.HTTPConnection, abort: Abort) -> Iterator[None]:
+        """Use a connection until the abort, or for so many seconds: a socket's own timeout is
+        for each step, and a peer can answer byte by byte. TLS begins here."""
+        if self._tls:
+            connection.sock = self._tls.wrap_socket(
+                connection.sock, server_hostname=connection.host, do_handshake_on_connect=False
+            )
+        abort.sock = connection.sock
+        if abort.is_set():
+            raise OSError("aborted")
+        until = time.monotonic() + timeout
+        late = threading.Timer(timeout, abort.cut)
+        late.daemon = True
+        late.start()
+        try:
+            if isinstance(connection.sock, ssl.SSLSocket):
+                connection.sock.do_handshake()
+            yield
+        except (OSError, http.client.HTTPException) as error:
+            if time.monotonic() < until:
+                raise
+            raise TimeoutError(f"none within {timeout:.3f} s") from error
+        finally:
+            late.cancel()
+            abort.sock = None
 
 
 def problem(status: int, answer: Dict[str, Any], retry_after: str) -> ApiError:

@@ -24,16 +24,15 @@ export interface QueryConfig {
 
 /**
  * Returns what runs queries on a client or a pool with the fence of a lease behind each, as a
- * comment. Refusals are thrown as Refused. A named statement gets the token behind its name:
- * each grant prepares its own.
+ * comment. Refusals are thrown as Refused. Statements run without their names: pg never closes a
+ * named one, and each grant's text is another. Use transaction to keep one plan for all grants.
  */
 export function fenced<T extends Queryable>(target: T, lease: Lease): { query: T["query"] } {
   const comment = `\n${lease.comment()}`;
   const query = (text: string | QueryConfig, values?: unknown[]): Promise<unknown> => {
     if (typeof text === "string") return refusals(() => target.query(text + comment, values));
     if (typeof text?.text !== "string" || "submit" in text) throw new TypeError("fenced takes a text, or an object with a text, and returns a promise");
-    const config = { ...text, text: text.text + comment };
-    if (config.name) config.name += `/${lease.token}`;
+    const config = { ...text, text: text.text + comment, name: undefined };
     return refusals(() => target.query(config, values));
   };
   return { query: query as T["query"] };
