@@ -1,7 +1,7 @@
-// Package helm holds the chart in wirefence. What the chart has from elsewhere, generate
-// writes: the rules and the dashboards of deploy/mixin, and the names of settings that
-// docs/operations.md lists. deploy/test renders the chart, and makes the manifest of the
-// policy from it.
+// Package helm holds the chart in wirefence. Its rules and dashboards are those of
+// deploy/mixin, by symbolic links that Helm follows. generate writes the names of settings
+// that docs/operations.md lists into the schema of its values. deploy/test renders the chart,
+// and makes the manifest of the policy from it.
 package helm
 
 //go:generate go run ./generate

@@ -2,6 +2,7 @@ package deploy
 
 import (
 	"maps"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -172,6 +173,41 @@ func TestChartNotes(t *testing.T) {
 			if notes := files["wirefence/templates/NOTES.txt"]; !strings.Contains(notes, part) {
 				t.Errorf("%s: the notes don't say %s:\n%s", name, part, notes)
 			}
+		}
+	}
+}
+
+// The rules and the dashboards are symbolic links to those of the mixin: an archive of the
+// chart has the files themselves.
+func TestAnArchiveOfTheChartHasRulesAndDashboards(t *testing.T) {
+	t.Parallel()
+	path, err := chartutil.Save(loadChart(t), t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	packed, err := loader.LoadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := map[string]string{}
+	for _, file := range packed.Files {
+		got[file.Name] = string(file.Data)
+	}
+	names := []string{"alerts.yaml", "recording.yaml"}
+	dashboards, err := filepath.Glob("../mixin/dashboards/*.json")
+	if err != nil || len(dashboards) == 0 {
+		t.Fatalf("dashboards: %v, %v", dashboards, err)
+	}
+	for _, path := range dashboards {
+		names = append(names, "dashboards/"+filepath.Base(path))
+	}
+	for _, name := range names {
+		want, err := os.ReadFile(filepath.Join("../mixin", name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got["files/"+name] != string(want) {
+			t.Errorf("files/%s has %d bytes in the archive, %d in the mixin", name, len(got["files/"+name]), len(want))
 		}
 	}
 }

@@ -1,11 +1,10 @@
-// Command generate brings the chart up to date with the rules, the dashboards and the
-// settings of this repository. It is run by `go generate ./deploy/helm`.
+// Command generate brings the schema of the chart's values up to date with the settings of
+// this repository. It is run by `go generate ./deploy/helm`.
 package main
 
 import (
 	"encoding/json"
 	"fmt"
-	"maps"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -14,11 +13,9 @@ import (
 )
 
 func main() {
-	files, err := generated("../..")
-	for _, name := range slices.Sorted(maps.Keys(files)) {
-		if err == nil {
-			err = os.WriteFile(filepath.Join("../..", name), []byte(files[name]), 0o644)
-		}
+	text, err := generated("../..")
+	if err == nil {
+		err = os.WriteFile(filepath.Join("../..", schema), []byte(text), 0o644)
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "generate:", err)
@@ -26,40 +23,19 @@ func main() {
 	}
 }
 
-const (
-	chart  = "deploy/helm/wirefence/"
-	mixin  = "deploy/mixin/"
-	schema = chart + "values.schema.json"
-)
+const schema = "deploy/helm/wirefence/values.schema.json"
 
-// generated returns the chart's files that are made, by their names from root.
-func generated(root string) (map[string]string, error) {
-	files := map[string]string{}
-	dashboards, err := filepath.Glob(filepath.Join(root, mixin, "dashboards", "*.json"))
-	if err != nil {
-		return nil, err
-	}
-	copied := []string{"alerts.yaml", "recording.yaml"}
-	for _, path := range dashboards {
-		copied = append(copied, "dashboards/"+filepath.Base(path))
-	}
-	for _, name := range copied {
-		text, err := os.ReadFile(filepath.Join(root, mixin, name))
-		if err != nil {
-			return nil, err
-		}
-		files[chart+"files/"+name] = string(text)
-	}
+// generated returns the schema with the settings that the page lists.
+func generated(root string) (string, error) {
 	page, err := os.ReadFile(filepath.Join(root, "docs/operations.md"))
 	if err != nil {
-		return nil, err
+		return "", err
 	}
 	text, err := os.ReadFile(filepath.Join(root, schema))
 	if err != nil {
-		return nil, err
+		return "", err
 	}
-	files[schema], err = withSettings(string(text), settings(string(page)))
-	return files, err
+	return withSettings(string(text), settings(string(page)))
 }
 
 // ofChart are settings that the chart makes from values of its own.

@@ -14,7 +14,10 @@ import (
 	"testing"
 )
 
-const settingsFile = "/etc/wirefence/wirefence.env"
+const (
+	settingsFile = "/etc/wirefence/wirefence.env"
+	tokensFile   = "/etc/wirefence/admin-tokens"
+)
 
 func thisDeb(t *testing.T) string { return artifact(t, "*_"+runtime.GOARCH+".deb") }
 
@@ -105,7 +108,15 @@ func TestInstallUpgradeRemove(t *testing.T) {
 	if out := s.run(t, "getent", "passwd", "wirefence"); !strings.HasSuffix(out, ":/nonexistent:/usr/sbin/nologin\n") {
 		t.Errorf("the account is %s", out)
 	}
-	s.isPrivate(t)
+	s.isPrivate(t, settingsFile)
+	s.isPrivate(t, tokensFile)
+	if text, err := os.ReadFile(s.path(settingsFile)); err != nil || !strings.Contains(string(text), "\nWIREFENCE_ADMIN_TOKEN_FILE="+tokensFile+"\n") {
+		t.Errorf("the settings don't name the file of tokens; %v", err)
+	}
+	tokens, err := os.ReadFile(s.path(tokensFile))
+	if err != nil || !regexp.MustCompile(`^operator operate [A-Za-z0-9_-]{43}\n$`).Match(tokens) {
+		t.Errorf("the tokens are %q; %v", tokens, err)
+	}
 	configured := "WIREFENCE_UPSTREAM=postgres://db.example/\n"
 	if err := os.WriteFile(s.path(settingsFile), []byte(configured), 0o640); err != nil {
 		t.Fatal(err)
@@ -113,7 +124,10 @@ func TestInstallUpgradeRemove(t *testing.T) {
 	if out := s.install(t, deb); strings.Contains(out, "not started yet") {
 		t.Errorf("an upgrade greets as an installation does:\n%s", out)
 	}
-	s.isPrivate(t)
+	s.isPrivate(t, settingsFile)
+	if again, err := os.ReadFile(s.path(tokensFile)); err != nil || string(again) != string(tokens) {
+		t.Errorf("an upgrade changes the tokens; %v", err)
+	}
 	if text, err := os.ReadFile(s.path(settingsFile)); err != nil || string(text) != configured {
 		t.Errorf("the settings are %q after an upgrade; %v", text, err)
 	}
@@ -131,18 +145,18 @@ func TestInstallUpgradeRemove(t *testing.T) {
 	s.account(t, "wirefence") // stays
 }
 
-// isPrivate fails the test unless only root may write the settings, and only root and the
-// service may read them.
-func (s *system) isPrivate(t *testing.T) {
+// isPrivate fails the test unless only root may write a file, and only root and the service may
+// read it.
+func (s *system) isPrivate(t *testing.T, file string) {
 	t.Helper()
 	_, gid := s.account(t, "wirefence")
-	info, err := os.Stat(s.path(settingsFile))
+	info, err := os.Stat(s.path(file))
 	if err != nil {
 		t.Fatal(err)
 	}
 	owner := info.Sys().(*syscall.Stat_t)
 	if info.Mode() != 0o640 || owner.Uid != 0 || owner.Gid != gid {
-		t.Errorf("%s has mode %o and belongs to %d:%d, not to 0:%d", settingsFile, info.Mode(), owner.Uid, owner.Gid, gid)
+		t.Errorf("%s has mode %o and belongs to %d:%d, not to 0:%d", file, info.Mode(), owner.Uid, owner.Gid, gid)
 	}
 }
 
