@@ -42,15 +42,16 @@ def on_config(config):
 
 
 def console(source, language, css_class, options, md, **kwargs):
-    """Returns the HTML of commands with their output; internal/pages says what a prompt is."""
-    lines = []
+    """Returns the HTML of commands with their output; internal/pages says what a prompt is.
+    site.css has only the commands copied, so a line of output is in its span with its end."""
+    lines = ""
     for line in source.split("\n"):
         prompt = PROMPT.match(line)
         if prompt:
-            lines.append(f'<span class="gp">{html.escape(prompt[1])}</span><strong>{html.escape(prompt[2])}</strong>')
+            lines += f'<span class="gp">{html.escape(prompt[1])}</span><strong>{html.escape(prompt[2])}</strong>\n'
         else:
-            lines.append(f'<span class="go">{html.escape(line)}</span>')
-    return f'<div class="{css_class}"><pre><code>' + "\n".join(lines) + "</code></pre></div>"
+            lines += f'<span class="go">{html.escape(line)}\n</span>'
+    return f'<div class="{css_class}"><pre><code>{lines}</code></pre></div>'
 
 
 def on_files(files, config):

@@ -1,11 +1,14 @@
 """What `make docs` runs before it builds: the hooks on small inputs, and on broken sites."""
 
+import json
 import os
+import re
 import tempfile
 import unittest
 
 import check
 import pages
+import rank
 
 
 def adapted(text, link=lambda target: target):
@@ -47,8 +50,39 @@ class Pages(unittest.TestCase):
 
     def test_a_console_is_escaped(self):
         drawn = pages.console("A$ a <b>\n> c\n<d>", "console", "highlight", {}, None)
-        for part in ("<strong>a &lt;b&gt;</strong>", "<strong>c</strong>", '<span class="go">&lt;d&gt;</span>'):
+        for part in ("<strong>a &lt;b&gt;</strong>", "<strong>c</strong>", '<span class="go">&lt;d&gt;\n</span>'):
             self.assertIn(part, drawn)
+
+    def test_only_commands_are_left_to_copy(self):
+        drawn = pages.console("A$ a\n> b\n1\nA=> c\n2\n3", "console", "highlight", {}, None)
+        drawn = re.sub(r'<span class="g[op]">[^<]*</span>', "", drawn)
+        self.assertEqual(re.sub("<[^>]*>", "", drawn), "a\nb\nc\n")
+
+
+class Rank(unittest.TestCase):
+    def ranked(self, worker):
+        with tempfile.TemporaryDirectory() as site:
+            workers = os.path.join(site, "assets", "javascripts", "workers")
+            os.makedirs(workers)
+            os.mkdir(os.path.join(site, "search"))
+            index, script = os.path.join(site, "search", "search_index.json"), os.path.join(workers, "search.0.min.js")
+            with open(index, "w", encoding="utf-8") as file:
+                json.dump({"docs": [{"location": "guards.html"}, {"location": "decisions/0001.html#why"}]}, file)
+            with open(script, "w", encoding="utf-8") as file:
+                file.write(worker)
+            rank.rank(site)
+            with open(index, encoding="utf-8") as file, open(script, encoding="utf-8") as adapted:
+                return [page.get("boost") for page in json.load(file)["docs"]], adapted.read()
+
+    def test_decisions_come_last(self):
+        boosts, worker = self.ranked("for(let s of r)this.add(s)")
+        self.assertEqual(boosts, [None, rank.BOOST])
+        self.assertEqual(worker, "for(let s of r)this.add(s,{boost:s.boost||1})")
+
+    def test_another_search_is_noticed(self):
+        for worker in ("", "this.add(a)", "this.add(s);this.add(s)"):
+            with self.assertRaises(rank.PluginError):
+                self.ranked(worker)
 
 
 class Check(unittest.TestCase):
