@@ -37,7 +37,7 @@ ifdef CI
 FORMAT := standard-verbose
 TESTFLAGS += -count=1
 endif
-GOTESTSUM := $(TOOLS)/gotestsum --format $(FORMAT) --raw-command -- scripts/test
+RUN_TESTS := GO=$(GO) GOTESTSUM="$(TOOLS)/gotestsum --format $(FORMAT)" scripts/test
 
 # Modules of their own, so that a user's dependency graph holds neither linters
 # nor the types of Kubernetes.
@@ -57,28 +57,35 @@ demo: ## See a zombie's write refused, on servers that are started for it
 	bin/wirefence demo
 
 .PHONY: test
-test: $(TOOLS)/gotestsum ## Run the tests with the race detector, against real servers
+test: $(TOOLS)/gotestsum ## Run the tests that need Go, PostgreSQL and Redis alone
+	scripts/install-servers
+	$(RUN_TESTS) short -timeout $(TIMEOUT) $(TESTFLAGS)
+
+.PHONY: more
+more: $(TOOLS)/gotestsum ## Run tests with the race detector, other servers, drivers and a browser
+	@echo "This installs, once: $$(scripts/install-servers --missing)"
 	scripts/install-servers --test
-	GO=$(GO) $(GOTESTSUM) short -timeout $(TIMEOUT) $(TESTFLAGS)
+	$(RUN_TESTS) more -timeout $(TIMEOUT) $(TESTFLAGS)
 
 .PHONY: verify
 verify: ## Run what takes long, an hour and a half in all, whatever of it fails
+	@echo "This installs, once: $$(scripts/install-servers --missing --all)"
 	@$(MAKE) --no-print-directory --keep-going verify-tests ways verify-drivers verify-faults fuzz soak contend newcomer
 
 .PHONY: verify-tests
-verify-tests: $(TOOLS)/gotestsum ## Run the tests on every version of PostgreSQL, and those that make test leaves out
+verify-tests: $(TOOLS)/gotestsum ## Run the tests on every version of PostgreSQL, and those that make more leaves out
 	scripts/install-servers --all
-	GO=$(GO) $(GOTESTSUM) long -timeout 25m $(TESTFLAGS)
+	$(RUN_TESTS) long -timeout 25m $(TESTFLAGS)
 
 .PHONY: schema
 schema: $(TOOLS)/gotestsum ## Run the schema's tests on every version of PostgreSQL
 	scripts/install-servers --all
-	GO=$(GO) $(GOTESTSUM) schema -timeout 25m $(TESTFLAGS)
+	$(RUN_TESTS) schema -timeout 25m $(TESTFLAGS)
 
 .PHONY: ways
 ways: $(TOOLS)/gotestsum ## Run tests through proxies with TLS, and with the portable driver
 	scripts/install-servers --all
-	GO=$(GO) $(GOTESTSUM) ways -timeout 25m $(TESTFLAGS)
+	$(RUN_TESTS) ways -timeout 25m $(TESTFLAGS)
 
 .PHONY: verify-drivers
 verify-drivers: ## Run every driver on every version of PostgreSQL
@@ -136,9 +143,9 @@ incident: ## Play incidents that alerts are for, before a real Prometheus and Al
 	$(GO) test -race -count=1 -timeout 20m $(TESTFLAGS) ./deploy/mixin/incidenttest
 
 .PHONY: faults
-faults: ## The same as verify-faults, and write docs/availability.md
+faults: ## The same as verify-faults, and write docs/failover.md
 	scripts/install-servers --all
-	$(GO) test -count=1 -timeout 0 -v ./lockclient/faulttest -faults $(FAULTS) -failovers $(FAILOVERS) -seed $(SEED) -page $(CURDIR)/docs/availability.md
+	$(GO) test -count=1 -timeout 0 -v ./lockclient/faulttest -faults $(FAULTS) -failovers $(FAILOVERS) -seed $(SEED) -page $(CURDIR)/docs/failover.md
 
 .PHONY: docs
 docs: ## Build the documentation as a site, .cache/site, and check its links
@@ -148,7 +155,7 @@ docs: ## Build the documentation as a site, .cache/site, and check its links
 	@echo "The site is in .cache/site; python3 -m http.server -d .cache/site serves it."
 
 .PHONY: lint
-lint: $(TOOLS)/.installed ## Check formatting, vet, staticcheck, import rules and scripts
+lint: $(TOOLS)/.installed ## Check formatting, vet, staticcheck, import rules, comments and scripts
 	@unformatted=$$(gofmt -l $(GOFILES)); \
 	if [ -n "$$unformatted" ]; then echo "run make fmt, for:"; echo "$$unformatted"; exit 1; fi
 	$(GO) vet ./...
@@ -162,6 +169,7 @@ lint: $(TOOLS)/.installed ## Check formatting, vet, staticcheck, import rules an
 	done
 	$(GO) test -C tools -count=1 ./...
 	tools/lint-scripts
+	tools/lint-comments
 
 .PHONY: fmt
 fmt: ## Format all Go files
@@ -224,7 +232,7 @@ clean: ## Remove what was built
 # What tells of the tests, in the version that tools/go.mod names. It is the first
 # thing that a fresh clone needs.
 $(TOOLS)/gotestsum: tools/go.mod tools/go.sum
-	@echo "The first run fetches Go modules and test servers, and builds for the race detector: about 10 minutes, once."
+	@echo "The first run fetches Go modules, PostgreSQL and Redis, and compiles: some minutes, once."
 	mkdir -p $(TOOLS)
 	GOBIN=$(TOOLS) $(GO) install -C tools gotest.tools/gotestsum
 	@touch $@

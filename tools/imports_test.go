@@ -46,9 +46,12 @@ var imports = []struct {
 	{"internal/engine/a.go", module + "/migrations", "engine"},
 	{"internal/engine/a_test.go", module + "/internal/stack", ""},
 
+	{"internal/connstring/a.go", module + "/fence", "connstring"},
 	{"internal/watched/a.go", module + "/fence", "watched"},
 
 	{"internal/series/a.go", module + "/proxy", "series"},
+
+	{"internal/quietlog/a.go", module + "/fence", "quietlog"},
 
 	{"internal/api/a.go", module + "/lockclient", ""},
 	{"internal/api/a.go", module + "/internal/watched", ""},
@@ -75,6 +78,7 @@ var imports = []struct {
 	{"internal/metrics/a.go", module + "/proxy", "metrics"},
 
 	{"internal/campaign/a.go", module + "/lockclient", ""},
+	{"internal/campaign/a.go", module + "/internal/quietlog", ""},
 	{"internal/campaign/a.go", module + "/proxy", "holders"},
 	{"internal/runner/a.go", module + "/fence", ""},
 	{"internal/runner/a.go", module + "/lockclient/redis", "holders"},
