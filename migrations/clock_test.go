@@ -9,7 +9,7 @@ import (
 // A known token is exceeded; a lost one is never accepted.
 func TestAClockThatGoesBackBetweenPromotions(t *testing.T) {
 	onOwn(t, func(t *testing.T, primary database) {
-		ahead := value[int64](t, primary.admin(t), "SELECT (extract(epoch FROM clock_timestamp() + interval '2 h') * 1048576)::bigint")
+		ahead := look[int64](t, primary, "SELECT (extract(epoch FROM clock_timestamp() + interval '2 h') * 1048576)::bigint")
 		primary.seal(t, "known", ahead)
 		primary.seal(t, "lost", 33)
 		standby := primary.standby(t)

@@ -19,7 +19,7 @@ func (db database) looksSoon(t *testing.T) {
 func (db database) inOrder(t *testing.T) (early, late string) {
 	t.Helper()
 	mustExec(t, db.app(t), "SELECT wirefence.check('a=1,b=1')")
-	names := value[[]string](t, db.admin(t), "SELECT array_agg(n ORDER BY wirefence.lock_key(n)) FROM unnest(ARRAY['a', 'b']) AS n")
+	names := look[[]string](t, db, "SELECT array_agg(n ORDER BY wirefence.lock_key(n)) FROM unnest(ARRAY['a', 'b']) AS n")
 	return names[0], names[1]
 }
 

@@ -61,7 +61,7 @@ func TestWhatIsOnlyLookedAtIsNotCounted(t *testing.T) {
 		app := guarded(t, db)
 		mustExec(t, app, "SELECT wirefence.protect('orders', 'orders', true); CREATE SEQUENCE own START 42; SELECT nextval('own')")
 		mustExec(t, db.as(t, "issuer"), "SELECT wirefence.set_resource('lines', 'a trial', mode => 'shadow')")
-		counted := func() int64 { return value[int64](t, db.admin(t), "SELECT last_value FROM wirefence.refusals") }
+		counted := func() int64 { return look[int64](t, db, "SELECT last_value FROM wirefence.refusals") }
 		before := counted()
 		for _, sql := range []string{
 			"SELECT wirefence.check('lines=33', NULL, false, true), wirefence.check('x', NULL, false, true), wirefence.check(NULL, NULL, true, true)",
@@ -163,7 +163,7 @@ func TestEveryRefusalIsCounted(t *testing.T) {
 			{"", "TRUNCATE reports", "WF006"},
 		} {
 			mustExec(t, app, "SELECT set_config('wirefence.token', $1, false)", c.fence)
-			counted := func() int64 { return value[int64](t, db.admin(t), "SELECT last_value FROM wirefence.refusals") }
+			counted := func() int64 { return look[int64](t, db, "SELECT last_value FROM wirefence.refusals") }
 			before := counted()
 			wantCode(t, exec(app, c.sql), c.state)
 			mustExec(t, app, "ROLLBACK")

@@ -71,7 +71,7 @@ func TestARollbackBehindACheckLeavesItStanding(t *testing.T) {
 		db.wantNoted(t)
 		// A lock alone is no check.
 		mustExec(t, app, "BEGIN")
-		mustExec(t, app, "SELECT pg_advisory_xact_lock_shared($1)", value[int64](t, db.admin(t), "SELECT wirefence.lock_key('orders')"))
+		mustExec(t, app, "SELECT pg_advisory_xact_lock_shared($1)", look[int64](t, db, "SELECT wirefence.lock_key('orders')"))
 		wantCode(t, exec(app, order), "WF002")
 		mustExec(t, app, "ROLLBACK")
 	})
@@ -128,7 +128,7 @@ func TestNotesAreOfGuardsThatStand(t *testing.T) {
 		wantCode(t, exec(app, "SELECT wirefence.guard_unchecked('free', 'quiet')"), "WF002")
 		db.wantNoted(t)
 		wantCode(t, exec(db.as(t, db.name+"_fixer"), "SELECT wirefence.guard_unchecked('pg_class', 'orders')"), "WF002")
-		if n := value[int](t, db.admin(t), "SELECT count(*) FROM wirefence.bypasses"); n != 0 {
+		if n := look[int](t, db, "SELECT count(*) FROM wirefence.bypasses"); n != 0 {
 			t.Errorf("%d bypasses recorded", n)
 		}
 	})

@@ -129,7 +129,7 @@ func TestAnAdvisoryLockKeepsNoTakeoverOut(t *testing.T) {
 			onEach(t, func(t *testing.T, db database) {
 				db.seal(t, "orders", 34)
 				mustExec(t, db.admin(t), "UPDATE wirefence.resource_locks SET preempt_after = '400 ms'")
-				key := value[int64](t, db.admin(t), "SELECT wirefence.lock_key('orders')")
+				key := look[int64](t, db, "SELECT wirefence.lock_key('orders')")
 				app, issuer := db.app(t), db.as(t, "issuer")
 				mustExec(t, app, fmt.Sprintf(c.begin+"SELECT "+c.lock, key))
 				mustExec(t, issuer, "SET statement_timeout = '10 s'")

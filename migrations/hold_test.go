@@ -141,7 +141,7 @@ func TestAHoldTakenAnewLetsATakeoverIn(t *testing.T) {
 			hold(t, app, "orders=34", true)
 			db.wantLocks(t, app, 2)
 		}
-		key := value[int64](t, db.admin(t), "SELECT wirefence.lock_key('orders')")
+		key := look[int64](t, db, "SELECT wirefence.lock_key('orders')")
 		mustExec(t, app, "SELECT pg_advisory_unlock_shared($1), pg_advisory_unlock_shared(($1::bigint >> 32)::int, ($1::bigint & 4294967295)::bit(32)::int)", key)
 		db.wantLocks(t, app, 0) // it was held once
 		hold(t, app, "orders=34", true)

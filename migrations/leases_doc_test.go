@@ -45,7 +45,7 @@ func TestTheDocumentedSources(t *testing.T) {
 			!strings.Contains(foreign, `it comes from "redisson", not from "etcd-revision"`) {
 			t.Errorf("the script says %s", out)
 		}
-		if n := value[int](t, db.admin(t), "SELECT count(*) FROM public.orders"); n != 1 {
+		if n := look[int](t, db, "SELECT count(*) FROM public.orders"); n != 1 {
 			t.Errorf("%d orders", n)
 		}
 	})
@@ -73,7 +73,7 @@ func TestTheDocumentedLeaseScript(t *testing.T) {
 		if out := run(); out != "orders is held by worker-b" {
 			t.Errorf("beside a holder the script says %q", out)
 		}
-		if n := value[int](t, db.admin(t), "SELECT count(*) FROM public.orders"); n != 2 {
+		if n := look[int](t, db, "SELECT count(*) FROM public.orders"); n != 2 {
 			t.Errorf("%d orders", n)
 		}
 		// The error says what to do, and the script prints nothing after it.

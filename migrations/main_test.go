@@ -152,7 +152,15 @@ func create(t *testing.T, server *servers.Postgres, options string) database {
 	return db
 }
 
+// connectTo connects until the end of the test.
 func (db database) connectTo(t *testing.T, role, name string) *pgx.Conn {
+	t.Helper()
+	conn := db.dial(t, role, name)
+	t.Cleanup(func() { _ = conn.Close(context.Background()) })
+	return conn
+}
+
+func (db database) dial(t *testing.T, role, name string) *pgx.Conn {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()
@@ -160,7 +168,6 @@ func (db database) connectTo(t *testing.T, role, name string) *pgx.Conn {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = conn.Close(context.Background()) })
 	return conn
 }
 
@@ -211,7 +218,7 @@ func (db database) start(t *testing.T, conn *pgx.Conn, sql string, args ...any) 
 // seal records a grant as the issuer does.
 func (db database) seal(t *testing.T, resource string, token int64) {
 	t.Helper()
-	if !value[bool](t, db.as(t, "issuer"), "SELECT wirefence.seal($1, $2, 'worker-b')", resource, token) {
+	if !lookAs[bool](t, db, "issuer", "SELECT wirefence.seal($1, $2, 'worker-b')", resource, token) {
 		t.Fatalf("token %d of %s was not sealed", token, resource)
 	}
 }
@@ -219,7 +226,7 @@ func (db database) seal(t *testing.T, resource string, token int64) {
 // lastToken returns last_token of the row.
 func (db database) lastToken(t *testing.T, resource string) int64 {
 	t.Helper()
-	return value[int64](t, db.admin(t), "SELECT last_token FROM wirefence.resource_locks WHERE resource_id = $1", resource)
+	return look[int64](t, db, "SELECT last_token FROM wirefence.resource_locks WHERE resource_id = $1", resource)
 }
 
 // value runs a query of one row and one column.
@@ -232,6 +239,21 @@ func value[T any](t *testing.T, conn *pgx.Conn, sql string, args ...any) T {
 		t.Fatalf("%s: %v", sql, err)
 	}
 	return v
+}
+
+// look is value for the superuser, over a connection that ends with the query: tests look in
+// loops, and the server has 200 connections for six of them.
+func look[T any](t *testing.T, db database, sql string, args ...any) T {
+	t.Helper()
+	return lookAs[T](t, db, "postgres", sql, args...)
+}
+
+// lookAs is look for another role.
+func lookAs[T any](t *testing.T, db database, role, sql string, args ...any) T {
+	t.Helper()
+	conn := db.dial(t, role, db.name)
+	defer func() { _ = conn.Close(context.Background()) }()
+	return value[T](t, conn, sql, args...)
 }
 
 // code returns the SQLSTATE of an error, "" for none.

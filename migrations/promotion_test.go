@@ -232,7 +232,7 @@ func TestTwoStandbysOfOnePrimary(t *testing.T) {
 		fresh := granted(t, first, "new")
 		failOver(t, first, second)
 		const timeline = "SELECT left(pg_walfile_name(pg_current_wal_lsn()), 8)"
-		if got := value[string](t, second.admin(t), timeline); got != "00000002" {
+		if got := look[string](t, second, timeline); got != "00000002" {
 			t.Fatalf("the second is on timeline %s", got)
 		}
 		for _, fence := range []string{"orders=33", fmt.Sprintf("orders=%d", before), fmt.Sprintf("new=%d", fresh)} {

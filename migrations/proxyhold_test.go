@@ -25,14 +25,14 @@ func (db database) proxyHold(t *testing.T, conn *pgx.Conn, number int, fence, he
 // heldAnswer puts the server, and the lock of orders, into an answer: SERVER and KEY.
 func (db database) heldAnswer(t *testing.T, want string) string {
 	t.Helper()
-	server := value[string](t, db.admin(t), "SELECT wirefence.identity()")
+	server := look[string](t, db, "SELECT wirefence.identity()")
 	return strings.NewReplacer("SERVER", server, "KEY", fmt.Sprint(db.key(t, "orders"))).Replace(want)
 }
 
 // key returns the lock of a resource.
 func (db database) key(t *testing.T, resource string) int64 {
 	t.Helper()
-	return value[int64](t, db.admin(t), "SELECT wirefence.lock_key($1)", resource)
+	return look[int64](t, db, "SELECT wirefence.lock_key($1)", resource)
 }
 
 func TestAProxyIsToldAllByOneCall(t *testing.T) {

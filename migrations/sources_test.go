@@ -11,7 +11,7 @@ import (
 // source returns the source of a resource's tokens, "" if it is unknown.
 func (db database) source(t *testing.T, resource string) string {
 	t.Helper()
-	return value[string](t, db.admin(t), "SELECT coalesce(source, '') FROM wirefence.resource_locks WHERE resource_id = $1", resource)
+	return look[string](t, db, "SELECT coalesce(source, '') FROM wirefence.resource_locks WHERE resource_id = $1", resource)
 }
 
 func TestAResourceTakesTheFirstSourceThatIsNamed(t *testing.T) {

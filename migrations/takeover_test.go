@@ -16,7 +16,7 @@ const insert = "INSERT INTO public.writes VALUES ('orders', $1, 'x')"
 // writes returns the number of committed rows of a token.
 func (db database) writes(t *testing.T, token int) int {
 	t.Helper()
-	return value[int](t, db.admin(t), "SELECT count(*) FROM public.writes WHERE token = $1", token)
+	return look[int](t, db, "SELECT count(*) FROM public.writes WHERE token = $1", token)
 }
 
 func TestWritersWithTheCurrentTokenRunInParallel(t *testing.T) {
@@ -305,7 +305,7 @@ func TestASuperusersBackendIsNamed(t *testing.T) {
 func TestANameWithTheLockOfAnotherEndsNobody(t *testing.T) {
 	onEach(t, func(t *testing.T, db database) {
 		const same, fence = "evil........V$gAVzBx^S?3", "evil........V%24gAVzBx%5ES%3F3=1"
-		if value[bool](t, db.admin(t), "SELECT wirefence.lock_key($1) <> wirefence.lock_key('orders')", same) {
+		if look[bool](t, db, "SELECT wirefence.lock_key($1) <> wirefence.lock_key('orders')", same) {
 			t.Fatal("the name has another lock")
 		}
 		db.seal(t, "orders", 34)
