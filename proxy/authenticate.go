@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"os"
 
+	"github.com/jackc/pgx/v5/pgproto3"
+
 	"github.com/wirefence/wirefence/proxy/internal/scram"
 	"github.com/wirefence/wirefence/proxy/internal/users"
 	"github.com/wirefence/wirefence/proxy/internal/wire"
@@ -41,7 +43,7 @@ func (c *connector) authenticate(ctx context.Context) error {
 // runServerSCRAM authenticates the client by SCRAM (documentation, "SASL
 // Authentication").
 func (c *connector) runServerSCRAM(ctx context.Context, s *scram.Server) (scram.Key, error) {
-	if _, err := c.client.Write(wire.AppendAuthSASL(nil, s.Mechanisms())); err != nil {
+	if _, err := c.client.Write(wire.Encode(&pgproto3.AuthenticationSASL{AuthMechanisms: s.Mechanisms()})); err != nil {
 		return scram.Key{}, &endedLoginError{cause: err}
 	}
 	msg, err := c.readPassword(ctx)
@@ -56,7 +58,7 @@ func (c *connector) runServerSCRAM(ctx context.Context, s *scram.Server) (scram.
 	if err != nil {
 		return scram.Key{}, c.endSCRAM(err)
 	}
-	if _, err := c.client.Write(wire.AppendAuthData(nil, wire.AuthSASLContinue, first)); err != nil {
+	if _, err := c.client.Write(wire.Encode(&pgproto3.AuthenticationSASLContinue{Data: []byte(first)})); err != nil {
 		return scram.Key{}, &endedLoginError{cause: err}
 	}
 	if msg, err = c.readPassword(ctx); err != nil {
@@ -66,7 +68,7 @@ func (c *connector) runServerSCRAM(ctx context.Context, s *scram.Server) (scram.
 	if err != nil {
 		return scram.Key{}, c.endSCRAM(err)
 	}
-	_, err = c.client.Write(wire.AppendAuthData(nil, wire.AuthSASLFinal, final))
+	_, err = c.client.Write(wire.Encode(&pgproto3.AuthenticationSASLFinal{Data: []byte(final)}))
 	if err != nil {
 		return scram.Key{}, &endedLoginError{cause: err}
 	}
@@ -164,7 +166,7 @@ func (c *connector) runClientSCRAM(cand *candidate, login *scram.Client) error {
 	if err != nil {
 		return err
 	}
-	if _, err = cand.link.Write(wire.AppendSASLInitial(nil, login.Mechanism(), first)); err != nil {
+	if _, err = cand.link.Write(wire.Encode(&pgproto3.SASLInitialResponse{AuthMechanism: login.Mechanism(), Data: []byte(first)})); err != nil {
 		return err
 	}
 	said, err := c.readSASLData(cand, wire.AuthSASLContinue)
@@ -175,7 +177,7 @@ func (c *connector) runClientSCRAM(cand *candidate, login *scram.Client) error {
 	if err != nil {
 		return err
 	}
-	if _, err = cand.link.Write(wire.AppendSASLResponse(nil, final)); err != nil {
+	if _, err = cand.link.Write(wire.Encode(&pgproto3.SASLResponse{Data: []byte(final)})); err != nil {
 		return err
 	}
 	if said, err = c.readSASLData(cand, wire.AuthSASLFinal); err != nil {

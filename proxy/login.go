@@ -135,7 +135,8 @@ func (c *conn) bindsToProxy(cand *candidate, fromClient *buffer) bool {
 		return false
 	}
 	cand.bindingDiffers = false // only the first answer names a mechanism
-	return b[0] == wire.Password && wire.IsSASLInitial(b, scram.MechanismPlus)
+	mechanism, _, _ := wire.CString(b[wire.HeaderSize:])
+	return b[0] == wire.Password && string(mechanism) == scram.MechanismPlus
 }
 
 // checkRole refuses the client if the end of the login shows that its server doesn't have

@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"net"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -178,7 +179,7 @@ func TestQueryBehindALogin(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := conn.Write(wire.AppendSASLInitial(stack.Startup(pgproto3.ProtocolVersion30, "postgres", "user", "alice"), scram.Mechanism, first)); err != nil {
+		if _, err := conn.Write(slices.Concat(stack.Startup(pgproto3.ProtocolVersion30, "postgres", "user", "alice"), wire.Encode(&pgproto3.SASLInitialResponse{AuthMechanism: scram.Mechanism, Data: []byte(first)}))); err != nil {
 			t.Fatal(err)
 		}
 		said := hears(t, conn, ",i=4096")
@@ -186,7 +187,7 @@ func TestQueryBehindALogin(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := conn.Write(wire.AppendQuery(wire.AppendSASLResponse(nil, final), "SELECT 'behind ' || 'the login'")); err != nil {
+		if _, err := conn.Write(wire.AppendQuery(wire.Encode(&pgproto3.SASLResponse{Data: []byte(final)}), "SELECT 'behind ' || 'the login'")); err != nil {
 			t.Fatal(err)
 		}
 		if got := hears(t, conn, want); password == "wrong" && strings.Contains(got, "R\x00\x00\x00\x08\x00\x00\x00\x00") {

@@ -1,6 +1,7 @@
 package securitytest
 
 import (
+	"slices"
 	"testing"
 
 	"github.com/jackc/pgx/v5/pgproto3"
@@ -27,7 +28,7 @@ func TestUnknownUsersAreShownTheIterationsOfKnownOnes(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := conn.Write(wire.AppendSASLInitial(stack.Startup(pgproto3.ProtocolVersion30, "postgres", "user", "nobody"), scram.Mechanism, first)); err != nil {
+	if _, err := conn.Write(slices.Concat(stack.Startup(pgproto3.ProtocolVersion30, "postgres", "user", "nobody"), wire.Encode(&pgproto3.SASLInitialResponse{AuthMechanism: scram.Mechanism, Data: []byte(first)}))); err != nil {
 		t.Fatal(err)
 	}
 	hears(t, conn, ",i=20000")

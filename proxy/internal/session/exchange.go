@@ -5,6 +5,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/jackc/pgx/v5/pgproto3"
+
 	"github.com/wirefence/wirefence/proxy/internal/ledger"
 	"github.com/wirefence/wirefence/proxy/internal/policy"
 	"github.com/wirefence/wirefence/proxy/internal/wire"
@@ -18,15 +20,14 @@ import (
 // loginSQL reads what the proxy must know of a session: the session variable, whether the
 // schema is complete, which the function that is created last tells, the backend's process
 // id, the database, and whether the variable is set for the role or the database, since
-// behind a pooler it may hold another client's value. More columns can be appended.
+// behind a pooler it may hold another client's value.
 //
 //go:embed login.sql
 var loginSQL string
 
 const (
 	askVariableSQL = "SELECT " + carriedSQL
-	// interferesSQL is a column.
-	interferesSQL = "wirefence.stored_code_interferes()"
+	interferesSQL  = "SELECT wirefence.stored_code_interferes()"
 	// noTimeoutSQL precedes loginSQL after the client's statement_timeout has ended it.
 	noTimeoutSQL = "SET LOCAL statement_timeout = 0;"
 )
@@ -71,8 +72,7 @@ type exchange struct {
 	variableFilled bool      // the session variable holds a fence
 	interferes     bool      // stored code does
 	err            *wire.Error
-	retries        int  // how often the query was repeated
-	withStored     bool // the query at login asks for stored code, too
+	retries        int // how often the query was repeated
 }
 
 func (s *Session) push(kind ledger.Kind, by role) *note {
@@ -193,10 +193,11 @@ func (s *Session) appendGiveBack(dst []byte) []byte {
 
 // handleExchangeRow handles the row of an exchange.
 func (s *Session) handleExchangeRow(by role, msg []byte) {
-	columns := wire.Columns(msg)
-	if len(columns) == 0 {
+	var row pgproto3.DataRow
+	if err := row.Decode(msg[wire.HeaderSize:]); err != nil || len(row.Values) == 0 {
 		return
 	}
+	columns := row.Values
 	x := &s.exchange
 	x.answered = true
 	switch by {

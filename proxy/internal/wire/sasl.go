@@ -1,8 +1,9 @@
 package wire
 
 import (
-	"bytes"
 	"encoding/binary"
+
+	"github.com/jackc/pgx/v5/pgproto3"
 )
 
 // Kinds of Authentication messages (documentation, "Message Formats").
@@ -37,36 +38,6 @@ func Mechanisms(msg []byte) []string {
 	}
 }
 
-// AppendAuthSASL appends an AuthenticationSASL.
-func AppendAuthSASL(dst []byte, mechanisms []string) []byte {
-	dst, at := begin(dst, Authentication)
-	dst = binary.BigEndian.AppendUint32(dst, AuthSASL)
-	for _, m := range mechanisms {
-		dst = cstring(dst, m)
-	}
-	return finish(append(dst, 0), at)
-}
-
-// AppendAuthData appends an AuthenticationSASLContinue or -Final.
-func AppendAuthData(dst []byte, kind uint32, data string) []byte {
-	dst, at := begin(dst, Authentication)
-	return finish(append(binary.BigEndian.AppendUint32(dst, kind), data...), at)
-}
-
-// AppendSASLInitial appends a SASLInitialResponse.
-func AppendSASLInitial(dst []byte, mechanism, data string) []byte {
-	dst, at := begin(dst, Password)
-	dst = cstring(dst, mechanism)
-	dst = binary.BigEndian.AppendUint32(dst, uint32(len(data)))
-	return finish(append(dst, data...), at)
-}
-
-// AppendSASLResponse appends a SASLResponse.
-func AppendSASLResponse(dst []byte, data string) []byte {
-	dst, at := begin(dst, Password)
-	return finish(append(dst, data...), at)
-}
-
 // SASLInitial parses a whole SASLInitialResponse. ok is false for another message.
 func SASLInitial(msg []byte) (mechanism, data string, ok bool) {
 	m, rest, ok := CString(msg[HeaderSize:])
@@ -97,11 +68,11 @@ func WithoutMechanism(msg []byte, mechanism string) []byte {
 			left = append(left, m)
 		}
 	}
-	return AppendAuthSASL(nil, left)
+	return Encode(&pgproto3.AuthenticationSASL{AuthMechanisms: left})
 }
 
-// IsSASLInitial reports whether a whole Password message begins with the name
-// of a mechanism.
-func IsSASLInitial(msg []byte, mechanism string) bool {
-	return bytes.HasPrefix(msg[HeaderSize:], append([]byte(mechanism), 0))
+// Encode returns the bytes of a message; none if it is larger than a message may be.
+func Encode(m pgproto3.Message) []byte {
+	b, _ := m.Encode(nil)
+	return b
 }

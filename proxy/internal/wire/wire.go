@@ -162,31 +162,3 @@ func FirstColumn(msg []byte) (value []byte, null bool) {
 	}
 	return b[6 : 6+n], false
 }
-
-// Columns returns the columns of a whole DataRow in text format; NULL is nil.
-func Columns(msg []byte) [][]byte {
-	b := msg[HeaderSize:]
-	if len(b) < 2 {
-		return nil
-	}
-	count := int(binary.BigEndian.Uint16(b))
-	b = b[2:]
-	var columns [][]byte
-	for range count {
-		if len(b) < 4 {
-			return nil
-		}
-		n := int32(binary.BigEndian.Uint32(b))
-		b = b[4:]
-		if n < 0 {
-			columns = append(columns, nil)
-			continue
-		}
-		if int(n) > len(b) {
-			return nil
-		}
-		columns = append(columns, b[:n:n])
-		b = b[n:]
-	}
-	return columns
-}
