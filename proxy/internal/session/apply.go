@@ -95,7 +95,7 @@ func (s *Session) noteChain(st *sqltext.Statement, ended bool) {
 // or by what it leaves behind.
 func (s *Session) noteFlags(flags sqltext.Flags) {
 	if flags.Has(sqltext.SetsVariable) {
-		s.variableMayCarry, s.startupFence = true, ""
+		s.variableMayCarry, s.loginFence = true, ""
 		if s.hold.by.Comment == "" {
 			s.doubtHold()
 		}

@@ -90,16 +90,6 @@ func (db *database) recent(within time.Duration) bool {
 	return at != 0 && db.owner.now().Sub(time.Unix(0, at)) < within
 }
 
-// dueWithLogin reports whether a login to a database of this name should ask together with
-// its other question, and marks it as asked. It does only if the database is known to have
-// the function.
-func (d *Databases) dueWithLogin(name string) bool {
-	d.mu.Lock()
-	db := d.all[name]
-	d.mu.Unlock()
-	return db != nil && db.schema.Load() && db.due()
-}
-
 // due reports whether this session should ask, and marks the database as asked. Each
 // session asks until the first answer.
 func (db *database) due() bool {

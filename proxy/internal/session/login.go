@@ -2,6 +2,7 @@ package session
 
 import (
 	"encoding/binary"
+	"fmt"
 	"strconv"
 	"strings"
 
@@ -20,47 +21,35 @@ func needsPassword(msg []byte) bool {
 
 // noteParameter records the ParameterStatus settings that the session depends on.
 func (s *Session) noteParameter(msg []byte) {
-	name, rest, ok := wire.CString(msg[wire.HeaderSize:])
-	value, _, ok2 := wire.CString(rest)
-	if !ok || !ok2 {
-		return
-	}
-	switch string(name) {
+	name, value := wire.Parameter(msg)
+	switch name {
 	case "standard_conforming_strings":
-		s.options.EscapeStrings = string(value) == "off"
+		s.options.EscapeStrings = value == "off"
 	case "client_encoding":
-		s.options.Encoding = sqltext.ParseEncoding(string(value))
+		s.options.Encoding = sqltext.ParseEncoding(value)
 	case "in_hot_standby":
-		s.standby = string(value) == "on"
+		s.standby = value == "on"
 	case "server_version":
-		digits := string(value)
-		if i := strings.IndexFunc(digits, func(r rune) bool { return r < '0' || r > '9' }); i >= 0 {
-			digits = digits[:i]
-		}
-		s.major, _ = strconv.Atoi(digits)
+		_, _ = fmt.Sscanf(value, "%d", &s.major)
 	}
 }
 
 // beginServing handles the server's first ReadyForQuery. Before the client gets it, the
-// proxy sends loginSQL: one round trip, two for the first session in a database.
+// proxy sends loginSQL, and once in a while asks for stored code behind it.
 func (s *Session) beginServing() bool {
 	if !s.tracked {
 		s.phase = serving
 		return true
 	}
 	s.phase = asking
-	sql, stored := trimmed(loginSQL), s.databases.dueWithLogin(s.database)
-	if stored {
-		sql += ", " + interferesSQL
-	}
-	s.toServer = s.appendExchange(s.toServer, asksLogin, sql)
-	s.exchange.withStored = stored
+	s.toServer = s.appendExchange(s.toServer, asksLogin, trimmed(loginSQL))
 	return false
 }
 
 // learnLogin reads the row of loginSQL.
 func (s *Session) learnLogin(columns [][]byte) {
-	s.variableMayCarry = len(columns[0]) > 0
+	s.loginFence = string(columns[0])
+	s.variableMayCarry = s.loginFence != ""
 	if len(columns) < 5 {
 		return
 	}
@@ -68,9 +57,21 @@ func (s *Session) learnLogin(columns [][]byte) {
 	s.pooled = s.cfg.Pooling == PoolingTransaction || s.cfg.Pooling == PoolingUnknown && !s.isOwnBackend(string(columns[2]))
 	s.actualDatabase = string(columns[3])
 	s.login.fenceAtStartup = s.login.fenceAtStartup || s.pooled && string(columns[4]) == "t"
-	if len(columns) > 5 {
-		s.exchange.interferes = string(columns[5]) == "t"
+}
+
+// setsFence reports whether a startup packet sets a fence, by name or in its options, where a
+// backslash escapes a character.
+func setsFence(params map[string]string) bool {
+	options := strings.ToLower(strings.ReplaceAll(params["options"], `\`, ""))
+	if _, value, found := strings.Cut(options, fence.Variable+"="); found && value != "" && strings.IndexByte(" \t\n\v\f\r", value[0]) < 0 {
+		return true
 	}
+	for name, value := range params {
+		if value != "" && strings.EqualFold(name, fence.Variable) {
+			return true
+		}
+	}
+	return false
 }
 
 // isOwnBackend reports whether the backend's process id is the one in BackendKeyData. A
@@ -79,22 +80,15 @@ func (s *Session) isOwnBackend(pid string) bool {
 	return len(s.key) >= 4 && strconv.FormatUint(uint64(binary.BigEndian.Uint32([]byte(s.key))), 10) == pid
 }
 
-// retryLoginQuery repeats loginSQL after an error: without stored code if that was a part
-// of it, and without the client's statement_timeout if that has cancelled it.
+// retryLoginQuery repeats loginSQL without the client's statement_timeout, if that has
+// cancelled it.
 func (s *Session) retryLoginQuery() bool {
 	const tries = 5 // the timeout still counts for the SET
 	x := s.exchange
-	if x.err == nil || x.retries == tries || !x.withStored && x.err.Code != queryCanceled {
+	if x.err == nil || x.retries == tries || x.err.Code != queryCanceled {
 		return false
 	}
-	if x.withStored {
-		s.databases.find(s.database).resetAsked()
-	}
-	sql := trimmed(loginSQL)
-	if x.err.Code == queryCanceled {
-		sql = noTimeoutSQL + sql
-	}
-	s.toServer = s.appendSimple(s.toServer, asksLogin, sql)
+	s.toServer = s.appendSimple(s.toServer, asksLogin, noTimeoutSQL+trimmed(loginSQL))
 	s.exchange.retries = x.retries + 1
 	return true
 }
@@ -122,16 +116,14 @@ func (s *Session) loginAnswered() bool {
 	}) {
 		return false
 	}
-	if x.withStored && x.answered && s.schema {
-		s.db.learn(x.interferes, x.began)
-	} else if s.schema && s.db.due() {
-		s.toServer = s.appendExchange(s.toServer, asksStored, "SELECT "+interferesSQL)
+	if s.schema && s.db.due() {
+		s.toServer = s.appendExchange(s.toServer, asksStored, interferesSQL)
 		return false
 	}
 	return s.finishLogin()
 }
 
-// storedAnswered handles the end of the separate query about stored code. After an error
+// storedAnswered handles the end of the query about stored code. After an error
 // it isn't repeated, since it may take long: the database counts as one whose code
 // interferes, until a later login asks again.
 func (s *Session) storedAnswered() bool {
@@ -148,7 +140,7 @@ func (s *Session) finishLogin() bool {
 	s.phase = serving
 	carried := s.variableMayCarry
 	if s.pooled {
-		s.variableMayCarry = false // the value may be another client's
+		s.variableMayCarry, s.loginFence = false, "" // the value may be another client's
 	}
 	s.checkStartupFence(carried)
 	return s.fatal == nil

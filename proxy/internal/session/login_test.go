@@ -20,6 +20,29 @@ func TestTheDatabaseNamesItself(t *testing.T) {
 	}
 }
 
+func TestFencesInStartupPackets(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		params map[string]string
+		sets   bool
+	}{
+		{"none", map[string]string{"user": "app", "application_name": "wirefence.token"}, false},
+		{"-c", map[string]string{"options": "-c wirefence.token=orders=34"}, true},
+		{"without a space", map[string]string{"options": "-cwork_mem=4MB -cWireFence.Token=orders=34"}, true},
+		{"two dashes", map[string]string{"options": " --wirefence.token=orders=34 "}, true},
+		{"behind other switches", map[string]string{"options": "-Fecwirefence.token=orders=34"}, true},
+		{"escaped", map[string]string{"options": `-c\ wirefence\.to\ken=orders=34`}, true},
+		{"by name", map[string]string{"Wirefence.Token": "orders=34"}, true},
+		{"another setting", map[string]string{"options": "-c wirefence.reason=x"}, false},
+		{"empty", map[string]string{"options": "-c wirefence.token= -c work_mem=4MB", "wirefence.token": ""}, false},
+		{"empty at the end", map[string]string{"options": "-c wirefence.token="}, false},
+	} {
+		if got := setsFence(c.params); got != c.sets {
+			t.Errorf("%s: %v", c.name, got)
+		}
+	}
+}
+
 // A client may let no statement take long. What the proxy asks is asked again without
 // that, and a session of which the proxy learns nothing is told so.
 func TestALoginOfAClientWithoutPatience(t *testing.T) {
@@ -94,8 +117,8 @@ func TestDatabasesAreAskedOnceInAWhile(t *testing.T) {
 	asks(true)
 }
 
-// What is asked at a login is one question, once the database is known: stored code is a
-// part of it when that is due. Where this fails, the login goes on without.
+// A login asks one question, and once in a while another one, about stored code. Where that
+// fails, the database counts as one whose code interferes until a later login asks again.
 func TestALoginIsOneRoundTrip(t *testing.T) {
 	at := time.Now()
 	databases := NewDatabases(func() time.Time { return at })
@@ -118,7 +141,6 @@ func TestALoginIsOneRoundTrip(t *testing.T) {
 			t.Fatalf("the login does not end behind %d answers: %q", len(said), s.TakeToServer())
 		}
 	}
-	stored := func(result string) []byte { return row("", "wirefence.check", "7", "app", "f", result) }
 	interferes := func(t *testing.T, want bool) {
 		t.Helper()
 		if got := databases.find("app").interferes.Load(); got != want {
@@ -128,16 +150,16 @@ func TestALoginIsOneRoundTrip(t *testing.T) {
 	login(t, plain, row("f")) // the first in the database
 	login(t, plain)
 	at = at.Add(AskInterval)
-	login(t, stored("t"))
+	login(t, plain, row("t"))
 	interferes(t, true)
 	login(t, plain)
 	at = at.Add(AskInterval)
-	login(t, stored("f"))
+	login(t, plain, row("f"))
 	interferes(t, false)
 	at = at.Add(AskInterval)
-	login(t, failure, simply(plain), failure)
+	login(t, plain, failure)
 	interferes(t, true)
-	login(t, stored("f"))
+	login(t, plain, row("f"))
 	interferes(t, false)
 	at = at.Add(AskInterval)
 	login(t, slices.Concat(fails("57014"), ready("I")), simply(plain), row("f"))

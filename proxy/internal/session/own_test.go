@@ -22,7 +22,7 @@ func (b *backend) internal(sql string) func(parameters []*string) result {
 		})
 	case askVariableSQL:
 		return b.answering(func() []string { return []string{b.token.now()} })
-	case "SELECT " + interferesSQL:
+	case interferesSQL:
 		return b.answering(func() []string { return []string{map[bool]string{true: "t", false: "f"}[b.policy.setters]} })
 	case holdSettings[0]:
 		return func([]*string) result {

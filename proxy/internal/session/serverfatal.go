@@ -67,7 +67,7 @@ func ofResources(all []fence.Resource) string {
 }
 
 // fencedResources returns the resources of the last fence that the session was under. The
-// variable's value is known only from the startup packet, while nothing may have set it.
+// variable's value is known only from the login, while nothing may have set it.
 func (s *Session) fencedResources() (all []fence.Resource) {
 	by := s.lastCarrier
 	if s.hold.state != policy.NoHold {
@@ -75,7 +75,7 @@ func (s *Session) fencedResources() (all []fence.Resource) {
 	}
 	text := by.Comment
 	if text == "" && by.Variable && !s.db.interferes.Load() {
-		text = s.startupFence
+		text = s.loginFence
 	}
 	if text == "" {
 		text = by.Stamp

@@ -69,7 +69,7 @@ type Session struct {
 	callFailed bool   // the check ahead of a FunctionCall has failed
 
 	variableMayCarry bool   // the session variable may hold a fence
-	startupFence     string // the fence in the startup packet, "" once the variable may have changed
+	loginFence       string // in the session variable at login, "" once that may have changed
 	chains           bool   // the client has ended a transaction and begun the next one in one text or batch
 	lastCarrier      policy.Carrier
 	lastAt           time.Time      // of the last group under a fence
@@ -108,7 +108,7 @@ type login struct {
 	awaitsPassword bool        // the server waits for the client's answer to an Authentication message
 	authenticated  bool        // the proxy has authenticated the client
 	err            *wire.Error // the server's ErrorResponse
-	fenceAtStartup bool        // the startup packet carries a fence
+	fenceAtStartup bool        // the startup packet sets a fence, or the role or the database does
 }
 
 // openTransaction is what the session knows of the open transaction.
@@ -206,7 +206,7 @@ func New(cfg *Config, databases *Databases, startup *wire.Startup, events Events
 	s.options.DefaultResource = cfg.DefaultResource
 	s.walsender = startup.Replication() && strings.EqualFold(startup.Params["replication"], "database")
 	s.tracked = cfg.Mode != Off && (s.walsender || !startup.Replication())
-	s.readStartupSettings(startup.Params)
+	s.login.fenceAtStartup = setsFence(startup.Params)
 	return s
 }
 
