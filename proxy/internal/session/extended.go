@@ -35,17 +35,9 @@ func (s *Session) parse(msg []byte, at int, out *Out) int {
 		return s.pass(len(msg), len(msg), at, out)
 	}
 	m := policy.Message{Kind: policy.Parse, Statements: result.Statements, Fence: result.Fence, FenceErr: result.FenceErr, Ambiguous: st.ambiguous, NamesOwn: st.own, BySettings: result.BySettings && sqltext.MayCarry(body)}
-	a, ok := s.decide(&m, out)
-	if !ok {
-		return 0
+	if _, used, goesOn := s.decideInBatch(&m, body, len(msg), len(msg), out); !goesOn {
+		return used
 	}
-	s.openBatch()
-	s.shadows(&a, body, &m, true)
-	if a.Do == policy.Refuse {
-		s.refuseBatch(&a, body, &m, out)
-		return len(msg)
-	}
-	s.putChecks(&a, 0, out)
 	s.noteParse(name, st)
 	return s.pass(len(msg), len(msg), at, out)
 }
@@ -66,8 +58,8 @@ func (s *Session) bind(in []byte, size, at int, out *Out) int {
 		return s.wait()
 	}
 	st.ambiguous = st.ambiguous || s.isAmbiguous(portal)
-	if taken := s.decideAndOpen(policy.Bind, &st, size, in, out); taken >= 0 {
-		return taken
+	if used, goesOn := s.decideByName(policy.Bind, &st, size, len(in), out); !goesOn {
+		return used
 	}
 	s.noteBind(portal, st)
 	return s.pass(size, len(in), at, out)
@@ -99,9 +91,9 @@ func (s *Session) isOwn(name []byte) bool { return bytes.HasPrefix(name, []byte(
 
 // carriesNothing reports whether policy need not decide on a message of the extended
 // protocol: neither the session nor the statement carries a fence, and the statement has
-// no effect to record. st is nil for none.
+// no effect to record.
 func (s *Session) carriesNothing(st *statement) bool {
-	return (st == nil || st.fence == "" && !(st.own && s.check.prepared()) && st.text.Flags == 0 && !st.text.Class.Controls() && !st.ambiguous) && s.unfenced()
+	return st.fence == "" && !(st.own && s.check.prepared()) && st.text.Flags == 0 && !st.text.Class.Controls() && !st.ambiguous && s.unfenced()
 }
 
 // isPlain reports whether a statement runs under a hold for its fence without a decision.
@@ -127,34 +119,42 @@ func (s *Session) bindUnread(in []byte, size, at int, out *Out) int {
 	return 0
 }
 
-// decideAndOpen decides on a message that may be the first of its batch, and opens the
-// batch. It returns -1 if the caller is to forward the message, otherwise the bytes used.
-func (s *Session) decideAndOpen(kind policy.Kind, st *statement, size int, in []byte, out *Out) int {
-	if s.carriesNothing(st) || st != nil && st.isPlain() && s.underHold(st.fence) {
+// decideByName decides on a message about the statement that a name stands for.
+func (s *Session) decideByName(kind policy.Kind, st *statement, size, have int, out *Out) (used int, goesOn bool) {
+	if s.carriesNothing(st) || st.isPlain() && s.underHold(st.fence) {
 		s.openBatch()
-		return -1
+		return 0, true
 	}
-	m := policy.Message{Kind: kind}
-	s.tracing = nil
-	if st != nil {
-		s.tracing = st.trace
-		m.Fence, m.Ambiguous, m.NamesOwn = st.fence, st.ambiguous, st.own
-		if !st.empty {
-			m.Statements = s.asStatements(st)
-		}
+	m := s.messageAbout(kind, st)
+	_, used, goesOn = s.decideInBatch(&m, nil, size, have, out)
+	return used, goesOn
+}
+
+// messageAbout returns a message about a statement that was parsed before.
+func (s *Session) messageAbout(kind policy.Kind, st *statement) policy.Message {
+	s.tracing = st.trace
+	m := policy.Message{Kind: kind, Fence: st.fence, Ambiguous: st.ambiguous, NamesOwn: st.own}
+	if !st.empty {
+		m.Statements = s.asStatements(st)
 	}
-	a, ok := s.decide(&m, out)
+	return m
+}
+
+// decideInBatch decides on a message of the extended protocol, opens the batch that it may
+// be the first of, and inserts the checks ahead of it. The message goes on to the server, or
+// its used bytes are done with; 0 if it waits. body is the text of a Parse.
+func (s *Session) decideInBatch(m *policy.Message, body []byte, size, have int, out *Out) (a policy.Action, used int, goesOn bool) {
+	a, ok := s.decide(m, body, out)
 	if !ok {
-		return 0
+		return a, 0, false
 	}
 	s.openBatch()
-	s.shadows(&a, nil, &m, true)
 	if a.Do == policy.Refuse {
-		s.refuseBatch(&a, nil, &m, out)
-		return s.drop(size, len(in))
+		s.refuseBatch(&a, body, m, out)
+		return a, s.drop(size, have), false
 	}
 	s.putChecks(&a, 0, out)
-	return -1
+	return a, 0, true
 }
 
 // execute handles a whole Execute.
@@ -168,7 +168,6 @@ func (s *Session) execute(msg []byte, at int, out *Out) int {
 	if !ok {
 		return s.wait()
 	}
-	s.tracing = st.trace
 	switch {
 	case s.batch.Open && s.carriesNothing(&st):
 		s.pushExecute(&st, underNothing)
@@ -178,26 +177,16 @@ func (s *Session) execute(msg []byte, at int, out *Out) int {
 		s.pushExecute(&st, underHold)
 		return s.pass(len(msg), len(msg), at, out)
 	}
-	m := policy.Message{Kind: policy.Execute, Fence: st.fence, Ambiguous: st.ambiguous, NamesOwn: st.own}
-	if !st.empty {
-		m.Statements = s.asStatements(&st)
-	}
+	m := s.messageAbout(policy.Execute, &st)
 	s.inherit(m.Statements)
-	a, ok := s.decide(&m, out)
-	if !ok {
-		return 0
+	a, used, goesOn := s.decideInBatch(&m, nil, len(msg), len(msg), out)
+	if !goesOn {
+		return used
 	}
-	s.openBatch()
-	s.shadows(&a, nil, &m, false)
-	if a.Do == policy.Refuse {
-		s.refuseBatch(&a, nil, &m, out)
-		return len(msg)
-	}
-	s.putChecks(&a, 0, out)
 	s.noteEffects(&m, &a, nil)
 	s.noteExecute(&m, &a)
 	s.pushExecute(&st, coverOf(&a))
-	used := s.pass(len(msg), len(msg), at, out)
+	used = s.pass(len(msg), len(msg), at, out)
 	s.putChecks(&a, 1, out)
 	return used
 }
@@ -229,8 +218,8 @@ func (s *Session) describe(msg []byte, at int, out *Out) int {
 	if !ok {
 		return s.wait()
 	}
-	if taken := s.decideAndOpen(policy.Describe, &st, len(msg), msg, out); taken >= 0 {
-		return taken
+	if used, goesOn := s.decideByName(policy.Describe, &st, len(msg), len(msg), out); !goesOn {
+		return used
 	}
 	s.q.Push(ledger.Describe)
 	return s.pass(len(msg), len(msg), at, out)
@@ -239,17 +228,15 @@ func (s *Session) describe(msg []byte, at int, out *Out) int {
 // closeName handles a whole Close. Its name keeps its meaning until the server has
 // confirmed the Close: after an error it still exists.
 func (s *Session) closeName(msg []byte, at int, out *Out) int {
-	var own *statement
-	if body := msg[wire.HeaderSize:]; len(body) > 1 && s.isOwn(body[1:]) {
-		own = &statement{own: true}
+	var what byte
+	name := msg[wire.HeaderSize:]
+	if len(name) > 1 {
+		what, name = name[0], name[1:]
 	}
-	if taken := s.decideAndOpen(policy.OtherFirst, own, len(msg), msg, out); taken >= 0 {
-		return taken
+	if used, goesOn := s.decideByName(policy.OtherFirst, &statement{empty: true, own: s.isOwn(name)}, len(msg), len(msg), out); !goesOn {
+		return used
 	}
-	e := s.q.Push(ledger.Close)
-	if body := msg[wire.HeaderSize:]; len(body) > 1 {
-		e.Note.closeKind = body[0]
-		e.Note.name = string(bytes.TrimRight(body[1:], "\x00"))
-	}
+	n := &s.q.Push(ledger.Close).Note
+	n.closeKind, n.name = what, string(bytes.TrimRight(name, "\x00"))
 	return s.pass(len(msg), len(msg), at, out)
 }

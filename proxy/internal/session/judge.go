@@ -12,15 +12,19 @@ import (
 )
 
 // decide calls policy.Decide until the message is to be forwarded, to be refused or to
-// wait, and sends the exchanges that it asks for. ok is false if the message waits.
-func (s *Session) decide(m *policy.Message, out *Out) (a policy.Action, ok bool) {
+// wait, and sends the exchanges that it asks for. body is the text of the message, nil if it
+// isn't available. ok is false if the message waits.
+func (s *Session) decide(m *policy.Message, body []byte, out *Out) (a policy.Action, ok bool) {
 	for {
 		a = policy.Decide(s.gatherFacts(), m, s.inserts)
 		switch a.Do {
-		case policy.Forward, policy.Refuse:
+		case policy.Forward:
 			if a.Inserts != nil {
 				s.inserts = a.Inserts
 			}
+			return a, true
+		case policy.Refuse:
+			s.shadows(&a, body, m)
 			return a, true
 		case policy.Wait:
 			s.inputWaits = true
@@ -31,13 +35,14 @@ func (s *Session) decide(m *policy.Message, out *Out) (a policy.Action, ok bool)
 }
 
 // shadows turns a refusal into a report where the proxy is in shadow mode, and forwards the
-// message as it is. early is a message whose Execute will be judged again, so only a fence
-// that can't be read is reported.
-func (s *Session) shadows(a *policy.Action, body []byte, m *policy.Message, early bool) {
-	if s.cfg.Mode != Shadow || a.Do != policy.Refuse {
+// message as it is. A message ahead of its Execute, which will be judged too, is reported only
+// if its fence can't be read or its text isn't read.
+func (s *Session) shadows(a *policy.Action, body []byte, m *policy.Message) {
+	if s.cfg.Mode != Shadow {
 		return
 	}
-	if !early || a.Refusal.State == fence.MalformedToken {
+	runs := m.Kind == policy.Query || m.Kind == policy.FunctionCall || m.Kind == policy.Execute
+	if runs || a.Refusal.Reason == policy.TooLarge || a.Refusal.State == fence.MalformedToken {
 		s.reportShadow(s.refusal(*a, body, m))
 	}
 	*a = policy.Action{By: a.By}
@@ -76,11 +81,10 @@ func (s *Session) query(msg []byte, at int, out *Out) int {
 	result := s.scanner.Scan(body, s.options)
 	s.inherit(result.Statements)
 	m := policy.Message{Kind: policy.Query, Statements: result.Statements, Fence: result.Fence, FenceErr: result.FenceErr, BySettings: result.BySettings, NamesOwn: s.namesOwn(body, result.Statements)}
-	a, ok := s.decide(&m, out)
+	a, ok := s.decide(&m, body, out)
 	if !ok {
 		return 0
 	}
-	s.shadows(&a, body, &m, false)
 	if a.Do == policy.Refuse {
 		s.batch.Open = false
 		s.refuseQuery(&a, body, &m, out)
@@ -127,12 +131,11 @@ func (s *Session) functionCall(in []byte, size, at int, out *Out) int {
 	if size < head || binary.BigEndian.Uint32(in[wire.HeaderSize:]) == setConfigOID {
 		m.Statements = s.asStatements(&setterCall)
 	}
-	a, ok := s.decide(&m, out)
+	a, ok := s.decide(&m, nil, out)
 	if !ok {
 		return 0
 	}
 	s.batch.Open = false
-	s.shadows(&a, nil, &m, false)
 	if a.Do == policy.Refuse {
 		s.refuseQuery(&a, nil, &m, out)
 		return s.drop(size, len(in))

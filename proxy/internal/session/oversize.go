@@ -32,7 +32,7 @@ func (s *Session) beginOver(typ byte, size int, in []byte, at int, out *Out) int
 	}
 	if !s.unfenced() || s.pooled {
 		a := policy.Action{Do: policy.Refuse, Refusal: policy.Refusal{State: fence.CannotBeFenced, Reason: policy.TooLarge}}
-		s.shadows(&a, nil, &m, false)
+		s.shadows(&a, nil, &m)
 		switch {
 		case a.Do != policy.Refuse:
 		case typ == wire.Query:
