@@ -19,6 +19,7 @@ type poll struct {
 	ask     func(context.Context, *pgx.Conn) error
 	timeout time.Duration        // of the question
 	next    func() time.Duration // how long to wait before the next one; negative: until wake
+	failed  func()               // nil if nothing is to be done
 	wake    <-chan struct{}
 	failing string // the log's messages: it fails, and it works again
 	working string
@@ -66,6 +67,9 @@ func (p *poll) run(ctx context.Context, o *Options) {
 		wait := p.next()
 		if err != nil {
 			wait = max(wait, retryAfter)
+			if p.failed != nil {
+				p.failed()
+			}
 		}
 		p.report(outage, wait, err)
 		timer.Stop()

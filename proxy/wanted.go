@@ -26,7 +26,11 @@ func (s *Server) wantedPoll() poll {
 	return poll{
 		ask: func(ctx context.Context, db *pgx.Conn) error {
 			if database == "" {
-				return db.QueryRow(ctx, "SELECT pg_catalog.current_database()::pg_catalog.text").Scan(&database)
+				if err := db.QueryRow(ctx, "SELECT pg_catalog.current_database()::pg_catalog.text").Scan(&database); err != nil {
+					return err
+				}
+				s.databases.SetLasting(database, true)
+				return nil
 			}
 			var server string
 			var wanted []int64
@@ -50,6 +54,7 @@ func (s *Server) wantedPoll() poll {
 			}
 			return wantedEvery
 		},
+		failed:  func() { s.databases.SetLasting(database, false) },
 		wake:    s.databases.Holding(),
 		failing: "cannot ask whether a takeover waits, retrying: log in to WIREFENCE_DATABASE_URL by hand, and mend what fails there. Until then busy sessions are checked once in WIREFENCE_HOLD",
 		working: "asking whether a takeover waits again",

@@ -44,6 +44,31 @@ func TestAHoldLastsUntilItIsWanted(t *testing.T) {
 	})
 }
 
+// A session that sends ten statements a second holds as well, since its hold lasts from one to
+// the next. Where nothing asks whether it is wanted, each of them is checked.
+func TestStatementsWithPausesAreHeldWhereHoldsLast(t *testing.T) {
+	onEach(t, oldAndNew, func(t *testing.T, w *world) {
+		for name, asked := range map[string]*world{"asked": w.asked(t, proxy.Options{}), "not asked": w.own(t, proxy.Options{})} {
+			c := asked.fenced(t, "orders=34")
+			pauses := time.NewTicker(100 * time.Millisecond)
+			defer pauses.Stop()
+			checksOfFive := func() int {
+				before := asked.checks(t)
+				for range 5 {
+					<-pauses.C
+					c.Must("SELECT 1")
+				}
+				return asked.checks(t) - before
+			}
+			if name == "asked" {
+				stack.Eventually(t, "five statements need no check", func() bool { return checksOfFive() == 0 })
+			} else if n := checksOfFive(); n == 0 {
+				t.Errorf("five statements had no check, and nobody asked whether their hold is wanted")
+			}
+		}
+	})
+}
+
 // An idle session gives its hold back.
 func TestAnIdleSessionGivesItsHoldBack(t *testing.T) {
 	onEach(t, oldAndNew, func(t *testing.T, w *world) {

@@ -51,8 +51,8 @@ var rules = []struct {
 	{"a hold counts from its answer on", allowed, []edit{{factsGo, "return f.Hold.State == Held && f.Hold.By == by", "return f.Hold.State != NoHold && f.Hold.By == by"}}},
 	{"a hold has a mark of its own", allowed, []edit{{sessionGo, "for s.hold.number == 0 {", "for false {"}}},
 	{"no hold counts behind a release", allowed, []edit{{applyGo, "if flags.Has(sqltext.Unlocks) {", "if false {"}}},
-	{"no hold counts behind a SET", allowed, []edit{{applyGo, `s.variableMayCarry, s.startupFence = true, ""
-		if s.hold.by.Comment == "" {`, `s.variableMayCarry, s.startupFence = true, ""
+	{"no hold counts behind a SET", allowed, []edit{{applyGo, `s.variableMayCarry, s.loginFence = true, ""
+		if s.hold.by.Comment == "" {`, `s.variableMayCarry, s.loginFence = true, ""
 		if false {`}}},
 	{"a check ends with its transaction", unheld, []edit{{weaveGo, "checked, outside = false, false", "outside = false"}}},
 	{"a check ends with a SET", unheld, []edit{{weaveGo, `!unsteady && !(by.Comment == "" && changesFence(st))`, "!unsteady"}}},

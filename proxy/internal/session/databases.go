@@ -47,7 +47,10 @@ type database struct {
 	schema     atomic.Bool  // it has answered once, so it has wirefence's functions
 	asked      atomic.Int64 // when it was asked last, in Unix nanoseconds; 0 for never
 
-	locks map[lockKey]*heldLock // that sessions hold; guarded by owner.mu
+	// lasting says that holds last: the last question whether one is wanted was answered, by
+	// the server where sessions hold.
+	lasting atomic.Bool
+	locks   map[lockKey]*heldLock // that sessions hold; guarded by owner.mu
 }
 
 // find returns the record of a database, by its own name for itself.
@@ -197,6 +200,10 @@ func (d *Databases) Held(name string, dst []int64) []int64 {
 	return dst
 }
 
+// SetLasting records whether the sessions of a database can expect their holds to last: a
+// connection can be asked whether one is wanted.
+func (d *Databases) SetLasting(name string, lasting bool) { d.find(name).lasting.Store(lasting) }
+
 // Answered records which of the held locks are wanted by a takeover, of those that this
 // server was asked for by a question sent at this time. It reports whether any has become
 // so, and whether sessions hold, and none of them at this server.
@@ -217,10 +224,10 @@ func (d *Databases) Answered(name, server string, asked, wanted []int64, sent ti
 		}
 	}
 	for lock := range db.locks {
-		if lock.server == server {
-			return news, false
+		if elsewhere = lock.server != server; !elsewhere {
+			break
 		}
-		elsewhere = true
 	}
+	db.lasting.Store(!elsewhere)
 	return news, elsewhere
 }

@@ -50,8 +50,14 @@ func (s *Session) gatherFacts() *policy.Facts {
 	return f
 }
 
-// busyFor is how long a session counts as busy with a fence behind a group under it.
-func (s *Session) busyFor() time.Duration { return min(s.cfg.Hold, maxIdle) }
+// busyFor is how long a session counts as busy with a fence behind a group under it: as long
+// as it would keep a hold, which pays where the hold lasts.
+func (s *Session) busyFor() time.Duration {
+	if s.cfg.Hold > 0 && s.db.lasting.Load() {
+		return min(max(s.cfg.Hold, lastingBusy), maxIdle)
+	}
+	return min(s.cfg.Hold, maxIdle)
+}
 
 // stamp returns the fence of the proxy's own lease, "" without one.
 func (s *Session) stamp() string {

@@ -47,6 +47,10 @@ const (
 // many idle sessions.
 const maxIdle = time.Second
 
+// lastingBusy is the least time for which a session counts as busy where holds last. Asking
+// for a resource 50 times a second costs the server as much as some three checks.
+const lastingBusy = 250 * time.Millisecond
+
 // maxRoundTrip is the longest round trip to the server at which a session holds between its
 // statements. A takeover ends the backend of a session that holds and has been idle for 250
 // ms; that must be long enough to ask whether the hold is wanted, and to give it back.
