@@ -14,9 +14,13 @@ import (
 // a procedure may commit in a pipeline, and from 18 on there is protocol 3.2.
 var OldAndNew = []int{15, 18}
 
-// alone says that Go, Redis and the distribution's PostgreSQL have to do: with -short,
-// unless WIREFENCE_TEST_MORE says that the other servers are there. Flags must have been parsed.
-func alone() bool { return testing.Short() && os.Getenv("WIREFENCE_TEST_MORE") == "" }
+// more says that the other servers are there. It is read before a TestMain can clear what
+// the commands under test would read.
+var more = os.Getenv("WIREFENCE_TEST_MORE") != ""
+
+// alone says that Go, Redis and the distribution's PostgreSQL have to do: with -short, unless
+// there is more. Flags must have been parsed.
+func alone() bool { return testing.Short() && !more }
 
 // Versions are all installed versions of PostgreSQL. With -short they are OldAndNew, or the
 // distribution's alone. Flags must have been parsed.
