@@ -114,6 +114,7 @@ func (b *book) verdicts() (all []verdict) {
 			all = append(all, v)
 		}
 	}
+	all = append(all, b.firstVerdicts()...)
 	all = append(all, b.takeoverVerdicts()...)
 	for _, m := range []struct {
 		kind, goal string

@@ -15,8 +15,8 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// An isolated statement comes after a pause that is longer than a hold, so the proxy
-// checks it. pgbench -R doesn't do: its pauses are random, and short ones lead to holds.
+// An isolated statement comes after a pause, over which a hold lasts where the proxy asks
+// whether it is wanted. pgbench -R doesn't do: its pauses are random.
 const (
 	isolatedPause   = 100 * time.Millisecond
 	isolatedClients = 8
@@ -181,7 +181,7 @@ func (w *world) countTrips(ctx context.Context) (map[string]trips, error) {
 					if err = s.send(ctx); err != nil {
 						break
 					}
-					time.Sleep(isolatedPause) // in which the proxy would give a hold back
+					time.Sleep(isolatedPause)
 				}
 				counted := int(counter.trips.Load() - before)
 				if err := errors.Join(err, s.conn.Close(ctx)); err != nil {
@@ -275,7 +275,7 @@ func (b *book) isolatedTable(p *page) {
 					p.line("")
 					p.line("## Isolated statements")
 					p.line("")
-					p.line("%d clients with a session of each way each; a session sends a statement and pauses %v, which is longer than a hold, so its statements are checked. A round trip is a request that follows an answer on the connection from the proxy to the server, counted by a relay in between.", isolatedClients, isolatedPause)
+					p.line("%d clients with a session of each way each; a session sends a statement and pauses %v. Where the proxy asks whether a takeover wants its holds, as here, they last over that. A round trip is a request that follows an answer on the connection from the proxy to the server, counted by a relay in between.", isolatedClients, isolatedPause)
 					p.line("")
 					p.line("| statement | protocol | way | p50 ms | of proxy, unfenced | p95 ms | p99 ms | round trips for one statement |")
 					p.line("|---|---|---|---:|---:|---:|---:|---:|")

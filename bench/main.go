@@ -102,6 +102,9 @@ func (b *book) measureAll(ctx context.Context, w *world, clients []int, only fun
 		if b.sessions, err = w.measureSessions(ctx); err != nil {
 			return err
 		}
+		if b.firsts, err = w.measureFirsts(ctx); err != nil {
+			return err
+		}
 	}
 	if err := b.measure(ctx, w, groups(slices.Concat(workloads, guardWorkloads()), clients, only)); err != nil {
 		return err

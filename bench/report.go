@@ -17,6 +17,7 @@ type book struct {
 	versions  string
 	results   results
 	sessions  map[string]*sessionCost
+	firsts    map[string]*firstCost
 	trips     map[string]trips // by ways
 	takeovers *takeovers
 	copies    map[string]*copyCost
@@ -72,6 +73,7 @@ func (b *book) markdown() string {
 	b.takeoverTable(&p)
 	b.guardTables(&p)
 	b.sessionTable(&p)
+	b.firstTable(&p)
 	b.loginTable(&p)
 	b.streamTable(&p)
 	b.copyTable(&p)

@@ -117,7 +117,7 @@ func begunWith(tb testing.TB, cfg Config, variable string, events Events) *Sessi
 		if n > 4 || len(sent) == 0 {
 			tb.Fatal("the login does not end")
 		}
-		rows := row(variable, "wirefence.check", "7", "at_home", "f")
+		rows := row(variable, "wirefence.check", "7", hexadecimal("at_home"))
 		if !bytes.Contains(sent, []byte(trimmed(loginSQL))) {
 			rows = row("f")
 		}

@@ -41,6 +41,7 @@ func (d *Databases) clock(t time.Time) time.Duration { return t.Sub(d.began) }
 // database is what the sessions of one database share.
 type database struct {
 	owner *Databases
+	name  string // current_database(); "" for sessions whose database isn't known
 	// interferes says that stored code interferes: each session's variable may hold a
 	// fence, and no session takes a hold.
 	interferes atomic.Bool
@@ -67,7 +68,7 @@ func (d *Databases) find(name string) *database {
 			}
 		}
 	}
-	db := &database{owner: d}
+	db := &database{owner: d, name: name}
 	d.all[name] = db
 	return db
 }

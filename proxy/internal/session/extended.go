@@ -197,7 +197,7 @@ func (s *Session) pushExecute(st *statement, under cover) {
 	b.Ran, b.under = true, max(b.under, under)
 	b.timed = b.timed || s.timesGroup(b.under)
 	n := &s.q.Push(ledger.Execute).Note
-	n.trace, n.drops = st.trace, st.drops
+	n.trace, n.name = st.trace, st.drops
 }
 
 // describe handles a whole Describe, which counts as a Bind of the statement: if the

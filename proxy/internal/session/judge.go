@@ -98,7 +98,7 @@ func (s *Session) query(msg []byte, at int, out *Out) int {
 		return len(msg)
 	}
 	n := s.pushQuery(coverOf(&a))
-	n.drops = droppedName(body, m.Statements)
+	n.name = droppedName(body, m.Statements)
 	return s.pass(len(msg), len(msg), at, out)
 }
 

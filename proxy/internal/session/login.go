@@ -1,7 +1,9 @@
 package session
 
 import (
+	"bytes"
 	"encoding/binary"
+	"encoding/hex"
 	"fmt"
 	"strconv"
 	"strings"
@@ -50,13 +52,22 @@ func (s *Session) beginServing() bool {
 func (s *Session) learnLogin(columns [][]byte) {
 	s.loginFence = string(columns[0])
 	s.variableMayCarry = s.loginFence != ""
-	if len(columns) < 5 {
+	if len(columns) < 4 {
 		return
 	}
 	s.schema = columns[1] != nil
 	s.pooled = s.cfg.Pooling == PoolingTransaction || s.cfg.Pooling == PoolingUnknown && !s.isOwnBackend(string(columns[2]))
-	s.actualDatabase = string(columns[3])
-	s.login.fenceAtStartup = s.login.fenceAtStartup || s.pooled && string(columns[4]) == "t"
+	s.db = s.databases.find(databaseName(columns[3]))
+}
+
+// databaseName returns the name in a column of loginSQL; "" if it has other characters than
+// those of ASCII, so that nothing depends on an encoding.
+func databaseName(column []byte) string {
+	name, err := hex.DecodeString(string(column))
+	if err != nil || bytes.IndexFunc(name, func(r rune) bool { return r < ' ' || r > '~' }) >= 0 {
+		return ""
+	}
+	return string(name)
 }
 
 // setsFence reports whether a startup packet sets a fence, by name or in its options, where a
@@ -80,15 +91,15 @@ func (s *Session) isOwnBackend(pid string) bool {
 	return len(s.key) >= 4 && strconv.FormatUint(uint64(binary.BigEndian.Uint32([]byte(s.key))), 10) == pid
 }
 
-// retryLoginQuery repeats loginSQL without the client's statement_timeout, if that has
+// asksAgain repeats a question at login without the client's statement_timeout, if that has
 // cancelled it.
-func (s *Session) retryLoginQuery() bool {
+func (s *Session) asksAgain(by role, sql string) bool {
 	const tries = 5 // the timeout still counts for the SET
 	x := s.exchange
 	if x.err == nil || x.retries == tries || x.err.Code != queryCanceled {
 		return false
 	}
-	s.toServer = s.appendSimple(s.toServer, asksLogin, noTimeoutSQL+trimmed(loginSQL))
+	s.toServer = s.appendSimple(s.toServer, by, noTimeoutSQL+trimmed(sql))
 	s.exchange.retries = x.retries + 1
 	return true
 }
@@ -96,21 +107,36 @@ func (s *Session) retryLoginQuery() bool {
 // queryCanceled is the SQLSTATE of a statement that was cancelled, by a timeout too.
 const queryCanceled = "57014"
 
-// loginAnswered handles the end of loginSQL. It reports whether the client now gets the
-// ReadyForQuery.
+// loginAnswered handles the end of loginSQL. Like the others of these, it reports whether the
+// client now gets the ReadyForQuery.
 func (s *Session) loginAnswered() bool {
-	if s.retryLoginQuery() {
+	if s.asksAgain(asksLogin, loginSQL) {
 		return false
 	}
 	x := s.exchange
-	s.db = s.databases.find(s.actualDatabase)
+	if s.db == nil {
+		s.db = s.databases.find("")
+	}
 	if x.err != nil || !x.answered {
 		s.variableMayCarry = true // the safe assumption
 		s.pooled = s.cfg.Pooling != PoolingSession
 		// In shadow mode a check that isn't there must not fail a statement.
 		s.schema = s.cfg.Mode != Shadow
 	}
-	if x.err != nil && s.pooled && s.refuseLogin(wire.Error{
+	if s.pooled && x.err == nil {
+		s.toServer = s.appendExchange(s.toServer, asksDeclared, trimmed(declaredSQL))
+		return false
+	}
+	return s.declaredAnswered()
+}
+
+// declaredAnswered handles the end of declaredSQL, or of loginSQL if that was the only
+// question.
+func (s *Session) declaredAnswered() bool {
+	if s.asksAgain(asksDeclared, declaredSQL) {
+		return false
+	}
+	if x := s.exchange; x.err != nil && s.pooled && s.refuseLogin(wire.Error{
 		Code: string(fence.CannotBeFenced), Message: "cannot read whether a fence is set for the role or the database", Detail: x.err.Message,
 		Hint: "Connect again. If a client of the pooler keeps its server connection until it disconnects, set pooling=session in WIREFENCE_UPSTREAM: then the proxy doesn't ask this.",
 	}) {

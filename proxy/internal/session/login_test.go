@@ -73,7 +73,7 @@ func TestALoginOfAClientWithoutPatience(t *testing.T) {
 				case n < c.fails:
 					s.FromServer(slices.Concat(fails("57014"), ready("I")), &out)
 				case bytes.Contains(sent, []byte(trimmed(loginSQL))):
-					s.FromServer(simply(row("", "wirefence.check", "7", "at_home", "f")), &out)
+					s.FromServer(simply(row("", "wirefence.check", "7", hexadecimal("at_home"))), &out)
 				default:
 					s.FromServer(bytes.Replace(answers(sent, nil), noRefusal, row("f"), 1), &out)
 				}
@@ -123,7 +123,7 @@ func TestALoginIsOneRoundTrip(t *testing.T) {
 	at := time.Now()
 	databases := NewDatabases(func() time.Time { return at })
 	failure := slices.Concat(fails("42501"), ready("I"))
-	plain := row("", "wirefence.check", "7", "app", "f")
+	plain := row("", "wirefence.check", "7", hexadecimal("app"))
 	login := func(t *testing.T, said ...[]byte) {
 		t.Helper()
 		s, out := greetedIn(databases, "app"), Out{}

@@ -1,6 +1,7 @@
 package session
 
 import (
+	"encoding/hex"
 	"maps"
 	"regexp"
 	"slices"
@@ -9,17 +10,21 @@ import (
 
 // What the model does at SQL of the proxy's own.
 
+func hexadecimal(name string) string { return hex.EncodeToString([]byte(name)) }
+
 // internal returns what the model does at such SQL; nil for any other.
 func (b *backend) internal(sql string) func(parameters []*string) result {
 	switch sql {
 	case trimmed(loginSQL):
 		return b.answering(func() []string {
-			columns := []string{b.token.now(), "wirefence.check", "1885955118", marker, "f"}
+			columns := []string{b.token.now(), "wirefence.check", "1885955118", hexadecimal(marker)}
 			if !b.policy.schema {
 				columns = []string{b.token.now()}
 			}
 			return columns
 		})
+	case trimmed(declaredSQL):
+		return b.answering(func() []string { return []string{"f"} })
 	case askVariableSQL:
 		return b.answering(func() []string { return []string{b.token.now()} })
 	case interferesSQL:

@@ -247,8 +247,8 @@ func (s *Session) handleCommandTag(tag []byte) {
 			s.hold.change(policy.GivesBack) // it has released all advisory locks
 		}
 	case name == "DEALLOCATE":
-		if front := s.q.Front(); front != nil && front.Note.drops != "" {
-			s.names.prepared.Closed(front.Note.drops)
+		if front := s.q.Front(); front != nil && front.Note.name != "" {
+			s.names.prepared.Closed(front.Note.name)
 		}
 	}
 	if s.tx.shadowReadOnly && writes(name) {

@@ -29,17 +29,16 @@ import (
 // Session is one client's session from the startup packet on. It is not safe
 // for concurrent use; its driver calls it under a lock.
 type Session struct {
-	cfg            *Config
-	databases      *Databases
-	events         Events
-	database       string    // the name in the startup packet
-	actualDatabase string    // current_database(), "" before the login's answer; a pooler may choose another
-	db             *database // of actualDatabase; nil until then
-	phase          phase
-	tracked        bool      // messages are judged: not in mode off, not on a physical replication connection
-	walsender      bool      // a replication connection that runs SQL, by simple queries alone
-	at             time.Time // when the driver last called
-	login          login
+	cfg       *Config
+	databases *Databases
+	events    Events
+	database  string    // the name in the startup packet
+	db        *database // that it is in, nil before the login's answer; a pooler may choose another
+	phase     phase
+	tracked   bool      // messages are judged: not in mode off, not on a physical replication connection
+	walsender bool      // a replication connection that runs SQL, by simple queries alone
+	at        time.Time // when the driver last called
+	login     login
 
 	// Told by the server.
 	major     int
@@ -68,9 +67,9 @@ type Session struct {
 	numberText string // hold.number
 	callFailed bool   // the check ahead of a FunctionCall has failed
 
+	chains           bool   // the client has ended a transaction and begun the next one in one text or batch
 	variableMayCarry bool   // the session variable may hold a fence
 	loginFence       string // in the session variable at login, "" once that may have changed
-	chains           bool   // the client has ended a transaction and begun the next one in one text or batch
 	lastCarrier      policy.Carrier
 	lastAt           time.Time      // of the last group under a fence
 	answer           policy.Answer  // of the last exchange, for the message that waited for it
@@ -89,12 +88,12 @@ type Session struct {
 	queueFull  bool                 // it waits for room in the queue alone
 	skipping   bool                 // after an error the server discards messages until the next Sync
 	terminated bool                 // the client sent Terminate
+	dropServer bool                 // the rest of the server's message is not for the client
 	tracing    *trace               // of the message that is being decided
 	spareTrace *trace               // for the next one
 
 	// The server's direction.
 	serverLeft int
-	dropServer bool
 
 	activity, transactions uint32 // see Standing
 	readyCount             uint32 // ReadyForQuery messages so far
@@ -178,15 +177,14 @@ func hasNonASCII(name []byte) bool {
 // note is the session's data in an entry of the queue.
 type note struct {
 	role        role
-	closeKind   byte // of a Close: 'S' or 'P'
-	checked     bool // a FunctionCall with a check ahead
-	takesHold   bool // its first result is that of proxy_hold
-	givesBack   bool // its first result is that of proxy_unhold
-	givesName   bool // a Parse or Bind whose outcome decides the meaning of name
-	groupSample bool // its ReadyForQuery ends the timed group
-	checkSample bool // the answer to its check ends the timed check
-	name        string
-	drops       string // the statement that a DEALLOCATE drops
+	closeKind   byte   // of a Close: 'S' or 'P'
+	checked     bool   // a FunctionCall with a check ahead
+	takesHold   bool   // its first result is that of proxy_hold
+	givesBack   bool   // its first result is that of proxy_unhold
+	givesName   bool   // a Parse or Bind whose outcome decides the meaning of name
+	groupSample bool   // its ReadyForQuery ends the timed group
+	checkSample bool   // the answer to its check ends the timed check
+	name        string // that a Parse or Bind gives, or a Close or DEALLOCATE drops
 	woven       *ledger.Woven
 	refusal     *wire.Error
 	trace       *trace
@@ -239,7 +237,12 @@ func (s *Session) Key() string { return s.key }
 
 // ActualDatabase returns the name of the session's database. A pooler may map the
 // client's name to another. It is "" before the end of the login, and if it isn't known.
-func (s *Session) ActualDatabase() string { return s.actualDatabase }
+func (s *Session) ActualDatabase() string {
+	if s.db == nil {
+		return ""
+	}
+	return s.db.name
+}
 
 // Terminated reports whether the client has sent Terminate.
 func (s *Session) Terminated() bool { return s.terminated }
