@@ -44,6 +44,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/go-zookeeper/zk"
+
 	"github.com/wirefence/wirefence/fence"
 	"github.com/wirefence/wirefence/lockclient"
 	"github.com/wirefence/wirefence/lockclient/internal/address"
@@ -246,6 +248,9 @@ func (s *Store) begin() bool {
 // fail adds to an error what failed and where. If the context has ended, its error is in
 // the chain, and if there was no connection, the reason for that.
 func (s *Store) fail(ctx context.Context, doing string, resource fence.Resource, err error) error {
+	if errors.Is(err, zk.ErrNoAuth) || errors.Is(err, zk.ErrAuthFailed) {
+		err = &lockclient.PermanentError{Err: err}
+	}
 	if ctxErr := ctx.Err(); ctxErr != nil {
 		if !errors.Is(err, ctxErr) {
 			err = fmt.Errorf("%w (%w)", ctxErr, err)
