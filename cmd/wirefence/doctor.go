@@ -86,7 +86,7 @@ func (cfg doctorSettings) input(ctx context.Context) (in *doctor.Input, closeAll
 	if err != nil {
 		return nil, nil, err
 	}
-	in = &doctor.Input{Replicas: cfg.RedisReplicas, MaxConnections: cfg.MaxConnections, TTL: cfg.TTL, Lease: fence.Resource(cfg.Lease)}
+	in = &doctor.Input{Source: leases.counts, Sources: sources, MaxConnections: cfg.MaxConnections, TTL: cfg.TTL, Lease: fence.Resource(cfg.Lease)}
 	if named := cfg.openers(); len(named) > 0 {
 		in.Store, in.StoreSetting = leases.store, named[0].setting
 	}

@@ -54,6 +54,9 @@ type leases struct {
 	closers  []func()          // the last one first
 }
 
+// sources are what the tokens of the lease stores come from.
+var sources = []fence.Source{fence.SourcePostgres, fence.SourceRedis, fence.SourceEtcd, fence.SourceZooKeeper}
+
 // closingStore is a store of a package below lockclient.
 type closingStore interface {
 	lockclient.Store
