@@ -37,6 +37,13 @@ type Store interface {
 	Raise(ctx context.Context, resource fence.Resource, token fence.Token) error
 }
 
+// StoreCloser is a store that has connections of its own.
+type StoreCloser interface {
+	Store
+	// Close ends the connections. The client of the store must be closed before.
+	Close() error
+}
+
 // Attempt is the answer to an acquire: the token of the lease if it was won, otherwise
 // its holder.
 type Attempt struct {

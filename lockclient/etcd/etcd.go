@@ -103,6 +103,18 @@ func Open(url string) (*Store, error) {
 	return newStore(u.Path, u.Hosts, &lazyClient{config: config, gate: make(chan struct{}, 1)}), nil
 }
 
+// Source is what the tokens of this store come from.
+const Source fence.Source = "etcd"
+
+// URL is a connection string, as a setting.
+type URL string
+
+// Open is Open of the package.
+func (u URL) Open() (lockclient.StoreCloser, error) { return Open(string(u)) }
+
+// Source returns what the tokens come from.
+func (URL) Source() fence.Source { return Source }
+
 func newStore(prefix string, endpoints []string, client *lazyClient) *Store {
 	s := &Store{prefix: prefix, endpoints: strings.Join(endpoints, ","), client: client}
 	s.notices = lockclient.NewNotices(lockclient.FollowNames(s.follow))

@@ -98,6 +98,18 @@ func newStore(client goredis.UniversalClient, opts Options, address string) *Sto
 // With rediss in place of redis it uses TLS. It does not connect yet.
 func Open(url string) (*Store, error) { return OpenWith(url, Options{}) }
 
+// Source is what the tokens of this store come from.
+const Source fence.Source = "redis"
+
+// URL is a connection string, as a setting.
+type URL string
+
+// Open is Open of the package.
+func (u URL) Open() (lockclient.StoreCloser, error) { return Open(string(u)) }
+
+// Source returns what the tokens come from.
+func (URL) Source() fence.Source { return Source }
+
 // OpenWith is Open with options.
 func OpenWith(url string, opts Options) (*Store, error) {
 	client, address, err := openClient(url)

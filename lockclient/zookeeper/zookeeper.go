@@ -131,6 +131,18 @@ func Open(url string) (*Store, error) {
 	return New(opts)
 }
 
+// Source is what the tokens of this store come from.
+const Source fence.Source = "zookeeper"
+
+// URL is a connection string, as a setting.
+type URL string
+
+// Open is Open of the package.
+func (u URL) Open() (lockclient.StoreCloser, error) { return Open(string(u)) }
+
+// Source returns what the tokens come from.
+func (URL) Source() fence.Source { return Source }
+
 // Close ends the sessions of the store and returns when no goroutine of it runs any more.
 // The lockclient.Client on the store must be closed before; a lease that is still held
 // then ends when its session expires.
