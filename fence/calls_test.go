@@ -153,7 +153,7 @@ func policies(ctx context.Context, t *testing.T, conn *pgx.Conn) {
 	if _, err := tx.Exec(ctx, "SET LOCAL application_name = 'fence'"); err != nil {
 		t.Fatal(err)
 	}
-	policy := fence.Policy{Source: fence.SourceEtcd, Reuse: fence.ReuseOnce, PreemptAfter: &wait}
+	policy := fence.Policy{Source: "etcd", Reuse: fence.ReuseOnce, PreemptAfter: &wait}
 	for _, want := range []bool{true, false} {
 		if made, err := fence.Declare(ctx, tx, resource, policy, "it's new"); made != want || err != nil {
 			t.Errorf("declared: %v, %v", made, err)
@@ -195,7 +195,7 @@ func status(ctx context.Context, t *testing.T, conn *pgx.Conn) {
 	}
 	defer tx.Rollback(ctx)
 	began := time.Now()
-	if _, err := fence.Seal(ctx, tx, fence.Grant{Resource: "a", Token: 7, Holder: "w", Source: fence.SourceRedis}); err != nil {
+	if _, err := fence.Seal(ctx, tx, fence.Grant{Resource: "a", Token: 7, Holder: "w", Source: "redis"}); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := tx.Exec(ctx, "UPDATE wirefence.resource_locks SET preempt_after = NULL WHERE resource_id = 'a'"); err != nil {

@@ -10,13 +10,9 @@ const MaxSourceBytes = 32
 // a-z 0-9 _ . - and starts with a letter; the zero value says nothing.
 type Source string
 
-// The sources of the grants that Wirefence makes itself.
-const (
-	SourceRedis     Source = "redis"
-	SourcePostgres  Source = "postgres"
-	SourceEtcd      Source = "etcd"
-	SourceZooKeeper Source = "zookeeper"
-)
+// SourcePostgres is the source of the grants that wirefence.acquire makes. Each other lease
+// store has its own in its package, as redis.Source.
+const SourcePostgres Source = "postgres"
 
 // ParseSource checks that name can be a source. Its error is a *SyntaxError.
 func ParseSource(name string) (Source, error) {

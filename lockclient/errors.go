@@ -17,8 +17,20 @@ var (
 	ErrClosed = errors.New("lock client is closed")
 	// ErrCounter says that the store cannot count a further token: the counter has
 	// reached 9223372036854775807 or is not a number.
-	ErrCounter = errors.New("token counter can't be increased")
+	ErrCounter error = &PermanentError{errors.New("token counter can't be increased")}
 )
+
+// PermanentError marks an error that every further try gets too, until somebody changes the
+// set-up: a wrong password, a missing right. A store wraps in it what its server refuses for
+// such a reason.
+type PermanentError struct{ Err error }
+
+func (e *PermanentError) Error() string { return e.Err.Error() }
+
+func (e *PermanentError) Unwrap() error { return e.Err }
+
+// Permanent reports whether an error of a store doesn't pass by waiting.
+func Permanent(err error) bool { return errors.As(err, new(*PermanentError)) }
 
 // ErrUnsealed is the error of New for a client whose grants nothing would seal.
 var ErrUnsealed = errors.New("nothing seals the grants of this store, so a former holder could still commit: " +

@@ -20,7 +20,7 @@ type PostgresSealer struct {
 	// must have wirefence_issuer.
 	Querier fence.Querier
 	// Source names the service that counts the tokens: the lease store, such as
-	// fence.SourceRedis. A resource records the first source, and then refuses the
+	// redis.Source. A resource records the first source, and then refuses the
 	// grants of another. Default: none, which does not distinguish two stores.
 	Source fence.Source
 	// Server names the server in errors. Default: host:port of a *pgx.Conn; the errors

@@ -16,6 +16,7 @@ import (
 	"github.com/wirefence/wirefence/lockclient"
 	"github.com/wirefence/wirefence/lockclient/etcd"
 	"github.com/wirefence/wirefence/lockclient/postgres"
+	"github.com/wirefence/wirefence/lockclient/redis"
 	"github.com/wirefence/wirefence/lockclient/zookeeper"
 )
 
@@ -118,7 +119,7 @@ func TestHoldersCarryOnBehindAPromotion(t *testing.T) {
 			return postgres.New(pool), nil
 		},
 		"redis": func(t *testing.T, pool *pgxpool.Pool) (lockclient.Store, lockclient.Sealer) {
-			return redisStore(t, startRedis(t)), lockclient.PostgresSealer{Querier: pool, Source: fence.SourceRedis}
+			return redisStore(t, startRedis(t)), lockclient.PostgresSealer{Querier: pool, Source: redis.Source}
 		},
 		"etcd": func(t *testing.T, pool *pgxpool.Pool) (lockclient.Store, lockclient.Sealer) {
 			stack.NeedsMore(t, "etcd")
@@ -132,7 +133,7 @@ func TestHoldersCarryOnBehindAPromotion(t *testing.T) {
 				t.Fatal(err)
 			}
 			t.Cleanup(func() { _ = store.Close() })
-			return store, lockclient.PostgresSealer{Querier: pool, Source: fence.SourceEtcd}
+			return store, lockclient.PostgresSealer{Querier: pool, Source: etcd.Source}
 		},
 		"zookeeper": func(t *testing.T, pool *pgxpool.Pool) (lockclient.Store, lockclient.Sealer) {
 			stack.NeedsMore(t, "ZooKeeper")
@@ -146,7 +147,7 @@ func TestHoldersCarryOnBehindAPromotion(t *testing.T) {
 				t.Fatal(err)
 			}
 			t.Cleanup(func() { _ = store.Close() })
-			return store, lockclient.PostgresSealer{Querier: pool, Source: fence.SourceZooKeeper}
+			return store, lockclient.PostgresSealer{Querier: pool, Source: zookeeper.Source}
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/wirefence/wirefence/fence"
+	"github.com/wirefence/wirefence/lockclient/finding"
 )
 
 // Store keeps the holder and the expiry of each resource's lease. It also counts the tokens,
@@ -34,6 +35,13 @@ type Store interface {
 	// Raise makes the counter of the resource at least token, so that the next Acquire
 	// counts a greater one. It never lowers the counter.
 	Raise(ctx context.Context, resource fence.Resource, token fence.Token) error
+}
+
+// StoreCloser is a store that has connections of its own.
+type StoreCloser interface {
+	Store
+	// Close ends the connections. The client of the store must be closed before.
+	Close() error
 }
 
 // Attempt is the answer to an acquire: the token of the lease if it was won, otherwise
@@ -75,6 +83,12 @@ type Counter interface {
 	// It changes nothing. A count below what PostgreSQL has recorded does no harm to a
 	// client that seals: the next grant raises it.
 	Counted(ctx context.Context, resource fence.Resource) (fence.Token, error)
+}
+
+// Examiner is implemented by a store that can tell what in the set-up of its servers costs
+// leases.
+type Examiner interface {
+	Examinations() []finding.Examination
 }
 
 // MaxHolderBytes is the length of the longest holder that a client gives to a store.

@@ -10,6 +10,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/wirefence/wirefence/internal/doctor"
+	"github.com/wirefence/wirefence/lockclient/finding"
 )
 
 // checkup has the doctor examine the deployment periodically, and exports the worst grade
@@ -68,7 +69,7 @@ func (c *checkup) once(ctx context.Context) {
 	if ctx.Err() != nil {
 		return
 	}
-	for _, g := range doctor.Grades() {
+	for _, g := range finding.Grades() {
 		value := 0.0
 		if g == grade {
 			value = 1

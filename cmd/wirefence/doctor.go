@@ -86,8 +86,8 @@ func (cfg doctorSettings) input(ctx context.Context) (in *doctor.Input, closeAll
 	if err != nil {
 		return nil, nil, err
 	}
-	in = &doctor.Input{Replicas: cfg.RedisReplicas, MaxConnections: cfg.MaxConnections, TTL: cfg.TTL, Lease: fence.Resource(cfg.Lease)}
-	if named := cfg.openers(); len(named) > 0 {
+	in = &doctor.Input{Source: leases.counts, Sources: storeSources(), MaxConnections: cfg.MaxConnections, TTL: cfg.TTL, Lease: fence.Resource(cfg.Lease)}
+	if named := cfg.namedStores(); len(named) > 0 {
 		in.Store, in.StoreSetting = leases.store, named[0].setting
 	}
 	if in.Database, err = doctor.OpenPool(ctx, cfg.DatabaseURL); err != nil {

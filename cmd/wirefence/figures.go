@@ -44,8 +44,8 @@ func newFigures(cfg proxySettings, leases *leases, names *metrics.Names, registr
 		Names:   names, Logger: log,
 	}
 	o.Looker, _ = leases.store.(lockclient.Looker)
-	for _, store := range cfg.openers() {
-		o.Source = store.counts
+	for _, store := range cfg.namedStores() {
+		o.Source = store.Source()
 	}
 	resources, err := metrics.NewResources(o)
 	if err == nil {

@@ -5,7 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"reflect"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -22,14 +24,24 @@ import (
 	"github.com/wirefence/wirefence/lockclient/zookeeper"
 )
 
-// StoreSettings name the lease store. The database that keeps leases where no
-// other does is each command's own.
+// StoreSettings name the lease store. The database that keeps leases where no other does is
+// each command's own.
+//
+// A field whose type is a storeURL registers a lease store.
 type StoreSettings struct {
-	RedisURL         string        `env:"WIREFENCE_REDIS_URL" group:"Leases" file:"yes" help:"the lease store, as in redis://redis.internal:6379/0, redis-sentinel://sentinel1,sentinel2/0?master_name=leases or redis-cluster://redis1,redis2; without one, leases are in PostgreSQL"`
+	RedisURL         redis.URL     `env:"WIREFENCE_REDIS_URL" group:"Leases" file:"yes" help:"the lease store, as in redis://redis.internal:6379/0, redis-sentinel://sentinel1,sentinel2/0?master_name=leases or redis-cluster://redis1,redis2; without one, leases are in PostgreSQL"`
 	RedisReplicas    int           `env:"WIREFENCE_REDIS_WAIT_REPLICAS" group:"Leases" envDefault:"0" range:"0.." help:"number of Redis replicas that must have a grant or a renewal before it is valid"`
 	RedisWaitTimeout time.Duration `env:"WIREFENCE_REDIS_WAIT_TIMEOUT" group:"Leases" envDefault:"1s" range:"1ms.." help:"time that a grant or a renewal waits for them before it fails"`
-	EtcdURL          string        `env:"WIREFENCE_ETCD_URL" group:"Leases" file:"yes" help:"etcd as the lease store, as in etcd://etcd1:2379,etcd2:2379,etcd3:2379"`
-	ZooKeeperURL     string        `env:"WIREFENCE_ZOOKEEPER_URL" group:"Leases" file:"yes" help:"ZooKeeper as the lease store, as in zookeeper://zk1:2181,zk2:2181,zk3:2181"`
+	EtcdURL          etcd.URL      `env:"WIREFENCE_ETCD_URL" group:"Leases" file:"yes" help:"etcd as the lease store, as in etcd://etcd1:2379,etcd2:2379,etcd3:2379"`
+	ZooKeeperURL     zookeeper.URL `env:"WIREFENCE_ZOOKEEPER_URL" group:"Leases" file:"yes" help:"ZooKeeper as the lease store, as in zookeeper://zk1:2181,zk2:2181,zk3:2181"`
+}
+
+// storeURL is a connection string of a lease store.
+type storeURL interface {
+	// Open opens the store. It doesn't connect yet.
+	Open() (lockclient.StoreCloser, error)
+	// Source is what the tokens of the store come from.
+	Source() fence.Source
 }
 
 // LeaseSettings are those of every command that takes leases. The database that
@@ -54,40 +66,62 @@ type leases struct {
 	closers  []func()          // the last one first
 }
 
-// closingStore is a store of a package below lockclient.
-type closingStore interface {
-	lockclient.Store
-	Close() error
+// leaseStore is a lease store besides PostgreSQL.
+type leaseStore struct {
+	storeURL
+	setting string // that names it
 }
 
-// opener opens a store by its connection string. It doesn't connect yet.
-type opener struct {
-	setting, url string
-	counts       fence.Source // the source of its tokens
-	open         func(url string) (closingStore, error)
-}
-
-// openers are the stores that the settings name.
-func (cfg StoreSettings) openers() []opener {
-	all := []opener{
-		{"WIREFENCE_REDIS_URL", cfg.RedisURL, fence.SourceRedis, cfg.openRedis},
-		{"WIREFENCE_ETCD_URL", cfg.EtcdURL, fence.SourceEtcd, func(url string) (closingStore, error) { return etcd.Open(url) }},
-		{"WIREFENCE_ZOOKEEPER_URL", cfg.ZooKeeperURL, fence.SourceZooKeeper, func(url string) (closingStore, error) { return zookeeper.Open(url) }},
+// stores are all lease stores besides PostgreSQL, whether the settings name them or not.
+func (cfg StoreSettings) stores() (all []leaseStore) {
+	for _, f := range fields[StoreSettings]() {
+		if url, ok := reflect.ValueOf(cfg).FieldByIndex(f.Index).Interface().(storeURL); ok {
+			all = append(all, leaseStore{url, variable(f)})
+		}
 	}
-	return slices.DeleteFunc(all, func(o opener) bool { return o.url == "" })
+	return all
 }
 
-func (cfg StoreSettings) openRedis(url string) (closingStore, error) {
-	store, err := redis.OpenWith(url, redis.Options{Replicas: cfg.RedisReplicas, ReplicaTimeout: cfg.RedisWaitTimeout})
+// namedStores are the lease stores that the settings name.
+func (cfg StoreSettings) namedStores() []leaseStore {
+	return slices.DeleteFunc(cfg.stores(), func(store leaseStore) bool { return reflect.ValueOf(store.storeURL).IsZero() })
+}
+
+// storeSources are what the tokens of all lease stores come from.
+func storeSources() []fence.Source {
+	all := []fence.Source{fence.SourcePostgres}
+	for _, store := range (StoreSettings{}).stores() {
+		all = append(all, store.Source())
+	}
+	return all
+}
+
+// openStore opens a lease store, with the options that Redis has.
+func (cfg StoreSettings) openStore(named leaseStore) (lockclient.StoreCloser, error) {
+	url, isRedis := named.storeURL.(redis.URL)
+	if !isRedis {
+		return named.Open()
+	}
+	store, err := redis.OpenWith(string(url), redis.Options{Replicas: cfg.RedisReplicas, ReplicaTimeout: cfg.RedisWaitTimeout})
 	if errors.Is(err, redis.ErrOptions) {
 		err = fmt.Errorf("WIREFENCE_REDIS_WAIT_REPLICAS, WIREFENCE_REDIS_WAIT_TIMEOUT: %w", err)
 	}
 	return store, err
 }
 
+// storeSettings names the settings of the lease stores, as in "A, B or C".
+func storeSettings() string {
+	var names []string
+	for _, store := range (StoreSettings{}).stores() {
+		names = append(names, store.setting)
+	}
+	last := len(names) - 1
+	return strings.Join(names[:last], ", ") + " or " + names[last]
+}
+
 // storeNamed reports whether openLeases would find a lease store named.
 func (cfg StoreSettings) storeNamed(databaseURL string) bool {
-	return databaseURL != "" || len(cfg.openers()) > 0
+	return databaseURL != "" || len(cfg.namedStores()) > 0
 }
 
 // mostConnections is the size of the pool for leases. A grant holds a connection while it
@@ -97,7 +131,7 @@ const mostConnections = 32
 // sealing refuses settings under which nothing would seal the leases, unless they are
 // permitted.
 func (cfg LeaseSettings) sealing(databaseURL string, log *slog.Logger) error {
-	named := cfg.openers()
+	named := cfg.namedStores()
 	if databaseURL != "" || len(named) == 0 {
 		return nil
 	}
@@ -126,12 +160,12 @@ func openPool(ctx context.Context, url string, most int32) (*pgxpool.Pool, error
 // openLeases opens the lease store and the database that the settings name. It does not
 // connect yet.
 func openLeases(ctx context.Context, cfg StoreSettings, databaseURL string) (*leases, error) {
-	named := cfg.openers()
+	named := cfg.namedStores()
 	switch {
 	case len(named) > 1:
 		return nil, fmt.Errorf("both %s and %s are set: leases are in one store", named[0].setting, named[1].setting)
 	case len(named) == 0 && databaseURL == "":
-		return nil, errors.New("no lease store: set WIREFENCE_DATABASE_URL for leases in PostgreSQL, or WIREFENCE_REDIS_URL, WIREFENCE_ETCD_URL or WIREFENCE_ZOOKEEPER_URL")
+		return nil, fmt.Errorf("no lease store: set WIREFENCE_DATABASE_URL for leases in PostgreSQL, or %s", storeSettings())
 	}
 	if cfg.RedisReplicas != 0 && cfg.RedisURL == "" {
 		return nil, errors.New("WIREFENCE_REDIS_WAIT_REPLICAS is set, but not WIREFENCE_REDIS_URL")
@@ -151,17 +185,17 @@ func openLeases(ctx context.Context, cfg StoreSettings, databaseURL string) (*le
 		l.closers = append(l.closers, func() { _ = store.Close() })
 		return l, nil
 	}
-	store, err := named[0].open(named[0].url)
+	store, err := cfg.openStore(named[0])
 	if err != nil {
 		l.close()
 		return nil, fmt.Errorf("%s: %w", named[0].setting, err)
 	}
-	l.store, l.counts = store, named[0].counts
+	l.store, l.counts = store, named[0].Source()
 	l.closers = append(l.closers, func() { _ = store.Close() })
 	if l.database != nil {
-		l.sealer = lockclient.PostgresSealer{Querier: l.database, Source: named[0].counts}
+		l.sealer = lockclient.PostgresSealer{Querier: l.database, Source: named[0].Source()}
 	} else {
-		l.source = named[0].counts
+		l.source = named[0].Source()
 	}
 	return l, nil
 }

@@ -31,9 +31,9 @@ on Linux what has left it, is ended before the lease can be another's, and when
 the command itself has ended. Under another wirefence lock it carries the
 fences of both.
 
-Leases are in the database of WIREFENCE_DATABASE_URL, or in Redis, etcd or
-ZooKeeper if WIREFENCE_REDIS_URL, WIREFENCE_ETCD_URL or WIREFENCE_ZOOKEEPER_URL is
-set. All who compete for a resource must use the same store.
+Leases are in the database of WIREFENCE_DATABASE_URL, or in another lease store if
+a setting names one, as WIREFENCE_REDIS_URL does. All who compete for a resource
+must use the same store.
 
 The exit status is the command's; 75 if another holds the lease, 69 if the lease
 store or the database is down, 78 if they are set up wrongly, such as without the

@@ -10,11 +10,8 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/go-zookeeper/zk"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
-	goredis "github.com/redis/go-redis/v9"
-	"google.golang.org/grpc/codes"
 
 	"github.com/wirefence/wirefence/fence"
 	"github.com/wirefence/wirefence/internal/runner"
@@ -144,7 +141,7 @@ func leaseExitStatus(err error) int {
 	switch {
 	case errors.Is(err, lockclient.ErrNotAcquired):
 		return runner.ExitNotAcquired
-	case wrongSchema(err), wrongDatabase(err), wrongStore(err):
+	case wrongSchema(err), wrongDatabase(err), lockclient.Permanent(err):
 		return exitConfig
 	}
 	return exitUnavailable
@@ -169,31 +166,4 @@ func wrongDatabase(err error) bool {
 		return true
 	}
 	return strings.HasPrefix(refusal.Code, "28") // a user who may not log in
-}
-
-// wrongStore reports an error of a lease store that doesn't pass by waiting.
-func wrongStore(err error) bool {
-	if errors.Is(err, lockclient.ErrCounter) || errors.Is(err, zk.ErrNoAuth) || errors.Is(err, zk.ErrAuthFailed) {
-		return true
-	}
-	reply := goredis.Error(nil)
-	if errors.As(err, &reply) {
-		for _, prefix := range []string{"NOAUTH", "WRONGPASS", "NOPERM", "WRONGTYPE", "ERR unknown command"} {
-			if strings.HasPrefix(reply.Error(), prefix) {
-				return true
-			}
-		}
-	}
-	var etcd interface {
-		error
-		Code() codes.Code
-	}
-	if !errors.As(err, &etcd) {
-		return false
-	}
-	switch etcd.Code() {
-	case codes.Unauthenticated, codes.PermissionDenied, codes.InvalidArgument:
-		return true
-	}
-	return false
 }

@@ -136,8 +136,8 @@ var meanings = map[string]string{
 	"doctor.Result.check":    "the name of the check, which is stable",
 	"doctor.Result.grade":    "the worst of its findings",
 	"doctor.Result.findings": "what it has found, one at least",
-	"doctor.Finding.grade":   "the grade of this finding",
-	"doctor.Finding.says":    "what was found; the text may change",
-	"doctor.Finding.means":   "what follows from it; the text may change",
-	"doctor.Finding.remedy":  "commands and SQL that mend it, in order",
+	"finding.Finding.grade":  "the grade of this finding",
+	"finding.Finding.says":   "what was found; the text may change",
+	"finding.Finding.means":  "what follows from it; the text may change",
+	"finding.Finding.remedy": "commands and SQL that mend it, in order",
 }

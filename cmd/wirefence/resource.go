@@ -27,7 +27,7 @@ type ResourceSettings struct {
 // PolicySettings are the policy of a resource. An empty field changes nothing.
 type PolicySettings struct {
 	Reason         string `env:"--reason" type:"why" help:"the reason for the change; recorded in the history (required)"`
-	Source         string `env:"--source" type:"name" help:"the counter of the tokens: redis, etcd, zookeeper, postgres, or a name for your own lock service"`
+	Source         string `env:"--source" type:"name" help:"the counter of the tokens: a lease store, as in postgres or redis, or a name for your own lock service"`
 	MustNameSource *bool  `env:"--must-name-source" help:"true: a token that doesn't name its source is refused; false"`
 	Advance        string `env:"--advance" oneof:"use|grant" help:"use: a higher token below 2^62 is valid from its first use on; grant: only after a seal"`
 	Reuse          string `env:"--reuse" oneof:"allow|once" help:"allow: a token is valid for any number of transactions; once: for one"`

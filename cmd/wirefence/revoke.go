@@ -72,9 +72,11 @@ func warnNotFreed(stderr io.Writer, cfg StoreSettings, done lockclient.Revocatio
 	if done.NotFreed != nil {
 		fmt.Fprintf(stderr, "the lease was not freed; it ends when its holder's next renewal fails, or when it expires: %v\n", done.NotFreed)
 	}
-	if source := done.LockedOut.Source; storeSettings[source] != "" && len(cfg.openers()) == 0 {
-		fmt.Fprintf(stderr, "its tokens come from %s, and no lease store is named here (%s): its lease was not freed, and ends when its holder's next renewal fails, or when it expires\n",
-			source, storeSettings[source])
+	for _, store := range cfg.stores() {
+		if store.Source() == done.LockedOut.Source && len(cfg.namedStores()) == 0 {
+			fmt.Fprintf(stderr, "its tokens come from %s, and no lease store is named here (%s): its lease was not freed, and ends when its holder's next renewal fails, or when it expires\n",
+				store.Source(), store.setting)
+		}
 	}
 }
 
@@ -89,9 +91,4 @@ func printRevocation(stdout io.Writer, resource fence.Resource, done lockclient.
 	if done.Freed != "" {
 		fmt.Fprintf(stdout, "the lease of %s is free\n", cell(done.Freed))
 	}
-}
-
-// storeSettings name the stores that count tokens, apart from the database.
-var storeSettings = map[fence.Source]string{
-	fence.SourceRedis: "WIREFENCE_REDIS_URL", fence.SourceEtcd: "WIREFENCE_ETCD_URL", fence.SourceZooKeeper: "WIREFENCE_ZOOKEEPER_URL",
 }

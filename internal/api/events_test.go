@@ -256,12 +256,12 @@ func TestAStoreThatIsAway(t *testing.T) {
 			}
 			return nil
 		}
-		o.Counts = fence.SourceRedis
+		o.Counts = "redis"
 	})
-	if _, err := fence.Seal(t.Context(), w.pool, fence.Grant{Resource: "orders", Token: 7, Holder: "a/1", Source: fence.SourceRedis}); err != nil {
+	if _, err := fence.Seal(t.Context(), w.pool, fence.Grant{Resource: "orders", Token: 7, Holder: "a/1", Source: "redis"}); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := fence.Seal(t.Context(), w.pool, fence.Grant{Resource: "others", Token: 7, Holder: "a/1", Source: fence.SourceEtcd}); err != nil {
+	if _, err := fence.Seal(t.Context(), w.pool, fence.Grant{Resource: "others", Token: 7, Holder: "a/1", Source: "etcd"}); err != nil {
 		t.Fatal(err)
 	}
 	held := func() string {

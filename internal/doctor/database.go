@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/wirefence/wirefence/lockclient/finding"
 )
 
 // The names of checks that others need.
@@ -55,7 +57,7 @@ func checkReachable(ctx context.Context, in *Input) ([]Finding, error) {
 	if err != nil {
 		return nil, err
 	}
-	return fine("database %s at %s:%d answers %s in %v", s.Database, cfg.Host, cfg.Port, in.role(), trip), nil
+	return finding.Fine("database %s at %s:%d answers %s in %v", s.Database, cfg.Host, cfg.Port, in.role(), trip), nil
 }
 
 // unanswered returns the text of an error, or a shorter one if the check's time is over.
@@ -110,7 +112,7 @@ func judgePrimary(in *Input, s server) (found []Finding) {
 		found = append(found, Finding{Grade: Problem, Says: "default_transaction_read_only is on, by " + s.ReadOnlyBy, Means: means,
 			Remedy: []string{resetOf("default_transaction_read_only", s.ReadOnlyBy, in.role(), s.Database)}})
 	}
-	return orFine(found, "the server is a primary and takes writes")
+	return finding.OrFine(found, "the server is a primary and takes writes")
 }
 
 // resetOf returns the command that resets a setting with a source of pg_settings.
@@ -128,9 +130,6 @@ func resetOf(setting, source, role, database string) string {
 	return fmt.Sprintf("ALTER SYSTEM RESET %s; SELECT pg_reload_conf(), or correct postgresql.conf", setting)
 }
 
-// tolerable is an offset between clocks that nobody would look for.
-const tolerable = time.Second
-
 // checkDatabaseClock tells how far this machine's clock is from the database's.
 func checkDatabaseClock(ctx context.Context, in *Input) ([]Finding, error) {
 	before := time.Now()
@@ -138,17 +137,5 @@ func checkDatabaseClock(ctx context.Context, in *Input) ([]Finding, error) {
 	if err != nil {
 		return nil, err
 	}
-	return []Finding{clockFinding("the database's clock", s.Now, before, time.Now())}, nil
-}
-
-// clockFinding compares a clock that was read between two moments of this
-// machine's.
-func clockFinding(whose string, read, before, after time.Time) Finding {
-	offset := read.Sub(before.Add(after.Sub(before) / 2)).Round(time.Millisecond)
-	f := Finding{Says: fmt.Sprintf("%s is %v off this machine's, give or take %v", whose, offset, (after.Sub(before) / 2).Round(time.Millisecond))}
-	if offset.Abs() > tolerable+after.Sub(before) {
-		f.Grade, f.Means = Note, "Nothing relies on it: a lease's time is counted by one clock alone. Logs will not line up."
-		f.Remedy = []string{"let both follow the same time servers"}
-	}
-	return f
+	return []Finding{finding.Clock("the database's clock", s.Now, before, time.Now())}, nil
 }

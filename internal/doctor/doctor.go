@@ -14,56 +14,24 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/wirefence/wirefence/lockclient/finding"
 )
 
-// Grade says what to make of a finding. Later ones are worse.
-type Grade int
+// What a check finds, as a lease store does, too.
+type (
+	Grade   = finding.Grade
+	Finding = finding.Finding
+)
 
 // The grades.
 const (
-	OK        Grade = iota
-	Note            // worth knowing; nothing is wrong
-	Warning         // the fence holds, but less well than it could
-	Unchecked       // it is not known
-	Problem         // the fence doesn't hold, or leases can't be taken
+	OK        = finding.OK
+	Note      = finding.Note
+	Warning   = finding.Warning
+	Unchecked = finding.Unchecked
+	Problem   = finding.Problem
 )
-
-var gradeNames = [...]string{"ok", "note", "warning", "unchecked", "problem"}
-
-func (g Grade) String() string { return gradeNames[g] }
-
-// Grades returns all grades, the best first.
-func Grades() (all []Grade) {
-	for g := range gradeNames {
-		all = append(all, Grade(g))
-	}
-	return all
-}
-
-// UnmarshalText reads the grade's name.
-func (g *Grade) UnmarshalText(text []byte) error {
-	at := slices.Index(gradeNames[:], string(text))
-	if at < 0 {
-		return fmt.Errorf("%q is no grade", text)
-	}
-	*g = Grade(at)
-	return nil
-}
-
-// MarshalText writes the grade's name.
-func (g Grade) MarshalText() ([]byte, error) { return []byte(g.String()), nil }
-
-// Finding is one thing that a check has found.
-type Finding struct {
-	Grade Grade `json:"grade"`
-	// Says is what was found. It holds no secrets.
-	Says string `json:"says"`
-	// Means is what follows from it; "" where nothing is wrong.
-	Means string `json:"means,omitempty"`
-	// Remedy are commands and SQL statements that mend it, or the setting to
-	// change, in order.
-	Remedy []string `json:"remedy,omitempty"`
-}
 
 // Check examines one thing.
 type Check struct {
@@ -159,10 +127,10 @@ func (c Check) make(ctx context.Context, in *Input, timeout time.Duration) Resul
 func (in *Input) notMade(ctx context.Context, err error, timeout time.Duration) Finding {
 	f := Finding{Grade: Unchecked, Says: err.Error()}
 	var refusal *pgconn.PgError
-	var right *missingRight
+	var right *finding.MissingRight
 	switch {
 	case errors.As(err, &right):
-		f.Means, f.Remedy = "A role lacks a right for this check.", right.remedy
+		f.Means, f.Remedy = "A role lacks a right for this check.", right.Remedy
 	case errors.As(err, &refusal) && refusal.Code == insufficientPrivilege:
 		f.Says = refusal.Message
 		f.Means = "The connecting role lacks a right for this check."
@@ -176,37 +144,16 @@ func (in *Input) notMade(ctx context.Context, err error, timeout time.Duration) 
 
 const insufficientPrivilege = "42501"
 
-// missingRight is a right that a check needs and didn't have.
-type missingRight struct {
-	what   string
-	remedy []string
-}
-
-func (e *missingRight) Error() string { return e.what }
-
 // role is the name of the connecting role, as in SQL.
 func (in *Input) role() string {
 	return pgx.Identifier{in.Database.Config().ConnConfig.User}.Sanitize()
 }
 
-// one and all of a check's findings that are as they should be.
-func fine(format string, args ...any) []Finding {
-	return []Finding{{Says: fmt.Sprintf(format, args...)}}
-}
-
-// orFine returns the findings, or that all is fine where there are none.
-func orFine(found []Finding, format string, args ...any) []Finding {
-	if len(found) == 0 {
-		return fine(format, args...)
-	}
-	return found
-}
-
 // Counts are how many checks have each grade, by its name.
 func Counts(results []Result) map[string]int {
 	counts := map[string]int{}
-	for _, name := range gradeNames {
-		counts[name] = 0
+	for _, g := range finding.Grades() {
+		counts[g.String()] = 0
 	}
 	for _, r := range results {
 		counts[r.Grade.String()]++

@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/wirefence/wirefence/lockclient/finding"
 )
 
 func says(f Finding) func(context.Context, *Input) ([]Finding, error) {
@@ -38,7 +40,7 @@ var examples = []Check{
 	}},
 	{"c.silent", nil, func(context.Context, *Input) ([]Finding, error) { return nil, nil }},
 	{"c.right", nil, func(context.Context, *Input) ([]Finding, error) {
-		return nil, &missingRight{"not allowed", []string{"GRANT it"}}
+		return nil, &finding.MissingRight{What: "not allowed", Remedy: []string{"GRANT it"}}
 	}},
 	{"c.asks", []string{"d.unknown"}, says(Finding{Says: "never said"})},
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/wirefence/wirefence/internal/engine"
+	"github.com/wirefence/wirefence/lockclient/finding"
 	"github.com/wirefence/wirefence/migrations"
 )
 
@@ -29,7 +30,7 @@ func checkEngine(ctx context.Context, in *Input, p engine.Probe) (found []Findin
 	for _, f := range faults {
 		found = append(found, Finding{Grade: Problem, Says: f.Says, Means: f.Means, Remedy: []string{"a server that behaves as PostgreSQL does: docs/engines.md"}})
 	}
-	return orFine(found, "%s", map[string]string{
+	return finding.OrFine(found, "%s", map[string]string{
 		"locks":    "two connections exclude each other by advisory locks, of sessions and of transactions",
 		"sqlstate": "RAISE keeps its SQLSTATE",
 		"abort":    "an error aborts its transaction, and what was sent behind it",
@@ -59,13 +60,13 @@ func checkTimeline(ctx context.Context, in *Input) ([]Finding, error) {
 	const inRecovery = "55000"
 	switch {
 	case len(faults) == 0 && errors.As(err, &refusal) && refusal.Code == inRecovery:
-		return fine("a standby has no timeline of its own"), nil
+		return finding.Fine("a standby has no timeline of its own"), nil
 	case len(faults) > 0 && errors.As(err, &refusal):
 		return []Finding{{Grade: Problem, Says: faults[0].Says, Means: "Checks of granted tokens fail, and grants too.",
 			Remedy: []string{"a server that tells its timeline", "or, where the storage keeps every commit across a failover: DROP SCHEMA wirefence CASCADE, " +
 				"which removes all tokens and guards, and wirefence migrate --failover trust"}}}, nil
 	case errors.As(err, &refusal) && refusal.Code == insufficientPrivilege:
-		return nil, &missingRight{refusal.Message, []string{"GRANT EXECUTE ON FUNCTION pg_catalog.pg_control_system(), pg_catalog.pg_current_wal_lsn(), " +
+		return nil, &finding.MissingRight{What: refusal.Message, Remedy: []string{"GRANT EXECUTE ON FUNCTION pg_catalog.pg_control_system(), pg_catalog.pg_current_wal_lsn(), " +
 			"pg_catalog.pg_walfile_name(pg_lsn) TO wirefence_owner, wirefence_issuer"}}
 	case err != nil:
 		return nil, err
@@ -93,5 +94,5 @@ func timelineFindings(faults []engine.Fault, id identity) ([]Finding, error) {
 		return []Finding{{Grade: Note, Says: "the server tells its timeline, but the schema was made where none did", Means: trusted,
 			Remedy: []string{asks + ", and holders acquire again where failover = reacquire is set then"}}}, nil
 	}
-	return fine("the server tells its timeline"), nil
+	return finding.Fine("the server tells its timeline"), nil
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	"github.com/wirefence/wirefence/fence"
+	"github.com/wirefence/wirefence/lockclient/finding"
 )
 
 // failoverChecks examine what failovers of PostgreSQL would do to tokens, and have done.
@@ -57,7 +58,7 @@ func checkLost(ctx context.Context, in *Input) (found []Finding, err error) {
 		found = append(found, Finding{Grade: Note, Says: "resources take tokens that are counted elsewhere: " + listed(elsewhere),
 			Means: "After a failover that loses the last of them, a former holder's token counts until the present holder writes. Wirefence can't renumber them."})
 	}
-	return orFine(found, "no token counts that a failover may have lost"), nil
+	return finding.OrFine(found, "no token counts that a failover may have lost"), nil
 }
 
 //go:embed sql/commits.sql
@@ -72,7 +73,7 @@ func checkCommits(ctx context.Context, in *Input) (found []Finding, err error) {
 		return nil, err
 	}
 	if s.SynchronousNames == "" {
-		return fine("no commit waits for standbys; grants wait for the disk, whatever synchronous_commit says"), nil
+		return finding.Fine("no commit waits for standbys; grants wait for the disk, whatever synchronous_commit says"), nil
 	}
 	all, err := rows[struct{ Where, Remedy string }](ctx, in, commitsSQL)
 	if err != nil {
@@ -83,7 +84,7 @@ func checkCommits(ctx context.Context, in *Input) (found []Finding, err error) {
 			Means:  "Grants wait for synchronous standbys all the same. Writes there don't, nor do tokens that their first use records: a failover can lose them.",
 			Remedy: []string{at.Remedy + ", where that matters more than waiting for a standby"}})
 	}
-	return orFine(found, "commits wait for synchronous standbys, as grants do"), nil
+	return finding.OrFine(found, "commits wait for synchronous standbys, as grants do"), nil
 }
 
 // judgeFormer reports the resources that nobody has acquired since a failover.
@@ -98,5 +99,5 @@ func judgeFormer(_ *Input, all []fence.ResourceStatus) (found []Finding) {
 		found = append(found, Finding{Grade: Note, Says: "the database was promoted or restored, and since then nobody has acquired " + listed(former),
 			Means: "Tokens from before are refused with WF001. Holders acquire again by themselves, unless they have ended."})
 	}
-	return orFine(found, "every token was granted by this server, on its timeline")
+	return finding.OrFine(found, "every token was granted by this server, on its timeline")
 }

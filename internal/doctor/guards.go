@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/wirefence/wirefence/fence"
+	"github.com/wirefence/wirefence/lockclient/finding"
 )
 
 // guardChecks examine the guards, which refuse writes that bypass the proxy.
@@ -66,7 +67,7 @@ func checkGuards(ctx context.Context, in *Input) (found []Finding, err error) {
 			Remedy: []string{protect + ", when the history records no more writes that should pass"},
 		})
 	}
-	return orFine(found, "guarded tables: %d, and all guards are in place", len(all)), nil
+	return finding.OrFine(found, "guarded tables: %d, and all guards are in place", len(all)), nil
 }
 
 //go:embed sql/guard_root.sql
@@ -144,7 +145,7 @@ func checkBypass(ctx context.Context, in *Input) (found []Finding, err error) {
 			Means: "These writes were not checked against the holder of the lease.",
 		})
 	}
-	return orFine(found, "nobody is a member of wirefence_bypass, and nobody has bypassed a guard in the last %s", recentText), nil
+	return finding.OrFine(found, "nobody is a member of wirefence_bypass, and nobody has bypassed a guard in the last %s", recentText), nil
 }
 
 //go:embed sql/replica_role.sql
@@ -203,5 +204,5 @@ func checkReplicaRole(ctx context.Context, in *Input) (found []Finding, err erro
 			Means: "Replicated rows fire no guards: they must be checked where they were written.",
 		})
 	}
-	return orFine(found, "session_replication_role is set nowhere, and nothing is replicated to here"), nil
+	return finding.OrFine(found, "session_replication_role is set nowhere, and nothing is replicated to here"), nil
 }

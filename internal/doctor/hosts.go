@@ -14,6 +14,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/wirefence/wirefence/internal/timelines"
+	"github.com/wirefence/wirefence/lockclient/finding"
 )
 
 // standing is the answer of one of several hosts.
@@ -30,7 +31,7 @@ type standing struct {
 func checkHosts(ctx context.Context, in *Input) ([]Finding, error) {
 	hosts := hostsOf(in.Database.Config().ConnConfig, in.Upstream)
 	if len(hosts) < 2 {
-		return fine("one host is named, and none to compare it with"), nil
+		return finding.Fine("one host is named, and none to compare it with"), nil
 	}
 	all := make([]standing, len(hosts))
 	_, err := marked(ctx, in, func(mark int64) (bool, error) {
@@ -154,7 +155,7 @@ func judgeHosts(all []standing) (found []Finding) {
 			found = append(found, judgePrimaryHost(s, newest)...)
 		}
 	}
-	return orFine(found, "of %d hosts, all on one timeline, no more than one is a primary", len(all))
+	return finding.OrFine(found, "of %d hosts, all on one timeline, no more than one is a primary", len(all))
 }
 
 // judgePrimaryHost judges a primary beside the one on the newest timeline.

@@ -22,10 +22,13 @@ type Input struct {
 	// the setting that names it.
 	Store        lockclient.Store
 	StoreSetting string
+	// Source is what tokens of the lease store come from. Sources are those of all lease
+	// stores that this binary has: a resource of another source has grants of another
+	// lock service. Both are required.
+	Source  fence.Source
+	Sources []fence.Source
 	// Lease is the resource whose lease the proxy holds, or waits for, "" where it has none.
 	Lease fence.Resource
-	// Replicas is how many Redis replicas a grant waits for.
-	Replicas int
 	// Proxy is a session through the proxy, nil where no proxy is named.
 	Proxy *pgx.ConnConfig
 	// Upstream opens a session on the proxy's servers; nil if they aren't named.

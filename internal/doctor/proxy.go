@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/wirefence/wirefence/fence"
+	"github.com/wirefence/wirefence/lockclient/finding"
 )
 
 const proxyReachable = "proxy.reachable"
@@ -45,7 +46,7 @@ func checkReady(ctx context.Context, in *Input) ([]Finding, error) {
 		return []Finding{{Grade: Problem, Says: "the proxy is not ready: " + strings.TrimSpace(strings.TrimPrefix(body, "not ready: ")),
 			Means: "It serves no new clients, or its upstream can't be reached.", Remedy: []string{"see the proxy's log"}}}, nil
 	}
-	return fine("the proxy says that it is ready"), nil
+	return finding.Fine("the proxy says that it is ready"), nil
 }
 
 func checkProxy(ctx context.Context, in *Input) ([]Finding, error) {
@@ -64,7 +65,7 @@ func checkProxy(ctx context.Context, in *Input) ([]Finding, error) {
 	if err != nil {
 		return nil, err
 	}
-	return fine("a session through the proxy at %s:%d answers in %v", in.Proxy.Host, in.Proxy.Port, trip), nil
+	return finding.Fine("a session through the proxy at %s:%d answers in %v", in.Proxy.Host, in.Proxy.Port, trip), nil
 }
 
 const cannotConnectNow = "57P03"
@@ -88,7 +89,7 @@ func checkProxyDatabase(ctx context.Context, in *Input) ([]Finding, error) {
 
 func databaseFinding(by string, same bool) []Finding {
 	if same {
-		return fine("%s leads to the database of WIREFENCE_DATABASE_URL", by)
+		return finding.Fine("%s leads to the database of WIREFENCE_DATABASE_URL", by)
 	}
 	return []Finding{{
 		Grade: Problem, Says: by + " leads to another database than WIREFENCE_DATABASE_URL",
@@ -151,7 +152,7 @@ func checkProxyFences(ctx context.Context, in *Input) (found []Finding, err erro
 			return append(found, in.unfenced(ctx)), nil
 		}
 	}
-	return fine("the proxy has fences checked, in both protocols"), nil
+	return finding.Fine("the proxy has fences checked, in both protocols"), nil
 }
 
 // Fences reports whether a connection leads through a proxy that has fences checked. It changes

@@ -16,6 +16,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/wirefence/wirefence/fence"
+	"github.com/wirefence/wirefence/lockclient/finding"
 )
 
 // resourceChecks examine what the database has recorded about resources.
@@ -73,7 +74,7 @@ func judgeHolders(_ *Input, all []fence.ResourceStatus) (found []Finding) {
 		found = append(found, Finding{Grade: Note, Says: fmt.Sprintf("%s: token %d, last granted to %s, open transactions: %d", r.Resource, r.LastToken, holder, r.Writers)})
 	}
 	found = firstOf(found, Finding{Says: "and %d more resources with open transactions", Remedy: []string{"wirefence status"}})
-	return orFine(found, "resources: %d, none with an open transaction", len(all))
+	return finding.OrFine(found, "resources: %d, none with an open transaction", len(all))
 }
 
 // No counter reaches tokens above suspicious. Above exhausted, few tokens are left.
@@ -99,7 +100,7 @@ func judgeTokens(_ *Input, all []fence.ResourceStatus) (found []Finding) {
 		found = append(found, f)
 	}
 	found = firstOf(found, Finding{Says: "and %d more resources with such tokens", Means: "Clients may have made them up.", Remedy: []string{"wirefence resource list"}})
-	return orFine(found, "the highest token is %d", highest)
+	return finding.OrFine(found, "the highest token is %d", highest)
 }
 
 // longPreempt is the longest preempt_after that is not reported.
@@ -129,7 +130,7 @@ func judgePolicies(_ *Input, all []fence.ResourceStatus) (found []Finding) {
 		}
 	}
 	found = firstOf(found, Finding{Says: "and %d more unusual policies", Means: "They have the same consequences.", Remedy: []string{"wirefence resource list"}})
-	return orFine(found, "no policy is unusual")
+	return finding.OrFine(found, "no policy is unusual")
 }
 
 func (in *Input) refusals(ctx context.Context) (map[fence.Resource]fence.RefusalCount, error) {
@@ -152,7 +153,7 @@ func judgeRefusals(_ *Input, counts map[fence.Resource]fence.RefusalCount) (foun
 		found = append(found, Finding{Grade: Note, Says: fmt.Sprintf("%s: refused in the last hour: %d, passed in shadow mode: %d",
 			label, counts[name].Refused, counts[name].LetPass), Remedy: []string{"wirefence history --since 1h"}})
 	}
-	return orFine(found, "the history has no refusal of the last hour")
+	return finding.OrFine(found, "the history has no refusal of the last hour")
 }
 
 func (in *Input) historyTotals(ctx context.Context) (fence.HistoryTotals, error) {
@@ -178,7 +179,7 @@ func judgeHistory(_ *Input, totals fence.HistoryTotals) (found []Finding) {
 			Means:  "It grows: each write to it prunes a few rows, and proxies with WIREFENCE_DATABASE_URL prune the rest every minute.",
 			Remedy: []string{"run a proxy with WIREFENCE_DATABASE_URL, and look into its log", "SELECT wirefence.prune_history(), which deletes up to 10,000 at READ COMMITTED"}})
 	}
-	return orFine(found, "rows: %d of at most %d, kept for %s", totals.Kept, bound, daysText(totals.MaxAge))
+	return finding.OrFine(found, "rows: %d of at most %d, kept for %s", totals.Kept, bound, daysText(totals.MaxAge))
 }
 
 // daysText writes two days or more in days, less as Go does.
@@ -206,5 +207,5 @@ func checkExpiredLeases(ctx context.Context, in *Input) ([]Finding, error) {
 		return []Finding{{Grade: Note, Says: fmt.Sprintf("leases in PostgreSQL that have expired and were not acquired again: %d; held: %d", n.Expired, n.Live),
 			Means: "Their holders ended without a release, or were cut off. The next acquire gets them."}}, nil
 	}
-	return fine("leases in PostgreSQL that are held: %d; none has expired", n.Live), nil
+	return finding.Fine("leases in PostgreSQL that are held: %d; none has expired", n.Live), nil
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/wirefence/wirefence/lockclient/finding"
 	"github.com/wirefence/wirefence/migrations"
 )
 
@@ -29,7 +30,7 @@ func checkSchemaVersion(ctx context.Context, in *Input) ([]Finding, error) {
 	}
 	switch lacks := (*migrations.ContentError)(nil); {
 	case err == nil, errors.As(err, &lacks): // schema.objects reports what is missing
-		return fine("the schema is at version %d, as this binary needs it", migrations.Version()), nil
+		return finding.Fine("the schema is at version %d, as this binary needs it", migrations.Version()), nil
 	case errors.Is(err, migrations.ErrNoVersion):
 		return []Finding{{Grade: Problem, Says: "the schema has no version", Means: "A dump was restored without its data. The record of granted tokens is lost.",
 			Remedy: []string{"restore the rows of the schema wirefence, too", "or DROP SCHEMA wirefence CASCADE, which removes all guards, and wirefence migrate"}}}, nil
@@ -67,7 +68,7 @@ func oneApart(differs *migrations.VersionError) []Finding {
 // schema itself is closed.
 func schemaRight(err error) error {
 	if text := err.Error(); strings.Contains(text, "permission denied for schema wirefence") {
-		return &missingRight{text, []string{"GRANT USAGE ON SCHEMA wirefence TO PUBLIC"}}
+		return &finding.MissingRight{What: text, Remedy: []string{"GRANT USAGE ON SCHEMA wirefence TO PUBLIC"}}
 	}
 	return err
 }
@@ -107,7 +108,7 @@ func checkSchemaObjects(ctx context.Context, in *Input) ([]Finding, error) {
 		}
 		found = append(found, f)
 	}
-	return orFine(found, "functions, tables and rights are as this binary installs them"), nil
+	return finding.OrFine(found, "functions, tables and rights are as this binary installs them"), nil
 }
 
 // onlyOfHistory reports whether a drift affects only the records of handoffs.
@@ -142,7 +143,7 @@ func checkPrepared(ctx context.Context, in *Input) ([]Finding, error) {
 		}
 		found = append(found, f)
 	}
-	return orFine(found, "the roles are there, and wirefence_owner may end backends"), nil
+	return finding.OrFine(found, "the roles are there, and wirefence_owner may end backends"), nil
 }
 
 //go:embed sql/issuer.sql
@@ -173,7 +174,7 @@ func checkIssuer(ctx context.Context, in *Input) ([]Finding, error) {
 		}
 		return []Finding{f}, nil
 	}
-	return fine("%s has wirefence_issuer, and is neither a superuser nor wirefence_owner", me.Role), nil
+	return finding.Fine("%s has wirefence_issuer, and is neither a superuser nor wirefence_owner", me.Role), nil
 }
 
 //go:embed sql/members.sql
@@ -186,7 +187,7 @@ func checkOwner(ctx context.Context, in *Input) ([]Finding, error) {
 		return nil, err
 	}
 	if len(names) == 0 {
-		return fine("nobody but superusers can act as wirefence_owner"), nil
+		return finding.Fine("nobody but superusers can act as wirefence_owner"), nil
 	}
 	return []Finding{{
 		Grade: Note, Says: "can act as wirefence_owner: " + strings.Join(names, ", "),
@@ -201,5 +202,5 @@ func checkSuperusers(ctx context.Context, in *Input) ([]Finding, error) {
 	if err != nil {
 		return nil, err
 	}
-	return fine("superusers, which are checked like other roles but may switch guards off: %s", strings.Join(names, ", ")), nil
+	return finding.Fine("superusers, which are checked like other roles but may switch guards off: %s", strings.Join(names, ", ")), nil
 }

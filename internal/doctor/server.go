@@ -5,6 +5,8 @@ import (
 	_ "embed"
 	"fmt"
 	"time"
+
+	"github.com/wirefence/wirefence/lockclient/finding"
 )
 
 // serverChecks examine settings of the server on which fences depend.
@@ -60,7 +62,7 @@ func judgeDurability(in *Input, s serverSettings) (found []Finding) {
 			Means:  "A failover can lose the last grants. No token from before it counts then, but for resources with failover = trust: holders acquire again.",
 			Remedy: []string{"ALTER SYSTEM SET synchronous_standby_names = 'ANY 1 (*)'; SELECT pg_reload_conf(), where that matters more than waiting for a standby"}})
 	}
-	return orFine(found, "a commit is on disk when it returns")
+	return finding.OrFine(found, "a commit is on disk when it returns")
 }
 
 // checkTimeouts compares the connecting role's statement_timeout with the longest wait of a
@@ -82,7 +84,7 @@ func checkTimeouts(ctx context.Context, in *Input) (found []Finding, err error) 
 			Means:  "A seal is cancelled before it may end a stuck transaction, so no takeover succeeds.",
 			Remedy: []string{fmt.Sprintf("ALTER ROLE %s SET statement_timeout = 0", in.role())}})
 	}
-	return orFine(found, "a seal can wait for preempt_after: statement_timeout is %s, lock_timeout %s, idle_in_transaction_session_timeout %s",
+	return finding.OrFine(found, "a seal can wait for preempt_after: statement_timeout is %s, lock_timeout %s, idle_in_transaction_session_timeout %s",
 		timeoutText(s.Statement), timeoutText(s.Lock), timeoutText(s.IdleTransaction)), nil
 }
 
@@ -110,7 +112,7 @@ func judgeLocks(_ *Input, s serverSettings) (found []Finding) {
 		found = append(found, Finding{Grade: Warning, Says: fmt.Sprintf("locks: %d of about %d are held", s.LocksHeld, room),
 			Means: "When none is left, writes and grants fail with 53200.", Remedy: remedy})
 	}
-	return orFine(found, "locks: %d of about %d are held", s.LocksHeld, room)
+	return finding.OrFine(found, "locks: %d of about %d are held", s.LocksHeld, room)
 }
 
 // judgeConnections warns when connections run out. Only then it matters that the proxy admits
@@ -118,7 +120,7 @@ func judgeLocks(_ *Input, s serverSettings) (found []Finding) {
 func judgeConnections(in *Input, s serverSettings) []Finding {
 	room := s.Connections - s.Reserved
 	if s.Backends*10 <= room*9 {
-		return fine("connections: %d of %d are taken", s.Backends, room)
+		return finding.Fine("connections: %d of %d are taken", s.Backends, room)
 	}
 	f := Finding{Grade: Warning, Says: fmt.Sprintf("connections: %d of %d are taken", s.Backends, room),
 		Means:  "When none is left, clients get 53300 from the server, and no lease can be taken over if its grant needs a new connection.",

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/wirefence/wirefence/fence"
+	"github.com/wirefence/wirefence/lockclient/finding"
 )
 
 // sessionChecks look for transactions that hold a resource and delay its next holder.
@@ -49,7 +50,7 @@ func checkPreparedTransactions(ctx context.Context, in *Input) (found []Finding,
 			Means:  "No takeover of the resource is possible until it ends; a takeover can't end it.",
 			Remedy: []string{fmt.Sprintf("COMMIT PREPARED %s or ROLLBACK PREPARED %s, as its coordinator has decided", gid, gid)}})
 	}
-	return orFine(found, "no prepared transaction holds a resource for long"), nil
+	return finding.OrFine(found, "no prepared transaction holds a resource for long"), nil
 }
 
 //go:embed sql/idle.sql
@@ -98,12 +99,12 @@ func checkIdleSessions(ctx context.Context, in *Input) (found []Finding, err err
 	}
 	found = firstOf(found, Finding{Says: "and %d more that are idle for a shorter time", Means: "They delay the next holder in the same way."})
 	if hidden > 0 {
-		return found, &missingRight{
-			fmt.Sprintf("sessions that hold a resource: %d; whether they are idle wirefence_owner may not see", hidden),
-			[]string{"GRANT pg_read_all_stats TO wirefence_owner"},
+		return found, &finding.MissingRight{
+			What:   fmt.Sprintf("sessions that hold a resource: %d; whether they are idle wirefence_owner may not see", hidden),
+			Remedy: []string{"GRANT pg_read_all_stats TO wirefence_owner"},
 		}
 	}
-	return orFine(found, "sessions that hold a resource: %d, and none is stuck", len(pids)), nil
+	return finding.OrFine(found, "sessions that hold a resource: %d, and none is stuck", len(pids)), nil
 }
 
 //go:embed sql/presets.sql
@@ -128,7 +129,7 @@ func judgePresets(_ *Input, all []preset) (found []Finding) {
 			Means:  "Nothing reads it: if it is meant as a fence, those sessions write without one. The fence's setting is " + fence.Variable + ".",
 			Remedy: []string{p.Remedy}})
 	}
-	return orFine(found, "no role and no database has a setting of Wirefence that nothing reads")
+	return finding.OrFine(found, "no role and no database has a setting of Wirefence that nothing reads")
 }
 
 // waits has the preempt_after of each resource.

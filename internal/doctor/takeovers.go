@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/wirefence/wirefence/fence"
+	"github.com/wirefence/wirefence/lockclient/finding"
 )
 
 // judgeTakeovers compares each resource's preempt_after with the time that a grant has to be
@@ -30,7 +31,7 @@ func judgeTakeovers(in *Input, all []fence.ResourceStatus) (found []Finding) {
 	}
 	found = firstOf(found, Finding{Says: "the same is true of %d more resources",
 		Means: "Their takeovers fail in the same way.", Remedy: []string{"wirefence resource list"}})
-	return orFine(found, "with WIREFENCE_TTL=%v, a grant has %v to be sealed, longer than any preempt_after", in.TTL, within)
+	return finding.OrFine(found, "with WIREFENCE_TTL=%v, a grant has %v to be sealed, longer than any preempt_after", in.TTL, within)
 }
 
 // enoughTTL returns a TTL that leaves a seal a second more than preempt_after.

@@ -294,7 +294,7 @@ func TestStoresAreMeasured(t *testing.T) {
 		source fence.Source
 	}{
 		"PostgreSQL": {own, lockclient.PostgresSealer{}, ""},
-		"Redis":      {remote, lockclient.PostgresSealer{Querier: pool, Source: fence.SourceRedis}, fence.SourceRedis},
+		"Redis":      {remote, lockclient.PostgresSealer{Querier: pool, Source: redis.Source}, redis.Source},
 	} {
 		t.Run(name, func(t *testing.T) {
 			registry := prometheus.NewRegistry()

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/wirefence/wirefence/internal/authority"
+	"github.com/wirefence/wirefence/lockclient"
 	"github.com/wirefence/wirefence/lockclient/etcd"
 	"github.com/wirefence/wirefence/lockclient/storetest"
 )
@@ -27,10 +28,14 @@ func TestErrorsNameTheServerNotThePassword(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	permanent := true
 	check := func(what string, err error) {
 		t.Helper()
 		if err == nil {
 			t.Fatalf("%s: no error", what)
+		}
+		if lockclient.Permanent(err) != permanent {
+			t.Errorf("%s: permanent is not %v: %v", what, permanent, err)
 		}
 		if !strings.Contains(err.Error(), server.Addr()) || strings.Contains(err.Error(), "sesame") {
 			t.Errorf("%s: %v", what, err)
@@ -46,6 +51,7 @@ func TestErrorsNameTheServerNotThePassword(t *testing.T) {
 		t.Fatal(held, err)
 	}
 	server.Kill()
+	permanent = false
 	ctx, cancel := context.WithTimeout(ctx, 500*time.Millisecond)
 	defer cancel()
 	_, err = store.Acquire(ctx, "r", "other", time.Minute)

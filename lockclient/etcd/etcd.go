@@ -25,6 +25,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -35,6 +36,7 @@ import (
 	"go.uber.org/zap"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/backoff"
+	"google.golang.org/grpc/codes"
 
 	"github.com/wirefence/wirefence/fence"
 	"github.com/wirefence/wirefence/lockclient"
@@ -100,6 +102,18 @@ func Open(url string) (*Store, error) {
 	}
 	return newStore(u.Path, u.Hosts, &lazyClient{config: config, gate: make(chan struct{}, 1)}), nil
 }
+
+// Source is what the tokens of this store come from.
+const Source fence.Source = "etcd"
+
+// URL is a connection string, as a setting.
+type URL string
+
+// Open is Open of the package.
+func (u URL) Open() (lockclient.StoreCloser, error) { return Open(string(u)) }
+
+// Source returns what the tokens come from.
+func (URL) Source() fence.Source { return Source }
 
 func newStore(prefix string, endpoints []string, client *lazyClient) *Store {
 	s := &Store{prefix: prefix, endpoints: strings.Join(endpoints, ","), client: client}
@@ -333,8 +347,21 @@ func get(ctx context.Context, client *clientv3.Client, key string) (*mvccpb.KeyV
 // fail adds to an error what failed and where. If the context has ended, its error is in
 // the chain, whatever the client reported.
 func (s *Store) fail(ctx context.Context, doing string, resource fence.Resource, err error) error {
+	if isPermanent(err) {
+		err = &lockclient.PermanentError{Err: err}
+	}
 	if ctxErr := ctx.Err(); ctxErr != nil && !errors.Is(err, ctxErr) {
 		err = fmt.Errorf("%w (%w)", ctxErr, err)
 	}
 	return fmt.Errorf("etcd at %s: %s %q: %w", s.endpoints, doing, resource, err)
+}
+
+// isPermanent reports whether a server refuses a request until somebody changes the set-up.
+func isPermanent(err error) bool {
+	var reply interface {
+		error
+		Code() codes.Code
+	}
+	return errors.As(err, &reply) &&
+		slices.Contains([]codes.Code{codes.Unauthenticated, codes.PermissionDenied, codes.InvalidArgument}, reply.Code())
 }

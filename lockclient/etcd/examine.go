@@ -2,15 +2,20 @@ package etcd
 
 import (
 	"context"
+	"fmt"
+	"strings"
 
 	"go.etcd.io/etcd/api/v3/mvccpb"
-	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/wirefence/wirefence/fence"
 	"github.com/wirefence/wirefence/lockclient"
+	"github.com/wirefence/wirefence/lockclient/finding"
 )
 
-var _ lockclient.Counter = (*Store)(nil)
+var (
+	_ lockclient.Counter  = (*Store)(nil)
+	_ lockclient.Examiner = (*Store)(nil)
+)
 
 // Counted implements lockclient.Counter. It returns the present revision plus the offset.
 func (s *Store) Counted(ctx context.Context, resource fence.Resource) (fence.Token, error) {
@@ -37,35 +42,34 @@ func (s *Store) counted(ctx context.Context, resource fence.Resource) (fence.Tok
 	return s.token(resource, &put{revision: read.Header.Revision, offset: kv})
 }
 
-// Member is what one server reports about itself.
-type Member struct {
-	Endpoint string
-	Version  string
-	// Leader reports whether the server knows a leader.
-	Leader bool
-	// Alarms are the alarms of the server, such as NOSPACE.
-	Alarms []string
-	// Err is why the server did not answer.
-	Err error
+// Examinations look for members that do not take part.
+func (s *Store) Examinations() []finding.Examination {
+	return []finding.Examination{{Name: "members", Run: s.examineMembers}}
 }
 
-// Members asks the servers of the connection string for their state. It changes nothing.
-func (s *Store) Members(ctx context.Context) ([]Member, error) {
+// examineMembers asks the servers of the connection string for their state.
+func (s *Store) examineMembers(ctx context.Context) (found []finding.Finding, err error) {
 	client, err := s.client.get(ctx)
 	if err != nil {
 		return nil, err
 	}
-	var all []Member
-	for _, endpoint := range client.Endpoints() {
-		all = append(all, examine(ctx, client, endpoint))
+	var version string
+	endpoints := client.Endpoints()
+	for _, endpoint := range endpoints {
+		status, err := client.Status(ctx, endpoint)
+		switch {
+		case err != nil:
+			found = append(found, finding.Finding{Grade: finding.Warning, Says: fmt.Sprintf("etcd at %s doesn't answer: %v", endpoint, err),
+				Means: "Leases go on as long as a majority of the members does.", Remedy: []string{"bring it up, or take it out of WIREFENCE_ETCD_URL"}})
+		case len(status.Errors) > 0:
+			found = append(found, finding.Finding{Grade: finding.Problem, Says: fmt.Sprintf("etcd at %s: %s", endpoint, strings.Join(status.Errors, "; ")),
+				Means: "With the alarm NOSPACE it takes no writes: no lease is granted.", Remedy: []string{"etcdctl compact and defrag, then etcdctl alarm disarm"}})
+		case status.Leader == 0:
+			found = append(found, finding.Finding{Grade: finding.Problem, Says: fmt.Sprintf("etcd at %s knows no leader", endpoint),
+				Means: "Without a majority no lease is granted or renewed.", Remedy: []string{"bring up a majority of the members"}})
+		default:
+			version = status.Version
+		}
 	}
-	return all, nil
-}
-
-func examine(ctx context.Context, client *clientv3.Client, endpoint string) Member {
-	status, err := client.Status(ctx, endpoint)
-	if err != nil {
-		return Member{Endpoint: endpoint, Err: err}
-	}
-	return Member{Endpoint: endpoint, Version: status.Version, Leader: status.Leader != 0, Alarms: status.Errors}
+	return finding.OrFine(found, "etcd %s: all members that are named answer and know their leader: %d", version, len(endpoints)), nil
 }

@@ -165,26 +165,6 @@ func TestHistoryIsRead(t *testing.T) {
 	}
 }
 
-func TestOnlyTheDriversOwnRacesPass(t *testing.T) {
-	race := func(one, other string) string {
-		return "==================\nWARNING: DATA RACE\nWrite at 0x00c0001ed380 by goroutine 48:\n  " + one +
-			"()\n      conn.go:849 +0x68c\n\nPrevious read at 0x00c0001ed380 by goroutine 18:\n  " + other + "()\n      conn.go:614 +0x49d\n"
-	}
-	driver, own := "github.com/go-zookeeper/zk.(*Conn).recvLoop", "github.com/wirefence/wirefence/lockclient.(*Lease).renew"
-	for text, want := range map[string]bool{
-		"":                                    false,
-		"panic: no":                           false,
-		race(driver, driver):                  true,
-		race(driver, own):                     false,
-		race(own, driver):                     false,
-		race(driver, driver) + race(own, own): false,
-	} {
-		if got := drivesRacily(text); got != want {
-			t.Errorf("%v for %s", got, text)
-		}
-	}
-}
-
 // The checks find each defect of a client.
 func TestDefectsAreFound(t *testing.T) {
 	for _, c := range []struct {

@@ -10,8 +10,6 @@ import (
 	"io"
 	"os"
 	"os/exec"
-	"regexp"
-	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -65,23 +63,11 @@ func startClient(s settings, lane int, told func(record)) (*process, error) {
 		}
 		err, said := p.cmd.Wait(), p.errors.String()
 		bySignal := !p.cmd.ProcessState.Exited()
-		if raced := strings.Contains(said, "DATA RACE"); p.err == nil && (raced || err != nil && !bySignal) && !drivesRacily(said) {
+		if raced := strings.Contains(said, "DATA RACE"); p.err == nil && (raced || err != nil && !bySignal) {
 			p.err = fmt.Errorf("%s: %w: %s", s.Name, err, said)
 		}
 	}()
 	return p, nil
-}
-
-var racers = regexp.MustCompile(`(?mi)^(?:previous )?(?:read|write) at .*:\n  (\S+)`)
-
-// drivesRacily reports whether the race detector found something, and nothing but
-// ZooKeeper's driver racing with itself when it connects again: what it reads
-// then is the zxid of which it asks for missed notices, and a notice is a hint.
-func drivesRacily(errors string) bool {
-	all := racers.FindAllStringSubmatch(errors, -1)
-	return len(all) > 0 && !slices.ContainsFunc(all, func(racer []string) bool {
-		return !strings.HasPrefix(racer[1], "github.com/go-zookeeper/zk.")
-	})
 }
 
 // stall and resume stop the process and let it go on.

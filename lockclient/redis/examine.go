@@ -13,9 +13,13 @@ import (
 
 	"github.com/wirefence/wirefence/fence"
 	"github.com/wirefence/wirefence/lockclient"
+	"github.com/wirefence/wirefence/lockclient/finding"
 )
 
-var _ lockclient.Counter = (*Store)(nil)
+var (
+	_ lockclient.Counter  = (*Store)(nil)
+	_ lockclient.Examiner = (*Store)(nil)
+)
 
 // Counted implements lockclient.Counter.
 func (s *Store) Counted(ctx context.Context, resource fence.Resource) (fence.Token, error) {
@@ -33,41 +37,104 @@ func (s *Store) Counted(ctx context.Context, resource fence.Resource) (fence.Tok
 	return fence.Token(count), nil
 }
 
-// Node is what one Redis server reports about itself.
-type Node struct {
-	Address string
-	// Info are the fields of INFO, such as redis_version, role and
-	// connected_slaves.
-	Info map[string]string
-	// Config are maxmemory, maxmemory-policy, appendonly, appendfsync and save.
-	Config map[string]string
-	// Clock is the time of the server, read between Asked and Answered.
-	Clock, Asked, Answered time.Time
-	// Err is why some of this is missing; IsForbidden recognises a missing right.
-	Err error
+// Examinations look for settings that cost leases.
+func (s *Store) Examinations() []finding.Examination {
+	return []finding.Examination{{Name: "settings", Run: s.examineSettings}, {Name: "clock", Run: s.examineClocks}}
 }
 
-// IsForbidden reports whether err says that the user of a connection may not run a
-// command.
-func IsForbidden(err error) bool {
-	var reply goredis.Error
-	return errors.As(err, &reply) && strings.HasPrefix(reply.Error(), "NOPERM")
+func (s *Store) examineSettings(ctx context.Context) (found []finding.Finding, err error) {
+	nodes, err := s.nodes(ctx)
+	if err != nil {
+		return nil, err
+	}
+	var version string
+	for _, n := range nodes {
+		version = n.info["redis_version"]
+		found = append(found, n.judge(s.opts.Replicas)...)
+		if n.err != nil {
+			err = n.missing()
+		}
+	}
+	if err != nil {
+		return found, err
+	}
+	return finding.OrFine(found, "Redis %s evicts nothing and writes what it is told to disk; masters: %d", version, len(nodes)), nil
 }
 
-// Nodes reads the settings of the server, or of every master of a cluster. It returns an
-// error if it cannot find them; each node has an error of its own. It changes nothing.
-func (s *Store) Nodes(ctx context.Context) ([]Node, error) {
+func (s *Store) examineClocks(ctx context.Context) (found []finding.Finding, err error) {
+	nodes, err := s.nodes(ctx)
+	if err != nil {
+		return nil, err
+	}
+	for _, n := range nodes {
+		if n.clock.IsZero() {
+			return found, n.missing()
+		}
+		found = append(found, finding.Clock("the clock of Redis at "+n.address, n.clock, n.asked, n.answered))
+	}
+	return found, nil
+}
+
+// node is what one Redis server reports about itself.
+type node struct {
+	address                string
+	info                   map[string]string // the fields of INFO
+	config                 map[string]string // maxmemory, maxmemory-policy and appendonly
+	clock, asked, answered time.Time         // the server's time, read between the two others
+	err                    error             // why some of this is missing
+}
+
+// missing says why something is missing, and the right that the user of the connection
+// lacks.
+func (n *node) missing() error {
+	err := fmt.Errorf("look at Redis at %s: %w", n.address, n.err)
+	if reply := goredis.Error(nil); errors.As(n.err, &reply) && strings.HasPrefix(reply.Error(), "NOPERM") {
+		return &finding.MissingRight{What: err.Error(), Remedy: []string{"ACL SETUSER the user of WIREFENCE_REDIS_URL +info +time +config|get"}}
+	}
+	return err
+}
+
+// judge says what of the settings costs leases, where grants wait for replicas.
+func (n *node) judge(replicas int) (found []finding.Finding) {
+	if n.info["role"] == "slave" {
+		found = append(found, finding.Finding{Grade: finding.Problem, Says: "Redis at " + n.address + " is a replica",
+			Means: "It takes no writes: no lease is granted.", Remedy: []string{"name the master, or the Sentinels by redis-sentinel://, in WIREFENCE_REDIS_URL"}})
+	}
+	if connected, err := strconv.Atoi(n.info["connected_slaves"]); err == nil && connected < replicas {
+		found = append(found, finding.Finding{Grade: finding.Problem, Says: fmt.Sprintf("Redis at %s has %d replicas, grants wait for %d", n.address, connected, replicas),
+			Means: "No lease is granted or renewed until there are enough.", Remedy: []string{"bring replicas up, or set WIREFENCE_REDIS_WAIT_REPLICAS lower"}})
+	}
+	if policy := n.config["maxmemory-policy"]; policy != "" && policy != "noeviction" {
+		f := finding.Finding{Grade: finding.Warning, Says: fmt.Sprintf("Redis at %s has maxmemory-policy %s", n.address, policy),
+			Means:  "When its memory is full it forgets leases that are held, and counters. Tokens stay unique; two may believe that they hold one lease.",
+			Remedy: []string{"redis-cli CONFIG SET maxmemory-policy noeviction, and in redis.conf"}}
+		if n.config["maxmemory"] == "0" {
+			f.Grade, f.Means = finding.Note, "There is no maxmemory now. With one, it would forget leases that are held."
+		}
+		found = append(found, f)
+	}
+	if n.config["appendonly"] == "no" {
+		found = append(found, finding.Finding{Grade: finding.Note, Says: fmt.Sprintf("Redis at %s has appendonly no", n.address),
+			Means:  "A restart frees leases that are held. The tokens of the former holders are refused as soon as others are granted.",
+			Remedy: []string{"redis-cli CONFIG SET appendonly yes, and in redis.conf, if that matters"}})
+	}
+	return found
+}
+
+// nodes reads the settings of the server, or of every master of a cluster. It returns an
+// error if it cannot find them; each node has an error of its own.
+func (s *Store) nodes(ctx context.Context) ([]*node, error) {
 	switch c := s.client.(type) {
 	case *goredis.Client:
-		return []Node{examine(ctx, c)}, nil
+		return []*node{examine(ctx, c)}, nil
 	case *goredis.ClusterClient:
 		var mu sync.Mutex
-		var all []Node
+		var all []*node
 		err := c.ForEachMaster(ctx, func(ctx context.Context, master *goredis.Client) error {
-			node := examine(ctx, master)
+			n := examine(ctx, master)
 			mu.Lock()
 			defer mu.Unlock()
-			all = append(all, node)
+			all = append(all, n)
 			return nil
 		})
 		if err != nil {
@@ -78,26 +145,26 @@ func (s *Store) Nodes(ctx context.Context) ([]Node, error) {
 	return nil, fmt.Errorf("redis at %s: cannot examine a %T", s.address, s.client)
 }
 
-func examine(ctx context.Context, c *goredis.Client) Node {
-	n := Node{Address: address(c), Info: map[string]string{}, Config: map[string]string{}}
+func examine(ctx context.Context, c *goredis.Client) *node {
+	n := &node{address: address(c), info: map[string]string{}, config: map[string]string{}}
 	info, infoErr := c.Info(ctx).Result()
 	for line := range strings.Lines(info) {
 		if name, value, found := strings.Cut(strings.TrimSpace(line), ":"); found {
-			n.Info[name] = value
+			n.info[name] = value
 		}
 	}
-	n.Asked = time.Now()
+	n.asked = time.Now()
 	clock, clockErr := c.Time(ctx).Result()
-	n.Clock, n.Answered = clock, time.Now()
+	n.clock, n.answered = clock, time.Now()
 	errs := []error{infoErr, clockErr}
-	for _, name := range []string{"maxmemory", "maxmemory-policy", "appendonly", "appendfsync", "save"} {
+	for _, name := range []string{"maxmemory", "maxmemory-policy", "appendonly"} {
 		got, err := c.ConfigGet(ctx, name).Result()
 		if err != nil {
 			errs = append(errs, err)
 			break
 		}
-		n.Config[name] = got[name]
+		n.config[name] = got[name]
 	}
-	n.Err = errors.Join(errs...)
+	n.err = errors.Join(errs...)
 	return n
 }

@@ -16,6 +16,7 @@ import (
 	_ "embed"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -96,6 +97,18 @@ func newStore(client goredis.UniversalClient, opts Options, address string) *Sto
 //
 // With rediss in place of redis it uses TLS. It does not connect yet.
 func Open(url string) (*Store, error) { return OpenWith(url, Options{}) }
+
+// Source is what the tokens of this store come from.
+const Source fence.Source = "redis"
+
+// URL is a connection string, as a setting.
+type URL string
+
+// Open is Open of the package.
+func (u URL) Open() (lockclient.StoreCloser, error) { return Open(string(u)) }
+
+// Source returns what the tokens come from.
+func (URL) Source() fence.Source { return Source }
 
 // OpenWith is Open with options.
 func OpenWith(url string, opts Options) (*Store, error) {
@@ -202,6 +215,8 @@ func (s *Store) fail(ctx context.Context, doing string, resource fence.Resource,
 	if reply := goredis.Error(nil); errors.As(err, &reply) {
 		if reason, ok := strings.CutPrefix(reply.Error(), "WFCOUNTER "); ok {
 			err = fmt.Errorf("%w: %s: %s", lockclient.ErrCounter, TokenKey(resource), strings.TrimPrefix(reason, "ERR "))
+		} else if isPermanent(reply) {
+			err = &lockclient.PermanentError{Err: err}
 		}
 	}
 	if _, ok := goredis.IsMovedError(err); ok {
@@ -214,6 +229,13 @@ func (s *Store) fail(ctx context.Context, doing string, resource fence.Resource,
 		err = fmt.Errorf("%w (%w)", ctxErr, err)
 	}
 	return fmt.Errorf("redis at %s: %s %q: %w", s.address, doing, resource, err)
+}
+
+// isPermanent reports whether a server refuses a command until somebody changes the set-up.
+func isPermanent(reply goredis.Error) bool {
+	return slices.ContainsFunc([]string{"NOAUTH", "WRONGPASS", "NOPERM", "WRONGTYPE", "ERR unknown command"}, func(prefix string) bool {
+		return strings.HasPrefix(reply.Error(), prefix)
+	})
 }
 
 // reloadSlots makes a cluster's client reload its map of slots if a node was unreachable.

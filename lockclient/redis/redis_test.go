@@ -204,6 +204,9 @@ func TestErrorsNameTheServerNotThePassword(t *testing.T) {
 	store := open(t, server)
 	_, err := store.Acquire(ctx, "r", "me", time.Minute)
 	check("no password", err)
+	if !lockclient.Permanent(err) {
+		t.Errorf("no password passes by waiting: %v", err)
+	}
 	withPassword, err := redis.Open("redis://:open-sesame@" + server.Addr())
 	if err != nil {
 		t.Fatal(err)
@@ -215,6 +218,9 @@ func TestErrorsNameTheServerNotThePassword(t *testing.T) {
 	server.Kill()
 	_, err = withPassword.Acquire(ctx, "r", "other", time.Minute)
 	check("acquire", err)
+	if lockclient.Permanent(err) {
+		t.Errorf("a dead server is permanent: %v", err)
+	}
 	_, err = withPassword.Renew(ctx, "r", "me", time.Minute)
 	check("renew", err)
 	_, err = withPassword.Release(ctx, "r", "me")

@@ -12,6 +12,7 @@ import (
 	"github.com/wirefence/wirefence/fence"
 	"github.com/wirefence/wirefence/internal/authority"
 	"github.com/wirefence/wirefence/internal/servers"
+	"github.com/wirefence/wirefence/lockclient"
 	"github.com/wirefence/wirefence/lockclient/storetest"
 	"github.com/wirefence/wirefence/lockclient/zookeeper"
 )
@@ -38,6 +39,9 @@ func TestErrorsNameTheServerNotThePassword(t *testing.T) {
 	win(t, store, "r", "me", time.Minute)
 	_, err := open(t, url("root:sesame-street")).Acquire(ctx, "r", "me", time.Minute)
 	check("wrong password", err)
+	if !lockclient.Permanent(err) {
+		t.Errorf("a wrong password passes by waiting: %v", err)
+	}
 	_, err = open(t, server.URL()).Acquire(ctx, "r", "other", time.Minute)
 	if err != nil {
 		t.Errorf("in another root: %v", err)
@@ -60,6 +64,9 @@ func TestErrorsNameTheServerNotThePassword(t *testing.T) {
 	} {
 		err := c.call()
 		check(c.what, err)
+		if lockclient.Permanent(err) {
+			t.Errorf("%s: a dead server is permanent: %v", c.what, err)
+		}
 		if !strings.Contains(err.Error(), "refused") {
 			t.Errorf("%s does not say why: %v", c.what, err)
 		}

@@ -2,6 +2,7 @@ package zookeeper
 
 import (
 	"context"
+	"sync"
 	"time"
 )
 
@@ -10,9 +11,9 @@ import (
 // answer was lost or nobody waited for it.
 type grant struct {
 	key   grantKey
-	users int           // the calls that have it or wait for it; guarded by the store's mu
-	taken chan struct{} // a lock of the fields below: the owner has put an element
+	users int // the calls that have it or wait for it; guarded by the store's mu
 
+	mu      sync.Mutex
 	session *session    // the session of the lease node, nil while not held; written with the store's mu
 	version int32       // of the resource's node since the token was counted
 	until   time.Time   // when the store ends the lease
@@ -26,18 +27,17 @@ func (s *Store) lockGrant(ctx context.Context, key grantKey) (*grant, error) {
 	s.mu.Lock()
 	g := s.grants[key]
 	if g == nil {
-		g = &grant{key: key, taken: make(chan struct{}, 1)}
+		g = &grant{key: key}
 		s.grants[key] = g
 	}
 	g.users++
 	s.mu.Unlock()
-	select {
-	case g.taken <- struct{}{}:
-		return g, nil
-	case <-ctx.Done():
-		s.releaseUser(g)
-		return nil, ctx.Err()
+	g.mu.Lock()
+	if err := ctx.Err(); err != nil { // nobody waits for the call any more
+		s.unlockGrant(g)
+		return nil, err
 	}
+	return g, nil
 }
 
 // unlockGrant unlocks a grant. A lease that is still held ends at its deadline.
@@ -48,11 +48,7 @@ func (s *Store) unlockGrant(g *grant) {
 	if g.session != nil {
 		g.timer = time.AfterFunc(time.Until(g.until), func() { s.expire(g.key) })
 	}
-	<-g.taken
-	s.releaseUser(g)
-}
-
-func (s *Store) releaseUser(g *grant) {
+	g.mu.Unlock()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	g.users--

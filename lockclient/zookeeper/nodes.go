@@ -21,18 +21,23 @@ func (x *session) counter(path string) (count int64, version int32, err error) {
 	data, stat, err := x.conn.Get(path)
 	for errors.Is(err, zk.ErrNoNode) {
 		if err := x.makeNode(path, "0"); err != nil {
-			return 0, 0, x.explain(err)
+			return 0, 0, err
 		}
 		data, stat, err = x.conn.Get(path)
 	}
 	if err != nil {
-		return 0, 0, x.explain(err)
+		return 0, 0, err
 	}
-	count, err = strconv.ParseInt(string(data), 10, 64)
+	count, err = parseCount(path, data)
+	return count, stat.Version, err
+}
+
+func parseCount(path string, data []byte) (int64, error) {
+	count, err := strconv.ParseInt(string(data), 10, 64)
 	if err != nil || count < 0 {
-		return 0, 0, fmt.Errorf("%w: %s is not a number from 0 to 9223372036854775807", lockclient.ErrCounter, path)
+		return 0, fmt.Errorf("%w: %s is not a number from 0 to 9223372036854775807", lockclient.ErrCounter, path)
 	}
-	return count, stat.Version, nil
+	return count, nil
 }
 
 // makeNode creates a persistent node and its parents, unless they exist.
@@ -50,21 +55,15 @@ func (x *session) makeNode(path, data string) error {
 	return err
 }
 
-// create returns the request that creates the lease node of a grant in the session;
-// replace returns the requests for a lease node that exists already.
-func (x *session) create(g *grant, ttl time.Duration) []any {
-	return []any{&zk.CreateRequest{
-		Path: leaseOf(g.key.path), Data: leaseData(g.key.holder, ttl), Acl: x.acl(), Flags: zk.FlagEphemeral,
-	}}
-}
-
-func (x *session) replace(g *grant, ttl time.Duration) []any {
-	return append([]any{&zk.DeleteRequest{Path: leaseOf(g.key.path), Version: -1}}, x.create(g, ttl)...)
-}
-
-// leaseData returns the data of a lease node: ttl, a space, and the holder.
-func leaseData(holder string, ttl time.Duration) []byte {
-	return []byte(ttl.String() + " " + holder)
+// create returns the requests that create the lease node of a grant in the session, in the
+// place of another if there is one. Its data are ttl, a space, and the holder.
+func (x *session) create(g *grant, ttl time.Duration, replaces bool) []any {
+	path := leaseOf(g.key.path)
+	node := &zk.CreateRequest{Path: path, Data: []byte(ttl.String() + " " + g.key.holder), Acl: x.acl(), Flags: zk.FlagEphemeral}
+	if replaces {
+		return []any{&zk.DeleteRequest{Path: path, Version: -1}, node}
+	}
+	return []any{node}
 }
 
 func parseLease(data []byte) (holder string, ttl time.Duration) {
@@ -76,7 +75,7 @@ func parseLease(data []byte) (holder string, ttl time.Duration) {
 // catchUp makes the server of the session catch up with its leader.
 func (x *session) catchUp(path string) error {
 	_, err := x.conn.Sync(path)
-	return x.explain(err)
+	return err
 }
 
 // readLease reads the holder of a lease, and reports whether it is the holder of the grant. If
@@ -106,7 +105,7 @@ func (s *Store) readLease(x *session, g *grant) (mine bool, err error) {
 		s.setSession(g, nil)
 		return false, nil
 	}
-	return false, x.explain(err)
+	return false, err
 }
 
 // sessionOf returns the store's session with this id, nil if there is none.

@@ -32,99 +32,98 @@ func (s *Store) follow(ctx context.Context, n *lockclient.Notices, path string) 
 	if err != nil {
 		return false
 	}
-	defer s.addPlaces(x, -1)
-	if !s.addPlaces(x, 1) {
+	defer s.occupy(x, -1)
+	if !s.occupy(x, 1) {
 		return false
 	}
 	p := place{session: x, path: path}
 	if p.node, err = x.enqueue(path); err != nil {
 		return false
 	}
-	defer func() { _ = x.dequeue(p.node) }()
-	for ctx.Err() == nil {
-		owner, changes, err := p.watch()
-		if err == nil && owner != 0 && s.sessionOf(owner) != nil {
-			var moved bool
-			if moved, err = p.moveToEnd(); moved && err == nil {
-				continue
+	defer func() { s.leave(x, p.node) }()
+	for ctx.Err() == nil && !x.isOver() {
+		if err = s.await(ctx, &p, func(free bool) {
+			switch {
+			case !heard:
+				n.Hears(ctx, path)
+				heard = true
+			case free:
+				n.Wake(path)
 			}
-		}
-		if err != nil {
+		}); err != nil && !isConnection(err) {
 			return heard
-		}
-		switch {
-		case !heard:
-			n.Hears(ctx, path)
-			heard = true
-		case p.first && owner == 0:
-			n.Wake(path)
-		}
-		select {
-		case change := <-changes:
-			if change.Err != nil {
-				return heard
-			}
-		case <-ctx.Done():
 		}
 	}
 	return heard
 }
 
-// addPlaces adds to the number of places that a session has in queues. It reports whether
-// the session is still in use.
-func (s *Store) addPlaces(x *session, more int) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	x.places += more
-	x.used = time.Now()
-	return s.sessions[x.timeout] == x
+// await watches the node before a place, or the lease, until it changes. Before that it
+// tells whether the lease is free and the place is the first. If the connection is lost,
+// the place is kept.
+func (s *Store) await(ctx context.Context, p *place, tell func(free bool)) error {
+	w, err := s.watcher(ctx)
+	if err != nil {
+		return err
+	}
+	defer s.occupy(w, -1)
+	s.occupy(w, 1)
+	owner, changes, err := p.watch(w)
+	if err != nil {
+		return err
+	}
+	if owner != 0 && p.after != "" && s.sessionOf(owner) != nil {
+		return s.moveToEnd(p)
+	}
+	tell(p.before == "" && owner == 0)
+	select {
+	case change := <-changes:
+		return change.Err
+	case <-p.over:
+	case <-ctx.Done():
+	}
+	return nil
 }
 
 // place is a place in the queue for a resource.
 type place struct {
 	*session
-	path, node string
-	first      bool // no place is before it, and none will be
+	path, node    string
+	before, after string // the nodes next to it, "" for none
 }
 
 // watch watches the node before the place or, for the first, the lease. For the first it
-// returns the session that has the lease, 0 if the lease is free.
-func (p *place) watch() (owner int64, changes <-chan zk.Event, err error) {
+// returns the session that has the lease, 0 if the lease is free. It asks another server
+// than the one that made the place, which has to catch up.
+func (p *place) watch(w *session) (owner int64, changes <-chan zk.Event, err error) {
+	if err := w.catchUp(p.path); err != nil {
+		return 0, nil, err
+	}
 	for {
-		var before string
-		if !p.first {
-			if before, _, err = p.neighbours(); err != nil {
-				return 0, nil, err
-			}
-			p.first = before == ""
+		if err := p.look(w); err != nil {
+			return 0, nil, err
 		}
-		if p.first {
-			held, stat, changes, err := p.conn.ExistsW(leaseOf(p.path))
+		if p.before == "" {
+			held, stat, changes, err := w.conn.ExistsW(leaseOf(p.path))
 			if held {
 				owner = stat.EphemeralOwner
 			}
 			return owner, changes, err
 		}
-		_, _, changes, err = p.conn.GetW(before)
+		_, _, changes, err = w.conn.GetW(p.before)
 		if !errors.Is(err, zk.ErrNoNode) { // otherwise the node before it was just deleted
 			return 0, changes, err
 		}
 	}
 }
 
-// moveToEnd moves the first place to the end of the queue, if there are others.
-func (p *place) moveToEnd() (moved bool, err error) {
-	_, after, err := p.neighbours()
-	if err != nil || after == "" {
-		return false, err
+// moveToEnd moves a place to the end of the queue.
+func (s *Store) moveToEnd(p *place) error {
+	node, err := p.enqueue(p.path)
+	if err == nil {
+		s.leave(p.session, p.node)
+		p.node = node
 	}
-	last := p.node
-	if p.node, err = p.enqueue(p.path); err != nil {
-		p.node = last
-		return false, err
-	}
-	p.first = false
-	return true, p.dequeue(last)
+	return err
 }
 
 // enqueue creates a node at the end of the queue.
@@ -139,59 +138,46 @@ func (x *session) enqueue(path string) (place string, err error) {
 	return place, err
 }
 
-// dequeue deletes a place, which would delay those behind it until the session ends.
-// After a failure keepAlive tries again.
-func (x *session) dequeue(node string) error {
-	_, err := repeat(context.Background(), func() (struct{}, error) { return struct{}{}, x.deletePlace(node) })
-	if err != nil {
-		x.mu.Lock()
-		defer x.mu.Unlock()
-		x.left = append(x.left, node)
+// leave deletes a place, which would delay those behind it until the session ends. It
+// returns at once, and goes on until it succeeds or the session is over.
+func (s *Store) leave(x *session, node string) {
+	if !s.begin() {
+		return
 	}
-	return err
-}
-
-// retryDequeue deletes the places whose deletion failed before.
-func (x *session) retryDequeue() {
-	x.mu.Lock()
-	left := x.left
-	x.left = nil
-	x.mu.Unlock()
-	failed := slices.DeleteFunc(left, func(node string) bool { return x.deletePlace(node) == nil })
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	x.left = append(x.left, failed...)
-}
-
-func (x *session) deletePlace(node string) error {
-	err := x.conn.Delete(node, -1)
-	if errors.Is(err, zk.ErrNoNode) {
-		err = nil
-	}
-	return err
+	go func() {
+		defer s.running.Done()
+		for isConnection(x.conn.Delete(node, -1)) {
+			select {
+			case <-time.After(retryPause):
+			case <-x.over:
+				return
+			}
+		}
+	}()
 }
 
 var errNoPlace = errors.New("the place in the queue no longer exists")
 
-// neighbours returns the nodes before and after a place in the queue, "" for none.
-func (p *place) neighbours() (before, after string, err error) {
-	children, _, err := p.conn.Children(p.path)
+// look finds the nodes before and after a place in the queue.
+func (p *place) look(w *session) error {
+	children, _, err := w.conn.Children(p.path)
 	if err != nil {
-		return "", "", err
+		return err
 	}
 	line := slices.DeleteFunc(children, func(name string) bool { return !strings.Contains(name, "-waiter-") })
 	slices.SortFunc(line, func(a, b string) int { return strings.Compare(number(a), number(b)) })
 	i := slices.Index(line, strings.TrimPrefix(p.node, p.path+"/"))
 	if i < 0 {
-		return "", "", errNoPlace
+		return errNoPlace
 	}
+	p.before, p.after = "", ""
 	if i > 0 {
-		before = p.path + "/" + line[i-1]
+		p.before = p.path + "/" + line[i-1]
 	}
 	if i < len(line)-1 {
-		after = p.path + "/" + line[i+1]
+		p.after = p.path + "/" + line[i+1]
 	}
-	return before, after, nil
+	return nil
 }
 
 // number returns the ten digits that ZooKeeper appends to the name of a sequential node.

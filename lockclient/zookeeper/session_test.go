@@ -243,6 +243,42 @@ func TestWaitersStandInLine(t *testing.T) {
 	awaitNotice(t, line[0].notices) // "short" is not renewed and expires
 }
 
+// A store that loses its connections keeps its place in the queue.
+func TestAPlaceOutlivesItsConnection(t *testing.T) {
+	t.Parallel()
+	store, link := linked(t)
+	behind := open(t, shared.URL())
+	win(t, behind, "outlives", "me", time.Minute)
+	first, second := make(chan struct{}, 1), make(chan struct{}, 1)
+	var stops []func()
+	for _, w := range []struct {
+		store   *zookeeper.Store
+		notices chan struct{}
+	}{{store, first}, {behind, second}} {
+		stop, err := w.store.Notify(t.Context(), "outlives", w.notices)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer stop()
+		stops = append(stops, stop)
+		awaitNotice(t, w.notices) // it is in line
+	}
+	for range 3 {
+		link.Cut()
+		link.Restore()
+		if attempt, err := store.Look(t.Context(), "outlives"); err != nil || attempt.Holder != "me" {
+			t.Fatal(attempt, err)
+		}
+	}
+	release(t, behind, "outlives", "me")
+	awaitNotice(t, first)
+	if len(second) > 0 {
+		t.Error("the second was woken by a release")
+	}
+	stops[0]()
+	awaitNotice(t, second)
+}
+
 // If an outage keeps a store from deleting its place in the queue, the store deletes it
 // afterwards: otherwise the next in the queue would not be woken until the session ends.
 func TestAPlaceIsLeftAfterAnOutage(t *testing.T) {

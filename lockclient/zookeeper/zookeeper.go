@@ -28,11 +28,14 @@
 //   - A process that stalls and continues before that deletes the nodes of leases that
 //     it did not renew in time.
 //   - A lost connection that is replaced within the timeout of the session, with any
-//     server, changes nothing. After the timeout the driver begins a new session, which
+//     server, changes nothing. After the timeout the store begins a new session, which
 //     has none of the old leases: they cannot be renewed.
 //   - If the store is closed while it has leases, their sessions expire.
 //
 // So only the store that acquired a lease can renew it; any can release it.
+//
+// Watches are in a session of their own, which has only one connection. The places of
+// waiters are in the other sessions, so they outlive a lost connection.
 package zookeeper
 
 import (
@@ -40,9 +43,12 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/go-zookeeper/zk"
 
 	"github.com/wirefence/wirefence/fence"
 	"github.com/wirefence/wirefence/lockclient"
@@ -74,13 +80,16 @@ type Store struct {
 
 	mu       sync.Mutex
 	closed   bool
-	sessions map[time.Duration]*session // by the requested timeout
+	failure  error // of the last try to connect
+	sessions map[sessionKey]*session
 	grants   map[grantKey]*grant
 }
 
 var (
 	_ lockclient.Store    = (*Store)(nil)
 	_ lockclient.Notifier = (*Store)(nil)
+	_ lockclient.Looker   = (*Store)(nil)
+	_ lockclient.Counter  = (*Store)(nil)
 )
 
 // New makes a store. It connects at the first request.
@@ -100,7 +109,7 @@ func New(opts Options) (*Store, error) {
 	if opts.Tick < time.Millisecond {
 		return nil, fmt.Errorf("zookeeper: a tick of %v is less than 1ms", opts.Tick)
 	}
-	s := &Store{opts: opts, sessions: map[time.Duration]*session{}, grants: map[grantKey]*grant{}}
+	s := &Store{opts: opts, sessions: map[sessionKey]*session{}, grants: map[grantKey]*grant{}}
 	s.notices = lockclient.NewNotices(lockclient.FollowNames(s.follow))
 	return s, nil
 }
@@ -128,6 +137,18 @@ func Open(url string) (*Store, error) {
 	}
 	return New(opts)
 }
+
+// Source is what the tokens of this store come from.
+const Source fence.Source = "zookeeper"
+
+// URL is a connection string, as a setting.
+type URL string
+
+// Open is Open of the package.
+func (u URL) Open() (lockclient.StoreCloser, error) { return Open(string(u)) }
+
+// Source returns what the tokens come from.
+func (URL) Source() fence.Source { return Source }
 
 // Close ends the sessions of the store and returns when no goroutine of it runs any more.
 // The lockclient.Client on the store must be closed before; a lease that is still held
@@ -166,92 +187,75 @@ func leaseOf(path string) string { return path + "/lease" }
 
 // Acquire implements lockclient.Store. It takes two requests, one of which writes.
 func (s *Store) Acquire(ctx context.Context, resource fence.Resource, holder string, ttl time.Duration) (lockclient.Attempt, error) {
-	attempt, err := call(ctx, s, func() (lockclient.Attempt, error) { return s.acquire(ctx, s.Path(resource), holder, ttl) })
-	if err != nil {
-		return lockclient.Attempt{}, s.fail(ctx, "acquiring the lease of", resource, err)
-	}
-	return attempt, nil
+	return onGrant(ctx, s, "acquiring the lease of", resource, holder, func(g *grant) (lockclient.Attempt, error) {
+		return repeat(ctx, func() (lockclient.Attempt, error) { return s.tryAcquire(ctx, g, ttl) })
+	})
 }
 
 // Renew implements lockclient.Store. It returns an error for a lease that another store
 // acquired.
 func (s *Store) Renew(ctx context.Context, resource fence.Resource, holder string, ttl time.Duration) (bool, error) {
-	held, err := call(ctx, s, func() (bool, error) { return s.renew(ctx, s.Path(resource), holder, ttl) })
-	if err != nil {
-		return false, s.fail(ctx, "renewing the lease of", resource, err)
-	}
-	return held, nil
+	return onGrant(ctx, s, "renewing the lease of", resource, holder, func(g *grant) (bool, error) {
+		return repeat(ctx, func() (bool, error) { return s.tryRenew(ctx, g, ttl) })
+	})
 }
 
 // Release implements lockclient.Store. If it fails, the store keeps trying.
 func (s *Store) Release(ctx context.Context, resource fence.Resource, holder string) (bool, error) {
-	held, err := call(ctx, s, func() (bool, error) { return s.release(ctx, s.Path(resource), holder) })
-	if err != nil {
-		return false, s.fail(ctx, "releasing the lease of", resource, err)
-	}
-	return held, nil
+	return onGrant(ctx, s, "releasing the lease of", resource, holder, func(g *grant) (bool, error) {
+		held, err := s.end(ctx, g)
+		if err != nil && g.session != nil {
+			g.until = time.Now()
+		}
+		return held, err
+	})
 }
 
 // Raise implements lockclient.Store.
 func (s *Store) Raise(ctx context.Context, resource fence.Resource, token fence.Token) error {
-	_, err := call(ctx, s, func() (struct{}, error) { return struct{}{}, s.raise(ctx, s.Path(resource), token) })
-	if err != nil {
-		return s.fail(ctx, "raising the token counter of", resource, err)
-	}
-	return nil
-}
-
-var errClosed = errors.New("the store is closed")
-
-// call runs do, which sends requests, in a goroutine, because the driver has no contexts.
-// It returns when ctx ends; do then continues until it succeeds or its request fails.
-func call[T any](ctx context.Context, s *Store, do func() (T, error)) (T, error) {
-	var none T
-	if err := ctx.Err(); err != nil {
-		return none, err
-	}
-	if !s.begin() {
-		return none, errClosed
-	}
-	type outcome struct {
-		value T
-		err   error
-	}
-	done := make(chan outcome, 1)
-	go func() {
-		defer s.running.Done()
-		value, err := do()
-		done <- outcome{value, err}
-	}()
-	select {
-	case out := <-done:
-		return out.value, out.err
-	case <-ctx.Done():
-		return none, ctx.Err()
-	}
-}
-
-// begin counts a further goroutine that Close waits for. It returns false if the store is
-// closed.
-func (s *Store) begin() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.closed {
-		return false
-	}
-	s.running.Add(1)
-	return true
-}
-
-// fail adds to an error what failed and where. If the context has ended, its error is in
-// the chain, and if there was no connection, the reason for that.
-func (s *Store) fail(ctx context.Context, doing string, resource fence.Resource, err error) error {
-	if ctxErr := ctx.Err(); ctxErr != nil {
-		if !errors.Is(err, ctxErr) {
-			err = fmt.Errorf("%w (%w)", ctxErr, err)
-		} else if failure := s.connectFailure(); failure != nil {
-			err = fmt.Errorf("%w (%w)", err, failure)
+	path := s.Path(resource)
+	_, err := onSession(ctx, s, "raising the token counter of", resource, func(x *session) (struct{}, error) {
+		count, version, err := x.counter(path)
+		if err != nil || count >= int64(token) {
+			return struct{}{}, err
 		}
-	}
-	return fmt.Errorf("ZooKeeper at %s: %s %q: %w", strings.Join(s.opts.Servers, ","), doing, resource, err)
+		_, err = x.conn.Set(path, strconv.AppendInt(nil, int64(token), 10), version)
+		if errors.Is(err, zk.ErrBadVersion) {
+			err = errOrAgain(x.catchUp(path))
+		}
+		return struct{}{}, err
+	})
+	return err
+}
+
+// Look implements lockclient.Looker. Only the holder's own store knows the remaining
+// time; Look returns the whole ttl.
+func (s *Store) Look(ctx context.Context, resource fence.Resource) (lockclient.Attempt, error) {
+	path := s.Path(resource)
+	return onSession(ctx, s, "looking at the lease of", resource, func(x *session) (lockclient.Attempt, error) {
+		if err := x.catchUp(path); err != nil {
+			return lockclient.Attempt{}, err
+		}
+		data, _, err := x.conn.Get(leaseOf(path))
+		if errors.Is(err, zk.ErrNoNode) {
+			return lockclient.Attempt{}, nil
+		}
+		holder, ttl := parseLease(data)
+		return lockclient.Attempt{Holder: holder, Remaining: ttl}, err
+	})
+}
+
+// Counted implements lockclient.Counter. Unlike an acquire it creates no node.
+func (s *Store) Counted(ctx context.Context, resource fence.Resource) (fence.Token, error) {
+	path := s.Path(resource)
+	return onSession(ctx, s, "reading the token counter of", resource, func(x *session) (fence.Token, error) {
+		data, _, err := x.conn.Get(path)
+		if errors.Is(err, zk.ErrNoNode) {
+			return 0, nil
+		} else if err != nil {
+			return 0, err
+		}
+		count, err := parseCount(path, data)
+		return fence.Token(count), err
+	})
 }

@@ -179,7 +179,7 @@ func TestComments(t *testing.T) {
 		{"do $$ begin /*wirefence.token='orders=33'*/ insert into jobs values (34); end $$", ""},
 	}
 	onBoth(t, oldAndNew, func(t *testing.T, w *world) {
-		if _, err := fence.Seal(t.Context(), w.Admin, fence.Grant{Resource: "bills", Token: 7, Source: fence.SourceEtcd}); err != nil {
+		if _, err := fence.Seal(t.Context(), w.Admin, fence.Grant{Resource: "bills", Token: 7, Source: "etcd"}); err != nil {
 			t.Fatal(err)
 		}
 		w.Seal(t, "café", 2)
@@ -202,7 +202,7 @@ func TestComments(t *testing.T) {
 
 func TestBareToken(t *testing.T) {
 	onBoth(t, oldAndNew, func(t *testing.T, w *world) {
-		if _, err := fence.Seal(t.Context(), w.Admin, fence.Grant{Resource: "orders of today", Token: 34, Source: fence.SourceEtcd}); err != nil {
+		if _, err := fence.Seal(t.Context(), w.Admin, fence.Grant{Resource: "orders of today", Token: 34, Source: "etcd"}); err != nil {
 			t.Fatal(err)
 		}
 		own := w.own(t, proxy.Options{Resource: "orders of today"})
