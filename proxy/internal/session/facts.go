@@ -88,10 +88,11 @@ func (s *Session) block() policy.Block {
 	return policy.InBlock
 }
 
-// unfenced reports whether the session carries no fence, needs none, and holds nothing. Its
-// texts need no lexing unless they have a word that could carry a fence or set one.
+// unfenced reports whether the session carries no fence, needs none, holds nothing, and has
+// no statement or portal by whose name a text could come to carry one. Its texts need no
+// lexing unless they have a word that could carry a fence or set one.
 func (s *Session) unfenced() bool {
-	return !s.mayCarry() && !s.cfg.required() && !s.names.fenced && !s.tx.fenced && s.hold.state == policy.NoHold && s.lastCarrier == (policy.Carrier{})
+	return !s.mayCarry() && !s.cfg.required() && !s.names.fenced && !s.names.parsed.Has(sqltext.SetsVariable) && !s.tx.fenced && s.hold.state == policy.NoHold && s.lastCarrier == (policy.Carrier{})
 }
 
 // underHold reports whether the hold covers a plain statement with this fence in its

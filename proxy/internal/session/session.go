@@ -128,7 +128,6 @@ type names struct {
 	parsed            sqltext.Flags // of statements and portals with a name
 	left              sqltext.Flags // of texts that may have stored code, until DISCARD ALL
 	fenced            bool          // one of them has a name, and a fence in its comments
-	discarded         bool          // DISCARD ALL has dropped all of it; answers may be outstanding
 }
 
 type phase uint8
