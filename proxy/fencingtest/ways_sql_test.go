@@ -295,6 +295,7 @@ var attemptsBySQL = []attempt{
 	{"NOTIFY", "WF001", stales("listen news", "notify news, 'stale'")},
 	{"two-phase commit", "WF006", texts("begin", "set local wirefence.token = '"+stale+"'", "prepare transaction 'attempt'")},
 	{"COMMIT PREPARED", "WF006", stales("commit prepared 'attempt'")},
+	{"domain in what counts as a SET", "WF001", stales("select wirefence.hold(noted 'unknown=1')")},
 	{"SAVEPOINT that brings a good value back", "WF001", texts("begin", "set local wirefence.token = 'orders=34'", "insert into cell values (60, 0)",
 		"savepoint a", "set local wirefence.token = '"+stale+"'", insert)},
 	{"ROLLBACK TO that brings the stale value back", "WF001", texts("begin", "set local wirefence.token = '"+stale+"'", "savepoint a",
@@ -327,6 +328,8 @@ var attemptsBySQL = []attempt{
 }
 
 var attemptsWithoutFence = []attempt{
+	{"parameter of a domain in what counts as a SET", "WF002", func(c *client, w *world) error { return c.Batch(w.setsByDomain(c.T)...) }},
+	{"domain in what counts as a SET", "WF002", texts("select wirefence.hold(noted 'unknown=1')")},
 	{"statement prepared in place of a read", "WF002", func(c *client, _ *world) error {
 		c.Exchange(1, parseOf(longNames[0], "select 1"), &pgproto3.Sync{})
 		c.Exchange(1, closeOf('S', longNames[1]), parseOf(longNames[1], insert), &pgproto3.Sync{})

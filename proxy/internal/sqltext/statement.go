@@ -50,7 +50,7 @@ func (s *Scanner) token(k kind, start, end int) {
 	if st.n < len(st.first) {
 		st.first[st.n] = t
 	}
-	if st.n > 4 && (st.last.kind == closing || k != literal && k != param && k != comma && k != word && k != closing) {
+	if st.n > 4 && (st.last.kind == closing || st.last.kind == word && k == literal || k != literal && k != param && k != comma && k != word && k != closing) {
 		st.computes = true
 	}
 	st.n++
