@@ -45,10 +45,14 @@ func (s *Session) noteEffects(m *policy.Message, a *policy.Action, body []byte) 
 	for i := range m.Statements {
 		st := &m.Statements[i]
 		s.noteFlags(st.Flags)
-		if st.Class == sqltext.Ends {
-			s.tx.fenceChanged = false
-		} else if st.Flags&(sqltext.SetsVariable|sqltext.Resets) != 0 {
-			s.tx.fenceChanged = s.tx.fenceChanged || i > 0 || !s.facts.BeginsTransaction()
+		switch {
+		case st.Class == sqltext.Ends:
+			s.tx.fencedBy, s.tx.fenceChanged, s.tx.varied = "", false, false
+		case st.Class == sqltext.Undoes:
+			s.tx.fencedBy, s.tx.fenceChanged = "", s.tx.fenceChanged || s.tx.varied
+		case st.Flags&(sqltext.SetsVariable|sqltext.Resets) != 0:
+			changed := i > 0 || !s.facts.BeginsTransaction()
+			s.tx.fenceChanged, s.tx.varied = s.tx.fenceChanged || changed, s.tx.varied || changed
 		}
 		if st.Flags&(sqltext.Stores|sqltext.Renames) != 0 {
 			s.noteRenames(st, body)
@@ -73,7 +77,7 @@ func (s *Session) noteEffects(m *policy.Message, a *policy.Action, body []byte) 
 
 // noteCover records that the transaction goes on under a check for this carrier, or a hold.
 func (s *Session) noteCover(by policy.Carrier) {
-	s.tx.fenced, s.tx.fenceChanged = true, s.tx.fenceChanged && by.Comment != ""
+	s.tx.fenced, s.tx.fencedBy, s.tx.fenceChanged = true, by.Comment, s.tx.fenceChanged && by.Comment != ""
 }
 
 // noteChain records whether the client chains its transactions: ended says that a statement

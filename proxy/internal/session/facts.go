@@ -33,7 +33,9 @@ func (s *Session) gatherFacts() *policy.Facts {
 		Batch:               s.batch.Batch,
 		FreshChain:          s.tx.freshChain,
 		Fenced:              s.tx.fenced,
+		FencedBy:            s.tx.fencedBy,
 		FenceChanged:        s.tx.fenceChanged,
+		Varied:              s.tx.varied,
 		Answer:              s.answer,
 		NamedFence:          s.names.fenced,
 		Prepared:            s.check.prepared(),
@@ -110,5 +112,6 @@ func (s *Session) underHold(comment string) bool {
 
 // coversPlain records that a plain statement is forwarded under the hold.
 func (s *Session) coversPlain() {
-	s.tx.fenced, s.lastCarrier, s.lastAt = true, s.hold.by, s.at
+	s.noteCover(s.hold.by)
+	s.lastCarrier, s.lastAt = s.hold.by, s.at
 }

@@ -357,5 +357,6 @@ func (s *Session) handleReady(msg []byte) bool {
 
 // noteBoundary records that no transaction is open and nothing outstanding.
 func (s *Session) noteBoundary() {
-	s.tx.fenced, s.tx.fenceChanged, s.tx.localSet, s.tx.freshChain = false, false, false, false
+	s.tx.fenced, s.tx.fencedBy, s.tx.fenceChanged, s.tx.varied = false, "", false, false
+	s.tx.localSet, s.tx.freshChain = false, false
 }

@@ -113,13 +113,15 @@ type login struct {
 
 // openTransaction is what the session knows of the open transaction.
 type openTransaction struct {
-	status         byte // of the last ReadyForQuery
-	fenced         bool // a group of it ran under a fence
-	fenceChanged   bool // the variable may have changed since the last check of it
-	freshChain     bool // it began in the group that ended the one before, and nothing but SET, LOCK and the like has run in it
-	localSet       bool // with a pooler: the client has set the variable in it
-	madeReadOnly   bool // a check has made it READ ONLY
-	shadowReadOnly bool // in shadow mode a check would have
+	status         byte   // of the last ReadyForQuery
+	fenced         bool   // a group of it ran under a fence
+	fencedBy       string // the comment's fence of the last of these; "" once a ROLLBACK TO may have taken its check back
+	varied         bool   // the variable may have changed in it
+	fenceChanged   bool   // the variable may have changed since the last check of it, also by a ROLLBACK TO
+	freshChain     bool   // it began in the group that ended the one before, and nothing but SET, LOCK and the like has run in it
+	localSet       bool   // with a pooler: the client has set the variable in it
+	madeReadOnly   bool   // a check has made it READ ONLY
+	shadowReadOnly bool   // in shadow mode a check would have
 }
 
 // names is what the names of statements and portals mean, and what texts have left behind.
