@@ -69,6 +69,24 @@ func TestStatementsWithPausesAreHeldWhereHoldsLast(t *testing.T) {
 	})
 }
 
+// A table is guarded while a session holds by a comment, which a guard can't see. The session
+// is checked from the first refusal on.
+func TestAGuardThatIsNewerThanAHold(t *testing.T) {
+	onEach(t, oldAndNew, func(t *testing.T, w *world) {
+		w = w.asked(t, proxy.Options{})
+		c := w.connect(t)
+		w.warm(behindGood, c)
+		w.Exec(t, "SELECT wirefence.protect('public.jobs', 'orders')")
+		refused := c.Simple(insertOf(34) + behindGood)
+		if refused != nil { // otherwise the hold was over
+			stack.WantState(t, refused, "WF002", "under the hold")
+		}
+		for range 5 {
+			stack.WantState(t, c.Simple(insertOf(34)+behindGood), "", "behind the refusal")
+		}
+	})
+}
+
 // An idle session gives its hold back.
 func TestAnIdleSessionGivesItsHoldBack(t *testing.T) {
 	onEach(t, oldAndNew, func(t *testing.T, w *world) {

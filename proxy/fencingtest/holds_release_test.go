@@ -33,6 +33,9 @@ var releases = []releasing{
 	{name: "prepared by the protocol", prepare: parses("unlocks", unlock), release: executes("unlocks")},
 	{name: "prepared by the protocol, EXECUTE", prepare: parses("unlocks", unlock), release: runs("EXECUTE unlocks")},
 	{name: "PREPARE and EXECUTE", prepare: func(c *client) { c.Must("PREPARE unlocks AS " + unlock) }, release: runs("EXECUTE unlocks")},
+	{name: "PREPARE behind a DISCARD ALL without an answer, and EXECUTE", prepare: func(c *client) {
+		c.Exchange(2, &pgproto3.Query{String: "DISCARD ALL"}, &pgproto3.Query{String: "PREPARE unlocks AS " + unlock})
+	}, release: runs("EXECUTE unlocks")},
 	{name: "PREPARE, then Bind", prepare: func(c *client) { c.Must("PREPARE unlocks AS " + unlock) }, release: executes("unlocks")},
 	{name: "cursor", release: func(c *client, _ *world) error {
 		if c.TxStatus() == 'I' {

@@ -58,7 +58,7 @@ var rules = []struct {
 	{"a check ends with a SET", unheld, []edit{{weaveGo, `!unsteady && !(by.Comment == "" && changesFence(st))`, "!unsteady"}}},
 	{"a check of a batch ends with a SET", unheld, []edit{{applyGo, `st.Class.Controls() || st.Flags&(sqltext.SetsVariable|sqltext.Resets) != 0 && b.By.Comment == "" {`, "st.Class.Controls() {"}}},
 	{"check ahead of COMMIT", unheld, []edit{{weaveGo, "need = !fenced && !checked && ran && runs", "need = !fenced && false"}}},
-	{"check ahead of COMMIT behind a SET", unheld, []edit{{weaveGo, `f.Fenced && !(f.FenceChanged && by.Comment == "")`, "f.Fenced"}}},
+	{"check ahead of COMMIT behind a SET", unheld, []edit{{weaveGo, "f.Fenced && !f.FenceChanged && !unsteady", "f.Fenced && !unsteady"}}},
 	{"names get other meanings", unheld, []edit{{applyGo, "s.names.prepared.Change(name, ambiguous)", "_ = ambiguous"}}},
 }
 

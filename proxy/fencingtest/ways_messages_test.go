@@ -115,6 +115,27 @@ var attemptsByMessages = []attempt{
 		return c.Batch(bindOf("", "w"), executeOf(""))
 	}},
 	{"PREPARE before the fence", "WF001", texts("prepare w as "+insert, "set wirefence.token = '"+stale+"'", "execute w")},
+	{"statement that sets the variable, by EXECUTE of its name", "WF001", func(c *client, _ *world) error {
+		c.Exchange(1, parseOf("p", setsStale), &pgproto3.Sync{})
+		c.Must("execute p")
+		return c.Simple(insert)
+	}},
+	{"portal that sets the variable, by FETCH", "WF001", func(c *client, _ *world) error {
+		c.Must("begin")
+		c.Exchange(1, parseOf("", setsStale), bindOf("p", ""), &pgproto3.Sync{})
+		c.Must("fetch p")
+		return c.Simple(insert)
+	}},
+	{"statement with a comment, parsed behind a DISCARD ALL that has no answer yet", "WF001 WF006", func(c *client, w *world) error {
+		w.Seal(c.T, "discarded", 1)
+		c.Exchange(2, &pgproto3.Query{String: "discard all"}, parseOf("w", insert+" /*wirefence.token='discarded=1'*/"), &pgproto3.Sync{})
+		w.Seal(c.T, "discarded", 2)
+		return c.Simple("execute w")
+	}},
+	{"parameter of a domain in what counts as a SET", "WF001", func(c *client, w *world) error {
+		c.zombie()
+		return c.Batch(w.setsByDomain(c.T)...)
+	}},
 	{"portal bound before the fence", "WF001", func(c *client, _ *world) error {
 		c.Must("begin")
 		c.Exchange(1, parseOf("w", insert), bindOf("p", "w"), &pgproto3.Sync{})
@@ -193,6 +214,20 @@ var attemptsByMessages = []attempt{
 		c.zombie()
 		return c.Batch(parseOf("w", insert), closeOf('S', "w\x00x"), bindOf("", "w"), executeOf(""))
 	}},
+}
+
+// setsStale comes to carry the stale token.
+const setsStale = "select set_config('wirefence.token', '" + stale + "', false)"
+
+// setsByDomain are messages of a set_config that sets another variable, whose parameter is of a
+// domain that writes.
+func (w *world) setsByDomain(t stack.TB) []pgproto3.FrontendMessage {
+	t.Helper()
+	domain := stack.Value[uint32](t, w.DB, "select 'noted'::regtype::oid")
+	return []pgproto3.FrontendMessage{
+		&pgproto3.Parse{Query: "select set_config($1, 'x', true)", ParameterOIDs: []uint32{domain}},
+		&pgproto3.Bind{Parameters: [][]byte{[]byte("a.b")}}, executeOf(""),
+	}
 }
 
 // holdLock holds the resource's lock against every check until the returned

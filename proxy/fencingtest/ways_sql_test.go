@@ -295,6 +295,15 @@ var attemptsBySQL = []attempt{
 	{"NOTIFY", "WF001", stales("listen news", "notify news, 'stale'")},
 	{"two-phase commit", "WF006", texts("begin", "set local wirefence.token = '"+stale+"'", "prepare transaction 'attempt'")},
 	{"COMMIT PREPARED", "WF006", stales("commit prepared 'attempt'")},
+	{"deferred trigger that runs at a COMMIT with another fence", "WF001", texts("begin", "select 1"+behindGood, "insert into later values (1)", "commit"+behindStale)},
+	{"deferred trigger that runs at the COMMIT of a chained transaction", "WF001", undone("begin", "select 1 {undone}", "commit and chain", "insert into later values (1)")},
+	{"deferred trigger that runs at a COMMIT whose check was rolled back", "WF001", undone("begin", "insert into later values (1)", "savepoint a", "select 1 {undone}", "rollback to a")},
+	{"deferred trigger that runs at a COMMIT under a value that ROLLBACK TO brings back", "WF001", func(c *client, w *world) error {
+		w.Seal(c.T, "other", 7)
+		return texts("begin", "insert into later values (1)", "set local wirefence.token = '"+stale+"'", "savepoint a /*wirefence.token='other=7'*/",
+			"set local wirefence.token = 'orders=34'", "select 1", "rollback to a", "commit")(c, w)
+	}},
+	{"domain in what counts as a SET", "WF001", stales("select wirefence.hold(noted 'unknown=1')")},
 	{"SAVEPOINT that brings a good value back", "WF001", texts("begin", "set local wirefence.token = 'orders=34'", "insert into cell values (60, 0)",
 		"savepoint a", "set local wirefence.token = '"+stale+"'", insert)},
 	{"ROLLBACK TO that brings the stale value back", "WF001", texts("begin", "set local wirefence.token = '"+stale+"'", "savepoint a",
@@ -326,7 +335,26 @@ var attemptsBySQL = []attempt{
 	{"default_transaction_read_only", "WF001 WF006 25006", stales("set default_transaction_read_only = on", "begin read write", insert)},
 }
 
+// undone is an attempt of simple queries, with a COMMIT behind them under the same fence,
+// {undone}, which by then is stale.
+func undone(all ...string) func(*client, *world) error {
+	return func(c *client, w *world) error {
+		const fence = "/*wirefence.token='undone=1'*/"
+		w.Exec(c.T, "delete from wirefence.resource_locks where resource_id = 'undone'")
+		w.Seal(c.T, "undone", 1)
+		for _, sql := range all {
+			c.Must(strings.ReplaceAll(sql, "{undone}", fence))
+		}
+		w.Seal(c.T, "undone", 2)
+		return c.Simple("commit " + fence)
+	}
+}
+
 var attemptsWithoutFence = []attempt{
+	{"parameter of a domain in what counts as a SET", "WF002", func(c *client, w *world) error { return c.Batch(w.setsByDomain(c.T)...) }},
+	{"domain in what counts as a SET", "WF002", texts("select wirefence.hold(noted 'unknown=1')")},
+	{"RELEASE that makes the transaction READ WRITE again", "WF002", texts("begin", setLocal(34), "savepoint a", "set local wirefence.token = ''",
+		"declare c cursor with hold for select writes(1)", "release a", "commit")},
 	{"statement prepared in place of a read", "WF002", func(c *client, _ *world) error {
 		c.Exchange(1, parseOf(longNames[0], "select 1"), &pgproto3.Sync{})
 		c.Exchange(1, closeOf('S', longNames[1]), parseOf(longNames[1], insert), &pgproto3.Sync{})

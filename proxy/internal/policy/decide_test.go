@@ -28,24 +28,26 @@ func situation(changes ...func(*Facts)) *Facts {
 	return f
 }
 
-func unfenced(f *Facts)    { f.Variable = false }
-func required(f *Facts)    { f.Required = true }
-func pooled(f *Facts)      { f.Pooled, f.CanHold, f.Variable = true, false, false }
-func shadow(f *Facts)      { f.Shadow, f.CanHold = true, false }
-func noSchema(f *Facts)    { f.Schema, f.CanHold = false, false }
-func neverHolds(f *Facts)  { f.CanHold = false }
-func leased(f *Facts)      { f.Variable, f.Stamp, f.Required = false, "lease=1", true }
-func busy(f *Facts)        { f.Last = f.Carrier("") }
-func inBlock(f *Facts)     { f.Block = InBlock }
-func failedBlock(f *Facts) { f.Block = FailedBlock }
-func interferes(f *Facts)  { f.FenceMayChange, f.CanHold = true, false }
-func old(f *Facts)         { f.Major = 15 }
-func fenced(f *Facts)      { f.Fenced = true }
-func named(f *Facts)       { f.NamedFence = true }
-func sparing(f *Facts)     { f.HoldsIfNeeded = true }
-func fresh(f *Facts)       { f.FreshChain = true }
-func over(f *Facts)        { f.Hold.Over = true }
-func apart(f *Facts)       { f.HoldNeedsExchange = true }
+func unfenced(f *Facts)     { f.Variable = false }
+func required(f *Facts)     { f.Required = true }
+func pooled(f *Facts)       { f.Pooled, f.CanHold, f.Variable = true, false, false }
+func shadow(f *Facts)       { f.Shadow, f.CanHold = true, false }
+func noSchema(f *Facts)     { f.Schema, f.CanHold = false, false }
+func neverHolds(f *Facts)   { f.CanHold = false }
+func leased(f *Facts)       { f.Variable, f.Stamp, f.Required = false, "lease=1", true }
+func busy(f *Facts)         { f.Last = f.Carrier("") }
+func inBlock(f *Facts)      { f.Block = InBlock }
+func failedBlock(f *Facts)  { f.Block = FailedBlock }
+func interferes(f *Facts)   { f.FenceMayChange, f.CanHold = true, false }
+func old(f *Facts)          { f.Major = 15 }
+func fenced(f *Facts)       { f.Fenced = true }
+func varied(f *Facts)       { f.Varied = true }
+func underComment(f *Facts) { f.FencedBy = "orders=34" }
+func named(f *Facts)        { f.NamedFence = true }
+func sparing(f *Facts)      { f.HoldsIfNeeded = true }
+func fresh(f *Facts)        { f.FreshChain = true }
+func over(f *Facts)         { f.Hold.Over = true }
+func apart(f *Facts)        { f.HoldNeedsExchange = true }
 
 func last(by Carrier) func(*Facts)     { return func(f *Facts) { f.Last = by } }
 func told(answer Answer) func(*Facts)  { return func(f *Facts) { f.Answer = answer } }
@@ -93,7 +95,8 @@ var functionCall = &Message{Kind: FunctionCall}
 
 const (
 	insert = "INSERT INTO t VALUES (1)"
-	signed = insert + " /*wirefence.token='orders=34'*/"
+	orders = " /*wirefence.token='orders=34'*/"
+	signed = insert + orders
 	unlock = "SELECT pg_advisory_unlock_all()"
 	set    = "SET wirefence.token = 'orders=34'"
 )
@@ -189,6 +192,7 @@ func TestPlacesOfChecks(t *testing.T) {
 		"SELECT 1; COMMIT; SELECT 1":                                            "0 2",
 		"SELECT 1; " + set + "; COMMIT":                                         "0 2",
 		"SELECT 1; ROLLBACK TO s; COMMIT":                                       "0",
+		"SELECT 1; " + set + "; SELECT 1; ROLLBACK TO s; COMMIT":                "0 2 4",
 		"SELECT 1; ROLLBACK; SELECT 1":                                          "0 2",
 		"SELECT 1; COMMIT AND CHAIN; SELECT 1":                                  "0 2",
 		"BEGIN; SAVEPOINT s; SELECT 1":                                          "1",
@@ -218,19 +222,25 @@ func TestPlacesOfChecks(t *testing.T) {
 	}
 	judge(t, rows)
 	judge(t, map[string]row{
-		"SAVEPOINT in a block":             {fencedBy(inBlock), saying("SAVEPOINT s"), "forward, checks 0, covered"},
-		"LOCK in a block":                  {fencedBy(inBlock), saying("LOCK TABLE t"), "forward, checks 1, covered"},
-		"an unlock in a block":             {fencedBy(inBlock), saying(unlock), "forward, checks 0, covered"},
-		"nothing runs in a failed block":   {fencedBy(failedBlock), saying("SELECT 1; SELECT 2"), "forward"},
-		"but behind its end":               {fencedBy(failedBlock), saying("SELECT 1; ROLLBACK; SELECT 2"), "forward, checks 2, covered"},
-		"and behind ROLLBACK TO":           {fencedBy(failedBlock), saying("ROLLBACK TO s; SELECT 2"), "forward, checks 1, covered"},
-		"a comment":                        {fencedBy(unfenced), saying(signed), "forward, checks 0, covered"},
-		"a comment, and SET":               {fencedBy(), saying(set + ";" + signed + ";" + set + "; SELECT 1"), "forward, checks 1, covered"},
-		"a stamp":                          {fencedBy(leased), saying(insert), "forward, checks 0, covered"},
-		"stored code may set the variable": {fencedBy(interferes), saying("SELECT 1; SELECT 2; COMMIT; SHOW x"), "forward, checks 0 1 2, covered"},
-		"but not a comment":                {fencedBy(interferes), saying("SELECT 1;" + signed), "forward, checks 0, covered"},
-		"a required fence":                 {fencedBy(unfenced, required), saying("SELECT 1"), "forward, checks 0, covered"},
-		"pipelined":                        {fencedBy(pipelined), saying(insert), "forward, checks 0, covered"},
+		"SAVEPOINT in a block":              {fencedBy(inBlock), saying("SAVEPOINT s"), "forward, checks 0, covered"},
+		"LOCK in a block":                   {fencedBy(inBlock), saying("LOCK TABLE t"), "forward, checks 1, covered"},
+		"an unlock in a block":              {fencedBy(inBlock), saying(unlock), "forward, checks 0, covered"},
+		"nothing runs in a failed block":    {fencedBy(failedBlock), saying("SELECT 1; SELECT 2"), "forward"},
+		"but behind its end":                {fencedBy(failedBlock), saying("SELECT 1; ROLLBACK; SELECT 2"), "forward, checks 2, covered"},
+		"and behind ROLLBACK TO":            {fencedBy(failedBlock), saying("ROLLBACK TO s; SELECT 2"), "forward, checks 1, covered"},
+		"COMMIT under the fence of a check": {fencedBy(inBlock, fenced), saying("COMMIT"), "forward"},
+		"COMMIT behind ROLLBACK TO":         {fencedBy(inBlock, fenced), saying("ROLLBACK TO s; COMMIT"), "forward"},
+		"which brings a value back":         {fencedBy(inBlock, fenced, varied), saying("ROLLBACK TO s; COMMIT"), "forward, checks 1, covered"},
+		"and takes a comment's check back":  {fencedBy(inBlock, fenced, underComment), saying("ROLLBACK TO s; COMMIT" + orders), "forward, checks 1, covered"},
+		"COMMIT under a comment's fence":    {fencedBy(inBlock, fenced, underComment), saying("COMMIT" + orders), "forward"},
+		"COMMIT under another fence":        {fencedBy(inBlock, fenced), saying("COMMIT" + orders), "forward, checks 0, covered"},
+		"a comment":                         {fencedBy(unfenced), saying(signed), "forward, checks 0, covered"},
+		"a comment, and SET":                {fencedBy(), saying(set + ";" + signed + ";" + set + "; SELECT 1"), "forward, checks 1, covered"},
+		"a stamp":                           {fencedBy(leased), saying(insert), "forward, checks 0, covered"},
+		"stored code may set the variable":  {fencedBy(interferes), saying("SELECT 1; SELECT 2; COMMIT; SHOW x"), "forward, checks 0 1 2, covered"},
+		"but not a comment":                 {fencedBy(interferes), saying("SELECT 1;" + signed), "forward, checks 0, covered"},
+		"a required fence":                  {fencedBy(unfenced, required), saying("SELECT 1"), "forward, checks 0, covered"},
+		"pipelined":                         {fencedBy(pipelined), saying(insert), "forward, checks 0, covered"},
 	})
 }
 

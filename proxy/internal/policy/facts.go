@@ -199,9 +199,15 @@ type Facts struct {
 	// FreshChain says that the client has ended the last transaction and begun this one in one
 	// group, and has run nothing in it but SET, LOCK and the like.
 	FreshChain bool
-	// Fenced says that a group of the open transaction ran under a fence, and FenceChanged
-	// that the session variable may have changed since its last check of that.
-	Fenced, FenceChanged bool
+	// Fenced says that a group of the open transaction ran under a fence. FencedBy is the last
+	// one, if it was in a comment and no subtransaction has ended since: ROLLBACK TO takes a
+	// check back.
+	Fenced   bool
+	FencedBy string
+	// Varied says that the session variable may have changed in the open transaction, and
+	// FenceChanged that this was behind the last check of it. The end of a subtransaction may
+	// bring an earlier value back.
+	Varied, FenceChanged bool
 
 	Hold Hold
 	// Last is the carrier of the group before, if that was less than H ago.

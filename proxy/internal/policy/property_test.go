@@ -28,7 +28,7 @@ func drawFacts(t *rapid.T) *Facts {
 		FenceMayChange: rapid.IntRange(0, 7).Draw(t, "interferes") == 7, Major: rapid.IntRange(14, 18).Draw(t, "major"),
 		Variable: yes("variable"), Stamp: rapid.SampledFrom([]string{"", "", "lease=1"}).Draw(t, "stamp"),
 		Outstanding: rapid.SampledFrom([]int{0, 0, 1, 2}).Draw(t, "outstanding"), Block: Block(rapid.IntRange(1, 3).Draw(t, "block")),
-		Fenced: yes("fenced"), FenceChanged: yes("changed"), Last: drawCarrier(t, "last"), Answer: Answer(rapid.IntRange(0, int(Fails)).Draw(t, "answer")),
+		Fenced: yes("fenced"), FencedBy: drawCarrier(t, "fenced by").Comment, FenceChanged: yes("changed"), Varied: yes("varied"), Last: drawCarrier(t, "last"), Answer: Answer(rapid.IntRange(0, int(Fails)).Draw(t, "answer")),
 		NamedFence: rapid.IntRange(0, 3).Draw(t, "named") == 3, Shadow: rapid.IntRange(0, 7).Draw(t, "shadow") == 7,
 	}
 	f.Required = f.Required || f.Stamp != "" // where there is a lease, a fence is required
@@ -170,8 +170,12 @@ func judgeForward(t *rapid.T, f *Facts, m *Message, a Action) {
 	taken := inBatch && f.Batch.Taken && !f.FenceMayChange && !f.HoldMayEnd
 	fenced := carries && setter < 0 || f.Required
 	unsteady := f.FenceMayChange && a.By.Comment == ""
-	under := f.Fenced && !(f.FenceChanged && a.By.Comment == "") && !unsteady || checked // what COMMIT runs under
-	locked := false                                                                      // a LOCK has its check behind it
+	under := f.Fenced && !f.FenceChanged && !unsteady // what COMMIT runs under
+	if a.By.Comment != "" {
+		under = f.FencedBy == a.By.Comment
+	}
+	under = under || checked
+	locked, varied := false, f.Varied // a LOCK has its check behind it
 	for i, st := range m.Statements {
 		commits := st.Class == sqltext.Ends && st.Flags.Has(sqltext.Commits)
 		if commits && fenced && runs && !failed && !under && !counts && !taken && !checks(i) && (i > 0 || f.CurrentBlock() == InBlock) {
@@ -210,6 +214,8 @@ func judgeForward(t *rapid.T, f *Facts, m *Message, a Action) {
 		}
 		locked = locked || st.Class == sqltext.Lock
 		under = under && !unsteady && !changes
+		varied = varied || changes
+		under = under && !(st.Class == sqltext.Undoes && (varied || a.By.Comment != ""))
 		fenced = fenced || st.Flags.Has(sqltext.SetsVariable) && a.By.Comment == ""
 		if f.Pooled && st.Class == sqltext.Ends { // with SET LOCAL
 			fenced = f.Required || a.By.Comment+a.By.Stamp != ""

@@ -44,14 +44,14 @@ func (f *Facts) weave(m *Message, by Carrier, setter int, inserts []Insert) Acti
 	counts := f.HoldCovers(by) || taken
 	unsteady := f.FenceMayChange && by.Comment == "" // any statement may change the fence
 	checked := f.Batch.Open && m.Kind != Query && f.Batch.Checked && f.Batch.By == by && !unsteady
-	fenced := f.Fenced && !(f.FenceChanged && by.Comment == "") && !unsteady || counts || checked
+	fenced := by.Comment != "" && f.FencedBy == by.Comment || by.Comment == "" && f.Fenced && !f.FenceChanged && !unsteady || counts || checked
 	ran := f.CurrentBlock() != NoBlock || f.Batch.Open && f.Batch.Ran
 	outside := f.CurrentBlock() == NoBlock && !f.Batch.Open
 	failed := f.CurrentBlock() == FailedBlock
 	unknown := f.CurrentBlock() == BlockUnknown && f.Outstanding > 0
 	runs := m.Kind == Query || m.Kind == Execute
 	locked := false // a LOCK has no check yet
-	fresh, ended := f.FreshChain, false
+	fresh, ended, varied := f.FreshChain, false, f.Varied
 	if f.Pooled && by.Comment == "" {
 		by.Variable = f.Variable // before the text sets it, it is another client's
 	}
@@ -114,7 +114,8 @@ func (f *Facts) weave(m *Message, by Carrier, setter int, inserts []Insert) Acti
 		}
 		counts = counts && !lost && !st.Flags.Has(sqltext.Imports) && !unsteady
 		steady := !unsteady && !(by.Comment == "" && changesFence(st))
-		fenced = fenced && steady
+		varied = varied || changesFence(st)
+		fenced = fenced && steady && !(st.Class == sqltext.Undoes && (varied || by.Comment != ""))
 		checked = checked && steady && !st.Flags.Has(sqltext.Imports)
 		ran = true
 	}

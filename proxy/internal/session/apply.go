@@ -45,10 +45,14 @@ func (s *Session) noteEffects(m *policy.Message, a *policy.Action, body []byte) 
 	for i := range m.Statements {
 		st := &m.Statements[i]
 		s.noteFlags(st.Flags)
-		if st.Class == sqltext.Ends {
-			s.tx.fenceChanged = false
-		} else if st.Flags&(sqltext.SetsVariable|sqltext.Resets) != 0 {
-			s.tx.fenceChanged = s.tx.fenceChanged || i > 0 || !s.facts.BeginsTransaction()
+		switch {
+		case st.Class == sqltext.Ends:
+			s.tx.fencedBy, s.tx.fenceChanged, s.tx.varied = "", false, false
+		case st.Class == sqltext.Undoes:
+			s.tx.fencedBy, s.tx.fenceChanged = "", s.tx.fenceChanged || s.tx.varied
+		case st.Flags&(sqltext.SetsVariable|sqltext.Resets) != 0:
+			changed := i > 0 || !s.facts.BeginsTransaction()
+			s.tx.fenceChanged, s.tx.varied = s.tx.fenceChanged || changed, s.tx.varied || changed
 		}
 		if st.Flags&(sqltext.Stores|sqltext.Renames) != 0 {
 			s.noteRenames(st, body)
@@ -73,7 +77,7 @@ func (s *Session) noteEffects(m *policy.Message, a *policy.Action, body []byte) 
 
 // noteCover records that the transaction goes on under a check for this carrier, or a hold.
 func (s *Session) noteCover(by policy.Carrier) {
-	s.tx.fenced, s.tx.fenceChanged = true, s.tx.fenceChanged && by.Comment != ""
+	s.tx.fenced, s.tx.fencedBy, s.tx.fenceChanged = true, by.Comment, s.tx.fenceChanged && by.Comment != ""
 }
 
 // noteChain records whether the client chains its transactions: ended says that a statement
@@ -219,11 +223,11 @@ func (s *Session) weave(body []byte, m *policy.Message, a *policy.Action, out *O
 	inserts := a.Inserts
 	for i := range m.Statements {
 		st := &m.Statements[i]
-		take(st.Start)
+		take(int(st.Start))
 		for ; len(inserts) > 0 && inserts[0].Before == i; inserts = inserts[1:] {
 			dst = s.weaveCheck(dst, len(dst), w, chars, &inserts[0])
 		}
-		take(st.End)
+		take(int(st.End))
 		w.Ends(chars)
 	}
 	for i := range inserts {
@@ -327,7 +331,8 @@ func (s *Session) putCheck(by policy.Carrier, kind checkKind, has *string, out *
 		s.check.ready[kind] = false // the Close may succeed where the Parse is skipped
 		s.check.sent[kind]++
 	}
-	params, count := s.cfg.call.parameters(kind, &by, &s.numberText, has)
+	number := s.ownName[len(ownPrefix):]
+	params, count := s.cfg.call.parameters(kind, &by, &number, has)
 	out.own = wire.AppendBind(out.own, s.ownName, name, params[:count]...)
 	s.push(ledger.Bind, ours)
 	out.own = wire.AppendExecute(out.own, s.ownName)

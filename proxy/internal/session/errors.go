@@ -29,6 +29,9 @@ func (s *Session) handleError(msg []byte, out *Out) bool {
 	if front.Note.takesHold && isRefusal(code) {
 		s.hold.change(policy.Declines)
 	}
+	if isRefusal(code) {
+		s.doubtHold() // a guard or a policy that is newer than the hold may have refused it
+	}
 	passes := s.translate(msg, code, front, out)
 	if (front.Note.role == oursCheck || front.Note.role == ours) && code == "26000" {
 		s.check.ready = [kinds]bool{} // a statement that the proxy couldn't read has dropped it

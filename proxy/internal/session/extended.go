@@ -2,6 +2,7 @@ package session
 
 import (
 	"bytes"
+	"encoding/binary"
 
 	"github.com/wirefence/wirefence/proxy/internal/ledger"
 	"github.com/wirefence/wirefence/proxy/internal/policy"
@@ -12,7 +13,7 @@ import (
 // parse handles a whole Parse.
 func (s *Session) parse(msg []byte, at int, out *Out) int {
 	name, rest, ok := wire.CString(msg[wire.HeaderSize:])
-	body, _, ok2 := wire.CString(rest)
+	body, types, ok2 := wire.CString(rest)
 	if !ok || !ok2 {
 		s.q.Push(ledger.Parse)
 		return s.pass(len(msg), len(msg), at, out)
@@ -25,6 +26,9 @@ func (s *Session) parse(msg []byte, at int, out *Out) int {
 	}
 	result := s.scanner.Scan(body, s.options)
 	s.inherit(result.Statements)
+	if len(result.Statements) > 0 && result.Statements[0].Class == sqltext.Free && declaresOwnTypes(types) {
+		result.Statements[0].Class = sqltext.Ordinary
+	}
 	st := statement{fence: result.Fence, empty: len(result.Statements) == 0, trace: s.tracing, ambiguous: s.isAmbiguous(name), own: s.isOwn(name) || s.namesOwn(body, result.Statements), drops: droppedName(body, result.Statements)}
 	if !st.empty {
 		st.text = result.Statements[0]
@@ -40,6 +44,19 @@ func (s *Session) parse(msg []byte, at int, out *Out) int {
 	}
 	s.noteParse(name, st)
 	return s.pass(len(msg), len(msg), at, out)
+}
+
+// declaresOwnTypes reports whether the end of a Parse, behind its text, declares a parameter
+// of a type that PostgreSQL doesn't come with. Such a type may be a domain, whose checks run
+// code, or pick another function.
+func declaresOwnTypes(types []byte) bool {
+	const firstNormalObjectID = 16384
+	for at := 2; at+4 <= len(types); at += 4 {
+		if binary.BigEndian.Uint32(types[at:]) >= firstNormalObjectID {
+			return true
+		}
+	}
+	return false
 }
 
 // bind handles a Bind. It needs only the names, not the parameters, which may be large.

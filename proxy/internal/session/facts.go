@@ -33,7 +33,9 @@ func (s *Session) gatherFacts() *policy.Facts {
 		Batch:               s.batch.Batch,
 		FreshChain:          s.tx.freshChain,
 		Fenced:              s.tx.fenced,
+		FencedBy:            s.tx.fencedBy,
 		FenceChanged:        s.tx.fenceChanged,
+		Varied:              s.tx.varied,
 		Answer:              s.answer,
 		NamedFence:          s.names.fenced,
 		Prepared:            s.check.prepared(),
@@ -88,10 +90,11 @@ func (s *Session) block() policy.Block {
 	return policy.InBlock
 }
 
-// unfenced reports whether the session carries no fence, needs none, and holds nothing. Its
-// texts need no lexing unless they have a word that could carry a fence or set one.
+// unfenced reports whether the session carries no fence, needs none, holds nothing, and has
+// no statement or portal by whose name a text could come to carry one. Its texts need no
+// lexing unless they have a word that could carry a fence or set one.
 func (s *Session) unfenced() bool {
-	return !s.mayCarry() && !s.cfg.required() && !s.names.fenced && !s.tx.fenced && s.hold.state == policy.NoHold && s.lastCarrier == (policy.Carrier{})
+	return !s.mayCarry() && !s.cfg.required() && !s.names.fenced && !s.names.parsed.Has(sqltext.SetsVariable) && !s.tx.fenced && s.hold.state == policy.NoHold && s.lastCarrier == (policy.Carrier{})
 }
 
 // underHold reports whether the hold covers a plain statement with this fence in its
@@ -109,5 +112,6 @@ func (s *Session) underHold(comment string) bool {
 
 // coversPlain records that a plain statement is forwarded under the hold.
 func (s *Session) coversPlain() {
-	s.tx.fenced, s.lastCarrier, s.lastAt = true, s.hold.by, s.at
+	s.noteCover(s.hold.by)
+	s.lastCarrier, s.lastAt = s.hold.by, s.at
 }

@@ -199,7 +199,7 @@ func (s *Session) unheld() *wire.Error {
 func (s *Session) noSchema() *wire.Error {
 	return &wire.Error{
 		Severity: "ERROR", Code: string(fence.CannotBeFenced),
-		Message: fmt.Sprintf("the fence cannot be checked in database %q", s.database),
+		Message: fmt.Sprintf("the fence cannot be checked in database %q", s.db.name),
 		Detail:  "The schema wirefence or its function check does not exist.",
 		Hint:    "Run `wirefence migrate` on this database.",
 	}

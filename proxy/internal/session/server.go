@@ -243,8 +243,8 @@ func (s *Session) handleCommandTag(tag []byte) {
 	case name == "DISCARD ALL" || name == "DEALLOCATE ALL":
 		s.check.ready = [kinds]bool{}
 		s.names.prepared.Cleared()
-		if s.names.discarded = name == "DISCARD ALL"; s.names.discarded && s.hold.state == policy.Doubtful {
-			s.hold.change(policy.GivesBack) // it has released all advisory locks
+		if name == "DISCARD ALL" {
+			s.noteDiscarded()
 		}
 	case name == "DEALLOCATE":
 		if front := s.q.Front(); front != nil && front.Note.name != "" {
@@ -255,6 +255,17 @@ func (s *Session) handleCommandTag(tag []byte) {
 		e := s.noFence()
 		s.reportRefusal(Refusal{State: fence.SQLState(e.Code), Message: e.Message, Detail: e.Detail, Shadow: true}, s.answeredTrace())
 		s.tx.shadowReadOnly = false
+	}
+}
+
+// noteDiscarded records what a DISCARD ALL has dropped, if the client has sent nothing behind
+// it that may leave something anew.
+func (s *Session) noteDiscarded() {
+	if s.hold.state == policy.Doubtful {
+		s.hold.change(policy.GivesBack) // it has released all advisory locks
+	}
+	if s.q.IsLast() {
+		s.names.parsed, s.names.left, s.names.fenced, s.chains = 0, 0, false, false
 	}
 }
 
@@ -346,10 +357,6 @@ func (s *Session) handleReady(msg []byte) bool {
 
 // noteBoundary records that no transaction is open and nothing outstanding.
 func (s *Session) noteBoundary() {
-	s.tx.fenced, s.tx.fenceChanged, s.tx.localSet, s.tx.freshChain = false, false, false, false
-	if s.names.discarded {
-		n := &s.names
-		n.parsed, n.left, n.fenced, n.discarded = 0, 0, false, false
-		s.chains = false
-	}
+	s.tx.fenced, s.tx.fencedBy, s.tx.fenceChanged, s.tx.varied = false, "", false, false
+	s.tx.localSet, s.tx.freshChain = false, false
 }

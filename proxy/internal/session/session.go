@@ -32,7 +32,6 @@ type Session struct {
 	cfg       *Config
 	databases *Databases
 	events    Events
-	database  string    // the name in the startup packet
 	db        *database // that it is in, nil before the login's answer; a pooler may choose another
 	phase     phase
 	tracked   bool      // messages are judged: not in mode off, not on a physical replication connection
@@ -64,7 +63,6 @@ type Session struct {
 	hold       hold
 	exchange   exchange
 	ownName    string // of the proxy's portal, and the beginning of its statements' names
-	numberText string // hold.number
 	callFailed bool   // the check ahead of a FunctionCall has failed
 
 	chains           bool   // the client has ended a transaction and begun the next one in one text or batch
@@ -112,13 +110,15 @@ type login struct {
 
 // openTransaction is what the session knows of the open transaction.
 type openTransaction struct {
-	status         byte // of the last ReadyForQuery
-	fenced         bool // a group of it ran under a fence
-	fenceChanged   bool // the variable may have changed since the last check of it
-	freshChain     bool // it began in the group that ended the one before, and nothing but SET, LOCK and the like has run in it
-	localSet       bool // with a pooler: the client has set the variable in it
-	madeReadOnly   bool // a check has made it READ ONLY
-	shadowReadOnly bool // in shadow mode a check would have
+	status         byte   // of the last ReadyForQuery
+	fenced         bool   // a group of it ran under a fence
+	fencedBy       string // the comment's fence of the last of these; "" once a ROLLBACK TO may have taken its check back
+	varied         bool   // the variable may have changed in it
+	fenceChanged   bool   // the variable may have changed since the last check of it, also by a ROLLBACK TO
+	freshChain     bool   // it began in the group that ended the one before, and nothing but SET, LOCK and the like has run in it
+	localSet       bool   // with a pooler: the client has set the variable in it
+	madeReadOnly   bool   // a check has made it READ ONLY
+	shadowReadOnly bool   // in shadow mode a check would have
 }
 
 // names is what the names of statements and portals mean, and what texts have left behind.
@@ -127,7 +127,6 @@ type names struct {
 	parsed            sqltext.Flags // of statements and portals with a name
 	left              sqltext.Flags // of texts that may have stored code, until DISCARD ALL
 	fenced            bool          // one of them has a name, and a fence in its comments
-	discarded         bool          // DISCARD ALL has dropped all of it; answers may be outstanding
 }
 
 type phase uint8
@@ -194,13 +193,12 @@ type note struct {
 func New(cfg *Config, databases *Databases, startup *wire.Startup, events Events) *Session {
 	s := &Session{
 		cfg: cfg, databases: databases, events: events, at: cfg.Clock(),
-		database: startup.Database(), tx: openTransaction{status: wire.Idle},
+		tx: openTransaction{status: wire.Idle},
 	}
 	for s.hold.number == 0 { // which marks the holds of direct clients
 		s.hold.number = int32(rand.Uint32())
 	}
-	s.ownName = ownPrefix + strconv.FormatUint(uint64(uint32(s.hold.number)), 16)
-	s.numberText = strconv.FormatInt(int64(s.hold.number), 10)
+	s.ownName = ownPrefix + strconv.FormatInt(int64(s.hold.number), 10)
 	s.options.DefaultResource = cfg.DefaultResource
 	s.walsender = startup.Replication() && strings.EqualFold(startup.Params["replication"], "database")
 	s.tracked = cfg.Mode != Off && (s.walsender || !startup.Replication())

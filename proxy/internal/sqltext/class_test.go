@@ -60,7 +60,7 @@ var classes = map[string]Class{
 // ownCalls are calls of Wirefence's functions, and what isn't one call with constants alone.
 var ownCalls = map[string]Class{
 	"SELECT wirefence.unhold()": Free, "SELECT wirefence.hold('a=1')": Free, "SELECT wirefence.proxy_hold($2, $1, NULL, $3, false, 'group')": Free,
-	"SELECT wirefence.proxy_unhold('-1', '{42}')": Free, "SELECT wirefence.unhold(), f()": Ordinary, "SELECT wirefence.hold(f())": Ordinary,
+	"SELECT wirefence.proxy_unhold('-1', '{42}')": Free, "SELECT wirefence.unhold(), f()": Ordinary, "SELECT wirefence.hold(f())": Ordinary, "SELECT wirefence.hold(d 'a=1')": Ordinary,
 	"SELECT wirefence.hold('a' || b)": Ordinary, "SELECT wirefence.proxy_hold(-1, NULL)": Ordinary, "SELECT wirefence.unhold() FROM f": Ordinary, "SELECT wirefence.check('a=1')": Ordinary,
 }
 

@@ -25,9 +25,9 @@ func FuzzScan(f *testing.F) {
 		if !slices.Equal(original, text) {
 			t.Fatal("the text was changed")
 		}
-		last := 0
+		last := int32(0)
 		for _, st := range statements {
-			if st.Start < last || st.End <= st.Start || st.End > len(text) {
+			if st.Start < last || st.End <= st.Start || int(st.End) > len(text) {
 				t.Fatalf("bounds %d to %d behind %d", st.Start, st.End, last)
 			}
 			last = st.End

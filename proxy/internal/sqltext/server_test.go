@@ -130,9 +130,9 @@ func TestSplitsAsTheServerDoes(t *testing.T) {
 
 func checkBounds(t testing.TB, sql string, r *Result) {
 	t.Helper()
-	last := 0
+	last := int32(0)
 	for _, st := range r.Statements {
-		if st.Start < last || st.End <= st.Start || st.End > len(sql) {
+		if st.Start < last || st.End <= st.Start || int(st.End) > len(sql) {
 			t.Errorf("%q: bounds %d to %d behind %d", sql, st.Start, st.End, last)
 		}
 		last = st.End

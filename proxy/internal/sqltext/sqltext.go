@@ -29,14 +29,14 @@ type Options struct {
 type Statement struct {
 	// Start and End are byte offsets: the first token's first byte, and just
 	// past the last token (the semicolon is not part of it).
-	Start, End int
+	Start, End int32
 	// Class says whether a check can share the statement's transaction.
 	Class Class
 	Flags Flags
 	// NameStart and NameEnd delimit the name that a PREPARE or DECLARE gives, or a DEALLOCATE
 	// drops, without its quotes. Both are 0 for a name whose characters are not ASCII or not
 	// as written. NameQuoted says that the server doesn't fold it to lower case.
-	NameStart, NameEnd int
+	NameStart, NameEnd int32
 	NameQuoted         bool
 }
 

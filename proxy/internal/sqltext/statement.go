@@ -50,7 +50,7 @@ func (s *Scanner) token(k kind, start, end int) {
 	if st.n < len(st.first) {
 		st.first[st.n] = t
 	}
-	if st.n > 4 && (st.last.kind == closing || k != literal && k != param && k != comma && k != word && k != closing) {
+	if st.n > 4 && (st.last.kind == closing || st.last.kind == word && k == literal || k != literal && k != param && k != comma && k != word && k != closing) {
 		st.computes = true
 	}
 	st.n++
@@ -140,7 +140,7 @@ func (s *Scanner) finish() {
 	if st.n == 0 {
 		return
 	}
-	out := Statement{Start: int(st.first[0].start), End: int(st.last.end)}
+	out := Statement{Start: st.first[0].start, End: st.last.end}
 	class, flags, name := s.classify()
 	out.Class, out.Flags = class, flags|st.flags&^(namesSettings|updates)
 	if len(st.expected) > 0 || st.flags.Has(namesSettings|updates) {
@@ -161,7 +161,7 @@ func (s *Scanner) finish() {
 
 // nameFrom sets the name that the statement gives, if its characters are as written.
 func (st *Statement) nameFrom(t token, text []byte) {
-	start, end := int(t.start), int(t.end)
+	start, end := t.start, t.end
 	if t.kind == quoted {
 		start, end = start+1, end-1
 	} else if t.kind != word {

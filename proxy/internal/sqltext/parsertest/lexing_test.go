@@ -86,7 +86,7 @@ func (l *lexing) compareBounds(text string, escapes bool, tokens []*pgquery.Scan
 			}
 			end = int(token.End)
 		}
-		if got[i].Start != start || got[i].End != end {
+		if int(got[i].Start) != start || int(got[i].End) != end {
 			return fmt.Sprintf("statement %d is at %d to %d, by the grammar at %d to %d", i, got[i].Start, got[i].End, start, end)
 		}
 		l.statements++
