@@ -95,13 +95,6 @@ type ResourceStatus struct {
 	Writers int
 }
 
-// checkSQL is followed by the fence in a comment, which a proxy reads: one that lets
-// statements without a fence only read would keep the check from recording the token, and
-// so from refusing an older token or a second use.
-//
-//go:embed sql/check.sql
-var checkSQL string
-
 //go:embed sql/hold.sql
 var holdSQL string
 
@@ -123,18 +116,6 @@ var revokeSQL string
 //go:embed sql/status.sql
 var statusSQL string
 
-// Check tests a fence inside the transaction that q is in: what that
-// transaction writes afterwards commits only while the tokens are current.
-// A zero fence tests what the session variable carries, which may be nothing.
-// A refusal carries its SQLSTATE; ask IsStale and its like.
-func Check(ctx context.Context, q Querier, f Fence) error {
-	// By QueryExecModeExec, the connection keeps no prepared statement for each token.
-	if _, err := q.Exec(ctx, checkSQL+f.Comment(), pgx.QueryExecModeExec, f.parameter()); err != nil {
-		return fmt.Errorf("check fence: %w", err)
-	}
-	return nil
-}
-
 // Hold tests a fence for the session of conn, until Unhold or the next Hold: while it
 // is held, no newer token of its resources is recorded, so all that the session does is
 // done under a current token. A zero fence is what the session variable carries. It
@@ -146,8 +127,12 @@ func Check(ctx context.Context, q Querier, f Fence) error {
 // for one transaction or in shadow mode. After an error, too, call Unhold. A takeover
 // ends sessions that hold and are idle for more than 250 ms.
 func Hold(ctx context.Context, conn *pgx.Conn, f Fence) (bool, error) {
+	var text *string // null asks for what the session variable carries
+	if !f.IsZero() {
+		text = new(f.String())
+	}
 	var held bool
-	if err := conn.QueryRow(ctx, holdSQL, f.parameter()).Scan(&held); err != nil {
+	if err := conn.QueryRow(ctx, holdSQL, text).Scan(&held); err != nil {
 		return false, fmt.Errorf("hold fence: %w", err)
 	}
 	return held, nil
@@ -159,16 +144,6 @@ func Unhold(ctx context.Context, conn *pgx.Conn) error {
 		return fmt.Errorf("give back hold: %w", err)
 	}
 	return nil
-}
-
-// parameter is the fence as the check's argument, where null asks for what the
-// session variable carries.
-func (f Fence) parameter() *string {
-	if f.IsZero() {
-		return nil
-	}
-	text := f.String()
-	return &text
 }
 
 // Seal records a grant. Once it has committed, no transaction with an older

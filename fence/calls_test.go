@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/stdlib"
 	"go.uber.org/goleak"
 
 	"github.com/wirefence/wirefence/fence"
@@ -54,7 +53,13 @@ func TestCalls(t *testing.T) {
 			t.Run("grants", func(t *testing.T) { grants(ctx, t, conn) })
 			t.Run("policies", func(t *testing.T) { policies(ctx, t, conn) })
 			t.Run("status", func(t *testing.T) { status(ctx, t, conn) })
-			t.Run("database/sql", func(t *testing.T) { checksSQL(ctx, t, conn) })
+			t.Run("carried by pgx", func(t *testing.T) { carriedByPgx(ctx, t, conn) })
+			if _, err := fence.Seal(ctx, conn, fence.Grant{Resource: "library", Token: 2}); err != nil {
+				t.Fatal(err)
+			}
+			for _, driver := range []string{"pgx", "postgres"} {
+				t.Run("carried by database/sql on "+driver, func(t *testing.T) { carriedBySQL(ctx, t, driver, conn.Config().ConnString()) })
+			}
 		})
 	}
 }
@@ -77,7 +82,8 @@ func grants(ctx context.Context, t *testing.T, conn *pgx.Conn) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		return fence.Check(ctx, conn, f)
+		_, err = conn.Exec(ctx, f.Check())
+		return err
 	}
 	if err := check(34); err != nil {
 		t.Error(err)
@@ -97,48 +103,17 @@ func grants(ctx context.Context, t *testing.T, conn *pgx.Conn) {
 	if last, err := fence.LastToken(ctx, conn, resource); last != 35 || err != nil {
 		t.Errorf("last token: %d, %v", last, err)
 	}
-	if err := fence.Check(ctx, conn, fence.Fence{}); err != nil {
+	if _, err := conn.Exec(ctx, checkVariable); err != nil {
 		t.Errorf("no fence: %v", err)
 	}
 	if _, err := conn.Exec(ctx, "SET wirefence.token = 'nonsense'"); err != nil {
 		t.Fatal(err)
 	}
-	if err := fence.Check(ctx, conn, fence.Fence{}); !fence.IsMalformed(err) {
+	if _, err := conn.Exec(ctx, checkVariable); !fence.IsMalformed(err) {
 		t.Errorf("the session variable: %v", err)
 	}
 	if _, err := conn.Exec(ctx, "RESET wirefence.token"); err != nil {
 		t.Fatal(err)
-	}
-}
-
-func checksSQL(ctx context.Context, t *testing.T, conn *pgx.Conn) {
-	if _, err := fence.Seal(ctx, conn, fence.Grant{Resource: "library", Token: 2}); err != nil {
-		t.Fatal(err)
-	}
-	db := stdlib.OpenDB(*conn.Config())
-	defer db.Close()
-	for text, want := range map[string]fence.SQLState{"": "", "library=2": "", "library=1": fence.StaleToken, "library=3": fence.UnknownToken} {
-		tx, err := db.Begin()
-		if err != nil {
-			t.Fatal(err)
-		}
-		if _, err := tx.Exec("SELECT set_config('wirefence.token', $1, true)", text); err != nil {
-			t.Fatal(err)
-		}
-		if err := fence.CheckSQL(ctx, tx, fence.Fence{}); fence.StateOf(err) != want || (err == nil) != (want == "") {
-			t.Errorf("the variable %q: %v", text, err)
-		}
-		_ = tx.Rollback()
-		if text == "" {
-			continue
-		}
-		carried, err := fence.Parse(text)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := fence.CheckSQL(ctx, db, carried); fence.StateOf(err) != want || (err == nil) != (want == "") {
-			t.Errorf("%s: %v", text, err)
-		}
 	}
 }
 

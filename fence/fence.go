@@ -1,6 +1,7 @@
 // Package fence is the domain of Wirefence: resources, tokens, the fence that
 // carries them, the SQLSTATEs of a refusal, and the SQL calls that put the
-// question to PostgreSQL. It imports nothing else of this module.
+// question to PostgreSQL. The grammar stands on the standard library alone, the
+// calls on pgx; of this module the package imports internal/committed.
 package fence
 
 import (
@@ -196,18 +197,6 @@ func (f Fence) String() string {
 	}
 	return b.String()
 }
-
-// Comment returns the fence as the SQL comment that a Wirefence proxy reads:
-// /*wirefence.token='orders=34'*/. It is empty for a zero fence.
-func (f Fence) Comment() string {
-	if f.IsZero() {
-		return ""
-	}
-	return "/*" + Variable + "='" + f.String() + "'*/"
-}
-
-// Variable is the name of the session variable, and of the key in a comment.
-const Variable = "wirefence.token"
 
 // SyntaxError says why a text is not a fence. Reason is a clause without a
 // full stop and without the rejected text.

@@ -98,9 +98,6 @@ func TestAFenceIsImmutable(t *testing.T) {
 	if f.String() != "a=1,b=2" || f.Token("b") != 2 || f.Token("c") != 0 {
 		t.Errorf("changed to %s", f)
 	}
-	if f.Comment() != "/*wirefence.token='a=1,b=2'*/" || (fence.Fence{}).Comment() != "" {
-		t.Errorf("comment %s", f.Comment())
-	}
 }
 
 func TestStatesAreUniqueWellFormedAndDocumented(t *testing.T) {

@@ -68,11 +68,12 @@ func Example() {
 	defer db.Close(ctx)
 	// The lease's context ends the work when the lease ends.
 	err = pgx.BeginFunc(lease.Context(), db, func(tx pgx.Tx) error {
-		if err := lease.SetLocal(lease.Context(), tx); err != nil {
+		if _, err := tx.Exec(lease.Context(), lease.Fence().Transaction()); err != nil {
 			return err
 		}
 		// Behind a Wirefence proxy, or on a guarded table, this comes by itself.
-		return fence.Check(lease.Context(), tx, fence.Fence{})
+		_, err := tx.Exec(lease.Context(), lease.Fence().Check())
+		return err
 	})
 	fmt.Println(lease.Fence(), err)
 	// Output: report:acme:17=1 <nil>
@@ -155,17 +156,4 @@ func ExampleLease_Guard() {
 	// paid invoice-17
 	// error: <nil>
 	// not begun: true stale: true
-}
-
-func ExampleLease_Annotate() {
-	ctx := context.Background()
-	client, err := lockclient.New(newMemory(), lockclient.Options{Unsealed: true})
-	check(err)
-	defer client.Close(ctx)
-	lease, err := client.Acquire(ctx, "orders")
-	check(err)
-	fmt.Println(lease.Annotate("UPDATE orders SET shipped = true WHERE id = 7 -- the last one"))
-	// Output:
-	// UPDATE orders SET shipped = true WHERE id = 7 -- the last one
-	// /*wirefence.token='orders=1'*/
 }

@@ -150,7 +150,7 @@ func TestAnotherStoreIsNoGrant(t *testing.T) {
 	_, conn := startPostgres(t)
 	one := newClient(t, newMemory(), lockclient.Options{Sealer: lockclient.PostgresSealer{Querier: conn, Source: "etcd"}})
 	lease := acquire(t, one)
-	if err := fence.Check(t.Context(), conn, lease.Fence()); err != nil {
+	if _, err := conn.Exec(t.Context(), lease.Fence().Check()); err != nil {
 		t.Error(err)
 	}
 	store := newMemory()
@@ -166,7 +166,7 @@ func TestAnotherStoreIsNoGrant(t *testing.T) {
 	if text := unsealed.Fence().String(); text != fmt.Sprintf("orders=%v@redis", unsealed.Token()) {
 		t.Errorf("its fence is %s", text)
 	}
-	if err := fence.Check(t.Context(), conn, unsealed.Fence()); !fence.IsUnknown(err) {
+	if _, err := conn.Exec(t.Context(), unsealed.Fence().Check()); !fence.IsUnknown(err) {
 		t.Error(err)
 	}
 }
@@ -176,15 +176,15 @@ func TestAZombieIsRefusedAfterTheHandoff(t *testing.T) {
 	_, conn := startPostgres(t)
 	client := newClient(t, redisStore(t, startRedis(t)), lockclient.Options{Sealer: lockclient.PostgresSealer{Querier: conn}})
 	zombie := acquire(t, client)
-	if err := fence.Check(ctx, conn, zombie.Fence()); err != nil {
+	if _, err := conn.Exec(ctx, zombie.Fence().Check()); err != nil {
 		t.Fatal(err)
 	}
 	release(t, zombie)
 	lease := acquire(t, client)
-	if err := fence.Check(ctx, conn, zombie.Fence()); !fence.IsStale(err) {
+	if _, err := conn.Exec(ctx, zombie.Fence().Check()); !fence.IsStale(err) {
 		t.Errorf("the zombie's check: %v", err)
 	}
-	if err := fence.Check(ctx, conn, lease.Fence()); err != nil {
+	if _, err := conn.Exec(ctx, lease.Fence().Check()); err != nil {
 		t.Error(err)
 	}
 }

@@ -93,8 +93,12 @@ func (l *Lease) Token() fence.Token { return l.token }
 // Holder returns the name in Options.Holder and the random id of this grant.
 func (l *Lease) Holder() string { return l.holder }
 
-// Fence returns the fence of this grant. Like the token it stays the same after the lease
-// has ended. The fences of several leases can be merged.
+// Fence returns the fence of this grant. It goes into a session, a transaction or a statement,
+// and is checked there, by its own methods: fence.Fence.Session and the others. The fences of
+// several leases can be merged.
+//
+// Like the token it stays the same after the lease has ended: a statement without a fence might
+// not be refused. Send it under the lease's Context, so that an ended lease begins no new work.
 func (l *Lease) Fence() fence.Fence {
 	f, err := fence.New(fence.Pair{Resource: l.resource, Token: l.token, Source: l.client.opts.Source})
 	if err != nil {

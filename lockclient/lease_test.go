@@ -18,7 +18,7 @@ import (
 
 func TestMain(m *testing.M) {
 	if len(os.Args) > 1 && os.Args[1] == holderProcess {
-		os.Exit(hold(os.Args[2], os.Args[3]))
+		os.Exit(hold(os.Args[2]))
 	}
 	code := suite.Run(m)
 	if err := goleak.Find(); err != nil && code == 0 {

@@ -124,7 +124,7 @@ func (s *split) turn(ctx context.Context, side int, client *lockclient.Client, c
 // write is a fenced transaction.
 func (s *split) write(ctx context.Context, conn *pgx.Conn, lease *lockclient.Lease) error {
 	err := pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
-		if err := fence.Check(ctx, tx, lease.Fence()); err != nil {
+		if _, err := tx.Exec(ctx, lease.Fence().Check()); err != nil {
 			return err
 		}
 		_, err := tx.Exec(ctx, "INSERT INTO writes VALUES ($1)", lease.Token())

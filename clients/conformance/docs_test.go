@@ -136,7 +136,7 @@ func documented(ctx context.Context, client *lockclient.Client, db *pgx.Conn) er
 		return err
 	}
 	defer lease.Release(context.Background())
-	_, err = db.Exec(lease.Context(), lease.Annotate("INSERT INTO orders (item) VALUES ('book')"))
+	_, err = db.Exec(lease.Context(), "INSERT INTO orders (item) VALUES ('book')"+lease.Fence().Comment())
 	return err
 }
 

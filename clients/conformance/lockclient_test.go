@@ -3,6 +3,7 @@ package conformance
 import (
 	"context"
 	"errors"
+	"strings"
 	"testing"
 	"time"
 
@@ -104,7 +105,7 @@ func (g *goClient) acquire(t *testing.T, ctx context.Context, s step) (map[strin
 	}
 	g.lease = lease
 	return map[string]any{
-		"granted": true, "token": lease.Token().String(), "fence": lease.Fence().String(), "comment": lease.Comment(),
+		"granted": true, "token": lease.Token().String(), "fence": lease.Fence().String(), "comment": strings.TrimSpace(lease.Fence().Comment()),
 		"grant_id": lease.Holder(), "remaining": min(lease.Remaining()-g.margin, cap(options.MaxHold)).Seconds(),
 	}, nil
 }
@@ -188,7 +189,7 @@ func (g *goClient) write(_ *testing.T, ctx context.Context, s step) (map[string]
 		if s.text("via") != "set_local" {
 			text := insert
 			if s.text("via") != "options" {
-				text = g.lease.Annotate(text)
+				text += g.lease.Fence().Comment()
 			}
 			_, err := conn.Exec(ctx, text)
 			return err
@@ -198,7 +199,7 @@ func (g *goClient) write(_ *testing.T, ctx context.Context, s step) (map[string]
 			return err
 		}
 		defer func() { _ = tx.Rollback(ctx) }()
-		if err := g.lease.SetLocal(ctx, tx); err != nil {
+		if _, err := tx.Exec(ctx, g.lease.Fence().Transaction()); err != nil {
 			return err
 		}
 		if _, err := tx.Exec(ctx, insert); err != nil {

@@ -139,7 +139,7 @@ func (w *worker) acquire(ctx context.Context) (e event, err error) {
 		return e, err
 	}
 	if w.config.Issuer != "" {
-		if err := w.lease.SetOn(ctx, w.conn); err != nil {
+		if _, err := w.conn.Exec(ctx, w.lease.Fence().Session()); err != nil {
 			return e, err
 		}
 	}

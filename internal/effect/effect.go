@@ -8,6 +8,7 @@ package effect
 
 import (
 	"context"
+	"database/sql"
 	_ "embed"
 	"errors"
 	"fmt"
@@ -41,12 +42,16 @@ var pingSQL string
 // another holder may have had the resource meanwhile.
 var ErrLost = errors.New("the check was lost, and another may have had the resource before the effect had ended")
 
-// transaction is open, and a fence was checked in it: the check's lock keeps a handoff from
-// completing.
+// database begins transactions by pgx or by database/sql.
+type database interface {
+	// begin may return a transaction with an error; then it is to be rolled back.
+	begin(ctx context.Context) (transaction, error)
+}
+
 type transaction interface {
+	exec(ctx context.Context, statement string) error
 	// wait returns the error with which the server ends the transaction, or nil when ctx ends.
 	wait(ctx context.Context) error
-	ping(ctx context.Context) error
 	commit(ctx context.Context) error
 	rollback(ctx context.Context)
 }
@@ -65,15 +70,48 @@ type Guard struct {
 // Begin checks a fence in a transaction that stays open until End or Discard. The context bounds
 // Begin alone. A refusal carries its SQLSTATE; ask fence.IsRefusal.
 func Begin(ctx context.Context, db Database, f fence.Fence) (*Guard, error) {
-	tx, err := check(ctx, db, f)
+	return keep(check(ctx, pgxDatabase{db}, f))
+}
+
+// BeginSQL is Begin for database/sql.
+func BeginSQL(ctx context.Context, db *sql.DB, f fence.Fence) (*Guard, error) {
+	return keep(check(ctx, sqlDatabase{db}, f))
+}
+
+// Once checks a fence once: when it returns, a handoff may already have begun.
+func Once(ctx context.Context, db Database, f fence.Fence) error {
+	tx, err := check(ctx, pgxDatabase{db}, f)
+	if err != nil {
+		return err
+	}
+	return tx.commit(ctx) // the check may have recorded the token, or that it was used
+}
+
+// check returns a transaction in which a fence was checked. The lock of the check keeps a
+// handoff from completing.
+func check(ctx context.Context, db database, f fence.Fence) (transaction, error) {
+	tx, err := db.begin(ctx)
+	if err == nil {
+		err = tx.exec(ctx, openSQL)
+	}
+	if err != nil {
+		err = fmt.Errorf("begin: %w", err)
+	} else if err = tx.exec(ctx, f.Check()); err != nil {
+		err = fmt.Errorf("check fence: %w", err)
+	}
+	if err != nil && tx != nil {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), answerTime)
+		defer cancel()
+		tx.rollback(ctx)
+	}
+	return tx, err
+}
+
+// keep watches the transaction that check has returned, if it has succeeded.
+func keep(tx transaction, err error) (*Guard, error) {
 	if err != nil {
 		return nil, err
 	}
-	return keep(pgxTransaction{tx}), nil
-}
-
-// keep watches a transaction in which a fence was checked.
-func keep(tx transaction) *Guard {
 	g := &Guard{tx: tx, watched: make(chan error, 1)}
 	g.held, g.cancel = context.WithCancelCause(context.Background())
 	watching, stop := context.WithCancel(context.Background())
@@ -86,16 +124,7 @@ func keep(tx transaction) *Guard {
 		}
 		g.watched <- err
 	}()
-	return g
-}
-
-// Once checks a fence once: when it returns, a handoff may already have begun.
-func Once(ctx context.Context, db Database, f fence.Fence) error {
-	tx, err := check(ctx, db, f)
-	if err != nil {
-		return err
-	}
-	return tx.Commit(ctx) // the check may have recorded the token, or that it was used
+	return g, nil
 }
 
 // Context ends when the check is lost, with ErrLost as its cause, and at the End.
@@ -157,5 +186,5 @@ func (g *Guard) watch(ctx context.Context) error {
 func (g *Guard) ping() error {
 	ctx, cancel := context.WithTimeout(context.Background(), answerTime)
 	defer cancel()
-	return g.tx.ping(ctx)
+	return g.tx.exec(ctx, pingSQL)
 }

@@ -3,11 +3,8 @@ package effect
 import (
 	"context"
 	"errors"
-	"fmt"
 
 	"github.com/jackc/pgx/v5"
-
-	"github.com/wirefence/wirefence/fence"
 )
 
 // Database checks fences: a *pgxpool.Pool, or a *pgx.Conn without other use meanwhile. It
@@ -16,26 +13,24 @@ type Database interface {
 	BeginTx(ctx context.Context, options pgx.TxOptions) (pgx.Tx, error)
 }
 
-// check returns a transaction in which a fence was checked. A standby, which may not know
-// of the last grant, can't begin one that may write.
-func check(ctx context.Context, db Database, f fence.Fence) (pgx.Tx, error) {
+type pgxDatabase struct{ Database }
+
+// begin: a standby, which may not know of the last grant, can't begin a transaction that may
+// write.
+func (db pgxDatabase) begin(ctx context.Context) (transaction, error) {
 	tx, err := db.BeginTx(ctx, pgx.TxOptions{IsoLevel: pgx.ReadCommitted, AccessMode: pgx.ReadWrite})
 	if err != nil {
-		return nil, fmt.Errorf("begin: %w", err)
-	}
-	if _, err = tx.Exec(ctx, openSQL); err == nil {
-		err = fence.Check(ctx, tx, f)
-	}
-	if err != nil {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), answerTime)
-		defer cancel()
-		pgxTransaction{tx}.rollback(ctx)
 		return nil, err
 	}
-	return tx, nil
+	return pgxTransaction{tx}, nil
 }
 
 type pgxTransaction struct{ tx pgx.Tx }
+
+func (t pgxTransaction) exec(ctx context.Context, statement string) error {
+	_, err := t.tx.Exec(ctx, statement)
+	return err
+}
 
 // wait: in an idle transaction the server sends only the end of the session. Another message,
 // such as a changed setting, ends the pause early, which does no harm.
@@ -44,11 +39,6 @@ func (t pgxTransaction) wait(ctx context.Context) error {
 	if ended := ctx.Err(); ended != nil && errors.Is(err, ended) {
 		return nil
 	}
-	return err
-}
-
-func (t pgxTransaction) ping(ctx context.Context) error {
-	_, err := t.tx.Exec(ctx, pingSQL)
 	return err
 }
 

@@ -4,16 +4,14 @@ import (
 	"context"
 	"database/sql"
 	_ "embed"
-	"fmt"
-
-	"github.com/wirefence/wirefence/fence"
 )
 
 //go:embed begin.sql
 var beginSQL string
 
-// BeginSQL is Begin for database/sql.
-func BeginSQL(ctx context.Context, db *sql.DB, f fence.Fence) (*Guard, error) {
+type sqlDatabase struct{ *sql.DB }
+
+func (db sqlDatabase) begin(ctx context.Context) (transaction, error) {
 	// The transaction outlives ctx: database/sql would roll back when that ends, while the
 	// effect still runs.
 	life, end := context.WithCancel(context.WithoutCancel(ctx))
@@ -22,25 +20,10 @@ func BeginSQL(ctx context.Context, db *sql.DB, f fence.Fence) (*Guard, error) {
 	stop()
 	if err != nil {
 		end()
-		return nil, fmt.Errorf("begin: %w", err)
-	}
-	t := sqlTransaction{tx, end}
-	for _, statement := range []string{beginSQL, openSQL} {
-		if _, err = tx.ExecContext(ctx, statement); err != nil {
-			err = fmt.Errorf("begin: %w", err)
-			break
-		}
-	}
-	if err == nil {
-		err = fence.CheckSQL(ctx, tx, f)
-	}
-	if err != nil {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), answerTime)
-		defer cancel()
-		t.rollback(ctx)
 		return nil, err
 	}
-	return keep(t), nil
+	t := sqlTransaction{tx, end}
+	return t, t.exec(ctx, beginSQL)
 }
 
 type sqlTransaction struct {
@@ -48,17 +31,17 @@ type sqlTransaction struct {
 	end context.CancelFunc // ends the context of the transaction
 }
 
+func (t sqlTransaction) exec(ctx context.Context, statement string) error {
+	return leave(ctx, func() error {
+		_, err := t.tx.ExecContext(ctx, statement)
+		return err
+	})
+}
+
 // wait: a driver of database/sql can't wait for a message of the server.
 func (sqlTransaction) wait(ctx context.Context) error {
 	<-ctx.Done()
 	return nil
-}
-
-func (t sqlTransaction) ping(ctx context.Context) error {
-	return leave(ctx, func() error {
-		_, err := t.tx.ExecContext(ctx, pingSQL)
-		return err
-	})
 }
 
 func (t sqlTransaction) commit(ctx context.Context) error {

@@ -58,7 +58,7 @@ func TestTheRevisionOfAMutexIsAToken(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := fence.Check(t.Context(), conn, stale); err != nil {
+	if _, err := conn.Exec(t.Context(), stale.Check()); err != nil {
 		t.Fatal(err)
 	}
 	for range 3 {
@@ -76,10 +76,10 @@ func TestTheRevisionOfAMutexIsAToken(t *testing.T) {
 		if err := <-won; err != nil {
 			t.Fatal(err)
 		}
-		if err := fence.Check(t.Context(), conn, current); err != nil {
+		if _, err := conn.Exec(t.Context(), current.Check()); err != nil {
 			t.Error(err)
 		}
-		if err := fence.Check(t.Context(), conn, stale); !fence.IsStale(err) {
+		if _, err := conn.Exec(t.Context(), stale.Check()); !fence.IsStale(err) {
 			t.Errorf("%v after %v: %v", stale, current, err)
 		}
 		session, stale = rival, current
@@ -88,7 +88,7 @@ func TestTheRevisionOfAMutexIsAToken(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := fence.Check(t.Context(), conn, other); !fence.IsUnknown(err) {
+	if _, err := conn.Exec(t.Context(), other.Check()); !fence.IsUnknown(err) {
 		t.Errorf("another service's token: %v", err)
 	}
 }

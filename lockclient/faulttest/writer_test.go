@@ -59,7 +59,7 @@ func (w *writer) fenced(f fence.Fence, sql string) string {
 	if w.Defect == unchecked {
 		return sql
 	}
-	return "/*wirefence.token='" + f.String() + "'*/ " + sql
+	return sql + f.Comment()
 }
 
 // carry sets the session variable to a fence.
@@ -68,7 +68,7 @@ func (w *writer) carry(ctx context.Context, conn *pgx.Conn, f fence.Fence) error
 		return nil
 	}
 	w.variable = ""
-	_, err := conn.Exec(ctx, "SET wirefence.token = '"+f.String()+"'")
+	_, err := conn.Exec(ctx, f.Session())
 	if err == nil {
 		w.variable = f.String()
 	}

@@ -106,7 +106,7 @@ func (b Bucket) put(ctx context.Context, key string, doc Document, request *s3.P
 // must have a key of its own, which nobody writes again.
 func Publish(ctx context.Context, db *pgxpool.Pool, lease *lockclient.Lease, name, key string) error {
 	return pgx.BeginFunc(ctx, db, func(tx pgx.Tx) error {
-		if err := fence.Check(ctx, tx, lease.Fence()); err != nil {
+		if _, err := tx.Exec(ctx, lease.Fence().Check()); err != nil {
 			return err
 		}
 		_, err := tx.Exec(ctx, publishSQL, name, key)

@@ -33,6 +33,23 @@ func TestSessionVariable(t *testing.T) {
 			c.Must("rollback")
 			c.accepted()
 		}},
+		{"the texts of the fence package", func(c *client) {
+			current, stale := parse(c.T, good), parse(c.T, bad)
+			c.Must(stale.Session())
+			c.refused()
+			c.Must(current.Session())
+			c.accepted()
+			c.Must("begin", stale.Transaction())
+			c.refused()
+			c.Must("rollback")
+			c.accepted()
+			for _, p := range protocols {
+				stack.WantState(c.T, p.run(c, insert+" -- the end"+stale.Comment()), "WF001", p.name)
+				stack.WantState(c.T, p.run(c, "insert into jobs values (34) -- the end"+current.Comment()), "", p.name)
+				stack.WantState(c.T, p.run(c, stale.Check()), "WF001", p.name)
+				stack.WantState(c.T, p.run(c, current.Check()), "", p.name)
+			}
+		}},
 		{"a function of the user", func(c *client) {
 			c.Must(enter)
 			c.Must("select enter('" + bad + "')")
@@ -58,6 +75,15 @@ func TestSessionVariable(t *testing.T) {
 			})
 		})
 	}
+}
+
+func parse(t stack.TB, text string) fence.Fence {
+	t.Helper()
+	f, err := fence.Parse(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return f
 }
 
 // accepted writes with all protocols, in the transaction that is open or its own.

@@ -71,7 +71,7 @@ func beHolder(urls []string) error {
 	if err != nil {
 		return err
 	}
-	if err := lease.SetOn(ctx, conn); err != nil {
+	if _, err := conn.Exec(ctx, lease.Fence().Session()); err != nil {
 		return err
 	}
 	fmt.Println("token", lease.Token())

@@ -96,8 +96,8 @@ func TestLatestTokenWrites(t *testing.T) {
 		lease := acquire(t, client)
 		c := w.connect(t)
 		for _, p := range protocols {
-			stack.WantState(t, p.run(c, lease.Annotate("insert into jobs values (1)")), "", p.name)
-			c.Must("set wirefence.token = '" + lease.Fence().String() + "'")
+			stack.WantState(t, p.run(c, "insert into jobs values (1)"+lease.Fence().Comment()), "", p.name)
+			c.Must(lease.Fence().Session())
 			stack.WantState(t, p.run(c, "insert into jobs values (1)"), "", p.name)
 			c.Must("reset wirefence.token")
 		}
@@ -114,7 +114,7 @@ func TestOlderTokenGetsExpectedError(t *testing.T) {
 		current := acquire(t, client)
 		c := w.connect(t)
 		for _, p := range protocols {
-			err := p.run(c, old.Annotate(insert))
+			err := p.run(c, insert+old.Fence().Comment())
 			if !fence.IsStale(err) || !fence.IsRefusal(err) {
 				t.Fatalf("%s: %v", p.name, err)
 			}
@@ -199,7 +199,7 @@ func TestPausedHolderIsRefusedAfterTakeover(t *testing.T) {
 			t.Errorf("token %d after %d", lease.Token(), token)
 		}
 		c := w.connect(t)
-		c.Must(lease.Annotate("insert into jobs values (2, 'by the new holder')"))
+		c.Must("insert into jobs values (2, 'by the new holder')" + lease.Fence().Comment())
 		h.signal(syscall.SIGCONT)
 		for range 3 {
 			if got := h.write("behind the pause"); got != "WF001" {
@@ -228,7 +228,7 @@ func TestRedisThatForgets(t *testing.T) {
 			}
 			last = lease.Token()
 			issued[last] = true
-			c.Must(lease.Annotate("insert into jobs values (1)"))
+			c.Must("insert into jobs values (1)" + lease.Fence().Comment())
 			return lease
 		}
 		for range 3 {
@@ -239,7 +239,7 @@ func TestRedisThatForgets(t *testing.T) {
 			t.Fatal(err)
 		}
 		lease := next(b, "after a flush")
-		c.Fails(zombie.Annotate(insert), "WF001")
+		c.Fails(insert+zombie.Fence().Comment(), "WF001")
 		release(t, lease)
 		zombie = next(b, "before a crash")
 		r.Kill()
@@ -247,7 +247,7 @@ func TestRedisThatForgets(t *testing.T) {
 			t.Fatal(err)
 		}
 		lease = next(a, "after a crash")
-		c.Fails(zombie.Annotate(insert), "WF001")
+		c.Fails(insert+zombie.Fence().Comment(), "WF001")
 		release(t, lease)
 		w.wantRowsOf(t, 33, 0)
 	})

@@ -1,1 +1,0 @@
-SELECT wirefence.check($1::text)
