@@ -43,9 +43,12 @@ them, whether guards are in place, whether a session delays takeovers, whether
 settings of the servers endanger writes or leases, and whether the proxy has fences
 checked. Each finding says what it means and what to do. It changes nothing.
 
-Exit status: 0 if all is well, warnings included unless --strict is given; 3 if a
-problem was found; otherwise 1 if a check could not be made, because a right or an
-answer was missing; 2 for wrong usage.`,
+Exit status:
+
+    0  all is well, warnings included unless --strict is given
+    1  no problem, but a check could not be made: a right or an answer is missing
+    2  wrong usage
+    3  a problem, or with --strict a warning`,
 		Example: "  wirefence doctor --database-url postgres://issuer@db/app\n  wirefence doctor --strict -o json",
 		Args:    exactly(0, "no arguments"),
 	}, func(c *cobra.Command, cfg doctorSettings, _ []string) error {

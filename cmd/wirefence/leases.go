@@ -25,7 +25,7 @@ import (
 // StoreSettings name the lease store. The database that keeps leases where no
 // other does is each command's own.
 type StoreSettings struct {
-	RedisURL         string        `env:"WIREFENCE_REDIS_URL" group:"Leases" file:"yes" help:"the lease store, as in redis://redis.internal:6379/0, redis-sentinel://sentinel1,sentinel2/0?master_name=leases or redis-cluster://redis1,redis2; without one, leases are in PostgreSQL"`
+	RedisURL         string        `env:"WIREFENCE_REDIS_URL" group:"Leases" file:"yes" help:"the lease store, as in redis://redis.internal:6379/0, redis-sentinel://host1,host2/0?master_name=name or redis-cluster://host1,host2; without one, leases are in PostgreSQL"`
 	RedisReplicas    int           `env:"WIREFENCE_REDIS_WAIT_REPLICAS" group:"Leases" envDefault:"0" range:"0.." help:"number of Redis replicas that must have a grant or a renewal before it is valid"`
 	RedisWaitTimeout time.Duration `env:"WIREFENCE_REDIS_WAIT_TIMEOUT" group:"Leases" envDefault:"1s" range:"1ms.." help:"time that a grant or a renewal waits for them before it fails"`
 	EtcdURL          string        `env:"WIREFENCE_ETCD_URL" group:"Leases" file:"yes" help:"etcd as the lease store, as in etcd://etcd1:2379,etcd2:2379,etcd3:2379"`

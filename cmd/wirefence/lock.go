@@ -22,7 +22,7 @@ type lockSettings struct {
 
 func lockCommand() *cobra.Command {
 	return withSettings(&cobra.Command{
-		Use:   "lock RESOURCE -- COMMAND [ARG...]",
+		Use:   "lock [flags] RESOURCE -- COMMAND [ARG...]",
 		Short: "Run a command under a lease",
 		Long: `Takes the lease of a resource and runs a command that carries its fence: in
 PGOPTIONS, so that an unmodified psql script is fenced, in WIREFENCE_TOKEN
@@ -35,10 +35,18 @@ Leases are in the database of WIREFENCE_DATABASE_URL, or in Redis, etcd or
 ZooKeeper if WIREFENCE_REDIS_URL, WIREFENCE_ETCD_URL or WIREFENCE_ZOOKEEPER_URL is
 set. All who compete for a resource must use the same store.
 
-The exit status is the command's; 75 if another holds the lease, 69 if the lease
-store or the database is down, 78 if they are set up wrongly, such as without the
-schema, and 76 if the lease was lost. --wait waits for a store and a database that
-are down, too.`,
+The exit status is the command's, or 128 and the number of the signal that ended it,
+if the command has ended by itself. Otherwise:
+
+    2    wrong usage
+    69   the lease store or the database is down; the command was not started
+    75   another holds the lease; the command was not started
+    76   the lease was lost, and the command was ended
+    78   the set-up is wrong: the resource is another lock service's, or the
+         schema is missing or too far from this version; the command was not
+         started
+    126  the command can't be run
+    127  the command isn't there`,
 		Example: "  wirefence lock orders -- ./job.sh",
 		Args: func(c *cobra.Command, args []string) error {
 			if len(args) < 2 || c.ArgsLenAtDash() != 1 {

@@ -56,11 +56,6 @@ func TestOutputsAreInTheReference(t *testing.T) {
 		}
 	}
 	visit(root)
-	for path := range r.Statuses {
-		if c, _, err := root.Find(strings.Fields(path)[1:]); err != nil || c.CommandPath() != path {
-			t.Errorf("there are exit statuses of %s, which is no command", path)
-		}
-	}
 }
 
 // documented fails the test unless what a command has printed, which has to be something,
@@ -141,5 +136,5 @@ func TestHelpIsNarrow(t *testing.T) {
 	}
 	wirefence(t, nil, "proxy", "--help").says(t, "\nConnections:\n", "\nFencing:\n", "\nLeases:\n", "\nLimits and timeouts:\n", "\nTLS and authentication:\n", "\nObservability:\n",
 		"--drain-timeout duration", "--mode enforce|shadow|off", "--max-connections int", "--tls-cert-file file", "--upstream url")
-	wirefence(t, nil, "lock", "--help").says(t, "wirefence lock [flags] RESOURCE -- COMMAND [ARG...]")
+	wirefence(t, nil, "lock", "--help").says(t, "\nUsage:\n  wirefence lock [flags] RESOURCE -- COMMAND [ARG...]\n", "\nExamples:\n  wirefence lock orders -- ./job.sh\n", "\n    75   another holds the lease")
 }

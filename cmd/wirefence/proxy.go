@@ -24,7 +24,7 @@ type proxySettings struct {
 	OutputSettings
 	LeaseSettings
 	Listen                   []string      `env:"WIREFENCE_LISTEN" group:"Connections" type:"address,..." envDefault:"127.0.0.1:6433" help:"addresses to accept clients at, separated by commas: host:port, unix:/dir/.s.PGSQL.6433, unix:@name, or fd:NAME for a socket that systemd passes"`
-	Upstream                 string        `env:"WIREFENCE_UPSTREAM" group:"Connections" type:"url" file:"yes" help:"PostgreSQL servers, tried in order: postgres://host1:5432,host2:5432/?sslmode=verify-full&sslrootcert=ca.pem&target_session_attrs=read-write (required)"`
+	Upstream                 string        `env:"WIREFENCE_UPSTREAM" group:"Connections" type:"url" file:"yes" help:"PostgreSQL servers, tried in order: postgres://host1,host2/?sslmode=verify-full (required)"`
 	DatabaseURL              string        `env:"WIREFENCE_DATABASE_URL" group:"Connections" file:"yes" help:"connection string of the proxy's own role, to verify the schema, to query users' secrets and servers' roles, and to seal leases"`
 	TLSCert                  string        `env:"WIREFENCE_TLS_CERT_FILE" group:"TLS and authentication" help:"certificate with its chain, in PEM form, for TLS with clients; reloaded when it changes"`
 	TLSKey                   string        `env:"WIREFENCE_TLS_KEY_FILE" group:"TLS and authentication" help:"the certificate's key, in PEM form"`
@@ -76,13 +76,20 @@ func proxyCommand() *cobra.Command {
 credentials, and has the fences of their writes checked by the database, in
 their own transactions.
 
-SIGTERM or SIGINT drains it: sessions end with their transactions, the lease of
-WIREFENCE_LEASE is released, and the exit status is 0. A second one ends it at once,
-with status 143 or 130. SIGHUP reloads what can be reloaded.
+SIGTERM or SIGINT drains it: sessions end with their transactions, and the lease of
+WIREFENCE_LEASE is released. A second one ends it at once. SIGHUP reloads what can be
+reloaded.
 
-With --check-config it reads the settings and the files that they name, and ends with
-status 0 if all are good. Otherwise it prints all errors, one on each line, and the
-status is 2.`,
+With --check-config it reads the settings and the files that they name, and prints
+all errors, one on each line.
+
+Exit status:
+
+    0    it has drained; with --check-config, the settings are good
+    1    it could not start to serve, or failed while it served
+    2    the command line, the environment or a file that they name is wrong
+    130  a second SIGINT ended it at once
+    143  a second SIGTERM did`,
 		Args: exactly(0, "no arguments"),
 		RunE: func(c *cobra.Command, _ []string) error {
 			signals := catchSignals()

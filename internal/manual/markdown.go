@@ -1,16 +1,18 @@
 package manual
 
 import (
+	"cmp"
 	"fmt"
 	"strings"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 )
 
 // Markdown is the reference as one page.
 func (r *Reference) Markdown() (string, error) {
 	var b strings.Builder
-	fmt.Fprintf(&b, "# Commands\n\n%s\n\n", strings.TrimSpace(r.Intro))
+	fmt.Fprintf(&b, "# Commands\n\n%s\n\n%s\n\n", strings.TrimSpace(r.Intro), r.Root.Long)
 	r.contents(&b)
 	for _, c := range r.all()[1:] {
 		if err := r.section(&b, c); err != nil {
@@ -26,34 +28,16 @@ func (r *Reference) contents(b *strings.Builder) {
 		path := c.CommandPath()
 		fmt.Fprintf(b, "| [`%s`](#%s) | %s |\n", path, strings.ReplaceAll(path, " ", "-"), inCell(short(c)))
 	}
-	b.WriteString("\n## Exit statuses\n\nOf every command, unless it says otherwise:\n\n")
-	statusTable(b, r.Statuses[r.Root.CommandPath()])
-}
-
-func statusTable(b *strings.Builder, all []Status) {
-	b.WriteString("| status | means |\n|---|---|\n")
-	for _, s := range all {
-		fmt.Fprintf(b, "| %s | %s |\n", s.Code, inCell(s.Meaning))
-	}
 	b.WriteString("\n")
 }
 
 func (r *Reference) section(b *strings.Builder, c *cobra.Command) error {
 	path := c.CommandPath()
-	fmt.Fprintf(b, "## %s\n\n```\n%s\n```\n\n", path, usageLine(c))
-	for _, p := range paragraphs(c) {
-		if p.asIs {
-			p.text = "```\n" + p.text + "\n```"
-		}
-		b.WriteString(p.text + "\n\n")
-	}
+	fmt.Fprintf(b, "## %s\n\n```\n%s\n```\n\n%s\n\n", path, c.UseLine(), cmp.Or(c.Long, short(c)))
 	if c.Example != "" {
 		fmt.Fprintf(b, "```sh\n%s\n```\n\n", strings.TrimSpace(strings.ReplaceAll("\n"+c.Example, "\n  ", "\n")))
 	}
 	flagTable(b, c)
-	if own := r.Statuses[path]; len(own) > 0 {
-		statusTable(b, own)
-	}
 	for _, o := range r.Outputs[path] {
 		if err := r.fieldTable(b, o); err != nil {
 			return fmt.Errorf("%s: %w", path, err)
@@ -64,26 +48,37 @@ func (r *Reference) section(b *strings.Builder, c *cobra.Command) error {
 
 func flagTable(b *strings.Builder, c *cobra.Command) {
 	heading := "| flag | default | |\n|---|---|---|\n"
-	for _, g := range grouped(c) {
-		for _, f := range g.Flags {
-			if f.Name == "help" {
-				continue
+	for _, g := range Grouped(c) {
+		g.Flags.VisitAll(func(f *pflag.Flag) {
+			if f.Name == "help" || f.Hidden {
+				return
 			}
-			text := f.Usage
-			if v := Variable(f); v != "" {
-				text += ". `" + v + "`"
+			text, value := f.Usage, f.DefValue
+			if value == "false" {
+				value = ""
 			}
-			value := fallback(f)
 			if value != "" {
 				value = "`" + value + "`"
 			}
-			fmt.Fprintf(b, "%s| `%s` | %s | %s |\n", heading, inCell(name(f)), inCell(value), inCell(text))
+			fmt.Fprintf(b, "%s| `%s` | %s | %s |\n", heading, inCell(name(f)), value, inCell(text))
 			heading = ""
-		}
+		})
 	}
 	if heading == "" {
 		b.WriteString("\n")
 	}
+}
+
+// name is a flag with its letter and its type, as in "-o, --output text|json".
+func name(f *pflag.Flag) string {
+	text := "--" + f.Name
+	if f.Shorthand != "" {
+		text = "-" + f.Shorthand + ", " + text
+	}
+	if kind := f.Value.Type(); kind != "bool" {
+		text += " " + kind
+	}
+	return text
 }
 
 func (r *Reference) fieldTable(b *strings.Builder, o Output) error {
