@@ -14,10 +14,10 @@ import (
 type lockSettings struct {
 	LeaseSettings
 	DatabaseURL string        `env:"WIREFENCE_DATABASE_URL" group:"Connections" file:"yes" help:"connection string of the issuer's role, to seal the grant, and for the lease if no other store is named"`
-	Wait        time.Duration `env:"WIREFENCE_WAIT" group:"Leases" envDefault:"0s" range:"0.." help:"time to wait for the lease, and for a store or a database that is down; 0 tries once"`
-	TermGrace   time.Duration `env:"WIREFENCE_TERM_GRACE" group:"Leases" envDefault:"10s" range:"1ms.." help:"time from SIGTERM to SIGKILL when the command is ended; less if the lease ends earlier"`
-	LogLevel    string        `env:"WIREFENCE_LOG_LEVEL" group:"Observability" type:"debug|info|warn|error" envDefault:"warn" help:"debug, info, warn or error"`
-	LogFormat   string        `env:"WIREFENCE_LOG_FORMAT" group:"Observability" type:"text|json|auto" envDefault:"auto" help:"text, json, or auto: text on a terminal, otherwise JSON"`
+	Wait        time.Duration `env:"WIREFENCE_WAIT" group:"Leases" envDefault:"0s" range:"0.." help:"time to wait for the lease, and for a store or a database that is down; ~0s~ tries once"`
+	TermGrace   time.Duration `env:"WIREFENCE_TERM_GRACE" group:"Leases" envDefault:"10s" range:"1ms.." help:"time from SIGTERM to SIGKILL when the command is [ended](holding.md#wirefence-lock); less if the lease ends earlier"`
+	LogLevel    string        `env:"WIREFENCE_LOG_LEVEL" group:"Observability" type:"debug|info|warn|error" envDefault:"warn" help:"~debug~, ~info~, ~warn~ or ~error~"`
+	LogFormat   string        `env:"WIREFENCE_LOG_FORMAT" group:"Observability" type:"text|json|auto" envDefault:"auto" help:"~text~, ~json~, or ~auto~: text on a terminal, otherwise JSON"`
 }
 
 func lockCommand() *cobra.Command {
@@ -30,10 +30,6 @@ PGOPTIONS, so that an unmodified psql script is fenced, in WIREFENCE_TOKEN
 on Linux what has left it, is ended before the lease can be another's, and when
 the command itself has ended. Under another wirefence lock it carries the
 fences of both.
-
-Leases are in the database of WIREFENCE_DATABASE_URL, or in Redis, etcd or
-ZooKeeper if WIREFENCE_REDIS_URL, WIREFENCE_ETCD_URL or WIREFENCE_ZOOKEEPER_URL is
-set. All who compete for a resource must use the same store.
 
 The exit status is the command's, or 128 and the number of the signal that ended it,
 if the command has ended by itself. Otherwise:

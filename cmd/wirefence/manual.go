@@ -3,6 +3,7 @@
 package main
 
 import (
+	"errors"
 	"os"
 	"time"
 
@@ -13,7 +14,7 @@ import (
 
 // manualCommands write the manual: `go run -tags manual ./cmd/wirefence manual`.
 func manualCommands() []*cobra.Command {
-	var man, page string
+	var man, docs string
 	c := &cobra.Command{
 		Use: "manual", Hidden: true, Short: "Write manual pages, or the reference of the command line",
 		Args: exactly(0, "no arguments"), Annotations: map[string]string{anyEnvironment: "yes"},
@@ -22,15 +23,15 @@ func manualCommands() []*cobra.Command {
 				date, _ := time.Parse(time.RFC3339, thisBuild().CommitDate) // which may be unknown
 				return manpages.Write(c.Root(), man, thisBuild().Version, date)
 			}
-			text, err := reference(c.Root()).Markdown()
-			if err != nil {
-				return err
+			pages, err := docPages(c.Root(), docs)
+			for path, text := range pages {
+				err = errors.Join(err, os.WriteFile(path, []byte(text), 0o644))
 			}
-			return os.WriteFile(page, []byte(text), 0o644)
+			return err
 		},
 	}
 	c.Flags().StringVar(&man, "man", "", "folder for manual pages")
-	c.Flags().StringVar(&page, "reference", "", "file for the reference, in Markdown")
-	c.MarkFlagsOneRequired("man", "reference")
+	c.Flags().StringVar(&docs, "docs", "", "folder of the documentation, whose pages on commands and settings are brought up to date")
+	c.MarkFlagsOneRequired("man", "docs")
 	return []*cobra.Command{c}
 }

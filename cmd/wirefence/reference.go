@@ -1,6 +1,11 @@
 package main
 
 import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
 	"github.com/spf13/cobra"
 
 	"github.com/wirefence/wirefence/fence"
@@ -8,19 +13,41 @@ import (
 	"github.com/wirefence/wirefence/internal/manual"
 )
 
-// reference is the source of docs/cli.md and of the manual pages.
+// docPages are the pages on commands and settings in the folder docs, by their paths.
+func docPages(root *cobra.Command, docs string) (map[string]string, error) {
+	const from, to = "<!-- `make cli` writes the tables from here -->\n", "\n<!-- to here -->"
+	r := reference(root)
+	commands, err := r.Markdown()
+	if err != nil {
+		return nil, err
+	}
+	path := filepath.Join(docs, "operations.md")
+	page, err := os.ReadFile(path)
+	if err != nil {
+		return nil, err
+	}
+	before, rest, begins := strings.Cut(string(page), from)
+	_, after, ends := strings.Cut(rest, to)
+	if !begins || !ends {
+		return nil, fmt.Errorf("%s has no place for the tables of settings", path)
+	}
+	return map[string]string{filepath.Join(docs, "cli.md"): commands, path: before + from + r.Settings() + to + after}, nil
+}
+
+// reference is the source of the tables of settings and of docs/cli.md.
 func reference(root *cobra.Command) *manual.Reference {
+	proxy, _, _ := root.Find([]string{"proxy"})
 	return &manual.Reference{
-		Root: root, Meanings: meanings, Outputs: map[string][]manual.Output{
+		Root: root, Main: proxy, Meanings: meanings, Outputs: map[string][]manual.Output{
 			"wirefence version":          {{Value: build{}}},
 			"wirefence proxy":            {{When: "and `--check-config`", Value: checkedJSON{}}},
 			"wirefence migrate":          {{Value: migratedJSON{}}},
 			"wirefence protect":          {{Value: protectedJSON{}}},
 			"wirefence unprotect":        {{Value: unprotectedJSON{}}},
-			"wirefence status":           {{Value: []fullStatusJSON{}}, {When: "and `--guards`", Value: []guardJSON{}}, {When: "and `--ready`", Value: readyJSON{}}},
+			"wirefence status":           {{Value: []fullStatusJSON{}, Like: "wirefence resource list"}, {When: "and `--guards`", Value: []guardJSON{}}, {When: "and `--ready`", Value: readyJSON{}}},
 			"wirefence history":          {{When: "(with `--follow`, one object a line instead of the list)", Value: []fence.Event{}}},
 			"wirefence resource list":    {{Value: []statusJSON{}}},
-			"wirefence resource show":    {{Value: shownJSON{}}},
+			"wirefence resource show":    {{Value: shownJSON{}, Like: "wirefence resource list"}},
 			"wirefence resource declare": {{Value: declaredJSON{}}},
 			"wirefence resource set":     {{Value: setJSON{}}},
 			"wirefence revoke":           {{Value: revokedJSON{}}},
@@ -32,11 +59,7 @@ themselves; ` + "`wirefence COMMAND --help`" + ` and the manual pages (` + "`mak
 
 ` + "`--output json` (`-o json`)" + ` prints for programs. Fields may be added; those that are listed here
 keep their names, types and meanings. Times are RFC 3339. What is absent or null isn't known,
-or doesn't apply. An error is always text, on standard error.
-
-` + "`wirefence completion bash`" + ` (or ` + "`zsh`, `fish`, `powershell`" + `) prints a script that completes
-commands, flags, their values, and the names of resources, which it asks the database of
-` + "`WIREFENCE_DATABASE_URL`" + ` for: ` + "`source <(wirefence completion bash)`" + `.`,
+or doesn't apply. An error is always text, on standard error.`,
 	}
 }
 

@@ -21,10 +21,13 @@ import (
 //	            begins with two dashes is a flag alone: the argument of one invocation,
 //	            which an environment must not set for all.
 //	envDefault  the default
-//	help        one sentence or two
+//	help        the meaning, in Markdown, with ~tildes~ around code, since a tag
+//	            cannot hold backquotes. Links are relative to docs/operations.md, which has the text of
+//	            each setting's first command
 //	type        the kind of value, for the help; by default that of the field's type
 //	oneof       the values that are allowed, as in "text|json"; the type, too
-//	range       the numbers or durations that are allowed, as in "1..", "0..10s" or "0|1s.."
+//	range       the numbers or durations that are allowed, as in "1..", "0..10s" or "0|1s..";
+//	            the meaning ends with them
 //	group       the heading in the help
 //	short       the flag's one letter
 //	file        "yes": it may hold a password, and may be read from a file (secret_files.go)
@@ -37,11 +40,11 @@ const prefix = "WIREFENCE_"
 func settings[T any](c *cobra.Command) {
 	c.Flags().SortFlags = false
 	for _, f := range fields[T]() {
-		name, fallback := flagName(f), f.Tag.Get("envDefault")
+		name, fallback, text := flagName(f), f.Tag.Get("envDefault"), meaning(f)
 		if f.Type.Kind() == reflect.Bool {
-			c.Flags().BoolP(name, f.Tag.Get("short"), fallback == "true", f.Tag.Get("help"))
+			c.Flags().BoolP(name, f.Tag.Get("short"), fallback == "true", text)
 		} else {
-			c.Flags().VarP(&flagValue{text: fallback, kind: typeName(f), many: f.Type.Kind() == reflect.Slice}, name, f.Tag.Get("short"), f.Tag.Get("help"))
+			c.Flags().VarP(&flagValue{text: fallback, kind: typeName(f), many: f.Type.Kind() == reflect.Slice}, name, f.Tag.Get("short"), text)
 		}
 		flag := c.Flags().Lookup(name)
 		manual.Describe(flag, f.Tag.Get("group"), variable(f))
@@ -49,6 +52,15 @@ func settings[T any](c *cobra.Command) {
 			addFileFlag(c, f)
 		}
 	}
+}
+
+// meaning is what the help and the docs say of a setting.
+func meaning(f reflect.StructField) string {
+	text, words := f.Tag.Get("help"), allowed(f)
+	if f.Tag.Get("range") != "" && f.Tag.Get("range") != "0.." {
+		text += ". " + strings.ToUpper(words[:1]) + words[1:]
+	}
+	return text
 }
 
 // withSettings gives a command its settings, with which it runs.

@@ -4,6 +4,7 @@
 package manual
 
 import (
+	"regexp"
 	"slices"
 	"strings"
 
@@ -24,16 +25,24 @@ var groups = []string{
 }
 
 // Describe says under which heading a flag stands, "" for the first, and over which
-// variable it wins, "" for none. The flag's usage names the variable afterwards.
+// variable it wins, "" for none. The usage of the flag is Markdown, with tildes around code;
+// Describe keeps that for the docs, and leaves the flag a text for terminals.
 func Describe(f *pflag.Flag, group, variable string) {
 	if !slices.Contains(groups, group) {
 		panic("manual: there is no heading " + group)
 	}
-	f.Annotations = map[string][]string{groupOf: {group}, variableOf: {variable}, textOf: {f.Usage}}
+	f.Annotations = map[string][]string{groupOf: {group}, variableOf: {variable}, textOf: {strings.ReplaceAll(f.Usage, "~", "`")}}
+	f.Usage = strings.ReplaceAll(link.ReplaceAllString(aside.ReplaceAllString(f.Usage, ""), "$1"), "~", "")
 	if variable != "" {
 		f.Usage += " [" + variable + "]"
 	}
 }
+
+// link is a link of Markdown, and aside one that only says where there is more.
+var (
+	link  = regexp.MustCompile(`\[([^\]]*)\]\([^)]*\)`)
+	aside = regexp.MustCompile(` \(` + link.String() + `\)`)
+)
 
 // Variable is the variable over which a flag wins, "" if there is none.
 func Variable(f *pflag.Flag) string { return annotation(f, variableOf) }

@@ -16,15 +16,25 @@ func example() *Reference {
 		Use: "run [flags] [NAME]", Short: "Run it", Long: "Runs -- it's quick:\nyes.\n\n    as it is\n\nThe end.", Example: "  tool run a",
 		Run: func(*cobra.Command, []string) {},
 	}
-	run.Flags().StringP("mode", "m", "fast", "how to run it")
+	run.Flags().StringP("mode", "m", "fast", "how to ~run~ [it](#it) ([more](there.md))")
 	Describe(run.Flags().Lookup("mode"), "Fencing", "TOOL_MODE")
+	run.Flags().String("url", "", "where (required)")
+	Describe(run.Flags().Lookup("url"), "", "TOOL_URL")
+	run.Flags().String("url-file", "", "file with it")
+	Describe(run.Flags().Lookup("url-file"), "", "TOOL_URL_FILE")
 	run.Flags().Bool("quiet", false, "say nothing")
 	run.Flags().String("plain", "", "a|b")
 	run.Flags().Bool("old", false, "")
 	run.Flags().Lookup("old").Hidden = true
 	hidden := &cobra.Command{Use: "secret", Hidden: true, Run: func(*cobra.Command, []string) {}}
-	root.AddCommand(run, hidden)
-	return &Reference{Root: root, Intro: "About."}
+	other := &cobra.Command{Use: "other", Short: "Another", Run: func(*cobra.Command, []string) {}}
+	other.Flags().AddFlag(run.Flags().Lookup("mode"))
+	other.Flags().String("url", "", "of another")
+	Describe(other.Flags().Lookup("url"), "", "TOOL_URL")
+	other.Flags().Int("limit", 1, "how many")
+	Describe(other.Flags().Lookup("limit"), "", "TOOL_LIMIT")
+	root.AddCommand(run, other, hidden)
+	return &Reference{Root: root, Main: run, Intro: "About."}
 }
 
 func TestMarkdown(t *testing.T) {
@@ -35,7 +45,7 @@ func TestMarkdown(t *testing.T) {
 	}
 	for _, want := range []string{
 		"# Commands\n\nAbout.\n", "| [`tool run`](#tool-run) | Run it. |", "## tool run\n\n```\ntool run [flags] [NAME]\n```\n\nRuns -- it's quick:\nyes.\n\n    as it is\n\nThe end.\n",
-		"```sh\ntool run a\n```", "| `-m, --mode string` | `fast` | how to run it [TOOL_MODE] |", "| `--plain string` |  | a\\|b |",
+		"```sh\ntool run a\n```", "It has a flag for each of [its settings](operations.md#settings).", "| `--url string` |  | of another. `TOOL_URL` |\n\n[Settings](operations.md#settings): `--limit`, `--mode`.\n", "| `--plain string` |  | a\\|b |",
 	} {
 		if !strings.Contains(text, want) {
 			t.Errorf("%q is missing in:\n%s", want, text)
@@ -43,6 +53,21 @@ func TestMarkdown(t *testing.T) {
 	}
 	if strings.Contains(text, "--old") || strings.Contains(text, "secret") || strings.Contains(text, "--help") {
 		t.Errorf("it has what is hidden:\n%s", text)
+	}
+}
+
+func TestSettings(t *testing.T) {
+	t.Parallel()
+	const heading = "| variable | default | meaning |\n|---|---|---|\n"
+	want := "\n#### Flags\n\n" + heading + "| `TOOL_URL` | required | where. `TOOL_URL_FILE` may [name a file](#passwords-in-files) with it |\n" +
+		"\n#### Fencing\n\n" + heading + "| `TOOL_MODE` | `fast` | how to `run` [it](#it) ([more](there.md)) |\n" +
+		"\n### Settings of other commands\n\n" + heading + "| `TOOL_LIMIT` | `1` | for `other`: how many |\n"
+	r := example()
+	if got := r.Settings(); got != want {
+		t.Errorf("%s", got)
+	}
+	if usage := r.Main.Flags().Lookup("mode").Usage; usage != "how to run it [TOOL_MODE]" {
+		t.Errorf("the help says %q", usage)
 	}
 }
 

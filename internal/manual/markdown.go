@@ -6,7 +6,6 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
-	"github.com/spf13/pflag"
 )
 
 // Markdown is the reference as one page.
@@ -37,48 +36,13 @@ func (r *Reference) section(b *strings.Builder, c *cobra.Command) error {
 	if c.Example != "" {
 		fmt.Fprintf(b, "```sh\n%s\n```\n\n", strings.TrimSpace(strings.ReplaceAll("\n"+c.Example, "\n  ", "\n")))
 	}
-	flagTable(b, c)
+	r.flags(b, c)
 	for _, o := range r.Outputs[path] {
 		if err := r.fieldTable(b, o); err != nil {
 			return fmt.Errorf("%s: %w", path, err)
 		}
 	}
 	return nil
-}
-
-func flagTable(b *strings.Builder, c *cobra.Command) {
-	heading := "| flag | default | |\n|---|---|---|\n"
-	for _, g := range Grouped(c) {
-		g.Flags.VisitAll(func(f *pflag.Flag) {
-			if f.Name == "help" || f.Hidden {
-				return
-			}
-			text, value := f.Usage, f.DefValue
-			if value == "false" {
-				value = ""
-			}
-			if value != "" {
-				value = "`" + value + "`"
-			}
-			fmt.Fprintf(b, "%s| `%s` | %s | %s |\n", heading, inCell(name(f)), value, inCell(text))
-			heading = ""
-		})
-	}
-	if heading == "" {
-		b.WriteString("\n")
-	}
-}
-
-// name is a flag with its letter and its type, as in "-o, --output text|json".
-func name(f *pflag.Flag) string {
-	text := "--" + f.Name
-	if f.Shorthand != "" {
-		text = "-" + f.Shorthand + ", " + text
-	}
-	if kind := f.Value.Type(); kind != "bool" {
-		text += " " + kind
-	}
-	return text
 }
 
 func (r *Reference) fieldTable(b *strings.Builder, o Output) error {
@@ -94,13 +58,26 @@ func (r *Reference) fieldTable(b *strings.Builder, o Output) error {
 	if len(fields) > 0 && strings.HasPrefix(fields[0].Path, "[]") {
 		what = "a list of objects"
 	}
-	fmt.Fprintf(b, "With `--output json`%s it prints %s:\n\n| field | type | |\n|---|---|---|\n", condition, what)
+	like, told := "", map[string]bool{}
+	if o.Like != "" {
+		others, err := r.Fields(r.Outputs[o.Like][0])
+		if err != nil {
+			return err
+		}
+		for _, f := range others {
+			told[strings.TrimPrefix(f.Path, "[].")] = true
+		}
+		like = fmt.Sprintf(" with the fields of [`%s`](#%s) and", o.Like, strings.ReplaceAll(o.Like, " ", "-"))
+	}
+	fmt.Fprintf(b, "With `--output json`%s it prints %s%s:\n\n| field | type | |\n|---|---|---|\n", condition, what, like)
 	for _, f := range fields {
-		kind := f.Type
+		path, kind := strings.TrimPrefix(f.Path, "[]."), f.Type
 		if f.Absent {
 			kind += ", or absent"
 		}
-		fmt.Fprintf(b, "| `%s` | %s | %s |\n", strings.TrimPrefix(f.Path, "[]."), kind, inCell(f.Meaning))
+		if !told[path] {
+			fmt.Fprintf(b, "| `%s` | %s | %s |\n", path, kind, inCell(f.Meaning))
+		}
 	}
 	b.WriteString("\n")
 	return nil

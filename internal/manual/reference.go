@@ -10,7 +10,8 @@ import (
 // paths, as in "wirefence resource show".
 type Reference struct {
 	Root    *cobra.Command
-	Intro   string // Markdown, behind the title of the reference
+	Main    *cobra.Command // whose settings are listed first
+	Intro   string         // Markdown, behind the title of the reference
 	Outputs map[string][]Output
 	// Meanings are those of fields whose structs have no tag "says": by the struct's
 	// type and the field's name in JSON, as in "fence.Event.id".
@@ -21,6 +22,7 @@ type Reference struct {
 type Output struct {
 	When  string // a condition, as in "with --guards"; "" if it is always so
 	Value any    // whose type tells the fields
+	Like  string // the command whose fields are among these, and are not told again
 }
 
 // all are the commands that are shown, those below a command behind it.
