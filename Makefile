@@ -185,8 +185,9 @@ man: ## Write the manual pages of the commands to bin/man
 	CGO_ENABLED=0 $(GO) run -tags manual -ldflags '$(LDFLAGS)' ./cmd/wirefence manual --man bin/man
 
 .PHONY: cli
-cli: ## Write docs/cli.md, the reference of the commands
-	CGO_ENABLED=0 $(GO) run -tags manual ./cmd/wirefence manual --reference docs/cli.md
+cli: ## Write what follows from commands and settings: docs/cli.md, tables of docs/operations.md, the chart's schema
+	CGO_ENABLED=0 $(GO) run -tags manual ./cmd/wirefence manual --docs docs
+	$(GO) generate ./deploy/helm
 
 .PHONY: image
 image: ## Build the container image wirefence/wirefence:VERSION

@@ -27,7 +27,7 @@ type checkSettings struct {
 
 func checkCommand() *cobra.Command {
 	return withSettings(&cobra.Command{
-		Use:   "check [FENCE]",
+		Use:   "check [flags] [FENCE]",
 		Short: "Ask the database whether a fence is current",
 		Long: `Has the database check a fence, as in orders=34, or that of WIREFENCE_FENCE, which
 wirefence lock sets. It counts as a use of the token, as each check does.
@@ -35,8 +35,12 @@ wirefence lock sets. It counts as a use of the token, as each check does.
 The answer may be out of date when you read it, because a handoff can follow at
 once. If an effect depends on the answer, use wirefence guard.
 
-The exit status is 0 if the fence is current, and 10 if it is refused; 69 if the
-database could not be asked.`,
+Exit status:
+
+    0   the fence is current
+    2   wrong usage
+    10  the database refuses it
+    69  the database could not be asked`,
 		Example: "  wirefence check orders=34",
 		Args:    atMostOne("one fence: wirefence check orders=34"),
 	}, func(c *cobra.Command, cfg checkSettings, args []string) error {

@@ -20,7 +20,7 @@ import (
 func completionCommand() *cobra.Command {
 	shells := []string{"bash", "zsh", "fish", "powershell"}
 	return &cobra.Command{
-		Use:   "completion bash|zsh|fish|powershell",
+		Use:   "completion [flags] bash|zsh|fish|powershell",
 		Short: "Print a script for completion of commands, flags, values and resources in a shell",
 		Long: `Prints a script for a shell. With it, the shell completes commands, flags and their
 values, and the names of resources. For these it asks the database that the settings

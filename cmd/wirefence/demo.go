@@ -22,7 +22,11 @@ fight over a lease: once without Wirefence, where the former holder overwrites
 its successor's work, and once with it, where PostgreSQL refuses. Takes a few
 seconds and leaves nothing behind.
 
-The exit status is 0 only if both rounds ended like that.`,
+Exit status:
+
+    0  both rounds ended like that
+    1  they didn't, or a server is missing
+    2  wrong usage`,
 		Args:        exactly(0, "no arguments"),
 		Annotations: map[string]string{anyEnvironment: "yes"},
 		RunE: func(c *cobra.Command, _ []string) error {

@@ -23,7 +23,7 @@ type doctorSettings struct {
 	DatabaseURL    string        `env:"WIREFENCE_DATABASE_URL" group:"Connections" file:"yes" help:"connection string of the issuer's role (required)"`
 	Upstream       string        `env:"WIREFENCE_UPSTREAM" group:"Connections" type:"url" file:"yes" help:"the proxy's PostgreSQL servers; with them, the command also examines the proxy on this machine"`
 	Listen         []string      `env:"WIREFENCE_LISTEN" group:"Connections" type:"address,..." help:"addresses of the proxy, of which the first is used; off for none (default 127.0.0.1:6433 if the upstream is set)"`
-	ProxyURL       string        `env:"WIREFENCE_PROXY_URL" group:"Connections" file:"yes" help:"connection string of a session through the proxy (default: at WIREFENCE_LISTEN with the user, password and database of WIREFENCE_DATABASE_URL)"`
+	ProxyURL       string        `env:"WIREFENCE_PROXY_URL" group:"Connections" file:"yes" help:"connection string of a session through the proxy; by default at ~WIREFENCE_LISTEN~ with the user, password and database of ~WIREFENCE_DATABASE_URL~"`
 	AdminListen    string        `env:"WIREFENCE_ADMIN_LISTEN" group:"Connections" type:"address" help:"address of the proxy's probes; off for none (default 127.0.0.1:9433 if the upstream is set)"`
 	MaxConnections int           `env:"WIREFENCE_MAX_CONNECTIONS" group:"Limits and timeouts" envDefault:"0" range:"0.." help:"the proxy's limit of clients, to compare with the server's; 0 compares nothing"`
 	Lease          string        `env:"WIREFENCE_LEASE" group:"Leases" type:"resource" help:"the resource whose lease the proxy holds, or waits for: whether it can be granted here"`
@@ -43,9 +43,12 @@ them, whether guards are in place, whether a session delays takeovers, whether
 settings of the servers endanger writes or leases, and whether the proxy has fences
 checked. Each finding says what it means and what to do. It changes nothing.
 
-Exit status: 0 if all is well, warnings included unless --strict is given; 3 if a
-problem was found; otherwise 1 if a check could not be made, because a right or an
-answer was missing; 2 for wrong usage.`,
+Exit status:
+
+    0  all is well, warnings included unless --strict is given
+    1  no problem, but a check could not be made: a right or an answer is missing
+    2  wrong usage
+    3  a problem, or with --strict a warning`,
 		Example: "  wirefence doctor --database-url postgres://issuer@db/app\n  wirefence doctor --strict -o json",
 		Args:    exactly(0, "no arguments"),
 	}, func(c *cobra.Command, cfg doctorSettings, _ []string) error {

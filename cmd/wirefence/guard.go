@@ -24,7 +24,7 @@ const exitTimedOut = 124
 
 func guardCommand() *cobra.Command {
 	return withSettings(&cobra.Command{
-		Use:   "guard [FENCE] -- COMMAND [ARG...]",
+		Use:   "guard [flags] [FENCE] -- COMMAND [ARG...]",
 		Short: "Run a command that has an effect outside of the database, behind a check of a fence",
 		Long: `Has the database check a fence, as in orders=34, or that of WIREFENCE_FENCE, which
 wirefence lock sets, and runs the command while the check is held: the next
@@ -36,9 +36,16 @@ command's process group gets SIGTERM at once and SIGKILL a second later, and the
 exit status is 76. The effect of the command is then in doubt. Keep the command
 short, or set --timeout below preempt_after.
 
-The exit status is the command's; 10 if the fence is refused and 69 if the database
-could not be asked, and the command was not started; 76 if the check was lost while
-the command ran; 124 if it was ended for --timeout.`,
+The exit status is the command's, or 128 and the number of the signal that ended it,
+if the command has ended by itself and the check was held until then. Otherwise:
+
+    2    wrong usage
+    10   the database refuses the fence; the command was not started
+    69   the database could not be asked; the command was not started
+    76   the check was lost, and the command was ended: its effect is in doubt
+    124  the command was ended for --timeout
+    126  the command can't be run
+    127  the command isn't there`,
 		Example: "  wirefence guard orders=34 -- git push origin release\n  wirefence lock orders -- sh -c 'make report && wirefence guard --timeout 4s -- ./publish'",
 		Args: func(c *cobra.Command, args []string) error {
 			if at := c.ArgsLenAtDash(); at < 0 || at > 1 || len(args) == at {

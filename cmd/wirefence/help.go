@@ -1,6 +1,8 @@
 package main
 
 import (
+	"cmp"
+	"fmt"
 	"io"
 	"os"
 
@@ -14,10 +16,12 @@ const (
 	groupRun     = "run"
 	groupSetUp   = "set-up"
 	groupOperate = "operate"
+	groupOther   = "other"
 )
 
 var commandGroups = []*cobra.Group{
 	{ID: groupRun, Title: "Run"}, {ID: groupSetUp, Title: "Set up a database"}, {ID: groupOperate, Title: "Look and step in"},
+	{ID: groupOther, Title: "Others"},
 }
 
 // in puts commands into a group.
@@ -28,12 +32,40 @@ func in(group string, all ...*cobra.Command) []*cobra.Command {
 	return all
 }
 
+// printHelp has what cobra's own help has, with flags under headings: those of the proxy fill
+// two screens.
+func printHelp(c *cobra.Command, _ []string) {
+	w, usage := c.OutOrStdout(), c.UseLine()
+	if c.HasAvailableSubCommands() {
+		usage = c.CommandPath() + " COMMAND"
+	}
+	fmt.Fprintf(w, "%s\n\nUsage:\n  %s\n", cmp.Or(c.Long, c.Short+"."), usage)
+	if c.HasExample() {
+		fmt.Fprintf(w, "\nExamples:\n%s\n", c.Example)
+	}
+	for _, g := range append(c.Groups(), &cobra.Group{Title: "Commands"}) {
+		printCommands(w, c, g)
+	}
+	for _, g := range manual.Grouped(c) {
+		fmt.Fprintf(w, "\n%s:\n%s", g.Title, g.Flags.FlagUsagesWrapped(widthOf(w)))
+	}
+	if c.HasAvailableSubCommands() {
+		fmt.Fprintf(w, "\n`%s COMMAND --help` tells more of a command.\n", c.CommandPath())
+	}
+}
+
+func printCommands(w io.Writer, c *cobra.Command, g *cobra.Group) {
+	heading := "\n" + g.Title + ":\n"
+	for _, below := range c.Commands() {
+		if below.GroupID == g.ID && below.IsAvailableCommand() {
+			fmt.Fprintf(w, "%s  %-*s %s\n", heading, below.NamePadding(), below.Name(), below.Short)
+			heading = ""
+		}
+	}
+}
+
 // helpWidth is the help's where its reader is no terminal.
 const helpWidth = 100
-
-func printHelp(c *cobra.Command, _ []string) {
-	_ = manual.PrintHelp(c.OutOrStdout(), c, widthOf(c.OutOrStdout()))
-}
 
 // widthOf is the width of a terminal.
 func widthOf(w io.Writer) int {

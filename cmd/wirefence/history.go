@@ -27,7 +27,7 @@ type historySettings struct {
 
 func historyCommand() *cobra.Command {
 	return withSettings(&cobra.Command{
-		Use:   "history [RESOURCE]",
+		Use:   "history [flags] [RESOURCE]",
 		Short: "Show who took resources over, and whose writes were refused",
 		Long: `Prints the history that the database keeps, the newest last: handoffs and
 revocations, and the refusals that proxies have seen. Below them is the number of

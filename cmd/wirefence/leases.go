@@ -29,11 +29,11 @@ import (
 //
 // A field whose type is a storeURL registers a lease store.
 type StoreSettings struct {
-	RedisURL         redis.URL     `env:"WIREFENCE_REDIS_URL" group:"Leases" file:"yes" help:"the lease store, as in redis://redis.internal:6379/0, redis-sentinel://sentinel1,sentinel2/0?master_name=leases or redis-cluster://redis1,redis2; without one, leases are in PostgreSQL"`
-	RedisReplicas    int           `env:"WIREFENCE_REDIS_WAIT_REPLICAS" group:"Leases" envDefault:"0" range:"0.." help:"number of Redis replicas that must have a grant or a renewal before it is valid"`
-	RedisWaitTimeout time.Duration `env:"WIREFENCE_REDIS_WAIT_TIMEOUT" group:"Leases" envDefault:"1s" range:"1ms.." help:"time that a grant or a renewal waits for them before it fails"`
-	EtcdURL          etcd.URL      `env:"WIREFENCE_ETCD_URL" group:"Leases" file:"yes" help:"etcd as the lease store, as in etcd://etcd1:2379,etcd2:2379,etcd3:2379"`
-	ZooKeeperURL     zookeeper.URL `env:"WIREFENCE_ZOOKEEPER_URL" group:"Leases" file:"yes" help:"ZooKeeper as the lease store, as in zookeeper://zk1:2181,zk2:2181,zk3:2181"`
+	RedisURL         redis.URL     `env:"WIREFENCE_REDIS_URL" group:"Leases" file:"yes" help:"the [lease store](stores.md): ~redis://user:password@host:6379/0~, or ~redis-sentinel://~, ~redis-cluster://~. Without a store, leases are [in PostgreSQL](leases.md), in the database of ~WIREFENCE_DATABASE_URL~. All clients that compete for a resource must use the same store, and you may name only one"`
+	RedisReplicas    int           `env:"WIREFENCE_REDIS_WAIT_REPLICAS" group:"Leases" envDefault:"0" range:"0.." help:"number of Redis replicas that must have a grant or a renewal before it is valid ([more](stores.md#waiting-for-replicas)); ~0~, the default, waits for none"`
+	RedisWaitTimeout time.Duration `env:"WIREFENCE_REDIS_WAIT_TIMEOUT" group:"Leases" envDefault:"1s" range:"1ms.." help:"time that a grant or a renewal waits for them before it fails; less than ~5s~"`
+	EtcdURL          etcd.URL      `env:"WIREFENCE_ETCD_URL" group:"Leases" file:"yes" help:"etcd as the lease store: ~etcd://user:password@host1,host2/prefix?tls=true~"`
+	ZooKeeperURL     zookeeper.URL `env:"WIREFENCE_ZOOKEEPER_URL" group:"Leases" file:"yes" help:"ZooKeeper as the lease store: ~zookeeper://user:password@host1,host2/root~"`
 }
 
 // storeURL is a connection string of a lease store.
@@ -50,9 +50,9 @@ type LeaseSettings struct {
 	StoreSettings
 	TTL     time.Duration `env:"WIREFENCE_TTL" group:"Leases" envDefault:"15s" range:"1ms.." help:"time that the store keeps a lease without a renewal"`
 	MaxHold time.Duration `env:"WIREFENCE_MAX_HOLD" group:"Leases" envDefault:"24h" range:"1ms.." help:"longest time that a lease is kept, renewals included"`
-	Holder  string        `env:"WIREFENCE_HOLDER" group:"Leases" type:"name" help:"readable name of the holder (default the host's name and the process id)"`
+	Holder  string        `env:"WIREFENCE_HOLDER" group:"Leases" type:"name" help:"readable name of the holder; by default host and process id"`
 	// Unsealed permits what the first promise of the README excludes.
-	Unsealed bool `env:"WIREFENCE_UNSEALED" group:"Leases" envDefault:"false" help:"permit leases in another store than PostgreSQL without WIREFENCE_DATABASE_URL: their grants aren't sealed, and a former holder can commit until the new token's first write"`
+	Unsealed bool `env:"WIREFENCE_UNSEALED" group:"Leases" envDefault:"false" help:"permit leases in another store than PostgreSQL without ~WIREFENCE_DATABASE_URL~, which otherwise is an error: their grants aren't [sealed](guarantees.md), so a former holder can commit until the new token's first write"`
 }
 
 // leases are a lease store and the database that seals its grants.

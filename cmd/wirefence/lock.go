@@ -14,15 +14,15 @@ import (
 type lockSettings struct {
 	LeaseSettings
 	DatabaseURL string        `env:"WIREFENCE_DATABASE_URL" group:"Connections" file:"yes" help:"connection string of the issuer's role, to seal the grant, and for the lease if no other store is named"`
-	Wait        time.Duration `env:"WIREFENCE_WAIT" group:"Leases" envDefault:"0s" range:"0.." help:"time to wait for the lease, and for a store or a database that is down; 0 tries once"`
-	TermGrace   time.Duration `env:"WIREFENCE_TERM_GRACE" group:"Leases" envDefault:"10s" range:"1ms.." help:"time from SIGTERM to SIGKILL when the command is ended; less if the lease ends earlier"`
-	LogLevel    string        `env:"WIREFENCE_LOG_LEVEL" group:"Observability" type:"debug|info|warn|error" envDefault:"warn" help:"debug, info, warn or error"`
-	LogFormat   string        `env:"WIREFENCE_LOG_FORMAT" group:"Observability" type:"text|json|auto" envDefault:"auto" help:"text, json, or auto: text on a terminal, otherwise JSON"`
+	Wait        time.Duration `env:"WIREFENCE_WAIT" group:"Leases" envDefault:"0s" range:"0.." help:"time to wait for the lease, and for a store or a database that is down; ~0s~ tries once"`
+	TermGrace   time.Duration `env:"WIREFENCE_TERM_GRACE" group:"Leases" envDefault:"10s" range:"1ms.." help:"time from SIGTERM to SIGKILL when the command is [ended](holding.md#wirefence-lock); less if the lease ends earlier"`
+	LogLevel    string        `env:"WIREFENCE_LOG_LEVEL" group:"Observability" type:"debug|info|warn|error" envDefault:"warn" help:"~debug~, ~info~, ~warn~ or ~error~"`
+	LogFormat   string        `env:"WIREFENCE_LOG_FORMAT" group:"Observability" type:"text|json|auto" envDefault:"auto" help:"~text~, ~json~, or ~auto~: text on a terminal, otherwise JSON"`
 }
 
 func lockCommand() *cobra.Command {
 	return withSettings(&cobra.Command{
-		Use:   "lock RESOURCE -- COMMAND [ARG...]",
+		Use:   "lock [flags] RESOURCE -- COMMAND [ARG...]",
 		Short: "Run a command under a lease",
 		Long: `Takes the lease of a resource and runs a command that carries its fence: in
 PGOPTIONS, so that an unmodified psql script is fenced, in WIREFENCE_TOKEN
@@ -35,10 +35,18 @@ Leases are in the database of WIREFENCE_DATABASE_URL, or in another lease store 
 a setting names one, as WIREFENCE_REDIS_URL does. All who compete for a resource
 must use the same store.
 
-The exit status is the command's; 75 if another holds the lease, 69 if the lease
-store or the database is down, 78 if they are set up wrongly, such as without the
-schema, and 76 if the lease was lost. --wait waits for a store and a database that
-are down, too.`,
+The exit status is the command's, or 128 and the number of the signal that ended it,
+if the command has ended by itself. Otherwise:
+
+    2    wrong usage
+    69   the lease store or the database is down; the command was not started
+    75   another holds the lease; the command was not started
+    76   the lease was lost, and the command was ended
+    78   the set-up is wrong: the resource is another lock service's, or the
+         schema is missing or too far from this version; the command was not
+         started
+    126  the command can't be run
+    127  the command isn't there`,
 		Example: "  wirefence lock orders -- ./job.sh",
 		Args: func(c *cobra.Command, args []string) error {
 			if len(args) < 2 || c.ArgsLenAtDash() != 1 {

@@ -54,7 +54,19 @@ refuse the writes of a lock holder that has been superseded.
 
 Settings are environment variables, each with a flag of the same name; a flag
 wins over its variable. A setting that may hold a password can also be read from
-a file, which the variable or flag with _FILE or -file behind its name names.`,
+a file, which the variable or flag with _FILE or -file behind its name names, and
+which holds the value on one line. The arguments of one invocation are flags
+alone: a variable of such a name is refused. Flags stand before the arguments.
+Durations are written as in 300ms, 15s or 2h.
+
+Exit status, unless the help of a command says otherwise:
+
+    0   it is done
+    1   it failed; standard error says why
+    2   the command line, the environment or a file that they name is wrong;
+        nothing was done
+    78  the database's schema is missing, or of a version too far from this
+        one's`,
 		SilenceUsage: true, SilenceErrors: true,
 		Args: knownCommand,
 		RunE: func(c *cobra.Command, _ []string) error {
@@ -82,7 +94,8 @@ a file, which the variable or flag with _FILE or -file behind its name names.`,
 	root.AddCommand(in(groupRun, proxyCommand(), lockCommand(), checkCommand(), guardCommand(), demoCommand())...)
 	root.AddCommand(in(groupSetUp, migrateCommand(), protectCommand(), unprotectCommand())...)
 	root.AddCommand(in(groupOperate, statusCommand(), historyCommand(), resourceCommand(), revokeCommand(), doctorCommand())...)
-	root.AddCommand(completionCommand(), versionCommand())
+	root.AddCommand(in(groupOther, completionCommand(), versionCommand())...)
+	root.SetHelpCommandGroupID(groupOther)
 	root.AddCommand(manualCommands()...)
 	complete(root)
 	return root

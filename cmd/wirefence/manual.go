@@ -3,49 +3,35 @@
 package main
 
 import (
-	"fmt"
+	"errors"
 	"os"
-	"path/filepath"
+	"time"
 
 	"github.com/spf13/cobra"
+
+	"github.com/wirefence/wirefence/internal/manual/manpages"
 )
 
 // manualCommands write the manual: `go run -tags manual ./cmd/wirefence manual`.
 func manualCommands() []*cobra.Command {
-	var man, page string
+	var man, docs string
 	c := &cobra.Command{
-		Use: "manual", Hidden: true, Short: "Write manual pages, and the reference of the command line",
+		Use: "manual", Hidden: true, Short: "Write manual pages, or the reference of the command line",
 		Args: exactly(0, "no arguments"), Annotations: map[string]string{anyEnvironment: "yes"},
 		RunE: func(c *cobra.Command, _ []string) error {
-			r := reference(c.Root())
 			if man != "" {
-				if err := writeMan(man, r.Man(thisBuild().Version)); err != nil {
-					return err
-				}
+				date, _ := time.Parse(time.RFC3339, thisBuild().CommitDate) // which may be unknown
+				return manpages.Write(c.Root(), man, thisBuild().Version, date)
 			}
-			if page == "" {
-				return nil
+			pages, err := docPages(c.Root(), docs)
+			for path, text := range pages {
+				err = errors.Join(err, os.WriteFile(path, []byte(text), 0o644))
 			}
-			text, err := r.Markdown()
-			if err != nil {
-				return err
-			}
-			return os.WriteFile(page, []byte(text), 0o644)
+			return err
 		},
 	}
 	c.Flags().StringVar(&man, "man", "", "folder for manual pages")
-	c.Flags().StringVar(&page, "reference", "", "file for the reference, in Markdown")
+	c.Flags().StringVar(&docs, "docs", "", "folder of the documentation, whose pages on commands and settings are brought up to date")
+	c.MarkFlagsOneRequired("man", "docs")
 	return []*cobra.Command{c}
-}
-
-func writeMan(folder string, pages map[string]string) error {
-	if err := os.MkdirAll(folder, 0o755); err != nil {
-		return err
-	}
-	for name, text := range pages {
-		if err := os.WriteFile(filepath.Join(folder, name), []byte(text), 0o644); err != nil {
-			return fmt.Errorf("write a manual page: %w", err)
-		}
-	}
-	return nil
 }

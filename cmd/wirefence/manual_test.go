@@ -17,24 +17,23 @@ import (
 // that goes or gets another name is noticed here.
 func TestTheReferenceIsUpToDate(t *testing.T) {
 	t.Parallel()
-	want, err := reference(newRoot()).Markdown()
+	pages, err := docPages(newRoot(), "../../docs")
 	if err != nil {
 		t.Fatal(err)
 	}
-	have, err := os.ReadFile("../../docs/cli.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if string(have) == want {
-		return
-	}
-	was, is := strings.Split(string(have), "\n"), strings.Split(want, "\n")
-	for n := range min(len(was), len(is)) {
-		if was[n] != is[n] {
-			t.Fatalf("run `make cli`: docs/cli.md:%d is\n%s\nnot\n%s", n+1, was[n], is[n])
+	for path, want := range pages {
+		have, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		was, is := strings.Split(string(have), "\n"), strings.Split(want, "\n")
+		for n := range max(len(was), len(is)) {
+			if n >= len(was) || n >= len(is) || was[n] != is[n] {
+				t.Errorf("run `make cli`: %s:%d is not what the commands say", path, n+1)
+				break
+			}
 		}
 	}
-	t.Fatal("run `make cli`: docs/cli.md has another end")
 }
 
 // Every command that prints JSON has its fields in the reference, and the other way round.
@@ -56,11 +55,6 @@ func TestOutputsAreInTheReference(t *testing.T) {
 		}
 	}
 	visit(root)
-	for path := range r.Statuses {
-		if c, _, err := root.Find(strings.Fields(path)[1:]); err != nil || c.CommandPath() != path {
-			t.Errorf("there are exit statuses of %s, which is no command", path)
-		}
-	}
 }
 
 // documented fails the test unless what a command has printed, which has to be something,
@@ -141,5 +135,5 @@ func TestHelpIsNarrow(t *testing.T) {
 	}
 	wirefence(t, nil, "proxy", "--help").says(t, "\nConnections:\n", "\nFencing:\n", "\nLeases:\n", "\nLimits and timeouts:\n", "\nTLS and authentication:\n", "\nObservability:\n",
 		"--drain-timeout duration", "--mode enforce|shadow|off", "--max-connections int", "--tls-cert-file file", "--upstream url")
-	wirefence(t, nil, "lock", "--help").says(t, "wirefence lock [flags] RESOURCE -- COMMAND [ARG...]")
+	wirefence(t, nil, "lock", "--help").says(t, "\nUsage:\n  wirefence lock [flags] RESOURCE -- COMMAND [ARG...]\n", "\nExamples:\n  wirefence lock orders -- ./job.sh\n", "\n    75   another holds the lease")
 }

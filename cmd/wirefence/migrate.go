@@ -15,7 +15,7 @@ import (
 
 type migrateSettings struct {
 	OwnerSettings
-	Failover string `env:"WIREFENCE_FAILOVER" oneof:"reacquire|trust" help:"the policy of all resources in a new schema: reacquire (the default), or trust, for storage that keeps every commit across a failover; a server that doesn't report its timeline needs trust"`
+	Failover string `env:"WIREFENCE_FAILOVER" oneof:"reacquire|trust" help:"the [policy](failover.md) of all resources in a new schema: ~reacquire~ (the default), or ~trust~, for storage that keeps every commit across a failover; a server that doesn't report its timeline needs ~trust~"`
 	DryRun   bool   `env:"--dry-run" help:"print the SQL that would run, and change nothing"`
 	OutputSettings
 }

@@ -13,7 +13,7 @@ import (
 // OwnerSettings are the settings of commands that change the schema or a table. They need
 // another role than the proxy's, since its rights can change tokens and guards.
 type OwnerSettings struct {
-	OwnerURL    string `env:"WIREFENCE_OWNER_URL" group:"Connections" file:"yes" help:"connection string of the owning role, which migrates, or owns the table (required unless WIREFENCE_DATABASE_URL is set)"`
+	OwnerURL    string `env:"WIREFENCE_OWNER_URL" group:"Connections" file:"yes" help:"connection string of the owning role, which may create the schema, or owns the table; without it, ~WIREFENCE_DATABASE_URL~. Don't give it to the proxy: a member of ~wirefence_owner~ can change tokens and guards"`
 	DatabaseURL string `env:"WIREFENCE_DATABASE_URL" group:"Connections" file:"yes" help:"the same if WIREFENCE_OWNER_URL is not set"`
 }
 

@@ -21,7 +21,7 @@ type protectSettings struct {
 
 func protectCommand() *cobra.Command {
 	return withSettings(&cobra.Command{
-		Use:   "protect TABLE",
+		Use:   "protect [flags] TABLE",
 		Short: "Install guards, by which a table refuses writes that carry no current token",
 		Long: `Installs triggers by which a table checks its writes itself, also those that bypass
 the proxy, come from a function, or from a cascade. A write needs a current token of
@@ -68,7 +68,7 @@ type unprotectSettings struct {
 
 func unprotectCommand() *cobra.Command {
 	return withSettings(&cobra.Command{
-		Use:   "unprotect TABLE",
+		Use:   "unprotect [flags] TABLE",
 		Short: "Remove the guards of a table, its partitions and its inheritance children",
 		Args:  exactly(1, "one table"),
 	}, func(c *cobra.Command, cfg unprotectSettings, args []string) error {

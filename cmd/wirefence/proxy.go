@@ -23,49 +23,49 @@ type proxySettings struct {
 	CheckConfig bool `env:"--check-config" help:"read all settings and the files that they name, print the settings in effect without passwords, and end: neither listen nor connect"`
 	OutputSettings
 	LeaseSettings
-	Listen                   []string      `env:"WIREFENCE_LISTEN" group:"Connections" type:"address,..." envDefault:"127.0.0.1:6433" help:"addresses to accept clients at, separated by commas: host:port, unix:/dir/.s.PGSQL.6433, unix:@name, or fd:NAME for a socket that systemd passes"`
-	Upstream                 string        `env:"WIREFENCE_UPSTREAM" group:"Connections" type:"url" file:"yes" help:"PostgreSQL servers, tried in order: postgres://host1:5432,host2:5432/?sslmode=verify-full&sslrootcert=ca.pem&target_session_attrs=read-write (required)"`
-	DatabaseURL              string        `env:"WIREFENCE_DATABASE_URL" group:"Connections" file:"yes" help:"connection string of the proxy's own role, to verify the schema, to query users' secrets and servers' roles, and to seal leases"`
-	TLSCert                  string        `env:"WIREFENCE_TLS_CERT_FILE" group:"TLS and authentication" help:"certificate with its chain, in PEM form, for TLS with clients; reloaded when it changes"`
+	Listen                   []string      `env:"WIREFENCE_LISTEN" group:"Connections" type:"address,..." envDefault:"127.0.0.1:6433" help:"addresses for clients, separated by commas: ~host:port~, ~unix:/dir/.s.PGSQL.6433~, ~unix:@name~ for an abstract socket of Linux, or ~fd:NAME~ for a socket that [systemd passes](running.md#restarting-under-systemd)"`
+	Upstream                 string        `env:"WIREFENCE_UPSTREAM" group:"Connections" type:"url" file:"yes" help:"PostgreSQL servers, tried in order, in libpq's syntax: ~postgres://host1,host2/?sslmode=verify-full~. It names no user and no password, since clients send their own ([parameters](#the-upstream)) (required)"`
+	DatabaseURL              string        `env:"WIREFENCE_DATABASE_URL" group:"Connections" file:"yes" help:"connection string of the proxy's own role, to verify the schema, to ask [what it needs to know](#the-proxys-own-connection) of servers, users and takeovers, and to seal leases"`
+	TLSCert                  string        `env:"WIREFENCE_TLS_CERT_FILE" group:"TLS and authentication" help:"certificate with its chain, in PEM form. With it, clients may use TLS. Reloaded when it changes"`
 	TLSKey                   string        `env:"WIREFENCE_TLS_KEY_FILE" group:"TLS and authentication" help:"the certificate's key, in PEM form"`
-	TLSMode                  string        `env:"WIREFENCE_TLS_MODE" group:"TLS and authentication" oneof:"allow|require" help:"allow (with a certificate, the default), or require (the default if clients must show one): TCP clients without TLS get 28000"`
-	TLSMinVersion            string        `env:"WIREFENCE_TLS_MIN_VERSION" group:"TLS and authentication" oneof:"1.2|1.3" help:"oldest TLS version for clients: 1.2 (with a certificate, the default) or 1.3"`
+	TLSMode                  string        `env:"WIREFENCE_TLS_MODE" group:"TLS and authentication" oneof:"allow|require" help:"~allow~ (with a certificate, the default): clients may use TLS; ~require~ (the default and the only mode if clients must show certificates): TCP clients without TLS get ~28000~"`
+	TLSMinVersion            string        `env:"WIREFENCE_TLS_MIN_VERSION" group:"TLS and authentication" oneof:"1.2|1.3" help:"oldest TLS version for clients: ~1.2~ (with a certificate, the default) or ~1.3~"`
 	TLSClientCA              string        `env:"WIREFENCE_TLS_CLIENT_CA_FILE" group:"TLS and authentication" help:"authorities of clients' certificates, in PEM form; by default the proxy asks for no certificate"`
-	TLSClientCert            string        `env:"WIREFENCE_TLS_CLIENT_CERT" group:"TLS and authentication" oneof:"optional|verify-ca|verify-full" help:"optional, verify-ca (with a CA, the default), or verify-full: its common name must be the user"`
-	AuthFile                 string        `env:"WIREFENCE_AUTH_FILE" group:"TLS and authentication" help:"user file in PgBouncer's format: the proxy authenticates clients with SCRAM itself; by default servers do"`
-	AuthQuery                string        `env:"WIREFENCE_AUTH_QUERY" group:"TLS and authentication" type:"sql" help:"SQL query for the name and the SCRAM secret of the user $1, run at WIREFENCE_DATABASE_URL for users that are not in the file"`
-	Mode                     string        `env:"WIREFENCE_MODE" group:"Fencing" oneof:"enforce|shadow|off" envDefault:"enforce" help:"enforce; shadow counts and logs what it would refuse; off forwards everything untouched"`
-	UnfencedWrites           string        `env:"WIREFENCE_UNFENCED_WRITES" group:"Fencing" oneof:"allow|reject" envDefault:"allow" help:"allow; reject refuses a write without a fence with WF002"`
+	TLSClientCert            string        `env:"WIREFENCE_TLS_CLIENT_CERT" group:"TLS and authentication" oneof:"optional|verify-ca|verify-full" help:"~verify-ca~ (with a CA, the default): clients must show a valid certificate; ~verify-full~: its common name must also be the user; ~optional~: clients may show none, but not an invalid one"`
+	AuthFile                 string        `env:"WIREFENCE_AUTH_FILE" group:"TLS and authentication" help:"user file in PgBouncer's format: the proxy authenticates clients by SCRAM-SHA-256 itself ([more](authentication.md#passwords-and-channel-binding)); by default servers do"`
+	AuthQuery                string        `env:"WIREFENCE_AUTH_QUERY" group:"TLS and authentication" type:"sql" help:"SQL query that gets a user's name as ~$1~ and returns the name and the SCRAM secret, run at ~WIREFENCE_DATABASE_URL~ for users that aren't in the file"`
+	Mode                     string        `env:"WIREFENCE_MODE" group:"Fencing" oneof:"enforce|shadow|off" envDefault:"enforce" help:"~enforce~; ~shadow~ counts and logs what it would refuse; ~off~ forwards everything"`
+	UnfencedWrites           string        `env:"WIREFENCE_UNFENCED_WRITES" group:"Fencing" oneof:"allow|reject" envDefault:"allow" help:"~allow~; ~reject~: a transaction without a fence is ~READ ONLY~, and a write in it gets ~WF002~"`
 	Resource                 string        `env:"WIREFENCE_RESOURCE" group:"Fencing" type:"resource" help:"the resource that a bare token means"`
-	Lease                    string        `env:"WIREFENCE_LEASE" group:"Leases" type:"resource" help:"the resource whose lease this proxy holds, or waits for: statements without a fence run under the lease's fence, and writes get WF007 while it isn't held"`
-	Standby                  string        `env:"WIREFENCE_STANDBY" group:"Leases" oneof:"read-only|refuse|wait" envDefault:"read-only" help:"without the lease: read-only; refuse clients with 57P03; or let them wait"`
-	StandbyWait              time.Duration `env:"WIREFENCE_STANDBY_WAIT" group:"Leases" envDefault:"30s" range:"1ms.." help:"time that a client waits for the lease before it gets 57P03; part of the startup timeout"`
-	AdminListen              string        `env:"WIREFENCE_ADMIN_LISTEN" group:"Connections" type:"address" envDefault:"127.0.0.1:9433" help:"address of /livez, /readyz, /metrics and the HTTP API of leases, /v1; fd:NAME for a socket that systemd passes; off for none"`
-	APIListen                []string      `env:"WIREFENCE_API_LISTEN" group:"Connections" type:"address,..." help:"addresses of the HTTP API for applications, separated by commas: host:port, unix:/dir/api.sock, or unix:@name; they serve leases but no operators' requests, with the tokens and the certificate of the admin listener; off for none"`
-	AdminTokenFile           string        `env:"WIREFENCE_ADMIN_TOKEN_FILE" group:"TLS and authentication" help:"file with the bearer tokens of /v1, each line a name, a scope (read, lease or operate) and a token; reloaded when it changes. Without it, /v1 is served at loopback addresses only, with the scope lease"`
-	AdminTLSCert             string        `env:"WIREFENCE_ADMIN_TLS_CERT_FILE" group:"TLS and authentication" help:"certificate with its chain, in PEM form, for TLS on the admin listener; reloaded when it changes"`
+	Lease                    string        `env:"WIREFENCE_LEASE" group:"Leases" type:"resource" help:"the resource whose [lease this proxy holds](sidecar.md), or waits for: statements without a fence run under the lease's fence, and writes get ~WF007~ while it isn't held. Needs ~WIREFENCE_DATABASE_URL~"`
+	Standby                  string        `env:"WIREFENCE_STANDBY" group:"Leases" oneof:"read-only|refuse|wait" envDefault:"read-only" help:"without the lease: ~read-only~; ~refuse~: clients get ~57P03~; ~wait~: they wait for it"`
+	StandbyWait              time.Duration `env:"WIREFENCE_STANDBY_WAIT" group:"Leases" envDefault:"30s" range:"1ms.." help:"time that clients wait for the lease, then ~57P03~; less than ~WIREFENCE_STARTUP_TIMEOUT~, which includes it"`
+	AdminListen              string        `env:"WIREFENCE_ADMIN_LISTEN" group:"Connections" type:"address" envDefault:"127.0.0.1:9433" help:"address of ~/livez~, ~/readyz~, ~/metrics~, and [leases over HTTP](api.md) at ~/v1~; ~fd:NAME~ for a socket that systemd passes; ~off~ for none"`
+	APIListen                []string      `env:"WIREFENCE_API_LISTEN" group:"Connections" type:"address,..." help:"addresses of a [listener for applications](api.md#a-listener-for-applications), separated by commas: ~host:port~, ~unix:/dir/api.sock~, ~unix:@name~, ~fd:NAME~. It serves leases but no operators' requests, with the tokens and the certificate of the admin listener. ~off~ also means none"`
+	AdminTokenFile           string        `env:"WIREFENCE_ADMIN_TOKEN_FILE" group:"TLS and authentication" help:"file with the [tokens](api.md#the-token-file) for ~/v1~: name, scope (read, lease or operate) and token on each line; reloaded when it changes. Without it, ~/v1~ is served at loopback addresses [only](authentication.md#the-admin-listener), with the scope lease"`
+	AdminTLSCert             string        `env:"WIREFENCE_ADMIN_TLS_CERT_FILE" group:"TLS and authentication" help:"certificate with its chain, in PEM form. With it, the [admin listener](authentication.md#the-admin-listener) accepts only TLS 1.2 and later. Reloaded when it changes"`
 	AdminTLSKey              string        `env:"WIREFENCE_ADMIN_TLS_KEY_FILE" group:"TLS and authentication" help:"the certificate's key, in PEM form"`
-	ReusePort                bool          `env:"WIREFENCE_REUSE_PORT" group:"Connections" envDefault:"false" help:"let a new process with the same setting listen at the same addresses and take over"`
-	TCPKeepalive             time.Duration `env:"WIREFENCE_TCP_KEEPALIVE" group:"Limits and timeouts" envDefault:"60s" range:"0|1s.." help:"idle time after which the system probes the other end of a connection, on both sides; 0 for never"`
-	TCPUserTimeout           time.Duration `env:"WIREFENCE_TCP_USER_TIMEOUT" group:"Limits and timeouts" envDefault:"0s" range:"0|1ms.." help:"time that sent bytes may stay unacknowledged before a connection ends; 0 for the system's default"`
-	MaxConnections           int           `env:"WIREFENCE_MAX_CONNECTIONS" group:"Limits and timeouts" envDefault:"1000" range:"1.." help:"clients served at once; more get 53300"`
-	MaxUserConnections       int           `env:"WIREFENCE_MAX_USER_CONNECTIONS" group:"Limits and timeouts" envDefault:"0" range:"0.." help:"clients of one user served at once; more get 53300; 0 for no limit per user"`
-	MaxAddressLogins         int           `env:"WIREFENCE_MAX_ADDRESS_LOGINS" group:"Limits and timeouts" envDefault:"0" range:"0.." help:"connections from one IPv4 address or IPv6 /64 that have not logged in; beyond, the oldest silent one gets 53300; 0 for half of the clients served at once, at least 100"`
-	MaxHTTPConnections       int           `env:"WIREFENCE_MAX_HTTP_CONNECTIONS" group:"Limits and timeouts" envDefault:"1000" range:"1.." help:"connections served at once by the admin listener, and by each address of the API listener; beyond, the one that has been without a request for longest is closed"`
-	IdleTimeout              time.Duration `env:"WIREFENCE_IDLE_TIMEOUT" group:"Limits and timeouts" envDefault:"0s" range:"0.." help:"time that a session may be idle outside of a transaction; 0 for ever"`
-	IdleInTransactionTimeout time.Duration `env:"WIREFENCE_IDLE_IN_TRANSACTION_TIMEOUT" group:"Limits and timeouts" envDefault:"0s" range:"0.." help:"time that the server may wait for the client in a transaction; 0 for ever"`
-	TransactionTimeout       time.Duration `env:"WIREFENCE_TRANSACTION_TIMEOUT" group:"Limits and timeouts" envDefault:"0s" range:"0.." help:"time that a transaction may take; 0 for ever"`
-	StartupTimeout           time.Duration `env:"WIREFENCE_STARTUP_TIMEOUT" group:"Limits and timeouts" envDefault:"60s" range:"1ms.." help:"time from accepting a client to the end of its login"`
+	ReusePort                bool          `env:"WIREFENCE_REUSE_PORT" group:"Connections" envDefault:"false" help:"~true~: a new process with the same setting may listen at the same addresses and [take over](running.md#replacing-a-process). Linux only"`
+	TCPKeepalive             time.Duration `env:"WIREFENCE_TCP_KEEPALIVE" group:"Limits and timeouts" envDefault:"60s" range:"0|1s.." help:"idle time after which the system probes a connection of either side, every sixth of that time; a dead peer is noticed after twice the time. ~0~ sends no probes"`
+	TCPUserTimeout           time.Duration `env:"WIREFENCE_TCP_USER_TIMEOUT" group:"Limits and timeouts" envDefault:"0s" range:"0|1ms.." help:"time that sent bytes may stay unacknowledged; ~0~: the system's default, about 15 minutes. Above ~0~ it also ends connections whose peer is alive but reads nothing for that time, for instance an application that pauses within a large result. Linux only"`
+	MaxConnections           int           `env:"WIREFENCE_MAX_CONNECTIONS" group:"Limits and timeouts" envDefault:"1000" range:"1.." help:"clients served at once; others get ~53300~. Each needs two file descriptors; the proxy raises its soft limit and warns if the hard limit is too low"`
+	MaxUserConnections       int           `env:"WIREFENCE_MAX_USER_CONNECTIONS" group:"Limits and timeouts" envDefault:"0" range:"0.." help:"clients of one user served at once, counted from their startup packets on; more get ~53300~. ~0~, the default: no limit per user"`
+	MaxAddressLogins         int           `env:"WIREFENCE_MAX_ADDRESS_LOGINS" group:"Limits and timeouts" envDefault:"0" range:"0.." help:"connections from one IPv4 address, or one IPv6 /64, whose clients have not logged in yet ([more](running.md#clients-that-do-not-log-in)); beyond, the oldest silent one gets ~53300~. ~0~, the default: half of ~WIREFENCE_MAX_CONNECTIONS~, at least 100"`
+	MaxHTTPConnections       int           `env:"WIREFENCE_MAX_HTTP_CONNECTIONS" group:"Limits and timeouts" envDefault:"1000" range:"1.." help:"connections served at once by the admin listener, and by each address of ~WIREFENCE_API_LISTEN~; beyond, [the longest idle one is closed](api.md#limits-of-connections)"`
+	IdleTimeout              time.Duration `env:"WIREFENCE_IDLE_TIMEOUT" group:"Limits and timeouts" envDefault:"0s" range:"0.." help:"time that a session may be idle outside of a transaction before it ends with ~57P05~. ~0~: no limit. This timeout and the next two may be late by an eighth, at most by a second"`
+	IdleInTransactionTimeout time.Duration `env:"WIREFENCE_IDLE_IN_TRANSACTION_TIMEOUT" group:"Limits and timeouts" envDefault:"0s" range:"0.." help:"time that the server may wait for the client in a transaction or an open pipeline before the session ends with ~25P03~. ~0~: no limit"`
+	TransactionTimeout       time.Duration `env:"WIREFENCE_TRANSACTION_TIMEOUT" group:"Limits and timeouts" envDefault:"0s" range:"0.." help:"time that a transaction may take, also one of a single statement, before it is cancelled and rolled back, and the session ends with ~25P04~. ~0~: no limit. Not for replication streams"`
+	StartupTimeout           time.Duration `env:"WIREFENCE_STARTUP_TIMEOUT" group:"Limits and timeouts" envDefault:"60s" range:"1ms.." help:"time from accepting a client to the end of its login, which otherwise fails with ~57014~"`
 	ConnectTimeout           time.Duration `env:"WIREFENCE_CONNECT_TIMEOUT" group:"Limits and timeouts" envDefault:"5s" range:"1ms.." help:"time to reach one upstream host"`
-	Hold                     time.Duration `env:"WIREFENCE_HOLD" group:"Fencing" envDefault:"50ms" range:"0..10s" help:"time that a busy session keeps the locks of its fence when the proxy can't learn whether a takeover wants them, at most 10s; otherwise it keeps them until one does. 0 checks every transaction, and refuses with WF006 the commands that can't run behind a check"`
-	MaxStatement             int           `env:"WIREFENCE_MAX_STATEMENT" group:"Limits and timeouts" type:"bytes" envDefault:"16777216" range:"1024.." help:"largest statement that is scanned, in bytes; a larger one is refused under a fence, and otherwise passes unless something in it could be a fence"`
-	DrainGrace               time.Duration `env:"WIREFENCE_DRAIN_GRACE" group:"Limits and timeouts" envDefault:"0s" range:"0.." help:"time after SIGTERM in which new clients are still served"`
-	DrainTimeout             time.Duration `env:"WIREFENCE_DRAIN_TIMEOUT" group:"Limits and timeouts" envDefault:"30s" range:"1ms.." help:"time that transactions have to end after SIGTERM"`
-	History                  bool          `env:"WIREFENCE_HISTORY" group:"Observability" envDefault:"true" help:"record refusals in the history that the database keeps, with WIREFENCE_DATABASE_URL"`
-	MetricsResources         int           `env:"WIREFENCE_METRICS_RESOURCES" group:"Observability" envDefault:"100" range:"0.." help:"number of resources with a label value of their own in metrics; the others are other"`
-	DoctorInterval           time.Duration `env:"WIREFENCE_DOCTOR_INTERVAL" group:"Observability" envDefault:"0s" range:"0|1s.." help:"interval of examinations like wirefence doctor's, for the metric wirefence_doctor_grade; 0: never"`
-	LogLevel                 string        `env:"WIREFENCE_LOG_LEVEL" group:"Observability" type:"debug|info|warn|error" envDefault:"info" help:"debug, info, warn or error"`
-	LogFormat                string        `env:"WIREFENCE_LOG_FORMAT" group:"Observability" type:"text|json|auto" envDefault:"auto" help:"text, json, or auto: text on a terminal, otherwise JSON"`
+	Hold                     time.Duration `env:"WIREFENCE_HOLD" group:"Fencing" envDefault:"50ms" range:"0..10s" help:"time that a busy session keeps the lock of its fence after the last proof that no takeover wants it ([more](#the-time-of-a-hold)). It affects speed and the wait of a takeover, never safety. ~0~ checks every transaction instead, and refuses with ~WF006~ the commands that [can't run behind a check](protocol.md#what-a-client-with-a-fence-sees-that-differs)"`
+	MaxStatement             int           `env:"WIREFENCE_MAX_STATEMENT" group:"Limits and timeouts" type:"bytes" envDefault:"16777216" range:"1024.." help:"largest statement in bytes that the proxy scans. A larger one gets ~WF006~ in a session with a fence; in another it is forwarded in parts, and the connection is cut if one of them could be a fence"`
+	DrainGrace               time.Duration `env:"WIREFENCE_DRAIN_GRACE" group:"Limits and timeouts" envDefault:"0s" range:"0.." help:"time after ~SIGTERM~ in which new clients are still served"`
+	DrainTimeout             time.Duration `env:"WIREFENCE_DRAIN_TIMEOUT" group:"Limits and timeouts" envDefault:"30s" range:"1ms.." help:"time that transactions have to end after ~SIGTERM~"`
+	History                  bool          `env:"WIREFENCE_HISTORY" group:"Observability" envDefault:"true" help:"record refusals in the database's [history](history.md); needs ~WIREFENCE_DATABASE_URL~"`
+	MetricsResources         int           `env:"WIREFENCE_METRICS_RESOURCES" group:"Observability" envDefault:"100" range:"0.." help:"number of resources that have a [label value](metrics.md#the-label-resource) of their own in metrics; the others are ~other~"`
+	DoctorInterval           time.Duration `env:"WIREFENCE_DOCTOR_INTERVAL" group:"Observability" envDefault:"0s" range:"0|1s.." help:"interval at which the proxy runs the examination of [wirefence doctor](doctor.md), for the metric [wirefence_doctor_grade](metrics.md#the-doctor) and a log line when the grade changes. ~15m~ in one proxy of a database is enough. ~0~: never"`
+	LogLevel                 string        `env:"WIREFENCE_LOG_LEVEL" group:"Observability" type:"debug|info|warn|error" envDefault:"info" help:"~debug~, ~info~, ~warn~ or ~error~"`
+	LogFormat                string        `env:"WIREFENCE_LOG_FORMAT" group:"Observability" type:"text|json|auto" envDefault:"auto" help:"~text~, ~json~, or ~auto~: text on a terminal, otherwise JSON"`
 }
 
 func proxyCommand() *cobra.Command {
@@ -76,13 +76,20 @@ func proxyCommand() *cobra.Command {
 credentials, and has the fences of their writes checked by the database, in
 their own transactions.
 
-SIGTERM or SIGINT drains it: sessions end with their transactions, the lease of
-WIREFENCE_LEASE is released, and the exit status is 0. A second one ends it at once,
-with status 143 or 130. SIGHUP reloads what can be reloaded.
+SIGTERM or SIGINT drains it: sessions end with their transactions, and the lease of
+WIREFENCE_LEASE is released. A second one ends it at once. SIGHUP reloads what can be
+reloaded.
 
-With --check-config it reads the settings and the files that they name, and ends with
-status 0 if all are good. Otherwise it prints all errors, one on each line, and the
-status is 2.`,
+With --check-config it reads the settings and the files that they name, and prints
+all errors, one on each line.
+
+Exit status:
+
+    0    it has drained; with --check-config, the settings are good
+    1    it could not start to serve, or failed while it served
+    2    the command line, the environment or a file that they name is wrong
+    130  a second SIGINT ended it at once
+    143  a second SIGTERM did`,
 		Args: exactly(0, "no arguments"),
 		RunE: func(c *cobra.Command, _ []string) error {
 			signals := catchSignals()

@@ -1,6 +1,11 @@
 package main
 
 import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
 	"github.com/spf13/cobra"
 
 	"github.com/wirefence/wirefence/fence"
@@ -8,19 +13,41 @@ import (
 	"github.com/wirefence/wirefence/internal/manual"
 )
 
-// reference is the source of docs/cli.md and of the manual pages.
+// docPages are the pages on commands and settings in the folder docs, by their paths.
+func docPages(root *cobra.Command, docs string) (map[string]string, error) {
+	const from, to = "<!-- `make cli` writes the tables from here -->\n", "\n<!-- to here -->"
+	r := reference(root)
+	commands, err := r.Markdown()
+	if err != nil {
+		return nil, err
+	}
+	path := filepath.Join(docs, "operations.md")
+	page, err := os.ReadFile(path)
+	if err != nil {
+		return nil, err
+	}
+	before, rest, begins := strings.Cut(string(page), from)
+	_, after, ends := strings.Cut(rest, to)
+	if !begins || !ends {
+		return nil, fmt.Errorf("%s has no place for the tables of settings", path)
+	}
+	return map[string]string{filepath.Join(docs, "cli.md"): commands, path: before + from + r.Settings() + to + after}, nil
+}
+
+// reference is the source of the tables of settings and of docs/cli.md.
 func reference(root *cobra.Command) *manual.Reference {
+	proxy, _, _ := root.Find([]string{"proxy"})
 	return &manual.Reference{
-		Root: root, Statuses: statuses, Meanings: meanings, Outputs: map[string][]manual.Output{
+		Root: root, Main: proxy, Meanings: meanings, Outputs: map[string][]manual.Output{
 			"wirefence version":          {{Value: build{}}},
 			"wirefence proxy":            {{When: "and `--check-config`", Value: checkedJSON{}}},
 			"wirefence migrate":          {{Value: migratedJSON{}}},
 			"wirefence protect":          {{Value: protectedJSON{}}},
 			"wirefence unprotect":        {{Value: unprotectedJSON{}}},
-			"wirefence status":           {{Value: []fullStatusJSON{}}, {When: "and `--guards`", Value: []guardJSON{}}, {When: "and `--ready`", Value: readyJSON{}}},
+			"wirefence status":           {{Value: []fullStatusJSON{}, Like: "wirefence resource list"}, {When: "and `--guards`", Value: []guardJSON{}}, {When: "and `--ready`", Value: readyJSON{}}},
 			"wirefence history":          {{When: "(with `--follow`, one object a line instead of the list)", Value: []fence.Event{}}},
 			"wirefence resource list":    {{Value: []statusJSON{}}},
-			"wirefence resource show":    {{Value: shownJSON{}}},
+			"wirefence resource show":    {{Value: shownJSON{}, Like: "wirefence resource list"}},
 			"wirefence resource declare": {{Value: declaredJSON{}}},
 			"wirefence resource set":     {{Value: setJSON{}}},
 			"wirefence revoke":           {{Value: revokedJSON{}}},
@@ -30,78 +57,10 @@ func reference(root *cobra.Command) *manual.Reference {
 		Intro: `This page is the reference of the command line. ` + "`make cli`" + ` writes it from the commands
 themselves; ` + "`wirefence COMMAND --help`" + ` and the manual pages (` + "`make man`" + `) say the same.
 
-Settings are environment variables, each with a flag of the same name, and a flag wins over
-its variable. The arguments of one invocation are flags alone: a variable of such a name is
-refused. A setting that may hold a password can be read from a file: the variable with
-` + "`_FILE`" + ` behind its name, or the flag with ` + "`-file`" + `, names the file, which holds the value on one
-line. Give either the value or the file.
-
-Flags stand before the arguments. Durations are written as in ` + "`300ms`, `15s` or `2h`" + `.
-
 ` + "`--output json` (`-o json`)" + ` prints for programs. Fields may be added; those that are listed here
 keep their names, types and meanings. Times are RFC 3339. What is absent or null isn't known,
-or doesn't apply. An error is always text, on standard error.
-
-` + "`wirefence completion bash`" + ` (or ` + "`zsh`, `fish`, `powershell`" + `) prints a script that completes
-commands, flags, their values, and the names of resources, which it asks the database of
-` + "`WIREFENCE_DATABASE_URL`" + ` for: ` + "`source <(wirefence completion bash)`" + `.`,
+or doesn't apply. An error is always text, on standard error.`,
 	}
-}
-
-// statuses are the exit statuses of commands; the root's are those of all others.
-var statuses = map[string][]manual.Status{
-	"wirefence": {
-		{Code: "0", Meaning: "it is done"},
-		{Code: "1", Meaning: "it failed; standard error says why"},
-		{Code: "2", Meaning: "the command line, the environment or a file that they name is wrong; nothing was done"},
-		{Code: "78", Meaning: "the database's schema is missing, or of a version too far from this one's"},
-	},
-	"wirefence proxy": {
-		{Code: "0", Meaning: "it has drained after `SIGTERM` or `SIGINT`; with `--check-config`, the settings are good"},
-		{Code: "1", Meaning: "it could not start to serve, or failed while it served"},
-		{Code: "2", Meaning: "the command line, the environment or a file that they name is wrong"},
-		{Code: "130, 143", Meaning: "a second `SIGINT` or `SIGTERM` ended it at once"},
-	},
-	"wirefence lock": {
-		{Code: "of the command", Meaning: "the command has ended by itself; 128 and the signal's number if a signal ended it"},
-		{Code: "2", Meaning: "wrong usage"},
-		{Code: "69", Meaning: "the lease store or the database is down; the command was not started"},
-		{Code: "75", Meaning: "another holds the lease; the command was not started"},
-		{Code: "76", Meaning: "the lease was lost, and the command was ended"},
-		{Code: "78", Meaning: "the set-up is wrong: the resource is another lock service's, or the schema is missing or too far from this version; the command was not started"},
-		{Code: "126, 127", Meaning: "the command can't be run, or isn't there"},
-	},
-	"wirefence check": {
-		{Code: "0", Meaning: "the fence is current"},
-		{Code: "2", Meaning: "wrong usage"},
-		{Code: "10", Meaning: "the database refuses it"},
-		{Code: "69", Meaning: "the database could not be asked"},
-	},
-	"wirefence guard": {
-		{Code: "of the command", Meaning: "the command has ended by itself, and the check was held until then; 128 and the signal's number if a signal ended it"},
-		{Code: "2", Meaning: "wrong usage"},
-		{Code: "10", Meaning: "the database refuses the fence; the command was not started"},
-		{Code: "69", Meaning: "the database could not be asked; the command was not started"},
-		{Code: "76", Meaning: "the check was lost, and the command was ended: its effect is in doubt"},
-		{Code: "124", Meaning: "the command was ended for `--timeout`"},
-		{Code: "126, 127", Meaning: "the command can't be run, or isn't there"},
-	},
-	"wirefence status": {
-		{Code: "0", Meaning: "it is done; with `--ready`, the proxy is ready"},
-		{Code: "1", Meaning: "it failed, or the resource isn't known; with `--ready`, the proxy isn't ready, or doesn't answer"},
-		{Code: "2", Meaning: "wrong usage"},
-	},
-	"wirefence doctor": {
-		{Code: "0", Meaning: "all is well. Warnings count as well, unless `--strict` is given"},
-		{Code: "1", Meaning: "no problem, but a check could not be made"},
-		{Code: "2", Meaning: "wrong usage"},
-		{Code: "3", Meaning: "a problem; with `--strict`, a problem or a warning"},
-	},
-	"wirefence demo": {
-		{Code: "0", Meaning: "both rounds went as they should"},
-		{Code: "1", Meaning: "they didn't, or a server is missing"},
-		{Code: "2", Meaning: "wrong usage"},
-	},
 }
 
 // meanings are those of fields of other packages' structs.

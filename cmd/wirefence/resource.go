@@ -115,7 +115,7 @@ func failoverText(r fence.ResourceStatus) string {
 
 func resourceShowCommand() *cobra.Command {
 	return withSettings(&cobra.Command{
-		Use:   "show RESOURCE",
+		Use:   "show [flags] RESOURCE",
 		Short: "Show a resource, whether its lease is held now, and what operators said about it",
 		Args:  exactly(1, "one resource"),
 	}, func(c *cobra.Command, cfg showSettings, args []string) error {
@@ -180,7 +180,7 @@ func printChanges(w io.Writer, changes []fence.ResourceChange) {
 
 func resourceDeclareCommand() *cobra.Command {
 	return withSettings(&cobra.Command{
-		Use:   "declare --reason WHY RESOURCE",
+		Use:   "declare [flags] --reason WHY RESOURCE",
 		Short: "Make a resource known before its first token",
 		Long: `Makes a resource known before its first token, with a source and a policy. If you
 repeat it with the same settings, it changes nothing; with others, it fails.`,
@@ -216,7 +216,7 @@ func declareResource(ctx context.Context, conn *pgx.Conn, resource fence.Resourc
 
 func resourceSetCommand() *cobra.Command {
 	return withSettings(&cobra.Command{
-		Use:   "set --reason WHY [RESOURCE]",
+		Use:   "set [flags] --reason WHY [RESOURCE]",
 		Short: "Change a resource's source or policy, or the policy for unknown resources",
 		Long: `Changes the settings that you name and leaves the others.
 

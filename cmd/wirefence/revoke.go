@@ -22,7 +22,7 @@ type revokeSettings struct {
 
 func revokeCommand() *cobra.Command {
 	return withSettings(&cobra.Command{
-		Use:   "revoke RESOURCE",
+		Use:   "revoke [flags] RESOURCE",
 		Short: "Lock the present holder of a resource out at once",
 		Long: `Raises the last token of a resource by one and ends the open transactions that
 hold it: no write with the present holder's token can commit any more. Then it

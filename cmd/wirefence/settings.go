@@ -1,7 +1,6 @@
 package main
 
 import (
-	"errors"
 	"fmt"
 	"os"
 	"reflect"
@@ -22,10 +21,13 @@ import (
 //	            begins with two dashes is a flag alone: the argument of one invocation,
 //	            which an environment must not set for all.
 //	envDefault  the default
-//	help        one sentence or two
+//	help        the meaning, in Markdown, with ~tildes~ around code, since a tag
+//	            cannot hold backquotes. Links are relative to docs/operations.md, which has the text of
+//	            each setting's first command
 //	type        the kind of value, for the help; by default that of the field's type
 //	oneof       the values that are allowed, as in "text|json"; the type, too
-//	range       the numbers or durations that are allowed, as in "1..", "0..10s" or "0|1s.."
+//	range       the numbers or durations that are allowed, as in "1..", "0..10s" or "0|1s..";
+//	            the meaning ends with them
 //	group       the heading in the help
 //	short       the flag's one letter
 //	file        "yes": it may hold a password, and may be read from a file (secret_files.go)
@@ -38,11 +40,11 @@ const prefix = "WIREFENCE_"
 func settings[T any](c *cobra.Command) {
 	c.Flags().SortFlags = false
 	for _, f := range fields[T]() {
-		name, fallback := flagName(f), f.Tag.Get("envDefault")
+		name, fallback, text := flagName(f), f.Tag.Get("envDefault"), meaning(f)
 		if f.Type.Kind() == reflect.Bool {
-			c.Flags().BoolP(name, f.Tag.Get("short"), fallback == "true", f.Tag.Get("help"))
+			c.Flags().BoolP(name, f.Tag.Get("short"), fallback == "true", text)
 		} else {
-			c.Flags().VarP(&flagValue{text: fallback, kind: typeName(f), many: f.Type.Kind() == reflect.Slice}, name, f.Tag.Get("short"), f.Tag.Get("help"))
+			c.Flags().VarP(&flagValue{text: fallback, kind: typeName(f), many: f.Type.Kind() == reflect.Slice}, name, f.Tag.Get("short"), text)
 		}
 		flag := c.Flags().Lookup(name)
 		manual.Describe(flag, f.Tag.Get("group"), variable(f))
@@ -50,6 +52,15 @@ func settings[T any](c *cobra.Command) {
 			addFileFlag(c, f)
 		}
 	}
+}
+
+// meaning is what the help and the docs say of a setting.
+func meaning(f reflect.StructField) string {
+	text, words := f.Tag.Get("help"), allowed(f)
+	if f.Tag.Get("range") != "" && f.Tag.Get("range") != "0.." {
+		text += ". " + strings.ToUpper(words[:1]) + words[1:]
+	}
+	return text
 }
 
 // withSettings gives a command its settings, with which it runs.
@@ -96,58 +107,65 @@ func readAll[T any](c *cobra.Command) (cfg T, faults []fault) {
 			values[name] = flag.Value.String()
 		}
 	}
-	faults = append(faults, disallowed[T](c, values)...)
-	for _, f := range faults {
-		delete(values, f.name)
+	for _, f := range fields[T]() {
+		name := f.Tag.Get("env")
+		if value := values[name]; value != "" && wanted(f, value) != "" {
+			faults = append(faults, fault{name, fmt.Errorf("%s is %q: %s", givenAs(c, f), value, wanted(f, value))})
+			delete(values, name)
+		}
 	}
 	if err := env.ParseWithOptions(&cfg, env.Options{Environment: values}); err != nil {
-		faults = append(faults, settingFaults[T](c, values, err)...)
-		for _, f := range faults {
-			delete(values, f.name)
-		}
-		cfg = *new(T)
-		if err := env.ParseWithOptions(&cfg, env.Options{Environment: values}); err != nil {
-			return cfg, append(faults, fault{"", err})
-		}
+		faults = append(faults, fault{"", err})
 	}
 	return cfg, faults
 }
 
-// disallowed returns the values that their settings do not allow.
-func disallowed[T any](c *cobra.Command, values map[string]string) (faults []fault) {
-	for _, f := range fields[T]() {
-		name := f.Tag.Get("env")
-		if value := values[name]; value != "" && !allows(f, value) {
-			faults = append(faults, fault{name, fmt.Errorf("%s is %q: %s", givenAs(c, f), value, allowed(f))})
-		}
+// wanted is what a setting may be instead of a value, in words; "" if it may have that.
+func wanted(f reflect.StructField, value string) string {
+	if _, err := quantity(f, value); err != nil {
+		return map[string]string{
+			"duration": "a duration, as in 30s", "int": "a whole number, as in 100", "true|false": "true or false",
+		}[plainType(f)]
 	}
-	return faults
+	if !allows(f, value) {
+		return allowed(f)
+	}
+	return ""
 }
 
-// allows reports whether a setting may have a value. It allows a text where a number is
-// wanted, which can't be parsed.
+// allows reports whether a setting may have a value, as far as that can be parsed.
 func allows(f reflect.StructField, value string) bool {
 	if of := f.Tag.Get("oneof"); of != "" {
 		return slices.Contains(strings.Split(of, "|"), value)
 	}
-	n, is := quantity(f, value)
+	n, err := quantity(f, value)
 	ranges := f.Tag.Get("range")
-	return !is || ranges == "" || slices.ContainsFunc(strings.Split(ranges, "|"), func(part string) bool {
+	return err != nil || ranges == "" || slices.ContainsFunc(strings.Split(ranges, "|"), func(part string) bool {
 		least, most, open := strings.Cut(part, "..")
 		from, _ := quantity(f, least)
-		to, bounded := quantity(f, most)
-		return n == from || open && n > from && (!bounded || n <= to)
+		to, unbounded := quantity(f, most)
+		return n == from || open && n > from && (unbounded != nil || n <= to)
 	})
 }
 
-// quantity parses a value of a setting that is a number or a duration.
-func quantity(f reflect.StructField, text string) (int64, bool) {
-	if plainType(f) == "duration" {
-		d, err := time.ParseDuration(text)
-		return int64(d), err == nil
+// quantity parses a value of a setting that is a number or a duration. A text has none, and
+// true and false have only an error if they are neither.
+func quantity(f reflect.StructField, text string) (n int64, err error) {
+	switch plainType(f) {
+	case "duration":
+		var d time.Duration
+		d, err = time.ParseDuration(text)
+		n = int64(d)
+	case "int":
+		bits := 32
+		if f.Type == reflect.TypeFor[*int64]() {
+			bits = 64
+		}
+		n, err = strconv.ParseInt(text, 10, bits)
+	case "true|false":
+		_, err = strconv.ParseBool(text)
 	}
-	n, err := strconv.ParseInt(text, 10, 64)
-	return n, err == nil
+	return n, err
 }
 
 // allowed is what a setting may be, in words; "" for anything of its type.
@@ -184,35 +202,6 @@ func (v *flagValue) Set(text string) error {
 	}
 	v.text, v.given = text, true
 	return nil
-}
-
-// settingFaults describes the wrong values, by the names under which they were given.
-func settingFaults[T any](c *cobra.Command, values map[string]string, err error) (faults []fault) {
-	var all env.AggregateError
-	if !errors.As(err, &all) {
-		return []fault{{"", err}}
-	}
-	for _, err := range all.Errors {
-		var wrong env.ParseError
-		at := -1
-		if errors.As(err, &wrong) {
-			at = slices.IndexFunc(fields[T](), func(f reflect.StructField) bool { return f.Name == wrong.Name })
-		}
-		if at < 0 {
-			faults = append(faults, fault{"", err})
-			continue
-		}
-		f := fields[T]()[at]
-		form := "true or false"
-		switch plainType(f) {
-		case "duration":
-			form = "a duration, as in 30s"
-		case "int":
-			form = "a whole number, as in 100"
-		}
-		faults = append(faults, fault{f.Tag.Get("env"), fmt.Errorf("%s is %q: %s", givenAs(c, f), values[f.Tag.Get("env")], form)})
-	}
-	return faults
 }
 
 // givenAs is the name under which a value was given: the flag's, or the variable's.

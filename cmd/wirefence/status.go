@@ -27,7 +27,7 @@ type statusSettings struct {
 
 func statusCommand() *cobra.Command {
 	return withSettings(&cobra.Command{
-		Use:   "status [RESOURCE]",
+		Use:   "status [flags] [RESOURCE]",
 		Short: "List the resources, or one: last token, lease, holder, policy, open writers, refusals",
 		Long: `Prints a line for each resource, or for the one that is named: its last token, whether
 the lease is held now, who was granted it last and when, its policy, how many open
@@ -35,7 +35,14 @@ transactions hold it, and how many writes were refused, or passed in shadow mode
 the last hour, as far as the history has them.
 
 The lease store knows whether a lease is held: name it as for the proxy. For a
-resource whose tokens come from another source, it is unknown.`,
+resource whose tokens come from another source, it is unknown.
+
+Exit status:
+
+    0  it is done; with --ready, the proxy is ready
+    1  it failed, or the resource isn't known; with --ready, the proxy isn't
+       ready, or doesn't answer
+    2  wrong usage`,
 		Args: atMostOne("one resource or none"),
 	}, func(c *cobra.Command, cfg statusSettings, args []string) error {
 		switch {

@@ -1,9 +1,10 @@
-// Package manual tells of a command line: the help that a command prints, the reference
-// docs/cli.md, and manual pages. All three are made of the same tree of commands and flags.
-// It imports nothing of the module.
+// Package manual makes the reference docs/cli.md of a tree of commands and flags, and holds
+// what pflag doesn't know of a flag: its heading and its variable. It imports nothing of the
+// module.
 package manual
 
 import (
+	"regexp"
 	"slices"
 	"strings"
 
@@ -15,6 +16,7 @@ import (
 const (
 	groupOf    = "manual.group"
 	variableOf = "manual.variable"
+	textOf     = "manual.text"
 )
 
 // groups are the headings of flags in their order. Flags of none are the first.
@@ -22,17 +24,25 @@ var groups = []string{
 	"", "Connections", "Fencing", "Leases", "Limits and timeouts", "TLS and authentication", "Observability",
 }
 
-// ownGroup is the heading of flags that have none: the arguments of one invocation.
-const ownGroup = "Flags"
-
 // Describe says under which heading a flag stands, "" for the first, and over which
-// variable it wins, "" for none.
+// variable it wins, "" for none. The usage of the flag is Markdown, with tildes around code;
+// Describe keeps that for the docs, and leaves the flag a text for terminals.
 func Describe(f *pflag.Flag, group, variable string) {
 	if !slices.Contains(groups, group) {
 		panic("manual: there is no heading " + group)
 	}
-	f.Annotations = map[string][]string{groupOf: {group}, variableOf: {variable}}
+	f.Annotations = map[string][]string{groupOf: {group}, variableOf: {variable}, textOf: {strings.ReplaceAll(f.Usage, "~", "`")}}
+	f.Usage = strings.ReplaceAll(link.ReplaceAllString(aside.ReplaceAllString(f.Usage, ""), "$1"), "~", "")
+	if variable != "" {
+		f.Usage += " [" + variable + "]"
+	}
 }
+
+// link is a link of Markdown, and aside one that only says where there is more.
+var (
+	link  = regexp.MustCompile(`\[([^\]]*)\]\([^)]*\)`)
+	aside = regexp.MustCompile(` \(` + link.String() + `\)`)
+)
 
 // Variable is the variable over which a flag wins, "" if there is none.
 func Variable(f *pflag.Flag) string { return annotation(f, variableOf) }
@@ -44,51 +54,31 @@ func annotation(f *pflag.Flag, name string) string {
 	return ""
 }
 
-// group is a heading with its flags.
-type group struct {
+// Group is a heading with its flags.
+type Group struct {
 	Title string
-	Flags []*pflag.Flag
+	Flags *pflag.FlagSet
 }
 
-// grouped returns the flags of a command that are shown.
-func grouped(c *cobra.Command) (all []group) {
+// Grouped returns the flags of a command by their headings.
+func Grouped(c *cobra.Command) (all []Group) {
 	c.InitDefaultHelpFlag()
-	c.Flags().Lookup("help").Usage = "print this help"
 	for _, name := range groups {
-		g := group{Title: name}
+		g := Group{Title: name, Flags: pflag.NewFlagSet("", pflag.ContinueOnError)}
 		if name == "" {
-			g.Title = ownGroup
+			g.Title = "Flags"
 		}
-		c.Flags().VisitAll(func(f *pflag.Flag) {
-			if !f.Hidden && annotation(f, groupOf) == name {
-				g.Flags = append(g.Flags, f)
+		g.Flags.SortFlags = false
+		c.LocalFlags().VisitAll(func(f *pflag.Flag) {
+			if annotation(f, groupOf) == name {
+				g.Flags.AddFlag(f)
 			}
 		})
-		if len(g.Flags) > 0 {
+		if g.Flags.HasAvailableFlags() {
 			all = append(all, g)
 		}
 	}
 	return all
-}
-
-// name is a flag with its letter and its type, as in "-o, --output text|json".
-func name(f *pflag.Flag) string {
-	text := "--" + f.Name
-	if f.Shorthand != "" {
-		text = "-" + f.Shorthand + ", " + text
-	}
-	if kind := f.Value.Type(); kind != "bool" {
-		text += " " + kind
-	}
-	return text
-}
-
-// fallback is the default, "" where there is none to tell.
-func fallback(f *pflag.Flag) string {
-	if f.Value.Type() == "bool" && f.DefValue == "false" {
-		return ""
-	}
-	return f.DefValue
 }
 
 // Alternatives is "a, b or c" for "a|b|c".

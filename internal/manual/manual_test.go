@@ -13,51 +13,28 @@ import (
 func example() *Reference {
 	root := &cobra.Command{Use: "tool", Short: "A tool"}
 	run := &cobra.Command{
-		Use: "run [NAME]", Short: "Run it", Long: "Runs -- it's `quick`:\nyes.\n\n  as it is\n  .dot\n\nThe end.", Example: "  tool run a",
+		Use: "run [flags] [NAME]", Short: "Run it", Long: "Runs -- it's quick:\nyes.\n\n    as it is\n\nThe end.", Example: "  tool run a",
 		Run: func(*cobra.Command, []string) {},
 	}
-	run.Flags().StringP("mode", "m", "fast", "how to run it, "+strings.Repeat("in many words ", 20))
+	run.Flags().StringP("mode", "m", "fast", "how to ~run~ [it](#it) ([more](there.md))")
 	Describe(run.Flags().Lookup("mode"), "Fencing", "TOOL_MODE")
+	run.Flags().String("url", "", "where (required)")
+	Describe(run.Flags().Lookup("url"), "", "TOOL_URL")
+	run.Flags().String("url-file", "", "file with it")
+	Describe(run.Flags().Lookup("url-file"), "", "TOOL_URL_FILE")
 	run.Flags().Bool("quiet", false, "say nothing")
+	run.Flags().String("plain", "", "a|b")
 	run.Flags().Bool("old", false, "")
 	run.Flags().Lookup("old").Hidden = true
 	hidden := &cobra.Command{Use: "secret", Hidden: true, Run: func(*cobra.Command, []string) {}}
-	root.AddCommand(run, hidden)
-	return &Reference{Root: root, Intro: "About.", Statuses: map[string][]Status{"tool": {{"0", "done"}}, "tool run": {{"3", "a|b"}}}}
-}
-
-func find(t *testing.T, r *Reference, name string) *cobra.Command {
-	t.Helper()
-	c, _, err := r.Root.Find([]string{name})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return c
-}
-
-func TestHelp(t *testing.T) {
-	t.Parallel()
-	var b strings.Builder
-	if err := PrintHelp(&b, find(t, example(), "run"), 80); err != nil {
-		t.Fatal(err)
-	}
-	text := b.String()
-	for _, want := range []string{
-		"Runs -- it's `quick`: yes.\n\n  as it is\n  .dot\n\nThe end.\n", "Usage:\n  tool run [flags] [NAME]\n", "Examples:\n  tool run a\n",
-		"\nFlags:\n", "      --quiet ", "\nFencing:\n  -m, --mode string               how to run it,", "(default\n", "fast) [TOOL_MODE]\n",
-	} {
-		if !strings.Contains(text, want) {
-			t.Errorf("%q is missing in:\n%s", want, text)
-		}
-	}
-	if strings.Contains(text, "--old") {
-		t.Error("a hidden flag is shown")
-	}
-	for line := range strings.Lines(text) {
-		if len(line) > 81 {
-			t.Errorf("a line of %d columns: %s", len(line), line)
-		}
-	}
+	other := &cobra.Command{Use: "other", Short: "Another", Run: func(*cobra.Command, []string) {}}
+	other.Flags().AddFlag(run.Flags().Lookup("mode"))
+	other.Flags().String("url", "", "of another")
+	Describe(other.Flags().Lookup("url"), "", "TOOL_URL")
+	other.Flags().Int("limit", 1, "how many")
+	Describe(other.Flags().Lookup("limit"), "", "TOOL_LIMIT")
+	root.AddCommand(run, other, hidden)
+	return &Reference{Root: root, Main: run, Intro: "About."}
 }
 
 func TestMarkdown(t *testing.T) {
@@ -67,39 +44,30 @@ func TestMarkdown(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, want := range []string{
-		"# Commands\n\nAbout.\n", "| [`tool run`](#tool-run) | Run it. |", "## tool run\n\n```\ntool run [flags] [NAME]\n```\n", "```\n  as it is\n  .dot\n```\n",
-		"```sh\ntool run a\n```", "| `-m, --mode string` | `fast` | how to run it,", "`TOOL_MODE` |", "| 3 | a\\|b |",
+		"# Commands\n\nAbout.\n", "| [`tool run`](#tool-run) | Run it. |", "## tool run\n\n```\ntool run [flags] [NAME]\n```\n\nRuns -- it's quick:\nyes.\n\n    as it is\n\nThe end.\n",
+		"```sh\ntool run a\n```", "It has a flag for each of [its settings](operations.md#settings).", "| `--url string` |  | of another. `TOOL_URL` |\n\n[Settings](operations.md#settings): `--limit`, `--mode`.\n", "| `--plain string` |  | a\\|b |",
 	} {
 		if !strings.Contains(text, want) {
 			t.Errorf("%q is missing in:\n%s", want, text)
 		}
 	}
-	if strings.Contains(text, "secret") || strings.Contains(text, "--help") {
+	if strings.Contains(text, "--old") || strings.Contains(text, "secret") || strings.Contains(text, "--help") {
 		t.Errorf("it has what is hidden:\n%s", text)
 	}
 }
 
-func TestMan(t *testing.T) {
+func TestSettings(t *testing.T) {
 	t.Parallel()
-	pages := example().Man("v1")
-	if len(pages) != 2 {
-		t.Fatalf("there are %d pages", len(pages))
+	const heading = "| variable | default | meaning |\n|---|---|---|\n"
+	want := "\n#### Flags\n\n" + heading + "| `TOOL_URL` | required | where. `TOOL_URL_FILE` may [name a file](#passwords-in-files) with it |\n" +
+		"\n#### Fencing\n\n" + heading + "| `TOOL_MODE` | `fast` | how to `run` [it](#it) ([more](there.md)) |\n" +
+		"\n### Settings of other commands\n\n" + heading + "| `TOOL_LIMIT` | `1` | for `other`: how many |\n"
+	r := example()
+	if got := r.Settings(); got != want {
+		t.Errorf("%s", got)
 	}
-	for name, all := range map[string][]string{
-		"tool.1": {`.TH "TOOL" 1 "" "wirefence v1" "Wirefence"`, ".SH COMMANDS\n.TP\n.BR tool\\-run (1)\nRun it.", ".SH EXIT STATUS\n.TP\n.B 0\ndone\n"},
-		"tool-run.1": {
-			".SH NAME\ntool\\-run \\- Run it\n", "Runs \\-\\- it\\(aqs \\(gaquick\\(ga:\nyes.\n", ".nf\n  as it is\n  .dot\n.fi\n", ".B \\-m, \\-\\-mode string\n",
-			".TP\n.B 3\na|b\n", ".SH SEE ALSO\n.BR tool (1)\n",
-		},
-	} {
-		for _, want := range all {
-			if !strings.Contains(pages[name], want) {
-				t.Errorf("%q is missing in %s:\n%s", want, name, pages[name])
-			}
-		}
-	}
-	if got := roff("a\\b\n.c"); got != "a\\eb\n\\&.c" {
-		t.Errorf("escaped %q", got)
+	if usage := r.Main.Flags().Lookup("mode").Usage; usage != "how to run it [TOOL_MODE]" {
+		t.Errorf("the help says %q", usage)
 	}
 }
 

@@ -1,6 +1,7 @@
 package manual
 
 import (
+	"cmp"
 	"fmt"
 	"strings"
 
@@ -10,7 +11,7 @@ import (
 // Markdown is the reference as one page.
 func (r *Reference) Markdown() (string, error) {
 	var b strings.Builder
-	fmt.Fprintf(&b, "# Commands\n\n%s\n\n", strings.TrimSpace(r.Intro))
+	fmt.Fprintf(&b, "# Commands\n\n%s\n\n%s\n\n", strings.TrimSpace(r.Intro), r.Root.Long)
 	r.contents(&b)
 	for _, c := range r.all()[1:] {
 		if err := r.section(&b, c); err != nil {
@@ -26,64 +27,22 @@ func (r *Reference) contents(b *strings.Builder) {
 		path := c.CommandPath()
 		fmt.Fprintf(b, "| [`%s`](#%s) | %s |\n", path, strings.ReplaceAll(path, " ", "-"), inCell(short(c)))
 	}
-	b.WriteString("\n## Exit statuses\n\nOf every command, unless it says otherwise:\n\n")
-	statusTable(b, r.Statuses[r.Root.CommandPath()])
-}
-
-func statusTable(b *strings.Builder, all []Status) {
-	b.WriteString("| status | means |\n|---|---|\n")
-	for _, s := range all {
-		fmt.Fprintf(b, "| %s | %s |\n", s.Code, inCell(s.Meaning))
-	}
 	b.WriteString("\n")
 }
 
 func (r *Reference) section(b *strings.Builder, c *cobra.Command) error {
 	path := c.CommandPath()
-	fmt.Fprintf(b, "## %s\n\n```\n%s\n```\n\n", path, usageLine(c))
-	for _, p := range paragraphs(c) {
-		if p.asIs {
-			p.text = "```\n" + p.text + "\n```"
-		}
-		b.WriteString(p.text + "\n\n")
-	}
+	fmt.Fprintf(b, "## %s\n\n```\n%s\n```\n\n%s\n\n", path, c.UseLine(), cmp.Or(c.Long, short(c)))
 	if c.Example != "" {
 		fmt.Fprintf(b, "```sh\n%s\n```\n\n", strings.TrimSpace(strings.ReplaceAll("\n"+c.Example, "\n  ", "\n")))
 	}
-	flagTable(b, c)
-	if own := r.Statuses[path]; len(own) > 0 {
-		statusTable(b, own)
-	}
+	r.flags(b, c)
 	for _, o := range r.Outputs[path] {
 		if err := r.fieldTable(b, o); err != nil {
 			return fmt.Errorf("%s: %w", path, err)
 		}
 	}
 	return nil
-}
-
-func flagTable(b *strings.Builder, c *cobra.Command) {
-	heading := "| flag | default | |\n|---|---|---|\n"
-	for _, g := range grouped(c) {
-		for _, f := range g.Flags {
-			if f.Name == "help" {
-				continue
-			}
-			text := f.Usage
-			if v := Variable(f); v != "" {
-				text += ". `" + v + "`"
-			}
-			value := fallback(f)
-			if value != "" {
-				value = "`" + value + "`"
-			}
-			fmt.Fprintf(b, "%s| `%s` | %s | %s |\n", heading, inCell(name(f)), inCell(value), inCell(text))
-			heading = ""
-		}
-	}
-	if heading == "" {
-		b.WriteString("\n")
-	}
 }
 
 func (r *Reference) fieldTable(b *strings.Builder, o Output) error {
@@ -99,13 +58,26 @@ func (r *Reference) fieldTable(b *strings.Builder, o Output) error {
 	if len(fields) > 0 && strings.HasPrefix(fields[0].Path, "[]") {
 		what = "a list of objects"
 	}
-	fmt.Fprintf(b, "With `--output json`%s it prints %s:\n\n| field | type | |\n|---|---|---|\n", condition, what)
+	like, told := "", map[string]bool{}
+	if o.Like != "" {
+		others, err := r.Fields(r.Outputs[o.Like][0])
+		if err != nil {
+			return err
+		}
+		for _, f := range others {
+			told[strings.TrimPrefix(f.Path, "[].")] = true
+		}
+		like = fmt.Sprintf(" with the fields of [`%s`](#%s) and", o.Like, strings.ReplaceAll(o.Like, " ", "-"))
+	}
+	fmt.Fprintf(b, "With `--output json`%s it prints %s%s:\n\n| field | type | |\n|---|---|---|\n", condition, what, like)
 	for _, f := range fields {
-		kind := f.Type
+		path, kind := strings.TrimPrefix(f.Path, "[]."), f.Type
 		if f.Absent {
 			kind += ", or absent"
 		}
-		fmt.Fprintf(b, "| `%s` | %s | %s |\n", strings.TrimPrefix(f.Path, "[]."), kind, inCell(f.Meaning))
+		if !told[path] {
+			fmt.Fprintf(b, "| `%s` | %s | %s |\n", path, kind, inCell(f.Meaning))
+		}
 	}
 	b.WriteString("\n")
 	return nil

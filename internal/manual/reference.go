@@ -9,33 +9,20 @@ import (
 // Reference is all that there is to tell of a command line. The maps' keys are commands'
 // paths, as in "wirefence resource show".
 type Reference struct {
-	Root     *cobra.Command
-	Intro    string // Markdown, behind the title of the reference
-	Statuses map[string][]Status
-	Outputs  map[string][]Output
+	Root    *cobra.Command
+	Main    *cobra.Command // whose settings are listed first
+	Intro   string         // Markdown, behind the title of the reference
+	Outputs map[string][]Output
 	// Meanings are those of fields whose structs have no tag "says": by the struct's
 	// type and the field's name in JSON, as in "fence.Event.id".
 	Meanings map[string]string
-}
-
-// Status is an exit status. Every command has those of the root.
-type Status struct {
-	Code    string
-	Meaning string
 }
 
 // Output is what a command prints as JSON.
 type Output struct {
 	When  string // a condition, as in "with --guards"; "" if it is always so
 	Value any    // whose type tells the fields
-}
-
-// statuses are a command's, with what all have in common.
-func (r *Reference) statuses(c *cobra.Command) []Status {
-	if own := r.Statuses[c.CommandPath()]; len(own) > 0 {
-		return own
-	}
-	return r.Statuses[r.Root.CommandPath()]
+	Like  string // the command whose fields are among these, and are not told again
 }
 
 // all are the commands that are shown, those below a command behind it.

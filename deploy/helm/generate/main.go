@@ -50,17 +50,15 @@ var ofChart = []string{
 	"WIREFENCE_UPSTREAM", "WIREFENCE_UPSTREAM_FILE",
 }
 
-var row = regexp.MustCompile("(?m)^\\| `(WIREFENCE_[A-Z_]+)` \\|")
+var row = regexp.MustCompile("(?m)^\\| `(WIREFENCE_[A-Z_]+)` \\|.*$")
 
-// settings are those of `wirefence proxy` that a page lists, without the chart's own. Those
-// of its section on files may also be the names of files.
+// settings are those of `wirefence proxy` that a page lists, and their variables for files,
+// without the chart's own.
 func settings(page string) (names []string) {
-	page, _, _ = strings.Cut(page, "\nOf `wirefence lock` alone:\n")
-	_, files, _ := strings.Cut(page, "\n### Passwords in files\n")
-	files, _, _ = strings.Cut(files, "\n#")
+	page, _, _ = strings.Cut(page, "\n### Settings of other commands\n")
 	for _, match := range row.FindAllStringSubmatch(page, -1) {
 		names = append(names, match[1])
-		if strings.Contains(files, match[0][2:len(match[0])-2]) {
+		if strings.Contains(match[0], "(#passwords-in-files)") {
 			names = append(names, match[1]+"_FILE")
 		}
 	}
