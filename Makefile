@@ -130,12 +130,12 @@ model: ## Let spin try every schedule of the protocol's model, and of broken one
 .PHONY: soak
 soak: ## Let clients of all manners come and go for SOAK (10m), and look what is left
 	scripts/install-servers
-	$(GO) test -count=1 -timeout 0 -v ./proxy/soaktest -soak $(SOAK) -clients $(CLIENTS)
+	$(GO) test -count=1 -timeout 0 -v ./proxy/loadtest -run 'TestSoak|TestStatements' -length $(SOAK) -clients $(CLIENTS)
 
 .PHONY: contend
 contend: ## Let writers of many resources meet takeovers for CONTENTION (10m)
 	scripts/install-servers --all
-	$(GO) test -count=1 -timeout 0 -v ./proxy/contentiontest -run TestContention -contention $(CONTENTION) -seed $(SEED)
+	$(GO) test -count=1 -timeout 0 -v ./proxy/loadtest -run TestContention -length $(CONTENTION) -seed $(SEED)
 
 .PHONY: incident
 incident: ## Play incidents that alerts are for, before a real Prometheus and Alertmanager

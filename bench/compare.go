@@ -88,7 +88,7 @@ func (b *book) comparison() string {
 			counted = r.String()
 		}
 		p.line("| %s | %s | %d | %s%s | %s | %s | %s | %s |", g.workload.caption(), g.protocol, g.clients, what, mark,
-			ratio(change, base, tps), ratio(change, base, func(s sample) float64 { return float64(s.p50) }), ratio(change, base, cpu), counted)
+			ratio(change, base, tps), ratio(change, base, nanoseconds(p50)), ratio(change, base, cpu), counted)
 	}
 	return p.String()
 }

@@ -14,13 +14,10 @@ func (b *book) costs(p *page) {
 	if len(all) == 0 {
 		return
 	}
-	p.line("")
-	p.line("## What it costs")
-	p.line("")
-	p.line("Clients, proxies and server share the cores here, so a rate is that of all of them together. A range is from the lowest to the highest case, of %d and %d clients and both protocols.", goalClients[0], goalClients[1])
-	p.line("")
-	p.line("| with | measured |")
-	p.line("|---|---|")
+	p.section("## What it costs",
+		fmt.Sprintf("Clients, proxies and server share the cores here, so a rate is that of all of them together. A range is from the lowest to the highest case, of %d and %d clients and both protocols.", goalClients[0], goalClients[1]),
+		"| with | measured |",
+		"|---|---|")
 	for _, c := range all {
 		p.line("| %s | %s |", c.of, c.is)
 	}

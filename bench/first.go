@@ -102,11 +102,10 @@ func (b *book) firstTable(p *page) {
 	if len(b.firsts) == 0 {
 		return
 	}
-	p.line("")
-	p.line("The beginning of a session, without password: the login with a `SELECT 1`, and an insert as the first statement of another session. The first check of a session compiles its functions in the backend.")
-	p.line("")
-	p.line("| | login and `SELECT 1`, p50 ms | p95 ms | first insert, p50 ms | p95 ms |")
-	p.line("|---|---:|---:|---:|---:|")
+	p.section("### The beginning of a session",
+		"Without password: the login with a `SELECT 1`, and an insert as the first statement of another session. The first check of a session compiles its functions in the backend.",
+		"| | login and `SELECT 1`, p50 ms | p95 ms | first insert, p50 ms | p95 ms |",
+		"|---|---:|---:|---:|---:|")
 	for _, by := range firstWays {
 		c := b.firsts[by.name]
 		p.line("| %s | %s | %s | %s | %s |", by.name, ms(percentile(c.login, 50)), ms(percentile(c.login, 95)), ms(percentile(c.insert, 50)), ms(percentile(c.insert, 95)))

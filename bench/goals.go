@@ -145,7 +145,7 @@ func (b *book) verdicts() (all []verdict) {
 func (b *book) isolatedRatios(ways []string) (all []outcome) {
 	for _, statement := range isolatedStatements {
 		g := isolatedGroup(statement.name, "")
-		for _, c := range b.against(g.workload.name, []int{isolatedClients}, ways, viaProxy, func(s sample) float64 { return float64(s.p50) }) {
+		for _, c := range b.against(g.workload.name, []int{isolatedClients}, ways, viaProxy, nanoseconds(p50)) {
 			all = append(all, outcome{statement.name + ", " + c.name, c.got})
 		}
 	}

@@ -81,13 +81,10 @@ func guardWorkloads() []workload {
 func (b *book) guardTables(p *page) {
 	inserts := b.inOrder(guardInserts, "prepared")
 	if len(inserts) > 0 {
-		p.line("")
-		p.line("## Guards")
-		p.line("")
-		p.line("The insert of above, into a table that is [guarded](guards.md) for one resource, and into one whose template names a column, with the prepared protocol. Direct writers carry the fence in the session variable; through a proxy without holds (`WIREFENCE_HOLD=0`), its check serves the guard as well; under a hold, the guard checks for itself.")
-		p.line("")
-		p.line("| clients | way | transactions/s | of the same, not guarded | p50 ms | p99 ms |")
-		p.line("|---:|---|---:|---:|---:|---:|")
+		p.section("## Guards",
+			"The insert of above, into a table that is [guarded](guards.md) for one resource, and into one whose template names a column, with the prepared protocol. Direct writers carry the fence in the session variable; through a proxy without holds (`WIREFENCE_HOLD=0`), its check serves the guard as well; under a hold, the guard checks for itself.",
+			"| clients | way | transactions/s | of the same, not guarded | p50 ms | p99 ms |",
+			"|---:|---|---:|---:|---:|---:|")
 	}
 	for _, res := range inserts {
 		compared := ""
@@ -95,7 +92,7 @@ func (b *book) guardTables(p *page) {
 			compared = ratio(res, base, tps).String()
 		}
 		p.line("| %d | %s | %s | %s | %s | %s |", res.group.clients, res.way.name, rate(res.spread(tps)), compared,
-			ms(res.median(func(s sample) time.Duration { return s.p50 })), ms(res.median(func(s sample) time.Duration { return s.p99 })))
+			ms(res.median(p50)), ms(res.median(p99)))
 	}
 	b.guardStatementTable(p)
 }
@@ -116,7 +113,6 @@ func (b *book) guardStatementTable(p *page) {
 			p.line("|---:|---:|---:|---:|---:|---:|")
 			head = true
 		}
-		p50 := func(s sample) time.Duration { return s.p50 }
 		before, after := base.median(p50), guarded.median(p50)
 		p.line("| %d | %d | %s | %s | %s | %.2f |", s.rows, s.resources, ms(before), ms(after), ratio(guarded, base, tps),
 			float64(after-before)/float64(time.Microsecond)/float64(s.rows))

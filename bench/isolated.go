@@ -272,26 +272,23 @@ func (b *book) isolatedTable(p *page) {
 			w := isolatedGroup(statement.name, protocol).workload
 			for _, res := range b.inOrder(w, protocol) {
 				if !head {
-					p.line("")
-					p.line("## Isolated statements")
-					p.line("")
-					p.line("%d clients with a session of each way each; a session sends a statement and pauses %v. Where the proxy asks whether a takeover wants its holds, as here, they last over that. A round trip is a request that follows an answer on the connection from the proxy to the server, counted by a relay in between.", isolatedClients, isolatedPause)
-					p.line("")
-					p.line("| statement | protocol | way | p50 ms | of proxy, unfenced | p95 ms | p99 ms | round trips for one statement |")
-					p.line("|---|---|---|---:|---:|---:|---:|---:|")
+					p.section("## Isolated statements",
+						fmt.Sprintf("%d clients with a session of each way each; a session sends a statement and pauses %v. Where the proxy asks whether a takeover wants its holds, as here, they last over that. A round trip is a request that follows an answer on the connection from the proxy to the server, counted by a relay in between.", isolatedClients, isolatedPause),
+						"| statement | protocol | way | p50 ms | of proxy, unfenced | p95 ms | p99 ms | round trips for one statement |",
+						"|---|---|---|---:|---:|---:|---:|---:|")
 					head = true
 				}
 				compared, counted := "", ""
 				if base := b.results.of(w.name, protocol, isolatedClients, viaProxy); base != nil && base != res {
-					compared = ratio(res, base, func(s sample) float64 { return float64(s.p50) }).String()
+					compared = ratio(res, base, nanoseconds(p50)).String()
 				}
 				if t, ok := b.trips[res.way.name]; ok {
 					counted = fmt.Sprintf("%.2f", t.each())
 				}
 				p.line("| %s | %s | %s | %s | %s | %s | %s | %s |", statement.name, protocol, res.way.name,
-					ms(res.median(func(s sample) time.Duration { return s.p50 })), compared,
-					ms(res.median(func(s sample) time.Duration { return s.p95 })),
-					ms(res.median(func(s sample) time.Duration { return s.p99 })), counted)
+					ms(res.median(p50)), compared,
+					ms(res.median(p95)),
+					ms(res.median(p99)), counted)
 			}
 		}
 	}

@@ -46,13 +46,10 @@ func (b *book) leaseTables(p *page) {
 	if b.leases == nil {
 		return
 	}
-	p.line("")
-	p.line("## Leases on Redis")
-	p.line("")
-	p.line("Each library takes and releases one lock over and over, in one goroutine, without a seal. Of the libraries only the lock client counts tokens. A handoff is timed from a release by one client to the return of another's acquire, which has waited for 20 to 220 ms.")
-	p.line("")
-	p.line("| | acquire and release/s | of the bare scripts | handoff, p50 ms | p95 ms | worst ms |")
-	p.line("|---|---:|---:|---:|---:|---:|")
+	p.section("## Leases on Redis",
+		"Each library takes and releases one lock over and over, in one goroutine, without a seal. Of the libraries only the lock client counts tokens. A handoff is timed from a release by one client to the return of another's acquire, which has waited for 20 to 220 ms.",
+		"| | acquire and release/s | of the bare scripts | handoff, p50 ms | p95 ms | worst ms |",
+		"|---|---:|---:|---:|---:|---:|")
 	for i, way := range b.leases.Ways {
 		ratio, p50, p95, worst := "", "", "", ""
 		if i != bareScripts {

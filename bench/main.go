@@ -95,60 +95,37 @@ func run(ctx context.Context, f flags) error {
 }
 
 // measureAll measures what only matches.
-func (b *book) measureAll(ctx context.Context, w *world, clients []int, only func(string) bool) (err error) {
-	f := b.flags
-	if only("sessions") {
-		log.Print("sessions")
-		if b.sessions, err = w.measureSessions(ctx); err != nil {
+func (b *book) measureAll(ctx context.Context, w *world, clients []int, only func(string) bool) error {
+	rounds, seconds := b.flags.rounds, b.flags.seconds
+	for _, part := range []struct {
+		name    string // none has names of its own
+		measure func() error
+	}{
+		{"sessions", func() (err error) {
+			if b.sessions, err = w.measureSessions(ctx); err == nil {
+				b.firsts, err = w.measureFirsts(ctx)
+			}
 			return err
+		}},
+		{"", func() error {
+			return b.measure(ctx, w, groups(slices.Concat(workloads, guardWorkloads()), clients, only))
+		}},
+		{"isolated", func() error { return b.measureIsolated(ctx, w) }},
+		{"takeover", func() (err error) { b.takeovers, err = w.measureTakeovers(ctx, rounds, seconds); return err }},
+		{"logins", func() (err error) { b.logins, err = w.measureLogins(ctx, rounds, seconds); return err }},
+		{"streams", func() (err error) { b.streams, err = w.measureStreams(ctx, rounds, seconds); return err }},
+		{"copy", func() (err error) { b.copies, err = w.measureCopies(ctx, min(rounds, 3)); return err }},
+		{"bounds", func() (err error) { b.bounds, err = w.measureBounds(ctx); return err }},
+		{"leases", func() (err error) { b.leases, err = measureLeases(ctx, rounds, seconds); return err }},
+		{"core", func() (err error) { b.core, err = measureCore(ctx); return err }},
+	} {
+		if part.name != "" {
+			if !only(part.name) {
+				continue
+			}
+			log.Print(part.name)
 		}
-		if b.firsts, err = w.measureFirsts(ctx); err != nil {
-			return err
-		}
-	}
-	if err := b.measure(ctx, w, groups(slices.Concat(workloads, guardWorkloads()), clients, only)); err != nil {
-		return err
-	}
-	if only("isolated") {
-		if err := b.measureIsolated(ctx, w); err != nil {
-			return err
-		}
-	}
-	if only("takeover") {
-		if b.takeovers, err = w.measureTakeovers(ctx, f.rounds, f.seconds); err != nil {
-			return err
-		}
-	}
-	if only("logins") {
-		if b.logins, err = w.measureLogins(ctx, f.rounds, f.seconds); err != nil {
-			return err
-		}
-	}
-	if only("streams") {
-		if b.streams, err = w.measureStreams(ctx, f.rounds, f.seconds); err != nil {
-			return err
-		}
-	}
-	if only("copy") {
-		if b.copies, err = w.measureCopies(ctx, min(f.rounds, 3)); err != nil {
-			return err
-		}
-	}
-	if only("bounds") {
-		log.Print("bounds")
-		if b.bounds, err = w.measureBounds(ctx); err != nil {
-			return err
-		}
-	}
-	if only("leases") {
-		log.Print("leases")
-		if b.leases, err = measureLeases(ctx, f.rounds, f.seconds); err != nil {
-			return err
-		}
-	}
-	if only("core") {
-		log.Print("core")
-		if b.core, err = measureCore(ctx); err != nil {
+		if err := part.measure(); err != nil {
 			return err
 		}
 	}

@@ -100,11 +100,10 @@ func (b *book) goals(p *page) {
 	if len(all) == 0 {
 		return
 	}
-	p.line("")
-	p.line("## What is to be reached")
-	p.line("")
-	p.line("| goal | want | measured | |")
-	p.line("|---|---|---|---|")
+	p.section("## What is to be reached",
+		"",
+		"| goal | want | measured | |",
+		"|---|---|---|---|")
 	for _, v := range all {
 		p.line("| %s | %s | %s | %s |", v.goal, v.want, v.reached(), v)
 	}
@@ -117,11 +116,10 @@ func (b *book) table(p *page, w workload, protocol string) {
 	last := 0
 	for _, res := range b.inOrder(w, protocol) {
 		if !head {
-			p.line("")
-			p.line("### %s, %s protocol", w.caption(), protocol)
-			p.line("")
-			p.line("| clients | way | transactions/s | of direct | of PgBouncer | of proxy, unfenced | p50 ms | p95 ms | p99 ms | CPU µs | thousand instructions |")
-			p.line("|---:|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|")
+			p.section(fmt.Sprintf("### %s, %s protocol", w.caption(), protocol),
+				"",
+				"| clients | way | transactions/s | of direct | of PgBouncer | of proxy, unfenced | p50 ms | p95 ms | p99 ms | CPU µs | thousand instructions |",
+				"|---:|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|")
 			head = true
 		}
 		clients := ""
@@ -134,9 +132,9 @@ func (b *book) table(p *page, w workload, protocol string) {
 			name += busyMark
 		}
 		p.line("| %s | %s | %s | %s | %s | %s | %s | %s | %s | %s | %s |", clients, name, rate(res.spread(tps)), b.ratioTo(direct, res), b.ratioTo(viaBouncer, res), b.ratioTo(viaProxy, res),
-			ms(res.median(func(s sample) time.Duration { return s.p50 })),
-			ms(res.median(func(s sample) time.Duration { return s.p95 })),
-			ms(res.median(func(s sample) time.Duration { return s.p99 })), cost(res), counted(res))
+			ms(res.median(p50)),
+			ms(res.median(p95)),
+			ms(res.median(p99)), cost(res), counted(res))
 	}
 }
 
@@ -171,13 +169,10 @@ func (b *book) sessionTable(p *page) {
 	if len(b.sessions) == 0 {
 		return
 	}
-	p.line("")
-	p.line("## Sessions")
-	p.line("")
-	p.line("Memory is the growth of the process per session, with %d idle sessions and a PgBouncer in transaction mode behind it: anonymous resident memory, without the kernel's socket buffers. A connection to PostgreSQL is timed from connecting to the first ReadyForQuery, without password. PgBouncer uses one of its open server connections, from the first query on; the proxy opens one for each client, and queries it for the session's state.", idleSessions)
-	p.line("")
-	p.line("| | KiB per idle session | connection, p50 ms | p95 ms |")
-	p.line("|---|---:|---:|---:|")
+	p.section("## Sessions",
+		fmt.Sprintf("Memory is the growth of the process per session, with %d idle sessions and a PgBouncer in transaction mode behind it: anonymous resident memory, without the kernel's socket buffers. A connection to PostgreSQL is timed from connecting to the first ReadyForQuery, without password. PgBouncer uses one of its open server connections, from the first query on; the proxy opens one for each client, and queries it for the session's state.", idleSessions),
+		"| | KiB per idle session | connection, p50 ms | p95 ms |",
+		"|---|---:|---:|---:|")
 	for _, k := range sessionKinds {
 		cost, memory := b.sessions[k.name], ""
 		if cost.idleBytes > 0 {
@@ -191,19 +186,16 @@ func (b *book) loginTable(p *page) {
 	if len(b.logins) == 0 {
 		return
 	}
-	p.line("")
-	p.line("## A flood of logins")
-	p.line("")
-	p.line("8 clients of plaintext run selects, simple protocol, while %d others log in and out, with TLS and without password, %d times a second together if they are let. Those that log in share the cores with all else. Behind both ways stands a PgBouncer in transaction mode: PostgreSQL starts a process for each login.", loginsAtOnce, loginRate)
-	p.line("")
-	p.line("| way | transactions/s | p50 ms | p99 ms | in the flood: transactions/s | p50 ms | p99 ms | logins/s |")
-	p.line("|---|---:|---:|---:|---:|---:|---:|---:|")
+	p.section("## A flood of logins",
+		fmt.Sprintf("8 clients of plaintext run selects, simple protocol, while %d others log in and out, with TLS and without password, %d times a second together if they are let. Those that log in share the cores with all else. Behind both ways stands a PgBouncer in transaction mode: PostgreSQL starts a process for each login.", loginsAtOnce, loginRate),
+		"| way | transactions/s | p50 ms | p99 ms | in the flood: transactions/s | p50 ms | p99 ms | logins/s |",
+		"|---|---:|---:|---:|---:|---:|---:|---:|")
 	for _, way := range loginWays {
 		c := b.logins[way]
 		calm, flooded := &result{samples: c.calm}, &result{samples: c.flooded}
 		p.line("| %s | %s | %s | %s | %s | %s | %s | %s |", way,
-			rate(calm.spread(tps)), ms(calm.median(func(s sample) time.Duration { return s.p50 })), ms(calm.median(func(s sample) time.Duration { return s.p99 })),
-			rate(flooded.spread(tps)), ms(flooded.median(func(s sample) time.Duration { return s.p50 })), ms(flooded.median(func(s sample) time.Duration { return s.p99 })),
+			rate(calm.spread(tps)), ms(calm.median(p50)), ms(calm.median(p99)),
+			rate(flooded.spread(tps)), ms(flooded.median(p50)), ms(flooded.median(p99)),
 			rate(spreadOf(c.rate)))
 	}
 }
@@ -212,14 +204,10 @@ func (b *book) streamTable(p *page) {
 	if b.streams == nil {
 		return
 	}
-	p.line("")
-	p.line("## Streams of events")
-	p.line("")
-	p.line("8 clients run selects, prepared, through a proxy that serves %d [streams of events](api.md#streaming-what-happens) or none, while a resource is taken over every %v; each takeover is told by every stream. A stream makes the process grow by %.0f KiB at most.",
-		openStreams, takeoverPause, float64(b.streams.streamBytes)/1024)
-	p.line("")
-	p.line("| streams | transactions/s | p50 ms | p99 ms | proxy's CPU, cores | events/s and stream |")
-	p.line("|---|---:|---:|---:|---:|---:|")
+	p.section("## Streams of events",
+		fmt.Sprintf("8 clients run selects, prepared, through a proxy that serves %d [streams of events](api.md#streaming-what-happens) or none, while a resource is taken over every %v; each takeover is told by every stream. A stream makes the process grow by %.0f KiB at most.", openStreams, takeoverPause, float64(b.streams.streamBytes)/1024),
+		"| streams | transactions/s | p50 ms | p99 ms | proxy's CPU, cores | events/s and stream |",
+		"|---|---:|---:|---:|---:|---:|")
 	for _, way := range []struct {
 		streams int
 		samples []sample
@@ -229,8 +217,8 @@ func (b *book) streamTable(p *page) {
 		if way.events != nil {
 			events = fmt.Sprintf("%.1f", spreadOf(way.events).median)
 		}
-		p.line("| %d | %s | %s | %s | %.2f | %s |", way.streams, rate(res.spread(tps)), ms(res.median(func(s sample) time.Duration { return s.p50 })),
-			ms(res.median(func(s sample) time.Duration { return s.p99 })), res.median(func(s sample) time.Duration { return s.cpu }).Seconds(), events)
+		p.line("| %d | %s | %s | %s | %.2f | %s |", way.streams, rate(res.spread(tps)), ms(res.median(p50)),
+			ms(res.median(p99)), res.median(func(s sample) time.Duration { return s.cpu }).Seconds(), events)
 	}
 }
 
@@ -238,13 +226,10 @@ func (b *book) copyTable(p *page) {
 	if len(b.copies) == 0 {
 		return
 	}
-	p.line("")
-	p.line("## COPY of 1 GiB")
-	p.line("")
-	p.line("Text lines of 1 KiB into an unlogged table and out of it again, one client. CPU is that of the process between. Memory is the most that it grew by meanwhile. Rates are compared with those of a direct connection, encrypted alike.")
-	p.line("")
-	p.line("| way | in, s | of direct | CPU s | out, s | of direct | CPU s | MiB |")
-	p.line("|---|---:|---:|---:|---:|---:|---:|---:|")
+	p.section("## COPY of 1 GiB",
+		"Text lines of 1 KiB into an unlogged table and out of it again, one client. CPU is that of the process between. Memory is the most that it grew by meanwhile. Rates are compared with those of a direct connection, encrypted alike.",
+		"| way | in, s | of direct | CPU s | out, s | of direct | CPU s | MiB |",
+		"|---|---:|---:|---:|---:|---:|---:|---:|")
 	var base *copyCost
 	for _, way := range copyWays {
 		cost := b.copies[way.name]
@@ -264,13 +249,10 @@ func (b *book) boundTable(p *page) {
 	if len(b.bounds) == 0 {
 		return
 	}
-	p.line("")
-	p.line("## Memory of a session that is stuck")
-	p.line("")
-	p.line("What one session makes the process grow by, in KiB, in states in which a client may leave it. Anonymous resident memory at its highest, over the memory of idle sessions, without the kernel's socket buffers; by many sessions at once.")
-	p.line("")
-	p.line("| state | sessions | plaintext | TLS on both sides |")
-	p.line("|---|---:|---:|---:|")
+	p.section("## Memory of a session that is stuck",
+		"What one session makes the process grow by, in KiB, in states in which a client may leave it. Anonymous resident memory at its highest, over the memory of idle sessions, without the kernel's socket buffers; by many sessions at once.",
+		"| state | sessions | plaintext | TLS on both sides |",
+		"|---|---:|---:|---:|")
 	for _, s := range states {
 		of := b.bounds[s.name]
 		p.line("| %s | %d | %.0f | %.0f |", s.name, s.sessions, float64(of[boundKinds[0].name])/1024, float64(of[boundKinds[1].name])/1024)
@@ -298,13 +280,10 @@ func (b *book) coreTable(p *page) {
 	if len(b.core) == 0 {
 		return
 	}
-	p.line("")
-	p.line("## Protocol core")
-	p.line("")
-	p.line("Go benchmarks of the session's state machine with canned bytes, no sockets: one exchange consists of a client's messages up to its Query or Sync, and all answers. `go test -run '^$' -bench . ./proxy/internal/session` repeats them.")
-	p.line("")
-	p.line("| case | ns per exchange | allocations |")
-	p.line("|---|---:|---:|")
+	p.section("## Protocol core",
+		"Go benchmarks of the session's state machine with canned bytes, no sockets: one exchange consists of a client's messages up to its Query or Sync, and all answers. `go test -run '^$' -bench . ./proxy/internal/session` repeats them.",
+		"| case | ns per exchange | allocations |",
+		"|---|---:|---:|")
 	for _, r := range b.core {
 		p.line("| %s | %.0f | %d |", r.name, r.ns, r.allocs)
 	}
@@ -339,3 +318,13 @@ func counted(res *result) string {
 type page struct{ strings.Builder }
 
 func (p *page) line(format string, args ...any) { fmt.Fprintf(p, format+"\n", args...) }
+
+// section begins a heading with its text, if it has any, and a table.
+func (p *page) section(heading, text, head, rule string) {
+	for _, part := range []string{heading, text} {
+		if part != "" {
+			p.line("\n%s", part)
+		}
+	}
+	p.line("\n%s\n%s", head, rule)
+}

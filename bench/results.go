@@ -54,6 +54,15 @@ func spreadOf(values []float64) spread {
 func tps(s sample) float64 { return s.tps }
 func cpu(s sample) float64 { return float64(s.cpu) }
 
+func p50(s sample) time.Duration { return s.p50 }
+func p95(s sample) time.Duration { return s.p95 }
+func p99(s sample) time.Duration { return s.p99 }
+
+// nanoseconds makes a duration of a sample one of its figures.
+func nanoseconds(of func(sample) time.Duration) func(sample) float64 {
+	return func(s sample) float64 { return float64(of(s)) }
+}
+
 func instructionsOf(s sample) float64 { return s.instructions }
 
 // busy says whether a sample was taken while the machine was.
@@ -70,7 +79,7 @@ func (res *result) spread(of func(sample) float64) spread {
 }
 
 func (res *result) median(of func(sample) time.Duration) time.Duration {
-	return time.Duration(res.spread(func(s sample) float64 { return float64(of(s)) }).median)
+	return time.Duration(res.spread(nanoseconds(of)).median)
 }
 
 // ratio compares two ways round by round: what loads the machine for a while

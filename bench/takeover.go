@@ -302,13 +302,10 @@ func (b *book) takeoverTable(p *page) {
 	if t == nil {
 		return
 	}
-	p.line("")
-	p.line("## Takeovers")
-	p.line("")
-	p.line("How long `wirefence.seal` takes while sessions have the token before. Busy sessions insert without a pause through the proxy, one half with the fence in the session variable and prepared, one half with it in a comment; each goes on with the new token. A frozen proxy was stopped by SIGSTOP: with %d such sessions, of which some hold, or with a transaction that is open, where `preempt_after` is %v. A seal of another resource than that of the sessions waits for none of them: its time is that of the statement on a machine as busy as that.", frozenSessions, preemptAfter)
-	p.line("")
-	p.line("| against | takeovers | p50 ms | p95 ms | p99 ms | worst ms |")
-	p.line("|---|---:|---:|---:|---:|---:|")
+	p.section("## Takeovers",
+		fmt.Sprintf("How long `wirefence.seal` takes while sessions have the token before. Busy sessions insert without a pause through the proxy, one half with the fence in the session variable and prepared, one half with it in a comment; each goes on with the new token. A frozen proxy was stopped by SIGSTOP: with %d such sessions, of which some hold, or with a transaction that is open, where `preempt_after` is %v. A seal of another resource than that of the sessions waits for none of them: its time is that of the statement on a machine as busy as that.", frozenSessions, preemptAfter),
+		"| against | takeovers | p50 ms | p95 ms | p99 ms | worst ms |",
+		"|---|---:|---:|---:|---:|---:|")
 	row := func(name string, times []time.Duration) {
 		p.line("| %s | %d | %s | %s | %s | %s |", name, len(times), ms(percentile(times, 50)), ms(percentile(times, 95)), ms(percentile(times, 99)), ms(percentile(times, 100)))
 	}

@@ -5,10 +5,8 @@ import (
 	_ "embed"
 	"fmt"
 	"maps"
-	"regexp"
 	"slices"
 	"strings"
-	"sync"
 
 	"github.com/jackc/pgx/v5"
 )
@@ -27,44 +25,27 @@ type Drift struct {
 	Harmless bool
 }
 
-//go:embed drift_functions.sql
-var driftFunctionsSQL string
-
-//go:embed drift_relations.sql
-var driftRelationsSQL string
-
-//go:embed drift_rights.sql
-var driftRightsSQL string
-
-var expected = sync.OnceValues(func() (*installed, error) { return readInstalled(sourcesTo(Version())) })
-
-// expectedAt returns what the migrations up to a version create.
-func expectedAt(version int) (*installed, error) {
-	if version == Version() {
-		return expected()
-	}
-	return readInstalled(sourcesTo(version))
-}
-
-// sourcesTo returns the text of the migrations up to a version.
-func sourcesTo(version int) string {
-	var all strings.Builder
-	all.WriteString(versionTableSQL)
-	for _, name := range numbered()[:version] {
-		all.WriteString(source(name) + ";\n")
-	}
-	return all.String()
-}
+//go:embed drift.sql
+var driftSQL string
 
 // Drifts compares the database with what the migrations create: functions with their bodies,
 // settings and owner; tables, views and sequences; and the rights of every role. The schema
 // must be at this binary's version, and the connection outside a transaction. Any role may call
 // it.
-func Drifts(ctx context.Context, conn *pgx.Conn) ([]Drift, error) {
-	want, err := expected()
+func Drifts(ctx context.Context, conn *pgx.Conn) (all []Drift, err error) {
+	found, err := readFacts(ctx, conn)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("compare the wirefence schema: %w", err)
 	}
+	for _, name := range keys(manifest(), found) {
+		all = append(all, compare(name, manifest()[name].Facts, found[name])...)
+	}
+	return all, nil
+}
+
+// readFacts returns the properties of each object in the schema. The connection must be outside
+// a transaction.
+func readFacts(ctx context.Context, conn *pgx.Conn) (map[string]map[string]string, error) {
 	tx, err := conn.BeginTx(ctx, pgx.TxOptions{AccessMode: pgx.ReadOnly})
 	if err != nil {
 		return nil, err
@@ -75,183 +56,123 @@ func Drifts(ctx context.Context, conn *pgx.Conn) ([]Drift, error) {
 	if _, err := tx.Exec(ctx, "SELECT pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', true), pg_catalog.set_config('quote_all_identifiers', 'off', true)"); err != nil {
 		return nil, err
 	}
-	var usable bool
-	if err := tx.QueryRow(ctx, "SELECT has_schema_privilege(current_user, 'wirefence', 'USAGE')").Scan(&usable); err != nil {
-		return nil, err
-	}
-	if !usable { // the role can't look up names in the schema
-		g := grant{"USAGE", "SCHEMA wirefence", "PUBLIC"}
-		return []Drift{{Object: "schema wirefence", Fault: "PUBLIC lacks USAGE", Remedy: []string{g.statement()}}}, nil
-	}
-	var all []Drift
-	for _, compare := range []func(context.Context, pgx.Tx, *installed) ([]Drift, error){functionDrifts, relationDrifts, rightDrifts} {
-		found, err := compare(ctx, tx, want)
-		if err != nil {
-			return nil, fmt.Errorf("compare the wirefence schema: %w", err)
-		}
-		all = append(all, found...)
-	}
-	return all, nil
-}
-
-// present is a function as the catalog has it.
-type present struct {
-	Signature string // as the migrations write it; "" for a function that they do not create
-	Name      string // as the catalog has it
-	Owner     string
-	Body      string
-	Parsed    bool
-	Definer   bool
-	Strict    bool
-	Volatile  string
-	Settings  []string
-}
-
-// IdentitySQL returns the statement that makes wirefence.identity ask the server, for a schema
-// that was created where the server did not report its identity. wirefence_owner must run it.
-func IdentitySQL() (string, error) {
-	want, err := expected()
-	if err != nil {
-		return "", err
-	}
-	return want.functions["wirefence.identity()"].statement, nil
-}
-
-func functionDrifts(ctx context.Context, tx pgx.Tx, want *installed) (all []Drift, err error) {
-	rows, err := tx.Query(ctx, driftFunctionsSQL, slices.Sorted(maps.Keys(want.functions)))
+	rows, err := tx.Query(ctx, driftSQL)
 	if err != nil {
 		return nil, err
 	}
-	found, err := pgx.CollectRows(rows, pgx.RowToStructByPos[present])
-	if err != nil {
-		return nil, err
-	}
-	for _, p := range found {
-		f := want.functions[p.Signature]
-		object := "function " + p.Signature
-		switch {
-		case f == nil:
-			all = append(all, Drift{Object: "function " + p.Name, Fault: "it is not Wirefence's", Remedy: []string{"DROP FUNCTION " + p.Name}})
-			continue
-		case p.Name == "":
-			all = append(all, Drift{Object: object, Fault: "it is missing", Remedy: append([]string{f.statement}, want.grantsOf("FUNCTION "+p.Signature)...)})
-			continue
-		case p.Owner != owner:
-			all = append(all, Drift{Object: object, Fault: "it belongs to " + p.Owner, Remedy: []string{"ALTER FUNCTION " + p.Name + " OWNER TO " + owner}})
+	all := map[string]map[string]string{}
+	var name, property, value string
+	_, err = pgx.ForEachRow(rows, []any{&name, &property, &value}, func() error {
+		if all[name] == nil {
+			all[name] = map[string]string{}
 		}
-		if fault := f.fault(p); fault != "" {
-			all = append(all, Drift{Object: object, Fault: fault, Remedy: []string{f.statement}})
-		}
-	}
-	return all, nil
+		all[name][property] = value
+		return nil
+	})
+	return all, err
 }
 
-// owner is the role that owns everything in the schema.
-const owner = "wirefence_owner"
+// keys returns the keys of two maps, in order.
+func keys[A, B any](a map[string]A, b map[string]B) []string {
+	return slices.Compact(slices.Sorted(slices.Values(slices.AppendSeq(slices.Collect(maps.Keys(a)), maps.Keys(b)))))
+}
 
-// fault says how a function differs from the migrations, "" if it does not.
-func (f *function) fault(p present) string {
+// compare returns how an object differs from the manifest. want is nil if the migrations don't
+// create it, found if the database lacks it.
+func compare(name string, want map[string][]string, found map[string]string) (all []Drift) {
+	kind, id, _ := strings.Cut(name, " ")
 	switch {
-	case f.definer && !p.Definer:
-		return "it is not SECURITY DEFINER any more"
-	case !f.definer && p.Definer:
-		return "it was made SECURITY DEFINER"
-	case !slices.Equal(settings(f.settings), settings(p.Settings)):
-		return fmt.Sprintf("its settings are %s, not %s", orNone(p.Settings), orNone(f.settings))
-	case f.strict != p.Strict, f.volatile != p.Volatile:
-		return "its volatility or strictness was changed"
-	case f.parsed != p.Parsed, !slices.ContainsFunc(f.bodies, func(body string) bool {
-		return body == p.Body || f.parsed && undecorated(body) == undecorated(p.Body)
-	}):
-		return "its body was changed"
+	case found == nil:
+		return []Drift{{Object: strings.TrimPrefix(name, "table "), Fault: "it is missing", Remedy: append([]string{definition(name)}, grants(name, want)...)}}
+	case want == nil && kind == "function":
+		return []Drift{{Object: name, Fault: "it is not Wirefence's", Remedy: []string{"DROP FUNCTION " + id}}}
+	case kind == "function":
+		all = redefine(name, want, found)
 	}
-	return ""
-}
-
-// settings returns the settings of a function in order. A server that had quote_all_identifiers
-// on when the function was created has their names in quotes.
-func settings(of []string) (all []string) {
-	for _, s := range of {
-		all = append(all, quotedName.ReplaceAllString(s, "$1"))
-	}
-	slices.Sort(all)
-	return all
-}
-
-var quotedName = regexp.MustCompile(`"([a-z_]+)"`)
-
-func orNone(settings []string) string {
-	if len(settings) == 0 {
-		return "none"
-	}
-	return strings.Join(settings, "; ")
-}
-
-// decoration matches what PostgreSQL adds when it prints an expression that it keeps as a tree:
-// parentheses, casts, quotes, line breaks, and the names of schemas.
-var decoration = regexp.MustCompile(`::[a-z]+(?: [a-z]+)*(?:\[\])?|pg_catalog\.|[\s()'"]`)
-
-// undecorated returns an expression without the parts in which its text may differ.
-func undecorated(expression string) string {
-	return strings.ToLower(decoration.ReplaceAllString(strings.TrimPrefix(strings.TrimSpace(expression), "RETURN "), ""))
-}
-
-// grantsOf returns the statements that grant rights on an object.
-func (in *installed) grantsOf(object string) (all []string) {
-	for _, g := range in.grants {
-		if g.object == object {
-			all = append(all, g.statement())
+	for _, property := range keys(want, found) {
+		if is := found[property]; !slices.Contains(want[property], is) {
+			if d := differ(name, property, strings.Join(want[property], ""), is); d.Fault != "" && (want != nil || strings.HasPrefix(property, "right ")) {
+				all = append(all, d)
+			}
 		}
 	}
 	return all
 }
 
-func relationDrifts(ctx context.Context, tx pgx.Tx, want *installed) (all []Drift, err error) {
-	rows, err := tx.Query(ctx, driftRelationsSQL, slices.Sorted(maps.Keys(want.relations)), owner, slices.Sorted(maps.Keys(want.triggers)))
-	if err != nil {
-		return nil, err
-	}
-	var name, fault, remedy, trigger string
-	_, err = pgx.ForEachRow(rows, []any{&name, &fault, &remedy, &trigger}, func() error {
-		d := Drift{Object: name, Fault: fault}
-		switch {
-		case remedy != "":
-			d.Remedy = []string{remedy}
-		case trigger != "":
-			d.Remedy = []string{want.triggers[name+" "+trigger]}
-		case fault == "it is missing":
-			d.Remedy = append([]string{want.relations[name]}, want.grantsOf("TABLE "+name)...)
+// redefine returns the first difference that another definition of a function has caused.
+func redefine(name string, want map[string][]string, found map[string]string) []Drift {
+	for _, property := range []string{"security", "settings", "behaviour", "body"} {
+		is := found[property]
+		if slices.Contains(want[property], is) {
+			continue
 		}
-		all = append(all, d)
-		return nil
-	})
-	return all, err
+		d := Drift{Object: name, Remedy: []string{definition(name)}}
+		switch property {
+		case "security":
+			d.Fault = "it is not SECURITY DEFINER any more"
+			if is == "definer" {
+				d.Fault = "it was made SECURITY DEFINER"
+			}
+		case "settings":
+			d.Fault = fmt.Sprintf("its settings are %s, not %s", is, want[property][0])
+		case "behaviour":
+			d.Fault = "its volatility or strictness was changed"
+		case "body":
+			d.Fault = "its body was changed"
+		}
+		return []Drift{d}
+	}
+	return nil
 }
 
-func rightDrifts(ctx context.Context, tx pgx.Tx, want *installed) (all []Drift, err error) {
-	var rights, objects, roles []string
-	for _, g := range want.grants {
-		rights, objects, roles = append(rights, g.right), append(objects, g.object), append(roles, g.role)
+// differ returns a difference that no definition repairs, or no fault if it is none. want or is
+// is empty for a property that an object should not have, or lacks.
+func differ(name, property, want, is string) Drift {
+	kind, id, _ := strings.Cut(name, " ")
+	kind = strings.ToUpper(kind)
+	of, what, _ := strings.Cut(property, " ")
+	d := Drift{Object: strings.TrimPrefix(name, "table ")}
+	repair := func(fault, remedy string) Drift {
+		d.Fault, d.Remedy = fault, []string{remedy}
+		return d
 	}
-	rows, err := tx.Query(ctx, driftRightsSQL, rights, objects, roles, owner)
-	if err != nil {
-		return nil, err
+	switch {
+	case of == "owner":
+		return repair("it belongs to "+is, fmt.Sprintf("ALTER %s %s OWNER TO %s", kind, id, want))
+	case of == "policies":
+		return repair("row level security is on", fmt.Sprintf("ALTER TABLE %s DISABLE ROW LEVEL SECURITY", id))
+	case of == "index":
+		return repair(fmt.Sprintf("its index %s is not valid", what), "REINDEX INDEX "+what)
+	case of == "rule":
+		return repair("it has the rule "+what, fmt.Sprintf("DROP RULE %s ON %s", what, id))
+	case of == "trigger" && want == "":
+		return repair("it has the trigger "+what, fmt.Sprintf("DROP TRIGGER %s ON %s", what, id))
+	case of == "trigger" && is == "":
+		return repair("it lacks the trigger "+what, definition(property))
+	case of == "trigger":
+		return repair(fmt.Sprintf("its trigger %s is disabled", what), fmt.Sprintf("ALTER TABLE %s ENABLE TRIGGER %s", id, what))
+	case want != "" && (of == "column" || of == "constraint"):
+		if d.Fault = fmt.Sprintf("it lacks the %s", property); is != "" {
+			d.Fault = fmt.Sprintf("its %s is %s, not %s", property, is, want)
+		}
+	case of == "right":
+		right, role, _ := strings.Cut(what, " to ")
+		d.Object = name
+		if is == "" {
+			return repair(fmt.Sprintf("%s lacks %s", role, right), fmt.Sprintf("GRANT %s ON %s %s TO %s", right, kind, id, role))
+		}
+		d.Harmless = right == "SELECT"
+		return repair(fmt.Sprintf("%s has %s", role, right), fmt.Sprintf("REVOKE %s ON %s %s FROM %s", right, kind, id, role))
 	}
-	var right, object, role string
-	var surplus bool
-	_, err = pgx.ForEachRow(rows, []any{&right, &object, &role, &surplus}, func() error {
-		g := grant{right, object, role}
-		kind, name, _ := strings.Cut(object, " ")
-		if surplus && kind == "FUNCTION" && want.functions[name] == nil {
-			return nil // functionDrifts reports it
+	return d
+}
+
+// grants returns the statements that grant the rights on an object.
+func grants(name string, want map[string][]string) (all []string) {
+	for _, property := range keys(want, map[string]string{}) {
+		if strings.HasPrefix(property, "right ") {
+			all = append(all, differ(name, property, "granted", "").Remedy...)
 		}
-		d := Drift{Object: strings.ToLower(kind) + " " + name, Fault: fmt.Sprintf("%s lacks %s", role, right), Remedy: []string{g.statement()}}
-		if surplus {
-			d.Fault, d.Harmless = fmt.Sprintf("%s has %s", role, right), right == "SELECT"
-			d.Remedy = []string{fmt.Sprintf("REVOKE %s ON %s FROM %s", right, object, role)}
-		}
-		all = append(all, d)
-		return nil
-	})
-	return all, err
+	}
+	return all
 }

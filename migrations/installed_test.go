@@ -1,6 +1,7 @@
 package migrations_test
 
 import (
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -104,5 +105,21 @@ func TestDriftsAreFoundAndMended(t *testing.T) {
 			}
 		}
 		mustExec(t, admin, "SELECT wirefence.check('orders=1')")
+	})
+}
+
+// A lost column or constraint is reported, without a remedy.
+func TestLostColumnsAreFound(t *testing.T) {
+	onEach(t, func(t *testing.T, db database) {
+		mustExec(t, db.admin(t), "ALTER TABLE wirefence.guards DROP COLUMN protected_by, ALTER COLUMN protected_at DROP NOT NULL; ALTER TABLE wirefence.secret DROP CONSTRAINT secret_pkey")
+		got := drifts(t, db.app(t))
+		want := []migrations.Drift{
+			{Object: "wirefence.guards", Fault: "its column protected_at is timestamp with time zone, not timestamp with time zone not null"},
+			{Object: "wirefence.guards", Fault: "it lacks the column protected_by"},
+			{Object: "wirefence.secret", Fault: "it lacks the constraint secret_pkey"},
+		}
+		if !reflect.DeepEqual(got, want) {
+			t.Errorf("reported: %+v", got)
+		}
 	})
 }

@@ -5,8 +5,6 @@ import (
 	_ "embed"
 	"errors"
 	"fmt"
-	"maps"
-	"slices"
 
 	"github.com/jackc/pgx/v5"
 )
@@ -93,11 +91,7 @@ func Usable(ctx context.Context, conn *pgx.Conn) (differs *VersionError, err err
 
 // hasFunctions returns a *ContentError if the database lacks functions of a version.
 func hasFunctions(ctx context.Context, conn *pgx.Conn, version int) error {
-	want, err := expectedAt(version)
-	if err != nil {
-		return err
-	}
-	rows, err := conn.Query(ctx, verifySQL, slices.Sorted(maps.Keys(want.functions)))
+	rows, err := conn.Query(ctx, verifySQL, functionsOf(version))
 	if err != nil {
 		return fmt.Errorf("look for the functions of the wirefence schema: %w", err)
 	}

@@ -71,28 +71,24 @@ func checkTimeline(ctx context.Context, in *Input) ([]Finding, error) {
 	case err != nil:
 		return nil, err
 	}
-	return timelineFindings(faults, id)
+	return timelineFindings(faults, id), nil
 }
 
-func timelineFindings(faults []engine.Fault, id identity) ([]Finding, error) {
+func timelineFindings(faults []engine.Fault, id identity) []Finding {
 	const trusted = "A promotion isn't noticed: tokens still count after it, as failover = trust says. That is right where the storage keeps every commit across a failover."
-	asks, err := migrations.IdentitySQL()
-	if err != nil {
-		return nil, err
-	}
-	asks = "SET ROLE wirefence_owner; " + asks
+	asks := "SET ROLE wirefence_owner; " + migrations.IdentitySQL()
 	switch unknown := id.Name == unknownServer; {
 	case unknown && id.Reacquires && len(faults) > 0:
 		return []Finding{{Grade: Problem, Says: "failover is reacquire, but " + faults[0].Says, Means: faults[0].Means,
-			Remedy: []string{"wirefence resource set --failover trust --reason …, where the storage keeps every commit across a failover"}}}, nil
+			Remedy: []string{"wirefence resource set --failover trust --reason …, where the storage keeps every commit across a failover"}}}
 	case unknown && id.Reacquires:
 		return []Finding{{Grade: Problem, Says: "failover is reacquire, but the schema doesn't ask which server this is",
-			Means: "A promotion that loses grants isn't noticed: a former holder's token would count again.", Remedy: []string{asks}}}, nil
+			Means: "A promotion that loses grants isn't noticed: a former holder's token would count again.", Remedy: []string{asks}}}
 	case unknown && len(faults) > 0:
-		return []Finding{{Grade: Note, Says: faults[0].Says, Means: trusted}}, nil
+		return []Finding{{Grade: Note, Says: faults[0].Says, Means: trusted}}
 	case unknown:
 		return []Finding{{Grade: Note, Says: "the server tells its timeline, but the schema was made where none did", Means: trusted,
-			Remedy: []string{asks + ", and holders acquire again where failover = reacquire is set then"}}}, nil
+			Remedy: []string{asks + ", and holders acquire again where failover = reacquire is set then"}}}
 	}
-	return finding.Fine("the server tells its timeline"), nil
+	return finding.Fine("the server tells its timeline")
 }

@@ -1,4 +1,4 @@
-package contentiontest
+package loadtest
 
 import (
 	"context"
@@ -66,27 +66,14 @@ func (j *journal) told(tx int64, p plan, f fate) {
 	for _, part := range p.parts {
 		o.rows += part.rows()
 	}
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	j.fates[tx] = o
+	note(j, j.fates, tx, o)
 }
 
-func (j *journal) saw(id int, token, rows int64) {
+// note records what a client was told.
+func note[K comparable, V any](j *journal, in map[K]V, what K, value V) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	j.seen[recorded{id, token}] = rows
-}
-
-func (j *journal) refusedFor(id int, current int64) {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	j.cited[recorded{id, current}] = true
-}
-
-func (j *journal) surpassedBy(id int, token int64) {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	j.higher[recorded{id, token}] = true
+	in[what] = value
 }
 
 var (

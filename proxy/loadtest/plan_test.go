@@ -1,4 +1,4 @@
-package contentiontest
+package loadtest
 
 import (
 	"fmt"
@@ -181,6 +181,8 @@ func (p part) sql(writer int, tx int64, t tokens) (sql string) {
 	return sql
 }
 
+var ways = [2]string{"direct", "through the proxy"}
+
 // way is which of a writer's connections the plan takes.
 func (p plan) way() int {
 	if p.proxied {
@@ -190,12 +192,9 @@ func (p plan) way() int {
 }
 
 func (p plan) String() string {
-	way, protocol := "direct", "simple"
-	if p.proxied {
-		way = "through the proxy"
-	}
+	protocol := "simple"
 	if p.extended {
 		protocol = "extended"
 	}
-	return strings.Join([]string{p.isolation, way, protocol, fmt.Sprintf("%d fences", len(p.parts)), fmt.Sprintf("stall %v", p.stall)}, ", ")
+	return strings.Join([]string{p.isolation, ways[p.way()], protocol, fmt.Sprintf("%d fences", len(p.parts)), fmt.Sprintf("stall %v", p.stall)}, ", ")
 }

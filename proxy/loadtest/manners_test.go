@@ -1,6 +1,6 @@
 //go:build linux
 
-package soaktest
+package loadtest
 
 import (
 	"context"
@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgproto3"
 
 	"github.com/wirefence/wirefence/fence"
 	"github.com/wirefence/wirefence/internal/stack"
@@ -245,7 +246,7 @@ func slow(ctx context.Context, s *soak, conn *pgx.Conn, r *rand.Rand) error {
 func pause(r *rand.Rand, most time.Duration) { time.Sleep(time.Duration(r.Int64N(int64(most)))) }
 
 // slowReader takes its answer bit by bit, so that it waits in the proxy and in the server.
-func slowReader(ctx context.Context, _ *soak, conn *pgx.Conn, r *rand.Rand) error {
+func slowReader(ctx context.Context, s *soak, conn *pgx.Conn, r *rand.Rand) error {
 	const size = 1 << 20
 	rows, err := conn.Query(ctx, "SELECT repeat('x', $1) FROM generate_series(1, 12)", size)
 	if err != nil {
@@ -258,7 +259,7 @@ func slowReader(ctx context.Context, _ *soak, conn *pgx.Conn, r *rand.Rand) erro
 			return fmt.Errorf("%w: %d bytes of %d came", errWrong, got, size)
 		}
 		n++
-		pause(r, min(*length/100, time.Second))
+		pause(r, min(s.length/100, time.Second))
 	}
 	if rows.Err() == nil && n != 12 {
 		return fmt.Errorf("%w: %d rows of 12 came", errWrong, n)
@@ -276,7 +277,6 @@ func socketOf(conn *pgx.Conn) *net.TCPConn {
 
 // query is a whole Query message.
 func query(sql string) []byte {
-	size := len(sql) + 5
-	msg := []byte{'Q', byte(size >> 24), byte(size >> 16), byte(size >> 8), byte(size)}
-	return append(append(msg, sql...), 0)
+	message, _ := (&pgproto3.Query{String: sql}).Encode(nil)
+	return message
 }

@@ -1,9 +1,10 @@
-package contentiontest
+package loadtest
 
 import (
 	"context"
 	"fmt"
-	"sort"
+	"maps"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -53,13 +54,9 @@ func (c *crowd) url(role string, proxied bool) string {
 }
 
 func (c *crowd) count(p plan, f fate) {
-	way := "direct"
-	if p.proxied {
-		way = "through the proxy"
-	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.outcomes[strings.Join([]string{fates[f], way, p.isolation}, ", ")]++
+	c.outcomes[strings.Join([]string{fates[f], ways[p.way()], p.isolation}, ", ")]++
 	c.outcomes[fates[f]]++
 }
 
@@ -203,13 +200,8 @@ func (c *crowd) hung() {
 func (c *crowd) report() string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	var names []string
-	for name := range c.outcomes {
-		names = append(names, name)
-	}
-	sort.Strings(names)
 	var b strings.Builder
-	for _, name := range names {
+	for _, name := range slices.Sorted(maps.Keys(c.outcomes)) {
 		fmt.Fprintf(&b, "%7d %s\n", c.outcomes[name], name)
 	}
 	fmt.Fprintf(&b, "transactions took %s, with at most %d retries\n", spread(c.durations), c.mostTries)
@@ -223,7 +215,7 @@ func spread(all []time.Duration) string {
 	if len(all) == 0 {
 		return "no time"
 	}
-	sort.Slice(all, func(i, k int) bool { return all[i] < all[k] })
+	slices.Sort(all)
 	at := func(permille int) time.Duration {
 		return all[min(len(all)*permille/1000, len(all)-1)].Round(time.Millisecond)
 	}

@@ -1,4 +1,4 @@
-package contentiontest
+package loadtest
 
 import (
 	"context"

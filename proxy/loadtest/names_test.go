@@ -1,6 +1,6 @@
 //go:build linux
 
-package soaktest
+package loadtest
 
 import (
 	"flag"
@@ -85,24 +85,20 @@ func TestStatementsUnderFreshNames(t *testing.T) {
 
 // prepare prepares a statement and runs it, as libpq does with two calls.
 func prepare(f *pgproto3.Frontend, name, sql string) {
-	f.Send(&pgproto3.Parse{Name: name, Query: sql})
-	f.Send(&pgproto3.Bind{PreparedStatement: name})
-	f.Send(&pgproto3.Describe{ObjectType: 'P'})
-	f.Send(&pgproto3.Execute{})
-	f.Send(&pgproto3.Sync{})
+	for _, m := range []pgproto3.FrontendMessage{
+		&pgproto3.Parse{Name: name, Query: sql}, &pgproto3.Bind{PreparedStatement: name}, &pgproto3.Describe{ObjectType: 'P'}, &pgproto3.Execute{}, &pgproto3.Sync{},
+	} {
+		f.Send(m)
+	}
 }
 
 func deallocate(f *pgproto3.Frontend, name string, extended bool) {
 	sql := "DEALLOCATE " + name
-	if !extended {
+	if extended {
+		prepare(f, "", sql)
+	} else {
 		f.Send(&pgproto3.Query{String: sql})
-		return
 	}
-	f.Send(&pgproto3.Parse{Query: sql})
-	f.Send(&pgproto3.Bind{})
-	f.Send(&pgproto3.Describe{ObjectType: 'P'})
-	f.Send(&pgproto3.Execute{})
-	f.Send(&pgproto3.Sync{})
 }
 
 // answers sends what was collected, and takes the answers up to the n-th ReadyForQuery.

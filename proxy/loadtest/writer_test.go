@@ -1,4 +1,4 @@
-package contentiontest
+package loadtest
 
 import (
 	"context"
@@ -256,7 +256,7 @@ func (w *writer) judgeRefusal(t tokens, text string) string {
 	if t[w.resources[id]] != presented || presented >= current {
 		return "a token that isn't stale was refused"
 	}
-	w.journal.refusedFor(id, current)
+	note(w.journal, w.journal.cited, recorded{id, current}, true)
 	return ""
 }
 

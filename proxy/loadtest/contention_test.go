@@ -1,15 +1,8 @@
-// Package contentiontest lets many writers with fences of many resources, in no
-// order, meet takeovers of the same resources all the time, and looks for what must
-// not be: a deadlock, a transaction without an end, a former token that is
-// committed behind a newer one, a refusal that isn't due.
-//
-// Commits are read by logical decoding, which tells their order.
-package contentiontest
+package loadtest
 
 import (
 	"context"
 	_ "embed"
-	"flag"
 	"fmt"
 	"math/rand/v2"
 	"slices"
@@ -20,12 +13,6 @@ import (
 	"github.com/wirefence/wirefence/internal/servers"
 	"github.com/wirefence/wirefence/internal/stack"
 	"github.com/wirefence/wirefence/proxy"
-)
-
-var (
-	length = flag.Duration("contention", 0, "how long clients contend; 0 is a fixed number of transactions")
-	seed   = flag.Uint64("seed", 0, "of what clients do; 0 takes another each time")
-	only   = flag.Int("major", 0, "the version of PostgreSQL; 0 is an old and a new one")
 )
 
 //go:embed testdata/objects.sql
@@ -64,11 +51,8 @@ func TestContention(t *testing.T) {
 		{15, "1s"},    // the default: most waits are over before anybody looks for a deadlock
 		{18, "100ms"}, // deadlocks are looked for all the time
 	} {
-		if *only != 0 && *only != c.major {
-			continue
-		}
 		t.Run(fmt.Sprint(c.major), func(t *testing.T) {
-			c := gather(t, start(t, c.major, c.deadlockTimeout), "")
+			c := gather(t, startContended(t, c.major, c.deadlockTimeout), "")
 			if err := c.run(t.Context(), all()); err != nil {
 				t.Fatal(err)
 			}
@@ -90,7 +74,7 @@ func TestContention(t *testing.T) {
 
 // Each defect is found by what it must lead to.
 func TestDefectsAreFound(t *testing.T) {
-	pg := start(t, 15, "100ms")
+	pg := startContended(t, 15, "100ms")
 	for _, d := range []struct{ name, function, from, to, finding string }{
 		{"stale tokens pass", "verdict", "'WF001'", "'pass'", "while the last recorded was"},
 		{"writers take no locks", "take_locks", "pg_try_advisory_xact_lock_shared(pair.key)", "true", "while the last recorded was"},
@@ -115,18 +99,13 @@ func TestDefectsAreFound(t *testing.T) {
 
 func quoted(text string) string { return "'" + strings.ReplaceAll(text, "'", "''") + "'" }
 
-// start starts a server for a crowd.
-func start(t *testing.T, major int, deadlockTimeout string) *servers.Postgres {
+// startContended starts a server for a crowd.
+func startContended(t *testing.T, major int, deadlockTimeout string) *servers.Postgres {
 	t.Helper()
-	pg, err := servers.StartPostgres(t.Context(), servers.PostgresConfig{Major: major, Settings: map[string]string{
+	return start(t, servers.PostgresConfig{Major: major, Settings: map[string]string{
 		"max_connections": "250", "deadlock_timeout": deadlockTimeout,
 		"synchronous_commit": "on", // logical decoding reads what was flushed
 	}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(pg.Close)
-	return pg
 }
 
 // gather makes a database with all resources, and with a defect if there is one,

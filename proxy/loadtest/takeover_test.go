@@ -1,4 +1,4 @@
-package contentiontest
+package loadtest
 
 import (
 	"context"
@@ -103,7 +103,7 @@ func (k *taker) seal(ctx context.Context, set []*resource) error {
 			if sealed {
 				granted[r] = token
 			} else {
-				k.journal.surpassedBy(r.id, token)
+				note(k.journal, k.journal.higher, recorded{r.id, token}, true)
 			}
 		}
 		return nil
@@ -120,7 +120,7 @@ func (k *taker) seal(ctx context.Context, set []*resource) error {
 		if err != nil {
 			return fmt.Errorf("look at the journal: %w", err)
 		}
-		k.journal.saw(r.id, token, rows)
+		note(k.journal, k.journal.seen, recorded{r.id, token}, rows)
 	}
 	return nil
 }

@@ -1,11 +1,9 @@
 //go:build linux
 
-// Package soaktest lets many clients of all manners, with TLS and without, use two
-// proxies for a while, one of which speaks TLS to the server. The server is stopped and
-// crashes under them. Then it looks for what was left behind.
-package soaktest
+package loadtest
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"flag"
@@ -29,10 +27,7 @@ import (
 	"github.com/wirefence/wirefence/proxy"
 )
 
-var (
-	length  = flag.Duration("soak", 15*time.Second, "how long clients come and go")
-	clients = flag.Int("clients", 120, "how many there are at once")
-)
+var clients = flag.Int("clients", 120, "how many soaking clients there are at once")
 
 // busyClients is how many clients do anything; the others think between their queries.
 const busyClients = 120
@@ -45,6 +40,7 @@ type soak struct {
 	proxies        []*stack.Running
 	registries     []*prometheus.Registry
 	database       string
+	length         time.Duration
 	think          time.Duration // at most, between queries
 	logins, fenced atomic.Int64
 	acts           []atomic.Int64  // that came to their end
@@ -54,14 +50,10 @@ type soak struct {
 func TestSoak(t *testing.T) {
 	ca := authority.New(t)
 	server, between := ca.Issue(t, "db.test", "127.0.0.1"), ca.Issue(t, "proxy.test", "127.0.0.1")
-	pg, err := servers.StartPostgres(t.Context(), servers.PostgresConfig{
+	pg := start(t, servers.PostgresConfig{
 		CertFile: server.CertFile, KeyFile: server.KeyFile, Settings: map[string]string{"max_connections": strconv.Itoa(2**clients + 50)},
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer pg.Close()
-	s := &soak{think: 10 * time.Millisecond, database: stack.Database(t, pg), acts: make([]atomic.Int64, len(manners))}
+	s := &soak{length: cmp.Or(*length, 15*time.Second), think: 10 * time.Millisecond, database: stack.Database(t, pg), acts: make([]atomic.Int64, len(manners))}
 	stack.Exec(t, pg.URL(s.database), "CREATE TABLE jobs (worker text)", "SELECT wirefence.seal('orders', 34, 'B')")
 
 	before := goleak.IgnoreCurrent()
@@ -86,7 +78,7 @@ func TestSoak(t *testing.T) {
 	s.quiet(t)
 	descriptors, heap := openDescriptors(t), heapInUse()
 
-	s.think = min(*length/10, 25*time.Second) // less than the server stays
+	s.think = min(s.length/10, 25*time.Second) // less than the server stays
 	s.run(t, pg)
 
 	s.lockless(t, pg)
@@ -116,7 +108,7 @@ func TestSoak(t *testing.T) {
 
 // run lets clients come and go, and the server go and come.
 func (s *soak) run(t *testing.T, pg *servers.Postgres) {
-	ctx, end := context.WithTimeout(t.Context(), *length)
+	ctx, end := context.WithTimeout(t.Context(), s.length)
 	defer end()
 	var all sync.WaitGroup
 	for n := range *clients {
@@ -153,7 +145,7 @@ func (s *soak) run(t *testing.T, pg *servers.Postgres) {
 				t.Logf("TLS to the server: %t, to the proxy: %t: %d logins", i/2 == 1, i%2 == 1, s.kinds[i].Load())
 			}
 			return
-		case <-time.After(max(*length/5, 3*time.Second)):
+		case <-time.After(max(s.length/5, 3*time.Second)):
 		}
 		if n%2 == 0 {
 			pg.Stop()
