@@ -38,8 +38,8 @@ var rules = []struct {
 	name, run string
 	edits     []edit
 }{
-	{"check ahead of SAVEPOINT", allowed, []edit{{weaveGo, "runs && (lost || st.Class == sqltext.Savepoint))", "runs && lost)"}}},
-	{"check ahead of what releases the lock", allowed, []edit{{weaveGo, "lost := endsHold(st, by) || f.HoldMayEnd", "lost := f.HoldMayEnd"}}},
+	{"check ahead of SAVEPOINT", allowed, []edit{{weaveGo, "c.runs && (c.ends(st) || st.Class == sqltext.Savepoint))", "c.runs && c.ends(st))"}}},
+	{"check ahead of what releases the lock", allowed, []edit{{weaveGo, "return endsHold(st, c.by) || c.mayEnd", "return c.mayEnd"}}},
 	{"check for the hold's fence, under another one", allowed, []edit{{decideGo, "guard, guards := f.guard(m, by)", "guard, guards := 0, false"}}},
 	{"check for the hold's fence ahead of SAVEPOINT", allowed, []edit{{weaveGo, "st.Class == sqltext.Savepoint || endsHold(st, f.Hold.By)", "endsHold(st, f.Hold.By)"}}},
 	{"EXECUTE does what was prepared", allowed, []edit{{judgeGo, "if st.Flags.Has(sqltext.Executes) {", "if false {"}}},
@@ -54,11 +54,11 @@ var rules = []struct {
 	{"no hold counts behind a SET", allowed, []edit{{applyGo, `s.variableMayCarry, s.loginFence = true, ""
 		if s.hold.by.Comment == "" {`, `s.variableMayCarry, s.loginFence = true, ""
 		if false {`}}},
-	{"a check ends with its transaction", unheld, []edit{{weaveGo, "checked, outside = false, false", "outside = false"}}},
-	{"a check ends with a SET", unheld, []edit{{weaveGo, `!unsteady && !(by.Comment == "" && changesFence(st))`, "!unsteady"}}},
+	{"a check ends with its transaction", unheld, []edit{{weaveGo, "c.checked, c.outside = false, false", "c.outside = false"}}},
+	{"a check ends with a SET", unheld, []edit{{weaveGo, `!c.unsteady && !(c.by.Comment == "" && changesFence(st))`, "!c.unsteady"}}},
 	{"a check of a batch ends with a SET", unheld, []edit{{applyGo, `st.Class.Controls() || st.Flags&(sqltext.SetsVariable|sqltext.Resets) != 0 && b.By.Comment == "" {`, "st.Class.Controls() {"}}},
-	{"check ahead of COMMIT", unheld, []edit{{weaveGo, "need = !fenced && !checked && ran && runs", "need = !fenced && false"}}},
-	{"check ahead of COMMIT behind a SET", unheld, []edit{{weaveGo, "f.Fenced && !f.FenceChanged && !unsteady", "f.Fenced && !unsteady"}}},
+	{"check ahead of COMMIT", unheld, []edit{{weaveGo, "need = !c.fenced && !c.checked && c.ran && c.runs", "need = !c.fenced && false"}}},
+	{"check ahead of COMMIT behind a SET", unheld, []edit{{weaveGo, "f.Fenced && !f.FenceChanged && !c.unsteady", "f.Fenced && !c.unsteady"}}},
 	{"names get other meanings", unheld, []edit{{applyGo, "s.names.prepared.Change(name, ambiguous)", "_ = ambiguous"}}},
 }
 

@@ -40,89 +40,128 @@ func (f *Facts) guard(m *Message, by Carrier) (statement int, guards bool) {
 // A LOCK gets its check behind it: ahead of it, a check would take the snapshot of a
 // REPEATABLE READ transaction, which must follow the LOCK.
 func (f *Facts) weave(m *Message, by Carrier, setter int, inserts []Insert) Action {
-	taken := f.Batch.Open && m.Kind != Query && f.Batch.Taken && f.Batch.By == by && !f.FenceMayChange && !f.HoldMayEnd
-	counts := f.HoldCovers(by) || taken
-	unsteady := f.FenceMayChange && by.Comment == "" // any statement may change the fence
-	checked := f.Batch.Open && m.Kind != Query && f.Batch.Checked && f.Batch.By == by && !unsteady
-	fenced := by.Comment != "" && f.FencedBy == by.Comment || by.Comment == "" && f.Fenced && !f.FenceChanged && !unsteady || counts || checked
-	ran := f.CurrentBlock() != NoBlock || f.Batch.Open && f.Batch.Ran
-	outside := f.CurrentBlock() == NoBlock && !f.Batch.Open
-	failed := f.CurrentBlock() == FailedBlock
-	unknown := f.CurrentBlock() == BlockUnknown && f.Outstanding > 0
-	runs := m.Kind == Query || m.Kind == Execute
-	locked := false // a LOCK has no check yet
-	fresh, ended, varied := f.FreshChain, false, f.Varied
 	if f.Pooled && by.Comment == "" {
 		by.Variable = f.Variable // before the text sets it, it is another client's
 	}
-	a := Action{By: by, Inserts: inserts[:0], Held: counts}
-	check := func(before int) {
-		a.Inserts = append(a.Inserts, Insert{Before: before, By: by})
-		checked, fenced, locked = true, true, false
-	}
+	c := f.coverage(m, by)
+	a := Action{By: by, Inserts: inserts[:0], Held: c.counts}
 	for i := range m.Statements {
 		st := &m.Statements[i]
-		lost := endsHold(st, by) || f.HoldMayEnd
-		need := locked
-		switch {
-		case st.Class == sqltext.Ends && st.Flags.Has(sqltext.Commits):
-			// COMMIT runs deferred triggers, of statements that carried no fence, or a check
-			// that found none.
-			need = !fenced && !checked && ran && runs
-			if need && unknown {
-				return Action{Do: Wait} // if the transaction has failed, it only rolls back
-			}
-		case st.Class == sqltext.Ends, st.Class == sqltext.Precedes:
-			need = false // one releases the lock of a LOCK, the other may precede the snapshot
-		case st.Class.Controls():
-		case outside && st.Class == sqltext.Savepoint, st.Class == sqltext.Lock && len(m.Statements) == 1 && (outside || m.Kind == Query && f.CurrentBlock() == NoBlock):
-			// It fails outside of a block.
-		case st.Class == sqltext.Lock:
-			locked = locked || runs && !checked && !(counts && !lost)
-			if need = false; locked && unknown {
-				return Action{Do: Wait} // outside of a block it fails
-			}
-		case st.Class == sqltext.Free, st.Class == sqltext.Discards:
-			// Writes under the hold need another protection before the hold ends.
-			need = counts && lost && ran && runs && !checked
-		default:
-			// The end of a subtransaction releases the locks of a check in it, so a
-			// SAVEPOINT needs a check ahead even under a hold.
-			need = !checked && (locked || !counts || runs && (lost || st.Class == sqltext.Savepoint))
-			if need && m.Kind == Describe && unknown {
-				return Action{Do: Wait} // a failed block lets what returns no rows be described
-			}
+		need, wait := c.needs(m, st)
+		if wait {
+			return Action{Do: Wait}
 		}
-		if need && !failed && (i > setter || f.Required) && (by.Carries() || f.Required) {
-			if fresh && f.Hold.State != NoHold {
-				a.Inserts = append(a.Inserts, Insert{Before: i, By: by, GivesBack: true})
+		if need && c.mayCheck(f) && (i > setter || f.Required) {
+			if c.fresh && f.Hold.State != NoHold {
+				a.Inserts = append(a.Inserts, Insert{Before: i, By: c.by, GivesBack: true})
 			}
-			check(i)
+			a.Inserts = append(a.Inserts, Insert{Before: i, By: c.by})
+			c.checked, c.fenced, c.locked = true, true, false
 		}
-		chains := st.Flags.Has(sqltext.Chains) || ended && st.Class == sqltext.Begins
-		fresh = chains || fresh && (st.Class == sqltext.Free || st.Class == sqltext.Precedes || st.Class == sqltext.Lock)
-		ended = ended || st.Class == sqltext.Ends
-		counts = counts && !chains
-		if st.Class.Controls() {
-			checked, outside = false, false
-			locked = locked && st.Class == sqltext.Precedes
-			counts = counts && !taken
-			failed = failed && !endsClass(st.Class)
-		}
-		if f.Pooled && by.Comment == "" { // there only SET LOCAL counts
-			by.Variable = (by.Variable || st.Flags.Has(sqltext.SetsVariable)) && st.Class != sqltext.Ends
-		}
-		counts = counts && !lost && !st.Flags.Has(sqltext.Imports) && !unsteady
-		steady := !unsteady && !(by.Comment == "" && changesFence(st))
-		varied = varied || changesFence(st)
-		fenced = fenced && steady && !(st.Class == sqltext.Undoes && (varied || by.Comment != ""))
-		checked = checked && steady && !st.Flags.Has(sqltext.Imports)
-		ran = true
+		c.pass(f, st)
 	}
-	if locked && !failed && (by.Carries() || f.Required) {
-		check(len(m.Statements))
+	if c.locked && c.mayCheck(f) {
+		a.Inserts = append(a.Inserts, Insert{Before: len(m.Statements), By: c.by})
 	}
 	return a
+}
+
+// coverage is what covers the next statement of a message.
+type coverage struct {
+	by       Carrier
+	counts   bool // the hold does
+	taken    bool // the batch has just asked for that hold
+	checked  bool // a check of the transaction does
+	fenced   bool // COMMIT needs no check of its own
+	unsteady bool // any statement may change the fence
+	mayEnd   bool // any statement may release the hold
+	varied   bool // the variable may have changed in the transaction
+	locked   bool // a LOCK has no check yet
+	runs     bool // the message runs its statements
+	ran      bool // something has run in the transaction
+	noBlock  bool // no block was open at the message
+	outside  bool // no block and no batch is open
+	failed   bool // the open block has failed
+	unknown  bool // an answer is outstanding that tells the block
+	fresh    bool // the transaction follows another in a chain, and nothing has run in it
+	ended    bool // a statement of the message has ended a transaction
+}
+
+// coverage returns what covers the first statement of a message.
+func (f *Facts) coverage(m *Message, by Carrier) coverage {
+	batch := f.Batch.Open && m.Kind != Query && f.Batch.By == by
+	c := coverage{
+		by: by, unsteady: f.FenceMayChange && by.Comment == "", mayEnd: f.HoldMayEnd, varied: f.Varied, fresh: f.FreshChain,
+		taken:   batch && f.Batch.Taken && !f.FenceMayChange && !f.HoldMayEnd,
+		runs:    m.Kind == Query || m.Kind == Execute,
+		ran:     f.CurrentBlock() != NoBlock || f.Batch.Open && f.Batch.Ran,
+		noBlock: f.CurrentBlock() == NoBlock,
+		outside: f.CurrentBlock() == NoBlock && !f.Batch.Open,
+		failed:  f.CurrentBlock() == FailedBlock,
+		unknown: f.CurrentBlock() == BlockUnknown && f.Outstanding > 0,
+	}
+	c.counts = f.HoldCovers(by) || c.taken
+	c.checked = batch && f.Batch.Checked && !c.unsteady
+	c.fenced = by.Comment != "" && f.FencedBy == by.Comment || by.Comment == "" && f.Fenced && !f.FenceChanged && !c.unsteady || c.counts || c.checked
+	return c
+}
+
+// mayCheck reports whether a check can go ahead here, and has something to check.
+func (c *coverage) mayCheck(f *Facts) bool { return !c.failed && (c.by.Carries() || f.Required) }
+
+// ends reports whether the hold doesn't count behind a statement.
+func (c *coverage) ends(st *sqltext.Statement) bool { return endsHold(st, c.by) || c.mayEnd }
+
+// needs reports whether a statement needs a check ahead, or has to wait for the answer that
+// tells.
+func (c *coverage) needs(m *Message, st *sqltext.Statement) (need, wait bool) {
+	switch {
+	case st.Class == sqltext.Ends && st.Flags.Has(sqltext.Commits):
+		// COMMIT runs deferred triggers, of statements that carried no fence, or a check that
+		// found none. If the transaction has failed, it only rolls back.
+		need = !c.fenced && !c.checked && c.ran && c.runs
+		return need, need && c.unknown
+	case st.Class == sqltext.Ends, st.Class == sqltext.Precedes:
+		return false, false // one releases the lock of a LOCK, the other may precede the snapshot
+	case st.Class.Controls(), c.outside && st.Class == sqltext.Savepoint:
+		return c.locked, false // a SAVEPOINT fails outside of a block
+	case st.Class == sqltext.Lock:
+		if len(m.Statements) == 1 && (c.outside || m.Kind == Query && c.noBlock) {
+			return c.locked, false // it fails outside of a block
+		}
+		c.locked = c.locked || c.runs && !c.checked && !(c.counts && !c.ends(st))
+		return false, c.locked && c.unknown
+	case st.Class == sqltext.Free, st.Class == sqltext.Discards:
+		// Writes under the hold need another protection before the hold ends.
+		return c.counts && c.ends(st) && c.ran && c.runs && !c.checked, false
+	}
+	// The end of a subtransaction releases the locks of a check in it, so a SAVEPOINT needs a
+	// check ahead even under a hold. A failed block lets what returns no rows be described.
+	need = !c.checked && (c.locked || !c.counts || c.runs && (c.ends(st) || st.Class == sqltext.Savepoint))
+	return need, need && m.Kind == Describe && c.unknown
+}
+
+// pass goes behind a statement.
+func (c *coverage) pass(f *Facts, st *sqltext.Statement) {
+	lost := c.ends(st)
+	chains := st.Flags.Has(sqltext.Chains) || c.ended && st.Class == sqltext.Begins
+	c.fresh = chains || c.fresh && (st.Class == sqltext.Free || st.Class == sqltext.Precedes || st.Class == sqltext.Lock)
+	c.ended = c.ended || st.Class == sqltext.Ends
+	if st.Class.Controls() {
+		c.checked, c.outside = false, false
+		c.locked = c.locked && st.Class == sqltext.Precedes
+		c.counts = c.counts && !c.taken
+		c.failed = c.failed && !endsClass(st.Class)
+	}
+	if f.Pooled && c.by.Comment == "" { // there only SET LOCAL counts
+		c.by.Variable = (c.by.Variable || st.Flags.Has(sqltext.SetsVariable)) && st.Class != sqltext.Ends
+	}
+	steady := !c.unsteady && !(c.by.Comment == "" && changesFence(st))
+	c.varied = c.varied || changesFence(st)
+	c.counts = c.counts && !chains && !lost && !st.Flags.Has(sqltext.Imports) && !c.unsteady
+	c.fenced = c.fenced && steady && !(st.Class == sqltext.Undoes && (c.varied || c.by.Comment != ""))
+	c.checked = c.checked && steady && !st.Flags.Has(sqltext.Imports)
+	c.ran = true
 }
 
 func endsClass(c sqltext.Class) bool {

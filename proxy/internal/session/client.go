@@ -102,7 +102,11 @@ func (s *Session) fromClient(in []byte, at int, out *Out) int {
 	if s.waitsForPooler(typ) {
 		return s.wait()
 	}
-	return s.handleMessage(typ, size, in, at, out)
+	used := s.handleMessage(typ, size, in, at, out)
+	if used > 0 {
+		s.exchange.awaited = false
+	}
+	return used
 }
 
 // waitsForRoom reports whether a message must wait until the queue is shorter.

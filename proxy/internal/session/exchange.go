@@ -73,6 +73,7 @@ const (
 type exchange struct {
 	by             role // client for none
 	began          time.Time
+	awaited        bool // the message that asked for it still waits
 	answered       bool
 	verdict        verdict
 	keys           []lockKey // of the locks that are held
@@ -157,6 +158,7 @@ func (s *Session) exchangeFor(a policy.Action, out *Out) {
 		out.own = s.appendExchange(out.own, asksObserve, askVariableSQL)
 	}
 	out.put(mark)
+	s.exchange.awaited = true
 }
 
 // The values of proxy_hold's parameter for what the session holds already.
@@ -248,8 +250,8 @@ func (s *Session) finishExchange(by role) bool {
 	case asksStored:
 		return s.storedAnswered()
 	}
-	if !s.inputWaits {
-		s.answer, s.answerErr = policy.NoAnswer, nil // no message waits for it
+	if !s.exchange.awaited { // a later message may wait, which asked for nothing
+		s.answer, s.answerErr = policy.NoAnswer, nil
 	}
 	return false
 }
