@@ -1,6 +1,8 @@
 package policy
 
 import (
+	"slices"
+
 	"github.com/wirefence/wirefence/fence"
 	"github.com/wirefence/wirefence/proxy/internal/sqltext"
 )
@@ -136,7 +138,7 @@ func (f *Facts) beforeGroup(m *Message, by Carrier) (Action, bool) {
 	}
 	alone := f.standsAlone(m)
 	target := by
-	if begins(m) && !by.Carries() {
+	if len(m.Statements) > 0 && m.Statements[0].Class == sqltext.Begins && !by.Carries() {
 		target = f.Last // most likely the transaction's fence
 	}
 	if !f.Quiet || f.Block != NoBlock {
@@ -175,28 +177,15 @@ func (f *Facts) canJoinGroup(m *Message, by Carrier) bool {
 	if f.HoldNeedsExchange || !by.Carries() || m.Kind == FunctionCall || m.Kind == OtherFirst || len(m.Statements) == 0 {
 		return false
 	}
-	for i := range m.Statements {
-		if st := &m.Statements[i]; st.Class != sqltext.Ordinary || endsHold(st, by) || changesFence(st) || st.Flags.Has(sqltext.Imports) {
-			return false
-		}
-	}
-	return true
+	return !slices.ContainsFunc(m.Statements, func(st sqltext.Statement) bool {
+		return st.Class != sqltext.Ordinary || endsHold(&st, by) || changesFence(&st) || st.Flags.Has(sqltext.Imports)
+	})
 }
 
 // setsVariable reports whether a message may set the session variable; it names wirefence
 // or a function that may.
 func setsVariable(m *Message) bool {
-	for i := range m.Statements {
-		if m.Statements[i].Flags.Has(sqltext.SetsVariable) {
-			return true
-		}
-	}
-	return false
-}
-
-// begins reports whether a message begins a transaction block.
-func begins(m *Message) bool {
-	return len(m.Statements) > 0 && m.Statements[0].Class == sqltext.Begins
+	return slices.ContainsFunc(m.Statements, func(st sqltext.Statement) bool { return st.Flags.Has(sqltext.SetsVariable) })
 }
 
 // cleans reports whether a message is nothing but what pools send between two users, such
@@ -215,21 +204,11 @@ func cleans(m *Message) bool {
 // PreparesTransaction reports whether a message has a PREPARE TRANSACTION, which ends its
 // block even if it fails.
 func (m *Message) PreparesTransaction() bool {
-	for i := range m.Statements {
-		if m.Statements[i].Class == sqltext.PreparesTransaction {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(m.Statements, func(st sqltext.Statement) bool { return st.Class == sqltext.PreparesTransaction })
 }
 
 func endsBlock(m *Message) bool {
-	for i := range m.Statements {
-		if endsClass(m.Statements[i].Class) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(m.Statements, func(st sqltext.Statement) bool { return endsClass(st.Class) })
 }
 
 // standsAlone reports whether a message can't share a transaction with a check. Several

@@ -83,42 +83,20 @@ const (
 	GiveBackFails                  // that call has failed
 )
 
-// Next returns the state behind an event.
-func (s HoldState) Next(e HoldEvent) HoldState {
-	switch e {
-	case Asks:
-		return Taking
-	case GivesBack:
-		return NoHold
-	case Grants:
-		switch s {
-		case Taking:
-			return Held
-		case Doubted:
-			return Doubtful
-		}
-	case Declines:
-		if s.Asked() {
-			return NoHold
-		}
-	case AskFails:
-		if s.Asked() {
-			return Doubtful
-		}
-	case Doubts:
-		switch s {
-		case Taking:
-			return Doubted
-		case Held:
-			return Doubtful
-		}
-	case GiveBackFails:
-		if s == NoHold {
-			return Doubtful
-		}
-	}
-	return s
+// nextStates has the state behind each event, by the state before.
+var nextStates = [...][Doubtful + 1]HoldState{
+	// in the order NoHold, Taking, Doubted, Held, Doubtful
+	Asks:          {Taking, Taking, Taking, Taking, Taking},
+	Grants:        {NoHold, Held, Doubtful, Held, Doubtful},
+	Declines:      {NoHold, NoHold, NoHold, Held, Doubtful},
+	AskFails:      {NoHold, Doubtful, Doubtful, Held, Doubtful},
+	Doubts:        {NoHold, Doubted, Doubted, Doubtful, Doubtful},
+	GivesBack:     {NoHold, NoHold, NoHold, NoHold, NoHold},
+	GiveBackFails: {Doubtful, Taking, Doubted, Held, Doubtful},
 }
+
+// Next returns the state behind an event.
+func (s HoldState) Next(e HoldEvent) HoldState { return nextStates[e][s] }
 
 // Hold is the session's hold.
 type Hold struct {

@@ -109,9 +109,6 @@ func (db *database) due() bool {
 	return db.asked.CompareAndSwap(at, now.UnixNano())
 }
 
-// resetAsked has the next session ask, after a question has failed.
-func (db *database) resetAsked() { db.asked.Store(0) }
-
 // learn records an answer to a question that was sent at this time. One that was sent
 // before Forget may not know of what that was called for.
 func (db *database) learn(interferes bool, sent time.Time) {

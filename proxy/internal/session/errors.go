@@ -1,6 +1,7 @@
 package session
 
 import (
+	"cmp"
 	"strings"
 
 	"github.com/jackc/pgx/v5/pgproto3"
@@ -134,13 +135,7 @@ func (s *Session) rewriteError(msg []byte, code string, n *note, ours bool, out 
 		// These fields describe the check, not the client's text.
 		e.Where, e.InternalQuery, e.InternalPosition = "", "", 0
 	}
-	mark := len(out.own)
-	if own, err := e.Encode(out.own); err == nil {
-		out.own = own
-		out.put(mark)
-		return false
-	}
-	return true
+	return !out.encode(e)
 }
 
 // withoutOwnContext removes the lines of Wirefence's functions from an error's CONTEXT,
@@ -168,12 +163,9 @@ const readOnlyTransaction = "25006"
 
 // exchangeFailed records the error of an exchange. The client doesn't get it.
 func (s *Session) exchangeFailed(msg []byte) {
-	if s.exchange.err != nil {
-		return
-	}
-	s.exchange.err = &wire.Error{Severity: "ERROR", Code: wire.ErrorCode(msg)}
-	if e, err := wire.DecodeError(msg); err == nil {
-		s.exchange.err.Message, s.exchange.err.Detail, s.exchange.err.Hint = e.Message, e.Detail, e.Hint
+	if s.exchange.err == nil {
+		s.exchange.err = cmp.Or(wire.ReadError(msg), &wire.Error{Code: wire.ErrorCode(msg)})
+		s.exchange.err.Severity = "ERROR"
 	}
 }
 
@@ -200,14 +192,7 @@ func (s *Session) notice(msg []byte, out *Out) (passes bool) {
 	}
 	e.Position = int32(n.woven.Position(int(e.Position)))
 	moved := pgproto3.NoticeResponse(*e)
-	mark := len(out.own)
-	own, err := moved.Encode(out.own)
-	if err != nil {
-		return true
-	}
-	out.own = own
-	out.put(mark)
-	return false
+	return !out.encode(&moved)
 }
 
 // countedSchema is the error's schema field if the database has counted the refusal. It

@@ -101,7 +101,9 @@ func (s *Session) statementOf(names *ledger.Names[statement], name []byte) (st s
 
 // isAmbiguous reports whether a name may be that of another statement: one beyond ASCII is
 // equal to others in another encoding, and the proxy's own statements have one of these.
-func (s *Session) isAmbiguous(name []byte) bool { return hasNonASCII(name) || s.isOwn(name) }
+func (s *Session) isAmbiguous(name []byte) bool {
+	return bytes.ContainsFunc(name, func(r rune) bool { return r >= 0x80 }) || s.isOwn(name)
+}
 
 // isOwn reports whether a name is one of the proxy's own.
 func (s *Session) isOwn(name []byte) bool { return bytes.HasPrefix(name, []byte(s.ownName)) }

@@ -239,8 +239,7 @@ func (s *Session) finishGiveBack() {
 // open, nothing is outstanding, and no message of the client waits, which may wait for this
 // hold; Decide then gives it back if need be.
 func (s *Session) atBoundary() bool {
-	return s.phase == serving && s.quiet() && !s.inputWaits && s.tx.status == wire.Idle && s.atMessageStart() && len(s.toServer) == 0 &&
-		s.fatal == nil && !s.fatalSeen && !s.terminated
+	return s.Idle() && !s.skipping && !s.inputWaits && s.fatal == nil && !s.fatalSeen && !s.terminated
 }
 
 // giveBackAtOnce gives a hold back that can't wait for the session's next group: a takeover

@@ -173,16 +173,15 @@ func (s *Session) namesOwn(body []byte, statements []sqltext.Statement) bool {
 		if st.Flags.Has(sqltext.SetsVariable) && bytes.Contains(bytes.ToLower(body), []byte(s.ownName)) { // a name with wirefence in it counts as such
 			return true
 		}
-		if (st.Flags.Has(sqltext.Stores) || startsWith(body[st.Start:st.End], "deallocate")) && st.NameEnd == 0 && bytes.Contains(bytes.ToLower(body[st.Start:st.End]), []byte(`u&"`)) {
+		if st.NameEnd > 0 || st.Class != sqltext.Free && !st.Flags.Has(sqltext.Stores) {
+			continue
+		}
+		text := bytes.ToLower(body[st.Start:st.End])
+		if (st.Flags.Has(sqltext.Stores) || bytes.HasPrefix(text, []byte("deallocate"))) && bytes.Contains(text, []byte(`u&"`)) {
 			return true
 		}
 	}
 	return false
-}
-
-// startsWith reports whether a text begins with a word, in any case.
-func startsWith(text []byte, word string) bool {
-	return len(text) >= len(word) && bytes.EqualFold(text[:len(word)], []byte(word))
 }
 
 // replicationCommand reports whether a text is one of the commands that only a

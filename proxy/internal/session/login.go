@@ -157,7 +157,7 @@ func (s *Session) storedAnswered() bool {
 	failed := x.err != nil || !x.answered
 	s.db.learn(x.interferes || failed, x.began)
 	if failed {
-		s.db.resetAsked()
+		s.db.asked.Store(0) // the next session asks
 	}
 	return s.finishLogin()
 }

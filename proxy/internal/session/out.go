@@ -1,5 +1,7 @@
 package session
 
+import "github.com/jackc/pgx/v5/pgproto3"
+
 // Out collects the bytes for one side: unchanged parts of the input, which are not copied,
 // and bytes of the proxy's own between them.
 type Out struct {
@@ -40,6 +42,18 @@ func (o *Out) put(mark int) {
 		return
 	}
 	o.seg = append(o.seg, segment{true, mark, len(o.own)})
+}
+
+// encode adds a message of the server, and reports whether it could: it may be too large.
+func (o *Out) encode(m pgproto3.BackendMessage) bool {
+	own, err := m.Encode(o.own)
+	if err != nil {
+		return false
+	}
+	mark := len(o.own)
+	o.own = own
+	o.put(mark)
+	return true
 }
 
 // insert adds a copy of b.

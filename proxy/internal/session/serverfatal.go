@@ -45,14 +45,7 @@ func (s *Session) handleFatal(msg []byte, out *Out) (passes bool) {
 	}
 	e.Detail = fmt.Sprintf("The session was under a fence%s, and may have been in the way of a newer token: a takeover or a revocation ends such sessions.", ofResources(end.Resources))
 	e.Hint = "See wirefence history for the cause. After a takeover or a revocation a retry with the same token is refused with WF001: acquire the lease again."
-	mark := len(out.own)
-	own, err := e.Encode(out.own)
-	if err != nil {
-		return true
-	}
-	out.own = own
-	out.put(mark)
-	return false
+	return !out.encode(e)
 }
 
 func ofResources(all []fence.Resource) string {

@@ -164,15 +164,6 @@ func (s *Session) unseen() statement {
 	return statement{text: sqltext.Statement{Class: sqltext.Ordinary, Flags: s.names.left & (sqltext.SetsVariable | sqltext.Unlocks)}}
 }
 
-func hasNonASCII(name []byte) bool {
-	for _, c := range name {
-		if c >= 0x80 {
-			return true
-		}
-	}
-	return false
-}
-
 // note is the session's data in an entry of the queue.
 type note struct {
 	role        role

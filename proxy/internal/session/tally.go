@@ -83,15 +83,6 @@ type sample struct {
 
 func (p *sample) begin(now time.Time) { p.open, p.began = true, now }
 
-// due counts a group or check that is being sent, and reports whether to time it.
-func (p *sample) due() bool {
-	due := p.count == 0 && !p.open
-	if p.count++; p.count == sampleEvery {
-		p.count = 0
-	}
-	return due
-}
-
 // timesGroup reports whether a group that is being sent is timed.
 func (s *Session) timesGroup(under cover) bool {
 	return under > underNothing && s.startSample(&s.timing.group)
@@ -118,12 +109,14 @@ func (s *Session) timeExchange() {
 	s.timing.exchange.trace = s.tracing
 }
 
+// startSample counts a group or check that is being sent, and reports whether it is timed.
 func (s *Session) startSample(p *sample) bool {
-	if !p.due() {
-		return false
+	timed := p.count == 0 && !p.open
+	p.count = (p.count + 1) % sampleEvery
+	if timed {
+		p.begin(s.cfg.Clock())
 	}
-	p.begin(s.cfg.Clock())
-	return true
+	return timed
 }
 
 func (s *Session) finishGroupSample() {

@@ -38,14 +38,11 @@ var encodings = map[string]Encoding{
 // one counts as SingleByte.
 func ParseEncoding(name string) Encoding {
 	return encodings[strings.Map(func(r rune) rune {
-		switch {
-		case 'A' <= r && r <= 'Z':
-			return r + 'a' - 'A'
-		case 'a' <= r && r <= 'z', '0' <= r && r <= '9':
+		if 'a' <= r && r <= 'z' || '0' <= r && r <= '9' {
 			return r
 		}
 		return -1
-	}, name)]
+	}, strings.ToLower(name))]
 }
 
 // unsafe reports whether a trail byte may look like ASCII.

@@ -1,6 +1,9 @@
 package sqltext
 
-import "bytes"
+import (
+	"bytes"
+	"regexp"
+)
 
 // TraceParentSize is the length in bytes of a traceparent: version, trace id, parent id and
 // flags in lower-case hexadecimal, with hyphens between (W3C Trace Context).
@@ -40,12 +43,11 @@ func inComment(before []byte) bool {
 	return bytes.Contains(line, []byte("--"))
 }
 
+var traceParent = regexp.MustCompile(`^[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}$`)
+
 func isTraceParent(value []byte) bool {
-	for i, c := range value {
-		hyphen := i == 2 || i == 35 || i == 52
-		if hyphen != (c == '-') || !hyphen && (c < '0' || c > '9') && (c < 'a' || c > 'f') {
-			return false
-		}
+	if !traceParent.Match(value) {
+		return false
 	}
 	const zeros = "00000000000000000000000000000000"
 	return string(value[:2]) != "ff" && string(value[3:35]) != zeros && string(value[36:52]) != zeros[:16]

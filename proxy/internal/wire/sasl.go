@@ -2,6 +2,7 @@ package wire
 
 import (
 	"encoding/binary"
+	"slices"
 
 	"github.com/jackc/pgx/v5/pgproto3"
 )
@@ -62,12 +63,7 @@ func Parameter(msg []byte) (name, value string) {
 // WithoutMechanism returns an AuthenticationSASL that doesn't offer one
 // mechanism.
 func WithoutMechanism(msg []byte, mechanism string) []byte {
-	var left []string
-	for _, m := range Mechanisms(msg) {
-		if m != mechanism {
-			left = append(left, m)
-		}
-	}
+	left := slices.DeleteFunc(Mechanisms(msg), func(m string) bool { return m == mechanism })
 	return Encode(&pgproto3.AuthenticationSASL{AuthMechanisms: left})
 }
 

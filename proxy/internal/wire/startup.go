@@ -1,7 +1,6 @@
 package wire
 
 import (
-	"bytes"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -139,18 +138,9 @@ func (s *Startup) Database() string {
 
 // Replication reports whether the session is a replication connection.
 func (s *Startup) Replication() bool {
-	switch v := s.Params["replication"]; v {
-	case "", "0":
-		return false
-	default:
-		lower := bytes.ToLower([]byte(v))
-		for _, no := range []string{"false", "off", "no"} {
-			if bytes.HasPrefix([]byte(no), lower) && !(len(lower) == 1 && lower[0] == 'o') {
-				return false
-			}
-		}
-		return true
-	}
+	v := strings.ToLower(s.Params["replication"])
+	no := strings.HasPrefix("false", v) || strings.HasPrefix("no", v) || strings.HasPrefix("off", v) && v != "o"
+	return v != "0" && !no // of which "" is a prefix
 }
 
 // AppendCancel appends a CancelRequest. key is the process id and the secret

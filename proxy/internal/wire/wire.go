@@ -32,34 +32,29 @@ const (
 
 // Types of messages that a server sends.
 const (
-	Authentication       = 'R'
-	BackendKeyData       = 'K'
-	BindComplete         = '2'
-	CloseComplete        = '3'
-	CommandComplete      = 'C'
-	CopyBothResponse     = 'W'
-	CopyInResponse       = 'G'
-	CopyOutResponse      = 'H'
-	DataRow              = 'D'
-	EmptyQueryResponse   = 'I'
-	ErrorResponse        = 'E'
-	FunctionCallResponse = 'V'
-	NegotiateProtocol    = 'v'
-	NoData               = 'n'
-	NoticeResponse       = 'N'
-	NotificationResponse = 'A'
-	ParameterDescription = 't'
-	ParameterStatus      = 'S'
-	ParseComplete        = '1'
-	PortalSuspended      = 's'
-	ReadyForQuery        = 'Z'
-	RowDescription       = 'T'
+	Authentication     = 'R'
+	BackendKeyData     = 'K'
+	BindComplete       = '2'
+	CloseComplete      = '3'
+	CommandComplete    = 'C'
+	CopyBothResponse   = 'W'
+	CopyInResponse     = 'G'
+	DataRow            = 'D'
+	EmptyQueryResponse = 'I'
+	ErrorResponse      = 'E'
+	NegotiateProtocol  = 'v'
+	NoData             = 'n'
+	NoticeResponse     = 'N'
+	ParameterStatus    = 'S'
+	ParseComplete      = '1'
+	PortalSuspended    = 's'
+	ReadyForQuery      = 'Z'
+	RowDescription     = 'T'
 )
 
 // Transaction status of a ReadyForQuery.
 const (
 	Idle   = 'I'
-	InTx   = 'T'
 	Failed = 'E'
 )
 
