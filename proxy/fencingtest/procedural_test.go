@@ -202,6 +202,10 @@ func TestTwoPhaseCommit(t *testing.T) {
 					endedBlock(c)
 				}
 			}
+			// The batch begins where nobody knows yet that a block is open.
+			ahead := slices.Concat([]pgproto3.FrontendMessage{&pgproto3.Query{String: "begin"}}, pipelined("set local wirefence.token = ''", "prepare transaction "+name, ""))
+			stack.WantState(t, stack.Err(fenced.Exchange(2, ahead...)), "WF006", "sent ahead")
+			endedBlock(fenced)
 			free.Must("begin", "insert into jobs values (0)")
 			stack.WantState(t, p.run(free, "prepare transaction "+name), "", p.name)
 			stack.WantState(t, p.run(fenced, "commit prepared "+name), "WF006", p.name)

@@ -23,7 +23,8 @@ func (s *Session) openBatch() {
 	if s.batch.Open {
 		return
 	}
-	s.batch.Batch, s.batch.ended = policy.Batch{Open: true, Answer: s.answer, About: s.answerAbout}, false
+	s.batch.Batch = policy.Batch{Open: true, Answer: s.answer, About: s.answerAbout}
+	s.batch.ended, s.batch.lost = false, false
 	if s.q.Ready() == 0 || s.onlyExchangePending() {
 		s.batch.Block = s.block()
 	}
@@ -205,8 +206,8 @@ func (s *Session) noteExecute(m *policy.Message, a *policy.Action) {
 			b.Block, b.ended = policy.NoBlock, true
 		}
 	}
-	if m.Ambiguous { // it may have begun or ended a block
-		b.Block, b.Checked, b.Taken = policy.BlockUnknown, false, false
+	if m.Ambiguous {
+		b.lost, b.Block, b.Checked, b.Taken = true, policy.BlockUnknown, false, false
 	}
 }
 

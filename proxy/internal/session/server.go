@@ -329,7 +329,7 @@ func (s *Session) handleReady(msg []byte) bool {
 	if e.Note.groupSample {
 		s.finishGroupSample()
 	}
-	if s.q.Ready() == 0 && s.batch.Open && !s.batch.Ran && s.batch.Block == policy.BlockUnknown {
+	if s.q.Ready() == 0 && s.batch.Open && !s.batch.lost && s.batch.Block == policy.BlockUnknown {
 		s.batch.Block = s.block() // where the batch has begun
 	}
 	if s.q.Ready() == 0 && !s.batch.Open {

@@ -141,6 +141,7 @@ const (
 type batch struct {
 	id    uint32
 	ended bool // a statement of the batch has ended a transaction
+	lost  bool // a statement whose name is ambiguous may have begun or ended a block
 	under cover
 	timed bool // it is a sample of timing
 	policy.Batch
