@@ -24,7 +24,7 @@ func TestErrorsShowNoPassword(t *testing.T) {
 	}
 }
 
-// What is for a pool, or for the driver, isn't sent to the server.
+// Parameters for a pool, or for the driver, aren't sent to the server.
 func TestServersAreSentTheirOwnParameters(t *testing.T) {
 	for _, text := range []string{
 		"postgres://u:p@h1:5432,h2:5433/app?pool_max_conns=50&pool_min_idle_conns=1&default_query_exec_mode=exec&application_name=mine",

@@ -220,7 +220,7 @@ func TestLateHandoffsAreCounted(t *testing.T) {
 	}
 }
 
-// Handoffs are counted with their waits, with and without ended transactions, whoever asked for
+// Handoffs are counted with their waits, with and without ended transactions, whichever client asked for
 // them; revocations aren't.
 func TestWaitsOfHandoffs(t *testing.T) {
 	t.Parallel()

@@ -60,7 +60,7 @@ var releases = []releasing{
 }
 
 // releasesInABlock make the session's lock go while a transaction is open that wrote under it:
-// by then the hold counts for nothing, or the message carries another fence. PostgreSQL and the
+// at that point the hold counts for nothing, or the message carries another fence. PostgreSQL and the
 // proxy let them pass.
 var releasesInABlock = []releasing{
 	{name: "SET LOCAL", release: musts("SET LOCAL wirefence.token = ''", unlock)},

@@ -336,7 +336,7 @@ var attemptsBySQL = []attempt{
 }
 
 // undone is an attempt of simple queries, with a COMMIT behind them under the same fence,
-// {undone}, which by then is stale.
+// {undone}, which is stale at that point.
 func undone(all ...string) func(*client, *world) error {
 	return func(c *client, w *world) error {
 		const fence = "/*wirefence.token='undone=1'*/"
