@@ -139,8 +139,9 @@ func TestSlowReaders(t *testing.T) {
 			defer close(written)
 			c.Send(all...)
 		}()
+		// Before the buffers on the way are full, it waits for moments only, and queries end.
 		stack.Eventually(t, "the server waits for the client", func() bool {
-			return w.count(t, "SELECT count(*) FROM pg_stat_activity WHERE usename = 'app' AND wait_event = 'ClientWrite' AND datname = current_database()") == 1
+			return w.count(t, "SELECT count(*) FROM pg_stat_activity WHERE usename = 'app' AND wait_event = 'ClientWrite' AND clock_timestamp() - query_start > interval '500 ms' AND datname = current_database()") == 1
 		})
 		r := w.rival(t)
 		r.waits(t, "slow reader")
