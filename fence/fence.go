@@ -1,5 +1,5 @@
-// Package fence is the domain of Wirefence: resources, tokens, the fence that
-// carries them, the SQLSTATEs of a refusal, and the SQL calls that put the
+// Package fence is the domain of Wirefence: resources, tokens, rows and their
+// claims, the fence that carries them, the SQLSTATEs of a refusal, and the SQL calls that put the
 // question to PostgreSQL. The grammar stands on the standard library alone, the
 // calls on pgx; of this module the package imports internal/committed.
 package fence
@@ -15,9 +15,9 @@ import (
 // MaxPairs is how many resources one fence may name.
 const MaxPairs = 32
 
-// MaxTextBytes is the longest text of a fence: MaxPairs fully encoded names
-// with their tokens, sources and separators.
-const MaxTextBytes = MaxPairs * (3*MaxResourceBytes + 1 + 19 + 1 + MaxSourceBytes + 1)
+// MaxTextBytes is the longest text of a fence. MaxPairs fully encoded names with
+// their tokens and sources fit, and MaxClaims claims if each has 100 bytes.
+const MaxTextBytes = 1 << 20
 
 // Token is a fencing token: at least 1, strictly greater with each grant of a
 // resource.
@@ -57,11 +57,12 @@ type Pair struct {
 	Source   Source
 }
 
-// Fence is a set of pairs, at most one for a resource, sorted by resource in
-// byte order. The zero value carries nothing. A Fence is immutable and safe for
-// concurrent use.
+// Fence is a set of pairs, at most one for a resource, and of claims, at most one
+// for a row, both sorted in byte order. The zero value carries nothing. A Fence is
+// immutable and safe for concurrent use.
 type Fence struct {
-	pairs []Pair
+	pairs  []Pair
+	claims []Claim
 }
 
 // New makes a fence of 1 to MaxPairs valid pairs. The same pair may come twice,
@@ -81,11 +82,11 @@ func New(pairs ...Pair) (Fence, error) {
 			}
 		}
 	}
-	return normalise(slices.Clone(pairs))
+	return normalise(slices.Clone(pairs), nil)
 }
 
-// Parse reads `resource=token[@source][,resource=token[@source]…]`. Every error
-// it returns is a *SyntaxError.
+// Parse reads pairs `resource=token[@source]` and `class(key)=claim`, separated by
+// commas. Every error it returns is a *SyntaxError.
 func Parse(text string) (Fence, error) { return ParseWithDefault(text, "") }
 
 // ParseWithDefault is Parse, with a bare token standing for the resource def.
@@ -95,21 +96,34 @@ func ParseWithDefault(text string, def Resource) (Fence, error) {
 		return Fence{}, &SyntaxError{Reason: "it is empty"}
 	}
 	if len(text) > MaxTextBytes {
-		return Fence{}, &SyntaxError{Reason: fmt.Sprintf("it has %d bytes, at most %d are allowed", len(text), MaxTextBytes)}
+		return Fence{}, tooLong(len(text))
 	}
-	pairs := make([]Pair, 0, strings.Count(text, ",")+1)
+	items := strings.Count(text, ",") + 1
+	pairs := make([]Pair, 0, min(items, MaxPairs))
+	var claims []Claim
 	for item := range strings.SplitSeq(text, ",") {
-		pair, err := parsePair(item, def)
+		name, grant, found := strings.Cut(item, "=")
+		if found && strings.IndexByte(name, '(') >= 0 { // no resource's name has one
+			claim, err := parseClaim(name, grant)
+			if err != nil {
+				return Fence{}, err
+			}
+			if claims == nil {
+				claims = make([]Claim, 0, min(items, MaxClaims))
+			}
+			claims = append(claims, claim)
+			continue
+		}
+		pair, err := parsePair(name, grant, found, def)
 		if err != nil {
 			return Fence{}, err
 		}
 		pairs = append(pairs, pair)
 	}
-	return normalise(pairs)
+	return normalise(pairs, claims)
 }
 
-func parsePair(item string, def Resource) (pair Pair, err error) {
-	name, grant, found := strings.Cut(item, "=")
+func parsePair(name, grant string, found bool, def Resource) (pair Pair, err error) {
 	switch {
 	case found:
 		if pair.Resource, err = decodeResource(name); err != nil {
@@ -118,7 +132,7 @@ func parsePair(item string, def Resource) (pair Pair, err error) {
 	case def == "":
 		return Pair{}, &SyntaxError{Reason: "a pair is not of the form resource=token"}
 	default:
-		pair.Resource, grant = def, item
+		pair.Resource, grant = def, name
 	}
 	number, source, named := strings.Cut(grant, "@")
 	if pair.Token, err = ParseToken(number); err != nil {
@@ -132,9 +146,28 @@ func parsePair(item string, def Resource) (pair Pair, err error) {
 	return pair, nil
 }
 
-// normalise sorts pairs, which it takes over, and makes one of those that say the
-// same.
-func normalise(pairs []Pair) (Fence, error) {
+// normalise makes a fence of pairs and claims, which it takes over: sorted, and one
+// for those that say the same.
+func normalise(pairs []Pair, claims []Claim) (Fence, error) {
+	pairs, err := normalisePairs(pairs)
+	if err != nil || len(claims) == 0 {
+		return Fence{pairs: pairs}, err
+	}
+	if claims, err = normaliseClaims(claims); err != nil {
+		return Fence{}, err
+	}
+	f := Fence{pairs, claims}
+	if n := len(f.String()); n > MaxTextBytes {
+		return Fence{}, tooLong(n)
+	}
+	return f, nil
+}
+
+func tooLong(n int) error {
+	return &SyntaxError{Reason: fmt.Sprintf("it has %d bytes, at most %d are allowed", n, MaxTextBytes)}
+}
+
+func normalisePairs(pairs []Pair) ([]Pair, error) {
 	slices.SortStableFunc(pairs, func(a, b Pair) int { return strings.Compare(string(a.Resource), string(b.Resource)) })
 	kept := pairs[:0]
 	for _, p := range pairs {
@@ -144,21 +177,21 @@ func normalise(pairs []Pair) (Fence, error) {
 		}
 		switch last := &kept[len(kept)-1]; {
 		case last.Token != p.Token:
-			return Fence{}, &SyntaxError{Reason: fmt.Sprintf("resource %q has two tokens, %d and %d", p.Resource, last.Token, p.Token)}
+			return nil, &SyntaxError{Reason: fmt.Sprintf("resource %q has two tokens, %d and %d", p.Resource, last.Token, p.Token)}
 		case last.Source == "":
 			last.Source = p.Source
 		case p.Source != "" && last.Source != p.Source:
-			return Fence{}, &SyntaxError{Reason: fmt.Sprintf("the token of resource %q has two sources, %s and %s", p.Resource, last.Source, p.Source)}
+			return nil, &SyntaxError{Reason: fmt.Sprintf("the token of resource %q has two sources, %s and %s", p.Resource, last.Source, p.Source)}
 		}
 	}
 	if len(kept) > MaxPairs {
-		return Fence{}, &SyntaxError{Reason: fmt.Sprintf("it names %d resources, at most %d are allowed", len(kept), MaxPairs)}
+		return nil, &SyntaxError{Reason: fmt.Sprintf("it names %d resources, at most %d are allowed", len(kept), MaxPairs)}
 	}
-	return Fence{kept}, nil
+	return kept, nil
 }
 
 // IsZero reports whether the fence carries nothing.
-func (f Fence) IsZero() bool { return len(f.pairs) == 0 }
+func (f Fence) IsZero() bool { return len(f.pairs)+len(f.claims) == 0 }
 
 // Pairs returns a copy of the pairs, sorted by resource.
 func (f Fence) Pairs() []Pair { return slices.Clone(f.pairs) }
@@ -173,29 +206,36 @@ func (f Fence) Token(r Resource) Token {
 	return 0
 }
 
+// Without returns the fence without a resource.
+func (f Fence) Without(r Resource) Fence {
+	f.pairs = slices.DeleteFunc(f.Pairs(), func(p Pair) bool { return p.Resource == r })
+	return f
+}
+
 // Merge adds up two fences. Two tokens or two sources for one resource are an
-// error.
+// error, and two claims for one row.
 func (f Fence) Merge(other Fence) (Fence, error) {
-	return normalise(append(slices.Clone(f.pairs), other.pairs...))
+	return normalise(slices.Concat(f.pairs, other.pairs), slices.Concat(f.claims, other.claims))
 }
 
 // String returns the text of the fence: plain ASCII that holds no quote, no
 // backslash, no blank and no comment delimiter.
 func (f Fence) String() string {
-	var b strings.Builder
-	for i, p := range f.pairs {
-		if i > 0 {
-			b.WriteByte(',')
-		}
-		b.WriteString(p.Resource.Encode())
-		b.WriteByte('=')
-		b.WriteString(p.Token.String())
+	var b []byte
+	for _, p := range f.pairs {
+		b = append(append(b, p.Resource.Encode()...), '=')
+		b = strconv.AppendInt(b, int64(p.Token), 10)
 		if p.Source != "" {
-			b.WriteByte('@')
-			b.WriteString(string(p.Source))
+			b = append(append(b, '@'), p.Source...)
 		}
+		b = append(b, ',')
 	}
-	return b.String()
+	for _, c := range f.claims {
+		b = append(append(b, c.Class...), '(')
+		b = append(append(b, c.Key...), ")="...)
+		b = append(strconv.AppendInt(b, c.Value, 10), ',')
+	}
+	return string(b[:max(len(b)-1, 0)])
 }
 
 // SyntaxError says why a text is not a fence. Reason is a clause without a

@@ -32,18 +32,25 @@ func ParseResource(name string) (Resource, error) {
 // Encode returns the name as it stands in a fence: every byte outside
 // A–Z a–z 0–9 _ . : / - is percent-encoded, so that the text is plain ASCII
 // without quotes or backslashes.
-func (r Resource) Encode() string {
-	if !strings.ContainsFunc(string(r), func(c rune) bool { return c > 0x7f || !plain[byte(c)] }) {
-		return string(r)
-	}
+func (r Resource) Encode() string { return encode(string(r), func(c byte) bool { return plain[c] }) }
+
+// encode percent-encodes the bytes of text that don't stand for themselves.
+func encode(text string, isPlain func(byte) bool) string {
 	const hex = "0123456789ABCDEF"
-	out := make([]byte, 0, len(r)+8)
-	for i := 0; i < len(r); i++ {
-		if c := r[i]; plain[c] {
-			out = append(out, c)
-		} else {
+	var out []byte // nil while all bytes were plain
+	for i := 0; i < len(text); i++ {
+		switch c := text[i]; {
+		case !isPlain(c):
+			if out == nil {
+				out = append(make([]byte, 0, len(text)+8), text[:i]...)
+			}
 			out = append(out, '%', hex[c>>4], hex[c&15])
+		case out != nil:
+			out = append(out, c)
 		}
+	}
+	if out == nil {
+		return text
 	}
 	return string(out)
 }

@@ -96,8 +96,10 @@ func fences(outer string, ours fence.Fence) (fence.Fence, error) {
 	if err != nil {
 		return fence.Fence{}, err
 	}
-	kept := slices.DeleteFunc(all.Pairs(), func(p fence.Pair) bool { return ours.Token(p.Resource) != 0 })
-	return fence.New(append(kept, ours.Pairs()...)...)
+	for _, p := range ours.Pairs() {
+		all = all.Without(p.Resource)
+	}
+	return all.Merge(ours)
 }
 
 // pgOptions appends the fence to the value of PGOPTIONS. PostgreSQL splits it at blanks, a

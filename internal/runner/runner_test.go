@@ -214,6 +214,7 @@ func TestEnvironment(t *testing.T) {
 		// Within another run, whose fence is kept.
 		{"-c wirefence.token=x=1@etcd", "x=1@etcd", "-c wirefence.token=x=1@etcd -c wirefence.token=orders=34,x=1@etcd|34|orders=34,x=1@etcd|me"},
 		{"", "x=1,orders=33@redis", "-c wirefence.token=orders=34,x=1|34|orders=34,x=1|me"},
+		{"", "job(17)=5,x=1", "-c wirefence.token=orders=34,x=1,job(17)=5|34|orders=34,x=1,job(17)=5|me"},
 		{"", "x", ""},
 		{"", strings.Join(full, ","), ""},
 	} {
