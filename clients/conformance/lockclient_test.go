@@ -3,6 +3,9 @@ package conformance
 import (
 	"context"
 	"errors"
+	"math"
+	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -49,7 +52,7 @@ func launchGo(t *testing.T, w *world, name string) client {
 func (g *goClient) begin(t *testing.T, s step) {
 	steps := map[string]func(*testing.T, context.Context, step) (map[string]any, error){
 		"acquire": g.acquire, "check": g.check, "remaining": g.remaining, "await_end": g.awaitEnd,
-		"release": g.release, "write": g.write, "sql": g.sql,
+		"release": g.release, "write": g.write, "sql": g.sql, "claims": g.claims,
 	}
 	do := steps[s.Do]
 	if do == nil {
@@ -207,6 +210,37 @@ func (g *goClient) write(_ *testing.T, ctx context.Context, s step) (map[string]
 		}
 		return tx.Commit(ctx)
 	})
+}
+
+func (g *goClient) claims(_ *testing.T, _ context.Context, s step) (map[string]any, error) {
+	var all []fence.Claim
+	for i := range int(s.number("count")) {
+		all = append(all, fence.Claim{Class: s.text("class"), Key: fence.Key(i + 1), Value: 1})
+	}
+	rows, _ := s.fields["rows"].([]any)
+	for _, row := range rows {
+		pair := row.([]any)
+		columns, several := pair[0].([]any)
+		if !several {
+			columns = pair[:1]
+		}
+		columns = slices.Clone(columns)
+		for i, column := range columns { // JSON's numbers are floats
+			if n, is := column.(float64); is && n == math.Trunc(n) {
+				columns[i] = int64(n)
+			}
+		}
+		value, err := strconv.ParseInt(pair[1].(string), 10, 64)
+		if err != nil {
+			return nil, &fence.SyntaxError{Reason: err.Error()}
+		}
+		all = append(all, fence.Claim{Class: s.text("class"), Key: fence.Key(columns...), Value: value})
+	}
+	f, err := fence.NewClaims(all...)
+	if err != nil {
+		return nil, err
+	}
+	return map[string]any{"fence": f.String(), "comment": strings.TrimSpace(f.Comment()), "set_local": f.Transaction()}, nil
 }
 
 func (g *goClient) sql(_ *testing.T, ctx context.Context, s step) (map[string]any, error) {

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/wirefence/wirefence/fence"
 	"github.com/wirefence/wirefence/internal/stack"
 )
 
@@ -46,7 +47,9 @@ func launch(t *testing.T, w *world, name string, command ...string) client {
 	over := start(t, cmd)
 	go func() {
 		defer close(p.outcomes)
-		for lines := bufio.NewScanner(output); lines.Scan(); {
+		lines := bufio.NewScanner(output)
+		lines.Buffer(nil, 4*fence.MaxTextBytes)
+		for lines.Scan() {
 			p.outcomes <- append([]byte(nil), lines.Bytes()...)
 		}
 	}()

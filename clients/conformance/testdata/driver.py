@@ -80,6 +80,12 @@ def write(step):
     return {"written": True}
 
 
+def claims(step):
+    rows = step.get("rows") or [[i + 1, "1"] for i in range(step.get("count", 0))]
+    made = wirefence.Claims(step["class"], [(tuple(key) if isinstance(key, list) else key, claim) for key, claim in rows])
+    return {"fence": made.fence, "comment": made.comment(), "set_local": made.set_local()}
+
+
 def sql(step):
     with psycopg.connect(os.environ["DATABASE_URL"], autocommit=True) as connection, wirefence.refusals():
         connection.execute(step["sql"])
@@ -119,6 +125,7 @@ steps = {
     "remaining": lambda step: {"remaining": lease.remaining()},
     "suspend": suspend,
     "write": write,
+    "claims": claims,
     "sql": sql,
 }
 

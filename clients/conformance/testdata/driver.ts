@@ -74,6 +74,11 @@ const steps: Record<string, (step: Step) => Promise<Outcome>> = {
     });
     return { written: true };
   },
+  async claims(step) {
+    const rows = step["rows"] ?? Array.from({ length: step["count"] }, (_, i) => [i + 1, "1"]);
+    const made = new wirefence.Claims(step["class"], rows);
+    return { fence: made.fence, comment: made.comment(), set_local: made.setLocal() };
+  },
   async sql(step) {
     await session("", (connection) => connection.query(step["sql"]));
     return {};

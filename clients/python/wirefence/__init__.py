@@ -1,4 +1,4 @@
-"""Leases with fencing tokens of a Wirefence proxy: docs/clients.md.
+"""Leases with fencing tokens of a Wirefence proxy, and claims of rows: docs/clients.md.
 
 The modules wirefence.psycopg, wirefence.sqlalchemy and wirefence.django put the fence
 into what a driver sends.
@@ -11,6 +11,7 @@ from .errors import LeaseLost as LeaseLost, WirefenceError as WirefenceError
 from .errors import Refused as Refused, refusal as refusal, refusals as refusals
 from .errors import ResourceUnknown as ResourceUnknown, StaleToken as StaleToken, TokenRequired as TokenRequired
 from .errors import TokenReused as TokenReused, UnknownToken as UnknownToken
+from .fence import Claims as Claims, Fence as Fence
 from .lease import Lease as Lease
 
 __version__ = "0.1.0"

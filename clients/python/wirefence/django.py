@@ -8,12 +8,12 @@ from typing import Any, Callable, Iterator, Optional
 from django.db import connection as default
 
 from .errors import refusals
-from .lease import Lease
+from .fence import Fence
 
 
 @contextlib.contextmanager
-def fenced(lease: Lease, connection: Optional[Any] = None) -> Iterator[None]:
-    """Put the fence of a lease behind each statement of this thread's connection, as a
+def fenced(lease: Fence, connection: Optional[Any] = None) -> Iterator[None]:
+    """Put the fence of a lease, or of claims, behind each statement of this thread's connection, as a
     comment, while the block runs. Refusals are raised as Refused.
     A lease that has ended raises LeaseLost.
 

@@ -10,6 +10,7 @@ from typing import Any, Callable, Dict, NamedTuple, Optional
 
 from .api import Api
 from .errors import ApiError, LeaseLost
+from .fence import Fence
 
 log = logging.getLogger("wirefence")
 
@@ -28,7 +29,7 @@ class Keeping(NamedTuple):
     timeout: float
 
 
-class Lease:
+class Lease(Fence):
     """One grant: the exclusive use of a resource until it ends.
 
     It ends at its deadline whatever the server says. That counts from before the last
@@ -36,9 +37,9 @@ class Lease:
     """
 
     def __init__(self, keeping: Keeping, answer: Dict[str, Any], sent: float, on_lost: OnLost) -> None:
+        super().__init__(answer["fence"])
         self.resource: str = answer["resource"]
         self.token: int = int(answer["token_text"])
-        self.fence: str = answer["fence"]
         self.grant_id: str = answer["grant_id"]
         self.ttl: float = answer["ttl_seconds"]
         self.margin: float = self.ttl / 5 if keeping.margin is None else keeping.margin
@@ -53,19 +54,6 @@ class Lease:
         self._end: Optional[LeaseLost] = None
         self._failure: Optional[Exception] = None  # of the last renewal, while it waits too
         self._confirmed(answer, sent)
-
-    def comment(self) -> str:
-        """The fence as an SQL comment. It stays the same when the lease has ended: a
-        statement without a comment would not be refused."""
-        return f"/*wirefence.token='{self.fence}'*/"
-
-    def set_local(self) -> str:
-        """The statement that makes the open transaction carry the fence."""
-        return f"SET LOCAL wirefence.token = '{self.fence}'"
-
-    def options(self) -> str:
-        """The fence for libpq's connection parameter `options`."""
-        return f"-c wirefence.token={self.fence}"
 
     def check(self) -> None:
         """Raise LeaseLost if the lease has ended. It reads the clock, so it also tells a

@@ -9,14 +9,14 @@ import psycopg
 from psycopg import sql
 
 from .errors import WirefenceError, refusals
-from .lease import Lease
+from .fence import Fence
 
 SET_FENCE = "SELECT set_config('wirefence.token', %s, true)"
 
 
 @contextlib.contextmanager
-def transaction(connection: "psycopg.Connection[Any]", lease: Lease) -> Iterator["psycopg.Connection[Any]"]:
-    """A transaction that carries the fence of a lease, until it ends.
+def transaction(connection: "psycopg.Connection[Any]", lease: Fence) -> Iterator["psycopg.Connection[Any]"]:
+    """A transaction that carries the fence of a lease, or of claims, until it ends.
 
     It raises LeaseLost, and begins nothing, if the lease has ended, and a WirefenceError if the
     block has caught the error of a statement, so that nothing was committed. In an outer
@@ -30,8 +30,8 @@ def transaction(connection: "psycopg.Connection[Any]", lease: Lease) -> Iterator
             raise WirefenceError("the transaction was rolled back, since a statement in it had failed")
 
 
-def cursor(connection: "psycopg.Connection[Any]", lease: Lease) -> "psycopg.Cursor[Any]":
-    """A cursor that puts the fence of a lease behind each statement, as a comment."""
+def cursor(connection: "psycopg.Connection[Any]", lease: Fence) -> "psycopg.Cursor[Any]":
+    """A cursor that puts the fence of a lease, or of claims, behind each statement, as a comment."""
     made = FencedCursor(connection)
     made.wirefence_comment = lease.comment()
     return made

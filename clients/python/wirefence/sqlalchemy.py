@@ -12,12 +12,12 @@ from typing import Any, Iterator
 from sqlalchemy import event
 
 from .errors import refusal
-from .lease import Lease
+from .fence import Fence
 
 
 @contextlib.contextmanager
-def fenced(target: Any, lease: Lease) -> Iterator[Any]:
-    """Put the fence of a lease behind each statement of an Engine or a Connection, or of their
+def fenced(target: Any, lease: Fence) -> Iterator[Any]:
+    """Put the fence of a lease, or of claims, behind each statement of an Engine or a Connection, or of their
     asynchronous counterparts, while the block runs. Refusals are raised as Refused.
     A lease that has ended raises LeaseLost.
 

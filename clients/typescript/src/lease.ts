@@ -2,6 +2,7 @@
 import type { Api } from "./api.js";
 import type { Clock } from "./clock.js";
 import { ApiError, LeaseLost, type Cause } from "./errors.js";
+import { Fence } from "./fence.js";
 
 // A timer stands still while the machine is suspended, so none is longer than this, in seconds.
 const glance = 1;
@@ -37,12 +38,10 @@ export interface Keeping {
  * deadline counts from before the last confirmed request was sent, less the margin. Until it
  * ends, it keeps the process alive.
  */
-export class Lease implements AsyncDisposable {
+export class Lease extends Fence implements AsyncDisposable {
   readonly resource: string;
   /** Tokens reach beyond Number.MAX_SAFE_INTEGER. */
   readonly token: bigint;
-  /** Such as `orders=34`. */
-  readonly fence: string;
   readonly grantId: string;
   /** Seconds that the lease store keeps the lease without a renewal. */
   readonly ttl: number;
@@ -60,9 +59,9 @@ export class Lease implements AsyncDisposable {
 
   /** @internal */
   constructor(keeping: Keeping, grant: Grant, sent: number) {
+    super(grant.fence);
     this.resource = grant.resource;
     this.token = BigInt(grant.token_text);
-    this.fence = grant.fence;
     this.grantId = grant.grant_id;
     this.ttl = grant.ttl_seconds;
     this.margin = keeping.margin ?? grant.ttl_seconds / 5;
@@ -77,27 +76,11 @@ export class Lease implements AsyncDisposable {
     return this.#ended.signal;
   }
 
-  /** The fence as an SQL comment. It stays the same when the lease has ended: a statement
-   * without a comment would not be refused. */
-  comment(): string {
-    return `/*wirefence.token='${this.fence}'*/`;
-  }
-
-  /** The statement that makes the open transaction carry the fence. */
-  setLocal(): string {
-    return `SET LOCAL wirefence.token = '${this.fence}'`;
-  }
-
-  /** The fence for the connection parameter `options`. */
-  options(): string {
-    return `-c wirefence.token=${this.fence}`;
-  }
-
   /**
    * Throws a LeaseLost if the lease has ended. It reads the clock, so it also tells a process
    * that was stopped a moment ago, whose timers are late.
    */
-  check(): void {
+  override check(): void {
     if (this.#over()) throw this.signal.reason;
   }
 

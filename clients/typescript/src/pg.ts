@@ -1,6 +1,6 @@
 /** Fences for node-postgres (`pg`). */
 import { refusals, WirefenceError } from "./errors.js";
-import type { Lease } from "./lease.js";
+import type { Fence } from "./fence.js";
 
 /** What is used of a Client of `pg`, whose own types fit. */
 export interface Queryable {
@@ -23,11 +23,11 @@ export interface QueryConfig {
 }
 
 /**
- * Returns what runs queries on a client or a pool with the fence of a lease behind each, as a
- * comment. Refusals are thrown as Refused. Statements run without their names: pg never closes a
+ * Returns what runs queries on a client or a pool with the fence of a lease, or of claims, behind
+ * each, as a comment. Refusals are thrown as Refused. Statements run without their names: pg never closes a
  * named one, and each grant's text is another. Use transaction to keep one plan for all grants.
  */
-export function fenced<T extends Queryable>(target: T, lease: Lease): { query: T["query"] } {
+export function fenced<T extends Queryable>(target: T, lease: Fence): { query: T["query"] } {
   const comment = `\n${lease.comment()}`;
   const query = (text: string | QueryConfig, values?: unknown[]): Promise<unknown> => {
     if (typeof text === "string") return refusals(() => target.query(text + comment, values));
@@ -39,13 +39,13 @@ export function fenced<T extends Queryable>(target: T, lease: Lease): { query: T
 }
 
 /**
- * Runs work in a transaction that carries the fence of a lease. It throws a LeaseLost, and
- * begins nothing, if the lease has ended, and a WirefenceError if work has caught the error of a
+ * Runs work in a transaction that carries the fence of a lease, or of claims. It throws a
+ * LeaseLost, and begins nothing, if the lease has ended, and a WirefenceError if work has caught the error of a
  * statement, so that nothing was committed.
  */
 export async function transaction<C extends PooledClient, T>(
   pool: { connect(): Promise<C> },
-  lease: Lease,
+  lease: Fence,
   work: (client: C) => Promise<T>,
 ): Promise<T> {
   const client = await pool.connect();

@@ -1,6 +1,6 @@
 /** Fences for postgres.js (`postgres`). */
 import { refusals } from "./errors.js";
-import type { Lease } from "./lease.js";
+import type { Fence } from "./fence.js";
 
 /** What is used of the `sql` of postgres.js, whose own types fit. */
 export interface Sql {
@@ -12,12 +12,12 @@ export interface Sql {
 type Transaction<S> = S extends { begin(options: string, work: (transaction: infer X) => any): any } ? X : never;
 
 /**
- * Runs work in a transaction that carries the fence of a lease. It throws a LeaseLost, and
+ * Runs work in a transaction that carries the fence of a lease, or of claims. It throws a LeaseLost, and
  * begins nothing, if the lease has ended. Refusals are thrown as Refused.
  */
 export function transaction<S extends Sql, T>(
   sql: S,
-  lease: Lease,
+  lease: Fence,
   work: (transaction: Transaction<S>) => Promise<T>,
 ): Promise<T> {
   return refusals(async () => {
@@ -30,10 +30,10 @@ export function transaction<S extends Sql, T>(
 }
 
 /**
- * Returns the fence of a lease as a part of a query, for statements outside of a transaction:
+ * Returns the fence of a lease, or of claims, as a part of a query, for statements outside of a transaction:
  *
  *     await refusals(() => sql`INSERT INTO orders (item) VALUES (${item}) ${comment(sql, lease)}`);
  */
-export function comment<S extends Sql>(sql: S, lease: Lease): ReturnType<S["unsafe"]> {
+export function comment<S extends Sql>(sql: S, lease: Fence): ReturnType<S["unsafe"]> {
   return sql.unsafe(lease.comment());
 }
