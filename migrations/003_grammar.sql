@@ -1,5 +1,5 @@
 -- The grammar of a fence, in agreement with fence.Parse of the Go package:
--- resource=token[@source][,resource=token[@source]...].
+-- resource=token[@source][,resource=token[@source]...]. Pairs of rows are read in 011_rows.sql.
 SET LOCAL search_path = pg_catalog, pg_temp;
 
 -- refusals counts the refusals raised by these functions. It is a sequence because a rollback
@@ -42,7 +42,7 @@ BEGIN
         ERRCODE = 'WF004',
         MESSAGE = 'malformed fencing token',
         DETAIL = upper(left(reason, 1)) || substr(reason, 2) || '.',
-        HINT = 'A fence is resource=token[@source][,resource=token[@source]...], with names percent-encoded outside A-Z a-z 0-9 _ . : / -';
+        HINT = 'A fence is resource=token[@source] or class(key)=claim, several with commas between them, with names percent-encoded outside A-Z a-z 0-9 _ . : / -';
 END
 $$;
 
@@ -51,42 +51,43 @@ CREATE FUNCTION wirefence.quote_name(name text) RETURNS text
 LANGUAGE sql IMMUTABLE STRICT
 RETURN '"' || replace(name, '"', '""') || '"';
 
--- decode_name reverses the percent-encoding of a resource name. The bytes are UTF-8, whatever
--- the encoding of the database. A name that this encoding cannot represent is refused, since
--- no seal can have recorded it.
+-- decode_text reverses the percent-encoding of a name or a key. The bytes are UTF-8, whatever
+-- the encoding of the database.
+CREATE FUNCTION wirefence.decode_text(encoded text, what text) RETURNS text
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    RETURN (SELECT convert_from(string_agg(CASE WHEN left(m.part[1], 1) = '%' THEN decode(substr(m.part[1], 2), 'hex')
+                                                ELSE decode(m.part[1], 'escape') END, ''::bytea ORDER BY m.at), 'UTF8')
+            FROM regexp_matches(encoded COLLATE "C", '%..|[^%]+', 'g') WITH ORDINALITY AS m(part, at));
+EXCEPTION
+    WHEN character_not_in_repertoire THEN
+        PERFORM wirefence.refuse_malformed(what || ' is not valid UTF-8 or contains a NUL');
+    WHEN untranslatable_character OR undefined_function THEN
+        PERFORM wirefence.refuse_malformed(what || ' can''t be represented in the encoding of this database');
+END
+$$;
+
+-- decode_name reverses the percent-encoding of a resource name. A name that the encoding of the
+-- database cannot represent is refused, since no seal can have recorded it.
 CREATE FUNCTION wirefence.decode_name(name text) RETURNS text
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    bytes bytea;
+    bytes integer;
 BEGIN
     IF name = '' THEN
         PERFORM wirefence.refuse_malformed('a resource name is empty');
-    END IF;
-    IF name COLLATE "C" ~ '^[A-Za-z0-9_.:/-]+$' THEN
-        IF length(name) > 255 THEN
-            PERFORM wirefence.refuse_malformed('a resource name has ' || length(name) || ' bytes, at most 255 are allowed');
-        END IF;
-        RETURN name;
-    END IF;
-    IF name COLLATE "C" !~ '^([A-Za-z0-9_.:/-]|%[0-9A-Fa-f]{2})+$' THEN
+    ELSIF name COLLATE "C" !~ '^([A-Za-z0-9_.:/-]|%[0-9A-Fa-f]{2})+$' THEN
         PERFORM wirefence.refuse_malformed('a resource name is not percent-encoded');
     END IF;
-    SELECT string_agg(CASE WHEN left(m.part[1], 1) = '%' THEN decode(substr(m.part[1], 2), 'hex')
-                           ELSE decode(m.part[1], 'escape') END, ''::bytea ORDER BY m.at)
-    INTO bytes
-    FROM regexp_matches(name COLLATE "C", '%..|[^%]+', 'g') WITH ORDINALITY AS m(part, at);
-    IF length(bytes) > 255 THEN
-        PERFORM wirefence.refuse_malformed('a resource name has ' || length(bytes) || ' bytes, at most 255 are allowed');
+    bytes := length(name) - 2 * (length(name) - length(replace(name, '%', '')));
+    IF bytes > 255 THEN
+        PERFORM wirefence.refuse_malformed('a resource name has ' || bytes || ' bytes, at most 255 are allowed');
+    ELSIF strpos(name, '%') > 0 THEN
+        RETURN wirefence.decode_text(name, 'a resource name');
     END IF;
-    BEGIN
-        RETURN convert_from(bytes, 'UTF8');
-    EXCEPTION
-        WHEN character_not_in_repertoire THEN
-            PERFORM wirefence.refuse_malformed('a resource name is not valid UTF-8 or contains a NUL');
-        WHEN untranslatable_character OR undefined_function THEN
-            PERFORM wirefence.refuse_malformed('a resource name can''t be represented in the encoding of this database');
-    END;
+    RETURN name;
 END
 $$;
 
@@ -134,8 +135,8 @@ DECLARE
 BEGIN
     IF fence = '' THEN
         PERFORM wirefence.refuse_malformed('it is empty');
-    ELSIF octet_length(fence) > 26208 THEN
-        PERFORM wirefence.refuse_malformed('it has ' || octet_length(fence) || ' bytes, at most 26208 are allowed');
+    ELSIF octet_length(fence) > 1048576 THEN
+        PERFORM wirefence.refuse_malformed('it has ' || octet_length(fence) || ' bytes, at most 1048576 are allowed');
     END IF;
     FOREACH item IN ARRAY string_to_array(fence, ',') LOOP
         cut := strpos(item, '=');

@@ -93,14 +93,15 @@ AS $$ SELECT EXISTS (SELECT FROM wirefence.guards AS g WHERE g.template OR g.res
 
 -- note_guarded notes those of the resources that guards may ask for. A check that was made
 -- READ ONLY is none to rely on: it records no token, and RELEASE of a savepoint and the end of
--- a block with EXCEPTION make the transaction READ WRITE again.
-CREATE FUNCTION wirefence.note_guarded(resources text[], carried text) RETURNS void
+-- a block with EXCEPTION make the transaction READ WRITE again. checked_rows has the rows; for
+-- these, note_guarded only notes the value of the session variable.
+CREATE FUNCTION wirefence.note_guarded(resources text[], carried text, rows boolean DEFAULT false) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
     noted CONSTANT text[] := ARRAY(SELECT u.resource FROM unnest(resources) AS u(resource) WHERE wirefence.may_be_guarded(u.resource));
 BEGIN
-    IF noted <> '{}' AND current_setting('transaction_read_only') = 'off' THEN
+    IF (noted <> '{}' OR rows) AND current_setting('transaction_read_only') = 'off' THEN
         PERFORM wirefence.note_passed(noted, carried);
     END IF;
 END

@@ -339,23 +339,39 @@ CREATE FUNCTION wirefence.judge_fence_in_shadow(fence text, default_resource tex
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    pairs record;
+    read record;
     message text;
     detail text;
 BEGIN
     PERFORM wirefence.suppress_counting(true);
-    pairs := wirefence.parse_fence(fence, default_resource);
+    read := wirefence.read_fence(fence, default_resource);
+    message := wirefence.judge_rows(read.names, read.claims, true);
     PERFORM wirefence.suppress_counting(false);
-    RETURN wirefence.judge_in_shadow(pairs.resources, pairs.tokens, pairs.sources, false);
+    RETURN coalesce(wirefence.judge_in_shadow(read.resources, read.tokens, read.sources, false), message);
 EXCEPTION WHEN OTHERS THEN
     GET STACKED DIAGNOSTICS message = MESSAGE_TEXT, detail = PG_EXCEPTION_DETAIL;
     RETURN SQLSTATE || ': ' || message || coalesce('. ' || nullif(detail, ''), '');
 END
 $$;
 
+-- read_fence is parse_fence for a fence that may name rows as well.
+CREATE FUNCTION wirefence.read_fence(fence text, default_resource text,
+    OUT resources text[], OUT tokens bigint[], OUT sources text[], OUT names text[], OUT claims bigint[])
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    IF strpos(fence, '(') > 0 THEN
+        SELECT r.rest, r.names, r.claims INTO fence, names, claims FROM wirefence.split_rows(fence) AS r;
+    END IF;
+    IF fence IS NOT NULL THEN
+        SELECT p.resources, p.tokens, p.sources INTO resources, tokens, sources FROM wirefence.parse_fence(fence, default_resource) AS p;
+    END IF;
+END
+$$;
+
 -- check_all checks every pair of a fence, from an argument or from the session variable; null
 -- is no fence. It has no block with EXCEPTION, because the end of such a block would make the
--- transaction READ WRITE again.
+-- transaction READ WRITE again. On a standby it judges rows only, which the standby has.
 CREATE FUNCTION wirefence.check_all(carried text, default_resource text, fence text, required boolean DEFAULT false, shadow boolean DEFAULT false) RETURNS text
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
@@ -365,18 +381,20 @@ DECLARE
     enforced record;
     reason text;
 BEGIN
-    IF pg_is_in_recovery() THEN
-        RETURN NULL;
-    ELSIF carried IS NULL THEN
-        IF required AND shadow IS NOT TRUE AND current_setting('transaction_read_only') = 'off' THEN
+    IF carried IS NULL OR pg_is_in_recovery() AND strpos(carried, '(') = 0 THEN
+        IF required IS NOT TRUE OR pg_is_in_recovery() THEN
+            RETURN NULL;
+        ELSIF shadow IS NOT TRUE AND current_setting('transaction_read_only') = 'off' THEN
             PERFORM set_config('transaction_read_only', 'on', true);
         END IF;
-        RETURN CASE WHEN required THEN 'unfenced' END;
+        RETURN 'unfenced';
     ELSIF shadow THEN
         RETURN wirefence.judge_fence_in_shadow(carried, default_resource);
     END IF;
-    pairs := wirefence.parse_fence(carried, default_resource);
-    IF NOT EXISTS (SELECT FROM wirefence.resource_locks AS l WHERE l.resource_id = ANY (pairs.resources) AND l.mode = 'shadow') THEN
+    pairs := wirefence.read_fence(carried, default_resource);
+    IF pairs.resources IS NULL OR pg_is_in_recovery() THEN
+        NULL;
+    ELSIF NOT EXISTS (SELECT FROM wirefence.resource_locks AS l WHERE l.resource_id = ANY (pairs.resources) AND l.mode = 'shadow') THEN
         PERFORM wirefence.judge(pairs.resources, pairs.tokens, pairs.sources);
     ELSE
         SELECT array_agg(u.resource) FILTER (WHERE l.mode = 'shadow') AS resources, array_agg(u.token) FILTER (WHERE l.mode = 'shadow') AS tokens,
@@ -394,7 +412,12 @@ BEGIN
         END IF;
         reason := wirefence.judge_in_shadow(shadowed.resources, shadowed.tokens, shadowed.sources, true);
     END IF;
-    PERFORM wirefence.note_guarded(pairs.resources, fence);
+    IF pairs.names IS NOT NULL THEN
+        reason := coalesce(wirefence.judge_rows(pairs.names, pairs.claims, false), reason);
+    END IF;
+    IF wirefence.any_guards() THEN
+        PERFORM wirefence.note_guarded(pairs.resources, fence, pairs.names IS NOT NULL);
+    END IF;
     RETURN reason;
 END
 $$;
@@ -427,7 +450,12 @@ BEGIN
     IF default_resource IS NOT NULL AND strpos(carried, '=') = 0 THEN
         carried := default_resource || '=' || carried;
     END IF;
-    IF current_setting('transaction_isolation') = 'read committed' AND carried IS NOT NULL AND shadow IS NOT TRUE AND NOT pg_is_in_recovery() THEN
+    IF strpos(carried, '(') > 0 THEN
+        IF shadow IS NOT TRUE AND current_setting('transaction_isolation') = 'read committed' AND current_setting('transaction_read_only') = 'off'
+           AND coalesce(current_setting('wirefence.rows', true), '') = '' AND NOT wirefence.any_guards() AND wirefence.check_row(carried) THEN
+            RETURN NULL;
+        END IF;
+    ELSIF current_setting('transaction_isolation') = 'read committed' AND carried IS NOT NULL AND shadow IS NOT TRUE AND NOT pg_is_in_recovery() THEN
         BEGIN
             IF pg_try_advisory_xact_lock_shared(wirefence.lock_key(split_part(carried, '=', 1))) THEN
                 PERFORM FROM wirefence.resource_locks AS l

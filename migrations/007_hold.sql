@@ -148,14 +148,16 @@ DECLARE
 BEGIN
     IF manner <> 'group' THEN
         PERFORM wirefence.suppress_counting(true), wirefence.refuse_hold_here();
-    ELSIF pg_is_in_recovery() THEN
+    ELSIF pg_is_in_recovery() AND strpos(coalesce(fence, variable, ''), '(') = 0 THEN
         RETURN 'checked';
     END IF;
     IF fence IS NULL AND variable IS NULL THEN
         PERFORM wirefence.check(NULL, NULL, manner = 'group' AND required, false);
         RETURN 'none';
     END IF;
-    IF current_setting('transaction_isolation') IN ('read committed', 'read uncommitted') THEN
+    IF strpos(coalesce(fence, variable), '(') > 0 THEN
+        state := 'once';
+    ELSIF current_setting('transaction_isolation') IN ('read committed', 'read uncommitted') THEN
         pairs := wirefence.parse_fence(coalesce(fence, variable), default_resource);
         keys := ARRAY(SELECT DISTINCT wirefence.lock_key(u.resource) FROM unnest(pairs.resources) AS u(resource));
         state := wirefence.holdable(pairs.resources, pairs.tokens, pairs.sources);
@@ -181,7 +183,7 @@ $$;
 --   held SERVER KEY,KEY...  every pair is held, with these locks of the server of this
 --                  identity
 --   checked        it is not held; this transaction is checked, in manner group
---   once           a resource has reuse = once; likewise
+--   once           a resource has reuse = once, or the fence names rows; likewise
 --   apart          the transaction is not READ COMMITTED; likewise
 --   shadow         every resource is in mode shadow; if one would have been refused, the
 --                  refusal instead, as check returns it
@@ -208,7 +210,7 @@ DECLARE
     key bigint;
     taken boolean;
 BEGIN
-    IF held IN ('nothing', 'same') AND manner <> 'observe' AND default_resource IS NULL AND strpos(carried, ',') = 0 AND strpos(carried, '%') = 0
+    IF held IN ('nothing', 'same') AND manner <> 'observe' AND default_resource IS NULL AND carried !~ '[,%(]'
        AND current_setting('transaction_isolation') = 'read committed' AND (fence IS NULL OR NOT wirefence.any_guards()) AND NOT pg_is_in_recovery() THEN
         key := wirefence.lock_key(split_part(carried, '=', 1));
         taken := (held = 'nothing' OR wirefence.release_hold(number, key) IS NOT NULL)
@@ -230,7 +232,7 @@ BEGIN
     ELSIF held = 'same' THEN
         PERFORM wirefence.release_hold(number, k.key)
         FROM (SELECT DISTINCT wirefence.lock_key(u.resource) AS key
-              FROM unnest((wirefence.parse_fence(carried, default_resource)).resources) AS u(resource)) AS k;
+              FROM unnest((wirefence.read_fence(carried, default_resource)).resources) AS u(resource)) AS k;
     ELSIF held IS DISTINCT FROM 'nothing' THEN
         PERFORM wirefence.release_found(number);
     END IF;

@@ -2,6 +2,10 @@ package migrations_test
 
 import (
 	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"slices"
 	"strings"
 	"testing"
 
@@ -11,15 +15,25 @@ import (
 	"github.com/wirefence/wirefence/fence"
 )
 
-// parsed returns how the server parses a fence: its pairs in the form of
+// parsed returns how the server parses a fence: its pairs and claims in the form of
 // fence.Fence.String, or the SQLSTATE.
 func parsed(t interface{ Fatal(...any) }, conn *pgx.Conn, text, def string) (string, string) {
 	var resources []string
 	var tokens []int64
 	var sources []*fence.Source
-	err := conn.QueryRow(context.Background(), "SELECT * FROM wirefence.parse_fence($1, $2)", text, def).Scan(&resources, &tokens, &sources)
+	var names []string
+	var values []int64
+	err := conn.QueryRow(context.Background(), "SELECT * FROM wirefence.read_fence($1, $2)", text, def).Scan(&resources, &tokens, &sources, &names, &values)
 	if err != nil {
 		return "", code(err)
+	}
+	if !slices.IsSorted(names) {
+		t.Fatal("not sorted: ", names)
+	}
+	rows := make([]fence.Claim, len(names))
+	for i, name := range names {
+		class, key, _ := strings.Cut(strings.TrimSuffix(name, ")"), "(")
+		rows[i] = fence.Claim{Class: class, Key: key, Value: values[i]}
 	}
 	pairs := make([]fence.Pair, len(resources))
 	for i := range resources {
@@ -31,7 +45,15 @@ func parsed(t interface{ Fatal(...any) }, conn *pgx.Conn, text, def string) (str
 			t.Fatal("not sorted: ", resources)
 		}
 	}
-	f, err := fence.New(pairs...)
+	var claims, f fence.Fence
+	if len(rows) > 0 {
+		if claims, err = fence.NewClaims(rows...); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if f, err = fence.New(pairs...); err == nil || len(pairs) == 0 {
+		f, err = f.Merge(claims)
+	}
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -85,6 +107,21 @@ func TestGrammarAgreesWithGoAtTheLimits(t *testing.T) {
 		repeated(6552, func(int) string { return "a=1" }), strings.Repeat("a", fence.MaxTextBytes+1), "a=" + strings.Repeat("1", fence.MaxTextBytes),
 		repeated(2000, func(int) string { return "a=123456789" }) + strings.Repeat(",", 3153),
 	}
+	claims, err := os.ReadFile("../fence/testdata/claims.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var cases []struct{ Text string }
+	if err := json.Unmarshal(claims, &cases); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range cases {
+		texts = append(texts, c.Text)
+	}
+	texts = append(texts,
+		repeated(10000, func(i int) string { return fmt.Sprintf("job(%d)=%d", i, i) }), repeated(10001, func(i int) string { return fmt.Sprintf("job(%d)=%d", i, i) }),
+		"job("+strings.Repeat("a", fence.MaxKeyBytes)+")=1", "job("+strings.Repeat("a", fence.MaxKeyBytes+1)+")=1",
+		repeated(1100, func(i int) string { return fmt.Sprintf("job(%d%s)=1", i, strings.Repeat("a", 1000)) }))
 	onEach(t, func(t *testing.T, db database) {
 		conn := db.admin(t)
 		for _, text := range texts {
@@ -113,6 +150,15 @@ func validFence(t *rapid.T) string {
 			rapid.StringN(1, 6, 255),
 		).Draw(t, "name"))
 		token := rapid.OneOf(rapid.Int64Range(1, 3), rapid.Int64Min(1)).Draw(t, "token")
+		if rapid.IntRange(0, 3).Draw(t, "row") == 0 {
+			claim := rapid.OneOf(rapid.Int64Range(-2, 2), rapid.Int64()).Draw(t, "claim")
+			part := rapid.OneOf(rapid.StringMatching(`[0-9a-c]{1,2}`), rapid.StringN(1, 4, 40))
+			key := fence.Key(part.Draw(t, "part"))
+			if rapid.Bool().Draw(t, "two") {
+				key += ":" + fence.Key(part.Draw(t, "part"))
+			}
+			return fmt.Sprintf("%s(%s)=%d", rapid.SampledFrom([]string{"job", "a", "_9"}).Draw(t, "class"), key, claim)
+		}
 		source := rapid.SampledFrom([]string{"", "", "@x", "@y-1"}).Draw(t, "source")
 		return name.Encode() + "=" + fence.Token(token).String() + source
 	}), 1, 5).Draw(t, "pairs")
@@ -124,7 +170,7 @@ func mutated(t *rapid.T, text string) string {
 	runes := []rune(text)
 	for range rapid.IntRange(0, 3).Draw(t, "mutations") {
 		at := rapid.IntRange(0, len(runes)).Draw(t, "at")
-		char := rapid.SampledFrom([]rune("=,%@0123456789aAfFgG. '\"\\*é\n")).Draw(t, "char")
+		char := rapid.SampledFrom([]rune("=,%@():-0123456789aAfFgG. '\"\\*é\n")).Draw(t, "char")
 		switch drop := rapid.IntRange(0, 1).Draw(t, "drop"); {
 		case at+drop <= len(runes):
 			runes = append(append(append([]rune{}, runes[:at]...), char), runes[at+drop:]...)

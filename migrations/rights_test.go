@@ -30,10 +30,12 @@ func TestRightsAreTheFewGranted(t *testing.T) {
 		const granted = `SELECT p.oid::regprocedure::text FROM pg_proc p, aclexplode(coalesce(p.proacl, acldefault('f', p.proowner))) a
 			WHERE p.pronamespace = 'wirefence'::regnamespace AND a.grantee = `
 		if got := column[string](t, admin, granted+"0 ORDER BY 1"); !slices.Equal(got, []string{
-			"wirefence.\"check\"(text)", "wirefence.\"check\"(text,text,boolean,boolean)", "wirefence.acquire(text,text,interval,text)", "wirefence.declare_guard(regclass,text,boolean)", "wirefence.forget_guard(text)",
-			"wirefence.guard()", "wirefence.guard_row()", "wirefence.guard_row_unchecked(regclass,text,text,boolean)", "wirefence.guard_shadowed(regclass,text,text)", "wirefence.guard_statement()",
-			"wirefence.guard_truncate(regclass,text,boolean)", "wirefence.guard_unchecked(regclass,text)", "wirefence.hold(text)", "wirefence.lock_inheritance_tree(regclass)", "wirefence.plan_locks(regclass,name)", "wirefence.plan_protect(regclass,text,boolean,name)",
-			"wirefence.plan_unprotect(regclass,name)", "wirefence.protect(regclass,text,boolean)", "wirefence.proxy_hold(integer,text,text,text,boolean,text)", "wirefence.proxy_unhold(integer,bigint[])", "wirefence.release(text,text)", "wirefence.renew(text,text,interval)", "wirefence.require_issuer(text)", "wirefence.retract_guard(regclass)", "wirefence.row_query(text)",
+			"wirefence.\"check\"(text)", "wirefence.\"check\"(text,text,boolean,boolean)", "wirefence.acquire(text,text,interval,text)", "wirefence.attribute_numbers(regclass,text[])", "wirefence.declare_guard(regclass,text,boolean)",
+			"wirefence.declare_rows(text,regclass,text[],text,text,boolean)", "wirefence.drop_rows(text)", "wirefence.encode_key(text)", "wirefence.forget_guard(text)", "wirefence.forget_rows(text)",
+			"wirefence.guard()", "wirefence.guard_names(regclass,text,text[],boolean)", "wirefence.guard_row()", "wirefence.guard_row_unchecked(regclass,text,text,boolean)", "wirefence.guard_rows()", "wirefence.guard_shadowed(regclass,text,text)", "wirefence.guard_statement()",
+			"wirefence.guard_truncate(regclass,text,boolean)", "wirefence.guard_unchecked(regclass,text)", "wirefence.hold(text)", "wirefence.is_claim(bigint)", "wirefence.is_condition(boolean)", "wirefence.judge_name(regclass,text)", "wirefence.judge_of(text)",
+			"wirefence.judge_source(regclass,text,text[],text[],text,text)", "wirefence.key_kinds(regclass,text[],name)", "wirefence.lock_inheritance_tree(regclass)", "wirefence.parse_rows(text,text,text)", "wirefence.plan_locks(regclass,name)", "wirefence.plan_protect(regclass,text,boolean,name)",
+			"wirefence.plan_unprotect(regclass,name)", "wirefence.protect(regclass,text,boolean)", "wirefence.proxy_hold(integer,text,text,text,boolean,text)", "wirefence.proxy_unhold(integer,bigint[])", "wirefence.record_rows(jsonb)", "wirefence.release(text,text)", "wirefence.renew(text,text,interval)", "wirefence.require_issuer(text)", "wirefence.retract_guard(regclass)", "wirefence.row_query(text)", "wirefence.rows_query(text,text[])",
 			"wirefence.schema_version()", "wirefence.stored_code_interferes()", "wirefence.unhold()", "wirefence.unprotect(regclass)",
 		}) {
 			t.Errorf("everybody may call %q", got)
@@ -43,7 +45,7 @@ func TestRightsAreTheFewGranted(t *testing.T) {
 			"wirefence.history(text,timestamp with time zone,text[],integer)", "wirefence.history_totals()", "wirefence.identity()", "wirefence.idle_holders()", "wirefence.prune_history()",
 			"wirefence.record_refusals(text,jsonb)",
 			"wirefence.release_lease(text,text)", "wirefence.release_notice(text)",
-			"wirefence.renew_lease(text,text,interval)", "wirefence.revoke(text)", "wirefence.seal(text,bigint,text)", "wirefence.seal(text,bigint,text,text)",
+			"wirefence.renew_lease(text,text,interval)", "wirefence.revoke(text)", "wirefence.rows()", "wirefence.seal(text,bigint,text)", "wirefence.seal(text,bigint,text,text)",
 			"wirefence.set_failover(text,text)", "wirefence.set_history(bigint,interval)",
 			"wirefence.set_resource(text,text,text,boolean,text,text,text,bigint,text,text)", "wirefence.set_undeclared(text,text)", "wirefence.status()", "wirefence.wanted(bigint[])",
 		}) {
@@ -51,7 +53,7 @@ func TestRightsAreTheFewGranted(t *testing.T) {
 		}
 		if got := column[string](t, admin, `SELECT c.relname || ' ' || a.privilege_type FROM pg_class c, aclexplode(c.relacl) a
 			WHERE c.relnamespace = 'wirefence'::regnamespace AND a.grantee <> c.relowner ORDER BY 1`); !slices.Equal(got, []string{
-			"bypass_history SELECT", "bypasses SELECT", "guards SELECT", "history SELECT", "leases SELECT", "resource_changes SELECT", "resource_locks SELECT", "settings SELECT",
+			"bypass_history SELECT", "bypasses SELECT", "guards SELECT", "history SELECT", "leases SELECT", "resource_changes SELECT", "resource_locks SELECT", "row_classes SELECT", "settings SELECT",
 		}) {
 			t.Errorf("on tables there is %q", got)
 		}

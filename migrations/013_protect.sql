@@ -38,6 +38,41 @@ BEGIN
                 HINT = 'Use columns of an integer type, text, varchar, uuid, boolean or an enum.';
         END IF;
     END LOOP;
+    PERFORM wirefence.check_row_template(target, template);
+END
+$$;
+
+-- check_row_template raises an error if a template that names rows, as job({job_id}), does not
+-- fit their class.
+CREATE FUNCTION wirefence.check_row_template(target regclass, template text) RETURNS void
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    named CONSTANT text := wirefence.class_of(template);
+    wanted CONSTANT text[] := (SELECT r.kinds FROM wirefence.row_classes AS r WHERE r.class = named);
+    parts text;
+    kinds text[];
+BEGIN
+    IF named IS NULL THEN
+        RETURN;
+    ELSIF wanted IS NULL THEN
+        RAISE undefined_object USING
+            MESSAGE = 'class ' || wirefence.quote_name(named) || ' is not declared',
+            DETAIL = 'Resource ' || wirefence.quote_name(template) || ' names rows of this class.',
+            HINT = 'Declare it first: wirefence rows declare ' || named || ' --table TABLE --key COLUMN --claim EXPRESSION --while CONDITION';
+    END IF;
+    SELECT string_agg(CASE WHEN p.is_column THEN '{}' ELSE p.part END, '' ORDER BY p.place),
+           array_agg(CASE WHEN a.atttypid::regtype IN ('smallint'::regtype, 'integer', 'bigint') THEN 'integer' WHEN a.atttypid = 'uuid'::regtype THEN 'uuid' ELSE 'text' END
+                     ORDER BY p.place) FILTER (WHERE p.is_column)
+    INTO parts, kinds
+    FROM wirefence.name_parts(template) WITH ORDINALITY AS p(part, is_column, place)
+    LEFT JOIN pg_attribute AS a ON a.attrelid = target AND a.attname = p.part AND a.attnum > 0;
+    IF parts <> named || '({}' || repeat(':{}', cardinality(wanted) - 1) || ')' OR kinds <> wanted THEN
+        RAISE invalid_parameter_value USING
+            MESSAGE = 'resource ' || wirefence.quote_name(template) || ' does not fit class ' || wirefence.quote_name(named),
+            DETAIL = 'The key of the class is of the form ' || array_to_string(wanted, ':') || '.',
+            HINT = 'Write a column in braces for each part of the key, as in job({tenant}:{id}).';
+    END IF;
 END
 $$;
 
@@ -82,8 +117,11 @@ DECLARE
         || CASE WHEN shadow THEN ', ''shadow'')' ELSE ')' END;
     for_statement CONSTANT text := 'CREATE TRIGGER wirefence_guard BEFORE INSERT OR UPDATE OR DELETE OR TRUNCATE ON %s FOR EACH STATEMENT EXECUTE FUNCTION wirefence.%s(%L'
         || CASE WHEN shadow THEN ', ''shadow'')' ELSE ')' END;
-    of_new text;
-    of_old text;
+    for_transition CONSTANT text := 'CREATE TRIGGER wirefence_guard_%s AFTER %s ON %s REFERENCING %s FOR EACH STATEMENT EXECUTE FUNCTION wirefence.guard_rows(%L'
+        || CASE WHEN shadow THEN ', ''shadow'')' ELSE ')' END;
+    of_new text := 'false';
+    of_old text := 'false';
+    trigger_function CONSTANT text := CASE WHEN wirefence.class_of(resource) IS NULL THEN 'guard_row' ELSE 'guard_rows' END;
 BEGIN
     IF NOT wirefence.is_template(resource) THEN
         resource := wirefence.plain_name(resource);
@@ -95,12 +133,19 @@ BEGIN
         RETURN;
     END IF;
     RETURN NEXT format(for_statement, member, 'guard_statement', resource);
-    IF NOT is_partition THEN
-        of_new := wirefence.passed_condition(wirefence.name_expression(resource, 'NEW'));
-        of_old := wirefence.passed_condition(wirefence.name_expression(resource, 'OLD'));
-        RETURN NEXT format(for_row, 'insert', 'INSERT', member, of_new, 'guard_row', resource);
-        RETURN NEXT format(for_row, 'update', 'UPDATE', member, of_new || ' AND ' || of_old, 'guard_row', resource);
-        RETURN NEXT format(for_row, 'delete', 'DELETE', member, of_old, 'guard_row', resource);
+    IF trigger_function = 'guard_rows' AND kind = 'r' AND NOT is_partition
+       AND NOT EXISTS (SELECT FROM pg_inherits AS i WHERE member IN (i.inhrelid, i.inhparent)) THEN
+        RETURN NEXT format(for_transition, 'insert', 'INSERT', member, 'NEW TABLE AS wirefence_new', resource);
+        RETURN NEXT format(for_transition, 'update', 'UPDATE', member, 'OLD TABLE AS wirefence_old NEW TABLE AS wirefence_new', resource);
+        RETURN NEXT format(for_transition, 'delete', 'DELETE', member, 'OLD TABLE AS wirefence_old', resource);
+    ELSIF NOT is_partition THEN
+        IF trigger_function = 'guard_row' THEN
+            of_new := wirefence.passed_condition(wirefence.name_expression(resource, 'NEW'));
+            of_old := wirefence.passed_condition(wirefence.name_expression(resource, 'OLD'));
+        END IF;
+        RETURN NEXT format(for_row, 'insert', 'INSERT', member, of_new, trigger_function, resource);
+        RETURN NEXT format(for_row, 'update', 'UPDATE', member, of_new || ' AND ' || of_old, trigger_function, resource);
+        RETURN NEXT format(for_row, 'delete', 'DELETE', member, of_old, trigger_function, resource);
     END IF;
 END
 $$;
@@ -362,7 +407,7 @@ AS $$
     ), installed AS (
         SELECT t.relation, min(t.resource) AS resource, bool_or(t.function <> 'guard') AS template, bool_and(t.shadow) AS shadow, bool_or(t.shadow) AS shadow_in_part,
                bool_or(t.name = 'wirefence_guard') AS statements, count(*) FILTER (WHERE t.name <> 'wirefence_guard') AS rows,
-               bool_or(t.enabled IN ('D', 'R')) AS disabled
+               bool_or(t.enabled IN ('D', 'R')) AS disabled, bool_or(t.for_each_row) AS for_each_row
         FROM wirefence.guard_triggers AS t GROUP BY t.relation
     ), joined AS (
         SELECT coalesce(d.relation, s.relation) AS relation, coalesce(d.resource, s.resource) AS resource, d.name, d.protected_by, d.protected_at,
@@ -378,7 +423,11 @@ AS $$
                    WHEN s.shadow <> d.shadow OR s.shadow_in_part <> d.shadow THEN 'in shadow mode in part: protect it again'
                    WHEN s.disabled THEN 'a trigger of its guard is disabled: protect it again'
                    WHEN NOT s.statements THEN 'a later partition: its rows are guarded, TRUNCATE is not: protect the parent again'
-                   WHEN s.rows < CASE WHEN d.template THEN 3
+                   WHEN d.template AND wirefence.class_of(d.resource) IS NOT NULL AND NOT EXISTS (
+                       SELECT FROM wirefence.row_classes AS r WHERE r.class = wirefence.class_of(d.resource))
+                   THEN 'the class of its rows is not declared: declare it, or unprotect the table'
+                   WHEN d.template AND NOT s.for_each_row AND EXISTS (SELECT FROM pg_inherits AS i WHERE d.relation IN (i.inhrelid, i.inhparent))
+                        OR s.rows < CASE WHEN d.template THEN 3
                                       WHEN d.kind = 'p' OR EXISTS (SELECT FROM pg_inherits AS i WHERE i.inhrelid = d.relation) THEN 1 ELSE 0 END
                    THEN 'a trigger of its guard is missing, or it has got a parent since: protect it again'
                    WHEN EXISTS (SELECT FROM wirefence.name_parts(d.resource) AS p

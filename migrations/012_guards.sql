@@ -28,10 +28,10 @@ GRANT SELECT ON wirefence.guards, wirefence.bypasses TO wirefence_issuer;
 CREATE VIEW wirefence.guard_triggers AS
 SELECT t.tgrelid::regclass AS relation, t.tgname AS name, t.tgnargs > 1 AS shadow, p.proname AS function, t.tgenabled AS enabled,
        CASE WHEN t.tgnargs > 0 THEN convert_from(substr(t.tgargs, 1, position(decode('00', 'hex') IN t.tgargs) - 1), getdatabaseencoding()) END AS resource,
-       t.tgparentid <> 0 AS from_parent
+       t.tgparentid <> 0 AS from_parent, t.tgtype & 1 = 1 AS for_each_row
 FROM pg_trigger AS t
 JOIN pg_proc AS p ON p.oid = t.tgfoid
-WHERE p.pronamespace = 'wirefence'::regnamespace AND p.proname IN ('guard', 'guard_row', 'guard_statement');
+WHERE p.pronamespace = 'wirefence'::regnamespace AND p.proname IN ('guard', 'guard_row', 'guard_rows', 'guard_statement');
 
 -- inheritance_tree lists a table with all its partitions and all tables that inherit from it,
 -- parents first.
@@ -395,6 +395,96 @@ BEGIN
 END
 $$;
 
+-- class_of returns the class of a template whose rows judge, as job({job_id}), null for others.
+CREATE FUNCTION wirefence.class_of(template text) RETURNS text
+LANGUAGE sql IMMUTABLE SET search_path = pg_catalog, pg_temp
+RETURN substring(template COLLATE "C" FROM '^([a-z_][a-z0-9_]{0,62})[(].*[{].*[)]$');
+
+-- rows_query returns a query for the names that a template gives to the rows of some relations,
+-- each name once.
+CREATE FUNCTION wirefence.rows_query(template text, relations text[]) RETURNS text
+LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $$
+    SELECT 'SELECT array_agg(name) FROM (SELECT '
+        || string_agg(e.expression || ' AS name FROM ' || r.relation || ' AS line', ' UNION SELECT ') || ') AS named'
+    FROM unnest(relations) AS r(relation), (
+        SELECT string_agg(CASE WHEN NOT p.is_column THEN quote_literal(p.part)
+                               WHEN c.kinds[p.column_place] = 'text' THEN format('wirefence.encode_key(line.%I::text)', p.part)
+                               ELSE format('line.%I::text', p.part) END, ' || ' ORDER BY p.place) AS expression
+        FROM (SELECT n.*, count(*) FILTER (WHERE n.is_column) OVER (ORDER BY n.place) AS column_place
+              FROM wirefence.name_parts(template) WITH ORDINALITY AS n(part, is_column, place)) AS p
+        LEFT JOIN wirefence.row_classes AS c ON c.class = wirefence.class_of(template)) AS e
+$$;
+
+-- guard_rows is the trigger of a table each of whose rows belongs to a row that judges. It runs
+-- after a statement, by its transition tables. In an inheritance tree it runs after each row,
+-- because a write through a parent fires no statement trigger of the child.
+CREATE FUNCTION wirefence.guard_rows() RETURNS trigger
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    names text[];
+BEGIN
+    IF TG_LEVEL = 'STATEMENT' THEN
+        EXECUTE wirefence.rows_query(TG_ARGV[0], array_remove(ARRAY[CASE WHEN TG_OP <> 'DELETE' THEN 'wirefence_new' END,
+                                                                    CASE WHEN TG_OP <> 'INSERT' THEN 'wirefence_old' END], NULL)) INTO names;
+        PERFORM wirefence.guard_names(TG_RELID::regclass, TG_ARGV[0], names, TG_NARGS > 1);
+        RETURN NULL;
+    END IF;
+    IF TG_OP <> 'INSERT' THEN
+        EXECUTE wirefence.rows_query(TG_ARGV[0], '{(SELECT ($1).*)}') INTO names USING OLD;
+        PERFORM wirefence.guard_names(TG_RELID::regclass, TG_ARGV[0], names, TG_NARGS > 1);
+    END IF;
+    IF TG_OP <> 'DELETE' THEN
+        EXECUTE wirefence.rows_query(TG_ARGV[0], '{(SELECT ($1).*)}') INTO names USING NEW;
+        PERFORM wirefence.guard_names(TG_RELID::regclass, TG_ARGV[0], names, TG_NARGS > 1);
+    END IF;
+    RETURN NULL;
+END
+$$;
+
+-- guard_names requires that the transaction was checked for the rows that judge, given by their
+-- names, and that the session variable has not changed since.
+CREATE FUNCTION wirefence.guard_names(target regclass, template text, names text[], shadow boolean) RETURNS void
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    carried CONSTANT text := nullif(current_setting('wirefence.token', true), '');
+    named CONSTANT text := wirefence.class_of(template);
+    lacks_name CONSTANT boolean := array_position(names, NULL) IS NOT NULL;
+    checked boolean := shadow OR carried IS NULL;
+    missing text;
+    state text := 'WF002';
+BEGIN
+    LOOP
+        SELECT min(u.name) INTO missing FROM unnest(array_remove(names, NULL)) AS u(name)
+        WHERE u.name NOT IN (SELECT split_part(s.pair, '=', 1) FROM string_to_table(wirefence.checked_rows(), ',') AS s(pair));
+        IF missing IS NULL AND NOT lacks_name AND (checked OR NOT wirefence.variable_has_changed()) THEN
+            RETURN;
+        END IF;
+        EXIT WHEN checked;
+        PERFORM wirefence.check_all(carried, NULL, NULL), wirefence.note_passed('{}');
+        checked := true;
+    END LOOP;
+    IF shadow THEN
+        IF strpos(',' || carried, ',' || missing || '=') > 0 THEN
+            state := left(wirefence.judge_fence_in_shadow(carried, NULL), 5);
+        END IF;
+        IF state IS NOT NULL THEN
+            PERFORM wirefence.guard_shadowed(target, template, state);
+        END IF;
+    ELSIF wirefence.record_bypass(target, template) THEN
+        RETURN;
+    ELSIF EXISTS (SELECT FROM wirefence.row_classes AS r WHERE r.class = named AND r.mode = 'shadow') THEN
+        PERFORM wirefence.note('shadow', 'WF002', named || '()', NULL, NULL, NULL, NULL, target::text);
+    ELSIF lacks_name THEN
+        PERFORM wirefence.guard_row_unchecked(target, template, NULL, false);
+    ELSE
+        PERFORM wirefence.refuse_unguarded(target, missing, carried);
+    END IF;
+END
+$$;
+
 -- guard_truncate refuses TRUNCATE of a table whose rows have a resource each.
 CREATE FUNCTION wirefence.guard_truncate(target regclass, template text, shadow boolean) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
@@ -432,6 +522,7 @@ BEGIN
 END
 $$;
 
-GRANT EXECUTE ON FUNCTION wirefence.guard(), wirefence.guard_row(), wirefence.guard_statement(), wirefence.row_query(text),
+GRANT EXECUTE ON FUNCTION wirefence.guard(), wirefence.guard_row(), wirefence.guard_rows(), wirefence.guard_statement(), wirefence.row_query(text),
+    wirefence.rows_query(text, text[]), wirefence.guard_names(regclass, text, text[], boolean),
     wirefence.guard_unchecked(regclass, text), wirefence.guard_row_unchecked(regclass, text, text, boolean),
     wirefence.guard_truncate(regclass, text, boolean), wirefence.guard_shadowed(regclass, text, text) TO PUBLIC;
