@@ -1,6 +1,7 @@
 package session
 
 import (
+	"strings"
 	"time"
 
 	"github.com/wirefence/wirefence/proxy/internal/policy"
@@ -45,7 +46,8 @@ func (s *Session) gatherFacts() *policy.Facts {
 	}
 	if s.hold.state != policy.NoHold || s.lastCarrier != (policy.Carrier{}) {
 		f.Hold = policy.Hold{State: s.hold.state, By: s.hold.by, Over: s.hold.state == policy.Held && s.over(s.at)}
-		if s.at.Sub(s.lastAt) < s.busyFor() && !(s.lastCarrier == s.hold.pausedFor && s.at.Before(s.hold.pausedUntil)) {
+		if s.at.Sub(s.lastAt) < s.busyFor() && !(s.lastCarrier == s.hold.pausedFor && s.at.Before(s.hold.pausedUntil)) &&
+			strings.IndexByte(s.lastCarrier.Comment, '(') < 0 { // rows are never held
 			f.Last = s.lastCarrier
 		}
 	}
