@@ -169,7 +169,7 @@ func TestRoundTripsAreCounted(t *testing.T) {
 }
 
 func TestOnlyLeavesOut(t *testing.T) {
-	every := slices.Concat(workloads, guardWorkloads())
+	every := slices.Concat(workloads, guardWorkloads(), rowWorkloads())
 	all := groups(every, []int{1, 16}, func(key string) bool { return strings.HasPrefix(key, "select/prepared/16/p") })
 	if len(all) != 1 || len(all[0].workload.ways) != 3 || len(workloads[1].ways) != 5 {
 		t.Errorf("got %+v", all)

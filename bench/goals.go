@@ -115,6 +115,7 @@ func (b *book) verdicts() (all []verdict) {
 		}
 	}
 	all = append(all, b.firstVerdicts()...)
+	all = append(all, b.rowVerdicts()...)
 	all = append(all, b.takeoverVerdicts()...)
 	for _, m := range []struct {
 		kind, goal string

@@ -108,7 +108,7 @@ func (b *book) measureAll(ctx context.Context, w *world, clients []int, only fun
 			return err
 		}},
 		{"", func() error {
-			return b.measure(ctx, w, groups(slices.Concat(workloads, guardWorkloads()), clients, only))
+			return b.measure(ctx, w, groups(slices.Concat(workloads, guardWorkloads(), rowWorkloads()), clients, only))
 		}},
 		{"isolated", func() error { return b.measureIsolated(ctx, w) }},
 		{"takeover", func() (err error) { b.takeovers, err = w.measureTakeovers(ctx, rounds, seconds); return err }},

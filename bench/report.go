@@ -72,6 +72,7 @@ func (b *book) markdown() string {
 	b.isolatedTable(&p)
 	b.takeoverTable(&p)
 	b.guardTables(&p)
+	b.rowTables(&p)
 	b.sessionTable(&p)
 	b.firstTable(&p)
 	b.loginTable(&p)

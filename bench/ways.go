@@ -15,6 +15,8 @@ type way struct {
 	// database is database unless it is named.
 	database string
 	tls      bool // the client's side is encrypted
+	// variables of the script, beside the workload's.
+	variables []string
 }
 
 type target string

@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -76,10 +77,15 @@ func newWorld(ctx context.Context, binary, base string) (w *world, err error) {
 	if err != nil {
 		return w, err
 	}
-	for name, schema := range map[string]string{database: "schema.sql", guardedDatabase: "guards_schema.sql"} {
+	for name, schema := range map[string]string{
+		database: "schema.sql", guardedDatabase: "guards_schema.sql", rowsDatabase: "rows_schema.sql", unguardedRows: "rows_schema.sql",
+	} {
 		if err := w.fill(ctx, name, schema); err != nil {
 			return w, err
 		}
+	}
+	if err := w.exec(ctx, w.postgres.URL(rowsDatabase), "SELECT wirefence.protect('results_guarded', 'job({job_id})')"); err != nil {
+		return w, err
 	}
 	w.ports, w.pids = map[target]int{postgres: w.postgres.Port}, map[target]int{}
 	for t, cfg := range map[target]servers.PgBouncerConfig{
@@ -201,7 +207,7 @@ func (w *world) measure(ctx context.Context, g group, by way, seconds int) (samp
 		return sample{}, err
 	}
 	s, err := load{
-		host: "127.0.0.1", port: w.ports[by.target], database: cmp.Or(by.database, database), variables: g.workload.variables,
+		host: "127.0.0.1", port: w.ports[by.target], database: cmp.Or(by.database, database), variables: slices.Concat(g.workload.variables, by.variables),
 		script:   filepath.Join(w.dir, "scripts", by.script),
 		protocol: g.protocol, clients: g.clients, seconds: seconds, fence: by.fence, tls: by.tls,
 	}.run(ctx)
@@ -231,6 +237,7 @@ func cpuOf(pid int) (time.Duration, error) {
 func (w *world) level(ctx context.Context) error {
 	for _, step := range []struct{ database, sql string }{
 		{guardedDatabase, "SET session_replication_role = replica; TRUNCATE entries, entries_guarded, entries_templated, lines, lines_guarded"},
+		{rowsDatabase, "SET session_replication_role = replica; TRUNCATE results, results_guarded"}, {unguardedRows, "TRUNCATE results"}, {unguardedRows, "VACUUM jobs"},
 		{database, "TRUNCATE entries"}, {database, "VACUUM locks"}, {database, "CHECKPOINT"},
 	} {
 		if err := w.exec(ctx, w.postgres.URL(step.database), step.sql); err != nil {

@@ -152,31 +152,29 @@ BEGIN
 END
 $$;
 
--- seal_rows returns the code that proves that this session's transaction number has checked a
--- list of pairs. Only wirefence_owner can compute it.
-CREATE FUNCTION wirefence.seal_rows(transaction text, list text) RETURNS text
-LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
-AS $$
-    SELECT encode(sha256(convert_to(concat_ws(' ', s.secret, 'rows', pg_backend_pid(), transaction, list), 'UTF8')), 'hex')
-    FROM wirefence.secret AS s
-$$;
+-- rows_code returns the code that proves that this session's transaction number has checked a
+-- list of pairs. Only wirefence_owner has the secret. PostgreSQL inlines it.
+CREATE FUNCTION wirefence.rows_code(secret text, transaction text, list text) RETURNS text
+LANGUAGE sql STABLE
+RETURN encode(sha256(convert_to(concat_ws(' ', secret, 'rows', pg_backend_pid(), transaction, list), 'UTF8')), 'hex');
 
 -- checked_rows returns the pairs that this transaction was checked for, with commas around
 -- each. A pair that was locked stays good until the transaction ends, whatever the transaction
 -- itself does to the row: it may complete or delete the job, and go on.
 --
--- The setting wirefence.rows has them, the number of the transaction or subtransaction that
--- locked them, and a code without which nobody can write it. ROLLBACK TO takes the setting
--- back, as it takes the locks; and if a client writes the former value back, the number is
--- that of a subtransaction that was rolled back.
+-- The setting wirefence.rows has a code without which nobody can write it, the number of the
+-- transaction or subtransaction that locked the rows, and the pairs. ROLLBACK TO takes the
+-- setting back, as it takes the locks; and if a client writes the former value back, the number
+-- is that of a subtransaction that was rolled back.
 CREATE FUNCTION wirefence.checked_rows() RETURNS text
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    parts CONSTANT text[] := string_to_array(current_setting('wirefence.rows', true), ' ');
+    kept CONSTANT text[] := string_to_array(current_setting('wirefence.rows', true), ' ');
+    secret CONSTANT text := (SELECT s.secret FROM wirefence.secret AS s);
 BEGIN
-    IF cardinality(parts) = 3 AND parts[1] = wirefence.seal_rows(parts[2], parts[3]) AND pg_xact_status(parts[2]::xid8) = 'in progress' THEN
-        RETURN parts[3];
+    IF kept[1] = wirefence.rows_code(secret, kept[2], kept[3]) THEN
+        RETURN CASE WHEN pg_xact_status(kept[2]::xid8) = 'in progress' THEN kept[3] ELSE '' END;
     END IF;
     RETURN '';
 END
@@ -189,14 +187,15 @@ CREATE FUNCTION wirefence.note_rows(known text, added text, in_subtransaction bo
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
+    list text := concat(coalesce(nullif(known, ''), ','), added, ',');
     transaction bigint := pg_current_xact_id()::text::bigint;
-    list CONSTANT text := known || CASE known WHEN '' THEN ',' ELSE '' END || added || ',';
+    secret CONSTANT text := (SELECT s.secret FROM wirefence.secret AS s);
 BEGIN
     IF in_subtransaction THEN
         SELECT transaction + age(pg_current_xact_id()::xid) - min(age(l.transactionid)) INTO transaction
         FROM pg_locks AS l WHERE l.locktype = 'transactionid' AND l.pid = pg_backend_pid() AND l.mode = 'ExclusiveLock';
     END IF;
-    PERFORM set_config('wirefence.rows', concat_ws(' ', wirefence.seal_rows(transaction::text, list), transaction, list), true);
+    list := set_config('wirefence.rows', concat_ws(' ', wirefence.rows_code(secret, transaction::text, list), transaction, list), true);
 END
 $$;
 
@@ -314,7 +313,8 @@ AS $$
     FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace WHERE c.oid = target
 $$;
 
--- check_row checks a fence of one row, the frequent case. False: check_all has to tell why not.
+-- check_row checks the frequent cases, a fence of one row, and one that was checked before.
+-- False: check_all has to decide.
 CREATE FUNCTION wirefence.check_row(fence text) RETURNS boolean
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
@@ -322,9 +322,13 @@ DECLARE
     statement text;
     checked record;
 BEGIN
+    IF current_setting('wirefence.rows', true) <> '' THEN
+        RETURN strpos(wirefence.checked_rows(), concat(',', fence, ',')) > 0;
+    END IF;
     SELECT 'SELECT * FROM ' || split_part(r.judge, '(', 1) || '($1, $2, true, false)' INTO statement
     FROM wirefence.row_classes AS r
     WHERE r.class = split_part(fence, '(', 1) AND fence ~ r.form AND r.mode = 'enforce'
+      AND current_setting('transaction_isolation') = 'read committed' AND current_setting('transaction_read_only') = 'off'
       AND r.shape = wirefence.row_shape(r.relation, r.attributes, cardinality(r.key));
     IF FOUND THEN
         EXECUTE statement INTO checked
@@ -361,7 +365,14 @@ AS $judge$
 DECLARE
     wirefence_count CONSTANT integer := cardinality($2);
 BEGIN
-    IF $3 THEN
+    IF wirefence_count = 1 AND $3 THEN -- without the functions of arrays, which cost ten times as much
+        PERFORM FROM %4$s AS t WHERE %8$s AND %6$s = $2[1] AND %7$s FOR SHARE;
+        IF FOUND THEN
+            wirefence_in_subtransaction := (SELECT t.xmax <> pg_current_xact_id()::xid FROM %4$s AS t WHERE %8$s);
+            RETURN;
+        END IF;
+        wirefence_place := 1;
+    ELSIF $3 THEN
         SELECT min(p.wirefence_at) INTO wirefence_place
         FROM unnest(%2$s, $2) WITH ORDINALITY AS p(%3$s, wirefence_claim, wirefence_at)
         WHERE NOT EXISTS (SELECT FROM %4$s AS t WHERE %5$s AND %6$s = p.wirefence_claim AND %7$s FOR SHARE);
@@ -393,7 +404,9 @@ $judge$ $function$,
         (SELECT string_agg('wirefence_key' || k.place, ', ' ORDER BY k.place) FROM unnest(key) WITH ORDINALITY AS k(name, place)),
         (SELECT CASE c.relkind WHEN 'r' THEN 'ONLY ' ELSE '' END || target::text FROM pg_class AS c WHERE c.oid = target),
         (SELECT string_agg(format('t.%I = p.wirefence_key%s', k.name, k.place), ' AND ' ORDER BY k.place) FROM unnest(key) WITH ORDINALITY AS k(name, place)),
-        claim, condition)
+        claim, condition,
+        (SELECT string_agg(format('t.%I = $1[%s]%s', k.name, k.place, CASE kinds[k.place] WHEN 'integer' THEN '::bigint' WHEN 'uuid' THEN '::uuid' ELSE '' END), ' AND ' ORDER BY k.place)
+         FROM unnest(key) WITH ORDINALITY AS k(name, place)))
 $$;
 
 -- attribute_numbers returns the numbers of columns.
