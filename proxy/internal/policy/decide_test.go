@@ -266,6 +266,7 @@ func TestBatches(t *testing.T) {
 		"nothing has changed them":            {f(batched), saying(`SELECT '\'`), "forward, checks 0, covered"},
 		"LOCK in it":                          {f(inBlock, batched), as(Execute, "LOCK TABLE t"), "forward, checks 1, covered"},
 		"parsed":                              {f(inBlock, batched), as(Parse, "LOCK TABLE t"), "forward"},
+		"SAVEPOINT, parsed":                   {f(inBlock, batched), as(Parse, "SAVEPOINT s"), "forward"},
 		"a Query read by settings, pipelined": {f(pipelined), saying(`SELECT '\'`), "wait"},
 		"alone, at the beginning of it":       {situation(), as(Parse, "CALL p()"), "take, needed"},
 		"alone, with no hold to have":         {f(told(Filled)), as(Parse, "CALL p()"), refused(fence.CannotBeFenced, NotShared, 0)},

@@ -123,8 +123,8 @@ func (c *coverage) needs(m *Message, st *sqltext.Statement) (need, wait bool) {
 		return need, need && c.unknown
 	case st.Class == sqltext.Ends, st.Class == sqltext.Precedes:
 		return false, false // one releases the lock of a LOCK, the other may precede the snapshot
-	case st.Class.Controls(), c.outside && st.Class == sqltext.Savepoint:
-		return c.locked, false // a SAVEPOINT fails outside of a block
+	case st.Class.Controls(), st.Class == sqltext.Savepoint && (c.outside || !c.runs):
+		return c.locked, false // a SAVEPOINT fails outside of a block, and its Parse does nothing
 	case st.Class == sqltext.Lock:
 		if len(m.Statements) == 1 && (c.outside || m.Kind == Query && c.noBlock) {
 			return c.locked, false // it fails outside of a block

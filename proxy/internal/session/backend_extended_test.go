@@ -12,10 +12,11 @@ import (
 // The model's side of the extended protocol.
 
 // looksUp finds what takes a snapshot when it is parsed, before it runs; unchecked is
-// what no check goes ahead of outside a block.
+// what no check goes ahead of then, standsAlone outside a block.
 var (
-	looksUp   = regexp.MustCompile(`(?i)^\s*(SELECT|INSERT|UPDATE|DELETE|WITH|VALUES|TABLE|DECLARE|EXPLAIN)\b`)
-	unchecked = regexp.MustCompile(`(?i)^\s*(BEGIN|START|COMMIT|END|ROLLBACK|ABORT|SAVEPOINT|RELEASE|SET|RESET|SHOW|LOCK|DISCARD|VACUUM|CALL|DO)\b`)
+	looksUp     = regexp.MustCompile(`(?i)^\s*(SELECT|INSERT|UPDATE|DELETE|WITH|VALUES|TABLE|DECLARE|EXPLAIN)\b`)
+	unchecked   = regexp.MustCompile(`(?i)^\s*(BEGIN|START|COMMIT|END|ROLLBACK|ABORT|SAVEPOINT|RELEASE|SET|RESET|SHOW|LOCK|DISCARD)\b`)
+	standsAlone = regexp.MustCompile(`(?i)^\s*(VACUUM|CALL|DO)\b`)
 )
 
 func (b *backend) parse(body string) {
@@ -46,7 +47,7 @@ func (b *backend) parse(body string) {
 	default:
 		b.statements[name] = preparedText{strings.Join(statements, ""), carried}
 		b.tx.queried = b.tx.queried || looksUp.MatchString(text)
-		b.tx.parsed = b.tx.parsed || b.tx.block != 0 || !unchecked.MatchString(text)
+		b.tx.parsed = b.tx.parsed || !unchecked.MatchString(text) && (b.tx.block != 0 || !standsAlone.MatchString(text))
 		b.say(wire.ParseComplete, "")
 	}
 }

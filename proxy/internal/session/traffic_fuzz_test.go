@@ -141,6 +141,12 @@ func TestTrafficThatOnceWentWrong(t *testing.T) {
 			script: []part{query("VACUUM t"), query("BEGIN; SET LOCAL wirefence.token = ''; COMMIT AND CHAIN"), query("COMMIT")}},
 		{name: "the same, ahead of ROLLBACK", token: "a=1", policy: terms{enforced: true, schema: true, failing: true}, major: 17,
 			script: []part{query("VACUUM t"), query("BEGIN; SET LOCAL wirefence.token = ''; COMMIT AND CHAIN"), query("ROLLBACK")}},
+		{name: "a SAVEPOINT that was only parsed had a check ahead, which took the snapshot ahead of SET TRANSACTION", token: "a=1", policy: there, major: 15,
+			script: []part{{message(wire.Close, "Sp\x00"), "Close p"}, {wire.AppendParse(nil, "p", "SAVEPOINT s"), "Parse p SAVEPOINT s"},
+				run("SET TRANSACTION ISOLATION LEVEL SERIALIZABLE"), sync_}},
+		{name: "the same, in a block", token: "a=1", policy: there, major: 15,
+			script: []part{query("BEGIN"), {wire.AppendParse(nil, "p", "SAVEPOINT s"), "Parse p SAVEPOINT s"},
+				run("SET TRANSACTION ISOLATION LEVEL SERIALIZABLE"), sync_}},
 		{name: "an EXECUTE in the text of its PREPARE set the variable unseen", policy: there, major: 14,
 			script: []part{query("PREPARE p AS INSERT INTO t SELECT set_config('wirefence.token', 'a=1', false); EXECUTE p")}},
 	} {
