@@ -47,7 +47,7 @@ func (b *backend) parse(body string) {
 	default:
 		b.statements[name] = preparedText{strings.Join(statements, ""), carried}
 		b.tx.queried = b.tx.queried || looksUp.MatchString(text)
-		b.tx.parsed = b.tx.parsed || !unchecked.MatchString(text) && (b.tx.block != 0 || !standsAlone.MatchString(text))
+		b.tx.snapshot = b.tx.snapshot || !unchecked.MatchString(text) && (b.tx.block != 0 || !standsAlone.MatchString(text))
 		b.say(wire.ParseComplete, "")
 	}
 }

@@ -81,15 +81,15 @@ func (s setting) now() string {
 
 // transaction is what a rollback undoes, and what a check is good for.
 type transaction struct {
-	began   bool
-	block   byte // 0, 'T' or 'E'
-	piped   bool // an Execute has run in it
-	queried bool // its first snapshot is taken
-	parsed  bool // a Parse came of what a check goes ahead of
-	current bool // it was made READ COMMITTED
-	token   setting
-	escapes bool
-	saves   []savepoint
+	began    bool
+	block    byte // 0, 'T' or 'E'
+	piped    bool // an Execute has run in it
+	queried  bool // its first snapshot is taken
+	snapshot bool // or a check may have taken it: ahead of a Parse, or behind LOCK
+	current  bool // it was made READ COMMITTED
+	token    setting
+	escapes  bool
+	saves    []savepoint
 	state
 }
 

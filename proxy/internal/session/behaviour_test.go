@@ -91,7 +91,7 @@ func alone(tag string, write bool) behaviour {
 		}
 		// Behind a COMMIT of its batch it runs in no block, which the proxy can't see; and
 		// behind a mere Parse it shares the transaction with that one's check.
-		b.unlike = b.unlike || b.extended && b.ran || b.tx.parsed
+		b.unlike = b.unlike || b.extended && b.ran || b.tx.snapshot
 		r := result{tag: tag, ends: true}
 		if write {
 			r.code = b.write(tag, carried)

@@ -94,13 +94,12 @@ func beginsReadOnly(b *backend, carried []string) result {
 	return r
 }
 
-// isolates is SET TRANSACTION ISOLATION LEVEL, which nothing may precede: behind what was
-// parsed there may be a check.
+// isolates is SET TRANSACTION ISOLATION LEVEL, which no snapshot may precede.
 func isolates(b *backend, _ []string) result {
 	if b.tx.queried || len(b.tx.saves) > 0 {
 		return result{code: "25001"}
 	}
-	b.unlike = b.unlike || b.tx.parsed
+	b.unlike = b.unlike || b.tx.snapshot
 	return result{tag: "SET"}
 }
 
@@ -108,6 +107,7 @@ func locks(b *backend, _ []string) result {
 	if b.tx.block == 0 && !b.multi {
 		return result{code: "25P01"}
 	}
+	b.tx.snapshot = true
 	return result{tag: "LOCK TABLE"}
 }
 
