@@ -34,8 +34,8 @@ func (s *Session) handleError(msg []byte, out *Out) bool {
 		s.doubtHold() // a guard or a policy that is newer than the hold may have refused it
 	}
 	passes := s.translate(msg, code, front, out)
-	if (front.Note.role == oursCheck || front.Note.role == ours) && code == "26000" {
-		s.check.ready = [kinds]bool{} // a statement that the proxy couldn't read has dropped it
+	if s.check.doubt || (front.Note.role == oursCheck || front.Note.role == ours) && code == "26000" {
+		s.check.ready = [kinds]bool{} // a text whose COMMIT fails may have dropped it, or one that the proxy couldn't read
 	}
 	if code == "57014" && wire.ErrorField(msg, 'R') == copyFailed {
 		s.q.EndCopyIn() // the server has read all messages before the CopyFail
