@@ -74,12 +74,13 @@ type trafficSession struct {
 	draw    *rand.Rand
 	own     []string // what it draws of sessionTexts
 	refused bool     // the last answers were that its token is stale
+	failed  bool     // they had an error
 	story   []string // the end of it
 }
 
 // session opens a session and sends groups of messages until it ends.
 func (tr *traffic) session(ctx context.Context, t *testing.T, draw *rand.Rand) {
-	params, exchanges := []string{"user", "app"}, 150
+	params, exchanges := []string{"user", "app"}, 60
 	options := ""
 	if !tr.pooled && draw.IntN(2) == 0 {
 		options = fmt.Sprintf("-c wirefence.token=orders=%d", tr.current.Load())
@@ -111,8 +112,10 @@ func (tr *traffic) session(ctx context.Context, t *testing.T, draw *rand.Rand) {
 		defer tr.mu.Unlock()
 		tr.stories[pid] = append(tr.stories[pid], s.story...)
 	}()
-	if options == "" && !tr.pooled && draw.IntN(2) == 0 && !s.tell(true, true) { // its variable was never set
-		return
+	for options == "" && !tr.pooled && draw.IntN(5) > 0 { // its variable was never set
+		if !s.tell(true, true) {
+			return
+		}
 	}
 	for range exchanges {
 		if ctx.Err() != nil || !s.exchange() {
@@ -148,7 +151,7 @@ func (s *trafficSession) exchange() bool {
 	switch s.draw.IntN(9) {
 	case 0, 1:
 		return s.transaction()
-	case 2:
+	case 2, 3:
 		if s.pooled { // whose server connections have no state of a session
 			return s.transaction()
 		}
@@ -226,7 +229,7 @@ func (s *trafficSession) send(groups int, messages []pgproto3.FrontendMessage) b
 // judgeAnswers looks for answers that no client may get: errors of the proxy's own
 // messages, and none at all.
 func (s *trafficSession) judgeAnswers(answers []stack.Message) {
-	s.refused = false
+	s.refused, s.failed = false, false
 	s.note("got %s", strings.Join(append([]string{stack.Types(answers)}, stack.States(answers)...), " "))
 	for _, m := range answers {
 		err := m.Err()
@@ -236,7 +239,7 @@ func (s *trafficSession) judgeAnswers(answers []stack.Message) {
 			s.outcomes[state]++
 			s.mu.Unlock()
 		}
-		s.refused = s.refused || state == "WF001"
+		s.refused, s.failed = s.refused || state == "WF001", s.failed || state != ""
 		if state == "XX000" || state == "08P01" || state == "26000" && strings.Contains(err.Error(), "wirefence") {
 			s.fault("-seed %d: %v\n%s", s.seed, err, strings.Join(s.story, "\n"))
 		}
@@ -249,7 +252,7 @@ func (s *trafficSession) judgeAnswers(answers []stack.Message) {
 
 func (s *trafficSession) note(format string, args ...any) {
 	s.story = append(s.story, time.Now().Format("15:04:05.000000 ")+fmt.Sprintf(format, args...))
-	if len(s.story) > 60 {
+	if len(s.story) > 150 {
 		s.story = s.story[1:]
 	}
 }

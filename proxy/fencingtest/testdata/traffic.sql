@@ -24,6 +24,9 @@ CREATE FUNCTION write(token int, how text) RETURNS int LANGUAGE sql VOLATILE AS 
     INSERT INTO public.written (token, how) VALUES ($1, $2) RETURNING 1
 $$;
 
+-- A domain that writes.
+CREATE DOMAIN noting AS text CHECK (write(carried(), 'domain') = 1);
+
 -- Stored code that holds a fence of its own, or releases what it may, beside the proxy's.
 CREATE FUNCTION holds(fence text) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
