@@ -4,6 +4,7 @@ import (
 	"container/list"
 	"context"
 	"errors"
+	"sync/atomic"
 	"time"
 
 	"github.com/wirefence/wirefence/fence"
@@ -23,6 +24,8 @@ type acquireQueue struct {
 	waiting   list.List   // of chan error, for each acquire
 	failed    bool        // all acquires in waiting have failed
 	idleTimer *time.Timer // removes an empty queue
+
+	granted atomic.Value // the holder of the client's last grant
 
 	// Owned by the first acquire of the queue.
 	held      *HeldError // the last answer of the store; nil: ask at once
@@ -111,7 +114,7 @@ func (l *acquireQueue) remove() {
 }
 
 // acquire waits until it is the first, and then for the lease.
-func (l *acquireQueue) acquire(ctx context.Context, place *list.Element) (lease *Lease, err error) {
+func (l *acquireQueue) acquire(ctx context.Context, place *list.Element, o *Options) (lease *Lease, err error) {
 	var failed error
 	defer func() { l.leave(place, failed) }()
 	select {
@@ -124,15 +127,17 @@ func (l *acquireQueue) acquire(ctx context.Context, place *list.Element) (lease 
 	case <-ctx.Done():
 		return nil, contextError(ctx, "waiting for the lease of", l.resource)
 	}
-	lease, err = l.tryUntilWon(ctx)
-	if err != nil && ctx.Err() == nil && !errors.Is(err, ErrClosed) {
+	lease, err = l.tryUntilWon(ctx, o)
+	// Others may have the time that this acquire hadn't, if it is shorter than usual.
+	short := o.TTL < l.client.opts.TTL && errors.As(err, new(*ownTimeout))
+	if err != nil && ctx.Err() == nil && !errors.Is(err, ErrClosed) && !short {
 		failed = err
 	}
 	return lease, err
 }
 
 // tryUntilWon tries until the lease is won. Only the first of the queue calls it.
-func (l *acquireQueue) tryUntilWon(ctx context.Context) (*Lease, error) {
+func (l *acquireQueue) tryUntilWon(ctx context.Context, o *Options) (*Lease, error) {
 	if l.returning {
 		l.returning = false
 		if _, err := l.sleep(ctx, giveWay+l.rivals.spread(), nil); err != nil {
@@ -146,16 +151,16 @@ func (l *acquireQueue) tryUntilWon(ctx context.Context) (*Lease, error) {
 				return nil, err
 			}
 		}
-		lease, err := l.client.TryAcquire(ctx, l.resource)
+		lease, err := l.client.tryAcquire(ctx, l.resource, o)
 		if held := (*HeldError)(nil); errors.As(err, &held) {
 			l.held = held
-			l.rivals.note(held.Holder, l.client.opts.Holder)
+			l.rivals.note(held.Holder, held.Holder == l.granted.Load())
 			continue
 		}
 		l.held = nil
 		if err == nil {
 			l.held = &HeldError{Resource: l.resource, Holder: lease.holder}
-			l.rivals.note(lease.holder, l.client.opts.Holder)
+			l.rivals.note(lease.holder, true)
 		}
 		return lease, err
 	}

@@ -11,10 +11,13 @@
 package lockclient
 
 import (
+	"cmp"
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"sync"
+	"time"
 
 	"github.com/wirefence/wirefence/fence"
 )
@@ -32,6 +35,7 @@ type Client struct {
 	leases  map[*Lease]struct{} // the held ones
 	queues  map[fence.Resource]*acquireQueue
 	streaks streaks
+	claims  sync.Map // by resource and holder: a chan struct{}, closed when another may use the id
 
 	watching bool          // a call of compareClocks is scheduled
 	compared moment        // when compareClocks last found a jump
@@ -63,15 +67,13 @@ func New(store Store, opts Options) (*Client, error) {
 // Within one client the acquires of a resource are served in the order of the calls, and
 // only the first asks the store. Between clients there is no order: after each release
 // every waiting client may win, and so may a new one.
-func (c *Client) Acquire(ctx context.Context, resource fence.Resource) (*Lease, error) {
-	if _, err := fence.ParseResource(string(resource)); err != nil {
+func (c *Client) Acquire(ctx context.Context, resource fence.Resource, with ...AcquireOption) (*Lease, error) {
+	o, err := c.options(resource, with)
+	if err != nil {
 		return nil, err
 	}
-	if ctx.Err() != nil {
-		return nil, contextError(ctx, "acquiring the lease of", resource)
-	}
 	l, place := c.join(resource)
-	return l.acquire(ctx, place)
+	return l.acquire(ctx, place, o)
 }
 
 // TryAcquire tries once, whether others wait or not. If another holder has the lease, the
@@ -81,10 +83,34 @@ func (c *Client) Acquire(ctx context.Context, resource fence.Resource) (*Lease, 
 // gives back the lease that the store may still grant. With a ctx that can't end, such as
 // context.Background, it returns when the store answers. It needs no goroutine then,
 // which saves a fifth of the time if the store is near.
-func (c *Client) TryAcquire(ctx context.Context, resource fence.Resource) (*Lease, error) {
+func (c *Client) TryAcquire(ctx context.Context, resource fence.Resource, with ...AcquireOption) (*Lease, error) {
+	o, err := c.options(resource, with)
+	if err != nil {
+		return nil, err
+	}
+	return c.tryAcquire(ctx, resource, o)
+}
+
+// options returns those of an acquire.
+func (c *Client) options(resource fence.Resource, with []AcquireOption) (*Options, error) {
 	if _, err := fence.ParseResource(string(resource)); err != nil {
 		return nil, err
 	}
+	if len(with) == 0 {
+		return &c.opts, nil
+	}
+	o := c.opts
+	for _, set := range with {
+		set(&o)
+	}
+	if err := o.Validate(); err != nil {
+		return nil, fmt.Errorf("options of the acquire: %w", err)
+	}
+	o = o.withDefaults()
+	return &o, nil
+}
+
+func (c *Client) tryAcquire(ctx context.Context, resource fence.Resource, o *Options) (*Lease, error) {
 	if ctx.Err() != nil {
 		return nil, contextError(ctx, "acquiring the lease of", resource)
 	}
@@ -93,7 +119,7 @@ func (c *Client) TryAcquire(ctx context.Context, resource fence.Resource) (*Leas
 	}
 	if ctx.Done() == nil { // ctx can't end, so no goroutine is needed
 		defer c.running.Done()
-		return c.grant(ctx, resource)
+		return c.grant(ctx, resource, o)
 	}
 	type outcome struct {
 		lease *Lease
@@ -101,7 +127,7 @@ func (c *Client) TryAcquire(ctx context.Context, resource fence.Resource) (*Leas
 	}
 	outcomes := make(chan outcome)
 	c.do(func() {
-		lease, err := c.grant(ctx, resource)
+		lease, err := c.grant(ctx, resource, o)
 		select {
 		case outcomes <- outcome{lease, err}:
 			return
@@ -124,15 +150,21 @@ func (c *Client) TryAcquire(ctx context.Context, resource fence.Resource) (*Leas
 
 // grant wins and seals a lease. It returns early if ctx ends, but waits for the store's
 // answer: only then can the outcome be undone.
-func (c *Client) grant(ctx context.Context, resource fence.Resource) (*Lease, error) {
-	holder := c.opts.Holder + "/" + c.opts.NewID()
-	lease, err := c.win(ctx, resource, holder)
+func (c *Client) grant(ctx context.Context, resource fence.Resource, o *Options) (*Lease, error) {
+	holder := o.Holder + "/" + cmp.Or(o.id, rand.Text())
+	disclaim, err := c.claim(ctx, resource, holder, o)
+	if err != nil {
+		return nil, err
+	}
+	lease, err := c.win(ctx, resource, holder, o)
 	if errors.Is(err, ErrNotAcquired) {
+		disclaim()
 		return nil, err
 	}
 	if err != nil { // the store may have granted the lease nevertheless
 		c.running.Go(func() {
-			c.giveBack(ctx, resource, holder, "lease state unknown after a failed acquire, and release failed; a granted lease will expire")
+			defer disclaim()
+			c.giveBack(ctx, resource, holder, o.TTL, "lease state unknown after a failed acquire, and release failed; a granted lease will expire")
 		})
 		return nil, err
 	}
@@ -140,10 +172,12 @@ func (c *Client) grant(ctx context.Context, resource fence.Resource) (*Lease, er
 		lease, err = c.seal(ctx, lease)
 	}
 	if err == nil {
+		lease.disclaim = disclaim
 		err = c.start(ctx, lease)
 	}
 	if err != nil {
-		c.giveBack(ctx, resource, holder, "cannot release lease, it will expire")
+		defer disclaim()
+		c.giveBack(ctx, resource, holder, o.TTL, "cannot release lease, it will expire")
 		return nil, err
 	}
 	c.opts.Logger.Debug("lease acquired", "resource", resource, "token", lease.token, "holder", holder)
@@ -151,12 +185,12 @@ func (c *Client) grant(ctx context.Context, resource fence.Resource) (*Lease, er
 }
 
 // win asks the store for the lease or, if the holder already has it, for a greater token.
-func (c *Client) win(ctx context.Context, resource fence.Resource, holder string) (*Lease, error) {
-	sent := c.opts.now()
-	usable := c.opts.TTL - c.opts.Margin
+func (c *Client) win(ctx context.Context, resource fence.Resource, holder string, o *Options) (*Lease, error) {
+	sent := o.now()
+	usable := o.TTL - o.Margin
 	storeCtx, cancel := context.WithTimeout(context.WithoutCancel(ctx), usable)
 	defer cancel()
-	attempt, err := c.store.Acquire(storeCtx, resource, holder, c.opts.TTL)
+	attempt, err := c.store.Acquire(storeCtx, resource, holder, o.TTL)
 	switch {
 	case ctx.Err() != nil:
 		return nil, contextError(ctx, "acquiring the lease of", resource)
@@ -165,7 +199,7 @@ func (c *Client) win(ctx context.Context, resource fence.Resource, holder string
 	case !attempt.Won():
 		return nil, &HeldError{resource, attempt.Holder, max(0, attempt.Remaining)}
 	}
-	return newLease(c, resource, attempt.Token, holder, sent), nil
+	return newLease(c, o, resource, attempt.Token, holder, sent), nil
 }
 
 // start begins the life of a new lease. If it fails, it ends the lease.
@@ -180,6 +214,9 @@ func (c *Client) start(ctx context.Context, lease *Lease) error {
 	closed := c.closed
 	if !closed {
 		c.leases[lease] = struct{}{}
+		if l := c.queues[lease.resource]; l != nil {
+			l.granted.Store(lease.holder)
+		}
 		c.watch()
 	}
 	c.mu.Unlock()
@@ -195,11 +232,33 @@ func (c *Client) start(ctx context.Context, lease *Lease) error {
 
 // giveBack releases what a failed acquire has won, or may have won. If it fails, it logs
 // the message failed; the lease then expires.
-func (c *Client) giveBack(ctx context.Context, resource fence.Resource, holder, failed string) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), c.opts.TTL)
+func (c *Client) giveBack(ctx context.Context, resource fence.Resource, holder string, ttl time.Duration, failed string) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), ttl)
 	defer cancel()
 	if _, err := c.store.Release(ctx, resource, holder); err != nil {
 		c.opts.Logger.Warn(failed, "resource", resource, "holder", holder, "error", err)
+	}
+}
+
+// claim waits until no other acquire or lease of this client uses the id, if one was given: an
+// acquire that fails releases whatever has its id.
+func (c *Client) claim(ctx context.Context, resource fence.Resource, holder string, o *Options) (disclaim func(), err error) {
+	if o.id == "" {
+		return func() {}, nil
+	}
+	id, over := [2]string{string(resource), holder}, make(chan struct{})
+	for {
+		other, claimed := c.claims.LoadOrStore(id, over)
+		if !claimed {
+			return sync.OnceFunc(func() { c.claims.Delete(id); close(over) }), nil
+		}
+		select {
+		case <-other.(chan struct{}):
+		case <-c.closing:
+			return nil, ErrClosed
+		case <-ctx.Done():
+			return nil, contextError(ctx, "acquiring the lease of", resource)
+		}
 	}
 }
 

@@ -99,7 +99,7 @@ func TestNothingIsNotALease(t *testing.T) {
 			t.Error("a resource without a name")
 		}
 		store.script(failing("acquire", errDown), nil)
-		for _, try := range []func(context.Context, fence.Resource) (*lockclient.Lease, error){client.TryAcquire, client.Acquire} {
+		for _, try := range []func(context.Context, fence.Resource, ...lockclient.AcquireOption) (*lockclient.Lease, error){client.TryAcquire, client.Acquire} {
 			if lease, err := try(t.Context(), "orders"); lease != nil || !errors.Is(err, errDown) || errors.Is(err, lockclient.ErrNotAcquired) {
 				t.Error(lease, err)
 			}

@@ -101,7 +101,7 @@ func (l *Lease) begin(ctx context.Context, within time.Duration, begin func(cont
 func (l *Lease) lastsFor(within time.Duration) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	now := l.client.opts.now()
+	now := l.opts.now()
 	if err := l.checkLocked(now); err != nil {
 		return err
 	}

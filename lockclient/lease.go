@@ -17,10 +17,12 @@ import (
 // refuses its writes if they carry the fence.
 type Lease struct {
 	client     *Client
+	opts       *Options // of its acquire
 	resource   fence.Resource
 	token      fence.Token
 	holder     string
 	acquiredAt moment // before the request of the acquire was sent
+	disclaim   func() // lets other acquires use the id
 
 	due time.Duration // the age of the first renewal
 
@@ -41,9 +43,9 @@ type Lease struct {
 	freed     bool          // owned by the holder of that element
 }
 
-func newLease(c *Client, resource fence.Resource, token fence.Token, holder string, sent moment) *Lease {
+func newLease(c *Client, o *Options, resource fence.Resource, token fence.Token, holder string, sent moment) *Lease {
 	l := &Lease{
-		client: c, resource: resource, token: token, holder: holder, acquiredAt: sent, sent: sent,
+		client: c, opts: o, resource: resource, token: token, holder: holder, acquiredAt: sent, sent: sent,
 		stopped: make(chan struct{}), releasing: make(chan struct{}, 1),
 	}
 	l.releasing <- struct{}{}
@@ -60,9 +62,9 @@ func (l *Lease) start(ctx context.Context) error {
 	l.ctx, l.cancel = context.WithCancelCause(context.WithoutCancel(ctx))
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	now := l.client.opts.now()
+	now := l.opts.now()
 	elapsed := now.since(l.acquiredAt)
-	due := withJitter(l.client.opts.RenewEvery) - elapsed
+	due := withJitter(l.opts.RenewEvery) - elapsed
 	l.due = elapsed + due
 	l.timer = time.AfterFunc(min(due, l.left(now)), l.recheck)
 	if left := l.left(now); left <= 0 {
@@ -77,7 +79,7 @@ func (l *Lease) start(ctx context.Context) error {
 func (l *Lease) recheck() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.checkLocked(l.client.opts.now()) == nil && !l.renewing {
+	if l.checkLocked(l.opts.now()) == nil && !l.renewing {
 		l.renewing = true
 		l.client.running.Go(func() { l.renewUntilEnd(l.due) })
 	}
@@ -100,7 +102,7 @@ func (l *Lease) Holder() string { return l.holder }
 // Like the token it stays the same after the lease has ended: a statement without a fence might
 // not be refused. Send it under the lease's Context, so that an ended lease begins no new work.
 func (l *Lease) Fence() fence.Fence {
-	f, err := fence.New(fence.Pair{Resource: l.resource, Token: l.token, Source: l.client.opts.Source})
+	f, err := fence.New(fence.Pair{Resource: l.resource, Token: l.token, Source: l.opts.Source})
 	if err != nil {
 		panic(fmt.Sprintf("lockclient: lease of %q with token %d: %v", l.resource, l.token, err)) // both were checked
 	}
@@ -118,7 +120,7 @@ func (l *Lease) Context() context.Context { return l.ctx }
 func (l *Lease) Err() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if err := l.checkLocked(l.client.opts.now()); err != nil {
+	if err := l.checkLocked(l.opts.now()); err != nil {
 		return err
 	}
 	return nil
@@ -134,11 +136,11 @@ func (l *Lease) Remaining() time.Duration {
 	if l.ended != nil && (l.ended.isOthers() || l.ended.Reason == ErrReleased) {
 		return 0
 	}
-	return l.remainingLocked(l.client.opts.now())
+	return l.remainingLocked(l.opts.now())
 }
 
 func (l *Lease) remainingLocked(now moment) time.Duration {
-	left := l.client.opts.TTL - now.since(l.sent)
+	left := l.opts.TTL - now.since(l.sent)
 	if l.ended != nil && l.ended.lockedOut() {
 		left = min(left, l.freeBy-now.since(l.acquiredAt))
 	}
@@ -147,7 +149,7 @@ func (l *Lease) remainingLocked(now moment) time.Duration {
 
 // left returns how long the context lasts without a renewal.
 func (l *Lease) left(now moment) time.Duration {
-	o := &l.client.opts
+	o := l.opts
 	left := o.TTL - o.Margin - now.since(l.sent)
 	if o.MaxHold != NoMaxHold {
 		left = min(left, o.MaxHold-now.since(l.acquiredAt))
@@ -167,7 +169,7 @@ func (l *Lease) checkLocked(now moment) *EndError {
 		}
 		return nil
 	}
-	o := &l.client.opts
+	o := l.opts
 	switch {
 	case o.MaxHold != NoMaxHold && now.since(l.acquiredAt) >= o.MaxHold:
 		l.endLocked(ErrMaxHold, nil)
@@ -204,9 +206,9 @@ func (l *Lease) endWith(ended *EndError) {
 	if !l.renewing {
 		close(l.stopped)
 	}
-	log := l.client.opts.Logger.Warn
+	log := l.opts.Logger.Warn
 	if ended.Reason == ErrReleased || ended.Reason == ErrDetached {
-		log = l.client.opts.Logger.Debug
+		log = l.opts.Logger.Debug
 	}
 	log("lease ended", "resource", l.resource, "token", l.token, "holder", l.holder, "reason", l.ended)
 }
@@ -221,11 +223,12 @@ func (l *Lease) endWith(ended *EndError) {
 func (l *Lease) Detach() (remaining time.Duration, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	now := l.client.opts.now()
+	now := l.opts.now()
 	if err := l.checkLocked(now); err != nil {
 		return 0, err
 	}
 	l.endLocked(ErrDetached, nil)
+	l.disclaim()
 	return l.remainingLocked(now), nil
 }
 
@@ -236,7 +239,10 @@ func (l *Lease) Release(ctx context.Context) error {
 	isOthers := l.end(ErrReleased).isOthers()
 	select {
 	case <-l.releasing:
-		defer func() { l.releasing <- struct{}{} }()
+		defer func() {
+			l.disclaim()
+			l.releasing <- struct{}{}
+		}()
 	case <-ctx.Done():
 		return contextError(ctx, "releasing the lease of", l.resource)
 	}
@@ -257,17 +263,17 @@ func (l *Lease) Release(ctx context.Context) error {
 // free deletes the lease in the store. It gives up after one TTL, when the lease has
 // expired.
 func (l *Lease) free(ctx context.Context) error {
-	ttl := l.client.opts.TTL
+	ttl := l.opts.TTL
 	storeCtx, cancel := context.WithTimeout(ctx, ttl)
 	defer cancel()
 	held, err := l.client.store.Release(storeCtx, l.resource, l.holder)
 	switch {
 	case err == nil:
-		l.client.opts.Logger.Debug("lease released", "resource", l.resource, "token", l.token, "was_held", held)
+		l.opts.Logger.Debug("lease released", "resource", l.resource, "token", l.token, "was_held", held)
 		return nil
 	case ctx.Err() != nil:
 		return contextError(ctx, "releasing the lease of", l.resource)
 	}
-	l.client.opts.Logger.Warn("cannot release lease, it will expire", "resource", l.resource, "token", l.token, "error", err)
+	l.opts.Logger.Warn("cannot release lease, it will expire", "resource", l.resource, "token", l.token, "error", err)
 	return storeError(err, ttl)
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -129,6 +130,43 @@ func TestAFailureEndsTheWaitOfAll(t *testing.T) {
 			t.Fatal(err)
 		}
 		acquire(t, client)
+	})
+}
+
+// An acquire with a short TTL has less time for the store and the seal than the others.
+func TestAShortTTLEndsNoOthersWait(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := newMemory()
+		client := newClient(t, store, lockclient.Options{})
+		first := acquire(t, client)
+		errs := make(chan error)
+		for _, within := range []time.Duration{time.Second, ttl} {
+			go func() {
+				_, err := client.Acquire(t.Context(), "orders", lockclient.WithTTL(within))
+				errs <- err
+			}()
+			synctest.Wait()
+		}
+		store.script(func(ctx context.Context, call string) error {
+			if call != "acquire" {
+				return nil
+			}
+			select {
+			case <-time.After(2 * time.Second):
+				return nil
+			case <-ctx.Done():
+				return ctx.Err()
+			}
+		}, nil)
+		if err := first.Release(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if err := <-errs; err == nil || !strings.Contains(err.Error(), "no answer within 800ms") {
+			t.Errorf("the short one: %v", err)
+		}
+		if err := <-errs; err != nil {
+			t.Errorf("the other: %v", err)
+		}
 	})
 }
 

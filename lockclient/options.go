@@ -1,7 +1,6 @@
 package lockclient
 
 import (
-	crand "crypto/rand"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -52,11 +51,6 @@ type Options struct {
 	// errors of other clients: up to 160 bytes of printable UTF-8, default host:pid.
 	// Every grant appends a random id to it.
 	Holder string
-	// NewID returns the id of a grant; with Holder before it, it must be unique among
-	// all grants: up to 39 bytes. Default: 26 random letters and digits. The store takes
-	// a repeated id for a repeated request of the same grant, which wins its lease again
-	// with a higher token.
-	NewID func() string
 	// RetryMin and RetryMax bound the pause between two tries of a waiting Acquire that
 	// gets no notice of a release, and between two tries of a failed renewal: more than
 	// 0, RetryMax no less than RetryMin; defaults 25ms and 1s. The pause doubles, with
@@ -66,12 +60,34 @@ type Options struct {
 	// renewals as warnings. Default: none.
 	Logger *slog.Logger
 
+	id string // of one acquire
+
 	// boot reads a clock that continues while the machine is suspended.
 	boot func() time.Duration
 }
 
-// maxNameBytes leaves room in MaxHolderBytes for a slash and an id.
-const maxNameBytes = 160
+// AcquireOption replaces one of the client's Options for one acquire.
+type AcquireOption func(*Options)
+
+// WithTTL replaces Options.TTL, and Margin and RenewEvery by their defaults for it.
+func WithTTL(ttl time.Duration) AcquireOption {
+	return func(o *Options) { o.TTL, o.Margin, o.RenewEvery = ttl, 0, 0 }
+}
+
+// WithHolder replaces Options.Holder.
+func WithHolder(name string) AcquireOption { return func(o *Options) { o.Holder = name } }
+
+// WithID replaces the random id of the grant; with the holder's name before it, it must be
+// unique among all grants: up to 39 bytes. The store takes a repeated id for a repeated request
+// of the same grant, which wins its lease again with a higher token. Within one client the
+// second request waits until the first has failed, or its lease was released or detached.
+func WithID(id string) AcquireOption { return func(o *Options) { o.id = id } }
+
+// maxNameBytes and maxIDBytes fit into MaxHolderBytes with a slash between them.
+const (
+	maxNameBytes = 160
+	maxIDBytes   = MaxHolderBytes - maxNameBytes - 1
+)
 
 // withDefaults replaces zero values by their defaults.
 func (o Options) withDefaults() Options {
@@ -89,9 +105,6 @@ func (o Options) withDefaults() Options {
 	}
 	if o.Holder == "" {
 		o.Holder = defaultHolder()
-	}
-	if o.NewID == nil {
-		o.NewID = crand.Text
 	}
 	if o.RetryMin == 0 {
 		o.RetryMin = 25 * time.Millisecond
@@ -130,6 +143,7 @@ func (o Options) Validate() error {
 		check(err == nil, "Source %q: %v", o.Source, err)
 	}
 	check(len(o.Holder) <= maxNameBytes, "Holder has %d bytes, at most %d are allowed", len(o.Holder), maxNameBytes)
+	check(len(o.id) <= maxIDBytes, "the id of the grant has %d bytes, at most %d are allowed", len(o.id), maxIDBytes)
 	check(utf8.ValidString(o.Holder) && !strings.ContainsFunc(o.Holder, func(r rune) bool { return !unicode.IsPrint(r) }),
 		"Holder %q is not printable UTF-8", o.Holder)
 	return errors.Join(errs...)

@@ -11,7 +11,7 @@ import (
 // renewUntilEnd renews the lease until it ends; the first renewal is due at this age.
 func (l *Lease) renewUntilEnd(age time.Duration) {
 	defer close(l.stopped)
-	pauses := l.client.opts.backoff()
+	pauses := l.opts.backoff()
 	last, due := l.acquiredAt, age // renew when due has passed since last
 	timer := time.NewTimer(0)
 	defer timer.Stop()
@@ -26,16 +26,16 @@ func (l *Lease) renewUntilEnd(age time.Duration) {
 		if l.Err() != nil {
 			return
 		}
-		if now := l.client.opts.now(); now.since(last) >= due {
+		if now := l.opts.now(); now.since(last) >= due {
 			if l.renew(now) {
-				pauses = l.client.opts.backoff()
-				last, due = now, withJitter(l.client.opts.RenewEvery)
+				pauses = l.opts.backoff()
+				last, due = now, withJitter(l.opts.RenewEvery)
 			} else {
-				last, due = l.client.opts.now(), pauses.pause()
+				last, due = l.opts.now(), pauses.pause()
 			}
 		}
 		jumped = l.client.jump() // before the clocks are read
-		timer.Reset(due - l.client.opts.now().since(last))
+		timer.Reset(due - l.opts.now().since(last))
 	}
 }
 
@@ -48,12 +48,12 @@ func (l *Lease) renew(sent moment) bool {
 	timeout := l.left(sent) / 2
 	l.mu.Unlock()
 	ctx, cancel := context.WithTimeout(l.ctx, timeout)
-	held, err := l.client.store.Renew(ctx, l.resource, l.holder, l.client.opts.TTL)
+	held, err := l.client.store.Renew(ctx, l.resource, l.holder, l.opts.TTL)
 	cancel()
 	if !l.recordAnswer(sent, held, storeError(err, timeout)) {
 		return false
 	}
-	if held && l.client.opts.Sealer == nil {
+	if held && l.opts.Sealer == nil {
 		return true // a store that seals by itself refuses to renew a revoked lease
 	}
 	return l.compareGrant(held)
@@ -63,19 +63,19 @@ func (l *Lease) renew(sent moment) bool {
 func (l *Lease) recordAnswer(sent moment, held bool, err error) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.checkLocked(l.client.opts.now()) != nil {
+	if l.checkLocked(l.opts.now()) != nil {
 		return false
 	}
 	l.asking = false
 	if err != nil {
 		l.failure = err
-		l.client.opts.Logger.Warn("cannot renew lease", "resource", l.resource, "token", l.token, "error", err)
+		l.opts.Logger.Warn("cannot renew lease", "resource", l.resource, "token", l.token, "error", err)
 		return false
 	}
 	if held {
 		l.sent, l.failure = sent, nil
 	}
-	return l.checkLocked(l.client.opts.now()) == nil
+	return l.checkLocked(l.opts.now()) == nil
 }
 
 // compareGrant ends the lease if the store no longer has it, if PostgreSQL has recorded a
@@ -84,11 +84,11 @@ func (l *Lease) recordAnswer(sent moment, held bool, err error) bool {
 func (l *Lease) compareGrant(held bool) bool {
 	last, err := l.lastGrant(held)
 	if err != nil && !errors.Is(err, errNotSealed) {
-		l.client.opts.Logger.Warn("cannot compare lease with the last grant", "resource", l.resource, "token", l.token, "error", err)
+		l.opts.Logger.Warn("cannot compare lease with the last grant", "resource", l.resource, "token", l.token, "error", err)
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.checkLocked(l.client.opts.now()) != nil {
+	if l.checkLocked(l.opts.now()) != nil {
 		return false
 	}
 	end := &EndError{Resource: l.resource, Token: l.token, Reason: ErrLost}
@@ -116,7 +116,7 @@ const causeTimeout = 500 * time.Millisecond
 
 // lastGrant asks for the last recorded grant, within a part of the remaining time.
 func (l *Lease) lastGrant(held bool) (fence.Grant, error) {
-	o := &l.client.opts
+	o := l.opts
 	l.mu.Lock()
 	timeout := min(l.left(o.now()), o.RenewEvery) / 2
 	l.mu.Unlock()
@@ -156,9 +156,9 @@ func (c *Client) lastGrant(ctx context.Context, resource fence.Resource) (fence.
 func (l *Lease) freeAfterMargin(held bool) {
 	var margin time.Duration
 	if held {
-		margin = l.client.opts.Margin
+		margin = l.opts.Margin
 	}
-	l.freeBy = l.client.opts.now().since(l.acquiredAt) + margin
+	l.freeBy = l.opts.now().since(l.acquiredAt) + margin
 	ctx := context.WithoutCancel(l.ctx)
 	l.client.running.Go(func() {
 		timer := time.NewTimer(margin)

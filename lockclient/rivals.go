@@ -30,10 +30,10 @@ type rivals struct {
 
 var rivalSeed = maphash.MakeSeed()
 
-// note records the holder of a grant unless it is this client. After a number of grants
+// note records the holder of a grant, unless it is one of this client's own. After a number of grants
 // it starts a new generation, so it forgets a client that has not come back after as many
 // again.
-func (r *rivals) note(holder, own string) {
+func (r *rivals) note(holder string, own bool) {
 	if holder == r.last {
 		return
 	}
@@ -41,17 +41,13 @@ func (r *rivals) note(holder, own string) {
 	if r.grants++; r.grants > 16+4*len(r.now) {
 		r.now, r.before, r.grants = nil, r.now, 0
 	}
-	name := holder
-	if i := strings.LastIndexByte(holder, '/'); i >= 0 {
-		name = holder[:i]
-	}
-	if name == own || len(r.now) >= maxRivals {
+	if own || len(r.now) >= maxRivals {
 		return
 	}
 	if r.now == nil {
 		r.now = map[uint64]struct{}{}
 	}
-	r.now[maphash.String(rivalSeed, name)] = struct{}{}
+	r.now[maphash.String(rivalSeed, holder[:max(0, strings.LastIndexByte(holder, '/'))])] = struct{}{}
 }
 
 func (r *rivals) count() int { return max(len(r.now), len(r.before)) }

@@ -98,5 +98,5 @@ func (c *Client) acquireHigher(ctx context.Context, lease *Lease, last fence.Tok
 		}
 		return nil, storeError(err, left)
 	}
-	return c.win(ctx, lease.resource, lease.holder)
+	return c.win(ctx, lease.resource, lease.holder, lease.opts)
 }

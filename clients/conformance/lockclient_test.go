@@ -89,9 +89,6 @@ func (g *goClient) acquire(t *testing.T, ctx context.Context, s step) (map[strin
 		Sealer: lockclient.PostgresSealer{Querier: g.pool, Source: redis.Source}, Holder: g.name,
 		TTL: max(time.Second, seconds(s.number("ttl"))), MaxHold: seconds(s.number("max_hold")),
 	}
-	if key := s.text("key"); key != "" {
-		options.NewID = func() string { return key }
-	}
 	client, err := lockclient.New(g.store, options)
 	if err != nil {
 		return nil, err
@@ -102,7 +99,7 @@ func (g *goClient) acquire(t *testing.T, ctx context.Context, s step) (map[strin
 		_ = client.Close(ctx)
 	})
 	g.margin, g.began = options.TTL/5, time.Now()
-	lease, err := win(ctx, client, fence.Resource(s.text("resource")), seconds(s.number("wait")))
+	lease, err := win(ctx, client, fence.Resource(s.text("resource")), lockclient.WithID(s.text("key")), seconds(s.number("wait")))
 	if err != nil {
 		return nil, err
 	}
@@ -123,19 +120,19 @@ func cap(hold time.Duration) time.Duration {
 
 // win waits for a holder as Acquire does, and beyond a failing store, which ends an
 // Acquire.
-func win(ctx context.Context, client *lockclient.Client, resource fence.Resource, wait time.Duration) (*lockclient.Lease, error) {
+func win(ctx context.Context, client *lockclient.Client, resource fence.Resource, id lockclient.AcquireOption, wait time.Duration) (*lockclient.Lease, error) {
 	if wait == 0 {
-		return client.TryAcquire(ctx, resource)
+		return client.TryAcquire(ctx, resource, id)
 	}
 	waiting, cancel := context.WithTimeout(ctx, wait)
 	defer cancel()
 	for {
-		lease, err := client.Acquire(waiting, resource)
+		lease, err := client.Acquire(waiting, resource, id)
 		switch {
 		case err == nil:
 			return lease, nil
 		case waiting.Err() != nil:
-			return client.TryAcquire(ctx, resource) // which tells who has it
+			return client.TryAcquire(ctx, resource, id) // which tells who has it
 		}
 		select {
 		case <-time.After(50 * time.Millisecond):

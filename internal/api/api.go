@@ -89,7 +89,8 @@ type Server struct {
 
 	serving context.Context // ended by Drain
 	drain   context.CancelFunc
-	waits   chan struct{} // has an element for each waiting acquire
+	waits   chan struct{}      // has an element for each waiting acquire
+	client  *lockclient.Client // nil without a store
 	running sync.WaitGroup
 	// open ends when the server closes. It is the context of work that outlives a request.
 	open        context.Context
@@ -100,10 +101,6 @@ type Server struct {
 	// streaming ends earlier than open: requests must be over before the server closes.
 	streaming  context.Context
 	endStreams context.CancelFunc
-	// turns are the acquires that wait for a resource. named are those with an idempotency
-	// key: a repeated request waits for the end of the first, which could otherwise release
-	// the lease that the second has won.
-	turns, named *queues
 }
 
 // New makes a server. Its handler is for the path /v1 and all below.
@@ -116,15 +113,18 @@ func New(o Options) (*Server, error) {
 	if o.TTL < MinTTL || o.TTL > MaxTTL {
 		return nil, errors.New("the time to live of leases over HTTP must be from 1s to 1h")
 	}
-	if o.Store != nil && !o.Unsealed && !lockclient.Sealed(o.Store, o.Sealer) {
-		return nil, lockclient.ErrUnsealed
-	}
 	if o.StoreDown == nil {
 		o.StoreDown = func() error { return nil }
 	}
 	s := &Server{
 		options: o, metrics: newMetrics(o.Registerer),
-		waits: make(chan struct{}, o.MaxWaits), turns: newQueues(), named: newQueues(), feed: newFeed(o.StoreDown), effects: newOpenEffects(o.MaxEffects),
+		waits: make(chan struct{}, o.MaxWaits), feed: newFeed(o.StoreDown), effects: newOpenEffects(o.MaxEffects),
+	}
+	if o.Store != nil {
+		var err error
+		if s.client, err = lockclient.New(o.Store, lockclient.Options{Sealer: o.Sealer, Unsealed: o.Unsealed, Source: o.Source, TTL: o.TTL, Logger: o.Logger}); err != nil {
+			return nil, err
+		}
 	}
 	s.open, s.shut = context.WithCancel(context.Background())
 	s.streaming, s.endStreams = context.WithCancel(s.open)
@@ -157,6 +157,9 @@ func (s *Server) Close(ctx context.Context) error {
 	go func() {
 		s.effects.closeAll(errors.New("the process that kept it has ended"))
 		s.running.Wait()
+		if s.client != nil {
+			_ = s.client.Close(ctx) // logs its failures
+		}
 		close(over)
 	}()
 	select {

@@ -1,6 +1,7 @@
 package api
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"net/http"
@@ -63,33 +64,23 @@ func (s *Server) acquire(w http.ResponseWriter, r *http.Request, resource fence.
 	}
 	wait, ttl := time.Duration(request.Wait), s.ttl(request.TTL)
 	extend(w, wait+3*answerTime)
-	client, done, err := s.client(r.Context(), resource, request, ttl)
+	lease, err := s.win(r.Context(), resource, wait, lockclient.WithTTL(ttl), lockclient.WithHolder(request.Holder), lockclient.WithID(request.Key))
 	if err != nil {
 		return err
-	}
-	defer done()
-	lease, err := s.win(r.Context(), client, resource, wait)
-	if err != nil {
-		return err
-	}
-	// From here on the caller must free the lease, and one that has gone never would.
-	if r.Context().Err() != nil {
-		return errors.Join(r.Context().Err(), lease.Release(context.WithoutCancel(r.Context())))
 	}
 	after := time.Since(came)
-	left, err := lease.Detach()
-	if err != nil {
-		return err
+	if err = cmp.Or(r.Context().Err(), lease.Err()); err == nil {
+		s.logOf(r).Info("lease granted over HTTP", "resource", resource, "token", lease.Token(), "holder", lease.Holder(), "ttl", ttl)
+		err = write(w, grant{
+			string(resource), lease.Token(), lease.Token().String(), lease.Fence().String(), request.Holder, lease.Holder(),
+			lockclient.Sealed(s.options.Store, s.options.Sealer), termOf(ttl, lease.Remaining(), after),
+		})
 	}
-	s.logOf(r).Info("lease granted over HTTP", "resource", resource, "token", lease.Token(), "holder", lease.Holder(), "ttl", ttl)
-	err = write(w, grant{
-		string(resource), lease.Token(), lease.Token().String(), lease.Fence().String(), request.Holder, lease.Holder(),
-		lockclient.Sealed(s.options.Store, s.options.Sealer), termOf(ttl, left, after),
-	})
-	if err != nil {
-		s.giveBack(r.Context(), resource, lease.Holder())
+	if err != nil { // the caller doesn't know the lease, and would never free it
+		return errors.Join(err, lease.Release(context.WithoutCancel(r.Context())))
 	}
-	return err
+	_, _ = lease.Detach() // if it has ended by now, the caller knows when
+	return nil
 }
 
 // check refuses fields that are out of range.
@@ -124,44 +115,16 @@ func wantKey(key string) error {
 
 const keyBytes = letters + "-_"
 
-// client makes the lock client of one acquire. done closes it in the background, which
-// releases a lease that no caller got.
-func (s *Server) client(ctx context.Context, resource fence.Resource, request acquireRequest, ttl time.Duration) (client *lockclient.Client, done func(), err error) {
-	options := lockclient.Options{Sealer: s.options.Sealer, Unsealed: s.options.Unsealed, Source: s.options.Source, TTL: ttl, Holder: request.Holder, Logger: s.options.Logger}
-	free := func() {}
-	if request.Key != "" {
-		options.NewID = func() string { return request.Key }
-		ctx, cancel := context.WithTimeout(ctx, answerTime)
-		defer cancel()
-		if free, err = s.named.take(ctx, resource.Encode()+" "+request.Holder+"/"+request.Key); err != nil {
-			return nil, nil, err
-		}
-	}
-	client, err = lockclient.New(s.options.Store, options)
-	if err != nil {
-		free()
-		return nil, nil, badRequest("%v", err)
-	}
-	return client, func() {
-		s.running.Go(func() {
-			defer free()
-			ctx, cancel := context.WithTimeout(context.Background(), answerTime)
-			defer cancel()
-			_ = client.Close(ctx) // logs its failures
-		})
-	}, nil
-}
-
 // win acquires the lease, and waits for a holder no longer than wait. The last try always
 // has time to seal.
-func (s *Server) win(ctx context.Context, client *lockclient.Client, resource fence.Resource, wait time.Duration) (*lockclient.Lease, error) {
+func (s *Server) win(ctx context.Context, resource fence.Resource, wait time.Duration, with ...lockclient.AcquireOption) (*lockclient.Lease, error) {
 	ctx, stop := s.untilDraining(ctx)
 	defer stop()
-	lease, err := s.try(ctx, client, resource)
+	lease, err := s.try(ctx, resource, with)
 	if held := (*lockclient.HeldError)(nil); wait > 0 && errors.As(err, &held) {
-		lease, err = s.await(ctx, client, resource, wait)
+		lease, err = s.await(ctx, resource, wait, with)
 		if errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil {
-			lease, err = s.try(ctx, client, resource) // its error names the holder
+			lease, err = s.try(ctx, resource, with) // its error names the holder
 		}
 	}
 	if errors.Is(context.Cause(ctx), errDraining) {
@@ -170,15 +133,14 @@ func (s *Server) win(ctx context.Context, client *lockclient.Client, resource fe
 	return lease, err
 }
 
-func (s *Server) try(ctx context.Context, client *lockclient.Client, resource fence.Resource) (*lockclient.Lease, error) {
+func (s *Server) try(ctx context.Context, resource fence.Resource, with []lockclient.AcquireOption) (*lockclient.Lease, error) {
 	ctx, cancel := context.WithTimeout(ctx, answerTime/2)
 	defer cancel()
-	return client.TryAcquire(ctx, resource)
+	return s.client.TryAcquire(ctx, resource, with...)
 }
 
-// await waits for the lease in the order of arrival: of those that want the same
-// resource here, only the first asks the store.
-func (s *Server) await(ctx context.Context, client *lockclient.Client, resource fence.Resource, wait time.Duration) (*lockclient.Lease, error) {
+// await waits for the lease.
+func (s *Server) await(ctx context.Context, resource fence.Resource, wait time.Duration, with []lockclient.AcquireOption) (*lockclient.Lease, error) {
 	select {
 	case s.waits <- struct{}{}:
 		defer func() { <-s.waits }()
@@ -189,12 +151,7 @@ func (s *Server) await(ctx context.Context, client *lockclient.Client, resource 
 	defer s.metrics.waits.Dec()
 	ctx, cancel := context.WithTimeout(ctx, wait)
 	defer cancel()
-	free, err := s.turns.take(ctx, string(resource))
-	if err != nil {
-		return nil, err
-	}
-	defer free()
-	return client.Acquire(ctx, resource)
+	return s.client.Acquire(ctx, resource, with...)
 }
 
 var errDraining = &problem{Status: http.StatusServiceUnavailable, Type: "draining", Detail: "This process is about to end. Ask again: another one will answer.", Retry: "1"}
