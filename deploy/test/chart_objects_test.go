@@ -1,7 +1,6 @@
 package deploy
 
 import (
-	"fmt"
 	"maps"
 	"slices"
 	"strconv"
@@ -22,23 +21,16 @@ import (
 
 func TestChartStandalone(t *testing.T) {
 	t.Parallel()
-	known := documented(t)
 	for name, secrets := range map[string][]string{
 		"standalone-tls.yaml": {"wirefence-issuer", "wirefence-owner", "wirefence-tokens", "postgres-ca", "client-ca", "wirefence-users"},
 		"postgres-only.yaml":  nil,
 	} {
 		objects := mustRender(t, name, "v1.36.0")
-		for _, miss := range standaloneMisses(objects, known) {
-			t.Errorf("%s: %s", name, miss)
-		}
-		for _, miss := range chartMigrateMisses(objects, known) {
-			t.Errorf("%s: %s", name, miss)
-		}
+		standaloneMisses(objects).report(t, name)
+		chartMigrateMisses(objects).report(t, name)
 		given := secretsOf(objects, secrets...)
 		for _, pod := range []corev1.PodSpec{deployed(objects).Spec.Template.Spec, one[batchv1.Job](objects).Spec.Template.Spec} {
-			for _, miss := range append(mountMisses(pod, given), memoryMisses(pod)...) {
-				t.Errorf("%s: %s", name, miss)
-			}
+			mountMisses(pod, given).report(t, name)
 		}
 	}
 }
@@ -81,13 +73,12 @@ func TestChartTLS(t *testing.T) {
 
 func TestChartSidecar(t *testing.T) {
 	t.Parallel()
-	objects, known := mustRender(t, "sidecar.yaml", "v1.29.0"), documented(t)
+	objects := mustRender(t, "sidecar.yaml", "v1.29.0")
 	deployment := deployed(objects)
 	pod := deployment.Spec.Template.Spec
-	misses := slices.Concat(podMisses(pod), memoryMisses(pod), mountMisses(pod, secretsOf(objects, "wirefence-issuer", "wirefence-redis")),
-		sidecarContainerMisses(pod.InitContainers[0], known), chartMigrateMisses(objects, known))
-	for _, miss := range misses {
-		t.Error(miss)
+	for _, m := range []misses{podMisses(pod), mountMisses(pod, secretsOf(objects, "wirefence-issuer", "wirefence-redis")),
+		sidecarContainerMisses(pod.InitContainers[0]), chartMigrateMisses(objects)} {
+		m.report(t, "sidecar.yaml")
 	}
 	env := environment(pod.InitContainers[0])
 	if env["WIREFENCE_LEASE"] != "reports" || env["WIREFENCE_STANDBY"] != "refuse" {
@@ -180,9 +171,7 @@ func TestChartNetworkPolicy(t *testing.T) {
 	if proxy == nil || database == nil {
 		t.Fatalf("policies are %v", slices.Collect(maps.Keys(policies)))
 	}
-	for _, miss := range clientPolicyMisses(proxy) {
-		t.Error(miss)
-	}
+	clientPolicyMisses(proxy).report(t, proxy.Name)
 	for _, template := range []map[string]string{deployed(objects).Spec.Template.Labels, one[batchv1.Job](objects).Spec.Template.Labels} {
 		if !selects(database.Spec.Ingress[0].From[0].PodSelector, labels.Set(template)) {
 			t.Errorf("the database doesn't admit pods with %v", template)
@@ -209,37 +198,21 @@ func TestChartOneReplica(t *testing.T) {
 
 // chartMigrateMisses says what is wrong with the migration, which runs before everything
 // else of a release and so finds only secrets that are there before.
-func chartMigrateMisses(objects []any, known map[string]bool) (misses []string) {
+func chartMigrateMisses(objects []any) (m misses) {
 	job := one[batchv1.Job](objects)
-	misses = migrateMisses(objects, known)
-	if job.Annotations["helm.sh/hook"] != "pre-install,pre-upgrade" || !strings.Contains(job.Annotations["helm.sh/hook-delete-policy"], "before-hook-creation") {
-		misses = append(misses, fmt.Sprintf("the migration has the annotations %v", job.Annotations))
-	}
+	m.add("", migrateMisses(objects))
+	m.want(job.Annotations["helm.sh/hook"] == "pre-install,pre-upgrade" && strings.Contains(job.Annotations["helm.sh/hook-delete-policy"], "before-hook-creation"),
+		"the migration has the annotations %v", job.Annotations)
 	weight, _ := strconv.Atoi(job.Annotations["helm.sh/hook-weight"])
 	for _, source := range sources(job.Spec.Template.Spec.Volumes[0]) {
 		for _, object := range objects {
-			secret, ok := object.(*corev1.Secret)
-			if !ok || secret.Name != source.Name {
-				continue
-			}
-			if w, err := strconv.Atoi(secret.Annotations["helm.sh/hook-weight"]); err != nil || w >= weight || secret.Annotations["helm.sh/hook"] == "" {
-				misses = append(misses, "the migration runs before the secret "+secret.Name+" is made")
+			if secret, ok := object.(*corev1.Secret); ok && secret.Name == source.Name {
+				w, err := strconv.Atoi(secret.Annotations["helm.sh/hook-weight"])
+				m.want(err == nil && w < weight && secret.Annotations["helm.sh/hook"] != "", "the migration runs before the secret %s is made", secret.Name)
 			}
 		}
 	}
-	return misses
-}
-
-// sidecarContainerMisses checks a sidecar of the chart.
-func sidecarContainerMisses(sidecar corev1.Container, known map[string]bool) (misses []string) {
-	misses = proxyMisses(sidecar, known)
-	if sidecar.RestartPolicy == nil || *sidecar.RestartPolicy != corev1.ContainerRestartPolicyAlways {
-		misses = append(misses, "it is no native sidecar")
-	}
-	if !strings.HasPrefix(value(sidecar, "WIREFENCE_LISTEN"), "127.0.0.1:") {
-		misses = append(misses, "the sidecar listens beyond its pod")
-	}
-	return misses
+	return m
 }
 
 // secretsOf are the keys of secrets by their names; of those that the chart doesn't make,

@@ -110,15 +110,12 @@ func TestChartAsDependency(t *testing.T) {
 		t.Fatalf("the pod has %d init containers", len(pod.InitContainers))
 	}
 	sidecar := pod.InitContainers[0]
-	for _, miss := range append(sidecarContainerMisses(sidecar, documented(t)), containerMisses(sidecar)...) {
-		t.Error(miss)
-	}
+	sidecarContainerMisses(sidecar).report(t, "sidecar")
+	containerMisses(sidecar).report(t, "sidecar")
 	if lease := value(sidecar, "WIREFENCE_LEASE"); lease != "reports" {
 		t.Errorf("it holds the lease of %q", lease)
 	}
-	for _, miss := range mountMisses(pod, secretsOf(objects, "wirefence-issuer", "wirefence-redis")) {
-		t.Error(miss)
-	}
+	mountMisses(pod, secretsOf(objects, "wirefence-issuer", "wirefence-redis")).report(t, "pod")
 }
 
 // A value that the chart doesn't know is refused, and so is a setting of no proxy.

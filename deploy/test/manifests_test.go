@@ -106,44 +106,14 @@ func commented(document []byte) bool {
 	return true
 }
 
-// manifest decodes one file of deploy/kubernetes.
-func manifest(t *testing.T, name string) []any {
+// manifest decodes a file.
+func manifest(t *testing.T, file string) []any {
 	t.Helper()
-	objects, err := decode(read(t, filepath.Join(manifestDir, name)))
+	objects, err := decode(read(t, file))
 	if err != nil {
-		t.Fatalf("%s: %v", name, err)
+		t.Fatalf("%s: %v", file, err)
 	}
 	return objects
-}
-
-func TestManifestsDecodeStrictly(t *testing.T) {
-	t.Parallel()
-	files, err := filepath.Glob(filepath.Join(manifestDir, "*.y*ml"))
-	if err != nil || len(files) == 0 {
-		t.Fatal("no manifests found")
-	}
-	for _, file := range files {
-		if len(manifest(t, filepath.Base(file))) == 0 {
-			t.Errorf("%s is empty", file)
-		}
-	}
-}
-
-// The CronJob that the documentation shows.
-func TestTheCronJobDecodesStrictly(t *testing.T) {
-	t.Parallel()
-	text, err := pages.First("../../docs/howto-cron.md", "4. Decide by the exit status", "yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
-	objects, err := decode(text)
-	if err != nil || len(objects) != 1 {
-		t.Fatal(objects, err)
-	}
-	spec := objects[0].(*batchv1.CronJob).Spec.JobTemplate.Spec
-	if spec.PodFailurePolicy == nil || spec.Template.Spec.RestartPolicy != corev1.RestartPolicyNever {
-		t.Error("a policy for failed pods needs restartPolicy: Never")
-	}
 }
 
 func TestDecodeRefuses(t *testing.T) {
@@ -162,13 +132,24 @@ func TestDecodeRefuses(t *testing.T) {
 	}
 }
 
-func TestKustomizationNamesFiles(t *testing.T) {
+// The CronJob that the documentation shows.
+func TestTheCronJobDecodesStrictly(t *testing.T) {
 	t.Parallel()
-	for _, object := range manifest(t, "kustomization.yaml") {
-		for _, name := range object.(*kustomization).Resources {
-			if _, err := os.Stat(filepath.Join(manifestDir, name)); err != nil {
-				t.Error(err)
-			}
-		}
+	text, err := pages.First("../../docs/howto-cron.md", "4. Decide by the exit status", "yaml")
+	if err != nil {
+		t.Fatal(err)
 	}
+	ofObjects(func(objects []any) (m misses) {
+		spec := one[batchv1.CronJob](objects).Spec.JobTemplate.Spec
+		m.want(len(objects) == 1 && spec.PodFailurePolicy != nil && spec.Template.Spec.RestartPolicy == corev1.RestartPolicyNever, "a policy for failed pods needs restartPolicy: Never")
+		return m
+	})(text).report(t, "howto-cron.md")
+}
+
+func kustomizationMisses(objects []any) (m misses) {
+	for _, name := range one[kustomization](objects).Resources {
+		_, err := os.Stat(filepath.Join(manifestDir, name))
+		m.want(err == nil, "%v", err)
+	}
+	return m
 }

@@ -32,13 +32,13 @@ func TestPodsRun(t *testing.T) {
 	c := startCluster(t)
 	postgresOnly, withTLS := mustRender(t, "postgres-only.yaml", "v1.36.0"), mustRender(t, "standalone-tls.yaml", "v1.36.0")
 	sidecars := mustRender(t, "sidecar.yaml", "v1.36.0")
-	injected, _, _ := mustCompile(t, manifest(t, "injection.yaml")).admit(t, application(nil))
+	injected, _, _ := mustCompile(t, manifest(t, manifestDir+"/injection.yaml")).admit(t, application(nil))
 	sidecar := &injected.Spec.InitContainers[0]
 	for name, value := range map[string]string{"WIREFENCE_UPSTREAM": "postgres://postgres:5432/?sslmode=disable", "WIREFENCE_STANDBY": "wait"} {
 		sidecar.Env = append(sidecar.Env, corev1.EnvVar{Name: name, Value: value}) // of the ConfigMap
 	}
 	c.migrate(t, one[batchv1.Job](postgresOnly).Spec.Template.Spec, postgresOnly)
-	c.migrate(t, one[batchv1.Job](manifest(t, "migrate.yaml")).Spec.Template.Spec, nil)
+	c.migrate(t, one[batchv1.Job](manifest(t, manifestDir+"/migrate.yaml")).Spec.Template.Spec, nil)
 	for name, p := range map[string]struct {
 		pod     corev1.PodSpec
 		objects []any // with secrets
@@ -46,8 +46,8 @@ func TestPodsRun(t *testing.T) {
 		"chart, PostgreSQL only": {deployed(postgresOnly).Spec.Template.Spec, postgresOnly},
 		"chart, TLS":             {deployed(withTLS).Spec.Template.Spec, withTLS},
 		"chart, sidecar":         {deployed(sidecars).Spec.Template.Spec, sidecars},
-		"plain, stand-alone":     {one[appsv1.Deployment](manifest(t, "standalone.yaml")).Spec.Template.Spec, nil},
-		"plain, sidecar":         {one[appsv1.Deployment](manifest(t, "sidecar.yaml")).Spec.Template.Spec, nil},
+		"plain, stand-alone":     {one[appsv1.Deployment](manifest(t, manifestDir+"/standalone.yaml")).Spec.Template.Spec, nil},
+		"plain, sidecar":         {one[appsv1.Deployment](manifest(t, manifestDir+"/sidecar.yaml")).Spec.Template.Spec, nil},
 		"overlay with TLS":       {patched[appsv1.Deployment](t, "standalone.yaml", "proxy.yaml").Spec.Template.Spec, nil},
 		"sidecar of the policy":  {injected.Spec, nil},
 	} {
