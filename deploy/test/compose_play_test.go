@@ -8,7 +8,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"regexp"
 	"strings"
 	"syscall"
 	"testing"
@@ -16,6 +15,7 @@ import (
 
 	"github.com/compose-spec/compose-go/v2/types"
 
+	"github.com/wirefence/wirefence/internal/pages"
 	"github.com/wirefence/wirefence/internal/servers"
 )
 
@@ -37,17 +37,23 @@ func TestComposePage(t *testing.T) {
 	p.serve("proxy")
 	p.writeShim()
 	refused := 0
-	for _, step := range pageSteps(read(t, "../../docs/compose.md")) {
-		out := p.play(step.commands)
-		for line := range strings.Lines(step.output) {
-			if !strings.Contains(out, strings.TrimRight(line, "\n")) {
-				t.Errorf("%s\ndoesn't print %q, but:\n%s", step.commands, line, out)
+	commands, out := "", ""
+	for _, block := range pages.Blocks(read(t, "../../docs/compose.md")) {
+		if block.Language == "" { // what the commands before it print
+			for line := range strings.Lines(block.Text) {
+				if !strings.Contains(out, strings.TrimRight(line, "\n")) {
+					t.Errorf("%s\ndoesn't print %q, but:\n%s", commands, line, out)
+				}
 			}
 		}
+		if block.Language != "sh" {
+			continue
+		}
+		commands, out = block.Text, p.play(block.Text)
 		if strings.Contains(out, "ERROR:  WF001") {
 			refused++
 		} else if strings.Contains(out, "ERROR") || strings.Contains(out, "rror:") {
-			t.Errorf("%s\nfails:\n%s", step.commands, out)
+			t.Errorf("%s\nfails:\n%s", commands, out)
 		}
 	}
 	if refused != 2 {
@@ -222,23 +228,4 @@ func (p *play) check(err error) {
 	if err != nil {
 		p.t.Fatal(err)
 	}
-}
-
-// step is a block of commands of a page, and what the page says that they print.
-type step struct{ commands, output string }
-
-var fenced = regexp.MustCompile("(?m)^( *)```(sh)?\n((?s).*?)^ *```$")
-
-// pageSteps are the blocks of a page in order. A block without a language is the output
-// of the one before it.
-func pageSteps(page string) (steps []step) {
-	for _, block := range fenced.FindAllStringSubmatch(page, -1) {
-		text := regexp.MustCompile("(?m)^"+block[1]).ReplaceAllString(block[3], "")
-		if block[2] == "sh" {
-			steps = append(steps, step{commands: text})
-		} else if len(steps) > 0 {
-			steps[len(steps)-1].output += text
-		}
-	}
-	return steps
 }
