@@ -113,8 +113,8 @@ func (w *world) measureState(ctx context.Context, s state, t target, tls bool) (
 	if err != nil {
 		return 0, err
 	}
-	defer p.close()
-	conns, err := open(ctx, urlBy(p.port, tls), s.sessions)
+	defer p.Close()
+	conns, err := open(ctx, urlBy(p.Port, tls), s.sessions)
 	defer func() {
 		for _, conn := range conns {
 			_ = conn.Conn().Close()
@@ -126,7 +126,7 @@ func (w *world) measureState(ctx context.Context, s state, t target, tls bool) (
 	if err != nil {
 		return 0, err
 	}
-	before, err := residentBytes(p.pid())
+	before, err := residentBytes(p.Pid())
 	if err != nil {
 		return 0, err
 	}
@@ -139,7 +139,7 @@ func (w *world) measureState(ctx context.Context, s state, t target, tls bool) (
 	}
 	highest := before
 	for began := time.Now(); time.Since(began) < settling; time.Sleep(50 * time.Millisecond) {
-		now, err := residentBytes(p.pid())
+		now, err := residentBytes(p.Pid())
 		if err != nil {
 			return 0, err
 		}

@@ -7,6 +7,8 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+
+	"github.com/wirefence/wirefence/internal/servers"
 )
 
 // Targets and ways of a comparison of two builds.
@@ -35,7 +37,7 @@ func buildBase(ctx context.Context, commit, dir string) (binary string, err erro
 		}
 	}()
 	binary = filepath.Join(dir, "base-wirefence")
-	return binary, build(ctx, tree, binary)
+	return binary, servers.BuildWirefence(ctx, tree, binary)
 }
 
 // beside are the workloads of two builds: what goes through the proxy, through each.

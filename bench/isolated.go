@@ -163,7 +163,7 @@ func (w *world) countTrips(ctx context.Context) (map[string]trips, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer p.close()
+	defer p.Close()
 	all := map[string]trips{}
 	for _, by := range isolatedWays {
 		if by.target == postgres {
@@ -171,7 +171,7 @@ func (w *world) countTrips(ctx context.Context) (map[string]trips, error) {
 		}
 		for _, statement := range isolatedStatements {
 			for _, protocol := range protocols {
-				s, err := openSolo(ctx, p.port, by, statement.sql, protocol)
+				s, err := openSolo(ctx, p.Port, by, statement.sql, protocol)
 				if err != nil {
 					return nil, err
 				}

@@ -52,8 +52,8 @@ func (w *world) measureLogins(ctx context.Context, rounds, seconds int) (map[str
 	if err != nil {
 		return nil, err
 	}
-	defer p.close()
-	ports := map[string]int{viaBouncer: front.Port, viaProxy: p.port}
+	defer p.Close()
+	ports := map[string]int{viaBouncer: front.Port, viaProxy: p.Port}
 	costs := map[string]*loginCost{viaBouncer: {}, viaProxy: {}}
 	for range rounds {
 		for _, way := range loginWays {

@@ -129,7 +129,7 @@ func (w *world) front(ctx context.Context, t target, upstream string) (port, pid
 	if err != nil {
 		return 0, 0, nil, err
 	}
-	return p.port, p.pid(), p.close, nil
+	return p.Port, p.Pid(), p.Close, nil
 }
 
 // open opens n connections, a few at a time.

@@ -43,7 +43,7 @@ func (w *world) measureStreams(ctx context.Context, rounds, seconds int) (*strea
 	if err != nil {
 		return nil, err
 	}
-	defer p.close()
+	defer p.Close()
 	events := fmt.Sprintf("http://127.0.0.1:%d/v1/events", port)
 	cost := &streamCost{}
 	for range rounds {
@@ -52,7 +52,7 @@ func (w *world) measureStreams(ctx context.Context, rounds, seconds int) (*strea
 		if err != nil {
 			return nil, err
 		}
-		before, err := residentBytes(p.pid())
+		before, err := residentBytes(p.Pid())
 		if err != nil {
 			return nil, err
 		}
@@ -62,7 +62,7 @@ func (w *world) measureStreams(ctx context.Context, rounds, seconds int) (*strea
 		}
 		began := time.Now()
 		watched, err := w.underTakeovers(ctx, p, seconds)
-		after, failed := residentBytes(p.pid())
+		after, failed := residentBytes(p.Pid())
 		rate := float64(s.lines.Load()) / time.Since(began).Seconds() / openStreams
 		s.close()
 		if err := errors.Join(err, failed); err != nil {
@@ -76,18 +76,18 @@ func (w *world) measureStreams(ctx context.Context, rounds, seconds int) (*strea
 }
 
 // underTakeovers runs the load of selects through a proxy while a resource is taken over.
-func (w *world) underTakeovers(ctx context.Context, p *proxy, seconds int) (sample, error) {
+func (w *world) underTakeovers(ctx context.Context, p *servers.Wirefence, seconds int) (sample, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	failed := make(chan error, 1)
 	go func() { failed <- w.takeOver(ctx) }()
-	before, err := cpuTime(p.pid())
+	before, err := cpuTime(p.Pid())
 	if err != nil {
 		cancel()
 		return sample{}, errors.Join(err, <-failed)
 	}
-	s, err := load{host: "127.0.0.1", port: p.port, database: database, script: filepath.Join(w.dir, "scripts", "select.sql"),
+	s, err := load{host: "127.0.0.1", port: p.Port, database: database, script: filepath.Join(w.dir, "scripts", "select.sql"),
 		protocol: "prepared", clients: 8, seconds: seconds}.run(ctx)
-	after, errCPU := cpuTime(p.pid())
+	after, errCPU := cpuTime(p.Pid())
 	cancel()
 	if err := errors.Join(err, errCPU, <-failed); err != nil {
 		return s, err

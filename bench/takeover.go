@@ -229,13 +229,13 @@ func (w *world) takeOverFrozen(ctx context.Context, issuer *pgx.Conn, token int6
 	if err != nil {
 		return 0, err
 	}
-	defer p.close()
+	defer p.Close()
 	var present atomic.Int64
 	if _, err := seal(ctx, issuer, resource, token); err != nil {
 		return 0, err
 	}
 	present.Store(token)
-	workers, all, over, err := start(ctx, p.port, resource, crowd{sessions: frozenSessions}, &present)
+	workers, all, over, err := start(ctx, p.Port, resource, crowd{sessions: frozenSessions}, &present)
 	if err != nil {
 		return 0, err
 	}
@@ -244,18 +244,18 @@ func (w *world) takeOverFrozen(ctx context.Context, issuer *pgx.Conn, token int6
 			break
 		}
 		time.Sleep(busyFor)
-		if err = p.freeze(); err == nil {
+		if err = p.Pause(); err == nil {
 			holders, err = idleHolders(ctx, issuer)
 		}
 		if holders == 0 && err == nil {
-			err = p.thaw()
+			err = p.Resume()
 		}
 	}
 	if err == nil {
 		took, err = seal(ctx, issuer, resource, token+1)
 	}
 	close(over)
-	p.close()
+	p.Close()
 	_ = all.wait(nil) // the sessions have broken with their proxy
 	return took, err
 }
@@ -274,14 +274,14 @@ func (w *world) takeOverOpen(ctx context.Context, issuer *pgx.Conn, token int64)
 	if err != nil {
 		return 0, err
 	}
-	defer p.close()
+	defer p.Close()
 	if _, err := seal(ctx, issuer, resource, token); err != nil {
 		return 0, err
 	}
 	if _, err := issuer.Exec(ctx, "UPDATE wirefence.resource_locks SET preempt_after = $2 WHERE resource_id = $1", resource, preemptAfter); err != nil {
 		return 0, err
 	}
-	conn, err := pgconn.Connect(ctx, workerURL(p.port))
+	conn, err := pgconn.Connect(ctx, workerURL(p.Port))
 	if err != nil {
 		return 0, err
 	}
@@ -290,7 +290,7 @@ func (w *world) takeOverOpen(ctx context.Context, issuer *pgx.Conn, token int64)
 	if err := conn.Exec(ctx, text).Close(); err != nil {
 		return 0, err
 	}
-	if err := p.freeze(); err != nil {
+	if err := p.Pause(); err != nil {
 		return 0, err
 	}
 	return seal(ctx, issuer, resource, token+1)

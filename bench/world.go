@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"net"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -34,7 +33,7 @@ type world struct {
 	postgres *servers.Postgres
 	bouncers []*servers.PgBouncer
 	binary   string // the proxy's
-	proxies  []*proxy
+	proxies  []*servers.Wirefence
 	ports    map[target]int
 	pids     map[target]int // of the processes between client and database
 	launches map[target]launch
@@ -101,7 +100,7 @@ func newWorld(ctx context.Context, binary, base string) (w *world, err error) {
 	}
 	if w.binary = binary; binary == "" {
 		w.binary = filepath.Join(w.dir, "wirefence")
-		if err := build(ctx, ".", w.binary); err != nil {
+		if err := servers.BuildWirefence(ctx, ".", w.binary); err != nil {
 			return w, err
 		}
 	}
@@ -121,7 +120,7 @@ func newWorld(ctx context.Context, binary, base string) (w *world, err error) {
 			return w, err
 		}
 		w.proxies = append(w.proxies, p)
-		w.ports[t], w.pids[t] = p.port, p.pid()
+		w.ports[t], w.pids[t] = p.Port, p.Pid()
 	}
 	return w, nil
 }
@@ -133,6 +132,12 @@ func (w *world) issuer() string { return "WIREFENCE_DATABASE_URL=" + w.postgres.
 type launch struct {
 	binary   string
 	settings []string
+}
+
+// startProxy starts a proxy in front of upstream.
+func (w *world) startProxy(ctx context.Context, upstream string, how launch) (*servers.Wirefence, error) {
+	return servers.StartWirefence(ctx, how.binary, append([]string{"WIREFENCE_UPSTREAM=postgres://" + upstream + "/?sslmode=disable",
+		"WIREFENCE_ADMIN_LISTEN=off", "WIREFENCE_LOG_LEVEL=warn", fmt.Sprintf("WIREFENCE_MAX_CONNECTIONS=%d", maxClients)}, how.settings...)...)
 }
 
 // fill makes a database with its schemas and rows.
@@ -181,16 +186,6 @@ func sslmode(tls bool) string {
 		return "require"
 	}
 	return "disable"
-}
-
-// build builds the proxy of a source folder.
-func build(ctx context.Context, source, binary string) error {
-	cmd := exec.CommandContext(ctx, "go", "build", "-trimpath", "-o", binary, "./cmd/wirefence")
-	cmd.Dir = source
-	if out, err := cmd.CombinedOutput(); err != nil {
-		return fmt.Errorf("go build: %w\n%s", err, out)
-	}
-	return nil
 }
 
 // measure runs one way of a group once.
@@ -250,7 +245,7 @@ func (w *world) level(ctx context.Context) error {
 // close ends all servers. It may be called on a world that is not complete.
 func (w *world) close() {
 	for _, p := range w.proxies {
-		p.close()
+		p.Close()
 	}
 	for _, b := range w.bouncers {
 		b.Close()

@@ -1,6 +1,7 @@
 package conformance
 
 import (
+	"context"
 	"flag"
 	"fmt"
 	"os"
@@ -30,12 +31,7 @@ var (
 func TestMain(m *testing.M) { os.Exit(run(m)) }
 
 func run(m *testing.M) int {
-	for _, setting := range os.Environ() {
-		name, _, _ := strings.Cut(setting, "=")
-		if strings.HasPrefix(name, "PG") || strings.HasPrefix(name, "OTEL_") || strings.HasPrefix(name, "WIREFENCE_") && name != "WIREFENCE_CACHE" {
-			os.Unsetenv(name)
-		}
-	}
+	servers.ClearSettings()
 	dir, err := os.MkdirTemp("", "wf-conformance-")
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
@@ -59,7 +55,7 @@ func build() error {
 	}
 	compiled := make(chan error, 1)
 	go func() { compiled <- compileTypeScript() }()
-	err := command("go", "build", "-buildvcs=false", "-ldflags=-w", "-o", binary, "github.com/wirefence/wirefence/cmd/wirefence")
+	err := servers.BuildWirefence(context.Background(), "../..", binary)
 	if failed := <-compiled; failed != nil {
 		return failed
 	}

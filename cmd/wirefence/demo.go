@@ -4,12 +4,12 @@ import (
 	"context"
 	"os"
 	"os/signal"
-	"strings"
 	"syscall"
 
 	"github.com/spf13/cobra"
 
 	"github.com/wirefence/wirefence/internal/demo"
+	"github.com/wirefence/wirefence/internal/servers"
 )
 
 func demoCommand() *cobra.Command {
@@ -54,12 +54,7 @@ Exit status:
 // context also ends at signals that main doesn't handle and that would kill the process: a
 // closed terminal, or a closed pipe behind the timeline.
 func isolate(ctx context.Context) (context.Context, context.CancelFunc) {
-	for _, setting := range os.Environ() {
-		name, _, _ := strings.Cut(setting, "=")
-		if strings.HasPrefix(name, "PG") || strings.HasPrefix(name, prefix) && name != "WIREFENCE_CACHE" {
-			os.Unsetenv(name)
-		}
-	}
+	servers.ClearSettings()
 	ends := []os.Signal{syscall.SIGPIPE}
 	if !signal.Ignored(syscall.SIGHUP) { // as under nohup
 		ends = append(ends, syscall.SIGHUP)

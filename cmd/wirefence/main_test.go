@@ -26,12 +26,7 @@ func TestMain(m *testing.M) {
 	if os.Getenv(asCommand) != "" {
 		main()
 	}
-	for _, setting := range os.Environ() {
-		name, _, _ := strings.Cut(setting, "=")
-		if strings.HasPrefix(name, "PG") || strings.HasPrefix(name, prefix) && name != "WIREFENCE_CACHE" {
-			os.Unsetenv(name)
-		}
-	}
+	servers.ClearSettings()
 	os.Setenv(asCommand, "1")
 	if signal.Ignored(syscall.SIGHUP) { // as under nohup: commands would ignore it, too
 		signal.Notify(make(chan os.Signal, 1), syscall.SIGHUP)

@@ -118,12 +118,8 @@ var built = sync.OnceValues(func() (string, error) {
 		return "", err
 	}
 	binaryDir = dir
-	build := exec.Command("go", "build", "-buildvcs=false", "-o", filepath.Join(dir, "wirefence"), "./cmd/wirefence")
-	build.Dir = "../.."
-	if out, err := build.CombinedOutput(); err != nil {
-		return "", fmt.Errorf("go build: %w\n%s", err, out)
-	}
-	return filepath.Join(dir, "wirefence"), nil
+	path := filepath.Join(dir, "wirefence")
+	return path, servers.BuildWirefence(context.Background(), "../..", path)
 })
 
 func TestMain(m *testing.M) {

@@ -1,13 +1,13 @@
 package howto
 
 import (
+	"context"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
-	"strings"
 	"testing"
 
+	"github.com/wirefence/wirefence/internal/servers"
 	"github.com/wirefence/wirefence/internal/stack"
 )
 
@@ -21,21 +21,15 @@ var (
 func TestMain(m *testing.M) { os.Exit(run(m)) }
 
 func run(m *testing.M) int {
-	for _, setting := range os.Environ() {
-		name, _, _ := strings.Cut(setting, "=")
-		if strings.HasPrefix(name, "PG") || strings.HasPrefix(name, "WIREFENCE_") && name != "WIREFENCE_CACHE" {
-			os.Unsetenv(name)
-		}
-	}
+	servers.ClearSettings()
 	var err error
 	if tools, err = os.MkdirTemp("", "wf-howto-"); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
 	defer os.RemoveAll(tools)
-	build := exec.Command("go", "build", "-buildvcs=false", "-ldflags=-w", "-o", filepath.Join(tools, "wirefence"), "github.com/wirefence/wirefence/cmd/wirefence")
-	if out, err := build.CombinedOutput(); err != nil {
-		fmt.Fprintf(os.Stderr, "%v\n%s", err, out)
+	if err := servers.BuildWirefence(context.Background(), "../..", filepath.Join(tools, "wirefence")); err != nil {
+		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
 	return suite.Run(m)

@@ -17,6 +17,7 @@ import (
 type child struct {
 	cmd    *exec.Cmd     // nil while it isn't running
 	exited chan struct{} // closed when it has been waited for
+	failed error         // of the last one that has ended
 }
 
 // start starts a command.
@@ -27,7 +28,7 @@ func (c *child) start(cmd *exec.Cmd) error {
 	exited := make(chan struct{})
 	c.cmd, c.exited = cmd, exited
 	go func() {
-		_ = cmd.Wait()
+		c.failed = cmd.Wait()
 		close(exited)
 	}()
 	return nil
@@ -52,7 +53,17 @@ func (c *child) awaitReady(ctx context.Context, name string, ready func(context.
 	}
 }
 
-// end sends a signal and waits for the process, which gets SIGKILL after 30 s.
+// Ended reports whether the process has ended.
+func (c *child) Ended() bool {
+	select {
+	case <-c.exited:
+		return true
+	default:
+		return false
+	}
+}
+
+// end sends a signal and waits for the process, which gets SIGKILL after a minute.
 func (c *child) end(sig syscall.Signal) {
 	if c.cmd == nil {
 		return
@@ -61,7 +72,7 @@ func (c *child) end(sig syscall.Signal) {
 	_ = c.cmd.Process.Signal(syscall.SIGCONT)
 	select {
 	case <-c.exited:
-	case <-time.After(30 * time.Second):
+	case <-time.After(time.Minute):
 		_ = c.cmd.Process.Kill()
 		<-c.exited
 	}

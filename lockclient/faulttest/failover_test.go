@@ -78,7 +78,7 @@ func openFailover(t *testing.T, c change, seed uint64) *failover {
 			"WIREFENCE_DATABASE_URL=postgres://"+issuerRole+"@"+hosts+"/postgres?sslmode=disable&target_session_attrs=read-write")
 		f.sidecars = append(f.sidecars, s)
 		f.applications = append(f.applications, &application{
-			name: name, url: fmt.Sprintf("postgres://%s@%s/postgres?sslmode=disable", writerRole, s.addr),
+			name: name, url: fmt.Sprintf("postgres://%s@%s/postgres?sslmode=disable", writerRole, s.Addr()),
 			random: rand.New(rand.NewPCG(seed, uint64(2+i))), observations: f.observations, served: map[int]int64{},
 		})
 	}
@@ -243,7 +243,7 @@ func (f *failover) handOver(ctx context.Context) error {
 	}
 	had := len(f.applications[other].wrote)
 	f.mu.Unlock()
-	if err := f.sidecars[leader].drain(); err != nil {
+	if err := f.sidecars[leader].Drain(); err != nil {
 		return err
 	}
 	return f.await(ctx, "the other sidecar to lead", func() bool { return len(f.applications[other].wrote) > had })
@@ -260,8 +260,8 @@ func runChange(t *testing.T, c change) takeovers {
 		t.Fatal(err)
 	}
 	for _, s := range f.sidecars {
-		if s.ended() {
-			t.Errorf("sidecar %s has ended:\n%s", s.name, &s.log)
+		if s.Ended() {
+			t.Errorf("sidecar %s has ended:\n%s", s.name, s.Log())
 		}
 	}
 	if err := f.handOver(t.Context()); err != nil {
@@ -293,7 +293,7 @@ func (f *failover) keepLogs(t *testing.T) {
 		keep("member-"+m.Name, m.Log())
 	}
 	for _, s := range f.sidecars {
-		keep("sidecar-"+s.name, s.log.String())
+		keep("sidecar-"+s.name, s.Log())
 	}
 	t.Logf("the logs are in %s (%v)", dir, err)
 }

@@ -146,7 +146,7 @@ func (w *world) call(t *testing.T, resource, operation string, body any) (l leas
 	if err != nil {
 		t.Fatal(err)
 	}
-	resp, err := http.Post("http://"+w.c.admin+"/v1/resources/"+resource+"/"+operation, "application/json", bytes.NewReader(text))
+	resp, err := http.Post("http://"+w.c.Admin+"/v1/resources/"+resource+"/"+operation, "application/json", bytes.NewReader(text))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -210,14 +210,14 @@ func TestIncidents(t *testing.T) {
 func (w *world) stopLeader(t *testing.T) {
 	w.a.awaitLead(t)
 	zombie := begin(t, w.a.url, "INSERT INTO jobs VALUES ('zombie')")
-	w.a.freeze(t)
+	must(t, w.a.Pause())
 	w.slowHandoff(t)
 	for i := range 8 {
 		w.hold(t, "invoices", fmt.Sprint("worker ", i%2))
 	}
 	w.monitor.fire(t, "WirefenceProxyDown a", "WirefenceTakeoverEndedTransactions invoices", "WirefenceHandoffsSlow", "WirefenceHandoffsFlap invoices")
 	w.b.awaitLead(t)
-	w.a.thaw(t)
+	must(t, w.a.Resume())
 	if err := zombie.Commit(t.Context()); err == nil {
 		t.Error("the zombie committed")
 	}
@@ -262,11 +262,11 @@ func (w *world) killStore(t *testing.T) {
 }
 
 func (w *world) stopBoth(t *testing.T) {
-	w.a.freeze(t)
-	w.b.freeze(t)
+	must(t, w.a.Pause())
+	must(t, w.b.Pause())
 	w.monitor.fire(t, "WirefenceNobodyHolds orders", "WirefenceProxyDown a", "WirefenceProxyDown b")
-	w.a.thaw(t)
-	w.b.thaw(t)
+	must(t, w.a.Resume())
+	must(t, w.b.Resume())
 	w.monitor.resolve(t, "WirefenceNobodyHolds orders", "WirefenceProxyDown a", "WirefenceProxyDown b")
 }
 
@@ -287,7 +287,7 @@ func (w *world) leadTwice(t *testing.T) {
 	d.awaitLead(t)
 	w.monitor.scrape(t, append(w.proxies(), d)...)
 	w.monitor.fire(t, "WirefenceManyHold orders", "WirefenceDoctorProblem d")
-	d.kill()
+	d.Kill()
 	w.monitor.scrape(t, w.proxies()...)
 	w.monitor.resolve(t, "WirefenceManyHold orders", "WirefenceDoctorProblem d")
 }
@@ -301,7 +301,8 @@ func (w *world) promote(t *testing.T) {
 	w.monitor.fire(t, "WirefenceTimelineChanged", "WirefencePrimaryLeftBehind "+w.primary.Addr())
 	w.primary.Stop()
 	for _, p := range w.proxies() { // they go by what they saw last
-		p.restart(t)
+		p.Kill()
+		must(t, p.Start(t.Context()))
 	}
 	w.monitor.calm(t)
 }

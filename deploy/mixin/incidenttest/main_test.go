@@ -6,12 +6,13 @@
 package incidenttest
 
 import (
+	"context"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
-	"strings"
 	"testing"
+
+	"github.com/wirefence/wirefence/internal/servers"
 )
 
 // binary is the program that is tested.
@@ -22,12 +23,7 @@ func TestMain(m *testing.M) {
 }
 
 func run(m *testing.M) int {
-	for _, setting := range os.Environ() {
-		name, _, _ := strings.Cut(setting, "=")
-		if strings.HasPrefix(name, "PG") || strings.HasPrefix(name, "OTEL_") || strings.HasPrefix(name, "WIREFENCE_") && name != "WIREFENCE_CACHE" {
-			os.Unsetenv(name)
-		}
-	}
+	servers.ClearSettings()
 	dir, err := os.MkdirTemp("", "wf-incidenttest-")
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
@@ -35,8 +31,8 @@ func run(m *testing.M) int {
 	}
 	defer os.RemoveAll(dir)
 	binary = filepath.Join(dir, "wirefence")
-	if out, err := exec.Command("go", "build", "-buildvcs=false", "-o", binary, "github.com/wirefence/wirefence/cmd/wirefence").CombinedOutput(); err != nil {
-		fmt.Fprintf(os.Stderr, "go build: %v\n%s", err, out)
+	if err := servers.BuildWirefence(context.Background(), "../../..", binary); err != nil {
+		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
 	return m.Run()

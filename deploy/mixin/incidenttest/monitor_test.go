@@ -95,7 +95,7 @@ func (m *monitor) scrape(t *testing.T, proxies ...*wirefence) {
 	}
 	var groups []group
 	for _, p := range proxies {
-		groups = append(groups, group{[]string{p.admin}, map[string]string{"instance": p.name}})
+		groups = append(groups, group{[]string{p.Admin}, map[string]string{"instance": p.name}})
 	}
 	text, err := json.Marshal(groups)
 	if err == nil {

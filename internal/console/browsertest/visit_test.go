@@ -42,7 +42,7 @@ func (w *world) visit(t *testing.T, token string) *visitor {
 	v := &visitor{t: t, ctx: ctx}
 	chromedp.ListenTarget(ctx, v.hear)
 	v.do("log on", log.Enable())
-	v.do("enter", chromedp.Navigate("http://"+w.admin+"/console/#token="+token), chromedp.WaitVisible("header nav"))
+	v.do("enter", chromedp.Navigate("http://"+w.proxy.Admin+"/console/#token="+token), chromedp.WaitVisible("header nav"))
 	return v
 }
 

@@ -1,0 +1,105 @@
+package servers
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"slices"
+	"strings"
+	"syscall"
+)
+
+// Wirefence is a `wirefence proxy`.
+type Wirefence struct {
+	process
+	Admin string // host:port of the admin listener; "" where that is off
+
+	binary   string
+	settings []string
+}
+
+// BuildWirefence builds the program of a source folder.
+func BuildWirefence(ctx context.Context, source, binary string) error {
+	build := exec.CommandContext(ctx, "go", "build", "-buildvcs=false", "-ldflags=-w", "-o", binary, "./cmd/wirefence")
+	build.Dir = source
+	if out, err := build.CombinedOutput(); err != nil {
+		return fmt.Errorf("go build: %w\n%s", err, out)
+	}
+	return nil
+}
+
+// ClearSettings removes settings that are meant for other servers from the environment.
+func ClearSettings() {
+	for _, setting := range os.Environ() {
+		name, _, _ := strings.Cut(setting, "=")
+		if strings.HasPrefix(name, "PG") || strings.HasPrefix(name, "OTEL_") || strings.HasPrefix(name, "WIREFENCE_") && name != "WIREFENCE_CACHE" {
+			os.Unsetenv(name)
+		}
+	}
+}
+
+// StartWirefence starts a proxy with settings, NAME=value, on free loopback ports. It returns
+// when the proxy serves.
+func StartWirefence(ctx context.Context, binary string, settings ...string) (*Wirefence, error) {
+	p, err := newProcess("wirefence")
+	if err != nil {
+		return nil, err
+	}
+	w := &Wirefence{process: p, binary: binary, settings: settings}
+	if !slices.Contains(settings, "WIREFENCE_ADMIN_LISTEN=off") {
+		port, err := FreePort()
+		if err != nil {
+			return nil, err
+		}
+		w.Admin = fmt.Sprint("127.0.0.1:", port)
+		w.settings = append(slices.Clone(settings), "WIREFENCE_ADMIN_LISTEN="+w.Admin)
+	}
+	if err := w.Start(ctx); err != nil {
+		w.Close()
+		return nil, err
+	}
+	return w, nil
+}
+
+// Start starts a proxy that was ended, on the same ports.
+func (w *Wirefence) Start(ctx context.Context) error {
+	cmd := exec.Command(w.binary, "proxy")
+	cmd.Env = slices.Concat(os.Environ(), []string{"WIREFENCE_LISTEN=" + w.Addr()}, w.settings)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // Ctrl-C is for this process, which ends it
+	return w.run(ctx, cmd, w.serves)
+}
+
+func (w *Wirefence) serves(ctx context.Context) bool {
+	conn, err := new(net.Dialer).DialContext(ctx, "tcp", w.Addr())
+	if err != nil {
+		return false
+	}
+	conn.Close()
+	return w.Admin == "" || w.Answers(ctx, "/livez")
+}
+
+// Answers reports whether a path of the admin listener answers with 200.
+func (w *Wirefence) Answers(ctx context.Context, path string) bool {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+w.Admin+path, nil)
+	if err != nil {
+		return false
+	}
+	answer, err := http.DefaultClient.Do(request)
+	if err != nil {
+		return false
+	}
+	answer.Body.Close()
+	return answer.StatusCode == http.StatusOK
+}
+
+// Drain ends the proxy as a rollout does. The error is its exit status, with its log.
+func (w *Wirefence) Drain() error {
+	w.Stop()
+	if w.failed != nil {
+		return fmt.Errorf("wirefence proxy: %w\n%s", w.failed, w.Log())
+	}
+	return nil
+}
