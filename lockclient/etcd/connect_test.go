@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/wirefence/wirefence/internal/authority"
-	"github.com/wirefence/wirefence/lockclient"
 	"github.com/wirefence/wirefence/lockclient/etcd"
 	"github.com/wirefence/wirefence/lockclient/storetest"
 )
@@ -28,39 +27,19 @@ func TestErrorsNameTheServerNotThePassword(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	permanent := true
-	check := func(what string, err error) {
-		t.Helper()
-		if err == nil {
-			t.Fatalf("%s: no error", what)
-		}
-		if lockclient.Permanent(err) != permanent {
-			t.Errorf("%s: permanent is not %v: %v", what, permanent, err)
-		}
-		if !strings.Contains(err.Error(), server.Addr()) || strings.Contains(err.Error(), "sesame") {
-			t.Errorf("%s: %v", what, err)
-		}
-	}
 	_, err = open(t, server.URL()).Acquire(ctx, "r", "me", time.Minute)
-	check("no password", err)
+	storetest.WantError(t, "no password", err, server.Addr(), true)
 	_, err = open(t, "etcd://root:sesame-street@"+server.Addr()).Acquire(ctx, "r", "me", time.Minute)
-	check("wrong password", err)
+	storetest.WantError(t, "wrong password", err, server.Addr(), true)
 	store := open(t, "etcd://root:open-sesame@"+server.Addr())
-	win(t, store, "r", "me", time.Minute)
+	storetest.Win(t, store, "r", "me", time.Minute)
 	if held, err := store.Renew(ctx, "r", "me", time.Minute); !held || err != nil {
 		t.Fatal(held, err)
 	}
 	server.Kill()
-	permanent = false
 	ctx, cancel := context.WithTimeout(ctx, 500*time.Millisecond)
 	defer cancel()
-	_, err = store.Acquire(ctx, "r", "other", time.Minute)
-	check("acquire", err)
-	_, err = store.Renew(ctx, "r", "me", time.Minute)
-	check("renew", err)
-	_, err = store.Release(ctx, "r", "me")
-	check("release", err)
-	check("raise", store.Raise(ctx, "r", 5))
+	storetest.WantErrorsOfDeadServer(t, ctx, store, server.Addr())
 }
 
 func TestOpenHidesABadURL(t *testing.T) {
@@ -81,7 +60,7 @@ func TestTLS(t *testing.T) {
 	pair, mine := a.Issue(t, "etcd", "127.0.0.1"), a.Issue(t, "me")
 	server := ownServer(t, "--cert-file="+pair.CertFile, "--key-file="+pair.KeyFile, "--client-cert-auth", "--trusted-ca-file="+a.CAFile)
 	shown := "&cert=" + mine.CertFile + "&key=" + mine.KeyFile
-	win(t, open(t, server.URL()+"?ca="+a.CAFile+shown), "r", "me", time.Minute)
+	storetest.Win(t, open(t, server.URL()+"?ca="+a.CAFile+shown), "r", "me", time.Minute)
 	for what, settings := range map[string]string{
 		"no TLS": "", "no client certificate": "?ca=" + a.CAFile, "unknown authority": "?tls=true" + shown,
 	} {

@@ -25,28 +25,10 @@ func TestMain(m *testing.M) {
 	}, func() { shared.Close() }, func() error { return goleak.Find() }))
 }
 
-func open(t testing.TB, url string) *etcd.Store {
-	t.Helper()
-	store, err := etcd.Open(url)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := store.Close(); err != nil {
-			t.Error(err)
-		}
-	})
-	return store
-}
+func open(t testing.TB, url string) *etcd.Store { return storetest.Open(t, etcd.Open, url) }
 
 func ownServer(t testing.TB, args ...string) *servers.Etcd {
-	t.Helper()
-	server, err := servers.StartEtcd(t.Context(), args...)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(server.Close)
-	return server
+	return storetest.Start(t, servers.StartEtcd, args...)
 }
 
 func direct(t testing.TB, endpoints ...string) *clientv3.Client {

@@ -13,16 +13,8 @@ import (
 	"github.com/wirefence/wirefence/internal/servers"
 	"github.com/wirefence/wirefence/lockclient"
 	"github.com/wirefence/wirefence/lockclient/etcd"
+	"github.com/wirefence/wirefence/lockclient/storetest"
 )
-
-func win(t testing.TB, store *etcd.Store, resource fence.Resource, holder string, ttl time.Duration) fence.Token {
-	t.Helper()
-	attempt, err := store.Acquire(t.Context(), resource, holder, ttl)
-	if err != nil || !attempt.Won() {
-		t.Fatalf("%s: %+v, %v", holder, attempt, err)
-	}
-	return attempt.Token
-}
 
 func get(t testing.TB, client *clientv3.Client, key string) (value string, revision int64, lease clientv3.LeaseID) {
 	t.Helper()
@@ -58,7 +50,7 @@ func wantLeases(t testing.TB, client *clientv3.Client, want int) {
 func TestTheTokenIsTheRevisionOfTheKey(t *testing.T) {
 	store, client := open(t, shared.URL()+"/pre/fix/"), direct(t, shared.Addr())
 	const resource = fence.Resource("report:acme/17 %")
-	token := win(t, store, resource, "me", 90*time.Second)
+	token := storetest.Win(t, store, resource, "me", 90*time.Second)
 	const key = "pre/fix/lease/report:acme/17%20%25"
 	if got := store.LeaseKey(resource); got != key {
 		t.Errorf("lease key %s", got)
@@ -77,7 +69,7 @@ func TestTheTokenIsTheRevisionOfTheKey(t *testing.T) {
 	if err := store.Raise(t.Context(), resource, token+1000); err != nil {
 		t.Fatal(err)
 	}
-	again := win(t, store, resource, "me", 90*time.Second)
+	again := storetest.Win(t, store, resource, "me", 90*time.Second)
 	_, revision, _ = get(t, client, key)
 	offset, _, _ := get(t, client, store.OffsetKey(resource))
 	if again <= token+1000 || fmt.Sprint(again-fence.Token(revision)) != offset {
@@ -88,7 +80,7 @@ func TestTheTokenIsTheRevisionOfTheKey(t *testing.T) {
 // Tokens continue to grow when the keys are deleted and the history is compacted.
 func TestTokensOutliveTheirKeys(t *testing.T) {
 	store, client := open(t, shared.URL()+"/deleted"), direct(t, shared.Addr())
-	first := win(t, store, "r", "a", time.Minute)
+	first := storetest.Win(t, store, "r", "a", time.Minute)
 	deleted, err := client.Delete(t.Context(), "deleted/", clientv3.WithPrefix())
 	if err != nil || deleted.Deleted == 0 {
 		t.Fatal(deleted, err)
@@ -99,7 +91,7 @@ func TestTokensOutliveTheirKeys(t *testing.T) {
 	if _, err := client.Compact(t.Context(), deleted.Header.Revision, clientv3.WithCompactPhysical()); err != nil {
 		t.Fatal(err)
 	}
-	if second := win(t, store, "r", "b", time.Minute); second <= first {
+	if second := storetest.Win(t, store, "r", "b", time.Minute); second <= first {
 		t.Errorf("token %d after %d", second, first)
 	}
 }
@@ -135,7 +127,7 @@ func TestUnusableOffsetLeavesNoLease(t *testing.T) {
 func TestRenewForLonger(t *testing.T) {
 	server := ownServer(t)
 	store, client := open(t, server.URL()), direct(t, server.Addr())
-	win(t, store, "r", "me", 10*time.Second)
+	storetest.Win(t, store, "r", "me", 10*time.Second)
 	for _, ttl := range []time.Duration{10 * time.Second, 5 * time.Second, time.Minute, 90 * time.Second} {
 		if held, err := store.Renew(t.Context(), "r", "me", ttl); !held || err != nil {
 			t.Fatal(held, err)
@@ -164,8 +156,8 @@ func TestNoEtcdLeaseIsLeftBehind(t *testing.T) {
 		t.Fatal(err)
 	}
 	contend(t, store)
-	win(t, store, "repeated", "me", time.Minute)
-	win(t, store, "repeated", "me", time.Minute)
+	storetest.Win(t, store, "repeated", "me", time.Minute)
+	storetest.Win(t, store, "repeated", "me", time.Minute)
 	if err := store.Close(); err != nil {
 		t.Fatal(err)
 	}
@@ -201,65 +193,20 @@ func TestExpiryIsTold(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer stop()
-	awaitNotice(t, notices) // it watches
-	win(t, store, "expires", "me", time.Millisecond)
-	awaitNotice(t, notices)
-	win(t, store, "expires", "other", time.Minute)
+	storetest.AwaitNotice(t, notices) // it watches
+	storetest.Win(t, store, "expires", "me", time.Millisecond)
+	storetest.AwaitNotice(t, notices)
+	storetest.Win(t, store, "expires", "other", time.Minute)
 }
 
-func awaitNotice(t *testing.T, notices <-chan struct{}) {
-	t.Helper()
-	select {
-	case <-notices:
-	case <-time.After(30 * time.Second):
-		t.Fatal("no notice")
-	}
-}
-
-// A server that is restored from older data counts tokens twice, until Raise tells it the
-// last token.
 func TestRestoredServer(t *testing.T) {
 	server := ownServer(t)
 	store := open(t, server.URL())
-	win(t, store, "r", "a", time.Minute)
-	server.Stop()
-	saved, err := server.SaveData()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := server.Start(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	last := fence.Token(0)
-	for i := range 10 {
-		holder := fmt.Sprint("later ", i)
-		if i == 0 {
-			holder = "a"
+	storetest.ARestoredServer(t, store, server, time.Minute, func() {
+		if attempt, err := store.Acquire(t.Context(), "r", "b", time.Minute); err != nil || attempt.Holder != "a" {
+			t.Fatalf("the restored server says %+v, %v", attempt, err)
 		}
-		last = win(t, store, "r", holder, time.Minute)
-		if held, err := store.Release(t.Context(), "r", holder); !held || err != nil {
-			t.Fatal(held, err)
-		}
-	}
-	server.Kill()
-	if err := server.RestoreData(saved); err != nil {
-		t.Fatal(err)
-	}
-	if err := server.Start(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	if attempt, err := store.Acquire(t.Context(), "r", "b", time.Minute); err != nil || attempt.Holder != "a" {
-		t.Fatalf("the restored server says %+v, %v", attempt, err)
-	}
-	if again := win(t, store, "r", "a", time.Minute); again > last {
-		t.Fatalf("token %d after %d: the data was not older", again, last)
-	}
-	if err := store.Raise(t.Context(), "r", last); err != nil {
-		t.Fatal(err)
-	}
-	if again := win(t, store, "r", "a", time.Minute); again <= last {
-		t.Errorf("token %d after a raise to %d", again, last)
-	}
+	})
 }
 
 func TestAClusterOutlivesAMember(t *testing.T) {
@@ -273,7 +220,7 @@ func TestAClusterOutlivesAMember(t *testing.T) {
 		hosts = append(hosts, member.Addr())
 	}
 	store := open(t, "etcd://"+strings.Join(hosts, ","))
-	last := win(t, store, "r", "me", time.Minute)
+	last := storetest.Win(t, store, "r", "me", time.Minute)
 	for _, member := range members {
 		member.Kill()
 		// An election takes a second or two, in which requests may fail.
@@ -288,7 +235,7 @@ func TestAClusterOutlivesAMember(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if again := win(t, store, "r", "me", time.Minute); again <= last {
+	if again := storetest.Win(t, store, "r", "me", time.Minute); again <= last {
 		t.Errorf("token %d after %d", again, last)
 	}
 }

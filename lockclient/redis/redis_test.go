@@ -80,13 +80,11 @@ func leaks() (err error) {
 }
 
 func open(t testing.TB, server interface{ URL() string }) *redis.Store {
-	t.Helper()
-	store, err := redis.Open(server.URL())
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = store.Close() })
-	return store
+	return storetest.Open(t, redis.Open, server.URL())
+}
+
+func ownServer(t testing.TB, args ...string) *servers.Redis {
+	return storetest.Start(t, servers.StartRedis, args...)
 }
 
 // everyKind are the shared servers.
@@ -94,16 +92,6 @@ var everyKind = map[string]func(t testing.TB) interface{ URL() string }{
 	"single":   func(testing.TB) interface{ URL() string } { return shared },
 	"Sentinel": func(t testing.TB) interface{ URL() string } { return theSentinel(t) },
 	"Cluster":  func(t testing.TB) interface{ URL() string } { return theCluster(t) },
-}
-
-func ownServer(t testing.TB, args ...string) *servers.Redis {
-	t.Helper()
-	server, err := servers.StartRedis(t.Context(), args...)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(server.Close)
-	return server
 }
 
 func direct(t testing.TB, server *servers.Redis) *goredis.Client {
@@ -192,40 +180,12 @@ func TestErrorsNameTheServerNotThePassword(t *testing.T) {
 	if err := direct(t, server).ConfigSet(ctx, "requirepass", "open-sesame").Err(); err != nil {
 		t.Fatal(err)
 	}
-	check := func(what string, err error) {
-		t.Helper()
-		if err == nil {
-			t.Fatalf("%s: no error", what)
-		}
-		if !strings.Contains(err.Error(), server.Addr()) || strings.Contains(err.Error(), "sesame") {
-			t.Errorf("%s: %v", what, err)
-		}
-	}
-	store := open(t, server)
-	_, err := store.Acquire(ctx, "r", "me", time.Minute)
-	check("no password", err)
-	if !lockclient.Permanent(err) {
-		t.Errorf("no password passes by waiting: %v", err)
-	}
-	withPassword, err := redis.Open("redis://:open-sesame@" + server.Addr())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer withPassword.Close()
-	if _, err := withPassword.Acquire(ctx, "r", "me", time.Minute); err != nil {
-		t.Fatal(err)
-	}
+	_, err := open(t, server).Acquire(ctx, "r", "me", time.Minute)
+	storetest.WantError(t, "no password", err, server.Addr(), true)
+	store := storetest.Open(t, redis.Open, "redis://:open-sesame@"+server.Addr())
+	storetest.Win(t, store, "r", "me", time.Minute)
 	server.Kill()
-	_, err = withPassword.Acquire(ctx, "r", "other", time.Minute)
-	check("acquire", err)
-	if lockclient.Permanent(err) {
-		t.Errorf("a dead server is permanent: %v", err)
-	}
-	_, err = withPassword.Renew(ctx, "r", "me", time.Minute)
-	check("renew", err)
-	_, err = withPassword.Release(ctx, "r", "me")
-	check("release", err)
-	check("raise", withPassword.Raise(ctx, "r", 5))
+	storetest.WantErrorsOfDeadServer(t, ctx, store, server.Addr())
 }
 
 func TestADeadlineEndsACallToAPausedServer(t *testing.T) {

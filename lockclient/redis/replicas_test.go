@@ -40,13 +40,7 @@ func openReplicated(t testing.TB, url string, timeout time.Duration) *redis.Stor
 }
 
 func ownSentinel(t testing.TB) *servers.RedisSentinel {
-	t.Helper()
-	s, err := servers.StartRedisSentinel(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(s.Close)
-	return s
+	return storetest.Start(t, servers.StartRedisSentinel)
 }
 
 func TestConformanceWithReplicas(t *testing.T) {

@@ -9,15 +9,11 @@ import (
 	"testing"
 	"time"
 
-	"github.com/wirefence/wirefence/fence"
 	"github.com/wirefence/wirefence/internal/authority"
 	"github.com/wirefence/wirefence/internal/servers"
-	"github.com/wirefence/wirefence/lockclient"
 	"github.com/wirefence/wirefence/lockclient/storetest"
 	"github.com/wirefence/wirefence/lockclient/zookeeper"
 )
-
-func fenceResource(name string) fence.Resource { return fence.Resource(name) }
 
 func TestErrorsNameTheServerNotThePassword(t *testing.T) {
 	t.Parallel()
@@ -26,22 +22,10 @@ func TestErrorsNameTheServerNotThePassword(t *testing.T) {
 	url := func(user string) string {
 		return "zookeeper://" + user + "@" + server.Addr() + "/private/leases?tick=100ms"
 	}
-	check := func(what string, err error) {
-		t.Helper()
-		if err == nil {
-			t.Fatalf("%s: no error", what)
-		}
-		if !strings.Contains(err.Error(), server.Addr()) || strings.Contains(err.Error(), "sesame") {
-			t.Errorf("%s: %v", what, err)
-		}
-	}
 	store := open(t, url("root:open-sesame"))
-	win(t, store, "r", "me", time.Minute)
+	storetest.Win(t, store, "r", "me", time.Minute)
 	_, err := open(t, url("root:sesame-street")).Acquire(ctx, "r", "me", time.Minute)
-	check("wrong password", err)
-	if !lockclient.Permanent(err) {
-		t.Errorf("a wrong password passes by waiting: %v", err)
-	}
+	storetest.WantError(t, "wrong password", err, server.Addr(), true)
 	_, err = open(t, server.URL()).Acquire(ctx, "r", "other", time.Minute)
 	if err != nil {
 		t.Errorf("in another root: %v", err)
@@ -63,10 +47,7 @@ func TestErrorsNameTheServerNotThePassword(t *testing.T) {
 		{"release", func() error { _, err := store.Release(ctx, "r", "me"); return err }},
 	} {
 		err := c.call()
-		check(c.what, err)
-		if lockclient.Permanent(err) {
-			t.Errorf("%s: a dead server is permanent: %v", c.what, err)
-		}
+		storetest.WantError(t, c.what, err, server.Addr(), false)
 		if !strings.Contains(err.Error(), "refused") {
 			t.Errorf("%s does not say why: %v", c.what, err)
 		}
@@ -74,7 +55,7 @@ func TestErrorsNameTheServerNotThePassword(t *testing.T) {
 	if err := server.Start(ctx); err != nil {
 		t.Fatal(err)
 	}
-	winInTime(t, store, "r", "later") // what was released is free soon
+	storetest.WinInTime(t, store, "r", "later", time.Second) // what was released is free soon
 }
 
 func TestOpenHidesABadURL(t *testing.T) {
@@ -109,8 +90,8 @@ func TestTLS(t *testing.T) {
 	url := "zookeeper://127.0.0.1:" + port + "?tick=100ms"
 	shown := "&cert=" + mine.CertFile + "&key=" + mine.KeyFile
 	store := open(t, url+"&ca="+a.CAFile+shown)
-	winInTime(t, store, "r", "me") // a cold Java machine may take long for its first handshake
-	if again := win(t, store, "r", "me", time.Minute); again < 2 {
+	storetest.WinInTime(t, store, "r", "me", time.Second) // a cold Java machine may take long for its first handshake
+	if again := storetest.Win(t, store, "r", "me", time.Minute); again < 2 {
 		t.Errorf("token %d", again)
 	}
 	if attempt, err := open(t, server.URL()).Acquire(t.Context(), "r", "other", time.Minute); err != nil || attempt.Holder != "me" {

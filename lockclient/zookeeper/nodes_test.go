@@ -12,7 +12,7 @@ import (
 	"github.com/wirefence/wirefence/fence"
 	"github.com/wirefence/wirefence/internal/servers"
 	"github.com/wirefence/wirefence/lockclient"
-	"github.com/wirefence/wirefence/lockclient/zookeeper"
+	"github.com/wirefence/wirefence/lockclient/storetest"
 )
 
 type quiet struct{}
@@ -34,32 +34,6 @@ func direct(t testing.TB, server *servers.ZooKeeper) *zk.Conn {
 	return conn
 }
 
-func ownServer(t testing.TB, settings ...string) *servers.ZooKeeper {
-	t.Helper()
-	server, err := servers.StartZooKeeper(t.Context(), settings...)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(server.Close)
-	return server
-}
-
-func win(t testing.TB, store *zookeeper.Store, resource fence.Resource, holder string, ttl time.Duration) fence.Token {
-	t.Helper()
-	attempt, err := store.Acquire(t.Context(), resource, holder, ttl)
-	if err != nil || !attempt.Won() {
-		t.Fatalf("%s: %+v, %v", holder, attempt, err)
-	}
-	return attempt.Token
-}
-
-func release(t testing.TB, store *zookeeper.Store, resource fence.Resource, holder string) {
-	t.Helper()
-	if held, err := store.Release(t.Context(), resource, holder); !held || err != nil {
-		t.Fatal(held, err)
-	}
-}
-
 func TestNodes(t *testing.T) {
 	store, conn := open(t, shared.URL()), direct(t, shared)
 	for resource, path := range map[fence.Resource]string{
@@ -67,7 +41,7 @@ func TestNodes(t *testing.T) {
 		".": "/wirefence/%2E", "..": "/wirefence/%2E%2E", "/": "/wirefence/%2F",
 	} {
 		for want := range 3 {
-			if token := win(t, store, resource, "me", 90*time.Second); token != fence.Token(want+1) {
+			if token := storetest.Win(t, store, resource, "me", 90*time.Second); token != fence.Token(want+1) {
 				t.Errorf("%s: token %d", path, token)
 			}
 		}
@@ -84,8 +58,8 @@ func TestUnusableCounterLeavesNoLease(t *testing.T) {
 	store, conn := open(t, shared.URL()), direct(t, shared)
 	for i, counter := range []string{"x", "1.5", "", " 1", "9223372036854775807", "9223372036854775808", "-9"} {
 		resource := fence.Resource(fmt.Sprint("counter", i))
-		win(t, store, resource, "first", time.Minute)
-		release(t, store, resource, "first")
+		storetest.Win(t, store, resource, "first", time.Minute)
+		storetest.Release(t, store, resource, "first")
 		if _, err := conn.Set(store.Path(resource), []byte(counter), -1); err != nil {
 			t.Fatal(err)
 		}
@@ -111,14 +85,14 @@ func TestUnusableCounterLeavesNoLease(t *testing.T) {
 // The counter may be raised, or deleted with all other nodes, while a lease is held.
 func TestChangesUnderALease(t *testing.T) {
 	ctx, store, conn := t.Context(), open(t, shared.URL()), direct(t, shared)
-	win(t, store, "changes", "me", time.Minute)
+	storetest.Win(t, store, "changes", "me", time.Minute)
 	if err := open(t, shared.URL()).Raise(ctx, "changes", 41); err != nil {
 		t.Fatal(err)
 	}
 	if held, err := store.Renew(ctx, "changes", "me", time.Minute); !held || err != nil {
 		t.Errorf("after a raise: %v, %v", held, err)
 	}
-	if token := win(t, store, "changes", "me", time.Minute); token != 42 {
+	if token := storetest.Win(t, store, "changes", "me", time.Minute); token != 42 {
 		t.Errorf("token %d after a raise to 41", token)
 	}
 	for _, path := range []string{"/wirefence/changes/lease", "/wirefence/changes"} {
@@ -129,7 +103,7 @@ func TestChangesUnderALease(t *testing.T) {
 	if held, err := store.Renew(ctx, "changes", "me", time.Minute); held || err != nil {
 		t.Errorf("a deleted lease was renewed: %v, %v", held, err)
 	}
-	win(t, store, "changes", "other", time.Minute)
+	storetest.Win(t, store, "changes", "other", time.Minute)
 	if attempt, err := store.Acquire(ctx, "changes", "me", time.Minute); err != nil || attempt.Holder != "other" {
 		t.Errorf("it was lost to other: %+v, %v", attempt, err)
 	}
@@ -138,11 +112,11 @@ func TestChangesUnderALease(t *testing.T) {
 // A former holder that repeats its acquire does not take the lease from its successor.
 func TestAskingAgainAfterALoss(t *testing.T) {
 	ctx, first, second, conn := t.Context(), open(t, shared.URL()), open(t, shared.URL()), direct(t, shared)
-	win(t, first, "again", "me", time.Minute)
+	storetest.Win(t, first, "again", "me", time.Minute)
 	if err := conn.Delete("/wirefence/again/lease", -1); err != nil {
 		t.Fatal(err)
 	}
-	win(t, second, "again", "other", time.Minute)
+	storetest.Win(t, second, "again", "other", time.Minute)
 	if attempt, err := first.Acquire(ctx, "again", "me", time.Minute); err != nil || attempt.Holder != "other" {
 		t.Errorf("acquire: %+v, %v", attempt, err)
 	}
@@ -157,60 +131,10 @@ func TestAskingAgainAfterALoss(t *testing.T) {
 	}
 }
 
-// A server that is restored from older data counts tokens twice, until Raise tells it the
-// last token.
 func TestRestoredServer(t *testing.T) {
 	t.Parallel()
 	server := ownServer(t)
-	store := open(t, server.URL())
-	win(t, store, "r", "a", time.Second)
-	server.Stop()
-	saved, err := server.SaveData()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := server.Start(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	last := fence.Token(0)
-	for i := range 10 {
-		last = winInTime(t, store, "r", fmt.Sprint("later ", i))
-		release(t, store, "r", fmt.Sprint("later ", i))
-	}
-	server.Kill()
-	if err := server.RestoreData(saved); err != nil {
-		t.Fatal(err)
-	}
-	if err := server.Start(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	// The server lets nobody in who has seen what came later. The store begins
-	// anew when its session is over.
-	again := winInTime(t, store, "r", "a")
-	if again > last {
-		t.Fatalf("token %d after %d: the data was not older", again, last)
-	}
-	if err := store.Raise(t.Context(), "r", last); err != nil {
-		t.Fatal(err)
-	}
-	if again := win(t, store, "r", "a", time.Second); again <= last {
-		t.Errorf("token %d after a raise to %d", again, last)
-	}
-}
-
-// winInTime tries for a lease of a second, whatever fails, for a minute.
-func winInTime(t *testing.T, store *zookeeper.Store, resource fence.Resource, holder string) fence.Token {
-	t.Helper()
-	for start := time.Now(); ; {
-		attempt, err := store.Acquire(t.Context(), resource, holder, time.Second)
-		if attempt.Won() {
-			return attempt.Token
-		}
-		if time.Since(start) > time.Minute {
-			t.Fatalf("%s: %+v, %v", holder, attempt, err)
-		}
-		<-time.After(10 * time.Millisecond)
-	}
+	storetest.ARestoredServer(t, open(t, server.URL()), server, time.Second, func() {})
 }
 
 // ensemble starts three members, of which the first is the leader.
@@ -239,11 +163,11 @@ func TestALeaseOfAnIdleSessionOutlivesItsMember(t *testing.T) {
 	members := ensemble(t, "tickTime=2000")
 	other, store := open(t, "zookeeper://"+members[0].Addr()), open(t, "zookeeper://"+members[1].Addr()+"?tick=4s")
 	const long = 22 * time.Second // in a session of 26 s, for which the driver pings each 8.7 s
-	win(t, store, "r", "before", long)
-	release(t, store, "r", "before")
+	storetest.Win(t, store, "r", "before", long)
+	storetest.Release(t, store, "r", "before")
 	<-time.After(8 * time.Second)
 	granted := time.Now()
-	win(t, store, "r", "me", long)
+	storetest.Win(t, store, "r", "me", long)
 	if err := members[1].Pause(); err != nil {
 		t.Fatal(err)
 	}
@@ -260,7 +184,7 @@ func TestALeaseOutlivesTheLeader(t *testing.T) {
 		hosts = append(hosts, member.Addr())
 	}
 	store := open(t, "zookeeper://"+strings.Join(hosts, ",")+"?tick=100ms")
-	last := win(t, store, "r", "me", time.Minute)
+	last := storetest.Win(t, store, "r", "me", time.Minute)
 	members[0].Kill()
 	// In an election requests may fail.
 	ok, err := false, error(nil)
@@ -272,7 +196,7 @@ func TestALeaseOutlivesTheLeader(t *testing.T) {
 	if !ok {
 		t.Fatalf("not renewed without the leader: %v", err)
 	}
-	if again := win(t, store, "r", "me", time.Minute); again != last+1 {
+	if again := storetest.Win(t, store, "r", "me", time.Minute); again != last+1 {
 		t.Errorf("token %d after %d", again, last)
 	}
 }

@@ -9,7 +9,9 @@ import (
 
 	"github.com/go-zookeeper/zk"
 
+	"github.com/wirefence/wirefence/fence"
 	"github.com/wirefence/wirefence/internal/servers"
+	"github.com/wirefence/wirefence/lockclient/storetest"
 	"github.com/wirefence/wirefence/lockclient/zookeeper"
 )
 
@@ -33,7 +35,7 @@ func linked(t *testing.T) (*zookeeper.Store, *servers.Link) {
 func winWhenFree(t *testing.T, store *zookeeper.Store, resource, holder string, since time.Time) time.Duration {
 	t.Helper()
 	for time.Since(since) < time.Minute {
-		attempt, err := store.Acquire(t.Context(), fenceResource(resource), holder, time.Minute)
+		attempt, err := store.Acquire(t.Context(), fence.Resource(resource), holder, time.Minute)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -57,7 +59,7 @@ func TestCutOffHolder(t *testing.T) {
 			other := open(t, shared.URL())
 			resource := "cut off " + name
 			began := time.Now()
-			win(t, store, fenceResource(resource), "me", ttl)
+			storetest.Win(t, store, fence.Resource(resource), "me", ttl)
 			fail(link)
 			if took := winWhenFree(t, other, resource, "other", began); took < ttl {
 				t.Errorf("the lease of %v ended after %v", ttl, took)
@@ -65,16 +67,16 @@ func TestCutOffHolder(t *testing.T) {
 			link.Restore()
 			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 			defer cancel()
-			for held, err := store.Renew(ctx, fenceResource(resource), "me", ttl); err != nil || held; {
+			for held, err := store.Renew(ctx, fence.Resource(resource), "me", ttl); err != nil || held; {
 				if held || ctx.Err() != nil {
 					t.Fatalf("a lost lease: %v, %v", held, err)
 				}
-				held, err = store.Renew(ctx, fenceResource(resource), "me", ttl)
+				held, err = store.Renew(ctx, fence.Resource(resource), "me", ttl)
 			}
-			if held, err := other.Renew(t.Context(), fenceResource(resource), "other", time.Minute); !held || err != nil {
+			if held, err := other.Renew(t.Context(), fence.Resource(resource), "other", time.Minute); !held || err != nil {
 				t.Errorf("the successor: %v, %v", held, err)
 			}
-			win(t, store, fenceResource(resource+" next"), "me", ttl) // it works again
+			storetest.Win(t, store, fence.Resource(resource+" next"), "me", ttl) // it works again
 		})
 	}
 }
@@ -83,7 +85,7 @@ func TestCutOffHolder(t *testing.T) {
 func TestBriefCut(t *testing.T) {
 	t.Parallel()
 	store, link := linked(t)
-	first := win(t, store, "brief", "me", time.Minute)
+	first := storetest.Win(t, store, "brief", "me", time.Minute)
 	for range 3 {
 		link.Cut()
 		link.Restore()
@@ -94,7 +96,7 @@ func TestBriefCut(t *testing.T) {
 	if attempt, err := open(t, shared.URL()).Acquire(t.Context(), "brief", "other", ttl); err != nil || attempt.Holder != "me" {
 		t.Errorf("%+v, %v", attempt, err)
 	}
-	if again := win(t, store, "brief", "me", time.Minute); again != first+1 {
+	if again := storetest.Win(t, store, "brief", "me", time.Minute); again != first+1 {
 		t.Errorf("token %d after %d", again, first)
 	}
 }
@@ -103,7 +105,7 @@ func TestBriefCut(t *testing.T) {
 func TestLostAnswerOfAnAcquire(t *testing.T) {
 	t.Parallel()
 	store, link := linked(t)
-	win(t, store, "before", "me", ttl)
+	storetest.Win(t, store, "before", "me", ttl)
 	link.HoldAnswers()
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
@@ -123,7 +125,7 @@ func TestClosedStoreKeepsItsWord(t *testing.T) {
 		t.Fatal(err)
 	}
 	began := time.Now()
-	win(t, store, "closed", "me", ttl)
+	storetest.Win(t, store, "closed", "me", ttl)
 	for range 2 {
 		if err := store.Close(); err != nil {
 			t.Fatal(err)
@@ -148,7 +150,7 @@ func TestRenewForLonger(t *testing.T) {
 		}
 		return stat.EphemeralOwner
 	}
-	win(t, store, "longer", "me", 30*time.Second)
+	storetest.Win(t, store, "longer", "me", 30*time.Second)
 	first := owner()
 	for _, ttl := range []time.Duration{20 * time.Second, 30 * time.Second} {
 		if held, err := store.Renew(t.Context(), "longer", "me", ttl); !held || err != nil || owner() != first {
@@ -160,21 +162,21 @@ func TestRenewForLonger(t *testing.T) {
 			t.Errorf("a minute: %v, %v", held, err)
 		}
 	}
-	release(t, store, "longer", "me")
+	storetest.Release(t, store, "longer", "me")
 }
 
 // Another store can release a lease, but not renew it.
 func TestLeaseOfAnotherStore(t *testing.T) {
 	t.Parallel()
 	ctx, store, other := t.Context(), open(t, shared.URL()), open(t, shared.URL())
-	win(t, store, "another's", "me", time.Minute)
+	storetest.Win(t, store, "another's", "me", time.Minute)
 	if held, err := other.Renew(ctx, "another's", "me", time.Minute); held || err == nil || !strings.Contains(err.Error(), "another process") {
 		t.Errorf("renew: %v, %v", held, err)
 	}
 	if held, err := other.Renew(ctx, "another's", "you", time.Minute); held || err != nil {
 		t.Errorf("renew by nobody: %v, %v", held, err)
 	}
-	release(t, other, "another's", "me")
+	storetest.Release(t, other, "another's", "me")
 	if held, err := store.Renew(ctx, "another's", "me", time.Minute); held || err != nil {
 		t.Errorf("renew after the release: %v, %v", held, err)
 	}
@@ -185,7 +187,7 @@ func TestTTLBeyondTheLongestSession(t *testing.T) {
 	t.Parallel()
 	server := ownServer(t, "maxSessionTimeout=60000")
 	store := open(t, server.URL())
-	win(t, store, "r", "me", 50*time.Second)
+	storetest.Win(t, store, "r", "me", 50*time.Second)
 	_, err := store.Acquire(t.Context(), "other", "me", 60*time.Second)
 	if err == nil || !strings.Contains(err.Error(), "maxSessionTimeout") || !strings.Contains(err.Error(), "grants 1m0s") {
 		t.Error(err)
@@ -203,7 +205,7 @@ func TestTTLBeyondTheLongestSession(t *testing.T) {
 func TestWaitersStandInLine(t *testing.T) {
 	t.Parallel()
 	store, conn := open(t, shared.URL()), direct(t, shared)
-	win(t, store, "line", "me", time.Minute)
+	storetest.Win(t, store, "line", "me", time.Minute)
 	type waiter struct {
 		*zookeeper.Store
 		notices chan struct{}
@@ -217,14 +219,14 @@ func TestWaitersStandInLine(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer w.stop()
-		awaitNotice(t, w.notices) // it is in line
+		storetest.AwaitNotice(t, w.notices) // it is in line
 		line = append(line, w)
 	}
 	line[1].stop() // and the third steps up
-	release(t, store, "line", "me")
-	awaitNotice(t, line[0].notices)
+	storetest.Release(t, store, "line", "me")
+	storetest.AwaitNotice(t, line[0].notices)
 	before := waiting(t, conn, "line")
-	win(t, line[0].Store, "line", "first", time.Minute)
+	storetest.Win(t, line[0].Store, "line", "first", time.Minute)
 	for start := time.Now(); waiting(t, conn, "line") == before; {
 		if time.Since(start) > time.Minute {
 			t.Fatal("the new holder keeps its place")
@@ -233,14 +235,14 @@ func TestWaitersStandInLine(t *testing.T) {
 	if len(line[2].notices) > 0 {
 		t.Error("the last in line was woken by a release")
 	}
-	release(t, line[0].Store, "line", "first")
-	awaitNotice(t, line[2].notices)
+	storetest.Release(t, line[0].Store, "line", "first")
+	storetest.AwaitNotice(t, line[2].notices)
 	if len(line[0].notices) > 0 {
 		t.Error("the former holder was woken by its own release")
 	}
-	win(t, store, "line", "short", ttl)
+	storetest.Win(t, store, "line", "short", ttl)
 	line[2].stop()
-	awaitNotice(t, line[0].notices) // "short" is not renewed and expires
+	storetest.AwaitNotice(t, line[0].notices) // "short" is not renewed and expires
 }
 
 // A store that loses its connections keeps its place in the queue.
@@ -248,7 +250,7 @@ func TestAPlaceOutlivesItsConnection(t *testing.T) {
 	t.Parallel()
 	store, link := linked(t)
 	behind := open(t, shared.URL())
-	win(t, behind, "outlives", "me", time.Minute)
+	storetest.Win(t, behind, "outlives", "me", time.Minute)
 	first, second := make(chan struct{}, 1), make(chan struct{}, 1)
 	var stops []func()
 	for _, w := range []struct {
@@ -261,7 +263,7 @@ func TestAPlaceOutlivesItsConnection(t *testing.T) {
 		}
 		defer stop()
 		stops = append(stops, stop)
-		awaitNotice(t, w.notices) // it is in line
+		storetest.AwaitNotice(t, w.notices) // it is in line
 	}
 	for range 3 {
 		link.Cut()
@@ -270,13 +272,13 @@ func TestAPlaceOutlivesItsConnection(t *testing.T) {
 			t.Fatal(attempt, err)
 		}
 	}
-	release(t, behind, "outlives", "me")
-	awaitNotice(t, first)
+	storetest.Release(t, behind, "outlives", "me")
+	storetest.AwaitNotice(t, first)
 	if len(second) > 0 {
 		t.Error("the second was woken by a release")
 	}
 	stops[0]()
-	awaitNotice(t, second)
+	storetest.AwaitNotice(t, second)
 }
 
 // If an outage keeps a store from deleting its place in the queue, the store deletes it
@@ -285,19 +287,19 @@ func TestAPlaceIsLeftAfterAnOutage(t *testing.T) {
 	t.Parallel()
 	store, link := linked(t)
 	behind := open(t, shared.URL())
-	win(t, behind, "left", "me", time.Minute)
+	storetest.Win(t, behind, "left", "me", time.Minute)
 	first, second := make(chan struct{}, 1), make(chan struct{}, 1)
 	leave, err := store.Notify(t.Context(), "left", first)
 	if err != nil {
 		t.Fatal(err)
 	}
-	awaitNotice(t, first)
+	storetest.AwaitNotice(t, first)
 	stop, err := behind.Notify(t.Context(), "left", second)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer stop()
-	awaitNotice(t, second)
+	storetest.AwaitNotice(t, second)
 	link.Cut()
 	leave()
 	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Second) // more than the store tries at once
@@ -315,8 +317,8 @@ func TestAPlaceIsLeftAfterAnOutage(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	release(t, behind, "left", "me")
-	awaitNotice(t, second)
+	storetest.Release(t, behind, "left", "me")
+	storetest.AwaitNotice(t, second)
 }
 
 // waiting returns the number of the last place in a queue.
@@ -333,13 +335,4 @@ func waiting(t *testing.T, conn *zk.Conn, resource string) string {
 		}
 	}
 	return last
-}
-
-func awaitNotice(t *testing.T, notices <-chan struct{}) {
-	t.Helper()
-	select {
-	case <-notices:
-	case <-time.After(time.Minute):
-		t.Fatal("no notice")
-	}
 }

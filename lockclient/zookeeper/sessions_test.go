@@ -7,6 +7,9 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/wirefence/wirefence/fence"
+	"github.com/wirefence/wirefence/lockclient/storetest"
 )
 
 // Leases with many different ttls share few connections: a server grants 60 to an address
@@ -16,12 +19,12 @@ func TestTTLsShareSessions(t *testing.T) {
 	server := ownServer(t, "maxClientCnxns=30")
 	store := open(t, server.URL())
 	for i := 1; i <= 70; i++ {
-		name := fenceResource(fmt.Sprint("r", i))
-		win(t, store, name, "me", time.Duration(i)*time.Second)
-		release(t, store, name, "me")
+		name := fence.Resource(fmt.Sprint("r", i))
+		storetest.Win(t, store, name, "me", time.Duration(i)*time.Second)
+		storetest.Release(t, store, name, "me")
 	}
 	for i := 1; i <= 70; i++ { // and all of them at once
-		win(t, store, fenceResource(fmt.Sprint("r", i)), "me", time.Duration(i)*time.Second)
+		storetest.Win(t, store, fence.Resource(fmt.Sprint("r", i)), "me", time.Duration(i)*time.Second)
 	}
 }
 
@@ -31,11 +34,11 @@ func TestIdleSessionsAreClosed(t *testing.T) {
 	server := ownServer(t)
 	store := open(t, server.URL())
 	for _, ttl := range []time.Duration{time.Second, 20 * time.Second, 70 * time.Second} {
-		name := fenceResource(fmt.Sprint("idle ", ttl))
-		win(t, store, name, "me", ttl)
-		release(t, store, name, "me")
+		name := fence.Resource(fmt.Sprint("idle ", ttl))
+		storetest.Win(t, store, name, "me", ttl)
+		storetest.Release(t, store, name, "me")
 	}
-	win(t, store, "kept", "me", 100*time.Second)
+	storetest.Win(t, store, "kept", "me", 100*time.Second)
 	connections := func() (n int) {
 		conn, err := net.Dial("tcp", server.Addr())
 		if err != nil {
@@ -66,5 +69,5 @@ func TestIdleSessionsAreClosed(t *testing.T) {
 	if held, err := store.Renew(t.Context(), "kept", "me", 100*time.Second); !held || err != nil {
 		t.Errorf("the lease that is held: %v, %v", held, err)
 	}
-	win(t, store, "again", "me", time.Second)
+	storetest.Win(t, store, "again", "me", time.Second)
 }

@@ -23,18 +23,10 @@ func TestMain(m *testing.M) {
 	}, func() { shared.Close() }, func() error { return goleak.Find() }))
 }
 
-func open(t testing.TB, url string) *zookeeper.Store {
-	t.Helper()
-	store, err := zookeeper.Open(url)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := store.Close(); err != nil {
-			t.Error(err)
-		}
-	})
-	return store
+func open(t testing.TB, url string) *zookeeper.Store { return storetest.Open(t, zookeeper.Open, url) }
+
+func ownServer(t testing.TB, settings ...string) *servers.ZooKeeper {
+	return storetest.Start(t, servers.StartZooKeeper, settings...)
 }
 
 func TestConformance(t *testing.T) {

@@ -1,0 +1,150 @@
+package storetest
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/wirefence/wirefence/fence"
+	"github.com/wirefence/wirefence/lockclient"
+)
+
+// Start starts a server that is closed with the test.
+func Start[S interface{ Close() }](t testing.TB, start func(context.Context, ...string) (S, error), args ...string) S {
+	t.Helper()
+	server, err := start(t.Context(), args...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(server.Close)
+	return server
+}
+
+// Open opens a store that is closed with the test.
+func Open[S lockclient.StoreCloser](t testing.TB, open func(url string) (S, error), url string) S {
+	t.Helper()
+	store, err := open(url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := store.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return store
+}
+
+// Win acquires a lease that is free.
+func Win(t testing.TB, store lockclient.Store, resource fence.Resource, holder string, ttl time.Duration) fence.Token {
+	t.Helper()
+	attempt, err := store.Acquire(t.Context(), resource, holder, ttl)
+	if err != nil || !attempt.Won() {
+		t.Fatalf("%s: %+v, %v", holder, attempt, err)
+	}
+	return attempt.Token
+}
+
+// WinInTime tries for a lease, whatever fails, for a minute.
+func WinInTime(t testing.TB, store lockclient.Store, resource fence.Resource, holder string, ttl time.Duration) fence.Token {
+	t.Helper()
+	for start := time.Now(); ; <-time.After(10 * time.Millisecond) {
+		attempt, err := store.Acquire(t.Context(), resource, holder, ttl)
+		if attempt.Won() {
+			return attempt.Token
+		}
+		if time.Since(start) > time.Minute {
+			t.Fatalf("%s: %+v, %v", holder, attempt, err)
+		}
+	}
+}
+
+// Release releases a lease that is held.
+func Release(t testing.TB, store lockclient.Store, resource fence.Resource, holder string) {
+	t.Helper()
+	if held, err := store.Release(t.Context(), resource, holder); !held || err != nil {
+		t.Fatal(held, err)
+	}
+}
+
+// AwaitNotice waits for a notice.
+func AwaitNotice(t testing.TB, notices <-chan struct{}) {
+	t.Helper()
+	select {
+	case <-notices:
+	case <-time.After(30 * time.Second):
+		t.Fatal("no notice")
+	}
+}
+
+// WantError requires an error that names the server and not the password, which has "sesame"
+// in it, and that tells whether it passes by waiting.
+func WantError(t testing.TB, what string, err error, addr string, permanent bool) {
+	t.Helper()
+	if err == nil {
+		t.Fatalf("%s: no error", what)
+	}
+	if lockclient.Permanent(err) != permanent {
+		t.Errorf("%s: permanent is not %v: %v", what, permanent, err)
+	}
+	if !strings.Contains(err.Error(), addr) || strings.Contains(err.Error(), "sesame") {
+		t.Errorf("%s: %v", what, err)
+	}
+}
+
+// WantErrorsOfDeadServer requires such errors of all calls to a server that is down.
+func WantErrorsOfDeadServer(t testing.TB, ctx context.Context, store lockclient.Store, addr string) {
+	t.Helper()
+	_, err := store.Acquire(ctx, "r", "other", time.Minute)
+	WantError(t, "acquire", err, addr, false)
+	_, err = store.Renew(ctx, "r", "me", time.Minute)
+	WantError(t, "renew", err, addr, false)
+	_, err = store.Release(ctx, "r", "me")
+	WantError(t, "release", err, addr, false)
+	WantError(t, "raise", store.Raise(ctx, "r", 5), addr, false)
+}
+
+// RestoredServer is a server whose data can be replaced by older data.
+type RestoredServer interface {
+	Stop()
+	Kill()
+	Start(context.Context) error
+	SaveData() (string, error)
+	RestoreData(saved string) error
+}
+
+// ARestoredServer checks that a server which is restored from older data counts tokens twice,
+// until Raise tells it the last token. restored examines the server then.
+func ARestoredServer(t *testing.T, store lockclient.Store, server RestoredServer, ttl time.Duration, restored func()) {
+	t.Helper()
+	must := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	Win(t, store, "r", "a", ttl)
+	server.Stop()
+	saved, err := server.SaveData()
+	must(err)
+	must(server.Start(t.Context()))
+	last := fence.Token(0)
+	for _, holder := range append([]string{"a"}, strings.Split("bcdefghij", "")...) {
+		last = WinInTime(t, store, "r", holder, ttl)
+		Release(t, store, "r", holder)
+	}
+	server.Kill()
+	must(server.RestoreData(saved))
+	must(server.Start(t.Context()))
+	restored()
+	// A server may let nobody in who has seen what came later, until his session is over.
+	again := WinInTime(t, store, "r", "a", ttl)
+	if again > last {
+		t.Fatalf("token %d after %d: the data was not older", again, last)
+	}
+	must(store.Raise(t.Context(), "r", last))
+	if again := Win(t, store, "r", "a", ttl); again <= last {
+		t.Errorf("token %d after a raise to %d", again, last)
+	}
+}
