@@ -184,20 +184,7 @@ func contend(t *testing.T, store *etcd.Store) {
 	}
 }
 
-// An expired lease wakes waiters as a released one does.
-func TestExpiryIsTold(t *testing.T) {
-	store := open(t, shared.URL())
-	notices := make(chan struct{}, 1)
-	stop, err := store.Notify(t.Context(), "expires", notices)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer stop()
-	storetest.AwaitNotice(t, notices) // it watches
-	storetest.Win(t, store, "expires", "me", time.Millisecond)
-	storetest.AwaitNotice(t, notices)
-	storetest.Win(t, store, "expires", "other", time.Minute)
-}
+func TestExpiryIsTold(t *testing.T) { storetest.ExpiryIsTold(t, open(t, shared.URL())) }
 
 func TestRestoredServer(t *testing.T) {
 	server := ownServer(t)

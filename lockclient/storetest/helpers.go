@@ -78,6 +78,24 @@ func AwaitNotice(t testing.TB, notices <-chan struct{}) {
 	}
 }
 
+// ExpiryIsTold checks that an expired lease wakes waiters as a released one does.
+func ExpiryIsTold(t testing.TB, store interface {
+	lockclient.Store
+	lockclient.Notifier
+}) {
+	t.Helper()
+	notices := make(chan struct{}, 1)
+	stop, err := store.Notify(t.Context(), "expires", notices)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer stop()
+	AwaitNotice(t, notices) // it watches
+	Win(t, store, "expires", "me", time.Millisecond)
+	AwaitNotice(t, notices)
+	Win(t, store, "expires", "other", time.Minute)
+}
+
 // WantError requires an error that names the server and not the password, which has "sesame"
 // in it, and that tells whether it passes by waiting.
 func WantError(t testing.TB, what string, err error, addr string, permanent bool) {

@@ -31,7 +31,7 @@ type session struct {
 
 	// The store's mu guards these.
 	used  time.Time // when a request last used it
-	users int       // places in queues, and watches
+	users int       // watches
 }
 
 type sessionKey struct {
@@ -116,8 +116,8 @@ func (s *Store) occupy(x *session, more int) bool {
 	return s.sessions[x.sessionKey] == x
 }
 
-// idleTime is how long a session is kept without a lease, a place in a queue, a watch, or a
-// request. A request that still waits for its answer then is repeated on another session.
+// idleTime is how long a session is kept without a lease, a watch, or a request.
+// A request that still waits for its answer then is repeated on another session.
 const idleTime = 30 * time.Second
 
 // retire removes a session that has been idle, and reports whether it did: each is a

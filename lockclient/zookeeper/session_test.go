@@ -7,8 +7,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/go-zookeeper/zk"
-
 	"github.com/wirefence/wirefence/fence"
 	"github.com/wirefence/wirefence/internal/servers"
 	"github.com/wirefence/wirefence/lockclient/storetest"
@@ -200,139 +198,25 @@ func TestTTLBeyondTheLongestSession(t *testing.T) {
 	}
 }
 
-// A release wakes the store that has waited longest, then the next. A store that got the
-// lease and has more waiters goes to the end.
-func TestWaitersStandInLine(t *testing.T) {
-	t.Parallel()
-	store, conn := open(t, shared.URL()), direct(t, shared)
-	storetest.Win(t, store, "line", "me", time.Minute)
-	type waiter struct {
-		*zookeeper.Store
-		notices chan struct{}
-		stop    func()
-	}
-	var line []waiter
-	for range 3 {
-		w := waiter{open(t, shared.URL()), make(chan struct{}, 1), nil}
-		var err error
-		if w.stop, err = w.Notify(t.Context(), "line", w.notices); err != nil {
-			t.Fatal(err)
-		}
-		defer w.stop()
-		storetest.AwaitNotice(t, w.notices) // it is in line
-		line = append(line, w)
-	}
-	line[1].stop() // and the third steps up
-	storetest.Release(t, store, "line", "me")
-	storetest.AwaitNotice(t, line[0].notices)
-	before := waiting(t, conn, "line")
-	storetest.Win(t, line[0].Store, "line", "first", time.Minute)
-	for start := time.Now(); waiting(t, conn, "line") == before; {
-		if time.Since(start) > time.Minute {
-			t.Fatal("the new holder keeps its place")
-		}
-	}
-	if len(line[2].notices) > 0 {
-		t.Error("the last in line was woken by a release")
-	}
-	storetest.Release(t, line[0].Store, "line", "first")
-	storetest.AwaitNotice(t, line[2].notices)
-	if len(line[0].notices) > 0 {
-		t.Error("the former holder was woken by its own release")
-	}
-	storetest.Win(t, store, "line", "short", ttl)
-	line[2].stop()
-	storetest.AwaitNotice(t, line[0].notices) // "short" is not renewed and expires
-}
-
-// A store that loses its connections keeps its place in the queue.
-func TestAPlaceOutlivesItsConnection(t *testing.T) {
+// A store that loses its connections hears of releases and expiries again.
+func TestNoticesOutliveAConnection(t *testing.T) {
 	t.Parallel()
 	store, link := linked(t)
-	behind := open(t, shared.URL())
-	storetest.Win(t, behind, "outlives", "me", time.Minute)
-	first, second := make(chan struct{}, 1), make(chan struct{}, 1)
-	var stops []func()
-	for _, w := range []struct {
-		store   *zookeeper.Store
-		notices chan struct{}
-	}{{store, first}, {behind, second}} {
-		stop, err := w.store.Notify(t.Context(), "outlives", w.notices)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer stop()
-		stops = append(stops, stop)
-		storetest.AwaitNotice(t, w.notices) // it is in line
-	}
-	for range 3 {
-		link.Cut()
-		link.Restore()
-		if attempt, err := store.Look(t.Context(), "outlives"); err != nil || attempt.Holder != "me" {
-			t.Fatal(attempt, err)
-		}
-	}
-	storetest.Release(t, behind, "outlives", "me")
-	storetest.AwaitNotice(t, first)
-	if len(second) > 0 {
-		t.Error("the second was woken by a release")
-	}
-	stops[0]()
-	storetest.AwaitNotice(t, second)
-}
-
-// If an outage keeps a store from deleting its place in the queue, the store deletes it
-// afterwards: otherwise the next in the queue would not be woken until the session ends.
-func TestAPlaceIsLeftAfterAnOutage(t *testing.T) {
-	t.Parallel()
-	store, link := linked(t)
-	behind := open(t, shared.URL())
-	storetest.Win(t, behind, "left", "me", time.Minute)
-	first, second := make(chan struct{}, 1), make(chan struct{}, 1)
-	leave, err := store.Notify(t.Context(), "left", first)
-	if err != nil {
-		t.Fatal(err)
-	}
-	storetest.AwaitNotice(t, first)
-	stop, err := behind.Notify(t.Context(), "left", second)
+	holder := open(t, shared.URL())
+	storetest.Win(t, holder, "outlives", "me", time.Minute)
+	notices := make(chan struct{}, 1)
+	stop, err := store.Notify(t.Context(), "outlives", notices)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer stop()
-	storetest.AwaitNotice(t, second)
-	link.Cut()
-	leave()
-	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Second) // more than the store tries at once
-	defer cancel()
-	if attempt, err := store.Look(ctx, "left"); err == nil {
-		t.Fatalf("no outage: %+v", attempt)
+	storetest.AwaitNotice(t, notices) // it watches
+	for range 3 {
+		link.Cut()
+		link.Restore()
+		storetest.AwaitNotice(t, notices) // it watches again
 	}
-	<-ctx.Done()
-	link.Restore()
-	for range 20 { // it works again, with the session that it had
-		if _, err = store.Look(t.Context(), "left"); err == nil {
-			break
-		}
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	storetest.Release(t, behind, "left", "me")
-	storetest.AwaitNotice(t, second)
-}
-
-// waiting returns the number of the last place in a queue.
-func waiting(t *testing.T, conn *zk.Conn, resource string) string {
-	t.Helper()
-	children, _, err := conn.Children("/wirefence/" + resource)
-	if err != nil {
-		t.Fatal(err)
-	}
-	last := ""
-	for _, name := range children {
-		if _, number, waits := strings.Cut(name, "-waiter-"); waits {
-			last = max(last, number)
-		}
-	}
-	return last
+	storetest.Release(t, holder, "outlives", "me")
+	storetest.AwaitNotice(t, notices)
+	storetest.ExpiryIsTold(t, store)
 }

@@ -15,7 +15,7 @@
 // A lease ends with the session of its node. The sessions belong to the store, and leases
 // with similar ttls share one: its timeout is the ttl plus one tick of the ensemble,
 // rounded up by less than a second, or a quarter if that is more. The store closes a
-// session that has had no leases and waiters for half a minute. A server tells the leader
+// session that has had no leases and watches for half a minute. A server tells the leader
 // in a ping each half tick which sessions live. So the store pings the server as often,
 // with or without leases: a grant lasts from when the leader last heard of its session.
 // A session may last as long as the process, so the store itself deletes the node of a
@@ -34,8 +34,7 @@
 //
 // So only the store that acquired a lease can renew it; any can release it.
 //
-// Watches are in a session of their own, which has only one connection. The places of
-// waiters are in the other sessions, so they outlive a lost connection.
+// Watches are in a session of their own, which has only one connection.
 package zookeeper
 
 import (
