@@ -175,8 +175,8 @@ func TestOnlyLeavesOut(t *testing.T) {
 		t.Errorf("got %+v", all)
 	}
 	ofGuards := func(key string) bool { return strings.HasPrefix(key, "guards") }
-	encrypted := 3 // in one protocol
-	if all := groups(every, []int{1}, func(key string) bool { return !ofGuards(key) }); len(all) != encrypted+(len(workloads)-encrypted)*len(protocols) {
+	encrypted := 3 // in one protocol, as what is done under claims
+	if all := groups(every, []int{1}, func(key string) bool { return !ofGuards(key) }); len(all) != encrypted+(len(workloads)-encrypted)*len(protocols)+len(rowWorkloads()) {
 		t.Errorf("got %d groups", len(all))
 	}
 	// Guards have clients and a protocol of their own.
