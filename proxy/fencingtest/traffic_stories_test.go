@@ -48,6 +48,8 @@ var stories = []story{
 	{steps: []string{writes, writes, writes, "BEGIN", writes, "SAVEPOINT s" + signed, unlocks + signed, "ROLLBACK TO s", "", "COMMIT"}},
 	// The lock of the hold is gone for what follows.
 	{steps: []string{writes, writes, writes, unlocks, "BEGIN", writes, "", "COMMIT"}},
+	// The variable changes under the hold.
+	{steps: []string{writes, writes, writes, "BEGIN", setBefore, plainWrite, "COMMIT"}},
 	// The lock of the hold goes by a message with another fence, or with none.
 	{steps: []string{writes, writes, writes, "BEGIN", writes, unlocks + anothers, "", "COMMIT"}},
 	{steps: []string{writes, writes, writes, "BEGIN", writes, unlocks, "", "COMMIT"}},
