@@ -53,6 +53,7 @@ func TestCalls(t *testing.T) {
 			t.Run("grants", func(t *testing.T) { grants(ctx, t, conn) })
 			t.Run("policies", func(t *testing.T) { policies(ctx, t, conn) })
 			t.Run("status", func(t *testing.T) { status(ctx, t, conn) })
+			t.Run("rows", func(t *testing.T) { rowClasses(ctx, t, conn) })
 			t.Run("carried by pgx", func(t *testing.T) { carriedByPgx(ctx, t, conn) })
 			if _, err := fence.Seal(ctx, conn, fence.Grant{Resource: "library", Token: 2}); err != nil {
 				t.Fatal(err)
@@ -210,5 +211,62 @@ func status(ctx context.Context, t *testing.T, conn *pgx.Conn) {
 	}
 	if slices.ContainsFunc(all, func(s fence.ResourceStatus) bool { return s.LastToken == 0 }) {
 		t.Error("a resource without a token")
+	}
+}
+
+func rowClasses(ctx context.Context, t *testing.T, conn *pgx.Conn) {
+	const table = `public."Jöbs"`
+	if _, err := conn.Exec(ctx, `CREATE TABLE U&"J\00f6bs" (U&"n\00e9" text, id int, claim bigint, running boolean, PRIMARY KEY (id, U&"n\00e9"));
+		INSERT INTO U&"J\00f6bs" VALUES (U&'pr\00eat', 17, 5, true)`); err != nil {
+		t.Fatal(err)
+	}
+	want := fence.RowClass{Class: "job", Table: table, Key: []string{"né", "id"}, Claim: "claim + id", While: `running AND "né" <> 'ü'`, Mode: fence.ModeShadow}
+	for _, mode := range []fence.Mode{fence.ModeShadow, ""} {
+		want.Mode = mode
+		if err := fence.DeclareRows(ctx, conn, want); err != nil {
+			t.Fatal(err)
+		}
+	}
+	check := func(value int64) error {
+		f, err := fence.NewClaims(fence.Claim{Class: "job", Key: fence.Key("prêt", 17), Value: value})
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = conn.Exec(ctx, f.Check())
+		return err
+	}
+	if err := check(22); err != nil {
+		t.Error(err)
+	}
+	if err := check(5); !fence.IsStale(err) {
+		t.Errorf("another claim: %v", err)
+	}
+	all, err := fence.RowClasses(ctx, conn)
+	if err != nil || len(all) != 1 {
+		t.Fatalf("%+v, %v", all, err)
+	}
+	got := all[0]
+	if got.Class != want.Class || got.Table != want.Table || !slices.Equal(got.Key, want.Key) || got.Claim != "(claim + id)" || !strings.Contains(got.While, "'ü'") ||
+		got.Mode != fence.ModeEnforce || got.By != "postgres" || time.Since(got.Since) > time.Hour || got.Fault != "" {
+		t.Errorf("%+v", got)
+	}
+	want.Key = []string{"né", "none"}
+	if err := fence.DeclareRows(ctx, conn, want); err == nil || !strings.Contains(err.Error(), `column "none"`) {
+		t.Errorf("a key of a column that isn't there: %v", err)
+	}
+	if _, err := conn.Exec(ctx, `ALTER TABLE U&"J\00f6bs" RENAME claim TO claimed`); err != nil {
+		t.Fatal(err)
+	}
+	if all, err = fence.RowClasses(ctx, conn); err != nil || len(all) != 1 || !strings.Contains(all[0].Fault, "declare it again") {
+		t.Errorf("%+v, %v", all, err)
+	}
+	if err := fence.DropRows(ctx, conn, "job"); err != nil {
+		t.Fatal(err)
+	}
+	if err := check(22); !fence.IsUndeclared(err) {
+		t.Errorf("dropped: %v", err)
+	}
+	if err := fence.DropRows(ctx, conn, "jobs"); err == nil || !strings.Contains(err.Error(), `"jobs" is not declared`) {
+		t.Errorf("dropped what isn't there: %v", err)
 	}
 }

@@ -1,0 +1,1 @@
+SELECT wirefence.drop_rows(convert_from($1::bytea, 'UTF8'))
