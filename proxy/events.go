@@ -66,7 +66,7 @@ const maxLoggedText = 1000
 // where the other attributes don't tell the same.
 func verdictAttrs(r Refusal) []any {
 	v := r.Verdict()
-	r = r.Cut(maxLoggedText)
+	r = r.Cut(maxLoggedText).WithoutKeys()
 	args := []any{"reason", r.Message}
 	if v.Resource != "" {
 		args = append(args, "resource", string(v.Resource))

@@ -46,6 +46,8 @@ type Refusal struct {
 
 // Verdict holds the parts of a refusal's texts. A part that they don't have is zero.
 type Verdict struct {
+	// Resource is class() for a row that judges: there are too many rows to tell them apart in
+	// metrics and histories.
 	Resource fence.Resource
 	// Token is the presented token, CurrentToken the highest one of the resource.
 	Token, CurrentToken fence.Token
@@ -64,7 +66,14 @@ var (
 	guardsTable  = regexp.MustCompile(`Table ((?:[^ "]|"(?:[^"]|"")*")+) is guarded`)
 	guardsDemand = regexp.MustCompile(`for resource "((?:[^"]|"")*)"`)
 	undeclared   = regexp.MustCompile(`unknown fenced resource "((?:[^"]|"")*)"`)
+	rowsDetail   = regexp.MustCompile(`\bRow (` + rowName.String() + `): `)
 )
+
+// rowName is the name of a row, class(key), as in a fence.
+var rowName = regexp.MustCompile(`([a-z_][a-z0-9_]{0,62}\()[A-Za-z0-9_./:%-]+\)`)
+
+// ofClass replaces the names of rows in a text by those of their classes.
+func ofClass(text string) string { return rowName.ReplaceAllString(text, "$1)") }
 
 // maxParsedText bounds how much of a text Verdict reads, in bytes. The formats are
 // shorter; a client can raise an error with a text of any length.
@@ -82,11 +91,17 @@ func (r Refusal) Verdict() Verdict {
 			Resource: fence.Resource(unquoted(m[1])), Token: fence.Token(presented), CurrentToken: fence.Token(current), Holder: unquoted(m[5]), Since: m[6],
 			Free: m[4] == "last held by",
 		}
+	} else if m := rowsDetail.FindStringSubmatch(text); m != nil {
+		v.Resource = fence.Resource(ofClass(m[1]))
 	}
 	if m := guardsTable.FindStringSubmatch(text); m != nil {
 		v.Table = m[1]
 		if m := guardsDemand.FindStringSubmatch(text); m != nil {
-			v.Resource = fence.Resource(unquoted(m[1]))
+			name := unquoted(m[1])
+			if rowName.FindString(name) == name {
+				name = ofClass(name)
+			}
+			v.Resource = fence.Resource(name)
 		}
 	}
 	switch r.State {
@@ -98,6 +113,15 @@ func (r Refusal) Verdict() Verdict {
 		v.Resource = fence.Resource(session.UnheldResource(r.Message))
 	}
 	return v
+}
+
+// WithoutKeys returns the refusal with class() in place of the name of each row in its texts, if
+// the verdict is about rows.
+func (r Refusal) WithoutKeys() Refusal {
+	if strings.HasSuffix(string(r.Verdict().Resource), "()") {
+		r.Message, r.Detail = ofClass(r.Message), ofClass(r.Detail)
+	}
+	return r
 }
 
 // Trace returns the trace id and the span id in TraceParent, "" without one.

@@ -95,7 +95,7 @@ type kind struct {
 func kindOf(r proxy.Refusal) kind {
 	names, v := r.Cut(maxName), r.Verdict()
 	k := kind{
-		user: names.User, database: names.Database, application: names.Application, state: r.State, message: r.Cut(maxMessage).Message,
+		user: names.User, database: names.Database, application: names.Application, state: r.State, message: r.Cut(maxMessage).WithoutKeys().Message,
 		shadow: r.Shadow, raised: r.Raised,
 	}
 	k.verdict = proxy.Verdict{

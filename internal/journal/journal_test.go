@@ -296,3 +296,23 @@ func TestTheEndWaitsForNoDatabase(t *testing.T) {
 		t.Errorf("%d refusals are left", left)
 	}
 }
+
+// Refusals of rows that judge are gathered by class.
+func TestRefusalsOfRowsAreGathered(t *testing.T) {
+	w := newWorld(t, journal.Options{RepeatPause: time.Hour})
+	w.exec(t, w.admin, `CREATE TABLE jobs (id bigint PRIMARY KEY, claim bigint);
+		INSERT INTO jobs SELECT n, 1 FROM generate_series(1, 20) AS n; SELECT wirefence.declare_rows('job', 'jobs', '{id}', 'claim', 'claim > 0')`)
+	for n := range 20 {
+		w.refused(t, fmt.Sprintf("/*wirefence.token='job(%d)=2'*/ INSERT INTO writes VALUES (1)", n+1), "WF001")
+	}
+	w.end()
+	all := w.recorded(t, 20)
+	if len(all) > 10 { // one or a few, since those behind a write wait for more
+		t.Errorf("recorded in %d rows", len(all))
+	}
+	for _, e := range all {
+		if e.Resource != "job()" || e.State != fence.StaleToken || e.Token != 0 || e.Reason != "stale claim for row job()" {
+			t.Errorf("recorded %+v", e)
+		}
+	}
+}
