@@ -12,22 +12,23 @@ import (
 // RowClass is a class of rows that judge their own claims: a fence class(key)=claim counts
 // while the row of Table with this key has this claim and meets the condition While.
 type RowClass struct {
-	Class string // as Claim has it
+	Class string `json:"class"` // as Claim has it
 	// Table is its name, with the schema.
-	Table string
+	Table string `json:"table"`
 	// Key has the columns of the key, in the order of a fence.
-	Key []string
+	Key []string `json:"key"`
 	// Claim is an SQL expression of type bigint over the row's columns, While a condition on
 	// them. RowClasses has them as PostgreSQL prints them.
-	Claim, While string
+	Claim string `json:"claim"`
+	While string `json:"while"`
 	// Mode is ModeShadow where a fence that is to be refused passes, and is noted. "" is
 	// ModeEnforce.
-	Mode Mode
+	Mode Mode `json:"mode"`
 	// By and Since tell who declared the class, and when.
-	By    string
-	Since time.Time
+	By    string    `json:"by"`
+	Since time.Time `json:"since"`
 	// Fault says why all fences of the class are refused, and what to do; "" if they are not.
-	Fault string
+	Fault string `json:"fault,omitempty"`
 }
 
 //go:embed sql/declare_rows.sql
@@ -74,7 +75,7 @@ func RowClasses(ctx context.Context, q Querier) ([]RowClass, error) {
 		var table, claim, while []byte
 		var key [][]byte
 		err := row.Scan(&c.Class, &table, &key, &claim, &while, &c.Mode, &c.By, &c.Since, &c.Fault)
-		c.Table, c.Claim, c.While = string(table), string(claim), string(while)
+		c.Table, c.Claim, c.While, c.Since = string(table), string(claim), string(while), c.Since.UTC()
 		for _, column := range key {
 			c.Key = append(c.Key, string(column))
 		}

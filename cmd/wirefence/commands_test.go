@@ -175,6 +175,73 @@ func TestProtect(t *testing.T) {
 	wirefence(t, issuer(url), "status", "--guards").expect(t, 0).says(t, "No table is guarded.")
 }
 
+func TestRows(t *testing.T) {
+	t.Parallel()
+	url := database(t, true)
+	stack.Exec(t, url, "CREATE TABLE jobs (tenant text, id bigint, claim bigint, state text, PRIMARY KEY (tenant, id))", "INSERT INTO jobs VALUES ('acme', 17, 5, 'running')",
+		"CREATE ROLE stranger LOGIN", "GRANT SELECT ON jobs TO stranger")
+	running := "state = 'running'"
+	declare := func(more ...string) result {
+		t.Helper()
+		return wirefence(t, issuer(url), append([]string{"rows", "declare", "job"}, more...)...)
+	}
+	wirefence(t, issuer(url), "rows", "list").expect(t, 0).says(t, "No rows are declared.")
+	declare().expect(t, 2, "--table is missing")
+	declare("--table", "jobs").expect(t, 2, "--key is missing")
+	declare("--table", "jobs", "--key", "id", "--claim", "claim").expect(t, 2, "--while is missing")
+	wirefence(t, issuer(url), "rows", "declare", "--table", "jobs").expect(t, 2, "wants one class")
+	for _, c := range []struct {
+		table, key, claim, while string
+		says                     []string
+	}{
+		{"nowhere", "id", "claim", running, []string{`relation "nowhere" does not exist`}},
+		{"jobs", "id", "claim", running, []string{"table public.jobs has no unique index on exactly id", "DETAIL: It must be valid"}},
+		{"jobs", "tenant,none", "claim", running, []string{`the key names column "none"`}},
+		{"jobs", "tenant,id", "attempt", running, []string{`the claim cannot be used: column "attempt" does not exist`, "DETAIL: It is 'attempt'.", "HINT: A claim is an expression"}},
+		{"jobs", "tenant,id", "tenant", running, []string{"the claim is of the wrong type"}},
+		{"jobs", "tenant,id", "claim", "claim", []string{"the condition is of the wrong type"}},
+		{"jobs", "tenant,id", "claim", "claim > 0 AND", []string{"the condition cannot be used: syntax error", "DETAIL: It is 'claim > 0 AND'."}},
+		{"jobs", "tenant,id", "claim", "claim > random()", []string{"the condition uses random()"}},
+	} {
+		declare("--table", c.table, "--key", c.key, "--claim", c.claim, "--while", c.while).expect(t, 1, c.says...)
+	}
+	wirefence(t, issuer(url), "rows", "declare", "Job", "--table", "jobs", "--key", "tenant,id", "--claim", "claim", "--while", running).expect(t, 1, "the name of a class must have")
+	good := []string{"--table", "jobs", "--key", "tenant, id", "--claim", "claim", "--while", running}
+	declare(append(good, "--shadow")...).expect(t, 0).says(t, "rows of jobs judge fences of job in shadow mode")
+	wirefence(t, issuer(url), "check", "job(acme:17)=6").expect(t, 0)
+	declare(good...).expect(t, 0).says(t, "rows of jobs judge fences of job\n")
+	wirefence(t, issuer(url), "check", "job(acme:17)=5").expect(t, 0).says(t, "job(acme:17)=5 is current")
+	wirefence(t, issuer(url), "check", "job(acme:17)=6").expect(t, 10, "stale claim for row job(acme:17)", "DETAIL: Row job(acme:17): presented claim 6, but it is under another claim.", "HINT: Stop this work")
+	wirefence(t, issuer(url), "check", "job(17)=6").expect(t, 10, "DETAIL: A key of class job is not of the form text:integer.")
+	wirefence(t, issuer(url), "check", "jobs(17)=6").expect(t, 10, `unknown class of rows "jobs"`, "HINT: The owner of the table declares its rows: wirefence rows declare jobs")
+
+	stack.Exec(t, url, "INSERT INTO wirefence.history (kind, resource, count) VALUES ('refusal', 'job()', 3)", "ALTER TABLE jobs RENAME claim TO claimed")
+	for _, list := range [][]string{{"rows", "list"}, {"status", "--rows"}} {
+		wirefence(t, issuer(url), list...).expect(t, 0).says(t, "CLASS", "job", "public.jobs", "tenant,id", "(state = 'running'::text)", "enforce", "declare it again")
+		r := wirefence(t, issuer(url), append(list, "-o", "json")...).expect(t, 0)
+		var rows []struct {
+			Class, Table, Claim, Mode, By, Since, Fault string
+			Key                                         []string
+			Refused                                     int `json:"refused_last_hour"`
+			LetPass                                     int `json:"let_pass_last_hour"`
+		}
+		if err := json.Unmarshal([]byte(r.stdout), &rows); err != nil {
+			t.Fatalf("%v:\n%s", err, r.stdout)
+		}
+		if len(rows) != 1 || rows[0].Class != "job" || rows[0].Claim != "claim" || rows[0].By != "postgres" || rows[0].Since == "" || len(rows[0].Key) != 2 ||
+			rows[0].Mode != "enforce" || rows[0].Refused != 3 || rows[0].LetPass != 1 || !strings.Contains(rows[0].Fault, "declare it again") {
+			t.Errorf("got %+v", rows)
+		}
+	}
+	wirefence(t, issuer(url), "check", "job(acme:17)=5").expect(t, 10, "table public.jobs has changed since the class was declared")
+	stranger := issuer(strings.Replace(url, "postgres@", "stranger@", 1))
+	wirefence(t, stranger, append([]string{"rows", "declare", "job"}, good...)...).expect(t, 1, "only the owner of table public.jobs may declare its rows", "GRANT postgres TO stranger", "Set WIREFENCE_OWNER_URL")
+	wirefence(t, stranger, "rows", "drop", "job").expect(t, 1, "only the owner of table")
+	wirefence(t, issuer(url), "rows", "drop", "job").expect(t, 0).says(t, "class job is not declared any more")
+	wirefence(t, issuer(url), "rows", "drop", "job").expect(t, 1, `class "job" is not declared`, "HINT: wirefence rows list lists the classes.")
+	wirefence(t, issuer(url), "status", "--rows").expect(t, 0).says(t, "No rows are declared.")
+}
+
 // A revoked holder loses the lease in the store, too, and gets the reason.
 func TestRevokeFreesTheLease(t *testing.T) {
 	t.Parallel()

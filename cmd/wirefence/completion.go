@@ -64,6 +64,8 @@ func complete(c *cobra.Command) {
 		c.ValidArgsFunction = completeResource
 	case c.Name() == "unprotect":
 		c.ValidArgsFunction = completeGuarded
+	case strings.Contains(c.Use, "CLASS"):
+		c.ValidArgsFunction = completeClass
 	default:
 		c.ValidArgsFunction = cobra.NoFileCompletions
 	}
@@ -137,6 +139,19 @@ func completeGuarded(c *cobra.Command, args []string, begun string) ([]string, c
 		all, err := fence.Guards(ctx, conn)
 		for _, g := range all {
 			names = append(names, g.Table)
+		}
+		return names, err
+	})
+}
+
+func completeClass(c *cobra.Command, args []string, begun string) ([]string, cobra.ShellCompDirective) {
+	if len(args) > 0 {
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	return askForNames(c, begun, func(ctx context.Context, conn *pgx.Conn) (names []string, err error) {
+		all, err := fence.RowClasses(ctx, conn)
+		for _, class := range all {
+			names = append(names, class.Class)
 		}
 		return names, err
 	})

@@ -24,7 +24,8 @@ func TestCompletion(t *testing.T) {
 	t.Parallel()
 	url := database(t, true)
 	stack.Exec(t, url, "SELECT wirefence.seal('orders', 34, 'worker-B')", "SELECT wirefence.check('other=7,jobs=1')", `SELECT wirefence.check('a%0Ab=1')`,
-		"CREATE TABLE t (id int)", "SELECT wirefence.protect('t', 'orders')")
+		"CREATE TABLE t (id int)", "SELECT wirefence.protect('t', 'orders')",
+		"CREATE TABLE queue (id int PRIMARY KEY, claim bigint)", "SELECT wirefence.declare_rows('job', 'queue', '{id}', 'claim', 'claim > 0')")
 	here, away := issuer(url), issuer("postgres://127.0.0.1:1/x")
 	const noFiles, files, goOn = ":4", ":0", ":6"
 	for _, c := range []struct {
@@ -45,6 +46,8 @@ func TestCompletion(t *testing.T) {
 		{here, "resource show or", "orders", noFiles},
 		{here, "protect t --resource j", "jobs", noFiles},
 		{here, "unprotect |", "public.t", noFiles},
+		{here, "rows drop |", "job", noFiles},
+		{here, "rows drop job |", "", noFiles},
 		{[]string{"WIREFENCE_OWNER_URL=" + url}, "unprotect |", "public.t", noFiles},
 		{nil, "status --database-url=" + url + " j", "jobs", noFiles},
 		{nil, "status |", "", noFiles},

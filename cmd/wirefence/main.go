@@ -92,7 +92,7 @@ Exit status, unless the help of a command says otherwise:
 	root.CompletionOptions.DisableDefaultCmd = true // completionCommand replaces it
 	root.AddGroup(commandGroups...)
 	root.AddCommand(in(groupRun, proxyCommand(), lockCommand(), checkCommand(), guardCommand(), demoCommand())...)
-	root.AddCommand(in(groupSetUp, migrateCommand(), protectCommand(), unprotectCommand())...)
+	root.AddCommand(in(groupSetUp, migrateCommand(), protectCommand(), unprotectCommand(), rowsCommand())...)
 	root.AddCommand(in(groupOperate, statusCommand(), historyCommand(), resourceCommand(), revokeCommand(), doctorCommand())...)
 	root.AddCommand(in(groupOther, completionCommand(), versionCommand())...)
 	root.SetHelpCommandGroupID(groupOther)
@@ -134,6 +134,9 @@ func run(ctx context.Context, args []string) int {
 	return exitFailure
 }
 
+// byCommands names commands in place of SQL.
+var byCommands = strings.NewReplacer("SELECT * FROM wirefence.status()", "wirefence status", "SELECT * FROM wirefence.rows()", "wirefence rows list")
+
 // printServersAdvice prints DETAIL and HINT of PostgreSQL's error. PostgreSQL gives no hint
 // for a missing right; then the hint names the setting of the role that lacks it.
 func printServersAdvice(w io.Writer, c *cobra.Command, err error) {
@@ -153,7 +156,7 @@ func printServersAdvice(w io.Writer, c *cobra.Command, err error) {
 	case asOwner && refusal.Code == insufficientPrivilege:
 		fmt.Fprintln(w, "HINT: "+strings.TrimSpace(refusal.Hint+" Set "+ownerSetting+" to a role that has the right."))
 	case refusal.Hint != "":
-		fmt.Fprintln(w, "HINT: "+strings.Replace(refusal.Hint, "SELECT * FROM wirefence.status()", "wirefence status", 1))
+		fmt.Fprintln(w, "HINT: "+byCommands.Replace(refusal.Hint))
 	case refusal.Code == invalidName:
 		fmt.Fprintln(w, `HINT: Write the name as in SQL, within the shell's quotes: '"Plain Table"'.`)
 	case refusal.Code == insufficientPrivilege:

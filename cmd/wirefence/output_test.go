@@ -36,11 +36,15 @@ func TestOutputsAreAsDocumented(t *testing.T) {
 	}
 
 	url := database(t, true)
-	stack.Exec(t, url, "SELECT wirefence.seal('orders', 34, 'worker-B')", "SELECT wirefence.check('other=7')", "CREATE TABLE t (id int)")
+	stack.Exec(t, url, "SELECT wirefence.seal('orders', 34, 'worker-B')", "SELECT wirefence.check('other=7')", "CREATE TABLE t (id int)", "CREATE TABLE queue (id int PRIMARY KEY, claim bigint)")
 	documented(t, "wirefence version", 0, run(url, "version"))
 	documented(t, "wirefence protect", 0, run(url, "protect", "t", "--resource", "orders", "--shadow"))
 	documented(t, "wirefence status", 0, run(url, "status"))
 	documented(t, "wirefence status", 1, run(url, "status", "--guards"))
+	documented(t, "wirefence rows declare", 0, run(url, "rows", "declare", "job", "--table", "queue", "--key", "id", "--claim", "claim", "--while", "claim > 0"))
+	documented(t, "wirefence rows list", 0, run(url, "rows", "list"))
+	documented(t, "wirefence status", 2, run(url, "status", "--rows"))
+	documented(t, "wirefence rows drop", 0, run(url, "rows", "drop", "job"))
 	documented(t, "wirefence resource declare", 0, run(url, "resource", "declare", "new", "--reason", "x"))
 	documented(t, "wirefence resource set", 0, run(url, "resource", "set", "new", "--reuse", "once", "--reason", "x"))
 	documented(t, "wirefence resource set", 0, run(url, "resource", "set", "--undeclared", "refuse", "--reason", "x"))
@@ -51,7 +55,7 @@ func TestOutputsAreAsDocumented(t *testing.T) {
 	documented(t, "wirefence unprotect", 0, run(url, "unprotect", "t"))
 	documented(t, "wirefence doctor", 0, wirefence(t, issuer(url), "doctor", "-o", "json").stdout)
 	r := wirefence(t, []string{"WIREFENCE_ADMIN_LISTEN=127.0.0.1:1"}, "status", "--ready", "-o", "json").expect(t, 1)
-	documented(t, "wirefence status", 2, r.stdout)
+	documented(t, "wirefence status", 3, r.stdout)
 	if r.stderr != "" || !strings.Contains(r.stdout, `"reason": "the proxy's probes don't answer`) {
 		t.Errorf("got %s and %s", r.stdout, r.stderr)
 	}

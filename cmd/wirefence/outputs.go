@@ -87,6 +87,25 @@ type guardJSON struct {
 	Fault    string     `json:"fault,omitempty" says:"what is wrong with the guard"`
 }
 
+// rowClassJSON is a class of rows.
+type rowClassJSON struct {
+	fence.RowClass
+	Refused int64 `json:"refused_last_hour" says:"statements that were refused in the last hour, as far as the history was told"`
+	LetPass int64 `json:"let_pass_last_hour" says:"statements in the last hour that passed in shadow mode, and would have been refused"`
+}
+
+// declaredRowsJSON is a class of rows that was declared.
+type declaredRowsJSON struct {
+	Class string `json:"class" says:"its name"`
+	Table string `json:"table" says:"the table, as it was named"`
+	Mode  string `json:"mode" says:"enforce or shadow"`
+}
+
+// droppedRowsJSON is a class of rows whose declaration was taken back.
+type droppedRowsJSON struct {
+	Class string `json:"class" says:"its name"`
+}
+
 // shownJSON is all that is known of a resource.
 type shownJSON struct {
 	statusJSON

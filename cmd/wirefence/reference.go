@@ -39,12 +39,16 @@ func reference(root *cobra.Command) *manual.Reference {
 	proxy, _, _ := root.Find([]string{"proxy"})
 	return &manual.Reference{
 		Root: root, Main: proxy, Meanings: meanings, Outputs: map[string][]manual.Output{
-			"wirefence version":          {{Value: build{}}},
-			"wirefence proxy":            {{When: "and `--check-config`", Value: checkedJSON{}}},
-			"wirefence migrate":          {{Value: migratedJSON{}}},
-			"wirefence protect":          {{Value: protectedJSON{}}},
-			"wirefence unprotect":        {{Value: unprotectedJSON{}}},
-			"wirefence status":           {{Value: []fullStatusJSON{}, Like: "wirefence resource list"}, {When: "and `--guards`", Value: []guardJSON{}}, {When: "and `--ready`", Value: readyJSON{}}},
+			"wirefence version":   {{Value: build{}}},
+			"wirefence proxy":     {{When: "and `--check-config`", Value: checkedJSON{}}},
+			"wirefence migrate":   {{Value: migratedJSON{}}},
+			"wirefence protect":   {{Value: protectedJSON{}}},
+			"wirefence unprotect": {{Value: unprotectedJSON{}}},
+			"wirefence status": {{Value: []fullStatusJSON{}, Like: "wirefence resource list"}, {When: "and `--guards`", Value: []guardJSON{}},
+				{When: "and `--rows`", Value: []rowClassJSON{}, Like: "wirefence rows list"}, {When: "and `--ready`", Value: readyJSON{}}},
+			"wirefence rows declare":     {{Value: declaredRowsJSON{}}},
+			"wirefence rows list":        {{Value: []rowClassJSON{}}},
+			"wirefence rows drop":        {{Value: droppedRowsJSON{}}},
 			"wirefence history":          {{When: "(with `--follow`, one object a line instead of the list)", Value: []fence.Event{}}},
 			"wirefence resource list":    {{Value: []statusJSON{}}},
 			"wirefence resource show":    {{Value: shownJSON{}, Like: "wirefence resource list"}},
@@ -65,6 +69,16 @@ or doesn't apply. An error is always text, on standard error.`,
 
 // meanings are those of fields of other packages' structs.
 var meanings = map[string]string{
+	"fence.RowClass.class": "its name",
+	"fence.RowClass.table": "the table with the rows, as in SQL",
+	"fence.RowClass.key":   "the columns by which a fence names a row",
+	"fence.RowClass.claim": "the expression that a fence's claim is compared with",
+	"fence.RowClass.while": "the condition that the row must meet",
+	"fence.RowClass.mode":  "`enforce` or `shadow`",
+	"fence.RowClass.by":    "the role that declared it",
+	"fence.RowClass.since": "when that was",
+	"fence.RowClass.fault": "why all its fences are refused",
+
 	"fence.Event.id":             "the event's id, a UUID",
 	"fence.Event.at":             "when it happened, the first of `count`",
 	"fence.Event.last_at":        "when the last of `count` happened",

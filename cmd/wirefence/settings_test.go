@@ -138,6 +138,8 @@ func TestWrongUsage(t *testing.T) {
 		{nil, []string{"status", "--output=xml"}, `--output is "xml": text or json`},
 		{[]string{"WIREFENCE_DRY_RUN=true"}, []string{"migrate"}, "WIREFENCE_DRY_RUN, which is no setting: --dry-run is given on the command line only"},
 		{nil, []string{"status", "orders", "--guards"}, "name none"},
+		{nil, []string{"status", "orders", "--rows"}, "name none"},
+		{nil, []string{"status", "--guards", "--rows"}, "give one"},
 		{nil, []string{"status", "orders", "lines"}, "wants one resource or none"},
 		{nil, []string{"resource", "set", "orders", "--last-token=x", "--reason=y"}, `--last-token is "x": a whole number`},
 		{nil, []string{"status", "--ready", "--guards"}, "give one"},

@@ -22,6 +22,7 @@ type statusSettings struct {
 	Ready       bool          `env:"--ready" help:"ask the proxy on this machine whether it is ready, for health checks: exit status 0 or 1"`
 	Wait        time.Duration `env:"--wait" envDefault:"0s" range:"0.." help:"with --ready: time to wait until the proxy is ready; at its end the last reason is printed"`
 	Guards      bool          `env:"--guards" help:"list the guarded tables and their problems instead"`
+	Rows        bool          `env:"--rows" help:"list the classes of rows and their problems instead"`
 	OutputSettings
 }
 
@@ -46,10 +47,10 @@ Exit status:
 		Args: atMostOne("one resource or none"),
 	}, func(c *cobra.Command, cfg statusSettings, args []string) error {
 		switch {
-		case cfg.Ready && cfg.Guards:
-			return usageError{errors.New("--ready and --guards ask for different things: give one")}
-		case len(args) > 0 && (cfg.Ready || cfg.Guards):
-			return usageError{errors.New("--ready and --guards ask for nothing of one resource: name none")}
+		case cfg.Ready && cfg.Guards, cfg.Ready && cfg.Rows, cfg.Guards && cfg.Rows:
+			return usageError{errors.New("--ready, --guards and --rows ask for different things: give one")}
+		case len(args) > 0 && (cfg.Ready || cfg.Guards || cfg.Rows):
+			return usageError{errors.New("--ready, --guards and --rows ask for nothing of one resource: name none")}
 		case cfg.Wait != 0 && !cfg.Ready:
 			return usageError{errors.New("--wait waits for a proxy: give it with --ready")}
 		case cfg.Ready:
@@ -68,8 +69,11 @@ Exit status:
 
 func printStatus(ctx context.Context, cfg statusSettings, resource fence.Resource, w, stderr io.Writer) error {
 	return onSchema(ctx, cfg.DatabaseURL, func(conn *pgx.Conn) error {
-		if cfg.Guards {
+		switch {
+		case cfg.Guards:
 			return printGuards(ctx, conn, cfg.inJSON(), w)
+		case cfg.Rows:
+			return printRows(ctx, conn, cfg.inJSON(), w)
 		}
 		return listStatus(ctx, conn, cfg, resource, w, stderr)
 	})

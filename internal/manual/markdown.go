@@ -67,7 +67,12 @@ func (r *Reference) fieldTable(b *strings.Builder, o Output) error {
 		for _, f := range others {
 			told[strings.TrimPrefix(f.Path, "[].")] = true
 		}
-		like = fmt.Sprintf(" with the fields of [`%s`](#%s) and", o.Like, strings.ReplaceAll(o.Like, " ", "-"))
+		link := fmt.Sprintf("[`%s`](#%s)", o.Like, strings.ReplaceAll(o.Like, " ", "-"))
+		if len(fields) == len(others) {
+			fmt.Fprintf(b, "With `--output json`%s it prints %s with the fields of %s.\n\n", condition, what, link)
+			return nil
+		}
+		like = " with the fields of " + link + " and"
 	}
 	fmt.Fprintf(b, "With `--output json`%s it prints %s%s:\n\n| field | type | |\n|---|---|---|\n", condition, what, like)
 	for _, f := range fields {

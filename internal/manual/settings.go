@@ -34,7 +34,7 @@ func (r *Reference) settings() (all []*setting) {
 					s = &setting{Flag: f, group: g.Title, file: c.Flags().Lookup(f.Name+fileFlag) != nil}
 					all = append(all, s)
 				}
-				s.of = append(s.of, c.Name())
+				s.of = append(s.of, strings.TrimPrefix(c.CommandPath(), r.Root.Name()+" "))
 			})
 		}
 	}
