@@ -95,3 +95,16 @@ func (s *Server) guards(w http.ResponseWriter, r *http.Request, _ fence.Resource
 	}
 	return write(w, answer)
 }
+
+func (s *Server) rows(w http.ResponseWriter, r *http.Request, _ fence.Resource) error {
+	if s.options.Database == nil {
+		return errNoDatabase
+	}
+	all, err := fence.RowClasses(r.Context(), s.options.Database)
+	if err != nil {
+		return err
+	}
+	return write(w, struct {
+		Rows []fence.RowClass `json:"rows"`
+	}{append([]fence.RowClass{}, all...)})
+}

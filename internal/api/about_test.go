@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -67,6 +68,38 @@ func TestGuardsAreListed(t *testing.T) {
 	}
 	if g := listed[0].(map[string]any); g["table"] != "public.reports" || g["resource"] != "report:{tenant}" || g["mode"] != "shadow" || g["by"] != "postgres" || g["since"] == nil || g["fault"] != nil {
 		t.Errorf("listed: %v", g)
+	}
+}
+
+func TestClassesOfRowsAreListed(t *testing.T) {
+	t.Parallel()
+	w := serve(t, "postgres", nil)
+	if none := w.get(t, "/v1/rows").want(200, ""); fmt.Sprint(none.fields["rows"]) != "[]" {
+		t.Errorf("none: %s", none.text)
+	}
+	admin := w.admin(t)
+	if _, err := admin.Exec(t.Context(), "CREATE TABLE jobs (id int PRIMARY KEY, claim bigint)"); err != nil {
+		t.Fatal(err)
+	}
+	if err := fence.DeclareRows(t.Context(), admin, fence.RowClass{Class: "job", Table: "jobs", Key: []string{"id"}, Claim: "claim", While: "claim > 0", Mode: fence.ModeShadow}); err != nil {
+		t.Fatal(err)
+	}
+	one := func() map[string]any {
+		listed, _ := w.get(t, "/v1/rows").want(200, "").fields["rows"].([]any)
+		if len(listed) != 1 {
+			t.Fatalf("listed: %v", listed)
+		}
+		return listed[0].(map[string]any)
+	}
+	if c := one(); c["class"] != "job" || c["table"] != "public.jobs" || fmt.Sprint(c["key"]) != "[id]" || c["claim"] != "claim" || c["while"] != "(claim > 0)" || c["mode"] != "shadow" ||
+		c["by"] != "postgres" || c["since"] == nil || c["fault"] != nil {
+		t.Errorf("listed: %v", c)
+	}
+	if _, err := admin.Exec(t.Context(), "DROP TABLE jobs"); err != nil {
+		t.Fatal(err)
+	}
+	if c := one(); !strings.HasPrefix(fmt.Sprint(c["fault"]), "the table has gone") {
+		t.Errorf("listed: %v", c)
 	}
 }
 

@@ -48,6 +48,7 @@ var routes = []route{
 	{"events", http.MethodGet, "/v1/events", scopeRead, false, 0, (*Server).events},
 	{"series", http.MethodGet, "/v1/series", scopeRead, false, 0, (*Server).series},
 	{"guards", http.MethodGet, "/v1/guards", scopeRead, false, storeTime, (*Server).guards},
+	{"rows", http.MethodGet, "/v1/rows", scopeRead, false, storeTime, (*Server).rows},
 	{"doctor", http.MethodGet, "/v1/doctor", scopeRead, false, 0, (*Server).doctor},
 	{"whoami", http.MethodGet, "/v1/whoami", scopeRead, true, 0, (*Server).whoami},
 	{"about", http.MethodGet, "/v1/about", scopeRead, false, 0, (*Server).about},

@@ -20,14 +20,15 @@ func TestPages(t *testing.T) {
 	w.acquire(t, "orders", "worker-a", time.Hour)
 	w.acquire(t, "report/acme/17", "worker-b", time.Hour)
 	w.acquire(t, hostile, hostile, time.Hour)
-	stack.Exec(t, w.pg.URL("postgres"), "SELECT wirefence.revoke('report/acme/17')")
+	stack.Exec(t, w.pg.URL("postgres"), "SELECT wirefence.revoke('report/acme/17')",
+		"CREATE TABLE jobs (id int PRIMARY KEY, claim bigint)", "SELECT wirefence.declare_rows('job', 'jobs', '{id}', 'claim', 'claim > 0')")
 	v := w.visit(t, operator)
 	stack.Eventually(t, "charts are drawn", func() bool { return ask[int](v, "document.querySelectorAll('.chart canvas').length") >= 3 })
 	for _, theme := range []string{"light", "dark"} {
 		for _, s := range sizes {
 			for _, page := range []struct{ path, shows string }{
 				{"/", "worker-a"}, {"/resources", "orders"}, {"/resources/orders", "worker-a"}, {"/history", "worker-b"},
-				{"/guards", "guarded"}, {"/doctor", "The worst of"}, {"/about", "WIREFENCE_UPSTREAM"},
+				{"/guards", "(claim > 0)"}, {"/doctor", "The worst of"}, {"/about", "WIREFENCE_UPSTREAM"},
 			} {
 				v.look(s, theme)
 				v.open(page.path)
