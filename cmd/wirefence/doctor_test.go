@@ -116,9 +116,10 @@ func (r report) ends(t *testing.T, status int, checks ...string) {
 func TestDoctorOfAHealthyDatabase(t *testing.T) {
 	t.Parallel()
 	p := newPatient(t)
-	p.exec(t, "CREATE TABLE orders (id int)", "SELECT wirefence.seal('orders', 34, 'worker-B')", "SELECT wirefence.protect('orders', 'orders')")
+	p.exec(t, "CREATE TABLE orders (id int)", "SELECT wirefence.seal('orders', 34, 'worker-B')", "SELECT wirefence.protect('orders', 'orders')",
+		"CREATE TABLE jobs (id bigint PRIMARY KEY, claim bigint)", "SELECT wirefence.declare_rows('job', 'jobs', '{id}', 'claim', 'claim > 0')")
 	r := wirefence(t, p.settings(), "doctor").expect(t, 0)
-	r.says(t, "ok         database.reachable", "schema is at version", "guarded tables: 1, and all guards are in place", "All is well")
+	r.says(t, "classes of rows: 1, and all can judge", "ok         database.reachable", "schema is at version", "guarded tables: 1, and all guards are in place", "All is well")
 	for line := range strings.Lines(r.stdout) {
 		if text := strings.TrimSpace(line); text != "" && !strings.HasPrefix(line, "ok ") && !strings.HasPrefix(line, "All is well") {
 			t.Errorf("besides: %s", text)
@@ -137,6 +138,8 @@ func TestDoctorFindsDrift(t *testing.T) {
 	t.Parallel()
 	guard := []string{"CREATE TABLE orders (id int)", "CREATE TABLE reports (tenant text NOT NULL, id int NOT NULL)",
 		"SELECT wirefence.protect('orders', 'orders')", "SELECT wirefence.protect('reports', 'report:{tenant}:{id}')"}
+	rows := []string{"CREATE TABLE reports (id bigint)", "CREATE TABLE jobs (id bigint PRIMARY KEY, claim bigint)",
+		"SELECT wirefence.declare_rows('job', 'jobs', '{id}', 'claim', 'claim > 0')"}
 	for _, c := range []struct {
 		name   string
 		made   []string
@@ -179,6 +182,15 @@ func TestDoctorFindsDrift(t *testing.T) {
 			0, "server.timeouts", "warning", "statement_timeout", "SET statement_timeout = 0"},
 		{"a guard in shadow mode", append(guard, "SELECT wirefence.unprotect('orders'), wirefence.protect('orders', 'orders', true)"),
 			0, "guards.tables", "warning", "guards in shadow mode: public.orders", "wirefence protect public.orders --resource orders"},
+		{"a class of rows whose table was dropped", append(rows, "DROP TABLE jobs"),
+			0, "rows.classes", "warning", "job, of public.jobs: the table has gone", "wirefence rows drop job, if not"},
+		{"a class of rows with a renamed column", append(rows, "ALTER TABLE jobs RENAME claim TO claimed"),
+			0, "rows.classes", "warning", "job, of public.jobs: the table was renamed, a column",
+			`wirefence rows declare job --table public.jobs --key id --claim claim --while '(claim > 0)', with the present names`},
+		{"a class of rows in shadow mode", append(rows, "SELECT wirefence.declare_rows('job', 'jobs', '{id}', 'claim', 'claim > 0', true)"),
+			0, "rows.classes", "warning", "job, of public.jobs: it is in shadow mode", "wirefence rows declare job --table public.jobs --key id --claim claim --while '(claim > 0)', when"},
+		{"a guard of rows without a class", append(rows, "SELECT wirefence.protect('reports', 'job({id})')", "SELECT wirefence.drop_rows('job')"),
+			0, "guards.tables", "warning", "public.reports, for job({id}): the class of its rows is not declared", "wirefence rows declare job --table TABLE"},
 		{"a resource in shadow mode", []string{"SELECT wirefence.declare_resource('orders', 'why', mode => 'shadow')"},
 			0, "resources.policies", "warning", "orders: it is in shadow mode", "--resource-mode enforce"},
 		{"a resource that waits for ever", []string{"SELECT wirefence.declare_resource('orders', 'why', preempt_after => 'never')"},

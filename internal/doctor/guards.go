@@ -55,7 +55,7 @@ func checkGuards(ctx context.Context, in *Input) (found []Finding, err error) {
 			f.Grade, f.Means = Warning, "Its triggers work. If they are dropped, nothing reports it."
 		case strings.HasPrefix(g.Fault, "a later partition"):
 			f.Means = "TRUNCATE of that partition needs no token."
-		case strings.HasPrefix(g.Fault, "a column of the template"):
+		case strings.HasPrefix(g.Fault, "a column of the template"), strings.HasPrefix(g.Fault, noClass):
 			f.Grade, f.Means = Warning, "It refuses writes that should pass."
 		}
 		found = append(found, f)
@@ -91,11 +91,17 @@ func (in *Input) guardRemedy(ctx context.Context, g fence.Guard) ([]string, erro
 		}
 	case strings.HasPrefix(g.Fault, "guarded for another resource"), strings.HasPrefix(g.Fault, "a column of the template"):
 		return []string{"wirefence unprotect " + quoted(g.Table), protect + ", with the present names of its columns"}, nil
+	case strings.HasPrefix(g.Fault, noClass):
+		class, _, _ := strings.Cut(g.Resource, "(")
+		return []string{"wirefence rows declare " + class + " --table TABLE --key COLUMN --claim EXPRESSION --while CONDITION", "wirefence unprotect " + quoted(g.Table) + ", if its rows are not to be guarded"}, nil
 	case strings.HasPrefix(g.Fault, "the table has gone"):
 		return []string{protect + ", if another took its place", "wirefence unprotect " + quoted(g.Table) + ", if not"}, nil
 	}
 	return []string{protect}, nil
 }
+
+// noClass begins the fault of a guard whose rows have no class.
+const noClass = "the class of its rows is not declared"
 
 // quoted quotes a word for the shell.
 func quoted(word string) string {

@@ -43,7 +43,7 @@ type Input struct {
 
 // checks returns the checks for which the input names a part.
 func (in *Input) checks() []Check {
-	return slices.Concat(databaseChecks, schemaChecks, engineChecks(), guardChecks, serverChecks, sessionChecks, resourceChecks, failoverChecks,
+	return slices.Concat(databaseChecks, schemaChecks, engineChecks(), guardChecks, rowChecks, serverChecks, sessionChecks, resourceChecks, failoverChecks,
 		in.storeChecks(), in.proxyChecks())
 }
 
