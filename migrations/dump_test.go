@@ -122,7 +122,15 @@ const toBeDumped = `
 	DROP TABLE public.gone;
 	CREATE TABLE public.off (id int);
 	SELECT wirefence.protect('public.off', 'off');
-	ALTER TABLE public.off DISABLE TRIGGER wirefence_guard`
+	ALTER TABLE public.off DISABLE TRIGGER wirefence_guard;
+	CREATE TABLE "an app".jobs (tenant text, id int, claim bigint, PRIMARY KEY (tenant, id));
+	INSERT INTO "an app".jobs VALUES ('a:b', 17, 5);
+	CREATE TABLE public.altered (dropped int, id int PRIMARY KEY, claim bigint);
+	INSERT INTO public.altered VALUES (1, 17, 5);
+	ALTER TABLE public.altered DROP dropped;
+	SELECT wirefence.declare_rows('job', '"an app".jobs', '{tenant,id}', 'claim', 'claim > 0'), wirefence.declare_rows('altered', 'public.altered', '{id}', 'claim', 'claim > 0');
+	CREATE TABLE public.results (id int);
+	SELECT wirefence.protect('public.results', 'altered({id})')`
 
 // rolesOfDump are those of a database administrator without superuser, and of a member of
 // wirefence_bypass.
@@ -135,7 +143,7 @@ EXCEPTION WHEN duplicate_object OR unique_violation THEN NULL; END $$`
 const state = `
 	SELECT concat_ws('|', 'function', p.oid::regprocedure, p.proowner::regrole, md5(p.prosrc), p.prosecdef, p.proconfig,
 	                 (SELECT array_agg(a::text ORDER BY a::text) FROM unnest(coalesce(p.proacl, acldefault('f', p.proowner))) AS a))
-	FROM pg_proc AS p WHERE p.pronamespace = 'wirefence'::regnamespace
+	FROM pg_proc AS p WHERE p.pronamespace = 'wirefence'::regnamespace OR p.proname LIKE 'wirefence_judge%'
 	UNION ALL
 	SELECT concat_ws('|', 'relation', c.oid::regclass, c.relkind, c.relpersistence, c.relowner::regrole,
 	                 (SELECT array_agg(a::text ORDER BY a::text) FROM unnest(c.relacl) AS a WHERE a::text NOT LIKE c.relowner::regrole || '=%'))
@@ -146,6 +154,8 @@ const state = `
 	SELECT concat_ws('|', 'defaults', d.defaclrole::regrole, d.defaclobjtype, d.defaclacl) FROM pg_default_acl AS d
 	UNION ALL
 	SELECT concat_ws('|', 'guarded', g) FROM wirefence.guarded() AS g
+	UNION ALL
+	SELECT concat_ws('|', 'class', r) FROM wirefence.row_classes AS r
 	UNION ALL
 	SELECT concat_ws('|', 'resource', l) FROM wirefence.resource_locks AS l
 	UNION ALL
@@ -218,9 +228,26 @@ func TestADumpBringsItsGuards(t *testing.T) {
 				mustExec(t, app, `SET wirefence.token = '%7Ba%7D:1=34'; INSERT INTO "an app"."Odd: names" VALUES ('a', 1)`)
 				mustExec(t, app, "ALTER TABLE renamed RENAME TO base")
 				wantJudged(t, restored)
+				wantRows(t, restored)
 			})
 		}
 	})
+}
+
+// wantRows checks that declared rows judge as before. A restore numbers the columns of a table
+// anew, which a class can't tell from a change of the table.
+func wantRows(t *testing.T, db database) {
+	t.Helper()
+	app := db.app(t)
+	for fence, state := range map[string]string{"job(a%3Ab:17)=5": "", "job(a%3Ab:17)=6": "WF001", "altered(17)=5": "WF008"} {
+		if got := code(exec(app, "SELECT wirefence.check($1)", fence)); got != state {
+			t.Errorf("%s: got %q, want %q", fence, got, state)
+		}
+	}
+	if got := column[string](t, db.as(t, "issuer"), "SELECT class FROM wirefence.rows() WHERE fault LIKE '%declare it again'"); !slices.Equal(got, []string{"altered"}) {
+		t.Errorf("classes with a fault: %q", got)
+	}
+	mustExec(t, app, "SELECT wirefence.declare_rows('altered', 'public.altered', '{id}', 'claim', 'claim > 0'); SET wirefence.token = 'altered(17)=5'; INSERT INTO results VALUES (17)")
 }
 
 // trustElsewhere checks that no token of another server is accepted, and then lets all be
