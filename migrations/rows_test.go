@@ -496,3 +496,25 @@ func TestShadowGuardsOfRows(t *testing.T) {
 		}
 	})
 }
+
+// A standby judges rows, of which it has the state of some moment: what doesn't fit may only be
+// late. A resource's token it can't judge.
+func TestClaimsOnAStandby(t *testing.T) {
+	onOwn(t, func(t *testing.T, primary database) {
+		mustExec(t, primary.admin(t), queue)
+		standby := primary.standby(t)
+		standby.fallBehind(t, primary)
+		mustExec(t, primary.app(t), take)
+		app := standby.app(t)
+		for fence, state := range map[string]string{"job(1)=10": "", "job(1)=11": "40001", "job(77)=1": "40001", "none(1)=1": "WF008", "job(01)=10": "WF004", "job(1)=10,orders=1": ""} {
+			for _, call := range []string{"wirefence.check($1)", "wirefence.proxy_hold(1, $1, NULL, 'nothing', false, 'group')"} {
+				if got := code(exec(app, "SELECT "+call, fence)); got != state {
+					t.Errorf("%s of %s: got %q, want %q", call, fence, got, state)
+				}
+			}
+		}
+		wantCode(t, exec(app, "SELECT wirefence.hold('job(1)=10')"), "WF006")
+		mustExec(t, app, "SET default_transaction_isolation = 'repeatable read'")
+		wantCode(t, exec(app, "SELECT wirefence.check('job(1)=10')"), "WF006")
+	})
+}
