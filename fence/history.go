@@ -104,6 +104,9 @@ var refusalsSinceSQL string
 //go:embed sql/record_refusals.sql
 var recordRefusalsSQL string
 
+//go:embed sql/collect_refusals.sql
+var collectRefusalsSQL string
+
 //go:embed sql/prune_history.sql
 var pruneHistorySQL string
 
@@ -233,6 +236,15 @@ func RecordRefusals(ctx context.Context, q Querier, proxy string, seen []SeenRef
 	}
 	if _, err := q.Exec(ctx, recordRefusalsSQL, proxy, string(text)); err != nil {
 		return fmt.Errorf("record refusals: %w", err)
+	}
+	return nil
+}
+
+// CollectRefusals records the last refusals of a database without a proxy. The role must have
+// wirefence_issuer.
+func CollectRefusals(ctx context.Context, q Querier) error {
+	if _, err := q.Exec(ctx, collectRefusalsSQL); err != nil {
+		return fmt.Errorf("collect refusals: %w", err)
 	}
 	return nil
 }

@@ -9,17 +9,56 @@ SET LOCAL search_path = pg_catalog, pg_temp;
 CREATE SEQUENCE wirefence.refusals MINVALUE 0 START 0;
 SELECT nextval('wirefence.refusals');
 
--- count_refusal counts a refusal that is about to be raised. It returns the value for the
--- field SCHEMA of the error, by which a proxy distinguishes counted refusals from others:
--- wirefence if it was counted, otherwise an empty string. A READ ONLY transaction, and so a
--- standby, cannot count. A shadow check must not count: it would change lastval of the
--- session.
-CREATE FUNCTION wirefence.count_refusal() RETURNS text
+-- The last four refusals, for collect_refusals, in three sequences each: the resource's key, the
+-- token that was presented, and the rest. The number of the refusal decides whose turn it is.
+CREATE SEQUENCE wirefence.refused_0_key MINVALUE -9223372036854775808;
+CREATE SEQUENCE wirefence.refused_0_token MINVALUE 0;
+CREATE SEQUENCE wirefence.refused_0_rest MINVALUE 0;
+CREATE SEQUENCE wirefence.refused_1_key MINVALUE -9223372036854775808;
+CREATE SEQUENCE wirefence.refused_1_token MINVALUE 0;
+CREATE SEQUENCE wirefence.refused_1_rest MINVALUE 0;
+CREATE SEQUENCE wirefence.refused_2_key MINVALUE -9223372036854775808;
+CREATE SEQUENCE wirefence.refused_2_token MINVALUE 0;
+CREATE SEQUENCE wirefence.refused_2_rest MINVALUE 0;
+CREATE SEQUENCE wirefence.refused_3_key MINVALUE -9223372036854775808;
+CREATE SEQUENCE wirefence.refused_3_token MINVALUE 0;
+CREATE SEQUENCE wirefence.refused_3_rest MINVALUE 0;
+
+-- refusal_slot returns one of the sequences of a refusal.
+CREATE FUNCTION wirefence.refusal_slot(number bigint, part text) RETURNS regclass
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
+RETURN format('wirefence.refused_%s_%s', number % 4, part)::regclass;
+
+-- keep_refusal keeps a refusal. The rest has, from the upper bits down, the seconds since 1970,
+-- the last digit of the SQLSTATE, five bits of the number, by which a reader recognizes a slot
+-- that is being written, and the process. setval, unlike nextval, leaves lastval alone.
+CREATE FUNCTION wirefence.keep_refusal(number bigint, state text, resource text, token bigint) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
+    PERFORM setval(wirefence.refusal_slot(number, 'key'), wirefence.lock_key(resource)),
+            setval(wirefence.refusal_slot(number, 'token'), coalesce(token, 0)),
+            setval(wirefence.refusal_slot(number, 'rest'),
+                   (extract(epoch FROM clock_timestamp())::bigint << 30) + (right(state, 1)::bigint << 27) + (number % 32 << 22) + pg_backend_pid() % 4194304);
+END
+$$;
+
+-- count_refusal counts a refusal that is about to be raised, and keeps it if its resource is
+-- known. It returns the value for the field SCHEMA of the error, by which a proxy distinguishes counted refusals from others:
+-- wirefence if it was counted, otherwise an empty string. A READ ONLY transaction, and so a
+-- standby, cannot count. A shadow check must not count: it would change lastval of the
+-- session.
+CREATE FUNCTION wirefence.count_refusal(state text DEFAULT NULL, resource text DEFAULT NULL, token bigint DEFAULT NULL) RETURNS text
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    number bigint;
+BEGIN
     IF current_setting('transaction_read_only') = 'off' AND current_setting('wirefence.observing', true) IS DISTINCT FROM 'on' THEN
-        PERFORM nextval('wirefence.refusals');
+        number := nextval('wirefence.refusals');
+        IF resource IS NOT NULL THEN
+            PERFORM wirefence.keep_refusal(number, state, resource, token);
+        END IF;
         RETURN 'wirefence';
     END IF;
     RETURN '';

@@ -81,7 +81,7 @@ BEGIN
         PERFORM wirefence.refuse_unknown(resource, wirefence.count_refusal());
     END IF;
     RAISE EXCEPTION USING
-        SCHEMA = wirefence.count_refusal(),
+        SCHEMA = wirefence.count_refusal(state, resource, token),
         ERRCODE = state,
         MESSAGE = CASE state
             WHEN 'WF001' THEN 'stale fencing token for resource '

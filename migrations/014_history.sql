@@ -57,6 +57,7 @@ CREATE TABLE wirefence.history_bounds (
     max_rows bigint NOT NULL DEFAULT 100000 CHECK (max_rows BETWEEN 100 AND 1000000),
     max_age  interval NOT NULL DEFAULT '30 days' CHECK (max_age BETWEEN interval '1 minute' AND interval '100 years'),
     recorded bigint NOT NULL DEFAULT 0,
+    collected bigint NOT NULL DEFAULT 0,
     marked     bigint NOT NULL DEFAULT 0,
     marked_at  timestamptz,
     overdue    bigint NOT NULL DEFAULT 0,
@@ -66,6 +67,7 @@ INSERT INTO wirefence.history_bounds DEFAULT VALUES;
 
 COMMENT ON COLUMN wirefence.history_bounds.recorded IS 'The number of recorded refusals among those that wirefence.refusals counts.';
 
+COMMENT ON COLUMN wirefence.history_bounds.collected IS 'The number of refusals that had been raised when collect_refusals last looked.';
 COMMENT ON COLUMN wirefence.history_bounds.marked IS 'The number of refusals that had been raised at marked_at; a proxy updates it every minute.';
 COMMENT ON COLUMN wirefence.history_bounds.overdue IS 'The number of refusals of the previous mark that had not been recorded at marked_at.';
 COMMENT ON COLUMN wirefence.history_bounds.overdue_at IS 'When overdue last rose.';
@@ -415,6 +417,38 @@ BEGIN
 END
 $$;
 
+-- collect_refusals records the last refusals in a database that no proxy looks after: at most
+-- four of those since the last call. It records none from a time at which a proxy did. The
+-- current token and its holder are those of now.
+CREATE FUNCTION wirefence.collect_refusals() RETURNS integer
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lock_timeout = '2s'
+AS $$
+DECLARE
+    bounds wirefence.history_bounds;
+    raised CONSTANT bigint := (SELECT r.last_value FROM wirefence.refusals AS r);
+    new_rows integer;
+BEGIN
+    IF current_setting('transaction_read_only') = 'on' OR raised = (SELECT b.collected FROM wirefence.history_bounds AS b) THEN
+        RETURN 0;
+    END IF;
+    SELECT * INTO bounds FROM wirefence.history_bounds FOR UPDATE;
+    INSERT INTO wirefence.history (at, kind, state, resource, token, current_token, holder, pid)
+    SELECT refused.at, 'refusal', 'WF00' || (refused.rest >> 27 & 7), coalesce(l.resource_id, g.resource), nullif(refused.token, 0),
+           l.last_token, l.holder, refused.rest & 4194303
+    FROM generate_series(greatest(bounds.collected, raised - 4) + 1, raised) AS n(number)
+    CROSS JOIN LATERAL (SELECT pg_sequence_last_value(wirefence.refusal_slot(n.number, 'key')) AS key,
+                               pg_sequence_last_value(wirefence.refusal_slot(n.number, 'token')) AS token,
+                               pg_sequence_last_value(wirefence.refusal_slot(n.number, 'rest')) AS rest) AS kept
+    CROSS JOIN LATERAL (SELECT kept.*, to_timestamp(kept.rest >> 30) AS at) AS refused
+    LEFT JOIN wirefence.resource_locks AS l ON wirefence.lock_key(l.resource_id) = refused.key
+    LEFT JOIN LATERAL (SELECT u.resource FROM wirefence.guards AS u WHERE wirefence.lock_key(u.resource) = refused.key LIMIT 1) AS g ON true
+    WHERE (refused.rest >> 22 & 31) = n.number % 32 AND (refused.at <= bounds.marked_at + interval '1 min') IS NOT TRUE;
+    GET DIAGNOSTICS new_rows = ROW_COUNT;
+    UPDATE wirefence.history_bounds AS b SET collected = raised, recorded = b.recorded + new_rows;
+    RETURN new_rows;
+END
+$$;
+
 -- history_totals returns the size and the bounds of the history. max_rows applies separately
 -- to the rows that issuers cause and to all others. unrecorded is the number of refusals that
 -- this database raised and no proxy has recorded. If a proxy marks them, it is the number at
@@ -431,10 +465,11 @@ AS $$
     FROM wirefence.history_bounds AS b, wirefence.refusals AS r, wirefence.history_dropped AS d
 $$;
 
-GRANT EXECUTE ON FUNCTION wirefence.record_refusals(text, jsonb), wirefence.history_totals(), wirefence.prune_history(), wirefence.set_history(bigint, interval),
+GRANT EXECUTE ON FUNCTION wirefence.record_refusals(text, jsonb), wirefence.collect_refusals(), wirefence.history_totals(), wirefence.prune_history(), wirefence.set_history(bigint, interval),
     wirefence.history(text, timestamptz, text[], integer) TO wirefence_issuer;
 
 COMMENT ON FUNCTION wirefence.history(text, timestamptz, text[], integer) IS 'Returns the newest rows of the history, the newest last: of one resource, since a time, of some kinds, at most max_rows. Null means all.';
+COMMENT ON FUNCTION wirefence.collect_refusals() IS 'Records the last four refusals since the last call, in a database without a proxy, and returns how many. wirefence lock, history and status call it.';
 COMMENT ON FUNCTION wirefence.history_totals() IS 'Returns the size and the bounds of the history, and the number of refusals that were raised and not recorded.';
 COMMENT ON FUNCTION wirefence.set_history(bigint, interval) IS 'Sets how many rows the history keeps, from 100 to 1,000,000, and for how long, from 1 minute to 100 years; null keeps the present value. It returns both.';
 COMMENT ON FUNCTION wirefence.prune_history() IS 'Deletes up to 10,000 rows of the history beyond its bounds, and returns how many. Proxies call it regularly.';

@@ -190,6 +190,58 @@ func TestUnrecordedRefusalsAreThoseOfAMinuteAgo(t *testing.T) {
 	})
 }
 
+// Without a proxy the last four refusals are recorded when somebody looks, with what was
+// refused. One that a proxy may have recorded isn't recorded twice.
+func TestRefusalsAreCollectedWithoutAProxy(t *testing.T) {
+	onEach(t, func(t *testing.T, db database) {
+		app := guarded(t, db)
+		issuer := db.as(t, "issuer")
+		mustExec(t, app, "SELECT wirefence.protect('orders', 'orders'), wirefence.protect('free', 'unseen'), wirefence.protect('reports', 'report:{tenant}:{id}')")
+		mustExec(t, issuer, "SELECT wirefence.seal('orders', 34, 'worker-b')")
+		collects := func(want int) {
+			t.Helper()
+			if got := value[int](t, issuer, "SELECT wirefence.collect_refusals()"); got != want {
+				t.Errorf("%d are collected, want %d", got, want)
+			}
+		}
+		refused := func(sql, state string) { t.Helper(); wantCode(t, exec(app, sql), state) }
+		collects(0)
+		mustExec(t, app, "SET wirefence.token = 'orders=33'")
+		refused("DELETE FROM orders", "WF001")
+		mustExec(t, app, "RESET wirefence.token")
+		refused("BEGIN; DELETE FROM free", "WF002")
+		mustExec(t, app, "ROLLBACK")
+		refused("INSERT INTO reports (tenant, id) VALUES (7, 17)", "WF002")
+		refused("SELECT wirefence.check('orders')", "WF004") // of which no resource is known
+		collects(3)
+		collects(0)
+		got := told(t, issuer, `kind, state, coalesce(resource, '-'), coalesce(token::text, '-'), coalesce(current_token::text, '-'), coalesce(holder, '-'),
+			pid = `+fmt.Sprint(app.PgConn().PID())+`, abs(extract(epoch FROM at - now())) < 60`, "kinds => '{refusal}'")
+		slices.Sort(got)
+		if want := []string{
+			"refusal WF001 orders 33 34 worker-b t t", "refusal WF002 - - - - t t", "refusal WF002 unseen - - - t t",
+		}; !slices.Equal(got, want) {
+			t.Errorf("the history has\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+		}
+		if got := value[int](t, issuer, "SELECT unrecorded FROM wirefence.history_totals()"); got != 1 {
+			t.Errorf("%d count as missing, not the one that has no resource", got)
+		}
+		for range 6 {
+			refused("SELECT wirefence.check('orders=33')", "WF001")
+		}
+		collects(4)
+		mustExec(t, issuer, "SELECT wirefence.prune_history()") // a proxy looks after the history
+		refused("SELECT wirefence.check('orders=33')", "WF001")
+		collects(0)
+		mustExec(t, db.admin(t), "UPDATE wirefence.history_bounds SET marked_at = marked_at - interval '6 min'")
+		refused("SELECT wirefence.check('orders=33')", "WF001")
+		collects(1)
+		mustExec(t, issuer, "SET default_transaction_read_only = on")
+		refused("SELECT wirefence.check('orders=33')", "WF001")
+		collects(0)
+	})
+}
+
 // A handoff records how long it waited for open transactions.
 func TestHandoffsTellHowLongTheyWaited(t *testing.T) {
 	onEach(t, func(t *testing.T, db database) {

@@ -30,8 +30,9 @@ func historyCommand() *cobra.Command {
 		Use:   "history [flags] [RESOURCE]",
 		Short: "Show who took resources over, and whose writes were refused",
 		Long: `Prints the history that the database keeps, the newest last: handoffs and
-revocations, and the refusals that proxies have seen. Below them is the number of
-events that could not be recorded, if any.`,
+revocations, and refusals: those that proxies have seen, or in a database without a
+proxy the last four since the last look. Below them is the number of events that
+could not be recorded, if any.`,
 		Args: atMostOne("one resource or none"),
 	}, func(c *cobra.Command, cfg historySettings, args []string) error {
 		filter, err := cfg.filter(args)
@@ -39,6 +40,9 @@ events that could not be recorded, if any.`,
 			return usageError{err}
 		}
 		return onSchema(c.Context(), cfg.DatabaseURL, func(conn *pgx.Conn) error {
+			if err := fence.CollectRefusals(c.Context(), conn); err != nil {
+				return err
+			}
 			if cfg.Follow {
 				return followHistory(c.Context(), conn, filter, cfg.inJSON(), c.OutOrStdout())
 			}
@@ -124,7 +128,7 @@ func printMissing(w io.Writer, f fence.EventFilter, totals fence.HistoryTotals) 
 	switch {
 	case totals.Unrecorded == 0:
 	case totals.UnrecordedAt.IsZero():
-		fmt.Fprintf(w, "%s: %d of %d refusals that the database has raised. No proxy records them here, or not yet.\n", missing, totals.Unrecorded, totals.Raised)
+		fmt.Fprintf(w, "%s: %d of %d refusals that the database has raised. No proxy records them here, or not yet; without one only the last four are kept.\n", missing, totals.Unrecorded, totals.Raised)
 	case totals.UnrecordedAt.After(f.Since):
 		fmt.Fprintf(w, "%s: %d of %d refusals that the database has raised, the last before %s: for writes around the proxies, or ones whose proxy could not record them.\n",
 			missing, totals.Unrecorded, totals.Raised, totals.UnrecordedAt.UTC().Format(time.RFC3339))

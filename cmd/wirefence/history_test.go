@@ -33,7 +33,7 @@ func TestHistory(t *testing.T) {
 		"SELECT nextval('wirefence.refusals')", "SELECT nextval('wirefence.history_dropped')")
 	lines := strings.Split(strings.TrimSpace(wirefence(t, issuer(url), "history").stdout), "\n")
 	if len(lines) != 6 || !strings.HasPrefix(lines[0], "AT ") || !strings.Contains(lines[2], "worker-B/1") || !strings.Contains(lines[2], "from worker-A/1") ||
-		lines[4] != "Not recorded: 1 of 1 refusals that the database has raised. No proxy records them here, or not yet." ||
+		lines[4] != "Not recorded: 1 of 1 refusals that the database has raised. No proxy records them here, or not yet; without one only the last four are kept." ||
 		lines[5] != "Not recorded: 1 handoffs, ended transactions or notes of shadow mode, ever, for the history was locked or could not be written." {
 		t.Errorf("got\n%s", strings.Join(lines, "\n"))
 	}
@@ -55,6 +55,26 @@ func TestHistory(t *testing.T) {
 		{"--since=0d", "30d"}, {"--kind=crash", "no kind of event"}, {"a b", "one resource or none"},
 	} {
 		wirefence(t, issuer(url), append([]string{"history"}, strings.Fields(c[0])...)...).expect(t, exitUsage, c[1])
+	}
+}
+
+// Without a proxy a refusal gets into the history by the next look, or the next end of a lock.
+func TestRefusalsWithoutAProxyGetIntoTheHistory(t *testing.T) {
+	t.Parallel()
+	for what, look := range map[string][]string{"history": {"history"}, "status": {"status"}, "lock": {"lock", "other", "--", "true"}} {
+		url := database(t, true)
+		stack.Exec(t, url, "SELECT wirefence.seal('orders', 34, 'worker-B/1')")
+		if _, err := stack.Connect(t, url).Exec(t.Context(), "SELECT wirefence.check('orders=33')"); !fence.IsStale(err) {
+			t.Fatal(err)
+		}
+		r := wirefence(t, issuer(url), look...).expect(t, 0)
+		if what == "status" && !strings.HasSuffix(strings.Join(strings.Fields(r.stdout), " "), " 0 1 0") {
+			t.Errorf("status doesn't count it:\n%s", r.stdout)
+		}
+		var got string
+		if err := stack.Connect(t, url).QueryRow(t.Context(), "SELECT concat_ws(' ', state, resource, token, current_token, holder) FROM wirefence.history WHERE kind = 'refusal'").Scan(&got); err != nil || got != "WF001 orders 33 34 worker-B/1" {
+			t.Errorf("after wirefence %s the history has %q, %v", what, got, err)
+		}
 	}
 }
 

@@ -77,6 +77,7 @@ func runLocked(ctx context.Context, cfg lockSettings, resource fence.Resource, c
 	options := inForeground(cfg.TermGrace)
 	options.Wanted = ctx
 	status, err := runner.Run(context.WithoutCancel(ctx), lease, command, options)
+	a.collectRefusals()
 	if errors.Is(err, runner.ErrNotWanted) {
 		status = interrupted(ctx)
 	}

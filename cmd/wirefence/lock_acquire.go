@@ -120,6 +120,22 @@ func (a *acquirer) verify(ctx context.Context) error {
 	return err
 }
 
+// collectTime bounds the recording of refusals behind a command.
+const collectTime = 3 * time.Second
+
+// collectRefusals records in the history what a database without a proxy has refused, most
+// likely to the command that has ended.
+func (a *acquirer) collectRefusals() {
+	if a.database == nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), collectTime)
+	defer cancel()
+	if err := fence.CollectRefusals(ctx, a.database); err != nil {
+		a.log.Warn("refusals of the command may be missing in the history", "error", err)
+	}
+}
+
 func sleep(ctx context.Context, d time.Duration) {
 	select {
 	case <-time.After(d):

@@ -99,6 +99,9 @@ func unknownResource(resource fence.Resource) error {
 }
 
 func listStatus(ctx context.Context, conn *pgx.Conn, cfg statusSettings, resource fence.Resource, w, stderr io.Writer) error {
+	if err := fence.CollectRefusals(ctx, conn); err != nil {
+		return err
+	}
 	all, err := statusOf(ctx, conn, resource)
 	if err != nil {
 		return err

@@ -1,0 +1,1 @@
+SELECT wirefence.collect_refusals()
