@@ -2,6 +2,8 @@ package howto
 
 import (
 	"context"
+	"errors"
+	"io/fs"
 	"maps"
 	"os"
 	"os/exec"
@@ -102,7 +104,7 @@ func (g guide) follow(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	walk := pages.Walk{Dir: folder, Replace: replace, Env: []string{
+	walk := pages.Walk{Dir: folder, Replace: replace, User: ordinaryUser(t, folder), Env: []string{
 		"PATH=" + tools + ":/usr/bin:/bin:/usr/sbin", "HOME=" + folder, "LC_ALL=C.UTF-8",
 		// The clients are installed from a clone, as docs/clients.md says.
 		"PYTHONPATH=" + clients, "PYTHONDONTWRITEBYTECODE=1",
@@ -112,6 +114,23 @@ func (g guide) follow(t *testing.T) {
 		t.Error(err)
 	}
 	t.Logf("%d commands ran for %v", len(steps), time.Since(began).Round(100*time.Millisecond))
+}
+
+// ordinaryUser returns nobody, whom it gives a folder, if this process is root's: a reader
+// isn't root. The temporary folders above are root's alone otherwise.
+func ordinaryUser(t *testing.T, folder string) *syscall.Credential {
+	t.Helper()
+	if os.Getuid() != 0 {
+		return nil
+	}
+	const nobody = 65534
+	err := errors.Join(os.Chmod(filepath.Dir(folder), 0o755), filepath.WalkDir(folder, func(name string, _ fs.DirEntry, err error) error {
+		return errors.Join(err, os.Chown(name, nobody, nobody))
+	}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &syscall.Credential{Uid: nobody, Gid: nobody}
 }
 
 // writeFiles writes the files that a page shows, and the examples that it has its reader copy.

@@ -18,10 +18,11 @@ const done = "-- the command has ended --"
 // Walk types a page's commands into terminals, each a bash of its own that begins as the
 // first command is typed there.
 type Walk struct {
-	Dir     string            // where the terminals begin
-	Env     []string          // their whole environment
-	Replace map[string]string // what stands in the page, and what is used instead, such as ports
-	Done    func(Step)        // called behind each step whose output is the page's; may be nil
+	Dir     string              // where the terminals begin
+	Env     []string            // their whole environment
+	User    *syscall.Credential // who types; nil for the user of this process
+	Replace map[string]string   // what stands in the page, and what is used instead, such as ports
+	Done    func(Step)          // called behind each step whose output is the page's; may be nil
 }
 
 // Run types the steps one after another, and waits for the end of each. It returns at the
@@ -85,7 +86,7 @@ type terminal struct {
 func (w Walk) open(ctx context.Context) (*terminal, error) {
 	cmd := exec.CommandContext(ctx, "bash", "--noprofile", "--norc")
 	cmd.Dir, cmd.Env = w.Dir, w.Env
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Credential: w.User}
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
 	keys, err := cmd.StdinPipe()
 	if err != nil {
