@@ -92,7 +92,7 @@ Exit status, unless the help of a command says otherwise:
 	root.CompletionOptions.DisableDefaultCmd = true // completionCommand replaces it
 	root.AddGroup(commandGroups...)
 	root.AddCommand(in(groupRun, proxyCommand(), lockCommand(), checkCommand(), guardCommand(), demoCommand())...)
-	root.AddCommand(in(groupSetUp, migrateCommand(), protectCommand(), unprotectCommand(), rowsCommand())...)
+	root.AddCommand(in(groupSetUp, migrateCommand(), protectCommand(), unprotectCommand(), rowsCommand(), uninstallCommand())...)
 	root.AddCommand(in(groupOperate, statusCommand(), historyCommand(), resourceCommand(), revokeCommand(), doctorCommand())...)
 	root.AddCommand(in(groupOther, completionCommand(), versionCommand())...)
 	root.SetHelpCommandGroupID(groupOther)
