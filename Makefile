@@ -46,9 +46,11 @@ GOFILES = $(shell find . -name '*.go' -not -path './.*' -not -path '*/node_modul
 
 .DEFAULT_GOAL := help
 
+##@ First
+
 .PHONY: help
 help: ## List what can be made
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^##@ / { print "\n" substr($$0, 5) ":" } /^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 .PHONY: demo
 demo: ## See a zombie's write refused, on servers that are started for it
@@ -56,10 +58,76 @@ demo: ## See a zombie's write refused, on servers that are started for it
 	@$(MAKE) --no-print-directory build
 	bin/wirefence demo
 
+.PHONY: build
+build: ## Build the static binary bin/wirefence
+	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '$(LDFLAGS)' -o bin/wirefence ./cmd/wirefence
+
 .PHONY: test
 test: $(TOOLS)/gotestsum ## Run the tests that need Go, PostgreSQL and Redis alone
 	scripts/install-servers
 	$(RUN_TESTS) short -timeout $(TIMEOUT) $(TESTFLAGS)
+
+.PHONY: lint
+lint: $(TOOLS)/.installed ## Check formatting, vet, staticcheck, import rules, comments and scripts
+	@unformatted=$$(gofmt -l $(GOFILES)); \
+	if [ -n "$$unformatted" ]; then echo "run make fmt, for:"; echo "$$unformatted"; exit 1; fi
+	$(GO) vet ./...
+	$(GO) vet -tags portable ./proxy/...
+	$(GO) vet -tags manual ./cmd/wirefence
+	$(TOOLS)/staticcheck ./...
+	$(TOOLS)/depguard ./...
+	@set -e; for module in $(NESTED); do \
+	  echo "$(GO) vet ./... in $$module"; \
+	  $(GO) vet -C $$module ./...; \
+	done
+	$(GO) test -C tools -count=1 ./...
+	tools/lint-scripts
+	tools/lint-comments
+
+.PHONY: docs
+docs: ## Build the documentation as a site, .cache/site, and check its links
+	scripts/install-servers --docs
+	PYTHONDONTWRITEBYTECODE=1 /usr/bin/python3 tools/site/test_site.py --buffer
+	PYTHONDONTWRITEBYTECODE=1 mkdocs build --strict --quiet
+	@echo "The site is in .cache/site; python3 -m http.server -d .cache/site serves it."
+
+##@ Change it
+
+.PHONY: fmt
+fmt: ## Format all Go files
+	gofmt -w $(GOFILES)
+
+.PHONY: cli
+cli: ## Write what follows from commands and settings: docs/cli.md, tables of docs/operations.md, the chart's schema
+	CGO_ENABLED=0 $(GO) run -tags manual ./cmd/wirefence manual --docs docs
+	$(GO) generate ./deploy/helm
+
+.PHONY: wire
+wire: ## Run the protocol's scripts on every version of PostgreSQL
+	scripts/install-servers --all
+	$(GO) test -count=1 -timeout 30m $(TESTFLAGS) ./proxy/wiretest
+
+.PHONY: schema
+schema: $(TOOLS)/gotestsum ## Run the schema's tests on every version of PostgreSQL
+	scripts/install-servers --all
+	$(RUN_TESTS) schema -timeout 25m $(TESTFLAGS)
+
+.PHONY: fuzz
+fuzz: ## Run every fuzz target for FUZZTIME (20s)
+	tools/fuzz $(FUZZTIME)
+
+.PHONY: bench
+bench: build ## Compare speed side by side: direct, fenced, PgBouncer
+	scripts/install-servers --all
+	$(GO) run ./bench -out docs/benchmarks.md $(BENCHFLAGS)
+
+.PHONY: bench-compare
+bench-compare: ## Compare the speed of this tree with that of a commit: BASE=<commit>
+	@test -n "$(BASE)" || { echo "which commit? make bench-compare BASE=<commit>"; exit 2; }
+	scripts/install-servers --all
+	$(GO) run ./bench -compare $(BASE) $(BENCHFLAGS)
+
+##@ Tests that take longer, or need more
 
 .PHONY: more
 more: $(TOOLS)/gotestsum ## Run tests with the race detector, other servers, drivers and a browser
@@ -77,11 +145,6 @@ verify-tests: $(TOOLS)/gotestsum ## Run the tests on every version of PostgreSQL
 	scripts/install-servers --all
 	$(RUN_TESTS) long -timeout 25m $(TESTFLAGS)
 
-.PHONY: schema
-schema: $(TOOLS)/gotestsum ## Run the schema's tests on every version of PostgreSQL
-	scripts/install-servers --all
-	$(RUN_TESTS) schema -timeout 25m $(TESTFLAGS)
-
 .PHONY: ways
 ways: $(TOOLS)/gotestsum ## Run tests through proxies with TLS, and with the portable driver
 	scripts/install-servers --all
@@ -96,31 +159,6 @@ verify-drivers: ## Run every driver on every version of PostgreSQL
 verify-faults: ## Let stores, networks and clients fail for FAULTS (150s) each, and PostgreSQL FAILOVERS (10) times
 	scripts/install-servers --all
 	$(GO) test -count=1 -timeout 0 ./lockclient/faulttest -faults $(FAULTS) -failovers $(FAILOVERS) -seed $(SEED)
-
-.PHONY: matrix
-matrix: ## Run every driver on every version of PostgreSQL, and write docs/compatibility.md
-	scripts/install-servers --all
-	$(GO) test -count=1 -timeout 60m -run TestMatrix ./proxy/drivertest -matrix -page $(CURDIR)/docs/compatibility.md
-
-.PHONY: wire
-wire: ## Run the protocol's scripts on every version of PostgreSQL
-	scripts/install-servers --all
-	$(GO) test -count=1 -timeout 30m $(TESTFLAGS) ./proxy/wiretest
-
-.PHONY: bench
-bench: build ## Compare speed side by side: direct, fenced, PgBouncer
-	scripts/install-servers --all
-	$(GO) run ./bench -out docs/benchmarks.md $(BENCHFLAGS)
-
-.PHONY: bench-compare
-bench-compare: ## Compare the speed of this tree with that of a commit: BASE=<commit>
-	@test -n "$(BASE)" || { echo "which commit? make bench-compare BASE=<commit>"; exit 2; }
-	scripts/install-servers --all
-	$(GO) run ./bench -compare $(BASE) $(BENCHFLAGS)
-
-.PHONY: fuzz
-fuzz: ## Run every fuzz target for FUZZTIME (20s)
-	tools/fuzz $(FUZZTIME)
 
 .PHONY: model
 model: ## Let spin try every schedule of the protocol's model, and of broken ones
@@ -142,52 +180,34 @@ incident: ## Play incidents that alerts are for, before a real Prometheus and Al
 	scripts/install-servers --test
 	$(GO) test -race -count=1 -timeout 20m $(TESTFLAGS) ./deploy/mixin/incidenttest
 
+.PHONY: newcomer
+newcomer: ## Follow the tutorial on a minimal system, and install the packages there
+	scripts/newcomer
+
+.PHONY: packages
+packages: snapshot ## Build it twice, compare, install the package, and restart its service under load
+	scripts/install-servers --all
+	scripts/reproduce
+	$(GO) test -count=1 -timeout 10m -v $(TESTFLAGS) ./deploy/packages/packagetest
+
+##@ Tests that write a page
+
+.PHONY: matrix
+matrix: ## Run every driver on every version of PostgreSQL, and write docs/compatibility.md
+	scripts/install-servers --all
+	$(GO) test -count=1 -timeout 60m -run TestMatrix ./proxy/drivertest -matrix -page $(CURDIR)/docs/compatibility.md
+
 .PHONY: faults
 faults: ## The same as verify-faults, and write docs/failover.md
 	scripts/install-servers --all
 	$(GO) test -count=1 -timeout 0 -v ./lockclient/faulttest -faults $(FAULTS) -failovers $(FAILOVERS) -seed $(SEED) -page $(CURDIR)/docs/failover.md
 
-.PHONY: docs
-docs: ## Build the documentation as a site, .cache/site, and check its links
-	scripts/install-servers --docs
-	PYTHONDONTWRITEBYTECODE=1 /usr/bin/python3 tools/site/test_site.py --buffer
-	PYTHONDONTWRITEBYTECODE=1 mkdocs build --strict --quiet
-	@echo "The site is in .cache/site; python3 -m http.server -d .cache/site serves it."
-
-.PHONY: lint
-lint: $(TOOLS)/.installed ## Check formatting, vet, staticcheck, import rules, comments and scripts
-	@unformatted=$$(gofmt -l $(GOFILES)); \
-	if [ -n "$$unformatted" ]; then echo "run make fmt, for:"; echo "$$unformatted"; exit 1; fi
-	$(GO) vet ./...
-	$(GO) vet -tags portable ./proxy/...
-	$(GO) vet -tags manual ./cmd/wirefence
-	$(TOOLS)/staticcheck ./...
-	$(TOOLS)/depguard ./...
-	@set -e; for module in $(NESTED); do \
-	  echo "$(GO) vet ./... in $$module"; \
-	  $(GO) vet -C $$module ./...; \
-	done
-	$(GO) test -C tools -count=1 ./...
-	tools/lint-scripts
-	tools/lint-comments
-
-.PHONY: fmt
-fmt: ## Format all Go files
-	gofmt -w $(GOFILES)
-
-.PHONY: build
-build: ## Build the static binary bin/wirefence
-	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '$(LDFLAGS)' -o bin/wirefence ./cmd/wirefence
+##@ Make files
 
 .PHONY: man
 man: ## Write the manual pages of the commands to bin/man
 	rm -rf bin/man
 	CGO_ENABLED=0 $(GO) run -tags manual -ldflags '$(LDFLAGS)' ./cmd/wirefence manual --man bin/man
-
-.PHONY: cli
-cli: ## Write what follows from commands and settings: docs/cli.md, tables of docs/operations.md, the chart's schema
-	CGO_ENABLED=0 $(GO) run -tags manual ./cmd/wirefence manual --docs docs
-	$(GO) generate ./deploy/helm
 
 .PHONY: image
 image: ## Build the container image wirefence/wirefence:VERSION
@@ -215,16 +235,6 @@ release: $(TOOLS)/goreleaser ## Build and upload the release that HEAD is tagged
 	awk '/^## \[/ { on = index($$2, "[$(VERSION:v%=%)]") } on' CHANGELOG.md >.cache/notes.md
 	@test -s .cache/notes.md || { echo "CHANGELOG.md has no part for $(VERSION:v%=%)"; exit 1; }
 	$(TOOLS)/goreleaser release --clean --release-notes=.cache/notes.md
-
-.PHONY: packages
-packages: snapshot ## Build it twice, compare, install the package, and restart its service under load
-	scripts/install-servers --all
-	scripts/reproduce
-	$(GO) test -count=1 -timeout 10m -v $(TESTFLAGS) ./deploy/packages/packagetest
-
-.PHONY: newcomer
-newcomer: ## Follow the tutorial on a minimal system, and install the packages there
-	scripts/newcomer
 
 .PHONY: clean
 clean: ## Remove what was built
