@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -53,6 +54,16 @@ func printHelp(c *cobra.Command, _ []string) {
 		fmt.Fprintf(w, "\n`%s COMMAND --help` tells more of a command.\n", c.CommandPath())
 	}
 }
+
+// takenForHelp reports whether the -h that printed the help may be another command's, to whom
+// status 0 would say that it ran: wirefence lock orders psql -h db.
+func takenForHelp(c *cobra.Command) bool {
+	help := c.Flags().Lookup("help")
+	return runsCommand(c) && help != nil && help.Changed && c.Flags().NArg() > 1 && c.ArgsLenAtDash() < 0
+}
+
+// runsCommand reports whether a command runs another.
+func runsCommand(c *cobra.Command) bool { return strings.Contains(c.Use, "-- COMMAND") }
 
 func printCommands(w io.Writer, c *cobra.Command, g *cobra.Group) {
 	heading := "\n" + g.Title + ":\n"

@@ -105,6 +105,9 @@ func run(ctx context.Context, args []string) int {
 	root := newRoot()
 	root.SetArgs(args)
 	command, err := root.ExecuteContextC(ctx)
+	if err == nil && takenForHelp(command) {
+		err = usageError{errors.New("if -h is a flag of the command to run, put -- before that")}
+	}
 	if err == nil {
 		return 0
 	}

@@ -109,7 +109,7 @@ func suggestFlag(c *cobra.Command, err error) error {
 	if !errors.As(err, &unknown) {
 		return err
 	}
-	if strings.Contains(c.Use, "-- COMMAND") && c.Flags().NArg() > 0 {
+	if runsCommand(c) && c.Flags().NArg() > 0 {
 		return fmt.Errorf("%w; if it is a flag of the command to run, put -- before that", err)
 	}
 	if unknown.GetSpecifiedShortnames() != "" {

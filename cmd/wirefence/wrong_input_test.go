@@ -41,6 +41,7 @@ func TestWrongInput(t *testing.T) {
 		{url, "revoke nothing", 1, "WF008"},
 		{url, "lock", 2, "--help"},
 		{url, "lock orders psql -c true", 2, "if it is a flag of the command to run, put -- before that"},
+		{url, "lock orders psql -h 127.0.0.1", 2, "if -h is a flag of the command to run, put -- before that"},
 		{url, "lock orders psql", 2, "two dashes"},
 		{url, "lock " + long + " -- true", 2, "256 bytes"},
 		{url, "lock orders --ttl=-1s -- true", 2, `--ttl is "-1s": at least 1ms`},
