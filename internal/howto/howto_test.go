@@ -24,12 +24,12 @@ import (
 type guide struct {
 	page   string
 	proxy  bool // on port 6433, with the API on 9433
-	pooler bool // PgBouncer on port 6432, before the proxy, with the page's settings
+	pooler bool // PgBouncer on port 6432, before the proxy or the server, with the page's settings
 	bare   bool // a database without the schema, which the page creates
 }
 
 var guides = []guide{
-	{page: "howto-cron.md"},
+	{page: "howto-cron.md", bare: true},
 	{page: "howto-queue.md", proxy: true},
 	{page: "howto-django.md", proxy: true, pooler: true},
 	{page: "howto-leader.md"},
@@ -37,7 +37,15 @@ var guides = []guide{
 	{page: "howto-spring.md", proxy: true, pooler: true},
 	{page: "howto-redisson-shedlock.md", proxy: true},
 	{page: "howto-backup.md"},
+	{page: "howto-migrations.md", pooler: true},
 	{page: "uninstall.md", bare: true},
+	{page: "symptoms/job-ran-twice.md", bare: true},
+	{page: "symptoms/two-leaders.md", bare: true},
+	{page: "symptoms/split-brain.md", bare: true},
+	{page: "symptoms/charged-twice.md", bare: true},
+	{page: "symptoms/lost-update.md", bare: true},
+	{page: "symptoms/zombie-worker.md", bare: true},
+	{page: "symptoms/advisory-lock-pgbouncer.md", bare: true, pooler: true},
 }
 
 // Each page is followed as its reader would, in an empty folder: each command prints what
@@ -56,15 +64,16 @@ func TestPages(t *testing.T) {
 func TestAllPagesAreFollowed(t *testing.T) {
 	t.Parallel()
 	found, err := filepath.Glob("../../docs/howto-*.md")
-	if err != nil || len(found) == 0 {
-		t.Fatal(found, err)
+	symptoms, more := filepath.Glob("../../docs/symptoms/*.md")
+	if err := errors.Join(err, more); err != nil || len(found) == 0 || len(symptoms) == 0 {
+		t.Fatal(found, symptoms, err)
 	}
 	followed := map[string]bool{}
 	for _, g := range guides {
 		followed[g.page] = true
 	}
-	for _, file := range found {
-		if !followed[filepath.Base(file)] {
+	for _, file := range append(found, symptoms...) {
+		if !followed[strings.TrimPrefix(file, "../../docs/")] {
 			t.Errorf("%s is not followed", file)
 		}
 	}
@@ -82,8 +91,7 @@ func (g guide) follow(t *testing.T) {
 	}
 	db := suite.Database(t, 0)
 	if g.bare {
-		db = suite.Bare(t, 0)
-		db.Exec(t, "GRANT CREATE ON SCHEMA public TO app")
+		db = bare(t)
 	}
 	replace := map[string]string{"shop": db.Name, "5432": strconv.Itoa(db.Port)}
 	for _, port := range []string{"6433", "9433", "6434", "9434"} {
@@ -97,22 +105,54 @@ func (g guide) follow(t *testing.T) {
 		startProxy(t, db, replace)
 	}
 	if g.pooler {
-		replace["6432"] = strconv.Itoa(startPooler(t, page, "127.0.0.1:"+replace["6433"]))
+		behind := replace["5432"]
+		if g.proxy {
+			behind = replace["6433"]
+		}
+		replace["6432"] = strconv.Itoa(startPooler(t, page, "127.0.0.1:"+behind))
 	}
 	folder := t.TempDir()
 	writeFiles(t, folder, page, replace)
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Minute)
 	defer cancel()
+	walk := walkIn(t, folder, replace)
+	follow(t, ctx, walk, steps)
+}
+
+// bare returns a database without the schema, where app may create tables.
+func bare(t *testing.T) *stack.DB {
+	t.Helper()
+	suite.Database(t, 0) // which has created the role app
+	db := suite.Bare(t, 0)
+	db.Exec(t, "GRANT CREATE ON SCHEMA public TO app")
+	return db
+}
+
+// walkIn returns a walk of an ordinary user in a folder.
+func walkIn(t *testing.T, folder string, replace map[string]string) pages.Walk {
+	t.Helper()
 	clients, err := filepath.Abs("../../clients/python")
 	if err != nil {
 		t.Fatal(err)
 	}
-	walk := pages.Walk{Dir: folder, Replace: replace, User: ordinaryUser(t, folder), Env: []string{
+	return pages.Walk{Dir: folder, Replace: replace, User: ordinaryUser(t, folder), Env: []string{
 		"PATH=" + tools + ":/usr/bin:/bin:/usr/sbin", "HOME=" + folder, "LC_ALL=C.UTF-8",
 		// The clients are installed from a clone, as docs/clients.md says.
 		"PYTHONPATH=" + clients, "PYTHONDONTWRITEBYTECODE=1",
 	}}
-	began := time.Now()
+}
+
+// follow types the steps, and logs when the first write of a former holder was refused.
+func follow(t *testing.T, ctx context.Context, walk pages.Walk, steps []pages.Step) {
+	t.Helper()
+	began, done, refused := time.Now(), 0, false
+	walk.Done = func(step pages.Step) {
+		done++
+		if !refused && step.ShowsRefusal() {
+			refused = true
+			t.Logf("a former holder's write was refused by command %d, after %v", done, time.Since(began).Round(100*time.Millisecond))
+		}
+	}
 	if err := walk.Run(ctx, steps); err != nil {
 		t.Error(err)
 	}
@@ -190,7 +230,7 @@ func startProxy(t *testing.T, db *stack.DB, ports map[string]string) {
 }
 
 // startPooler starts PgBouncer with the settings that the page shows, ended with the test.
-func startPooler(t *testing.T, page, proxy string) (port int) {
+func startPooler(t *testing.T, page, upstream string) (port int) {
 	t.Helper()
 	settings, inSection := map[string]string{}, false
 	for line := range strings.Lines(pages.Files(page)["pgbouncer.ini"]) {
@@ -204,7 +244,7 @@ func startPooler(t *testing.T, page, proxy string) (port int) {
 	if settings["pool_mode"] != "transaction" {
 		t.Fatalf("the page's pgbouncer.ini has %v", settings)
 	}
-	cfg := servers.PgBouncerConfig{Upstream: proxy, Clients: 20, PoolSize: 3, Passwords: map[string]string{"app": ""}, Settings: map[string]string{}}
+	cfg := servers.PgBouncerConfig{Upstream: upstream, Clients: 20, PoolSize: 3, Passwords: map[string]string{"app": "", "postgres": ""}, Settings: map[string]string{}}
 	maps.Copy(cfg.Settings, settings)
 	pooler, err := servers.StartPgBouncer(t.Context(), cfg)
 	if err != nil {

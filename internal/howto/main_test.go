@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"testing"
 
@@ -15,7 +16,7 @@ import (
 var (
 	// The role of applications is not the superuser.
 	suite = stack.Suite{Objects: "CREATE ROLE app LOGIN; GRANT CREATE ON SCHEMA public TO app"}
-	tools string // a folder with wirefence
+	tools string // a folder with wirefence and golang-migrate
 )
 
 func TestMain(m *testing.M) { os.Exit(run(m)) }
@@ -34,6 +35,12 @@ func run(m *testing.M) int {
 	}
 	if err := servers.BuildWirefence(context.Background(), "../..", filepath.Join(tools, "wirefence")); err != nil {
 		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	migrate := exec.Command("go", "build", "-buildvcs=false", "-ldflags=-w", "-tags=pgx5", "-o", tools, "github.com/golang-migrate/migrate/v4/cmd/migrate")
+	migrate.Dir = "testdata/migrate"
+	if out, err := migrate.CombinedOutput(); err != nil {
+		fmt.Fprintf(os.Stderr, "%v\n%s", err, out)
 		return 1
 	}
 	return suite.Run(m)

@@ -3,6 +3,7 @@ package pages
 import (
 	"fmt"
 	"regexp"
+	"slices"
 	"strings"
 )
 
@@ -14,6 +15,13 @@ type Step struct {
 	Input    string // with a newline behind each line but the last
 	Want     []string
 	Line     int
+}
+
+// ShowsRefusal reports whether the page says that a former holder's write is refused.
+func (s Step) ShowsRefusal() bool {
+	return slices.ContainsFunc(s.Want, func(line string) bool {
+		return strings.Contains(line, "stale fencing token") || strings.Contains(line, "WF001")
+	})
 }
 
 // A prompt is a terminal's letter with $ for the shell, => for psql.
