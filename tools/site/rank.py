@@ -1,5 +1,6 @@
-"""Ranks the pages on decisions last in the site's search: they use the words of every other
-page, and a reader who looks for a setting wants the page that has it."""
+"""Ranks pages in the site's search. Those on decisions come last: they use the words of every
+other page, and a reader who looks for a setting wants the page that has it. Those on symptoms
+come first: a reader who has one doesn't know our words yet."""
 
 import glob
 import json
@@ -7,8 +8,7 @@ import os
 
 from mkdocs.exceptions import PluginError
 
-LAST = "decisions/"
-BOOST = 0.1
+BOOSTS = {"decisions/": 0.1, "symptoms/": 3}
 
 # Where the theme's search adds a page to its index. Lunr takes a boost for each.
 ADDS, ADDS_BOOSTED = "this.add(s)", "this.add(s,{boost:s.boost||1})"
@@ -19,13 +19,14 @@ def on_post_build(config):
 
 
 def rank(site):
-    """Lowers the pages under LAST in the search of a site that was built."""
+    """Gives the pages of a site that was built their boost."""
     index = os.path.join(site, "search", "search_index.json")
     with open(index, encoding="utf-8") as file:
         search = json.load(file)
     for page in search["docs"]:
-        if page["location"].startswith(LAST):
-            page["boost"] = BOOST
+        for folder, boost in BOOSTS.items():
+            if page["location"].startswith(folder):
+                page["boost"] = boost
     with open(index, "w", encoding="utf-8") as file:
         json.dump(search, file, sort_keys=True, separators=(",", ":"))
     changed = 0

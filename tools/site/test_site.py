@@ -7,6 +7,7 @@ import tempfile
 import unittest
 
 import check
+import find
 import pages
 import rank
 
@@ -67,22 +68,42 @@ class Rank(unittest.TestCase):
             os.mkdir(os.path.join(site, "search"))
             index, script = os.path.join(site, "search", "search_index.json"), os.path.join(workers, "search.0.min.js")
             with open(index, "w", encoding="utf-8") as file:
-                json.dump({"docs": [{"location": "guards.html"}, {"location": "decisions/0001.html#why"}]}, file)
+                json.dump({"docs": [{"location": "guards.html"}, {"location": "decisions/0001.html#why"}, {"location": "symptoms/a.html"}]}, file)
             with open(script, "w", encoding="utf-8") as file:
                 file.write(worker)
             rank.rank(site)
             with open(index, encoding="utf-8") as file, open(script, encoding="utf-8") as adapted:
                 return [page.get("boost") for page in json.load(file)["docs"]], adapted.read()
 
-    def test_decisions_come_last(self):
+    def test_decisions_come_last_and_symptoms_first(self):
         boosts, worker = self.ranked("for(let s of r)this.add(s)")
-        self.assertEqual(boosts, [None, rank.BOOST])
+        self.assertEqual(boosts, [None, 0.1, 3])
         self.assertEqual(worker, "for(let s of r)this.add(s,{boost:s.boost||1})")
 
     def test_another_search_is_noticed(self):
         for worker in ("", "this.add(a)", "this.add(s);this.add(s)"):
             with self.assertRaises(rank.PluginError):
                 self.ranked(worker)
+
+
+class Find(unittest.TestCase):
+    def missed(self, first):
+        with tempfile.TemporaryDirectory() as site:
+            os.mkdir(os.path.join(site, "search"))
+            with open(os.path.join(site, "search", "search_index.json"), "w", encoding="utf-8") as file:
+                json.dump({"docs": [
+                    {"location": "a.html", "title": "Two leaders", "text": "Both wrote."},
+                    {"location": "b.html", "title": "Guards", "text": "Two leaders, and what refuses one."},
+                    {"location": "c.html", "title": "Leaders", "text": "Nothing of them.", "boost": 0.001},
+                ]}, file)
+            return find.missed(site, first)
+
+    def test_titles_are_found_first(self):
+        self.assertEqual(self.missed({"two leaders": "a.html", "leaders": "a.html", "guard": "b.html"}), [])
+
+    def test_another_page_is_noticed(self):
+        self.assertEqual(self.missed({"two leaders": "b.html", "brain": "a.html"}),
+                         ["'two leaders' finds a.html first, not b.html", "'brain' finds nothing first, not a.html"])
 
 
 class Check(unittest.TestCase):
