@@ -138,7 +138,7 @@ DECLARE
     class CONSTANT text := split_part(name, '(', 1);
 BEGIN
     RAISE EXCEPTION USING
-        SCHEMA = wirefence.count_refusal(),
+        SCHEMA = wirefence.count_refusal(state, class || '()'),
         ERRCODE = state,
         MESSAGE = CASE state WHEN 'WF001' THEN 'stale claim for row ' || name
             WHEN 'WF008' THEN 'unknown class of rows ' || wirefence.quote_name(class)

@@ -92,7 +92,7 @@ LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
     RAISE EXCEPTION USING
-        SCHEMA = wirefence.count_refusal('WF002', resource),
+        SCHEMA = wirefence.count_refusal('WF002', regexp_replace(resource, '^([a-z_][a-z0-9_]*[(]).*[)]$', '\1)')), -- of rows, the class
         ERRCODE = 'WF002',
         MESSAGE = 'a fencing token is required for resource ' || coalesce(wirefence.quote_name(resource), 'null'),
         DETAIL = 'Table ' || coalesce(target::text, 'null') || ' is guarded, and ' || CASE WHEN carried IS NULL

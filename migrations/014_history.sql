@@ -433,7 +433,7 @@ BEGIN
     END IF;
     SELECT * INTO bounds FROM wirefence.history_bounds FOR UPDATE;
     INSERT INTO wirefence.history (at, kind, state, resource, token, current_token, holder, pid)
-    SELECT refused.at, 'refusal', 'WF00' || (refused.rest >> 27 & 7), coalesce(l.resource_id, g.resource), nullif(refused.token, 0),
+    SELECT refused.at, 'refusal', 'WF00' || (refused.rest >> 27 & 7), coalesce(l.resource_id, g.resource, c.class || '()'), nullif(refused.token, 0),
            l.last_token, l.holder, refused.rest & 4194303
     FROM generate_series(greatest(bounds.collected, raised - 4) + 1, raised) AS n(number)
     CROSS JOIN LATERAL (SELECT pg_sequence_last_value(wirefence.refusal_slot(n.number, 'key')) AS key,
@@ -442,6 +442,7 @@ BEGIN
     CROSS JOIN LATERAL (SELECT kept.*, to_timestamp(kept.rest >> 30) AS at) AS refused
     LEFT JOIN wirefence.resource_locks AS l ON wirefence.lock_key(l.resource_id) = refused.key
     LEFT JOIN LATERAL (SELECT u.resource FROM wirefence.guards AS u WHERE wirefence.lock_key(u.resource) = refused.key LIMIT 1) AS g ON true
+    LEFT JOIN wirefence.row_classes AS c ON wirefence.lock_key(c.class || '()') = refused.key
     WHERE (refused.rest >> 22 & 31) = n.number % 32 AND (refused.at <= bounds.marked_at + interval '1 min') IS NOT TRUE;
     GET DIAGNOSTICS new_rows = ROW_COUNT;
     UPDATE wirefence.history_bounds AS b SET collected = raised, recorded = b.recorded + new_rows;

@@ -518,3 +518,19 @@ func TestClaimsOnAStandby(t *testing.T) {
 		wantCode(t, exec(app, "SELECT wirefence.check('job(1)=10')"), "WF006")
 	})
 }
+
+// Without a proxy, the history has the refusals of a class, not of its rows.
+func TestRefusalsOfRowsWithoutAProxy(t *testing.T) {
+	onQueue(t, func(t *testing.T, db database, app *pgx.Conn) {
+		mustExec(t, app, "SELECT wirefence.protect('q.results', 'job({job_id})')")
+		wantCode(t, exec(app, "SELECT wirefence.check('job(1)=11')"), "WF001")
+		wantCode(t, exec(app, "INSERT INTO q.results VALUES (1)"), "WF002")
+		if got := lookAs[int](t, db, "issuer", "SELECT wirefence.collect_refusals()"); got != 2 {
+			t.Errorf("%d refusals, want 2", got)
+		}
+		if got := look[string](t, db, "SELECT string_agg(concat_ws(' ', kind, state, resource), ', ' ORDER BY state) FROM wirefence.history"); got !=
+			"refusal WF001 job(), refusal WF002 job()" {
+			t.Errorf("the history has %q", got)
+		}
+	})
+}
