@@ -11,7 +11,7 @@ LANGUAGE sql IMMUTABLE SET search_path = pg_catalog, pg_temp
 AS $$
     SELECT string_agg(CASE k.kind WHEN 'integer' THEN '(0|-?[1-9][0-9]{0,' || CASE WHEN plain THEN '17' ELSE '18' END || '})'
                                   WHEN 'uuid' THEN '[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}'
-                                  ELSE CASE WHEN plain THEN '[^:,%]{1,255}' ELSE '[^:,]+' END END, ':' ORDER BY k.place)
+                                  ELSE CASE WHEN plain THEN '[A-Za-z0-9_./-]{1,255}' ELSE '[^:,]+' END END, ':' ORDER BY k.place)
     FROM unnest(kinds) WITH ORDINALITY AS k(kind, place)
 $$;
 
@@ -115,13 +115,24 @@ AS $$
          FROM regexp_matches(value COLLATE "C", '[A-Za-z0-9_./-]+|[^A-Za-z0-9_./-]+', 'g') WITH ORDINALITY AS m(part, at)) END
 $$;
 
--- row_shape returns what a class relies on: the name of the table, its columns, and that a
--- unique index makes the key that of one row. A check compares it with what it was.
-CREATE FUNCTION wirefence.row_shape(relation regclass, attributes smallint[], keys integer) RETURNS text
+-- is_judge reports whether a function exists, has the rights of the owner of a table, and
+-- returns what a judge returns. wirefence_owner calls no other: one with the rights of its
+-- caller, or whose result needs a cast, would run its owner's code with these.
+CREATE FUNCTION wirefence.is_judge(judge text, target regclass) RETURNS boolean
+LANGUAGE sql STABLE
+RETURN EXISTS (SELECT FROM pg_proc AS p JOIN pg_class AS c ON c.relowner = p.proowner
+               WHERE p.oid = to_regprocedure(judge) AND p.prosecdef AND c.oid = target
+                 AND p.proallargtypes::regtype[]::text = '{text[],bigint[],boolean,boolean,integer,text,boolean}');
+
+-- row_shape returns what a class relies on: the name of the table, its judge, that no policy
+-- hides rows from that, its columns, and that a unique index makes the key that of one row. A
+-- check compares it with what it was.
+CREATE FUNCTION wirefence.row_shape(relation regclass, attributes smallint[], keys integer, judge text DEFAULT NULL) RETURNS text
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
-    RETURN concat(relation, ARRAY(SELECT concat_ws(' ', a.attname, format_type(a.atttypid, a.atttypmod), a.attnotnull)
+    RETURN concat(relation, wirefence.is_judge(judge, relation), (SELECT c.relforcerowsecurity FROM pg_class AS c WHERE c.oid = relation),
+        ARRAY(SELECT concat_ws(' ', a.attname, format_type(a.atttypid, a.atttypmod), a.attcollation::regcollation, a.attnotnull)
                                   FROM pg_attribute AS a WHERE a.attrelid = relation AND a.attnum = ANY (attributes) ORDER BY a.attnum),
         EXISTS (SELECT FROM pg_index AS i
                 WHERE i.indrelid = relation AND i.indisunique AND i.indisvalid AND i.indimmediate AND i.indpred IS NULL AND i.indexprs IS NULL
@@ -153,10 +164,12 @@ END
 $$;
 
 -- rows_code returns the code that proves that this session's transaction number has checked a
--- list of pairs. Only wirefence_owner has the secret. PostgreSQL inlines it.
+-- list of pairs; transaction may be that of a subtransaction. The number of the transaction
+-- itself keeps the code out of later ones, also while a prepared one goes on. Only
+-- wirefence_owner has the secret. PostgreSQL inlines it.
 CREATE FUNCTION wirefence.rows_code(secret text, transaction text, list text) RETURNS text
 LANGUAGE sql STABLE
-RETURN encode(sha256(convert_to(concat_ws(' ', secret, 'rows', pg_backend_pid(), transaction, list), 'UTF8')), 'hex');
+RETURN encode(sha256(convert_to(concat_ws(' ', secret, 'rows', pg_backend_pid(), pg_current_xact_id_if_assigned(), transaction, list), 'UTF8')), 'hex');
 
 -- checked_rows returns the pairs that this transaction was checked for, with commas around
 -- each. A pair that was locked stays good until the transaction ends, whatever the transaction
@@ -182,7 +195,8 @@ $$;
 
 -- note_rows adds pairs that were checked and locked to those of checked_rows. in_subtransaction
 -- says that a row shows another number than that of the transaction, or several: then the last
--- number that the session has taken is that of the subtransaction, or of one in it.
+-- number that the session has taken is that of the subtransaction, or of one in it. A later
+-- number of pairs that were known stays: it ends with what locked these.
 CREATE FUNCTION wirefence.note_rows(known text, added text, in_subtransaction boolean) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
@@ -194,6 +208,9 @@ BEGIN
     IF in_subtransaction THEN
         SELECT transaction + age(pg_current_xact_id()::xid) - min(age(l.transactionid)) INTO transaction
         FROM pg_locks AS l WHERE l.locktype = 'transactionid' AND l.pid = pg_backend_pid() AND l.mode = 'ExclusiveLock';
+    END IF;
+    IF known <> '' THEN
+        transaction := greatest(transaction, split_part(current_setting('wirefence.rows'), ' ', 2)::bigint);
     END IF;
     list := set_config('wirefence.rows', concat_ws(' ', wirefence.rows_code(secret, transaction::text, list), transaction, list), true);
 END
@@ -219,9 +236,9 @@ BEGIN
     IF declared.class IS NULL THEN
         state := 'WF008';
         reason := 'the class was not declared';
-    ELSIF declared.shape <> wirefence.row_shape(declared.relation, declared.attributes, cardinality(declared.key)) THEN
+    ELSIF declared.shape <> wirefence.row_shape(declared.relation, declared.attributes, cardinality(declared.key), declared.judge) THEN
         state := 'WF008';
-        reason := 'table ' || declared.name || ' has changed since the class was declared';
+        reason := 'table ' || declared.name || ' or its judge has changed since the class was declared';
     ELSIF snapshot AND NOT writable THEN
         state := 'WF006';
     ELSE
@@ -236,7 +253,7 @@ BEGIN
         END IF;
         SELECT array_agg(u.value) INTO keys
         FROM unnest(declared.kinds) WITH ORDINALITY AS k(kind, at), unnest(wirefence.decode_keys(keys, k.at::integer, cardinality(declared.kinds), k.kind)) AS u(value);
-        EXECUTE 'SELECT * FROM ' || split_part(declared.judge, '(', 1) || '($1, $2, $3, $4)' INTO place, reason, in_subtransaction
+        EXECUTE 'SELECT * FROM ' || substring(declared.judge FROM '(.*)[(]') || '($1, $2, $3, $4)' INTO place, reason, in_subtransaction
         USING keys, claims, writable AND NOT shadow, snapshot;
     END IF;
     IF place IS NULL THEN
@@ -325,11 +342,11 @@ BEGIN
     IF current_setting('wirefence.rows', true) <> '' THEN
         RETURN strpos(wirefence.checked_rows(), concat(',', fence, ',')) > 0;
     END IF;
-    SELECT 'SELECT * FROM ' || split_part(r.judge, '(', 1) || '($1, $2, true, false)' INTO statement
+    SELECT 'SELECT * FROM ' || substring(r.judge FROM '(.*)[(]') || '($1, $2, true, false)' INTO statement
     FROM wirefence.row_classes AS r
     WHERE r.class = split_part(fence, '(', 1) AND fence ~ r.form AND r.mode = 'enforce'
       AND current_setting('transaction_isolation') = 'read committed' AND current_setting('transaction_read_only') = 'off'
-      AND r.shape = wirefence.row_shape(r.relation, r.attributes, cardinality(r.key));
+      AND r.shape = wirefence.row_shape(r.relation, r.attributes, cardinality(r.key), r.judge);
     IF FOUND THEN
         EXECUTE statement INTO checked
         USING string_to_array(split_part(split_part(fence, '(', 2), ')', 1), ':'), ARRAY[split_part(fence, '=', 2)::bigint];
@@ -526,14 +543,6 @@ BEGIN
 END
 $$;
 
--- is_judge reports whether a function exists and has the rights of the owner of a table.
-CREATE FUNCTION wirefence.is_judge(judge text, target regclass) RETURNS boolean
-LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
-AS $$
-    SELECT EXISTS (SELECT FROM pg_proc AS p JOIN pg_class AS c ON c.relowner = p.proowner
-                   WHERE p.oid = to_regprocedure(judge) AND p.prosecdef AND c.oid = target)
-$$;
-
 -- record_rows records a class, whose judge exists.
 CREATE FUNCTION wirefence.record_rows(declared jsonb) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
@@ -543,7 +552,7 @@ DECLARE
 BEGIN
     PERFORM wirefence.require_owner(wanted.relation);
     wanted.name := wanted.relation::text;
-    wanted.shape := wirefence.row_shape(wanted.relation, wanted.attributes, cardinality(wanted.key));
+    wanted.shape := wirefence.row_shape(wanted.relation, wanted.attributes, cardinality(wanted.key), wanted.judge);
     IF NOT wirefence.is_judge(wanted.judge, wanted.relation) OR wanted.judge <> wirefence.judge_name(wanted.relation, wanted.class) || '(text[],bigint[],boolean,boolean)' THEN
         RAISE insufficient_privilege USING MESSAGE = 'class ' || wirefence.quote_name(wanted.class) || ' has no judge', HINT = 'Call wirefence.declare_rows.';
     END IF;
@@ -662,8 +671,8 @@ AS $$
     SELECT r.class, r.name, r.key, r.claim, r.condition, r.mode, r.declared_by, r.declared_at,
            CASE WHEN c.oid IS NULL THEN 'the table has gone: drop the class, or declare it for the table that took its place'
                 WHEN NOT wirefence.is_judge(r.judge, r.relation) THEN 'its judge has gone, or has another owner than the table: declare it again'
-                WHEN wirefence.row_shape(r.relation, r.attributes, cardinality(r.key)) <> r.shape
-                THEN 'the table was renamed, a column that the class uses was altered, or the unique index on its key has gone: mend that, and declare it again' END
+                WHEN wirefence.row_shape(r.relation, r.attributes, cardinality(r.key), r.judge) <> r.shape
+                THEN 'the table was renamed or got FORCE ROW LEVEL SECURITY, a column that the class uses was altered, or the unique index on its key has gone: mend that, and declare it again' END
     FROM wirefence.row_classes AS r LEFT JOIN pg_class AS c ON c.oid = r.relation
     ORDER BY 1
 $$;

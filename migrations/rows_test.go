@@ -74,6 +74,7 @@ func TestRowsJudgeClaims(t *testing.T) {
 		{"SET LOCAL wirefence.rows = 'nonsense'; SELECT wirefence.check('job(1)=10')", ""},
 		{"SAVEPOINT s; SELECT wirefence.check('job(1)=10'); SELECT set_config('my.own', current_setting('wirefence.rows'), false) AS kept \\gset\nROLLBACK TO s; DELETE FROM q.job; SELECT set_config('wirefence.rows', :kept, true), wirefence.check('job(1)=10')", "WF001"},
 		{"SELECT note FROM q.job WHERE id = 1 FOR SHARE; SAVEPOINT s; SELECT wirefence.check('job(1)=10,job(2)=20'); SELECT current_setting('wirefence.rows') AS kept \\gset\nROLLBACK TO s; DELETE FROM q.job; SELECT set_config('wirefence.rows', :kept, true), wirefence.check('job(2)=20')", "WF001"},
+		{"SELECT note FROM q.job WHERE id = 2 FOR SHARE; SAVEPOINT s; SELECT wirefence.check('job(1)=10'); SELECT wirefence.check('job(1)=10,job(2)=20'); SELECT current_setting('wirefence.rows') AS kept \\gset\nROLLBACK TO s; DELETE FROM q.job; SELECT set_config('wirefence.rows', :kept, true), wirefence.check('job(1)=10')", "WF001"},
 		// A check that was made READ ONLY locks nothing.
 		{"SAVEPOINT s; SET TRANSACTION READ ONLY; SELECT wirefence.check('job(1)=10'); RELEASE s; DELETE FROM q.job WHERE id = 1; SELECT wirefence.check('job(1)=10')", "WF001"},
 	}
@@ -215,7 +216,7 @@ func TestClaimsInReadOnlyTransactions(t *testing.T) {
 // Keys of each kind and of several columns, in tables of each sort.
 func TestKeysOfRows(t *testing.T) {
 	onEach(t, func(t *testing.T, db database) {
-		mustExec(t, db.admin(t), `CREATE SCHEMA q AUTHORIZATION app; GRANT CREATE ON SCHEMA public TO app`)
+		mustExec(t, db.admin(t), `CREATE SCHEMA q AUTHORIZATION app; CREATE SCHEMA "odd(schema" AUTHORIZATION app; GRANT CREATE ON SCHEMA public TO app`)
 		app := db.app(t)
 		mustExec(t, app, `
 			CREATE TABLE q.texts (name text PRIMARY KEY, claim int);
@@ -225,20 +226,23 @@ func TestKeysOfRows(t *testing.T) {
 			CREATE TABLE q.pairs (n smallint, tenant varchar, claim bigint, PRIMARY KEY (n, tenant)) PARTITION BY LIST (n);
 			CREATE TABLE q.pairs_1 PARTITION OF q.pairs FOR VALUES IN (1); CREATE TABLE q.pairs_2 PARTITION OF q.pairs FOR VALUES IN (2);
 			INSERT INTO q.pairs VALUES (1, 'a:b', 1), (2, 'a', 2);
+			CREATE TABLE "odd(schema".t (id int PRIMARY KEY, claim bigint); INSERT INTO "odd(schema".t VALUES (1, 1);
 			CREATE TABLE public."Odd Name" ("Key ""1""" int PRIMARY KEY, "Claim" bigint, p int, t int, place int);
 			INSERT INTO public."Odd Name" VALUES (1, 1);
 			SELECT wirefence.declare_rows('text', 'q.texts', '{name}', 'claim', 'true OR claim > 0'),
 			       wirefence.declare_rows('uuid', 'q.uuids', '{id}', 'claim', 'claim > 0'),
 			       wirefence.declare_rows('pair', 'q.pairs', '{tenant,n}', 'claim', 'claim > 0'),
+			       wirefence.declare_rows('oddschema', '"odd(schema".t', '{id}', 'claim', 'claim > 0'),
 			       wirefence.declare_rows('odd', '"Odd Name"', '{"Key \"1\""}', '"Claim" + coalesce(p, t, place, 0)', '"Claim" > 0'),
 			       wirefence.declare_rows('`+strings.Repeat("l", 63)+`', 'q.uuids', '{id}', 'claim', 'claim > 0')`)
 		for fence, state := range map[string]string{
 			"text(plain)=1": "", "text(plain)=2": "WF001", "text(a%3Ab%2Cc%3D%28d%29%25%C3%A9)=2": "", "text(" + strings.Repeat("x", 255) + ")=3": "",
+			"text(plain)=1)=2": "WF004", "text(plain(a)=1": "WF004", "text(a=5=b)=7": "WF004",
 			"text(plain:a)=1": "WF004", "uuid(0190a5b2-6d4e-7c31-8f00-00aa00bb00cc)=1": "", "uuid(0190a5b2-6d4e-7c31-8f00-00aa00bb00cd)=1": "WF001",
 			"uuid(0190A5B2-6D4E-7C31-8F00-00AA00BB00CC)=1": "WF004", "uuid(0190a5b26d4e7c318f0000aa00bb00cc)=1": "WF004",
 			"pair(a%3Ab:1)=1": "", "pair(a:2)=2": "", "pair(a:1)=2": "WF001", "pair(a:3)=2": "WF001", "pair(a:2)=1": "WF001", "pair(1:a)=2": "WF004", "pair(a)=2": "WF004",
 			"pair(a%3Ab:1)=1,pair(a:2)=2,text(plain)=1,odd(1)=1": "", "pair(a:02)=2": "WF004", "pair(a:99999)=2": "WF001",
-			"odd(1)=1": "", "odd(1)=2": "WF001", strings.Repeat("l", 63) + "(0190a5b2-6d4e-7c31-8f00-00aa00bb00cc)=1": "",
+			"odd(1)=1": "", "odd(1)=2": "WF001", "oddschema(1)=1": "", strings.Repeat("l", 63) + "(0190a5b2-6d4e-7c31-8f00-00aa00bb00cc)=1": "",
 		} {
 			if got := code(exec(app, "SELECT wirefence.check($1)", fence)); got != state {
 				t.Errorf("%s: got %q, want %q", fence, got, state)
@@ -345,18 +349,19 @@ func TestRowsNoticeChanges(t *testing.T) {
 		const check = "SELECT wirefence.check('job(1)=10')"
 		admin := db.admin(t)
 		for change, undo := range map[string]string{
-			"ALTER TABLE q.job RENAME TO jobs":           "ALTER TABLE q.jobs RENAME TO job",
-			"ALTER TABLE q.job RENAME id TO number":      "ALTER TABLE q.job RENAME number TO id",
-			"ALTER TABLE q.job RENAME claim TO taken":    "ALTER TABLE q.job RENAME taken TO claim",
-			"ALTER TABLE q.job ALTER claim TYPE int":     "ALTER TABLE q.job ALTER claim TYPE bigint",
-			"ALTER TABLE q.job ALTER id TYPE int":        "ALTER TABLE q.job ALTER id TYPE bigint",
-			"ALTER TABLE q.job DROP CONSTRAINT job_pkey": "ALTER TABLE q.job ADD PRIMARY KEY (id)",
+			"ALTER TABLE q.job RENAME TO jobs":                     "ALTER TABLE q.jobs RENAME TO job",
+			"ALTER TABLE q.job RENAME id TO number":                "ALTER TABLE q.job RENAME number TO id",
+			"ALTER TABLE q.job RENAME claim TO taken":              "ALTER TABLE q.job RENAME taken TO claim",
+			"ALTER TABLE q.job ALTER claim TYPE int":               "ALTER TABLE q.job ALTER claim TYPE bigint",
+			"ALTER TABLE q.job ALTER id TYPE int":                  "ALTER TABLE q.job ALTER id TYPE bigint",
+			"ALTER TABLE q.job DROP CONSTRAINT job_pkey":           "ALTER TABLE q.job ADD PRIMARY KEY (id)",
+			"ALTER TABLE q.job FORCE ROW LEVEL SECURITY":           "ALTER TABLE q.job NO FORCE ROW LEVEL SECURITY",
+			"RESET ROLE; ALTER TABLE q.job OWNER TO postgres":      "ALTER TABLE q.job OWNER TO app",
+			"ALTER FUNCTION q.wirefence_judge_job RENAME TO judge": "ALTER FUNCTION q.judge RENAME TO wirefence_judge_job",
 			"ALTER TABLE q.job RENAME TO old; CREATE TABLE q.job (LIKE q.old INCLUDING ALL); INSERT INTO q.job SELECT * FROM q.old": "DROP TABLE q.job; ALTER TABLE q.old RENAME TO job",
 		} {
 			mustExec(t, admin, "SET ROLE app; "+change)
-			if err := exec(app, check); err == nil {
-				t.Errorf("%s: a check passes", change)
-			}
+			wantCode(t, exec(app, check), "WF008")
 			if fault := look[*string](t, db, "SELECT fault FROM wirefence.rows() WHERE class = 'job'"); fault == nil {
 				t.Errorf("%s: the list says nothing", change)
 			}
@@ -386,10 +391,40 @@ func TestRowsNoticeChanges(t *testing.T) {
 // The judge is code of the table's owner, and must not get wirefence_owner's rights.
 func TestAJudgeHasTheRightsOfTheOwner(t *testing.T) {
 	onQueue(t, func(t *testing.T, db database, app *pgx.Conn) {
-		mustExec(t, app, `CREATE OR REPLACE FUNCTION q.wirefence_judge_job(wirefence_keys text[], wirefence_claims bigint[], wirefence_locking boolean, wirefence_snapshot boolean,
-			OUT wirefence_place integer, OUT wirefence_reason text, OUT wirefence_in_subtransaction boolean) LANGUAGE plpgsql SECURITY DEFINER AS
-			$$ BEGIN UPDATE wirefence.resource_locks SET last_token = 0; END $$`)
-		wantCode(t, exec(db.admin(t), "SELECT wirefence.check('job(1)=10')"), "42501")
+		mustExec(t, db.admin(t), "SELECT wirefence.seal('orders', 34)")
+		mustExec(t, app, `CREATE TYPE q.place AS (n int);
+			CREATE FUNCTION q.steal(q.place) RETURNS int LANGUAGE plpgsql AS $$ BEGIN UPDATE wirefence.resource_locks SET last_token = 0; RETURN NULL; END $$;
+			CREATE CAST (q.place AS int) WITH FUNCTION q.steal AS IMPLICIT`)
+		for _, c := range []struct{ place, rights, state string }{
+			{"integer", "DEFINER", "42501"}, {"integer", "INVOKER", "WF008"}, {"q.place", "DEFINER", "WF008"},
+		} {
+			body := "UPDATE wirefence.resource_locks SET last_token = 0"
+			if c.place != "integer" {
+				body = "wirefence_place := ROW(1)"
+			}
+			mustExec(t, app, `DROP FUNCTION q.wirefence_judge_job;
+				CREATE FUNCTION q.wirefence_judge_job(wirefence_keys text[], wirefence_claims bigint[], wirefence_locking boolean, wirefence_snapshot boolean,
+				OUT wirefence_place `+c.place+`, OUT wirefence_reason text, OUT wirefence_in_subtransaction boolean) LANGUAGE plpgsql SECURITY `+c.rights+` AS
+				$$ BEGIN `+body+`; END $$`)
+			for _, fence := range []string{"job(1)=10", "job(1)=10,job(2)=20"} {
+				wantCode(t, exec(db.admin(t), "SELECT wirefence.check('"+fence+"')"), c.state)
+			}
+			if token := look[int](t, db, "SELECT last_token::int FROM wirefence.resource_locks"); token != 34 {
+				t.Errorf("%+v: the token is %d", c, token)
+			}
+		}
+	})
+}
+
+// A kept setting is worth nothing in another transaction, while a prepared one goes on.
+func TestCheckedRowsOfAPreparedTransaction(t *testing.T) {
+	onQueue(t, func(t *testing.T, db database, app *pgx.Conn) {
+		mustExec(t, app, "BEGIN; SELECT wirefence.check('job(1)=10')")
+		kept := value[string](t, app, "SELECT current_setting('wirefence.rows')")
+		mustExec(t, app, "PREPARE TRANSACTION 'jobs'; BEGIN; SELECT set_config('wirefence.rows', '"+kept+"', true), wirefence.check('job(1)=10')")
+		mustExec(t, db.admin(t), "COMMIT PREPARED 'jobs'")
+		wantCode(t, exec(db.admin(t), "SELECT FROM q.job WHERE id = 1 FOR UPDATE NOWAIT"), "55P03")
+		mustExec(t, app, "ROLLBACK")
 	})
 }
 
