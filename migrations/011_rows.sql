@@ -115,23 +115,47 @@ AS $$
          FROM regexp_matches(value COLLATE "C", '[A-Za-z0-9_./-]+|[^A-Za-z0-9_./-]+', 'g') WITH ORDINALITY AS m(part, at)) END
 $$;
 
--- is_judge reports whether a function exists, has the rights of the owner of a table, and
--- returns what a judge returns. wirefence_owner calls no other: one with the rights of its
--- caller, or whose result needs a cast, would run its owner's code with these.
-CREATE FUNCTION wirefence.is_judge(judge text, target regclass) RETURNS boolean
-LANGUAGE sql STABLE
-RETURN EXISTS (SELECT FROM pg_proc AS p JOIN pg_class AS c ON c.relowner = p.proowner
-               WHERE p.oid = to_regprocedure(judge) AND p.prosecdef AND c.oid = target
-                 AND p.proallargtypes::regtype[]::text = '{text[],bigint[],boolean,boolean,integer,text,boolean}');
+-- judge_version returns what changes with each change of a judge, null if the function has not
+-- the rights of the owner of the table, or does not return what a judge returns. wirefence_owner
+-- calls no other: one with the rights of its caller, or whose result needs a cast, would run
+-- its owner's code with these. In a snapshot the row that it sees must be the newest one.
+CREATE FUNCTION wirefence.judge_version(judge oid, target regclass) RETURNS text
+LANGUAGE sql VOLATILE
+RETURN (SELECT concat(p.ctid, p.xmin) FROM pg_proc AS p JOIN pg_class AS c ON c.relowner = p.proowner
+        WHERE p.oid = judge AND c.oid = target AND p.prosecdef AND currtid2('pg_catalog.pg_proc', p.ctid) = p.ctid
+          AND p.proallargtypes = ARRAY['text[]'::regtype, 'bigint[]'::regtype, 'boolean'::regtype, 'boolean'::regtype, 'integer'::regtype, 'text'::regtype, 'boolean'::regtype]::oid[]);
 
--- row_shape returns what a class relies on: the name of the table, its judge, that no policy
--- hides rows from that, its columns, and that a unique index makes the key that of one row. A
--- check compares it with what it was.
-CREATE FUNCTION wirefence.row_shape(relation regclass, attributes smallint[], keys integer, judge text DEFAULT NULL) RETURNS text
+-- run_judge lets the judge of a class judge rows. place is 0 if there is no such judge. If the
+-- judge was changed meanwhile, whatever it has done is undone.
+CREATE FUNCTION wirefence.run_judge(judge text, target regclass, keys text[], claims bigint[], locking boolean, snapshot boolean,
+    OUT place integer, OUT reason text, OUT in_subtransaction boolean)
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    number CONSTANT oid := to_regprocedure(judge);
+    version CONSTANT text := wirefence.judge_version(number, target);
+BEGIN
+    IF version IS NULL THEN
+        place := 0;
+        RETURN;
+    END IF;
+    EXECUTE 'SELECT * FROM ' || substring(judge FROM '(.*)[(]') || '($1, $2, $3, $4)' INTO place, reason, in_subtransaction
+    USING keys, claims, locking, snapshot;
+    IF version IS DISTINCT FROM wirefence.judge_version(number, target) THEN
+        RAISE serialization_failure USING MESSAGE = 'could not serialize access to a fenced resource',
+            DETAIL = 'The function ' || judge || ' was changed while it judged.', HINT = 'Retry the transaction.';
+    END IF;
+END
+$$;
+
+-- row_shape returns what a class relies on: the name of the table, that no policy hides rows
+-- from its owner, its columns, and that a unique index makes the key that of one row. A check
+-- compares it with what it was.
+CREATE FUNCTION wirefence.row_shape(relation regclass, attributes smallint[], keys integer) RETURNS text
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
-    RETURN concat(relation, wirefence.is_judge(judge, relation), (SELECT c.relforcerowsecurity FROM pg_class AS c WHERE c.oid = relation),
+    RETURN concat(relation, (SELECT c.relforcerowsecurity FROM pg_class AS c WHERE c.oid = relation),
         ARRAY(SELECT concat_ws(' ', a.attname, format_type(a.atttypid, a.atttypmod), a.attcollation::regcollation, a.attnotnull)
                                   FROM pg_attribute AS a WHERE a.attrelid = relation AND a.attnum = ANY (attributes) ORDER BY a.attnum),
         EXISTS (SELECT FROM pg_index AS i
@@ -236,9 +260,9 @@ BEGIN
     IF declared.class IS NULL THEN
         state := 'WF008';
         reason := 'the class was not declared';
-    ELSIF declared.shape <> wirefence.row_shape(declared.relation, declared.attributes, cardinality(declared.key), declared.judge) THEN
+    ELSIF declared.shape <> wirefence.row_shape(declared.relation, declared.attributes, cardinality(declared.key)) THEN
         state := 'WF008';
-        reason := 'table ' || declared.name || ' or its judge has changed since the class was declared';
+        reason := 'table ' || declared.name || ' has changed since the class was declared';
     ELSIF snapshot AND NOT writable THEN
         state := 'WF006';
     ELSE
@@ -253,16 +277,21 @@ BEGIN
         END IF;
         SELECT array_agg(u.value) INTO keys
         FROM unnest(declared.kinds) WITH ORDINALITY AS k(kind, at), unnest(wirefence.decode_keys(keys, k.at::integer, cardinality(declared.kinds), k.kind)) AS u(value);
-        EXECUTE 'SELECT * FROM ' || substring(declared.judge FROM '(.*)[(]') || '($1, $2, $3, $4)' INTO place, reason, in_subtransaction
-        USING keys, claims, writable AND NOT shadow, snapshot;
+        SELECT j.place, j.reason, j.in_subtransaction INTO place, reason, in_subtransaction
+        FROM wirefence.run_judge(declared.judge, declared.relation, keys, claims, writable AND NOT shadow, snapshot) AS j;
+        IF place = 0 THEN
+            state := 'WF008';
+            reason := 'the function that judges its class has gone, or has not the rights of the owner of table ' || declared.name || ' alone';
+            place := 1;
+        END IF;
     END IF;
     IF place IS NULL THEN
         RETURN;
-    ELSIF state = 'WF001' AND pg_is_in_recovery() THEN
+    ELSIF state = 'WF001' AND (reason = '' OR pg_is_in_recovery()) THEN
         RAISE serialization_failure USING
             MESSAGE = 'could not serialize access to a fenced resource',
-            DETAIL = 'Row ' || names[place] || ' on this standby is not under the claim, or not yet.',
-            HINT = 'Retry the transaction, or run it on the primary.';
+            DETAIL = 'Row ' || names[place] || CASE reason WHEN '' THEN ' was replaced during the check.' ELSE ' on this standby is not under the claim, or not yet.' END,
+            HINT = 'Retry the transaction' || CASE reason WHEN '' THEN '.' ELSE ', or run it on the primary.' END;
     ELSIF NOT shadow THEN
         PERFORM wirefence.refuse_rows(state, names[place], claims[place], reason);
     END IF;
@@ -336,22 +365,21 @@ CREATE FUNCTION wirefence.check_row(fence text) RETURNS boolean
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    statement text;
-    checked record;
+    declared wirefence.row_classes;
+    judged record;
 BEGIN
     IF current_setting('wirefence.rows', true) <> '' THEN
         RETURN strpos(wirefence.checked_rows(), concat(',', fence, ',')) > 0;
     END IF;
-    SELECT 'SELECT * FROM ' || substring(r.judge FROM '(.*)[(]') || '($1, $2, true, false)' INTO statement
-    FROM wirefence.row_classes AS r
+    SELECT * INTO declared FROM wirefence.row_classes AS r
     WHERE r.class = split_part(fence, '(', 1) AND fence ~ r.form AND r.mode = 'enforce'
       AND current_setting('transaction_isolation') = 'read committed' AND current_setting('transaction_read_only') = 'off'
-      AND r.shape = wirefence.row_shape(r.relation, r.attributes, cardinality(r.key), r.judge);
+      AND r.shape = wirefence.row_shape(r.relation, r.attributes, cardinality(r.key));
     IF FOUND THEN
-        EXECUTE statement INTO checked
-        USING string_to_array(split_part(split_part(fence, '(', 2), ')', 1), ':'), ARRAY[split_part(fence, '=', 2)::bigint];
-        IF checked.wirefence_place IS NULL THEN
-            PERFORM wirefence.note_rows('', fence, checked.wirefence_in_subtransaction);
+        judged := wirefence.run_judge(declared.judge, declared.relation, string_to_array(split_part(split_part(fence, '(', 2), ')', 1), ':'),
+                                      ARRAY[split_part(fence, '=', 2)::bigint], true, false);
+        IF judged.place IS NULL THEN
+            PERFORM wirefence.note_rows('', fence, judged.in_subtransaction);
             RETURN true;
         END IF;
     END IF;
@@ -369,7 +397,8 @@ $$;
 -- in_subtransaction is null unless all rows are locked.
 --
 -- In a snapshot the row of such a pair is locked, too. That raises 40001 if the row has changed
--- since, as by the take that the claim comes from.
+-- since, as by the take that the claim comes from. An empty reason says that there is a row
+-- that fits by now: it took the place of one that was deleted meanwhile.
 CREATE FUNCTION wirefence.judge_source(target regclass, class text, key text[], kinds text[], claim text, condition text) RETURNS text
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
 AS $$
@@ -409,7 +438,7 @@ BEGIN
         PERFORM FROM unnest(%2$s) WITH ORDINALITY AS p(%3$s, wirefence_at), %4$s AS t
         WHERE p.wirefence_at = wirefence_place AND %5$s FOR SHARE OF t;
     END IF;
-    SELECT CASE WHEN %7$s THEN 'it is under another claim' ELSE 'it is not running' END INTO wirefence_reason
+    SELECT CASE WHEN NOT %7$s THEN 'it is not running' WHEN %6$s = $2[wirefence_place] THEN '' ELSE 'it is under another claim' END INTO wirefence_reason
     FROM unnest(%2$s) WITH ORDINALITY AS p(%3$s, wirefence_at), %4$s AS t
     WHERE p.wirefence_at = wirefence_place AND %5$s;
     wirefence_reason := coalesce(wirefence_reason, 'it has gone');
@@ -552,8 +581,8 @@ DECLARE
 BEGIN
     PERFORM wirefence.require_owner(wanted.relation);
     wanted.name := wanted.relation::text;
-    wanted.shape := wirefence.row_shape(wanted.relation, wanted.attributes, cardinality(wanted.key), wanted.judge);
-    IF NOT wirefence.is_judge(wanted.judge, wanted.relation) OR wanted.judge <> wirefence.judge_name(wanted.relation, wanted.class) || '(text[],bigint[],boolean,boolean)' THEN
+    wanted.shape := wirefence.row_shape(wanted.relation, wanted.attributes, cardinality(wanted.key));
+    IF wirefence.judge_version(to_regprocedure(wanted.judge), wanted.relation) IS NULL OR wanted.judge <> wirefence.judge_name(wanted.relation, wanted.class) || '(text[],bigint[],boolean,boolean)' THEN
         RAISE insufficient_privilege USING MESSAGE = 'class ' || wirefence.quote_name(wanted.class) || ' has no judge', HINT = 'Call wirefence.declare_rows.';
     END IF;
     INSERT INTO wirefence.row_classes AS r (class, relation, name, judge, key, kinds, claim, condition, mode, attributes, shape, declared_by)
@@ -670,8 +699,8 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
     SELECT r.class, r.name, r.key, r.claim, r.condition, r.mode, r.declared_by, r.declared_at,
            CASE WHEN c.oid IS NULL THEN 'the table has gone: drop the class, or declare it for the table that took its place'
-                WHEN NOT wirefence.is_judge(r.judge, r.relation) THEN 'its judge has gone, or has another owner than the table: declare it again'
-                WHEN wirefence.row_shape(r.relation, r.attributes, cardinality(r.key), r.judge) <> r.shape
+                WHEN wirefence.judge_version(to_regprocedure(r.judge), r.relation) IS NULL THEN 'its judge has gone, or has another owner than the table: declare it again'
+                WHEN wirefence.row_shape(r.relation, r.attributes, cardinality(r.key)) <> r.shape
                 THEN 'the table was renamed or got FORCE ROW LEVEL SECURITY, a column that the class uses was altered, or the unique index on its key has gone: mend that, and declare it again' END
     FROM wirefence.row_classes AS r LEFT JOIN pg_class AS c ON c.oid = r.relation
     ORDER BY 1

@@ -186,6 +186,17 @@ func TestACheckMeetsATake(t *testing.T) {
 				reset()
 			}
 		}
+		// A heartbeat that replaces the row during the check.
+		mustExec(t, other, "BEGIN; DELETE FROM q.job WHERE id = 1; INSERT INTO q.job VALUES (1, 'running', 10)")
+		for _, fence := range []string{"job(1)=10", "job(1)=10,job(2)=20"} {
+			done := db.start(t, app, "SELECT wirefence.check('"+fence+"')")
+			mustExec(t, other, "COMMIT")
+			if got := code(<-done); got != "" && got != "40001" {
+				t.Errorf("%s: a live worker gets %q", fence, got)
+			}
+			mustExec(t, other, "BEGIN; DELETE FROM q.job WHERE id = 1; INSERT INTO q.job VALUES (1, 'running', 10)")
+		}
+		reset()
 		// Two workers with the same two jobs, in different orders.
 		mustExec(t, app, "BEGIN; SELECT wirefence.check('job(1)=10')")
 		mustExec(t, other, "BEGIN; SELECT wirefence.check('job(2)=20')")
@@ -412,6 +423,27 @@ func TestAJudgeHasTheRightsOfTheOwner(t *testing.T) {
 			if token := look[int](t, db, "SELECT last_token::int FROM wirefence.resource_locks"); token != 34 {
 				t.Errorf("%+v: the token is %d", c, token)
 			}
+		}
+	})
+}
+
+// Nor by changing the judge behind the snapshot in which a check looks at it, or while it runs.
+func TestAJudgeThatChangesUnseen(t *testing.T) {
+	onQueue(t, func(t *testing.T, db database, app *pgx.Conn) {
+		const alter = "ALTER FUNCTION q.wirefence_judge_job(text[], bigint[], boolean, boolean) SECURITY "
+		other := db.app(t)
+		for _, fence := range []string{"job(1)=10", "job(1)=10,job(2)=20"} {
+			mustExec(t, app, "BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT 1 FROM pg_class LIMIT 1")
+			mustExec(t, other, alter+"INVOKER")
+			wantCode(t, exec(app, "SELECT wirefence.check('"+fence+"')"), "WF008")
+			mustExec(t, app, "ROLLBACK")
+			mustExec(t, other, alter+"DEFINER")
+			taker := db.admin(t)
+			mustExec(t, taker, "BEGIN; "+take)
+			waits := db.start(t, app, "SELECT wirefence.check('"+fence+"')")
+			mustExec(t, other, alter+"INVOKER; "+alter+"DEFINER")
+			mustExec(t, taker, "ROLLBACK")
+			wantCode(t, <-waits, "40001")
 		}
 	})
 }

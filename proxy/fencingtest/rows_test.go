@@ -2,6 +2,7 @@ package fencingtest
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 
 	"github.com/wirefence/wirefence/internal/stack"
@@ -100,6 +101,35 @@ func TestRowFencesOfWhatNeedsAHold(t *testing.T) {
 		c.Fails("CALL committing()", "2D000")
 		c.Must("ROLLBACK")
 		w.wantRows(t, 0)
+	})
+}
+
+// A check in a READ ONLY transaction locks no row, so it must not count for what follows the
+// end of READ ONLY in the same message or batch.
+func TestRowFencesBehindReadOnly(t *testing.T) {
+	onEach(t, everyVersion, func(t *testing.T, w *world) {
+		w.withQueue(t)
+		for _, opens := range []string{"SELECT set_config('transaction_read_only', NULL, false)", "SET transaction_read_only = DEFAULT", "RESET transaction_read_only"} {
+			for way, run := range map[string]func(c *client, statements ...string) error{
+				"text":  func(c *client, s ...string) error { return c.Simple(strings.Join(s, "; ")) },
+				"batch": func(c *client, s ...string) error { return c.Batch(pipelined(append(s, "")...)...) },
+			} {
+				c := w.connect(t)
+				c.Must("SET wirefence.token = 'job(1)=10'", "BEGIN READ ONLY")
+				over := make(chan error, 1)
+				go func() { over <- run(c, opens, "SELECT pg_sleep(0.5)", insertOf(33), "COMMIT") }()
+				stack.Eventually(t, "it sleeps, or was refused", func() bool {
+					return len(over) > 0 || w.count(t, "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'PgSleep' AND datname = $1", w.Name) > 0
+				})
+				if len(over) == 0 {
+					_, err := stack.Connect(t, w.URL(w.Name)).Exec(t.Context(), "SELECT FROM queue WHERE id = 1 FOR NO KEY UPDATE NOWAIT")
+					stack.WantState(t, err, "55P03", opens, way, "a take")
+				}
+				if err := <-over; err != nil && stack.State(err) != "0A000" {
+					t.Errorf("%s, %s: %v", opens, way, err)
+				}
+			}
+		}
 	})
 }
 

@@ -160,7 +160,7 @@ func (c *coverage) pass(f *Facts, st *sqltext.Statement) {
 	c.varied = c.varied || changesFence(st)
 	c.counts = c.counts && !chains && !lost && !st.Flags.Has(sqltext.Imports) && !c.unsteady
 	c.fenced = c.fenced && steady && !(st.Class == sqltext.Undoes && (c.varied || c.by.Comment != ""))
-	c.checked = c.checked && steady && !st.Flags.Has(sqltext.Imports)
+	c.checked = c.checked && steady && !st.Flags.Has(sqltext.Imports) && !st.Flags.Has(sqltext.NamesReadOnly) // a check made READ ONLY locks no rows
 	c.ran = true
 }
 

@@ -181,7 +181,7 @@ func (s *Session) noteExecute(m *policy.Message, a *policy.Action) {
 	b.timed = b.timed || s.timesGroup(b.under)
 	for i := range m.Statements {
 		st := &m.Statements[i]
-		if st.Class.Controls() || st.Flags&(sqltext.SetsVariable|sqltext.Resets) != 0 && b.By.Comment == "" {
+		if st.Class.Controls() || st.Flags.Has(sqltext.NamesReadOnly) || st.Flags&(sqltext.SetsVariable|sqltext.Resets) != 0 && b.By.Comment == "" {
 			b.Checked, b.Taken = false, false
 		}
 		if st.Flags&(sqltext.Unlocks|sqltext.Imports) != 0 {
