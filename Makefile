@@ -17,6 +17,9 @@ CONTENTION ?= 10m
 # How long faults strike in each run of the fault tests (make verify-tests gives it 2 s),
 # and what decides when; 0 takes another seed each time. This is enough for 1,000 strikes.
 FAULTS ?= 150s
+# How many jobs each queue is given, and how often a worker of each is stopped.
+JOBS ?= 1000
+STOPS ?= 250
 # How often PostgreSQL under Patroni gets another primary, by switchover and by failover.
 FAILOVERS ?= 10
 SEED ?= 0
@@ -138,7 +141,7 @@ more: $(TOOLS)/gotestsum ## Run tests with the race detector, other servers, dri
 .PHONY: verify
 verify: ## Run what takes long, an hour and a half in all, whatever of it fails
 	@echo "This installs, once: $$(scripts/install-servers --missing --all)"
-	@$(MAKE) --no-print-directory --keep-going verify-tests ways verify-drivers verify-faults fuzz soak contend newcomer
+	@$(MAKE) --no-print-directory --keep-going verify-tests ways verify-drivers verify-faults fuzz soak contend queues newcomer
 
 .PHONY: verify-tests
 verify-tests: $(TOOLS)/gotestsum ## Run the tests on every version of PostgreSQL, and those that make more leaves out
@@ -174,6 +177,11 @@ soak: ## Let clients of all manners come and go for SOAK (10m), and look what is
 contend: ## Let writers of many resources meet takeovers for CONTENTION (10m)
 	scripts/install-servers --all
 	$(GO) test -count=1 -timeout 0 -v ./proxy/loadtest -run TestContention -length $(CONTENTION) -seed $(SEED)
+
+.PHONY: queues
+queues: ## Stop workers of each queue STOPS (250) times for longer than it waits, and give it JOBS (1000)
+	scripts/install-servers --test
+	WIREFENCE_TEST_MORE=1 $(GO) test -C proxy/queuetest -count=1 -timeout 60m -v -run TestSoak -jobs $(JOBS) -stops $(STOPS) -seed $(SEED)
 
 .PHONY: incident
 incident: ## Play incidents that alerts are for, before a real Prometheus and Alertmanager
