@@ -185,11 +185,22 @@ func (g *goClient) release(_ *testing.T, ctx context.Context, _ step) (map[strin
 const insert = "INSERT INTO orders (item) VALUES ('book')"
 
 func (g *goClient) write(_ *testing.T, ctx context.Context, s step) (map[string]any, error) {
-	return map[string]any{"written": true}, g.session(ctx, s.text("via") == "options", func(conn *pgx.Conn) error {
+	var f fence.Fence
+	var err error
+	if s.fields["rows"] == nil {
+		f = g.lease.Fence()
+	} else if f, err = claimsOf(s); err != nil {
+		return nil, err
+	}
+	var options fence.Fence
+	if s.text("via") == "options" {
+		options = f
+	}
+	return map[string]any{"written": true}, g.session(ctx, options, func(conn *pgx.Conn) error {
 		if s.text("via") != "set_local" {
 			text := insert
 			if s.text("via") != "options" {
-				text += g.lease.Fence().Comment()
+				text += f.Comment()
 			}
 			_, err := conn.Exec(ctx, text)
 			return err
@@ -199,7 +210,7 @@ func (g *goClient) write(_ *testing.T, ctx context.Context, s step) (map[string]
 			return err
 		}
 		defer func() { _ = tx.Rollback(ctx) }()
-		if _, err := tx.Exec(ctx, g.lease.Fence().Transaction()); err != nil {
+		if _, err := tx.Exec(ctx, f.Transaction()); err != nil {
 			return err
 		}
 		if _, err := tx.Exec(ctx, insert); err != nil {
@@ -210,6 +221,14 @@ func (g *goClient) write(_ *testing.T, ctx context.Context, s step) (map[string]
 }
 
 func (g *goClient) claims(_ *testing.T, _ context.Context, s step) (map[string]any, error) {
+	f, err := claimsOf(s)
+	if err != nil {
+		return nil, err
+	}
+	return map[string]any{"fence": f.String(), "comment": strings.TrimSpace(f.Comment()), "set_local": f.Transaction()}, nil
+}
+
+func claimsOf(s step) (fence.Fence, error) {
 	var all []fence.Claim
 	for i := range int(s.number("count")) {
 		all = append(all, fence.Claim{Class: s.text("class"), Key: fence.Key(i + 1), Value: 1})
@@ -229,31 +248,27 @@ func (g *goClient) claims(_ *testing.T, _ context.Context, s step) (map[string]a
 		}
 		value, err := strconv.ParseInt(pair[1].(string), 10, 64)
 		if err != nil {
-			return nil, &fence.SyntaxError{Reason: err.Error()}
+			return fence.Fence{}, &fence.SyntaxError{Reason: err.Error()}
 		}
 		all = append(all, fence.Claim{Class: s.text("class"), Key: fence.Key(columns...), Value: value})
 	}
-	f, err := fence.NewClaims(all...)
-	if err != nil {
-		return nil, err
-	}
-	return map[string]any{"fence": f.String(), "comment": strings.TrimSpace(f.Comment()), "set_local": f.Transaction()}, nil
+	return fence.NewClaims(all...)
 }
 
 func (g *goClient) sql(_ *testing.T, ctx context.Context, s step) (map[string]any, error) {
-	return map[string]any{}, g.session(ctx, false, func(conn *pgx.Conn) error {
+	return map[string]any{}, g.session(ctx, fence.Fence{}, func(conn *pgx.Conn) error {
 		_, err := conn.Exec(ctx, s.text("sql"), pgx.QueryExecModeSimpleProtocol)
 		return err
 	})
 }
 
-func (g *goClient) session(ctx context.Context, fenced bool, work func(*pgx.Conn) error) error {
+func (g *goClient) session(ctx context.Context, options fence.Fence, work func(*pgx.Conn) error) error {
 	cfg, err := pgx.ParseConfig(g.url)
 	if err != nil {
 		return err
 	}
-	if fenced {
-		cfg.RuntimeParams["options"] = "-c " + fence.Variable + "=" + g.lease.Fence().String()
+	if !options.IsZero() {
+		cfg.RuntimeParams["options"] = "-c " + fence.Variable + "=" + options.String()
 	}
 	conn, err := pgx.ConnectConfig(ctx, cfg)
 	if err != nil {

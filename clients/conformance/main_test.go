@@ -23,7 +23,10 @@ var (
 	suite = stack.Suite{Objects: `
 		CREATE ROLE app LOGIN;
 		CREATE TABLE orders (id bigint GENERATED ALWAYS AS IDENTITY, item text NOT NULL);
-		GRANT SELECT, INSERT, UPDATE, DELETE ON orders TO app`}
+		GRANT SELECT, INSERT, UPDATE, DELETE ON orders TO app;
+		CREATE TABLE jobs (id bigint PRIMARY KEY, claim bigint NOT NULL);
+		INSERT INTO jobs VALUES (17, 1763900000000000), (18, -1);
+		SELECT wirefence.declare_rows('job', 'jobs', '{id}', 'claim', 'id > 0')`}
 	binary string // wirefence
 	folder string // of the compiled programs for Node
 )

@@ -70,19 +70,23 @@ def suspend(step):
 
 
 def write(step):
-    via = step.get("via", "comment")
+    via, fence = step.get("via", "comment"), claims_of(step) if "rows" in step else lease
     insert = "INSERT INTO orders (item) VALUES ('book')"
-    options = {"options": lease.options()} if via == "options" else {}
+    options = {"options": fence.options()} if via == "options" else {}
     with psycopg.connect(os.environ["DATABASE_URL"], **options) as connection, wirefence.refusals():
         if via == "set_local":
-            connection.execute(lease.set_local())
-        connection.execute(insert + (lease.comment() if via == "comment" else ""))
+            connection.execute(fence.set_local())
+        connection.execute(insert + (fence.comment() if via == "comment" else ""))
     return {"written": True}
 
 
-def claims(step):
+def claims_of(step):
     rows = step.get("rows") or [[i + 1, "1"] for i in range(step.get("count", 0))]
-    made = wirefence.Claims(step["class"], [(tuple(key) if isinstance(key, list) else key, claim) for key, claim in rows])
+    return wirefence.Claims(step["class"], [(tuple(key) if isinstance(key, list) else key, claim) for key, claim in rows])
+
+
+def claims(step):
+    made = claims_of(step)
     return {"fence": made.fence, "comment": made.comment(), "set_local": made.set_local()}
 
 

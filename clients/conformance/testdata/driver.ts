@@ -64,19 +64,19 @@ const steps: Record<string, (step: Step) => Promise<Outcome>> = {
   },
   async write(step) {
     const via = step["via"] ?? "comment";
+    const fence = step["rows"] ? claimsOf(step) : lease;
     const insert = "INSERT INTO orders (item) VALUES ('book')";
-    await session(via === "options" ? lease.options() : "", async (connection) => {
-      if (via === "comment") return connection.query(insert + lease.comment());
+    await session(via === "options" ? fence.options() : "", async (connection) => {
+      if (via === "comment") return connection.query(insert + fence.comment());
       await connection.query("BEGIN");
-      if (via === "set_local") await connection.query(lease.setLocal());
+      if (via === "set_local") await connection.query(fence.setLocal());
       await connection.query(insert);
       return connection.query("COMMIT");
     });
     return { written: true };
   },
   async claims(step) {
-    const rows = step["rows"] ?? Array.from({ length: step["count"] }, (_, i) => [i + 1, "1"]);
-    const made = new wirefence.Claims(step["class"], rows);
+    const made = claimsOf(step);
     return { fence: made.fence, comment: made.comment(), set_local: made.setLocal() };
   },
   async sql(step) {
@@ -84,6 +84,10 @@ const steps: Record<string, (step: Step) => Promise<Outcome>> = {
     return {};
   },
 };
+
+function claimsOf(step: Step): wirefence.Claims {
+  return new wirefence.Claims(step["class"], step["rows"] ?? Array.from({ length: step["count"] }, (_, i) => [i + 1, "1"]));
+}
 
 async function session(options: string, work: (connection: pg.Client) => Promise<unknown>): Promise<void> {
   const connection = new pg.Client({ connectionString: process.env["DATABASE_URL"], ...(options && { options }) });
