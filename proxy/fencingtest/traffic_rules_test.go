@@ -61,7 +61,7 @@ var rules = []struct {
 		if false {`}}},
 	{"a check ends with its transaction", unheld, []edit{{weaveGo, "c.checked, c.outside = false, false", "c.outside = false"}}},
 	{"a check ends with a SET", unheld, []edit{{weaveGo, `!c.unsteady && !(c.by.Comment == "" && changesFence(st))`, "!c.unsteady"}}},
-	{"a check of a batch ends with a SET", unheld, []edit{{applyGo, `st.Class.Controls() || st.Flags&(sqltext.SetsVariable|sqltext.Resets) != 0 && b.By.Comment == "" {`, "st.Class.Controls() {"}}},
+	{"a check of a batch ends with a SET", unheld, []edit{{applyGo, `sqltext.NamesReadOnly) || st.Flags&(sqltext.SetsVariable|sqltext.Resets) != 0 && b.By.Comment == "" {`, "sqltext.NamesReadOnly) {"}}},
 	{"check ahead of COMMIT", unheld, []edit{{weaveGo, "need = !c.fenced && !c.checked && c.ran && c.runs", "need = !c.fenced && false"}}},
 	{"check ahead of COMMIT behind a SET", unheld, []edit{{weaveGo, "f.Fenced && !f.FenceChanged && !c.unsteady", "f.Fenced && !c.unsteady"}}},
 	{"check ahead of COMMIT under another fence", unheld, []edit{{weaveGo, `by.Comment != "" && f.FencedBy == by.Comment`, `by.Comment != "" && f.Fenced`}}},
