@@ -120,10 +120,15 @@ $$;
 -- calls no other: one with the rights of its caller, or whose result needs a cast, would run
 -- its owner's code with these. In a snapshot the row that it sees must be the newest one.
 CREATE FUNCTION wirefence.judge_version(judge oid, target regclass) RETURNS text
-LANGUAGE sql VOLATILE
-RETURN (SELECT concat(p.ctid, p.xmin) FROM pg_proc AS p JOIN pg_class AS c ON c.relowner = p.proowner
-        WHERE p.oid = judge AND c.oid = target AND p.prosecdef AND currtid2('pg_catalog.pg_proc', p.ctid) = p.ctid
-          AND p.proallargtypes = ARRAY['text[]'::regtype, 'bigint[]'::regtype, 'boolean'::regtype, 'boolean'::regtype, 'integer'::regtype, 'text'::regtype, 'boolean'::regtype]::oid[]);
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    RETURN (SELECT concat(p.ctid, p.xmin) FROM pg_proc AS p JOIN pg_class AS c ON c.relowner = p.proowner
+            WHERE p.oid = judge AND c.oid = target AND p.prosecdef AND currtid2('pg_catalog.pg_proc', p.ctid) = p.ctid
+              AND p.proallargtypes = ARRAY['text[]'::regtype, 'bigint[]'::regtype, 'boolean'::regtype, 'boolean'::regtype,
+                                           'integer'::regtype, 'text'::regtype, 'boolean'::regtype]::oid[]);
+END
+$$;
 
 -- run_judge lets the judge of a class judge rows. place is 0 if there is no such judge. If the
 -- judge was changed meanwhile, whatever it has done is undone.
