@@ -152,7 +152,7 @@ func TestADumpOfSomeTables(t *testing.T) {
 	custom.restoreInto(t, migrated, custom.dumpTo(t, source, "-t", "public.jobs"))
 	wantCode(t, exec(app, "SELECT wirefence.check('job(17)=5')"), "WF008")
 	mustExec(t, app, "SELECT wirefence.declare_rows('job', 'jobs', '{id}', 'claim', 'claim > 0'); SELECT wirefence.check('job(17)=5'); DROP FUNCTION public.wirefence_judge_job")
-	wantCode(t, exec(app, "SELECT wirefence.check('job(17)=5')"), "42883")
+	wantCode(t, exec(app, "SELECT wirefence.check('job(17)=5')"), "WF008")
 	if fault := look[string](t, migrated, "SELECT fault FROM wirefence.rows()"); !strings.HasPrefix(fault, "its judge has gone") {
 		t.Errorf("a class without its judge has the fault %q", fault)
 	}

@@ -185,7 +185,7 @@ func TestDoctorFindsDrift(t *testing.T) {
 		{"a class of rows whose table was dropped", append(rows, "DROP TABLE jobs"),
 			0, "rows.classes", "warning", "job, of public.jobs: the table has gone", "wirefence rows drop job, if not"},
 		{"a class of rows with a renamed column", append(rows, "ALTER TABLE jobs RENAME claim TO claimed"),
-			0, "rows.classes", "warning", "job, of public.jobs: the table was renamed, a column",
+			0, "rows.classes", "warning", "job, of public.jobs: the table was renamed or got",
 			`wirefence rows declare job --table public.jobs --key id --claim claim --while '(claim > 0)', with the present names`},
 		{"a class of rows in shadow mode", append(rows, "SELECT wirefence.declare_rows('job', 'jobs', '{id}', 'claim', 'claim > 0', true)"),
 			0, "rows.classes", "warning", "job, of public.jobs: it is in shadow mode", "wirefence rows declare job --table public.jobs --key id --claim claim --while '(claim > 0)', when"},
