@@ -2,6 +2,7 @@ package runner
 
 import (
 	"bytes"
+	"maps"
 	"os"
 	"strconv"
 	"syscall"
@@ -11,12 +12,19 @@ import (
 
 // canFollow reports whether this process has no descendants yet, so that all later ones are the
 // command's. It may have inherited some from a program that executed this one.
-func canFollow() bool { return len(descendants()) == 0 }
+func canFollow() bool { return len(descendants(nil)) == 0 }
 
-// signalDescendants signals every descendant of this process. It may miss one that is forked
-// meanwhile.
-func signalDescendants(signal syscall.Signal) {
-	for pid, parent := range descendants() {
+// children returns the children of this process.
+func children() map[int]int {
+	found := descendants(nil)
+	maps.DeleteFunc(found, func(_, parent int) bool { return parent != os.Getpid() })
+	return found
+}
+
+// signalDescendants signals every descendant of this process but those that descendants leaves
+// out. It may miss one that is forked meanwhile.
+func signalDescendants(signal syscall.Signal, others map[int]int) {
+	for pid, parent := range descendants(others) {
 		fd, err := unix.PidfdOpen(pid, 0)
 		if err != nil {
 			continue // it has ended
@@ -29,9 +37,9 @@ func signalDescendants(signal syscall.Signal) {
 	}
 }
 
-// descendants returns the descendants of this process with their parents. Since this process
-// adopts orphans, no link is missing.
-func descendants() map[int]int {
+// descendants returns the descendants of this process with their parents, but not the children
+// others and theirs. Since this process adopts orphans, no link is missing.
+func descendants(others map[int]int) map[int]int {
 	entries, err := os.ReadDir("/proc")
 	if err != nil {
 		return nil
@@ -49,7 +57,8 @@ func descendants() map[int]int {
 	found := map[int]int{}
 	for next := []int{os.Getpid()}; len(next) > 0; next = next[1:] {
 		for _, pid := range children[next[0]] {
-			if _, seen := found[pid]; !seen { // the lines were not read at one moment
+			_, other := others[pid]
+			if _, seen := found[pid]; !seen && !other { // the lines were not read at one moment
 				found[pid] = next[0]
 				next = append(next, pid)
 			}
@@ -58,16 +67,54 @@ func descendants() map[int]int {
 	return found
 }
 
-// parentOf reads the fourth field of /proc/PID/stat. The second is the name in
-// parentheses, which may contain anything.
+// stopDescendants sends SIGSTOP to every descendant of this process, without others, that isn't
+// stopped, and reports whether all were. It adds those outside of a group to outside.
+func stopDescendants(group int, others map[int]int, outside map[int]bool) (all bool) {
+	all = true
+	for pid := range descendants(others) {
+		state, _, err := statOf(pid)
+		if err != nil || state == 'T' || state == 'Z' || state == 'X' {
+			continue
+		}
+		if of, err := unix.Getpgid(pid); err != nil || unix.Kill(pid, unix.SIGSTOP) != nil {
+			continue // it has ended
+		} else if of != group {
+			outside[pid] = true
+		}
+		// In the kernel, it stops before its program goes on. After vfork it stays there until its
+		// child goes on, which may be stopped.
+		all = all && state == 'D'
+	}
+	return all
+}
+
+// anyLiving reports whether this process has a descendant, without others, that has not ended.
+func anyLiving(others map[int]int) bool {
+	for pid := range descendants(others) {
+		if state, _, err := statOf(pid); err == nil && state != 'Z' && state != 'X' {
+			return true
+		}
+	}
+	return false
+}
+
+// parentOf reads the parent of a process.
 func parentOf(pid int) (int, error) {
+	_, parent, err := statOf(pid)
+	return parent, err
+}
+
+// statOf reads the third and the fourth field of /proc/PID/stat. The second is the name in
+// parentheses, which may contain anything.
+func statOf(pid int) (state byte, parent int, err error) {
 	stat, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
 	if err != nil {
-		return 0, err
+		return 0, 0, err
 	}
 	fields := bytes.Fields(stat[bytes.LastIndexByte(stat, ')')+1:])
 	if len(fields) < 2 {
-		return 0, syscall.ESRCH
+		return 0, 0, syscall.ESRCH
 	}
-	return strconv.Atoi(string(fields[1]))
+	parent, err = strconv.Atoi(string(fields[1]))
+	return fields[0][0], parent, err
 }

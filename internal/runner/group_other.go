@@ -10,4 +10,10 @@ func endWithParent(*syscall.SysProcAttr) {}
 
 func canFollow() bool { return false }
 
-func signalDescendants(syscall.Signal) {}
+func children() map[int]int { return nil }
+
+func signalDescendants(syscall.Signal, map[int]int) {}
+
+func stopDescendants(int, map[int]int, map[int]bool) (all bool) { return true }
+
+func anyLiving(map[int]int) bool { return false }

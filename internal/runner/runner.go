@@ -10,6 +10,8 @@
 // is stopped, the command goes on. An escaped process has the fence in its environment, so
 // PostgreSQL refuses its writes after the next grant.
 //
+// A Process runs a command under no lease, and can freeze it.
+//
 // The package imports lockclient and fence.
 package runner
 
