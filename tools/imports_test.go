@@ -99,6 +99,9 @@ var imports = []struct {
 	{"internal/doctor/a.go", module + "/lockclient/redis", ""},
 	{"internal/doctor/a.go", module + "/proxy", "doctor"},
 
+	{"internal/zombie/a.go", module + "/internal/runner", ""},
+	{"internal/zombie/a.go", module + "/fence", "zombie"},
+
 	{"model/a.go", "os/exec", ""},
 	{"model/a.go", module + "/fence", "model"},
 	{"model/a_test.go", module + "/internal/servers", "model"},
