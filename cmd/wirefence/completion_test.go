@@ -41,6 +41,8 @@ func TestCompletion(t *testing.T) {
 		{here, "guard |", "", noFiles},
 		{here, "guard -- |", "", files},
 		{here, "guard orders=34 -- |", "", files},
+		{here, "zombie --watch |", "", noFiles},
+		{here, "zombie -- |", "", files},
 		{here, "check |", "", noFiles},
 		{here, "revoke orders |", "", noFiles},
 		{here, "resource show or", "orders", noFiles},

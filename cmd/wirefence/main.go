@@ -91,7 +91,7 @@ Exit status, unless the help of a command says otherwise:
 	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error { return usageError{suggestFlag(c, err)} })
 	root.CompletionOptions.DisableDefaultCmd = true // completionCommand replaces it
 	root.AddGroup(commandGroups...)
-	root.AddCommand(in(groupRun, proxyCommand(), lockCommand(), checkCommand(), guardCommand(), demoCommand())...)
+	root.AddCommand(in(groupRun, proxyCommand(), lockCommand(), checkCommand(), guardCommand(), demoCommand(), zombieCommand())...)
 	root.AddCommand(in(groupSetUp, migrateCommand(), protectCommand(), unprotectCommand(), rowsCommand(), uninstallCommand())...)
 	root.AddCommand(in(groupOperate, statusCommand(), historyCommand(), resourceCommand(), revokeCommand(), doctorCommand())...)
 	root.AddCommand(in(groupOther, completionCommand(), versionCommand())...)

@@ -11,6 +11,7 @@ import (
 	"github.com/wirefence/wirefence/fence"
 	"github.com/wirefence/wirefence/internal/doctor"
 	"github.com/wirefence/wirefence/internal/manual"
+	"github.com/wirefence/wirefence/internal/zombie"
 )
 
 // docPages are the pages on commands and settings in the folder docs, by their paths.
@@ -56,6 +57,7 @@ func reference(root *cobra.Command) *manual.Reference {
 			"wirefence resource set":     {{Value: setJSON{}}},
 			"wirefence revoke":           {{Value: revokedJSON{}}},
 			"wirefence check":            {{Value: checkJSON{}}},
+			"wirefence zombie":           {{Value: zombie.Report{}}},
 			"wirefence doctor":           {{Value: doctor.Report{}}},
 		},
 		Intro: `This page is the reference of the command line. ` + "`make cli`" + ` writes it from the commands

@@ -1,0 +1,207 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/spf13/cobra"
+
+	"github.com/wirefence/wirefence/internal/zombie"
+)
+
+type zombieSettings struct {
+	DatabaseURL   string        `env:"WIREFENCE_DATABASE_URL" group:"Connections" file:"yes" help:"connection string of a role that may read the watched tables, to the server itself; with REPLICATION it sees all changes (required)"`
+	Watch         []string      `env:"--watch" type:"table,..." help:"tables in which the runs' changes are watched, as in SQL, with their partitions (required)"`
+	FreezeWhen    string        `env:"--freeze-when" type:"query" help:"freeze the first run when the first column of this query is true"`
+	FreezeAfter   time.Duration `env:"--freeze-after" envDefault:"0s" range:"0.." help:"freeze the first run after this time, or when the query says so, if that is earlier; 0: when the query says so"`
+	LockEndsAfter time.Duration `env:"--lock-ends-after" range:"0.." help:"time after which the frozen run's lock has run out and the second run is started (required)"`
+	SecondFor     time.Duration `env:"--second-for" envDefault:"0s" range:"0.." help:"for a command that doesn't end by itself: freeze the second run, too, after this time; 0: wait for its end"`
+	Within        time.Duration `env:"--within" envDefault:"10m" range:"1ms.." help:"longest wait for the moment to freeze, and for the end of each run"`
+	Control       time.Duration `env:"--control" envDefault:"2s" range:"1ms.." help:"time for which the tables are watched for other writers, before and after the play"`
+	TermGrace     time.Duration `env:"WIREFENCE_TERM_GRACE" group:"Leases" envDefault:"10s" range:"1ms.." help:"time from SIGTERM to SIGKILL for what is left of the runs at the end"`
+	Yes           bool          `env:"--yes" help:"don't ask whether the command may be run twice"`
+	OutputSettings
+}
+
+// Exit statuses of `wirefence zombie`, besides 0.
+const (
+	exitStale   = 1
+	exitUnknown = 2
+)
+
+func zombieCommand() *cobra.Command {
+	return withSettings(&cobra.Command{
+		Use:   "zombie [flags] -- COMMAND [ARG...]",
+		Short: "Show whether a job of yours writes after its lock has run out",
+		Long: `Runs a command twice, as two machines would: it freezes the first run (SIGSTOP) in
+the middle, waits until its lock has run out, lets a second run do the work, lets the
+first go on (SIGCONT), and reports what the first then changes in the watched tables.
+It works on any PostgreSQL, with Wirefence or without; the schema isn't needed. The
+command finds the database by its own environment.
+
+The runs really change what the command changes: use a test system. On a terminal it
+asks before; elsewhere --yes is needed.
+
+Changes are decoded from the server's log where wal_level is logical and the role has
+REPLICATION, by a temporary slot that ends with the session. Elsewhere the tables are
+compared, which misses writes of the same value and rows that came and went. Nobody
+but the runs may write to the watched tables meanwhile.
+
+The output of both runs goes to standard error. Exit status:
+
+    0  the first run changed nothing in the tables after the second had begun
+    1  it did: stale writes
+    2  the play doesn't show it, and the report or standard error says why: the first
+       run ended before it was frozen, the second failed or changed nothing, others
+       write to the tables, or the command line is wrong
+    130, 143  a signal has ended it`,
+		Example: `  wirefence zombie --watch public.totals --freeze-when "SELECT count(*) > 0 FROM totals" \
+    --lock-ends-after 5s -- ./nightly.sh
+  wirefence zombie --watch jobs,results --freeze-after 3s --lock-ends-after 30s --second-for 20s -- ./worker`,
+		Args: func(c *cobra.Command, args []string) error {
+			if len(args) == 0 || c.ArgsLenAtDash() != 0 {
+				return usageError{errors.New("wants two dashes and a command: wirefence zombie --watch public.totals … -- ./nightly.sh")}
+			}
+			return nil
+		},
+	}, func(c *cobra.Command, cfg zombieSettings, args []string) error {
+		// A terminal that is closed ends the runs, too.
+		ctx, stop := signal.NotifyContext(c.Context(), syscall.SIGHUP)
+		defer stop()
+		err := runZombie(ctx, cfg, args, c.InOrStdin(), c.OutOrStdout(), c.ErrOrStderr())
+		switch {
+		case c.Context().Err() != nil:
+			return &exitStatus{interrupted(c.Context()), errors.New("interrupted; both runs were ended")}
+		case err == nil, errors.As(err, new(*exitStatus)), errors.As(err, new(usageError)):
+			return err
+		}
+		return &exitStatus{exitUnknown, err}
+	})
+}
+
+func (cfg zombieSettings) validate() error {
+	for _, missing := range []struct {
+		is   bool
+		what string
+	}{
+		{len(cfg.Watch) == 0, "--watch is missing, the tables that the command writes to"},
+		{cfg.FreezeWhen == "" && cfg.FreezeAfter == 0, "--freeze-when or --freeze-after is missing: when does the command hold its lock and has not written yet?"},
+		{cfg.LockEndsAfter == 0, "--lock-ends-after is missing, the time limit of the command's lock"},
+	} {
+		if missing.is {
+			return usageError{errors.New(missing.what)}
+		}
+	}
+	return nil
+}
+
+func runZombie(ctx context.Context, cfg zombieSettings, command []string, stdin io.Reader, stdout, stderr io.Writer) error {
+	if err := cfg.validate(); err != nil {
+		return err
+	}
+	conn, err := connect(ctx, cfg.DatabaseURL)
+	if err != nil {
+		return err
+	}
+	defer closeConn(conn)
+	if err := cfg.confirm(conn.Config(), command, stdin, stderr); err != nil {
+		return err
+	}
+	report, err := zombie.Play(ctx, conn, zombie.Options{
+		Tables: cfg.Watch, Command: command, FreezeWhen: cfg.FreezeWhen, FreezeAfter: cfg.FreezeAfter,
+		LockEndsAfter: cfg.LockEndsAfter, SecondFor: cfg.SecondFor, Within: cfg.Within, Control: cfg.Control,
+		TermGrace: cfg.TermGrace, Output: os.Stderr,
+		Tell: func(step string) { fmt.Fprintln(stderr, "wirefence zombie: "+step) },
+	})
+	if err != nil {
+		return err
+	}
+	if cfg.inJSON() {
+		err = printJSON(stdout, report)
+	} else {
+		err = printZombie(stdout, report)
+	}
+	if err != nil {
+		return err
+	}
+	return exitAs(map[zombie.Verdict]int{zombie.Stale: exitStale, zombie.Unknown: exitUnknown}[report.Verdict], nil)
+}
+
+// confirm asks on a terminal whether the command may be run twice.
+func (cfg zombieSettings) confirm(database *pgx.ConnConfig, command []string, stdin io.Reader, stderr io.Writer) error {
+	if cfg.Yes {
+		return nil
+	}
+	if f, ok := stdin.(*os.File); !ok || columns(f) < 0 {
+		return usageError{errors.New("it runs the command twice for real: say --yes if that may be done here")}
+	}
+	fmt.Fprintf(stderr, "This runs %s twice, freezes the first run, and watches %s in database %s on %s:%d.\nNever do this in production. Go on? [y/N] ",
+		strings.Join(command, " "), strings.Join(cfg.Watch, ", "), database.Database, database.Host, database.Port)
+	answer, err := bufio.NewReader(stdin).ReadString('\n')
+	if answer = strings.ToLower(strings.TrimSpace(answer)); err == nil && (answer == "y" || answer == "yes") {
+		return nil
+	}
+	return &exitStatus{exitUnknown, errors.New("not confirmed; nothing was run")}
+}
+
+func printZombie(w io.Writer, r *zombie.Report) error {
+	for _, run := range []struct {
+		name string
+		zombie.Run
+	}{{"first run", r.First}, {"second run", r.Second}} {
+		if run.Started != nil {
+			fmt.Fprintf(w, "%-12s%s\n", run.name+":", runText(run.Run))
+		}
+	}
+	if len(r.Writes) > 0 {
+		fmt.Fprintln(w)
+		t := newTable(w)
+		fmt.Fprintln(t, "TABLE\tOPERATION\tKEY\tBEFORE\tAFTER")
+		for _, write := range r.Writes {
+			before, after := write.Before, write.After
+			if changed := after.Changed(before); before != nil && len(changed) > 0 { // of an UPDATE
+				before, after = before.Changed(after), changed
+			}
+			fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\n", cell(write.Table), write.Operation,
+				cellOrDash(write.Key.String()), cellOrDash(before.String()), cellOrDash(after.String()))
+		}
+		if err := t.Flush(); err != nil {
+			return err
+		}
+	}
+	fmt.Fprintln(w)
+	for _, note := range r.Notes {
+		fmt.Fprintln(w, "note: "+note)
+	}
+	_, err := fmt.Fprintln(w, map[zombie.Verdict]string{
+		zombie.Stale:   fmt.Sprintf("STALE: the first run made %d changes after the second run had the turn.", len(r.Writes)),
+		zombie.None:    "None: the first run changed nothing after the second run had the turn.",
+		zombie.Unknown: "Unknown: " + r.Reason + ".",
+	}[r.Verdict])
+	return err
+}
+
+func runText(r zombie.Run) string {
+	words := []string{fmt.Sprintf("%d changes in its turn", r.Writes)}
+	for _, at := range []struct {
+		word string
+		time *time.Time
+	}{{"frozen", r.Frozen}, {"went on", r.Thawed}, {"ended", r.Ended}} {
+		if at.time != nil {
+			words = append(words, fmt.Sprintf("%s after %v", at.word, at.time.Sub(*r.Started).Round(10*time.Millisecond)))
+		}
+	}
+	if r.Status != nil {
+		words = append(words, fmt.Sprintf("status %d", *r.Status))
+	}
+	return strings.Join(words, ", ")
+}
