@@ -39,6 +39,7 @@ var guides = []guide{
 	{page: "howto-backup.md"},
 	{page: "howto-migrations.md", pooler: true},
 	{page: "uninstall.md", bare: true},
+	{page: "zombie.md", bare: true},
 	{page: "symptoms/job-ran-twice.md", bare: true},
 	{page: "symptoms/two-leaders.md", bare: true},
 	{page: "symptoms/split-brain.md", bare: true},
