@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -85,10 +86,10 @@ func TestOptionsOfAnAcquire(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := newMemory()
 		client := newClient(t, store, lockclient.Options{Holder: "usual", TTL: time.Hour})
-		renewed := 0
+		var renewed atomic.Int64
 		store.script(func(_ context.Context, call string) error {
 			if call == "renew" {
-				renewed++
+				renewed.Add(1)
 			}
 			return nil
 		}, nil)
@@ -100,8 +101,8 @@ func TestOptionsOfAnAcquire(t *testing.T) {
 			t.Errorf("%v for %s", own.Remaining(), own.Holder())
 		}
 		<-time.After(time.Minute)
-		if renewed < 50 || own.Err() != nil {
-			t.Errorf("renewed %d times in 60s, %v", renewed, own.Err())
+		if n := renewed.Load(); n < 50 || own.Err() != nil {
+			t.Errorf("renewed %d times in 60s, %v", n, own.Err())
 		}
 		if usual, err := client.TryAcquire(t.Context(), "others"); err != nil || usual.Remaining().Round(time.Second) != time.Hour || !strings.HasPrefix(usual.Holder(), "usual/") {
 			t.Errorf("%v, %v", usual, err)
