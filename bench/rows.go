@@ -6,10 +6,10 @@ import (
 	"time"
 )
 
-// rowsDatabase has jobs whose rows judge, and a table that is guarded by them.
-// unguardedRows is the same without the guard.
 const (
-	rowsDatabase  = "rows"
+	// rowsDatabase has jobs whose rows judge, and a table that is guarded by them.
+	rowsDatabase = "rows"
+	// unguardedRows is the same without the guard.
 	unguardedRows = "rows_unguarded"
 )
 
