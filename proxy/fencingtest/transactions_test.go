@@ -13,20 +13,18 @@ import (
 )
 
 // An isolated session has a check in each message that needs one. A busy one takes its hold
-// from time to time.
+// from time to time, more often on a slow machine.
 func TestHowOftenIsChecked(t *testing.T) {
 	onBoth(t, oldAndNew, func(t *testing.T, w *world) {
 		for _, p := range protocols {
 			c := w.connect(t)
-			before := w.checks(t)
+			before, isolated, got := w.checks(t), 0, 0
 			want := func(checks int, why string) {
 				t.Helper()
 				n := w.checks(t) - before
-				switch before += n; {
-				case !w.busy && n != checks:
+				before, isolated, got = before+n, isolated+checks, got+n
+				if !w.busy && n != checks {
 					t.Errorf("%s, %s: %d checks, want %d", why, p.name, n, checks)
-				case w.busy && n > 2:
-					t.Errorf("%s, %s: %d checks under a hold", why, p.name, n)
 				}
 			}
 			stack.WantState(t, p.run(c, "insert into jobs values (34)"), "")
@@ -63,6 +61,9 @@ func TestHowOftenIsChecked(t *testing.T) {
 			all := c.Exchange(2, pipelined("insert into jobs values (34)", "insert into jobs values (34)", "", "insert into jobs values (34)", "")...)
 			stack.WantState(t, stack.Err(all), "")
 			want(2, "two batches")
+			if w.busy && got > isolated/2 {
+				t.Errorf("%s: %d checks under holds, %d without", p.name, got, isolated)
+			}
 		}
 	})
 }
