@@ -451,7 +451,10 @@ BEGIN
         carried := default_resource || '=' || carried;
     END IF;
     IF strpos(carried, '(') > 0 THEN
-        IF shadow IS NOT TRUE AND NOT wirefence.any_guards() AND wirefence.check_row(carried) THEN
+        IF shadow IS NOT TRUE AND wirefence.check_row(carried) THEN
+            IF wirefence.any_guards() AND current_setting('transaction_read_only') = 'off' THEN
+                PERFORM wirefence.note_passed('{}', fence);
+            END IF;
             RETURN NULL;
         END IF;
     ELSIF current_setting('transaction_isolation') = 'read committed' AND carried IS NOT NULL AND shadow IS NOT TRUE AND NOT pg_is_in_recovery() THEN

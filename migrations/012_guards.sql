@@ -402,19 +402,22 @@ LANGUAGE sql IMMUTABLE SET search_path = pg_catalog, pg_temp
 RETURN substring(template COLLATE "C" FROM '^([a-z_][a-z0-9_]{0,62})[(].*[{].*[)]$');
 
 -- rows_query returns a query for the names that a template gives to the rows of some relations,
--- each name once.
+-- each name once. Values that only a collation calls equal are two.
 CREATE FUNCTION wirefence.rows_query(template text, relations text[]) RETURNS text
-LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan
 AS $$
-    SELECT 'SELECT array_agg(name) FROM (SELECT '
-        || string_agg(e.expression || ' AS name FROM ' || r.relation || ' AS line', ' UNION SELECT ') || ') AS named'
-    FROM unnest(relations) AS r(relation), (
-        SELECT string_agg(CASE WHEN NOT p.is_column THEN quote_literal(p.part)
-                               WHEN c.kinds[p.column_place] = 'text' THEN format('wirefence.encode_key(line.%I::text)', p.part)
-                               ELSE format('line.%I::text', p.part) END, ' || ' ORDER BY p.place) AS expression
-        FROM (SELECT n.*, count(*) FILTER (WHERE n.is_column) OVER (ORDER BY n.place) AS column_place
-              FROM wirefence.name_parts(template) WITH ORDINALITY AS n(part, is_column, place)) AS p
-        LEFT JOIN wirefence.row_classes AS c ON c.class = wirefence.class_of(template)) AS e
+DECLARE
+    named CONSTANT text := split_part(template, '(', 1);
+    kinds CONSTANT text[] := (SELECT r.kinds FROM wirefence.row_classes AS r WHERE r.class = named);
+BEGIN
+    RETURN (
+        SELECT 'SELECT array_agg(name) FROM (' || string_agg(format('SELECT %L || %s || '')'' AS name FROM (SELECT DISTINCT %s FROM %s AS line) AS line',
+                                                                    named || '(', t.name, t.columns, r.relation), ' UNION ') || ') AS named'
+        FROM unnest(relations) AS r(relation), (
+            SELECT string_agg(format(CASE kinds[m.at] WHEN 'text' THEN 'wirefence.encode_key(line.%I)' ELSE 'line.%I::text' END, m.part[1]), ' || '':'' || ' ORDER BY m.at) AS name,
+                   string_agg(format(CASE kinds[m.at] WHEN 'text' THEN 'line.%1$I::text COLLATE "C" AS %1$I' ELSE 'line.%I' END, m.part[1]), ', ' ORDER BY m.at) AS columns
+            FROM regexp_matches(template, '[{]([^{}]+)[}]', 'g') WITH ORDINALITY AS m(part, at)) AS t);
+END
 $$;
 
 -- guard_rows is the trigger of a table each of whose rows belongs to a row that judges. It runs
@@ -447,19 +450,18 @@ $$;
 -- guard_names requires that the transaction was checked for the rows that judge, given by their
 -- names, and that the session variable has not changed since.
 CREATE FUNCTION wirefence.guard_names(target regclass, template text, names text[], shadow boolean) RETURNS void
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan
 AS $$
 DECLARE
     carried CONSTANT text := nullif(current_setting('wirefence.token', true), '');
-    named CONSTANT text := wirefence.class_of(template);
     lacks_name CONSTANT boolean := array_position(names, NULL) IS NOT NULL;
     checked boolean := shadow OR carried IS NULL;
     missing text;
     state text := 'WF002';
 BEGIN
     LOOP
-        SELECT min(u.name) INTO missing FROM unnest(array_remove(names, NULL)) AS u(name)
-        WHERE u.name NOT IN (SELECT split_part(s.pair, '=', 1) FROM string_to_table(wirefence.checked_rows(), ',') AS s(pair));
+        SELECT min(u.name) INTO missing FROM unnest(names) AS u(name)
+        WHERE u.name NOT IN (SELECT split_part(s.pair, '=', 1) FROM unnest(string_to_array(wirefence.checked_rows(), ',')) AS s(pair));
         IF missing IS NULL AND NOT lacks_name AND (checked OR NOT wirefence.variable_has_changed()) THEN
             RETURN;
         END IF;
@@ -476,8 +478,8 @@ BEGIN
         END IF;
     ELSIF wirefence.record_bypass(target, template) THEN
         RETURN;
-    ELSIF EXISTS (SELECT FROM wirefence.row_classes AS r WHERE r.class = named AND r.mode = 'shadow') THEN
-        PERFORM wirefence.note('shadow', 'WF002', named || '()', NULL, NULL, NULL, NULL, target::text);
+    ELSIF EXISTS (SELECT FROM wirefence.row_classes AS r WHERE r.class = split_part(template, '(', 1) AND r.mode = 'shadow') THEN
+        PERFORM wirefence.note('shadow', 'WF002', split_part(template, '(', 1) || '()', NULL, NULL, NULL, NULL, target::text);
     ELSIF lacks_name THEN
         PERFORM wirefence.guard_row_unchecked(target, template, NULL, false);
     ELSE

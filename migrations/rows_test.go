@@ -263,6 +263,14 @@ func TestKeysOfRows(t *testing.T) {
 		mustExec(t, app, "BEGIN; SELECT wirefence.check('pair(a:2)=2'); UPDATE q.pairs SET n = 1 WHERE tenant = 'a'; SELECT wirefence.check('pair(a:2)=2'); COMMIT")
 		wantCode(t, exec(app, "SELECT wirefence.check('pair(a:2)=2')"), "WF001")
 		wantCode(t, exec(app, "SELECT wirefence.check('pair(a:1)=2')"), "")
+		// Two names stay two where a collation calls them equal.
+		mustExec(t, app, `
+			CREATE COLLATION q.caseless (provider = icu, locale = 'und-u-ks-level2', deterministic = false);
+			CREATE TABLE q.results (n smallint, tenant varchar COLLATE q.caseless);
+			SELECT wirefence.protect('q.results', 'pair({tenant}:{n})'); SET wirefence.token = 'pair(a:1)=2'`)
+		wantCode(t, exec(app, "INSERT INTO q.results VALUES (1, 'a'), (1, 'a')"), "")
+		wantCode(t, exec(app, "INSERT INTO q.results VALUES (1, 'a'), (1, 'A')"), "WF002")
+		wantCode(t, exec(app, "UPDATE q.results SET tenant = 'A'"), "WF002")
 	})
 }
 
