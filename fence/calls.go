@@ -67,32 +67,32 @@ const (
 
 // ResourceStatus is what the database knows of a resource.
 type ResourceStatus struct {
-	Resource  Resource
-	LastToken Token
+	Resource  Resource `json:"resource"`
+	LastToken Token    `json:"token"`
 	// Source is "" as long as no token named one.
-	Source Source
+	Source Source `json:"source,omitempty"`
 	// MustNameSource says that a token which names no source is refused.
-	MustNameSource bool
+	MustNameSource bool `json:"must_name_source"`
 	// Holder is "" where it is unknown: after a first use without a seal, or a
 	// revocation.
-	Holder string
-	// Since is when LastToken was recorded; zero after a revocation.
-	Since   time.Time
-	Advance Advance
-	Reuse   Reuse
-	Mode    Mode
+	Holder string `json:"holder,omitempty"`
+	// Since is when LastToken was recorded, in UTC; zero after a revocation.
+	Since   time.Time `json:"since,omitzero"`
+	Advance Advance   `json:"advance"`
+	Reuse   Reuse     `json:"reuse"`
+	Mode    Mode      `json:"mode"`
 	// Failover says whether tokens count that were granted before a promotion.
-	Failover Failover
+	Failover Failover `json:"failover"`
 	// Former says that they don't, and that this is so: LastToken was sealed before a
 	// promotion or a restore, and no token counts until another is sealed. A standby
 	// doesn't say it.
-	Former bool
+	Former bool `json:"former"`
 	// PreemptAfter is how long a newer token waits before it ends the
 	// transactions in its way; nil waits for ever.
-	PreemptAfter *time.Duration
+	PreemptAfter *time.Duration `json:"-"`
 	// Writers is how many sessions keep a takeover waiting, by an open transaction
 	// or by a hold.
-	Writers int
+	Writers int `json:"writers"`
 }
 
 //go:embed sql/hold.sql
@@ -275,7 +275,7 @@ func scanStatus(row pgx.CollectableRow) (ResourceStatus, error) {
 		&s.Failover, &s.Former)
 	s.Resource = Resource(name)
 	if since != nil {
-		s.Since = *since
+		s.Since = since.UTC()
 	}
 	if preemptAfter != nil {
 		d := time.Duration(*preemptAfter) * time.Microsecond

@@ -12,19 +12,19 @@ import (
 // Guard is one table that checks its writes by triggers, or should.
 type Guard struct {
 	// Table is its name, with the schema.
-	Table string
+	Table string `json:"table"`
 	// Resource is a resource's name, or a template over columns such as
 	// report:{tenant}:{id}.
-	Resource string
+	Resource string `json:"resource"`
 	// By and Since are "" and zero for a table that is guarded but was never
 	// declared, as after the restore of a part of a dump.
-	By    string
-	Since time.Time
+	By    string    `json:"by,omitempty"`
+	Since time.Time `json:"since,omitzero"`
 	// Mode is ModeShadow where the guard lets everything pass and notes what it
 	// would refuse.
-	Mode Mode
+	Mode Mode `json:"mode"`
 	// Fault says what is wrong and what to do; "" if nothing is.
-	Fault string
+	Fault string `json:"fault,omitempty"`
 }
 
 //go:embed sql/protect.sql
@@ -76,7 +76,7 @@ func Guards(ctx context.Context, q Querier) ([]Guard, error) {
 		err := row.Scan(&table, &resource, &g.By, &since, &g.Fault, &g.Mode)
 		g.Table, g.Resource = string(table), string(resource)
 		if since != nil {
-			g.Since = *since
+			g.Since = since.UTC()
 		}
 		return g, err
 	})

@@ -42,14 +42,15 @@ const Never time.Duration = -1
 
 // ResourceChange is what an operator said about a resource at some time.
 type ResourceChange struct {
-	At time.Time
+	At time.Time `json:"at"`
 	// By is the role that was logged in, and Application the session's
 	// application_name, which tells who it was where operators share a role.
-	By, Application string
-	Reason          string
+	By          string `json:"by"`
+	Application string `json:"application,omitempty"`
+	Reason      string `json:"reason"`
 	// Settings has each setting that was named or changed along, with its value
 	// before and after in JSON.
-	Settings map[string][2]json.RawMessage
+	Settings map[string][2]json.RawMessage `json:"settings"`
 }
 
 //go:embed sql/declare.sql

@@ -18,7 +18,7 @@ func printGuards(ctx context.Context, conn *pgx.Conn, asJSON bool, w io.Writer) 
 		return err
 	}
 	if asJSON {
-		return printGuardsJSON(w, all)
+		return printJSON(w, all)
 	}
 	if len(all) == 0 {
 		fmt.Fprintln(w, "No table is guarded.")
@@ -29,21 +29,9 @@ func printGuards(ctx context.Context, conn *pgx.Conn, asJSON bool, w io.Writer) 
 	for _, g := range all {
 		since := "-"
 		if g.By != "" {
-			since = g.Since.UTC().Format(time.RFC3339)
+			since = g.Since.Format(time.RFC3339)
 		}
 		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\n", cell(g.Table), cell(g.Resource), g.Mode, cellOrDash(g.By), since, cellOrDash(g.Fault))
 	}
 	return t.Flush()
-}
-
-func printGuardsJSON(w io.Writer, all []fence.Guard) error {
-	rows := []guardJSON{}
-	for _, g := range all {
-		out := guardJSON{Table: g.Table, Resource: g.Resource, Mode: string(g.Mode), By: g.By, Fault: g.Fault}
-		if !g.Since.IsZero() {
-			out.Since = &g.Since
-		}
-		rows = append(rows, out)
-	}
-	return printJSON(w, rows)
 }

@@ -175,7 +175,9 @@ func TestLockWarnsOfABypass(t *testing.T) {
 	const warning = "lead to no proxy"
 	lock := func(settings []string, resource string, warned bool, command ...string) {
 		t.Helper()
-		run := func() result { return wirefence(t, settings, append([]string{"lock", resource, "--"}, command...)...).expect(t, 0) }
+		run := func() result {
+			return wirefence(t, settings, append([]string{"lock", resource, "--"}, command...)...).expect(t, 0)
+		}
 		got := run()
 		for range 5 { // on a slow machine the look runs out of its time
 			if warned && !strings.Contains(got.stderr, warning) {

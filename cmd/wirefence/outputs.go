@@ -3,7 +3,6 @@ package main
 import (
 	"encoding/json"
 	"errors"
-	"time"
 
 	"github.com/jackc/pgx/v5/pgconn"
 
@@ -16,30 +15,12 @@ import (
 
 // statusJSON is a resource with its policy.
 type statusJSON struct {
-	Resource       string     `json:"resource" says:"its name"`
-	Token          int64      `json:"token" says:"the highest token that was recorded"`
-	Source         string     `json:"source,omitempty" says:"what counts its tokens"`
-	MustNameSource bool       `json:"must_name_source" says:"whether tokens that don't name their source are refused"`
-	Holder         string     `json:"holder,omitempty" says:"who was granted it last, which isn't who holds it now"`
-	Since          *time.Time `json:"since,omitempty" says:"when that was"`
-	Advance        string     `json:"advance" says:"policy: use or grant"`
-	Reuse          string     `json:"reuse" says:"policy: allow or once"`
-	PreemptAfter   *float64   `json:"preempt_after_seconds" says:"policy: how long a newer token waits before it ends older transactions; null: for ever"`
-	Writers        int        `json:"writers" says:"open transactions that hold it"`
-	Mode           string     `json:"mode" says:"policy: enforce or shadow"`
-	Failover       string     `json:"failover" says:"policy: reacquire or trust"`
-	Former         bool       `json:"former" says:"whether the database was promoted or restored since the last grant, so that no token counts before the next"`
+	fence.ResourceStatus
+	PreemptAfter *float64 `json:"preempt_after_seconds" says:"policy: how long a newer token waits before it ends older transactions; null: for ever"`
 }
 
 func inJSON(r fence.ResourceStatus) statusJSON {
-	out := statusJSON{
-		Resource: string(r.Resource), Token: int64(r.LastToken), Source: string(r.Source), MustNameSource: r.MustNameSource,
-		Holder: r.Holder, Advance: string(r.Advance), Reuse: string(r.Reuse), Writers: r.Writers, Mode: string(r.Mode),
-		Failover: string(r.Failover), Former: r.Former,
-	}
-	if !r.Since.IsZero() {
-		out.Since = &r.Since
-	}
+	out := statusJSON{ResourceStatus: r}
 	if r.PreemptAfter != nil {
 		seconds := r.PreemptAfter.Seconds()
 		out.PreemptAfter = &seconds
@@ -77,16 +58,6 @@ type readyJSON struct {
 	Reason string `json:"reason,omitempty" says:"why not"`
 }
 
-// guardJSON is a guarded table.
-type guardJSON struct {
-	Table    string     `json:"table" says:"the table, as in SQL"`
-	Resource string     `json:"resource" says:"the resource, or the template, that a write needs a token of"`
-	Mode     string     `json:"mode" says:"enforce or shadow"`
-	By       string     `json:"by,omitempty" says:"the role that protected it"`
-	Since    *time.Time `json:"since,omitempty" says:"when that was"`
-	Fault    string     `json:"fault,omitempty" says:"what is wrong with the guard"`
-}
-
 // rowClassJSON is a class of rows.
 type rowClassJSON struct {
 	fence.RowClass
@@ -109,25 +80,8 @@ type droppedRowsJSON struct {
 // shownJSON is all that is known of a resource.
 type shownJSON struct {
 	statusJSON
-	Lease   lease        `json:"lease" says:"whether the lease is held now"`
-	Changes []changeJSON `json:"changes" says:"what operators declared and changed, the oldest first"`
-}
-
-func shown(r fence.ResourceStatus, l lease, changes []fence.ResourceChange) shownJSON {
-	out := shownJSON{inJSON(r), l, make([]changeJSON, len(changes))}
-	for i, c := range changes {
-		out.Changes[i] = changeJSON{c.At, c.By, c.Application, c.Reason, c.Settings}
-	}
-	return out
-}
-
-// changeJSON is a change that an operator made.
-type changeJSON struct {
-	At          time.Time `json:"at" says:"when"`
-	By          string    `json:"by" says:"the role"`
-	Application string    `json:"application,omitempty" says:"the session's application_name"`
-	Reason      string    `json:"reason" says:"why"`
-	Settings    values    `json:"settings" says:"by their names, each with its value before and after"`
+	Lease   lease                  `json:"lease" says:"whether the lease is held now"`
+	Changes []fence.ResourceChange `json:"changes" says:"what operators declared and changed, the oldest first"`
 }
 
 // declaredJSON is a resource that was declared.

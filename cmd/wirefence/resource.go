@@ -146,7 +146,7 @@ func showResource(ctx context.Context, conn *pgx.Conn, resource fence.Resource, 
 		return err
 	}
 	if cfg.inJSON() {
-		return printJSON(w, shown(r, leases[0], changes))
+		return printJSON(w, shownJSON{inJSON(r), leases[0], changes})
 	}
 	if err := printResource(w, r, leases[0]); err != nil {
 		return err

@@ -160,7 +160,7 @@ func sinceText(r fence.ResourceStatus) string {
 	if r.Since.IsZero() {
 		return "-"
 	}
-	return r.Since.UTC().Format(time.RFC3339)
+	return r.Since.Format(time.RFC3339)
 }
 
 func preemptText(r fence.ResourceStatus) string {

@@ -69,16 +69,6 @@ func (s *Server) whoami(w http.ResponseWriter, r *http.Request, _ fence.Resource
 	return write(w, identity{c.name, c.scope.String(), s.options.Token != nil})
 }
 
-// guard is a table that checks its writes by triggers, or should.
-type guard struct {
-	Table    string     `json:"table"`
-	Resource string     `json:"resource"`
-	Mode     string     `json:"mode"`
-	By       string     `json:"by,omitempty"`
-	Since    *time.Time `json:"since,omitempty"`
-	Fault    string     `json:"fault,omitempty"`
-}
-
 func (s *Server) guards(w http.ResponseWriter, r *http.Request, _ fence.Resource) error {
 	if s.options.Database == nil {
 		return errNoDatabase
@@ -87,13 +77,9 @@ func (s *Server) guards(w http.ResponseWriter, r *http.Request, _ fence.Resource
 	if err != nil {
 		return err
 	}
-	answer := struct {
-		Guards []guard `json:"guards"`
-	}{make([]guard, len(all))}
-	for i, g := range all {
-		answer.Guards[i] = guard{g.Table, g.Resource, string(g.Mode), g.By, utc(g.Since), g.Fault}
-	}
-	return write(w, answer)
+	return write(w, struct {
+		Guards []fence.Guard `json:"guards"`
+	}{all})
 }
 
 func (s *Server) rows(w http.ResponseWriter, r *http.Request, _ fence.Resource) error {
@@ -106,5 +92,5 @@ func (s *Server) rows(w http.ResponseWriter, r *http.Request, _ fence.Resource) 
 	}
 	return write(w, struct {
 		Rows []fence.RowClass `json:"rows"`
-	}{append([]fence.RowClass{}, all...)})
+	}{all})
 }

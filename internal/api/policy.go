@@ -106,23 +106,20 @@ func oneOf(faults *[]error, field string, given *string, values ...string) strin
 }
 
 type changed struct {
-	Resource string   `json:"resource"`
-	Settings settings `json:"settings"`
+	Resource string                        `json:"resource"`
+	Settings map[string][2]json.RawMessage `json:"settings"`
 }
 
-// settings are values before and after a change. Numbers are tokens, and are sent as strings.
-type settings map[string][2]json.RawMessage
-
-func settingsOf(named map[string][2]json.RawMessage) settings {
-	for name, values := range named {
+// quoteTokens makes strings of the tokens in a change's settings, which have no other numbers.
+func quoteTokens(settings map[string][2]json.RawMessage) {
+	for name, values := range settings {
 		for i, value := range values {
 			if _, err := strconv.ParseInt(string(value), 10, 64); err == nil {
 				values[i] = json.RawMessage(`"` + string(value) + `"`)
 			}
 		}
-		named[name] = values
+		settings[name] = values
 	}
-	return named
 }
 
 func (s *Server) change(w http.ResponseWriter, r *http.Request, resource fence.Resource) error {
@@ -150,18 +147,13 @@ func (s *Server) change(w http.ResponseWriter, r *http.Request, resource fence.R
 	if err != nil {
 		return policyFault(err)
 	}
-	settings := settingsOf(named)
-	s.logOf(r).Info("policy changed over HTTP", "resource", resource, "reason", request.Reason, "settings", settings.String())
-	return write(w, changed{string(resource), settings})
-}
-
-// String is for the log.
-func (s settings) String() string {
-	text, err := json.Marshal(map[string][2]json.RawMessage(s))
+	quoteTokens(named)
+	text, err := json.Marshal(named)
 	if err != nil {
-		return err.Error()
+		return err
 	}
-	return string(text)
+	s.logOf(r).Info("policy changed over HTTP", "resource", resource, "reason", request.Reason, "settings", string(text))
+	return write(w, changed{string(resource), named})
 }
 
 type declared struct {

@@ -28,34 +28,14 @@ const (
 )
 
 type resourceStatus struct {
-	Resource       string      `json:"resource"`
-	Token          fence.Token `json:"token"`
-	TokenText      string      `json:"token_text"`
-	Source         string      `json:"source,omitempty"`
-	MustNameSource bool        `json:"must_name_source"`
-	Holder         string      `json:"holder,omitempty"`
-	Since          *time.Time  `json:"since,omitempty"`
-	Advance        string      `json:"advance"`
-	Reuse          string      `json:"reuse"`
-	PreemptAfter   *seconds    `json:"preempt_after_seconds"`
-	Writers        int         `json:"writers"`
-	Mode           string      `json:"mode"`
-	Failover       string      `json:"failover"`
-	Former         bool        `json:"former"`
+	fence.ResourceStatus
+	TokenText    string   `json:"token_text"`
+	PreemptAfter *seconds `json:"preempt_after_seconds"`
 	// Held reports whether the lease is held now; nil if that isn't known.
 	Held  *bool      `json:"held,omitempty"`
 	Lease *leaseSeen `json:"lease,omitempty"`
 	// Changes are of one resource only.
-	Changes []policyChange `json:"changes,omitempty"`
-}
-
-// policyChange is a change of a resource that an operator made.
-type policyChange struct {
-	At          time.Time `json:"at"`
-	By          string    `json:"by"`
-	Application string    `json:"application,omitempty"`
-	Reason      string    `json:"reason"`
-	Settings    settings  `json:"settings"`
+	Changes []fence.ResourceChange `json:"changes,omitempty"`
 }
 
 // maxChanges is how many of them are shown, the newest.
@@ -70,12 +50,7 @@ type leaseSeen struct {
 }
 
 func statusOf(s fence.ResourceStatus) resourceStatus {
-	out := resourceStatus{
-		Resource: string(s.Resource), Token: s.LastToken, TokenText: s.LastToken.String(),
-		Source: string(s.Source), MustNameSource: s.MustNameSource, Holder: s.Holder,
-		Advance: string(s.Advance), Reuse: string(s.Reuse), Writers: s.Writers, Mode: string(s.Mode),
-		Failover: string(s.Failover), Former: s.Former, Since: utc(s.Since),
-	}
+	out := resourceStatus{ResourceStatus: s, TokenText: s.LastToken.String()}
 	if s.PreemptAfter != nil {
 		after := seconds(*s.PreemptAfter)
 		out.PreemptAfter = &after
@@ -184,8 +159,9 @@ func (s *Server) show(w http.ResponseWriter, r *http.Request, resource fence.Res
 	if err != nil {
 		return err
 	}
-	for _, c := range changes[max(0, len(changes)-maxChanges):] {
-		answer.Changes = append(answer.Changes, policyChange{c.At.UTC(), c.By, c.Application, c.Reason, settingsOf(c.Settings)})
+	answer.Changes = changes[max(0, len(changes)-maxChanges):]
+	for _, c := range answer.Changes {
+		quoteTokens(c.Settings)
 	}
 	return write(w, answer)
 }
@@ -193,10 +169,10 @@ func (s *Server) show(w http.ResponseWriter, r *http.Request, resource fence.Res
 // readLease asks the store for the holder of a lease, if the store can be asked.
 func (s *Server) readLease(ctx context.Context, status *resourceStatus) error {
 	looker, ok := s.options.Store.(lockclient.Looker)
-	if !ok || status.Source != "" && s.options.Counts != "" && status.Source != string(s.options.Counts) {
+	if !ok || status.Source != "" && s.options.Counts != "" && status.Source != s.options.Counts {
 		return nil
 	}
-	seen, err := looker.Look(ctx, fence.Resource(status.Resource))
+	seen, err := looker.Look(ctx, status.Resource)
 	if err != nil {
 		return err
 	}

@@ -64,7 +64,7 @@ func (w *walk) object(t reflect.Type, path string) error {
 		if meaning == "" {
 			return fmt.Errorf("nothing is said of %s.%s", t, name)
 		}
-		at, kind, absent := strings.TrimPrefix(path+"."+name, "."), typeOf(f.Type), strings.Contains(options, "omitempty")
+		at, kind, absent := strings.TrimPrefix(path+"."+name, "."), typeOf(f.Type), strings.Contains(options, "omit")
 		if absent {
 			kind = strings.TrimSuffix(kind, orNull)
 		}
