@@ -20,6 +20,7 @@ FAULTS ?= 150s
 # How many jobs each queue is given, and how often a worker of each is stopped.
 JOBS ?= 1000
 STOPS ?= 250
+HURRY ?= 1
 # How often PostgreSQL under Patroni gets another primary, by switchover and by failover.
 FAILOVERS ?= 10
 SEED ?= 0
@@ -179,9 +180,9 @@ contend: ## Let writers of many resources meet takeovers for CONTENTION (10m)
 	$(GO) test -count=1 -timeout 0 -v ./proxy/loadtest -run TestContention -length $(CONTENTION) -seed $(SEED)
 
 .PHONY: queues
-queues: ## Stop workers of each queue STOPS (250) times for longer than it waits, and give it JOBS (1000)
+queues: ## Stop workers of each queue STOPS (250) times for longer than it waits, and give it JOBS (1000) at HURRY (1) times the pace
 	scripts/install-servers --test
-	WIREFENCE_TEST_MORE=1 $(GO) test -C proxy/queuetest -count=1 -timeout 60m -v -run TestSoak -jobs $(JOBS) -stops $(STOPS) -seed $(SEED)
+	WIREFENCE_TEST_MORE=1 $(GO) test -C proxy/queuetest -count=1 -timeout 60m -v -run TestSoak -jobs $(JOBS) -stops $(STOPS) -hurry $(HURRY) -seed $(SEED)
 
 .PHONY: incident
 incident: ## Play incidents that alerts are for, before a real Prometheus and Alertmanager

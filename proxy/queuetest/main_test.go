@@ -19,6 +19,8 @@ import (
 var (
 	jobs  = flag.Int("jobs", 40, "how many jobs each queue is given")
 	stops = flag.Int("stops", 20, "how often a worker of each queue is stopped for longer than the queue waits")
+	major = flag.Int("postgres", 0, "the version of PostgreSQL; 0 is the one that all tests use")
+	hurry = flag.Int("hurry", 1, "by how much workers are faster than they usually are: their pauses are shorter, and the long ones rarer")
 	seed  = flag.Int("seed", 1, "what decides what workers do, and what happens to them; 0 takes another each time")
 )
 

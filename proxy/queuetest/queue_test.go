@@ -32,6 +32,8 @@ type queue struct {
 	// rescue lets other workers take the jobs that have been worked on for too long, as the queue
 	// itself does it, or sooner.
 	rescue func(ctx context.Context, w *world) error
+	// cancel cancels a job as an operator does, nil where nobody can cancel one that is worked on.
+	cancel func(ctx context.Context, w *world) error
 	acts   []string // besides done, which a worker's part in a job can end with
 	left   string   // counts the jobs that aren't done with
 	lost   string   // counts the completed jobs without a result
@@ -65,9 +67,20 @@ var queues = []queue{
 			return err
 		},
 		rescue: rescueRiver,
-		acts:   []string{"retry", "snooze", "cancel"},
-		left:   "SELECT count(*) FROM river_job WHERE finalized_at IS NULL",
-		lost:   "SELECT count(*) FROM river_job WHERE state = 'completed' AND NOT EXISTS (SELECT FROM results WHERE job_id = id)",
+		cancel: func(ctx context.Context, w *world) error {
+			client, err := river.NewClient(riverpgxv5.New(w.admin), &river.Config{})
+			if err != nil {
+				return err
+			}
+			var id int64
+			if err = w.admin.QueryRow(ctx, "SELECT id FROM river_job WHERE state = 'running' ORDER BY random() LIMIT 1").Scan(&id); err == nil {
+				_, err = client.JobCancel(ctx, id)
+			}
+			return err
+		},
+		acts: []string{"retry", "snooze", "cancel"},
+		left: "SELECT count(*) FROM river_job WHERE finalized_at IS NULL",
+		lost: "SELECT count(*) FROM river_job WHERE state = 'completed' AND NOT EXISTS (SELECT FROM results WHERE job_id = id)",
 	},
 	{
 		name: "pg-boss", page: "boss.sql", table: "pgboss.job", key: "name || ':' || id", claim: fmt.Sprintf(millis, "started_on"), while: "state = 'active'",
@@ -81,6 +94,7 @@ var queues = []queue{
 		},
 		// One of its processes does it, which rescuing starts.
 		rescue: func(context.Context, *world) error { return nil },
+		cancel: cancelBy("UPDATE pgboss.job SET completed_on = now(), state = 'cancelled' WHERE name = 'work' AND id = (SELECT id FROM pgboss.job WHERE state = 'active' ORDER BY random() LIMIT 1) AND state < 'completed'"),
 		acts:   []string{"retry", "cancel"},
 		left:   "SELECT count(*) FROM pgboss.job WHERE name = 'work' AND state < 'completed'",
 		lost:   "SELECT count(*) FROM pgboss.job WHERE name = 'work' AND state = 'completed' AND NOT EXISTS (SELECT FROM results WHERE job_id = id)",
@@ -116,10 +130,18 @@ var queues = []queue{
 			return err
 		},
 		rescue: func(context.Context, *world) error { return nil }, // taken_until passes
+		cancel: cancelBy("UPDATE jobs SET done = true, payload = 'cancelled' WHERE id = (SELECT id FROM jobs WHERE claim IS NOT NULL AND NOT done ORDER BY random() LIMIT 1) AND NOT done"),
 		acts:   []string{"retry", "snooze", "cancel"},
 		left:   "SELECT count(*) FROM jobs WHERE NOT done",
 		lost:   "SELECT count(*) FROM jobs WHERE done AND payload <> 'cancelled' AND NOT EXISTS (SELECT FROM results WHERE job_id = id)",
 	},
+}
+
+func cancelBy(sql string) func(context.Context, *world) error {
+	return func(ctx context.Context, w *world) error {
+		_, err := w.admin.Exec(ctx, sql)
+		return err
+	}
 }
 
 func node(file string) func(*world) *exec.Cmd {

@@ -142,14 +142,21 @@ func (w *world) judge(t *testing.T, said []event) {
 	if lost := w.query(t, w.lost)[0]; lost != "0" {
 		t.Errorf("%s completed jobs have no result", lost)
 	}
-	for _, e := range said {
-		there := len(w.query(t, "SELECT 1 FROM results AS r WHERE "+job+" = $1 AND split_part(result, '/', 2) = $2", e.Job, fmt.Sprint(e.Claim))) > 0
-		if there != (e.Event == "wrote") {
-			t.Errorf("worker %+v says so, and its result is there: %v", e, there)
-		}
-		if e.Event == "refused" && len(w.query(t, "SELECT 1 FROM history WHERE job = $1 AND before = $2 AND extract(epoch FROM at) * 1000000 <= $3 LIMIT 1", e.Job, e.Claim, e.At)) == 0 {
-			t.Errorf("worker %+v was refused, and had not lost its job", e)
-		}
+	w.Exec(t, "CREATE TABLE said (event text, job text, claim bigint, at bigint)")
+	if _, err := w.admin.CopyFrom(t.Context(), pgx.Identifier{"said"}, []string{"event", "job", "claim", "at"}, pgx.CopyFromSlice(len(said), func(i int) ([]any, error) {
+		return []any{said[i].Event, said[i].Job, said[i].Claim, said[i].At}, nil
+	})); err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range w.query(t, `
+		SELECT s.* FROM said AS s LEFT JOIN results ON `+job+` = s.job AND split_part(result, '/', 2) = s.claim::text
+		WHERE (result IS NOT NULL) <> (s.event = 'wrote')`) {
+		t.Errorf("a worker says %s, and that isn't so", e)
+	}
+	for _, e := range w.query(t, `
+		SELECT s.* FROM said AS s WHERE s.event = 'refused' AND NOT EXISTS (
+			SELECT FROM history AS h WHERE h.job = s.job AND h.before = s.claim AND extract(epoch FROM h.at) * 1000000 <= s.at)`) {
+		t.Errorf("a worker was refused, and had not lost its job: %s", e)
 	}
 }
 
@@ -183,4 +190,36 @@ func TestAStoppedTransaction(t *testing.T) {
 	if n := w.query(t, "SELECT count(*) FROM results")[0]; n != "0" {
 		t.Errorf("%s results", n)
 	}
+}
+
+// However many jobs there were, Wirefence's tables are as large as before.
+func TestJobsLeaveNothingBehind(t *testing.T) {
+	w := &world{DB: suite.Database(t, *major)}
+	sizes := func() string {
+		return stack.Value[string](t, w.DB, `
+			SELECT string_agg(relname || ' ' || pg_total_relation_size(oid), ', ' ORDER BY relname) FROM pg_class
+			WHERE relnamespace = 'wirefence'::regnamespace AND relkind = 'r'`)
+	}
+	w.Exec(t, `
+		CREATE TABLE jobs (id bigint PRIMARY KEY, claim bigint, done boolean NOT NULL DEFAULT false);
+		CREATE TABLE results (job_id bigint NOT NULL);
+		SELECT wirefence.declare_rows('job', 'public.jobs', '{id}', 'claim', 'NOT done'), wirefence.protect('public.results', 'job({job_id})');
+		CREATE PROCEDURE work(first bigint, last bigint) LANGUAGE plpgsql AS $$
+		BEGIN
+			FOR n IN first..last LOOP
+				INSERT INTO jobs VALUES (n, 10 * n);
+				COMMIT;
+				PERFORM wirefence.check(format('job(%s)=%s', n, 10 * n));
+				INSERT INTO results VALUES (n);
+				UPDATE jobs SET done = true WHERE id = n;
+				COMMIT;
+			END LOOP;
+		END $$`)
+	w.Exec(t, "CALL work(1, 10)")
+	before := sizes()
+	w.Exec(t, fmt.Sprintf("CALL work(11, %d)", *jobs))
+	if after := sizes(); after != before {
+		t.Errorf("after %d jobs: %s; before: %s", *jobs, after, before)
+	}
+	t.Log(before)
 }

@@ -141,6 +141,11 @@ func workRiver() int {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
+	hurry, err := strconv.Atoi(os.Getenv("HURRY"))
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
 	worker := &riverWorker{db: db, print: func(e event) {
 		mu.Lock()
 		defer mu.Unlock()
@@ -149,8 +154,8 @@ func workRiver() int {
 	many := 4
 	if worker.act = func() string {
 		mu.Lock()
-		act, pause := acts[chance.IntN(len(acts))], time.Duration(chance.IntN(500))*time.Millisecond
-		if chance.IntN(20) == 0 {
+		act, pause := acts[chance.IntN(len(acts))], time.Duration(chance.IntN(500/hurry))*time.Millisecond
+		if chance.IntN(20*hurry) == 0 {
 			pause += 2 * wait // for which the queue doesn't wait
 		}
 		mu.Unlock()

@@ -1,6 +1,7 @@
 package queuetest
 
 import (
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"strconv"
@@ -8,6 +9,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/jackc/pgx/v5"
 )
 
 // crowd is workers that come and go.
@@ -63,7 +66,7 @@ func (c *crowd) count(what string, n int) int {
 }
 
 // disturb does what happens to a crowd: it stops a worker for longer than the queue waits, or kills
-// one, or restarts the proxy.
+// one, or restarts the proxy, or cancels a job.
 func (c *crowd) disturb(t *testing.T) {
 	at := c.chance.IntN(len(c.all))
 	m := c.all[at]
@@ -80,6 +83,11 @@ func (c *crowd) disturb(t *testing.T) {
 		c.count("stops", 1)
 		m.signal(t, syscall.SIGSTOP)
 		m.until = time.Now().Add(c.wait + time.Duration(c.chance.Int64N(int64(c.wait))))
+	case what < 12 && c.cancel != nil:
+		c.count("cancels", 1)
+		if err := c.cancel(t.Context(), c.world); err != nil && !errors.Is(err, pgx.ErrNoRows) {
+			t.Errorf("cancel a job: %v", err)
+		}
 	}
 	for _, m := range c.all {
 		if !m.until.IsZero() && time.Now().After(m.until) {
@@ -105,20 +113,24 @@ func TestSoak(t *testing.T) {
 			c.join(t, i)
 		}
 		var quiet time.Time // since when nothing is disturbed any more
-		for {
-			left, err := strconv.Atoi(w.query(t, w.left)[0])
-			if err != nil {
-				t.Fatal(err)
+		left := 0
+		for tick := 0; ; tick++ {
+			if tick%*hurry == 0 { // where there are many jobs, to count them takes long
+				var err error
+				if left, err = strconv.Atoi(w.query(t, w.left)[0]); err != nil {
+					t.Fatal(err)
+				}
 			}
 			if c.count("jobs", 0) >= *jobs && c.count("stops", 0) >= *stops && quiet.IsZero() {
 				quiet = time.Now()
 			}
 			switch {
-			case quiet.IsZero() && left < 20:
-				if err := w.insert(w, 20); err != nil {
+			case quiet.IsZero() && left < 20**hurry:
+				if err := w.insert(w, 20**hurry); err != nil {
 					t.Fatal(err)
 				}
-				c.count("jobs", 20)
+				left += 20 * *hurry
+				c.count("jobs", 20**hurry)
 			case !quiet.IsZero() && left == 0:
 				for _, m := range c.all {
 					m.worker.kill()

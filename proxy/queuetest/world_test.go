@@ -45,7 +45,7 @@ func newWorld(t *testing.T, q queue, wait time.Duration) *world {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w := &world{DB: suite.Database(t, 0), queue: q, wait: wait, files: pages.Files(string(page)), dir: t.TempDir()}
+	w := &world{DB: suite.Database(t, *major), queue: q, wait: wait, files: pages.Files(string(page)), dir: t.TempDir()}
 	for p, url := range map[**pgxpool.Pool]string{&w.admin: w.URL(w.Name), &w.app: w.URLFor("app", w.Name)} {
 		if *p, err = pgxpool.New(t.Context(), url); err != nil {
 			t.Fatal(err)
@@ -144,7 +144,7 @@ func (w *world) start(t *testing.T, name string, seed int, acts ...string) *work
 	t.Helper()
 	p := &worker{name: name, cmd: w.command(w), events: make(chan event, 1024), log: &stack.Log{}}
 	p.cmd.Dir, p.cmd.Stderr = w.dir, p.log
-	p.cmd.Env = append(append(os.Environ(), p.cmd.Env...), "DATABASE_URL="+w.url(), "NAME="+name, fmt.Sprint("SEED=", seed), "ACTS="+strings.Join(acts, " "),
+	p.cmd.Env = append(append(os.Environ(), p.cmd.Env...), "DATABASE_URL="+w.url(), "NAME="+name, fmt.Sprint("SEED=", seed), fmt.Sprint("HURRY=", *hurry), "ACTS="+strings.Join(acts, " "),
 		fmt.Sprint("WAIT=", w.wait.Milliseconds()), "PYTHONPATH="+clients, "PYTHONDONTWRITEBYTECODE=1")
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	var err error

@@ -12,13 +12,14 @@ import worker
 
 NAME, ACTS = os.environ["NAME"], os.environ["ACTS"].split()
 WAIT = int(os.environ["WAIT"]) / 1000
+HURRY = int(os.environ["HURRY"])
 chance = random.Random(int(os.environ["SEED"]))
 
 
 def act():
     if not ACTS:
         return sys.stdin.readline().strip()
-    time.sleep(chance.random() / 2 + (2 * WAIT if chance.random() < 0.05 else 0))  # for which the queue doesn't wait
+    time.sleep(chance.random() / 2 / HURRY + (2 * WAIT if chance.random() < 0.05 / HURRY else 0))  # for which the queue doesn't wait
     return chance.choice(ACTS)
 
 
@@ -53,7 +54,7 @@ while True:
                 if job := worker.take(db, f"{WAIT} seconds"):
                     do(db, job)
                 else:
-                    time.sleep(0.1)
+                    time.sleep(0.1 / HURRY)
     except psycopg.Error as error:
         print(error, file=sys.stderr, flush=True)  # the proxy restarts
         time.sleep(0.1)

@@ -3,7 +3,7 @@
 import { PgBoss } from "pg-boss";
 
 import { finish } from "./finish-boss.mjs";
-import { act, concurrency, name, pool, report, took } from "./told.mjs";
+import { act, concurrency, hurry, name, pool, report, took } from "./told.mjs";
 
 const installs = process.argv[2] === "install";
 const supervises = name === "supervisor";
@@ -33,7 +33,7 @@ if (installs) {
   process.exit(0);
 }
 if (!supervises) {
-  const options = { includeMetadata: true, localConcurrency: concurrency, pollingIntervalSeconds: 0.5 };
+  const options = { includeMetadata: true, localConcurrency: concurrency * Math.min(hurry, 10), pollingIntervalSeconds: 0.5 };
   await boss.work("work", options, async ([job]) => {
     const event = took(`${job.name}:${job.id}`, job.startedOn.getTime());
     switch (await act()) {

@@ -10,6 +10,8 @@ const acts = (process.env.ACTS ?? "").split(" ").filter(Boolean);
 export const concurrency = acts.length ? 4 : 1;
 const lines = createInterface({ input: process.stdin })[Symbol.asyncIterator]();
 
+export const hurry = Number(process.env.HURRY);
+
 let seed = Number(process.env.SEED ?? 1) + 1;
 // A number below n: the same ones for the same seed.
 function chance(n) {
@@ -21,7 +23,7 @@ function chance(n) {
 export async function act() {
   if (!acts.length) return (await lines.next()).value;
   const chosen = acts[chance(acts.length)];
-  await sleep(chance(500) + (chance(20) === 0 ? 2 * Number(process.env.WAIT) : 0)); // for which the queue doesn't wait
+  await sleep(chance(500 / hurry) + (chance(20 * hurry) === 0 ? 2 * Number(process.env.WAIT) : 0)); // for which the queue doesn't wait
   return chosen;
 }
 
