@@ -1,0 +1,393 @@
+package fencingtest
+
+import (
+	"context"
+	"crypto/md5"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/wirefence/wirefence/fence"
+	"github.com/wirefence/wirefence/internal/servers"
+	"github.com/wirefence/wirefence/internal/stack"
+	"github.com/wirefence/wirefence/proxy"
+)
+
+// appended is a call that appends an item to the list, under a token.
+type appended struct {
+	by, item string
+	token    int64
+	fate     fate
+}
+
+// fate is what a call's client knows of its outcome.
+type fate int
+
+const (
+	unknown fate = iota
+	committed
+	aborted
+)
+
+// seen is a read of the list: its length and its MD5.
+type seen struct {
+	by     string
+	token  int64 // 0 on a standby
+	length int
+	sum    string
+	after  string // the item that the same client appended last; "" if none
+}
+
+func sumOf(items []string) string {
+	return fmt.Sprintf("%x", md5.Sum([]byte(strings.Join(items, ","))))
+}
+
+// judgeList compares what clients know with the list in the end, as Elle does with lists that are
+// only appended to (Kingsbury and Alvaro, Elle, VLDB 2020): the list has the order of all commits,
+// so every read must be a part of it from its beginning.
+func judgeList(list []string, appends []appended, reads []seen) (faults []string) {
+	fault := func(format string, args ...any) { faults = append(faults, fmt.Sprintf(format, args...)) }
+	at, tokens := map[string]int{}, make([]int64, len(list))
+	for _, a := range appends {
+		switch n := slices.Index(list, a.item); {
+		case n < 0 && a.fate == committed:
+			fault("%s is lost", a.item)
+		case n >= 0 && a.fate == aborted:
+			fault("%s is there, and its transaction was aborted", a.item)
+		case n >= 0 && slices.Contains(list[n+1:], a.item):
+			fault("%s is there twice", a.item)
+		case n >= 0:
+			at[a.item], tokens[n] = n, a.token
+		}
+	}
+	for n := range list {
+		if tokens[n] == 0 {
+			fault("nobody has appended %s", list[n])
+		} else if n > 0 && tokens[n] < tokens[n-1] {
+			fault("%s comes behind %s", list[n], list[n-1])
+		}
+	}
+	last := map[string]int{} // the length that a client saw last on a standby
+	for _, r := range reads {
+		switch n, own := at[r.after]; {
+		case r.length > len(list) || r.sum != sumOf(list[:r.length]):
+			fault("%s has read %d items that are no beginning of the list", r.by, r.length)
+		case r.token == 0 && r.length < last[r.by]:
+			fault("%s has read %d items of a standby, and before that %d", r.by, r.length, last[r.by])
+		case r.token == 0:
+			last[r.by] = r.length
+		case own && n >= r.length:
+			fault("%s does not see its own %s", r.by, r.after)
+		case slices.ContainsFunc(tokens[:r.length], func(token int64) bool { return token > r.token }):
+			fault("%s under %d has read what a later holder wrote", r.by, r.token)
+		case slices.ContainsFunc(tokens[r.length:], func(token int64) bool { return token < r.token }):
+			fault("%s under %d has not read all that was written before its grant", r.by, r.token)
+		}
+	}
+	return faults
+}
+
+// A history without a fault, and one change of it for each fault.
+func TestListsAreJudged(t *testing.T) {
+	list := []string{"a1", "a2", "b1"}
+	type history struct {
+		list    []string
+		appends []appended
+		reads   []seen
+	}
+	good := func() history {
+		return history{slices.Clone(list),
+			[]appended{{"a", "a1", 1, committed}, {"a", "a2", 1, unknown}, {"a", "a3", 1, unknown}, {"b", "b1", 2, committed}, {"a", "a4", 1, aborted}},
+			[]seen{{"a", 1, 1, sumOf(list[:1]), "a1"}, {"b", 2, 2, sumOf(list[:2]), ""}, {"r", 0, 1, sumOf(list[:1]), ""}, {"r", 0, 3, sumOf(list), ""}}}
+	}
+	if h := good(); judgeList(h.list, h.appends, h.reads) != nil {
+		t.Errorf("the good one: %q", judgeList(h.list, h.appends, h.reads))
+	}
+	for want, change := range map[string]func(*history){
+		"is lost":                   func(h *history) { h.appends[2].fate = committed },
+		"was aborted":               func(h *history) { h.appends[1].fate = aborted },
+		"there twice":               func(h *history) { h.list = append(h.list, "b1") },
+		"nobody":                    func(h *history) { h.list = append(h.list, "x") },
+		"comes behind":              func(h *history) { h.appends[0].token = 3 },
+		"no beginning of the list":  func(h *history) { h.reads[2].sum = sumOf(list[1:2]) },
+		"and before that":           func(h *history) { h.reads[2], h.reads[3] = h.reads[3], h.reads[2] },
+		"does not see its own":      func(h *history) { h.reads[0].after = "a2" },
+		"what a later holder wrote": func(h *history) { h.reads[0] = seen{"a", 1, 3, sumOf(list), ""} },
+		"has not read all":          func(h *history) { h.reads[1] = seen{"b", 2, 1, sumOf(list[:1]), ""} },
+	} {
+		h := good()
+		change(&h)
+		if faults := judgeList(h.list, h.appends, h.reads); !slices.ContainsFunc(faults, func(fault string) bool { return strings.Contains(fault, want) }) {
+			t.Errorf("want a fault that %q: %q", want, faults)
+		}
+	}
+}
+
+// lists is one run: holders of a lock who follow each other without a word, and the networks
+// between them, two proxies, and the primary.
+type lists struct {
+	primary, standby *world
+	until            context.Context
+	links            []*servers.Link
+
+	mu      sync.Mutex
+	appends []appended
+	reads   []seen
+	counts  map[string]int
+}
+
+// Holders append to a list under their tokens, and read it, on the primary in all isolation levels;
+// others read it on a standby. Networks are cut, stall in one direction or in both, and heal. No
+// append is lost, comes late or twice, and each holder sees all that was written before its grant.
+// With the proxy off that isn't so.
+func TestHistoriesOfLists(t *testing.T) {
+	onOwnServer(t, func(t *testing.T, primary, standby *world) {
+		primary.Exec(t, "create table list (items text[] not null)", "insert into list values ('{}')", "grant select, update on list to app",
+			"select wirefence.seal('list', 1, 'nobody')", "update wirefence.resource_locks set preempt_after = '100 ms'")
+		random := *seed
+		if random == 0 {
+			random = uint64(time.Now().UnixNano())
+		}
+		t.Logf("-seed %d", random)
+		l := play(t, primary, standby, "", trafficLength(), random)
+		if faults := l.judge(t); faults != nil {
+			t.Error(strings.Join(faults, "\n"))
+		}
+		for _, what := range []string{"grants", "appended", "read", "WF001", "read on the standby", "faults", "cut off"} {
+			if l.counts[what] == 0 {
+				t.Errorf("nothing of the kind %q happened: %v", what, l.counts)
+			}
+		}
+		primary.Exec(t, "update list set items = '{}'")
+		if l = play(t, primary, standby, proxy.Off, time.Second, random); l.judge(t) == nil {
+			t.Errorf("nothing is wrong without the proxy: %v", l.counts)
+		}
+	})
+}
+
+// play lets four holders and two readers run, with proxies in one mode.
+func play(t *testing.T, primary, standby *world, mode proxy.Mode, length time.Duration, seed uint64) *lists {
+	t.Helper()
+	until, end := context.WithTimeout(t.Context(), length)
+	defer end()
+	l := &lists{primary: primary, standby: standby, until: until, counts: map[string]int{}}
+	network := func(addr string) string {
+		link, err := servers.StartLink(addr)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(link.Close)
+		l.links = append(l.links, link)
+		return link.Addr()
+	}
+	var all sync.WaitGroup
+	for n := range 4 {
+		o := proxy.Options{Mode: mode, Upstream: "postgres://" + network(primary.Addr()) + "/"}
+		if n%2 == 0 {
+			o.DatabaseURL = primary.URL(primary.Name)
+		}
+		h := &holder{lists: l, name: fmt.Sprint("h", n), addr: network(primary.own(t, o).proxy), issuer: stack.Connect(t, primary.URL(primary.Name)),
+			random: rand.New(rand.NewPCG(seed, uint64(n)))}
+		all.Go(h.run)
+	}
+	addr := standby.own(t, proxy.Options{}).proxy
+	for n := range 2 {
+		all.Go(func() { l.readStandby(fmt.Sprint("r", n), addr) })
+	}
+	all.Go(func() { l.disturb(t, rand.New(rand.NewPCG(seed, 99))) })
+	all.Wait()
+	return l
+}
+
+func (l *lists) judge(t *testing.T) []string {
+	t.Helper()
+	list := stack.Value[[]string](t, l.primary.DB, "select items from list")
+	t.Logf("%d items: %v", len(list), l.counts)
+	return judgeList(list, l.appends, l.reads)
+}
+
+// disturb breaks networks, and lets the standby lag.
+func (l *lists) disturb(t *testing.T, r *rand.Rand) {
+	lag := stack.Connect(t, l.standby.URL(l.standby.Name))
+	for l.until.Err() == nil {
+		link := l.links[r.IntN(len(l.links))]
+		[]func(){link.Cut, link.Hold, link.HoldAnswers}[r.IntN(3)]()
+		stack.MustExec(t, lag, []string{"select pg_wal_replay_pause()", "select pg_wal_replay_resume()"}[r.IntN(2)])
+		time.Sleep(time.Duration(r.IntN(300)) * time.Millisecond)
+		link.Restore()
+		l.count("faults")
+		time.Sleep(time.Duration(r.IntN(100)) * time.Millisecond)
+	}
+	stack.MustExec(t, lag, "select pg_wal_replay_resume()")
+}
+
+func (l *lists) count(what string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.counts[what]++
+}
+
+const (
+	readList   = "select cardinality(items), md5(array_to_string(items, ',')) from list"
+	appendItem = "update list set items = items || $1::text"
+)
+
+func (l *lists) readStandby(name, addr string) {
+	for n := 0; l.until.Err() == nil; n++ {
+		_ = l.on(addr, func(ctx context.Context, conn *pgx.Conn) error {
+			for ; l.until.Err() == nil; n++ {
+				r := seen{by: name}
+				sql := readList
+				if n%2 == 0 {
+					sql += "/*wirefence.token='list=1'*/" // which a standby can't judge
+				}
+				if err := pgx.BeginTxFunc(ctx, conn, pgx.TxOptions{IsoLevel: []pgx.TxIsoLevel{pgx.ReadCommitted, pgx.RepeatableRead}[n/2%2]}, func(tx pgx.Tx) error {
+					return tx.QueryRow(ctx, sql).Scan(&r.length, &r.sum)
+				}); err != nil {
+					return err
+				}
+				l.mu.Lock()
+				l.reads = append(l.reads, r)
+				l.mu.Unlock()
+				l.count("read on the standby")
+				time.Sleep(2 * time.Millisecond)
+			}
+			return nil
+		})
+	}
+}
+
+// on connects as app and does something.
+func (l *lists) on(addr string, do func(ctx context.Context, conn *pgx.Conn) error) error {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	conn, err := pgx.Connect(ctx, fmt.Sprintf("postgres://app@%s/%s?sslmode=disable", addr, l.primary.Name))
+	cancel()
+	if err != nil {
+		return err
+	}
+	defer func() {
+		ctx, cancel := context.WithTimeout(context.Background(), 100*time.Millisecond)
+		defer cancel()
+		_ = conn.Close(ctx)
+	}()
+	return do(context.Background(), conn)
+}
+
+// holder takes the lock from whoever has it, and goes on under its token until it is refused.
+type holder struct {
+	*lists
+	name   string
+	addr   string
+	issuer *pgx.Conn
+	random *rand.Rand
+	items  int
+	last   string // the item that was appended last
+}
+
+func (h *holder) run() {
+	for h.until.Err() == nil {
+		var token int64
+		var sealed bool
+		if err := h.issuer.QueryRow(context.Background(), "select last_token + 1, wirefence.seal('list', last_token + 1, $1) from wirefence.resource_locks where resource_id = 'list'",
+			h.name).Scan(&token, &sealed); err != nil || !sealed {
+			h.count("no grant")
+			continue
+		}
+		h.count("grants")
+		for refused := false; !refused && h.until.Err() == nil; {
+			err := h.on(h.addr, func(ctx context.Context, conn *pgx.Conn) error {
+				for h.until.Err() == nil {
+					if err := h.step(ctx, conn, token); err != nil {
+						return err
+					}
+					time.Sleep(time.Duration(h.random.IntN(10)) * time.Millisecond)
+				}
+				return nil
+			})
+			if refused = fence.IsStale(err); err != nil && !refused {
+				h.count("cut off")
+				time.Sleep(10 * time.Millisecond)
+			}
+		}
+		time.Sleep(time.Duration(h.random.IntN(200)) * time.Millisecond)
+	}
+}
+
+// step reads, appends, or does both in one transaction. It returns an error behind which the
+// connection is no good, or the holder none any more.
+func (h *holder) step(ctx context.Context, conn *pgx.Conn, token int64) error {
+	ctx, cancel := context.WithTimeout(ctx, time.Second)
+	defer cancel()
+	f, err := fence.New(fence.Pair{Resource: "list", Token: fence.Token(token)})
+	if err != nil {
+		return err
+	}
+	a := appended{by: h.name, item: fmt.Sprintf("%d/%s.%d", token, h.name, h.items), token: token}
+	r := seen{by: h.name, token: token, after: h.last, length: -1}
+	h.items++
+	reads := func(q interface {
+		QueryRow(context.Context, string, ...any) pgx.Row
+	}, sql string) error {
+		return q.QueryRow(ctx, sql).Scan(&r.length, &r.sum)
+	}
+	appends := h.random.IntN(3) > 0
+	switch h.random.IntN(3) {
+	case 0: // in comments
+		if err = reads(conn, readList+f.Comment()); err == nil && appends {
+			_, err = conn.Exec(ctx, appendItem+f.Comment(), pgx.QueryExecModeSimpleProtocol, a.item)
+		}
+	case 1: // by the session variable
+		if _, err = conn.Exec(ctx, f.Session()); err == nil {
+			err = reads(conn, readList)
+		}
+		if err == nil && appends {
+			_, err = conn.Exec(ctx, appendItem, a.item)
+		}
+	default:
+		level := []pgx.TxIsoLevel{pgx.ReadCommitted, pgx.RepeatableRead, pgx.Serializable}[h.random.IntN(3)]
+		err = pgx.BeginTxFunc(ctx, conn, pgx.TxOptions{IsoLevel: level}, func(tx pgx.Tx) error {
+			if _, err := tx.Exec(ctx, f.Transaction()); err != nil {
+				return err
+			}
+			if err := reads(tx, readList); err != nil || !appends {
+				return err
+			}
+			_, err := tx.Exec(ctx, appendItem, a.item)
+			time.Sleep(time.Duration(h.random.IntN(5)) * time.Millisecond)
+			return err
+		})
+	}
+	answer := (*pgconn.PgError)(nil)
+	switch {
+	case err == nil:
+		a.fate = committed
+	case errors.As(err, &answer) && answer.Code[:2] != "57" && answer.Code[:2] != "08":
+		a.fate = aborted
+		h.count(answer.Code)
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if appends {
+		h.appends = append(h.appends, a)
+	}
+	if err == nil {
+		h.reads = append(h.reads, r)
+		h.counts["read"]++
+		if appends {
+			h.last = a.item
+			h.counts["appended"]++
+		}
+	}
+	if a.fate == aborted && answer.Code[:2] == "40" {
+		return nil
+	}
+	return err
+}
