@@ -140,9 +140,9 @@ more: $(TOOLS)/gotestsum ## Run tests with the race detector, other servers, dri
 	$(RUN_TESTS) more -timeout $(TIMEOUT) $(TESTFLAGS)
 
 .PHONY: verify
-verify: ## Run what takes long, an hour and a half in all, whatever of it fails
+verify: ## Run what takes long, two hours in all, whatever of it fails
 	@echo "This installs, once: $$(scripts/install-servers --missing --all)"
-	@$(MAKE) --no-print-directory --keep-going verify-tests ways verify-drivers verify-faults fuzz soak contend queues newcomer
+	@$(MAKE) --no-print-directory --keep-going verify-tests ways verify-drivers verify-faults fuzz soak contend queues suites newcomer
 
 .PHONY: verify-tests
 verify-tests: $(TOOLS)/gotestsum ## Run the tests on every version of PostgreSQL, and those that make more leaves out
@@ -183,6 +183,11 @@ contend: ## Let writers of many resources meet takeovers for CONTENTION (10m)
 queues: ## Stop workers of each queue STOPS (250) times for longer than it waits, and give it JOBS (1000) at HURRY (1) times the pace
 	scripts/install-servers --test
 	WIREFENCE_TEST_MORE=1 $(GO) test -C proxy/queuetest -count=1 -timeout 60m -v -run TestSoak -jobs $(JOBS) -stops $(STOPS) -hurry $(HURRY) -seed $(SEED)
+
+.PHONY: suites
+suites: ## Run the tests of PostgreSQL and pgx, direct and through the proxy
+	scripts/install-servers --all
+	$(GO) test -count=1 -timeout 90m -v ./proxy/suitetest
 
 .PHONY: incident
 incident: ## Play incidents that alerts are for, before a real Prometheus and Alertmanager

@@ -13,7 +13,7 @@ import (
 // psql's scripts: its own commands are left out, and a text ends with a line on which
 // the scanner has come to the end of everything that it has begun.
 func TestRegression(t *testing.T) {
-	folder := filepath.Join(servers.CacheDir(), "regress")
+	folder := filepath.Join(servers.CacheDir(), "suites", "regress", "sql")
 	files, err := filepath.Glob(filepath.Join(folder, "*.sql"))
 	if err != nil || len(files) < 200 {
 		t.Fatalf("%d regression tests of PostgreSQL are in the cache: run scripts/install-servers --all", len(files))
