@@ -44,6 +44,8 @@ func StartLink(target string) (*Link, error) {
 // Addr is host:port that clients connect to.
 func (l *Link) Addr() string { return l.listener.Addr().String() }
 
+func (l *Link) port() int { return l.listener.Addr().(*net.TCPAddr).Port }
+
 // Cut resets all connections, and each new one, until Restore.
 func (l *Link) Cut() {
 	l.mu.Lock()

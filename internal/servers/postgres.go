@@ -217,7 +217,7 @@ func (p *Postgres) Log() string {
 func (p *Postgres) command(ctx context.Context, name string, args ...string) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, filepath.Join(p.bin, name), args...)
 	cmd.Dir = p.dir
-	cmd.Env = append(os.Environ(), "LC_ALL=C", "TZ=UTC")
+	cmd.Env = append(os.Environ(), "LC_ALL=C", "TZ=UTC", "HOME="+p.dir) // the server is a client, too, of other nodes
 	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: p.account}
 	endWithParent(cmd.SysProcAttr)
 	return cmd

@@ -1,0 +1,58 @@
+package stack
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/wirefence/wirefence/internal/servers"
+	"github.com/wirefence/wirefence/migrations"
+)
+
+// NeedsCitus skips a test where no PostgreSQL has the extension Citus: no distribution has it,
+// so no script can install it.
+func NeedsCitus(t TB) {
+	t.Helper()
+	NeedsMore(t, "PostgreSQL with Citus")
+	if servers.CitusVersion() == 0 {
+		t.Skip("not run: it needs PostgreSQL with the extension Citus, which isn't installed here")
+	}
+}
+
+// Citus starts a coordinator and workers, ended with the test.
+func Citus(t TB, workers int, settings map[string]string) *servers.Citus {
+	t.Helper()
+	NeedsCitus(t)
+	c, err := servers.StartCitus(t.Context(), workers, settings)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(c.Close)
+	return c
+}
+
+// BareOnCitus makes a database on all nodes, without the schema. It is seen at the coordinator.
+func BareOnCitus(t TB, c *servers.Citus) *DB {
+	t.Helper()
+	name := fmt.Sprintf("db_%d", serial.Add(1))
+	if err := c.CreateDatabase(t.Context(), name); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), Patience)
+		defer cancel()
+		c.DropDatabase(ctx, name)
+	})
+	return &DB{Postgres: c.Coordinator, Name: name, Admin: Connect(t, c.Coordinator.URL(name))}
+}
+
+// OnCitus makes a database on all nodes, with the schema at the coordinator, and with what the
+// SQL makes there.
+func OnCitus(t TB, c *servers.Citus, objects string) *DB {
+	t.Helper()
+	db := BareOnCitus(t, c)
+	if err := migrations.Apply(t.Context(), db.Admin, nil); err != nil {
+		t.Fatal(err)
+	}
+	db.Exec(t, objects)
+	return db
+}
