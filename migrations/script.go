@@ -17,7 +17,7 @@ var rolesSQL string
 // or to run with psql. The SQL refuses a server that does not report its timeline, unless the
 // session's setting wirefence.failover is trust.
 func Script(w io.Writer) error {
-	_, err := io.WriteString(w, "BEGIN;\n"+rolesSQL+becomeOwnerSQL+versionTableSQL+numberedSQL(0)+"COMMIT;\n")
+	_, err := io.WriteString(w, "BEGIN;\n"+stayHereSQL+rolesSQL+becomeOwnerSQL+versionTableSQL+numberedSQL(0)+citusSQL+"COMMIT;\n")
 	return err
 }
 
@@ -61,11 +61,18 @@ func (o Options) Pending(ctx context.Context, conn *pgx.Conn) (string, error) {
 	if b.Len() == 0 {
 		return "", nil
 	}
-	return "BEGIN;\n" + b.String() + "COMMIT;\n", nil
+	return "BEGIN;\n" + stayHereSQL + b.String() + citusSQL + "COMMIT;\n", nil
 }
 
 //go:embed version_table.sql
 var versionTableSQL string
+
+//go:embed citus.sql
+var citusSQL string
+
+// stayHereSQL keeps Citus from sending the rest of the transaction to workers. Elsewhere the
+// setting means nothing.
+const stayHereSQL = "SET LOCAL citus.enable_ddl_propagation = off;\n"
 
 // becomeOwnerSQL makes wirefence_owner the owner of what the rest of the transaction creates.
 const becomeOwnerSQL = "SET LOCAL ROLE wirefence_owner;\n"

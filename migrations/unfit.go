@@ -26,6 +26,13 @@ func (e *UnfitError) Error() string {
 // existing schema has its failover policy already, so the timeline is probed only before the
 // first migration.
 func (o Options) probe(ctx context.Context, conn *pgx.Conn, have int) error {
+	worker, err := isCitusWorker(ctx, conn)
+	if err != nil {
+		return err
+	}
+	if worker {
+		return &UnfitError{Faults: []string{"it is a worker of Citus"}, Advice: "Connect to the coordinator, which has the tokens, and to which all fenced clients connect."}
+	}
 	if have >= Version() {
 		return nil
 	}
@@ -56,6 +63,19 @@ func (o Options) probe(ctx context.Context, conn *pgx.Conn, have int) error {
 		err = unfit(found, "If its storage keeps every commit across a failover, run wirefence migrate --failover trust. docs/engines.md lists such services.")
 	}
 	return err
+}
+
+// isCitusWorker reports whether the server is a node of Citus other than the coordinator.
+func isCitusWorker(ctx context.Context, conn querier) (worker bool, err error) {
+	var installed bool
+	err = conn.QueryRow(ctx, "SELECT pg_catalog.to_regclass('pg_catalog.pg_dist_local_group') IS NOT NULL").Scan(&installed)
+	if err == nil && installed {
+		err = conn.QueryRow(ctx, "SELECT pg_catalog.bool_or(groupid <> 0) FROM pg_catalog.pg_dist_local_group").Scan(&worker)
+	}
+	if err != nil {
+		return false, fmt.Errorf("read whether the server is a worker of Citus: %w", err)
+	}
+	return worker, nil
 }
 
 func unfit(found []engine.Fault, advice string) error {
