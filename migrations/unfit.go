@@ -26,11 +26,11 @@ func (e *UnfitError) Error() string {
 // existing schema has its failover policy already, so the timeline is probed only before the
 // first migration.
 func (o Options) probe(ctx context.Context, conn *pgx.Conn, have int) error {
-	worker, err := isCitusWorker(ctx, conn)
+	installed, coordinates, err := engine.Citus(ctx, conn)
 	if err != nil {
 		return err
 	}
-	if worker {
+	if installed && !coordinates {
 		return &UnfitError{Faults: []string{"it is a worker of Citus"}, Advice: "Connect to the coordinator, which has the tokens, and to which all fenced clients connect."}
 	}
 	if have >= Version() {
@@ -48,7 +48,10 @@ func (o Options) probe(ctx context.Context, conn *pgx.Conn, have int) error {
 		return fmt.Errorf("probe the server by a second connection: %w", err)
 	}
 	defer other.Close(context.WithoutCancel(ctx))
-	found, err := engine.Faults(ctx, conn, other)
+	found, err := engine.Single(ctx, conn)
+	if err == nil && len(found) == 0 {
+		found, err = engine.Faults(ctx, conn, other)
+	}
 	if err != nil {
 		return err
 	}
@@ -63,19 +66,6 @@ func (o Options) probe(ctx context.Context, conn *pgx.Conn, have int) error {
 		err = unfit(found, "If its storage keeps every commit across a failover, run wirefence migrate --failover trust. docs/engines.md lists such services.")
 	}
 	return err
-}
-
-// isCitusWorker reports whether the server is a node of Citus other than the coordinator.
-func isCitusWorker(ctx context.Context, conn querier) (worker bool, err error) {
-	var installed bool
-	err = conn.QueryRow(ctx, "SELECT pg_catalog.to_regclass('pg_catalog.pg_dist_local_group') IS NOT NULL").Scan(&installed)
-	if err == nil && installed {
-		err = conn.QueryRow(ctx, "SELECT pg_catalog.bool_or(groupid <> 0) FROM pg_catalog.pg_dist_local_group").Scan(&worker)
-	}
-	if err != nil {
-		return false, fmt.Errorf("read whether the server is a worker of Citus: %w", err)
-	}
-	return worker, nil
 }
 
 func unfit(found []engine.Fault, advice string) error {

@@ -20,7 +20,7 @@ func engineChecks() (all []Check) {
 			return checkEngine(ctx, in, p)
 		}})
 	}
-	return append(all, Check{"engine.timeline", []string{schemaVersion}, checkTimeline})
+	return append(all, Check{"engine.single", []string{databaseReachable}, checkSingle}, Check{"engine.citus", []string{databaseReachable}, checkCitus}, Check{"engine.timeline", []string{schemaVersion}, checkTimeline})
 }
 
 func checkEngine(ctx context.Context, in *Input, p engine.Probe) (found []Finding, err error) {
@@ -28,13 +28,26 @@ func checkEngine(ctx context.Context, in *Input, p engine.Probe) (found []Findin
 		return onConnection(ctx, in, func(other *pgx.Conn) ([]engine.Fault, error) { return p.Run(ctx, one, other) })
 	})
 	for _, f := range faults {
-		found = append(found, Finding{Grade: Problem, Says: f.Says, Means: f.Means, Remedy: []string{"a server that behaves as PostgreSQL does: docs/engines.md"}})
+		found = append(found, unfit(f))
 	}
 	return finding.OrFine(found, "%s", map[string]string{
 		"locks":    "two connections exclude each other by advisory locks, of sessions and of transactions",
 		"sqlstate": "RAISE keeps its SQLSTATE",
 		"abort":    "an error aborts its transaction, and what was sent behind it",
 	}[p.Name]), err
+}
+
+func unfit(f engine.Fault) Finding {
+	return Finding{Grade: Problem, Says: f.Says, Means: f.Means, Remedy: []string{"a server that behaves as PostgreSQL does: docs/engines.md"}}
+}
+
+// checkSingle checks that no router leads a connection to several databases.
+func checkSingle(ctx context.Context, in *Input) (found []Finding, err error) {
+	faults, err := onConnection(ctx, in, func(conn *pgx.Conn) ([]engine.Fault, error) { return engine.Single(ctx, conn) })
+	for _, f := range faults {
+		found = append(found, unfit(f))
+	}
+	return finding.OrFine(found, "one server answers all questions of a connection"), err
 }
 
 //go:embed sql/identity.sql

@@ -150,3 +150,29 @@ func cutOff(t *testing.T, pg *servers.Postgres) {
 		t.Errorf("timeline: %v, %v", found, err)
 	}
 }
+
+// A router answers for several servers, or leads a connection to each of them in turn.
+func TestSeveralServersBehindOneConnection(t *testing.T) {
+	t.Parallel()
+	pg := stack.Postgres(t, 0)
+	conn := stack.Connect(t, pg.URL("postgres"))
+	single := func(conn *pgx.Conn, says string) {
+		t.Helper()
+		found, err := engine.Single(t.Context(), conn)
+		if err != nil || (len(found) == 0) != (says == "") || says != "" && !strings.Contains(found[0].Says, says) {
+			t.Errorf("found %v, %v, and not %q", found, err, says)
+		}
+	}
+	single(conn, "")
+	if _, err := conn.Exec(t.Context(), "SET pgdog.shards = '2'"); err != nil { // so that it is answered
+		t.Fatal(err)
+	}
+	single(conn, "SHOW pgdog.shards is answered by 2")
+
+	routed := stack.Connect(t, pg.URL("postgres"))
+	if _, err := routed.Exec(t.Context(), "CREATE SEQUENCE shard; SET allow_system_table_mods = on; ALTER FUNCTION pg_catalog.pg_control_system() RENAME TO pg_control_of_one; "+
+		"CREATE FUNCTION pg_catalog.pg_control_system() RETURNS TABLE (system_identifier bigint) LANGUAGE sql AS 'SELECT nextval(''public.shard'') % 2'"); err != nil {
+		t.Fatal(err)
+	}
+	single(routed, "two questions were answered by two servers")
+}

@@ -1,0 +1,40 @@
+package doctor
+
+import (
+	"context"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/wirefence/wirefence/internal/engine"
+	"github.com/wirefence/wirefence/lockclient/finding"
+)
+
+// settlesSQL asks whether a takeover can have Citus carry out what was confirmed. Without the
+// schema it can.
+const settlesSQL = `SELECT coalesce(bool_and(r.rolsuper), true) FROM pg_proc AS p JOIN pg_roles AS r ON r.oid = p.proowner
+	WHERE p.oid = to_regprocedure('wirefence.recover_citus()')`
+
+// checkCitus examines the server's place in a cluster of Citus.
+func checkCitus(ctx context.Context, in *Input) ([]Finding, error) {
+	return onConnection(ctx, in, func(conn *pgx.Conn) ([]Finding, error) {
+		installed, coordinates, err := engine.Citus(ctx, conn)
+		switch {
+		case err != nil:
+			return nil, err
+		case !installed:
+			return finding.Fine("the server isn't one of Citus"), nil
+		case !coordinates:
+			return []Finding{{Grade: Problem, Says: "the server is a worker of Citus", Means: "No token is granted there, and fences aren't those of the coordinator.",
+				Remedy: []string{"name the coordinator in WIREFENCE_DATABASE_URL and WIREFENCE_UPSTREAM"}}}, nil
+		}
+		var settles bool
+		if err := conn.QueryRow(ctx, settlesSQL).Scan(&settles); err != nil {
+			return nil, err
+		}
+		if !settles {
+			return []Finding{{Grade: Problem, Says: "wirefence.recover_citus belongs to no superuser", Means: "No token is granted while a commit on several workers has been confirmed, and not yet carried out.",
+				Remedy: []string{"let a superuser run wirefence migrate"}}}, nil
+		}
+		return finding.Fine("the server is the coordinator of Citus, to which all fenced clients have to connect"), nil
+	})
+}
