@@ -33,15 +33,17 @@ END
 $$;
 
 -- recover_citus carries out what was confirmed: it commits on workers what the coordinator has
--- committed. Only a superuser may, so where there is Citus, wirefence migrate gives this function
--- to the owner of the extension.
-CREATE FUNCTION wirefence.recover_citus() RETURNS void
+-- committed. It returns why it can't, null otherwise, also where a worker doesn't answer. Only a
+-- superuser may do that, so where there is Citus, wirefence migrate gives this function to the
+-- owner of the extension.
+CREATE FUNCTION wirefence.recover_citus() RETURNS text
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET client_min_messages = error
 AS $$
 BEGIN
     EXECUTE 'SELECT pg_catalog.recover_prepared_transactions()';
-EXCEPTION WHEN insufficient_privilege THEN
-    NULL; -- settle_citus raises the error
+    RETURN NULL;
+EXCEPTION WHEN OTHERS THEN
+    RETURN SQLERRM;
 END
 $$;
 
@@ -58,6 +60,7 @@ AS $$
 DECLARE
     coordinates boolean;
     unsettled text[];
+    reason text;
 BEGIN
     IF to_regclass('pg_catalog.pg_dist_local_group') IS NULL THEN
         RETURN;
@@ -79,11 +82,12 @@ BEGIN
         IF unsettled IS NULL THEN
             RETURN;
         END IF;
-        PERFORM pg_sleep(least(attempt, 10) * 0.01), wirefence.recover_citus();
+        PERFORM pg_sleep(least(attempt, 10) * 0.01);
+        reason := wirefence.recover_citus();
     END LOOP;
     RAISE lock_not_available USING
         MESSAGE = 'could not take over resource ' || wirefence.quote_name(resource),
-        DETAIL = cardinality(unsettled) || ' commits of Citus are confirmed to their clients, but a worker may still have to carry them out.',
+        DETAIL = cardinality(unsettled) || ' commits of Citus are confirmed to their clients, but a worker may still have to carry them out.' || coalesce(' Citus reports: ' || reason, ''),
         HINT = CASE WHEN (SELECT r.rolsuper FROM pg_proc AS p JOIN pg_roles AS r ON r.oid = p.proowner WHERE p.oid = 'wirefence.recover_citus()'::regprocedure)
             THEN 'A worker does not answer the coordinator, or a commit takes long. Try again once it does.'
             ELSE 'Let a superuser run wirefence migrate, which gives him the function wirefence.recover_citus().' END;

@@ -45,14 +45,14 @@ func BareOnCitus(t TB, c *servers.Citus) *DB {
 	return &DB{Postgres: c.Coordinator, Name: name, Admin: Connect(t, c.Coordinator.URL(name))}
 }
 
-// OnCitus makes a database on all nodes, with the schema at the coordinator, and with what the
-// SQL makes there.
-func OnCitus(t TB, c *servers.Citus, objects string) *DB {
+// OnCitus makes a database on all nodes, with the schema at the coordinator, and with what
+// statements make there, each in a transaction: Citus allows few together.
+func OnCitus(t TB, c *servers.Citus, objects ...string) *DB {
 	t.Helper()
 	db := BareOnCitus(t, c)
 	if err := migrations.Apply(t.Context(), db.Admin, nil); err != nil {
 		t.Fatal(err)
 	}
-	db.Exec(t, objects)
+	db.Exec(t, objects...)
 	return db
 }

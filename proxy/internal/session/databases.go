@@ -46,6 +46,7 @@ type database struct {
 	// fence, and no session takes a hold.
 	interferes atomic.Bool
 	schema     atomic.Bool  // it has answered once, so it has wirefence's functions
+	citus      atomic.Bool  // it is at a node of Citus
 	asked      atomic.Int64 // when it was asked last, in Unix nanoseconds; 0 for never
 
 	// lasting says that holds last: the last question whether one is wanted was answered, by

@@ -58,6 +58,7 @@ func (s *Session) learnLogin(columns [][]byte) {
 	s.schema = columns[1] != nil
 	s.pooled = s.cfg.Pooling == PoolingTransaction || s.cfg.Pooling == PoolingUnknown && !s.isOwnBackend(string(columns[2]))
 	s.db = s.databases.find(databaseName(columns[3]))
+	s.db.citus.Store(len(columns) > 4 && columns[4] != nil)
 }
 
 // databaseName returns the name in a column of loginSQL; "" if it has other characters than

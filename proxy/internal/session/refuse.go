@@ -197,12 +197,17 @@ func (s *Session) unheld() *wire.Error {
 
 // noSchema returns the refusal of a fence in a database without wirefence's functions.
 func (s *Session) noSchema() *wire.Error {
-	return &wire.Error{
+	e := &wire.Error{
 		Severity: "ERROR", Code: string(fence.CannotBeFenced),
 		Message: fmt.Sprintf("the fence cannot be checked in database %q", s.db.name),
 		Detail:  "The schema wirefence or its function check does not exist.",
 		Hint:    "Run `wirefence migrate` on this database.",
 	}
+	if s.db.citus.Load() {
+		e.Detail += " The server is a node of Citus, of which only the coordinator has the schema."
+		e.Hint = "Name the coordinator in WIREFENCE_UPSTREAM. If this is the coordinator, run `wirefence migrate`."
+	}
+	return e
 }
 
 // tooLarge returns the refusal of a text above MaxStatement.

@@ -1,0 +1,121 @@
+// Package citustest tests fencing from end to end on Citus, with a coordinator and two workers.
+// Its tests run where Citus is installed. Each has a database of its own on all nodes; those that
+// cut, stop or count have a cluster of their own.
+package citustest
+
+import (
+	"context"
+	"flag"
+	"os"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/wirefence/wirefence/internal/servers"
+	"github.com/wirefence/wirefence/internal/stack"
+	"github.com/wirefence/wirefence/proxy"
+)
+
+// shared is the cluster of the tests that break nothing.
+var shared struct {
+	sync.Mutex
+	*servers.Citus
+}
+
+var settings = map[string]string{"track_commit_timestamp": "on", "synchronous_commit": "on"}
+
+func TestMain(m *testing.M) {
+	flag.Parse()
+	status := m.Run()
+	if shared.Citus != nil {
+		shared.Close()
+	}
+	os.Exit(status)
+}
+
+func cluster(t *testing.T) *servers.Citus {
+	t.Helper()
+	stack.NeedsCitus(t)
+	shared.Lock()
+	defer shared.Unlock()
+	if shared.Citus == nil {
+		c, err := servers.StartCitus(context.Background(), 2, settings)
+		if err != nil {
+			t.Fatal(err)
+		}
+		shared.Citus = c
+	}
+	return shared.Citus
+}
+
+// world is a database of a test's own, with a proxy before the coordinator. The current token of
+// orders is 34.
+type world struct {
+	*stack.DB
+	citus   *servers.Citus
+	network *servers.Link // between proxy and coordinator
+	proxy   string
+}
+
+// objects are what the tests write to. jobs and cells are on both workers, copies is on each
+// node, and notes at the coordinator alone. The clients are app's: a takeover can't end the
+// sessions of a superuser.
+var objects = []string{
+	"do $$ begin if to_regrole('app') is null then create role app login; end if; end $$",
+	"grant create on schema public to app",
+	"create table jobs (id bigint generated always as identity, token bigint, note text)",
+	"select create_distributed_table('jobs', 'id')",
+	"create table cells (id bigint primary key, n int not null)",
+	"select create_distributed_table('cells', 'id')",
+	"insert into cells select i, 0 from generate_series(1, 50) as i",
+	"create table copies (id bigint primary key, n int not null)",
+	"select create_reference_table('copies')",
+	"insert into copies select i, 0 from generate_series(1, 3) as i",
+	"create table notes (token bigint)",
+	"grant all on jobs, copies to app",
+	"grant all on notes to app",
+	"alter table cells owner to app",
+	"create function writes(wanted bigint) returns void language plpgsql as $$ begin insert into jobs (token) values (wanted); end $$",
+	"create procedure committing(wanted bigint) language plpgsql as $$ begin insert into jobs (token) values (wanted); commit; insert into jobs (token) values (wanted); end $$",
+	"select wirefence.seal('orders', 34, 'a holder')",
+}
+
+func newWorld(t *testing.T, c *servers.Citus, hold time.Duration) *world {
+	t.Helper()
+	w := &world{DB: stack.OnCitus(t, c, objects...), citus: c}
+	network, err := servers.StartLink(c.Coordinator.Addr())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(network.Close)
+	w.network = network
+	w.proxy = stack.Serve(t, proxy.Options{Upstream: "postgres://" + network.Addr() + "/", DatabaseURL: w.URL(w.Name), Hold: hold, DrainTimeout: time.Second}).Addr
+	return w
+}
+
+// fenced logs in through the proxy with a fence in the startup packet; "" is none.
+func (w *world) fenced(t *testing.T, fence string) *stack.Client {
+	t.Helper()
+	if fence == "" {
+		return stack.Login(t, w.proxy, w.Name, "user", "app")
+	}
+	return stack.Login(t, w.proxy, w.Name, "user", "app", "options", "-c wirefence.token="+fence)
+}
+
+// busy logs in and waits until the session holds its fence.
+func (w *world) busy(t *testing.T, fence string) *stack.Client {
+	t.Helper()
+	c := w.fenced(t, fence)
+	stack.Eventually(t, "the session holds", func() bool {
+		c.Must("select 1")
+		pid, _ := c.Key()
+		return stack.Value[bool](t, w.DB, "select exists(select from pg_locks where pid = $1 and locktype = 'advisory' and objsubid = 2)", int32(pid))
+	})
+	return c
+}
+
+// rowsOf is how many rows of jobs were written with a token.
+func (w *world) rowsOf(t *testing.T, token int64) int {
+	t.Helper()
+	return stack.Value[int](t, w.DB, "select count(*) from jobs where token = $1", token)
+}

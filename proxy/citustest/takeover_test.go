@@ -1,0 +1,241 @@
+package citustest
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgproto3"
+
+	"github.com/wirefence/wirefence/internal/stack"
+)
+
+// busyWrites are what busy writers send, in turn.
+var busyWrites = []func(c *stack.Client, token int64) error{
+	func(c *stack.Client, token int64) error {
+		return c.Extended("insert into jobs (token) values ($1)", fmt.Sprint(token))
+	},
+	func(c *stack.Client, token int64) error {
+		return c.Simple(fmt.Sprintf("insert into jobs (token) select %d from generate_series(1, 8)", token))
+	},
+	func(c *stack.Client, token int64) error {
+		insert := stack.Unnamed("insert into jobs (token) values ($1), ($1)", fmt.Sprint(token))
+		return c.Batch(append(append([]pgproto3.FrontendMessage{}, insert...), insert...)...)
+	},
+	func(c *stack.Client, token int64) error {
+		var all []pgproto3.FrontendMessage
+		for _, sql := range []string{"begin", fmt.Sprintf("insert into jobs (token) values (%d)", token), fmt.Sprintf("insert into jobs (token) values (%d)", token), "commit", fmt.Sprintf("insert into jobs (token) values (%d)", token)} {
+			all = append(all, stack.Unnamed(sql)...)
+		}
+		return c.Batch(all...)
+	},
+}
+
+// While writers are busy, the token goes up again and again. No write with an older token is
+// committed on any node behind the grant of a newer one, by the clock of the machine, and none
+// that was shows later.
+func TestTakeoversAgainstBusyWriters(t *testing.T) {
+	c := cluster(t)
+	lasting := 3 * time.Second
+	if !testing.Short() {
+		lasting = 5 * time.Minute
+	}
+	for way, hold := range map[string]time.Duration{"checked": -1, "held": 50 * time.Millisecond} {
+		t.Run(way, func(t *testing.T) {
+			w := newWorld(t, c, hold)
+			token := int64(34)
+			var current atomic.Int64
+			current.Store(token)
+			ctx, stop := context.WithTimeout(t.Context(), lasting)
+			defer stop()
+			var running sync.WaitGroup
+			var wrote, refused atomic.Int64
+			for range 4 {
+				running.Go(func() {
+					for ctx.Err() == nil {
+						mine := current.Load()
+						session := w.fenced(t, fmt.Sprintf("orders=%d", mine))
+						for ctx.Err() == nil {
+							switch state := stack.State(busyWrites[rand.IntN(len(busyWrites))](session, mine)); state {
+							case "":
+								wrote.Add(1)
+								continue
+							case "WF001":
+								refused.Add(1)
+							default:
+								t.Errorf("a writer got %s", state)
+							}
+							break
+						}
+						session.Close()
+					}
+				})
+			}
+			sealed, visible := map[int64]time.Time{}, map[int64]int{}
+			var slowest time.Duration
+			for ctx.Err() == nil {
+				time.Sleep(time.Duration(rand.IntN(150)) * time.Millisecond) // writers write
+				began := time.Now()
+				token++
+				w.Seal(t, "orders", token)
+				slowest = max(slowest, time.Since(began))
+				visible[token-1] = w.rowsOf(t, token-1)
+				sealed[token] = stack.Value[time.Time](t, w.DB, "select pg_xact_commit_timestamp(xmin) from wirefence.resource_locks where resource_id = 'orders'")
+				current.Store(token)
+			}
+			running.Wait()
+			w.wantNoStale(t, sealed, visible)
+			if wrote.Load() == 0 || refused.Load() == 0 {
+				t.Errorf("%d writes were made, and %d refused", wrote.Load(), refused.Load())
+			}
+			t.Logf("%d takeovers, the slowest in %v; %d writes, %d refused", len(sealed), slowest, wrote.Load(), refused.Load())
+		})
+	}
+}
+
+// wantNoStale compares the rows of each token with the grant of the next one, whose moment is in
+// sealed, and with how many were visible then.
+func (w *world) wantNoStale(t *testing.T, sealed map[int64]time.Time, visible map[int64]int) {
+	t.Helper()
+	rows, err := w.Admin.Query(t.Context(), `select success, result from run_command_on_shards('jobs', $$
+		select coalesce(json_agg(json_build_object('token', token, 'rows', rows, 'last', last)), '[]')
+		from (select token, count(*) as rows, max(pg_xact_commit_timestamp(xmin)) as last from %s group by token) as s $$)`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer rows.Close()
+	counts := map[int64]int{}
+	for rows.Next() {
+		var success bool
+		var result string
+		if err := rows.Scan(&success, &result); err != nil || !success {
+			t.Fatal(err, result)
+		}
+		var of []struct {
+			Token int64
+			Rows  int
+			Last  time.Time
+		}
+		if err := json.Unmarshal([]byte(result), &of); err != nil {
+			t.Fatal(err)
+		}
+		for _, s := range of {
+			counts[s.Token] += s.Rows
+			if at, superseded := sealed[s.Token+1]; superseded && !s.Last.Before(at) {
+				t.Errorf("a row of token %d was committed at %v, behind the grant at %v", s.Token, s.Last, at)
+			}
+		}
+	}
+	if err := rows.Err(); err != nil {
+		t.Fatal(err)
+	}
+	for token, n := range visible {
+		if counts[token] != n {
+			t.Errorf("behind the grant of the next token %d rows of token %d were visible, and %d later", n, token, counts[token])
+		}
+	}
+}
+
+// takeOver seals the next token, and returns how long that took.
+func (w *world) takeOver(t *testing.T, token int64) time.Duration {
+	t.Helper()
+	began := time.Now()
+	w.Seal(t, "orders", token)
+	return time.Since(began)
+}
+
+// A revocation ends at once what it would have to wait for, and locks the holder out.
+func TestRevokedAtTheCoordinator(t *testing.T) {
+	c := cluster(t)
+	t.Parallel()
+	w := newWorld(t, c, -1)
+	idle, open := w.fenced(t, "orders=34"), w.fenced(t, "orders=34")
+	open.Must("begin", "insert into jobs (token) select 34 from generate_series(1, 20)")
+	idle.Must("insert into jobs (token) values (34)")
+	w.Exec(t, "select wirefence.revoke('orders')")
+	stack.WantState(t, idle.Simple("insert into jobs (token) values (34)"), "WF001")
+	if err := open.Simple("commit"); err == nil || w.rowsOf(t, 34) != 1 {
+		t.Errorf("the open transaction: %v, and %d rows", err, w.rowsOf(t, 34))
+	}
+}
+
+// A holder that pauses in a transaction over several shards is ended after preempt_after, and its
+// rows are on none of them.
+func TestAPausedHolderIsEnded(t *testing.T) {
+	c := cluster(t)
+	t.Parallel()
+	w := newWorld(t, c, time.Second)
+	w.Exec(t, "update wirefence.resource_locks set preempt_after = '1 s'")
+	s := w.fenced(t, "orders=34")
+	s.Must("begin", "insert into jobs (token) select 34 from generate_series(1, 20)")
+	if took := w.takeOver(t, 35); took < time.Second || took > 5*time.Second {
+		t.Errorf("the takeover took %v", took)
+	}
+	if err := s.Simple("commit"); err == nil {
+		t.Error("a transaction that was ended commits")
+	}
+	if n := w.rowsOf(t, 34); n > 0 {
+		t.Errorf("%d of its rows count", n)
+	}
+}
+
+// The proxy, or the network before the coordinator, stands still while a session holds. The
+// takeover ends that session long before preempt_after.
+func TestAFrozenHolderIsEnded(t *testing.T) {
+	c := cluster(t)
+	t.Parallel()
+	w := newWorld(t, c, time.Second)
+	w.Exec(t, "update wirefence.resource_locks set preempt_after = null")
+	s := w.busy(t, "orders=34")
+	s.Must("insert into jobs (token) values (34)")
+	w.network.Hold()
+	if took := w.takeOver(t, 35); took > 3*time.Second {
+		t.Errorf("the takeover took %v", took)
+	}
+	s.Send(&pgproto3.Query{String: "insert into jobs (token) values (34)"})
+	w.network.Restore()
+	_ = s.End()
+	if n := w.rowsOf(t, 34); n != 1 {
+		t.Errorf("%d rows of the former token count, not the one before the takeover", n)
+	}
+}
+
+// A worker that dies fails the writes to its shards. The next holder gets its token meanwhile, if
+// no commit is left that the worker has to carry out, and the former one stays locked out.
+func TestAWorkerDies(t *testing.T) {
+	c := stack.Citus(t, 2, settings)
+	t.Parallel()
+	w := newWorld(t, c, time.Second)
+	s := w.busy(t, "orders=34")
+	const insert = "insert into jobs (token) select 34 from generate_series(1, 20)"
+	s.Must(insert, "begin", insert)
+	c.Workers[0].Kill()
+	if err := s.Simple("commit"); err == nil {
+		t.Error("a commit without one of its workers succeeds")
+	}
+	if err := s.Simple(insert); err == nil {
+		t.Error("a write without one of its workers succeeds")
+	}
+	unsettled := stack.Value[int](t, w.DB, "select count(*) from pg_dist_transaction")
+	var granted bool
+	err := w.Admin.QueryRow(t.Context(), "select wirefence.seal('orders', 35, 'worker-b')").Scan(&granted)
+	if granted != (unsettled == 0) || unsettled > 0 && stack.State(err) != "55P03" {
+		t.Errorf("with %d commits that may be unsettled, the next token is granted: %v, %v", unsettled, granted, err)
+	}
+	if err := c.Workers[0].Start(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if !granted {
+		w.Seal(t, "orders", 35)
+	}
+	stack.WantState(t, s.Simple(insert), "WF001", "the former holder")
+	if n := w.rowsOf(t, 34); n != 20 {
+		t.Errorf("%d rows of the former token count, not the 20 before the worker died", n)
+	}
+	w.fenced(t, "orders=35").Must("insert into jobs (token) select 35 from generate_series(1, 20)")
+}
