@@ -12,7 +12,7 @@ import (
 // settlesSQL asks whether a takeover can have Citus carry out what was confirmed. Without the
 // schema it can.
 const settlesSQL = `SELECT coalesce(bool_and(r.rolsuper), true) FROM pg_proc AS p JOIN pg_roles AS r ON r.oid = p.proowner
-	WHERE p.oid = to_regprocedure('wirefence.recover_citus()')`
+	WHERE p.oid = to_regprocedure('wirefence.recover_citus(integer[])')`
 
 // checkCitus examines the server's place in a cluster of Citus.
 func checkCitus(ctx context.Context, in *Input) ([]Finding, error) {
@@ -32,7 +32,7 @@ func checkCitus(ctx context.Context, in *Input) ([]Finding, error) {
 			return nil, err
 		}
 		if !settles {
-			return []Finding{{Grade: Problem, Says: "wirefence.recover_citus belongs to no superuser", Means: "No token is granted while a commit on several workers has been confirmed, and not yet carried out.",
+			return []Finding{{Grade: Problem, Says: "wirefence.recover_citus belongs to no superuser", Means: "No token is granted: it is not known whether a commit is still to be carried out on a worker.",
 				Remedy: []string{"let a superuser run wirefence migrate"}}}, nil
 		}
 		return finding.Fine("the server is the coordinator of Citus, to which all fenced clients have to connect"), nil
