@@ -239,6 +239,47 @@ func TestAWorkerDies(t *testing.T) {
 	w.fenced(t, "orders=35").Must("insert into jobs (token) select 35 from generate_series(1, 20)")
 }
 
+// Shards move from worker to worker while the former holder writes and the next one takes over.
+func TestShardsMove(t *testing.T) {
+	c := stack.Citus(t, 2, settings)
+	t.Parallel()
+	w := newWorld(t, c, 50*time.Millisecond)
+	const move = `select citus_move_shard_placement(s.shardid, f.nodename, f.nodeport, n.nodename, n.nodeport, 'block_writes')
+		from (select min(shardid) as shardid from pg_dist_shard where logicalrelid = 'jobs'::regclass) as s
+		join pg_dist_shard_placement as f using (shardid)
+		join pg_dist_node as n on n.groupid > 0 and n.nodeport <> f.nodeport`
+	for token := int64(34); token < 38; token++ {
+		s := w.fenced(t, fmt.Sprintf("orders=%d", token))
+		moved := make(chan error, 1)
+		mover := w.Direct(t)
+		go func() {
+			_, err := mover.Exec(t.Context(), move)
+			moved <- err
+		}()
+		writing := make(chan string, 1)
+		go func() {
+			for {
+				if state := stack.State(s.Simple(fmt.Sprintf("insert into jobs (token) select %d from generate_series(1, 8)", token))); state != "" {
+					writing <- state
+					return
+				}
+			}
+		}()
+		stack.Eventually(t, "it writes", func() bool { return w.rowsOf(t, token) > 0 })
+		w.Seal(t, "orders", token+1)
+		visible := w.rowsOf(t, token)
+		if state := <-writing; state != "WF001" {
+			t.Errorf("the former holder got %s", state)
+		}
+		if err := <-moved; err != nil {
+			t.Error(err)
+		}
+		if n := w.rowsOf(t, token); n != visible {
+			t.Errorf("%d rows of token %d were visible behind the grant, and %d later", visible, token, n)
+		}
+	}
+}
+
 // The coordinator ends a holder whose statement still runs on a worker, and can't tell the worker:
 // the network is cut. No grant counts before that statement has ended, or it would be committed
 // behind the grant.
