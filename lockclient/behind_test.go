@@ -13,7 +13,7 @@ func TestACounterBehindARevocationIsNoWarning(t *testing.T) {
 	t.Parallel()
 	_, conn := startPostgres(t)
 	var log stack.Log
-	client := newClient(t, redisStore(t, startRedis(t)), lockclient.Options{Sealer: lockclient.PostgresSealer{Querier: conn, Source: "redis"}, Logger: log.Logger()})
+	client := newClient(t, redisStore(t, startRedis(t)), lockclient.Options{Sealers: []lockclient.Sealer{lockclient.PostgresSealer{Querier: conn, Source: "redis"}}, Logger: log.Logger()})
 	release(t, acquire(t, client))
 	stack.MustExec(t, conn, "SELECT wirefence.revoke('orders')")
 	if lease := acquire(t, client); lease.Token() != 3 {

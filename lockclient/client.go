@@ -49,7 +49,7 @@ func New(store Store, opts Options) (*Client, error) {
 	if err := opts.Validate(); err != nil {
 		return nil, fmt.Errorf("lock client options: %w", err)
 	}
-	if !opts.Unsealed && !Sealed(store, opts.Sealer) {
+	if !opts.Unsealed && !Sealed(store, opts.Sealers...) {
 		return nil, ErrUnsealed
 	}
 	return &Client{
@@ -168,7 +168,7 @@ func (c *Client) grant(ctx context.Context, resource fence.Resource, o *Options)
 		})
 		return nil, err
 	}
-	if c.opts.Sealer != nil {
+	if len(c.opts.Sealers) > 0 {
 		lease, err = c.seal(ctx, lease)
 	}
 	if err == nil {

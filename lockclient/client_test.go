@@ -57,9 +57,9 @@ func TestUnsealedClientsAreAskedFor(t *testing.T) {
 		opts  lockclient.Options
 	}{
 		"permitted":             {newMemory(), lockclient.Options{Unsealed: true}},
-		"a sealer":              {newMemory(), lockclient.Options{Sealer: lockclient.PostgresSealer{}}},
+		"a sealer":              {newMemory(), lockclient.Options{Sealers: []lockclient.Sealer{lockclient.PostgresSealer{}}}},
 		"a store that seals":    {selfSealing{newMemory(), &record{}}, lockclient.Options{}},
-		"permitted, for naught": {newMemory(), lockclient.Options{Sealer: lockclient.PostgresSealer{}, Unsealed: true}},
+		"permitted, for naught": {newMemory(), lockclient.Options{Sealers: []lockclient.Sealer{lockclient.PostgresSealer{}}, Unsealed: true}},
 	} {
 		if _, err := lockclient.New(made.store, made.opts); err != nil {
 			t.Errorf("%s: %v", name, err)

@@ -34,7 +34,7 @@ func Permanent(err error) bool { return errors.As(err, new(*PermanentError)) }
 
 // ErrUnsealed is the error of New for a client whose grants nothing would seal.
 var ErrUnsealed = errors.New("nothing seals the grants of this store, so a former holder could still commit: " +
-	"set Options.Sealer, or Options.Unsealed to permit that")
+	"set Options.Sealers, or Options.Unsealed to permit that")
 
 // Reasons for which a lease ends. The cause of Lease.Context is an *EndError with
 // exactly one of them.

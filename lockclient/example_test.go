@@ -53,8 +53,8 @@ func Example() {
 	check(err)
 	defer issuer.Close()
 	client, err := lockclient.New(store, lockclient.Options{
-		Holder: "report-writer",
-		Sealer: lockclient.PostgresSealer{Querier: issuer},
+		Holder:  "report-writer",
+		Sealers: []lockclient.Sealer{lockclient.PostgresSealer{Querier: issuer}},
 	})
 	check(err)
 	defer client.Close(ctx)
@@ -133,7 +133,7 @@ func ExampleLease_Guard() {
 	store, err := redis.Open(redisURL)
 	check(err)
 	defer store.Close()
-	client, err := lockclient.New(store, lockclient.Options{Sealer: lockclient.PostgresSealer{Querier: pool}})
+	client, err := lockclient.New(store, lockclient.Options{Sealers: []lockclient.Sealer{lockclient.PostgresSealer{Querier: pool}}})
 	check(err)
 	defer client.Close(ctx)
 	lease, err := client.Acquire(ctx, "payments")

@@ -24,7 +24,7 @@ func TestALaggingReplicaThatIsPromotedIssuesNoTokenTwice(t *testing.T) {
 	}
 	t.Cleanup(func() { _ = store.Close() })
 	_, conn := startPostgres(t)
-	sealed := newClient(t, store, lockclient.Options{Sealer: lockclient.PostgresSealer{Querier: conn}})
+	sealed := newClient(t, store, lockclient.Options{Sealers: []lockclient.Sealer{lockclient.PostgresSealer{Querier: conn}}})
 	plain := newClient(t, store, lockclient.Options{})
 
 	grants := func(client *lockclient.Client, resource fence.Resource) (tokens []fence.Token) {

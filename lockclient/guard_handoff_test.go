@@ -214,7 +214,7 @@ func TestGuardingThroughAProxyThatLetsPass(t *testing.T) {
 func TestAStandbyGuardsNothing(t *testing.T) {
 	ctx := t.Context()
 	_, admin := startPostgres(t)
-	client := newClient(t, newMemory(), lockclient.Options{TTL: time.Minute, Sealer: lockclient.PostgresSealer{Querier: admin}})
+	client := newClient(t, newMemory(), lockclient.Options{TTL: time.Minute, Sealers: []lockclient.Sealer{lockclient.PostgresSealer{Querier: admin}}})
 	lease := acquire(t, client)
 	standby, err := suite.Server(t, 0).StartStandby(ctx)
 	if err != nil {
@@ -249,7 +249,7 @@ func TestAServerThatFailsDuringTheEffect(t *testing.T) {
 	t.Cleanup(server.Close)
 	admin := stack.Connect(t, server.URL("postgres"))
 	migrate(t, admin)
-	lease := acquire(t, newClient(t, newMemory(), lockclient.Options{TTL: time.Minute, Sealer: lockclient.PostgresSealer{Querier: admin}}))
+	lease := acquire(t, newClient(t, newMemory(), lockclient.Options{TTL: time.Minute, Sealers: []lockclient.Sealer{lockclient.PostgresSealer{Querier: admin}}}))
 	pool, err := pgxpool.New(ctx, strings.Replace(server.URL("postgres"), "sslmode=disable", "sslmode=require", 1))
 	if err != nil {
 		t.Fatal(err)

@@ -103,7 +103,7 @@ func (g *guarded) useSQL(t *testing.T, driver string) {
 func (g *guarded) client(t *testing.T) *lockclient.Client {
 	t.Helper()
 	sealer := lockclient.PostgresSealer{Querier: stack.Connect(t, g.admin.Config().ConnString())}
-	return newClient(t, g.store, lockclient.Options{TTL: time.Minute, Sealer: sealer})
+	return newClient(t, g.store, lockclient.Options{TTL: time.Minute, Sealers: []lockclient.Sealer{sealer}})
 }
 
 // preemptAfter sets how long a successor waits.

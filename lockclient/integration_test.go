@@ -68,7 +68,7 @@ func TestRedisThatForgetsIssuesNoTokenTwice(t *testing.T) {
 	ctx := t.Context()
 	server := startRedis(t)
 	_, conn := startPostgres(t)
-	client := newClient(t, redisStore(t, server), lockclient.Options{Sealer: lockclient.PostgresSealer{Querier: conn}})
+	client := newClient(t, redisStore(t, server), lockclient.Options{Sealers: []lockclient.Sealer{lockclient.PostgresSealer{Querier: conn}}})
 	admin := goredis.NewClient(&goredis.Options{Addr: server.Addr()})
 	defer admin.Close()
 	var last fence.Token
@@ -113,7 +113,7 @@ func TestRacersThroughAForgetfulRedisShareNoToken(t *testing.T) {
 	var all sync.WaitGroup
 	for range 6 {
 		sealer := lockclient.PostgresSealer{Querier: stack.Connect(t, database)}
-		client := newClient(t, redisStore(t, server), lockclient.Options{Sealer: sealer, RetryMin: time.Millisecond})
+		client := newClient(t, redisStore(t, server), lockclient.Options{Sealers: []lockclient.Sealer{sealer}, RetryMin: time.Millisecond})
 		all.Go(func() {
 			for range 10 {
 				lease, err := client.Acquire(ctx, "orders")
@@ -148,13 +148,13 @@ func TestRacersThroughAForgetfulRedisShareNoToken(t *testing.T) {
 // and without a seal its token is refused.
 func TestAnotherStoreIsNoGrant(t *testing.T) {
 	_, conn := startPostgres(t)
-	one := newClient(t, newMemory(), lockclient.Options{Sealer: lockclient.PostgresSealer{Querier: conn, Source: "etcd"}})
+	one := newClient(t, newMemory(), lockclient.Options{Sealers: []lockclient.Sealer{lockclient.PostgresSealer{Querier: conn, Source: "etcd"}}})
 	lease := acquire(t, one)
 	if _, err := conn.Exec(t.Context(), lease.Fence().Check()); err != nil {
 		t.Error(err)
 	}
 	store := newMemory()
-	two := newClient(t, store, lockclient.Options{Sealer: lockclient.PostgresSealer{Querier: conn, Source: "redis"}})
+	two := newClient(t, store, lockclient.Options{Sealers: []lockclient.Sealer{lockclient.PostgresSealer{Querier: conn, Source: "redis"}}})
 	refused, err := two.Acquire(t.Context(), "orders")
 	if _, ok := errors.AsType[*lockclient.SealError](err); refused != nil || !ok || !fence.IsUnknown(err) || !strings.Contains(err.Error(), `it comes from "redis", not from "etcd"`) {
 		t.Error(refused, err)
@@ -174,7 +174,7 @@ func TestAnotherStoreIsNoGrant(t *testing.T) {
 func TestAZombieIsRefusedAfterTheHandoff(t *testing.T) {
 	ctx := t.Context()
 	_, conn := startPostgres(t)
-	client := newClient(t, redisStore(t, startRedis(t)), lockclient.Options{Sealer: lockclient.PostgresSealer{Querier: conn}})
+	client := newClient(t, redisStore(t, startRedis(t)), lockclient.Options{Sealers: []lockclient.Sealer{lockclient.PostgresSealer{Querier: conn}}})
 	zombie := acquire(t, client)
 	if _, err := conn.Exec(ctx, zombie.Fence().Check()); err != nil {
 		t.Fatal(err)
@@ -199,7 +199,7 @@ func TestUnreachablePostgresIsNoGrant(t *testing.T) {
 	conn := stack.Connect(t, server.URL("postgres"))
 	migrate(t, conn)
 	store := redisStore(t, startRedis(t))
-	client := newClient(t, store, lockclient.Options{Sealer: lockclient.PostgresSealer{Querier: conn}})
+	client := newClient(t, store, lockclient.Options{Sealers: []lockclient.Sealer{lockclient.PostgresSealer{Querier: conn}}})
 	server.Kill()
 	lease, err := client.Acquire(ctx, "orders")
 	seal, ok := errors.AsType[*lockclient.SealError](err)

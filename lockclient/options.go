@@ -19,18 +19,19 @@ import (
 const NoMaxHold time.Duration = -1
 
 // Options of a Client. The zero value is ready to use on a store that seals by itself, as
-// the PostgreSQL store does; on another store either Sealer or Unsealed must be set.
+// the PostgreSQL store does; on another store either Sealers or Unsealed must be set.
 type Options struct {
-	// Sealer records each grant in PostgreSQL before Acquire returns. Default: none, for
-	// a store that seals by itself.
-	Sealer Sealer
+	// Sealers record each grant before Acquire returns, one for each database that the
+	// holder writes to. If one of them can't, there is no grant, and the SealError names
+	// it. Default: none, for a store that seals by itself and a single database.
+	Sealers []Sealer
 	// Unsealed permits grants that nothing seals: a former holder can commit until the
 	// new token is first used, and a store that loses its data may grant a token twice.
-	// It has no effect with a Sealer, or with a store that seals by itself.
+	// It has no effect with Sealers, or with a store that seals by itself.
 	Unsealed bool
 	// Source, if set, is named in the fences of the leases, so that a resource
 	// distinguishes the tokens of this store from those of another. If grants are
-	// sealed, the Sealer names the source, and fences need not.
+	// sealed, the Sealers name the source, and fences need not.
 	Source fence.Source
 	// TTL is how long the store keeps a lease that is not renewed: at least 20ms,
 	// default 15s. The resource of a dead holder is free after this time.

@@ -61,12 +61,18 @@ func (s PostgresSealer) LastGrant(ctx context.Context, resource fence.Resource) 
 }
 
 func (s PostgresSealer) where() string {
-	if s.Server != "" {
-		return "PostgreSQL at " + s.Server
-	}
-	if conn, ok := s.Querier.(*pgx.Conn); ok {
-		c := conn.Config()
-		return "PostgreSQL at " + net.JoinHostPort(c.Host, strconv.Itoa(int(c.Port)))
+	if server := s.server(); server != "" {
+		return "PostgreSQL at " + server
 	}
 	return "PostgreSQL"
+}
+
+// server is Server or its default.
+func (s PostgresSealer) server() string {
+	conn, ok := s.Querier.(*pgx.Conn)
+	if s.Server != "" || !ok {
+		return s.Server
+	}
+	c := conn.Config()
+	return net.JoinHostPort(c.Host, strconv.Itoa(int(c.Port)))
 }

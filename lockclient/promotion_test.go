@@ -31,7 +31,7 @@ func TestALeaseEndsWhereItsGrantIsLost(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				store, sealer := newMemory(), &record{holder: "worker"}
-				client := newClient(t, store, lockclient.Options{Sealer: sealer})
+				client := newClient(t, store, lockclient.Options{Sealers: []lockclient.Sealer{sealer}})
 				release(t, acquire(t, client))
 				lease := acquire(t, client)
 				lose(sealer)
@@ -114,14 +114,14 @@ func (p *promoted) check(f fence.Fence) error {
 // In every store the holder of a lease learns of the promotion, and the next grant is
 // valid.
 func TestHoldersCarryOnBehindAPromotion(t *testing.T) {
-	for name, open := range map[string]func(t *testing.T, pool *pgxpool.Pool) (lockclient.Store, lockclient.Sealer){
-		"postgres": func(_ *testing.T, pool *pgxpool.Pool) (lockclient.Store, lockclient.Sealer) {
+	for name, open := range map[string]func(t *testing.T, pool *pgxpool.Pool) (lockclient.Store, []lockclient.Sealer){
+		"postgres": func(_ *testing.T, pool *pgxpool.Pool) (lockclient.Store, []lockclient.Sealer) {
 			return postgres.New(pool), nil
 		},
-		"redis": func(t *testing.T, pool *pgxpool.Pool) (lockclient.Store, lockclient.Sealer) {
-			return redisStore(t, startRedis(t)), lockclient.PostgresSealer{Querier: pool, Source: redis.Source}
+		"redis": func(t *testing.T, pool *pgxpool.Pool) (lockclient.Store, []lockclient.Sealer) {
+			return redisStore(t, startRedis(t)), []lockclient.Sealer{lockclient.PostgresSealer{Querier: pool, Source: redis.Source}}
 		},
-		"etcd": func(t *testing.T, pool *pgxpool.Pool) (lockclient.Store, lockclient.Sealer) {
+		"etcd": func(t *testing.T, pool *pgxpool.Pool) (lockclient.Store, []lockclient.Sealer) {
 			stack.NeedsMore(t, "etcd")
 			server, err := servers.StartEtcd(t.Context())
 			if err != nil {
@@ -133,9 +133,9 @@ func TestHoldersCarryOnBehindAPromotion(t *testing.T) {
 				t.Fatal(err)
 			}
 			t.Cleanup(func() { _ = store.Close() })
-			return store, lockclient.PostgresSealer{Querier: pool, Source: etcd.Source}
+			return store, []lockclient.Sealer{lockclient.PostgresSealer{Querier: pool, Source: etcd.Source}}
 		},
-		"zookeeper": func(t *testing.T, pool *pgxpool.Pool) (lockclient.Store, lockclient.Sealer) {
+		"zookeeper": func(t *testing.T, pool *pgxpool.Pool) (lockclient.Store, []lockclient.Sealer) {
 			stack.NeedsMore(t, "ZooKeeper")
 			server, err := servers.StartZooKeeper(t.Context())
 			if err != nil {
@@ -147,14 +147,14 @@ func TestHoldersCarryOnBehindAPromotion(t *testing.T) {
 				t.Fatal(err)
 			}
 			t.Cleanup(func() { _ = store.Close() })
-			return store, lockclient.PostgresSealer{Querier: pool, Source: zookeeper.Source}
+			return store, []lockclient.Sealer{lockclient.PostgresSealer{Querier: pool, Source: zookeeper.Source}}
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			p := newPromoted(t)
-			store, sealer := open(t, p.pool)
-			client := newClient(t, store, lockclient.Options{Sealer: sealer, TTL: 6 * time.Second})
+			store, sealers := open(t, p.pool)
+			client := newClient(t, store, lockclient.Options{Sealers: sealers, TTL: 6 * time.Second})
 			before := acquire(t, client)
 			p.fallBehind(t)
 			release(t, before)

@@ -2,7 +2,7 @@ package lockclient
 
 import (
 	"context"
-	"errors"
+	"slices"
 	"time"
 
 	"github.com/wirefence/wirefence/fence"
@@ -53,7 +53,7 @@ func (l *Lease) renew(sent moment) bool {
 	if !l.recordAnswer(sent, held, storeError(err, timeout)) {
 		return false
 	}
-	if held && l.opts.Sealer == nil {
+	if held && len(l.opts.Sealers) == 0 {
 		return true // a store that seals by itself refuses to renew a revoked lease
 	}
 	return l.compareGrant(held)
@@ -78,12 +78,12 @@ func (l *Lease) recordAnswer(sent moment, held bool, err error) bool {
 	return l.checkLocked(l.opts.now()) == nil
 }
 
-// compareGrant ends the lease if the store no longer has it, if PostgreSQL has recorded a
-// higher token, or if it no longer has this one; it reports whether the lease is still
-// held. If PostgreSQL does not answer, the answer of the store decides alone.
+// compareGrant ends the lease if the store no longer has it, if a database has recorded a
+// higher token, or if one no longer has this token; it reports whether the lease is still
+// held. Databases that do not answer have no say.
 func (l *Lease) compareGrant(held bool) bool {
-	last, err := l.lastGrant(held)
-	if err != nil && !errors.Is(err, errNotSealed) {
+	grants, err := l.lastGrants(held)
+	if err != nil {
 		l.opts.Logger.Warn("cannot compare lease with the last grant", "resource", l.resource, "token", l.token, "error", err)
 	}
 	l.mu.Lock()
@@ -92,16 +92,18 @@ func (l *Lease) compareGrant(held bool) bool {
 		return false
 	}
 	end := &EndError{Resource: l.resource, Token: l.token, Reason: ErrLost}
+	differs := slices.IndexFunc(grants, func(last fence.Grant) bool { return last.Former || last.Token != l.token })
 	switch {
-	case err == nil && (last.Former || last.Token < l.token):
+	case differs < 0 && held:
+		return true
+	case differs < 0:
+	case grants[differs].Former || grants[differs].Token < l.token:
 		end.Reason = ErrFailover
-	case err == nil && last.Token > l.token:
-		end.Successor = last
-		if last.Holder == "" {
+	default:
+		end.Successor = grants[differs]
+		if end.Successor.Holder == "" {
 			end.Reason = ErrRevoked
 		}
-	case held:
-		return true
 	}
 	if end.lockedOut() {
 		l.freeAfterMargin(held)
@@ -114,8 +116,9 @@ func (l *Lease) compareGrant(held bool) bool {
 // meanwhile the client asks for the cause.
 const causeTimeout = 500 * time.Millisecond
 
-// lastGrant asks for the last recorded grant, within a part of the remaining time.
-func (l *Lease) lastGrant(held bool) (fence.Grant, error) {
+// lastGrants asks for the last recorded grants, within a part of the remaining time. The
+// error is of those that did not answer.
+func (l *Lease) lastGrants(held bool) ([]fence.Grant, error) {
 	o := l.opts
 	l.mu.Lock()
 	timeout := min(l.left(o.now()), o.RenewEvery) / 2
@@ -125,28 +128,8 @@ func (l *Lease) lastGrant(held bool) (fence.Grant, error) {
 	}
 	ctx, cancel := context.WithTimeout(l.ctx, timeout)
 	defer cancel()
-	last, err := l.client.lastGrant(ctx, l.resource)
-	return last, storeError(err, timeout)
-}
-
-// errNotSealed says that nothing records the client's grants.
-var errNotSealed = errors.New("grants are not sealed")
-
-// lastGrant returns the last grant that was recorded where grants are sealed. If the
-// Sealer cannot report the holder, it returns the token with the holder "another".
-func (c *Client) lastGrant(ctx context.Context, resource fence.Resource) (fence.Grant, error) {
-	record, ok := c.opts.Sealer.(Record)
-	if c.opts.Sealer == nil {
-		record, ok = c.store.(Record)
-	}
-	switch {
-	case ok:
-		return record.LastGrant(ctx, resource)
-	case c.opts.Sealer == nil:
-		return fence.Grant{}, errNotSealed
-	}
-	last, err := c.opts.Sealer.LastToken(ctx, resource)
-	return fence.Grant{Resource: resource, Token: last, Holder: "another"}, err
+	grants, err := LastGrants(ctx, l.client.store, o.Sealers, l.resource, held)
+	return grants, storeError(err, timeout)
 }
 
 // freeAfterMargin frees a lease in the store that is about to end because its holder is locked

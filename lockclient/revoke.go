@@ -2,6 +2,8 @@ package lockclient
 
 import (
 	"context"
+	"fmt"
+	"slices"
 	"time"
 
 	"github.com/wirefence/wirefence/fence"
@@ -9,13 +11,8 @@ import (
 
 // Revocation is the result of Revoke.
 type Revocation struct {
-	// Token is the new last token, which nobody was granted: lower tokens are stale.
-	Token fence.Token
-	// LockedOut is the grant that was recorded last; its holder is "" if none was
-	// recorded.
-	LockedOut fence.Grant
-	// Ended lists the backends that held the resource and were terminated.
-	Ended []fence.Ended
+	// Databases has what was done in each of the databases, in their order.
+	Databases []Revoked
 	// Freed is the holder whose lease was freed in the store, "" if nobody had a lease
 	// or the holder is unknown.
 	Freed string
@@ -24,35 +21,50 @@ type Revocation struct {
 	NotFreed error
 }
 
+// Revoked is a revocation in one database.
+type Revoked struct {
+	// Database is the PostgresSealer's Server.
+	Database string
+	// Token is the new last token, which nobody was granted: lower tokens are stale.
+	Token fence.Token
+	// LockedOut is the grant that was recorded last; its holder is "" if none was
+	// recorded.
+	LockedOut fence.Grant
+	// Ended lists the backends that held the resource and were terminated.
+	Ended []fence.Ended
+	// Err is why the holder may not be locked out there; nil if it is.
+	Err error
+}
+
 // revokeTimeout bounds each request to the store, which may be the part that has failed.
 const revokeTimeout = 3 * time.Second
 
-// Revoke locks the present holder of a resource out at once: when it returns, no write
-// with its token can commit. Then, if the store is a Looker, Revoke frees the holder's
-// lease in the store, so that another can acquire it. The history records the reason
-// unless it is "". The role must have wirefence_issuer.
+// Revoke locks the present holder of a resource out of all databases at once: when it
+// returns, no write with its token can commit where the revocation has no error. The error of
+// Revoke joins those of the databases, which name them; then call it again. If any database
+// locked the holder out and the store is a Looker, Revoke frees the holder's lease in the
+// store, so that another can acquire it. The history records the reason unless it is "". The
+// roles must have wirefence_issuer.
 //
 // If another client wins the lease meanwhile, Revoke may lock out that client and leave
 // its lease in the store; its holder learns of it by its next renewal.
-func Revoke(ctx context.Context, database fence.Querier, store Store, resource fence.Resource, reason string) (Revocation, error) {
-	last, err := fence.LastGrant(ctx, database, resource)
-	if err != nil {
-		return Revocation{}, err
-	}
+func Revoke(ctx context.Context, databases []PostgresSealer, store Store, resource fence.Resource, reason string) (Revocation, error) {
 	var seen Attempt
-	looker, looks := store.(Looker)
-	if looks {
+	r := Revocation{Databases: make([]Revoked, len(databases))}
+	if looker, looks := store.(Looker); looks {
 		within, cancel := context.WithTimeout(ctx, revokeTimeout)
-		seen, err = looker.Look(within, resource)
+		seen, r.NotFreed = looker.Look(within, resource)
 		cancel()
 	}
-	r := Revocation{LockedOut: last, NotFreed: err}
 	// The lock-out comes first: once the lease is free, another may be granted it.
-	if r.Token, r.Ended, err = fence.RevokeEnding(ctx, database, resource, reason); err != nil {
-		return Revocation{}, err
-	}
-	if seen.Holder == "" {
-		return r, nil
+	errs := make([]error, len(databases))
+	together(len(databases), func(i int) {
+		r.Databases[i] = databases[i].revoke(ctx, resource, reason)
+		errs[i] = r.Databases[i].Err
+	})
+	err := joined(errs)
+	if seen.Holder == "" || !slices.Contains(errs, nil) {
+		return r, err
 	}
 	within, cancel := context.WithTimeout(ctx, revokeTimeout)
 	defer cancel()
@@ -60,5 +72,17 @@ func Revoke(ctx context.Context, database fence.Querier, store Store, resource f
 	if _, r.NotFreed = store.Release(within, resource, seen.Holder); r.NotFreed == nil {
 		r.Freed = seen.Holder
 	}
-	return r, nil
+	return r, err
+}
+
+// revoke is Revoke in one database.
+func (s PostgresSealer) revoke(ctx context.Context, resource fence.Resource, reason string) Revoked {
+	r := Revoked{Database: s.server()}
+	if r.LockedOut, r.Err = s.LastGrant(ctx, resource); r.Err != nil {
+		return r
+	}
+	if r.Token, r.Ended, r.Err = fence.RevokeEnding(ctx, s.Querier, resource, reason); r.Err != nil {
+		r.Err = fmt.Errorf("%s: %w", s.where(), r.Err)
+	}
+	return r
 }

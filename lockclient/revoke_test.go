@@ -38,7 +38,7 @@ const noticedBy = ttl/3 + ttl/30 // the first renewal
 func TestARevokedLeaseEndsAtTheNextRenewal(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store, sealer := newMemory(), &record{}
-		client := newClient(t, store, lockclient.Options{Sealer: sealer})
+		client := newClient(t, store, lockclient.Options{Sealers: []lockclient.Sealer{sealer}})
 		for _, releases := range []bool{true, false} {
 			lease := acquire(t, client)
 			sealer.last["orders"]++
@@ -72,7 +72,7 @@ func TestARevokedLeaseEndsAtTheNextRenewal(t *testing.T) {
 func TestCloseFreesARevokedLease(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store, sealer := newMemory(), &record{}
-		client := newClient(t, store, lockclient.Options{Sealer: sealer})
+		client := newClient(t, store, lockclient.Options{Sealers: []lockclient.Sealer{sealer}})
 		lease := acquire(t, client)
 		sealer.last["orders"]++
 		wantEnd(t, lease, lockclient.ErrRevoked)
@@ -97,7 +97,7 @@ func TestALostLeaseNamesItsSuccessor(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				store, sealer := newMemory(), &record{}
-				lease := acquire(t, newClient(t, store, lockclient.Options{Sealer: c.sealer(sealer)}))
+				lease := acquire(t, newClient(t, store, lockclient.Options{Sealers: []lockclient.Sealer{c.sealer(sealer)}}))
 				if c.forget {
 					store.forget()
 				}
@@ -125,7 +125,7 @@ func TestAnUnansweredQuestionEndsNoLease(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				store := newMemory()
-				lease := acquire(t, newClient(t, store, lockclient.Options{Sealer: &record{ask: ask}}))
+				lease := acquire(t, newClient(t, store, lockclient.Options{Sealers: []lockclient.Sealer{&record{ask: ask}}}))
 				<-time.After(time.Hour)
 				if lease.Err() != nil {
 					t.Fatal(lease.Err())
@@ -153,12 +153,12 @@ func TestRevokeReachesTheHolder(t *testing.T) {
 	for _, c := range []struct {
 		resource fence.Resource
 		store    lockclient.Store
-		sealer   lockclient.Sealer
+		sealers  []lockclient.Sealer
 	}{
-		{"in redis", redisStore(t, startRedis(t)), lockclient.PostgresSealer{Querier: pool}},
+		{"in redis", redisStore(t, startRedis(t)), []lockclient.Sealer{lockclient.PostgresSealer{Querier: pool}}},
 		{"in postgres", inPostgres, nil},
 	} {
-		client := newClient(t, c.store, lockclient.Options{Sealer: c.sealer, TTL: 3 * time.Second})
+		client := newClient(t, c.store, lockclient.Options{Sealers: c.sealers, TTL: 3 * time.Second})
 		lease, err := client.Acquire(ctx, c.resource)
 		if err != nil {
 			t.Fatal(err)

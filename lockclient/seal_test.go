@@ -48,7 +48,7 @@ func (l *ledger) LastToken(_ context.Context, resource fence.Resource) (fence.To
 func TestAForgetfulStoreIssuesNoTokenTwice(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store, sealer := newMemory(), &ledger{}
-		client := newClient(t, store, lockclient.Options{Sealer: sealer})
+		client := newClient(t, store, lockclient.Options{Sealers: []lockclient.Sealer{sealer}})
 		var last fence.Token
 		for range 5 {
 			for range 3 {
@@ -69,7 +69,7 @@ func TestAForgetfulStoreIssuesNoTokenTwice(t *testing.T) {
 func TestAFailedSealIsNoGrant(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store, sealer := newMemory(), &ledger{}
-		client := newClient(t, store, lockclient.Options{Sealer: sealer})
+		client := newClient(t, store, lockclient.Options{Sealers: []lockclient.Sealer{sealer}})
 		sealer.before = func(context.Context) error { return errDown }
 		lease, err := client.Acquire(t.Context(), "orders")
 		seal, ok := errors.AsType[*lockclient.SealError](err)
@@ -85,7 +85,7 @@ func TestAFailedSealIsNoGrant(t *testing.T) {
 func TestSealTimeCountsAgainstTheLease(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store, sealer := newMemory(), &ledger{}
-		client := newClient(t, store, lockclient.Options{Sealer: sealer})
+		client := newClient(t, store, lockclient.Options{Sealers: []lockclient.Sealer{sealer}})
 		delay := ttl - margin - time.Second
 		sealer.before = func(context.Context) error {
 			<-time.After(delay) // heeds no context
@@ -112,7 +112,7 @@ func TestSealTimeCountsAgainstTheLease(t *testing.T) {
 func TestAnEndedContextEndsTheSeal(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store, sealer := newMemory(), &ledger{}
-		client := newClient(t, store, lockclient.Options{Sealer: sealer})
+		client := newClient(t, store, lockclient.Options{Sealers: []lockclient.Sealer{sealer}})
 		sealer.before = func(ctx context.Context) error {
 			<-ctx.Done()
 			return ctx.Err()
@@ -139,7 +139,7 @@ func TestAnEndedContextEndsTheSeal(t *testing.T) {
 func TestAStoreThatCantBeRaised(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store, sealer := newMemory(), &ledger{last: map[fence.Resource]fence.Token{"orders": 7}}
-		client := newClient(t, store, lockclient.Options{Sealer: sealer})
+		client := newClient(t, store, lockclient.Options{Sealers: []lockclient.Sealer{sealer}})
 		store.script(failing("raise", errDown), nil)
 		if lease, err := client.Acquire(t.Context(), "orders"); lease != nil || !errors.Is(err, errDown) {
 			t.Error(lease, err)

@@ -84,7 +84,7 @@ func (s *split) work(t *testing.T, database string, sealed bool) {
 				conn := stack.Connect(t, database)
 				opts := lockclient.Options{RetryMin: time.Millisecond, RetryMax: 50 * time.Millisecond}
 				if sealed {
-					opts.Sealer = lockclient.PostgresSealer{Querier: conn}
+					opts.Sealers = []lockclient.Sealer{lockclient.PostgresSealer{Querier: conn}}
 				}
 				client := newClient(t, redisStore(t, s.halves[side].server), opts)
 				all.Go(func() {

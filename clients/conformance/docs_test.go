@@ -118,7 +118,7 @@ func TestTheDocumentedPrograms(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer store.Close()
-		client, err := lockclient.New(store, lockclient.Options{Sealer: lockclient.PostgresSealer{Querier: w.Admin, Source: redis.Source}})
+		client, err := lockclient.New(store, lockclient.Options{Sealers: []lockclient.Sealer{lockclient.PostgresSealer{Querier: w.Admin, Source: redis.Source}}})
 		if err != nil {
 			t.Fatal(err)
 		}

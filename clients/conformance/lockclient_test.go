@@ -86,7 +86,7 @@ func seconds(n float64) time.Duration { return time.Duration(n * float64(time.Se
 
 func (g *goClient) acquire(t *testing.T, ctx context.Context, s step) (map[string]any, error) {
 	options := lockclient.Options{
-		Sealer: lockclient.PostgresSealer{Querier: g.pool, Source: redis.Source}, Holder: g.name,
+		Sealers: []lockclient.Sealer{lockclient.PostgresSealer{Querier: g.pool, Source: redis.Source}}, Holder: g.name,
 		TTL: max(time.Second, seconds(s.number("ttl"))), MaxHold: seconds(s.number("max_hold")),
 	}
 	client, err := lockclient.New(g.store, options)

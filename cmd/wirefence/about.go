@@ -54,11 +54,18 @@ func (cfg proxySettings) withoutSecrets() map[string]string {
 		}
 		name, field := f.Tag.Get("env"), value.FieldByName(f.Name).Interface()
 		text := fmt.Sprint(field)
-		if list, ok := field.([]string); ok {
+		switch list := field.(type) {
+		case []string:
 			text = strings.Join(list, ",")
-		}
-		if mayBeFile(f) {
-			text = withoutPassword(text)
+		case connectionStrings:
+			text = ""
+			for _, each := range list {
+				text = strings.TrimSpace(text + " " + withoutPassword(each))
+			}
+		default:
+			if mayBeFile(f) {
+				text = withoutPassword(text)
+			}
 		}
 		all[name] = text
 	}
@@ -114,7 +121,7 @@ func cutLast(text, separator string) (before, after string, found bool) {
 // examine returns the report of `wirefence doctor -o json` in the proxy's environment.
 func (cfg proxySettings) examine(ctx context.Context) (json.RawMessage, error) {
 	settings := doctorSettings{
-		StoreSettings: cfg.StoreSettings, DatabaseURL: cfg.DatabaseURL, Upstream: cfg.Upstream, Listen: cfg.Listen,
+		StoreSettings: cfg.StoreSettings, SealSettings: cfg.SealSettings, DatabaseURL: cfg.DatabaseURL, Upstream: cfg.Upstream, Listen: cfg.Listen,
 		AdminListen: cfg.AdminListen, MaxConnections: cfg.MaxConnections, Lease: cfg.Lease, TTL: cfg.TTL, Timeout: 10 * time.Second,
 	}
 	in, closeAll, err := settings.input(ctx)

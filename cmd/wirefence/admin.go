@@ -207,10 +207,10 @@ func (a *admin) options(cfg proxySettings, files adminFiles, server *proxy.Serve
 		o.Effects = a.effects
 	}
 	if a.leases != nil {
-		o.Store, o.Sealer, o.Unsealed, o.Source = a.leases.store, a.leases.sealer, cfg.Unsealed, a.leases.source
+		o.Store, o.Sealers, o.Unsealed, o.Source = a.leases.store, a.leases.sealers(), cfg.Unsealed, a.leases.source
 		o.Counts, o.StoreDown = a.leases.counts, a.leases.measured.Down
 		if a.leases.database != nil {
-			o.Database = a.leases.database
+			o.Database, o.Further = a.leases.database, a.leases.recorded()[1:]
 		}
 	}
 	return o

@@ -36,8 +36,8 @@ type daemon struct {
 func newDaemon(ctx context.Context, cfg proxySettings, sockets map[string][]net.Listener, log *slog.Logger) (*daemon, error) {
 	d := &daemon{cfg: cfg, log: log, registry: newRegistry(), schema: &schemaWatch{cfg: cfg, log: log}}
 	names, errs := resourceNames(cfg), make([]error, 8)
-	if cfg.storeNamed(cfg.DatabaseURL) {
-		d.leases, errs[7] = openMeasuredLeases(context.WithoutCancel(ctx), cfg.StoreSettings, cfg.DatabaseURL, d.registry)
+	if cfg.storeNamed(cfg.DatabaseURL) || len(cfg.SealURLs) > 0 {
+		d.leases, errs[7] = openMeasuredLeases(context.WithoutCancel(ctx), cfg.LeaseSettings, cfg.DatabaseURL, d.registry)
 	}
 	d.sidecar, errs[0] = newSidecar(cfg, d.leases, d.registry, log)
 	d.recording, errs[1] = newRecording(cfg, d.registry, log)

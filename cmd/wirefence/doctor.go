@@ -20,6 +20,7 @@ const exitProblem = 3
 
 type doctorSettings struct {
 	StoreSettings
+	SealSettings
 	DatabaseURL    string        `env:"WIREFENCE_DATABASE_URL" group:"Connections" file:"yes" help:"connection string of the issuer's role (required)"`
 	Upstream       string        `env:"WIREFENCE_UPSTREAM" group:"Connections" type:"url" file:"yes" help:"the proxy's PostgreSQL servers; with them, the command also examines the proxy on this machine"`
 	Listen         []string      `env:"WIREFENCE_LISTEN" group:"Connections" type:"address,..." help:"addresses of the proxy, of which the first is used; off for none (default 127.0.0.1:6433 if the upstream is set)"`
@@ -85,7 +86,7 @@ func (cfg doctorSettings) input(ctx context.Context) (in *doctor.Input, closeAll
 	if cfg.DatabaseURL == "" {
 		return nil, nil, errNoDatabase
 	}
-	leases, err := openLeases(ctx, cfg.StoreSettings, cfg.DatabaseURL)
+	leases, err := openLeases(ctx, cfg.StoreSettings, cfg.DatabaseURL, cfg.SealURLs)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -99,7 +100,18 @@ func (cfg doctorSettings) input(ctx context.Context) (in *doctor.Input, closeAll
 	}
 	closeAll = func() {
 		in.Database.Close()
+		for _, d := range in.Further {
+			d.Pool.Close()
+		}
 		leases.close()
+	}
+	for i, d := range leases.databases[1:] {
+		pool, err := doctor.OpenPool(ctx, cfg.SealURLs[i])
+		if err != nil {
+			closeAll()
+			return nil, nil, fmt.Errorf("WIREFENCE_SEAL_URLS: %w", err)
+		}
+		in.Further = append(in.Further, doctor.FurtherDatabase{Name: d.name, Pool: pool})
 	}
 	if err := cfg.nameProxy(in); err != nil {
 		closeAll()

@@ -61,7 +61,7 @@ func lookAtLeases(ctx context.Context, cfg StoreSettings, databaseURL string, of
 	for i := range seen {
 		seen[i].State = leaseUnknown
 	}
-	store, err := openLeases(ctx, cfg, databaseURL)
+	store, err := openLeases(ctx, cfg, databaseURL, nil)
 	if err != nil {
 		return nil, usageError{err}
 	}

@@ -48,6 +48,7 @@ type storeURL interface {
 // seals is each command's own, too.
 type LeaseSettings struct {
 	StoreSettings
+	SealSettings
 	TTL     time.Duration `env:"WIREFENCE_TTL" group:"Leases" envDefault:"15s" range:"1ms.." help:"time that the store keeps a lease without a renewal"`
 	MaxHold time.Duration `env:"WIREFENCE_MAX_HOLD" group:"Leases" envDefault:"24h" range:"1ms.." help:"longest time that a lease is kept, renewals included"`
 	Holder  string        `env:"WIREFENCE_HOLDER" group:"Leases" type:"name" help:"readable name of the holder; by default host and process id"`
@@ -57,13 +58,13 @@ type LeaseSettings struct {
 
 // leases are a lease store and the database that seals its grants.
 type leases struct {
-	store    lockclient.Store
-	sealer   lockclient.Sealer // nil where the store seals by itself, or grants aren't sealed
-	source   fence.Source      // named in fences, where no seal records the source of tokens
-	counts   fence.Source      // the source of the store's tokens
-	database *pgxpool.Pool     // nil if none is set
-	measured *metrics.Stores   // nil where nothing measures the store
-	closers  []func()          // the last one first
+	store     lockclient.Store
+	source    fence.Source     // named in fences, where no seal records the source of tokens
+	counts    fence.Source     // the source of the store's tokens
+	database  *pgxpool.Pool    // that of WIREFENCE_DATABASE_URL; nil if none is set
+	databases []sealedDatabase // all in which grants are recorded, that one first
+	measured  *metrics.Stores  // nil where nothing measures the store
+	closers   []func()         // the last one first
 }
 
 // leaseStore is a lease store besides PostgreSQL.
@@ -124,6 +125,24 @@ func (cfg StoreSettings) storeNamed(databaseURL string) bool {
 	return databaseURL != "" || len(cfg.namedStores()) > 0
 }
 
+// sealers are those of the lock client: the PostgreSQL store seals by itself in its database.
+func (l *leases) sealers() (all []lockclient.Sealer) {
+	for _, d := range l.databases {
+		if l.counts != fence.SourcePostgres || d.Pool != l.database {
+			all = append(all, d.sealer(l.counts))
+		}
+	}
+	return all
+}
+
+// recorded are all databases in which grants are recorded.
+func (l *leases) recorded() (all []lockclient.PostgresSealer) {
+	for _, d := range l.databases {
+		all = append(all, d.sealer(l.counts))
+	}
+	return all
+}
+
 // mostConnections is the size of the pool for leases. A grant holds a connection while it
 // waits for older transactions, and renewals must not wait for grants.
 const mostConnections = 32
@@ -132,7 +151,7 @@ const mostConnections = 32
 // permitted.
 func (cfg LeaseSettings) sealing(databaseURL string, log *slog.Logger) error {
 	named := cfg.namedStores()
-	if databaseURL != "" || len(named) == 0 {
+	if databaseURL != "" || len(cfg.SealURLs) > 0 || len(named) == 0 {
 		return nil
 	}
 	if !cfg.Unsealed {
@@ -159,7 +178,7 @@ func openPool(ctx context.Context, url string, most int32) (*pgxpool.Pool, error
 
 // openLeases opens the lease store and the database that the settings name. It does not
 // connect yet.
-func openLeases(ctx context.Context, cfg StoreSettings, databaseURL string) (*leases, error) {
+func openLeases(ctx context.Context, cfg StoreSettings, databaseURL string, further connectionStrings) (*leases, error) {
 	named := cfg.namedStores()
 	switch {
 	case len(named) > 1:
@@ -172,12 +191,16 @@ func openLeases(ctx context.Context, cfg StoreSettings, databaseURL string) (*le
 	}
 	l := &leases{counts: fence.SourcePostgres}
 	if databaseURL != "" {
-		pool, err := openPool(ctx, databaseURL, mostConnections)
+		d, err := openDatabase(ctx, "WIREFENCE_DATABASE_URL", databaseURL)
 		if err != nil {
-			return nil, fmt.Errorf("WIREFENCE_DATABASE_URL: %w", err)
+			return nil, err
 		}
-		l.closers = append(l.closers, pool.Close)
-		l.database = pool
+		l.closers = append(l.closers, d.Close)
+		l.database, l.databases = d.Pool, []sealedDatabase{d}
+	}
+	if err := l.openSealed(ctx, further); err != nil {
+		l.close()
+		return nil, err
 	}
 	if len(named) == 0 {
 		store := pgleases.New(l.database)
@@ -192,21 +215,19 @@ func openLeases(ctx context.Context, cfg StoreSettings, databaseURL string) (*le
 	}
 	l.store, l.counts = store, named[0].Source()
 	l.closers = append(l.closers, func() { _ = store.Close() })
-	if l.database != nil {
-		l.sealer = lockclient.PostgresSealer{Querier: l.database, Source: named[0].Source()}
-	} else {
-		l.source = named[0].Source()
+	if len(l.databases) == 0 {
+		l.source = l.counts
 	}
 	return l, nil
 }
 
 // openMeasuredLeases is openLeases for a proxy, with metrics.
-func openMeasuredLeases(ctx context.Context, cfg StoreSettings, databaseURL string, registry prometheus.Registerer) (*leases, error) {
+func openMeasuredLeases(ctx context.Context, cfg LeaseSettings, databaseURL string, registry prometheus.Registerer) (*leases, error) {
 	stores, err := metrics.NewStores(registry)
 	if err != nil {
 		return nil, err
 	}
-	l, err := openLeases(ctx, cfg, databaseURL)
+	l, err := openLeases(ctx, cfg.StoreSettings, databaseURL, cfg.SealURLs)
 	if err != nil {
 		return nil, err
 	}
@@ -233,6 +254,6 @@ func (l *leases) close() {
 func (l *leases) client(cfg LeaseSettings, log *slog.Logger) (*lockclient.Client, error) {
 	logRedisTo(log)
 	return lockclient.New(l.store, lockclient.Options{
-		Sealer: l.sealer, Unsealed: cfg.Unsealed, Source: l.source, TTL: cfg.TTL, MaxHold: cfg.MaxHold, Holder: cfg.Holder, Logger: log,
+		Sealers: l.sealers(), Unsealed: cfg.Unsealed, Source: l.source, TTL: cfg.TTL, MaxHold: cfg.MaxHold, Holder: cfg.Holder, Logger: log,
 	})
 }

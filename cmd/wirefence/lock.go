@@ -73,7 +73,9 @@ func runLocked(ctx context.Context, cfg lockSettings, resource fence.Resource, c
 	if err != nil {
 		return err
 	}
-	warnOfBypass(ctx, a.database, resource, command, a.log)
+	for _, d := range a.databases {
+		warnOfBypass(ctx, d.Pool, resource, command, a.log)
+	}
 	options := inForeground(cfg.TermGrace)
 	options.Wanted = ctx
 	status, err := runner.Run(context.WithoutCancel(ctx), lease, command, options)
@@ -90,7 +92,7 @@ func newAcquirer(ctx context.Context, cfg lockSettings, resource fence.Resource)
 	if err != nil {
 		return nil, nil, err
 	}
-	leases, err := openLeases(ctx, cfg.StoreSettings, cfg.DatabaseURL)
+	leases, err := openLeases(ctx, cfg.StoreSettings, cfg.DatabaseURL, cfg.SealURLs)
 	if err != nil {
 		return nil, nil, usageError{err}
 	}
@@ -103,7 +105,7 @@ func newAcquirer(ctx context.Context, cfg lockSettings, resource fence.Resource)
 		leases.close()
 		return nil, nil, usageError{err}
 	}
-	return &acquirer{client: client, database: leases.database, resource: resource, log: log}, func() {
+	return &acquirer{client: client, databases: leases.databases, resource: resource, log: log}, func() {
 		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 		defer cancel()
 		_ = client.Close(ctx)

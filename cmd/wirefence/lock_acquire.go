@@ -12,6 +12,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
+	"golang.org/x/sync/errgroup"
 
 	"github.com/wirefence/wirefence/fence"
 	"github.com/wirefence/wirefence/internal/runner"
@@ -22,11 +23,11 @@ import (
 // acquirer takes the lease for a command. Its errors tell a caller whether another holds the
 // lease, a service is down, or the set-up is wrong.
 type acquirer struct {
-	client   *lockclient.Client
-	database *pgxpool.Pool // its schema is verified first; nil for none
-	resource fence.Resource
-	log      *slog.Logger
-	verified bool
+	client    *lockclient.Client
+	databases []sealedDatabase // their schema is verified first
+	resource  fence.Resource
+	log       *slog.Logger
+	verified  bool
 }
 
 // The pause between two tries while the store or the database is down.
@@ -102,20 +103,30 @@ func (a *acquirer) try(ctx context.Context) (*lockclient.Lease, error) {
 	return a.client.TryAcquire(ctx, a.resource)
 }
 
-// verify checks once that this binary works with the schema.
+// verify checks once that this binary works with the schema of all databases.
 func (a *acquirer) verify(ctx context.Context) error {
-	if a.verified || a.database == nil {
+	if a.verified {
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, verifyTime)
 	defer cancel()
-	err := a.database.AcquireFunc(ctx, func(c *pgxpool.Conn) error {
-		differs, err := migrations.Usable(ctx, c.Conn())
-		if err == nil && differs != nil {
-			a.log.Info("the schema and this binary are one version apart", "schema", differs.Have, "binary", differs.Need)
-		}
-		return err
-	})
+	var all errgroup.Group
+	for _, d := range a.databases {
+		all.Go(func() error {
+			err := d.AcquireFunc(ctx, func(c *pgxpool.Conn) error {
+				differs, err := migrations.Usable(ctx, c.Conn())
+				if err == nil && differs != nil {
+					a.log.Info("the schema and this binary are one version apart", "database", d.name, "schema", differs.Have, "binary", differs.Need)
+				}
+				return err
+			})
+			if err != nil && len(a.databases) > 1 {
+				err = fmt.Errorf("%s: %w", d.name, err)
+			}
+			return err
+		})
+	}
+	err := all.Wait()
 	a.verified = err == nil
 	return err
 }
@@ -126,13 +137,12 @@ const collectTime = 3 * time.Second
 // collectRefusals records in the history what a database without a proxy has refused, most
 // likely to the command that has ended.
 func (a *acquirer) collectRefusals() {
-	if a.database == nil {
-		return
-	}
 	ctx, cancel := context.WithTimeout(context.Background(), collectTime)
 	defer cancel()
-	if err := fence.CollectRefusals(ctx, a.database); err != nil {
-		a.log.Warn("refusals of the command may be missing in the history", "error", err)
+	for _, d := range a.databases {
+		if err := fence.CollectRefusals(ctx, d); err != nil {
+			a.log.Warn("refusals of the command may be missing in the history", "database", d.name, "error", err)
+		}
 	}
 }
 

@@ -24,7 +24,7 @@ const bypassTime = 2 * time.Second
 // would: it compares with where the issuer's connection leads, and asks that one whether there
 // is a proxy on the way. Where that isn't known, it doesn't warn.
 func warnOfBypass(ctx context.Context, database *pgxpool.Pool, resource fence.Resource, command []string, log *slog.Logger) {
-	if database == nil || namesServer(command) {
+	if namesServer(command) {
 		return
 	}
 	ctx, cancel := context.WithTimeout(ctx, bypassTime)

@@ -42,12 +42,14 @@ type fullStatusJSON struct {
 	Lease   lease `json:"lease" says:"whether the lease is held now"`
 	Refused int64 `json:"refused_last_hour" says:"writes that were refused in the last hour, as far as the history was told"`
 	LetPass int64 `json:"let_pass_last_hour" says:"writes in the last hour that passed in shadow mode, and would have been refused"`
+	// Database is set where several are named.
+	Database string `json:"database,omitempty" says:"the hosts and the name of the database, if WIREFENCE_SEAL_URLS names further ones"`
 }
 
-func inFull(all []fence.ResourceStatus, leases []lease, refusals map[fence.Resource]fence.RefusalCount) []fullStatusJSON {
+func inFull(all []statusRow) []fullStatusJSON {
 	rows := make([]fullStatusJSON, len(all))
 	for i, r := range all {
-		rows[i] = fullStatusJSON{inJSON(r), leases[i], refusals[r.Resource].Refused, refusals[r.Resource].LetPass}
+		rows[i] = fullStatusJSON{inJSON(r.ResourceStatus), r.lease, r.refusals.Refused, r.refusals.LetPass, r.database}
 	}
 	return rows
 }
@@ -124,18 +126,36 @@ type revokedJSON struct {
 	Ended     []fence.Ended `json:"ended" says:"transactions that were ended"`
 	Freed     string        `json:"freed,omitempty" says:"whose lease was freed in the store"`
 	NotFreed  string        `json:"not_freed,omitempty" says:"why the lease could not be freed"`
+	Databases []revokedIn   `json:"databases,omitempty" says:"each database, if there are several; what is above is of the first that was reached, but for the transactions, which are of all"`
 }
 
-func revoked(resource fence.Resource, done lockclient.Revocation) revokedJSON {
-	out := revokedJSON{
-		Resource: string(resource), Token: int64(done.Token), LockedOut: done.LockedOut.Holder,
-		Ended: append([]fence.Ended{}, done.Ended...), Freed: done.Freed,
-	}
+// revokedIn is what a revocation has done in one of several databases.
+type revokedIn struct {
+	Database string `json:"database" says:"its hosts and its name"`
+	Token    int64  `json:"token,omitempty" says:"the new last token there"`
+	Error    string `json:"error,omitempty" says:"why the holder may not be locked out there"`
+}
+
+// revoked words a revocation, which has reached some of its databases.
+func revoked(resource fence.Resource, done lockclient.Revocation, reached []lockclient.Revoked) revokedJSON {
+	first := reached[0]
+	out := revokedJSON{Resource: string(resource), Token: int64(first.Token), LockedOut: first.LockedOut.Holder, Ended: []fence.Ended{}, Freed: done.Freed}
 	if out.LockedOut != "" {
-		out.Former = int64(done.LockedOut.Token)
+		out.Former = int64(first.LockedOut.Token)
 	}
 	if done.NotFreed != nil {
 		out.NotFreed = done.NotFreed.Error()
+	}
+	for _, each := range done.Databases {
+		out.Ended = append(out.Ended, each.Ended...)
+		if len(done.Databases) == 1 {
+			break
+		}
+		in := revokedIn{Database: each.Database, Token: int64(each.Token)}
+		if each.Err != nil {
+			in.Error = each.Err.Error()
+		}
+		out.Databases = append(out.Databases, in)
 	}
 	return out
 }

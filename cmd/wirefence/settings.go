@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"os"
 	"reflect"
@@ -30,6 +31,7 @@ import (
 //	            the meaning ends with them
 //	group       the heading in the help
 //	short       the flag's one letter
+//	flag        the flag's name, where it isn't the variable's
 //	file        "yes": it may hold a password, and may be read from a file (secret_files.go)
 //
 // An embedded struct adds its own; it is filled only if its type is exported.
@@ -237,7 +239,7 @@ func flagName(f reflect.StructField) string {
 	if variable(f) == "" {
 		return strings.TrimPrefix(f.Tag.Get("env"), flagOnly)
 	}
-	return flagOf(variable(f))
+	return cmp.Or(f.Tag.Get("flag"), flagOf(variable(f)))
 }
 
 // flagOf is the name of a variable's flag.

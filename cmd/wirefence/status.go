@@ -12,11 +12,13 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/wirefence/wirefence/fence"
+	"github.com/wirefence/wirefence/internal/connstring"
 	"github.com/wirefence/wirefence/internal/doctor"
 )
 
 type statusSettings struct {
 	StoreSettings
+	SealSettings
 	DatabaseURL string        `env:"WIREFENCE_DATABASE_URL" group:"Connections" file:"yes" help:"connection string of the issuer's role (required, but for --ready)"`
 	AdminListen string        `env:"WIREFENCE_ADMIN_LISTEN" group:"Connections" type:"address" envDefault:"127.0.0.1:9433" help:"with --ready: address of the proxy's probes"`
 	Ready       bool          `env:"--ready" help:"ask the proxy on this machine whether it is ready, for health checks: exit status 0 or 1"`
@@ -68,15 +70,99 @@ Exit status:
 }
 
 func printStatus(ctx context.Context, cfg statusSettings, resource fence.Resource, w, stderr io.Writer) error {
-	return onSchema(ctx, cfg.DatabaseURL, func(conn *pgx.Conn) error {
-		switch {
-		case cfg.Guards:
-			return printGuards(ctx, conn, cfg.inJSON(), w)
-		case cfg.Rows:
+	if cfg.Guards || cfg.Rows {
+		return onSchema(ctx, cfg.DatabaseURL, func(conn *pgx.Conn) error {
+			if cfg.Guards {
+				return printGuards(ctx, conn, cfg.inJSON(), w)
+			}
 			return printRows(ctx, conn, cfg.inJSON(), w)
+		})
+	}
+	return listStatus(ctx, cfg, resource, w, stderr)
+}
+
+// statusRow is a resource in one database.
+type statusRow struct {
+	fence.ResourceStatus
+	database string // "" if only one is named
+	lease    lease
+	refusals fence.RefusalCount
+}
+
+// readStatus reads one resource, or all for none, from each database that is named. The error
+// is of the databases that can't be read, beside the rows of the others.
+func readStatus(ctx context.Context, cfg statusSettings, resource fence.Resource, stderr io.Writer) (all []statusRow, others fence.RefusalCount, err error) {
+	var failed []error
+	for _, url := range append([]string{cfg.DatabaseURL}, cfg.SealURLs...) {
+		name := ""
+		if len(cfg.SealURLs) > 0 {
+			parsed, err := connstring.Conn(url)
+			if err != nil {
+				return nil, others, usageError{fmt.Errorf("WIREFENCE_DATABASE_URL, WIREFENCE_SEAL_URLS: %w", err)}
+			}
+			name = serverName(parsed)
 		}
-		return listStatus(ctx, conn, cfg, resource, w, stderr)
-	})
+		var rows []statusRow
+		err := onSchema(ctx, url, func(conn *pgx.Conn) (err error) {
+			rows, err = statusIn(ctx, conn, resource, &others)
+			return err
+		})
+		if err != nil && name != "" {
+			err = fmt.Errorf("%s: %w", name, err)
+		}
+		if err != nil {
+			failed = append(failed, err)
+		}
+		for _, row := range rows {
+			row.database = name
+			all = append(all, row)
+		}
+	}
+	unread := errors.Join(failed...)
+	if len(failed) == 1 {
+		unread = failed[0]
+	}
+	if unread != nil && len(all) == 0 {
+		return nil, others, unread
+	}
+	statuses := make([]fence.ResourceStatus, len(all))
+	for i, row := range all {
+		statuses[i] = row.ResourceStatus
+	}
+	leases, err := lookAtLeases(ctx, cfg.StoreSettings, cfg.DatabaseURL, statuses, stderr)
+	if err != nil {
+		return nil, others, err
+	}
+	for i := range all {
+		all[i].lease = leases[i]
+	}
+	return all, others, unread
+}
+
+// statusIn reads from one database. It adds refusals that are of none of its resources to
+// others.
+func statusIn(ctx context.Context, conn *pgx.Conn, resource fence.Resource, others *fence.RefusalCount) ([]statusRow, error) {
+	if err := fence.CollectRefusals(ctx, conn); err != nil {
+		return nil, err
+	}
+	all, err := statusOf(ctx, conn, resource)
+	if err != nil {
+		return nil, err
+	}
+	refusals, err := fence.RefusalsWithin(ctx, conn, time.Hour)
+	if err != nil {
+		return nil, err
+	}
+	rows := make([]statusRow, len(all))
+	for i, r := range all {
+		rows[i] = statusRow{ResourceStatus: r, refusals: refusals[r.Resource]}
+		delete(refusals, r.Resource)
+	}
+	for _, n := range refusals {
+		others.Refused += n.Refused
+		others.LetPass += n.LetPass
+	}
+	return rows, nil
 }
 
 // statusOf returns one resource, or all for none.
@@ -98,60 +184,40 @@ func unknownResource(resource fence.Resource) error {
 	return fmt.Errorf("unknown fenced resource %q: no token of it was ever recorded, and it was not declared (SQLSTATE %s); wirefence status lists those that are known", resource, fence.ResourceUnknown)
 }
 
-func listStatus(ctx context.Context, conn *pgx.Conn, cfg statusSettings, resource fence.Resource, w, stderr io.Writer) error {
-	if err := fence.CollectRefusals(ctx, conn); err != nil {
-		return err
-	}
-	all, err := statusOf(ctx, conn, resource)
-	if err != nil {
-		return err
-	}
-	refusals, err := fence.RefusalsWithin(ctx, conn, time.Hour)
-	if err != nil {
-		return err
-	}
-	leases, err := lookAtLeases(ctx, cfg.StoreSettings, cfg.DatabaseURL, all, stderr)
-	if err != nil {
-		return err
+func listStatus(ctx context.Context, cfg statusSettings, resource fence.Resource, w, stderr io.Writer) error {
+	all, others, failed := readStatus(ctx, cfg, resource, stderr)
+	if failed != nil && len(all) == 0 {
+		return failed
 	}
 	if cfg.inJSON() {
-		return printJSON(w, inFull(all, leases, refusals))
+		return errors.Join(printJSON(w, inFull(all)), failed)
 	}
 	if len(all) == 0 {
 		fmt.Fprintln(w, "No resource has been fenced yet.")
-	} else if err := printResources(w, all, leases, refusals); err != nil {
+	} else if err := printResources(w, all); err != nil {
 		return err
 	}
-	if resource != "" {
-		return nil
-	}
-	return printOthers(w, all, refusals)
-}
-
-// printOthers tells of refusals that are of none of the resources.
-func printOthers(w io.Writer, all []fence.ResourceStatus, refusals map[fence.Resource]fence.RefusalCount) error {
-	var others fence.RefusalCount
-	for _, n := range refusals {
-		others.Refused += n.Refused
-		others.LetPass += n.LetPass
-	}
-	for _, r := range all {
-		others.Refused -= refusals[r.Resource].Refused
-		others.LetPass -= refusals[r.Resource].LetPass
-	}
-	if others != (fence.RefusalCount{}) {
+	if resource == "" && others != (fence.RefusalCount{}) {
 		fmt.Fprintf(w, "Not attributed to a resource of this list, in the last hour: %d refused, %d passed in shadow mode. See wirefence history --since 1h.\n",
 			others.Refused, others.LetPass)
 	}
-	return nil
+	return failed
 }
 
-func printResources(w io.Writer, all []fence.ResourceStatus, leases []lease, refusals map[fence.Resource]fence.RefusalCount) error {
+func printResources(w io.Writer, all []statusRow) error {
 	t := newTable(w)
-	fmt.Fprintln(t, "RESOURCE\tTOKEN\tLEASE\tLAST HOLDER\tGRANTED\tADVANCE\tREUSE\tPREEMPT AFTER\tMODE\tWRITERS\tREFUSED 1H\tLET PASS 1H")
-	for i, r := range all {
-		fmt.Fprintf(t, "%s\t%d\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%d\t%d\t%d\n", cell(string(r.Resource)), r.LastToken, leases[i].text(), cellOrDash(holderName(r.Holder)), sinceText(r), r.Advance, r.Reuse,
-			preemptText(r), r.Mode, r.Writers, refusals[r.Resource].Refused, refusals[r.Resource].LetPass)
+	several := all[0].database != ""
+	heading := "RESOURCE\tTOKEN\tLEASE\tLAST HOLDER\tGRANTED\tADVANCE\tREUSE\tPREEMPT AFTER\tMODE\tWRITERS\tREFUSED 1H\tLET PASS 1H"
+	if several {
+		heading = "DATABASE\t" + heading
+	}
+	fmt.Fprintln(t, heading)
+	for _, r := range all {
+		if several {
+			fmt.Fprintf(t, "%s\t", cell(r.database))
+		}
+		fmt.Fprintf(t, "%s\t%d\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%d\t%d\t%d\n", cell(string(r.Resource)), r.LastToken, r.lease.text(), cellOrDash(holderName(r.Holder)), sinceText(r.ResourceStatus), r.Advance, r.Reuse,
+			preemptText(r.ResourceStatus), r.Mode, r.Writers, r.refusals.Refused, r.refusals.LetPass)
 	}
 	return t.Flush()
 }

@@ -35,8 +35,11 @@ type Options struct {
 	StoreDown func() error
 	// Counts is the source of the tokens that the store counts; "" if it isn't known.
 	Counts fence.Source
-	// Sealer seals grants, unless the store seals them itself.
-	Sealer lockclient.Sealer
+	// Sealers seal grants; none where the store itself seals them, in the only database.
+	Sealers []lockclient.Sealer
+	// Further are the databases besides Database in which grants are sealed, and which
+	// revocations must reach, too.
+	Further []lockclient.PostgresSealer
 	// Unsealed permits grants that are not sealed.
 	Unsealed bool
 	// Source is named in fences if no seal records the source of their tokens.
@@ -122,7 +125,7 @@ func New(o Options) (*Server, error) {
 	}
 	if o.Store != nil {
 		var err error
-		if s.client, err = lockclient.New(o.Store, lockclient.Options{Sealer: o.Sealer, Unsealed: o.Unsealed, Source: o.Source, TTL: o.TTL, Logger: o.Logger}); err != nil {
+		if s.client, err = lockclient.New(o.Store, lockclient.Options{Sealers: o.Sealers, Unsealed: o.Unsealed, Source: o.Source, TTL: o.TTL, Logger: o.Logger}); err != nil {
 			return nil, err
 		}
 	}

@@ -73,7 +73,7 @@ func (s *Server) acquire(w http.ResponseWriter, r *http.Request, resource fence.
 		s.logOf(r).Info("lease granted over HTTP", "resource", resource, "token", lease.Token(), "holder", lease.Holder(), "ttl", ttl)
 		err = write(w, grant{
 			string(resource), lease.Token(), lease.Token().String(), lease.Fence().String(), request.Holder, lease.Holder(),
-			lockclient.Sealed(s.options.Store, s.options.Sealer), termOf(ttl, lease.Remaining(), after),
+			lockclient.Sealed(s.options.Store, s.options.Sealers...), termOf(ttl, lease.Remaining(), after),
 		})
 	}
 	if err != nil { // the caller doesn't know the lease, and would never free it

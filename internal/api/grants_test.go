@@ -78,7 +78,7 @@ func TestUnsealedGrants(t *testing.T) {
 	if _, err := New(Options{Store: openRedis(t, store.URL())}); !errors.Is(err, lockclient.ErrUnsealed) {
 		t.Errorf("not permitted: %v", err)
 	}
-	w := serve(t, "redis", func(o *Options) { o.Sealer, o.Unsealed = nil, true })
+	w := serve(t, "redis", func(o *Options) { o.Sealers, o.Unsealed = nil, true })
 	granted := w.post(t, path("unsealed", "acquire"), `{"holder":"worker-a"}`).want(200, "")
 	if sealed, said := granted.fields["sealed"]; !said || sealed != false {
 		t.Errorf("said to be sealed: %s", granted.text)

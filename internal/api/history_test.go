@@ -34,7 +34,7 @@ func TestTheHistoryIsTold(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if _, err := lockclient.Revoke(t.Context(), w.pool, nil, "lines/1", ""); !fence.IsUndeclared(err) {
+	if _, err := lockclient.Revoke(t.Context(), []lockclient.PostgresSealer{{Querier: w.pool}}, nil, "lines/1", ""); !fence.IsUndeclared(err) {
 		t.Fatal(err)
 	}
 	if _, err := fence.Seal(t.Context(), w.pool, fence.Grant{Resource: "lines/1", Token: 1, Holder: "worker-a/2"}); err != nil {

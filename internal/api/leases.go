@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"time"
 
 	"github.com/wirefence/wirefence/fence"
@@ -70,30 +71,26 @@ func lost(cause, how string) error {
 	}
 }
 
-// compare fails if the database has recorded another grant since the one that was renewed,
+// compare fails if a database has recorded another grant since the one that was renewed,
 // and frees the renewed lease. A store that seals by itself refuses such a renewal, and is
-// asked only why a lease was lost. If the record can't be read, the store's answer counts.
+// asked only why a lease was lost. Records that can't be read have no say.
 func (s *Server) compare(ctx context.Context, resource fence.Resource, grantID string, held bool) error {
-	record, ok := s.options.Sealer.(lockclient.Record)
-	if !ok && !held {
-		record, ok = s.options.Store.(lockclient.Record)
-	}
-	if !ok {
-		return nil
-	}
 	if !held {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, causeTime)
 		defer cancel()
 	}
-	last, err := record.LastGrant(ctx, resource)
+	grants, err := lockclient.LastGrants(ctx, s.options.Store, s.options.Sealers, resource, held)
 	if err != nil {
 		s.options.Logger.Warn("cannot compare lease with the last grant", "resource", resource, "holder", grantID, "error", err)
+	}
+	differs := slices.IndexFunc(grants, func(last fence.Grant) bool {
+		return (last.Holder != grantID || last.Former) && (last.Token != 0 || held)
+	})
+	if differs < 0 {
 		return nil
 	}
-	if last.Holder == grantID && !last.Former || last.Token == 0 && !held {
-		return nil
-	}
+	last := grants[differs]
 	if held {
 		s.giveBack(ctx, resource, grantID)
 	}

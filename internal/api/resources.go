@@ -247,18 +247,26 @@ func (s *Server) revoke(w http.ResponseWriter, r *http.Request, resource fence.R
 	if s.options.Database == nil {
 		return errNoDatabase
 	}
-	done, err := lockclient.Revoke(r.Context(), s.options.Database, s.options.Store, resource, request.Reason)
+	databases := append([]lockclient.PostgresSealer{{Querier: s.options.Database}}, s.options.Further...)
+	done, err := lockclient.Revoke(r.Context(), databases, s.options.Store, resource, request.Reason)
 	if err != nil {
+		if slices.ContainsFunc(done.Databases, func(each lockclient.Revoked) bool { return each.Err == nil }) {
+			err = &problem{Status: http.StatusServiceUnavailable, Type: "unavailable", Detail: "It is not revoked in every database: " + err.Error(), Retry: "1"}
+		}
 		return err
 	}
-	log := s.logOf(r).With("resource", resource, "token", done.Token, "holder", done.LockedOut.Holder)
-	log.Info("resource revoked over HTTP", "reason", request.Reason, "lease_freed", done.Freed != "", "ended", len(done.Ended))
+	own := done.Databases[0]
+	log := s.logOf(r).With("resource", resource, "token", own.Token, "holder", own.LockedOut.Holder)
+	answer := revoked{Resource: string(resource), Token: own.Token, TokenText: own.Token.String(), Ended: []fence.Ended{}, LeaseFreed: done.Freed != ""}
+	for _, each := range done.Databases {
+		answer.Ended = append(answer.Ended, each.Ended...)
+	}
+	log.Info("resource revoked over HTTP", "reason", request.Reason, "lease_freed", answer.LeaseFreed, "ended", len(answer.Ended))
 	if done.NotFreed != nil {
 		log.Warn("the revoked holder's lease was not freed", "error", done.NotFreed)
 	}
-	answer := revoked{Resource: string(resource), Token: done.Token, TokenText: done.Token.String(), Ended: done.Ended, LeaseFreed: done.Freed != ""}
-	if done.LockedOut.Holder != "" {
-		answer.LockedOut = &lockedOut{done.LockedOut.Holder, done.LockedOut.Token, done.LockedOut.Token.String()}
+	if own.LockedOut.Holder != "" {
+		answer.LockedOut = &lockedOut{own.LockedOut.Holder, own.LockedOut.Token, own.LockedOut.Token.String()}
 	}
 	return write(w, answer)
 }

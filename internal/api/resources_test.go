@@ -5,8 +5,11 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/jackc/pgx/v5/pgxpool"
+
 	"github.com/wirefence/wirefence/fence"
 	"github.com/wirefence/wirefence/internal/stack"
+	"github.com/wirefence/wirefence/lockclient"
 )
 
 func TestRevokeLocksTheHolderOut(t *testing.T) {
@@ -49,6 +52,42 @@ func TestRevokeLocksTheHolderOut(t *testing.T) {
 			t.Errorf("revoked twice: %s", again.text)
 		}
 	})
+}
+
+// A lease over HTTP is sealed in further databases, too. A revocation that doesn't reach one of them
+// is no success, and names it.
+func TestLeasesOverHTTPInSeveralDatabases(t *testing.T) {
+	t.Parallel()
+	for _, backend := range backends {
+		db := suite.Database(t, 0)
+		further, err := pgxpool.New(t.Context(), db.URLFor("issuer", db.Name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(further.Close)
+		w := serve(t, backend, func(o *Options) {
+			withTokens(t)(o)
+			sealer := lockclient.PostgresSealer{Querier: further, Server: "further.internal"}
+			o.Sealers, o.Further = append(o.Sealers, sealer), []lockclient.PostgresSealer{sealer}
+		})
+		w.token = operateSecret
+		name := fresh(t)
+		granted := w.post(t, path(name, "acquire"), `{"holder":"worker-a"}`).want(200, "")
+		if last, err := fence.LastGrant(t.Context(), further, fence.Resource(name)); err != nil || last.Holder != granted.string("grant_id") {
+			t.Errorf("%+v, %v", last, err)
+		}
+		w.post(t, path(name, "revoke"), `{}`).want(200, "")
+		if last, err := fence.LastGrant(t.Context(), further, fence.Resource(name)); err != nil || last.Holder != "" {
+			t.Errorf("%+v, %v", last, err)
+		}
+		further.Close()
+		if failed := w.post(t, path(name, "revoke"), `{}`).want(503, "unavailable"); !strings.Contains(failed.text, "not revoked in every database: PostgreSQL at further.internal") {
+			t.Error(failed.text)
+		}
+		if failed := w.post(t, path(name, "acquire"), `{"holder":"worker-b"}`).want(503, "unavailable"); !strings.Contains(failed.text, "PostgreSQL at further.internal") {
+			t.Error(failed.text)
+		}
+	}
 }
 
 // A holder that was revoked outside this API gets lease-lost when it renews. From then on the

@@ -108,7 +108,7 @@ func serve(t *testing.T, backend string, edit func(*Options)) *world {
 		options.Store = leases
 	case "redis":
 		leases := openRedis(t, store.URL())
-		options.Store, options.Sealer = leases, lockclient.PostgresSealer{Querier: pool}
+		options.Store, options.Sealers = leases, []lockclient.Sealer{lockclient.PostgresSealer{Querier: pool}}
 	}
 	if edit != nil {
 		edit(&options)

@@ -105,7 +105,7 @@ func (w *worker) connect(ctx context.Context, work func() error) (err error) {
 			return err
 		}
 		defer issuer.Close(ctx)
-		options.Sealer = lockclient.PostgresSealer{Querier: issuer}
+		options.Sealers = []lockclient.Sealer{lockclient.PostgresSealer{Querier: issuer}}
 	}
 	store, err := redis.Open(w.config.Redis)
 	if err != nil {

@@ -18,6 +18,8 @@ import (
 type Input struct {
 	// Database is a pool of the issuer's role, made by OpenPool. It is required.
 	Database *pgxpool.Pool
+	// Further are the other databases in which grants are sealed.
+	Further []FurtherDatabase
 	// Store is the lease store, nil where leases are in Database. StoreSetting is
 	// the setting that names it.
 	Store        lockclient.Store
@@ -43,8 +45,12 @@ type Input struct {
 
 // checks returns the checks for which the input names a part.
 func (in *Input) checks() []Check {
-	return slices.Concat(databaseChecks, schemaChecks, engineChecks(), guardChecks, rowChecks, serverChecks, sessionChecks, resourceChecks, failoverChecks,
-		in.storeChecks(), in.proxyChecks())
+	return slices.Concat(in.ownChecks(), in.furtherChecks(), in.storeChecks(), in.proxyChecks())
+}
+
+// ownChecks are those of the database.
+func (in *Input) ownChecks() []Check {
+	return slices.Concat(databaseChecks, schemaChecks, engineChecks(), guardChecks, rowChecks, serverChecks, sessionChecks, resourceChecks, failoverChecks)
 }
 
 // OpenPool returns a pool for the checks, which run several at a time.

@@ -311,7 +311,7 @@ func TestStoresAreMeasured(t *testing.T) {
 			store := stores.Store(backend.store)
 			o := lockclient.Options{TTL: 10 * time.Second}
 			if backend.source != "" {
-				o.Sealer = backend.sealer
+				o.Sealers = []lockclient.Sealer{backend.sealer}
 			}
 			client, err := lockclient.New(store, o)
 			if err != nil {

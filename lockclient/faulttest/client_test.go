@@ -81,9 +81,9 @@ const (
 // client is a process that acquires leases and writes under them.
 type client struct {
 	settings
-	store  lockclient.Store
-	sealer lockclient.Sealer
-	random *rand.Rand
+	store   lockclient.Store
+	sealers []lockclient.Sealer
+	random  *rand.Rand
 
 	mu     sync.Mutex // guards the output and writes
 	out    *json.Encoder
@@ -127,7 +127,7 @@ func (c *client) run(ctx context.Context, stop func()) error {
 			return err
 		}
 		defer pool.Close()
-		c.sealer = lockclient.PostgresSealer{Querier: pool}
+		c.sealers = []lockclient.Sealer{lockclient.PostgresSealer{Querier: pool}}
 	}
 	stopProxy, err := c.startProxy()
 	if err != nil {
@@ -166,7 +166,7 @@ func (c *client) startProxy() (stop func(), err error) {
 // holder's name shows for which round a grant was sealed.
 func (c *client) round(ctx context.Context, n int, w *writer, ghosts chan<- fence.Fence) {
 	locks, err := lockclient.New(c.store, lockclient.Options{
-		Holder: fmt.Sprintf("%s.%d", c.Name, n), TTL: c.TTL, Sealer: c.sealer, Unsealed: c.sealer == nil,
+		Holder: fmt.Sprintf("%s.%d", c.Name, n), TTL: c.TTL, Sealers: c.sealers, Unsealed: c.sealers == nil,
 		RetryMin: 5 * time.Millisecond, RetryMax: 100 * time.Millisecond,
 	})
 	if err != nil {

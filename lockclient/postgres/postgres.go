@@ -66,8 +66,8 @@ var (
 // renewals wait if all connections are busy: give the pool more connections than there
 // are concurrent acquires. Waiters use one further connection, which leaves the pool.
 //
-// Leave Options.Sealer of the client nil, unless another database judges the writes: in
-// this one the token is sealed when the store returns it.
+// Options.Sealers of the client are for further databases that the holder writes to: in this
+// one the token is sealed when the store returns it.
 func New(pool *pgxpool.Pool) *Store {
 	c := pool.Config().ConnConfig
 	s := &Store{pool: pool, address: net.JoinHostPort(c.Host, strconv.Itoa(int(c.Port)))}

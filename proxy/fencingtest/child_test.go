@@ -59,7 +59,7 @@ func beHolder(urls []string) error {
 	if err != nil {
 		return err
 	}
-	client, err := lockclient.New(store, lockclient.Options{TTL: holderTTL, Sealer: lockclient.PostgresSealer{Querier: sealer}})
+	client, err := lockclient.New(store, lockclient.Options{TTL: holderTTL, Sealers: []lockclient.Sealer{lockclient.PostgresSealer{Querier: sealer}}})
 	if err != nil {
 		return err
 	}

@@ -36,7 +36,7 @@ func (w *world) lockClient(t *testing.T, r *servers.Redis, ttl time.Duration) *l
 	if err != nil {
 		t.Fatal(err)
 	}
-	client, err := lockclient.New(store, lockclient.Options{TTL: ttl, Sealer: lockclient.PostgresSealer{Querier: w.Direct(t)}})
+	client, err := lockclient.New(store, lockclient.Options{TTL: ttl, Sealers: []lockclient.Sealer{lockclient.PostgresSealer{Querier: w.Direct(t)}}})
 	if err != nil {
 		t.Fatal(err)
 	}
