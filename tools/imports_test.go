@@ -48,6 +48,8 @@ var imports = []struct {
 
 	{"internal/connstring/a.go", module + "/fence", "connstring"},
 	{"internal/watched/a.go", module + "/fence", "watched"},
+	{"internal/address/a.go", module + "/fence", "address"},
+	{"lockclient/a.go", module + "/internal/address", ""},
 
 	{"internal/series/a.go", module + "/proxy", "series"},
 

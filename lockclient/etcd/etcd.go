@@ -39,8 +39,8 @@ import (
 	"google.golang.org/grpc/codes"
 
 	"github.com/wirefence/wirefence/fence"
+	"github.com/wirefence/wirefence/internal/address"
 	"github.com/wirefence/wirefence/lockclient"
-	"github.com/wirefence/wirefence/lockclient/internal/address"
 )
 
 // DefaultPrefix is the prefix of the keys unless another is given.

@@ -50,8 +50,8 @@ import (
 	"github.com/go-zookeeper/zk"
 
 	"github.com/wirefence/wirefence/fence"
+	"github.com/wirefence/wirefence/internal/address"
 	"github.com/wirefence/wirefence/lockclient"
-	"github.com/wirefence/wirefence/lockclient/internal/address"
 )
 
 // Options of a Store. Servers must be set.

@@ -1,4 +1,4 @@
-// Package address parses the connection strings of lease stores that consist of several
+// Package address parses the connection strings of services that consist of several
 // servers: scheme://user:password@host1:port,host2/path?setting=value. Its errors never
 // contain the password.
 package address
