@@ -142,6 +142,14 @@ type Options struct {
 	// DrainTimeout is how long Shutdown then waits for transactions to end before it
 	// closes their connections. Default 30s.
 	DrainTimeout time.Duration
+	// Witness knows which server leads. With it, a session with a fence ends with 57P01 on a
+	// server that the witness hasn't confirmed within WitnessBound, and the client gets no
+	// acknowledgment from it any more. Standby servers need no confirmation, and it has no
+	// effect in the modes Shadow and Off. Optional.
+	Witness Witness
+	// WitnessBound is how long a confirmation counts, from when its question was sent.
+	// Required with a Witness.
+	WitnessBound time.Duration
 	// Refusals gets each refusal. Optional.
 	Refusals Refusals
 	// Timelines gets the system identifier and timeline of each primary, each time the
@@ -224,7 +232,7 @@ func (o *Options) validate() error {
 	check(o.MaxAddressLogins >= 1, "the limit of an address's connections that have not logged in is less than 1")
 	check(o.MaxStatement >= 1<<10, "the limit of a statement's size is less than 1 KiB")
 	check(o.AuthQuery == "" || o.DatabaseURL != "", "the authentication query has no connection: set WIREFENCE_DATABASE_URL")
-	return errors.Join(append(errs, o.checkSockets(), o.checkStandby(), o.TLS.validate())...)
+	return errors.Join(append(errs, o.checkSockets(), o.checkStandby(), o.checkWitness(), o.TLS.validate())...)
 }
 
 func setDefault[T comparable](field *T, value T) {

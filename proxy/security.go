@@ -195,6 +195,6 @@ func (o *Options) newDirectory(failed func(error)) (*users.Directory, error) {
 // of certificates.
 func (o *Options) newUpstream(failed func(error)) (*upstream.Upstream, error) {
 	return upstream.New(o.Upstream, upstream.Options{
-		Dialer: o.dialer(), Timeout: o.ConnectTimeout, ProbeURL: o.DatabaseURL, Failed: failed,
+		Dialer: o.dialer(), Timeout: o.ConnectTimeout, ProbeURL: o.DatabaseURL, Bound: o.WitnessBound, Failed: failed,
 	})
 }

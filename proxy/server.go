@@ -91,6 +91,11 @@ func New(o Options) (*Server, error) {
 			return nil, err
 		}
 	}
+	if up.Witnessed() {
+		if err := register(o.Registerer, newConfirmedMetric(up)); err != nil {
+			return nil, err
+		}
+	}
 	s := &Server{
 		options: o, upstream: up, tls: secure, users: directory, metrics: m, probes: probes, config: o.sessionConfig(up.Pooling),
 		databases: session.NewDatabases(time.Now), holdReleaser: newHoldReleaser(), conns: map[*conn]struct{}{}, leftBehind: map[*upstream.Host]bool{},
@@ -131,6 +136,7 @@ func (s *Server) Serve() error {
 	}
 	defer s.startLeaseWatch()()
 	defer s.startTimelineWatch()()
+	defer s.startWitness()()
 	failed := make(chan error, len(s.listeners))
 	for _, l := range s.listeners {
 		s.accepting.Go(func() { failed <- s.accept(l) })
@@ -296,6 +302,7 @@ func (s *Server) connect(ctx context.Context, client *client, p *pending, startu
 		c.origin = originOf(startup, client)
 	}
 	c.core = session.New(s.config, s.databases, startup, (*events)(c))
+	s.requireLeader(c.core, c.route.Host)
 	if search.credentials != nil {
 		c.core.MarkAuthenticated()
 	}

@@ -80,13 +80,13 @@ func (s *Server) abortSessionsAt(h *upstream.Host, behind error) (n int) {
 	return n
 }
 
-// writeStandings writes the standing of each server, if there are several.
+// writeStandings writes the standing of each server, if there are several or a witness.
 func (s *Server) writeStandings(w io.Writer) {
-	if !s.upstream.Watches() {
+	if !s.upstream.Watches() && s.options.Witness == nil {
 		return
 	}
 	for _, h := range s.upstream.Hosts {
-		text := h.Standing().String()
+		text := h.Standing().String() + s.confirmation(h)
 		if s.upstream.Behind(h) != nil {
 			text += ", left behind by a promotion"
 		}

@@ -28,6 +28,9 @@ func (s *Session) FromClient(in []byte, out *Out) int {
 	out.reset(in)
 	s.at = s.cfg.Clock()
 	s.inputWaits, s.queueFull = false, false
+	if s.unconfirmed() {
+		return 0
+	}
 	s.flushToServer(out)
 	at := 0
 	for at < len(in) && s.fatal == nil && !s.terminated {

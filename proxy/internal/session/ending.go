@@ -1,6 +1,8 @@
 package session
 
 import (
+	"time"
+
 	"github.com/wirefence/wirefence/proxy/internal/wire"
 )
 
@@ -29,6 +31,37 @@ func (s *Session) End(e wire.Error) {
 		e.Severity = "FATAL"
 		s.fatal = &e
 	}
+}
+
+// notLeader is the FATAL of a session under a fence whose server may no longer be the primary.
+var notLeader = wire.Error{Code: "57P01", Message: "terminating connection: the server is not confirmed as the primary",
+	Detail: "The witness has not confirmed it within the bound, so another server may have been promoted.",
+	Hint:   "Connect again. If a commit was under way, look on the present primary whether it was kept."}
+
+// RequireLeader has the session end as soon as it is under a fence while confirmed returns false,
+// unless the server is in recovery. It passes on no answer of the server's then, so a commit that
+// the client sees acknowledged was so while confirmed returned true. confirmed must be quick.
+func (s *Session) RequireLeader(confirmed func(at time.Time) bool) {
+	if s.cfg.Mode == Enforce {
+		s.confirmed = confirmed
+	}
+}
+
+// EndUnconfirmed ends the session if its server must be confirmed and isn't, and reports whether
+// it has ended it just now.
+func (s *Session) EndUnconfirmed() bool {
+	s.at = s.cfg.Clock()
+	return s.fatal == nil && s.unconfirmed()
+}
+
+// unconfirmed ends the session if its server must be confirmed and isn't at the time of the
+// driver's call, and reports that.
+func (s *Session) unconfirmed() bool {
+	if s.confirmed == nil || !s.fenced || s.standby || s.confirmed(s.at) {
+		return false
+	}
+	s.End(notLeader)
+	return true
 }
 
 // Fatal returns the FATAL with which the session ends: then the driver sends it

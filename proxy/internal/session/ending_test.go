@@ -3,6 +3,7 @@ package session
 import (
 	"bytes"
 	"testing"
+	"time"
 
 	"github.com/wirefence/wirefence/proxy/internal/wire"
 )
@@ -34,5 +35,62 @@ func TestLastWordsOnlyBetweenMessages(t *testing.T) {
 	s.End(wire.Error{Code: "57P01"})
 	if words := s.AppendFatal(nil); !bytes.Contains(words, []byte("SFATAL\x00VFATAL\x00C57P01")) {
 		t.Errorf("behind a row the client is told %q", words)
+	}
+}
+
+// With a witness a session that is, or was, under a fence ends when the confirmation is over, also
+// in the midst of an answer: the client sees no acknowledgment that came later. Without a fence, on
+// a standby and in shadow mode nothing ends.
+func TestAnUnconfirmedServersAnswersArePassedToNobody(t *testing.T) {
+	const unfenced, fenced = "INSERT INTO t VALUES (1)", "INSERT INTO t VALUES (1) /*wirefence.token='orders=1'*/"
+	done := append(message(wire.CommandComplete, "INSERT 0 1\x00"), ready("I")...)
+	for name, c := range map[string]struct {
+		sql     string
+		cfg     Config
+		standby bool
+		sent    bool // while the server is confirmed
+		ends    bool
+	}{
+		"a fence":                     {fenced, Config{}, false, false, true},
+		"a fence that was sent":       {fenced, Config{}, false, true, true},
+		"no fence":                    {unfenced, Config{}, false, false, false},
+		"no fence that was sent":      {unfenced, Config{}, false, true, false},
+		"a fence on a standby":        {fenced, Config{}, true, false, false},
+		"a fence in shadow mode":      {fenced, Config{Mode: Shadow}, false, false, false},
+		"a stamp":                     {unfenced, Config{Lease: &settable{"orders=1"}}, false, false, true},
+		"READ ONLY, without a fence":  {unfenced, Config{RequireFence: true}, false, true, false},
+		"a fence sent in shadow mode": {fenced, Config{Mode: Shadow}, false, true, false},
+	} {
+		s := begunWith(t, c.cfg, "", discard{})
+		s.standby = c.standby
+		confirmed := c.sent
+		s.RequireLeader(func(time.Time) bool { return confirmed })
+		var toServer, toClient Out
+		s.FromClient(wire.AppendQuery(nil, c.sql), &toServer)
+		if sent := !toServer.Empty(); sent != (c.sent || !c.ends) {
+			t.Errorf("%s: sent to the server: %v", name, sent)
+		}
+		confirmed = false
+		if !toServer.Empty() {
+			s.FromServer(done, &toClient)
+			if passed := !toClient.Empty(); passed == c.ends {
+				t.Errorf("%s: the answer is passed: %v", name, passed)
+			}
+		}
+		if fatal := s.Fatal(); (fatal != nil) != c.ends || fatal != nil && fatal.Code != "57P01" {
+			t.Errorf("%s: it ends with %v", name, fatal)
+		}
+		if s.EndUnconfirmed() {
+			t.Errorf("%s: it ends twice, or late", name)
+		}
+	}
+	s := begun(t, "")
+	confirmed := true
+	s.RequireLeader(func(time.Time) bool { return confirmed })
+	var out Out
+	s.FromClient(wire.AppendQuery(nil, fenced), &out)
+	s.FromServer(done, &out)
+	if confirmed = false; !s.EndUnconfirmed() || s.Fatal() == nil {
+		t.Error("an idle session that was under a fence goes on")
 	}
 }

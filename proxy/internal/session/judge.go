@@ -13,10 +13,14 @@ import (
 
 // decide calls policy.Decide until the message is to be forwarded, to be refused or to
 // wait, and sends the exchanges that it asks for. body is the text of the message, nil if it
-// isn't available. ok is false if the message waits.
+// isn't available. ok is false if the message waits, or the session ends.
 func (s *Session) decide(m *policy.Message, body []byte, out *Out) (a policy.Action, ok bool) {
 	for {
 		a = policy.Decide(s.gatherFacts(), m, s.inserts)
+		s.fenced = s.fenced || a.By.Carries()
+		if s.unconfirmed() {
+			return a, false
+		}
 		switch a.Do {
 		case policy.Forward:
 			if a.Inserts != nil {

@@ -18,6 +18,9 @@ import (
 func (s *Session) FromServer(in []byte, out *Out) (used int, wake bool) {
 	out.reset(in)
 	s.at = s.cfg.Clock()
+	if s.unconfirmed() {
+		return 0, false
+	}
 	for used < len(in) && s.fatal == nil {
 		n := s.fromServer(in[used:], used, out)
 		if n == 0 {

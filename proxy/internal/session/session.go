@@ -93,6 +93,9 @@ type Session struct {
 	// The server's direction.
 	serverLeft int
 
+	confirmed func(at time.Time) bool // see RequireLeader; nil without a witness
+	fenced    bool                    // a message has run under a fence, or may have
+
 	activity, transactions uint32 // see Standing
 	readyCount             uint32 // ReadyForQuery messages so far
 

@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -26,6 +27,8 @@ type Host struct {
 	learnedAt time.Time     // when role or probeErr was set
 	probing   chan struct{} // closed at the end of the probe that is under way; nil without one
 	standing  Standing
+
+	confirmed atomic.Pointer[time.Time] // see Confirm
 }
 
 // parseHosts parses host1:5432,host2; ports are for hosts without one: one for all, or one

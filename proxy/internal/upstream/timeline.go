@@ -45,12 +45,13 @@ func (h *Host) Standing() Standing {
 	return h.standing
 }
 
-// Behind returns an error if the host is a primary that a promotion has left behind.
+// Behind returns an error if the host is a primary that a promotion has left behind, by its
+// timeline or by the witness.
 func (u *Upstream) Behind(h *Host) error {
 	if err := u.seen.Behind(h.Standing().Place); err != nil {
 		return fmt.Errorf("%s: %w", h, err)
 	}
-	return nil
+	return u.superseded(h)
 }
 
 // BehindNow is Behind, but first asks a host that has not been asked yet.

@@ -30,6 +30,7 @@ type Upstream struct {
 	timeout    time.Duration
 	probe      *probe // nil: roles are learned from logins alone
 	seen       timelines.Seen
+	bound      time.Duration // see Options.Bound
 }
 
 // Options are the settings that aren't in an upstream's URL.
@@ -41,6 +42,8 @@ type Options struct {
 	// ProbeURL is a connection string whose user, password and database are used
 	// to ask servers for their role and timeline; "" asks none.
 	ProbeURL string
+	// Bound is how long a witness's confirmation counts; 0 without a witness.
+	Bound time.Duration
 	// Failed gets the error if a changed file can't be used.
 	Failed func(error)
 }
@@ -53,7 +56,7 @@ func New(text string, o Options) (*Upstream, error) {
 	if err != nil {
 		return nil, err
 	}
-	u := &Upstream{dialer: o.Dialer, timeout: o.Timeout}
+	u := &Upstream{dialer: o.Dialer, timeout: o.Timeout, bound: o.Bound}
 	if u.Hosts, err = parseHosts(hosts, params.Get("port")); err != nil {
 		return nil, err
 	}
