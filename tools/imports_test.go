@@ -50,6 +50,8 @@ var imports = []struct {
 	{"internal/watched/a.go", module + "/fence", "watched"},
 	{"internal/address/a.go", module + "/fence", "address"},
 	{"lockclient/a.go", module + "/internal/address", ""},
+	{"internal/witness/a.go", module + "/proxy", "witness"},
+	{"internal/witness/a.go", module + "/internal/address", ""},
 
 	{"internal/series/a.go", module + "/proxy", "series"},
 

@@ -121,7 +121,7 @@ func cutLast(text, separator string) (before, after string, found bool) {
 // examine returns the report of `wirefence doctor -o json` in the proxy's environment.
 func (cfg proxySettings) examine(ctx context.Context) (json.RawMessage, error) {
 	settings := doctorSettings{
-		StoreSettings: cfg.StoreSettings, SealSettings: cfg.SealSettings, DatabaseURL: cfg.DatabaseURL, Upstream: cfg.Upstream, Listen: cfg.Listen,
+		StoreSettings: cfg.StoreSettings, SealSettings: cfg.SealSettings, DatabaseURL: cfg.DatabaseURL, Upstream: cfg.Upstream, Witness: cfg.Witness, Listen: cfg.Listen,
 		AdminListen: cfg.AdminListen, MaxConnections: cfg.MaxConnections, Lease: cfg.Lease, TTL: cfg.TTL, Timeout: 10 * time.Second,
 	}
 	in, closeAll, err := settings.input(ctx)

@@ -10,6 +10,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/wirefence/wirefence/internal/witness"
 	"github.com/wirefence/wirefence/proxy"
 )
 
@@ -25,7 +26,8 @@ type daemon struct {
 	figures   *figures
 	checkup   *checkup
 	schema    *schemaWatch
-	watching  background // of the lease store
+	witness   *witness.Witness // nil where none is named
+	watching  background       // of the lease store
 	server    *proxy.Server
 	files     adminFiles
 }
@@ -35,7 +37,7 @@ type daemon struct {
 // if there is an error.
 func newDaemon(ctx context.Context, cfg proxySettings, sockets map[string][]net.Listener, log *slog.Logger) (*daemon, error) {
 	d := &daemon{cfg: cfg, log: log, registry: newRegistry(), schema: &schemaWatch{cfg: cfg, log: log}}
-	names, errs := resourceNames(cfg), make([]error, 8)
+	names, errs := resourceNames(cfg), make([]error, 9)
 	if cfg.storeNamed(cfg.DatabaseURL) || len(cfg.SealURLs) > 0 {
 		d.leases, errs[7] = openMeasuredLeases(context.WithoutCancel(ctx), cfg.LeaseSettings, cfg.DatabaseURL, d.registry)
 	}
@@ -46,6 +48,9 @@ func newDaemon(ctx context.Context, cfg proxySettings, sockets map[string][]net.
 	d.checkup, errs[4] = newCheckup(cfg, d.registry, log)
 	o := cfg.serverOptions()
 	o.Sockets = sockets
+	if d.witness, _, errs[8] = openWitness(cfg.Witness, cfg.Upstream); d.witness != nil {
+		o.Witness, o.WitnessBound = d.witness, d.witness.Bound
+	}
 	o.Lease, o.Refusals, o.Ready = d.sidecar.lease(), d.recording.refusals(), d.schema.ready
 	o.Logger, o.Registerer, o.ResourceLabel, o.Tracer = log, d.registry, names.Label, d.telemetry.tracer()
 	d.server, errs[5] = proxy.New(o)
@@ -59,6 +64,9 @@ func (d *daemon) end() {
 	d.checkup.end()
 	d.figures.end()
 	d.telemetry.end()
+	if d.witness != nil {
+		_ = d.witness.Close()
+	}
 	if d.leases != nil {
 		ctx, cancel := context.WithTimeout(context.Background(), closeTime)
 		defer cancel()

@@ -24,6 +24,7 @@ type doctorSettings struct {
 	DatabaseURL    string        `env:"WIREFENCE_DATABASE_URL" group:"Connections" file:"yes" help:"connection string of the issuer's role (required)"`
 	Upstream       string        `env:"WIREFENCE_UPSTREAM" group:"Connections" type:"url" file:"yes" help:"the proxy's PostgreSQL servers; with them, the command also examines the proxy on this machine"`
 	Listen         []string      `env:"WIREFENCE_LISTEN" group:"Connections" type:"address,..." help:"addresses of the proxy, of which the first is used; off for none (default 127.0.0.1:6433 if the upstream is set)"`
+	Witness        string        `env:"WIREFENCE_WITNESS" group:"Fencing" type:"url" file:"yes" help:"the proxy's witness, which the command asks about the servers of the upstream"`
 	ProxyURL       string        `env:"WIREFENCE_PROXY_URL" group:"Connections" file:"yes" help:"connection string of a session through the proxy; by default at ~WIREFENCE_LISTEN~ with the user, password and database of ~WIREFENCE_DATABASE_URL~"`
 	AdminListen    string        `env:"WIREFENCE_ADMIN_LISTEN" group:"Connections" type:"address" help:"address of the proxy's probes; off for none (default 127.0.0.1:9433 if the upstream is set)"`
 	MaxConnections int           `env:"WIREFENCE_MAX_CONNECTIONS" group:"Limits and timeouts" envDefault:"0" range:"0.." help:"the proxy's limit of clients, to compare with the server's; 0 compares nothing"`
@@ -103,6 +104,9 @@ func (cfg doctorSettings) input(ctx context.Context) (in *doctor.Input, closeAll
 		for _, d := range in.Further {
 			d.Pool.Close()
 		}
+		if in.Witness != nil {
+			_ = in.Witness.Close()
+		}
 		leases.close()
 	}
 	for i, d := range leases.databases[1:] {
@@ -138,8 +142,15 @@ func (cfg doctorSettings) nameProxy(in *doctor.Input) (err error) {
 			return fmt.Errorf("WIREFENCE_ADMIN_LISTEN: %w", err)
 		}
 	}
-	in.Proxy, err = cfg.proxySession(listen, as)
-	return err
+	if in.Proxy, err = cfg.proxySession(listen, as); err != nil {
+		return err
+	}
+	if w, servers, err := openWitness(cfg.Witness, cfg.Upstream); err != nil {
+		return err
+	} else if w != nil {
+		in.Witness = &doctor.Witness{Leads: w.Leads, Close: w.Close, Servers: servers, Bound: w.Bound}
+	}
+	return nil
 }
 
 func (cfg doctorSettings) proxySession(listen string, as *pgx.ConnConfig) (session *pgx.ConnConfig, err error) {

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -30,7 +31,10 @@ func scrapeUnderLoad(t *testing.T) string {
 		t.Fatal(err)
 	}
 	hosts := fmt.Sprintf("postgres://%s:%d,localhost:%d/?sslmode=disable", cfg.Host, cfg.Port, cfg.Port)
-	p := startProxy(t, url, "WIREFENCE_LEASE=orders", "WIREFENCE_REDIS_URL="+redisServer(t).URL(), "WIREFENCE_UPSTREAM="+hosts, "WIREFENCE_DOCTOR_INTERVAL=1s")
+	var leads atomic.Bool
+	leads.Store(true)
+	confirms := patroni(t, &leads)
+	p := startProxy(t, url, "WIREFENCE_WITNESS=patroni://"+confirms+","+confirms, "WIREFENCE_LEASE=orders", "WIREFENCE_REDIS_URL="+redisServer(t).URL(), "WIREFENCE_UPSTREAM="+hosts, "WIREFENCE_DOCTOR_INTERVAL=1s")
 	awaitRole(t, p, "leader")
 	if status, body := get(t, "http://"+p.admin+"/v1/resources"); status != 200 {
 		t.Errorf("GET /v1/resources answers %d: %s", status, body)
@@ -54,7 +58,7 @@ func scrapeUnderLoad(t *testing.T) string {
 	stack.Eventually(t, "all was read once", func() bool {
 		_, scrape = get(t, "http://"+p.admin+"/metrics")
 		return strings.Contains(scrape, "\nwirefence_store_up 1") && strings.Contains(scrape, `wirefence_resource_held{resource="orders"} 1`) &&
-			strings.Contains(scrape, `wirefence_resource_refusals_total{resource="invoices"`) && strings.Contains(scrape, "wirefence_upstream_timeline{") && strings.Contains(scrape, `wirefence_doctor_grade{grade="problem"} 1`)
+			strings.Contains(scrape, `wirefence_resource_refusals_total{resource="invoices"`) && strings.Contains(scrape, "wirefence_upstream_timeline{") && strings.Contains(scrape, "wirefence_upstream_confirmed{") && strings.Contains(scrape, `wirefence_doctor_grade{grade="problem"} 1`)
 	})
 	return scrape
 }

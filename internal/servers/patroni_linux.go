@@ -265,6 +265,9 @@ func (m *PatroniMember) awaitSQL(ctx context.Context, what, sql string) error {
 	})
 }
 
+// Electing is host:port of the etcd server in which the members elect the primary.
+func (p *Patroni) Electing() string { return p.etcd.Addr() }
+
 // Other is the other member.
 func (p *Patroni) Other(m *PatroniMember) *PatroniMember {
 	if m == p.Members[0] {

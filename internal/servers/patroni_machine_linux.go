@@ -30,6 +30,10 @@ func (m *PatroniMember) Kill() {
 	}
 }
 
+// Abandon ends Patroni by SIGKILL and leaves PostgreSQL as it is, a primary or not: nobody demotes
+// it any more.
+func (m *PatroniMember) Abandon() { m.process.Kill() }
+
 // Freeze ends Patroni and stops PostgreSQL, every process of it, with SIGSTOP. Thaw lets
 // PostgreSQL go on, as a primary if it was one: Patroni can't demote it before Start.
 //
