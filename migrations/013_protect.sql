@@ -226,6 +226,30 @@ BEGIN
 END
 $$;
 
+-- warn_of_replication warns if subscriptions, or an extension that replicates by itself, write
+-- into a table, its partitions or tables that inherit from it: an apply worker runs with
+-- session_replication_role = replica, and fires no guard.
+CREATE FUNCTION wirefence.warn_of_replication(target regclass) RETURNS void
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    writers CONSTANT text := (
+        SELECT string_agg(DISTINCT w.writer, ', ') FROM (
+            SELECT 'subscription ' || quote_ident(s.subname) FROM pg_subscription AS s JOIN pg_subscription_rel AS r ON r.srsubid = s.oid
+            WHERE r.srrelid IN (SELECT f.member FROM wirefence.inheritance_tree(target) AS f)
+            UNION ALL
+            SELECT 'extension ' || quote_ident(e.extname) FROM pg_extension AS e WHERE e.extname IN ('pglogical', 'spock', 'bdr')
+        ) AS w(writer));
+BEGIN
+    IF writers IS NOT NULL THEN
+        RAISE WARNING USING
+            MESSAGE = 'guards don''t check rows that are replicated into ' || target::text || ': ' || writers,
+            DETAIL = 'They check what is written here. A replicated row is as good as the check where it was first written, and may arrive after a later holder has written here.',
+            HINT = 'Guard the table there, too. If both sides are written to, seal each grant in both databases, by WIREFENCE_SEAL_URLS.';
+    END IF;
+END
+$$;
+
 -- plan_protect checks whether a role can guard a table for a resource, and returns the
 -- statements, which the caller runs with its own rights.
 CREATE FUNCTION wirefence.plan_protect(target regclass, resource text, shadow boolean, caller name) RETURNS SETOF text
@@ -240,6 +264,7 @@ BEGIN
     END IF;
     PERFORM wirefence.require_guardable(target, caller);
     PERFORM wirefence.check_template(target, resource);
+    PERFORM wirefence.warn_of_replication(target);
     SELECT g.relation, g.resource INTO other
     FROM wirefence.inheritance_tree(target) AS f JOIN wirefence.guard_triggers AS g ON g.relation = f.member
     WHERE g.resource <> wanted LIMIT 1;

@@ -386,3 +386,27 @@ func TestDoctorFindsStuckTransactions(t *testing.T) {
 	}
 	r.ends(t, 3, "sessions.prepared", "sessions.idle", "resources.takeovers")
 }
+
+// What replicates into guarded tables is found: subscriptions, and extensions by their names.
+func TestDoctorFindsASecondWriterByReplication(t *testing.T) {
+	t.Parallel()
+	pg := startHealthy(t) // the walsenders would count at the shared one
+	t.Cleanup(pg.Close)
+	publisher, p := patient{pg, stack.Database(t, pg)}, patient{pg, stack.Database(t, pg)}
+	p.exec(t, "CREATE TABLE orders (id int)", "CREATE TABLE notes (id int)")
+	examine(t, p.settings()).finds(t, "guards.replication", "ok", "nothing is replicated to here", "")
+	publisher.exec(t, "CREATE TABLE orders (id int)", "CREATE TABLE notes (id int)")
+	for _, table := range []string{"orders", "notes"} {
+		name := table + "_" + p.name
+		publisher.exec(t, "CREATE PUBLICATION "+table+" FOR TABLE "+table, "SELECT pg_create_logical_replication_slot('"+name+"', 'pgoutput')")
+		p.exec(t, fmt.Sprintf("CREATE SUBSCRIPTION %s CONNECTION '%s' PUBLICATION %s WITH (create_slot = false)", name, publisher.URL(publisher.name), table))
+	}
+	r := wirefence(t, []string{"WIREFENCE_OWNER_URL=" + p.URL(p.name)}, "protect", "orders", "--resource", "orders")
+	r.expect(t, 0, "WARNING: guards don't check rows that are replicated into public.orders: subscription orders_"+p.name, "DETAIL: ", "HINT: ")
+	found := examine(t, p.settings())
+	found.finds(t, "guards.replication", "warning", "the subscription orders_"+p.name+" writes into guarded tables: public.orders", "WIREFENCE_SEAL_URLS")
+	found.finds(t, "guards.replication", "note", "the subscription notes_"+p.name+" writes here, into no guarded table", "")
+	// Neither Spock nor pglogical is installed here: its row is what the doctor goes by.
+	p.exec(t, "SET allow_system_table_mods = on; INSERT INTO pg_extension (oid, extname, extowner, extnamespace, extrelocatable, extversion) SELECT 4711, 'spock', 10, 2200, false, '1'")
+	examine(t, p.settings()).finds(t, "guards.replication", "warning", "the extension spock may write into guarded tables", "")
+}

@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/wirefence/wirefence/migrations"
 )
@@ -25,11 +27,25 @@ const ownerSetting = "WIREFENCE_OWNER_URL"
 func (cfg OwnerSettings) connect(ctx context.Context, whatFor string) (*pgx.Conn, error) {
 	switch {
 	case cfg.OwnerURL != "":
-		return connectBy(ctx, ownerSetting, cfg.OwnerURL)
+		return connectBy(ctx, ownerSetting, cfg.OwnerURL, printWarnings)
 	case cfg.DatabaseURL != "":
-		return connect(ctx, cfg.DatabaseURL)
+		return connectBy(ctx, "WIREFENCE_DATABASE_URL", cfg.DatabaseURL, printWarnings)
 	}
 	return nil, usageError{fmt.Errorf("%s is not set (--owner-url), nor WIREFENCE_DATABASE_URL: it is the connection string of %s, as in postgres://owner@db.internal/app", ownerSetting, whatFor)}
+}
+
+// printWarnings prints the server's warnings.
+func printWarnings(cfg *pgx.ConnConfig) {
+	cfg.OnNotice = func(_ *pgconn.PgConn, n *pgconn.Notice) {
+		if n.SeverityUnlocalized != "WARNING" {
+			return
+		}
+		for _, line := range [][2]string{{"WARNING: ", n.Message}, {"DETAIL: ", n.Detail}, {"HINT: ", n.Hint}} {
+			if line[1] != "" {
+				fmt.Fprintln(os.Stderr, line[0]+line[1])
+			}
+		}
+	}
 }
 
 // onSchema is the function onSchema as the owning role, with a schema of this very version.

@@ -195,7 +195,7 @@ func connect(ctx context.Context, url string) (*pgx.Conn, error) {
 var errNoDatabase = errors.New("WIREFENCE_DATABASE_URL is not set (--database-url): it is the connection string of the issuer's role, as in postgres://issuer@db.internal/app")
 
 // connectBy connects with what a setting names.
-func connectBy(ctx context.Context, setting, url string) (*pgx.Conn, error) {
+func connectBy(ctx context.Context, setting, url string, edits ...func(*pgx.ConnConfig)) (*pgx.Conn, error) {
 	cfg, err := connstring.Conn(url)
 	if err != nil {
 		return nil, usageError{fmt.Errorf("%s: %w", setting, err)}
@@ -209,5 +209,8 @@ func connectBy(ctx context.Context, setting, url string) (*pgx.Conn, error) {
 	}
 	nameSession(cfg)
 	speakUTF8(cfg)
+	for _, edit := range edits {
+		edit(cfg)
+	}
 	return pgx.ConnectConfig(ctx, cfg)
 }

@@ -19,6 +19,7 @@ var guardChecks = []Check{
 	{"guards.tables", []string{schemaVersion}, checkGuards},
 	{"guards.bypass", []string{schemaVersion}, checkBypass},
 	{"guards.replica-role", []string{databaseReachable}, checkReplicaRole},
+	{"guards.replication", []string{schemaVersion}, checkReplication},
 }
 
 func checkGuards(ctx context.Context, in *Input) (found []Finding, err error) {
@@ -163,6 +164,9 @@ var replicaRightSQL string
 //go:embed sql/subscriptions.sql
 var subscriptionsSQL string
 
+//go:embed sql/replicating_extensions.sql
+var replicatingExtensionsSQL string
+
 // replicaRole is a place where session_replication_role is set to replica, or a role that may
 // set it, and the statement that reverts that.
 type replicaRole struct {
@@ -200,15 +204,31 @@ func checkReplicaRole(ctx context.Context, in *Input) (found []Finding, err erro
 			})
 		}
 	}
-	subscriptions, err := column(ctx, in, subscriptionsSQL)
+	return finding.OrFine(found, "session_replication_role is set nowhere"), nil
+}
+
+// checkReplication looks for what replicates rows to here by itself: an apply worker fires no
+// guards.
+func checkReplication(ctx context.Context, in *Input) (found []Finding, err error) {
+	const means = "Replicated rows fire no guards: they are as good as the check where they were first written, and may arrive after a later holder has written here."
+	remedy := []string{"guard the tables where they are written, too; if both sides are, seal each grant in both databases: WIREFENCE_SEAL_URLS"}
+	subscriptions, err := rows[struct{ Name, Guarded string }](ctx, in, subscriptionsSQL)
+	if err != nil {
+		return nil, err
+	}
+	for _, s := range subscriptions {
+		f := Finding{Grade: Note, Says: "the subscription " + s.Name + " writes here, into no guarded table", Means: means}
+		if s.Guarded != "" {
+			f = Finding{Grade: Warning, Says: "the subscription " + s.Name + " writes into guarded tables: " + s.Guarded, Means: means, Remedy: remedy}
+		}
+		found = append(found, f)
+	}
+	extensions, err := column(ctx, in, replicatingExtensionsSQL)
 	if err != nil {
 		return found, err
 	}
-	for _, name := range subscriptions {
-		found = append(found, Finding{
-			Grade: Note, Says: "the subscription " + name + " writes here",
-			Means: "Replicated rows fire no guards: they must be checked where they were written.",
-		})
+	for _, name := range extensions {
+		found = append(found, Finding{Grade: Warning, Says: "the extension " + name + " may write into guarded tables", Means: means, Remedy: remedy})
 	}
-	return finding.OrFine(found, "session_replication_role is set nowhere, and nothing is replicated to here"), nil
+	return finding.OrFine(found, "nothing is replicated to here"), nil
 }
