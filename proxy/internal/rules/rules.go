@@ -1,0 +1,135 @@
+// Package rules is for tests: it takes rules of the proxy's core out of its sources, so that a
+// suite can show that it finds what goes wrong without them.
+package rules
+
+import (
+	"encoding/json"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// Rule is a rule, with what takes it out.
+type Rule struct {
+	Name  string
+	edits []edit
+}
+
+// edit changes a text that a file has exactly once. The file is that of the module.
+type edit struct{ file, old, new string }
+
+// The files with the rules.
+const (
+	decideGo    = "proxy/internal/policy/decide.go"
+	weaveGo     = "proxy/internal/policy/weave.go"
+	factsGo     = "proxy/internal/policy/facts.go"
+	applyGo     = "proxy/internal/session/apply.go"
+	judgeGo     = "proxy/internal/session/judge.go"
+	errorsGo    = "proxy/internal/session/errors.go"
+	exchangeGo  = "proxy/internal/session/exchange.go"
+	extendedGo  = "proxy/internal/session/extended.go"
+	serverGo    = "proxy/internal/session/server.go"
+	knownGo     = "proxy/internal/session/facts.go"
+	sessionGo   = "proxy/internal/session/session.go"
+	statementGo = "proxy/internal/sqltext/statement.go"
+	classGo     = "proxy/internal/sqltext/class.go"
+)
+
+// All are the rules.
+var All = []Rule{
+	{"a check is ahead of its statement", []edit{{weaveGo, "Insert{Before: i, By: c.by})\n\t\t\tc.checked", "Insert{Before: i + 1, By: c.by})\n\t\t\tc.checked"}}},
+	{"a hold that was given back doesn't count", []edit{{factsGo, "GivesBack:     {NoHold, NoHold, NoHold, NoHold, NoHold}", "GivesBack:     {NoHold, NoHold, NoHold, Held, NoHold}"}}},
+	{"check ahead of SAVEPOINT", []edit{{weaveGo, "c.runs && (c.ends(st) || st.Class == sqltext.Savepoint))", "c.runs && c.ends(st))"}}},
+	{"check ahead of what releases the lock", []edit{{weaveGo, "return endsHold(st, c.by) || c.mayEnd", "return c.mayEnd"}}},
+	{"check for the hold's fence, under another one", []edit{{decideGo, "guard, guards := f.guard(m, by)", "guard, guards := 0, false"}}},
+	{"check for the hold's fence ahead of SAVEPOINT", []edit{{weaveGo, "st.Class == sqltext.Savepoint || endsHold(st, f.Hold.By)", "endsHold(st, f.Hold.By)"}}},
+	{"EXECUTE does what was prepared", []edit{{judgeGo, "if st.Flags.Has(sqltext.Executes) {", "if false {"}}},
+	{"literals release locks", []edit{{statementGo, "s.st.flags |= m.flags | m.literals", "s.st.flags |= (m.flags | m.literals) &^ Unlocks"}}},
+	{"literals set the variable", []edit{{statementGo, "s.st.flags |= m.flags | m.literals", "s.st.flags |= m.flags"}}},
+	{"texts leave something behind", []edit{{statementGo, "out.Flags |= Leaves", ""}}},
+	{"RESET ALL sets the variable", []edit{{classGo, `Cleans | flagsIf(s.word(1, "all"), Resets), 0`, "Cleans, 0"}}},
+	{"the proxy's statements can't be named", []edit{{decideGo, "m.NamesOwn && f.Prepared || (m.Ambiguous || m.NamesOwn) && (", "m.Ambiguous && ("}}},
+	{"a hold counts from its answer on", []edit{{factsGo, "return f.Hold.State == Held && f.Hold.By == by", "return f.Hold.State != NoHold && f.Hold.By == by"}}},
+	{"a hold has a mark of its own", []edit{{sessionGo, "for s.hold.number == 0 {", "for false {"}}},
+	{"no hold counts behind a release", []edit{{applyGo, "if flags.Has(sqltext.Unlocks) {", "if false {"}}},
+	{"no hold counts behind a SET", []edit{{applyGo, `s.variableMayCarry, s.loginFence = true, ""
+		if s.hold.by.Comment == "" {`, `s.variableMayCarry, s.loginFence = true, ""
+		if false {`}}},
+	{"a check ends with its transaction", []edit{{weaveGo, "c.checked, c.outside = false, false", "c.outside = false"}}},
+	{"a check ends with a SET", []edit{{weaveGo, `!c.unsteady && !(c.by.Comment == "" && changesFence(st))`, "!c.unsteady"}}},
+	{"a check of a batch ends with a SET", []edit{{applyGo, `sqltext.NamesReadOnly) || st.Flags&(sqltext.SetsVariable|sqltext.Resets) != 0 && b.By.Comment == "" {`, "sqltext.NamesReadOnly) {"}}},
+	{"check ahead of COMMIT", []edit{{weaveGo, "need = !c.fenced && !c.checked && c.ran && c.runs", "need = !c.fenced && false"}}},
+	{"check ahead of COMMIT behind a SET", []edit{{weaveGo, "f.Fenced && !f.FenceChanged && !c.unsteady", "f.Fenced && !c.unsteady"}}},
+	{"check ahead of COMMIT under another fence", []edit{{weaveGo, `by.Comment != "" && f.FencedBy == by.Comment`, `by.Comment != "" && f.Fenced`}}},
+	{"check ahead of COMMIT in a chain", []edit{{applyGo, `s.tx.fencedBy, s.tx.fenceChanged, s.tx.varied = "", false, false`, "s.tx.fenceChanged, s.tx.varied = false, false"}}},
+	{"check ahead of COMMIT behind ROLLBACK TO", []edit{{applyGo, `s.tx.fencedBy, s.tx.fenceChanged = "", s.tx.fenceChanged || s.tx.varied`, "s.tx.fenceChanged = s.tx.fenceChanged || s.tx.varied"}}},
+	{"ROLLBACK TO brings a value back", []edit{{applyGo, `s.tx.fencedBy, s.tx.fenceChanged = "", s.tx.fenceChanged || s.tx.varied`, `s.tx.fencedBy = ""`}}},
+	{"ROLLBACK TO brings a value back in the text of COMMIT", []edit{{weaveGo, `c.fenced && steady && !(st.Class == sqltext.Undoes && (c.varied || c.by.Comment != ""))`, "c.fenced && steady"}}},
+	{"RELEASE brings READ WRITE back", []edit{{applyGo, `s.tx.fencedBy, s.tx.fenceChanged = "", s.tx.fenceChanged || s.tx.varied`, `s.tx.fencedBy = ""`}}},
+	{"names get other meanings", []edit{{applyGo, "s.names.prepared.Change(name, ambiguous)", "_ = ambiguous"}}},
+	{"a name may set the variable", []edit{{knownGo, "!s.names.parsed.Has(sqltext.SetsVariable) && ", ""}}},
+	{"what follows DISCARD ALL stays", []edit{{serverGo, "if s.q.IsLast() {", "if true {"}}},
+	{"check ahead of a SET with a parameter of a domain", []edit{{extendedGo, "declaresOwnTypes(types)", "declaresOwnTypes(types[:0])"}}},
+	{"check ahead of a SET with a constant of a domain", []edit{{statementGo, "st.last.kind == word && k == literal || ", ""}}},
+	{"an answer is for the message that asked", []edit{{exchangeGo, "if !s.exchange.awaited {", "if !s.inputWaits {"}}},
+	{"no hold counts behind a refusal", []edit{{errorsGo, "s.doubtHold() // a guard", "_ = s // a guard"}}},
+}
+
+// TakeOut makes the changed copies of files, and returns what tells go of them. It fails the test
+// if the text of the rule has changed.
+func (r *Rule) TakeOut(t *testing.T) (overlay string) {
+	t.Helper()
+	root, dir := moduleRoot(t), t.TempDir()
+	replaced := map[string]string{}
+	for _, e := range r.edits {
+		path := filepath.Join(root, e.file)
+		text, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if n := strings.Count(string(text), e.old); n != 1 {
+			t.Fatalf("%s has %q %d times, want once: where is the rule now?", e.file, e.old, n)
+		}
+		replaced[path] = filepath.Join(dir, filepath.Base(path))
+		if err := os.WriteFile(replaced[path], []byte(strings.Replace(string(text), e.old, e.new, 1)), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	text, err := json.Marshal(map[string]any{"Replace": replaced})
+	if err != nil {
+		t.Fatal(err)
+	}
+	overlay = filepath.Join(dir, "overlay.json")
+	if err := os.WriteFile(overlay, text, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return overlay
+}
+
+// Build builds the tests of the package in the current folder without the rule.
+func (r *Rule) Build(t *testing.T) (binary string) {
+	t.Helper()
+	overlay := r.TakeOut(t)
+	binary = filepath.Join(t.TempDir(), "without")
+	if out, err := exec.CommandContext(t.Context(), "go", "test", "-c", "-overlay", overlay, "-o", binary, ".").CombinedOutput(); err != nil {
+		t.Fatalf("building without the rule: %v\n%s", err, out)
+	}
+	return binary
+}
+
+// moduleRoot is the folder with go.mod.
+func moduleRoot(t *testing.T) string {
+	t.Helper()
+	dir, err := os.Getwd()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for {
+		if _, err := os.Stat(filepath.Join(dir, "go.mod")); err == nil {
+			return dir
+		}
+		dir = filepath.Dir(dir)
+	}
+}
