@@ -33,6 +33,9 @@ const (
 	Promoted Kind = "promoted"
 )
 
+// Kinds are all kinds.
+var Kinds = []Kind{Wanted, Sealed, Refused, Granted, Checked, Undone, Held, Unheld, Ran, Commits, Ended, Gone, Promoted}
+
 // Step is one step of a run. Its line has the fields in this order, with - for what it has not.
 type Step struct {
 	Kind     Kind
