@@ -41,17 +41,8 @@ func init() {
 		"SAVEPOINT s":                         saves,
 		"ROLLBACK TO s":                       rollsBackTo,
 		"RELEASE s":                           releases,
-		"SET wirefence.token = 'a=1'":         sets("a=1"),
-		"SET wirefence.token = 'a=3'":         sets("a=3"),
-		"SET wirefence.token = 'a=2,b=1'":     sets("a=2,b=1"),
 		"SET wirefence.token = ''":            sets(""),
-		"SET LOCAL wirefence.token = 'a=3'":   setsLocal("a=3"),
 		"SET LOCAL wirefence.token = ''":      setsLocal(""),
-		"SELECT set_config('wirefence.token', 'b=1', false)":                            setsOnly("b=1"),
-		"INSERT INTO t SELECT set_config('wirefence.token', 'a=1', false)":              enters("a=1"),
-		"INSERT INTO t SELECT set_config('wirefence.token', 'a=3', false)":              enters("a=3"),
-		"DO 'perform set_config(''wirefence.token'', ''b=1'', false), write()'":         enters("b=1"),
-		"PREPARE p AS INSERT INTO t SELECT set_config('wirefence.token', 'a=1', false)": prepares("INSERT INTO t SELECT set_config('wirefence.token', 'a=1', false)"),
 		"SELECT enter()": func(b *backend, carried []string) result {
 			if !b.policy.setters {
 				return result{code: "42883"}
@@ -88,7 +79,42 @@ func init() {
 		"FETCH c":                                       fetches("c"),
 		"FETCH h":                                       fetches("h"),
 	}
+	for text, f := range fenced {
+		for _, fence := range f.fences {
+			alphabet[strings.Replace(text, "{}", fence, 1)] = f.behaviour(fence)
+		}
+	}
 	texts = slices.Sorted(maps.Keys(alphabet))
+	maps.Copy(alphabet, rare)
+}
+
+// fenced are texts with a fence in them, and the fences that are drawn for a single session.
+var fenced = map[string]struct {
+	behaviour func(fence string) behaviour
+	fences    []string
+}{
+	"SET wirefence.token = '{}'":                        {sets, []string{"a=1", "a=3", "a=2,b=1"}},
+	"SET LOCAL wirefence.token = '{}'":                  {setsLocal, []string{"a=3"}},
+	"SELECT set_config('wirefence.token', '{}', false)": {setsOnly, []string{"b=1"}},
+	entering: {enters, []string{"a=1", "a=3"}},
+	"DO 'perform set_config(''wirefence.token'', ''{}'', false), write()'": {enters, []string{"b=1"}},
+	"PREPARE p AS " + entering: {func(fence string) behaviour { return prepares(strings.Replace(entering, "{}", fence, 1)) }, []string{"a=1"}},
+}
+
+const entering = "INSERT INTO t SELECT set_config('wirefence.token', '{}', false)"
+
+var anyFence = regexp.MustCompile(`[ab]=\d+(,[ab]=\d+)*`)
+
+// behaviourOf returns what the model does at a statement of a client's; nil for a syntax error.
+func behaviourOf(sql string) behaviour {
+	if does, ok := alphabet[sql]; ok {
+		return does
+	}
+	fence := anyFence.FindString(sql)
+	if f, ok := fenced[strings.Replace(sql, fence, "{}", 1)]; ok && fence != "" {
+		return f.behaviour(fence)
+	}
+	return nil
 }
 
 // ambiguous is one statement where backslashes escape, and else two.
@@ -117,15 +143,14 @@ func (b *backend) split(text string) (statements, carried []string) {
 		return []string{text}, nil
 	}
 	text = padding.ReplaceAllString(text, "")
-	hide := strings.NewReplacer(decoy, "<decoy>", ambiguous, "<ambiguous>")
-	if !b.escapes {
-		hide = strings.NewReplacer(decoy, "<decoy>", " --'\n", "")
+	if b.escapes {
+		text = hideEscaped.Replace(text)
+	} else {
+		text = hide.Replace(text)
 	}
-	text = hide.Replace(text)
 	for _, m := range fenceComment.FindAllStringSubmatch(text, -1) {
 		carried = append(carried, strings.Split(m[1], ",")...)
 	}
-	show := strings.NewReplacer("<decoy>", decoy, "<ambiguous>", ambiguous)
 	for sql := range strings.SplitSeq(fenceComment.ReplaceAllString(text, ""), ";") {
 		if sql = strings.TrimSpace(sql); sql != "" {
 			statements = append(statements, show.Replace(sql))
@@ -134,9 +159,16 @@ func (b *backend) split(text string) (statements, carried []string) {
 	return statements, carried
 }
 
+// What a split must not see, and back.
+var (
+	hide        = strings.NewReplacer(decoy, "<decoy>", " --'\n", "")
+	hideEscaped = strings.NewReplacer(decoy, "<decoy>", ambiguous, "<ambiguous>")
+	show        = strings.NewReplacer("<decoy>", decoy, "<ambiguous>", ambiguous)
+)
+
 // known reports whether a statement has no syntax error.
 func (b *backend) known(sql string) bool {
-	if _, ok := alphabet[sql]; ok {
+	if behaviourOf(sql) != nil {
 		return sql != `SELECT '\'` || !b.escapes
 	}
 	return b.internal(sql) != nil
@@ -159,5 +191,5 @@ func (b *backend) run(st preparedText, parameters []*string) result {
 	if what := b.internal(st.text); what != nil {
 		return what(parameters)
 	}
-	return alphabet[st.text](b, st.carried)
+	return behaviourOf(st.text)(b, st.carried)
 }

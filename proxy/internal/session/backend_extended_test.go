@@ -46,7 +46,9 @@ func (b *backend) parse(body string) {
 		b.fail("42P05")
 	default:
 		b.statements[name] = preparedText{strings.Join(statements, ""), carried}
-		b.tx.queried = b.tx.queried || looksUp.MatchString(text)
+		if looksUp.MatchString(text) {
+			b.looks()
+		}
 		b.tx.snapshot = b.tx.snapshot || !unchecked.MatchString(text) && (b.tx.block != 0 || !standsAlone.MatchString(text))
 		b.say(wire.ParseComplete, "")
 	}
@@ -150,6 +152,10 @@ func (b *backend) execute(body string) {
 	var r result
 	if !p.ran {
 		r = b.run(p.preparedText, p.parameters)
+		if r.code == waiting {
+			b.resume = func() { b.execute(body) }
+			return
+		}
 		if r.code != "" {
 			b.fail(r.code)
 			return

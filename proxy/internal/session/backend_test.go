@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/wirefence/wirefence/model"
 	"github.com/wirefence/wirefence/proxy/internal/wire"
 )
 
@@ -22,11 +23,11 @@ type backend struct {
 	policy   terms
 	violated string // what was wrong; "" is nothing
 	in, out  []byte
-	emitted  int      // messages that were answered
-	log      []string // what it took
-	refusals []told   // what it is to refuse, see compare_test.go
-	unlike   bool     // what comes next can't be compared
-	doubted  bool     // what happened to the unnamed statement depends on how a call was refused
+	emitted  int    // messages that were answered
+	log      []took // what it took
+	refusals []told // what it is to refuse, see compare_test.go
+	unlike   bool   // what comes next can't be compared
+	doubted  bool   // what happened to the unnamed statement depends on how a call was refused
 
 	dead     bool // the session is over
 	skipping bool // after an error, up to the next Sync
@@ -50,7 +51,12 @@ type backend struct {
 	cursors    map[string]cursor // SQL's
 	gid        bool              // there is a prepared transaction
 
+	id      string   // in steps
+	primary *primary // shared with other backends; nil: takeovers come by the dice
+	resume  func()   // goes on with a message that waits for a lock
+
 	held       map[string]bool // pairs that wirefence.hold has passed
+	mark       string          // the number of who holds them
 	lingering  map[string]bool // resources of a hold that was cancelled
 	superseded map[string]bool // resources whose token 2 is stale
 }
@@ -86,6 +92,8 @@ type transaction struct {
 	piped    bool // an Execute has run in it
 	queried  bool // its first snapshot is taken
 	snapshot bool // or a check may have taken it: ahead of a Parse, or behind LOCK
+	frozen   bool // every statement has the first one's snapshot
+	version  int  // of the rows of resource_locks in that
 	current  bool // it was made READ COMMITTED
 	token    setting
 	escapes  bool
@@ -153,14 +161,20 @@ func (b *backend) greet() {
 
 // tale is what the server took, for a failure's text.
 func (b *backend) tale() string {
-	for i, line := range b.log { // the login is always the same
-		if strings.Contains(line, "(logged in)") {
-			b.log = b.log[i+1:]
-			break
-		}
+	text := "\nthe server took"
+	for _, m := range b.log[1+slices.Index(b.log, loggedIn):] { // the login is always the same
+		text += fmt.Sprintf("\n\t%c %.120q", m.typ, m.body)
 	}
-	return "\nthe server took\n\t" + strings.Join(b.log, "\n\t")
+	return text
 }
+
+// took is a message that the server took, or a remark.
+type took struct {
+	typ  byte
+	body string
+}
+
+var loggedIn = took{'-', "logged in"}
 
 func (b *backend) say(typ byte, body string) {
 	b.emitted++
@@ -182,7 +196,7 @@ func (b *backend) warn(code string) {
 // feed takes bytes that were sent to the server.
 func (b *backend) feed(bytes []byte) {
 	b.in = append(b.in, bytes...)
-	for len(b.in) >= wire.HeaderSize && !b.dead && b.violated == "" {
+	for len(b.in) >= wire.HeaderSize && !b.dead && b.violated == "" && b.resume == nil {
 		size := int(int32(binary.BigEndian.Uint32(b.in[1:]))) + 1
 		if size < wire.HeaderSize || size > 1<<20 || !strings.ContainsRune("QPBDECHSFXdcf", rune(b.in[0])) {
 			b.violated = fmt.Sprintf("what reaches the server is no message: %.20q", b.in)
@@ -191,9 +205,10 @@ func (b *backend) feed(bytes []byte) {
 		if len(b.in) < size {
 			return
 		}
-		b.log = append(b.log, fmt.Sprintf("%c %.120q", b.in[0], b.in[wire.HeaderSize:size]))
-		b.take(b.in[0], string(b.in[wire.HeaderSize:size]))
+		typ, body := b.in[0], string(b.in[wire.HeaderSize:size])
+		b.log = append(b.log, took{typ, body})
 		b.in = b.in[size:]
+		b.take(typ, body)
 	}
 }
 
@@ -207,7 +222,7 @@ func (b *backend) take(typ byte, body string) {
 		return
 	}
 	b.extended = strings.ContainsRune("PBDEC", rune(typ))
-	if (b.extended || typ == wire.Query || typ == wire.FunctionCall) && b.refuses(b.firstOf(typ, body)) {
+	if (b.extended || typ == wire.Query || typ == wire.FunctionCall) && len(b.refusals) > 0 && b.refuses(b.firstOf(typ, body)) {
 		if typ == wire.Query {
 			b.dropUnnamed()
 		}
@@ -274,9 +289,11 @@ func (b *backend) fail(code string) {
 	case b.tx.block == 0:
 		b.rollback()
 	case len(b.tx.saves) == 0:
-		b.tx.block, b.tx.state = 'E', state{checked: map[string]bool{}}
+		b.tx.block = 'E'
+		b.restore(state{checked: map[string]bool{}})
 	default:
-		b.tx.block, b.tx.state = 'E', b.tx.saves[len(b.tx.saves)-1].state.clone()
+		b.tx.block = 'E'
+		b.restore(b.tx.saves[len(b.tx.saves)-1].state.clone())
 	}
 	b.rest, b.multi = nil, false
 	if b.extended {
@@ -296,6 +313,14 @@ func (b *backend) ready() {
 		status = 'I'
 	}
 	b.say(wire.ReadyForQuery, string(status))
+}
+
+// looks takes the transaction's first snapshot.
+func (b *backend) looks() {
+	if !b.tx.queried && b.primary != nil {
+		b.tx.version = b.primary.version
+	}
+	b.tx.queried = true
 }
 
 // begin starts a transaction, where there is none.
@@ -319,6 +344,9 @@ func (b *backend) rollback() {
 }
 
 func (b *backend) endTransaction() {
+	if b.tx.began {
+		b.step(model.Ended, "")
+	}
 	b.tx = transaction{}
 	clear(b.portals)
 	maps.DeleteFunc(b.cursors, func(_ string, c cursor) bool { return !c.hold })
@@ -366,9 +394,13 @@ func (b *backend) goOn() {
 		if b.refuses(sql) {
 			return
 		}
-		b.rest = b.rest[1:]
 		b.begin()
 		r := b.run(preparedText{sql, b.carried}, nil)
+		if r.code == waiting {
+			b.resume = b.goOn
+			return
+		}
+		b.rest = b.rest[1:]
 		switch {
 		case r.code != "":
 			b.fail(r.code)
@@ -417,7 +449,7 @@ func (b *backend) call(body string) {
 		b.fail("25P02")
 		return
 	}
-	b.tx.queried = true
+	b.looks()
 	b.judge("a function call", nil)
 	switch {
 	case strings.HasPrefix(body, setsByCall):

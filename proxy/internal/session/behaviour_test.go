@@ -17,7 +17,7 @@ type behaviour func(b *backend, carried []string) result
 
 func reading(rows ...string) behaviour {
 	return func(b *backend, carried []string) result {
-		b.tx.queried = true
+		b.looks()
 		b.judge("a read", carried)
 		r := result{tag: "SELECT", columns: true}
 		for _, text := range rows {
@@ -121,7 +121,8 @@ func sets(value string) behaviour {
 // setsOnly is one call of set_config, which needs a fence no more than SET.
 func setsOnly(value string) behaviour {
 	return func(b *backend, _ []string) result {
-		b.token, b.tx.queried = setting{value: value}, true
+		b.looks()
+		b.token = setting{value: value}
 		return result{tag: "SELECT 1", columns: true, rows: [][]string{{"set"}}}
 	}
 }
@@ -158,7 +159,7 @@ func enters(value string) behaviour {
 // unlocks releases all session-level advisory locks. It needs no fence: what was written
 // ahead of it does.
 func unlocks(b *backend, _ []string) result {
-	b.tx.queried = true
+	b.looks()
 	b.unlockOwn()
 	return result{tag: "SELECT", columns: true, rows: [][]string{{"unlocked"}}}
 }
@@ -194,7 +195,7 @@ func prepares(sql string) behaviour {
 		if _, exists := b.statements["p"]; exists {
 			return result{code: "42P05"}
 		}
-		b.tx.queried = true
+		b.looks()
 		b.judge("PREPARE", carried)
 		b.statements["p"] = preparedText{sql, carried}
 		return result{tag: "PREPARE"}
@@ -210,7 +211,7 @@ func executes(b *backend, carried []string) result {
 	if !strings.HasPrefix(st.text, "INSERT") && !strings.HasPrefix(st.text, "SELECT") && !strings.HasPrefix(st.text, "UPDATE") {
 		return result{code: "42601"}
 	}
-	return alphabet[st.text](b, first(carried, st.carried))
+	return behaviourOf(st.text)(b, first(carried, st.carried))
 }
 
 func deallocates(b *backend, _ []string) result {
@@ -229,7 +230,7 @@ func declares(name string, hold bool) behaviour {
 		if _, exists := b.cursors[name]; exists {
 			return result{code: "42P03"}
 		}
-		b.tx.queried = true
+		b.looks()
 		b.judge("DECLARE", carried)
 		b.cursors[name] = cursor{hold, b.effective(carried)}
 		return result{tag: "DECLARE CURSOR"}

@@ -74,6 +74,9 @@ func drawText(d *dice, statements int) string {
 		if d.n(3) == 1 {
 			sql = pick(d, "BEGIN", "COMMIT", "INSERT INTO t VALUES (1)", "SELECT 1", "UPDATE t SET a = 1 RETURNING a", "ROLLBACK")
 		}
+		if d.retell != nil && d.n(8) == 7 {
+			sql = pick(d, rareTexts...)
+		}
 		if d.n(4) == 3 {
 			sql += " " + comments[d.n(len(comments))]
 		}
@@ -82,7 +85,11 @@ func drawText(d *dice, statements int) string {
 		}
 		parts = append(parts, sql)
 	}
-	return strings.Join(parts, "; ")
+	text := strings.Join(parts, "; ")
+	if d.retell != nil {
+		text = d.retell(text)
+	}
+	return text
 }
 
 // drawMessage draws what the client sends next. open says that a batch is open;

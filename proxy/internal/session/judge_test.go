@@ -2,8 +2,11 @@ package session
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
+
+	"github.com/wirefence/wirefence/model"
 )
 
 // What the model judges. Token 1 is current, 3 is stale, and 2 becomes so by a
@@ -14,9 +17,9 @@ import (
 // takeover lets one through, perhaps.
 func (b *backend) takeover() {
 	for _, r := range []string{"a", "b", "o", "lease"} {
-		if !b.superseded[r] && !b.locked(r) && b.dice.n(16) == 15 {
+		if b.primary == nil && !b.superseded[r] && !b.locked(r) && b.dice.n(16) == 15 {
 			b.superseded[r] = true
-			b.log = append(b.log, "(a takeover of "+r+")")
+			b.log = append(b.log, took{'-', "a takeover of " + r})
 		}
 	}
 }
@@ -37,6 +40,9 @@ func (b *backend) locked(resource string) bool {
 
 func (b *backend) stale(pair string) bool {
 	resource, token, _ := strings.Cut(pair, "=")
+	if b.primary != nil {
+		return b.primary.stale(resource, token)
+	}
 	return token == "3" || token == "2" && b.superseded[resource]
 }
 
@@ -44,9 +50,11 @@ func (b *backend) covered(pair string) bool { return b.tx.checked[pair] || b.hel
 
 // covering returns the pairs of a resource that are covered.
 func (b *backend) covering(resource string) (pairs []string) {
-	for _, token := range []string{"=1", "=2", "=3", "=4"} {
-		if b.covered(resource + token) {
-			pairs = append(pairs, resource+token)
+	for _, of := range []map[string]bool{b.tx.checked, b.held} {
+		for pair := range of {
+			if strings.HasPrefix(pair, resource+"=") {
+				pairs = append(pairs, pair)
+			}
 		}
 	}
 	return pairs
@@ -62,6 +70,7 @@ func (b *backend) violates(format string, args ...any) {
 // variable's, must be covered.
 func (b *backend) judge(what string, carried []string) {
 	for _, pair := range b.effective(carried) {
+		b.step(model.Ran, pair)
 		if !b.covered(pair) {
 			b.violates("%s carries %s, which is not covered", what, pair)
 		}
@@ -70,7 +79,7 @@ func (b *backend) judge(what string, carried []string) {
 
 // write judges a write, and returns the SQLSTATE of its failure.
 func (b *backend) write(what string, carried []string) (code string) {
-	b.tx.queried = true
+	b.looks()
 	if b.tx.readOnly {
 		return "25006"
 	}
@@ -92,7 +101,8 @@ func (b *backend) write(what string, carried []string) (code string) {
 
 // judgeCommit judges what a transaction has written: the locks must be there still.
 func (b *backend) judgeCommit() {
-	for _, pair := range b.tx.wrote {
+	for _, pair := range slices.Compact(slices.Sorted(slices.Values(b.tx.wrote))) {
+		b.step(model.Commits, pair)
 		switch {
 		case b.stale(pair):
 			b.violates("a commit of what was written by %s, which is stale", pair)
@@ -117,10 +127,19 @@ func (b *backend) effective(carried []string) []string {
 // check is wirefence.check without its variants. It returns the SQLSTATE of a refusal.
 func (b *backend) check(fence string) (code string) {
 	pairs := strings.Split(fence, ",")
-	if slices.ContainsFunc(pairs, b.stale) {
+	switch {
+	case b.outdated(pairs) && b.tx.readOnly && b.primary.broken.oldSnapshot:
+	case b.outdated(pairs):
+		return serializationFailure
+	case slices.ContainsFunc(pairs, b.stale):
 		return "WF001"
+	case b.mustWait(pairs):
+		return waiting
 	}
 	for _, pair := range pairs {
+		if !b.tx.checked[pair] {
+			b.step(model.Checked, pair)
+		}
 		b.tx.checked[pair] = true
 	}
 	return ""
@@ -133,12 +152,17 @@ func (b *backend) hold(fence string) (code string) {
 	switch {
 	case slices.ContainsFunc(pairs, b.stale):
 		return "WF001"
+	case b.mustWait(pairs):
+		return waiting
 	case b.policy.failing && b.dice.n(4) == 1: // lock_timeout, behind the first lock
 		resource, _, _ := strings.Cut(pairs[0], "=")
 		b.lingering[resource] = true
 		return lockTimeout
 	}
 	for _, pair := range pairs {
+		if !b.held[pair] {
+			b.step(model.Held, pair)
+		}
 		b.held[pair] = true
 	}
 	return ""
@@ -146,6 +170,27 @@ func (b *backend) hold(fence string) (code string) {
 
 // unlockOwn releases the locks of the proxy's holds.
 func (b *backend) unlockOwn() {
-	clear(b.held)
+	b.release(func(string) bool { return true })
 	clear(b.lingering)
+}
+
+// release releases the locks of those held pairs for which which is true.
+func (b *backend) release(which func(pair string) bool) {
+	maps.DeleteFunc(b.held, func(pair string, _ bool) bool {
+		if !which(pair) {
+			return false
+		}
+		b.step(model.Unheld, pair)
+		return true
+	})
+}
+
+// restore sets what a rollback brings back. It may release locks of checks.
+func (b *backend) restore(s state) {
+	for pair := range b.tx.checked {
+		if !s.checked[pair] {
+			b.step(model.Undone, pair)
+		}
+	}
+	b.tx.state = s
 }

@@ -2,7 +2,6 @@ package session
 
 import (
 	"encoding/hex"
-	"maps"
 	"regexp"
 	"slices"
 	"strings"
@@ -52,7 +51,9 @@ func (b *backend) internal(sql string) func(parameters []*string) result {
 		}
 	}
 	if m := ownHold.FindStringSubmatch(sql); m != nil {
-		return func(parameters []*string) result { return b.proxyHold(m[1], m[2], m[3] == "true", m[4], parameters) }
+		return func(parameters []*string) result {
+			return b.proxyHold(strings.Trim(m[1], "'"), m[2], m[3], m[4] == "true", m[5], parameters)
+		}
 	}
 	if m := ownUnhold.FindStringSubmatch(sql); m != nil {
 		return func([]*string) result { return b.proxyUnhold(m[1]) }
@@ -73,7 +74,7 @@ func (b *backend) internal(sql string) func(parameters []*string) result {
 
 // ownHold and ownUnhold are the calls that take a hold and give it back.
 var (
-	ownHold   = regexp.MustCompile(`^SELECT wirefence\.proxy_hold\((?:'-?\d+'|\$\d), (.+), NULL, (NULL|'\w+'|\$\d), (true|false), '(\w+)'\)$`)
+	ownHold   = regexp.MustCompile(`^SELECT wirefence\.proxy_hold\(('-?\d+'|\$\d), (.+), NULL, (NULL|'\w+'|\$\d), (true|false), '(\w+)'\)$`)
 	ownUnhold = regexp.MustCompile(`^SELECT wirefence\.proxy_unhold\('-?\d+', (NULL|'\{[0-9,]+\}')\)$`)
 )
 
@@ -117,7 +118,7 @@ func (b *backend) argument(sql string, parameters []*string) string {
 
 // missing is a check where the schema isn't there.
 func (b *backend) missing(sql string) result {
-	b.tx.queried = true
+	b.looks()
 	if b.token.now() != "" && strings.HasPrefix(sql, missingHead) {
 		return result{code: missingSchema}
 	}
@@ -133,7 +134,7 @@ func (b *backend) checking(fence string, required, shadow bool) result {
 	if !b.policy.schema {
 		return result{code: "3F000"}
 	}
-	b.tx.queried = true
+	b.looks()
 	switch {
 	case fence == "" && !required:
 		return rowOf(null)
@@ -150,13 +151,13 @@ func (b *backend) checking(fence string, required, shadow bool) result {
 }
 
 // proxyHold is wirefence.proxy_hold.
-func (b *backend) proxyHold(argument, has string, required bool, manner string, parameters []*string) result {
+func (b *backend) proxyHold(number, argument, has string, required bool, manner string, parameters []*string) result {
 	if n := len(parameters); n > 0 {
 		has = "NULL"
 		if parameters[n-1] != nil {
 			has = "'" + *parameters[n-1] + "'"
 		}
-		parameters = parameters[:n-2]
+		number, parameters = *parameters[n-2], parameters[:n-2]
 	}
 	fence := b.argument(argument, parameters)
 	if !b.policy.schema {
@@ -165,13 +166,13 @@ func (b *backend) proxyHold(argument, has string, required bool, manner string, 
 	if b.tx.block != 0 || len(b.tx.wrote) > 0 {
 		b.violates("a hold is asked for in a transaction that has begun")
 	}
-	b.tx.queried = true
-	apart := b.policy.snapshots && !b.tx.current
+	b.looks()
+	apart := (b.policy.snapshots || b.tx.frozen) && !b.tx.current
 	switch has {
 	case "NULL":
 		b.unlockOwn()
 	case "'same'":
-		maps.DeleteFunc(b.held, func(pair string, _ bool) bool { return strings.Contains(","+fence+",", ","+pair+",") })
+		b.release(func(pair string) bool { return strings.Contains(","+fence+",", ","+pair+",") })
 	}
 	if fence == "" {
 		b.tx.readOnly = b.tx.readOnly || required
@@ -183,21 +184,21 @@ func (b *backend) proxyHold(argument, has string, required bool, manner string, 
 		return result{code: "WF006"}
 	case apart:
 		word = "apart"
-	case manner == observing, manner != needing && b.dice.n(8) == 7: // it is wanted
+	case manner == observing, manner != needing && b.isWanted(fence):
 		word = "checked"
 	case strings.Contains(fence, "o="): // reuse = once
 		word = "once"
 	}
 	if word == "" {
-		code := b.hold(fence)
-		if code != "" {
+		if code := b.hold(fence); code != "" {
 			return result{code: code}
 		}
+		b.mark = number
 		var keys []string
 		for pair := range strings.SplitSeq(fence, ",") {
 			keys = append(keys, keyOf(pair))
 		}
-		return rowOf("held 7/00000001 " + strings.Join(keys, ","))
+		return rowOf("held " + b.identity() + " " + strings.Join(keys, ","))
 	}
 	if manner == grouped {
 		if code := b.check(fence); code != "" {
@@ -218,7 +219,7 @@ func (b *backend) proxyUnhold(keys string) result {
 		b.unlockOwn()
 	default:
 		keys = "," + strings.Trim(keys, "'{}") + ","
-		maps.DeleteFunc(b.held, func(pair string, _ bool) bool { return strings.Contains(keys, ","+keyOf(pair)+",") })
+		b.release(func(pair string) bool { return strings.Contains(keys, ","+keyOf(pair)+",") })
 	}
 	return rowOf("")
 }

@@ -3,6 +3,7 @@ package session
 import (
 	"bytes"
 	"fmt"
+	"math/rand/v2"
 	"slices"
 	"strings"
 	"testing"
@@ -12,12 +13,21 @@ import (
 	"github.com/wirefence/wirefence/proxy/internal/wire"
 )
 
-// dice makes choices of the bytes of a fuzz input; with none left, the first
-// choice is taken each time.
-type dice struct{ left []byte }
+// dice makes choices of the bytes of a fuzz input; with none left, at random, or
+// the first choice is taken each time.
+type dice struct {
+	left []byte
+	rand *rand.Rand
+	// retell changes a text that was drawn; nil leaves it.
+	retell func(text string) string
+}
 
 func (d *dice) n(choices int) int {
-	if len(d.left) == 0 {
+	switch {
+	case len(d.left) > 0:
+	case d.rand != nil:
+		return d.rand.IntN(choices)
+	default:
 		return 0
 	}
 	v := d.left[0]
@@ -33,7 +43,7 @@ type traffic struct {
 	dice    *dice
 	session *Session // nil: the client speaks to the server directly
 	server  *backend
-	at      time.Time
+	at      *time.Time
 
 	pending  []byte // not sent yet
 	inbox    []byte // at the session, not used yet
@@ -51,19 +61,22 @@ type traffic struct {
 
 // newTraffic puts the parts together; direct leaves the session out.
 func newTraffic(s *setup, direct bool) *traffic {
-	d := &dice{s.travel}
-	t := &traffic{dice: d, server: newBackend(d, s.major, s.policy, s.token), at: time.Unix(1000, 0), pending: s.sends(), messages: 3 * len(s.script), leaves: s.leaves()}
+	d, at := &dice{left: s.travel}, time.Unix(1000, 0)
+	t := &traffic{dice: d, server: newBackend(d, s.major, s.policy, s.token), at: &at, pending: s.sends(), messages: 3 * len(s.script), leaves: s.leaves()}
 	if !direct {
-		policy := Config{Mode: s.mode, RequireFence: s.policy.required, MaxStatement: 1 << 10, Pooling: PoolingSession, Hold: s.hold, Clock: func() time.Time { return t.at }}
-		if s.policy.leased {
-			policy.Lease = &fickle{d}
-		}
-		cfg := NewConfig(policy)
-		databases := NewDatabases(func() time.Time { return t.at })
-		t.session = New(cfg, databases, &wire.Startup{Params: map[string]string{"user": "u"}}, silent{})
+		t.session = s.session(d, t.at, NewDatabases(func() time.Time { return at }))
 	}
 	t.server.greet()
 	return t
+}
+
+// session is a new session, with a clock that others move.
+func (s *setup) session(d *dice, at *time.Time, databases *Databases) *Session {
+	policy := Config{Mode: s.mode, RequireFence: s.policy.required, MaxStatement: 1 << 10, Pooling: PoolingSession, Hold: s.hold, Clock: func() time.Time { return *at }}
+	if s.policy.leased {
+		policy.Lease = &fickle{d}
+	}
+	return New(NewConfig(policy), databases, &wire.Startup{Params: map[string]string{"user": "u"}}, silent{})
 }
 
 // fickle is a lease that comes and goes. Token 3 is stale, and 2 may be.
@@ -92,7 +105,7 @@ func (t *traffic) run() string {
 		if t.server.violated != "" {
 			return t.server.violated
 		}
-		t.at = t.at.Add(pick(t.dice, 0, 0, 0, time.Millisecond, 0, 10*time.Millisecond, 60*time.Millisecond, 0))
+		*t.at = t.at.Add(pick(t.dice, 0, 0, 0, time.Millisecond, 0, 10*time.Millisecond, 60*time.Millisecond, 0))
 		if t.dice.n(8) == 7 {
 			t.tick()
 		}
@@ -128,7 +141,7 @@ func (t *traffic) settle() bool {
 		return false
 	}
 	t.idle++
-	t.at = t.at.Add(time.Second)
+	*t.at = t.at.Add(time.Second)
 	t.tick()
 	return true
 }
@@ -190,7 +203,7 @@ func (t *traffic) deliver() {
 	before := t.session.LoggedIn()
 	used, wake := t.session.FromServer(t.toClient, &t.fromServer)
 	if t.session.LoggedIn() && !before {
-		t.server.log = append(t.server.log, "(logged in)")
+		t.server.log = append(t.server.log, loggedIn)
 	}
 	for _, b := range t.fromServer.Buffers(nil) {
 		t.seen = append(t.seen, b...)
@@ -304,7 +317,7 @@ func (s *setup) smaller() *setup {
 // judgeTraffic plays what the dice say.
 func judgeTraffic(tb testing.TB, input []byte) {
 	tb.Helper()
-	s := draw(&dice{input})
+	s := draw(&dice{left: input})
 	if s.judge() == "" {
 		return
 	}

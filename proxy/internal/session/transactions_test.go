@@ -70,7 +70,8 @@ func rollsBackTo(b *backend, _ []string) result {
 		return result{code: "3B001"}
 	}
 	at := b.tx.saves[n-1]
-	b.token, b.escapes, b.tx.state, b.cursors = at.token, at.escapes, at.state.clone(), maps.Clone(at.cursors)
+	b.token, b.escapes, b.cursors = at.token, at.escapes, maps.Clone(at.cursors)
+	b.restore(at.state.clone())
 	b.tx.block = 'T'
 	return result{tag: "ROLLBACK"}
 }
@@ -94,12 +95,24 @@ func beginsReadOnly(b *backend, carried []string) result {
 	return r
 }
 
+// beginsFrozen is BEGIN ISOLATION LEVEL REPEATABLE READ.
+func beginsFrozen(readOnly bool) behaviour {
+	return func(b *backend, carried []string) result {
+		b.tx.frozen = b.tx.frozen || b.tx.block == 0
+		if readOnly {
+			return beginsReadOnly(b, carried)
+		}
+		return begins(b, carried)
+	}
+}
+
 // isolates is SET TRANSACTION ISOLATION LEVEL, which no snapshot may precede.
 func isolates(b *backend, _ []string) result {
 	if b.tx.queried || len(b.tx.saves) > 0 {
 		return result{code: "25001"}
 	}
 	b.unlike = b.unlike || b.tx.snapshot
+	b.tx.frozen = true
 	return result{tag: "SET"}
 }
 

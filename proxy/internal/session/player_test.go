@@ -1,0 +1,305 @@
+package session
+
+import (
+	"bytes"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+)
+
+// player is a client of a world: it has one session after the other.
+type player struct {
+	*traffic
+	world    *world
+	draw     *dice
+	proxy    *asker
+	plan     []part // what it sends next
+	left     int    // plans that it is still to draw in this session
+	open     bool   // a batch is open
+	ahead    bool   // it sends without waiting for answers
+	plain    bool   // it carries no fence, and sends no word of one
+	leaves   bool   // it goes as soon as it has its answers
+	moved    time.Time
+	due      time.Time // when to look at its hold
+	pausedBy time.Time
+
+	said []byte // to a plain client, since its login
+}
+
+// connect begins a session.
+func (p *player) connect() {
+	w, d := p.world, p.draw
+	s := w.setup
+	p.ahead, p.leaves, p.left = d.n(4) == 3, d.n(2) == 1, 2+d.n(12)
+	p.plain = !s.policy.setters && !s.policy.required && d.n(8) == 7
+	if !p.plain {
+		s.token = w.retell(pick(d, "", "a=1", "a=1", "b=1", "a=1,b=1", "a=3"))
+	}
+	w.sessions++
+	b := newBackend(w.dice, s.major, s.policy, s.token)
+	b.id, b.primary = fmt.Sprint("s", w.sessions), w.primary
+	w.backends = append(w.backends, b)
+	p.traffic = &traffic{dice: w.dice, server: b, at: &w.at}
+	p.session = s.session(w.dice, &w.at, p.proxy.databases)
+	if own := &p.session.hold.number; *own != 0 { // the same in each run
+		*own = int32(w.sessions)
+		p.session.ownName = ownPrefix + fmt.Sprint(w.sessions)
+	}
+	p.plan, p.open, p.moved, p.due, p.said = nil, false, w.at, time.Time{}, nil
+	b.greet()
+}
+
+// move lets the client, the server or the session go on. It reports whether one did.
+func (p *player) move() bool {
+	w := p.world
+	switch {
+	case p.server.dead || p.session.Fatal() != nil || w.dice.n(400) == 0:
+		p.part()
+		return true
+	case p.server.resume != nil && w.dice.n(50) == 0:
+		p.server.cancel()
+	}
+	p.refill()
+	at := w.dice.n(4)
+	for i := range 4 {
+		if !p.one((at + i) % 4) {
+			continue
+		}
+		if p.moved = w.at; p.server.violated != "" {
+			w.fault("%s: %s", p.server.id, p.server.violated)
+		} else if wrong := p.bounded(); wrong != "" {
+			w.fault("%s: %s", p.server.id, wrong)
+		}
+		return true
+	}
+	if w.at.Sub(p.moved) > time.Minute {
+		w.fault("%s hangs: %s", p.server.id, p.verdict())
+	}
+	return p.finish()
+}
+
+// one moves on one of the ways.
+func (p *player) one(way int) bool {
+	b := p.server
+	if way == 3 {
+		if b.resume == nil {
+			return false
+		}
+		b.wake()
+		return b.resume == nil
+	}
+	if way == 0 {
+		before := len(p.pending)
+		moved := p.traffic.move(way)
+		return moved && len(p.pending) < before
+	}
+	said, since := p.server.out, p.session.LoggedIn()
+	moved := p.traffic.move(way)
+	if p.plain && since && way == 2 {
+		p.said = append(p.said, said[:len(said)-len(p.server.out)]...)
+	}
+	return moved
+}
+
+// answered reports whether nothing of the session is on its way.
+func (p *player) answered() bool {
+	return p.session.LoggedIn() && !p.session.InputWaits() && p.server.resume == nil &&
+		len(p.pending)+len(p.inbox)+len(p.toServer)+len(p.server.in)+len(p.server.out)+len(p.toClient) == 0
+}
+
+// refill draws what the client sends next.
+func (p *player) refill() {
+	w, d := p.world, p.draw
+	if len(p.pending) > 0 || w.at.Before(p.pausedBy) || !p.session.LoggedIn() || !p.answered() && !(p.ahead && w.dice.n(8) == 7) {
+		return
+	}
+	if len(p.plan) == 0 {
+		if p.left == 0 {
+			return
+		}
+		if p.left--; p.left == 0 || w.left <= 0 {
+			p.plan, p.left = ending(), 0
+		} else {
+			p.plan = p.drawPlan()
+		}
+		if d.n(30) == 0 {
+			p.pausedBy = w.at.Add(time.Duration(d.n(600)) * time.Millisecond)
+		}
+	}
+	next := p.plan[0]
+	p.plan = p.plan[1:]
+	if next.bytes == nil {
+		p.pausedBy = w.at.Add(time.Duration(50+d.n(150)) * time.Millisecond)
+		return
+	}
+	w.left--
+	w.messages++
+	p.messages++
+	if !w.skip[w.messages-1] || p.left == 0 {
+		p.pending = next.bytes
+	}
+}
+
+// drawPlan draws the client's next messages.
+func (p *player) drawPlan() (parts []part) {
+	d := p.draw
+	if p.plain {
+		sql := pick(d, "SELECT 1", "INSERT INTO t VALUES (1)", "BEGIN", "COMMIT", "SELECT fails", "UPDATE t SET a = 1 RETURNING a")
+		return []part{pick(d, query(sql), part{append(run(sql).bytes, sync_.bytes...), "batch of " + sql})}
+	}
+	switch d.n(4) {
+	case 0, 1:
+		parts, p.open = drawMessage(d, p.world.setup.major, p.open)
+		return parts
+	case 2:
+		parts = append(parts, query(p.world.retell("SET wirefence.token = '"+pick(d, "a=1", "a=1", "b=1", "a=2,b=1", "a=3")+"'")))
+	}
+	if p.open {
+		parts = append(parts, sync_)
+	}
+	p.open = false
+	texts := slices.Concat([]string{"ROLLBACK"}, pick(d, stories...))
+	if d.n(2) == 0 { // a busy client holds
+		texts = []string{"ROLLBACK", inserts, inserts, "SELECT 1", "BEGIN", inserts, drawText(d, 1), drawText(d, pick(d, 1, 1, 2)), "", "COMMIT"}
+	}
+	comment := pick(d, "", "", signed)
+	for _, sql := range texts {
+		if sql == inserts || d.n(3) == 0 {
+			sql += comment
+		}
+		sql = p.world.retell(sql)
+		if sql == "" {
+			parts = append(parts, part{})
+		} else if d.n(3) == 0 {
+			parts = append(parts, part{append(run(sql).bytes, sync_.bytes...), "batch of " + sql})
+		} else {
+			parts = append(parts, query(sql))
+		}
+	}
+	return parts
+}
+
+// tick is what the driver does for holds.
+func (p *player) tick() {
+	s := p.session
+	if !s.LoggedIn() || s.Fatal() != nil || p.server.dead {
+		return
+	}
+	if p.due.IsZero() || !p.world.at.Before(p.due) {
+		send, next := s.ReleaseHold()
+		if p.due = next; send {
+			p.drive()
+		}
+		if next.IsZero() {
+			p.due = p.world.at.Add(5 * time.Millisecond) // a hold may be taken meanwhile
+		}
+	}
+}
+
+// idlesInTheWay finds a session that keeps its hold though nothing runs and a takeover waits.
+func (p *player) idlesInTheWay(t *takeover) {
+	b := p.server
+	if !b.locked(t.resource) || b.tx.began || !p.answered() {
+		return
+	}
+	since := p.moved
+	if t.began.After(since) {
+		since = t.began
+	}
+	if p.world.at.Sub(since) > 500*time.Millisecond {
+		p.world.fault("%s keeps its hold of %s for %s, though it is idle and a takeover waits (I7)", b.id, t.resource, p.world.at.Sub(since))
+	}
+}
+
+// finish ends a session that has said all. It reports whether it has.
+func (p *player) finish() bool {
+	w := p.world
+	if p.left > 0 || len(p.plan) > 0 || !p.answered() || w.at.Before(p.pausedBy) {
+		return false
+	}
+	if !p.leaves && len(p.server.held)+len(p.server.lingering) > 0 && w.at.Sub(p.moved) < 3*time.Second {
+		return false
+	}
+	if p.leaves {
+		p.session.Leave()
+		clear(p.server.lingering)
+		p.server.release(func(string) bool { return true })
+	}
+	if wrong := p.verdict(); wrong != "" {
+		w.fault("%s: %s", p.server.id, wrong)
+	}
+	if p.plain && (!bytes.HasSuffix(p.seen, p.said) || strings.Contains(p.server.tale(), "wirefence")) {
+		w.fault("%s: a session without a fence isn't left alone (I6)", p.server.id)
+	}
+	p.part()
+	return true
+}
+
+// part ends the session, and begins the next one.
+func (p *player) part() {
+	w := p.world
+	if s := p.session; s.Fatal() != nil && s.Fatal().Message != s.tooLarge().Message {
+		w.fault("%s: the session ends: %s", p.server.id, s.Fatal().Message)
+	}
+	p.session.Leave()
+	p.server.die()
+	if w.violated != "" {
+		return
+	}
+	if w.left > 0 {
+		p.connect()
+		return
+	}
+	w.players = slices.DeleteFunc(w.players, func(other *player) bool { return other == p })
+}
+
+// rare are texts that only clients of a world send.
+var rare = map[string]behaviour{
+	"BEGIN ISOLATION LEVEL REPEATABLE READ":                         beginsFrozen(false),
+	"BEGIN ISOLATION LEVEL REPEATABLE READ, READ ONLY":              beginsFrozen(true),
+	"SELECT unholds()":                                              unholds,
+	"DO 'execute ''PREPARE p AS SELECT pg_advisory_unlock_all()'''": then(prepares(unlocking), "DO"),
+}
+
+var rareTexts = []string{
+	"BEGIN ISOLATION LEVEL REPEATABLE READ", "BEGIN ISOLATION LEVEL REPEATABLE READ, READ ONLY", "SELECT unholds()",
+	"DO 'execute ''PREPARE p AS SELECT pg_advisory_unlock_all()'''",
+}
+
+// unholds calls a function that calls wirefence.unhold, whose number is 0.
+func unholds(b *backend, carried []string) result {
+	r := reading("")(b, carried)
+	if b.mark == "0" {
+		b.unlockOwn()
+	}
+	return r
+}
+
+const (
+	inserts   = "INSERT INTO t VALUES (1)"
+	signed    = " /*wirefence.token='a=1'*/"
+	anothers  = " /*wirefence.token='b=1'*/"
+	setToken  = "SET wirefence.token = 'a=1'"
+	setBefore = "SET wirefence.token = 'a=3'"
+	setNone   = "SET wirefence.token = ''"
+	declaring = "DECLARE h CURSOR WITH HOLD FOR SELECT write()"
+)
+
+// stories are what random texts seldom come to. An empty text is a pause, in which a takeover may
+// come.
+var stories = [][]string{
+	{inserts, inserts, inserts, "BEGIN", inserts, "SAVEPOINT s", unlocking, "ROLLBACK TO s", "", "COMMIT"},
+	{inserts, inserts, inserts, "BEGIN", inserts, "SAVEPOINT s" + anothers, unlocking + anothers, "ROLLBACK TO s", "", "COMMIT"},
+	{inserts, inserts, inserts, unlocking, "BEGIN", inserts, "", "COMMIT"},
+	{inserts, inserts, inserts, "BEGIN", inserts, unlocking + anothers, "", "COMMIT"},
+	{inserts, inserts, inserts, "BEGIN", inserts, unlocking, "", "COMMIT"},
+	{inserts, inserts, inserts, "BEGIN", inserts, "SELECT unholds()", "", "COMMIT"},
+	{setToken, inserts, inserts, inserts, "BEGIN", setBefore, inserts, "COMMIT"},
+	{"PREPARE p AS " + unlocking, inserts, inserts, inserts, "BEGIN", inserts, "EXECUTE p", "", "COMMIT", "DISCARD ALL"},
+	{"DO 'execute ''PREPARE p AS SELECT pg_advisory_unlock_all()'''", inserts, inserts, inserts, "BEGIN", inserts, "EXECUTE p", "", "COMMIT", "DISCARD ALL"},
+	{setNone, "BEGIN", "SELECT 1" + signed, declaring, "SAVEPOINT s", "SELECT 1" + signed, "ROLLBACK TO s", "", "COMMIT" + signed},
+	{inserts, inserts, inserts, "", inserts, "", inserts},
+	{"BEGIN ISOLATION LEVEL REPEATABLE READ, READ ONLY", "SELECT 1", "", "SELECT 1" + signed, "COMMIT"},
+	{"BEGIN ISOLATION LEVEL REPEATABLE READ", "SELECT 1", "", inserts, "COMMIT"},
+}
