@@ -98,8 +98,13 @@ var fenced = map[string]struct {
 	"SELECT set_config('wirefence.token', '{}', false)": {setsOnly, []string{"b=1"}},
 	entering: {enters, []string{"a=1", "a=3"}},
 	"DO 'perform set_config(''wirefence.token'', ''{}'', false), write()'": {enters, []string{"b=1"}},
+	preparesSetter: {func(fence string) behaviour {
+		return prepares("SELECT set_config('wirefence.token', '" + fence + "', false)")
+	}, nil},
 	"PREPARE p AS " + entering: {func(fence string) behaviour { return prepares(strings.Replace(entering, "{}", fence, 1)) }, []string{"a=1"}},
 }
+
+const preparesSetter = "DO 'execute ''PREPARE p AS SELECT set_config(''''wire'''' || ''''fence.token'''', ''''{}'''', false)'''"
 
 const entering = "INSERT INTO t SELECT set_config('wirefence.token', '{}', false)"
 
@@ -109,6 +114,18 @@ var anyFence = regexp.MustCompile(`[ab]=\d+(,[ab]=\d+)*`)
 func behaviourOf(sql string) behaviour {
 	if does, ok := alphabet[sql]; ok {
 		return does
+	}
+	if name, found := strings.CutPrefix(sql, "DEALLOCATE "+ownPrefix); found {
+		return func(b *backend, _ []string) result {
+			delete(b.statements, ownPrefix+name)
+			return result{tag: "DEALLOCATE"}
+		}
+	}
+	if name, found := strings.CutPrefix(sql, "PREPARE "+ownPrefix); found {
+		return func(b *backend, _ []string) result {
+			b.statements[ownPrefix+strings.TrimSuffix(name, "(text) AS SELECT 1")] = preparedText{text: "SELECT 1"}
+			return result{tag: "PREPARE"}
+		}
 	}
 	fence := anyFence.FindString(sql)
 	if f, ok := fenced[strings.Replace(sql, fence, "{}", 1)]; ok && fence != "" {

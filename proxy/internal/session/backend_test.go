@@ -105,6 +105,7 @@ type transaction struct {
 type state struct {
 	checked  map[string]bool // pairs of fences
 	wrote    []string        // pairs that it has written by
+	deferred bool            // a trigger will write at its end
 	stamped  bool            // it has written under the lease's fence
 	readOnly bool
 }

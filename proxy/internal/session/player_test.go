@@ -3,9 +3,12 @@ package session
 import (
 	"bytes"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/wirefence/wirefence/proxy/internal/wire"
 )
 
 // player is a client of a world: it has one session after the other.
@@ -146,7 +149,7 @@ func (p *player) drawPlan() (parts []part) {
 	d := p.draw
 	if p.plain {
 		sql := pick(d, "SELECT 1", "INSERT INTO t VALUES (1)", "BEGIN", "COMMIT", "SELECT fails", "UPDATE t SET a = 1 RETURNING a")
-		return []part{pick(d, query(sql), part{append(run(sql).bytes, sync_.bytes...), "batch of " + sql})}
+		return []part{p.message(sql)}
 	}
 	switch d.n(4) {
 	case 0, 1:
@@ -168,13 +171,10 @@ func (p *player) drawPlan() (parts []part) {
 		if sql == inserts || d.n(3) == 0 {
 			sql += comment
 		}
-		sql = p.world.retell(sql)
 		if sql == "" {
 			parts = append(parts, part{})
-		} else if d.n(3) == 0 {
-			parts = append(parts, part{append(run(sql).bytes, sync_.bytes...), "batch of " + sql})
 		} else {
-			parts = append(parts, query(sql))
+			parts = append(parts, p.message(p.world.retell(sql)))
 		}
 	}
 	return parts
@@ -256,16 +256,15 @@ func (p *player) part() {
 
 // rare are texts that only clients of a world send.
 var rare = map[string]behaviour{
-	"BEGIN ISOLATION LEVEL REPEATABLE READ":                         beginsFrozen(false),
-	"BEGIN ISOLATION LEVEL REPEATABLE READ, READ ONLY":              beginsFrozen(true),
-	"SELECT unholds()":                                              unholds,
-	"DO 'execute ''PREPARE p AS SELECT pg_advisory_unlock_all()'''": then(prepares(unlocking), "DO"),
+	"BEGIN ISOLATION LEVEL REPEATABLE READ":            beginsFrozen(false),
+	"BEGIN ISOLATION LEVEL REPEATABLE READ, READ ONLY": beginsFrozen(true),
+	"SELECT unholds()":                                 unholds,
+	preparesUnlock:                                     then(prepares(unlocking), "DO"),
+	renames:                                            then(anew("INSERT INTO t VALUES (1)"), "DO"),
+	deferring:                                          defers,
 }
 
-var rareTexts = []string{
-	"BEGIN ISOLATION LEVEL REPEATABLE READ", "BEGIN ISOLATION LEVEL REPEATABLE READ, READ ONLY", "SELECT unholds()",
-	"DO 'execute ''PREPARE p AS SELECT pg_advisory_unlock_all()'''",
-}
+var rareTexts = slices.Sorted(maps.Keys(rare))
 
 // unholds calls a function that calls wirefence.unhold, whose number is 0.
 func unholds(b *backend, carried []string) result {
@@ -276,30 +275,103 @@ func unholds(b *backend, carried []string) result {
 	return r
 }
 
+// anew prepares a statement in the place of another.
+func anew(sql string) behaviour {
+	return func(b *backend, carried []string) result {
+		delete(b.statements, "p")
+		return prepares(sql)(b, carried)
+	}
+}
+
+// defers fires a trigger at the transaction's end. If the statement carries no fence, the one of
+// COMMIT counts for that.
+func defers(b *backend, carried []string) result {
+	r := writing("INSERT 0 1")(b, carried)
+	b.tx.deferred = b.tx.deferred || r.code == "" && len(b.effective(carried)) == 0
+	return r
+}
+
 const (
-	inserts   = "INSERT INTO t VALUES (1)"
-	signed    = " /*wirefence.token='a=1'*/"
-	anothers  = " /*wirefence.token='b=1'*/"
-	setToken  = "SET wirefence.token = 'a=1'"
-	setBefore = "SET wirefence.token = 'a=3'"
-	setNone   = "SET wirefence.token = ''"
-	declaring = "DECLARE h CURSOR WITH HOLD FOR SELECT write()"
+	inserts        = "INSERT INTO t VALUES (1)"
+	signed         = " /*wirefence.token='a=1'*/"
+	former         = " /*wirefence.token='a=3'*/"
+	anothers       = " /*wirefence.token='b=1'*/"
+	setToken       = "SET wirefence.token = 'a=1'"
+	setBefore      = "SET wirefence.token = 'a=3'"
+	setNone        = "SET wirefence.token = ''"
+	declaring      = "DECLARE h CURSOR WITH HOLD FOR SELECT write()"
+	deferring      = "INSERT INTO delayed VALUES (1)"
+	preparesUnlock = "DO 'execute ''PREPARE p AS SELECT pg_advisory_unlock_all()'''"
+	renames        = "DO 'execute ''DEALLOCATE p''; execute ''PREPARE p AS INSERT INTO t VALUES (1)'''"
+	frozen         = "BEGIN ISOLATION LEVEL REPEATABLE READ"
+	// How a step is sent: as the statement p, of p, as a batch, as several queries at once.
+	asNamed  = "as p: "
+	runNamed = "run p"
+	byBatch  = "by batch: "
+	atOnce   = "at once: "
+	andThen  = " then "
 )
 
 // stories are what random texts seldom come to. An empty text is a pause, in which a takeover may
-// come.
+// come; {own} is the name of the proxy's own check.
 var stories = [][]string{
+	{inserts, inserts, inserts, "", inserts, "", inserts},
+	{frozen + ", READ ONLY", "SELECT 1", "", "SELECT 1" + signed, "COMMIT"},
+	{frozen, "SELECT 1", "", inserts, "COMMIT"},
+	{inserts, inserts, inserts, unlocking, "BEGIN", inserts, "", "COMMIT"},
+	{inserts, inserts, inserts, "BEGIN", inserts, unlocking, "", "COMMIT"},
+	{inserts, inserts, inserts, "BEGIN", inserts, unlocking + anothers, "", "COMMIT"},
+	{inserts, inserts, inserts, "BEGIN", inserts, "SELECT unholds()", "", "COMMIT"},
 	{inserts, inserts, inserts, "BEGIN", inserts, "SAVEPOINT s", unlocking, "ROLLBACK TO s", "", "COMMIT"},
 	{inserts, inserts, inserts, "BEGIN", inserts, "SAVEPOINT s" + anothers, unlocking + anothers, "ROLLBACK TO s", "", "COMMIT"},
-	{inserts, inserts, inserts, unlocking, "BEGIN", inserts, "", "COMMIT"},
-	{inserts, inserts, inserts, "BEGIN", inserts, unlocking + anothers, "", "COMMIT"},
-	{inserts, inserts, inserts, "BEGIN", inserts, unlocking, "", "COMMIT"},
-	{inserts, inserts, inserts, "BEGIN", inserts, "SELECT unholds()", "", "COMMIT"},
 	{setToken, inserts, inserts, inserts, "BEGIN", setBefore, inserts, "COMMIT"},
-	{"PREPARE p AS " + unlocking, inserts, inserts, inserts, "BEGIN", inserts, "EXECUTE p", "", "COMMIT", "DISCARD ALL"},
-	{"DO 'execute ''PREPARE p AS SELECT pg_advisory_unlock_all()'''", inserts, inserts, inserts, "BEGIN", inserts, "EXECUTE p", "", "COMMIT", "DISCARD ALL"},
-	{setNone, "BEGIN", "SELECT 1" + signed, declaring, "SAVEPOINT s", "SELECT 1" + signed, "ROLLBACK TO s", "", "COMMIT" + signed},
-	{inserts, inserts, inserts, "", inserts, "", inserts},
-	{"BEGIN ISOLATION LEVEL REPEATABLE READ, READ ONLY", "SELECT 1", "", "SELECT 1" + signed, "COMMIT"},
-	{"BEGIN ISOLATION LEVEL REPEATABLE READ", "SELECT 1", "", inserts, "COMMIT"},
+	{asNamed + unlocking, inserts, inserts, inserts, "BEGIN", inserts, "EXECUTE p", "", "COMMIT"},
+	{asNamed + "SELECT set_config('wirefence.token', 'a=3', false)", setToken, inserts, inserts, inserts, "EXECUTE p; " + inserts},
+	{"PREPARE p AS " + unlocking, inserts, inserts, inserts, "BEGIN", inserts, "EXECUTE p", "", "COMMIT"},
+	{preparesUnlock, inserts, inserts, inserts, "BEGIN", inserts, "EXECUTE p", "", "COMMIT"},
+	{strings.Replace(preparesSetter, "{}", "a=3", 1), setToken, inserts, inserts, inserts, "EXECUTE p; " + inserts},
+	{atOnce + "DISCARD ALL" + andThen + "PREPARE p AS " + unlocking, setToken, inserts, inserts, inserts, "BEGIN", inserts, "EXECUTE p", "", "COMMIT"},
+	{asNamed + "SHOW x", renames, setBefore, runNamed},
+	{asNamed + "SELECT set_config('wirefence.token', 'a=3', false)", "EXECUTE p", inserts},
+	{byBatch + inserts, "DEALLOCATE {own}; PREPARE {own}(text) AS SELECT 1", setBefore, "", byBatch + inserts},
+	{byBatch + inserts + andThen + setBefore + andThen + inserts},
+	{setNone, "BEGIN", deferring, setBefore, "COMMIT"},
+	{"BEGIN", deferring, setBefore, "COMMIT"},
+	{setNone, "BEGIN", "SELECT 1" + signed, deferring, "COMMIT" + former},
+	{setNone, "BEGIN", "SELECT 1" + signed, "COMMIT AND CHAIN", deferring, "", "COMMIT" + signed},
+	{setNone, "BEGIN", deferring, "SAVEPOINT s", "SELECT 1" + signed, "ROLLBACK TO s", "", "COMMIT" + signed},
+	{setNone, "BEGIN", deferring, setBefore, "SAVEPOINT s" + anothers, setToken, "SELECT 1", "ROLLBACK TO s", "COMMIT"},
+	{setNone, "BEGIN", deferring, setBefore, "SAVEPOINT s" + anothers, setToken + "; SELECT 1; ROLLBACK TO s; COMMIT"},
+	{setToken, "BEGIN", "SELECT 1", "SAVEPOINT s", "SET LOCAL wirefence.token = ''", declaring, "RELEASE s", "COMMIT"},
+	{setNone, atOnce + "SHOW x" + andThen + setBefore + andThen + "CALL p()"},
+}
+
+// part is a step of a story as messages.
+func (p *player) message(sql string) part {
+	d := p.draw
+	sql = strings.ReplaceAll(sql, "{own}", p.session.ownName+checkNames[fullCheck])
+	one := func(sql string) part { return query(sql) }
+	how, text, _ := strings.Cut(sql, ": ")
+	switch how + ": " {
+	case asNamed:
+		return part{slices.Concat(wire.AppendClose(nil, 'S', "p"), wire.AppendParse(nil, "p", text), sync_.bytes), sql}
+	case runNamed + ": ":
+		return part{slices.Concat(wire.AppendExecute(wire.AppendBind(nil, "", "p"), ""), sync_.bytes), sql}
+	case byBatch:
+		one = run
+	case atOnce:
+	default:
+		if d.n(3) > 0 {
+			return query(sql)
+		}
+		one, text = run, sql
+	}
+	var all []byte
+	for text := range strings.SplitSeq(text, andThen) {
+		all = append(all, one(text).bytes...)
+	}
+	if how != strings.TrimSuffix(atOnce, ": ") {
+		all = append(all, sync_.bytes...)
+	}
+	return part{all, sql}
 }

@@ -21,11 +21,16 @@ func commits(b *backend, carried []string) result {
 	}
 	if c, ok := b.cursors["h"]; ok && b.tx.block == 'T' {
 		delete(b.cursors, "h")
-		if b.tx.readOnly {
+		if code := b.write("a cursor at COMMIT", first(c.carried, carried)); code != "" {
 			b.rollback()
-			return result{code: "25006"}
+			return result{code: code}
 		}
-		b.tx.wrote = append(b.tx.wrote, c.carried...)
+	}
+	if b.tx.deferred {
+		if code := b.write("a trigger at COMMIT", carried); code != "" {
+			b.rollback()
+			return result{code: code}
+		}
 	}
 	b.commit()
 	return result{tag: "COMMIT"}
