@@ -11,6 +11,8 @@ FUZZTIME ?= 20s
 # gives it 15 s and 120.
 SOAK ?= 10m
 CLIENTS ?= 2000
+# How long the simulation goes on; make test gives it 2 s.
+SIMULATE ?= 5m
 # How long writers of many resources meet takeovers on each version of PostgreSQL;
 # make verify-tests has a fixed number of transactions.
 CONTENTION ?= 10m
@@ -142,7 +144,7 @@ more: $(TOOLS)/gotestsum ## Run tests with the race detector, other servers, dri
 .PHONY: verify
 verify: ## Run what takes long, two hours in all, whatever of it fails
 	@echo "This installs, once: $$(scripts/install-servers --missing --all)"
-	@$(MAKE) --no-print-directory --keep-going verify-tests ways verify-drivers verify-faults fuzz soak contend queues suites newcomer
+	@$(MAKE) --no-print-directory --keep-going verify-tests ways verify-drivers verify-faults fuzz simulate soak contend queues suites newcomer
 
 .PHONY: verify-tests
 verify-tests: $(TOOLS)/gotestsum ## Run the tests on every version of PostgreSQL, and those that make more leaves out
@@ -168,6 +170,10 @@ verify-faults: ## Let stores, networks and clients fail for FAULTS (150s) each, 
 model: ## Let spin try every schedule of the protocol's model, and of broken ones
 	scripts/install-servers --all
 	$(GO) test -count=1 -timeout 25m -v ./model
+
+.PHONY: simulate
+simulate: ## Simulate clients, proxies, a server and takeovers for SIMULATE (5m)
+	$(GO) test -count=1 -timeout 0 -v ./proxy/internal/session -run 'TestSimulation$$' -simulate $(SIMULATE)
 
 .PHONY: soak
 soak: ## Let clients of all manners come and go for SOAK (10m), and look what is left

@@ -64,6 +64,7 @@ func release(t testing.TB, lease *lockclient.Lease) {
 	}
 }
 
+// Evidence: I3
 func TestRedisThatForgetsIssuesNoTokenTwice(t *testing.T) {
 	ctx := t.Context()
 	server := startRedis(t)
@@ -146,6 +147,8 @@ func TestRacersThroughAForgetfulRedisShareNoToken(t *testing.T) {
 
 // A resource has one store. A client can win its lease in another store, but not seal it,
 // and without a seal its token is refused.
+//
+// Evidence: lock-services-arent-mixed
 func TestAnotherStoreIsNoGrant(t *testing.T) {
 	_, conn := startPostgres(t)
 	one := newClient(t, newMemory(), lockclient.Options{Sealers: []lockclient.Sealer{lockclient.PostgresSealer{Querier: conn, Source: "etcd"}}})

@@ -113,6 +113,8 @@ func (p *promoted) check(f fence.Fence) error {
 
 // In every store the holder of a lease learns of the promotion, and the next grant is
 // valid.
+//
+// Evidence: I9
 func TestHoldersCarryOnBehindAPromotion(t *testing.T) {
 	for name, open := range map[string]func(t *testing.T, pool *pgxpool.Pool) (lockclient.Store, []lockclient.Sealer){
 		"postgres": func(_ *testing.T, pool *pgxpool.Pool) (lockclient.Store, []lockclient.Sealer) {

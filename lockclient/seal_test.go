@@ -45,6 +45,7 @@ func (l *ledger) LastToken(_ context.Context, resource fence.Resource) (fence.To
 	return l.last[resource], nil
 }
 
+// Evidence: I3
 func TestAForgetfulStoreIssuesNoTokenTwice(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store, sealer := newMemory(), &ledger{}

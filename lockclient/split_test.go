@@ -172,6 +172,7 @@ func committed(t *testing.T, conn *pgx.Conn) (tokens []fence.Token) {
 	return tokens
 }
 
+// Evidence: I3
 func TestTwoRedisMastersShareNoToken(t *testing.T) {
 	for _, sealed := range []bool{true, false} {
 		t.Run(map[bool]string{true: "sealed", false: "not sealed"}[sealed], func(t *testing.T) {

@@ -23,6 +23,8 @@ func (db database) asleep(t *testing.T, conns ...*pgx.Conn) {
 
 // An idle session with a hold belongs to a frozen proxy or to a client that pauses: a
 // takeover terminates it soon, whatever preempt_after says.
+//
+// Evidence: I7
 func TestIdleHoldersAreEndedSoon(t *testing.T) {
 	for name, takeover := range map[string]string{
 		"seal": "seal('orders', 35)", "advance": "check('orders=35')", "revoke": "revoke('orders')", "set": "set_resource('orders', 'why', last_token => 35)",
@@ -58,6 +60,8 @@ func TestIdleHoldersAreEndedSoon(t *testing.T) {
 
 // A holder with an open transaction is terminated only after preempt_after, and never if
 // that is never.
+//
+// Evidence: I7
 func TestHoldersInATransactionAreEndedAfterPreemptAfter(t *testing.T) {
 	onEach(t, func(t *testing.T, db database) {
 		db.seal(t, "orders", 34)
@@ -154,6 +158,8 @@ func TestAnAdvisoryLockKeepsNoTakeoverOut(t *testing.T) {
 
 // A client cannot use up the tokens of a resource, nor set their source, before the first
 // seal.
+//
+// Evidence: I3
 func TestNobodyUsesUpAResource(t *testing.T) {
 	onEach(t, func(t *testing.T, db database) {
 		app, issuer := db.app(t), db.as(t, "issuer")

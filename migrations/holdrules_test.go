@@ -10,6 +10,8 @@ import (
 // and then a row of token 33 commits. The schedules are those that model/hold.pml finds
 // when the rule is left out, played by direct connections, without a proxy. With the
 // rule, the same schedule ends with WF001, or the seal waits.
+//
+// Evidence: I2
 func TestRulesOfAHold(t *testing.T) {
 	t.Parallel()
 	for _, rule := range []struct {

@@ -196,6 +196,8 @@ func TestOneOfManyAcquiresWins(t *testing.T) {
 
 // The winner waits for a writer with the older token. Meanwhile other callers get an
 // answer at once, and the lease has its whole ttl after the wait.
+//
+// Evidence: I2
 func TestAcquireSealsBeforeItReturns(t *testing.T) {
 	onEach(t, func(t *testing.T, db database) {
 		const ttl = time.Minute

@@ -161,6 +161,8 @@ func TestGrantsThatAPromotionLoses(t *testing.T) {
 }
 
 // A store that counts by itself learns from the seal which token it has to exceed.
+//
+// Evidence: I9
 func TestSealingBehindAPromotion(t *testing.T) {
 	onOwn(t, func(t *testing.T, primary database) {
 		primary.seal(t, "orders", 33)
@@ -221,6 +223,8 @@ func TestOperatorsBehindAPromotion(t *testing.T) {
 
 // Two standbys of one primary get the same timeline. The second does not accept a grant
 // of the first.
+//
+// Evidence: I9
 func TestTwoStandbysOfOnePrimary(t *testing.T) {
 	onOwn(t, func(t *testing.T, primary database) {
 		primary.seal(t, "orders", 33)
@@ -252,6 +256,8 @@ func TestTwoStandbysOfOnePrimary(t *testing.T) {
 // The last known token is above the time, as that of a former service which counted
 // nanoseconds, and several grants are lost. Neither of two promoted standbys grants a token
 // that the primary or the other standby has granted.
+//
+// Evidence: I9
 func TestNoTokenIsGrantedTwiceAboveTheTime(t *testing.T) {
 	onOwn(t, func(t *testing.T, primary database) {
 		mustExec(t, primary.app(t), "SELECT wirefence.check('orders=1800000000000000000')")
@@ -342,6 +348,8 @@ func TestAChainOfPromotions(t *testing.T) {
 }
 
 // A recovered backup lacks the grants since then.
+//
+// Evidence: I9
 func TestARestoredBackup(t *testing.T) {
 	onOwn(t, func(t *testing.T, db database) {
 		db.seal(t, "orders", 33)

@@ -252,6 +252,8 @@ func TestAProxysHoldOutlastsTheClients(t *testing.T) {
 }
 
 // A session takes over nothing that it holds, by any party of the session.
+//
+// Evidence: I2
 func TestNoTakeoverUnderAProxysHold(t *testing.T) {
 	onEach(t, func(t *testing.T, db database) {
 		issuer := db.as(t, "issuer")

@@ -30,6 +30,8 @@ func onQueue(t *testing.T, test func(t *testing.T, db database, app *pgx.Conn)) 
 
 // What one transaction does and what gets it refused. Each case is a text of its own, which is
 // run in each isolation level and rolled back.
+//
+// Evidence: a-worker-that-lost-its-row-writes-nothing
 func TestRowsJudgeClaims(t *testing.T) {
 	cases := []struct{ sql, state string }{
 		{"SELECT wirefence.check('job(1)=10')", ""},
@@ -135,6 +137,8 @@ func TestRowsAreNotHeld(t *testing.T) {
 }
 
 // A check and a take of the same job, one of which waits for the other.
+//
+// Evidence: a-worker-that-lost-its-row-writes-nothing
 func TestACheckMeetsATake(t *testing.T) {
 	onQueue(t, func(t *testing.T, db database, app *pgx.Conn) {
 		const check = "SELECT wirefence.check('job(1)=10')"

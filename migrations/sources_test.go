@@ -43,6 +43,7 @@ func TestAResourceTakesTheFirstSourceThatIsNamed(t *testing.T) {
 	})
 }
 
+// Evidence: lock-services-arent-mixed
 func TestASealOfAnotherSourceIsRefused(t *testing.T) {
 	onEach(t, func(t *testing.T, db database) {
 		issuer := db.as(t, "issuer")
@@ -133,6 +134,8 @@ func TestOneOfTwoFirstSourcesWins(t *testing.T) {
 // A writer with the same token, without its source, is not an older holder: the first
 // writer that names the source neither terminates that transaction nor waits for it. A
 // writer records the source when no other is active.
+//
+// Evidence: I8
 func TestTheFirstToNameASourceRunsBesideOthers(t *testing.T) {
 	onEach(t, func(t *testing.T, db database) {
 		app := db.app(t)

@@ -19,6 +19,7 @@ func (db database) writes(t *testing.T, token int) int {
 	return look[int](t, db, "SELECT count(*) FROM public.writes WHERE token = $1", token)
 }
 
+// Evidence: I8
 func TestWritersWithTheCurrentTokenRunInParallel(t *testing.T) {
 	onEach(t, func(t *testing.T, db database) {
 		mustExec(t, db.as(t, "issuer"), "SELECT wirefence.seal('orders', 34, 'worker-b', 'etcd')")

@@ -59,7 +59,7 @@ byte s, token;
 
 /* No commit under a stale token, and none under one that isn't recorded, behind which lower
  * ones could commit. */
-inline judge() { assert(wrote != STALE); assert(wrote != NEXT) }
+inline judge() { assert(wrote != STALE) /* Evidence: I1, I2 */; assert(wrote != NEXT) }
 
 /* A grant is recorded: what there is becomes stale, but what the transaction that records it
  * has written; the two commit together. */

@@ -84,17 +84,17 @@ byte committed; /* the token of the last fenced commit */
  * At a commit `token` is the transaction's, at a return the grant's. */
 inline hold_at_commit() {
 #ifndef NO_I1
-  assert(committed <= token); /* I1 */
+  assert(committed <= token); /* Evidence: I1 */
 #endif
 #ifndef NO_I2
-  assert(returned <= token); /* I2 */
+  assert(returned <= token); /* Evidence: I2 */
 #endif
   committed = token
 }
 
 inline hold_at_return() {
 #ifndef NO_I3
-  assert((granted & BIT(token)) == 0); /* I3 */
+  assert((granted & BIT(token)) == 0); /* Evidence: I3 */
 #endif
   granted = granted | BIT(token);
   returned = (token > returned -> token : returned);

@@ -160,7 +160,7 @@ bool stale, ok;
 
 /* I1 and I2 at once: at a commit no higher token is recorded. The tokens that
  * committed before, and those that an acquire has returned, are recorded ones. */
-inline judge(written) { assert(written != OLD) }
+inline judge(written) { assert(written != OLD) /* Evidence: I1, I2 */ }
 
 inline unlock_row() {
 #ifdef ROWS
@@ -309,7 +309,7 @@ inline answer() {
   what[AT(done[i])] = (what[AT(done[i])] >= HOLD -> what[AT(done[i])] : BARE);
 #ifdef LIVE
   if
-  :: wanted && HAS(i) && what[AT(done[i])] == BARE -> work[i]++; assert(work[i] <= MOST)
+  :: wanted && HAS(i) && what[AT(done[i])] == BARE -> work[i]++; assert(work[i] <= MOST) /* Evidence: I7 */
   :: else
   fi;
   if :: !HAS(i) -> work[i] = 0 :: else fi;

@@ -11,6 +11,8 @@ var deep = flag.Bool("deep", false, "search the large variants of hold.pml, too:
 
 // Whatever a client, a proxy and the takeovers of hold.pml do, no stale write
 // commits, and each takeover gets through.
+//
+// Evidence: I1, I2, I7
 func TestHoldsHold(t *testing.T) {
 	t.Parallel()
 	const everything = "BLOCKS SAVEPOINTS UNLOCKS SETS OWNSEALS"
@@ -112,6 +114,8 @@ func TestRulesOfHoldsAreNeeded(t *testing.T) {
 }
 
 // Two proxies in a row, and the client itself, hold in one backend under marks of their own.
+//
+// Evidence: I2
 func TestHoldsOfSeveralParties(t *testing.T) {
 	t.Parallel()
 	const (
@@ -136,6 +140,8 @@ func TestHoldsOfSeveralParties(t *testing.T) {
 
 // A hold lasts until somebody wants it: how long that keeps a takeover out, and whom a
 // takeover ends.
+//
+// Evidence: I7
 func TestHoldsLast(t *testing.T) {
 	t.Parallel()
 	const (

@@ -213,7 +213,7 @@ end:
        if :: what != NOTHING && where == RUNS -> idle = 0 :: else -> LIMIT(idle, IDLE + 32) fi;
        if :: question != NOTHING -> LIMIT(asked, SLOW) :: else fi;
        if :: silent -> pause = 0 :: else -> LIMIT(pause, ASK) fi;
-       if :: came -> known++; assert(known <= END); assert(frozen || missed || known <= SOON) :: else fi }
+       if :: came -> known++; assert(known <= END) /* Evidence: I7 */; assert(frozen || missed || known <= SOON) :: else fi }
   od
 }
 

@@ -11,6 +11,8 @@ import (
 
 // The protocol as it is has no schedule that breaks a property, and no state
 // that nobody gets out of.
+//
+// Evidence: I1, I2, I3
 func TestProtocolHolds(t *testing.T) {
 	t.Parallel()
 	found := search(t, "fence.pml", nil, "-O2")
@@ -22,6 +24,8 @@ func TestProtocolHolds(t *testing.T) {
 }
 
 // Nor has it one where a standby takes over that lacks the last commits.
+//
+// Evidence: I9
 func TestProtocolHoldsAcrossAPromotion(t *testing.T) {
 	t.Parallel()
 	found := search(t, "fence.pml", []string{"PROMOTION"}, "-O2")

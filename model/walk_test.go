@@ -50,7 +50,6 @@ func walk(t *testing.T, trace string) (w Walk, wrong error) {
 	return w, nil
 }
 
-// Evidence: traces
 func TestWalkAcceptsAHandoff(t *testing.T) {
 	t.Parallel()
 	w, wrong := walk(t, handoff)
@@ -62,7 +61,6 @@ func TestWalkAcceptsAHandoff(t *testing.T) {
 	}
 }
 
-// Evidence: traces
 func TestWalkNamesTheFirstStepThatCannotBe(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct{ old, new, at string }{

@@ -111,6 +111,8 @@ var theSeed = sync.OnceValue(func() uint64 {
 
 // The invariants hold under every fault, and after the repair clients get leases and
 // write again.
+//
+// Evidence: I1, I2, I3, I9
 func TestFaults(t *testing.T) {
 	var mu sync.Mutex
 	var losses []loss

@@ -181,6 +181,8 @@ func TestReadsThatWriteByADomain(t *testing.T) {
 }
 
 // The proxy refuses a misspelt fence in a comment.
+//
+// Evidence: I5
 func TestMisspeltFences(t *testing.T) {
 	onEach(t, oldAndNew, func(t *testing.T, w *world) {
 		c := w.connect(t)

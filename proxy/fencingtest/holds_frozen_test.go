@@ -23,6 +23,8 @@ const late = "INSERT INTO jobs (note) VALUES ('late')"
 
 // A takeover does not wait for idle sessions of a frozen proxy that hold, even without
 // preempt_after.
+//
+// Evidence: I7
 func TestFrozenProxyWithIdleSessions(t *testing.T) {
 	onEach(t, oldAndNew, func(t *testing.T, w *world) {
 		w.preempt(t, nil)
@@ -45,6 +47,8 @@ func TestFrozenProxyWithIdleSessions(t *testing.T) {
 const slack = time.Second
 
 // An open transaction of a frozen proxy is ended after preempt_after.
+//
+// Evidence: I7
 func TestFrozenProxyWithAnOpenTransaction(t *testing.T) {
 	onEach(t, oldAndNew, func(t *testing.T, w *world) {
 		const preempt = time.Second

@@ -13,6 +13,8 @@ import (
 // A standby is promoted while sessions hold at the primary, which goes on, and while others
 // read under the same fence at the standby. Behind the promotion the fence is stale there
 // for all of them, and the next holder's sessions hold at once.
+//
+// Evidence: I9
 func TestPromotionWhileSessionsHold(t *testing.T) {
 	onOwnServer(t, func(t *testing.T, old, promoted *world) {
 		hosts := old.Addr() + "," + promoted.Addr()

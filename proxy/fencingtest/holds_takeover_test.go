@@ -17,6 +17,8 @@ var sessions = flag.Int("sessions", 16, "how many busy sessions a takeover meets
 
 // A takeover succeeds against busy sessions that hold. Then they are refused, and none of their
 // commits follows one of the new token.
+//
+// Evidence: I7
 func TestTakeoverFromBusySessions(t *testing.T) {
 	onEach(t, oldAndNew, func(t *testing.T, w *world) { w.own(t, proxy.Options{}).takeOverFrom(t, *sessions, defaultPreempt) })
 }

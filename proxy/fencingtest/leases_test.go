@@ -67,6 +67,7 @@ func release(t *testing.T, lease *lockclient.Lease) {
 	}
 }
 
+// Evidence: I1
 func TestTokenRisesOnTakeover(t *testing.T) {
 	onEach(t, oldAndNew, func(t *testing.T, w *world) {
 		r := startRedis(t)

@@ -218,6 +218,8 @@ func TestLargeStatementThatSetsTheVariable(t *testing.T) {
 
 // In a database with functions that set the variable, a session without a fence may run what
 // needs a hold, but no two-phase commit and no text that the proxy does not read.
+//
+// Evidence: I6
 func TestUnfencedSessionsBesideSetters(t *testing.T) {
 	onEach(t, oldAndNew, func(t *testing.T, w *world) {
 		w.Exec(t, enter)

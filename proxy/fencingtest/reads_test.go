@@ -27,6 +27,8 @@ var free = []string{
 }
 
 // A superseded holder learns about it at its next statement.
+//
+// Evidence: I5
 func TestAStaleSessionReadsNothing(t *testing.T) {
 	onBoth(t, everyVersion, func(t *testing.T, w *world) {
 		for _, test := range []struct{ variable, comment, want string }{

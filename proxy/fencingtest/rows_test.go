@@ -22,6 +22,8 @@ func (w *world) withQueue(t stack.TB) *world {
 
 // Whatever carries them and however a statement is sent, claims are checked in each transaction
 // and never held.
+//
+// Evidence: a-worker-that-lost-its-row-writes-nothing
 func TestRowFences(t *testing.T) {
 	onBoth(t, everyVersion, func(t *testing.T, w *world) {
 		w.withQueue(t)

@@ -47,6 +47,8 @@ var otherRuns = map[string]string{
 
 // TestRandomTrafficNeedsEachRule takes the rules out, one by one, and lets random traffic
 // find a stale row. A rule whose text has changed fails the test, also with -short.
+//
+// Evidence: I5
 func TestRandomTrafficNeedsEachRule(t *testing.T) {
 	chosen := regexp.MustCompile(*without)
 	for _, rule := range rules.All {

@@ -39,6 +39,8 @@ const (
 // the protocol, under the current token and the one before, while the token moves on.
 // Once a seal has returned, no more rows of older tokens may appear. With the proxy off
 // they must.
+//
+// Evidence: I1, I2
 func TestNoStaleWriteUnderRandomTraffic(t *testing.T) {
 	for _, major := range stack.Some(t, everyVersion) {
 		for _, c := range []struct {

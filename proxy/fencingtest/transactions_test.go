@@ -92,6 +92,8 @@ func TestZombieInAnOpenTransactionIsEnded(t *testing.T) {
 
 // A transaction that gets its first fence is refused if that is stale, even if its snapshot is
 // older than the newer token.
+//
+// Evidence: I4
 func TestTokenThatWentStaleInAnOpenTransaction(t *testing.T) {
 	onEach(t, everyVersion, func(t *testing.T, w *world) {
 		for i, isolation := range isolations {
@@ -177,6 +179,8 @@ func TestLockOfAStaleSession(t *testing.T) {
 
 // Rolling back to a savepoint releases the lock of a check behind it, so the next write is
 // checked again. A check ahead of the savepoint keeps its lock.
+//
+// Evidence: I4
 func TestSavepointsLoseTheirCheck(t *testing.T) {
 	onBoth(t, oldAndNew, func(t *testing.T, w *world) {
 		for i, end := range []string{"rollback to a", "rollback to savepoint a; release savepoint a", "rollback work to a", "release a"} {

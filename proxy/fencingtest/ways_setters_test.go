@@ -211,6 +211,7 @@ var bypassesBySetters = []bypass{
 	}},
 }
 
+// Evidence: I4, I5
 func TestNoWritePassesUnchecked(t *testing.T) {
 	onEach(t, everyVersion, func(t *testing.T, shared *world) {
 		for _, b := range slices.Concat(bypassesBySetters, bypassesByMessages) {

@@ -43,6 +43,8 @@ func all() load {
 }
 
 // No deadlock, no stale commit and no undue refusal, whatever meets.
+//
+// Evidence: I2, I7
 func TestContention(t *testing.T) {
 	for _, c := range []struct {
 		major           int

@@ -100,6 +100,8 @@ func (c *crowd) disturb(t *testing.T) {
 // Workers do all that a worker does, are stopped for longer than their queue waits, are killed, and
 // lose the proxy. Every result is of the take that completed its job, and every worker that was
 // refused had lost its job.
+//
+// Evidence: a-worker-that-lost-its-row-writes-nothing
 func TestSoak(t *testing.T) {
 	each(t, time.Second, func(t *testing.T, w *world) {
 		c := &crowd{world: w, chance: rand.New(rand.NewPCG(uint64(*seed), 0)), all: make([]*member, 4), counts: map[string]int{}}

@@ -221,6 +221,8 @@ var ways = []way{
 // answers, however it is cut and however the client leaves; and it ends. That is so
 // without a fence, with a current one, and behind a refusal, which aborts what an
 // error of PostgreSQL's own would abort.
+//
+// Evidence: I6
 func TestRandomSequencesAgree(t *testing.T) {
 	for i, by := range ways {
 		for n, major := range majors {

@@ -31,6 +31,8 @@ func types(lines []string) string {
 // Case 5 for refusals: the check's, and those that the proxy makes itself. Each
 // is an error like any other: sent at once, the rest discarded to the Sync, one
 // ReadyForQuery, the transaction aborted, the session alive, nothing written.
+//
+// Evidence: I5
 func TestRefusals(t *testing.T) {
 	insert := "INSERT INTO t VALUES (1, 'a')"
 	stale := insert + " /*wirefence.token='orders=33'*/"

@@ -115,6 +115,8 @@ var cuts = []struct {
 // with one that is checked or held; the answers must be equal, but for what a script
 // says. Sessions without a fence get them whole, byte by byte and cut at random. Where time
 // is short each way is tried on one version.
+//
+// Evidence: I6
 func TestScripts(t *testing.T) {
 	for i, major := range majors {
 		for n, by := range carriers {

@@ -99,7 +99,7 @@ var fenced = map[string]struct {
 	entering: {enters, []string{"a=1", "a=3"}},
 	"DO 'perform set_config(''wirefence.token'', ''{}'', false), write()'": {enters, []string{"b=1"}},
 	preparesSetter: {func(fence string) behaviour {
-		return prepares("SELECT set_config('wirefence.token', '" + fence + "', false)")
+		return preparesLiteral("SELECT set_config('wirefence.token', '"+fence+"', false)", false)
 	}, nil},
 	"PREPARE p AS " + entering: {func(fence string) behaviour { return prepares(strings.Replace(entering, "{}", fence, 1)) }, []string{"a=1"}},
 }

@@ -22,6 +22,7 @@ type player struct {
 	open     bool   // a batch is open
 	ahead    bool   // it sends without waiting for answers
 	plain    bool   // it carries no fence, and sends no word of one
+	bare     bool   // it tells one of bareStories
 	leaves   bool   // it goes as soon as it has its answers
 	moved    time.Time
 	due      time.Time // when to look at its hold
@@ -36,7 +37,10 @@ func (p *player) connect() {
 	s := w.setup
 	p.ahead, p.leaves, p.left = d.n(4) == 3, d.n(2) == 1, 2+d.n(12)
 	p.plain = !s.policy.setters && !s.policy.required && d.n(8) == 7
-	if !p.plain {
+	if p.bare = !p.plain && d.n(8) == 7; p.bare {
+		p.left = 2
+	}
+	if !p.plain && !p.bare {
 		s.token = w.retell(pick(d, "", "a=1", "a=1", "b=1", "a=1,b=1", "a=3"))
 	}
 	w.sessions++
@@ -151,19 +155,21 @@ func (p *player) drawPlan() (parts []part) {
 		sql := pick(d, "SELECT 1", "INSERT INTO t VALUES (1)", "BEGIN", "COMMIT", "SELECT fails", "UPDATE t SET a = 1 RETURNING a")
 		return []part{p.message(sql)}
 	}
-	switch d.n(4) {
-	case 0, 1:
+	texts := slices.Concat([]string{"ROLLBACK"}, pick(d, stories...))
+	switch k := d.n(4); {
+	case p.bare:
+		texts = pick(d, bareStories...)
+	case k < 2:
 		parts, p.open = drawMessage(d, p.world.setup.major, p.open)
 		return parts
-	case 2:
+	case k == 2:
 		parts = append(parts, query(p.world.retell("SET wirefence.token = '"+pick(d, "a=1", "a=1", "b=1", "a=2,b=1", "a=3")+"'")))
 	}
 	if p.open {
 		parts = append(parts, sync_)
 	}
 	p.open = false
-	texts := slices.Concat([]string{"ROLLBACK"}, pick(d, stories...))
-	if d.n(2) == 0 { // a busy client holds
+	if !p.bare && d.n(2) == 0 { // a busy client holds
 		texts = []string{"ROLLBACK", inserts, inserts, "SELECT 1", "BEGIN", inserts, drawText(d, 1), drawText(d, pick(d, 1, 1, 2)), "", "COMMIT"}
 	}
 	comment := pick(d, "", "", signed)
@@ -197,10 +203,11 @@ func (p *player) tick() {
 	}
 }
 
-// idlesInTheWay finds a session that keeps its hold though nothing runs and a takeover waits.
+// idlesInTheWay finds a session that keeps its hold though nothing runs and a takeover waits. One
+// whose client has sent no Sync yet isn't idle: preempt_after bounds that.
 func (p *player) idlesInTheWay(t *takeover) {
 	b := p.server
-	if !b.locked(t.resource) || b.tx.began || !p.answered() {
+	if !b.locked(t.resource) || b.tx.began || !p.answered() || !p.session.Idle() {
 		return
 	}
 	since := p.moved
@@ -259,8 +266,8 @@ var rare = map[string]behaviour{
 	"BEGIN ISOLATION LEVEL REPEATABLE READ":            beginsFrozen(false),
 	"BEGIN ISOLATION LEVEL REPEATABLE READ, READ ONLY": beginsFrozen(true),
 	"SELECT unholds()":                                 unholds,
-	preparesUnlock:                                     then(prepares(unlocking), "DO"),
-	renames:                                            then(anew("INSERT INTO t VALUES (1)"), "DO"),
+	preparesUnlock:                                     preparesLiteral(unlocking, false),
+	renames:                                            then(preparesLiteral("INSERT INTO t VALUES (1)", true), ""),
 	deferring:                                          defers,
 }
 
@@ -275,11 +282,17 @@ func unholds(b *backend, carried []string) result {
 	return r
 }
 
-// anew prepares a statement in the place of another.
-func anew(sql string) behaviour {
+// preparesLiteral prepares a statement out of a literal, which has no part in the fence of the text.
+func preparesLiteral(sql string, anew bool) behaviour {
 	return func(b *backend, carried []string) result {
-		delete(b.statements, "p")
-		return prepares(sql)(b, carried)
+		if anew {
+			delete(b.statements, "p")
+		}
+		r := prepares(sql)(b, carried)
+		if r.code == "" {
+			b.statements["p"] = preparedText{text: sql}
+		}
+		return r
 	}
 }
 
@@ -302,7 +315,7 @@ const (
 	declaring      = "DECLARE h CURSOR WITH HOLD FOR SELECT write()"
 	deferring      = "INSERT INTO delayed VALUES (1)"
 	preparesUnlock = "DO 'execute ''PREPARE p AS SELECT pg_advisory_unlock_all()'''"
-	renames        = "DO 'execute ''DEALLOCATE p''; execute ''PREPARE p AS INSERT INTO t VALUES (1)'''"
+	renames        = "SELECT run('DEALLOCATE p', 'PREPARE p AS INSERT INTO t VALUES (1)')"
 	frozen         = "BEGIN ISOLATION LEVEL REPEATABLE READ"
 	// How a step is sent: as the statement p, of p, as a batch, as several queries at once.
 	asNamed  = "as p: "
@@ -332,13 +345,10 @@ var stories = [][]string{
 	{strings.Replace(preparesSetter, "{}", "a=3", 1), setToken, inserts, inserts, inserts, "EXECUTE p; " + inserts},
 	{atOnce + "DISCARD ALL" + andThen + "PREPARE p AS " + unlocking, setToken, inserts, inserts, inserts, "BEGIN", inserts, "EXECUTE p", "", "COMMIT"},
 	{asNamed + "SHOW x", renames, setBefore, runNamed},
-	{asNamed + "SELECT set_config('wirefence.token', 'a=3', false)", "EXECUTE p", inserts},
 	{byBatch + inserts, "DEALLOCATE {own}; PREPARE {own}(text) AS SELECT 1", setBefore, "", byBatch + inserts},
 	{byBatch + inserts + andThen + setBefore + andThen + inserts},
 	{setNone, "BEGIN", deferring, setBefore, "COMMIT"},
-	{"BEGIN", deferring, setBefore, "COMMIT"},
 	{setNone, "BEGIN", "SELECT 1" + signed, deferring, "COMMIT" + former},
-	{setNone, "BEGIN", "SELECT 1" + signed, "COMMIT AND CHAIN", deferring, "", "COMMIT" + signed},
 	{setNone, "BEGIN", deferring, "SAVEPOINT s", "SELECT 1" + signed, "ROLLBACK TO s", "", "COMMIT" + signed},
 	{setNone, "BEGIN", deferring, setBefore, "SAVEPOINT s" + anothers, setToken, "SELECT 1", "ROLLBACK TO s", "COMMIT"},
 	{setNone, "BEGIN", deferring, setBefore, "SAVEPOINT s" + anothers, setToken + "; SELECT 1; ROLLBACK TO s; COMMIT"},
@@ -346,7 +356,14 @@ var stories = [][]string{
 	{setNone, atOnce + "SHOW x" + andThen + setBefore + andThen + "CALL p()"},
 }
 
-// part is a step of a story as messages.
+// bareStories are those of a session whose variable was never set.
+var bareStories = [][]string{
+	{"BEGIN", deferring, setBefore, "COMMIT"},
+	{"BEGIN", "SELECT 1" + signed, "COMMIT AND CHAIN", deferring, "", "COMMIT" + signed},
+	{asNamed + "SELECT set_config('wirefence.token', 'a=3', false)", "EXECUTE p", inserts},
+}
+
+// message is a step of a story as messages.
 func (p *player) message(sql string) part {
 	d := p.draw
 	sql = strings.ReplaceAll(sql, "{own}", p.session.ownName+checkNames[fullCheck])

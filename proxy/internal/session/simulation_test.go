@@ -5,6 +5,7 @@ import (
 	"maps"
 	"os/exec"
 	"regexp"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -29,7 +30,7 @@ const worldSize = 300
 // exchange their own bytes alone, an idle session gives its hold back to a takeover, and each
 // client gets all its answers.
 //
-// Evidence: I1, I2, I3, I4, I5, I6, I7, I9, simulation
+// Evidence: I1, I2, I3, I4, I5, I6, I7, I9
 func TestSimulation(t *testing.T) {
 	if *oneSeed != 0 {
 		judgeWorld(t, *oneSeed, play(*oneSeed, worldSize, defects{}, nil))
@@ -122,14 +123,16 @@ func FuzzSimulation(f *testing.F) {
 // TestSimulationNeedsEachRule takes the rules of the core out, one by one, and lets the simulation
 // find what goes wrong.
 //
-// Evidence: simulation
+// Evidence: I5
 func TestSimulationNeedsEachRule(t *testing.T) {
 	if testing.Short() {
 		t.Skip("it builds the core without each rule")
 	}
+	// The simulation knows no domains and no guards.
+	unknown := []string{"check ahead of a SET with a parameter of a domain", "check ahead of a SET with a constant of a domain", "no hold counts behind a refusal"}
 	chosen := regexp.MustCompile(*without)
 	for _, rule := range rules.All {
-		if !chosen.MatchString(rule.Name) {
+		if !chosen.MatchString(rule.Name) || slices.Contains(unknown, rule.Name) {
 			continue
 		}
 		t.Run(rule.Name, func(t *testing.T) {

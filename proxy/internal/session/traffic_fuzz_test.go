@@ -193,6 +193,8 @@ func TestTraffic(t *testing.T) {
 // but under the lock of a check or a hold of that fence; what reaches the server is
 // well framed; the client sees what it would see directly, behind a refusal, too; and
 // no session hangs, loses its step, holds for ever, or remembers more than it was sent.
+//
+// Evidence: I2, I4, I5, I6
 func FuzzTraffic(f *testing.F) {
 	for seed := range uint64(64) {
 		f.Add(randomInput(seed))

@@ -207,9 +207,9 @@ func (w *world) tale() string {
 	return text
 }
 
-// smaller leaves out messages that the fault doesn't need.
+// smaller leaves out messages that the fault doesn't need, as far as it comes in some seconds.
 func smaller(seed uint64, size int, found *world) *world {
-	for again := true; again; {
+	for again, until := true, time.Now().Add(5*time.Second); again; {
 		again = false
 		for chunk := max(1, found.messages/4); chunk > 0; chunk /= 2 {
 			for from := 0; from < found.messages; from += chunk {
@@ -220,7 +220,7 @@ func smaller(seed uint64, size int, found *world) *world {
 				for n := from; n < from+chunk; n++ {
 					skip[n] = true
 				}
-				if len(skip) == len(found.skip) {
+				if len(skip) == len(found.skip) || time.Now().After(until) {
 					continue
 				}
 				if w := play(seed, size, found.broken, skip); w.violated != "" {
