@@ -78,7 +78,7 @@ func TestWalkNamesTheFirstStepThatCannotBe(t *testing.T) {
 		"a token that passes behind a promotion":         {"promoted - orders 1 18\n", "promoted - orders 2 18\nchecked s3 orders 2 0\n", "checked s3 orders 2 0: it was sealed before a promotion"},
 		"a commit whose lock is gone":                    {"commits s1 orders 1 20\nended s1 - 0 0\nunheld s1 orders 1 0\n", "unheld s1 orders 1 0\ncommits s1 orders 1 20\n", "commits s1 orders 1 20: no check"},
 		"a commit under a stale token":                   {"commits s2 orders 2 30", "commits s2 orders 1 30", "commits s2 orders 1 30: the last token is 2"},
-		"a commit ahead of one that came before":         {"2 30", "2 20", "commits s2 orders 2 20: the commit before it is at 20"},
+		"a commit ahead of one that came before":         {"2 30", "2 1F", "commits s2 orders 2 1F: the commit before it is at 20"},
 		"a hold that is given back twice":                {"unheld s1 orders 1 0\n", "unheld s1 orders 1 0\nunheld s1 orders 1 0\n", "unheld s1 orders 1 0: s1 doesn't have it"},
 		"a lost token that is sealed again":              {"8589934592", "2", "sealed t1 orders 2 0: t2 has sealed it before"},
 		"a step of another kind":                         {"ran s2", "run s2", "run s2 orders 2 0: no such kind"},

@@ -17,6 +17,7 @@ import (
 
 	"github.com/wirefence/wirefence/internal/servers"
 	"github.com/wirefence/wirefence/internal/stack"
+	"github.com/wirefence/wirefence/model"
 	"github.com/wirefence/wirefence/proxy"
 )
 
@@ -48,17 +49,21 @@ func TestNoStaleWriteUnderRandomTraffic(t *testing.T) {
 			o      proxy.Options
 			behind upstreamKind
 			want   []string // SQLSTATEs that clients must get
+			walked []model.Kind
 		}{
-			{"a fence is allowed", proxy.Options{}, server, []string{"WF001", "WF006"}},
-			{"a fence is required", proxy.Options{UnfencedWrites: proxy.Reject}, server, []string{"WF001", "WF002", "WF006"}},
-			{"no holds", proxy.Options{Hold: -1}, server, []string{"WF001", "WF006"}},
-			{"holds that nobody asks for", proxy.Options{}, serverAlone, []string{"WF001", "WF006"}},
-			{"before a transaction pooler", proxy.Options{}, pooler, []string{"WF001", "WF006"}},
-			{"before another proxy", proxy.Options{}, anotherProxy, []string{"WF001", "WF006"}},
-			{"the proxy is off", proxy.Options{Mode: proxy.Off}, server, nil},
+			{"a fence is allowed", proxy.Options{}, server, []string{"WF001", "WF006"}, nil},
+			{"a fence is required", proxy.Options{UnfencedWrites: proxy.Reject}, server, []string{"WF001", "WF002", "WF006"}, walked},
+			{"no holds", proxy.Options{Hold: -1}, server, []string{"WF001", "WF006"}, walked[:6]},
+			{"holds that nobody asks for", proxy.Options{}, serverAlone, []string{"WF001", "WF006"}, walked},
+			{"before a transaction pooler", proxy.Options{}, pooler, []string{"WF001", "WF006"}, nil},
+			{"before another proxy", proxy.Options{}, anotherProxy, []string{"WF001", "WF006"}, nil},
+			{"the proxy is off", proxy.Options{Mode: proxy.Off}, server, nil, walked},
 		} {
 			t.Run(fmt.Sprint(major, " ", c.name), func(t *testing.T) {
 				tr := newTraffic(t, major, c.o, c.behind)
+				if c.walked != nil {
+					tr.steps = stack.TellSteps(t, tr.Admin, "written", "orders")
+				}
 				begun, lasts := time.Now(), trafficLength()
 				lacks := func() bool { return !tr.saw(c.want) }
 				if c.o.Mode == proxy.Off {
@@ -66,12 +71,44 @@ func TestNoStaleWriteUnderRandomTraffic(t *testing.T) {
 				}
 				tr.run(t, func() bool {
 					passed := time.Since(begun)
-					return (passed < lasts || passed < stack.Patience && lacks()) && (c.o.Mode == proxy.Off || len(tr.stale(t, tr.current.Load()-1)) == 0)
+					return (passed < lasts || passed < stack.Patience && lacks()) && (c.o.Mode == proxy.Off || len(tr.stale(t, tr.current.Load()-1)) == 0 && tr.follow(t, false) == nil)
 				})
 				t.Logf("it took %s", time.Since(begun).Round(100*time.Millisecond))
 				tr.judge(t, c.o.Mode == proxy.Off, c.want)
+				tr.walk(t, c.o.Mode == proxy.Off, c.walked)
 			})
 		}
+	}
+}
+
+// walked are the kinds of steps that a run must have, which is walked through the model.
+var walked = []model.Kind{model.Wanted, model.Sealed, model.Granted, model.Checked, model.Ran, model.Commits, model.Held, model.Unheld}
+
+// follow walks the steps so far, and returns what is wrong with the first that can't be.
+func (tr *traffic) follow(t *testing.T, last bool) error {
+	t.Helper()
+	if tr.steps != nil && tr.cannotBe == nil {
+		tr.cannotBe = tr.steps.Follow(t, tr.Admin, last)
+	}
+	return tr.cannotBe
+}
+
+// walk looks at the steps of a run that tells them. unfenced says that one of them can't be.
+func (tr *traffic) walk(t *testing.T, unfenced bool, kinds []model.Kind) {
+	t.Helper()
+	if tr.steps == nil {
+		return
+	}
+	wrong := tr.follow(t, true)
+	t.Logf("steps: %v, and then %v", tr.steps.Counts(), wrong)
+	switch missing := tr.steps.Missing(slices.Clone(kinds)...); {
+	case unfenced && wrong == nil:
+		t.Error("the model has each step, though nothing fences")
+	case unfenced:
+	case wrong != nil:
+		t.Error(wrong)
+	case len(missing) > 0:
+		t.Errorf("no step is %v", missing)
 	}
 }
 
@@ -105,6 +142,8 @@ type traffic struct {
 	domain  uint32 // the type noting
 	seed    uint64
 
+	steps    *stack.Steps // nil where they aren't told
+	cannotBe error        // what is wrong with one of them
 	current  atomic.Int64 // the token that was sealed last
 	answered atomic.Int64 // what clients sent in one go
 
@@ -160,6 +199,9 @@ func (tr *traffic) run(t *testing.T, more func() bool) {
 		stack.Eventually(t, "the clients go on", func() bool { return tr.answered.Load() >= enough })
 		next := tr.current.Load() + 1
 		tr.Seal(t, "orders", next)
+		if tr.steps != nil {
+			tr.steps.Granted(t, tr.Admin, next)
+		}
 		stack.MustExec(t, tr.Admin, "INSERT INTO sealed SELECT $1, count(*) FROM written WHERE token < $1", next)
 		tr.current.Store(next)
 	}
