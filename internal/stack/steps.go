@@ -1,6 +1,7 @@
 package stack
 
 import (
+	"context"
 	_ "embed"
 	"fmt"
 	"regexp"
@@ -71,25 +72,22 @@ var (
 
 // Follow walks the steps since the last call, and returns what is wrong with the first one that
 // can't be. last drops what keeps the log.
-func (s *Steps) Follow(t TB, conn *pgx.Conn, last bool) (wrong error) {
-	t.Helper()
-	rows, err := conn.Query(t.Context(), "SELECT lsn::text, data FROM pg_logical_slot_get_changes($1 || current_database(), NULL, NULL)", stepsSlot)
+func (s *Steps) Follow(ctx context.Context, conn *pgx.Conn, last bool) (wrong, err error) {
+	rows, err := conn.Query(ctx, "SELECT lsn::text, data FROM pg_logical_slot_get_changes($1 || current_database(), NULL, NULL)", stepsSlot)
 	if err != nil {
-		t.Fatal(err)
+		return nil, err
 	}
 	var at, line string
-	if _, err := pgx.ForEachRow(rows, []any{&at, &line}, func() error {
+	_, err = pgx.ForEachRow(rows, []any{&at, &line}, func() error {
 		if wrong == nil {
 			wrong = s.read(at, line)
 		}
 		return nil
-	}); err != nil {
-		t.Fatal(err)
+	})
+	if err == nil && last {
+		_, err = conn.Exec(ctx, "SELECT pg_drop_replication_slot($1 || current_database())", stepsSlot)
 	}
-	if last {
-		MustExec(t, conn, "SELECT pg_drop_replication_slot($1 || current_database())", stepsSlot)
-	}
-	return wrong
+	return wrong, err
 }
 
 // read takes a line of the log, which is at this position.

@@ -16,6 +16,7 @@ type history struct {
 	writes      []*write
 	revocations []revocation
 	commits     []commit // in their order
+	cannotBe    error    // what is wrong with the first step that the model hasn't
 }
 
 // attempt is one acquire and, if it was granted, the time of the lease.

@@ -22,6 +22,15 @@ var checks = []struct {
 	{"I3 unique", unique},
 	{"sealed before it is granted", sealedFirst},
 	{"answers are true", answersAreTrue},
+	{"steps of the model", stepsOfTheModel},
+}
+
+// stepsOfTheModel finds the first check, hold, takeover, write or commit that the model hasn't.
+func stepsOfTheModel(h *history) []string {
+	if h.cannotBe == nil {
+		return nil
+	}
+	return []string{h.cannotBe.Error()}
 }
 
 // monotone compares the tokens of the journal's rows in commit order, which PostgreSQL

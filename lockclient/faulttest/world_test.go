@@ -50,7 +50,8 @@ type world struct {
 	strikes     int
 	revocations []revocation
 
-	progress chan record // grants and commits, as they are told
+	steps    *stack.Steps // nil where tokens aren't sealed
+	progress chan record  // grants and commits, as they are told
 }
 
 // open creates the database and the store, and the networks between the seats and them,
@@ -96,6 +97,9 @@ func (w *world) prepare(t *testing.T) {
 			fmt.Sprintf("UPDATE wirefence.resource_locks SET preempt_after = '%d ms'", preemptAfter.Milliseconds()))
 	}
 	conn := stack.Connect(t, url)
+	if w.defect != unsealed {
+		w.steps = stack.TellSteps(t, conn, "journal", string(resource))
+	}
 	if err := watchCommits(t.Context(), conn); err != nil {
 		t.Fatal(err)
 	}
@@ -296,6 +300,11 @@ func (w *world) readHistory(ctx context.Context) (*history, error) {
 		return nil, err
 	}
 	defer func() { _ = conn.Close(ctx) }()
+	if w.steps != nil {
+		if h.cannotBe, err = w.steps.Follow(ctx, conn, true); err != nil {
+			return nil, err
+		}
+	}
 	h.commits, err = readCommits(ctx, conn)
 	return h, err
 }

@@ -88,7 +88,10 @@ var walked = []model.Kind{model.Wanted, model.Sealed, model.Granted, model.Check
 func (tr *traffic) follow(t *testing.T, last bool) error {
 	t.Helper()
 	if tr.steps != nil && tr.cannotBe == nil {
-		tr.cannotBe = tr.steps.Follow(t, tr.Admin, last)
+		var err error
+		if tr.cannotBe, err = tr.steps.Follow(t.Context(), tr.Admin, last); err != nil {
+			t.Fatal(err)
+		}
 	}
 	return tr.cannotBe
 }
