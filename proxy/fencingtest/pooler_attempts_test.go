@@ -29,6 +29,15 @@ func TestAttemptsBehindThePooler(t *testing.T) {
 			c.Must(setLocal(33))
 			return c.Batch(executeOf("p"))
 		}},
+		{"SET LOCAL behind a text that failed ahead of its COMMIT", func(c *client) error {
+			const another = " /*wirefence.token='other=7'*/"
+			c.Must("BEGIN", setLocal(33), "SAVEPOINT a"+another)
+			if c.Simple("SELECT 1/0; COMMIT"+another) == nil {
+				return nil
+			}
+			c.Must("ROLLBACK TO a")
+			return c.Simple(insertOf(33))
+		}},
 		{"portal by another name that is cut to the same", func(c *client) error {
 			return c.Batch(parseOf("c", insertOf(33)+comment(33)), bindOf(long+"1", "c"), executeOf(long+"2"))
 		}},

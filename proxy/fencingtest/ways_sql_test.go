@@ -306,6 +306,11 @@ var attemptsBySQL = []attempt{
 	{"domain in what counts as a SET", "WF001", stales("select wirefence.hold(noted 'unknown=1')")},
 	{"SAVEPOINT that brings a good value back", "WF001", texts("begin", "set local wirefence.token = 'orders=34'", "insert into cell values (60, 0)",
 		"savepoint a", "set local wirefence.token = '"+stale+"'", insert)},
+	{"deferred trigger that runs at a COMMIT behind a text that failed ahead of its own", "WF001", func(c *client, w *world) error {
+		c.Must("begin", "insert into later values (1)", "set local wirefence.token = '"+stale+"'", "savepoint a /*wirefence.token='other=7'*/")
+		_ = c.Simple("set local wirefence.token = 'orders=34'; select 1; rollback to a; commit")
+		return texts("rollback to a", "commit")(c, w)
+	}},
 	{"ROLLBACK TO that brings the stale value back", "WF001", texts("begin", "set local wirefence.token = '"+stale+"'", "savepoint a",
 		"set local wirefence.token = 'orders=34'", "insert into cell values (61, 0)", "rollback to a", insert)},
 	{"COMMIT that brings the stale value back", "WF001", stales("begin", "set local wirefence.token = 'orders=34'", "insert into cell values (62, 0)", "rollback and chain", insert)},

@@ -63,7 +63,7 @@ var All = []Rule{
 	{"check ahead of COMMIT", []edit{{weaveGo, "need = !c.fenced && !c.checked && c.ran && c.runs", "need = !c.fenced && false"}}},
 	{"check ahead of COMMIT behind a SET", []edit{{weaveGo, "f.Fenced && !f.FenceChanged && !c.unsteady", "f.Fenced && !c.unsteady"}}},
 	{"check ahead of COMMIT under another fence", []edit{{weaveGo, `by.Comment != "" && f.FencedBy == by.Comment`, `by.Comment != "" && f.Fenced`}}},
-	{"check ahead of COMMIT in a chain", []edit{{applyGo, `s.tx.fencedBy, s.tx.fenceChanged, s.tx.varied = "", false, false`, "s.tx.fenceChanged, s.tx.varied = false, false"}}},
+	{"check ahead of COMMIT in a chain", []edit{{applyGo, "up to the next boundary.\n\t\t\ts.tx.fencedBy = \"\"", "up to the next boundary."}}},
 	{"check ahead of COMMIT behind ROLLBACK TO", []edit{{applyGo, `s.tx.fencedBy, s.tx.fenceChanged = "", s.tx.fenceChanged || s.tx.varied`, "s.tx.fenceChanged = s.tx.fenceChanged || s.tx.varied"}}},
 	{"ROLLBACK TO brings a value back", []edit{{applyGo, `s.tx.fencedBy, s.tx.fenceChanged = "", s.tx.fenceChanged || s.tx.varied`, `s.tx.fencedBy = ""`}}},
 	{"ROLLBACK TO brings a value back in the text of COMMIT", []edit{{weaveGo, `c.fenced && steady && !(st.Class == sqltext.Undoes && (c.varied || c.by.Comment != ""))`, "c.fenced && steady"}}},

@@ -48,7 +48,9 @@ func (s *Session) noteEffects(m *policy.Message, a *policy.Action, body []byte) 
 		s.noteFlags(st.Flags)
 		switch {
 		case st.Class == sqltext.Ends:
-			s.tx.fencedBy, s.tx.fenceChanged, s.tx.varied = "", false, false
+			// If a statement ahead of it fails, the transaction goes on, so what may have
+			// changed counts up to the next boundary.
+			s.tx.fencedBy = ""
 		case st.Class == sqltext.Undoes:
 			s.tx.fencedBy, s.tx.fenceChanged = "", s.tx.fenceChanged || s.tx.varied
 		case st.Flags&(sqltext.SetsVariable|sqltext.Resets) != 0:
@@ -59,7 +61,10 @@ func (s *Session) noteEffects(m *policy.Message, a *policy.Action, body []byte) 
 			s.noteRenames(st, body)
 		}
 		if s.pooled {
-			s.tx.localSet = (s.tx.localSet || st.Flags.Has(sqltext.SetsVariable|sqltext.Local)) && st.Class != sqltext.Ends
+			s.tx.localSet = s.tx.localSet || st.Flags.Has(sqltext.SetsVariable|sqltext.Local)
+			if st.Class == sqltext.Ends {
+				s.tx.localWasSet, s.tx.localSet = s.tx.localWasSet || s.tx.localSet, false
+			}
 		}
 		s.noteChain(st, ends)
 		ends = ends || st.Class == sqltext.Ends

@@ -320,6 +320,8 @@ func (s *Session) handleReady(msg []byte) bool {
 	if e.Note.role != asksHold {
 		s.hold.change(policy.AskFails) // if it still asks, the group that asked has failed
 	}
+	// What failed may be ahead of what was to end the transaction.
+	s.tx.localSet = s.tx.localSet || s.tx.localWasSet && s.tx.status == wire.Failed
 	if s.tx.status == wire.Idle {
 		s.activity++
 		s.transactions++
@@ -361,5 +363,5 @@ func (s *Session) handleReady(msg []byte) bool {
 // noteBoundary records that no transaction is open and nothing outstanding.
 func (s *Session) noteBoundary() {
 	s.tx.fenced, s.tx.fencedBy, s.tx.fenceChanged, s.tx.varied = false, "", false, false
-	s.tx.localSet, s.tx.freshChain = false, false
+	s.tx.localSet, s.tx.localWasSet, s.tx.freshChain = false, false, false
 }

@@ -120,6 +120,7 @@ type openTransaction struct {
 	fenceChanged   bool   // the variable may have changed since the last check of it, also by a ROLLBACK TO
 	freshChain     bool   // it began in the group that ended the one before, and nothing but SET, LOCK and the like has run in it
 	localSet       bool   // with a pooler: the client has set the variable in it
+	localWasSet    bool   // the same, and a statement was sent that ends it
 	madeReadOnly   bool   // a check has made it READ ONLY
 	shadowReadOnly bool   // in shadow mode a check would have
 }

@@ -147,6 +147,9 @@ func TestTrafficThatOnceWentWrong(t *testing.T) {
 		{name: "the same, in a block", token: "a=1", policy: there, major: 15,
 			script: []part{query("BEGIN"), {wire.AppendParse(nil, "p", "SAVEPOINT s"), "Parse p SAVEPOINT s"},
 				run("SET TRANSACTION ISOLATION LEVEL SERIALIZABLE"), sync_}},
+		{name: "a text that failed ahead of its COMMIT left a trigger at COMMIT without a check", policy: there, major: 16,
+			script: []part{query("BEGIN"), query(deferring), query("SET wirefence.token = 'a=3'"), query("SAVEPOINT s /*wirefence.token='b=1'*/"),
+				query("SET wirefence.token = 'a=1'; SELECT 1; ROLLBACK TO s; COMMIT"), query("ROLLBACK TO s"), query("COMMIT")}},
 		{name: "an EXECUTE in the text of its PREPARE set the variable unseen", policy: there, major: 14,
 			script: []part{query("PREPARE p AS INSERT INTO t SELECT set_config('wirefence.token', 'a=1', false); EXECUTE p")}},
 	} {
