@@ -15,6 +15,7 @@ import (
 
 	"github.com/wirefence/wirefence/internal/servers"
 	"github.com/wirefence/wirefence/internal/stack"
+	"github.com/wirefence/wirefence/model"
 )
 
 const (
@@ -303,6 +304,9 @@ func (w *world) readHistory(ctx context.Context) (*history, error) {
 	if w.steps != nil {
 		if h.cannotBe, err = w.steps.Follow(ctx, conn, true); err != nil {
 			return nil, err
+		}
+		if missing := w.steps.Missing(model.Wanted, model.Sealed, model.Checked, model.Ran, model.Commits); h.cannotBe == nil && len(missing) > 0 {
+			h.cannotBe = fmt.Errorf("no step is %v", missing)
 		}
 	}
 	h.commits, err = readCommits(ctx, conn)
