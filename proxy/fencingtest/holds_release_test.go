@@ -187,6 +187,19 @@ func TestLocksThatGoInATransaction(t *testing.T) {
 	})
 }
 
+// The fence changes in a message that was sent ahead, when it wasn't known whether it is in a
+// transaction, and then the lock goes.
+func TestLocksThatGoBehindAFenceThatChanged(t *testing.T) {
+	onEach(t, oldAndNew, func(t *testing.T, shared *world) {
+		onEachWay(t, shared.Major, "DO", func(t *testing.T, w *world, by string) {
+			c := w.holding(t, by)
+			answers(c, queries("BEGIN", insertOf(34)+by, "DO $$ BEGIN PERFORM set_config('wirefence.token', 'other=7', false); END $$"), 3)
+			_ = c.Simple("SELECT 1; " + unlock)
+			w.sealWaits(t, c)
+		})
+	})
+}
+
 // Stored code and the client release the session's lock ahead of a transaction.
 func TestLocksThatGoBeforeATransaction(t *testing.T) {
 	onEach(t, everyVersion, func(t *testing.T, shared *world) {

@@ -245,6 +245,8 @@ func (f *Facts) decideAlone(m *Message, by Carrier) Action {
 	}
 	unlocks := f.HoldMayEnd || len(m.Statements) == 1 && m.Statements[0].Flags.Has(sqltext.Unlocks)
 	switch {
+	case f.HoldCovers(by) && f.Outstanding > 0 && len(m.Statements) == 1 && endsHold(&m.Statements[0], by):
+		return Action{Do: Wait} // in a block it needs a check, for what ran there under the hold
 	case f.HoldCovers(by) && unlocks:
 		return refuse(fence.CannotBeFenced, NotShared, 0) // it would release what covers it
 	case f.HoldCovers(by):

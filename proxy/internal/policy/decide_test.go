@@ -346,6 +346,7 @@ func TestHolds(t *testing.T) {
 		"not behind another statement":             {situation(holds(variable)), saying("SELECT 1; " + unlock), "forward, checks 1, covered"},
 		"DISCARD ALL behind what it would release": {situation(holds(variable)), saying("SELECT 1; DISCARD ALL"), "forward, checks 1, covered"},
 		"DISCARD ALL in a block":                   {situation(holds(variable), inBlock), saying("DISCARD ALL"), "forward, checks 0, covered"},
+		"DO that sets the fence, perhaps so":       {situation(holds(variable), pipelined), saying("DO 'perform set_config(''wirefence.token'', ''b=1'', false)'"), "wait"},
 		"DISCARD ALL, perhaps in a block":          {situation(holds(variable), pipelined), saying("DISCARD ALL"), "wait"},
 		"an unlock under another's hold":           {situation(unfenced, holds(comment), fenced, inBlock), saying(unlock), "forward, guard 0"},
 		"which carries one itself":                 {situation(holds(comment), fenced, inBlock), saying("SHOW x; " + unlock), "forward, guard 1, checks 1, covered"},
