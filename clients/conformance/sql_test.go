@@ -1,0 +1,92 @@
+package conformance
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/wirefence/wirefence/internal/servers"
+)
+
+// The clients for Ruby and Java take leases by SQL, and pass tests of their own where their writes
+// go to PostgreSQL, through the proxy, and through PgBouncer with transaction pooling.
+func TestClientsBySQL(t *testing.T) {
+	java := javaTests(t)
+	for _, way := range []string{"direct", "proxy", "pooler"} {
+		for language, command := range map[string][]string{
+			"ruby": {"ruby", "-I", "../ruby/lib", "../ruby/test/wirefence_test.rb"},
+			"java": java,
+		} {
+			t.Run(way+"/"+language, func(t *testing.T) {
+				t.Parallel()
+				w := newWorld(t, "WIREFENCE_REDIS_URL=") // leases are in PostgreSQL, for all who take some
+				direct := fmt.Sprintf("postgresql://%%s@%s/%s?sslmode=disable", w.Addr(), w.Name)
+				url := fmt.Sprintf(direct, "app")
+				switch way {
+				case "proxy":
+					url = w.url
+				case "pooler":
+					pooler, err := servers.StartPgBouncer(t.Context(), servers.PgBouncerConfig{Upstream: w.Addr(), Clients: 20, PoolSize: 2, PoolMode: "transaction",
+						Passwords: map[string]string{"app": ""}, Settings: map[string]string{"ignore_startup_parameters": "extra_float_digits"}})
+					if err != nil {
+						t.Fatal(err)
+					}
+					t.Cleanup(pooler.Close)
+					url = "postgresql://app@127.0.0.1:" + strconv.Itoa(pooler.Port) + "/" + w.Name + "?sslmode=disable"
+				}
+				leases := fmt.Sprintf(direct, "leases")
+				if language == "java" {
+					url, leases = jdbc(url), jdbc(leases)
+				} else if way == "pooler" {
+					url += "&prepared_statements=false"
+				}
+				cmd := exec.CommandContext(t.Context(), command[0], command[1:]...)
+				cmd.Env = append(os.Environ(), "DATABASE_URL="+url, "LEASES_URL="+leases)
+				if out, err := cmd.CombinedOutput(); err != nil {
+					t.Errorf("%v\n%s", err, out)
+				}
+			})
+		}
+	}
+}
+
+// jdbc returns a URL with a user as pgjdbc reads it.
+func jdbc(url string) string {
+	user, rest, _ := strings.Cut(strings.SplitAfter(url, "://")[1], "@")
+	return "jdbc:postgresql://" + rest + "&prepareThreshold=0&user=" + user
+}
+
+// javaTests compiles the client for Java with its tests, and returns the command that runs them.
+// ShedLock isn't among the distribution's packages: testdata/shedlock has the signatures that the
+// client uses.
+func javaTests(t *testing.T) []string {
+	t.Helper()
+	classes := t.TempDir()
+	path := strings.Join([]string{classes, "/usr/share/java/junit4.jar", "/usr/share/java/hamcrest.jar", "/usr/share/java/postgresql.jar"}, ":")
+	args := []string{"--release", "17", "-Xlint:all,-try,-serial", "-Werror", "-cp", path, "-d", classes}
+	for _, pattern := range []string{"testdata/shedlock/net/javacrumbs/shedlock/core/*.java", "../java/src/*/java/io/github/wirefence/*.java"} {
+		sources, err := filepath.Glob(pattern)
+		if err != nil || len(sources) == 0 {
+			t.Fatal(pattern, err)
+		}
+		args = append(args, sources...)
+	}
+	if err := command("javac", args...); err != nil {
+		t.Fatalf("%v\nscripts/install-servers --test installs it", err)
+	}
+	return []string{"java", "-cp", path, "org.junit.runner.JUnitCore", "io.github.wirefence.FencedDataSourceTest"}
+}
+
+// The gem builds, with all that it names.
+func TestTheGemBuilds(t *testing.T) {
+	t.Parallel()
+	cmd := exec.CommandContext(t.Context(), "gem", "build", "wirefence.gemspec", "--output", filepath.Join(t.TempDir(), "wirefence.gem"))
+	cmd.Dir = "../ruby"
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Errorf("%v\n%s", err, out)
+	}
+}

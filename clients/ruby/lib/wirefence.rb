@@ -1,0 +1,150 @@
+# Leases with fencing tokens for ActiveRecord on PostgreSQL; docs/howto-rails.md shows their use.
+
+require "active_record"
+require "active_record/connection_adapters/postgresql_adapter"
+require "socket"
+
+module Wirefence
+  # Another holder has the lease.
+  class LeaseHeld < StandardError; end
+
+  # The lease has ended, and never comes back.
+  class LeaseLost < StandardError; end
+
+  # PostgreSQL refused a statement for its fence; the cause is ActiveRecord's error. A retry never succeeds.
+  class Refused < StandardError; end
+
+  class << self
+    # The class whose connections take the leases, in a role with wirefence_issuer; default ActiveRecord::Base.
+    attr_writer :leases
+
+    def leases = @leases || ActiveRecord::Base
+
+    # Runs the block under the lease of a resource, which is renewed meanwhile. All transactions that this thread
+    # begins in the block carry its fence. +ttl+ is in seconds: for so long it lasts if this process dies.
+    #
+    # Raises LeaseHeld, runs nothing and doesn't wait if another holder has the lease; Refused where PostgreSQL
+    # refused a statement of the block, and LeaseLost where the lease had ended.
+    def lease(resource, holder: "#{Socket.gethostname}:#{Process.pid}", ttl: 15)
+      lease = Lease.new(resource, holder, ttl)
+      held.push(lease)
+      begin
+        result = yield lease
+        lease.check!
+        result
+      ensure
+        held.delete(lease)
+        lease.release
+      end
+    rescue ActiveRecord::StatementInvalid => e
+      result = e.cause.respond_to?(:result) && e.cause.result
+      state = result && result.error_field(PG::Result::PG_DIAG_SQLSTATE)
+      raise unless state.to_s.start_with?("WF")
+      raise Refused, "#{state} #{result.error_field(PG::Result::PG_DIAG_MESSAGE_PRIMARY)}"
+    end
+
+    # The fence of all leases of this thread; nil without one. Raises LeaseLost if one has ended.
+    def fence = held.each(&:check!).map(&:fence).join(",").presence
+
+    private
+
+    def held
+      Thread.current.thread_variable_get(:wirefence) || Thread.current.thread_variable_set(:wirefence, [])
+    end
+  end
+
+  class Lease
+    CLOCK = defined?(Process::CLOCK_BOOTTIME) ? Process::CLOCK_BOOTTIME : Process::CLOCK_MONOTONIC
+
+    attr_reader :fence
+
+    def initialize(resource, holder, ttl)
+      # Its transactions would not be fenced, or the grant not be seen before their end.
+      if [ActiveRecord::Base, Wirefence.leases].any? { |model| model.connection_pool.active_connection?&.transaction_open? }
+        raise "take the lease of #{resource} outside a transaction"
+      end
+      @resource, @ttl, @lock, @given_back = resource, ttl, Mutex.new, ConditionVariable.new
+      began = now
+      grant = query("SELECT grant_id, token, held_by FROM wirefence.acquire(?, ?, make_interval(secs => ?))", resource, holder, ttl)
+      raise LeaseHeld, "#{resource} is held by #{grant["held_by"] || "another"}" unless grant["token"]
+      @grant_id = grant["grant_id"]
+      @fence = "#{resource.b.gsub(%r{[^A-Za-z0-9_.:/-]}n) { |byte| format("%%%02X", byte.ord) }}=#{grant["token"]}"
+      @ends = began + allowed
+      @keeper = Thread.new { keep }
+    end
+
+    # Raises LeaseLost if the lease has ended. Call it between the parts of long work.
+    def check!
+      raise LeaseLost, "the lease of #{@resource} has ended#{": #{@lost}" if @lost}" if @lost || now >= @ends
+    end
+
+    # Gives the lease back. If that fails, it expires by itself.
+    def release
+      @lock.synchronize do # a renewal under way would come behind this
+        @lost = "it was given back"
+        @given_back.signal
+        query("SELECT wirefence.release(?, ?)", @resource, @grant_id)
+      end
+    rescue StandardError => e
+      warn "cannot release lease of #{@resource}: #{e.message}"
+    ensure
+      @keeper.join
+    end
+
+    private
+
+    def keep
+      @lock.synchronize do
+        pause = @ttl / 3.0
+        until @lost
+          @given_back.wait(@lock, pause)
+          pause = @ttl / (renew ? 3.0 : 20.0) unless @lost
+        end
+      end
+    end
+
+    def renew
+      began = now
+      answer = query("SELECT wirefence.renew(?, ?, make_interval(secs => ?))::text AS held", @resource, @grant_id, @ttl)
+      if answer["held"] != "true"
+        @lost = "another holder has it, or it was revoked"
+      elsif now < @ends
+        @ends = began + allowed
+      else # one that has ended doesn't come back
+        @lost = "it was not renewed in time"
+      end
+      true
+    rescue StandardError => e # the next may succeed; without one the lease ends by the clock
+      warn "cannot renew lease of #{@resource}: #{e.message}"
+      false
+    end
+
+    # It ends here a fifth of its time before another can have it, counted from before the request.
+    def allowed = @ttl * 0.8
+
+    def now = Process.clock_gettime(CLOCK)
+
+    # Not by select_one, which Rails answers from its cache of queries.
+    def query(*sql)
+      Wirefence.leases.connection_pool.with_connection { |db| db.execute(Wirefence.leases.sanitize_sql_array(sql)).first }
+    end
+  end
+
+  # Fences transactions: for the transaction alone, so that nothing stays on a pooled connection. SET takes no
+  # snapshot, and may stand before SET TRANSACTION.
+  module Transactions
+    def begin_db_transaction
+      fence = Wirefence.fence
+      super
+      execute("SET LOCAL wirefence.token = #{quote(fence)}", "TRANSACTION") if fence
+    end
+
+    def begin_isolated_db_transaction(isolation)
+      fence = Wirefence.fence
+      super
+      execute("SET LOCAL wirefence.token = #{quote(fence)}", "TRANSACTION") if fence
+    end
+  end
+
+  ActiveRecord::ConnectionAdapters::PostgreSQLAdapter.prepend(Transactions)
+end

@@ -1,0 +1,134 @@
+# clients/conformance runs these on a real server: DATABASE_URL is of an application's role, which may write
+# the guarded tables totals and reports; LEASES_URL of a role with wirefence_issuer.
+
+require "minitest/autorun"
+require "timeout"
+require "wirefence"
+
+ActiveRecord::Base.establish_connection(ENV.fetch("DATABASE_URL"))
+
+class Leases < ActiveRecord::Base
+  self.abstract_class = true
+  establish_connection(ENV.fetch("LEASES_URL"))
+end
+
+Wirefence.leases = Leases
+
+class Total < ActiveRecord::Base; end
+
+class Report < ActiveRecord::Base; end
+
+class WirefenceTest < Minitest::Test
+  NIGHTLY = "nightly ä%'" # guards totals; reports guards reports
+
+  def setup = revoke
+
+  def test_a_lease_is_exclusive_and_renewed
+    Wirefence.lease(NIGHTLY, holder: "first", ttl: 6) do |lease|
+      first = Leases.connection.select_value("SELECT max(expires_at) FROM wirefence.leases")
+      error = assert_raises(Wirefence::LeaseHeld) { Wirefence.lease(NIGHTLY) { flunk } }
+      assert_includes error.message, "first"
+      eventually { Leases.connection.select_value(Leases.sanitize_sql_array(["SELECT max(expires_at) > ?::timestamptz + interval '3 seconds' FROM wirefence.leases", first])) }
+      lease.check!
+      Total.create!(host: "late")
+    end
+    Wirefence.lease(NIGHTLY) { |lease| assert_match(/\Anightly%20%C3%A4%25%27=\d+\z/, lease.fence) }
+  end
+
+  def test_transactions_are_fenced
+    Wirefence.lease(NIGHTLY) do
+      Total.create!(host: "one")
+      Total.transaction do
+        Total.create!(host: "two")
+        assert_raises(ActiveRecord::RecordNotUnique) { Total.transaction(requires_new: true) { Total.create!(id: Total.minimum(:id)) } }
+        Total.update_all(host: "three")
+      end
+      Total.transaction(isolation: :serializable) { Total.create!(host: Total.count.to_s) }
+      Total.transaction { Total.create!; raise ActiveRecord::Rollback }
+      Total.create!(host: "four")
+    end
+    assert_refused("WF002") { Total.create!(host: "without") }
+  end
+
+  def test_other_threads_have_no_fence
+    Wirefence.lease(NIGHTLY) { assert_refused("WF002") { Thread.new { Total.create! }.tap { |thread| thread.report_on_exception = false }.value } }
+  end
+
+  def test_leases_nest
+    Wirefence.lease(NIGHTLY) do
+      Wirefence.lease("reports") { Total.transaction { Total.create!; Report.create! } }
+      Total.create!
+      assert_refused("WF002") { Report.create! }
+    end
+  end
+
+  def test_a_former_holder_is_refused
+    error = assert_raises(Wirefence::Refused) do
+      Wirefence.lease(NIGHTLY) do
+        Total.create!(host: "before")
+        revoke
+        Total.create!(host: "stale")
+      end
+    end
+    assert_equal "WF001 stale fencing token for resource \"#{NIGHTLY}\"", error.message
+    assert_empty Total.where(host: "stale")
+  end
+
+  def test_a_revoked_lease_ends
+    error = assert_raises(Wirefence::LeaseLost) do
+      Wirefence.lease(NIGHTLY, ttl: 9) do |lease|
+        revoke
+        await_end(lease) # the end of the block tells it, too
+      end
+    end
+    assert_includes error.message, "revoked"
+  end
+
+  def test_without_renewals_it_ends_in_time_for_ever
+    began, tries, works = Process.clock_gettime(Process::CLOCK_MONOTONIC), 0, false
+    pool = Leases.connection_pool
+    Leases.define_singleton_method(:connection_pool) do
+      next pool if works || Thread.current == Thread.main
+      tries += 1
+      raise ActiveRecord::ConnectionNotEstablished, "no way"
+    end
+    assert_raises(Wirefence::LeaseLost) do
+      Wirefence.lease(NIGHTLY, ttl: 10) do |lease|
+        capture_io { await_end(lease) } # its warnings
+        assert_operator Process.clock_gettime(Process::CLOCK_MONOTONIC) - began, :<, 10
+        assert_operator tries, :>, 1
+        assert_raises(Wirefence::LeaseLost) { Total.create!(host: "too late") }
+        refute Total.connection.transaction_open?
+        works = true # and the next renewal succeeds
+        eventually { await_end(lease).include?("not renewed in time") }
+      end
+    end
+    assert_empty Total.where(host: "too late")
+  ensure
+    Leases.singleton_class.remove_method(:connection_pool)
+  end
+
+  def test_nothing_is_taken_in_a_transaction
+    Total.transaction { assert_raises(RuntimeError) { Wirefence.lease(NIGHTLY) { flunk } } }
+  end
+
+  private
+
+  def revoke = Leases.connection.execute(Leases.sanitize_sql_array(["SELECT wirefence.revoke(?), wirefence.revoke('reports')", NIGHTLY]))
+
+  def assert_refused(state, &block)
+    error = assert_raises(ActiveRecord::StatementInvalid, &block)
+    assert_equal state, error.cause.result.error_field(PG::Result::PG_DIAG_SQLSTATE)
+  end
+
+  # Returns what the lease says at its end.
+  def await_end(lease)
+    eventually { lease.check!; false }
+  rescue Wirefence::LeaseLost => e
+    e.message
+  end
+
+  def eventually
+    Timeout.timeout(60) { sleep 0.02 until yield }
+  end
+end
