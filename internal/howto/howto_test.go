@@ -25,16 +25,21 @@ type guide struct {
 	page   string
 	proxy  bool // on port 6433, with the API on 9433
 	pooler bool // PgBouncer on port 6432, before the proxy or the server, with the page's settings
+	redis  bool // on port 6379
 	bare   bool // a database without the schema, which the page creates
+	// What else is in the folder.
+	builds func(t *testing.T, folder string)
 }
 
 var guides = []guide{
 	{page: "howto-cron.md", bare: true},
 	{page: "howto-queue.md", proxy: true},
-	{page: "howto-django.md", proxy: true, pooler: true},
+	{page: "howto-django.md", proxy: true, pooler: true, redis: true},
+	{page: "howto-sqlalchemy.md", proxy: true},
 	{page: "howto-leader.md"},
-	{page: "howto-rails.md", proxy: true, pooler: true},
-	{page: "howto-spring.md", proxy: true, pooler: true},
+	{page: "howto-rails.md"},
+	{page: "howto-spring.md", builds: javaClient},
+	{page: "howto-go.md", builds: goProgram},
 	{page: "howto-redisson-shedlock.md", proxy: true},
 	{page: "howto-backup.md"},
 	{page: "howto-migrations.md", pooler: true},
@@ -102,6 +107,14 @@ func (g guide) follow(t *testing.T) {
 		}
 		replace[port] = strconv.Itoa(free)
 	}
+	if g.redis {
+		redis, err := servers.StartRedis(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(redis.Close)
+		replace["6379"] = stack.Port(redis.Addr())
+	}
 	if g.proxy {
 		startProxy(t, db, replace)
 	}
@@ -114,6 +127,9 @@ func (g guide) follow(t *testing.T) {
 	}
 	folder := t.TempDir()
 	writeFiles(t, folder, page, replace)
+	if g.builds != nil {
+		g.builds(t, folder)
+	}
 	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Minute)
 	defer cancel()
 	walk := walkIn(t, folder, replace)
@@ -132,14 +148,14 @@ func bare(t *testing.T) *stack.DB {
 // walkIn returns a walk of an ordinary user in a folder.
 func walkIn(t *testing.T, folder string, replace map[string]string) pages.Walk {
 	t.Helper()
-	clients, err := filepath.Abs("../../clients/python")
+	clients, err := filepath.Abs("../../clients")
 	if err != nil {
 		t.Fatal(err)
 	}
 	return pages.Walk{Dir: folder, Replace: replace, User: ordinaryUser(t, folder), Env: []string{
 		"PATH=" + tools + ":/usr/bin:/bin:/usr/sbin", "HOME=" + folder, "LC_ALL=C.UTF-8",
 		// The clients are installed from a clone, as docs/clients.md says.
-		"PYTHONPATH=" + clients, "PYTHONDONTWRITEBYTECODE=1",
+		"PYTHONPATH=" + clients + "/python", "PYTHONDONTWRITEBYTECODE=1", "RUBYLIB=" + clients + "/ruby/lib",
 	}}
 }
 
@@ -205,6 +221,35 @@ func writeFiles(t *testing.T, folder, page string, replace map[string]string) {
 		if err := os.WriteFile(file, []byte(replacer.Replace(text)), mode); err != nil {
 			t.Fatal(err)
 		}
+	}
+}
+
+// goProgram builds the page's program, as go build does in a module named leader.
+func goProgram(t *testing.T, folder string) {
+	t.Helper()
+	must(t, "go", "build", "-buildvcs=false", "-ldflags=-w", "-o", filepath.Join(folder, "leader"), filepath.Join(folder, "main.go"))
+}
+
+// javaClient builds the artifact of the client for Java, without Maven, which has no plugins here.
+func javaClient(t *testing.T, folder string) {
+	t.Helper()
+	classes, args := t.TempDir(), []string{"-d"}
+	args = append(args, classes)
+	for _, pattern := range []string{"conformance/testdata/shedlock/net/javacrumbs/shedlock/core/*.java", "java/src/main/java/io/github/wirefence/*.java"} {
+		sources, err := filepath.Glob("../../clients/" + pattern)
+		if err != nil || len(sources) == 0 {
+			t.Fatal(pattern, err)
+		}
+		args = append(args, sources...)
+	}
+	must(t, "javac", args...)
+	must(t, "jar", "-c", "-f", filepath.Join(folder, "wirefence-0.1.0.jar"), "-C", classes, ".")
+}
+
+func must(t *testing.T, name string, args ...string) {
+	t.Helper()
+	if out, err := exec.CommandContext(t.Context(), name, args...).CombinedOutput(); err != nil {
+		t.Fatalf("%s %s: %v\n%s", name, strings.Join(args, " "), err, out)
 	}
 }
 

@@ -27,6 +27,14 @@ FIRST = {
     "advisory lock pgbouncer": "symptoms/advisory-lock-pgbouncer.html",
     "terraform": "howto-migrations.html",
     "alembic": "howto-migrations.html",
+    "django": "howto-django.html",
+    "celery beat": "howto-django.html",
+    "sqlalchemy": "howto-sqlalchemy.html",
+    "rails": "howto-rails.html",
+    "spring": "howto-spring.html",
+    "shedlock": "howto-spring.html",
+    "leader go": "howto-go.html",
+    "liquibase": "howto-migrations.html",
     "uninstall": "uninstall.html",
 }
 
