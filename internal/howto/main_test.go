@@ -16,7 +16,7 @@ import (
 var (
 	// The role of applications is not the superuser.
 	suite = stack.Suite{Objects: "CREATE ROLE app LOGIN; GRANT CREATE ON SCHEMA public TO app"}
-	tools string // a folder with wirefence and golang-migrate
+	tools string // a folder with wirefence, golang-migrate and Liquibase
 )
 
 func TestMain(m *testing.M) { os.Exit(run(m)) }
@@ -34,6 +34,15 @@ func run(m *testing.M) int {
 		return 1
 	}
 	if err := servers.BuildWirefence(context.Background(), "../..", filepath.Join(tools, "wirefence")); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	liquibase := filepath.Join(servers.CacheDir(), "liquibase/node_modules/liquibase/dist/liquibase/liquibase")
+	if _, err := os.Stat(liquibase); err != nil {
+		fmt.Fprintln(os.Stderr, err, "scripts/install-servers --test fetches it")
+		return 1
+	}
+	if err := os.Symlink(liquibase, filepath.Join(tools, "liquibase")); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
