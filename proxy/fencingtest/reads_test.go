@@ -176,3 +176,18 @@ func TestABindThatWritesIsFenced(t *testing.T) {
 		}
 	})
 }
+
+// A cursor that is declared by a batch, as drivers do it, leaves the statements that were prepared
+// under other names as they are.
+func TestACursorOfABatchLeavesOtherNames(t *testing.T) {
+	onBoth(t, oldAndNew, func(t *testing.T, w *world) {
+		c := w.begins(t)
+		c.Must("set wirefence.token = 'orders=34'")
+		stack.WantState(t, c.Batch(parseOf("writes", insert), parseOf("reads", "fetch all in c")), "")
+		c.Must("begin")
+		stack.WantState(t, c.Batch(parseOf("", "declare c cursor for select 1"), bindOf("", ""), executeOf(""), bindOf("", "reads"), executeOf("")), "")
+		stack.WantState(t, c.Batch(bindOf("", "writes"), executeOf("")), "")
+		c.Must("commit")
+		w.wantRows(t, 1)
+	})
+}

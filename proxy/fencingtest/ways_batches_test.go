@@ -47,6 +47,12 @@ var bypassesByMessages = []bypass{
 			c.Must("DEALLOCATE p", "SET wirefence.token = 'orders=34'", "PREPARE p AS "+insert, "SET wirefence.token = 'orders=33'")
 			stack.WantState(c.T, c.Batch(bindOf("", "p"), executeOf("")), "WF001", harmless)
 			c.Must("DEALLOCATE p")
+			stack.WantState(c.T, c.Batch(parseOf("p", harmless)), "")
+			c.Must("DEALLOCATE p", "SET wirefence.token = 'orders=34'")
+			stack.WantState(c.T, c.Batch(parseOf("", "PREPARE p AS "+insert), bindOf("", ""), executeOf("")), "")
+			c.Must("SET wirefence.token = 'orders=33'")
+			stack.WantState(c.T, c.Batch(bindOf("", "p"), executeOf("")), "WF001", harmless)
+			c.Must("DEALLOCATE p")
 		}
 	}},
 	{"a name that is freed in a pipeline", "", "orders=34", func(c *client, _ *world) {

@@ -32,8 +32,8 @@ func (s *Session) openBatch() {
 }
 
 // noteEffects records what a message may do that is being forwarded. body is the text of
-// a Query.
-func (s *Session) noteEffects(m *policy.Message, a *policy.Action, body []byte) {
+// a Query, given the name in the text of an Execute.
+func (s *Session) noteEffects(m *policy.Message, a *policy.Action, body []byte, given string) {
 	s.answer = policy.NoAnswer
 	ends := false
 	if m.Kind == policy.FunctionCall || s.db.interferes.Load() {
@@ -58,7 +58,7 @@ func (s *Session) noteEffects(m *policy.Message, a *policy.Action, body []byte) 
 			s.tx.fenceChanged, s.tx.varied = s.tx.fenceChanged || changed, s.tx.varied || changed
 		}
 		if st.Flags&(sqltext.Stores|sqltext.Renames) != 0 {
-			s.noteRenames(st, body)
+			s.noteRenames(st, body, given)
 		}
 		if s.pooled {
 			s.tx.localSet = s.tx.localSet || st.Flags.Has(sqltext.SetsVariable|sqltext.Local)
@@ -120,10 +120,14 @@ func (s *Session) noteFlags(flags sqltext.Flags) {
 
 // noteRenames records that a statement may give a name to another statement: a PREPARE or
 // DECLARE the one that it tells, any other text any name.
-func (s *Session) noteRenames(st *sqltext.Statement, body []byte) {
+func (s *Session) noteRenames(st *sqltext.Statement, body []byte, given string) {
 	var name []byte
-	if body != nil && st.NameEnd > 0 && !st.Flags.Has(sqltext.Renames) {
+	switch {
+	case st.Flags.Has(sqltext.Renames):
+	case body != nil && st.NameEnd > 0:
 		name = nameIn(body, st)
+	case given != "":
+		name = []byte(given)
 	}
 	ambiguous := func(known *statement) { known.ambiguous = true }
 	s.names.prepared.Change(name, ambiguous)
@@ -139,9 +143,10 @@ func nameIn(body []byte, st *sqltext.Statement) []byte {
 	return bytes.ToLower(name)
 }
 
-// droppedName returns the name that a text of one DEALLOCATE drops, "" for other texts.
-func droppedName(body []byte, statements []sqltext.Statement) string {
-	if len(statements) != 1 || statements[0].NameEnd == 0 || statements[0].Class != sqltext.Free {
+// givenName returns the name that a text of one PREPARE or DECLARE gives, or one DEALLOCATE
+// drops, "" for other texts.
+func givenName(body []byte, statements []sqltext.Statement) string {
+	if len(statements) != 1 || statements[0].NameEnd == 0 {
 		return ""
 	}
 	return string(nameIn(body, &statements[0]))

@@ -29,7 +29,7 @@ func (s *Session) parse(msg []byte, at int, out *Out) int {
 	if len(result.Statements) > 0 && result.Statements[0].Class == sqltext.Free && declaresOwnTypes(types) {
 		result.Statements[0].Class = sqltext.Ordinary
 	}
-	st := statement{fence: result.Fence, empty: len(result.Statements) == 0, trace: s.tracing, ambiguous: s.isAmbiguous(name), own: s.isOwn(name) || s.namesOwn(body, result.Statements), drops: droppedName(body, result.Statements)}
+	st := statement{fence: result.Fence, empty: len(result.Statements) == 0, trace: s.tracing, ambiguous: s.isAmbiguous(name), own: s.isOwn(name) || s.namesOwn(body, result.Statements), given: givenName(body, result.Statements)}
 	if !st.empty {
 		st.text = result.Statements[0]
 	}
@@ -202,7 +202,7 @@ func (s *Session) execute(msg []byte, at int, out *Out) int {
 	if !goesOn {
 		return used
 	}
-	s.noteEffects(&m, &a, nil)
+	s.noteEffects(&m, &a, nil, st.given)
 	s.noteExecute(&m, &a)
 	s.pushExecute(&st, coverOf(&a))
 	used = s.pass(len(msg), len(msg), at, out)
@@ -216,7 +216,7 @@ func (s *Session) pushExecute(st *statement, under cover) {
 	b.Ran, b.under = true, max(b.under, under)
 	b.timed = b.timed || s.timesGroup(b.under)
 	n := &s.q.Push(ledger.Execute).Note
-	n.trace, n.name = st.trace, st.drops
+	n.trace, n.name = st.trace, st.given
 }
 
 // describe handles a whole Describe, which counts as a Bind of the statement: if the

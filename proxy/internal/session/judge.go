@@ -94,7 +94,7 @@ func (s *Session) query(msg []byte, at int, out *Out) int {
 		s.refuseQuery(&a, body, &m, out)
 		return len(msg)
 	}
-	s.noteEffects(&m, &a, body)
+	s.noteEffects(&m, &a, body, "")
 	if len(a.Inserts) > 0 {
 		w := s.weave(body, &m, &a, out)
 		n := s.pushQuery(underCheck)
@@ -102,7 +102,7 @@ func (s *Session) query(msg []byte, at int, out *Out) int {
 		return len(msg)
 	}
 	n := s.pushQuery(coverOf(&a))
-	n.name = droppedName(body, m.Statements)
+	n.name = givenName(body, m.Statements)
 	return s.pass(len(msg), len(msg), at, out)
 }
 
@@ -152,7 +152,7 @@ func (s *Session) functionCall(in []byte, size, at int, out *Out) int {
 		s.timeExchange()
 		s.events.Checked()
 	}
-	s.noteEffects(&m, &a, nil)
+	s.noteEffects(&m, &a, nil, "")
 	under := coverOf(&a)
 	s.tally[under]++
 	n := &s.q.Push(ledger.FunctionCall).Note

@@ -48,7 +48,7 @@ func (s *Session) beginOver(typ byte, size int, in []byte, at int, out *Out) int
 	// What it leaves behind isn't known.
 	s.check.doubt = true
 	s.names.left |= sqltext.Unlocks
-	s.noteRenames(&sqltext.Statement{}, nil)
+	s.noteRenames(&sqltext.Statement{}, nil, "")
 	if typ == wire.Query {
 		s.pushQuery(underNothing)
 	} else {

@@ -158,7 +158,7 @@ type statement struct {
 	ambiguous bool // its name may be that of another statement
 	own       bool // it names a statement of the proxy's own, or may
 	fence     string
-	drops     string // the name that a DEALLOCATE drops
+	given     string // the name that a PREPARE or DECLARE gives, or a DEALLOCATE drops
 	trace     *trace
 }
 
@@ -179,7 +179,7 @@ type note struct {
 	givesName   bool   // a Parse or Bind whose outcome decides the meaning of name
 	groupSample bool   // its ReadyForQuery ends the timed group
 	checkSample bool   // the answer to its check ends the timed check
-	name        string // that a Parse or Bind gives, or a Close or DEALLOCATE drops
+	name        string // that a Parse or Bind gives, or a PREPARE, DECLARE, Close or DEALLOCATE names
 	woven       *ledger.Woven
 	refusal     *wire.Error
 	trace       *trace
