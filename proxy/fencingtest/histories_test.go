@@ -148,6 +148,8 @@ type lists struct {
 // others read it on a standby. Networks are cut, stall in one direction or in both, and heal. No
 // append is lost, comes late or twice, and each holder sees all that was written before its grant.
 // With the proxy off that isn't so.
+//
+// Evidence: I1, I2, I5
 func TestHistoriesOfLists(t *testing.T) {
 	onOwnServer(t, func(t *testing.T, primary, standby *world) {
 		primary.Exec(t, "create table list (items text[] not null)", "insert into list values ('{}')", "grant select, update on list to app",

@@ -79,6 +79,8 @@ func open(t *testing.T, migrated, proxied bool) *way {
 
 // Without a fence nothing differs; under a current fence what is listed; under a stale one nothing
 // gets in.
+//
+// Evidence: I6
 func TestSuites(t *testing.T) {
 	for _, s := range suites {
 		t.Run(s.name, func(t *testing.T) {
