@@ -23,7 +23,8 @@ import (
 
 // suite is somebody else's tests.
 type suite struct {
-	name string
+	name  string
+	setup []string // SQL ahead of it
 	// run returns what came of each test, against the database at a host and a port.
 	run func(t *testing.T, w *way) map[string]string
 	// fenced has the tests that differ under a fence, with the reason.
@@ -40,7 +41,9 @@ var suites = []suite{
 		"temp":           "PREPARE TRANSACTION is refused",
 	}},
 	{name: "isolation", run: isolation, fenced: map[string]string{"stats": "PREPARE TRANSACTION is refused"}},
-	{name: "pgx", run: pgx, fenced: map[string]string{}},
+	{name: "pgx", run: pgx, fenced: map[string]string{}, setup: []string{
+		"CREATE EXTENSION hstore", "CREATE EXTENSION ltree", "CREATE DOMAIN uint64 AS numeric(20,0)", `CREATE ROLE " tricky, ' } "" \ test user " SUPERUSER PASSWORD 'secret'`,
+	}},
 }
 
 // way is how a suite reaches a server of its own.
@@ -52,7 +55,7 @@ type way struct {
 const database = "regression"
 
 // open starts a server with the database, with the schema or without, and a proxy before it or none.
-func open(t *testing.T, migrated, proxied bool) *way {
+func (s *suite) open(t *testing.T, migrated, proxied bool) *way {
 	t.Helper()
 	pg, err := servers.StartPostgres(t.Context(), servers.PostgresConfig{Major: 15, Settings: map[string]string{
 		"max_prepared_transactions": "10", "max_connections": "200", "autovacuum": "off", "wal_level": "logical",
@@ -65,6 +68,7 @@ func open(t *testing.T, migrated, proxied bool) *way {
 	for _, setting := range []string{"lc_messages = 'C'", "lc_monetary = 'C'", "lc_numeric = 'C'", "lc_time = 'C'", "bytea_output = 'hex'", "timezone_abbreviations = 'Default'"} {
 		stack.Exec(t, pg.URL("postgres"), "ALTER DATABASE regression SET "+setting)
 	}
+	stack.Exec(t, pg.URL(database), s.setup...)
 	w := &way{pg: pg, port: strconv.Itoa(pg.Port)}
 	if migrated {
 		if err := migrations.Apply(t.Context(), stack.Connect(t, pg.URL(database)), nil); err != nil {
@@ -85,16 +89,16 @@ func TestSuites(t *testing.T) {
 	for _, s := range suites {
 		t.Run(s.name, func(t *testing.T) {
 			var direct, migrated map[string]string
-			t.Run("direct", func(t *testing.T) { direct = s.run(t, open(t, false, false)) })
-			t.Run("without a fence", func(t *testing.T) { differ(t, direct, s.run(t, open(t, false, true)), nil) })
-			t.Run("direct, with the schema", func(t *testing.T) { migrated = s.run(t, open(t, true, false)) })
+			t.Run("direct", func(t *testing.T) { direct = s.run(t, s.open(t, false, false)) })
+			t.Run("without a fence", func(t *testing.T) { differ(t, direct, s.run(t, s.open(t, false, true)), nil) })
+			t.Run("direct, with the schema", func(t *testing.T) { migrated = s.run(t, s.open(t, true, false)) })
 			t.Run("fenced", func(t *testing.T) {
-				w := open(t, true, true)
+				w := s.open(t, true, true)
 				stack.Exec(t, w.pg.URL(database), "SELECT wirefence.seal('suite', 5, 'the suite')", "ALTER DATABASE regression SET wirefence.token = 'suite=5'")
 				differ(t, migrated, s.run(t, w), s.fenced)
 			})
 			t.Run("stale", func(t *testing.T) {
-				w := open(t, true, true)
+				w := s.open(t, true, true)
 				stack.Exec(t, w.pg.URL(database), "SELECT wirefence.seal('suite', 5, 'the suite')", "ALTER DATABASE regression SET wirefence.token = 'suite=4'")
 				before := objects(t, w)
 				s.run(t, w)
@@ -219,8 +223,6 @@ func pgRegress(t *testing.T, w *way, out, program string, args ...string) map[st
 
 // pgx runs the tests of pgx, the driver.
 func pgx(t *testing.T, w *way) map[string]string {
-	stack.Exec(t, w.pg.URL(database), "CREATE EXTENSION hstore", "CREATE EXTENSION ltree", "CREATE DOMAIN uint64 AS numeric(20,0)",
-		`CREATE ROLE " tricky, ' } "" \ test user " SUPERUSER PASSWORD 'secret'`)
 	module, err := exec.CommandContext(t.Context(), "go", "list", "-m", "-f", "{{.Dir}}", "github.com/jackc/pgx/v5").Output()
 	if err != nil {
 		t.Fatal(err)
