@@ -13,7 +13,7 @@ import (
 	"github.com/wirefence/wirefence/model"
 )
 
-//go:embed steps.sql
+//go:embed testdata/steps.sql
 var stepsSQL string
 
 // Steps walks the steps of a database through the model. Checks, holds, takeovers and writes tell
