@@ -67,7 +67,7 @@ func javaTests(t *testing.T) []string {
 	t.Helper()
 	classes := t.TempDir()
 	path := strings.Join([]string{classes, "/usr/share/java/junit4.jar", "/usr/share/java/hamcrest.jar", "/usr/share/java/postgresql.jar"}, ":")
-	args := []string{"--release", "17", "-Xlint:all,-try,-serial", "-Werror", "-cp", path, "-d", classes}
+	args := []string{"-encoding", "UTF-8", "--release", "17", "-Xlint:all,-try,-serial", "-Werror", "-cp", path, "-d", classes}
 	for _, pattern := range []string{"testdata/shedlock/net/javacrumbs/shedlock/core/*.java", "../java/src/*/java/io/github/wirefence/*.java"} {
 		sources, err := filepath.Glob(pattern)
 		if err != nil || len(sources) == 0 {

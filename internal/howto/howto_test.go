@@ -233,7 +233,7 @@ func goProgram(t *testing.T, folder string) {
 // javaClient builds the artifact of the client for Java, without Maven, which has no plugins here.
 func javaClient(t *testing.T, folder string) {
 	t.Helper()
-	classes, args := t.TempDir(), []string{"-d"}
+	classes, args := t.TempDir(), []string{"-encoding", "UTF-8", "-d"}
 	args = append(args, classes)
 	for _, pattern := range []string{"conformance/testdata/shedlock/net/javacrumbs/shedlock/core/*.java", "java/src/main/java/io/github/wirefence/*.java"} {
 		sources, err := filepath.Glob("../../clients/" + pattern)

@@ -92,9 +92,15 @@ func (c *Citus) CreateDatabase(ctx context.Context, name string) error {
 	return err
 }
 
-// AddNode has the coordinator know a worker in a database.
-func (c *Citus) AddNode(ctx context.Context, database string, worker int) error {
-	return onNode(ctx, c.Coordinator, database, fmt.Sprintf("SELECT citus_add_node('127.0.0.1', %d)", c.Links[worker].port()))
+// AddNode has the coordinator know a worker in a database. Where several databases do that at the same
+// time, Citus now and then loses a connection that it needs.
+func (c *Citus) AddNode(ctx context.Context, database string, worker int) (err error) {
+	for range 5 {
+		if err = onNode(ctx, c.Coordinator, database, fmt.Sprintf("SELECT citus_add_node('127.0.0.1', %d)", c.Links[worker].port())); err == nil {
+			return nil
+		}
+	}
+	return err
 }
 
 // DropDatabase drops a database on each node that runs.
