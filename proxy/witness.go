@@ -14,7 +14,7 @@ import (
 	"github.com/wirefence/wirefence/proxy/internal/wire"
 )
 
-// Witness knows which server of the upstream leads, as whoever elects it says. It must be safe
+// Witness knows which server of the upstream was elected as the primary. It must be safe
 // for concurrent use.
 type Witness interface {
 	// Leads asks whether the server at an index of the upstream leads. An error says that it

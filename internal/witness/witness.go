@@ -1,4 +1,4 @@
-// Package witness asks whoever elects the primary of a PostgreSQL cluster which server leads:
+// Package witness asks the service that elects the primary of a PostgreSQL cluster which server leads:
 // Patroni, the etcd in which Patroni elects, or a Lease of Kubernetes.
 package witness
 

@@ -301,7 +301,7 @@ func (l *lists) on(addr string, do func(ctx context.Context, conn *pgx.Conn) err
 	return do(context.Background(), conn)
 }
 
-// holder takes the lock from whoever has it, and goes on under its token until it is refused.
+// holder takes the lock from the present holder, and goes on under its token until it is refused.
 type holder struct {
 	*lists
 	name   string
