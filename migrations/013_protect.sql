@@ -299,14 +299,14 @@ $$;
 
 -- guarded_table returns the table of a declaration, null if the table was dropped. The number
 -- of a table may be in use by another table. It is still the same table if the name is the
--- same, or if the table has guards and no other declaration.
+-- same, or if the table has guards for the same resource, and no other declaration.
 CREATE FUNCTION wirefence.guarded_table(declared wirefence.guards) RETURNS regclass
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
 AS $$
     SELECT c.oid::regclass FROM pg_class AS c
     WHERE c.oid = declared.relation AND c.relkind IN ('r', 'p')
       AND (declared.relation::text = declared.name
-           OR EXISTS (SELECT FROM wirefence.guard_triggers AS t WHERE t.relation = declared.relation)
+           OR EXISTS (SELECT FROM wirefence.guard_triggers AS t WHERE t.relation = declared.relation AND t.resource = declared.resource)
               AND NOT EXISTS (SELECT FROM wirefence.guards AS g WHERE g.relation = declared.relation AND g.name = declared.relation::text))
 $$;
 

@@ -89,7 +89,9 @@ func TestTablesThatMoveOrGo(t *testing.T) {
 		// The number now belongs to a table that was not guarded.
 		mustExec(t, admin, "UPDATE wirefence.guards SET relation = 'free'::regclass WHERE name = 'depot.bins'")
 		mustExec(t, admin, "INSERT INTO wirefence.guards SELECT 'lines', 'public.past', 'past', false, false, 'app'")
-		gone := map[string]string{"depot.bins": "the table has gone", "public.past": "the table has gone"}
+		// This one belongs to a partition, which is guarded and has no declaration of its own.
+		mustExec(t, admin, "INSERT INTO wirefence.guards SELECT 'parts_low', 'public.ended', 'ended', false, false, 'app'")
+		gone := map[string]string{"depot.bins": "the table has gone", "public.past": "the table has gone", "public.ended": "the table has gone"}
 		wantFaults(t, db, gone)
 		mustExec(t, app, "SELECT wirefence.protect('lines', 'lines'), wirefence.protect('free', 'free')")
 		delete(gone, "public.past") // 'lines' has been declared anew
