@@ -6,11 +6,13 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/wirefence/wirefence/internal/engine"
 	"github.com/wirefence/wirefence/proxy/internal/session"
 )
 
 // storedCodeSQL asks whether code that is stored in the database interferes with fences.
-// The proxy asks the database of its own connection every 15 s, and others at logins.
+// The proxy asks the database of its own connection every 15 s, and others at logins. Each
+// time it also looks whether that is one database.
 const storedCodeSQL = `SELECT pg_catalog.current_database(), CASE WHEN pg_catalog.to_regprocedure('wirefence.stored_code_interferes()') IS NOT NULL THEN wirefence.stored_code_interferes() END`
 
 // storedCodePoll is that question.
@@ -30,6 +32,13 @@ func (s *Server) askForStoredCode(ctx context.Context, db *pgx.Conn) error {
 	sent := time.Now()
 	if err := db.QueryRow(ctx, storedCodeSQL).Scan(&name, &interferes); err != nil {
 		return err
+	}
+	faults, err := engine.Single(ctx, db)
+	if err != nil {
+		return err
+	}
+	if s.databases.SetSharded(name, len(faults) > 0) && len(faults) > 0 {
+		s.options.Logger.Error("fenced sessions are refused: "+faults[0].Says+": "+faults[0].Means, "database", name)
 	}
 	if interferes != nil {
 		s.databases.Learn(name, *interferes, sent)

@@ -1,10 +1,15 @@
 package fencingtest
 
 import (
+	"errors"
+	"strings"
 	"testing"
+
+	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/wirefence/wirefence/internal/stack"
 	"github.com/wirefence/wirefence/migrations"
+	"github.com/wirefence/wirefence/proxy"
 )
 
 // Sessions of a pool may be older than the schema. Without the schema, writes with a fence are
@@ -78,5 +83,24 @@ func TestASchemaThatIsNotComplete(t *testing.T) {
 		c := w.connect(t)
 		stack.WantState(t, by.run(c, insert), "", by.name)
 		stack.WantState(t, by.run(c, insert+" /*wirefence.token='orders=34'*/"), "WF006", by.name)
+	}
+}
+
+// What answers as a router with shards does is several databases: a check may be answered by
+// another one than the write behind it, so no fence counts there. Others are served.
+func TestARouterThatShards(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 0)
+	w.Exec(t, "alter database "+w.Name+" set pgdog.shards = '2'")
+	w = w.own(t, proxy.Options{DatabaseURL: w.URL(w.Name)})
+	fenced, plain := w.fenced(t, "orders=34"), w.connect(t)
+	stack.Eventually(t, "the proxy asks for a router", func() bool { return stack.State(fenced.Simple(insert)) == "WF006" })
+	for _, by := range protocols {
+		var refusal *pgconn.PgError
+		if err := by.run(fenced, insert); !errors.As(err, &refusal) || refusal.Code != "WF006" || !strings.Contains(refusal.Detail, "several databases") {
+			t.Errorf("%s: %#v", by.name, err)
+		}
+		stack.WantState(t, by.run(plain, insert), "", by.name)
+		stack.WantState(t, by.run(plain, insert+behindStale), "WF006", by.name)
 	}
 }

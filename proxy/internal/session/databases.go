@@ -47,6 +47,7 @@ type database struct {
 	interferes atomic.Bool
 	schema     atomic.Bool  // it has answered once, so it has wirefence's functions
 	citus      atomic.Bool  // it is at a node of Citus
+	sharded    atomic.Bool  // it is several, behind a router
 	asked      atomic.Int64 // when it was asked last, in Unix nanoseconds; 0 for never
 
 	// lasting says that holds last: the last question whether one is wanted was answered, by
@@ -78,6 +79,12 @@ func (d *Databases) find(name string) *database {
 // this time.
 func (d *Databases) Learn(name string, interferes bool, sent time.Time) {
 	d.find(name).learn(interferes, sent)
+}
+
+// SetSharded records whether what bears this name is several databases behind a router, where a
+// check may be answered by another one than the write. It reports whether that is new.
+func (d *Databases) SetSharded(name string, sharded bool) bool {
+	return d.find(name).sharded.Swap(sharded) != sharded
 }
 
 // Forget has each database asked again at its next login.

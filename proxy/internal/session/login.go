@@ -198,5 +198,7 @@ func (s *Session) refuseLogin(e wire.Error) bool {
 }
 
 // hasSchema reports whether the database has wirefence's functions: this session has
-// found them at its login, or another one since.
-func (s *Session) hasSchema() bool { return s.schema || s.db.schema.Load() }
+// found them at its login, or another one since. Several databases have none in common.
+func (s *Session) hasSchema() bool {
+	return (s.schema || s.db.schema.Load()) && !s.db.sharded.Load()
+}

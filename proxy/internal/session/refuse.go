@@ -203,7 +203,11 @@ func (s *Session) noSchema() *wire.Error {
 		Detail:  "The schema wirefence or its function check does not exist.",
 		Hint:    "Run `wirefence migrate` on this database.",
 	}
-	if s.db.citus.Load() {
+	switch {
+	case s.db.sharded.Load():
+		e.Detail = "A router leads the connection to several databases: a check may be answered by another one than the write."
+		e.Hint = "Put a proxy between the router and each database: see `wirefence doctor`."
+	case s.db.citus.Load():
 		e.Detail += " The server is a node of Citus, of which only the coordinator has the schema."
 		e.Hint = "Name the coordinator in WIREFENCE_UPSTREAM. If this is the coordinator, run `wirefence migrate`."
 	}
