@@ -183,7 +183,7 @@ func (p *worker) kill() {
 func (p *worker) signal(t *testing.T, s syscall.Signal) {
 	t.Helper()
 	if err := p.cmd.Process.Signal(s); err != nil {
-		t.Fatalf("worker %s: %v", p.name, err)
+		t.Fatalf("worker %s: %v\n%s", p.name, err, p.log)
 	}
 }
 

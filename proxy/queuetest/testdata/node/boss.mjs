@@ -17,16 +17,19 @@ const boss = new PgBoss({
   max: 10,
 });
 boss.on("error", (error) => console.error("boss:", error.message));
-for (;;) {
-  try {
-    await boss.start();
-    break;
-  } catch (error) {
-    if (installs) throw error;
-    console.error(error.message); // the proxy may be restarting
-    await new Promise((done) => setTimeout(done, 100));
+// trying repeats what fails while the proxy restarts.
+const trying = async (what) => {
+  for (;;) {
+    try {
+      return await what();
+    } catch (error) {
+      if (installs) throw error;
+      console.error(error.message);
+      await new Promise((done) => setTimeout(done, 100));
+    }
   }
-}
+};
+await trying(() => boss.start());
 if (installs) {
   await boss.createQueue("work");
   await boss.stop();
@@ -34,7 +37,7 @@ if (installs) {
 }
 if (!supervises) {
   const options = { includeMetadata: true, localConcurrency: concurrency * Math.min(hurry, 10), pollingIntervalSeconds: 0.5 };
-  await boss.work("work", options, async ([job]) => {
+  const work = async ([job]) => {
     const event = took(`${job.name}:${job.id}`, job.startedOn.getTime());
     switch (await act()) {
       case "retry":
@@ -48,5 +51,6 @@ if (!supervises) {
         open.query("INSERT INTO results (queue, job_id, result) VALUES ($1, $2, $3)", [job.name, job.id, `${name}/${event.claim}`]),
       ),
     );
-  });
+  };
+  await trying(() => boss.work("work", options, work));
 }
