@@ -131,12 +131,18 @@ END
 $$;
 
 -- run_judge lets the judge of a class judge rows. place is 0 if there is no such judge. If the
--- judge was changed meanwhile, whatever it has done is undone.
+-- judge was changed meanwhile, or has changed the search path, whatever it has done is undone.
+--
+-- The judge is the only foreign code that wirefence_owner calls. With another search path this
+-- and all callers would resolve their operators anew, to functions of the judge's choice. And
+-- one that was changed between the first look and the call may have had the rights of
+-- wirefence_owner: no function that it could replace takes part in the second look.
 CREATE FUNCTION wirefence.run_judge(judge text, target regclass, keys text[], claims bigint[], locking boolean, snapshot boolean,
     OUT place integer, OUT reason text, OUT in_subtransaction boolean)
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
+    path CONSTANT text := current_setting('search_path');
     number CONSTANT oid := to_regprocedure(judge);
     version CONSTANT text := wirefence.judge_version(number, target);
 BEGIN
@@ -146,9 +152,13 @@ BEGIN
     END IF;
     EXECUTE 'SELECT * FROM ' || substring(judge FROM '(.*)[(]') || '($1, $2, $3, $4)' INTO place, reason, in_subtransaction
     USING keys, claims, locking, snapshot;
-    IF version IS DISTINCT FROM wirefence.judge_version(number, target) THEN
+    IF pg_catalog.current_setting('search_path') OPERATOR(pg_catalog.<>) path THEN
+        RAISE insufficient_privilege USING MESSAGE = 'the judge of a class of rows has changed the search path';
+    ELSIF NOT EXISTS (SELECT FROM pg_catalog.pg_proc AS p WHERE p.oid OPERATOR(pg_catalog.=) number
+                      AND pg_catalog.concat(p.ctid, p.xmin) OPERATOR(pg_catalog.=) version
+                      AND pg_catalog.currtid2('pg_catalog.pg_proc', p.ctid) OPERATOR(pg_catalog.=) p.ctid) THEN
         RAISE serialization_failure USING MESSAGE = 'could not serialize access to a fenced resource',
-            DETAIL = 'The function ' || judge || ' was changed while it judged.', HINT = 'Retry the transaction.';
+            DETAIL = pg_catalog.format('The function %s was changed while it judged.', judge), HINT = 'Retry the transaction.';
     END IF;
 END
 $$;

@@ -3,6 +3,7 @@ package migrations_test
 import (
 	"context"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"github.com/jackc/pgx/v5"
@@ -456,6 +457,63 @@ func TestAJudgeThatChangesUnseen(t *testing.T) {
 			mustExec(t, other, alter+"INVOKER; "+alter+"DEFINER")
 			mustExec(t, taker, "ROLLBACK")
 			wantCode(t, <-waits, "40001")
+		}
+	})
+}
+
+// Nor by a search path in which callers of the judge would find its operators.
+func TestAJudgeThatChangesTheSearchPath(t *testing.T) {
+	onQueue(t, func(t *testing.T, db database, app *pgx.Conn) {
+		for _, kind := range []string{"text", "integer", "bigint", "boolean"} {
+			mustExec(t, app, strings.ReplaceAll(`CREATE FUNCTION q.steal(KIND, KIND) RETURNS boolean LANGUAGE plpgsql AS $$ BEGIN
+					IF current_user = 'wirefence_owner' THEN RAISE EXCEPTION 'with the rights of wirefence_owner'; END IF;
+					RETURN $1 OPERATOR(pg_catalog.=) $2; END $$;
+				CREATE OPERATOR q.= (LEFTARG = KIND, RIGHTARG = KIND, FUNCTION = q.steal)`, "KIND", kind))
+		}
+		judge := value[string](t, app, "SELECT pg_get_functiondef('q.wirefence_judge_job'::regproc)")
+		mustExec(t, app, strings.Replace(judge, "BEGIN", "BEGIN PERFORM set_config('search_path', 'q, pg_catalog', false);", 1))
+		for _, fence := range []string{"job(1)=10", "job(1)=11", "job(1)=10,job(2)=20"} {
+			wantCode(t, exec(app, "SELECT wirefence.check('"+fence+"')"), "42501")
+		}
+	})
+}
+
+// Nor by one that takes the judge's place between the look at it and its call, and then takes the
+// second look into its own hands.
+func TestAJudgeThatIsReplacedWhenItIsCalled(t *testing.T) {
+	onQueue(t, func(t *testing.T, db database, app *pgx.Conn) {
+		const others = "SELECT md5(string_agg(prosrc, '' ORDER BY oid)) FROM pg_proc WHERE pronamespace = 'wirefence'::regnamespace"
+		judge, before := value[string](t, app, "SELECT pg_get_functiondef('q.wirefence_judge_job'::regproc)"), value[string](t, app, others)
+		replaced := make(chan error, 1)
+		var over atomic.Bool
+		defer func() {
+			over.Store(true)
+			if err := <-replaced; err != nil {
+				t.Error(err)
+			}
+		}()
+		other := db.app(t)
+		go func() {
+			for !over.Load() {
+				err := exec(other, `DO $do$ BEGIN EXECUTE format($f$CREATE OR REPLACE FUNCTION q.wirefence_judge_job(wirefence_keys text[], wirefence_claims bigint[], wirefence_locking boolean,
+					wirefence_snapshot boolean, OUT wirefence_place integer, OUT wirefence_reason text, OUT wirefence_in_subtransaction boolean) LANGUAGE plpgsql AS $e$ BEGIN
+						CREATE OR REPLACE FUNCTION wirefence.judge_version(judge oid, target regclass) RETURNS text LANGUAGE sql AS $x$ SELECT %L::text $x$;
+						wirefence_in_subtransaction := false; END $e$$f$, (SELECT concat(ctid, xmin) FROM pg_proc WHERE proname = 'wirefence_judge_job')); END $do$`)
+				if err == nil {
+					err = exec(other, judge)
+				}
+				if err != nil {
+					replaced <- err
+					return
+				}
+			}
+			replaced <- nil
+		}()
+		for range 300 {
+			_ = exec(app, "SELECT wirefence.check('job(1)=10')")
+			if value[string](t, app, others) != before {
+				t.Fatal("it has changed a function of the schema wirefence")
+			}
 		}
 	})
 }
