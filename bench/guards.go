@@ -82,7 +82,7 @@ func (b *book) guardTables(p *page) {
 	inserts := b.inOrder(guardInserts, "prepared")
 	if len(inserts) > 0 {
 		p.section("## Guards",
-			"The insert of above, into a table that is [guarded](guards.md) for one resource, and into one whose template names a column, with the prepared protocol. Direct writers carry the fence in the session variable; through a proxy without holds (`WIREFENCE_HOLD=0`), its check serves the guard as well; under a hold, the guard checks for itself.",
+			"The same insert, prepared, into a table that is [guarded](guards.md) for one resource, and into one whose template names a column. Direct writers carry the fence in the session variable. Without holds (`WIREFENCE_HOLD=0`) the proxy's check serves the guard as well; under a hold, the guard checks for itself.",
 			"| clients | way | transactions/s | of the same, not guarded | p50 ms | p99 ms |",
 			"|---:|---|---:|---:|---:|---:|")
 	}

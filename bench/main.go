@@ -41,7 +41,7 @@ func main() {
 	flag.IntVar(&f.seconds, "seconds", 2, "how long one measurement lasts, in seconds; pgbench runs half as long again before")
 	flag.StringVar(&f.clients, "clients", wholeClients, "numbers of clients, separated by commas")
 	flag.StringVar(&f.only, "only", "", "regular expression: measure only what it matches, of names such as insert/prepared/16/PgBouncer, guards/prepared/16/direct, isolated, takeover, sessions, logins, streams, copy, bounds, leases and core")
-	flag.StringVar(&f.out, "out", "", "file to write, of a whole run; none if empty")
+	flag.StringVar(&f.out, "out", "", "file to write a summary of a whole run to; none if empty")
 	flag.StringVar(&f.compare, "compare", "", "commit: compare this tree's proxy with that commit's, and nothing else")
 	flag.StringVar(&f.binary, "binary", "", "wirefence binary to measure, instead of building ./cmd/wirefence")
 	flag.BoolVar(&f.hold, "hold", false, "start the servers, print their ports and process ids, and wait: for profiling by hand")
@@ -86,12 +86,11 @@ func run(ctx context.Context, f flags) error {
 	if err := b.measureAll(ctx, w, clients, only.MatchString); err != nil {
 		return err
 	}
-	text := b.markdown()
-	fmt.Print(text)
+	fmt.Print(b.markdown())
 	if f.out == "" {
 		return nil
 	}
-	return os.WriteFile(f.out, []byte(text), 0o644)
+	return os.WriteFile(f.out, []byte(b.summary()), 0o644)
 }
 
 // measureAll measures what only matches.

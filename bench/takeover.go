@@ -303,7 +303,7 @@ func (b *book) takeoverTable(p *page) {
 		return
 	}
 	p.section("## Takeovers",
-		fmt.Sprintf("How long `wirefence.seal` takes while sessions have the token before. Busy sessions insert without a pause through the proxy, one half with the fence in the session variable and prepared, one half with it in a comment; each goes on with the new token. A frozen proxy was stopped by SIGSTOP: with %d such sessions, of which some hold, or with a transaction that is open, where `preempt_after` is %v. A seal of another resource than that of the sessions waits for none of them: its time is that of the statement on a machine as busy as that.", frozenSessions, preemptAfter),
+		fmt.Sprintf("How long `wirefence.seal` takes while sessions have the token before. Busy sessions insert without a pause through the proxy, one half with the fence in the session variable, one half with it in a comment. A frozen proxy was stopped by SIGSTOP: with %d such sessions, or with an open transaction, where `preempt_after` is %v. A seal of another resource waits for no session: its time is what the busy machine adds.", frozenSessions, preemptAfter),
 		"| against | takeovers | p50 ms | p95 ms | p99 ms | worst ms |",
 		"|---|---:|---:|---:|---:|---:|")
 	row := func(name string, times []time.Duration) {
