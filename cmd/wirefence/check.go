@@ -30,10 +30,9 @@ func checkCommand() *cobra.Command {
 		Use:   "check [flags] [FENCE]",
 		Short: "Ask the database whether a fence is current",
 		Long: `Has the database check a fence, as in orders=34, or that of WIREFENCE_FENCE, which
-wirefence lock sets. It counts as a use of the token, as each check does.
+wirefence lock sets. It counts as a use of the token.
 
-The answer may be out of date when you read it, because a handoff can follow at
-once. If an effect depends on the answer, use wirefence guard.
+A handoff can follow at once. If an effect depends on the answer, use wirefence guard.
 
 Exit status:
 

@@ -22,9 +22,8 @@ func completionCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "completion [flags] bash|zsh|fish|powershell",
 		Short: "Print a script for completion of commands, flags, values and resources in a shell",
-		Long: `Prints a script for a shell. With it, the shell completes commands, flags and their
-values, and the names of resources. For these it asks the database that the settings
-name; if that doesn't answer within two seconds, it completes no names.`,
+		Long: `Prints a script by which a shell completes commands, flags and their values, and the
+names of resources, if the database that the settings name answers within two seconds.`,
 		Example: `  source <(wirefence completion bash)
   wirefence completion bash > /etc/bash_completion.d/wirefence
   wirefence completion zsh > "${fpath[1]}/_wirefence"

@@ -19,8 +19,7 @@ func demoCommand() *cobra.Command {
 		Short: "See a zombie's write refused, on servers that are started for it",
 		Long: `Starts a PostgreSQL, a Redis and a proxy of its own, and lets two workers
 fight over a lease: once without Wirefence, where the former holder overwrites
-its successor's work, and once with it, where PostgreSQL refuses. Takes a few
-seconds and leaves nothing behind.
+its successor's work, and once with it, where PostgreSQL refuses. It takes seconds.
 
 Exit status:
 

@@ -39,11 +39,10 @@ func doctorCommand() *cobra.Command {
 	return withSettings(&cobra.Command{
 		Use:   "doctor",
 		Short: "Examine whether the fence holds, and say how to fix it if not",
-		Long: `Examines the database, the lease store if one is named, and the proxy if one is
-named: whether the schema, its functions and rights are as this binary installs
-them, whether guards are in place, whether a session delays takeovers, whether
-settings of the servers endanger writes or leases, and whether the proxy has fences
-checked. Each finding says what it means and what to do. It changes nothing.
+		Long: `Examines the database, and the lease store and the proxy if they are named: schema,
+functions and rights, guards, sessions that delay takeovers, settings that endanger
+writes or leases, and whether the proxy has fences checked. Each finding says what it
+means and what to do. It changes nothing.
 
 Exit status:
 

@@ -30,11 +30,10 @@ func guardCommand() *cobra.Command {
 wirefence lock sets, and runs the command while the check is held: the next
 holder's grant is not sealed before the command has ended.
 
-A handoff waits for preempt_after of the resource, 5s unless set otherwise, and a
+A handoff waits for preempt_after of the resource, 5s unless set otherwise; a
 revocation doesn't wait. Then the check is lost and the next holder may begin: the
-command's process group gets SIGTERM at once and SIGKILL a second later, and the
-exit status is 76. The effect of the command is then in doubt. Keep the command
-short, or set --timeout below preempt_after.
+command's process group gets SIGTERM at once and SIGKILL a second later. Keep the
+command short, or set --timeout below preempt_after.
 
 The exit status is the command's, or 128 and the number of the signal that ended it,
 if the command has ended by itself and the check was held until then. Otherwise:

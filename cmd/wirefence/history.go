@@ -29,10 +29,9 @@ func historyCommand() *cobra.Command {
 	return withSettings(&cobra.Command{
 		Use:   "history [flags] [RESOURCE]",
 		Short: "Show who took resources over, and whose writes were refused",
-		Long: `Prints the history that the database keeps, the newest last: handoffs and
-revocations, and refusals: those that proxies have seen, or in a database without a
-proxy the last four since the last look. Below them is the number of events that
-could not be recorded, if any.`,
+		Long: `Prints the history that the database keeps, the newest last: handoffs, revocations, and
+the refusals that proxies have seen; without a proxy, the last four since the last look.
+Below them is the number of events that could not be recorded, if any.`,
 		Args: atMostOne("one resource or none"),
 	}, func(c *cobra.Command, cfg historySettings, args []string) error {
 		filter, err := cfg.filter(args)

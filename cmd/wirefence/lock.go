@@ -25,15 +25,13 @@ func lockCommand() *cobra.Command {
 		Use:   "lock [flags] RESOURCE -- COMMAND [ARG...]",
 		Short: "Run a command under a lease",
 		Long: `Takes the lease of a resource and runs a command that carries its fence: in
-PGOPTIONS, so that an unmodified psql script is fenced, in WIREFENCE_TOKEN
-(34) and in WIREFENCE_FENCE (orders=34). The command's whole process group, and
-on Linux what has left it, is ended before the lease can be another's, and when
-the command itself has ended. Under another wirefence lock it carries the
-fences of both.
+PGOPTIONS, for libpq, in WIREFENCE_TOKEN (34) and in WIREFENCE_FENCE (orders=34).
+The command's process group, and on Linux what has left it, is ended before anyone
+else can get the lease, and when the command itself has ended. Under another
+wirefence lock it carries the fences of both.
 
-Leases are in the database of WIREFENCE_DATABASE_URL, or in another lease store if
-a setting names one, as WIREFENCE_REDIS_URL does. All who compete for a resource
-must use the same store.
+Leases are in the database of WIREFENCE_DATABASE_URL, or in the store that a setting
+such as WIREFENCE_REDIS_URL names. All competitors must use the same store.
 
 The exit status is the command's, or 128 and the number of the signal that ended it,
 if the command has ended by itself. Otherwise:
@@ -42,9 +40,8 @@ if the command has ended by itself. Otherwise:
     69   the lease store or the database is down; the command was not started
     75   another holds the lease; the command was not started
     76   the lease was lost, and the command was ended
-    78   the set-up is wrong: the resource is another lock service's, or the
-         schema is missing or too far from this version; the command was not
-         started
+    78   the resource is another lock service's, or the schema is missing or too
+         far from this version; the command was not started
     126  the command can't be run
     127  the command isn't there`,
 		Example: "  wirefence lock orders -- ./job.sh",

@@ -49,14 +49,11 @@ func newRoot() *cobra.Command {
 	root := &cobra.Command{
 		Use:   "wirefence",
 		Short: "A fencing proxy for PostgreSQL: a former lock holder's writes are refused by the database",
-		Long: `Wirefence stands between applications and PostgreSQL and makes the database
-refuse the writes of a lock holder that has been superseded.
+		Long: `Wirefence makes PostgreSQL refuse the writes of a process that has lost its lock.
 
-Settings are environment variables, each with a flag of the same name; a flag
-wins over its variable. A setting that may hold a password can also be read from
-a file, which the variable or flag with _FILE or -file behind its name names, and
-which holds the value on one line. The arguments of one invocation are flags
-alone: a variable of such a name is refused. Flags stand before the arguments.
+Settings are environment variables, each with a flag of the same name, which wins.
+Append _FILE to the variable or -file to the flag of a setting that may hold a
+password, to read it from a file, on one line. Flags stand before the arguments.
 Durations are written as in 300ms, 15s or 2h.
 
 Exit status, unless the help of a command says otherwise:
@@ -65,8 +62,7 @@ Exit status, unless the help of a command says otherwise:
     1   it failed; standard error says why
     2   the command line, the environment or a file that they name is wrong;
         nothing was done
-    78  the database's schema is missing, or of a version too far from this
-        one's`,
+    78  the database's schema is missing, or too far from this version`,
 		SilenceUsage: true, SilenceErrors: true,
 		Args: knownCommand,
 		RunE: func(c *cobra.Command, _ []string) error {

@@ -26,14 +26,11 @@ func migrateCommand() *cobra.Command {
 		Short: "Bring a database's wirefence schema to this version",
 		Long: `Creates the schema wirefence with its functions, and the roles wirefence_owner,
 wirefence_issuer and wirefence_bypass, or brings them to this version. It may be
-run again, and by several at once. Where the role lacks a right, the error names
-the statements that grant it.
+run again, and by several at once. If the role lacks a right, the error names the
+statements that grant it. It refuses a server that behaves otherwise than PostgreSQL.
 
-The role is another than the proxy's, which must not have wirefence_owner: name it
-with WIREFENCE_OWNER_URL.
-
-Before it makes anything, it probes whether the server behaves as PostgreSQL does in
-what a fence rests on, and refuses one that doesn't.`,
+Don't use the proxy's role, which must not have wirefence_owner: name another with
+WIREFENCE_OWNER_URL.`,
 		Args: exactly(0, "no arguments"),
 	}, func(c *cobra.Command, cfg migrateSettings, _ []string) error {
 		conn, err := cfg.connect(c.Context(), "a role that may create the schema")

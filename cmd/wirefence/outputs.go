@@ -40,8 +40,8 @@ func allInJSON(all []fence.ResourceStatus) []statusJSON {
 type fullStatusJSON struct {
 	statusJSON
 	Lease   lease `json:"lease" says:"whether the lease is held now"`
-	Refused int64 `json:"refused_last_hour" says:"writes that were refused in the last hour, as far as the history was told"`
-	LetPass int64 `json:"let_pass_last_hour" says:"writes in the last hour that passed in shadow mode, and would have been refused"`
+	Refused int64 `json:"refused_last_hour" says:"writes that were refused in the last hour"`
+	LetPass int64 `json:"let_pass_last_hour" says:"writes in the last hour that passed in shadow mode only"`
 	// Database is set where several are named.
 	Database string `json:"database,omitempty" says:"the hosts and the name of the database, if WIREFENCE_SEAL_URLS names further ones"`
 }
@@ -63,8 +63,8 @@ type readyJSON struct {
 // rowClassJSON is a class of rows.
 type rowClassJSON struct {
 	fence.RowClass
-	Refused int64 `json:"refused_last_hour" says:"statements that were refused in the last hour, as far as the history was told"`
-	LetPass int64 `json:"let_pass_last_hour" says:"statements in the last hour that passed in shadow mode, and would have been refused"`
+	Refused int64 `json:"refused_last_hour" says:"statements that were refused in the last hour"`
+	LetPass int64 `json:"let_pass_last_hour" says:"statements in the last hour that passed in shadow mode only"`
 }
 
 // declaredRowsJSON is a class of rows that was declared.
@@ -121,12 +121,12 @@ func checked(f fence.Fence, err error) checkJSON {
 type revokedJSON struct {
 	Resource  string        `json:"resource" says:"its name"`
 	Token     int64         `json:"token" says:"the new last token, which no holder has"`
-	LockedOut string        `json:"locked_out,omitempty" says:"who was granted it last"`
+	LockedOut string        `json:"locked_out,omitempty" says:"the holder of the last grant"`
 	Former    int64         `json:"locked_out_token,omitempty" says:"with which token"`
 	Ended     []fence.Ended `json:"ended" says:"transactions that were ended"`
 	Freed     string        `json:"freed,omitempty" says:"whose lease was freed in the store"`
 	NotFreed  string        `json:"not_freed,omitempty" says:"why the lease could not be freed"`
-	Databases []revokedIn   `json:"databases,omitempty" says:"each database, if there are several; what is above is of the first that was reached, but for the transactions, which are of all"`
+	Databases []revokedIn   `json:"databases,omitempty" says:"each database, if there are several; the tokens above are of the first that was reached"`
 }
 
 // revokedIn is what a revocation has done in one of several databases.

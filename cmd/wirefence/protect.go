@@ -30,10 +30,7 @@ template over columns, each row needs the token of its own resource.
 
 Partitions and inheritance children are guarded, too. Run it again after you add
 some: until then, new partitions are guarded except against TRUNCATE. The command
-waits for the table's writers.
-
-With --shadow the table refuses nothing: wirefence history shows what it would
-have refused. Run it again without --shadow to enforce.`,
+waits for the table's writers. With --shadow, run it again without to enforce.`,
 		Example: "  wirefence protect public.orders --resource orders\n  wirefence protect reports --resource 'report:{tenant}:{id}'",
 		Args:    exactly(1, "one table"),
 	}, func(c *cobra.Command, cfg protectSettings, args []string) error {

@@ -20,7 +20,7 @@ import (
 )
 
 type proxySettings struct {
-	CheckConfig bool `env:"--check-config" help:"read all settings and the files that they name, print the settings in effect without passwords, and end: neither listen nor connect"`
+	CheckConfig bool `env:"--check-config" help:"read all settings and the files that they name, print the settings in effect without passwords, or all errors, and end: neither listen nor connect"`
 	OutputSettings
 	LeaseSettings
 	Listen                   []string      `env:"WIREFENCE_LISTEN" group:"Connections" type:"address,..." envDefault:"127.0.0.1:6433" help:"addresses for clients, separated by commas: ~host:port~, ~unix:/dir/.s.PGSQL.6433~, ~unix:@name~ for an abstract socket of Linux, or ~fd:NAME~ for a socket that [systemd passes](running.md#restarting-under-systemd)"`
@@ -74,15 +74,11 @@ func proxyCommand() *cobra.Command {
 		Use:   "proxy",
 		Short: "Run the proxy",
 		Long: `Accepts PostgreSQL clients, connects each to the upstream with its own
-credentials, and has the fences of their writes checked by the database, in
-their own transactions.
+credentials, and has the database check the fences of their writes.
 
 SIGTERM or SIGINT drains it: sessions end with their transactions, and the lease of
 WIREFENCE_LEASE is released. A second one ends it at once. SIGHUP reloads what can be
 reloaded.
-
-With --check-config it reads the settings and the files that they name, and prints
-all errors, one on each line.
 
 Exit status:
 

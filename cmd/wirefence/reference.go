@@ -60,11 +60,11 @@ func reference(root *cobra.Command) *manual.Reference {
 			"wirefence zombie":           {{Value: zombie.Report{}}},
 			"wirefence doctor":           {{Value: doctor.Report{}}},
 		},
-		Intro: `This page is the reference of the command line. ` + "`make cli`" + ` writes it from the commands
-themselves; ` + "`wirefence COMMAND --help`" + ` and the manual pages (` + "`make man`" + `) say the same.
+		Intro: `This page is the reference of the command line. ` + "`wirefence COMMAND --help`" + ` and the manual pages
+(` + "`make man`" + `) say the same. ` + "`make cli`" + ` writes it.
 
-` + "`--output json` (`-o json`)" + ` prints for programs. Fields may be added; those that are listed here
-keep their names, types and meanings. Times are RFC 3339. What is absent or null isn't known,
+` + "`--output json` (`-o json`)" + ` prints for programs where a command has fields below. Fields may be added; those
+that are listed keep their names, types and meanings. Times are RFC 3339. What is absent or null isn't known,
 or doesn't apply. An error is always text, on standard error.`,
 	}
 }
@@ -85,14 +85,14 @@ var meanings = map[string]string{
 	"fence.ResourceStatus.token":            "the highest token that was recorded",
 	"fence.ResourceStatus.source":           "what counts its tokens",
 	"fence.ResourceStatus.must_name_source": "whether tokens that don't name their source are refused",
-	"fence.ResourceStatus.holder":           "who was granted it last, which isn't who holds it now",
+	"fence.ResourceStatus.holder":           "the holder of the last grant; the lease may have ended since",
 	"fence.ResourceStatus.since":            "when that was",
 	"fence.ResourceStatus.advance":          "policy: `use` or `grant`",
 	"fence.ResourceStatus.reuse":            "policy: `allow` or `once`",
 	"fence.ResourceStatus.writers":          "open transactions that hold it",
 	"fence.ResourceStatus.mode":             "policy: `enforce` or `shadow`",
 	"fence.ResourceStatus.failover":         "policy: `reacquire` or `trust`",
-	"fence.ResourceStatus.former":           "whether the database was promoted or restored since the last grant, so that no token counts before the next",
+	"fence.ResourceStatus.former":           "whether the database was promoted or restored since the last grant, so that no token is valid",
 
 	"fence.ResourceChange.at":          "when",
 	"fence.ResourceChange.by":          "the role",
@@ -115,7 +115,7 @@ var meanings = map[string]string{
 	"fence.Event.state":          "the SQLSTATE of a refusal",
 	"fence.Event.resource":       "the resource",
 	"fence.Event.token":          "the new token of a handoff or a revocation, or the one that was refused",
-	"fence.Event.current_token":  "the last token as it was then; of a handoff or a revocation, before it",
+	"fence.Event.current_token":  "the last token then; of a handoff or a revocation, before it",
 	"fence.Event.source":         "what counts the token",
 	"fence.Event.holder":         "the holder of the resource after a handoff",
 	"fence.Event.former_holder":  "who had it before",
@@ -128,7 +128,7 @@ var meanings = map[string]string{
 	"fence.Event.proxy":          "the proxy that recorded it",
 	"fence.Event.database":       "the session's database, where it is another than this one",
 	"fence.Event.traceparent":    "the trace of the statement (W3C Trace Context)",
-	"fence.Event.waited_seconds": "how long a handoff or a revocation took, mostly for older transactions",
+	"fence.Event.waited_seconds": "how long a handoff or a revocation took",
 
 	"fence.Ended.pid":         "the server's process",
 	"fence.Ended.login":       "who was logged in",

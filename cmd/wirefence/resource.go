@@ -58,9 +58,8 @@ func resourceCommand() *cobra.Command {
 		Use:   "resource",
 		Short: "List, show, declare and change resources and their policies",
 		Long: `A resource remembers which lock service counts its tokens: the first one that a
-token or a seal names. Tokens of two services can't be compared, so a token of
-another service is refused. These commands set the service beforehand or change it,
-and record the reason.`,
+token or a seal names. Tokens of another one are refused. These commands set the
+service beforehand or change it, and the policy, and record the reason.`,
 		Args: knownCommand,
 		RunE: func(c *cobra.Command, _ []string) error { return c.Help() },
 	}
@@ -182,8 +181,8 @@ func resourceDeclareCommand() *cobra.Command {
 	return withSettings(&cobra.Command{
 		Use:   "declare [flags] --reason WHY RESOURCE",
 		Short: "Make a resource known before its first token",
-		Long: `Makes a resource known before its first token, with a source and a policy. If you
-repeat it with the same settings, it changes nothing; with others, it fails.`,
+		Long: `Makes a resource known before its first token, with a source and a policy. Repeated
+with the same settings it changes nothing; with others it fails.`,
 		Example: `  wirefence resource declare orders --source etcd-revision --reason 'the order service has its own election'`,
 		Args:    exactly(1, "one resource"),
 	}, func(c *cobra.Command, cfg declareSettings, args []string) error {
@@ -225,10 +224,8 @@ from the last one on. If the new source counts lower, give its number with
 --last-token: tokens must then name their source, so that no older token counts
 again, unless you give --must-name-source=false. See docs/sources.md.
 
-Without a resource, --undeclared sets whether tokens of unknown resources are
-accepted; wirefence resource list shows the known ones. --failover sets whether
-tokens from before a promotion of the database count, for all resources that have
-no setting of their own. See docs/policies.md.`,
+Without a resource, --undeclared and --failover apply to all that have no setting of
+their own. See docs/policies.md.`,
 		Example: `  wirefence resource set orders --source etcd-revision --reason 'moved from Redisson'
   wirefence resource set orders --reuse once --preempt-after 1s --reason 'paid once'
   wirefence resource set --undeclared refuse --reason 'all are declared by the deployment'

@@ -30,14 +30,13 @@ func revokeCommand() *cobra.Command {
 		Use:   "revoke [flags] RESOURCE",
 		Short: "Lock the present holder of a resource out at once",
 		Long: `Raises the last token of a resource by one and ends the open transactions that
-hold it: no write with the present holder's token can commit any more. Then it
-frees the lease in the store, if the store knows the holder, so that another holder
-can acquire it at once, with a higher token. The former holder notices at its next
-renewal; until then it can still do unfenced work.
+hold it: no write with the present holder's token can commit any more. Then it frees
+the lease in the store, if the store knows the holder, so that another can acquire it
+at once. The former holder notices at its next renewal; until then it can still do
+unfenced work.
 
-Where grants are sealed in several databases, it does so in all of them. It names
-those that it could not reach, where the holder may still write, and fails: then
-run it again.`,
+Where grants are sealed in several databases, it does so in all. It names those that
+it could not reach, where the holder may still write, and fails: then run it again.`,
 		Args: exactly(1, "one resource"),
 	}, func(c *cobra.Command, cfg revokeSettings, args []string) error {
 		resource, err := parseResource(args[0])

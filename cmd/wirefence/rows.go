@@ -61,12 +61,12 @@ func rowsDeclareCommand() *cobra.Command {
 with this key has this claim and meets the condition. The key needs a unique index. The
 claim and the condition may use the columns of the row and built-in functions.
 
-The claim must be new with each take of the row: a time or a random number. A counter of
-attempts is none, since it may repeat.
+The claim must be new with each take of the row: a time or a random number, not a counter of
+attempts, which may repeat.
 
 The command creates a function in the table's schema, which the table's owner owns. Run it
 again to change the declaration, and after a change of the table that wirefence rows list
-reports. With --shadow no fence of the class is refused.`,
+reports.`,
 		Example: `  wirefence rows declare job --table public.river_job --key id \
     --claim "(extract(epoch from attempted_at) * 1000000)::bigint" --while "state = 'running'"`,
 		Args: exactly(1, "one class: wirefence rows declare job --table …"),

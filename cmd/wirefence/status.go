@@ -33,12 +33,11 @@ func statusCommand() *cobra.Command {
 		Use:   "status [flags] [RESOURCE]",
 		Short: "List the resources, or one: last token, lease, holder, policy, open writers, refusals",
 		Long: `Prints a line for each resource, or for the one that is named: its last token, whether
-the lease is held now, who was granted it last and when, its policy, how many open
-transactions hold it, and how many writes were refused, or passed in shadow mode, in
-the last hour, as far as the history has them.
+the lease is held now, the last grant's holder and time, its policy, open transactions
+that hold it, and writes that were refused, or passed in shadow mode, in the last hour.
 
-The lease store knows whether a lease is held: name it as for the proxy. For a
-resource whose tokens come from another source, it is unknown.
+Name the lease store as for the proxy: it knows whether a lease is held. For a resource
+whose tokens come from another source, that is unknown.
 
 Exit status:
 

@@ -25,8 +25,7 @@ func uninstallCommand() *cobra.Command {
 		Long: `Prints what of Wirefence there is in a database, asks, and removes it in one
 transaction: the guards of all tables, the schema wirefence with all tokens and the
 history, and the roles wirefence_owner, wirefence_issuer and wirefence_bypass, unless
-another database of the server has them too. It also removes what a migration or a
-restore has left in part.
+another database of the server has them too.
 
 Stop the proxies and the holders of leases first. It waits for the writers of guarded
 tables; lock_timeout in the connection string limits that.`,

@@ -45,24 +45,21 @@ func zombieCommand() *cobra.Command {
 		Long: `Runs a command twice, as two machines would: it freezes the first run (SIGSTOP) in
 the middle, waits until its lock has run out, lets a second run do the work, lets the
 first go on (SIGCONT), and reports what the first then changes in the watched tables.
-It works on any PostgreSQL, with Wirefence or without; the schema isn't needed. The
-command finds the database by its own environment.
+The schema isn't needed. The command finds the database by its own environment.
 
-The runs really change what the command changes: use a test system. On a terminal it
-asks before; elsewhere --yes is needed.
+The runs really change what the command changes: use a test system, and let nobody else
+write to the watched tables. On a terminal it asks before; elsewhere --yes is needed.
 
 Changes are decoded from the server's log where wal_level is logical and the role has
-REPLICATION, by a temporary slot that ends with the session. Elsewhere the tables are
-compared, which misses writes of the same value and rows that came and went. Nobody
-but the runs may write to the watched tables meanwhile.
+REPLICATION. Elsewhere the tables are compared, which misses writes of the same value
+and rows that came and went.
 
 The output of both runs goes to standard error. Exit status:
 
     0  the first run changed nothing in the tables after the second had begun
     1  it did: stale writes
-    2  the play doesn't show it, and the report or standard error says why: the first
-       run ended before it was frozen, the second failed or changed nothing, others
-       write to the tables, or the command line is wrong
+    2  the play doesn't show it, or the command line is wrong; the report or standard
+       error says why
     130, 143  a signal has ended it`,
 		Example: `  wirefence zombie --watch public.totals --freeze-when "SELECT count(*) > 0 FROM totals" \
     --lock-ends-after 5s -- ./nightly.sh

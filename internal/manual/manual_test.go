@@ -33,7 +33,16 @@ func example() *Reference {
 	Describe(other.Flags().Lookup("url"), "", "TOOL_URL")
 	other.Flags().Int("limit", 1, "how many")
 	Describe(other.Flags().Lookup("limit"), "", "TOOL_LIMIT")
-	root.AddCommand(run, other, hidden)
+	group := &cobra.Command{Use: "group", Short: "A group"}
+	first := &cobra.Command{Use: "a", Short: "First", Run: func(*cobra.Command, []string) {}}
+	second := &cobra.Command{Use: "b", Short: "Second", Run: func(*cobra.Command, []string) {}}
+	for _, c := range []*cobra.Command{first, second} {
+		c.Flags().Bool("all", false, "all of them")
+		c.Flags().String("output", "text", "")
+		c.Flags().Bool("own", false, "of "+c.Name())
+	}
+	group.AddCommand(first, second)
+	root.AddCommand(run, other, group, hidden)
 	return &Reference{Root: root, Main: run, Intro: "About."}
 }
 
@@ -45,13 +54,14 @@ func TestMarkdown(t *testing.T) {
 	}
 	for _, want := range []string{
 		"# Commands\n\nAbout.\n", "| [`tool run`](#tool-run) | Run it. |", "## tool run\n\n```\ntool run [flags] [NAME]\n```\n\nRuns -- it's quick:\nyes.\n\n    as it is\n\nThe end.\n",
-		"```sh\ntool run a\n```", "It has a flag for each of [its settings](operations.md#settings).", "| `--url string` |  | of another. `TOOL_URL` |\n\n[Settings](operations.md#settings): `--limit`, `--mode`.\n", "| `--plain string` |  | a\\|b |",
+		"```sh\ntool run a\n```", "It has a flag for each of [its settings](operations.md#settings).", "| `--url string` |  | of another. `TOOL_URL` |\n\n[Settings](operations.md#settings): `--limit`, `--mode`.\n",
+		"Second.\n\n| flag | default | |\n|---|---|---|\n| `--own` |  | of b |\n\nAs in [`tool group a`](#tool-group-a): `--all`.\n", "| `--plain string` |  | a\\|b |",
 	} {
 		if !strings.Contains(text, want) {
 			t.Errorf("%q is missing in:\n%s", want, text)
 		}
 	}
-	if strings.Contains(text, "--old") || strings.Contains(text, "secret") || strings.Contains(text, "--help") {
+	if strings.Contains(text, "--old") || strings.Contains(text, "secret") || strings.Contains(text, "--help") || strings.Contains(text, "--output string") {
 		t.Errorf("it has what is hidden:\n%s", text)
 	}
 }
@@ -59,7 +69,7 @@ func TestMarkdown(t *testing.T) {
 func TestSettings(t *testing.T) {
 	t.Parallel()
 	const heading = "| variable | default | meaning |\n|---|---|---|\n"
-	want := "\n#### Flags\n\n" + heading + "| `TOOL_URL` | required | where. `TOOL_URL_FILE` may [name a file](#passwords-in-files) with it |\n" +
+	want := "\n#### Flags\n\n" + heading + "| `TOOL_URL` | required | where. [In a file](#passwords-in-files): `TOOL_URL_FILE` |\n" +
 		"\n#### Fencing\n\n" + heading + "| `TOOL_MODE` | `fast` | how to `run` [it](#it) ([more](there.md)) |\n" +
 		"\n### Settings of other commands\n\n" + heading + "| `TOOL_LIMIT` | `1` | for `other`: how many |\n"
 	r := example()

@@ -81,9 +81,9 @@ type Report struct {
 	Reason   string   `json:"reason,omitempty" says:"why it is unknown; the text may change"`
 	First    Run      `json:"first" says:"the first run"`
 	Second   Run      `json:"second" says:"the second run"`
-	Writes   []Write  `json:"writes" says:"what the first run changed when the second had the turn, or had had it"`
+	Writes   []Write  `json:"writes" says:"what the first run changed after the second had begun"`
 	Decoded  []string `json:"decoded" says:"tables whose changes were decoded from the server's log"`
-	Compared []string `json:"compared" says:"tables that were compared, which misses writes of the same value and rows that came and went"`
+	Compared []string `json:"compared" says:"tables that were compared"`
 	Notes    []string `json:"notes" says:"what limits the verdict; the texts may change"`
 }
 
@@ -94,7 +94,7 @@ type Run struct {
 	Thawed  *time.Time `json:"thawed" says:"when it went on"`
 	Ended   *time.Time `json:"ended" says:"when it ended by itself"`
 	Status  *int       `json:"status" says:"its exit status, or 128 and the number of the signal that ended it"`
-	Writes  int        `json:"writes" says:"its changes in the watched tables in its own turn, as far as they were decoded or compared"`
+	Writes  int        `json:"writes" says:"its changes in the watched tables in its own turn"`
 }
 
 // openTime bounds the wait for earlier transactions, without whose end no slot can be made.
