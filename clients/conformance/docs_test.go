@@ -3,7 +3,6 @@ package conformance
 import (
 	"context"
 	"fmt"
-	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -41,18 +40,6 @@ func blocks(file, language string) (all []string, err error) {
 const (
 	pageAPI      = "http://127.0.0.1:9433"
 	pageDatabase = "app@127.0.0.1:6433/app"
-	djangoModel  = `
-import django
-from django.conf import settings
-settings.configure(DATABASES={"default": {"ENGINE": "django.db.backends.postgresql", "NAME": "%s", "USER": "app", "HOST": "%s", "PORT": "%s"}})
-django.setup()
-from django.db import models
-class Order(models.Model):
-    item = models.TextField()
-    class Meta:
-        app_label = "shop"
-        db_table = "orders"
-`
 )
 
 // here puts the addresses of a world into a program of the page.
@@ -86,13 +73,6 @@ func TestTheDocumentedPrograms(t *testing.T) {
 	}
 	for i, program := range programs {
 		t.Run(fmt.Sprintf("python %d", i), func(t *testing.T) {
-			if strings.Contains(program, "wirefence.django") {
-				at, err := url.Parse(w.url)
-				if err != nil {
-					t.Fatal(err)
-				}
-				program = fmt.Sprintf(djangoModel, w.Name, at.Hostname(), at.Port()) + program
-			}
 			w.writes(t, python, "-c", w.here(program))
 		})
 	}
