@@ -76,8 +76,6 @@ func (b *book) summary() string {
 	b.guardTables(&p)
 	b.rowTables(&p)
 	b.sessionTable(&p)
-	b.copyTable(&p)
-	b.boundTable(&p)
 	b.leaseTables(&p)
 	return p.String()
 }
