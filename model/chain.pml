@@ -2,7 +2,6 @@
  * Parties that hold in one backend, each under marks of its own: two proxies in a row, and
  * the client or stored code by wirefence.hold. hold.pml has one proxy that pipelines; here
  * there is one message at a time, and each proxy adds to it what the rules ask for.
- * README.md says what stands for what.
  */
 
 /* The client says, by a text that shows it: */

@@ -6,6 +6,14 @@
  * A step is atomic here only where nobody could come between in the real thing
  * (a Lua script, a lock's grant, the moment of a commit), or see that he had.
  *
+ * What stands for what: acquire_script and raise_script for lockclient/redis/acquire.lua and
+ * raise.lua, client up to seal for Client.win, seal to `exclusive = false` for wirefence.seal
+ * and lock_exclusive, refused for Client.seal and Client.higher, failed for Client.giveBack,
+ * an expired lease or a crash, writer for wirefence.check within a transaction, stuck and
+ * takers for a client that sends nothing more and preempt_after, last_token for the row of
+ * resource_locks, shared and exclusive for the advisory lock. A stall needs no step: a
+ * process may take its next step at any time.
+ *
  * Defines that break the protocol; each must make spin find an error:
  *   NOSEAL     an acquire returns what the store counted, unsealed
  *   NOLOCK     the check reads last_token without the resource's lock

@@ -1,14 +1,31 @@
 /*
  * Holds: session-level locks beside the checks of single transactions, the lock's
- * queue, a proxy that pipelines, and takeovers. README.md says what stands for
- * what, which rule each define leaves out, and what is exhaustive.
+ * queue, a proxy that pipelines, and takeovers. README.md says which rule each
+ * define leaves out, and what is exhaustive.
  *
  * There are no numbers of tokens here. A token is the current one or a stale one,
  * and a seal makes all that exist stale. So one search covers any number of
  * seals.
  *
  * A step is atomic where the lock or the session itself keeps others from telling
- * the difference; README.md has the reasons.
+ * the difference. A seal is one step: while it has the lock no other process has it or
+ * sees the row before the commit. So is a commit with the end of its locks, since a
+ * lock that is kept longer only delays the takeover; and a group without a wait: under
+ * the lock the row doesn't change, and without it a statement that is sent later does
+ * the same. One session stands for one of many in I1 and I2: others can keep the
+ * exclusive lock from the takeover, make it wait for a row, end it, and seal, and
+ * alone it meets the first two as a stall and the others at any time. The searches
+ * with two sessions confirm that for their statements.
+ *
+ * What stands for what: backend runs the groups of its session in order; proxy is the
+ * client and the proxy's half of the session, and may send any statement; sealer is
+ * takeovers, one after another: while one is in the queue, new shared locks wait
+ * behind it, and a session that has the lock gets it again at once. HOLD is proxy_hold
+ * in an exchange of the proxy's own, JOINT the same ahead of the group's own write,
+ * which is a check where it can't be held or a takeover waits, BACK is proxy_unhold,
+ * UNHOLD that and a check ahead of the first statement of a chained transaction.
+ * was_cancelled is a cancel or an error, in the queue or with the lock taken; die a
+ * lost connection or pg_terminate_backend; restore the variable after a rollback.
  *
  * SESSIONS (1 or 2), PIPE (groups that one session may have outstanding), LIVE
  * (I7 rather than I1 and I2), PREEMPT (the takeover has a preempt_after), SYM

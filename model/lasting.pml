@@ -1,7 +1,7 @@
 /*
  * Holds that last until somebody wants them: the clock. hold.pml says what a hold covers, and
  * there H has always passed; this is about when a hold ends. One session and its proxy, who
- * asks for all sessions of that proxy, and one takeover. README.md says what stands for what.
+ * asks for all sessions of that proxy, and one takeover.
  *
  * A unit is 25 ms. Ages are counted in whole units, so that an age of n is more than n - 1
  * and at most n units. Where a rule has a limit, each side has the count that is worse for
