@@ -29,8 +29,8 @@ import (
 //
 // A field whose type is a storeURL registers a lease store.
 type StoreSettings struct {
-	RedisURL         redis.URL     `env:"WIREFENCE_REDIS_URL" group:"Leases" file:"yes" help:"the [lease store](stores.md): ~redis://user:password@host:6379/0~, or ~redis-sentinel://~, ~redis-cluster://~. Without a store, leases are [in PostgreSQL](leases.md), in the database of ~WIREFENCE_DATABASE_URL~. All clients that compete for a resource must use the same store, and you may name only one"`
-	RedisReplicas    int           `env:"WIREFENCE_REDIS_WAIT_REPLICAS" group:"Leases" envDefault:"0" range:"0.." help:"number of Redis replicas that must have a grant or a renewal before it is valid ([more](stores.md#waiting-for-replicas)); ~0~, the default, waits for none"`
+	RedisURL         redis.URL     `env:"WIREFENCE_REDIS_URL" group:"Leases" file:"yes" help:"the [lease store](stores.md): ~redis://user:password@host:6379/0~, or ~redis-sentinel://~, ~redis-cluster://~. Without a store, leases are [in PostgreSQL](leases.md), in the database of ~WIREFENCE_DATABASE_URL~. All who compete for a resource must use the same store"`
+	RedisReplicas    int           `env:"WIREFENCE_REDIS_WAIT_REPLICAS" group:"Leases" envDefault:"0" range:"0.." help:"number of Redis replicas that must have a grant or a renewal before it is valid ([more](stores.md#waiting-for-replicas))"`
 	RedisWaitTimeout time.Duration `env:"WIREFENCE_REDIS_WAIT_TIMEOUT" group:"Leases" envDefault:"1s" range:"1ms.." help:"time that a grant or a renewal waits for them before it fails; less than ~5s~"`
 	EtcdURL          etcd.URL      `env:"WIREFENCE_ETCD_URL" group:"Leases" file:"yes" help:"etcd as the lease store: ~etcd://user:password@host1,host2/prefix?tls=true~"`
 	ZooKeeperURL     zookeeper.URL `env:"WIREFENCE_ZOOKEEPER_URL" group:"Leases" file:"yes" help:"ZooKeeper as the lease store: ~zookeeper://user:password@host1,host2/root~"`
@@ -53,7 +53,7 @@ type LeaseSettings struct {
 	MaxHold time.Duration `env:"WIREFENCE_MAX_HOLD" group:"Leases" envDefault:"24h" range:"1ms.." help:"longest time that a lease is kept, renewals included"`
 	Holder  string        `env:"WIREFENCE_HOLDER" group:"Leases" type:"name" help:"readable name of the holder; by default host and process id"`
 	// Unsealed permits what the first promise of the README excludes.
-	Unsealed bool `env:"WIREFENCE_UNSEALED" group:"Leases" envDefault:"false" help:"permit leases in another store than PostgreSQL without ~WIREFENCE_DATABASE_URL~, which otherwise is an error: their grants aren't [sealed](guarantees.md), so a former holder can commit until the new token's first write"`
+	Unsealed bool `env:"WIREFENCE_UNSEALED" group:"Leases" envDefault:"false" help:"permit leases in another store than PostgreSQL without ~WIREFENCE_DATABASE_URL~. Their grants aren't sealed, so a former holder [can commit](stores.md#without-a-seal) until the new token's first write"`
 }
 
 // leases are a lease store and the database that seals its grants.

@@ -64,8 +64,8 @@ func reference(root *cobra.Command) *manual.Reference {
 (` + "`make man`" + `) say the same. ` + "`make cli`" + ` writes it.
 
 ` + "`--output json` (`-o json`)" + ` prints for programs where a command has fields below. Fields may be added; those
-that are listed keep their names, types and meanings. Times are RFC 3339. What is absent or null isn't known,
-or doesn't apply. An error is always text, on standard error.`,
+that are listed keep their names, types and meanings. A field without a type is a string, one with ` + "`?`" + ` may be absent. Times
+are RFC 3339. What is absent or null isn't known, or doesn't apply. An error is always text, on standard error.`,
 	}
 }
 

@@ -74,18 +74,26 @@ func (r *Reference) fieldTable(b *strings.Builder, o Output) error {
 		}
 		like = " with the fields of " + link + " and"
 	}
-	fmt.Fprintf(b, "With `--output json`%s it prints %s%s:\n\n| field | type | |\n|---|---|---|\n", condition, what, like)
+	fmt.Fprintf(b, "With `--output json`%s it prints %s%s:\n\n| field | |\n|---|---|\n", condition, what, like)
 	for _, f := range fields {
-		path, kind := strings.TrimPrefix(f.Path, "[]."), f.Type
-		if f.Absent {
-			kind += ", or absent"
-		}
-		if !told[path] {
-			fmt.Fprintf(b, "| `%s` | %s | %s |\n", path, kind, inCell(f.Meaning))
+		if path := strings.TrimPrefix(f.Path, "[]."); !told[path] {
+			fmt.Fprintf(b, "| %s | %s |\n", f.name(path), inCell(f.Meaning))
 		}
 	}
 	b.WriteString("\n")
 	return nil
+}
+
+// name is a field with its type, which is string if it says none. A question mark is behind
+// one that may be absent.
+func (f Field) name(path string) string {
+	if f.Absent {
+		path += "?"
+	}
+	if f.Type == "string" {
+		return "`" + path + "`"
+	}
+	return "`" + path + "` " + f.Type
 }
 
 // inCell keeps a text from ending its cell.
