@@ -21,13 +21,14 @@ func (r *Reference) Markdown() (string, error) {
 	return strings.TrimRight(b.String(), "\n") + "\n", nil
 }
 
+// contents links to the sections, which begin with what their commands do.
 func (r *Reference) contents(b *strings.Builder) {
-	b.WriteString("| command | does |\n|---|---|\n")
+	var links []string
 	for _, c := range r.all()[1:] {
 		path := c.CommandPath()
-		fmt.Fprintf(b, "| [`%s`](#%s) | %s |\n", path, strings.ReplaceAll(path, " ", "-"), inCell(short(c)))
+		links = append(links, fmt.Sprintf("[`%s`](#%s)", strings.TrimPrefix(path, r.Root.Name()+" "), strings.ReplaceAll(path, " ", "-")))
 	}
-	b.WriteString("\n")
+	fmt.Fprintf(b, "Commands: %s.\n\n", strings.Join(links, ", "))
 }
 
 func (r *Reference) section(b *strings.Builder, c *cobra.Command) error {
