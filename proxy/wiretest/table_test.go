@@ -15,7 +15,7 @@ import (
 
 // script is a scenario: what a client sends and where it waits.
 type script struct {
-	name  string // begins with the number of its case, see docs/protocol.md
+	name  string // begins with the number of its case, see cases
 	from  int    // the first version that knows it; 0 is every one
 	large bool   // only sent whole
 	setup string // SQL that a superuser runs before each run
