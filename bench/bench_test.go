@@ -125,12 +125,12 @@ func TestGoalsAreJudged(t *testing.T) {
 		}
 	}
 	summary := b.summary()
-	for _, want := range []string{"misses 6 of 9 goals", "**falls short**", "### select, prepared protocol", "| 64 busy sessions | 1 | 101.00 |"} {
+	for _, want := range []string{"misses 6 of 9 goals", "**falls short**", "## Side by side", "| 64 busy sessions | 1 | 101.00 |"} {
 		if !strings.Contains(summary, want) {
 			t.Errorf("the summary has no %q", want)
 		}
 	}
-	for _, other := range []string{"| reached |", "## Isolated statements", "## Protocol core"} {
+	for _, other := range []string{"| reached |", "### select, prepared protocol", "## Isolated statements", "## Protocol core"} {
 		if strings.Contains(summary, other) {
 			t.Errorf("the summary has %q", other)
 		}

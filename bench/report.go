@@ -71,7 +71,7 @@ func (b *book) markdown() string {
 func (b *book) summary() string {
 	var p page
 	missed := slices.DeleteFunc(b.verdicts(), func(v verdict) bool { return v.short == 0 })
-	b.begin(&p, missed, workloads[:2], []string{"prepared"})
+	b.begin(&p, missed, workloads[:1], []string{"prepared"})
 	b.takeoverTable(&p)
 	b.guardTables(&p)
 	b.rowTables(&p)
