@@ -47,8 +47,10 @@ var guides = []guide{
 	{page: "zombie.md", bare: true},
 	{page: "symptoms/job-ran-twice.md", bare: true},
 	{page: "symptoms/two-leaders.md", bare: true},
+	{page: "symptoms/split-brain.md", bare: true},
 	{page: "symptoms/charged-twice.md", bare: true},
 	{page: "symptoms/lost-update.md", bare: true},
+	{page: "symptoms/zombie-worker.md", bare: true},
 	{page: "symptoms/advisory-lock-pgbouncer.md", bare: true, pooler: true},
 }
 
