@@ -6,7 +6,7 @@ package fence
 // name would be kept and never checked.
 func IsSetting(name string) bool {
 	switch name {
-	case Variable, "wirefence.reason", "wirefence.failover",
+	case Variable, "wirefence.reason", "wirefence.failover", "wirefence.recording",
 		"wirefence.passed", "wirefence.rows", "wirefence.noted", "wirefence.ended", "wirefence.observing", "wirefence.history_away":
 		return true
 	}

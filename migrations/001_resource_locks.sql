@@ -63,9 +63,16 @@ CREATE INDEX resource_locks_shadow ON wirefence.resource_locks (resource_id) WHE
 -- row_may_be_lost asks whether any resource is granted here.
 CREATE INDEX resource_locks_granted ON wirefence.resource_locks (resource_id) WHERE advance = 'grant';
 
+-- citus_group is null unless the nodes of Citus have the tokens: see 016_citus.sql, which
+-- replaces it.
+CREATE FUNCTION wirefence.citus_group() RETURNS text
+LANGUAGE sql STABLE
+RETURN NULL;
+
 -- identity returns what distinguishes this server from copies of it: the system identifier,
 -- which differs after pg_upgrade and in a new cluster, and the timeline, which differs after
--- a promotion and after a recovery to a point in time. It fails in recovery.
+-- a promotion and after a recovery to a point in time. A worker of Citus has its group there,
+-- too, which differs after it was removed and added again. It fails in recovery.
 --
 -- Where a server does not report them and the operator trusts its storage, identity stays
 -- this constant, so no token is ever attributed to a former server.
@@ -79,7 +86,7 @@ DO $$
 BEGIN
     CREATE OR REPLACE FUNCTION wirefence.identity() RETURNS text
     LANGUAGE sql
-    RETURN concat((pg_control_system()).system_identifier, '/', left(pg_walfile_name(pg_current_wal_lsn()), 8));
+    RETURN concat((pg_control_system()).system_identifier, '/', left(pg_walfile_name(pg_current_wal_lsn()), 8), wirefence.citus_group());
     PERFORM wirefence.identity();
 EXCEPTION WHEN OTHERS THEN
     IF current_setting('wirefence.failover', true) = 'trust' THEN

@@ -449,7 +449,7 @@ BEGIN
             known := wirefence.take_wanted_key(resource);
         END LOOP;
     END IF;
-    PERFORM wirefence.announce(resource, token), wirefence.settle_citus(resource);
+    PERFORM wirefence.announce(resource, token), wirefence.settle_citus(resource, wirefence.citus_group() IS NULL);
     RETURN true;
 END
 $$;

@@ -14,20 +14,21 @@ AS $$ SELECT s.undeclared = 'refuse' FROM wirefence.settings AS s $$;
 -- SQLSTATE of the refusal. Where only a seal advances the resource, only a seal names the
 -- source. Tokens from 2^62 on are for seals alone, so a client cannot use up the tokens of a
 -- resource before its first seal. A token that was sealed before a promotion or a restore is
--- refused.
+-- refused. Where each node of Citus has the tokens, a client's use of one would advance only its
+-- own node, so only seals advance.
 CREATE FUNCTION wirefence.verdict(token bigint, source text, known wirefence.resource_locks) RETURNS text
 LANGUAGE sql
 RETURN CASE
     WHEN (known).resource_id IS NULL THEN CASE WHEN wirefence.must_be_declared() THEN 'WF008'
-                                                  WHEN token >= 4611686018427387904 THEN 'WF003'
+                                                  WHEN token >= 4611686018427387904 OR wirefence.citus_group() IS NOT NULL THEN 'WF003'
                                                   WHEN wirefence.row_may_be_lost() THEN 'WF001' ELSE 'record' END
     WHEN wirefence.is_foreign(source, known) THEN 'WF003'
     WHEN token < (known).last_token OR (known).pinned_to <> wirefence.identity() THEN 'WF001'
-    WHEN token > (known).last_token AND ((known).advance = 'grant' OR token >= 4611686018427387904) THEN 'WF003'
+    WHEN token > (known).last_token AND ((known).advance = 'grant' OR token >= 4611686018427387904 OR wirefence.citus_group() IS NOT NULL) THEN 'WF003'
     WHEN token > (known).last_token THEN 'record'
     WHEN (known).reuse = 'once' AND (known).used_token IS DISTINCT FROM token THEN 'record'
     WHEN (known).reuse = 'once' AND (known).used_xid IS DISTINCT FROM pg_current_xact_id_if_assigned() THEN 'WF005'
-    WHEN source IS NOT NULL AND (known).source IS NULL AND (known).advance = 'use' THEN 'name'
+    WHEN source IS NOT NULL AND (known).source IS NULL AND (known).advance = 'use' AND wirefence.citus_group() IS NULL THEN 'name'
     ELSE 'pass'
 END;
 

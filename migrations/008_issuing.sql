@@ -77,7 +77,9 @@ DECLARE
     max_wait interval := '5 s';
     expected text; -- the source; null if this seal decides it
 BEGIN
-    IF coalesce(octet_length(resource), 0) NOT BETWEEN 1 AND 255 THEN
+    IF wirefence.citus_group() <> '' THEN
+        RETURN wirefence.at_coordinator('seal', resource, token::text, holder, source);
+    ELSIF coalesce(octet_length(resource), 0) NOT BETWEEN 1 AND 255 THEN
         PERFORM wirefence.refuse_malformed('a resource name must have 1 to 255 bytes');
     ELSIF token IS NULL OR token < 1 THEN
         PERFORM wirefence.refuse_malformed('a token must be at least 1');
@@ -119,8 +121,8 @@ BEGIN
                                WHERE c.resource_id = l.resource_id AND c.settings ? 'advance')
                            THEN 'grant' ELSE l.advance END
         WHERE l.last_token < excluded.last_token AND (wirefence.source_is_open(l) OR NOT wirefence.is_foreign(excluded.source, l));
-        IF FOUND THEN
-            RETURN true;
+        IF FOUND THEN -- a worker of Citus may have had a higher token
+            RETURN wirefence.citus_group() IS NULL OR NOT EXISTS (SELECT FROM wirefence.resource_locks AS l WHERE l.resource_id = resource AND l.last_token > token);
         END IF;
     END IF;
     SELECT * INTO known FROM wirefence.resource_locks AS l WHERE l.resource_id = resource;
@@ -187,7 +189,7 @@ AS $$
 $$;
 
 GRANT SELECT ON wirefence.resource_changes TO wirefence_issuer;
-GRANT EXECUTE ON FUNCTION wirefence.seal(text, bigint, text), wirefence.seal(text, bigint, text, text), wirefence.status(), wirefence.idle_holders(), wirefence.asynchronous_standbys(), wirefence.identity() TO wirefence_issuer;
+GRANT EXECUTE ON FUNCTION wirefence.seal(text, bigint, text), wirefence.seal(text, bigint, text, text), wirefence.status(), wirefence.idle_holders(), wirefence.asynchronous_standbys(), wirefence.identity(), wirefence.citus_group() TO wirefence_issuer;
 
 COMMENT ON FUNCTION wirefence.seal(text, bigint, text) IS 'Records a grant: the token and its holder. It waits for transactions with older tokens, terminates them after preempt_after of the resource, and returns false if the token is not higher than the last one. Once it has committed, no transaction with an older token can commit.';
 COMMENT ON FUNCTION wirefence.seal(text, bigint, text, text) IS 'The same, with the lock service that counts the tokens, such as redis. The resource records this source, and refuses tokens of another with WF003.';

@@ -101,6 +101,11 @@ AS $$
 DECLARE
     wanted CONSTANT text := coalesce(grant_id, gen_random_uuid()::text);
 BEGIN
+    IF wirefence.citus_group() <> '' THEN
+        SELECT a.* INTO grant_id, token, expires_at, held_by
+        FROM jsonb_to_record(wirefence.at_coordinator('acquire_lease', resource, holder, ttl::text, grant_id)) AS a(grant_id text, token bigint, expires_at timestamptz, held_by text);
+        RETURN;
+    END IF;
     PERFORM wirefence.check_lease_text('a resource name', resource);
     PERFORM wirefence.check_lease_text('a holder', holder);
     PERFORM wirefence.check_lease_text('a grant id', wanted);
@@ -149,6 +154,9 @@ CREATE FUNCTION wirefence.renew_lease(resource text, grant_id text, ttl interval
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
+    IF wirefence.citus_group() <> '' THEN
+        RETURN wirefence.at_coordinator('renew_lease', resource, grant_id, ttl::text);
+    END IF;
     PERFORM wirefence.check_lease_text('a resource name', resource);
     PERFORM wirefence.check_lease_text('a grant id', grant_id);
     PERFORM wirefence.check_ttl(ttl);
@@ -181,6 +189,9 @@ AS $$
 DECLARE
     was_held boolean;
 BEGIN
+    IF wirefence.citus_group() <> '' THEN
+        RETURN wirefence.at_coordinator('release_lease', resource, grant_id);
+    END IF;
     PERFORM wirefence.check_lease_text('a resource name', resource);
     PERFORM wirefence.check_lease_text('a grant id', grant_id);
     DELETE FROM wirefence.leases AS l WHERE l.resource_id = resource AND l.grant_id = release_lease.grant_id
@@ -240,6 +251,9 @@ DECLARE
     last bigint;
     bumped bigint;
 BEGIN
+    IF wirefence.citus_group() <> '' THEN
+        RETURN wirefence.at_coordinator('revoke', resource);
+    END IF;
     SELECT l.last_token INTO last FROM wirefence.resource_locks AS l WHERE l.resource_id = resource;
     IF last = 9223372036854775807 THEN
         PERFORM wirefence.refuse_exhausted(resource, last);

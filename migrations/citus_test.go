@@ -175,7 +175,7 @@ func unsettledCommit(t *testing.T, c *servers.Citus, db database) {
 	}
 	// Without its superuser no grant counts either.
 	c.Links[0].Restore()
-	mustExec(t, admin, "ALTER FUNCTION wirefence.recover_citus(integer[]) OWNER TO wirefence_owner")
+	mustExec(t, admin, "ALTER FUNCTION wirefence.recover_citus(integer[],boolean) OWNER TO wirefence_owner")
 	if err := exec(issuer, "SELECT wirefence.seal('orders', 45, 'worker-b')"); !errors.As(err, &refused) || refused.Code != "55P03" || !contains(refused.Hint, "superuser") {
 		t.Errorf("sealing without the right: %v", err)
 	}

@@ -18,7 +18,7 @@ WITH schema AS (
     UNION ALL
     SELECT 'schema wirefence', nspowner, nspacl FROM schema
 )
-SELECT object, 'owner', CASE WHEN r.rolsuper AND proname = 'recover_citus' THEN 'wirefence_owner' ELSE r.rolname::text END -- which a superuser owns where there is Citus
+SELECT object, 'owner', CASE WHEN r.rolsuper AND proname IN ('recover_citus', 'tell_workers', 'at_coordinator') THEN 'wirefence_owner' ELSE r.rolname::text END -- a superuser owns these where there is Citus
 FROM functions JOIN pg_roles AS r ON r.oid = proowner
 UNION ALL
 SELECT object, 'returns', pg_get_function_result(oid) FROM functions

@@ -55,13 +55,29 @@ type Options struct {
 	// takes effect when the schema is created, and changes nothing afterwards.
 	Failover fence.Failover
 
+	// Citus says which nodes of Citus have the tokens: the coordinator, by default, or all
+	// nodes. A schema whose nodes have them keeps that.
+	Citus Citus
+
 	to int // the version to stop at, for tests; 0 means the last
 }
+
+// Citus says which nodes of Citus have the tokens.
+type Citus string
+
+// The values of Citus.
+const (
+	CitusCoordinator Citus = "coordinator"
+	CitusNodes       Citus = "nodes"
+)
 
 // Validate reports options that are out of range.
 func (o Options) Validate() error {
 	if o.Failover != "" && o.Failover != fence.FailoverReacquire && !o.trusts() {
 		return fmt.Errorf("failover is %q: %s or %s", o.Failover, fence.FailoverReacquire, fence.FailoverTrust)
+	}
+	if o.Citus != "" && o.Citus != CitusCoordinator && o.Citus != CitusNodes {
+		return fmt.Errorf("citus is %q: %s or %s", o.Citus, CitusCoordinator, CitusNodes)
 	}
 	return nil
 }
@@ -147,7 +163,7 @@ func (o Options) applyPending(ctx context.Context, conn *pgx.Conn, report func(l
 	if ahead, err := isAhead(before, report); ahead {
 		return err
 	}
-	if _, err := tx.Exec(ctx, "SELECT pg_catalog.set_config('wirefence.failover', $1, true)", string(o.Failover)); err != nil {
+	if _, err := tx.Exec(ctx, "SELECT pg_catalog.set_config('wirefence.failover', $1, true), pg_catalog.set_config('wirefence.citus', $2, true)", string(o.Failover), string(o.Citus)); err != nil {
 		return err
 	}
 	target := Version()

@@ -30,8 +30,16 @@ func (o Options) probe(ctx context.Context, conn *pgx.Conn, have int) error {
 	if err != nil {
 		return err
 	}
-	if installed && !coordinates {
-		return &UnfitError{Faults: []string{"it is a worker of Citus"}, Advice: "Connect to the coordinator, which has the tokens, and to which all fenced clients connect."}
+	nodes, err := onNodes(ctx, conn)
+	switch {
+	case err != nil:
+		return err
+	case nodes && o.Citus == CitusCoordinator:
+		return &UnfitError{Faults: []string{"each node of Citus has the tokens"}, Advice: "To change that, run wirefence uninstall, on the workers first."}
+	case !installed && o.Citus == CitusNodes:
+		return &UnfitError{Faults: []string{"its database has no Citus"}, Advice: "Run CREATE EXTENSION citus first, or leave --citus out."}
+	case installed && !coordinates && !nodes && o.Citus != CitusNodes:
+		return &UnfitError{Faults: []string{"it is a worker of Citus"}, Advice: "Connect to the coordinator, which has the tokens, and to which all fenced clients connect. Or run wirefence migrate --citus nodes on all nodes, the coordinator first."}
 	}
 	if have >= Version() {
 		return nil
@@ -66,6 +74,15 @@ func (o Options) probe(ctx context.Context, conn *pgx.Conn, have int) error {
 		err = unfit(found, "If its storage keeps every commit across a failover, run wirefence migrate --failover trust. docs/engines.md lists such services.")
 	}
 	return err
+}
+
+// onNodes reports whether the schema is there and each node of Citus has tokens.
+func onNodes(ctx context.Context, conn *pgx.Conn) (has bool, err error) {
+	err = conn.QueryRow(ctx, "SELECT pg_catalog.to_regprocedure('wirefence.citus_group()') IS NOT NULL").Scan(&has)
+	if err == nil && has {
+		err = conn.QueryRow(ctx, "SELECT wirefence.citus_group() IS NOT NULL").Scan(&has)
+	}
+	return has, err
 }
 
 func unfit(found []engine.Fault, advice string) error {

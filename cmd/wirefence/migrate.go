@@ -16,6 +16,7 @@ import (
 type migrateSettings struct {
 	OwnerSettings
 	Failover string `env:"WIREFENCE_FAILOVER" oneof:"reacquire|trust" help:"the [policy](failover.md) of all resources in a new schema: ~reacquire~ (the default), or ~trust~, for storage that keeps every commit across a failover; a server that doesn't report its timeline needs ~trust~"`
+	Citus    string `env:"WIREFENCE_CITUS" oneof:"coordinator|nodes" help:"which nodes of [Citus](engines.md#citus) have the tokens, and take fenced clients: the ~coordinator~ (the default), or all ~nodes~; then run it on each, the coordinator first"`
 	DryRun   bool   `env:"--dry-run" help:"print the SQL that would run, and change nothing"`
 	OutputSettings
 }
@@ -43,7 +44,7 @@ WIREFENCE_OWNER_URL.`,
 }
 
 func (cfg migrateSettings) migrate(ctx context.Context, conn *pgx.Conn, w io.Writer) (err error) {
-	options := migrations.Options{Failover: fence.Failover(cfg.Failover)}
+	options := migrations.Options{Failover: fence.Failover(cfg.Failover), Citus: migrations.Citus(cfg.Citus)}
 	done := migratedJSON{After: migrations.Version(), DryRun: cfg.DryRun, Steps: []string{}}
 	if done.Before, err = schemaVersion(ctx, conn); err != nil {
 		return err

@@ -12,7 +12,7 @@ import (
 // settlesSQL asks whether a takeover can have Citus carry out what was confirmed. Without the
 // schema it can.
 const settlesSQL = `SELECT coalesce(bool_and(r.rolsuper), true) FROM pg_proc AS p JOIN pg_roles AS r ON r.oid = p.proowner
-	WHERE p.oid = to_regprocedure('wirefence.recover_citus(integer[])')`
+	WHERE p.oid = to_regprocedure('wirefence.recover_citus(integer[],boolean)')`
 
 // checkCitus examines the server's place in a cluster of Citus.
 func checkCitus(ctx context.Context, in *Input) ([]Finding, error) {

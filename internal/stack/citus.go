@@ -45,6 +45,22 @@ func BareOnCitus(t TB, c *servers.Citus) *DB {
 	return &DB{Postgres: c.Coordinator, Name: name, Admin: Connect(t, c.Coordinator.URL(name))}
 }
 
+// OnCitusNodes makes a database on all nodes with the schema, and with what statements make at
+// the coordinator. It is returned as each node sees it, the coordinator first.
+func OnCitusNodes(t TB, c *servers.Citus, objects ...string) (nodes []*DB) {
+	t.Helper()
+	db := BareOnCitus(t, c)
+	for _, node := range c.Nodes() {
+		at := &DB{Postgres: node, Name: db.Name, Admin: Connect(t, node.URL(db.Name))}
+		if err := (migrations.Options{Citus: migrations.CitusNodes}).Apply(t.Context(), at.Admin, nil); err != nil {
+			t.Fatal(err)
+		}
+		nodes = append(nodes, at)
+	}
+	nodes[0].Exec(t, objects...)
+	return nodes
+}
+
 // OnCitus makes a database on all nodes, with the schema at the coordinator, and with what
 // statements make there, each in a transaction: Citus allows few together.
 func OnCitus(t TB, c *servers.Citus, objects ...string) *DB {
