@@ -69,6 +69,8 @@ CREATE FUNCTION wirefence.citus_group() RETURNS text
 LANGUAGE sql STABLE
 RETURN NULL;
 
+GRANT EXECUTE ON FUNCTION wirefence.citus_group() TO PUBLIC;
+
 -- identity returns what distinguishes this server from copies of it: the system identifier,
 -- which differs after pg_upgrade and in a new cluster, and the timeline, which differs after
 -- a promotion and after a recovery to a point in time. A worker of Citus has its group there,

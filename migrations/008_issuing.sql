@@ -189,7 +189,7 @@ AS $$
 $$;
 
 GRANT SELECT ON wirefence.resource_changes TO wirefence_issuer;
-GRANT EXECUTE ON FUNCTION wirefence.seal(text, bigint, text), wirefence.seal(text, bigint, text, text), wirefence.status(), wirefence.idle_holders(), wirefence.asynchronous_standbys(), wirefence.identity(), wirefence.citus_group() TO wirefence_issuer;
+GRANT EXECUTE ON FUNCTION wirefence.seal(text, bigint, text), wirefence.seal(text, bigint, text, text), wirefence.status(), wirefence.idle_holders(), wirefence.asynchronous_standbys(), wirefence.identity() TO wirefence_issuer;
 
 COMMENT ON FUNCTION wirefence.seal(text, bigint, text) IS 'Records a grant: the token and its holder. It waits for transactions with older tokens, terminates them after preempt_after of the resource, and returns false if the token is not higher than the last one. Once it has committed, no transaction with an older token can commit.';
 COMMENT ON FUNCTION wirefence.seal(text, bigint, text, text) IS 'The same, with the lock service that counts the tokens, such as redis. The resource records this source, and refuses tokens of another with WF003.';

@@ -30,7 +30,7 @@ func TestRightsAreTheFewGranted(t *testing.T) {
 		const granted = `SELECT p.oid::regprocedure::text FROM pg_proc p, aclexplode(coalesce(p.proacl, acldefault('f', p.proowner))) a
 			WHERE p.pronamespace = 'wirefence'::regnamespace AND a.grantee = `
 		if got := column[string](t, admin, granted+"0 ORDER BY 1"); !slices.Equal(got, []string{
-			"wirefence.\"check\"(text)", "wirefence.\"check\"(text,text,boolean,boolean)", "wirefence.acquire(text,text,interval,text)", "wirefence.attribute_numbers(regclass,text[])", "wirefence.declare_guard(regclass,text,boolean)",
+			"wirefence.\"check\"(text)", "wirefence.\"check\"(text,text,boolean,boolean)", "wirefence.acquire(text,text,interval,text)", "wirefence.attribute_numbers(regclass,text[])", "wirefence.citus_group()", "wirefence.declare_guard(regclass,text,boolean)",
 			"wirefence.declare_rows(text,regclass,text[],text,text,boolean)", "wirefence.drop_rows(text)", "wirefence.encode_key(text)", "wirefence.forget_guard(text)", "wirefence.forget_rows(text)",
 			"wirefence.guard()", "wirefence.guard_names(regclass,text,text[],boolean)", "wirefence.guard_row()", "wirefence.guard_row_unchecked(regclass,text,text,boolean)", "wirefence.guard_rows()", "wirefence.guard_shadowed(regclass,text,text)", "wirefence.guard_statement()",
 			"wirefence.guard_truncate(regclass,text,boolean)", "wirefence.guard_unchecked(regclass,text)", "wirefence.hold(text)", "wirefence.is_claim(bigint)", "wirefence.is_condition(boolean)", "wirefence.judge_name(regclass,text)", "wirefence.judge_of(text)",
@@ -41,7 +41,7 @@ func TestRightsAreTheFewGranted(t *testing.T) {
 			t.Errorf("everybody may call %q", got)
 		}
 		if got := column[string](t, admin, granted+"'wirefence_issuer'::regrole ORDER BY 1"); !slices.Equal(got, []string{
-			"wirefence.acquire_lease(text,text,interval,text)", "wirefence.asynchronous_standbys()", "wirefence.citus_group()", "wirefence.collect_refusals()", "wirefence.declare_resource(text,text,text,boolean,text,text,text,text,text)", "wirefence.guarded()",
+			"wirefence.acquire_lease(text,text,interval,text)", "wirefence.asynchronous_standbys()", "wirefence.collect_refusals()", "wirefence.declare_resource(text,text,text,boolean,text,text,text,text,text)", "wirefence.guarded()",
 			"wirefence.history(text,timestamp with time zone,text[],integer)", "wirefence.history_totals()", "wirefence.identity()", "wirefence.idle_holders()", "wirefence.prune_history()",
 			"wirefence.record_refusals(text,jsonb)",
 			"wirefence.release_lease(text,text)", "wirefence.release_notice(text)",

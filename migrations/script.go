@@ -58,7 +58,7 @@ func (o Options) Pending(ctx context.Context, conn *pgx.Conn) (string, error) {
 		b.WriteString(versionTableSQL)
 	}
 	b.WriteString(numberedSQL(have))
-	if has, err := onNodes(ctx, conn); err != nil {
+	if has, err := OnNodes(ctx, conn); err != nil {
 		return "", err
 	} else if o.Citus == CitusNodes && !has {
 		b.WriteString("SET LOCAL wirefence.citus = 'nodes';\n")

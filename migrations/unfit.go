@@ -30,7 +30,7 @@ func (o Options) probe(ctx context.Context, conn *pgx.Conn, have int) error {
 	if err != nil {
 		return err
 	}
-	nodes, err := onNodes(ctx, conn)
+	nodes, err := OnNodes(ctx, conn)
 	switch {
 	case err != nil:
 		return err
@@ -76,8 +76,9 @@ func (o Options) probe(ctx context.Context, conn *pgx.Conn, have int) error {
 	return err
 }
 
-// onNodes reports whether the schema is there and each node of Citus has tokens.
-func onNodes(ctx context.Context, conn *pgx.Conn) (has bool, err error) {
+// OnNodes reports whether the schema is there and is one of those that each node of Citus has, with
+// tokens.
+func OnNodes(ctx context.Context, conn *pgx.Conn) (has bool, err error) {
 	err = conn.QueryRow(ctx, "SELECT pg_catalog.to_regprocedure('wirefence.citus_group()') IS NOT NULL").Scan(&has)
 	if err == nil && has {
 		err = conn.QueryRow(ctx, "SELECT wirefence.citus_group() IS NOT NULL").Scan(&has)

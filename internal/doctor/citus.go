@@ -7,33 +7,40 @@ import (
 
 	"github.com/wirefence/wirefence/internal/engine"
 	"github.com/wirefence/wirefence/lockclient/finding"
+	"github.com/wirefence/wirefence/migrations"
 )
 
-// settlesSQL asks whether a takeover can have Citus carry out what was confirmed. Without the
-// schema it can.
+// settlesSQL asks whether the functions that ask all nodes of Citus belong to a superuser. Without the
+// schema they do.
 const settlesSQL = `SELECT coalesce(bool_and(r.rolsuper), true) FROM pg_proc AS p JOIN pg_roles AS r ON r.oid = p.proowner
-	WHERE p.oid = to_regprocedure('wirefence.recover_citus(integer[],boolean)')`
+	WHERE p.pronamespace = to_regnamespace('wirefence') AND p.proname IN ('recover_citus', 'tell_workers', 'at_coordinator')`
 
 // checkCitus examines the server's place in a cluster of Citus.
 func checkCitus(ctx context.Context, in *Input) ([]Finding, error) {
 	return onConnection(ctx, in, func(conn *pgx.Conn) ([]Finding, error) {
 		installed, coordinates, err := engine.Citus(ctx, conn)
-		switch {
-		case err != nil:
+		if err != nil {
 			return nil, err
-		case !installed:
+		} else if !installed {
 			return finding.Fine("the server isn't one of Citus"), nil
-		case !coordinates:
+		}
+		nodes, err := migrations.OnNodes(ctx, conn)
+		if err != nil {
+			return nil, err
+		} else if !coordinates && !nodes {
 			return []Finding{{Grade: Problem, Says: "the server is a worker of Citus", Means: "No token is granted there, and fences aren't those of the coordinator.",
-				Remedy: []string{"name the coordinator in WIREFENCE_DATABASE_URL and WIREFENCE_UPSTREAM"}}}, nil
+				Remedy: []string{"name the coordinator in WIREFENCE_DATABASE_URL and WIREFENCE_UPSTREAM", "or run wirefence migrate --citus nodes on all nodes"}}}, nil
 		}
 		var settles bool
 		if err := conn.QueryRow(ctx, settlesSQL).Scan(&settles); err != nil {
 			return nil, err
 		}
-		if !settles {
+		switch {
+		case !settles:
 			return []Finding{{Grade: Problem, Says: "wirefence.recover_citus belongs to no superuser", Means: "No token is granted: it is not known whether a commit is still to be carried out on a worker.",
 				Remedy: []string{"let a superuser run wirefence migrate"}}}, nil
+		case nodes:
+			return finding.Fine("the server is a node of Citus, of which each takes fenced clients"), nil
 		}
 		return finding.Fine("the server is the coordinator of Citus, to which all fenced clients have to connect"), nil
 	})
