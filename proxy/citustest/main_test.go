@@ -48,12 +48,13 @@ func cluster(t *testing.T) *servers.Citus {
 	return shared.Citus
 }
 
-// world is a database of a test's own, with a proxy before the coordinator. The current token of
-// orders is 34.
+// world is a database of a test's own, at the coordinator, with a proxy before a node. The current
+// token of orders is 34.
 type world struct {
 	*stack.DB
+	node    *stack.DB // what the proxy is before
 	citus   *servers.Citus
-	network *servers.Link // between proxy and coordinator
+	network *servers.Link // between proxy and node
 	proxy   string
 }
 
@@ -80,16 +81,39 @@ var objects = []string{
 	"select wirefence.seal('orders', 34, 'a holder')",
 }
 
+// newWorld has a proxy before the coordinator, which has the tokens.
 func newWorld(t *testing.T, c *servers.Citus, hold time.Duration) *world {
 	t.Helper()
-	w := &world{DB: stack.OnCitus(t, c, objects...), citus: c}
-	network, err := servers.StartLink(c.Coordinator.Addr())
+	db := stack.OnCitus(t, c, objects...)
+	return before(t, c, db, db, hold)
+}
+
+// onNodes has a proxy before each node, the coordinator first. Each has the tokens.
+func onNodes(t *testing.T, c *servers.Citus, hold time.Duration) (all []*world) {
+	t.Helper()
+	nodes := stack.OnCitusNodes(t, c, objects...)
+	for _, node := range nodes {
+		all = append(all, before(t, c, nodes[0], node, hold))
+	}
+	return all
+}
+
+// everywhere runs a test before the coordinator, where that has the tokens, and before a worker,
+// where all nodes have them.
+func everywhere(t *testing.T, c *servers.Citus, hold time.Duration, test func(t *testing.T, w *world)) {
+	t.Run("at the coordinator", func(t *testing.T) { test(t, newWorld(t, c, hold)) })
+	t.Run("at a worker", func(t *testing.T) { test(t, onNodes(t, c, hold)[len(c.Workers)]) })
+}
+
+func before(t *testing.T, c *servers.Citus, coordinator, node *stack.DB, hold time.Duration) *world {
+	t.Helper()
+	network, err := servers.StartLink(node.Addr())
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(network.Close)
-	w.network = network
-	w.proxy = stack.Serve(t, proxy.Options{Upstream: "postgres://" + network.Addr() + "/", DatabaseURL: w.URL(w.Name), Hold: hold, DrainTimeout: time.Second}).Addr
+	w := &world{DB: coordinator, node: node, citus: c, network: network}
+	w.proxy = stack.Serve(t, proxy.Options{Upstream: "postgres://" + network.Addr() + "/", DatabaseURL: node.URL(node.Name), Hold: hold, DrainTimeout: time.Second}).Addr
 	return w
 }
 
@@ -102,6 +126,9 @@ func (w *world) fenced(t *testing.T, fence string) *stack.Client {
 	return stack.Login(t, w.proxy, w.Name, "user", "app", "options", "-c wirefence.token="+fence)
 }
 
+// atWorker reports whether the proxy is before a worker.
+func (w *world) atWorker() bool { return w.node.Port != w.Port }
+
 // busy logs in and waits until the session holds its fence.
 func (w *world) busy(t *testing.T, fence string) *stack.Client {
 	t.Helper()
@@ -109,7 +136,7 @@ func (w *world) busy(t *testing.T, fence string) *stack.Client {
 	stack.Eventually(t, "the session holds", func() bool {
 		c.Must("select 1")
 		pid, _ := c.Key()
-		return stack.Value[bool](t, w.DB, "select exists(select from pg_locks where pid = $1 and locktype = 'advisory' and objsubid = 2)", int32(pid))
+		return stack.Value[bool](t, w.node, "select exists(select from pg_locks where pid = $1 and locktype = 'advisory' and objsubid = 2)", int32(pid))
 	})
 	return c
 }
@@ -117,5 +144,5 @@ func (w *world) busy(t *testing.T, fence string) *stack.Client {
 // rowsOf is how many rows of jobs were written with a token.
 func (w *world) rowsOf(t *testing.T, token int64) int {
 	t.Helper()
-	return stack.Value[int](t, w.DB, "select count(*) from jobs where token = $1", token)
+	return stack.Value[int](t, w.node, "select count(*) from jobs where token = $1", token)
 }

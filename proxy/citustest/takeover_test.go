@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"math/rand/v2"
-	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -14,7 +13,6 @@ import (
 
 	"github.com/jackc/pgx/v5/pgproto3"
 
-	"github.com/wirefence/wirefence/internal/servers"
 	"github.com/wirefence/wirefence/internal/stack"
 )
 
@@ -41,7 +39,7 @@ var busyWrites = []func(c *stack.Client, token int64) error{
 
 // While writers are busy, the token goes up again and again. No write with an older token is
 // committed on any node behind the grant of a newer one, by the clock of the machine, and none
-// that was shows later.
+// that was shows later. Where all nodes have the tokens, writers and takeovers are on any of them.
 func TestTakeoversAgainstBusyWriters(t *testing.T) {
 	c := cluster(t)
 	lasting := 3 * time.Second
@@ -49,56 +47,59 @@ func TestTakeoversAgainstBusyWriters(t *testing.T) {
 		lasting = 5 * time.Minute
 	}
 	for way, hold := range map[string]time.Duration{"checked": -1, "held": 50 * time.Millisecond} {
-		t.Run(way, func(t *testing.T) {
-			w := newWorld(t, c, hold)
-			token := int64(34)
-			var current atomic.Int64
-			current.Store(token)
-			ctx, stop := context.WithTimeout(t.Context(), lasting)
-			defer stop()
-			var running sync.WaitGroup
-			var wrote, refused atomic.Int64
-			for range 4 {
-				running.Go(func() {
-					for ctx.Err() == nil {
-						mine := current.Load()
-						session := w.fenced(t, fmt.Sprintf("orders=%d", mine))
-						for ctx.Err() == nil {
-							switch state := stack.State(busyWrites[rand.IntN(len(busyWrites))](session, mine)); state {
-							case "":
-								wrote.Add(1)
-								continue
-							case "WF001":
-								refused.Add(1)
-							default:
-								t.Errorf("a writer got %s", state)
-							}
-							break
-						}
-						session.Close()
-					}
-				})
-			}
-			sealed, visible := map[int64]time.Time{}, map[int64]int{}
-			var slowest time.Duration
+		t.Run(way+" at the coordinator", func(t *testing.T) { takeOverBusyWriters(t, []*world{newWorld(t, c, hold)}, lasting) })
+		t.Run(way+" on all nodes", func(t *testing.T) { takeOverBusyWriters(t, onNodes(t, c, hold), lasting) })
+	}
+}
+
+func takeOverBusyWriters(t *testing.T, worlds []*world, lasting time.Duration) {
+	w := worlds[0]
+	token := int64(34)
+	var current atomic.Int64
+	current.Store(token)
+	ctx, stop := context.WithTimeout(t.Context(), lasting)
+	defer stop()
+	var running sync.WaitGroup
+	var wrote, refused atomic.Int64
+	for i := range 4 {
+		running.Go(func() {
 			for ctx.Err() == nil {
-				time.Sleep(time.Duration(rand.IntN(150)) * time.Millisecond) // writers write
-				began := time.Now()
-				token++
-				w.Seal(t, "orders", token)
-				slowest = max(slowest, time.Since(began))
-				visible[token-1] = w.rowsOf(t, token-1)
-				sealed[token] = stack.Value[time.Time](t, w.DB, "select pg_xact_commit_timestamp(xmin) from wirefence.resource_locks where resource_id = 'orders'")
-				current.Store(token)
+				mine := current.Load()
+				session := worlds[i%len(worlds)].fenced(t, fmt.Sprintf("orders=%d", mine))
+				for ctx.Err() == nil {
+					switch state := stack.State(busyWrites[rand.IntN(len(busyWrites))](session, mine)); state {
+					case "":
+						wrote.Add(1)
+						continue
+					case "WF001":
+						refused.Add(1)
+					default:
+						t.Errorf("a writer got %s", state)
+					}
+					break
+				}
+				session.Close()
 			}
-			running.Wait()
-			w.wantNoStale(t, sealed, visible)
-			if wrote.Load() == 0 || refused.Load() == 0 {
-				t.Errorf("%d writes were made, and %d refused", wrote.Load(), refused.Load())
-			}
-			t.Logf("%d takeovers, the slowest in %v; %d writes, %d refused", len(sealed), slowest, wrote.Load(), refused.Load())
 		})
 	}
+	sealed, visible := map[int64]time.Time{}, map[int64]int{}
+	var slowest time.Duration
+	for ctx.Err() == nil {
+		time.Sleep(time.Duration(rand.IntN(150)) * time.Millisecond) // writers write
+		began := time.Now()
+		token++
+		worlds[rand.IntN(len(worlds))].node.Seal(t, "orders", token)
+		slowest = max(slowest, time.Since(began))
+		visible[token-1] = worlds[rand.IntN(len(worlds))].rowsOf(t, token-1)
+		sealed[token] = stack.Value[time.Time](t, w.DB, "select pg_xact_commit_timestamp(xmin) from wirefence.resource_locks where resource_id = 'orders'")
+		current.Store(token)
+	}
+	running.Wait()
+	w.wantNoStale(t, sealed, visible)
+	if wrote.Load() == 0 || refused.Load() == 0 {
+		t.Errorf("%d writes were made, and %d refused", wrote.Load(), refused.Load())
+	}
+	t.Logf("%d takeovers, the slowest in %v; %d writes, %d refused", len(sealed), slowest, wrote.Load(), refused.Load())
 }
 
 // wantNoStale compares the rows of each token with the grant of the next one, whose moment is in
@@ -153,10 +154,13 @@ func (w *world) takeOver(t *testing.T, token int64) time.Duration {
 }
 
 // A revocation ends at once what it would have to wait for, and locks the holder out.
-func TestRevokedAtTheCoordinator(t *testing.T) {
+func TestRevoked(t *testing.T) {
 	c := cluster(t)
 	t.Parallel()
-	w := newWorld(t, c, -1)
+	everywhere(t, c, -1, revoked)
+}
+
+func revoked(t *testing.T, w *world) {
 	idle, open := w.fenced(t, "orders=34"), w.fenced(t, "orders=34")
 	open.Must("begin", "insert into jobs (token) select 34 from generate_series(1, 20)")
 	idle.Must("insert into jobs (token) values (34)")
@@ -172,7 +176,10 @@ func TestRevokedAtTheCoordinator(t *testing.T) {
 func TestAPausedHolderIsEnded(t *testing.T) {
 	c := cluster(t)
 	t.Parallel()
-	w := newWorld(t, c, time.Second)
+	everywhere(t, c, time.Second, aPausedHolderIsEnded)
+}
+
+func aPausedHolderIsEnded(t *testing.T, w *world) {
 	w.Exec(t, "update wirefence.resource_locks set preempt_after = '1 s'")
 	s := w.fenced(t, "orders=34")
 	s.Must("begin", "insert into jobs (token) select 34 from generate_series(1, 20)")
@@ -192,12 +199,15 @@ func TestAPausedHolderIsEnded(t *testing.T) {
 func TestAFrozenHolderIsEnded(t *testing.T) {
 	c := cluster(t)
 	t.Parallel()
-	w := newWorld(t, c, time.Second)
+	everywhere(t, c, time.Second, aFrozenHolderIsEnded)
+}
+
+func aFrozenHolderIsEnded(t *testing.T, w *world) {
 	w.Exec(t, "update wirefence.resource_locks set preempt_after = null")
 	s := w.busy(t, "orders=34")
 	s.Must("insert into jobs (token) values (34)")
 	w.network.Hold()
-	if took := w.takeOver(t, 35); took > 3*time.Second {
+	if took := w.takeOver(t, 35); took > 10*time.Second { // without that, it would last for ever
 		t.Errorf("the takeover took %v", took)
 	}
 	s.Send(&pgproto3.Query{String: "insert into jobs (token) values (34)"})
@@ -213,11 +223,14 @@ func TestAFrozenHolderIsEnded(t *testing.T) {
 func TestAWorkerDies(t *testing.T) {
 	c := stack.Citus(t, 2, settings)
 	t.Parallel()
-	w := newWorld(t, c, time.Second)
+	everywhere(t, c, time.Second, aWorkerDies)
+}
+
+func aWorkerDies(t *testing.T, w *world) {
 	s := w.busy(t, "orders=34")
 	const insert = "insert into jobs (token) select 34 from generate_series(1, 20)"
 	s.Must(insert, "begin", insert)
-	c.Workers[0].Kill()
+	w.citus.Workers[0].Kill()
 	if err := s.Simple("commit"); err == nil {
 		t.Error("a commit without one of its workers succeeds")
 	}
@@ -228,7 +241,7 @@ func TestAWorkerDies(t *testing.T) {
 	if err := w.Admin.QueryRow(t.Context(), "select wirefence.seal('orders', 35, 'worker-b')").Scan(&granted); granted || stack.State(err) != "55P03" {
 		t.Errorf("the next token is granted: %v, %v", granted, err)
 	}
-	if err := c.Workers[0].Start(t.Context()); err != nil {
+	if err := w.citus.Workers[0].Start(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	w.Seal(t, "orders", 35)
@@ -243,7 +256,11 @@ func TestAWorkerDies(t *testing.T) {
 func TestShardsMove(t *testing.T) {
 	c := stack.Citus(t, 2, settings)
 	t.Parallel()
-	w := newWorld(t, c, 50*time.Millisecond)
+	everywhere(t, c, 50*time.Millisecond, shardsMove)
+}
+
+func shardsMove(t *testing.T, w *world) {
+	w.Exec(t, "update wirefence.resource_locks set preempt_after = '30 s'") // writers wait for the move
 	const move = `select citus_move_shard_placement(s.shardid, f.nodename, f.nodeport, n.nodename, n.nodeport, 'block_writes')
 		from (select min(shardid) as shardid from pg_dist_shard where logicalrelid = 'jobs'::regclass) as s
 		join pg_dist_shard_placement as f using (shardid)
@@ -286,26 +303,29 @@ func TestShardsMove(t *testing.T) {
 func TestAStatementIsLeftOnAWorker(t *testing.T) {
 	c := stack.Citus(t, 2, settings)
 	t.Parallel()
-	w := newWorld(t, c, time.Second)
+	everywhere(t, c, time.Second, aStatementIsLeftOnAWorker)
+}
+
+func aStatementIsLeftOnAWorker(t *testing.T, w *world) {
 	w.Exec(t, "update wirefence.resource_locks set preempt_after = '500 ms'")
-	shard := stack.Value[string](t, w.DB, "select 'cells_' || get_shard_id_for_distribution_column('cells', 7)")
-	port := stack.Value[int](t, w.DB, "select nodeport from pg_dist_shard_placement where 'cells_' || shardid = $1", shard)
-	at := slices.IndexFunc(c.Links, func(l *servers.Link) bool { return l.Addr() == fmt.Sprintf("127.0.0.1:%d", port) })
-	worker := &stack.DB{Postgres: c.Workers[at], Name: w.Name, Admin: stack.Connect(t, c.Workers[at].URL(w.Name))}
+	// The shard is on the first worker; a proxy before a worker is before another.
+	id := stack.Value[int](t, w.DB, "select min(id) from cells join pg_dist_shard_placement as p on p.shardid = get_shard_id_for_distribution_column('cells', id) where concat('127.0.0.1:', p.nodeport) = $1", w.citus.Links[0].Addr())
+	shard := stack.Value[string](t, w.DB, "select 'cells_' || get_shard_id_for_distribution_column('cells', $1::int)", id)
+	worker := &stack.DB{Postgres: w.citus.Workers[0], Name: w.Name, Admin: stack.Connect(t, w.citus.Workers[0].URL(w.Name))}
 	locking := &stack.DB{Postgres: worker.Postgres, Name: w.Name, Admin: worker.Direct(t)}
 	locking.Exec(t, "set citus.enable_manual_changes_to_shards = on", "begin", "lock table "+shard+" in exclusive mode")
 	s := w.busy(t, "orders=34")
-	s.Send(&pgproto3.Query{String: "update cells set n = 34 where id = 7"})
+	s.Send(&pgproto3.Query{String: fmt.Sprintf("update cells set n = 34 where id = %d", id)})
 	const running = "select exists(select from pg_stat_activity where application_name like 'citus_internal%' and query like 'UPDATE%' and state = 'active')"
 	stack.Eventually(t, "the statement runs on the worker", func() bool { return stack.Value[bool](t, worker, running) })
-	c.Links[at].Cut()
+	w.citus.Links[0].Cut()
 	var granted bool
 	err := w.Admin.QueryRow(t.Context(), "select wirefence.seal('orders', 35, 'worker-b')").Scan(&granted)
 	again := w.Admin.QueryRow(t.Context(), "select wirefence.seal('orders', 35, 'worker-b')").Scan(&granted)
 	if granted || stack.State(err) != "55P03" || stack.State(again) != "55P03" {
 		t.Errorf("the next token is granted: %v, %v, %v", granted, err, again)
 	}
-	c.Links[at].Restore()
+	w.citus.Links[0].Restore()
 	if !stack.Value[bool](t, worker, running) {
 		t.Fatal("the statement has ended")
 	}
@@ -314,9 +334,9 @@ func TestAStatementIsLeftOnAWorker(t *testing.T) {
 	}
 	locking.Exec(t, "commit")
 	w.Seal(t, "orders", 35)
-	before := stack.Value[int](t, w.DB, "select n from cells where id = 7")
+	before := stack.Value[int](t, w.DB, "select n from cells where id = $1", id)
 	worker.Becomes(t, "false", strings.Replace(running, "select exists", "select (exists", 1)+")::text")
-	if after := stack.Value[int](t, w.DB, "select n from cells where id = 7"); after != before {
+	if after := stack.Value[int](t, w.DB, "select n from cells where id = $1", id); after != before {
 		t.Errorf("a write shows behind the grant")
 	}
 }
