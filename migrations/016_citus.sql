@@ -254,7 +254,8 @@ END
 $$;
 
 -- at_coordinator calls a function of the issuer at the coordinator, and returns its answer or raises
--- its error. Like recover_citus it belongs to a superuser. Its arguments are literals there.
+-- its error. Like recover_citus it belongs to a superuser. Its arguments are literals there. The
+-- takeover comes back as a session of its own, so it would wait for the caller's locks.
 CREATE FUNCTION wirefence.at_coordinator(function text, VARIADIC arguments text[]) RETURNS jsonb
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
@@ -263,6 +264,13 @@ DECLARE
     result text;
     error jsonb;
 BEGIN
+    IF function IN ('seal', 'acquire_lease', 'revoke') AND EXISTS (
+        SELECT FROM wirefence.lock_holders AS h WHERE h.key = wirefence.lock_key(arguments[1]) AND h.pid = pg_backend_pid()) THEN
+        RAISE object_in_use USING
+            MESSAGE = 'this session holds resource ' || wirefence.quote_name(arguments[1]) || ', which it is to take over',
+            DETAIL = 'A takeover cannot wait for its own session.',
+            HINT = 'Call it in another session, or outside of a fenced transaction.';
+    END IF;
     EXECUTE 'SELECT c.success, c.result FROM pg_catalog.run_command_on_coordinator(format(''SELECT wirefence.answer_worker(%L, %L, %L)'', $1, $2, $3)) AS c'
     INTO succeeded, result USING function, arguments, current_setting('wirefence.reason', true);
     IF succeeded IS NOT TRUE THEN

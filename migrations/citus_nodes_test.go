@@ -115,6 +115,13 @@ func eachNodeGrants(t *testing.T, n citusNodes) {
 			}
 			wantCode(t, exec(other.as(t, "app"), fmt.Sprintf("SELECT wirefence.check('%s=%d')", resource, token)), "WF001")
 		}
+		// A session can't wait for itself.
+		holder := db.as(t, "issuer")
+		mustExec(t, holder, fmt.Sprintf("BEGIN; SELECT wirefence.check('%s=%d')", resource, revoked))
+		if i > 0 {
+			wantCode(t, exec(holder, "SELECT wirefence.revoke($1)", resource), "55006")
+		}
+		mustExec(t, holder, "ROLLBACK")
 		// Errors are those of the coordinator.
 		wantCode(t, exec(issuer, "SELECT wirefence.revoke('nothing')"), "WF008")
 		wantCode(t, exec(issuer, "SELECT wirefence.acquire('a', 'b', '-1 min')"), "22023")

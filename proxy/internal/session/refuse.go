@@ -208,8 +208,8 @@ func (s *Session) noSchema() *wire.Error {
 		e.Detail = "A router leads the connection to several databases: a check may be answered by another one than the write."
 		e.Hint = "Put a proxy between the router and each database: see `wirefence doctor`."
 	case s.db.citus.Load():
-		e.Detail += " The server is a node of Citus, of which only the coordinator has the schema."
-		e.Hint = "Name the coordinator in WIREFENCE_UPSTREAM. If this is the coordinator, run `wirefence migrate`."
+		e.Detail += " The server is a node of Citus, of which only the coordinator has the schema by default."
+		e.Hint = "Name the coordinator in WIREFENCE_UPSTREAM. If this is the coordinator, or all nodes take fenced clients, run `wirefence migrate`."
 	}
 	return e
 }
