@@ -5,6 +5,7 @@ import (
 	_ "embed"
 	"fmt"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -22,21 +23,35 @@ type Steps struct {
 	model.Walk
 	table    string
 	resource string
-	ran      map[uint64]map[int64]string // by transaction and token, who has written
-	takers   map[string]string           // by resource and token
-	last     map[string]int64            // by resource, of the seals so far
-	open     []model.Step                // of the transaction that is being read
+	ran      map[uint64]string       // by transaction, who has written
+	takers   map[string]string       // by resource and token
+	holders  map[string]string       // the same, by name
+	last     map[string]int64        // by resource, of the seals so far
+	later    map[uint64][]model.Step // by transaction, under a token that it records itself
+	open     []model.Step            // of the transaction that is being read
 }
 
 const stepsSlot = "steps_"
 
-// TellSteps has a database tell its steps from here on. Each row of the table has the token of
-// the resource by which it is written. The connection is a superuser's.
+// TellSteps has a database tell its steps from here on. Each row of the table has the token by
+// which it is written, of a resource in whose name {id} is the row's. The connection is a
+// superuser's.
 func TellSteps(t TB, conn *pgx.Conn, table, resource string) *Steps {
+	t.Helper()
+	s := TellStepsAlone(t, conn, table, resource)
+	MustExec(t, conn, "SELECT pg_create_logical_replication_slot($1 || current_database(), 'test_decoding')", stepsSlot)
+	return s
+}
+
+// TellStepsAlone is TellSteps for one who reads the log otherwise than by Follow.
+func TellStepsAlone(t TB, conn *pgx.Conn, table, resource string) *Steps {
 	t.Helper()
 	MustExec(t, conn, stepsSQL)
 	MustExec(t, conn, fmt.Sprintf("CREATE TRIGGER tells BEFORE INSERT ON %s FOR EACH ROW EXECUTE FUNCTION wirefence.tell_write('%s')", table, resource))
-	s := &Steps{table: table, resource: resource, ran: map[uint64]map[int64]string{}, takers: map[string]string{}, last: map[string]int64{}}
+	s := &Steps{
+		table: table, resource: resource, ran: map[uint64]string{}, takers: map[string]string{}, holders: map[string]string{},
+		last: map[string]int64{}, later: map[uint64][]model.Step{},
+	}
 	s.Quiet = true
 	rows, err := conn.Query(t.Context(), "SELECT resource_id, last_token FROM wirefence.resource_locks WHERE last_token > 0")
 	if err != nil {
@@ -53,7 +68,6 @@ func TellSteps(t TB, conn *pgx.Conn, table, resource string) *Steps {
 	}); err != nil {
 		t.Fatal(err)
 	}
-	MustExec(t, conn, "SELECT pg_create_logical_replication_slot($1 || current_database(), 'test_decoding')", stepsSlot)
 	return s
 }
 
@@ -65,8 +79,8 @@ func (s *Steps) Granted(t TB, conn *pgx.Conn, token int64) {
 
 var (
 	toldStep      = regexp.MustCompile(`^message: transactional: 0 prefix: step, sz: \d+ content:(.*)$`)
-	committedRow  = regexp.MustCompile(`^table public\.(\w+): INSERT: .*token\[\w+\]:(\d+)`)
-	committedSeal = regexp.MustCompile(`^table wirefence\.resource_locks: (?:INSERT|UPDATE): .*resource_id\[text\]:'([^']*)' last_token\[bigint\]:(\d+) `)
+	committedRow  = regexp.MustCompile(`^table public\.(\w+): INSERT: (?:id\[integer\]:(\d+) )?.*token\[\w+\]:(\d+)`)
+	committedSeal = regexp.MustCompile(`^table wirefence\.resource_locks: (?:INSERT|UPDATE): .*resource_id\[text\]:'([^']*)' last_token\[bigint\]:(\d+) (?:.* )?holder\[text\]:(?:'([^'/]*)|null)`)
 	commitLine    = regexp.MustCompile(`^COMMIT (\d+)`)
 )
 
@@ -93,70 +107,97 @@ func (s *Steps) Follow(ctx context.Context, conn *pgx.Conn, last bool) (wrong, e
 // read takes a line of the log, which is at this position.
 func (s *Steps) read(at, line string) error {
 	if m := toldStep.FindStringSubmatch(line); m != nil {
-		step, err := model.ParseStep(m[1])
-		switch {
-		case err != nil:
-			return err
-		case step.Kind == model.Ran:
-			if s.ran[step.Position] == nil {
-				s.ran[step.Position] = map[int64]string{}
-			}
-			s.ran[step.Position][step.Token] = step.Actor
-		case step.Kind == model.Wanted:
-			s.takers[fmt.Sprint(step.Resource, "=", step.Token)] = step.Actor
-			if step.Token == 0 { // it takes the next one, whatever that is
-				return nil
-			}
-		}
-		return s.Step(step)
+		return s.Told(m[1])
 	}
 	if m := committedSeal.FindStringSubmatch(line); m != nil {
 		token, err := strconv.ParseInt(m[2], 10, 64)
+		s.open = append(s.open, model.Step{Kind: model.Sealed, Actor: m[3], Resource: m[1], Token: token})
+		return err
+	}
+	if m := committedRow.FindStringSubmatch(line); m != nil && m[1] == s.table {
+		token, err := strconv.ParseInt(m[3], 10, 64)
+		s.open = append(s.open, model.Step{Kind: model.Commits, Resource: strings.ReplaceAll(s.resource, "{id}", m[2]), Token: token})
+		return err
+	}
+	if m := commitLine.FindStringSubmatch(line); m != nil {
+		xid, err := strconv.ParseUint(m[1], 10, 64)
 		if err != nil {
 			return err
 		}
-		if token == s.last[m[1]] { // the row has changed otherwise
-			return nil
-		}
-		s.last[m[1]] = token
-		taker := s.takers[fmt.Sprint(m[1], "=", token)]
-		if next := s.takers[m[1]+"=0"]; taker == "" && next != "" {
-			taker = next
-			s.open = append(s.open, model.Step{Kind: model.Wanted, Actor: taker, Resource: m[1], Token: token})
-		}
-		s.open = append(s.open, model.Step{Kind: model.Sealed, Actor: taker, Resource: m[1], Token: token})
-	} else if m := committedRow.FindStringSubmatch(line); m != nil && m[1] == s.table {
-		token, err := strconv.ParseInt(m[2], 10, 64)
-		if err != nil {
-			return err
-		}
-		s.open = append(s.open, model.Step{Kind: model.Commits, Resource: s.resource, Token: token})
-	} else if m := commitLine.FindStringSubmatch(line); m != nil {
-		return s.commit(at, m[1])
+		open := s.open
+		s.open = nil
+		return s.Commit(at, xid, open)
 	}
 	return nil
 }
 
-// commit walks the steps of a transaction.
-func (s *Steps) commit(at, transaction string) error {
+func tokenOf(s model.Step) string { return fmt.Sprint(s.Resource, "=", s.Token) }
+
+// Told takes a step that the log has as a message. One under a token that its transaction records
+// itself comes behind that, if it is committed.
+func (s *Steps) Told(line string) error {
+	step, err := model.ParseStep(line)
+	if err != nil {
+		return err
+	}
+	xid := step.Position
+	switch step.Kind {
+	case model.Ran:
+		s.ran[xid] = step.Actor
+		if step.Token == 0 { // it is written under the last one, or under none
+			step.Token = s.last[step.Resource]
+		}
+	case model.Wanted:
+		s.takers[tokenOf(step)] = step.Actor
+		if step.Token == 0 { // it takes the next one, whatever that is
+			return nil
+		}
+		return s.Step(step)
+	case model.Granted: // to a holder, who knows nothing of the session that sealed
+		if s.holders[tokenOf(step)] == step.Actor {
+			step.Actor = s.takers[tokenOf(step)]
+		}
+	}
+	if xid != 0 && step.Token > s.last[step.Resource] {
+		s.later[xid] = append(s.later[xid], step)
+		return nil
+	}
+	return s.Step(step)
+}
+
+// Commit takes the seals and the rows of a transaction that was committed at a position. A seal's
+// actor is the holder.
+func (s *Steps) Commit(at string, xid uint64, steps []model.Step) error {
 	high, low, _ := strings.Cut(at, "/")
 	position, err := strconv.ParseUint(high+fmt.Sprintf("%08s", low), 16, 64)
 	if err != nil {
 		return err
 	}
-	xid, err := strconv.ParseUint(transaction, 10, 64)
-	if err != nil {
-		return err
+	var seals, rows []model.Step
+	for _, step := range steps {
+		switch {
+		case step.Kind == model.Commits:
+			step.Actor, step.Position = s.ran[xid], position
+			rows = append(rows, step)
+		case step.Token != s.last[step.Resource]: // or the resource has changed otherwise
+			s.last[step.Resource], s.holders[tokenOf(step)] = step.Token, step.Actor
+			if s.takers[tokenOf(step)] == "" {
+				s.takers[tokenOf(step)] = s.takers[step.Resource+"=0"]
+				seals = append(seals, model.Step{Kind: model.Wanted, Actor: s.takers[tokenOf(step)], Resource: step.Resource, Token: step.Token})
+			}
+			step.Actor = s.takers[tokenOf(step)]
+			seals = append(seals, step)
+		}
 	}
-	for _, step := range s.open {
-		if step.Kind == model.Commits {
-			step.Actor, step.Position = s.ran[xid][step.Token], position
+	for _, step := range slices.Concat(seals, s.later[xid], rows) {
+		if step.Kind == model.Commits && step.Token == 0 {
+			step.Token = s.last[step.Resource]
 		}
 		if err := s.Step(step); err != nil {
 			return err
 		}
 	}
 	delete(s.ran, xid)
-	s.open = s.open[:0]
+	delete(s.later, xid)
 	return nil
 }

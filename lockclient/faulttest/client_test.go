@@ -165,8 +165,9 @@ func (c *client) startProxy() (stop func(), err error) {
 // round acquires the lease once. Every round has a lock client of its own, so the
 // holder's name shows for which round a grant was sealed.
 func (c *client) round(ctx context.Context, n int, w *writer, ghosts chan<- fence.Fence) {
+	holder := fmt.Sprintf("%s.%d", c.Name, n)
 	locks, err := lockclient.New(c.store, lockclient.Options{
-		Holder: fmt.Sprintf("%s.%d", c.Name, n), TTL: c.TTL, Sealers: c.sealers, Unsealed: c.sealers == nil,
+		Holder: holder, TTL: c.TTL, Sealers: c.sealers, Unsealed: c.sealers == nil,
 		RetryMin: 5 * time.Millisecond, RetryMax: 100 * time.Millisecond,
 	})
 	if err != nil {
@@ -187,7 +188,7 @@ func (c *client) round(ctx context.Context, n int, w *writer, ghosts chan<- fenc
 		return
 	}
 	c.tell(record{What: granted, Round: n, Token: lease.Token()})
-	if rows, err := w.older(ctx, lease.Fence()); err == nil {
+	if rows, err := w.older(ctx, lease.Fence(), holder); err == nil {
 		c.tell(record{What: looked, Round: n, Rows: rows})
 	}
 	until := time.Now().Add(20*time.Millisecond + time.Duration(c.random.Int64N(int64(250*time.Millisecond))))

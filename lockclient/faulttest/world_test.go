@@ -305,7 +305,7 @@ func (w *world) readHistory(ctx context.Context) (*history, error) {
 		if h.cannotBe, err = w.steps.Follow(ctx, conn, true); err != nil {
 			return nil, err
 		}
-		if missing := w.steps.Missing(model.Wanted, model.Sealed, model.Checked, model.Ran, model.Commits); h.cannotBe == nil && len(missing) > 0 {
+		if missing := w.steps.Missing(model.Wanted, model.Sealed, model.Granted, model.Checked, model.Ran, model.Commits); h.cannotBe == nil && len(missing) > 0 {
 			h.cannotBe = fmt.Errorf("no step is %v", missing)
 		}
 	}

@@ -14,6 +14,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/wirefence/wirefence/fence"
+	"github.com/wirefence/wirefence/model"
 )
 
 // schema is the schema of the clients, besides Wirefence's own.
@@ -75,15 +76,18 @@ func (w *writer) carry(ctx context.Context, conn *pgx.Conn, f fence.Fence) error
 	return err
 }
 
-// older counts the rows that were written with older tokens, as the holder sees them.
-func (w *writer) older(ctx context.Context, f fence.Fence) (rows int64, err error) {
+// older counts the rows that were written with older tokens, as a new holder sees them, and tells
+// the step of its grant.
+func (w *writer) older(ctx context.Context, f fence.Fence, holder string) (rows int64, err error) {
 	ctx, cancel := context.WithTimeout(ctx, writeTimeout)
 	defer cancel()
 	conn, err := w.connect(ctx)
 	if err != nil {
 		return 0, err
 	}
-	err = conn.QueryRow(ctx, w.fenced(f, "SELECT count(*) FROM journal WHERE token < $1"), int64(f.Token(resource))).Scan(&rows)
+	token := int64(f.Token(resource))
+	step := model.Step{Kind: model.Granted, Actor: holder, Resource: string(resource), Token: token}
+	err = conn.QueryRow(ctx, w.fenced(f, "SELECT count(*), pg_logical_emit_message(false, 'step', $2)::text FROM journal WHERE token < $1"), token, step.String()).Scan(&rows, nil)
 	return rows, err
 }
 

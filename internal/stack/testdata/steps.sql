@@ -2,9 +2,10 @@
 -- happen, behind a resource's lock or under it: the functions of checks, holds and seals get
 -- others in front of them. The functions are in the schema wirefence, since the proxy mistrusts
 -- code elsewhere that names those of holds. The originals go on under names with _untold.
-CREATE FUNCTION wirefence.tell_step(kind text, actor text, resource text, token bigint, transaction text DEFAULT '0') RETURNS void
+-- A step has the number of its transaction, if there is one, for a position.
+CREATE FUNCTION wirefence.tell_step(kind text, actor text, resource text, token bigint) RETURNS void
 LANGUAGE sql VOLATILE
-AS $$ SELECT pg_logical_emit_message(false, 'step', concat_ws(' ', kind, actor, resource, token, transaction)) $$;
+AS $$ SELECT pg_logical_emit_message(false, 'step', concat_ws(' ', kind, actor, resource, token, coalesce(to_hex(pg_current_xact_id_if_assigned()::text::bigint), '0'))) $$;
 
 -- step_actor names a session, and its transaction if a step ends with that.
 CREATE FUNCTION wirefence.step_actor(transaction boolean) RETURNS text
@@ -85,13 +86,14 @@ BEGIN
 END
 $$;
 
--- tell_write is a trigger of a table whose rows have the token by which they are written.
+-- tell_write is a trigger of a table whose rows have the token by which they are written. Its argument
+-- is the resource, in which {id} is a column.
 CREATE FUNCTION wirefence.tell_write() RETURNS trigger
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
     IF NEW.token IS NOT NULL THEN
-        PERFORM wirefence.tell_step('ran', wirefence.step_actor(true), TG_ARGV[0], NEW.token, to_hex(pg_current_xact_id()::text::bigint));
+        PERFORM pg_current_xact_id(), wirefence.tell_step('ran', wirefence.step_actor(true), replace(TG_ARGV[0], '{id}', to_jsonb(NEW)->>'id'), NEW.token);
     END IF;
     RETURN NEW;
 END
