@@ -1,6 +1,7 @@
 package stack
 
 import (
+	"cmp"
 	"context"
 	_ "embed"
 	"fmt"
@@ -25,7 +26,7 @@ type Steps struct {
 	resource string
 	ran      map[uint64]string       // by transaction, who has written
 	takers   map[string]string       // by resource and token
-	holders  map[string]string       // the same, by name
+	sealers  map[string]string       // the same, of what was committed, by the holder's name too
 	last     map[string]int64        // by resource, of the seals so far
 	later    map[uint64][]model.Step // by transaction, under a token that it records itself
 	open     []model.Step            // of the transaction that is being read
@@ -49,7 +50,7 @@ func TellStepsAlone(t TB, conn *pgx.Conn, table, resource string) *Steps {
 	MustExec(t, conn, stepsSQL)
 	MustExec(t, conn, fmt.Sprintf("CREATE TRIGGER tells BEFORE INSERT ON %s FOR EACH ROW EXECUTE FUNCTION wirefence.tell_write('%s')", table, resource))
 	s := &Steps{
-		table: table, resource: resource, ran: map[uint64]string{}, takers: map[string]string{}, holders: map[string]string{},
+		table: table, resource: resource, ran: map[uint64]string{}, takers: map[string]string{}, sealers: map[string]string{},
 		last: map[string]int64{}, later: map[uint64][]model.Step{},
 	}
 	s.Quiet = true
@@ -147,16 +148,11 @@ func (s *Steps) Told(line string) error {
 		if step.Token == 0 { // it is written under the last one, or under none
 			step.Token = s.last[step.Resource]
 		}
-	case model.Wanted:
+	case model.Wanted: // of token 0: it takes the next one, whatever that is
 		s.takers[tokenOf(step)] = step.Actor
-		if step.Token == 0 { // it takes the next one, whatever that is
-			return nil
-		}
-		return s.Step(step)
+		return nil
 	case model.Granted: // to a holder, who knows nothing of the session that sealed
-		if s.holders[tokenOf(step)] == step.Actor {
-			step.Actor = s.takers[tokenOf(step)]
-		}
+		step.Actor = cmp.Or(s.sealers[tokenOf(step)+" "+step.Actor], step.Actor)
 	}
 	if xid != 0 && step.Token > s.last[step.Resource] {
 		s.later[xid] = append(s.later[xid], step)
@@ -168,8 +164,7 @@ func (s *Steps) Told(line string) error {
 // Commit takes the seals and the rows of a transaction that was committed at a position. A seal's
 // actor is the holder.
 func (s *Steps) Commit(at string, xid uint64, steps []model.Step) error {
-	high, low, _ := strings.Cut(at, "/")
-	position, err := strconv.ParseUint(high+fmt.Sprintf("%08s", low), 16, 64)
+	position, err := parsePosition(at)
 	if err != nil {
 		return err
 	}
@@ -180,12 +175,12 @@ func (s *Steps) Commit(at string, xid uint64, steps []model.Step) error {
 			step.Actor, step.Position = s.ran[xid], position
 			rows = append(rows, step)
 		case step.Token != s.last[step.Resource]: // or the resource has changed otherwise
-			s.last[step.Resource], s.holders[tokenOf(step)] = step.Token, step.Actor
-			if s.takers[tokenOf(step)] == "" {
-				s.takers[tokenOf(step)] = s.takers[step.Resource+"=0"]
-				seals = append(seals, model.Step{Kind: model.Wanted, Actor: s.takers[tokenOf(step)], Resource: step.Resource, Token: step.Token})
+			s.last[step.Resource] = step.Token
+			taker := cmp.Or(s.takers[tokenOf(step)], s.takers[step.Resource+"=0"])
+			s.sealers[tokenOf(step)+" "+step.Actor], step.Actor = taker, taker
+			if taker != "" {
+				seals = append(seals, model.Step{Kind: model.Wanted, Actor: taker, Resource: step.Resource, Token: step.Token})
 			}
-			step.Actor = s.takers[tokenOf(step)]
 			seals = append(seals, step)
 		}
 	}
@@ -201,3 +196,37 @@ func (s *Steps) Commit(at string, xid uint64, steps []model.Step) error {
 	delete(s.later, xid)
 	return nil
 }
+
+// Promote tells that a standby became the primary which had all up to a position.
+func (s *Steps) Promote(at string) error {
+	position, err := parsePosition(at)
+	if err != nil {
+		return err
+	}
+	clear(s.ran)
+	clear(s.later)
+	clear(s.takers)
+	for name, token := range s.last {
+		if err := s.Step(model.Step{Kind: model.Promoted, Resource: name, Token: token, Position: position}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func parsePosition(at string) (uint64, error) {
+	high, low, _ := strings.Cut(at, "/")
+	return strconv.ParseUint(high+fmt.Sprintf("%08s", low), 16, 64)
+}
+
+// Defect is SQL that replaces a text of one of Wirefence's functions.
+func Defect(function, from, to string) string {
+	quoted := func(text string) string { return "'" + strings.ReplaceAll(text, "'", "''") + "'" }
+	return fmt.Sprintf("DO $$ BEGIN EXECUTE replace(pg_get_functiondef('wirefence.%s'::regproc), %s, %s); END $$", function, quoted(from), quoted(to))
+}
+
+// Defects of takeovers, which the walk must find.
+var (
+	SealsEarly = Defect("lock_exclusive", "NOT pg_try_advisory_xact_lock(", "NOT pg_try_advisory_xact_lock_shared(")
+	JumpsByOne = Defect("next_token", "NOT wirefence.is_former(known)", "true")
+)

@@ -23,6 +23,9 @@ type change struct {
 	strike func(f *failover, n int) (at int64, mend func() error, early bool, err error)
 }
 
+// patroni is the kind of those runs.
+const patroni = "PostgreSQL under Patroni"
+
 var changes = []change{{"switchover", false, switchOver}, {"failover", true, loseThePrimary}}
 
 // move is the record of one change.

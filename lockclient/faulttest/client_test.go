@@ -41,7 +41,7 @@ type settings struct {
 	Defect  defect
 }
 
-// defect is an error of a client, which the checks must find.
+// defect is an error of a client or of the server, which the checks must find.
 type defect string
 
 const (
@@ -49,7 +49,12 @@ const (
 	unsealed    defect = "unsealed"     // acquires without a Sealer
 	unchecked   defect = "unchecked"    // writes without a check
 	doubleGrant defect = "double grant" // a store that grants a lease which is held
+	sealsEarly  defect = "seals early"  // a seal returns early
+	jumpsByOne  defect = "jumps by one" // a token that jumps by one behind a promotion
 )
+
+// serverDefects are those of the server, in SQL.
+var serverDefects = map[defect]string{sealsEarly: stack.SealsEarly, jumpsByOne: stack.JumpsByOne}
 
 // record is one line of a client's report. The client writes it before each call and
 // after it, so that the calls of a killed client are known.

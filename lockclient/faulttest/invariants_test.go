@@ -9,6 +9,8 @@ import (
 	"strings"
 
 	"github.com/wirefence/wirefence/fence"
+	"github.com/wirefence/wirefence/internal/stack"
+	"github.com/wirefence/wirefence/model"
 )
 
 // checks are the invariants of every history. Each returns the violations that it finds.
@@ -22,7 +24,17 @@ var checks = []struct {
 	{"I3 unique", unique},
 	{"sealed before it is granted", sealedFirst},
 	{"answers are true", answersAreTrue},
-	{"steps of the model", stepsOfTheModel},
+	{steps, stepsOfTheModel},
+}
+
+const steps = "steps of the model"
+
+// missing says which kinds of steps there are none of, unless a step is wrong.
+func missing(s *stack.Steps, wrong error, kinds ...model.Kind) error {
+	if none := s.Missing(kinds...); wrong == nil && len(none) > 0 {
+		return fmt.Errorf("no step is %v", none)
+	}
+	return wrong
 }
 
 // stepsOfTheModel finds the first check, hold, takeover, write or commit that the model hasn't.

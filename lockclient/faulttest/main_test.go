@@ -119,9 +119,12 @@ func TestFaults(t *testing.T) {
 	var promotions []takeovers
 	t.Run("of", func(t *testing.T) {
 		for _, c := range changes {
-			t.Run("PostgreSQL_under_Patroni/"+c.name, func(t *testing.T) {
+			t.Run(strings.ReplaceAll(patroni+"/"+c.name, " ", "_"), func(t *testing.T) {
 				t.Parallel()
-				result := runChange(t, c)
+				result := runChange(t, c, none)
+				for _, violation := range result.violations {
+					t.Error(violation)
+				}
 				mu.Lock()
 				defer mu.Unlock()
 				promotions = append(promotions, result)
@@ -172,7 +175,7 @@ func runFault(t *testing.T, k kind, f fault) loss {
 		t.Logf("the history is drawn in %s (%v)", drawing, err)
 	}
 	l := lossOf(w, h, len(found))
-	t.Log(l)
+	t.Log(l, w.steps.Counts())
 	if f.strike != nil && l.strikes == 0 {
 		t.Error("the fault never struck")
 	}

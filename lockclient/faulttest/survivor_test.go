@@ -5,6 +5,7 @@ package faulttest
 import (
 	"cmp"
 	"context"
+	"encoding/hex"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -16,91 +17,113 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/wirefence/wirefence/fence"
+	"github.com/wirefence/wirefence/model"
 )
 
-// A failover ends every slot of logical decoding, so what the survivor has committed is
-// put together from three things that PostgreSQL itself tells:
+// A failover ends every slot of logical decoding, so what the survivor has committed, and the
+// steps before it, are put together from two things that PostgreSQL itself tells:
 //
-//   - The order is that of the commit records in the survivor's own log, from where the
+//   - The order is that of the records in the survivor's own log, from where the
 //     applications began: on each timeline up to the point where the next one branches
 //     off. Logical decoding goes by the same order. The log is complete, since nothing of
 //     it is ever removed, and a rewound server gets its source's.
 //   - The transaction of a row is the row's xmin. Numbers of transactions that a failover
 //     has lost are given out again, but those have neither rows nor records there.
-//   - The token that a row was written with is what its session had presented last,
-//     by wirefence.check or wirefence.hold: all statements are in the servers' logs. It
-//     is 0 if there was none.
+//
+// The applications know no tokens. A row counts as written under the last one that was recorded
+// before it, and the model's steps tell whether a check or a hold of its session for that one
+// covers it.
 type survivor struct {
-	commits   []commit
-	timelines map[int]int // of each commit, by its place
+	commits  []commit
+	cannotBe error
 }
 
 // readSurvivor reads the data of the present primary. Nobody writes any more.
 func (f *failover) readSurvivor(ctx context.Context) (*survivor, error) {
-	order, err := f.readOrder(ctx)
-	if err != nil {
-		return nil, err
-	}
-	presented := map[string]fence.Token{}
-	for _, m := range f.Members {
-		readPresented(m.Log(), presented)
-	}
 	conn, err := pgx.Connect(ctx, f.primary.URL("postgres"))
 	if err != nil {
 		return nil, err
 	}
 	defer func() { _ = conn.Close(ctx) }()
-	rows, err := conn.Query(ctx, `SELECT xmin::text, 0, timeline, id, 0, '' FROM journal
-		UNION ALL SELECT xmin::text, n, timeline, '', token, coalesce(holder, '') FROM seals WHERE token > 1`)
+	records, err := f.readLog(ctx, conn)
+	if err != nil {
+		return nil, err
+	}
+	rows, err := conn.Query(ctx, `SELECT xmin::text, 0, id, 0, '' FROM journal
+		UNION ALL SELECT xmin::text, n, '', token, coalesce(holder, '') FROM seals WHERE token > 1`)
 	if err != nil {
 		return nil, err
 	}
 	type row struct {
-		Xid      string
-		N        int64 // in the transaction: the first grant behind a promotion records two tokens
-		Timeline int
-		ID       string
-		Token    fence.Token
-		Holder   string
+		Xid    string
+		N      int64 // in the transaction: the first grant behind a promotion records two tokens
+		ID     string
+		Token  fence.Token
+		Holder string
 	}
 	all, err := pgx.CollectRows(rows, pgx.RowToStructByPos[row])
 	if err != nil {
 		return nil, err
 	}
+	slices.SortFunc(all, func(a, b row) int { return cmp.Compare(a.N, b.N) })
+	of := map[string][]row{}
 	for _, r := range all {
-		if _, ok := order[r.Xid]; !ok {
-			return nil, fmt.Errorf("transaction %s, of %+v, has no commit record", r.Xid, r)
+		of[r.Xid] = append(of[r.Xid], r)
+	}
+	s, last := &survivor{}, fence.Token(1)
+	take := func(r logRecord) error {
+		switch {
+		case r.promoted:
+			return f.steps.Promote(r.at)
+		case r.told != "":
+			return f.steps.Told(r.told)
+		}
+		var steps []model.Step
+		for _, xid := range r.xids {
+			for _, row := range of[xid] {
+				step := model.Step{Kind: model.Commits, Resource: string(resource)}
+				if row.ID == "" {
+					row.Holder, _, _ = strings.Cut(row.Holder, "/")
+					step, last = model.Step{Kind: model.Sealed, Actor: row.Holder, Resource: string(resource), Token: int64(row.Token)}, row.Token
+				}
+				steps = append(steps, step)
+				s.commits = append(s.commits, commit{row: row.ID, token: last, by: row.Holder})
+			}
+			delete(of, xid)
+		}
+		xid, err := strconv.ParseUint(r.xids[0], 10, 64)
+		if err != nil {
+			return err
+		}
+		return f.steps.Commit(r.at, xid, steps)
+	}
+	for _, r := range records {
+		if err := take(r); err != nil && s.cannotBe == nil {
+			s.cannotBe = err
 		}
 	}
-	slices.SortFunc(all, func(a, b row) int {
-		return cmp.Or(order[a.Xid]-order[b.Xid], cmp.Compare(a.N, b.N))
-	})
-	s := &survivor{timelines: map[int]int{}}
-	for i, r := range all {
-		s.timelines[i] = r.Timeline
-		if r.ID == "" {
-			holder, _, _ := strings.Cut(r.Holder, "/")
-			s.commits = append(s.commits, commit{token: r.Token, by: holder})
-			continue
-		}
-		s.commits = append(s.commits, commit{row: r.ID, token: presented[r.ID]})
+	for xid, rows := range of {
+		return nil, fmt.Errorf("transaction %s, of %+v, has no commit record", xid, rows)
 	}
 	return s, nil
 }
 
+// logRecord is a step that was told, a commit, or a promotion, in the log.
+type logRecord struct {
+	at       string
+	told     string
+	xids     []string // of the transaction and its subtransactions
+	promoted bool
+}
+
 var (
-	commitRecord = regexp.MustCompile(`tx: +(\d+), lsn: .* desc: COMMIT (.*)$`)
+	commitRecord = regexp.MustCompile(`tx: +(\d+), lsn: ([^,]+), .* desc: COMMIT (.*)$`)
+	toldRecord   = regexp.MustCompile(`lsn: ([^,]+), .* desc: MESSAGE non-transactional, prefix "step"; payload \(\d+ bytes\): ([0-9A-F ]+)$`)
 	subxacts     = regexp.MustCompile(`subxacts: ([\d ]+)`)
 )
 
-// readOrder returns the place of each transaction in the order of commits, its
-// subtransactions' too.
-func (f *failover) readOrder(ctx context.Context) (map[string]int, error) {
-	conn, err := pgx.Connect(ctx, f.primary.URL("postgres"))
-	if err != nil {
-		return nil, err
-	}
-	defer func() { _ = conn.Close(ctx) }()
+// readLog reads the survivor's log.
+func (f *failover) readLog(ctx context.Context, conn *pgx.Conn) (all []logRecord, err error) {
 	var timeline int
 	var end string
 	if err := conn.QueryRow(ctx, "SELECT "+timelineOf+", pg_current_wal_flush_lsn()::text").Scan(&timeline, &end); err != nil {
@@ -111,29 +134,34 @@ func (f *failover) readOrder(ctx context.Context) (map[string]int, error) {
 	if err != nil {
 		return nil, err
 	}
-	order := map[string]int{}
 	from := f.began
 	for _, b := range append(branches, branch{timeline, end}) {
-		out, err := f.primary.Command(ctx, "pg_waldump", "-p", wal, "-r", "Transaction", "-t", strconv.Itoa(b.timeline), "-s", from, "-e", b.end).CombinedOutput()
+		out, err := f.primary.Command(ctx, "pg_waldump", "-p", wal, "-r", "Transaction", "-r", "LogicalMessage", "-t", strconv.Itoa(b.timeline), "-s", from, "-e", b.end).CombinedOutput()
 		if err != nil {
 			return nil, fmt.Errorf("pg_waldump of timeline %d from %s to %s: %w\n%s", b.timeline, from, b.end, err, out)
 		}
 		for line := range strings.Lines(string(out)) {
-			record := commitRecord.FindStringSubmatch(strings.TrimSpace(line))
-			if record == nil {
-				continue
-			}
-			n := len(order)
-			order[record[1]] = n
-			if subs := subxacts.FindStringSubmatch(record[2]); subs != nil {
-				for _, xid := range strings.Fields(subs[1]) {
-					order[xid] = n
+			line = strings.TrimSpace(line)
+			if m := toldRecord.FindStringSubmatch(line); m != nil {
+				text, err := hex.DecodeString(strings.ReplaceAll(m[2], " ", ""))
+				if err != nil {
+					return nil, err
 				}
+				all = append(all, logRecord{at: m[1], told: string(text)})
+			} else if m := commitRecord.FindStringSubmatch(line); m != nil {
+				r := logRecord{at: m[2], xids: []string{m[1]}}
+				if subs := subxacts.FindStringSubmatch(m[3]); subs != nil {
+					r.xids = append(r.xids, strings.Fields(subs[1])...)
+				}
+				all = append(all, r)
 			}
+		}
+		if b.timeline != timeline {
+			all = append(all, logRecord{at: b.end, promoted: true})
 		}
 		from = b.end
 	}
-	return order, nil
+	return all, nil
 }
 
 // branch is a timeline in the history of the survivor, and its end.
@@ -161,33 +189,4 @@ func readBranches(file string) (all []branch, err error) {
 		all = append(all, branch{timeline, fields[1]})
 	}
 	return all, nil
-}
-
-var (
-	logged   = regexp.MustCompile(`^\S+ \S+ UTC \[\d+\] ([0-9a-f]+\.[0-9a-f]+) (?:LOG:  (?:statement|execute [^:]*): |DETAIL:  parameters: )(.*)$`)
-	shown    = regexp.MustCompile(`\b` + string(resource) + `=(\d+)\b`)
-	givesUp  = regexp.MustCompile(`wirefence\.unhold\(`)
-	inserted = regexp.MustCompile(`'([ab]\.\d+)'`)
-)
-
-// readPresented reads in a server's log which token its session presented last before
-// each row, or in the same text.
-func readPresented(log string, presented map[string]fence.Token) {
-	last := map[string]fence.Token{} // by session
-	for line := range strings.Lines(log) {
-		m := logged.FindStringSubmatch(strings.TrimSpace(line))
-		if m == nil {
-			continue
-		}
-		session, text := m[1], m[2]
-		if givesUp.MatchString(text) {
-			last[session] = 0
-		}
-		if token := shown.FindStringSubmatch(text); token != nil {
-			last[session] = parseToken(token[1])
-		}
-		if id := inserted.FindStringSubmatch(text); id != nil {
-			presented[id[1]] = last[session]
-		}
-	}
 }

@@ -98,6 +98,7 @@ func (w *world) prepare(t *testing.T) {
 			fmt.Sprintf("UPDATE wirefence.resource_locks SET preempt_after = '%d ms'", preemptAfter.Milliseconds()))
 	}
 	conn := stack.Connect(t, url)
+	stack.MustExec(t, conn, serverDefects[w.defect])
 	if w.defect != unsealed {
 		w.steps = stack.TellSteps(t, conn, "journal", string(resource))
 	}
@@ -305,9 +306,7 @@ func (w *world) readHistory(ctx context.Context) (*history, error) {
 		if h.cannotBe, err = w.steps.Follow(ctx, conn, true); err != nil {
 			return nil, err
 		}
-		if missing := w.steps.Missing(model.Wanted, model.Sealed, model.Granted, model.Checked, model.Ran, model.Commits); h.cannotBe == nil && len(missing) > 0 {
-			h.cannotBe = fmt.Errorf("no step is %v", missing)
-		}
+		h.cannotBe = missing(w.steps, h.cannotBe, model.Wanted, model.Sealed, model.Granted, model.Checked, model.Ran, model.Commits)
 	}
 	h.commits, err = readCommits(ctx, conn)
 	return h, err
