@@ -95,7 +95,7 @@ func (s *Steps) Follow(ctx context.Context, conn *pgx.Conn, last bool) (wrong, e
 	var at, line string
 	_, err = pgx.ForEachRow(rows, []any{&at, &line}, func() error {
 		if wrong == nil {
-			wrong = s.read(at, line)
+			wrong = s.Read(at, line)
 		}
 		return nil
 	})
@@ -105,8 +105,8 @@ func (s *Steps) Follow(ctx context.Context, conn *pgx.Conn, last bool) (wrong, e
 	return wrong, err
 }
 
-// read takes a line of the log, which is at this position.
-func (s *Steps) read(at, line string) error {
+// Read takes a line of test_decoding, which is at this position in the log.
+func (s *Steps) Read(at, line string) error {
 	if m := toldStep.FindStringSubmatch(line); m != nil {
 		return s.Told(m[1])
 	}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/wirefence/wirefence/internal/servers"
 	"github.com/wirefence/wirefence/internal/stack"
+	"github.com/wirefence/wirefence/model"
 	"github.com/wirefence/wirefence/proxy"
 )
 
@@ -62,6 +63,9 @@ func TestContention(t *testing.T) {
 				t.Error(fault)
 			}
 			t.Logf("-seed %d\n%s", c.seed, c.report())
+			if none := c.journal.steps.Missing(model.Wanted, model.Sealed, model.Granted, model.Checked, model.Ran, model.Commits); len(none) > 0 {
+				t.Errorf("no step is %v", none)
+			}
 			if c.sideBySide < 2 {
 				t.Error("no two writers ever held one resource together")
 			}
@@ -77,14 +81,14 @@ func TestContention(t *testing.T) {
 // Each defect is found by what it must lead to.
 func TestDefectsAreFound(t *testing.T) {
 	pg := startContended(t, 15, "100ms")
-	for _, d := range []struct{ name, function, from, to, finding string }{
-		{"stale tokens pass", "verdict", "'WF001'", "'pass'", "while the last recorded was"},
-		{"writers take no locks", "take_locks", "pg_try_advisory_xact_lock_shared(pair.key)", "true", "while the last recorded was"},
-		{"locks are taken in no order", "take_locks", "ORDER BY key,", "ORDER BY random(),", "40001, which is not documented"},
+	for _, d := range []struct{ name, defect, finding string }{
+		{"stale tokens pass", stack.Defect("verdict", "'WF001'", "'pass'"), "while the last recorded was"},
+		{"writers take no locks", stack.Defect("take_locks", "pg_try_advisory_xact_lock_shared(pair.key)", "true"), "while the last recorded was"},
+		{"locks are taken in no order", stack.Defect("take_locks", "ORDER BY key,", "ORDER BY random(),"), "40001, which is not documented"},
+		{"seals return early", stack.SealsEarly, noStep},
 	} {
 		t.Run(d.name, func(t *testing.T) {
-			c := gather(t, pg, fmt.Sprintf("do $$ begin execute replace(pg_get_functiondef(p.oid), %s, %s) from pg_proc as p where p.oid = 'wirefence.%s'::regproc; end $$",
-				quoted(d.from), quoted(d.to), d.function))
+			c := gather(t, pg, d.defect)
 			c.sought = d.finding // a defect may lead to other faults before
 			l := all()
 			l.transactions, l.takeovers = 300, 900 // a small part of it will do
@@ -98,8 +102,6 @@ func TestDefectsAreFound(t *testing.T) {
 		})
 	}
 }
-
-func quoted(text string) string { return "'" + strings.ReplaceAll(text, "'", "''") + "'" }
 
 // startContended starts a server for a crowd.
 func startContended(t *testing.T, major int, deadlockTimeout string) *servers.Postgres {
@@ -123,8 +125,9 @@ func gather(t *testing.T, pg *servers.Postgres, defect string) *crowd {
 	if defect != "" {
 		stack.Exec(t, pg.URL(c.database), defect)
 	}
+	admin := stack.Connect(t, pg.URL(c.database))
 	var err error
-	if c.journal, err = openJournal(ctx, pg.URL(c.database), c.fault); err != nil {
+	if c.journal, err = openJournal(ctx, pg.URL(c.database), stack.TellStepsAlone(t, admin, "journal", "doc:{id}"), c.fault); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
@@ -132,7 +135,6 @@ func gather(t *testing.T, pg *servers.Postgres, defect string) *crowd {
 			t.Error(err)
 		}
 	})
-	admin := stack.Connect(t, pg.URL(c.database))
 	if err := declare(ctx, admin, c.resources); err != nil {
 		t.Fatal(err)
 	}

@@ -206,7 +206,7 @@ func (c *crowd) report() string {
 	}
 	fmt.Fprintf(&b, "transactions took %s, with at most %d retries\n", spread(c.durations), c.mostTries)
 	fmt.Fprintf(&b, "%d takeovers by seal or revocation took %s\n", len(c.takeovers), spread(c.takeovers))
-	fmt.Fprintf(&b, "%d tokens recorded, %d rows decoded, up to %d transactions at one resource\n", c.journal.takeovers, c.journal.decoded, c.sideBySide)
+	fmt.Fprintf(&b, "%d tokens recorded, %d rows decoded, up to %d transactions at one resource\nsteps: %v\n", c.journal.takeovers, c.journal.decoded, c.sideBySide, c.journal.steps.Counts())
 	return b.String()
 }
 

@@ -9,12 +9,16 @@ import (
 	"sync"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/wirefence/wirefence/internal/stack"
 )
 
 // journal holds what PostgreSQL's logical decoding tells of the commits, in their
 // order, against what clients were told.
 type journal struct {
 	conn  *pgx.Conn
+	steps *stack.Steps
+	wrong bool // with one of them
 	fault func(format string, args ...any)
 
 	// In the order of commits, by resource.
@@ -46,8 +50,11 @@ type outcome struct {
 
 const slot = "contention_"
 
+// noStep begins what is wrong with the first step that the model hasn't.
+const noStep = "no step of the model"
+
 // openJournal begins to keep what is committed.
-func openJournal(ctx context.Context, url string, fault func(string, ...any)) (*journal, error) {
+func openJournal(ctx context.Context, url string, steps *stack.Steps, fault func(string, ...any)) (*journal, error) {
 	conn, err := pgx.Connect(ctx, url)
 	if err != nil {
 		return nil, err
@@ -56,7 +63,7 @@ func openJournal(ctx context.Context, url string, fault func(string, ...any)) (*
 		return nil, err
 	}
 	return &journal{
-		conn: conn, fault: fault, rowsAt: map[recorded]int64{}, of: map[int64]int{},
+		conn: conn, steps: steps, fault: fault, rowsAt: map[recorded]int64{}, of: map[int64]int{},
 		fates: map[int64]outcome{}, seen: map[recorded]int64{}, cited: map[recorded]bool{}, higher: map[recorded]bool{},
 	}, nil
 }
@@ -83,20 +90,19 @@ var (
 
 // read takes in some of what was committed, and reports whether there was any.
 func (j *journal) read(ctx context.Context) (bool, error) {
-	rows, err := j.conn.Query(ctx, "SELECT data FROM pg_logical_slot_get_changes($1 || current_database(), NULL, 20000, 'include-xids', '0')", slot)
+	rows, err := j.conn.Query(ctx, "SELECT lsn::text, data FROM pg_logical_slot_get_changes($1 || current_database(), NULL, 20000)", slot)
 	if err != nil {
 		return false, err
 	}
-	lines, err := pgx.CollectRows(rows, pgx.RowTo[string])
-	if err != nil {
-		return false, err
-	}
-	for _, line := range lines {
-		if err := j.take(line); err != nil {
-			return false, err
+	var at, line string
+	lines, err := pgx.ForEachRow(rows, []any{&at, &line}, func() error {
+		if err := j.steps.Read(at, line); err != nil && !j.wrong {
+			j.wrong = true
+			j.fault("%s: %v", noStep, err)
 		}
-	}
-	return len(lines) > 0, nil
+		return j.take(line)
+	})
+	return lines.RowsAffected() > 0, err
 }
 
 func (j *journal) take(line string) error {

@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/wirefence/wirefence/fence"
+	"github.com/wirefence/wirefence/model"
 )
 
 // taker takes resources over from whoever has them.
@@ -86,8 +87,8 @@ func (k *taker) revoke(ctx context.Context, r *resource) error {
 	return err
 }
 
-// seal records the next tokens, in one transaction and in no order, and looks what
-// the former holders have left.
+// seal records the next tokens, in one transaction and in no order, looks what the former
+// holders have left, and tells the steps of the grants.
 func (k *taker) seal(ctx context.Context, set []*resource) error {
 	granted := tokens{}
 	err := pgx.BeginFunc(ctx, k.conn, func(tx pgx.Tx) error {
@@ -116,7 +117,8 @@ func (k *taker) seal(ctx context.Context, set []*resource) error {
 	}
 	for r, token := range granted {
 		var rows int64
-		err := k.conn.QueryRow(ctx, "SELECT count(*) FROM journal WHERE id = $1 AND token < $2", r.id, token).Scan(&rows)
+		step := model.Step{Kind: model.Granted, Actor: fmt.Sprint(k.conn.PgConn().PID()), Resource: string(r.name()), Token: token}
+		err := k.conn.QueryRow(ctx, "SELECT count(*), pg_logical_emit_message(false, 'step', $3)::text FROM journal WHERE id = $1 AND token < $2", r.id, token, step.String()).Scan(&rows, nil)
 		if err != nil {
 			return fmt.Errorf("look at the journal: %w", err)
 		}
