@@ -48,7 +48,7 @@ func TellSteps(t TB, conn *pgx.Conn, table, resource string) *Steps {
 func TellStepsAlone(t TB, conn *pgx.Conn, table, resource string) *Steps {
 	t.Helper()
 	MustExec(t, conn, stepsSQL)
-	MustExec(t, conn, fmt.Sprintf("CREATE TRIGGER tells BEFORE INSERT ON %s FOR EACH ROW EXECUTE FUNCTION wirefence.tell_write('%s')", table, resource))
+	MustExec(t, conn, fmt.Sprintf("CREATE TRIGGER tells BEFORE INSERT ON %s FOR EACH ROW WHEN (NEW.token IS NOT NULL) EXECUTE FUNCTION wirefence.tell_write('%s')", table, resource))
 	s := &Steps{
 		table: table, resource: resource, ran: map[uint64]string{}, takers: map[string]string{}, sealers: map[string]string{},
 		last: map[string]int64{}, later: map[uint64][]model.Step{},

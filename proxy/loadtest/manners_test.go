@@ -73,23 +73,42 @@ func queries(ctx context.Context, _ *soak, conn *pgx.Conn, r *rand.Rand) error {
 	return nil
 }
 
+// insertUnder is a write under a token, whose comment carries it.
+func insertUnder(token int64) string {
+	return fmt.Sprintf("INSERT INTO jobs VALUES ('B', %d) /*wirefence.token='orders=%[1]d'*/", token)
+}
+
 func current(ctx context.Context, s *soak, conn *pgx.Conn, _ *rand.Rand) error {
-	_, err := conn.Exec(ctx, "INSERT INTO jobs VALUES ('B') /*wirefence.token='orders=34'*/")
+	token := s.current.Load()
+	_, err := conn.Exec(ctx, insertUnder(token))
 	if err == nil {
 		s.fenced.Add(1)
 	}
-	return err
+	return s.superseded(token, err)
+}
+
+// superseded is the error of a write under a token, unless a takeover may be its reason.
+func (s *soak) superseded(token int64, err error) error {
+	switch {
+	case !fence.IsStale(err):
+		return err
+	case s.next.Load() > token:
+		return nil
+	}
+	return fmt.Errorf("%w: a current token was refused: %w", errWrong, err)
 }
 
 // busy writes so fast that its fence is held, does what needs a hold, releases it, and
 // leaves it to the proxy to give the last one back.
-func busy(ctx context.Context, _ *soak, conn *pgx.Conn, r *rand.Rand) error {
+func busy(ctx context.Context, s *soak, conn *pgx.Conn, r *rand.Rand) error {
+	token := s.current.Load()
+	insert := fmt.Sprintf("INSERT INTO public.jobs VALUES ('B', %d)", token)
 	for _, sql := range []string{
-		"SET wirefence.token = 'orders=34'", "INSERT INTO jobs VALUES ('B')", "INSERT INTO jobs VALUES ('B')",
-		"DO $$BEGIN INSERT INTO public.jobs VALUES ('B'); COMMIT; END$$", "SELECT pg_advisory_unlock_all()", "INSERT INTO jobs VALUES ('B')", "INSERT INTO jobs VALUES ('B')",
+		fmt.Sprintf("SET wirefence.token = 'orders=%d'", token), insert, insert,
+		"DO $$BEGIN " + insert + "; COMMIT; END$$", "SELECT pg_advisory_unlock_all()", insert, insert,
 	} {
 		if _, err := conn.Exec(ctx, sql); err != nil {
-			return err
+			return s.superseded(token, err)
 		}
 	}
 	if r.IntN(2) == 0 {
@@ -107,8 +126,8 @@ func releases(ctx context.Context, conn *pgx.Conn) error {
 	return err
 }
 
-func stale(ctx context.Context, _ *soak, conn *pgx.Conn, _ *rand.Rand) error {
-	_, err := conn.Exec(ctx, "INSERT INTO jobs VALUES ('A') /*wirefence.token='orders=33'*/")
+func stale(ctx context.Context, s *soak, conn *pgx.Conn, _ *rand.Rand) error {
+	_, err := conn.Exec(ctx, insertUnder(s.current.Load()-1))
 	switch {
 	case err == nil:
 		return fmt.Errorf("%w: a stale token was accepted", errWrong)
@@ -123,7 +142,7 @@ func transaction(ctx context.Context, _ *soak, conn *pgx.Conn, r *rand.Rand) err
 	if err != nil {
 		return err
 	}
-	if _, err := tx.Exec(ctx, "INSERT INTO jobs VALUES ('C')"); err != nil {
+	if _, err := tx.Exec(ctx, "INSERT INTO jobs (worker) VALUES ('C')"); err != nil {
 		return err
 	}
 	switch r.IntN(3) {

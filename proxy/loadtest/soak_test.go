@@ -24,6 +24,7 @@ import (
 	"github.com/wirefence/wirefence/internal/authority"
 	"github.com/wirefence/wirefence/internal/servers"
 	"github.com/wirefence/wirefence/internal/stack"
+	"github.com/wirefence/wirefence/model"
 	"github.com/wirefence/wirefence/proxy"
 )
 
@@ -43,6 +44,7 @@ type soak struct {
 	length         time.Duration
 	think          time.Duration // at most, between queries
 	logins, fenced atomic.Int64
+	current, next  atomic.Int64    // the token that is recorded, and the one that may be
 	acts           []atomic.Int64  // that came to their end
 	kinds          [4]atomic.Int64 // logins by proxy and client's TLS
 }
@@ -54,7 +56,12 @@ func TestSoak(t *testing.T) {
 		CertFile: server.CertFile, KeyFile: server.KeyFile, Settings: map[string]string{"max_connections": strconv.Itoa(2**clients + 50)},
 	})
 	s := &soak{length: cmp.Or(*length, 15*time.Second), think: 10 * time.Millisecond, database: stack.Database(t, pg), acts: make([]atomic.Int64, len(manners))}
-	stack.Exec(t, pg.URL(s.database), "CREATE TABLE jobs (worker text)", "SELECT wirefence.seal('orders', 34, 'B')")
+	stack.Exec(t, pg.URL(s.database), "CREATE TABLE jobs (worker text, token bigint)", "SELECT wirefence.seal('orders', 34, 'B')")
+	s.current.Store(34)
+	s.next.Store(34)
+	admin := stack.Connect(t, pg.URL(s.database))
+	steps := stack.TellSteps(t, admin, "jobs", "orders")
+	_ = admin.Close(t.Context())
 
 	before := goleak.IgnoreCurrent()
 	for _, mode := range []string{"disable", "verify-full&sslrootcert=" + ca.CAFile} {
@@ -87,12 +94,20 @@ func TestSoak(t *testing.T) {
 	if grown := int64(heapInUse()) - int64(heap); grown > heapBound {
 		t.Errorf("the heap has grown by %d bytes", grown)
 	}
-	admin := stack.Connect(t, pg.URL(s.database))
+	admin = stack.Connect(t, pg.URL(s.database))
 	stack.Eventually(t, "no backends are left over", func() bool {
 		var n int
 		err := admin.QueryRow(t.Context(), "SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend' AND pid <> pg_backend_pid()").Scan(&n)
 		return err == nil && n == 0
 	})
+	wrong, err := steps.Follow(t.Context(), admin, true)
+	if err = errors.Join(err, wrong); err != nil {
+		t.Error(err)
+	}
+	if none := steps.Missing(model.Wanted, model.Sealed, model.Granted, model.Checked, model.Held, model.Unheld, model.Ran, model.Commits); len(none) > 0 {
+		t.Errorf("no step is %v", none)
+	}
+	t.Logf("steps: %v", steps.Counts())
 	_ = admin.Close(context.Background())
 	s.counted(t)
 	for _, r := range s.proxies {
@@ -131,6 +146,12 @@ func (s *soak) run(t *testing.T, pg *servers.Postgres) {
 			}
 		})
 	}
+	all.Go(func() {
+		for ctx.Err() == nil {
+			_ = s.takeOver(ctx, pg) // or the server is away
+			time.Sleep(100 * time.Millisecond)
+		}
+	})
 	for n := 0; ; n++ {
 		select {
 		case <-ctx.Done():
@@ -159,6 +180,26 @@ func (s *soak) run(t *testing.T, pg *servers.Postgres) {
 	}
 }
 
+// takeOver seals the next token, and tells the steps of the grant.
+func (s *soak) takeOver(ctx context.Context, pg *servers.Postgres) error {
+	conn, err := pgx.Connect(ctx, pg.URL(s.database))
+	if err != nil {
+		return err
+	}
+	defer func() { _ = conn.Close(context.Background()) }()
+	next := s.current.Load() + 1
+	s.next.Store(next)
+	var sealed bool
+	if err := conn.QueryRow(ctx, "SELECT wirefence.seal('orders', $1, 'B')", next).Scan(&sealed); err != nil {
+		return err
+	}
+	s.current.Store(next) // if it isn't sealed now, it was before
+	if sealed {
+		_, err = conn.Exec(ctx, "SELECT wirefence.tell_step('granted', wirefence.step_actor(false), 'orders', $1)", next)
+	}
+	return err
+}
+
 // lockless looks that no advisory lock is left, though a session that held is still
 // there, idle.
 func (s *soak) lockless(t *testing.T, pg *servers.Postgres) {
@@ -169,7 +210,7 @@ func (s *soak) lockless(t *testing.T, pg *servers.Postgres) {
 	}
 	defer func() { _ = idle.Close(context.Background()) }()
 	for range 3 {
-		if _, err := idle.Exec(t.Context(), "INSERT INTO jobs VALUES ('B') /*wirefence.token='orders=34'*/"); err != nil {
+		if err := current(t.Context(), s, idle, nil); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -92,9 +92,7 @@ CREATE FUNCTION wirefence.tell_write() RETURNS trigger
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
-    IF NEW.token IS NOT NULL THEN
-        PERFORM pg_current_xact_id(), wirefence.tell_step('ran', wirefence.step_actor(true), replace(TG_ARGV[0], '{id}', to_jsonb(NEW)->>'id'), NEW.token);
-    END IF;
+    PERFORM pg_current_xact_id(), wirefence.tell_step('ran', wirefence.step_actor(true), replace(TG_ARGV[0], '{id}', coalesce(to_jsonb(NEW)->>'id', '')), NEW.token);
     RETURN NEW;
 END
 $$;
