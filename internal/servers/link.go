@@ -59,6 +59,9 @@ func (l *Link) Cut() {
 // does that loses packets for a while.
 func (l *Link) Hold() { l.hold(true, true) }
 
+// HoldRequests lets answers through and keeps back the requests until Restore.
+func (l *Link) HoldRequests() { l.hold(true, false) }
+
 // HoldAnswers lets requests through and keeps back the answers until Restore.
 func (l *Link) HoldAnswers() { l.hold(false, true) }
 

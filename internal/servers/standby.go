@@ -17,7 +17,16 @@ import (
 // StartStandby makes a hot standby of a running server by an online backup, and starts
 // it. It follows the primary by streaming. pg_hba.conf must let the superuser replicate.
 func (p *Postgres) StartStandby(ctx context.Context) (*Postgres, error) {
-	follow := fmt.Sprintf("primary_conninfo = 'host=127.0.0.1 port=%d user=postgres application_name=standby'\nrecovery_target_timeline = 'latest'\n", p.Port)
+	return p.startStandby(ctx, p.Port)
+}
+
+// StartStandbyBy is StartStandby for one that follows the primary by a network that can fail.
+func (p *Postgres) StartStandbyBy(ctx context.Context, l *Link) (*Postgres, error) {
+	return p.startStandby(ctx, l.port())
+}
+
+func (p *Postgres) startStandby(ctx context.Context, port int) (*Postgres, error) {
+	follow := fmt.Sprintf("primary_conninfo = 'host=127.0.0.1 port=%d user=postgres application_name=standby'\nrecovery_target_timeline = 'latest'\nwal_retrieve_retry_interval = '100 ms'\n", port)
 	return p.startCopy(ctx, "standby.signal", follow, nil)
 }
 

@@ -79,22 +79,33 @@ func TestPromotionWhileSessionsHold(t *testing.T) {
 	})
 }
 
-// onOwnServer runs a test on a primary of its own and a standby that has followed it.
+// onOwnServer runs a test on a primary of its own and a standby.
 func onOwnServer(t *testing.T, test func(t *testing.T, primary, standby *world)) {
 	t.Helper()
 	stack.OnEach(t, oldAndNew, func(t *testing.T, major int) {
-		pg, err := servers.StartPostgres(t.Context(), servers.PostgresConfig{Major: major, Settings: suite.Settings})
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(pg.Close)
-		primary := &world{DB: stack.NewDB(t, pg, suite.Objects)}
-		copied, err := pg.StartStandby(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(copied.Close)
-		standby := &world{DB: &stack.DB{Postgres: copied, Name: primary.Name, Admin: stack.Connect(t, copied.URL(primary.Name))}}
+		primary, standby := withStandby(t, major)
 		test(t, primary, standby)
 	})
+}
+
+// withStandby starts a primary and a standby that has followed it.
+func withStandby(t *testing.T, major int) (primary, standby *world) {
+	t.Helper()
+	pg, err := servers.StartPostgres(t.Context(), servers.PostgresConfig{Major: major, Settings: suite.Settings})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(pg.Close)
+	primary = &world{DB: stack.NewDB(t, pg, suite.Objects)}
+	network, err := servers.StartLink(pg.Addr())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(network.Close)
+	copied, err := pg.StartStandbyBy(t.Context(), network)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(copied.Close)
+	return primary, &world{DB: &stack.DB{Postgres: copied, Name: primary.Name, Admin: stack.Connect(t, copied.URL(primary.Name))}, follows: network}
 }

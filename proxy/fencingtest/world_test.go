@@ -8,6 +8,7 @@ import (
 	"github.com/jackc/pgx/v5/pgproto3"
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/wirefence/wirefence/internal/servers"
 	"github.com/wirefence/wirefence/internal/stack"
 	"github.com/wirefence/wirefence/proxy"
 )
@@ -20,6 +21,7 @@ type world struct {
 	server  *stack.Running       // the proxy, if it is the test's own
 	metrics *prometheus.Registry // of such a proxy
 	busy    bool                 // sessions hold
+	follows *servers.Link        // the network by which a standby follows its primary
 }
 
 func newWorld(t stack.TB, major int) *world {
