@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -55,8 +56,16 @@ func sumOf(items []string) string {
 // so every read must be a part of it from its beginning.
 func judgeList(list []string, appends []appended, reads []seen) (faults []string) {
 	fault := func(format string, args ...any) { faults = append(faults, fmt.Sprintf(format, args...)) }
-	at, tokens := map[string]int{}, make([]int64, len(list))
+	at, tokens, owners := map[string]int{}, make([]int64, len(list)), map[int64]string{0: ""}
+	holds := func(token int64, by string) {
+		if owners[token] == "" {
+			owners[token] = by
+		} else if owners[token] != by && token > 0 {
+			fault("%d was granted to %s and to %s", token, owners[token], by)
+		}
+	}
 	for _, a := range appends {
+		holds(a.token, a.by)
 		switch n := slices.Index(list, a.item); {
 		case n < 0 && a.fate == committed:
 			fault("%s is lost", a.item)
@@ -77,6 +86,7 @@ func judgeList(list []string, appends []appended, reads []seen) (faults []string
 	}
 	last := map[string]int{} // the length that a client saw last on a standby
 	for _, r := range reads {
+		holds(r.token, r.by)
 		switch n, own := at[r.after]; {
 		case r.length > len(list) || r.sum != sumOf(list[:r.length]):
 			fault("%s has read %d items that are no beginning of the list", r.by, r.length)
@@ -120,6 +130,7 @@ func TestListsAreJudged(t *testing.T) {
 		"no beginning of the list":  func(h *history) { h.reads[2].sum = sumOf(list[1:2]) },
 		"and before that":           func(h *history) { h.reads[2], h.reads[3] = h.reads[3], h.reads[2] },
 		"does not see its own":      func(h *history) { h.reads[0].after = "a2" },
+		"granted to a and to b":     func(h *history) { h.reads[1].token = 1 },
 		"what a later holder wrote": func(h *history) { h.reads[0] = seen{"a", 1, 3, sumOf(list), ""} },
 		"has not read all":          func(h *history) { h.reads[1] = seen{"b", 2, 1, sumOf(list[:1]), ""} },
 	} {
@@ -132,9 +143,11 @@ func TestListsAreJudged(t *testing.T) {
 }
 
 // lists is one run: holders of a lock who follow each other without a word, and the networks
-// between them, two proxies, and the primary.
+// between them, their proxies, and the primary.
 type lists struct {
 	primary, standby *world
+	promoting        func(l *lists) // the standby, in the midst of the run; nil if it stays one
+	promoted         atomic.Bool
 	until            context.Context
 	links            []*servers.Link
 
@@ -145,21 +158,17 @@ type lists struct {
 }
 
 // Holders append to a list under their tokens, and read it, on the primary in all isolation levels;
-// others read it on a standby. Networks are cut, stall in one direction or in both, and heal. No
-// append is lost, comes late or twice, and each holder sees all that was written before its grant.
+// others read it on a standby. Networks, the standby's too, are cut, stall in one direction or in
+// both, and heal. No append is lost, comes late or twice, and each holder sees all that was written before its grant.
 // With the proxy off that isn't so.
 //
 // Evidence: I1, I2, I5
 func TestHistoriesOfLists(t *testing.T) {
 	onOwnServer(t, func(t *testing.T, primary, standby *world) {
-		primary.Exec(t, "create table list (items text[] not null)", "insert into list values ('{}')", "grant select, update on list to app",
-			"select wirefence.seal('list', 1, 'nobody')", "update wirefence.resource_locks set preempt_after = '100 ms'")
-		random := *seed
-		if random == 0 {
-			random = uint64(time.Now().UnixNano())
-		}
-		t.Logf("-seed %d", random)
-		l := play(t, primary, standby, "", trafficLength(), random)
+		random := listSeed(t)
+		l := &lists{primary: primary, standby: standby}
+		l.create(t)
+		l.play(t, "", trafficLength(), random)
 		if faults := l.judge(t); faults != nil {
 			t.Error(strings.Join(faults, "\n"))
 		}
@@ -168,12 +177,29 @@ func TestHistoriesOfLists(t *testing.T) {
 		}
 		for range 10 {
 			primary.Exec(t, "update list set items = '{}'")
-			if l = play(t, primary, standby, proxy.Off, time.Second, random); l.judge(t) != nil {
+			l = &lists{primary: primary, standby: standby}
+			if l.play(t, proxy.Off, time.Second, random); l.judge(t) != nil {
 				return
 			}
 		}
 		t.Errorf("nothing is wrong without the proxy: %v", l.counts)
 	})
+}
+
+// create makes the list.
+func (l *lists) create(t *testing.T) {
+	t.Helper()
+	l.primary.Exec(t, "create table list (items text[] not null)", "insert into list values ('{}')", "grant select, update on list to app",
+		"select wirefence.seal('list', 1, 'nobody')", "update wirefence.resource_locks set preempt_after = '100 ms'")
+}
+
+func listSeed(t *testing.T) uint64 {
+	random := *seed
+	if random == 0 {
+		random = uint64(time.Now().UnixNano())
+	}
+	t.Logf("-seed %d", random)
+	return random
 }
 
 // lacks reports whether something has not happened yet that a run should have.
@@ -184,12 +210,14 @@ func (l *lists) lacks(refusals ...string) bool {
 }
 
 // play lets four holders and two readers run, with proxies in one mode, and for longer where a slow
-// machine needs that.
-func play(t *testing.T, primary, standby *world, mode proxy.Mode, length time.Duration, seed uint64) *lists {
+// machine needs that. If the standby is promoted, two of the proxies know it.
+func (l *lists) play(t *testing.T, mode proxy.Mode, length time.Duration, seed uint64) {
 	t.Helper()
-	until, end := context.WithCancel(t.Context())
+	var end func()
+	l.until, end = context.WithCancel(t.Context())
 	defer end()
-	l := &lists{primary: primary, standby: standby, until: until, counts: map[string]int{}}
+	l.counts = map[string]int{}
+	primary, standby := l.primary, l.standby
 	network := func(addr string) string {
 		link, err := servers.StartLink(addr)
 		if err != nil {
@@ -201,19 +229,25 @@ func play(t *testing.T, primary, standby *world, mode proxy.Mode, length time.Du
 	}
 	var all sync.WaitGroup
 	for n := range 4 {
-		o := proxy.Options{Mode: mode, Upstream: "postgres://" + network(primary.Addr()) + "/"}
-		if n%2 == 0 {
-			o.DatabaseURL = primary.URL(primary.Name)
+		hosts, issuing, moves := network(primary.Addr()), primary.Addr(), l.promoting != nil && n < 2
+		if moves {
+			hosts, issuing = hosts+","+standby.Addr(), issuing+","+standby.Addr()
 		}
-		h := &holder{lists: l, name: fmt.Sprint("h", n), addr: network(primary.own(t, o).proxy), issuer: stack.Connect(t, primary.URL(primary.Name)),
-			random: rand.New(rand.NewPCG(seed, uint64(n)))}
+		o := proxy.Options{Mode: mode, Upstream: "postgres://" + hosts + "/?target_session_attrs=read-write"}
+		if n%2 == 0 {
+			o.DatabaseURL = "postgres://postgres@" + issuing + "/" + primary.Name + "?sslmode=disable&target_session_attrs=read-write"
+		}
+		h := &holder{lists: l, name: fmt.Sprint("h", n), addr: network(primary.own(t, o).proxy), moves: moves, random: rand.New(rand.NewPCG(seed, uint64(n)))}
 		all.Go(h.run)
 	}
 	addr := standby.own(t, proxy.Options{}).proxy
 	for n := range 2 {
 		all.Go(func() { l.readStandby(fmt.Sprint("r", n), addr) })
 	}
-	all.Go(func() { l.disturb(t, rand.New(rand.NewPCG(seed, 99))) })
+	if l.promoting == nil {
+		l.links = append(l.links, standby.follows)
+	}
+	all.Go(func() { l.disturb(rand.New(rand.NewPCG(seed, 99))) })
 	begun := time.Now()
 	var refusals []string
 	if mode != proxy.Off {
@@ -221,10 +255,14 @@ func play(t *testing.T, primary, standby *world, mode proxy.Mode, length time.Du
 	}
 	for time.Since(begun) < length || time.Since(begun) < stack.Patience && l.lacks(refusals...) {
 		time.Sleep(10 * time.Millisecond)
+		if l.promoting != nil && time.Since(begun) > length/2 && !l.promoted.Load() {
+			l.promoting(l)
+			l.promoted.Store(true)
+			refusals = append(refusals, "appended behind the promotion", "read behind the promotion")
+		}
 	}
 	end()
 	all.Wait()
-	return l
 }
 
 func (l *lists) judge(t *testing.T) []string {
@@ -234,19 +272,16 @@ func (l *lists) judge(t *testing.T) []string {
 	return judgeList(list, l.appends, l.reads)
 }
 
-// disturb breaks networks, and lets the standby lag.
-func (l *lists) disturb(t *testing.T, r *rand.Rand) {
-	lag := stack.Connect(t, l.standby.URL(l.standby.Name))
+// disturb breaks networks.
+func (l *lists) disturb(r *rand.Rand) {
 	for l.until.Err() == nil {
 		link := l.links[r.IntN(len(l.links))]
-		[]func(){link.Cut, link.Hold, link.HoldAnswers}[r.IntN(3)]()
-		stack.MustExec(t, lag, []string{"select pg_wal_replay_pause()", "select pg_wal_replay_resume()"}[r.IntN(2)])
+		[]func(){link.Cut, link.Hold, link.HoldAnswers, link.HoldRequests}[r.IntN(4)]()
 		time.Sleep(time.Duration(r.IntN(300)) * time.Millisecond)
 		link.Restore()
 		l.count("faults")
 		time.Sleep(time.Duration(r.IntN(100)) * time.Millisecond)
 	}
-	stack.MustExec(t, lag, "select pg_wal_replay_resume()")
 }
 
 func (l *lists) count(what string) {
@@ -306,7 +341,7 @@ type holder struct {
 	*lists
 	name   string
 	addr   string
-	issuer *pgx.Conn
+	moves  bool // to a standby that was promoted
 	random *rand.Rand
 	items  int
 	last   string // the item that was appended last
@@ -314,10 +349,8 @@ type holder struct {
 
 func (h *holder) run() {
 	for h.until.Err() == nil {
-		var token int64
-		var sealed bool
-		if err := h.issuer.QueryRow(context.Background(), "select last_token + 1, wirefence.seal('list', last_token + 1, $1) from wirefence.resource_locks where resource_id = 'list'",
-			h.name).Scan(&token, &sealed); err != nil || !sealed {
+		token, err := h.acquire()
+		if err != nil {
 			h.count("no grant")
 			continue
 		}
@@ -339,6 +372,27 @@ func (h *holder) run() {
 		}
 		time.Sleep(time.Duration(h.random.IntN(200)) * time.Millisecond)
 	}
+}
+
+// acquire seals the next token.
+func (h *holder) acquire() (token int64, err error) {
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
+	defer cancel()
+	at := h.primary
+	if h.moves && h.promoted.Load() {
+		at = h.standby
+	}
+	conn, err := pgx.Connect(ctx, at.URL(h.primary.Name))
+	if err != nil {
+		return 0, err
+	}
+	defer func() { _ = conn.Close(ctx) }()
+	var sealed bool
+	err = conn.QueryRow(ctx, "select last_token + 1, wirefence.seal('list', last_token + 1, $1) from wirefence.resource_locks where resource_id = 'list'", h.name).Scan(&token, &sealed)
+	if err == nil && !sealed {
+		err = errors.New("a newer one was sealed")
+	}
+	return token, err
 }
 
 // step reads, appends, or does both in one transaction. It returns an error behind which the
@@ -399,11 +453,15 @@ func (h *holder) step(ctx context.Context, conn *pgx.Conn, token int64) error {
 		h.appends = append(h.appends, a)
 	}
 	if err == nil {
+		where := ""
+		if token >= jump {
+			where = " behind the promotion"
+		}
 		h.reads = append(h.reads, r)
-		h.counts["read"]++
+		h.counts["read"+where]++
 		if appends {
 			h.last = a.item
-			h.counts["appended"]++
+			h.counts["appended"+where]++
 		}
 	}
 	if a.fate == aborted && answer.Code[:2] == "40" {
