@@ -189,6 +189,7 @@ func TestPlacesOfChecks(t *testing.T) {
 		"SELECT 1; LOCK TABLE t; SELECT 1":                                      "0",
 		"LOCK TABLE t; SELECT 1":                                                "1",
 		"BEGIN; LOCK TABLE t; COMMIT":                                           "2",
+		"LOCK TABLE t; " + set + "; COMMIT":                                     "1 2",
 		"SELECT 1; COMMIT; SELECT 1":                                            "0 2",
 		"SELECT 1; " + set + "; COMMIT":                                         "0 2",
 		"SELECT 1; ROLLBACK TO s; COMMIT":                                       "0",

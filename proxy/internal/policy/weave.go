@@ -132,8 +132,9 @@ func (c *coverage) needs(m *Message, st *sqltext.Statement) (need, wait bool) {
 		c.locked = c.locked || c.runs && !c.checked && !(c.counts && !c.ends(st))
 		return false, c.locked && c.unknown
 	case st.Class == sqltext.Free, st.Class == sqltext.Discards:
-		// Writes under the hold need another protection before the hold ends.
-		return c.counts && c.ends(st) && c.ran && c.runs && !c.checked, false
+		// Writes under the hold need another protection before the hold ends, and a LOCK its check
+		// before the fence changes.
+		return c.locked && c.by.Comment == "" && changesFence(st) || c.counts && c.ends(st) && c.ran && c.runs && !c.checked, false
 	}
 	// The end of a subtransaction releases the locks of a check in it, so a SAVEPOINT needs a
 	// check ahead even under a hold. A failed block lets what returns no rows be described.
