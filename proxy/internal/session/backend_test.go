@@ -105,13 +105,14 @@ type transaction struct {
 type state struct {
 	checked  map[string]bool // pairs of fences
 	wrote    []string        // pairs that it has written by
+	locked   []string        // the same of LOCK
 	deferred bool            // a trigger will write at its end
 	stamped  bool            // it has written under the lease's fence
 	readOnly bool
 }
 
 func (s state) clone() state {
-	s.checked, s.wrote = maps.Clone(s.checked), slices.Clone(s.wrote)
+	s.checked, s.wrote, s.locked = maps.Clone(s.checked), slices.Clone(s.wrote), slices.Clone(s.locked)
 	return s
 }
 
@@ -305,6 +306,7 @@ func (b *backend) fail(code string) {
 }
 
 func (b *backend) ready() {
+	b.judgeLocks()
 	if b.escapes != b.reported {
 		b.reported = b.escapes
 		b.say(wire.ParameterStatus, "standard_conforming_strings\x00"+map[bool]string{true: "off", false: "on"}[b.escapes]+"\x00")

@@ -99,8 +99,19 @@ func (b *backend) write(what string, carried []string) (code string) {
 	return ""
 }
 
+// judgeLocks judges what LOCK has taken, once the client may pause or its transaction ends: a stale
+// session that has it would stop its successor.
+func (b *backend) judgeLocks() {
+	for _, pair := range b.tx.locked {
+		if b.tx.block != 'E' && !b.covered(pair) {
+			b.violates("a LOCK carries %s, which is not covered behind it", pair)
+		}
+	}
+}
+
 // judgeCommit judges what a transaction has written: the locks must be there still.
 func (b *backend) judgeCommit() {
+	b.judgeLocks()
 	for _, pair := range slices.Compact(slices.Sorted(slices.Values(b.tx.wrote))) {
 		b.step(model.Commits, pair)
 		switch {

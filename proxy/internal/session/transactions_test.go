@@ -121,10 +121,12 @@ func isolates(b *backend, _ []string) result {
 	return result{tag: "SET"}
 }
 
-func locks(b *backend, _ []string) result {
+// locks is LOCK. A check is behind it, since it takes a snapshot.
+func locks(b *backend, carried []string) result {
 	if b.tx.block == 0 && !b.multi {
 		return result{code: "25P01"}
 	}
+	b.tx.locked = append(b.tx.locked, b.effective(carried)...)
 	b.tx.snapshot = true
 	return result{tag: "LOCK TABLE"}
 }
