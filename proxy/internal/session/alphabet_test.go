@@ -53,7 +53,7 @@ func init() {
 		"PREPARE p AS " + unlocking: prepares(unlocking),
 		"DO 'perform pg_advisory_unlock_all(), write()'": func(b *backend, carried []string) result {
 			r := writing("DO")(b, carried)
-			b.unlockOwn()
+			b.unlockAll()
 			return r
 		},
 		"BEGIN READ ONLY":                               beginsReadOnly,

@@ -55,11 +55,13 @@ type backend struct {
 	primary *primary // shared with other backends; nil: takeovers come by the dice
 	resume  func()   // goes on with a message that waits for a lock
 
-	held       map[string]bool // pairs that wirefence.hold has passed
-	mark       string          // the number of who holds them
+	held       map[mark]bool   // what wirefence.proxy_hold has passed
 	lingering  map[string]bool // resources of a hold that was cancelled
 	superseded map[string]bool // resources whose token 2 is stale
 }
+
+// mark is a pair that a proxy holds, by its number.
+type mark struct{ by, pair string }
 
 // terms are what the model has to know of the configuration and of the database.
 type terms struct {
@@ -147,7 +149,7 @@ func newBackend(d *dice, major int, p terms, token string) *backend {
 	return &backend{
 		dice: d, major: major, policy: p, token: setting{value: token}, initial: token,
 		statements: map[string]preparedText{}, portals: map[string]*portal{}, cursors: map[string]cursor{},
-		held: map[string]bool{}, lingering: map[string]bool{}, superseded: map[string]bool{},
+		held: map[mark]bool{}, lingering: map[string]bool{}, superseded: map[string]bool{},
 	}
 }
 
@@ -458,7 +460,7 @@ func (b *backend) call(body string) {
 	case strings.HasPrefix(body, setsByCall):
 		b.token = setting{value: "a=3"}
 	case strings.HasPrefix(body, unlocksByCall):
-		b.unlockOwn()
+		b.unlockAll()
 	case b.write("a function call", nil) != "":
 		b.fail("25006")
 		return

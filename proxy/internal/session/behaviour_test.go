@@ -106,7 +106,7 @@ func discards(b *backend, carried []string) result {
 		resetsAll(b, nil)
 		clear(b.statements)
 		clear(b.cursors)
-		b.unlockOwn()
+		b.unlockAll()
 	}
 	return r
 }
@@ -160,7 +160,7 @@ func enters(value string) behaviour {
 // ahead of it does.
 func unlocks(b *backend, _ []string) result {
 	b.looks()
-	b.unlockOwn()
+	b.unlockAll()
 	return result{tag: "SELECT", columns: true, rows: [][]string{{"unlocked"}}}
 }
 

@@ -2,7 +2,6 @@ package session
 
 import (
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
 
@@ -28,14 +27,7 @@ func (b *backend) locked(resource string) bool {
 	if b.lingering[resource] {
 		return true
 	}
-	for _, pairs := range []map[string]bool{b.held, b.tx.checked} {
-		for pair := range pairs {
-			if strings.HasPrefix(pair, resource+"=") {
-				return true
-			}
-		}
-	}
-	return false
+	return len(b.covering(resource)) > 0
 }
 
 func (b *backend) stale(pair string) bool {
@@ -46,18 +38,27 @@ func (b *backend) stale(pair string) bool {
 	return token == "3" || token == "2" && b.superseded[resource]
 }
 
-func (b *backend) covered(pair string) bool { return b.tx.checked[pair] || b.held[pair] }
+func (b *backend) covered(pair string) bool { return b.tx.checked[pair] || b.holds(pair) }
+
+// holds reports whether any proxy holds a pair.
+func (b *backend) holds(pair string) bool {
+	for m := range b.held {
+		if m.pair == pair {
+			return true
+		}
+	}
+	return false
+}
 
 // covering returns the pairs of a resource that are covered.
 func (b *backend) covering(resource string) (pairs []string) {
-	for _, of := range []map[string]bool{b.tx.checked, b.held} {
-		for pair := range of {
-			if strings.HasPrefix(pair, resource+"=") {
-				pairs = append(pairs, pair)
-			}
-		}
+	for pair := range b.tx.checked {
+		pairs = append(pairs, pair)
 	}
-	return pairs
+	for m := range b.held {
+		pairs = append(pairs, m.pair)
+	}
+	return slices.DeleteFunc(pairs, func(pair string) bool { return !strings.HasPrefix(pair, resource+"=") })
 }
 
 func (b *backend) violates(format string, args ...any) {
@@ -156,8 +157,8 @@ func (b *backend) check(fence string) (code string) {
 	return ""
 }
 
-// hold takes every pair of a fence for the session, or none.
-func (b *backend) hold(fence string) (code string) {
+// hold takes every pair of a fence for a proxy, or none.
+func (b *backend) hold(number, fence string) (code string) {
 	b.takeover() // for which it may have to wait
 	pairs := strings.Split(fence, ",")
 	switch {
@@ -171,29 +172,29 @@ func (b *backend) hold(fence string) (code string) {
 		return lockTimeout
 	}
 	for _, pair := range pairs {
-		if !b.held[pair] {
+		if !b.holds(pair) {
 			b.step(model.Held, pair)
 		}
-		b.held[pair] = true
+		b.held[mark{number, pair}] = true
 	}
 	return ""
 }
 
-// unlockOwn releases the locks of the proxy's holds.
-func (b *backend) unlockOwn() {
-	b.release(func(string) bool { return true })
+// unlockAll releases the locks of all holds.
+func (b *backend) unlockAll() {
+	b.release(func(mark) bool { return true })
 	clear(b.lingering)
 }
 
-// release releases the locks of those held pairs for which which is true.
-func (b *backend) release(which func(pair string) bool) {
-	maps.DeleteFunc(b.held, func(pair string, _ bool) bool {
-		if !which(pair) {
-			return false
+// release releases the locks of those marks for which which is true.
+func (b *backend) release(which func(mark) bool) {
+	for m := range b.held {
+		if which(m) {
+			if delete(b.held, m); !b.holds(m.pair) {
+				b.step(model.Unheld, m.pair)
+			}
 		}
-		b.step(model.Unheld, pair)
-		return true
-	})
+	}
 }
 
 // restore sets what a rollback brings back. It may release locks of checks.

@@ -56,7 +56,7 @@ func (b *backend) internal(sql string) func(parameters []*string) result {
 		}
 	}
 	if m := ownUnhold.FindStringSubmatch(sql); m != nil {
-		return func([]*string) result { return b.proxyUnhold(m[1]) }
+		return func([]*string) result { return b.proxyUnhold(m[1], m[2]) }
 	}
 	call, ok := strings.CutPrefix(sql, "SELECT wirefence.check(")
 	if !ok {
@@ -75,7 +75,7 @@ func (b *backend) internal(sql string) func(parameters []*string) result {
 // ownHold and ownUnhold are the calls that take a hold and give it back.
 var (
 	ownHold   = regexp.MustCompile(`^SELECT wirefence\.proxy_hold\(('-?\d+'|\$\d), (.+), NULL, (NULL|'\w+'|\$\d), (true|false), '(\w+)'\)$`)
-	ownUnhold = regexp.MustCompile(`^SELECT wirefence\.proxy_unhold\('-?\d+', (NULL|'\{[0-9,]+\}')\)$`)
+	ownUnhold = regexp.MustCompile(`^SELECT wirefence\.proxy_unhold\('(-?\d+)', (NULL|'\{[0-9,]+\}')\)$`)
 )
 
 // lockKeys are the keys of the resources' locks.
@@ -170,9 +170,10 @@ func (b *backend) proxyHold(number, argument, has string, required bool, manner 
 	apart := (b.policy.snapshots || b.tx.frozen) && !b.tx.current
 	switch has {
 	case "NULL":
-		b.unlockOwn()
+		b.release(func(m mark) bool { return m.by == number })
+		clear(b.lingering)
 	case "'same'":
-		b.release(func(pair string) bool { return strings.Contains(","+fence+",", ","+pair+",") })
+		b.release(func(m mark) bool { return m.by == number && strings.Contains(","+fence+",", ","+m.pair+",") })
 	}
 	if fence == "" {
 		b.tx.readOnly = b.tx.readOnly || required
@@ -190,10 +191,9 @@ func (b *backend) proxyHold(number, argument, has string, required bool, manner 
 		word = "once"
 	}
 	if word == "" {
-		if code := b.hold(fence); code != "" {
+		if code := b.hold(number, fence); code != "" {
 			return result{code: code}
 		}
-		b.mark = number
 		var keys []string
 		for pair := range strings.SplitSeq(fence, ",") {
 			keys = append(keys, keyOf(pair))
@@ -211,15 +211,16 @@ func (b *backend) proxyHold(number, argument, has string, required bool, manner 
 }
 
 // proxyUnhold is wirefence.proxy_unhold.
-func (b *backend) proxyUnhold(keys string) result {
+func (b *backend) proxyUnhold(number, keys string) result {
 	switch {
 	case b.policy.failing && b.dice.n(4) == 1:
 		return result{code: queryCanceled}
 	case keys == "NULL":
-		b.unlockOwn()
+		b.release(func(m mark) bool { return m.by == number })
+		clear(b.lingering)
 	default:
 		keys = "," + strings.Trim(keys, "'{}") + ","
-		b.release(func(pair string) bool { return strings.Contains(keys, ","+keyOf(pair)+",") })
+		b.release(func(m mark) bool { return m.by == number && strings.Contains(keys, ","+keyOf(m.pair)+",") })
 	}
 	return rowOf("")
 }

@@ -230,8 +230,7 @@ func (p *player) finish() bool {
 	}
 	if p.leaves {
 		p.session.Leave()
-		clear(p.server.lingering)
-		p.server.release(func(string) bool { return true })
+		p.server.unlockAll()
 	}
 	if wrong := p.verdict(); wrong != "" {
 		w.fault("%s: %s", p.server.id, wrong)
@@ -276,9 +275,7 @@ var rareTexts = slices.Sorted(maps.Keys(rare))
 // unholds calls a function that calls wirefence.unhold, whose number is 0.
 func unholds(b *backend, carried []string) result {
 	r := reading("")(b, carried)
-	if b.mark == "0" {
-		b.unlockOwn()
-	}
+	b.release(func(m mark) bool { return m.by == "0" })
 	return r
 }
 
