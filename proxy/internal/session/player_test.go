@@ -25,7 +25,6 @@ type player struct {
 	bare     bool   // it tells one of bareStories
 	leaves   bool   // it goes as soon as it has its answers
 	moved    time.Time
-	due      time.Time // when to look at its hold
 	pausedBy time.Time
 
 	said []byte // to a plain client, since its login
@@ -48,29 +47,47 @@ func (p *player) connect() {
 	b.id, b.primary = fmt.Sprint("s", w.sessions), w.primary
 	w.backends = append(w.backends, b)
 	p.traffic = &traffic{dice: w.dice, server: b, at: &w.at}
-	p.session = s.session(w.dice, &w.at, p.proxy.databases)
-	if own := &p.session.hold.number; *own != 0 { // the same in each run
-		*own = int32(w.sessions)
-		p.session.ownName = ownPrefix + fmt.Sprint(w.sessions)
+	p.session = p.newSession(p.proxy, w.sessions)
+	if !p.plain && d.n(3) == 2 {
+		p.far = &traffic{dice: w.dice, server: b, at: &w.at, session: p.newSession(w.proxies[d.n(2)], -w.sessions)}
 	}
-	p.plan, p.open, p.moved, p.due, p.said = nil, false, w.at, time.Time{}, nil
+	p.plan, p.open, p.moved, p.said = nil, false, w.at, nil
 	b.greet()
+}
+
+// newSession is a session in a proxy, with a number that is the same in each run.
+func (p *player) newSession(proxy *asker, number int) *Session {
+	s := p.world.setup.session(p.world.dice, &p.world.at, proxy.databases)
+	if own := &s.hold.number; *own != 0 {
+		*own = int32(number)
+		s.ownName = ownPrefix + fmt.Sprint(number)
+	}
+	return s
+}
+
+// hops are the client's session and that of another proxy behind it, if there is one.
+func (p *player) hops() []*traffic {
+	if p.far == nil {
+		return []*traffic{p.traffic}
+	}
+	return []*traffic{p.traffic, p.far}
 }
 
 // move lets the client, the server or the session go on. It reports whether one did.
 func (p *player) move() bool {
 	w := p.world
 	switch {
-	case p.server.dead || p.session.Fatal() != nil || w.dice.n(400) == 0:
+	case p.server.dead || p.ended() != nil || w.dice.n(400) == 0:
 		p.part()
 		return true
 	case p.server.resume != nil && w.dice.n(50) == 0:
 		p.server.cancel()
 	}
 	p.refill()
-	at := w.dice.n(4)
-	for i := range 4 {
-		if !p.one((at + i) % 4) {
+	ways := 1 + 3*len(p.hops())
+	at := w.dice.n(ways)
+	for i := range ways {
+		if !p.one((at + i) % ways) {
 			continue
 		}
 		if p.moved = w.at; p.server.violated != "" {
@@ -89,6 +106,9 @@ func (p *player) move() bool {
 // one moves on one of the ways.
 func (p *player) one(way int) bool {
 	b := p.server
+	if way > 3 {
+		return p.far.move(way - 4)
+	}
 	if way == 3 {
 		if b.resume == nil {
 			return false
@@ -111,8 +131,12 @@ func (p *player) one(way int) bool {
 
 // answered reports whether nothing of the session is on its way.
 func (p *player) answered() bool {
-	return p.session.LoggedIn() && !p.session.InputWaits() && p.server.resume == nil &&
-		len(p.pending)+len(p.inbox)+len(p.toServer)+len(p.server.in)+len(p.server.out)+len(p.toClient) == 0
+	for _, t := range p.hops() {
+		if !t.session.LoggedIn() || t.session.InputWaits() || len(t.pending)+len(t.inbox)+len(t.toServer)+len(t.toClient) > 0 {
+			return false
+		}
+	}
+	return p.server.resume == nil && len(p.server.in)+len(p.server.out) == 0 && (p.far == nil || len(p.far.seen) == 0)
 }
 
 // refill draws what the client sends next.
@@ -188,17 +212,17 @@ func (p *player) drawPlan() (parts []part) {
 
 // tick is what the driver does for holds.
 func (p *player) tick() {
-	s := p.session
-	if !s.LoggedIn() || s.Fatal() != nil || p.server.dead {
-		return
-	}
-	if p.due.IsZero() || !p.world.at.Before(p.due) {
+	for _, t := range p.hops() {
+		s := t.session
+		if !s.LoggedIn() || p.ended() != nil || p.server.dead || p.world.at.Before(t.due) {
+			continue
+		}
 		send, next := s.ReleaseHold()
-		if p.due = next; send {
-			p.drive()
+		if t.due = next; send {
+			t.drive()
 		}
 		if next.IsZero() {
-			p.due = p.world.at.Add(5 * time.Millisecond) // a hold may be taken meanwhile
+			t.due = p.world.at.Add(5 * time.Millisecond) // a hold may be taken meanwhile
 		}
 	}
 }
@@ -207,7 +231,7 @@ func (p *player) tick() {
 // whose client has sent no Sync yet isn't idle: preempt_after bounds that.
 func (p *player) idlesInTheWay(t *takeover) {
 	b := p.server
-	if !b.locked(t.resource) || b.tx.began || !p.answered() || !p.session.Idle() {
+	if !b.locked(t.resource) || b.tx.began || !p.answered() || slices.ContainsFunc(p.hops(), func(t *traffic) bool { return !t.session.Idle() }) {
 		return
 	}
 	since := p.moved
@@ -229,7 +253,7 @@ func (p *player) finish() bool {
 		return false
 	}
 	if p.leaves {
-		p.session.Leave()
+		p.leave()
 		p.server.unlockAll()
 	}
 	if wrong := p.verdict(); wrong != "" {
@@ -242,13 +266,29 @@ func (p *player) finish() bool {
 	return true
 }
 
+// ended is the session that has ended; nil if none has.
+func (p *player) ended() *Session {
+	for _, t := range p.hops() {
+		if t.session.Fatal() != nil {
+			return t.session
+		}
+	}
+	return nil
+}
+
+func (p *player) leave() {
+	for _, t := range p.hops() {
+		t.session.Leave()
+	}
+}
+
 // part ends the session, and begins the next one.
 func (p *player) part() {
 	w := p.world
-	if s := p.session; s.Fatal() != nil && s.Fatal().Message != s.tooLarge().Message {
+	if s := p.ended(); s != nil && s.Fatal().Message != s.tooLarge().Message {
 		w.fault("%s: the session ends: %s", p.server.id, s.Fatal().Message)
 	}
-	p.session.Leave()
+	p.leave()
 	p.server.die()
 	if w.violated != "" {
 		return

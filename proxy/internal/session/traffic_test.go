@@ -42,6 +42,7 @@ func pick[T any](d *dice, of ...T) T { return of[d.n(len(of))] }
 type traffic struct {
 	dice    *dice
 	session *Session // nil: the client speaks to the server directly
+	far     *traffic // through another proxy, whose client the session is; nil: the session speaks to the server
 	server  *backend
 	at      *time.Time
 
@@ -53,7 +54,8 @@ type traffic struct {
 	sent     int    // bytes that went to the server
 	received int    // bytes that the client sent
 	messages int
-	idle     int // times that only the clock moved
+	idle     int       // times that only the clock moved
+	due      time.Time // when to look at its hold
 	leaves   bool
 
 	fromClient, fromServer Out
@@ -164,15 +166,23 @@ func (t *traffic) move(way int) bool {
 			return false
 		}
 		n := t.some(t.toServer)
-		t.server.feed(t.toServer[:n])
+		if t.far == nil {
+			t.server.feed(t.toServer[:n])
+		} else {
+			t.far.pending = append(t.far.pending, t.toServer[:n]...)
+		}
 		t.toServer = t.toServer[n:]
 	default: // the server's answers arrive
-		if len(t.server.out) == 0 {
+		out := &t.server.out
+		if t.far != nil {
+			out = &t.far.seen
+		}
+		if len(*out) == 0 {
 			return false
 		}
-		n := t.some(t.server.out)
-		t.toClient = append(t.toClient, t.server.out[:n]...)
-		t.server.out = t.server.out[n:]
+		n := t.some(*out)
+		t.toClient = append(t.toClient, (*out)[:n]...)
+		*out = (*out)[n:]
 		t.deliver()
 	}
 	return true

@@ -146,7 +146,9 @@ func (a *asker) move(w *world) {
 		a.state, a.next = 0, w.at.Add(20*time.Millisecond)
 		if news, _ := a.databases.Answered(name, a.server, a.keys, a.wanted, a.sent); news {
 			for _, p := range w.players {
-				p.due = time.Time{}
+				for _, t := range p.hops() {
+					t.due = time.Time{}
+				}
 			}
 		}
 	}
