@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/wirefence/wirefence/fence"
+	"github.com/wirefence/wirefence/internal/stack"
 )
 
 // slot is the replication slot that reports the order of commits. It survives a crash of
@@ -29,30 +30,34 @@ func watchCommits(ctx context.Context, conn *pgx.Conn) error {
 	return err
 }
 
-// readCommits returns the commits since then, in order, and drops the slot.
-func readCommits(ctx context.Context, conn *pgx.Conn) (all []commit, err error) {
-	rows, err := conn.Query(ctx, "SELECT data FROM pg_logical_slot_get_changes($1 || current_database(), NULL, NULL, 'include-xids', '0')", slot)
+// readCommits reads the commits since then, in order, walks the steps between them, and drops the
+// slot.
+func (h *history) readCommits(ctx context.Context, conn *pgx.Conn, steps *stack.Steps) error {
+	rows, err := conn.Query(ctx, "SELECT lsn::text, data FROM pg_logical_slot_get_changes($1 || current_database(), NULL, NULL)", slot)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	lines, err := pgx.CollectRows(rows, pgx.RowTo[string])
-	if err != nil {
-		return nil, err
-	}
-	for _, line := range lines {
+	var at, line string
+	if _, err := pgx.ForEachRow(rows, []any{&at, &line}, func() error {
+		if steps != nil && h.cannotBe == nil {
+			h.cannotBe = steps.Read(at, line)
+		}
 		row, token := decodedRow.FindStringSubmatch(line), decodedToken.FindStringSubmatch(line)
 		switch {
 		case row != nil:
-			all = append(all, commit{row: row[1], token: parseToken(row[2])})
+			h.commits = append(h.commits, commit{row: row[1], token: parseToken(row[2])})
 		case token != nil:
 			by, _, _ := strings.Cut(token[2], "/")
-			all = append(all, commit{token: parseToken(token[1]), by: by})
+			h.commits = append(h.commits, commit{token: parseToken(token[1]), by: by})
 		case strings.HasPrefix(line, "table ") && !strings.HasPrefix(line, "table wirefence.history: "):
-			return nil, fmt.Errorf("not understood: %s", line)
+			return fmt.Errorf("not understood: %s", line)
 		}
+		return nil
+	}); err != nil {
+		return err
 	}
 	_, err = conn.Exec(ctx, "SELECT pg_drop_replication_slot($1 || current_database())", slot)
-	return all, err
+	return err
 }
 
 // parseToken reads digits.

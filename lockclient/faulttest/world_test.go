@@ -100,7 +100,7 @@ func (w *world) prepare(t *testing.T) {
 	conn := stack.Connect(t, url)
 	stack.MustExec(t, conn, serverDefects[w.defect])
 	if w.defect != unsealed {
-		w.steps = stack.TellSteps(t, conn, "journal", string(resource))
+		w.steps = stack.TellStepsAlone(t, conn, "journal", string(resource))
 	}
 	if err := watchCommits(t.Context(), conn); err != nil {
 		t.Fatal(err)
@@ -302,13 +302,10 @@ func (w *world) readHistory(ctx context.Context) (*history, error) {
 		return nil, err
 	}
 	defer func() { _ = conn.Close(ctx) }()
+	err = h.readCommits(ctx, conn, w.steps)
 	if w.steps != nil {
-		if h.cannotBe, err = w.steps.Follow(ctx, conn, true); err != nil {
-			return nil, err
-		}
 		h.cannotBe = missing(w.steps, h.cannotBe, model.Wanted, model.Sealed, model.Granted, model.Checked, model.Ran, model.Commits)
 	}
-	h.commits, err = readCommits(ctx, conn)
 	return h, err
 }
 
