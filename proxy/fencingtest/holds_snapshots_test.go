@@ -173,3 +173,16 @@ func TestImportedSnapshots(t *testing.T) {
 		}
 	})
 }
+
+// A stale session keeps no lock of a table, also if it turns to another fence, or to none, in the
+// text that takes it.
+func TestAStaleSessionKeepsNoTableLock(t *testing.T) {
+	onEach(t, oldAndNew, func(t *testing.T, w *world) {
+		c := w.fenced(t, "orders=33")
+		for _, behind := range []string{"", "; SET wirefence.token = ''", "; SET LOCAL wirefence.token = 'orders=34'"} {
+			c.Must("BEGIN")
+			c.Fails("LOCK TABLE jobs"+behind, "WF001")
+			c.Must("ROLLBACK")
+		}
+	})
+}
