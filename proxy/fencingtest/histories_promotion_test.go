@@ -71,7 +71,7 @@ func historyAcrossAPromotion(t *testing.T, synchronous bool, round uint64) {
 			standby.follows.Restore()
 		}
 	}
-	l.play(t, "", 5*time.Second, seed)
+	l.play(t, "", min(max(trafficLength(), 5*time.Second), 20*time.Second), seed)
 	old, list := stack.Value[[]string](t, primary.DB, "select items from list"), stack.Value[[]string](t, standby.DB, "select items from list")
 	kept, lost, faults := judgePromotion(old, list, l.appends, l.reads, synchronous)
 	t.Logf("%d items of the old primary, of which %d are kept and %d acknowledged ones lost; %d of the new one: %v", len(old), kept, lost, len(list), l.counts)
