@@ -598,6 +598,9 @@ DECLARE
     wanted wirefence.row_classes := jsonb_populate_record(NULL::wirefence.row_classes, declared);
 BEGIN
     PERFORM wirefence.require_owner(wanted.relation);
+    IF wirefence.citus_group() IS NOT NULL THEN -- what wirefence_owner does on other nodes can't be undone here
+        RAISE feature_not_supported USING MESSAGE = 'rows cannot judge where each node of Citus has the tokens';
+    END IF;
     wanted.name := wanted.relation::text;
     wanted.shape := wirefence.row_shape(wanted.relation, wanted.attributes, cardinality(wanted.key));
     IF wirefence.judge_version(to_regprocedure(wanted.judge), wanted.relation) IS NULL OR wanted.judge <> wirefence.judge_name(wanted.relation, wanted.class) || '(text[],bigint[],boolean,boolean)' THEN

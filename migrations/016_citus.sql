@@ -156,6 +156,9 @@ CREATE FUNCTION wirefence.grant_on_nodes() RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
+    IF EXISTS (SELECT FROM wirefence.row_classes) THEN
+        RAISE feature_not_supported USING MESSAGE = 'rows cannot judge where each node of Citus has the tokens', HINT = 'wirefence rows list shows the classes: drop them first.';
+    END IF;
     CREATE OR REPLACE FUNCTION wirefence.citus_group() RETURNS text
     LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp
     AS 'BEGIN

@@ -55,6 +55,9 @@ func nodesMigrated(t *testing.T, n citusNodes) {
 		if err := migrations.Verify(t.Context(), admin); err != nil {
 			t.Error(err)
 		}
+		wantCode(t, exec(admin, "BEGIN; SELECT wirefence.propagate('off'); CREATE TABLE local (id int PRIMARY KEY, claim bigint); "+
+			"SELECT wirefence.declare_rows('local', 'local', '{id}', 'claim', 'claim > 0')"), "0A000")
+		mustExec(t, admin, "ROLLBACK")
 		for _, d := range drifts(t, admin) {
 			t.Errorf("node %d: %s: %s", i, d.Object, d.Fault)
 		}
