@@ -95,14 +95,16 @@ func (s *Server) checkStartup(c *client, startup *wire.Startup) error {
 }
 
 // reject sends the client the error of its startup packet, or the limit for which it was
-// evicted. A connection that failed or sent nothing, as a health check, gets no answer.
+// evicted. A connection that failed or sent nothing, as a health check, gets no answer, and
+// neither does a packet of an impossible length, as from PostgreSQL: it may be the Terminate
+// of a client that gives up before its login.
 func reject(ctx context.Context, client net.Conn, err error) error {
 	if limit := (*limitError)(nil); errors.As(context.Cause(ctx), &limit) {
 		refuse(client, limit.response)
 		return limit
 	}
 	var network net.Error
-	if errors.As(err, &network) || errors.Is(err, errEmpty) {
+	if errors.As(err, &network) || errors.Is(err, errEmpty) || errors.Is(err, wire.ErrStartupLength) {
 		return err
 	}
 	code := "08P01"
