@@ -34,6 +34,7 @@ func TestOnTheNodesOfCitus(t *testing.T) {
 		{"migrated", nodesMigrated}, {"each node judges", eachNodeJudges}, {"each node takes lock clients", eachNodeGrants}, {"policies", policiesOfNodes},
 		{"holders on each node", holdersOfNodes}, {"an attempt that a worker misses", missedByAWorker}, {"a commit that another node has still to carry out", unsettledCommitOfAWorker},
 		{"a node that comes and goes", comingNode},
+		{"uninstalled", nodesUninstalled},
 	} {
 		t.Run(part.name, func(t *testing.T) {
 			token := n.at[0].nextToken(t)
@@ -286,4 +287,26 @@ func comingNode(t *testing.T, n citusNodes) {
 	n.at[0].seal(t, "orders", last+3)
 	mustExec(t, node.admin(t), current(last+3))
 	mustExec(t, admin, "SELECT citus_remove_node('127.0.0.1', $1)", third.Port)
+}
+
+// The way back to tokens at the coordinator begins at the workers.
+func nodesUninstalled(t *testing.T, n citusNodes) {
+	last := n.at[0].lastToken(t, "orders")
+	for _, worker := range n.at[1:] {
+		if err := migrations.Uninstall(t.Context(), worker.admin(t)); err != nil {
+			t.Fatal(err)
+		}
+		wantCode(t, exec(n.at[0].as(t, "issuer"), "SELECT wirefence.seal('orders', $1, 'worker-b')", last+1), "55P03")
+	}
+	if err := migrations.Uninstall(t.Context(), n.at[0].admin(t)); err != nil {
+		t.Fatal(err)
+	}
+	apply(t, n.at[0].admin(t))
+	if !value[bool](t, n.at[0].admin(t), "SELECT wirefence.seal('orders', 1, 'worker-b')") || look[bool](t, n.at[0], "SELECT wirefence.citus_group() IS NOT NULL") {
+		t.Error("the coordinator doesn't grant by itself")
+	}
+	unfit := (*migrations.UnfitError)(nil)
+	if err := migrations.Apply(t.Context(), n.at[1].admin(t), nil); !errors.As(err, &unfit) {
+		t.Errorf("migrating a worker: %v", err)
+	}
 }
