@@ -1,6 +1,7 @@
 package proxy
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -95,16 +96,14 @@ func (s *Server) checkStartup(c *client, startup *wire.Startup) error {
 }
 
 // reject sends the client the error of its startup packet, or the limit for which it was
-// evicted. A connection that failed or sent nothing, as a health check, gets no answer, and
-// neither does a packet of an impossible length, as from PostgreSQL: it may be the Terminate
-// of a client that gives up before its login.
+// evicted. A connection that failed or sent nothing, as a health check, gets no answer.
 func reject(ctx context.Context, client net.Conn, err error) error {
 	if limit := (*limitError)(nil); errors.As(context.Cause(ctx), &limit) {
 		refuse(client, limit.response)
 		return limit
 	}
 	var network net.Error
-	if errors.As(err, &network) || errors.Is(err, errEmpty) || errors.Is(err, wire.ErrStartupLength) {
+	if errors.As(err, &network) || errors.Is(err, errEmpty) {
 		return err
 	}
 	code := "08P01"
@@ -132,7 +131,9 @@ func (s *Server) readPacket(client net.Conn, in *buffer, direct bool) ([]byte, e
 			return nil, errHandshake
 		}
 		size, err := wire.StartupSize(in.bytes())
-		if err != nil {
+		if err != nil && bytes.HasPrefix(in.bytes(), []byte{'X', 0, 0, 0}) { // Terminate: it gives up before its login
+			return nil, errors.Join(errEmpty, err)
+		} else if err != nil {
 			return nil, err
 		}
 		if size > 0 && len(in.bytes()) >= size {

@@ -39,19 +39,16 @@ type Startup struct {
 	Params map[string]string
 }
 
-// ErrStartupLength says that no startup packet has such a length.
-var ErrStartupLength = errors.New("invalid length of startup packet")
-
 // StartupSize returns the size of the startup packet at the start of b, or 0 if b doesn't
-// have its whole length field. It returns ErrStartupLength for an invalid length, so that
-// the caller doesn't wait for such a packet.
+// have its whole length field. It returns an error for an invalid length, so that the
+// caller doesn't wait for such a packet.
 func StartupSize(b []byte) (int, error) {
 	if len(b) < 4 {
 		return 0, nil
 	}
 	size := binary.BigEndian.Uint32(b)
 	if size < 8 || size > MaxStartup {
-		return 0, fmt.Errorf("%w: %d", ErrStartupLength, size)
+		return 0, fmt.Errorf("invalid length of startup packet: %d", size)
 	}
 	return int(size), nil
 }
