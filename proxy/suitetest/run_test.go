@@ -194,7 +194,7 @@ func pgx(w *way) []string {
 	if w.root != "" {
 		dsn += " sslmode=verify-ca sslrootcert=" + w.root
 	}
-	return []string{"PGX_TEST_DATABASE=" + dsn}
+	return []string{"PGX_TEST_DATABASE=" + dsn, "PGSSLMODE=", "PGSSLROOTCERT="} // its fake servers have no TLS
 }
 
 func pq(w *way) []string {
