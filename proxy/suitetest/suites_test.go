@@ -47,6 +47,8 @@ var suites = []suite{
 	}},
 	{name: "pgx", run: goTests("github.com/jackc/pgx/v5", pgx), least: 2000, setup: []string{
 		"CREATE EXTENSION hstore", "CREATE EXTENSION ltree", "CREATE DOMAIN uint64 AS numeric(20,0)", `CREATE ROLE " tricky, ' } "" \ test user " SUPERUSER PASSWORD 'secret'`,
+	}, encrypted: map[string]string{
+		"pgconn TestConnExecParamsContextCanceledAfterResponseBuffered": "it turns TLS off",
 	}},
 	{name: "pq", run: goTests("github.com/lib/pq", pq), least: 800, setup: []string{
 		"CREATE ROLE pqgo LOGIN SUPERUSER", "CREATE ROLE pqgossl LOGIN", "CREATE ROLE pqgosslcert LOGIN",
