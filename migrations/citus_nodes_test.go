@@ -226,21 +226,9 @@ func unsettledCommitOfAWorker(t *testing.T, n citusNodes) {
 	worker, last := n.at[1], n.at[0].lastToken(t, "orders")
 	admin, writer := worker.admin(t), worker.admin(t)
 	mustExec(t, admin, "ALTER SYSTEM SET citus.recover_2pc_interval = -1")
-	hold := func(standby string) {
-		mustExec(t, admin, "ALTER SYSTEM SET synchronous_standby_names = '"+standby+"'")
-		mustExec(t, admin, "SELECT pg_reload_conf()")
-	}
 	mustExec(t, writer, fmt.Sprintf("SET synchronous_commit = on; SET wirefence.token = 'orders=%d'", last))
 	mustExec(t, writer, "BEGIN; SELECT wirefence.check(); INSERT INTO sharded SELECT i, 34 FROM generate_series(1, 100) AS i")
-	hold("nobody") // the commit waits between its two phases
-	committed := make(chan error, 1)
-	go func() { committed <- exec(writer, "COMMIT") }()
-	stack.Eventually(t, "the commit is prepared", func() bool {
-		return value[bool](t, admin, "SELECT EXISTS (SELECT FROM pg_stat_activity WHERE wait_event = 'SyncRep')")
-	})
-	n.cluster.Links[1].Cut()
-	hold("")
-	wantCode(t, <-committed, "")
+	worker.cutBetweenPhases(t, writer, n.cluster.Links[1])
 	prepared := func() int {
 		return look[int](t, n.at[2], "SELECT count(*) FROM pg_prepared_xacts WHERE database = current_database()")
 	}

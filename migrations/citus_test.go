@@ -2,8 +2,10 @@ package migrations_test
 
 import (
 	"errors"
+	"sync/atomic"
 	"testing"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/wirefence/wirefence/internal/servers"
@@ -141,6 +143,42 @@ func uninstalledOnCitus(t *testing.T, _ *servers.Citus, db database) {
 	apply(t, admin)
 }
 
+// cutBetweenPhases commits the transaction of a session of this node, and cuts a network while the
+// commit is between its two phases, where it waits for a standby.
+func (db database) cutBetweenPhases(t *testing.T, writer *pgx.Conn, network *servers.Link) {
+	t.Helper()
+	admin, probe := db.admin(t), db.admin(t)
+	standby := func(name string) {
+		mustExec(t, admin, "ALTER SYSTEM SET synchronous_standby_names = '"+name+"'")
+		mustExec(t, admin, "SELECT pg_reload_conf()")
+	}
+	waits := func(session *pgx.Conn) {
+		t.Helper()
+		stack.Eventually(t, "a commit waits for a standby", func() bool {
+			return value[bool](t, admin, "SELECT EXISTS (SELECT FROM pg_stat_activity WHERE pid = $1 AND wait_event = 'SyncRep')", int32(session.PgConn().PID()))
+		})
+	}
+	standby("nobody")
+	var over atomic.Bool
+	probed := make(chan error, 1)
+	go func() { // until the server knows of it
+		err := exec(probe, "SET synchronous_commit = on")
+		for err == nil && !over.Load() {
+			err = exec(probe, "SELECT pg_logical_emit_message(true, 'probe', '')")
+		}
+		probed <- err
+	}()
+	waits(probe)
+	committed := make(chan error, 1)
+	go func() { committed <- exec(writer, "COMMIT") }()
+	waits(writer)
+	network.Cut()
+	over.Store(true)
+	standby("")
+	wantCode(t, <-committed, "")
+	wantCode(t, <-probed, "")
+}
+
 // A commit on two workers is prepared and confirmed, while one of them can't be reached for the
 // last step. No grant counts before that step is made.
 func unsettledCommit(t *testing.T, c *servers.Citus, db database) {
@@ -148,21 +186,9 @@ func unsettledCommit(t *testing.T, c *servers.Citus, db database) {
 	mustExec(t, admin, "ALTER SYSTEM SET citus.recover_2pc_interval = -1")
 	mustExec(t, admin, "SELECT pg_reload_conf()")
 	db.seal(t, "orders", 44)
-	hold := func(standby string) {
-		mustExec(t, admin, "ALTER SYSTEM SET synchronous_standby_names = '"+standby+"'")
-		mustExec(t, admin, "SELECT pg_reload_conf()")
-	}
 	mustExec(t, writer, "SET synchronous_commit = on; SET wirefence.token = 'orders=44'")
 	mustExec(t, writer, "BEGIN; SELECT wirefence.check(); INSERT INTO sharded SELECT i, 34 FROM generate_series(1, 100) AS i")
-	hold("nobody") // the commit waits between its two phases
-	committed := make(chan error, 1)
-	go func() { committed <- exec(writer, "COMMIT") }()
-	stack.Eventually(t, "the commit is prepared", func() bool {
-		return value[bool](t, admin, "SELECT EXISTS (SELECT FROM pg_stat_activity WHERE wait_event = 'SyncRep')")
-	})
-	c.Links[0].Cut()
-	hold("")
-	wantCode(t, <-committed, "")
+	db.cutBetweenPhases(t, writer, c.Links[0])
 	prepared := func() int {
 		return look[int](t, database{c.Workers[0], db.name}, "SELECT count(*) FROM pg_prepared_xacts WHERE database = current_database()")
 	}
