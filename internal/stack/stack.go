@@ -112,7 +112,10 @@ func serve(o proxy.Options) (*Running, error) {
 	r := &Running{Server: s, Addr: s.Addrs()[0].String(), drain: drain, over: make(chan struct{})}
 	go func() {
 		defer close(r.over)
-		context.AfterFunc(ctx, func() { _ = s.Shutdown(context.Background()) })
+		context.AfterFunc(ctx, func() {
+			proxies.Delete(r.Addr) // another one may get the port
+			_ = s.Shutdown(context.Background())
+		})
 		r.err = s.Serve()
 	}()
 	return r, nil
