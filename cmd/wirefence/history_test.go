@@ -247,7 +247,7 @@ func TestNamesInADatabaseOfAnotherEncoding(t *testing.T) {
 	}
 	p.signal(t, os.Interrupt)
 	p.end(t).expect(t, 0)
-	if all := events(t, wirefence(t, issuer(url), "history", "café", "-o", "json")); len(all) != 2 || all[0].Holder != "Zoë/1" || all[1].Resource != "café" || all[1].Holder != "Zoë/1" {
+	if all := events(t, wirefence(t, issuer(url), "history", "café", "-o", "json")); len(all) < 2 || all[0].Holder != "Zoë/1" || all[1].Resource != "café" || all[1].Holder != "Zoë/1" {
 		t.Errorf("the history has %+v", all)
 	}
 	wirefence(t, issuer(url), "status").expect(t, 0).says(t, "café", "Zoë")
