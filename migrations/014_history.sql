@@ -395,7 +395,8 @@ $$;
 -- had to drop: a JSON object for each, with the names of the columns. age and last_age are
 -- the seconds since the first and the last event. raised says that the database of the
 -- session raised the refusal, and so counted it; refusals of other databases are not in the
--- count of this one.
+-- count of this one. Who looks at the history later must know that a proxy looked after it: the
+-- proxy may have ended before it first pruned.
 CREATE FUNCTION wirefence.record_refusals(proxy text, entries jsonb) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lock_timeout = '2s'
 AS $$
@@ -413,6 +414,7 @@ BEGIN
     FROM (SELECT sum(e.count) AS count FROM jsonb_to_recordset(entries) AS e(raised boolean, count bigint, database text)
           WHERE e.raised AND coalesce(e.database, current_database()) = current_database()) AS raised
     WHERE raised.count > 0;
+    PERFORM wirefence.mark_unrecorded();
     PERFORM wirefence.prune(greatest(512, 2 * jsonb_array_length(entries)));
 END
 $$;
