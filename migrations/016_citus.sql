@@ -172,14 +172,22 @@ $$;
 
 -- record_grant records at a worker what the coordinator is about to commit. Like a seal it waits
 -- for transactions with older tokens. It returns the last token, which is higher than that of the
--- coordinator if an attempt to grant it ended before the coordinator's commit.
+-- coordinator if an attempt to grant it ended before the coordinator's commit. Of a version it
+-- records nothing: unready_workers asks whether it would.
 CREATE FUNCTION wirefence.record_grant(granted jsonb) RETURNS bigint
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
     new CONSTANT wirefence.resource_locks := jsonb_populate_record(NULL::wirefence.resource_locks, granted);
     known wirefence.resource_locks;
+    version CONSTANT integer := (SELECT v.version FROM wirefence.applied_version AS v);
 BEGIN
+    IF granted ? 'version' THEN
+        IF version <> (granted ->> 'version')::integer THEN
+            RAISE object_not_in_prerequisite_state USING MESSAGE = format('its schema has version %s, not %s', version, granted ->> 'version');
+        END IF;
+        RETURN 0;
+    END IF;
     PERFORM set_config('wirefence.recording', 'on', true);
     SELECT * INTO known FROM wirefence.resource_locks AS l WHERE l.resource_id = new.resource_id;
     IF known.last_token > new.last_token THEN
@@ -202,29 +210,20 @@ BEGIN
 END
 $$;
 
--- tell_workers has every worker record a grant, and returns the highest token that one of them has.
--- Only a superuser may ask all workers, so it belongs to him as recover_citus does.
-CREATE FUNCTION wirefence.tell_workers(granted jsonb) RETURNS bigint
+-- tell_workers has every worker record a grant. It returns the highest token that one of them has, and
+-- why others recorded none. Only a superuser may ask all workers, so it belongs to him as
+-- recover_citus does.
+CREATE FUNCTION wirefence.tell_workers(granted jsonb, OUT highest bigint, OUT failed text)
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET client_min_messages = error
 AS $$
-DECLARE
-    failed text;
-    highest bigint;
 BEGIN
     EXECUTE $query$
-        SELECT string_agg(concat('Worker ', w.nodename, ':', w.nodeport, ': ', w.result, '.'), ' ') FILTER (WHERE w.success IS NOT TRUE),
-               max(w.result::bigint) FILTER (WHERE w.success)
+        SELECT max(w.result::bigint) FILTER (WHERE w.success),
+               string_agg(concat('Worker ', w.nodename, ':', w.nodeport, ': ', w.result, '.'), ' ') FILTER (WHERE w.success IS NOT TRUE)
         FROM (SELECT r.nodename, r.nodeport, r.success, r.result FROM pg_catalog.run_command_on_workers(format('SELECT wirefence.record_grant(%L)', $1)) AS r
               UNION ALL
               SELECT n.nodename, n.nodeport, false, 'it is disabled' FROM pg_catalog.pg_dist_node AS n WHERE n.noderole = 'primary' AND NOT n.isactive) AS w $query$
-    INTO failed, highest USING granted;
-    IF failed IS NOT NULL THEN
-        RAISE lock_not_available USING
-            MESSAGE = 'could not take over resource ' || wirefence.quote_name(granted ->> 'resource_id'),
-            DETAIL = failed,
-            HINT = 'Try again once all workers answer. On a worker that has no schema yet, run wirefence migrate --citus nodes.';
-    END IF;
-    RETURN highest;
+    INTO highest, failed USING granted;
 END
 $$;
 
@@ -238,7 +237,7 @@ DECLARE
     uses CONSTANT text[] := '{used_token,used_xid,updated_at}';
     left_over CONSTANT interval := CASE WHEN new.granted_at IS NULL THEN interval '0'
         WHEN new.preempt_after IS NOT NULL THEN greatest(new.preempt_after - (clock_timestamp() - statement_timestamp()), interval '0') END;
-    highest bigint;
+    told record;
 BEGIN
     IF wirefence.citus_group() <> '' THEN
         IF current_setting('wirefence.recording', true) IS DISTINCT FROM 'on' THEN
@@ -247,14 +246,26 @@ BEGIN
                 HINT = 'Connect to the coordinator.';
         END IF;
     ELSIF TG_OP = 'INSERT' OR to_jsonb(new) - uses <> to_jsonb(old) - uses THEN
-        highest := wirefence.tell_workers(to_jsonb(new) || jsonb_build_object('preempt_after', left_over, 'keep_preempt_after', new.preempt_after));
+        SELECT * INTO told
+        FROM wirefence.tell_workers(to_jsonb(new) || jsonb_build_object('preempt_after', left_over, 'keep_preempt_after', new.preempt_after));
+        IF told.failed IS NOT NULL THEN
+            RAISE lock_not_available USING
+                MESSAGE = 'could not take over resource ' || wirefence.quote_name(new.resource_id),
+                DETAIL = told.failed,
+                HINT = 'Try again once all workers answer. On a worker that has no schema yet, run wirefence migrate --citus nodes.';
+        END IF;
         PERFORM wirefence.settle_citus(new.resource_id, true);
-        UPDATE wirefence.resource_locks AS l SET last_token = highest, holder = NULL, granted_at = NULL
-        WHERE l.resource_id = new.resource_id AND l.last_token < highest;
+        UPDATE wirefence.resource_locks AS l SET last_token = told.highest, holder = NULL, granted_at = NULL
+        WHERE l.resource_id = new.resource_id AND l.last_token < told.highest;
     END IF;
     RETURN NULL;
 END
 $$;
+
+-- unready_workers tells at the coordinator why workers would record no grant. It is null if all would.
+CREATE FUNCTION wirefence.unready_workers() RETURNS text
+LANGUAGE sql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+RETURN (SELECT t.failed FROM wirefence.applied_version AS v, LATERAL wirefence.tell_workers(to_jsonb(v)) AS t WHERE wirefence.citus_group() = '');
 
 -- at_coordinator calls a function of the issuer at the coordinator, and returns its answer or raises
 -- its error. Like recover_citus it belongs to a superuser. Its arguments are literals there. The
@@ -316,3 +327,4 @@ CREATE TRIGGER record_on_workers AFTER INSERT OR UPDATE ON wirefence.resource_lo
 FOR EACH ROW WHEN (wirefence.citus_group() IS NOT NULL) EXECUTE FUNCTION wirefence.record_on_workers();
 
 GRANT EXECUTE ON FUNCTION wirefence.propagate(text) TO PUBLIC;
+GRANT EXECUTE ON FUNCTION wirefence.unready_workers() TO wirefence_issuer;

@@ -261,9 +261,21 @@ func comingNode(t *testing.T, n citusNodes) {
 	if err := exec(issuer, "SELECT wirefence.seal('orders', $1, 'worker-b')", last+1); !errors.As(err, &refused) || refused.Code != "55P03" || !contains(refused.Hint, "wirefence migrate --citus nodes") {
 		t.Errorf("sealing with a node that has no schema: %v", err)
 	}
+	unready := "SELECT coalesce(wirefence.unready_workers(), '')"
+	if got := value[string](t, issuer, unready); !contains(got, fmt.Sprint("Worker 127.0.0.1:", third.Port)) || !contains(got, `schema "wirefence" does not exist`) {
+		t.Errorf("with a node that has no schema: %q", got)
+	}
 	if err := (migrations.Options{Citus: migrations.CitusNodes}).Apply(t.Context(), node.admin(t), nil); err != nil {
 		t.Fatal(err)
 	}
+	if got := value[string](t, issuer, unready); got != "" {
+		t.Errorf("with schemas everywhere: %q", got)
+	}
+	mustExec(t, node.admin(t), "UPDATE wirefence.applied_version SET version = version - 1")
+	if got := value[string](t, issuer, unready); !contains(got, "its schema has version") {
+		t.Errorf("with an older schema at a node: %q", got)
+	}
+	mustExec(t, node.admin(t), "UPDATE wirefence.applied_version SET version = version + 1")
 	current := func(token int64) string { return fmt.Sprintf("SELECT wirefence.check('orders=%d')", token) }
 	wantCode(t, exec(node.admin(t), current(last)), "WF003")
 	n.at[0].seal(t, "orders", last+1)

@@ -47,7 +47,7 @@ func TestRightsAreTheFewGranted(t *testing.T) {
 			"wirefence.release_lease(text,text)", "wirefence.release_notice(text)",
 			"wirefence.renew_lease(text,text,interval)", "wirefence.revoke(text)", "wirefence.rows()", "wirefence.seal(text,bigint,text)", "wirefence.seal(text,bigint,text,text)",
 			"wirefence.set_failover(text,text)", "wirefence.set_history(bigint,interval)",
-			"wirefence.set_resource(text,text,text,boolean,text,text,text,bigint,text,text)", "wirefence.set_undeclared(text,text)", "wirefence.status()", "wirefence.wanted(bigint[])",
+			"wirefence.set_resource(text,text,text,boolean,text,text,text,bigint,text,text)", "wirefence.set_undeclared(text,text)", "wirefence.status()", "wirefence.unready_workers()", "wirefence.wanted(bigint[])",
 		}) {
 			t.Errorf("the issuer may call %q", got)
 		}

@@ -40,6 +40,13 @@ func checkCitus(ctx context.Context, in *Input) ([]Finding, error) {
 			return []Finding{{Grade: Problem, Says: "wirefence.recover_citus belongs to no superuser", Means: "No token is granted: it is not known whether a commit is still to be carried out on a worker.",
 				Remedy: []string{"let a superuser run wirefence migrate"}}}, nil
 		case nodes:
+			var unready *string
+			if err := conn.QueryRow(ctx, "SELECT wirefence.unready_workers()").Scan(&unready); err != nil {
+				return nil, err
+			} else if unready != nil {
+				return []Finding{{Grade: Problem, Says: "not all workers of Citus record grants: " + *unready, Means: "No token is granted until each of them does.",
+					Remedy: []string{"run wirefence migrate --citus nodes on a worker that has no schema, or another version", "bring back a worker that doesn't answer, or remove it with citus_remove_node"}}}, nil
+			}
 			return finding.Fine("the server is a node of Citus, of which each takes fenced clients"), nil
 		}
 		return finding.Fine("the server is the coordinator of Citus, to which all fenced clients have to connect"), nil
