@@ -252,6 +252,41 @@ func aWorkerDies(t *testing.T, w *world) {
 	w.fenced(t, "orders=35").Must("insert into jobs (token) select 35 from generate_series(1, 20)")
 }
 
+// A worker stands still with all that it was sent, as a frozen one does. No grant counts until it goes
+// on, and the caller's own time limit ends the wait for it.
+func TestAWorkerStandsStill(t *testing.T) {
+	c := stack.Citus(t, 2, settings)
+	t.Parallel()
+	everywhere(t, c, time.Second, aWorkerStandsStill)
+}
+
+func aWorkerStandsStill(t *testing.T, w *world) {
+	const insert = "insert into jobs (token) select 34 from generate_series(1, 20)"
+	s := w.busy(t, "orders=34")
+	s.Must(insert, "begin", insert)
+	w.citus.Links[0].Hold()
+	s.Send(&pgproto3.Query{String: "commit"}, &pgproto3.Query{String: insert})
+	taker := w.Direct(t)
+	_, err := taker.Exec(t.Context(), "set statement_timeout = '2 s'")
+	if err == nil {
+		_, err = taker.Exec(t.Context(), "select wirefence.seal('orders', 35, 'worker-b')")
+	}
+	if stack.State(err) != "57014" {
+		t.Errorf("the takeover from a worker that stands still: %v", err)
+	}
+	w.citus.Links[0].Restore()
+	began := time.Now()
+	w.Seal(t, "orders", 35)
+	visible := w.rowsOf(t, 34)
+	t.Logf("behind the restoration the takeover took %v, and %d rows are there", time.Since(began), visible)
+	s.Ready(2) // of what was sent ahead of the takeover
+	stack.WantState(t, s.Simple(insert), "WF001", "the former holder")
+	if n := w.rowsOf(t, 34); n != visible {
+		t.Errorf("%d rows of the former token were visible behind the grant, and %d later", visible, n)
+	}
+	w.fenced(t, "orders=35").Must("insert into jobs (token) select 35 from generate_series(1, 20)")
+}
+
 // Shards move from worker to worker while the former holder writes and the next one takes over.
 func TestShardsMove(t *testing.T) {
 	c := stack.Citus(t, 2, settings)
