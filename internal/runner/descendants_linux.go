@@ -71,7 +71,12 @@ func descendants(others map[int]int) map[int]int {
 // stopped, and reports whether all were. It adds those outside of a group to outside.
 func stopDescendants(group int, others map[int]int, outside map[int]bool) (all bool) {
 	all = true
-	for pid := range descendants(others) {
+	found := descendants(others)
+	parents := map[int]bool{}
+	for _, parent := range found {
+		parents[parent] = true
+	}
+	for pid := range found {
 		state, _, err := statOf(pid)
 		if err != nil || state == 'T' || state == 'Z' || state == 'X' {
 			continue
@@ -81,9 +86,9 @@ func stopDescendants(group int, others map[int]int, outside map[int]bool) (all b
 		} else if of != group {
 			outside[pid] = true
 		}
-		// In the kernel, it stops before its program goes on. After vfork it stays there until its
-		// child goes on, which may be stopped.
-		all = all && state == 'D'
+		// In the kernel, it stops before its program goes on, but a write may be under way. After
+		// vfork it stays there until its child goes on, which may be stopped.
+		all = all && state == 'D' && parents[pid]
 	}
 	return all
 }
