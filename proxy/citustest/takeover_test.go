@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgproto3"
 
 	"github.com/wirefence/wirefence/internal/stack"
@@ -250,6 +251,60 @@ func aWorkerDies(t *testing.T, w *world) {
 		t.Errorf("%d rows of the former token count, not the 20 before the worker died", n)
 	}
 	w.fenced(t, "orders=35").Must("insert into jobs (token) select 35 from generate_series(1, 20)")
+}
+
+// A worker's standby takes its place while a holder writes. The next grant counts there, too, and
+// nothing of the former holder's shows behind it.
+func TestAWorkerFailsOver(t *testing.T) {
+	c := stack.Citus(t, 2, settings)
+	t.Parallel()
+	w := onNodes(t, c, time.Second)[2]
+	const insert = "insert into jobs (token) select 34 from generate_series(1, 20)"
+	rows := func() int { return stack.Value[int](t, w.DB, "select count(*) from jobs where token = 34") }
+	w.busy(t, "orders=34").Must(insert)
+	standby, err := c.Workers[0].StartStandby(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(standby.Close)
+	ended := make(chan string, 1)
+	writing, stop := context.WithCancel(t.Context())
+	defer stop()
+	go func() { // as an application that goes on for ever
+		for writing.Err() == nil {
+			conn, err := pgx.Connect(writing, strings.Replace(w.URLFor("app", w.Name), w.Addr(), w.proxy, 1)+"&options=-c%20wirefence.token%3Dorders%3D34")
+			for err == nil {
+				_, err = conn.Exec(writing, insert)
+			}
+			if conn != nil {
+				_ = conn.Close(writing)
+			}
+			if stack.State(err) == "WF001" {
+				ended <- "WF001"
+				return
+			}
+		}
+	}()
+	before := rows()
+	stack.Eventually(t, "it writes", func() bool { return rows() > before })
+	c.Workers[0].Kill()
+	promoted := &stack.DB{Postgres: standby, Name: w.Name, Admin: stack.Connect(t, standby.URL(w.Name))}
+	promoted.Exec(t, "select pg_promote()")
+	w.Exec(t, fmt.Sprintf("select citus_update_node(nodeid, '127.0.0.1', %d) from pg_dist_node where concat('127.0.0.1:', nodeport) = '%s'", standby.Port, c.Links[0].Addr()))
+	w.DB.Admin = stack.Connect(t, w.URL(w.Name)) // the former one has a connection to the killed worker
+	before = rows()
+	stack.Eventually(t, "it writes again", func() bool { return rows() > before })
+	_, err = promoted.Admin.Exec(t.Context(), "select wirefence.check('orders=34')")
+	stack.WantState(t, err, "WF001", "at the promoted worker, a token of before")
+	w.Seal(t, "orders", 35)
+	visible := rows()
+	if state := <-ended; state != "WF001" {
+		t.Errorf("the former holder got %s", state)
+	}
+	promoted.Exec(t, "select wirefence.check('orders=35')", "insert into jobs (token) select 35 from generate_series(1, 20)")
+	if n := rows(); n != visible {
+		t.Errorf("%d rows of the former token were visible behind the grant, and %d later", visible, n)
+	}
 }
 
 // A worker stands still with all that it was sent, as a frozen one does. No grant counts until it goes
