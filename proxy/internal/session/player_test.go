@@ -21,6 +21,7 @@ type player struct {
 	open     bool   // a batch is open
 	ahead    bool   // it sends without waiting for answers
 	plain    bool   // it carries no fence, and sends no word of one
+	doubted  bool   // a question about it was cancelled, so it is checked all the same
 	bare     bool   // it tells one of bareStories
 	leaves   bool   // it goes as soon as it has its answers
 	moved    time.Time
@@ -52,7 +53,7 @@ func (p *player) connect() {
 	if !p.plain && d.n(3) == 2 && !(s.policy.required && s.major < 16) {
 		p.far = &traffic{dice: w.dice, server: b, at: &w.at, session: p.newSession(w.proxies[d.n(2)], -w.sessions)}
 	}
-	p.plan, p.open, p.moved, p.said = nil, false, w.at, nil
+	p.plan, p.open, p.moved, p.said, p.doubted = nil, false, w.at, nil, false
 	b.greet()
 }
 
@@ -124,6 +125,7 @@ func (p *player) one(way int) bool {
 	}
 	said, since := p.server.out, p.session.LoggedIn()
 	moved := p.traffic.move(way)
+	p.doubted = p.doubted || p.session.db != nil && p.session.db.interferes.Load()
 	if p.plain && since && way == 2 {
 		p.said = append(p.said, said[:len(said)-len(p.server.out)]...)
 	}
@@ -260,7 +262,7 @@ func (p *player) finish() bool {
 	if wrong := p.verdict(); wrong != "" {
 		w.fault("%s: %s", p.server.id, wrong)
 	}
-	if p.plain && (!bytes.HasSuffix(p.seen, p.said) || strings.Contains(p.server.tale(), "wirefence")) {
+	if p.plain && !p.doubted && (!bytes.HasSuffix(p.seen, p.said) || strings.Contains(p.server.tale(), "wirefence")) {
 		w.fault("%s: a session without a fence isn't left alone (I6)", p.server.id)
 	}
 	p.part()
