@@ -395,8 +395,8 @@ $$;
 -- had to drop: a JSON object for each, with the names of the columns. age and last_age are
 -- the seconds since the first and the last event. raised says that the database of the
 -- session raised the refusal, and so counted it; refusals of other databases are not in the
--- count of this one. Who looks at the history later must know that a proxy looked after it: the
--- proxy may have ended before it first pruned.
+-- count of this one. It marks the history as one that a proxy looks after, as prune_history does: the
+-- proxy may end before it first prunes.
 CREATE FUNCTION wirefence.record_refusals(proxy text, entries jsonb) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lock_timeout = '2s'
 AS $$
