@@ -2,7 +2,6 @@ package citustest
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"math/rand/v2"
 	"strings"
@@ -38,9 +37,10 @@ var busyWrites = []func(c *stack.Client, token int64) error{
 	},
 }
 
-// While writers are busy, the token goes up again and again. No write with an older token is
-// committed on any node behind the grant of a newer one, by the clock of the machine, and none
-// that was shows later. Where all nodes have the tokens, writers and takeovers are on any of them.
+// While writers are busy, two holders take the lease from each other again and again, and get no
+// token twice. Each node's write-ahead log has no write with an older token behind a grant, and all
+// that was written before it was visible when it returned. Where all nodes have the tokens, writers
+// and holders are on any of them.
 func TestTakeoversAgainstBusyWriters(t *testing.T) {
 	c := cluster(t)
 	lasting := 3 * time.Second
@@ -54,14 +54,12 @@ func TestTakeoversAgainstBusyWriters(t *testing.T) {
 }
 
 func takeOverBusyWriters(t *testing.T, worlds []*world, lasting time.Duration) {
-	w := worlds[0]
-	token := int64(34)
-	var current atomic.Int64
-	current.Store(token)
+	logs := openLogs(t, worlds[0])
 	ctx, stop := context.WithTimeout(t.Context(), lasting)
 	defer stop()
 	var running sync.WaitGroup
-	var wrote, refused atomic.Int64
+	var current, wrote, refused atomic.Int64
+	current.Store(34)
 	for i := range 4 {
 		running.Go(func() {
 			for ctx.Err() == nil {
@@ -83,67 +81,52 @@ func takeOverBusyWriters(t *testing.T, worlds []*world, lasting time.Duration) {
 			}
 		})
 	}
-	sealed, visible := map[int64]time.Time{}, map[int64]int{}
+	var granted sync.Mutex
+	visible := map[int64]int{} // by token, when the next one was granted
 	var slowest time.Duration
-	for ctx.Err() == nil {
-		time.Sleep(time.Duration(rand.IntN(150)) * time.Millisecond) // writers write
-		began := time.Now()
-		token++
-		worlds[rand.IntN(len(worlds))].node.Seal(t, "orders", token)
-		slowest = max(slowest, time.Since(began))
-		visible[token-1] = worlds[rand.IntN(len(worlds))].rowsOf(t, token-1)
-		sealed[token] = stack.Value[time.Time](t, w.DB, "select pg_xact_commit_timestamp(xmin) from wirefence.resource_locks where resource_id = 'orders'")
-		current.Store(token)
+	for range 2 {
+		var nodes []*pgx.Conn
+		for _, w := range worlds {
+			nodes = append(nodes, w.node.Direct(t))
+		}
+		running.Go(func() {
+			for ctx.Err() == nil {
+				began, at := time.Now(), nodes[rand.IntN(len(nodes))]
+				var token *int64
+				var grant *string
+				if err := at.QueryRow(t.Context(), "select token, grant_id from wirefence.acquire('orders', 'a holder', '1 minute')").Scan(&token, &grant); err != nil {
+					t.Error(err)
+					return
+				}
+				if token == nil { // the other has it
+					time.Sleep(time.Millisecond)
+					continue
+				}
+				granted.Lock()
+				logs.granted(t, *token)
+				former := current.Swap(*token)
+				if _, twice := visible[former]; twice || *token <= former {
+					t.Errorf("token %d was granted behind %d", *token, former)
+				}
+				visible[former] = worlds[rand.IntN(len(worlds))].rowsOf(t, former)
+				slowest = max(slowest, time.Since(began))
+				granted.Unlock()
+				time.Sleep(time.Duration(rand.IntN(150)) * time.Millisecond) // writers write
+				stack.MustExec(t, at, "select wirefence.release('orders', $1)", grant)
+			}
+		})
 	}
 	running.Wait()
-	w.wantNoStale(t, sealed, visible)
-	if wrote.Load() == 0 || refused.Load() == 0 {
-		t.Errorf("%d writes were made, and %d refused", wrote.Load(), refused.Load())
-	}
-	t.Logf("%d takeovers, the slowest in %v; %d writes, %d refused", len(sealed), slowest, wrote.Load(), refused.Load())
-}
-
-// wantNoStale compares the rows of each token with the grant of the next one, whose moment is in
-// sealed, and with how many were visible then.
-func (w *world) wantNoStale(t *testing.T, sealed map[int64]time.Time, visible map[int64]int) {
-	t.Helper()
-	rows, err := w.Admin.Query(t.Context(), `select success, result from run_command_on_shards('jobs', $$
-		select coalesce(json_agg(json_build_object('token', token, 'rows', rows, 'last', last)), '[]')
-		from (select token, count(*) as rows, max(pg_xact_commit_timestamp(xmin)) as last from %s group by token) as s $$)`)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer rows.Close()
-	counts := map[int64]int{}
-	for rows.Next() {
-		var success bool
-		var result string
-		if err := rows.Scan(&success, &result); err != nil || !success {
-			t.Fatal(err, result)
-		}
-		var of []struct {
-			Token int64
-			Rows  int
-			Last  time.Time
-		}
-		if err := json.Unmarshal([]byte(result), &of); err != nil {
-			t.Fatal(err)
-		}
-		for _, s := range of {
-			counts[s.Token] += s.Rows
-			if at, superseded := sealed[s.Token+1]; superseded && !s.Last.Before(at) {
-				t.Errorf("a row of token %d was committed at %v, behind the grant at %v", s.Token, s.Last, at)
-			}
-		}
-	}
-	if err := rows.Err(); err != nil {
-		t.Fatal(err)
-	}
+	written := logs.read(t)
 	for token, n := range visible {
-		if counts[token] != n {
-			t.Errorf("behind the grant of the next token %d rows of token %d were visible, and %d later", n, token, counts[token])
+		if written[token] != n {
+			t.Errorf("behind the grant of the next token %d rows of token %d were visible, and %d later", n, token, written[token])
 		}
 	}
+	if len(visible) < 2 || wrote.Load() == 0 || refused.Load() == 0 {
+		t.Errorf("%d takeovers; %d writes were made, and %d refused", len(visible), wrote.Load(), refused.Load())
+	}
+	t.Logf("%d takeovers, the slowest in %v; %d writes, %d refused", len(visible), slowest, wrote.Load(), refused.Load())
 }
 
 // takeOver seals the next token, and returns how long that took.
