@@ -36,8 +36,11 @@ const busyClients = 120
 // heapBound is by how many bytes the heap may have grown once all have left.
 const heapBound = 8 << 20
 
-// soak is two proxies with their clients.
+// soak is a server, and two proxies with their clients.
 type soak struct {
+	pg             *servers.Postgres
+	steps          *stack.Steps
+	fault          func(format string, args ...any) // what a client takes for wrong
 	proxies        []*stack.Running
 	registries     []*prometheus.Registry
 	database       string
@@ -50,31 +53,8 @@ type soak struct {
 }
 
 func TestSoak(t *testing.T) {
-	ca := authority.New(t)
-	server, between := ca.Issue(t, "db.test", "127.0.0.1"), ca.Issue(t, "proxy.test", "127.0.0.1")
-	pg := start(t, servers.PostgresConfig{
-		CertFile: server.CertFile, KeyFile: server.KeyFile, Settings: map[string]string{"max_connections": strconv.Itoa(2**clients + 50)},
-	})
-	s := &soak{length: cmp.Or(*length, 15*time.Second), think: 10 * time.Millisecond, database: stack.Database(t, pg), acts: make([]atomic.Int64, len(manners))}
-	stack.Exec(t, pg.URL(s.database), "CREATE TABLE jobs (worker text, token bigint)", "SELECT wirefence.seal('orders', 34, 'B')")
-	s.current.Store(34)
-	s.next.Store(34)
-	admin := stack.Connect(t, pg.URL(s.database))
-	steps := stack.TellSteps(t, admin, "jobs", "orders")
-	_ = admin.Close(t.Context())
-
 	before := goleak.IgnoreCurrent()
-	for _, mode := range []string{"disable", "verify-full&sslrootcert=" + ca.CAFile} {
-		registry := prometheus.NewRegistry()
-		r, err := stack.Start(proxy.Options{
-			Upstream: "postgres://" + pg.Addr() + "/?sslmode=" + mode, TLS: proxy.TLS{CertFile: between.CertFile, KeyFile: between.KeyFile},
-			Registerer: registry, MaxConnections: 2 * *clients, IdleTimeout: time.Minute, TransactionTimeout: time.Minute,
-		})
-		if err != nil {
-			t.Fatal(err)
-		}
-		s.proxies, s.registries = append(s.proxies, r), append(s.registries, registry)
-	}
+	s := startSoak(t, cmp.Or(*length, 15*time.Second))
 	for manner := range manners { // what is kept for ever is there now
 		for n := range uint64(8) {
 			if err := s.act(manner, rand.New(rand.NewPCG(1, n))); err != nil {
@@ -86,28 +66,37 @@ func TestSoak(t *testing.T) {
 	descriptors, heap := openDescriptors(t), heapInUse()
 
 	s.think = min(s.length/10, 25*time.Second) // less than the server stays
-	s.run(t, pg)
+	s.run(t)
+	for i, m := range manners {
+		t.Logf("%-24s %d", m.name, s.acts[i].Load())
+		if s.acts[i].Load() == 0 {
+			t.Errorf("no client ever came through with %s", m.name)
+		}
+	}
+	for i := range s.kinds {
+		t.Logf("TLS to the server: %t, to the proxy: %t: %d logins", i/2 == 1, i%2 == 1, s.kinds[i].Load())
+	}
 
-	s.lockless(t, pg)
+	s.lockless(t)
 	s.quiet(t)
 	stack.Eventually(t, "no descriptors are left over", func() bool { return openDescriptors(t) <= descriptors })
 	if grown := int64(heapInUse()) - int64(heap); grown > heapBound {
 		t.Errorf("the heap has grown by %d bytes", grown)
 	}
-	admin = stack.Connect(t, pg.URL(s.database))
+	admin := stack.Connect(t, s.pg.URL(s.database))
 	stack.Eventually(t, "no backends are left over", func() bool {
 		var n int
 		err := admin.QueryRow(t.Context(), "SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend' AND pid <> pg_backend_pid()").Scan(&n)
 		return err == nil && n == 0
 	})
-	wrong, err := steps.Follow(t.Context(), admin, true)
+	wrong, err := s.steps.Follow(t.Context(), admin, true)
 	if err = errors.Join(err, wrong); err != nil {
 		t.Error(err)
 	}
-	if none := steps.Missing(model.Wanted, model.Sealed, model.Granted, model.Checked, model.Held, model.Unheld, model.Ran, model.Commits); len(none) > 0 {
+	if none := s.steps.Missing(model.Wanted, model.Sealed, model.Granted, model.Checked, model.Held, model.Unheld, model.Ran, model.Commits); len(none) > 0 {
 		t.Errorf("no step is %v", none)
 	}
-	t.Logf("steps: %v", steps.Counts())
+	t.Logf("steps: %v", s.steps.Counts())
 	_ = admin.Close(context.Background())
 	s.counted(t)
 	for _, r := range s.proxies {
@@ -115,14 +104,64 @@ func TestSoak(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	pg.Close() // its process is waited for by a goroutine, too
+	s.pg.Close() // its process is waited for by a goroutine, too
 	if err := goleak.Find(before); err != nil {
 		t.Error(err)
 	}
 }
 
+// The steps of clients that come and go show what checks do wrong. Seals that return early show in
+// the contention test: here clients rarely write while one waits.
+func TestTheSoakFindsDefects(t *testing.T) {
+	for name, defect := range map[string]string{
+		"stale tokens pass":   stack.Defect("verdict", "'WF001'", "'pass'"),
+		"checks take no lock": stack.Defect("take_locks", "pg_try_advisory_xact_lock_shared(pair.key)", "true"),
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := startSoak(t, 5*time.Second)
+			s.fault = func(string, ...any) {} // the steps have to show it
+			stack.Exec(t, s.pg.URL(s.database), defect)
+			s.run(t)
+			wrong, err := s.steps.Follow(t.Context(), stack.Connect(t, s.pg.URL(s.database)), true)
+			if err != nil || wrong == nil {
+				t.Errorf("the steps show nothing (%v): %v", s.steps.Counts(), err)
+			}
+			t.Log(wrong)
+		})
+	}
+}
+
+// startSoak starts the server and the proxies.
+func startSoak(t *testing.T, length time.Duration) *soak {
+	t.Helper()
+	ca := authority.New(t)
+	server, between := ca.Issue(t, "db.test", "127.0.0.1"), ca.Issue(t, "proxy.test", "127.0.0.1")
+	pg := start(t, servers.PostgresConfig{
+		CertFile: server.CertFile, KeyFile: server.KeyFile, Settings: map[string]string{"max_connections": strconv.Itoa(2**clients + 50)},
+	})
+	s := &soak{pg: pg, fault: t.Errorf, length: length, think: 10 * time.Millisecond, database: stack.Database(t, pg), acts: make([]atomic.Int64, len(manners))}
+	stack.Exec(t, pg.URL(s.database), "CREATE TABLE jobs (worker text, token bigint)", "SELECT wirefence.seal('orders', 34, 'B')")
+	s.current.Store(34)
+	s.next.Store(34)
+	admin := stack.Connect(t, pg.URL(s.database))
+	s.steps = stack.TellSteps(t, admin, "jobs", "orders")
+	_ = admin.Close(t.Context())
+	for _, mode := range []string{"disable", "verify-full&sslrootcert=" + ca.CAFile} {
+		registry := prometheus.NewRegistry()
+		r, err := stack.Start(proxy.Options{
+			Upstream: "postgres://" + pg.Addr() + "/?sslmode=" + mode, TLS: proxy.TLS{CertFile: between.CertFile, KeyFile: between.KeyFile},
+			Registerer: registry, MaxConnections: 2 * *clients, IdleTimeout: time.Minute, TransactionTimeout: time.Minute,
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		s.proxies, s.registries = append(s.proxies, r), append(s.registries, registry)
+	}
+	return s
+}
+
 // run lets clients come and go, and the server go and come.
-func (s *soak) run(t *testing.T, pg *servers.Postgres) {
+func (s *soak) run(t *testing.T) {
 	ctx, end := context.WithTimeout(t.Context(), s.length)
 	defer end()
 	var all sync.WaitGroup
@@ -138,7 +177,7 @@ func (s *soak) run(t *testing.T, pg *servers.Postgres) {
 				case err == nil:
 					s.acts[manner].Add(1)
 				case errors.Is(err, errWrong):
-					t.Errorf("%s: %v", manners[manner].name, err)
+					s.fault("%s: %v", manners[manner].name, err)
 					return
 				default:
 					pause(r, 200*time.Millisecond) // the server is away
@@ -148,7 +187,7 @@ func (s *soak) run(t *testing.T, pg *servers.Postgres) {
 	}
 	all.Go(func() {
 		for ctx.Err() == nil {
-			_ = s.takeOver(ctx, pg) // or the server is away
+			_ = s.takeOver(ctx) // or the server is away
 			time.Sleep(100 * time.Millisecond)
 		}
 	})
@@ -156,24 +195,15 @@ func (s *soak) run(t *testing.T, pg *servers.Postgres) {
 		select {
 		case <-ctx.Done():
 			all.Wait()
-			for i, m := range manners {
-				t.Logf("%-24s %d", m.name, s.acts[i].Load())
-				if s.acts[i].Load() == 0 {
-					t.Errorf("no client ever came through with %s", m.name)
-				}
-			}
-			for i := range s.kinds {
-				t.Logf("TLS to the server: %t, to the proxy: %t: %d logins", i/2 == 1, i%2 == 1, s.kinds[i].Load())
-			}
 			return
 		case <-time.After(max(s.length/5, 3*time.Second)):
 		}
 		if n%2 == 0 {
-			pg.Stop()
+			s.pg.Stop()
 		} else {
-			pg.Kill()
+			s.pg.Kill()
 		}
-		if err := pg.Start(t.Context()); err != nil {
+		if err := s.pg.Start(t.Context()); err != nil {
 			t.Errorf("the server does not come back: %v", err)
 			end()
 		}
@@ -181,8 +211,8 @@ func (s *soak) run(t *testing.T, pg *servers.Postgres) {
 }
 
 // takeOver seals the next token, and tells the steps of the grant.
-func (s *soak) takeOver(ctx context.Context, pg *servers.Postgres) error {
-	conn, err := pgx.Connect(ctx, pg.URL(s.database))
+func (s *soak) takeOver(ctx context.Context) error {
+	conn, err := pgx.Connect(ctx, s.pg.URL(s.database))
 	if err != nil {
 		return err
 	}
@@ -202,7 +232,7 @@ func (s *soak) takeOver(ctx context.Context, pg *servers.Postgres) error {
 
 // lockless looks that no advisory lock is left, though a session that held is still
 // there, idle.
-func (s *soak) lockless(t *testing.T, pg *servers.Postgres) {
+func (s *soak) lockless(t *testing.T) {
 	t.Helper()
 	idle, err := s.connect(t.Context(), rand.New(rand.NewPCG(1, 1)))
 	if err != nil {
@@ -214,7 +244,7 @@ func (s *soak) lockless(t *testing.T, pg *servers.Postgres) {
 			t.Fatal(err)
 		}
 	}
-	admin := stack.Connect(t, pg.URL(s.database))
+	admin := stack.Connect(t, s.pg.URL(s.database))
 	defer func() { _ = admin.Close(context.Background()) }()
 	stack.Eventually(t, "no advisory locks are left over", func() bool {
 		var n int
