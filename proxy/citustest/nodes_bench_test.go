@@ -17,7 +17,8 @@ import (
 
 // BenchmarkNodes has 64 clients of the coordinator insert one row at a time into a table that is
 // distributed over 1, 2 and 4 workers: direct, through a proxy without a fence, and under fences of so many
-// resources. Each node has the tokens. A takeover has no holder to wait for.
+// resources; and into a table that the coordinator has by itself. Each node has the tokens. A takeover has no
+// holder to wait for.
 func BenchmarkNodes(b *testing.B) {
 	stack.NeedsCitus(b)
 	const clients = 64
@@ -30,7 +31,7 @@ func BenchmarkNodes(b *testing.B) {
 			db.Seal(b, fmt.Sprint("tenant-", tenant), 1)
 		}
 		through := stack.Serve(b, proxy.Options{Upstream: "postgres://" + db.Addr() + "/", DatabaseURL: db.URL(db.Name), Hold: time.Second, DrainTimeout: time.Second}).Addr
-		inserts := func(addr string, tenants int) func(b *testing.B) {
+		inserts := func(addr, table string, tenants int) func(b *testing.B) {
 			return func(b *testing.B) {
 				var all [clients]*pgx.Conn
 				for i := range all {
@@ -46,7 +47,7 @@ func BenchmarkNodes(b *testing.B) {
 				b.RunParallel(func(pb *testing.PB) {
 					conn := all[(next.Add(1)-1)%clients]
 					for pb.Next() {
-						if _, err := conn.Exec(b.Context(), "insert into jobs (token) values ($1)", 1); err != nil {
+						if _, err := conn.Exec(b.Context(), "insert into "+table+" (token) values ($1)", 1); err != nil {
 							b.Error(err)
 							return
 						}
@@ -56,10 +57,11 @@ func BenchmarkNodes(b *testing.B) {
 			}
 		}
 		name := func(what string) string { return fmt.Sprintf("workers=%d/%s", workers, what) }
-		b.Run(name("direct"), inserts(db.Addr(), 0))
-		b.Run(name("unfenced"), inserts(through, 0))
+		b.Run(name("alone"), inserts(db.Addr(), "notes", 0))
+		b.Run(name("direct"), inserts(db.Addr(), "jobs", 0))
+		b.Run(name("unfenced"), inserts(through, "jobs", 0))
 		for _, tenants := range []int{1, 16, 64} {
-			b.Run(name(fmt.Sprint("tenants=", tenants)), inserts(through, tenants))
+			b.Run(name(fmt.Sprint("tenants=", tenants)), inserts(through, "jobs", tenants))
 		}
 		token := int64(34)
 		b.Run(name("takeover"), func(b *testing.B) {
