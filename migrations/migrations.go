@@ -187,11 +187,6 @@ func (o Options) applyPending(ctx context.Context, conn *pgx.Conn, report func(l
 	if _, err := tx.Exec(ctx, citusSQL); err != nil {
 		return fmt.Errorf("prepare for Citus: %w", err)
 	}
-	if o.Citus == CitusNodes && target == Version() {
-		if err := reportWorkers(ctx, tx, report); err != nil {
-			return err
-		}
-	}
 	if err := tx.Commit(ctx); err != nil {
 		return fmt.Errorf("commit the migration: %w", err)
 	}

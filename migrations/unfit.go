@@ -108,15 +108,3 @@ func (o Options) reportFailover(ctx context.Context, conn querier, report func(l
 	}
 	return nil
 }
-
-// reportWorkers reports at Citus' coordinator which workers would record no grant.
-func reportWorkers(ctx context.Context, conn querier, report func(line string)) error {
-	var unready *string
-	if err := conn.QueryRow(ctx, "SELECT wirefence.unready_workers()").Scan(&unready); err != nil {
-		return fmt.Errorf("ask the workers of Citus: %w", err)
-	}
-	if unready != nil {
-		report("no token is granted before wirefence migrate --citus nodes has run on each worker: " + *unready)
-	}
-	return nil
-}

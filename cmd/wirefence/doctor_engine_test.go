@@ -94,15 +94,3 @@ func TestMigratingWhatIsNotFit(t *testing.T) {
 	wirefence(t, url, "resource", "set", "--failover=reacquire", "--reason=why").expect(t, exitFailure, "needs a server that reports its timeline", "HINT: Run wirefence doctor and see its finding engine.timeline.")
 	wirefence(t, url, "migrate", "--failover=reacquire").expect(t, 0).says(t, "failover stays trust")
 }
-
-// A worker that would record no grant stops all of them.
-func TestDoctorOfTheNodesOfCitus(t *testing.T) {
-	t.Parallel()
-	nodes := stack.OnCitusNodes(t, stack.Citus(t, 2, nil))
-	at := func(n int) []string { return []string{"WIREFENCE_DATABASE_URL=" + nodes[n].URL(nodes[n].Name)} }
-	for n := range nodes {
-		examine(t, at(n)).finds(t, "engine.citus", "ok", "a node of Citus, of which each takes fenced clients", "")
-	}
-	wirefence(t, at(2), "uninstall", "--yes").expect(t, 0)
-	examine(t, at(0)).finds(t, "engine.citus", "problem", "not all workers of Citus record grants: Worker 127.0.0.1:", "run wirefence migrate --citus nodes on a worker")
-}

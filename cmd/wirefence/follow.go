@@ -8,8 +8,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/jackc/pgx/v5"
-
 	"github.com/wirefence/wirefence/fence"
 	"github.com/wirefence/wirefence/internal/follow"
 )
@@ -17,34 +15,33 @@ import (
 // followLimit bounds the events of one look.
 const followLimit = 1_000_000
 
-// follower prints each event once.
-type follower struct {
-	follow.Follower
-	asJSON bool
-	w      io.Writer
-}
-
 // followHistory prints the recorded events, and each new one until ctx ends.
-func followHistory(ctx context.Context, conn *pgx.Conn, filter fence.EventFilter, asJSON bool, w io.Writer) error {
-	f := &follower{Follower: follow.Follower{Filter: filter}, asJSON: asJSON, w: w}
-	f.Filter.Limit = followLimit
+func followHistory(ctx context.Context, nodes []node, filter fence.EventFilter, asJSON bool, w io.Writer) error {
+	followers := make([]follow.Follower, len(nodes))
+	for i := range followers {
+		followers[i].Filter = filter
+		followers[i].Filter.Limit = followLimit
+	}
 	for first := true; ; first = false {
-		since, err := f.Since(ctx, conn)
-		var fresh []fence.Event
-		if err == nil {
-			fresh, err = f.Events(ctx, conn, since)
-		}
-		if first && err == nil { // the filter's limit counts for the events that are there
-			if fresh, err = fence.History(ctx, conn, filter); err == nil {
-				f.Saw(fresh)
+		var fresh []eventJSON
+		var err error
+		for i, node := range nodes {
+			var events []fence.Event
+			if events, err = poll(ctx, &followers[i], node, first, filter); err != nil {
+				break
 			}
+			fresh = append(fresh, node.events(events)...)
 		}
 		if ctx.Err() != nil {
 			return nil
 		} else if err != nil {
 			return err
 		}
-		if err := f.print(fresh, first); err != nil {
+		fresh = inOrder(fresh)
+		if first {
+			fresh = fresh[max(0, len(fresh)-filter.Limit):]
+		}
+		if err := printFresh(fresh, first, asJSON, w); err != nil {
 			return err
 		}
 		select {
@@ -55,9 +52,26 @@ func followHistory(ctx context.Context, conn *pgx.Conn, filter fence.EventFilter
 	}
 }
 
-func (f *follower) print(all []fence.Event, heading bool) error {
-	if f.asJSON {
-		lines := json.NewEncoder(f.w)
+// poll returns the events that are new, and the first time those that are there, for which the
+// filter's limit counts.
+func poll(ctx context.Context, f *follow.Follower, node node, first bool, filter fence.EventFilter) ([]fence.Event, error) {
+	since, err := f.Since(ctx, node)
+	if err != nil {
+		return nil, err
+	}
+	fresh, err := f.Events(ctx, node, since)
+	if !first || err != nil {
+		return fresh, err
+	}
+	if fresh, err = fence.History(ctx, node, filter); err == nil {
+		f.Saw(fresh)
+	}
+	return fresh, err
+}
+
+func printFresh(all []eventJSON, heading, asJSON bool, w io.Writer) error {
+	if asJSON {
+		lines := json.NewEncoder(w)
 		for _, e := range all {
 			if err := lines.Encode(e); err != nil {
 				return err
@@ -72,7 +86,7 @@ func (f *follower) print(all []fence.Event, heading bool) error {
 	for _, e := range all {
 		fixedWidth(&b, eventCells(e))
 	}
-	_, err := io.WriteString(f.w, b.String())
+	_, err := io.WriteString(w, b.String())
 	return err
 }
 

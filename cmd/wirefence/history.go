@@ -3,14 +3,15 @@ package main
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strconv"
 	"strings"
 	"text/tabwriter"
 	"time"
 
-	"github.com/jackc/pgx/v5"
 	"github.com/spf13/cobra"
 
 	"github.com/wirefence/wirefence/fence"
@@ -38,14 +39,19 @@ Below them is the number of events that could not be recorded, if any.`,
 		if err != nil {
 			return usageError{err}
 		}
-		return onSchema(c.Context(), cfg.DatabaseURL, func(conn *pgx.Conn) error {
-			if err := fence.CollectRefusals(c.Context(), conn); err != nil {
-				return err
+		return onNodes(c.Context(), cfg.DatabaseURL, func(nodes []node, failed error) error {
+			if cfg.Follow && failed != nil {
+				return failed
+			}
+			for _, node := range nodes {
+				if err := fence.CollectRefusals(c.Context(), node); err != nil {
+					return err
+				}
 			}
 			if cfg.Follow {
-				return followHistory(c.Context(), conn, filter, cfg.inJSON(), c.OutOrStdout())
+				return followHistory(c.Context(), nodes, filter, cfg.inJSON(), c.OutOrStdout())
 			}
-			return printHistory(c.Context(), conn, filter, cfg.inJSON(), c.OutOrStdout())
+			return errors.Join(printHistory(c.Context(), nodes, filter, cfg.inJSON(), c.OutOrStdout()), failed)
 		})
 	})
 }
@@ -90,17 +96,17 @@ func sinceWhen(text string, now time.Time) (time.Time, error) {
 	return time.Time{}, fmt.Errorf("--since %q is neither a duration such as 2h or 30d nor a time such as 2006-01-02, '2006-01-02 15:04' or 2006-01-02T15:04:05Z", text)
 }
 
-func printHistory(ctx context.Context, conn *pgx.Conn, f fence.EventFilter, asJSON bool, w io.Writer) error {
+func printHistory(ctx context.Context, nodes []node, f fence.EventFilter, asJSON bool, w io.Writer) error {
 	wanted := f.Limit
 	if !asJSON {
 		f.Limit++ // to tell whether there are more
 	}
-	all, err := fence.History(ctx, conn, f)
+	all, err := historyOf(ctx, nodes, f)
 	if err != nil {
 		return err
 	}
 	if asJSON {
-		return printJSON(w, append([]fence.Event{}, all...))
+		return printJSON(w, append([]eventJSON{}, all...))
 	}
 	if len(all) == 0 {
 		fmt.Fprintln(w, nothingIn(f))
@@ -110,17 +116,50 @@ func printHistory(ctx context.Context, conn *pgx.Conn, f fence.EventFilter, asJS
 	if len(all) > wanted {
 		fmt.Fprintf(w, "Only the newest %d are shown: --limit shows more.\n", wanted)
 	}
-	totals, err := fence.TotalsOfHistory(ctx, conn)
-	if err != nil {
-		return err
+	for _, node := range nodes {
+		totals, err := fence.TotalsOfHistory(ctx, node)
+		if err != nil {
+			return err
+		}
+		printMissing(w, node.name, f, totals)
 	}
-	printMissing(w, f, totals)
 	return nil
 }
 
-// printMissing prints how many events the history lacks.
-func printMissing(w io.Writer, f fence.EventFilter, totals fence.HistoryTotals) {
+// historyOf returns the events of all nodes, the newest last.
+func historyOf(ctx context.Context, nodes []node, f fence.EventFilter) (all []eventJSON, err error) {
+	for _, node := range nodes {
+		events, err := fence.History(ctx, node, f)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, node.events(events)...)
+	}
+	all = inOrder(all)
+	return all[max(0, len(all)-f.Limit):], nil
+}
+
+func inOrder(all []eventJSON) []eventJSON {
+	slices.SortStableFunc(all, func(a, b eventJSON) int { return a.At.Compare(b.At) })
+	return all
+}
+
+// events leaves out the grants that a worker was told of: they are the coordinator's.
+func (n node) events(all []fence.Event) (events []eventJSON) {
+	for _, e := range all {
+		if !n.worker || e.Kind != fence.Handoff && e.Kind != fence.Revocation {
+			events = append(events, eventJSON{e, n.name})
+		}
+	}
+	return events
+}
+
+// printMissing prints how many events the history lacks, of a node if there are several.
+func printMissing(w io.Writer, node string, f fence.EventFilter, totals fence.HistoryTotals) {
 	missing := "Not recorded"
+	if node != "" {
+		missing += " on " + node
+	}
 	if f.Resource != "" {
 		missing += ", of whatever resource"
 	}
@@ -150,14 +189,14 @@ func nothingIn(f fence.EventFilter) string {
 
 var eventHeading = []string{"AT", "KIND", "RESOURCE", "TOKEN", "CURRENT", "HOLDER", "SESSION", "TIMES", "WHAT"}
 
-func eventCells(e fence.Event) []string {
+func eventCells(e eventJSON) []string {
 	return []string{
 		e.At.UTC().Format("2006-01-02T15:04:05.000Z"), cell(string(e.Kind)), cellOrDash(string(e.Resource)), tokenText(e.Token), tokenText(e.CurrentToken),
 		cellOrDash(holderName(e.Holder)), sessionText(e), strconv.FormatInt(e.Count, 10), whatText(e),
 	}
 }
 
-func printEvents(w io.Writer, all []fence.Event) error {
+func printEvents(w io.Writer, all []eventJSON) error {
 	t := tabwriter.NewWriter(w, 10, 0, 2, ' ', 0)
 	fmt.Fprintln(t, strings.Join(eventHeading, "\t"))
 	for _, e := range all {
@@ -174,7 +213,7 @@ func tokenText(token fence.Token) string {
 }
 
 // sessionText is the login, the client's address and the application's name.
-func sessionText(e fence.Event) string {
+func sessionText(e eventJSON) string {
 	text := cell(e.Login)
 	if e.Address != "" {
 		text += "@" + e.Address
@@ -189,13 +228,13 @@ func sessionText(e fence.Event) string {
 const noticed = 10 * time.Millisecond
 
 // whatText has the remaining fields of an event. The server's log names the process, too.
-func whatText(e fence.Event) string {
+func whatText(e eventJSON) string {
 	var all []string
 	if e.Kind == fence.HolderEnded {
 		all = append(all, "ended to let a newer token in")
 	}
 	for _, part := range []struct{ label, text string }{
-		{"", string(e.State)}, {"", e.Reason}, {"from ", holderName(e.FormerHolder)}, {"on ", e.Table}, {"in database ", e.Database}, {"reported by ", e.Proxy},
+		{"", string(e.State)}, {"", e.Reason}, {"from ", holderName(e.FormerHolder)}, {"on ", e.Table}, {"in database ", e.Database}, {"reported by ", e.Proxy}, {"on node ", e.Node},
 	} {
 		if part.text != "" {
 			all = append(all, part.label+cell(part.text))

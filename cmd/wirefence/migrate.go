@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -10,13 +11,15 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/wirefence/wirefence/fence"
+	"github.com/wirefence/wirefence/internal/connstring"
+	"github.com/wirefence/wirefence/internal/engine"
 	"github.com/wirefence/wirefence/migrations"
 )
 
 type migrateSettings struct {
 	OwnerSettings
 	Failover string `env:"WIREFENCE_FAILOVER" oneof:"reacquire|trust" help:"the [policy](failover.md) of all resources in a new schema: ~reacquire~ (the default), or ~trust~, for storage that keeps every commit across a failover; a server that doesn't report its timeline needs ~trust~"`
-	Citus    string `env:"WIREFENCE_CITUS" oneof:"coordinator|nodes" help:"which nodes of [Citus](engines.md#citus) have the tokens, and take fenced clients: the ~coordinator~ (the default), or all ~nodes~; then run it on each, the coordinator first"`
+	Citus    string `env:"WIREFENCE_CITUS" oneof:"coordinator|nodes" help:"which nodes of [Citus](engines.md#citus) have the tokens, and take fenced clients: the ~coordinator~ (the default), or all ~nodes~. At the coordinator it migrates the workers, too, by the addresses that Citus has of them"`
 	DryRun   bool   `env:"--dry-run" help:"print the SQL that would run, and change nothing"`
 	OutputSettings
 }
@@ -49,26 +52,61 @@ func (cfg migrateSettings) migrate(ctx context.Context, conn *pgx.Conn, w io.Wri
 	if done.Before, err = schemaVersion(ctx, conn); err != nil {
 		return err
 	}
+	report := func(line string) {
+		done.Steps = append(done.Steps, line)
+		if !cfg.inJSON() {
+			fmt.Fprintln(w, line)
+		}
+	}
 	if cfg.DryRun {
 		done.SQL, err = options.Pending(ctx, conn)
 	} else {
-		err = options.Apply(ctx, conn, func(line string) {
-			done.Steps = append(done.Steps, line)
-			if !cfg.inJSON() {
-				fmt.Fprintln(w, line)
-			}
-		})
+		err = options.Apply(ctx, conn, report)
+	}
+	if err != nil {
+		return err
+	}
+	if !cfg.DryRun {
+		err = cfg.migrateWorkers(ctx, conn, options, report)
 	}
 	switch {
-	case err != nil:
-		return err
 	case cfg.inJSON():
-		return printJSON(w, done)
+		return errors.Join(printJSON(w, done), err)
 	case cfg.DryRun && done.SQL == "":
 		fmt.Fprintf(w, "-- The schema is at version %d: nothing to do.\n", migrations.Version())
 	}
-	_, err = io.WriteString(w, done.SQL)
-	return err
+	_, printed := io.WriteString(w, done.SQL)
+	return errors.Join(err, printed)
+}
+
+// migrateWorkers does at Citus' coordinator what each worker needs that is to have the tokens, too.
+func (cfg migrateSettings) migrateWorkers(ctx context.Context, conn *pgx.Conn, options migrations.Options, report func(line string)) error {
+	_, coordinates, err := engine.Citus(ctx, conn)
+	if err != nil || !coordinates {
+		return err
+	}
+	workers, err := otherNodes(ctx, conn)
+	if err != nil {
+		return err
+	}
+	options.Citus = migrations.CitusNodes
+	var failed error
+	for _, address := range workers {
+		if err := cfg.migrateWorker(ctx, address, options, report); err != nil {
+			failed = errors.Join(failed, fmt.Errorf("no token is granted until the worker %s has the schema: run wirefence migrate --citus nodes again, here or there: %w", address, err))
+		}
+	}
+	return failed
+}
+
+func (cfg migrateSettings) migrateWorker(ctx context.Context, address string, options migrations.Options, report func(line string)) error {
+	cfg.OwnerURL = connstring.At(cmp.Or(cfg.OwnerURL, cfg.DatabaseURL), address)
+	conn, err := cfg.connect(ctx, "")
+	if err != nil {
+		return err
+	}
+	defer conn.Close(context.WithoutCancel(ctx))
+	return options.Apply(ctx, conn, func(line string) { report(address + ": " + line) })
 }
 
 // schemaVersion is that of a database, 0 for none.

@@ -39,11 +39,10 @@ func allInJSON(all []fence.ResourceStatus) []statusJSON {
 // fullStatusJSON adds what isn't in the row of the resource.
 type fullStatusJSON struct {
 	statusJSON
-	Lease   lease `json:"lease" says:"whether the lease is held now"`
-	Refused int64 `json:"refused_last_hour" says:"writes that were refused in the last hour"`
-	LetPass int64 `json:"let_pass_last_hour" says:"writes in the last hour that passed in shadow mode only"`
-	// Database is set where several are named.
-	Database string `json:"database,omitempty" says:"the hosts and the name of the database, if WIREFENCE_SEAL_URLS names further ones"`
+	Lease    lease  `json:"lease" says:"whether the lease is held now"`
+	Refused  int64  `json:"refused_last_hour" says:"writes that were refused in the last hour"`
+	LetPass  int64  `json:"let_pass_last_hour" says:"writes in the last hour that passed in shadow mode only"`
+	Database string `json:"database,omitempty" says:"the hosts and the name of the database, if there are several: those of WIREFENCE_SEAL_URLS, and those on nodes of Citus"`
 }
 
 func inFull(all []statusRow) []fullStatusJSON {
@@ -158,6 +157,12 @@ func revoked(resource fence.Resource, done lockclient.Revocation, reached []lock
 		out.Databases = append(out.Databases, in)
 	}
 	return out
+}
+
+// eventJSON is an event of the history.
+type eventJSON struct {
+	fence.Event
+	Node string `json:"node,omitempty" says:"which node of Citus has recorded it, if each has the tokens"`
 }
 
 // migratedJSON is what a migration has done, or would do.

@@ -50,7 +50,7 @@ func reference(root *cobra.Command) *manual.Reference {
 			"wirefence rows declare":     {{Value: declaredRowsJSON{}}},
 			"wirefence rows list":        {{Value: []rowClassJSON{}}},
 			"wirefence rows drop":        {{Value: droppedRowsJSON{}}},
-			"wirefence history":          {{When: "(with `--follow`, one object a line instead of the list)", Value: []fence.Event{}}},
+			"wirefence history":          {{When: "(with `--follow`, one object a line instead of the list)", Value: []eventJSON{}}},
 			"wirefence resource list":    {{Value: []statusJSON{}}},
 			"wirefence resource show":    {{Value: shownJSON{}, Like: "wirefence resource list"}},
 			"wirefence resource declare": {{Value: declaredJSON{}}},

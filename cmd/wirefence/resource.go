@@ -329,13 +329,22 @@ func (v values) print(w io.Writer) {
 
 // onSchema connects to the database, which must have a schema that this binary works with.
 func onSchema(ctx context.Context, url string, do func(conn *pgx.Conn) error) error {
-	conn, err := connect(ctx, url)
+	conn, err := openSchema(ctx, url)
 	if err != nil {
 		return err
 	}
 	defer conn.Close(context.Background())
-	if _, err := migrations.Usable(ctx, conn); err != nil {
-		return err
-	}
 	return do(conn)
+}
+
+func openSchema(ctx context.Context, url string) (*pgx.Conn, error) {
+	conn, err := connect(ctx, url)
+	if err != nil {
+		return nil, err
+	}
+	if _, err := migrations.Usable(ctx, conn); err != nil {
+		_ = conn.Close(context.WithoutCancel(ctx))
+		return nil, err
+	}
+	return conn, nil
 }

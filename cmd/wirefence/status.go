@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -83,13 +84,14 @@ func printStatus(ctx context.Context, cfg statusSettings, resource fence.Resourc
 // statusRow is a resource in one database.
 type statusRow struct {
 	fence.ResourceStatus
-	database string // "" if only one is named
+	database string // "" if there is only one
 	lease    lease
 	refusals fence.RefusalCount
 }
 
-// readStatus reads one resource, or all for none, from each database that is named. The error
-// is of the databases that can't be read, beside the rows of the others.
+// readStatus reads one resource, or all for none, from each database that is named, on all nodes of
+// Citus that have the tokens. The error is of the databases that can't be read, beside the rows of
+// the others.
 func readStatus(ctx context.Context, cfg statusSettings, resource fence.Resource, stderr io.Writer) (all []statusRow, others fence.RefusalCount, err error) {
 	var failed []error
 	for _, url := range append([]string{cfg.DatabaseURL}, cfg.SealURLs...) {
@@ -101,20 +103,24 @@ func readStatus(ctx context.Context, cfg statusSettings, resource fence.Resource
 			}
 			name = serverName(parsed)
 		}
-		var rows []statusRow
-		err := onSchema(ctx, url, func(conn *pgx.Conn) (err error) {
-			rows, err = statusIn(ctx, conn, resource, &others)
-			return err
+		err := onNodes(ctx, url, func(nodes []node, failed error) error {
+			for _, node := range nodes {
+				rows, err := statusIn(ctx, node.Conn, resource, &others)
+				if err != nil {
+					return err
+				}
+				for _, row := range rows {
+					row.database = cmp.Or(node.name, name)
+					all = append(all, row)
+				}
+			}
+			return failed
 		})
 		if err != nil && name != "" {
 			err = fmt.Errorf("%s: %w", name, err)
 		}
 		if err != nil {
 			failed = append(failed, err)
-		}
-		for _, row := range rows {
-			row.database = name
-			all = append(all, row)
 		}
 	}
 	unread := errors.Join(failed...)

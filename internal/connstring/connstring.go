@@ -6,6 +6,10 @@ package connstring
 
 import (
 	"errors"
+	"fmt"
+	"net"
+	"net/url"
+	"slices"
 	"strings"
 
 	"github.com/jackc/pgx/v5"
@@ -44,4 +48,19 @@ func Conn(text string) (*pgx.ConnConfig, error) {
 		return nil, err
 	}
 	return cfg.ConnConfig, nil
+}
+
+// At returns a connection string that differs from a valid one in the server alone, which is given
+// as host:port.
+func At(text, address string) string {
+	host, port, _ := net.SplitHostPort(address)
+	u, err := url.Parse(text)
+	if err != nil || !strings.HasPrefix(u.Scheme, "postgres") {
+		return fmt.Sprintf("%s host='%s' port=%s", text, strings.NewReplacer(`\`, `\\`, `'`, `\'`).Replace(host), port)
+	}
+	parameters := slices.DeleteFunc(strings.Split(u.RawQuery, "&"), func(p string) bool {
+		return strings.HasPrefix(p, "host=") || strings.HasPrefix(p, "port=")
+	})
+	u.Host, u.RawQuery = address, strings.Join(parameters, "&")
+	return u.String()
 }

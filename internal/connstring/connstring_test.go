@@ -39,3 +39,22 @@ func TestServersAreSentTheirOwnParameters(t *testing.T) {
 		}
 	}
 }
+
+func TestAtAnotherServer(t *testing.T) {
+	for _, text := range []string{
+		"postgres://u:p%40@h1:5432,h2:5433/app?target_session_attrs=read-write&application_name=my%20o%2bw+n&sslmode=verify-full",
+		"postgresql:///app?host=/tmp&port=5433&user=u&password=p%40&application_name=my%20o%2bw+n&sslmode=verify-full",
+		"host=h1,h2 port=5432,5433 dbname=app user=u password='p@' application_name='my o+w+n' sslmode=verify-full",
+	} {
+		for address, host := range map[string]string{"worker-1:5434": "worker-1", "[::1]:5434": "::1"} {
+			cfg, err := Conn(At(text, address))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if cfg.Host != host || cfg.Port != 5434 || len(cfg.Fallbacks) > 0 || cfg.TLSConfig.ServerName != host ||
+				cfg.User != "u" || cfg.Password != "p@" || cfg.Database != "app" || cfg.RuntimeParams["application_name"] != "my o+w+n" {
+				t.Errorf("%s at %s: %+v", text, address, cfg.Config)
+			}
+		}
+	}
+}

@@ -45,7 +45,7 @@ func checkCitus(ctx context.Context, in *Input) ([]Finding, error) {
 				return nil, err
 			} else if unready != nil {
 				return []Finding{{Grade: Problem, Says: "not all workers of Citus record grants: " + *unready, Means: "No token is granted until each of them does.",
-					Remedy: []string{"run wirefence migrate --citus nodes on a worker that has no schema, or another version", "bring back a worker that doesn't answer, or remove it with citus_remove_node"}}}, nil
+					Remedy: []string{"run wirefence migrate --citus nodes at the coordinator, if a worker has no schema, or another version", "bring back a worker that doesn't answer, or remove it with citus_remove_node"}}}, nil
 			}
 			return finding.Fine("the server is a node of Citus, of which each takes fenced clients"), nil
 		}

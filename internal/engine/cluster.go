@@ -3,6 +3,8 @@ package engine
 import (
 	"context"
 	"fmt"
+	"net"
+	"strconv"
 
 	"github.com/jackc/pgx/v5"
 )
@@ -20,6 +22,27 @@ func Citus(ctx context.Context, conn interface {
 		return false, false, fmt.Errorf("read whether the server is a node of Citus: %w", err)
 	}
 	return installed, coordinates, nil
+}
+
+// CitusNodes returns the addresses by which the nodes of Citus reach each other, but for that of the
+// server itself: host:port, the coordinator first.
+func CitusNodes(ctx context.Context, conn *pgx.Conn) ([]string, error) {
+	rows, err := conn.Query(ctx, `SELECT n.nodename, n.nodeport FROM pg_catalog.pg_dist_node AS n
+		WHERE n.noderole = 'primary' AND n.groupid <> (SELECT l.groupid FROM pg_catalog.pg_dist_local_group AS l)
+		ORDER BY n.groupid`)
+	if err != nil {
+		return nil, fmt.Errorf("read the nodes of Citus: %w", err)
+	}
+	all, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (string, error) {
+		var host string
+		var port int
+		err := row.Scan(&host, &port)
+		return net.JoinHostPort(host, strconv.Itoa(port)), err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("read the nodes of Citus: %w", err)
+	}
+	return all, nil
 }
 
 // Single checks that a router doesn't lead one connection to several databases: PgDog answers a
