@@ -136,7 +136,12 @@ func (f *failover) readLog(ctx context.Context, conn *pgx.Conn) (all []logRecord
 	}
 	from := f.began
 	for _, b := range append(branches, branch{timeline, end}) {
-		out, err := f.primary.Command(ctx, "pg_waldump", "-p", wal, "-r", "Transaction", "-r", "LogicalMessage", "-t", strconv.Itoa(b.timeline), "-s", from, "-e", b.end).CombinedOutput()
+		// Without a file's name it looks at any, which may be one that is only prepared.
+		var file string
+		if err := conn.QueryRow(ctx, "SELECT substring(pg_walfile_name($1::pg_lsn + 1) FROM 9)", from).Scan(&file); err != nil {
+			return nil, err
+		}
+		out, err := f.primary.Command(ctx, "pg_waldump", "-p", wal, "-r", "Transaction", "-r", "LogicalMessage", "-s", from, "-e", b.end, fmt.Sprintf("%08X%s", b.timeline, file)).CombinedOutput()
 		if err != nil {
 			return nil, fmt.Errorf("pg_waldump of timeline %d from %s to %s: %w\n%s", b.timeline, from, b.end, err, out)
 		}
