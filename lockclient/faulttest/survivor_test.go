@@ -136,12 +136,13 @@ func (f *failover) readLog(ctx context.Context, conn *pgx.Conn) (all []logRecord
 	}
 	from := f.began
 	for _, b := range append(branches, branch{timeline, end}) {
-		// Without a file's name it looks at any, which may be one that is only prepared.
-		var file string
-		if err := conn.QueryRow(ctx, "SELECT substring(pg_walfile_name($1::pg_lsn + 1) FROM 9)", from).Scan(&file); err != nil {
+		// Without names of files it looks at any, which may be one that is only prepared.
+		var first, last string
+		if err := conn.QueryRow(ctx, "SELECT substring(pg_walfile_name($1::pg_lsn + 1) FROM 9), substring(pg_walfile_name($2) FROM 9)", from, b.end).Scan(&first, &last); err != nil {
 			return nil, err
 		}
-		out, err := f.primary.Command(ctx, "pg_waldump", "-p", wal, "-r", "Transaction", "-r", "LogicalMessage", "-s", from, "-e", b.end, fmt.Sprintf("%08X%s", b.timeline, file)).CombinedOutput()
+		out, err := f.primary.Command(ctx, "pg_waldump", "-p", wal, "-r", "Transaction", "-r", "LogicalMessage", "-s", from, "-e", b.end,
+			fmt.Sprintf("%08X%s", b.timeline, first), fmt.Sprintf("%08X%s", b.timeline, last)).CombinedOutput()
 		if err != nil {
 			return nil, fmt.Errorf("pg_waldump of timeline %d from %s to %s: %w\n%s", b.timeline, from, b.end, err, out)
 		}
