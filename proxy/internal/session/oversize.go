@@ -63,6 +63,9 @@ func (s *Session) refuseOver(out *Out) {
 		return
 	}
 	s.tooMuch = nil
+	if s.skipping { // by now
+		return
+	}
 	a := policy.Action{Do: policy.Refuse, Refusal: policy.Refusal{State: fence.CannotBeFenced, Reason: policy.TooLarge}}
 	if m.Kind == policy.Query {
 		s.batch.Open = false
