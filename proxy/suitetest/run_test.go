@@ -159,10 +159,22 @@ func django(t *testing.T, w *way) map[string]string {
 	}
 	cmd := w.command(t, source("django", "tests"), "/usr/bin/python3", append([]string{"runtests.py", "--settings=databases", "--keepdb", "--noinput", "--parallel=1", "--verbosity=2"}, strings.Fields(layers)...)...)
 	cmd.Env = append(cmd.Env, "PYTHONPATH="+settings+":"+source("django"), "PYTHONDONTWRITEBYTECODE=1")
+	return unittest(t, cmd)
+}
+
+// psycopg2 runs the tests of psycopg2.
+func psycopg2(t *testing.T, w *way) map[string]string {
+	cmd := w.command(t, source("psycopg2"), "/usr/bin/python3", "-c", "import unittest; unittest.main('tests', 'test_suite', verbosity=2)")
+	cmd.Env = append(cmd.Env, "PSYCOPG2_TESTDB="+database, "PSYCOPG2_TEST_REPL_DSN=", "PYTHONDONTWRITEBYTECODE=1")
+	return unittest(t, cmd)
+}
+
+// unittest runs tests of Python.
+func unittest(t *testing.T, cmd *exec.Cmd) map[string]string {
 	text, _ := cmd.CombinedOutput()
 	keep(t, text)
 	all := map[string]string{}
-	for _, result := range regexp.MustCompile(`(?m)^(test\w* \(\S+\))(?:\n.*)? \.\.\. (ok|FAIL|ERROR|skipped|expected failure)`).FindAllStringSubmatch(string(text), -1) {
+	for _, result := range regexp.MustCompile(`(?m)^test\w* \((\S+)\)(?:\n.*)? \.\.\. (ok|FAIL|ERROR|skipped|expected failure)`).FindAllStringSubmatch(string(text), -1) {
 		all[result[1]] = result[2]
 	}
 	return all
