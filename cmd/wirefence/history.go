@@ -32,7 +32,8 @@ func historyCommand() *cobra.Command {
 		Short: "Show who took resources over, and whose writes were refused",
 		Long: `Prints the history that the database keeps, the newest last: handoffs, revocations, and
 the refusals that proxies have seen; without a proxy, the last four since the last look.
-Below them is the number of events that could not be recorded, if any.`,
+Below them is the number of events that could not be recorded, if any. If each node of
+Citus has the tokens, the events of all nodes are printed.`,
 		Args: atMostOne("one resource or none"),
 	}, func(c *cobra.Command, cfg historySettings, args []string) error {
 		filter, err := cfg.filter(args)

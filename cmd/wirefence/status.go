@@ -40,6 +40,8 @@ that hold it, and writes that were refused, or passed in shadow mode, in the las
 Name the lease store as for the proxy: it knows whether a lease is held. For a resource
 whose tokens come from another source, that is unknown.
 
+With further databases, and if each node of Citus has the tokens, there is a line for each.
+
 Exit status:
 
     0  it is done; with --ready, the proxy is ready
