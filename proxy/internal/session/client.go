@@ -73,7 +73,7 @@ func (s *Session) fromClient(in []byte, at int, out *Out) int {
 	case s.dropLeft > 0:
 		n := min(s.dropLeft, len(in))
 		s.dropLeft -= n
-		s.refuseOver(out)
+		s.refuseDropped(out)
 		return n
 	case s.overLeft > 0:
 		return s.streamOver(in, at, out)

@@ -139,11 +139,10 @@ func (s *Session) functionCall(in []byte, size, at int, out *Out) int {
 	if !ok {
 		return 0
 	}
-	s.batch.Open = false
 	if a.Do == policy.Refuse {
-		s.refuseQuery(&a, nil, &m, out)
-		return s.drop(size, len(in))
+		return s.refuseUnread(&a, &m, size, len(in), out)
 	}
+	s.batch.Open = false
 	if len(a.Inserts) > 0 {
 		mark := len(out.own)
 		by := &a.Inserts[0].By

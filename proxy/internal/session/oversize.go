@@ -33,11 +33,14 @@ func (s *Session) beginOver(typ byte, size int, in []byte, at int, out *Out) int
 	if !s.unfenced() || s.pooled {
 		a := policy.Action{Do: policy.Refuse, Refusal: policy.Refusal{State: fence.CannotBeFenced, Reason: policy.TooLarge}}
 		s.shadows(&a, nil, &m)
-		if a.Do == policy.Refuse {
-			s.tooMuch = &m
-			n := s.drop(size, len(in))
-			s.refuseOver(out)
-			return n
+		switch {
+		case a.Do != policy.Refuse:
+		case typ == wire.Query:
+			return s.refuseUnread(&a, &m, size, len(in), out)
+		default:
+			s.openBatch()
+			s.refuseBatch(&a, nil, &m, out)
+			return s.drop(size, len(in))
 		}
 	}
 	// What it leaves behind isn't known.
@@ -53,27 +56,6 @@ func (s *Session) beginOver(typ byte, size int, in []byte, at int, out *Out) int
 	s.overLeft = size - wire.HeaderSize
 	out.pass(at, at+wire.HeaderSize)
 	return wire.HeaderSize
-}
-
-// refuseOver refuses such a text once all of it has come. A client that sends without blocking may
-// read an earlier answer while it still sends, and then wait for it for ever.
-func (s *Session) refuseOver(out *Out) {
-	m := s.tooMuch
-	if m == nil || s.dropLeft > 0 {
-		return
-	}
-	s.tooMuch = nil
-	if s.skipping { // by now
-		return
-	}
-	a := policy.Action{Do: policy.Refuse, Refusal: policy.Refusal{State: fence.CannotBeFenced, Reason: policy.TooLarge}}
-	if m.Kind == policy.Query {
-		s.batch.Open = false
-		s.refuseQuery(&a, nil, m, out)
-		return
-	}
-	s.openBatch()
-	s.refuseBatch(&a, nil, m, out)
 }
 
 // streamOver handles the next part of an over-long text.

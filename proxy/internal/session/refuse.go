@@ -26,9 +26,36 @@ func refusalText(e *wire.Error) string {
 // refuseQuery sends a text that fails instead of a Query or a FunctionCall.
 func (s *Session) refuseQuery(a *policy.Action, body []byte, m *policy.Message, out *Out) {
 	e := s.refusal(*a, body, m)
-	s.sendRefusal(e, func(dst []byte) []byte { return wire.AppendQuery(dst, s.failingText(m, e)) }, out)
+	s.failQuery(e, s.failingText(m, e), out)
+}
+
+func (s *Session) failQuery(e *wire.Error, text string, out *Out) {
+	s.sendRefusal(e, func(dst []byte) []byte { return wire.AppendQuery(dst, text) }, out)
 	n := &s.q.Push(ledger.Query).Note
 	n.refusal, n.trace = e, s.tracing
+}
+
+// refuseUnread refuses a Query or a FunctionCall of which only the head is read, once the rest
+// has come. PostgreSQL answers no earlier, and a client that sends without blocking may take in
+// an answer while it still sends, and then wait for one for ever. In a batch it waits for the
+// answer to its Sync.
+func (s *Session) refuseUnread(a *policy.Action, m *policy.Message, size, have int, out *Out) int {
+	s.refused = s.refusal(*a, nil, m)
+	n := s.drop(size, have)
+	s.refuseDropped(out)
+	return n
+}
+
+func (s *Session) refuseDropped(out *Out) {
+	e := s.refused
+	if e == nil || s.dropLeft > 0 {
+		return
+	}
+	s.refused = nil
+	if !s.skipping { // by now
+		s.batch.Open = false
+		s.failQuery(e, refusalText(e), out)
+	}
 }
 
 // refuseBatch sends such a text within an extended batch. The server discards the rest of

@@ -81,7 +81,7 @@ type Session struct {
 	single     [1]sqltext.Statement // scratch of decide
 	passLeft   int                  // bytes of the current message that are still to be forwarded
 	dropLeft   int                  // bytes of the current message that are still to be discarded
-	tooMuch    *policy.Message      // the current message, if it is to be refused behind that
+	refused    *wire.Error          // why the current message is refused behind that, if it is
 	overLeft   int                  // bytes of an over-long text that are still to be searched
 	inputWaits bool                 // the client's next message waits for replies
 	queueFull  bool                 // it waits for room in the queue alone
