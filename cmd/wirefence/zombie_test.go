@@ -159,7 +159,7 @@ func TestZombieOfAService(t *testing.T) {
 	t.Parallel()
 	p := toPlay(t)
 	r := p.report(t, exitStale, `psql -Xqc "INSERT INTO runs VALUES (1)"; sleep 0.2
-		while :; do psql -Xqc "UPDATE totals SET n = n + 1, by = '$$'"; sleep 0.1; done`, "--second-for", "4s", "--lock-ends-after", "2s")
+		while :; do psql -Xqc "UPDATE totals SET n = n + 1, by = '$$'"; sleep 0.1; done`, "--second-for", "4s", "--lock-ends-after", "8s")
 	if r.Second.Frozen == nil || r.Second.Ended != nil || r.First.Ended != nil || r.Second.Writes == 0 || len(r.Writes) == 0 {
 		t.Fatalf("%+v", r)
 	}
