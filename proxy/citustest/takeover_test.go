@@ -55,8 +55,9 @@ func TestTakeoversAgainstBusyWriters(t *testing.T) {
 
 func takeOverBusyWriters(t *testing.T, worlds []*world, lasting time.Duration) {
 	logs := openLogs(t, worlds[0])
-	ctx, stop := context.WithTimeout(t.Context(), lasting)
+	ctx, stop := context.WithCancel(t.Context())
 	defer stop()
+	end := time.Now().Add(lasting)
 	var running sync.WaitGroup
 	var current, wrote, refused atomic.Int64
 	current.Store(34)
@@ -96,6 +97,7 @@ func takeOverBusyWriters(t *testing.T, worlds []*world, lasting time.Duration) {
 				var grant *string
 				if err := at.QueryRow(t.Context(), "select token, grant_id from wirefence.acquire('orders', 'a holder', '1 minute')").Scan(&token, &grant); err != nil {
 					t.Error(err)
+					stop()
 					return
 				}
 				if token == nil { // the other has it
@@ -110,6 +112,9 @@ func takeOverBusyWriters(t *testing.T, worlds []*world, lasting time.Duration) {
 				}
 				visible[former] = worlds[rand.IntN(len(worlds))].rowsOf(t, former)
 				slowest = max(slowest, time.Since(began))
+				if len(visible) > 2 && time.Now().After(end) {
+					stop()
+				}
 				granted.Unlock()
 				time.Sleep(time.Duration(rand.IntN(150)) * time.Millisecond) // writers write
 				stack.MustExec(t, at, "select wirefence.release('orders', $1)", grant)
@@ -123,8 +128,8 @@ func takeOverBusyWriters(t *testing.T, worlds []*world, lasting time.Duration) {
 			t.Errorf("behind the grant of the next token %d rows of token %d were visible, and %d later", n, token, written[token])
 		}
 	}
-	if len(visible) < 2 || wrote.Load() == 0 || refused.Load() == 0 {
-		t.Errorf("%d takeovers; %d writes were made, and %d refused", len(visible), wrote.Load(), refused.Load())
+	if wrote.Load() == 0 || refused.Load() == 0 {
+		t.Errorf("%d writes were made, and %d refused", wrote.Load(), refused.Load())
 	}
 	t.Logf("%d takeovers, the slowest in %v; %d writes, %d refused", len(visible), slowest, wrote.Load(), refused.Load())
 }
