@@ -181,7 +181,7 @@ func TestLongComments(t *testing.T) {
 		s.Scan(text, Options{})
 		TraceParent(text)
 		TraceParent(text[len("select 1 /* "):])
-		if took := time.Since(started); took > 5*time.Second {
+		if took := time.Since(started); took > time.Minute { // it would be ten
 			t.Errorf("%q, repeated: %v", key, took)
 		}
 	}
