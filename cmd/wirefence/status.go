@@ -108,7 +108,10 @@ func readStatus(ctx context.Context, cfg statusSettings, resource fence.Resource
 		err := onNodes(ctx, url, func(nodes []node, failed error) error {
 			for _, node := range nodes {
 				rows, err := statusIn(ctx, node.Conn, resource, &others)
-				if err != nil {
+				if err != nil && node.name != "" { // the others may know more
+					failed = errors.Join(failed, fmt.Errorf("node %s: %w", node.name, err))
+					continue
+				} else if err != nil {
 					return err
 				}
 				for _, row := range rows {
