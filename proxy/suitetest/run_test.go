@@ -102,11 +102,12 @@ func pgRegress(t *testing.T, w *way, out, program string, args ...string) map[st
 // goTests runs the tests of a module that go.mod requires.
 func goTests(module string, env func(*way) []string) func(*testing.T, *way) map[string]string {
 	return func(t *testing.T, w *way) map[string]string {
-		dir, err := exec.CommandContext(t.Context(), "go", "list", "-m", "-f", "{{.Dir}}", module).Output()
-		if err != nil {
-			t.Fatal(err)
+		download, err := exec.CommandContext(t.Context(), "go", "mod", "download", "-json", module).Output()
+		var found struct{ Dir string }
+		if err := errors.Join(err, json.Unmarshal(download, &found)); err != nil || found.Dir == "" {
+			t.Fatalf("%s can't be had: %v\n%s", module, err, download)
 		}
-		cmd := w.command(t, strings.TrimSpace(string(dir)), "go", "test", "-mod=mod", "-count=1", "-p=1", "-parallel=1", "-json", "./...")
+		cmd := w.command(t, found.Dir, "go", "test", "-mod=mod", "-count=1", "-p=1", "-parallel=1", "-json", "./...")
 		cmd.Env = append(cmd.Env, env(w)...)
 		text, _ := cmd.Output()
 		keep(t, text)
