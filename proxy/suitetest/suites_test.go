@@ -100,13 +100,16 @@ type way struct {
 	migrated bool   // the database has the schema
 	proxied  bool   // through a proxy
 	secured  bool   // which wants TLS
-	token    string // under a fence with this one, where 5 is the current one
+	token    string // under a fence with this one: current or stale
 
 	pg      *servers.Postgres
 	port    string // where it connects to
 	root    string // the authority of the proxy's certificate
 	metrics *prometheus.Registry
 }
+
+// The tokens.
+const current, stale = "5", "4"
 
 // The databases that tests use: most the first, lib/pq's the second, and Django's both.
 const database, second = "regression", "pqgo"
@@ -139,7 +142,7 @@ func (w way) open(t *testing.T, setup []string) *way {
 		if err := conn.Close(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		stack.Exec(t, pg.URL(database), "SELECT wirefence.seal('suite', 5, 'the suite')")
+		stack.Exec(t, pg.URL(database), "SELECT wirefence.seal('suite', "+current+", 'the suite')")
 	}
 	stack.Exec(t, pg.URL("postgres"), "CREATE DATABASE pqgo TEMPLATE regression")
 	settings := []string{"lc_messages = 'C'", "lc_monetary = 'C'", "lc_numeric = 'C'", "lc_time = 'C'", "bytea_output = 'hex'", "timezone_abbreviations = 'Default'"}
@@ -181,17 +184,17 @@ func TestSuites(t *testing.T) {
 					t.Error("it was not fenced")
 				}
 			}
-			t.Run("fenced", func(t *testing.T) { fenced(t, way{migrated: true, proxied: true, token: "5"}, s.fenced) })
+			t.Run("fenced", func(t *testing.T) { fenced(t, way{migrated: true, proxied: true, token: current}, s.fenced) })
 			t.Run("fenced, with TLS", func(t *testing.T) {
 				listed := maps.Clone(s.encrypted)
 				if listed == nil {
 					listed = map[string]string{}
 				}
 				maps.Copy(listed, s.fenced)
-				fenced(t, way{migrated: true, proxied: true, secured: true, token: "5"}, listed)
+				fenced(t, way{migrated: true, proxied: true, secured: true, token: current}, listed)
 			})
 			t.Run("stale", func(t *testing.T) {
-				w := way{migrated: true, proxied: true, token: "4"}.open(t, s.setup)
+				w := way{migrated: true, proxied: true, token: stale}.open(t, s.setup)
 				before := objects(t, w)
 				s.run(t, w)
 				if after := objects(t, w); after != before {
