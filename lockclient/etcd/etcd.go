@@ -68,7 +68,9 @@ var reconnect = grpc.ConnectParams{
 }
 
 // New makes a store on a client. Its keys begin with the prefix and a slash; all clients
-// that compete for a resource must use the same prefix. Close closes the client, too.
+// that compete for a resource must use the same prefix. Without a DialKeepAliveTime the
+// client notices a server that is cut off by the end of a request's context alone. Close
+// closes the client, too.
 func New(client *clientv3.Client, prefix string) *Store {
 	return newStore(prefix, client.Endpoints(), &lazyClient{client: client, gate: make(chan struct{}, 1)})
 }

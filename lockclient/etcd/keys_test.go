@@ -77,6 +77,29 @@ func TestTheTokenIsTheRevisionOfTheKey(t *testing.T) {
 	}
 }
 
+// A store on the caller's own client competes with those that Open makes.
+func TestAStoreOnOnesOwnClient(t *testing.T) {
+	client := direct(t, shared.Addr())
+	mine, theirs := etcd.New(client, "own/client"), open(t, shared.URL()+"/own/client")
+	token := storetest.Win(t, mine, "r", "me", time.Minute)
+	if got, err := theirs.Acquire(t.Context(), "r", "they", time.Minute); err != nil || got.Won() || got.Holder != "me" {
+		t.Fatalf("%+v, %v", got, err)
+	}
+	storetest.Release(t, mine, "r", "me")
+	if next := storetest.Win(t, theirs, "r", "they", time.Minute); next <= token {
+		t.Errorf("token %d after %d", next, token)
+	}
+	if err := mine.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if client.Ctx().Err() == nil {
+		t.Error("the client is open")
+	}
+	if _, err := mine.Acquire(t.Context(), "r", "me", time.Minute); err == nil {
+		t.Error("a closed store answers")
+	}
+}
+
 // Tokens continue to grow when the keys are deleted and the history is compacted.
 func TestTokensOutliveTheirKeys(t *testing.T) {
 	store, client := open(t, shared.URL()+"/deleted"), direct(t, shared.Addr())
