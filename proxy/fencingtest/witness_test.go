@@ -34,7 +34,7 @@ func (s *said) Leads(_ context.Context, server int) (bool, error) {
 // so do their statements. Others go on, and all is as before once it is confirmed again.
 func TestUnconfirmedSessionsEnd(t *testing.T) {
 	onBoth(t, oldAndNew, func(t *testing.T, w *world) {
-		const bound = 400 * time.Millisecond
+		const bound = 2 * time.Second // a busy machine may not confirm for a second
 		var witness said
 		w = w.own(t, proxy.Options{Hold: w.period(), DatabaseURL: w.URL(w.Name), Witness: &witness, WitnessBound: bound})
 		confirmed := func(want float64) {
@@ -74,7 +74,7 @@ func TestUnconfirmedSessionsEnd(t *testing.T) {
 			return !stack.Value[bool](t, w.DB, "SELECT EXISTS (SELECT FROM pg_stat_activity WHERE query LIKE '%pg_sleep(60)%' AND pid <> pg_backend_pid() AND state = 'active')")
 		})
 		confirmed(0)
-		if text := ready(); !strings.Contains(text, "not confirmed as the leader within 400ms") {
+		if text := ready(); !strings.Contains(text, "not confirmed as the leader within 2s") {
 			t.Error(text)
 		}
 		unfenced.Must("COMMIT", "SELECT 1")
