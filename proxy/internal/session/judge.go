@@ -3,6 +3,7 @@ package session
 import (
 	"bytes"
 	"encoding/binary"
+	"slices"
 
 	"github.com/wirefence/wirefence/fence"
 	"github.com/wirefence/wirefence/proxy/internal/ledger"
@@ -171,11 +172,13 @@ func (s *Session) canForwardUnread(body []byte) bool {
 // namesOwn reports whether a text has the name of one of the proxy's own statements, or may
 // give it to another by a name that the proxy doesn't read.
 func (s *Session) namesOwn(body []byte, statements []sqltext.Statement) bool {
+	// A name with wirefence in it counts as setting the variable.
+	sets := func(st sqltext.Statement) bool { return st.Flags.Has(sqltext.SetsVariable) }
+	if slices.ContainsFunc(statements, sets) && bytes.Contains(bytes.ToLower(body), []byte(s.ownName)) {
+		return true
+	}
 	for i := range statements {
 		st := &statements[i]
-		if st.Flags.Has(sqltext.SetsVariable) && bytes.Contains(bytes.ToLower(body), []byte(s.ownName)) { // a name with wirefence in it counts as such
-			return true
-		}
 		if st.NameEnd > 0 || st.Class != sqltext.Free && !st.Flags.Has(sqltext.Stores) {
 			continue
 		}
