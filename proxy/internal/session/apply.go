@@ -35,7 +35,7 @@ func (s *Session) openBatch() {
 // a Query, given the name in the text of an Execute.
 func (s *Session) noteEffects(m *policy.Message, a *policy.Action, body []byte, given string) {
 	s.answer = policy.NoAnswer
-	ends := false
+	ends, renamed := false, false
 	if m.Kind == policy.FunctionCall || s.db.interferes.Load() {
 		s.doubtHold() // it may release the lock
 	}
@@ -57,8 +57,8 @@ func (s *Session) noteEffects(m *policy.Message, a *policy.Action, body []byte, 
 			changed := i > 0 || !s.facts.BeginsTransaction()
 			s.tx.fenceChanged, s.tx.varied = s.tx.fenceChanged || changed, s.tx.varied || changed
 		}
-		if st.Flags&(sqltext.Stores|sqltext.Renames) != 0 {
-			s.noteRenames(st, body, given)
+		if st.Flags&(sqltext.Stores|sqltext.Renames) != 0 && !renamed {
+			renamed = s.noteRenames(st, body, given)
 		}
 		if s.pooled {
 			s.tx.localSet = s.tx.localSet || st.Flags.Has(sqltext.SetsVariable|sqltext.Local)
@@ -119,8 +119,8 @@ func (s *Session) noteFlags(flags sqltext.Flags) {
 }
 
 // noteRenames records that a statement may give a name to another statement: a PREPARE or
-// DECLARE the one that it tells, any other text any name.
-func (s *Session) noteRenames(st *sqltext.Statement, body []byte, given string) {
+// DECLARE the one that it tells, any other text all names, which it reports.
+func (s *Session) noteRenames(st *sqltext.Statement, body []byte, given string) (all bool) {
 	var name []byte
 	switch {
 	case st.Flags.Has(sqltext.Renames):
@@ -132,6 +132,7 @@ func (s *Session) noteRenames(st *sqltext.Statement, body []byte, given string) 
 	ambiguous := func(known *statement) { known.ambiguous = true }
 	s.names.prepared.Change(name, ambiguous)
 	s.names.portals.Change(name, ambiguous)
+	return name == nil
 }
 
 // nameIn returns the name of a prepared statement in a PREPARE, DECLARE or DEALLOCATE.
