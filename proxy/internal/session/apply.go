@@ -119,8 +119,8 @@ func (s *Session) noteFlags(flags sqltext.Flags) {
 }
 
 // noteRenames records that a statement may give a name to another statement: a PREPARE or
-// DECLARE the one that it tells, any other text all names, which it reports.
-func (s *Session) noteRenames(st *sqltext.Statement, body []byte, given string) (all bool) {
+// DECLARE the one that it tells, any other text any name. It reports whether any.
+func (s *Session) noteRenames(st *sqltext.Statement, body []byte, given string) (anyName bool) {
 	var name []byte
 	switch {
 	case st.Flags.Has(sqltext.Renames):

@@ -11,7 +11,7 @@ import (
 // The cost of a text grows with its length, not with its square: one goroutine serves many
 // sessions.
 func TestATextOfManyStatements(t *testing.T) {
-	for _, statement := range []string{"set a.wirefence=1;", "insert into t values ('wirefence');", "select 'deallocate';"} {
+	for _, statement := range []string{"set a.wirefence=1;", "insert into t values ('wirefence');"} {
 		text := strings.Repeat(statement, 200_000/len(statement))
 		s, out := greeted(Config{}, discard{}), Out{}
 		for sent := s.TakeToServer(); len(sent) > 0; sent = s.TakeToServer() {
