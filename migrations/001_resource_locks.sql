@@ -82,14 +82,31 @@ CREATE FUNCTION wirefence.identity() RETURNS text
 LANGUAGE sql
 RETURN 'unknown';
 
--- PostgreSQL inlines identity into its callers, so it is VOLATILE as the functions that it
--- calls.
+-- is_here reports whether a row that is pinned to a server is valid on this one. It asks for the
+-- timeline each time. To read the system identifier opens a file, so know_server keeps it in a
+-- setting of the session.
+CREATE FUNCTION wirefence.is_here(pinned_to text) RETURNS boolean
+LANGUAGE sql
+RETURN pinned_to = 'unknown';
+
+CREATE FUNCTION wirefence.know_server() RETURNS text
+LANGUAGE sql
+RETURN set_config('wirefence.server', wirefence.identity(), false);
+
+-- PostgreSQL inlines these into their callers, so they are VOLATILE as the functions that they
+-- call.
 DO $$
 BEGIN
     CREATE OR REPLACE FUNCTION wirefence.identity() RETURNS text
     LANGUAGE sql
     RETURN concat((pg_control_system()).system_identifier, '/', left(pg_walfile_name(pg_current_wal_lsn()), 8), wirefence.citus_group());
     PERFORM wirefence.identity();
+    CREATE OR REPLACE FUNCTION wirefence.is_here(pinned_to text) RETURNS boolean
+    LANGUAGE sql
+    RETURN pinned_to = concat(current_setting('wirefence.server', true), '/', left(pg_walfile_name(pg_current_wal_lsn()), 8), wirefence.citus_group());
+    CREATE OR REPLACE FUNCTION wirefence.know_server() RETURNS text
+    LANGUAGE sql
+    RETURN set_config('wirefence.server', (pg_control_system()).system_identifier::text, false);
 EXCEPTION WHEN OTHERS THEN
     IF current_setting('wirefence.failover', true) = 'trust' THEN
         RETURN;

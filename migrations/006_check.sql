@@ -373,7 +373,7 @@ $$;
 -- check_all checks every pair of a fence, from an argument or from the session variable; null
 -- is no fence. It has no block with EXCEPTION, because the end of such a block would make the
 -- transaction READ WRITE again. On a standby it judges rows only, which the standby has.
-CREATE FUNCTION wirefence.check_all(carried text, default_resource text, fence text, required boolean DEFAULT false, shadow boolean DEFAULT false) RETURNS text
+CREATE FUNCTION wirefence.check_all(carried text, default_resource text, required boolean DEFAULT false, shadow boolean DEFAULT false) RETURNS text
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
@@ -416,10 +416,81 @@ BEGIN
     IF pairs.names IS NOT NULL THEN
         reason := coalesce(wirefence.judge_rows(pairs.names, pairs.claims, false), reason);
     END IF;
-    IF wirefence.any_guards() THEN
-        PERFORM wirefence.note_guarded(pairs.resources, fence, pairs.names IS NOT NULL);
+    IF pairs.resources IS NOT NULL THEN -- as it was written, if that is how entries are spelled
+        PERFORM wirefence.note_tokens(CASE WHEN carried ~ '^[^,=%(]+=[^,=%(]+(,[^,=%(]+=[^,=%(]+)*$' THEN carried ELSE (
+            SELECT string_agg(ltrim(wirefence.entry(u.resource), ',') || u.token, ',') FROM unnest(pairs.resources, pairs.tokens) AS u(resource, token)) END);
     END IF;
     RETURN reason;
+END
+$$;
+
+-- check_current decides the frequent case: carried is one current token of a resource with a plain
+-- name, whose lock is free. Otherwise it is not true, and another function decides, by the same
+-- rules. PL/pgSQL prepares each statement and expression anew in every transaction, and a
+-- search_path costs as much as a statement. So this function has one statement, and qualifies
+-- every name, those of operators too.
+--
+-- It takes the lock only once it has found the token current, since no transaction may upgrade
+-- from shared to exclusive. The row that it has found may be older than the lock, in every
+-- isolation level. So it must be the newest one: currtid2 follows the updates of a row in a new
+-- snapshot, and under the lock none commits.
+CREATE FUNCTION wirefence.check_current(resource text, carried text) RETURNS boolean
+LANGUAGE plpgsql SECURITY DEFINER
+AS $$
+DECLARE
+    passed boolean;
+BEGIN
+    LOOP
+        SELECT CASE WHEN pg_catalog.pg_try_advisory_xact_lock_shared(wirefence.lock_key(l.resource_id))
+                         AND pg_catalog.currtid2('wirefence.resource_locks', l.ctid) OPERATOR(pg_catalog.=) l.ctid
+                         AND wirefence.is_here(l.pinned_to) IS NOT FALSE
+                    THEN wirefence.note_tokens(carried) ELSE false END INTO passed
+        FROM wirefence.resource_locks AS l
+        WHERE l.resource_id OPERATOR(pg_catalog.=) resource AND (l.fence OPERATOR(pg_catalog.=) carried OR l.sourced_fence OPERATOR(pg_catalog.=) carried)
+          AND NOT pg_catalog.pg_is_in_recovery();
+        IF passed THEN
+            RETURN true;
+        ELSIF passed IS NULL OR pg_catalog.current_setting('wirefence.server', true) OPERATOR(pg_catalog.<>) '' THEN
+            RETURN false;
+        END IF;
+        PERFORM wirefence.know_server();
+    END LOOP;
+END
+$$;
+
+-- check_tokens is check_pairs for a fence without rows.
+CREATE FUNCTION wirefence.check_tokens(fence text, default_resource text, required boolean, shadow boolean) RETURNS text
+LANGUAGE sql VOLATILE SECURITY DEFINER
+RETURN wirefence.check_all(coalesce(fence, nullif(current_setting('wirefence.token', true), '')), default_resource, required, shadow);
+
+-- check_rows is check_pairs for a fence that names rows.
+CREATE FUNCTION wirefence.check_rows(fence text, default_resource text, required boolean, shadow boolean) RETURNS text
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    carried CONSTANT text := coalesce(fence, current_setting('wirefence.token', true));
+BEGIN
+    IF shadow IS NOT TRUE AND wirefence.check_row(carried) THEN
+        RETURN NULL;
+    END IF;
+    RETURN wirefence.check_all(carried, default_resource, required, shadow);
+END
+$$;
+
+-- check_pairs is check for all but the frequent case. A bare token belongs to default_resource.
+CREATE FUNCTION wirefence.check_pairs(fence text, default_resource text, required boolean, shadow boolean) RETURNS text
+LANGUAGE plpgsql
+AS $$
+DECLARE
+    carried CONSTANT text := coalesce(fence, pg_catalog.current_setting('wirefence.token', true));
+BEGIN
+    IF pg_catalog.strpos(carried, '(') OPERATOR(pg_catalog.>) 0 THEN
+        RETURN wirefence.check_rows(fence, default_resource, required, shadow);
+    ELSIF default_resource IS NOT NULL AND shadow IS NOT TRUE
+          AND wirefence.check_current(default_resource, pg_catalog.concat(default_resource, '=', carried)) THEN
+        RETURN NULL;
+    END IF;
+    RETURN wirefence.check_tokens(fence, default_resource, required, shadow);
 END
 $$;
 
@@ -430,80 +501,17 @@ $$;
 -- is READ ONLY from here on. With shadow, and for resources in mode shadow, it returns the
 -- refusal that it would have raised, and changes nothing. A standby lags behind its primary
 -- and cannot judge: there check does nothing.
---
--- The frequent case, one current token of a plain name, is decided here. check_all decides
--- all others by the same rules. PL/pgSQL prepares each statement and expression anew in every
--- transaction, so this function has few of them.
---
--- In READ COMMITTED one read is enough: it follows the lock, so its snapshot is newer. If the
--- row differs, the token may have to be recorded, and no transaction may upgrade from shared
--- to exclusive. So the lock is taken in a subtransaction, whose rollback releases it. With an
--- older snapshot the row is found first, and read FOR SHARE once its lock is held.
---
--- The condition of that read also makes the note for guards, because a further statement
--- would cost about as much as the read.
 CREATE FUNCTION wirefence.check(fence text, default_resource text, required boolean, shadow boolean) RETURNS text
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
-AS $$
-DECLARE
-    carried text := coalesce(fence, nullif(current_setting('wirefence.token', true), ''));
-BEGIN
-    IF default_resource IS NOT NULL AND strpos(carried, '=') = 0 THEN
-        carried := default_resource || '=' || carried;
-    END IF;
-    IF strpos(carried, '(') > 0 THEN
-        IF shadow IS NOT TRUE AND wirefence.check_row(carried) THEN
-            IF wirefence.any_guards() AND current_setting('transaction_read_only') = 'off' THEN
-                PERFORM wirefence.note_passed('{}', fence);
-            END IF;
-            RETURN NULL;
-        END IF;
-    ELSIF current_setting('transaction_isolation') = 'read committed' AND carried IS NOT NULL AND shadow IS NOT TRUE AND NOT pg_is_in_recovery() THEN
-        BEGIN
-            IF pg_try_advisory_xact_lock_shared(wirefence.lock_key(split_part(carried, '=', 1))) THEN
-                PERFORM FROM wirefence.resource_locks AS l
-                WHERE l.resource_id = split_part(carried, '=', 1) AND CASE
-                    WHEN (l.fence = carried OR l.sourced_fence = carried) IS NOT TRUE OR l.pinned_to <> wirefence.identity() THEN false
-                    WHEN NOT wirefence.any_guards() OR current_setting('transaction_read_only') = 'on' THEN true
-                    WHEN NOT EXISTS (SELECT FROM wirefence.guards AS g WHERE g.template)
-                         AND NOT EXISTS (SELECT FROM wirefence.guards AS g WHERE g.resource = l.resource_id) THEN true
-                    WHEN current_setting('wirefence.passed', true) <> '' THEN wirefence.note_passed(ARRAY[l.resource_id], "check".fence)
-                    ELSE set_config('wirefence.passed', ',v' || wirefence.lock_key(coalesce(current_setting('wirefence.token', true), '')) || ','
-                             || wirefence.lock_key(l.resource_id) || ',', true) IS NOT NULL
-                    END;
-                IF FOUND THEN
-                    RETURN NULL;
-                END IF;
-                RAISE EXCEPTION 'not the frequent case';
-            END IF;
-        EXCEPTION WHEN raise_exception THEN
-            NULL;
-        END;
-    ELSIF current_setting('transaction_isolation') IN ('repeatable read', 'serializable')
-          AND current_setting('transaction_read_only') = 'off' AND shadow IS NOT TRUE THEN
-        PERFORM FROM (
-            SELECT pg_try_advisory_xact_lock_shared(wirefence.lock_key(l.resource_id)) AS locked
-            FROM wirefence.resource_locks AS l
-            WHERE l.resource_id = split_part(carried, '=', 1) AND (l.fence = carried OR l.sourced_fence = carried)) AS l
-        WHERE l.locked;
-        IF FOUND THEN
-            PERFORM FROM wirefence.resource_locks AS l
-            WHERE l.resource_id = split_part(carried, '=', 1) AND (l.fence = carried OR l.sourced_fence = carried)
-              AND (l.pinned_to <> wirefence.identity()) IS NOT TRUE FOR SHARE;
-            IF FOUND THEN
-                PERFORM wirefence.note_guarded(ARRAY[split_part(carried, '=', 1)], fence);
-                RETURN NULL;
-            END IF;
-        END IF;
-    END IF;
-    RETURN wirefence.check_all(coalesce(fence, nullif(current_setting('wirefence.token', true), '')), default_resource, fence, required, shadow);
-END
-$$;
+LANGUAGE sql VOLATILE
+RETURN CASE WHEN shadow IS NOT TRUE AND default_resource IS NULL
+                     AND wirefence.check_current(split_part(coalesce(fence, current_setting('wirefence.token', true)), '=', 1), coalesce(fence, current_setting('wirefence.token', true)))
+            THEN NULL ELSE wirefence.check_pairs(fence, default_resource, required, shadow) END;
 
 CREATE FUNCTION wirefence.check(fence text DEFAULT NULL) RETURNS void
 LANGUAGE sql VOLATILE
 RETURN wirefence.check(fence, NULL::text, false, false);
 
-GRANT EXECUTE ON FUNCTION wirefence.check(text, text, boolean, boolean), wirefence.check(text) TO PUBLIC;
+GRANT EXECUTE ON FUNCTION wirefence.check(text, text, boolean, boolean), wirefence.check(text), wirefence.check_current(text, text), wirefence.check_tokens(text, text, boolean, boolean),
+    wirefence.check_rows(text, text, boolean, boolean), wirefence.check_pairs(text, text, boolean, boolean) TO PUBLIC;
 
 COMMENT ON FUNCTION wirefence.check(text) IS 'Checks every pair of a fence for this transaction, by default of the fence in wirefence.token. Takeovers of its resources wait until the transaction ends. It raises WF001 to WF008. Without a fence it does nothing. After a savepoint the check is valid until ROLLBACK TO.';

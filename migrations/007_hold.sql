@@ -162,8 +162,7 @@ BEGIN
         keys := ARRAY(SELECT DISTINCT wirefence.lock_key(u.resource) FROM unnest(pairs.resources) AS u(resource));
         state := wirefence.holdable(pairs.resources, pairs.tokens, pairs.sources);
         holds := manner <> 'observe' AND (state = 'hold' OR state = 'record' AND manner IN ('exchange', 'needed') AND current_setting('transaction_read_only') = 'off')
-            AND NOT (fence IS DISTINCT FROM variable AND fence IS NOT NULL AND wirefence.any_guards()
-                     AND EXISTS (SELECT FROM unnest(pairs.resources) AS u(resource) WHERE wirefence.may_be_guarded(u.resource)))
+            AND NOT (fence IS DISTINCT FROM variable AND fence IS NOT NULL AND wirefence.any_guards())
             AND NOT (manner IN ('group', 'exchange') AND wirefence.wanted(keys) <> '{}');
     END IF;
     IF holds OR manner = 'group' OR manner <> 'direct' AND state = 'shadow' THEN

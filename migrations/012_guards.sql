@@ -26,7 +26,7 @@ GRANT SELECT ON wirefence.guards, wirefence.bypasses TO wirefence_issuer;
 -- guard_triggers lists the triggers of guards. from_parent says that a partition has the
 -- trigger from its parent.
 CREATE VIEW wirefence.guard_triggers AS
-SELECT t.tgrelid::regclass AS relation, t.tgname AS name, t.tgnargs > 1 AS shadow, p.proname AS function, t.tgenabled AS enabled,
+SELECT t.tgrelid::regclass AS relation, t.tgname AS name, t.tgnargs > CASE p.proname WHEN 'guard' THEN 2 ELSE 1 END AS shadow, p.proname AS function, t.tgenabled AS enabled,
        CASE WHEN t.tgnargs > 0 THEN convert_from(substr(t.tgargs, 1, position(decode('00', 'hex') IN t.tgargs) - 1), getdatabaseencoding()) END AS resource,
        t.tgparentid <> 0 AS from_parent, t.tgtype & 1 = 1 AS for_each_row
 FROM pg_trigger AS t
@@ -73,15 +73,13 @@ CREATE FUNCTION wirefence.record_bypass(target regclass, resource text) RETURNS 
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
-    IF wirefence.has_passed('', 'b') THEN
-        RETURN true;
-    ELSIF NOT wirefence.may_bypass() THEN
+    IF NOT wirefence.may_bypass() THEN
         RETURN false;
     END IF;
     INSERT INTO wirefence.bypasses (xid, relation, resource, login, application, address)
     VALUES (pg_current_xact_id(), target::text, resource, session_user, current_setting('application_name'), inet_client_addr())
     ON CONFLICT DO NOTHING;
-    PERFORM wirefence.note_passed('{""}', kind => 'b');
+    PERFORM wirefence.note_checked(ltrim(wirefence.entry(resource), ',') || '(bypass)');
     RETURN true;
 END
 $$;
@@ -101,12 +99,6 @@ BEGIN
 END
 $$;
 
--- variable_has_changed reports whether the session variable has changed since this
--- transaction last read it.
-CREATE FUNCTION wirefence.variable_has_changed() RETURNS boolean
-LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
-RETURN NOT wirefence.has_passed(coalesce(current_setting('wirefence.token', true), ''), 'v');
-
 -- has_guard_for reports whether a table has a guard, in shadow mode or not, that may ask for
 -- a resource.
 CREATE FUNCTION wirefence.has_guard_for(target regclass, resource text, shadow boolean) RETURNS boolean
@@ -116,36 +108,26 @@ AS $$
                    WHERE g.relation = target AND g.shadow = has_guard_for.shadow AND (g.resource = has_guard_for.resource OR g.function <> 'guard'))
 $$;
 
--- guard_unchecked runs when wirefence.passed does not have the resource although the guard
--- has just checked the fence of the session: the fence does not name the resource, or the
--- guard is not declared, as after the restore of a part of a dump.
+-- guard_unchecked runs when a check has passed that noted nothing of the resource: the fence of
+-- the session does not name it, wirefence.checked is long, or the guard is not declared, as after
+-- the restore of a part of a dump.
 CREATE FUNCTION wirefence.guard_unchecked(target regclass, resource text) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
     carried CONSTANT text := nullif(current_setting('wirefence.token', true), '');
-    pairs record;
 BEGIN
-    IF wirefence.has_passed(resource) THEN
-        IF wirefence.variable_has_changed() THEN
-            PERFORM wirefence.check_all(carried, NULL, NULL), wirefence.note_passed('{}');
-        END IF;
+    IF wirefence.is_checked(resource) OR resource COLLATE "C" = ANY ((wirefence.read_fence(carried, NULL)).resources) THEN
         RETURN;
-    ELSIF carried IS NOT NULL THEN
-        pairs := wirefence.parse_fence(carried, NULL);
-        IF resource COLLATE "C" = ANY (pairs.resources) THEN
-            PERFORM wirefence.check_all(carried, NULL, NULL), wirefence.note_passed(pairs.resources);
-            RETURN;
-        END IF;
-    END IF;
-    IF NOT wirefence.has_guard_for(target, resource, false) THEN
+    ELSIF NOT wirefence.has_guard_for(target, resource, false) THEN
         PERFORM wirefence.refuse_unguarded(target, resource, carried);
     ELSIF wirefence.record_bypass(target, resource) THEN
         RETURN;
     ELSIF NOT EXISTS (SELECT FROM wirefence.resource_locks AS l WHERE l.resource_id = resource AND l.mode = 'shadow') THEN
         PERFORM wirefence.refuse_unguarded(target, resource, carried);
     END IF;
-    PERFORM wirefence.note('shadow', 'WF002', resource, NULL, NULL, NULL, NULL, target::text), wirefence.note_passed(ARRAY[resource]);
+    PERFORM wirefence.note('shadow', 'WF002', resource, NULL, NULL, NULL, NULL, target::text),
+            wirefence.note_checked(ltrim(wirefence.entry(resource), ',') || '(shadow)');
 END
 $$;
 
@@ -175,28 +157,29 @@ LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
     carried CONSTANT text := nullif(current_setting('wirefence.token', true), '');
+    noted CONSTANT text := current_setting('wirefence.checked', true);
     token bigint;
     source text;
     is_malformed boolean;
 BEGIN
-    IF pg_trigger_depth() = 0 OR NOT wirefence.has_guard_for(target, resource, true) OR wirefence.has_passed(resource) AND (carried IS NULL OR NOT wirefence.variable_has_changed())
-       OR wirefence.has_passed(resource, 's') OR wirefence.has_passed('', 's') OR wirefence.record_bypass(target, resource)
-       OR current_setting('transaction_read_only') = 'on' THEN
+    IF pg_trigger_depth() = 0 OR NOT wirefence.has_guard_for(target, resource, true) OR wirefence.is_checked(resource)
+       OR strpos(noted, ',(shadow)' || ltrim(wirefence.entry(resource), ',')) > 0 OR strpos(noted, ',(shadow)=') > 0
+       OR wirefence.record_bypass(target, resource) OR current_setting('transaction_read_only') = 'on' THEN
         RETURN;
     END IF;
     IF state IS NULL AND carried IS NOT NULL THEN
         SELECT p.* INTO token, source, is_malformed FROM wirefence.find_pair(carried, resource) AS p;
         IF is_malformed THEN
             state := 'WF004';
-        ELSIF token IS NOT NULL OR wirefence.has_passed(resource) THEN
+        ELSIF token IS NOT NULL THEN
             state := 'judge';
         END IF;
     END IF;
     state := coalesce(state, 'WF002');
-    IF length(current_setting('wirefence.passed', true)) > 1000 THEN
-        resource := '';
+    IF length(noted) > 8192 THEN
+        resource := ''; -- for all further ones
     END IF;
-    PERFORM wirefence.note_passed(ARRAY[resource], kind => 's');
+    PERFORM wirefence.note_checked('(shadow)' || ltrim(wirefence.entry(resource), ','));
     IF state ~ '^WF00[1-8]$' THEN
         PERFORM wirefence.note('shadow', state, left(nullif(resource, ''), 255), NULL, NULL, NULL, NULL, target::text);
     ELSIF token IS NOT NULL AND resource <> '' THEN
@@ -205,34 +188,24 @@ BEGIN
 END
 $$;
 
--- guard is the trigger of a table with one resource, which is its argument. It runs before
--- each statement, and for rows that come into a partition without such a trigger. A second
--- argument says that the guard is in shadow mode.
+-- guard is the trigger of a table with one resource. It runs before each statement, and for rows
+-- that come in by a statement on another table, a parent. Its arguments are the resource and its
+-- entry in wirefence.checked; a third one says that the guard is in shadow mode.
 --
 -- It runs with the rights of the writer. To set a search_path would cost as much as
 -- everything else in it, so it qualifies every name, those of operators too.
 CREATE FUNCTION wirefence.guard() RETURNS trigger
 LANGUAGE plpgsql
 AS $$
-DECLARE
-    checked boolean := false;
 BEGIN
-    LOOP
-        IF pg_catalog.strpos(coalesce(pg_catalog.current_setting('wirefence.passed', true), ''),
-                             pg_catalog.concat(',', pg_catalog.hashtextextended(TG_ARGV[0], 8604534342903230051), ',')) OPERATOR(pg_catalog.>) 0
-           AND pg_catalog.strpos(pg_catalog.current_setting('wirefence.passed', true), pg_catalog.concat(',v', pg_catalog.hashtextextended(
-                   coalesce(pg_catalog.current_setting('wirefence.token', true), ''), 8604534342903230051), ',')) OPERATOR(pg_catalog.>) 0 THEN
-            RETURN NULL;
-        END IF;
-        EXIT WHEN checked;
-        IF TG_NARGS OPERATOR(pg_catalog.>) 1 THEN
-            PERFORM wirefence.guard_shadowed(TG_RELID::pg_catalog.regclass, TG_ARGV[0]);
-            RETURN NULL;
-        END IF;
-        PERFORM wirefence.check(NULL, NULL, false, false);
-        checked := true;
-    END LOOP;
-    PERFORM wirefence.guard_unchecked(TG_RELID::pg_catalog.regclass, TG_ARGV[0]);
+    IF pg_catalog.strpos(pg_catalog.current_setting('wirefence.checked', true), TG_ARGV[1]) OPERATOR(pg_catalog.>) 0
+       OR TG_NARGS OPERATOR(pg_catalog.=) 2 AND wirefence.check_current(TG_ARGV[0], pg_catalog.current_setting('wirefence.token', true)) THEN
+        NULL;
+    ELSIF TG_NARGS OPERATOR(pg_catalog.>) 2 THEN
+        PERFORM wirefence.guard_shadowed(TG_RELID::pg_catalog.regclass, TG_ARGV[0]);
+    ELSE
+        PERFORM wirefence.check(NULL, NULL, false, false), wirefence.guard_unchecked(TG_RELID::pg_catalog.regclass, TG_ARGV[0]);
+    END IF;
     RETURN NULL;
 END
 $$;
@@ -344,7 +317,7 @@ AS $$
 $$;
 
 -- guard_row is the trigger of a table whose rows have a resource each. It runs for rows for
--- whose resource wirefence.passed shows no check. The template is its argument; a second
+-- whose resource wirefence.checked shows no check. The template is its argument; a second
 -- argument says that the guard is in shadow mode. An update that changes the name of a row
 -- needs the tokens of both names.
 CREATE FUNCTION wirefence.guard_row() RETURNS trigger
@@ -462,11 +435,11 @@ BEGIN
     LOOP
         SELECT min(u.name) INTO missing FROM unnest(names) AS u(name)
         WHERE u.name NOT IN (SELECT split_part(s.pair, '=', 1) FROM unnest(string_to_array(wirefence.checked_rows(), ',')) AS s(pair));
-        IF missing IS NULL AND NOT lacks_name AND (checked OR NOT wirefence.variable_has_changed()) THEN
+        IF missing IS NULL AND NOT lacks_name THEN
             RETURN;
         END IF;
         EXIT WHEN checked;
-        PERFORM wirefence.check_all(carried, NULL, NULL), wirefence.note_passed('{}');
+        PERFORM wirefence.check(NULL, NULL, false, false);
         checked := true;
     END LOOP;
     IF shadow THEN
@@ -513,9 +486,9 @@ CREATE FUNCTION wirefence.guard_statement() RETURNS trigger
 LANGUAGE plpgsql
 AS $$
 BEGIN
-    IF TG_NARGS OPERATOR(pg_catalog.=) 1 AND coalesce(pg_catalog.current_setting('wirefence.token', true), '') OPERATOR(pg_catalog.<>) ''
-       AND (pg_catalog.strpos(coalesce(pg_catalog.current_setting('wirefence.passed', true), ''), pg_catalog.concat(',v', pg_catalog.hashtextextended(
-                pg_catalog.current_setting('wirefence.token', true), 8604534342903230051), ',')) OPERATOR(pg_catalog.>) 0) IS NOT TRUE THEN
+    IF TG_NARGS OPERATOR(pg_catalog.=) 1 AND pg_catalog.current_setting('wirefence.token', true) OPERATOR(pg_catalog.<>) ''
+       AND (pg_catalog.strpos(pg_catalog.current_setting('wirefence.checked', true),
+                              pg_catalog.concat(',', pg_catalog.current_setting('wirefence.token', true), ',')) OPERATOR(pg_catalog.>) 0) IS NOT TRUE THEN
         PERFORM wirefence.check(NULL, NULL, false, false);
     END IF;
     IF TG_OP OPERATOR(pg_catalog.=) 'TRUNCATE' THEN
@@ -525,7 +498,7 @@ BEGIN
 END
 $$;
 
-GRANT EXECUTE ON FUNCTION wirefence.guard(), wirefence.guard_row(), wirefence.guard_rows(), wirefence.guard_statement(), wirefence.row_query(text),
+GRANT EXECUTE ON FUNCTION wirefence.is_checked(text), wirefence.entry(text), wirefence.guard(), wirefence.guard_row(), wirefence.guard_rows(), wirefence.guard_statement(), wirefence.row_query(text),
     wirefence.rows_query(text, text[]), wirefence.guard_names(regclass, text, text[], boolean),
     wirefence.guard_unchecked(regclass, text), wirefence.guard_row_unchecked(regclass, text, text, boolean),
     wirefence.guard_truncate(regclass, text, boolean), wirefence.guard_shadowed(regclass, text, text) TO PUBLIC;

@@ -109,35 +109,38 @@ BEGIN
 END
 $$;
 
--- plan_triggers returns the statements that guard one table of an inheritance tree. A
--- partition gets triggers for rows from its parent, a later partition too. So a partitioned
--- table with one resource has a trigger for rows as well, which guards later partitions. A
--- table that inherits from another has one, too: a write through the parent fires no
--- statement trigger of the child.
+-- plan_triggers returns the statements that guard one table of an inheritance tree. A table can
+-- get a parent later, and a write through that fires no statement trigger of the child. So each
+-- table has a trigger for rows as well, which a partition gets from its parent, a later
+-- partition too. With one resource its name has the number of the table, since a table with such a
+-- guard may become the partition of another one.
 CREATE FUNCTION wirefence.plan_triggers(member regclass, kind "char", is_partition boolean, resource text, shadow boolean) RETURNS SETOF text
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    for_row CONSTANT text := 'CREATE TRIGGER wirefence_guard_%s AFTER %s ON %s FOR EACH ROW WHEN ((%s) IS NOT TRUE) EXECUTE FUNCTION wirefence.%s(%L'
+    for_row CONSTANT text := 'CREATE TRIGGER wirefence_guard_%s AFTER %s ON %s FOR EACH ROW WHEN ((%s) IS NOT TRUE) EXECUTE FUNCTION wirefence.%s(%s'
         || CASE WHEN shadow THEN ', ''shadow'')' ELSE ')' END;
-    for_statement CONSTANT text := 'CREATE TRIGGER wirefence_guard BEFORE INSERT OR UPDATE OR DELETE OR TRUNCATE ON %s FOR EACH STATEMENT EXECUTE FUNCTION wirefence.%s(%L'
+    for_statement CONSTANT text := 'CREATE TRIGGER wirefence_guard BEFORE INSERT OR UPDATE OR DELETE OR TRUNCATE ON %s FOR EACH STATEMENT EXECUTE FUNCTION wirefence.%s(%s'
         || CASE WHEN shadow THEN ', ''shadow'')' ELSE ')' END;
     for_transition CONSTANT text := 'CREATE TRIGGER wirefence_guard_%s AFTER %s ON %s REFERENCING %s FOR EACH STATEMENT EXECUTE FUNCTION wirefence.guard_rows(%L'
         || CASE WHEN shadow THEN ', ''shadow'')' ELSE ')' END;
+    arguments text;
     of_new text := 'false';
     of_old text := 'false';
     trigger_function CONSTANT text := CASE WHEN wirefence.class_of(resource) IS NULL THEN 'guard_row' ELSE 'guard_rows' END;
 BEGIN
     IF NOT wirefence.is_template(resource) THEN
         resource := wirefence.plain_name(resource);
-        RETURN NEXT format(for_statement, member, 'guard', resource);
-        IF NOT is_partition AND (kind = 'p' OR EXISTS (SELECT FROM pg_inherits AS i WHERE i.inhrelid = member)) THEN
-            RETURN NEXT format(for_row, 'row', 'INSERT OR UPDATE OR DELETE', member,
-                               wirefence.passed_condition(quote_literal(resource) || '::text'), 'guard', resource);
+        arguments := format('%L, %L', resource, wirefence.entry(resource));
+        RETURN NEXT format(for_statement, member, 'guard', arguments);
+        IF NOT is_partition THEN
+            RETURN NEXT format(for_row, 'row_' || member::oid, 'INSERT OR UPDATE OR DELETE', member,
+                               wirefence.checked_condition(quote_literal(wirefence.entry(resource)), shadow), 'guard', arguments);
         END IF;
         RETURN;
     END IF;
-    RETURN NEXT format(for_statement, member, 'guard_statement', resource);
+    arguments := quote_literal(resource);
+    RETURN NEXT format(for_statement, member, 'guard_statement', arguments);
     IF trigger_function = 'guard_rows' AND kind = 'r' AND NOT is_partition
        AND NOT EXISTS (SELECT FROM pg_inherits AS i WHERE member IN (i.inhrelid, i.inhparent)) THEN
         RETURN NEXT format(for_transition, 'insert', 'INSERT', member, 'NEW TABLE AS wirefence_new', resource);
@@ -145,12 +148,12 @@ BEGIN
         RETURN NEXT format(for_transition, 'delete', 'DELETE', member, 'OLD TABLE AS wirefence_old', resource);
     ELSIF NOT is_partition THEN
         IF trigger_function = 'guard_row' THEN
-            of_new := wirefence.passed_condition(wirefence.name_expression(resource, 'NEW'));
-            of_old := wirefence.passed_condition(wirefence.name_expression(resource, 'OLD'));
+            of_new := wirefence.checked_condition(wirefence.entry_expression(wirefence.name_expression(resource, 'NEW')), shadow);
+            of_old := wirefence.checked_condition(wirefence.entry_expression(wirefence.name_expression(resource, 'OLD')), shadow);
         END IF;
-        RETURN NEXT format(for_row, 'insert', 'INSERT', member, of_new, trigger_function, resource);
-        RETURN NEXT format(for_row, 'update', 'UPDATE', member, of_new || ' AND ' || of_old, trigger_function, resource);
-        RETURN NEXT format(for_row, 'delete', 'DELETE', member, of_old, trigger_function, resource);
+        RETURN NEXT format(for_row, 'insert', 'INSERT', member, of_new, trigger_function, arguments);
+        RETURN NEXT format(for_row, 'update', 'UPDATE', member, of_new || ' AND ' || of_old, trigger_function, arguments);
+        RETURN NEXT format(for_row, 'delete', 'DELETE', member, of_old, trigger_function, arguments);
     END IF;
 END
 $$;
@@ -439,7 +442,7 @@ AS $$
         ORDER BY f.member, g.resource, CASE WHEN f.member IS NULL THEN g.name END, f.member <> g.relation
     ), installed AS (
         SELECT t.relation, min(t.resource) AS resource, bool_or(t.function <> 'guard') AS template, bool_and(t.shadow) AS shadow, bool_or(t.shadow) AS shadow_in_part,
-               bool_or(t.name = 'wirefence_guard') AS statements, count(*) FILTER (WHERE t.name <> 'wirefence_guard') AS rows,
+               bool_or(t.name = 'wirefence_guard') AS statements, bool_or(t.from_parent) AS from_parent, count(*) FILTER (WHERE t.name <> 'wirefence_guard') AS rows,
                bool_or(t.enabled IN ('D', 'R')) AS disabled, bool_or(t.for_each_row) AS for_each_row
         FROM wirefence.guard_triggers AS t GROUP BY t.relation
     ), joined AS (
@@ -455,13 +458,12 @@ AS $$
                    WHEN s.resource <> d.resource THEN 'guarded for another resource, ' || wirefence.quote_name(s.resource)
                    WHEN s.shadow <> d.shadow OR s.shadow_in_part <> d.shadow THEN 'in shadow mode in part: protect it again'
                    WHEN s.disabled THEN 'a trigger of its guard is disabled: protect it again'
-                   WHEN NOT s.statements THEN 'a later partition: its rows are guarded, TRUNCATE is not: protect the parent again'
+                   WHEN NOT s.statements AND s.from_parent THEN 'a later partition: its rows are guarded, TRUNCATE is not: protect the parent again'
                    WHEN d.template AND wirefence.class_of(d.resource) IS NOT NULL AND NOT EXISTS (
                        SELECT FROM wirefence.row_classes AS r WHERE r.class = wirefence.class_of(d.resource))
                    THEN 'the class of its rows is not declared: declare it, or unprotect the table'
                    WHEN d.template AND NOT s.for_each_row AND EXISTS (SELECT FROM pg_inherits AS i WHERE d.relation IN (i.inhrelid, i.inhparent))
-                        OR s.rows < CASE WHEN d.template THEN 3
-                                      WHEN d.kind = 'p' OR EXISTS (SELECT FROM pg_inherits AS i WHERE i.inhrelid = d.relation) THEN 1 ELSE 0 END
+                        OR NOT s.statements OR s.rows < CASE WHEN d.template THEN 3 ELSE 1 END
                    THEN 'a trigger of its guard is missing, or it has got a parent since: protect it again'
                    WHEN EXISTS (SELECT FROM wirefence.name_parts(d.resource) AS p
                                 WHERE d.template AND p.is_column AND NOT EXISTS (

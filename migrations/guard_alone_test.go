@@ -9,7 +9,7 @@ import (
 // statement trigger of the table.
 func TestATableGuardedAloneIsGuardedThroughItsParent(t *testing.T) {
 	onEach(t, func(t *testing.T, db database) {
-		app, issuer := guarded(t, db), db.as(t, "issuer")
+		app := guarded(t, db)
 		mustExec(t, app, `SELECT wirefence.unprotect('parts'), wirefence.unprotect('base');
 			SELECT wirefence.protect('parts_low', 'orders'), wirefence.protect('heir', 'orders'), wirefence.protect('free', 'orders');
 			SET wirefence.token = 'orders=34'; INSERT INTO heir VALUES (7, 'a'); RESET wirefence.token`)
@@ -23,18 +23,34 @@ func TestATableGuardedAloneIsGuardedThroughItsParent(t *testing.T) {
 			mustExec(t, app, "ROLLBACK")
 		}
 		mustExec(t, app, "INSERT INTO parts VALUES (102, 'x'); UPDATE base SET item = 'x' WHERE id = 1") // what isn't guarded
-		// One that gets a parent later is found.
-		faults := "SELECT count(*) FROM wirefence.guarded() WHERE relation = 'public.free' AND fault LIKE '%has got a parent since%'"
-		if n := value[int](t, issuer, faults); n != 0 {
-			t.Error("a fault before there is one")
-		}
-		mustExec(t, app, "CREATE TABLE later (id int); ALTER TABLE free INHERIT later")
-		if n := value[int](t, issuer, faults); n != 1 {
-			t.Error("a guarded table that has got a parent is not found")
-		}
-		mustExec(t, app, "SELECT wirefence.protect('free', 'orders')")
-		if n := value[int](t, issuer, faults); n != 0 {
-			t.Error("protecting again doesn't mend it")
+	})
+}
+
+// A guarded table may get a parent later, as when a live table is renamed and attached to a
+// partitioned one in its place. A write through the parent fires no statement trigger of it.
+func TestATableThatGetsAParentStaysGuarded(t *testing.T) {
+	onEach(t, func(t *testing.T, db database) {
+		app := guarded(t, db)
+		mustExec(t, app, `CREATE TABLE heir2 (id int, item text); CREATE TABLE family (id int, item text); SELECT wirefence.protect('heir2', 'orders');
+			BEGIN; SET LOCAL wirefence.token = 'orders=34'; INSERT INTO heir2 VALUES (1, 'a'); COMMIT; ALTER TABLE heir2 INHERIT family;
+			DROP TABLE lines; ALTER TABLE orders RENAME TO orders_2025; CREATE TABLE orders (LIKE orders_2025) PARTITION BY RANGE (id)`)
+		for _, parent := range []string{"SELECT 'not guarded'", "SELECT wirefence.protect('orders', 'orders')"} {
+			mustExec(t, app, parent+"; ALTER TABLE orders ATTACH PARTITION orders_2025 FOR VALUES FROM (0) TO (100)")
+			for _, sql := range []string{
+				"INSERT INTO orders VALUES (50, 'x')", "UPDATE orders SET item = 'x' WHERE id = 2", "DELETE FROM orders WHERE id = 2", "COPY orders FROM PROGRAM 'echo 51,x' WITH (FORMAT csv)",
+				"UPDATE family SET item = 'x'", "DELETE FROM family",
+			} {
+				conn := app
+				if strings.HasPrefix(sql, "COPY") {
+					conn = db.admin(t)
+				}
+				for fence, state := range map[string]string{"": "WF002", "lines=34": "WF002", "orders=33": "WF001", "orders=34": ""} {
+					mustExec(t, conn, "BEGIN; SET LOCAL wirefence.token = '"+fence+"'")
+					wantCode(t, exec(conn, sql), state)
+					mustExec(t, conn, "ROLLBACK")
+				}
+			}
+			mustExec(t, app, "ALTER TABLE orders DETACH PARTITION orders_2025")
 		}
 	})
 }
@@ -84,8 +100,8 @@ func TestWhatIsOnlyLookedAtIsNotCounted(t *testing.T) {
 	})
 }
 
-// Guards accept an earlier check of the transaction, whatever the session variable holds,
-// until the variable changes.
+// Guards accept an earlier check of the transaction, whatever the session variable holds, also
+// where it changes behind the check.
 func TestGuardsHeedWhatWasChecked(t *testing.T) {
 	onEach(t, func(t *testing.T, db database) {
 		app := guarded(t, db)
@@ -93,40 +109,37 @@ func TestGuardsHeedWhatWasChecked(t *testing.T) {
 		for _, session := range []string{"report:a:1=33,orders=33", "34", ""} {
 			mustExec(t, app, "SELECT set_config('wirefence.token', $1, false)", session)
 			mustExec(t, app, "BEGIN; SELECT wirefence.check('report:a:1=34,orders=34')")
-			wantCode(t, exec(app, row), "")
-			wantCode(t, exec(app, orders), "")
-			mustExec(t, app, "SET LOCAL wirefence.token = 'orders=33,report:a:1=33'; SAVEPOINT a")
-			if session != "report:a:1=33,orders=33" {
-				wantCode(t, exec(app, orders), "WF001")
-				mustExec(t, app, "ROLLBACK TO a")
-				wantCode(t, exec(app, row), "WF001")
+			for _, then := range []string{"SELECT 1", "SET LOCAL wirefence.token = 'orders=33'", "RESET wirefence.token"} {
+				mustExec(t, app, then)
+				if session == "34" && then == "SELECT 1" {
+					continue // a template's guard checks the whole fence of the session, which is malformed
+				}
+				wantCode(t, exec(app, orders), "")
 			}
 			mustExec(t, app, "ROLLBACK")
 		}
 		mustExec(t, app, "SELECT set_config('wirefence.token', 'report:b:1=33', false)")
 		mustExec(t, app, "BEGIN; SELECT wirefence.check('report:a:1=34')")
 		wantCode(t, exec(app, "UPDATE reports SET tenant = 'b' WHERE id = 1"), "WF001")
+		mustExec(t, app, "ROLLBACK; RESET wirefence.token; BEGIN; SELECT wirefence.check('report:a:1=34,orders=34')")
+		wantCode(t, exec(app, row+"; "+orders), "")
 		mustExec(t, app, "ROLLBACK")
 	})
 }
 
-// A second fence of a transaction, with a higher token, is recorded by the guard.
-func TestAHigherTokenLaterInATransactionIsRecorded(t *testing.T) {
+// Names with the characters that separate the entries of wirefence.checked pass for no other.
+func TestANamePassesForNoOther(t *testing.T) {
 	onEach(t, func(t *testing.T, db database) {
 		app := guarded(t, db)
-		for _, c := range []struct{ resource, sql string }{{"free", "INSERT INTO free VALUES (1)"}, {"note:a", "INSERT INTO notes VALUES ('a')"}} {
-			if c.resource == "free" {
-				mustExec(t, app, "SELECT wirefence.protect('free', 'free'); CREATE TABLE notes (id text); SELECT wirefence.protect('notes', 'note:{id}')")
-			}
-			for _, begin := range []string{"SET LOCAL wirefence.token = '" + c.resource + "=5'; " + c.sql, "SELECT wirefence.check('" + c.resource + "=7')"} {
-				mustExec(t, app, "BEGIN; "+begin)
-				mustExec(t, app, "SET LOCAL wirefence.token = '"+c.resource+"=9'; "+c.sql)
-				mustExec(t, app, "COMMIT")
-				if got := db.lastToken(t, c.resource); got != 9 {
-					t.Errorf("%s: the last token is %d", c.resource, got)
-				}
-				mustExec(t, db.admin(t), "DELETE FROM wirefence.resource_locks WHERE resource_id = $1", c.resource)
-			}
+		mustExec(t, app, "CREATE TABLE notes (id text NOT NULL); SELECT wirefence.protect('notes', 'n:{id}')")
+		for _, name := range []string{"x,orders=34,y", "x,orders", "(shadow)orders", "orders%3D34"} {
+			db.seal(t, name, 34)
+			db.seal(t, "n:"+name, 34)
+			encoded := strings.NewReplacer("%", "%25", ",", "%2C", "=", "%3D", "(", "%28", ")", "%29").Replace(name)
+			mustExec(t, app, "BEGIN; SELECT wirefence.check('"+encoded+"=34,n:"+encoded+"=34')")
+			mustExec(t, app, "INSERT INTO notes VALUES ('"+name+"')")
+			wantCode(t, exec(app, "UPDATE orders SET item = 'x'"), "WF002")
+			mustExec(t, app, "ROLLBACK")
 		}
 	})
 }

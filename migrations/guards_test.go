@@ -167,7 +167,7 @@ func TestWhatATransactionPassedEndsWithIt(t *testing.T) {
 	onEach(t, func(t *testing.T, db database) {
 		app := guarded(t, db)
 		const write, rows = "UPDATE orders SET item = 'y'", "UPDATE reports SET body = 'y' WHERE id = 1"
-		wantCode(t, exec(app, "SELECT wirefence.note_passed('{orders}')"), "42501")
+		wantCode(t, exec(app, "SELECT wirefence.note_checked('orders=34')"), "42501")
 		mustExec(t, app, "BEGIN; SET LOCAL wirefence.token = 'orders=34,report:a:1=34'; "+write+"; "+rows)
 		mustExec(t, app, "RESET wirefence.token; "+write+"; "+rows+"; COMMIT") // it was checked for both
 		for _, sql := range []string{write, rows} {
@@ -239,7 +239,7 @@ func TestAGuardTrustsNoReadOnlyCheck(t *testing.T) {
 					mustExec(t, app, "BEGIN ISOLATION LEVEL "+isolation)
 					mustExec(t, app, "SELECT 1")
 					mustExec(t, app, strings.ReplaceAll(check, "F", c.fence))
-					if passed := value[string](t, app, "SELECT coalesce(current_setting('wirefence.passed', true), '')"); passed != "" {
+					if passed := value[string](t, app, "SELECT coalesce(current_setting('wirefence.checked', true), '')"); passed != "" {
 						t.Errorf("%s, %s: %q is noted", isolation, c.fence, passed)
 					}
 					wantCode(t, exec(app, c.write), c.state)

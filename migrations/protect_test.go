@@ -53,7 +53,7 @@ func TestGuardedFindsWhatHasDrifted(t *testing.T) {
 
 		mustExec(t, app, "DROP TRIGGER wirefence_guard ON lines; DROP TRIGGER wirefence_guard_update ON reports; DROP TABLE base CASCADE; CREATE TABLE base (id int, item text)")
 		wantFaults(map[string]string{
-			"public.lines": "its triggers have gone", "public.base": "the table has gone",
+			"public.lines": "a trigger of its guard is missing, or it has got a parent since", "public.base": "the table has gone",
 			"public.reports": "a trigger of its guard is missing, or it has got a parent since", "public.reports_low": "a trigger of its guard is missing, or it has got a parent since", "public.reports_high": "a trigger of its guard is missing, or it has got a parent since",
 		})
 		mustExec(t, app, "SELECT wirefence.protect('lines', 'lines'), wirefence.protect('base', 'orders'), wirefence.protect('reports', 'report:{customer}:{id}')")
