@@ -100,6 +100,17 @@ AS $$
     WHERE x.locktype = 'transactionid' AND x.mode = 'ExclusiveLock';
 $$;
 
+-- may_end reports whether the login of the session could itself end a backend, by the rule of
+-- pg_terminate_backend.
+CREATE FUNCTION wirefence.may_end(holder_pid integer) RETURNS boolean
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
+AS $$
+    SELECT EXISTS (
+        SELECT FROM pg_stat_activity AS a JOIN pg_roles AS r ON r.oid = a.usesysid, pg_roles AS own
+        WHERE a.pid = holder_pid AND own.rolname = session_user AND (own.rolsuper OR NOT r.rolsuper)
+          AND (pg_has_role(own.oid, r.oid, 'USAGE') OR pg_has_role(own.oid, 'pg_signal_backend', 'USAGE')))
+$$;
+
 -- blocking_holders lists the backends that block a takeover with a token; a null token
 -- exceeds all others. A backend that has announced the same or a higher token does not block
 -- it.
@@ -127,10 +138,6 @@ $$;
 -- time, so it spares a backend that no longer holds the lock, and, if since is given, one that
 -- has begun another transaction.
 --
--- A holder is known by the key of its lock alone, and a client can compute a resource name
--- that has a given key. So where several resources share a key, only issuers may terminate a
--- holder: otherwise a client could have holders of another resource terminated.
---
 -- pg_terminate_backend warns if the backend is already gone. client_min_messages keeps this
 -- warning from the client.
 CREATE FUNCTION wirefence.end_holder(resource text, holder_pid integer, holder_vxid text, since timestamptz) RETURNS void
@@ -139,7 +146,6 @@ AS $$
 DECLARE
     gid text;
     ended record;
-    other text;
 BEGIN
     IF holder_pid IS NULL THEN
         SELECT p.gid INTO gid
@@ -154,16 +160,6 @@ BEGIN
             DETAIL = 'Prepared transaction ' || quote_literal(gid) || ' was checked with an older token and is still open.' || wirefence.describe_ended(),
             HINT = 'End it with ROLLBACK PREPARED ' || quote_literal(gid) || ' or COMMIT PREPARED ' || quote_literal(gid) || ', then try again.';
     END IF;
-    SELECT l.resource_id INTO other FROM wirefence.resource_locks AS l
-    WHERE l.resource_id <> resource AND wirefence.lock_key(l.resource_id) = wirefence.lock_key(resource)
-      AND NOT pg_has_role(session_user, 'wirefence_issuer', 'MEMBER') LIMIT 1;
-    IF FOUND THEN
-        RAISE EXCEPTION USING
-            ERRCODE = 'insufficient_privilege',
-            MESSAGE = 'cannot end the holder of resource ' || wirefence.quote_name(resource) || ', which may hold another resource',
-            DETAIL = 'Resource ' || wirefence.quote_name(other) || ' has the same lock.',
-            HINT = 'Choose another resource name, or let a member of wirefence_issuer end the holder.';
-    END IF;
     PERFORM pg_stat_clear_snapshot();
     SELECT a.usename AS login, a.application_name AS application, a.state_change, a.xact_start INTO ended
     FROM pg_stat_activity AS a WHERE a.pid = holder_pid;
@@ -176,9 +172,6 @@ BEGIN
         PERFORM wirefence.note_ended(resource, holder_pid, ended.login, ended.application);
     END IF;
 EXCEPTION WHEN insufficient_privilege THEN
-    IF other IS NOT NULL THEN
-        RAISE;
-    END IF;
     RAISE EXCEPTION USING
         ERRCODE = 'insufficient_privilege',
         MESSAGE = 'not allowed to end process ' || holder_pid || ', which holds resource ' || wirefence.quote_name(resource),
@@ -340,8 +333,9 @@ $$;
 -- takeover has been known for 200 ms at least, so that a live proxy has released its holds, it
 -- terminates idle backends, if it has the right. From stage 2 on, when preempt_after has
 -- passed, it terminates the backends that it saw in the same transaction one wait before. In
--- stage 3 it terminates every backend that it saw before.
-CREATE FUNCTION wirefence.inspect_holders(resource text, token bigint, seen text[], stage integer) RETURNS text[]
+-- stage 3 it terminates every backend that it saw before. A takeover that no issuer makes, an
+-- advance on use, terminates only backends that its login could end itself.
+CREATE FUNCTION wirefence.inspect_holders(resource text, token bigint, seen text[], stage integer, issuing boolean) RETURNS text[]
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
@@ -354,6 +348,7 @@ BEGIN
         FROM wirefence.blocking_holders(resource, token) AS w
     LOOP
         present := present || ARRAY[holder.backend, holder.transaction];
+        CONTINUE WHEN stage = 0 OR NOT issuing AND holder.pid IS NOT NULL AND NOT wirefence.may_end(holder.pid);
         IF stage >= 3 AND holder.backend = ANY (seen) THEN
             PERFORM wirefence.end_holder(resource, holder.pid, holder.virtualtransaction, NULL);
         ELSIF stage >= 2 AND holder.transaction = ANY (seen) THEN
@@ -390,6 +385,25 @@ BEGIN
 END
 $$;
 
+-- refuse_advance raises 55P03 if a holder blocks an advance on use that may not end it.
+CREATE FUNCTION wirefence.refuse_advance(resource text, token bigint) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    blocking text;
+BEGIN
+    SELECT string_agg('process ' || w.pid || coalesce(' of role ' || a.usename, ''), ', ' ORDER BY w.pid) INTO blocking
+    FROM wirefence.blocking_holders(resource, token) AS w LEFT JOIN pg_stat_activity AS a ON a.pid = w.pid
+    WHERE w.pid IS NOT NULL AND NOT wirefence.may_end(w.pid);
+    IF blocking IS NOT NULL THEN
+        RAISE lock_not_available USING
+            MESSAGE = 'could not take over resource ' || wirefence.quote_name(resource),
+            DETAIL = 'It is held by ' || blocking || ', which role ' || session_user || ' may not end.' || wirefence.describe_ended(),
+            HINT = 'Retry the transaction later, or let an issuer grant the token: its seal ends the holders.';
+    END IF;
+END
+$$;
+
 -- lock_exclusive takes the lock of a resource exclusively for a token; a null token exceeds
 -- all others. It makes the resource wanted, waits in the queue of the lock and inspects the
 -- holders at intervals: see inspect_holders and next_wait. False means that the token was
@@ -397,7 +411,11 @@ $$;
 --
 -- preempt_after bounds the takeover instead of the session's lock_timeout. Only where
 -- preempt_after is unlimited does lock_timeout bound it.
-CREATE FUNCTION wirefence.lock_exclusive(resource text, token bigint, source text, preempt_after interval) RETURNS boolean
+--
+-- An advance on use, for which issuing is false, gives up after preempt_after if it may not end a
+-- holder. Where it has waited inside a trigger, the statement that fired that has a snapshot from
+-- before the last holder's commit.
+CREATE FUNCTION wirefence.lock_exclusive(resource text, token bigint, source text, preempt_after interval, issuing boolean DEFAULT true) RETURNS boolean
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
@@ -423,7 +441,7 @@ BEGIN
                 HINT = 'Retry the transaction.';
         END IF;
         known := wirefence.take_wanted_key(resource);
-        seen := wirefence.inspect_holders(resource, token, '{}', 0);
+        seen := wirefence.inspect_holders(resource, token, '{}', 0, issuing);
         LOOP
             SELECT q.deadlocks, q.granted INTO deadlocks, granted
             FROM wirefence.wait_for_lock(resource, true, wirefence.next_wait(looks, preempt_at, deadline), deadlocks) AS q;
@@ -442,12 +460,19 @@ BEGIN
             END IF;
             looks := looks + 1;
             IF clock_timestamp() >= preempt_at THEN
+                PERFORM wirefence.refuse_advance(resource, token) WHERE NOT issuing;
                 stage := least(stage + 1, 3);
                 looks := 2;
             END IF;
-            seen := wirefence.inspect_holders(resource, token, seen, CASE WHEN known OR stage > 1 OR looks > 3 THEN stage ELSE 0 END);
+            seen := wirefence.inspect_holders(resource, token, seen, CASE WHEN known OR stage > 1 OR looks > 3 THEN stage ELSE 0 END, issuing);
             known := wirefence.take_wanted_key(resource);
         END LOOP;
+        IF NOT issuing AND pg_trigger_depth() > 0 THEN
+            RAISE serialization_failure USING
+                MESSAGE = 'could not serialize access to a fenced resource',
+                DETAIL = 'The statement waited for former holders of resource ' || wirefence.quote_name(resource) || ', and does not see what they committed.',
+                HINT = 'Retry the transaction.';
+        END IF;
     END IF;
     PERFORM wirefence.announce(resource, token), wirefence.settle_citus(resource, wirefence.citus_group() IS NULL);
     RETURN true;

@@ -192,7 +192,7 @@ BEGIN
             IF NOT pg_try_advisory_xact_lock_shared(pair.key) THEN
                 PERFORM wirefence.wait_for_shared_lock(pair.resource);
             END IF;
-        ELSIF NOT wirefence.lock_exclusive(pair.resource, pair.token, pair.source, pair.preempt_after) THEN
+        ELSIF NOT wirefence.lock_exclusive(pair.resource, pair.token, pair.source, pair.preempt_after, false) THEN
             RETURN NULL;
         ELSE
             owned := owned || pair.resource;

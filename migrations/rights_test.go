@@ -80,7 +80,7 @@ func TestAnApplicationMayOnlyCheck(t *testing.T) {
 			"INSERT INTO wirefence.resource_locks (resource_id) VALUES ('a')", "DELETE FROM wirefence.resource_locks",
 			"TRUNCATE wirefence.resource_locks", "SELECT * FROM wirefence.applied_version", "SELECT * FROM wirefence.lock_holders",
 			"SELECT wirefence.seal('a', 1)", "SELECT wirefence.revoke('a')", "SELECT * FROM wirefence.status()",
-			"SELECT wirefence.end_holder('a', 1, '', NULL)", "SELECT wirefence.inspect_holders('a', 1, '{}', 3)", "SELECT * FROM wirefence.secret", "SELECT wirefence.wanted('{1}')", "SELECT wirefence.take_hold(1, NULL, NULL, false, 'group')", "SELECT wirefence.release_found(0)", "SELECT wirefence.lock_exclusive('a', 1, NULL, NULL)", "SELECT wirefence.record_token('a', 1, NULL)",
+			"SELECT wirefence.end_holder('a', 1, '', NULL)", "SELECT wirefence.inspect_holders('a', 1, '{}', 3, true)", "SELECT * FROM wirefence.secret", "SELECT wirefence.wanted('{1}')", "SELECT wirefence.take_hold(1, NULL, NULL, false, 'group')", "SELECT wirefence.release_found(0)", "SELECT wirefence.lock_exclusive('a', 1, NULL, NULL, true)", "SELECT wirefence.record_token('a', 1, NULL)",
 			"SELECT wirefence.seal('a', 1, 'b', 'etcd')", "SELECT wirefence.declare_resource('a', 'why')", "SELECT wirefence.set_resource('a', 'why', 'etcd')",
 			"SELECT wirefence.end_lease('a')", "SELECT * FROM wirefence.resource_changes", "DELETE FROM wirefence.resource_changes",
 			"SELECT wirefence.acquire('a', 'b', '1 s')", "SELECT wirefence.renew('a', 'b', '1 s')", "SELECT wirefence.release('a', 'b')",

@@ -136,6 +136,9 @@ func TestZombiesAreEndedAfterPreemptAfter(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			onEach(t, func(t *testing.T, db database) {
 				issuer := db.as(t, "issuer")
+				if strings.HasPrefix(name, "advance") {
+					issuer = db.app(t) // it ends only what its own login could
+				}
 				mustExec(t, issuer, c.setup)
 				mustExec(t, db.admin(t), later)
 				zombie := db.zombie(t, c.zombie)
@@ -301,24 +304,73 @@ func TestASuperusersBackendIsNamed(t *testing.T) {
 	})
 }
 
-// A client can compute a name that shares the lock of another resource. It cannot
-// terminate anybody by that.
-func TestANameWithTheLockOfAnotherEndsNobody(t *testing.T) {
+// An advance on use ends nobody that its login could not end itself, and gives up after
+// preempt_after. A client can compute a name whose lock is that of another resource, or any
+// advisory lock of another application.
+func TestAnAdvanceEndsNobodyElse(t *testing.T) {
 	onEach(t, func(t *testing.T, db database) {
 		const same, fence = "evil........V$gAVzBx^S?3", "evil........V%24gAVzBx%5ES%3F3=1"
 		if look[bool](t, db, "SELECT wirefence.lock_key($1) <> wirefence.lock_key('orders')", same) {
 			t.Fatal("the name has another lock")
 		}
+		issuer, admin := db.as(t, "issuer"), db.admin(t)
 		db.seal(t, "orders", 34)
-		mustExec(t, db.as(t, "issuer"), "SELECT wirefence.declare_resource($1, 'why', advance => 'use', preempt_after => '50 ms')", same)
-		mustExec(t, db.admin(t), "UPDATE wirefence.resource_locks SET preempt_after = '50 ms'")
-		holder := db.app(t)
-		mustExec(t, holder, "BEGIN; SELECT wirefence.check('orders=34')")
-		wantCode(t, exec(db.app(t), "SELECT wirefence.check('"+fence+"')"), "42501")
-		mustExec(t, holder, "COMMIT; BEGIN; SELECT wirefence.check('orders=34')")
-		db.seal(t, "orders", 35) // an issuer does
-		if exec(holder, "COMMIT") == nil {
-			t.Error("the former holder committed")
+		mustExec(t, issuer, "SELECT wirefence.declare_resource('used', 'why', advance => 'use')")
+		mustExec(t, issuer, "SELECT wirefence.declare_resource($1, 'why', advance => 'use')", same)
+		mustExec(t, admin, "UPDATE wirefence.resource_locks SET preempt_after = '300 ms'")
+		for name, c := range map[string]struct{ holds, fence string }{
+			"a lower token's holder":        {"BEGIN; SELECT wirefence.check('used=1')", "used=2"},
+			"one who has to be waited for":  {"BEGIN; SELECT wirefence.check('orders=34')", fence},
+			"a lock of another application": {"SELECT pg_advisory_lock(wirefence.lock_key('orders'))", fence},
+			"the same, in a transaction":    {"BEGIN; SELECT pg_advisory_xact_lock(wirefence.lock_key('orders'))", fence},
+			"the same, shared":              {"SELECT pg_advisory_lock_shared(wirefence.lock_key('orders'))", fence},
+		} {
+			for _, login := range []string{"issuer", "admin"} {
+				holder := admin
+				if login == "issuer" {
+					holder = db.as(t, "issuer")
+				}
+				mustExec(t, admin, "UPDATE wirefence.resource_locks SET last_token = 0 WHERE resource_id = 'used'")
+				mustExec(t, admin, "GRANT EXECUTE ON FUNCTION wirefence.lock_key(text) TO PUBLIC")
+				mustExec(t, holder, c.holds)
+				if !strings.HasPrefix(c.holds, "BEGIN") {
+					db.asleep(t, holder)
+				}
+				attacker, began := db.app(t), time.Now()
+				err := exec(attacker, "SELECT wirefence.check('"+c.fence+"')")
+				wantCode(t, err, "55P03")
+				if want := fmt.Sprintf("process %d of role ", holder.PgConn().PID()); err != nil && !strings.Contains(err.(*pgconn.PgError).Detail, want) {
+					t.Errorf("%s: DETAIL %q doesn't name %s", name, err.(*pgconn.PgError).Detail, want)
+				}
+				if took := time.Since(began); took > 3*time.Second {
+					t.Errorf("%s: it gave up after %v", name, took)
+				}
+				if strings.HasPrefix(c.holds, "BEGIN") {
+					mustExec(t, holder, "COMMIT")
+				} else {
+					mustExec(t, holder, "SELECT pg_advisory_unlock_all()")
+				}
+			}
+		}
+	})
+}
+
+// A guard's advance that had to wait is refused: the statement around it has a snapshot from
+// before the last holder's commit, so it would not see what that has written.
+func TestAnAdvanceThatWaitedInATrigger(t *testing.T) {
+	onEach(t, func(t *testing.T, db database) {
+		guarded(t, db)
+		first, second := db.app(t), db.app(t)
+		mustExec(t, first, "CREATE TABLE sums (total int); SELECT wirefence.protect('free', 'free'), wirefence.protect('sums', 'free')")
+		mustExec(t, first, "BEGIN; SET LOCAL wirefence.token = 'free=1'; INSERT INTO free VALUES (100)")
+		mustExec(t, second, "SET wirefence.token = 'free=2'")
+		const sum = "INSERT INTO sums SELECT sum(id) FROM free"
+		waiting := db.start(t, second, sum)
+		mustExec(t, first, "INSERT INTO free VALUES (10); COMMIT")
+		wantCode(t, <-waiting, "40001")
+		mustExec(t, second, sum)
+		if got := value[int](t, second, "SELECT total FROM sums"); got != 110 {
+			t.Errorf("the sum is %d", got)
 		}
 	})
 }
