@@ -32,22 +32,6 @@ RETURN CASE
     ELSE 'pass'
 END;
 
--- refuse_unknown raises WF008; counted is the result of count_refusal.
-CREATE FUNCTION wirefence.refuse_unknown(resource text, counted text DEFAULT '') RETURNS void
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
-AS $$
-BEGIN
-    RAISE EXCEPTION USING
-        SCHEMA = counted,
-        ERRCODE = 'WF008',
-        MESSAGE = 'unknown fenced resource ' || coalesce(wirefence.quote_name(resource), 'null'),
-        DETAIL = 'No token of it was ever recorded, and it was not declared.',
-        HINT = CASE WHEN wirefence.must_be_declared()
-            THEN 'Check the name. If it is right, declare the resource: wirefence resource declare NAME --reason WHY.'
-            ELSE 'SELECT * FROM wirefence.status() lists the resources.' END;
-END
-$$;
-
 -- describe_last_grant returns a clause for DETAIL: the holder of the current token, and when
 -- it was granted. Only for leases in PostgreSQL is it known here whether the holder still
 -- holds the lease, and not in an old snapshot.
@@ -67,9 +51,10 @@ BEGIN
 END
 $$;
 
--- refuse raises a verdict of class WF. Programs parse the first sentence of DETAIL, so its
--- form must not change.
-CREATE FUNCTION wirefence.refuse(state text, resource text, token bigint, source text, known wirefence.resource_locks) RETURNS void
+-- refusal_of returns the texts of a verdict of class WF. Programs parse the first sentence of
+-- DETAIL, so its form must not change.
+CREATE FUNCTION wirefence.refusal_of(state text, resource text, token bigint, source text, known wirefence.resource_locks,
+    OUT message text, OUT detail text, OUT hint text)
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
@@ -78,34 +63,50 @@ DECLARE
         WHEN state = 'WF001' AND (known.resource_id IS NULL OR known.pinned_to <> wirefence.identity()) THEN 'former'
         ELSE state END;
 BEGIN
-    IF state = 'WF008' THEN
-        PERFORM wirefence.refuse_unknown(resource, wirefence.count_refusal());
-    END IF;
-    RAISE EXCEPTION USING
-        SCHEMA = wirefence.count_refusal(state, resource, token),
-        ERRCODE = state,
-        MESSAGE = CASE state
-            WHEN 'WF001' THEN 'stale fencing token for resource '
-            WHEN 'WF003' THEN 'unknown fencing token for resource '
-            ELSE 'fencing token already used for resource ' END || name
-            || CASE WHEN reason <> 'foreign' THEN '' ELSE
-               coalesce(': it comes from ' || wirefence.quote_name(source) || ', not from ', ': it does not say that it comes from ')
-               || wirefence.quote_name(known.source) END,
-        DETAIL = 'Resource ' || name || ': presented token ' || token || ', current token ' || coalesce(known.last_token::text, 'none')
-            || wirefence.describe_last_grant(known) || '.'
-            || CASE reason WHEN 'foreign' THEN ' Tokens of different sources cannot be compared.'
-               WHEN 'former' THEN ' The database was promoted or restored since: it accepts no token that was granted before.' ELSE '' END,
-        HINT = CASE reason
-            WHEN 'WF001' THEN 'A later holder has taken over. Stop this work: a retry with the same token can never succeed.'
-            WHEN 'former' THEN 'Acquire the lock again and use the new token. If the storage keeps every commit across a failover, or another service counts the tokens, run wirefence resource set NAME --failover trust --reason WHY.'
-            WHEN 'WF003' THEN 'Acquire the lock and use its token. This resource accepts only tokens that were granted and sealed.'
-            WHEN 'foreign' THEN CASE WHEN source IS NULL
-                THEN 'Name the source after the token: resource=token@' || known.source || '.'
-                ELSE 'All clients that compete for a resource must use one lock service. To change to this one, run wirefence resource set NAME --source '
-                     || source || ' --reason WHY.' END
-            ELSE 'Acquire the lock again: each token of this resource is valid for one transaction.' END;
+    message := CASE state
+        WHEN 'WF001' THEN 'stale fencing token for resource '
+        WHEN 'WF003' THEN 'unknown fencing token for resource '
+        WHEN 'WF008' THEN 'unknown fenced resource '
+        ELSE 'fencing token already used for resource ' END || coalesce(name, 'null')
+        || CASE WHEN reason <> 'foreign' THEN '' ELSE
+           coalesce(': it comes from ' || wirefence.quote_name(source) || ', not from ', ': it does not say that it comes from ')
+           || wirefence.quote_name(known.source) END;
+    detail := CASE state WHEN 'WF008' THEN 'No token of it was ever recorded, and it was not declared.' ELSE
+        'Resource ' || name || ': presented token ' || token || ', current token ' || coalesce(known.last_token::text, 'none')
+        || wirefence.describe_last_grant(known) || '.'
+        || CASE reason WHEN 'foreign' THEN ' Tokens of different sources cannot be compared.'
+           WHEN 'former' THEN ' The database was promoted or restored since: it accepts no token that was granted before.' ELSE '' END END;
+    hint := CASE reason
+        WHEN 'WF001' THEN 'A later holder has taken over. Stop this work: a retry with the same token can never succeed.'
+        WHEN 'former' THEN 'Acquire the lock again and use the new token. If the storage keeps every commit across a failover, or another service counts the tokens, run wirefence resource set NAME --failover trust --reason WHY.'
+        WHEN 'WF003' THEN 'Acquire the lock and use its token. This resource accepts only tokens that were granted and sealed.'
+        WHEN 'WF008' THEN CASE WHEN wirefence.must_be_declared()
+            THEN 'Check the name. If it is right, declare the resource: wirefence resource declare NAME --reason WHY.'
+            ELSE 'SELECT * FROM wirefence.status() lists the resources.' END
+        WHEN 'foreign' THEN CASE WHEN source IS NULL
+            THEN 'Name the source after the token: resource=token@' || known.source || '.'
+            ELSE 'All clients that compete for a resource must use one lock service. To change to this one, run wirefence resource set NAME --source '
+                 || source || ' --reason WHY.' END
+        ELSE 'Acquire the lock again: each token of this resource is valid for one transaction.' END;
 END
 $$;
+
+-- refuse raises a verdict of class WF, and counts it unless that is suppressed.
+CREATE FUNCTION wirefence.refuse(state text, resource text, token bigint, source text, known wirefence.resource_locks) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    r CONSTANT record := wirefence.refusal_of(state, resource, token, source, known);
+    counted CONSTANT text := CASE state WHEN 'WF008' THEN wirefence.count_refusal() ELSE wirefence.count_refusal(state, resource, token) END;
+BEGIN
+    RAISE EXCEPTION USING SCHEMA = counted, ERRCODE = state, MESSAGE = r.message, DETAIL = r.detail, HINT = r.hint;
+END
+$$;
+
+-- refuse_unknown raises WF008, uncounted.
+CREATE FUNCTION wirefence.refuse_unknown(resource text) RETURNS void
+LANGUAGE sql SET search_path = pg_catalog, pg_temp
+AS $$ SELECT wirefence.suppress_counting(true), wirefence.refuse('WF008', resource, NULL, NULL, NULL) $$;
 
 -- record_token writes an accepted token into the row, with the source that it is the first to
 -- name. The caller holds the lock exclusively, so only an operator can have raised the row
@@ -267,19 +268,8 @@ $$;
 -- describe_refusal returns a verdict as text, for a check in shadow mode: the SQLSTATE, the
 -- message and the detail.
 CREATE FUNCTION wirefence.describe_refusal(state text, resource text, token bigint, source text, known wirefence.resource_locks) RETURNS text
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
-AS $$
-DECLARE
-    message text;
-    detail text;
-BEGIN
-    PERFORM wirefence.suppress_counting(true), wirefence.refuse(state, resource, token, source, known);
-    RETURN NULL;
-EXCEPTION WHEN OTHERS THEN
-    GET STACKED DIAGNOSTICS message = MESSAGE_TEXT, detail = PG_EXCEPTION_DETAIL;
-    RETURN SQLSTATE || ': ' || message || coalesce('. ' || nullif(detail, ''), '');
-END
-$$;
+LANGUAGE sql SET search_path = pg_catalog, pg_temp
+AS $$ SELECT concat(state, ': ', r.message, '. ', r.detail) FROM wirefence.refusal_of(state, resource, token, source, known) AS r $$;
 
 -- record_without_waiting records a token if it need not wait for that, and if its own session
 -- does not hold an older one; otherwise a later transaction records it.
@@ -458,6 +448,30 @@ BEGIN
 END
 $$;
 
+-- check_several is check_current for the pairs of a fence, each of which is the current token of a
+-- resource with a plain name. It waits for none of their locks.
+CREATE FUNCTION wirefence.check_several(carried text) RETURNS boolean
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    pairs CONSTANT text[] := string_to_array(carried, ',');
+    passed bigint;
+BEGIN
+    IF pg_is_in_recovery() OR cardinality(pairs) > 32 THEN
+        RETURN false;
+    ELSIF coalesce(current_setting('wirefence.server', true), '') = '' THEN
+        PERFORM wirefence.know_server();
+    END IF;
+    SELECT count(*) FILTER (WHERE CASE WHEN pg_try_advisory_xact_lock_shared(wirefence.lock_key(l.resource_id))
+                                            AND currtid2('wirefence.resource_locks', l.ctid) = l.ctid
+                                       THEN wirefence.is_here(l.pinned_to) IS NOT FALSE END) INTO passed
+    FROM wirefence.resource_locks AS l
+    WHERE l.resource_id = ANY (ARRAY(SELECT split_part(u.pair, '=', 1) FROM unnest(pairs) AS u(pair)))
+      AND (l.fence = ANY (pairs) OR l.sourced_fence = ANY (pairs));
+    RETURN passed = cardinality(pairs) AND wirefence.note_tokens(carried);
+END
+$$;
+
 -- check_tokens is check_pairs for a fence without rows.
 CREATE FUNCTION wirefence.check_tokens(fence text, default_resource text, required boolean, shadow boolean) RETURNS text
 LANGUAGE sql VOLATILE SECURITY DEFINER
@@ -486,6 +500,8 @@ DECLARE
 BEGIN
     IF pg_catalog.strpos(carried, '(') OPERATOR(pg_catalog.>) 0 THEN
         RETURN wirefence.check_rows(fence, default_resource, required, shadow);
+    ELSIF pg_catalog.strpos(carried, ',') OPERATOR(pg_catalog.>) 0 AND shadow IS NOT TRUE AND wirefence.check_several(carried) THEN
+        RETURN NULL;
     ELSIF default_resource IS NOT NULL AND shadow IS NOT TRUE
           AND wirefence.check_current(default_resource, pg_catalog.concat(default_resource, '=', carried)) THEN
         RETURN NULL;
@@ -511,7 +527,7 @@ CREATE FUNCTION wirefence.check(fence text DEFAULT NULL) RETURNS void
 LANGUAGE sql VOLATILE
 RETURN wirefence.check(fence, NULL::text, false, false);
 
-GRANT EXECUTE ON FUNCTION wirefence.check(text, text, boolean, boolean), wirefence.check(text), wirefence.check_current(text, text), wirefence.check_tokens(text, text, boolean, boolean),
+GRANT EXECUTE ON FUNCTION wirefence.check(text, text, boolean, boolean), wirefence.check(text), wirefence.check_current(text, text), wirefence.check_several(text), wirefence.check_tokens(text, text, boolean, boolean),
     wirefence.check_rows(text, text, boolean, boolean), wirefence.check_pairs(text, text, boolean, boolean) TO PUBLIC;
 
 COMMENT ON FUNCTION wirefence.check(text) IS 'Checks every pair of a fence for this transaction, by default of the fence in wirefence.token. Takeovers of its resources wait until the transaction ends. It raises WF001 to WF008. Without a fence it does nothing. After a savepoint the check is valid until ROLLBACK TO.';

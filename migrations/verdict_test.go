@@ -312,3 +312,20 @@ func TestObserveWaitsForNobodyAndAdvances(t *testing.T) {
 		}
 	})
 }
+
+// No check raises an error that it catches itself: under exit_on_error the session would end.
+func TestAGoodFenceUnderExitOnError(t *testing.T) {
+	onEach(t, func(t *testing.T, db database) {
+		app, issuer := guarded(t, db), db.as(t, "issuer")
+		mustExec(t, issuer, "SELECT wirefence.set_resource('lines', 'a trial', mode => 'shadow')")
+		mustExec(t, app, "SET exit_on_error = on")
+		for _, fence := range []string{"orders=34", "orders=34,report:a:1=34", "new=1", "new=2", "lines=33", "%6Frders=34"} {
+			mustExec(t, app, "SELECT wirefence.check($1), wirefence.check($1, NULL, false, true)", fence)
+			mustExec(t, app, "SELECT set_config('wirefence.token', $1, false)", fence)
+			for _, isolation := range isolations {
+				mustExec(t, app, "BEGIN ISOLATION LEVEL "+isolation+"; SELECT wirefence.check(); COMMIT")
+			}
+		}
+		mustExec(t, app, "SET wirefence.token = 'orders=34'; UPDATE orders SET item = 'x'")
+	})
+}
