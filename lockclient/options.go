@@ -15,6 +15,9 @@ import (
 	"github.com/wirefence/wirefence/fence"
 )
 
+// maxTTL is what PostgreSQL's leases allow.
+const maxTTL = 366 * 24 * time.Hour
+
 // NoMaxHold as Options.MaxHold renews a lease without limit.
 const NoMaxHold time.Duration = -1
 
@@ -132,6 +135,7 @@ func (o Options) Validate() error {
 		}
 	}
 	check(o.TTL >= 20*time.Millisecond, "TTL %v is less than 20ms", o.TTL)
+	check(o.TTL <= maxTTL, "TTL %v is more than %v", o.TTL, maxTTL)
 	check(o.Margin >= time.Millisecond, "Margin %v is less than 1ms", o.Margin)
 	check(o.Margin <= o.TTL/2, "Margin %v is more than half the TTL %v", o.Margin, o.TTL)
 	check(o.RenewEvery > 0, "RenewEvery %v is not positive", o.RenewEvery)

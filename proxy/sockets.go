@@ -3,6 +3,7 @@ package proxy
 import (
 	"errors"
 	"fmt"
+	"math"
 	"net"
 	"strings"
 	"syscall"
@@ -61,8 +62,8 @@ func (o *Options) checkSockets() error {
 	if o.TCPKeepalive >= 0 && o.TCPKeepalive < time.Second {
 		return errors.New("TCP keepalive is less than a second")
 	}
-	if o.TCPUserTimeout < 0 || o.TCPUserTimeout > 0 && o.TCPUserTimeout < time.Millisecond {
-		return errors.New("TCP user timeout is less than a millisecond")
+	if o.TCPUserTimeout < 0 || o.TCPUserTimeout > 0 && o.TCPUserTimeout < time.Millisecond || o.TCPUserTimeout.Milliseconds() > math.MaxInt32 {
+		return errors.New("TCP user timeout is less than a millisecond, or more than a socket can have")
 	}
 	for _, at := range o.Listen {
 		if name, passed := inheritedName(at); passed {

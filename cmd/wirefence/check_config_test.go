@@ -84,7 +84,7 @@ func TestCheckConfigTellsAllErrors(t *testing.T) {
 	}, "proxy", "--check-config").expect(t, exitUsage)
 	lines := strings.Split(strings.TrimSpace(r.stderr), "\n")
 	for _, want := range []string{
-		"WIREFENCE_UPSTREAM (--upstream): the upstream names a user", "WIREFENCE_DATABASE_URL (--database-url): invalid port",
+		"WIREFENCE_UPSTREAM (--upstream): the upstream: it names a user", "WIREFENCE_DATABASE_URL (--database-url): its port",
 		`WIREFENCE_TTL is "soon"`, `WIREFENCE_MAX_CONNECTIONS is "many"`, `WIREFENCE_MODE is "loose"`, "WIREFENCE_MOOD, which is no setting",
 		"WIREFENCE_LISTEN: address nowhere", "WIREFENCE_LISTEN: address 66666", "WIREFENCE_ADMIN_LISTEN: address here",
 		"user file", "TLS certificate", "WIREFENCE_ADMIN_TOKEN_FILE", "WIREFENCE_REDIS_URL_FILE: open", `WIREFENCE_DRAIN_TIMEOUT is "-1s": at least 1ms`, `WIREFENCE_MAX_STATEMENT is "1": at least 1024`,

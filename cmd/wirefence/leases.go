@@ -49,7 +49,7 @@ type storeURL interface {
 type LeaseSettings struct {
 	StoreSettings
 	SealSettings
-	TTL     time.Duration `env:"WIREFENCE_TTL" group:"Leases" envDefault:"15s" range:"1ms.." help:"time that the store keeps a lease without a renewal"`
+	TTL     time.Duration `env:"WIREFENCE_TTL" group:"Leases" envDefault:"15s" range:"20ms..8784h" help:"time that the store keeps a lease without a renewal"`
 	MaxHold time.Duration `env:"WIREFENCE_MAX_HOLD" group:"Leases" envDefault:"24h" range:"1ms.." help:"longest time that a lease is kept, renewals included"`
 	Holder  string        `env:"WIREFENCE_HOLDER" group:"Leases" type:"name" help:"readable name of the holder; by default host and process id"`
 	// Unsealed permits what the first promise of the README excludes.
@@ -170,7 +170,6 @@ func openPool(ctx context.Context, url string, most int32) (*pgxpool.Pool, error
 	}
 	cfg.MaxConns = max(cfg.MaxConns, most)
 	nameSession(cfg.ConnConfig)
-	speakUTF8(cfg.ConnConfig)
 	refuseFormerPrimary(cfg)
 	api.NameCallers(cfg)
 	return pgxpool.NewWithConfig(ctx, cfg)

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -187,9 +188,6 @@ func wrongDatabase(err error) bool {
 	if fence.SQLState(refusal.Code).Condition() != "" {
 		return true // such as a resource whose tokens come from another store
 	}
-	switch refusal.Code {
-	case "3D000", "3F000", "42501", "42883", "42P01", "42703": // no such database, schema, right, function, table, column
-		return true
-	}
-	return strings.HasPrefix(refusal.Code, "28") // a user who may not log in
+	// A value or a parameter that isn't valid, a user who may not log in, no such database, schema, right, function or table.
+	return slices.Contains([]string{"22", "28", "3D", "3F", "42"}, refusal.Code[:min(2, len(refusal.Code))])
 }

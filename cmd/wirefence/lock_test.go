@@ -203,6 +203,19 @@ func TestLockWarnsOfABypass(t *testing.T) {
 	lock(at(url, direct.Host, direct.Port), "jobs:7", false, "true")
 }
 
+// A store that refuses the connection string isn't down, and no wait helps.
+func TestLockDoesNotWaitForAnotherConfiguration(t *testing.T) {
+	t.Parallel()
+	url := strings.TrimSuffix(redisServer(t).URL(), "/0")
+	for wrong, says := range map[string]string{
+		url + "/99": "DB index is out of range",
+		strings.Replace(url, "redis://", "redis://u:geheim@", 1): "WRONGPASS",
+	} {
+		wirefence(t, []string{"WIREFENCE_REDIS_URL=" + wrong, "WIREFENCE_UNSEALED=true"}, "lock", "orders", "--wait=1h", "--", "true").
+			expect(t, exitConfig, says)
+	}
+}
+
 func TestLockNamesWhatIsDown(t *testing.T) {
 	t.Parallel()
 	wirefence(t, []string{"WIREFENCE_REDIS_URL=redis://u:geheim@127.0.0.1:1/0", "WIREFENCE_UNSEALED=true"}, "lock", "orders", "--", "true").

@@ -18,7 +18,7 @@ func TestOwnersConnection(t *testing.T) {
 	wirefence(t, []string{owner + bare, nowhere}, "unprotect", "t").expect(t, 0)
 	wirefence(t, []string{owner + bare}, "status").expect(t, 2, "WIREFENCE_DATABASE_URL is not set")
 	wirefence(t, []string{owner + "not a url"}, "migrate").expect(t, 2, "WIREFENCE_OWNER_URL")
-	wirefence(t, []string{owner + bare + "&default_transaction_read_only=on"}, "protect", "t", "--resource=x").
+	wirefence(t, []string{owner + bare + "&options=-cdefault_transaction_read_only%3Don"}, "protect", "t", "--resource=x").
 		expect(t, 1, "WIREFENCE_OWNER_URL leads to a standby server")
 }
 

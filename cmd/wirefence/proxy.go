@@ -47,8 +47,8 @@ type proxySettings struct {
 	AdminTLSCert             string        `env:"WIREFENCE_ADMIN_TLS_CERT_FILE" group:"TLS and authentication" help:"certificate with its chain, in PEM form. With it, the [admin listener](authentication.md#the-admin-listener) accepts only TLS 1.2 and later. Reloaded when it changes"`
 	AdminTLSKey              string        `env:"WIREFENCE_ADMIN_TLS_KEY_FILE" group:"TLS and authentication" help:"the certificate's key, in PEM form"`
 	ReusePort                bool          `env:"WIREFENCE_REUSE_PORT" group:"Connections" envDefault:"false" help:"~true~: a new process may listen at the same addresses and [take over](running.md#replacing-a-process). Linux only"`
-	TCPKeepalive             time.Duration `env:"WIREFENCE_TCP_KEEPALIVE" group:"Limits and timeouts" envDefault:"60s" range:"0|1s.." help:"idle time after which the system probes a connection of either side; a dead peer is noticed after twice the time. ~0~ sends no probes"`
-	TCPUserTimeout           time.Duration `env:"WIREFENCE_TCP_USER_TIMEOUT" group:"Limits and timeouts" envDefault:"0s" range:"0|1ms.." help:"time that sent bytes may stay unacknowledged; ~0~: the system's default, about 15 minutes. Above ~0~ it also ends connections whose peer is alive but reads nothing for that time. Linux only"`
+	TCPKeepalive             time.Duration `env:"WIREFENCE_TCP_KEEPALIVE" group:"Limits and timeouts" envDefault:"60s" range:"0|1s..9h" help:"idle time after which the system probes a connection of either side; a dead peer is noticed after twice the time. ~0~ sends no probes"`
+	TCPUserTimeout           time.Duration `env:"WIREFENCE_TCP_USER_TIMEOUT" group:"Limits and timeouts" envDefault:"0s" range:"0|1ms..596h" help:"time that sent bytes may stay unacknowledged; ~0~: the system's default, about 15 minutes. Above ~0~ it also ends connections whose peer is alive but reads nothing for that time. Linux only"`
 	MaxConnections           int           `env:"WIREFENCE_MAX_CONNECTIONS" group:"Limits and timeouts" envDefault:"1000" range:"1.." help:"clients served at once; others get ~53300~. Each needs two file descriptors"`
 	MaxUserConnections       int           `env:"WIREFENCE_MAX_USER_CONNECTIONS" group:"Limits and timeouts" envDefault:"0" range:"0.." help:"clients of one user served at once; more get ~53300~. ~0~: no limit"`
 	MaxAddressLogins         int           `env:"WIREFENCE_MAX_ADDRESS_LOGINS" group:"Limits and timeouts" envDefault:"0" range:"0.." help:"connections from one IPv4 address, or one IPv6 /64, whose clients have not logged in yet ([more](running.md#clients-that-do-not-log-in)); beyond, the oldest silent one gets ~53300~. ~0~: half of ~WIREFENCE_MAX_CONNECTIONS~, at least 100"`
@@ -156,14 +156,6 @@ func addrs(all []net.Addr) []string {
 	return names
 }
 
-// speakUTF8 has the server send and take texts as Go has them, whatever the database's
-// encoding is.
-func speakUTF8(cfg *pgx.ConnConfig) {
-	if cfg.RuntimeParams["client_encoding"] == "" {
-		cfg.RuntimeParams["client_encoding"] = "UTF8"
-	}
-}
-
 // nameSession lets the history, and what is recorded of changes, say who it was, where
 // the connection string doesn't: operators share the issuer's role.
 func nameSession(cfg *pgx.ConnConfig) {
@@ -204,7 +196,6 @@ func connectBy(ctx context.Context, setting, url string, edits ...func(*pgx.Conn
 		cfg.DefaultQueryExecMode = pgx.QueryExecModeDescribeExec
 	}
 	nameSession(cfg)
-	speakUTF8(cfg)
 	for _, edit := range edits {
 		edit(cfg)
 	}

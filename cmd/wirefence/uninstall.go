@@ -28,7 +28,7 @@ history, and the roles wirefence_owner, wirefence_issuer and wirefence_bypass, u
 another database of the server has them too.
 
 Stop the proxies and the holders of leases first. It waits for the writers of guarded
-tables; lock_timeout in the connection string limits that.`,
+tables; a lock_timeout in the connection string's options limits that.`,
 		Example: "  wirefence uninstall",
 		Args:    exactly(0, "no arguments"),
 	}, func(c *cobra.Command, cfg uninstallSettings, _ []string) error {

@@ -17,7 +17,7 @@ func TestWrongInput(t *testing.T) {
 	bare := database(t, false)
 	others := strings.Replace(url, "postgres@", "wrong_input@", 1)
 	long := strings.Repeat("z", 256)
-	readOnly := url + "&default_transaction_read_only=on"
+	readOnly := url + "&options=-cdefault_transaction_read_only%3Don"
 	const wantsPrimary = "target_session_attrs=read-write"
 	const needsIssuer = "GRANT wirefence_issuer TO"
 	for _, c := range []struct {
@@ -44,7 +44,7 @@ func TestWrongInput(t *testing.T) {
 		{url, "lock orders psql -h 127.0.0.1", 2, "if -h is a flag of the command to run, put -- before that"},
 		{url, "lock orders psql", 2, "two dashes"},
 		{url, "lock " + long + " -- true", 2, "256 bytes"},
-		{url, "lock orders --ttl=-1s -- true", 2, `--ttl is "-1s": at least 1ms`},
+		{url, "lock orders --ttl=-1s -- true", 2, `--ttl is "-1s": 20ms to 8784h`},
 		{url, "lock orders --holder=" + long + " -- true", 2, "at most 160 are allowed"},
 		{url, "lock orders --wait=-1s -- true", 2, `--wait is "-1s": at least 0`},
 		{url, "lock orders --term-grace=0s -- true", 2, `--term-grace is "0s": at least 1ms`},
@@ -74,6 +74,11 @@ func TestWrongInput(t *testing.T) {
 		{"", "unprotect orders", 2, "the table's owner"},
 		{url, "history " + long, 2, "history: a resource name has 256 bytes"},
 		{"not a url", "status", 2, "WIREFENCE_DATABASE_URL"},
+		{url, "lock orders --ttl=9000h --wait=1h -- true", 2, `--ttl is "9000h"`},
+		{url + "&sslcrl=/x", "lock orders --wait=1h -- true", 2, "sslcrl is not supported"},
+		{url + "&search_path=x", "lock orders --wait=1h -- true", 2, "libpq doesn't know"},
+		{url + "&options=-cnonsense%3D1", "lock orders --wait=1h -- true", exitConfig, "nonsense"},
+		{"jdbc:" + url, "lock orders --wait=1h -- true", 2, "begins with postgres://"},
 	} {
 		wirefence(t, issuer(c.url), strings.Fields(c.args)...).expect(t, c.status, c.says)
 	}
@@ -81,7 +86,4 @@ func TestWrongInput(t *testing.T) {
 		t.Errorf("changed to %+v", r)
 	}
 	wirefence(t, issuer(url), "status", "--guards").expect(t, 0).says(t, "No table is guarded.")
-
-	// Parameters of a pool are accepted for a single connection.
-	wirefence(t, issuer(url+"&pool_max_conns=3"), "status").expect(t, 0).says(t, "orders")
 }

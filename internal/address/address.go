@@ -12,6 +12,7 @@ import (
 	"net/url"
 	"os"
 	"slices"
+	"strconv"
 	"strings"
 )
 
@@ -47,7 +48,11 @@ func Parse(text, scheme, port string, settings ...string) (URL, error) {
 		if parsed.Hostname() == "" {
 			return URL{}, errors.New("a host is empty")
 		}
-		u.Hosts = append(u.Hosts, net.JoinHostPort(parsed.Hostname(), orDefault(parsed.Port(), port)))
+		port := orDefault(parsed.Port(), port)
+		if n, err := strconv.ParseUint(port, 10, 16); err != nil || n == 0 {
+			return URL{}, errors.New("invalid port: it is a number from 1 to 65535")
+		}
+		u.Hosts = append(u.Hosts, net.JoinHostPort(parsed.Hostname(), port))
 		u.User = parsed.User.Username()
 		u.Password, _ = parsed.User.Password()
 		u.Path = strings.Trim(parsed.Path, "/")

@@ -28,6 +28,7 @@ func TestParseRefusesAndHidesThePassword(t *testing.T) {
 		"etcd://":                       "host is empty",
 		"etcd://u:sesame@a,,b":          "host is empty",
 		"etcd://u:sesame@a:port":        "invalid port",
+		"etcd://u:sesame@a:65536":       "invalid port",
 		"etcd://u:sesame@[::1":          "malformed",
 		"etcd://u:%zzsesame@a":          "percent-encoding",
 		"etcd://u:ses ame@a":            "percent-encoding",

@@ -3,11 +3,12 @@ package doctor
 import (
 	"errors"
 	"net"
-	"net/url"
 	"path/filepath"
 	"strings"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/wirefence/wirefence/internal/connstring"
 )
 
 // reachable returns a host at which a local listener answers.
@@ -37,8 +38,7 @@ func ListenSession(listen string, as *pgx.ConnConfig) (*pgx.ConnConfig, error) {
 		}
 		host = reachable(host)
 	}
-	query := url.Values{"host": {host}, "port": {port}, "sslmode": {"prefer"}}
-	cfg, err := sessionAs("postgres:///?"+query.Encode(), as)
+	cfg, err := sessionAs(connstring.Settings{"host": host, "port": port, "sslmode": "prefer"}.String(), as)
 	if err != nil {
 		return nil, err
 	}
@@ -59,13 +59,12 @@ func ProxySession(url string) (*pgx.ConnConfig, error) {
 // UpstreamSession returns the configuration of a session at a proxy's servers, with the user,
 // password and database of another configuration.
 func UpstreamSession(upstream string, as *pgx.ConnConfig) (*pgx.ConnConfig, error) {
-	address, query, _ := strings.Cut(upstream, "?")
-	settings, err := url.ParseQuery(query)
-	if err != nil || !strings.Contains(address, "://") { // which may be a password
-		return nil, errors.New("not a URL")
+	settings, err := connstring.Parse(upstream, "pooling")
+	if err != nil {
+		return nil, err
 	}
-	settings.Del("pooling") // the proxy's own
-	return sessionAs(address+"?"+settings.Encode(), as)
+	delete(settings, "pooling") // the proxy's own
+	return sessionAs(settings.String(), as)
 }
 
 // sessionAs parses a connection string that names no user, and takes the user from another

@@ -76,13 +76,12 @@ func ParseSession(url string) (*pgx.ConnConfig, error) {
 	return cfg, nil
 }
 
-// configureSession sets application_name and client_encoding, and prepares nothing by name,
+// configureSession sets application_name, and prepares nothing by name,
 // so that a transaction pooler can carry the session.
 func configureSession(cfg *pgx.ConnConfig) {
 	if cfg.RuntimeParams["application_name"] == "" {
 		cfg.RuntimeParams["application_name"] = "wirefence doctor"
 	}
-	cfg.RuntimeParams["client_encoding"] = "UTF8"
 	cfg.DefaultQueryExecMode = pgx.QueryExecModeExec
 }
 

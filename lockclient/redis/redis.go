@@ -233,7 +233,7 @@ func (s *Store) fail(ctx context.Context, doing string, resource fence.Resource,
 
 // isPermanent reports whether a server refuses a command until somebody changes the set-up.
 func isPermanent(reply goredis.Error) bool {
-	return slices.ContainsFunc([]string{"NOAUTH", "WRONGPASS", "NOPERM", "WRONGTYPE", "ERR unknown command"}, func(prefix string) bool {
+	return slices.ContainsFunc([]string{"NOAUTH", "WRONGPASS", "NOPERM", "WRONGTYPE", "ERR unknown command", "ERR AUTH", "ERR DB index", "ERR SELECT"}, func(prefix string) bool {
 		return strings.HasPrefix(reply.Error(), prefix)
 	})
 }

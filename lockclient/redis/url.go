@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/url"
 	"slices"
+	"strconv"
 	"strings"
 
 	goredis "github.com/redis/go-redis/v9"
@@ -25,6 +26,9 @@ type connection struct {
 // errNotURL does not show the string, which may contain a password that cannot be
 // recognised.
 var errNotURL = errors.New("not a URL; characters such as @ : / ? # % in a user's name or a password must be percent-encoded")
+
+// errNegative is for a database that go-redis would take for 0.
+var errNegative = errors.New("the number of the database is negative")
 
 // openClient creates a client for a connection string, and returns the name of the server
 // for errors.
@@ -96,12 +100,17 @@ func (c *connection) addresses(port string) error {
 			host = net.JoinHostPort(strings.Trim(host, "[]"), port)
 		}
 		u, err := url.Parse("redis://" + host)
-		if err != nil || u.Hostname() == "" || u.Port() == "" {
+		if err != nil || u.Hostname() == "" || !isPort(u.Port()) {
 			return fmt.Errorf("host %d of %d is neither host nor host:port", i+1, len(c.hosts)) // not shown: it may be part of a password that is not encoded
 		}
 		c.hosts[i] = host
 	}
 	return nil
+}
+
+func isPort(text string) bool {
+	n, err := strconv.ParseUint(text, 10, 16)
+	return err == nil && n > 0
 }
 
 // forGoRedis returns the string in the form of go-redis: the first host in its place, the
@@ -145,6 +154,9 @@ func openSingle(c *connection) (goredis.UniversalClient, string, error) {
 	if err != nil {
 		return nil, "", withoutURL(err)
 	}
+	if opts.DB < 0 {
+		return nil, "", errNegative
+	}
 	opts.ContextTimeoutEnabled = true
 	c.configureTLS(opts.TLSConfig)
 	return goredis.NewClient(opts), opts.Addr, nil
@@ -163,6 +175,9 @@ func openSentinel(c *connection) (goredis.UniversalClient, string, error) {
 	opts, err := goredis.ParseFailoverURL(c.forGoRedis())
 	if err != nil {
 		return nil, "", withoutURL(err)
+	}
+	if opts.DB < 0 {
+		return nil, "", errNegative
 	}
 	if opts.MasterName == "" {
 		return nil, "", errors.New("master_name is missing: the name of the master at the Sentinels")

@@ -65,7 +65,7 @@ func TestTargetSessionAttrs(t *testing.T) {
 		}{
 			{"trusted", "user=postgres", proxy.Options{}},
 			{"by a known secret", "user=alice password='open sesame'", proxy.Options{AuthFile: file}},
-			{"with a way to ask", "user=alice password='open sesame'", proxy.Options{DatabaseURL: primary.URL("postgres") + "&pool_max_conns=5"}},
+			{"with a way to ask", "user=alice password='open sesame'", proxy.Options{DatabaseURL: primary.URL("postgres")}},
 		} {
 			way.o.Upstream = up
 			addr := stack.Proxy(t, primary, way.o)

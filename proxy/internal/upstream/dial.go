@@ -5,7 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"net"
+	"slices"
 	"time"
 
 	"github.com/wirefence/wirefence/proxy/internal/scram"
@@ -34,7 +36,12 @@ type Link struct {
 // at the last login come last. Of a host the encryption that sslmode prefers comes first.
 func (u *Upstream) Routes(target Target, key string) []Route {
 	var good, bad, unfit []Route
-	for _, h := range u.Hosts {
+	hosts := u.Hosts
+	if u.random {
+		hosts = slices.Clone(hosts)
+		rand.Shuffle(len(hosts), func(i, j int) { hosts[i], hosts[j] = hosts[j], hosts[i] })
+	}
+	for _, h := range hosts {
 		to := &good
 		switch {
 		case u.probe == nil && h.mismatches(target, key):

@@ -2,15 +2,14 @@ package upstream
 
 import (
 	"errors"
-	"fmt"
 	"net"
-	"net/url"
 	"path"
-	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/wirefence/wirefence/internal/connstring"
 )
 
 // Host is one server of the upstream. Its methods are safe for concurrent use.
@@ -31,51 +30,14 @@ type Host struct {
 	confirmed atomic.Pointer[time.Time] // see Confirm
 }
 
-// parseHosts parses host1:5432,host2; ports are for hosts without one: one for all, or one
-// for each.
-func parseHosts(hosts, ports string) ([]*Host, error) {
-	names, each := strings.Split(hosts, ","), strings.Split(ports, ",")
-	if len(each) != 1 && len(each) != len(names) {
-		return nil, fmt.Errorf("the upstream has %d ports for %d hosts: give one for all, or one for each", len(each), len(names))
+func newHost(s connstring.Server) (*Host, error) {
+	switch {
+	case s.Name == "":
+		return nil, errors.New("it has an empty host")
+	case strings.HasPrefix(s.Name, "/"), strings.HasPrefix(s.Name, "@"):
+		return &Host{Network: "unix", Addr: path.Join(s.Name, ".s.PGSQL."+s.Port), Name: "localhost"}, nil
 	}
-	var all []*Host
-	for i, name := range names {
-		h, err := parseHost(name, each[min(i, len(each)-1)])
-		if err != nil {
-			return nil, err
-		}
-		all = append(all, h)
-	}
-	return all, nil
-}
-
-func parseHost(host, port string) (*Host, error) {
-	if port == "" {
-		port = "5432"
-	}
-	host, err := url.PathUnescape(host)
-	if err != nil {
-		return nil, fmt.Errorf("the upstream's host: %w", err)
-	}
-	isSocket := strings.HasPrefix(host, "/") || strings.HasPrefix(host, "@")
-	if !isSocket {
-		if h, p, err := net.SplitHostPort(host); err == nil {
-			host, port = h, p
-		} else if strings.Count(host, ":") == 1 {
-			return nil, fmt.Errorf("the upstream's host %q: %w", host, err)
-		}
-		host = strings.Trim(host, "[]")
-	}
-	if host == "" {
-		return nil, errors.New("the upstream has an empty host")
-	}
-	if n, err := strconv.Atoi(port); err != nil || n < 1 || n > 65535 {
-		return nil, fmt.Errorf("the upstream's port %q is not a number from 1 to 65535", port)
-	}
-	if isSocket {
-		return &Host{Network: "unix", Addr: path.Join(host, ".s.PGSQL."+port), Name: "localhost"}, nil
-	}
-	return &Host{Network: "tcp", Addr: net.JoinHostPort(host, port), Name: host}, nil
+	return &Host{Network: "tcp", Addr: net.JoinHostPort(s.Address, s.Port), Name: s.Name}, nil
 }
 
 func (h *Host) String() string { return h.Addr }

@@ -25,16 +25,6 @@ const (
 	PreferStandby Target = "prefer-standby"
 )
 
-func parseTarget(text string) (Target, error) {
-	switch t := Target(text); t {
-	case "":
-		return Any, nil
-	case Any, ReadWrite, ReadOnly, Primary, Standby, PreferStandby:
-		return t, nil
-	}
-	return "", fmt.Errorf("the upstream's target_session_attrs %q is none of any, read-write, read-only, primary, standby, prefer-standby", text)
-}
-
 // Role is a server's role, by the settings that it reports to each session (documentation,
 // "ParameterStatus"): in_hot_standby and default_transaction_read_only. The zero value is
 // unknown.

@@ -8,11 +8,11 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"net/url"
 	"slices"
 	"strings"
 	"time"
 
+	"github.com/wirefence/wirefence/internal/connstring"
 	"github.com/wirefence/wirefence/internal/timelines"
 )
 
@@ -28,6 +28,7 @@ type Upstream struct {
 	encryption encryption
 	dialer     *net.Dialer
 	timeout    time.Duration
+	random     bool   // hosts are tried in random order
 	probe      *probe // nil: roles are learned from logins alone
 	seen       timelines.Seen
 	bound      time.Duration // see Options.Bound
@@ -52,69 +53,64 @@ type Options struct {
 // (documentation, "Connection URIs"). It must name no user or database: clients connect
 // with their own. Its files must exist.
 func New(text string, o Options) (*Upstream, error) {
-	hosts, params, err := parse(text)
+	u, err := parse(text, o)
+	if err != nil {
+		return nil, fmt.Errorf("the upstream: %w", err)
+	}
+	return u, nil
+}
+
+// parameters are those of libpq that concern the connection to a server, and not a client's session.
+var parameters = []string{
+	"connect_timeout", "gssdelegation", "gssencmode", "gsslib", "host", "hostaddr", "keepalives", "keepalives_count",
+	"keepalives_idle", "keepalives_interval", "krbsrvname", "load_balance_hosts", "pooling", "port", "ssl_max_protocol_version",
+	"ssl_min_protocol_version", "sslcert", "sslcompression", "sslkey", "sslmode", "sslnegotiation", "sslrootcert", "sslsni",
+	"target_session_attrs", "tcp_user_timeout",
+}
+
+func parse(text string, o Options) (*Upstream, error) {
+	if text == "" {
+		return nil, errors.New("it is missing: name a server, as in postgres://db.internal:5432/")
+	}
+	s, err := connstring.Parse(text, "pooling")
 	if err != nil {
 		return nil, err
 	}
-	u := &Upstream{dialer: o.Dialer, timeout: o.Timeout, bound: o.Bound}
-	if u.Hosts, err = parseHosts(hosts, params.Get("port")); err != nil {
+	for keyword := range s {
+		switch {
+		case keyword == "user", keyword == "dbname":
+			return nil, errors.New("it names a user or a database: clients are passed through with their own, so name only hosts")
+		case !slices.Contains(parameters, keyword):
+			return nil, fmt.Errorf("its parameter %s is a client's: it may have %s", keyword, strings.Join(parameters, ", "))
+		}
+	}
+	if err = s.Check(); err != nil {
 		return nil, err
 	}
-	if u.Target, err = parseTarget(params.Get("target_session_attrs")); err != nil {
+	dialer := *o.Dialer
+	s.SetSockets(&dialer)
+	u := &Upstream{
+		dialer: &dialer, timeout: cmp.Or(s.ConnectTimeout(), o.Timeout), bound: o.Bound, random: s["load_balance_hosts"] == "random",
+		Target: cmp.Or(Target(s["target_session_attrs"]), Any), Pooling: cmp.Or(s["pooling"], "auto"),
+	}
+	if !slices.Contains([]string{"auto", "session", "transaction"}, u.Pooling) {
+		return nil, errors.New("its pooling is none of auto, session, transaction")
+	}
+	servers, err := s.Servers()
+	for _, server := range servers {
+		h, unusable := newHost(server)
+		u.Hosts, err = append(u.Hosts, h), cmp.Or(err, unusable)
+	}
+	if err != nil {
 		return nil, err
 	}
-	if u.Pooling = cmp.Or(params.Get("pooling"), "auto"); !slices.Contains([]string{"auto", "session", "transaction"}, u.Pooling) {
-		return nil, fmt.Errorf("the upstream's pooling is %q, none of auto, session, transaction", u.Pooling)
-	}
-	if u.encryption, err = newEncryption(params, o.Failed); err != nil {
+	if u.encryption, err = newEncryption(s, o.Failed); err != nil {
 		return nil, err
 	}
 	if o.ProbeURL != "" && (u.Target != Any || len(u.Hosts) > 1) {
 		u.probe, err = newProbe(o.ProbeURL)
 	}
 	return u, err
-}
-
-// parameters are the allowed parameters of an upstream's URL.
-var parameters = []string{
-	"host", "pooling", "port", "sslcert", "sslkey", "sslmode", "sslnegotiation", "sslrootcert", "target_session_attrs",
-}
-
-func parse(text string) (hosts string, params url.Values, err error) {
-	if text == "" {
-		return "", nil, errors.New("the upstream is missing: name a server, as in postgres://db.internal:5432/")
-	}
-	rest, ok := strings.CutPrefix(text, "postgres://")
-	if !ok {
-		if rest, ok = strings.CutPrefix(text, "postgresql://"); !ok {
-			return "", nil, errors.New("the upstream is not of the form postgres://host:port/")
-		}
-	}
-	rest, query, _ := strings.Cut(rest, "?")
-	hosts, database, _ := strings.Cut(rest, "/")
-	if params, err = url.ParseQuery(query); err != nil {
-		return "", nil, fmt.Errorf("the upstream's parameters: %w", err)
-	}
-	if strings.HasPrefix(hosts, "@") && !strings.Contains(hosts[1:], "@") {
-		return "", nil, errors.New("the upstream's abstract socket must be percent-encoded, as in postgres://%40name/")
-	}
-	if strings.Contains(hosts, "@") || database != "" {
-		return "", nil, errors.New("the upstream names a user or a database: clients are passed through with their own, so name only hosts")
-	}
-	for name, values := range params {
-		if !slices.Contains(parameters, name) {
-			return "", nil, fmt.Errorf("the upstream's parameter %q is unknown: known are %s", name, strings.Join(parameters, ", "))
-		}
-		if len(values) > 1 {
-			return "", nil, fmt.Errorf("the upstream's parameter %q is given twice", name)
-		}
-	}
-	if hosts == "" {
-		hosts = params.Get("host")
-	} else if params.Has("host") {
-		return "", nil, errors.New("the upstream names its hosts twice, before the path and as a parameter")
-	}
-	return hosts, params, nil
 }
 
 // Reload reads certificates and keys again.
