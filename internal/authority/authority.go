@@ -85,14 +85,30 @@ func (a *Authority) Issue(t testing.TB, name string, addresses ...string) Pair {
 
 // Pair is Issue for code that has no test.
 func (a *Authority) Pair(name string, addresses ...string) (p Pair, err error) {
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		return p, err
-	}
 	template := a.template(name)
 	template.DNSNames = []string{name}
 	for _, ip := range addresses {
 		template.IPAddresses = append(template.IPAddresses, net.ParseIP(ip))
+	}
+	return a.sign(template)
+}
+
+// IssueNamed issues a certificate with a common name and exactly these alternative names.
+func (a *Authority) IssueNamed(t testing.TB, commonName string, names []string, addresses ...net.IP) Pair {
+	t.Helper()
+	template := a.template(commonName)
+	template.DNSNames, template.IPAddresses = names, addresses
+	p, err := a.sign(template)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+func (a *Authority) sign(template *x509.Certificate) (p Pair, err error) {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return p, err
 	}
 	template.KeyUsage = x509.KeyUsageDigitalSignature
 	template.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth}
