@@ -17,8 +17,10 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"unicode/utf8"
 
-	"golang.org/x/text/secure/precis"
+	"github.com/xdg-go/stringprep"
+	"golang.org/x/text/unicode/norm"
 )
 
 // Names of the mechanisms.
@@ -157,13 +159,25 @@ func (m *keyCache) put(of [sha256.Size]byte, pair [2]Key) {
 	m.pairs[of] = pair
 }
 
-// normalise prepares a password as PostgreSQL does: a password that SASLprep doesn't allow
-// stays unchanged.
+// allowed are the characters that SASLprep allows (RFC 4013, sections 2.3 to 2.5).
+var allowed = stringprep.Profile{Prohibits: stringprep.SASLprep.Prohibits, CheckBiDi: true}
+
+// normalise prepares a password as PostgreSQL does (saslprep.c): what is allowed is decided before the normal form, a
+// zero width space is a space, and a password that SASLprep doesn't allow stays unchanged.
 func normalise(password string) string {
-	if p, err := precis.OpaqueString.String(password); err == nil {
-		return p
+	mapped := strings.Map(func(r rune) rune {
+		if stringprep.TableC1_2.Contains(r) {
+			return ' '
+		}
+		if _, toNothing := stringprep.TableB1.Map(r); toNothing || r == '\u1806' { // which the library's table lacks
+			return -1
+		}
+		return r
+	}, password)
+	if _, err := allowed.Prepare(mapped); err != nil || mapped == "" || !utf8.ValidString(password) {
+		return password
 	}
-	return password
+	return norm.NFKC.String(mapped)
 }
 
 func mac(key []byte, text string) Key {
