@@ -41,8 +41,8 @@ type candidate struct {
 	wantedRole upstream.Target
 	role       upstream.Role
 	// bindingDiffers says that channel binding fails: the server's certificate isn't the
-	// proxy's.
-	bindingDiffers bool
+	// proxy's. bindingWithheld says that the proxy has no TLS, and didn't pass on the offer.
+	bindingDiffers, bindingWithheld bool
 }
 
 var errNoServer = errors.New("no upstream server accepts the client")
@@ -240,6 +240,7 @@ func (c *connector) adaptMechanisms(cand *candidate, msg []byte, at int) {
 		changed = append(changed, wire.WithoutMechanism(msg, scram.MechanismPlus)...)
 		changed = append(changed, all[at+size:]...)
 		*cand.from = buffer{b: changed, w: len(changed)}
+		cand.bindingDiffers, cand.bindingWithheld = true, true
 	default:
 		cand.bindingDiffers = string(c.client.binding) != string(cand.link.Binding)
 	}

@@ -83,7 +83,11 @@ func (c *conn) checkEnded() error {
 func (c *conn) forwardPasswords(cand *candidate, fromClient *buffer, toServer *writer, out *session.Out) error {
 	for {
 		if c.wantsPassword() && c.bindsToProxy(cand, fromClient) {
-			return c.endLogin(bindingError, errors.New("the client uses channel binding, but the proxy's certificate differs from the server's"))
+			said := bindingError
+			if cand.bindingWithheld {
+				said.Detail = "Another proxy ends the client's TLS before this one."
+			}
+			return c.endLogin(said, errors.New("the client uses channel binding, but its TLS ends at another certificate than the server's"))
 		}
 		wanted, more := false, false
 		c.withCore(func(core *session.Session) {
@@ -128,15 +132,19 @@ var bindingError = wire.Error{Code: "28000",
 	Hint:    "Let the proxy authenticate clients: set WIREFENCE_AUTH_FILE or WIREFENCE_AUTH_QUERY. Or connect with channel_binding=disable, or give the proxy the server's certificate."}
 
 // bindsToProxy reports whether a client logs in by channel binding that can't succeed: it
-// binds to the proxy's certificate, and the server has another one. It reports that once.
+// binds to the proxy's certificate, and the server has another one. Without TLS here, a client
+// that has it (flag y of RFC 5802) is behind another proxy, and the server would take the
+// missing offer for an attack. It reports that once.
 func (c *conn) bindsToProxy(cand *candidate, fromClient *buffer) bool {
 	b := fromClient.bytes()
 	if !cand.bindingDiffers || len(b) < wire.HeaderSize+len(scram.MechanismPlus)+1 {
 		return false
 	}
 	cand.bindingDiffers = false // only the first answer names a mechanism
-	mechanism, _, _ := wire.CString(b[wire.HeaderSize:])
-	return b[0] == wire.Password && string(mechanism) == scram.MechanismPlus
+	mechanism, response, _ := wire.CString(b[wire.HeaderSize:])
+	const length = 4 // of the response
+	hasTLS := string(mechanism) == scram.Mechanism && cand.bindingWithheld && len(response) > length && response[length] == 'y'
+	return b[0] == wire.Password && (string(mechanism) == scram.MechanismPlus || hasTLS)
 }
 
 // checkRole refuses the client if the end of the login shows that its server doesn't have

@@ -64,6 +64,40 @@ func TestScramWithTLSOnEitherSide(t *testing.T) {
 	})
 }
 
+// In a chain of two proxies with TLS at both ends, one of them must authenticate clients, or each if there is TLS between
+// them, too. Otherwise the client is told so.
+func TestScramThroughTwoProxies(t *testing.T) {
+	t.Parallel()
+	w := start(t, 0)
+	users := w.userFile(t, []string{"alice"})
+	const told = "WIREFENCE_AUTH_FILE"
+	for _, c := range []struct {
+		between   string // sslmode
+		near, far string // user files
+		want      map[string]string
+	}{
+		{"disable", "", "", map[string]string{"disable": "alice", "prefer": told}},
+		{"disable", users, "", map[string]string{"disable": "alice", "prefer": "alice", "require": "alice"}},
+		{"disable", "", users, map[string]string{"disable": "alice", "prefer": "alice"}},
+		{"require", "", "", map[string]string{"disable": "alice", "prefer": told, "require": told}},
+		{"require", users, "", map[string]string{"prefer": told}},
+		{"require", users, users, map[string]string{"disable": "alice", "prefer": "alice", "require": "alice"}},
+	} {
+		far := proxy.Options{Upstream: w.upstream("sslmode=require"), AuthFile: c.far}
+		if c.between == "require" {
+			far.TLS = w.certificate(t)
+		}
+		next := fmt.Sprintf("postgres://%s/?sslmode=%s", stack.Proxy(t, w.Postgres, far), c.between)
+		addr := stack.Proxy(t, w.Postgres, proxy.Options{Upstream: next, TLS: w.certificate(t), AuthFile: c.near})
+		for binding, want := range c.want {
+			params := "sslmode=require user=alice password='open sesame' channel_binding=" + binding
+			about := fmt.Sprintf("%s between, users %q and %q, channel_binding=%s", c.between, c.near, c.far, binding)
+			wants(t, about, psql(t, addr, params, "SELECT current_user"), want)
+			wants(t, about+", pgx", outcome(t, addr, params), want)
+		}
+	}
+}
+
 // A proxy that has the server's own certificate is transparent to channel
 // binding.
 func TestChannelBindingThroughTheServersOwnCertificate(t *testing.T) {
