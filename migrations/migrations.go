@@ -99,7 +99,7 @@ func Apply(ctx context.Context, conn *pgx.Conn, report func(line string)) error 
 // if the rights were granted before; otherwise it changes nothing and returns a
 // *MissingRightsError. It leaves a database alone that is ahead of this binary, and returns a
 // *VersionError if that is by more than one version. A schema that was restored without its
-// data gives ErrNoVersion. The connection must be outside a transaction and must not be used
+// data gives ErrNoVersion, and one that somebody else made a *StrangersError. The connection must be outside a transaction and must not be used
 // meanwhile.
 func (o Options) Apply(ctx context.Context, conn *pgx.Conn, report func(line string)) (err error) {
 	if report == nil {
@@ -114,6 +114,11 @@ func (o Options) Apply(ctx context.Context, conn *pgx.Conn, report func(line str
 	}
 	if ahead, err := isAhead(have, report); ahead { // whatever rights the role has
 		return err
+	}
+	if have == 0 {
+		if err := refuseStrangers(ctx, conn); err != nil {
+			return err
+		}
 	}
 	if err := o.probe(ctx, conn, have); err != nil {
 		return err

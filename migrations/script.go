@@ -37,6 +37,11 @@ func (o Options) Pending(ctx context.Context, conn *pgx.Conn) (string, error) {
 	if ahead, err := isAhead(have, func(string) {}); ahead {
 		return "", err
 	}
+	if have == 0 {
+		if err := refuseStrangers(ctx, conn); err != nil {
+			return "", err
+		}
+	}
 	if err := o.probe(ctx, conn, have); err != nil {
 		return "", err
 	}

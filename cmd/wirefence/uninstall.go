@@ -25,7 +25,8 @@ func uninstallCommand() *cobra.Command {
 		Long: `Prints what of Wirefence there is in a database, asks, and removes it in one
 transaction: the guards of all tables, the schema wirefence with all tokens and the
 history, and the roles wirefence_owner, wirefence_issuer and wirefence_bypass, unless
-another database of the server has them too.
+another database of the server has them too. If the schema has anything that is not
+Wirefence's, nothing is removed.
 
 Stop the proxies and the holders of leases first. It waits for the writers of guarded
 tables; a lock_timeout in the connection string's options limits that.`,

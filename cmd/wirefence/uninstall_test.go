@@ -89,4 +89,18 @@ func testUninstall(t *testing.T, major int) {
 		}
 	}
 	wirefence(t, nil, "migrate", "--owner-url", parts).expect(t, 0)
+
+	// A schema of that name that somebody else has, or has put something into.
+	stack.Exec(t, parts, "CREATE TABLE wirefence.mine (id serial PRIMARY KEY)")
+	stack.Exec(t, one, "CREATE SCHEMA wirefence", "CREATE TABLE wirefence.leases (car text)", "CREATE FUNCTION wirefence.renew(car text) RETURNS int LANGUAGE sql AS 'SELECT 1'")
+	for url, objects := range map[string][]string{parts: {"table wirefence.mine"}, one: {"table wirefence.leases", "function wirefence.renew(text)"}} {
+		uninstall(t, url, "", "--yes").expect(t, exitFailure, append(objects, "Nothing was changed")...)
+	}
+	for _, more := range [][]string{nil, {"--dry-run"}} {
+		wirefence(t, nil, append([]string{"migrate", "--owner-url", one}, more...)...).expect(t, exitFailure, "table wirefence.leases", "not Wirefence's")
+	}
+	stack.Exec(t, one, "DROP TABLE wirefence.leases", "DROP FUNCTION wirefence.renew(text)")
+	wirefence(t, nil, "migrate", "--owner-url", one).expect(t, exitFailure, "ALTER SCHEMA wirefence OWNER TO wirefence_owner")
+	stack.Exec(t, parts, "DROP TABLE wirefence.mine", "REASSIGN OWNED BY wirefence_owner TO postgres") // as after pg_restore --no-owner
+	uninstall(t, parts, "", "--yes").expect(t, 0)
 }
