@@ -26,7 +26,8 @@ import (
 )
 
 // Pool reads a connection string for a pool, and libpq's variables for what it doesn't say. An error is the settings', not
-// the server's, and quotes nothing of the connection string. Sessions speak UTF-8, as Go does, whatever client_encoding is.
+// the server's, and quotes nothing of the connection string. The files that this names, such as passfile, are read again
+// for each new connection. Sessions speak UTF-8, as Go does, whatever client_encoding is.
 func Pool(text string) (*pgxpool.Config, error) {
 	s, err := Parse(text)
 	if err != nil {
@@ -35,7 +36,19 @@ func Pool(text string) (*pgxpool.Config, error) {
 	if err = cmp.Or(s.complete(), s.Check()); err != nil {
 		return nil, err
 	}
-	return s.config()
+	cfg, err := s.config()
+	if err != nil {
+		return nil, err
+	}
+	cfg.BeforeConnect = func(_ context.Context, c *pgx.ConnConfig) error {
+		now, err := Conn(text)
+		if err == nil {
+			c.Host, c.Port, c.LookupFunc = now.Host, now.Port, now.LookupFunc
+			c.Password, c.TLSConfig, c.Fallbacks = now.Password, now.TLSConfig, now.Fallbacks
+		}
+		return err
+	}
+	return cfg, nil
 }
 
 // Conn is Pool for single connections.

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/wirefence/wirefence/internal/connstring"
 	"github.com/wirefence/wirefence/internal/servers"
@@ -139,4 +140,28 @@ func TestConnectionStringsAreReadAsByLibpq(t *testing.T) {
 			}
 		}
 	})
+}
+
+// A pool takes the password for each new connection from its file: those of managed services expire.
+func TestPasswordFilesAreReadForEachConnection(t *testing.T) {
+	t.Parallel()
+	w := start(t, 0)
+	file := filepath.Join(t.TempDir(), "pgpass")
+	write(t, file, "*:*:*:alice:expired\n")
+	cfg, err := connstring.Pool(fmt.Sprintf("host=127.0.0.1 port=%d user=alice dbname=postgres passfile=%s", w.Port, file))
+	if err != nil {
+		t.Fatal(err)
+	}
+	pool, err := pgxpool.NewWithConfig(t.Context(), cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer pool.Close()
+	if err := pool.Ping(t.Context()); stack.State(err) != "28P01" {
+		t.Fatalf("with an expired password: %v", err)
+	}
+	write(t, file, "*:*:*:alice:open sesame\n")
+	if err := pool.Ping(t.Context()); err != nil {
+		t.Errorf("with the next one: %v", err)
+	}
 }

@@ -199,10 +199,17 @@ func expired(ctx context.Context) bool {
 }
 
 // probe asks servers for their role and timeline by logging in.
-type probe struct{ config *pgconn.Config }
+type probe struct{ url string }
 
 func newProbe(url string) (*probe, error) {
-	cfg, err := connstring.Conn(url)
+	p := &probe{url}
+	_, err := p.config()
+	return p, err
+}
+
+// config reads the connection string anew: the files that it names may have changed.
+func (p *probe) config() (*pgconn.Config, error) {
+	cfg, err := connstring.Conn(p.url)
 	if err != nil {
 		return nil, err
 	}
@@ -212,11 +219,14 @@ func newProbe(url string) (*probe, error) {
 	if c.RuntimeParams["application_name"] == "" {
 		c.RuntimeParams["application_name"] = "wirefence"
 	}
-	return &probe{c}, nil
+	return c, nil
 }
 
 func (p *probe) connect(ctx context.Context, dial func(context.Context) (net.Conn, error)) (*pgconn.PgConn, error) {
-	c := p.config.Copy()
+	c, err := p.config()
+	if err != nil {
+		return nil, err
+	}
 	c.DialFunc = func(ctx context.Context, _, _ string) (net.Conn, error) { return dial(ctx) }
 	return pgconn.ConnectConfig(ctx, c)
 }
