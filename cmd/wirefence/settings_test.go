@@ -120,7 +120,7 @@ func TestWrongUsage(t *testing.T) {
 		{[]string{upstream, "WIREFENCE_CONNECT_TIMEOUT=0s"}, []string{"proxy"}, `WIREFENCE_CONNECT_TIMEOUT is "0s": at least 1ms`},
 		{[]string{upstream, "WIREFENCE_DRAIN_TIMEOUT=0s"}, []string{"proxy"}, `WIREFENCE_DRAIN_TIMEOUT is "0s": at least 1ms`},
 		{[]string{upstream, "WIREFENCE_STANDBY_WAIT=0s"}, []string{"proxy"}, `WIREFENCE_STANDBY_WAIT is "0s": at least 1ms`},
-		{[]string{upstream, "WIREFENCE_TCP_KEEPALIVE=-1s"}, []string{"proxy"}, `WIREFENCE_TCP_KEEPALIVE is "-1s": 0, or at least 1s`},
+		{[]string{upstream, "WIREFENCE_TCP_KEEPALIVE=-1s"}, []string{"proxy"}, `WIREFENCE_TCP_KEEPALIVE is "-1s": 0, or 1s to 9h`},
 		{[]string{upstream, "WIREFENCE_TTL=0s"}, []string{"proxy"}, `WIREFENCE_TTL is "0s": 20ms to 8784h`},
 		{[]string{database, "WIREFENCE_TTL=0s"}, []string{"lock", "orders", "--", "true"}, `WIREFENCE_TTL is "0s": 20ms to 8784h`},
 		{[]string{database, "WIREFENCE_MAX_HOLD=0s"}, []string{"lock", "orders", "--", "true"}, `WIREFENCE_MAX_HOLD is "0s": at least 1ms`},

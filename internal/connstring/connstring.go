@@ -1,5 +1,6 @@
 // Package connstring reads the connection strings of PostgreSQL that settings hold, by libpq's rules. All users of a
-// setting read it here, so that what one of them accepts works for the others.
+// setting read it here, so that what one of them accepts works for the others. The driver's own reader sends a server what
+// it doesn't know, so the driver gets what it knows alone.
 //
 // It imports nothing of this module.
 package connstring
