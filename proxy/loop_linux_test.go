@@ -7,6 +7,7 @@ import (
 	"crypto/tls"
 	"errors"
 	"io"
+	"log/slog"
 	"net"
 	"testing"
 	"time"
@@ -112,6 +113,50 @@ func TestAFailedSessionIsNotAdopted(t *testing.T) {
 	}
 }
 
+// While the core handles a long text of one session, the loop serves others. What is posted for
+// that session waits, and a panic ends it alone.
+func TestALongTextHoldsUpNobodyElse(t *testing.T) {
+	l, err := newLoop()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.stop()
+	counts, err := newMetrics(new(Options))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, panics := range []bool{false, true} {
+		c := &conn{log: slog.New(slog.DiscardHandler), server: &Server{metrics: counts}}
+		c.once.Do(func() {}) // no server has counted it
+		p := &pair{c: c, loop: l}
+		p.client, p.server = side{p: p, fd: -1}, side{p: p, fd: -1, server: true}
+		release, order := make(chan struct{}), make(chan string, 3)
+		l.post(func() {
+			p.runApart(func(*session.Out) func() {
+				<-release
+				if panics {
+					panic("as a defect would")
+				}
+				return func() { order <- "the rest" }
+			})
+		})
+		p.post(func() { order <- "posted" })
+		other := make(chan struct{})
+		l.post(func() { close(other) })
+		<-other // the loop goes on
+		close(release)
+		want := []string{"the rest", "posted"}
+		if panics {
+			want = want[1:]
+		}
+		for _, want := range want {
+			if got := <-order; got != want {
+				t.Errorf("%q came, want %q", got, want)
+			}
+		}
+	}
+}
+
 // Behind a client's end the server is sent what it has not taken yet and TLS's last
 // words, and nothing more, whatever the proxy has to say.
 func TestBehindAClientsEnd(t *testing.T) {
@@ -132,7 +177,7 @@ func TestBehindAClientsEnd(t *testing.T) {
 		p.server.appendFinal(nil)
 		due := bytes.Clone(p.server.unsent)
 		more.FromClient(query, &l.out)
-		l.send(&p.server)
+		l.send(&p.server, &l.out)
 		if !bytes.Equal(p.server.unsent, due) {
 			t.Errorf("encrypted %v: %d bytes are due, want %d", encrypted, len(p.server.unsent), len(due))
 		}

@@ -6,6 +6,8 @@ import (
 	"io"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/wirefence/wirefence/proxy/internal/session"
 )
 
 // read reads from a socket once, and decrypts the bytes. They stand directly behind the
@@ -48,13 +50,13 @@ func (l *loop) decrypt(s *side, received []byte) []byte {
 	return plain
 }
 
-// send sends the loop's Out to a side. A side whose stream ends gets nothing more: the
+// send sends an Out to a side. A side whose stream ends gets nothing more: the
 // proxy's own messages must not make the client's last bytes fail.
-func (l *loop) send(to *side) {
+func (l *loop) send(to *side, out *session.Out) {
 	if to.closesWrite {
 		return
 	}
-	l.buffers = l.out.Buffers(l.buffers[:0])
+	l.buffers = out.Buffers(l.buffers[:0])
 	if len(l.buffers) > 0 && to.tls != nil {
 		if err := l.encrypt(to); err != nil {
 			to.p.handleWriteError(to)

@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/wirefence/wirefence/proxy/internal/secure"
+	"github.com/wirefence/wirefence/proxy/internal/session"
 )
 
 // side is one socket of a session in a loop. Only the loop uses it.
@@ -33,6 +34,38 @@ type pair struct {
 	client, server side
 	closing        bool      // both sockets close once client.unsent is empty
 	lingersUntil   time.Time // when both sockets close in any case
+	apart          bool      // the core runs outside of the loop
+	later          []func()  // what waits for its return
+}
+
+// lengthy is how many bytes of input the core handles outside of the loop: it reads some 200 MB
+// of text in a second, and other sessions must not wait for that.
+const lengthy = 4 * loopBuffer
+
+// runApart calls a function outside of the loop, and then the one that it returns in the loop.
+// Nothing else of this session happens meanwhile, and no other session waits.
+func (p *pair) runApart(f func(out *session.Out) (then func())) {
+	p.apart = true
+	client, server := p.client.watched, p.server.watched
+	p.setEvents(&p.client, 0)
+	p.setEvents(&p.server, 0)
+	go func() {
+		then := p.hangUp
+		p.guard(func() { then = f(new(session.Out)) })
+		p.loop.post(func() {
+			p.apart = false
+			p.guard(func() {
+				p.setEvents(&p.client, client)
+				p.setEvents(&p.server, server)
+				then()
+			})
+			for len(p.later) > 0 && !p.apart {
+				f := p.later[0]
+				p.later = p.later[1:]
+				p.guard(f)
+			}
+		})
+	}()
 }
 
 // guard calls f. A panic ends this session only.
@@ -40,7 +73,9 @@ func (p *pair) guard(f func()) {
 	defer func() {
 		if r := recover(); r != nil {
 			p.c.reportPanic(r)
-			p.hangUp()
+			if !p.apart {
+				p.hangUp()
+			}
 		}
 	}()
 	f()
@@ -68,7 +103,16 @@ func (p *pair) wakeClientSide() { p.post(func() { p.fromClient(nil) }) }
 func (p *pair) stopWaiting()    {} // the loop waits for no side
 func (p *pair) close()          { p.post(p.hangUp) }
 
-func (p *pair) post(f func()) { p.loop.post(func() { p.guard(f) }) }
+// post has the loop call f soon.
+func (p *pair) post(f func()) {
+	p.loop.post(func() {
+		if p.apart {
+			p.later = append(p.later, f)
+			return
+		}
+		p.guard(f)
+	})
+}
 
 // input returns the side's unused input, with the bytes that were read behind it.
 func (s *side) input(read []byte) []byte {
@@ -101,9 +145,25 @@ func (p *pair) fromClient(read []byte) {
 	if p.closing {
 		return
 	}
+	if p.apart {
+		p.later = append(p.later, func() { p.fromClient(nil) })
+		return
+	}
 	in := p.client.input(read)
+	if len(in) >= lengthy {
+		p.runApart(func(out *session.Out) func() {
+			used, held, ended, done := p.c.fromClient(in, out)
+			return func() { p.sendClients(in, out, used, held, ended, done) }
+		})
+		return
+	}
 	used, held, ended, done := p.c.fromClient(in, &p.loop.out)
-	p.loop.send(&p.server)
+	p.sendClients(in, &p.loop.out, used, held, ended, done)
+}
+
+// sendClients sends what the core has made of the client's input, and continues with that side.
+func (p *pair) sendClients(in []byte, out *session.Out, used int, held, ended, done bool) {
+	p.loop.send(&p.server, out)
 	p.client.keepUnused(in, used)
 	if ended {
 		p.end()
@@ -130,9 +190,25 @@ func (p *pair) fromServer(read []byte) {
 	if p.closing {
 		return
 	}
+	if p.apart {
+		p.later = append(p.later, func() { p.fromServer(nil) })
+		return
+	}
 	in := p.server.input(read)
+	if len(in) >= lengthy {
+		p.runApart(func(out *session.Out) func() {
+			used, wake, ended := p.c.fromServer(in, out)
+			return func() { p.sendServers(in, out, used, wake, ended) }
+		})
+		return
+	}
 	used, wake, ended := p.c.fromServer(in, &p.loop.out)
-	p.loop.send(&p.client)
+	p.sendServers(in, &p.loop.out, used, wake, ended)
+}
+
+// sendServers sends what the core has made of the server's input, and continues with that side.
+func (p *pair) sendServers(in []byte, out *session.Out, used int, wake, ended bool) {
+	p.loop.send(&p.client, out)
 	p.server.keepUnused(in, used)
 	if ended {
 		p.end()
