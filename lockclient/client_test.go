@@ -26,6 +26,7 @@ func TestOptions(t *testing.T) {
 		{lockclient.Options{RetryMin: 5 * time.Second}, ""},
 		{lockclient.Options{TTL: time.Millisecond}, "TTL"},
 		{lockclient.Options{TTL: -time.Second}, "TTL"},
+		{lockclient.Options{TTL: 9000 * time.Hour}, "TTL"}, // more than PostgreSQL's leases can have
 		{lockclient.Options{Margin: -1}, "Margin"},
 		{lockclient.Options{Margin: 8 * time.Second}, "half the TTL"},
 		{lockclient.Options{RenewEvery: 10 * time.Second}, "RenewEvery"},

@@ -36,7 +36,7 @@ type Options struct {
 	// distinguishes the tokens of this store from those of another. If grants are
 	// sealed, the Sealers name the source, and fences need not.
 	Source fence.Source
-	// TTL is how long the store keeps a lease that is not renewed: at least 20ms,
+	// TTL is how long the store keeps a lease that is not renewed: 20ms to 366 days,
 	// default 15s. The resource of a dead holder is free after this time.
 	TTL time.Duration
 	// Margin is how long before the store's expiry the lease's context ends: the time
