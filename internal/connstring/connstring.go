@@ -100,7 +100,7 @@ func (s Settings) complete() error {
 // drivers are the parameters that the driver has, too.
 var drivers = []string{
 	"application_name", "channel_binding", "dbname", "krbsrvname", "max_protocol_version", "min_protocol_version", "options",
-	"passfile", "password", "require_auth", "sslcert", "sslcertmode", "sslkey", "sslmode", "sslnegotiation", "sslpassword",
+	"passfile", "password", "require_auth", "service", "sslcert", "sslcertmode", "sslkey", "sslmode", "sslnegotiation", "sslpassword",
 	"sslrootcert", "sslsni", "target_session_attrs", "user",
 }
 
@@ -147,7 +147,7 @@ func (s Settings) config() (*pgxpool.Config, error) {
 		}
 		return lookup(ctx, host)
 	}
-	maps.DeleteFunc(cfg.RuntimeParams, func(name, _ string) bool { // what the driver has taken from PGSERVICE
+	maps.DeleteFunc(cfg.RuntimeParams, func(name, _ string) bool { // what the driver has taken from the service
 		_, known := keywords[name]
 		return known && name != "options"
 	})

@@ -1,6 +1,9 @@
 package connstring
 
 import (
+	"maps"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 )
@@ -53,6 +56,29 @@ func TestUnsupportedParameters(t *testing.T) {
 	t.Setenv("PGSSLCRL", "/x")
 	if _, err := Conn("host=h"); err == nil || !strings.Contains(err.Error(), "sslcrl") {
 		t.Errorf("PGSSLCRL: %v", err)
+	}
+}
+
+// A service, of the text or of the environment, gives what the text doesn't.
+func TestServices(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "services")
+	if err := os.WriteFile(file, []byte("[app]\nhost=db.internal\nport=5433\nuser=issuer\nkeepalives_idle=10\nfallback_application_name=mine\n[wrong]\nnothing=1\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("PGSERVICEFILE", file)
+	for _, c := range []struct{ text, environment, user string }{
+		{"service=app", "", "issuer"}, {"service=app user=me", "", "me"}, {"postgres:///?service=app", "wrong", "issuer"}, {"dbname=x", "app", "issuer"},
+	} {
+		t.Setenv("PGSERVICE", c.environment)
+		cfg, err := Conn(c.text)
+		if err != nil || cfg.Host != "db.internal" || cfg.Port != 5433 || cfg.User != c.user ||
+			!maps.Equal(cfg.RuntimeParams, map[string]string{"application_name": "mine", "client_encoding": "UTF8"}) {
+			t.Errorf("%s with PGSERVICE=%s: %+v, %v", c.text, c.environment, cfg, err)
+		}
+	}
+	t.Setenv("PGSERVICE", "wrong")
+	if _, err := Conn("host=db"); err == nil || !strings.Contains(err.Error(), "its service") {
+		t.Errorf("a service with a parameter that libpq doesn't know: %v", err)
 	}
 }
 
