@@ -3,6 +3,8 @@ package main
 import (
 	"context"
 	"crypto/tls"
+	"errors"
+	"io"
 	"net"
 	"net/http"
 	"sync"
@@ -13,7 +15,7 @@ import (
 // takes the place of the one that has been without a request for longest: neither clients
 // that keep connections for later nor those that send nothing keep a probe waiting. A
 // connection is in a request from the time at which a handler serves it until its answer was
-// written.
+// written, but not while its client owes a part of the body.
 type httpConnections struct {
 	net.Listener
 	most int
@@ -103,8 +105,18 @@ type httpConnectionKey struct{}
 func (all *httpConnections) serve(s *http.Server) {
 	next := s.Handler
 	s.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		r.Context().Value(httpConnectionKey{}).(*httpConnection).enter(true)
-		next.ServeHTTP(w, r)
+		c := r.Context().Value(httpConnectionKey{}).(*httpConnection)
+		c.enter(true)
+		if r.ContentLength == 0 || r.ProtoMajor > 1 { // HTTP/2 waits for no body
+			next.ServeHTTP(w, r)
+			return
+		}
+		body, own := &httpBody{ReadCloser: r.Body, of: c}, *r // the server needs its own, with its own body
+		own.Body = body
+		next.ServeHTTP(w, &own)
+		if !body.read { // the server waits for it, before the answer or behind one that closes the connection
+			c.enter(false)
+		}
 	})
 	s.ConnContext = func(ctx context.Context, conn net.Conn) context.Context {
 		return context.WithValue(ctx, httpConnectionKey{}, httpConnectionOf(conn))
@@ -114,6 +126,21 @@ func (all *httpConnections) serve(s *http.Server) {
 			httpConnectionOf(conn).enter(false)
 		}
 	}
+}
+
+// httpBody is the body of a request. Its reads wait for the client.
+type httpBody struct {
+	io.ReadCloser
+	of   *httpConnection
+	read bool // to its end
+}
+
+func (b *httpBody) Read(p []byte) (n int, err error) {
+	b.of.enter(false)
+	defer b.of.enter(true)
+	n, err = b.ReadCloser.Read(p)
+	b.read = b.read || errors.Is(err, io.EOF)
+	return n, err
 }
 
 func httpConnectionOf(conn net.Conn) *httpConnection {

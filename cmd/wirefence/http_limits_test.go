@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"os"
 	"path/filepath"
 	"strings"
 	"syscall"
@@ -70,6 +71,48 @@ func TestIdleHTTPConnectionsMakeRoom(t *testing.T) {
 		probe, reader := request(t, at, "/livez")
 		answersOK(t, probe, reader, 5*time.Second)
 		isClosed(t, closed)
+	}
+}
+
+// Requests whose bodies never come are answered, and don't keep a probe waiting, whether their
+// senders are admitted or not.
+func TestAFloodOfRequestsWithoutBodies(t *testing.T) {
+	t.Parallel()
+	tokens := filepath.Join(folder(t), "tokens")
+	if err := os.WriteFile(tokens, []byte("app lease "+strings.Repeat("s", 32)+"\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	const withoutBody = "POST /v1/check HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 1000\r\n\r\n"
+	url := database(t, true)
+	for name, settings := range map[string][]string{"refused": {"WIREFENCE_ADMIN_TOKEN_FILE=" + tokens}, "admitted": nil} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			applications := freeAddress(t)
+			p := startProxy(t, url, append(settings, "WIREFENCE_API_LISTEN="+applications, "WIREFENCE_MAX_HTTP_CONNECTIONS=50")...)
+			for _, at := range []string{strings.TrimPrefix(p.admin, "http://"), applications} {
+				for range 10 {
+					for range 15 {
+						if _, err := io.WriteString(dialHTTP(t, at), withoutBody); err != nil {
+							t.Fatal(err)
+						}
+					}
+					probe, reader := request(t, at, "/livez")
+					answersOK(t, probe, reader, 5*time.Second)
+				}
+			}
+			if name == "refused" {
+				conn := dialHTTP(t, applications)
+				_, _ = io.WriteString(conn, withoutBody)
+				_ = conn.SetReadDeadline(time.Now().Add(5 * time.Second))
+				answer, err := http.ReadResponse(bufio.NewReader(conn), nil)
+				if err == nil {
+					_, err = io.Copy(io.Discard, answer.Body)
+				}
+				if err != nil || answer.StatusCode != http.StatusUnauthorized {
+					t.Fatalf("%v, %v", answer, err)
+				}
+			}
+		})
 	}
 }
 

@@ -86,6 +86,7 @@ func (s *Server) fail(w http.ResponseWriter, r *http.Request, operation string, 
 	w.Header().Set("Content-Type", "application/problem+json")
 	w.WriteHeader(answer.Status)
 	_ = json.NewEncoder(w).Encode(&answer)
+	_ = http.NewResponseController(w).Flush()
 	return answer.Status
 }
 

@@ -113,7 +113,6 @@ func (s *Server) serve(at endpoint, route route, w http.ResponseWriter, r *http.
 // handler admits a request, serves it, answers errors with their problem, and counts it.
 func (s *Server) handler(at endpoint, operation string, needs scope, serve func(http.ResponseWriter, *http.Request) error) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		extend(w, answerTime)
 		w.Header().Set("Cache-Control", "no-store")
 		w.Header().Set("X-Content-Type-Options", "nosniff")
 		status := http.StatusOK
@@ -123,7 +122,10 @@ func (s *Server) handler(at endpoint, operation string, needs scope, serve func(
 			err = s.allow(r, operation, needs)
 		}
 		if err == nil {
+			extend(w, answerTime)
 			err = serve(w, r)
+		} else {
+			w.Header().Set("Connection", "close") // otherwise the answer waits for the body
 		}
 		if err != nil {
 			status = s.fail(w, r, operation, err)
@@ -132,7 +134,7 @@ func (s *Server) handler(at endpoint, operation string, needs scope, serve func(
 	})
 }
 
-// extend sets a request's deadlines from now on. The listener's own timeouts are
+// extend sets the deadlines of an admitted request from now on. The listener's own timeouts are
 // for probes, and its read timeout would end the context of a request that waits.
 func extend(w http.ResponseWriter, d time.Duration) {
 	deadlines := http.NewResponseController(w)
