@@ -35,7 +35,7 @@ type Client struct {
 	leases  map[*Lease]struct{} // the held ones
 	queues  map[fence.Resource]*acquireQueue
 	streaks streaks
-	claims  sync.Map // by resource and holder: a chan struct{}, closed when another may use the id
+	claims  sync.Map // by resource and grant: a chan struct{}, closed when another may use the id
 
 	watching bool          // a call of compareClocks is scheduled
 	compared moment        // when compareClocks last found a jump
@@ -151,12 +151,12 @@ func (c *Client) tryAcquire(ctx context.Context, resource fence.Resource, o *Opt
 // grant wins and seals a lease. It returns early if ctx ends, but waits for the store's
 // answer: only then can the outcome be undone.
 func (c *Client) grant(ctx context.Context, resource fence.Resource, o *Options) (*Lease, error) {
-	holder := o.Holder + "/" + cmp.Or(o.id, rand.Text())
-	disclaim, err := c.claim(ctx, resource, holder, o)
+	id := o.Holder + "/" + cmp.Or(o.id, rand.Text())
+	disclaim, err := c.claim(ctx, resource, id, o)
 	if err != nil {
 		return nil, err
 	}
-	lease, err := c.win(ctx, resource, holder, o)
+	lease, err := c.win(ctx, resource, id, o)
 	if errors.Is(err, ErrNotAcquired) {
 		disclaim()
 		return nil, err
@@ -164,7 +164,7 @@ func (c *Client) grant(ctx context.Context, resource fence.Resource, o *Options)
 	if err != nil { // the store may have granted the lease nevertheless
 		c.running.Go(func() {
 			defer disclaim()
-			c.giveBack(ctx, resource, holder, o.TTL, "lease state unknown after a failed acquire, and release failed; a granted lease will expire")
+			c.giveBack(ctx, resource, id, o.TTL, "lease state unknown after a failed acquire, and release failed; a granted lease will expire")
 		})
 		return nil, err
 	}
@@ -177,20 +177,20 @@ func (c *Client) grant(ctx context.Context, resource fence.Resource, o *Options)
 	}
 	if err != nil {
 		defer disclaim()
-		c.giveBack(ctx, resource, holder, o.TTL, "cannot release lease, it will expire")
+		c.giveBack(ctx, resource, id, o.TTL, "cannot release lease, it will expire")
 		return nil, err
 	}
-	c.opts.Logger.Debug("lease acquired", "resource", resource, "token", lease.token, "holder", holder)
+	c.opts.Logger.Debug("lease acquired", "resource", resource, "token", lease.token, "holder", lease.holder)
 	return lease, nil
 }
 
-// win asks the store for the lease or, if the holder already has it, for a greater token.
-func (c *Client) win(ctx context.Context, resource fence.Resource, holder string, o *Options) (*Lease, error) {
+// win asks the store for the lease or, if the grant already has it, for a greater token.
+func (c *Client) win(ctx context.Context, resource fence.Resource, id string, o *Options) (*Lease, error) {
 	sent := o.now()
 	usable := o.TTL - o.Margin
 	storeCtx, cancel := context.WithTimeout(context.WithoutCancel(ctx), usable)
 	defer cancel()
-	attempt, err := c.store.Acquire(storeCtx, resource, holder, o.TTL)
+	attempt, err := c.store.Acquire(storeCtx, resource, id, o.TTL)
 	switch {
 	case ctx.Err() != nil:
 		return nil, contextError(ctx, "acquiring the lease of", resource)
@@ -199,7 +199,7 @@ func (c *Client) win(ctx context.Context, resource fence.Resource, holder string
 	case !attempt.Won():
 		return nil, &HeldError{resource, attempt.Holder, max(0, attempt.Remaining)}
 	}
-	return newLease(c, o, resource, attempt.Token, holder, sent), nil
+	return newLease(c, o, resource, attempt.Token, id, sent), nil
 }
 
 // start begins the life of a new lease. If it fails, it ends the lease.
@@ -232,21 +232,21 @@ func (c *Client) start(ctx context.Context, lease *Lease) error {
 
 // giveBack releases what a failed acquire has won, or may have won. If it fails, it logs
 // the message failed; the lease then expires.
-func (c *Client) giveBack(ctx context.Context, resource fence.Resource, holder string, ttl time.Duration, failed string) {
+func (c *Client) giveBack(ctx context.Context, resource fence.Resource, id string, ttl time.Duration, failed string) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), ttl)
 	defer cancel()
-	if _, err := c.store.Release(ctx, resource, holder); err != nil {
-		c.opts.Logger.Warn(failed, "resource", resource, "holder", holder, "error", err)
+	if _, err := c.store.Release(ctx, resource, id); err != nil {
+		c.opts.Logger.Warn(failed, "resource", resource, "holder", HolderOf(id), "error", err)
 	}
 }
 
 // claim waits until no other acquire or lease of this client uses the id, if one was given: an
 // acquire that fails releases whatever has its id.
-func (c *Client) claim(ctx context.Context, resource fence.Resource, holder string, o *Options) (disclaim func(), err error) {
+func (c *Client) claim(ctx context.Context, resource fence.Resource, grant string, o *Options) (disclaim func(), err error) {
 	if o.id == "" {
 		return func() {}, nil
 	}
-	id, over := [2]string{string(resource), holder}, make(chan struct{})
+	id, over := [2]string{string(resource), grant}, make(chan struct{})
 	for {
 		other, claimed := c.claims.LoadOrStore(id, over)
 		if !claimed {

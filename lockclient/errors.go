@@ -78,8 +78,8 @@ var (
 // HeldError says which holder has a lease that was not acquired.
 type HeldError struct {
 	Resource fence.Resource
-	// Holder is the name and grant id of the other holder, which may be a former one by
-	// the time this is read.
+	// Holder is the other holder, as its Lease.Holder, which may be a former one by the
+	// time this is read.
 	Holder string
 	// Remaining is how long the other holder's lease lasts without a renewal; 0 if
 	// unknown.

@@ -20,7 +20,7 @@ func TestAnIDThatComesAgainIsTheSameGrant(t *testing.T) {
 			return newClient(t, store, lockclient.Options{}).TryAcquire(t.Context(), "orders", lockclient.WithHolder("worker-1"), lockclient.WithID(id))
 		}
 		first, err := try("17")
-		if err != nil || first.Holder() != "worker-1/17" {
+		if err != nil || first.GrantID() != "worker-1/17" {
 			t.Fatal(first, err)
 		}
 		if again, err := try("17"); err != nil || again.Holder() != first.Holder() || again.Token() <= first.Token() {
@@ -73,7 +73,7 @@ func TestARepeatedIDWaitsUntilTheFirstIsOver(t *testing.T) {
 				if took := time.Since(began); err != nil || took < c.over {
 					t.Fatalf("%v, %v after %v", again, err, took)
 				}
-				if holder := store.holder("orders"); holder != "worker-1/17" || again.Err() != nil {
+				if holder := store.holder("orders"); holder != lockclient.HolderOf("worker-1/17") || again.Err() != nil {
 					t.Errorf("held by %q, %v", holder, again.Err())
 				}
 			})

@@ -20,6 +20,7 @@ type Lease struct {
 	opts       *Options // of its acquire
 	resource   fence.Resource
 	token      fence.Token
+	id         string // of the grant, a secret
 	holder     string
 	acquiredAt moment // before the request of the acquire was sent
 	disclaim   func() // lets other acquires use the id
@@ -43,9 +44,9 @@ type Lease struct {
 	freed     bool          // owned by the holder of that element
 }
 
-func newLease(c *Client, o *Options, resource fence.Resource, token fence.Token, holder string, sent moment) *Lease {
+func newLease(c *Client, o *Options, resource fence.Resource, token fence.Token, id string, sent moment) *Lease {
 	l := &Lease{
-		client: c, opts: o, resource: resource, token: token, holder: holder, acquiredAt: sent, sent: sent,
+		client: c, opts: o, resource: resource, token: token, id: id, holder: HolderOf(id), acquiredAt: sent, sent: sent,
 		stopped: make(chan struct{}), releasing: make(chan struct{}, 1),
 	}
 	l.releasing <- struct{}{}
@@ -92,8 +93,16 @@ func (l *Lease) Resource() fence.Resource { return l.resource }
 // ended.
 func (l *Lease) Token() fence.Token { return l.token }
 
-// Holder returns the name in Options.Holder and the random id of this grant.
+// Holder returns the name of this grant's holder, which others see: HolderOf(GrantID()). It
+// begins with Options.Holder.
 func (l *Lease) Holder() string { return l.holder }
+
+// String names the resource and the token alone, so that no log of a lease has the grant's id.
+func (l *Lease) String() string { return fmt.Sprintf("lease of %q with token %d", l.resource, l.token) }
+
+// GrantID returns the id by which Store.Renew and Store.Release know this grant. Who learns it
+// can keep or free the lease.
+func (l *Lease) GrantID() string { return l.id }
 
 // Fence returns the fence of this grant. It goes into a session, a transaction or a statement,
 // and is checked there, by its own methods: fence.Fence.Session and the others. The fences of
@@ -214,7 +223,7 @@ func (l *Lease) endWith(ended *EndError) {
 }
 
 // Detach ends the lease in this process and leaves it in the store, for another process
-// to keep: with Resource, Token and Holder that process renews it by Store.Renew and
+// to keep: with Resource, Token and GrantID that process renews it by Store.Renew and
 // frees it by Store.Release. Detach returns, as Remaining does, for how long nobody else
 // can get the lease if it is not renewed. Options.MaxHold no longer applies.
 //
@@ -266,7 +275,7 @@ func (l *Lease) free(ctx context.Context) error {
 	ttl := l.opts.TTL
 	storeCtx, cancel := context.WithTimeout(ctx, ttl)
 	defer cancel()
-	held, err := l.client.store.Release(storeCtx, l.resource, l.holder)
+	held, err := l.client.store.Release(storeCtx, l.resource, l.id)
 	switch {
 	case err == nil:
 		l.opts.Logger.Debug("lease released", "resource", l.resource, "token", l.token, "was_held", held)

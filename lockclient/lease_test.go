@@ -353,7 +353,7 @@ func TestADetachedLeaseIsAnothersToKeep(t *testing.T) {
 			t.Errorf("held by %q, %v remain", store.holder("orders"), lease.Remaining())
 		}
 		<-time.After(left - time.Nanosecond)
-		if held, err := store.Renew(t.Context(), lease.Resource(), lease.Holder(), ttl); !held || err != nil {
+		if held, err := store.Renew(t.Context(), lease.Resource(), lease.GrantID(), ttl); !held || err != nil {
 			t.Errorf("kept by another: %v, %v", held, err)
 		}
 	})

@@ -88,7 +88,8 @@ func (m *memory) heldBy(resource fence.Resource) memoryLease {
 	return memoryLease{}
 }
 
-func (m *memory) Acquire(ctx context.Context, resource fence.Resource, holder string, ttl time.Duration) (attempt lockclient.Attempt, err error) {
+func (m *memory) Acquire(ctx context.Context, resource fence.Resource, grant string, ttl time.Duration) (attempt lockclient.Attempt, err error) {
+	holder := lockclient.HolderOf(grant)
 	err = m.call(ctx, "acquire", func() error {
 		if other := m.heldBy(resource); other.holder != "" && other.holder != holder {
 			attempt = lockclient.Attempt{Holder: other.holder, Remaining: time.Until(other.until)}
@@ -108,7 +109,8 @@ func (m *memory) Acquire(ctx context.Context, resource fence.Resource, holder st
 	return attempt, nil
 }
 
-func (m *memory) Renew(ctx context.Context, resource fence.Resource, holder string, ttl time.Duration) (held bool, err error) {
+func (m *memory) Renew(ctx context.Context, resource fence.Resource, grant string, ttl time.Duration) (held bool, err error) {
+	holder := lockclient.HolderOf(grant)
 	err = m.call(ctx, "renew", func() error {
 		if held = m.heldBy(resource).holder == holder; held {
 			m.leases[resource] = memoryLease{holder, time.Now().Add(ttl)}
@@ -118,7 +120,8 @@ func (m *memory) Renew(ctx context.Context, resource fence.Resource, holder stri
 	return held && err == nil, err
 }
 
-func (m *memory) Release(ctx context.Context, resource fence.Resource, holder string) (held bool, err error) {
+func (m *memory) Release(ctx context.Context, resource fence.Resource, grant string) (held bool, err error) {
+	holder := lockclient.HolderOf(grant)
 	err = m.call(ctx, "release", func() error {
 		if held = m.heldBy(resource).holder == holder; !held {
 			return nil

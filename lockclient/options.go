@@ -53,7 +53,7 @@ type Options struct {
 	MaxHold time.Duration
 	// Holder is the readable name of this process in the store, in resource_locks and in
 	// errors of other clients: up to 160 bytes of printable UTF-8, default host:pid.
-	// Every grant appends a random id to it.
+	// Every grant appends a text of its own to it (HolderOf).
 	Holder string
 	// RetryMin and RetryMax bound the pause between two tries of a waiting Acquire that
 	// gets no notice of a release, and between two tries of a failed renewal: more than
@@ -81,16 +81,16 @@ func WithTTL(ttl time.Duration) AcquireOption {
 // WithHolder replaces Options.Holder.
 func WithHolder(name string) AcquireOption { return func(o *Options) { o.Holder = name } }
 
-// WithID replaces the random id of the grant; with the holder's name before it, it must be
-// unique among all grants: up to 39 bytes. The store takes a repeated id for a repeated request
+// WithID replaces the random part of the grant's id; with the holder's name before it, it must
+// be unique among all grants, and nobody else may guess it: up to 39 bytes. The store takes a repeated id for a repeated request
 // of the same grant, which wins its lease again with a higher token. Within one client the
 // second request waits until the first has failed, or its lease was released or detached.
 func WithID(id string) AcquireOption { return func(o *Options) { o.id = id } }
 
-// maxNameBytes and maxIDBytes fit into MaxHolderBytes with a slash between them.
+// maxNameBytes and maxIDBytes fit into MaxGrantBytes with a slash between them.
 const (
 	maxNameBytes = 160
-	maxIDBytes   = MaxHolderBytes - maxNameBytes - 1
+	maxIDBytes   = MaxGrantBytes - maxNameBytes - 1
 )
 
 // withDefaults replaces zero values by their defaults.

@@ -48,7 +48,7 @@ func (l *Lease) renew(sent moment) bool {
 	timeout := l.left(sent) / 2
 	l.mu.Unlock()
 	ctx, cancel := context.WithTimeout(l.ctx, timeout)
-	held, err := l.client.store.Renew(ctx, l.resource, l.holder, l.opts.TTL)
+	held, err := l.client.store.Renew(ctx, l.resource, l.id, l.opts.TTL)
 	cancel()
 	if !l.recordAnswer(sent, held, storeError(err, timeout)) {
 		return false

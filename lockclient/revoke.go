@@ -51,7 +51,8 @@ const revokeTimeout = 3 * time.Second
 func Revoke(ctx context.Context, databases []PostgresSealer, store Store, resource fence.Resource, reason string) (Revocation, error) {
 	var seen Attempt
 	r := Revocation{Databases: make([]Revoked, len(databases))}
-	if looker, looks := store.(Looker); looks {
+	looker, looks := store.(Looker)
+	if looks {
 		within, cancel := context.WithTimeout(ctx, revokeTimeout)
 		seen, r.NotFreed = looker.Look(within, resource)
 		cancel()
@@ -69,7 +70,7 @@ func Revoke(ctx context.Context, databases []PostgresSealer, store Store, resour
 	within, cancel := context.WithTimeout(ctx, revokeTimeout)
 	defer cancel()
 	// If the holder no longer has it, its client has freed it because of the revocation.
-	if _, r.NotFreed = store.Release(within, resource, seen.Holder); r.NotFreed == nil {
+	if _, r.NotFreed = looker.Free(within, resource, seen.Holder); r.NotFreed == nil {
 		r.Freed = seen.Holder
 	}
 	return r, err

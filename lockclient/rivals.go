@@ -21,7 +21,7 @@ const (
 )
 
 // rivals are the other clients that have recently held the resource, by the part of the
-// holder before the grant's id. A client that takes the lease several times counts once.
+// holder before the grant's own. A client that takes the lease several times counts once.
 type rivals struct {
 	now, before map[uint64]struct{} // hashes of names
 	grants      int                 // noted in now

@@ -191,5 +191,5 @@ func (c *Client) acquireHigher(ctx context.Context, lease *Lease, last fence.Tok
 		}
 		return nil, storeError(err, left)
 	}
-	return c.win(ctx, lease.resource, lease.holder, lease.opts)
+	return c.win(ctx, lease.resource, lease.id, lease.opts)
 }

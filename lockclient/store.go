@@ -2,6 +2,9 @@ package lockclient
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/base32"
+	"strings"
 	"time"
 
 	"github.com/wirefence/wirefence/fence"
@@ -12,8 +15,9 @@ import (
 // but does not judge them: it may lose all data without harm to a client that seals.
 // Package storetest is the suite that every store passes.
 //
-// A holder is an opaque text of up to MaxHolderBytes that is never used for two grants.
-// Every method is safe for concurrent use, returns the context's error if it gave up
+// A grant is an id of up to MaxGrantBytes that is never used for two grants, and a secret:
+// with it one renews and releases the lease. A store keeps HolderOf(grant), so that nobody
+// learns the id from it. Every method is safe for concurrent use, returns the context's error if it gave up
 // because of the context, and names the server in all other errors. After an error the
 // store may or may not have done what was requested.
 type Store interface {
@@ -22,15 +26,15 @@ type Store interface {
 	// longer if the clock of the store has larger steps, and the token is greater than
 	// every token counted for the resource before. A repeated Acquire by the present
 	// holder, whose answer was lost, counts a new token and restarts the ttl.
-	Acquire(ctx context.Context, resource fence.Resource, holder string, ttl time.Duration) (Attempt, error)
+	Acquire(ctx context.Context, resource fence.Resource, grant string, ttl time.Duration) (Attempt, error)
 
-	// Renew restarts the ttl if the holder has the lease, and reports whether it has. It
+	// Renew restarts the ttl if the grant has the lease, and reports whether it has. It
 	// never revives a lease that has ended.
-	Renew(ctx context.Context, resource fence.Resource, holder string, ttl time.Duration) (held bool, err error)
+	Renew(ctx context.Context, resource fence.Resource, grant string, ttl time.Duration) (held bool, err error)
 
-	// Release frees the resource if the holder has the lease, and reports whether it
+	// Release frees the resource if the grant has the lease, and reports whether it
 	// had.
-	Release(ctx context.Context, resource fence.Resource, holder string) (held bool, err error)
+	Release(ctx context.Context, resource fence.Resource, grant string) (held bool, err error)
 
 	// Raise makes the counter of the resource at least token, so that the next Acquire
 	// counts a greater one. It never lowers the counter.
@@ -74,6 +78,9 @@ type Looker interface {
 	// Look returns the holder of the lease and how long it lasts, or a zero Attempt if
 	// the resource is free. The answer may be out of date by the time it is read.
 	Look(ctx context.Context, resource fence.Resource) (Attempt, error)
+	// Free is Release for an operator, who doesn't know the grant's id but the holder, as
+	// Look returned it.
+	Free(ctx context.Context, resource fence.Resource, holder string) (held bool, err error)
 }
 
 // Counter is implemented by a store that counts tokens by itself, and can report its
@@ -91,5 +98,12 @@ type Examiner interface {
 	Examinations() []finding.Examination
 }
 
-// MaxHolderBytes is the length of the longest holder that a client gives to a store.
-const MaxHolderBytes = 200
+// MaxGrantBytes is the length of the longest id of a grant that a client gives to a store.
+const MaxGrantBytes = 200
+
+// HolderOf returns the name by which everybody may know the holder of a grant: the part of the
+// id before its last slash, a slash, and 26 characters of a hash of the id.
+func HolderOf(grant string) string {
+	sum := sha256.Sum256([]byte(grant))
+	return grant[:max(0, strings.LastIndexByte(grant, '/'))] + "/" + base32.StdEncoding.EncodeToString(sum[:])[:26]
+}

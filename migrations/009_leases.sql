@@ -6,7 +6,7 @@ SET LOCAL search_path = pg_catalog, pg_temp;
 
 CREATE UNLOGGED TABLE wirefence.leases (
     resource_id text COLLATE "C" PRIMARY KEY,
-    grant_id    text COLLATE "C" NOT NULL,
+    grant_hash  text COLLATE "C" NOT NULL,
     holder      text NOT NULL,
     expires_at  timestamptz NOT NULL
 ) WITH (fillfactor = 70);
@@ -86,6 +86,57 @@ BEGIN
 END
 $$;
 
+-- A grant_id is a secret of its holder. hash_grant turns it into what is stored, and sent to
+-- the coordinator of Citus, where texts of statements contain the arguments. No role may call the
+-- functions that take hashes: they are parts of acquire_lease, renew_lease and release_lease.
+CREATE FUNCTION wirefence.hash_grant(resource text, grant_id text) RETURNS text
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    PERFORM wirefence.check_lease_text('a resource name', resource);
+    PERFORM wirefence.check_lease_text('a grant id', grant_id);
+    RETURN encode(sha256(convert_to(grant_id, 'UTF8')), 'hex');
+END
+$$;
+
+CREATE FUNCTION wirefence.acquire_hashed(resource text, holder text, ttl interval, grant_hash text,
+                                         OUT token bigint, OUT expires_at timestamptz, OUT held_by text)
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    IF wirefence.citus_group() <> '' THEN
+        SELECT a.* INTO token, expires_at, held_by
+        FROM jsonb_to_record(wirefence.at_coordinator('acquire_hashed', resource, holder, ttl::text, grant_hash)) AS a(token bigint, expires_at timestamptz, held_by text);
+        RETURN;
+    END IF;
+    PERFORM wirefence.check_lease_text('a holder', holder);
+    PERFORM wirefence.check_ttl(ttl);
+    -- A caller that can't win takes no lock, so it blocks nobody.
+    SELECT l.holder, l.expires_at INTO held_by, expires_at FROM wirefence.leases AS l
+    WHERE l.resource_id = resource AND l.grant_hash <> acquire_hashed.grant_hash AND l.expires_at > clock_timestamp();
+    IF FOUND THEN
+        RETURN;
+    -- The winner may wait long in its seal; other callers get their answer at once.
+    ELSIF NOT pg_try_advisory_xact_lock(wirefence.lease_key(resource)) THEN
+        RETURN;
+    END IF;
+    -- The row is written before the seal: a late renewal of the former holder either succeeds,
+    -- and nothing is sealed, or finds the lease taken.
+    INSERT INTO wirefence.leases AS l (resource_id, grant_hash, holder, expires_at)
+    VALUES (resource, acquire_hashed.grant_hash, acquire_hashed.holder, clock_timestamp() + ttl)
+    ON CONFLICT (resource_id) DO UPDATE
+    SET grant_hash = excluded.grant_hash, holder = excluded.holder, expires_at = excluded.expires_at
+    WHERE l.grant_hash = excluded.grant_hash OR l.expires_at <= clock_timestamp();
+    IF NOT FOUND THEN
+        SELECT l.holder, l.expires_at INTO held_by, expires_at FROM wirefence.leases AS l WHERE l.resource_id = resource;
+        RETURN;
+    END IF;
+    token := wirefence.seal_next_token(resource, acquire_hashed.holder);
+    UPDATE wirefence.leases AS l SET expires_at = clock_timestamp() + ttl WHERE l.resource_id = resource
+    RETURNING l.expires_at INTO acquire_hashed.expires_at;
+END
+$$;
+
 -- acquire_lease tries once to win the lease, and seals the grant in the same transaction:
 -- call it outside any other. It does not wait for a holder, but a winner waits, as a seal
 -- does, for transactions with an older token. The ttl begins when that wait has ended.
@@ -98,43 +149,13 @@ CREATE FUNCTION wirefence.acquire_lease(resource text, holder text, ttl interval
                                         OUT token bigint, OUT expires_at timestamptz, OUT held_by text)
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
-DECLARE
-    wanted CONSTANT text := coalesce(grant_id, gen_random_uuid()::text);
 BEGIN
-    IF wirefence.citus_group() <> '' THEN
-        SELECT a.* INTO grant_id, token, expires_at, held_by
-        FROM jsonb_to_record(wirefence.at_coordinator('acquire_lease', resource, holder, ttl::text, grant_id)) AS a(grant_id text, token bigint, expires_at timestamptz, held_by text);
-        RETURN;
+    grant_id := coalesce(grant_id, gen_random_uuid()::text);
+    SELECT a.* INTO token, expires_at, held_by
+    FROM wirefence.acquire_hashed(resource, holder, ttl, wirefence.hash_grant(resource, grant_id)) AS a;
+    IF token IS NULL THEN
+        grant_id := NULL;
     END IF;
-    PERFORM wirefence.check_lease_text('a resource name', resource);
-    PERFORM wirefence.check_lease_text('a holder', holder);
-    PERFORM wirefence.check_lease_text('a grant id', wanted);
-    PERFORM wirefence.check_ttl(ttl);
-    grant_id := NULL;
-    -- A caller that can't win takes no lock, so it blocks nobody.
-    SELECT l.holder, l.expires_at INTO held_by, expires_at FROM wirefence.leases AS l
-    WHERE l.resource_id = resource AND l.grant_id <> wanted AND l.expires_at > clock_timestamp();
-    IF FOUND THEN
-        RETURN;
-    -- The winner may wait long in its seal; other callers get their answer at once.
-    ELSIF NOT pg_try_advisory_xact_lock(wirefence.lease_key(resource)) THEN
-        RETURN;
-    END IF;
-    -- The row is written before the seal: a late renewal of the former holder either succeeds,
-    -- and nothing is sealed, or finds the lease taken.
-    INSERT INTO wirefence.leases AS l (resource_id, grant_id, holder, expires_at)
-    VALUES (resource, wanted, acquire_lease.holder, clock_timestamp() + ttl)
-    ON CONFLICT (resource_id) DO UPDATE
-    SET grant_id = excluded.grant_id, holder = excluded.holder, expires_at = excluded.expires_at
-    WHERE l.grant_id = excluded.grant_id OR l.expires_at <= clock_timestamp();
-    IF NOT FOUND THEN
-        SELECT l.holder, l.expires_at INTO held_by, expires_at FROM wirefence.leases AS l WHERE l.resource_id = resource;
-        RETURN;
-    END IF;
-    token := wirefence.seal_next_token(resource, acquire_lease.holder);
-    grant_id := wanted;
-    UPDATE wirefence.leases AS l SET expires_at = clock_timestamp() + ttl WHERE l.resource_id = resource
-    RETURNING l.expires_at INTO acquire_lease.expires_at;
 END
 $$;
 
@@ -148,23 +169,25 @@ BEGIN
 END
 $$;
 
--- renew_lease restarts the ttl and reports whether the lease was still held. It never revives
+-- renew_hashed restarts the ttl and reports whether the lease was still held. It never revives
 -- an expired lease.
-CREATE FUNCTION wirefence.renew_lease(resource text, grant_id text, ttl interval) RETURNS boolean
+CREATE FUNCTION wirefence.renew_hashed(resource text, grant_hash text, ttl interval) RETURNS boolean
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
     IF wirefence.citus_group() <> '' THEN
-        RETURN wirefence.at_coordinator('renew_lease', resource, grant_id, ttl::text);
+        RETURN wirefence.at_coordinator('renew_hashed', resource, grant_hash, ttl::text);
     END IF;
-    PERFORM wirefence.check_lease_text('a resource name', resource);
-    PERFORM wirefence.check_lease_text('a grant id', grant_id);
     PERFORM wirefence.check_ttl(ttl);
     UPDATE wirefence.leases AS l SET expires_at = clock_timestamp() + ttl
-    WHERE l.resource_id = resource AND l.grant_id = renew_lease.grant_id AND l.expires_at > clock_timestamp();
+    WHERE l.resource_id = resource AND l.grant_hash = renew_hashed.grant_hash AND l.expires_at > clock_timestamp();
     RETURN FOUND;
 END
 $$;
+
+CREATE FUNCTION wirefence.renew_lease(resource text, grant_id text, ttl interval) RETURNS boolean
+LANGUAGE sql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $$ SELECT wirefence.renew_hashed(resource, wirefence.hash_grant(resource, grant_id), ttl) $$;
 
 CREATE FUNCTION wirefence.renew(resource text, grant_id text, ttl interval) RETURNS boolean
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
@@ -181,20 +204,18 @@ CREATE FUNCTION wirefence.release_notice(resource text) RETURNS text
 LANGUAGE sql STABLE STRICT SET search_path = pg_catalog, pg_temp
 AS $$ SELECT encode(sha256(convert_to(resource, 'UTF8')), 'hex') $$;
 
--- release_lease frees the resource, notifies the listeners on the channel wirefence_released,
+-- release_hashed frees the resource, notifies the listeners on the channel wirefence_released,
 -- and reports whether the lease was still held.
-CREATE FUNCTION wirefence.release_lease(resource text, grant_id text) RETURNS boolean
+CREATE FUNCTION wirefence.release_hashed(resource text, grant_hash text) RETURNS boolean
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
     was_held boolean;
 BEGIN
     IF wirefence.citus_group() <> '' THEN
-        RETURN wirefence.at_coordinator('release_lease', resource, grant_id);
+        RETURN wirefence.at_coordinator('release_hashed', resource, grant_hash);
     END IF;
-    PERFORM wirefence.check_lease_text('a resource name', resource);
-    PERFORM wirefence.check_lease_text('a grant id', grant_id);
-    DELETE FROM wirefence.leases AS l WHERE l.resource_id = resource AND l.grant_id = release_lease.grant_id
+    DELETE FROM wirefence.leases AS l WHERE l.resource_id = resource AND l.grant_hash = release_hashed.grant_hash
     RETURNING l.expires_at > clock_timestamp() INTO was_held;
     IF was_held THEN
         PERFORM pg_notify('wirefence_released', wirefence.release_notice(resource));
@@ -202,6 +223,10 @@ BEGIN
     RETURN coalesce(was_held, false);
 END
 $$;
+
+CREATE FUNCTION wirefence.release_lease(resource text, grant_id text) RETURNS boolean
+LANGUAGE sql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $$ SELECT wirefence.release_hashed(resource, wirefence.hash_grant(resource, grant_id)) $$;
 
 CREATE FUNCTION wirefence.release(resource text, grant_id text) RETURNS boolean
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
@@ -227,8 +252,8 @@ BEGIN
             DELETE FROM wirefence.leases AS l WHERE l.resource_id = resource;
         ELSE
             DELETE FROM wirefence.leases AS l
-            USING (SELECT f.grant_id FROM wirefence.leases AS f WHERE f.resource_id = resource FOR UPDATE SKIP LOCKED) AS free
-            WHERE l.resource_id = resource AND l.grant_id = free.grant_id;
+            USING (SELECT f.grant_hash FROM wirefence.leases AS f WHERE f.resource_id = resource FOR UPDATE SKIP LOCKED) AS free
+            WHERE l.resource_id = resource AND l.grant_hash = free.grant_hash;
             IF NOT FOUND THEN
                 PERFORM pg_sleep(0.005);
                 CONTINUE;

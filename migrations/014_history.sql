@@ -228,7 +228,7 @@ EXCEPTION WHEN OTHERS THEN
 END
 $$;
 
--- holder_name returns a holder without the id of the grant, which follows the last slash.
+-- holder_name returns a holder without the part of its grant, which follows the last slash.
 CREATE FUNCTION wirefence.holder_name(holder text) RETURNS text
 LANGUAGE sql IMMUTABLE STRICT PARALLEL SAFE
 RETURN left(holder, length(holder) - strpos(reverse(holder), '/'));

@@ -278,7 +278,7 @@ DECLARE
     result text;
     error jsonb;
 BEGIN
-    IF function IN ('seal', 'acquire_lease', 'revoke') AND EXISTS (
+    IF function IN ('seal', 'acquire_hashed', 'revoke') AND EXISTS (
         SELECT FROM wirefence.lock_holders AS h WHERE h.key = wirefence.lock_key(arguments[1]) AND h.pid = pg_backend_pid()) THEN
         RAISE object_in_use USING
             MESSAGE = 'this session holds resource ' || wirefence.quote_name(arguments[1]) || ', which it is to take over',

@@ -342,13 +342,14 @@ func TestRefusalsTellWhetherALeaseIsHeld(t *testing.T) {
 				t.Errorf("%s: %s, want %s", what, got, text)
 			}
 		}
-		acquire := func(ttl string) (grant string) {
+		grant := "none"
+		acquire := func(ttl string) {
 			t.Helper()
-			mustExec(t, issuer, "SELECT wirefence.release('orders', grant_id) FROM wirefence.leases WHERE resource_id = 'orders'")
-			return value[string](t, issuer, "SELECT grant_id FROM wirefence.acquire('orders', 'worker-b', $1::text::interval)", ttl)
+			mustExec(t, issuer, "SELECT wirefence.release('orders', $1)", grant)
+			grant = value[string](t, issuer, "SELECT grant_id FROM wirefence.acquire('orders', 'worker-b', $1::text::interval)", ttl)
 		}
 		acquire("1 h")
-		grant := acquire("1 h")
+		acquire("1 h")
 		wants("while it is held", `current token 2, held by "worker-b" since 20`)
 		mustExec(t, app, "BEGIN ISOLATION LEVEL REPEATABLE READ")
 		wants("in a snapshot", `current token 2, granted to "worker-b" at 20`)

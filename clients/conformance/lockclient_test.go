@@ -106,7 +106,7 @@ func (g *goClient) acquire(t *testing.T, ctx context.Context, s step) (map[strin
 	g.lease = lease
 	return map[string]any{
 		"granted": true, "token": lease.Token().String(), "fence": lease.Fence().String(), "comment": strings.TrimSpace(lease.Fence().Comment()),
-		"grant_id": lease.Holder(), "remaining": min(lease.Remaining()-g.margin, cap(options.MaxHold)).Seconds(),
+		"grant_id": lease.GrantID(), "remaining": min(lease.Remaining()-g.margin, cap(options.MaxHold)).Seconds(),
 	}, nil
 }
 

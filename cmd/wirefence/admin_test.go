@@ -18,6 +18,7 @@ import (
 
 	"github.com/wirefence/wirefence/internal/pages"
 	"github.com/wirefence/wirefence/internal/stack"
+	"github.com/wirefence/wirefence/lockclient"
 )
 
 // ask sends a request to a proxy's API and returns what is answered.
@@ -68,7 +69,7 @@ func TestLeasesOverHTTP(t *testing.T) {
 				t.Errorf("the fence is refused: %v", err)
 			}
 			id := fmt.Sprintf(`{"grant_id":%q}`, granted["grant_id"])
-			if status, held := ask(t, "POST", b.resource(resource, "acquire"), "", `{"holder":"worker-b"}`); status != 409 || held["held_by"] != granted["grant_id"] {
+			if status, held := ask(t, "POST", b.resource(resource, "acquire"), "", `{"holder":"worker-b"}`); status != 409 || held["held_by"] != lockclient.HolderOf(granted["grant_id"].(string)) {
 				t.Errorf("the other proxy: %d %v", status, held)
 			}
 			if status, renewed := ask(t, "POST", b.resource(resource, "renew"), "", id); status != 200 {

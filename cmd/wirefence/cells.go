@@ -33,13 +33,12 @@ func cellOrDash(text string) string {
 	return cell(text)
 }
 
-// grantID matches the id behind a holder's name, from a lock client or from
-// wirefence.acquire.
-var grantID = regexp.MustCompile(`/(?:[A-Z2-7]{26}|[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})$`)
+// ofGrant matches what lockclient.HolderOf puts behind a holder's name.
+var ofGrant = regexp.MustCompile(`/[A-Z2-7]{26}$`)
 
-// holderName is a holder without the grant's id, which makes tables wide.
+// holderName is a holder without its grant's part, which makes tables wide.
 func holderName(holder string) string {
-	if at := grantID.FindStringIndex(holder); at != nil && at[0] > 0 {
+	if at := ofGrant.FindStringIndex(holder); at != nil && at[0] > 0 {
 		return holder[:at[0]]
 	}
 	return holder

@@ -89,7 +89,7 @@ func lookAtAll(ctx context.Context, looker lockclient.Looker, counts fence.Sourc
 		looks.Go(func() error {
 			attempt, err := looker.Look(asking, r.Resource)
 			if err == nil {
-				seen[i] = leaseOf(attempt, r, counts)
+				seen[i] = leaseOf(attempt, r)
 			}
 			return err
 		})
@@ -101,7 +101,7 @@ func lookAtAll(ctx context.Context, looker lockclient.Looker, counts fence.Sourc
 	return err
 }
 
-func leaseOf(seen lockclient.Attempt, r fence.ResourceStatus, counts fence.Source) lease {
+func leaseOf(seen lockclient.Attempt, r fence.ResourceStatus) lease {
 	if seen.Holder == "" {
 		return lease{State: leaseFree}
 	}
@@ -110,7 +110,7 @@ func leaseOf(seen lockclient.Attempt, r fence.ResourceStatus, counts fence.Sourc
 		left := seen.Remaining.Seconds()
 		l.HeldFor = &left
 	}
-	if counts != fence.SourcePostgres && seen.Holder != r.Holder { // PostgreSQL tells the grant's id, and records both at once
+	if seen.Holder != r.Holder {
 		l.Holder = seen.Holder
 	}
 	return l

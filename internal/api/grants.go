@@ -72,7 +72,7 @@ func (s *Server) acquire(w http.ResponseWriter, r *http.Request, resource fence.
 	if err = cmp.Or(r.Context().Err(), lease.Err()); err == nil {
 		s.logOf(r).Info("lease granted over HTTP", "resource", resource, "token", lease.Token(), "holder", lease.Holder(), "ttl", ttl)
 		err = write(w, grant{
-			string(resource), lease.Token(), lease.Token().String(), lease.Fence().String(), request.Holder, lease.Holder(),
+			string(resource), lease.Token(), lease.Token().String(), lease.Fence().String(), request.Holder, lease.GrantID(),
 			lockclient.Sealed(s.options.Store, s.options.Sealers...), termOf(ttl, lease.Remaining(), after),
 		})
 	}
@@ -168,6 +168,6 @@ func (s *Server) giveBack(ctx context.Context, resource fence.Resource, grantID 
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), answerTime)
 	defer cancel()
 	if _, err := s.options.Store.Release(ctx, resource, grantID); err != nil {
-		s.options.Logger.Warn("cannot release lease, it will expire", "resource", resource, "holder", grantID, "error", err)
+		s.options.Logger.Warn("cannot release lease, it will expire", "resource", resource, "holder", lockclient.HolderOf(grantID), "error", err)
 	}
 }

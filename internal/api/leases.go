@@ -80,12 +80,13 @@ func (s *Server) compare(ctx context.Context, resource fence.Resource, grantID s
 		ctx, cancel = context.WithTimeout(ctx, causeTime)
 		defer cancel()
 	}
+	holder := lockclient.HolderOf(grantID)
 	grants, err := lockclient.LastGrants(ctx, s.options.Store, s.options.Sealers, resource, held)
 	if err != nil {
-		s.options.Logger.Warn("cannot compare lease with the last grant", "resource", resource, "holder", grantID, "error", err)
+		s.options.Logger.Warn("cannot compare lease with the last grant", "resource", resource, "holder", holder, "error", err)
 	}
 	differs := slices.IndexFunc(grants, func(last fence.Grant) bool {
-		return (last.Holder != grantID || last.Former) && (last.Token != 0 || held)
+		return (last.Holder != holder || last.Former) && (last.Token != 0 || held)
 	})
 	if differs < 0 {
 		return nil
@@ -128,6 +129,6 @@ func (s *Server) release(w http.ResponseWriter, r *http.Request, resource fence.
 	if err != nil {
 		return err
 	}
-	s.logOf(r).Debug("lease released over HTTP", "resource", resource, "holder", request.GrantID, "was_held", held)
+	s.logOf(r).Debug("lease released over HTTP", "resource", resource, "holder", lockclient.HolderOf(request.GrantID), "was_held", held)
 	return write(w, released{string(resource), request.GrantID, held})
 }

@@ -43,7 +43,7 @@ const maxChanges = 100
 
 // leaseSeen is a lease as the lease store has it.
 type leaseSeen struct {
-	GrantID string   `json:"grant_id"`
+	Holder  string   `json:"holder"`
 	HeldFor *seconds `json:"held_for_seconds,omitempty"`
 	// ExpiresAt is when it ends if it isn't renewed, by this machine's clock.
 	ExpiresAt *time.Time `json:"expires_at,omitempty"`
@@ -180,7 +180,7 @@ func (s *Server) readLease(ctx context.Context, status *resourceStatus) error {
 	if status.Held = &held; !held {
 		return nil
 	}
-	status.Lease = &leaseSeen{GrantID: seen.Holder}
+	status.Lease = &leaseSeen{Holder: seen.Holder}
 	if seen.Remaining > 0 {
 		left := seconds(seen.Remaining)
 		status.Lease.HeldFor, status.Lease.ExpiresAt = &left, utc(time.Now().Add(seen.Remaining))

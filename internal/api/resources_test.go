@@ -31,7 +31,7 @@ func TestRevokeLocksTheHolderOut(t *testing.T) {
 		}
 		hit, _ := gone.fields["locked_out"].(map[string]any)
 		if gone.number("token") != granted.number("token")+1 || gone.fields["lease_freed"] != true ||
-			hit["holder"] != granted.string("grant_id") || hit["token"] != granted.number("token") {
+			hit["holder"] != lockclient.HolderOf(granted.string("grant_id")) || hit["token"] != granted.number("token") {
 			t.Errorf("revoked: %s", gone.text)
 		}
 		if err := checkFence(t, w.admin(t), granted); !fence.IsStale(err) {
@@ -73,7 +73,7 @@ func TestLeasesOverHTTPInSeveralDatabases(t *testing.T) {
 		w.token = operateSecret
 		name := fresh(t)
 		granted := w.post(t, path(name, "acquire"), `{"holder":"worker-a"}`).want(200, "")
-		if last, err := fence.LastGrant(t.Context(), further, fence.Resource(name)); err != nil || last.Holder != granted.string("grant_id") {
+		if last, err := fence.LastGrant(t.Context(), further, fence.Resource(name)); err != nil || last.Holder != lockclient.HolderOf(granted.string("grant_id")) {
 			t.Errorf("%+v, %v", last, err)
 		}
 		w.post(t, path(name, "revoke"), `{}`).want(200, "")
@@ -130,12 +130,13 @@ func TestAResourceIsShown(t *testing.T) {
 		w.get(t, path(name, "")).want(404, "no-such-resource")
 		granted := w.post(t, path(name, "acquire"), `{"holder":"worker-a","ttl_seconds":600}`).want(200, "")
 		id := granted.string("grant_id")
+		holder := lockclient.HolderOf(id)
 		shown := w.get(t, path(name, "")).want(200, "")
 		lease, _ := shown.fields["lease"].(map[string]any)
 		left, _ := lease["held_for_seconds"].(float64)
-		if shown.string("resource") != name || shown.number("token") != granted.number("token") || shown.string("holder") != id || shown.string("since") == "" ||
+		if shown.string("resource") != name || shown.number("token") != granted.number("token") || shown.string("holder") != holder || shown.string("since") == "" ||
 			shown.string("advance") != "grant" || shown.string("reuse") != "allow" || shown.number("preempt_after_seconds") != 5 || shown.number("writers") != 0 ||
-			lease["grant_id"] != id || left <= 500 || left > 600 || shown.fields["held"] != true || lease["expires_at"] == nil {
+			lease["holder"] != holder || left <= 500 || left > 600 || shown.fields["held"] != true || lease["expires_at"] == nil {
 			t.Errorf("shown: %s", shown.text)
 		}
 		w.post(t, path(name, "release"), `{"grant_id":"`+id+`"}`).want(200, "")

@@ -173,19 +173,24 @@ type recording struct {
 	lockclient.Record
 }
 
-func (m measured) Acquire(ctx context.Context, resource fence.Resource, holder string, ttl time.Duration) (attempt lockclient.Attempt, err error) {
+func (m measured) Acquire(ctx context.Context, resource fence.Resource, grant string, ttl time.Duration) (attempt lockclient.Attempt, err error) {
 	defer m.stores.measure("acquire", time.Now(), &err)
-	return m.Whole.Acquire(ctx, resource, holder, ttl)
+	return m.Whole.Acquire(ctx, resource, grant, ttl)
 }
 
-func (m measured) Renew(ctx context.Context, resource fence.Resource, holder string, ttl time.Duration) (held bool, err error) {
+func (m measured) Renew(ctx context.Context, resource fence.Resource, grant string, ttl time.Duration) (held bool, err error) {
 	defer m.stores.measure("renew", time.Now(), &err)
-	return m.Whole.Renew(ctx, resource, holder, ttl)
+	return m.Whole.Renew(ctx, resource, grant, ttl)
 }
 
-func (m measured) Release(ctx context.Context, resource fence.Resource, holder string) (held bool, err error) {
+func (m measured) Release(ctx context.Context, resource fence.Resource, grant string) (held bool, err error) {
 	defer m.stores.measure("release", time.Now(), &err)
-	return m.Whole.Release(ctx, resource, holder)
+	return m.Whole.Release(ctx, resource, grant)
+}
+
+func (m measured) Free(ctx context.Context, resource fence.Resource, holder string) (held bool, err error) {
+	defer m.stores.measure("release", time.Now(), &err)
+	return m.Whole.Free(ctx, resource, holder)
 }
 
 func (m measured) Raise(ctx context.Context, resource fence.Resource, token fence.Token) (err error) {

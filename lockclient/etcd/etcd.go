@@ -143,8 +143,8 @@ func (s *Store) OffsetKey(resource fence.Resource) string {
 
 // Acquire implements lockclient.Store. It takes three requests for a free resource, of
 // which two write, and one reading request for a held one.
-func (s *Store) Acquire(ctx context.Context, resource fence.Resource, holder string, ttl time.Duration) (lockclient.Attempt, error) {
-	attempt, err := s.acquire(ctx, resource, holder, ttl)
+func (s *Store) Acquire(ctx context.Context, resource fence.Resource, grant string, ttl time.Duration) (lockclient.Attempt, error) {
+	attempt, err := s.acquire(ctx, resource, lockclient.HolderOf(grant), ttl)
 	if err != nil {
 		return lockclient.Attempt{}, s.fail(ctx, "acquiring the lease of", resource, err)
 	}
@@ -238,8 +238,8 @@ func (s *Store) offset(resource fence.Resource, kv *mvccpb.KeyValue) (int64, err
 }
 
 // Renew implements lockclient.Store.
-func (s *Store) Renew(ctx context.Context, resource fence.Resource, holder string, ttl time.Duration) (bool, error) {
-	held, err := s.renew(ctx, resource, holder, ttl)
+func (s *Store) Renew(ctx context.Context, resource fence.Resource, grant string, ttl time.Duration) (bool, error) {
+	held, err := s.renew(ctx, resource, lockclient.HolderOf(grant), ttl)
 	if err != nil {
 		return false, s.fail(ctx, "renewing the lease of", resource, err)
 	}
@@ -271,7 +271,12 @@ func (s *Store) renew(ctx context.Context, resource fence.Resource, holder strin
 }
 
 // Release implements lockclient.Store.
-func (s *Store) Release(ctx context.Context, resource fence.Resource, holder string) (bool, error) {
+func (s *Store) Release(ctx context.Context, resource fence.Resource, grant string) (bool, error) {
+	return s.Free(ctx, resource, lockclient.HolderOf(grant))
+}
+
+// Free implements lockclient.Looker.
+func (s *Store) Free(ctx context.Context, resource fence.Resource, holder string) (bool, error) {
 	held, err := s.release(ctx, resource, holder)
 	if err != nil {
 		return false, s.fail(ctx, "releasing the lease of", resource, err)

@@ -56,7 +56,7 @@ func TestTheTokenIsTheRevisionOfTheKey(t *testing.T) {
 		t.Errorf("lease key %s", got)
 	}
 	holder, revision, lease := get(t, client, key)
-	if holder != "me" || fence.Token(revision) != token {
+	if holder != lockclient.HolderOf("me") || fence.Token(revision) != token {
 		t.Errorf("%s has it with revision %d, the token is %d", holder, revision, token)
 	}
 	left, err := client.TimeToLive(t.Context(), lease)
@@ -82,7 +82,7 @@ func TestAStoreOnOnesOwnClient(t *testing.T) {
 	client := direct(t, shared.Addr())
 	mine, theirs := etcd.New(client, "own/client"), open(t, shared.URL()+"/own/client")
 	token := storetest.Win(t, mine, "r", "me", time.Minute)
-	if got, err := theirs.Acquire(t.Context(), "r", "they", time.Minute); err != nil || got.Won() || got.Holder != "me" {
+	if got, err := theirs.Acquire(t.Context(), "r", "they", time.Minute); err != nil || got.Won() || got.Holder != lockclient.HolderOf("me") {
 		t.Fatalf("%+v, %v", got, err)
 	}
 	storetest.Release(t, mine, "r", "me")
@@ -213,7 +213,7 @@ func TestRestoredServer(t *testing.T) {
 	server := ownServer(t)
 	store := open(t, server.URL())
 	storetest.ARestoredServer(t, store, server, time.Minute, func() {
-		if attempt, err := store.Acquire(t.Context(), "r", "b", time.Minute); err != nil || attempt.Holder != "a" {
+		if attempt, err := store.Acquire(t.Context(), "r", "b", time.Minute); err != nil || attempt.Holder != lockclient.HolderOf("a") {
 			t.Fatalf("the restored server says %+v, %v", attempt, err)
 		}
 	})

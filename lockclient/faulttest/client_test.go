@@ -274,7 +274,7 @@ func (g doubleGrantStore) Acquire(ctx context.Context, r fence.Resource, holder 
 	if err != nil || attempt.Won() {
 		return attempt, err
 	}
-	if _, err := g.Release(ctx, r, attempt.Holder); err != nil {
+	if _, err := g.Store.(lockclient.Looker).Free(ctx, r, attempt.Holder); err != nil {
 		return attempt, err
 	}
 	return g.Store.Acquire(ctx, r, holder, ttl)

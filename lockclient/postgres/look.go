@@ -29,3 +29,13 @@ func (s *Store) Look(ctx context.Context, resource fence.Resource) (lockclient.A
 	}
 	return lockclient.Attempt{Holder: holder, Remaining: max(0, time.Duration(left)*time.Microsecond)}, nil
 }
+
+// Free implements lockclient.Looker. wirefence.revoke frees the lease itself, in its own
+// database, so Free only finds out whether it has.
+func (s *Store) Free(ctx context.Context, resource fence.Resource, holder string) (bool, error) {
+	seen, err := s.Look(ctx, resource)
+	if err == nil && seen.Holder == holder {
+		err = s.fail(ctx, "freeing the lease of", resource, errors.New("wirefence.revoke has left it"))
+	}
+	return false, err
+}

@@ -83,8 +83,8 @@ func (s *Store) Close() error {
 }
 
 // Acquire implements lockclient.Store. The token is sealed when it returns.
-func (s *Store) Acquire(ctx context.Context, resource fence.Resource, holder string, ttl time.Duration) (lockclient.Attempt, error) {
-	attempt, err := s.acquire(ctx, resource, holder, ttl)
+func (s *Store) Acquire(ctx context.Context, resource fence.Resource, grant string, ttl time.Duration) (lockclient.Attempt, error) {
+	attempt, err := s.acquire(ctx, resource, grant, ttl)
 	if err != nil {
 		return lockclient.Attempt{}, s.fail(ctx, "acquiring the lease of", resource, err)
 	}
@@ -92,13 +92,13 @@ func (s *Store) Acquire(ctx context.Context, resource fence.Resource, holder str
 }
 
 // acquire returns a grant only if it is as durable as the server's settings promise.
-func (s *Store) acquire(ctx context.Context, resource fence.Resource, holder string, ttl time.Duration) (lockclient.Attempt, error) {
+func (s *Store) acquire(ctx context.Context, resource fence.Resource, grant string, ttl time.Duration) (lockclient.Attempt, error) {
 	conn, err := s.pool.Acquire(ctx)
 	if err != nil {
 		return lockclient.Attempt{}, err
 	}
 	defer conn.Release()
-	row, err := committed.Row(ctx, conn.Conn(), acquireSQL, []byte(resource), holder, microseconds(ttl))
+	row, err := committed.Row(ctx, conn.Conn(), acquireSQL, []byte(resource), lockclient.HolderOf(grant), microseconds(ttl), grant)
 	if err != nil {
 		return lockclient.Attempt{}, err
 	}
@@ -114,16 +114,16 @@ func (s *Store) acquire(ctx context.Context, resource fence.Resource, holder str
 }
 
 // Renew implements lockclient.Store.
-func (s *Store) Renew(ctx context.Context, resource fence.Resource, holder string, ttl time.Duration) (held bool, err error) {
-	if err := s.pool.QueryRow(ctx, renewSQL, []byte(resource), holder, microseconds(ttl)).Scan(&held); err != nil {
+func (s *Store) Renew(ctx context.Context, resource fence.Resource, grant string, ttl time.Duration) (held bool, err error) {
+	if err := s.pool.QueryRow(ctx, renewSQL, []byte(resource), grant, microseconds(ttl)).Scan(&held); err != nil {
 		return false, s.fail(ctx, "renewing the lease of", resource, err)
 	}
 	return held, nil
 }
 
 // Release implements lockclient.Store.
-func (s *Store) Release(ctx context.Context, resource fence.Resource, holder string) (held bool, err error) {
-	if err := s.pool.QueryRow(ctx, releaseSQL, []byte(resource), holder).Scan(&held); err != nil {
+func (s *Store) Release(ctx context.Context, resource fence.Resource, grant string) (held bool, err error) {
+	if err := s.pool.QueryRow(ctx, releaseSQL, []byte(resource), grant).Scan(&held); err != nil {
 		return false, s.fail(ctx, "releasing the lease of", resource, err)
 	}
 	return held, nil

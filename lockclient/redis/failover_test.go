@@ -6,6 +6,7 @@ import (
 
 	"github.com/wirefence/wirefence/internal/servers"
 	"github.com/wirefence/wirefence/internal/stack"
+	"github.com/wirefence/wirefence/lockclient"
 	"github.com/wirefence/wirefence/lockclient/redis"
 )
 
@@ -62,7 +63,7 @@ func goesOn(t *testing.T, server interface{ URL() string }, failOver func()) {
 	failOver()
 	stack.Eventually(t, "answer of a new master", func() bool {
 		attempt, err := store.Acquire(ctx, "r", "another", time.Hour)
-		if err == nil && attempt.Holder != "me" {
+		if err == nil && attempt.Holder != lockclient.HolderOf("me") {
 			t.Fatalf("the new master doesn't know the holder: %+v", attempt)
 		}
 		return err == nil

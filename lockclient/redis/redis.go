@@ -139,8 +139,8 @@ func TokenKey(resource fence.Resource) string { return "wirefence:{" + resource.
 func channel(resource fence.Resource) string { return "wirefence:{" + resource.Encode() + "}:released" }
 
 // Acquire implements lockclient.Store.
-func (s *Store) Acquire(ctx context.Context, resource fence.Resource, holder string, ttl time.Duration) (lockclient.Attempt, error) {
-	keys := []string{LeaseKey(resource), TokenKey(resource)}
+func (s *Store) Acquire(ctx context.Context, resource fence.Resource, grant string, ttl time.Duration) (lockclient.Attempt, error) {
+	keys, holder := []string{LeaseKey(resource), TokenKey(resource)}, lockclient.HolderOf(grant)
 	reply, err := acquireScript.Run(ctx, s.client, keys, holder, milliseconds(ttl)).Slice()
 	if err != nil {
 		return lockclient.Attempt{}, s.fail(ctx, "acquiring the lease of", resource, err)
@@ -178,9 +178,8 @@ func parseAttempt(reply []any) (lockclient.Attempt, error) {
 }
 
 // Renew implements lockclient.Store.
-func (s *Store) Renew(ctx context.Context, resource fence.Resource, holder string, ttl time.Duration) (bool, error) {
-	var held bool
-	var err error
+func (s *Store) Renew(ctx context.Context, resource fence.Resource, grant string, ttl time.Duration) (held bool, err error) {
+	holder := lockclient.HolderOf(grant)
 	if s.opts.Replicas > 0 {
 		held, err = s.renewReplicated(ctx, LeaseKey(resource), holder, ttl)
 	} else {
@@ -193,7 +192,12 @@ func (s *Store) Renew(ctx context.Context, resource fence.Resource, holder strin
 }
 
 // Release implements lockclient.Store.
-func (s *Store) Release(ctx context.Context, resource fence.Resource, holder string) (bool, error) {
+func (s *Store) Release(ctx context.Context, resource fence.Resource, grant string) (bool, error) {
+	return s.Free(ctx, resource, lockclient.HolderOf(grant))
+}
+
+// Free implements lockclient.Looker.
+func (s *Store) Free(ctx context.Context, resource fence.Resource, holder string) (bool, error) {
 	held, err := releaseScript.Run(ctx, s.client, []string{LeaseKey(resource)}, holder, channel(resource)).Bool()
 	if err != nil {
 		return false, s.fail(ctx, "releasing the lease of", resource, err)

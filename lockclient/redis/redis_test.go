@@ -122,7 +122,7 @@ func TestKeys(t *testing.T) {
 	if got := redis.TokenKey(resource); got != tag+":token" {
 		t.Errorf("token key %s", got)
 	}
-	if holder := client.Get(ctx, tag+":lease").Val(); holder != "me" {
+	if holder := client.Get(ctx, tag+":lease").Val(); holder != lockclient.HolderOf("me") {
 		t.Errorf("holder %q", holder)
 	}
 	if left := client.PTTL(ctx, tag+":lease").Val(); left <= 0 || left > time.Minute {

@@ -67,7 +67,7 @@ func TestAGrantIsOnItsReplicaBeforeItIsHandedOut(t *testing.T) {
 		}
 		replica := goredis.NewClient(&goredis.Options{Addr: c.Replicas[at].Addr(), MaxRetries: -1, PoolSize: 1,
 			OnConnect: func(ctx context.Context, conn *goredis.Conn) error { return conn.ReadOnly(ctx).Err() }})
-		if got := replica.Get(ctx, redis.LeaseKey(resource)).Val(); got != holder {
+		if got := replica.Get(ctx, redis.LeaseKey(resource)).Val(); got != lockclient.HolderOf(holder) {
 			t.Errorf("the replica has %q", got)
 		}
 		if got := replica.Get(ctx, redis.TokenKey(resource)).Val(); got != attempt.Token.String() {

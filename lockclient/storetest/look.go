@@ -18,6 +18,9 @@ func (s suite) look(t *testing.T) {
 	}
 	want := func(holder string, ttl time.Duration) {
 		t.Helper()
+		if holder != "" {
+			holder = lockclient.HolderOf(holder)
+		}
 		seen, err := looker.Look(x.ctx, x.resource)
 		if err != nil || seen.Won() || seen.Holder != holder || seen.Remaining > ttl || (seen.Remaining > 0) != (ttl > 0) {
 			t.Errorf("a look shows %+v, %v, want %q for up to %v", seen, err, holder, ttl)
@@ -39,6 +42,15 @@ func (s suite) look(t *testing.T) {
 	want("", 0)
 	x.win("c", long)
 	want("c", long)
+	if _, itself := x.store.(lockclient.Record); !itself { // there a revocation frees the lease
+		if held, err := looker.Free(x.ctx, x.resource, lockclient.HolderOf("b")); held || err != nil {
+			t.Errorf("freed for another: %v, %v", held, err)
+		}
+		if held, err := looker.Free(x.ctx, x.resource, lockclient.HolderOf("c")); !held || err != nil {
+			t.Errorf("not freed: %v, %v", held, err)
+		}
+		want("", 0)
+	}
 
 	ctx, cancel := context.WithCancel(x.ctx)
 	cancel()

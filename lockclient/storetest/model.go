@@ -7,6 +7,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/wirefence/wirefence/fence"
+	"github.com/wirefence/wirefence/lockclient"
 )
 
 // model compares random calls by a few holders with the contract of lockclient.Store, on
@@ -26,7 +27,7 @@ func (s suite) model(t *testing.T) {
 					r.Fatalf("%s: %+v while held by %q", by, attempt, holder)
 				}
 				if !attempt.Won() {
-					if attempt.Holder != holder {
+					if attempt.Holder != lockclient.HolderOf(holder) {
 						r.Fatalf("held by %q, want %q", attempt.Holder, holder)
 					}
 					return

@@ -92,7 +92,7 @@ func (s session) win(holder string, ttl time.Duration) fence.Token {
 func (s session) wantHeld(holder string) lockclient.Attempt {
 	s.Helper()
 	attempt := s.acquire("wantHeld", long)
-	if attempt.Won() || attempt.Holder != holder {
+	if attempt.Won() || attempt.Holder != lockclient.HolderOf(holder) {
 		s.Fatalf("want held by %s, got %+v", holder, attempt)
 	}
 	return attempt
@@ -184,6 +184,9 @@ func (s suite) release(t *testing.T) {
 	x.wantRelease("a", false)
 	x.win("a", long)
 	x.wantRelease("b", false)
+	seen := x.wantHeld("a").Holder // others learn this; it doesn't do for the id
+	x.wantRenew(seen, false)
+	x.wantRelease(seen, false)
 	x.wantHeld("a")
 	x.wantRelease("a", true)
 	x.wantRelease("a", false)

@@ -11,6 +11,7 @@ import (
 
 	"github.com/wirefence/wirefence/internal/authority"
 	"github.com/wirefence/wirefence/internal/servers"
+	"github.com/wirefence/wirefence/lockclient"
 	"github.com/wirefence/wirefence/lockclient/storetest"
 	"github.com/wirefence/wirefence/lockclient/zookeeper"
 )
@@ -94,7 +95,7 @@ func TestTLS(t *testing.T) {
 	if again := storetest.Win(t, store, "r", "me", time.Minute); again < 2 {
 		t.Errorf("token %d", again)
 	}
-	if attempt, err := open(t, server.URL()).Acquire(t.Context(), "r", "other", time.Minute); err != nil || attempt.Holder != "me" {
+	if attempt, err := open(t, server.URL()).Acquire(t.Context(), "r", "other", time.Minute); err != nil || attempt.Holder != lockclient.HolderOf("me") {
 		t.Errorf("%+v, %v", attempt, err)
 	}
 	for what, settings := range map[string]string{"no client certificate": "&ca=" + a.CAFile, "unknown authority": "&tls=true" + shown} {

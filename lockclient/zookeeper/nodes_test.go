@@ -48,7 +48,7 @@ func TestNodes(t *testing.T) {
 		if counter, stat, err := conn.Get(path); err != nil || string(counter) != "3" || stat.EphemeralOwner != 0 {
 			t.Errorf("%s: %s, %+v, %v", path, counter, stat, err)
 		}
-		if lease, stat, err := conn.Get(path + "/lease"); err != nil || string(lease) != "1m30s me" || stat.EphemeralOwner == 0 {
+		if lease, stat, err := conn.Get(path + "/lease"); err != nil || string(lease) != "1m30s "+lockclient.HolderOf("me") || stat.EphemeralOwner == 0 {
 			t.Errorf("%s/lease: %s, %+v, %v", path, lease, stat, err)
 		}
 	}
@@ -104,7 +104,7 @@ func TestChangesUnderALease(t *testing.T) {
 		t.Errorf("a deleted lease was renewed: %v, %v", held, err)
 	}
 	storetest.Win(t, store, "changes", "other", time.Minute)
-	if attempt, err := store.Acquire(ctx, "changes", "me", time.Minute); err != nil || attempt.Holder != "other" {
+	if attempt, err := store.Acquire(ctx, "changes", "me", time.Minute); err != nil || attempt.Holder != lockclient.HolderOf("other") {
 		t.Errorf("it was lost to other: %+v, %v", attempt, err)
 	}
 }
@@ -117,7 +117,7 @@ func TestAskingAgainAfterALoss(t *testing.T) {
 		t.Fatal(err)
 	}
 	storetest.Win(t, second, "again", "other", time.Minute)
-	if attempt, err := first.Acquire(ctx, "again", "me", time.Minute); err != nil || attempt.Holder != "other" {
+	if attempt, err := first.Acquire(ctx, "again", "me", time.Minute); err != nil || attempt.Holder != lockclient.HolderOf("other") {
 		t.Errorf("acquire: %+v, %v", attempt, err)
 	}
 	if held, err := first.Renew(ctx, "again", "me", time.Minute); held || err != nil {

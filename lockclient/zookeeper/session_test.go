@@ -9,6 +9,7 @@ import (
 
 	"github.com/wirefence/wirefence/fence"
 	"github.com/wirefence/wirefence/internal/servers"
+	"github.com/wirefence/wirefence/lockclient"
 	"github.com/wirefence/wirefence/lockclient/storetest"
 	"github.com/wirefence/wirefence/lockclient/zookeeper"
 )
@@ -91,7 +92,7 @@ func TestBriefCut(t *testing.T) {
 			t.Fatal(held, err)
 		}
 	}
-	if attempt, err := open(t, shared.URL()).Acquire(t.Context(), "brief", "other", ttl); err != nil || attempt.Holder != "me" {
+	if attempt, err := open(t, shared.URL()).Acquire(t.Context(), "brief", "other", ttl); err != nil || attempt.Holder != lockclient.HolderOf("me") {
 		t.Errorf("%+v, %v", attempt, err)
 	}
 	if again := storetest.Win(t, store, "brief", "me", time.Minute); again != first+1 {

@@ -185,22 +185,27 @@ func (s *Store) Path(resource fence.Resource) string {
 func leaseOf(path string) string { return path + "/lease" }
 
 // Acquire implements lockclient.Store. It takes two requests, one of which writes.
-func (s *Store) Acquire(ctx context.Context, resource fence.Resource, holder string, ttl time.Duration) (lockclient.Attempt, error) {
-	return onGrant(ctx, s, "acquiring the lease of", resource, holder, func(g *grant) (lockclient.Attempt, error) {
+func (s *Store) Acquire(ctx context.Context, resource fence.Resource, grantID string, ttl time.Duration) (lockclient.Attempt, error) {
+	return onGrant(ctx, s, "acquiring the lease of", resource, lockclient.HolderOf(grantID), func(g *grant) (lockclient.Attempt, error) {
 		return repeat(ctx, func() (lockclient.Attempt, error) { return s.tryAcquire(ctx, g, ttl) })
 	})
 }
 
 // Renew implements lockclient.Store. It returns an error for a lease that another store
 // acquired.
-func (s *Store) Renew(ctx context.Context, resource fence.Resource, holder string, ttl time.Duration) (bool, error) {
-	return onGrant(ctx, s, "renewing the lease of", resource, holder, func(g *grant) (bool, error) {
+func (s *Store) Renew(ctx context.Context, resource fence.Resource, grantID string, ttl time.Duration) (bool, error) {
+	return onGrant(ctx, s, "renewing the lease of", resource, lockclient.HolderOf(grantID), func(g *grant) (bool, error) {
 		return repeat(ctx, func() (bool, error) { return s.tryRenew(ctx, g, ttl) })
 	})
 }
 
 // Release implements lockclient.Store. If it fails, the store keeps trying.
-func (s *Store) Release(ctx context.Context, resource fence.Resource, holder string) (bool, error) {
+func (s *Store) Release(ctx context.Context, resource fence.Resource, grantID string) (bool, error) {
+	return s.Free(ctx, resource, lockclient.HolderOf(grantID))
+}
+
+// Free implements lockclient.Looker.
+func (s *Store) Free(ctx context.Context, resource fence.Resource, holder string) (bool, error) {
 	return onGrant(ctx, s, "releasing the lease of", resource, holder, func(g *grant) (bool, error) {
 		held, err := s.end(ctx, g)
 		if err != nil && g.session != nil {

@@ -65,13 +65,16 @@ module Wirefence
       end
       @resource, @ttl, @lock, @given_back = resource, ttl, Mutex.new, ConditionVariable.new
       began = now
-      grant = query("SELECT grant_id, token, held_by FROM wirefence.acquire(?, ?, make_interval(secs => ?))", resource, holder, ttl)
+      grant = query("SELECT grant_id, token, held_by FROM wirefence.acquire($1, $2, make_interval(secs => $3))", resource, holder, ttl.to_f)
       raise LeaseHeld, "#{resource} is held by #{grant["held_by"] || "another"}" unless grant["token"]
       @grant_id = grant["grant_id"]
       @fence = "#{resource.b.gsub(%r{[^A-Za-z0-9_.:/-]}n) { |byte| format("%%%02X", byte.ord) }}=#{grant["token"]}"
       @ends = began + allowed
       @keeper = Thread.new { keep }
     end
+
+    # Without the grant's id.
+    def inspect = "#<#{self.class} #{@fence}>"
 
     # Raises LeaseLost if the lease has ended. Call it between the parts of long work.
     def check!
@@ -83,7 +86,7 @@ module Wirefence
       @lock.synchronize do # a renewal under way would come behind this
         @lost = "it was given back"
         @given_back.signal
-        query("SELECT wirefence.release(?, ?)", @resource, @grant_id)
+        query("SELECT wirefence.release($1, $2)", @resource, @grant_id)
       end
     rescue StandardError => e
       warn "cannot release lease of #{@resource}: #{e.message}"
@@ -105,7 +108,7 @@ module Wirefence
 
     def renew
       began = now
-      answer = query("SELECT wirefence.renew(?, ?, make_interval(secs => ?))::text AS held", @resource, @grant_id, @ttl)
+      answer = query("SELECT wirefence.renew($1, $2, make_interval(secs => $3))::text AS held", @resource, @grant_id, @ttl.to_f)
       if answer["held"] != "true"
         @lost = "another holder has it, or it was revoked"
       elsif now < @ends
@@ -124,9 +127,10 @@ module Wirefence
 
     def now = Process.clock_gettime(CLOCK)
 
-    # Not by select_one, which Rails answers from its cache of queries.
-    def query(*sql)
-      Wirefence.leases.connection_pool.with_connection { |db| db.execute(Wirefence.leases.sanitize_sql_array(sql)).first }
+    # Not by select_one, which Rails answers from its cache of queries. The grant's id is a secret: it is no part of the
+    # statement's text, and Rails doesn't log what is named SCHEMA.
+    def query(sql, *binds)
+      Wirefence.leases.connection_pool.with_connection { |db| db.exec_query(sql, "SCHEMA", binds).first }
     end
   end
 

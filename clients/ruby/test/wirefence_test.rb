@@ -35,6 +35,20 @@ class WirefenceTest < Minitest::Test
     Wirefence.lease(NIGHTLY) { |lease| assert_match(/\Anightly%20%C3%A4%25%27=\d+\z/, lease.fence) }
   end
 
+  def test_the_id_of_a_grant_is_a_secret
+    ActiveRecord::Base.logger = Logger.new(log = StringIO.new)
+    Wirefence.lease(NIGHTLY, ttl: 3) do |lease|
+      renewals = "SELECT query FROM pg_stat_activity WHERE query LIKE '%wirefence.renew%' AND pid <> pg_backend_pid()"
+      eventually { Leases.connection.select_values(renewals).any? }
+      id = lease.instance_variable_get(:@grant_id)
+      shown = [log.string, lease.inspect, *Leases.connection.select_values(renewals)]
+      assert_match(/pg_stat_activity/, log.string)
+      refute shown.any? { |text| text.include?(id) }, shown.join("\n")
+    end
+  ensure
+    ActiveRecord::Base.logger = nil
+  end
+
   def test_transactions_are_fenced
     Wirefence.lease(NIGHTLY) do
       Total.create!(host: "one")

@@ -42,11 +42,11 @@ export class Lease extends Fence implements AsyncDisposable {
   readonly resource: string;
   /** Tokens reach beyond Number.MAX_SAFE_INTEGER. */
   readonly token: bigint;
-  readonly grantId: string;
   /** Seconds that the lease store keeps the lease without a renewal. */
   readonly ttl: number;
   readonly margin: number;
 
+  readonly #grantId: string;
   readonly #keeping: Keeping;
   readonly #ended = new AbortController();
   readonly #last: number;
@@ -62,13 +62,18 @@ export class Lease extends Fence implements AsyncDisposable {
     super(grant.fence);
     this.resource = grant.resource;
     this.token = BigInt(grant.token_text);
-    this.grantId = grant.grant_id;
+    this.#grantId = grant.grant_id;
     this.ttl = grant.ttl_seconds;
     this.margin = keeping.margin ?? grant.ttl_seconds / 5;
     this.#keeping = keeping;
     this.#last = sent + keeping.maxHold;
     this.#confirmed(grant, sent);
     this.#wake();
+  }
+
+  /** A secret, by which one renews and releases the lease. No inspection of the lease shows it. */
+  get grantId(): string {
+    return this.#grantId;
   }
 
   /** Aborted when the lease ends, with a LeaseLost as its reason. */
