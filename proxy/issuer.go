@@ -43,6 +43,9 @@ func (s *Server) startPoll(p poll) (stop func()) {
 // retryAfter is how long a poll waits at least after a failure.
 const retryAfter = time.Second
 
+// keepIdle is the longest pause over which a poll keeps its connection.
+const keepIdle = time.Second
+
 func (p *poll) run(ctx context.Context, o *Options) {
 	var db *pgx.Conn
 	defer func() {
@@ -76,7 +79,8 @@ func (p *poll) run(ctx context.Context, o *Options) {
 		if wake = p.wake; wait >= 0 {
 			wake = nil
 			timer.Reset(wait)
-		} else if db != nil { // the next one may have to go to another server
+		}
+		if db != nil && (wait < 0 || wait > keepIdle) { // the next one may have to go to another server
 			_ = db.Close(context.Background())
 			db = nil
 		}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"log/slog"
 
-	"github.com/jackc/pgx/v5"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 
@@ -39,10 +38,7 @@ func newFigures(cfg proxySettings, leases *leases, names *metrics.Names, registr
 	if leases == nil || cfg.DatabaseURL == "" || cfg.Mode == string(proxy.Off) {
 		return nil, nil
 	}
-	o := metrics.Options{
-		Connect: func(ctx context.Context) (*pgx.Conn, error) { return connect(ctx, cfg.DatabaseURL) },
-		Names:   names, Logger: log,
-	}
+	o := metrics.Options{Pool: leases.database, Names: names, Logger: log}
 	o.Looker, _ = leases.store.(lockclient.Looker)
 	for _, store := range cfg.namedStores() {
 		o.Source = store.Source()

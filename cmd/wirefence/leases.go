@@ -162,6 +162,11 @@ func (cfg LeaseSettings) sealing(databaseURL string, log *slog.Logger) error {
 	return nil
 }
 
+// keepIdle is how long a connection is kept that nothing uses: there may be many proxies, so an
+// idle one keeps one or two. A pool hands out the connection that came back last, but behind each
+// look for idle ones begins with the others. So the time between looks is longer.
+const keepIdle = 4 * time.Second
+
 // openPool makes a pool with room for at least most connections. It doesn't connect yet.
 func openPool(ctx context.Context, url string, most int32) (*pgxpool.Pool, error) {
 	cfg, err := connstring.Pool(url)
@@ -169,6 +174,7 @@ func openPool(ctx context.Context, url string, most int32) (*pgxpool.Pool, error
 		return nil, err
 	}
 	cfg.MaxConns = max(cfg.MaxConns, most)
+	cfg.MaxConnIdleTime, cfg.HealthCheckPeriod = min(cfg.MaxConnIdleTime, keepIdle), keepIdle+time.Second
 	nameSession(cfg.ConnConfig)
 	refuseFormerPrimary(cfg)
 	api.NameCallers(cfg)

@@ -32,6 +32,9 @@ func (j *Journal) Run(ctx context.Context, grace time.Duration) {
 	j.disconnect()
 }
 
+// keepIdle is the longest pause over which the journal keeps its connection.
+const keepIdle = time.Second
+
 func (j *Journal) writeUntil(ctx context.Context) {
 	retry := j.options.RetryMin
 	upkeep := time.Now()
@@ -49,6 +52,9 @@ func (j *Journal) writeUntil(ctx context.Context) {
 		} else if err == nil {
 			retry = j.options.RetryMin
 			wait = min(wait, time.Until(upkeep))
+		}
+		if wait > keepIdle {
+			j.disconnect()
 		}
 		select {
 		case <-ctx.Done():

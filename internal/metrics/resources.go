@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/wirefence/wirefence/fence"
@@ -19,8 +20,9 @@ import (
 
 // Options of Resources. The zero value of a field means its default.
 type Options struct {
-	// Connect opens a connection with the rights of wirefence_issuer. Required.
-	Connect func(ctx context.Context) (*pgx.Conn, error)
+	// Pool has connections with the rights of wirefence_issuer, one of which is used in each
+	// round. Required.
+	Pool *pgxpool.Pool
 	// Names are the resources with their own label. Required.
 	Names *Names
 	// Looker reports whether a lease is held. By default only the leases in the database are
@@ -51,7 +53,7 @@ type Resources struct {
 
 // NewResources makes a reader, which reads nothing before Run.
 func NewResources(o Options) (*Resources, error) {
-	if o.Connect == nil || o.Names == nil {
+	if o.Pool == nil || o.Names == nil {
 		return nil, errors.New("resources need a connection and names")
 	}
 	o.Interval = cmp.Or(o.Interval, 10*time.Second)
@@ -63,14 +65,16 @@ func NewResources(o Options) (*Resources, error) {
 
 // Run reads until ctx ends. It is called once.
 func (r *Resources) Run(ctx context.Context) {
-	ticks := time.NewTicker(r.options.Interval)
+	// A round between two looks of Stores.Watch, which begin with the first, finds a connection idle.
+	ticks := time.NewTicker(r.options.Interval + lookPause/2)
 	defer ticks.Stop()
-	var conn *pgx.Conn
-	defer func() { disconnect(conn) }()
-	for ctx.Err() == nil {
-		conn = r.round(ctx, conn)
+	for first := true; ctx.Err() == nil; first = false {
+		r.round(ctx)
 		select {
 		case <-ticks.C:
+			if first {
+				ticks.Reset(r.options.Interval)
+			}
 		case <-ctx.Done():
 		}
 	}
@@ -79,11 +83,10 @@ func (r *Resources) Run(ctx context.Context) {
 // roundTime bounds reading the database in one round, and again asking for leases.
 const roundTime = 5 * time.Second
 
-// round reads on a connection, nil for a new one. It returns the connection, nil if it failed.
-func (r *Resources) round(ctx context.Context, conn *pgx.Conn) *pgx.Conn {
-	conn, last, err := r.read(ctx, conn)
+func (r *Resources) round(ctx context.Context) {
+	last, err := r.read(ctx)
 	if ctx.Err() != nil {
-		return conn
+		return
 	}
 	if err != nil {
 		r.log.Error("cannot read the resources from the database, retrying", quietlog.ErrorAttrs(err)...)
@@ -94,18 +97,17 @@ func (r *Resources) round(ctx context.Context, conn *pgx.Conn) *pgx.Conn {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.asked, r.last, r.held, r.events = true, last, held, maps.Clone(r.handoffs.total)
-	return conn
 }
 
-func (r *Resources) read(ctx context.Context, conn *pgx.Conn) (*pgx.Conn, *reading, error) {
+func (r *Resources) read(ctx context.Context) (*reading, error) {
 	ctx, cancel := context.WithTimeout(ctx, roundTime)
 	defer cancel()
-	if conn == nil {
-		var err error
-		if conn, err = r.options.Connect(ctx); err != nil {
-			return nil, nil, err
-		}
+	pooled, err := r.options.Pool.Acquire(ctx)
+	if err != nil {
+		return nil, err
 	}
+	defer pooled.Release()
+	conn := pooled.Conn()
 	met, room := r.options.Names.all()
 	last, err := read(ctx, conn, r.representable(conn, met), room)
 	if err == nil {
@@ -117,10 +119,9 @@ func (r *Resources) read(ctx context.Context, conn *pgx.Conn) (*pgx.Conn, *readi
 		err = r.handoffs.count(ctx, conn, r.representable(conn, met))
 	}
 	if err != nil {
-		disconnect(conn)
-		return nil, nil, err
+		return nil, err
 	}
-	return conn, last, nil
+	return last, nil
 }
 
 // representable returns the names that the database's encoding can represent.
@@ -168,15 +169,6 @@ func (r *reading) all() []resource {
 		return nil
 	}
 	return r.resources
-}
-
-func disconnect(conn *pgx.Conn) {
-	if conn == nil {
-		return
-	}
-	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
-	defer cancel()
-	_ = conn.Close(ctx)
 }
 
 // The metrics of resources and of the database.

@@ -92,10 +92,32 @@ type world struct {
 	*stack.DB
 	*Resources
 	t        *testing.T
-	conn     *pgx.Conn
 	registry *prometheus.Registry
 	log      *stack.Log
 	away     bool
+}
+
+// issuers is a pool for the database that has db.Name when it connects. It fails to connect
+// while away, which may be nil, is true.
+func issuers(t *testing.T, db *stack.DB, away *bool) *pgxpool.Pool {
+	t.Helper()
+	cfg, err := pgxpool.ParseConfig(db.URLFor("issuer", db.Name))
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg.BeforeConnect = func(_ context.Context, c *pgx.ConnConfig) error {
+		if away != nil && *away {
+			return errAway
+		}
+		c.Database = db.Name
+		return nil
+	}
+	pool, err := pgxpool.NewWithConfig(t.Context(), cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(pool.Close)
+	return pool
 }
 
 var errAway = errors.New("the database is away")
@@ -104,25 +126,19 @@ func newWorld(t *testing.T, major int, o Options) *world {
 	t.Helper()
 	w := &world{DB: suite.Database(t, major), t: t, registry: prometheus.NewRegistry(), log: &stack.Log{}}
 	o.Logger = w.log.Logger()
-	o.Connect = func(ctx context.Context) (*pgx.Conn, error) {
-		if w.away {
-			return nil, errAway
-		}
-		return pgx.Connect(ctx, w.URLFor("issuer", w.Name))
-	}
+	o.Pool = issuers(t, w.DB, &w.away)
 	var err error
 	if w.Resources, err = NewResources(o); err != nil {
 		t.Fatal(err)
 	}
 	w.registry.MustRegister(w.Resources)
-	t.Cleanup(func() { disconnect(w.conn) })
 	return w
 }
 
 // reads reads once and returns the metrics.
 func (w *world) reads() map[string]float64 {
 	w.t.Helper()
-	w.conn = w.round(w.t.Context(), w.conn)
+	w.round(w.t.Context())
 	return scrape(w.t, w.registry)
 }
 
@@ -169,7 +185,7 @@ func TestResourcesAreTold(t *testing.T) {
 		}
 
 		w.away = true
-		disconnect(w.conn)
+		w.options.Pool.Reset()
 		all = w.reads()
 		want(t, "with the database away", all, map[string]float64{"database_up": 0})
 		if all["resource_handoffs_total a"] != 1 {
@@ -323,15 +339,13 @@ func TestStoresAreMeasured(t *testing.T) {
 				t.Fatal(err)
 			}
 			r, err := NewResources(Options{
-				Connect: func(ctx context.Context) (*pgx.Conn, error) { return pgx.Connect(ctx, db.URLFor("issuer", db.Name)) },
-				Names:   NewNames(10), Looker: store, Source: backend.source,
+				Pool: issuers(t, db, nil), Names: NewNames(10), Looker: store, Source: backend.source,
 			})
 			if err != nil {
 				t.Fatal(err)
 			}
 			registry.MustRegister(r)
-			conn := r.round(t.Context(), nil)
-			defer func() { disconnect(conn) }()
+			r.round(t.Context())
 			held := "resource_held by-" + name
 			all := scrape(t, registry)
 			for series, value := range map[string]float64{
@@ -344,7 +358,7 @@ func TestStoresAreMeasured(t *testing.T) {
 			if err := lease.Release(t.Context()); err != nil {
 				t.Fatal(err)
 			}
-			conn = r.round(t.Context(), conn)
+			r.round(t.Context())
 			if all := scrape(t, registry); all[held] != 0 || all["store_request_seconds release"] != 1 {
 				t.Errorf("released, it is held %v, after %v releases", all[held], all["store_request_seconds release"])
 			}
