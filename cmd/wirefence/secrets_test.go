@@ -151,7 +151,7 @@ func theIDOfAGrantIsSeenByItsHolderAlone(t *testing.T, settings []string, resour
 		}
 	})
 	p.stderr.Await(t, "holding the lease")
-	status, granted := ask(t, "POST", p.resource(resources["http"], "acquire"), "", `{"holder":"somebody","ttl_seconds":3600}`)
+	status, granted := ask(t, "POST", p.resource(resources["http"], "acquire"), "", `{"holder":"somebody","ttl_seconds":100}`)
 	if status != http.StatusOK {
 		t.Fatal(status, granted)
 	}
@@ -167,7 +167,7 @@ func theIDOfAGrantIsSeenByItsHolderAlone(t *testing.T, settings []string, resour
 		locked.end(t)
 	}()
 	// They are renewed. A call that fails says nothing of the id, either.
-	if status, renewed := ask(t, "POST", p.resource(resources["http"], "renew"), "", `{"ttl_seconds":3600,"grant_id":"`+overHTTP+`"}`); status != http.StatusOK {
+	if status, renewed := ask(t, "POST", p.resource(resources["http"], "renew"), "", `{"ttl_seconds":100,"grant_id":"`+overHTTP+`"}`); status != http.StatusOK {
 		t.Fatal(status, renewed)
 	}
 	for ttl, fails := range map[string]bool{"1 hour": false, "-1 minute": true} {
