@@ -47,6 +47,7 @@ var imports = []struct {
 	{"internal/engine/a_test.go", module + "/internal/stack", ""},
 
 	{"internal/connstring/a.go", module + "/fence", "connstring"},
+	{"internal/pgenv/a.go", module + "/internal/connstring", "pgenv"},
 	{"internal/watched/a.go", module + "/fence", "watched"},
 	{"internal/address/a.go", module + "/fence", "address"},
 	{"lockclient/a.go", module + "/internal/address", ""},

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"errors"
+	"os"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -14,6 +15,7 @@ import (
 type lockSettings struct {
 	LeaseSettings
 	DatabaseURL string        `env:"WIREFENCE_DATABASE_URL" group:"Connections" file:"yes" help:"connection string of the issuer's role, to seal the grant, and for the lease if no other store is named"`
+	Carry       string        `env:"WIREFENCE_CARRY" group:"Fencing" oneof:"listener|options" envDefault:"listener" help:"how the command's sessions carry the fence: ~listener~: by ~PGHOST~ they pass a [listener](holding.md#how-the-fence-is-carried) of ~wirefence lock~, which stamps each with it; ~options~: in ~PGOPTIONS~ alone"`
 	Wait        time.Duration `env:"WIREFENCE_WAIT" group:"Leases" envDefault:"0s" range:"0.." help:"time to wait for the lease, and for a store or a database that is down; ~0s~ tries once"`
 	TermGrace   time.Duration `env:"WIREFENCE_TERM_GRACE" group:"Leases" envDefault:"10s" range:"1ms.." help:"time from SIGTERM to SIGKILL when the command is [ended](holding.md#wirefence-lock); less if the lease ends earlier"`
 	LogLevel    string        `env:"WIREFENCE_LOG_LEVEL" group:"Observability" type:"debug|info|warn|error" envDefault:"warn" help:"~debug~, ~info~, ~warn~ or ~error~"`
@@ -24,8 +26,12 @@ func lockCommand() *cobra.Command {
 	return withSettings(&cobra.Command{
 		Use:   "lock [flags] RESOURCE -- COMMAND [ARG...]",
 		Short: "Run a command under a lease",
-		Long: `Takes the lease of a resource and runs a command that carries its fence: in
-PGOPTIONS, for libpq, in WIREFENCE_TOKEN (34) and in WIREFENCE_FENCE (orders=34).
+		Long: `Takes the lease of a resource and runs a command whose sessions carry its fence: by
+PGHOST they pass a listener of this process, which stamps them and connects them to
+the server that PGHOST named before. The fence is also in PGOPTIONS, for libpq, and
+in WIREFENCE_FENCE (orders=34), and its token in WIREFENCE_TOKEN (34). If no session
+was seen with the fence, a warning at the end says so.
+
 The command's process group, and on Linux what has left it, is ended before anyone
 else can get the lease, and when the command itself has ended. Under another
 wirefence lock it carries the fences of both.
@@ -42,7 +48,7 @@ if the command has ended by itself. Otherwise:
     76   the lease was lost, and the command was ended
     78   the resource is another lock service's, or the schema is missing or too
          far from this version; the command was not started
-    126  the command can't be run
+    126  the command can't be run, or its listener can't be opened
     127  the command isn't there`,
 		Example: "  wirefence lock orders -- ./job.sh",
 		Args: func(c *cobra.Command, args []string) error {
@@ -61,6 +67,12 @@ if the command has ended by itself. Otherwise:
 }
 
 func runLocked(ctx context.Context, cfg lockSettings, resource fence.Resource, command []string) error {
+	options := inForeground(cfg.TermGrace)
+	options.Wanted, options.Env = ctx, os.Environ()
+	carrier, err := newCarrier(cfg, options.Env)
+	if err != nil {
+		return err
+	}
 	a, closeAll, err := newAcquirer(ctx, cfg, resource)
 	if err != nil {
 		return err
@@ -70,13 +82,15 @@ func runLocked(ctx context.Context, cfg lockSettings, resource fence.Resource, c
 	if err != nil {
 		return err
 	}
-	for _, d := range a.databases {
-		warnOfBypass(ctx, d.Pool, resource, command, a.log)
+	carried, err := carrier.start(lease, &options)
+	if err != nil {
+		return exitAs(runner.ExitNotExecutable, err)
 	}
-	options := inForeground(cfg.TermGrace)
-	options.Wanted = ctx
-	status, err := runner.Run(context.WithoutCancel(ctx), lease, command, options)
+	status, err := runner.Run(context.WithoutCancel(ctx), carried, command, options)
 	a.collectRefusals()
+	if err == nil {
+		carrier.warnOfNone(a.log)
+	}
 	if errors.Is(err, runner.ErrNotWanted) {
 		status = interrupted(ctx)
 	}

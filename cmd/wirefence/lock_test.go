@@ -9,7 +9,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/jackc/pgx/v5"
 	goredis "github.com/redis/go-redis/v9"
 
 	"github.com/wirefence/wirefence/internal/servers"
@@ -153,54 +152,6 @@ func TestLockFencesPsql(t *testing.T) {
 	}
 	within("echo $WIREFENCE_FENCE; "+insert("both")).expect(t, 0).says(t, "jobs:night=1002,reports=1\n", "INSERT 0 1")
 	within(strings.Replace(rival, "1000", "2000", 1)+"; "+insert("zombie")).expect(t, 1, `stale fencing token for resource "jobs:night"`)
-}
-
-// A command that libpq's variables lead to the database is warned of, unless a guard names the
-// resource.
-func TestLockWarnsOfABypass(t *testing.T) {
-	t.Parallel()
-	url := database(t, true)
-	p := startProxy(t, url)
-	direct, err := pgx.ParseConfig(url)
-	if err != nil {
-		t.Fatal(err)
-	}
-	proxied, err := pgx.ParseConfig(p.url)
-	if err != nil {
-		t.Fatal(err)
-	}
-	at := func(database, host string, port uint16) []string {
-		return []string{"WIREFENCE_DATABASE_URL=" + database, "PGHOST=" + host, fmt.Sprintf("PGPORT=%d", port), "PGSERVICE="}
-	}
-	const warning = "lead to no proxy"
-	lock := func(settings []string, resource string, warned bool, command ...string) {
-		t.Helper()
-		run := func() result {
-			return wirefence(t, settings, append([]string{"lock", resource, "--"}, command...)...).expect(t, 0)
-		}
-		got := run()
-		for range 5 { // on a slow machine the look runs out of its time
-			if warned && !strings.Contains(got.stderr, warning) {
-				got = run()
-			}
-		}
-		if strings.Contains(got.stderr, warning) != warned {
-			t.Errorf("%q, %q: %q", settings[1:], command, got.stderr)
-		}
-		if warned && (strings.Count(got.stderr, "\n") != 1 || !strings.Contains(got.stderr, "wirefence protect TABLE --resource "+resource)) {
-			t.Errorf("the warning is %q", got.stderr)
-		}
-	}
-	lock(at(url, direct.Host, direct.Port), "jobs", true, "true")
-	lock(at(url, "localhost", direct.Port), "jobs", true, "true")
-	lock(at(url, "/tmp", direct.Port), "jobs", true, "true")
-	lock(at(url, "10.255.255.1", direct.Port), "jobs", false, "true")
-	lock(at(url, direct.Host, proxied.Port), "jobs", false, "true")
-	lock(at(p.url, direct.Host, proxied.Port), "jobs", false, "true") // the issuer goes through the proxy, too
-	lock(at(url, direct.Host, direct.Port), "jobs", false, "sh", "-c", "true psql -p 6433")
-	stack.Exec(t, url, "CREATE TABLE jobs (tenant text)", "SELECT wirefence.protect('jobs', 'jobs:{tenant}')")
-	lock(at(url, direct.Host, direct.Port), "jobs", true, "true")
-	lock(at(url, direct.Host, direct.Port), "jobs:7", false, "true")
 }
 
 // A store that refuses the connection string isn't down, and no wait helps.

@@ -14,6 +14,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+
 	"github.com/wirefence/wirefence/internal/servers"
 	"github.com/wirefence/wirefence/internal/stack"
 )
@@ -22,7 +24,28 @@ import (
 // what the binary starts of itself is wirefence too.
 const asCommand = "WFTEST_AS_COMMAND"
 
+// asPgx makes this test binary be a program with pgx that runs this SQL where libpq's variables
+// lead.
+const asPgx = "WFTEST_PGX"
+
+func runPgx(ctx context.Context, sql string) error {
+	conn, err := pgx.Connect(ctx, "")
+	if err != nil {
+		return err
+	}
+	defer conn.Close(ctx)
+	_, err = conn.Exec(ctx, sql)
+	return err
+}
+
 func TestMain(m *testing.M) {
+	if sql := os.Getenv(asPgx); sql != "" {
+		if err := runPgx(context.Background(), sql); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
 	if os.Getenv(asCommand) != "" {
 		main()
 	}

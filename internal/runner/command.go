@@ -69,12 +69,22 @@ func value(env []string, name string) string {
 	return ""
 }
 
-// withFence adds the lease's fence to env: PGOPTIONS for clients of libpq, and the token and the
-// fence for scripts. It keeps the fence of an outer run, whose lease is held as well.
-func withFence(env []string, lease Lease) ([]string, error) {
+// FenceIn returns the fence of a command under a lease: with that of an outer run, which env has
+// and whose lease is held as well.
+func FenceIn(env []string, lease Lease) (fence.Fence, error) {
 	f, err := fences(value(env, fenceVariable), lease.Fence())
 	if err != nil {
-		return nil, fmt.Errorf("%s in the environment, which is carried on, holds %q: %w", fenceVariable, value(env, fenceVariable), err)
+		err = fmt.Errorf("%s in the environment, which is carried on, holds %q: %w", fenceVariable, value(env, fenceVariable), err)
+	}
+	return f, err
+}
+
+// withFence adds the fence to env: PGOPTIONS for clients of libpq, and the token and the fence for
+// scripts.
+func withFence(env []string, lease Lease) ([]string, error) {
+	f, err := FenceIn(env, lease)
+	if err != nil {
+		return nil, err
 	}
 	options := pgOptions(value(env, "PGOPTIONS"), f.String())
 	env = slices.DeleteFunc(slices.Clone(env), func(entry string) bool {
