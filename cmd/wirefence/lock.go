@@ -50,20 +50,33 @@ if the command has ended by itself. Otherwise:
          far from this version; the command was not started
     126  the command can't be run, or its listener can't be opened
     127  the command isn't there`,
-		Example: "  wirefence lock orders -- ./job.sh",
+		Example: "  wirefence lock orders -- ./job.sh\n  wirefence lock -- -orders -- ./job.sh",
 		Args: func(c *cobra.Command, args []string) error {
-			if len(args) < 2 || c.ArgsLenAtDash() != 1 {
+			if _, command := splitLocked(c, args); len(command) == 0 {
 				return usageError{errors.New("wants a resource, two dashes and a command: wirefence lock orders -- ./job.sh")}
 			}
 			return nil
 		},
 	}, func(c *cobra.Command, cfg lockSettings, args []string) error {
-		resource, err := parseResource(args[0])
+		name, command := splitLocked(c, args)
+		resource, err := parseResource(name)
 		if err != nil {
 			return err
 		}
-		return runLocked(c.Context(), cfg, resource, args[1:])
+		return runLocked(c.Context(), cfg, resource, command)
 	})
+}
+
+// splitLocked splits the arguments of lock. A resource whose name begins with a dash has two
+// dashes before it, too.
+func splitLocked(c *cobra.Command, args []string) (resource string, command []string) {
+	switch at := c.ArgsLenAtDash(); {
+	case at == 1:
+		return args[0], args[1:]
+	case at == 0 && len(args) > 2 && args[1] == "--":
+		return args[0], args[2:]
+	}
+	return "", nil
 }
 
 func runLocked(ctx context.Context, cfg lockSettings, resource fence.Resource, command []string) error {

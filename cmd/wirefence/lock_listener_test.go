@@ -249,3 +249,11 @@ func TestLockWithoutAServerForItsListener(t *testing.T) {
 		wirefence(t, append(issuer(url), wrong...), "lock", "--carry=options", "nightly", "--", "echo", "ran").expect(t, 0)
 	}
 }
+
+// A resource may have any name.
+func TestLockOfAResourceThatBeginsWithADash(t *testing.T) {
+	t.Parallel()
+	settings, _ := lockSettingsFor(t, database(t, true))
+	wirefence(t, settings, "lock", "--carry=options", "--", "-x", "--", "sh", "-c", "echo $WIREFENCE_FENCE").expect(t, 0).says(t, "-x=1\n")
+	wirefence(t, settings, "lock", "--", "-x", "echo", "ran").expect(t, exitUsage, "two dashes")
+}
