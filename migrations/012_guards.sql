@@ -95,7 +95,7 @@ BEGIN
         MESSAGE = 'a fencing token is required for resource ' || coalesce(wirefence.quote_name(resource), 'null'),
         DETAIL = 'Table ' || coalesce(target::text, 'null') || ' is guarded, and ' || CASE WHEN carried IS NULL
             THEN 'the session carries no fence.' ELSE 'the fence of the session names other resources only.' END,
-        HINT = 'Set wirefence.token to a fence that names the resource, or write through the proxy with such a fence. Members of wirefence_bypass may write without a fence.';
+        HINT = 'Set wirefence.token to a fence that names the resource, or write through the proxy with such a fence: wirefence lock has it in WIREFENCE_FENCE. Members of wirefence_bypass may write without a fence.';
 END
 $$;
 

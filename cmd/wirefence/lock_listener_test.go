@@ -257,3 +257,16 @@ func TestLockOfAResourceThatBeginsWithADash(t *testing.T) {
 	wirefence(t, settings, "lock", "--carry=options", "--", "-x", "--", "sh", "-c", "echo $WIREFENCE_FENCE").expect(t, 0).says(t, "-x=1\n")
 	wirefence(t, settings, "lock", "--", "-x", "echo", "ran").expect(t, exitUsage, "two dashes")
 }
+
+// A job whose fence got lost is told where it finds it.
+func TestRefusalsNameTheFenceOfALock(t *testing.T) {
+	t.Parallel()
+	url, settings := jobs(t)
+	p := startProxy(t, url, "WIREFENCE_UNFENCED_WRITES=reject")
+	lost := func(args string) result {
+		return wirefence(t, settings, "lock", "--carry=options", "nightly", "--", "sh", "-c", "env -u PGOPTIONS "+psqlJob(args))
+	}
+	lost("'"+p.url+"'").expect(t, 1, "a fencing token is required to write", "WIREFENCE_FENCE")
+	stack.Exec(t, url, "SELECT wirefence.protect('jobs', 'nightly')")
+	lost("").expect(t, 1, `a fencing token is required for resource "nightly"`, "WIREFENCE_FENCE")
+}

@@ -191,7 +191,7 @@ func (s *Session) noFence() *wire.Error {
 		Severity: "ERROR", Code: string(fence.TokenRequired),
 		Message: "a fencing token is required to write",
 		Detail:  "The transaction carries no fence, so it may only read.",
-		Hint:    "Set wirefence.token before the transaction, or put a comment such as /*wirefence.token='orders=34'*/ into its first statement.",
+		Hint:    "Set wirefence.token before the transaction, or put a comment such as /*wirefence.token='orders=34'*/ into its first statement: wirefence lock has it in WIREFENCE_FENCE.",
 	}
 }
 
