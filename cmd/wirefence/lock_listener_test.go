@@ -270,3 +270,11 @@ func TestRefusalsNameTheFenceOfALock(t *testing.T) {
 	stack.Exec(t, url, "SELECT wirefence.protect('jobs', 'nightly')")
 	lost("").expect(t, 1, `a fencing token is required for resource "nightly"`, "WIREFENCE_FENCE")
 }
+
+// A database without the schema can't check the fence that its sessions are stamped with.
+func TestLockInADatabaseWithoutTheSchema(t *testing.T) {
+	t.Parallel()
+	settings := append(issuer(database(t, true)), variables(t, database(t, false))...)
+	wirefence(t, settings, "lock", "nightly", "--", "env", "PGOPTIONS=", "psql", "-Xc", "CREATE TABLE jobs ()").
+		expect(t, 1, "the fence cannot be checked in database", "wirefence migrate")
+}

@@ -182,8 +182,11 @@ func malformed(err error) *wire.Error {
 }
 
 // noFence returns the refusal of a write without a fence: RequireFence is set, or the
-// proxy's own lease isn't held.
+// proxy's own lease isn't held, or can't be checked.
 func (s *Session) noFence() *wire.Error {
+	if s.stamp() != "" && !s.hasSchema() {
+		return s.noSchema()
+	}
 	if s.cfg.Lease != nil {
 		return s.unheld()
 	}
