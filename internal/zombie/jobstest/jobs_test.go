@@ -28,7 +28,8 @@ var suite = stack.Suite{Objects: `
 	INSERT INTO orders VALUES (1), (2), (3);
 	CREATE TABLE totals (day date PRIMARY KEY, orders int, by text);
 	INSERT INTO totals VALUES ('2026-11-23', 1, 'nobody');
-	CREATE TABLE schema_history (version int PRIMARY KEY)`}
+	CREATE TABLE schema_history (version int PRIMARY KEY);
+	CREATE ROLE app LOGIN`}
 
 // program is wirefence.
 var program string
@@ -168,23 +169,28 @@ func play(t *testing.T, j job, l lock) string {
 	t.Helper()
 	db := suite.Database(t, 0)
 	url := db.URL(db.Name)
-	if strings.Contains(l.name, "guard") {
-		db.Exec(t, "SELECT wirefence.protect('public.totals', 'nightly')")
-	}
 	if strings.HasPrefix(j.name, "River") {
 		if err := prepareRiver(t.Context(), url); err != nil {
 			t.Fatal(err)
 		}
+	}
+	cfg, err := pgx.ParseConfig(url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if strings.Contains(l.name, "guard") {
+		if !strings.HasSuffix(j.name, "PgBouncer") { // which lets in the superuser alone
+			cfg.User = "app" // a takeover can't end a superuser's session
+		}
+		db.Exec(t, "SELECT wirefence.protect('public.totals', 'nightly')",
+			"SELECT wirefence.declare_resource('nightly', 'an acquire gives up before the ttl of 3 s is over', preempt_after => '1 s')",
+			"GRANT ALL ON ALL TABLES IN SCHEMA public TO app", "GRANT ALL ON ALL SEQUENCES IN SCHEMA public TO app")
 	}
 	redis, err := servers.StartRedis(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(redis.Close)
-	cfg, err := pgx.ParseConfig(url)
-	if err != nil {
-		t.Fatal(err)
-	}
 	pooler, err := servers.StartPgBouncer(t.Context(), servers.PgBouncerConfig{
 		Upstream: fmt.Sprintf("%s:%d", cfg.Host, cfg.Port), Clients: 10, PoolSize: 1, PoolMode: "transaction", Settings: map[string]string{"ignore_startup_parameters": "options,extra_float_digits"}})
 	if err != nil {

@@ -5,7 +5,7 @@ import time
 
 import psycopg2
 
-db = psycopg2.connect("", port=os.environ["POOLER"])
+db = psycopg2.connect("host=127.0.0.1", port=os.environ["POOLER"])
 db.autocommit = True
 sql = db.cursor()
 while True:
