@@ -95,12 +95,6 @@ type ResourceStatus struct {
 	Writers int `json:"writers"`
 }
 
-//go:embed sql/hold.sql
-var holdSQL string
-
-//go:embed sql/unhold.sql
-var unholdSQL string
-
 //go:embed sql/seal.sql
 var sealSQL string
 
@@ -115,36 +109,6 @@ var revokeSQL string
 
 //go:embed sql/status.sql
 var statusSQL string
-
-// Hold tests a fence for the session of conn, until Unhold or the next Hold: while it
-// is held, no newer token of its resources is recorded, so all that the session does is
-// done under a current token. A zero fence is what the session variable carries. It
-// gives back what the session held before and asks anew, so a client that holds for long calls
-// it again and again, outside a transaction, and lets takeovers in.
-//
-// False means that nothing is held: there is no fence, or it needs a Check in each
-// transaction, as one does that is yet to be recorded, and one with a resource that is good
-// for one transaction or in shadow mode. After an error, too, call Unhold. A takeover
-// ends sessions that hold and are idle for more than 250 ms.
-func Hold(ctx context.Context, conn *pgx.Conn, f Fence) (bool, error) {
-	var text *string // null asks for what the session variable carries
-	if !f.IsZero() {
-		text = new(f.String())
-	}
-	var held bool
-	if err := conn.QueryRow(ctx, holdSQL, text).Scan(&held); err != nil {
-		return false, fmt.Errorf("hold fence: %w", err)
-	}
-	return held, nil
-}
-
-// Unhold gives back what the session of conn holds, if anything.
-func Unhold(ctx context.Context, conn *pgx.Conn) error {
-	if _, err := conn.Exec(ctx, unholdSQL); err != nil {
-		return fmt.Errorf("give back hold: %w", err)
-	}
-	return nil
-}
 
 // Seal records a grant. Once it has committed, no transaction with an older
 // token of the resource can commit any more. False means that the token isn't

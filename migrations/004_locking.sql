@@ -26,7 +26,7 @@ GROUP BY 1, 2, 3;
 -- and low are the halves of the resource's key.
 --
 --   (high, low # number)  the mark of a hold: the session holds the lock of the resource for
---                         the party with this number; 0 is wirefence.hold, others are proxies
+--                         the proxy with this number
 --   (low, high)           the wanted key: a takeover of the resource is under way
 CREATE FUNCTION wirefence.high(key bigint) RETURNS integer
 LANGUAGE sql IMMUTABLE STRICT PARALLEL SAFE
@@ -37,7 +37,7 @@ LANGUAGE sql IMMUTABLE STRICT PARALLEL SAFE
 RETURN (key << 32 >> 32)::integer;
 
 -- refuse_own_hold raises if the session itself holds a resource that it is about to take
--- over, by any of its parties. A backend's own locks don't conflict with each other, so the
+-- over, for any proxy. A backend's own locks don't conflict with each other, so the
 -- session would continue under the hold of a stale token.
 CREATE FUNCTION wirefence.refuse_own_hold(resource text) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
@@ -49,7 +49,7 @@ BEGIN
         RAISE object_in_use USING
             MESSAGE = 'this session holds resource ' || wirefence.quote_name(resource) || ', which it is to take over',
             DETAIL = 'A takeover cannot wait for its own session.',
-            HINT = 'Run SELECT wirefence.unhold() first, outside a transaction.';
+            HINT = 'Take over outside a transaction by a statement that names wirefence, or in another session.';
     END IF;
 END
 $$;

@@ -1,11 +1,10 @@
 -- The hold: the same verdict as that of a check, valid for the session until the session gives
 -- it back. pg_locks alone shows what a session holds; a setting would be rolled back.
 --
--- Several parties may hold in one session: a proxy, a second proxy before it, and the client
--- by wirefence.hold. Each has a number, 0 for wirefence.hold, and takes with the lock of a
--- resource its own mark. Each releases only what its mark says that it holds. pg_locks shows
--- neither who took a lock nor how often, so a lock and its mark are taken and released in one
--- expression, during which no cancel can arrive.
+-- Several proxies in a row may hold in one session. Each has a number, and takes with the lock
+-- of a resource its own mark. Each releases only what its mark says that it holds. pg_locks
+-- shows neither who took a lock nor how often, so a lock and its mark are taken and released in
+-- one expression, during which no cancel can arrive.
 SET LOCAL search_path = pg_catalog, pg_temp;
 
 -- is_wanted reports whether a takeover of a resource is under way. Two sessions that ask at
@@ -40,12 +39,10 @@ BEGIN
     WHILE (WITH own AS MATERIALIZED (
                SELECT l.classid, l.objid, l.objsubid FROM pg_locks AS l
                WHERE l.locktype = 'advisory' AND l.pid = pg_backend_pid() AND l.mode = 'ShareLock' AND l.granted
-           ), held AS MATERIALIZED (
-               SELECT (k.classid::bigint << 32) | k.objid::bigint AS key
-               FROM own AS k JOIN own AS m ON m.classid = k.classid AND m.objid::integer = k.objid::integer # number
-               WHERE k.objsubid = 1 AND m.objsubid = 2
            )
-           SELECT bool_or(wirefence.release_hold(number, h.key)) FROM held AS h) LOOP
+           SELECT bool_or(wirefence.release_hold(number, (k.classid::bigint << 32) | k.objid::bigint))
+           FROM own AS k JOIN own AS m ON m.classid = k.classid AND m.objid::integer = k.objid::integer # number
+           WHERE k.objsubid = 1 AND m.objsubid = 2) LOOP
     END LOOP;
 END
 $$;
@@ -108,38 +105,20 @@ BEGIN
 END
 $$;
 
--- refuse_hold_here raises where no verdict may outlive its transaction.
-CREATE FUNCTION wirefence.refuse_hold_here() RETURNS void
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
-AS $$
-BEGIN
-    IF pg_is_in_recovery() OR current_setting('transaction_isolation') NOT IN ('read committed', 'read uncommitted') THEN
-        RAISE EXCEPTION USING
-            SCHEMA = wirefence.count_refusal(),
-            ERRCODE = 'WF006',
-            MESSAGE = CASE WHEN pg_is_in_recovery() THEN 'cannot hold a fence on a standby'
-                ELSE 'cannot hold a fence in isolation level ' || current_setting('transaction_isolation') END,
-            DETAIL = CASE WHEN pg_is_in_recovery() THEN 'A standby lags behind its primary and cannot judge tokens.'
-                ELSE 'The snapshot of the transaction may be older than a takeover.' END,
-            HINT = CASE WHEN pg_is_in_recovery() THEN 'Connect to the primary.'
-                ELSE 'Call wirefence.hold in READ COMMITTED.' END;
-    END IF;
-END
-$$;
-
--- take_hold checks a fence for the transaction and, where that is possible, holds it for the
--- session under a number that holds nothing. The manner direct is that of wirefence.hold;
--- proxy_hold describes the others, and the results.
+-- take_hold is proxy_hold for a session that holds nothing under the number, and for all but the
+-- frequent case.
 --
 -- The check takes the locks for the transaction, waits for them, records tokens, and gives
 -- the verdict; hold_keys adds the session's locks to those. A token that was recorded in the
 -- client's transaction is not held, because that may be rolled back and the hold would stay.
--- A guard reads the session variable, so it could not judge another fence that is held.
+-- A guard reads the session variable, so it could not judge another fence that is held. No
+-- verdict of an old snapshot may outlive its transaction.
 CREATE FUNCTION wirefence.take_hold(number integer, fence text, default_resource text, required boolean, manner text) RETURNS text
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
     variable CONSTANT text := nullif(current_setting('wirefence.token', true), '');
+    committed CONSTANT boolean := current_setting('transaction_isolation') IN ('read committed', 'read uncommitted');
     pairs record;
     keys bigint[];
     state text := 'apart';
@@ -147,25 +126,32 @@ DECLARE
     reason text;
 BEGIN
     IF manner <> 'group' THEN
-        PERFORM wirefence.suppress_counting(true), wirefence.refuse_hold_here();
+        PERFORM wirefence.suppress_counting(true);
+        IF pg_is_in_recovery() OR NOT committed THEN
+            RAISE EXCEPTION USING
+                ERRCODE = 'WF006',
+                MESSAGE = CASE WHEN committed THEN 'cannot hold a fence on a standby'
+                    ELSE 'cannot hold a fence in isolation level ' || current_setting('transaction_isolation') END,
+                DETAIL = 'The transaction may see an older state than that of the last takeover.',
+                HINT = 'A fence is held on the primary, in READ COMMITTED.';
+        END IF;
     ELSIF pg_is_in_recovery() AND strpos(coalesce(fence, variable, ''), '(') = 0 THEN
         RETURN 'checked';
     END IF;
     IF fence IS NULL AND variable IS NULL THEN
         PERFORM wirefence.check(NULL, NULL, manner = 'group' AND required, false);
         RETURN 'none';
-    END IF;
-    IF strpos(coalesce(fence, variable), '(') > 0 THEN
+    ELSIF strpos(coalesce(fence, variable), '(') > 0 THEN
         state := 'once';
-    ELSIF current_setting('transaction_isolation') IN ('read committed', 'read uncommitted') THEN
+    ELSIF committed THEN
         pairs := wirefence.parse_fence(coalesce(fence, variable), default_resource);
         keys := ARRAY(SELECT DISTINCT wirefence.lock_key(u.resource) FROM unnest(pairs.resources) AS u(resource));
         state := wirefence.holdable(pairs.resources, pairs.tokens, pairs.sources);
-        holds := manner <> 'observe' AND (state = 'hold' OR state = 'record' AND manner IN ('exchange', 'needed') AND current_setting('transaction_read_only') = 'off')
+        holds := manner <> 'observe' AND (state = 'hold' OR state = 'record' AND manner <> 'group' AND current_setting('transaction_read_only') = 'off')
             AND NOT (fence IS DISTINCT FROM variable AND fence IS NOT NULL AND wirefence.any_guards())
-            AND NOT (manner IN ('group', 'exchange') AND wirefence.wanted(keys) <> '{}');
+            AND (manner = 'needed' OR wirefence.wanted(keys) = '{}');
     END IF;
-    IF holds OR manner = 'group' OR manner <> 'direct' AND state = 'shadow' THEN
+    IF holds OR manner = 'group' OR state = 'shadow' THEN
         reason := wirefence.check(fence, default_resource, false, false);
     END IF;
     PERFORM wirefence.suppress_counting(false);
@@ -198,36 +184,26 @@ $$;
 -- under way, needed waits behind it and the others hold nothing. Only group counts refusals:
 -- in an exchange the proxy reports the statement that it refuses.
 --
--- The frequent case, one current token of a plain name whose lock is free, is decided here.
--- After an error the session may hold the fence: PostgreSQL can cancel the statement after
--- the last line of this function.
+-- The frequent case, one current token of a plain name whose lock is free, is decided here, as
+-- check_current does it: the row was read ahead of the lock, so it must be the newest one.
+-- After an error the session may hold the fence, because the statement can be cancelled after
+-- it has taken the lock.
 CREATE FUNCTION wirefence.proxy_hold(number integer, fence text, default_resource text, held text, required boolean, manner text) RETURNS text
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    carried text := coalesce(fence, nullif(current_setting('wirefence.token', true), ''));
-    key bigint;
-    taken boolean;
+    carried CONSTANT text := coalesce(fence, nullif(current_setting('wirefence.token', true), ''));
+    answer text;
 BEGIN
     IF held IN ('nothing', 'same') AND manner <> 'observe' AND default_resource IS NULL AND carried !~ '[,%(]'
        AND current_setting('transaction_isolation') = 'read committed' AND (fence IS NULL OR NOT wirefence.any_guards()) AND NOT pg_is_in_recovery() THEN
-        key := wirefence.lock_key(split_part(carried, '=', 1));
-        taken := (held = 'nothing' OR wirefence.release_hold(number, key) IS NOT NULL)
-            AND (manner = 'needed' OR NOT wirefence.is_wanted(key)) AND wirefence.try_hold(number, key);
-        IF taken THEN
-            BEGIN
-                PERFORM FROM wirefence.resource_locks AS l
-                WHERE l.resource_id = split_part(carried, '=', 1) AND (l.fence = carried OR l.sourced_fence = carried)
-                  AND (l.pinned_to <> wirefence.identity()) IS NOT TRUE;
-                IF FOUND THEN
-                    RETURN concat('held ', wirefence.identity(), ' ', key);
-                END IF;
-                taken := wirefence.release_hold(number, key);
-            EXCEPTION WHEN OTHERS OR query_canceled OR assert_failure THEN
-                taken := wirefence.release_hold(number, key);
-                RAISE;
-            END;
-        END IF;
+        SELECT CASE WHEN NOT ((held = 'nothing' OR wirefence.release_hold(number, k.key) IS NOT NULL) AND l.resource_id IS NOT NULL
+                              AND (manner = 'needed' OR NOT wirefence.is_wanted(k.key)) AND wirefence.try_hold(number, k.key)) THEN NULL
+                    WHEN currtid2('wirefence.resource_locks', l.ctid) = l.ctid AND wirefence.is_here(l.pinned_to) IS NOT FALSE
+                    THEN concat('held ', coalesce(l.pinned_to, wirefence.identity()), ' ', k.key)
+                    WHEN wirefence.release_hold(number, k.key) THEN NULL END INTO answer
+        FROM (SELECT wirefence.lock_key(split_part(carried, '=', 1)) AS key) AS k
+        LEFT JOIN wirefence.resource_locks AS l ON l.resource_id = split_part(carried, '=', 1) AND (l.fence = carried OR l.sourced_fence = carried);
     ELSIF held = 'same' THEN
         PERFORM wirefence.release_hold(number, k.key)
         FROM (SELECT DISTINCT wirefence.lock_key(u.resource) AS key
@@ -235,7 +211,7 @@ BEGIN
     ELSIF held IS DISTINCT FROM 'nothing' THEN
         PERFORM wirefence.release_found(number);
     END IF;
-    RETURN wirefence.take_hold(number, fence, default_resource, required, manner);
+    RETURN coalesce(answer, wirefence.take_hold(number, fence, default_resource, required, manner));
 END
 $$;
 
@@ -253,33 +229,5 @@ BEGIN
 END
 $$;
 
--- hold checks every pair of a fence for the session, until unhold or the next hold. While the
--- session holds the fence, no token of these resources is superseded. hold releases what the
--- session holds by it and takes it again, so a waiting takeover proceeds in between.
---
--- True: every pair is held. False: nothing is held, because there is no fence, or because the
--- fence needs a check in each transaction: the check has to record a token, a resource has
--- reuse = once or mode = shadow, or a guard could not see the fence, because it is not that of
--- the session variable. hold raises a refusal as check does, does not count it, and holds
--- nothing then.
-CREATE FUNCTION wirefence.hold(fence text DEFAULT NULL) RETURNS boolean
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
-AS $$
-BEGIN
-    PERFORM wirefence.release_found(0);
-    RETURN wirefence.take_hold(0, fence, NULL, false, 'direct') LIKE 'held %';
-END
-$$;
-
--- unhold releases what wirefence.hold has taken for this session, and nothing of a proxy's or
--- of the application's. It does nothing if there is nothing.
-CREATE FUNCTION wirefence.unhold() RETURNS void
-LANGUAGE sql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
-AS $$ SELECT wirefence.release_found(0) $$;
-
-GRANT EXECUTE ON FUNCTION wirefence.hold(text), wirefence.unhold(), wirefence.proxy_hold(integer, text, text, text, boolean, text),
-    wirefence.proxy_unhold(integer, bigint[]) TO PUBLIC;
+GRANT EXECUTE ON FUNCTION wirefence.proxy_hold(integer, text, text, text, boolean, text), wirefence.proxy_unhold(integer, bigint[]) TO PUBLIC;
 GRANT EXECUTE ON FUNCTION wirefence.wanted(bigint[]) TO wirefence_issuer;
-
-COMMENT ON FUNCTION wirefence.hold(text) IS 'Checks a fence for the session, by default the fence in wirefence.token. Takeovers wait until unhold() or the end of the session. Call it outside a transaction, in READ COMMITTED, and again at least every 200 ms, so that takeovers can proceed in between. It returns false if the fence cannot be held: each token is for one transaction, or a check has to record it first.';
-COMMENT ON FUNCTION wirefence.unhold() IS 'Releases every hold of the session that hold() took.';

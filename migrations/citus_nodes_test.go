@@ -75,13 +75,11 @@ func nodesMigrated(t *testing.T, n citusNodes) {
 // The same token is current on each node. None counts that no seal has granted.
 func eachNodeJudges(t *testing.T, n citusNodes) {
 	last := n.at[0].lastToken(t, "orders")
-	for i, db := range n.at {
+	for _, db := range n.at {
 		app := db.as(t, "app")
 		mustExec(t, app, fmt.Sprintf("SELECT wirefence.check('orders=%d')", last))
-		if !value[bool](t, app, fmt.Sprintf("SELECT wirefence.hold('orders=%d')", last)) {
-			t.Errorf("node %d doesn't hold", i)
-		}
-		mustExec(t, app, "SELECT wirefence.unhold()")
+		hold(t, app, fmt.Sprintf("orders=%d", last))
+		mustExec(t, app, unhold)
 		for _, level := range []string{"READ COMMITTED", "REPEATABLE READ", "SERIALIZABLE"} {
 			wantCode(t, exec(app, fmt.Sprintf("BEGIN ISOLATION LEVEL %s; SELECT wirefence.check('orders=%d')", level, last-1)), "WF001")
 			mustExec(t, app, fmt.Sprintf("ROLLBACK; BEGIN ISOLATION LEVEL %s; SELECT wirefence.check('orders=%d'); COMMIT", level, last))

@@ -27,6 +27,6 @@ func TestAClockThatGoesBackBetweenPromotions(t *testing.T) {
 		}
 		wantCurrent(t, standby, fmt.Sprintf("lost=%d", token))
 		wantCode(t, exec(standby.app(t), "SELECT wirefence.check($1)", lost), "WF003")
-		wantCode(t, exec(standby.app(t), "SELECT wirefence.hold($1)", lost), "WF003")
+		wantCode(t, exec(standby.app(t), holdSQL, lost), "WF003")
 	})
 }

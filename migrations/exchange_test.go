@@ -69,7 +69,7 @@ func frontend(t *testing.T, conn *pgx.Conn) *pgproto3.Frontend {
 	return taken.Frontend
 }
 
-// exchangeStart is the text that a proxy puts before SELECT wirefence.hold(...).
+// exchangeStart is the text that a proxy puts before SELECT wirefence.proxy_hold(...).
 const exchangeStart = "SET TRANSACTION ISOLATION LEVEL READ COMMITTED, READ WRITE;"
 
 // A proxy takes a hold by one simple Query whose first statement makes the implicit

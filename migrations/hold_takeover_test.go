@@ -41,7 +41,7 @@ func TestIdleHoldersAreEndedSoon(t *testing.T) {
 					var idle []*pgx.Conn
 					for range 4 {
 						conn := db.app(t)
-						hold(t, conn, "orders=34", true)
+						hold(t, conn, "orders=34")
 						idle = append(idle, conn)
 					}
 					db.asleep(t, idle...)
@@ -70,15 +70,15 @@ func TestHoldersInATransactionAreEndedAfterPreemptAfter(t *testing.T) {
 		db.seal(t, "orders", 34)
 		app, issuer := db.app(t), db.as(t, "issuer")
 		mustExec(t, db.admin(t), "UPDATE wirefence.resource_locks SET preempt_after = NULL")
-		hold(t, app, "orders=34", true)
+		hold(t, app, "orders=34")
 		mustExec(t, app, "BEGIN; SELECT 1")
 		sealed := db.start(t, issuer, "SELECT wirefence.seal('orders', 35)")
 		mustExec(t, db.admin(t), "SELECT pg_sleep(1)")
-		mustExec(t, app, strings.Replace(insert, "$1", "34", 1)+"; COMMIT; SELECT wirefence.unhold()")
+		mustExec(t, app, strings.Replace(insert, "$1", "34", 1)+"; COMMIT; "+unhold)
 		wantCode(t, <-sealed, "")
 
 		mustExec(t, db.admin(t), "UPDATE wirefence.resource_locks SET preempt_after = '700 ms'")
-		hold(t, app, "orders=35", true)
+		hold(t, app, "orders=35")
 		mustExec(t, app, "BEGIN; SELECT 1")
 		began := time.Now()
 		mustExec(t, issuer, "SELECT wirefence.seal('orders', 36)")
@@ -99,7 +99,7 @@ func TestABusyHolderIsEndedAfterPreemptAfter(t *testing.T) {
 		db.seal(t, "orders", 34)
 		mustExec(t, db.admin(t), "UPDATE wirefence.resource_locks SET preempt_after = '500 ms'")
 		app := db.app(t)
-		hold(t, app, "orders=34", true)
+		hold(t, app, "orders=34")
 		ended := make(chan error, 1)
 		go func() {
 			for {
@@ -182,7 +182,7 @@ func TestNobodyUsesUpAResource(t *testing.T) {
 			}
 		}
 		mustExec(t, app, "SELECT wirefence.check('fresh=4611686018427387904')")
-		hold(t, app, "fresh=4611686018427387904", true)
+		hold(t, app, "fresh=4611686018427387904")
 	})
 }
 
@@ -200,7 +200,7 @@ func TestNoStaleWriteUnderAHold(t *testing.T) {
 		db.seal(t, "orders", next)
 		refused := func(when string) {
 			t.Helper()
-			if err := exec(app, "SELECT wirefence.hold('orders=' || $1::bigint)", next-1); err == nil {
+			if err := exec(app, holdSQL, fmt.Sprintf("orders=%d", next-1)); err == nil {
 				t.Errorf("%s: held token %d beside %d", when, next-1, next)
 			}
 			db.wantLocks(t, app, 0)
@@ -224,19 +224,14 @@ func TestNoStaleWriteUnderAHold(t *testing.T) {
 		// A rollback neither releases a hold nor restores one.
 		current := fmt.Sprintf("orders=%d", next)
 		mustExec(t, app, "BEGIN; SAVEPOINT s")
-		hold(t, app, current, true)
+		hold(t, app, current)
 		mustExec(t, app, "ROLLBACK TO s; ROLLBACK")
 		db.wantLocks(t, app, 2)
-		mustExec(t, app, "BEGIN; SAVEPOINT s; SELECT wirefence.unhold(); ROLLBACK TO s; ROLLBACK")
-		db.wantLocks(t, app, 0)
-		// Two takes are given back by one.
-		hold(t, app, current, true)
-		hold(t, app, current, true)
-		mustExec(t, app, "SELECT wirefence.unhold()")
+		mustExec(t, app, "BEGIN; SAVEPOINT s; "+unhold+"; ROLLBACK TO s; ROLLBACK")
 		db.wantLocks(t, app, 0)
 		// A check under a hold, given back within the transaction, still keeps takeovers out.
-		hold(t, app, current, true)
-		mustExec(t, app, "BEGIN; SELECT wirefence.check('"+current+"'); "+write+"; SELECT wirefence.unhold()")
+		hold(t, app, current)
+		mustExec(t, app, "BEGIN; SELECT wirefence.check('"+current+"'); "+write+"; "+unhold)
 		sealed := db.start(t, issuer, "SELECT wirefence.seal('orders', $1)", next+1)
 		mustExec(t, app, "COMMIT")
 		wantCode(t, <-sealed, "")

@@ -3,14 +3,12 @@ package migrations_test
 import (
 	"context"
 	"fmt"
-	"net/url"
 	"strings"
-	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/wirefence/wirefence/internal/servers"
 )
 
 // locks lists the advisory locks of a session: bigint keys, and pairs as mode:class/key.
@@ -20,13 +18,18 @@ func (db database) locks(t *testing.T, conn *pgx.Conn) []string {
 		WHERE locktype = 'advisory' AND granted AND pid = %d ORDER BY 1`, conn.PgConn().PID()))
 }
 
-// hold asks for a hold and requires an answer.
-func hold(t *testing.T, conn *pgx.Conn, text string, want bool) {
+// hold takes a hold for the session as a proxy does, and unhold gives it back.
+func hold(t *testing.T, conn *pgx.Conn, text string) {
 	t.Helper()
-	if got := value[bool](t, conn, "SELECT wirefence.hold($1)", text); got != want {
-		t.Errorf("hold(%s) is %v", text, got)
+	if got := value[string](t, conn, holdSQL, text); !strings.HasPrefix(got, "held ") {
+		t.Errorf("hold of %s: %s", text, got)
 	}
 }
+
+const (
+	holdSQL = "SELECT wirefence.proxy_hold(1001, $1, NULL, NULL, false, 'needed')"
+	unhold  = "SELECT wirefence.proxy_unhold(1001, NULL)"
+)
 
 func (db database) wantLocks(t *testing.T, conn *pgx.Conn, n int) {
 	t.Helper()
@@ -39,15 +42,12 @@ func TestAHoldKeepsTakeoversOut(t *testing.T) {
 	onEach(t, func(t *testing.T, db database) {
 		db.seal(t, "orders", 34)
 		app := db.app(t)
-		for _, c := range []struct{ variable, call string }{
-			{"", "hold('orders=34')"}, {"orders=34", "hold()"},
-		} {
-			mustExec(t, app, "SELECT set_config('wirefence.token', $1, false)", c.variable)
-			if !value[bool](t, app, "SELECT wirefence."+c.call) {
-				t.Fatalf("%s: not held", c.call)
-			}
-			db.wantLocks(t, app, 2) // the key, and the mark beside it
+		hold(t, app, "orders=34")
+		mustExec(t, app, "SET wirefence.token = 'orders=34'")
+		if got := value[string](t, app, "SELECT wirefence.proxy_hold(1001, NULL, NULL, 'same', false, 'exchange')"); got != db.heldAnswer(t, "held SERVER KEY") {
+			t.Errorf("hold of the variable: %s", got)
 		}
+		db.wantLocks(t, app, 2) // the key, and the mark beside it
 		if n := value[int](t, db.as(t, "issuer"), "SELECT writers FROM wirefence.status()"); n != 1 {
 			t.Errorf("%d writers", n)
 		}
@@ -60,224 +60,75 @@ func TestAHoldKeepsTakeoversOut(t *testing.T) {
 		if got := db.lastToken(t, "orders"); got != 34 {
 			t.Fatalf("sealed %d under a hold", got)
 		}
-		mustExec(t, app, "SELECT wirefence.unhold()")
+		mustExec(t, app, unhold)
 		wantCode(t, <-sealed, "")
 		db.wantLocks(t, app, 0)
-		wantCode(t, exec(app, "SELECT wirefence.hold('orders=34')"), "WF001")
+		wantCode(t, exec(app, holdSQL, "orders=34"), "WF001")
 		db.wantLocks(t, app, 0)
 	})
 }
 
-// Nothing is held if a check has to write, or to judge each transaction.
-func TestWhatIsNotHeld(t *testing.T) {
+// A default resource is a plain name, not encoded as in a fence.
+func TestADefaultResourceWithAnyName(t *testing.T) {
 	onEach(t, func(t *testing.T, db database) {
-		app, issuer := db.app(t), db.as(t, "issuer")
-		mustExec(t, db.admin(t), known)
-		mustExec(t, issuer, "SELECT wirefence.declare_resource('trial', 'why', mode => 'shadow')")
-		for _, text := range []string{"new=1", "used=35", "used=34@zk", "once=34", "spent=34", "single=34", "trial=1", "used=34,new=1", "granted=34,once=34"} {
-			hold(t, app, "used=34,granted=34", true)
-			hold(t, app, text, false)
-			db.wantLocks(t, app, 0)
-		}
-		if value[bool](t, app, "SELECT wirefence.hold()") {
-			t.Error("held no fence")
-		}
-		for _, text := range []string{"used=33", "granted=35", "used=34,granted=33", "etcd=34@zk", "used=4611686018427387904", "", "used"} {
-			hold(t, app, "used=34", true)
-			wantCode(t, exec(app, "SELECT wirefence.hold($1)", text), value[string](t, app, "SELECT left(wirefence.check($1, NULL, false, true), 5)", text))
-			db.wantLocks(t, app, 0)
-		}
-		// A token that a check has recorded can be held.
-		mustExec(t, app, "SELECT wirefence.check('new=1'), wirefence.check('used=34@zk')")
-		hold(t, app, "new=1,used=34@zk,strict=34@etcd", true)
-		db.wantLocks(t, app, 6)
-		mustExec(t, app, "BEGIN READ ONLY")
-		hold(t, app, "new=1", true)
-		hold(t, app, "brandnew=1", false)
-		mustExec(t, app, "COMMIT")
-		db.wantLocks(t, app, 0)
-	})
-}
-
-// The verdict of a hold outlives the transaction, so no older snapshot may give it.
-func TestAHoldIsReadInReadCommitted(t *testing.T) {
-	onEach(t, func(t *testing.T, db database) {
-		db.seal(t, "orders", 34)
 		app := db.app(t)
-		for _, isolation := range []string{"REPEATABLE READ", "SERIALIZABLE", "REPEATABLE READ READ ONLY", "SERIALIZABLE READ ONLY, DEFERRABLE"} {
-			hold(t, app, "orders=34", true)
-			mustExec(t, app, "BEGIN ISOLATION LEVEL "+isolation)
-			err := exec(app, "SELECT wirefence.hold('orders=34')")
-			wantCode(t, err, "WF006")
-			if pgErr, ok := err.(*pgconn.PgError); !ok || !strings.Contains(pgErr.Hint, "READ COMMITTED") {
-				t.Errorf("it isn't told what to do: %v", err)
-			}
-			mustExec(t, app, "ROLLBACK")
-			db.wantLocks(t, app, 0)
-		}
-		for _, isolation := range []string{"READ COMMITTED", "READ UNCOMMITTED", "READ COMMITTED READ ONLY"} {
-			mustExec(t, app, "BEGIN ISOLATION LEVEL "+isolation)
-			hold(t, app, "orders=34", true)
-			mustExec(t, app, "ROLLBACK") // which leaves it
-			db.wantLocks(t, app, 2)
-		}
-		// A hold that waited has the verdict from after the wait.
-		mustExec(t, app, "SELECT wirefence.unhold()")
-		taking := db.as(t, "issuer")
-		mustExec(t, taking, "BEGIN; SELECT wirefence.seal('orders', 35)")
-		waiting := db.start(t, app, "SELECT wirefence.hold('orders=34')")
-		mustExec(t, taking, "COMMIT")
-		wantCode(t, <-waiting, "WF001")
-		db.wantLocks(t, app, 0)
-	})
-}
-
-// A repeated hold releases its locks first, so a waiting takeover proceeds.
-func TestAHoldTakenAnewLetsATakeoverIn(t *testing.T) {
-	onEach(t, func(t *testing.T, db database) {
-		db.seal(t, "orders", 34)
-		app := db.app(t)
-		for range 3 {
-			hold(t, app, "orders=34", true)
-			db.wantLocks(t, app, 2)
-		}
-		key := look[int64](t, db, "SELECT wirefence.lock_key('orders')")
-		mustExec(t, app, "SELECT pg_advisory_unlock_shared($1), pg_advisory_unlock_shared(($1::bigint >> 32)::int, ($1::bigint & 4294967295)::bit(32)::int)", key)
-		db.wantLocks(t, app, 0) // it was held once
-		hold(t, app, "orders=34", true)
-		sealed := db.start(t, db.as(t, "issuer"), "SELECT wirefence.seal('orders', 35)")
-		wantCode(t, exec(app, "SELECT wirefence.hold('orders=34')"), "WF001")
-		wantCode(t, <-sealed, "")
-		db.wantLocks(t, app, 0)
-	})
-}
-
-// Busy sessions that repeat their holds at intervals let a takeover through at once.
-func TestATakeoverComesThroughBusyHolds(t *testing.T) {
-	onEach(t, func(t *testing.T, db database) {
-		db.seal(t, "orders", 34)
-		var busy atomic.Int64
-		ended := make(chan error, 8)
-		for range 8 {
-			app := db.app(t)
-			hold(t, app, "orders=34", true)
-			go func() {
-				for {
-					busy.Add(1)
-					for range 5 {
-						if err := exec(app, "WITH slow AS MATERIALIZED (SELECT pg_sleep(0.005)) INSERT INTO public.writes SELECT 'orders', 34, 'x' FROM slow"); err != nil {
-							ended <- err
-							return
-						}
-					}
-					if err := exec(app, "SELECT wirefence.hold('orders=34')"); err != nil {
-						ended <- err
-						return
+		for _, name := range []string{"a b", "50%", "é=1,b"} {
+			db.seal(t, name, 34)
+			mustExec(t, app, "SELECT wirefence.check('34', $1, true, false)", name)
+			wantCode(t, exec(app, "SELECT wirefence.check('33', $1, true, false)", name), "WF001")
+			keys := value[[]int64](t, app, "SELECT ARRAY[hashtextextended($1, 8604534342903230051)]", name)
+			mustExec(t, app, "SET wirefence.token = '34'")
+			for _, fence := range []string{"'34'", "NULL"} {
+				for _, has := range []string{"'nothing'", "'same'"} {
+					if got := value[string](t, app, "SELECT wirefence.proxy_hold(7, "+fence+", $1, "+has+", false, 'group')", name); got != db.heldAnswer(t, fmt.Sprintf("held SERVER %d", keys[0])) {
+						t.Errorf("%s is %s", name, got)
 					}
 				}
-			}()
-		}
-		watching := db.admin(t)
-		for busy.Load() < 24 {
-			mustExec(t, watching, "SELECT pg_sleep(0.01)")
-		}
-		began := time.Now()
-		db.seal(t, "orders", 35)
-		if took := time.Since(began); took > 3*time.Second {
-			t.Errorf("sealed after %v", took)
-		}
-		before := db.writes(t, 34)
-		for range 8 {
-			wantCode(t, <-ended, "WF001") // and none was ended
-		}
-		if after := db.writes(t, 34); after != before {
-			t.Errorf("%d rows of the old token at the seal, %d later", before, after)
+				db.wantLocks(t, app, 2)
+				mustExec(t, app, "SELECT wirefence.proxy_unhold(7, $1)", keys)
+				db.wantLocks(t, app, 0)
+			}
+			mustExec(t, app, "RESET wirefence.token")
 		}
 	})
 }
 
-// noticing connects as app and keeps the notices of the server.
-func (db database) noticing(t *testing.T) (*pgx.Conn, *[]string) {
-	t.Helper()
-	cfg, err := pgx.ParseConfig(db.URLFor(url.PathEscape("app"), db.name))
+// A standby cannot judge: a check passes there without a lock, and a hold is refused.
+func TestAStandbyJudgesNothing(t *testing.T) {
+	t.Parallel()
+	primary, err := servers.StartPostgres(context.Background(), servers.PostgresConfig{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	var notices []string
-	cfg.OnNotice = func(_ *pgconn.PgConn, n *pgconn.Notice) { notices = append(notices, n.Severity+": "+n.Message) }
-	conn, err := pgx.ConnectConfig(t.Context(), cfg)
+	t.Cleanup(primary.Close)
+	db := create(t, primary, "")
+	apply(t, db.admin(t))
+	mustExec(t, db.admin(t), "SELECT wirefence.seal('orders', 34)")
+	server, err := primary.StartStandby(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = conn.Close(context.Background()) })
-	return conn, &notices
-}
-
-// The locks of the application stay its own, whatever their mode and the form of their
-// key, and releasing a hold causes no warning.
-func TestUnholdLeavesTheApplicationsLocks(t *testing.T) {
-	onEach(t, func(t *testing.T, db database) {
-		db.seal(t, "orders", 34)
-		db.seal(t, "lines", 34)
-		app, notices := db.noticing(t)
-		mustExec(t, app, `SELECT pg_advisory_lock_shared(1), pg_advisory_lock_shared(1), pg_advisory_lock_shared(-5), pg_advisory_lock(2), pg_advisory_lock_shared(3, 4),
-			pg_advisory_lock(5, 6), pg_advisory_lock(0, 7), pg_advisory_lock(7), pg_advisory_lock_shared(0, 8)`)
-		own := db.locks(t, app)
-		for range 2 {
-			mustExec(t, app, "SELECT wirefence.unhold()")
-			for _, text := range []string{"orders=34", "lines=34", "orders=34,lines=34"} {
-				hold(t, app, text, true)
+	t.Cleanup(server.Close)
+	standby := database{server, db.name}
+	reader := standby.admin(t)
+	for _, begin := range []string{"BEGIN", "BEGIN ISOLATION LEVEL REPEATABLE READ"} {
+		for _, call := range []string{"'orders=34', NULL, false, false", "'orders=33', NULL, true, false", "NULL, NULL, true, false", "'x', NULL, true, true"} {
+			mustExec(t, reader, begin)
+			if got := value[*string](t, reader, "SELECT wirefence.check("+call+")"); got != nil {
+				t.Errorf("check(%s) says %s", call, *got)
 			}
-			db.wantLocks(t, app, len(own)+4)
-			mustExec(t, app, "SELECT wirefence.unhold(); SELECT wirefence.unhold()")
-			if got := db.locks(t, app); strings.Join(got, " ") != strings.Join(own, " ") {
-				t.Errorf("has %q, had %q", got, own)
-			}
+			standby.wantLocks(t, reader, 0)
+			mustExec(t, reader, "ROLLBACK")
 		}
-		// A check's lock is the transaction's.
-		mustExec(t, app, "BEGIN; SELECT wirefence.check('orders=34'), wirefence.unhold()")
-		db.wantLocks(t, app, len(own)+1)
-		mustExec(t, app, "COMMIT")
-		// A hold that was already released is not released again.
-		for _, release := range []string{"SELECT pg_advisory_unlock_all()", "DISCARD ALL"} {
-			hold(t, app, "orders=34", true)
-			mustExec(t, app, release)
-			db.wantLocks(t, app, 0)
-			mustExec(t, app, "SELECT wirefence.unhold()")
-		}
-		if len(*notices) > 0 {
-			t.Errorf("told %q", *notices)
-		}
-	})
-}
-
-// A hold that waits without success has taken nothing, whether it is cancelled, times
-// out, or is aborted in a deadlock.
-func TestAHoldThatFailsIsGivenBack(t *testing.T) {
-	onEach(t, func(t *testing.T, db database) {
-		early, late := db.inOrder(t)
-		app, taking := db.app(t), db.app(t)
-		both := early + "=1," + late + "=1"
-		mustExec(t, taking, "BEGIN; SELECT wirefence.check('"+late+"=2')")
-		mustExec(t, app, "SET lock_timeout = '100ms'")
-		wantCode(t, exec(app, "SELECT wirefence.hold($1)", both), "55P03")
-		db.wantLocks(t, app, 0)
-		mustExec(t, app, "RESET lock_timeout; SET statement_timeout = '100ms'")
-		wantCode(t, exec(app, "SELECT wirefence.hold($1)", both), "57014")
-		db.wantLocks(t, app, 0)
-		mustExec(t, app, "RESET statement_timeout")
-		waiting := db.start(t, app, "SELECT wirefence.hold($1)", both)
-		db.wantLocks(t, app, 1) // the first, for the transaction
-		mustExec(t, db.admin(t), "SELECT pg_cancel_backend($1)", app.PgConn().PID())
-		wantCode(t, <-waiting, "57014")
-		db.wantLocks(t, app, 0)
-		// Another session's lock with the key of the mark makes nobody wait.
-		mustExec(t, taking, "ROLLBACK")
-		squatter := db.admin(t)
-		mustExec(t, squatter, "SELECT pg_advisory_lock((k >> 32)::int, (k & 4294967295)::bit(32)::int) FROM wirefence.lock_key($1) AS k", late)
-		hold(t, app, both, false)
-		db.wantLocks(t, app, 0)
-	})
+	}
+	for _, call := range []string{"proxy_hold(7, 'orders=34', NULL, 'nothing', false, 'exchange')", "proxy_hold(7, 'orders=34', NULL, NULL, false, 'needed')"} {
+		wantCode(t, exec(reader, "SELECT wirefence."+call), "WF006")
+	}
+	if got := value[string](t, reader, "SELECT wirefence.proxy_hold(7, NULL, NULL, 'nothing', true, 'group')"); got != "checked" {
+		t.Errorf("a proxy is told %s", got)
+	}
+	mustExec(t, reader, unhold)
+	standby.wantLocks(t, reader, 0)
 }
 
 // Sessions that hold several resources lock them in one order, whatever the order in the
@@ -291,12 +142,12 @@ func TestHoldersOfSeveralResourcesDoNotDeadlock(t *testing.T) {
 			app := db.app(t)
 			go func() {
 				for range 100 {
-					if err := exec(app, "SELECT wirefence.hold($1)", text); err != nil {
+					if err := exec(app, holdSQL, text); err != nil {
 						done <- err
 						return
 					}
 				}
-				done <- exec(app, "SELECT wirefence.unhold()")
+				done <- exec(app, unhold)
 			}()
 		}
 		// One that takes all of them, again and again.
@@ -324,41 +175,13 @@ func TestAWaitThatIsGivenUpKeepsNoLock(t *testing.T) {
 		for range 100 {
 			mustExec(t, taking, "SELECT pg_advisory_lock(wirefence.lock_key('orders'))")
 			waiting := make(chan error, 1)
-			go func() { waiting <- exec(app, "SELECT wirefence.hold('orders=1')") }()
+			go func() { waiting <- exec(app, holdSQL, "orders=1") }()
 			mustExec(t, taking, "SELECT pg_sleep(0.002 + random() * 0.004), pg_advisory_unlock(wirefence.lock_key('orders'))")
 			wantCode(t, <-waiting, "")
-			mustExec(t, app, "SELECT wirefence.unhold()")
+			mustExec(t, app, unhold)
 			if n := value[int](t, taking, "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND pid = $1", app.PgConn().PID()); n != 0 {
 				t.Fatalf("%d locks are left", n)
 			}
 		}
-	})
-}
-
-// A backend's own locks do not conflict with each other, so a session with a hold can
-// take over only after unhold.
-func TestAHolderCanNotTakeOverFromItself(t *testing.T) {
-	onEach(t, func(t *testing.T, db database) {
-		issuer := db.as(t, "issuer")
-		mustExec(t, issuer, "SELECT wirefence.check('orders=34'), wirefence.check('lines=34')")
-		hold(t, issuer, "orders=34", true)
-		for _, call := range []string{
-			"seal('orders', 35)", "seal('orders', 35, 'w', 'etcd')", "revoke('orders')", "check('orders=35')", "acquire('orders', 'w', '1 min')",
-			"set_resource('orders', 'why', last_token => 40)",
-		} {
-			err := exec(issuer, "SELECT wirefence."+call)
-			wantCode(t, err, "55006")
-			if pgErr, ok := err.(*pgconn.PgError); !ok || !strings.Contains(pgErr.Hint, "wirefence.unhold()") {
-				t.Errorf("it isn't told what to do: %v", err)
-			}
-		}
-		mustExec(t, issuer, "SELECT wirefence.check('orders=35', NULL, false, true)") // in shadow mode it refuses nothing
-		if got := db.lastToken(t, "orders"); got != 34 {
-			t.Errorf("token %d is recorded by the holder of 34", got)
-		}
-		mustExec(t, issuer, "SELECT wirefence.seal('lines', 35), wirefence.check('orders=34'), wirefence.set_resource('orders', 'why', preempt_after => '1 s')")
-		mustExec(t, issuer, "SELECT wirefence.unhold(); SELECT wirefence.seal('orders', 35)")
-		// A lock of the transaction is no hold.
-		mustExec(t, issuer, "SELECT wirefence.check('other=1'); BEGIN; SELECT wirefence.check('other=1'); SELECT wirefence.check('other=2'); COMMIT")
 	})
 }

@@ -21,8 +21,8 @@ type heldPlay struct {
 }
 
 const (
-	takeHold = exchangeStart + "SELECT wirefence.hold('orders=33');"
-	giveBack = "SELECT wirefence.unhold();"
+	takeHold = exchangeStart + "SELECT wirefence.proxy_hold(1001, 'orders=33', NULL, NULL, false, 'needed');"
+	giveBack = unhold + ";"
 	check    = "SELECT wirefence.check('orders=33');"
 	write    = "INSERT INTO public.writes VALUES ('orders', 33, 'x');"
 	unlock   = "SELECT pg_advisory_unlock_all();"

@@ -1,6 +1,7 @@
 package migrations_test
 
 import (
+	"strings"
 	"testing"
 
 	"github.com/jackc/pgx/v5/pgproto3"
@@ -21,7 +22,7 @@ func TestRulesOfAHold(t *testing.T) {
 	}{
 		{"a group counts on no hold that has no answer (COUNTS_AT_ONCE)", countsAtOnce},
 		{"a hold that was cancelled doesn't count (FAILURE_COUNTS)", failureCounts},
-		{"nothing counts from where unhold is sent (COUNTS_TO_THE_END)", countsToTheEnd},
+		{"nothing counts from where proxy_unhold is sent (COUNTS_TO_THE_END)", countsToTheEnd},
 		{"nothing is given back in a transaction (BACK_INSIDE)", backInside},
 		{"nor in one that has written nothing, but will by COMMIT (BACK_INSIDE)", backInsideAheadOfACursor},
 		{"nor behind groups without an answer (BACK_BEHIND)", backBehind},
@@ -112,7 +113,7 @@ func retakeInside(p *heldPlay, obeyed bool) bool {
 	p.takeOver()
 	p.must("BEGIN; SET wirefence.token = 'orders=34';")
 	if !obeyed {
-		p.must("SELECT wirefence.hold()")
+		p.must(holdOfVariable)
 	}
 	p.must("ROLLBACK")
 	return p.committed(either(obeyed, "SELECT wirefence.check();", "") + write)
@@ -197,7 +198,10 @@ func nameHolds(p *heldPlay, obeyed bool) bool {
 	return p.committed("COMMIT")
 }
 
-const takeHoldOfVariable = exchangeStart + "SELECT wirefence.hold();"
+const (
+	holdOfVariable     = "SELECT wirefence.proxy_hold(1001, NULL, NULL, NULL, false, 'needed');"
+	takeHoldOfVariable = exchangeStart + holdOfVariable
+)
 
 func setCounts(p *heldPlay, obeyed bool) bool {
 	p.takeOver()
@@ -218,7 +222,7 @@ func setUnspoiled(p *heldPlay, obeyed bool) bool {
 
 func otherFence(p *heldPlay, obeyed bool) bool {
 	p.takeOver()
-	p.must(exchangeStart + "SELECT wirefence.hold('orders=34');")
+	p.must(strings.Replace(takeHold, "33", "34", 1))
 	return p.committed(either(obeyed, check, "") + write)
 }
 
@@ -247,7 +251,7 @@ func oldSnapshot(p *heldPlay, obeyed bool) bool {
 		p.t.Errorf("answers %q", codes)
 	}
 	if obeyed {
-		wantCode(p.t, p.query("SELECT wirefence.hold('orders=33')"), "WF006")
+		wantCode(p.t, p.query(strings.TrimPrefix(takeHold, exchangeStart)), "WF006")
 	}
 	return p.committed("BEGIN READ WRITE;" + either(obeyed, check, "") + write + "COMMIT")
 }

@@ -71,7 +71,7 @@ func TestStoredCodeThatInterferesIsFound(t *testing.T) {
 		}
 		// Ordinary code is not found; guards and their conditions are ordinary.
 		mustExec(t, admin, strings.Join([]string{
-			"CREATE FUNCTION calls() RETURNS void LANGUAGE plpgsql AS $$ BEGIN /* discard the rest of wirefence's tokens */ PERFORM wirefence.check('t=1'); PERFORM wirefence.hold(); END $$",
+			"CREATE FUNCTION calls() RETURNS void LANGUAGE plpgsql AS $$ BEGIN /* discard the rest of wirefence's tokens */ PERFORM wirefence.check('t=1'); END $$",
 			"CREATE FUNCTION locks() RETURNS void LANGUAGE sql BEGIN ATOMIC SELECT pg_advisory_xact_lock(1), wirefence.check(); END",
 			"CREATE FUNCTION noted() RETURNS text LANGUAGE plpgsql AS $$ BEGIN -- discard all\n /* wirefence.token /* nested */ pg_advisory_unlock_all() '*/ RETURN 'it''s'; -- proxy_hold don't\nEND $$",
 			"CREATE FUNCTION ends() RETURNS boolean LANGUAGE sql AS $$ SELECT pg_advisory_unlock(1) /* discard all */ $$",

@@ -253,7 +253,7 @@ func withoutStats(t *testing.T, db database) {
 	mustExec(t, admin, "SELECT wirefence.seal('orders', 34)")
 	mustExec(t, admin, "UPDATE wirefence.resource_locks SET preempt_after = '900 ms'")
 	holder := db.app(t)
-	hold(t, holder, "orders=34", true)
+	hold(t, holder, "orders=34")
 	db.asleep(t, holder)
 	began := time.Now()
 	mustExec(t, admin, "SELECT wirefence.seal('orders', 35)")

@@ -71,7 +71,6 @@ func wantFormer(t *testing.T, db database, fence string) {
 		}
 	}
 	app := db.app(t)
-	wantCode(t, exec(app, "SELECT wirefence.hold($1)", fence), "WF001")
 	for _, manner := range []string{"group", "exchange", "needed"} {
 		wantCode(t, exec(app, "SELECT wirefence.proxy_hold(7, $1, NULL, 'nothing', false, $2)", fence, manner), "WF001")
 	}
@@ -88,9 +87,7 @@ func wantCurrent(t *testing.T, db database, fence string) {
 			t.Errorf("check of %s in %s: %v", fence, isolation, err)
 		}
 	}
-	if held := value[bool](t, db.app(t), "SELECT wirefence.hold($1)", fence); !held {
-		t.Errorf("%s isn't held", fence)
-	}
+	hold(t, db.app(t), fence)
 }
 
 // granted acquires the lease of a resource, frees it, and returns the token.
@@ -380,14 +377,14 @@ func TestASessionThatSeesThePromotion(t *testing.T) {
 		standby.fallBehind(t, primary)
 		app := standby.app(t)
 		mustExec(t, app, "SELECT wirefence.check('orders=33')") // a standby can't tell
-		wantCode(t, exec(app, "SELECT wirefence.hold('orders=33')"), "WF006")
+		wantCode(t, exec(app, holdSQL, "orders=33"), "WF006")
 		issuer := standby.as(t, "issuer")
 		if value[bool](t, issuer, "SELECT former FROM wirefence.status()") {
 			t.Error("a standby says what it can't know")
 		}
 		failOver(t, primary, standby)
 		wantCode(t, exec(app, "SELECT wirefence.check('orders=33')"), "WF001")
-		wantCode(t, exec(app, "SELECT wirefence.hold('orders=33')"), "WF001")
+		wantCode(t, exec(app, holdSQL, "orders=33"), "WF001")
 		if !value[bool](t, issuer, "SELECT former FROM wirefence.status()") {
 			t.Error("the session of the issuer hasn't seen the promotion")
 		}

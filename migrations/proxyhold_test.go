@@ -1,7 +1,9 @@
 package migrations_test
 
 import (
+	"context"
 	"fmt"
+	"net/url"
 	"strings"
 	"testing"
 
@@ -110,7 +112,9 @@ func TestAProxyHoldsANewToken(t *testing.T) {
 		}
 		mustExec(t, app, fmt.Sprintf("SELECT wirefence.proxy_unhold(%d, NULL); BEGIN", first))
 		db.proxyHold(t, app, first, "orders=4", "nothing", "group", "checked")
-		mustExec(t, app, "ROLLBACK")
+		mustExec(t, app, "ROLLBACK; BEGIN READ ONLY")
+		db.proxyHold(t, app, first, "orders=4", "nothing", "needed", "checked")
+		mustExec(t, app, "COMMIT")
 		db.wantLocks(t, app, 0)
 		if got := db.lastToken(t, "orders"); got != 3 {
 			t.Errorf("%d is recorded", got)
@@ -162,96 +166,104 @@ func TestAProxyHoldsInReadCommitted(t *testing.T) {
 	})
 }
 
-// The client and two proxies hold in one session. Each releases its own hold.
+// A hold reads the row ahead of its lock, and finds it superseded where a takeover commits between
+// the two.
+//
+// Evidence: I2
+func TestAHoldWhoseRowIsSupersededAheadOfItsLock(t *testing.T) {
+	onEach(t, func(t *testing.T, db database) {
+		db.seal(t, "orders", 34)
+		app, taking := db.app(t), db.admin(t)
+		db.proxyHold(t, app, first, "orders=34", "unknown", "needed", "held SERVER KEY")
+		mustExec(t, db.admin(t), `CREATE OR REPLACE FUNCTION wirefence.is_wanted(key bigint) RETURNS boolean LANGUAGE plpgsql AS
+			$$ BEGIN PERFORM pg_advisory_xact_lock_shared(99); RETURN false; END $$`)
+		mustExec(t, taking, "SELECT pg_advisory_lock(99)")
+		waiting := db.start(t, app, "SELECT wirefence.proxy_hold($1, 'orders=34', NULL, 'same', false, 'group')", first)
+		db.seal(t, "orders", 35)
+		mustExec(t, taking, "SELECT pg_advisory_unlock(99)")
+		wantCode(t, <-waiting, "WF001")
+		db.wantLocks(t, app, 0)
+	})
+}
+
+// noticing connects as app and keeps the notices of the server.
+func (db database) noticing(t *testing.T) (*pgx.Conn, *[]string) {
+	t.Helper()
+	cfg, err := pgx.ParseConfig(db.URLFor(url.PathEscape("app"), db.name))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var notices []string
+	cfg.OnNotice = func(_ *pgconn.PgConn, n *pgconn.Notice) { notices = append(notices, n.Severity+": "+n.Message) }
+	conn, err := pgx.ConnectConfig(t.Context(), cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close(context.Background()) })
+	return conn, &notices
+}
+
+// Two proxies hold in one session. Each releases its own hold, without a warning, and the locks
+// of the application stay, whatever their mode and the form of their key.
 func TestEachPartyReleasesItsOwnHold(t *testing.T) {
 	onEach(t, func(t *testing.T, db database) {
 		db.seal(t, "orders", 34)
 		db.seal(t, "lines", 34)
 		app, notices := db.noticing(t)
 		watching := db.admin(t)
-		mustExec(t, app, "SELECT pg_advisory_lock_shared(1), pg_advisory_lock_shared(3, 4), pg_advisory_lock(5, 6)")
+		mustExec(t, app, `SELECT pg_advisory_lock_shared(1), pg_advisory_lock_shared(1), pg_advisory_lock_shared(-5), pg_advisory_lock(2), pg_advisory_lock_shared(3, 4),
+			pg_advisory_lock(5, 6), pg_advisory_lock(0, 7), pg_advisory_lock(7), pg_advisory_lock_shared(0, 8)`)
+		own := len(db.locks(t, app))
 		both := "lines=34,orders=34"
-		take := map[string]func(){
-			"client": func() { hold(t, app, both, true) },
-			"first": func() {
-				mustExec(t, app, "SELECT wirefence.proxy_hold($1, $2, NULL, NULL, false, 'group')", first, both)
-			},
-			"second": func() {
-				mustExec(t, app, "SELECT wirefence.proxy_hold($1, $2, NULL, NULL, false, 'exchange')", second, both)
-			},
+		take := func(number int, manner string) {
+			t.Helper()
+			mustExec(t, app, "SELECT wirefence.proxy_hold($1, $2, NULL, NULL, false, $3)", number, both, manner)
 		}
-		release := map[string]string{
-			"client": "SELECT wirefence.unhold()",
-			"first":  fmt.Sprintf("SELECT wirefence.proxy_unhold(%d, NULL)", first),
-			"second": fmt.Sprintf("SELECT wirefence.proxy_unhold(%d, ARRAY[%d, %d])", second, db.key(t, "orders"), db.key(t, "lines")),
+		release := map[int]string{
+			first:  fmt.Sprintf("SELECT wirefence.proxy_unhold(%d, NULL)", first),
+			second: fmt.Sprintf("SELECT wirefence.proxy_unhold(%d, ARRAY[%d, %d])", second, db.key(t, "orders"), db.key(t, "lines")),
 		}
-		for _, order := range [][]string{{"client", "first", "second"}, {"second", "client", "first"}, {"first", "second", "client"}, {"second", "first", "client"}} {
-			for _, party := range order {
-				take[party]()
-				take[party]() // it releases its own hold first
+		for _, order := range [][]int{{first, second}, {second, first}} {
+			for _, number := range order {
+				take(number, "group")
+				take(number, "exchange") // it releases its own hold first
 			}
-			db.wantLocks(t, app, 3+2+3*2) // pg_locks shows each key once, and each mark
-			for i, party := range order {
-				mustExec(t, app, release[party])
-				mustExec(t, app, release[party])
-				db.wantLocks(t, app, 3+[]int{2 + 2*2, 2 + 1*2, 0}[i])
-				if free := value[bool](t, watching, "SELECT pg_try_advisory_xact_lock(wirefence.lock_key('orders'))"); free != (i == 2) {
-					t.Errorf("after %s, by %s: free is %v", order, party, free)
+			db.wantLocks(t, app, own+2+2*2) // pg_locks shows each key once, and each mark
+			for i, number := range order {
+				mustExec(t, app, release[number])
+				mustExec(t, app, release[number])
+				db.wantLocks(t, app, own+[]int{2 + 2, 0}[i])
+				if free := value[bool](t, watching, "SELECT pg_try_advisory_xact_lock(wirefence.lock_key('orders'))"); free != (i == 1) {
+					t.Errorf("after %v, by %d: free is %v", order, number, free)
 				}
 			}
 		}
-		// A hold that another party retakes, or that fails, leaves the others as well.
-		take["first"]()
-		take["client"]()
-		wantCode(t, exec(app, "SELECT wirefence.hold('orders=33')"), "WF001")
+		// A hold that another proxy fails to take leaves this one as well.
+		take(first, "group")
 		wantCode(t, exec(app, "SELECT wirefence.proxy_hold($1, 'orders=33', NULL, NULL, false, 'group')", second), "WF001")
-		db.wantLocks(t, app, 3+2+2)
-		mustExec(t, app, release["first"])
-		db.wantLocks(t, app, 3)
+		db.wantLocks(t, app, own+2+2)
+		mustExec(t, app, release[first])
 		// A hold that a proxy takes twice, because it does not know of the first, is released.
 		for range 2 {
 			mustExec(t, app, "SELECT wirefence.proxy_hold($1, 'orders=34', NULL, 'nothing', false, 'group')", first)
 		}
-		mustExec(t, app, release["first"])
-		db.wantLocks(t, app, 3)
+		mustExec(t, app, release[first])
+		db.wantLocks(t, app, own)
+		// A hold that was already released is not released again.
+		for _, unlock := range []string{"SELECT pg_advisory_unlock_all()", "DISCARD ALL"} {
+			take(first, "group")
+			mustExec(t, app, unlock)
+			mustExec(t, app, release[first])
+			db.wantLocks(t, app, 0)
+		}
 		if len(*notices) > 0 {
 			t.Errorf("told %q", *notices)
 		}
 	})
 }
 
-// Neither the client nor stored code releases the hold of a proxy by the functions for its
-// own.
-func TestAProxysHoldOutlastsTheClients(t *testing.T) {
-	onEach(t, func(t *testing.T, db database) {
-		db.seal(t, "orders", 34)
-		mustExec(t, db.admin(t), `CREATE FUNCTION public.works() RETURNS void LANGUAGE plpgsql AS $$
-			BEGIN PERFORM wirefence.hold('orders=34'), wirefence.unhold(), wirefence.unhold(), wirefence.hold('other=1'); END $$`)
-		app, issuer := db.app(t), db.as(t, "issuer")
-		for next, sql := range []string{"wirefence.unhold()", "wirefence.hold('other=1')", "wirefence.hold('orders=34')", "public.works()", "wirefence.check('orders=34')"} {
-			fence := fmt.Sprintf("orders=%d", 34+next)
-			mustExec(t, app, "SELECT wirefence.proxy_hold($1, $2, NULL, NULL, false, 'group')", first, fence)
-			mustExec(t, app, "BEGIN; INSERT INTO public.writes VALUES ('orders', 34, 'x')")
-			if err := exec(app, "SELECT "+strings.Replace(sql, "34", fmt.Sprint(34+next), 1)); err != nil && code(err) != "WF001" {
-				t.Fatal(err)
-			} else if err != nil {
-				mustExec(t, app, "ROLLBACK; BEGIN")
-			}
-			sealed := db.start(t, issuer, "SELECT wirefence.seal('orders', $1)", 35+next)
-			mustExec(t, app, "COMMIT; SELECT wirefence.unhold()")
-			select {
-			case <-sealed:
-				t.Fatalf("%s: sealed under a proxy's hold", sql)
-			default:
-			}
-			mustExec(t, app, "SELECT wirefence.proxy_unhold($1, ARRAY[$2::bigint])", first, db.key(t, "orders"))
-			wantCode(t, <-sealed, "")
-			db.wantLocks(t, app, 0)
-		}
-	})
-}
-
-// A session takes over nothing that it holds, by any party of the session.
+// A backend's own locks do not conflict with each other, so a session takes over nothing that it
+// holds, for any proxy.
 //
 // Evidence: I2
 func TestNoTakeoverUnderAProxysHold(t *testing.T) {
@@ -261,7 +273,7 @@ func TestNoTakeoverUnderAProxysHold(t *testing.T) {
 		for _, number := range []int{first, second, 2147483647, -2147483648} {
 			mustExec(t, issuer, "SELECT wirefence.proxy_hold($1, 'orders=34', NULL, 'nothing', false, 'group')", number)
 			for _, call := range []string{
-				"seal('orders', 35)", "revoke('orders')", "check('orders=35')", "acquire('orders', 'w', '1 min')", "set_resource('orders', 'why', last_token => 40)",
+				"seal('orders', 35)", "seal('orders', 35, 'w', 'etcd')", "revoke('orders')", "check('orders=35')", "acquire('orders', 'w', '1 min')", "set_resource('orders', 'why', last_token => 40)",
 				"proxy_hold(7, 'orders=35', NULL, 'nothing', false, 'exchange')",
 			} {
 				err := exec(issuer, "SELECT wirefence."+call)
@@ -270,12 +282,16 @@ func TestNoTakeoverUnderAProxysHold(t *testing.T) {
 					t.Errorf("%s: it isn't told what to do: %v", call, err)
 				}
 			}
-			mustExec(t, issuer, "SELECT wirefence.unhold()")
-			wantCode(t, exec(issuer, "SELECT wirefence.seal('orders', 35)"), "55006")
-			mustExec(t, issuer, "SELECT wirefence.check('lines=34')")
+			mustExec(t, issuer, "SELECT wirefence.check('orders=35', NULL, false, true)") // in shadow mode it refuses nothing
+			if got := db.lastToken(t, "orders"); got != 34 {
+				t.Errorf("token %d is recorded by the holder of 34", got)
+			}
+			mustExec(t, issuer, "SELECT wirefence.check('lines=34'), wirefence.check('orders=34'), wirefence.set_resource('orders', 'why', preempt_after => '1 s')")
 			mustExec(t, issuer, "SELECT wirefence.proxy_unhold($1, ARRAY[$2::bigint])", number, db.key(t, "orders"))
 		}
 		mustExec(t, issuer, "SELECT wirefence.seal('orders', 35)")
+		// A lock of the transaction is no hold.
+		mustExec(t, issuer, "SELECT wirefence.check('other=1'); BEGIN; SELECT wirefence.check('other=1'); SELECT wirefence.check('other=2'); COMMIT")
 	})
 }
 
@@ -286,7 +302,7 @@ func TestAProxysHoldThatFailsIsReleased(t *testing.T) {
 		early, late := db.inOrder(t)
 		app, taking := db.app(t), db.app(t)
 		both := early + "=1," + late + "=1"
-		hold(t, app, early+"=1", true)
+		mustExec(t, app, "SELECT wirefence.proxy_hold($1, $2, NULL, NULL, false, 'needed')", second, early+"=1")
 		mustExec(t, taking, "BEGIN; SELECT wirefence.check('"+late+"=2')")
 		for _, manner := range []string{"group", "exchange", "needed"} {
 			for setting, state := range map[string]string{"lock_timeout": "55P03", "statement_timeout": "57014"} {

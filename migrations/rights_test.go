@@ -33,10 +33,10 @@ func TestRightsAreTheFewGranted(t *testing.T) {
 			"wirefence.\"check\"(text)", "wirefence.\"check\"(text,text,boolean,boolean)", "wirefence.acquire(text,text,interval,text)", "wirefence.attribute_numbers(regclass,text[])", "wirefence.check_current(text,text)", "wirefence.check_pairs(text,text,boolean,boolean)", "wirefence.check_rows(text,text,boolean,boolean)", "wirefence.check_several(text)", "wirefence.check_tokens(text,text,boolean,boolean)", "wirefence.citus_group()", "wirefence.declare_guard(regclass,text,boolean)",
 			"wirefence.declare_rows(text,regclass,text[],text,text,boolean)", "wirefence.drop_rows(text)", "wirefence.encode_key(text)", "wirefence.entry(text)", "wirefence.forget_guard(text)", "wirefence.forget_rows(text)",
 			"wirefence.guard()", "wirefence.guard_names(regclass,text,text[],boolean)", "wirefence.guard_row()", "wirefence.guard_row_unchecked(regclass,text,text,boolean)", "wirefence.guard_rows()", "wirefence.guard_shadowed(regclass,text,text)", "wirefence.guard_statement()",
-			"wirefence.guard_truncate(regclass,text,boolean)", "wirefence.guard_unchecked(regclass,text)", "wirefence.hold(text)", "wirefence.is_checked(text)", "wirefence.is_claim(bigint)", "wirefence.is_condition(boolean)", "wirefence.judge_name(regclass,text)", "wirefence.judge_of(text)",
+			"wirefence.guard_truncate(regclass,text,boolean)", "wirefence.guard_unchecked(regclass,text)", "wirefence.is_checked(text)", "wirefence.is_claim(bigint)", "wirefence.is_condition(boolean)", "wirefence.judge_name(regclass,text)", "wirefence.judge_of(text)",
 			"wirefence.judge_source(regclass,text,text[],text[],text,text)", "wirefence.key_kinds(regclass,text[],name)", "wirefence.lock_inheritance_tree(regclass)", "wirefence.parse_rows(text,text,text)", "wirefence.plan_locks(regclass,name)", "wirefence.plan_protect(regclass,text,boolean,name)",
 			"wirefence.plan_unprotect(regclass,name)", "wirefence.propagate(text)", "wirefence.protect(regclass,text,boolean)", "wirefence.proxy_hold(integer,text,text,text,boolean,text)", "wirefence.proxy_unhold(integer,bigint[])", "wirefence.record_rows(jsonb)", "wirefence.release(text,text)", "wirefence.renew(text,text,interval)", "wirefence.require_issuer(text)", "wirefence.retract_guard(regclass)", "wirefence.row_query(text)", "wirefence.rows_query(text,text[])",
-			"wirefence.schema_version()", "wirefence.stored_code_interferes()", "wirefence.unhold()", "wirefence.unprotect(regclass)",
+			"wirefence.schema_version()", "wirefence.stored_code_interferes()", "wirefence.unprotect(regclass)",
 		}) {
 			t.Errorf("everybody may call %q", got)
 		}
@@ -163,7 +163,7 @@ func TestAHostileSearchPathRedirectsNothing(t *testing.T) {
 				wantCode(t, exec(app, "SELECT wirefence.check($1)", c.fence), c.state)
 				wantCode(t, exec(app, "SELECT wirefence.check($1, NULL, false, true)", c.fence), "")
 			}
-			mustExec(t, app, "SELECT wirefence.check(), wirefence.schema_version(), wirefence.hold('orders=34'), wirefence.unhold(), wirefence.stored_code_interferes()")
+			mustExec(t, app, "SELECT wirefence.check(), wirefence.schema_version(), wirefence.proxy_hold(7, 'orders=34', NULL, NULL, false, 'group'), wirefence.proxy_unhold(7, NULL), wirefence.stored_code_interferes()")
 			mustExec(t, app, "BEGIN ISOLATION LEVEL SERIALIZABLE; SELECT wirefence.check('orders=34'); COMMIT")
 		}
 	})

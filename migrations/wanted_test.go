@@ -154,7 +154,7 @@ func (db database) holdWithShortPauses(t *testing.T, resource string) (longest t
 	db.seal(t, resource, 34)
 	mustExec(t, db.admin(t), "UPDATE wirefence.resource_locks SET preempt_after = NULL")
 	app, watching := db.app(t), db.admin(t)
-	hold(t, app, resource+"=34", true)
+	hold(t, app, resource+"=34")
 	sealed := db.start(t, db.as(t, "issuer"), "SELECT wirefence.seal('"+resource+"', 35)")
 	for began := time.Now(); time.Since(began) < 1500*time.Millisecond && err == nil; {
 		err = exec(app, "SELECT pg_sleep(0.05)")
@@ -163,7 +163,7 @@ func (db database) holdWithShortPauses(t *testing.T, resource string) (longest t
 		longest = max(longest, time.Since(paused))
 	}
 	if err == nil {
-		mustExec(t, app, "SELECT wirefence.unhold()")
+		mustExec(t, app, unhold)
 	}
 	wantCode(t, <-sealed, "")
 	return longest, err

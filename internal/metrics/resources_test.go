@@ -165,7 +165,7 @@ func TestResourcesAreTold(t *testing.T) {
 		stack.MustExec(t, writer, "BEGIN")
 		stack.MustExec(t, writer, "SELECT wirefence.check('a=7,orders=33@redis')")
 		idle := stack.Connect(t, w.URLFor("issuer", w.Name))
-		stack.MustExec(t, idle, "SELECT wirefence.hold('a=7')")
+		stack.MustExec(t, idle, "SELECT wirefence.proxy_hold(1001, 'a=7', NULL, NULL, false, 'needed')")
 		w.Exec(t, `UPDATE wirefence.leases SET expires_at = now()`)
 		want(t, "with writers", w.reads(), map[string]float64{
 			"resource_writers orders": 1, "resource_writers a": 2, "resource_writers Größe": 0, "resource_held Größe": 0,

@@ -85,15 +85,6 @@ var releasesInABlock = []releasing{
 	{name: "a savepoint and a comment of another fence", release: musts("SAVEPOINT s /*wirefence.token='other=7'*/", unlock, "ROLLBACK TO s")},
 	{name: "a savepoint without the fence", release: musts("SAVEPOINT s", "SET LOCAL wirefence.token = ''", unlock, "ROLLBACK TO s")},
 	{name: "a savepoint, rolled back in one message", release: musts("SAVEPOINT s; " + unlock + "; ROLLBACK TO s")},
-	{name: "its own hold of the client's", release: musts("SELECT wirefence.hold()", "SELECT wirefence.unhold()")},
-	{name: "a hold that the client doesn't have", release: musts("SELECT wirefence.unhold()")},
-	{name: "a hold of another fence", release: func(c *client, _ *world) error {
-		stack.WantState(c.T, c.Extended("SELECT wirefence.hold('other=7')"), "")
-		c.Must("SELECT wirefence.unhold()")
-		return nil
-	}},
-	{name: "its hold, in a pipeline", release: batch("SELECT wirefence.hold()", "SELECT wirefence.unhold()", "SELECT wirefence.unhold()")},
-	{name: "stored code that unholds", release: musts("SELECT unholds()")},
 	{name: "the keys in pg_locks", release: musts(unlockByKey)},
 	{name: "a statement that a block of code prepares", release: musts("DO $$ BEGIN EXECUTE 'PREPARE x AS "+unlock+"'; END $$", "EXECUTE x")},
 	{name: "a portal that was bound before", release: func(c *client, _ *world) error {
@@ -135,9 +126,6 @@ func onEachWay(t *testing.T, major int, name string, test func(t *testing.T, w *
 			w := newWorld(t, major)
 			w.Seal(t, "other", 7)
 			w.preempt(t, nil)
-			w.Exec(t, "CREATE FUNCTION holds() RETURNS void LANGUAGE plpgsql AS $$ BEGIN PERFORM wirefence.hold('orders=34'), wirefence.hold('other=7'); PERFORM wirefence.unhold(); END $$",
-				"CREATE FUNCTION unholds() RETURNS void LANGUAGE plpgsql AS $$ BEGIN PERFORM wirefence.unhold(); END $$",
-				"CREATE PROCEDURE works() LANGUAGE plpgsql AS $$ BEGIN PERFORM wirefence.hold('orders=34'); COMMIT; INSERT INTO public.jobs VALUES (34); PERFORM wirefence.unhold(); COMMIT; END $$")
 			test(t, w, by)
 		})
 	}
@@ -197,21 +185,6 @@ func TestLocksThatGoBehindAFenceThatChanged(t *testing.T) {
 			_ = c.Simple("SELECT 1; " + unlock)
 			w.sealWaits(t, c)
 		})
-	})
-}
-
-// Stored code and the client release the session's lock ahead of a transaction.
-func TestLocksThatGoBeforeATransaction(t *testing.T) {
-	onEach(t, everyVersion, func(t *testing.T, shared *world) {
-		for _, sql := range []string{
-			"SELECT holds()", "SELECT unholds()", "CALL works()", "SELECT wirefence.unhold()", "SELECT wirefence.hold('orders=34'), wirefence.unhold()",
-		} {
-			onEachWay(t, shared.Major, sql, func(t *testing.T, w *world, by string) {
-				c := w.holding(t, by)
-				c.Must(sql+by, "BEGIN", insertOf(34)+by)
-				w.sealWaits(t, c)
-			})
-		}
 	})
 }
 

@@ -1,7 +1,6 @@
 package fencingtest
 
 import (
-	"context"
 	"net"
 	"strings"
 	"testing"
@@ -160,28 +159,5 @@ func TestSlowReaders(t *testing.T) {
 		if states[0] != "" || c.Ended() {
 			t.Errorf("the session was ended: %q", states)
 		}
-	})
-}
-
-// A takeover ends a session under a hold after preempt_after, though it runs one short
-// transaction after another.
-func TestHoldersThatNeverPauseArePreempted(t *testing.T) {
-	onEach(t, oldAndNew, func(t *testing.T, w *world) {
-		w.preempt(t, "300 ms")
-		conn := stack.ConnectAs(t, w.URL(w.Name), "app")
-		if _, err := conn.Exec(t.Context(), "SELECT wirefence.hold('orders=34')"); err != nil {
-			t.Fatal(err)
-		}
-		over := make(chan error, 1)
-		go func() {
-			for {
-				if _, err := conn.Exec(context.Background(), "SELECT pg_sleep(0.01)"); err != nil {
-					over <- err
-					return
-				}
-			}
-		}()
-		w.rival(t).within(t, 300*time.Millisecond+slack)
-		stack.WantState(t, <-over, "57P01")
 	})
 }

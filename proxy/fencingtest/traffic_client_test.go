@@ -50,11 +50,10 @@ var trafficTexts = []struct {
 }
 
 // sessionTexts are drawn beside them, where no pooler is behind the proxy: a session has
-// none of them, those that hold and release, or those that prepare statements. Behind the
+// none of them, those that check and release, or those that prepare statements. Behind the
 // latter the proxy may take no more holds.
 var sessionTexts = [][]string{nil, {
-	"SELECT wirefence.hold('orders={token}')", "SELECT wirefence.hold()", "SELECT wirefence.unhold()", "SELECT wirefence.unhold()", "SELECT wirefence.check('orders={token}')", "SELECT wirefence.check()",
-	"SELECT holds('orders={token}')", "SELECT holds('orders={token}') /*wirefence.token='orders={token}'*/", "SELECT unholds()", "SELECT unholds() /*wirefence.token='orders={token}'*/", "CALL hold_and_write('orders={token}')",
+	"SELECT wirefence.check('orders={token}')", "SELECT wirefence.check()",
 	unlockByKey, unlockByKey + " /*wirefence.token='orders={token}'*/", "SELECT pg_advisory_unlock_all() /*wirefence.token='orders={token}'*/",
 	"SELECT set_config('wirefence.token', '', true)",
 }, {

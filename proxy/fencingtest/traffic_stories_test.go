@@ -54,8 +54,6 @@ var stories = []story{
 	{steps: []string{writes, writes, writes, "BEGIN", writes, unlocks + anothers, "", "COMMIT"}},
 	{steps: []string{writes, writes, writes, "BEGIN", writes, unlocks, "", "COMMIT"}},
 	{steps: []string{writes, writes, writes, "BEGIN", writes, "SAVEPOINT s" + anothers, unlocks + anothers, "ROLLBACK TO s", "", "COMMIT"}},
-	// Stored code gives its own hold back, which isn't the proxy's.
-	{steps: []string{writes, writes, writes, "BEGIN", writes, "SELECT unholds()", "", "COMMIT"}},
 	// An EXECUTE releases the lock, or changes the fence.
 	{leaves: true, steps: []string{asNamed + unlocks, writes, writes, writes, "BEGIN", writes, "EXECUTE n1", "", "COMMIT"}},
 	{leaves: true, steps: []string{asNamed + "SELECT set_config('wirefence.token', 'orders={before}', false)", writes, writes, writes, "EXECUTE n1; " + plainWrite}},
@@ -92,7 +90,6 @@ var stories = []story{
 	{leaves: true, steps: []string{atOnce + "DISCARD ALL" + then + "PREPARE x AS " + unlocks, setToken, writes, writes, writes, "BEGIN", writes, "EXECUTE x", "", "COMMIT"}},
 	// What counts as a SET evaluates a type of the user's.
 	{steps: []string{setBefore, ofDomain + "SELECT set_config($1, 'x', true)"}},
-	{leaves: true, steps: []string{setBefore, "SELECT wirefence.hold(noting 'other=1')"}},
 	// That the variable was empty is told while a later message waits.
 	{steps: []string{clearToken, atOnce + "SHOW work_mem" + then + setBefore + then + "CALL write_and_commit(1)"}},
 }

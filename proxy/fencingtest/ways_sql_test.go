@@ -304,7 +304,6 @@ var attemptsBySQL = []attempt{
 		return texts("begin", "insert into later values (1)", "set local wirefence.token = '"+stale+"'", "savepoint a /*wirefence.token='other=7'*/",
 			"set local wirefence.token = 'orders=34'", "select 1", "rollback to a", "commit")(c, w)
 	}},
-	{"domain in what counts as a SET", "WF001", stales("select wirefence.hold(noted 'unknown=1')")},
 	{"SAVEPOINT that brings a good value back", "WF001", texts("begin", "set local wirefence.token = 'orders=34'", "insert into cell values (60, 0)",
 		"savepoint a", "set local wirefence.token = '"+stale+"'", insert)},
 	{"deferred trigger that runs at a COMMIT behind a text that failed ahead of its own", "WF001", func(c *client, w *world) error {
@@ -358,7 +357,6 @@ func undone(all ...string) func(*client, *world) error {
 
 var attemptsWithoutFence = []attempt{
 	{"parameter of a domain in what counts as a SET", "WF002", func(c *client, w *world) error { return c.Batch(w.setsByDomain(c.T)...) }},
-	{"domain in what counts as a SET", "WF002", texts("select wirefence.hold(noted 'unknown=1')")},
 	{"RELEASE that makes the transaction READ WRITE again", "WF002", texts("begin", setLocal(34), "savepoint a", "set local wirefence.token = ''",
 		"declare c cursor with hold for select writes(1)", "release a", "commit")},
 	{"statement prepared in place of a read", "WF002", func(c *client, _ *world) error {

@@ -27,23 +27,6 @@ $$;
 -- A domain that writes.
 CREATE DOMAIN noting AS text CHECK (write(carried(), 'domain') = 1);
 
--- Stored code that holds a fence of its own, or releases what it may, beside the proxy's.
-CREATE FUNCTION holds(fence text) RETURNS void LANGUAGE plpgsql AS $$
-BEGIN
-    PERFORM wirefence.hold(fence);
-    PERFORM wirefence.check(fence);
-    PERFORM wirefence.unhold();
-END $$;
-CREATE FUNCTION unholds() RETURNS void LANGUAGE plpgsql AS $$ BEGIN PERFORM wirefence.unhold(); END $$;
-CREATE PROCEDURE hold_and_write(fence text) LANGUAGE plpgsql AS $$
-BEGIN
-    PERFORM wirefence.hold(fence);
-    PERFORM public.write(public.carried(), 'procedure that holds');
-    PERFORM wirefence.unhold();
-    COMMIT;
-    PERFORM public.write(public.carried(), 'procedure that has held');
-END $$;
-
 CREATE PROCEDURE write_and_commit(rows int) LANGUAGE plpgsql AS $$
 BEGIN
     FOR i IN 1 .. rows LOOP

@@ -1,1 +1,0 @@
-SELECT wirefence.hold($1::text)
