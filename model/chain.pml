@@ -1,6 +1,6 @@
 /*
- * Parties that hold in one backend, each under marks of its own: two proxies in a row, and
- * the client or stored code by wirefence.hold. hold.pml has one proxy that pipelines; here
+ * Parties that hold in one backend, each under marks of its own: two proxies in a row, and a
+ * client or stored code that holds by itself. hold.pml has one proxy that pipelines; here
  * there is one message at a time, and each proxy adds to it what the rules ask for.
  */
 
@@ -10,7 +10,7 @@
 #define COMMIT 2
 #define ROLLBACK 3
 #define SET 4        /* wirefence.token, to another token or to none */
-#define HOLD 5       /* SELECT wirefence.hold(...): a text of nothing else */
+#define HOLD 5       /* a text of nothing else, by which it holds itself */
 #define UNHOLD 6
 #define WORK 7       /* a statement whose stored code, of which no text shows anything, holds, unholds and seals */
 
@@ -38,7 +38,7 @@ bool wanted;         /* a takeover is in the queue */
 bool ok;
 
 /* --- The client --- */
-byte direct;         /* the token that it holds by wirefence.hold, as far as it knows */
+byte direct;         /* the token that it holds itself, as far as it knows */
 
 /* --- The proxies --- */
 bool counts[3];
