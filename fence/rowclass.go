@@ -42,7 +42,7 @@ var rowsSQL string
 
 // DeclareRows declares a class, or changes its declaration; By, Since and Fault count for
 // nothing. The table is named as in SQL, quoted where need be; the columns of the key are not.
-// The role must own the table, and may create a function in its schema: the one that judges.
+// The role must own the table, and may create temporary tables.
 func DeclareRows(ctx context.Context, q Querier, c RowClass) error {
 	key := make([][]byte, len(c.Key))
 	for i, column := range c.Key {

@@ -7,7 +7,7 @@ package fence
 func IsSetting(name string) bool {
 	switch name {
 	case Variable, "wirefence.reason", "wirefence.failover", "wirefence.recording",
-		"wirefence.checked", "wirefence.server", "wirefence.rows", "wirefence.noted", "wirefence.ended", "wirefence.observing", "wirefence.history_away":
+		"wirefence.checked", "wirefence.server", "wirefence.noted", "wirefence.ended", "wirefence.observing", "wirefence.history_away":
 		return true
 	}
 	return false

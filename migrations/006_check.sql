@@ -336,23 +336,21 @@ DECLARE
 BEGIN
     PERFORM wirefence.suppress_counting(true);
     read := wirefence.read_fence(fence, default_resource);
-    message := wirefence.judge_rows(read.names, read.claims, true);
     PERFORM wirefence.suppress_counting(false);
-    RETURN coalesce(wirefence.judge_in_shadow(read.resources, read.tokens, read.sources, false), message);
+    RETURN wirefence.judge_in_shadow(read.resources, read.tokens, read.sources, false);
 EXCEPTION WHEN OTHERS THEN
     GET STACKED DIAGNOSTICS message = MESSAGE_TEXT, detail = PG_EXCEPTION_DETAIL;
     RETURN SQLSTATE || ': ' || message || coalesce('. ' || nullif(detail, ''), '');
 END
 $$;
 
--- read_fence is parse_fence for a fence that may name rows as well.
-CREATE FUNCTION wirefence.read_fence(fence text, default_resource text,
-    OUT resources text[], OUT tokens bigint[], OUT sources text[], OUT names text[], OUT claims bigint[])
+-- read_fence is parse_fence for a fence that may name rows as well, which it leaves out.
+CREATE FUNCTION wirefence.read_fence(fence text, default_resource text, OUT resources text[], OUT tokens bigint[], OUT sources text[])
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
     IF strpos(fence, '(') > 0 THEN
-        SELECT r.rest, r.names, r.claims INTO fence, names, claims FROM wirefence.split_rows(fence) AS r;
+        fence := (SELECT string_agg(i.item, ',') FROM string_to_table(fence, ',') AS i(item) WHERE strpos(i.item, '(') = 0);
     END IF;
     IF fence IS NOT NULL THEN
         SELECT p.resources, p.tokens, p.sources INTO resources, tokens, sources FROM wirefence.parse_fence(fence, default_resource) AS p;
@@ -360,9 +358,9 @@ BEGIN
 END
 $$;
 
--- check_all checks every pair of a fence, from an argument or from the session variable; null
+-- check_all checks every token of a fence, from an argument or from the session variable; null
 -- is no fence. It has no block with EXCEPTION, because the end of such a block would make the
--- transaction READ WRITE again. On a standby it judges rows only, which the standby has.
+-- transaction READ WRITE again. On a standby it does nothing.
 CREATE FUNCTION wirefence.check_all(carried text, default_resource text, required boolean DEFAULT false, shadow boolean DEFAULT false) RETURNS text
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
@@ -372,7 +370,7 @@ DECLARE
     enforced record;
     reason text;
 BEGIN
-    IF carried IS NULL OR pg_is_in_recovery() AND strpos(carried, '(') = 0 THEN
+    IF carried IS NULL OR pg_is_in_recovery() THEN
         IF required IS NOT TRUE OR pg_is_in_recovery() THEN
             RETURN NULL;
         ELSIF shadow IS NOT TRUE AND current_setting('transaction_read_only') = 'off' THEN
@@ -383,7 +381,7 @@ BEGIN
         RETURN wirefence.judge_fence_in_shadow(carried, default_resource);
     END IF;
     pairs := wirefence.read_fence(carried, default_resource);
-    IF pairs.resources IS NULL OR pg_is_in_recovery() THEN
+    IF pairs.resources IS NULL THEN
         NULL;
     ELSIF NOT EXISTS (SELECT FROM wirefence.resource_locks AS l WHERE l.resource_id = ANY (pairs.resources) AND l.mode = 'shadow') THEN
         PERFORM wirefence.judge(pairs.resources, pairs.tokens, pairs.sources);
@@ -402,9 +400,6 @@ BEGIN
             PERFORM wirefence.judge(enforced.resources, enforced.tokens, enforced.sources);
         END IF;
         reason := wirefence.judge_in_shadow(shadowed.resources, shadowed.tokens, shadowed.sources, true);
-    END IF;
-    IF pairs.names IS NOT NULL THEN
-        reason := coalesce(wirefence.judge_rows(pairs.names, pairs.claims, false), reason);
     END IF;
     IF pairs.resources IS NOT NULL THEN -- as it was written, if that is how entries are spelled
         PERFORM wirefence.note_tokens(CASE WHEN carried ~ '^[^,=%(]+=[^,=%(]+(,[^,=%(]+=[^,=%(]+)*$' THEN carried ELSE (
@@ -428,7 +423,7 @@ CREATE FUNCTION wirefence.check_current(resource text, carried text) RETURNS boo
 LANGUAGE plpgsql SECURITY DEFINER
 AS $$
 DECLARE
-    passed boolean;
+    passed pg_catalog.bool;
 BEGIN
     LOOP
         SELECT CASE WHEN pg_catalog.pg_try_advisory_xact_lock_shared(wirefence.lock_key(l.resource_id))
@@ -477,26 +472,12 @@ CREATE FUNCTION wirefence.check_tokens(fence text, default_resource text, requir
 LANGUAGE sql VOLATILE SECURITY DEFINER
 RETURN wirefence.check_all(coalesce(fence, nullif(current_setting('wirefence.token', true), '')), default_resource, required, shadow);
 
--- check_rows is check_pairs for a fence that names rows.
-CREATE FUNCTION wirefence.check_rows(fence text, default_resource text, required boolean, shadow boolean) RETURNS text
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
-AS $$
-DECLARE
-    carried CONSTANT text := coalesce(fence, current_setting('wirefence.token', true));
-BEGIN
-    IF shadow IS NOT TRUE AND wirefence.check_row(carried) THEN
-        RETURN NULL;
-    END IF;
-    RETURN wirefence.check_all(carried, default_resource, required, shadow);
-END
-$$;
-
 -- check_pairs is check for all but the frequent case. A bare token belongs to default_resource.
 CREATE FUNCTION wirefence.check_pairs(fence text, default_resource text, required boolean, shadow boolean) RETURNS text
 LANGUAGE plpgsql
 AS $$
 DECLARE
-    carried CONSTANT text := coalesce(fence, pg_catalog.current_setting('wirefence.token', true));
+    carried CONSTANT pg_catalog.text := coalesce(fence, pg_catalog.current_setting('wirefence.token', true));
 BEGIN
     IF pg_catalog.strpos(carried, '(') OPERATOR(pg_catalog.>) 0 THEN
         RETURN wirefence.check_rows(fence, default_resource, required, shadow);
@@ -516,10 +497,12 @@ $$;
 -- It returns null, or unfenced if a fence is required and there is none: then the transaction
 -- is READ ONLY from here on. With shadow, and for resources in mode shadow, it returns the
 -- refusal that it would have raised, and changes nothing. A standby lags behind its primary
--- and cannot judge: there check does nothing.
+-- and cannot judge tokens: there check judges rows alone.
+--
+-- Tokens are checked with the rights of wirefence_owner, rows with those of the caller.
 CREATE FUNCTION wirefence.check(fence text, default_resource text, required boolean, shadow boolean) RETURNS text
 LANGUAGE sql VOLATILE
-RETURN CASE WHEN shadow IS NOT TRUE AND default_resource IS NULL
+RETURN CASE WHEN shadow IS NOT TRUE AND default_resource IS NULL AND strpos(coalesce(fence, current_setting('wirefence.token', true)), '(') = 0
                      AND wirefence.check_current(split_part(coalesce(fence, current_setting('wirefence.token', true)), '=', 1), coalesce(fence, current_setting('wirefence.token', true)))
             THEN NULL ELSE wirefence.check_pairs(fence, default_resource, required, shadow) END;
 
@@ -528,6 +511,6 @@ LANGUAGE sql VOLATILE
 RETURN wirefence.check(fence, NULL::text, false, false);
 
 GRANT EXECUTE ON FUNCTION wirefence.check(text, text, boolean, boolean), wirefence.check(text), wirefence.check_current(text, text), wirefence.check_several(text), wirefence.check_tokens(text, text, boolean, boolean),
-    wirefence.check_rows(text, text, boolean, boolean), wirefence.check_pairs(text, text, boolean, boolean) TO PUBLIC;
+    wirefence.check_pairs(text, text, boolean, boolean) TO PUBLIC;
 
 COMMENT ON FUNCTION wirefence.check(text) IS 'Checks every pair of a fence for this transaction, by default of the fence in wirefence.token. Takeovers of its resources wait until the transaction ends. It raises WF001 to WF008. Without a fence it does nothing. After a savepoint the check is valid until ROLLBACK TO.';

@@ -105,7 +105,7 @@ BEGIN
 END
 $$;
 
--- take_hold is proxy_hold for a session that holds nothing under the number, and for all but the
+-- take_hold is hold_tokens for a session that holds nothing under the number, and for all but the
 -- frequent case.
 --
 -- The check takes the locks for the transaction, waits for them, records tokens, and gives
@@ -142,7 +142,8 @@ BEGIN
         PERFORM wirefence.check(NULL, NULL, manner = 'group' AND required, false);
         RETURN 'none';
     ELSIF strpos(coalesce(fence, variable), '(') > 0 THEN
-        state := 'once';
+        PERFORM wirefence.suppress_counting(false);
+        RETURN 'once';
     ELSIF committed THEN
         pairs := wirefence.parse_fence(coalesce(fence, variable), default_resource);
         keys := ARRAY(SELECT DISTINCT wirefence.lock_key(u.resource) FROM unnest(pairs.resources) AS u(resource));
@@ -188,7 +189,7 @@ $$;
 -- check_current does it: the row was read ahead of the lock, so it must be the newest one.
 -- After an error the session may hold the fence, because the statement can be cancelled after
 -- it has taken the lock.
-CREATE FUNCTION wirefence.proxy_hold(number integer, fence text, default_resource text, held text, required boolean, manner text) RETURNS text
+CREATE FUNCTION wirefence.hold_tokens(number integer, fence text, default_resource text, held text, required boolean, manner text) RETURNS text
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
@@ -229,5 +230,5 @@ BEGIN
 END
 $$;
 
-GRANT EXECUTE ON FUNCTION wirefence.proxy_hold(integer, text, text, text, boolean, text), wirefence.proxy_unhold(integer, bigint[]) TO PUBLIC;
+GRANT EXECUTE ON FUNCTION wirefence.hold_tokens(integer, text, text, text, boolean, text), wirefence.proxy_unhold(integer, bigint[]) TO PUBLIC;
 GRANT EXECUTE ON FUNCTION wirefence.wanted(bigint[]) TO wirefence_issuer;

@@ -2,6 +2,12 @@
 -- until the transaction ends. The row judges that, instead of resource_locks: a check finds it
 -- by its key, compares its claim, and locks it FOR SHARE. A later take of the job updates the
 -- row, so it waits for the transaction, or skips the row.
+--
+-- Each class has two functions that only declare_rows writes. The claim is a SQL function of the
+-- row's columns. PostgreSQL reads the owner's expressions once, when it is created, so neither a
+-- setting nor another object of the same name changes them later. The judge looks the rows up,
+-- with the rights of the caller: who may not update the job may not check it. All that runs with
+-- these rights qualifies every name and operator, or has a search_path of its own.
 SET LOCAL search_path = pg_catalog, pg_temp;
 
 -- key_form returns a regular expression for the keys of a class. One that is plain matches no
@@ -15,94 +21,58 @@ AS $$
     FROM unnest(kinds) WITH ORDINALITY AS k(kind, place)
 $$;
 
--- row_classes has the declared classes. name keeps the name of the table, as in
--- wirefence.guards.
+-- row_classes has the declared classes. Their tables are known by name, as judges find them.
 CREATE TABLE wirefence.row_classes (
     class       text COLLATE "C" PRIMARY KEY,
-    relation    regclass NOT NULL,
     name        text NOT NULL,
-    judge       text NOT NULL,
     key         text[] NOT NULL,
     kinds       text[] NOT NULL,
     claim       text NOT NULL,
     condition   text NOT NULL,
     mode        text COLLATE "C" NOT NULL CHECK (mode IN ('enforce', 'shadow')),
-    attributes  smallint[] NOT NULL,
+    columns     text[] NOT NULL,
     shape       text NOT NULL,
     declared_by text NOT NULL,
-    declared_at timestamptz NOT NULL DEFAULT clock_timestamp(),
-    form        text COLLATE "C" GENERATED ALWAYS AS (
-                    '^' || class || '[(]' || wirefence.key_form(kinds, true) || '[)]=(0|-?[1-9][0-9]{0,17})$') STORED
+    declared_at timestamptz NOT NULL DEFAULT clock_timestamp()
 );
 
 COMMENT ON TABLE wirefence.row_classes IS 'The classes of rows that judge their own claims. wirefence.rows() compares them with their tables.';
-COMMENT ON COLUMN wirefence.row_classes.judge IS 'The function that judges rows, in the schema of the table. The owner of the table owns it; see judge_source.';
 COMMENT ON COLUMN wirefence.row_classes.kinds IS 'For each column of the key, how a fence spells it: integer, uuid or text.';
-COMMENT ON COLUMN wirefence.row_classes.attributes IS 'The numbers of the columns of the key, and of those that the claim and the condition name.';
+COMMENT ON COLUMN wirefence.row_classes.columns IS 'The columns of the key, and those that the claim and the condition name.';
 COMMENT ON COLUMN wirefence.row_classes.shape IS 'What row_shape returned when the class was declared.';
-COMMENT ON COLUMN wirefence.row_classes.form IS 'A regular expression for the fence of one row that needs no decoding.';
 
 GRANT SELECT ON wirefence.row_classes TO wirefence_issuer;
 
--- split_rows separates the pairs of rows from the rest of a fence, which is null if there is
--- none. The rows are sorted by name. One expression for the whole text costs a tenth of one for
--- each pair.
-CREATE FUNCTION wirefence.split_rows(fence text, OUT rest text, OUT names text[], OUT claims bigint[])
-LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp
+-- row_function returns the name of a function of a class: of its judge, or of its claim. No
+-- class has a capital letter.
+CREATE FUNCTION wirefence.row_function(class text, kind text) RETURNS text
+LANGUAGE sql IMMUTABLE
+RETURN 'row_' || kind || '_' || CASE WHEN length(class) > 40 THEN 'L' || md5(class) ELSE class END;
+
+-- row_shape returns what a class relies on: the sort of its table, the columns, and that a
+-- unique index makes the key that of one row. A restore changes the numbers of all but built-in
+-- types, which are below 16384.
+CREATE FUNCTION wirefence.row_shape(target regclass, key text[], columns text[]) RETURNS text
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
 AS $$
-DECLARE
-    form CONSTANT text := '[a-z_][a-z0-9_]*[(]([A-Za-z0-9_./-]|%[0-9A-F][0-9A-F])+(:([A-Za-z0-9_./-]|%[0-9A-F][0-9A-F])+)*[)]=(0|-?[1-9][0-9]*)';
-    wrong text;
-BEGIN
-    IF octet_length(fence) > 1048576 THEN
-        PERFORM wirefence.refuse_malformed('it has ' || octet_length(fence) || ' bytes, at most 1048576 are allowed');
-    END IF;
-    IF fence COLLATE "C" !~ ('^' || form || '(,' || form || ')*$') THEN
-        SELECT string_agg(i.item, ',') FILTER (WHERE strpos(i.item, '(') = 0), string_agg(i.item, ',') FILTER (WHERE strpos(i.item, '(') > 0)
-        INTO rest, fence FROM string_to_table(fence, ',') AS i(item);
-        IF fence COLLATE "C" !~ ('^' || form || '(,' || form || ')*$') THEN
-            PERFORM wirefence.refuse_malformed('a pair of a row is not of the form class(key)=claim');
-        END IF;
-    END IF;
-    SELECT CASE
-        WHEN fence ~ '%(00|2[DEF]|3[0-9]|4[1-9A-F]|5[0-9AF]|6[1-9A-F]|7[0-9A])' THEN 'a row''s key is not percent-encoded as it should be'
-        WHEN fence ~ '=-?[0-9]{19}' AND EXISTS (SELECT FROM string_to_table(fence, ',') AS i(item) WHERE split_part(i.item, '=', 2)::numeric
-            NOT BETWEEN -9223372036854775808 AND 9223372036854775807) THEN 'a claim is not a decimal number of 64 bits'
-        WHEN length(fence) > 64 AND EXISTS (SELECT FROM string_to_table(fence, ',') AS i(item) WHERE strpos(i.item, '(') > 64) THEN 'the name of a class of rows has more than 63 bytes'
-        WHEN length(fence) > 1024 AND EXISTS (SELECT FROM string_to_table(fence, ',') AS i(item) WHERE strpos(i.item, ')') - strpos(i.item, '(') > 1025)
-            THEN 'the key of a row has more than 1024 bytes' END
-    INTO wrong;
-    IF fence ~ '%[89A-F]' THEN
-        PERFORM wirefence.decode_text(m.part[1], 'the key of a row') FROM regexp_matches(fence, '[(:]([^:)]*%[89A-F][^:)]*)', 'g') AS m(part);
-    END IF;
-    IF wrong IS NULL THEN
-        SELECT array_agg(p.name), array_agg(p.claim), CASE WHEN count(DISTINCT p.name) < count(*) THEN 'a row has two claims' END
-        INTO names, claims, wrong
-        FROM (SELECT DISTINCT split_part(i.item, '=', 1) COLLATE "C" AS name, split_part(i.item, '=', 2)::bigint AS claim
-              FROM string_to_table(fence, ',') AS i(item) ORDER BY 1, 2) AS p;
-    END IF;
-    IF cardinality(names) > 10000 THEN
-        wrong := 'it names ' || cardinality(names) || ' rows, at most 10000 are allowed';
-    END IF;
-    IF wrong IS NOT NULL THEN
-        PERFORM wirefence.refuse_malformed(wrong);
-    END IF;
-END
+    SELECT concat(c.relkind, (
+        SELECT string_agg(concat_ws(' ', '', a.attname, CASE WHEN t.oid < 16384 THEN t.oid::text ELSE t.typtype::text END, a.attnotnull AND a.attname = ANY (key)), '' ORDER BY a.attname)
+        FROM pg_attribute AS a JOIN pg_type AS t ON t.oid = a.atttypid WHERE a.attrelid = target AND a.attname = ANY (columns)
+    ), CASE WHEN EXISTS (
+        SELECT FROM pg_index AS i
+        WHERE i.indrelid = target AND i.indisunique AND i.indisvalid AND i.indimmediate AND i.indpred IS NULL AND i.indexprs IS NULL AND i.indnkeyatts = cardinality(key)
+          AND cardinality(key) = (SELECT count(*) FROM pg_attribute AS a
+                                  WHERE a.attrelid = target AND a.attname = ANY (key) AND a.attnum = ANY (i.indkey[0:i.indnkeyatts - 1]))) THEN ' unique' END)
+    FROM pg_class AS c WHERE c.oid = target
 $$;
 
--- decode_keys returns the values of one column of the keys. Only texts are percent-encoded.
-CREATE FUNCTION wirefence.decode_keys(keys text[], place integer, columns integer, kind text) RETURNS text[]
-LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp
+-- row_table returns the table of a class by its name, whatever rights wirefence_owner has on its
+-- schema.
+CREATE FUNCTION wirefence.row_table(name text) RETURNS regclass
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
 AS $$
-BEGIN
-    IF columns > 1 THEN
-        keys := ARRAY(SELECT split_part(u.key, ':', place) FROM unnest(keys) WITH ORDINALITY AS u(key, at) ORDER BY u.at);
-    END IF;
-    IF kind = 'text' AND strpos(array_to_string(keys, ''), '%') > 0 THEN
-        keys := ARRAY(SELECT wirefence.decode_text(u.key, 'the key of a row') FROM unnest(keys) WITH ORDINALITY AS u(key, at) ORDER BY u.at);
-    END IF;
-    RETURN keys;
-END
+    SELECT c.oid FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace
+    WHERE ARRAY[n.nspname, c.relname]::text[] = parse_ident(name) AND c.relname = (parse_ident(name))[2]
 $$;
 
 -- encode_key returns the text of a column as a fence spells it in a key.
@@ -115,373 +85,338 @@ AS $$
          FROM regexp_matches(value COLLATE "C", '[A-Za-z0-9_./-]+|[^A-Za-z0-9_./-]+', 'g') WITH ORDINALITY AS m(part, at)) END
 $$;
 
--- judge_version returns what changes with each change of a judge, null if the function has not
--- the rights of the owner of the table, or does not return what a judge returns. wirefence_owner
--- calls no other: one with the rights of its caller, or whose result needs a cast, would run
--- its owner's code with these. In a snapshot the row that it sees must be the newest one.
-CREATE FUNCTION wirefence.judge_version(judge oid, target regclass) RETURNS text
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
-AS $$
-BEGIN
-    RETURN (SELECT concat(p.ctid, p.xmin) FROM pg_proc AS p JOIN pg_class AS c ON c.relowner = p.proowner
-            WHERE p.oid = judge AND c.oid = target AND p.prosecdef AND currtid2('pg_catalog.pg_proc', p.ctid) = p.ctid
-              AND p.proallargtypes = ARRAY['text[]'::regtype, 'bigint[]'::regtype, 'boolean'::regtype, 'boolean'::regtype,
-                                           'integer'::regtype, 'text'::regtype, 'boolean'::regtype]::oid[]);
-END
-$$;
-
--- run_judge lets the judge of a class judge rows. place is 0 if there is no such judge. If the
--- judge was changed meanwhile, or has changed the search path, whatever it has done is undone.
---
--- The judge is the only foreign code that wirefence_owner calls. With another search path this
--- and all callers would resolve their operators anew, to functions of the judge's choice. And
--- one that was changed between the first look and the call may have had the rights of
--- wirefence_owner: no function that it could replace takes part in the second look.
-CREATE FUNCTION wirefence.run_judge(judge text, target regclass, keys text[], claims bigint[], locking boolean, snapshot boolean,
-    OUT place integer, OUT reason text, OUT in_subtransaction boolean)
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
-AS $$
-DECLARE
-    path CONSTANT text := current_setting('search_path');
-    number CONSTANT oid := to_regprocedure(judge);
-    version CONSTANT text := wirefence.judge_version(number, target);
-BEGIN
-    IF version IS NULL THEN
-        place := 0;
-        RETURN;
-    END IF;
-    EXECUTE 'SELECT * FROM ' || substring(judge FROM '(.*)[(]') || '($1, $2, $3, $4)' INTO place, reason, in_subtransaction
-    USING keys, claims, locking, snapshot;
-    IF pg_catalog.current_setting('search_path') OPERATOR(pg_catalog.<>) path THEN
-        RAISE insufficient_privilege USING MESSAGE = 'the judge of a class of rows has changed the search path';
-    ELSIF NOT EXISTS (SELECT FROM pg_catalog.pg_proc AS p WHERE p.oid OPERATOR(pg_catalog.=) number
-                      AND pg_catalog.concat(p.ctid, p.xmin) OPERATOR(pg_catalog.=) version
-                      AND pg_catalog.currtid2('pg_catalog.pg_proc', p.ctid) OPERATOR(pg_catalog.=) p.ctid) THEN
-        RAISE serialization_failure USING MESSAGE = 'could not serialize access to a fenced resource',
-            DETAIL = pg_catalog.format('The function %s was changed while it judged.', judge), HINT = 'Retry the transaction.';
-    END IF;
-END
-$$;
-
--- row_shape returns what a class relies on: the name of the table, that no policy hides rows
--- from its owner, its columns, and that a unique index makes the key that of one row. A check
--- compares it with what it was.
-CREATE FUNCTION wirefence.row_shape(relation regclass, attributes smallint[], keys integer) RETURNS text
+-- split_rows separates the pairs of rows from the rest of a fence, which is null if there is
+-- none. One expression for the whole text costs a tenth of one for each pair.
+CREATE FUNCTION wirefence.split_rows(fence text, OUT rest text, OUT pairs text, OUT names text[], OUT claims bigint[])
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp
 AS $$
+DECLARE
+    form CONSTANT text := '[a-z_][a-z0-9_]*[(]([A-Za-z0-9_./-]|%[0-9A-F][0-9A-F])+(:([A-Za-z0-9_./-]|%[0-9A-F][0-9A-F])+)*[)]=(0|-?[1-9][0-9]*)';
+    wrong text;
 BEGIN
-    RETURN concat(relation, CASE WHEN wirefence.is_distributed(relation) THEN ' distributed ' END, (SELECT c.relforcerowsecurity FROM pg_class AS c WHERE c.oid = relation),
-        ARRAY(SELECT concat_ws(' ', a.attname, format_type(a.atttypid, a.atttypmod), a.attcollation::regcollation, a.attnotnull)
-                                  FROM pg_attribute AS a WHERE a.attrelid = relation AND a.attnum = ANY (attributes) ORDER BY a.attnum),
-        EXISTS (SELECT FROM pg_index AS i
-                WHERE i.indrelid = relation AND i.indisunique AND i.indisvalid AND i.indimmediate AND i.indpred IS NULL AND i.indexprs IS NULL
-                  AND i.indnkeyatts = keys AND i.indkey[0:keys - 1] <@ attributes[1:keys]));
+    pairs := fence;
+    IF octet_length(fence) > 1048576 THEN
+        PERFORM wirefence.refuse_malformed('it has ' || octet_length(fence) || ' bytes, at most 1048576 are allowed');
+    ELSIF fence COLLATE "C" !~ ('^' || form || '(,' || form || ')*$') THEN
+        SELECT string_agg(i.item, ',') FILTER (WHERE strpos(i.item, '(') = 0), string_agg(i.item, ',') FILTER (WHERE strpos(i.item, '(') > 0)
+        INTO rest, pairs FROM string_to_table(fence, ',') AS i(item);
+        IF pairs COLLATE "C" !~ ('^' || form || '(,' || form || ')*$') THEN
+            PERFORM wirefence.refuse_malformed('a pair of a row is not of the form class(key)=claim');
+        END IF;
+    END IF;
+    wrong := CASE
+        WHEN pairs ~ '%(00|2[DEF]|3[0-9]|4[1-9A-F]|5[0-9AF]|6[1-9A-F]|7[0-9A])' THEN 'a row''s key is not percent-encoded as it should be'
+        WHEN pairs ~ '=-?[0-9]{19}' AND EXISTS (SELECT FROM string_to_table(pairs, ',') AS i(item) WHERE split_part(i.item, '=', 2)::numeric
+            NOT BETWEEN -9223372036854775808 AND 9223372036854775807) THEN 'a claim is not a decimal number of 64 bits'
+        WHEN length(pairs) > 64 AND EXISTS (SELECT FROM string_to_table(pairs, ',') AS i(item) WHERE strpos(i.item, '(') > 64) THEN 'the name of a class of rows has more than 63 bytes'
+        WHEN length(pairs) > 1024 AND EXISTS (SELECT FROM string_to_table(pairs, ',') AS i(item) WHERE strpos(i.item, ')') - strpos(i.item, '(') > 1025)
+            THEN 'the key of a row has more than 1024 bytes' END;
+    IF wrong IS NULL AND pairs ~ '%[89A-F]' THEN
+        PERFORM wirefence.decode_text(m.part[1], 'the key of a row') FROM regexp_matches(pairs, '[(:]([^:)]*%[89A-F][^:)]*)', 'g') AS m(part);
+    END IF;
+    IF wrong IS NULL THEN
+        SELECT array_agg(p.name), array_agg(p.claim), CASE WHEN count(DISTINCT p.name) < count(*) THEN 'a row has two claims'
+                                                           WHEN count(*) > 10000 THEN 'it names ' || count(*) || ' rows, at most 10000 are allowed' END
+        INTO names, claims, wrong
+        FROM (SELECT DISTINCT split_part(i.item, '=', 1) COLLATE "C" AS name, split_part(i.item, '=', 2)::bigint AS claim FROM string_to_table(pairs, ',') AS i(item) ORDER BY 1, 2) AS p;
+    END IF;
+    IF wrong IS NOT NULL THEN
+        PERFORM wirefence.refuse_malformed(wrong);
+    END IF;
 END
 $$;
 
--- refuse_rows raises WF001 for a row, whose reason the judge gave, and WF008 for a class. It
--- does not tell the present claim: with that a late worker could go on.
-CREATE FUNCTION wirefence.refuse_rows(state text, name text, claim bigint, reason text) RETURNS void
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+-- read_rows reads the pairs of rows in a fence, and the rest. It returns the pairs class by
+-- class, without those for which the transaction was checked already, and one row without a
+-- class if none is left. pairs is their text in the order of the fence.
+CREATE FUNCTION wirefence.read_rows(fence text) RETURNS TABLE (rest text, pairs text, class text, enforced boolean, names text[], keys text[], claims bigint[])
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    class CONSTANT text := split_part(name, '(', 1);
+    known CONSTANT text := coalesce(current_setting('wirefence.checked', true), '');
+    split CONSTANT record := wirefence.split_rows(fence);
+    kinds text[];
+    part record;
 BEGIN
+    rest := split.rest;
+    pairs := split.pairs;
+    FOR part IN
+        SELECT split_part(u.name, '(', 1) COLLATE "C" AS class, array_agg(u.name ORDER BY u.at) AS names, array_agg(u.claim ORDER BY u.at) AS claims,
+               string_agg(rtrim(split_part(u.name, '(', 2), ')'), ',' ORDER BY u.at) AS keys
+        FROM unnest(split.names, split.claims) WITH ORDINALITY AS u(name, claim, at)
+        WHERE known = '' OR concat(u.name, '=', u.claim) NOT IN (SELECT s.pair FROM string_to_table(known, ',') AS s(pair))
+        GROUP BY 1 ORDER BY 1
+    LOOP
+        class := part.class; names := part.names; claims := part.claims; keys := string_to_array(part.keys, ',');
+        SELECT r.kinds, r.mode = 'enforce' INTO kinds, enforced FROM wirefence.row_classes AS r WHERE r.class = part.class;
+        IF NOT FOUND THEN
+            PERFORM wirefence.refuse_rows('WF008', names[1], NULL, 'the class was not declared');
+        ELSIF part.keys COLLATE "C" !~ ('^' || wirefence.key_form(kinds, false) || '(,' || wirefence.key_form(kinds, false) || ')*$')
+              OR 'integer' = ANY (kinds) AND part.keys ~ '[0-9]{19}' AND EXISTS (
+                  SELECT FROM unnest(keys) AS u(key), unnest(string_to_array(u.key, ':'), kinds) AS p(part, kind)
+                  WHERE p.kind = 'integer' AND length(p.part) > 18 AND p.part::numeric NOT BETWEEN -9223372036854775808 AND 9223372036854775807) THEN
+            PERFORM wirefence.refuse_malformed('a key of class ' || class || ' is not of the form ' || array_to_string(kinds, ':'));
+        END IF;
+        RETURN NEXT;
+    END LOOP;
+    IF class IS NULL THEN
+        RETURN NEXT;
+    END IF;
+END
+$$;
+
+-- refuse_rows raises WF001 for a row, whose reason the judge gave, or WF006 or WF008. It does not
+-- tell the present claim: with that a late worker could go on. For a class in shadow mode it
+-- returns the refusal as check does, and notes it.
+CREATE FUNCTION wirefence.refuse_rows(state text, name text, claim bigint, reason text) RETURNS text
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    named CONSTANT text := split_part(name, '(', 1);
+    message CONSTANT text := CASE state WHEN 'WF001' THEN 'stale claim for row ' || name
+        WHEN 'WF008' THEN 'unknown class of rows ' || wirefence.quote_name(named)
+        ELSE 'cannot judge row ' || name || ' in a READ ONLY transaction with a snapshot' END;
+    detail CONSTANT text := 'Row ' || name || ': ' || CASE state WHEN 'WF001' THEN 'presented claim ' || claim || ', but ' ELSE '' END || reason || '.';
+BEGIN
+    IF EXISTS (SELECT FROM wirefence.row_classes AS r WHERE r.class = named AND r.mode = 'shadow') THEN
+        PERFORM wirefence.note('shadow', state, named || '()', NULL, NULL, NULL, NULL, NULL);
+        RETURN state || ': ' || message || '. ' || detail;
+    END IF;
     RAISE EXCEPTION USING
-        SCHEMA = wirefence.count_refusal(state, class || '()'),
-        ERRCODE = state,
-        MESSAGE = CASE state WHEN 'WF001' THEN 'stale claim for row ' || name
-            WHEN 'WF008' THEN 'unknown class of rows ' || wirefence.quote_name(class)
-            ELSE 'cannot judge row ' || name || ' in a READ ONLY transaction with a snapshot' END,
-        DETAIL = CASE state WHEN 'WF001' THEN 'Row ' || name || ': presented claim ' || claim || ', but ' || reason || '.'
-            WHEN 'WF008' THEN 'Row ' || name || ': ' || reason || '.'
-            ELSE 'Row ' || name || ': the snapshot may be older than a take of the row, which can be told only by locking it.' END,
+        SCHEMA = wirefence.count_refusal(state, named || '()'),
+        ERRCODE = CASE state WHEN 'WF001' THEN 'WF001' WHEN 'WF008' THEN 'WF008' ELSE 'WF006' END,
+        MESSAGE = message,
+        DETAIL = detail,
         HINT = CASE state WHEN 'WF001' THEN 'Stop this work: it was taken by another worker, ended, or cancelled. A retry with the same claim can never succeed.'
-            WHEN 'WF008' THEN 'The owner of the table declares its rows: wirefence rows declare ' || class || ' --table TABLE --key COLUMN --claim EXPRESSION --while CONDITION'
+            WHEN 'WF008' THEN 'The owner of the table declares its rows: wirefence rows declare ' || named || ' --table TABLE --key COLUMN --claim EXPRESSION --while CONDITION'
             ELSE 'Use READ COMMITTED, or READ WRITE.' END;
 END
 $$;
 
--- rows_code returns the code that proves that this session's transaction number has checked a
--- list of pairs; transaction may be that of a subtransaction. The number of the transaction
--- itself keeps the code out of later ones, also while a prepared one goes on. Only
--- wirefence_owner has the secret. PostgreSQL inlines it.
-CREATE FUNCTION wirefence.rows_code(secret text, transaction text, list text) RETURNS text
-LANGUAGE sql STABLE
-RETURN encode(sha256(convert_to(concat_ws(' ', secret, 'rows', pg_backend_pid(), pg_current_xact_id_if_assigned(), transaction, list), 'UTF8')), 'hex');
-
--- checked_rows returns the pairs that this transaction was checked for, with commas around
--- each. A pair that was locked stays good until the transaction ends, whatever the transaction
--- itself does to the row: it may complete or delete the job, and go on.
---
--- The setting wirefence.rows has a code without which nobody can write it, the number of the
--- transaction or subtransaction that locked the rows, and the pairs. ROLLBACK TO takes the
--- setting back, as it takes the locks; and if a client writes the former value back, the number
--- is that of a subtransaction that was rolled back.
-CREATE FUNCTION wirefence.checked_rows() RETURNS text
-LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp
-AS $$
-DECLARE
-    kept CONSTANT text[] := string_to_array(current_setting('wirefence.rows', true), ' ');
-    secret CONSTANT text := (SELECT s.secret FROM wirefence.secret AS s);
-BEGIN
-    IF kept[1] = wirefence.rows_code(secret, kept[2], kept[3]) THEN
-        RETURN CASE WHEN pg_xact_status(kept[2]::xid8) = 'in progress' THEN kept[3] ELSE '' END;
-    END IF;
-    RETURN '';
-END
-$$;
-
--- note_rows adds pairs that were checked and locked to those of checked_rows. in_subtransaction
--- says that a row shows another number than that of the transaction, or several: then the last
--- number that the session has taken is that of the subtransaction, or of one in it. A later
--- number of pairs that were known stays: it ends with what locked these.
-CREATE FUNCTION wirefence.note_rows(known text, added text, in_subtransaction boolean) RETURNS void
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
-AS $$
-DECLARE
-    list text := concat(coalesce(nullif(known, ''), ','), added, ',');
-    transaction bigint := pg_current_xact_id()::text::bigint;
-    secret CONSTANT text := (SELECT s.secret FROM wirefence.secret AS s);
-BEGIN
-    IF in_subtransaction THEN
-        SELECT transaction + age(pg_current_xact_id()::xid) - min(age(l.transactionid)) INTO transaction
-        FROM pg_locks AS l WHERE l.locktype = 'transactionid' AND l.pid = pg_backend_pid() AND l.mode = 'ExclusiveLock';
-    END IF;
-    IF known <> '' THEN
-        transaction := greatest(transaction, split_part(current_setting('wirefence.rows'), ' ', 2)::bigint);
-    END IF;
-    list := set_config('wirefence.rows', concat_ws(' ', wirefence.rows_code(secret, transaction::text, list), transaction, list), true);
-END
-$$;
-
--- judge_class judges rows of one class, and locks them unless the transaction is READ ONLY, or
--- in shadow mode, in which it returns the refusal that it would raise.
-CREATE FUNCTION wirefence.judge_class(class text, names text[], claims bigint[], shadow boolean, OUT in_subtransaction boolean, OUT refusal text)
+-- judge_rows checks a fence that names rows, with the rights of the caller. It locks the rows
+-- unless the transaction is READ ONLY, or shadow or their class is. What it has locked stays good
+-- until the transaction ends, whatever that itself does to the rows: it may complete or delete
+-- the job, and go on. ROLLBACK TO takes back both the locks and the note.
+CREATE FUNCTION wirefence.judge_rows(fence text, default_resource text, required boolean, shadow boolean) RETURNS text
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
     snapshot CONSTANT boolean := current_setting('transaction_isolation') IN ('repeatable read', 'serializable');
     writable CONSTANT boolean := current_setting('transaction_read_only') = 'off';
-    keys text[];
-    form text;
-    declared wirefence.row_classes;
-    place integer := 1;
+    part record;
+    first_refusal text;
+    verdict text;
+    place integer;
     reason text;
-    state text := 'WF001';
+    added text;
 BEGIN
-    SELECT * INTO declared FROM wirefence.row_classes AS r WHERE r.class = judge_class.class;
-    shadow := shadow OR declared.mode IS NOT DISTINCT FROM 'shadow';
-    IF declared.class IS NULL THEN
-        state := 'WF008';
-        reason := 'the class was not declared';
-    ELSIF declared.shape <> wirefence.row_shape(declared.relation, declared.attributes, cardinality(declared.key)) THEN
-        state := 'WF008';
-        reason := 'table ' || declared.name || ' has changed since the class was declared';
-    ELSIF snapshot AND NOT writable THEN
-        state := 'WF006';
-    ELSE
-        keys := string_to_array(substr(array_to_string(names, ',') || ',', length(class) + 2), '),' || class || '(');
-        keys[cardinality(keys)] := left(keys[cardinality(keys)], -2);
-        form := wirefence.key_form(declared.kinds, false);
-        IF array_to_string(keys, ',') COLLATE "C" !~ ('^' || form || '(,' || form || ')*$')
-           OR 'integer' = ANY (declared.kinds) AND EXISTS (
-               SELECT FROM unnest(keys) AS u(key), unnest(string_to_array(u.key, ':'), declared.kinds) AS p(part, kind)
-               WHERE p.kind = 'integer' AND length(p.part) > 18 AND p.part::numeric NOT BETWEEN -9223372036854775808 AND 9223372036854775807) THEN
-            PERFORM wirefence.refuse_malformed('a key of class ' || class || ' is not of the form ' || array_to_string(declared.kinds, ':'));
+    FOR part IN SELECT r.*, wirefence.row_function(r.class, 'judge') AS judge FROM wirefence.read_rows(fence) WITH ORDINALITY AS r LOOP
+        IF part.ordinality = 1 AND part.rest IS NOT NULL THEN
+            first_refusal := wirefence.check_tokens(part.rest, default_resource, required, shadow);
         END IF;
-        SELECT array_agg(u.value) INTO keys
-        FROM unnest(declared.kinds) WITH ORDINALITY AS k(kind, at), unnest(wirefence.decode_keys(keys, k.at::integer, cardinality(declared.kinds), k.kind)) AS u(value);
-        SELECT j.place, j.reason, j.in_subtransaction INTO place, reason, in_subtransaction
-        FROM wirefence.run_judge(declared.judge, declared.relation, keys, claims, writable AND NOT shadow, snapshot) AS j;
+        EXIT WHEN part.class IS NULL OR shadow AND first_refusal IS NOT NULL;
+        place := 1;
+        IF snapshot AND NOT writable THEN
+            first_refusal := coalesce(first_refusal, wirefence.refuse_rows('WF006', part.names[1], NULL,
+                'the snapshot may be older than a take of the row, which can be told only by locking it'));
+            CONTINUE;
+        ELSIF to_regproc(format('wirefence.%I', part.judge)) IS NULL THEN
+            verdict := '0 the judge of its class has gone';
+        ELSE
+            EXECUTE format('SELECT wirefence.%I(NULL, $1, $2, $3, $4)', part.judge) INTO verdict
+            USING part.keys, part.claims, writable AND part.enforced AND NOT shadow, snapshot;
+        END IF;
+        IF verdict IS NULL THEN
+            IF writable AND part.enforced AND NOT shadow THEN
+                added := concat_ws(',', added, (SELECT string_agg(concat(u.name, '=', u.claim), ',') FROM unnest(part.names, part.claims) AS u(name, claim)));
+            END IF;
+            CONTINUE;
+        END IF;
+        place := split_part(verdict, ' ', 1);
+        reason := substr(verdict, strpos(verdict, ' ') + 1);
         IF place = 0 THEN
-            state := 'WF008';
-            reason := 'the function that judges its class has gone, or has not the rights of the owner of table ' || declared.name || ' alone';
-            place := 1;
+            first_refusal := coalesce(first_refusal, wirefence.refuse_rows('WF008', part.names[1], NULL, reason));
+        ELSIF reason = '' OR pg_is_in_recovery() THEN
+            RAISE serialization_failure USING
+                MESSAGE = 'could not serialize access to a fenced resource',
+                DETAIL = 'Row ' || part.names[place] || CASE reason WHEN '' THEN ' was replaced during the check.' ELSE ' on this standby is not under the claim, or not yet.' END,
+                HINT = 'Retry the transaction' || CASE reason WHEN '' THEN '.' ELSE ', or run it on the primary.' END;
+        ELSE
+            first_refusal := coalesce(first_refusal, wirefence.refuse_rows('WF001', part.names[place], part.claims[place], reason));
         END IF;
+    END LOOP;
+    IF added IS NOT NULL THEN
+        -- The text of the fence lets check_rows find the same fence again by one look.
+        PERFORM wirefence.note_checked(CASE WHEN length(added) = length(part.pairs) THEN part.pairs ELSE added END);
     END IF;
-    IF place IS NULL THEN
-        RETURN;
-    ELSIF state = 'WF001' AND (reason = '' OR pg_is_in_recovery()) THEN
-        RAISE serialization_failure USING
-            MESSAGE = 'could not serialize access to a fenced resource',
-            DETAIL = 'Row ' || names[place] || CASE reason WHEN '' THEN ' was replaced during the check.' ELSE ' on this standby is not under the claim, or not yet.' END,
-            HINT = 'Retry the transaction' || CASE reason WHEN '' THEN '.' ELSE ', or run it on the primary.' END;
-    ELSIF NOT shadow THEN
-        PERFORM wirefence.refuse_rows(state, names[place], claims[place], reason);
-    END IF;
-    refusal := wirefence.describe_rows(state, names[place], claims[place], reason);
-    IF declared.mode = 'shadow' THEN
-        PERFORM wirefence.note('shadow', state, class || '()', NULL, NULL, NULL, NULL, NULL);
-    END IF;
+    RETURN first_refusal;
 END
 $$;
 
--- describe_rows is describe_refusal for rows.
-CREATE FUNCTION wirefence.describe_rows(state text, name text, claim bigint, reason text) RETURNS text
+-- judge_rows_in_shadow is judge_rows for a proxy in shadow mode. It raises nothing.
+CREATE FUNCTION wirefence.judge_rows_in_shadow(fence text, default_resource text) RETURNS text
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
     message text;
     detail text;
 BEGIN
-    PERFORM wirefence.suppress_counting(true), wirefence.refuse_rows(state, name, claim, reason);
-    RETURN NULL;
+    PERFORM set_config('wirefence.observing', 'on', true);
+    message := wirefence.judge_rows(fence, default_resource, false, true);
+    PERFORM set_config('wirefence.observing', '', true);
+    RETURN message;
 EXCEPTION WHEN OTHERS THEN
     GET STACKED DIAGNOSTICS message = MESSAGE_TEXT, detail = PG_EXCEPTION_DETAIL;
-    RETURN SQLSTATE || ': ' || message || '. ' || detail;
+    RETURN SQLSTATE || ': ' || message || coalesce('. ' || nullif(detail, ''), '');
 END
 $$;
 
--- judge_rows judges pairs of rows, one class after another. It returns the first refusal of a
--- class in shadow mode.
-CREATE FUNCTION wirefence.judge_rows(names text[], claims bigint[], shadow boolean) RETURNS text
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+-- check_rows is check for a fence that names rows. It decides the frequent cases, a fence of one
+-- row, and one that was checked before; judge_rows decides all others.
+CREATE FUNCTION wirefence.check_rows(fence text, default_resource text, required boolean, shadow boolean) RETURNS text
+LANGUAGE plpgsql
 AS $$
 DECLARE
-    known CONSTANT text := wirefence.checked_rows();
-    first_refusal text;
-    judged record;
-    checked record;
-    added text;
-    in_subtransaction boolean := false;
+    carried CONSTANT pg_catalog.text := coalesce(fence, pg_catalog.current_setting('wirefence.token', true));
+    judge CONSTANT pg_catalog.text := pg_catalog.format('wirefence.%I', wirefence.row_function(pg_catalog.split_part(carried, '(', 1), 'judge'));
+    verdict pg_catalog.text;
 BEGIN
-    FOR judged IN
-        SELECT split_part(u.name, '(', 1) COLLATE "C" AS class, array_agg(u.name ORDER BY u.at) AS names, array_agg(u.claim ORDER BY u.at) AS claims
-        FROM unnest(names, claims) WITH ORDINALITY AS u(name, claim, at)
-        WHERE known = '' OR concat(u.name, '=', u.claim) NOT IN (SELECT s.pair FROM string_to_table(known, ',') AS s(pair))
-        GROUP BY 1 ORDER BY 1
-    LOOP
-        checked := wirefence.judge_class(judged.class, judged.names, judged.claims, shadow);
-        first_refusal := coalesce(first_refusal, checked.refusal);
-        IF checked.in_subtransaction IS NOT NULL THEN
-            in_subtransaction := in_subtransaction OR checked.in_subtransaction;
-            added := concat_ws(',', added, (SELECT string_agg(concat(u.name, '=', u.claim), ',') FROM unnest(judged.names, judged.claims) AS u(name, claim)));
+    IF shadow THEN
+        RETURN wirefence.judge_rows_in_shadow(carried, default_resource);
+    ELSIF pg_catalog.strpos(pg_catalog.current_setting('wirefence.checked', true), pg_catalog.concat(',', carried, ',')) OPERATOR(pg_catalog.>) 0 THEN
+        RETURN NULL;
+    ELSIF pg_catalog.strpos(carried, ',') OPERATOR(pg_catalog.=) 0 AND pg_catalog.current_setting('transaction_read_only') OPERATOR(pg_catalog.=) 'off'
+          AND pg_catalog.to_regproc(judge) IS NOT NULL THEN
+        EXECUTE pg_catalog.concat('SELECT ', judge, '($1, NULL, NULL, true, false)') INTO verdict USING carried;
+        IF verdict IS NULL THEN
+            PERFORM wirefence.note_checked(carried);
+            RETURN NULL;
         END IF;
-    END LOOP;
-    IF added IS NOT NULL THEN
-        PERFORM wirefence.note_rows(known, added, in_subtransaction);
     END IF;
-    RETURN first_refusal;
+    RETURN wirefence.judge_rows(carried, default_resource, required, false);
 END
 $$;
 
--- judge_name returns the name of a class's judge, in the schema of its table.
-CREATE FUNCTION wirefence.judge_name(target regclass, class text) RETURNS text
+-- proxy_hold is hold_tokens, which describes it, and checks rows, which are not held, with the
+-- rights of the caller.
+CREATE FUNCTION wirefence.proxy_hold(number integer, fence text, default_resource text, held text, required boolean, manner text) RETURNS text
+LANGUAGE plpgsql
+AS $$
+DECLARE
+    held_as CONSTANT pg_catalog.text := wirefence.hold_tokens(number, fence, default_resource, held, required, manner);
+BEGIN
+    IF held_as OPERATOR(pg_catalog.=) 'once' AND manner OPERATOR(pg_catalog.=) 'group'
+       AND pg_catalog.strpos(coalesce(fence, pg_catalog.current_setting('wirefence.token', true)), '(') OPERATOR(pg_catalog.>) 0 THEN
+        RETURN coalesce(wirefence.check_rows(fence, default_resource, required, false), held_as);
+    END IF;
+    RETURN held_as;
+END
+$$;
+
+-- exactly returns a value, whose type must be exactly that of the other. PostgreSQL inlines it.
+CREATE FUNCTION wirefence.exactly(value anyelement, kind anyelement) RETURNS anyelement
+LANGUAGE sql IMMUTABLE
+AS 'SELECT $1';
+
+-- row_columns returns the columns that a claim and a condition may use, the type that they have
+-- there, and how a judge reads them. No code but PostgreSQL's own takes part, and no setting: a
+-- timestamptz is the timestamp in UTC, and an enum its label.
+CREATE FUNCTION wirefence.row_columns(target regclass) RETURNS TABLE (name text, type text, expression text)
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
 AS $$
-    SELECT format('%I.%I', n.nspname, 'wirefence_judge_' || CASE WHEN length(class) > 47 THEN md5(class) ELSE class END)
-    FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace WHERE c.oid = target
+    SELECT a.attname::text, format('pg_catalog.%I', CASE WHEN t.typtype = 'e' THEN 'text' WHEN t.oid = 'timestamptz'::regtype THEN 'timestamp' ELSE t.typname END),
+           format(CASE WHEN t.typtype = 'e' THEN 'pg_catalog.textin(pg_catalog.enum_out(t.%1$I))'
+                       WHEN t.oid = 'timestamptz'::regtype THEN 'pg_catalog.timezone(''UTC'', wirefence.exactly(t.%1$I, NULL::pg_catalog.%2$I))'
+                       ELSE 'wirefence.exactly(t.%1$I, NULL::pg_catalog.%2$I)' END, a.attname, t.typname)
+    FROM pg_attribute AS a JOIN pg_type AS t ON t.oid = a.atttypid
+    WHERE a.attrelid = target AND a.attnum > 0 AND NOT a.attisdropped AND (t.typtype = 'e' OR t.oid < 16384 AND t.typnamespace = 'pg_catalog'::regnamespace)
 $$;
 
--- check_row checks the frequent cases, a fence of one row, and one that was checked before.
--- False: check_all has to decide.
-CREATE FUNCTION wirefence.check_row(fence text) RETURNS boolean
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
-AS $$
-DECLARE
-    declared wirefence.row_classes;
-    judged record;
-BEGIN
-    IF current_setting('wirefence.rows', true) <> '' THEN
-        RETURN strpos(wirefence.checked_rows(), concat(',', fence, ',')) > 0;
-    END IF;
-    SELECT * INTO declared FROM wirefence.row_classes AS r
-    WHERE r.class = split_part(fence, '(', 1) AND fence ~ r.form AND r.mode = 'enforce'
-      AND current_setting('transaction_isolation') = 'read committed' AND current_setting('transaction_read_only') = 'off'
-      AND r.shape = wirefence.row_shape(r.relation, r.attributes, cardinality(r.key));
-    IF FOUND THEN
-        judged := wirefence.run_judge(declared.judge, declared.relation, string_to_array(split_part(split_part(fence, '(', 2), ')', 1), ':'),
-                                      ARRAY[split_part(fence, '=', 2)::bigint], true, false);
-        IF judged.place IS NULL THEN
-            PERFORM wirefence.note_rows('', fence, judged.in_subtransaction);
-            RETURN true;
-        END IF;
-    END IF;
-    RETURN false;
-END
-$$;
-
--- judge_source returns the function that judges the rows of a class, which the owner of the
--- table owns and which only wirefence_owner may call: the claim and the condition are the
--- owner's code, and the table is the owner's. Its arguments are the keys, column after column;
--- the claims; whether to lock the rows; and whether the transaction keeps its snapshot.
+-- judge_source returns the judge of a class. It has either a pair, whose row it locks, or the
+-- keys and claims of pairs, as a fence spells them; whether to lock; and whether the transaction
+-- keeps its snapshot. It returns null if all pairs find their rows, otherwise the place of the
+-- first one that doesn't, and the reason; 0 if the table has gone; or 0 alone if it does not know
+-- the pair by this short way.
 --
--- place is that of the first pair that finds no row, null if all do. Each pair is looked up by
--- itself: to count the rows that were found would let one stand in for another.
--- in_subtransaction is null unless all rows are locked.
+-- Each pair is looked up by itself: to count the rows that were found would let one stand in
+-- for another. A key must be that of one row, in case that the unique index has gone. In a
+-- snapshot the row of a pair that found none is locked, too. That raises 40001 if the row has
+-- changed since, as by the take that the claim comes from. An empty reason says that there is a
+-- row that fits by now: it took the place of one that was deleted meanwhile.
 --
--- In a snapshot the row of such a pair is locked, too. That raises 40001 if the row has changed
--- since, as by the take that the claim comes from. An empty reason says that there is a row
--- that fits by now: it took the place of one that was deleted meanwhile.
-CREATE FUNCTION wirefence.judge_source(target regclass, class text, key text[], kinds text[], claim text, condition text) RETURNS text
+-- The table is found by its name. Its columns must have the types that they had, since others
+-- may have casts of somebody's own. A view has no tableoid.
+CREATE FUNCTION wirefence.judge_source(declared wirefence.row_classes, arguments text) RETURNS text
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
 AS $$
     SELECT format($function$
-CREATE OR REPLACE FUNCTION %1$s(wirefence_keys text[], wirefence_claims bigint[], wirefence_locking boolean, wirefence_snapshot boolean,
-    OUT wirefence_place integer, OUT wirefence_reason text, OUT wirefence_in_subtransaction boolean)
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+CREATE OR REPLACE FUNCTION wirefence.%1$I(wirefence_pair text, wirefence_keys text[], wirefence_claims bigint[], wirefence_locking boolean, wirefence_snapshot boolean) RETURNS text
+LANGUAGE plpgsql
 AS $judge$
 #variable_conflict use_column
 DECLARE
-    wirefence_count CONSTANT integer := cardinality($2);
+    wirefence_fits boolean;
+    wirefence_place bigint;
+    wirefence_reason pg_catalog.text;
 BEGIN
-    IF wirefence_count = 1 AND $3 THEN -- without the functions of arrays, which cost ten times as much
-        PERFORM FROM %4$s AS t WHERE %8$s AND %6$s = $2[1] AND %7$s FOR SHARE;
-        IF FOUND THEN
-            wirefence_in_subtransaction := (SELECT t.xmax <> pg_current_xact_id()::xid FROM %4$s AS t WHERE %8$s);
-            RETURN;
+    IF pg_catalog.to_regclass(%6$L) IS NULL OR pg_catalog.to_regclass('pg_catalog.pg_dist_partition') IS NOT NULL AND wirefence.is_distributed(pg_catalog.to_regclass(%6$L)) THEN
+        RETURN %7$L;
+    ELSIF $1 IS NOT NULL THEN
+        IF $1 COLLATE pg_catalog."C" OPERATOR(pg_catalog.~) %2$L THEN
+            SELECT pg_catalog.count(*) OPERATOR(pg_catalog.=) 1 AND pg_catalog.min(r.claim) OPERATOR(pg_catalog.=) pg_catalog.split_part($1, '=', 2)::pg_catalog.int8
+            INTO wirefence_fits FROM (SELECT %3$s AS claim FROM %4$s AS t WHERE %5$s FOR SHARE OF t) AS r;
         END IF;
-        wirefence_place := 1;
-    ELSIF $3 THEN
-        SELECT min(p.wirefence_at) INTO wirefence_place
-        FROM unnest(%2$s, $2) WITH ORDINALITY AS p(%3$s, wirefence_claim, wirefence_at)
-        WHERE NOT EXISTS (SELECT FROM %4$s AS t WHERE %5$s AND %6$s = p.wirefence_claim AND %7$s FOR SHARE);
+        RETURN CASE WHEN wirefence_fits THEN NULL ELSE '0' END;
+    ELSIF $4 THEN
+        SELECT pg_catalog.min(p.wirefence_at) INTO wirefence_place
+        FROM (SELECT %8$s, p.wirefence_claim, p.wirefence_at
+              FROM ROWS FROM (pg_catalog.unnest($2), pg_catalog.unnest($3)) WITH ORDINALITY AS p(wirefence_key, wirefence_claim, wirefence_at) ORDER BY %9$s) AS p
+        WHERE (SELECT pg_catalog.count(*) OPERATOR(pg_catalog.=) 1 AND pg_catalog.min(r.claim) OPERATOR(pg_catalog.=) p.wirefence_claim
+               FROM (SELECT %3$s AS claim FROM %4$s AS t WHERE %10$s FOR SHARE OF t) AS r) IS NOT TRUE;
     ELSE
-        SELECT min(p.wirefence_at) INTO wirefence_place
-        FROM unnest(%2$s, $2) WITH ORDINALITY AS p(%3$s, wirefence_claim, wirefence_at)
-        WHERE NOT EXISTS (SELECT FROM %4$s AS t WHERE %5$s AND %6$s = p.wirefence_claim AND %7$s);
+        SELECT pg_catalog.min(p.wirefence_at) INTO wirefence_place
+        FROM (SELECT %8$s, p.wirefence_claim, p.wirefence_at
+              FROM ROWS FROM (pg_catalog.unnest($2), pg_catalog.unnest($3)) WITH ORDINALITY AS p(wirefence_key, wirefence_claim, wirefence_at)) AS p
+        WHERE (SELECT pg_catalog.count(*) OPERATOR(pg_catalog.=) 1 AND pg_catalog.min(%3$s) OPERATOR(pg_catalog.=) p.wirefence_claim FROM %4$s AS t WHERE %10$s) IS NOT TRUE;
     END IF;
     IF wirefence_place IS NULL THEN
-        IF $3 THEN
-            wirefence_in_subtransaction := EXISTS (
-                SELECT FROM unnest(%2$s) AS p(%3$s) JOIN %4$s AS t ON %5$s WHERE t.xmax <> pg_current_xact_id()::xid);
-        END IF;
-        RETURN;
+        RETURN NULL;
+    ELSIF $4 AND $5 THEN
+        PERFORM FROM %4$s AS t, (SELECT %8$s FROM (SELECT $2[wirefence_place]) AS p(wirefence_key) OFFSET 0) AS p WHERE %10$s FOR SHARE OF t;
     END IF;
-    IF $3 AND $4 THEN
-        PERFORM FROM unnest(%2$s) WITH ORDINALITY AS p(%3$s, wirefence_at), %4$s AS t
-        WHERE p.wirefence_at = wirefence_place AND %5$s FOR SHARE OF t;
-    END IF;
-    SELECT CASE WHEN NOT %7$s THEN 'it is not running' WHEN %6$s = $2[wirefence_place] THEN '' ELSE 'it is under another claim' END INTO wirefence_reason
-    FROM unnest(%2$s) WITH ORDINALITY AS p(%3$s, wirefence_at), %4$s AS t
-    WHERE p.wirefence_at = wirefence_place AND %5$s;
-    wirefence_reason := coalesce(wirefence_reason, 'it has gone');
+    SELECT CASE WHEN pg_catalog.count(*) OPERATOR(pg_catalog.=) 0 THEN 'it has gone'
+                WHEN pg_catalog.count(*) OPERATOR(pg_catalog.>) 1 THEN 'several rows have its key'
+                WHEN pg_catalog.min(%3$s) IS NULL THEN 'it is not running'
+                WHEN pg_catalog.min(%3$s) OPERATOR(pg_catalog.=) $3[wirefence_place] THEN '' ELSE 'it is under another claim' END
+    INTO wirefence_reason
+    FROM %4$s AS t, (SELECT %8$s FROM (SELECT $2[wirefence_place]) AS p(wirefence_key) OFFSET 0) AS p WHERE %10$s;
+    RETURN pg_catalog.concat(wirefence_place, ' ', wirefence_reason);
 END
 $judge$ $function$,
-        wirefence.judge_name(target, class),
-        (SELECT string_agg(format('$1[%s * wirefence_count + 1:%s * wirefence_count]%s', k.place - 1, k.place,
-            CASE k.kind WHEN 'integer' THEN '::bigint[]' WHEN 'uuid' THEN '::uuid[]' ELSE '' END), ', ' ORDER BY k.place) FROM unnest(kinds) WITH ORDINALITY AS k(kind, place)),
-        (SELECT string_agg('wirefence_key' || k.place, ', ' ORDER BY k.place) FROM unnest(key) WITH ORDINALITY AS k(name, place)),
-        (SELECT CASE c.relkind WHEN 'r' THEN 'ONLY ' ELSE '' END || target::text FROM pg_class AS c WHERE c.oid = target),
-        (SELECT string_agg(format('t.%I = p.wirefence_key%s', k.name, k.place), ' AND ' ORDER BY k.place) FROM unnest(key) WITH ORDINALITY AS k(name, place)),
-        claim, condition,
-        (SELECT string_agg(format('t.%I = $1[%s]%s', k.name, k.place, CASE kinds[k.place] WHEN 'integer' THEN '::bigint' WHEN 'uuid' THEN '::uuid' ELSE '' END), ' AND ' ORDER BY k.place)
-         FROM unnest(key) WITH ORDINALITY AS k(name, place)))
+        wirefence.row_function(declared.class, 'judge'),
+        CASE declared.mode WHEN 'shadow' THEN '^$' ELSE '^' || declared.class || '[(]' || wirefence.key_form(declared.kinds, true) || '[)]=(0|-?[1-9][0-9]{0,17})$' END,
+        format('wirefence.%I(%s)', wirefence.row_function(declared.class, 'claim'), arguments),
+        CASE left(declared.shape, 1) WHEN 'r' THEN 'ONLY ' ELSE '' END || declared.name,
+        't.tableoid IS NOT NULL' || string_agg(k.equals || k.of_pair || coalesce(k.equals_bytes || k.of_pair, ''), '' ORDER BY k.place),
+        declared.name,
+        '0 table ' || declared.name || ' has gone, or is managed by Citus',
+        string_agg(CASE k.kind WHEN 'text' THEN format('CASE WHEN pg_catalog.strpos(p.wirefence_key, ''%%'') OPERATOR(pg_catalog.=) 0 THEN %1$s ELSE wirefence.decode_text(%1$s, ''the key of a row'') END', k.of_key)
+                               ELSE k.of_key END || ' AS wirefence_key' || k.place, ', ' ORDER BY k.place),
+        string_agg(k.place::text, ', ' ORDER BY k.place),
+        't.tableoid IS NOT NULL' || string_agg(concat(k.equals, 'p.wirefence_key', k.place, k.equals_bytes || 'p.wirefence_key' || k.place), '' ORDER BY k.place))
+    FROM (SELECT k.kind, k.place, format(' AND %s OPERATOR(pg_catalog.=) ', c.expression) AS equals,
+                 CASE k.kind WHEN 'text' THEN format(' AND %s COLLATE pg_catalog."C" OPERATOR(pg_catalog.=) ', c.expression) END AS equals_bytes,
+                 format('pg_catalog.split_part(p.wirefence_key, '':'', %s)', k.place) || t.type AS of_key,
+                 format('pg_catalog.split_part(pg_catalog.split_part(pg_catalog.split_part($1, ''('', 2), '')'', 1), '':'', %s)', k.place) || t.type AS of_pair
+          FROM unnest(declared.key, declared.kinds) WITH ORDINALITY AS k(name, kind, place)
+          JOIN wirefence.row_columns(wirefence.row_table(declared.name)) AS c ON c.name = k.name,
+          LATERAL (SELECT CASE k.kind WHEN 'integer' THEN '::pg_catalog.int8' WHEN 'uuid' THEN '::pg_catalog.uuid' ELSE '' END AS type) AS t) AS k
 $$;
 
--- attribute_numbers returns the numbers of columns.
-CREATE FUNCTION wirefence.attribute_numbers(target regclass, columns text[]) RETURNS smallint[]
-LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
-AS $$
-    SELECT array_agg(a.attnum ORDER BY c.place) FROM unnest(columns) WITH ORDINALITY AS c(name, place)
-    JOIN pg_attribute AS a ON a.attrelid = target AND a.attname = c.name AND a.attnum > 0
-$$;
-
--- key_kinds returns the kind of each column of a key. It raises an error if the table or its
--- key can't be a class's.
-CREATE FUNCTION wirefence.key_kinds(target regclass, key text[], caller name) RETURNS text[]
-LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+-- key_kinds returns the kind of each column of a key. It raises an error if the name, the table
+-- or its key can't be a class's, or the caller must not declare it.
+CREATE FUNCTION wirefence.key_kinds(class text, target regclass, key text[], caller name) RETURNS text[]
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
     judged record;
@@ -489,7 +424,9 @@ DECLARE
     kinds text[];
 BEGIN
     SELECT c.*, pg_get_userbyid(c.relowner) AS owner INTO judged FROM pg_class AS c WHERE c.oid = target;
-    IF NOT FOUND THEN
+    IF class COLLATE "C" !~ '^[a-z_][a-z0-9_]{0,62}$' OR class IS NULL THEN
+        RAISE invalid_parameter_value USING MESSAGE = 'the name of a class must have 1 to 63 bytes of a-z 0-9 _ and not start with a digit';
+    ELSIF judged.oid IS NULL THEN
         RAISE undefined_table USING MESSAGE = coalesce('table with OID ' || target::oid || ' does not exist', 'the table of the rows is null');
     ELSIF NOT pg_has_role(caller, judged.relowner, 'USAGE') THEN
         RAISE insufficient_privilege USING MESSAGE = 'only the owner of table ' || target::text || ' may declare its rows',
@@ -534,7 +471,7 @@ BEGIN
                 DETAIL = 'Equal values of it may have different texts.', HINT = 'A key has columns of integer types, uuid, text or varchar.';
         END IF;
     END LOOP;
-    IF wirefence.row_shape(target, wirefence.attribute_numbers(target, key), cardinality(key)) NOT LIKE '%}t' THEN
+    IF wirefence.row_shape(target, key, key) NOT LIKE '% unique' THEN
         RAISE invalid_parameter_value USING
             MESSAGE = 'table ' || target::text || ' has no unique index on exactly ' || array_to_string(key, ', '),
             DETAIL = 'It must be valid, not DEFERRABLE, and without a condition or expressions: otherwise two rows could have one key.';
@@ -545,195 +482,187 @@ $$;
 
 -- is_claim and is_condition give an expression the type that it must have, so that PostgreSQL
 -- says which one it has.
-CREATE FUNCTION wirefence.is_claim(claim bigint) RETURNS boolean LANGUAGE sql IMMUTABLE RETURN true;
-CREATE FUNCTION wirefence.is_condition(condition boolean) RETURNS boolean LANGUAGE sql IMMUTABLE RETURN true;
+CREATE FUNCTION wirefence.is_claim(claim bigint) RETURNS bigint LANGUAGE sql IMMUTABLE RETURN claim;
+CREATE FUNCTION wirefence.is_condition(condition boolean) RETURNS boolean LANGUAGE sql IMMUTABLE RETURN condition;
 
--- parse_rows returns a claim or a condition as PostgreSQL prints it, and the columns that it
--- names. It reads it as the CHECK constraint of an empty copy of the table: such a constraint
--- cannot look at other rows, which a check would see as of an older snapshot.
-CREATE FUNCTION wirefence.parse_rows(copy text, what text, INOUT expression text, OUT columns text[])
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+-- plan_rows returns the statement that creates an empty table with the columns that a claim and
+-- a condition may use.
+CREATE FUNCTION wirefence.plan_rows(class text, target regclass, key text[], caller name) RETURNS text
+LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    PERFORM wirefence.key_kinds(class, target, key, caller);
+    RETURN (SELECT format('CREATE TEMPORARY TABLE wirefence_rows (%s)', string_agg(format('%I %s', c.name, c.type), ', ')) FROM wirefence.row_columns(target) AS c);
+END
+$$;
+
+-- parsed_rows returns a claim or a condition as PostgreSQL prints it, and the columns that it
+-- names. It was read for an index of the copy: that looks at one row alone, and depends on no
+-- setting. PostgreSQL records on what else than itself it depends: nothing is allowed.
+CREATE FUNCTION wirefence.parsed_rows(what text, OUT expression text, OUT columns text[])
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    wanted CONSTANT text := CASE what WHEN 'claim' THEN 'is_claim' ELSE 'is_condition' END;
-    given CONSTANT text := expression;
-    parsed record;
     culprit text;
 BEGIN
-    BEGIN
-        EXECUTE format(E'ALTER TABLE %s ADD CONSTRAINT %I CHECK (wirefence.%I(%s\n))', copy, wanted, wanted, given);
-    EXCEPTION WHEN OTHERS THEN
-        RAISE EXCEPTION USING ERRCODE = SQLSTATE,
-            MESSAGE = CASE WHEN SQLSTATE = '42883' AND SQLERRM LIKE 'function wirefence.%'
-                THEN 'the ' || what || ' is of the wrong type: ' || SQLERRM ELSE 'the ' || what || ' cannot be used: ' || SQLERRM END,
-            DETAIL = 'It is ' || coalesce(quote_literal(given), 'null') || '.',
-            HINT = CASE what WHEN 'claim' THEN 'A claim is an expression of type bigint over the row''s columns: cast it with ::bigint, and qualify the names of types with their schema.'
-                ELSE 'The condition is a boolean expression over the row''s columns. Qualify the names of types with their schema.' END;
-    END;
-    SELECT pg_get_expr(c.conbin, c.conrelid) AS printed, c.conbin::text AS tree, c.oid INTO parsed
-    FROM pg_constraint AS c WHERE c.conrelid = copy::regclass AND c.conname = wanted;
-    expression := substring(parsed.printed FROM '^wirefence[.]' || wanted || '[(](.*)[)]$');
-    columns := ARRAY(SELECT a.attname FROM pg_depend AS d JOIN pg_attribute AS a ON a.attrelid = d.refobjid AND a.attnum = d.refobjsubid
-                     WHERE d.classid = 'pg_constraint'::regclass AND d.objid = parsed.oid AND d.refclassid = 'pg_class'::regclass AND d.refobjsubid > 0);
-    SELECT p.oid::regprocedure::text INTO culprit
-    FROM regexp_matches(parsed.tree, ':(?:funcid|opfuncid|hashfuncid|negfuncid) ([0-9]+)', 'g') AS m JOIN pg_proc AS p ON p.oid = m[1]::oid
-    WHERE p.oid >= 16384 AND p.oid <> format('wirefence.%I', wanted)::regproc OR p.provolatile = 'v' OR p.proname LIKE '%to\_xml%' OR p.proname = 'current_setting';
-    culprit := coalesce(culprit, substring(parsed.tree FROM '{(COERCETODOMAIN|ROWCOMPAREEXPR) '));
-    IF expression IS NULL OR position('::regclass' IN parsed.tree) > 0 THEN
-        RAISE invalid_parameter_value USING MESSAGE = 'the ' || what || ' is not one expression', DETAIL = 'It is ' || quote_literal(given) || '.';
-    ELSIF culprit IS NOT NULL THEN
+    SELECT substring(pg_get_expr(i.indexprs, i.indrelid) FROM '^wirefence[.]is_' || what || '[(](.*)[)]$'), c.columns, c.culprit
+    INTO expression, columns, culprit
+    FROM pg_index AS i, LATERAL (
+        SELECT array_agg(a.attname::text ORDER BY a.attnum) FILTER (WHERE a.attnum > 0) AS columns,
+               min(pg_describe_object(d.refclassid, d.refobjid, d.refobjsubid)) FILTER (WHERE d.refobjid <> i.indrelid) AS culprit
+        FROM pg_depend AS d LEFT JOIN pg_attribute AS a ON d.refclassid = 'pg_class'::regclass AND d.refobjid = i.indrelid AND a.attrelid = i.indrelid AND a.attnum = d.refobjsubid
+        WHERE d.classid = 'pg_class'::regclass AND d.objid = i.indexrelid AND d.refobjid >= 16384 AND d.refobjid <> format('wirefence.is_%s', what)::regproc) AS c
+    WHERE i.indexrelid = to_regclass('pg_temp.wirefence_' || what);
+    IF culprit IS NOT NULL THEN
         RAISE invalid_parameter_value USING MESSAGE = 'the ' || what || ' uses ' || culprit,
             DETAIL = 'It may use the columns of the row and built-in functions that depend on nothing else: what another row or a function reads may be older than the lock.';
-    ELSIF columns = '{}' THEN
-        RAISE invalid_parameter_value USING MESSAGE = 'the ' || what || ' names no column of the table', DETAIL = 'It is ' || quote_literal(given) || '.';
+    ELSIF expression IS NULL THEN
+        RAISE invalid_parameter_value USING MESSAGE = 'the ' || what || ' is not one expression';
+    ELSIF columns IS NULL THEN
+        RAISE invalid_parameter_value USING MESSAGE = 'the ' || what || ' names no column of the table', DETAIL = 'It is ' || expression || '.';
     END IF;
 END
 $$;
 
--- record_rows records a class, whose judge exists.
-CREATE FUNCTION wirefence.record_rows(declared jsonb) RETURNS void
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+-- drop_functions drops those functions of a class that exist.
+CREATE FUNCTION wirefence.drop_functions(class text, kinds text[]) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    wanted wirefence.row_classes := jsonb_populate_record(NULL::wirefence.row_classes, declared);
+    generated regprocedure;
 BEGIN
-    PERFORM wirefence.require_owner(wanted.relation);
+    FOR generated IN SELECT p.oid FROM pg_proc AS p, unnest(kinds) AS k(kind)
+        WHERE p.pronamespace = 'wirefence'::regnamespace AND p.proname = wirefence.row_function(class, k.kind) LOOP
+        EXECUTE 'DROP FUNCTION ' || generated;
+    END LOOP;
+END
+$$;
+
+-- record_rows records a class and creates its judge. Its texts are wirefence's own, with names
+-- that format quotes, and the expressions that parsed_rows returns: PostgreSQL prints these, with
+-- nothing in them but its own functions, types and operators. None is run here.
+CREATE FUNCTION wirefence.record_rows(class text, target regclass, key text[], shadow boolean, caller name) RETURNS void
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET datestyle = 'ISO' SET intervalstyle = 'postgres' SET timezone = 'UTC'
+    SET quote_all_identifiers = off
+AS $$
+DECLARE
+    declared wirefence.row_classes;
+    claim CONSTANT record := wirefence.parsed_rows('claim');
+    condition CONSTANT record := wirefence.parsed_rows('condition');
+    arguments record;
+    culprit text;
+BEGIN
+    declared.kinds := wirefence.key_kinds(class, target, key, caller);
+    PERFORM wirefence.require_owner(target);
     IF wirefence.citus_group() IS NOT NULL THEN -- what wirefence_owner does on other nodes can't be undone here
         RAISE feature_not_supported USING MESSAGE = 'rows cannot judge where each node of Citus has the tokens';
     END IF;
-    wanted.name := wanted.relation::text;
-    wanted.shape := wirefence.row_shape(wanted.relation, wanted.attributes, cardinality(wanted.key));
-    IF wirefence.judge_version(to_regprocedure(wanted.judge), wanted.relation) IS NULL OR wanted.judge <> wirefence.judge_name(wanted.relation, wanted.class) || '(text[],bigint[],boolean,boolean)' THEN
-        RAISE insufficient_privilege USING MESSAGE = 'class ' || wirefence.quote_name(wanted.class) || ' has no judge', HINT = 'Call wirefence.declare_rows.';
-    END IF;
-    INSERT INTO wirefence.row_classes AS r (class, relation, name, judge, key, kinds, claim, condition, mode, attributes, shape, declared_by)
-    VALUES (wanted.class, wanted.relation, wanted.name, wanted.judge, wanted.key, wanted.kinds, wanted.claim, wanted.condition, wanted.mode, wanted.attributes,
-            wanted.shape, session_user)
-    ON CONFLICT (class) DO UPDATE SET (key, kinds, claim, condition, mode, attributes, shape, declared_by, declared_at)
-        = (excluded.key, excluded.kinds, excluded.claim, excluded.condition, excluded.mode, excluded.attributes, excluded.shape, excluded.declared_by, excluded.declared_at)
-    WHERE r.relation = excluded.relation AND r.judge = excluded.judge;
+    SELECT string_agg(format('%I %s', c.name, c.type), ', ' ORDER BY c.name) AS parameters, string_agg(c.expression, ', ' ORDER BY c.name) AS values INTO arguments
+    FROM wirefence.row_columns(target) AS c WHERE c.name = ANY (claim.columns || condition.columns);
+    declared.name := (SELECT format('%I.%I', n.nspname, c.relname) FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace WHERE c.oid = target);
+    declared.columns := ARRAY(SELECT u.name FROM unnest(key || claim.columns || condition.columns) AS u(name) GROUP BY 1 ORDER BY 1);
+    INSERT INTO wirefence.row_classes AS r (class, name, key, kinds, claim, condition, mode, columns, shape, declared_by)
+    VALUES (class, declared.name, key, declared.kinds, claim.expression, condition.expression, CASE WHEN shadow THEN 'shadow' ELSE 'enforce' END, declared.columns,
+            wirefence.row_shape(target, key, declared.columns), session_user)
+    ON CONFLICT ON CONSTRAINT row_classes_pkey DO UPDATE SET (key, kinds, claim, condition, mode, columns, shape, declared_by, declared_at)
+        = (excluded.key, excluded.kinds, excluded.claim, excluded.condition, excluded.mode, excluded.columns, excluded.shape, excluded.declared_by, excluded.declared_at)
+    WHERE r.name = excluded.name
+    RETURNING r.* INTO declared;
     IF NOT FOUND THEN
         RAISE duplicate_object USING
-            MESSAGE = 'class ' || wirefence.quote_name(wanted.class) || ' is already declared for table ' || (SELECT r.name FROM wirefence.row_classes AS r WHERE r.class = wanted.class),
-            HINT = format('Run SELECT wirefence.drop_rows(%L) first.', wanted.class);
+            MESSAGE = 'class ' || wirefence.quote_name(class) || ' is already declared for table ' || (SELECT r.name FROM wirefence.row_classes AS r WHERE r.class = record_rows.class),
+            HINT = format('Run SELECT wirefence.drop_rows(%L) first.', class);
+    END IF;
+    PERFORM wirefence.drop_functions(class, '{claim}');
+    EXECUTE format('CREATE FUNCTION wirefence.%I(%s) RETURNS bigint LANGUAGE sql STABLE RETURN CASE WHEN %s THEN %s END',
+                   wirefence.row_function(class, 'claim'), arguments.parameters, condition.expression, claim.expression);
+    EXECUTE wirefence.judge_source(declared, arguments.values);
+    EXECUTE format('GRANT EXECUTE ON FUNCTION wirefence.%I, wirefence.%I TO PUBLIC', wirefence.row_function(class, 'claim'), wirefence.row_function(class, 'judge'));
+    -- The types are those of the table, so they may have chosen other functions than the copy's.
+    SELECT min(f.oid::regprocedure::text) INTO culprit
+    FROM pg_proc AS p, regexp_matches(p.prosqlbody::text, ':(?:funcid|opfuncid|hashfuncid|negfuncid) ([0-9]+)', 'g') AS m, pg_proc AS f
+    WHERE p.oid = format('wirefence.%I', wirefence.row_function(class, 'claim'))::regproc AND f.oid = m[1]::oid AND (f.oid >= 16384 OR f.provolatile <> 'i');
+    IF culprit IS NOT NULL THEN
+        RAISE invalid_parameter_value USING MESSAGE = 'the claim or the condition uses ' || culprit, HINT = 'Call wirefence.declare_rows.';
     END IF;
 END
 $$;
 
 -- declare_rows makes the rows of a table judges of their own claims: a fence class(key)=claim
 -- is valid while the row with this key has this claim and meets the condition. Called again it
--- changes the declaration. The caller must own the table: the judge runs with the rights of the
--- owner, and only wirefence_owner may call it.
+-- changes the declaration. The caller must own the table, and its expressions are read with the
+-- rights of the caller.
 CREATE FUNCTION wirefence.declare_rows(class text, "table" regclass, key text[], claim text, "while" text, shadow boolean DEFAULT false) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    kinds CONSTANT text[] := wirefence.key_kinds("table", key, current_user);
-    judge text := wirefence.judge_name("table", class);
-    copy CONSTANT text := judge || '_copy';
-    schema name;
-    owner name;
-    parsed_claim record;
-    parsed_condition record;
-    other name;
-    propagated text;
+    copy CONSTANT text := wirefence.plan_rows(class, "table", key, current_user);
+    propagated CONSTANT text := wirefence.propagate('off');
+    given record;
 BEGIN
-    IF class COLLATE "C" !~ '^[a-z_][a-z0-9_]{0,62}$' OR class IS NULL THEN
-        RAISE invalid_parameter_value USING MESSAGE = 'the name of a class must have 1 to 63 bytes of a-z 0-9 _ and not start with a digit';
-    END IF;
-    SELECT n.nspname, pg_get_userbyid(c.relowner) INTO schema, owner
-    FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace WHERE c.oid = "table";
-    IF NOT has_schema_privilege(current_user, schema, 'CREATE') OR NOT has_schema_privilege(owner, schema, 'CREATE') THEN
-        RAISE insufficient_privilege USING MESSAGE = 'the judge of the class is a function in schema ' || quote_ident(schema) || ', where the owner of the table may not create one',
-            HINT = format('GRANT CREATE ON SCHEMA %I TO %I', schema, owner);
-    END IF;
-    propagated := wirefence.propagate('off');
-    EXECUTE format('CREATE TABLE %s (LIKE %s)', copy, "table");
-    parsed_claim := wirefence.parse_rows(copy, 'claim', claim);
-    parsed_condition := wirefence.parse_rows(copy, 'condition', "while");
-    EXECUTE 'DROP TABLE ' || copy;
-    EXECUTE wirefence.judge_source("table", class, key, kinds, parsed_claim.expression, parsed_condition.expression);
-    judge := judge || '(text[],bigint[],boolean,boolean)';
-    EXECUTE format('ALTER FUNCTION %s OWNER TO %I', judge, owner);
-    EXECUTE format('REVOKE ALL ON FUNCTION %s FROM PUBLIC', judge);
-    FOR other IN SELECT pg_get_userbyid(a.grantee) FROM pg_proc AS p, aclexplode(p.proacl) AS a WHERE p.oid = judge::regprocedure AND a.grantee NOT IN (0, p.proowner) LOOP
-        EXECUTE format('REVOKE ALL ON FUNCTION %s FROM %I', judge, other);
+    EXECUTE copy;
+    FOR given IN SELECT * FROM (VALUES ('claim', claim), ('condition', "while")) AS v(what, expression) LOOP
+        BEGIN
+            EXECUTE format(E'CREATE INDEX wirefence_%s ON pg_temp.wirefence_rows ((wirefence.is_%1$s(%s\n)))', given.what, given.expression);
+        EXCEPTION WHEN OTHERS THEN
+            RAISE EXCEPTION USING ERRCODE = SQLSTATE,
+                MESSAGE = CASE WHEN SQLSTATE = '42883' AND SQLERRM LIKE 'function wirefence.%'
+                    THEN 'the ' || given.what || ' is of the wrong type: ' || SQLERRM ELSE 'the ' || given.what || ' cannot be used: ' || SQLERRM END,
+                DETAIL = 'It is ' || coalesce(quote_literal(given.expression), 'null') || '.',
+                HINT = CASE given.what WHEN 'claim' THEN 'A claim is an expression of type bigint: cast it with ::bigint.' ELSE 'The condition is a boolean expression.' END
+                    || ' It may use the row''s columns of built-in types and enums, and immutable built-in functions. A timestamptz counts as the timestamp in UTC, an enum as its label, a text.';
+        END;
     END LOOP;
-    EXECUTE format('GRANT EXECUTE ON FUNCTION %s TO wirefence_owner', judge);
-    IF NOT has_schema_privilege('wirefence_owner', schema, 'USAGE') THEN
-        EXECUTE format('GRANT USAGE ON SCHEMA %I TO wirefence_owner', schema);
-    END IF;
-    IF NOT has_schema_privilege('wirefence_owner', schema, 'USAGE') THEN
-        RAISE insufficient_privilege USING MESSAGE = 'wirefence_owner may not call functions in schema ' || quote_ident(schema),
-            HINT = format('GRANT USAGE ON SCHEMA %I TO wirefence_owner', schema);
-    END IF;
-    PERFORM wirefence.record_rows(jsonb_build_object('class', class, 'relation', "table"::oid::text, 'judge', judge, 'key', key, 'kinds', kinds,
-        'claim', parsed_claim.expression, 'condition', parsed_condition.expression, 'mode', CASE WHEN shadow THEN 'shadow' ELSE 'enforce' END,
-        'attributes', wirefence.attribute_numbers("table", key || ARRAY(
-            SELECT u.name FROM unnest(parsed_claim.columns || parsed_condition.columns) AS u(name) EXCEPT SELECT u.name FROM unnest(key) AS u(name)))));
+    PERFORM wirefence.record_rows(class, "table", key, shadow, current_user);
+    DROP TABLE pg_temp.wirefence_rows;
     PERFORM wirefence.propagate(propagated);
 END
 $$;
 
--- forget_rows deletes a declaration. The owner of the table may do that; when the table has
--- gone, the role that declared it and issuers.
-CREATE FUNCTION wirefence.forget_rows(class text) RETURNS void
+-- drop_rows takes a declaration back: fences of the class get WF008 from then on. The owner of
+-- the table may do that; when the table has gone, the role that declared it and issuers.
+CREATE FUNCTION wirefence.drop_rows(class text) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
     declared wirefence.row_classes;
 BEGIN
-    SELECT * INTO declared FROM wirefence.row_classes AS r WHERE r.class = forget_rows.class;
+    SELECT * INTO declared FROM wirefence.row_classes AS r WHERE r.class = drop_rows.class;
     IF NOT FOUND THEN
         RAISE undefined_object USING MESSAGE = 'class ' || coalesce(wirefence.quote_name(class), 'null') || ' is not declared', HINT = 'SELECT * FROM wirefence.rows() lists the classes.';
-    ELSIF EXISTS (SELECT FROM pg_class AS c WHERE c.oid = declared.relation) THEN
-        PERFORM wirefence.require_owner(declared.relation);
+    ELSIF wirefence.row_table(declared.name) IS NOT NULL THEN
+        PERFORM wirefence.require_owner(wirefence.row_table(declared.name));
     ELSIF NOT pg_has_role(session_user, 'wirefence_issuer', 'MEMBER')
           AND NOT EXISTS (SELECT FROM pg_roles AS r WHERE r.rolname = declared.declared_by AND pg_has_role(session_user, r.oid, 'MEMBER')) THEN
         RAISE insufficient_privilege USING MESSAGE = 'permission denied to drop class ' || wirefence.quote_name(class),
             HINT = 'Connect as ' || declared.declared_by || ', who declared it, or as a member of wirefence_issuer.';
     END IF;
-    DELETE FROM wirefence.row_classes AS r WHERE r.class = forget_rows.class;
-END
-$$;
-
--- judge_of returns the judge of a class, null if it has gone.
-CREATE FUNCTION wirefence.judge_of(class text) RETURNS regprocedure
-LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
-AS $$ SELECT to_regprocedure(r.judge) FROM wirefence.row_classes AS r WHERE r.class = judge_of.class $$;
-
--- drop_rows takes a declaration back: fences of the class get WF008 from then on.
-CREATE FUNCTION wirefence.drop_rows(class text) RETURNS void
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
-AS $$
-DECLARE
-    judge CONSTANT regprocedure := wirefence.judge_of(class);
-BEGIN
-    PERFORM wirefence.forget_rows(class);
-    IF judge IS NOT NULL THEN
-        EXECUTE 'DROP FUNCTION ' || judge;
-    END IF;
+    DELETE FROM wirefence.row_classes AS r WHERE r.class = drop_rows.class;
+    PERFORM wirefence.drop_functions(class, '{claim,judge}');
 END
 $$;
 
 -- rows lists the declared classes; fault says why a class refuses all its fences, null if it
 -- does not.
 CREATE FUNCTION wirefence.rows() RETURNS TABLE (class text, relation text, key text[], claim text, "while" text, mode text, declared_by text, declared_at timestamptz, fault text)
-LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
-    SELECT r.class, r.name, r.key, r.claim, r.condition, r.mode, r.declared_by, r.declared_at,
-           CASE WHEN c.oid IS NULL THEN 'the table has gone: drop the class, or declare it for the table that took its place'
-                WHEN wirefence.judge_version(to_regprocedure(r.judge), r.relation) IS NULL THEN 'its judge has gone, or has another owner than the table: declare it again'
-                WHEN wirefence.row_shape(r.relation, r.attributes, cardinality(r.key)) <> r.shape
-                THEN 'the table was renamed or got FORCE ROW LEVEL SECURITY, a column that the class uses was altered, or the unique index on its key has gone: mend that, and declare it again' END
-    FROM wirefence.row_classes AS r LEFT JOIN pg_class AS c ON c.oid = r.relation
-    ORDER BY 1
+BEGIN
+    RETURN QUERY SELECT r.class, r.name, r.key, r.claim, r.condition, r.mode, r.declared_by, r.declared_at,
+           CASE WHEN wirefence.row_table(r.name) IS NULL THEN 'the table has gone, or another name: drop the class, and declare it for the table that took its place'
+                WHEN to_regproc(format('wirefence.%I', wirefence.row_function(r.class, 'judge'))) IS NULL THEN 'its judge has gone: declare it again'
+                WHEN wirefence.is_distributed(wirefence.row_table(r.name)) OR wirefence.row_shape(wirefence.row_table(r.name), r.key, r.columns) <> r.shape
+                THEN 'a column that the class uses was altered, or the unique index on its key has gone: mend that, and declare it again' END
+    FROM wirefence.row_classes AS r
+    ORDER BY 1;
+END
 $$;
 
-GRANT EXECUTE ON FUNCTION wirefence.declare_rows(text, regclass, text[], text, text, boolean), wirefence.drop_rows(text), wirefence.key_kinds(regclass, text[], name),
-    wirefence.judge_name(regclass, text), wirefence.judge_source(regclass, text, text[], text[], text, text), wirefence.attribute_numbers(regclass, text[]),
-    wirefence.parse_rows(text, text, text),
-    wirefence.is_claim(bigint), wirefence.is_condition(boolean), wirefence.record_rows(jsonb), wirefence.forget_rows(text), wirefence.judge_of(text),
+GRANT EXECUTE ON FUNCTION wirefence.note_checked(text), wirefence.proxy_hold(integer, text, text, text, boolean, text),
+    wirefence.check_rows(text, text, boolean, boolean), wirefence.judge_rows(text, text, boolean, boolean), wirefence.judge_rows_in_shadow(text, text),
+    wirefence.read_rows(text), wirefence.refuse_rows(text, text, bigint, text), wirefence.row_function(text, text), wirefence.exactly(anyelement, anyelement),
+    wirefence.decode_text(text, text), wirefence.declare_rows(text, regclass, text[], text, text, boolean), wirefence.plan_rows(text, regclass, text[], name),
+    wirefence.is_claim(bigint), wirefence.is_condition(boolean), wirefence.record_rows(text, regclass, text[], boolean, name), wirefence.drop_rows(text),
     wirefence.encode_key(text) TO PUBLIC;
 GRANT EXECUTE ON FUNCTION wirefence.rows() TO wirefence_issuer;
 

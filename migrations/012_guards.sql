@@ -393,6 +393,12 @@ BEGIN
 END
 $$;
 
+-- unchecked_row returns the first of these names for which the transaction was not checked.
+CREATE FUNCTION wirefence.unchecked_row(names text[]) RETURNS text
+LANGUAGE sql STABLE
+RETURN (SELECT min(u.name) FROM unnest(names) AS u(name)
+        WHERE u.name NOT IN (SELECT split_part(s.pair, '=', 1) FROM string_to_table(current_setting('wirefence.checked', true), ',') AS s(pair)));
+
 -- guard_rows is the trigger of a table each of whose rows belongs to a row that judges. It runs
 -- after a statement, by its transition tables. In an inheritance tree it runs after each row,
 -- because a write through a parent fires no statement trigger of the child.
@@ -405,58 +411,60 @@ BEGIN
     IF TG_LEVEL = 'STATEMENT' THEN
         EXECUTE wirefence.rows_query(TG_ARGV[0], array_remove(ARRAY[CASE WHEN TG_OP <> 'DELETE' THEN 'wirefence_new' END,
                                                                     CASE WHEN TG_OP <> 'INSERT' THEN 'wirefence_old' END], NULL)) INTO names;
-        PERFORM wirefence.guard_names(TG_RELID::regclass, TG_ARGV[0], names, TG_NARGS > 1);
+        PERFORM wirefence.require_rows(TG_RELID::regclass, TG_ARGV[0], names, TG_NARGS > 1);
         RETURN NULL;
     END IF;
     IF TG_OP <> 'INSERT' THEN
         EXECUTE wirefence.rows_query(TG_ARGV[0], '{(SELECT ($1).*)}') INTO names USING OLD;
-        PERFORM wirefence.guard_names(TG_RELID::regclass, TG_ARGV[0], names, TG_NARGS > 1);
+        PERFORM wirefence.require_rows(TG_RELID::regclass, TG_ARGV[0], names, TG_NARGS > 1);
     END IF;
     IF TG_OP <> 'DELETE' THEN
         EXECUTE wirefence.rows_query(TG_ARGV[0], '{(SELECT ($1).*)}') INTO names USING NEW;
-        PERFORM wirefence.guard_names(TG_RELID::regclass, TG_ARGV[0], names, TG_NARGS > 1);
+        PERFORM wirefence.require_rows(TG_RELID::regclass, TG_ARGV[0], names, TG_NARGS > 1);
     END IF;
     RETURN NULL;
 END
 $$;
 
--- guard_names requires that the transaction was checked for the rows that judge, given by their
--- names, and that the session variable has not changed since.
-CREATE FUNCTION wirefence.guard_names(target regclass, template text, names text[], shadow boolean) RETURNS void
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan
+-- require_rows requires that the transaction was checked for the rows that judge, given by their
+-- names. If it was not, it checks the fence of the session, with the rights of the writer.
+CREATE FUNCTION wirefence.require_rows(target regclass, template text, names text[], shadow boolean) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
     carried CONSTANT text := nullif(current_setting('wirefence.token', true), '');
     lacks_name CONSTANT boolean := array_position(names, NULL) IS NOT NULL;
-    checked boolean := shadow OR carried IS NULL;
-    missing text;
+    missing text := wirefence.unchecked_row(names);
     state text := 'WF002';
 BEGIN
-    LOOP
-        SELECT min(u.name) INTO missing FROM unnest(names) AS u(name)
-        WHERE u.name NOT IN (SELECT split_part(s.pair, '=', 1) FROM unnest(string_to_array(wirefence.checked_rows(), ',')) AS s(pair));
-        IF missing IS NULL AND NOT lacks_name THEN
-            RETURN;
-        END IF;
-        EXIT WHEN checked;
+    IF missing IS NOT NULL AND carried IS NOT NULL AND NOT shadow THEN
         PERFORM wirefence.check(NULL, NULL, false, false);
-        checked := true;
-    END LOOP;
+        missing := wirefence.unchecked_row(names);
+    ELSIF shadow AND strpos(',' || carried, ',' || missing || '=') > 0 THEN
+        state := left(wirefence.check(NULL, NULL, false, true), 5);
+    END IF;
+    IF (missing IS NOT NULL OR lacks_name) AND state IS NOT NULL THEN
+        PERFORM wirefence.refuse_row(target, template, missing, state, shadow);
+    END IF;
+END
+$$;
+
+-- refuse_row refuses a write to a row, given by the name of the row that judges, null if it has
+-- none.
+CREATE FUNCTION wirefence.refuse_row(target regclass, template text, name text, state text, shadow boolean) RETURNS void
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
     IF shadow THEN
-        IF strpos(',' || carried, ',' || missing || '=') > 0 THEN
-            state := left(wirefence.judge_fence_in_shadow(carried, NULL), 5);
-        END IF;
-        IF state IS NOT NULL THEN
-            PERFORM wirefence.guard_shadowed(target, template, state);
-        END IF;
+        PERFORM wirefence.guard_shadowed(target, template, state);
     ELSIF wirefence.record_bypass(target, template) THEN
         RETURN;
     ELSIF EXISTS (SELECT FROM wirefence.row_classes AS r WHERE r.class = split_part(template, '(', 1) AND r.mode = 'shadow') THEN
         PERFORM wirefence.note('shadow', 'WF002', split_part(template, '(', 1) || '()', NULL, NULL, NULL, NULL, target::text);
-    ELSIF lacks_name THEN
+    ELSIF name IS NULL THEN
         PERFORM wirefence.guard_row_unchecked(target, template, NULL, false);
     ELSE
-        PERFORM wirefence.refuse_unguarded(target, missing, carried);
+        PERFORM wirefence.refuse_unguarded(target, name, nullif(current_setting('wirefence.token', true), ''));
     END IF;
 END
 $$;
@@ -499,6 +507,6 @@ END
 $$;
 
 GRANT EXECUTE ON FUNCTION wirefence.is_checked(text), wirefence.entry(text), wirefence.guard(), wirefence.guard_row(), wirefence.guard_rows(), wirefence.guard_statement(), wirefence.row_query(text),
-    wirefence.rows_query(text, text[]), wirefence.guard_names(regclass, text, text[], boolean),
+    wirefence.rows_query(text, text[]), wirefence.unchecked_row(text[]), wirefence.require_rows(regclass, text, text[], boolean), wirefence.refuse_row(regclass, text, text, text, boolean),
     wirefence.guard_unchecked(regclass, text), wirefence.guard_row_unchecked(regclass, text, text, boolean),
     wirefence.guard_truncate(regclass, text, boolean), wirefence.guard_shadowed(regclass, text, text) TO PUBLIC;

@@ -326,5 +326,5 @@ $$;
 CREATE TRIGGER record_on_workers AFTER INSERT OR UPDATE ON wirefence.resource_locks
 FOR EACH ROW WHEN (wirefence.citus_group() IS NOT NULL) EXECUTE FUNCTION wirefence.record_on_workers();
 
-GRANT EXECUTE ON FUNCTION wirefence.propagate(text) TO PUBLIC;
+GRANT EXECUTE ON FUNCTION wirefence.propagate(text), wirefence.is_distributed(regclass) TO PUBLIC;
 GRANT EXECUTE ON FUNCTION wirefence.unready_workers() TO wirefence_issuer;

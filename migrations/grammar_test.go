@@ -23,7 +23,7 @@ func parsed(t interface{ Fatal(...any) }, conn *pgx.Conn, text, def string) (str
 	var sources []*fence.Source
 	var names []string
 	var values []int64
-	err := conn.QueryRow(context.Background(), "SELECT * FROM wirefence.read_fence($1, $2)", text, def).Scan(&resources, &tokens, &sources, &names, &values)
+	err := conn.QueryRow(context.Background(), "SELECT f.*, r.names, r.claims FROM wirefence.read_fence($1, $2) AS f, wirefence.split_rows(CASE WHEN strpos($1, '(') > 0 THEN $1 END) AS r", text, def).Scan(&resources, &tokens, &sources, &names, &values)
 	if err != nil {
 		return "", code(err)
 	}

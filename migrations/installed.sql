@@ -20,9 +20,6 @@ FROM (
     SELECT 2, 'dependent', i.type || ' ' || i.identity FROM dependent AS d, LATERAL pg_catalog.pg_identify_object(d.classid, d.objid, 0) AS i
     WHERE d.tgrelid IS NULL AND i.schema IS DISTINCT FROM 'wirefence' AND i.identity NOT LIKE '% wirefence.%'
     UNION ALL
-    SELECT 2, 'judge', p.oid::pg_catalog.regprocedure::pg_catalog.text FROM pg_catalog.pg_proc AS p
-    WHERE p.proargnames[1] = 'wirefence_keys' AND p.prosecdef
-    UNION ALL
     SELECT 3, 'schema', n.nspname FROM pg_catalog.pg_namespace AS n WHERE n.nspname = 'wirefence'
     UNION ALL
     SELECT 4, 'role', ours.rolname FROM ours

@@ -52,7 +52,7 @@ var driftRounds = [][]drifted{{
 		"function wirefence.lock_key(text)", "its body was changed"},
 	{"ALTER FUNCTION wirefence.seal(text, bigint, text, text) SECURITY INVOKER", "function wirefence.seal(text, bigint, text, text)", "not SECURITY DEFINER"},
 	{"ALTER FUNCTION wirefence.lease_key(text) SECURITY DEFINER", "function wirefence.lease_key(text)", "made SECURITY DEFINER"},
-	{"ALTER FUNCTION wirefence.check_rows(text, text, boolean, boolean) RESET search_path", "function wirefence.check_rows(text, text, boolean, boolean)", "its settings are none, not search_path=pg_catalog, pg_temp"},
+	{"ALTER FUNCTION wirefence.read_rows(text) RESET search_path", "function wirefence.read_rows(text)", "its settings are none, not search_path=pg_catalog, pg_temp"},
 	{"ALTER FUNCTION wirefence.lock_exclusive(text, bigint, text, interval, boolean) SET lock_timeout = '1s'", "function wirefence.lock_exclusive(text, bigint, text, interval, boolean)", "its settings are"},
 	{"ALTER FUNCTION wirefence.revoke(text) OWNER TO postgres", "function wirefence.revoke(text)", "it belongs to postgres"},
 	{"DROP FUNCTION wirefence.status()", "function wirefence.status()", "it is missing"},

@@ -21,7 +21,6 @@ var uninstallSQL string
 type Installed struct {
 	Schema     bool
 	Guards     []string // tables
-	Judges     []string // functions, of classes of rows
 	Dependents []string // other objects, not Wirefence's, that depend on the schema
 	Roles      []string
 	Elsewhere  []string // other databases that keep the roles
@@ -63,7 +62,7 @@ func Look(ctx context.Context, conn *pgx.Conn) (all Installed, err error) {
 		return all, fmt.Errorf("look what is installed: %w", err)
 	}
 	lists := map[string]*[]string{
-		"guard": &all.Guards, "judge": &all.Judges, "dependent": &all.Dependents, "role": &all.Roles, "elsewhere": &all.Elsewhere, "member": &all.Members,
+		"guard": &all.Guards, "dependent": &all.Dependents, "role": &all.Roles, "elsewhere": &all.Elsewhere, "member": &all.Members,
 	}
 	var kind, name string
 	_, err = pgx.ForEachRow(rows, []any{&kind, &name}, func() error {

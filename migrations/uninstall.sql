@@ -1,17 +1,11 @@
 -- Removes Wirefence from this database: the schema with everything that depends on it, which
--- guards do, the judges of rows, and the roles unless another database has rights or objects of theirs. What a role
+-- guards do, and the roles unless another database has rights or objects of theirs. What a role
 -- has been granted here goes with it; if it owns anything else, nothing is removed.
 DO $$
 DECLARE
     role name;
     owned text;
-    judge text;
 BEGIN
-    FOR judge IN -- of a class of rows, in the schema of its table
-        SELECT p.oid::pg_catalog.regprocedure FROM pg_catalog.pg_proc AS p WHERE p.proargnames[1] = 'wirefence_keys' AND p.prosecdef
-    LOOP
-        EXECUTE 'DROP FUNCTION ' || judge;
-    END LOOP;
     DROP SCHEMA IF EXISTS wirefence CASCADE;
     FOR role IN -- that has rights or objects here
         SELECT DISTINCT r.rolname FROM pg_catalog.pg_shdepend AS s

@@ -59,14 +59,14 @@ func rowsDeclareCommand() *cobra.Command {
 		Short: "Make the rows of a table judge their own claims, or change how they do",
 		Long: `Makes the rows of a table judge fences of a class: CLASS(key)=claim counts while the row
 with this key has this claim and meets the condition. The key needs a unique index. The
-claim and the condition may use the columns of the row and built-in functions.
+claim and the condition may use the row's columns of built-in types and enums, and immutable
+built-in functions; a timestamptz counts as the timestamp in UTC, an enum as its label.
 
 The claim must be new with each take of the row: a time or a random number, not a counter of
 attempts, which may repeat.
 
-The command creates a function in the table's schema, which the table's owner owns. Run it
-again to change the declaration, and after a change of the table that wirefence rows list
-reports.`,
+Only the table's owner may declare its rows. Run the command again to change the
+declaration, and after a change of the table that wirefence rows list reports.`,
 		Example: `  wirefence rows declare job --table public.river_job --key id \
     --claim "(extract(epoch from attempted_at) * 1000000)::bigint" --while "state = 'running'"`,
 		Args: exactly(1, "one class: wirefence rows declare job --table …"),

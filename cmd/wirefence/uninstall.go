@@ -67,9 +67,6 @@ func printInstalled(w io.Writer, database string, there migrations.Installed) {
 	for _, table := range there.Guards {
 		fmt.Fprintf(w, "  the guard of table %s, which anybody with the right to it may write then\n", table)
 	}
-	for _, judge := range there.Judges {
-		fmt.Fprintf(w, "  the function %s, which judges the rows of a class\n", judge)
-	}
 	if there.Schema {
 		fmt.Fprintln(w, "  the schema wirefence, with all tokens, leases, policies and the history")
 	}
