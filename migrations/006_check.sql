@@ -444,26 +444,31 @@ END
 $$;
 
 -- check_several is check_current for the pairs of a fence, each of which is the current token of a
--- resource with a plain name. It waits for none of their locks.
+-- resource with a plain name. It takes the locks in the order of their keys and waits for none.
 CREATE FUNCTION wirefence.check_several(carried text) RETURNS boolean
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
     pairs CONSTANT text[] := string_to_array(carried, ',');
-    passed bigint;
+    missing integer := cardinality(pairs);
+    found record;
 BEGIN
-    IF pg_is_in_recovery() OR cardinality(pairs) > 32 THEN
+    IF pg_is_in_recovery() OR missing > 32 THEN
         RETURN false;
     ELSIF coalesce(current_setting('wirefence.server', true), '') = '' THEN
         PERFORM wirefence.know_server();
     END IF;
-    SELECT count(*) FILTER (WHERE CASE WHEN pg_try_advisory_xact_lock_shared(wirefence.lock_key(l.resource_id))
-                                            AND currtid2('wirefence.resource_locks', l.ctid) = l.ctid
-                                       THEN wirefence.is_here(l.pinned_to) IS NOT FALSE END) INTO passed
-    FROM wirefence.resource_locks AS l
-    WHERE l.resource_id = ANY (ARRAY(SELECT split_part(u.pair, '=', 1) FROM unnest(pairs) AS u(pair)))
-      AND (l.fence = ANY (pairs) OR l.sourced_fence = ANY (pairs));
-    RETURN passed = cardinality(pairs) AND wirefence.note_tokens(carried);
+    FOR found IN
+        SELECT wirefence.lock_key(l.resource_id) AS key, l.ctid AS row, wirefence.is_here(l.pinned_to) IS NOT FALSE AS is_here
+        FROM wirefence.resource_locks AS l
+        WHERE l.resource_id = ANY (ARRAY(SELECT split_part(u.pair, '=', 1) FROM unnest(pairs) AS u(pair)))
+          AND (l.fence = ANY (pairs) OR l.sourced_fence = ANY (pairs))
+        ORDER BY 1
+    LOOP
+        EXIT WHEN NOT (found.is_here AND pg_try_advisory_xact_lock_shared(found.key) AND currtid2('wirefence.resource_locks', found.row) = found.row);
+        missing := missing - 1;
+    END LOOP;
+    RETURN missing = 0 AND wirefence.note_tokens(carried);
 END
 $$;
 

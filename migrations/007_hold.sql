@@ -139,7 +139,7 @@ BEGIN
         RETURN 'checked';
     END IF;
     IF fence IS NULL AND variable IS NULL THEN
-        PERFORM wirefence.check(NULL, NULL, manner = 'group' AND required, false);
+        PERFORM wirefence.check_tokens(NULL, NULL, manner = 'group' AND required, false);
         RETURN 'none';
     ELSIF strpos(coalesce(fence, variable), '(') > 0 THEN
         PERFORM wirefence.suppress_counting(false);
@@ -153,7 +153,8 @@ BEGIN
             AND (manner = 'needed' OR wirefence.wanted(keys) = '{}');
     END IF;
     IF holds OR manner = 'group' OR state = 'shadow' THEN
-        reason := wirefence.check(fence, default_resource, false, false);
+        reason := CASE WHEN default_resource IS NOT NULL OR wirefence.check_current(split_part(coalesce(fence, variable), '=', 1), coalesce(fence, variable)) IS NOT TRUE
+            THEN wirefence.check_tokens(fence, default_resource, false, false) END;
     END IF;
     PERFORM wirefence.suppress_counting(false);
     IF holds AND wirefence.hold_keys(number, keys) THEN
