@@ -30,11 +30,12 @@ CREATE TABLE wirefence.resource_locks (
     used_xid      xid8,
     failover      text COLLATE "C" NOT NULL DEFAULT 'reacquire' CHECK (failover IN ('reacquire', 'trust')),
     sealed_under  text COLLATE "C",
+    forgotten_token bigint,
     fence         text COLLATE "C" GENERATED ALWAYS AS (
-                      CASE WHEN mode = 'enforce' AND reuse = 'allow' AND NOT must_name_source AND resource_id !~ '[^A-Za-z0-9_.:/-]'
+                      CASE WHEN mode = 'enforce' AND reuse = 'allow' AND NOT must_name_source AND (forgotten_token = last_token) IS NOT TRUE AND resource_id !~ '[^A-Za-z0-9_.:/-]'
                            THEN resource_id || '=' || last_token::text END) STORED,
     sourced_fence text COLLATE "C" GENERATED ALWAYS AS (
-                      CASE WHEN mode = 'enforce' AND reuse = 'allow' AND resource_id !~ '[^A-Za-z0-9_.:/-]'
+                      CASE WHEN mode = 'enforce' AND reuse = 'allow' AND (forgotten_token = last_token) IS NOT TRUE AND resource_id !~ '[^A-Za-z0-9_.:/-]'
                            THEN resource_id || '=' || last_token::text || '@' || source END) STORED,
     pinned_to     text COLLATE "C" GENERATED ALWAYS AS (
                       CASE WHEN failover = 'reacquire' AND advance = 'grant' THEN sealed_under END) STORED,
@@ -54,8 +55,9 @@ COMMENT ON COLUMN wirefence.resource_locks.used_token IS 'Under reuse = once, th
 COMMENT ON COLUMN wirefence.resource_locks.used_xid IS 'The transaction that presented used_token.';
 COMMENT ON COLUMN wirefence.resource_locks.failover IS 'reacquire: a token that was granted before a promotion or a restore is refused after it. trust: the storage keeps every commit, so it keeps the tokens too.';
 COMMENT ON COLUMN wirefence.resource_locks.sealed_under IS 'The identity of the server when a seal or an operator last raised last_token; null if none did.';
+COMMENT ON COLUMN wirefence.resource_locks.forgotten_token IS 'While this is last_token, the resource is forgotten: it counts as unknown, and the row can be removed.';
 COMMENT ON COLUMN wirefence.resource_locks.pinned_to IS 'The identity that the server must have for a token to be accepted; null: any.';
-COMMENT ON COLUMN wirefence.resource_locks.fence IS 'The fence with the current token, where check accepts it without further conditions; null under mode = shadow, reuse = once, must_name_source, and for names that are percent-encoded.';
+COMMENT ON COLUMN wirefence.resource_locks.fence IS 'The fence with the current token, where check accepts it without further conditions; null under mode = shadow, reuse = once, must_name_source, for a forgotten resource, and for names that are percent-encoded.';
 COMMENT ON COLUMN wirefence.resource_locks.sourced_fence IS 'The same fence, with the source after the token.';
 
 CREATE INDEX resource_locks_shadow ON wirefence.resource_locks (resource_id) WHERE mode = 'shadow';
@@ -127,12 +129,16 @@ CREATE TABLE wirefence.settings (
     only_row    boolean PRIMARY KEY DEFAULT true CHECK (only_row),
     undeclared  text COLLATE "C" NOT NULL DEFAULT 'allow' CHECK (undeclared IN ('allow', 'refuse')),
     failover    text COLLATE "C" NOT NULL DEFAULT 'reacquire' CHECK (failover IN ('reacquire', 'trust')),
-    began_under text COLLATE "C" NOT NULL DEFAULT wirefence.identity()
+    began_under text COLLATE "C" NOT NULL DEFAULT wirefence.identity(),
+    floor       bigint NOT NULL DEFAULT 0,
+    forgot_grants boolean NOT NULL DEFAULT false
 );
 
 COMMENT ON COLUMN wirefence.settings.undeclared IS 'How a token is judged whose resource is not in resource_locks. allow: it is accepted, and the resource is recorded. refuse: WF008.';
 COMMENT ON COLUMN wirefence.settings.failover IS 'The failover policy of every resource for which no operator has set another.';
 COMMENT ON COLUMN wirefence.settings.began_under IS 'The identity of the server when the schema was created; it applies to resources that have no sealed_under.';
+COMMENT ON COLUMN wirefence.settings.floor IS 'The highest token that was ever forgotten. An unknown resource accepts no token up to it, and its next grant exceeds it.';
+COMMENT ON COLUMN wirefence.settings.forgot_grants IS 'A resource with granted tokens was forgotten.';
 
 -- The operator chooses the failover policy when the schema is created.
 INSERT INTO wirefence.settings (failover) VALUES (coalesce(nullif(current_setting('wirefence.failover', true), ''), 'reacquire'));

@@ -24,7 +24,21 @@ AS $$ SELECT s.failover FROM wirefence.settings AS s $$;
 -- service grants all of them, nobody would ever seal the resource, so it must stay usable.
 CREATE FUNCTION wirefence.row_may_be_lost() RETURNS boolean
 LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp
-AS $$ SELECT EXISTS (SELECT FROM wirefence.resource_locks AS l WHERE l.advance = 'grant') AND wirefence.is_former(NULL) $$;
+AS $$
+    SELECT (s.forgot_grants OR EXISTS (SELECT FROM wirefence.resource_locks AS l WHERE l.advance = 'grant')) AND wirefence.is_former(NULL)
+    FROM wirefence.settings AS s
+$$;
+
+-- is_forgotten reports whether the row of a resource counts as none: see 017_forget.sql.
+CREATE FUNCTION wirefence.is_forgotten(known wirefence.resource_locks) RETURNS boolean
+LANGUAGE sql IMMUTABLE
+RETURN (known).forgotten_token IS NOT NULL AND (known).forgotten_token = (known).last_token;
+
+-- forgotten_floor returns the highest token that was ever forgotten. A resource without a row may
+-- have had any token up to it.
+CREATE FUNCTION wirefence.forgotten_floor() RETURNS bigint
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
+AS $$ SELECT s.floor FROM wirefence.settings AS s $$;
 
 -- next_token returns the token for the next grant. Where grants may be lost, it jumps above all
 -- of them: by 2^32 at least, and at least to the time since 1970 in units of 2^-20 s, about a
@@ -37,7 +51,7 @@ CREATE FUNCTION wirefence.next_token(known wirefence.resource_locks) RETURNS big
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    last CONSTANT bigint := coalesce(known.last_token, 0);
+    last CONSTANT bigint := coalesce(known.last_token, wirefence.forgotten_floor());
 BEGIN
     IF NOT wirefence.is_former(known) THEN
         RETURN last + 1;

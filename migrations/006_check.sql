@@ -19,8 +19,8 @@ AS $$ SELECT s.undeclared = 'refuse' FROM wirefence.settings AS s $$;
 CREATE FUNCTION wirefence.verdict(token bigint, source text, known wirefence.resource_locks) RETURNS text
 LANGUAGE sql
 RETURN CASE
-    WHEN (known).resource_id IS NULL THEN CASE WHEN wirefence.must_be_declared() THEN 'WF008'
-                                                  WHEN token >= 4611686018427387904 OR wirefence.citus_group() IS NOT NULL THEN 'WF003'
+    WHEN (known).resource_id IS NULL OR wirefence.is_forgotten(known) THEN CASE WHEN wirefence.must_be_declared() THEN 'WF008'
+                                                  WHEN token >= 4611686018427387904 OR token <= wirefence.forgotten_floor() OR wirefence.citus_group() IS NOT NULL THEN 'WF003'
                                                   WHEN wirefence.row_may_be_lost() THEN 'WF001' ELSE 'record' END
     WHEN wirefence.is_foreign(source, known) THEN 'WF003'
     WHEN token < (known).last_token OR (known).pinned_to <> wirefence.identity() THEN 'WF001'
@@ -60,6 +60,7 @@ AS $$
 DECLARE
     name text := wirefence.quote_name(resource);
     reason text := CASE WHEN state = 'WF003' AND wirefence.is_foreign(source, known) THEN 'foreign'
+        WHEN state = 'WF003' AND (known.resource_id IS NULL OR wirefence.is_forgotten(known)) AND token <= wirefence.forgotten_floor() THEN 'forgotten'
         WHEN state = 'WF001' AND (known.resource_id IS NULL OR known.pinned_to <> wirefence.identity()) THEN 'former'
         ELSE state END;
 BEGIN
@@ -72,13 +73,15 @@ BEGIN
            coalesce(': it comes from ' || wirefence.quote_name(source) || ', not from ', ': it does not say that it comes from ')
            || wirefence.quote_name(known.source) END;
     detail := CASE state WHEN 'WF008' THEN 'No token of it was ever recorded, and it was not declared.' ELSE
-        'Resource ' || name || ': presented token ' || token || ', current token ' || coalesce(known.last_token::text, 'none')
+        'Resource ' || name || ': presented token ' || token || ', current token ' || CASE WHEN wirefence.is_forgotten(known) THEN 'none' ELSE coalesce(known.last_token::text, 'none') END
         || wirefence.describe_last_grant(known) || '.'
         || CASE reason WHEN 'foreign' THEN ' Tokens of different sources cannot be compared.'
+           WHEN 'forgotten' THEN ' Resources with tokens up to ' || wirefence.forgotten_floor() || ' were forgotten, so an unknown resource accepts no token up to that.'
            WHEN 'former' THEN ' The database was promoted or restored since: it accepts no token that was granted before.' ELSE '' END END;
     hint := CASE reason
         WHEN 'WF001' THEN 'A later holder has taken over. Stop this work: a retry with the same token can never succeed.'
         WHEN 'former' THEN 'Acquire the lock again and use the new token. If the storage keeps every commit across a failover, or another service counts the tokens, run wirefence resource set NAME --failover trust --reason WHY.'
+        WHEN 'forgotten' THEN 'Acquire the lock again and use the new token. If another service counts the tokens, and counts lower, declare the resource: wirefence resource declare NAME --advance use --reason WHY.'
         WHEN 'WF003' THEN 'Acquire the lock and use its token. This resource accepts only tokens that were granted and sealed.'
         WHEN 'WF008' THEN CASE WHEN wirefence.must_be_declared()
             THEN 'Check the name. If it is right, declare the resource: wirefence resource declare NAME --reason WHY.'
@@ -205,15 +208,15 @@ $$;
 
 -- require_newest raises 40001 unless the row that a transaction sees is the newest one. Under
 -- the lock of a resource no takeover commits, so the row stays the newest. currtid2 follows
--- the updates of a row in a new snapshot; those that were rolled back do not count. Rows of
--- resource_locks are never deleted. A resource that has no row in the snapshot may have got one
--- since.
+-- the updates of a row in a new snapshot; those that were rolled back do not count. A row is
+-- deleted only once every snapshot shows it as forgotten: see 017_forget.sql. A resource that has
+-- no row in the snapshot, or a forgotten one, may have got one since.
 CREATE FUNCTION wirefence.require_newest(resource text) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
     IF NOT EXISTS (SELECT FROM wirefence.resource_locks AS l
-                   WHERE l.resource_id = resource AND currtid2('wirefence.resource_locks', l.ctid) = l.ctid) THEN
+                   WHERE l.resource_id = resource AND currtid2('wirefence.resource_locks', l.ctid) = l.ctid AND NOT wirefence.is_forgotten(l)) THEN
         RAISE serialization_failure USING
             MESSAGE = 'could not serialize access to a fenced resource',
             DETAIL = 'The snapshot of this READ ONLY transaction is older than the last token of resource ' || wirefence.quote_name(resource)

@@ -64,8 +64,8 @@ $$;
 
 -- seal records a grant of a source; null names none. Once it has committed, no transaction
 -- with an older token can commit. It returns false if the token is not higher than
--- last_token, or if grants of the resource may be lost; then it has raised last_token, and
--- the next token must exceed that. It raises WF003 if an operator or an earlier seal has
+-- last_token, or if grants of the resource may be lost or were forgotten; then it has raised
+-- last_token, and the next token must exceed that. It raises WF003 if an operator or an earlier seal has
 -- named another source for the resource.
 --
 -- The first seal sets advance to grant, unless an operator has set it.
@@ -103,6 +103,11 @@ BEGIN
         RETURN false;
     ELSIF wirefence.is_former(known) THEN
         PERFORM wirefence.renumber(resource, max_wait);
+        RETURN false;
+    ELSIF known.resource_id IS NULL AND token <= wirefence.forgotten_floor() THEN
+        INSERT INTO wirefence.resource_locks (resource_id, last_token, failover, forgotten_token)
+        SELECT resource, s.floor, s.failover, s.floor FROM wirefence.settings AS s
+        ON CONFLICT DO NOTHING;
         RETURN false;
     ELSIF token <= known.last_token THEN
         RETURN false;
@@ -164,6 +169,7 @@ AS $$
     FROM wirefence.resource_locks AS l
     LEFT JOIN (SELECT h.key, count(*) AS writers FROM wirefence.lock_holders AS h GROUP BY h.key) AS h
         ON h.key = wirefence.lock_key(l.resource_id)
+    WHERE NOT wirefence.is_forgotten(l)
     ORDER BY l.resource_id;
 $$;
 

@@ -75,7 +75,8 @@ $$;
 -- declare_resource records a resource before its first token. It returns true if the resource
 -- was unknown, false if it exists with all the settings that were named, and raises
 -- duplicate_object if one of them differs. By default only a seal advances a declared
--- resource, so no client can use up its tokens.
+-- resource, so no client can use up its tokens. Its grants exceed all tokens that were forgotten;
+-- the tokens of another service, with advance = use, begin anywhere.
 CREATE FUNCTION wirefence.declare_resource(resource text, reason text, source text DEFAULT NULL, must_name_source boolean DEFAULT NULL,
                                            advance text DEFAULT NULL, reuse text DEFAULT NULL, preempt_after text DEFAULT NULL,
                                            mode text DEFAULT NULL, failover text DEFAULT NULL) RETURNS boolean
@@ -105,10 +106,14 @@ BEGIN
     declared.mode := coalesce(mode, 'enforce');
     declared.failover := coalesce(failover, wirefence.default_failover());
     PERFORM wirefence.require_durable_commit();
-    INSERT INTO wirefence.resource_locks AS l (resource_id, source, must_name_source, advance, reuse, preempt_after, mode, failover)
-    VALUES (resource, declared.source, declared.must_name_source, declared.advance, declared.reuse, declared.preempt_after,
-            declared.mode, declared.failover)
-    ON CONFLICT DO NOTHING;
+    INSERT INTO wirefence.resource_locks AS l (resource_id, last_token, source, must_name_source, advance, reuse, preempt_after, mode, failover)
+    VALUES (resource, CASE declared.advance WHEN 'grant' THEN wirefence.forgotten_floor() ELSE 0 END, declared.source, declared.must_name_source,
+            declared.advance, declared.reuse, declared.preempt_after, declared.mode, declared.failover)
+    ON CONFLICT (resource_id) DO UPDATE SET
+        source = excluded.source, must_name_source = excluded.must_name_source,
+        advance = excluded.advance, reuse = excluded.reuse, preempt_after = excluded.preempt_after, mode = excluded.mode,
+        failover = excluded.failover, forgotten_token = NULL, updated_at = clock_timestamp()
+    WHERE wirefence.is_forgotten(l);
     IF FOUND THEN
         INSERT INTO wirefence.resource_changes (resource_id, reason, settings)
         VALUES (resource, reason, wirefence.settings_of(named, NULL, declared));
@@ -194,7 +199,7 @@ BEGIN
     END IF;
     UPDATE wirefence.resource_locks AS l
     SET source = wanted.source, must_name_source = wanted.must_name_source, advance = wanted.advance, reuse = wanted.reuse,
-        preempt_after = wanted.preempt_after, mode = wanted.mode, failover = wanted.failover, sealed_under = wanted.sealed_under, last_token = wanted.last_token, updated_at = clock_timestamp(),
+        preempt_after = wanted.preempt_after, mode = wanted.mode, failover = wanted.failover, sealed_under = wanted.sealed_under, last_token = wanted.last_token, forgotten_token = NULL, updated_at = clock_timestamp(),
         holder = CASE WHEN evicts THEN NULL ELSE l.holder END, granted_at = CASE WHEN evicts THEN NULL ELSE l.granted_at END,
         used_token = CASE WHEN evicts THEN NULL ELSE l.used_token END, used_xid = CASE WHEN evicts THEN NULL ELSE l.used_xid END
     WHERE l.resource_id = resource;

@@ -299,7 +299,7 @@ END
 $$;
 
 CREATE TRIGGER note_first AFTER INSERT ON wirefence.resource_locks
-FOR EACH ROW WHEN (NEW.last_token > 0) EXECUTE FUNCTION wirefence.note_handoff();
+FOR EACH ROW WHEN (NEW.granted_at IS NOT NULL OR NEW.sealed_under IS NOT NULL) EXECUTE FUNCTION wirefence.note_handoff();
 
 CREATE TRIGGER note_handoff AFTER UPDATE ON wirefence.resource_locks
 FOR EACH ROW WHEN (OLD.last_token <> NEW.last_token) EXECUTE FUNCTION wirefence.note_handoff();

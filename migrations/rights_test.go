@@ -46,7 +46,7 @@ func TestRightsAreTheFewGranted(t *testing.T) {
 			t.Errorf("everybody may call %q", got)
 		}
 		if got := column[string](t, admin, granted+"'wirefence_issuer'::regrole ORDER BY 1"); !slices.Equal(got, []string{
-			"wirefence.acquire_lease(text,text,interval,text)", "wirefence.asynchronous_standbys()", "wirefence.collect_refusals()", "wirefence.declare_resource(text,text,text,boolean,text,text,text,text,text)", "wirefence.guarded()",
+			"wirefence.acquire_lease(text,text,interval,text)", "wirefence.asynchronous_standbys()", "wirefence.collect_refusals()", "wirefence.declare_resource(text,text,text,boolean,text,text,text,text,text)", "wirefence.forget(text,bigint)", "wirefence.forgettable(interval)", "wirefence.guarded()",
 			"wirefence.history(text,timestamp with time zone,text[],integer)", "wirefence.history_totals()", "wirefence.identity()", "wirefence.idle_holders()", "wirefence.prune_history()",
 			"wirefence.record_refusals(text,jsonb)",
 			"wirefence.release_lease(text,text)", "wirefence.release_notice(text)",
