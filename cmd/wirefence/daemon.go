@@ -25,6 +25,7 @@ type daemon struct {
 	telemetry *telemetry
 	figures   *figures
 	checkup   *checkup
+	forget    *forgetting
 	schema    *schemaWatch
 	witness   *witness.Witness // nil where none is named
 	watching  background       // of the lease store
@@ -37,7 +38,7 @@ type daemon struct {
 // if there is an error.
 func newDaemon(ctx context.Context, cfg proxySettings, sockets map[string][]net.Listener, log *slog.Logger) (*daemon, error) {
 	d := &daemon{cfg: cfg, log: log, registry: newRegistry(), schema: &schemaWatch{cfg: cfg, log: log}}
-	names, errs := resourceNames(cfg), make([]error, 9)
+	names, errs := resourceNames(cfg), make([]error, 10)
 	if cfg.storeNamed(cfg.DatabaseURL) || len(cfg.SealURLs) > 0 {
 		d.leases, errs[7] = openMeasuredLeases(context.WithoutCancel(ctx), cfg.LeaseSettings, cfg.DatabaseURL, d.registry)
 	}
@@ -46,6 +47,7 @@ func newDaemon(ctx context.Context, cfg proxySettings, sockets map[string][]net.
 	d.telemetry, errs[2] = cfg.telemetry(ctx, d.registry, log)
 	d.figures, errs[3] = newFigures(cfg, d.leases, names, d.registry, log)
 	d.checkup, errs[4] = newCheckup(cfg, d.registry, log)
+	d.forget, errs[9] = newForgetting(cfg, d.leases, log)
 	o := cfg.serverOptions()
 	o.Sockets = sockets
 	if d.witness, _, errs[8] = openWitness(cfg.Witness, cfg.Upstream); d.witness != nil {
@@ -124,6 +126,8 @@ func (d *daemon) serve(ctx context.Context, signals *signals) error {
 	d.watch(ctx)
 	defer d.watching.end()
 	d.checkup.run()
+	d.forget.run()
+	defer d.forget.end()
 	d.sidecar.run(ctx)
 	manager.ready(addrs(d.server.Addrs()))
 	defer context.AfterFunc(ctx, func() { manager.stopping(d.cfg) })()

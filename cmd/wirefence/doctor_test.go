@@ -206,6 +206,8 @@ func TestDoctorFindsDrift(t *testing.T) {
 			0, "resources.tokens", "warning", "its last token is 5000000000000000000", "--last-token N"},
 		{"an expired lease", []string{"SELECT wirefence.acquire('orders', 'worker-A', '1 microsecond')"},
 			0, "resources.leases", "note", "have expired and were not acquired again: 1", ""},
+		{"many resources that nobody granted", []string{"SELECT wirefence.check('invoice:' || n || '=1') FROM generate_series(1, 1000) AS n"},
+			0, "resources.unsealed", "note", "no grant was sealed: 1000 of 1000", "wirefence resource forget --unused-for 30d"},
 		{"a refusal", []string{"INSERT INTO wirefence.history (kind, resource, count) VALUES ('refusal', 'orders', 3), ('shadow', 'orders', 2)"},
 			0, "history.refusals", "note", "orders: refused in the last hour: 3, passed in shadow mode: 2", "wirefence history --since 1h"},
 		{"a refusal without a resource", []string{"INSERT INTO wirefence.history (kind) VALUES ('refusal')"},

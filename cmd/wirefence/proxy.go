@@ -65,6 +65,7 @@ type proxySettings struct {
 	History                  bool          `env:"WIREFENCE_HISTORY" group:"Observability" envDefault:"true" help:"record refusals in the database's [history](history.md); needs ~WIREFENCE_DATABASE_URL~"`
 	MetricsResources         int           `env:"WIREFENCE_METRICS_RESOURCES" group:"Observability" envDefault:"100" range:"0.." help:"number of resources that have a [label value](metrics.md#the-label-resource) of their own in metrics; the others are ~other~"`
 	DoctorInterval           time.Duration `env:"WIREFENCE_DOCTOR_INTERVAL" group:"Observability" envDefault:"0s" range:"0|1s.." help:"interval at which the proxy runs the examination of [wirefence doctor](doctor.md), for the metric [wirefence_doctor_grade](metrics.md#the-doctor) and a log line when the grade changes. ~15m~ in one proxy of a database is enough. ~0~: never"`
+	ForgetAfter              time.Duration `env:"WIREFENCE_FORGET_AFTER" group:"Leases" envDefault:"0s" range:"0|1h.." help:"age of the last grant from which on the proxy [removes the rows](#rows-of-resources) of unused resources, each day, as in ~720h~; needs ~WIREFENCE_DATABASE_URL~. ~0~: never"`
 	LogLevel                 string        `env:"WIREFENCE_LOG_LEVEL" group:"Observability" type:"debug|info|warn|error" envDefault:"info" help:"~debug~, ~info~, ~warn~ or ~error~"`
 	LogFormat                string        `env:"WIREFENCE_LOG_FORMAT" group:"Observability" type:"text|json|auto" envDefault:"auto" help:"~text~, ~json~, or ~auto~: text on a terminal, otherwise JSON"`
 }

@@ -56,14 +56,14 @@ type setSettings struct {
 func resourceCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "resource",
-		Short: "List, show, declare and change resources and their policies",
+		Short: "List, show, declare, change and forget resources",
 		Long: `A resource remembers which lock service counts its tokens: the first one that a
 token or a seal names. Tokens of another one are refused. These commands set the
 service beforehand or change it, and the policy, and record the reason.`,
 		Args: knownCommand,
 		RunE: func(c *cobra.Command, _ []string) error { return c.Help() },
 	}
-	c.AddCommand(resourceListCommand(), resourceShowCommand(), resourceDeclareCommand(), resourceSetCommand())
+	c.AddCommand(resourceListCommand(), resourceShowCommand(), resourceDeclareCommand(), resourceSetCommand(), resourceForgetCommand())
 	return c
 }
 

@@ -27,6 +27,7 @@ var resourceChecks = []Check{
 	{"resources.sources", []string{schemaVersion}, checkSources},
 	{"resources.takeovers", []string{schemaVersion}, judging((*Input).resources, judgeTakeovers)},
 	{"resources.leases", []string{schemaVersion}, checkExpiredLeases},
+	{"resources.unsealed", []string{schemaVersion}, checkUnsealed},
 	{"history.refusals", []string{schemaVersion}, judging((*Input).refusals, judgeRefusals)},
 	{"history.complete", []string{schemaVersion}, judging((*Input).historyTotals, judgeHistory)},
 }
@@ -208,4 +209,24 @@ func checkExpiredLeases(ctx context.Context, in *Input) ([]Finding, error) {
 			Means: "Their holders ended without a release, or were cut off. The next acquire gets them."}}, nil
 	}
 	return finding.Fine("leases in PostgreSQL that are held: %d; none has expired", n.Live), nil
+}
+
+//go:embed sql/unsealed.sql
+var unsealedSQL string
+
+// manyUnsealed is from how many resources on that nobody granted they are worth a note.
+const manyUnsealed = 1000
+
+// checkUnsealed counts the resources that the use of a token has made. Any role can make them.
+func checkUnsealed(ctx context.Context, in *Input) ([]Finding, error) {
+	n, err := row[struct{ Unsealed, All int64 }](ctx, in, unsealedSQL)
+	if err != nil {
+		return nil, err
+	}
+	if n.Unsealed >= manyUnsealed {
+		return []Finding{{Grade: Note, Says: fmt.Sprintf("resources that the use of a token made, and of which no grant was sealed: %d of %d", n.Unsealed, n.All),
+			Means:  "Each has a row for ever. Any role can make some by a check.",
+			Remedy: []string{"wirefence resource forget --unused-for 30d"}}}, nil
+	}
+	return finding.Fine("resources that the use of a token made, and of which no grant was sealed: %d of %d", n.Unsealed, n.All), nil
 }

@@ -1,0 +1,1 @@
+SELECT wirefence.forget(convert_from($1::bytea, 'UTF8'), $2::bigint)
