@@ -212,10 +212,14 @@ func (f Fence) Without(r Resource) Fence {
 	return f
 }
 
-// Merge adds up two fences. Two tokens or two sources for one resource are an
-// error, and two claims for one row.
-func (f Fence) Merge(other Fence) (Fence, error) {
-	return normalise(slices.Concat(f.pairs, other.pairs), slices.Concat(f.claims, other.claims))
+// Merge adds up fences. Two tokens or two sources for one resource are an error, and two
+// claims for one row.
+func (f Fence) Merge(others ...Fence) (Fence, error) {
+	pairs, claims := f.Pairs(), f.Claims()
+	for _, other := range others {
+		pairs, claims = append(pairs, other.pairs...), append(claims, other.claims...)
+	}
+	return normalise(pairs, claims)
 }
 
 // String returns the text of the fence: plain ASCII that holds no quote, no

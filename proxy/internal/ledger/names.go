@@ -131,13 +131,21 @@ func (n *Names[T]) Closed(name string) {
 	}
 }
 
-// Cleared records that the server has dropped all confirmed statements or portals.
+// Cleared records that the server has dropped all confirmed statements or portals. It makes a
+// new map, since going through one that was large once takes as long as it did then.
 func (n *Names[T]) Cleared() {
 	n.unnamed.exists = false
+	var kept map[string]*meaning[T]
 	for name, m := range n.named {
-		m.exists = false
-		n.forget(name, m)
+		if m.exists = false; m.head == len(m.sent) {
+			continue
+		}
+		if kept == nil {
+			kept = map[string]*meaning[T]{}
+		}
+		kept[name] = m
 	}
+	n.named = kept
 }
 
 func (n *Names[T]) forget(name string, m *meaning[T]) {

@@ -65,7 +65,7 @@ func (s *Session) bind(in []byte, size, at int, out *Out) int {
 	portal, rest, ok := wire.CString(have)
 	name, _, ok2 := wire.CString(rest)
 	if !ok || !ok2 {
-		if len(in) < size && len(have) <= s.cfg.MaxStatement {
+		if len(in) < size && len(have) < maxSmall {
 			return 0
 		}
 		return s.bindUnread(in, size, at, out)
@@ -134,7 +134,7 @@ func (s *Session) bindUnread(in []byte, size, at int, out *Out) int {
 		s.q.Push(ledger.Bind)
 		return s.pass(size, len(in), at, out)
 	}
-	s.violation("the names in a Bind of %d bytes are longer than WIREFENCE_MAX_STATEMENT", size)
+	s.violation("the names in a Bind have more than %d bytes", maxSmall) // as PostgreSQL allows in a Describe
 	return 0
 }
 

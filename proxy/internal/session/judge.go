@@ -90,6 +90,9 @@ func (s *Session) query(msg []byte, at int, out *Out) int {
 	if !ok {
 		return 0
 	}
+	if s.swells(&a) {
+		a = policy.Action{Do: policy.Refuse, By: a.By, Refusal: policy.Refusal{State: fence.CannotBeFenced, Reason: policy.TooLarge}}
+	}
 	if a.Do == policy.Refuse {
 		s.batch.Open = false
 		s.refuseQuery(&a, body, &m, out)
@@ -105,6 +108,16 @@ func (s *Session) query(msg []byte, at int, out *Out) int {
 	n := s.pushQuery(coverOf(&a))
 	n.name = givenName(body, m.Statements)
 	return s.pass(len(msg), len(msg), at, out)
+}
+
+// maxSwelling is how many times MaxStatement a text may have in bytes with its checks: a fence
+// may be much longer than a COMMIT, and each has its own check.
+const maxSwelling = 8
+
+// swells reports whether the checks make a text too large.
+func (s *Session) swells(a *policy.Action) bool {
+	const room = 256 // of a check without its fence
+	return len(a.Inserts) > 1 && len(a.Inserts)*(len(a.By.Comment)+len(a.By.Stamp)+room) > maxSwelling*s.cfg.MaxStatement
 }
 
 // pushQuery records a Query that is being sent.

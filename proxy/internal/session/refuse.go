@@ -249,7 +249,7 @@ func (s *Session) tooLarge() *wire.Error {
 	return &wire.Error{
 		Severity: "ERROR", Code: string(fence.CannotBeFenced),
 		Message: "the statement is too large to be fenced",
-		Detail:  fmt.Sprintf("It carries a fence, or may carry one, and has more than %d bytes.", s.cfg.MaxStatement),
+		Detail:  fmt.Sprintf("It carries a fence, or may carry one, and has more than %d bytes, or with its checks more than %d.", s.cfg.MaxStatement, maxSwelling*s.cfg.MaxStatement),
 		Hint:    "Raise WIREFENCE_MAX_STATEMENT, or send the data as parameters or by COPY.",
 	}
 }

@@ -144,7 +144,8 @@ func valueEnd(text []byte, i int) int {
 	return -1
 }
 
-// fence adds the fence of a value: plain if it has a =, otherwise URL-encoded.
+// fence adds the fence of a value: plain if it has a =, otherwise URL-encoded. The same
+// bytes as last time are the same fence.
 func (s *Scanner) fence(raw []byte) {
 	if !bytes.Equal(raw, s.last.value) || len(raw) == 0 || s.last.resource != s.opt.DefaultResource {
 		value := string(raw)
@@ -163,18 +164,22 @@ func (s *Scanner) fence(raw []byte) {
 		s.last.value = append(s.last.value[:0], raw...)
 		s.last.resource, s.last.fence, s.last.text = s.opt.DefaultResource, f, f.String()
 	}
-	s.addFence(s.last.fence, s.last.text)
+	if s.result.Fence == "" {
+		s.first, s.result.Fence = s.last.fence, s.last.text
+	} else if s.last.text != s.result.Fence {
+		s.more = append(s.more, s.last.fence)
+	}
 }
 
-func (s *Scanner) addFence(f fence.Fence, text string) {
-	if s.sum.IsZero() {
-		s.sum, s.result.Fence = f, text
-	} else if text != s.result.Fence {
-		sum, err := s.sum.Merge(f)
-		if err != nil {
-			s.result.FenceErr = err
-			return
-		}
-		s.sum, s.result.Fence = sum, sum.String()
+// merge adds up the fences of all comments, at once: a text may have many.
+func (s *Scanner) merge() {
+	if len(s.more) == 0 || s.result.FenceErr != nil {
+		return
 	}
+	sum, err := s.first.Merge(s.more...)
+	if err != nil {
+		s.result.FenceErr = err
+		return
+	}
+	s.result.Fence = sum.String()
 }

@@ -2,6 +2,8 @@ package sqltext
 
 import (
 	"errors"
+	"fmt"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -184,5 +186,25 @@ func TestLongComments(t *testing.T) {
 		if took := time.Since(started); took > time.Minute { // it would be ten
 			t.Errorf("%q, repeated: %v", key, took)
 		}
+	}
+}
+
+// The fences of many comments are added up at once.
+func TestManyComments(t *testing.T) {
+	const comments = 40_000
+	var text []byte
+	for i := range comments {
+		text = fmt.Appendf(text, "/*wirefence.token='job(%d)=1'*/", i%9_000)
+	}
+	var s Scanner
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	result := s.Scan(text, Options{})
+	runtime.ReadMemStats(&after)
+	if result.FenceErr != nil || strings.Count(result.Fence, ",") != 8_999 {
+		t.Fatalf("%v, %d bytes", result.FenceErr, len(result.Fence))
+	}
+	if took := after.TotalAlloc - before.TotalAlloc; took > 100*uint64(len(text)) {
+		t.Errorf("%d bytes of memory for a text of %d", took, len(text))
 	}
 }

@@ -106,7 +106,8 @@ type Result struct {
 // use. It is not safe for concurrent use.
 type Scanner struct {
 	result Result
-	sum    fence.Fence
+	first  fence.Fence   // of the text's comments
+	more   []fence.Fence // others behind it
 	text   []byte // the caller's text, or masked
 	masked []byte // copy whose trail bytes are masked, for unsafe encodings
 	opt    Options
@@ -135,12 +136,13 @@ func (s *Scanner) Scan(text []byte, opt Options) *Result {
 	if n := bytes.IndexByte(text, 0); n >= 0 {
 		text = text[:n]
 	}
-	s.result, s.sum, s.opt = Result{Statements: statements, BySettings: hasNonASCII(text)}, fence.Fence{}, opt
+	s.result, s.more, s.opt = Result{Statements: statements, BySettings: hasNonASCII(text)}, nil, opt
 	s.text = s.mask(text)
 	s.next, s.nextAt = allWords.next(s.text, 0)
 	s.st = state{}
 	s.lex()
 	s.finish()
+	s.merge()
 	s.text = nil
 	if cap(s.masked) > maxKept {
 		s.masked = nil
