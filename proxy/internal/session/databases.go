@@ -12,8 +12,8 @@ import (
 // code interferes: whether it sets the session variable or releases advisory locks.
 const AskInterval = 15 * time.Second
 
-// maxDatabases is how many databases are remembered before those are dropped that were
-// not asked lately.
+// maxDatabases is how many databases are remembered before those are dropped that have no
+// session and were not asked lately.
 const maxDatabases = 256
 
 // Databases remembers one boolean for each database: whether its stored code interferes.
@@ -54,18 +54,39 @@ type database struct {
 	// the server where sessions hold.
 	lasting atomic.Bool
 	locks   map[lockKey]*heldLock // that sessions hold; guarded by owner.mu
+
+	sessions int // in it; guarded by owner.mu
+}
+
+// join returns the record of a session's database, which stays until the session leaves.
+func (d *Databases) join(name string) *database {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	db := d.record(name)
+	db.sessions++
+	return db
+}
+
+func (db *database) leave() {
+	db.owner.mu.Lock()
+	defer db.owner.mu.Unlock()
+	db.sessions--
 }
 
 // find returns the record of a database, by its own name for itself.
 func (d *Databases) find(name string) *database {
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	return d.record(name)
+}
+
+func (d *Databases) record(name string) *database {
 	if db := d.all[name]; db != nil {
 		return db
 	}
 	if len(d.all) >= maxDatabases {
 		for name, db := range d.all {
-			if !db.recent(4*AskInterval) && len(db.locks) == 0 {
+			if db.sessions == 0 && !db.recent(4*AskInterval) {
 				delete(d.all, name)
 			}
 		}

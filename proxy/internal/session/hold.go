@@ -282,4 +282,7 @@ func (s *Session) ReleaseHold() (send bool, next time.Time) {
 func (s *Session) Leave() {
 	release(s.hold.locks)
 	s.hold.locks = nil
+	if s.db != nil {
+		s.db.leave()
+	}
 }

@@ -57,7 +57,7 @@ func (s *Session) learnLogin(columns [][]byte) {
 	}
 	s.schema = columns[1] != nil
 	s.pooled = s.cfg.Pooling == PoolingTransaction || s.cfg.Pooling == PoolingUnknown && !s.isOwnBackend(string(columns[2]))
-	s.db = s.databases.find(databaseName(columns[3]))
+	s.db = s.databases.join(databaseName(columns[3]))
 	s.db.citus.Store(len(columns) > 4 && columns[4] != nil)
 }
 
@@ -116,7 +116,7 @@ func (s *Session) loginAnswered() bool {
 	}
 	x := s.exchange
 	if s.db == nil {
-		s.db = s.databases.find("")
+		s.db = s.databases.join("")
 	}
 	if x.err != nil || !x.answered {
 		s.variableMayCarry = true // the safe assumption

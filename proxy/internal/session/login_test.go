@@ -2,6 +2,7 @@ package session
 
 import (
 	"bytes"
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -115,6 +116,28 @@ func TestDatabasesAreAskedOnceInAWhile(t *testing.T) {
 	d.Forget()
 	d.Learn("app", false, asked) // this answer was under way
 	asks(true)
+}
+
+// A session learns what its database is asked later on, however many others there were in between.
+func TestASessionKeepsItsDatabase(t *testing.T) {
+	at := time.Now()
+	databases := NewDatabases(func() time.Time { return at })
+	kept := databases.join("app")
+	for i := range 2 * maxDatabases {
+		at = at.Add(AskInterval)
+		databases.find(fmt.Sprint(i)).due()
+	}
+	if databases.find("app") != kept || len(databases.all) > maxDatabases+1 {
+		t.Errorf("another record, of %d", len(databases.all))
+	}
+	kept.leave()
+	for i := range 2 * maxDatabases {
+		at = at.Add(AskInterval)
+		databases.find(fmt.Sprint("later ", i)).due()
+	}
+	if databases.all["app"] != nil {
+		t.Error("the record of a database that nobody uses stays")
+	}
 }
 
 // A login asks one question, and once in a while another one, about stored code. Where that
