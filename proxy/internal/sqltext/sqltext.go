@@ -108,8 +108,8 @@ type Scanner struct {
 	result Result
 	first  fence.Fence   // of the text's comments
 	more   []fence.Fence // others behind it
-	text   []byte // the caller's text, or masked
-	masked []byte // copy whose trail bytes are masked, for unsafe encodings
+	text   []byte        // the caller's text, or masked
+	masked []byte        // copy whose trail bytes are masked, for unsafe encodings
 	opt    Options
 	st     state
 	next   *mention      // the next word with a meaning, which no token or comment has had
