@@ -209,7 +209,7 @@ $$;
 -- require_newest raises 40001 unless the row that a transaction sees is the newest one. Under
 -- the lock of a resource no takeover commits, so the row stays the newest. currtid2 follows
 -- the updates of a row in a new snapshot; those that were rolled back do not count. A row is
--- deleted only once every snapshot shows it as forgotten: see 016_forget.sql. A resource that has
+-- deleted only once every snapshot shows it as forgotten: see 015_forget.sql. A resource that has
 -- no row in the snapshot, or a forgotten one, may have got one since.
 CREATE FUNCTION wirefence.require_newest(resource text) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
@@ -374,9 +374,9 @@ DECLARE
     reason text;
 BEGIN
     IF carried IS NULL OR pg_is_in_recovery() THEN
-        IF required IS NOT TRUE OR pg_is_in_recovery() THEN
-            RETURN NULL;
-        ELSIF shadow IS NOT TRUE AND current_setting('transaction_read_only') = 'off' THEN
+        IF required IS NOT TRUE OR pg_is_in_recovery() OR current_setting('transaction_read_only') = 'on' THEN
+            RETURN CASE WHEN carried IS NULL THEN 'none' END;
+        ELSIF shadow IS NOT TRUE THEN
             PERFORM set_config('transaction_read_only', 'on', true);
         END IF;
         RETURN 'unfenced';
@@ -502,10 +502,10 @@ $$;
 -- check checks every pair of a fence for this transaction and raises a refusal. A null fence
 -- means the session variable; an empty variable is no fence.
 --
--- It returns null, or unfenced if a fence is required and there is none: then the transaction
--- is READ ONLY from here on. With shadow, and for resources in mode shadow, it returns the
--- refusal that it would have raised, and changes nothing. A standby lags behind its primary
--- and cannot judge tokens: there check judges rows alone.
+-- It returns null; none if there is no fence; or unfenced if one is required: then the transaction
+-- is READ ONLY from here on, which it was not before. With shadow, and for resources and classes in
+-- mode shadow, it returns the refusal that it would have raised, and changes nothing. A standby
+-- lags behind its primary and cannot judge tokens: there check judges rows alone.
 --
 -- Tokens are checked with the rights of wirefence_owner, rows with those of the caller.
 CREATE FUNCTION wirefence.check(fence text, default_resource text, required boolean, shadow boolean) RETURNS text

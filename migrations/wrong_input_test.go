@@ -146,7 +146,7 @@ func TestWrongInputForApplications(t *testing.T) {
 		mustExec(t, app, "RESET default_transaction_isolation")
 		for call, want := range map[string]string{
 			"NULL, NULL, true": "unfen", "'', NULL, false": "WF004", "'34', repeat('x', 256), false": "WF004", "'orders=33', NULL, false": "WF001",
-			"NULL, NULL, NULL": "", "'orders=34', NULL, NULL": "",
+			"NULL, NULL, NULL": "none", "'orders=34', NULL, NULL": "",
 		} {
 			if got := value[string](t, app, "SELECT coalesce(left(wirefence.check("+call+", true), 5), '')"); got != want {
 				t.Errorf("check(%s, true) finds %q, want %q", call, got, want)

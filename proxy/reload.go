@@ -13,7 +13,7 @@ type reload struct {
 
 func (s *Server) reloads() []reload {
 	all := []reload{
-		{"stored code", func() error { s.databases.Forget(); return nil }},
+		{"look for functions that release locks", func() error { s.databases.Forget(); return nil }},
 		{"upstream certificates", s.upstream.Reload},
 	}
 	if s.tls != nil {
@@ -26,7 +26,7 @@ func (s *Server) reloads() []reload {
 }
 
 // Reload reads certificates and the user file again, and has databases asked again whether
-// their stored code interferes with fences. It logs the names of what it has reloaded. If
+// functions of theirs release advisory locks. It logs the names of what it has reloaded. If
 // one fails, the old value stays in use, the error names it, and the others are reloaded
 // all the same. It may be called at any time, before Serve too.
 func (s *Server) Reload() error {

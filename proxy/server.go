@@ -130,7 +130,7 @@ func (s *Server) Serve() error {
 	}()
 	defer s.startSweeper()()
 	defer s.startHoldReleaser()()
-	defer s.startPoll(s.storedCodePoll())()
+	defer s.startPoll(s.unlocksPoll())()
 	if s.config.Hold > 0 {
 		defer s.startPoll(s.wantedPoll())()
 	}

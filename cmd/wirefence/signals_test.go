@@ -10,26 +10,26 @@ import (
 	"github.com/wirefence/wirefence/internal/stack"
 )
 
-// After a SIGHUP the next login asks the database anew whether code stored in it sets
-// the session variable, so a function made by a direct connection counts at once.
-func TestHangupAsksForStoredCodeAgain(t *testing.T) {
+// After a SIGHUP the next login asks the database anew whether functions release advisory locks, so
+// one that a direct connection has made counts at once.
+func TestHangupAsksForFunctionsAgain(t *testing.T) {
 	t.Parallel()
 	url := database(t, true)
 	stack.Exec(t, url, "SELECT wirefence.seal('orders', 34, 'worker-B')", "CREATE TABLE jobs (worker text)")
 	p := startProxy(t, url)
 	stack.Connect(t, p.url) // its login asks, and finds none
-	stack.Exec(t, url, "CREATE FUNCTION enter() RETURNS text LANGUAGE sql AS $$ SELECT set_config('wirefence.token', 'orders=33', false) $$")
+	stack.Exec(t, url, "CREATE FUNCTION unlocks() RETURNS void LANGUAGE sql AS 'SELECT pg_advisory_unlock_all()'")
 	p.signal(t, syscall.SIGHUP)
 	p.stderr.Await(t, "SIGHUP: other settings")
-	if out := p.stderr.String(); !strings.Contains(out, `"msg":"reloaded","what":["stored code"`) {
+	if out := p.stderr.String(); !strings.Contains(out, `"msg":"reloaded","what":["look for functions that release locks"`) {
 		t.Errorf("the log doesn't say what was reloaded:\n%s", out)
 	}
 	conn := stack.Connect(t, p.url)
-	if _, err := conn.Exec(t.Context(), "SELECT enter()"); err != nil {
+	if _, err := conn.Exec(t.Context(), "SET wirefence.token = 'orders=34'"); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := conn.Exec(t.Context(), "INSERT INTO jobs VALUES ('A')"); !fence.IsStale(err) {
-		t.Errorf("a write under what the function has set gives %v", err)
+	if _, err := conn.Exec(t.Context(), "VACUUM jobs"); fence.StateOf(err) != fence.CannotBeFenced { // needs a hold
+		t.Errorf("VACUUM in a session that must not hold gives %v", err)
 	}
 	p.signal(t, syscall.SIGTERM)
 	p.end(t).expect(t, 0)

@@ -144,19 +144,6 @@ func TestTokensAreNotUsedUp(t *testing.T) {
 	})
 }
 
-// A stored function sets the variable on a replication connection.
-func TestSettersOnAReplicationConnection(t *testing.T) {
-	onEach(t, oldAndNew, func(t *testing.T, w *world) {
-		w.Exec(t, enter)
-		for _, params := range [][]string{{"replication", "database"}, {"replication", "database", "replication", "true"}} {
-			c := w.connect(t, params...)
-			c.Must("SELECT enter('orders=33')")
-			c.Fails(insert, "WF001")
-		}
-		w.wantRows(t, 0)
-	})
-}
-
 // Reads write through the CHECK of a domain.
 func TestReadsThatWriteByADomain(t *testing.T) {
 	onEach(t, everyVersion, func(t *testing.T, w *world) {
@@ -224,7 +211,7 @@ func TestFunctionCalls(t *testing.T) {
 		writes := w.function(t, "writes(int)")
 		c := w.fenced(t, "orders=33")
 		c.Must("BEGIN")
-		stack.WantState(t, c.Call(writes, "33"), "WF001")
+		stack.WantState(t, c.Call(writes, "33"), "WF006")
 		stack.WantState(t, c.Call(writes, "33"), "25P02", "in the failed block")
 		c.Must("ROLLBACK", "RESET wirefence.token", "SET wirefence.token = ''")
 		stack.WantState(t, c.Call(writes, "no number"), "22P02", "a call that fails")

@@ -84,18 +84,6 @@ func TestShortTimeoutsOfOthers(t *testing.T) {
 	}
 }
 
-// The first client's statement_timeout ends the search for code that sets the variable. Then
-// the proxy must assume that there is such code.
-func TestSettersInADatabaseThatDoesNotAnswer(t *testing.T) {
-	w := newWorld(t, 15)
-	w.Exec(t, enter, "DO $$ BEGIN FOR i IN 1 .. 2000 LOOP EXECUTE format('CREATE FUNCTION many%s() RETURNS text LANGUAGE sql AS %L', i, 'SELECT ' || quote_literal(repeat('x', 2000))); END LOOP; END $$")
-	w = w.own(t, proxy.Options{})
-	_, _ = stack.TryLogin(t, w.proxy, w.Name, "options", "-c statement_timeout=5ms") // asks, and gets no answer
-	c := w.connect(t)
-	c.Must("SELECT enter('orders=33')")
-	c.Fails("INSERT INTO jobs (token) VALUES (33)", "WF001")
-}
-
 // A batch of 100,000 statements ends with every kind of fence.
 func TestLargeBatches(t *testing.T) {
 	t.Parallel()

@@ -50,15 +50,6 @@ func TestSessionVariable(t *testing.T) {
 				stack.WantState(c.T, p.run(c, current.Check()), "", p.name)
 			}
 		}},
-		{"a function of the user", func(c *client) {
-			c.Must(enter)
-			c.Must("select enter('" + bad + "')")
-			c.refused()
-			c.Fails("select enter('"+good+"')", "WF001")
-			c.Must("reset wirefence.token")
-			stack.WantState(c.T, c.Extended("select enter('"+good+"')"), "")
-			c.accepted()
-		}},
 		{"many statements in a message", func(c *client) {
 			c.Fails("set wirefence.token = '"+bad+"'; insert into jobs values (33)", "WF001")
 			c.accepted()

@@ -1,7 +1,6 @@
 package fencingtest
 
 import (
-	"strings"
 	"testing"
 
 	"github.com/jackc/pgx/v5/pgproto3"
@@ -50,13 +49,10 @@ var releases = []releasing{
 		return c.Batch(parseOf("", "SELECT pg_advisory_unlock_all() FROM generate_series(1, 2)"), bindOf("p", ""),
 			&pgproto3.Execute{Portal: "p", MaxRows: 1}, &pgproto3.Execute{Portal: "p", MaxRows: 1})
 	}},
-	{name: "FunctionCall", release: func(c *client, w *world) error { return c.Call(w.function(c.T, "pg_advisory_unlock_all()")) }},
 	{name: "block of code", release: runs("DO $$ BEGIN PERFORM pg_advisory_unlock_all(); END $$")},
 	{name: "DISCARD ALL", release: runs("DISCARD ALL")},
 	{name: "what asyncpg sends", release: runs(unlock + "; CLOSE ALL; UNLISTEN *; RESET ALL")},
-	{name: "name in escapes", release: runs(`SELECT U&"pg\005fadvisory\005funlock\005fall"()`)},
 	{name: "stored function", objects: "CREATE FUNCTION unlocks() RETURNS void LANGUAGE sql AS 'SELECT pg_advisory_unlock_all()'", release: runs("SELECT unlocks()")},
-	{name: "stored view", objects: "CREATE VIEW unlocking AS SELECT pg_advisory_unlock_all() IS NULL AS a", release: runs("TABLE unlocking")},
 }
 
 // releasesInABlock make the session's lock go while a transaction is open that wrote under it:
@@ -76,17 +72,11 @@ var releasesInABlock = []releasing{
 	}},
 	{name: "one batch", release: batch("SET LOCAL wirefence.token = ''", unlock)},
 	{name: "a block of code", release: musts("DO $$ BEGIN PERFORM set_config('wirefence.token', '', true); END $$", unlock)},
-	{name: "FunctionCall of set_config", release: func(c *client, w *world) error {
-		stack.WantState(c.T, c.Call(w.function(c.T, "set_config(text, text, boolean)"), "wirefence.token", "", "t"), "")
-		c.Must(unlock)
-		return nil
-	}},
 	{name: "a comment of another fence", release: musts(unlock + " /*wirefence.token='other=7'*/")},
 	{name: "a savepoint and a comment of another fence", release: musts("SAVEPOINT s /*wirefence.token='other=7'*/", unlock, "ROLLBACK TO s")},
 	{name: "a savepoint without the fence", release: musts("SAVEPOINT s", "SET LOCAL wirefence.token = ''", unlock, "ROLLBACK TO s")},
 	{name: "a savepoint, rolled back in one message", release: musts("SAVEPOINT s; " + unlock + "; ROLLBACK TO s")},
 	{name: "the keys in pg_locks", release: musts(unlockByKey)},
-	{name: "a statement that a block of code prepares", release: musts("DO $$ BEGIN EXECUTE 'PREPARE x AS "+unlock+"'; END $$", "EXECUTE x")},
 	{name: "a portal that was bound before", release: func(c *client, _ *world) error {
 		stack.WantState(c.T, c.Batch(parseOf("", unlock), bindOf("p", "")), "")
 		c.Must("SET LOCAL wirefence.token = ''")
@@ -185,28 +175,6 @@ func TestLocksThatGoBehindAFenceThatChanged(t *testing.T) {
 			_ = c.Simple("SELECT 1; " + unlock)
 			w.sealWaits(t, c)
 		})
-	})
-}
-
-// A literal prepares the statement that releases the lock, before the session has a fence.
-func TestLocksReleasedByWhatWasPrepared(t *testing.T) {
-	onEach(t, everyVersion, func(t *testing.T, shared *world) {
-		for _, prepares := range []string{
-			"DO $$ BEGIN EXECUTE 'PREPARE x AS " + unlock + "'; END $$",
-			"SELECT run('PREPARE x AS " + unlock + "')",
-			"SELECT run($$PREPARE x AS " + unlockByKey[:strings.Index(unlockByKey, "\n")] + "$$)",
-		} {
-			onEachWay(t, shared.Major, prepares, func(t *testing.T, w *world, by string) {
-				c := w.connect(t)
-				c.Must(prepares)
-				if by == "" {
-					c.Must("SET wirefence.token = 'orders=34'")
-				}
-				c.Must("SELECT 1"+by, "SELECT 2"+by, "SELECT 3"+by, "SELECT 4"+by, "BEGIN", insertOf(34)+by)
-				_ = c.Simple("EXECUTE x") // may be refused
-				w.sealWaits(t, c)
-			})
-		}
 	})
 }
 

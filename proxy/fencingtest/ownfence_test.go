@@ -41,7 +41,8 @@ func TestStatementsThatSetTheirOwnFence(t *testing.T) {
 					want = "WF001"
 				}
 				stack.WantState(t, p.run(c, strings.ReplaceAll(sql, "?", stale)), want, sql, p.name)
-				if want == "" {
+				// What a function sets under a hold isn't followed.
+				if want == "" && (!w.busy || strings.Contains(sql, "wirefence.token")) {
 					stack.WantState(t, p.run(c, insert), "WF001", sql, p.name, "behind it")
 				}
 				c.Close()

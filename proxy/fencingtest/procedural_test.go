@@ -211,7 +211,8 @@ func TestTwoPhaseCommit(t *testing.T) {
 			stack.WantState(t, p.run(fenced, "commit prepared "+name), "WF006", p.name)
 			stack.WantState(t, p.run(free, "commit prepared "+name), "", p.name)
 			free.Must("begin", "insert into jobs values (0)", "prepare transaction "+name)
-			stack.WantState(t, p.run(fenced, "rollback prepared "+name), "", p.name)
+			stack.WantState(t, p.run(fenced, "rollback prepared "+name), "WF006", p.name)
+			stack.WantState(t, p.run(free, "rollback prepared "+name), "", p.name)
 			stack.WantState(t, p.run(fenced, "insert into jobs values (34)"), "", "the connection lives on")
 		}
 		w.wantRows(t, 4)

@@ -17,7 +17,7 @@ var reads = []string{
 	"select 1", "select * from cell where id in (1, 2)", "table cell", "values (1)", "with x as (select * from cell) select * from x",
 	"select pure(1), reads(1)", "select * from clean", "select count(*) from jobs", "select current_setting('wirefence.token', true)",
 	"explain update cell set n = 1", "explain analyze select pure(1)", "copy cell to stdout", "copy (select pure(1)) to stdout",
-	"listen x", "unlisten x", "checkpoint",
+	"listen x", "checkpoint",
 }
 
 // free commands pass under any fence.

@@ -111,7 +111,7 @@ func TestRowFencesOfWhatNeedsAHold(t *testing.T) {
 func TestRowFencesBehindReadOnly(t *testing.T) {
 	onEach(t, everyVersion, func(t *testing.T, w *world) {
 		w.withQueue(t)
-		for _, opens := range []string{"SELECT set_config('transaction_read_only', NULL, false)", "SET transaction_read_only = DEFAULT", "RESET transaction_read_only"} {
+		for _, opens := range []string{"SET transaction_read_only = DEFAULT", "RESET transaction_read_only"} {
 			for way, run := range map[string]func(c *client, statements ...string) error{
 				"text":  func(c *client, s ...string) error { return c.Simple(strings.Join(s, "; ")) },
 				"batch": func(c *client, s ...string) error { return c.Batch(pipelined(append(s, "")...)...) },

@@ -7,19 +7,15 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5/pgproto3"
-
-	"github.com/wirefence/wirefence/internal/stack"
 )
 
 // Steps of a story. A text is sent as a Query or a batch. {token} is the token, {before}
-// the one before, {own} the name under which the proxy has prepared its check, and an
-// empty text is a pause that a seal ends.
+// the one before, and an empty text is a pause that a seal ends.
 const (
 	writes     = "{write}"       // writes a row under the story's carrier
 	unlocks    = "{unlock}"      // releases the session's locks
 	byBatch    = "by batch: "    // what is behind it are statements of a batch
 	asNamed    = "as n1: "       // what is behind it is parsed as n1
-	runNamed   = "run n1: "      // binds and executes n1
 	ofDomain   = "of a domain: " // what is behind it has a parameter of a domain that writes
 	atOnce     = "at once: "     // what is behind it are queries
 	then       = "; then "       // between the statements of these two
@@ -57,9 +53,6 @@ var stories = []story{
 	// An EXECUTE releases the lock, or changes the fence.
 	{leaves: true, steps: []string{asNamed + unlocks, writes, writes, writes, "BEGIN", writes, "EXECUTE n1", "", "COMMIT"}},
 	{leaves: true, steps: []string{asNamed + "SELECT set_config('wirefence.token', 'orders={before}', false)", writes, writes, writes, "EXECUTE n1; " + plainWrite}},
-	// The same by what was prepared out of a literal.
-	{leaves: true, steps: []string{"DO $$ BEGIN EXECUTE 'PREPARE x AS SELECT pg_advisory_unlock_all()'; END $$", writes, writes, writes, "BEGIN", writes, "EXECUTE x", "", "COMMIT"}},
-	{leaves: true, steps: []string{"SELECT run('PREPARE y AS SELECT set_config(''wire'' || ''fence.token'', ''orders={before}'', false)')", writes, writes, writes, "EXECUTE y; " + plainWrite}},
 	// The variable gets the value that it had at the login.
 	{steps: []string{writes, writes, writes, "RESET ALL", plainWrite}},
 	// A trigger that COMMIT runs has another fence than the statement that it was deferred from.
@@ -80,10 +73,6 @@ var stories = []story{
 	{steps: []string{writes + "; COMMIT; SELECT pg_sleep(0.1); " + writes}},
 	// A check of a batch is good for the variable's value there.
 	{steps: []string{byBatch + writes + then + setBefore + then + plainWrite}},
-	// The name of the proxy's check is given to another statement.
-	{leaves: true, steps: []string{byBatch + writes, "DEALLOCATE {own}; PREPARE {own}(text) AS SELECT NULL::text", setBefore, "", byBatch + plainWrite}},
-	// Literals give a name to another statement.
-	{leaves: true, steps: []string{asNamed + "SHOW work_mem", "SELECT run('DEALLOCATE n1')", "SELECT run('PREPARE n1 AS " + strings.ReplaceAll(plainWrite, "'", "''") + "')", setBefore, runNamed}},
 	// A statement with a name sets the variable of a session that carries nothing.
 	{bare: true, leaves: true, steps: []string{asNamed + "SELECT set_config('wirefence.token', 'orders={before}', false)", "EXECUTE n1", plainWrite}},
 	// A release is prepared behind a DISCARD ALL that has no answer yet.
@@ -148,20 +137,11 @@ func (s *trafficSession) between() bool {
 
 // step sends a step of a story.
 func (s *trafficSession) step(sql string) bool {
-	if strings.Contains(sql, "{own}") {
-		name, lives := s.ownCheck()
-		if name == "" || !lives {
-			return lives
-		}
-		sql = strings.ReplaceAll(sql, "{own}", name)
-	}
 	how, text, _ := strings.Cut(sql, ": ")
 	syncs, messages := 1, []pgproto3.FrontendMessage(nil)
 	switch how + ": " {
 	case asNamed:
 		messages = []pgproto3.FrontendMessage{closeOf('S', "n1"), parseOf("n1", text), &pgproto3.Sync{}}
-	case runNamed:
-		messages = []pgproto3.FrontendMessage{bindOf("", "n1"), executeOf(""), &pgproto3.Sync{}}
 	case byBatch:
 		messages = pipelined(append(strings.Split(text, then), "")...)
 	case ofDomain:
@@ -174,15 +154,4 @@ func (s *trafficSession) step(sql string) bool {
 	}
 	s.note("sends %s", sql)
 	return s.send(syncs, messages)
-}
-
-// ownCheck asks for the name under which the proxy has prepared its check, "" if there is
-// none.
-func (s *trafficSession) ownCheck() (name string, lives bool) {
-	from := s.Taken()
-	lives = s.send(1, s.alone(`SELECT name FROM pg_prepared_statements WHERE name ~ '^_wirefence_.*_check$'`))
-	if names := stack.Column(s.Came(from)); len(names) > 0 {
-		name = names[0]
-	}
-	return name, lives
 }

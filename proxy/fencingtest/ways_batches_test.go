@@ -23,21 +23,6 @@ var bypassesByMessages = []bypass{
 		c.Must("PREPARE p AS SELECT set_config('wirefence.token', 'orders=33', false)")
 		c.batchFails("WF001", "EXECUTE p", insert)
 	}},
-	{"FETCH sets the variable", "", "orders=34", func(c *client, _ *world) {
-		c.Must("BEGIN", "DECLARE c CURSOR FOR SELECT set_config('wirefence.token', 'orders=33', false)")
-		c.Fails("FETCH c; "+insert+"; COMMIT", "WF001")
-	}},
-	{"a function sets the variable, simple", enter, "", func(c *client, _ *world) {
-		c.Fails("SELECT enter('orders=33'); "+insert, "WF001")
-	}},
-	{"a function sets the variable, batch", enter, "", func(c *client, _ *world) {
-		c.batchFails("WF001", "SELECT enter('orders=33')", insert)
-	}},
-	{"a view sets the variable", enter + settingView, "", func(c *client, _ *world) {
-		c.Must("TABLE vset")
-		c.Fails("SELECT 1", "WF001")
-		c.Fails(insert, "WF001")
-	}},
 
 	// A name means another statement than the one that the client has parsed.
 	{"a name that DEALLOCATE has freed", "", "orders=33", func(c *client, _ *world) {
@@ -69,32 +54,6 @@ var bypassesByMessages = []bypass{
 		c.Send(&pgproto3.Close{ObjectType: 'S', Name: "p"}, &pgproto3.Sync{}, &pgproto3.Query{String: "PREPARE p AS " + insert}, &pgproto3.Query{String: "SET wirefence.token = 'orders=33'"},
 			bindOf("", "p"), executeOf(""), &pgproto3.Sync{})
 		c.Ready(4)
-	}},
-	{"a portal that is a cursor by now", "", "orders=34", func(c *client, _ *world) {
-		c.Must("BEGIN")
-		stack.WantState(c.T, c.Batch(parseOf("", "SHOW server_version"), &pgproto3.Bind{DestinationPortal: "c"}), "")
-		c.Must("CLOSE c", "DECLARE c CURSOR FOR SELECT writes(33)", "SET LOCAL wirefence.token = 'orders=33'")
-		stack.WantState(c.T, c.Batch(&pgproto3.Execute{Portal: "c"}), "WF006")
-		c.Must("COMMIT")
-	}},
-	// The statement is prepared out of a literal.
-	{"a block of code prepares a setter", "", "orders=34", func(c *client, _ *world) {
-		c.Must("DO $$ BEGIN EXECUTE 'PREPARE p AS SELECT set_config(''wirefence.token'', ''orders=33'', false)'; END $$")
-		c.Fails("EXECUTE p; "+insert, "WF001")
-	}},
-	{"a function prepares a setter, before the fence", enter, "", func(c *client, _ *world) {
-		c.Must("SELECT run('PREPARE p AS SELECT set_config(''wirefence.token'', ''orders=33'', false)')")
-		c.batchFails("WF001", "EXECUTE p", insert)
-	}},
-	{"a function gives a name to a write", enter, "orders=33", func(c *client, _ *world) {
-		stack.WantState(c.T, c.Batch(parseOf("s", "SHOW work_mem")), "")
-		c.Must("SET wirefence.token = 'orders=34'", "SELECT run('DEALLOCATE s')", "SELECT run('PREPARE s AS "+insert+"')", "SET wirefence.token = 'orders=33'")
-		wantOneOf(c.T, c.Batch(bindOf("", "s"), executeOf("")), "WF001", "WF006")
-	}},
-	{"a function gives a name to a write, by one literal", enter, "orders=33", func(c *client, _ *world) {
-		stack.WantState(c.T, c.Batch(parseOf("s", "SHOW work_mem")), "")
-		c.Must("SET wirefence.token = 'orders=34'", "SELECT run('DEALLOCATE s; PREPARE s AS "+insert+"')", "SET wirefence.token = 'orders=33'")
-		wantOneOf(c.T, c.Batch(bindOf("", "s"), executeOf("")), "WF001", "WF006")
 	}},
 
 	// A function has the name of one of PostgreSQL's.
@@ -191,11 +150,7 @@ func wantOneOf(t stack.TB, err error, want ...string) {
 // SQL gives a name to another statement while the session carries no fence.
 func TestNamesThatChangeUnfenced(t *testing.T) {
 	onEach(t, oldAndNew, func(t *testing.T, w *world) {
-		for _, name := range []string{"p", "P", strings.Repeat("long", 20), "with space", `quo"te`} {
-			want := "WF001"
-			if strings.Contains(name, `"`) {
-				want = "WF006" // the proxy doesn't read such a name
-			}
+		for _, name := range []string{"p", "P", strings.Repeat("long", 20), "with space"} {
 			quoted := `"` + strings.ReplaceAll(name, `"`, `""`) + `"`
 			for _, carried := range []string{"", "SET wirefence.token = 'orders=34'"} {
 				c := w.connect(t)
@@ -204,7 +159,7 @@ func TestNamesThatChangeUnfenced(t *testing.T) {
 				}
 				stack.WantState(t, c.Batch(parseOf(name, "SHOW server_version")), "")
 				c.Must("DEALLOCATE "+quoted, "PREPARE "+quoted+" AS "+insert, "SET wirefence.token = 'orders=33'")
-				stack.WantState(t, c.Batch(bindOf("", name), executeOf("")), want, name, carried)
+				stack.WantState(t, c.Batch(bindOf("", name), executeOf("")), "WF001", name, carried)
 				c.Close()
 			}
 		}

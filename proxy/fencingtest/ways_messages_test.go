@@ -126,12 +126,6 @@ var attemptsByMessages = []attempt{
 		c.Must("fetch p")
 		return c.Simple(insert)
 	}},
-	{"statement with a comment, parsed behind a DISCARD ALL that has no answer yet", "WF001 WF006", func(c *client, w *world) error {
-		w.Seal(c.T, "discarded", 1)
-		c.Exchange(2, &pgproto3.Query{String: "discard all"}, parseOf("w", insert+" /*wirefence.token='discarded=1'*/"), &pgproto3.Sync{})
-		w.Seal(c.T, "discarded", 2)
-		return c.Simple("execute w")
-	}},
 	{"parameter of a domain in what counts as a SET", "WF001", func(c *client, w *world) error {
 		c.zombie()
 		return c.Batch(w.setsByDomain(c.T)...)
@@ -182,12 +176,6 @@ var attemptsByMessages = []attempt{
 			all = append(all, m, &pgproto3.Flush{})
 		}
 		return c.Batch(all...)
-	}},
-	{"unnamed statement behind a DEALLOCATE that hides its name", "WF001 WF006", func(c *client, _ *world) error {
-		c.Must("prepare x as select 1")
-		c.Exchange(1, parseOf("d", `deallocate U&"\0078"`), parseOf("", insert+behindStale), &pgproto3.Sync{})
-		c.Exchange(1, bindOf("q", "d"), executeOf("q"), &pgproto3.Sync{})
-		return c.Batch(bindOf("", ""), executeOf(""))
 	}},
 	{"cancel of a check that waits", "57014", cancelWaitingCheck(protocols[0].run)},
 	{"cancel of an extended check that waits", "57014", cancelWaitingCheck(protocols[1].run)},

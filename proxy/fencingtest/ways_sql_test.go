@@ -37,40 +37,11 @@ var attemptsByNames = []attempt{
 		c.Exchange(1, parseOf(e+"1", insert+behindStale), &pgproto3.Sync{})
 		return c.Batch(bindOf("", e+"2"), executeOf(""))
 	}},
-	{"statement by a name in another encoding", "WF001 WF006 26000", func(c *client, _ *world) error {
-		c.Exchange(1, parseOf("\xc3\xa9", insert+behindStale), &pgproto3.Sync{})
-		c.Must("set client_encoding = latin1")
-		return c.Batch(bindOf("", "\xe9"), executeOf(""))
-	}},
-	{"EXECUTE of a name that is cut", "WF001 WF004 WF006", func(c *client, _ *world) error {
-		c.Exchange(1, parseOf(longNames[0], insert+behindStale), &pgproto3.Sync{})
-		return c.Simple("execute " + longName)
-	}},
 	{"PREPARE of a name that is cut", "WF001 WF004 WF006 26000", func(c *client, _ *world) error {
 		if err := c.Simple("prepare " + longName + "n as " + insert + behindStale); err != nil {
 			return err
 		}
 		return c.Batch(bindOf("", longName), executeOf(""))
-	}},
-	{"PREPARE of an escaped name", "WF001 WF004 WF006", func(c *client, _ *world) error {
-		if err := c.Simple(`prepare U&"\0078" as ` + insert + behindStale); err != nil {
-			return err
-		}
-		return c.Batch(bindOf("", "x"), executeOf(""))
-	}},
-	{"PREPARE of an escaped name in place of a read", "WF001 WF006", func(c *client, _ *world) error {
-		c.Exchange(1, parseOf("x", "select 1"), &pgproto3.Sync{})
-		c.Must(`deallocate U&"\0078"`, `prepare U&"\0078" as `+insert)
-		c.zombie()
-		return c.Batch(bindOf("", "x"), executeOf(""))
-	}},
-	{"PREPARE of an escaped name in place of a good fence", "WF001 WF006", func(c *client, _ *world) error {
-		c.Exchange(1, parseOf("x", insert+behindGood), &pgproto3.Sync{})
-		if c.Must(`deallocate U&"\0078"`, `prepare U&"\0078" as `+insert); c.refusal != nil {
-			return nil // so the good one is there still
-		}
-		c.zombie()
-		return c.Batch(bindOf("", "x"), executeOf(""))
 	}},
 	{"PREPARE in place of a read", "WF001 WF006", func(c *client, _ *world) error {
 		c.Exchange(1, parseOf("x", "select 1"), &pgproto3.Sync{})
@@ -90,100 +61,10 @@ var attemptsByNames = []attempt{
 		c.Must("set local wirefence.token = '" + stale + "'")
 		return c.Simple("fetch p")
 	}},
-	{"FETCH from a portal with a comment", "WF001 WF006", func(c *client, _ *world) error {
-		c.Must("begin")
-		c.Exchange(1, parseOf("s", "select writes(1)"+behindStale), bindOf("p", "s"), &pgproto3.Sync{})
-		return c.Simple("fetch p")
-	}},
-	{"PREPARE in a DO block in place of a read", "WF001 WF006", func(c *client, _ *world) error {
-		c.Exchange(1, parseOf("x", "select 1"), &pgproto3.Sync{})
-		c.Must(`do $$ begin execute 'deallocate x'; execute 'prepare x as insert into jobs values (33)'; end $$`)
-		c.zombie()
-		return c.Batch(bindOf("", "x"), executeOf(""))
-	}},
-	{"DEALLOCATE of the proxy's check", "WF006", func(c *client, _ *world) error {
-		c.Must("deallocate " + c.checked())
-		c.zombie()
-		return c.Extended(insert)
-	}},
-	{"Close of the proxy's check", "WF006", func(c *client, _ *world) error {
-		c.Exchange(1, closeOf('S', c.checked()), &pgproto3.Sync{})
-		c.zombie()
-		return c.Extended(insert)
-	}},
-	{"PREPARE in place of the proxy's check", "WF006", func(c *client, _ *world) error {
-		name := c.checked()
-		c.Must("deallocate "+name, "prepare "+name+"(text) as select $1")
-		c.zombie()
-		return c.Extended(insert)
-	}},
-	{"Parse in place of the proxy's check", "WF006", func(c *client, _ *world) error {
-		name := c.checked()
-		c.Exchange(1, closeOf('S', name), parseOf(name, "select $1::text"), &pgproto3.Sync{})
-		c.zombie()
-		return c.Extended(insert)
-	}},
-	{"Parse in place of the proxy's check, by a name that hides it", "WF001 WF006 26000 08P01", func(c *client, _ *world) error {
-		name := `U&"\005f` + c.checked()[1:] + `"`
-		c.Must("deallocate "+name, "prepare "+name+" (text) as select $1")
-		c.zombie()
-		return c.Extended(insert)
-	}},
-	{"PREPARE in place of the proxy's check in a DO block", "WF006", func(c *client, _ *world) error {
-		name := c.checked()
-		c.Must("do $$ begin execute 'deallocate " + name + "'; execute 'prepare " + name + "(text) as select $1'; end $$")
-		c.zombie()
-		return c.Extended(insert)
-	}},
-	{"Parse in place of the proxy's check, in the batch of a check", "WF006", func(c *client, _ *world) error {
-		name := c.checked()
-		return c.Batch(append(append(stack.Unnamed("insert into cell values (70, 0)"+behindGood), closeOf('S', name),
-			parseOf(name, "select $1::text")), stack.Unnamed(insert+behindStale)...)...)
-	}},
-	{"Parse in place of the proxy's check, while nothing is carried", "WF006", func(c *client, w *world) error {
-		z := w.connect(c.T)
-		name := z.checked()
-		if err := z.Batch(closeOf('S', name), parseOf(name, "select $1::text")); err != nil {
-			return err
-		}
-		z.zombie()
-		return z.Extended(insert)
-	}},
-	{"PREPARE in place of the proxy's check, by a name that hides it, while nothing is carried", "WF006", func(c *client, w *world) error {
-		z := w.connect(c.T)
-		name := `U&"\005f` + z.checked()[1:] + `"`
-		for _, sql := range []string{"deallocate " + name, "prepare " + name + " (text) as select $1"} {
-			if err := z.Extended(sql); err != nil {
-				return err
-			}
-		}
-		z.zombie()
-		return z.Extended(insert)
-	}},
-	{"statement under the check's name before any check", "WF001 WF006", func(c *client, w *world) error {
-		c.Exchange(1, parseOf(c.checked(), "select $1::text"), &pgproto3.Sync{})
-		c.zombie()
-		return c.Extended(insert)
-	}},
-	{"portal under the check's name", "WF006 42P03", func(c *client, _ *world) error {
-		name := strings.TrimSuffix(c.checked(), "_check")
-		c.Must("begin")
-		c.Exchange(1, parseOf("s", "select generate_series(1, 9)"), bindOf(name, "s"), &pgproto3.Execute{Portal: name, MaxRows: 1}, &pgproto3.Sync{})
-		_ = c.Simple("set local wirefence.token = '" + stale + "'")
-		return c.Extended(insert)
-	}},
 	{"temporary tables and types of wirefence's names", "WF001", texts("create temp table resource_locks (resource_id text, last_token bigint)",
 		"create domain pg_temp.text as pg_catalog.text", "create domain pg_temp.bigint as pg_catalog.int8", "create type pg_temp.boolean as enum ('t')",
 		"create function pg_temp.check(text, text, boolean) returns void language sql as ''",
 		"set search_path = pg_temp, public, pg_catalog", "set wirefence.token = '"+stale+"'", "insert into public.jobs values (33)")},
-}
-
-// checked makes the proxy prepare its check, for a fence that the session doesn't hold, and
-// returns the check's name.
-func (c *client) checked() string {
-	c.T.Helper()
-	stack.WantState(c.T, c.Extended("update cell set n = n /*wirefence.token='checked=1'*/"), "", "a write with another fence")
-	return c.Value("select min(name) from pg_prepared_statements /*wirefence.token='checked=1'*/")
 }
 
 // padding makes a text larger than the proxy reads.
@@ -195,16 +76,6 @@ func TestAttemptsByLargeTexts(t *testing.T) {
 		for _, a := range []attempt{
 			{"comment behind the limit", "WF006", texts(insert + padding + "\n" + behindStale)},
 			{"comment at the very end of a huge text", "WF006", texts(insert + strings.Repeat(padding, 2000) + "\n" + behindStale)},
-			{"SET behind the limit", "WF006", texts("select 1 " + padding + "\n; set wirefence.token = '" + stale + "'; " + insert)},
-			{"SET of an escaped name", "WF006", texts(`set U&"\0077irefenc\0065".token = '` + stale + `'; ` + insert + padding)},
-			{"EXECUTE of a Parse with a comment", "WF006", func(c *client, _ *world) error {
-				c.Exchange(1, parseOf("w", insert+behindStale), &pgproto3.Sync{})
-				return c.Simple("execute w" + padding)
-			}},
-			{"extended EXECUTE of a Parse with a comment", "WF006", func(c *client, _ *world) error {
-				c.Exchange(1, parseOf("w", insert+behindStale), &pgproto3.Sync{})
-				return c.Extended("execute w" + padding)
-			}},
 			{"EXECUTE of a Parse in the same batch", "WF001 WF006", func(c *client, _ *world) error {
 				return c.Batch(parseOf("w", insert+behindStale), parseOf("", "execute w"+padding), bindOf("", ""), executeOf(""))
 			}},
@@ -367,11 +238,6 @@ var attemptsWithoutFence = []attempt{
 	{"PREPARE in place of a read", "WF002", func(c *client, _ *world) error {
 		c.Exchange(1, parseOf("x", "select 1"), &pgproto3.Sync{})
 		c.Must("deallocate x", "prepare x as "+insert)
-		return c.Batch(bindOf("", "x"), executeOf(""))
-	}},
-	{"PREPARE of an escaped name in place of a read", "WF002 WF006", func(c *client, _ *world) error {
-		c.Exchange(1, parseOf("x", "select 1"), &pgproto3.Sync{})
-		c.Must(`deallocate U&"\0078"`, `prepare U&"\0078" as `+insert)
 		return c.Batch(bindOf("", "x"), executeOf(""))
 	}},
 	{"portal that SQL replaces in its own batch", "WF002", func(c *client, _ *world) error {

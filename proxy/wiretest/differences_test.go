@@ -49,10 +49,9 @@ func implicitEnds(direct []string, _ carrier, _ int) []string {
 	return instead(direct, `Z "T"`, `Z "I"`)
 }
 
-// A FunctionCall may release what is held, and behind messages without a Sync there is
-// no place for a check.
+// Behind messages without a Sync a FunctionCall can have no check.
 func callBehindUnsynced(direct []string, by carrier, _ int) []string {
-	if by.text != nil && !by.holds { // it carries no fence
+	if by.text != nil { // it carries no fence
 		last := len(direct) - 2 // of the query behind it
 		direct[last] = strings.Replace(direct[last], `Z "T"`, `Z "I"`, 1)
 		return direct

@@ -69,7 +69,7 @@ func TestRefusals(t *testing.T) {
 			{all(q("CALL commits()")), "E(WF001)Z(I)"}, {all(run("CALL commits()"), sync_), "E(WF001)Z(I)"}, {all(q("DO $$BEGIN END$$")), "E(WF001)Z(I)"},
 			{all(fastpath(177, "1", "2")), "E(WF001)Z(I)"}, {all(q("SAVEPOINT a")), "E(25P01)Z(I)"}, {all(q("BEGIN; SAVEPOINT a")), "CE(WF001)Z(E)"},
 			{all(q("ROLLBACK TO a")), "E(3B001)Z(E)"}, {all(q(insert)), "E(25P02)Z(E)"}, {all(q("COMMIT")), "CZ(I)"}, {all(q("SHOW datestyle")), "TDCZ(I)"},
-			{all(q("BEGIN")), "CZ(T)"}, {all(fastpath(177, "1", "2")), "E(WF001)Z(E)"}, {all(q("COMMIT")), "CZ(I)"},
+			{all(q("BEGIN")), "CE(WF001)Z(E)"}, {all(fastpath(177, "1", "2")), "E(25P02)Z(E)"}, {all(q("COMMIT")), "CZ(I)"}, // for the next call
 		}},
 		{name: "required", o: proxy.Options{UnfencedWrites: proxy.Reject}, turns: []turn{
 			{all(q(insert)), "E(WF002)Z(I)"}, {all(run(insert), sync_), "12E(WF002)Z(I)"}, {all(q("SELECT 1")), "TDCZ(I)"}, {all(fastpath(177, "1", "2")), "E(WF002)Z(I)"},
@@ -143,7 +143,7 @@ func TestCheckThatCannotBePrepared(t *testing.T) {
 	}{
 		{all(run("INSERT INTO t VALUES (1, 'a')"), run("SELECT 1"), sync_), "E(42883)Z(I)"},
 		{all(q("INSERT INTO t VALUES (1, 'a')")), "E(42883)Z(I)"},
-		{all(q("BEGIN"), fastpath(177, "1", "2"), q("COMMIT")), "CZ(T) E(42883)Z(E) CZ(I)"},
+		{all(q("BEGIN"), fastpath(177, "1", "2"), q("COMMIT")), "CZ(T) E(WF006)Z(E) CZ(I)"},
 	} {
 		from := p.Taken()
 		p.Send(turn.send...)

@@ -103,7 +103,7 @@ var stateScripts = []script{
 	}},
 	{name: "16 a function call in the middle of a batch", steps: []step{
 		ready(1), send(run("SELECT 1"), fastpath(177, "1", "2")), ready(1), simple("SELECT 1"),
-	}, checked: callBehindUnsynced, held: callBehindUnsynced},
+	}, checked: callBehindUnsynced},
 }
 
 // fastpath is a FunctionCall with arguments as text.

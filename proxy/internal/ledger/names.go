@@ -62,6 +62,14 @@ func (n *Names[T]) Sent(name []byte, batch uint32, what T) {
 // Knows reports whether it has a meaning of a name, confirmed or not.
 func (n *Names[T]) Knows(name []byte) bool { return n.find(name) != nil }
 
+// Latest returns the meaning of a name that a message of the batch has given, or nil.
+func (n *Names[T]) Latest(name []byte) *T {
+	if m := n.find(name); m != nil && m.head < len(m.sent) {
+		return &m.sent[len(m.sent)-1].what
+	}
+	return nil
+}
+
 // Pending returns how many messages that give a name are not answered.
 func (n *Names[T]) Pending() int { return n.pending }
 
@@ -78,7 +86,7 @@ func (n *Names[T]) Find(name []byte, batch uint32) (what T, ok, sure bool) {
 	}
 	// A message of this batch counts as successful: if it fails, the server skips the rest.
 	last := m.sent[len(m.sent)-1]
-	// For a named one that fails, a PREPARE or DECLARE may have given an earlier meaning.
+	// For a named one that fails, there may be an earlier meaning.
 	return last.what, true, last.batch == batch || len(name) == 0 && !m.exists && len(m.sent)-m.head == 1
 }
 
@@ -101,26 +109,6 @@ func (n *Names[T]) Answered(name string, succeeded bool) {
 		}
 	}
 	n.forget(name, m)
-}
-
-// Change changes all meanings of a name, or of every name with nil, confirmed or not.
-func (n *Names[T]) Change(name []byte, change func(*T)) {
-	if name != nil {
-		if m := n.find(name); m != nil {
-			m.change(change)
-		}
-		return
-	}
-	for _, m := range n.named {
-		m.change(change)
-	}
-}
-
-func (m *meaning[T]) change(change func(*T)) {
-	change(&m.known)
-	for i := m.head; i < len(m.sent); i++ {
-		change(&m.sent[i].what)
-	}
 }
 
 // Closed records that the server has dropped the statement or portal of this name.

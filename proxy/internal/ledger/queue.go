@@ -77,16 +77,6 @@ func (q *Queue[T]) Push(kind Kind) *Entry[T] {
 // Back returns the newest entry, valid until the next Push. The queue must not be empty.
 func (q *Queue[T]) Back() *Entry[T] { return q.at(q.n - 1) }
 
-// IsLast reports whether the front entry is the last one, but for Syncs behind it.
-func (q *Queue[T]) IsLast() bool {
-	for i := 1; i < q.n; i++ {
-		if k := q.at(i).Kind; k != Sync && k != None {
-			return false
-		}
-	}
-	return true
-}
-
 // MarkCopyData notes that copy data was sent. A run of it leaves one entry.
 func (q *Queue[T]) MarkCopyData() {
 	if q.n > 0 && q.at(q.n-1).Kind == CopyData {

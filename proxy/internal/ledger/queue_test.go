@@ -28,22 +28,6 @@ func TestAnErrorSkipsToTheNextSync(t *testing.T) {
 	}
 }
 
-func TestTheLastEntryMayHaveSyncsBehindIt(t *testing.T) {
-	for _, c := range []struct {
-		sent []Kind
-		last bool
-	}{
-		{[]Kind{Query}, true}, {[]Kind{Execute, Sync}, true}, {[]Kind{Query, Sync, Sync}, true},
-		{[]Kind{Query, Query}, false}, {[]Kind{Execute, Parse, Sync}, false}, {[]Kind{Execute, Sync, Close}, false},
-	} {
-		var q Queue[int]
-		push(&q, c.sent...)
-		if got := q.IsLast(); got != c.last {
-			t.Errorf("%v: %v", c.sent, got)
-		}
-	}
-}
-
 func TestCopyInSwallowsSyncs(t *testing.T) {
 	for _, c := range []struct {
 		name   string

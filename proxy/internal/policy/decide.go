@@ -25,6 +25,9 @@ func Decide(f *Facts, m *Message, inserts []Insert) Action {
 		}
 		return Action{Do: Refuse, By: by, Refusal: r}
 	}
+	if a, ahead := f.ofPrepared(m, by, setter); ahead {
+		return a
+	}
 	a, ahead := f.beforeGroup(m, by)
 	if ahead && a.Do == Take && f.canJoinGroup(m, by) {
 		return Action{By: by, Inserts: append(inserts[:0], Insert{By: by, Holds: true})}
@@ -43,7 +46,7 @@ func Decide(f *Facts, m *Message, inserts []Insert) Action {
 	case f.CurrentBlock() == FailedBlock && !endsBlock(m):
 		return Action{By: by} // the server runs nothing
 	case m.Kind == FunctionCall && (guards || by.Carries() || f.Required):
-		return f.decideFunctionCall(m, by, guards, inserts)
+		return f.decideFunctionCall(m, by, guards)
 	case !by.Carries() && !f.Required:
 		a = Action{By: by, Inserts: inserts[:0]}
 	case cleans(m) && f.CurrentBlock() == BlockUnknown && f.Outstanding > 0:
@@ -87,7 +90,7 @@ func (f *Facts) carrier(m *Message) (by Carrier, setter int) {
 		return by, -1
 	}
 	for i := 0; i < len(m.Statements)-1; i++ {
-		if m.Statements[i].Flags.Has(sqltext.SetsVariable) {
+		if flags := m.Statements[i].Flags; flags.Has(sqltext.Sets) || flags.Has(sqltext.SetsVariable) && f.Schema {
 			by.Variable = true
 			return by, i
 		}
@@ -103,31 +106,49 @@ func (f *Facts) forbidden(m *Message, by Carrier) (Refusal, bool) {
 	if m.Fence != "" && !f.Schema {
 		return Refusal{State: fence.CannotBeFenced, Reason: NoSchema}, true
 	}
-	if m.NamesOwn && f.Prepared || (m.Ambiguous || m.NamesOwn) && (by.Carries() || f.Required || f.Fenced || f.Hold.State != NoHold) {
-		return Refusal{State: fence.CannotBeFenced, Reason: AmbiguousName}, true
-	}
 	for i := range m.Statements {
 		st := &m.Statements[i]
-		reason := Plain
 		switch {
 		case st.Flags.Has(sqltext.Stores) && m.Fence != "":
-			reason = StoredFence
-		case st.Flags.Has(sqltext.Executes) && f.NamedFence && m.Fence == "":
-			reason = HiddenFence
-		case st.Class == sqltext.PreparesTransaction && f.CurrentBlock() != FailedBlock && (by.Carries() || f.Required || f.Fenced || f.Hold.State != NoHold):
-			reason = TransactionKept
-		case st.Class == sqltext.CommitsPrepared && (by.Carries() || f.Required):
-			reason = CommitsUnseen
-		case st.Flags.Has(sqltext.NamesReadOnly) && f.Required && f.Major < 16:
-			reason = OpensReadOnly
-		case f.Pooled && st.Flags.Has(sqltext.SetsVariable) && !st.Flags.Has(sqltext.Local):
-			reason = PooledVariable
-		}
-		if reason != Plain {
-			return Refusal{fence.CannotBeFenced, reason, i}, true
+			return Refusal{fence.CannotBeFenced, StoredFence, i}, true
+		case f.Pooled && st.Flags.Has(sqltext.Sets) && !st.Flags.Has(sqltext.Local):
+			return Refusal{fence.CannotBeFenced, PooledVariable, i}, true
 		}
 	}
 	return Refusal{}, false
+}
+
+// ofPrepared decides on PREPARE TRANSACTION, COMMIT PREPARED and ROLLBACK PREPARED, which no
+// check can cover: they need a session, and a transaction, without a fence. If only the session
+// variable knows, it is asked.
+func (f *Facts) ofPrepared(m *Message, by Carrier, setter int) (Action, bool) {
+	i := slices.IndexFunc(m.Statements, func(st sqltext.Statement) bool {
+		return st.Class == sqltext.PreparesTransaction || st.Class == sqltext.EndsPrepared
+	})
+	if i < 0 || f.CurrentBlock() == FailedBlock {
+		return Action{}, false
+	}
+	reason, suspected := EndsUnseen, by.Variable
+	certain := by.Comment != "" || by.Stamp != "" || f.Required || setter >= 0
+	if m.PreparesTransaction() {
+		reason, suspected = TransactionKept, by.Variable || f.Fenced
+		certain = certain || f.Judged || f.FencedBy != ""
+	}
+	answer := f.Answer
+	if f.Batch.Open {
+		answer = f.Batch.answer(by)
+	}
+	switch {
+	case !certain && (!suspected || answer == Empty):
+		return Action{}, false
+	case m.PreparesTransaction() && f.CurrentBlock() == BlockUnknown && f.Outstanding > 0:
+		return Action{Do: Wait}, true
+	case !certain && f.Quiet && answer == NoAnswer:
+		return Action{Do: Ask, By: by}, true
+	case !certain && !f.Batch.Open && f.Outstanding > 0:
+		return Action{Do: Wait}, true
+	}
+	return Action{Do: Refuse, By: by, Refusal: Refusal{fence.CannotBeFenced, reason, i}}, true
 }
 
 // beforeGroup decides on an exchange ahead of the first message of a group. The proxy takes
@@ -189,16 +210,9 @@ func setsVariable(m *Message) bool {
 }
 
 // cleans reports whether a message is nothing but what pools send between two users, such
-// as DISCARD ALL, and releases the hold: nothing can go ahead of it.
+// as DISCARD ALL: nothing can go ahead of it.
 func cleans(m *Message) bool {
-	releases := false
-	for i := range m.Statements {
-		if !m.Statements[i].Flags.Has(sqltext.Cleans) {
-			return false
-		}
-		releases = releases || m.Statements[i].Flags.Has(sqltext.Unlocks)
-	}
-	return releases
+	return len(m.Statements) > 0 && !slices.ContainsFunc(m.Statements, func(st sqltext.Statement) bool { return !st.Flags.Has(sqltext.Cleans) })
 }
 
 // PreparesTransaction reports whether a message has a PREPARE TRANSACTION, which ends its
@@ -243,7 +257,7 @@ func (f *Facts) decideAlone(m *Message, by Carrier) Action {
 	if f.Batch.Open {
 		answer = f.Batch.answer(by)
 	}
-	unlocks := f.HoldMayEnd || len(m.Statements) == 1 && m.Statements[0].Flags.Has(sqltext.Unlocks)
+	unlocks := len(m.Statements) == 1 && m.Statements[0].Flags.Has(sqltext.Unlocks)
 	switch {
 	case f.HoldCovers(by) && f.Outstanding > 0 && len(m.Statements) == 1 && endsHold(&m.Statements[0], by):
 		return Action{Do: Wait} // in a block it needs a check, for what ran there under the hold
@@ -276,28 +290,26 @@ func (f *Facts) decideBeforeAlone(m *Message, by Carrier, inserts []Insert) Acti
 	switch {
 	case a.Do != Refuse:
 		return a
-	case f.Shadow, f.HoldCovers(by), f.Batch.Checked && f.Batch.By == by && !f.FenceMayChange:
+	case f.Shadow, f.HoldCovers(by), f.Batch.Checked && f.Batch.By == by:
 		return Action{By: by}
 	}
 	return Action{By: by, Inserts: append(inserts[:0], Insert{By: by})}
 }
 
-// decideFunctionCall decides on a FunctionCall. In a block it needs a check ahead, since
-// the function may release the hold; one for the hold's fence if it carries none itself.
-func (f *Facts) decideFunctionCall(m *Message, by Carrier, guards bool, inserts []Insert) Action {
+// decideFunctionCall decides on a FunctionCall, which can't share a message with a check. In a
+// block an earlier check of its transaction covers it.
+func (f *Facts) decideFunctionCall(m *Message, by Carrier, guards bool) Action {
 	switch {
-	case guards && by.Carries() && f.CurrentBlock() == InBlock:
-		// It can have only one check ahead, and would need two.
-		return refuse(fence.CannotBeFenced, NotShared, 0)
+	case guards, f.CurrentBlock() == InBlock && slices.ContainsFunc(m.Statements, func(st sqltext.Statement) bool { return f.HoldCovers(by) && endsHold(&st, by) }):
+		return refuse(fence.CannotBeFenced, NotShared, 0) // it would need a check ahead
+	case f.HoldCovers(by), f.CurrentBlock() != InBlock && !f.Batch.Open:
+		return f.decideAlone(m, by)
 	case f.Batch.Open:
 		return refuse(fence.CannotBeFenced, NotFirst, 0)
 	case f.Outstanding > 0:
 		return Action{Do: Wait}
-	case f.CurrentBlock() == InBlock && guards:
-		by = f.Hold.By
-		fallthrough
-	case f.CurrentBlock() == InBlock:
-		return Action{By: by, Inserts: append(inserts[:0], Insert{By: by})}
+	case f.Checked && f.CheckedBy == by, f.Shadow:
+		return Action{By: by}
 	}
-	return f.decideAlone(m, by)
+	return refuse(fence.CannotBeFenced, CallUncovered, 0)
 }

@@ -21,7 +21,7 @@ var (
 // situation are facts of a session in enforce mode that is idle, may hold, and whose
 // session variable may hold a fence, with changes.
 func situation(changes ...func(*Facts)) *Facts {
-	f := &Facts{Schema: true, CanHold: true, Major: 18, Variable: true, Quiet: true, Block: NoBlock}
+	f := &Facts{Schema: true, CanHold: true, Variable: true, Quiet: true, Block: NoBlock}
 	for _, change := range changes {
 		change(f)
 	}
@@ -38,15 +38,12 @@ func leased(f *Facts)       { f.Variable, f.Stamp, f.Required = false, "lease=1"
 func busy(f *Facts)         { f.Last = f.Carrier("") }
 func inBlock(f *Facts)      { f.Block = InBlock }
 func failedBlock(f *Facts)  { f.Block = FailedBlock }
-func interferes(f *Facts)   { f.FenceMayChange, f.CanHold = true, false }
-func old(f *Facts)          { f.Major = 15 }
 func fenced(f *Facts)       { f.Fenced = true }
 func varied(f *Facts)       { f.Varied = true }
 func underComment(f *Facts) { f.FencedBy = "orders=34" }
-func named(f *Facts)        { f.NamedFence = true }
 func sparing(f *Facts)      { f.HoldsIfNeeded = true }
-func fresh(f *Facts)        { f.FreshChain = true }
 func over(f *Facts)         { f.Hold.Over = true }
+func calls(f *Facts)        { f.CallsFunctions = true }
 func apart(f *Facts)        { f.HoldNeedsExchange = true }
 
 func last(by Carrier) func(*Facts)     { return func(f *Facts) { f.Last = by } }
@@ -54,6 +51,10 @@ func told(answer Answer) func(*Facts)  { return func(f *Facts) { f.Answer = answ
 func holds(by Carrier) func(*Facts)    { return hold(Held, by) }
 func doubtful(by Carrier) func(*Facts) { return hold(Doubtful, by) }
 func taking(by Carrier) func(*Facts)   { return hold(Taking, by) }
+
+func checkedBy(by Carrier) func(*Facts) {
+	return func(f *Facts) { f.Checked, f.CheckedBy = true, by }
+}
 
 func hold(state HoldState, by Carrier) func(*Facts) {
 	return func(f *Facts) { f.Hold.State, f.Hold.By = state, by }
@@ -103,7 +104,7 @@ const (
 
 // outcome is an action in words.
 func outcome(a Action) string {
-	text := map[Do]string{Forward: "forward", Wait: "wait", Refuse: "refuse", Take: "take", GiveBack: "give back", Observe: "observe"}[a.Do]
+	text := map[Do]string{Forward: "forward", Wait: "wait", Refuse: "refuse", Take: "take", GiveBack: "give back", Observe: "observe", Ask: "ask"}[a.Do]
 	if a.Do == Refuse {
 		return fmt.Sprintf("%s %s %d of %d", text, a.Refusal.State, a.Refusal.Reason, a.Refusal.Statement)
 	}
@@ -115,11 +116,9 @@ func outcome(a Action) string {
 		switch {
 		case in.Holds:
 			word = ", takes "
-		case in.GivesBack:
-			word = ", gives back "
 		case in.By != a.By && i == 0:
 			word = ", guard "
-		case i == 0 || a.Inserts[i-1].By != in.By || a.Inserts[i-1].GivesBack:
+		case i == 0 || a.Inserts[i-1].By != in.By:
 			word = ", checks "
 		}
 		text += fmt.Sprint(word, in.Before)
@@ -154,18 +153,17 @@ func judge(t *testing.T, rows map[string]row) {
 // A session that carries nothing is forwarded as it is.
 func TestUnfencedSessions(t *testing.T) {
 	judge(t, map[string]row{
-		"a statement":                 {situation(unfenced), saying(insert), "forward"},
-		"in a block":                  {situation(unfenced, inBlock), saying(insert), "forward"},
-		"pipelined":                   {situation(unfenced, pipelined), saying(insert), "forward"},
-		"what a check can't cover":    {situation(unfenced), saying("VACUUM"), "forward"},
-		"a function call":             {situation(unfenced), functionCall, "forward"},
-		"PREPARE TRANSACTION":         {situation(unfenced, inBlock), saying("PREPARE TRANSACTION 'x'"), "forward"},
-		"COMMIT PREPARED":             {situation(unfenced), saying("COMMIT PREPARED 'x'"), "forward"},
-		"a fence that can't be read":  {situation(unfenced), saying(insert + " /*wirefence.token='orders='*/"), refused(fence.MalformedToken, Plain, 0)},
-		"a text that sets one":        {situation(unfenced), saying(set), "forward"},
-		"behind that in the text":     {situation(unfenced), saying(insert + ";" + set + ";" + insert + ";" + insert), "forward, checks 2, covered"},
-		"an unlock, nothing held":     {situation(unfenced), saying(unlock), "forward"},
-		"in a database that sets one": {situation(unfenced, interferes), saying(insert), "forward"},
+		"a statement":                {situation(unfenced), saying(insert), "forward"},
+		"in a block":                 {situation(unfenced, inBlock), saying(insert), "forward"},
+		"pipelined":                  {situation(unfenced, pipelined), saying(insert), "forward"},
+		"what a check can't cover":   {situation(unfenced), saying("VACUUM"), "forward"},
+		"a function call":            {situation(unfenced), functionCall, "forward"},
+		"PREPARE TRANSACTION":        {situation(unfenced, inBlock), saying("PREPARE TRANSACTION 'x'"), "forward"},
+		"COMMIT PREPARED":            {situation(unfenced), saying("COMMIT PREPARED 'x'"), "forward"},
+		"a fence that can't be read": {situation(unfenced), saying(insert + " /*wirefence.token='orders='*/"), refused(fence.MalformedToken, Plain, 0)},
+		"a text that sets one":       {situation(unfenced), saying(set), "forward"},
+		"behind that in the text":    {situation(unfenced), saying(insert + ";" + set + ";" + insert + ";" + insert), "forward, checks 2, covered"},
+		"an unlock, nothing held":    {situation(unfenced), saying(unlock), "forward"},
 	})
 }
 
@@ -213,12 +211,11 @@ func TestPlacesOfChecks(t *testing.T) {
 		"SELECT 1; " + unlock:                                                   "0",
 		"(SELECT 1)":                                                            "0",
 		"SELECT 1; DISCARD ALL":                                                 "0",
-		"CLOSE ALL; UNLISTEN *":                                                 "0",
 	} {
 		rows[sql] = row{fencedBy(), saying(sql), "forward, checks " + checks + ", covered"}
 	}
 	for _, sql := range []string{"BEGIN", "COMMIT", "ROLLBACK", "ROLLBACK TO s", "RELEASE s", "SET x = 1", "SHOW x", "RESET ALL", "DEALLOCATE ALL", "LOCK TABLE t", "SET TRANSACTION READ ONLY", "DISCARD ALL", "DISCARD TEMP", "SAVEPOINT s",
-		unlock, unlock + "; CLOSE ALL; UNLISTEN *; RESET ALL", "", ";"} {
+		unlock, unlock + "; CLOSE ALL; UNLISTEN *; RESET ALL", "CLOSE ALL; UNLISTEN *", "CLOSE ALL; SET SESSION AUTHORIZATION DEFAULT; RESET ALL; DEALLOCATE ALL; " + unlock, "", ";"} {
 		rows["none: "+sql] = row{fencedBy(), saying(sql), "forward"}
 	}
 	judge(t, rows)
@@ -238,8 +235,6 @@ func TestPlacesOfChecks(t *testing.T) {
 		"a comment":                         {fencedBy(unfenced), saying(signed), "forward, checks 0, covered"},
 		"a comment, and SET":                {fencedBy(), saying(set + ";" + signed + ";" + set + "; SELECT 1"), "forward, checks 1, covered"},
 		"a stamp":                           {fencedBy(leased), saying(insert), "forward, checks 0, covered"},
-		"stored code may set the variable":  {fencedBy(interferes), saying("SELECT 1; SELECT 2; COMMIT; SHOW x"), "forward, checks 0 1 2, covered"},
-		"but not a comment":                 {fencedBy(interferes), saying("SELECT 1;" + signed), "forward, checks 0, covered"},
 		"a required fence":                  {fencedBy(unfenced, required), saying("SELECT 1"), "forward, checks 0, covered"},
 		"pipelined":                         {fencedBy(pipelined), saying(insert), "forward, checks 0, covered"},
 	})
@@ -258,7 +253,6 @@ func TestBatches(t *testing.T) {
 		"an Execute":                          {f(batched), as(Execute, insert), "forward, checks 0, covered"},
 		"an Execute behind a check":           {f(batchChecked(variable)), as(Execute, insert), "forward"},
 		"behind the check of another fence":   {f(batchChecked(comment)), as(Execute, insert), "forward, checks 0, covered"},
-		"behind a check, stored code":         {f(batchChecked(variable), interferes), as(Execute, insert), "forward, checks 0, covered"},
 		"SAVEPOINT behind a check":            {f(batchChecked(variable)), as(Execute, "SAVEPOINT s"), "forward"},
 		"a check in another batch":            {f(func(f *Facts) { f.Batch = Batch{Checked: true, By: variable} }), as(Execute, insert), "forward, checks 0, covered"},
 		"a batch behind a failed block":       {f(failedBlock, batched), as(Execute, insert), "forward"},
@@ -292,10 +286,8 @@ func TestHolds(t *testing.T) {
 		"a busy session takes":                     {situation(busy), saying(insert), "forward, takes 0, covered"},
 		"with a comment":                           {situation(last(comment)), saying(signed), "forward, takes 0, covered"},
 		"with a stamp":                             {situation(leased, busy), saying(insert), "forward, takes 0, covered"},
-		"given back in a chained transaction":      {situation(doubtful(variable), inBlock, fresh), saying("SHOW x; SELECT 1"), "forward, gives back 1, checks 1, covered"},
-		"in the text that chains":                  {situation(holds(variable), inBlock), saying("COMMIT AND CHAIN; SELECT 1; SELECT 2"), "forward, gives back 1, checks 1, covered"},
-		"and begins anew":                          {situation(holds(variable), inBlock), saying("COMMIT; BEGIN; SELECT 1"), "forward, gives back 2, checks 2, covered"},
-		"not ahead of what precedes the snapshot":  {situation(doubtful(variable), inBlock, fresh), saying("SET x = 1; SET TRANSACTION READ ONLY"), "forward"},
+		"it counts in a chain":                     {situation(holds(variable), inBlock), saying("COMMIT AND CHAIN; SELECT 1; SELECT 2"), "forward, covered"},
+		"and begins anew":                          {situation(holds(variable), inBlock), saying("COMMIT; BEGIN; SELECT 1"), "forward, covered"},
 		"nor behind a statement":                   {situation(doubtful(variable), inBlock), saying("SELECT 1"), "forward, checks 0, covered"},
 		"not in a session that holds for need":     {situation(busy, sparing), saying(insert), "forward, checks 0, covered"},
 		"not another's":                            {situation(last(other)), saying(signed), "forward, checks 0, covered"},
@@ -386,21 +378,29 @@ func TestWhatStandsAlone(t *testing.T) {
 	}
 	judge(t, rows)
 	judge(t, map[string]row{
-		"CALL in a block":                      {situation(inBlock), saying("CALL p()"), "forward, checks 0, covered"},
-		"CALL in a failed block":               {situation(failedBlock), saying("CALL p()"), "forward"},
-		"CALL behind others of its text":       {situation(), saying("SELECT 1; CALL p()"), "forward, checks 0, covered"},
-		"a function call in a block":           {situation(inBlock), functionCall, "forward, checks 0, covered"},
-		"under a hold, too: it may release it": {situation(inBlock, holds(variable)), functionCall, "forward, checks 0, covered"},
-		"and with nothing carried":             {situation(unfenced, inBlock, fenced, holds(comment)), functionCall, "forward, checks 0, covered"},
-		"with another's fence":                 {situation(inBlock, fenced, holds(comment)), functionCall, refused(fence.CannotBeFenced, NotShared, 0)},
-		"DO releases what would cover it":      {situation(holds(variable)), saying("DO 'perform pg_advisory_unlock_all()'"), refused(fence.CannotBeFenced, NotShared, 0)},
-		"in a block it is checked":             {situation(holds(variable), inBlock), saying("DO 'perform pg_advisory_unlock_all()'"), "forward, checks 0, covered"},
+		"CALL in a block":                   {situation(inBlock), saying("CALL p()"), "forward, checks 0, covered"},
+		"CALL in a failed block":            {situation(failedBlock), saying("CALL p()"), "forward"},
+		"CALL behind others of its text":    {situation(), saying("SELECT 1; CALL p()"), "forward, checks 0, covered"},
+		"a function call in a block":        {situation(inBlock), functionCall, refused(fence.CannotBeFenced, CallUncovered, 0)},
+		"behind a check":                    {situation(inBlock, checkedBy(variable)), functionCall, "forward"},
+		"of another fence":                  {situation(inBlock, checkedBy(comment)), functionCall, refused(fence.CannotBeFenced, CallUncovered, 0)},
+		"under a hold":                      {situation(inBlock, holds(variable)), functionCall, "forward, covered"},
+		"with nothing carried":              {situation(unfenced, inBlock, fenced, holds(comment)), functionCall, "forward"},
+		"BEGIN of a client that sends them": {situation(calls), saying("BEGIN"), "forward, checks 1, covered"},
+		"executed":                          {situation(calls, batched), as(Execute, "BEGIN"), "forward, checks 1, covered"},
+		"and not parsed":                    {situation(calls), as(Parse, "BEGIN"), "forward"},
+		"BEGIN and SET TRANSACTION":         {situation(calls), saying("BEGIN; SET TRANSACTION READ ONLY"), "forward, checks 2, covered"},
+		"a transaction in one text":         {situation(calls), saying("BEGIN; SELECT 1"), "forward, checks 1, covered"},
+		"that has ended":                    {situation(calls), saying("BEGIN; ROLLBACK"), "forward"},
+		"under a hold already":              {situation(calls, holds(variable)), saying("BEGIN"), "forward, covered"},
+		"DO releases what would cover it":   {situation(holds(variable)), saying("DO 'perform pg_advisory_unlock_all()'"), refused(fence.CannotBeFenced, NotShared, 0)},
+		"in a block it is checked":          {situation(holds(variable), inBlock), saying("DO 'perform pg_advisory_unlock_all()'"), "forward, checks 0, covered"},
 	})
 }
 
 // What no check and no hold could make right is refused.
 func TestWhatIsRefused(t *testing.T) {
-	const kept, commits = "PREPARE TRANSACTION 'x'", "COMMIT PREPARED 'x'"
+	const kept, ends = "PREPARE TRANSACTION 'x'", "COMMIT PREPARED 'x'"
 	not := func(reason Reason) string { return refused(fence.CannotBeFenced, reason, 0) }
 	judge(t, map[string]row{
 		"a fence where nothing can check it":     {situation(noSchema), saying(signed), not(NoSchema)},
@@ -408,27 +408,34 @@ func TestWhatIsRefused(t *testing.T) {
 		"PREPARE with a fence":                   {situation(), saying("PREPARE p AS " + signed), not(StoredFence)},
 		"DECLARE with a fence":                   {situation(inBlock), saying("DECLARE c CURSOR FOR SELECT 1 /*wirefence.token='orders=34'*/"), not(StoredFence)},
 		"the second of a text":                   {situation(), saying("SELECT 1; PREPARE p AS " + signed), refused(fence.CannotBeFenced, StoredFence, 1)},
-		"EXECUTE of what may have a fence":       {situation(named), saying("EXECUTE p"), not(HiddenFence)},
-		"FETCH, too":                             {situation(named, inBlock), saying("FETCH c"), not(HiddenFence)},
-		"with a fence of its own":                {situation(named, neverHolds), saying("EXECUTE p /*wirefence.token='orders=34'*/"), "forward, checks 0, covered"},
-		"PREPARE TRANSACTION, fenced":            {situation(inBlock), saying(kept), not(TransactionKept)},
-		"of a transaction that was fenced":       {situation(unfenced, inBlock, fenced), saying(kept), not(TransactionKept)},
+		"PREPARE TRANSACTION, perhaps fenced":    {situation(inBlock), saying(kept), "ask"},
+		"it is":                                  {situation(inBlock, told(Filled)), saying(kept), not(TransactionKept)},
+		"it can't be asked":                      {situation(inBlock, told(Fails)), saying(kept), not(TransactionKept)},
+		"it isn't":                               {situation(inBlock, told(Empty)), saying(kept), "forward"},
+		"not yet":                                {situation(inBlock, pipelined), saying(kept), "wait"},
+		"too late to ask":                        {situation(inBlock, batchRan), as(Execute, kept), not(TransactionKept)},
+		"asked ahead of the batch":               {situation(inBlock, func(f *Facts) { batched(f); f.Batch.Answer, f.Batch.About = Empty, variable }), as(Bind, kept), "forward"},
+		"in a failed block":                      {situation(failedBlock), saying(kept), "forward"},
+		"of a transaction that was fenced":       {situation(unfenced, inBlock, fenced), saying(kept), "ask"},
+		"by a comment":                           {situation(unfenced, inBlock, fenced, underComment), saying(kept), not(TransactionKept)},
+		"under a hold":                           {situation(unfenced, inBlock, fenced, func(f *Facts) { f.Judged = true }), saying(kept), not(TransactionKept)},
+		"where nothing ran under it":             {situation(unfenced, inBlock, holds(comment)), saying(kept), "forward"},
 		"where a fence is required":              {situation(unfenced, inBlock, required), saying(kept), not(TransactionKept)},
-		"in a session that holds":                {situation(unfenced, inBlock, holds(comment)), saying(kept), not(TransactionKept)},
-		"in a session that may hold still":       {situation(unfenced, inBlock, doubtful(comment)), saying(kept), not(TransactionKept)},
-		"COMMIT PREPARED, fenced":                {situation(), saying(commits), not(CommitsUnseen)},
-		"COMMIT PREPARED, a fence is required":   {situation(unfenced, required), saying(commits), not(CommitsUnseen)},
-		"READ ONLY may be taken back on 15":      {situation(unfenced, required, old), saying("RESET transaction_read_only"), not(OpensReadOnly)},
-		"and not on 16":                          {situation(unfenced, required), saying("RESET transaction_read_only"), "forward"},
-		"nor matters where none is required":     {situation(old), saying("RESET transaction_read_only"), "forward"},
+		"behind a SET in its text":               {situation(unfenced, inBlock), saying(set + ";" + kept), refused(fence.CannotBeFenced, TransactionKept, 1)},
+		"COMMIT PREPARED, perhaps fenced":        {situation(), saying(ends), "ask"},
+		"ROLLBACK PREPARED, too":                 {situation(), saying("ROLLBACK PREPARED 'x'"), "ask"},
+		"which it is":                            {situation(told(Filled)), saying("ROLLBACK PREPARED 'x'"), not(EndsUnseen)},
+		"and which it isn't":                     {situation(told(Empty)), saying(ends), "forward"},
+		"COMMIT PREPARED, fenced":                {situation(), saying(ends + orders), not(EndsUnseen)},
+		"COMMIT PREPARED, a fence is required":   {situation(unfenced, required), saying(ends), not(EndsUnseen)},
 		"behind a pooler, SET":                   {situation(pooled), saying(set), not(PooledVariable)},
 		"behind a pooler, set_config":            {situation(pooled), saying("SELECT set_config('wirefence.token', 'a=1', false)"), not(PooledVariable)},
+		"behind a pooler, others' settings":      {situation(pooled), saying("SELECT set_config(lower('App.x'), '1', false)"), "forward"},
+		"behind a pooler, a word":                {situation(pooled), saying("SELECT 'see wirefence'"), "forward"},
 		"behind a pooler, SET LOCAL":             {situation(pooled, inBlock), saying("SET LOCAL wirefence.token = 'a=1'"), "forward"},
 		"behind a pooler, set_config(..., true)": {situation(pooled, inBlock), saying("SELECT set_config('wirefence.token', 'a=1', true)"), "forward"},
 		"behind a pooler, a comment":             {situation(pooled), saying(signed), "forward, checks 0, covered"},
 		"behind a pooler, CALL":                  {situation(pooled, told(Unheld)), saying("CALL p() /*wirefence.token='a=1'*/"), not(NotShared)},
-		"an ambiguous name":                      {situation(), &Message{Kind: Bind, Ambiguous: true}, not(AmbiguousName)},
-		"in a session that carries nothing":      {situation(unfenced), &Message{Kind: Bind, Ambiguous: true}, "forward"},
 	})
 }
 

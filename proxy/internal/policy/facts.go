@@ -152,13 +152,9 @@ type Facts struct {
 	// HoldNeedsExchange says that only an exchange can take a hold, not a message's own
 	// group.
 	HoldNeedsExchange bool
-	// FenceMayChange says that any statement may set the session variable, by stored code or
-	// a prepared statement.
-	FenceMayChange bool
-	// HoldMayEnd says that any statement may release the hold, by stored code.
-	HoldMayEnd bool
-	// Major is the server's major version; 0 if unknown.
-	Major int
+	// CallsFunctions says that the client has sent a FunctionCall, as libpq's functions for
+	// large objects do, right behind BEGIN.
+	CallsFunctions bool
 
 	// Variable and Stamp are those of the Carrier of a message without a comment.
 	Variable bool
@@ -174,14 +170,17 @@ type Facts struct {
 	// Block is the state by the last ReadyForQuery.
 	Block Block
 	Batch Batch
-	// FreshChain says that the client has ended the last transaction and begun this one in one
-	// group, and has run nothing in it but SET, LOCK and the like.
-	FreshChain bool
 	// Fenced says that a group of the open transaction ran under a fence. FencedBy is the last
 	// one, if it was in a comment and no subtransaction has ended since: ROLLBACK TO takes a
 	// check back.
 	Fenced   bool
 	FencedBy string
+	// Judged says that one of them, which was answered, did have a fence.
+	Judged bool
+	// Checked says that a check of the transaction, for CheckedBy, covers a message that can't
+	// have one.
+	Checked   bool
+	CheckedBy Carrier
 	// Varied says that the session variable may have changed in the open transaction, and
 	// FenceChanged that this was behind the last check of it. The end of a subtransaction may
 	// bring an earlier value back.
@@ -192,11 +191,6 @@ type Facts struct {
 	Last Carrier
 	// Answer is the outcome of the last exchange, for the message that waited for it.
 	Answer Answer
-
-	// NamedFence says that a named statement or portal has a fence in its comments.
-	NamedFence bool
-	// Prepared says that the server may have prepared checks of the proxy's own.
-	Prepared bool
 }
 
 // Kind is the kind of a message.
@@ -221,11 +215,6 @@ type Message struct {
 	// Fence is the fence in its comments; FenceErr is set if it can't be read.
 	Fence    string
 	FenceErr error
-	// Ambiguous says that its name may be that of another statement.
-	Ambiguous bool
-	// NamesOwn says that it names a prepared check of the proxy's own, or may by a name
-	// whose letters are escaped.
-	NamesOwn bool
 	// BySettings says that its text may read differently under other settings.
 	BySettings bool
 }
@@ -244,7 +233,7 @@ func (f *Facts) HoldCovers(by Carrier) bool { return f.Hold.State == Held && f.H
 // Do is what the session does with a message.
 type Do uint8
 
-// Take, GiveBack and Observe are exchanges of the proxy's own ahead of the message; after
+// Take, GiveBack, Observe and Ask are exchanges of the proxy's own ahead of the message; after
 // one the session calls Decide again.
 const (
 	Forward  Do = iota
@@ -253,6 +242,7 @@ const (
 	Take        // take the hold for By, anew if there is one
 	GiveBack    // give the hold back
 	Observe     // ask what a fence of By would get
+	Ask         // ask whether the session variable holds a fence, in the open transaction
 )
 
 // Action is the decision on a message.
@@ -279,8 +269,6 @@ type Insert struct {
 	By     Carrier
 	// Holds says that it asks for the hold, and checks if that can't be had.
 	Holds bool
-	// GivesBack says that it is no check, but gives the hold back.
-	GivesBack bool
 }
 
 // Refusal says why the proxy refuses a message.
@@ -302,11 +290,9 @@ const (
 	NotShared              // the statement can't share a transaction with a check
 	NotFirst               // it would have to be first in its batch
 	StoredFence            // a PREPARE or DECLARE with a fence in its comments
-	HiddenFence            // an EXECUTE or FETCH may run a statement that was prepared with a fence
-	AmbiguousName          // a name beyond ASCII, or one that a text may have given anew
 	TransactionKept        // PREPARE TRANSACTION
-	CommitsUnseen          // COMMIT PREPARED
-	OpensReadOnly          // a text that names transaction_read_only
+	EndsUnseen             // COMMIT PREPARED, ROLLBACK PREPARED
+	CallUncovered          // a FunctionCall in a transaction without a check
 	PooledVariable         // a way to set the session variable that a pooler loses
 	TooLarge               // a text above the limit
 	UnknownSettings        // a text that reads differently under a setting of the same batch

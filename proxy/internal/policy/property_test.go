@@ -14,7 +14,7 @@ import (
 var texts = []string{
 	insert, insert, "SELECT 1", "BEGIN", "COMMIT", "ROLLBACK", "ROLLBACK TO s", "RELEASE s", "SAVEPOINT s", "LOCK TABLE t", "SET TRANSACTION READ ONLY",
 	"SET TRANSACTION SNAPSHOT 'x'", set, "RESET ALL", "SET x = 1", "SHOW x", unlock, "DISCARD ALL", "CALL p()", "VACUUM", "DO 'perform pg_advisory_unlock(1)'",
-	"PREPARE p AS SELECT 1", "EXECUTE p", "FETCH c", "PREPARE TRANSACTION 'x'", "COMMIT PREPARED 'x'", "RESET transaction_read_only",
+	"PREPARE p AS SELECT 1", "EXECUTE p", "FETCH c", "PREPARE TRANSACTION 'x'", "COMMIT PREPARED 'x'",
 }
 
 func drawCarrier(t *rapid.T, name string) Carrier {
@@ -25,11 +25,11 @@ func drawFacts(t *rapid.T) *Facts {
 	yes := func(name string) bool { return rapid.Bool().Draw(t, name) }
 	f := &Facts{
 		Required: yes("required"), Schema: rapid.IntRange(0, 3).Draw(t, "schema") > 0, Pooled: rapid.IntRange(0, 7).Draw(t, "pooled") == 7,
-		FenceMayChange: rapid.IntRange(0, 7).Draw(t, "interferes") == 7, Major: rapid.IntRange(14, 18).Draw(t, "major"),
-		Variable: yes("variable"), Stamp: rapid.SampledFrom([]string{"", "", "lease=1"}).Draw(t, "stamp"),
+		CallsFunctions: yes("calls"),
+		Variable:       yes("variable"), Stamp: rapid.SampledFrom([]string{"", "", "lease=1"}).Draw(t, "stamp"),
 		Outstanding: rapid.SampledFrom([]int{0, 0, 1, 2}).Draw(t, "outstanding"), Block: Block(rapid.IntRange(1, 3).Draw(t, "block")),
 		Fenced: yes("fenced"), FencedBy: drawCarrier(t, "fenced by").Comment, FenceChanged: yes("changed"), Varied: yes("varied"), Last: drawCarrier(t, "last"), Answer: Answer(rapid.IntRange(0, int(Fails)).Draw(t, "answer")),
-		NamedFence: rapid.IntRange(0, 3).Draw(t, "named") == 3, Shadow: rapid.IntRange(0, 7).Draw(t, "shadow") == 7,
+		Shadow: rapid.IntRange(0, 7).Draw(t, "shadow") == 7,
 	}
 	f.Required = f.Required || f.Stamp != "" // where there is a lease, a fence is required
 	f.Hold = Hold{State: HoldState(rapid.IntRange(0, 4).Draw(t, "hold")), By: drawCarrier(t, "held"), Over: yes("over")}
@@ -44,7 +44,7 @@ func drawFacts(t *rapid.T) *Facts {
 		}
 		f.Batch.Taken = f.Batch.TakenHere && yes("taken")
 	}
-	f.HoldNeedsExchange, f.FreshChain = yes("apart"), yes("chained")
+	f.HoldNeedsExchange = yes("apart")
 	f.Quiet = f.Outstanding == 0 && !f.Batch.Open && !f.Hold.State.Asked()
 	return f
 }
@@ -97,6 +97,10 @@ func TestDecideProperties(t *testing.T) {
 			if a.Do == Take {
 				judgeTake(t, f, a)
 			}
+		case Ask:
+			if !f.Quiet {
+				t.Fatal("it asks, not in a quiet moment")
+			}
 		default:
 			if len(a.Inserts) > 0 && a.Inserts[0].Holds {
 				judgeTake(t, f, a)
@@ -135,7 +139,7 @@ func judgeForward(t *rapid.T, f *Facts, m *Message, a Action) {
 	}
 	checks := func(i int) bool {
 		return slices.ContainsFunc(a.Inserts, func(in Insert) bool {
-			return !in.GivesBack && in.Before == i && (in.By != f.Hold.By || in.By == a.By || f.Hold.State == NoHold)
+			return in.Before == i && (in.By != f.Hold.By || in.By == a.By || f.Hold.State == NoHold)
 		})
 	}
 	by, setter := f.carrier(m)
@@ -166,11 +170,10 @@ func judgeForward(t *rapid.T, f *Facts, m *Message, a Action) {
 	}
 	runs := m.Kind == Query || m.Kind == Execute
 	inBatch := f.Batch.Open && m.Kind != Query && f.Batch.By == a.By
-	checked := inBatch && f.Batch.Checked && !(f.FenceMayChange && a.By.Comment == "")
-	taken := inBatch && f.Batch.Taken && !f.FenceMayChange && !f.HoldMayEnd
+	checked := inBatch && f.Batch.Checked
+	taken := inBatch && f.Batch.Taken
 	fenced := carries && setter < 0 || f.Required
-	unsteady := f.FenceMayChange && a.By.Comment == ""
-	under := f.Fenced && !f.FenceChanged && !unsteady // what COMMIT runs under
+	under := f.Fenced && !f.FenceChanged // what COMMIT runs under
 	if a.By.Comment != "" {
 		under = f.FencedBy == a.By.Comment
 	}
@@ -203,9 +206,6 @@ func judgeForward(t *rapid.T, f *Facts, m *Message, a Action) {
 			}
 		}
 		changes := st.Flags&(sqltext.SetsVariable|sqltext.Resets) != 0 && a.By.Comment == ""
-		if st.Flags.Has(sqltext.Chains) {
-			counts = false
-		}
 		if st.Flags.Has(sqltext.Unlocks) || st.Flags.Has(sqltext.Imports) || changes {
 			counts, taken = false, false
 		}
@@ -213,7 +213,7 @@ func judgeForward(t *rapid.T, f *Facts, m *Message, a Action) {
 			checked = false
 		}
 		locked = locked || st.Class == sqltext.Lock
-		under = under && !unsteady && !changes
+		under = under && !changes
 		varied = varied || changes
 		under = under && !(st.Class == sqltext.Undoes && (varied || a.By.Comment != ""))
 		fenced = fenced || st.Flags.Has(sqltext.SetsVariable) && a.By.Comment == ""

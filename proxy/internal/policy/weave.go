@@ -22,11 +22,11 @@ func (f *Facts) guard(m *Message, by Carrier) (statement int, guards bool) {
 		return 0, false
 	}
 	for i := range m.Statements {
-		if st := &m.Statements[i]; st.Class == sqltext.Savepoint || endsHold(st, f.Hold.By) || f.HoldMayEnd {
+		if st := &m.Statements[i]; st.Class == sqltext.Savepoint || endsHold(st, f.Hold.By) {
 			return i, true
 		}
 	}
-	return 0, m.Kind == FunctionCall
+	return 0, false
 }
 
 // weave places the checks: ahead of the first statement that isn't transaction control, and
@@ -34,8 +34,7 @@ func (f *Facts) guard(m *Message, by Carrier) (statement int, guards bool) {
 // Parse, a Bind and a Describe count as statements, since they evaluate constants and
 // check domains. Statements up to the index setter carry no fence.
 //
-// A session that chains its transactions is never outside of one. There the hold is given
-// back at the beginning of a transaction, in which nothing is open that COMMIT would run.
+// A client that sends FunctionCalls gets a check behind BEGIN, since one may follow at once.
 //
 // A LOCK gets its check behind it: ahead of it, a check would take the snapshot of a
 // REPEATABLE READ transaction, which must follow the LOCK.
@@ -52,15 +51,12 @@ func (f *Facts) weave(m *Message, by Carrier, setter int, inserts []Insert) Acti
 			return Action{Do: Wait}
 		}
 		if need && c.mayCheck(f) && (i > setter || f.Required) {
-			if c.fresh && f.Hold.State != NoHold {
-				a.Inserts = append(a.Inserts, Insert{Before: i, By: c.by, GivesBack: true})
-			}
 			a.Inserts = append(a.Inserts, Insert{Before: i, By: c.by})
-			c.checked, c.fenced, c.locked = true, true, false
+			c.checked, c.fenced, c.locked, c.begun = true, true, false, false
 		}
 		c.pass(f, st)
 	}
-	if c.locked && c.mayCheck(f) {
+	if (c.locked || c.begun && f.CallsFunctions && !c.counts) && c.mayCheck(f) {
 		a.Inserts = append(a.Inserts, Insert{Before: len(m.Statements), By: c.by})
 	}
 	return a
@@ -68,31 +64,28 @@ func (f *Facts) weave(m *Message, by Carrier, setter int, inserts []Insert) Acti
 
 // coverage is what covers the next statement of a message.
 type coverage struct {
-	by       Carrier
-	counts   bool // the hold does
-	taken    bool // the batch has just asked for that hold
-	checked  bool // a check of the transaction does
-	fenced   bool // COMMIT needs no check of its own
-	unsteady bool // any statement may change the fence
-	mayEnd   bool // any statement may release the hold
-	varied   bool // the variable may have changed in the transaction
-	locked   bool // a LOCK has no check yet
-	runs     bool // the message runs its statements
-	ran      bool // something has run in the transaction
-	noBlock  bool // no block was open at the message
-	outside  bool // no block and no batch is open
-	failed   bool // the open block has failed
-	unknown  bool // an answer is outstanding that tells the block
-	fresh    bool // the transaction follows another in a chain, and nothing has run in it
-	ended    bool // a statement of the message has ended a transaction
+	by      Carrier
+	counts  bool // the hold does
+	taken   bool // the batch has just asked for that hold
+	checked bool // a check of the transaction does
+	fenced  bool // COMMIT needs no check of its own
+	varied  bool // the variable may have changed in the transaction
+	locked  bool // a LOCK has no check yet
+	runs    bool // the message runs its statements
+	ran     bool // something has run in the transaction
+	noBlock bool // no block was open at the message
+	outside bool // no block and no batch is open
+	failed  bool // the open block has failed
+	unknown bool // an answer is outstanding that tells the block
+	begun   bool // the message has begun a block, and nothing has run in it
 }
 
 // coverage returns what covers the first statement of a message.
 func (f *Facts) coverage(m *Message, by Carrier) coverage {
 	batch := f.Batch.Open && m.Kind != Query && f.Batch.By == by
 	c := coverage{
-		by: by, unsteady: f.FenceMayChange && by.Comment == "", mayEnd: f.HoldMayEnd, varied: f.Varied, fresh: f.FreshChain,
-		taken:   batch && f.Batch.Taken && !f.FenceMayChange && !f.HoldMayEnd,
+		by: by, varied: f.Varied,
+		taken:   batch && f.Batch.Taken,
 		runs:    m.Kind == Query || m.Kind == Execute,
 		ran:     f.CurrentBlock() != NoBlock || f.Batch.Open && f.Batch.Ran,
 		noBlock: f.CurrentBlock() == NoBlock,
@@ -101,8 +94,8 @@ func (f *Facts) coverage(m *Message, by Carrier) coverage {
 		unknown: f.CurrentBlock() == BlockUnknown && f.Outstanding > 0,
 	}
 	c.counts = f.HoldCovers(by) || c.taken
-	c.checked = batch && f.Batch.Checked && !c.unsteady
-	c.fenced = by.Comment != "" && f.FencedBy == by.Comment || by.Comment == "" && f.Fenced && !f.FenceChanged && !c.unsteady || c.counts || c.checked
+	c.checked = batch && f.Batch.Checked
+	c.fenced = by.Comment != "" && f.FencedBy == by.Comment || by.Comment == "" && f.Fenced && !f.FenceChanged || c.counts || c.checked
 	return c
 }
 
@@ -110,7 +103,7 @@ func (f *Facts) coverage(m *Message, by Carrier) coverage {
 func (c *coverage) mayCheck(f *Facts) bool { return !c.failed && (c.by.Carries() || f.Required) }
 
 // ends reports whether the hold doesn't count behind a statement.
-func (c *coverage) ends(st *sqltext.Statement) bool { return endsHold(st, c.by) || c.mayEnd }
+func (c *coverage) ends(st *sqltext.Statement) bool { return endsHold(st, c.by) }
 
 // needs reports whether a statement needs a check ahead, or has to wait for the answer that
 // tells.
@@ -145,9 +138,7 @@ func (c *coverage) needs(m *Message, st *sqltext.Statement) (need, wait bool) {
 // pass goes behind a statement.
 func (c *coverage) pass(f *Facts, st *sqltext.Statement) {
 	lost := c.ends(st)
-	chains := st.Flags.Has(sqltext.Chains) || c.ended && st.Class == sqltext.Begins
-	c.fresh = chains || c.fresh && (st.Class == sqltext.Free || st.Class == sqltext.Precedes || st.Class == sqltext.Lock)
-	c.ended = c.ended || st.Class == sqltext.Ends
+	c.begun = c.runs && st.Class == sqltext.Begins || c.begun && (st.Class == sqltext.Free || st.Class == sqltext.Precedes)
 	if st.Class.Controls() {
 		c.checked, c.outside = false, false
 		c.locked = c.locked && st.Class == sqltext.Precedes
@@ -155,13 +146,13 @@ func (c *coverage) pass(f *Facts, st *sqltext.Statement) {
 		c.failed = c.failed && !endsClass(st.Class)
 	}
 	if f.Pooled && c.by.Comment == "" { // there only SET LOCAL counts
-		c.by.Variable = (c.by.Variable || st.Flags.Has(sqltext.SetsVariable)) && st.Class != sqltext.Ends
+		c.by.Variable = (c.by.Variable || st.Flags.Has(sqltext.Sets)) && st.Class != sqltext.Ends
 	}
-	steady := !c.unsteady && !(c.by.Comment == "" && changesFence(st))
+	steady := !(c.by.Comment == "" && changesFence(st))
 	c.varied = c.varied || changesFence(st)
-	c.counts = c.counts && !chains && !lost && !st.Flags.Has(sqltext.Imports) && !c.unsteady
+	c.counts = c.counts && !lost && !st.Flags.Has(sqltext.Imports)
 	c.fenced = c.fenced && steady && !(st.Class == sqltext.Undoes && (c.varied || c.by.Comment != ""))
-	c.checked = c.checked && steady && !st.Flags.Has(sqltext.Imports) && !st.Flags.Has(sqltext.NamesReadOnly) // a check made READ ONLY locks no rows
+	c.checked = c.checked && steady && !st.Flags.Has(sqltext.Imports)
 	c.ran = true
 }
 

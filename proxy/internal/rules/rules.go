@@ -30,8 +30,7 @@ const (
 	errorsGo    = "proxy/internal/session/errors.go"
 	exchangeGo  = "proxy/internal/session/exchange.go"
 	extendedGo  = "proxy/internal/session/extended.go"
-	serverGo    = "proxy/internal/session/server.go"
-	knownGo     = "proxy/internal/session/facts.go"
+	holdGo      = "proxy/internal/session/hold.go"
 	sessionGo   = "proxy/internal/session/session.go"
 	statementGo = "proxy/internal/sqltext/statement.go"
 	classGo     = "proxy/internal/sqltext/class.go"
@@ -42,37 +41,33 @@ var All = []Rule{
 	{"a check is ahead of its statement", []edit{{weaveGo, "Insert{Before: i, By: c.by})\n\t\t\tc.checked", "Insert{Before: i + 1, By: c.by})\n\t\t\tc.checked"}}},
 	{"a hold that was given back doesn't count", []edit{{factsGo, "GivesBack:     {NoHold, NoHold, NoHold, NoHold, NoHold}", "GivesBack:     {NoHold, NoHold, NoHold, Held, NoHold}"}}},
 	{"check ahead of SAVEPOINT", []edit{{weaveGo, "c.runs && (c.ends(st) || st.Class == sqltext.Savepoint))", "c.runs && c.ends(st))"}}},
-	{"check ahead of what releases the lock", []edit{{weaveGo, "return endsHold(st, c.by) || c.mayEnd", "return c.mayEnd"}}},
+	{"check ahead of what releases the lock", []edit{{weaveGo, "return endsHold(st, c.by) }", "return false }"}}},
 	{"check for the hold's fence, under another one", []edit{{decideGo, "guard, guards := f.guard(m, by)", "guard, guards := 0, false"}}},
 	{"check for the hold's fence ahead of SAVEPOINT", []edit{{weaveGo, "st.Class == sqltext.Savepoint || endsHold(st, f.Hold.By)", "endsHold(st, f.Hold.By)"}}},
-	{"EXECUTE does what was prepared", []edit{{judgeGo, "if st.Flags.Has(sqltext.Executes) {", "if false {"}}},
-	{"literals release locks", []edit{{statementGo, "s.st.flags |= m.flags | m.literals", "s.st.flags |= (m.flags | m.literals) &^ Unlocks"}}},
-	{"literals set the variable", []edit{{statementGo, "s.st.flags |= m.flags | m.literals", "s.st.flags |= m.flags"}}},
-	{"texts leave something behind", []edit{{statementGo, "out.Flags |= Leaves", ""}}},
+	{"EXECUTE does what was prepared", []edit{{judgeGo, "st.Flags |= what.text.Flags&effects | prepared", "_ = what"}}},
+	{"texts release locks", []edit{{statementGo, "s.st.flags |= m.flags", "s.st.flags |= m.flags &^ Unlocks"}}},
+	{"texts set the variable", []edit{{statementGo, "s.st.flags |= m.flags", "s.st.flags |= m.flags &^ SetsVariable"}}},
 	{"RESET ALL sets the variable", []edit{{classGo, `Cleans | flagsIf(s.word(1, "all"), Resets), 0`, "Cleans, 0"}}},
-	{"the proxy's statements can't be named", []edit{{decideGo, "m.NamesOwn && f.Prepared || (m.Ambiguous || m.NamesOwn) && (", "m.Ambiguous && ("}}},
 	{"a hold counts from its answer on", []edit{{factsGo, "return f.Hold.State == Held && f.Hold.By == by", "return f.Hold.State != NoHold && f.Hold.By == by"}}},
 	{"a hold has a mark of its own", []edit{{sessionGo, "for s.hold.number == 0 {", "for false {"}}},
 	{"no hold counts behind a release", []edit{{applyGo, "if flags.Has(sqltext.Unlocks) {", "if false {"}}},
-	{"no hold counts behind a SET", []edit{{applyGo, `s.variableMayCarry, s.loginFence = true, ""
-		if s.hold.by.Comment == "" {`, `s.variableMayCarry, s.loginFence = true, ""
-		if false {`}}},
+	{"no hold counts behind a SET", []edit{{applyGo, "s.variable.name(flags)\n\t\tif s.hold.by.Comment == \"\" {", "s.variable.name(flags)\n\t\tif false {"}}},
 	{"a check ends with its transaction", []edit{{weaveGo, "c.checked, c.outside = false, false", "c.outside = false"}}},
-	{"a check ends with a SET", []edit{{weaveGo, `!c.unsteady && !(c.by.Comment == "" && changesFence(st))`, "!c.unsteady"}}},
-	{"a check of a batch ends with a SET", []edit{{applyGo, `sqltext.NamesReadOnly) || st.Flags&(sqltext.SetsVariable|sqltext.Resets) != 0 && b.By.Comment == "" {`, "sqltext.NamesReadOnly) {"}}},
+	{"a check ends with a SET", []edit{{weaveGo, `steady := !(c.by.Comment == "" && changesFence(st))`, "steady := true"}}},
+	{"a check of a batch ends with a SET", []edit{{applyGo, `st.Class.Controls() || st.Flags&(sqltext.SetsVariable|sqltext.Resets) != 0 && b.By.Comment == "" {`, "st.Class.Controls() {"}}},
 	{"check ahead of COMMIT", []edit{{weaveGo, "need = !c.fenced && !c.checked && c.ran && c.runs", "need = !c.fenced && false"}}},
-	{"check ahead of COMMIT behind a SET", []edit{{weaveGo, "f.Fenced && !f.FenceChanged && !c.unsteady", "f.Fenced && !c.unsteady"}}},
+	{"check ahead of COMMIT behind a SET", []edit{{weaveGo, "f.Fenced && !f.FenceChanged", "f.Fenced"}}},
 	{"check ahead of COMMIT under another fence", []edit{{weaveGo, `by.Comment != "" && f.FencedBy == by.Comment`, `by.Comment != "" && f.Fenced`}}},
 	{"check ahead of COMMIT in a chain", []edit{{applyGo, "up to the next boundary.\n\t\t\ts.tx.fencedBy = \"\"", "up to the next boundary."}}},
 	{"check ahead of COMMIT behind ROLLBACK TO", []edit{{applyGo, `s.tx.fencedBy, s.tx.fenceChanged = "", s.tx.fenceChanged || s.tx.varied`, "s.tx.fenceChanged = s.tx.fenceChanged || s.tx.varied"}}},
 	{"ROLLBACK TO brings a value back", []edit{{applyGo, `s.tx.fencedBy, s.tx.fenceChanged = "", s.tx.fenceChanged || s.tx.varied`, `s.tx.fencedBy = ""`}}},
 	{"ROLLBACK TO brings a value back in the text of COMMIT", []edit{{weaveGo, `c.fenced && steady && !(st.Class == sqltext.Undoes && (c.varied || c.by.Comment != ""))`, "c.fenced && steady"}}},
 	{"RELEASE brings READ WRITE back", []edit{{applyGo, `s.tx.fencedBy, s.tx.fenceChanged = "", s.tx.fenceChanged || s.tx.varied`, `s.tx.fencedBy = ""`}}},
-	{"names get other meanings", []edit{{applyGo, "s.names.prepared.Change(name, ambiguous)", "_ = ambiguous"}}},
-	{"a name may set the variable", []edit{{knownGo, "!s.names.parsed.Has(sqltext.SetsVariable) && ", ""}}},
-	{"what follows DISCARD ALL stays", []edit{{serverGo, "if s.q.IsLast() {", "if true {"}}},
 	{"check ahead of a SET with a parameter of a domain", []edit{{extendedGo, "declaresOwnTypes(types)", "declaresOwnTypes(types[:0])"}}},
 	{"check ahead of a SET with a constant of a domain", []edit{{statementGo, "st.last.kind == word && k == literal || ", ""}}},
+	{"PREPARE TRANSACTION asks", []edit{{decideGo, "case !certain && (!suspected || answer == Empty):", "case !certain:"}}},
+	{"a function call has a check of its transaction", []edit{{decideGo, "f.Checked && f.CheckedBy == by", "f.Fenced"}}},
+	{"a session that was reset carries what it is set to", []edit{{holdGo, "v == none && behindReset && s.variable.reset", "behindReset"}}},
 	{"an answer is for the message that asked", []edit{{exchangeGo, "if !s.exchange.awaited {", "if !s.inputWaits {"}}},
 	{"no hold counts behind a refusal", []edit{{errorsGo, "s.doubtHold() // a guard", "_ = s // a guard"}}},
 }

@@ -43,28 +43,21 @@ func init() {
 		"RELEASE s":                           releases,
 		"SET wirefence.token = ''":            sets(""),
 		"SET LOCAL wirefence.token = ''":      setsLocal(""),
-		"SELECT enter()": func(b *backend, carried []string) result {
-			if !b.policy.setters {
-				return result{code: "42883"}
-			}
-			return then(enters("a=3"), "entered")(b, carried)
-		},
-		unlocking:                   unlocks,
-		"PREPARE p AS " + unlocking: prepares(unlocking),
+		"SELECT unlocker()":                   callsUnlocker,
+		unlocking:                             unlocks,
+		"PREPARE p AS " + unlocking:           prepares(unlocking),
 		"DO 'perform pg_advisory_unlock_all(), write()'": func(b *backend, carried []string) result {
 			r := writing("DO")(b, carried)
 			b.unlockAll()
 			return r
 		},
-		"BEGIN READ ONLY":                               beginsReadOnly,
-		"RESET transaction_read_only":                   resetsReadOnly,
-		"SET TRANSACTION ISOLATION LEVEL SERIALIZABLE":  isolates,
+		"BEGIN READ ONLY": beginsReadOnly,
+		"SET TRANSACTION ISOLATION LEVEL SERIALIZABLE": isolates,
 		"LOCK TABLE t":                                  locks,
 		"PREPARE TRANSACTION 'x'":                       keeps,
 		"COMMIT PREPARED 'x'":                           commitsKept,
 		"RESET wirefence.token":                         resets,
 		"RESET ALL":                                     resetsAll,
-		"SELECT setter()":                               callsSetter,
 		"SET standard_conforming_strings = off":         escaping(true),
 		"SET standard_conforming_strings = on":          escaping(false),
 		`SELECT '\'`:                                    reading(`\`),
@@ -98,13 +91,8 @@ var fenced = map[string]struct {
 	"SELECT set_config('wirefence.token', '{}', false)": {setsOnly, []string{"b=1"}},
 	entering: {enters, []string{"a=1", "a=3"}},
 	"DO 'perform set_config(''wirefence.token'', ''{}'', false), write()'": {enters, []string{"b=1"}},
-	preparesSetter: {func(fence string) behaviour {
-		return preparesLiteral("SELECT set_config('wirefence.token', '"+fence+"', false)", false)
-	}, nil},
 	"PREPARE p AS " + entering: {func(fence string) behaviour { return prepares(strings.Replace(entering, "{}", fence, 1)) }, []string{"a=1"}},
 }
-
-const preparesSetter = "DO 'execute ''PREPARE p AS SELECT set_config(''''wire'''' || ''''fence.token'''', ''''{}'''', false)'''"
 
 const entering = "INSERT INTO t SELECT set_config('wirefence.token', '{}', false)"
 
@@ -114,18 +102,6 @@ var anyFence = regexp.MustCompile(`[ab]=\d+(,[ab]=\d+)*`)
 func behaviourOf(sql string) behaviour {
 	if does, ok := alphabet[sql]; ok {
 		return does
-	}
-	if name, found := strings.CutPrefix(sql, "DEALLOCATE "+ownPrefix); found {
-		return func(b *backend, _ []string) result {
-			delete(b.statements, ownPrefix+name)
-			return result{tag: "DEALLOCATE"}
-		}
-	}
-	if name, found := strings.CutPrefix(sql, "PREPARE "+ownPrefix); found {
-		return func(b *backend, _ []string) result {
-			b.statements[ownPrefix+strings.TrimSuffix(name, "(text) AS SELECT 1")] = preparedText{text: "SELECT 1"}
-			return result{tag: "PREPARE"}
-		}
 	}
 	fence := anyFence.FindString(sql)
 	if f, ok := fenced[strings.Replace(sql, fence, "{}", 1)]; ok && fence != "" {

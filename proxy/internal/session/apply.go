@@ -24,28 +24,31 @@ func (s *Session) openBatch() {
 		return
 	}
 	s.batch.Batch = policy.Batch{Open: true, Answer: s.answer, About: s.answerAbout}
-	s.batch.ended, s.batch.lost = false, false
 	if s.q.Ready() == 0 || s.onlyExchangePending() {
 		s.batch.Block = s.block()
 	}
 	s.answer = policy.NoAnswer
 }
 
-// noteEffects records what a message may do that is being forwarded. body is the text of
-// a Query, given the name in the text of an Execute.
-func (s *Session) noteEffects(m *policy.Message, a *policy.Action, body []byte, given string) {
+// noteEffects records what a message may do that is being forwarded.
+func (s *Session) noteEffects(m *policy.Message, a *policy.Action) {
 	s.answer = policy.NoAnswer
-	ends, renamed := false, false
-	if m.Kind == policy.FunctionCall || s.db.interferes.Load() {
-		s.doubtHold() // it may release the lock
-	}
-	s.tx.freshChain = s.tx.freshChain && m.Kind != policy.FunctionCall
 	if a.Covers() {
 		s.noteCover(a.By)
+		s.tx.judged = s.tx.judged || a.Held || a.By.Comment != ""
 	}
+	outside, inserts := s.facts.BeginsTransaction(), a.Inserts
+	cleans := outside && len(m.Statements) > 0
 	for i := range m.Statements {
 		st := &m.Statements[i]
+		for ; len(inserts) > 0 && inserts[0].Before <= i; inserts = inserts[1:] {
+			s.tx.checked, s.tx.checkedBy = true, inserts[0].By
+		}
+		if st.Class.Controls() && st.Class != sqltext.Precedes || st.Flags&(sqltext.SetsVariable|sqltext.Resets) != 0 {
+			s.tx.checked = false
+		}
 		s.noteFlags(st.Flags)
+		cleans = cleans && st.Flags.Has(sqltext.Cleans)
 		switch {
 		case st.Class == sqltext.Ends:
 			// If a statement ahead of it fails, the transaction goes on, so what may have
@@ -54,20 +57,15 @@ func (s *Session) noteEffects(m *policy.Message, a *policy.Action, body []byte, 
 		case st.Class == sqltext.Undoes:
 			s.tx.fencedBy, s.tx.fenceChanged = "", s.tx.fenceChanged || s.tx.varied
 		case st.Flags&(sqltext.SetsVariable|sqltext.Resets) != 0:
-			changed := i > 0 || !s.facts.BeginsTransaction()
+			changed := i > 0 || !outside
 			s.tx.fenceChanged, s.tx.varied = s.tx.fenceChanged || changed, s.tx.varied || changed
 		}
-		if st.Flags&(sqltext.Stores|sqltext.Renames) != 0 && !renamed {
-			renamed = s.noteRenames(st, body, given)
-		}
 		if s.pooled {
-			s.tx.localSet = s.tx.localSet || st.Flags.Has(sqltext.SetsVariable|sqltext.Local)
+			s.tx.localSet = s.tx.localSet || st.Flags.Has(sqltext.Sets|sqltext.Local)
 			if st.Class == sqltext.Ends {
 				s.tx.localWasSet, s.tx.localSet = s.tx.localWasSet || s.tx.localSet, false
 			}
 		}
-		s.noteChain(st, ends)
-		ends = ends || st.Class == sqltext.Ends
 		if st.Flags.Has(sqltext.Imports) || st.Flags.Has(sqltext.Resets) && s.hold.by.Comment == "" {
 			s.doubtHold()
 		}
@@ -76,6 +74,10 @@ func (s *Session) noteEffects(m *policy.Message, a *policy.Action, body []byte, 
 			s.check.batch = [kinds]uint32{} // what this batch has prepared is dropped, too
 		}
 	}
+	for i := range inserts {
+		s.tx.checked, s.tx.checkedBy = true, inserts[i].By
+	}
+	s.variable.resets = s.variable.resets || cleans
 	if a.By.Carries() && !s.pooled {
 		s.lastCarrier, s.lastAt = a.By, s.at
 	}
@@ -86,26 +88,10 @@ func (s *Session) noteCover(by policy.Carrier) {
 	s.tx.fenced, s.tx.fencedBy, s.tx.fenceChanged = true, by.Comment, s.tx.fenceChanged && by.Comment != ""
 }
 
-// noteChain records whether the client chains its transactions: ended says that a statement
-// of the group has ended one.
-func (s *Session) noteChain(st *sqltext.Statement, ended bool) {
-	if st.Flags.Has(sqltext.Chains) || ended && st.Class == sqltext.Begins {
-		s.chains, s.tx.freshChain = true, true
-		s.doubtHold()
-		return
-	}
-	switch st.Class {
-	case sqltext.Free, sqltext.Precedes, sqltext.Lock:
-	default:
-		s.tx.freshChain = false
-	}
-}
-
-// noteFlags records that a statement may set the session variable or release locks, now
-// or by what it leaves behind.
+// noteFlags records that a statement may set the session variable or release locks.
 func (s *Session) noteFlags(flags sqltext.Flags) {
 	if flags.Has(sqltext.SetsVariable) {
-		s.variableMayCarry, s.loginFence = true, ""
+		s.variable.name(flags)
 		if s.hold.by.Comment == "" {
 			s.doubtHold()
 		}
@@ -113,49 +99,55 @@ func (s *Session) noteFlags(flags sqltext.Flags) {
 	if flags.Has(sqltext.Unlocks) {
 		s.doubtHold()
 	}
-	if flags.Has(sqltext.Leaves) {
-		s.names.left |= flags
+}
+
+// name records that the client has named the session variable.
+func (v *variable) name(flags sqltext.Flags) {
+	*v = variable{set: v.set || flags.Has(sqltext.Sets), named: true}
+}
+
+// notePrepare records in the entry of a message, which is in this batch, that a PREPARE in its text
+// gives a name. body is the text of a Query, named the name in the text of an Execute.
+func (s *Session) notePrepare(n *note, m *policy.Message, batch uint32, body []byte, named string) {
+	for i := range m.Statements {
+		st := &m.Statements[i]
+		name := nameIn(body, st, named)
+		if !st.Flags.Has(sqltext.Stores) || name == "" {
+			continue
+		}
+		what := unseen
+		what.text.Flags = st.Flags & (sqltext.Sets | sqltext.Unlocks)
+		if what.text.Flags != 0 || s.names.prepared.Knows([]byte(name)) {
+			s.names.prepared.Sent([]byte(name), batch, what)
+			n.givesName, n.name = true, name
+			return // a text may have several, but which client's has?
+		}
 	}
 }
 
-// noteRenames records that a statement may give a name to another statement: a PREPARE or
-// DECLARE the one that it tells, any other text any name. It reports whether any.
-func (s *Session) noteRenames(st *sqltext.Statement, body []byte, given string) (anyName bool) {
-	var name []byte
+// nameIn returns the name of a prepared statement in a PREPARE, EXECUTE or DEALLOCATE, "" without
+// one. body is the text of a Query, named the name in another one.
+func nameIn(body []byte, st *sqltext.Statement, named string) string {
 	switch {
-	case st.Flags.Has(sqltext.Renames):
-	case body != nil && st.NameEnd > 0:
-		name = nameIn(body, st)
-	case given != "":
-		name = []byte(given)
+	case body == nil || st.NameEnd == 0:
+		return named
+	case st.NameQuoted:
+		return string(body[st.NameStart:st.NameEnd])
 	}
-	ambiguous := func(known *statement) { known.ambiguous = true }
-	s.names.prepared.Change(name, ambiguous)
-	s.names.portals.Change(name, ambiguous)
-	return name == nil
+	return string(bytes.ToLower(body[st.NameStart:st.NameEnd]))
 }
 
-// nameIn returns the name of a prepared statement in a PREPARE, DECLARE or DEALLOCATE.
-func nameIn(body []byte, st *sqltext.Statement) []byte {
-	name := body[st.NameStart:st.NameEnd]
-	if st.NameQuoted {
-		return name
-	}
-	return bytes.ToLower(name)
-}
-
-// givenName returns the name that a text of one PREPARE or DECLARE gives, or one DEALLOCATE
-// drops, "" for other texts.
-func givenName(body []byte, statements []sqltext.Statement) string {
-	if len(statements) != 1 || statements[0].NameEnd == 0 {
+// nameInText returns the name of a prepared statement in a text of one PREPARE, EXECUTE or
+// DEALLOCATE, "" for other texts.
+func nameInText(body []byte, statements []sqltext.Statement) string {
+	if len(statements) != 1 {
 		return ""
 	}
-	return string(nameIn(body, &statements[0]))
+	return nameIn(body, &statements[0], "")
 }
 
-// noteParse records the effects of a Parse, and its entry in the queue.
+// noteParse records the entry of a Parse in the queue, and what its name stands for.
 func (s *Session) noteParse(name []byte, st statement) {
-	s.noteFlagsOfNamed(name, &st)
 	e := s.q.Push(ledger.Parse)
 	if len(name) == 0 || !st.isUnseen() || s.names.prepared.Knows(name) {
 		s.names.prepared.Sent(name, s.batch.id, st)
@@ -163,24 +155,13 @@ func (s *Session) noteParse(name []byte, st statement) {
 	}
 }
 
-// noteBind records the effects of a Bind, and its entry in the queue.
-func (s *Session) noteBind(portal []byte, st statement) {
-	s.noteFlagsOfNamed(portal, &st)
+// noteBind records the entry of a Bind in the queue, and what its portal stands for. incomplete
+// says that its parameters are still to be searched.
+func (s *Session) noteBind(portal []byte, st statement, incomplete bool) {
 	e := s.q.Push(ledger.Bind)
-	if len(portal) == 0 || !st.isUnseen() || s.names.portals.Knows(portal) {
+	if len(portal) == 0 || incomplete || !st.isUnseen() || s.names.portals.Knows(portal) {
 		s.names.portals.Sent(portal, s.batch.id, st)
 		e.Note.givesName, e.Note.name = true, string(portal)
-	}
-}
-
-// noteFlagsOfNamed records what a text may run that names a statement or a portal.
-func (s *Session) noteFlagsOfNamed(name []byte, st *statement) {
-	if len(name) > 0 {
-		s.names.parsed |= st.text.Flags & (sqltext.SetsVariable | sqltext.Unlocks)
-		s.names.fenced = s.names.fenced || st.fence != ""
-	}
-	if st.text.Flags.Has(sqltext.Leaves) {
-		s.names.left |= st.text.Flags
 	}
 }
 
@@ -192,33 +173,29 @@ func (s *Session) noteExecute(m *policy.Message, a *policy.Action) {
 	b.timed = b.timed || s.timesGroup(b.under)
 	for i := range m.Statements {
 		st := &m.Statements[i]
-		if st.Class.Controls() || st.Flags.Has(sqltext.NamesReadOnly) || st.Flags&(sqltext.SetsVariable|sqltext.Resets) != 0 && b.By.Comment == "" {
+		if st.Class.Controls() || st.Flags&(sqltext.SetsVariable|sqltext.Resets) != 0 && b.By.Comment == "" {
 			b.Checked, b.Taken = false, false
 		}
 		if st.Flags&(sqltext.Unlocks|sqltext.Imports) != 0 {
 			b.Taken = false
 		}
-		if st.Flags.Has(sqltext.SetsVariable) || s.db.interferes.Load() {
+		if st.Flags.Has(sqltext.SetsVariable) {
 			b.Answer = policy.NoAnswer // the answer was about the variable's earlier value
 		}
 		switch {
 		case st.Class == sqltext.Begins:
 			b.Block = policy.InBlock
-			s.noteChain(st, b.ended)
 		case st.Class == sqltext.Ends:
 			// If it fails, the server skips the rest of the batch.
-			b.Block, b.ended = policy.NoBlock, true
+			b.Block = policy.NoBlock
 			if st.Flags.Has(sqltext.Chains) {
 				b.Block = policy.InBlock
 			}
 		case st.Class == sqltext.Undoes:
 			b.Block = policy.InBlock
 		case st.Class == sqltext.PreparesTransaction:
-			b.Block, b.ended = policy.NoBlock, true
+			b.Block = policy.NoBlock
 		}
-	}
-	if m.Ambiguous {
-		b.lost, b.Block, b.Checked, b.Taken = true, policy.BlockUnknown, false, false
 	}
 }
 
@@ -258,8 +235,6 @@ func (s *Session) weaveCheck(dst []byte, start int, w *ledger.Woven, chars int, 
 	case in.Holds:
 		has := literalOrNull(s.beginTake(in.By))
 		dst = s.cfg.call.appendProxyHold(dst, s.hold.number, &in.By, has, grouped)
-	case in.GivesBack:
-		dst = appendUnhold(dst, s.hold.number, nil)
 	default:
 		dst = s.cfg.call.appendCheck(dst, s.checkFor(&in.By), &in.By)
 		s.events.Checked()
@@ -277,16 +252,6 @@ type preparedCheck struct {
 	batch [kinds]uint32 // the batch in which it was last sent
 	sent  [kinds]int    // Parses that are not answered
 	doubt bool          // an unanswered message may have dropped them
-}
-
-// prepared reports whether the server may have a prepared check that the proxy would use.
-func (c *preparedCheck) prepared() bool {
-	for kind := range c.ready {
-		if c.ready[kind] || c.sent[kind] > 0 {
-			return true
-		}
-	}
-	return false
 }
 
 // checkFor returns the kind of check that a carrier needs.
@@ -312,16 +277,11 @@ func (s *Session) putChecks(a *policy.Action, before int, out *Out) {
 		case in.Holds:
 			s.putCheck(in.By, holdingCheck, s.beginTake(in.By), out)
 			s.batch.Taken, s.batch.TakenHere, s.batch.By = true, true, in.By
-		case in.GivesBack:
-			mark := len(out.own)
-			out.own = s.appendRun(s.appendCloses(out.own), oursCheck, string(appendUnhold(nil, s.hold.number, nil)))
-			s.q.Back().Note.givesBack = true
-			out.own = s.appendCloses(out.own)
-			out.put(mark)
 		default:
 			s.putCheck(in.By, s.checkFor(&in.By), nil, out)
 			s.batch.Taken = s.batch.Taken && s.batch.By == in.By
 			s.batch.Checked, s.batch.By = true, in.By
+			s.tx.checked, s.tx.checkedBy = true, in.By
 		}
 		s.noteCover(in.By)
 	}
@@ -350,6 +310,7 @@ func (s *Session) putCheck(by policy.Carrier, kind checkKind, has *string, out *
 	out.own = wire.AppendExecute(out.own, s.ownName)
 	n := s.push(ledger.Execute, oursCheck)
 	n.takesHold, n.checkSample, n.trace = kind == holdingCheck, s.timesCheck(), s.tracing
+	n.behindReset = s.variable.reset
 	out.own = wire.AppendClose(out.own, 'P', s.ownName)
 	s.push(ledger.Close, ours)
 	out.put(mark)

@@ -189,7 +189,7 @@ func (b *backend) execute(body string) {
 	if r.ends {
 		b.endImplicit()
 	}
-	if p.text == "LOCK TABLE t" {
+	if b.checkedBehind(p.text) {
 		b.refuses("") // by the check behind it
 	}
 }

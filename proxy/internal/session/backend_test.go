@@ -39,7 +39,8 @@ type backend struct {
 	rest      []string // statements of the Query under way that are still to run
 	multi     bool     // that Query has several statements
 	carried   []string // the fences in that Query's comments
-	locks     bool     // one of its statements is a LOCK
+	called    bool     // by a FunctionCall
+	checkable bool     // one of its statements is a LOCK or BEGIN, which may have a check behind
 
 	tx         transaction
 	token      setting // wirefence.token
@@ -69,7 +70,7 @@ type terms struct {
 	required  bool // a write without a fence is wrong
 	leased    bool // so is one that isn't covered by the fence of the proxy's lease
 	schema    bool // wirefence's functions are there
-	setters   bool // there is a function that sets the variable
+	unlockers bool // there is a function that releases advisory locks
 	failing   bool // the proxy's own questions fail now and then
 	snapshots bool // default_transaction_isolation is repeatable read
 }
@@ -218,6 +219,7 @@ func (b *backend) feed(bytes []byte) {
 
 func (b *backend) take(typ byte, body string) {
 	b.takeover()
+	b.called = b.called || typ == wire.FunctionCall
 	if b.copying {
 		b.takeCopy(typ, body)
 		return
@@ -385,7 +387,7 @@ func (b *backend) query(body string) {
 		}
 	}
 	b.rest, b.carried, b.multi = statements, carried, len(statements) > 1
-	b.locks = slices.Contains(statements, "LOCK TABLE t")
+	b.checkable = slices.ContainsFunc(statements, b.checkedBehind)
 	if len(statements) == 0 {
 		b.say(wire.EmptyQueryResponse, "")
 	}
@@ -425,12 +427,17 @@ func (b *backend) goOn() {
 		}
 		b.takeover()
 	}
-	if b.locks && b.refuses("") { // by the check behind a LOCK
+	if b.checkable && b.refuses("") {
 		return
 	}
 	b.multi = false
 	b.endImplicit()
 	b.ready()
+}
+
+// checkedBehind reports whether a statement may have a check behind it.
+func (b *backend) checkedBehind(sql string) bool {
+	return sql == "LOCK TABLE t" || b.called && strings.HasPrefix(sql, "BEGIN")
 }
 
 // null is a last column that holds none.
@@ -446,8 +453,7 @@ func (b *backend) rows(r result, n int) {
 	}
 }
 
-// call is a FunctionCall. It writes, sets the variable, or releases the session's
-// advisory locks.
+// call is a FunctionCall. It writes, or sets the variable.
 func (b *backend) call(body string) {
 	b.begin()
 	if b.tx.block == 'E' {
@@ -459,8 +465,6 @@ func (b *backend) call(body string) {
 	switch {
 	case strings.HasPrefix(body, setsByCall):
 		b.token = setting{value: "a=3"}
-	case strings.HasPrefix(body, unlocksByCall):
-		b.unlockAll()
 	case b.write("a function call", nil) != "":
 		b.fail("25006")
 		return

@@ -164,22 +164,13 @@ func unlocks(b *backend, _ []string) result {
 	return result{tag: "SELECT", columns: true, rows: [][]string{{"unlocked"}}}
 }
 
-// resetsReadOnly is RESET transaction_read_only, which has an effect up to version 15.
-func resetsReadOnly(b *backend, _ []string) result {
-	if b.major >= 16 {
-		return result{code: "0A000"}
-	}
-	b.tx.readOnly = false
-	return result{tag: "RESET"}
-}
-
-// callsSetter calls a function that nothing but the catalog tells of.
-func callsSetter(b *backend, carried []string) result {
-	if !b.policy.setters {
+// callsUnlocker calls a function that releases all advisory locks, of which the catalog tells.
+func callsUnlocker(b *backend, carried []string) result {
+	if !b.policy.unlockers {
 		return result{code: "42883"}
 	}
-	r := reading("set")(b, carried)
-	b.token = setting{value: "a=3"}
+	r := reading("unlocked")(b, carried)
+	b.unlockAll()
 	return r
 }
 
@@ -202,7 +193,7 @@ func prepares(sql string) behaviour {
 	}
 }
 
-// executes runs a prepared statement, whose fence counts where the message has none.
+// executes runs a prepared statement under the fence of this message.
 func executes(b *backend, carried []string) result {
 	st, ok := b.statements["p"]
 	if !ok {
@@ -211,7 +202,7 @@ func executes(b *backend, carried []string) result {
 	if !strings.HasPrefix(st.text, "INSERT") && !strings.HasPrefix(st.text, "SELECT") && !strings.HasPrefix(st.text, "UPDATE") {
 		return result{code: "42601"}
 	}
-	return behaviourOf(st.text)(b, first(carried, st.carried))
+	return behaviourOf(st.text)(b, carried)
 }
 
 func deallocates(b *backend, _ []string) result {
@@ -249,12 +240,4 @@ func fetches(name string) behaviour {
 		}
 		return result{tag: "FETCH 1", columns: true, rows: [][]string{{"fetched"}}}
 	}
-}
-
-// first is the first of two lists that isn't empty.
-func first(a, b []string) []string {
-	if len(a) > 0 {
-		return a
-	}
-	return b
 }

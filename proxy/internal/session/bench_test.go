@@ -62,7 +62,7 @@ func answers(sent []byte, rows []byte) (out []byte) {
 		switch typ {
 		case wire.Parse:
 			own = noRefusal
-			if bytes.Contains(body, []byte("wirefence.proxy_hold(")) {
+			if bytes.Contains(body, []byte("SELECT wirefence.proxy_hold(")) {
 				own = isHeld
 			}
 			out = append(out, message(wire.ParseComplete, "")...)
@@ -117,7 +117,7 @@ func begunWith(tb testing.TB, cfg Config, variable string, events Events) *Sessi
 		if n > 4 || len(sent) == 0 {
 			tb.Fatal("the login does not end")
 		}
-		rows := row(variable, "wirefence.check", "7", hexadecimal("at_home"))
+		rows := row(variable, "usable", "7", hexadecimal("at_home"))
 		if !bytes.Contains(sent, []byte(trimmed(loginSQL))) {
 			rows = row("f")
 		}

@@ -1,6 +1,7 @@
 package session
 
 import (
+	_ "embed"
 	"math"
 	"slices"
 	"sync"
@@ -8,16 +9,20 @@ import (
 	"time"
 )
 
-// AskInterval is the least time between two questions to a database whether its stored
-// code interferes: whether it sets the session variable or releases advisory locks.
+// UnlocksSQL asks whether a function of the database names one that releases advisory locks,
+// which are what its sessions hold. A SQL body has functions by number.
+//
+//go:embed unlocks.sql
+var UnlocksSQL string
+
+// AskInterval is the least time between two such questions to a database.
 const AskInterval = 15 * time.Second
 
 // maxDatabases is how many databases are remembered before those are dropped that have no
 // session and were not asked lately.
 const maxDatabases = 256
 
-// Databases remembers one boolean for each database: whether its stored code interferes.
-// It is safe for concurrent use.
+// Databases remembers what the sessions of each database share. It is safe for concurrent use.
 type Databases struct {
 	now func() time.Time
 	mu  sync.Mutex
@@ -40,15 +45,14 @@ func (d *Databases) clock(t time.Time) time.Duration { return t.Sub(d.began) }
 
 // database is what the sessions of one database share.
 type database struct {
-	owner *Databases
-	name  string // current_database(); "" for sessions whose database isn't known
-	// interferes says that stored code interferes: each session's variable may hold a
-	// fence, and no session takes a hold.
-	interferes atomic.Bool
-	schema     atomic.Bool  // it has answered once, so it has wirefence's functions
-	citus      atomic.Bool  // it is at a node of Citus
-	sharded    atomic.Bool  // it is several, behind a router
-	asked      atomic.Int64 // when it was asked last, in Unix nanoseconds; 0 for never
+	owner   *Databases
+	name    string       // current_database(); "" for sessions whose database isn't known
+	unlocks atomic.Bool  // a function of it may release advisory locks, so no session takes a hold
+	schema  atomic.Bool  // it has wirefence's functions
+	citus   atomic.Bool  // it is at a node of Citus
+	sharded atomic.Bool  // it is several, behind a router
+	asked   atomic.Int64 // when UnlocksSQL was asked last, in Unix nanoseconds; 0 for never
+	learned atomic.Bool  // it was answered once
 
 	// lasting says that holds last: the last question whether one is wanted was answered, by
 	// the server where sessions hold.
@@ -96,10 +100,12 @@ func (d *Databases) record(name string) *database {
 	return db
 }
 
-// Learn records a database's answer to a question that the proxy's own connection sent at
-// this time.
-func (d *Databases) Learn(name string, interferes bool, sent time.Time) {
-	d.find(name).learn(interferes, sent)
+// Learn records a database's answer to UnlocksSQL, which the proxy's own connection sent at this
+// time, and that it has wirefence's functions.
+func (d *Databases) Learn(name string, unlocks bool, sent time.Time) {
+	db := d.find(name)
+	db.schema.Store(true)
+	db.learn(unlocks, sent)
 }
 
 // SetSharded records whether what bears this name is several databases behind a router, where a
@@ -128,7 +134,7 @@ func (db *database) recent(within time.Duration) bool {
 func (db *database) due() bool {
 	at := db.asked.Load()
 	now := db.owner.now()
-	if !db.schema.Load() {
+	if !db.learned.Load() {
 		db.asked.Store(now.UnixNano())
 		return true
 	}
@@ -140,11 +146,11 @@ func (db *database) due() bool {
 
 // learn records an answer to a question that was sent at this time. One that was sent
 // before Forget may not know of what that was called for.
-func (db *database) learn(interferes bool, sent time.Time) {
+func (db *database) learn(unlocks bool, sent time.Time) {
 	db.owner.mu.Lock()
 	defer db.owner.mu.Unlock()
-	db.schema.Store(true)
-	db.interferes.Store(interferes)
+	db.learned.Store(true)
+	db.unlocks.Store(unlocks)
 	if sent.After(db.owner.forgotten) {
 		db.asked.Store(db.owner.now().UnixNano())
 	}

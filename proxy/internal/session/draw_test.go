@@ -32,12 +32,12 @@ func draw(d *dice) *setup {
 		token: pick(d, "", "a=1", "", "a=3", "", "a=2"),
 	}
 	s.policy = terms{
-		enforced: s.mode == Enforce, required: d.n(4) == 3, schema: d.n(8) != 7, setters: d.n(4) == 3, failing: d.n(8) == 7, snapshots: d.n(4) == 3,
+		enforced: s.mode == Enforce, required: d.n(4) == 3, schema: d.n(8) != 7, unlockers: d.n(4) == 3, failing: d.n(8) == 7, snapshots: d.n(4) == 3,
 	}
 	if s.policy.failing { // else nobody knows that they are there
-		s.policy.schema, s.policy.setters = true, false
+		s.policy.schema, s.policy.unlockers = true, false
 	}
-	s.policy.setters = s.policy.setters && s.policy.schema // nobody asks where there is none
+	s.policy.unlockers = s.policy.unlockers && s.policy.schema // nobody asks where there is none
 	s.policy.leased = s.mode != Off && d.n(4) == 3
 	s.hold = pick(d, 50*time.Millisecond, 50*time.Millisecond, 0)
 	leaves := pick(d, 0, 0, 0, 0, 0, 1, 2)
@@ -149,7 +149,7 @@ func drawMessage(d *dice, major int, open bool) (parts []part, stillOpen bool) {
 		}
 		return parts, open
 	default:
-		parts = append(parts, pick(d, fastCall, fastCall, callSets, callUnlocks))
+		parts = append(parts, pick(d, fastCall, fastCall, callSets))
 		return parts, false
 	}
 	return parts, true

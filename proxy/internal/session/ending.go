@@ -131,7 +131,7 @@ func (s *Session) Awaited() Awaited {
 	switch {
 	case s.q.Len() == 0:
 		return AwaitsNothing
-	case s.exchange.by == client || s.exchange.by == beforeCall:
+	case s.exchange.by == client:
 		return AwaitsClientAnswer
 	case s.exchange.by == asksHold:
 		return AwaitsHold

@@ -79,15 +79,10 @@ func (s *Session) handleSkipped(e *ledger.Entry[note]) {
 // passes unchanged instead.
 func (s *Session) translate(msg []byte, code string, front *ledger.Entry[note], out *Out) bool {
 	n := &front.Note
-	switch {
-	case s.exchange.by == beforeCall && n.role != client:
-		s.callFailed = true // the client gets this error as the call's answer
-	case s.exchange.by != client && n.role != client:
+	if s.exchange.by != client && n.role != client {
 		// An error at one of the client's messages goes to the client.
 		s.exchangeFailed(msg)
 		return false
-	case front.Kind == ledger.FunctionCall && n.checked && s.callFailed:
-		return false // the call's 25P02, after the check's own error
 	}
 	if n.refusal != nil && code != queryCanceled {
 		return s.answerRefusal(n.refusal, n.trace, out)
@@ -177,7 +172,7 @@ func (s *Session) notice(msg []byte, out *Out) (passes bool) {
 		return true
 	}
 	n := &front.Note
-	if n.role != client && n.role != oursCheck && n.role != beforeCall {
+	if n.role != client && n.role != oursCheck {
 		return false
 	}
 	e, err := wire.DecodeError(msg)

@@ -33,7 +33,6 @@ var declaredSQL string
 
 const (
 	askVariableSQL = "SELECT " + carriedSQL
-	interferesSQL  = "SELECT wirefence.stored_code_interferes()"
 	// noTimeoutSQL precedes a question at login after the client's statement_timeout has ended it.
 	noTimeoutSQL = "SET LOCAL statement_timeout = 0;"
 )
@@ -45,7 +44,7 @@ var holdSettings = []string{"SET transaction_isolation = 'read committed'", "SET
 
 // ownPrefix begins the names of the proxy's own statements and of its portal. They are
 // never the unnamed ones, which belong to the client from one message to the next. The
-// number of the session's hold follows, so that no code can name them.
+// number of the session's hold follows.
 const ownPrefix = "_wirefence_"
 
 // role tells the client's messages in the queue from the proxy's own.
@@ -62,11 +61,11 @@ const (
 	// Of exchanges.
 	asksLogin
 	asksDeclared
-	asksStored
+	asksUnlocks
 	asksHold
 	givesBack
 	asksObserve
-	beforeCall // the check ahead of a FunctionCall
+	asksVariable // the client's block may be open
 )
 
 // exchange is the state of the exchange that is under way.
@@ -78,7 +77,7 @@ type exchange struct {
 	verdict        verdict
 	keys           []lockKey // of the locks that are held
 	variableFilled bool      // the session variable holds a fence
-	interferes     bool      // stored code does
+	unlocks        bool      // functions release advisory locks
 	err            *wire.Error
 	retries        int // how often the query was repeated
 }
@@ -135,7 +134,7 @@ func (s *Session) appendSimple(dst []byte, by role, sql string) []byte {
 // onlyExchangePending reports whether only an exchange outside of transaction blocks is
 // outstanding. It leaves no block open.
 func (s *Session) onlyExchangePending() bool {
-	return s.exchange.by != client && s.exchange.by != beforeCall && s.q.Ready() == 1
+	return s.exchange.by != client && s.exchange.by != asksVariable && s.q.Ready() == 1
 }
 
 // exchangeFor sends the exchange of an action ahead of the message.
@@ -148,6 +147,8 @@ func (s *Session) exchangeFor(a policy.Action, out *Out) {
 		out.own = s.appendTake(out.own, a.By, a.Needed)
 	case a.Do == policy.GiveBack:
 		out.own = s.appendGiveBack(out.own)
+	case a.Do == policy.Ask:
+		out.own = s.appendExchange(out.own, asksVariable, askVariableSQL)
 	case (s.cfg.Mode == Shadow || s.standby) && s.hasSchema():
 		out.own = s.appendExchange(out.own, asksObserve, string(s.cfg.call.appendCheck(nil, fullCheck, &a.By)))
 		s.events.Checked()
@@ -215,8 +216,10 @@ func (s *Session) handleExchangeRow(by role, msg []byte) {
 		s.learnLogin(columns)
 	case asksDeclared:
 		s.login.fenceAtStartup = s.login.fenceAtStartup || string(columns[0]) == "t"
-	case asksStored:
-		x.interferes = string(columns[0]) == "t"
+	case asksUnlocks:
+		x.unlocks = string(columns[0]) == "t"
+	case asksVariable:
+		x.variableFilled = len(columns[0]) > 0
 	case asksObserve:
 		if !s.hasSchema() {
 			if x.variableFilled = len(columns[0]) > 0; !x.variableFilled {
@@ -225,7 +228,7 @@ func (s *Session) handleExchangeRow(by role, msg []byte) {
 			return
 		}
 		fallthrough
-	case asksHold, beforeCall:
+	case asksHold:
 		x.verdict, x.keys = s.readVerdict(msg)
 	}
 }
@@ -243,12 +246,14 @@ func (s *Session) finishExchange(by role) bool {
 		s.finishGiveBack()
 	case asksObserve:
 		s.finishObserve()
+	case asksVariable:
+		s.finishAsk()
 	case asksLogin:
 		return s.loginAnswered()
 	case asksDeclared:
 		return s.declaredAnswered()
-	case asksStored:
-		return s.storedAnswered()
+	case asksUnlocks:
+		return s.unlocksAnswered()
 	}
 	if !s.exchange.awaited { // a later message may wait, which asked for nothing
 		s.answer, s.answerErr = policy.NoAnswer, nil

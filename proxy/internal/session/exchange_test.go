@@ -2,6 +2,7 @@ package session
 
 import (
 	"bytes"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -78,22 +79,65 @@ func ownExchange(status string, run ...[]byte) []byte {
 	return bytes.Join(append(all, ready(status)), nil)
 }
 
-// The error of a check ahead of a FunctionCall is that call's alone: the call's own
-// 25P02 doesn't pass, and the errors of later calls do.
-func TestErrorsOfLaterFunctionCallsPass(t *testing.T) {
+// libpq's functions for large objects send BEGIN and then a FunctionCall, with nothing between. A
+// check of its transaction covers it; a client that has sent one gets that behind BEGIN.
+func TestFunctionCallsInATransaction(t *testing.T) {
 	s := begun(t, "orders=33")
-	call := fastCall.bytes
+	call := string(fastCall.bytes)
 	talk(t, s, simple("BEGIN"), done("BEGIN"), ready("T"))
-	sent, back := talk(t, s, call, ownExchange("E", fails("WF001")), fails("25P02"), ready("E"))
-	if !strings.Contains(sent, "wirefence.check(NULL") || strings.Count(back, "WF001") != 1 || strings.Contains(back, "25P02") || !strings.HasSuffix(back, string(ready("E"))) {
-		t.Fatalf("sent %q, seen %q", sent, back)
+	if sent, back := talk(t, s, []byte(call), fails("42601"), ready("E")); strings.Contains(sent, call) || !strings.Contains(back, "WF006") {
+		t.Errorf("with nothing checked: sent %q, seen %q", sent, back)
 	}
-	if sent, back = talk(t, s, call, fails("25P02"), ready("E")); sent != string(call) || back != string(fails("25P02"))+string(ready("E")) {
-		t.Errorf("the second call is sent as %q, seen %q", sent, back)
+	talk(t, s, simple("ROLLBACK"), done("ROLLBACK"), ready("I"))
+	talk(t, s, simple("BEGIN; SELECT 1"), done("BEGIN"), passing(), done("SELECT 1"), ready("T"))
+	if sent, _ := talk(t, s, []byte(call), message('V', "\xff\xff\xff\xff"), ready("T")); sent != call {
+		t.Errorf("behind a check: sent %q", sent)
 	}
-	talk(t, s, simple("ROLLBACK; SET wirefence.token = ''; BEGIN"), done("ROLLBACK"), done("SET"), done("BEGIN"), ready("T"))
-	if sent, back = talk(t, s, call, ownExchange("T", noRefusal, done("SELECT 1")), fails("22012"), ready("E")); back != string(fails("22012"))+string(ready("E")) {
-		t.Errorf("a later call is sent as %q, seen %q", sent, back)
+	talk(t, s, simple("COMMIT"), done("COMMIT"), ready("I"))
+	if sent, back := talk(t, s, simple("BEGIN"), done("BEGIN"), passing(), ready("T")); !strings.Contains(sent, "BEGIN;SELECT wirefence.check(NULL") || back != string(done("BEGIN"))+string(ready("T")) {
+		t.Errorf("the next BEGIN: sent %q, seen %q", sent, back)
+	}
+	if sent, _ := talk(t, s, []byte(call), message('V', "\xff\xff\xff\xff"), ready("T")); sent != call {
+		t.Errorf("behind it: sent %q", sent)
+	}
+}
+
+// A message asks whether the variable holds a fence if nothing else can tell, in a block too.
+func TestPrepareTransactionAsks(t *testing.T) {
+	for _, held := range []string{"", "orders=33"} {
+		s := begun(t, "orders=33")
+		talk(t, s, simple("RESET wirefence.token"), done("RESET"), ready("I"))
+		talk(t, s, simple("BEGIN"), done("BEGIN"), ready("T"))
+		prepare := simple("PREPARE TRANSACTION 'x'")
+		var out Out
+		if used := s.FromClient(prepare, &out); used != 0 || !strings.Contains(string(joined(&out)), askVariableSQL) {
+			t.Fatalf("%d bytes are used, sent %q", used, joined(&out))
+		}
+		answered(t, s, ownExchange("T", row(held), done("SELECT 1")))
+		s.FromClient(prepare, &out)
+		if passes := string(joined(&out)) == string(prepare); passes != (held == "") {
+			t.Errorf("the variable is %q: sent %q", held, joined(&out))
+		}
+	}
+}
+
+// A check that finds nothing behind what a pool sends between two users makes the session one
+// without a fence again.
+func TestASessionThatWasReset(t *testing.T) {
+	for reset, again := range map[string]bool{"DISCARD ALL": true, "RESET ALL": true, "CLOSE ALL; RESET ALL": true, "SHOW x": false} {
+		s := begun(t, "")
+		insert := simple("INSERT INTO t VALUES ('wirefence')")
+		none := slices.Concat(message(wire.RowDescription, "\x00\x00"), row("none"), done("SELECT 1"))
+		talk(t, s, insert, done("INSERT 0 1"), ready("I"))
+		plain := simple("INSERT INTO t VALUES (1)")
+		if sent, _ := talk(t, s, plain, none, done("INSERT 0 1"), ready("I")); !strings.Contains(sent, "wirefence.check(") {
+			t.Fatalf("behind the word: sent %q", sent)
+		}
+		talk(t, s, simple(reset), done(reset), ready("I"))
+		talk(t, s, plain, none, done("INSERT 0 1"), ready("I"))
+		if sent, _ := talk(t, s, plain, done("INSERT 0 1"), ready("I")); (sent == string(plain)) != again {
+			t.Errorf("%s: sent %q", reset, sent)
+		}
 	}
 }
 

@@ -19,26 +19,26 @@ func (s *Session) parse(msg []byte, at int, out *Out) int {
 		return s.pass(len(msg), len(msg), at, out)
 	}
 	s.tracing = s.traceOf(body)
-	if sqltext.Plain(body) && !s.isAmbiguous(name) && (s.unfenced() || s.underHold("")) {
+	if sqltext.Plain(body) && (s.unfenced() || s.underHold("")) {
 		s.openBatch()
 		s.noteParse(name, statement{text: sqltext.Statement{Class: sqltext.Ordinary}, trace: s.tracing})
 		return s.pass(len(msg), len(msg), at, out)
 	}
 	result := s.scanner.Scan(body, s.options)
-	s.inherit(result.Statements)
 	if len(result.Statements) > 0 && result.Statements[0].Class == sqltext.Free && declaresOwnTypes(types) {
 		result.Statements[0].Class = sqltext.Ordinary
 	}
-	st := statement{fence: result.Fence, empty: len(result.Statements) == 0, trace: s.tracing, ambiguous: s.isAmbiguous(name), own: s.isOwn(name) || s.namesOwn(body, result.Statements), given: givenName(body, result.Statements)}
+	st := statement{fence: result.Fence, empty: len(result.Statements) == 0, trace: s.tracing, named: nameInText(body, result.Statements)}
 	if !st.empty {
 		st.text = result.Statements[0]
 	}
-	if result.FenceErr == nil && st.isPlain() && !st.empty && !result.BySettings && s.underHold(st.fence) {
+	bySettings := result.BySettings && sqltext.Mentions(body)
+	if result.FenceErr == nil && st.isPlain() && !st.empty && !bySettings && s.underHold(st.fence) {
 		s.openBatch()
 		s.noteParse(name, st)
 		return s.pass(len(msg), len(msg), at, out)
 	}
-	m := policy.Message{Kind: policy.Parse, Statements: result.Statements, Fence: result.Fence, FenceErr: result.FenceErr, Ambiguous: st.ambiguous, NamesOwn: st.own, BySettings: result.BySettings && sqltext.MayCarry(body)}
+	m := policy.Message{Kind: policy.Parse, Statements: result.Statements, Fence: result.Fence, FenceErr: result.FenceErr, BySettings: bySettings}
 	if _, used, goesOn := s.decideInBatch(&m, body, len(msg), len(msg), out); !goesOn {
 		return used
 	}
@@ -59,11 +59,12 @@ func declaresOwnTypes(types []byte) bool {
 	return false
 }
 
-// bind handles a Bind. It needs only the names, not the parameters, which may be large.
+// bind handles a Bind. To decide, it needs only the names; the parameters, which may be large,
+// are searched as they come.
 func (s *Session) bind(in []byte, size, at int, out *Out) int {
 	have := in[wire.HeaderSize:min(size, len(in))]
 	portal, rest, ok := wire.CString(have)
-	name, _, ok2 := wire.CString(rest)
+	name, values, ok2 := wire.CString(rest)
 	if !ok || !ok2 {
 		if len(in) < size && len(have) < maxSmall {
 			return 0
@@ -74,50 +75,37 @@ func (s *Session) bind(in []byte, size, at int, out *Out) int {
 	if !ok {
 		return s.wait()
 	}
-	st.ambiguous = st.ambiguous || s.isAmbiguous(portal)
 	if used, goesOn := s.decideByName(policy.Bind, &st, size, len(in), out); !goesOn {
 		return used
 	}
-	s.noteBind(portal, st)
-	return s.pass(size, len(in), at, out)
+	st.text.Flags |= sqltext.ParameterFlags(values)
+	s.noteBind(portal, st, len(in) < size)
+	return s.passSearched(string(portal), in, size, at, out)
 }
 
-// statementOf returns the statement that a name stands for. It returns false if the
-// server must answer first, which decides on the name.
+// statementOf returns what a name stands for. It returns false if the server must answer first,
+// which decides that.
 func (s *Session) statementOf(names *ledger.Names[statement], name []byte) (st statement, ok bool) {
 	st, found, sure := names.Find(name, s.batch.id)
 	switch {
 	case !sure && s.q.Ready() > 0 && !s.q.CopyIn():
 		return st, false
 	case !found:
-		st = s.unseen()
-	}
-	if s.isAmbiguous(name) { // it may be equal to any other such name, in another encoding
-		st.ambiguous = true
-		st.text.Flags |= s.names.parsed
+		return unseen, true
 	}
 	return st, true
 }
-
-// isAmbiguous reports whether a name may be that of another statement: one beyond ASCII is
-// equal to others in another encoding, and the proxy's own statements have one of these.
-func (s *Session) isAmbiguous(name []byte) bool {
-	return bytes.ContainsFunc(name, func(r rune) bool { return r >= 0x80 }) || s.isOwn(name)
-}
-
-// isOwn reports whether a name is one of the proxy's own.
-func (s *Session) isOwn(name []byte) bool { return bytes.HasPrefix(name, []byte(s.ownName)) }
 
 // carriesNothing reports whether policy need not decide on a message of the extended
 // protocol: neither the session nor the statement carries a fence, and the statement has
 // no effect to record.
 func (s *Session) carriesNothing(st *statement) bool {
-	return st.fence == "" && !(st.own && s.check.prepared()) && st.text.Flags == 0 && !st.text.Class.Controls() && !st.ambiguous && s.unfenced()
+	return st.fence == "" && st.text.Flags == 0 && st.named == "" && !st.text.Class.Controls() && s.unfenced()
 }
 
 // isPlain reports whether a statement runs under a hold for its fence without a decision.
 func (st *statement) isPlain() bool {
-	return st.text.Class == sqltext.Ordinary && st.text.Flags == 0 && !st.ambiguous && !st.own
+	return st.text.Class == sqltext.Ordinary && st.text.Flags == 0 && st.named == ""
 }
 
 // isUnseen reports whether the meaning of a name is that of one which no message has given,
@@ -152,7 +140,7 @@ func (s *Session) decideByName(kind policy.Kind, st *statement, size, have int, 
 // messageAbout returns a message about a statement that was parsed before.
 func (s *Session) messageAbout(kind policy.Kind, st *statement) policy.Message {
 	s.tracing = st.trace
-	m := policy.Message{Kind: kind, Fence: st.fence, Ambiguous: st.ambiguous, NamesOwn: st.own}
+	m := policy.Message{Kind: kind, Fence: st.fence}
 	if !st.empty {
 		m.Statements = s.asStatements(st)
 	}
@@ -197,26 +185,27 @@ func (s *Session) execute(msg []byte, at int, out *Out) int {
 		return s.pass(len(msg), len(msg), at, out)
 	}
 	m := s.messageAbout(policy.Execute, &st)
-	s.inherit(m.Statements)
+	s.inherit(m.Statements, nil, st.named)
 	a, used, goesOn := s.decideInBatch(&m, nil, len(msg), len(msg), out)
 	if !goesOn {
 		return used
 	}
-	s.noteEffects(&m, &a, nil, st.given)
+	s.noteEffects(&m, &a)
 	s.noteExecute(&m, &a)
-	s.pushExecute(&st, coverOf(&a))
+	s.notePrepare(s.pushExecute(&st, coverOf(&a)), &m, s.batch.id, nil, st.named)
 	used = s.pass(len(msg), len(msg), at, out)
 	s.putChecks(&a, 1, out)
 	return used
 }
 
 // pushExecute records an Execute that is being sent.
-func (s *Session) pushExecute(st *statement, under cover) {
+func (s *Session) pushExecute(st *statement, under cover) *note {
 	b := &s.batch
 	b.Ran, b.under = true, max(b.under, under)
 	b.timed = b.timed || s.timesGroup(b.under)
 	n := &s.q.Push(ledger.Execute).Note
-	n.trace, n.name = st.trace, st.given
+	n.trace, n.name = st.trace, st.named
+	return n
 }
 
 // describe handles a whole Describe, which counts as a Bind of the statement: if the
@@ -252,7 +241,7 @@ func (s *Session) closeName(msg []byte, at int, out *Out) int {
 	if len(name) > 1 {
 		what, name = name[0], name[1:]
 	}
-	if used, goesOn := s.decideByName(policy.OtherFirst, &statement{empty: true, own: s.isOwn(name)}, len(msg), len(msg), out); !goesOn {
+	if used, goesOn := s.decideByName(policy.OtherFirst, &statement{empty: true}, len(msg), len(msg), out); !goesOn {
 		return used
 	}
 	n := &s.q.Push(ledger.Close).Note

@@ -5,7 +5,6 @@ import (
 	"time"
 
 	"github.com/wirefence/wirefence/proxy/internal/policy"
-	"github.com/wirefence/wirefence/proxy/internal/sqltext"
 	"github.com/wirefence/wirefence/proxy/internal/wire"
 )
 
@@ -19,27 +18,25 @@ func (s *Session) gatherFacts() *policy.Facts {
 		Schema:            s.hasSchema(),
 		CanHold:           s.mayHold(),
 		HoldsIfNeeded:     s.holdsIfNeeded(),
+		CallsFunctions:    s.callsFunctions,
 		HoldNeedsExchange: s.hold.needsExchange,
-		Major:             s.major,
 
 		Variable: s.mayCarry(),
 		Stamp:    s.stamp(),
 
 		Outstanding:         s.q.Ready(),
 		Quiet:               s.quiet() && !s.q.CopyIn(),
-		FenceMayChange:      s.db.interferes.Load() || s.names.left.Has(sqltext.SetsVariable),
-		HoldMayEnd:          s.db.interferes.Load(),
 		OnlyExchangePending: s.onlyExchangePending(),
 		Block:               s.block(),
 		Batch:               s.batch.Batch,
-		FreshChain:          s.tx.freshChain,
 		Fenced:              s.tx.fenced,
 		FencedBy:            s.tx.fencedBy,
+		Judged:              s.tx.judged,
 		FenceChanged:        s.tx.fenceChanged,
 		Varied:              s.tx.varied,
+		Checked:             s.tx.checked,
+		CheckedBy:           s.tx.checkedBy,
 		Answer:              s.answer,
-		NamedFence:          s.names.fenced,
-		Prepared:            s.check.prepared(),
 	}
 	if s.q.CopyIn() {
 		f.Outstanding = 0 // the server answers nothing before the client has sent its data
@@ -76,7 +73,7 @@ func (s *Session) mayCarry() bool {
 	if s.pooled {
 		return s.tx.localSet
 	}
-	return s.variableMayCarry || s.db.interferes.Load()
+	return s.variable.set || s.variable.named && s.hasSchema()
 }
 
 // block returns the state of the transaction block by the last ReadyForQuery.
@@ -92,11 +89,10 @@ func (s *Session) block() policy.Block {
 	return policy.InBlock
 }
 
-// unfenced reports whether the session carries no fence, needs none, holds nothing, and has
-// no statement or portal by whose name a text could come to carry one. Its texts need no
-// lexing unless they have a word that could carry a fence or set one.
+// unfenced reports whether the session carries no fence, needs none and holds nothing. Its texts
+// need no lexing unless they have a word that could carry a fence or set one.
 func (s *Session) unfenced() bool {
-	return !s.mayCarry() && !s.cfg.required() && !s.names.fenced && !s.names.parsed.Has(sqltext.SetsVariable) && !s.tx.fenced && s.hold.state == policy.NoHold && s.lastCarrier == (policy.Carrier{})
+	return !s.mayCarry() && !s.cfg.required() && !s.tx.fenced && s.hold.state == policy.NoHold && s.lastCarrier == (policy.Carrier{})
 }
 
 // underHold reports whether the hold covers a plain statement with this fence in its
@@ -109,11 +105,12 @@ func (s *Session) underHold(comment string) bool {
 	if comment == "" && h.by != (policy.Carrier{Variable: s.mayCarry(), Stamp: s.stamp()}) {
 		return false
 	}
-	return s.mayHold() && !s.over(s.at)
+	return !s.over(s.at)
 }
 
 // coversPlain records that a plain statement is forwarded under the hold.
 func (s *Session) coversPlain() {
 	s.noteCover(s.hold.by)
+	s.tx.judged = true
 	s.lastCarrier, s.lastAt = s.hold.by, s.at
 }

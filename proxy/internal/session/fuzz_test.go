@@ -63,7 +63,7 @@ func FuzzSession(f *testing.F) {
 			logIn(s)
 		}
 		if policy&32 != 0 {
-			s.variableMayCarry = true
+			s.variable.set = true
 		}
 		var toServer, toClient Out
 		var sent []byte

@@ -7,7 +7,6 @@ import (
 
 	"github.com/wirefence/wirefence/fence"
 	"github.com/wirefence/wirefence/proxy/internal/policy"
-	"github.com/wirefence/wirefence/proxy/internal/sqltext"
 	"github.com/wirefence/wirefence/proxy/internal/wire"
 )
 
@@ -70,8 +69,8 @@ func (h *hold) change(e policy.HoldEvent) {
 	}
 }
 
-// over reports whether the hold is to be given back, or taken anew: a takeover wants it, or
-// the last proof that none does is older than period.
+// over reports whether the hold is to be given back, or taken anew: a takeover wants it, the
+// last proof that none does is older than period, or the session may not hold any more.
 func (s *Session) over(now time.Time) bool {
 	h := &s.hold
 	asked := s.databases.clock(h.asked)
@@ -82,7 +81,7 @@ func (s *Session) over(now time.Time) bool {
 			proof = at // of several resources the oldest one counts
 		}
 	}
-	return h.wanted() || s.databases.clock(now)-proof >= s.cfg.Hold
+	return h.wanted() || s.databases.clock(now)-proof >= s.cfg.Hold || !s.mayHold()
 }
 
 // wanted reports whether a takeover waits for the hold.
@@ -98,13 +97,12 @@ func (h *hold) wanted() bool {
 // mayHold reports whether the session can take a hold.
 func (s *Session) mayHold() bool {
 	return s.cfg.Hold > 0 && s.cfg.Mode == Enforce && s.hasSchema() && !s.pooled && !s.standby && !s.walsender &&
-		!s.db.interferes.Load() && s.names.left&(sqltext.SetsVariable|sqltext.Unlocks) == 0
+		!s.db.unlocks.Load()
 }
 
 // holdsIfNeeded reports whether the session takes a hold only for a statement that a check
-// can't cover: its client chains transactions, so it might find no moment to give it back,
-// or the server is far away.
-func (s *Session) holdsIfNeeded() bool { return s.chains || s.roundTrip > maxRoundTrip }
+// can't cover: the server is far away.
+func (s *Session) holdsIfNeeded() bool { return s.roundTrip > maxRoundTrip }
 
 // doubtHold records that the hold no longer counts: a message that is being sent may
 // release it, or change the fence. The server may still have it.
@@ -118,6 +116,7 @@ const (
 	notNow                  // by proxy_hold checked
 	held                    // for the session
 	shadowed                // every resource is in shadow mode
+	unfenced                // no fence, where one is required
 	none                    // no fence
 )
 
@@ -138,9 +137,11 @@ func (s *Session) readVerdict(msg []byte) (v verdict, keys []lockKey) {
 			keys = append(keys, lockKey{server, key})
 		}
 		return held, keys
-	case word == "none" || word == "unfenced" || word == "on": // a check says unfenced; without the schema, on
-		s.noteUnfenced()
+	case word == "none":
 		return none, nil
+	case word == "unfenced" || word == "on": // without the schema, on
+		s.noteReadOnly()
+		return unfenced, nil
 	case word == "shadow":
 		return shadowed, nil
 	case word == "checked":
@@ -154,11 +155,20 @@ func (s *Session) readVerdict(msg []byte) (v verdict, keys []lockKey) {
 	return checked, nil
 }
 
-// noteUnfenced records that a check has found no fence where one is required.
-func (s *Session) noteUnfenced() {
-	if s.cfg.required() {
-		s.tx.madeReadOnly = s.cfg.Mode == Enforce && !s.standby
-		s.tx.shadowReadOnly = s.cfg.Mode == Shadow
+// noteReadOnly records that a check has made the transaction READ ONLY.
+func (s *Session) noteReadOnly() {
+	s.tx.madeReadOnly = s.cfg.Mode == Enforce && !s.standby
+	s.tx.shadowReadOnly = s.cfg.Mode == Shadow
+}
+
+// noteNone records that a check has found no fence. If a text that resets is all that may have
+// changed the variable since the last one, the session carries nothing.
+func (s *Session) noteNone(v verdict, behindReset bool) {
+	if v == none && behindReset && s.variable.reset {
+		s.variable = variable{}
+		if s.lastCarrier.Variable {
+			s.lastCarrier = policy.Carrier{}
+		}
 	}
 }
 
@@ -183,6 +193,7 @@ func (s *Session) noteHeld(v verdict, keys []lockKey) {
 // only here: a commit that fails, fails behind its row.
 func (s *Session) finishTake() {
 	x := &s.exchange
+	s.noteNone(x.verdict, true)
 	s.answer, s.answerErr = policy.Unheld, x.err
 	switch {
 	case x.err != nil || !x.answered:
@@ -217,12 +228,24 @@ func (s *Session) finishObserve() {
 
 func answerOf(v verdict) policy.Answer {
 	switch v {
-	case none:
+	case none, unfenced:
 		return policy.Empty
 	case shadowed:
 		return policy.Observed
 	}
 	return policy.Unheld
+}
+
+// finishAsk handles the end of the exchange that asked for the session variable.
+func (s *Session) finishAsk() {
+	switch x := &s.exchange; {
+	case x.err != nil || !x.answered:
+		s.answer, s.answerErr = policy.Fails, x.err
+	case x.variableFilled:
+		s.answer = policy.Filled
+	default:
+		s.answer = policy.Empty
+	}
 }
 
 // finishGiveBack handles the end of the exchange that gave the hold back.

@@ -3,7 +3,6 @@ package session
 import (
 	"bytes"
 	"encoding/binary"
-	"slices"
 
 	"github.com/wirefence/wirefence/fence"
 	"github.com/wirefence/wirefence/proxy/internal/ledger"
@@ -53,17 +52,19 @@ func (s *Session) shadows(a *policy.Action, body []byte, m *policy.Message) {
 	*a = policy.Action{By: a.By}
 }
 
-// inherit adds the flags of prepared statements to a statement that may run one, also
-// those prepared by the same text.
-func (s *Session) inherit(statements []sqltext.Statement) {
-	flags := s.names.parsed | s.names.left
+// inherit adds the flags of a prepared statement to the EXECUTE of it, or of those that the same
+// text has prepared. body is the text of a Query, named the name in an Execute's text.
+func (s *Session) inherit(statements []sqltext.Statement, body []byte, named string) {
+	const effects = sqltext.Sets | sqltext.Unlocks
+	var prepared sqltext.Flags
 	for i := range statements {
 		st := &statements[i]
-		if st.Flags.Has(sqltext.Leaves) {
-			flags |= st.Flags
-		}
-		if st.Flags.Has(sqltext.Executes) {
-			st.Flags |= flags & (sqltext.SetsVariable | sqltext.Unlocks)
+		switch name := nameIn(body, st, named); {
+		case st.Flags.Has(sqltext.Stores):
+			prepared |= st.Flags & effects
+		case st.Class == sqltext.Ordinary && name != "":
+			what, _, _ := s.names.prepared.Find([]byte(name), s.batch.id)
+			st.Flags |= what.text.Flags&effects | prepared
 		}
 	}
 }
@@ -84,8 +85,8 @@ func (s *Session) query(msg []byte, at int, out *Out) int {
 		return s.pass(len(msg), len(msg), at, out)
 	}
 	result := s.scanner.Scan(body, s.options)
-	s.inherit(result.Statements)
-	m := policy.Message{Kind: policy.Query, Statements: result.Statements, Fence: result.Fence, FenceErr: result.FenceErr, BySettings: result.BySettings, NamesOwn: s.namesOwn(body, result.Statements)}
+	s.inherit(result.Statements, body, "")
+	m := policy.Message{Kind: policy.Query, Statements: result.Statements, Fence: result.Fence, FenceErr: result.FenceErr, BySettings: result.BySettings}
 	a, ok := s.decide(&m, body, out)
 	if !ok {
 		return 0
@@ -98,15 +99,18 @@ func (s *Session) query(msg []byte, at int, out *Out) int {
 		s.refuseQuery(&a, body, &m, out)
 		return len(msg)
 	}
-	s.noteEffects(&m, &a, body, "")
+	reset := s.variable.reset
+	s.noteEffects(&m, &a)
 	if len(a.Inserts) > 0 {
 		w := s.weave(body, &m, &a, out)
 		n := s.pushQuery(underCheck)
-		n.woven, n.takesHold, n.givesBack, n.checkSample = w, a.Inserts[0].Holds, a.Inserts[0].GivesBack, s.timesCheck()
+		n.woven, n.takesHold, n.checkSample, n.behindReset = w, a.Inserts[0].Holds, s.timesCheck(), reset
+		s.notePrepare(n, &m, s.batch.id-1, body, "") // its own failure doesn't end a batch
 		return len(msg)
 	}
 	n := s.pushQuery(coverOf(&a))
-	n.name = givenName(body, m.Statements)
+	n.name = nameInText(body, m.Statements)
+	s.notePrepare(n, &m, s.batch.id-1, body, "")
 	return s.pass(len(msg), len(msg), at, out)
 }
 
@@ -129,26 +133,21 @@ func (s *Session) pushQuery(under cover) *note {
 	return n
 }
 
-// setConfigOID is pg_catalog.set_config(text, text, boolean) in every version. Other
-// functions that set the variable are stored in the database.
+// setConfigOID is pg_catalog.set_config(text, text, boolean) in every version.
 const setConfigOID = 2078
 
-// setterCall is the statement of a FunctionCall of set_config.
-var setterCall = statement{text: sqltext.Statement{Class: sqltext.Ordinary, Flags: sqltext.SetsVariable}}
-
 // functionCall handles a FunctionCall (documentation, "Message Flow", Function Call). It
-// can't share a message with a check. In a transaction block an exchange checks ahead of
-// it; outside of one it runs under a hold.
+// can't share a message with a check: a hold covers it, or an earlier check of its transaction.
 func (s *Session) functionCall(in []byte, size, at int, out *Out) int {
-	const head = wire.HeaderSize + 4
-	if len(in) < min(head, size) {
+	if len(in) < min(size, maxSmall) {
 		return 0
 	}
-	s.tracing = nil
-	m := policy.Message{Kind: policy.FunctionCall}
-	if size < head || binary.BigEndian.Uint32(in[wire.HeaderSize:]) == setConfigOID {
-		m.Statements = s.asStatements(&setterCall)
+	s.tracing, s.callsFunctions = nil, true
+	call := statement{text: sqltext.Statement{Class: sqltext.Alone, Flags: sqltext.ParameterFlags(in[:min(size, len(in))])}}
+	if size >= wire.HeaderSize+4 && binary.BigEndian.Uint32(in[wire.HeaderSize:]) == setConfigOID {
+		call.text.Flags |= sqltext.CallsSetter
 	}
+	m := policy.Message{Kind: policy.FunctionCall, Statements: s.asStatements(&call)}
 	a, ok := s.decide(&m, nil, out)
 	if !ok {
 		return 0
@@ -157,20 +156,11 @@ func (s *Session) functionCall(in []byte, size, at int, out *Out) int {
 		return s.refuseUnread(&a, &m, size, len(in), out)
 	}
 	s.batch.Open = false
-	if len(a.Inserts) > 0 {
-		mark := len(out.own)
-		by := &a.Inserts[0].By
-		out.own = s.appendExchange(out.own, beforeCall, string(s.cfg.call.appendCheck(nil, s.checkFor(by), by)))
-		out.put(mark)
-		s.timeExchange()
-		s.events.Checked()
-	}
-	s.noteEffects(&m, &a, nil, "")
+	s.noteEffects(&m, &a)
 	under := coverOf(&a)
 	s.tally[under]++
-	n := &s.q.Push(ledger.FunctionCall).Note
-	n.checked, n.groupSample = len(a.Inserts) > 0, s.timesGroup(under)
-	return s.pass(size, len(in), at, out)
+	s.q.Push(ledger.FunctionCall).Note.groupSample = s.timesGroup(under)
+	return s.passSearched("", in, size, at, out)
 }
 
 // canForwardUnread reports whether a text needs no lexing: the session carries no fence,
@@ -179,28 +169,7 @@ func (s *Session) canForwardUnread(body []byte) bool {
 	if s.lastCarrier != (policy.Carrier{}) && s.hold.state == policy.NoHold && s.at.Sub(s.lastAt) >= s.busyFor() {
 		s.lastCarrier = policy.Carrier{}
 	}
-	return s.unfenced() && !s.pooled && !sqltext.Mentions(body)
-}
-
-// namesOwn reports whether a text has the name of one of the proxy's own statements, or may
-// give it to another by a name that the proxy doesn't read.
-func (s *Session) namesOwn(body []byte, statements []sqltext.Statement) bool {
-	// A name with wirefence in it counts as setting the variable.
-	sets := func(st sqltext.Statement) bool { return st.Flags.Has(sqltext.SetsVariable) }
-	if slices.ContainsFunc(statements, sets) && bytes.Contains(bytes.ToLower(body), []byte(s.ownName)) {
-		return true
-	}
-	for i := range statements {
-		st := &statements[i]
-		if st.NameEnd > 0 || st.Class != sqltext.Free && !st.Flags.Has(sqltext.Stores) {
-			continue
-		}
-		text := bytes.ToLower(body[st.Start:st.End])
-		if (st.Flags.Has(sqltext.Stores) || bytes.HasPrefix(text, []byte("deallocate"))) && bytes.Contains(text, []byte(`u&"`)) {
-			return true
-		}
-	}
-	return false
+	return s.unfenced() && !sqltext.Mentions(body)
 }
 
 // replicationCommand reports whether a text is one of the commands that only a

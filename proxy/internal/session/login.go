@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"encoding/binary"
 	"encoding/hex"
-	"fmt"
 	"strconv"
 	"strings"
 
@@ -31,13 +30,11 @@ func (s *Session) noteParameter(msg []byte) {
 		s.options.Encoding = sqltext.ParseEncoding(value)
 	case "in_hot_standby":
 		s.standby = value == "on"
-	case "server_version":
-		_, _ = fmt.Sscanf(value, "%d", &s.major)
 	}
 }
 
 // beginServing handles the server's first ReadyForQuery. Before the client gets it, the
-// proxy sends loginSQL, and once in a while asks for stored code behind it.
+// proxy sends loginSQL, and once in a while asks for functions that release advisory locks behind it.
 func (s *Session) beginServing() bool {
 	if !s.tracked {
 		s.phase = serving
@@ -50,15 +47,18 @@ func (s *Session) beginServing() bool {
 
 // learnLogin reads the row of loginSQL.
 func (s *Session) learnLogin(columns [][]byte) {
-	s.loginFence = string(columns[0])
-	s.variableMayCarry = s.loginFence != ""
+	s.variable.login = string(columns[0])
+	s.variable.set = s.variable.login != ""
 	if len(columns) < 4 {
 		return
 	}
-	s.schema = columns[1] != nil
+	s.schema = schemaState(columns[1])
 	s.pooled = s.cfg.Pooling == PoolingTransaction || s.cfg.Pooling == PoolingUnknown && !s.isOwnBackend(string(columns[2]))
 	s.db = s.databases.join(databaseName(columns[3]))
 	s.db.citus.Store(len(columns) > 4 && columns[4] != nil)
+	if s.schema == usable {
+		s.db.schema.Store(true)
+	}
 }
 
 // databaseName returns the name in a column of loginSQL; "" if it has other characters than
@@ -119,10 +119,8 @@ func (s *Session) loginAnswered() bool {
 		s.db = s.databases.join("")
 	}
 	if x.err != nil || !x.answered {
-		s.variableMayCarry = true // the safe assumption
+		s.variable.set = true // its checks ask, and nothing is refused where the answer is none
 		s.pooled = s.cfg.Pooling != PoolingSession
-		// In shadow mode a check that isn't there must not fail a statement.
-		s.schema = s.cfg.Mode != Shadow
 	}
 	if s.pooled && x.err == nil {
 		s.toServer = s.appendExchange(s.toServer, asksDeclared, trimmed(declaredSQL))
@@ -137,26 +135,19 @@ func (s *Session) declaredAnswered() bool {
 	if s.asksAgain(asksDeclared, declaredSQL) {
 		return false
 	}
-	if x := s.exchange; x.err != nil && s.pooled && s.refuseLogin(wire.Error{
-		Code: string(fence.CannotBeFenced), Message: "cannot read whether a fence is set for the role or the database", Detail: x.err.Message,
-		Hint: "Connect again. If a client of the pooler keeps its server connection until it disconnects, set pooling=session in WIREFENCE_UPSTREAM: then the proxy doesn't ask this.",
-	}) {
-		return false
-	}
-	if s.schema && s.db.due() {
-		s.toServer = s.appendExchange(s.toServer, asksStored, interferesSQL)
+	if s.schema == usable && s.db.due() {
+		s.toServer = s.appendExchange(s.toServer, asksUnlocks, trimmed(UnlocksSQL))
 		return false
 	}
 	return s.finishLogin()
 }
 
-// storedAnswered handles the end of the query about stored code. After an error
-// it isn't repeated, since it may take long: the database counts as one whose code
-// interferes, until a later login asks again.
-func (s *Session) storedAnswered() bool {
+// unlocksAnswered handles the end of UnlocksSQL. After an error it isn't repeated, since it may
+// take long: the sessions of the database don't hold until a later login asks again.
+func (s *Session) unlocksAnswered() bool {
 	x := s.exchange
 	failed := x.err != nil || !x.answered
-	s.db.learn(x.interferes || failed, x.began)
+	s.db.learn(x.unlocks || failed, x.began)
 	if failed {
 		s.db.asked.Store(0) // the next session asks
 	}
@@ -165,9 +156,9 @@ func (s *Session) storedAnswered() bool {
 
 func (s *Session) finishLogin() bool {
 	s.phase = serving
-	carried := s.variableMayCarry
+	carried := s.variable.set
 	if s.pooled {
-		s.variableMayCarry, s.loginFence = false, "" // the value may be another client's
+		s.variable = variable{} // the value may be another client's
 	}
 	s.checkStartupFence(carried)
 	return s.fatal == nil
@@ -197,8 +188,18 @@ func (s *Session) refuseLogin(e wire.Error) bool {
 	return true
 }
 
-// hasSchema reports whether the database has wirefence's functions: this session has
-// found them at its login, or another one since. Several databases have none in common.
+// schemaState is what the login has found of the schema wirefence.
+type schemaState string
+
+const (
+	absent     schemaState = ""
+	usable     schemaState = "usable"
+	incomplete schemaState = "incomplete" // it isn't Wirefence's, or not whole
+	denied     schemaState = "denied"     // the role has no right to use it
+)
+
+// hasSchema reports whether the session can call wirefence's functions: it has found them at its
+// login, or another one has since. Several databases have none in common.
 func (s *Session) hasSchema() bool {
-	return (s.schema || s.db.schema.Load()) && !s.db.sharded.Load()
+	return (s.schema == usable || s.schema != denied && s.db.schema.Load()) && !s.db.sharded.Load()
 }

@@ -7,30 +7,36 @@ import (
 	"github.com/wirefence/wirefence/proxy/internal/wire"
 )
 
-// A text above MaxStatement is neither buffered nor read. In a session that may carry a
-// fence it is refused. In any other session the proxy forwards it in parts, and searches
-// them: at a word that may carry a fence or set one it closes the connections, so the server
-// never gets the message's end and runs nothing of it.
+// A text above MaxStatement is not buffered. In a session that may carry a fence it is refused.
+// In any other session the proxy forwards it in parts, and reads them: at a fence in a comment
+// it closes the connections, so the server never gets the message's end and runs nothing of it.
 
-// heldBackTail is how many bytes are held back until the whole text has been searched:
-// enough for a word that is cut in two.
-const heldBackTail = 64
+// oversize is the state of an over-long text.
+type oversize struct {
+	left int // bytes that are still to be read
+	text sqltext.Stream
+}
+
+// maxOverName is how long the name in the Parse of an over-long text may be, in bytes.
+const maxOverName = 64
 
 // beginOver handles the head of a Query or Parse above MaxStatement.
 func (s *Session) beginOver(typ byte, size int, in []byte, at int, out *Out) int {
 	s.tracing = nil
 	m := policy.Message{Kind: policy.Query}
 	var name []byte
+	head := wire.HeaderSize
 	if typ == wire.Parse {
 		m.Kind = policy.Parse
 		var ok bool
 		if name, _, ok = wire.CString(in[wire.HeaderSize:]); !ok {
-			if name = in[wire.HeaderSize:]; len(name) <= heldBackTail && len(in) < size {
+			if name = in[wire.HeaderSize:]; len(name) <= maxOverName && len(in) < size {
 				return 0
 			}
 		}
+		head += min(len(name)+1, len(in)-wire.HeaderSize)
 	}
-	if !s.unfenced() || s.pooled {
+	if !s.unfenced() {
 		a := policy.Action{Do: policy.Refuse, Refusal: policy.Refusal{State: fence.CannotBeFenced, Reason: policy.TooLarge}}
 		s.shadows(&a, nil, &m)
 		switch {
@@ -43,41 +49,34 @@ func (s *Session) beginOver(typ byte, size int, in []byte, at int, out *Out) int
 			return s.drop(size, len(in))
 		}
 	}
-	// What it leaves behind isn't known.
-	s.check.doubt = true
-	s.names.left |= sqltext.Unlocks
-	s.noteRenames(&sqltext.Statement{}, nil, "")
+	s.check.doubt = true // it may drop them
 	if typ == wire.Query {
 		s.pushQuery(underNothing)
 	} else {
 		s.openBatch()
-		s.noteParse(name, statement{text: sqltext.Statement{Class: sqltext.Alone, Flags: sqltext.Unlocks}})
+		s.noteParse(name, statement{text: sqltext.Statement{Class: sqltext.Alone}})
 	}
-	s.overLeft = size - wire.HeaderSize
-	out.pass(at, at+wire.HeaderSize)
-	return wire.HeaderSize
+	s.oversize = oversize{size - head, sqltext.NewStream(s.options)}
+	out.pass(at, at+head)
+	return head
 }
 
-// streamOver handles the next part of an over-long text.
+// streamOver handles the next part of an over-long text. Its last byte is not forwarded before
+// all of it was read.
 func (s *Session) streamOver(in []byte, at int, out *Out) int {
-	n := min(s.overLeft, len(in))
-	if sqltext.MayCarry(in[:n]) {
+	n := min(s.oversize.left, len(in))
+	if s.oversize.text.Read(in[:n]) {
 		if s.cfg.Mode != Shadow {
 			s.End(*s.tooLarge())
 			return 0
 		}
-		if !s.variableMayCarry {
-			s.reportShadow(s.tooLarge())
-		}
-		s.variableMayCarry = true
+		s.reportShadow(s.tooLarge())
+		s.oversize.text = sqltext.NewStream(s.options)
 	}
-	if n < s.overLeft {
-		n -= heldBackTail
+	s.oversize.left -= n
+	if s.oversize.text.Named() {
+		s.noteFlags(sqltext.SetsVariable)
 	}
-	if n <= 0 {
-		return 0
-	}
-	s.overLeft -= n
 	out.pass(at, at+n)
 	return n
 }

@@ -16,7 +16,7 @@ func (b *backend) internal(sql string) func(parameters []*string) result {
 	switch sql {
 	case trimmed(loginSQL):
 		return b.answering(func() []string {
-			columns := []string{b.token.now(), "wirefence.check", "1885955118", hexadecimal(marker)}
+			columns := []string{b.token.now(), "usable", "1885955118", hexadecimal(marker)}
 			if !b.policy.schema {
 				columns = []string{b.token.now()}
 			}
@@ -25,9 +25,9 @@ func (b *backend) internal(sql string) func(parameters []*string) result {
 	case trimmed(declaredSQL):
 		return b.answering(func() []string { return []string{"f"} })
 	case askVariableSQL:
-		return b.answering(func() []string { return []string{b.token.now()} })
-	case interferesSQL:
-		return b.answering(func() []string { return []string{map[bool]string{true: "t", false: "f"}[b.policy.setters]} })
+		return func([]*string) result { return rowOf(b.token.now()) } // it can't fail
+	case trimmed(UnlocksSQL):
+		return b.answering(func() []string { return []string{map[bool]string{true: "t", false: "f"}[b.policy.unlockers]} })
 	case holdSettings[0]:
 		return func([]*string) result {
 			if b.tx.queried {
@@ -136,8 +136,8 @@ func (b *backend) checking(fence string, required, shadow bool) result {
 	}
 	b.looks()
 	switch {
-	case fence == "" && !required:
-		return rowOf(null)
+	case fence == "" && (!required || b.tx.readOnly):
+		return rowOf("none")
 	case fence == "":
 		b.tx.readOnly = b.tx.readOnly || !shadow
 		return rowOf("unfenced")

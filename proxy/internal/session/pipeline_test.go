@@ -2,10 +2,8 @@ package session
 
 import (
 	"bytes"
-	"slices"
 	"testing"
 
-	"github.com/wirefence/wirefence/proxy/internal/policy"
 	"github.com/wirefence/wirefence/proxy/internal/wire"
 )
 
@@ -127,17 +125,5 @@ func TestABatchWaitsBehindAPooler(t *testing.T) {
 	s.FromServer(message(wire.CopyInResponse, "\x00\x00\x00"), &out)
 	if batch := parsedNow("SELECT 1"); s.FromClient(batch, &out) != len(batch) {
 		t.Error("a batch waits for a server that waits for copy data")
-	}
-}
-
-// A name beyond ASCII may be that of a COMMIT in another encoding. Behind its Execute no
-// block counts as open, so nothing that commits by itself runs behind a mere check.
-func TestNamesBeyondASCIIMayEndABlock(t *testing.T) {
-	s := begun(t, "")
-	talk(t, s, simple("BEGIN"), done("BEGIN"), ready("T"))
-	var out Out
-	s.FromClient(slices.Concat(message(wire.Parse, "\u00df\x00SELECT 1\x00\x00\x00"), message(wire.Bind, "\x00\u00df\x00\x00\x00\x00\x00\x00\x00"), message(wire.Execute, "\x00\x00\x00\x00\x00")), &out)
-	if s.batch.Block != policy.BlockUnknown {
-		t.Errorf("the block behind it is %d", s.batch.Block)
 	}
 }

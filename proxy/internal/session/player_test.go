@@ -21,7 +21,6 @@ type player struct {
 	open     bool   // a batch is open
 	ahead    bool   // it sends without waiting for answers
 	plain    bool   // it carries no fence, and sends no word of one
-	doubted  bool   // a question about it was cancelled, so it is checked all the same
 	bare     bool   // it tells one of bareStories
 	leaves   bool   // it goes as soon as it has its answers
 	moved    time.Time
@@ -35,7 +34,7 @@ func (p *player) connect() {
 	w, d := p.world, p.draw
 	s := w.setup
 	p.ahead, p.leaves, p.left = d.n(4) == 3, d.n(2) == 1, 2+d.n(12)
-	p.plain = !s.policy.setters && !s.policy.required && d.n(8) == 7
+	p.plain = !s.policy.unlockers && !s.policy.required && d.n(8) == 7
 	if p.bare = !p.plain && d.n(8) == 7; p.bare {
 		p.left = 2
 	}
@@ -53,7 +52,7 @@ func (p *player) connect() {
 	if !p.plain && d.n(3) == 2 && !(s.policy.required && s.major < 16) {
 		p.far = &traffic{dice: w.dice, server: b, at: &w.at, session: p.newSession(w.proxies[d.n(2)], -w.sessions)}
 	}
-	p.plan, p.open, p.moved, p.said, p.doubted = nil, false, w.at, nil, false
+	p.plan, p.open, p.moved, p.said = nil, false, w.at, nil
 	b.greet()
 }
 
@@ -125,7 +124,6 @@ func (p *player) one(way int) bool {
 	}
 	said, since := p.server.out, p.session.LoggedIn()
 	moved := p.traffic.move(way)
-	p.doubted = p.doubted || p.session.db != nil && p.session.db.interferes.Load()
 	if p.plain && since && way == 2 {
 		p.said = append(p.said, said[:len(said)-len(p.server.out)]...)
 	}
@@ -262,7 +260,7 @@ func (p *player) finish() bool {
 	if wrong := p.verdict(); wrong != "" {
 		w.fault("%s: %s", p.server.id, wrong)
 	}
-	if p.plain && !p.doubted && (!bytes.HasSuffix(p.seen, p.said) || strings.Contains(p.server.tale(), "wirefence")) {
+	if p.plain && (!bytes.HasSuffix(p.seen, p.said) || strings.Contains(p.server.tale(), "wirefence")) {
 		w.fault("%s: a session without a fence isn't left alone (I6)", p.server.id)
 	}
 	p.part()
@@ -306,7 +304,6 @@ func (p *player) part() {
 // message is a step of a story as messages.
 func (p *player) message(sql string) part {
 	d := p.draw
-	sql = strings.ReplaceAll(sql, "{own}", p.session.ownName+checkNames[fullCheck])
 	one := func(sql string) part { return query(sql) }
 	how, text, _ := strings.Cut(sql, ": ")
 	switch how + ": " {

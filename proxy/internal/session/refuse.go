@@ -128,26 +128,18 @@ func (s *Session) refusal(a policy.Action, body []byte, m *policy.Message) *wire
 	case policy.StoredFence:
 		e.Message = "a fence in a comment does not hold for what " + command + " stores"
 		e.Hint = "Put the comment into the message with EXECUTE or FETCH, or set wirefence.token."
-	case policy.HiddenFence:
-		e.Message = command + " may run a statement that was prepared with a fence in a comment"
-		e.Detail = "The fence of such a statement counts only where it is bound and executed by the extended protocol, by its name."
-		e.Hint = "Put the fence into a comment of this message, too."
-	case policy.AmbiguousName:
-		e.Message = command + " has a name that may be another statement's"
-		e.Detail = "Its name has characters beyond ASCII, or a text has dropped prepared statements whose names the proxy can't know."
-		e.Hint = "Use names of ASCII characters for prepared statements and cursors in sessions that carry a fence, and prepare this one anew."
 	case policy.TransactionKept:
 		e.Message = "PREPARE TRANSACTION cannot be fenced"
 		e.Detail = "A prepared transaction would keep a takeover out for as long as it stays prepared."
 		e.Hint = "Run it in a session, and a transaction, that carry no fence."
-	case policy.CommitsUnseen:
-		e.Message = "COMMIT PREPARED cannot be fenced"
-		e.Detail = "The transaction that it commits was written by another session."
+	case policy.EndsUnseen:
+		e.Message = command + " cannot be fenced"
+		e.Detail = "The transaction that it ends was written by another session."
 		e.Hint = "Run it in a session without a fence, through a proxy that allows unfenced writes."
-	case policy.OpensReadOnly:
-		e.Message = "a statement that names transaction_read_only cannot be fenced"
-		e.Detail = fmt.Sprintf("PostgreSQL %d lets such a statement make a READ ONLY transaction, as one without a fence is, READ WRITE again.", s.major)
-		e.Hint = "Use BEGIN READ ONLY, or SET TRANSACTION."
+	case policy.CallUncovered:
+		e.Message = "a function call by the protocol cannot be fenced here"
+		e.Detail = "Nothing in its transaction was checked before it, and it can't share a message with a check."
+		e.Hint = "Call the function by SQL, as in SELECT lo_creat(-1), or run a statement before it."
 	case policy.PooledVariable:
 		e.Message = "this way to set wirefence.token does not hold behind a transaction pooler"
 		e.Detail, e.Hint = pooledDetail, pooledHint
@@ -158,7 +150,7 @@ func (s *Session) refusal(a policy.Action, body []byte, m *policy.Message) *wire
 	default:
 		e.Message = command + " cannot be fenced"
 		e.Detail = "The statement cannot run in the transaction of a check, and this session cannot hold its fence."
-		e.Hint = "Holds need WIREFENCE_HOLD above 0, a primary server without a transaction pooler in between, resources with reuse = allow, and no code in the database that sets wirefence.token or releases advisory locks."
+		e.Hint = "Holds need WIREFENCE_HOLD above 0, a primary server without a transaction pooler in between, resources with reuse = allow, and no function in the database that names pg_advisory_unlock_all or pg_advisory_unlock_shared."
 	}
 	return e
 }
@@ -234,6 +226,11 @@ func (s *Session) noSchema() *wire.Error {
 		Hint:    "Run `wirefence migrate` on this database.",
 	}
 	switch {
+	case s.schema == incomplete:
+		e.Detail = "The schema wirefence isn't Wirefence's, or lacks some of its functions."
+	case s.schema == denied:
+		e.Detail = "The role has no right to use the schema wirefence and its functions."
+		e.Hint = "Grant USAGE on the schema, and EXECUTE on its functions, as `wirefence migrate` does to PUBLIC."
 	case s.db.sharded.Load():
 		e.Detail = "A router leads the connection to several databases: a check may be answered by another one than the write."
 		e.Hint = "Put a proxy between the router and each database: see `wirefence doctor`."

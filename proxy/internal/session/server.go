@@ -188,11 +188,12 @@ func (s *Session) parseComplete() bool {
 func (s *Session) resolveName(e *ledger.Entry[note], succeeded bool) {
 	switch {
 	case !e.Note.givesName:
-	case e.Kind == ledger.Parse:
-		s.names.prepared.Answered(e.Note.name, succeeded)
-	default:
+	case e.Kind == ledger.Bind:
 		s.names.portals.Answered(e.Note.name, succeeded)
+	default:
+		s.names.prepared.Answered(e.Note.name, succeeded)
 	}
+	e.Note.givesName = false
 }
 
 func (s *Session) closeComplete() bool {
@@ -221,15 +222,15 @@ func (s *Session) handleRow(msg []byte) bool {
 	}
 	switch e.Note.role {
 	case client, oursCheck:
-		if e.Note.givesBack {
-			e.Note.givesBack = false
-			s.hold.change(policy.GivesBack)
-			return false
-		}
 		s.finishCheckSample(&e.Note)
 		v, keys := s.readVerdict(msg)
+		s.noteNone(v, e.Note.behindReset)
+		s.tx.judged = s.tx.judged || v != none && v != unfenced && s.hasSchema()
 		if e.Note.takesHold {
 			e.Note.takesHold = false
+			if v == none && s.cfg.required() {
+				s.noteReadOnly()
+			}
 			s.noteHeld(v, keys)
 		}
 	default:
@@ -249,6 +250,10 @@ func (s *Session) handleCommandTag(tag []byte) {
 		if name == "DISCARD ALL" {
 			s.noteDiscarded()
 		}
+	case name == "PREPARE":
+		if front := s.q.Front(); front != nil {
+			s.resolveName(front, true)
+		}
 	case name == "DEALLOCATE":
 		if front := s.q.Front(); front != nil && front.Note.name != "" {
 			s.names.prepared.Closed(front.Note.name)
@@ -261,14 +266,10 @@ func (s *Session) handleCommandTag(tag []byte) {
 	}
 }
 
-// noteDiscarded records what a DISCARD ALL has dropped, if the client has sent nothing behind
-// it that may leave something anew.
+// noteDiscarded records that a DISCARD ALL has run.
 func (s *Session) noteDiscarded() {
 	if s.hold.state == policy.Doubtful {
 		s.hold.change(policy.GivesBack) // it has released all advisory locks
-	}
-	if s.q.IsLast() {
-		s.names.parsed, s.names.left, s.names.fenced, s.chains = 0, 0, false, false
 	}
 }
 
@@ -334,13 +335,14 @@ func (s *Session) handleReady(msg []byte) bool {
 	if e.Note.groupSample {
 		s.finishGroupSample()
 	}
-	if s.q.Ready() == 0 && s.batch.Open && !s.batch.lost && s.batch.Block == policy.BlockUnknown {
+	if s.q.Ready() == 0 && s.batch.Open && s.batch.Block == policy.BlockUnknown {
 		s.batch.Block = s.block() // where the batch has begun
 	}
 	if s.q.Ready() == 0 && !s.batch.Open {
 		s.check.doubt, s.check.sent = false, [kinds]int{}
 		s.timing.group.open, s.timing.check.open = false, false // their answers were skipped
 	}
+	s.resolveName(&e, false) // a PREPARE in the text has failed
 	s.recycle(e.Note.woven)
 	if e.Note.role != client {
 		passes := s.finishExchange(e.Note.role)
@@ -348,10 +350,7 @@ func (s *Session) handleReady(msg []byte) bool {
 		return passes
 	}
 	s.giveBackAtOnce()
-	switch e.Kind {
-	case ledger.FunctionCall:
-		s.callFailed = false
-	case ledger.Query:
+	if e.Kind == ledger.Query {
 		if e.Note.trace != nil {
 			s.spareTrace = e.Note.trace
 		}
@@ -362,6 +361,7 @@ func (s *Session) handleReady(msg []byte) bool {
 
 // noteBoundary records that no transaction is open and nothing outstanding.
 func (s *Session) noteBoundary() {
-	s.tx.fenced, s.tx.fencedBy, s.tx.fenceChanged, s.tx.varied = false, "", false, false
-	s.tx.localSet, s.tx.localWasSet, s.tx.freshChain = false, false, false
+	s.tx.fenced, s.tx.fencedBy, s.tx.fenceChanged, s.tx.varied, s.tx.judged = false, "", false, false, false
+	s.tx.localSet, s.tx.localWasSet = false, false
+	s.variable.reset = s.variable.resets
 }

@@ -67,8 +67,8 @@ func (s *Session) fencedResources() (all []fence.Resource) {
 		by = s.hold.by
 	}
 	text := by.Comment
-	if text == "" && by.Variable && !s.db.interferes.Load() {
-		text = s.loginFence
+	if text == "" && by.Variable {
+		text = s.variable.login
 	}
 	if text == "" {
 		text = by.Stamp

@@ -40,9 +40,8 @@ type Session struct {
 	login     login
 
 	// Told by the server.
-	major     int
 	options   sqltext.Options
-	schema    bool   // the database had wirefence's functions at login
+	schema    schemaState
 	standby   bool   // the server is in recovery
 	pooled    bool   // a transaction pooler may stand between
 	key       string // process id and cancel key, as in BackendKeyData
@@ -59,20 +58,19 @@ type Session struct {
 	tx         openTransaction
 	batch      batch
 	names      names
+	parameters parameters
 	check      preparedCheck
 	hold       hold
 	exchange   exchange
 	ownName    string // of the proxy's portal, and the beginning of its statements' names
-	callFailed bool   // the check ahead of a FunctionCall has failed
 
-	chains           bool   // the client has ended a transaction and begun the next one in one text or batch
-	variableMayCarry bool   // the session variable may hold a fence
-	loginFence       string // in the session variable at login, "" once that may have changed
-	lastCarrier      policy.Carrier
-	lastAt           time.Time      // of the last group under a fence
-	answer           policy.Answer  // of the last exchange, for the message that waited for it
-	answerAbout      policy.Carrier // the carrier of that exchange
-	answerErr        *wire.Error
+	variable       variable
+	callsFunctions bool // the client has sent a FunctionCall
+	lastCarrier    policy.Carrier
+	lastAt         time.Time      // of the last group under a fence
+	answer         policy.Answer  // of the last exchange, for the message that waited for it
+	answerAbout    policy.Carrier // the carrier of that exchange
+	answerErr      *wire.Error
 
 	// The client's direction.
 	scanner    sqltext.Scanner
@@ -82,14 +80,14 @@ type Session struct {
 	passLeft   int                  // bytes of the current message that are still to be forwarded
 	dropLeft   int                  // bytes of the current message that are still to be discarded
 	refused    *wire.Error          // why the current message is refused behind that, if it is
-	overLeft   int                  // bytes of an over-long text that are still to be searched
-	inputWaits bool                 // the client's next message waits for replies
-	queueFull  bool                 // it waits for room in the queue alone
-	skipping   bool                 // after an error the server discards messages until the next Sync
-	terminated bool                 // the client sent Terminate
-	dropServer bool                 // the rest of the server's message is not for the client
-	tracing    *trace               // of the message that is being decided
-	spareTrace *trace               // for the next one
+	oversize   oversize
+	inputWaits bool   // the client's next message waits for replies
+	queueFull  bool   // it waits for room in the queue alone
+	skipping   bool   // after an error the server discards messages until the next Sync
+	terminated bool   // the client sent Terminate
+	dropServer bool   // the rest of the server's message is not for the client
+	tracing    *trace // of the message that is being decided
+	spareTrace *trace // for the next one
 
 	// The server's direction.
 	serverLeft int
@@ -117,21 +115,29 @@ type openTransaction struct {
 	status         byte   // of the last ReadyForQuery
 	fenced         bool   // a group of it ran under a fence
 	fencedBy       string // the comment's fence of the last of these; "" once a ROLLBACK TO may have taken its check back
-	varied         bool   // the variable may have changed in it
-	fenceChanged   bool   // the variable may have changed since the last check of it, also by a ROLLBACK TO
-	freshChain     bool   // it began in the group that ended the one before, and nothing but SET, LOCK and the like has run in it
-	localSet       bool   // with a pooler: the client has set the variable in it
-	localWasSet    bool   // the same, and a statement was sent that ends it
-	madeReadOnly   bool   // a check has made it READ ONLY
-	shadowReadOnly bool   // in shadow mode a check would have
+	judged         bool   // a group of it ran under a hold, or a check that did find a fence
+	checked        bool   // a check of this very transaction, for checkedBy, is known to count
+	checkedBy      policy.Carrier
+	varied         bool // the variable may have changed in it
+	fenceChanged   bool // the variable may have changed since the last check of it, also by a ROLLBACK TO
+	localSet       bool // with a pooler: the client has set the variable in it
+	localWasSet    bool // the same, and a statement was sent that ends it
+	madeReadOnly   bool // a check has made it READ ONLY
+	shadowReadOnly bool // in shadow mode a check would have
 }
 
-// names is what the names of statements and portals mean, and what texts have left behind.
+// variable is what the session knows of the session variable.
+type variable struct {
+	set    bool   // the client has sent what sets it, or it held a fence at login
+	named  bool   // the client has named it, by which a function may set it
+	login  string // its fence at login, "" once that may have changed
+	resets bool   // since then the client has sent a text that resets, outside of a transaction
+	reset  bool   // the same, and that text's transaction is over
+}
+
+// names is what the names of statements and portals mean.
 type names struct {
 	prepared, portals ledger.Names[statement]
-	parsed            sqltext.Flags // of statements and portals with a name
-	left              sqltext.Flags // of texts that may have stored code, until DISCARD ALL
-	fenced            bool          // one of them has a name, and a fence in its comments
 }
 
 type phase uint8
@@ -145,39 +151,30 @@ const (
 // batch is the state of the extended protocol since the last Sync.
 type batch struct {
 	id    uint32
-	ended bool // a statement of the batch has ended a transaction
-	lost  bool // a statement whose name is ambiguous may have begun or ended a block
 	under cover
 	timed bool // it is a sample of timing
 	policy.Batch
 }
 
-// statement is the meaning of a prepared statement's or portal's name.
+// statement is what a prepared statement's or portal's name stands for.
 type statement struct {
-	text      sqltext.Statement
-	empty     bool // its text has no statement
-	ambiguous bool // its name may be that of another statement
-	own       bool // it names a statement of the proxy's own, or may
-	fence     string
-	given     string // the name that a PREPARE or DECLARE gives, or a DEALLOCATE drops
-	trace     *trace
+	text  sqltext.Statement
+	empty bool // its text has no statement
+	fence string
+	named string // the name in a PREPARE, EXECUTE or DEALLOCATE
+	trace *trace
 }
 
-// unseen returns the meaning of a name that no message has given another one: of a plain
-// statement, of a PREPARE or DECLARE, or of nothing. It has no fence in its comments, since
-// the proxy refuses those in PREPARE and DECLARE.
-func (s *Session) unseen() statement {
-	return statement{text: sqltext.Statement{Class: sqltext.Ordinary, Flags: s.names.left & (sqltext.SetsVariable | sqltext.Unlocks)}}
-}
+// unseen is what a name stands for that no message has given: a plain statement, or nothing.
+var unseen = statement{text: sqltext.Statement{Class: sqltext.Ordinary}}
 
 // note is the session's data in an entry of the queue.
 type note struct {
 	role        role
 	closeKind   byte   // of a Close: 'S' or 'P'
-	checked     bool   // a FunctionCall with a check ahead
 	takesHold   bool   // its first result is that of proxy_hold
-	givesBack   bool   // its first result is that of proxy_unhold
-	givesName   bool   // a Parse or Bind whose outcome decides the meaning of name
+	behindReset bool   // its check is behind a text that resets, and nothing between may set the variable
+	givesName   bool   // its outcome decides what name stands for
 	groupSample bool   // its ReadyForQuery ends the timed group
 	checkSample bool   // the answer to its check ends the timed check
 	name        string // that a Parse or Bind gives, or a PREPARE, DECLARE, Close or DEALLOCATE names

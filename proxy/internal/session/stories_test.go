@@ -3,41 +3,16 @@ package session
 import (
 	"maps"
 	"slices"
-	"strings"
 )
 
 // rare are texts that only clients of a world send.
 var rare = map[string]behaviour{
 	"BEGIN ISOLATION LEVEL REPEATABLE READ":            beginsFrozen(false),
 	"BEGIN ISOLATION LEVEL REPEATABLE READ, READ ONLY": beginsFrozen(true),
-	"SELECT unholds()":                                 unholds,
-	preparesUnlock:                                     preparesLiteral(unlocking, false),
-	renames:                                            then(preparesLiteral("INSERT INTO t VALUES (1)", true), ""),
-	deferring:                                          defers,
+	deferring: defers,
 }
 
 var rareTexts = slices.Sorted(maps.Keys(rare))
-
-// unholds calls a function that calls wirefence.unhold, whose number is 0.
-func unholds(b *backend, carried []string) result {
-	r := reading("")(b, carried)
-	b.release(func(m mark) bool { return m.by == "0" })
-	return r
-}
-
-// preparesLiteral prepares a statement out of a literal, which has no part in the fence of the text.
-func preparesLiteral(sql string, anew bool) behaviour {
-	return func(b *backend, carried []string) result {
-		if anew {
-			delete(b.statements, "p")
-		}
-		r := prepares(sql)(b, carried)
-		if r.code == "" {
-			b.statements["p"] = preparedText{text: sql}
-		}
-		return r
-	}
-}
 
 // defers fires a trigger at the transaction's end. If the statement carries no fence, the one of
 // COMMIT counts for that.
@@ -48,18 +23,16 @@ func defers(b *backend, carried []string) result {
 }
 
 const (
-	inserts        = "INSERT INTO t VALUES (1)"
-	signed         = " /*wirefence.token='a=1'*/"
-	former         = " /*wirefence.token='a=3'*/"
-	anothers       = " /*wirefence.token='b=1'*/"
-	setToken       = "SET wirefence.token = 'a=1'"
-	setBefore      = "SET wirefence.token = 'a=3'"
-	setNone        = "SET wirefence.token = ''"
-	declaring      = "DECLARE h CURSOR WITH HOLD FOR SELECT write()"
-	deferring      = "INSERT INTO delayed VALUES (1)"
-	preparesUnlock = "DO 'execute ''PREPARE p AS SELECT pg_advisory_unlock_all()'''"
-	renames        = "SELECT run('DEALLOCATE p', 'PREPARE p AS INSERT INTO t VALUES (1)')"
-	frozen         = "BEGIN ISOLATION LEVEL REPEATABLE READ"
+	inserts   = "INSERT INTO t VALUES (1)"
+	signed    = " /*wirefence.token='a=1'*/"
+	former    = " /*wirefence.token='a=3'*/"
+	anothers  = " /*wirefence.token='b=1'*/"
+	setToken  = "SET wirefence.token = 'a=1'"
+	setBefore = "SET wirefence.token = 'a=3'"
+	setNone   = "SET wirefence.token = ''"
+	declaring = "DECLARE h CURSOR WITH HOLD FOR SELECT write()"
+	deferring = "INSERT INTO delayed VALUES (1)"
+	frozen    = "BEGIN ISOLATION LEVEL REPEATABLE READ"
 	// How a step is sent: as the statement p, of p, as a batch, as several queries at once.
 	asNamed  = "as p: "
 	runNamed = "run p"
@@ -69,7 +42,7 @@ const (
 )
 
 // stories are what random texts seldom come to. An empty text is a pause, in which a takeover may
-// come; {own} is the name of the proxy's own check.
+// come.
 var stories = [][]string{
 	{inserts, inserts, inserts, "", inserts, "", inserts},
 	{frozen + ", READ ONLY", "SELECT 1", "", "SELECT 1" + signed, "COMMIT"},
@@ -77,18 +50,13 @@ var stories = [][]string{
 	{inserts, inserts, inserts, unlocking, "BEGIN", inserts, "", "COMMIT"},
 	{inserts, inserts, inserts, "BEGIN", inserts, unlocking, "", "COMMIT"},
 	{inserts, inserts, inserts, "BEGIN", inserts, unlocking + anothers, "", "COMMIT"},
-	{inserts, inserts, inserts, "BEGIN", inserts, "SELECT unholds()", "", "COMMIT"},
 	{inserts, inserts, inserts, "BEGIN", inserts, "SAVEPOINT s", unlocking, "ROLLBACK TO s", "", "COMMIT"},
 	{inserts, inserts, inserts, "BEGIN", inserts, "SAVEPOINT s" + anothers, unlocking + anothers, "ROLLBACK TO s", "", "COMMIT"},
 	{setToken, inserts, inserts, inserts, "BEGIN", setBefore, inserts, "COMMIT"},
 	{asNamed + unlocking, inserts, inserts, inserts, "BEGIN", inserts, "EXECUTE p", "", "COMMIT"},
 	{asNamed + "SELECT set_config('wirefence.token', 'a=3', false)", setToken, inserts, inserts, inserts, "EXECUTE p; " + inserts},
 	{"PREPARE p AS " + unlocking, inserts, inserts, inserts, "BEGIN", inserts, "EXECUTE p", "", "COMMIT"},
-	{preparesUnlock, inserts, inserts, inserts, "BEGIN", inserts, "EXECUTE p", "", "COMMIT"},
-	{strings.Replace(preparesSetter, "{}", "a=3", 1), setToken, inserts, inserts, inserts, "EXECUTE p; " + inserts},
 	{atOnce + "DISCARD ALL" + andThen + "PREPARE p AS " + unlocking, setToken, inserts, inserts, inserts, "BEGIN", inserts, "EXECUTE p", "", "COMMIT"},
-	{asNamed + "SHOW x", renames, setBefore, runNamed},
-	{byBatch + inserts, "DEALLOCATE {own}; PREPARE {own}(text) AS SELECT 1", setBefore, "", byBatch + inserts},
 	{byBatch + inserts + andThen + setBefore + andThen + inserts},
 	{setNone, "BEGIN", deferring, setBefore, "COMMIT"},
 	{setNone, "BEGIN", "SELECT 1" + signed, deferring, "COMMIT" + former},

@@ -83,9 +83,9 @@ func TestWaitsAreTimed(t *testing.T) {
 
 	armed := begunWith(t, Config{Clock: func() time.Time { return now }}, "orders=33", events)
 	talk(t, armed, simple("BEGIN"), done("BEGIN"), ready("T"))
-	armed.FromClient(fastCall.bytes, &out)
+	armed.FromClient(simple("PREPARE TRANSACTION 'x'"), &out)
 	now = now.Add(time.Minute)
-	answered(t, armed, ownExchange("T", noRefusal, done("SELECT 1")))
+	answered(t, armed, ownExchange("T", row("orders=33"), done("SELECT 1")))
 	if waits := events.waits[WaitExchange]; len(waits) != 1 || waits[0] != time.Minute {
 		t.Errorf("the exchange took %v", waits)
 	}

@@ -15,19 +15,15 @@ func run(sql string) part {
 	return part{wire.AppendExecute(wire.AppendBind(wire.AppendParse(nil, "", sql), "", ""), ""), "Parse, Bind, Execute " + sql}
 }
 
-// The functions of a FunctionCall, by their identifiers.
-const (
-	setsByCall    = "\x00\x00\x08\x1e"
-	unlocksByCall = "\x00\x00\x0b\x4c"
-)
+// setsByCall begins a FunctionCall of set_config.
+const setsByCall = "\x00\x00\x08\x1e"
 
 var (
-	sync_       = part{wire.AppendSync(nil), "Sync"}
-	fastCall    = part{message(wire.FunctionCall, "\x00\x00\x00\x01\x00\x00\x00\x00\x00\x00"), "FunctionCall"}
-	callSets    = part{message(wire.FunctionCall, setsByCall+"\x00\x00\x00\x00\x00\x00"), "FunctionCall of set_config"}
-	callUnlocks = part{message(wire.FunctionCall, unlocksByCall+"\x00\x00\x00\x00\x00\x00"), "FunctionCall of pg_advisory_unlock_all"}
-	copyDone    = part{message(wire.CopyDone, ""), "CopyDone"}
-	endless     = part{message(wire.Query, "SELECT 1"), "Query without an end"}
+	sync_    = part{wire.AppendSync(nil), "Sync"}
+	fastCall = part{message(wire.FunctionCall, "\x00\x00\x00\x01\x00\x00\x00\x00\x00\x00"), "FunctionCall"}
+	callSets = part{message(wire.FunctionCall, setsByCall+"\x00\x00\x00\x01\x00\x00\x00\x0fwirefence.token\x00\x00"), "FunctionCall of set_config"}
+	copyDone = part{message(wire.CopyDone, ""), "CopyDone"}
+	endless  = part{message(wire.Query, "SELECT 1"), "Query without an end"}
 )
 
 // TestTrafficThatOnceWentWrong keeps what the fuzzing has found.
@@ -44,7 +40,7 @@ func TestTrafficThatOnceWentWrong(t *testing.T) {
 	}{
 		{name: "a stray CopyDone behind a function call held the next query for ever", token: "a=1", policy: there, major: 15,
 			script: []part{fastCall, sync_, copyDone, query("SELECT 1")}},
-		{name: "the answer to a Sync overtook the one to a function call", policy: terms{enforced: true, schema: true, setters: true}, major: 15,
+		{name: "the answer to a Sync overtook the one to a function call", policy: terms{enforced: true, schema: true, unlockers: true}, major: 15,
 			script: []part{run("UPDATE t SET a = 1 RETURNING a"), fastCall, sync_}},
 		{name: "a function call behind a COPY that had failed was committed too late", token: "a=1", policy: there, major: 18,
 			script: []part{query("COPY t FROM STDIN"), {message(wire.CopyData, "bad"), "CopyData bad"}, fastCall}},
@@ -75,9 +71,9 @@ func TestTrafficThatOnceWentWrong(t *testing.T) {
 			script: []part{query("BEGIN; DECLARE h CURSOR WITH HOLD FOR SELECT write()"), query("SELECT fails"), run("COMMIT" + fenced), sync_}},
 		{name: "a cursor over a write, declared without a fence, fetched with one", policy: there, major: 15,
 			script: []part{query("BEGIN; DECLARE c CURSOR FOR SELECT write()"), query("FETCH c /*wirefence.token='a=3'*/")}},
-		{name: "a cursor over a write, declared when the variable was in doubt", policy: terms{enforced: true, schema: true, setters: true}, major: 14,
+		{name: "a cursor over a write, declared when the variable was in doubt", policy: terms{enforced: true, schema: true, unlockers: true}, major: 14,
 			script: []part{query("BEGIN"), fastCall, query("DECLARE h CURSOR WITH HOLD FOR SELECT write()"), query("COMMIT" + fenced)}},
-		{name: "a COMMIT of a block that has failed, with a cursor over a write", policy: terms{enforced: true, schema: true, setters: true}, major: 14,
+		{name: "a COMMIT of a block that has failed, with a cursor over a write", policy: terms{enforced: true, schema: true, unlockers: true}, major: 14,
 			script: []part{query("BEGIN"), query("DECLARE c CURSOR FOR SELECT write()"), query("SELECT fails"), query("COMMIT; BEGIN"), query("SELECT fails"), run("COMMIT AND CHAIN"), sync_}},
 		{name: "the answer to a Close took away what was PREPAREd behind it", policy: there, major: 15,
 			script: []part{{message(wire.Close, "Sp\x00"), "Close p"}, query("PREPARE p AS INSERT INTO t VALUES (1) /*wirefence.token='b=1'*/"), query("EXECUTE p" + fenced)}},
@@ -117,11 +113,11 @@ func TestTrafficThatOnceWentWrong(t *testing.T) {
 			script: []part{query("DO 'perform pg_advisory_unlock_all(), write()'")}},
 		{name: "DISCARD ALL behind a batch got a check ahead", token: "a=1", policy: there, major: 15,
 			script: []part{run("SELECT 1"), sync_, query("DISCARD ALL"), run("SELECT 1 /*wirefence.token='a=2'*/"), sync_, run("DISCARD ALL"), sync_}},
-		{name: "an answer about the variable outlived what changed it", policy: terms{enforced: true, schema: true, setters: true}, major: 15,
+		{name: "an answer about the variable outlived what changed it", policy: terms{enforced: true, schema: true, unlockers: true}, major: 15,
 			script: []part{run("DO 'perform set_config(''wirefence.token'', ''b=1'', false), write()'"), {wire.AppendExecute(wire.AppendBind(nil, "c", ""), "c"), "Bind c, Execute"}, sync_}},
 		{name: "shadow mode made a transaction READ ONLY where the schema isn't", policy: terms{required: true}, mode: Shadow, major: 17,
 			script: []part{run("SELECT write()"), sync_, query("SELECT write()")}},
-		{name: "the error of a check's Parse was swallowed", policy: terms{enforced: true, schema: true, setters: true}, major: 15,
+		{name: "the error of a check's Parse was swallowed", policy: terms{enforced: true, schema: true, unlockers: true}, major: 15,
 			script: []part{run("BEGIN"), query("SELECT two /*wirefence.token='a='*/"), {wire.AppendExecute(nil, "c"), "Execute c"}, sync_}},
 		{name: "that the variable was empty covered a CALL with a comment in the same batch", policy: terms{enforced: true, schema: true, snapshots: true}, major: 16,
 			script: []part{query("SELECT two; PREPARE p AS INSERT INTO t SELECT set_config('wirefence.token', 'a=1', false)"), run("CALL p()"),

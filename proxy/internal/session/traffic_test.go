@@ -255,7 +255,7 @@ func (t *traffic) verdict() string {
 	}
 	s := t.session
 	switch {
-	case s.Fatal() != nil && s.Fatal().Message == s.tooLarge().Message && s.overLeft > 0:
+	case s.Fatal() != nil && s.Fatal().Message == s.tooLarge().Message && s.oversize.left > 0:
 		return "" // the text carries a fence
 	case s.Fatal() != nil:
 		return "the session ends: " + s.Fatal().Message
@@ -299,7 +299,7 @@ func (s *setup) judge() string {
 
 // mayCarry reports whether a session carries a fence, or counts as one that may.
 func (s *setup) mayCarry() bool {
-	return s.token != "" || s.policy.required || s.policy.leased || s.policy.failing || s.policy.setters ||
+	return s.token != "" || s.policy.required || s.policy.leased || s.policy.failing || s.policy.unlockers ||
 		bytes.Contains(s.bytes(), []byte("wirefence")) || bytes.Contains(s.bytes(), []byte(setsByCall)) || padding.Match(s.bytes())
 }
 

@@ -160,3 +160,11 @@ func commitsKept(b *backend, carried []string) result {
 	}
 	return r
 }
+
+// first is the first of two lists that isn't empty.
+func first(a, b []string) []string {
+	if len(a) > 0 {
+		return a
+	}
+	return b
+}

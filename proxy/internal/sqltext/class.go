@@ -32,22 +32,22 @@ const (
 	Discards
 	// PreparesTransaction is PREPARE TRANSACTION.
 	PreparesTransaction
-	// CommitsPrepared is COMMIT PREPARED.
-	CommitsPrepared
+	// EndsPrepared is COMMIT PREPARED and ROLLBACK PREPARED.
+	EndsPrepared
 )
 
 // Controls reports whether the statement is transaction control: a check ahead of it need
 // not cover later statements.
 func (c Class) Controls() bool {
 	switch c {
-	case Begins, Ends, Undoes, Precedes, PreparesTransaction, CommitsPrepared:
+	case Begins, Ends, Undoes, Precedes, PreparesTransaction, EndsPrepared:
 		return true
 	}
 	return false
 }
 
 // classify returns the class of the statement, the flags that depend on its first words, and
-// the index of the token that may be the name which it gives or drops, 0 without one.
+// the index of the token that may be the name of a prepared statement, 0 without one.
 func (s *Scanner) classify() (class Class, flags Flags, name int) {
 	st := &s.st
 	switch string(s.firstWord()) {
@@ -57,15 +57,15 @@ func (s *Scanner) classify() (class Class, flags Flags, name int) {
 		}
 	case "select":
 		return s.classifySelect()
-	case "values", "table", "with", "insert", "update", "delete", "merge", "truncate", "copy", "explain", "execute", "listen",
+	case "values", "table", "with", "insert", "update", "delete", "merge", "truncate", "copy", "explain", "fetch", "move", "listen",
 		"notify", "load", "checkpoint", "comment", "grant", "revoke", "security", "reassign", "import", "refresh":
 		return Ordinary, 0, 0
-	case "fetch", "move":
-		return Ordinary, Executes, 0
+	case "execute":
+		return Ordinary, 0, 1
 	case "close", "unlisten":
 		return Ordinary, Cleans, 0
 	case "declare":
-		return Ordinary, Stores, 1
+		return Ordinary, Stores, 0
 	case "prepare":
 		if s.word(1, "transaction") && (st.first[2].kind == literal || st.first[2].kind == escaped) {
 			return PreparesTransaction, 0, 0
@@ -77,9 +77,9 @@ func (s *Scanner) classify() (class Class, flags Flags, name int) {
 			name = 2
 		}
 		if s.word(name, "all") {
-			return Free, DropsPrepared, 0
+			return Free, Cleans | DropsPrepared, 0
 		}
-		return Free, 0, name
+		return Free, Cleans, name
 	case "begin", "start":
 		return Begins, 0, 0
 	case "savepoint":
@@ -88,13 +88,13 @@ func (s *Scanner) classify() (class Class, flags Flags, name int) {
 		return Undoes, 0, 0
 	case "commit", "end":
 		if s.word(1, "prepared") {
-			return CommitsPrepared, 0, 0
+			return EndsPrepared, 0, 0
 		}
 		return Ends, Commits | flagsIf(s.chains(), Chains), 0
 	case "rollback", "abort":
 		switch {
 		case s.word(1, "prepared"):
-			return Free, 0, 0
+			return EndsPrepared, 0, 0
 		case s.word(1, "to") || s.word(2, "to"):
 			return Undoes, 0, 0
 		}
@@ -112,10 +112,6 @@ func (s *Scanner) classify() (class Class, flags Flags, name int) {
 	case "create", "alter", "drop":
 		if !s.refusesBlock() {
 			return Ordinary, 0, 0
-		}
-	case "do":
-		if st.escaped {
-			return Alone, anyText | Leaves | Renames, 0
 		}
 	}
 	return Alone, 0, 0
@@ -167,7 +163,7 @@ func (s *Scanner) isOwnCall() bool {
 	if !s.word(1, "wirefence") || st.first[2].kind != dot || st.first[4].kind != open || st.last.kind != closing || st.computes {
 		return false
 	}
-	return s.word(3, "proxy_hold") || s.word(3, "proxy_unhold") || s.word(3, "hold") || s.word(3, "unhold")
+	return s.word(3, "proxy_hold") || s.word(3, "proxy_unhold")
 }
 
 // isCall reports whether tokens of these kinds, and no others, are behind the one at index
@@ -196,8 +192,10 @@ func (s *Scanner) classifySet() (Class, Flags, int) {
 		return Precedes, flags | flagsIf(s.word(at+1, "snapshot"), Imports), 0
 	case s.word(1, "constraints"):
 		return Ordinary, 0, 0 // runs the triggers that were deferred
+	case s.word(1, "session") && s.word(2, "authorization") && s.word(3, "default") && s.st.n == 4:
+		return Free, Cleans, 0
 	default:
-		return Free, flags, 0
+		return Free, flags | CallsSetter, 0
 	}
 }
 

@@ -44,9 +44,9 @@ var classes = map[string]Class{
 	"SELECT set_config('a.b', E'c', false)": Ordinary, `SELECT set_config('a.b', 'c\d', false)`: Ordinary, "SELECT set_config('a.b', 'c', false) FROM c.t": Ordinary,
 	"SELECT set_config('a.b', 'c', NULL)": Ordinary, "SELECT set_config('a.b', ('c'), false)": Ordinary, "(SELECT set_config('a.b', 'c', false))": Ordinary,
 	"DISCARD ALL": Discards, "DISCARD TEMP": Discards, "DISCARD PLANS": Discards,
-	"PREPARE TRANSACTION 'x'": PreparesTransaction, "PREPARE TRANSACTION E'x'": PreparesTransaction, "COMMIT PREPARED 'x'": CommitsPrepared,
+	"PREPARE TRANSACTION 'x'": PreparesTransaction, "PREPARE TRANSACTION E'x'": PreparesTransaction, "COMMIT PREPARED 'x'": EndsPrepared, "ROLLBACK PREPARED 'x'": EndsPrepared,
 
-	"ANALYZE c.t": Alone, "ANALYSE c.t": Alone, "ROLLBACK PREPARED 'x'": Free,
+	"ANALYZE c.t": Alone, "ANALYSE c.t": Alone,
 	"CALL c.commits()": Alone, "DO 'BEGIN COMMIT; END'": Alone, "VACUUM c.t": Alone, "VACUUM (ANALYZE) c.t": Alone,
 	"REINDEX TABLE CONCURRENTLY c.t": Alone, "REINDEX INDEX c.i": Alone, "REINDEX SYSTEM postgres": Alone, "CLUSTER": Alone,
 	"CREATE INDEX CONCURRENTLY ON c.t (a)": Alone, "CREATE UNIQUE INDEX CONCURRENTLY ON c.t (a)": Alone, "DROP INDEX CONCURRENTLY c.i": Alone,
@@ -59,9 +59,9 @@ var classes = map[string]Class{
 
 // ownCalls are calls of Wirefence's functions, and what isn't one call with constants alone.
 var ownCalls = map[string]Class{
-	"SELECT wirefence.unhold()": Free, "SELECT wirefence.hold('a=1')": Free, "SELECT wirefence.proxy_hold($2, $1, NULL, $3, false, 'group')": Free,
-	"SELECT wirefence.proxy_unhold('-1', '{42}')": Free, "SELECT wirefence.unhold(), f()": Ordinary, "SELECT wirefence.hold(f())": Ordinary, "SELECT wirefence.hold(d 'a=1')": Ordinary,
-	"SELECT wirefence.hold('a' || b)": Ordinary, "SELECT wirefence.proxy_hold(-1, NULL)": Ordinary, "SELECT wirefence.unhold() FROM f": Ordinary, "SELECT wirefence.check('a=1')": Ordinary,
+	"SELECT wirefence.proxy_hold($2, $1, NULL, $3, false, 'group')": Free, "SELECT wirefence.proxy_unhold('-1', '{42}')": Free, "SELECT wirefence.proxy_unhold('-1', NULL)": Free,
+	"SELECT wirefence.proxy_unhold(1), f()": Ordinary, "SELECT wirefence.proxy_hold(f())": Ordinary, "SELECT wirefence.proxy_hold(d 'a=1')": Ordinary,
+	"SELECT wirefence.proxy_hold('a' || b)": Ordinary, "SELECT wirefence.proxy_hold(-1, NULL)": Ordinary, "SELECT wirefence.proxy_unhold() FROM f": Ordinary, "SELECT wirefence.check('a=1')": Ordinary,
 }
 
 func TestClasses(t *testing.T) {
@@ -145,68 +145,50 @@ func TestFreeCallsOnServers(t *testing.T) {
 
 // flagged has statements and their flags.
 var flagged = map[string]Flags{
-	"SELECT 1": 0, "SELECT 'wire' || 'fence'": 0, "SHOW x": 0, "SET a.b = 'c'": 0,
+	"SELECT 1": 0, "SELECT 'wire' || 'fence'": 0, "SHOW x": 0, "SET a.b = 'c'": CallsSetter, "SELECT * FROM wirefence_jobs": 0, "SELECT 'mywirefence'": 0,
 
-	"SET wirefence.token = 'a=1'":          SetsVariable,
-	"SET SESSION WireFence.Token TO 'a=1'": SetsVariable, `SET "wirefence.token" = 'a=1'`: SetsVariable, "SET wirefence . token = ''": SetsVariable,
-	"SET LOCAL wirefence.token = 'a=1'": SetsVariable | Local, "SET LOCAL work_mem = '1MB'": Local, "RESET wirefence.token": SetsVariable | Cleans,
+	"SET wirefence.token = 'a=1'":          Sets,
+	"SET SESSION WireFence.Token TO 'a=1'": Sets, `SET "wirefence.token" = 'a=1'`: Sets, "SET wirefence . token = ''": Sets,
+	"SET LOCAL wirefence.token = 'a=1'": Sets | Local, "SET LOCAL work_mem = '1MB'": Local | CallsSetter, "RESET wirefence.token": SetsVariable | Cleans,
 	"SHOW wirefence.token": SetsVariable, // it doesn't, but names it
 	"RESET ALL":            Resets | Cleans, "reset all": Resets | Cleans, "DISCARD ALL": Resets | DropsPrepared | Unlocks | Cleans, "DISCARD PLANS": Cleans, "DISCARD TEMP": Cleans,
-	"SELECT set_config('wirefence.token', 'a=1', false)":                                       SetsVariable,
-	"SELECT set_config('wirefence.token', 'a=1', true)":                                        SetsVariable | Local,
-	"SELECT set_config('wirefence.token', 'a=1', true), 2":                                     SetsVariable,
-	"SELECT set_config('wirefence.token', 'a=1', $1)":                                          SetsVariable,
-	"SELECT set_config('wirefence.token', 'a=1', 'true')":                                      SetsVariable,
-	"SELECT set_config('wirefence.token', f('x', true), false)":                                SetsVariable,
-	"SELECT set_config('wirefence.token', '', true), set_config('wirefence.token', '', false)": SetsVariable,
-	"INSERT INTO t SELECT set_config('wirefence.token', '', true)":                             SetsVariable,
-	"SELECT set_config('work_mem', '1MB', true)":                                               Local,
-	"SELECT set_config('work_mem', f(a), true) FROM t":                                         0,
-	"SELECT set_config('work_mem', 'set_config', false)":                                       SetsVariable,
-	"SELECT set_config('work_mem'::text, '1MB', false)":                                        SetsVariable,
-	`SELECT set_config('work\_mem', '1MB', false)`:                                             SetsVariable,
-	"SELECT set_config('work'\n'_mem', '1MB', false)":                                          SetsVariable,
-	"SELECT set_config('work_mem', '', false), set_config(a, '', false)":                       SetsVariable,
-	"SELECT my_set_config(a, b)":                                                               0,
-	"SELECT set_config('work_mem', '1MB', false)":                                              0,
-	"SELECT set_config(a, b, false) FROM t":                                                    SetsVariable,
-	"SELECT set_config($1, $2, false)":                                                         SetsVariable,
-	"SELECT set_config(E'wirefence\\056token', '', false)":                                     SetsVariable,
-	"SELECT set_config('wire' || 'fence.token', '', false)":                                    SetsVariable,
-	"SELECT pg_catalog.set_config ( 'wirefence.token' , '', false)":                            SetsVariable,
-	`SELECT "set_config"('wirefence.token', '', false)`:                                        SetsVariable,
-	`SELECT U&"\0073et_config"('x', '', false)`:                                                SetsVariable | Unlocks | Executes | NamesReadOnly,
-	"UPDATE pg_settings SET setting = '' WHERE name = 'x'":                                     SetsVariable,
-	"SELECT * FROM pg_settings":                                                                0,
-	"DO 'update pg_settings set setting = x'":                                                  SetsVariable,
-	"DO 'perform set_config(x, y, false)'":                                                     SetsVariable,
+	"SELECT set_config('wirefence.token', 'a=1', false)":                                       Sets,
+	"SELECT set_config('wirefence.token', 'a=1', true)":                                        Sets | Local,
+	"SELECT set_config('wirefence.token', 'a=1', true), 2":                                     Sets,
+	"SELECT set_config('wirefence.token', 'a=1', $1)":                                          Sets,
+	"SELECT set_config('wirefence.token', f('x', true), false)":                                Sets,
+	"SELECT set_config('wirefence.token', '', true), set_config('wirefence.token', '', false)": Sets,
+	"INSERT INTO t SELECT set_config('wirefence.token', '', true)":                             Sets,
+	"SELECT pg_catalog.set_config ( 'wirefence.token' , '', false)":                            Sets,
+	"DO 'perform set_config(''wirefence.token'', x, false)'":                                   Sets,
+	"ALTER ROLE app SET wirefence.token = 'a=1'":                                               SetsVariable,
+
+	// What ORMs and migrations send, and is nothing of ours.
+	"SELECT set_config('work_mem', '1MB', true)":           Local | CallsSetter,
+	"SELECT set_config(lower('App.x'), '1', false)":        CallsSetter,
+	"SELECT set_config($1, $2, true)":                      Local | CallsSetter, // PostgREST
+	"SELECT my_set_config(a, b)":                           0,
+	"SELECT 'see set_config in the manual'":                CallsSetter,
+	"COMMENT ON FUNCTION f() IS 'set_config'":              CallsSetter,
+	"UPDATE pg_settings SET setting = '' WHERE name = 'x'": 0,
+	`SELECT 1 AS U&"caf\00e9"`:                             0,
 
 	"SELECT pg_advisory_unlock(1)": 0, "SELECT pg_advisory_unlock_all()": Unlocks | Cleans, "SELECT pg_advisory_unlock_shared(1, 2)": Unlocks, "SELECT pg_advisory_lock(1)": 0,
 	`SELECT "pg_advisory_unlock_all"()`: Unlocks, "SELECT PG_ADVISORY_UNLOCK_ALL(), 1": Unlocks, "DO 'perform pg_advisory_unlock_all()'": Unlocks,
-	`DO E'perform pg_advisory\x5funlock(1)'`: anyText | Renames | Leaves, `DO 'begin \n end'`: anyText | Renames | Leaves, "DO 'perform pg_advisory_un'\n'lock_all()'": anyText | Renames | Leaves,
-	"SELECT proxy_hold(1, NULL, NULL, NULL, false, 'needed')": Unlocks, "SELECT wirefence.proxy_unhold('1', NULL)": SetsVariable | Unlocks, "SELECT wirefence.unhold()": SetsVariable, "DO 'perform proxy_unhold(1, null)'": Unlocks,
+	"DO 'discard all'": Unlocks, "SELECT discard, 'discarded' FROM t": 0, "SELECT wirefence.proxy_unhold('1', NULL)": SetsVariable,
 
 	"select Pg_Catalog . Pg_Advisory_Unlock_All ( ) -- c": Unlocks | Cleans, "SELECT app.pg_advisory_unlock_all()": Unlocks, "SELECT pg_advisory_unlock_all() AS a": Unlocks,
 	"CLOSE ALL": Cleans, "CLOSE c": Cleans, "UNLISTEN *": Cleans, "RESET a.b": Cleans, "RESET SESSION AUTHORIZATION": Cleans,
+	"SET SESSION AUTHORIZATION DEFAULT": Cleans, "SET SESSION AUTHORIZATION app": CallsSetter,
 
-	"EXECUTE p": Executes, "EXPLAIN ANALYZE EXECUTE p": Executes, "FETCH c": Executes, "MOVE c": Executes, "CREATE TABLE t AS EXECUTE p": Executes,
-	"DO 'execute x'": Executes, "SELECT run($$execute x$$), run('begin;EXECUTE x')": Executes, `SELECT run(E'\nexecute x')`: Executes,
-	"SELECT executed_at, executes FROM t": 0, "SELECT 'executed', \"execute\"": 0, "SET a.b = 'execute'": 0,
+	"EXECUTE p": 0, "EXPLAIN ANALYZE EXECUTE p": 0, "FETCH c": 0, "DO 'execute x'": 0,
+	"PREPARE p AS SELECT 1": Stores, "DECLARE c CURSOR FOR SELECT 1": Stores, "PREPARE p AS SELECT pg_advisory_unlock_all()": Stores | Unlocks,
+	"PREPARE p AS SELECT set_config('wirefence.token', '', false)": Stores | Sets,
+	"PREPARE TRANSACTION 'x'":                                      0, "PREPARE TRANSACTION 'wirefence'": SetsVariable,
 
-	"PREPARE p AS SELECT 1": Stores, "DECLARE c CURSOR FOR SELECT 1": Stores, "PREPARE p AS SELECT pg_advisory_unlock_all()": Stores | Unlocks | Leaves,
-	"PREPARE p AS SELECT set_config('wirefence.token', '', false)": Stores | SetsVariable | Leaves, "DECLARE c CURSOR FOR SELECT wirefence.hold()": Stores | SetsVariable | Leaves,
-	"PREPARE TRANSACTION 'x'": 0, "PREPARE TRANSACTION 'wirefence'": SetsVariable | Leaves,
-	"SELECT run('prepare x as select 1')": 0, "DO 'prepare x as select pg_advisory_unlock_all()'": Unlocks | Leaves,
-	"SELECT run('prepare x as select set_config(a, b, false)')": SetsVariable | Leaves, "SELECT run('deallocate s1')": Renames, `SELECT run($a$select 1;$a$ || E'\nDEALLOCATE s1')`: Renames,
-	"SELECT 'prepared', prepare FROM t": 0, "SELECT wirefence.check(), prepare FROM t": SetsVariable | Leaves, "SET a.b = 'prepare'": 0, "SET wirefence.token = 'create=1'": SetsVariable,
-	"SELECT set_config('wirefence.token', 'prepare=1', true)": SetsVariable | Local, "SELECT wirefence.check(), created_at, 'altered' FROM t": SetsVariable,
-
-	"SET TRANSACTION SNAPSHOT 'x'": Imports, "SET TRANSACTION READ ONLY": 0, "DEALLOCATE ALL": DropsPrepared, "DEALLOCATE PREPARE ALL": DropsPrepared, "DEALLOCATE p": 0, `DEALLOCATE "all"`: 0,
+	"SET TRANSACTION SNAPSHOT 'x'": Imports, "SET TRANSACTION READ ONLY": 0, "DEALLOCATE ALL": DropsPrepared | Cleans, "DEALLOCATE PREPARE ALL": DropsPrepared | Cleans, "DEALLOCATE p": Cleans, `DEALLOCATE "all"`: Cleans,
 	"SET LOCAL TRANSACTION SNAPSHOT 'x'": Imports | Local,
-	"RESET transaction_read_only":        NamesReadOnly | Cleans, "SET transaction_read_only = off": NamesReadOnly, "SELECT set_config('transaction_read_only', 'off', false)": NamesReadOnly,
-	"CREATE VIEW v AS SELECT 1": 0, "ALTER TABLE t ADD a int": 0, "CREATE FUNCTION f() RETURNS text LANGUAGE sql AS 'select set_config(a, b, true)'": SetsVariable | Leaves,
-	"ALTER ROLE app SET wirefence.token = 'a=1'": SetsVariable | Leaves, "SELECT run('create function pg_temp.f() … pg_advisory_unlock_all()')": Unlocks | Leaves,
-	"COMMIT": Commits, "END AND CHAIN": Commits | Chains, "COMMIT WORK AND CHAIN": Commits | Chains, "COMMIT AND NO CHAIN": Commits, "ROLLBACK TRANSACTION AND CHAIN": Chains, "ABORT": 0,
+	"COMMIT":                             Commits, "END AND CHAIN": Commits | Chains, "COMMIT WORK AND CHAIN": Commits | Chains, "COMMIT AND NO CHAIN": Commits, "ROLLBACK TRANSACTION AND CHAIN": Chains, "ABORT": 0,
 }
 
 func TestFlags(t *testing.T) {
@@ -217,13 +199,13 @@ func TestFlags(t *testing.T) {
 	}
 }
 
-// A PREPARE, DECLARE or DEALLOCATE tells its name, if its characters are as written.
+// A PREPARE, EXECUTE or DEALLOCATE has the name of a prepared statement, if its characters are as written.
 func TestNames(t *testing.T) {
 	for sql, want := range map[string]string{
-		"PREPARE P1 AS SELECT 1": "P1", "PREPARE p(int) AS SELECT 1": "p", "/* x */ declare C cursor for select 1": "C", "PREPARE transaction AS SELECT 1": "transaction",
-		`PREPARE "A b" AS SELECT 1`: `"A b"`, `DECLARE "c" CURSOR FOR SELECT 1`: `"c"`, `PREPARE "a""b" AS SELECT 1`: "", "PREPARE é AS SELECT 1": "", `PREPARE "é" AS SELECT 1`: "",
+		"PREPARE P1 AS SELECT 1": "P1", "PREPARE p(int) AS SELECT 1": "p", "declare C cursor for select 1": "", "PREPARE transaction AS SELECT 1": "transaction",
+		`PREPARE "A b" AS SELECT 1`: `"A b"`, `PREPARE "a""b" AS SELECT 1`: "", "PREPARE é AS SELECT 1": "", `PREPARE "é" AS SELECT 1`: "",
 		`PREPARE U&"\0061" AS SELECT 1`: "", "DEALLOCATE p": "p", "DEALLOCATE PREPARE p": "p", "DEALLOCATE prepare": "prepare", "DEALLOCATE PREPARE prepare": "prepare",
-		`DEALLOCATE "all"`: `"all"`, `DEALLOCATE PREPARE "P"`: `"P"`, "DEALLOCATE ALL": "", "DEALLOCATE PREPARE ALL": "", "PREPARE TRANSACTION 'x'": "", "EXECUTE p": "", "SELECT 1": "",
+		`DEALLOCATE "all"`: `"all"`, `DEALLOCATE PREPARE "P"`: `"P"`, "DEALLOCATE ALL": "", "DEALLOCATE PREPARE ALL": "", "PREPARE TRANSACTION 'x'": "", "EXECUTE p": "p", "SELECT 1": "",
 	} {
 		st := scanOne(t, sql)
 		got := sql[st.NameStart:st.NameEnd]

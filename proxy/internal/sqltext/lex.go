@@ -9,7 +9,6 @@ const (
 	other   kind = iota // a number, an operator, what the server refuses
 	word                // an unquoted name or a keyword
 	quoted              // "…"
-	unicode             // U&"…": its letters may be escaped
 	literal             // '…', B'', X'', $tag$…$tag$
 	escaped             // a literal whose characters may be other than written: E'…', U&'…', with a backslash, or continued on another line
 	param
@@ -61,7 +60,7 @@ func (s *Scanner) lex() {
 		case c == '\'':
 			i = s.lexString(i, i, s.opt.EscapeStrings, literal)
 		case c == '"':
-			i = s.lexQuoted(i, i, quoted)
+			i = s.lexQuoted(i, i)
 		case c == '$':
 			i = s.lexDollar(i)
 		default:
@@ -86,7 +85,7 @@ func (s *Scanner) lexWord(i int) int {
 		case '\'': // an error where standard_conforming_strings is off
 			return s.lexString(i, i+2, false, escaped)
 		case '"':
-			return s.lexQuoted(i, i+2, unicode)
+			return s.lexQuoted(i, i+2)
 		}
 	}
 	end := i + 1
@@ -247,7 +246,7 @@ func (s *Scanner) continued(i int) int {
 }
 
 // lexQuoted reads a quoted name that starts at start and whose quote is at i.
-func (s *Scanner) lexQuoted(start, i int, k kind) int {
+func (s *Scanner) lexQuoted(start, i int) int {
 	text := s.text
 	for i++; ; i += 2 {
 		n := bytes.IndexByte(text[i:], '"')
@@ -255,7 +254,7 @@ func (s *Scanner) lexQuoted(start, i int, k kind) int {
 			return s.unterminated(start)
 		}
 		if i += n; i+1 >= len(text) || text[i+1] != '"' {
-			s.token(k, start, i+1)
+			s.token(quoted, start, i+1)
 			return i + 1
 		}
 	}

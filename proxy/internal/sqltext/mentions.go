@@ -4,41 +4,51 @@ import "bytes"
 
 // mention is a word that has a meaning wherever it stands.
 type mention struct {
-	word string
-	// command says that only the whole word counts, unquoted or in a literal, which a
-	// function may run. Other words count as a part of any name too.
-	command         bool
-	flags, literals Flags // of a statement, and also of one that has it in a literal
+	word  string
+	flags Flags
+	whole bool // it doesn't count as a part of a longer word
+	// command says that it counts only in a literal, which a function may run.
+	command bool
 }
 
-// Without the first three words, a text can't carry or set a fence. Without those up to
-// proxy_unhold, it can't give a name another meaning or release a lock either.
+// counts reports whether the word at an offset of a text has its meaning there. quoted says that
+// it is in a literal.
+func (m *mention) counts(text []byte, at int, quoted bool) bool {
+	return (quoted || !m.command) && (!m.whole || isWhole(text, at, at+len(m.word)))
+}
+
+// Without the first word, a text can't carry or set a fence. Without the first four, it can't
+// give the name of a prepared statement another meaning either, or run one that sets a fence.
 var (
 	mentions = []mention{
-		{word: "wirefence", flags: SetsVariable},
-		{word: "set_config", literals: SetsVariable},
-		{word: "pg_settings", flags: namesSettings, literals: SetsVariable},
-		{word: "prepare", command: true},
-		{word: "deallocate", command: true, literals: Renames},
-		{word: "declare", command: true},
-		{word: "advisory_unlock_", flags: Unlocks},
-		{word: "proxy_hold", flags: Unlocks},
-		{word: "proxy_unhold", flags: Unlocks},
-		{word: "transaction_read_only", flags: NamesReadOnly},
-		{word: "execute", command: true, flags: Executes},
+		{word: "wirefence", flags: SetsVariable, whole: true},
+		{word: "prepare"},
+		{word: "deallocate"},
+		{word: "execute"},
+		{word: "set_config", flags: CallsSetter, whole: true},
+		{word: "advisory_unlock_all", flags: Unlocks},
+		{word: "advisory_unlock_shared", flags: Unlocks},
+		{word: "discard", flags: Unlocks, whole: true, command: true},
 	}
-	fenceWord    = newSearch(mentions[:1])
-	carrierWords = newSearch(mentions[:3])
-	effectWords  = newSearch(mentions[:9])
-	allWords     = newSearch(mentions)
-	storingWords = newSearch([]mention{{word: "prepare"}, {word: "declare"}, {word: "create"}, {word: "alter"}})
+	fenceWord   = newSearch(mentions[:1])
+	effectWords = newSearch(mentions[:4])
+	allWords    = newSearch(mentions)
 )
 
 // Mentions reports whether a text may carry a fence in a comment, change the session
-// variable, give a name another meaning or release a lock: whether it has one of a few
-// words, in any case and anywhere, or a U&" that could hide one. If not, a session without
-// a fence may forward it unread.
+// variable, or give, drop or run a prepared statement: whether it has one of a few words, in any
+// case and anywhere. If not, a session without a fence may forward it unread.
 func Mentions(text []byte) bool { return effectWords.finds(text) }
+
+// ParameterFlags returns what a function may do that gets these parameters.
+func ParameterFlags(parameters []byte) (flags Flags) {
+	for m, at := allWords.next(parameters, 0); m != nil; m, at = allWords.next(parameters, at+1) {
+		if m.counts(parameters, at, true) {
+			flags |= m.flags
+		}
+	}
+	return flags &^ CallsSetter
+}
 
 // Plain reports whether a text certainly is one statement of the class Ordinary, without
 // flags and without a fence in its comments. It needs one look, and reports false in doubt.
@@ -55,10 +65,6 @@ func Plain(text []byte) bool {
 }
 
 var plainWords = [...]string{"select", "insert", "update", "delete", "with"}
-
-// MayCarry reports whether a text may carry a fence in a comment or change the session
-// variable.
-func MayCarry(text []byte) bool { return carrierWords.finds(text) }
 
 // window is how many letters of a word the skip table considers.
 const window = 5
@@ -106,21 +112,10 @@ func (s *search) next(text []byte, from int) (*mention, int) {
 	return nil, len(text)
 }
 
-// finds reports whether text has one of the words, or U&", the start of a name whose
-// letters may be escaped.
+// finds reports whether text has one of the words.
 func (s *search) finds(text []byte) bool {
-	if m, _ := s.next(text, 0); m != nil {
-		return true
-	}
-	for i := 0; ; i++ {
-		n := bytes.Index(text[i:], []byte(`&"`))
-		if n < 0 {
-			return false
-		}
-		if i += n; i > 0 && lower[text[i-1]] == 'u' {
-			return true
-		}
-	}
+	m, _ := s.next(text, 0)
+	return m != nil
 }
 
 // isWhole reports whether text[at:end] is a word of its own. A dollar sign may end the tag
@@ -128,16 +123,6 @@ func (s *search) finds(text []byte) bool {
 func isWhole(text []byte, at, end int) bool {
 	splits := func(c byte) bool { return class[c]&isIdent == 0 || c == '$' }
 	return (at == 0 || splits(text[at-1]) || at > 1 && text[at-2] == '\\') && (end == len(text) || splits(text[end]))
-}
-
-// mayStore reports whether text has a word of a command that may store it.
-func mayStore(text []byte) bool {
-	for m, at := storingWords.next(text, 0); m != nil; m, at = storingWords.next(text, at+1) {
-		if isWhole(text, at, at+len(m.word)) {
-			return true
-		}
-	}
-	return false
 }
 
 // hasFolded reports whether text starts with a lower-case word, in any case.

@@ -33,37 +33,29 @@ type Statement struct {
 	// Class says whether a check can share the statement's transaction.
 	Class Class
 	Flags Flags
-	// NameStart and NameEnd delimit the name that a PREPARE or DECLARE gives, or a DEALLOCATE
-	// drops, without its quotes. Both are 0 for a name whose characters are not ASCII or not
-	// as written. NameQuoted says that the server doesn't fold it to lower case.
+	// NameStart and NameEnd delimit the name of the prepared statement of a PREPARE, EXECUTE or
+	// DEALLOCATE, without its quotes. Both are 0 for a name whose characters are not ASCII or
+	// not as written. NameQuoted says that the server doesn't fold it to lower case.
 	NameStart, NameEnd int32
 	NameQuoted         bool
 }
 
 // Flags are further properties of a statement, by its words. A literal counts as a text that
-// a function may run, but not in a statement of the class Free.
-type Flags uint32
+// a function may run.
+type Flags uint16
 
 const (
-	// SetsVariable: the statement names wirefence, or a function or view that can set the
-	// session variable wirefence.token.
+	// SetsVariable: it names wirefence, so it may set the session variable wirefence.token.
 	SetsVariable Flags = 1 << iota
+	// CallsSetter: it is a SET, or names set_config.
+	CallsSetter
 	// Resets: RESET ALL or DISCARD ALL, which restore the session's first values.
 	Resets
 	// Unlocks: it names a function that can release the proxy's shared session-level
-	// advisory locks, or is DISCARD ALL.
+	// advisory locks, has DISCARD in a literal, or is DISCARD ALL.
 	Unlocks
-	// Executes: it has the word EXECUTE, or is a FETCH or MOVE: it may run the text of a
-	// prepared statement or a cursor.
-	Executes
 	// Stores: a PREPARE or DECLARE, whose text runs later.
 	Stores
-	// Leaves: it has SetsVariable or Unlocks, and one of the words PREPARE, DECLARE, CREATE
-	// and ALTER: later statements may have these effects, and none of its words.
-	Leaves
-	// Renames: a literal has the word PREPARE or DEALLOCATE: it may give any name to
-	// another statement.
-	Renames
 	// Commits: COMMIT and END, of the class Ends.
 	Commits
 	// Chains: AND CHAIN.
@@ -72,16 +64,15 @@ const (
 	Imports
 	// DropsPrepared: it drops all prepared statements of the session.
 	DropsPrepared
-	// NamesReadOnly: it names transaction_read_only.
-	NamesReadOnly
 	// Local: SET LOCAL, also as SELECT set_config(…, true) alone.
 	Local
-	// Cleans: it only removes what a session has left, as pools do between two users:
-	// DISCARD, CLOSE, UNLISTEN, RESET, or SELECT pg_advisory_unlock_all() alone.
+	// Cleans: it only removes what a session has left, as pools do between two users: DISCARD,
+	// CLOSE, UNLISTEN, RESET, DEALLOCATE, SET SESSION AUTHORIZATION DEFAULT, or SELECT
+	// pg_advisory_unlock_all() alone.
 	Cleans
 
-	namesSettings // the name pg_settings
-	updates       // the word UPDATE
+	// Sets: it does set the session variable, as far as its words tell.
+	Sets = SetsVariable | CallsSetter
 )
 
 // Has reports whether all of these flags are set.

@@ -13,18 +13,9 @@ type state struct {
 	last          token
 	depth, atomic int // open parentheses, and BEGIN ATOMIC bodies
 	flags         Flags
-	expected      []kind // what must follow the name set_config, if it is to set another variable
-	computes      bool   // behind the first four tokens is more than (constants and parameters)
+	computes      bool // behind the first four tokens is more than (constants and parameters)
 	concurrently  bool
-	escaped       bool // it has a literal whose characters are not as written
 }
-
-// otherVariable is how a call of set_config goes on that sets another variable, if the
-// literal doesn't name wirefence.
-var otherVariable = []kind{open, literal, comma}
-
-// anyText are the flags of what a text may mention that isn't as written.
-const anyText = SetsVariable | Unlocks | Executes | NamesReadOnly
 
 // token handles a token.
 func (s *Scanner) token(k kind, start, end int) {
@@ -42,10 +33,6 @@ func (s *Scanner) token(k kind, start, end int) {
 		st.depth++
 	case closing:
 		st.depth = max(st.depth-1, 0)
-	case unicode:
-		st.flags |= anyText // it may be any name
-	case escaped:
-		st.escaped = true
 	}
 	if st.n < len(st.first) {
 		st.first[st.n] = t
@@ -55,12 +42,6 @@ func (s *Scanner) token(k kind, start, end int) {
 	}
 	st.n++
 	st.last = t
-	if len(st.expected) > 0 {
-		if st.expected[0] != k {
-			st.flags |= SetsVariable
-		}
-		st.expected = st.expected[1:]
-	}
 	if s.nextAt < end {
 		s.note(k, start, end)
 	}
@@ -76,9 +57,7 @@ func (s *Scanner) keyword(t token) {
 			st.atomic--
 		}
 	case 6:
-		if s.is(t, "update") {
-			st.flags |= updates
-		} else if st.depth == 0 && s.is(t, "atomic") && s.is(st.last, "begin") && s.createsRoutine() {
+		if st.depth == 0 && s.is(t, "atomic") && s.is(st.last, "begin") && s.createsRoutine() {
 			st.atomic++
 		}
 	case 12:
@@ -106,16 +85,7 @@ func (s *Scanner) createsRoutine() bool {
 // note adds to the statement's flags what a name or a literal mentions.
 func (s *Scanner) note(k kind, start, end int) {
 	for m, at := s.mentioned(start, end); m != nil; m, at = s.mentioned(at+1, end) {
-		wordEnd := at + len(m.word)
-		switch {
-		case k == other, m.command && (k == quoted || !isWhole(s.text, at, wordEnd)):
-		case k == literal || k == escaped:
-			s.st.flags |= m.flags | m.literals
-		case m.word == "set_config":
-			if k == word && wordEnd-at == end-start || k == quoted && wordEnd-at == end-start-2 {
-				s.st.expected = otherVariable
-			}
-		default:
+		if k != other && m.counts(s.text, at, k == literal || k == escaped) {
 			s.st.flags |= m.flags
 		}
 	}
@@ -142,16 +112,7 @@ func (s *Scanner) finish() {
 	}
 	out := Statement{Start: st.first[0].start, End: st.last.end}
 	class, flags, name := s.classify()
-	out.Class, out.Flags = class, flags|st.flags&^(namesSettings|updates)
-	if len(st.expected) > 0 || st.flags.Has(namesSettings|updates) {
-		out.Flags |= SetsVariable
-	}
-	switch {
-	case class == Free:
-		out.Flags &^= Renames | Executes // it runs none of its literals
-	case out.Flags&(SetsVariable|Unlocks) != 0 && mayStore(s.text[out.Start:out.End]):
-		out.Flags |= Leaves
-	}
+	out.Class, out.Flags = class, flags|st.flags
 	if name > 0 {
 		out.nameFrom(st.first[name], s.text)
 	}
@@ -159,7 +120,7 @@ func (s *Scanner) finish() {
 	s.st = state{}
 }
 
-// nameFrom sets the name that the statement gives, if its characters are as written.
+// nameFrom sets the name of a prepared statement, if its characters are as written.
 func (st *Statement) nameFrom(t token, text []byte) {
 	start, end := t.start, t.end
 	if t.kind == quoted {
