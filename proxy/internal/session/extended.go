@@ -19,21 +19,13 @@ func (s *Session) parse(msg []byte, at int, out *Out) int {
 		return s.pass(len(msg), len(msg), at, out)
 	}
 	s.tracing = s.traceOf(body)
-	if sqltext.Plain(body) && (s.unfenced() || s.underHold("")) {
-		s.openBatch()
-		s.noteParse(name, statement{text: sqltext.Statement{Class: sqltext.Ordinary}, trace: s.tracing})
-		return s.pass(len(msg), len(msg), at, out)
-	}
-	result := s.scanner.Scan(body, s.options)
-	if len(result.Statements) > 0 && result.Statements[0].Class == sqltext.Free && declaresOwnTypes(types) {
+	result, st := s.scan(body)
+	if st.text.Class == sqltext.Free && declaresOwnTypes(types) {
+		st.text.Class = sqltext.Ordinary
 		result.Statements[0].Class = sqltext.Ordinary
 	}
-	st := statement{fence: result.Fence, empty: len(result.Statements) == 0, trace: s.tracing, named: nameInText(body, result.Statements)}
-	if !st.empty {
-		st.text = result.Statements[0]
-	}
 	bySettings := result.BySettings && sqltext.Mentions(body)
-	if result.FenceErr == nil && st.isPlain() && !st.empty && !bySettings && s.underHold(st.fence) {
+	if _, ok := s.covered(&st); ok && result.FenceErr == nil && !bySettings {
 		s.openBatch()
 		s.noteParse(name, st)
 		return s.pass(len(msg), len(msg), at, out)
@@ -96,22 +88,10 @@ func (s *Session) statementOf(names *ledger.Names[statement], name []byte) (st s
 	return st, true
 }
 
-// carriesNothing reports whether policy need not decide on a message of the extended
-// protocol: neither the session nor the statement carries a fence, and the statement has
-// no effect to record.
-func (s *Session) carriesNothing(st *statement) bool {
-	return st.fence == "" && st.text.Flags == 0 && st.named == "" && !st.text.Class.Controls() && s.unfenced()
-}
-
-// isPlain reports whether a statement runs under a hold for its fence without a decision.
-func (st *statement) isPlain() bool {
-	return st.text.Class == sqltext.Ordinary && st.text.Flags == 0 && st.named == ""
-}
-
 // isUnseen reports whether the meaning of a name is that of one which no message has given,
 // so that it need not be remembered.
 func (st *statement) isUnseen() bool {
-	return st.isPlain() && st.fence == "" && !st.empty && st.trace == nil
+	return *st == unseen
 }
 
 // bindUnread handles a Bind whose names can't be read: they are too long, or the message is
@@ -128,7 +108,7 @@ func (s *Session) bindUnread(in []byte, size, at int, out *Out) int {
 
 // decideByName decides on a message about the statement that a name stands for.
 func (s *Session) decideByName(kind policy.Kind, st *statement, size, have int, out *Out) (used int, goesOn bool) {
-	if s.carriesNothing(st) || st.isPlain() && s.underHold(st.fence) {
+	if _, ok := s.covered(st); ok {
 		s.openBatch()
 		return 0, true
 	}
@@ -175,13 +155,9 @@ func (s *Session) execute(msg []byte, at int, out *Out) int {
 	if !ok {
 		return s.wait()
 	}
-	switch {
-	case s.batch.Open && s.carriesNothing(&st):
-		s.pushExecute(&st, underNothing)
-		return s.pass(len(msg), len(msg), at, out)
-	case s.batch.Open && st.isPlain() && !st.empty && s.underHold(st.fence):
-		s.coversPlain()
-		s.pushExecute(&st, underHold)
+	if under, ok := s.covered(&st); ok && s.batch.Open {
+		s.noteCovered(under)
+		s.pushExecute(&st, under)
 		return s.pass(len(msg), len(msg), at, out)
 	}
 	m := s.messageAbout(policy.Execute, &st)

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/wirefence/wirefence/proxy/internal/policy"
+	"github.com/wirefence/wirefence/proxy/internal/sqltext"
 	"github.com/wirefence/wirefence/proxy/internal/wire"
 )
 
@@ -108,9 +109,42 @@ func (s *Session) underHold(comment string) bool {
 	return !s.over(s.at)
 }
 
-// coversPlain records that a plain statement is forwarded under the hold.
-func (s *Session) coversPlain() {
-	s.noteCover(s.hold.by)
-	s.tx.judged = true
-	s.lastCarrier, s.lastAt = s.hold.by, s.at
+// covered reports whether a statement needs no decision, and what covers it: nothing, in a session
+// that carries nothing and by a statement that changes nothing, or the hold for its fence.
+func (s *Session) covered(st *statement) (under cover, ok bool) {
+	switch {
+	case st.text.Flags != 0 || st.named != "":
+		return uncounted, false
+	case st.fence == "" && !st.text.Class.Controls() && s.unfenced():
+		return underNothing, true
+	case st.text.Class == sqltext.Ordinary && !st.empty && s.underHold(st.fence):
+		return underHold, true
+	}
+	return uncounted, false
+}
+
+// noteCovered records that a statement is forwarded without a decision.
+func (s *Session) noteCovered(under cover) {
+	if under == underHold {
+		s.noteCover(s.hold.by)
+		s.tx.judged = true
+		s.lastCarrier, s.lastAt = s.hold.by, s.at
+	}
+}
+
+// scan reads a text, and returns its one statement; empty for several or none. A text that is
+// plain needs no lexing.
+func (s *Session) scan(body []byte) (*sqltext.Result, statement) {
+	st := statement{trace: s.tracing}
+	if sqltext.Plain(body) {
+		st.text.Class = sqltext.Ordinary
+		s.plain.Statements = s.asStatements(&st)
+		return &s.plain, st
+	}
+	result := s.scanner.Scan(body, s.options)
+	st.fence, st.named, st.empty = result.Fence, nameInText(body, result.Statements), len(result.Statements) == 0
+	if !st.empty {
+		st.text.Class, st.text.Flags = result.Statements[0].Class, result.Statements[0].Flags
+	}
+	return result, st
 }

@@ -79,12 +79,14 @@ func (s *Session) query(msg []byte, at int, out *Out) int {
 		return s.pass(len(msg), len(msg), at, out)
 	}
 	s.tracing = s.traceOf(body)
-	if sqltext.Plain(body) && s.underHold("") {
-		s.coversPlain()
-		s.pushQuery(underHold)
-		return s.pass(len(msg), len(msg), at, out)
+	result, st := s.scan(body)
+	if len(result.Statements) == 1 && result.FenceErr == nil && !result.BySettings {
+		if under, ok := s.covered(&st); ok {
+			s.noteCovered(under)
+			s.pushQuery(under)
+			return s.pass(len(msg), len(msg), at, out)
+		}
 	}
-	result := s.scanner.Scan(body, s.options)
 	s.inherit(result.Statements, body, "")
 	m := policy.Message{Kind: policy.Query, Statements: result.Statements, Fence: result.Fence, FenceErr: result.FenceErr, BySettings: result.BySettings}
 	a, ok := s.decide(&m, body, out)

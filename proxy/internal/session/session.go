@@ -74,6 +74,7 @@ type Session struct {
 
 	// The client's direction.
 	scanner    sqltext.Scanner
+	plain      sqltext.Result       // of the last text that needed no lexing
 	facts      policy.Facts         // scratch of decide
 	inserts    []policy.Insert      // scratch of decide
 	single     [1]sqltext.Statement // scratch of decide
