@@ -264,3 +264,38 @@ func TestVacuumBehindAChain(t *testing.T) {
 		}
 	})
 }
+
+// Texts of pools between two users reset a stale session, whatever the order of their parts.
+func TestTextsThatReset(t *testing.T) {
+	onBoth(t, oldAndNew, func(t *testing.T, w *world) {
+		for _, sql := range []string{
+			"discard all", "close all; set session authorization default; reset all; deallocate all; unlisten *; select pg_advisory_unlock_all()",
+			"set session authorization default; reset all; deallocate all; close all; unlisten *; select pg_advisory_unlock_all(); discard plans; discard sequences; discard temp",
+			"select pg_advisory_unlock_all(); close all; unlisten *; reset all", "reset all; set session authorization default",
+		} {
+			c := w.begins(t)
+			c.Must("set wirefence.token = '" + stale + "'")
+			c.Fails("select 1", "WF001")
+			c.Must(sql)
+			if got := c.Value("show wirefence.token"); got != "" {
+				t.Errorf("%s: the variable is %q", sql, got)
+			}
+			c.Close()
+		}
+	})
+}
+
+// Where a fence is required, a READ ONLY transaction of the client's own is its own affair.
+func TestTheClientsOwnReadOnly(t *testing.T) {
+	onEach(t, everyVersion, func(t *testing.T, w *world) {
+		w = w.own(t, proxy.Options{UnfencedWrites: proxy.Reject})
+		for _, p := range protocols {
+			c := w.connect(t)
+			c.Must("begin read only")
+			stack.WantState(t, p.run(c, insert), "25006", p.name)
+			c.Must("rollback", "begin")
+			stack.WantState(t, p.run(c, insert), "WF002", p.name)
+			c.Must("rollback")
+		}
+	})
+}

@@ -7,14 +7,16 @@ import (
 	"github.com/wirefence/wirefence/proxy/internal/wire"
 )
 
-// A text above MaxStatement is not buffered. In a session that may carry a fence it is refused.
-// In any other session the proxy forwards it in parts, and reads them: at a fence in a comment
+// A text above MaxStatement is not buffered. In a session that carries a fence it is refused; if
+// only the session variable knows, that is asked first. In any other session the proxy forwards it in parts, and reads them: at a fence in a comment
 // it closes the connections, so the server never gets the message's end and runs nothing of it.
 
 // oversize is the state of an over-long text.
 type oversize struct {
-	left int // bytes that are still to be read
-	text sqltext.Stream
+	left   int // bytes that are still to be read
+	text   sqltext.Stream
+	parsed bool   // by a Parse, which gives it a name
+	name   string // "" for the unnamed statement
 }
 
 // maxOverName is how long the name in the Parse of an over-long text may be, in bytes.
@@ -36,7 +38,13 @@ func (s *Session) beginOver(typ byte, size int, in []byte, at int, out *Out) int
 		}
 		head += min(len(name)+1, len(in)-wire.HeaderSize)
 	}
-	if !s.unfenced() {
+	if s.onlySuspected() && s.answer == policy.NoAnswer && !s.batch.Open && !s.q.CopyIn() {
+		if s.quiet() {
+			s.exchangeFor(policy.Action{Do: policy.Ask, By: policy.Carrier{Variable: true}}, out)
+		}
+		return s.wait()
+	}
+	if !s.unfenced() && s.answer != policy.Empty {
 		a := policy.Action{Do: policy.Refuse, Refusal: policy.Refusal{State: fence.CannotBeFenced, Reason: policy.TooLarge}}
 		s.shadows(&a, nil, &m)
 		switch {
@@ -51,14 +59,20 @@ func (s *Session) beginOver(typ byte, size int, in []byte, at int, out *Out) int
 	}
 	s.check.doubt = true // it may drop them
 	if typ == wire.Query {
+		s.answer = policy.NoAnswer
 		s.pushQuery(underNothing)
 	} else {
 		s.openBatch()
 		s.noteParse(name, statement{text: sqltext.Statement{Class: sqltext.Alone}})
 	}
-	s.oversize = oversize{size - head, sqltext.NewStream(s.options)}
+	s.oversize = oversize{left: size - head, text: sqltext.NewStream(s.options), parsed: typ == wire.Parse, name: string(name)}
 	out.pass(at, at+head)
 	return head
+}
+
+// onlySuspected reports whether nothing but the session variable can carry a fence.
+func (s *Session) onlySuspected() bool {
+	return s.mayCarry() && s.variable.login == "" && !s.cfg.required() && !s.tx.judged && s.hold.state == policy.NoHold && s.cfg.Mode == Enforce
 }
 
 // streamOver handles the next part of an over-long text. Its last byte is not forwarded before
@@ -75,7 +89,11 @@ func (s *Session) streamOver(in []byte, at int, out *Out) int {
 	}
 	s.oversize.left -= n
 	if s.oversize.text.Named() {
-		s.noteFlags(sqltext.SetsVariable)
+		if st := s.names.prepared.Latest([]byte(s.oversize.name)); s.oversize.parsed && st != nil {
+			st.text.Flags |= sqltext.SetsVariable // which count where it is executed
+		} else {
+			s.noteFlags(sqltext.SetsVariable)
+		}
 	}
 	out.pass(at, at+n)
 	return n
