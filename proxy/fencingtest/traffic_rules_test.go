@@ -4,6 +4,7 @@ import (
 	"flag"
 	"os/exec"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -35,7 +36,6 @@ const (
 var otherRuns = map[string]string{
 	aheadOf:                                                 unheld,
 	givenBack:                                               required,
-	"the proxy's statements can't be named":                 unheld,
 	"a check ends with its transaction":                     unheld,
 	"a check ends with a SET":                               unheld,
 	"a check of a batch ends with a SET":                    unheld,
@@ -47,11 +47,12 @@ var otherRuns = map[string]string{
 	"ROLLBACK TO brings a value back":                       unheld,
 	"ROLLBACK TO brings a value back in the text of COMMIT": unheld,
 	"RELEASE brings READ WRITE back":                        required,
-	"names get other meanings":                              unheld,
-	"check ahead of a SET with a parameter of a domain":     unheld,
 	"check ahead of a SET with a constant of a domain":      unheld,
 	"no hold counts behind a refusal":                       newGuard,
 }
+
+// simulated are those that only the simulation finds.
+var simulated = []string{"PREPARE TRANSACTION asks", "a function call has a check of its transaction", "a session that was reset carries what it is set to"}
 
 // TestRandomTrafficNeedsEachRule takes the rules out, one by one, and lets random traffic
 // find a stale row. A rule whose text has changed fails the test, also with -short.
@@ -62,7 +63,7 @@ func TestRandomTrafficNeedsEachRule(t *testing.T) {
 	for _, rule := range rules.All {
 		t.Run(rule.Name, func(t *testing.T) {
 			rule.TakeOut(t)
-			if testing.Short() || !chosen.MatchString(rule.Name) {
+			if testing.Short() || !chosen.MatchString(rule.Name) || slices.Contains(simulated, rule.Name) {
 				return
 			}
 			find := allowed

@@ -12,13 +12,12 @@ import (
 // Steps of a story. A text is sent as a Query or a batch. {token} is the token, {before}
 // the one before, and an empty text is a pause that a seal ends.
 const (
-	writes     = "{write}"       // writes a row under the story's carrier
-	unlocks    = "{unlock}"      // releases the session's locks
-	byBatch    = "by batch: "    // what is behind it are statements of a batch
-	asNamed    = "as n1: "       // what is behind it is parsed as n1
-	ofDomain   = "of a domain: " // what is behind it has a parameter of a domain that writes
-	atOnce     = "at once: "     // what is behind it are queries
-	then       = "; then "       // between the statements of these two
+	writes     = "{write}"    // writes a row under the story's carrier
+	unlocks    = "{unlock}"   // releases the session's locks
+	byBatch    = "by batch: " // what is behind it are statements of a batch
+	asNamed    = "as n1: "    // what is behind it is parsed as n1
+	atOnce     = "at once: "  // what is behind it are queries
+	then       = "; then "    // between the statements of these two
 	clearToken = "SET wirefence.token = ''"
 	signed     = " /*wirefence.token='orders={token}'*/"
 	anothers   = " /*wirefence.token='other=1'*/"
@@ -77,8 +76,6 @@ var stories = []story{
 	{bare: true, leaves: true, steps: []string{asNamed + "SELECT set_config('wirefence.token', 'orders={before}', false)", "EXECUTE n1", plainWrite}},
 	// A release is prepared behind a DISCARD ALL that has no answer yet.
 	{leaves: true, steps: []string{atOnce + "DISCARD ALL" + then + "PREPARE x AS " + unlocks, setToken, writes, writes, writes, "BEGIN", writes, "EXECUTE x", "", "COMMIT"}},
-	// What counts as a SET evaluates a type of the user's.
-	{steps: []string{setBefore, ofDomain + "SELECT set_config($1, 'x', true)"}},
 	// That the variable was empty is told while a later message waits.
 	{steps: []string{clearToken, atOnce + "SHOW work_mem" + then + setBefore + then + "CALL write_and_commit(1)"}},
 }
@@ -144,8 +141,6 @@ func (s *trafficSession) step(sql string) bool {
 		messages = []pgproto3.FrontendMessage{closeOf('S', "n1"), parseOf("n1", text), &pgproto3.Sync{}}
 	case byBatch:
 		messages = pipelined(append(strings.Split(text, then), "")...)
-	case ofDomain:
-		messages = []pgproto3.FrontendMessage{&pgproto3.Parse{Query: text, ParameterOIDs: []uint32{s.domain}}, &pgproto3.Bind{Parameters: [][]byte{[]byte("a.b")}}, executeOf(""), &pgproto3.Sync{}}
 	case atOnce:
 		messages = queries(strings.Split(text, then)...)
 		syncs = len(messages)

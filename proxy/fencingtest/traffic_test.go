@@ -139,10 +139,9 @@ const (
 type traffic struct {
 	*stack.DB
 	addr    string
-	pooled  bool   // there is a transaction pooler behind the proxy
-	chained bool   // there is another proxy
-	strict  bool   // a fence is required
-	domain  uint32 // the type noting
+	pooled  bool // there is a transaction pooler behind the proxy
+	chained bool // there is another proxy
+	strict  bool // a fence is required
 	seed    uint64
 
 	steps    *stack.Steps // nil where they aren't told
@@ -163,7 +162,6 @@ func newTraffic(t *testing.T, major int, o proxy.Options, behind upstreamKind) *
 		tr.seed = rand.Uint64()
 	}
 	tr.Exec(t, trafficObjects)
-	tr.domain = stack.Value[uint32](t, tr.DB, "SELECT 'noting'::regtype::oid")
 	tr.current.Store(first)
 	o.DrainTimeout = time.Second
 	o.Upstream = "postgres://" + tr.Addr() + "/"

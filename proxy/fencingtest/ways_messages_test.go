@@ -120,16 +120,6 @@ var attemptsByMessages = []attempt{
 		c.Must("execute p")
 		return c.Simple(insert)
 	}},
-	{"portal that sets the variable, by FETCH", "WF001", func(c *client, _ *world) error {
-		c.Must("begin")
-		c.Exchange(1, parseOf("", setsStale), bindOf("p", ""), &pgproto3.Sync{})
-		c.Must("fetch p")
-		return c.Simple(insert)
-	}},
-	{"parameter of a domain in what counts as a SET", "WF001", func(c *client, w *world) error {
-		c.zombie()
-		return c.Batch(w.setsByDomain(c.T)...)
-	}},
 	{"portal bound before the fence", "WF001", func(c *client, _ *world) error {
 		c.Must("begin")
 		c.Exchange(1, parseOf("w", insert), bindOf("p", "w"), &pgproto3.Sync{})
@@ -206,17 +196,6 @@ var attemptsByMessages = []attempt{
 
 // setsStale comes to carry the stale token.
 const setsStale = "select set_config('wirefence.token', '" + stale + "', false)"
-
-// setsByDomain are messages of a set_config that sets another variable, whose parameter is of a
-// domain that writes.
-func (w *world) setsByDomain(t stack.TB) []pgproto3.FrontendMessage {
-	t.Helper()
-	domain := stack.Value[uint32](t, w.DB, "select 'noted'::regtype::oid")
-	return []pgproto3.FrontendMessage{
-		&pgproto3.Parse{Query: "select set_config($1, 'x', true)", ParameterOIDs: []uint32{domain}},
-		&pgproto3.Bind{Parameters: [][]byte{[]byte("a.b")}}, executeOf(""),
-	}
-}
 
 // holdLock holds the resource's lock against every check until the returned
 // function is called.

@@ -227,7 +227,6 @@ func undone(all ...string) func(*client, *world) error {
 }
 
 var attemptsWithoutFence = []attempt{
-	{"parameter of a domain in what counts as a SET", "WF002", func(c *client, w *world) error { return c.Batch(w.setsByDomain(c.T)...) }},
 	{"RELEASE that makes the transaction READ WRITE again", "WF002", texts("begin", setLocal(34), "savepoint a", "set local wirefence.token = ''",
 		"declare c cursor with hold for select writes(1)", "release a", "commit")},
 	{"statement prepared in place of a read", "WF002", func(c *client, _ *world) error {

@@ -29,7 +29,6 @@ const (
 	judgeGo     = "proxy/internal/session/judge.go"
 	errorsGo    = "proxy/internal/session/errors.go"
 	exchangeGo  = "proxy/internal/session/exchange.go"
-	extendedGo  = "proxy/internal/session/extended.go"
 	holdGo      = "proxy/internal/session/hold.go"
 	sessionGo   = "proxy/internal/session/session.go"
 	statementGo = "proxy/internal/sqltext/statement.go"
@@ -63,7 +62,6 @@ var All = []Rule{
 	{"ROLLBACK TO brings a value back", []edit{{applyGo, `s.tx.fencedBy, s.tx.fenceChanged = "", s.tx.fenceChanged || s.tx.varied`, `s.tx.fencedBy = ""`}}},
 	{"ROLLBACK TO brings a value back in the text of COMMIT", []edit{{weaveGo, `c.fenced && steady && !(st.Class == sqltext.Undoes && (c.varied || c.by.Comment != ""))`, "c.fenced && steady"}}},
 	{"RELEASE brings READ WRITE back", []edit{{applyGo, `s.tx.fencedBy, s.tx.fenceChanged = "", s.tx.fenceChanged || s.tx.varied`, `s.tx.fencedBy = ""`}}},
-	{"check ahead of a SET with a parameter of a domain", []edit{{extendedGo, "declaresOwnTypes(types)", "declaresOwnTypes(types[:0])"}}},
 	{"check ahead of a SET with a constant of a domain", []edit{{statementGo, "st.last.kind == word && k == literal || ", ""}}},
 	{"PREPARE TRANSACTION asks", []edit{{decideGo, "case !certain && (!suspected || answer == Empty):", "case !certain:"}}},
 	{"a function call has a check of its transaction", []edit{{decideGo, "f.Checked && f.CheckedBy == by", "f.Fenced"}}},

@@ -221,3 +221,13 @@ func TestTickGivesBack(t *testing.T) {
 		t.Errorf("seen %q", back)
 	}
 }
+
+// The position of an error in a text that needed no lexing is the client's.
+func TestPositionsInPlainTexts(t *testing.T) {
+	s := begun(t, "orders=34")
+	failure := message(wire.ErrorResponse, "SERROR\x00VERROR\x00C42P01\x00Mmissing\x00P63\x00\x00")
+	sent, back := talk(t, s, simple("SELECT * FROM missing;"), passing(), failure, ready("I"))
+	if !strings.Contains(sent, "wirefence.check(") || !strings.Contains(back, "P14\x00") {
+		t.Errorf("sent %q, seen %q", sent, back)
+	}
+}

@@ -2,7 +2,6 @@ package session
 
 import (
 	"bytes"
-	"encoding/binary"
 
 	"github.com/wirefence/wirefence/proxy/internal/ledger"
 	"github.com/wirefence/wirefence/proxy/internal/policy"
@@ -13,17 +12,13 @@ import (
 // parse handles a whole Parse.
 func (s *Session) parse(msg []byte, at int, out *Out) int {
 	name, rest, ok := wire.CString(msg[wire.HeaderSize:])
-	body, types, ok2 := wire.CString(rest)
+	body, _, ok2 := wire.CString(rest)
 	if !ok || !ok2 {
 		s.q.Push(ledger.Parse)
 		return s.pass(len(msg), len(msg), at, out)
 	}
 	s.tracing = s.traceOf(body)
 	result, st := s.scan(body)
-	if st.text.Class == sqltext.Free && declaresOwnTypes(types) {
-		st.text.Class = sqltext.Ordinary
-		result.Statements[0].Class = sqltext.Ordinary
-	}
 	bySettings := result.BySettings && sqltext.Mentions(body)
 	if _, ok := s.covered(&st); ok && result.FenceErr == nil && !bySettings {
 		s.openBatch()
@@ -36,19 +31,6 @@ func (s *Session) parse(msg []byte, at int, out *Out) int {
 	}
 	s.noteParse(name, st)
 	return s.pass(len(msg), len(msg), at, out)
-}
-
-// declaresOwnTypes reports whether the end of a Parse, behind its text, declares a parameter
-// of a type that PostgreSQL doesn't come with. Such a type may be a domain, whose checks run
-// code, or pick another function.
-func declaresOwnTypes(types []byte) bool {
-	const firstNormalObjectID = 16384
-	for at := 2; at+4 <= len(types); at += 4 {
-		if binary.BigEndian.Uint32(types[at:]) >= firstNormalObjectID {
-			return true
-		}
-	}
-	return false
 }
 
 // bind handles a Bind. To decide, it needs only the names; the parameters, which may be large,

@@ -1,6 +1,7 @@
 package session
 
 import (
+	"bytes"
 	"strings"
 	"time"
 
@@ -139,6 +140,7 @@ func (s *Session) scan(body []byte) (*sqltext.Result, statement) {
 	if sqltext.Plain(body) {
 		st.text.Class = sqltext.Ordinary
 		s.plain.Statements = s.asStatements(&st)
+		s.plain.Statements[0].End = int32(len(bytes.TrimSuffix(body, []byte(";"))))
 		return &s.plain, st
 	}
 	result := s.scanner.Scan(body, s.options)

@@ -49,6 +49,7 @@ func (s *Session) beginServing() bool {
 func (s *Session) learnLogin(columns [][]byte) {
 	s.variable.login = string(columns[0])
 	s.variable.set = s.variable.login != ""
+	s.login.fenced = s.variable.set
 	if len(columns) < 4 {
 		return
 	}

@@ -1,16 +1,15 @@
 SELECT pg_catalog.current_setting('wirefence.token', true),
   CASE
-    WHEN pg_catalog.to_regnamespace('wirefence') IS NULL THEN NULL
-    WHEN NOT pg_catalog.has_schema_privilege(pg_catalog.to_regnamespace('wirefence')::pg_catalog.oid, 'USAGE') THEN 'denied'
-    WHEN pg_catalog.to_regclass('wirefence.resource_locks') IS NULL
-      OR pg_catalog.to_regprocedure('wirefence.check(pg_catalog.text,pg_catalog.text,pg_catalog.bool,pg_catalog.bool)') IS NULL
-      OR pg_catalog.to_regprocedure('wirefence.proxy_hold(pg_catalog.int4,pg_catalog.text,pg_catalog.text,pg_catalog.text,pg_catalog.bool,pg_catalog.text)') IS NULL
-      OR pg_catalog.to_regprocedure('wirefence.proxy_unhold(pg_catalog.int4,pg_catalog._int8)') IS NULL THEN 'incomplete'
-    WHEN NOT (pg_catalog.has_function_privilege(pg_catalog.to_regprocedure('wirefence.check(pg_catalog.text,pg_catalog.text,pg_catalog.bool,pg_catalog.bool)')::pg_catalog.oid, 'EXECUTE')
-      AND pg_catalog.has_function_privilege(pg_catalog.to_regprocedure('wirefence.proxy_hold(pg_catalog.int4,pg_catalog.text,pg_catalog.text,pg_catalog.text,pg_catalog.bool,pg_catalog.text)')::pg_catalog.oid, 'EXECUTE')
-      AND pg_catalog.has_function_privilege(pg_catalog.to_regprocedure('wirefence.proxy_unhold(pg_catalog.int4,pg_catalog._int8)')::pg_catalog.oid, 'EXECUTE')) THEN 'denied'
-    ELSE 'usable'
+    WHEN n IS NULL THEN NULL
+    WHEN NOT pg_catalog.has_schema_privilege(n, 'USAGE') THEN 'denied'
+    ELSE (
+      SELECT CASE WHEN pg_catalog.count(*) OPERATOR(pg_catalog.<>) 3 THEN 'incomplete'
+        WHEN pg_catalog.bool_and(pg_catalog.has_function_privilege(oid, 'EXECUTE')) THEN 'usable' ELSE 'denied' END
+      FROM pg_catalog.pg_proc
+      WHERE proname OPERATOR(pg_catalog.=) ANY ('{check,proxy_hold,proxy_unhold}'::pg_catalog.name[]) AND pronamespace OPERATOR(pg_catalog.=) n AND pronargs OPERATOR(pg_catalog.>) 1
+        AND pg_catalog.to_regclass('wirefence.resource_locks') IS NOT NULL)
   END,
   pg_catalog.pg_backend_pid(),
   pg_catalog.encode(pg_catalog.convert_to(pg_catalog.current_database()::pg_catalog.text, 'SQL_ASCII'), 'hex'),
   pg_catalog.to_regclass('pg_catalog.pg_dist_node')
+FROM (SELECT pg_catalog.to_regnamespace('wirefence')::pg_catalog.oid AS n OFFSET 0) AS s

@@ -72,7 +72,7 @@ func (s *Session) beginOver(typ byte, size int, in []byte, at int, out *Out) int
 
 // onlySuspected reports whether nothing but the session variable can carry a fence.
 func (s *Session) onlySuspected() bool {
-	return s.mayCarry() && s.variable.login == "" && !s.cfg.required() && !s.tx.judged && s.hold.state == policy.NoHold && s.cfg.Mode == Enforce
+	return s.mayCarry() && !s.login.fenced && !s.cfg.required() && !s.tx.judged && s.hold.state == policy.NoHold && s.cfg.Mode == Enforce
 }
 
 // streamOver handles the next part of an over-long text. Its last byte is not forwarded before

@@ -108,6 +108,7 @@ type login struct {
 	awaitsPassword bool        // the server waits for the client's answer to an Authentication message
 	authenticated  bool        // the proxy has authenticated the client
 	err            *wire.Error // the server's ErrorResponse
+	fenced         bool        // the session variable held a fence, which RESET brings back
 	fenceAtStartup bool        // the startup packet sets a fence, or the role or the database does
 }
 
