@@ -231,6 +231,7 @@ func TestPlacesOfChecks(t *testing.T) {
 		"which brings a value back":         {fencedBy(inBlock, fenced, varied), saying("ROLLBACK TO s; COMMIT"), "forward, checks 1, covered"},
 		"and takes a comment's check back":  {fencedBy(inBlock, fenced, underComment), saying("ROLLBACK TO s; COMMIT" + orders), "forward, checks 1, covered"},
 		"COMMIT under a comment's fence":    {fencedBy(inBlock, fenced, underComment), saying("COMMIT" + orders), "forward"},
+		"LOCK and COMMIT behind another's":  {fencedBy(inBlock, fenced), saying("LOCK TABLE t; COMMIT"), "forward, checks 1, covered"},
 		"COMMIT under another fence":        {fencedBy(inBlock, fenced), saying("COMMIT" + orders), "forward, checks 0, covered"},
 		"a comment":                         {fencedBy(unfenced), saying(signed), "forward, checks 0, covered"},
 		"a comment, and SET":                {fencedBy(), saying(set + ";" + signed + ";" + set + "; SELECT 1"), "forward, checks 1, covered"},

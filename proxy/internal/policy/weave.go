@@ -111,8 +111,8 @@ func (c *coverage) needs(m *Message, st *sqltext.Statement) (need, wait bool) {
 	switch {
 	case st.Class == sqltext.Ends && st.Flags.Has(sqltext.Commits):
 		// COMMIT runs deferred triggers, of statements that carried no fence, or a check that
-		// found none. If the transaction has failed, it only rolls back.
-		need = !c.fenced && !c.checked && c.ran && c.runs
+		// found none, and releases a LOCK. If the transaction has failed, it only rolls back.
+		need = (!c.fenced || c.locked) && !c.checked && c.ran && c.runs
 		return need, need && c.unknown
 	case st.Class == sqltext.Ends, st.Class == sqltext.Precedes:
 		return false, false // one releases the lock of a LOCK, the other may precede the snapshot
