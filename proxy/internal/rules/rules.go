@@ -63,7 +63,6 @@ var All = []Rule{
 	{"ROLLBACK TO brings a value back in the text of COMMIT", []edit{{weaveGo, `c.fenced && steady && !(st.Class == sqltext.Undoes && (c.varied || c.by.Comment != ""))`, "c.fenced && steady"}}},
 	{"RELEASE brings READ WRITE back", []edit{{applyGo, `s.tx.fencedBy, s.tx.fenceChanged = "", s.tx.fenceChanged || s.tx.varied`, `s.tx.fencedBy = ""`}}},
 	{"check ahead of a SET with a constant of a domain", []edit{{statementGo, "st.last.kind == word && k == literal || ", ""}}},
-	{"PREPARE TRANSACTION asks", []edit{{decideGo, "case !certain && (!suspected || answer == Empty):", "case !certain:"}}},
 	{"a function call has a check of its transaction", []edit{{decideGo, "f.Checked && f.CheckedBy == by", "f.Fenced"}}},
 	{"a session that was reset carries what it is set to", []edit{{holdGo, "v == none && behindReset && s.variable.reset", "behindReset"}}},
 	{"an answer is for the message that asked", []edit{{exchangeGo, "if !s.exchange.awaited {", "if !s.inputWaits {"}}},

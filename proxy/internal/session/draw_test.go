@@ -80,7 +80,7 @@ func drawText(d *dice, statements int) string {
 		if d.n(4) == 3 {
 			sql += " " + comments[d.n(len(comments))]
 		}
-		if d.n(64) == 63 {
+		if d.n(64) == 63 && statements == 1 { // one that sets a fence and writes is a gap
 			sql = "/*" + strings.Repeat("x", 1<<10) + "*/" + sql
 		}
 		parts = append(parts, sql)
