@@ -187,7 +187,8 @@ func TestWhatIsNotForgotten(t *testing.T) {
 			wirefence.set_resource('set', 'why', preempt_after => '1 s'), wirefence.declare_resource('declared', 'why')`)
 		mustExec(t, admin, "UPDATE wirefence.resource_locks SET reuse = 'once' WHERE resource_id = 'once'")
 		holder := db.app(t)
-		mustExec(t, holder, "SET wirefence.token = 'held=3'; SELECT wirefence.hold()")
+		mustExec(t, holder, "SET wirefence.token = 'held=3'")
+		mustExec(t, holder, holdSQL, nil)
 		mustExec(t, app, "BEGIN; SELECT wirefence.check('used=3')")
 		for name, state := range map[string]string{
 			"report_%:acme:17": "55000", "report_%:acme": "", "reportx%:acme:17": "", "bills": "55000", "used": "55000", "held": "55000", "leased": "55000",

@@ -150,7 +150,7 @@ func TestDoctorFindsDrift(t *testing.T) {
 		remedy string
 	}{
 		{"a dropped trigger", append(guard, "DROP TRIGGER wirefence_guard ON orders"),
-			3, "guards.tables", "problem", "public.orders, for orders: its triggers have gone", "wirefence protect public.orders --resource orders"},
+			3, "guards.tables", "problem", "public.orders, for orders: a trigger of its guard is missing", "wirefence protect public.orders --resource orders"},
 		{"a disabled trigger", append(guard, "ALTER TABLE reports DISABLE TRIGGER wirefence_guard_update"),
 			3, "guards.tables", "problem", "a trigger of its guard is disabled", "wirefence protect public.reports --resource 'report:{tenant}:{id}'"},
 		{"a renamed column", append(guard, "ALTER TABLE reports RENAME COLUMN tenant TO customer"),

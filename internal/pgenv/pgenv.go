@@ -141,11 +141,7 @@ func exists(file string) bool {
 
 // url writes the server as a connection string, with the encryption that libpq would use.
 func (s *Server) url() string {
-	var hosts []string
-	for _, host := range s.hosts {
-		hosts = append(hosts, url.PathEscape(host))
-	}
-	q := url.Values{"host": {strings.Join(hosts, ",")}, "port": {strings.Join(s.ports, ",")}}
+	q := url.Values{"host": {strings.Join(s.hosts, ",")}, "port": {strings.Join(s.ports, ",")}}
 	for keyword, variable := range map[string]string{
 		"sslmode": "PGSSLMODE", "sslnegotiation": "PGSSLNEGOTIATION", "target_session_attrs": "PGTARGETSESSIONATTRS",
 	} {
@@ -161,5 +157,5 @@ func (s *Server) url() string {
 		q.Set("sslcert", cert)
 		q.Set("sslkey", cmp.Or(s.setting("sslkey", "PGSSLKEY"), s.home(".postgresql/postgresql.key")))
 	}
-	return "postgres:///?" + q.Encode()
+	return "postgres:///?" + strings.ReplaceAll(q.Encode(), "+", "%20") // libpq reads a plus as one
 }

@@ -47,7 +47,7 @@ func TestUpstream(t *testing.T) {
 	}{
 		{"a host", nil, []string{"PGHOST=db"}, "host=db port=5432"},
 		{"a variable that is set twice", nil, []string{"PGHOST=a", "PGHOST=db"}, "host=db port=5432"},
-		{"a folder", nil, []string{"PGHOST=/run/pg 1", "PGPORT=5433"}, "host=%2Frun%2Fpg%201 port=5433"},
+		{"a folder", nil, []string{"PGHOST=/run/pg 1", "PGPORT=5433"}, "host=/run/pg 1 port=5433"},
 		{"several hosts", nil, []string{"PGHOST=a,b", "PGPORT=5432,5433", "PGTARGETSESSIONATTRS=read-write"}, "host=a,b port=5432,5433 target_session_attrs=read-write"},
 		{"an address", nil, []string{"PGHOST=db", "PGHOSTADDR=10.0.0.1"}, "host=10.0.0.1 port=5432"},
 		{"a service", services, []string{"PGHOST=elsewhere", "PGPORT=1", "PGSERVICE=shop"}, "host=db port=5433 sslmode=require"},

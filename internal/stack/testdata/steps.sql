@@ -63,6 +63,8 @@ BEGIN
     answer := wirefence.proxy_hold_untold(number, fence, default_resource, held, required, manner);
     IF answer LIKE 'held %' THEN
         PERFORM wirefence.tell_fence('held', false, fence, default_resource);
+    ELSIF manner = 'group' AND answer IN ('checked', 'once', 'apart') THEN
+        PERFORM wirefence.tell_fence('checked', true, fence, default_resource);
     END IF;
     RETURN answer;
 END
