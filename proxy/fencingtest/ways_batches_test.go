@@ -1,7 +1,6 @@
 package fencingtest
 
 import (
-	"slices"
 	"strings"
 	"testing"
 
@@ -137,14 +136,6 @@ var bypassesByMessages = []bypass{
 	{"a description that is parsed", "", "", func(c *client, _ *world) {
 		stack.WantState(c.T, c.Batch(parseOf("n", "SELECT '{33}'::noted[] "+behindStale), &pgproto3.Describe{ObjectType: 'S', Name: "n"}), "WF001")
 	}},
-}
-
-// wantOneOf fails the test unless an error has one of some SQLSTATEs.
-func wantOneOf(t stack.TB, err error, want ...string) {
-	t.Helper()
-	if !slices.Contains(want, stack.State(err)) {
-		t.Errorf("got %q, want one of %q (%v)", stack.State(err), want, err)
-	}
 }
 
 // SQL gives a name to another statement while the session carries no fence.

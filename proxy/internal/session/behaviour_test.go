@@ -49,16 +49,6 @@ func writing(tag string, rows ...string) behaviour {
 	}
 }
 
-func then(do behaviour, text string) behaviour {
-	return func(b *backend, carried []string) result {
-		r := reading(text)(b, carried)
-		if done := do(b, carried); done.code != "" {
-			return done
-		}
-		return r
-	}
-}
-
 func copyIn(b *backend, carried []string) result {
 	return result{code: b.write("COPY", carried), copyIn: true}
 }
