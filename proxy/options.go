@@ -67,8 +67,8 @@ type Options struct {
 	// a client keeps its server connection until it disconnects, pooling=transaction that
 	// it doesn't; by default each session detects a pooler, and assumes transaction.
 	Upstream string
-	// DatabaseURL is the connection string of the proxy's own role, for AuthQuery and for
-	// stored code. With several hosts or a target_session_attrs in Upstream the proxy asks
+	// DatabaseURL is the connection string of the proxy's own role, for AuthQuery and to
+	// look for functions that release advisory locks. With several hosts or a target_session_attrs in Upstream the proxy asks
 	// each server for its role with the URL's user, password and database.
 	DatabaseURL string
 	// TLS configures the encryption of clients' connections. By default there is none.

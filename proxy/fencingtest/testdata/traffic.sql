@@ -10,15 +10,8 @@ CREATE TABLE delayed (token int, how text);
 -- Rows of older tokens that were there when a token had been sealed.
 CREATE TABLE sealed (token int, older bigint);
 
--- The token in the session variable. The variable's name is put together at run time:
--- with stored code that names it, the proxy would take no holds.
-CREATE FUNCTION carried() RETURNS int LANGUAGE plpgsql VOLATILE AS $$
-DECLARE
-    token int;
-BEGIN
-    EXECUTE 'SELECT substr(current_setting(''wire' || 'fence.tok' || 'en''), 8)::int' INTO token;
-    RETURN token;
-END $$;
+-- The token in the session variable.
+CREATE FUNCTION carried() RETURNS int LANGUAGE sql VOLATILE AS $$ SELECT substr(current_setting('wirefence.token'), 8)::int $$;
 
 CREATE FUNCTION write(token int, how text) RETURNS int LANGUAGE sql VOLATILE AS $$
     INSERT INTO public.written (token, how) VALUES ($1, $2) RETURNING 1
