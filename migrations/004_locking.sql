@@ -100,15 +100,14 @@ AS $$
     WHERE x.locktype = 'transactionid' AND x.mode = 'ExclusiveLock';
 $$;
 
--- may_end reports whether the login of the session could itself end a backend, by the rule of
--- pg_terminate_backend.
+-- may_end reports whether an advance on use may end a backend: that of its own login, which could do
+-- it by itself. A superuser's session may run somebody else's code, as ANALYZE does with the functions
+-- of an index, so there it may end none.
 CREATE FUNCTION wirefence.may_end(holder_pid integer) RETURNS boolean
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
 AS $$
-    SELECT EXISTS (
-        SELECT FROM pg_stat_activity AS a JOIN pg_roles AS r ON r.oid = a.usesysid, pg_roles AS own
-        WHERE a.pid = holder_pid AND own.rolname = session_user AND (own.rolsuper OR NOT r.rolsuper)
-          AND (pg_has_role(own.oid, r.oid, 'USAGE') OR pg_has_role(own.oid, 'pg_signal_backend', 'USAGE')))
+    SELECT EXISTS (SELECT FROM pg_stat_activity AS a JOIN pg_roles AS r ON r.oid = a.usesysid
+                   WHERE a.pid = holder_pid AND r.rolname = session_user AND NOT r.rolsuper)
 $$;
 
 -- blocking_holders lists the backends that block a takeover with a token; a null token
@@ -334,7 +333,7 @@ $$;
 -- terminates idle backends, if it has the right. From stage 2 on, when preempt_after has
 -- passed, it terminates the backends that it saw in the same transaction one wait before. In
 -- stage 3 it terminates every backend that it saw before. A takeover that no issuer makes, an
--- advance on use, terminates only backends that its login could end itself.
+-- advance on use, terminates only backends of its own login.
 CREATE FUNCTION wirefence.inspect_holders(resource text, token bigint, seen text[], stage integer, issuing boolean) RETURNS text[]
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
@@ -398,7 +397,7 @@ BEGIN
     IF blocking IS NOT NULL THEN
         RAISE lock_not_available USING
             MESSAGE = 'could not take over resource ' || wirefence.quote_name(resource),
-            DETAIL = 'It is held by ' || blocking || ', which role ' || session_user || ' may not end.' || wirefence.describe_ended(),
+            DETAIL = 'It is held by ' || blocking || ', whose sessions role ' || session_user || ' may not end.' || wirefence.describe_ended(),
             HINT = 'Retry the transaction later, or let an issuer grant the token: its seal ends the holders.';
     END IF;
 END
@@ -447,6 +446,7 @@ BEGIN
             FROM wirefence.wait_for_lock(resource, true, wirefence.next_wait(looks, preempt_at, deadline), deadlocks) AS q;
             EXIT WHEN granted;
             IF wirefence.superseded(resource, token, source) THEN
+                EXIT WHEN NOT issuing AND pg_trigger_depth() > 0;
                 RETURN false;
             ELSIF clock_timestamp() > deadline AND preempt_after IS NULL THEN
                 RAISE lock_not_available USING

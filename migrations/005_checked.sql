@@ -51,10 +51,11 @@ RETURN set_config('wirefence.checked', coalesce(current_setting('wirefence.check
 
 -- note_tokens notes a check for guards. A check that was made READ ONLY is none to rely on: it
 -- records no token, and RELEASE of a savepoint and the end of a block with EXCEPTION make the
--- transaction READ WRITE again.
+-- transaction READ WRITE again. What is noted is not noted again.
 CREATE FUNCTION wirefence.note_tokens(entries text) RETURNS boolean
 LANGUAGE sql VOLATILE
-RETURN NOT wirefence.any_guards() OR current_setting('transaction_read_only') = 'on' OR wirefence.note_checked(entries);
+RETURN NOT wirefence.any_guards() OR current_setting('transaction_read_only') = 'on'
+    OR strpos(current_setting('wirefence.checked', true), ',' || entries || ',') > 0 OR wirefence.note_checked(entries);
 
 -- checked_condition returns an SQL condition for the trigger of a row: the transaction was
 -- checked for the resource, or, in shadow mode, the guard has noted it. entry is an SQL

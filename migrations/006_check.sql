@@ -447,7 +447,8 @@ END
 $$;
 
 -- check_several is check_current for the pairs of a fence, each of which is the current token of a
--- resource with a plain name. It takes the locks in the order of their keys and waits for none.
+-- resource with a plain name. It takes the locks in the order of their keys and waits for none; and
+-- none at all where a pair has to be recorded first.
 CREATE FUNCTION wirefence.check_several(carried text) RETURNS boolean
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
@@ -462,13 +463,13 @@ BEGIN
         PERFORM wirefence.know_server();
     END IF;
     FOR found IN
-        SELECT wirefence.lock_key(l.resource_id) AS key, l.ctid AS row, wirefence.is_here(l.pinned_to) IS NOT FALSE AS is_here
+        SELECT wirefence.lock_key(l.resource_id) AS key, l.ctid AS row, wirefence.is_here(l.pinned_to) IS NOT FALSE AND count(*) OVER () = missing AS fits
         FROM wirefence.resource_locks AS l
         WHERE l.resource_id = ANY (ARRAY(SELECT split_part(u.pair, '=', 1) FROM unnest(pairs) AS u(pair)))
           AND (l.fence = ANY (pairs) OR l.sourced_fence = ANY (pairs))
         ORDER BY 1
     LOOP
-        EXIT WHEN NOT (found.is_here AND pg_try_advisory_xact_lock_shared(found.key) AND currtid2('wirefence.resource_locks', found.row) = found.row);
+        EXIT WHEN NOT (found.fits AND pg_try_advisory_xact_lock_shared(found.key) AND currtid2('wirefence.resource_locks', found.row) = found.row);
         missing := missing - 1;
     END LOOP;
     RETURN missing = 0 AND wirefence.note_tokens(carried);

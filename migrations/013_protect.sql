@@ -315,13 +315,15 @@ $$;
 
 -- require_owner raises an error unless the login of the session is a member of the owner of a
 -- table. Its callers are SECURITY DEFINER functions, in which only session_user shows the
--- caller.
+-- caller. Where PostgreSQL runs the code of a table's owner for another login, as ANALYZE does with
+-- the functions of an index, it refuses UNLISTEN, which does nothing otherwise.
 CREATE FUNCTION wirefence.require_owner(target regclass) RETURNS void
-LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
     owner text;
 BEGIN
+    UNLISTEN wirefence_owner;
     SELECT quote_ident(pg_get_userbyid(c.relowner)) INTO owner FROM pg_class AS c
     WHERE c.oid = target AND NOT pg_has_role(session_user, c.relowner, 'MEMBER');
     IF FOUND THEN
@@ -351,7 +353,7 @@ BEGIN
     INSERT INTO wirefence.guards (relation, name, resource, template, shadow, protected_by)
     VALUES (target, target::text, wanted, templated, declare_guard.shadow, session_user);
     IF NOT wirefence.any_guards() THEN
-        PERFORM pg_advisory_xact_lock(hashtextextended('wirefence.any_guards', 0)); -- two concurrent replacements would fail
+        PERFORM FROM wirefence.secret FOR UPDATE; -- two concurrent replacements would fail
         propagated := wirefence.propagate('off');
         CREATE OR REPLACE FUNCTION wirefence.any_guards() RETURNS boolean LANGUAGE sql STABLE RETURN true;
         PERFORM wirefence.propagate(propagated);

@@ -8,13 +8,12 @@
 -- every snapshot that may still be read shows the mark.
 SET LOCAL search_path = pg_catalog, pg_temp;
 
--- guard_may_name reports whether a guard names a resource, or may do so by its template.
+-- guard_may_name reports whether a declared guard names a resource, or may do so by its template.
 CREATE FUNCTION wirefence.guard_may_name(resource text) RETURNS boolean
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
 AS $$
     SELECT EXISTS (
-        SELECT FROM (SELECT g.resource, g.template FROM wirefence.guards AS g
-                     UNION SELECT t.resource, t.function <> 'guard' FROM wirefence.guard_triggers AS t) AS named
+        SELECT FROM wirefence.guards AS named
         WHERE CASE WHEN named.template THEN guard_may_name.resource LIKE (
                         SELECT string_agg(CASE WHEN p.is_column THEN '%' ELSE regexp_replace(p.part, '([\\%_])', '\\\1', 'g') END, '' ORDER BY p.place)
                         FROM wirefence.name_parts(named.resource) WITH ORDINALITY AS p(part, is_column, place))
@@ -54,8 +53,8 @@ $$;
 
 -- forget makes a resource unknown, and removes its row. True: there is no row. False: it is unknown
 -- from the commit on, but the row is still there, since an older transaction may read it, or a
--- session uses the lock; a later call removes it. It ends no session and waits for none: a resource
--- that is in use is not forgotten, and raises 55000.
+-- session uses the lock; a later call removes it. It ends no session, and waits for none but an
+-- operator's change of the resource: one that is in use is not forgotten, and raises 55000.
 --
 -- With last_token it forgets the resource only as long as that is its last token. A caller that
 -- read the token and then found the lease free in another store thus forgets no later grant.
@@ -73,7 +72,7 @@ BEGIN
     END IF;
     -- An acquire has the first key from its begin on, and each other user of the resource the second.
     is_free := pg_try_advisory_xact_lock(wirefence.lease_key(resource)) AND pg_try_advisory_xact_lock(wirefence.lock_key(resource));
-    SELECT l.* INTO known FROM wirefence.resource_locks AS l WHERE l.resource_id = resource;
+    SELECT l.* INTO known FROM wirefence.resource_locks AS l WHERE l.resource_id = resource FOR UPDATE; -- an operator's change takes no other lock
     IF NOT FOUND THEN
         RETURN true;
     ELSIF wirefence.is_forgotten(known) THEN

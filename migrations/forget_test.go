@@ -1,6 +1,7 @@
 package migrations_test
 
 import (
+	"fmt"
 	"testing"
 
 	"github.com/jackc/pgx/v5"
@@ -232,5 +233,26 @@ func TestAPromotionBehindAForget(t *testing.T) {
 			t.Error("a token that a promotion may have lost was granted again")
 		}
 		wantCode(t, exec(app, "SELECT wirefence.check('orders=35')"), "WF001")
+	})
+}
+
+// An operator's change of a resource that is being forgotten is not lost: forget waits for it, and
+// leaves the resource alone.
+func TestAnOperatorsChangeDuringAForget(t *testing.T) {
+	onEach(t, func(t *testing.T, db database) {
+		app, issuer, operator := db.app(t), db.as(t, "issuer"), db.as(t, "issuer")
+		for i, change := range []string{"declare_resource('r', 'why', advance => 'use', reuse => 'once')", "set_resource('r', 'why', reuse => 'once', advance => 'use')"} {
+			seal(t, issuer, "r", int64(51+i))
+			if i == 0 {
+				mustExec(t, issuer, "SELECT wirefence.forget('r')")
+			}
+			mustExec(t, operator, "BEGIN; SELECT wirefence."+change)
+			forgets := db.start(t, issuer, "SELECT wirefence.forget('r')")
+			mustExec(t, operator, "COMMIT")
+			wantCode(t, <-forgets, "55000")
+			mustExec(t, app, "SELECT wirefence.check($1)", fmt.Sprintf("r=%d", 60+i))
+			wantCode(t, exec(app, "SELECT wirefence.check($1)", fmt.Sprintf("r=%d", 60+i)), "WF005")
+			mustExec(t, db.admin(t), "DELETE FROM wirefence.resource_locks; DELETE FROM wirefence.resource_changes")
+		}
 	})
 }

@@ -355,6 +355,28 @@ func TestAnAdvanceEndsNobodyElse(t *testing.T) {
 	})
 }
 
+// PostgreSQL runs the functions of an index with the rights of its owner, in the session of whoever
+// analyzes the table, which autovacuum does by itself. Such code has no rights of that login.
+func TestCodeInSomebodyElsesSession(t *testing.T) {
+	onEach(t, func(t *testing.T, db database) {
+		admin, app := db.admin(t), db.app(t)
+		mustExec(t, admin, `GRANT CREATE ON SCHEMA public TO app; CREATE TABLE jobs (id bigint PRIMARY KEY, claim bigint);
+			SELECT wirefence.declare_rows('job', 'jobs', '{id}', 'claim', 'claim > 0'), wirefence.check('used=1');
+			UPDATE wirefence.resource_locks SET preempt_after = '50 ms'`)
+		mustExec(t, app, `CREATE TABLE own (id int); INSERT INTO own VALUES (1);
+			CREATE FUNCTION tries(id int) RETURNS int IMMUTABLE LANGUAGE plpgsql AS $$ BEGIN
+				IF session_user = 'app' THEN RETURN id; END IF;
+				BEGIN PERFORM wirefence.drop_rows('job'); EXCEPTION WHEN insufficient_privilege THEN NULL; END;
+				BEGIN PERFORM wirefence.check('used=2'); EXCEPTION WHEN lock_not_available THEN NULL; END;
+				RETURN id; END $$;
+			CREATE INDEX ON own (tries(id))`)
+		victim := db.admin(t)
+		mustExec(t, victim, "BEGIN; SELECT wirefence.check('used=1')")
+		mustExec(t, admin, "ANALYZE own")
+		mustExec(t, victim, "COMMIT; INSERT INTO jobs VALUES (1, 5); SELECT wirefence.check('job(1)=5')")
+	})
+}
+
 // A guard's advance that had to wait is refused: the statement around it has a snapshot from
 // before the last holder's commit, so it would not see what that has written.
 func TestAnAdvanceThatWaitedInATrigger(t *testing.T) {

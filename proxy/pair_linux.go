@@ -3,6 +3,7 @@
 package proxy
 
 import (
+	"bytes"
 	"io"
 	"os"
 	"time"
@@ -146,7 +147,8 @@ func (p *pair) fromClient(read []byte) {
 		return
 	}
 	if p.apart {
-		p.later = append(p.later, func() { p.fromClient(nil) })
+		read = bytes.Clone(read) // the loop's buffer
+		p.later = append(p.later, func() { p.fromClient(read) })
 		return
 	}
 	in := p.client.input(read)
@@ -191,7 +193,8 @@ func (p *pair) fromServer(read []byte) {
 		return
 	}
 	if p.apart {
-		p.later = append(p.later, func() { p.fromServer(nil) })
+		read = bytes.Clone(read) // the loop's buffer
+		p.later = append(p.later, func() { p.fromServer(read) })
 		return
 	}
 	in := p.server.input(read)
@@ -219,7 +222,7 @@ func (p *pair) sendServers(in []byte, out *session.Out, used int, wake, ended bo
 	if wake {
 		p.fromClient(nil)
 	}
-	if reading && p.server.tlsErr != nil {
+	if reading && p.server.tlsErr != nil && !p.apart {
 		p.handleReadEnd(&p.server, p.server.tlsErr)
 	}
 }

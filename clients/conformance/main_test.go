@@ -32,6 +32,7 @@ var (
 		SELECT wirefence.protect('reports', 'reports'), wirefence.acquire('reports', 'nobody', '1ms');
 		CREATE TABLE jobs (id bigint PRIMARY KEY, claim bigint NOT NULL);
 		INSERT INTO jobs VALUES (17, 1763900000000000), (18, -1);
+		GRANT SELECT, UPDATE ON jobs TO app;
 		SELECT wirefence.declare_rows('job', 'jobs', '{id}', 'claim', 'id > 0')`}
 	binary string // wirefence
 	folder string // of the compiled programs for Node

@@ -92,10 +92,10 @@ func TestBehindThePoolerNothingIsHeld(t *testing.T) {
 		c.Must("COMMIT")
 	}
 	c.Must("BEGIN", "SET LOCAL wirefence.token = 'orders=34'")
-	stack.WantState(t, call("1034"), "", "a function call")
-	c.Must("COMMIT", "BEGIN", "SET LOCAL wirefence.token = 'orders=33'")
-	stack.WantState(t, call("1033"), "WF001", "a stale function call")
-	c.Must("ROLLBACK")
+	stack.WantState(t, call("1033"), "WF006", "a function call that no check of its transaction covers")
+	c.Must("ROLLBACK", "BEGIN", "SET LOCAL wirefence.token = 'orders=34'", "SELECT 1")
+	stack.WantState(t, call("1034"), "", "a function call behind a check")
+	c.Must("COMMIT")
 	stack.WantState(t, c.Call(w.function(t, "pg_catalog.set_config(text, text, boolean)"), "wirefence.token", "orders=35", "f"), "WF006", "set_config")
 	w.wantRowsOf(t, 34, 2)
 	if got := w.count(t, "SELECT min(oid::bigint) + 10000 * count(*) FROM pg_largeobject_metadata"); got != 11034 {

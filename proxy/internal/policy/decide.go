@@ -174,7 +174,7 @@ func (f *Facts) beforeGroup(m *Message, by Carrier) (Action, bool) {
 	switch {
 	case setsVariable(m):
 		// The message may seal or revoke what this session holds, or change the fence.
-		if f.Hold.State != NoHold && f.Answer != Granted {
+		if f.Hold.State != NoHold && f.Answer != Granted && f.Answer != Stuck {
 			return Action{Do: GiveBack}, true
 		}
 		if needs && takes {
@@ -183,7 +183,7 @@ func (f *Facts) beforeGroup(m *Message, by Carrier) (Action, bool) {
 	case counts && target.Carries():
 	case takes:
 		return Action{Do: Take, By: target, Needed: needs}, true
-	case f.Hold.State != NoHold && (by.Carries() || f.Required || f.Hold.Over || f.Hold.State == Doubtful):
+	case f.Hold.State != NoHold && f.Answer != Stuck && (by.Carries() || f.Required || f.Hold.Over || f.Hold.State == Doubtful):
 		return Action{Do: GiveBack}, true
 	}
 	// Without a hold such a message runs only if it carries no fence, or in shadow mode.
@@ -274,7 +274,7 @@ func (f *Facts) decideAlone(m *Message, by Carrier) Action {
 		return Action{By: by}
 	case answer == Observed || f.Shadow:
 		return Action{By: by}
-	case answer == Fails:
+	case answer == Fails, answer == Stuck:
 		return refuse(fence.CannotBeFenced, ByExchange, 0)
 	case f.Batch.Open && f.CanHold:
 		return refuse(fence.CannotBeFenced, NotFirst, 0)

@@ -51,6 +51,7 @@ const (
 	Unheld          // the fence is good, and can't be held
 	Observed        // the proxy or the resources are in shadow mode; the refusal was reported
 	Fails           // the exchange raised an error
+	Stuck           // the one that was to give the hold back did
 )
 
 // HoldState is the state of the session's hold.

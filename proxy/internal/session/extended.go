@@ -18,6 +18,7 @@ func (s *Session) parse(msg []byte, at int, out *Out) int {
 		return s.pass(len(msg), len(msg), at, out)
 	}
 	s.tracing = s.traceOf(body)
+	s.forgetIdle()
 	result, st := s.scan(body)
 	bySettings := result.BySettings && sqltext.Mentions(body)
 	if _, ok := s.covered(&st); ok && result.FenceErr == nil && !bySettings {

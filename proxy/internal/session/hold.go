@@ -1,6 +1,7 @@
 package session
 
 import (
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -162,9 +163,10 @@ func (s *Session) noteReadOnly() {
 }
 
 // noteNone records that a check has found no fence. If a text that resets is all that may have
-// changed the variable since the last one, the session carries nothing.
+// changed the variable since the last one, the session carries nothing, unless a reset brings back
+// the fence of its login.
 func (s *Session) noteNone(v verdict, behindReset bool) {
-	if v == none && behindReset && s.variable.reset {
+	if v == none && behindReset && s.variable.reset && !s.login.fenced {
 		s.variable = variable{}
 		if s.lastCarrier.Variable {
 			s.lastCarrier = policy.Carrier{}
@@ -203,6 +205,7 @@ func (s *Session) finishTake() {
 		s.hold.change(policy.AskFails)
 		s.hold.pausedFor, s.hold.pausedUntil = s.hold.by, s.at.Add(pause)
 		s.answer = policy.Fails
+		s.noteSchemaGone("3F000")
 		return
 	case x.verdict == held:
 		s.answer = policy.Granted
@@ -254,8 +257,24 @@ func (s *Session) finishGiveBack() {
 		s.hold.failures = 0
 		return
 	}
+	s.answer, s.answerErr = policy.Stuck, s.exchange.err // don't try again ahead of the same message
+	if s.noteSchemaGone("3F000", "42883") {
+		return
+	}
 	s.hold.failures++
 	s.hold.change(policy.GiveBackFails)
+}
+
+// noteSchemaGone records that the schema was dropped, if the last exchange says so by one of these
+// SQLSTATEs: nothing is held then.
+func (s *Session) noteSchemaGone(states ...string) bool {
+	if err := s.exchange.err; err == nil || !slices.Contains(states, err.Code) {
+		return false
+	}
+	s.schema = absent
+	s.db.schema.Store(false)
+	s.hold.change(policy.GivesBack)
+	return true
 }
 
 // atBoundary reports whether the proxy may send an exchange of its own: no transaction is

@@ -128,7 +128,7 @@ func (s *Session) swells(a *policy.Action) bool {
 
 // pushQuery records a Query that is being sent.
 func (s *Session) pushQuery(under cover) *note {
-	s.batch.Open = false
+	s.batch.Open, s.answer = false, policy.NoAnswer
 	s.tally[under]++
 	n := &s.q.Push(ledger.Query).Note
 	n.groupSample, n.trace = s.timesGroup(under), s.tracing
@@ -168,10 +168,15 @@ func (s *Session) functionCall(in []byte, size, at int, out *Out) int {
 // canForwardUnread reports whether a text needs no lexing: the session carries no fence,
 // and the text has no word that could carry or set one.
 func (s *Session) canForwardUnread(body []byte) bool {
+	s.forgetIdle()
+	return s.unfenced() && !sqltext.Mentions(body)
+}
+
+// forgetIdle forgets the last group's fence once the session doesn't count as busy with it.
+func (s *Session) forgetIdle() {
 	if s.lastCarrier != (policy.Carrier{}) && s.hold.state == policy.NoHold && s.at.Sub(s.lastAt) >= s.busyFor() {
 		s.lastCarrier = policy.Carrier{}
 	}
-	return s.unfenced() && !sqltext.Mentions(body)
 }
 
 // replicationCommand reports whether a text is one of the commands that only a

@@ -57,8 +57,8 @@ func (s *Session) learnLogin(columns [][]byte) {
 	s.pooled = s.cfg.Pooling == PoolingTransaction || s.cfg.Pooling == PoolingUnknown && !s.isOwnBackend(string(columns[2]))
 	s.db = s.databases.join(databaseName(columns[3]))
 	s.db.citus.Store(len(columns) > 4 && columns[4] != nil)
-	if s.schema == usable {
-		s.db.schema.Store(true)
+	if s.schema != denied {
+		s.db.schema.Store(s.schema == usable)
 	}
 }
 

@@ -25,6 +25,7 @@ const maxOverName = 64
 // beginOver handles the head of a Query or Parse above MaxStatement.
 func (s *Session) beginOver(typ byte, size int, in []byte, at int, out *Out) int {
 	s.tracing = nil
+	s.forgetIdle()
 	m := policy.Message{Kind: policy.Query}
 	var name []byte
 	head := wire.HeaderSize

@@ -195,7 +195,9 @@ func (s *Scanner) classifySet() (Class, Flags, int) {
 	case s.word(1, "session") && s.word(2, "authorization") && s.word(3, "default") && s.st.n == 4:
 		return Free, Cleans, 0
 	default:
-		return Free, flags | CallsSetter, 0
+		name := s.st.first[at]
+		names := s.is(name, "wirefence") || name.kind == quoted && hasFolded(s.text[name.start+1:], "wirefence")
+		return Free, flags | flagsIf(names, CallsSetter), 0
 	}
 }
 

@@ -145,11 +145,11 @@ func TestFreeCallsOnServers(t *testing.T) {
 
 // flagged has statements and their flags.
 var flagged = map[string]Flags{
-	"SELECT 1": 0, "SELECT 'wire' || 'fence'": 0, "SHOW x": 0, "SET a.b = 'c'": CallsSetter, "SELECT * FROM wirefence_jobs": 0, "SELECT 'mywirefence'": 0,
+	"SELECT 1": 0, "SELECT 'wire' || 'fence'": 0, "SHOW x": 0, "SET a.b = 'c'": 0, "SELECT * FROM wirefence_jobs": 0, "SELECT 'mywirefence'": 0,
 
 	"SET wirefence.token = 'a=1'":          Sets,
 	"SET SESSION WireFence.Token TO 'a=1'": Sets, `SET "wirefence.token" = 'a=1'`: Sets, "SET wirefence . token = ''": Sets,
-	"SET LOCAL wirefence.token = 'a=1'": Sets | Local, "SET LOCAL work_mem = '1MB'": Local | CallsSetter, "RESET wirefence.token": SetsVariable | Cleans,
+	"SET LOCAL wirefence.token = 'a=1'": Sets | Local, "SET LOCAL work_mem = '1MB'": Local, "RESET wirefence.token": SetsVariable | Cleans,
 	"SHOW wirefence.token": SetsVariable, // it doesn't, but names it
 	"RESET ALL":            Resets | Cleans, "reset all": Resets | Cleans, "DISCARD ALL": Resets | DropsPrepared | Unlocks | Cleans, "DISCARD PLANS": Cleans, "DISCARD TEMP": Cleans,
 	"SELECT set_config('wirefence.token', 'a=1', false)":                                       Sets,
@@ -179,7 +179,7 @@ var flagged = map[string]Flags{
 
 	"select Pg_Catalog . Pg_Advisory_Unlock_All ( ) -- c": Unlocks | Cleans, "SELECT app.pg_advisory_unlock_all()": Unlocks, "SELECT pg_advisory_unlock_all() AS a": Unlocks,
 	"CLOSE ALL": Cleans, "CLOSE c": Cleans, "UNLISTEN *": Cleans, "RESET a.b": Cleans, "RESET SESSION AUTHORIZATION": Cleans,
-	"SET SESSION AUTHORIZATION DEFAULT": Cleans, "SET SESSION AUTHORIZATION app": CallsSetter,
+	"SET SESSION AUTHORIZATION DEFAULT": Cleans, "SET SESSION AUTHORIZATION app": 0, "SET search_path TO wirefence, public": SetsVariable,
 
 	"EXECUTE p": 0, "EXPLAIN ANALYZE EXECUTE p": 0, "FETCH c": 0, "DO 'execute x'": 0,
 	"PREPARE p AS SELECT 1": Stores, "DECLARE c CURSOR FOR SELECT 1": Stores, "PREPARE p AS SELECT pg_advisory_unlock_all()": Stores | Unlocks,

@@ -47,7 +47,7 @@ type Flags uint16
 const (
 	// SetsVariable: it names wirefence, so it may set the session variable wirefence.token.
 	SetsVariable Flags = 1 << iota
-	// CallsSetter: it is a SET, or names set_config.
+	// CallsSetter: it is a SET of the variable, or names set_config.
 	CallsSetter
 	// Resets: RESET ALL or DISCARD ALL, which restore the session's first values.
 	Resets
