@@ -83,7 +83,7 @@ func TestBehindThePoolerOnlyTheTransactionsOwnFenceCounts(t *testing.T) {
 		"of another variable in a query": {{"SELECT set_config('app.who', v, false) FROM (VALUES ('a')) x(v)", ""}, {write, ""}},
 		"by a prepared statement":        {{"PREPARE p AS SELECT set_config('wirefence.token', 'orders=34', false)", "WF006"}, {write, ""}},
 		"as an escaped literal":          {{`SET wirefence.token = E'orders=34'`, "WF006"}, {write, ""}},
-		"only mentioned":                 {{"SHOW datestyle", ""}, {"SELECT current_setting('wirefence.token', true)", ""}, {"COMMENT ON TABLE jobs IS 'see wirefence, and set_config'", ""}, {"SET application_name = E'a'", ""}, {write, ""}},
+		"only mentioned":                 {{"SHOW datestyle", ""}, {"SELECT current_setting('wirefence.token', true)", ""}, {"COMMENT ON TABLE jobs IS 'see wirefence'", ""}, {"SET application_name = E'a'", ""}, {write, ""}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -49,11 +49,10 @@ func TestASchemaThatIsDropped(t *testing.T) {
 	c, unfenced := w.fenced(t, "orders=34"), w.connect(t)
 	c.Must("SELECT 1", "SELECT 2", "SELECT 3")
 	w.Exec(t, "DROP SCHEMA wirefence CASCADE")
-	for _, sql := range []string{"VACUUM jobs", "SELECT 1", "VACUUM jobs", "DO $$ BEGIN END $$"} {
-		if err := c.Simple(sql); err == nil {
-			t.Errorf("%s: ran under a fence that nobody can check", sql)
-		}
-	}
+	// They run while the hold lasts, and are refused from then on.
+	stack.Eventually(t, "nothing runs under a fence that nobody can check", func() bool {
+		return c.Simple("VACUUM jobs") != nil && c.Simple("SELECT 1") != nil && c.Simple("DO $$ BEGIN END $$") != nil
+	})
 	w.connect(t).Must("SELECT 'wirefence'", "SELECT 1", "VACUUM jobs", "DO $$ BEGIN END $$")
 	unfenced.Must("SELECT 'wirefence'", "VACUUM jobs", "SELECT 1")
 }
