@@ -384,16 +384,19 @@ BEGIN
 END
 $$;
 
--- refuse_advance raises 55P03 if a holder blocks an advance on use that may not end it.
-CREATE FUNCTION wirefence.refuse_advance(resource text, token bigint) RETURNS void
+-- refuse_advance raises 55P03 if a holder blocks an advance on use that may not end it, and was seen
+-- in the same transaction one wait before.
+CREATE FUNCTION wirefence.refuse_advance(resource text, token bigint, seen text[]) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
     blocking text;
 BEGIN
-    SELECT string_agg('process ' || w.pid || coalesce(' of role ' || a.usename, ''), ', ' ORDER BY w.pid) INTO blocking
-    FROM wirefence.blocking_holders(resource, token) AS w LEFT JOIN pg_stat_activity AS a ON a.pid = w.pid
-    WHERE w.pid IS NOT NULL AND NOT wirefence.may_end(w.pid);
+    PERFORM pg_stat_clear_snapshot();
+    SELECT string_agg('process ' || w.pid || ' of role ' || a.usename, ', ' ORDER BY w.pid) INTO blocking
+    FROM wirefence.blocking_holders(resource, token) AS w JOIN pg_stat_activity AS a ON a.pid = w.pid -- others are gone by now
+    WHERE NOT wirefence.may_end(w.pid) AND (w.is_idle OR concat_ws(' ', w.pid, w.backend_start, w.virtualtransaction) = ANY (seen))
+      AND (a.state <> 'active' OR wirefence.announced(resource, w.virtualtransaction) IS NULL) IS NOT FALSE; -- a takeover under way ends by itself
     IF blocking IS NOT NULL THEN
         RAISE lock_not_available USING
             MESSAGE = 'could not take over resource ' || wirefence.quote_name(resource),
@@ -460,7 +463,7 @@ BEGIN
             END IF;
             looks := looks + 1;
             IF clock_timestamp() >= preempt_at THEN
-                PERFORM wirefence.refuse_advance(resource, token) WHERE NOT issuing;
+                PERFORM wirefence.refuse_advance(resource, token, seen) WHERE NOT issuing;
                 stage := least(stage + 1, 3);
                 looks := 2;
             END IF;

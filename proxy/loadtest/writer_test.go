@@ -233,7 +233,8 @@ func (w *writer) judge(p plan, t tokens, err error, idle bool) (fate, string) {
 		}
 		return ended, ""
 	case pgErr.Code == "40001":
-		if !p.mayConflict() {
+		// A guard's advance on use that had to wait is refused.
+		if !p.mayConflict() && !strings.HasPrefix(pgErr.Detail, "The statement waited for former holders") {
 			return conflict, "40001, which is not documented for this"
 		}
 		return conflict, ""
