@@ -100,8 +100,8 @@ func (l *Lease) Holder() string { return l.holder }
 // String names the resource and the token alone, so that no log of a lease has the grant's id.
 func (l *Lease) String() string { return fmt.Sprintf("lease of %q with token %d", l.resource, l.token) }
 
-// GrantID returns the id by which Store.Renew and Store.Release know this grant. Who learns it
-// can keep or free the lease.
+// GrantID returns the id by which Store.Renew and Store.Release know this grant. It is a secret:
+// anybody who has it can renew and release the lease.
 func (l *Lease) GrantID() string { return l.id }
 
 // Fence returns the fence of this grant. It goes into a session, a transaction or a statement,

@@ -6,7 +6,7 @@
 -- Each class has two functions that only declare_rows writes. The claim is a SQL function of the
 -- row's columns. PostgreSQL reads the owner's expressions once, when it is created, so neither a
 -- setting nor another object of the same name changes them later. The judge looks the rows up,
--- with the rights of the caller: who may not update the job may not check it. All that runs with
+-- with the rights of the caller: a role that may not update the job may not check it. All code with
 -- these rights qualifies every name and operator, or has a search_path of its own.
 SET LOCAL search_path = pg_catalog, pg_temp;
 

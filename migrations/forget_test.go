@@ -177,7 +177,7 @@ func TestACheckThatStallsAcrossAForget(t *testing.T) {
 	})
 }
 
-// What is in use, or whose policy would be lost, stays.
+// A resource that is in use stays, and so does one with a policy that would be lost.
 func TestWhatIsNotForgotten(t *testing.T) {
 	onEach(t, func(t *testing.T, db database) {
 		admin, app, issuer := db.admin(t), db.app(t), db.as(t, "issuer")

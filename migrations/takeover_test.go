@@ -355,8 +355,8 @@ func TestAnAdvanceEndsNobodyElse(t *testing.T) {
 	})
 }
 
-// PostgreSQL runs the functions of an index with the rights of its owner, in the session of whoever
-// analyzes the table, which autovacuum does by itself. Such code has no rights of that login.
+// ANALYZE, by autovacuum too, calls the functions of an index with the rights of the table's owner, in
+// the session of another login. They gain none of that login's rights.
 func TestCodeInSomebodyElsesSession(t *testing.T) {
 	onEach(t, func(t *testing.T, db database) {
 		admin, app := db.admin(t), db.app(t)

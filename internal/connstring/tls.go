@@ -21,8 +21,8 @@ func (s Settings) SetTLS(c *tls.Config) {
 }
 
 // Verify verifies a server's certificates by libpq's rules (documentation, "Client Verification of Server Certificates"):
-// those of roots, nil for the system's, must have signed the chain, and the certificate must bear the host's name, unless
-// that is "".
+// the chain must lead to one of the roots, nil for the system's, and the certificate must bear the host's name. An empty
+// host omits the second part.
 func Verify(chain []*x509.Certificate, roots *x509.CertPool, host string) error {
 	if len(chain) == 0 {
 		return errors.New("the server presented no certificate")

@@ -80,8 +80,8 @@ func (s *Server) readService() {
 	}
 }
 
-// lines calls each for each line of a service file, and says whether it is one of the service.
-// It reports whether the service is there. Its first section counts.
+// lines passes each line of a service file to each, with whether it is in the section of the service.
+// It reports whether the file has the service, whose first section counts.
 func (s *Server) lines(text string, each func(line string, within bool)) (found bool) {
 	within := false
 	for line := range strings.Lines(text) {

@@ -7,9 +7,10 @@ import (
 	"github.com/wirefence/wirefence/proxy/internal/wire"
 )
 
-// A text above MaxStatement is not buffered. In a session that carries a fence it is refused; if
-// only the session variable knows, that is asked first. In any other session the proxy forwards it in parts, and reads them: at a fence in a comment
-// it closes the connections, so the server never gets the message's end and runs nothing of it.
+// A text above MaxStatement is not buffered. In a session that carries a fence it is refused; where
+// only the session variable may carry one, the proxy asks first. In any other session it forwards the
+// text in parts and reads them. At a fence in a comment it closes the connections, so the server never
+// gets the message's end and runs nothing of it.
 
 // oversize is the state of an over-long text.
 type oversize struct {
