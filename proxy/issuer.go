@@ -48,17 +48,23 @@ const keepIdle = time.Second
 
 func (p *poll) run(ctx context.Context, o *Options) {
 	var db *pgx.Conn
-	defer func() {
+	closeIdle := func() { // the next question may have to go to another server
 		if db != nil {
 			_ = db.Close(context.Background())
+			db = nil
 		}
-	}()
+	}
+	defer closeIdle()
 	outage := quietlog.Outage(o.Logger)
 	timer := time.NewTimer(0)
 	defer timer.Stop()
-	for wake := p.wake; ; {
+	for wake, idle := p.wake, false; ; {
 		select {
 		case <-timer.C:
+			if idle {
+				closeIdle()
+				continue
+			}
 		case <-wake:
 		case <-ctx.Done():
 			return
@@ -76,13 +82,14 @@ func (p *poll) run(ctx context.Context, o *Options) {
 		}
 		p.report(outage, wait, err)
 		timer.Stop()
-		if wake = p.wake; wait >= 0 {
+		if idle = wait < 0; idle {
+			wake, wait = p.wake, keepIdle
+		} else {
 			wake = nil
-			timer.Reset(wait)
 		}
-		if db != nil && (wait < 0 || wait > keepIdle) { // the next one may have to go to another server
-			_ = db.Close(context.Background())
-			db = nil
+		timer.Reset(wait)
+		if wait > keepIdle {
+			closeIdle()
 		}
 	}
 }
