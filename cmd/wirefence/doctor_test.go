@@ -286,6 +286,20 @@ func TestDoctorFindsUnknownSettings(t *testing.T) {
 	r.ends(t, 3, "sessions.settings")
 }
 
+// What code in the database does to a fence isn't followed, so it is named.
+func TestDoctorNamesCode(t *testing.T) {
+	t.Parallel()
+	p := newPatient(t)
+	examine(t, p.settings()).finds(t, "sessions.code", "ok", "", "")
+	p.exec(t,
+		"CREATE FUNCTION take_turn() RETURNS text LANGUAGE sql AS $$ SELECT set_config('Wirefence.Token', 'orders=1', true) $$",
+		"CREATE FUNCTION forget_locks() RETURNS void LANGUAGE sql BEGIN ATOMIC SELECT pg_advisory_unlock_all(); END")
+	examine(t, p.settings()).
+		finds(t, "sessions.code", "note", "take_turn()", "wirefence protect").
+		finds(t, "sessions.code", "note", "forget_locks()", "pg_advisory_unlock(key)").
+		ends(t, 0)
+}
+
 func TestDoctorCountsAllSessions(t *testing.T) {
 	t.Parallel()
 	p := newPatient(t)

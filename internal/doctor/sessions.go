@@ -16,6 +16,7 @@ var sessionChecks = []Check{
 	{"sessions.prepared", []string{schemaVersion}, checkPreparedTransactions},
 	{"sessions.idle", []string{schemaVersion}, checkIdleSessions},
 	{"sessions.settings", []string{databaseReachable}, judging((*Input).presets, judgePresets)},
+	{"sessions.code", []string{schemaVersion}, judging((*Input).code, judgeCode)},
 }
 
 //go:embed sql/prepared.sql
@@ -130,6 +131,42 @@ func judgePresets(_ *Input, all []preset) (found []Finding) {
 			Remedy: []string{p.Remedy}})
 	}
 	return finding.OrFine(found, "no role and no database has a setting of Wirefence that nothing reads")
+}
+
+//go:embed sql/code.sql
+var codeSQL string
+
+// code is a function of the application that may change what a session carries or holds.
+type code struct {
+	Name    string
+	Unlocks bool // it releases advisory locks, otherwise it names the variable
+}
+
+func (in *Input) code(ctx context.Context) ([]code, error) { return rows[code](ctx, in, codeSQL) }
+
+// judgeCode reports code in the database, which the proxy doesn't follow.
+func judgeCode(_ *Input, all []code) (found []Finding) {
+	var fences, unlocks []string
+	for _, c := range all {
+		if c.Unlocks {
+			unlocks = append(unlocks, c.Name)
+		} else {
+			fences = append(fences, c.Name)
+		}
+	}
+	if len(fences) > 0 {
+		found = append(found, Finding{Grade: Note,
+			Says:   "functions that name " + fence.Variable + ": " + listed(fences),
+			Means:  "The proxy doesn't follow code in the database: what runs behind such a function in the same message is checked for the fence that the session carried before.",
+			Remedy: []string{"wirefence protect TABLE, for each table that such code writes"}})
+	}
+	if len(unlocks) > 0 {
+		found = append(found, Finding{Grade: Note,
+			Says:   "functions that may release a session's advisory locks: " + listed(unlocks),
+			Means:  "Sessions of this database don't hold their fence: each transaction is checked, which is safe and slower.",
+			Remedy: []string{"let them release the locks that they took, by pg_advisory_unlock(key)"}})
+	}
+	return finding.OrFine(found, "no function names "+fence.Variable+" or releases all advisory locks")
 }
 
 // waits has the preempt_after of each resource.
