@@ -104,8 +104,8 @@ fmt: ## Format all Go files
 	gofmt -w $(GOFILES)
 
 .PHONY: cli
-cli: ## Write what follows from commands and settings: docs/cli.md, tables of docs/operations.md, the chart's schema
-	CGO_ENABLED=0 $(GO) run -tags manual ./cmd/wirefence manual --docs docs
+cli: ## Write what follows from commands and settings: docs/reference/cli.md, tables of docs/reference/settings.md, the chart's schema
+	CGO_ENABLED=0 $(GO) run -tags manual ./cmd/wirefence manual --docs docs/reference
 	$(GO) generate ./deploy/helm
 
 .PHONY: wire
@@ -125,7 +125,7 @@ fuzz: ## Run every fuzz target for FUZZTIME (20s)
 .PHONY: bench
 bench: build ## Compare speed side by side: direct, fenced, PgBouncer
 	scripts/install-servers --all
-	$(GO) run ./bench -out docs/benchmarks.md $(BENCHFLAGS)
+	$(GO) run ./bench -out docs/reference/benchmarks.md $(BENCHFLAGS)
 
 .PHONY: bench-compare
 bench-compare: ## Compare the speed of this tree with that of a commit: BASE=<commit>
@@ -213,9 +213,9 @@ packages: snapshot ## Build it twice, compare, install the package, and restart 
 ##@ Tests that write a page
 
 .PHONY: matrix
-matrix: ## Run every driver on every version of PostgreSQL, and write docs/compatibility.md
+matrix: ## Run every driver on every version of PostgreSQL, and write docs/reference/compatibility.md
 	scripts/install-servers --all
-	$(GO) test -count=1 -timeout 60m -run TestMatrix ./proxy/drivertest -matrix -page $(CURDIR)/docs/compatibility.md
+	$(GO) test -count=1 -timeout 60m -run TestMatrix ./proxy/drivertest -matrix -page $(CURDIR)/docs/reference/compatibility.md
 
 .PHONY: faults
 faults: ## The same as verify-faults, and write docs/failover.md

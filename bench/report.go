@@ -66,7 +66,7 @@ func (b *book) markdown() string {
 	return p.String()
 }
 
-// summary is docs/benchmarks.md: a table for each question that a user has, and the goals
+// summary is docs/reference/benchmarks.md: a table for each question that a user has, and the goals
 // that are missed.
 func (b *book) summary() string {
 	var p page

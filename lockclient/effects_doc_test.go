@@ -18,10 +18,10 @@ import (
 	"github.com/wirefence/wirefence/internal/stack"
 )
 
-// documented returns the first block in a language of the section on plain SQL in docs/effects.md.
+// documented returns the first block in a language of the section on plain SQL in docs/reference/effects.md.
 func documented(t *testing.T, language string) string {
 	t.Helper()
-	text, err := pages.First("../docs/effects.md", "In plain SQL", language)
+	text, err := pages.First("../docs/reference/effects.md", "In plain SQL", language)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -49,7 +49,7 @@ except psycopg.Error as refused:
     print(refused)
 `
 
-// The scripts in docs/effects.md report each outcome as the page says.
+// The scripts in docs/reference/effects.md report each outcome as the page says.
 func TestTheDocumentedEffects(t *testing.T) {
 	stack.NeedsMore(t, "curl and Python's psycopg")
 	for name, command := range map[string][]string{

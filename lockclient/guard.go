@@ -45,7 +45,7 @@ type Database interface {
 // Without an error, the effect succeeded before any later grant was sealed. But a request
 // that the effect no longer waits for, as after a timeout, can arrive later; and a
 // process that is stopped during an effect can continue as a zombie. If the target of the
-// effect can refuse stale tokens, let it: docs/effects.md says how.
+// effect can refuse stale tokens, let it: docs/reference/effects.md says how.
 //
 // Guard uses one connection of the database while it runs. It may be called several times
 // at once. The first check of a token that was not sealed makes other transactions with

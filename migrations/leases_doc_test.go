@@ -13,7 +13,7 @@ import (
 // documentedScript returns the first SQL text of a page.
 func documentedScript(t *testing.T, page string) string {
 	t.Helper()
-	script, err := pages.First("../docs/"+page, "", "sql")
+	script, err := pages.First("../docs/reference/"+page, "", "sql")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -31,7 +31,7 @@ func (db database) psql(t *testing.T, role, script string, args ...string) (stri
 	return strings.TrimSpace(string(out)), err
 }
 
-// The script in docs/sources.md is refused where the page says so, and nowhere else.
+// The script in docs/reference/sources.md is refused where the page says so, and nowhere else.
 func TestTheDocumentedSources(t *testing.T) {
 	script := documentedScript(t, "sources.md")
 	onEach(t, func(t *testing.T, db database) {
@@ -51,7 +51,7 @@ func TestTheDocumentedSources(t *testing.T) {
 	})
 }
 
-// The script in docs/leases.md does what the page says.
+// The script in docs/reference/leases.md does what the page says.
 func TestTheDocumentedLeaseScript(t *testing.T) {
 	script := documentedScript(t, "leases.md")
 	onEach(t, func(t *testing.T, db database) {

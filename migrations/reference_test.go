@@ -11,7 +11,7 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-var updateReference = flag.Bool("update-reference", false, "write docs/reference-sql.md anew")
+var updateReference = flag.Bool("update-reference", false, "write docs/reference/sql.md anew")
 
 //go:embed reference_test.sql
 var referenceSQL string
@@ -22,7 +22,7 @@ type sqlFunction struct {
 	Description               string
 }
 
-const referencePage = "../docs/reference-sql.md"
+const referencePage = "../docs/reference/sql.md"
 
 const referenceIntro = `# SQL functions
 
@@ -30,7 +30,7 @@ This page is for developers who call Wirefence from SQL: to check or hold a fenc
 proxy, to take leases, or to read tokens, handoffs and policies. The comments of the functions
 in the database say the same: ` + "`\\df+ wirefence.check`" + ` in psql.
 
-Refusals are errors of [class ` + "`WF`" + `](reference-errors.md). A value that is out of range gets
+Refusals are errors of [class ` + "`WF`" + `](errors.md). A value that is out of range gets
 ` + "`22023`" + `. Functions that aren't listed here are the schema's own and may change.
 `
 

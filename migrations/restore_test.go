@@ -185,10 +185,10 @@ func TestADumpWithoutData(t *testing.T) {
 }
 
 // A database that returns to an earlier state lacks grants. The steps of
-// docs/howto-backup.md then make their tokens stale.
+// docs/howto/backup.md then make their tokens stale.
 func TestARestoreToAnEarlierState(t *testing.T) {
 	t.Parallel()
-	script, err := pages.First("../docs/howto-backup.md", "3. Restore an older state into the same cluster", "sql")
+	script, err := pages.First("../docs/howto/backup.md", "3. Restore an older state into the same cluster", "sql")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -64,14 +64,14 @@ func (o Options) probe(ctx context.Context, conn *pgx.Conn, have int) error {
 		return err
 	}
 	if len(found) > 0 {
-		return unfit(found, "Fences need this behaviour of PostgreSQL; docs/engines.md lists the services that were tested.")
+		return unfit(found, "Fences need this behaviour of PostgreSQL; docs/reference/engines.md lists the services that were tested.")
 	}
 	if have > 0 || o.trusts() {
 		return nil
 	}
 	found, err = engine.Timeline(ctx, conn)
 	if err == nil && len(found) > 0 {
-		err = unfit(found, "If its storage keeps every commit across a failover, run wirefence migrate --failover trust. docs/engines.md lists such services.")
+		err = unfit(found, "If its storage keeps every commit across a failover, run wirefence migrate --failover trust. docs/reference/engines.md lists such services.")
 	}
 	return err
 }

@@ -62,7 +62,7 @@ func TestServersThatDoNotExclude(t *testing.T) {
 		} {
 			t.Run(name, func(t *testing.T) {
 				t.Parallel()
-				wantUnfit(t, unlike(t, db, c.changes).admin(t), migrations.Options{Failover: fence.FailoverTrust}, c.says, "docs/engines.md")
+				wantUnfit(t, unlike(t, db, c.changes).admin(t), migrations.Options{Failover: fence.FailoverTrust}, c.says, "docs/reference/engines.md")
 			})
 		}
 	})

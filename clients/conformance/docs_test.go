@@ -18,7 +18,7 @@ import (
 	"github.com/wirefence/wirefence/lockclient/redis"
 )
 
-const page = "../../docs/clients.md"
+const page = "../../docs/reference/clients.md"
 
 // blocks are the texts of a file's blocks in a language.
 func blocks(file, language string) (all []string, err error) {
@@ -158,7 +158,7 @@ func TestTheReadmesAgree(t *testing.T) {
 
 func TestErrorsAreDocumented(t *testing.T) {
 	t.Parallel()
-	text, err := os.ReadFile("../../docs/reference-errors.md")
+	text, err := os.ReadFile("../../docs/reference/errors.md")
 	if err != nil {
 		t.Fatal(err)
 	}

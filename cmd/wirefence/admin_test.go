@@ -287,11 +287,11 @@ func TestAStreamEndsWithTheProxy(t *testing.T) {
 	}
 }
 
-// The script in docs/api.md does what is said there.
+// The script in docs/reference/api.md does what is said there.
 func TestTheDocumentedScript(t *testing.T) {
 	t.Parallel()
 	stack.NeedsMore(t, "curl and jq")
-	script, err := pages.First("../../docs/api.md", "", "bash")
+	script, err := pages.First("../../docs/reference/api.md", "", "bash")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -26,7 +26,7 @@ func TestDoctorOfOtherEngines(t *testing.T) {
 		says, remedy string
 	}{
 		{"locks that do nothing", []string{asOwner, "CREATE OR REPLACE FUNCTION pg_catalog.pg_try_advisory_xact_lock(bigint) RETURNS boolean LANGUAGE sql AS 'SELECT true'"},
-			3, "engine.locks", "problem", "a transaction is granted an advisory lock exclusively while another session holds it", "docs/engines.md"},
+			3, "engine.locks", "problem", "a transaction is granted an advisory lock exclusively while another session holds it", "docs/reference/engines.md"},
 		{"no timeline", []string{asOwner, "SELECT wirefence.seal('orders', 1)", untold},
 			3, "engine.timeline", "problem", "the server doesn't tell its timeline: division by zero", "wirefence migrate --failover trust"},
 		{"no timeline, and nobody asks", []string{asOwner, unasked, untold},

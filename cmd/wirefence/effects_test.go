@@ -169,18 +169,18 @@ func TestDrainingDoesNotWaitForever(t *testing.T) {
 	}
 }
 
-// The script of docs/effects.md says of each outcome what is said there.
+// The script of docs/reference/effects.md says of each outcome what is said there.
 func TestTheDocumentedEffectOverHTTP(t *testing.T) {
 	t.Parallel()
 	stack.NeedsMore(t, "curl and jq")
-	page, err := os.ReadFile("../../docs/effects.md")
+	page, err := os.ReadFile("../../docs/reference/effects.md")
 	if err != nil {
 		t.Fatal(err)
 	}
 	_, rest, _ := strings.Cut(string(page), "```bash\n")
 	script, _, found := strings.Cut(rest, "```\n")
 	if !found {
-		t.Fatal("docs/effects.md has no script")
+		t.Fatal("docs/reference/effects.md has no script")
 	}
 	report := filepath.Join(t.TempDir(), "report")
 	if err := os.WriteFile(report, []byte("report"), 0o600); err != nil {

@@ -31,7 +31,7 @@ func manualCommands() []*cobra.Command {
 		},
 	}
 	c.Flags().StringVar(&man, "man", "", "folder for manual pages")
-	c.Flags().StringVar(&docs, "docs", "", "folder of the documentation, whose pages on commands and settings are brought up to date")
+	c.Flags().StringVar(&docs, "docs", "", "folder of the reference, whose pages on commands and settings are brought up to date")
 	c.MarkFlagsOneRequired("man", "docs")
 	return []*cobra.Command{c}
 }

@@ -17,7 +17,7 @@ import (
 // that goes or gets another name is noticed here.
 func TestTheReferenceIsUpToDate(t *testing.T) {
 	t.Parallel()
-	pages, err := docPages(newRoot(), "../../docs")
+	pages, err := docPages(newRoot(), "../../docs/reference")
 	if err != nil {
 		t.Fatal(err)
 	}

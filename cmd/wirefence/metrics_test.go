@@ -63,10 +63,10 @@ func scrapeUnderLoad(t *testing.T) string {
 	return scrape
 }
 
-// metricRow is what docs/metrics.md says of a metric.
+// metricRow is what docs/reference/metrics.md says of a metric.
 type metricRow struct{ kind, labels, unit string }
 
-// TestMetricsAreDocumented holds what a proxy under load tells against docs/metrics.md,
+// TestMetricsAreDocumented holds what a proxy under load tells against docs/reference/metrics.md,
 // and against Prometheus' conventions.
 func TestMetricsAreDocumented(t *testing.T) {
 	t.Parallel()
@@ -74,14 +74,14 @@ func TestMetricsAreDocumented(t *testing.T) {
 	documented, told := documentedMetrics(t), toldMetrics(scrape)
 	for _, name := range slices.Sorted(maps.Keys(told)) {
 		if row, ok := documented[name]; !ok {
-			t.Errorf("docs/metrics.md lacks %s", name)
+			t.Errorf("docs/reference/metrics.md lacks %s", name)
 		} else if row != told[name] {
-			t.Errorf("%s is %q, docs/metrics.md says %q", name, told[name], row)
+			t.Errorf("%s is %q, docs/reference/metrics.md says %q", name, told[name], row)
 		}
 	}
 	for name := range documented {
 		if _, ok := told[name]; !ok {
-			t.Errorf("docs/metrics.md has %s, which a proxy doesn't tell", name)
+			t.Errorf("docs/reference/metrics.md has %s, which a proxy doesn't tell", name)
 		}
 	}
 	t.Run("promtool", func(t *testing.T) {
@@ -96,7 +96,7 @@ func TestMetricsAreDocumented(t *testing.T) {
 
 func documentedMetrics(t *testing.T) map[string]metricRow {
 	t.Helper()
-	text, err := os.ReadFile("../../docs/metrics.md")
+	text, err := os.ReadFile("../../docs/reference/metrics.md")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -112,7 +112,7 @@ func documentedMetrics(t *testing.T) map[string]metricRow {
 		labels := strings.Split(cells[3], ", ")
 		slices.Sort(labels)
 		if _, twice := rows[cells[1]]; twice {
-			t.Errorf("docs/metrics.md has %s twice", cells[1])
+			t.Errorf("docs/reference/metrics.md has %s twice", cells[1])
 		}
 		rows[cells[1]] = metricRow{cells[2], strings.Join(labels, ","), cells[4]}
 	}

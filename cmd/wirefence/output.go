@@ -6,7 +6,7 @@ import (
 )
 
 // OutputSettings are those of every command that prints what it has found or done. The
-// fields of the JSON are in outputs.go, and docs/cli.md documents them.
+// fields of the JSON are in outputs.go, and docs/reference/cli.md documents them.
 type OutputSettings struct {
 	Output string `env:"--output" short:"o" oneof:"text|json" envDefault:"text" help:"print for people or for programs"`
 }

@@ -11,7 +11,7 @@ import (
 	"github.com/wirefence/wirefence/internal/stack"
 )
 
-// The JSON of each command has the fields of docs/cli.md.
+// The JSON of each command has the fields of docs/reference/cli.md.
 func TestOutputsAreAsDocumented(t *testing.T) {
 	t.Parallel()
 	bare := database(t, false)

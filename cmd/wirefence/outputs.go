@@ -11,7 +11,7 @@ import (
 )
 
 // The output of commands as JSON. Fields may be added; those that are here keep their names,
-// types and meanings. The tag says is the meaning in docs/cli.md.
+// types and meanings. The tag says is the meaning in docs/reference/cli.md.
 
 // statusJSON is a resource with its policy.
 type statusJSON struct {

@@ -14,7 +14,7 @@ import (
 	"github.com/wirefence/wirefence/internal/zombie"
 )
 
-// docPages are the pages on commands and settings in the folder docs, by their paths.
+// docPages are the pages on commands and settings in the folder docs/reference, by their paths.
 func docPages(root *cobra.Command, docs string) (map[string]string, error) {
 	const from, to = "<!-- `make cli` writes the tables from here -->\n", "\n<!-- to here -->"
 	r := reference(root)
@@ -22,7 +22,7 @@ func docPages(root *cobra.Command, docs string) (map[string]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	path := filepath.Join(docs, "operations.md")
+	path := filepath.Join(docs, "settings.md")
 	page, err := os.ReadFile(path)
 	if err != nil {
 		return nil, err
@@ -35,7 +35,7 @@ func docPages(root *cobra.Command, docs string) (map[string]string, error) {
 	return map[string]string{filepath.Join(docs, "cli.md"): commands, path: before + from + r.Settings() + to + after}, nil
 }
 
-// reference is the source of the tables of settings and of docs/cli.md.
+// reference is the source of the tables of settings and of docs/reference/cli.md.
 func reference(root *cobra.Command) *manual.Reference {
 	proxy, _, _ := root.Find([]string{"proxy"})
 	return &manual.Reference{

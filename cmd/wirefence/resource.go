@@ -222,10 +222,10 @@ func resourceSetCommand() *cobra.Command {
 A new source locks the present holder out, as revoke does, and its tokens count
 from the last one on. If the new source counts lower, give its number with
 --last-token: tokens must then name their source, so that no older token counts
-again, unless you give --must-name-source=false. See docs/sources.md.
+again, unless you give --must-name-source=false. See docs/reference/sources.md.
 
 Without a resource, --undeclared and --failover apply to all that have no setting of
-their own. See docs/policies.md.`,
+their own. See docs/reference/policies.md.`,
 		Example: `  wirefence resource set orders --source etcd-revision --reason 'moved from Redisson'
   wirefence resource set orders --reuse once --preempt-after 1s --reason 'paid once'
   wirefence resource set --undeclared refuse --reason 'all are declared by the deployment'

@@ -20,7 +20,7 @@ func rowsCommand() *cobra.Command {
 		Short: "Declare rows, such as the jobs of a queue, that judge their own claims",
 		Long: `A row of a queue says by which take a job is being worked on: its claim. Declare its
 table as a class, and a fence such as job(17)=1763900000000000 is judged by row 17: it
-counts while that row has this claim and meets the condition. See docs/rows.md.`,
+counts while that row has this claim and meets the condition. See docs/reference/rows.md.`,
 		Args: knownCommand,
 		RunE: func(c *cobra.Command, _ []string) error { return c.Help() },
 	}

@@ -23,7 +23,7 @@ import (
 //	            which an environment must not set for all.
 //	envDefault  the default
 //	help        the meaning, in Markdown, with ~tildes~ around code, since a tag
-//	            cannot hold backquotes. Links are relative to docs/operations.md, which has the text of
+//	            cannot hold backquotes. Links are relative to docs/reference/settings.md, which has the text of
 //	            each setting's first command
 //	type        the kind of value, for the help; by default that of the field's type
 //	oneof       the values that are allowed, as in "text|json"; the type, too

@@ -105,28 +105,28 @@ func TestAlertsHaveTheirFields(t *testing.T) {
 	}
 }
 
-// Each alert has a section in docs/alerts.md, to which its runbook_url leads, and each
+// Each alert has a section in docs/reference/alerts.md, to which its runbook_url leads, and each
 // section that is named like an alert has its alert.
 func TestAlertsHaveTheirRunbooks(t *testing.T) {
 	t.Parallel()
-	sections := runbooks(read(t, "../../docs/alerts.md"))
+	sections := runbooks(read(t, "../../docs/reference/alerts.md"))
 	for name, rule := range alerts(t) {
 		section, has := sections[name]
 		if !has {
-			t.Errorf("docs/alerts.md has no section %s", name)
+			t.Errorf("docs/reference/alerts.md has no section %s", name)
 		}
 		for _, part := range []string{"**Means:**", "**Look at:**", "**Do:**", "**Harmless:**"} {
 			if has && !strings.Contains(section, part) {
-				t.Errorf("docs/alerts.md: the section %s lacks %s", name, part)
+				t.Errorf("docs/reference/alerts.md: the section %s lacks %s", name, part)
 			}
 		}
-		if !strings.Contains(rule, "/docs/alerts.md#"+strings.ToLower(name)+"\n") {
+		if !strings.Contains(rule, "/docs/reference/alerts.md#"+strings.ToLower(name)+"\n") {
 			t.Errorf("runbook_url of %s leads elsewhere", name)
 		}
 	}
 	for name := range sections {
 		if _, has := alerts(t)[name]; !has {
-			t.Errorf("docs/alerts.md has a section %s, which is no alert", name)
+			t.Errorf("docs/reference/alerts.md has a section %s, which is no alert", name)
 		}
 	}
 }
@@ -147,11 +147,11 @@ var metricName = regexp.MustCompile(`\bwirefence_[a-z_]+\b`)
 // given are series that don't come from a proxy.
 var given = []string{"wirefence_resource_wanted"}
 
-// Rules and dashboards ask for metrics that docs/metrics.md has, which is held against
+// Rules and dashboards ask for metrics that docs/reference/metrics.md has, which is held against
 // what a proxy tells.
 func TestMetricsExist(t *testing.T) {
 	t.Parallel()
-	metrics := names(regexp.MustCompile("(?m)^\\| `(wirefence_[a-z_]+)` \\|"), read(t, "../../docs/metrics.md"))
+	metrics := names(regexp.MustCompile("(?m)^\\| `(wirefence_[a-z_]+)` \\|"), read(t, "../../docs/reference/metrics.md"))
 	recorded := read(t, "recording.yaml")
 	suffix := regexp.MustCompile(`_(bucket|sum|count)$`)
 	for _, file := range []string{"recording.yaml", "alerts.yaml", "dashboards/fleet.json", "dashboards/resource.json"} {
@@ -159,7 +159,7 @@ func TestMetricsExist(t *testing.T) {
 			family := suffix.ReplaceAllString(name, "")
 			if !slices.Contains(metrics, name) && !slices.Contains(metrics, family) && !slices.Contains(given, name) &&
 				!strings.Contains(recorded, ":"+name+":") {
-				t.Errorf("%s asks for %s, which docs/metrics.md doesn't have", file, name)
+				t.Errorf("%s asks for %s, which docs/reference/metrics.md doesn't have", file, name)
 			}
 		}
 	}

@@ -19,7 +19,7 @@ import (
 	"github.com/wirefence/wirefence/internal/servers"
 )
 
-// The commands of docs/compose.md do what the page says. Without a Docker engine, the
+// The commands of docs/howto/compose.md do what the page says. Without a Docker engine, the
 // test starts the services' processes itself, with the environment and the commands of
 // the compose file, and only addresses changed. A script named docker runs commands with
 // the environment of their service.
@@ -38,7 +38,7 @@ func TestComposePage(t *testing.T) {
 	p.writeShim()
 	refused := 0
 	commands, out := "", ""
-	for _, block := range pages.Blocks(read(t, "../../docs/compose.md")) {
+	for _, block := range pages.Blocks(read(t, "../../docs/howto/compose.md")) {
 		if block.Language == "" { // what the commands before it print
 			for line := range strings.Lines(block.Text) {
 				if !strings.Contains(out, strings.TrimRight(line, "\n")) {

@@ -135,7 +135,7 @@ func TestDecodeRefuses(t *testing.T) {
 // The CronJob that the documentation shows.
 func TestTheCronJobDecodesStrictly(t *testing.T) {
 	t.Parallel()
-	text, err := pages.First("../../docs/howto-cron.md", "4. Decide by the exit status", "yaml")
+	text, err := pages.First("../../docs/howto/cron.md", "4. Decide by the exit status", "yaml")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -143,7 +143,7 @@ func TestTheCronJobDecodesStrictly(t *testing.T) {
 		spec := one[batchv1.CronJob](objects).Spec.JobTemplate.Spec
 		m.want(len(objects) == 1 && spec.PodFailurePolicy != nil && spec.Template.Spec.RestartPolicy == corev1.RestartPolicyNever, "a policy for failed pods needs restartPolicy: Never")
 		return m
-	})(text).report(t, "howto-cron.md")
+	})(text).report(t, "howto/cron.md")
 }
 
 func kustomizationMisses(objects []any) (m misses) {

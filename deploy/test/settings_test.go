@@ -12,7 +12,7 @@ import (
 // documented returns the settings that the operations page has a table row for, and the
 // variables for files of those that may be in one.
 var documented = sync.OnceValue(func() map[string]bool {
-	page, err := os.ReadFile("../../docs/operations.md")
+	page, err := os.ReadFile("../../docs/reference/settings.md")
 	if err != nil {
 		panic(err)
 	}

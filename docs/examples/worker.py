@@ -1,4 +1,4 @@
-# A worker for the queue of docs/howto-queue.md.
+# A worker for the queue of docs/howto/queue.md.
 
 import sys
 import threading

@@ -38,7 +38,7 @@ func checkEngine(ctx context.Context, in *Input, p engine.Probe) (found []Findin
 }
 
 func unfit(f engine.Fault) Finding {
-	return Finding{Grade: Problem, Says: f.Says, Means: f.Means, Remedy: []string{"a server that behaves as PostgreSQL does: docs/engines.md"}}
+	return Finding{Grade: Problem, Says: f.Says, Means: f.Means, Remedy: []string{"a server that behaves as PostgreSQL does: docs/reference/engines.md"}}
 }
 
 // checkSingle checks that no router leads a connection to several databases.

@@ -13,7 +13,7 @@ import (
 	"testing"
 )
 
-var updateEvidence = flag.Bool("update-evidence", false, "write the table of docs/evidence.md anew")
+var updateEvidence = flag.Bool("update-evidence", false, "write the table of docs/reference/evidence.md anew")
 
 // claim is a row of the table in docs/guarantees.md. Marks in the sources name its key, as in
 // "Evidence: I2, I5": above a test or an alert, and behind an assertion of a model.
@@ -53,7 +53,7 @@ func claims(texts map[string]string) (all []*claim, wrong []string) {
 				}
 			}
 		}
-		link := func(what string) string { return fmt.Sprintf("[%s](../%s)", what, name) }
+		link := func(what string) string { return fmt.Sprintf("[%s](../../%s)", what, name) }
 		switch path.Ext(name) {
 		case ".go":
 			for _, m := range testMark.FindAllStringSubmatch(text, -1) {
@@ -68,7 +68,7 @@ func claims(texts map[string]string) (all []*claim, wrong []string) {
 				each(m[1], func(c *claim) {
 					c.alerts = append(c.alerts, fmt.Sprintf("[%s](alerts.md#%s)", m[2], strings.ToLower(m[2])))
 					for _, found := range metric.FindAllString(m[3], -1) {
-						if strings.Contains(texts["docs/metrics.md"], "`"+found+"_total`") {
+						if strings.Contains(texts["docs/reference/metrics.md"], "`"+found+"_total`") {
 							found += "_total"
 						}
 						c.metric = append(c.metric, "`"+strings.TrimSuffix(found, "_bucket")+"`")
@@ -85,7 +85,7 @@ func claims(texts map[string]string) (all []*claim, wrong []string) {
 	return all, wrong
 }
 
-// table is the table of docs/evidence.md.
+// table is the table of docs/reference/evidence.md.
 func table(all []*claim) string {
 	cell := func(parts ...[]string) string {
 		var texts []string
@@ -101,7 +101,7 @@ func table(all []*claim) string {
 	return text
 }
 
-// Each invariant and each claim has a test, and docs/evidence.md has the table of them.
+// Each invariant and each claim has a test, and docs/reference/evidence.md has the table of them.
 func TestEachClaimHasATest(t *testing.T) {
 	t.Parallel()
 	texts := files(t)
@@ -120,37 +120,37 @@ func TestEachClaimHasATest(t *testing.T) {
 		}
 	}
 	const begin, end = "<!-- claims: begin -->\n", "<!-- claims: end -->"
-	page := texts["docs/evidence.md"]
+	page := texts["docs/reference/evidence.md"]
 	head, rest, ok := strings.Cut(page, begin)
 	_, tail, ok2 := strings.Cut(rest, end)
 	if !ok || !ok2 {
-		t.Fatalf("docs/evidence.md has no place for the table")
+		t.Fatalf("docs/reference/evidence.md has no place for the table")
 	}
 	want := head + begin + "\n" + table(all) + "\n" + end + tail
 	if *updateEvidence {
-		if err := os.WriteFile(filepath.Join(root, "docs/evidence.md"), []byte(want), 0o644); err != nil {
+		if err := os.WriteFile(filepath.Join(root, "docs/reference/evidence.md"), []byte(want), 0o644); err != nil {
 			t.Fatal(err)
 		}
 	} else if want != page {
-		t.Error("the table of docs/evidence.md isn't that of the marks: go test ./internal/house -run TestEachClaimHasATest -update-evidence")
+		t.Error("the table of docs/reference/evidence.md isn't that of the marks: go test ./internal/house -run TestEachClaimHasATest -update-evidence")
 	}
 }
 
 func TestMarksAreRead(t *testing.T) {
 	t.Parallel()
 	texts := map[string]string{
-		"docs/guarantees.md": "| | |\n|---|---|\n| **I1: One** | so |\n| **It's another** | so |\n| **None** | |\n",
-		"docs/metrics.md":    "| `wirefence_a_total` |\n",
-		"a_test.go":          "// Evidence: I1, its-another\n//\n// More.\nfunc TestA(t *testing.T) {}\n// Evidence: I3\nfunc TestB(t *testing.T) {}\n// Evidence: I1\ntype a int\n",
-		"m.pml":              "  assert(a <= b); /* Evidence: I1 */\n",
-		"alerts.yaml":        "      # Evidence: I1\n      - alert: A\n        expr: job:wirefence_a:rate > wirefence_b\n",
+		"docs/guarantees.md":        "| | |\n|---|---|\n| **I1: One** | so |\n| **It's another** | so |\n| **None** | |\n",
+		"docs/reference/metrics.md": "| `wirefence_a_total` |\n",
+		"a_test.go":                 "// Evidence: I1, its-another\n//\n// More.\nfunc TestA(t *testing.T) {}\n// Evidence: I3\nfunc TestB(t *testing.T) {}\n// Evidence: I1\ntype a int\n",
+		"m.pml":                     "  assert(a <= b); /* Evidence: I1 */\n",
+		"alerts.yaml":               "      # Evidence: I1\n      - alert: A\n        expr: job:wirefence_a:rate > wirefence_b\n",
 	}
 	all, wrong := claims(texts)
 	if len(wrong) != 2 || !strings.Contains(wrong[0], `"I3"`) || !strings.Contains(wrong[1], "of 3 marks 2") {
 		t.Errorf("wrong are %q", wrong)
 	}
-	want := "| I1: One | [m.pml](../m.pml): `a <= b` | [TestA](../a_test.go) | `wirefence_a_total`, `wirefence_b`, [A](alerts.md#a) |\n" +
-		"| It's another |  | [TestA](../a_test.go) |  |\n| None |  |  |  |\n"
+	want := "| I1: One | [m.pml](../../m.pml): `a <= b` | [TestA](../../a_test.go) | `wirefence_a_total`, `wirefence_b`, [A](alerts.md#a) |\n" +
+		"| It's another |  | [TestA](../../a_test.go) |  |\n| None |  |  |  |\n"
 	if got := table(all); !strings.HasSuffix(got, want) {
 		t.Errorf("the table is\n%s\nwant\n%s", got, want)
 	}

@@ -98,10 +98,10 @@ func docs(texts map[string]string) (all string) {
 
 func TestEverySQLStateIsDocumented(t *testing.T) {
 	t.Parallel()
-	page := files(t)["docs/reference-errors.md"]
+	page := files(t)["docs/reference/errors.md"]
 	for state, condition := range fence.States() {
 		if !strings.Contains(page, "| `"+string(state)+"` | `"+condition+"` |") {
-			t.Errorf("docs/reference-errors.md has no row for %s, %s", state, condition)
+			t.Errorf("docs/reference/errors.md has no row for %s, %s", state, condition)
 		}
 	}
 	for _, code := range regexp.MustCompile(`\bWF\d{3}\b`).FindAllString(docs(files(t)), -1) {
@@ -149,14 +149,14 @@ func settings(text string) map[string]string {
 func TestSettingsOfTheDocsExist(t *testing.T) {
 	t.Parallel()
 	texts := files(t)
-	known := settings(texts["docs/operations.md"])
+	known := settings(texts["docs/reference/settings.md"])
 	if len(known) == 0 {
-		t.Error("docs/operations.md has no table of settings")
+		t.Error("docs/reference/settings.md has no table of settings")
 	}
 	for _, v := range variable.FindAllString(docs(texts), -1) {
 		of := strings.TrimSuffix(v, "_FILE") // a setting's value may be in a file
 		if known[v] == "" && known[of] == "" && !slices.Contains(notSettings, v) {
-			t.Errorf("the docs speak of %s, which has no row in docs/operations.md", v)
+			t.Errorf("the docs speak of %s, which has no row in docs/reference/settings.md", v)
 		}
 	}
 }
@@ -241,24 +241,13 @@ func anchors(text string) (all []string) {
 	return all
 }
 
-func TestEveryDecisionIsListed(t *testing.T) {
-	t.Parallel()
-	texts := files(t)
-	for name := range texts {
-		page, found := strings.CutPrefix(name, "docs/decisions/")
-		if found && page != "README.md" && !strings.Contains(texts["docs/decisions/README.md"], "("+page+")") {
-			t.Errorf("%s is not listed in docs/decisions/README.md", name)
-		}
-	}
-}
-
 // Every page is in the index of docs/ and in the site's navigation.
 func TestEveryPageIsListed(t *testing.T) {
 	t.Parallel()
 	texts := files(t)
 	for name := range texts {
 		page, found := strings.CutPrefix(name, "docs/")
-		if !found || path.Ext(page) != ".md" || path.Dir(page) == "decisions" || page == "README.md" {
+		if !found || path.Ext(page) != ".md" || page == "README.md" {
 			continue
 		}
 		if !strings.Contains(texts["docs/README.md"], "("+page+")") {

@@ -12,7 +12,7 @@ import (
 // The program in Go that a page shows compiles as it stands.
 func TestTheProgramCompiles(t *testing.T) {
 	t.Parallel()
-	text, err := pages.First("../../docs/holding.md", "In Go", "go")
+	text, err := pages.First("../../docs/reference/holding.md", "In Go", "go")
 	if err != nil {
 		t.Fatal(err)
 	}

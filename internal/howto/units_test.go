@@ -13,7 +13,7 @@ import (
 // systemd accepts the units of the page on scheduled jobs, without a warning.
 func TestUnitsAreAccepted(t *testing.T) {
 	t.Parallel()
-	page, err := os.ReadFile("../../docs/howto-cron.md")
+	page, err := os.ReadFile("../../docs/howto/cron.md")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,4 +1,4 @@
-// Package manual makes the reference docs/cli.md of a tree of commands and flags, and holds
+// Package manual makes the reference docs/reference/cli.md of a tree of commands and flags, and holds
 // what pflag doesn't know of a flag: its heading and its variable. It imports nothing of the
 // module.
 package manual

@@ -11,7 +11,7 @@ import (
 )
 
 // settingsPage has what Settings returns, beside the page of Markdown.
-const settingsPage = "operations.md"
+const settingsPage = "settings.md"
 
 // setting is a flag with a variable, as the first command has it that takes it.
 type setting struct {

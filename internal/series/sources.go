@@ -28,7 +28,7 @@ type source struct {
 	where, is string
 }
 
-// A new series needs a line here, and in docs/api.md.
+// A new series needs a line here, and in docs/reference/api.md.
 var sources = []source{
 	{name: "sessions", metric: "wirefence_sessions", unit: Number},
 	{name: "logins", metric: "wirefence_logins_total", unit: PerSecond},

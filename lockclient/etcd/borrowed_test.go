@@ -41,7 +41,7 @@ func newSession(t *testing.T) *concurrency.Session {
 }
 
 // borrow acquires a lock by the API of etcd and makes a fence of its revision, as
-// docs/sources.md says.
+// docs/reference/sources.md says.
 func borrow(ctx context.Context, session *concurrency.Session) (fence.Fence, error) {
 	mutex := concurrency.NewMutex(session, "/locks/orders")
 	if err := mutex.Lock(ctx); err != nil {

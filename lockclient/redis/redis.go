@@ -88,7 +88,7 @@ func newStore(client goredis.UniversalClient, opts Options, address string) *Sto
 }
 
 // Open makes a store on a new client for a connection string, of which
-// docs/stores.md describes all parts:
+// docs/reference/stores.md describes all parts:
 //
 //	redis://user:password@host:6379/0
 //	unix://user:password@/path/to/socket?db=0

@@ -1,6 +1,6 @@
 // Package s3test shows three ways to write a document to S3 under a lease, and tests
 // which stale writes each of them refuses when its writer is stopped between the check
-// and the request. docs/effects.md compares them.
+// and the request. docs/reference/effects.md compares them.
 //
 // It is a module of its own, so that no user's dependency graph has a client for S3.
 package s3test

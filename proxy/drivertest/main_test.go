@@ -5,7 +5,7 @@
 // be refused with a stale one.
 //
 // The tests run a slice of the matrix; `make matrix` runs all of it and writes
-// docs/compatibility.md.
+// docs/reference/compatibility.md.
 package drivertest
 
 import (

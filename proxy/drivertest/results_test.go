@@ -63,7 +63,7 @@ func unreached(lines []string) string {
 //go:embed testdata/compatibility.md
 var head string
 
-// page is docs/compatibility.md.
+// page is docs/reference/compatibility.md.
 func (r *results) page() string {
 	var b strings.Builder
 	b.WriteString(head)
@@ -118,19 +118,19 @@ func (r *results) square(d driver, sec security) string {
 // and servers are those of the machine that wrote it.
 func TestCompatibilityPage(t *testing.T) {
 	t.Parallel()
-	text, err := os.ReadFile("../../docs/compatibility.md")
+	text, err := os.ReadFile("../../docs/reference/compatibility.md")
 	if err != nil {
 		t.Fatal(err)
 	}
 	r := newResults()
 	found := regexp.MustCompile(`(?m)^PostgreSQL (\d+\.\d+(?:, \d+\.\d+)*)\.$`).FindSubmatch(text)
 	if found == nil {
-		t.Fatal("docs/compatibility.md names no servers")
+		t.Fatal("docs/reference/compatibility.md names no servers")
 	}
 	r.servers = strings.Split(string(found[1]), ", ")
 	for i, version := range r.servers {
 		if i >= len(versions) || !strings.HasPrefix(version, fmt.Sprintf("%d.", versions[i])) {
-			t.Errorf("docs/compatibility.md names PostgreSQL %s as number %d", version, i+1)
+			t.Errorf("docs/reference/compatibility.md names PostgreSQL %s as number %d", version, i+1)
 		}
 	}
 	rows := map[string][][]string{}
@@ -141,12 +141,12 @@ func TestCompatibilityPage(t *testing.T) {
 	}
 	for _, d := range drivers {
 		if len(rows[d.name]) != 2 {
-			t.Errorf("docs/compatibility.md has %d rows for %s", len(rows[d.name]), d.name)
+			t.Errorf("docs/reference/compatibility.md has %d rows for %s", len(rows[d.name]), d.name)
 			continue
 		}
 		version, reach := rows[d.name][0][1], rows[d.name][1][2]
 		if !regexp.MustCompile(`^\d+(\.\d+)+$`).MatchString(version) {
-			t.Errorf("docs/compatibility.md has %q as the version of %s", version, d.name)
+			t.Errorf("docs/reference/compatibility.md has %q as the version of %s", version, d.name)
 		}
 		r.driver(d, version)
 		r.unmarked[d.name] = strings.TrimPrefix(reach, "–")
@@ -155,6 +155,6 @@ func TestCompatibilityPage(t *testing.T) {
 		}
 	}
 	if want := r.page(); want != string(text) {
-		t.Errorf("docs/compatibility.md isn't what the matrix would write now: run make matrix. It should be\n%s", want)
+		t.Errorf("docs/reference/compatibility.md isn't what the matrix would write now: run make matrix. It should be\n%s", want)
 	}
 }

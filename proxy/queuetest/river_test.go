@@ -57,7 +57,7 @@ func (l lost) Unwrap() error             { return l.error }
 
 // The page shows this code.
 func TestTheDocumentedGoIsTested(t *testing.T) {
-	page, err := os.ReadFile("../../docs/howto-queue.md")
+	page, err := os.ReadFile("../../docs/howto/queue.md")
 	if err != nil {
 		t.Fatal(err)
 	}

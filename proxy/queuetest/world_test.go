@@ -41,7 +41,7 @@ type world struct {
 
 func newWorld(t *testing.T, q queue, wait time.Duration) *world {
 	t.Helper()
-	page, err := os.ReadFile("../../docs/howto-queue.md")
+	page, err := os.ReadFile("../../docs/howto/queue.md")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -125,7 +125,7 @@ func sequence(t *rapid.T, by way) []pgproto3.FrontendMessage {
 
 // unnamed are messages that begin with a Parse of the unnamed statement. PostgreSQL drops
 // the one that was there before it reads the text, a refusal comes before the Parse and
-// leaves it (docs/protocol.md); so what is refused is dropped first.
+// leaves it (docs/reference/protocol.md); so what is refused is dropped first.
 func unnamed(text string, messages []pgproto3.FrontendMessage) []pgproto3.FrontendMessage {
 	if text == stale {
 		return all(closing('S', ""), messages)

@@ -8,7 +8,7 @@ import os
 
 from mkdocs.exceptions import PluginError
 
-BOOSTS = {"decisions/": 0.1, "symptoms/": 3}
+BOOSTS = {"reference/decisions": 0.1, "symptoms/": 3}
 
 # Where the theme's search adds a page to its index. Lunr takes a boost for each.
 ADDS, ADDS_BOOSTED = "this.add(s)", "this.add(s,{boost:s.boost||1})"

@@ -46,8 +46,8 @@ class Pages(unittest.TestCase):
             "../nothing": "../nothing",
         }.items():
             self.assertEqual(pages.resolve(target, "docs/api.md", "api.md"), want)
-        self.assertEqual(pages.resolve("../guards.md", "docs/decisions/0016-holds.md", "decisions/0016-holds.md"), "../guards.md")
-        self.assertEqual(pages.resolve("docs/guards.md", "CONTRIBUTING.md", "contributing.md"), "guards.md")
+        self.assertEqual(pages.resolve("../tutorial.md", "docs/howto/go.md", "howto/go.md"), "../tutorial.md")
+        self.assertEqual(pages.resolve("docs/reference/guards.md", "CONTRIBUTING.md", "contributing.md"), "reference/guards.md")
 
     def test_a_console_is_escaped(self):
         drawn = pages.console("A$ a <b>\n> c\n<d>", "console", "highlight", {}, None)
@@ -68,7 +68,7 @@ class Rank(unittest.TestCase):
             os.mkdir(os.path.join(site, "search"))
             index, script = os.path.join(site, "search", "search_index.json"), os.path.join(workers, "search.0.min.js")
             with open(index, "w", encoding="utf-8") as file:
-                json.dump({"docs": [{"location": "guards.html"}, {"location": "decisions/0001.html#why"}, {"location": "symptoms/a.html"}]}, file)
+                json.dump({"docs": [{"location": "guards.html"}, {"location": "reference/decisions.html#why"}, {"location": "symptoms/a.html"}]}, file)
             with open(script, "w", encoding="utf-8") as file:
                 file.write(worker)
             rank.rank(site)

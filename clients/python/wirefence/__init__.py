@@ -1,4 +1,4 @@
-"""Leases with fencing tokens of a Wirefence proxy, and claims of rows: docs/clients.md.
+"""Leases with fencing tokens of a Wirefence proxy, and claims of rows: docs/reference/clients.md.
 
 The modules wirefence.psycopg, wirefence.sqlalchemy and wirefence.django put the fence
 into what a driver sends.

@@ -24,7 +24,7 @@ MAX_WAIT = 60.0  # seconds that one request may wait
 class Client:
     """Takes leases from the HTTP API of a Wirefence proxy. It is safe for concurrent use.
 
-    Times are in seconds. docs/clients.md describes the arguments.
+    Times are in seconds. docs/reference/clients.md describes the arguments.
     """
 
     def __init__(

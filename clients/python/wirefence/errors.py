@@ -11,7 +11,7 @@ class WirefenceError(Exception):
 
 
 class ApiError(WirefenceError):
-    """The API answered with a problem, an object. `type` is its name in docs/api.md."""
+    """The API answered with a problem, an object. `type` is its name in docs/reference/api.md."""
 
     def __init__(self, detail: str, *, status: int = 0, problem: Optional[Dict[str, Any]] = None) -> None:
         super().__init__(detail)

@@ -37,7 +37,7 @@ class Fence:
 
 
 class Claims(Fence):
-    """The claims by which a worker has rows, such as jobs of a queue: docs/howto-queue.md.
+    """The claims by which a worker has rows, such as jobs of a queue: docs/howto/queue.md.
 
     class_name  the rows' class, as declared
     claims      a key and a claim for each row, 1 to 10,000. A key of several columns is a

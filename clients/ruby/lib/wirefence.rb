@@ -1,4 +1,4 @@
-# Leases with fencing tokens for ActiveRecord on PostgreSQL; docs/howto-rails.md shows their use.
+# Leases with fencing tokens for ActiveRecord on PostgreSQL; docs/howto/rails.md shows their use.
 
 require "active_record"
 require "active_record/connection_adapters/postgresql_adapter"

@@ -13,7 +13,7 @@ export interface Problem {
   cause?: Cause;
 }
 
-/** The API answered with a problem. `type` is its name in docs/api.md. */
+/** The API answered with a problem. `type` is its name in docs/reference/api.md. */
 export class ApiError extends WirefenceError {
   readonly type: string;
 
@@ -39,7 +39,7 @@ export class LeaseHeld extends ApiError {
   readonly heldFor = this.problem.held_for_seconds;
 }
 
-/** Why a lease has ended. docs/clients.md describes each. */
+/** Why a lease has ended. docs/reference/clients.md describes each. */
 export type Cause = "expired" | "unreachable" | "lost" | "revoked" | "failover" | "max_hold" | "released";
 
 /** The lease has ended, and never comes back. */

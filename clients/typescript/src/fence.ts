@@ -38,7 +38,7 @@ const maxRows = 10_000;
 const maxKey = 1024; // bytes
 const maxFence = 2 ** 20; // bytes
 
-/** The claims by which a worker has rows, such as jobs of a queue: docs/howto-queue.md. */
+/** The claims by which a worker has rows, such as jobs of a queue: docs/howto/queue.md. */
 export class Claims extends Fence {
   /** Takes the rows' class, as declared, and a key and a claim for each row, 1 to 10,000. */
   constructor(className: string, claims: Iterable<readonly [Key, ClaimValue]>) {

@@ -27,7 +27,7 @@ const schema = "deploy/helm/wirefence/values.schema.json"
 
 // generated returns the schema with the settings that the page lists.
 func generated(root string) (string, error) {
-	page, err := os.ReadFile(filepath.Join(root, "docs/operations.md"))
+	page, err := os.ReadFile(filepath.Join(root, "docs/reference/settings.md"))
 	if err != nil {
 		return "", err
 	}
@@ -73,7 +73,7 @@ var enum = regexp.MustCompile(`("propertyNames": \{\n\s+"enum": )\[[^\]]*\]`)
 // have.
 func withSettings(schema string, names []string) (string, error) {
 	if len(names) == 0 {
-		return "", fmt.Errorf("docs/operations.md has no table of settings")
+		return "", fmt.Errorf("docs/reference/settings.md has no table of settings")
 	}
 	if found := enum.FindAllString(schema, -1); len(found) != 1 {
 		return "", fmt.Errorf("the schema has %d places for the names of settings", len(found))

@@ -27,7 +27,7 @@ func TestSchemaIsGenerated(t *testing.T) {
 
 func TestSettings(t *testing.T) {
 	t.Parallel()
-	page, err := os.ReadFile(filepath.Join(root, "docs/operations.md"))
+	page, err := os.ReadFile(filepath.Join(root, "docs/reference/settings.md"))
 	if err != nil {
 		t.Fatal(err)
 	}

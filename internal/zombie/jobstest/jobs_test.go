@@ -142,13 +142,13 @@ func TestJobs(t *testing.T) {
 			}
 		}
 	})
-	page, err := os.ReadFile("../../../docs/zombie.md")
+	page, err := os.ReadFile("../../../docs/howto/zombie.md")
 	if err != nil {
 		t.Fatal(err)
 	}
 	for i, j := range jobs {
 		if row := "| " + j.name + " | " + strings.Join(got[i], " | ") + " |\n"; !strings.Contains(string(page), row) {
-			t.Errorf("docs/zombie.md doesn't have the row\n%s", row)
+			t.Errorf("docs/howto/zombie.md doesn't have the row\n%s", row)
 		}
 	}
 }

@@ -465,7 +465,7 @@ func TestTheVariableBehindAPooler(t *testing.T) {
 	}
 }
 
-// The table of docs/architecture.md.
+// The table of docs/reference/architecture.md.
 func TestStatesOfAHold(t *testing.T) {
 	events := []HoldEvent{Asks, Grants, Declines, AskFails, Doubts, GivesBack, GiveBackFails}
 	for state, want := range map[HoldState][]HoldState{

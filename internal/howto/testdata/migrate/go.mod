@@ -1,4 +1,4 @@
-// golang-migrate, which docs/howto-migrations.md runs.
+// golang-migrate, which docs/howto/migrations.md runs.
 module github.com/wirefence/wirefence/internal/howto/testdata/migrate
 
 go 1.26.0
