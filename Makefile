@@ -218,9 +218,9 @@ matrix: ## Run every driver on every version of PostgreSQL, and write docs/refer
 	$(GO) test -count=1 -timeout 60m -run TestMatrix ./proxy/drivertest -matrix -page $(CURDIR)/docs/reference/compatibility.md
 
 .PHONY: faults
-faults: ## The same as verify-faults, and write docs/failover.md
+faults: ## The same as verify-faults, and write docs/reference/faults.md
 	scripts/install-servers --all
-	$(GO) test -count=1 -timeout 0 -v ./lockclient/faulttest -faults $(FAULTS) -failovers $(FAILOVERS) -seed $(SEED) -page $(CURDIR)/docs/failover.md
+	$(GO) test -count=1 -timeout 0 -v ./lockclient/faulttest -faults $(FAULTS) -failovers $(FAILOVERS) -seed $(SEED) -page $(CURDIR)/docs/reference/faults.md
 
 ##@ Make files
 

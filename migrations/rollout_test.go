@@ -39,7 +39,7 @@ func TestMigrationsKeepWhatTheReleaseBeforeNeeds(t *testing.T) {
 			}
 			after := readSchema(t, conn)
 			for _, fault := range breaks(before, after) {
-				t.Errorf("migration %d takes away what version %d has: %s. docs/howto/upgrades.md says how to do it in two releases", version, version-1, fault)
+				t.Errorf("migration %d takes away what version %d has: %s. CONTRIBUTING.md says how to do it in two releases", version, version-1, fault)
 			}
 			before = after
 		}

@@ -27,7 +27,7 @@ func (e *VersionError) Error() string {
 
 // served is the largest difference between the version of a schema and that of a binary with
 // which the binary works, so that rollouts and rollbacks work. Every migration and every
-// release follows the rules of docs/howto/upgrades.md for it.
+// release follows the rules of CONTRIBUTING.md for it.
 const served = 1
 
 // Served reports whether this binary works with that version nevertheless.

@@ -42,7 +42,7 @@ var guides = []guide{
 	{page: "howto/rails.md"},
 	{page: "howto/spring.md", builds: javaClient},
 	{page: "howto/go.md", builds: goProgram},
-	{page: "howto/redisson-shedlock.md", proxy: true},
+	{page: "reference/sources.md", proxy: true},
 	{page: "howto/backup.md"},
 	{page: "howto/migrations.md", pooler: true},
 	{page: "howto/uninstall.md", bare: true},

@@ -4,7 +4,7 @@
 // clients and PostgreSQL fail, and looks for a history that should not be: one
 // in which grants are not linearizable, an older token commits behind a newer
 // grant, or a token is granted twice. What is lost is availability only, and
-// docs/failover.md says how much.
+// docs/reference/faults.md says how much.
 //
 // Clients are processes, so that they can be stopped and killed. What they say
 // of themselves, and the order of commits by PostgreSQL's logical decoding, is
@@ -30,7 +30,7 @@ var (
 	length    = flag.Duration("faults", 2*time.Second, "how long faults strike in each run, at least 4 ttl")
 	seed      = flag.Uint64("seed", 0, "of what strikes when; 0 takes another each time")
 	failovers = flag.Int("failovers", 1, "how often PostgreSQL under Patroni gets another primary in each run")
-	page      = flag.String("page", "", "write the losses into this page, docs/failover.md")
+	page      = flag.String("page", "", "write the losses into this page, docs/reference/faults.md")
 )
 
 func TestMain(m *testing.M) {

@@ -84,7 +84,7 @@ var loadBefore = func() string {
 	return average
 }()
 
-// writePage puts the rows between the marks in docs/failover.md.
+// writePage puts the rows between the marks in docs/reference/faults.md.
 func writePage(name string, losses []loss, promotions []takeovers) error {
 	const begin, end = "<!-- begin: written by make faults -->\n", "<!-- end -->"
 	text, err := os.ReadFile(name)
