@@ -228,7 +228,7 @@ func (b *book) streamTable(p *page) {
 		return
 	}
 	p.section("## Streams of events",
-		fmt.Sprintf("8 clients run selects, prepared, through a proxy that serves %d [streams of events](api.md#streaming-what-happens) or none, while a resource is taken over every %v; each takeover is told by every stream. A stream makes the process grow by %.0f KiB at most.", openStreams, takeoverPause, float64(b.streams.streamBytes)/1024),
+		fmt.Sprintf("8 clients run selects, prepared, through a proxy that serves %d [streams of events](api.md#streaming-events) or none, while a resource is taken over every %v; each takeover is told by every stream. A stream makes the process grow by %.0f KiB at most.", openStreams, takeoverPause, float64(b.streams.streamBytes)/1024),
 		"| streams | transactions/s | p50 ms | p99 ms | proxy's CPU, cores | events/s and stream |",
 		"|---|---:|---:|---:|---:|---:|")
 	for _, way := range []struct {
