@@ -174,6 +174,8 @@ DECLARE
 BEGIN
     IF fence = '' THEN
         PERFORM wirefence.refuse_malformed('it is empty');
+    ELSIF fence = '~' THEN
+        PERFORM wirefence.refuse_malformed('in application_name it is wirefence:resource=token~, of at most 63 bytes, with capitals percent-encoded');
     ELSIF octet_length(fence) > 1048576 THEN
         PERFORM wirefence.refuse_malformed('it has ' || octet_length(fence) || ' bytes, at most 1048576 are allowed');
     END IF;
@@ -208,3 +210,27 @@ BEGIN
     END IF;
 END
 $$;
+
+-- carries_name reports whether a fence in application_name counts. set_carry_name replaces it. As a
+-- constant it costs nothing where it doesn't.
+CREATE FUNCTION wirefence.carries_name() RETURNS boolean
+LANGUAGE sql STABLE
+RETURN false;
+
+-- named_fence returns the fence of an application_name such as wirefence:orders=34~nightly job, and
+-- ~, which is no fence, if it is cut or has capitals outside of percent-encoding: poolers take names
+-- for equal that differ in case.
+CREATE FUNCTION wirefence.named_fence(name text) RETURNS text
+LANGUAGE sql IMMUTABLE PARALLEL SAFE
+RETURN CASE WHEN left(name, 10) = 'wirefence:'
+            THEN coalesce(substring(name COLLATE "C" FROM '^wirefence:(([^A-Z~]|%[0-9A-F]{2})+)~'), '~') END;
+
+-- carried returns the fence of the session: that of the variable, otherwise that of the name.
+CREATE FUNCTION wirefence.carried() RETURNS text
+LANGUAGE sql STABLE
+RETURN CASE WHEN current_setting('wirefence.token', true) <> '' THEN current_setting('wirefence.token', true)
+            WHEN wirefence.carries_name() THEN wirefence.named_fence(current_setting('application_name')) END;
+
+GRANT EXECUTE ON FUNCTION wirefence.carries_name(), wirefence.named_fence(text), wirefence.carried() TO PUBLIC;
+
+COMMENT ON FUNCTION wirefence.carries_name() IS 'Returns whether a fence in application_name counts.';

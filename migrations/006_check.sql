@@ -361,7 +361,7 @@ BEGIN
 END
 $$;
 
--- check_all checks every token of a fence, from an argument or from the session variable; null
+-- check_all checks every token of a fence, from an argument or from the session; null
 -- is no fence. It has no block with EXCEPTION, because the end of such a block would make the
 -- transaction READ WRITE again. On a standby it does nothing.
 CREATE FUNCTION wirefence.check_all(carried text, default_resource text, required boolean DEFAULT false, shadow boolean DEFAULT false) RETURNS text
@@ -479,14 +479,14 @@ $$;
 -- check_tokens is check_pairs for a fence without rows.
 CREATE FUNCTION wirefence.check_tokens(fence text, default_resource text, required boolean, shadow boolean) RETURNS text
 LANGUAGE sql VOLATILE SECURITY DEFINER
-RETURN wirefence.check_all(coalesce(fence, nullif(current_setting('wirefence.token', true), '')), default_resource, required, shadow);
+RETURN wirefence.check_all(coalesce(fence, wirefence.carried()), default_resource, required, shadow);
 
 -- check_pairs is check for all but the frequent case. A bare token belongs to default_resource.
 CREATE FUNCTION wirefence.check_pairs(fence text, default_resource text, required boolean, shadow boolean) RETURNS text
 LANGUAGE plpgsql
 AS $$
 DECLARE
-    carried CONSTANT pg_catalog.text := coalesce(fence, pg_catalog.current_setting('wirefence.token', true));
+    carried CONSTANT pg_catalog.text := coalesce(fence, wirefence.carried());
 BEGIN
     IF pg_catalog.strpos(carried, '(') OPERATOR(pg_catalog.>) 0 THEN
         RETURN wirefence.check_rows(fence, default_resource, required, shadow);
@@ -495,13 +495,15 @@ BEGIN
     ELSIF default_resource IS NOT NULL AND shadow IS NOT TRUE
           AND wirefence.check_current(default_resource, pg_catalog.concat(default_resource, '=', carried)) THEN
         RETURN NULL;
+    ELSIF wirefence.carries_name() AND fence IS NULL AND shadow IS NOT TRUE AND wirefence.check_current(pg_catalog.split_part(carried, '=', 1), carried) THEN
+        RETURN NULL;
     END IF;
     RETURN wirefence.check_tokens(fence, default_resource, required, shadow);
 END
 $$;
 
 -- check checks every pair of a fence for this transaction and raises a refusal. A null fence
--- means the session variable; an empty variable is no fence.
+-- means that of the session, in its variable or its name; an empty variable is no fence.
 --
 -- It returns null; none if there is no fence; or unfenced if one is required: then the transaction
 -- is READ ONLY from here on, which it was not before. With shadow, and for resources and classes in
@@ -522,4 +524,4 @@ RETURN wirefence.check(fence, NULL::text, false, false);
 GRANT EXECUTE ON FUNCTION wirefence.check(text, text, boolean, boolean), wirefence.check(text), wirefence.check_current(text, text), wirefence.check_several(text), wirefence.check_tokens(text, text, boolean, boolean),
     wirefence.check_pairs(text, text, boolean, boolean) TO PUBLIC;
 
-COMMENT ON FUNCTION wirefence.check(text) IS 'Checks every pair of a fence for this transaction, by default of the fence in wirefence.token. Takeovers of its resources wait until the transaction ends. It raises WF001 to WF008. Without a fence it does nothing. After a savepoint the check is valid until ROLLBACK TO.';
+COMMENT ON FUNCTION wirefence.check(text) IS 'Checks every pair of a fence for this transaction, by default of the session''s fence, in wirefence.token or application_name. Takeovers of its resources wait until the transaction ends. It raises WF001 to WF008. Without a fence it does nothing. After a savepoint the check is valid until ROLLBACK TO.';

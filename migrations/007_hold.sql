@@ -117,7 +117,7 @@ CREATE FUNCTION wirefence.take_hold(number integer, fence text, default_resource
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    variable CONSTANT text := nullif(current_setting('wirefence.token', true), '');
+    variable CONSTANT text := wirefence.carried();
     committed CONSTANT boolean := current_setting('transaction_isolation') IN ('read committed', 'read uncommitted');
     pairs record;
     keys bigint[];
@@ -194,7 +194,7 @@ CREATE FUNCTION wirefence.hold_tokens(number integer, fence text, default_resour
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    carried CONSTANT text := coalesce(fence, nullif(current_setting('wirefence.token', true), ''));
+    carried CONSTANT text := coalesce(fence, wirefence.carried());
     answer text;
 BEGIN
     IF held IN ('nothing', 'same') AND manner <> 'observe' AND default_resource IS NULL AND carried !~ '[,%(]'

@@ -254,11 +254,39 @@ BEGIN
 END
 $$;
 
+-- set_carry_name sets whether a fence in application_name counts. It returns the setting with its
+-- value before and after.
+CREATE FUNCTION wirefence.set_carry_name(carry_name boolean, reason text) RETURNS jsonb
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    settings jsonb;
+    propagated text;
+BEGIN
+    PERFORM wirefence.check_reason(reason);
+    IF carry_name IS NULL THEN
+        RAISE invalid_parameter_value USING MESSAGE = 'carry_name must be true or false';
+    END IF;
+    PERFORM FROM wirefence.settings FOR UPDATE; -- two concurrent replacements would fail
+    settings := jsonb_build_object('carry_name', jsonb_build_array(wirefence.carries_name(), carry_name));
+    propagated := wirefence.propagate('off');
+    IF carry_name THEN
+        CREATE OR REPLACE FUNCTION wirefence.carries_name() RETURNS boolean LANGUAGE sql STABLE RETURN true;
+    ELSE
+        CREATE OR REPLACE FUNCTION wirefence.carries_name() RETURNS boolean LANGUAGE sql STABLE RETURN false;
+    END IF;
+    PERFORM wirefence.propagate(propagated);
+    INSERT INTO wirefence.resource_changes (resource_id, reason, settings) VALUES (NULL, reason, settings);
+    RETURN settings;
+END
+$$;
+
 GRANT EXECUTE ON FUNCTION wirefence.declare_resource(text, text, text, boolean, text, text, text, text, text),
     wirefence.set_resource(text, text, text, boolean, text, text, text, bigint, text, text),
-    wirefence.set_undeclared(text, text), wirefence.set_failover(text, text) TO wirefence_issuer;
+    wirefence.set_undeclared(text, text), wirefence.set_failover(text, text), wirefence.set_carry_name(boolean, text) TO wirefence_issuer;
 
 COMMENT ON FUNCTION wirefence.declare_resource(text, text, text, boolean, text, text, text, text, text) IS 'Declares a resource before its first token, with a reason and a policy; null keeps a default. False: it was already declared with these settings.';
 COMMENT ON FUNCTION wirefence.set_resource(text, text, text, boolean, text, text, text, bigint, text, text) IS 'Changes the policy of a resource, with a reason; null keeps the present value. preempt_after is an interval or never. It returns each setting that was named, with its value before and after.';
 COMMENT ON FUNCTION wirefence.set_undeclared(text, text) IS 'Sets how tokens of unknown resources are judged: allow, or refuse with WF008.';
 COMMENT ON FUNCTION wirefence.set_failover(text, text) IS 'Sets whether tokens stay valid across a promotion, for every resource without a setting of its own: reacquire or trust.';
+COMMENT ON FUNCTION wirefence.set_carry_name(boolean, text) IS 'Sets whether a fence in application_name counts, as in wirefence:orders=34~nightly job; it doesn''t by default.';

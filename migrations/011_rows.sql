@@ -277,7 +277,7 @@ CREATE FUNCTION wirefence.check_rows(fence text, default_resource text, required
 LANGUAGE plpgsql
 AS $$
 DECLARE
-    carried CONSTANT pg_catalog.text := coalesce(fence, pg_catalog.current_setting('wirefence.token', true));
+    carried CONSTANT pg_catalog.text := coalesce(fence, wirefence.carried());
     judge CONSTANT pg_catalog.text := pg_catalog.format('wirefence.%I', wirefence.row_function(pg_catalog.split_part(carried, '(', 1), 'judge'));
     verdict pg_catalog.text;
 BEGIN
@@ -306,7 +306,7 @@ DECLARE
     held_as CONSTANT pg_catalog.text := wirefence.hold_tokens(number, fence, default_resource, held, required, manner);
 BEGIN
     IF held_as OPERATOR(pg_catalog.=) 'once' AND manner OPERATOR(pg_catalog.=) 'group'
-       AND pg_catalog.strpos(coalesce(fence, pg_catalog.current_setting('wirefence.token', true)), '(') OPERATOR(pg_catalog.>) 0 THEN
+       AND pg_catalog.strpos(coalesce(fence, wirefence.carried()), '(') OPERATOR(pg_catalog.>) 0 THEN
         RETURN coalesce(wirefence.check_rows(fence, default_resource, required, false), held_as);
     END IF;
     RETURN held_as;

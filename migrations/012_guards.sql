@@ -115,7 +115,7 @@ CREATE FUNCTION wirefence.guard_unchecked(target regclass, resource text) RETURN
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    carried CONSTANT text := nullif(current_setting('wirefence.token', true), '');
+    carried CONSTANT text := wirefence.carried();
 BEGIN
     IF wirefence.is_checked(resource) OR resource COLLATE "C" = ANY ((wirefence.read_fence(carried, NULL)).resources) THEN
         RETURN;
@@ -156,7 +156,7 @@ CREATE FUNCTION wirefence.guard_shadowed(target regclass, resource text, state t
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    carried CONSTANT text := nullif(current_setting('wirefence.token', true), '');
+    carried CONSTANT text := wirefence.carried();
     noted CONSTANT text := current_setting('wirefence.checked', true);
     token bigint;
     source text;
@@ -432,7 +432,7 @@ CREATE FUNCTION wirefence.require_rows(target regclass, template text, names tex
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    carried CONSTANT text := nullif(current_setting('wirefence.token', true), '');
+    carried CONSTANT text := wirefence.carried();
     lacks_name CONSTANT boolean := array_position(names, NULL) IS NOT NULL;
     missing text := wirefence.unchecked_row(names);
     state text := 'WF002';
@@ -464,7 +464,7 @@ BEGIN
     ELSIF name IS NULL THEN
         PERFORM wirefence.guard_row_unchecked(target, template, NULL, false);
     ELSE
-        PERFORM wirefence.refuse_unguarded(target, name, nullif(current_setting('wirefence.token', true), ''));
+        PERFORM wirefence.refuse_unguarded(target, name, wirefence.carried());
     END IF;
 END
 $$;
@@ -494,9 +494,9 @@ CREATE FUNCTION wirefence.guard_statement() RETURNS trigger
 LANGUAGE plpgsql
 AS $$
 BEGIN
-    IF TG_NARGS OPERATOR(pg_catalog.=) 1 AND pg_catalog.current_setting('wirefence.token', true) OPERATOR(pg_catalog.<>) ''
+    IF TG_NARGS OPERATOR(pg_catalog.=) 1 AND wirefence.carried() IS NOT NULL
        AND (pg_catalog.strpos(pg_catalog.current_setting('wirefence.checked', true),
-                              pg_catalog.concat(',', pg_catalog.current_setting('wirefence.token', true), ',')) OPERATOR(pg_catalog.>) 0) IS NOT TRUE THEN
+                              pg_catalog.concat(',', wirefence.carried(), ',')) OPERATOR(pg_catalog.>) 0) IS NOT TRUE THEN
         PERFORM wirefence.check(NULL, NULL, false, false);
     END IF;
     IF TG_OP OPERATOR(pg_catalog.=) 'TRUNCATE' THEN

@@ -58,7 +58,7 @@ func TestTheManifest(t *testing.T) {
 		if err := (migrations.Options{Failover: fence.FailoverTrust}).Apply(t.Context(), trusting, nil); err != nil {
 			t.Fatal(err)
 		}
-		mustExec(t, trusting, "CREATE TABLE public.guarded (id int); SELECT wirefence.protect('public.guarded', 'orders'), wirefence.grant_on_nodes()") // these replace any_guards and citus_group
+		mustExec(t, trusting, "CREATE TABLE public.guarded (id int); SELECT wirefence.protect('public.guarded', 'orders'), wirefence.grant_on_nodes(), wirefence.set_carry_name(true, 'why')") // these replace any_guards, citus_group and carries_name
 		add(readSchema(t, trusting), migrations.Version())
 		maps.DeleteFunc(want, func(_ string, o migrations.Object) bool { return len(o.Facts) == 0 }) // dropped by a later version
 		var file bytes.Buffer
