@@ -1,5 +1,7 @@
 package fence
 
+import "fmt"
+
 // A fence is carried as text in the caller's own session, transaction or statement, which
 // every driver sends alike: Exec of pgx and ExecContext of database/sql, without arguments.
 // The text has no quote and no comment delimiter, as String says, so nothing is to be escaped.
@@ -36,6 +38,39 @@ func (f Fence) Transaction() string { return "SET LOCAL " + Variable + " = '" + 
 // hints. Each grant gives another text, and so another prepared statement if the driver
 // prepares its statements. It panics if f is zero.
 func (f Fence) Comment() string { return "\n/*" + Variable + "='" + f.text() + "'*/" }
+
+// MaxNameBytes is the longest application_name that PostgreSQL keeps, in bytes.
+const MaxNameBytes = 63
+
+// Name returns the fence as an application_name, for a session, where an operator has switched
+// that on for the database:
+//
+//	config.RuntimeParams["application_name"] = name // of a *pgx.ConnConfig
+//
+// The label stands behind the fence, as far as there is room. Name fails if the fence has more than
+// MaxNameBytes with what is around it. The database refuses a row there whose key has capitals. It
+// panics if f is zero.
+func (f Fence) Name(label string) (string, error) {
+	name := []byte("wirefence:")
+	text := f.text()
+	for i := 0; i < len(text); i++ {
+		switch c := text[i]; {
+		case c == '%': // an escape is the same byte in either case
+			name = append(name, text[i:i+3]...)
+			i += 2
+		case 'A' <= c && c <= 'Z':
+			name = fmt.Appendf(name, "%%%02x", c)
+		default:
+			name = append(name, c)
+		}
+	}
+	name = append(name, '~')
+	if len(name) > MaxNameBytes {
+		return "", fmt.Errorf("the fence has %d bytes as an application_name, %s, of which PostgreSQL keeps %d", len(name), name, MaxNameBytes)
+	}
+	name = append(name, label...)
+	return string(name[:min(len(name), MaxNameBytes)]), nil
+}
 
 // Check returns the statement that checks the fence without a proxy or a guarded table: if it
 // succeeds, what its transaction writes afterwards commits only while the tokens are current.

@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"strings"
 	"testing"
 
 	"github.com/jackc/pgx/v5"
@@ -36,6 +37,7 @@ func ExampleFence() {
 func TestAZeroFenceIsNotCarried(t *testing.T) {
 	for name, carrier := range map[string]func(fence.Fence) string{
 		"session": fence.Fence.Session, "transaction": fence.Fence.Transaction, "comment": fence.Fence.Comment, "check": fence.Fence.Check,
+		"name": func(f fence.Fence) string { name, _ := f.Name(""); return name },
 	} {
 		func() {
 			defer func() {
@@ -45,6 +47,25 @@ func TestAZeroFenceIsNotCarried(t *testing.T) {
 			}()
 			t.Errorf("%s: %q", name, carrier(fence.Fence{}))
 		}()
+	}
+}
+
+func TestAName(t *testing.T) {
+	for _, c := range []struct{ fence, label, want string }{
+		{"orders=34", "nightly job", "wirefence:orders=34~nightly job"},
+		{"Orders=34@redis", "", "wirefence:%4frders=34@redis~"},
+		{"caf%C3%A9=1,%7E=2", "x~y", "wirefence:caf%C3%A9=1,%7E=2~x~y"},
+		{"job(17)=-5", strings.Repeat("x", 99), "wirefence:job(17)=-5~" + strings.Repeat("x", 42)},
+		{strings.Repeat("a", 49) + "=34", "x", "wirefence:" + strings.Repeat("a", 49) + "=34~"},
+		{strings.Repeat("a", 50) + "=34", "", ""},
+	} {
+		f, err := fence.Parse(c.fence)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got, err := f.Name(c.label); got != c.want || (err == nil) != (c.want != "") {
+			t.Errorf("%s: %q, %v", c.fence, got, err)
+		}
 	}
 }
 

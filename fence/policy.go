@@ -65,6 +65,12 @@ var undeclaredSQL string
 //go:embed sql/failover.sql
 var failoverSQL string
 
+//go:embed sql/carry_name.sql
+var carryNameSQL string
+
+//go:embed sql/carries_name.sql
+var carriesNameSQL string
+
 //go:embed sql/changes.sql
 var changesSQL string
 
@@ -127,6 +133,24 @@ func SetFailover(ctx context.Context, q Querier, f Failover, reason string) (map
 		return nil, fmt.Errorf("set what a promotion does to tokens: %w", err)
 	}
 	return settings, nil
+}
+
+// SetCarryName sets whether a fence in application_name counts, with the reason, and returns the
+// setting with its value before and after. The role must have wirefence_issuer.
+func SetCarryName(ctx context.Context, q Querier, counts bool, reason string) (map[string][2]json.RawMessage, error) {
+	var settings map[string][2]json.RawMessage
+	if err := q.QueryRow(ctx, carryNameSQL, counts, reason).Scan(&settings); err != nil {
+		return nil, fmt.Errorf("set whether a fence in application_name counts: %w", err)
+	}
+	return settings, nil
+}
+
+// CarriesName reports whether a fence in application_name counts. Any role may ask.
+func CarriesName(ctx context.Context, q Querier) (counts bool, err error) {
+	if err = q.QueryRow(ctx, carriesNameSQL).Scan(&counts); err != nil {
+		err = fmt.Errorf("ask whether a fence in application_name counts: %w", err)
+	}
+	return counts, err
 }
 
 // Changes lists what operators said about a resource, the latest last. The role

@@ -89,7 +89,7 @@ Exit status, unless the help of a command says otherwise:
 	root.AddGroup(commandGroups...)
 	root.AddCommand(in(groupRun, proxyCommand(), lockCommand(), checkCommand(), guardCommand(), demoCommand(), zombieCommand())...)
 	root.AddCommand(in(groupSetUp, migrateCommand(), protectCommand(), unprotectCommand(), rowsCommand(), uninstallCommand())...)
-	root.AddCommand(in(groupOperate, statusCommand(), historyCommand(), resourceCommand(), revokeCommand(), doctorCommand())...)
+	root.AddCommand(in(groupOperate, statusCommand(), historyCommand(), resourceCommand(), revokeCommand(), carryNameCommand(), doctorCommand())...)
 	root.AddCommand(in(groupOther, completionCommand(), versionCommand())...)
 	root.SetHelpCommandGroupID(groupOther)
 	root.AddCommand(manualCommands()...)

@@ -48,6 +48,7 @@ func TestOutputsAreAsDocumented(t *testing.T) {
 	documented(t, "wirefence resource declare", 0, run(url, "resource", "declare", "new", "--reason", "x"))
 	documented(t, "wirefence resource set", 0, run(url, "resource", "set", "new", "--reuse", "once", "--reason", "x"))
 	documented(t, "wirefence resource set", 0, run(url, "resource", "set", "--undeclared", "refuse", "--reason", "x"))
+	documented(t, "wirefence carry-name", 0, run(url, "carry-name", "on", "--reason", "x"))
 	documented(t, "wirefence resource show", 0, run(url, "resource", "show", "new"))
 	documented(t, "wirefence resource list", 0, run(url, "resource", "list"))
 	documented(t, "wirefence revoke", 0, run(url, "revoke", "orders", "--reason", "it hangs"))

@@ -54,6 +54,7 @@ func reference(root *cobra.Command) *manual.Reference {
 			"wirefence resource list":    {{Value: []statusJSON{}}},
 			"wirefence resource show":    {{Value: shownJSON{}, Like: "wirefence resource list"}},
 			"wirefence resource declare": {{Value: declaredJSON{}}},
+			"wirefence carry-name":       {{Value: setJSON{}}},
 			"wirefence resource set":     {{Value: setJSON{}}},
 			"wirefence revoke":           {{Value: revokedJSON{}}},
 			"wirefence check":            {{Value: checkJSON{}}},

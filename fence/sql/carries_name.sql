@@ -1,0 +1,1 @@
+SELECT wirefence.carries_name()
