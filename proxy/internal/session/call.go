@@ -39,8 +39,8 @@ const (
 	readOnlySQL = "CASE WHEN pg_catalog.current_setting('transaction_read_only') OPERATOR(pg_catalog.=) 'off' THEN pg_catalog.set_config('transaction_read_only', 'on', true) END"
 	carriedSQL  = "pg_catalog.current_setting('wirefence.token', true)"
 	missingHead = "SELECT CASE WHEN COALESCE(" + carriedSQL + ", '') OPERATOR(pg_catalog.<>) '' THEN pg_catalog.current_setting('wirefence.schema') ELSE "
-	// A stamp counts where the session variable holds nothing.
-	stampedHead = "CASE WHEN " + carriedSQL + " OPERATOR(pg_catalog.<>) '' THEN NULL ELSE "
+	// A stamp counts where the session carries nothing itself.
+	stampedHead = "CASE WHEN wirefence.carried() IS NULL THEN "
 	stampedTail = " END"
 )
 

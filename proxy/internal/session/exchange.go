@@ -32,7 +32,11 @@ var loginSQL string
 var declaredSQL string
 
 const (
+	// askCarriedSQL asks for the fence in the session variable, or in the name.
+	askCarriedSQL  = "SELECT wirefence.carried()"
 	askVariableSQL = "SELECT " + carriedSQL
+	// askNamesSQL asks whether the fence in a name counts.
+	askNamesSQL = "SELECT wirefence.carries_name()"
 	// noTimeoutSQL precedes a question at login after the client's statement_timeout has ended it.
 	noTimeoutSQL = "SET LOCAL statement_timeout = 0;"
 )
@@ -147,6 +151,8 @@ func (s *Session) exchangeFor(a policy.Action, out *Out) {
 		out.own = s.appendTake(out.own, a.By, a.Needed)
 	case a.Do == policy.GiveBack:
 		out.own = s.appendGiveBack(out.own)
+	case a.Do == policy.Ask && s.hasSchema():
+		out.own = s.appendExchange(out.own, asksVariable, askCarriedSQL)
 	case a.Do == policy.Ask:
 		out.own = s.appendExchange(out.own, asksVariable, askVariableSQL)
 	case (s.cfg.Mode == Shadow || s.standby) && s.hasSchema():
@@ -215,7 +221,7 @@ func (s *Session) handleExchangeRow(by role, msg []byte) {
 	case asksLogin:
 		s.learnLogin(columns)
 	case asksDeclared:
-		s.login.fenceAtStartup = s.login.fenceAtStartup || string(columns[0]) == "t"
+		s.learnDeclared(string(columns[0]) == "t")
 	case asksUnlocks:
 		x.unlocks = string(columns[0]) == "t"
 	case asksVariable:

@@ -110,7 +110,7 @@ func TestPrepareTransactionAsks(t *testing.T) {
 		talk(t, s, simple("BEGIN"), done("BEGIN"), ready("T"))
 		prepare := simple("PREPARE TRANSACTION 'x'")
 		var out Out
-		if used := s.FromClient(prepare, &out); used != 0 || !strings.Contains(string(joined(&out)), askVariableSQL) {
+		if used := s.FromClient(prepare, &out); used != 0 || !strings.Contains(string(joined(&out)), askCarriedSQL) {
 			t.Fatalf("%d bytes are used, sent %q", used, joined(&out))
 		}
 		answered(t, s, ownExchange("T", row(held), done("SELECT 1")))

@@ -15,6 +15,11 @@ import (
 // wait, and sends the exchanges that it asks for. body is the text of the message, nil if it
 // isn't available. ok is false if the message waits, or the session ends.
 func (s *Session) decide(m *policy.Message, body []byte, out *Out) (a policy.Action, ok bool) {
+	for i := range m.Statements {
+		if m.Statements[i].Flags.Has(sqltext.Renames) && s.mayCarry() {
+			m.Statements[i].Flags |= sqltext.Resets
+		}
+	}
 	for {
 		a = policy.Decide(s.gatherFacts(), m, s.inserts)
 		s.fenced = s.fenced || a.By.Carries()

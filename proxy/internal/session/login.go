@@ -28,6 +28,10 @@ func (s *Session) noteParameter(msg []byte) {
 		s.options.EscapeStrings = value == "off"
 	case "client_encoding":
 		s.options.Encoding = sqltext.ParseEncoding(value)
+	case "application_name":
+		if s.phase == loggingIn {
+			s.variable.named = strings.HasPrefix(value, "wirefence:")
+		}
 	case "in_hot_standby":
 		s.standby = value == "on"
 	}
@@ -123,8 +127,8 @@ func (s *Session) loginAnswered() bool {
 		s.variable.set = true // its checks ask, and nothing is refused where the answer is none
 		s.pooled = s.cfg.Pooling != PoolingSession
 	}
-	if s.pooled && x.err == nil {
-		s.toServer = s.appendExchange(s.toServer, asksDeclared, trimmed(declaredSQL))
+	if (s.pooled || s.variable.named && s.schema == usable) && x.err == nil {
+		s.toServer = s.appendExchange(s.toServer, asksDeclared, s.askDeclared())
 		return false
 	}
 	return s.declaredAnswered()
@@ -133,7 +137,7 @@ func (s *Session) loginAnswered() bool {
 // declaredAnswered handles the end of declaredSQL, or of loginSQL if that was the only
 // question.
 func (s *Session) declaredAnswered() bool {
-	if s.asksAgain(asksDeclared, declaredSQL) {
+	if s.asksAgain(asksDeclared, s.askDeclared()) {
 		return false
 	}
 	if s.schema == usable && s.db.due() {
@@ -153,6 +157,28 @@ func (s *Session) unlocksAnswered() bool {
 		s.db.asked.Store(0) // the next session asks
 	}
 	return s.finishLogin()
+}
+
+// askDeclared returns the question for a session whose startup packet, role or database may set a
+// fence: in its name, or behind a pooler in the variable, too.
+func (s *Session) askDeclared() string {
+	switch {
+	case !s.pooled:
+		return askNamesSQL
+	case s.variable.named && s.schema == usable:
+		return trimmed(declaredSQL) + " OR wirefence.carries_name()"
+	}
+	return trimmed(declaredSQL)
+}
+
+// learnDeclared reads the answer.
+func (s *Session) learnDeclared(yes bool) {
+	if s.pooled {
+		s.login.fenceAtStartup = s.login.fenceAtStartup || yes
+		return
+	}
+	s.variable.named = yes
+	s.login.fenced = s.login.fenced || yes
 }
 
 func (s *Session) finishLogin() bool {

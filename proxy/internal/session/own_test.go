@@ -24,7 +24,7 @@ func (b *backend) internal(sql string) func(parameters []*string) result {
 		})
 	case trimmed(declaredSQL):
 		return b.answering(func() []string { return []string{"f"} })
-	case askVariableSQL:
+	case askVariableSQL, askCarriedSQL:
 		return func([]*string) result { return rowOf(b.token.now()) } // it can't fail
 	case trimmed(UnlocksSQL):
 		return b.answering(func() []string { return []string{map[bool]string{true: "t", false: "f"}[b.policy.unlockers]} })

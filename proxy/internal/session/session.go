@@ -108,7 +108,7 @@ type login struct {
 	awaitsPassword bool        // the server waits for the client's answer to an Authentication message
 	authenticated  bool        // the proxy has authenticated the client
 	err            *wire.Error // the server's ErrorResponse
-	fenced         bool        // the session variable held a fence, which RESET brings back
+	fenced         bool        // the session variable, or maybe the name, held a fence, which RESET brings back
 	fenceAtStartup bool        // the startup packet sets a fence, or the role or the database does
 }
 
@@ -131,7 +131,7 @@ type openTransaction struct {
 // variable is what the session knows of the session variable.
 type variable struct {
 	set    bool   // the client has sent what sets it, or it held a fence at login
-	named  bool   // the client has named it, by which a function may set it
+	named  bool   // the client has named it, by which a function may set it; or its name looks like a fence
 	login  string // its fence at login, "" once that may have changed
 	resets bool   // since then the client has sent a text that resets, outside of a transaction
 	reset  bool   // the same, and that text's transaction is over

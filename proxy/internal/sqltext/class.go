@@ -106,7 +106,7 @@ func (s *Scanner) classify() (class Class, flags Flags, name int) {
 	case "show":
 		return Free, 0, 0
 	case "reset":
-		return Free, Cleans | flagsIf(s.word(1, "all"), Resets), 0
+		return Free, Cleans | flagsIf(s.word(1, "all"), Resets) | flagsIf(s.word(1, "application_name"), Renames), 0
 	case "discard":
 		return Discards, Cleans | flagsIf(s.word(1, "all"), Resets|DropsPrepared|Unlocks), 0
 	case "create", "alter", "drop":
@@ -197,7 +197,7 @@ func (s *Scanner) classifySet() (Class, Flags, int) {
 	default:
 		name := s.st.first[at]
 		names := s.is(name, "wirefence") || name.kind == quoted && hasFolded(s.text[name.start+1:], "wirefence")
-		return Free, flags | flagsIf(names, CallsSetter), 0
+		return Free, flags | flagsIf(names, CallsSetter) | flagsIf(s.is(name, "application_name"), Renames), 0
 	}
 }
 

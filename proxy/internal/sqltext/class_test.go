@@ -151,7 +151,14 @@ var flagged = map[string]Flags{
 	"SET SESSION WireFence.Token TO 'a=1'": Sets, `SET "wirefence.token" = 'a=1'`: Sets, "SET wirefence . token = ''": Sets,
 	"SET LOCAL wirefence.token = 'a=1'": Sets | Local, "SET LOCAL work_mem = '1MB'": Local, "RESET wirefence.token": SetsVariable | Cleans,
 	"SHOW wirefence.token": SetsVariable, // it doesn't, but names it
-	"RESET ALL":            Resets | Cleans, "reset all": Resets | Cleans, "DISCARD ALL": Resets | DropsPrepared | Unlocks | Cleans, "DISCARD PLANS": Cleans, "DISCARD TEMP": Cleans,
+
+	"SET application_name = 'psql'": Renames, "SET LOCAL application_name TO DEFAULT": Renames | Local, "RESET application_name": Renames | Cleans,
+	"SET Application_Name = 'wirefence:orders=34~job'":        Renames | SetsVariable,
+	"SELECT set_config('application_name', $1, false)":        Renames | CallsSetter,
+	"SELECT application_name FROM pg_stat_activity":           0,
+	"DO $$ BEGIN SET LOCAL application_name = 'psql'; END $$": Renames,
+
+	"RESET ALL": Resets | Cleans, "reset all": Resets | Cleans, "DISCARD ALL": Resets | DropsPrepared | Unlocks | Cleans, "DISCARD PLANS": Cleans, "DISCARD TEMP": Cleans,
 	"SELECT set_config('wirefence.token', 'a=1', false)":                                       Sets,
 	"SELECT set_config('wirefence.token', 'a=1', true)":                                        Sets | Local,
 	"SELECT set_config('wirefence.token', 'a=1', true), 2":                                     Sets,

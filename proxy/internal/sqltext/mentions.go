@@ -29,6 +29,7 @@ var (
 		{word: "advisory_unlock_all", flags: Unlocks},
 		{word: "advisory_unlock_shared", flags: Unlocks},
 		{word: "discard", flags: Unlocks, whole: true, command: true},
+		{word: "application_name", flags: Renames, whole: true, command: true},
 	}
 	fenceWord   = newSearch(mentions[:1])
 	effectWords = newSearch(mentions[:4])

@@ -71,6 +71,9 @@ const (
 	// pg_advisory_unlock_all() alone.
 	Cleans
 
+	// Renames: it may change application_name, and so the fence of a session whose name carries it.
+	Renames
+
 	// Sets: it does set the session variable, as far as its words tell.
 	Sets = SetsVariable | CallsSetter
 )
