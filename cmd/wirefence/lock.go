@@ -15,7 +15,7 @@ import (
 type lockSettings struct {
 	LeaseSettings
 	DatabaseURL string        `env:"WIREFENCE_DATABASE_URL" group:"Connections" file:"yes" help:"connection string of the issuer's role, to seal the grant, and for the lease if no other store is named"`
-	Carry       string        `env:"WIREFENCE_CARRY" group:"Fencing" oneof:"listener|options" envDefault:"listener" help:"how the command's sessions carry the fence: ~listener~: by ~PGHOST~ they pass a [listener](holding.md#how-the-fence-is-carried) of ~wirefence lock~, which stamps each with it; ~options~: in ~PGOPTIONS~ alone"`
+	Carry       string        `env:"WIREFENCE_CARRY" group:"Fencing" oneof:"listener|options|name" envDefault:"listener" help:"how the command's sessions carry the fence: ~listener~: by ~PGHOST~ they pass a [listener](holding.md#how-the-fence-is-carried) of ~wirefence lock~, which stamps each with it; ~options~: in ~PGOPTIONS~ alone; ~name~: in ~PGAPPNAME~ alone, behind a [pooler](poolers.md#a-fence-in-application_name) that refuses ~PGOPTIONS~"`
 	Wait        time.Duration `env:"WIREFENCE_WAIT" group:"Leases" envDefault:"0s" range:"0.." help:"time to wait for the lease, and for a store or a database that is down; ~0s~ tries once"`
 	TermGrace   time.Duration `env:"WIREFENCE_TERM_GRACE" group:"Leases" envDefault:"10s" range:"1ms.." help:"time from SIGTERM to SIGKILL when the command is [ended](holding.md#wirefence-lock); less if the lease ends earlier"`
 	LogLevel    string        `env:"WIREFENCE_LOG_LEVEL" group:"Observability" type:"debug|info|warn|error" envDefault:"warn" help:"~debug~, ~info~, ~warn~ or ~error~"`
@@ -81,10 +81,15 @@ func splitLocked(c *cobra.Command, args []string) (resource string, command []st
 
 func runLocked(ctx context.Context, cfg lockSettings, resource fence.Resource, command []string) error {
 	options := inForeground(cfg.TermGrace)
-	options.Wanted, options.Env = ctx, os.Environ()
+	options.Wanted, options.Env, options.ByName = ctx, os.Environ(), cfg.Carry == "name"
 	carrier, err := newCarrier(cfg, options.Env)
 	if err != nil {
 		return err
+	}
+	if options.ByName {
+		if err := fitsName(resource); err != nil {
+			return usageError{err}
+		}
 	}
 	a, closeAll, err := newAcquirer(ctx, cfg, resource)
 	if err != nil {
@@ -129,7 +134,7 @@ func newAcquirer(ctx context.Context, cfg lockSettings, resource fence.Resource)
 		leases.close()
 		return nil, nil, usageError{err}
 	}
-	return &acquirer{client: client, databases: leases.databases, resource: resource, log: log}, func() {
+	return &acquirer{client: client, databases: leases.databases, resource: resource, byName: cfg.Carry == "name", log: log}, func() {
 		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 		defer cancel()
 		_ = client.Close(ctx)

@@ -27,6 +27,7 @@ type acquirer struct {
 	client    *lockclient.Client
 	databases []sealedDatabase // their schema is verified first
 	resource  fence.Resource
+	byName    bool // the fence is in application_name: see checkNames
 	log       *slog.Logger
 	verified  bool
 }
@@ -119,6 +120,9 @@ func (a *acquirer) verify(ctx context.Context) error {
 				if err == nil && differs != nil {
 					a.log.Info("the schema and this binary are one version apart", "database", d.name, "schema", differs.Have, "binary", differs.Need)
 				}
+				if err == nil && a.byName {
+					err = checkNames(ctx, c, a.resource)
+				}
 				return err
 			})
 			if err != nil && len(a.databases) > 1 {
@@ -168,7 +172,7 @@ func leaseExitStatus(err error) int {
 	switch {
 	case errors.Is(err, lockclient.ErrNotAcquired):
 		return runner.ExitNotAcquired
-	case wrongSchema(err), wrongDatabase(err), lockclient.Permanent(err):
+	case wrongSchema(err), wrongDatabase(err), lockclient.Permanent(err), errors.Is(err, errNamesUnnoticed):
 		return exitConfig
 	}
 	return exitUnavailable

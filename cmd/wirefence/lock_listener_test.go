@@ -106,7 +106,7 @@ func TestLockCarriesByOptionsAlone(t *testing.T) {
 	cfg, _ := pgx.ParseConfig(url)
 	wirefence(t, settings, "lock", "--carry=options", "nightly", "--", "sh", "-c", `echo $PGHOST; psql -XAtc 'SHOW wirefence.token'`).
 		expect(t, 0).says(t, cfg.Host+"\nnightly=1\n")
-	wirefence(t, settings, "lock", "--carry=name", "nightly", "--", "true").expect(t, exitUsage, "listener", "options")
+	wirefence(t, settings, "lock", "--carry=comment", "nightly", "--", "true").expect(t, exitUsage, "listener", "options", "name")
 }
 
 // The fence of an outer run is stamped, too, whichever way that carries it.

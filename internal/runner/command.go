@@ -79,19 +79,33 @@ func FenceIn(env []string, lease Lease) (fence.Fence, error) {
 	return f, err
 }
 
-// withFence adds the fence to env: PGOPTIONS for clients of libpq, and the token and the fence for
-// scripts.
-func withFence(env []string, lease Lease) ([]string, error) {
+// withFence adds the fence to env: PGOPTIONS for clients of libpq, or PGAPPNAME, and the token and
+// the fence for scripts. label stands behind a fence in PGAPPNAME.
+func withFence(env []string, lease Lease, byName bool, label string) ([]string, error) {
 	f, err := FenceIn(env, lease)
 	if err != nil {
 		return nil, err
 	}
-	options := pgOptions(value(env, "PGOPTIONS"), f.String())
+	set := map[string]string{"WIREFENCE_TOKEN": lease.Token().String(), fenceVariable: f.String()}
+	if given := value(env, "PGOPTIONS"); !byName || strings.Contains(given, fence.Variable) { // which comes before the name
+		set["PGOPTIONS"] = pgOptions(given, f.String())
+	}
+	if byName {
+		if given := value(env, "PGAPPNAME"); given != "" {
+			label = given[strings.IndexByte(given, '~')+1:] // without the fence of an outer run
+		}
+		if set["PGAPPNAME"], err = f.Name(label); err != nil {
+			return nil, err
+		}
+	}
 	env = slices.DeleteFunc(slices.Clone(env), func(entry string) bool {
 		name, _, _ := strings.Cut(entry, "=")
-		return name == "PGOPTIONS" || name == "WIREFENCE_TOKEN" || name == fenceVariable
+		return set[name] != ""
 	})
-	return append(env, "PGOPTIONS="+options, "WIREFENCE_TOKEN="+lease.Token().String(), fenceVariable+"="+f.String()), nil
+	for name, text := range set {
+		env = append(env, name+"="+text)
+	}
+	return env, nil
 }
 
 const fenceVariable = "WIREFENCE_FENCE"

@@ -21,6 +21,7 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"path/filepath"
 	"syscall"
 	"time"
 
@@ -67,6 +68,8 @@ type Options struct {
 	// Env is the command's environment without the fence; nil is that of this
 	// process.
 	Env []string
+	// ByName puts the fence into PGAPPNAME instead of PGOPTIONS.
+	ByName bool
 	// TermGrace is the time between SIGTERM and SIGKILL: default 10s. It ends earlier if the
 	// lease does.
 	TermGrace time.Duration
@@ -110,13 +113,15 @@ func (o Options) withDefaults() Options {
 //     the cause.
 //   - The command was not found or can't be executed: ExitNotFound or
 //     ExitNotExecutable. The latter also if WIREFENCE_FENCE in its environment, the
-//     fence of an outer run, is malformed or leaves no room.
+//     fence of an outer run, is malformed or leaves no room, or the fence has none in PGAPPNAME.
 //   - The release failed: the lease will expire.
 //
 // Signals to this process are passed on to the group. Only one Run of a process should have a
 // terminal.
 func Run(ctx context.Context, lease Lease, command []string, options Options) (exit int, err error) {
-	return runWithin(ctx, lease, command, options, func(env []string) ([]string, error) { return withFence(env, lease) })
+	return runWithin(ctx, lease, command, options, func(env []string) ([]string, error) {
+		return withFence(env, lease, options.ByName, filepath.Base(command[0]))
+	})
 }
 
 // RunWithin is Run without a fence in the command's environment.
