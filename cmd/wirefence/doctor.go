@@ -30,6 +30,7 @@ type doctorSettings struct {
 	MaxConnections int           `env:"WIREFENCE_MAX_CONNECTIONS" group:"Limits and timeouts" envDefault:"0" range:"0.." help:"the proxy's limit of clients, to compare with the server's; 0 compares nothing"`
 	Lease          string        `env:"WIREFENCE_LEASE" group:"Leases" type:"resource" help:"the resource whose lease the proxy holds, or waits for: whether it can be granted here"`
 	TTL            time.Duration `env:"WIREFENCE_TTL" group:"Leases" envDefault:"15s" range:"1ms.." help:"the TTL of the leases, to compare with the time that a takeover may take"`
+	Through        string        `env:"--through" type:"url" help:"connection string of an application, through a pooler for instance: which ways to carry a fence survive there"`
 	Timeout        time.Duration `env:"--timeout" envDefault:"10s" range:"1ms.." help:"time that each check may take"`
 	Strict         bool          `env:"--strict" help:"let warnings count as problems"`
 	OutputSettings
@@ -50,7 +51,7 @@ Exit status:
     1  no problem, but a check could not be made: a right or an answer is missing
     2  wrong usage
     3  a problem, or with --strict a warning`,
-		Example: "  wirefence doctor --database-url postgres://issuer@db/app\n  wirefence doctor --strict -o json",
+		Example: "  wirefence doctor --database-url postgres://issuer@db/app\n  wirefence doctor --strict -o json\n  wirefence doctor --through postgres://app@pooler:6432/app",
 		Args:    exactly(0, "no arguments"),
 	}, func(c *cobra.Command, cfg doctorSettings, _ []string) error {
 		return runDoctor(c.Context(), cfg, c.OutOrStdout())
@@ -107,6 +108,12 @@ func (cfg doctorSettings) input(ctx context.Context) (in *doctor.Input, closeAll
 			_ = in.Witness.Close()
 		}
 		leases.close()
+	}
+	if cfg.Through != "" {
+		if in.Through, err = doctor.ParseSession(cfg.Through); err != nil {
+			closeAll()
+			return nil, nil, fmt.Errorf("--through: %w", err)
+		}
 	}
 	for i, d := range leases.databases[1:] {
 		pool, err := doctor.OpenPool(ctx, cfg.SealURLs[i])

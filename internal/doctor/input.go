@@ -33,6 +33,8 @@ type Input struct {
 	Lease fence.Resource
 	// Proxy is a session through the proxy, nil where no proxy is named.
 	Proxy *pgx.ConnConfig
+	// Through is a session of an application, through a pooler for instance; nil where none is named.
+	Through *pgx.ConnConfig
 	// Witness tells the proxy which of its servers leads; nil if none is named.
 	Witness *Witness
 	// Upstream opens a session on the proxy's servers; nil if they aren't named.
@@ -47,7 +49,7 @@ type Input struct {
 
 // checks returns the checks for which the input names a part.
 func (in *Input) checks() []Check {
-	return slices.Concat(in.ownChecks(), in.furtherChecks(), in.witnessChecks(), in.storeChecks(), in.proxyChecks())
+	return slices.Concat(in.ownChecks(), in.furtherChecks(), in.witnessChecks(), in.storeChecks(), in.proxyChecks(), in.throughChecks())
 }
 
 // ownChecks are those of the database.

@@ -15,8 +15,20 @@ import (
 var sessionChecks = []Check{
 	{"sessions.prepared", []string{schemaVersion}, checkPreparedTransactions},
 	{"sessions.idle", []string{schemaVersion}, checkIdleSessions},
+	{"sessions.names", []string{schemaVersion}, checkNamesCount},
 	{"sessions.settings", []string{databaseReachable}, judging((*Input).presets, judgePresets)},
 	{"sessions.code", []string{schemaVersion}, judging((*Input).code, judgeCode)},
+}
+
+// checkNamesCount tells whether a fence in application_name counts.
+func checkNamesCount(ctx context.Context, in *Input) ([]Finding, error) {
+	switch counts, err := fence.CarriesName(ctx, in.Database); {
+	case err != nil:
+		return nil, err
+	case counts:
+		return finding.Fine("a fence in application_name counts: wirefence doctor --through URL tries what a pooler does with names"), nil
+	}
+	return finding.Fine("a fence in application_name doesn't count"), nil
 }
 
 //go:embed sql/prepared.sql

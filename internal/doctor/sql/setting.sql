@@ -1,0 +1,1 @@
+SELECT coalesce(pg_catalog.current_setting($1, true), '')
